@@ -2,14 +2,16 @@
 //!
 //!     ATOMC_AITER=DIR cargo run --release -p atomc-emulator --example aiter [-- FILTER]
 //!
-//! DIR is the folder `hsa` of a copy of AITER's repository. FILTER is part of a kernel's path.
-//! `-- --decode FILTER` decodes every code object whose path has FILTER, and runs none.
+//! DIR is the folder `hsa` of a copy of AITER's repository. FILTER is a part of `chip/family/kernel`.
+//! `--checks` runs each kernel once more for every checker alone, and tells what it found;
+//! `--quantum=N` takes waves in turn after N instructions instead of one (0: to the next barrier);
+//! `--decode` decodes every code object whose path has FILTER, and runs none.
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Instant;
 
-use atomc_emulator::aiter::{self, gemm};
-use atomc_emulator::{Checks, Options};
+use atomc_emulator::aiter::{self, Entry, OpenError};
+use atomc_emulator::{Checks, CodeObject, Options};
 
 fn main() -> ExitCode {
     let Some(folder) = std::env::var_os("ATOMC_AITER").map(PathBuf::from) else {
@@ -18,61 +20,107 @@ fn main() -> ExitCode {
     };
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let filter = arguments.iter().find(|a| !a.starts_with("--")).map_or("", String::as_str);
-    if arguments.iter().any(|a| a == "--decode") {
+    let flag = |name: &str| arguments.iter().any(|a| a == name);
+    if flag("--decode") {
         return decode(&folder, filter);
     }
-    let case = |m, n, k, splits| gemm::Gemm { m, n, k, splits };
-    let names = [("gfx942", "I8gemm_bf16_perTokenI8_BpreShuffle_128x128", case(200, 384, 1024, 2))];
-    for (chip, name, size) in names {
-        let mut case = gemm::Kernel::parse(name).unwrap().case(chip, name, size, 1);
-        let code = aiter::open(&folder, &case.path).unwrap();
-        let began = Instant::now();
-        let options = Options { quantum: 1, checks: Checks::NONE, ..Options::fast() };
-        match case.run(&code, &options) {
-            Ok(counts) => println!(
-                "{} {} {:.2e} {} {:.2}",
-                case.path,
-                case.sizes,
-                case.error(),
-                counts.instructions,
-                began.elapsed().as_secs_f64()
-            ),
-            Err(e) => println!("{} {e}", case.path),
+    let quantum = arguments.iter().find_map(|a| a.strip_prefix("--quantum=")?.parse().ok()).unwrap_or(1);
+    let entries = aiter::entries();
+    let chosen = |e: &&Entry| format!("{}/{}/{}", e.chip, e.family, e.name).contains(filter);
+    let (mut run, mut wrong) = (0, 0);
+    println!("| kernel | chip | sizes | error | instructions | seconds |\n|---|---|---|---|---|---|");
+    for entry in entries.iter().filter(chosen) {
+        run += 1;
+        wrong += usize::from(!line(&folder, entry, quantum));
+        if flag("--checks") {
+            checks(&folder, entry, quantum);
         }
     }
-    ExitCode::SUCCESS
+    println!("\n{run} kernels, {wrong} wrong");
+    if wrong == 0 && run > 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-fn decode(folder: &Path, filter: &str) -> ExitCode {
-    let mut folders = vec![folder.to_path_buf()];
-    let mut files = Vec::new();
-    while let Some(next) = folders.pop() {
-        for entry in std::fs::read_dir(next).unwrap() {
-            let path = entry.unwrap().path();
-            match path.is_dir() {
-                true => folders.push(path),
-                false if path.extension().is_some_and(|e| e == "co") => files.push(path),
-                false => {}
-            }
+/// Runs a kernel and prints its line; tells whether it was right.
+fn line(folder: &Path, entry: &Entry, quantum: u32) -> bool {
+    let mut case = entry.case();
+    let began = Instant::now();
+    let options = Options { quantum, ..Options::fast() };
+    let done = aiter::open(folder, &case.path).map_err(|e| e.to_string());
+    let done = done.and_then(|code| case.run(&code, &options).map_err(|e| e.to_string()));
+    let seconds = began.elapsed().as_secs_f64();
+    let (error, instructions) = match &done {
+        Ok(counts) => (case.error(), counts.instructions),
+        Err(_) => (f64::INFINITY, 0),
+    };
+    let right = error <= case.allowed;
+    let mark = if right { "" } else { " **wrong**" };
+    let Entry { chip, name, .. } = entry;
+    println!("| `{name}` | {chip} | {} | {error:.1e}{mark} | {instructions} | {seconds:.2} |", case.sizes);
+    if let Err(fault) = done {
+        println!("    {fault}");
+    }
+    right
+}
+
+/// Runs a kernel with one checker at a time and prints what they refuse.
+fn checks(folder: &Path, entry: &Entry, quantum: u32) {
+    let one = [
+        ("waits", Checks { waits: true, ..Checks::NONE }),
+        ("races", Checks { races: true, ..Checks::NONE }),
+        ("values", Checks { uninitialised: true, ..Checks::NONE }),
+        ("barriers", Checks { barriers: true, ..Checks::NONE }),
+    ];
+    for (name, checks) in one {
+        let mut case = entry.case();
+        let options = Options { quantum, checks, ..Options::fast() };
+        let code: Result<CodeObject, OpenError> = aiter::open(folder, &case.path);
+        if let Some(fault) = code.ok().and_then(|code| case.run(&code, &options).err()) {
+            println!("    {name}: {}", fault.to_string().replace('\n', " "));
         }
     }
+}
+
+/// Decodes code objects and prints which have instructions that are not interpreted.
+fn decode(folder: &Path, filter: &str) -> ExitCode {
+    let mut files = Vec::new();
+    collect(folder, &mut files);
     files.sort();
+    let mut failed = false;
     for file in files {
-        let path = file.strip_prefix(folder).unwrap().to_string_lossy().into_owned();
+        let path = file.strip_prefix(folder).map_or_else(|_| file.clone(), Path::to_path_buf);
+        let path = path.to_string_lossy();
         if !path.contains(filter) {
             continue;
         }
-        match aiter::open(folder, &path) {
-            Err(e) => println!("! {e}"),
-            Ok(code) => {
-                for kernel in code.kernels() {
-                    match code.decoded(kernel).unwrap() {
-                        Ok(k) => println!("  {path} {kernel} {}", k.steps.len()),
-                        Err(e) => println!("! {path} {e}"),
-                    }
+        let code = match aiter::open(folder, &path) {
+            Ok(code) => code,
+            Err(error) => {
+                println!("! {error}");
+                failed = true;
+                continue;
+            }
+        };
+        for kernel in code.kernels() {
+            match code.decoded(kernel) {
+                Some(Ok(decoded)) => println!("  {path} {kernel}: {} instructions", decoded.steps.len()),
+                Some(Err(error)) => {
+                    println!("! {path} {error}");
+                    failed = true;
                 }
+                None => {}
             }
         }
     }
-    ExitCode::SUCCESS
+    if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+}
+
+fn collect(folder: &Path, files: &mut Vec<PathBuf>) {
+    let Ok(entries) = std::fs::read_dir(folder) else { return };
+    for path in entries.flatten().map(|entry| entry.path()) {
+        if path.is_dir() {
+            collect(&path, files);
+        } else if path.extension().is_some_and(|e| e == "co") {
+            files.push(path);
+        }
+    }
 }

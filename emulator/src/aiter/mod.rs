@@ -6,11 +6,13 @@
 //! AITER's.
 pub mod buffer;
 pub mod gemm;
+mod list;
 pub mod numbers;
 
 use std::path::Path;
 
 pub use buffer::{Buffer, Slots};
+pub use list::{Entry, entries};
 
 use crate::code::CodeObject;
 use crate::counts::Counts;

@@ -8,7 +8,7 @@ mod tests;
 
 use crate::exec::control;
 use crate::exec::salu::{self, extend_immediate};
-use crate::exec::step::{Action, Class, Control, Dual, Registers, Step, halves};
+use crate::exec::step::{Action, Alteration, Class, Control, Dual, Registers, Step, halves};
 use crate::fault::DecodeError;
 use crate::inst::{Inst, Operand, scalar};
 use crate::isa::Isa;
@@ -49,6 +49,10 @@ impl Kernel {
             let rows = step.registers.reads.iter().chain(&step.registers.writes);
             rows.for_each(|row| kernel.touched[usize::from(row / 64)] |= 1 << (row % 64));
             kernel.publishes |= matches!(&step.action, Action::Memory(op) if op.is_atomic_on_memory());
+            // Registers by index may be any.
+            if matches!(step.action, Action::Control(Control::Alter(Alteration::IndexOn))) {
+                kernel.touched = [u64::MAX; 8];
+            }
             kernel.steps.push(step);
             kernel.texts.push(text.into());
             at += size;
@@ -151,6 +155,7 @@ fn control_step(mut inst: Inst, control: Control, address: u64, size: usize) -> 
         }
         Control::SetPc { src, .. } => registers.scalar_reads = 3 << src,
         Control::SetModeFrom { source, .. } => registers.scalar_reads = 1 << source,
+        Control::Alter(_) => registers.scalar_reads = Registers::of(&inst, 0, 0).scalar_reads,
         _ => {}
     }
     Some(Step { inst, action: Action::Control(control), class: Class::Control, registers, flops: 0 })

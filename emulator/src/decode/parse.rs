@@ -26,6 +26,10 @@ fn instruction(text: &str, address: u64) -> Result<Inst, Unclear> {
         return Ok(inst);
     }
     for word in words(rest) {
+        if let Some(inner) = enclosed(&word, "gpr_idx(", ")") {
+            inst.aux = indexed(inner).ok_or_else(|| Unclear(word.clone()))?;
+            continue;
+        }
         match source(&word) {
             Some(s) if inst.modifiers == Modifiers::default() => push(&mut inst, s)?,
             _ => modifier::apply(&mut inst.modifiers, &word).map_err(|()| Unclear(word))?,
@@ -43,6 +47,13 @@ fn instruction(text: &str, address: u64) -> Result<Inst, Unclear> {
 fn takes_text(mnemonic: &str) -> bool {
     let whole = ["s_waitcnt", "s_waitcnt_depctr", "s_wait_alu", "s_delay_alu", "s_sendmsg", "s_sendmsghalt"];
     whole.contains(&mnemonic) || mnemonic.starts_with("s_getreg") || mnemonic.starts_with("s_setreg")
+}
+
+/// The operands whose registers are taken by index: bits of three sources and the destination.
+fn indexed(list: &str) -> Option<u64> {
+    let names = ["SRC0", "SRC1", "SRC2", "DST"];
+    let bit = |name: &str| Some(1 << names.iter().position(|n| *n == name)?);
+    list.split(',').map(str::trim).filter(|name| !name.is_empty()).map(bit).sum()
 }
 
 fn push(inst: &mut Inst, source: Source) -> Result<(), Unclear> {

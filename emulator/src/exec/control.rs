@@ -1,5 +1,5 @@
 //! Control flow, waits, barriers, and everything that only schedules.
-use super::step::{Condition, Control};
+use super::step::{Alteration, Condition, Control};
 use super::wait::Wait;
 use super::{Group, Side, Stop};
 use crate::decode::Kernel;
@@ -100,6 +100,11 @@ pub fn resolve(inst: &Inst, text: &str, isa: &Isa) -> Option<Control> {
         "s_setpc_b64" | "s_set_pc_i64" => Control::SetPc { src: pair(0)?, link: None },
         "s_swappc_b64" | "s_swap_pc_i64" => Control::SetPc { src: pair(1)?, link: pair(0) },
         "s_memtime" | "s_memrealtime" => Control::Time { dst: pair(0)? },
+        "s_set_gpr_idx_on" => Control::Alter(Alteration::IndexOn),
+        "s_set_gpr_idx_idx" => Control::Alter(Alteration::Index),
+        "s_set_gpr_idx_mode" => Control::Alter(Alteration::IndexMode),
+        "s_set_gpr_idx_off" => Control::Alter(Alteration::IndexOff),
+        "s_setvskip" => Control::Alter(Alteration::Skip),
         "s_trap" => Control::Trap,
         _ => return mode(name, text, inst),
     })
@@ -236,6 +241,7 @@ fn rare(control: Control, wave: &mut Wave, side: &mut Side, group: &Group, kerne
                 others.invalidate(side);
             }
         }
+        Control::Alter(what) => super::altered::alter(what, &kernel.steps[wave.pc].inst, wave, side),
         Control::SetMode { from, width, value } => set_mode(wave, side, from, width, value),
         Control::SetModeFrom { from, width, source } => {
             let value = wave.sgpr[usize::from(source)];

@@ -1,4 +1,5 @@
 //! Execution: the loop over a wave's instructions, and what stands around a wave.
+mod altered;
 pub mod control;
 pub mod pending;
 pub mod publication;
@@ -116,6 +117,9 @@ pub struct Side {
     pub scratch: Scratch,
     /// The mode register as its bits.
     pub mode: u32,
+    /// Vector instructions are skipped, or registers are indexed: bits 27 and 28 of the mode
+    /// register of gfx9.
+    pub altered: bool,
     pub lds_issued: u32,
     pub to_lds_issued: u32,
     pub order: Order,
@@ -129,6 +133,7 @@ impl Side {
             pending: Pending::default(),
             scratch,
             mode,
+            altered: false,
             lds_issued: 0,
             to_lds_issued: 0,
             order: Order::default(),
@@ -201,6 +206,16 @@ impl Side {
         let counter = if self.family >= Family::Gfx12 { Counter::Scalar } else { Counter::Lds };
         self.pending.issue(counter, operation);
     }
+
+    /// A scalar store or atomic.
+    pub fn issue_scalar_write(&mut self, op: &MemoryOp, group: &Group) {
+        if op.dst.is_some() {
+            self.issue_scalar(op, group);
+        } else if group.outstanding() {
+            let operation = Operation { row: 0, rows: 0, scalar: 0, scalars: 0, kind: Kind::Unordered };
+            self.pending.issue(Counter::Lds, operation);
+        }
+    }
 }
 
 /// Private memory of a wave: one lane's bytes after the other's.
@@ -269,6 +284,11 @@ fn steps<const CHECK: bool, const RECORD: bool>(
     for _ in 0..budget {
         let pc = wave.pc;
         let Some(step) = kernel.steps.get(pc) else { return Err(Trap::wave(FaultKind::LeftCode)) };
+        if side.altered && (step.class.is_vector() || matches!(step.action, Action::Vector(_))) {
+            altered::step::<CHECK>(step, wave, side, group)?;
+            wave.pc = pc + 1;
+            continue;
+        }
         group.hits[pc] += 1;
         if CHECK {
             shadow::check(step, wave, side, &group.checks)?;

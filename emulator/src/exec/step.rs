@@ -85,7 +85,24 @@ pub enum Control {
         width: u8,
         dst: u8,
     },
+    /// `s_set_gpr_idx_*` and `s_setvskip`.
+    Alter(Alteration),
     Trap,
+}
+
+/// What happens to the vector instructions that follow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Alteration {
+    /// The first operand is added to the numbers of vector registers; bits of `aux` say of which
+    /// operands: three sources, then the destination.
+    IndexOn,
+    /// The first operand is the new distance.
+    Index,
+    /// Bits of `aux` are the new choice of operands.
+    IndexMode,
+    IndexOff,
+    /// They are skipped if the first operand has the bit that the second one numbers.
+    Skip,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -111,6 +128,13 @@ pub enum Class {
     Vmem,
     Lds,
     Control,
+}
+
+impl Class {
+    /// Whether lanes run it.
+    pub fn is_vector(self) -> bool {
+        matches!(self, Class::Valu | Class::Matrix | Class::Vmem | Class::Lds)
+    }
 }
 
 /// Registers that an instruction uses, for the checks.

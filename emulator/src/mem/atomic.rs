@@ -79,6 +79,24 @@ impl AtomicOp {
         AtomicOp::packed(&name).or_else(|| AtomicOp::typed(&name))
     }
 
+    /// Bytes of the value.
+    pub fn bytes(self) -> u32 {
+        self.on.bytes()
+    }
+
+    pub fn compares(self) -> bool {
+        self.action == Action::CompareSwap
+    }
+
+    /// Changes the value at an address; gives back the old one.
+    ///
+    /// # Safety
+    /// As for [`exchange`].
+    pub unsafe fn exchange(self, at: u64, data: u64, compare: u64) -> u64 {
+        // SAFETY: the caller's.
+        unsafe { exchange(at, self.bytes(), |old| self.apply(old, data, compare)) }
+    }
+
     fn packed(name: &str) -> Option<AtomicOp> {
         let on = match name {
             "pk_add_f16" => Type::PackedF16,

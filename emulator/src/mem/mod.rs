@@ -114,7 +114,7 @@ pub struct Address {
 /// Executes a memory instruction.
 pub fn execute(op: &MemoryOp, inst: &Inst, cx: &mut Cx) -> Result<(), Box<Trap>> {
     match (op.space, op.kind) {
-        (Space::Scalar | Space::ScalarBuffer, _) => scalar::load(op, inst, cx),
+        (Space::Scalar | Space::ScalarBuffer, _) => scalar::run(op, inst, cx),
         (_, Kind::Permute | Kind::Bpermute | Kind::Swizzle) => {
             exchange::run(op, inst, cx.wave);
             cx.side.issue_lds(op, cx.group);

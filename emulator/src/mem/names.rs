@@ -14,6 +14,15 @@ pub fn resolve(inst: &Inst) -> Option<MemoryOp> {
             return scalar_load(inst, space, width);
         }
     }
+    let writes = [("s_store_", "s_atomic_", Space::Scalar), ("s_buffer_store_", "s_buffer_atomic_", Space::ScalarBuffer)];
+    for (store, atomic, space) in writes {
+        if let Some(width) = name.strip_prefix(store).and_then(plain_width) {
+            return scalar_write(inst, space, Kind::Store(width));
+        }
+        if let Some(atomic) = name.strip_prefix(atomic).and_then(AtomicOp::find) {
+            return scalar_write(inst, space, Kind::Atomic(atomic));
+        }
+    }
     let spaces =
         [("global_", Space::Global), ("flat_", Space::Flat), ("scratch_", Space::Scratch), ("buffer_", Space::Buffer)];
     let (rest, space) = spaces.iter().find_map(|(p, s)| Some((name.strip_prefix(p)?, *s)))?;
@@ -85,6 +94,14 @@ fn scalar_load(inst: &Inst, space: Space, width: Width) -> Option<MemoryOp> {
         data2: None,
         address: Address { vector: None, scalar: Some(base), offset },
     })
+}
+
+/// Scalar stores and atomics, which the instruction sets of gfx942 and gfx950 do not list; LLVM
+/// encodes them as gfx9's, and AITER's kernels count their work-groups with them.
+fn scalar_write(inst: &Inst, space: Space, kind: Kind) -> Option<MemoryOp> {
+    let load = scalar_load(inst, space, width(4, false, Half::Whole))?;
+    let dst = load.dst.filter(|_| matches!(kind, Kind::Atomic(_)) && inst.modifiers.returns);
+    Some(MemoryOp { kind, dst, data: load.dst, ..load })
 }
 
 fn registers(operand: Operand) -> Option<Registers> {

@@ -1,13 +1,82 @@
-//! Scalar loads.
-use super::{Kind, MemoryOp, Space};
+//! Scalar loads, stores and atomics.
+use super::{AtomicOp, Kind, MemoryOp, Space, Width};
 use crate::exec::Cx;
 use crate::exec::salu::src;
 use crate::fault::{FaultKind, Operation, Trap};
 use crate::inst::Inst;
 use crate::wave::Wave;
 
-pub fn load(op: &MemoryOp, inst: &Inst, cx: &mut Cx) -> Result<(), Box<Trap>> {
-    let Kind::Load(width) = op.kind else { unreachable!("scalar memory is only loaded") };
+pub fn run(op: &MemoryOp, inst: &Inst, cx: &mut Cx) -> Result<(), Box<Trap>> {
+    match op.kind {
+        Kind::Load(width) => load(op, width, inst, cx),
+        Kind::Store(width) => {
+            let bytes = width.bytes.into();
+            let Some(address) = place(op, bytes, Operation::Write, inst, cx)? else { return Ok(()) };
+            let data = op.data.expect("stores have data");
+            for k in 0..u64::from(bytes / 4) {
+                let value = cx.wave.sgpr[usize::from(data.first) + k as usize];
+                // SAFETY: `place` checked the bytes.
+                unsafe { ((address + 4 * k) as *mut u32).write(value) };
+            }
+            cx.side.issue_scalar_write(op, cx.group);
+            Ok(())
+        }
+        Kind::Atomic(atomic) => change(op, atomic, inst, cx),
+        _ => unreachable!("scalar memory is loaded, stored and changed"),
+    }
+}
+
+fn change(op: &MemoryOp, atomic: AtomicOp, inst: &Inst, cx: &mut Cx) -> Result<(), Box<Trap>> {
+    let bytes = atomic.bytes();
+    let Some(address) = place(op, bytes, Operation::Atomic, inst, cx)? else { return Ok(()) };
+    let data = op.data.expect("atomics have data").first;
+    let value = |at: u16| match bytes {
+        8 => cx.wave.scalar64(at as u8),
+        _ => cx.wave.sgpr[usize::from(at)].into(),
+    };
+    let (new, compare) = (value(data), if atomic.compares() { value(data + bytes as u16 / 4) } else { 0 });
+    // SAFETY: `place` checked the bytes and that they are aligned.
+    let old = unsafe { atomic.exchange(address, new, compare) };
+    if let Some(dst) = op.dst {
+        (0..bytes / 4).for_each(|k| cx.wave.set_scalar(dst.first as u8 + k as u8, (old >> (32 * k)) as u32));
+    }
+    cx.side.issue_scalar_write(op, cx.group);
+    Ok(())
+}
+
+/// Where a store or an atomic goes; nothing if it is outside of its buffer.
+fn place(
+    op: &MemoryOp,
+    bytes: u32,
+    operation: Operation,
+    inst: &Inst,
+    cx: &mut Cx,
+) -> Result<Option<u64>, Box<Trap>> {
+    let base = op.address.scalar.expect("scalar memory has a base");
+    if cx.group.checks.uninitialised {
+        let data = op.data.expect("what is written is somewhere");
+        cx.group.scalars_written(cx.wave, base, if op.space == Space::Scalar { 2 } else { 4 })?;
+        cx.group.scalars_written(cx.wave, data.first as u8, data.count)?;
+    }
+    let offset = i64::from(inst.modifiers.offset) + distance(inst, cx.wave);
+    let (address, room) = match op.space {
+        Space::Scalar => (cx.wave.scalar64(base).wrapping_add_signed(offset), u64::MAX),
+        _ => buffer(cx.wave, base, offset),
+    };
+    if address % u64::from(bytes.min(8)) != 0 && (operation == Operation::Atomic || address % 4 != 0) {
+        return Err(Trap::wave(FaultKind::Misaligned { operation, address, bytes }));
+    }
+    if room < bytes.into() {
+        return Ok(None);
+    }
+    if !cx.group.memory.allows(address, bytes.into(), operation) {
+        return Err(Trap::wave(cx.group.memory.fault(address, bytes, operation)));
+    }
+    cx.group.traffic.count(operation, bytes.into());
+    Ok(Some(address))
+}
+
+fn load(op: &MemoryOp, width: Width, inst: &Inst, cx: &mut Cx) -> Result<(), Box<Trap>> {
     let base = op.address.scalar.expect("scalar loads have a base");
     let count = if op.space == Space::Scalar { 2 } else { 4 };
     if cx.group.checks.uninitialised {
