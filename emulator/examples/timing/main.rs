@@ -26,6 +26,14 @@ fn main() {
         let cases = cases(&all, &profiles, chip);
         let fitted = fit::fit(&cases, chip, rounds);
         report(&cases, &fitted);
+        if let Some(path) = std::env::var_os("DUMP") {
+            let mut out = String::new();
+            for (row, case) in all.iter().filter(|r| r.gfx == chip.gfx && r.cus == chip.cus && profiles.get(r).is_some()).zip(&cases) {
+                let g = &case.work.group;
+                out += &format!("{} {} {} {} {} {} {:.2} {:.2} {} {:.0} {:.0} {:.0} {:.1} {:.1} {:.1} {}\n", row.kind, row.kernel, row.m, row.n, row.k, row.splits, row.us, fitted.time(&case.work), case.work.groups, g.matrix, g.at(900.0), g.missed, case.work.read / 1e6, case.work.written / 1e6, case.work.fetched / 1e6, case.work.resident);
+            }
+            std::fs::write(std::path::Path::new(&path).join(chip.name), out).unwrap();
+        }
         println!("{:.1} s", began.elapsed().as_secs_f64());
     }
 }

@@ -14,7 +14,7 @@ const fn number(name: &'static str, unit: &'static str, low: f64, high: f64) -> 
     Number { name, unit, range: [low, high] }
 }
 
-pub const COUNT: usize = 11;
+pub const COUNT: usize = 12;
 
 /// The numbers of a chip, in the order of [`Chip::numbers`].
 pub const NUMBERS: [Number; COUNT] = [
@@ -23,12 +23,13 @@ pub const NUMBERS: [Number; COUNT] = [
     number("clock", "GHz", 1.0, 2.6),
     number("power", "", 0.0, 0.7),
     number("latency", "ns", 200.0, 1000.0),
+    number("far", "ns", 0.0, 600.0),
     number("hbm", "TB/s", 2.0, 8.0),
     number("cache", "TB/s", 2.0, 17.0),
     number("l2", "TB/s", 0.5, 4.0),
     number("group", "us", 0.0, 4.0),
     number("atomics", "TB/s", 0.05, 8.0),
-    number("overlap", "", 1.5, 10.0),
+    number("store", "TB/s", 1.0, 17.0),
 ];
 
 /// A chip's shape and its numbers.
@@ -60,10 +61,17 @@ pub struct Work {
 
 const MICRO: f64 = 1e6;
 
+/// Clocks in which a SIMD at its peak reads a register of factors.
+const FACTOR: f64 = 2.0;
+
+/// Limits that are nearly equal add up: the sum is that of the powers.
+const OVERLAP: f64 = 3.0;
+
 impl Chip {
     /// Microseconds of a launch.
     pub fn time(&self, work: &Work) -> f64 {
-        let [launch, memset, clock, power, latency, hbm, cache, l2, group, atomics, overlap] = self.numbers;
+        let [launch, memset, clock, power, near, far, hbm, cache, l2, group, atomics, store] = self.numbers;
+        let latency = if work.resident { near } else { near + far };
         let rounds = self.rounds(work.groups);
         // Work-groups that an XCD runs at once.
         let active = (work.groups / f64::from(self.xcds)).min(f64::from(self.cus / self.xcds)).max(1.0);
@@ -71,16 +79,17 @@ impl Chip {
         let mut ghz = clock;
         for _ in 0..2 {
             let clocks = work.group.at(latency * ghz);
-            ghz = clock * (1.0 - power * filled * work.group.matrix / clocks);
+            ghz = clock * (1.0 - power * filled * work.group.factors * FACTOR / clocks);
         }
         let own = work.group.at(latency * ghz) / ghz * 1e-3;
         let shared = work.group.missed * active / l2 * 1e-12 * MICRO;
         let adds = work.group.atomics * work.groups / rounds / atomics * 1e-12 * MICRO;
-        let compute = rounds * (own.max(shared) + group + adds);
+        let stores = work.group.stored * work.groups / rounds / store * 1e-12 * MICRO;
+        let compute = rounds * (own.max(shared) + group + adds + stores);
         let from_hbm = if work.resident { 0.0 } else { work.read } + work.written;
         let memory = from_hbm / hbm * 1e-12 * MICRO;
         let fabric = work.fetched * f64::from(self.xcds) / cache * 1e-12 * MICRO;
-        let body = [compute, memory, fabric].iter().map(|t| t.powf(overlap)).sum::<f64>().powf(1.0 / overlap);
+        let body = [compute, memory, fabric].iter().map(|t| t.powf(OVERLAP)).sum::<f64>().powf(1.0 / OVERLAP);
         let clears = if work.memset { memset + work.written / hbm * 1e-12 * MICRO } else { 0.0 };
         launch + body + clears
     }

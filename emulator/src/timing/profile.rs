@@ -6,7 +6,7 @@ use super::trace::{Event, LINE, Op, Trace, Unit};
 pub const LATENCIES: [u64; 9] = [200, 350, 500, 700, 900, 1200, 1600, 2200, 3000];
 
 /// Numbers of a sample behind those of the latencies.
-const OTHERS: usize = 5;
+const OTHERS: usize = 6;
 
 /// What one work-group takes.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -15,6 +15,8 @@ pub struct Sample {
     pub clocks: [f64; LATENCIES.len()],
     /// Clocks of the busiest SIMD's matrix unit.
     pub matrix: f64,
+    /// Registers that it reads as factors.
+    pub factors: f64,
     /// Bytes asked of L1.
     pub loaded: f64,
     /// Bytes of the lines that L1 asks of L2.
@@ -34,6 +36,7 @@ impl Sample {
         Sample {
             clocks: LATENCIES.map(|latency| cu::clocks(trace, groups, latency, core) as f64),
             matrix: all(&|op, _| unit(op, Unit::Matrix, op.clocks.into())) / trace.waves.len().min(core.simds) as f64,
+            factors: all(&|op, _| unit(op, Unit::Matrix, op.reads.len() as u64)) / trace.waves.len().min(core.simds) as f64,
             loaded: all(&|op, e| unit(op, Unit::Load, e.bytes.into())),
             missed: all(&|op, e| unit(op, Unit::Load, u64::from(e.misses) * LINE)),
             stored: all(&|op, e| unit(op, Unit::Store, e.bytes.into())),
@@ -42,14 +45,14 @@ impl Sample {
     }
 
     pub fn numbers(&self) -> Vec<f64> {
-        let others = [self.matrix, self.loaded, self.missed, self.stored, self.atomics];
+        let others = [self.matrix, self.factors, self.loaded, self.missed, self.stored, self.atomics];
         self.clocks.iter().chain(&others).copied().collect()
     }
 
     pub fn from_numbers(numbers: &[f64]) -> Option<Sample> {
         let (clocks, others) = numbers.split_at_checked(LATENCIES.len())?;
-        let [matrix, loaded, missed, stored, atomics]: [f64; OTHERS] = others.try_into().ok()?;
-        Some(Sample { clocks: clocks.try_into().ok()?, matrix, loaded, missed, stored, atomics })
+        let [matrix, factors, loaded, missed, stored, atomics]: [f64; OTHERS] = others.try_into().ok()?;
+        Some(Sample { clocks: clocks.try_into().ok()?, matrix, factors, loaded, missed, stored, atomics })
     }
 
     /// Clocks at a latency.
