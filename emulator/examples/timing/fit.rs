@@ -62,8 +62,27 @@ fn loss(cases: &[Case], chip: &Chip) -> f64 {
     all.median + 0.25 * all.ninety + 0.5 * mean + 0.25 * bias
 }
 
-/// Searches each number in turn, with steps that grow where they help and shrink where not.
+/// Searches from the chip's numbers, and from others around the best so far.
 pub fn fit(cases: &[Case], start: &Chip, rounds: usize) -> Chip {
+    let (mut chip, mut best) = descend(cases, start, rounds);
+    let mut random = 1u64;
+    for _ in 0..4 {
+        let mut other = chip;
+        for (number, value) in NUMBERS.iter().zip(&mut other.numbers) {
+            random = random.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
+            let part = (random >> 40) as f64 / (1 << 24) as f64 - 0.5;
+            *value = (*value * (1.0 + 0.5 * part)).clamp(number.range[0], number.range[1]);
+        }
+        let (next, value) = descend(cases, &other, rounds);
+        if value < best {
+            (chip, best) = (next, value);
+        }
+    }
+    chip
+}
+
+/// Searches each number in turn, with steps that grow where they help and shrink where not.
+fn descend(cases: &[Case], start: &Chip, rounds: usize) -> (Chip, f64) {
     let mut chip = *start;
     let mut best = loss(cases, &chip);
     let mut steps = NUMBERS.map(|n| (n.range[1] - n.range[0]) / 16.0);
@@ -87,5 +106,5 @@ pub fn fit(cases: &[Case], start: &Chip, rounds: usize) -> Chip {
             steps[at] = steps[at].clamp((high - low) / 4096.0, (high - low) / 4.0);
         }
     }
-    chip
+    (chip, best)
 }

@@ -71,23 +71,24 @@ impl Chip {
     /// Microseconds of a launch.
     pub fn time(&self, work: &Work) -> f64 {
         let [launch, memset, clock, power, near, far, hbm, cache, l2, group, atomics, store] = self.numbers;
-        let latency = if work.resident { near } else { near + far };
         let rounds = self.rounds(work.groups);
         // Work-groups that an XCD runs at once.
         let active = (work.groups / f64::from(self.xcds)).min(f64::from(self.cus / self.xcds)).max(1.0);
         let filled = work.groups / (rounds * f64::from(self.cus));
-        let mut ghz = clock;
-        for _ in 0..2 {
+        let from_hbm = if work.resident { 0.0 } else { work.read } + work.written;
+        let memory = from_hbm / hbm * 1e-12 * MICRO;
+        let (mut ghz, mut latency) = (clock, near + far);
+        let mut own = 0.0;
+        for _ in 0..3 {
             let clocks = work.group.at(latency * ghz);
+            own = clocks / ghz * 1e-3;
             ghz = clock * (1.0 - power * filled * work.group.factors * FACTOR / clocks);
+            latency = if work.resident { near } else { near + far * (1.0 + memory / (rounds * own)) };
         }
-        let own = work.group.at(latency * ghz) / ghz * 1e-3;
         let shared = work.group.missed * active / l2 * 1e-12 * MICRO;
         let adds = work.group.atomics * work.groups / rounds / atomics * 1e-12 * MICRO;
         let stores = work.group.stored * work.groups / rounds / store * 1e-12 * MICRO;
         let compute = rounds * (own.max(shared) + group + adds + stores);
-        let from_hbm = if work.resident { 0.0 } else { work.read } + work.written;
-        let memory = from_hbm / hbm * 1e-12 * MICRO;
         let fabric = work.fetched * f64::from(self.xcds) / cache * 1e-12 * MICRO;
         let body = [compute, memory, fabric].iter().map(|t| t.powf(OVERLAP)).sum::<f64>().powf(1.0 / OVERLAP);
         let clears = if work.memset { memset + work.written / hbm * 1e-12 * MICRO } else { 0.0 };

@@ -29,8 +29,8 @@ pub struct Core {
     pub scalar_load: u64,
     /// Bytes a clock between L1 and registers. Source: CDNA3 white paper.
     pub l1_bytes: u64,
-    /// Lines of L1 a clock.
-    pub l1_lines: u64,
+    /// Clocks of a line of L1.
+    pub l1_line: u64,
     /// Most outstanding operations that the counters hold.
     pub vector_counter: usize,
     pub lds_counter: usize,
@@ -46,7 +46,7 @@ pub const CORE: Core = Core {
     lds: 64,
     scalar_load: 200,
     l1_bytes: 64,
-    l1_lines: 1,
+    l1_line: 1,
     vector_counter: 63,
     lds_counter: 15,
 };
@@ -198,7 +198,7 @@ impl<'a> Cu<'a> {
         let start = start.max(room).max(wave.result(&op.reads, self.core));
         let begins = start.max(self.memory);
         let moves = u64::from(event.bytes) / self.core.l1_bytes;
-        let takes = moves.max(u64::from(event.lines) / self.core.l1_lines).max(self.core.issue);
+        let takes = moves.max(u64::from(event.lines) * self.core.l1_line).max(self.core.issue);
         self.memory = begins + takes;
         let done = match op.unit {
             Unit::Load => {
