@@ -1,7 +1,7 @@
 //! Errors of predictions, and the search for the numbers of a chip.
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use atomc_emulator::timing::chip::{COUNT, Chip, NUMBERS, Work};
+use atomc_emulator::timing::chip::{COUNT, Chip, NUMBERS, Origin, Work};
 
 /// A row with its work.
 #[derive(Clone)]
@@ -17,6 +17,10 @@ impl Case {
     pub fn error(&self, chip: &Chip) -> f64 {
         chip.time(&self.work) / self.us - 1.0
     }
+}
+
+pub fn errors(cases: &[Case], chip: &Chip) -> Vec<f64> {
+    cases.iter().map(|c| c.error(chip)).collect()
 }
 
 /// A part of the sorted values.
@@ -54,7 +58,7 @@ pub fn biases(cases: &[Case], errors: &[f64], rows: usize) -> BTreeMap<String, (
 /// What a fit makes small: the median error, a part of the 90th percentile, and the mean bias of
 /// kernels.
 fn loss(cases: &[Case], chip: &Chip) -> f64 {
-    let errors: Vec<f64> = cases.iter().map(|c| c.error(chip)).collect();
+    let errors = errors(cases, chip);
     let all = summary(&errors);
     let mean = errors.iter().map(|e| e.abs().min(1.0)).sum::<f64>() / errors.len() as f64;
     let biases = biases(cases, &errors, 10);
@@ -62,15 +66,20 @@ fn loss(cases: &[Case], chip: &Chip) -> f64 {
     all.median + 0.25 * all.ninety + 0.5 * mean + 0.25 * bias
 }
 
-/// Searches from the chip's numbers, and from others around the best so far.
-pub fn fit(cases: &[Case], start: &Chip, rounds: usize) -> Chip {
+/// Times that a search goes through all numbers.
+const ROUNDS: usize = 80;
+
+/// Searches from the chip's numbers, and from `restarts` others around the best so far.
+pub fn fit(cases: &[Case], start: &Chip, restarts: usize) -> Chip {
+    let rounds = ROUNDS;
     let (mut chip, mut best) = descend(cases, start, rounds);
     let mut random = 1u64;
-    for _ in 0..4 {
+    for _ in 0..restarts {
         let mut other = chip;
-        for (number, value) in NUMBERS.iter().zip(&mut other.numbers) {
+        for (at, number) in NUMBERS.iter().enumerate().filter(|(at, _)| start.origins[*at] == Origin::Fitted) {
             random = random.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
             let part = (random >> 40) as f64 / (1 << 24) as f64 - 0.5;
+            let value = &mut other.numbers[at];
             *value = (*value * (1.0 + 0.5 * part)).clamp(number.range[0], number.range[1]);
         }
         let (next, value) = descend(cases, &other, rounds);
@@ -87,7 +96,7 @@ fn descend(cases: &[Case], start: &Chip, rounds: usize) -> (Chip, f64) {
     let mut best = loss(cases, &chip);
     let mut steps = NUMBERS.map(|n| (n.range[1] - n.range[0]) / 16.0);
     for _ in 0..rounds {
-        for at in 0..COUNT {
+        for at in (0..COUNT).filter(|at| start.origins[*at] == Origin::Fitted) {
             let [low, high] = NUMBERS[at].range;
             let tries = [steps[at], -steps[at]];
             let better = tries.iter().find_map(|step| {
@@ -107,4 +116,32 @@ fn descend(cases: &[Case], start: &Chip, rounds: usize) -> (Chip, f64) {
         }
     }
     (chip, best)
+}
+
+/// Predictions for each kernel by numbers that were fitted to all others.
+pub fn leave_out(cases: &[Case], start: &Chip) -> Vec<f64> {
+    let mut errors = vec![0.0; cases.len()];
+    let kernels: BTreeSet<&str> = cases.iter().map(|c| c.kernel.as_str()).collect();
+    for kernel in kernels {
+        let others: Vec<Case> = cases.iter().filter(|c| c.kernel != kernel).cloned().collect();
+        // From the middle of the ranges, so that nothing is left of a fit that knew the kernel.
+        let mut blank = *start;
+        let fitted = (0..COUNT).filter(|at| start.origins[*at] == Origin::Fitted);
+        fitted.for_each(|at| blank.numbers[at] = NUMBERS[at].range.iter().sum::<f64>() / 2.0);
+        let chip = fit(&others, &blank, LEFT_OUT_RESTARTS);
+        for (error, case) in errors.iter_mut().zip(cases).filter(|(_, c)| c.kernel == kernel) {
+            *error = case.error(&chip);
+        }
+    }
+    errors
+}
+
+/// Searches are short where there is one for each kernel.
+const LEFT_OUT_RESTARTS: usize = 2;
+
+/// The case with a group that takes as long as its matrix instructions, whatever the latency.
+pub fn matrix_only(case: &Case) -> Case {
+    let mut case = case.clone();
+    case.work.group.clocks = case.work.group.clocks.map(|_| case.work.group.matrix);
+    case
 }

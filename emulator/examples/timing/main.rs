@@ -1,40 +1,93 @@
 //! Fits the model of times to measured ones, and predicts.
+//!
+//!     ATOMC_AMD_TIMES=DIR ATOMC_AITER=DIR cargo run --release -p atomc-emulator --example timing -- COMMAND
+//!
+//! `ATOMC_AMD_TIMES` is the folder of `gemm_asm.csv`, `ATOMC_AITER` the folder `hsa` of a copy of
+//! AITER's repository. What is recorded of kernels is kept in the file `ATOMC_TIMING_CACHE`. See
+//! `docs/timing.md` for the commands.
 mod aiter;
 mod fit;
+mod loops;
+mod report;
 mod rows;
 
 use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Instant;
 
-use atomc_emulator::timing::chip::{Chip, NUMBERS};
+use atomc_emulator::timing::chip::Chip;
 use atomc_emulator::timing::chips::CHIPS;
-use fit::{Case, biases, summary};
+use fit::Case;
 use rows::{Profiles, Row};
 
-fn main() {
-    let var = |name: &str| PathBuf::from(std::env::var_os(name).unwrap_or_else(|| panic!("{name} is not set")));
-    let (times, folder) = (var("ATOMC_AMD_TIMES"), var("ATOMC_AITER"));
-    let cache = std::env::var_os("ATOMC_TIMING_CACHE").map_or("target/timing.txt".into(), PathBuf::from);
-    let all = rows::read(&times.join("gemm_asm.csv")).unwrap_or_else(|e| panic!("{e}"));
-    let mut profiles = Profiles::open(&cache);
-    let began = std::time::Instant::now();
-    profiles.fill(&all, &folder).iter().for_each(|e| eprintln!("{e}"));
-    eprintln!("profiles: {:.1} s", began.elapsed().as_secs_f64());
-    profiles.save(&cache);
-    let rounds = std::env::args().nth(1).and_then(|n| n.parse().ok()).unwrap_or(100);
-    for chip in &CHIPS {
-        let began = std::time::Instant::now();
-        let cases = cases(&all, &profiles, chip);
-        let fitted = fit::fit(&cases, chip, rounds);
-        report(&cases, &fitted);
-        if let Some(path) = std::env::var_os("DUMP") {
-            let mut out = String::new();
-            for (row, case) in all.iter().filter(|r| r.gfx == chip.gfx && r.cus == chip.cus && profiles.get(r).is_some()).zip(&cases) {
-                let g = &case.work.group;
-                out += &format!("{} {} {} {} {} {} {:.2} {:.2} {} {:.0} {:.0} {:.0} {:.1} {:.1} {:.1} {}\n", row.kind, row.kernel, row.m, row.n, row.k, row.splits, row.us, fitted.time(&case.work), case.work.groups, g.matrix, g.at(900.0), g.missed, case.work.read / 1e6, case.work.written / 1e6, case.work.fetched / 1e6, case.work.resident);
-            }
-            std::fs::write(std::path::Path::new(&path).join(chip.name), out).unwrap();
+const USAGE: &str = "commands: check, fit, leave-out, ablate, loops, \
+                     predict CHIP KERNEL M N K SPLITS";
+
+/// Searches after the first, from other numbers.
+const RESTARTS: usize = 6;
+
+fn main() -> ExitCode {
+    match run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(e) => {
+            eprintln!("{e}");
+            ExitCode::FAILURE
         }
-        println!("{:.1} s", began.elapsed().as_secs_f64());
+    }
+}
+
+fn run() -> Result<(), String> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let command = arguments.first().map_or("", String::as_str);
+    let folder = variable("ATOMC_AITER")?;
+    if command == "predict" {
+        return predict(&arguments[1..], &folder);
+    }
+    let rows = rows::read(&variable("ATOMC_AMD_TIMES")?.join("gemm_asm.csv"))?;
+    let cache = variable("ATOMC_TIMING_CACHE").unwrap_or_else(|_| "target/timing.txt".into());
+    let mut profiles = Profiles::open(&cache);
+    profiles.fill(&rows, &folder).iter().for_each(|e| eprintln!("{e}"));
+    profiles.save(&cache);
+    match command {
+        "check" => each(&rows, &profiles, &|cases, chip| report::errors(cases, chip, &fit::errors(cases, chip))),
+        "fit" => fit_all(&rows, &profiles),
+        "leave-out" => each(&rows, &profiles, &|cases, chip| report::errors(cases, chip, &fit::leave_out(cases, chip))),
+        "ablate" => each(&rows, &profiles, &ablate),
+        "loops" => loops::report(&rows, &profiles),
+        _ => return Err(USAGE.into()),
+    }
+    Ok(())
+}
+
+fn variable(name: &str) -> Result<PathBuf, String> {
+    std::env::var_os(name).map(PathBuf::from).ok_or_else(|| format!("{name} is not set"))
+}
+
+fn each(rows: &[Row], profiles: &Profiles, then: &dyn Fn(&[Case], &Chip)) {
+    CHIPS.iter().for_each(|chip| then(&cases(rows, profiles, chip), chip));
+}
+
+/// Fits one chip after the other; the numbers of the first go to those that have its silicon.
+fn fit_all(rows: &[Row], profiles: &Profiles) {
+    let mut first: Option<Chip> = None;
+    for chip in &CHIPS {
+        let start = first.map_or(*chip, |first| chip.with_shared(&first));
+        let cases = cases(rows, profiles, chip);
+        let fitted = fit::fit(&cases, &start, RESTARTS);
+        first = first.or(Some(fitted));
+        report::numbers(&fitted);
+        report::errors(&cases, &fitted, &fit::errors(&cases, &fitted));
+    }
+}
+
+/// The stream against matrix clocks alone, each with its own fit.
+fn ablate(cases: &[Case], chip: &Chip) {
+    let alone: Vec<Case> = cases.iter().map(fit::matrix_only).collect();
+    for (name, cases) in [("stream", cases), ("matrix clocks alone", &alone)] {
+        let fitted = fit::fit(cases, chip, RESTARTS);
+        println!("{}, {name}: clock {:.2} GHz", chip.name, fitted.numbers[2]);
+        report::line("all", &fit::errors(cases, &fitted));
+        report::line("kernels", &report::kernel_biases(cases, &fitted));
     }
 }
 
@@ -47,27 +100,16 @@ fn cases(rows: &[Row], profiles: &Profiles, chip: &Chip) -> Vec<Case> {
     of.filter_map(case).collect()
 }
 
-fn report(cases: &[Case], chip: &Chip) {
-    println!("{}", chip.name);
-    NUMBERS.iter().zip(chip.numbers).for_each(|(n, v)| print!("{} {v:.3} {}  ", n.name, n.unit));
-    println!();
-    let errors: Vec<f64> = cases.iter().map(|c| c.error(chip)).collect();
-    let line = |name: &str, of: &dyn Fn(&Case) -> bool| {
-        let part: Vec<f64> = cases.iter().zip(&errors).filter(|(c, _)| of(c)).map(|(_, e)| *e).collect();
-        if !part.is_empty() {
-            let s = summary(&part);
-            println!("  {name:12} {:5} rows  median {:5.1} %  p90 {:5.1} %  bias {:+5.1} %", part.len(), s.median * 100.0, s.ninety * 100.0, s.bias * 100.0);
-        }
-    };
-    line("all", &|_| true);
-    for kind in ["bf16", "int8", "fp8_block", "fp4"] {
-        line(kind, &|c| c.kind == kind);
-    }
-    line("> 100 us", &|c| c.us > 100.0);
-    line("20-100 us", &|c| c.us > 20.0 && c.us <= 100.0);
-    line("7-20 us", &|c| c.us > 7.0 && c.us <= 20.0);
-    line("< 7 us", &|c| c.us <= 7.0);
-    for (kernel, (n, bias)) in biases(cases, &errors, 1) {
-        println!("    {kernel:50} {n:4} {:+6.1} %", bias * 100.0);
-    }
+fn predict(arguments: &[String], folder: &std::path::Path) -> Result<(), String> {
+    let [chip, kernel, sizes @ ..] = arguments else { return Err(USAGE.into()) };
+    let known = || format!("chips: {}", CHIPS.map(|c| c.name).join(", "));
+    let chip = CHIPS.iter().find(|c| c.name == chip).ok_or_else(known)?;
+    let began = Instant::now();
+    let row = rows::parse(&format!("{},{},,{},0,{kernel}", chip.gfx, chip.cus, sizes.join(","))).ok_or(USAGE)?;
+    let mut profiles = Profiles::default();
+    let failed = profiles.fill(std::slice::from_ref(&row), folder);
+    let profile = profiles.get(&row).ok_or_else(|| failed.join("; "))?;
+    let us = chip.time(&row.work(profile, chip));
+    println!("{us:.2} us on {} (predicted in {:.3} s)", chip.name, began.elapsed().as_secs_f64());
+    Ok(())
 }

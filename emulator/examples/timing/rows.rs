@@ -4,8 +4,8 @@ use std::fmt::Write;
 use std::path::Path;
 
 use atomc_emulator::CodeObject;
-use atomc_emulator::aiter::gemm::{Family, Kernel};
 use atomc_emulator::aiter;
+use atomc_emulator::aiter::gemm::{Family, Kernel};
 use atomc_emulator::timing::chip::{Chip, Work};
 use atomc_emulator::timing::profile::{Profile, Sample};
 
@@ -39,7 +39,7 @@ pub fn read(path: &Path) -> Result<Vec<Row>, String> {
     text.lines().skip(1).map(|line| parse(line).ok_or_else(|| format!("{}: {line}", path.display()))).collect()
 }
 
-fn parse(line: &str) -> Option<Row> {
+pub fn parse(line: &str) -> Option<Row> {
     let f: Vec<&str> = line.split(',').collect();
     let [gfx, cus, kind, m, n, k, splits, us, kernel] = f[..] else { return None };
     let shape = Kernel::parse(kernel)?;
@@ -64,6 +64,17 @@ impl Row {
     /// Rows of the tile that are inside of the result.
     fn inside(&self) -> u32 {
         self.m.min(self.shape.tile.0 as u32)
+    }
+
+    /// All rows of the first tile are inside.
+    pub fn whole(&self) -> bool {
+        self.m >= self.shape.tile.0 as u32
+    }
+
+    /// Work-groups of the launch.
+    pub fn groups(&self) -> u32 {
+        let [tm, tn] = [self.shape.tile.0, self.shape.tile.1].map(|t| t as u32);
+        self.n.div_ceil(tn) * self.m.div_ceil(tm) * self.splits
     }
 
     /// Elements of K of one work-group.
@@ -115,6 +126,7 @@ fn unique_tiles(grid: [u32; 2], splits: u32, chip: &Chip) -> [f64; 2] {
 }
 
 /// Profiles by kernel, rows of the tile, and whether K is split; kept in a file.
+#[derive(Default)]
 pub struct Profiles(BTreeMap<String, Profile>);
 
 impl Profiles {

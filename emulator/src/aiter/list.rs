@@ -1,6 +1,6 @@
 //! The kernels that are compared, and with which sizes.
-use super::gemm::{Gemm, Kernel};
 use super::Case;
+use super::gemm::{Gemm, Kernel};
 
 /// One comparison.
 pub struct Entry {

@@ -68,7 +68,8 @@ pub fn step<const CHECK: bool>(
     let inst = indexed(&step.inst, wave.sgpr[usize::from(scalar::M0)])?;
     if CHECK {
         let registers = registers(step, &inst);
-        let moved = Step { inst: inst.clone(), action: Action::Vector(*handler), class: step.class, registers, flops: 0 };
+        let moved =
+            Step { inst: inst.clone(), action: Action::Vector(*handler), class: step.class, registers, flops: 0 };
         shadow::check(&moved, wave, side, &group.checks)?;
     }
     // SAFETY: `resolve` gave the handler for this instruction, whose registers are others of the same

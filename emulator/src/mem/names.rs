@@ -14,7 +14,8 @@ pub fn resolve(inst: &Inst) -> Option<MemoryOp> {
             return scalar_load(inst, space, width);
         }
     }
-    let writes = [("s_store_", "s_atomic_", Space::Scalar), ("s_buffer_store_", "s_buffer_atomic_", Space::ScalarBuffer)];
+    let writes =
+        [("s_store_", "s_atomic_", Space::Scalar), ("s_buffer_store_", "s_buffer_atomic_", Space::ScalarBuffer)];
     for (store, atomic, space) in writes {
         if let Some(width) = name.strip_prefix(store).and_then(plain_width) {
             return scalar_write(inst, space, Kind::Store(width));

@@ -8,29 +8,40 @@ pub struct Number {
     pub unit: &'static str,
     /// What is physically possible; fits stay inside.
     pub range: [f64; 2],
+    pub meaning: &'static str,
 }
 
-const fn number(name: &'static str, unit: &'static str, low: f64, high: f64) -> Number {
-    Number { name, unit, range: [low, high] }
+const fn number(name: &'static str, unit: &'static str, range: [f64; 2], meaning: &'static str) -> Number {
+    Number { name, unit, range, meaning }
 }
 
 pub const COUNT: usize = 12;
 
-/// The numbers of a chip, in the order of [`Chip::numbers`].
+/// The numbers of a chip, in the order of [`Chip::numbers`]. Upper ends are the peaks of AMD's
+/// white papers and data sheets (HBM, Infinity Cache, L2, clock).
 pub const NUMBERS: [Number; COUNT] = [
-    number("launch", "us", 1.0, 5.0),
-    number("memset", "us", 0.5, 5.0),
-    number("clock", "GHz", 1.0, 2.6),
-    number("power", "", 0.0, 0.7),
-    number("latency", "ns", 200.0, 1000.0),
-    number("far", "ns", 0.0, 600.0),
-    number("hbm", "TB/s", 2.0, 8.0),
-    number("cache", "TB/s", 2.0, 17.0),
-    number("l2", "TB/s", 0.5, 4.0),
-    number("group", "us", 0.0, 4.0),
-    number("atomics", "TB/s", 0.05, 8.0),
-    number("store", "TB/s", 1.0, 17.0),
+    number("launch", "us", [1.0, 5.0], "from one kernel to the next"),
+    number("memset", "us", [0.2, 5.0], "a kernel that clears, without its bytes"),
+    number("clock", "GHz", [1.0, 2.6], "with idle matrix units"),
+    number("power", "", [0.0, 0.7], "part of the clock that busy matrix units cost"),
+    number("near", "ns", [150.0, 600.0], "latency of Infinity Cache"),
+    number("far", "ns", [0.0, 600.0], "what idle HBM adds to it"),
+    number("hbm", "TB/s", [2.0, 8.0], "HBM"),
+    number("cache", "TB/s", [2.0, 17.0], "Infinity Cache to all XCDs"),
+    number("l2", "TB/s", [0.5, 4.0], "L2 to the compute units of an XCD"),
+    number("group", "us", [0.0, 4.0], "start and end of a work-group"),
+    number("atomics", "TB/s", [0.05, 8.0], "lines of atomics of the chip"),
+    number("store", "TB/s", [1.0, 17.0], "bursts of results of the chip"),
 ];
+
+/// Where a number of a chip comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// The fit to measured times.
+    Fitted,
+    /// Another chip of the same silicon.
+    Source,
+}
 
 /// A chip's shape and its numbers.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -40,6 +51,7 @@ pub struct Chip {
     pub cus: u32,
     pub xcds: u32,
     pub numbers: [f64; COUNT],
+    pub origins: [Origin; COUNT],
 }
 
 /// A launch.
@@ -68,6 +80,14 @@ const FACTOR: f64 = 2.0;
 const OVERLAP: f64 = 3.0;
 
 impl Chip {
+    /// The chip with another one's numbers where its own are not fitted.
+    pub fn with_shared(mut self, other: &Chip) -> Chip {
+        for at in (0..COUNT).filter(|at| self.origins[*at] == Origin::Source) {
+            self.numbers[at] = other.numbers[at];
+        }
+        self
+    }
+
     /// Microseconds of a launch.
     pub fn time(&self, work: &Work) -> f64 {
         let [launch, memset, clock, power, near, far, hbm, cache, l2, group, atomics, store] = self.numbers;

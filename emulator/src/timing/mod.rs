@@ -6,5 +6,5 @@
 pub mod chip;
 pub mod chips;
 pub mod cu;
-pub mod trace;
 pub mod profile;
+pub mod trace;

@@ -36,7 +36,8 @@ impl Sample {
         Sample {
             clocks: LATENCIES.map(|latency| cu::clocks(trace, groups, latency, core) as f64),
             matrix: all(&|op, _| unit(op, Unit::Matrix, op.clocks.into())) / trace.waves.len().min(core.simds) as f64,
-            factors: all(&|op, _| unit(op, Unit::Matrix, op.reads.len() as u64)) / trace.waves.len().min(core.simds) as f64,
+            factors: all(&|op, _| unit(op, Unit::Matrix, op.reads.len() as u64))
+                / trace.waves.len().min(core.simds) as f64,
             loaded: all(&|op, e| unit(op, Unit::Load, e.bytes.into())),
             missed: all(&|op, e| unit(op, Unit::Load, u64::from(e.misses) * LINE)),
             stored: all(&|op, e| unit(op, Unit::Store, e.bytes.into())),

@@ -149,8 +149,18 @@ fn passes(step: &Step, isa: &Isa) -> u16 {
 /// f64, transcendental and 32-bit products).
 fn vector_clocks(name: &str) -> u16 {
     const QUARTER: [&str; 12] = [
-        "v_exp_", "v_log_", "v_rcp_", "v_rsq_", "v_sqrt_", "v_sin_", "v_cos_", "v_mul_lo_u32", "v_mul_hi_u32",
-        "v_mul_hi_i32", "v_mad_u64_u32", "v_mad_i64_i32",
+        "v_exp_",
+        "v_log_",
+        "v_rcp_",
+        "v_rsq_",
+        "v_sqrt_",
+        "v_sin_",
+        "v_cos_",
+        "v_mul_lo_u32",
+        "v_mul_hi_u32",
+        "v_mul_hi_i32",
+        "v_mad_u64_u32",
+        "v_mad_i64_i32",
     ];
     let packed = name.starts_with("v_pk_") && name.ends_with("_f32");
     match QUARTER.iter().any(|q| name.starts_with(q)) {
