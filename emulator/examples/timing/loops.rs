@@ -1,7 +1,5 @@
-//! The clock that main loops imply, without any fit: clocks of the model of a work-group over the
-//! time that one more round of work-groups takes.
-use std::collections::BTreeMap;
-
+//! The clock that main loops imply, without any fit of a chip: clocks of the model along 256
+//! elements of K, over the measured time of these.
 use crate::fit::quantile;
 use crate::rows::{Profiles, Row};
 
@@ -15,25 +13,25 @@ const LOOPS: [&str; 5] = [
 ];
 const CUS: u32 = 80;
 
+/// Elements of K of a step of the table.
+const STEP: f64 = 256.0;
+
 /// Latency in clocks that hides behind these loops.
 const LATENCY: f64 = 500.0;
 
 pub fn report(rows: &[Row], profiles: &Profiles) {
     let mut implied = [Vec::new(), Vec::new()];
     for kernel in LOOPS {
-        let of: Vec<&Row> =
-            rows.iter().filter(|r| r.cus == CUS && r.kernel == kernel && r.splits == 1 && r.whole()).collect();
-        let (Some((k, us)), Some(profile)) = (round(&of), of.first().and_then(|r| profiles.get(r))) else {
+        let of: Vec<&Row> = rows.iter().filter(|r| r.cus == CUS && r.kernel == kernel).collect();
+        let whole = of.iter().find(|r| r.whole() && r.splits == 1);
+        let (Some(us), Some(profile)) = (steady(&of), whole.and_then(|r| profiles.get(r))) else {
             println!("  {kernel}: too few rows");
             continue;
         };
-        let group = profile.along(k.into());
-        let clocks = [group.at(LATENCY), group.matrix];
+        let slope = profile.slope();
+        let clocks = [slope.at(LATENCY), slope.matrix].map(|c| c * STEP);
         let ghz = clocks.map(|c| c / us * 1e-3);
-        println!(
-            "  {kernel:45} K {k}: {us:.2} us a round, {:.0} clocks, {:.3} GHz; matrix only {:.3} GHz",
-            clocks[0], ghz[0], ghz[1]
-        );
+        println!("  {kernel:45} {us:.3} us, {:.0} clocks, {:.3} GHz; matrix only {:.3} GHz", clocks[0], ghz[0], ghz[1]);
         implied.iter_mut().zip(ghz).for_each(|(all, ghz)| all.push(ghz));
     }
     for (name, all) in ["stream", "matrix only"].iter().zip(&implied) {
@@ -42,15 +40,28 @@ pub fn report(rows: &[Row], profiles: &Profiles) {
     }
 }
 
-/// Of the K with most rows, it and the microseconds of a round: the median of what rows of
-/// different rounds differ by.
-fn round(rows: &[&Row]) -> Option<(u32, f64)> {
-    let mut by_k: BTreeMap<u32, Vec<&Row>> = BTreeMap::new();
-    rows.iter().for_each(|r| by_k.entry(r.k).or_default().push(r));
-    let (k, rows) = by_k.into_iter().max_by_key(|(_, rows)| rows.len())?;
-    let rounds = |r: &Row| f64::from(r.groups().div_ceil(CUS));
-    let pairs = rows.iter().enumerate().flat_map(|(at, a)| rows[at + 1..].iter().map(move |b| (a, b)));
-    let apart = pairs.filter(|(a, b)| rounds(a) != rounds(b));
-    let each: Vec<f64> = apart.map(|(a, b)| (b.us - a.us) / (rounds(b) - rounds(a))).collect();
-    (!each.is_empty()).then(|| (k, quantile(&each, 0.5)))
+/// Microseconds along 256 elements of one round: the last factor of `a + rounds * (b + c * steps)`,
+/// which comes closest to the rows by the square of the relative error.
+fn steady(rows: &[&Row]) -> Option<f64> {
+    let mut sums = [[0.0; 4]; 3];
+    for row in rows {
+        let rounds = f64::from(row.groups().div_ceil(CUS));
+        let terms = [1.0, rounds, rounds * f64::from(row.along()) / STEP, row.us];
+        for (sums, term) in sums.iter_mut().zip(terms) {
+            sums.iter_mut().zip(terms).for_each(|(sum, other)| *sum += term * other / (row.us * row.us));
+        }
+    }
+    // Gauss and Jordan.
+    for at in 0..3 {
+        let pivot = sums[at];
+        if pivot[at].abs() < 1e-12 {
+            return None;
+        }
+        sums[at] = pivot.map(|v| v / pivot[at]);
+        for other in (0..3).filter(|o| *o != at) {
+            let factor = sums[other][at];
+            (0..4).for_each(|k| sums[other][k] -= factor * sums[at][k]);
+        }
+    }
+    Some(sums[2][3])
 }

@@ -78,7 +78,7 @@ impl Row {
     }
 
     /// Elements of K of one work-group.
-    fn along(&self) -> u32 {
+    pub fn along(&self) -> u32 {
         let step = if matches!(self.shape.family, Family::Fp4) { 256 } else { 128 };
         self.k.div_ceil(self.splits).next_multiple_of(step).min(self.k)
     }

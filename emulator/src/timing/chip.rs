@@ -121,3 +121,57 @@ impl Chip {
         (each / f64::from(self.cus / self.xcds)).ceil().max(1.0)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::chips::CHIPS;
+    use super::super::profile::LATENCIES;
+    use super::*;
+
+    /// 1 GHz, no power, no latency, and nothing else that takes time.
+    fn plain() -> Chip {
+        let numbers = [2.0, 1.0, 1.0, 0.0, 0.0, 0.0, 1.0, 1e9, 1e9, 0.0, 1e9, 1e9];
+        Chip { name: "plain", gfx: "", cus: 16, xcds: 8, numbers, origins: [Origin::Source; COUNT] }
+    }
+
+    fn work(groups: f64) -> Work {
+        let group = Sample { clocks: [5000.0; LATENCIES.len()], ..Sample::default() };
+        Work { group, groups, ..Work::default() }
+    }
+
+    fn close(a: f64, b: f64) {
+        assert!((a / b - 1.0).abs() < 1e-6, "{a} is not {b}");
+    }
+
+    #[test]
+    fn groups_come_in_rounds() {
+        let chip = plain();
+        [(1.0, 7.0), (16.0, 7.0), (17.0, 12.0), (33.0, 17.0)]
+            .iter()
+            .for_each(|(n, us)| close(chip.time(&work(*n)), *us));
+    }
+
+    #[test]
+    fn bytes_take_time_unless_a_cache_has_them() {
+        // A terabyte a second is a megabyte a microsecond.
+        let much = Work { read: 1000e6, ..work(1.0) };
+        close(plain().time(&much), 2.0 + (1000f64.powi(3) + 125.0).cbrt());
+        close(plain().time(&Work { resident: true, ..much }), 7.0);
+    }
+
+    #[test]
+    fn clearing_is_a_kernel_of_its_own() {
+        let cleared = Work { written: 3e6, memset: true, ..work(1.0) };
+        close(plain().time(&cleared), 2.0 + (125.0f64 + 27.0).cbrt() + 1.0 + 3.0);
+    }
+
+    #[test]
+    fn numbers_are_possible() {
+        for chip in CHIPS {
+            for (number, value) in NUMBERS.iter().zip(chip.numbers) {
+                assert!(number.range[0] <= value && value <= number.range[1], "{} {}", chip.name, number.name);
+            }
+            assert!(chip.cus.is_multiple_of(chip.xcds), "{}", chip.name);
+        }
+    }
+}

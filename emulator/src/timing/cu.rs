@@ -6,6 +6,10 @@
 //! Memory answers after a given latency. The wave whose next instruction can go first goes first.
 use std::collections::VecDeque;
 
+#[cfg(test)]
+#[path = "cu_tests.rs"]
+mod tests;
+
 use super::trace::{Event, Op, Trace, Unit};
 use crate::exec::wait::Wait;
 
@@ -113,7 +117,8 @@ impl<'a> Cu<'a> {
         while let Some(at) = self.next() {
             self.step(at);
         }
-        self.end
+        let units = self.simds.iter().map(|s| s.matrix.max(s.vector));
+        units.fold(self.end, u64::max)
     }
 
     /// The wave that can issue first.

@@ -90,3 +90,28 @@ impl Profile {
         Sample::from_numbers(&a.iter().zip(&b).map(value).collect::<Vec<f64>>()).unwrap_or_default()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn between_and_beyond_what_was_recorded() {
+        let sample = |k: f64| Sample {
+            clocks: LATENCIES.map(|latency| 100.0 + k + latency as f64),
+            matrix: k / 2.0,
+            ..Sample::default()
+        };
+        let profile = Profile { k: [2.0, 4.0], samples: [sample(2.0), sample(4.0)] };
+        for k in [1.0, 3.0, 9.0] {
+            let along = profile.along(k);
+            assert_eq!(
+                [along.at(350.0), along.at(800.0), along.at(5000.0)],
+                [350.0, 800.0, 5000.0].map(|l| 100.0 + k + l)
+            );
+            assert_eq!(along.matrix, k / 2.0);
+        }
+        assert_eq!(profile.slope().at(600.0), 1.0);
+        assert_eq!(Sample::from_numbers(&sample(3.0).numbers()), Some(sample(3.0)));
+    }
+}

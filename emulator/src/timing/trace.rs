@@ -279,3 +279,33 @@ fn lane_of(at: usize, together: usize) -> usize {
     let fours = if together == 8 { EIGHTS } else { SIXTEENS };
     at / 32 * 32 + fours[at % 32 / 4] * 4 + at % 4
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn clocks(bytes: u32, width: u32, stride: u32) -> u16 {
+        let mut places = Places { in_lds: u64::MAX, ..Places::default() };
+        places.lds = std::array::from_fn(|lane| lane as u32 * stride);
+        lds_clocks(&places, bytes, width)
+    }
+
+    #[test]
+    fn lds_takes_clocks_by_bytes_and_banks() {
+        assert_eq!([clocks(4, 128, 4), clocks(8, 128, 8), clocks(16, 128, 16), clocks(16, 256, 16)], [2, 4, 8, 4]);
+        // Everybody reads one bank; everybody reads the same dword.
+        assert_eq!([clocks(4, 128, 128), clocks(4, 128, 0)], [64, 2]);
+        // Rows of 128 bytes are in the way of each other, with 16 bytes more they are not.
+        assert_eq!([clocks(16, 128, 128), clocks(16, 128, 144)], [64, 8]);
+    }
+
+    #[test]
+    fn l1_forgets_what_was_not_used_for_longest() {
+        let mut l1: [Vec<u64>; SETS] = Default::default();
+        let (sets, ways) = (SETS as u64, WAYS as u64);
+        (0..ways).for_each(|way| assert!(!keep(&mut l1, way * sets)));
+        assert!(keep(&mut l1, 0));
+        assert!(!keep(&mut l1, ways * sets));
+        assert!(keep(&mut l1, 0) && !keep(&mut l1, sets));
+    }
+}
