@@ -45,6 +45,23 @@ fn lanes() {
     }
 }
 
+/// LLVM's assembler takes these on every gfx9.
+#[test]
+fn altered() {
+    for isa in isas().into_iter().filter(|isa| isa.family.is_cdna()) {
+        let code = compile(include_str!("kernels/altered.ll"), isa);
+        let (mut x, mut o) = ([7u32, 0], vec![0u32; 64 * 5]);
+        let arguments = Arguments::default().buffer(&mut x).buffer(&mut o);
+        done(isa.name, arguments.launch(&code, "altered", Grid::linear(1, 64)));
+        for lane in 0..64u32 {
+            // v12; v13 plus v10; v11; v13; what was skipped, plus the old count
+            let expected = [3 * lane, 5 * lane, 2 * lane, 4 * lane, 7 + lane];
+            assert_eq!(o[lane as usize * 5..][..5], expected, "{} lane {lane}", isa.name);
+        }
+        assert_eq!(x, [6, 2], "{}", isa.name);
+    }
+}
+
 #[test]
 fn transpose() {
     for isa in isas() {

@@ -4,7 +4,9 @@
 //!
 //! No code object of theirs is in this repository: [`open`] takes the folder `hsa` of a copy of
 //! AITER's.
+pub mod attention;
 pub mod buffer;
+pub mod experts;
 pub mod gemm;
 mod list;
 pub mod numbers;
@@ -20,7 +22,7 @@ use crate::fault::{Fault, LoadError};
 use crate::launch::{Emulator, Grid, Options};
 use crate::memory::{Access, Memory};
 
-/// Lanes of a wave times waves of a group: every kernel of theirs that runs here has four waves.
+/// Work-items of a group of four waves, which nearly all of their kernels have.
 pub const THREADS: u32 = 256;
 
 /// Why a code object could not be opened.
@@ -71,7 +73,11 @@ impl Case {
     /// Runs the only kernel of the code object.
     pub fn run(&mut self, code: &CodeObject, options: &Options) -> Result<Counts, Fault> {
         let symbol = code.kernels().next().unwrap_or_default();
-        Emulator.launch(code, symbol, self.grid, self.arguments.bytes(), &self.memory(), options)
+        let wanted = code.kernel(symbol).map_or(0, |k| k.metadata.kernarg_segment_size as usize);
+        let mut arguments = self.arguments.bytes().to_vec();
+        // A kernel's metadata may name arguments that its host leaves out.
+        arguments.resize(arguments.len().max(wanted), 0);
+        Emulator.launch(code, symbol, self.grid, &arguments, &self.memory(), options)
     }
 
     /// Largest error over largest value; infinite where a result is not a number.

@@ -10,7 +10,7 @@ impl Random {
         Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
     }
 
-    pub fn next(&mut self) -> u64 {
+    pub fn bits(&mut self) -> u64 {
         self.0 ^= self.0 >> 12;
         self.0 ^= self.0 << 25;
         self.0 ^= self.0 >> 27;
@@ -18,12 +18,12 @@ impl Random {
     }
 
     pub fn below(&mut self, n: usize) -> usize {
-        ((self.next() >> 33) % n as u64) as usize
+        ((self.bits() >> 33) % n as u64) as usize
     }
 
     /// Evenly between the two.
     pub fn between(&mut self, low: f32, high: f32) -> f32 {
-        low + (high - low) * (self.next() >> 40) as f32 / (1u32 << 24) as f32
+        low + (high - low) * (self.bits() >> 40) as f32 / (1u32 << 24) as f32
     }
 
     pub fn floats(&mut self, count: usize, low: f32, high: f32) -> Vec<f32> {
@@ -71,10 +71,10 @@ impl Element {
         match self {
             Element::Bf16 => random.bf16(count, -1.0, 1.0).iter().flat_map(|v| v.to_le_bytes()).collect(),
             Element::Int8 => (0..count).map(|_| (random.below(255) as i32 - 127) as u8).collect(),
-            Element::Fp4 => (0..count / 2).map(|_| (random.next() >> 56) as u8).collect(),
+            Element::Fp4 => (0..count / 2).map(|_| (random.bits() >> 56) as u8).collect(),
             // Exponents up to 15 of 15; magnitudes of at least one keep clear of FNUZ's NaN.
             Element::Fp8(_) => {
-                (0..count).map(|_| (random.below(0x70) as u8 + 1) | (random.next() >> 56) as u8 & 0x80).collect()
+                (0..count).map(|_| (random.below(0x70) as u8 + 1) | (random.bits() >> 56) as u8 & 0x80).collect()
             }
         }
     }
@@ -118,4 +118,49 @@ pub fn shuffle_scales(scales: &[u8], columns: usize) -> Vec<u8> {
         out[block * 256 + inner] = *scale;
     }
     out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sixteen_rows_lie_together() {
+        // Each byte is its row.
+        let rows: Vec<u8> = (0..32).flat_map(|row| [row; 48]).collect();
+        let shuffled = shuffle(&rows, 48);
+        assert_eq!((shuffled[0], shuffled[16], shuffled[15 * 16], shuffled[16 * 16]), (0, 1, 15, 0));
+        assert_eq!(shuffled[16 * 48], 16);
+        // Each byte is its column.
+        let columns: Vec<u8> = (0..16).flat_map(|_| 0..48).collect();
+        assert_eq!(shuffle(&columns, 48)[16 * 16..][..16], *(16..32).collect::<Vec<u8>>());
+    }
+
+    #[test]
+    fn scales_of_fp4() {
+        // AITER's own: `reshape(R / 32, 2, 16, C / 8, 2, 4)`, axes 0, 3, 5, 2, 4, 1.
+        let (rows, columns) = (64, 16);
+        let scales: Vec<u8> = (0..rows * columns).map(|n| (n % 251) as u8).collect();
+        let mut wanted = Vec::new();
+        for (r, c) in (0..rows / 32).flat_map(|r| (0..columns / 8).map(move |c| (r, c))) {
+            for (c4, r16) in (0..4).flat_map(|c4| (0..16).map(move |r16| (c4, r16))) {
+                for (c2, r2) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
+                    wanted.push(scales[(r * 32 + r2 * 16 + r16) * columns + c * 8 + c2 * 4 + c4]);
+                }
+            }
+        }
+        assert_eq!(shuffle_scales(&scales, columns), wanted);
+    }
+
+    #[test]
+    fn random_codes_are_numbers() {
+        let mut random = Random::new(3);
+        for element in [Element::Int8, Element::Fp8(true), Element::Fp8(false), Element::Fp4, Element::Bf16] {
+            let codes = element.random(4096, &mut random);
+            assert_eq!(codes.len(), element.bytes(4096));
+            let values = element.values(&codes, 4096);
+            assert!(values.iter().all(|v| v.is_finite()), "{element:?}");
+            assert!(values.iter().any(|v| *v < 0.0) && values.iter().any(|v| *v > 0.0), "{element:?}");
+        }
+    }
 }
