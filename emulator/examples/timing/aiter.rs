@@ -1,4 +1,5 @@
 //! AITER's hand-written GEMM kernels: their arguments and grids.
+use atomc_emulator::aiter::Slots;
 use atomc_emulator::aiter::gemm::Family;
 use atomc_emulator::timing::cu::CORE;
 use atomc_emulator::timing::profile::Sample;
@@ -47,49 +48,39 @@ impl Arena {
     }
 }
 
-/// Kernel arguments, each in 16 bytes.
-struct Arguments(Vec<u8>);
-
-impl Arguments {
-    fn word(&mut self, at: usize, value: u32) -> &mut Arguments {
-        self.0[at..at + 4].copy_from_slice(&value.to_le_bytes());
-        self
-    }
-
-    fn pointer(&mut self, at: usize, value: u64) -> &mut Arguments {
-        self.0[at..at + 8].copy_from_slice(&value.to_le_bytes());
-        self
-    }
-}
-
-fn arguments(family: Family, p: Product, arena: &Arena) -> Vec<u8> {
-    let mut a = Arguments(vec![0; 512]);
+fn arguments(family: Family, p: Product, arena: &Arena) -> Slots {
+    let mut slots = Slots::default();
     let Product { m, n, k, splits } = p;
     match family {
         Family::Int8 | Family::Fp8Blocks => {
-            (0..6).for_each(|i| drop(a.pointer(16 * i, arena.region(i))));
-            let words = [m, n, k, k + 128, k, n * 2, splits, m, n.div_ceil(128), k / 128];
-            words.iter().enumerate().for_each(|(i, w)| drop(a.word(96 + 16 * i, *w)));
+            for region in 0..6 {
+                slots.pointer(arena.region(region));
+            }
+            // AITER's tuner has 128 elements between the rows of A.
+            slots.words(&[m, n, k, k + 128, k, n * 2, splits, m, n.div_ceil(128), k / 128]);
         }
         Family::Fp4 => {
-            let pointers = [(0, 0), (32, 1), (48, 2), (272, 3), (288, 4)];
-            pointers.iter().for_each(|(at, region)| drop(a.pointer(*at, arena.region(*region))));
-            a.word(64, 1f32.to_bits()).word(112, n).word(128, n).word(144, n).word(160, k).word(192, k);
-            a.word(224, m).word(240, n).word(256, k);
-            a.word(304, k.div_ceil(256) * 8).word(336, k.div_ceil(256) * 8).word(368, splits.ilog2());
+            let scales = k.div_ceil(256) * 8;
+            operands(&mut slots, arena).words(&[0, 0, n, 0, k, 0, k, 0, m, n, k]);
+            slots.pointer(arena.region(3)).pointer(arena.region(4));
+            slots.words(&[scales, 0, scales, 0, splits.ilog2()]);
         }
         Family::Bf16 => {
-            let pointers = [(0, 0), (32, 1), (48, 2), (304, 3), (336, 4)];
-            pointers.iter().for_each(|(at, region)| drop(a.pointer(*at, arena.region(*region))));
-            a.word(64, 1f32.to_bits()).word(96, n * 2).word(128, n * 2).word(160, k * 2).word(192, k * 2);
-            a.word(224, m).word(240, n).word(256, k).word(272, splits).word(288, 1);
+            let (out, row) = (n * 2, k * 2);
+            operands(&mut slots, arena).words(&[out, 0, out, 0, row, 0, row, 0, m, n, k, splits, 1]);
+            slots.pointer(arena.region(3)).word(0).pointer(arena.region(4));
             // The first group of a tile says that it has cleared it.
             let ready = arena.region(4) as *mut u32;
-            // SAFETY: no kernel runs.
-            unsafe { (0..1024).for_each(|i| ready.add(i).write(splits)) };
+            // SAFETY: the region is larger, and no kernel runs.
+            unsafe { (0..1024).for_each(|at| ready.add(at).write(splits)) };
         }
     }
-    a.0
+    slots
+}
+
+/// The result, no operand to add, the factors, and what they and it are multiplied by.
+fn operands<'s>(slots: &'s mut Slots, arena: &Arena) -> &'s mut Slots {
+    slots.pointer(arena.region(0)).null().pointer(arena.region(1)).pointer(arena.region(2)).float(1.0).float(0.0)
 }
 
 /// What a tile of a kernel executes: the last of its splits.
@@ -101,10 +92,8 @@ pub fn record(code: &CodeObject, family: Family, product: Product, arena: &Arena
         Family::Fp4 | Family::Bf16 => ([1, 1, product.splits], [0, 0, last]),
     };
     let grid = Grid { groups, threads: [256, 1, 1], dynamic_lds: 0 };
-    let bytes = arguments(family, product, arena);
-    let size = code.kernel(&symbol).map_or(0, |k| k.metadata.kernarg_segment_size as usize);
-    let bytes = &bytes[..size.clamp(256, 512).min(bytes.len())];
-    Emulator.record(code, &symbol, grid, bytes, &arena.memory, group).map_err(|e| e.to_string())
+    let arguments = arguments(family, product, arena);
+    Emulator.record(code, &symbol, grid, arguments.bytes(), &arena.memory, group).map_err(|e| e.to_string())
 }
 
 pub fn sample(code: &CodeObject, family: Family, product: Product, arena: &Arena) -> Result<Sample, String> {

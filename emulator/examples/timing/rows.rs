@@ -1,6 +1,5 @@
 //! Measured rows, and the work that each of them is.
 use std::collections::BTreeMap;
-use std::fmt::Write;
 use std::path::Path;
 
 use atomc_emulator::CodeObject;
@@ -144,9 +143,13 @@ impl Profiles {
     pub fn save(&self, path: &Path) {
         let mut text = String::new();
         for (key, profile) in &self.0 {
-            let _ = write!(text, "{key}:");
-            profile.samples.iter().flat_map(Sample::numbers).for_each(|n| drop(write!(text, " {n}")));
-            text.push('\n');
+            let numbers: Vec<String> =
+                profile.samples.iter().flat_map(Sample::numbers).map(|n| n.to_string()).collect();
+            text.push_str(&format!(
+                "{key}: {}
+",
+                numbers.join(" ")
+            ));
         }
         if let Err(e) = std::fs::write(path, text) {
             eprintln!("{}: {e}", path.display());
