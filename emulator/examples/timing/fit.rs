@@ -1,7 +1,7 @@
 //! Errors of predictions, and the search for the numbers of a chip.
 use std::collections::{BTreeMap, BTreeSet};
 
-use atomc_emulator::timing::chip::{COUNT, Chip, NUMBERS, Origin, Work};
+use atomc_emulator::timing::chip::{COUNT, Chip, Origin, Work};
 
 /// A row with its work.
 #[derive(Clone)]
@@ -66,6 +66,11 @@ fn loss(cases: &[Case], chip: &Chip) -> f64 {
     all.median + 0.25 * all.ninety + 0.5 * mean + 0.25 * bias
 }
 
+fn fitted(chip: &Chip) -> impl Iterator<Item = usize> {
+    let origins = chip.origins;
+    (0..COUNT).filter(move |at| origins[*at] == Origin::Fitted)
+}
+
 /// Times that a search goes through all numbers.
 const ROUNDS: usize = 80;
 
@@ -76,11 +81,12 @@ pub fn fit(cases: &[Case], start: &Chip, restarts: usize) -> Chip {
     let mut random = 1u64;
     for _ in 0..restarts {
         let mut other = chip;
-        for (at, number) in NUMBERS.iter().enumerate().filter(|(at, _)| start.origins[*at] == Origin::Fitted) {
+        for at in fitted(start) {
+            let [low, high] = start.range(at);
             random = random.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
             let part = (random >> 40) as f64 / (1 << 24) as f64 - 0.5;
             let value = &mut other.numbers[at];
-            *value = (*value * (1.0 + 0.5 * part)).clamp(number.range[0], number.range[1]);
+            *value = (*value * (1.0 + 0.5 * part)).clamp(low, high);
         }
         let (next, value) = descend(cases, &other, rounds);
         if value < best {
@@ -94,10 +100,10 @@ pub fn fit(cases: &[Case], start: &Chip, restarts: usize) -> Chip {
 fn descend(cases: &[Case], start: &Chip, rounds: usize) -> (Chip, f64) {
     let mut chip = *start;
     let mut best = loss(cases, &chip);
-    let mut steps = NUMBERS.map(|n| (n.range[1] - n.range[0]) / 16.0);
+    let mut steps: [f64; COUNT] = std::array::from_fn(|at| (start.range(at)[1] - start.range(at)[0]) / 16.0);
     for _ in 0..rounds {
-        for at in (0..COUNT).filter(|at| start.origins[*at] == Origin::Fitted) {
-            let [low, high] = NUMBERS[at].range;
+        for at in fitted(start) {
+            let [low, high] = start.range(at);
             let tries = [steps[at], -steps[at]];
             let better = tries.iter().find_map(|step| {
                 let mut next = chip;
@@ -126,8 +132,7 @@ pub fn leave_out(cases: &[Case], start: &Chip) -> Vec<f64> {
         let others: Vec<Case> = cases.iter().filter(|c| c.kernel != kernel).cloned().collect();
         // From the middle of the ranges, so that nothing is left of a fit that knew the kernel.
         let mut blank = *start;
-        let fitted = (0..COUNT).filter(|at| start.origins[*at] == Origin::Fitted);
-        fitted.for_each(|at| blank.numbers[at] = NUMBERS[at].range.iter().sum::<f64>() / 2.0);
+        fitted(start).for_each(|at| blank.numbers[at] = start.range(at).iter().sum::<f64>() / 2.0);
         let chip = fit(&others, &blank, LEFT_OUT_RESTARTS);
         for (error, case) in errors.iter_mut().zip(cases).filter(|(_, c)| c.kernel == kernel) {
             *error = case.error(&chip);

@@ -7,8 +7,8 @@ use crate::fit::{self, Case, biases, summary};
 pub fn numbers(chip: &Chip) {
     let list: Vec<String> = chip.numbers.iter().map(|v| format!("{v:.3}")).collect();
     println!("{} [{}]", chip.name, list.join(", "));
-    for ((number, value), origin) in NUMBERS.iter().zip(chip.numbers).zip(chip.origins) {
-        let [low, high] = number.range;
+    for (at, number) in NUMBERS.iter().enumerate() {
+        let (value, origin, [low, high]) = (chip.numbers[at], chip.origins[at], chip.range(at));
         let origin = if origin == Origin::Fitted { "fitted" } else { "source" };
         println!("  {:8} {value:8.3} {:4} of {low} to {high}  {origin}  {}", number.name, number.unit, number.meaning);
     }

@@ -50,6 +50,9 @@ pub struct Chip {
     pub gfx: &'static str,
     pub cus: u32,
     pub xcds: u32,
+    /// The highest clock in GHz and the bandwidth of HBM in TB/s, of AMD's data sheets.
+    pub peak_clock: f64,
+    pub peak_hbm: f64,
     pub numbers: [f64; COUNT],
     pub origins: [Origin; COUNT],
 }
@@ -80,6 +83,17 @@ const FACTOR: f64 = 2.0;
 const OVERLAP: f64 = 3.0;
 
 impl Chip {
+    /// The range of a number, which ends at the chip's peak.
+    pub fn range(&self, at: usize) -> [f64; 2] {
+        let [low, high] = NUMBERS[at].range;
+        let peak = match NUMBERS[at].name {
+            "clock" => self.peak_clock,
+            "hbm" => self.peak_hbm,
+            _ => high,
+        };
+        [low, high.min(peak)]
+    }
+
     /// The chip with another one's numbers where its own are not fitted.
     pub fn with_shared(mut self, other: &Chip) -> Chip {
         for at in (0..COUNT).filter(|at| self.origins[*at] == Origin::Source) {
@@ -131,7 +145,16 @@ mod tests {
     /// 1 GHz, no power, no latency, and nothing else that takes time.
     fn plain() -> Chip {
         let numbers = [2.0, 1.0, 1.0, 0.0, 0.0, 0.0, 1.0, 1e9, 1e9, 0.0, 1e9, 1e9];
-        Chip { name: "plain", gfx: "", cus: 16, xcds: 8, numbers, origins: [Origin::Source; COUNT] }
+        Chip {
+            name: "plain",
+            gfx: "",
+            cus: 16,
+            xcds: 8,
+            peak_clock: 2.0,
+            peak_hbm: 8.0,
+            numbers,
+            origins: [Origin::Source; COUNT],
+        }
     }
 
     fn work(groups: f64) -> Work {
@@ -168,8 +191,9 @@ mod tests {
     #[test]
     fn numbers_are_possible() {
         for chip in CHIPS {
-            for (number, value) in NUMBERS.iter().zip(chip.numbers) {
-                assert!(number.range[0] <= value && value <= number.range[1], "{} {}", chip.name, number.name);
+            for (at, value) in chip.numbers.into_iter().enumerate() {
+                let [low, high] = chip.range(at);
+                assert!(low <= value && value <= high, "{} {}", chip.name, NUMBERS[at].name);
             }
             assert!(chip.cus.is_multiple_of(chip.xcds), "{}", chip.name);
         }
