@@ -96,32 +96,37 @@ pub fn fit(cases: &[Case], start: &Chip, restarts: usize) -> Chip {
     chip
 }
 
-/// Searches each number in turn, with steps that grow where they help and shrink where not.
+/// Searches each number in turn, with steps that grow where they help and shrink where not, and
+/// after each round once more the way that the round has gone (Hooke and Jeeves).
 fn descend(cases: &[Case], start: &Chip, rounds: usize) -> (Chip, f64) {
-    let mut chip = *start;
-    let mut best = loss(cases, &chip);
+    let mut best = (*start, loss(cases, start));
     let mut steps: [f64; COUNT] = std::array::from_fn(|at| (start.range(at)[1] - start.range(at)[0]) / 16.0);
     for _ in 0..rounds {
+        let before = best.0;
         for at in fitted(start) {
+            let moved = [steps[at], -steps[at]].into_iter().any(|step| attempt(cases, &mut best, &[(at, step)]));
             let [low, high] = start.range(at);
-            let tries = [steps[at], -steps[at]];
-            let better = tries.iter().find_map(|step| {
-                let mut next = chip;
-                next.numbers[at] = (next.numbers[at] + step).clamp(low, high);
-                let value = loss(cases, &next);
-                (value < best).then_some((next, value))
-            });
-            match better {
-                Some((next, value)) => {
-                    (chip, best) = (next, value);
-                    steps[at] *= 1.5;
-                }
-                None => steps[at] *= 0.5,
-            }
-            steps[at] = steps[at].clamp((high - low) / 4096.0, (high - low) / 4.0);
+            steps[at] = (steps[at] * if moved { 1.5 } else { 0.5 }).clamp((high - low) / 4096.0, (high - low) / 4.0);
         }
+        let way: Vec<(usize, f64)> = fitted(start).map(|at| (at, best.0.numbers[at] - before.numbers[at])).collect();
+        attempt(cases, &mut best, &way);
     }
-    (chip, best)
+    best
+}
+
+/// Takes a change of some numbers if it is better.
+fn attempt(cases: &[Case], best: &mut (Chip, f64), changes: &[(usize, f64)]) -> bool {
+    let mut next = best.0;
+    for (at, change) in changes {
+        let [low, high] = next.range(*at);
+        next.numbers[*at] = (next.numbers[*at] + change).clamp(low, high);
+    }
+    let value = loss(cases, &next);
+    let better = value < best.1;
+    if better {
+        *best = (next, value);
+    }
+    better
 }
 
 /// Predictions for each kernel by numbers that were fitted to all others.
@@ -142,7 +147,7 @@ pub fn leave_out(cases: &[Case], start: &Chip) -> Vec<f64> {
 }
 
 /// Searches are short where there is one for each kernel.
-const LEFT_OUT_RESTARTS: usize = 2;
+const LEFT_OUT_RESTARTS: usize = 4;
 
 /// The case with a group that takes as long as its matrix instructions, whatever the latency.
 pub fn matrix_only(case: &Case) -> Case {
