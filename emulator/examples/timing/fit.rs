@@ -135,9 +135,9 @@ pub fn leave_out(cases: &[Case], start: &Chip) -> Vec<f64> {
     let kernels: BTreeSet<&str> = cases.iter().map(|c| c.kernel.as_str()).collect();
     for kernel in kernels {
         let others: Vec<Case> = cases.iter().filter(|c| c.kernel != kernel).cloned().collect();
-        // From the middle of the ranges, so that nothing is left of a fit that knew the kernel.
+        // Nothing is left of a fit that knew the kernel.
         let mut blank = *start;
-        fitted(start).for_each(|at| blank.numbers[at] = start.range(at).iter().sum::<f64>() / 2.0);
+        fitted(start).for_each(|at| blank.numbers[at] = TYPICAL[at].min(start.range(at)[1]));
         let chip = fit(&others, &blank, LEFT_OUT_RESTARTS);
         for (error, case) in errors.iter_mut().zip(cases).filter(|(_, c)| c.kernel == kernel) {
             *error = case.error(&chip);
@@ -147,7 +147,10 @@ pub fn leave_out(cases: &[Case], start: &Chip) -> Vec<f64> {
 }
 
 /// Searches are short where there is one for each kernel.
-const LEFT_OUT_RESTARTS: usize = 4;
+const LEFT_OUT_RESTARTS: usize = 2;
+
+/// Where they begin: round numbers of no chip.
+const TYPICAL: [f64; COUNT] = [2.5, 1.0, 2.0, 0.2, 300.0, 100.0, 5.0, 10.0, 2.0, 0.5, 2.0, 8.0];
 
 /// The case with a group that takes as long as its matrix instructions, whatever the latency.
 pub fn matrix_only(case: &Case) -> Case {
