@@ -10,6 +10,7 @@ use crate::inst::scalar;
 use crate::isa::{Family, Isa};
 use crate::memory::{Access, Memory};
 use crate::schedule;
+use crate::timing::trace::Trace;
 use crate::wave::Wave;
 
 /// The shape of a launch.
@@ -78,14 +79,41 @@ impl Emulator {
         memory: &Memory,
         options: &Options,
     ) -> Result<Counts, Fault> {
+        let (dispatch, decoded) = Emulator::dispatch(code, symbol, grid, arguments)?;
+        let memory = dispatch.map(code, memory);
+        schedule::run(&dispatch, decoded, &memory, options)
+    }
+
+    /// Runs one work-group of a launch and gives what it executed. Matrix instructions give no
+    /// results.
+    pub fn record(
+        &self,
+        code: &CodeObject,
+        symbol: &str,
+        grid: Grid,
+        arguments: &[u8],
+        memory: &Memory,
+        group: [u32; 3],
+    ) -> Result<Trace, Fault> {
+        let (dispatch, decoded) = Emulator::dispatch(code, symbol, grid, arguments)?;
+        let memory = dispatch.map(code, memory);
+        let ([x, y, _], [a, b, c]) = (grid.groups.map(u64::from), group.map(u64::from));
+        schedule::record(&dispatch, decoded, &memory, (c * y + b) * x + a)
+    }
+
+    fn dispatch<'a>(
+        code: &'a CodeObject,
+        symbol: &str,
+        grid: Grid,
+        arguments: &[u8],
+    ) -> Result<(Dispatch<'a>, &'a Kernel), Fault> {
         let fault = |kind| Fault { kernel: symbol.into(), site: None, kind };
         let unknown = || fault(FaultKind::UnknownKernel { known: code.kernels().map(str::to_string).collect() });
         let kernel = code.kernel(symbol).ok_or_else(unknown)?;
         let decoded = code.decoded(symbol).ok_or_else(unknown)?;
         let decoded = decoded.as_ref().map_err(|e| fault(FaultKind::Decode(e.clone())))?;
         let dispatch = Dispatch::new(code, kernel, grid, arguments).map_err(|e| fault(FaultKind::Launch(e)))?;
-        let memory = dispatch.map(code, memory);
-        schedule::run(&dispatch, decoded, &memory, options)
+        Ok((dispatch, decoded))
     }
 }
 

@@ -21,6 +21,7 @@ mod memory;
 pub mod num;
 mod schedule;
 pub mod testing;
+pub mod timing;
 pub mod vector;
 pub mod wave;
 

@@ -10,6 +10,7 @@ use crate::fault::{Fault, FaultKind, Site, Trap};
 use crate::launch::{Dispatch, Options};
 use crate::mem::lds::Lds;
 use crate::memory::Memory;
+use crate::timing::trace::{Recorder, Trace};
 use crate::wave::Wave;
 
 /// Runs all groups; of several faults the one of the first group in order is told.
@@ -41,6 +42,15 @@ pub fn run(dispatch: &Dispatch, kernel: &Kernel, memory: &Memory, options: &Opti
         Some((_, fault)) => Err(fault),
         None => Ok(total.into_inner().expect("no panic while held")),
     }
+}
+
+/// Runs one group and records it. Its waves take random turns, so that L1 sees their loads mixed.
+pub fn record(dispatch: &Dispatch, kernel: &Kernel, memory: &Memory, group: u64) -> Result<Trace, Fault> {
+    let options = Options { seed: 1, ..Options::fast() };
+    let mut worker = Worker::new(dispatch, kernel, memory, &options, None);
+    worker.group.recorder = Some(Box::new(Recorder::new(kernel, dispatch.isa, dispatch.waves())));
+    worker.group(group)?;
+    Ok(worker.group.recorder.take().expect("it was put there").finish())
 }
 
 /// Numbers of the groups in the order in which they begin.
@@ -105,6 +115,7 @@ impl<'a> Worker<'a> {
             hits: vec![0; kernel.steps.len()],
             image: dispatch.image,
             spare: Vec::new(),
+            recorder: None,
             others,
         };
         Worker { dispatch, kernel, options, group, runners: Vec::new(), waves: 0, generation: 0, id: [0; 3] }

@@ -2,7 +2,9 @@
 #![allow(clippy::unwrap_used, reason = "what tests call may unwrap as they do")]
 mod common;
 
-use atomc_emulator::{Access, Counts, Grid, Options};
+use atomc_emulator::timing::cu;
+use atomc_emulator::timing::trace::Unit;
+use atomc_emulator::{Access, Counts, Emulator, Grid, Options};
 use common::{Arguments, compile, isas};
 
 fn done(name: &str, result: Result<Counts, atomc_emulator::Fault>) -> Counts {
@@ -71,6 +73,25 @@ fn transpose() {
         (0..1024).for_each(|i| assert_eq!(o[i], x[i % 32 * 32 + i / 32], "{} {i}", isa.name));
         // Rows of 33 words: columns fall on all banks.
         assert_eq!((counts.lds_conflicts, counts.barriers), (0, counts.waves), "{}", isa.name);
+    }
+}
+
+#[test]
+fn a_recorded_group_is_what_runs() {
+    for isa in isas() {
+        let code = compile(include_str!("kernels/transpose.ll"), isa);
+        let (mut x, mut o) = (vec![0f32; 1024], vec![0f32; 1024]);
+        let arguments = Arguments::default().buffer(&mut x).buffer(&mut o);
+        let grid = Grid::linear(1, 256);
+        let counts = done(isa.name, arguments.launch(&code, "transpose", grid));
+        let trace = Emulator.record(&code, "transpose", grid, &arguments.bytes, &arguments.memory, [0; 3]);
+        let trace = trace.unwrap_or_else(|e| panic!("{}: {e}", isa.name));
+        let events = || trace.waves.iter().flatten();
+        let of = |unit| events().filter(|e| trace.ops[e.op as usize].unit == unit).count() as u64;
+        assert_eq!(events().count() as u64, counts.instructions, "{}", isa.name);
+        assert_eq!([of(Unit::Lds), of(Unit::Load) + of(Unit::Store)], [counts.lds, counts.vmem], "{}", isa.name);
+        assert_eq!(events().map(|e| u64::from(e.bytes)).sum::<u64>(), 2 * 4096, "{}", isa.name);
+        assert!(cu::clocks(&trace, 1, 1000, &cu::CORE) > cu::clocks(&trace, 1, 500, &cu::CORE) + 400, "{}", isa.name);
     }
 }
 

@@ -18,10 +18,11 @@ use crate::isa::{Family, Isa};
 use crate::mem::lds::Lds;
 use crate::mem::{self, MemoryOp, Places};
 use crate::memory::Memory;
+use crate::timing::trace::Recorder;
 use crate::wave::{LANES, Wave};
 use pending::{Kind, Operation, Pending, scalar_name};
 use publication::{Order, Others};
-use step::{Action, Dual};
+use step::{Action, Class, Dual};
 
 /// What is checked beyond bounds. All of it costs time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,6 +60,8 @@ pub struct Group<'a> {
     pub image: u64,
     /// Room for the addresses of an access, to be used again.
     pub spare: Vec<Box<Places>>,
+    /// Notes what is executed, if that is wanted.
+    pub recorder: Option<Box<Recorder>>,
     /// The other groups, if this one may publish to them and that is checked.
     pub others: Option<Others<'a>>,
 }
@@ -264,13 +267,14 @@ pub enum Stop {
 /// Runs a wave until it must stop or `budget` instructions are done. The fault's place is
 /// `wave.pc`.
 pub fn run(runner: &mut Runner, group: &mut Group, kernel: &Kernel, budget: u32) -> Result<Stop, Box<Trap>> {
-    match group.checks == Checks::NONE {
-        true => steps::<false>(runner, group, kernel, budget),
-        false => steps::<true>(runner, group, kernel, budget),
+    match (group.recorder.is_some(), group.checks == Checks::NONE) {
+        (true, _) => steps::<false, true>(runner, group, kernel, budget),
+        (false, true) => steps::<false, false>(runner, group, kernel, budget),
+        (false, false) => steps::<true, false>(runner, group, kernel, budget),
     }
 }
 
-fn steps<const CHECK: bool>(
+fn steps<const CHECK: bool, const RECORD: bool>(
     runner: &mut Runner,
     group: &mut Group,
     kernel: &Kernel,
@@ -289,7 +293,11 @@ fn steps<const CHECK: bool>(
         if CHECK {
             shadow::check(step, wave, side, &group.checks)?;
         }
+        if RECORD && let Some(recorder) = &mut group.recorder {
+            recorder.step(side.number, pc);
+        }
         match &step.action {
+            Action::Vector(_) if RECORD && step.class == Class::Matrix => {}
             // SAFETY: `resolve` gave the handler for this instruction on this machine.
             Action::Vector(handler) => unsafe { handler(wave, &step.inst) },
             Action::Scalar(run) => run(wave, &step.inst),

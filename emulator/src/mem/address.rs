@@ -95,6 +95,9 @@ pub fn places(
         others.access(&places, in_memory, bytes, operation, inst, cx.side)?;
     }
     cx.group.traffic.count(operation, u64::from(bytes) * u64::from(in_memory.count_ones()));
+    if let Some(recorder) = &mut cx.group.recorder {
+        recorder.access(&places, in_memory, bytes);
+    }
     if places.in_lds != 0 {
         cx.group.lds.access(&mut places, bytes, operation, cx.side, &cx.group.checks)?;
         if cx.group.conflicts {
