@@ -1,4 +1,4 @@
-//! Launches of kernels that nobody here wrote: AMD's AITER publishes hand-written ones as code
+//! Launches of other people's kernels: AMD's AITER publishes hand-written ones as code
 //! objects. A [`Case`] has a kernel's arguments, grid and random operands, and knows in float64
 //! what must come out.
 //!

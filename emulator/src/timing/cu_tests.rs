@@ -1,4 +1,4 @@
-//! Made-up streams whose clocks can be told by hand.
+//! Made-up streams with clocks that are counted by hand.
 use super::*;
 
 const LATENCY: u64 = 500;
@@ -72,7 +72,7 @@ fn loads_come_back_in_order() {
     let until = |most| (wait(Wait { vector: Some(most), ..Wait::default() }), Event::default());
     let one = [load(1024), until(0)];
     assert_eq!(run(&same(1, &one)), LATENCY + 1024 / CORE.l1_bytes + CORE.issue);
-    // The second load is 16 clocks behind, and nobody waits for it.
+    // The second load is 16 clocks behind, and no wait counts it.
     let two = [load(1024), load(1024), until(1)];
     assert_eq!(run(&same(1, &two)), LATENCY + 16 + CORE.issue);
     let all = [load(1024), load(1024), until(0)];

@@ -1,4 +1,4 @@
-//! A model of how long kernels take on chips that nobody here has.
+//! A model of how long kernels take on chips, made without the chips.
 //!
 //! [`trace`] records what one work-group executes; [`cu`] runs it against the units of a compute
 //! unit; [`chip`] makes a time of a launch of it. `docs/timing.md` explains the model and says what
