@@ -40,6 +40,7 @@ pub const VARIABLES: &[Variable] = &[
 /// for good.
 pub const DEVELOPERS: &[&str] = &[
     "ATOMC_AITER",
+    "ATOMC_AMD_TIMES",
     "ATOMC_FUZZ",
     "ATOMC_FUZZ_SEED",
     "ATOMC_LLVM_DIR",
@@ -51,6 +52,7 @@ pub const DEVELOPERS: &[&str] = &[
     "ATOMC_TEST_DEVICE",
     "ATOMC_TEST_SIBLINGS",
     "ATOMC_TEST_TARGET",
+    "ATOMC_TIMING_CACHE",
     "ATOMC_TORCH_PYTHON",
     "ATOMC_TRITON_DIR",
 ];
