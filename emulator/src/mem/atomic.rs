@@ -91,7 +91,7 @@ impl AtomicOp {
     /// Changes the value at an address; gives back the old one.
     ///
     /// # Safety
-    /// As for [`exchange`].
+    /// As for `exchange`.
     pub unsafe fn exchange(self, at: u64, data: u64, compare: u64) -> u64 {
         // SAFETY: the caller's.
         unsafe { exchange(at, self.bytes(), |old| self.apply(old, data, compare)) }
