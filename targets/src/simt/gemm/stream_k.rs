@@ -11,6 +11,9 @@
 //! norm commutes with the contraction, so rows are brought as they are times the norm's weights,
 //! and sums are scaled by what the squares of a row come to. Four waves multiply: the panels' upper
 //! rows are 64 rows of one product, and the lower ones of another.
+//!
+//! A quantised weight for rows of floats is decoded by the waves that multiply (`decoded.rs`). Its
+//! slots have 128 columns of 16 panels, a tile of 8 for each of two teams of four waves.
 mod decoded;
 mod epilogue;
 mod loader;
@@ -41,7 +44,7 @@ use crate::simt::rowwise;
 use crate::tuning::Choice;
 use crate::{KernelSpec, Tasks};
 use decoded::Decoded;
-use shape::{GROUPS, LEAST, PANELS, PITCH, ROW_PRODUCERS, Shape, TEAM};
+use shape::{GROUPS, LEAST, PANELS, ROW_PRODUCERS, Shape, TEAM};
 
 /// Most tokens.
 const TOKENS: usize = 64;
@@ -258,39 +261,36 @@ impl<'g, 'k, 'a, 'c> Group<'g, 'k, 'a, 'c> {
 
     /// The thread's team of those that multiply.
     fn team(&self) -> Int<'c> {
-        self.code().wave_index() / (TEAM / 32)
+        let c = self.code();
+        if self.shape.teams == 1 { c.int(0) } else { c.wave_index() / (TEAM / 32) }
     }
 
     /// Which of its team's threads and waves one that multiplies is.
     fn thread(&self) -> Int<'c> {
-        let c = self.code();
-        if self.shape.teams == 1 { c.thread() } else { c.thread() % TEAM }
+        self.code().thread() - self.team() * TEAM
     }
 
     fn wave(&self) -> Int<'c> {
-        let c = self.code();
-        if self.shape.teams == 1 { c.wave_index() } else { c.wave_index() % (TEAM / 32) }
+        self.code().wave_index() - self.team() * (TEAM / 32)
     }
 
     /// The team's of what there is one of for each team.
     fn of_team(&self, number: Int<'c>) -> Int<'c> {
-        if self.shape.teams == 1 { number } else { number * self.shape.teams + self.team() }
+        number * self.shape.teams + self.team()
     }
 
-    /// The team's row of sums that change threads.
-    fn of_sums(&self, row: Int<'c>) -> Int<'c> {
-        let rows = self.shape.sums_bytes() / PITCH;
-        if self.shape.teams == 1 { row } else { row + self.team() * rows }
+    /// The team's part of local memory where each has so many bytes.
+    fn part_of_team(&self, all: Ptr<'c>, bytes: usize) -> Ptr<'c> {
+        self.code().at(all, self.team() * bytes)
     }
 
     /// The team's scales, and its word.
     fn scales(&self) -> Ptr<'c> {
-        let bytes = self.shape.columns * 4;
-        if self.shape.teams == 1 { self.scales } else { self.code().at(self.scales, self.team() * bytes) }
+        self.part_of_team(self.scales, self.shape.columns * 4)
     }
 
     fn word(&self) -> Ptr<'c> {
-        if self.shape.teams == 1 { self.word } else { self.code().at(self.word, self.team() * 4) }
+        self.part_of_team(self.word, 4)
     }
 
     fn is_leader(&self) -> Int<'c> {
@@ -300,7 +300,6 @@ impl<'g, 'k, 'a, 'c> Group<'g, 'k, 'a, 'c> {
     /// The threads of a team meet.
     fn sync_consumers(&self) {
         let c = self.code();
-        let barrier = if self.shape.teams == 1 { c.int(1) } else { self.team() + 1 };
-        c.meet_some(barrier, TEAM);
+        c.meet_some(self.team() + 1, TEAM);
     }
 }

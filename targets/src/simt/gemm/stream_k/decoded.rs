@@ -121,6 +121,11 @@ impl Decoded {
         if group > K_TILE { k_tile / (group / K_TILE) } else { k_tile * (K_TILE / group) }
     }
 
+    /// What decodes values into a type.
+    fn decoder(&self, c: &Gpu<'_>, dtype: DType) -> Decoder {
+        Decoder::new(c.arch, self.encoding.codes, dtype).with_pairs_apart()
+    }
+
     /// Runs of 16 bytes of each row in a block of columns.
     fn runs(&self) -> usize {
         self.encoding.codes.bytes(BLOCK) / VEC16
@@ -141,27 +146,24 @@ impl<'c> Group<'_, '_, '_, 'c> {
     /// product of their stage.
     pub(super) fn decoded_main_loop(&self, part: WorkTile<'c>, decoded: Decoded) -> Vec<Any<'c>> {
         let (c, shape) = (self.code(), self.shape);
-        let decoder = Decoder::new(c.arch, decoded.encoding.codes, self.contraction.matrix.dtype).with_pairs_apart();
+        let decoder = decoded.decoder(c, self.contraction.matrix.dtype);
         let is_new = decoded.scaling == Scaling::KTile;
         let by_rows = is_new && shape.columns > TOGETHER;
-        let weight = WeightReader { group: self, decoded, decoder, by_rows };
+        let products = DecodedProducts { group: self, decoded, decoder, by_rows };
         let is_first = c.equal(c.lane_index(), 0);
         let count = shape.sums();
         let zero = vec![c.zero_sum(DType::F32); count];
         self.weights.wait_full(c, part.first);
-        let begin = zero.into_iter().chain(carried(&weight.stage(part.first, 0))).collect::<Vec<_>>();
+        let begin = zero.into_iter().chain(carried(&products.stage(part.first, 0))).collect::<Vec<_>>();
         let all = c.for_each((part.first, part.end, 1), &begin, |index, all| {
             let (sums, first) = all.split_at(count);
             let first: Vec<Int> = first.iter().map(|&word| c.as_int(word)).collect();
             let first = [first[..WORDS].to_vec(), first[WORDS..].to_vec()];
             self.rows.wait_full(c, index);
             let (sums, next) = match (is_new, by_rows) {
-                (_, true) => self.products_by_rows(&weight, (part, index), &first, sums),
-                (true, _) => {
-                    let (own, next) = self.products(&weight, (part, index), &first, &[]);
-                    (self.add_scaled_halves(&weight, index, sums, &own), next)
-                }
-                (false, _) => self.products(&weight, (part, index), &first, sums),
+                (_, true) => products.products_by_rows((part, index), &first, sums),
+                (true, _) => products.scaled_products((part, index), &first, sums),
+                (false, _) => products.products((part, index), &first, sums),
             };
             c.meet_in_wave();
             self.weights.release(c, is_first, index);
@@ -169,83 +171,6 @@ impl<'c> Group<'_, '_, '_, 'c> {
             sums.into_iter().chain(carried(&next)).collect()
         });
         all[..count].to_vec()
-    }
-
-    /// Begins the products of a block of columns with upper or lower rows, added to sums if there
-    /// are any.
-    fn begin(&self, index: Int<'c>, block: usize, a: &[Int<'c>], sums: &[Any<'c>]) -> Vec<Any<'c>> {
-        let (c, shape, dtype) = (self.code(), self.shape, self.contraction.matrix.dtype);
-        let rows = (self.rows.at(index) + block * (shape.columns * ROW), TileForm::Swizzled);
-        match sums.is_empty() {
-            true => c.mma_async_rs_new(shape.columns / 2, dtype, a, rows),
-            false => c.mma_async_rs(sums, dtype, a, rows),
-        }
-    }
-
-    /// The first stage of the K tile behind one.
-    fn next_stage(&self, weight: &WeightReader<'_, '_, '_, '_, 'c>, (part, index): At<'c>) -> Fragments<'c> {
-        let c = self.code();
-        let next = c.smaller(index + 1, part.end - 1);
-        self.weights.wait_full(c, next);
-        weight.stage(next, 0)
-    }
-
-    /// Adds the products of a K tile, of which the first stage is decoded. A stage is a block of
-    /// columns.
-    fn products(
-        &self,
-        weight: &WeightReader<'_, '_, '_, '_, 'c>,
-        at: At<'c>,
-        first: &Fragments<'c>,
-        sums: &[Any<'c>],
-    ) -> (Vec<Any<'c>>, Fragments<'c>) {
-        let (c, half) = (self.code(), self.shape.columns / 2);
-        let of = |block: usize, a: &Fragments<'c>, sums: &[Any<'c>]| -> Vec<Any<'c>> {
-            let sums = |i: usize| if sums.is_empty() { sums } else { &sums[i * half..][..half] };
-            [0, 1].map(|i| self.begin(at.1, block, &a[i], sums(i))).concat()
-        };
-        let own = of(0, first, sums);
-        let second = weight.stage(at.1, 1);
-        let own = of(1, &second, &c.mma_wait(&own, 0));
-        let next = self.next_stage(weight, at);
-        (c.mma_wait(&own, 0), next)
-    }
-
-    /// The same where a stage is upper or lower rows, so that fewer sums of a K tile are there at
-    /// once. They are scaled.
-    fn products_by_rows(
-        &self,
-        weight: &WeightReader<'_, '_, '_, '_, 'c>,
-        at: At<'c>,
-        first: &Fragments<'c>,
-        sums: &[Any<'c>],
-    ) -> (Vec<Any<'c>>, Fragments<'c>) {
-        let (c, half) = (self.code(), self.shape.columns / 2);
-        let of = |a: &Fragments<'c>| self.begin(at.1, 1, &a[1], &self.begin(at.1, 0, &a[0], &[]));
-        let upper = of(first);
-        let second = weight.stage(at.1, 1);
-        let upper = c.mma_wait(&upper, 0);
-        let lower = of(&second);
-        let upper = add_scaled(c, &sums[..half], &upper, &weight.scales(at.1, 0, 0).0);
-        let next = self.next_stage(weight, at);
-        let lower = c.mma_wait(&lower, 0);
-        let lower = add_scaled(c, &sums[half..], &lower, &weight.scales(at.1, 0, 1).0);
-        ([upper, lower].concat(), next)
-    }
-
-    fn add_scaled_halves(
-        &self,
-        weight: &WeightReader<'_, '_, '_, '_, 'c>,
-        index: Int<'c>,
-        sums: &[Any<'c>],
-        own: &[Any<'c>],
-    ) -> Vec<Any<'c>> {
-        let half = self.shape.columns / 2;
-        let of = |i: usize| {
-            let range = i * half..(i + 1) * half;
-            add_scaled(self.code(), &sums[range.clone()], &own[range], &weight.scales(index, 0, i).0)
-        };
-        [of(0), of(1)].concat()
     }
 
     /// Stores a vector of 8 columns of a row where the lanes' words want them: pair `i` of a lane's
@@ -260,8 +185,7 @@ impl<'c> Group<'_, '_, '_, 'c> {
         let (c, vec16s) = (self.code(), BLOCK * 2 / VEC16);
         let words = c.bitcast(bits, c.cx.i32_type().vec_type(4)).into_vector_value();
         let words: Vec<Int> = (0..4).map(|i| c.as_int(c.lane(words, i))).collect();
-        let decoder = Decoder::new(c.arch, decoded.encoding.codes, self.contraction.matrix.dtype).with_pairs_apart();
-        let words = decoder.ordered(c, words);
+        let words = decoded.decoder(c, self.contraction.matrix.dtype).ordered(c, words);
         let row = stage + vec16 / vec16s * (self.shape.columns * ROW) + token * ROW;
         let place = vec16 % vec16s;
         let put = |number: Int<'c>, bytes: Int<'c>, words: &[Int<'c>]| {
@@ -283,19 +207,13 @@ impl<'c> Group<'_, '_, '_, 'c> {
 /// A part of a tile, and the pipeline's index of a K tile of it.
 type At<'c> = (WorkTile<'c>, Int<'c>);
 
-/// Sums of upper or lower rows, and those of a K tile, scaled: of two tokens those of the first
-/// panel, then those of the second.
-fn add_scaled<'c>(c: &Gpu<'c>, sums: &[Any<'c>], own: &[Any<'c>], scales: &[FloatValue<'c>]) -> Vec<Any<'c>> {
-    c.add_scaled(sums, own, |i| scales[i % 4 / 2])
-}
-
 /// Words as a loop carries them.
 fn carried<'c>(fragments: &Fragments<'c>) -> Vec<Any<'c>> {
     fragments.iter().flatten().map(|word| Any::from(word.v)).collect()
 }
 
-/// Reads the wave's part of a slot and decodes it.
-struct WeightReader<'r, 'g, 'k, 'a, 'c> {
+/// Reads the wave's part of a slot, decodes it, and multiplies it with its rows.
+struct DecodedProducts<'r, 'g, 'k, 'a, 'c> {
     group: &'r Group<'g, 'k, 'a, 'c>,
     decoded: Decoded,
     decoder: Decoder,
@@ -303,7 +221,71 @@ struct WeightReader<'r, 'g, 'k, 'a, 'c> {
     by_rows: bool,
 }
 
-impl<'c> WeightReader<'_, '_, '_, '_, 'c> {
+impl<'c> DecodedProducts<'_, '_, '_, '_, 'c> {
+    /// Adds the products of a K tile, of which the first stage is decoded. A stage is a block of
+    /// columns.
+    fn products(&self, at: At<'c>, first: &Fragments<'c>, sums: &[Any<'c>]) -> (Vec<Any<'c>>, Fragments<'c>) {
+        let (c, half) = (self.group.code(), self.group.shape.columns / 2);
+        let of = |block: usize, a: &Fragments<'c>, sums: &[Any<'c>]| -> Vec<Any<'c>> {
+            let sums = |i: usize| if sums.is_empty() { sums } else { &sums[i * half..][..half] };
+            [0, 1].map(|i| self.begin(at.1, block, &a[i], sums(i))).concat()
+        };
+        let own = of(0, first, sums);
+        let second = self.stage(at.1, 1);
+        let own = of(1, &second, &c.mma_wait(&own, 0));
+        let next = self.next_stage(at);
+        (c.mma_wait(&own, 0), next)
+    }
+
+    /// The same where sums of the K tile are scaled.
+    fn scaled_products(&self, at: At<'c>, first: &Fragments<'c>, sums: &[Any<'c>]) -> (Vec<Any<'c>>, Fragments<'c>) {
+        let (own, next) = self.products(at, first, &[]);
+        let (upper, lower) = own.split_at(own.len() / 2);
+        ([self.add_scaled(at.1, 0, sums, upper), self.add_scaled(at.1, 1, sums, lower)].concat(), next)
+    }
+
+    /// The same where a stage is upper or lower rows, so that fewer sums of a K tile are there at
+    /// once.
+    fn products_by_rows(&self, at: At<'c>, first: &Fragments<'c>, sums: &[Any<'c>]) -> (Vec<Any<'c>>, Fragments<'c>) {
+        let c = self.group.code();
+        let of = |a: &Fragments<'c>| self.begin(at.1, 1, &a[1], &self.begin(at.1, 0, &a[0], &[]));
+        let upper = of(first);
+        let second = self.stage(at.1, 1);
+        let upper = c.mma_wait(&upper, 0);
+        let lower = of(&second);
+        let upper = self.add_scaled(at.1, 0, sums, &upper);
+        let next = self.next_stage(at);
+        let lower = self.add_scaled(at.1, 1, sums, &c.mma_wait(&lower, 0));
+        ([upper, lower].concat(), next)
+    }
+
+    /// Begins the products of a block of columns with upper or lower rows, added to sums if there
+    /// are any.
+    fn begin(&self, index: Int<'c>, block: usize, a: &[Int<'c>], sums: &[Any<'c>]) -> Vec<Any<'c>> {
+        let (c, group) = (self.group.code(), self.group);
+        let (columns, dtype) = (group.shape.columns, group.contraction.matrix.dtype);
+        let rows = (group.rows.at(index) + block * (columns * ROW), TileForm::Swizzled);
+        match sums.is_empty() {
+            true => c.mma_async_rs_new(columns / 2, dtype, a, rows),
+            false => c.mma_async_rs(sums, dtype, a, rows),
+        }
+    }
+
+    /// The first stage of the K tile behind one.
+    fn next_stage(&self, (part, index): At<'c>) -> Fragments<'c> {
+        let c = self.group.code();
+        let next = c.smaller(index + 1, part.end - 1);
+        self.group.weights.wait_full(c, next);
+        self.stage(next, 0)
+    }
+
+    /// All sums' upper or lower rows, and those of a K tile, scaled: of two tokens those of the
+    /// first panel, then those of the second.
+    fn add_scaled(&self, index: Int<'c>, half: usize, sums: &[Any<'c>], own: &[Any<'c>]) -> Vec<Any<'c>> {
+        let (scales, _) = self.scales(index, 0, half);
+        self.group.code().add_scaled(&sums[half * own.len()..][..own.len()], own, |i| scales[i % 4 / 2])
+    }
+
     /// A slot, and the number of the wave's first panel in it.
     fn place(&self, index: Int<'c>) -> (Int<'c>, Int<'c>) {
         let group = self.group;

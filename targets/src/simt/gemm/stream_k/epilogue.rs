@@ -59,7 +59,7 @@ impl<'c> Group<'_, '_, '_, 'c> {
     fn sums_at(&self, panel: Int<'c>, token: Int<'c>) -> Ptr<'c> {
         let (c, shape) = (self.code(), self.shape);
         let row = panel * shape.columns.min(ROUND) + token;
-        c.at(self.sums, self.of_sums(row) * PITCH)
+        c.at(self.part_of_team(self.sums, shape.sums_bytes()), row * PITCH)
     }
 
     /// The thread's vectors of features of a round: token of the round, panel of the tile's result,

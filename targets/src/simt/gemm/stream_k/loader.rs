@@ -28,9 +28,9 @@ impl<'c> Group<'_, '_, '_, 'c> {
             ring.wait_empty(c, turn);
             c.expect_bytes(arms, full, shape.slot_bytes());
             c.meet_in_wave();
-            let own = if shape.teams == 1 { panel } else { panel % PANELS };
-            let tile = if shape.teams == 1 { tile } else { tile * shape.teams + panel / PANELS };
-            let of_result = tile * shape.each() + own % shape.each();
+            let team = if shape.teams == 1 { c.int(0) } else { panel / PANELS };
+            let own = panel - team * PANELS;
+            let of_result = (tile * shape.teams + team) * shape.each() + own % shape.each();
             let pieces = self.contraction.weights(of_result, None);
             let from = (1..shape.pieces)
                 .fold(pieces[0], |from, i| c.pick(c.less(own, i * shape.each()), from, pieces[i]).into_pointer_value());

@@ -41,10 +41,7 @@ impl<'c> Group<'_, '_, '_, 'c> {
 
     /// The tile of the thread's team.
     pub(super) fn own_tile(&self, part: WorkTile<'c>) -> Int<'c> {
-        match self.shape.teams {
-            1 => part.tile,
-            teams => part.tile * teams + self.team(),
-        }
+        self.of_team(part.tile)
     }
 
     pub(super) fn count(&self) -> Int<'c> {
