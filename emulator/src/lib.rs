@@ -19,6 +19,7 @@ mod launch;
 pub mod mem;
 mod memory;
 pub mod num;
+mod random;
 mod schedule;
 pub mod testing;
 pub mod timing;

@@ -10,6 +10,7 @@ use crate::fault::{Fault, FaultKind, Site, Trap};
 use crate::launch::{Dispatch, Options};
 use crate::mem::lds::Lds;
 use crate::memory::Memory;
+use crate::random::Random;
 use crate::timing::trace::{Recorder, Trace};
 use crate::wave::Wave;
 
@@ -58,28 +59,17 @@ fn order(dispatch: &Dispatch, options: &Options) -> Vec<u64> {
     let count = dispatch.grid.groups.iter().map(|n| u64::from(*n)).product();
     let mut order: Vec<u64> = (0..count).collect();
     if options.seed != 0 {
-        let mut random = Random(options.seed);
+        let mut random = Random::in_state(options.seed);
         for k in (1..order.len()).rev() {
-            order.swap(k, random.below(k as u64 + 1) as usize);
+            order.swap(k, below(&mut random, k as u64 + 1) as usize);
         }
     }
     order
 }
 
-/// A small generator of random numbers (xorshift64* of Marsaglia and Vigna).
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
-    }
-
-    fn below(&mut self, n: u64) -> u64 {
-        (self.next() >> 11) % n
-    }
+/// A random number below one.
+fn below(random: &mut Random, n: u64) -> u64 {
+    (random.bits() >> 11) % n
 }
 
 /// One thread's groups, one after the other.
@@ -125,14 +115,15 @@ impl<'a> Worker<'a> {
         let [x, y, _] = self.dispatch.grid.groups.map(u64::from);
         self.id = [number % x, number / x % y, number / (x * y)].map(|n| n as u32);
         self.start();
-        let mut random = Random(self.options.seed.wrapping_add(number.wrapping_mul(0x9e37_79b9_7f4a_7c15)) | 1);
+        let seed = self.options.seed.wrapping_add(number.wrapping_mul(0x9e37_79b9_7f4a_7c15)) | 1;
+        let mut random = Random::in_state(seed);
         let mut left = self.options.limit;
         let mut last = self.runners.len() - 1;
         loop {
             let waves = self.runners.len();
             let shuffled = self.options.seed != 0 && waves > 1;
             let (from, budget) = match (self.options.quantum, shuffled) {
-                (0, true) => (random.below(waves as u64) as usize, 1 + random.below(TURN)),
+                (0, true) => (below(&mut random, waves as u64) as usize, 1 + below(&mut random, TURN)),
                 (0, false) => (0, 1 << 20),
                 (quantum, _) => ((last + 1) % waves, quantum.into()),
             };

@@ -1,22 +1,10 @@
 //! Random operands, what their codes mean, and the order in which kernels take them.
 use crate::num::{E2M1, E4M3, E4M3_FNUZ, bf16_to_f32, f32_to_bf16};
 
-/// Random numbers, the same ones for the same seed (xorshift64* of Marsaglia and Vigna).
-#[derive(Clone, Debug)]
-pub struct Random(u64);
+pub use crate::random::Random;
 
 impl Random {
-    pub fn new(seed: u64) -> Random {
-        Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
-    }
-
-    pub fn bits(&mut self) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
-    }
-
+    /// A number below one.
     pub fn below(&mut self, n: usize) -> usize {
         ((self.bits() >> 33) % n as u64) as usize
     }
