@@ -45,7 +45,7 @@ pub enum Found {
     Measured,
     /// By counting, in the emulator or from other numbers of the row. No chip was timed.
     Counted,
-    /// On another row's chip: nobody has measured this one's.
+    /// On another row's chip. This one is not measured.
     Estimated {
         /// The name of that row.
         from: &'static str,
@@ -86,8 +86,8 @@ impl<T> Deref for Known<T> {
     }
 }
 
-/// A schedule that makes no kernels for a chip, though it could: another one was faster, or nobody
-/// has run it.
+/// A schedule that makes no kernels for a chip, though it could: another one was faster, or it
+/// never ran there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Avoided {
     /// Its name.

@@ -145,7 +145,7 @@ const CODED: usize = 16 << 10;
 /// As bf16 these fill a work-group's local memory for rows once. Of more each work-group reads the
 /// rows, and norms them, once more for every 32 KiB. At 8 tokens of 4,096 numbers a wave would run
 /// 61 vector instructions for 256 columns, of which 8 are the product. Counted in the emulator
-/// (`tests/tests/counted.rs`); nobody has measured what a launch costs beside it.
+/// (`tests/tests/counted.rs`). What a launch costs beside it is not measured.
 const NORMED: usize = 16 << 10;
 /// The same before a weight that is decoded, which takes as many instructions as the norm of twice
 /// as many numbers.

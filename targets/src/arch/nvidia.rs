@@ -55,7 +55,7 @@ const H200: Measured = Measured {
     cluster_panels: 8,
     stream_k: StreamK {
         tokens: 17,
-        // On 2026-11-25. MXFP4 of 8 tokens takes 3.36 ms, and 3.21 by `gemv_bulk`.
+        // On 2026-11-25. MXFP4 of 8 tokens takes 3.36 ms, and 3.21 by `gemv_bulk_dequant`.
         decoded: [8, 16],
         few: 32,
         slots: 12,
