@@ -9,7 +9,6 @@
 mod epilogue;
 mod loader;
 mod main_loop;
-mod scheduler;
 mod shape;
 
 use atomc_artifact::manifest;
@@ -21,13 +20,16 @@ use crate::schedule::{Schedule, WhyNot};
 use crate::simt::gemm::codes::{Codes, Steps, Way};
 use crate::simt::gemm::contract::Contraction;
 use crate::simt::gemm::quantised::Quantised;
+use crate::simt::gemm::tile::experts::{Blocks, Combined, Grouped};
+use crate::simt::gemm::tile::grid::AllRows;
+use crate::simt::gemm::tile::heads::PerHead;
+use crate::simt::gemm::tile::{Tile, TileSize};
 use crate::simt::launch::{self, Setup};
 use crate::simt::machine;
 use crate::simt::machine::fragment::Matrix;
 use crate::simt::rowwise;
 use crate::{Choice, KernelSpec};
 use loader::{InMemory, Staged};
-use scheduler::{Blocks, Combined, Grouped, OnePanel, PerHead, WorkTile};
 use shape::Shape;
 
 pub const SCHEDULE: Schedule = Schedule {
@@ -65,11 +67,12 @@ fn emit<'c>(setup: &Setup<'c>, spec: &KernelSpec) -> launch::Made<'c> {
             contraction.matrix = Matrix::new(&code, quantised.dtype);
         }
         let codes = Codes::of(&contraction.parts)?;
+        let size = TileSize { panels: 1, columns: shape.tokens, threads };
         let run = |tile| Group::new(&contraction, codes.as_ref(), shape, tile).run(spec);
         match spec.family {
             _ if contraction.parts.heads().is_some() => {
-                let scheduler = PerHead::new(&contraction, shape, spec)?;
-                scheduler.each(run)?;
+                let scheduler = PerHead::new(&contraction, size, spec)?;
+                scheduler.with_tile(run)?;
                 scheduler.tasks()
             }
             Family::GroupedMatvec if combine_of(spec.body, contraction.parts.product()).is_some() => {
@@ -85,18 +88,18 @@ fn emit<'c>(setup: &Setup<'c>, spec: &KernelSpec) -> launch::Made<'c> {
                 scheduler.tasks()
             }
             Family::GroupedMatvec => {
-                let scheduler = Grouped::new(&contraction, shape, spec)?;
-                scheduler.each(run)?;
+                let scheduler = Grouped::new(&contraction, size, spec)?;
+                scheduler.with_tile(run)?;
                 scheduler.tasks()
             }
             Family::GroupedMatmul => {
-                let scheduler = Blocks::new(&contraction, shape, spec)?;
-                scheduler.each(run)?;
+                let scheduler = Blocks::new(&contraction, size, spec)?;
+                scheduler.with_tile(run)?;
                 scheduler.tasks()
             }
             _ => {
-                let scheduler = OnePanel::new(&contraction, shape);
-                run(scheduler.work_tile())?;
+                let scheduler = AllRows::new(&contraction, size);
+                run(scheduler.tile())?;
                 scheduler.tasks()
             }
         }
@@ -108,7 +111,7 @@ fn emit<'c>(setup: &Setup<'c>, spec: &KernelSpec) -> launch::Made<'c> {
 struct Group<'g, 'k, 'a, 'c> {
     contraction: &'g Contraction<'k, 'a, 'c>,
     shape: Shape,
-    tile: WorkTile<'c>,
+    tile: Tile<'c>,
     wave: Int<'c>,
     /// The lane's first vector of each piece.
     weights: Vec<Ptr<'c>>,
@@ -124,14 +127,16 @@ impl<'g, 'k, 'a, 'c> Group<'g, 'k, 'a, 'c> {
         contraction: &'g Contraction<'k, 'a, 'c>,
         codes: Option<&'g Codes<'c>>,
         shape: Shape,
-        tile: WorkTile<'c>,
+        tile: Tile<'c>,
     ) -> Group<'g, 'k, 'a, 'c> {
         let m = &contraction.matrix;
         let (c, place) = (m.c, m.place());
-        let way = codes.zip(shape.codes).map(|(codes, steps)| Way::new(codes, steps, *m, &tile.panels(contraction)));
+        let way = codes
+            .zip(shape.codes)
+            .map(|(codes, steps)| Way::new(codes, steps, *m, &tile.weights_of(contraction, tile.panel())));
         let lane = way.as_ref().map_or_else(|| m.in_panel(place, place.row), |way| way.in_panel(place));
-        let weights = tile.weights(contraction).into_iter().map(|p| c.at(p, lane)).collect();
-        let column = |j: usize| tile.column(c, place.column + shape.width * j);
+        let weights = tile.weights(contraction, tile.panel()).into_iter().map(|p| c.at(p, lane)).collect();
+        let column = |j: usize| tile.inside(c, place.column + shape.width * j);
         let columns = (0..shape.columns).map(column).collect();
         Group { contraction, shape, tile, wave: c.wave_index(), weights, columns, part: place.part, way }
     }

@@ -9,5 +9,6 @@ mod global_to_lds;
 mod prologue;
 pub mod quantised;
 pub mod stream_k;
+mod tile;
 pub mod tiled;
 pub mod warpgroup;

@@ -239,12 +239,10 @@ impl<'g, 'k, 'a, 'c> Group<'g, 'k, 'a, 'c> {
 
     /// Makes the work-group's part of each of its tiles.
     fn consume(&self) -> Result<(), Diagnostic> {
-        let mut result = Ok(());
-        self.each_work_tile(|part| {
+        self.each_part(|part| {
             let sums = self.main_loop(part);
-            result = self.epilogue(part, &sums);
-        });
-        result
+            self.epilogue(part, &sums)
+        })
     }
 
     /// Local memory at an address.

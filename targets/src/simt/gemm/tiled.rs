@@ -9,7 +9,6 @@ mod epilogue;
 mod group_scales;
 mod loader;
 mod main_loop;
-mod scheduler;
 mod shape;
 
 use atomc_artifact::manifest;
@@ -24,10 +23,12 @@ use crate::simt::gemm::codes::Codes;
 use crate::simt::gemm::codes_to_lds::{self, CodedRows};
 use crate::simt::gemm::contract::{Contraction, Sizes};
 use crate::simt::gemm::quantised::Quantised;
+use crate::simt::gemm::tile::experts::Blocks;
+use crate::simt::gemm::tile::grid::Grid;
+use crate::simt::gemm::tile::{Tile, TileSize};
 use crate::simt::launch::{self, Setup};
 use crate::simt::machine::accumulator::Accumulator;
 use crate::simt::machine::fragment::{Matrix, VEC16};
-use scheduler::{Blocks, OneTile, WorkTile};
 use shape::Shape;
 
 pub const SCHEDULE: Schedule = Schedule {
@@ -107,14 +108,15 @@ fn emit<'c>(setup: &Setup<'c>, spec: &KernelSpec) -> launch::Made<'c> {
         let x = contraction.parts.rows_in_memory();
         let x = x.or_else(|| rows.operand(own).ok().filter(|_| rows.scaled_group(own).is_some()));
         let x = x.ok_or_else(|| unsupported("rows that are not in memory as the weight's type"))?;
+        let size = TileSize { panels: shape.tile_panels(), columns: shape.tokens(), threads: shape.threads };
         let run = |tile| Group::new(&contraction, codes.as_ref(), shape, tile).run(x);
         if spec.family == Family::GroupedMatmul {
-            let scheduler = Blocks::new(&contraction, shape, spec)?;
-            scheduler.work_tile(run)?;
+            let scheduler = Blocks::new(&contraction, size, spec)?;
+            scheduler.with_tile(run)?;
             scheduler.tasks()
         } else {
-            let scheduler = OneTile::new(&contraction, &kernel, shape);
-            scheduler.work_tile(spec, run)?;
+            let scheduler = Grid::new(&contraction, &kernel, size);
+            scheduler.with_tile(spec, run)?;
             scheduler.tasks()
         }
     };
@@ -126,7 +128,7 @@ struct Group<'g, 'k, 'a, 'c> {
     contraction: &'g Contraction<'k, 'a, 'c>,
     accumulator: Accumulator<'a, 'c>,
     shape: Shape,
-    tile: WorkTile<'c>,
+    tile: Tile<'c>,
     /// The wave's place along features and tokens.
     wave: [Int<'c>; 2],
     local: Ptr<'c>,
@@ -140,7 +142,7 @@ impl<'g, 'k, 'a, 'c> Group<'g, 'k, 'a, 'c> {
         contraction: &'g Contraction<'k, 'a, 'c>,
         codes: Option<&'g Codes<'c>>,
         shape: Shape,
-        tile: WorkTile<'c>,
+        tile: Tile<'c>,
     ) -> Group<'g, 'k, 'a, 'c> {
         let c = contraction.matrix.c;
         let wave = c.wave_index();

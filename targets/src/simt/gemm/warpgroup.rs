@@ -175,13 +175,13 @@ impl<'g, 'k, 'a, 'c> Group<'g, 'k, 'a, 'c> {
             c.when(copies, || self.place_maps());
             match self.decoded() {
                 Some(codes) => {
-                    self.each_work_tile(times, |tile, turn| self.produce_decoded(tile, turn, codes, copies & leads))
+                    self.each_tile(times, |tile, turn| self.produce_decoded(tile, turn, codes, copies & leads))
                 }
-                None => c.when(copies & leads, || self.each_work_tile(times, |tile, turn| self.produce(tile, turn))),
+                None => c.when(copies & leads, || self.each_tile(times, |tile, turn| self.produce(tile, turn))),
             }
         };
         let mut result = Ok(());
-        let consume = || self.each_work_tile(times, |tile, turn| result = self.consume(tile, turn));
+        let consume = || self.each_tile(times, |tile, turn| result = self.consume(tile, turn));
         split_roles(c, CONSUMERS, self.shape.registers(), produce, consume);
         result
     }

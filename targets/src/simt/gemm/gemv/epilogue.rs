@@ -28,7 +28,7 @@ impl<'c> Group<'_, '_, '_, 'c> {
             for j in 0..columns {
                 let sums: Vec<Vector<'c>> = sums.iter().skip(j).step_by(columns).copied().collect();
                 c.when(tile.has(c, column(j)), || {
-                    let done = self.finish(tile.result(c, column(j)), first + place.results, &sums);
+                    let done = self.finish(tile.row(c, column(j)), first + place.results, &sums);
                     result = std::mem::replace(&mut result, Ok(())).and(done);
                 });
             }
@@ -56,9 +56,8 @@ impl<'c> Group<'_, '_, '_, 'c> {
             };
             let sum = |piece: usize| (1..waves).fold(load(0, piece), |sum, wave| c.fadd(sum, load(wave, piece)));
             let sums: Vec<Vector<'c>> = (0..pieces).map(sum).collect();
-            tile.when_there(c, column, || {
-                result = self.finish(tile.result(c, column), first + feature, &sums);
-            });
+            let row = tile.row(c, column);
+            result = tile.when_there(c, row, || self.finish(row, first + feature, &sums));
         });
         result
     }

@@ -4,10 +4,10 @@ use atomc_ir::Diagnostic;
 use inkwell::IntPredicate;
 
 use super::Group;
-use super::scheduler::WorkTile;
 use crate::code::{Any, Int, Ptr};
 use crate::row::{At, Col, GroupScale};
 use crate::simt::gemm::codes::Way;
+use crate::simt::gemm::tile::Tile;
 use crate::simt::machine::fragment::{Fragment, Matrix, VEC16};
 
 /// Vectors of a row that a thread has on the way there.
@@ -26,7 +26,7 @@ pub trait Source<'c> {
 
 /// Rows as other kernels wrote them.
 pub struct InMemory<'c> {
-    pub tile: WorkTile<'c>,
+    pub tile: Tile<'c>,
     pub ptr: Ptr<'c>,
     /// Bytes from one row to the next, and from where one begins to its scales.
     pub stride: usize,

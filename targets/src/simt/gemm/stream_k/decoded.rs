@@ -10,7 +10,7 @@ use atomc_ir::{DType, Graph, Layout, Op};
 use inkwell::values::FloatValue;
 
 use super::Group;
-use super::scheduler::WorkTile;
+use super::scheduler::Part;
 use super::shape::{PANELS, ROW};
 use crate::code::codes::{Decoder, Zero};
 use crate::code::{Any, Int, Ptr, Vector};
@@ -144,7 +144,7 @@ impl<'c> Group<'_, '_, '_, 'c> {
     /// A K tile is two stages. The left operand of the next stage is decoded while the products of
     /// one are under way. The assembler serialises products whose operands are made after the first
     /// product of their stage.
-    pub(super) fn decoded_main_loop(&self, part: WorkTile<'c>, decoded: Decoded) -> Vec<Any<'c>> {
+    pub(super) fn decoded_main_loop(&self, part: Part<'c>, decoded: Decoded) -> Vec<Any<'c>> {
         let (c, shape) = (self.code(), self.shape);
         let decoder = decoded.decoder(c, self.contraction.matrix.dtype);
         let is_new = decoded.scaling == Scaling::KTile;
@@ -205,7 +205,7 @@ impl<'c> Group<'_, '_, '_, 'c> {
 }
 
 /// A part of a tile, and the pipeline's index of a K tile of it.
-type At<'c> = (WorkTile<'c>, Int<'c>);
+type At<'c> = (Part<'c>, Int<'c>);
 
 /// Words as a loop carries them.
 fn carried<'c>(fragments: &Fragments<'c>) -> Vec<Any<'c>> {

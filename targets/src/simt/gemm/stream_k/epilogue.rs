@@ -2,15 +2,16 @@
 //! results.
 use atomc_ir::Diagnostic;
 
-use super::scheduler::WorkTile;
+use super::scheduler::Part;
 use super::shape::{PITCH, ROUND, TEAM};
 use super::{Group, LANES};
 use crate::code::{Any, Int, Ptr, Vector};
 use crate::row::{At, Col};
+use crate::simt::gemm::tile::Tile;
 
 impl<'c> Group<'_, '_, '_, 'c> {
     /// Puts the sums of a part of a tile into the result, or with those of others.
-    pub(super) fn epilogue(&self, part: WorkTile<'c>, sums: &[Any<'c>]) -> Result<(), Diagnostic> {
+    pub(super) fn epilogue(&self, part: Part<'c>, sums: &[Any<'c>]) -> Result<(), Diagnostic> {
         let (c, shape) = (self.code(), self.shape);
         let (own, tile) = (self.own_squares(part), self.own_tile(part));
         let beside: Vec<_> =
@@ -76,17 +77,17 @@ impl<'c> Group<'_, '_, '_, 'c> {
     }
 
     /// Where a vector lies in the result, and whether it does.
-    fn vector_at(&self, tile: Int<'c>, round: usize, [token, panel, feature]: [Int<'c>; 3]) -> (At<'c>, Int<'c>) {
+    fn vector_at(&self, tile: Tile<'c>, round: usize, [token, panel, feature]: [Int<'c>; 3]) -> (At<'c>, Int<'c>) {
         let (c, shape) = (self.code(), self.shape);
         let token = token + round * ROUND;
-        let panel = tile * shape.each() + panel;
+        let panel = tile.panel() + panel;
         let is_there = c.less(token, shape.tokens) & c.less(panel, shape.panels);
         let col = panel * 16 + feature;
         (At { row: token, head: None, col: Col::Var(col) }, is_there)
     }
 
     /// Asks for what the epilogue reads beside the sums.
-    fn load_beside(&self, tile: Int<'c>, round: usize) -> Result<Vec<Vec<Vector<'c>>>, Diagnostic> {
+    fn load_beside(&self, tile: Tile<'c>, round: usize) -> Result<Vec<Vec<Vector<'c>>>, Diagnostic> {
         let (c, shape) = (self.code(), self.shape);
         c.set_lanes(LANES);
         let of = |vector: [Int<'c>; 3]| {
@@ -99,7 +100,7 @@ impl<'c> Group<'_, '_, '_, 'c> {
     }
 
     /// Stores the results of a round of a tile.
-    fn store_results(&self, tile: Int<'c>, round: usize, beside: &[Vec<Vector<'c>>]) -> Result<(), Diagnostic> {
+    fn store_results(&self, tile: Tile<'c>, round: usize, beside: &[Vec<Vector<'c>>]) -> Result<(), Diagnostic> {
         let c = self.code();
         let f32 = c.cx.f32_type();
         let mut result = Ok(());
@@ -119,7 +120,7 @@ impl<'c> Group<'_, '_, '_, 'c> {
                     scale.map_or(sums, |scale| c.fmul(sums, scale))
                 };
                 let sums: Vec<_> = (0..self.shape.pieces).map(piece).collect();
-                let sums = self.scaled(at, (tile * self.shape.each() + panel, feature), sums);
+                let sums = self.scaled(at, tile, (panel, feature), sums);
                 let made = sums.and_then(|sums| self.contraction.finish_at(at, &sums, beside));
                 result = std::mem::replace(&mut result, Ok(())).and(made);
             });
@@ -131,6 +132,7 @@ impl<'c> Group<'_, '_, '_, 'c> {
     fn scaled(
         &self,
         at: At<'c>,
+        tile: Tile<'c>,
         (panel, feature): (Int<'c>, Int<'c>),
         mut sums: Vec<Vector<'c>>,
     ) -> Result<Vec<Vector<'c>>, Diagnostic> {
@@ -145,7 +147,7 @@ impl<'c> Group<'_, '_, '_, 'c> {
             sums.iter_mut().for_each(|sum| *sum = c.fmul(*sum, c.splat(scale)));
         }
         if of_weight {
-            for (sum, panel) in sums.iter_mut().zip(self.contraction.panels_of(panel, None)) {
+            for (sum, panel) in sums.iter_mut().zip(tile.weights_of(self.contraction, tile.panel() + panel)) {
                 *sum = c.fmul(*sum, codes.scales(c, (panel, feature), LANES, None));
             }
         }

@@ -23,15 +23,16 @@ impl<'c> Group<'_, '_, '_, 'c> {
         let panel = wave * share + lane % share;
         let arms = c.equal(lane, 0) & c.equal(wave, 0);
         c.repeat(0, self.count(), 1, |turn| {
-            let [tile, along] = self.coordinates(turn);
+            let [number, along] = self.coordinates(turn);
             let full = ring.full(turn);
             ring.wait_empty(c, turn);
             c.expect_bytes(arms, full, shape.slot_bytes());
             c.meet_in_wave();
             let team = if shape.teams == 1 { c.int(0) } else { panel / PANELS };
             let own = panel - team * PANELS;
-            let of_result = (tile * shape.teams + team) * shape.each() + own % shape.each();
-            let pieces = self.contraction.weights(of_result, None);
+            let tile = self.tile(number, team);
+            let of_result = tile.panel() + own % shape.each();
+            let pieces = tile.weights(self.contraction, of_result);
             let from = (1..shape.pieces)
                 .fold(pieces[0], |from, i| c.pick(c.less(own, i * shape.each()), from, pieces[i]).into_pointer_value());
             let chunk = shape.chunk();
@@ -40,8 +41,8 @@ impl<'c> Group<'_, '_, '_, 'c> {
             c.copy_run(asks, (to, from, chunk), full, policy);
             let Some((decoded, codes)) = shape.decoded.zip(self.codes.as_ref()) else { return };
             if decoded.scale_bytes() > 0 {
-                let own = self.contraction.made(of_result) + self.contraction.first_panel(own / shape.each());
-                let own = self.contraction.numbered(own, None);
+                let piece = self.contraction.first_panel(own / shape.each());
+                let own = tile.weight_of(self.contraction, [self.contraction.made(of_result), piece]);
                 let mut to = ring.at(turn) + (panel * decoded.scale_bytes() + shape.slot_panels() * chunk);
                 for (from, of_group) in codes.runs(c, own, decoded.first_group(along)) {
                     let bytes = of_group * decoded.groups;
@@ -214,8 +215,8 @@ impl<'c> Group<'_, '_, '_, 'c> {
     /// Stores the squares of rows, if a turn's columns are the last ones of a part of a tile.
     fn store_squares(&self, (turn, vec16): (Int<'c>, Int<'c>), tokens: &[Int<'c>], squares: &[FloatValue<'c>]) {
         let (c, shape) = (self.code(), self.shape);
-        let [tile, along] = self.coordinates(turn);
-        let part = self.nth_tile(tile);
+        let [number, along] = self.coordinates(turn);
+        let part = self.nth_part(number);
         let ends = c.equal(turn + 1 - self.count(), 0);
         let ends = ends | c.equal(along, shape.length - 1);
         c.when(ends, || {

@@ -3,7 +3,7 @@ use atomc_ir::DType;
 use inkwell::values::FloatValue;
 
 use super::Group;
-use super::scheduler::WorkTile;
+use super::scheduler::Part;
 use super::shape::{HALF, PANELS, ROW};
 use crate::code::{Any, Int};
 use crate::simt::machine::warpgroup::TileForm;
@@ -13,7 +13,7 @@ const PRODUCTS: usize = ROW / 32;
 
 impl<'c> Group<'_, '_, '_, 'c> {
     /// The sums of a part of a tile: those of upper rows, then those of lower ones.
-    pub(super) fn main_loop(&self, part: WorkTile<'c>) -> Vec<Any<'c>> {
+    pub(super) fn main_loop(&self, part: Part<'c>) -> Vec<Any<'c>> {
         if let Some(decoded) = self.shape.decoded {
             return self.decoded_main_loop(part, decoded);
         }
@@ -65,7 +65,7 @@ impl<'c> Group<'_, '_, '_, 'c> {
 
     /// The same where sums of each slot are scaled before they are added up. The weight's scales of
     /// the next slot are under way meanwhile.
-    fn scaled_main_loop(&self, part: WorkTile<'c>) -> Vec<Any<'c>> {
+    fn scaled_main_loop(&self, part: Part<'c>) -> Vec<Any<'c>> {
         let (c, shape) = (self.code(), self.shape);
         let none = vec![c.zero_sum(DType::F32); shape.sums()];
         let scales = self.weight_scales(part, part.first);
@@ -89,15 +89,16 @@ impl<'c> Group<'_, '_, '_, 'c> {
     }
 
     /// The weight's scales of a slot for the wave's two panels, where a row has several.
-    fn weight_scales(&self, part: WorkTile<'c>, turn: Int<'c>) -> Vec<Any<'c>> {
+    fn weight_scales(&self, part: Part<'c>, turn: Int<'c>) -> Vec<Any<'c>> {
         let (c, shape) = (self.code(), self.shape);
         let Some(codes) = self.codes.as_ref().filter(|codes| !codes.encoding.is_row_wise()) else { return vec![] };
         let [_, along] = self.coordinates(turn);
         let of_panel = |i: usize| {
             let panel = c.wave_index() * (PANELS / 4) + i;
-            let of_result = self.contraction.made(part.tile * shape.each() + panel % shape.each());
-            let panel = of_result + self.contraction.first_panel(panel / shape.each());
-            let number = self.contraction.numbered(panel, None);
+            let tile = self.own_tile(part);
+            let of_result = self.contraction.made(tile.panel() + panel % shape.each());
+            let piece = self.contraction.first_panel(panel / shape.each());
+            let number = tile.weight_of(self.contraction, [of_result, piece]);
             c.lane(codes.scales(c, (number, c.int(0)), 1, Some(along)), 0)
         };
         (0..PANELS / 4).map(of_panel).collect()

@@ -3,7 +3,7 @@
 use inkwell::values::FloatValue;
 
 use super::Group;
-use super::scheduler::WorkTile;
+use super::scheduler::Part;
 use super::shape::TEAM;
 use crate::code::{Any, Int, Ptr, Vector};
 use crate::simt::launch::COUNTERS;
@@ -16,14 +16,14 @@ impl<'c> Group<'_, '_, '_, 'c> {
     /// to finish, and then the sums of all, with the squares of the thread's row behind them.
     pub(super) fn combine(
         &self,
-        part: WorkTile<'c>,
+        part: Part<'c>,
         sums: &[Any<'c>],
         own: Option<FloatValue<'c>>,
     ) -> (Int<'c>, Vec<Any<'c>>) {
         let (c, shape) = (self.code(), self.shape);
         let shared = c.less(1, part.owners);
         let number = c.group() - part.owner;
-        let counter = c.at(self.workspace, self.own_tile(part) * 4);
+        let counter = c.at(self.workspace, self.of_team(part.number) * 4);
         c.when(c.equal(self.thread(), 0), || c.store(self.word(), c.int(0), 4));
         c.when(shared, || {
             self.store_partial(self.partial(part, number), sums, own);
@@ -49,11 +49,11 @@ impl<'c> Group<'_, '_, '_, 'c> {
 
     /// The thread's row's squares of a part of a tile, if there is a norm. Behind this the last
     /// stage of rows is not needed any more.
-    pub(super) fn own_squares(&self, part: WorkTile<'c>) -> Option<FloatValue<'c>> {
+    pub(super) fn own_squares(&self, part: Part<'c>) -> Option<FloatValue<'c>> {
         let (c, shape) = (self.code(), self.shape);
         let last = part.end - 1;
         let own = self.norm.is_some().then(|| {
-            let number = self.nth_tile(part.tile);
+            let number = self.nth_part(part.number);
             let row = c.smaller(self.thread(), shape.columns - 1);
             let from = self.squares.at(number);
             self.squares.wait_full(c, number);
@@ -68,11 +68,11 @@ impl<'c> Group<'_, '_, '_, 'c> {
     }
 
     /// Where a work-group leaves its sums of this tile, which is its first or another.
-    fn partial(&self, part: WorkTile<'c>, number: Int<'c>) -> Ptr<'c> {
+    fn partial(&self, part: Part<'c>, number: Int<'c>) -> Ptr<'c> {
         let (c, shape) = (self.code(), self.shape);
         let group = part.owner + number;
         let begin = group * shape.units() / shape.groups;
-        let is_first = c.equal(begin / shape.length - part.tile, 0);
+        let is_first = c.equal(begin / shape.length - part.number, 0);
         let which = c.pick_int(is_first, 0, 1);
         let place = self.of_team(group * 2 + which) * shape.partial_bytes();
         c.at(self.workspace, place + COUNTERS)
@@ -104,7 +104,7 @@ impl<'c> Group<'_, '_, '_, 'c> {
     /// All work-groups' sums of a tile, added up in their order, and squares of rows.
     fn reduce_partials(
         &self,
-        part: WorkTile<'c>,
+        part: Part<'c>,
         number: Int<'c>,
         sums: &[Any<'c>],
         own: Option<FloatValue<'c>>,

@@ -10,8 +10,7 @@ impl<'c> Group<'_, '_, '_, 'c> {
         let (s, shape, c) = (&self.accumulator, self.shape, self.contraction.matrix.c);
         let sums: Vec<Vector<'c>> = sums.iter().map(|&sum| c.pin(sum)).collect();
         let first = self.tile.panel() + self.wave[0] * shape.made;
-        let rows = self.wave[1] * (shape.blocks * 16);
-        let columns = self.tile.columns(rows) + s.column();
+        let columns = self.wave[1] * (shape.blocks * 16) + s.column();
         let mut result = Ok(());
         for made in 0..shape.made {
             let panel = first + made;
@@ -19,8 +18,8 @@ impl<'c> Group<'_, '_, '_, 'c> {
                 let col = panel * 16;
                 let scales = self.scales(panel);
                 for block in 0..self.blocks() {
-                    let (token, source) = self.tile.row(c, columns + s.width() * block);
-                    let of_row = self.row_scale(source);
+                    let token = self.tile.row(c, columns + s.width() * block);
+                    let of_row = self.row_scale(self.tile.source_of(c, token));
                     let results = |piece: usize| {
                         let panel = piece * shape.made + made;
                         let results = s.results(sums[panel / s.side() * self.blocks() + block], panel % s.side());

@@ -55,9 +55,9 @@ impl<'g, 'c> Group<'g, '_, '_, 'c> {
         let rows = &parts.kernel.rows;
         let group = rows.scaled_group(parts.x).filter(|_| !rows.has_row_scale(parts.x))?;
         let x = rows.operand(parts.x).ok()?;
-        let first = self.tile.columns(self.wave[1] * (self.shape.blocks * 16)) + s.column();
+        let first = self.wave[1] * (self.shape.blocks * 16) + s.column();
         let of_block = |block: usize| {
-            let (_, source) = self.tile.row(c, first + s.width() * block);
+            let source = self.tile.source(c, first + s.width() * block);
             c.at(c.at(x.ptr, c.to_i64(source) * x.stride), rows.padded(x))
         };
         Some(RowScales { at: (0..self.blocks()).map(of_block).collect(), group })

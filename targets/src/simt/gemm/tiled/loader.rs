@@ -47,7 +47,7 @@ impl<'g, 'c> Group<'g, '_, '_, 'c> {
         let codes = CodesLoader::new(c, codes, m.dtype, tile, c.thread(), panel);
         let rows = match x.ty.layout {
             Layout::Scaled(_) => {
-                let source = |block, row| self.tile.source(c, block, row);
+                let source = |block, row| self.tile.source(c, block + row);
                 RowLoader::Codes(CodedRows::new(c, x, (m.dtype, tile), source))
             }
             _ => RowLoader::Plain(self.rows_loader(x)),
@@ -68,7 +68,7 @@ impl<'g, 'c> Group<'g, '_, '_, 'c> {
         let (c, m) = (self.contraction.matrix.c, &self.contraction.matrix);
         let lanes = c.simt.wave;
         let [group, inside] = self.place_of_load(load);
-        let token = c.to_i64(self.tile.first_source(group * 16));
+        let token = c.to_i64(self.tile.first_source(c, group * 16));
         let row = token * (x.stride * m.dtype.size());
         c.at(c.at(x.ptr, row), inside * (lanes / 16 * VEC16))
     }
@@ -90,7 +90,7 @@ impl<'g, 'c> Group<'g, '_, '_, 'c> {
         }
         let row = |load: usize| {
             let [group, _] = self.place_of_load(first + load);
-            of_row(self.tile.source(c, group * 16, lane % 16))
+            of_row(self.tile.source(c, group * 16 + lane % 16))
         };
         (0..self.shape.loads()).map(row).collect()
     }

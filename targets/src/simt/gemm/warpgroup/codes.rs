@@ -8,7 +8,6 @@ use atomc_ir::{DType, Diagnostic, Graph, Op};
 use inkwell::values::FloatValue;
 
 use super::Group;
-use super::scheduler::WorkTile;
 use super::shape::{GROUP_TOKENS, STRETCH};
 use crate::code::{Any, Int, Vector};
 use crate::contraction::Encoding;
@@ -17,6 +16,7 @@ use crate::simt::gemm::bytes::Bytes;
 use crate::simt::gemm::codes::{Codes, codes_of_vec16};
 use crate::simt::gemm::codes_to_lds;
 use crate::simt::gemm::contract::{Contraction, Sizes};
+use crate::simt::gemm::tile::Tile;
 
 /// How operands are multiplied.
 #[derive(Clone, Copy, Debug)]
@@ -103,21 +103,21 @@ impl<'c> Scales<'c> {
     pub(super) fn of_stretch(
         &self,
         group: &Group<'_, '_, '_, 'c>,
-        tile: WorkTile<'c>,
+        tile: Tile<'c>,
         stretch: Int<'c>,
     ) -> Result<OfStretch<'c>, Diagnostic> {
         let (c, parts) = (group.code(), &group.contraction.parts);
         let mut scales = self.none(group);
         if self.of_rows.is_some() && !self.rows_have_one() {
             let wave = c.wave_index();
-            let token = tile.token + wave / 4 * GROUP_TOKENS + (wave % 4 * 16 + c.lane_index() / 4);
+            let column = wave / 4 * GROUP_TOKENS + (wave % 4 * 16 + c.lane_index() / 4);
             for (i, scale) in scales.tokens.iter_mut().enumerate() {
-                let row = c.smaller(token + 8 * i, group.room - 1);
+                let row = c.smaller(tile.source(c, column + 8 * i), group.room - 1);
                 *scale = parts.kernel.rows.group_of(parts.x, row, stretch)?.scale();
             }
         }
         if !self.codes.encoding.is_row_wise() {
-            let panels = group.contraction.panels_of(tile.feature / 16, None);
+            let panels = tile.weights_of(group.contraction, tile.panel());
             let one = |panel| c.lane(self.codes.scales(c, (panel, c.int(0)), 1, Some(stretch)), 0);
             scales.pieces = panels.into_iter().map(|panel| one(panel).into_float_value()).collect();
         }

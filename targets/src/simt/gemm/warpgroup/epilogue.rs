@@ -2,16 +2,17 @@
 use atomc_ir::Diagnostic;
 
 use super::Group;
-use super::scheduler::WorkTile;
 use super::shape::{EXCHANGE, LANES, LINE, ROUND};
 use crate::code::{Any, Int, Ptr, Vector};
 use crate::row::{At, Col};
+use crate::simt::gemm::tile::Tile;
 
 /// The end of a tile: for one wave 16 tokens, 64 features at a time.
 pub struct Epilogue<'f, 't, 'k, 'a, 'c> {
     group: &'f Group<'t, 'k, 'a, 'c>,
-    /// The lane's first token, and its first feature.
-    token: Int<'c>,
+    tile: Tile<'c>,
+    /// The rows that the lane finishes, and its first feature.
+    rows: [Int<'c>; 4],
     feature: Int<'c>,
     /// Where it puts its sums of the first 8 features, and finds those of its first token.
     put: Int<'c>,
@@ -21,7 +22,7 @@ pub struct Epilogue<'f, 't, 'k, 'a, 'c> {
 }
 
 impl<'f, 't, 'k, 'a, 'c> Epilogue<'f, 't, 'k, 'a, 'c> {
-    pub(super) fn new(group: &'f Group<'t, 'k, 'a, 'c>, tile: WorkTile<'c>) -> Epilogue<'f, 't, 'k, 'a, 'c> {
+    pub(super) fn new(group: &'f Group<'t, 'k, 'a, 'c>, tile: Tile<'c>) -> Epilogue<'f, 't, 'k, 'a, 'c> {
         let c = group.code();
         let (lane, wave) = (c.lane_index(), c.wave_index());
         let times = |a: Int<'c>, n: usize| a * n;
@@ -35,8 +36,9 @@ impl<'f, 't, 'k, 'a, 'c> Epilogue<'f, 't, 'k, 'a, 'c> {
         let place = times(eight, 32) ^ times(line, 32);
         Epilogue {
             group,
-            token: all(&[tile.token, times(wave, 16), line]),
-            feature: all(&[tile.feature, times(eight, LANES)]),
+            tile,
+            rows: [0, 4, 8, 12].map(|part| tile.row(c, times(wave, 16) + line + part)),
+            feature: all(&[tile.feature(), times(eight, LANES)]),
             put,
             get: all(&[times(line, LINE), place, times(late, 16)]),
             late: c.equal(late, 1),
@@ -45,7 +47,7 @@ impl<'f, 't, 'k, 'a, 'c> Epilogue<'f, 't, 'k, 'a, 'c> {
 
     fn at(&self, round: usize, part: usize) -> At<'c> {
         let col = Col::Var(self.feature + round * ROUND);
-        At { row: self.token + 4 * part, head: None, col }
+        At { row: self.rows[part], head: None, col }
     }
 
     fn exchange(&self, offset: Int<'c>) -> Ptr<'c> {
@@ -91,7 +93,8 @@ impl<'f, 't, 'k, 'a, 'c> Epilogue<'f, 't, 'k, 'a, 'c> {
             for (part, beside) in beside.iter().enumerate() {
                 let mut sums: Vec<Vector<'c>> = pieces.iter().map(|piece| piece[part]).collect();
                 if let Some((codes, of_features)) = self.group.codes.as_ref().zip(scales.as_ref()) {
-                    sums = codes.finish(self.group, self.at(round, part).row, of_features, sums)?;
+                    let row = self.tile.source_of(self.group.code(), self.rows[part]);
+                    sums = codes.finish(self.group, row, of_features, sums)?;
                 }
                 self.finish(self.at(round, part), &sums, beside)?;
             }
@@ -103,21 +106,14 @@ impl<'f, 't, 'k, 'a, 'c> Epilogue<'f, 't, 'k, 'a, 'c> {
     }
 
     fn finish(&self, at: At<'c>, sums: &[Vector<'c>], beside: &[Vector<'c>]) -> Result<(), Diagnostic> {
-        let (c, padded) = (self.group.code(), self.padded());
-        let contraction = self.group.contraction;
-        if let Some(tokens) = self.group.tokens {
-            let mut result = Ok(());
-            let is_there = c.less(at.row, tokens) & c.less(contraction.parts.kernel.rows.column(at.col), padded);
-            c.when(is_there, || result = contraction.finish_at(at, sums, beside));
-            return result;
-        }
-        if padded.is_multiple_of(self.group.shape.features) {
-            return contraction.finish_at(at, sums, beside);
-        }
-        let mut result = Ok(());
-        let col = contraction.parts.kernel.rows.column(at.col);
-        c.when(c.less(col, padded), || result = contraction.finish_at(at, sums, beside));
-        result
+        let (c, padded, contraction) = (self.group.code(), self.padded(), self.group.contraction);
+        let store = || contraction.finish_at(at, sums, beside);
+        let is_column = || c.less(contraction.parts.kernel.rows.column(at.col), padded);
+        self.tile.when_there(c, at.row, || match self.group.tokens {
+            Some(tokens) => c.when(c.less(at.row, tokens) & is_column(), store),
+            None if padded.is_multiple_of(self.group.shape.features) => store(),
+            None => c.when(is_column(), store),
+        })
     }
 
     /// A lane's sums of a round, two features of each 8 for two tokens, as 8 features for each of

@@ -1,12 +1,12 @@
 //! The loaders: one lane asks for tiles of both operands by tensor maps, K tile by K tile; or for
 //! rows alone, while all lanes of the producer decode the weight.
 use super::Group;
-use super::scheduler::WorkTile;
 use super::shape::{BLOCK, EIGHT, PRODUCERS, TOKENS};
 use crate::code::{Int, Ptr};
 use crate::simt::gemm::codes::Codes;
-use crate::simt::gemm::codes_to_lds::{Blocks, CodesLoader, Tile, in_registers, registers};
+use crate::simt::gemm::codes_to_lds::{self, Blocks, CodesLoader, in_registers, registers};
 use crate::simt::gemm::contract::Panel;
+use crate::simt::gemm::tile::Tile;
 use crate::simt::machine::warpgroup::{MAP, TensorMap};
 
 impl<'c> Group<'_, '_, '_, 'c> {
@@ -53,7 +53,7 @@ impl<'c> Group<'_, '_, '_, 'c> {
     }
 
     /// Asks for all stretches of a tile, from a turn on.
-    pub(super) fn produce(&self, tile: WorkTile<'c>, first: Int<'c>) {
+    pub(super) fn produce(&self, tile: Tile<'c>, first: Int<'c>) {
         let (c, shape) = (self.code(), self.shape);
         let [weight, all] = shape.stage();
         c.repeat(0, shape.count, 1, |i| {
@@ -62,7 +62,7 @@ impl<'c> Group<'_, '_, '_, 'c> {
             self.stages.wait_empty(c, turn);
             c.expect_bytes(c.always(), full, all);
             for (piece, start) in self.contraction.parts.starts().enumerate() {
-                let panel = (tile.feature + start) / c.arch.memory.panel;
+                let panel = (tile.feature() + start) / c.arch.memory.panel;
                 let to = to + piece * shape.features / 8 * EIGHT;
                 c.copy_box(to, self.placed, &[c.int(0), i * 8, c.int(0), panel], full);
             }
@@ -70,17 +70,18 @@ impl<'c> Group<'_, '_, '_, 'c> {
         });
     }
 
-    fn copy_rows(&self, tile: WorkTile<'c>, k_tile: Int<'c>, to: Int<'c>, full: Int<'c>) {
+    fn copy_rows(&self, tile: Tile<'c>, k_tile: Int<'c>, to: Int<'c>, full: Int<'c>) {
         let rows = self.code().at(self.placed, MAP);
-        self.code().copy_box(to, rows, &[k_tile * self.shape.stretch, tile.token], full);
+        let c = self.code();
+        c.copy_box(to, rows, &[k_tile * self.shape.stretch, tile.first_source(c, c.int(0))], full);
     }
 
     /// The same where all lanes decode the weight, and the one that copies asks for rows. Codes of
     /// the next K tile are under way while those of one are decoded.
-    pub(super) fn produce_decoded(&self, tile: WorkTile<'c>, first: Int<'c>, codes: &Codes<'c>, copies: Int<'c>) {
+    pub(super) fn produce_decoded(&self, tile: Tile<'c>, first: Int<'c>, codes: &Codes<'c>, copies: Int<'c>) {
         let (c, shape) = (self.code(), self.shape);
         let [weight, all] = shape.stage();
-        let decoded = Tile {
+        let decoded = codes_to_lds::Tile {
             panels: shape.rows / 16,
             columns: shape.stretch,
             threads: PRODUCERS,
@@ -112,11 +113,11 @@ impl<'c> Group<'_, '_, '_, 'c> {
     }
 
     /// Where the panel in a place of a tile begins, and which of the weight's it is.
-    fn panel_of(&self, tile: WorkTile<'c>, place: Int<'c>) -> (Ptr<'c>, Panel<'c>) {
+    fn panel_of(&self, tile: Tile<'c>, place: Int<'c>) -> (Ptr<'c>, Panel<'c>) {
         let contraction = self.contraction;
         let of_piece = self.shape.features / 16;
-        let panel = contraction.made(tile.feature / 16 + place % of_piece);
-        let start = contraction.first_panel(place / of_piece);
-        (contraction.weight_panel(panel, start, None), contraction.numbered(panel + start, None))
+        let panel = contraction.made(tile.panel() + place % of_piece);
+        let panel = [panel, contraction.first_panel(place / of_piece)];
+        (tile.weight(contraction, panel), tile.weight_of(contraction, panel))
     }
 }

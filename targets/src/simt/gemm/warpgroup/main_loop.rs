@@ -4,14 +4,14 @@ use atomc_ir::{DType, Diagnostic};
 use super::Group;
 use super::codes::{OfStretch, Scales};
 use super::epilogue::Epilogue;
-use super::scheduler::WorkTile;
 use super::shape::{BLOCK, EIGHT, GROUP_TOKENS, PRODUCTS};
 use crate::code::{Any, Int};
+use crate::simt::gemm::tile::Tile;
 use crate::simt::machine::warpgroup::TileForm;
 
 impl<'c> Group<'_, '_, '_, 'c> {
     /// Makes a tile of what comes from a turn on.
-    pub(super) fn consume(&self, tile: WorkTile<'c>, first: Int<'c>) -> Result<(), Diagnostic> {
+    pub(super) fn consume(&self, tile: Tile<'c>, first: Int<'c>) -> Result<(), Diagnostic> {
         let (c, shape) = (self.code(), self.shape);
         if let Some(scales) = self.codes.as_ref().filter(|_| shape.operands.scales_each_tile()) {
             let sums = self.scaled_sums(tile, first, scales)?;
@@ -55,7 +55,7 @@ impl<'c> Group<'_, '_, '_, 'c> {
     /// The sums of a tile, of which those of each K tile are scaled before they are added up. Of
     /// two K tiles the second is multiplied while the sums of the first are scaled. The assembler
     /// does not follow products that a loop's next turn waits for.
-    fn scaled_sums(&self, tile: WorkTile<'c>, first: Int<'c>, scales: &Scales<'c>) -> Result<Vec<Any<'c>>, Diagnostic> {
+    fn scaled_sums(&self, tile: Tile<'c>, first: Int<'c>, scales: &Scales<'c>) -> Result<Vec<Any<'c>>, Diagnostic> {
         let (c, count) = (self.code(), self.shape.count);
         let begin = |i: Int<'c>| self.begin(tile, (first, i), scales);
         let end = |i: Int<'c>, begun: &Begun<'c>, sums: &[Any<'c>], pending: usize| {
@@ -87,7 +87,7 @@ impl<'c> Group<'_, '_, '_, 'c> {
     /// Begins the products of a K tile.
     fn begin(
         &self,
-        tile: WorkTile<'c>,
+        tile: Tile<'c>,
         (first, i): (Int<'c>, Int<'c>),
         scales: &Scales<'c>,
     ) -> Result<Begun<'c>, Diagnostic> {

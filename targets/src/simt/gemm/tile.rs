@@ -1,0 +1,165 @@
+//! The tile: a part of a product's result that a work-group makes. Every scheduler makes tiles, and
+//! every loader and epilogue reads them: which panels of the result it is of, which matrix of the
+//! weight makes them, and which rows its columns are. Experts and heads are both a matrix.
+pub mod experts;
+pub mod grid;
+pub mod heads;
+
+use crate::code::{Int, Ptr};
+use crate::simt::gemm::contract::{Contraction, Panel};
+use crate::simt::machine::Gpu;
+
+/// Some panels of a product's result, of some of its rows.
+#[derive(Clone, Copy)]
+pub struct Tile<'c> {
+    /// The first panel of the result.
+    panel: Int<'c>,
+    /// Columns of the tile.
+    columns: usize,
+    matrix: Matrix<'c>,
+    rows: Rows<'c>,
+    /// Rows of the result for each row of x.
+    each: usize,
+}
+
+/// The matrix of the weight that makes a tile.
+#[derive(Clone, Copy)]
+enum Matrix<'c> {
+    /// There is but one.
+    Only,
+    Expert(Int<'c>),
+    Head(Int<'c>),
+}
+
+/// The rows of the result that the columns of a tile are.
+#[derive(Clone, Copy)]
+enum Rows<'c> {
+    /// All from this one on.
+    From(Int<'c>),
+    /// As many from the first one on.
+    Run { first: Int<'c>, count: Int<'c> },
+    /// This one.
+    One(Int<'c>),
+    /// Of each column the row that a list has, -1 where there is none.
+    Listed(Ptr<'c>),
+}
+
+/// How large the tiles of a scheduler are, and how many threads make one.
+#[derive(Clone, Copy)]
+pub struct TileSize {
+    pub panels: usize,
+    pub columns: usize,
+    pub threads: usize,
+}
+
+impl<'c> Tile<'c> {
+    /// The tile of the rows from one on, by the weight's only matrix.
+    pub fn from_row(panel: Int<'c>, row: Int<'c>, columns: usize) -> Tile<'c> {
+        Tile { panel, columns, matrix: Matrix::Only, rows: Rows::From(row), each: 1 }
+    }
+
+    /// The tile of an expert's rows that a list has, of which each row of x has so many.
+    pub fn of_expert(panel: Int<'c>, expert: Int<'c>, list: Ptr<'c>, columns: usize, each: usize) -> Tile<'c> {
+        Tile { panel, columns, matrix: Matrix::Expert(expert), rows: Rows::Listed(list), each }
+    }
+
+    /// The first panel of the result, and the first feature.
+    pub fn panel(&self) -> Int<'c> {
+        self.panel
+    }
+
+    pub fn feature(&self) -> Int<'c> {
+        self.panel * 16
+    }
+
+    /// The matrix of the weight, where there are several.
+    fn matrix(&self) -> Option<Int<'c>> {
+        match self.matrix {
+            Matrix::Only => None,
+            Matrix::Expert(number) | Matrix::Head(number) => Some(number),
+        }
+    }
+
+    /// The head whose rows it has, where each has a matrix of its own.
+    pub fn head(&self) -> Option<Int<'c>> {
+        if let Matrix::Head(head) = self.matrix { Some(head) } else { None }
+    }
+
+    /// Whether its columns are rows in any order.
+    pub fn is_listed(&self) -> bool {
+        matches!(self.rows, Rows::Listed(_))
+    }
+
+    /// Where a panel of the weight begins: that of a panel of the result, of the piece that begins
+    /// at a panel.
+    pub fn weight(&self, contraction: &Contraction<'_, '_, 'c>, [panel, piece]: [Int<'c>; 2]) -> Ptr<'c> {
+        contraction.weight_panel(panel, piece, self.matrix())
+    }
+
+    /// This panel, by which scales are found.
+    pub fn weight_of(&self, contraction: &Contraction<'_, '_, 'c>, [panel, piece]: [Int<'c>; 2]) -> Panel<'c> {
+        contraction.numbered(panel + piece, self.matrix())
+    }
+
+    /// Where the weight's panels of all pieces begin, of a panel of the result.
+    pub fn weights(&self, contraction: &Contraction<'_, '_, 'c>, panel: Int<'c>) -> Vec<Ptr<'c>> {
+        contraction.weights(panel, self.matrix())
+    }
+
+    /// These panels, by which scales are found.
+    pub fn weights_of(&self, contraction: &Contraction<'_, '_, 'c>, panel: Int<'c>) -> Vec<Panel<'c>> {
+        contraction.panels_of(panel, self.matrix())
+    }
+
+    /// The same column, or the last one, if it is beyond that.
+    pub fn inside(&self, c: &Gpu<'c>, column: Int<'c>) -> Int<'c> {
+        c.smaller(column, self.columns - 1)
+    }
+
+    /// The row of the result that a column is: where columns may have none, -1 says so.
+    pub fn row(&self, c: &Gpu<'c>, column: Int<'c>) -> Int<'c> {
+        match self.rows {
+            Rows::From(first) => first + column,
+            Rows::Run { first, count } => {
+                c.pick_int(c.less(column, count), first + column, c.as_int(c.index.const_all_ones()))
+            }
+            Rows::One(row) => row,
+            Rows::Listed(list) => c.load_made_index(list, column),
+        }
+    }
+
+    /// The row of x that such a row is made of: any where there is none.
+    pub fn source_of(&self, c: &Gpu<'c>, row: Int<'c>) -> Int<'c> {
+        match self.rows {
+            Rows::From(_) => row,
+            _ => c.larger(row, 0) / self.each,
+        }
+    }
+
+    /// The row of x that a column is made of.
+    pub fn source(&self, c: &Gpu<'c>, column: Int<'c>) -> Int<'c> {
+        self.source_of(c, self.row(c, column))
+    }
+
+    /// Rows of x that follow each other in columns are counted from this one.
+    pub fn first_source(&self, c: &Gpu<'c>, column: Int<'c>) -> Int<'c> {
+        if self.is_listed() { c.int(0) } else { self.row(c, column) }
+    }
+
+    /// Whether a column has a row.
+    pub fn has(&self, c: &Gpu<'c>, column: Int<'c>) -> Int<'c> {
+        let inside = c.less(column, self.columns);
+        match self.rows {
+            Rows::From(_) | Rows::One(_) => inside,
+            Rows::Run { .. } | Rows::Listed(_) => inside & c.less(0, self.row(c, self.inside(c, column)) + 1),
+        }
+    }
+
+    /// `body` for the row of a column, if it is there.
+    pub fn when_there<R>(&self, c: &Gpu<'c>, row: Int<'c>, body: impl FnOnce() -> R) -> R {
+        match self.rows {
+            Rows::From(_) | Rows::One(_) => body(),
+            Rows::Run { .. } | Rows::Listed(_) => c.when(c.less(0, row + 1), body),
+        }
+    }
+}

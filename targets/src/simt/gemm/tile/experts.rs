@@ -1,0 +1,216 @@
+//! Schedulers of tiles that experts make, of rows that chose them.
+use atomc_ir::Diagnostic;
+use inkwell::IntPredicate;
+
+use super::{Matrix, Rows, Tile, TileSize};
+use crate::code::{Any, Int, Ptr, Vector};
+use crate::row::unsupported;
+use crate::simt::experts::Grouping;
+use crate::simt::gemm::contract::Contraction;
+use crate::simt::launch;
+use crate::{KernelSpec, Tasks};
+
+/// Rows of which a lane has the experts on their way together, where a wave looks for those of one.
+const TOGETHER: usize = 4;
+
+/// Tiles of blocks of an expert's rows, which were grouped before: a work-group for each, those of
+/// one block after the other.
+pub struct Blocks<'s, 'k, 'a, 'c> {
+    contraction: &'s Contraction<'k, 'a, 'c>,
+    size: TileSize,
+    of: Grouping<'c>,
+    from: Ptr<'c>,
+    each: usize,
+}
+
+impl<'s, 'k, 'a, 'c> Blocks<'s, 'k, 'a, 'c> {
+    pub fn new(
+        contraction: &'s Contraction<'k, 'a, 'c>,
+        size: TileSize,
+        spec: &KernelSpec,
+    ) -> Result<Blocks<'s, 'k, 'a, 'c>, Diagnostic> {
+        let (of, from) = Grouping::of(contraction.matrix.c, &contraction.parts, spec)?;
+        Ok(Blocks { contraction, size, of, from, each: contraction.parts.rows_of_x()? })
+    }
+
+    /// Tiles along the features.
+    fn across(&self) -> usize {
+        self.contraction.panels().div_ceil(self.size.panels)
+    }
+
+    /// `body` for the work-group's tile, if it has one. Rows that have no expert are finished here.
+    pub fn with_tile(&self, body: impl FnOnce(Tile<'c>) -> Result<(), Diagnostic>) -> Result<(), Diagnostic> {
+        let (c, across, TileSize { panels, columns, threads }) = (self.contraction.matrix.c, self.across(), self.size);
+        let (panel, block) = (c.group() % across * panels, c.uniform(c.group() / across));
+        let without = |row: &dyn Fn(Int<'c>) -> Int<'c>| {
+            self.contraction.finish_zeros(threads, (panel, panels), self.of.tile, row)
+        };
+        self.of.of_block((c, self.from), block, without, |expert, list| {
+            body(Tile::of_expert(panel, expert, list, columns, self.each))
+        })
+    }
+
+    pub fn tasks(&self) -> Tasks {
+        self.of.tasks(self.contraction.parts.choices(), self.across())
+    }
+}
+
+/// Tiles of experts' rows that were not grouped: work-groups for each panel and each row of the
+/// result. The first row of an expert stands for as many as a tile has columns, and so on;
+/// work-groups of the other rows have nothing to do. So an expert's weight is read once, and only
+/// if a row has it.
+pub struct Grouped<'s, 'k, 'a, 'c> {
+    contraction: &'s Contraction<'k, 'a, 'c>,
+    size: TileSize,
+    /// Rows of a step of the bucket's size, and of this one.
+    most: usize,
+    count: Int<'c>,
+    from: Ptr<'c>,
+    each: usize,
+}
+
+impl<'s, 'k, 'a, 'c> Grouped<'s, 'k, 'a, 'c> {
+    /// Tiles are of one panel.
+    pub fn new(
+        contraction: &'s Contraction<'k, 'a, 'c>,
+        size: TileSize,
+        spec: &KernelSpec,
+    ) -> Result<Grouped<'s, 'k, 'a, 'c>, Diagnostic> {
+        let (c, parts) = (contraction.matrix.c, &contraction.parts);
+        let experts = parts.experts().ok_or_else(|| unsupported("a grouped product without experts"))?;
+        let choices = parts.choices();
+        Ok(Grouped {
+            contraction,
+            size,
+            most: spec.tokens * choices,
+            count: launch::step_size(c, spec, false) * choices,
+            from: parts.kernel.rows.index(experts)?,
+            each: parts.rows_of_x()?,
+        })
+    }
+
+    pub fn tasks(&self) -> Tasks {
+        let choices = self.contraction.parts.choices();
+        Tasks::Choices { choices, per: 1, times: self.contraction.panels() }
+    }
+
+    /// `body` for the work-group's tile, if it has one. Rows that have no expert are finished here.
+    pub fn with_tile(&self, body: impl FnOnce(Tile<'c>) -> Result<(), Diagnostic>) -> Result<(), Diagnostic> {
+        let c = self.contraction.matrix.c;
+        let panels = self.contraction.panels();
+        let (panel, row) = (c.group() % panels, c.uniform(c.group() / panels));
+        let TileSize { columns, threads, .. } = self.size;
+        c.when(c.less(row, self.count), || {
+            let expert = c.uniform(c.load_made_index(self.from, row));
+            let without = c.when(c.less(expert, 0), || self.contraction.finish_zeros(threads, (panel, 1), 1, |_| row));
+            c.when(c.less(0, expert + 1), || {
+                let list = c.local(columns * 4);
+                let is_first = self.find(list, expert, row);
+                let made = c.when(is_first, || {
+                    c.barrier();
+                    body(Tile::of_expert(panel, expert, list, columns, self.each))
+                });
+                without.and(made)
+            })
+        })
+    }
+
+    /// Writes down the rows of an expert from one on, as many as a tile has columns. Says whether a
+    /// tile begins with that row. Each wave looks at all rows, one a lane, and the first writes.
+    fn find(&self, list: Ptr<'c>, expert: Int<'c>, row: Int<'c>) -> Int<'c> {
+        let (c, columns) = (self.contraction.matrix.c, self.size.columns);
+        let (lane, lanes) = (c.lane_index(), c.simt.wave);
+        let is_first_wave = c.less(c.thread(), lanes);
+        let is_asked = c.less(c.thread(), columns);
+        c.when(is_asked, || c.store(c.at(list, c.thread() * 4), c.as_int(c.index.const_all_ones()), 4));
+        // How many rows were seen with the expert, and how many of them are before this one.
+        let turn = |base: Int<'c>, has: Int<'c>, [seen, before]: [Int<'c>; 2]| {
+            let at = base + lane;
+            let is = c.compare(IntPredicate::EQ, has, expert) & c.less(at, self.count);
+            let those = |end: Int<'c>| c.count_lanes(is, end);
+            let before = before + those(c.smaller(c.larger(row - base, 0), lanes));
+            let place = seen + those(lane) - before;
+            let is_listed = is_first_wave & is & c.less(row, at + 1) & c.less(place, columns);
+            c.when(is_listed, || c.store(c.at(list, place * 4), at, 4));
+            [seen + those(c.int(lanes)), before]
+        };
+        let carried = [c.int(0); 2].map(|v| Any::from(v.v));
+        let found = c.for_each((0, self.most, TOGETHER * lanes), &carried, |base, carried| {
+            let bases = || (0..TOGETHER).map(|i| base + i * lanes);
+            // All loads before the first use.
+            let load = |base: Int<'c>| c.load_made_index(self.from, c.smaller(base + lane, self.most - 1));
+            let loaded: Vec<_> = bases().map(load).collect();
+            let first = [0, 1].map(|i| c.as_int(carried[i]));
+            let made = bases().zip(loaded).fold(first, |found, (base, has)| turn(base, has, found));
+            made.map(|v| v.v.into()).to_vec()
+        });
+        c.equal(c.as_int(found[1]) % columns, 0)
+    }
+}
+
+/// Tiles of a token's row, which is the sum over its choices: a work-group goes along the weights
+/// of all of them, one after the other, so that sums never leave it.
+pub struct Combined<'s, 'k, 'a, 'c> {
+    contraction: &'s Contraction<'k, 'a, 'c>,
+    tokens: Int<'c>,
+    from: Ptr<'c>,
+    each: usize,
+}
+
+impl<'s, 'k, 'a, 'c> Combined<'s, 'k, 'a, 'c> {
+    pub fn new(
+        contraction: &'s Contraction<'k, 'a, 'c>,
+        spec: &KernelSpec,
+    ) -> Result<Combined<'s, 'k, 'a, 'c>, Diagnostic> {
+        let (c, parts) = (contraction.matrix.c, &contraction.parts);
+        let experts = parts.experts().ok_or_else(|| unsupported("a sum of choices without experts"))?;
+        let (tokens, from) = (launch::step_size(c, spec, false), parts.kernel.rows.index(experts)?);
+        Ok(Combined { contraction, tokens, from, each: parts.rows_of_x()? })
+    }
+
+    pub fn tasks(&self) -> Tasks {
+        Tasks::Tokens { per: 1, times: self.contraction.panels() }
+    }
+
+    /// Adds up what `sums` makes of the tile of each choice, and finishes with the tile of the
+    /// token.
+    pub fn each(
+        &self,
+        zeros: &[Vector<'c>],
+        sums: impl FnOnce(Tile<'c>) -> Result<Vec<Vector<'c>>, Diagnostic>,
+        finish: impl FnOnce(Tile<'c>, &[Vector<'c>]) -> Result<(), Diagnostic>,
+    ) -> Result<(), Diagnostic> {
+        let m = &self.contraction.matrix;
+        let (c, parts) = (m.c, &self.contraction.parts);
+        let (panels, choices) = (self.contraction.panels(), parts.choices());
+        let (panel, token) = (c.group() % panels, c.uniform(c.group() / panels));
+        let tile = |expert: Int<'c>, row: Int<'c>| {
+            let (matrix, rows) = (Matrix::Expert(expert), Rows::One(row));
+            Tile { panel, columns: 1, matrix, rows, each: self.each }
+        };
+        c.when(c.less(token, self.tokens), || {
+            let mut failed = Ok(());
+            let carried: Vec<Any<'c>> = zeros.iter().map(|&v| v.into()).collect();
+            let all = c.for_each((0, choices, 1), &carried, |choice, carried| {
+                let row = token * choices + choice;
+                let expert = c.uniform(c.load_made_index(self.from, row));
+                let add = || {
+                    let sums = sums(tile(c.larger(expert, 0), row))?;
+                    let weight = parts.weight_of(token, choice)?;
+                    let weight = c.pick(c.less(expert, 0), c.number(0.0), weight);
+                    c.set_lanes(m.layout.results);
+                    let add = |(&all, sum): (&Any<'c>, Vector<'c>)| {
+                        c.fma(sum, c.splat(weight), all.into_vector_value()).into()
+                    };
+                    Ok(carried.iter().zip(sums).map(add).collect())
+                };
+                add().unwrap_or_else(|e| {
+                    failed = Err(e);
+                    carried.to_vec()
+                })
+            });
+            let all: Vec<Vector<'c>> = all.iter().map(|v| v.into_vector_value()).collect();
+            failed.and_then(|()| finish(tile(c.int(0), token), &all))
+        })
+    }
+}
