@@ -14,6 +14,12 @@ use crate::pass::{Changed, Cx};
 const LEAST: usize = 16;
 /// The most: beyond, a tile of a product does not grow.
 const MOST: usize = 64;
+/// Rows of a block where four waves multiply together, and the rows of an expert beyond which they
+/// are that many: fewer fit tiles whose columns are rows.
+const WARPGROUP: usize = 128;
+const WARPGROUP_LEAST: usize = 33;
+/// Bytes of a row that these take at once.
+const K_TILE: usize = 128;
 
 /// Rows for each expert, in a decode step on GPUs, up to which kernels look for themselves. An
 /// expert's weight is then read for each token of which the choices are added up.
@@ -55,8 +61,26 @@ fn group(graph: &Graph, product: NodeId, cx: &Cx) -> Option<(Value, Op)> {
     let known = graph.users(operands[2]).iter().any(|&(user, _)| matches!(graph.op(user), Op::Group { .. }));
     // Rows that an expert has if all have as many.
     let each = rows.div_ceil(experts);
-    let tile = if cx.invariant { LEAST } else { each.next_power_of_two().clamp(LEAST, MOST) };
+    let tile = match each {
+        _ if cx.invariant => LEAST,
+        WARPGROUP_LEAST.. if takes_warpgroups(graph, operands[2], cx) => WARPGROUP,
+        _ => each.next_power_of_two().clamp(LEAST, MOST),
+    };
     (!known && !is_few).then_some((operands[2], Op::Group { experts, tile }))
+}
+
+/// Whether four waves multiply together in all products of some experts' rows.
+fn takes_warpgroups(graph: &Graph, experts: Value, cx: &Cx) -> bool {
+    let Machine::Simt(simt) = &cx.arch.machine else { return false };
+    let fits = |product: NodeId| {
+        let x = graph.ty(graph.operands(product)[0]).as_tensor();
+        x.is_some_and(|x| {
+            let bytes = x.shape.last().unwrap_or(0) * x.dtype.size();
+            x.dtype.size() <= 2 && bytes.is_multiple_of(K_TILE)
+        })
+    };
+    let products = graph.users(experts).into_iter().map(|(user, _)| user);
+    simt.warpgroup_mma && products.filter(|&user| matches!(graph.op(user), Op::Grouped { .. })).all(fits)
 }
 
 #[cfg(test)]

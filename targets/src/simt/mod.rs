@@ -38,6 +38,8 @@ pub const SCHEDULES: &[Schedule] = &[
     warpgroup::FEW,
     gemv::SCHEDULE,
     gemv::GROUPED,
+    stream_k::GROUPED,
+    warpgroup::GROUPED,
     tiled::BLOCKS,
     gemv::BLOCKS,
     warpgroup::SCHEDULE,
@@ -53,7 +55,8 @@ pub const SCHEDULES: &[Schedule] = &[
 
 /// The type of quantised operands that a schedule multiplies as they lie, if it does.
 pub fn multiplied_as_stored(spec: &KernelSpec, arch: GpuArch, schedule: &Schedule) -> Option<DType> {
-    if [warpgroup::SCHEDULE.name, warpgroup::FEW.name, stream_k::SCHEDULE.name].contains(&schedule.name) {
+    let by_bytes = [warpgroup::SCHEDULE, warpgroup::FEW, warpgroup::GROUPED, stream_k::SCHEDULE, stream_k::GROUPED];
+    if by_bytes.iter().any(|of_bytes| of_bytes.name == schedule.name) {
         return warpgroup::multiplied_as_stored(spec.body);
     }
     Quantised::of(spec.body, arch).filter(|quantised| quantised.as_stored).map(|quantised| quantised.dtype)

@@ -40,27 +40,17 @@ impl<'c> Grouping<'c> {
         Tasks::Blocks { choices, experts: self.experts, tile: self.tile, times }
     }
 
-    /// Does something with the expert of a block and the list of its rows, if there is one, or with
-    /// the rows of a block that have none.
-    pub fn of_block(
-        &self,
-        (c, from): (&Gpu<'c>, Ptr<'c>),
-        block: Int<'c>,
-        without: impl FnOnce(&dyn Fn(Int<'c>) -> Int<'c>) -> Result<(), Diagnostic>,
-        body: impl FnOnce(Int<'c>, Ptr<'c>) -> Result<(), Diagnostic>,
-    ) -> Result<(), Diagnostic> {
-        let (mut made, mut rest) = (Ok(()), Ok(()));
-        c.when(c.less(block, self.blocks(c)), || {
-            let [experts, rows] = self.parts(c);
-            let expert = c.uniform(c.load_made_index(from, experts + block));
-            let list = c.at(from, (rows + block * self.tile) * 4);
-            let none = c.as_int(c.index.const_int(Groups::NONE as i64 as u64, true));
-            c.when(c.compare(IntPredicate::EQ, expert, none), || {
-                rest = without(&|i: Int<'c>| c.load_made_index(list, i));
-            });
-            c.when(c.less(0, expert + 1), || made = body(expert, list));
-        });
-        rest.and(made)
+    /// The expert of a block, below zero if it has none, and the list of its rows.
+    pub fn block(&self, (c, from): (&Gpu<'c>, Ptr<'c>), block: Int<'c>) -> (Int<'c>, Ptr<'c>) {
+        let [experts, rows] = self.parts(c);
+        let expert = c.uniform(c.load_made_index(from, experts + block));
+        (expert, c.at(from, (rows + block * self.tile) * 4))
+    }
+
+    /// `body` where a block has rows without an expert.
+    pub fn when_none<R>(&self, c: &Gpu<'c>, expert: Int<'c>, body: impl FnOnce() -> R) -> R {
+        let none = c.as_int(c.index.const_int(Groups::NONE as i64 as u64, true));
+        c.when(c.compare(IntPredicate::EQ, expert, none), body)
     }
 
     /// The most blocks.

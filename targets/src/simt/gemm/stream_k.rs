@@ -26,7 +26,7 @@ mod tests;
 
 use atomc_artifact::manifest;
 use atomc_ir::arch::GpuArch;
-use atomc_ir::{DType, Diagnostic, Family, Value};
+use atomc_ir::{DType, Diagnostic, Family, Layout, Value};
 
 use crate::code::{Int, Ptr};
 use crate::contraction::Encoding;
@@ -35,6 +35,7 @@ use crate::simt::gemm::bytes::Bytes;
 use crate::simt::gemm::codes::Codes;
 use crate::simt::gemm::contract::{Contraction, Sizes, tuned_by};
 use crate::simt::gemm::prologue::{Norm, Prologue};
+use crate::simt::gemm::tile::experts::ExpertBlocks;
 use crate::simt::launch;
 use crate::simt::launch::{COUNTERS, Setup, arguments, kernel};
 use crate::simt::machine::Gpu;
@@ -44,6 +45,7 @@ use crate::simt::rowwise;
 use crate::tuning::Choice;
 use crate::{KernelSpec, Tasks};
 use decoded::Decoded;
+use scheduler::Share;
 use shape::{GROUPS, LEAST, PANELS, ROW_PRODUCERS, Shape, TEAM};
 
 /// Most tokens.
@@ -51,8 +53,23 @@ const TOKENS: usize = 64;
 /// Consecutive elements of a thread: of rows, and of results.
 const LANES: usize = 8;
 
-/// Whether the machine has what it takes for this contraction.
+/// Whether the machine has what it takes for this contraction, and enough tokens.
 fn suits(spec: &KernelSpec, arch: GpuArch, choice: &Choice) -> Result<(), WhyNot> {
+    takes_weight(spec, arch)?;
+    let measured = launch::measured(arch)?.stream_k;
+    let least = match (Bytes::of(spec.body), Decoded::of(spec.body)) {
+        (Some(_), _) => 2,
+        (None, Some(decoded)) => measured.decoded[usize::from(decoded.scales_numbers())],
+        (None, None) => measured.tokens,
+    };
+    WhyNot::unless((least..=TOKENS).contains(&spec.tokens), || {
+        format!("{} tokens: from {least} to {TOKENS}", spec.tokens)
+    })?;
+    pays(spec, arch, choice)
+}
+
+/// Whether the machine multiplies rows and weight of this contraction.
+fn takes_weight(spec: &KernelSpec, arch: GpuArch) -> Result<(), WhyNot> {
     let (sizes, simt) = (Sizes::of(spec.body)?, arch.simt);
     let Sizes { dtype, rows, depth, pieces, .. } = sizes;
     WhyNot::unless(simt.warpgroup_mma, || format!("{} has no warpgroup MMA", arch.name))?;
@@ -63,34 +80,20 @@ fn suits(spec: &KernelSpec, arch: GpuArch, choice: &Choice) -> Result<(), WhyNot
     if let Some(bytes) = Bytes::of(spec.body) {
         bytes.check(k_tile)?;
         let features = rows / pieces;
-        WhyNot::unless(features.is_multiple_of(LANES), || {
+        return WhyNot::unless(features.is_multiple_of(LANES), || {
             format!("{features} features are no whole vectors of {LANES}")
-        })?;
-        return takes_tokens(spec, 2).and_then(|()| pays(spec, arch, choice));
+        });
     }
     WhyNot::unless(Matrix::native(simt, dtype) && dtype.size() == 2, || {
         format!("weights of {}: warpgroup MMA takes 16-bit floats", dtype.name())
     })?;
-    let measured = launch::measured(arch)?.stream_k;
-    match Encoding::of(spec.body) {
-        Some(encoding) => {
-            Decoded::check(&encoding, dtype, arch)?;
-            let scales_numbers = Decoded::of(spec.body).is_some_and(|decoded| decoded.scales_numbers());
-            takes_tokens(spec, measured.decoded[usize::from(scales_numbers)])?;
-        }
-        None => takes_tokens(spec, measured.tokens)?,
+    if let Some(encoding) = Encoding::of(spec.body) {
+        Decoded::check(&encoding, dtype, arch)?;
     }
     WhyNot::unless(rowwise::vector(spec.body) == LANES, || format!("rows are not whole vectors of {LANES} elements"))?;
     let prologue = Prologue::of(spec.body)?;
     WhyNot::unless(prologue.norm().is_none() || Norm::scales_sums(dtype), || {
         format!("a norm into {}: rows before it may not fit", dtype.name())
-    })?;
-    pays(spec, arch, choice)
-}
-
-fn takes_tokens(spec: &KernelSpec, least: usize) -> Result<(), WhyNot> {
-    WhyNot::unless((least..=TOKENS).contains(&spec.tokens), || {
-        format!("{} tokens: from {least} to {TOKENS}", spec.tokens)
     })
 }
 
@@ -108,11 +111,13 @@ fn pays(spec: &KernelSpec, arch: GpuArch, choice: &Choice) -> Result<(), WhyNot>
             format!("{slots} slots of the weight on {units} units: {} tokens take {each} each", spec.tokens)
         },
     )?;
+    has_room(shape)
+}
+
+fn has_room(shape: Shape) -> Result<(), WhyNot> {
     WhyNot::unless(shape.slots >= 2 && shape.stages >= 2, || {
         "local memory has no room for two slots and two stages".into()
-    })?;
-    let tiles = shape.tiles * shape.teams;
-    WhyNot::unless(4 * tiles <= COUNTERS, || format!("{tiles} tiles: the workspace has {} counters", COUNTERS / 4))
+    })
 }
 
 pub const SCHEDULE: Schedule = Schedule {
@@ -124,6 +129,23 @@ pub const SCHEDULE: Schedule = Schedule {
     emit: |setup, spec| launch::finish(emit(setup, spec)),
 };
 
+/// The same for blocks of experts' rows.
+pub const GROUPED: Schedule = Schedule {
+    name: "stream_k_grouped",
+    family: Family::GroupedMatmul,
+    suits: |spec, arch, choice| suits_experts(spec, launch::gpu(arch)?, choice),
+    open: None,
+    ..SCHEDULE
+};
+
+fn suits_experts(spec: &KernelSpec, arch: GpuArch, choice: &Choice) -> Result<(), WhyNot> {
+    let experts = Sizes::of(spec.body)?.experts.ok_or_else(|| WhyNot::new("rows have no experts"))?;
+    let rows = if let Layout::Grouped { tile, .. } = experts.layout { tile } else { 0 };
+    WhyNot::unless((1..=TOKENS).contains(&rows), || format!("blocks of {rows} rows: {TOKENS} at most"))?;
+    takes_weight(spec, arch)?;
+    has_room(Shape::new(spec, arch, choice)?)
+}
+
 fn emit<'c>(setup: &Setup<'c>, spec: &KernelSpec) -> launch::Made<'c> {
     let shape = Shape::new(spec, setup.gpu()?, &setup.choice)?;
     let code = setup.open_early(spec, shape.threads())?;
@@ -132,7 +154,15 @@ fn emit<'c>(setup: &Setup<'c>, spec: &KernelSpec) -> launch::Made<'c> {
         c.want_waves(shape.threads() / 128);
         let kernel = kernel(c, spec)?;
         let contraction = Contraction::new(&kernel)?;
-        Group::new(&contraction, shape, spec)?.run()?;
+        if shape.of_experts {
+            c.await_previous();
+            let share = Share::of_blocks(c, shape, ExpertBlocks::new(&contraction, spec)?);
+            let group = Group::new(&contraction, shape, share, spec)?;
+            let made = c.when(share.has_some(c), || group.run());
+            made.and(group.finish_without_expert())?;
+        } else {
+            Group::new(&contraction, shape, Share::new(c, shape), spec)?.run()?;
+        }
     }
     let workspace = COUNTERS + shape.groups * 2 * shape.teams * shape.partial_bytes();
     Ok((code, manifest::Kernel { workspace, ..manifest::Kernel::simt(Tasks::Fixed(shape.groups), shape.threads()) }))
@@ -160,14 +190,14 @@ struct Group<'g, 'k, 'a, 'c> {
     codes: Option<Codes<'c>>,
     row_scales: Option<Ptr<'c>>,
     workspace: Ptr<'c>,
-    begin: Int<'c>,
-    end: Int<'c>,
+    share: Share<'c>,
 }
 
 impl<'g, 'k, 'a, 'c> Group<'g, 'k, 'a, 'c> {
     fn new(
         contraction: &'g Contraction<'k, 'a, 'c>,
         shape: Shape,
+        share: Share<'c>,
         spec: &KernelSpec,
     ) -> Result<Group<'g, 'k, 'a, 'c>, Diagnostic> {
         let (c, parts) = (contraction.matrix.c, &contraction.parts);
@@ -179,7 +209,6 @@ impl<'g, 'k, 'a, 'c> Group<'g, 'k, 'a, 'c> {
             }
         };
         let ty = parts.kernel.rows.shape(from)?;
-        let bound = |group: Int<'c>| group * shape.units() / shape.groups;
         Ok(Group {
             contraction,
             shape,
@@ -196,8 +225,7 @@ impl<'g, 'k, 'a, 'c> Group<'g, 'k, 'a, 'c> {
             row_scales: shape.scales_each_tile().then(|| c.shared(shape.stages * shape.scale_bytes(), 16)),
             word: c.shared(shape.teams * 4, 4),
             workspace: c.argument(arguments(spec.body) + 1),
-            begin: bound(c.group()),
-            end: bound(c.group() + 1),
+            share,
         })
     }
 
@@ -235,6 +263,15 @@ impl<'g, 'k, 'a, 'c> Group<'g, 'k, 'a, 'c> {
             made = self.consume();
         });
         brought.and(made)
+    }
+
+    /// Finishes rows that have no expert.
+    fn finish_without_expert(&self) -> Result<(), Diagnostic> {
+        let Some(blocks) = self.share.blocks() else { return Ok(()) };
+        let (c, panels, threads) = (self.code(), self.shape.panels, self.shape.threads());
+        c.repeat(c.group(), blocks.most(c), self.shape.groups, |block| {
+            blocks.finish_without(self.contraction, threads, block, (c.int(0), panels))
+        })
     }
 
     /// Makes the work-group's part of each of its tiles.

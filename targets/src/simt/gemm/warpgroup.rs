@@ -17,7 +17,7 @@ mod shape;
 
 use atomc_artifact::manifest;
 use atomc_ir::arch::GpuArch;
-use atomc_ir::{DType, Diagnostic, Family, Graph};
+use atomc_ir::{DType, Diagnostic, Family, Graph, Layout};
 
 use crate::code::Ptr;
 use crate::row::{Operand, unsupported};
@@ -25,7 +25,7 @@ use crate::schedule::{Open, Schedule, WhyNot};
 use crate::simt::gemm::bytes::Bytes;
 use crate::simt::gemm::codes::Codes;
 use crate::simt::gemm::contract::{Contraction, Sizes, tuned_by};
-use crate::simt::launch::{self, COUNTERS, Kernel, Setup, arguments, kernel, step_size};
+use crate::simt::launch::{self, COUNTERS, Setup, arguments, kernel};
 use crate::simt::machine::Gpu;
 use crate::simt::machine::fragment::Matrix;
 use crate::simt::machine::pipeline::{Pipeline, split_roles};
@@ -33,7 +33,8 @@ use crate::simt::machine::warpgroup::MAP;
 use crate::tuning::Choice;
 use crate::{KernelSpec, Tasks};
 use codes::{Operands, Scales};
-use shape::{CONSUMERS, EXCHANGE, LINE, PRODUCERS, ROUND, Shape, THREADS, TILE, TOKENS, possible};
+use scheduler::Tiles;
+use shape::{CONSUMERS, EXCHANGE, LINE, PRODUCERS, ROUND, STRETCH, Shape, THREADS, TILE, TOKENS, possible};
 
 /// Whether the machine has what it takes for this contraction.
 fn suits(spec: &KernelSpec, arch: GpuArch, choice: &Choice) -> Result<(), WhyNot> {
@@ -58,6 +59,24 @@ pub const SCHEDULE: Schedule = Schedule {
     suits: |spec, arch, choice| suits(spec, launch::gpu(arch)?, choice),
     open: Some(Open { numbers: &[TILE], sizes: tuned_by }),
     emit: |setup, spec| launch::finish(emit(setup, spec)),
+};
+
+/// The same for blocks of experts' rows, which are gathered.
+pub const GROUPED: Schedule = Schedule {
+    name: "gemm_warpgroup_grouped",
+    family: Family::GroupedMatmul,
+    suits: |spec, arch, choice| {
+        let gpu = launch::gpu(arch)?;
+        let experts = Sizes::of(spec.body)?.experts.ok_or_else(|| WhyNot::new("rows have no experts"))?;
+        let rows = if let Layout::Grouped { tile, .. } = experts.layout { tile } else { 0 };
+        WhyNot::unless(rows == TOKENS, || format!("blocks of {rows} rows: a tile has {TOKENS}"))?;
+        let Sizes { dtype, depth, .. } = Sizes::of(spec.body)?;
+        let k_tile = STRETCH / Operands::of(spec.body).dtype(dtype).size();
+        WhyNot::unless(depth.is_multiple_of(k_tile), || format!("{depth} columns are no multiple of {k_tile}"))?;
+        suits(spec, gpu, choice)
+    },
+    open: None,
+    ..SCHEDULE
 };
 
 /// The type of rows and weight, if both are multiplied as they lie.
@@ -100,7 +119,8 @@ fn emit<'c>(setup: &Setup<'c>, spec: &KernelSpec) -> launch::Made<'c> {
             _ => contraction.parts.rows_in_memory(),
         };
         let x = x.ok_or_else(|| unsupported("rows that are not in memory as the weight's type"))?;
-        Group::new(&contraction, x, shape, spec)?.run(&kernel, spec)?;
+        let tiles = Tiles::new(&contraction, &kernel, spec)?;
+        Group::new(&contraction, x, shape, spec)?.run(tiles)?;
     }
     let workspace = COUNTERS + shape.groups * 2 * MAP;
     Ok((code, manifest::Kernel { workspace, ..manifest::Kernel::simt(Tasks::Fixed(shape.groups), THREADS) }))
@@ -113,7 +133,7 @@ struct Group<'g, 'k, 'a, 'c> {
     shape: Shape,
     /// A quantised weight.
     codes: Option<Scales<'c>>,
-    /// Tokens that the rows have room for.
+    /// Tokens that the rows have room for, where these follow each other.
     room: usize,
     /// The tokens of a decode step, whose rows have room for no more.
     tokens: Option<usize>,
@@ -142,7 +162,7 @@ impl<'g, 'k, 'a, 'c> Group<'g, 'k, 'a, 'c> {
         let workspace = c.argument(arguments(spec.body) + 1);
         let placed = c.at(workspace, c.group() * (2 * MAP) + COUNTERS);
         let tokens = (spec.family == Family::Matvec).then_some(spec.tokens);
-        let room = tokens.unwrap_or_else(|| spec.tokens.next_multiple_of(c.arch.memory.rows));
+        let room = tokens.unwrap_or_else(|| spec.tokens.next_multiple_of(c.arch.memory.rows)) * x.ty.choices();
         Ok(Group { contraction, x, shape, codes, room, tokens, stages, maps, exchange, placed })
     }
 
@@ -156,32 +176,43 @@ impl<'g, 'k, 'a, 'c> Group<'g, 'k, 'a, 'c> {
         matches!(self.shape.operands, Operands::Decoded).then_some(&scales.codes)
     }
 
-    fn run(&self, kernel: &Kernel<'a, 'c>, spec: &KernelSpec) -> Result<(), Diagnostic> {
+    /// Whether a lane asks for boxes of operands: not where rows are gathered and the weight is
+    /// decoded.
+    fn copies_boxes(&self) -> bool {
+        !(self.shape.gathers && self.decoded().is_some())
+    }
+
+    fn run(&self, tiles: Tiles<'c>) -> Result<(), Diagnostic> {
         let c = self.code();
         let wave = c.wave_index();
         c.when(c.equal(c.thread(), 0), || {
             // The lane that copies comes to a full place, and a lane of each wave that decodes.
-            let decodes = if self.decoded().is_some() { PRODUCERS / 32 } else { 0 };
-            self.stages.make_barriers(c, [1 + decodes, CONSUMERS / 128]);
+            let waves = if self.decoded().is_some() || self.shape.gathers { PRODUCERS / 32 } else { 0 };
+            self.stages.make_barriers(c, [usize::from(self.copies_boxes()) + waves, CONSUMERS / 128]);
             c.show_barriers();
         });
         let copies = c.equal(wave, CONSUMERS / 32);
         c.when(copies, || self.make_maps());
         c.await_previous();
         c.barrier();
-        let times = (step_size(c, spec, kernel.by_rows) + (TOKENS - 1)) / TOKENS;
         let leads = c.equal(c.lane_index(), 0);
         let produce = || {
             c.when(copies, || self.place_maps());
             match self.decoded() {
                 Some(codes) => {
-                    self.each_tile(times, |tile, turn| self.produce_decoded(tile, turn, codes, copies & leads))
+                    self.each_tile(tiles, |tile, index| self.produce_decoded(tile, index, codes, copies & leads));
                 }
-                None => c.when(copies & leads, || self.each_tile(times, |tile, turn| self.produce(tile, turn))),
+                None if self.shape.gathers => self.produce_gathered(tiles, copies & leads),
+                None => c.when(copies & leads, || {
+                    self.each_tile(tiles, |tile, index| self.produce(tile, index));
+                }),
             }
         };
         let mut result = Ok(());
-        let consume = || self.each_tile(times, |tile, turn| result = self.consume(tile, turn));
+        let consume = || {
+            let (made, _) = self.each_tile(tiles, |tile, index| self.consume(tile, index));
+            result = made.and_then(|()| self.finish_without_expert(tiles));
+        };
         split_roles(c, CONSUMERS, self.shape.registers(), produce, consume);
         result
     }

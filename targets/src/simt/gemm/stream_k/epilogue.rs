@@ -79,11 +79,11 @@ impl<'c> Group<'_, '_, '_, 'c> {
     /// Where a vector lies in the result, and whether it does.
     fn vector_at(&self, tile: Tile<'c>, round: usize, [token, panel, feature]: [Int<'c>; 3]) -> (At<'c>, Int<'c>) {
         let (c, shape) = (self.code(), self.shape);
-        let token = token + round * ROUND;
-        let panel = tile.panel() + panel;
-        let is_there = c.less(token, shape.tokens) & c.less(panel, shape.panels);
+        let column = token + round * ROUND;
+        let (row, panel) = (tile.row(c, tile.inside(c, column)), tile.panel() + panel);
+        let is_there = tile.has(c, column) & c.less(panel, shape.panels);
         let col = panel * 16 + feature;
-        (At { row: token, head: None, col: Col::Var(col) }, is_there)
+        (At { row, head: None, col: Col::Var(col) }, is_there)
     }
 
     /// Asks for what the epilogue reads beside the sums.
@@ -93,7 +93,8 @@ impl<'c> Group<'_, '_, '_, 'c> {
         let of = |vector: [Int<'c>; 3]| {
             let (at, _) = self.vector_at(tile, round, vector);
             let Col::Var(col) = at.col else { unreachable!("a vector has a variable column") };
-            let (row, last) = (c.smaller(at.row, shape.tokens - 1), c.int(16 * shape.panels - LANES));
+            let row = if tile.is_listed() { c.larger(at.row, 0) } else { at.row };
+            let last = c.int(16 * shape.panels - LANES);
             self.contraction.parts.beside(At { row, head: None, col: Col::Var(c.smaller(col, last)) })
         };
         self.vectors(round).into_iter().map(of).collect()
@@ -110,7 +111,7 @@ impl<'c> Group<'_, '_, '_, 'c> {
                 let [token, panel, feature] = vector;
                 c.set_lanes(LANES);
                 let scale = self.norm.is_some().then(|| {
-                    let scale = c.load(f32, c.at(self.scales(), at.row * 4), 4);
+                    let scale = c.load(f32, c.at(self.scales(), (token + round * ROUND) * 4), 4);
                     c.splat(scale.into_float_value())
                 });
                 let piece = |i: usize| {
@@ -143,7 +144,8 @@ impl<'c> Group<'_, '_, '_, 'c> {
             None => [false, codes.encoding.is_row_wise()],
         };
         if of_rows {
-            let scale = self.contraction.parts.kernel.rows.scale(self.from, at.row)?;
+            let row = tile.source_of(c, at.row);
+            let scale = self.contraction.parts.kernel.rows.scale(self.from, row)?;
             sums.iter_mut().for_each(|sum| *sum = c.fmul(*sum, c.splat(scale)));
         }
         if of_weight {

@@ -109,12 +109,13 @@ impl<'c> Group<'_, '_, '_, 'c> {
         for &turn in turns {
             let turn = c.smaller(turn, last);
             let col = Col::Var(self.column(turn, vec16));
-            let row = |token: Int<'c>| c.smaller(token, self.shape.tokens - 1);
+            let [number, along] = self.coordinates(turn);
+            let tile = self.tile(number, c.int(0));
+            let row = |token: Int<'c>| tile.source(c, tile.inside(c, token));
             for &token in tokens {
                 all.push(rows.bits(self.from, At { row: row(token), head: None, col })?.into());
             }
             if self.row_groups() {
-                let [_, along] = self.coordinates(turn);
                 let scale = |&token: &Int<'c>| Ok(rows.group_of(self.from, row(token), along)?.scale().into());
                 all.extend(tokens.iter().map(scale).collect::<Result<Vec<Any>, Diagnostic>>()?);
             }

@@ -23,7 +23,7 @@ impl<'c> Group<'_, '_, '_, 'c> {
         let (c, shape) = (self.code(), self.shape);
         let shared = c.less(1, part.owners);
         let number = c.group() - part.owner;
-        let counter = c.at(self.workspace, self.of_team(part.number) * 4);
+        let counter = c.at(self.workspace, self.of_team(part.owner) * 4);
         c.when(c.equal(self.thread(), 0), || c.store(self.word(), c.int(0), 4));
         c.when(shared, || {
             self.store_partial(self.partial(part, number), sums, own);
@@ -71,7 +71,7 @@ impl<'c> Group<'_, '_, '_, 'c> {
     fn partial(&self, part: Part<'c>, number: Int<'c>) -> Ptr<'c> {
         let (c, shape) = (self.code(), self.shape);
         let group = part.owner + number;
-        let begin = group * shape.units() / shape.groups;
+        let begin = self.share.begin(group);
         let is_first = c.equal(begin / shape.length - part.number, 0);
         let which = c.pick_int(is_first, 0, 1);
         let place = self.of_team(group * 2 + which) * shape.partial_bytes();

@@ -1,5 +1,5 @@
 //! How a contraction is cut into tiles and slots, and what lies in local memory.
-use atomc_ir::Diagnostic;
+use atomc_ir::{Diagnostic, Layout};
 use atomc_ir::arch::GpuArch;
 
 use super::decoded::{self, Decoded};
@@ -33,6 +33,8 @@ pub const PITCH: usize = 80;
 pub const GROUPS: Number = Number { name: "groups", values: &[2, 4, 6, 8] };
 /// Fewest slots of a work-group, about; likewise.
 pub const LEAST: Number = Number { name: "least", values: &[2, 4, 8] };
+/// Most work-groups that share a tile of experts' rows.
+const SHARED: usize = 4;
 /// Bytes of local memory for barriers and what is small.
 const SMALL: usize = 4 << 10;
 
@@ -57,6 +59,10 @@ pub struct Shape {
     pub tiles: usize,
     pub length: usize,
     pub groups: usize,
+    /// Fewest slots of a work-group, where their number is known as the kernel runs.
+    pub least: usize,
+    /// Whether rows are experts'.
+    pub of_experts: bool,
     /// Slots of the ring, and stages of rows.
     pub slots: usize,
     pub stages: usize,
@@ -67,10 +73,14 @@ pub struct Shape {
 
 impl Shape {
     pub fn new(spec: &KernelSpec, arch: GpuArch, choice: &Choice) -> Result<Shape, Diagnostic> {
-        let Sizes { rows, depth, pieces, .. } = Sizes::of(spec.body)?;
+        let Sizes { rows, depth, pieces, experts, .. } = Sizes::of(spec.body)?;
         let (bytes, decoded, k_tile) = (Bytes::of(spec.body), Decoded::of(spec.body), Shape::k_tile(spec)?);
         let (simt, measured) = (arch.simt, launch::measured(arch)?.stream_k);
-        let (tokens, columns) = (spec.tokens, spec.tokens.next_multiple_of(TOKENS));
+        let tokens = match experts.map(|experts| experts.layout) {
+            Some(Layout::Grouped { tile, .. }) => tile,
+            _ => spec.tokens,
+        };
+        let columns = tokens.next_multiple_of(TOKENS);
         let panels = arch.memory.panels(rows / pieces);
         let teams = if decoded.is_some() { decoded::TEAMS } else { 1 };
         let (tiles, length) = (panels.div_ceil(teams * PANELS / pieces), depth / k_tile);
@@ -88,6 +98,8 @@ impl Shape {
             tiles,
             length,
             groups: 0,
+            least: length.div_ceil(SHARED - 1),
+            of_experts: experts.is_some(),
             slots: 0,
             stages,
             registers,
@@ -97,7 +109,7 @@ impl Shape {
         let groups = teams * choice.get(&GROUPS).unwrap_or(measured.groups);
         let least = choice.get(&LEAST).unwrap_or(measured.least);
         let most = (tiles * groups).min((tiles * length).div_ceil(least));
-        shape.groups = simt.chip.units.min(most);
+        shape.groups = if shape.of_experts { simt.chip.units } else { simt.chip.units.min(most) };
         Ok(shape)
     }
 
@@ -110,6 +122,7 @@ impl Shape {
         Ok(ROW / Bytes::of(spec.body).map_or(of_floats, |bytes| bytes.dtype).size())
     }
 
+    /// Slots of a matrix of the weight.
     pub fn units(&self) -> usize {
         self.tiles * self.length
     }
@@ -196,6 +209,9 @@ impl Shape {
 
     /// Most work-groups that have slots of one tile, two at least.
     pub fn sharing(&self) -> usize {
+        if self.of_experts {
+            return SHARED;
+        }
         let owners = |tile: usize| self.owner((tile + 1) * self.length - 1) - self.owner(tile * self.length) + 1;
         (0..self.tiles).map(owners).max().unwrap_or(1).max(2)
     }

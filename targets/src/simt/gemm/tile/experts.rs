@@ -8,19 +8,62 @@ use crate::row::unsupported;
 use crate::simt::experts::Grouping;
 use crate::simt::gemm::contract::Contraction;
 use crate::simt::launch;
+use crate::simt::machine::Gpu;
 use crate::{KernelSpec, Tasks};
 
 /// Rows of which a lane has the experts on their way together, where a wave looks for those of one.
 const TOGETHER: usize = 4;
 
-/// Tiles of blocks of an expert's rows, which were grouped before: a work-group for each, those of
-/// one block after the other.
-pub struct Blocks<'s, 'k, 'a, 'c> {
-    contraction: &'s Contraction<'k, 'a, 'c>,
-    size: TileSize,
+/// The blocks of experts' rows that a product is made of, as they were grouped before.
+#[derive(Clone, Copy)]
+pub struct ExpertBlocks<'c> {
     of: Grouping<'c>,
     from: Ptr<'c>,
     each: usize,
+}
+
+impl<'c> ExpertBlocks<'c> {
+    pub fn new(contraction: &Contraction<'_, '_, 'c>, spec: &KernelSpec) -> Result<ExpertBlocks<'c>, Diagnostic> {
+        let (of, from) = Grouping::of(contraction.matrix.c, &contraction.parts, spec)?;
+        Ok(ExpertBlocks { of, from, each: contraction.parts.rows_of_x()? })
+    }
+
+    /// The most blocks of a step.
+    pub fn most(&self, c: &Gpu<'c>) -> Int<'c> {
+        self.of.blocks(c)
+    }
+
+    /// The expert of a block; below zero if it has none.
+    pub fn expert(&self, c: &Gpu<'c>, block: Int<'c>) -> Int<'c> {
+        self.of.block((c, self.from), block).0
+    }
+
+    /// The tile of a block and some panels from one on.
+    pub fn tile(&self, c: &Gpu<'c>, block: Int<'c>, panel: Int<'c>) -> Tile<'c> {
+        let (expert, list) = self.of.block((c, self.from), block);
+        Tile::of_expert(panel, expert, list, self.of.tile, self.each)
+    }
+
+    /// Finishes the panels of a block's rows, by so many threads, if these have no expert.
+    pub fn finish_without(
+        &self,
+        contraction: &Contraction<'_, '_, 'c>,
+        threads: usize,
+        block: Int<'c>,
+        panels: (Int<'c>, usize),
+    ) -> Result<(), Diagnostic> {
+        let c = contraction.matrix.c;
+        let (expert, list) = self.of.block((c, self.from), block);
+        let row = |i: Int<'c>| c.load_made_index(list, i);
+        self.of.when_none(c, expert, || contraction.finish_zeros(threads, panels, self.of.tile, row))
+    }
+}
+
+/// Tiles of blocks of experts' rows: a work-group for each, those of one block after the other.
+pub struct Blocks<'s, 'k, 'a, 'c> {
+    contraction: &'s Contraction<'k, 'a, 'c>,
+    size: TileSize,
+    blocks: ExpertBlocks<'c>,
 }
 
 impl<'s, 'k, 'a, 'c> Blocks<'s, 'k, 'a, 'c> {
@@ -29,8 +72,7 @@ impl<'s, 'k, 'a, 'c> Blocks<'s, 'k, 'a, 'c> {
         size: TileSize,
         spec: &KernelSpec,
     ) -> Result<Blocks<'s, 'k, 'a, 'c>, Diagnostic> {
-        let (of, from) = Grouping::of(contraction.matrix.c, &contraction.parts, spec)?;
-        Ok(Blocks { contraction, size, of, from, each: contraction.parts.rows_of_x()? })
+        Ok(Blocks { contraction, size, blocks: ExpertBlocks::new(contraction, spec)? })
     }
 
     /// Tiles along the features.
@@ -40,18 +82,17 @@ impl<'s, 'k, 'a, 'c> Blocks<'s, 'k, 'a, 'c> {
 
     /// `body` for the work-group's tile, if it has one. Rows that have no expert are finished here.
     pub fn with_tile(&self, body: impl FnOnce(Tile<'c>) -> Result<(), Diagnostic>) -> Result<(), Diagnostic> {
-        let (c, across, TileSize { panels, columns, threads }) = (self.contraction.matrix.c, self.across(), self.size);
+        let (c, across, TileSize { panels, threads, .. }) = (self.contraction.matrix.c, self.across(), self.size);
         let (panel, block) = (c.group() % across * panels, c.uniform(c.group() / across));
-        let without = |row: &dyn Fn(Int<'c>) -> Int<'c>| {
-            self.contraction.finish_zeros(threads, (panel, panels), self.of.tile, row)
-        };
-        self.of.of_block((c, self.from), block, without, |expert, list| {
-            body(Tile::of_expert(panel, expert, list, columns, self.each))
+        c.when(c.less(block, self.blocks.most(c)), || {
+            let rest = self.blocks.finish_without(self.contraction, threads, block, (panel, panels));
+            let tile = self.blocks.tile(c, block, panel);
+            rest.and(c.when(c.less(0, self.blocks.expert(c, block) + 1), || body(tile)))
         })
     }
 
     pub fn tasks(&self) -> Tasks {
-        self.of.tasks(self.contraction.parts.choices(), self.across())
+        self.blocks.of.tasks(self.contraction.parts.choices(), self.across())
     }
 }
 

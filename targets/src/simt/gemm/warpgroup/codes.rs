@@ -52,9 +52,9 @@ impl Operands {
     pub fn check(&self, body: &Graph, padded_depth: usize) -> Result<(), WhyNot> {
         let Some(encoding) = Encoding::of(body) else { return Ok(()) };
         let product = body.ids().find(|&id| body.op(id).is_contraction());
-        let plain = product.is_some_and(|id| matches!(body.op(id), Op::Linear { .. }));
+        let plain = product.is_some_and(|id| matches!(body.op(id), Op::Linear { .. } | Op::Grouped { .. }));
         let refused = |is: bool, why: &str| if is { Err(encoding.refused(why)) } else { Ok(()) };
-        refused(!plain, "experts and heads have products of their own")?;
+        refused(!plain, "heads have products of their own")?;
         if let Operands::Bytes(bytes) = self {
             return bytes.check(STRETCH);
         }

@@ -65,7 +65,8 @@ impl<'f, 't, 'k, 'a, 'c> Epilogue<'f, 't, 'k, 'a, 'c> {
     /// The same place, if it is one of the result's, or another.
     fn inside(&self, at: At<'c>) -> At<'c> {
         let (c, padded) = (self.group.code(), self.padded());
-        let at = At { row: self.group.tokens.map_or(at.row, |tokens| c.smaller(at.row, tokens - 1)), ..at };
+        let row = self.group.tokens.map_or(at.row, |tokens| c.smaller(at.row, tokens - 1));
+        let at = At { row: if self.tile.is_listed() { c.larger(row, 0) } else { row }, ..at };
         match at.col {
             Col::Var(col) if !padded.is_multiple_of(self.group.shape.features) => {
                 At { col: Col::Var(c.smaller(col, padded - LANES)), ..at }

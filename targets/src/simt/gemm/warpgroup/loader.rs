@@ -1,13 +1,18 @@
 //! The loaders: one lane asks for tiles of both operands by tensor maps, K tile by K tile; or for
 //! rows alone, while all lanes of the producer decode the weight.
 use super::Group;
-use super::shape::{BLOCK, EIGHT, PRODUCERS, TOKENS};
+use super::scheduler::Tiles;
+use super::shape::{BLOCK, EIGHT, PRODUCERS, STRETCH, TOKENS};
 use crate::code::{Int, Ptr};
 use crate::simt::gemm::codes::Codes;
 use crate::simt::gemm::codes_to_lds::{self, Blocks, CodesLoader, in_registers, registers};
 use crate::simt::gemm::contract::Panel;
 use crate::simt::gemm::tile::Tile;
+use crate::simt::machine::fragment::VEC16;
 use crate::simt::machine::warpgroup::{MAP, TensorMap};
+
+/// K tiles whose rows are on their way, beside those that consumers know of.
+const BEHIND: usize = 2;
 
 impl<'c> Group<'_, '_, '_, 'c> {
     pub(super) fn make_maps(&self) {
@@ -17,7 +22,9 @@ impl<'c> Group<'_, '_, '_, 'c> {
             if self.decoded().is_none() {
                 self.make_weight_map();
             }
-            self.make_row_map();
+            if !self.shape.gathers {
+                self.make_row_map();
+            }
         });
         c.meet_in_wave();
     }
@@ -25,7 +32,9 @@ impl<'c> Group<'_, '_, '_, 'c> {
     fn make_weight_map(&self) {
         let (c, w, shape) = (self.code(), &self.contraction.parts.w, self.shape);
         let (size, panel) = (w.ty.dtype.size(), c.arch.memory.panel);
-        let all = c.arch.memory.padded(w.ty.shape.0[0].fixed().unwrap_or(0));
+        let sizes: Vec<usize> = w.ty.shape.0.iter().map(|dim| dim.fixed().unwrap_or(0)).collect();
+        let (matrices, rows) = (&sizes[..sizes.len() - 2], sizes[sizes.len() - 2]);
+        let all = matrices.iter().product::<usize>() * c.arch.memory.padded(rows);
         let dims = [
             (BLOCK / size, 0, BLOCK / size),
             (w.stride * size / 16, panel * 16, 8),
@@ -48,36 +57,102 @@ impl<'c> Group<'_, '_, '_, 'c> {
 
     pub(super) fn place_maps(&self) {
         let c = self.code();
-        let first = usize::from(self.decoded().is_some());
-        (first..2).for_each(|i| c.place_map(c.at(self.placed, i * MAP), self.map(i)));
+        let (first, end) = (usize::from(self.decoded().is_some()), if self.shape.gathers { 1 } else { 2 });
+        (first..end).for_each(|i| c.place_map(c.at(self.placed, i * MAP), self.map(i)));
     }
 
-    /// Asks for all stretches of a tile, from a turn on.
+    /// Asks for all K tiles of a tile, the first of which has this index.
     pub(super) fn produce(&self, tile: Tile<'c>, first: Int<'c>) {
         let (c, shape) = (self.code(), self.shape);
         let [weight, all] = shape.stage();
         c.repeat(0, shape.count, 1, |i| {
-            let turn = first + i;
-            let (full, to) = (self.stages.full(turn), self.stages.at(turn));
-            self.stages.wait_empty(c, turn);
+            let index = first + i;
+            let (full, to) = (self.stages.full(index), self.stages.at(index));
+            self.stages.wait_empty(c, index);
             c.expect_bytes(c.always(), full, all);
-            for (piece, start) in self.contraction.parts.starts().enumerate() {
-                let panel = (tile.feature() + start) / c.arch.memory.panel;
-                let to = to + piece * shape.features / 8 * EIGHT;
-                c.copy_box(to, self.placed, &[c.int(0), i * 8, c.int(0), panel], full);
-            }
+            self.copy_weight(tile, i, to, full);
             self.copy_rows(tile, i, to + weight, full);
         });
     }
 
+    /// Asks for the weight's part of a K tile.
+    fn copy_weight(&self, tile: Tile<'c>, k_tile: Int<'c>, to: Int<'c>, full: Int<'c>) {
+        let (c, shape) = (self.code(), self.shape);
+        for (piece, start) in self.contraction.parts.starts().enumerate() {
+            let panel = tile.weight_of(self.contraction, [tile.panel(), c.int(start / c.arch.memory.panel)]);
+            let to = to + piece * shape.features / 8 * EIGHT;
+            c.copy_box(to, self.placed, &[c.int(0), k_tile * 8, c.int(0), panel.number], full);
+        }
+    }
+
     fn copy_rows(&self, tile: Tile<'c>, k_tile: Int<'c>, to: Int<'c>, full: Int<'c>) {
-        let rows = self.code().at(self.placed, MAP);
-        let c = self.code();
+        let (c, rows) = (self.code(), self.code().at(self.placed, MAP));
         c.copy_box(to, rows, &[k_tile * self.shape.stretch, tile.first_source(c, c.int(0))], full);
     }
 
-    /// The same where all lanes decode the weight, and the one that copies asks for rows. Codes of
-    /// the next K tile are under way while those of one are decoded.
+    /// Asks for all K tiles of all tiles, whose rows come from anywhere: one lane asks for boxes of
+    /// the weight, and all for 16 bytes of each of some rows. Consumers are told of a K tile's rows
+    /// when those of [`BEHIND`] more are on their way.
+    pub(super) fn produce_gathered(&self, tiles: Tiles<'c>, copies: Int<'c>) {
+        let (c, shape) = (self.code(), self.shape);
+        let [weight, _] = shape.stage();
+        let ((), end) = self.each_tile(tiles, |tile, first| {
+            let rows = self.gathered_rows(tile);
+            c.repeat(0, shape.count, 1, |i| {
+                let index = first + i;
+                let (full, to) = (self.stages.full(index), self.stages.at(index));
+                self.stages.wait_empty(c, index);
+                c.when(copies, || {
+                    c.expect_bytes(c.always(), full, weight);
+                    self.copy_weight(tile, i, to, full);
+                });
+                self.gather(&rows, i, to + weight);
+                c.end_copies();
+                self.tell_of(index - BEHIND, BEHIND);
+            });
+        });
+        for behind in (0..BEHIND).rev() {
+            self.tell_of(end - (behind + 1), behind);
+        }
+    }
+
+    /// Tells consumers of a K tile, if there is one of this index: of the groups of copies that the
+    /// lane has asked for, all but the last so many have come.
+    fn tell_of(&self, index: Int<'c>, pending: usize) {
+        let c = self.code();
+        c.await_copies(pending);
+        c.show_to_products();
+        c.meet_in_wave();
+        let tells = c.equal(c.lane_index(), 0) & c.less(0, index + 1);
+        c.arrive(tells, self.stages.full(index));
+    }
+
+    /// Where the thread's vectors of a tile's rows begin, and where they go in a stage.
+    fn gathered_rows(&self, tile: Tile<'c>) -> Vec<(Ptr<'c>, Int<'c>)> {
+        let (c, x) = (self.code(), self.x);
+        let size = self.shape.operands.dtype(self.contraction.matrix.dtype).size();
+        let thread = c.thread() % PRODUCERS;
+        let vec16s = STRETCH / VEC16;
+        let (vec16, first) = (thread % vec16s, thread / vec16s);
+        let of_row = |i: usize| {
+            let row = first + i * (PRODUCERS / vec16s);
+            let source = c.to_i64(tile.source(c, row));
+            let from = c.at(c.at(x.ptr, source * (x.stride * size)), vec16 * VEC16);
+            (from, row * STRETCH + (vec16 ^ (row % 8)) * VEC16)
+        };
+        (0..TOKENS * vec16s / PRODUCERS).map(of_row).collect()
+    }
+
+    /// Asks for the thread's vectors of a K tile's rows.
+    fn gather(&self, rows: &[(Ptr<'c>, Int<'c>)], k_tile: Int<'c>, to: Int<'c>) {
+        let c = self.code();
+        for &(from, place) in rows {
+            c.copy_vec16(to + place, c.at(from, k_tile * STRETCH));
+        }
+    }
+
+    /// As [`Group::produce`], where all lanes decode the weight. Quantised values of the next K
+    /// tile are under way while those of one are decoded.
     pub(super) fn produce_decoded(&self, tile: Tile<'c>, first: Int<'c>, codes: &Codes<'c>, copies: Int<'c>) {
         let (c, shape) = (self.code(), self.shape);
         let [weight, all] = shape.stage();
@@ -94,17 +169,26 @@ impl<'c> Group<'_, '_, '_, 'c> {
         let loader = CodesLoader::new(c, codes, dtype, decoded, thread, panel);
         let leads = c.equal(c.lane_index(), 0);
         let before = loader.load(c.int(0));
+        let rows = if shape.gathers { self.gathered_rows(tile) } else { vec![] };
         c.for_each((0, shape.count, 1), &registers(&before), |i, carried| {
-            let turn = first + i;
-            let (full, to) = (self.stages.full(turn), self.stages.at(turn));
+            let index = first + i;
+            let (full, to) = (self.stages.full(index), self.stages.at(index));
             let next = loader.load(c.smaller(i + 1, shape.count - 1));
             c.keep_order();
-            self.stages.wait_empty(c, turn);
-            c.when(copies, || {
-                c.expect_bytes(c.always(), full, all - weight);
-                self.copy_rows(tile, i, to + weight, full);
-            });
+            self.stages.wait_empty(c, index);
+            if shape.gathers {
+                self.gather(&rows, i, to + weight);
+                c.end_copies();
+            } else {
+                c.when(copies, || {
+                    c.expect_bytes(c.always(), full, all - weight);
+                    self.copy_rows(tile, i, to + weight, full);
+                });
+            }
             loader.put(c.at_address(to), &in_registers(c, &before, carried));
+            if shape.gathers {
+                c.await_copies(0);
+            }
             c.show_to_products();
             c.meet_in_wave();
             c.arrive(leads, full);

@@ -12,6 +12,24 @@ use crate::simt::machine::warpgroup::TileForm;
 impl<'c> Group<'_, '_, '_, 'c> {
     /// Makes a tile of what comes from a turn on.
     pub(super) fn consume(&self, tile: Tile<'c>, first: Int<'c>) -> Result<(), Diagnostic> {
+        if self.shape.gathers { self.consume_half(tile, first) } else { self.consume_rows(tile, first) }
+    }
+
+    /// The same of a tile that may have no rows for this group of waves.
+    fn consume_half(&self, tile: Tile<'c>, first: Int<'c>) -> Result<(), Diagnostic> {
+        let c = self.code();
+        let row = c.uniform(tile.row(c, c.wave_index() / 4 * GROUP_TOKENS));
+        let has_rows = c.less(0, row + 1);
+        c.when(!has_rows, || {
+            c.repeat(0, self.shape.count, 1, |i| {
+                self.stages.wait_full(c, first + i);
+                self.stages.release(c, self.is_leader(), first + i);
+            });
+        });
+        c.when(has_rows, || self.consume_rows(tile, first))
+    }
+
+    fn consume_rows(&self, tile: Tile<'c>, first: Int<'c>) -> Result<(), Diagnostic> {
         let (c, shape) = (self.code(), self.shape);
         if let Some(scales) = self.codes.as_ref().filter(|_| shape.operands.scales_each_tile()) {
             let sums = self.scaled_sums(tile, first, scales)?;

@@ -1,21 +1,85 @@
 //! The tile scheduler: a work-group stays, and makes one tile after the other.
+use atomc_ir::Diagnostic;
+
 use super::Group;
-use super::shape::TOKENS;
+use super::shape::{CONSUMERS, TOKENS};
+use crate::KernelSpec;
 use crate::code::Int;
+use crate::simt::gemm::contract::Contraction;
 use crate::simt::gemm::tile::Tile;
+use crate::simt::gemm::tile::experts::ExpertBlocks;
+use crate::simt::launch::{Kernel, step_size};
+
+/// Which tiles there are.
+#[derive(Clone, Copy)]
+pub enum Tiles<'c> {
+    /// Those of all rows of a step: so many times [`TOKENS`].
+    OfRows(Int<'c>),
+    /// Those of blocks of experts' rows.
+    OfExperts(ExpertBlocks<'c>),
+}
+
+impl<'c> Tiles<'c> {
+    pub fn new(
+        contraction: &Contraction<'_, '_, 'c>,
+        kernel: &Kernel<'_, 'c>,
+        spec: &KernelSpec,
+    ) -> Result<Tiles<'c>, Diagnostic> {
+        if contraction.parts.experts().is_some() {
+            return Ok(Tiles::OfExperts(ExpertBlocks::new(contraction, spec)?));
+        }
+        let c = contraction.matrix.c;
+        Ok(Tiles::OfRows((step_size(c, spec, kernel.by_rows) + (TOKENS - 1)) / TOKENS))
+    }
+}
 
 impl<'c> Group<'_, '_, '_, 'c> {
-    /// `body` for each tile of this work-group, with the pipeline's index of its first K tile.
+    /// `body` for each tile of this work-group, with the pipeline's index of its first K tile. Says
+    /// which index is behind the last.
+    pub(super) fn each_tile<R>(&self, tiles: Tiles<'c>, body: impl FnOnce(Tile<'c>, Int<'c>) -> R) -> (R, Int<'c>) {
+        match tiles {
+            Tiles::OfRows(times) => self.each_of_rows(times, body),
+            Tiles::OfExperts(blocks) => self.each_of_experts(blocks, body),
+        }
+    }
+
     /// Tiles of the same features are made at the same time, so that weights are read once.
-    pub(super) fn each_tile(&self, times: Int<'c>, body: impl FnOnce(Tile<'c>, Int<'c>)) {
+    fn each_of_rows<R>(&self, times: Int<'c>, body: impl FnOnce(Tile<'c>, Int<'c>) -> R) -> (R, Int<'c>) {
         let c = self.code();
         let tiles = times * self.shape.across;
-        c.for_each((c.group(), tiles, self.shape.groups), &[c.int(0).into()], |number, index| {
+        let mut made = None;
+        let end = c.for_each((c.group(), tiles, self.shape.groups), &[c.int(0).into()], |number, index| {
             let index = c.as_int(index[0]);
             let column = number / times;
             let token = (number - column * times) * TOKENS;
-            body(Tile::from_row(column * (self.shape.features / 16), token, TOKENS), index);
+            made = Some(body(Tile::from_row(column * self.shape.tile_panels(), token, TOKENS), index));
             vec![(index + self.shape.count).into()]
         });
+        (made.expect("a body that was built"), c.as_int(end[0]))
+    }
+
+    /// Tiles of the same block are made at the same time, and then those of the same expert.
+    fn each_of_experts<R>(&self, blocks: ExpertBlocks<'c>, body: impl FnOnce(Tile<'c>, Int<'c>) -> R) -> (R, Int<'c>) {
+        let (c, across) = (self.code(), self.shape.across);
+        let tiles = blocks.most(c) * across;
+        let mut made = None;
+        let end = c.for_each((c.group(), tiles, self.shape.groups), &[c.int(0).into()], |number, index| {
+            let index = c.as_int(index[0]);
+            let (block, panel) = (number / across, number % across * self.shape.tile_panels());
+            let has_expert = c.less(0, blocks.expert(c, block) + 1);
+            made = Some(c.when(has_expert, || body(blocks.tile(c, block, panel), index)));
+            vec![c.pick_int(has_expert, index + self.shape.count, index).into()]
+        });
+        (made.expect("a body that was built"), c.as_int(end[0]))
+    }
+
+    /// Finishes rows that have no expert, by the threads that multiply.
+    pub(super) fn finish_without_expert(&self, tiles: Tiles<'c>) -> Result<(), Diagnostic> {
+        let Tiles::OfExperts(blocks) = tiles else { return Ok(()) };
+        let (c, across, panels) = (self.code(), self.shape.across, self.shape.tile_panels());
+        c.repeat(c.group(), blocks.most(c) * across, self.shape.groups, |number| {
+            let (block, panel) = (number / across, number % across * panels);
+            blocks.finish_without(self.contraction, CONSUMERS, block, (panel, panels))
+        })
     }
 }

@@ -1,6 +1,7 @@
 //! How a contraction is cut into tiles and stretches, and what lies in local memory.
-use atomc_ir::Diagnostic;
+use atomc_ir::{Diagnostic, Layout};
 use atomc_ir::arch::GpuArch;
+use atomc_ir::layout::Groups;
 
 use super::codes::Operands;
 use crate::KernelSpec;
@@ -25,6 +26,8 @@ pub const THREADS: usize = CONSUMERS + 128;
 pub const PRODUCERS: usize = THREADS - CONSUMERS;
 /// Registers of a thread that copies, and of one that multiplies.
 const COPIES: [usize; 2] = [40, 232];
+/// The same where rows are gathered.
+const GATHERS: [usize; 2] = [56, 224];
 /// The same where threads that copy also decode.
 const DECODES: [usize; 2] = [104, 200];
 /// Bytes of a row in a stretch, and how many products a stretch takes, each of 32 bytes.
@@ -51,6 +54,8 @@ pub struct Shape {
     pub pieces: usize,
     /// How operands are multiplied.
     pub operands: Operands,
+    /// Whether rows are an expert's, and come from anywhere.
+    pub gathers: bool,
     /// Columns of a stretch.
     pub stretch: usize,
     /// Stretches along the weight, and how many fit local memory at once.
@@ -69,12 +74,18 @@ pub fn possible(pieces: usize, operands: Operands) -> impl Iterator<Item = usize
 
 impl Shape {
     pub fn new(spec: &KernelSpec, arch: GpuArch, choice: &Choice) -> Result<Shape, Diagnostic> {
-        let Sizes { dtype, rows: all, depth, pieces, .. } = Sizes::of(spec.body)?;
+        let Sizes { dtype, rows: all, depth, pieces, experts, .. } = Sizes::of(spec.body)?;
         let operands = Operands::of(spec.body);
         let stretch = STRETCH / operands.dtype(dtype).size();
         let (unit, width) = (&arch.simt.unit, arch.memory.padded(all / pieces));
         let across = |rows: usize| width.div_ceil(rows / pieces);
-        let (tiles, units) = (|rows: usize| spec.tokens.div_ceil(TOKENS) * across(rows), arch.simt.chip.units);
+        let blocks = match experts.map(|experts| (experts.layout, experts.choices)) {
+            Some((Layout::Grouped { experts, tile }, choices)) => {
+                Groups { experts, tile, pairs: spec.tokens * choices }.blocks()
+            }
+            _ => spec.tokens.div_ceil(TOKENS),
+        };
+        let (tiles, units) = (|rows: usize| blocks * across(rows), arch.simt.chip.units);
         let cost = launch::measured(arch)?.tile_cost;
         let best = possible(pieces, operands).min_by_key(|&rows| tiles(rows).div_ceil(units) * (rows + cost));
         let rows = choice.get(&TILE).or(best).ok_or_else(|| unsupported(format!("{pieces} pieces in a tile")))?;
@@ -84,6 +95,7 @@ impl Shape {
             features: rows / pieces,
             pieces,
             operands,
+            gathers: experts.is_some(),
             stretch,
             count: arch.memory.padded(depth).div_ceil(stretch),
             stages: room / ((rows + TOKENS) * STRETCH),
@@ -94,7 +106,16 @@ impl Shape {
 
     /// Registers of a producer's thread, and of a consumer's.
     pub fn registers(&self) -> [usize; 2] {
-        if matches!(self.operands, Operands::Decoded) { DECODES } else { COPIES }
+        match self.operands {
+            Operands::Decoded => DECODES,
+            _ if self.gathers => GATHERS,
+            _ => COPIES,
+        }
+    }
+
+    /// Panels of the result in a tile.
+    pub fn tile_panels(&self) -> usize {
+        self.features / 16
     }
 
     /// Bytes of a stretch of the weight, and of both operands.
