@@ -27,6 +27,9 @@ const DEFAULT_PROMPT: usize = 512;
 /// median needs.
 const MOST: usize = 1 << 16;
 
+/// From the token that one sequence decodes to that of the next: a prime.
+const APART: usize = 7919;
+
 /// Measure prefill and decode
 #[derive(clap::Args)]
 #[command(after_help = "\
@@ -230,8 +233,12 @@ fn decode(engine: &mut Engine, ids: &[u32], batch: usize, args: &Args) -> Result
     for _ in 0..batch {
         sequences.push(prefill(engine, ids)?.0);
     }
-    let requests: Vec<Request> =
-        sequences.iter().map(|&sequence| Request { sequence, tokens: &ids[..1], logits: Want::Last }).collect();
+    // Other tokens for each sequence, which routers send to other experts.
+    let vocab = engine.model().vocab;
+    let tokens: Vec<u32> = (0..batch).map(|i| ((i + 1) * APART % vocab) as u32).collect();
+    let requests: Vec<Request> = (sequences.iter().zip(&tokens))
+        .map(|(&sequence, token)| Request { sequence, tokens: std::slice::from_ref(token), logits: Want::Last })
+        .collect();
     let mut times = Vec::with_capacity(args.steps);
     for _ in 0..args.steps {
         let start = Instant::now();

@@ -5,11 +5,15 @@ use atomc_artifact::manifest::DType;
 
 const STD: f32 = 0.02;
 
+/// The same of embeddings: what a token is outweighs what layers add to it, so that routers, which
+/// see it behind a norm, send tokens to experts evenly and each to others.
+const EMBEDDING_STD: f32 = 20.0;
+
 /// Scales of codes are between this and half of it, so that weights of them are small.
 const SCALE: f32 = 1.0 / 1024.0;
 
 /// A source that makes up every tensor: about normal with a standard deviation of 0.02, around 1
-/// for the weights of norms and around 0 for all others; codes and words of them are any bits that
+/// for the weights of norms and around 0 for all others, and of 20 for embeddings; codes and words of them are any bits that
 /// are numbers, and scales small. The values depend on the seed, the tensor's name and the place in
 /// it, on nothing else.
 #[derive(Clone, Copy, Debug)]
@@ -23,6 +27,7 @@ pub struct Random {
 pub struct Stream {
     key: u64,
     mean: f32,
+    std: f32,
     scale: bool,
 }
 
@@ -35,7 +40,8 @@ impl Source for Random {
             .fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3));
         let scale = name.rsplit('.').next().is_some_and(|last| last.contains("scale"));
         let mean = if norm { 1.0 } else { 0.0 };
-        Ok(Tensor::Random(Stream { key: mix(hash ^ mix(self.seed)), mean, scale }))
+        let std = if name.contains("embed") { EMBEDDING_STD } else { STD };
+        Ok(Tensor::Random(Stream { key: mix(hash ^ mix(self.seed)), mean, std, scale }))
     }
 
     fn names(&self) -> Vec<&str> {
@@ -53,7 +59,7 @@ impl Stream {
             return self.scale(index);
         }
         let sum = (bits & 0xffff) + (bits >> 16 & 0xffff) + (bits >> 32 & 0xffff) + (bits >> 48);
-        let scale = STD * 1.732_050_8 / 65536.0;
+        let scale = self.std * 1.732_050_8 / 65536.0;
         (sum as i32 - 131_070) as f32 * scale + self.mean
     }
 

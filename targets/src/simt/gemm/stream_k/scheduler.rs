@@ -55,7 +55,8 @@ impl<'c> Share<'c> {
 
     fn of(c: &Gpu<'c>, [units, groups]: [Int<'c>; 2], blocks: Option<ExpertBlocks<'c>>) -> Share<'c> {
         let bound = |group: Int<'c>| group * units / groups;
-        let [begin, end] = [c.group(), c.group() + 1].map(|group| c.smaller(bound(group), units));
+        let inside = |slot: Int<'c>| if blocks.is_some() { c.smaller(slot, units) } else { slot };
+        let [begin, end] = [c.group(), c.group() + 1].map(|group| inside(bound(group)));
         Share { units, groups, begin, end, blocks }
     }
 
