@@ -538,16 +538,7 @@ pub(crate) fn linear<S: Real>(args: &[&Val<S>], cx: Cx, _: &DType, block: &Optio
     if let Some(block) = block {
         w = Cow::Owned(dequantised(&w, *block, args[2].float()?, args.get(3).map(|zero| zero.float()).transpose()?));
     }
-    let made = |a: &[S]| {
-        let mut all = products(a, &w.data, block.is_some());
-        if cx.coarse {
-            all.iter_mut()
-                .zip(w.data.chunks_exact(a.len()))
-                .for_each(|(v, b)| *v = v.coarse(largest_of(a, b), a.len()));
-        }
-        all
-    };
-    let data = x.rows().flat_map(made).collect();
+    let data = x.rows().flat_map(|a| products(a, &w.data, block.is_some(), cx.coarse)).collect();
     one(vec![x.shape[0], w.shape[0]], data)
 }
 
@@ -558,7 +549,7 @@ fn sums_may_be_coarse(graph: &Graph, op: &Op, operands: &[Value]) -> bool {
         let t = graph.ty(v).as_tensor();
         t.is_some_and(|t| t.dtype == DType::F8E4M3 && scaled == matches!(t.layout, Layout::Scaled(_)))
     };
-    matches!(op, Op::Linear { .. }) && is(operands[0], true) && is(operands[1], false)
+    matches!(op, Op::Linear { .. } | Op::Grouped { .. }) && is(operands[0], true) && is(operands[1], false)
 }
 
 /// The largest of the products and of their sums, one after the other.
@@ -573,13 +564,16 @@ fn largest_of<S: Real>(a: &[S], b: &[S]) -> f64 {
 
 /// A row times each row of a weight. What codes mean may be rounded to the type of the row, which
 /// elements of floats have already.
-fn products<S: Real>(row: &[S], w: &[S], codes: bool) -> Vec<S> {
+fn products<S: Real>(row: &[S], w: &[S], codes: bool, coarse: bool) -> Vec<S> {
     let element = |a: S, b: S| if codes { b.narrowed_to(a) } else { b };
-    let dot = |b: &[S]| row.iter().zip(b).fold(S::of(0.0), |s, (&a, &b)| s.add(a.mul(element(a, b))));
+    let dot = |b: &[S]| {
+        let sum = row.iter().zip(b).fold(S::of(0.0), |s, (&a, &b)| s.add(a.mul(element(a, b))));
+        if coarse { sum.coarse(largest_of(row, b), row.len()) } else { sum }
+    };
     w.chunks_exact(row.len()).map(dot).collect()
 }
 
-pub(crate) fn grouped<S: Real>(args: &[&Val<S>], _: Cx, _: &DType, block: &Option<Block>) -> Results<S> {
+pub(crate) fn grouped<S: Real>(args: &[&Val<S>], cx: Cx, _: &DType, block: &Option<Block>) -> Results<S> {
     let (x, w, experts) = (args[0].float()?, args[1].float()?, args[2].int()?);
     let more: Vec<&Tensor<S>> = args[3..].iter().map(|v| v.float()).collect::<Result<_, _>>()?;
     let &[count, height, cols] = &w.shape[..] else { return Err("w has no three axes".into()) };
@@ -605,7 +599,7 @@ pub(crate) fn grouped<S: Real>(args: &[&Val<S>], _: Cx, _: &DType, block: &Optio
                 dequantised(&of(w, expert), *block, &of(more[0], expert), zero.as_ref())
             }
         });
-        data.extend(products(&x.data[pair / each * cols..][..cols], &own.data, block.is_some()));
+        data.extend(products(&x.data[pair / each * cols..][..cols], &own.data, block.is_some(), cx.coarse));
     }
     one(vec![experts.len(), height], data)
 }

@@ -42,9 +42,14 @@ impl<'c> Grouping<'c> {
 
     /// The expert of a block, below zero if it has none, and the list of its rows.
     pub fn block(&self, (c, from): (&Gpu<'c>, Ptr<'c>), block: Int<'c>) -> (Int<'c>, Ptr<'c>) {
-        let [experts, rows] = self.parts(c);
-        let expert = c.uniform(c.load_made_index(from, experts + block));
-        (expert, c.at(from, (rows + block * self.tile) * 4))
+        let [_, rows] = self.parts(c);
+        (c.uniform(self.expert((c, from), block)), c.at(from, (rows + block * self.tile) * 4))
+    }
+
+    /// The expert of a block, perhaps another for each lane.
+    pub fn expert(&self, (c, from): (&Gpu<'c>, Ptr<'c>), block: Int<'c>) -> Int<'c> {
+        let [experts, _] = self.parts(c);
+        c.load_made_index(from, experts + block)
     }
 
     /// `body` where a block has rows without an expert.

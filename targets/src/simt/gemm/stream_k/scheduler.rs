@@ -44,8 +44,7 @@ impl<'c> Share<'c> {
         let (lanes, most) = (c.simt.wave, blocks.most(c));
         let count = c.for_each((0, most, lanes), &[c.int(0).into()], |first, count| {
             let block = first + c.lane_index();
-            let expert = blocks.expert(c, c.smaller(block, most - 1));
-            let is = c.less(block, most) & c.less(0, expert + 1);
+            let is = c.less(block, most) & blocks.has_expert(c, c.smaller(block, most - 1));
             vec![(c.as_int(count[0]) + c.count_lanes(is, c.int(lanes))).into()]
         });
         let units = c.as_int(count[0]) * shape.units();

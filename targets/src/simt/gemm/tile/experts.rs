@@ -33,9 +33,9 @@ impl<'c> ExpertBlocks<'c> {
         self.of.blocks(c)
     }
 
-    /// The expert of a block; below zero if it has none.
-    pub fn expert(&self, c: &Gpu<'c>, block: Int<'c>) -> Int<'c> {
-        self.of.block((c, self.from), block).0
+    /// Whether a block, perhaps another for each lane, has an expert.
+    pub fn has_expert(&self, c: &Gpu<'c>, block: Int<'c>) -> Int<'c> {
+        c.less(0, self.of.expert((c, self.from), block) + 1)
     }
 
     /// The tile of a block and some panels from one on.
@@ -87,7 +87,7 @@ impl<'s, 'k, 'a, 'c> Blocks<'s, 'k, 'a, 'c> {
         c.when(c.less(block, self.blocks.most(c)), || {
             let rest = self.blocks.finish_without(self.contraction, threads, block, (panel, panels));
             let tile = self.blocks.tile(c, block, panel);
-            rest.and(c.when(c.less(0, self.blocks.expert(c, block) + 1), || body(tile)))
+            rest.and(c.when(self.blocks.has_expert(c, block), || body(tile)))
         })
     }
 

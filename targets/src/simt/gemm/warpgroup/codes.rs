@@ -142,12 +142,18 @@ impl<'c> Scales<'c> {
     }
 
     /// The scales of some features, piece by piece, where a row of the weight has one.
-    pub(super) fn of_features(&self, group: &Group<'_, '_, '_, 'c>, col: Int<'c>, lanes: usize) -> Vec<Vector<'c>> {
+    pub(super) fn of_features(
+        &self,
+        group: &Group<'_, '_, '_, 'c>,
+        tile: Tile<'c>,
+        col: Int<'c>,
+        lanes: usize,
+    ) -> Vec<Vector<'c>> {
         if !self.codes.encoding.is_row_wise() {
             return vec![];
         }
         let c = group.code();
-        let panels = group.contraction.panels_of(col / 16, None);
+        let panels = tile.weights_of(group.contraction, col / 16);
         panels.into_iter().map(|panel| self.codes.scales(c, (panel, col % 16), lanes, None)).collect()
     }
 

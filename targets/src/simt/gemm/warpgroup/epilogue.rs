@@ -89,7 +89,7 @@ impl<'f, 't, 'k, 'a, 'c> Epilogue<'f, 't, 'k, 'a, 'c> {
             c.set_lanes(LANES);
             let scales = self.group.codes.as_ref().map(|codes| {
                 let col = contraction_column(self.inside(self.at(round, 0)));
-                codes.of_features(self.group, col, LANES)
+                codes.of_features(self.group, self.tile, col, LANES)
             });
             for (part, beside) in beside.iter().enumerate() {
                 let mut sums: Vec<Vector<'c>> = pieces.iter().map(|piece| piece[part]).collect();

@@ -66,7 +66,7 @@ impl<'c> Group<'_, '_, '_, 'c> {
         let end = c.for_each((c.group(), tiles, self.shape.groups), &[c.int(0).into()], |number, index| {
             let index = c.as_int(index[0]);
             let (block, panel) = (number / across, number % across * self.shape.tile_panels());
-            let has_expert = c.less(0, blocks.expert(c, block) + 1);
+            let has_expert = blocks.has_expert(c, block);
             made = Some(c.when(has_expert, || body(blocks.tile(c, block, panel), index)));
             vec![c.pick_int(has_expert, index + self.shape.count, index).into()]
         });
