@@ -20,10 +20,10 @@ use crate::simt::machine::Gpu;
 use crate::simt::machine::fragment::VEC16;
 use crate::simt::machine::warpgroup::TileForm;
 
-/// Columns of a K tile: two swizzled blocks of rows.
-pub const K_TILE: usize = 128;
 /// Columns of a swizzled block.
 const BLOCK: usize = ROW / 2;
+/// Most blocks of a K tile.
+const BLOCKS: usize = 2;
 /// Teams that multiply.
 pub const TEAMS: usize = 2;
 /// Registers of a thread that asks for the weight, of one that brings rows, and of one that
@@ -40,6 +40,8 @@ const RUN: usize = 16 * VEC16;
 #[derive(Clone, Copy, Debug)]
 pub struct Decoded {
     pub encoding: Encoding,
+    /// Swizzled blocks of rows in a K tile.
+    pub blocks: usize,
     /// Groups of a K tile that have scales of their own.
     pub groups: usize,
     scaling: Scaling,
@@ -62,33 +64,45 @@ impl Decoded {
         let product = body.ids().find(|&id| body.op(id).is_contraction())?;
         let rows = body.ty(body.operands(product)[0]).as_tensor()?;
         (rows.layout == Layout::Rows && matches!(body.op(product), Op::Linear { .. } | Op::Grouped { .. })).then_some(())?;
+        let k_tile = Decoded::k_tile_of(&encoding);
         let scaling = match encoding.block.cols {
             _ if encoding.is_row_wise() => Scaling::Epilogue,
-            group if group.is_multiple_of(K_TILE) => Scaling::KTile,
+            group if group.is_multiple_of(k_tile) => Scaling::KTile,
             _ => Scaling::Pairs,
         };
         let groups = match scaling {
-            Scaling::Pairs => K_TILE / encoding.block.cols.max(1),
+            Scaling::Pairs => k_tile / encoding.block.cols.max(1),
             _ => 1,
         };
-        Some(Decoded { encoding, groups, scaling })
+        Some(Decoded { encoding, blocks: k_tile / BLOCK, groups, scaling })
+    }
+
+    /// Columns of a K tile: as many blocks as rows of the weight are whole K tiles of.
+    fn k_tile_of(encoding: &Encoding) -> usize {
+        let whole = |blocks: &usize| encoding.size[1].is_multiple_of(blocks * BLOCK);
+        (1..=BLOCKS).rev().find(whole).unwrap_or(BLOCKS) * BLOCK
+    }
+
+    /// Columns of a K tile.
+    pub fn k_tile(&self) -> usize {
+        self.blocks * BLOCK
     }
 
     /// Why a weight is not decoded this way, if it is not.
     pub fn check(encoding: &Encoding, dtype: DType, arch: GpuArch) -> Result<(), WhyNot> {
         let refused = |is: bool, why: &str| if is { Err(encoding.refused(why)) } else { Ok(()) };
-        let (group, [rows, _]) = (encoding.block.cols, encoding.size);
+        let (group, [rows, _], k_tile) = (encoding.block.cols, encoding.size, Decoded::k_tile_of(encoding));
         refused(!Decoder::new(arch.arch(), encoding.codes, dtype).makes_pairs(), "values are not decoded in pairs")?;
         if encoding.is_row_wise() {
             return refused(encoding.zero.is_some(), "zero points of whole rows");
         }
         refused(encoding.block.rows > 1, "rows that share a scale")?;
         refused(encoding.zero.is_some() && !rows.is_multiple_of(16), "zero points of part of a panel")?;
-        if group.is_multiple_of(K_TILE) {
+        if group.is_multiple_of(k_tile) {
             return Ok(());
         }
         let run = VEC16 * 8 / encoding.codes.bits();
-        let whole = K_TILE.is_multiple_of(group) && group.is_multiple_of(run);
+        let whole = k_tile.is_multiple_of(group) && group.is_multiple_of(run);
         refused(!whole, &format!("{run} columns would have several scales"))?;
         let exact = encoding.scale == dtype || encoding.scale == DType::E8M0 && dtype == DType::BF16;
         refused(!exact, &format!("scales are no numbers of {}", dtype.name()))
@@ -101,7 +115,7 @@ impl Decoded {
 
     /// Bytes of a panel's values in a slot.
     pub fn chunk(&self) -> usize {
-        self.encoding.codes.bytes(16 * K_TILE)
+        self.encoding.codes.bytes(16 * self.k_tile())
     }
 
     /// Bytes of a panel's scales and zero points in a slot.
@@ -117,8 +131,8 @@ impl Decoded {
 
     /// The first group of a K tile.
     pub fn first_group<'c>(&self, k_tile: Int<'c>) -> Int<'c> {
-        let group = self.encoding.block.cols;
-        if group > K_TILE { k_tile / (group / K_TILE) } else { k_tile * (K_TILE / group) }
+        let (group, columns) = (self.encoding.block.cols, self.k_tile());
+        if group > columns { k_tile / (group / columns) } else { k_tile * (columns / group) }
     }
 
     /// What decodes values into a type.
@@ -132,8 +146,8 @@ impl Decoded {
     }
 }
 
-/// Words of the left operand of a stage, of each of its two parts: four for each 16 columns.
-type Fragments<'c> = [Vec<Int<'c>>; 2];
+/// Words of the left operand of a stage, of each of its parts: four for each 16 columns.
+type Fragments<'c> = Vec<Vec<Int<'c>>>;
 
 /// Words of a part.
 const WORDS: usize = BLOCK / 16 * 4;
@@ -141,7 +155,7 @@ const WORDS: usize = BLOCK / 16 * 4;
 impl<'c> Group<'_, '_, '_, 'c> {
     /// The sums of a part of a tile: those of upper rows, then those of lower ones.
     ///
-    /// A K tile is two stages. The left operand of the next stage is decoded while the products of
+    /// A stage is a block of a K tile, or half of its rows. The left operand of the next stage is decoded while the products of
     /// one are under way. The assembler serialises products whose operands are made after the first
     /// product of their stage.
     pub(super) fn decoded_main_loop(&self, part: Part<'c>, decoded: Decoded) -> Vec<Any<'c>> {
@@ -158,7 +172,7 @@ impl<'c> Group<'_, '_, '_, 'c> {
         let all = c.for_each((part.first, part.end, 1), &begin, |index, all| {
             let (sums, first) = all.split_at(count);
             let first: Vec<Int> = first.iter().map(|&word| c.as_int(word)).collect();
-            let first = [first[..WORDS].to_vec(), first[WORDS..].to_vec()];
+            let first: Fragments = first.chunks(WORDS).map(<[Int]>::to_vec).collect();
             self.rows.wait_full(c, index);
             let (sums, next) = match (is_new, by_rows) {
                 (_, true) => products.products_by_rows((part, index), &first, sums),
@@ -230,9 +244,10 @@ impl<'c> DecodedProducts<'_, '_, '_, '_, 'c> {
             let sums = |i: usize| if sums.is_empty() { sums } else { &sums[i * half..][..half] };
             [0, 1].map(|i| self.begin(at.1, block, &a[i], sums(i))).concat()
         };
-        let own = of(0, first, sums);
-        let second = self.stage(at.1, 1);
-        let own = of(1, &second, &c.mma_wait(&own, 0));
+        let own = (1..self.decoded.blocks).fold(of(0, first, sums), |own, block| {
+            let a = self.stage(at.1, block);
+            of(block, &a, &c.mma_wait(&own, 0))
+        });
         let next = self.next_stage(at);
         (c.mma_wait(&own, 0), next)
     }
@@ -248,7 +263,9 @@ impl<'c> DecodedProducts<'_, '_, '_, '_, 'c> {
     /// once.
     fn products_by_rows(&self, at: At<'c>, first: &Fragments<'c>, sums: &[Any<'c>]) -> (Vec<Any<'c>>, Fragments<'c>) {
         let c = self.group.code();
-        let of = |a: &Fragments<'c>| self.begin(at.1, 1, &a[1], &self.begin(at.1, 0, &a[0], &[]));
+        let of = |a: &Fragments<'c>| {
+            a.iter().enumerate().fold(vec![], |own: Vec<Any<'c>>, (block, a)| self.begin(at.1, block, a, &own))
+        };
         let upper = of(first);
         let second = self.stage(at.1, 1);
         let upper = c.mma_wait(&upper, 0);
@@ -294,7 +311,10 @@ impl<'c> DecodedProducts<'_, '_, '_, '_, 'c> {
 
     /// The left operand of a stage of a K tile.
     fn stage(&self, index: Int<'c>, stage: usize) -> Fragments<'c> {
-        [0, 1].map(|part| if self.by_rows { self.half(index, part, stage) } else { self.half(index, stage, part) })
+        match self.by_rows {
+            true => (0..self.decoded.blocks).map(|block| self.half(index, block, stage)).collect(),
+            false => (0..2).map(|half| self.half(index, stage, half)).collect(),
+        }
     }
 
     /// The upper or lower rows of a block of columns.
@@ -333,7 +353,7 @@ impl<'c> DecodedProducts<'_, '_, '_, '_, 'c> {
 
     /// Groups of a block that have scales.
     fn groups_of_block(&self) -> usize {
-        (self.decoded.groups * BLOCK / K_TILE).max(1)
+        (self.decoded.groups / self.decoded.blocks).max(1)
     }
 
     /// Of each of the wave's panels, the lane's row's scales and zero points for the groups of a

@@ -115,8 +115,8 @@ impl Shape {
 
     /// Columns of a slot.
     pub fn k_tile(spec: &KernelSpec) -> Result<usize, Diagnostic> {
-        if Decoded::of(spec.body).is_some() {
-            return Ok(decoded::K_TILE);
+        if let Some(decoded) = Decoded::of(spec.body) {
+            return Ok(decoded.k_tile());
         }
         let of_floats = Sizes::of(spec.body)?.dtype;
         Ok(ROW / Bytes::of(spec.body).map_or(of_floats, |bytes| bytes.dtype).size())
@@ -155,9 +155,9 @@ impl Shape {
         self.slot_panels() * (self.chunk() + self.decoded.map_or(0, |decoded| decoded.scale_bytes()))
     }
 
-    /// Bytes of a row in a stage: one swizzled block or two.
+    /// Bytes of a row in a stage: those of its swizzled blocks.
     pub fn row_bytes(&self) -> usize {
-        if self.decoded.is_some() { 2 * ROW } else { ROW }
+        self.decoded.map_or(1, |decoded| decoded.blocks) * ROW
     }
 
     pub fn stage_bytes(&self) -> usize {
