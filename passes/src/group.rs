@@ -18,6 +18,8 @@ const MOST: usize = 64;
 /// are that many: fewer fit tiles whose columns are rows.
 const WARPGROUP: usize = 128;
 const WARPGROUP_LEAST: usize = 33;
+/// The same where four waves multiply together: rows in all, of which hardly any share an expert.
+const APART: usize = 32;
 /// Bytes of a row that these take at once.
 const K_TILE: usize = 128;
 
@@ -54,8 +56,10 @@ fn group(graph: &Graph, product: NodeId, cx: &Cx) -> Option<(Value, Op)> {
     let ty = graph.ty(operands[2]).as_tensor().filter(|t| t.layout == Layout::Rows)?;
     let experts = graph.ty(operands[1]).as_tensor()?.shape.0[0].fixed()?;
     let rows = cx.bucket.tokens() * ty.choices();
+    let takes_warpgroups = takes_warpgroups(graph, operands[2], cx);
     let is_few = match cx.arch.machine {
         Machine::Cpu(_) => cx.is_for_few(),
+        Machine::Simt(_) if takes_warpgroups => cx.is_for_few() && rows <= std::env::var("ATOMC_FEW").map_or(APART, |v| v.parse().unwrap()),
         Machine::Simt(_) => cx.is_for_few() && rows <= FEW * experts,
     };
     let known = graph.users(operands[2]).iter().any(|&(user, _)| matches!(graph.op(user), Op::Group { .. }));
@@ -63,7 +67,7 @@ fn group(graph: &Graph, product: NodeId, cx: &Cx) -> Option<(Value, Op)> {
     let each = rows.div_ceil(experts);
     let tile = match each {
         _ if cx.invariant => LEAST,
-        WARPGROUP_LEAST.. if takes_warpgroups(graph, operands[2], cx) => WARPGROUP,
+        WARPGROUP_LEAST.. if takes_warpgroups => WARPGROUP,
         _ => each.next_power_of_two().clamp(LEAST, MOST),
     };
     (!known && !is_few).then_some((operands[2], Op::Group { experts, tile }))

@@ -37,6 +37,7 @@ pub const SCHEDULES: &[Schedule] = &[
     gemv_bulk::DEQUANT,
     warpgroup::FEW,
     gemv::SCHEDULE,
+    stream_k::CHOICES,
     gemv::GROUPED,
     stream_k::GROUPED,
     warpgroup::GROUPED,
@@ -55,7 +56,7 @@ pub const SCHEDULES: &[Schedule] = &[
 
 /// The type of quantised operands that a schedule multiplies as they lie, if it does.
 pub fn multiplied_as_stored(spec: &KernelSpec, arch: GpuArch, schedule: &Schedule) -> Option<DType> {
-    let by_bytes = [warpgroup::SCHEDULE, warpgroup::FEW, warpgroup::GROUPED, stream_k::SCHEDULE, stream_k::GROUPED];
+    let by_bytes = [warpgroup::SCHEDULE, warpgroup::FEW, warpgroup::GROUPED, stream_k::SCHEDULE, stream_k::GROUPED, stream_k::CHOICES];
     if by_bytes.iter().any(|of_bytes| of_bytes.name == schedule.name) {
         return warpgroup::multiplied_as_stored(spec.body);
     }

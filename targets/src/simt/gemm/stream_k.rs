@@ -35,7 +35,7 @@ use crate::simt::gemm::bytes::Bytes;
 use crate::simt::gemm::codes::Codes;
 use crate::simt::gemm::contract::{Contraction, Sizes, tuned_by};
 use crate::simt::gemm::prologue::{Norm, Prologue};
-use crate::simt::gemm::tile::experts::ExpertBlocks;
+use crate::simt::gemm::tile::experts::{Choices, ExpertBlocks};
 use crate::simt::launch;
 use crate::simt::launch::{COUNTERS, Setup, arguments, kernel};
 use crate::simt::machine::Gpu;
@@ -45,8 +45,8 @@ use crate::simt::rowwise;
 use crate::tuning::Choice;
 use crate::{KernelSpec, Tasks};
 use decoded::Decoded;
-use scheduler::Share;
-use shape::{GROUPS, LEAST, PANELS, ROW_PRODUCERS, Shape, TEAM};
+use scheduler::{ExpertsOfTiles, Share};
+use shape::{GROUPS, LEAST, PANELS, ROW_PRODUCERS, RowsOfTiles, Shape, TEAM};
 
 /// Most tokens.
 const TOKENS: usize = 64;
@@ -138,6 +138,27 @@ pub const GROUPED: Schedule = Schedule {
     ..SCHEDULE
 };
 
+/// The same for a few rows that have an expert each, or are the sum of several.
+pub const CHOICES: Schedule = Schedule {
+    name: "stream_k_choices",
+    family: Family::GroupedMatvec,
+    suits: |spec, arch, choice| suits_choices(spec, launch::gpu(arch)?, choice),
+    open: None,
+    ..SCHEDULE
+};
+
+fn suits_choices(spec: &KernelSpec, arch: GpuArch, choice: &Choice) -> Result<(), WhyNot> {
+    let experts = Sizes::of(spec.body)?.experts.ok_or_else(|| WhyNot::new("rows have no experts"))?;
+    takes_weight(spec, arch)?;
+    if experts.combined {
+        let encoding = Encoding::of(spec.body).filter(|encoding| encoding.is_row_wise());
+        encoding.map_or(Ok(()), |encoding| Err(encoding.refused("choices are added up before rows are scaled")))?;
+        let norm = Prologue::of(spec.body).ok().and_then(Prologue::norm);
+        WhyNot::unless(norm.is_none(), || "a norm of rows that are added up".into())?;
+    }
+    has_room(Shape::new(spec, arch, choice)?)
+}
+
 fn suits_experts(spec: &KernelSpec, arch: GpuArch, choice: &Choice) -> Result<(), WhyNot> {
     let experts = Sizes::of(spec.body)?.experts.ok_or_else(|| WhyNot::new("rows have no experts"))?;
     let rows = if let Layout::Grouped { tile, .. } = experts.layout { tile } else { 0 };
@@ -154,14 +175,19 @@ fn emit<'c>(setup: &Setup<'c>, spec: &KernelSpec) -> launch::Made<'c> {
         c.want_waves(shape.threads() / 128);
         let kernel = kernel(c, spec)?;
         let contraction = Contraction::new(&kernel)?;
-        if shape.of_experts {
+        if shape.rows == RowsOfTiles::Blocks {
             c.await_previous();
             let share = Share::of_blocks(c, shape, ExpertBlocks::new(&contraction, spec)?);
             let group = Group::new(&contraction, shape, share, spec)?;
             let made = c.when(share.has_some(c), || group.run());
             made.and(group.finish_without_expert())?;
         } else {
-            Group::new(&contraction, shape, Share::new(c, shape), spec)?.run()?;
+            let choices = Choices::of(&contraction)?;
+            if choices.is_some() {
+                c.await_previous();
+            }
+            let group = Group::new(&contraction, shape, Share::new(c, shape, choices), spec)?;
+            group.run().and(group.finish_without_expert())?;
         }
     }
     let workspace = COUNTERS + shape.groups * 2 * shape.teams * shape.partial_bytes();
@@ -267,17 +293,29 @@ impl<'g, 'k, 'a, 'c> Group<'g, 'k, 'a, 'c> {
 
     /// Finishes rows that have no expert.
     fn finish_without_expert(&self) -> Result<(), Diagnostic> {
-        let Some(blocks) = self.share.blocks() else { return Ok(()) };
-        let (c, panels, threads) = (self.code(), self.shape.panels, self.shape.threads());
-        c.repeat(c.group(), blocks.most(c), self.shape.groups, |block| {
-            blocks.finish_without(self.contraction, threads, block, (c.int(0), panels))
-        })
+        let (c, threads) = (self.code(), self.shape.threads());
+        let (panels, groups) = ((c.int(0), self.shape.panels), self.shape.groups);
+        match (self.share.experts(), self.shape.rows) {
+            (Some(ExpertsOfTiles::Blocks(blocks)), _) => c.repeat(c.group(), blocks.most(c), groups, |block| {
+                blocks.finish_without(self.contraction, threads, block, panels)
+            }),
+            (Some(ExpertsOfTiles::Choices(choices)), RowsOfTiles::One { count }) => {
+                c.repeat(c.group(), count, groups, |choice| {
+                    choices.finish_without(self.contraction, threads, choice, panels)
+                })
+            }
+            // Of rows that are added up those without an expert count nothing.
+            _ => Ok(()),
+        }
     }
 
     /// Makes the work-group's part of each of its tiles.
     fn consume(&self) -> Result<(), Diagnostic> {
         self.each_part(|part| {
-            let sums = self.main_loop(part);
+            let sums = match self.shape.rows {
+                RowsOfTiles::Combined { .. } => self.combined_sums(part)?,
+                _ => self.main_loop(part),
+            };
             self.epilogue(part, &sums)
         })
     }

@@ -63,6 +63,18 @@ impl<'c> Tile<'c> {
         Tile { panel, columns, matrix: Matrix::Expert(expert), rows: Rows::Listed(list), each }
     }
 
+    /// The tile of a row, by the matrix of the expert that a choice of it has; below zero if none.
+    pub fn of_choice(c: &Gpu<'c>, panel: Int<'c>, expert: Int<'c>, choice: Int<'c>, each: usize) -> Tile<'c> {
+        let count = c.pick_int(c.less(expert, 0), 0, 1);
+        let rows = Rows::Run { first: choice, count };
+        Tile { panel, columns: 1, matrix: Matrix::Expert(c.larger(expert, 0)), rows, each }
+    }
+
+    /// The same panels of another row.
+    pub fn of_row(self, row: Int<'c>) -> Tile<'c> {
+        Tile { columns: 1, rows: Rows::One(row), ..self }
+    }
+
     /// The first panel of the result, and the first feature.
     pub fn panel(&self) -> Int<'c> {
         self.panel

@@ -13,7 +13,7 @@ impl<'c> Group<'_, '_, '_, 'c> {
     /// Puts the sums of a part of a tile into the result, or with those of others.
     pub(super) fn epilogue(&self, part: Part<'c>, sums: &[Any<'c>]) -> Result<(), Diagnostic> {
         let (c, shape) = (self.code(), self.shape);
-        let (own, tile) = (self.own_squares(part), self.own_tile(part));
+        let (own, tile) = (self.own_squares(part), self.made_tile(part));
         let beside: Vec<_> =
             (0..shape.rounds()).map(|round| self.load_beside(tile, round)).collect::<Result<_, _>>()?;
         let (is_last, all) = self.combine(part, sums, own);

@@ -4,6 +4,7 @@ use atomc_ir::Diagnostic;
 use inkwell::values::FloatValue;
 
 use super::Group;
+use super::scheduler::Slot;
 use super::shape::{PANELS, ROW, WEIGHT_PRODUCERS};
 use crate::code::{Any, Int};
 use crate::row::{At, Col};
@@ -23,20 +24,20 @@ impl<'c> Group<'_, '_, '_, 'c> {
         let panel = wave * share + lane % share;
         let arms = c.equal(lane, 0) & c.equal(wave, 0);
         c.repeat(0, self.count(), 1, |turn| {
-            let [number, along] = self.coordinates(turn);
+            let slot = self.slot(turn);
             let full = ring.full(turn);
             ring.wait_empty(c, turn);
             c.expect_bytes(arms, full, shape.slot_bytes());
             c.meet_in_wave();
             let team = if shape.teams == 1 { c.int(0) } else { panel / PANELS };
             let own = panel - team * PANELS;
-            let tile = self.tile(number, team);
+            let tile = self.tile(slot.number, slot.choice, team);
             let of_result = tile.panel() + own % shape.each();
             let pieces = tile.weights(self.contraction, of_result);
             let from = (1..shape.pieces)
                 .fold(pieces[0], |from, i| c.pick(c.less(own, i * shape.each()), from, pieces[i]).into_pointer_value());
             let chunk = shape.chunk();
-            let from = c.at(from, along * chunk);
+            let from = c.at(from, slot.along * chunk);
             let to = ring.at(turn) + panel * chunk;
             c.copy_run(asks, (to, from, chunk), full, policy);
             let Some((decoded, codes)) = shape.decoded.zip(self.codes.as_ref()) else { return };
@@ -44,7 +45,7 @@ impl<'c> Group<'_, '_, '_, 'c> {
                 let piece = self.contraction.first_panel(own / shape.each());
                 let own = tile.weight_of(self.contraction, [self.contraction.made(of_result), piece]);
                 let mut to = ring.at(turn) + (panel * decoded.scale_bytes() + shape.slot_panels() * chunk);
-                for (from, of_group) in codes.runs(c, own, decoded.first_group(along)) {
+                for (from, of_group) in codes.runs(c, own, decoded.first_group(slot.along)) {
                     let bytes = of_group * decoded.groups;
                     c.copy_run(asks, (to, from, bytes), full, policy);
                     to = to + bytes;
@@ -109,14 +110,14 @@ impl<'c> Group<'_, '_, '_, 'c> {
         for &turn in turns {
             let turn = c.smaller(turn, last);
             let col = Col::Var(self.column(turn, vec16));
-            let [number, along] = self.coordinates(turn);
-            let tile = self.tile(number, c.int(0));
+            let slot = self.slot(turn);
+            let tile = self.tile(slot.number, slot.choice, c.int(0));
             let row = |token: Int<'c>| tile.source(c, tile.inside(c, token));
             for &token in tokens {
                 all.push(rows.bits(self.from, At { row: row(token), head: None, col })?.into());
             }
             if self.row_groups() {
-                let scale = |&token: &Int<'c>| Ok(rows.group_of(self.from, row(token), along)?.scale().into());
+                let scale = |&token: &Int<'c>| Ok(rows.group_of(self.from, row(token), slot.along)?.scale().into());
                 all.extend(tokens.iter().map(scale).collect::<Result<Vec<Any>, Diagnostic>>()?);
             }
             if let Some(norm) = &self.norm {
@@ -128,8 +129,7 @@ impl<'c> Group<'_, '_, '_, 'c> {
 
     /// The first column of a thread's vector in a turn's slot.
     fn column(&self, turn: Int<'c>, vec16: Int<'c>) -> Int<'c> {
-        let [_, along] = self.coordinates(turn);
-        along * self.shape.k_tile + vec16 * self.lanes()
+        self.slot(turn).along * self.shape.k_tile + vec16 * self.lanes()
     }
 
     /// Elements of a thread's vector of a row.
@@ -154,7 +154,7 @@ impl<'c> Group<'_, '_, '_, 'c> {
         let (c, shape, ring) = (self.code(), self.shape, &self.rows);
         let dtype = self.contraction.matrix.dtype;
         let is_there = c.less(turn, self.count());
-        let [_, along] = self.coordinates(turn);
+        let along = self.slot(turn).along;
         let mut made = Vec::new();
         for (i, bits) in words[..tokens.len()].iter().enumerate() {
             c.set_lanes(self.lanes());
@@ -216,7 +216,7 @@ impl<'c> Group<'_, '_, '_, 'c> {
     /// Stores the squares of rows, if a turn's columns are the last ones of a part of a tile.
     fn store_squares(&self, (turn, vec16): (Int<'c>, Int<'c>), tokens: &[Int<'c>], squares: &[FloatValue<'c>]) {
         let (c, shape) = (self.code(), self.shape);
-        let [number, along] = self.coordinates(turn);
+        let Slot { number, along, .. } = self.slot(turn);
         let part = self.nth_part(number);
         let ends = c.equal(turn + 1 - self.count(), 0);
         let ends = ends | c.equal(along, shape.length - 1);

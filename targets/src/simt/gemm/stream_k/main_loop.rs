@@ -1,5 +1,5 @@
 //! The main loop: four waves multiply slots of the weight by stages of rows.
-use atomc_ir::DType;
+use atomc_ir::{DType, Diagnostic};
 use inkwell::values::FloatValue;
 
 use super::Group;
@@ -40,7 +40,32 @@ impl<'c> Group<'_, '_, '_, 'c> {
         });
         let sums = c.mma_wait(&sums, 0);
         self.weights.release(c, self.is_leader(), part.end - 1);
+        self.rows.release(c, self.is_leader(), part.end - 1);
         c.sums_as_f32(sums)
+    }
+
+    /// The sums of a part of a tile that several matrices make: each one's times the weight of the
+    /// choice.
+    pub(super) fn combined_sums(&self, part: Part<'c>) -> Result<Vec<Any<'c>>, Diagnostic> {
+        let (c, parts, shape) = (self.code(), &self.contraction.parts, self.shape);
+        let none = vec![c.zero_sum(DType::F32); shape.sums()];
+        let token = part.number / shape.tiles;
+        let mut failed = Ok(());
+        let sums = self.each_choice(part, &none, |part, all| {
+            let sums = self.main_loop(part);
+            match parts.weight_of(token, part.choice) {
+                Ok(weight) => {
+                    let is_none = c.less(self.own_tile(part).row(c, c.int(0)), 0);
+                    let weight = c.pick(is_none, c.number(0.0), weight).into_float_value();
+                    c.add_scaled(all, &sums, |_| weight)
+                }
+                Err(e) => {
+                    failed = Err(e);
+                    all.to_vec()
+                }
+            }
+        });
+        failed.map(|()| sums)
     }
 
     /// Adds the products of a slot's upper or lower rows.
@@ -92,7 +117,7 @@ impl<'c> Group<'_, '_, '_, 'c> {
     fn weight_scales(&self, part: Part<'c>, turn: Int<'c>) -> Vec<Any<'c>> {
         let (c, shape) = (self.code(), self.shape);
         let Some(codes) = self.codes.as_ref().filter(|codes| !codes.encoding.is_row_wise()) else { return vec![] };
-        let [_, along] = self.coordinates(turn);
+        let along = self.slot(turn).along;
         let of_panel = |i: usize| {
             let panel = c.wave_index() * (PANELS / 4) + i;
             let tile = self.own_tile(part);

@@ -47,12 +47,10 @@ impl<'c> Group<'_, '_, '_, 'c> {
         (is_last, all)
     }
 
-    /// The thread's row's squares of a part of a tile, if there is a norm. Behind this the last
-    /// stage of rows is not needed any more.
+    /// The thread's row's squares of a part of a tile, if there is a norm.
     pub(super) fn own_squares(&self, part: Part<'c>) -> Option<FloatValue<'c>> {
         let (c, shape) = (self.code(), self.shape);
-        let last = part.end - 1;
-        let own = self.norm.is_some().then(|| {
+        self.norm.is_some().then(|| {
             let number = self.nth_part(part.number);
             let row = c.smaller(self.thread(), shape.columns - 1);
             let from = self.squares.at(number);
@@ -60,11 +58,7 @@ impl<'c> Group<'_, '_, '_, 'c> {
             let own = c.load(c.cx.f32_type(), self.local(from + row * 4), 4);
             self.squares.release(c, c.always(), number);
             own.into_float_value()
-        });
-        if !shape.waits_each_tile() {
-            self.rows.release(c, self.is_leader(), last);
-        }
-        own
+        })
     }
 
     /// Where a work-group leaves its sums of this tile, which is its first or another.
@@ -72,7 +66,7 @@ impl<'c> Group<'_, '_, '_, 'c> {
         let (c, shape) = (self.code(), self.shape);
         let group = part.owner + number;
         let begin = self.share.begin(group);
-        let is_first = c.equal(begin / shape.length - part.number, 0);
+        let is_first = c.equal(begin / shape.tile_length() - part.number, 0);
         let which = c.pick_int(is_first, 0, 1);
         let place = self.of_team(group * 2 + which) * shape.partial_bytes();
         c.at(self.workspace, place + COUNTERS)

@@ -1,9 +1,9 @@
 //! The tile scheduler: every work-group has an even run of the weight's slots, tile by tile.
 use super::Group;
-use super::shape::Shape;
-use crate::code::Int;
+use super::shape::{RowsOfTiles, Shape};
+use crate::code::{Any, Int};
 use crate::simt::gemm::tile::Tile;
-use crate::simt::gemm::tile::experts::ExpertBlocks;
+use crate::simt::gemm::tile::experts::{Choices, ExpertBlocks};
 use crate::simt::machine::Gpu;
 
 /// How slots are shared out.
@@ -15,15 +15,31 @@ pub struct Share<'c> {
     /// The work-group's slots.
     begin: Int<'c>,
     end: Int<'c>,
-    /// Blocks of experts' rows, where the product is of these.
-    blocks: Option<ExpertBlocks<'c>>,
+    /// The experts of tiles' rows, where these have some.
+    experts: Option<ExpertsOfTiles<'c>>,
+}
+
+/// Where tiles find the experts of their rows.
+#[derive(Clone, Copy)]
+pub enum ExpertsOfTiles<'c> {
+    Blocks(ExpertBlocks<'c>),
+    Choices(Choices<'c>),
+}
+
+/// A slot: of which tiles, which matrix of those that make them together, and which K tile it is.
+#[derive(Clone, Copy)]
+pub struct Slot<'c> {
+    pub number: Int<'c>,
+    pub choice: Int<'c>,
+    pub along: Int<'c>,
 }
 
 /// A work-group's part of tiles that share rows, one of each team.
 #[derive(Clone, Copy)]
 pub struct Part<'c> {
-    /// Which tiles these are.
+    /// Which tiles these are, and which of the matrices that make them together.
     pub number: Int<'c>,
+    pub choice: Int<'c>,
     /// Its first slot and their end, as the work-group counts them.
     pub first: Int<'c>,
     pub end: Int<'c>,
@@ -33,9 +49,9 @@ pub struct Part<'c> {
 }
 
 impl<'c> Share<'c> {
-    /// The slots of one matrix.
-    pub fn new(c: &Gpu<'c>, shape: Shape) -> Share<'c> {
-        Share::of(c, [c.int(shape.units()), c.int(shape.groups)], None)
+    /// The slots of one matrix, or of as many as rows have chosen.
+    pub fn new(c: &Gpu<'c>, shape: Shape, choices: Option<Choices<'c>>) -> Share<'c> {
+        Share::of(c, [c.int(shape.units()), c.int(shape.groups)], choices.map(ExpertsOfTiles::Choices))
     }
 
     /// Those of the matrices that make blocks of experts' rows: blocks with an expert come first.
@@ -49,14 +65,15 @@ impl<'c> Share<'c> {
         });
         let units = c.as_int(count[0]) * shape.units();
         let groups = c.larger(c.smaller(units / shape.least, shape.groups), 1);
-        Share::of(c, [units, groups], Some(blocks))
+        Share::of(c, [units, groups], Some(ExpertsOfTiles::Blocks(blocks)))
     }
 
-    fn of(c: &Gpu<'c>, [units, groups]: [Int<'c>; 2], blocks: Option<ExpertBlocks<'c>>) -> Share<'c> {
+    fn of(c: &Gpu<'c>, [units, groups]: [Int<'c>; 2], experts: Option<ExpertsOfTiles<'c>>) -> Share<'c> {
+        let is_open = matches!(experts, Some(ExpertsOfTiles::Blocks(_)));
         let bound = |group: Int<'c>| group * units / groups;
-        let inside = |slot: Int<'c>| if blocks.is_some() { c.smaller(slot, units) } else { slot };
+        let inside = |slot: Int<'c>| if is_open { c.smaller(slot, units) } else { slot };
         let [begin, end] = [c.group(), c.group() + 1].map(|group| inside(bound(group)));
-        Share { units, groups, begin, end, blocks }
+        Share { units, groups, begin, end, experts }
     }
 
     /// The first slot of a work-group.
@@ -74,15 +91,15 @@ impl<'c> Share<'c> {
         c.less(self.begin, self.end)
     }
 
-    pub fn blocks(&self) -> Option<ExpertBlocks<'c>> {
-        self.blocks
+    pub fn experts(&self) -> Option<ExpertsOfTiles<'c>> {
+        self.experts
     }
 }
 
 impl<'c> Group<'_, '_, '_, 'c> {
     /// `body` for the work-group's part of each of its tiles.
     pub(super) fn each_part<R>(&self, body: impl FnOnce(Part<'c>) -> R) -> R {
-        let (c, length, share) = (self.code(), self.shape.length, &self.share);
+        let (c, length, share) = (self.code(), self.shape.tile_length(), &self.share);
         let last = (share.end - 1) / length;
         c.repeat(share.begin / length, last + 1, 1, |number| {
             let start = number * length;
@@ -90,6 +107,7 @@ impl<'c> Group<'_, '_, '_, 'c> {
             let first = share.owner(start);
             body(Part {
                 number,
+                choice: c.int(0),
                 first: c.larger(start, share.begin) - share.begin,
                 end: c.smaller(stop, share.end) - share.begin,
                 owner: first,
@@ -98,34 +116,66 @@ impl<'c> Group<'_, '_, '_, 'c> {
         })
     }
 
-    /// The tile of a team.
-    pub(super) fn tile(&self, number: Int<'c>, team: Int<'c>) -> Tile<'c> {
+    /// The tile of a team, as one matrix makes it.
+    pub(super) fn tile(&self, number: Int<'c>, choice: Int<'c>, team: Int<'c>) -> Tile<'c> {
         let (c, shape) = (self.code(), self.shape);
         let panel = |number: Int<'c>| (number * shape.teams + team) * shape.each();
-        match self.share.blocks {
-            Some(blocks) => blocks.tile(c, number / shape.tiles, panel(number % shape.tiles)),
-            None => Tile::from_row(panel(number), c.int(0), shape.tokens),
+        let (row, of_row) = (number / shape.tiles, || panel(number % shape.tiles));
+        match (shape.rows, &self.share.experts) {
+            (RowsOfTiles::Step, _) | (_, None) => Tile::from_row(panel(number), c.int(0), shape.tokens),
+            (_, Some(ExpertsOfTiles::Blocks(blocks))) => blocks.tile(c, row, of_row()),
+            (_, Some(ExpertsOfTiles::Choices(choices))) => {
+                choices.tile(c, row * shape.rows.matrices() + choice, of_row())
+            }
         }
     }
 
-    /// That of the thread's team.
+    /// That of the thread's team, as a part's matrix makes it.
     pub(super) fn own_tile(&self, part: Part<'c>) -> Tile<'c> {
-        self.tile(part.number, self.team())
+        self.tile(part.number, part.choice, self.team())
+    }
+
+    /// That of the thread's team, as all matrices made it.
+    pub(super) fn made_tile(&self, part: Part<'c>) -> Tile<'c> {
+        let tile = self.own_tile(part);
+        match self.shape.rows {
+            RowsOfTiles::Combined { .. } => tile.of_row(part.number / self.shape.tiles),
+            _ => tile,
+        }
+    }
+
+    /// `body` for the part that each of the matrices has which make a part together.
+    pub(super) fn each_choice(
+        &self,
+        part: Part<'c>,
+        carried: &[Any<'c>],
+        body: impl FnOnce(Part<'c>, &[Any<'c>]) -> Vec<Any<'c>>,
+    ) -> Vec<Any<'c>> {
+        let (c, length) = (self.code(), self.shape.length);
+        // Of the tile's first slot, which may be another work-group's.
+        let start = part.number * self.shape.tile_length() - self.share.begin;
+        let choice = |index: Int<'c>| (index - start) / length;
+        c.for_each((choice(part.first), choice(part.end - 1) + 1, 1), carried, |choice, carried| {
+            let first = start + choice * length;
+            let (first, end) = (c.larger(part.first, first), c.smaller(part.end, first + length));
+            body(Part { choice, first, end, ..part }, carried)
+        })
     }
 
     pub(super) fn count(&self) -> Int<'c> {
         self.share.end - self.share.begin
     }
 
-    /// The tiles of a slot, and which of its slots it is.
-    pub(super) fn coordinates(&self, turn: Int<'c>) -> [Int<'c>; 2] {
-        let length = self.shape.length;
-        let unit = self.share.begin + turn;
-        [unit / length, unit % length]
+    /// A slot, as the work-group counts them.
+    pub(super) fn slot(&self, index: Int<'c>) -> Slot<'c> {
+        let (length, all) = (self.shape.length, self.shape.tile_length());
+        let unit = self.share.begin + index;
+        let choice = if all == length { self.code().int(0) } else { unit % all / length };
+        Slot { number: unit / all, choice, along: unit % length }
     }
 
     /// Which of the work-group's parts one is.
     pub(super) fn nth_part(&self, number: Int<'c>) -> Int<'c> {
-        number - self.share.begin / self.shape.length
+        number - self.share.begin / self.shape.tile_length()
     }
 }

@@ -5,7 +5,7 @@ use atomc_ir::arch::GpuArch;
 use super::decoded::{self, Decoded};
 use crate::KernelSpec;
 use crate::simt::gemm::bytes::Bytes;
-use crate::simt::gemm::contract::Sizes;
+use crate::simt::gemm::contract::{Experts, Sizes};
 use crate::simt::launch;
 use crate::simt::machine::fragment::VEC16;
 use crate::tuning::{Choice, Number};
@@ -61,14 +61,51 @@ pub struct Shape {
     pub groups: usize,
     /// Fewest slots of a work-group, where their number is known as the kernel runs.
     pub least: usize,
-    /// Whether rows are experts'.
-    pub of_experts: bool,
+    /// Which rows tiles have, and which matrices make them.
+    pub rows: RowsOfTiles,
     /// Slots of the ring, and stages of rows.
     pub slots: usize,
     pub stages: usize,
     /// Registers of a thread that asks for the weight, of one that brings rows, and of one that
     /// multiplies.
     pub registers: [usize; 3],
+}
+
+/// Which rows tiles have, and which matrices of the weight make them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RowsOfTiles {
+    /// All of a step, by the only matrix.
+    Step,
+    /// Blocks of experts' rows, by an expert's. How many there are is known as the kernel runs.
+    Blocks,
+    /// One of so many, by its expert's.
+    One { count: usize },
+    /// One of so many, each the sum of so many choices, by those of all experts that it chose.
+    Combined { count: usize, choices: usize },
+}
+
+impl RowsOfTiles {
+    fn of(spec: &KernelSpec, experts: Option<Experts>) -> RowsOfTiles {
+        match experts {
+            None => RowsOfTiles::Step,
+            Some(Experts { layout: Layout::Grouped { .. }, .. }) => RowsOfTiles::Blocks,
+            Some(Experts { choices, combined: true, .. }) => RowsOfTiles::Combined { count: spec.tokens, choices },
+            Some(Experts { choices, .. }) => RowsOfTiles::One { count: spec.tokens * choices },
+        }
+    }
+
+    /// Rows, or blocks of them, that have tiles of their own, as far as these are known.
+    fn count(self) -> usize {
+        match self {
+            RowsOfTiles::Step | RowsOfTiles::Blocks => 1,
+            RowsOfTiles::One { count } | RowsOfTiles::Combined { count, .. } => count,
+        }
+    }
+
+    /// Matrices that make a tile together.
+    pub fn matrices(self) -> usize {
+        if let RowsOfTiles::Combined { choices, .. } = self { choices } else { 1 }
+    }
 }
 
 impl Shape {
@@ -78,8 +115,10 @@ impl Shape {
         let (simt, measured) = (arch.simt, launch::measured(arch)?.stream_k);
         let tokens = match experts.map(|experts| experts.layout) {
             Some(Layout::Grouped { tile, .. }) => tile,
-            _ => spec.tokens,
+            Some(_) => 1,
+            None => spec.tokens,
         };
+        let of_tiles = RowsOfTiles::of(spec, experts);
         let columns = tokens.next_multiple_of(TOKENS);
         let panels = arch.memory.panels(rows / pieces);
         let teams = if decoded.is_some() { decoded::TEAMS } else { 1 };
@@ -99,7 +138,7 @@ impl Shape {
             length,
             groups: 0,
             least: length.div_ceil(SHARED - 1),
-            of_experts: experts.is_some(),
+            rows: of_tiles,
             slots: 0,
             stages,
             registers,
@@ -108,8 +147,12 @@ impl Shape {
         shape.slots = (room / shape.slot_bytes()).min(measured.ring);
         let groups = teams * choice.get(&GROUPS).unwrap_or(measured.groups);
         let least = choice.get(&LEAST).unwrap_or(measured.least);
-        let most = (tiles * groups).min((tiles * length).div_ceil(least));
-        shape.groups = if shape.of_experts { simt.chip.units } else { simt.chip.units.min(most) };
+        let most = (of_tiles.count() * tiles * groups).min(shape.units().div_ceil(least));
+        shape.groups = match of_tiles {
+            RowsOfTiles::Step => simt.chip.units.min(most),
+            RowsOfTiles::Blocks => simt.chip.units,
+            _ => simt.chip.units.min(shape.units().div_ceil(least)),
+        };
         Ok(shape)
     }
 
@@ -122,9 +165,14 @@ impl Shape {
         Ok(ROW / Bytes::of(spec.body).map_or(of_floats, |bytes| bytes.dtype).size())
     }
 
-    /// Slots of a matrix of the weight.
+    /// All slots: of each block of experts' rows, where their number is not known.
     pub fn units(&self) -> usize {
-        self.tiles * self.length
+        self.rows.count() * self.tiles * self.tile_length()
+    }
+
+    /// Slots of a tile.
+    pub fn tile_length(&self) -> usize {
+        self.rows.matrices() * self.length
     }
 
     /// Panels of the result in a tile.
@@ -174,11 +222,6 @@ impl Shape {
         self.bytes.is_some_and(|bytes| bytes.grouped())
     }
 
-    /// Whether products of each K tile are waited for.
-    pub fn waits_each_tile(&self) -> bool {
-        self.decoded.is_some() || self.scales_each_tile()
-    }
-
     /// Bytes of the rows' scales of a stage.
     pub fn scale_bytes(&self) -> usize {
         if self.scales_each_tile() { self.columns * 4 } else { 0 }
@@ -209,11 +252,12 @@ impl Shape {
 
     /// Most work-groups that have slots of one tile, two at least.
     pub fn sharing(&self) -> usize {
-        if self.of_experts {
+        if self.rows == RowsOfTiles::Blocks {
             return SHARED;
         }
-        let owners = |tile: usize| self.owner((tile + 1) * self.length - 1) - self.owner(tile * self.length) + 1;
-        (0..self.tiles).map(owners).max().unwrap_or(1).max(2)
+        let length = self.tile_length();
+        let owners = |tile: usize| self.owner((tile + 1) * length - 1) - self.owner(tile * length) + 1;
+        (0..self.units() / length).map(owners).max().unwrap_or(1).max(2)
     }
 
     /// The work-group that has a slot.

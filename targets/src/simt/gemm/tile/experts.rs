@@ -59,6 +59,40 @@ impl<'c> ExpertBlocks<'c> {
     }
 }
 
+/// The experts that rows chose, as they lie.
+#[derive(Clone, Copy)]
+pub struct Choices<'c> {
+    from: Ptr<'c>,
+    each: usize,
+}
+
+impl<'c> Choices<'c> {
+    /// Those of a product's rows, if these have some.
+    pub fn of(contraction: &Contraction<'_, '_, 'c>) -> Result<Option<Choices<'c>>, Diagnostic> {
+        let parts = &contraction.parts;
+        let Some(experts) = parts.experts() else { return Ok(None) };
+        Ok(Some(Choices { from: parts.kernel.rows.index(experts)?, each: parts.rows_of_x()? }))
+    }
+
+    /// Finishes the panels of a choice, by so many threads, if it has no expert.
+    pub fn finish_without(
+        &self,
+        contraction: &Contraction<'_, '_, 'c>,
+        threads: usize,
+        choice: Int<'c>,
+        panels: (Int<'c>, usize),
+    ) -> Result<(), Diagnostic> {
+        let c = contraction.matrix.c;
+        let expert = c.uniform(c.load_made_index(self.from, choice));
+        c.when(c.less(expert, 0), || contraction.finish_zeros(threads, panels, 1, |_| choice))
+    }
+
+    /// The tile of a choice and some panels from one on.
+    pub fn tile(&self, c: &Gpu<'c>, choice: Int<'c>, panel: Int<'c>) -> Tile<'c> {
+        Tile::of_choice(c, panel, c.uniform(c.load_made_index(self.from, choice)), choice, self.each)
+    }
+}
+
 /// Tiles of blocks of experts' rows: a work-group for each, those of one block after the other.
 pub struct Blocks<'s, 'k, 'a, 'c> {
     contraction: &'s Contraction<'k, 'a, 'c>,
