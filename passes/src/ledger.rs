@@ -23,6 +23,35 @@ impl AddAssign for Ledger {
     }
 }
 
+/// The experts whose weights a kernel reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Chosen {
+    /// The body's input that says which rows chose which, and the rows of each token.
+    pub input: usize,
+    pub choices: usize,
+    /// Bytes of the weights of one expert, and those that the ledger has.
+    pub bytes: u64,
+    pub counted: u64,
+}
+
+/// Which experts' weights a kernel reads, if it reads some.
+pub fn chosen(graph: &Graph, kernel: NodeId, cx: &Cx) -> Option<Chosen> {
+    let body = body_of(graph, kernel)?;
+    let product = body.ids().find(|&id| matches!(body.op(id), Op::Grouped { .. }))?;
+    let operands = body.operands(product);
+    let experts = all_experts(graph, kernel);
+    let weights = || operands.iter().enumerate().filter(|&(slot, _)| slot != 0 && slot != 2).map(|(_, &v)| v);
+    let inputs = body.inputs();
+    let all = weights().filter_map(|v| body.ty(v).as_tensor()).map(|t| bytes(t, cx)).sum::<u64>();
+    let count = body.ty(operands[1]).as_tensor()?.shape.0[0].fixed()?;
+    Some(Chosen {
+        input: inputs.iter().position(|&input| input == operands[2])?,
+        choices: body.ty(operands[2]).as_tensor()?.choices(),
+        bytes: all / count.max(1) as u64,
+        counted: weights().map(|v| read_bytes(body, v, experts, cx)).sum(),
+    })
+}
+
 /// The ledger of one kernel; nothing for any other node.
 pub fn ledger(graph: &Graph, kernel: NodeId, cx: &Cx) -> Ledger {
     let Op::Kernel { body, .. } = graph.op(kernel) else { return Ledger::default() };

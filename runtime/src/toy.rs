@@ -249,6 +249,7 @@ fn plan(kind: PlanKind, tokens: usize, rows: usize) -> Plan {
         location: "toy".into(),
         bytes: 1,
         flops: 1,
+        chosen: None,
     };
     let picks = Picks { offset: logits.offset + rows * logits.stride * 4, stride: PICK };
     let end = (picks.offset + rows * picks.stride * 4).next_multiple_of(8);

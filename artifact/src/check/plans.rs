@@ -30,6 +30,15 @@ pub(super) fn plan(plan: &Plan, target: &Target, (layers, widths): (usize, &[usi
 
 fn launch(launch: &Launch, plan: &Plan, target: &Target, at: &str) -> Checked {
     below(launch.kernel, target.kernels.len(), at, "kernel")?;
+    if let Some(chosen) = launch.chosen {
+        below(chosen.argument, launch.args.len(), at, "chosen.argument")?;
+        ensure(matches!(launch.args[chosen.argument], Arg::Arena { .. }), &format!("{at}.chosen.argument"), || {
+            "no value of the arena".into()
+        })?;
+        ensure(chosen.counted <= launch.bytes, &format!("{at}.chosen.counted"), || {
+            format!("{} bytes, but the launch has {}", chosen.counted, launch.bytes)
+        })?;
+    }
     let mut group = None;
     for (index, arg) in launch.args.iter().enumerate() {
         let at = format!("{at}.args[{index}]");

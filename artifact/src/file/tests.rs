@@ -145,7 +145,7 @@ fn plan(kind: PlanKind, tokens: usize) -> Plan {
         attention: Attention::Own,
         body: 1,
         calls: vec![],
-        launches: vec![Launch { kernel: 1, args, segment: 0, location, bytes: 10, flops: 20 }],
+        launches: vec![Launch { kernel: 1, args, segment: 0, location, bytes: 10, flops: 20, chosen: None }],
         hidden: vec![],
         logits: Logits { offset: 0, width: 8, stride: 8 },
         picks: Some(Picks { offset: 128, stride: 1 }),

@@ -178,6 +178,25 @@ pub struct Launch {
     pub bytes: u64,
     /// Operations at the plan's full size; the same holds for them as for `bytes`.
     pub flops: u64,
+    /// Of a product with the weights of experts: what says which of them are read.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub chosen: Option<Chosen>,
+}
+
+/// The experts whose weights a launch reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Chosen {
+    /// Index of the argument that begins with the `i32` number of an expert, or -1, for each of
+    /// `choices` rows of each token.
+    pub argument: usize,
+    /// Rows of each token.
+    pub choices: usize,
+    /// Bytes of the weights of one expert.
+    pub bytes: u64,
+    /// What the launch's `bytes` have of such weights: those of as many experts as a step chooses
+    /// on average if all are chosen as often.
+    pub counted: u64,
 }
 
 /// What one pointer of a kernel's argument array points to.

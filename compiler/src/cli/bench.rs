@@ -132,6 +132,10 @@ struct KernelTime {
     seconds: f64,
     bytes: u64,
     flops: u64,
+    /// Of how many experts a launch read the weights, if it reads some.
+    experts: Option<f64>,
+    /// Bytes of keys and values among those above.
+    cached: u64,
     /// Operations in the time of one on 16-bit floats.
     rate: u32,
 }
@@ -258,7 +262,11 @@ fn decode(engine: &mut Engine, ids: &[u32], batch: usize, args: &Args) -> Result
     for sequence in sequences {
         engine.drop_sequence(sequence)?;
     }
-    let weights: u64 = engine.plans()[plan].launches.iter().map(|launch| launch.bytes).sum();
+    let weights = match timed.kernels.is_empty() {
+        true => engine.plans()[plan].launches.iter().map(|launch| launch.bytes).sum(),
+        // With the weights of the experts that were really chosen, and without keys and values.
+        false => timed.kernels.iter().map(|kernel| kernel.bytes - kernel.cached).sum::<u64>(),
+    };
     let cached = (0..engine.target().states.len()).map(|state| lengths(half).attention(engine, state).0);
     let bytes = weights + cached.sum::<u64>();
     Ok(Decode { batch, seconds: median(times), bytes, timed })
@@ -310,7 +318,7 @@ fn kernel_times(
     let mut by_symbol: BTreeMap<String, KernelTime> = BTreeMap::new();
     let kernels = peaks::variant(engine).map_or(&[][..], |variant| &variant.kernels);
     let mut launches = Vec::with_capacity(times.nanoseconds.len());
-    for (launch, nanoseconds) in engine.plans()[plan].launches.iter().zip(&times.nanoseconds) {
+    for (index, launch) in engine.plans()[plan].launches.iter().enumerate() {
         let symbol = engine.target().kernels[launch.kernel].symbol.clone();
         let entry = by_symbol.entry(symbol.clone()).or_insert(KernelTime {
             symbol,
@@ -318,9 +326,12 @@ fn kernel_times(
             seconds: 0.0,
             bytes: 0,
             flops: 0,
+            experts: launch.chosen.map(|_| 0.0),
+            cached: 0,
             rate: inspect::rate(kernels, launch.kernel),
         });
-        let seconds = *nanoseconds as f64 * 1e-9 / times.steps.max(1) as f64;
+        let mean = |all: &[u64]| all.get(index).copied().unwrap_or(0) as f64 / times.steps.max(1) as f64;
+        let seconds = mean(&times.nanoseconds) * 1e-9;
         entry.launches += 1;
         entry.seconds += seconds;
         let symbol = entry.symbol.clone();
@@ -333,6 +344,13 @@ fn kernel_times(
             _ => (0, 0),
         };
         entry.bytes += launch.bytes + bytes;
+        entry.cached += bytes;
+        if let (Some(chosen), Some(experts)) = (launch.chosen, entry.experts.as_mut()) {
+            // The weights that were really read, in place of those of an even choice.
+            let read = mean(&times.experts);
+            *experts += (read - *experts) / entry.launches as f64;
+            entry.bytes = entry.bytes - chosen.counted + (read * chosen.bytes as f64) as u64;
+        }
         entry.flops += launch.flops + flops;
     }
     let mut all: Vec<_> = by_symbol.into_values().collect();
@@ -357,22 +375,23 @@ struct Report {
 impl KernelTime {
     /// Rates at the plan's full size.
     fn line(&self, out: &mut impl Write, chip: Option<&Chip>) -> std::io::Result<()> {
-        let KernelTime { symbol, launches, seconds, bytes, flops, rate } = self;
+        let KernelTime { symbol, launches, seconds, bytes, flops, rate, experts, .. } = self;
+        let experts = experts.map(|experts| format!("  {experts:.1} experts")).unwrap_or_default();
         let [bytes, flops] = [bytes, flops].map(|&n| n as f64 / seconds / 1e9);
         let floor = chip.map(|chip| 100.0 * chip.floor(self.bytes, self.flops, *rate) / seconds);
         let floor = floor.map(|share| format!("  {share:>3.0} % of the floor"));
         writeln!(
             out,
-            "  {:>10.1} us  {launches:>4} x  {bytes:>7.2} GB/s  {flops:>8.1} GFLOP/s{}  {symbol}",
+            "  {:>10.1} us  {launches:>4} x  {bytes:>7.2} GB/s  {flops:>8.1} GFLOP/s{}{experts}  {symbol}",
             seconds * 1e6,
             floor.unwrap_or_default()
         )
     }
 
     fn json(&self, peaks: &Peaks) -> Value {
-        let KernelTime { symbol, launches, seconds, bytes, flops, rate } = self;
+        let KernelTime { symbol, launches, seconds, bytes, flops, rate, experts, .. } = self;
         let floor = peaks.floor(self.bytes, self.flops, *rate);
-        json!({ "symbol": symbol, "launches": launches, "seconds": seconds, "bytes": bytes, "flops": flops, "floor_seconds": floor })
+        json!({ "symbol": symbol, "launches": launches, "seconds": seconds, "bytes": bytes, "flops": flops, "experts": experts, "floor_seconds": floor })
     }
 }
 

@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 
 use atomc_artifact::manifest::{
-    Arg, Attention, Call, Hidden, Input, Launch, Logits, NamedRows, Picks, Place, Plan, PlanKind, Work,
+    Arg, Attention, Call, Chosen, Hidden, Input, Launch, Logits, NamedRows, Picks, Place, Plan, PlanKind, Work,
 };
 use atomc_ir::results::{HIDDEN, LOGITS, PICKS, is_hidden};
 use atomc_ir::{Diagnostic, Graph, NodeId, Op, Type, Value};
@@ -48,6 +48,7 @@ pub fn plan(
             location: graph.location(id).into(),
             bytes: ledger.bytes,
             flops: ledger.flops,
+            chosen: chosen(graph, id, cx),
         });
         if embedding == Some(id.into()) {
             calls.push(Call { before: launches.len(), work: Work::Embedding { value: args.place(id.into())? } });
@@ -71,6 +72,13 @@ pub fn plan(
         picks: picks(graph, cx, &memory),
     };
     Ok((plan, hidden_rows))
+}
+
+/// Which experts' weights a kernel reads: inputs before the experts are tensors, an argument each.
+fn chosen(graph: &Graph, kernel: NodeId, cx: &Cx) -> Option<Chosen> {
+    let chosen = atomc_passes::chosen(graph, kernel, cx)?;
+    let atomc_passes::Chosen { input: argument, choices, bytes, counted } = chosen;
+    Some(Chosen { argument, choices, bytes, counted })
 }
 
 /// The hidden rows of all tokens. Of a whole step there are none.

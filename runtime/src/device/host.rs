@@ -1,12 +1,13 @@
 //! The processor of this machine: code through the system's loader, launches over the thread pool.
 use super::code::Code;
 use super::cpu::Cpu;
+use super::launch::count_experts;
 use super::{Device, DeviceBuffer, DeviceError, Launches, Memory, Part, StepInputs, StepSize, Stream, packed};
 use crate::memory::Buffer;
 use crate::pool::{Pool, Worker};
 use atomc_artifact::Artifact;
 use atomc_artifact::abi::HostKernel;
-use atomc_artifact::manifest::{Kernel, Plan, Target, Tasks, Variant};
+use atomc_artifact::manifest::{Chosen, Kernel, Plan, Target, Tasks, Variant};
 use std::ptr::{NonNull, null};
 use std::time::Instant;
 
@@ -37,6 +38,7 @@ struct Launch {
     tasks: Tasks,
     /// Where its arguments begin.
     args: usize,
+    chosen: Option<Chosen>,
 }
 
 // SAFETY: the pointers are addresses for kernels, which only `run` follows, under a contract that
@@ -112,11 +114,14 @@ impl Device for Host {
         let (plan, scratch) = (&self.plans[plan], &self.scratch);
         times.steps += 1;
         times.nanoseconds.resize(plan.launches.len(), 0);
-        for (launch, time) in plan.launches.iter().zip(&mut times.nanoseconds) {
+        times.experts.resize(plan.launches.len(), 0);
+        for (index, launch) in plan.launches.iter().enumerate() {
             let start = Instant::now();
             // SAFETY: passed on to the caller.
             self.pool.run(&|worker| unsafe { plan.launch(launch, size, worker, scratch) });
-            *time += start.elapsed().as_nanos() as u64;
+            times.nanoseconds[index] += start.elapsed().as_nanos() as u64;
+            // SAFETY: passed on to the caller.
+            times.experts[index] += unsafe { plan.experts(launch, size) };
         }
         Ok(())
     }
@@ -138,7 +143,7 @@ impl Host {
         let mut bound = Bound::default();
         for (index, launch) in plan.launches.iter().enumerate() {
             let (kernel, tasks) = (self.code.kernels[launch.kernel], self.kernels[launch.kernel].tasks);
-            bound.launches.push(Launch { kernel, tasks, args: bound.args.len() });
+            bound.launches.push(Launch { kernel, tasks, args: bound.args.len(), chosen: launch.chosen });
             bound.args.extend(launch.args.iter().map(|&arg| memory.address(arg, index >= plan.body)));
         }
         bound
@@ -146,6 +151,17 @@ impl Host {
 }
 
 impl Bound {
+    /// Of how many experts a launch has read the weights, if it reads some.
+    ///
+    /// # Safety
+    /// As for [`Device::run`].
+    unsafe fn experts(&self, launch: &Launch, size: StepSize) -> u64 {
+        let Some(chosen) = launch.chosen else { return 0 };
+        let bytes = size.step.tokens as usize * chosen.choices * 4;
+        // SAFETY: the argument begins with a number for each row.
+        count_experts(unsafe { std::slice::from_raw_parts(self.args[launch.args + chosen.argument], bytes) })
+    }
+
     /// One worker's share of a launch. Cannot panic: a kernel is C code, and the count of tasks
     /// does not overflow.
     ///

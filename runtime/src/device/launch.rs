@@ -71,6 +71,15 @@ pub struct Launches {
     pub steps: u64,
     /// By launch, added up over the steps.
     pub nanoseconds: Vec<u64>,
+    /// Likewise, of how many experts a launch read the weights.
+    pub experts: Vec<u64>,
+}
+
+/// How many experts rows chose, of which bytes say which: the number of each row's as `i32`.
+pub fn count_experts(chosen: &[u8]) -> u64 {
+    let number = |bytes: &[u8]| i32::from_ne_bytes(bytes.try_into().expect("four bytes"));
+    let numbers = chosen.chunks_exact(4).map(number).filter(|&expert| expert >= 0);
+    numbers.collect::<std::collections::BTreeSet<i32>>().len() as u64
 }
 
 #[cfg(test)]

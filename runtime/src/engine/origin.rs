@@ -339,7 +339,7 @@ mod tests {
         let body = "graph @k(%a0: bf16[T, 120], %a1: cache<bf16, 1, 24>) {\n  %0, %1 = split %a0 {n = 2} : bf16[T, 60], f16[T, 60]\n  \
                     %2 = kv_write %a1, %0 : cache<bf16, 1, 24> #3 // model.layers.0\n  return %1, %2, %0\n}\n";
         let args = [9, 8, 7].map(|offset| Arg::Arena { offset }).to_vec();
-        let launch = Launch { kernel: 0, args, segment: 0, location: String::new(), bytes: 0, flops: 0 };
+        let launch = Launch { kernel: 0, args, segment: 0, location: String::new(), bytes: 0, flops: 0, chosen: None };
         let found = results(body, &launch);
         assert_eq!(found, [(Arg::Arena { offset: 8 }, DType::F16), (Arg::Arena { offset: 7 }, DType::BF16)]);
         assert_eq!(results("", &launch), []);

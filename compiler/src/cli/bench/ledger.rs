@@ -47,6 +47,8 @@ mod tests {
             seconds,
             bytes,
             flops,
+            experts: None,
+            cached: 0,
             rate: 1,
         };
         let kernels = vec![kernel("near", 9e-6, 8_000, 0), kernel("far", 8e-6, 1_000, 4_000_000)];

@@ -78,6 +78,17 @@ impl Context {
         self.check(unsafe { self.driver.synchronise(self.stream) })
     }
 
+    /// What lies at an address when all on the stream is done.
+    ///
+    /// # Safety
+    /// Memory of the device begins there with as many bytes.
+    pub unsafe fn read(&self, address: u64, to: &mut [u8]) -> Result<(), DeviceError> {
+        self.enter()?;
+        // SAFETY: passed on to the caller; the bytes are borrowed until the copy is done.
+        self.check(unsafe { self.driver.copy_out(to, address as *mut c_void, self.stream) })?;
+        self.synchronise()
+    }
+
     /// Zeroed memory of the device.
     pub fn allocate(self: &Arc<Context>, bytes: usize) -> Result<DeviceBuffer, DeviceError> {
         self.enter()?;

@@ -1,9 +1,10 @@
 //! The launches of a plan on a stream: one by one, or captured once and replayed.
+use super::super::launch::count_experts;
 use super::super::{DeviceError, Launches, Memory, Part, StepSize};
 use super::code::Code;
 use super::context::Context;
 use super::driver::{Handle, Start};
-use atomc_artifact::manifest::{Kernel, Plan, PlanKind, Tasks};
+use atomc_artifact::manifest::{Chosen, Kernel, Plan, PlanKind, Tasks};
 use std::collections::BTreeMap;
 use std::ffi::{c_uint, c_void};
 use std::ptr::null_mut;
@@ -38,9 +39,11 @@ struct Launch {
     overlaps: bool,
     /// Whether what it reads depends on the routing of its layer.
     routed: bool,
+    /// Which experts it reads, by the argument that says it.
+    chosen: Option<Chosen>,
     /// Pointers to the parameters, which are pointers themselves and do not move.
     pointers: Vec<*mut c_void>,
-    _parameters: Box<[u64]>,
+    parameters: Box<[u64]>,
 }
 
 // SAFETY: the pointers are into the launch's own box, the handle is one that drivers' functions
@@ -60,8 +63,9 @@ impl Bound {
                 shared: kernel.shared as c_uint,
                 overlaps: kernel.overlaps,
                 routed: routed[launch.kernel],
+                chosen: launch.chosen,
                 pointers: parameters.iter_mut().map(|parameter| (&raw mut *parameter).cast()).collect(),
-                _parameters: parameters,
+                parameters,
             }
         };
         Bound {
@@ -135,6 +139,7 @@ impl Bound {
         }
         times.steps += 1;
         times.nanoseconds.resize(self.launches.len(), 0);
+        times.experts.resize(self.launches.len(), 0);
         let (before, after) = (context.event(true)?, context.event(true)?);
         for indices in kernels.values() {
             if self.launches[indices[0]].routed {
@@ -149,6 +154,8 @@ impl Bound {
                     after.record()?;
                     context.synchronise()?;
                     times.nanoseconds[index] += after.nanoseconds_since(&before)?;
+                    // SAFETY: passed on to the caller.
+                    times.experts[index] += unsafe { self.launches[index].experts(context, at) }?;
                     done = index + 1;
                 }
                 continue;
@@ -187,6 +194,18 @@ impl Launch {
         let parameter = self.pointers[self.pointers.len() - 2].cast::<u64>();
         // SAFETY: it points into this launch's box.
         unsafe { parameter.write(step as u64) };
+    }
+
+    /// Of how many experts it has read the weights, if it reads some.
+    ///
+    /// # Safety
+    /// As for [`super::super::Device::run`].
+    unsafe fn experts(&self, context: &Context, size: StepSize) -> Result<u64, DeviceError> {
+        let Some(chosen) = self.chosen else { return Ok(0) };
+        let mut rows = vec![0; size.step.tokens as usize * chosen.choices * 4];
+        // SAFETY: the argument begins with a number for each row.
+        unsafe { context.read(self.parameters[chosen.argument], &mut rows) }?;
+        Ok(count_experts(&rows))
     }
 
     /// # Safety
