@@ -3,7 +3,7 @@
 //! own begin; its threads look at a run of rows each, which keeps rows in their order.
 use atomc_artifact::manifest;
 use atomc_ir::layout::Groups;
-use atomc_ir::{Family, Layout, Op};
+use atomc_ir::{Family, Layout, Op, TensorType};
 use inkwell::IntPredicate;
 
 use crate::code::{Int, Ptr};
@@ -15,8 +15,9 @@ use crate::simt::launch::Setup;
 use crate::simt::machine::Gpu;
 use crate::{KernelSpec, Tasks};
 
-/// Threads of a work-group.
-const THREADS: usize = 256;
+/// Threads of a work-group, each with so many rows at most or about: fewer where rows are few.
+const THREADS: [usize; 2] = [256, 1024];
+const EACH: usize = 16;
 
 pub const SCHEDULE: Schedule = Schedule {
     name: "group",
@@ -28,7 +29,10 @@ pub const SCHEDULE: Schedule = Schedule {
 };
 
 fn emit<'c>(setup: &Setup<'c>, spec: &KernelSpec) -> launch::Made<'c> {
-    let code = setup.open(spec, THREADS)?;
+    let [few, many] = THREADS;
+    let choices = spec.body.outputs().first().and_then(|&v| spec.body.ty(v).as_tensor()).map_or(1, TensorType::choices);
+    let threads = if spec.tokens * choices > few * EACH { many } else { few };
+    let code = setup.open(spec, threads)?;
     let count = {
         let c = &code;
         let kernel = launch::kernel(c, spec)?;
@@ -41,16 +45,17 @@ fn emit<'c>(setup: &Setup<'c>, spec: &KernelSpec) -> launch::Made<'c> {
         };
         let from = kernel.rows.index(kernel.rows.graph.operands(v.node)[0])?;
         let pairs = launch::step_size(c, spec, false) * out.ty.choices();
-        Job { c, from, to: out.ptr, of: Grouping { experts, tile, pairs } }.run();
+        Job { c, from, to: out.ptr, threads, of: Grouping { experts, tile, pairs } }.run();
         experts + 1
     };
-    Ok((code, manifest::Kernel::simt(Tasks::Fixed(count), THREADS)))
+    Ok((code, manifest::Kernel::simt(Tasks::Fixed(count), threads)))
 }
 
 struct Job<'a, 'c> {
     c: &'a Gpu<'c>,
     from: Ptr<'c>,
     to: Ptr<'c>,
+    threads: usize,
     of: Grouping<'c>,
 }
 
@@ -58,14 +63,14 @@ impl<'c> Job<'_, 'c> {
     fn run(&self) {
         let (c, own, thread) = (self.c, self.c.group(), self.c.thread());
         let counts = c.local((self.of.experts + 1) * 4);
-        let found = c.local(THREADS * 4);
-        c.repeat(thread, self.of.experts + 1, THREADS, |i| c.store(c.at(counts, i * 4), c.int(0), 4));
+        let found = c.local(self.threads * 4);
+        c.repeat(thread, self.of.experts + 1, self.threads, |i| c.store(c.at(counts, i * 4), c.int(0), 4));
         c.barrier();
-        c.repeat(thread, self.of.pairs, THREADS, |pair| {
+        c.repeat(thread, self.of.pairs, self.threads, |pair| {
             let expert = self.number(pair);
             c.add_local(c.at(counts, expert * 4), c.int(1));
             // All work-groups copy a part.
-            let mine = c.compare(IntPredicate::EQ, pair / THREADS % (self.of.experts + 1), own);
+            let mine = c.compare(IntPredicate::EQ, pair / self.threads % (self.of.experts + 1), own);
             c.when(mine, || c.store(c.at(self.to, pair * 4), c.load_made_index(self.from, pair), 4));
         });
         c.barrier();
@@ -73,13 +78,13 @@ impl<'c> Job<'_, 'c> {
         let [experts, pairs] = self.of.parts(c);
         let is_none = c.equal(own, self.of.experts);
         let name = c.pick_int(is_none, self.word(Groups::NONE), own);
-        c.repeat(thread, blocks, THREADS, |i| c.store(c.at(self.to, (experts + first + i) * 4), name, 4));
+        c.repeat(thread, blocks, self.threads, |i| c.store(c.at(self.to, (experts + first + i) * 4), name, 4));
         // What an expert has no row for, and behind the last block all that is left.
         let end = c.pick_int(is_none, self.of.blocks(c), first + blocks);
         let empty = self.word(Groups::EMPTY);
-        c.repeat(thread + first + blocks, end, THREADS, |i| c.store(c.at(self.to, (experts + i) * 4), empty, 4));
+        c.repeat(thread + first + blocks, end, self.threads, |i| c.store(c.at(self.to, (experts + i) * 4), empty, 4));
         let filled = first * self.of.tile + c.as_int(c.load(c.index, c.at(counts, own * 4), 4));
-        c.repeat(filled + thread, end * self.of.tile, THREADS, |i| c.store(c.at(self.to, (pairs + i) * 4), empty, 4));
+        c.repeat(filled + thread, end * self.of.tile, self.threads, |i| c.store(c.at(self.to, (pairs + i) * 4), empty, 4));
         self.place(found, own, pairs + first * self.of.tile);
     }
 
@@ -108,7 +113,7 @@ impl<'c> Job<'_, 'c> {
     /// Writes down the pairs of an expert from a place on, in their order.
     fn place(&self, found: Ptr<'c>, own: Int<'c>, first: Int<'c>) {
         let (c, thread) = (self.c, self.c.thread());
-        let run = (self.of.pairs + (THREADS - 1)) / THREADS;
+        let run = (self.of.pairs + (self.threads - 1)) / self.threads;
         let begin = c.smaller(thread * run, self.of.pairs);
         let end = c.smaller(begin + run, self.of.pairs);
         let is_own = |pair: Int<'c>| c.compare(IntPredicate::EQ, self.number(pair), own);
