@@ -62,11 +62,14 @@ fn prologue(r: &Regions, linear: NodeId, cx: &Cx) -> Taken {
     let width = r.graph.ty(x).as_tensor().and_then(|t| t.shape.last()).unwrap_or(0);
     let tokens = cx.bucket.tokens();
     let most = cx.arch.requantised.most(tokens);
-    let few = tokens * width <= most;
+    let few = tokens * width <= most && !multiplies_codes(r, linear, cx);
     let own = |x: Value, reader| r.joins(x.node, r.graph.segment(linear)).and_then(|()| r.is_read_by(x, reader));
     let mut reader = linear;
     if matches!(r.graph.op(x.node).values(), Values::Coded) && !few {
-        let text = format!("{tokens} rows of {width} are more than the {most} numbers that a work-group codes");
+        let text = match multiplies_codes(r, linear, cx) {
+            true => "experts' rows are multiplied as the codes that a kernel of their own makes of them".into(),
+            false => format!("{tokens} rows of {width} are more than the {most} numbers that a work-group codes"),
+        };
         taken.leave(x, linear, Why::new(Cause::Step, text));
         return taken;
     }
@@ -110,6 +113,14 @@ fn prologue(r: &Regions, linear: NodeId, cx: &Cx) -> Taken {
     }
     taken.leave(x, reader, why);
     taken
+}
+
+/// Whether four waves multiply experts' codes of rows and weights as they lie.
+fn multiplies_codes(r: &Regions, product: NodeId, cx: &Cx) -> bool {
+    let operands = r.graph.operands(product);
+    let dtype = |v: Value| r.graph.ty(v).as_tensor().map(|t| t.dtype);
+    let of_experts = matches!(r.graph.op(product), Op::Grouped { .. }) && dtype(operands[0]) == dtype(operands[1]);
+    of_experts && matches!(&cx.arch.machine, Machine::Simt(simt) if simt.warpgroup_mma)
 }
 
 /// Most numbers that are normed before a product.

@@ -43,12 +43,13 @@ pub fn vector(graph: &Graph) -> usize {
     [8, 4, 2].into_iter().find(|&n| fits(n)).unwrap_or(1)
 }
 
-/// Whether a value is scales, of a weight or of what becomes codes, which no row is read with.
+/// Whether a value is scales, of a weight, of what becomes codes or of choices that are added up,
+/// which no row is read with.
 fn is_scales(graph: &Graph, v: Value) -> bool {
     let as_scales = |&(user, slot): &(NodeId, usize)| match graph.op(user) {
         Op::Linear { block, .. } | Op::PerHead { block, .. } => block.is_some() && slot >= 2,
         Op::Grouped { block, .. } => block.is_some() && slot >= 3,
-        Op::Quantise { .. } => slot == 1,
+        Op::Quantise { .. } | Op::Combine {} => slot == 1,
         _ => false,
     };
     let users = graph.users(v);
