@@ -58,7 +58,7 @@ mod testing;
 
 pub use bucket::{Bucket, BucketOptions, buckets};
 pub use explain::{Cause, Place, Why, explain};
-pub use ledger::{Ledger, ledger};
+pub use ledger::{Chosen, Ledger, chosen, ledger};
 pub use pass::{Changed, Cx, Pass};
 pub use pipeline::{PASSES, run};
 pub use plan::{MemoryPlan, Order, Slot, plan, result_bytes};
