@@ -3,17 +3,17 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use atomc_emulator::timing::chip::{Chip, Work};
-use atomc_emulator::timing::chips::CHIPS;
 use atomc_emulator::timing::cu::CORE;
 use atomc_emulator::timing::occupancy;
 use atomc_emulator::timing::profile::Sample;
 use atomc_emulator::timing::trace::Trace;
-use atomc_emulator::{Access, CodeObject, Emulator, Grid, Memory};
+use atomc_emulator::{CodeObject, Emulator, Grid};
 use serde::Deserialize;
 
 use crate::cache::Cache;
 use crate::fit::Case;
 use crate::rows::{CACHE_BYTES, COPIES};
+use crate::zeros::Zeros;
 
 /// A measured row with the kernels that it ran.
 #[derive(Deserialize)]
@@ -75,48 +75,17 @@ pub fn read(folder: &Path) -> Result<Vec<Row>, String> {
     serde_json::from_slice(&text).map_err(|e| format!("{}: {e}", path.display()))
 }
 
-/// Zeros of the host, which take no room until a kernel writes.
-struct Zeros {
-    bytes: Vec<u128>,
-    memory: Memory,
-}
-
-impl Zeros {
-    fn new(bytes: u64) -> Zeros {
-        let bytes = vec![0u128; bytes as usize / 16];
-        let mut memory = Memory::default();
-        // SAFETY: they live as long as the map.
-        unsafe { memory.map(bytes.as_ptr() as u64, bytes.len() as u64 * 16, Access::ReadWrite) };
-        Zeros { bytes, memory }
-    }
-}
-
-/// Between tensors.
-const APART: u64 = 1 << 20;
-
 impl Launch {
-    fn bytes(&self) -> u64 {
-        self.args.iter().filter_map(|a| a.bytes).map(|b| b.next_multiple_of(4096) + APART).sum::<u64>() + APART
-    }
-
     /// Bytes of tensors that it writes, or of those that it reads.
     fn tensors(&self, written: bool) -> f64 {
         let writes = |a: &&Arg| ["c_ptr", "c_out_ptr"].contains(&a.name.as_str()) == written;
         self.args.iter().filter(writes).filter_map(|a| a.bytes).sum::<u64>() as f64
     }
 
-    fn arguments(&self, zeros: &Zeros) -> Vec<u8> {
+    fn arguments(&self, zeros: &mut Zeros) -> Vec<u8> {
         let mut bytes = vec![0; self.kernarg_bytes];
-        let mut next = (zeros.bytes.as_ptr() as u64).next_multiple_of(APART);
         for arg in &self.args {
-            let value = match arg.bytes {
-                Some(tensor) => {
-                    let address = next;
-                    next += tensor.next_multiple_of(4096) + APART;
-                    address.to_le_bytes()
-                }
-                None => arg.value.to_le_bytes(),
-            };
+            let value = arg.bytes.map_or(arg.value.to_le_bytes(), |tensor| zeros.tensor(tensor).to_le_bytes());
             bytes[arg.offset..arg.offset + arg.size].copy_from_slice(&value[..arg.size]);
         }
         bytes
@@ -131,9 +100,9 @@ impl Launch {
     }
 
     fn record(&self, code: &CodeObject) -> Result<Trace, String> {
-        let zeros = Zeros::new(self.bytes());
-        let arguments = self.arguments(&zeros);
-        Emulator.record(code, &self.symbol, self.shape(), &arguments, &zeros.memory, [0; 3]).map_err(|e| e.to_string())
+        let mut zeros = Zeros::of(self.args.iter().filter_map(|a| a.bytes));
+        let arguments = self.arguments(&mut zeros);
+        Emulator.record(code, &self.symbol, self.shape(), &arguments, zeros.memory(), [0; 3]).map_err(|e| e.to_string())
     }
 
     /// What a compute unit's groups take, of full rounds and of the last one.
@@ -215,8 +184,9 @@ fn remapped(id: u32, groups: u32, xcds: u32) -> u32 {
 }
 
 /// The rows of a chip as cases, and why others are not.
-pub fn cases(rows: &[Row], chip: &Chip, folder: &Path, cache: &mut Cache) -> (Vec<Case>, Vec<String>) {
+pub fn cases(rows: &[Row], chip: &Chip, folder: Option<&Path>, cache: &mut Cache) -> (Vec<Case>, Vec<String>) {
     let (mut cases, mut failed) = (Vec::new(), BTreeMap::new());
+    let Some(folder) = folder else { return (cases, Vec::new()) };
     for row in rows.iter().filter(|r| r.gfx == chip.gfx && r.cus == chip.cus.to_string()) {
         let works: Result<Vec<Work>, String> = row.launches.iter().map(|l| l.work(chip, folder, cache)).collect();
         match works {
@@ -232,9 +202,4 @@ pub fn cases(rows: &[Row], chip: &Chip, folder: &Path, cache: &mut Cache) -> (Ve
     }
     let failed = failed.into_iter().map(|(row, e)| format!("{row}: {e}")).collect();
     (cases, failed)
-}
-
-/// Chips that have rows.
-pub fn chips(rows: &[Row]) -> impl Iterator<Item = &'static Chip> {
-    CHIPS.iter().filter(|c| rows.iter().any(|r| r.gfx == c.gfx && r.cus == c.cus.to_string()))
 }

@@ -21,7 +21,7 @@ pub const COUNT: usize = 12;
 /// white papers and data sheets (HBM, Infinity Cache, L2, clock).
 pub const NUMBERS: [Number; COUNT] = [
     number("launch", "us", [1.0, 5.0], "from one kernel to the next"),
-    number("memset", "us", [0.2, 5.0], "a kernel that clears, without its bytes"),
+    number("memset", "us", [0.2, 5.0], "another kernel of the call, as one that clears"),
     number("clock", "GHz", [1.0, 2.6], "with idle matrix units"),
     number("power", "", [0.0, 0.7], "part of the clock that busy matrix units cost"),
     number("near", "ns", [150.0, 600.0], "latency of Infinity Cache"),
@@ -116,7 +116,12 @@ const MICRO: f64 = 1e6;
 const FACTOR: f64 = 2.0;
 
 /// Limits that are nearly equal add up: the sum is that of the powers.
-const OVERLAP: f64 = 3.0;
+const OVERLAP: f64 = 6.0;
+
+/// How much longer HBM takes to answer if it has as much to do as the groups, over what it takes
+/// idle; and the work beyond which it does not get longer, since then HBM alone decides.
+const QUEUE: f64 = 2.0;
+const SATURATED: f64 = 2.0;
 
 impl Chip {
     /// The range of a number, which ends at the chip's peak.
@@ -128,6 +133,11 @@ impl Chip {
             _ => high,
         };
         [low, high.min(peak)]
+    }
+
+    /// Operations of fp8 that a compute unit's matrix units do in a clock at their peak.
+    pub fn fp8_rate(&self) -> f64 {
+        if self.gfx == "gfx950" { 8192.0 } else { 4096.0 }
     }
 
     /// The chip with another one's numbers where its own are not fitted.
@@ -144,6 +154,13 @@ impl Chip {
         let limits = [parts.compute, parts.memory, parts.cache];
         let body = limits.iter().map(|t| t.powf(OVERLAP)).sum::<f64>().powf(1.0 / OVERLAP);
         parts.launch + body + parts.memset
+    }
+
+    /// Microseconds of kernels of one call. Those behind the first begin as soon as one that clears.
+    pub fn call(&self, kernels: &[Work]) -> f64 {
+        let [launch, next, ..] = self.numbers;
+        let all: f64 = kernels.iter().map(|work| self.time(work)).sum();
+        all - kernels.len().saturating_sub(1) as f64 * (launch - next)
     }
 
     /// The microseconds that each limit alone would leave.
@@ -164,7 +181,7 @@ impl Chip {
             own = clocks.map(|clocks| clocks / ghz * 1e-3);
             ghz = clock * (1.0 - power * filled * work.group.factors * FACTOR / clocks[0]);
             let busy = full * own[0] + rest * own[1];
-            latency = if work.resident { near } else { near + far * (1.0 + memory / busy) };
+            latency = if work.resident { near } else { near + far * (1.0 + QUEUE * (memory / busy).min(SATURATED)) };
         }
         let shared = [work.group, last].map(|group| group.missed * active / l2 * 1e-12 * MICRO);
         let adds = work.group.atomics * batches / atomics * 1e-12 * MICRO;
@@ -241,14 +258,22 @@ mod tests {
     fn bytes_take_time_unless_a_cache_has_them() {
         // A terabyte a second is a megabyte a microsecond.
         let much = Work { read: 1000e6, ..work(1.0) };
-        close(plain().time(&much), 2.0 + (1000f64.powi(3) + 125.0).cbrt());
+        close(plain().time(&much), 2.0 + (1000f64.powi(6) + 5f64.powi(6)).powf(1.0 / 6.0));
         close(plain().time(&Work { resident: true, ..much }), 7.0);
     }
 
     #[test]
     fn clearing_is_a_kernel_of_its_own() {
         let cleared = Work { written: 3e6, memset: true, ..work(1.0) };
-        close(plain().time(&cleared), 2.0 + (125.0f64 + 27.0).cbrt() + 1.0 + 3.0);
+        close(plain().time(&cleared), 2.0 + (5f64.powi(6) + 3f64.powi(6)).powf(1.0 / 6.0) + 1.0 + 3.0);
+    }
+
+    #[test]
+    fn further_kernels_of_a_call_begin_sooner() {
+        // A launch takes 2 and clearing 1.
+        let plain = plain();
+        close(plain.call(&[work(1.0)]), 7.0);
+        close(plain.call(&[work(1.0), work(16.0), work(17.0)]), 7.0 + 6.0 + 11.0);
     }
 
     #[test]
