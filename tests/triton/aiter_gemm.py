@@ -1,5 +1,6 @@
 """Compiles AITER's Triton GEMMs at the shapes of a table, with the configuration that AITER chooses
-for each: see README.md. No GPU, no torch; AITER's sources are read from a copy of its repository.
+for each: see docs/timing.md. No GPU, no torch; AITER's sources are read from a copy of its
+repository.
 
     python aiter_gemm.py AITER TABLE OUT
 """
@@ -25,16 +26,18 @@ ELEMENT_BYTES = {"bf16": 2, "fp32": 4, "fp8e4nv": 1, "fp8e4b8": 1}
 def import_aiter(root, chip):
     """AITER's modules of Triton's products, without `aiter/__init__.py`, which asks for a GPU."""
     for name in [n for n in sys.modules if n.split(".")[0] == "aiter"]: del sys.modules[name]
-    for name in ("aiter", "aiter.ops", "aiter.ops.triton", "aiter.ops.triton.utils", "aiter.ops.triton._triton_kernels"):
+    packages = ("aiter", "aiter.ops", "aiter.ops.triton", "aiter.ops.triton.utils",
+                "aiter.ops.triton._triton_kernels")
+    for name in packages:
         sys.modules[name] = types.ModuleType(name)
         sys.modules[name].__path__ = [str(root / name.replace(".", "/"))]
     arch = types.ModuleType("aiter.ops.triton.utils._triton.arch_info")
     arch.get_arch, arch._LDS_CAP_BYTES = (lambda: chip), {}
     sys.modules[arch.__name__] = arch
-    from aiter.ops.triton._triton_kernels.common.splitk_reduce import _gemm_splitk_reduce_kernel as reduce
+    from aiter.ops.triton._triton_kernels.common import splitk_reduce
     from aiter.ops.triton._triton_kernels.gemm.basic import gemm_a16w16, gemm_a8w8_blockscale
-    from aiter.ops.triton.utils.gemm_config_utils import compute_splitk_params
-    return types.SimpleNamespace(bf16=gemm_a16w16, fp8=gemm_a8w8_blockscale, reduce=reduce, split=compute_splitk_params)
+    reduce = splitk_reduce._gemm_splitk_reduce_kernel
+    return types.SimpleNamespace(bf16=gemm_a16w16, fp8=gemm_a8w8_blockscale, reduce=reduce)
 
 
 def version():
@@ -54,9 +57,13 @@ def bf16_product(aiter, row, bias):
     config, _ = aiter.bf16._get_config(M, N, K)
     splits = config["NUM_KSPLIT"]
     out = tensor("bf16", M, N) if splits == 1 else tensor("fp32", splits, M, N)
-    args = {"a_ptr": tensor("bf16", M, K), "b_ptr": tensor("bf16", N, K), "bias_ptr": tensor("bf16", N) if bias else None, "c_ptr": out, "M": M, "N": N, "K": K,
-            "stride_am": K, "stride_ak": 1, "stride_bk": 1, "stride_bn": K, "stride_ck": 0 if splits == 1 else M * N, "stride_cm": N, "stride_cn": 1,
-            "activation": "", "use_activation": False, "ADD_BIAS": bias, "SKIP_REDUCE": False} | config
+    args = {
+        "a_ptr": tensor("bf16", M, K), "b_ptr": tensor("bf16", N, K),
+        "bias_ptr": tensor("bf16", N) if bias else None, "c_ptr": out, "M": M, "N": N, "K": K,
+        "stride_am": K, "stride_ak": 1, "stride_bk": 1, "stride_bn": K,
+        "stride_ck": 0 if splits == 1 else M * N, "stride_cm": N, "stride_cn": 1,
+        "activation": "", "use_activation": False, "ADD_BIAS": bias, "SKIP_REDUCE": False,
+    } | config
     return aiter.bf16._gemm_a16_w16_kernel, args, {"remap": True}
 
 
@@ -70,16 +77,22 @@ def fp8_product(aiter, row, chip):
         config["BLOCK_SIZE_K"] = triton.next_power_of_2(config["SPLITK_BLOCK_SIZE"])
         if config["BLOCK_SIZE_K"] > config["SPLITK_BLOCK_SIZE"]: config["BLOCK_SIZE_K"] //= 4
     # AITER's own guard: the compiler fails there with three stages.
-    if chip == "gfx950" and version() < (3, 7): config["num_stages"] = min(config["num_stages"], 2)
+    if chip == "gfx950" and version() < (3, 7):
+        config["num_stages"] = min(config["num_stages"], 2)
     config |= {"GROUP_K": 128, "GROUP_N": 128}
     config.setdefault("cache_modifier", None)
     fp8 = "fp8e4b8" if chip == "gfx942" else "fp8e4nv"
     out = tensor("bf16", M, N) if splits == 1 else tensor("fp32", splits, M, N)
     scales = triton.cdiv(K, 128)
-    args = {"a_ptr": tensor(fp8, M, K), "b_ptr": tensor(fp8, N, K), "c_ptr": out, "a_scale_ptr": tensor("fp32", M, scales),
-            "b_scale_ptr": tensor("fp32", triton.cdiv(N, 128), scales), "M": M, "N": N, "K": K, "stride_am": K, "stride_ak": 1, "stride_bn": K * 16, "stride_bk": 1,
-            "stride_ck": 0 if splits == 1 else M * N, "stride_cm": N, "stride_cn": 1, "stride_ascale_m": 1, "stride_ascale_k": M, "stride_bscale_k": 1,
-            "stride_bscale_n": scales} | config
+    args = {
+        "a_ptr": tensor(fp8, M, K), "b_ptr": tensor(fp8, N, K), "c_ptr": out,
+        "a_scale_ptr": tensor("fp32", M, scales),
+        "b_scale_ptr": tensor("fp32", triton.cdiv(N, 128), scales), "M": M, "N": N, "K": K,
+        "stride_am": K, "stride_ak": 1, "stride_bn": K * 16, "stride_bk": 1,
+        "stride_ck": 0 if splits == 1 else M * N, "stride_cm": N, "stride_cn": 1,
+        "stride_ascale_m": 1, "stride_ascale_k": M, "stride_bscale_k": 1,
+        "stride_bscale_n": scales,
+    } | config
     return aiter.fp8._gemm_a8w8_blockscale_preshuffle_kernel, args, {"remap": False}
 
 
@@ -87,10 +100,14 @@ def sum_of_splits(aiter, row, args):
     """The kernel behind a product whose K is split."""
     M, N, K = (int(row[k]) for k in "MNK")
     bias = args.get("bias_ptr")
-    return aiter.reduce, {"c_in_ptr": args["c_ptr"], "c_out_ptr": tensor("bf16", M, N), "bias_ptr": bias, "M": M, "N": N, "stride_c_in_k": M * N, "stride_c_in_m": N,
-                          "stride_c_in_n": 1, "stride_c_out_m": N, "stride_c_out_n": 1, "BLOCK_SIZE_M": 32, "BLOCK_SIZE_N": 32,
-                          "ACTUAL_KSPLIT": triton.cdiv(K, args["SPLITK_BLOCK_SIZE"]), "MAX_KSPLIT": triton.next_power_of_2(args["NUM_KSPLIT"]),
-                          "ADD_BIAS": bias is not None, "activation": "", "use_activation": False, "KERNEL_NAME": "reduce"}
+    return aiter.reduce, {
+        "c_in_ptr": args["c_ptr"], "c_out_ptr": tensor("bf16", M, N), "bias_ptr": bias,
+        "M": M, "N": N, "stride_c_in_k": M * N, "stride_c_in_m": N, "stride_c_in_n": 1,
+        "stride_c_out_m": N, "stride_c_out_n": 1, "BLOCK_SIZE_M": 32, "BLOCK_SIZE_N": 32,
+        "ACTUAL_KSPLIT": triton.cdiv(K, args["SPLITK_BLOCK_SIZE"]),
+        "MAX_KSPLIT": triton.next_power_of_2(args["NUM_KSPLIT"]), "ADD_BIAS": bias is not None,
+        "activation": "", "use_activation": False, "KERNEL_NAME": "reduce",
+    }
 
 
 def compile_launch(kernel, args, chip):
@@ -102,16 +119,18 @@ def compile_launch(kernel, args, chip):
     signature, constants, attributes = {}, {}, {}
     for at, parameter in enumerate(kernel.params):
         name, value = parameter.name, args[parameter.name]
-        if parameter.is_constexpr or value is None or (value == 1 and not parameter.do_not_specialize):
+        special = not parameter.do_not_specialize
+        if parameter.is_constexpr or value is None or (value == 1 and special):
             signature[name], constants[(at,)] = "constexpr", value
         elif isinstance(value, tuple):
             signature[name] = "*" + value[0]
             attributes[(at,)] = [ALIGNED] + ([SMALL] if value[1] < 2**31 else [])
         else:
             signature[name] = "i32" if value < 2**31 else "i64"
-            if value % 16 == 0 and not parameter.do_not_specialize: attributes[(at,)] = [ALIGNED]
+            if value % 16 == 0 and special: attributes[(at,)] = [ALIGNED]
     source = ASTSource(kernel, signature, constants, attributes)
-    return triton.compile(source, target=GPUTarget("hip", chip, 64), options=options), signature
+    target = GPUTarget("hip", chip, 64)
+    return triton.compile(source, target=target, options=options), signature
 
 
 def launch(kernel, args, chip, grid, tiles, out):
@@ -127,18 +146,24 @@ def launch(kernel, args, chip, grid, tiles, out):
     for name, place in zip([*named, "global_scratch", "profile_scratch"], layout):
         value = args.get(name, 0)
         entry = {"name": name, "offset": place["offset"], "size": place["size"]}
-        made.append(entry | ({"bytes": value[1]} if isinstance(value, tuple) else {"value": value}))
+        entry |= {"bytes": value[1]} if isinstance(value, tuple) else {"value": value}
+        made.append(entry)
     meta = compiled.metadata
-    return {"code": file, "symbol": meta.name, "grid": grid, "threads": meta.num_warps * meta.warp_size, "dynamic_lds": meta.shared,
-            "kernarg_bytes": max(a["offset"] + a["size"] for a in layout), "args": made} | tiles
+    return {
+        "code": file, "symbol": meta.name, "grid": grid, "dynamic_lds": meta.shared,
+        "threads": meta.num_warps * meta.warp_size, "args": made,
+        "kernarg_bytes": max(a["offset"] + a["size"] for a in layout),
+    } | tiles
 
 
 def launches(aiter, row, chip, bias, out):
     if row["kind"] == "bf16": kernel, args, order = bf16_product(aiter, row, bias)
     else: kernel, args, order = fp8_product(aiter, row, chip)
     M, N = int(row["M"]), int(row["N"])
-    tiles = [triton.cdiv(M, args["BLOCK_SIZE_M"]), triton.cdiv(N, args["BLOCK_SIZE_N"]), args["NUM_KSPLIT"]]
-    order |= {"tiles": tiles, "tile": [args["BLOCK_SIZE_M"], args["BLOCK_SIZE_N"], min(args["SPLITK_BLOCK_SIZE"], int(row["K"]))], "group_m": args["GROUP_SIZE_M"]}
+    rows, columns = args["BLOCK_SIZE_M"], args["BLOCK_SIZE_N"]
+    tiles = [triton.cdiv(M, rows), triton.cdiv(N, columns), args["NUM_KSPLIT"]]
+    along = min(args["SPLITK_BLOCK_SIZE"], int(row["K"]))
+    order |= {"tiles": tiles, "tile": [rows, columns, along], "group_m": args["GROUP_SIZE_M"]}
     made = [launch(kernel, args, chip, [tiles[0] * tiles[1] * tiles[2], 1, 1], order, out)]
     if args["NUM_KSPLIT"] > 1:
         grid = [triton.cdiv(M, 32), triton.cdiv(N, 32), 1]
@@ -158,7 +183,8 @@ def with_bias(root):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    formatter = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=formatter)
     for name in ("aiter", "table", "out"): parser.add_argument(name, type=Path)
     asked = parser.parse_args()
     asked.out.mkdir(parents=True, exist_ok=True)
@@ -168,10 +194,15 @@ def main():
         aiter = import_aiter(asked.aiter.resolve(), chip)
         for row in (r for r in rows if r["gfx"] == chip):
             bias = (chip, row["M"], row["N"], row["K"], float(row["us"])) in biased
-            try: made.append(row | {"launches": launches(aiter, row, chip, bias, asked.out)})
-            except Exception as error: failed.append(f"{chip} {row['M']} x {row['N']} x {row['K']}: {type(error).__name__} {str(error).strip().splitlines()[-1:]}")
-    (asked.out / "launches.json").write_text("[\n" + ",\n".join(json.dumps(m) for m in made) + "\n]\n")
-    print(f"{len(made)} rows, {len(list(asked.out.glob('*.hsaco')))} code objects in {asked.out}")
+            try:
+                made.append(row | {"launches": launches(aiter, row, chip, bias, asked.out)})
+            except (RuntimeError, triton.CompilationError) as error:
+                why = (str(error).strip().splitlines() or [""])[-1]
+                failed.append(f"{chip} {row['M']} x {row['N']} x {row['K']}: {why}")
+    text = ",\n".join(json.dumps(m) for m in made)
+    (asked.out / "launches.json").write_text(f"[\n{text}\n]\n")
+    codes = len(list(asked.out.glob("*.hsaco")))
+    print(f"{len(made)} rows, {codes} code objects in {asked.out}")
     for line in failed: print("not compiled:", line)
     return bool(failed)
 
