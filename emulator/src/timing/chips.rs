@@ -15,8 +15,9 @@ const fn chip(
 
 const FITTED: [Origin; COUNT] = [F; COUNT];
 
-/// There are 30 rows of MI300X: what its silicon has in common with MI308X is from there.
-const SHARED: [Origin; COUNT] = [S, S, F, F, S, S, F, F, F, S, S, F];
+/// There are few rows of MI300X: its start of kernels and its latencies are those of MI308X, which
+/// has the same silicon.
+const SHARED: [Origin; COUNT] = [S, S, F, F, S, S, F, F, F, F, F, F];
 
 /// Launch, memset, clock, power, near, far, hbm, cache, l2, group, atomics, store; see
 /// [`super::chip::NUMBERS`].
@@ -26,7 +27,7 @@ pub const CHIPS: [Chip; 3] = [
         "gfx942",
         80,
         [2.1, 5.3],
-        [2.525, 0.2, 1.28, 0.0, 201.1, 96.84, 3.259, 16.37, 1.742, 0.76, 1.119, 12.1],
+        [3.048, 0.233, 1.294, 0.061, 183.386, 115.772, 3.307, 4.383, 1.325, 0.204, 1.266, 15.650],
         FITTED,
     ),
     chip(
@@ -34,7 +35,7 @@ pub const CHIPS: [Chip; 3] = [
         "gfx942",
         304,
         [2.1, 5.3],
-        [2.525, 0.2, 1.511, 0.014, 201.1, 96.84, 5.294, 3.752, 2.525, 0.76, 1.119, 9.007],
+        [3.048, 0.233, 1.468, 0.331, 183.386, 115.772, 4.767, 4.344, 2.136, 0.0, 7.751, 17.0],
         SHARED,
     ),
     chip(
@@ -42,7 +43,7 @@ pub const CHIPS: [Chip; 3] = [
         "gfx950",
         256,
         [2.4, 8.0],
-        [2.935, 0.2, 2.029, 0.248, 251.4, 138.4, 5.611, 15.76, 1.609, 0.246, 1.914, 7.615],
+        [2.875, 0.2, 2.033, 0.248, 258.431, 140.744, 5.632, 9.79, 1.61, 0.0, 2.066, 6.803],
         FITTED,
     ),
 ];

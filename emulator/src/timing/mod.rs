@@ -6,5 +6,6 @@
 pub mod chip;
 pub mod chips;
 pub mod cu;
+pub mod occupancy;
 pub mod profile;
 pub mod trace;
