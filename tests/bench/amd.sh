@@ -1,0 +1,55 @@
+#!/usr/bin/env bash
+# Our products on AMD chips, PREDICTED by the model of docs/timing.md, beside the best times that
+# AITER's tuner MEASURED for the same shapes:
+#
+#     bash tests/bench/amd.sh BEST.csv [TABLE.md]
+#
+# BEST.csv has a row for each shape: gfx,cus,kind,M,N,K,us,lib, as tests/bench/amd_table.py reads
+# it from the tuned configurations in https://github.com/ROCm/aiter (aiter/configs, with the
+# licence of AITER). MODELS are those of tests/bench, with the ranks that share each out; SCHEMES
+# those of `atomc compile --quant`, `none` is bf16; CHIPS those of `atomc bench --model`; DECODE and
+# PROMPTS the numbers of tokens of steps: a product has as many rows. ATOMC is the command line, if
+# not that of `cargo build --release`. Needs Python 3, and no GPU.
+set -euo pipefail
+best=$(realpath "${1:?a table of measured times: tests/bench/amd.sh BEST.csv}")
+table=${2:+$(realpath -m "$2")}
+cd "$(dirname "$0")/../.."
+models=${MODELS:-qwen3-8b:1 qwen3-30b-a3b:1 gpt-oss-120b:1 deepseek-v3:8 llama-3.1-70b:8}
+schemes=${SCHEMES:-none fp8 fp8-block mxfp4} chips=${CHIPS:-MI300X MI355X}
+decode=${DECODE:-1,8,32,64} prompts=${PROMPTS:-128 1024 4096}
+if [ -z "${ATOMC:-}" ]; then
+    cargo build --release --quiet -p atomc
+    ATOMC=${CARGO_TARGET_DIR:-target}/release/atomc
+fi
+out=$(mktemp -d)
+trap 'rm -rf "$out"' EXIT
+
+# Layers are alike: one of each kind has all products.
+few() {
+    sed 's/\("num_hidden_layers"\): [0-9]*/\1: 2/; s/\("first_k_dense_replace"\): [0-9]*/\1: 1/' "tests/bench/$1.json"
+}
+
+quiet() { "$@" 2>"$out/errors" || { cat "$out/errors" >&2; return 1; }; }
+
+largest=$(printf '%s\n' $prompts | sort -n | tail -1)
+for model in $models; do
+    name=${model%:*} ranks=${model#*:}
+    few "$name" >"$out/config.json"
+    for scheme in $schemes; do
+        quant=(--quant "$scheme")
+        [ "$scheme" != none ] || quant=()
+        quiet "$ATOMC" compile "$out/config.json" --no-trust --tp "$ranks" "${quant[@]}" --target gfx942,gfx950 \
+            --context 8192 --decode "$decode" --prefill "$largest" -o "$out/m.atomc" >"$out/said"
+        for chip in $chips; do
+            for prompt in $prompts; do
+                # Each prompt alone, all batches beside the first.
+                batch=$decode
+                [ "$prompt" = "${prompts%% *}" ] || batch=1
+                quiet "$ATOMC" bench "$out/m.atomc" --model "$chip" --prompt "$prompt" --position 1024 \
+                    --batch "$batch" --kernels --json >"$out/$name+$ranks+$scheme+$chip+$prompt.json"
+            done
+            echo "$name, $ranks ranks, $scheme, $chip" >&2
+        done
+    done
+done
+python3 tests/bench/amd_table.py "$best" "$out" ${table:+"$table"}
