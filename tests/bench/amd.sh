@@ -16,7 +16,7 @@ table=${2:+$(realpath -m "$2")}
 cd "$(dirname "$0")/../.."
 models=${MODELS:-qwen3-8b:1 qwen3-30b-a3b:1 gpt-oss-120b:1 deepseek-v3:8 llama-3.1-70b:8}
 schemes=${SCHEMES:-none fp8 fp8-block mxfp4} chips=${CHIPS:-MI300X MI355X}
-decode=${DECODE:-1,8,32,64} prompts=${PROMPTS:-128 1024 4096}
+decode=${DECODE:-1,8,32,64} prompts=${PROMPTS:-256 2048}
 if [ -z "${ATOMC:-}" ]; then
     cargo build --release --quiet -p atomc
     ATOMC=${CARGO_TARGET_DIR:-target}/release/atomc
@@ -28,6 +28,9 @@ trap 'rm -rf "$out"' EXIT
 few() {
     sed 's/\("num_hidden_layers"\): [0-9]*/\1: 2/; s/\("first_k_dense_replace"\): [0-9]*/\1: 1/' "tests/bench/$1.json"
 }
+
+# Whether somebody measured products of a scheme on a chip.
+has() { python3 tests/bench/amd_table.py "$best" --has "$1" "$2"; }
 
 quiet() { "$@" 2>"$out/errors" || { cat "$out/errors" >&2; return 1; }; }
 
@@ -41,6 +44,7 @@ for model in $models; do
         quiet "$ATOMC" compile "$out/config.json" --no-trust --tp "$ranks" "${quant[@]}" --target gfx942,gfx950 \
             --context 8192 --decode "$decode" --prefill "$largest" -o "$out/m.atomc" >"$out/said"
         for chip in $chips; do
+            has "$chip" "$scheme" || continue
             for prompt in $prompts; do
                 # Each prompt alone, all batches beside the first.
                 batch=$decode

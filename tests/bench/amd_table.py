@@ -1,5 +1,7 @@
 """A table of predicted times of our products beside measured ones: amd_table.py BEST.csv DIR [TABLE]
 
+amd_table.py BEST.csv --has CHIP SCHEME says whether BEST.csv has a product of that kind.
+
 DIR has what `atomc bench --model CHIP --kernels --json` said, in files that tests/bench/amd.sh
 names. BEST.csv has the best measured time of each shape. Whole rows go to TABLE, if it is named; the
 summary goes to standard output.
@@ -76,7 +78,11 @@ def summary(rows, total):
 
 
 def main():
-    best, ours = measured(sys.argv[1]), predicted(sys.argv[2])
+    best = measured(sys.argv[1])
+    if sys.argv[2] == "--has":
+        chip, scheme = sys.argv[3:]
+        sys.exit(not any(key[:3] == (*CHIPS[chip], KINDS[scheme]) for key in best))
+    ours = predicted(sys.argv[2])
     rows = list(joined(best, ours))
     if not rows:
         sys.exit("no shape of ours is in the table of measured times")

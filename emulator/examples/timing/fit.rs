@@ -6,16 +6,19 @@ use atomc_emulator::timing::chip::{COUNT, Chip, Origin, Work};
 /// A row with its work.
 #[derive(Clone)]
 pub struct Case {
-    pub work: Work,
+    /// Of its kernels, one after the other.
+    pub works: Vec<Work>,
     pub us: f64,
     pub kernel: String,
+    /// M, N and K, or what a row of another table has.
+    pub shape: String,
     pub kind: String,
 }
 
 impl Case {
     /// Prediction over measurement, less one.
     pub fn error(&self, chip: &Chip) -> f64 {
-        chip.time(&self.work) / self.us - 1.0
+        self.works.iter().map(|w| chip.time(w)).sum::<f64>() / self.us - 1.0
     }
 }
 
@@ -155,6 +158,8 @@ const TYPICAL: [f64; COUNT] = [2.5, 1.0, 2.0, 0.2, 300.0, 100.0, 5.0, 10.0, 2.0,
 /// The case with a group that takes as long as its matrix instructions, whatever the latency.
 pub fn matrix_only(case: &Case) -> Case {
     let mut case = case.clone();
-    case.work.group.clocks = case.work.group.clocks.map(|_| case.work.group.matrix);
+    for work in &mut case.works {
+        work.group.clocks = work.group.clocks.map(|_| work.group.matrix);
+    }
     case
 }

@@ -1,7 +1,8 @@
 //! The clock that main loops imply, without any fit of a chip: clocks of the model along 256
 //! elements of K, over the measured time of these.
+use crate::cache::Cache;
 use crate::fit::quantile;
-use crate::rows::{Profiles, Row};
+use crate::rows::{self, Row};
 
 /// Loops that wait neither for memory nor for other groups, on MI308X.
 const LOOPS: [&str; 5] = [
@@ -19,12 +20,12 @@ const STEP: f64 = 256.0;
 /// Latency in clocks that hides behind these loops.
 const LATENCY: f64 = 500.0;
 
-pub fn report(rows: &[Row], profiles: &Profiles) {
+pub fn report(rows: &[Row], cache: &Cache) {
     let mut implied = [Vec::new(), Vec::new()];
     for kernel in LOOPS {
         let of: Vec<&Row> = rows.iter().filter(|r| r.cus == CUS && r.kernel == kernel).collect();
         let whole = of.iter().find(|r| r.whole() && r.splits == 1);
-        let (Some(us), Some(profile)) = (steady(&of), whole.and_then(|r| profiles.get(r))) else {
+        let (Some(us), Some(profile)) = (steady(&of), whole.and_then(|r| rows::profile_of(cache, r))) else {
             println!("  {kernel}: too few rows");
             continue;
         };

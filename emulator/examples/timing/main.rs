@@ -6,10 +6,12 @@
 //! AITER's repository. What is recorded of kernels is kept in the file `ATOMC_TIMING_CACHE`. See
 //! `docs/timing.md` for the commands.
 mod aiter;
+mod cache;
 mod fit;
 mod loops;
 mod report;
 mod rows;
+mod triton;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -17,8 +19,9 @@ use std::time::Instant;
 
 use atomc_emulator::timing::chip::Chip;
 use atomc_emulator::timing::chips::CHIPS;
+use cache::Cache;
 use fit::Case;
-use rows::{Profiles, Row};
+use rows::Row;
 
 const USAGE: &str = "commands: check, fit, leave-out, ablate, loops, \
                      predict CHIP KERNEL M N K SPLITS";
@@ -43,18 +46,36 @@ fn run() -> Result<(), String> {
     if command == "predict" {
         return predict(&arguments[1..], &folder);
     }
-    let rows = rows::read(&variable("ATOMC_AMD_TIMES")?.join("gemm_asm.csv"))?;
-    let cache = variable("ATOMC_TIMING_CACHE").unwrap_or_else(|_| "target/timing.txt".into());
-    let mut profiles = Profiles::open(&cache);
-    profiles.fill(&rows, &folder).iter().for_each(|e| eprintln!("{e}"));
-    profiles.save(&cache);
+    let path = variable("ATOMC_TIMING_CACHE").unwrap_or_else(|_| "target/timing.txt".into());
+    let mut cache = Cache::open(&path);
     match command {
-        "check" => each(&rows, &profiles, &|cases, chip| report::errors(cases, chip, &fit::errors(cases, chip))),
-        "fit" => fit_all(&rows, &profiles),
-        "leave-out" => each(&rows, &profiles, &|cases, chip| report::errors(cases, chip, &fit::leave_out(cases, chip))),
-        "ablate" => each(&rows, &profiles, &ablate),
-        "loops" => loops::report(&rows, &profiles),
+        "triton" => return triton(&mut cache, &|cases, chip| report::errors(cases, chip, &fit::errors(cases, chip))),
+        "triton-parts" => return triton(&mut cache, &report::parts),
+        _ => {}
+    }
+    let rows = rows::read(&variable("ATOMC_AMD_TIMES")?.join("gemm_asm.csv"))?;
+    rows::fill(&mut cache, &rows, &folder).iter().for_each(|e| eprintln!("{e}"));
+    cache.save();
+    match command {
+        "check" => each(&rows, &cache, &|cases, chip| report::errors(cases, chip, &fit::errors(cases, chip))),
+        "fit" => fit_all(&rows, &cache),
+        "leave-out" => each(&rows, &cache, &|cases, chip| report::errors(cases, chip, &fit::leave_out(cases, chip))),
+        "ablate" => each(&rows, &cache, &ablate),
+        "loops" => loops::report(&rows, &cache),
         _ => return Err(USAGE.into()),
+    }
+    Ok(())
+}
+
+/// Errors at a compiler's kernels.
+fn triton(cache: &mut Cache, then: &dyn Fn(&[Case], &Chip)) -> Result<(), String> {
+    let folder = variable("ATOMC_TRITON_GEMM")?;
+    let rows = triton::read(&folder)?;
+    for chip in triton::chips(&rows) {
+        let (cases, failed) = triton::cases(&rows, chip, &folder, cache);
+        cache.save();
+        failed.iter().for_each(|e| eprintln!("{e}"));
+        then(&cases, chip);
     }
     Ok(())
 }
@@ -63,16 +84,16 @@ fn variable(name: &str) -> Result<PathBuf, String> {
     std::env::var_os(name).map(PathBuf::from).ok_or_else(|| format!("{name} is not set"))
 }
 
-fn each(rows: &[Row], profiles: &Profiles, then: &dyn Fn(&[Case], &Chip)) {
-    CHIPS.iter().for_each(|chip| then(&cases(rows, profiles, chip), chip));
+fn each(rows: &[Row], cache: &Cache, then: &dyn Fn(&[Case], &Chip)) {
+    CHIPS.iter().for_each(|chip| then(&cases(rows, cache, chip), chip));
 }
 
 /// Fits one chip after the other; the numbers of the first go to those that have its silicon.
-fn fit_all(rows: &[Row], profiles: &Profiles) {
+fn fit_all(rows: &[Row], cache: &Cache) {
     let mut first: Option<Chip> = None;
     for chip in &CHIPS {
         let start = first.map_or(*chip, |first| chip.with_shared(&first));
-        let cases = cases(rows, profiles, chip);
+        let cases = cases(rows, cache, chip);
         let fitted = fit::fit(&cases, &start, RESTARTS);
         first = first.or(Some(fitted));
         report::numbers(&fitted);
@@ -91,11 +112,17 @@ fn ablate(cases: &[Case], chip: &Chip) {
     }
 }
 
-fn cases(rows: &[Row], profiles: &Profiles, chip: &Chip) -> Vec<Case> {
+fn cases(rows: &[Row], cache: &Cache, chip: &Chip) -> Vec<Case> {
     let of = rows.iter().filter(|r| r.gfx == chip.gfx && r.cus == chip.cus);
     let case = |row: &Row| {
-        let work = row.work(profiles.get(row)?, chip);
-        Some(Case { work, us: row.us, kernel: row.kernel.clone(), kind: row.kind.clone() })
+        let work = row.work(&rows::profile_of(cache, row)?, chip);
+        Some(Case {
+            works: vec![work],
+            us: row.us,
+            kernel: row.kernel.clone(),
+            shape: row.sizes(),
+            kind: row.kind.clone(),
+        })
     };
     of.filter_map(case).collect()
 }
@@ -106,10 +133,10 @@ fn predict(arguments: &[String], folder: &std::path::Path) -> Result<(), String>
     let chip = CHIPS.iter().find(|c| c.name == chip).ok_or_else(known)?;
     let began = Instant::now();
     let row = rows::parse(&format!("{},{},,{},0,{kernel}", chip.gfx, chip.cus, sizes.join(","))).ok_or(USAGE)?;
-    let mut profiles = Profiles::default();
-    let failed = profiles.fill(std::slice::from_ref(&row), folder);
-    let profile = profiles.get(&row).ok_or_else(|| failed.join("; "))?;
-    let us = chip.time(&row.work(profile, chip));
+    let mut cache = Cache::none();
+    let failed = rows::fill(&mut cache, std::slice::from_ref(&row), folder);
+    let profile = rows::profile_of(&cache, &row).ok_or_else(|| failed.join("; "))?;
+    let us = chip.time(&row.work(&profile, chip));
     println!("{us:.2} us on {} (predicted in {:.3} s)", chip.name, began.elapsed().as_secs_f64());
     Ok(())
 }

@@ -53,3 +53,19 @@ pub fn errors(cases: &[Case], chip: &Chip, errors: &[f64]) {
 pub fn kernel_biases(cases: &[Case], chip: &Chip) -> Vec<f64> {
     biases(cases, &fit::errors(cases, chip), 10).values().map(|(_, bias)| *bias).collect()
 }
+
+/// Where the time of each case goes, in microseconds.
+pub fn parts(cases: &[Case], chip: &Chip) {
+    println!("{}", chip.name);
+    for case in cases {
+        println!("  {} {} measured {:.1}, error {:+.1} %", case.kernel, case.shape, case.us, case.error(chip) * 100.0);
+        for work in &case.works {
+            let p = chip.parts(work);
+            let groups = format!("{} groups, {} at once", work.groups, work.together);
+            println!(
+                "    {groups}: launch {:.1}, compute {:.1} (own {:.1}), memory {:.1}, cache {:.1}, memset {:.1}",
+                p.launch, p.compute, p.own, p.memory, p.cache, p.memset
+            );
+        }
+    }
+}

@@ -9,6 +9,7 @@ use atomc_emulator::timing::chip::{Chip, Work};
 use atomc_emulator::timing::profile::{Profile, Sample};
 
 use crate::aiter::{Arena, Product, element_bytes, sample};
+use crate::cache::Cache;
 
 /// A row of the table.
 #[derive(Clone, Debug)]
@@ -30,8 +31,8 @@ const LENGTHS: [u32; 2] = [2048, 4096];
 
 /// Copies of the operands that AITER's tuner goes through, and what of the Infinity Cache they may
 /// fill. Source: `aiter/test_common.py`; AMD's CDNA3 white paper (256 MiB).
-const COPIES: f64 = 101.0;
-const CACHE_BYTES: f64 = 230e6;
+pub const COPIES: f64 = 101.0;
+pub const CACHE_BYTES: f64 = 230e6;
 
 pub fn read(path: &Path) -> Result<Vec<Row>, String> {
     let text = std::fs::read_to_string(path).map_err(|e| format!("{}: {e}", path.display()))?;
@@ -82,6 +83,10 @@ impl Row {
         self.k.div_ceil(self.splits).next_multiple_of(step).min(self.k)
     }
 
+    pub fn sizes(&self) -> String {
+        format!("{} x {} x {}, {} splits", self.m, self.n, self.k, self.splits)
+    }
+
     fn key(&self) -> String {
         format!("{} {} {} {}", self.gfx, self.kernel, self.inside(), u32::from(self.splits > 1))
     }
@@ -102,6 +107,7 @@ impl Row {
             fetched: (tiles[0] * f64::from(self.inside()) + tiles[1] * f64::from(tn.min(self.n))) * along,
             resident: read * COPIES < CACHE_BYTES,
             memset: self.splits > 1 && self.shape.family != Family::Bf16,
+            ..Work::default()
         }
     }
 }
@@ -124,63 +130,32 @@ fn unique_tiles(grid: [u32; 2], splits: u32, chip: &Chip) -> [f64; 2] {
     total
 }
 
-/// Profiles by kernel, rows of the tile, and whether K is split; kept in a file.
-#[derive(Default)]
-pub struct Profiles(BTreeMap<String, Profile>);
+/// The profile of a row's kernel, with as many rows of its tile and with or without splits.
+pub fn profile_of(cache: &Cache, row: &Row) -> Option<Profile> {
+    let [a, b] = cache.get(&row.key())? else { return None };
+    Some(profile([*a, *b]))
+}
 
-impl Profiles {
-    pub fn open(path: &Path) -> Profiles {
-        let text = std::fs::read_to_string(path).unwrap_or_default();
-        let entry = |line: &str| {
-            let (key, numbers) = line.split_once(':')?;
-            let numbers: Vec<f64> = numbers.split_whitespace().map_while(|n| n.parse().ok()).collect();
-            let (a, b) = numbers.split_at(numbers.len() / 2);
-            Some((key.to_string(), profile([Sample::from_numbers(a)?, Sample::from_numbers(b)?])))
-        };
-        Profiles(text.lines().filter_map(entry).collect())
-    }
-
-    pub fn save(&self, path: &Path) {
-        let mut text = String::new();
-        for (key, profile) in &self.0 {
-            let numbers: Vec<String> =
-                profile.samples.iter().flat_map(Sample::numbers).map(|n| n.to_string()).collect();
-            text.push_str(&format!(
-                "{key}: {}
-",
-                numbers.join(" ")
-            ));
+/// Records what is missing; tells of kernels that cannot be recorded.
+pub fn fill(cache: &mut Cache, rows: &[Row], folder: &Path) -> Vec<String> {
+    let arena = Arena::new();
+    let mut codes: BTreeMap<String, Result<CodeObject, String>> = BTreeMap::new();
+    let mut failed: BTreeMap<String, String> = BTreeMap::new();
+    for row in rows {
+        let key = row.key();
+        if cache.get(&key).is_some() || failed.contains_key(&row.kernel) {
+            continue;
         }
-        if let Err(e) = std::fs::write(path, text) {
-            eprintln!("{}: {e}", path.display());
+        let path = format!("{}/{}/{}.co", row.gfx, row.shape.family.folder(), row.kernel);
+        let open = || aiter::open(folder, &path).map_err(|e| e.to_string());
+        let code = codes.entry(path.clone()).or_insert_with(open);
+        let made = code.as_ref().map_err(Clone::clone).and_then(|code| made(code, row, &arena));
+        match made {
+            Ok(profile) => cache.insert(key, profile.samples.to_vec()),
+            Err(e) => drop(failed.insert(row.kernel.clone(), e)),
         }
     }
-
-    pub fn get(&self, row: &Row) -> Option<&Profile> {
-        self.0.get(&row.key())
-    }
-
-    /// Records what is missing; tells of kernels that cannot be recorded.
-    pub fn fill(&mut self, rows: &[Row], folder: &Path) -> Vec<String> {
-        let arena = Arena::new();
-        let mut codes: BTreeMap<String, Result<CodeObject, String>> = BTreeMap::new();
-        let mut failed: BTreeMap<String, String> = BTreeMap::new();
-        for row in rows {
-            let key = row.key();
-            if self.0.contains_key(&key) || failed.contains_key(&row.kernel) {
-                continue;
-            }
-            let path = format!("{}/{}/{}.co", row.gfx, row.shape.family.folder(), row.kernel);
-            let open = || aiter::open(folder, &path).map_err(|e| e.to_string());
-            let code = codes.entry(path.clone()).or_insert_with(open);
-            let made = code.as_ref().map_err(Clone::clone).and_then(|code| made(code, row, &arena));
-            match made {
-                Ok(profile) => drop(self.0.insert(key, profile)),
-                Err(e) => drop(failed.insert(row.kernel.clone(), e)),
-            }
-        }
-        failed.into_values().collect()
-    }
+    failed.into_values().collect()
 }
 
 fn profile(samples: [Sample; 2]) -> Profile {

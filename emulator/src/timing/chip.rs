@@ -58,10 +58,14 @@ pub struct Chip {
 }
 
 /// A launch.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Work {
-    /// What one work-group takes.
+    /// What the work-groups take that a compute unit runs at once.
     pub group: Sample,
+    /// Their number.
+    pub together: f64,
+    /// What those take that are left for the last round, if they are fewer.
+    pub rest: Option<Sample>,
     pub groups: f64,
     /// Bytes of the operands, and of the results.
     pub read: f64,
@@ -72,6 +76,38 @@ pub struct Work {
     pub resident: bool,
     /// The results are cleared first, by a kernel of its own.
     pub memset: bool,
+}
+
+/// Where the microseconds of a launch go.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Parts {
+    pub launch: f64,
+    /// Compute units, with L2, starts of groups and bursts of results.
+    pub compute: f64,
+    /// Of it, the work-groups' own clocks.
+    pub own: f64,
+    /// HBM.
+    pub memory: f64,
+    /// Infinity Cache.
+    pub cache: f64,
+    pub memset: f64,
+}
+
+impl Default for Work {
+    /// No work-group, one a compute unit at once.
+    fn default() -> Work {
+        Work {
+            group: Sample::default(),
+            together: 1.0,
+            rest: None,
+            groups: 0.0,
+            read: 0.0,
+            written: 0.0,
+            fetched: 0.0,
+            resident: false,
+            memset: false,
+        }
+    }
 }
 
 const MICRO: f64 = 1e6;
@@ -104,35 +140,53 @@ impl Chip {
 
     /// Microseconds of a launch.
     pub fn time(&self, work: &Work) -> f64 {
+        let parts = self.parts(work);
+        let limits = [parts.compute, parts.memory, parts.cache];
+        let body = limits.iter().map(|t| t.powf(OVERLAP)).sum::<f64>().powf(1.0 / OVERLAP);
+        parts.launch + body + parts.memset
+    }
+
+    /// The microseconds that each limit alone would leave.
+    pub fn parts(&self, work: &Work) -> Parts {
         let [launch, memset, clock, power, near, far, hbm, cache, l2, group, atomics, store] = self.numbers;
-        let rounds = self.rounds(work.groups);
-        // Work-groups that an XCD runs at once.
-        let active = (work.groups / f64::from(self.xcds)).min(f64::from(self.cus / self.xcds)).max(1.0);
-        let filled = work.groups / (rounds * f64::from(self.cus));
+        let [full, rest] = self.rounds(work.groups, work.together);
+        let (last, rounds) = (work.rest.unwrap_or(work.group), full + rest);
+        let batches = work.groups / work.together;
+        // Compute units of an XCD that have work at once.
+        let active = (batches / f64::from(self.xcds)).min(f64::from(self.cus / self.xcds)).max(1.0);
+        let filled = batches / (rounds * f64::from(self.cus));
         let from_hbm = if work.resident { 0.0 } else { work.read } + work.written;
         let memory = from_hbm / hbm * 1e-12 * MICRO;
         let (mut ghz, mut latency) = (clock, near + far);
-        let mut own = 0.0;
+        let mut own = [0.0; 2];
         for _ in 0..3 {
-            let clocks = work.group.at(latency * ghz);
-            own = clocks / ghz * 1e-3;
-            ghz = clock * (1.0 - power * filled * work.group.factors * FACTOR / clocks);
-            latency = if work.resident { near } else { near + far * (1.0 + memory / (rounds * own)) };
+            let clocks = [work.group, last].map(|group| group.at(latency * ghz));
+            own = clocks.map(|clocks| clocks / ghz * 1e-3);
+            ghz = clock * (1.0 - power * filled * work.group.factors * FACTOR / clocks[0]);
+            let busy = full * own[0] + rest * own[1];
+            latency = if work.resident { near } else { near + far * (1.0 + memory / busy) };
         }
-        let shared = work.group.missed * active / l2 * 1e-12 * MICRO;
-        let adds = work.group.atomics * work.groups / rounds / atomics * 1e-12 * MICRO;
-        let stores = work.group.stored * work.groups / rounds / store * 1e-12 * MICRO;
-        let compute = rounds * (own.max(shared) + group + adds + stores);
+        let shared = [work.group, last].map(|group| group.missed * active / l2 * 1e-12 * MICRO);
+        let adds = work.group.atomics * batches / atomics * 1e-12 * MICRO;
+        let stores = work.group.stored * batches / store * 1e-12 * MICRO;
+        let groups = full * own[0].max(shared[0]) + rest * own[1].max(shared[1]);
+        let compute = groups + rounds * group + adds + stores;
         let fabric = work.fetched * f64::from(self.xcds) / cache * 1e-12 * MICRO;
-        let body = [compute, memory, fabric].iter().map(|t| t.powf(OVERLAP)).sum::<f64>().powf(1.0 / OVERLAP);
         let clears = if work.memset { memset + work.written / hbm * 1e-12 * MICRO } else { 0.0 };
-        launch + body + clears
+        Parts { launch, compute, own: full * own[0] + rest * own[1], memory, cache: fabric, memset: clears }
     }
 
-    /// Rounds of work-groups over the compute units. XCDs take groups in turn.
-    fn rounds(&self, groups: f64) -> f64 {
+    /// Work-groups of the busiest compute unit. XCDs take groups in turn.
+    pub fn each(&self, groups: f64) -> f64 {
         let each = (groups / f64::from(self.xcds)).ceil();
         (each / f64::from(self.cus / self.xcds)).ceil().max(1.0)
+    }
+
+    /// Rounds of as many groups as a compute unit runs at once, and whether fewer are left.
+    fn rounds(&self, groups: f64, together: f64) -> [f64; 2] {
+        let each = self.each(groups);
+        let full = (each / together).floor();
+        [full, f64::from(full * together < each)]
     }
 }
 
@@ -172,6 +226,15 @@ mod tests {
         [(1.0, 7.0), (16.0, 7.0), (17.0, 12.0), (33.0, 17.0)]
             .iter()
             .for_each(|(n, us)| close(chip.time(&work(*n)), *us));
+    }
+
+    #[test]
+    fn groups_run_at_once_and_fewer_are_left() {
+        let rest = Some(Sample { clocks: [3000.0; LATENCIES.len()], ..Sample::default() });
+        let two = |groups| Work { together: 2.0, rest, ..work(groups) };
+        [(32.0, 7.0), (33.0, 10.0), (64.0, 12.0), (96.0, 17.0)]
+            .iter()
+            .for_each(|(n, us)| close(plain().time(&two(*n)), *us));
     }
 
     #[test]

@@ -104,13 +104,14 @@ pub struct Prediction {
 }
 
 impl Launch {
-    /// Work-groups that a compute unit has at once.
-    fn together(&self, chip: &Chip) -> usize {
-        let each = self.groups.div_ceil(chip.xcds as usize).div_ceil((chip.cus / chip.xcds) as usize);
-        each.min(self.room).max(1)
+    /// Work-groups that a compute unit has at once, and those that are left for its last round.
+    fn together(&self, chip: &Chip) -> [usize; 2] {
+        let each = chip.each(self.groups as f64) as usize;
+        let together = each.min(self.room).max(1);
+        [together, each % together]
     }
 
-    /// What those take, in the mean of the recorded ones.
+    /// What so many take, in the mean of the recorded ones.
     fn sample(&self, together: usize) -> Sample {
         let mut seen: Vec<(&Trace, Sample)> = Vec::new();
         let mut sum = vec![0.0; Sample::default().numbers().len()];
@@ -121,17 +122,16 @@ impl Launch {
             sum.iter_mut().zip(sample.numbers()).for_each(|(sum, number)| *sum += number);
         }
         let count = self.traces.len().max(1) as f64;
-        // Clocks are those of all, whatever else is that of one.
-        let of = |(at, sum): (usize, &f64)| sum / count * if at < LATENCIES.len() { 1.0 } else { together as f64 };
-        let numbers: Vec<f64> = sum.iter().enumerate().map(of).collect();
-        Sample::from_numbers(&numbers).unwrap_or_default()
+        Sample::from_numbers(&sum.iter().map(|sum| sum / count).collect::<Vec<f64>>()).unwrap_or_default()
     }
 
     fn work(&self, chip: &Chip) -> Work {
-        let together = self.together(chip);
+        let [together, left] = self.together(chip);
         Work {
             group: self.sample(together),
-            groups: (self.groups as f64 / together as f64).ceil(),
+            together: together as f64,
+            rest: (left > 0).then(|| self.sample(left)),
+            groups: self.groups as f64,
             read: self.bytes,
             fetched: self.fetched,
             resident: self.resident,
@@ -141,7 +141,7 @@ impl Launch {
 
     pub fn predict(&self, chip: &Chip) -> Prediction {
         let work = self.work(chip);
-        let together = self.together(chip);
+        let [together, _] = self.together(chip);
         let longest = self.traces.iter().max_by_key(|trace| trace.waves.iter().map(Vec::len).max());
         let unit = longest.map(|trace| Unfolded { trace, together, latency: latency(chip) });
         let idle = Busy { unit: Bound::Issue, share: 0.0 };
@@ -160,12 +160,14 @@ fn latency(chip: &Chip) -> u64 {
 /// What the time falls most without.
 fn bound(chip: &Chip, work: &Work, busy: Busy) -> Bound {
     let whole = chip.time(work);
-    let free = Sample { clocks: [1.0; LATENCIES.len()], factors: 0.0, ..work.group };
+    let free = |sample: Sample| Sample { clocks: [1.0; LATENCIES.len()], factors: 0.0, ..sample };
+    let unmissed = |sample: Sample| Sample { missed: 0.0, ..sample };
+    let each = |of: &dyn Fn(Sample) -> Sample| Work { group: of(work.group), rest: work.rest.map(of), ..*work };
     let without = [
         (Bound::Hbm, Work { read: 0.0, written: 0.0, ..*work }),
         (Bound::InfinityCache, Work { fetched: 0.0, ..*work }),
-        (Bound::L2, Work { group: Sample { missed: 0.0, ..work.group }, ..*work }),
-        (busy.bound(), Work { group: free, ..*work }),
+        (Bound::L2, each(&unmissed)),
+        (busy.bound(), each(&free)),
     ];
     let drops = without.map(|(bound, less)| (bound, whole - chip.time(&less)));
     let most = drops.into_iter().max_by(|a, b| a.1.total_cmp(&b.1));
@@ -315,7 +317,8 @@ mod tests {
     fn work_groups_share_a_compute_unit_where_there_are_many() {
         let chip = &CHIPS[1];
         let few = Launch { groups: 304, ..launch(looping(Unit::Matrix, 400)) };
-        assert_eq!([few.together(chip), Launch { groups: 3040, ..few.clone() }.together(chip)], [1, 2]);
+        let together = |groups| Launch { groups, ..few.clone() }.together(chip);
+        assert_eq!([together(304), together(608), together(3 * 304)], [[1, 0], [2, 0], [2, 1]]);
         // One wave each: two work-groups are on different SIMDs and take no longer.
         let twice = Launch { groups: 608, ..few.clone() };
         assert!((twice.predict(chip).us / few.predict(chip).us - 1.0).abs() < 0.05);

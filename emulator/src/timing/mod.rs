@@ -9,5 +9,6 @@ pub mod chip;
 pub mod chips;
 pub mod cu;
 pub mod launch;
+pub mod occupancy;
 pub mod profile;
 pub mod trace;

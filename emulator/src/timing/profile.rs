@@ -8,7 +8,7 @@ pub const LATENCIES: [u64; 9] = [200, 350, 500, 700, 900, 1200, 1600, 2200, 3000
 /// Numbers of a sample behind those of the latencies.
 const OTHERS: usize = 6;
 
-/// What one work-group takes.
+/// What the work-groups take that a compute unit runs at once; often there is one.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Sample {
     /// Clocks at each of [`LATENCIES`].
@@ -30,14 +30,14 @@ impl Sample {
     pub fn of(trace: &Trace, groups: usize, core: &Core) -> Sample {
         let all = |of: &dyn Fn(&Op, &Event) -> u64| -> f64 {
             let each = trace.waves.iter().flatten().map(|e| of(&trace.ops[e.op as usize], e));
-            each.sum::<u64>() as f64
+            (each.sum::<u64>() * groups as u64) as f64
         };
         let unit = |op: &Op, unit: Unit, n: u64| if op.unit == unit { n } else { 0 };
+        let simds = (trace.waves.len() * groups).min(core.simds) as f64;
         Sample {
             clocks: LATENCIES.map(|latency| cu::clocks(trace, groups, latency, core) as f64),
-            matrix: all(&|op, _| unit(op, Unit::Matrix, op.clocks.into())) / trace.waves.len().min(core.simds) as f64,
-            factors: all(&|op, _| unit(op, Unit::Matrix, op.reads.len() as u64))
-                / trace.waves.len().min(core.simds) as f64,
+            matrix: all(&|op, _| unit(op, Unit::Matrix, op.clocks.into())) / simds,
+            factors: all(&|op, _| unit(op, Unit::Matrix, op.reads.len() as u64)) / simds,
             loaded: all(&|op, e| unit(op, Unit::Load, e.bytes.into())),
             missed: all(&|op, e| unit(op, Unit::Load, u64::from(e.misses) * LINE)),
             stored: all(&|op, e| unit(op, Unit::Store, e.bytes.into())),
