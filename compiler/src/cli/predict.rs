@@ -73,35 +73,50 @@ pub struct PredictedKernel {
     pub prediction: Prediction,
 }
 
-/// A step: its kernels, and how many launches of each it has.
+/// The launches of a kernel in a step, which are alike.
+#[derive(Clone, Debug)]
+pub struct Launches {
+    pub count: usize,
+    pub kernel: Rc<PredictedKernel>,
+}
+
+impl Launches {
+    /// Microseconds of all of them.
+    pub fn us(&self) -> f64 {
+        self.count as f64 * self.kernel.prediction.us
+    }
+}
+
+/// A step.
 pub struct PredictedStep {
     pub name: String,
     pub tokens: usize,
+    /// Sequences that decode; 0 in a prompt's step.
     pub batch: usize,
-    pub kernels: Vec<(usize, Rc<PredictedKernel>)>,
+    pub kernels: Vec<Launches>,
     pub plan: String,
 }
 
 impl PredictedStep {
     pub fn seconds(&self) -> f64 {
-        self.kernels.iter().map(|(launches, kernel)| *launches as f64 * kernel.prediction.us * 1e-6).sum()
+        self.kernels.iter().map(Launches::us).sum::<f64>() * 1e-6
     }
 
     fn json(&self) -> Json {
-        let kernel = |(launches, kernel): &(usize, Rc<PredictedKernel>)| kernel.json(*launches);
         json!({
             "batch": self.batch,
             "tokens": self.tokens,
             "predicted_seconds": self.seconds(),
             "plan": self.plan,
-            "kernels": self.kernels.iter().map(kernel).collect::<Vec<Json>>(),
+            "kernels": self.kernels.iter().map(Launches::json).collect::<Vec<Json>>(),
         })
     }
 }
 
-impl PredictedKernel {
-    fn json(&self, launches: usize) -> Json {
-        let Prediction { us, bound, busy, loops } = &self.prediction;
+impl Launches {
+    fn json(&self) -> Json {
+        let (count, kernel) = (self.count as u64, &self.kernel);
+        let Prediction { bound, busy, loops, .. } = &kernel.prediction;
         let shown = |l: &Loop| {
             json!({
                 "instructions": l.instructions,
@@ -113,14 +128,14 @@ impl PredictedKernel {
             })
         };
         json!({
-            "symbol": self.symbol,
-            "module": self.location,
-            "launches": launches,
-            "work_groups": self.groups,
-            "predicted_seconds": launches as f64 * us * 1e-6,
-            "bytes": self.bytes * launches as u64,
-            "flops": self.flops * launches as u64,
-            "product": self.product.map(|[m, n, k]| json!({ "m": m, "n": n, "k": k })),
+            "symbol": kernel.symbol,
+            "module": kernel.location,
+            "launches": count,
+            "work_groups": kernel.groups,
+            "predicted_seconds": self.us() * 1e-6,
+            "bytes": kernel.bytes * count,
+            "flops": kernel.flops * count,
+            "product": kernel.product.map(|[m, n, k]| json!({ "m": m, "n": n, "k": k })),
             "bound": bound.name(),
             "busiest": busy.unit.name(),
             "busy": rounded(busy.share),
@@ -186,7 +201,7 @@ impl<'a> Predictor<'a> {
     pub fn prompt(&mut self, tokens: usize) -> Result<PredictedStep, Failure> {
         let plan = self.plan(|plan| plan.kind != PlanKind::Decode)?;
         let most = self.target.plans[plan].tokens;
-        let mut kernels: Vec<(usize, Rc<PredictedKernel>)> = Vec::new();
+        let mut kernels = Vec::new();
         for position in (0..tokens).step_by(most) {
             let new = most.min(tokens - position);
             let run = Run { position, tokens: new, rows: 1 };
@@ -208,14 +223,7 @@ impl<'a> Predictor<'a> {
         Ok(self.step(format!("decode, batch {batch}"), batch, batch, plan, kernels))
     }
 
-    fn step(
-        &self,
-        name: String,
-        tokens: usize,
-        batch: usize,
-        plan: usize,
-        kernels: Vec<(usize, Rc<PredictedKernel>)>,
-    ) -> PredictedStep {
+    fn step(&self, name: String, tokens: usize, batch: usize, plan: usize, kernels: Vec<Launches>) -> PredictedStep {
         PredictedStep { name, tokens, batch, kernels, plan: inspect::name(&self.target.plans[plan]) }
     }
 
@@ -229,18 +237,16 @@ impl<'a> Predictor<'a> {
     }
 
     /// The kernels of a step, those that take longest first.
-    fn kernels(&mut self, plan: usize, step: &Step) -> Result<Vec<(usize, Rc<PredictedKernel>)>, Failure> {
+    fn kernels(&mut self, plan: usize, step: &Step) -> Result<Vec<Launches>, Failure> {
         let item = &self.target.plans[plan];
-        let mut counts: BTreeMap<usize, (usize, usize)> = BTreeMap::new();
-        for (number, launch) in item.launches.iter().enumerate() {
-            counts.entry(launch.kernel).or_insert((0, number)).0 += 1;
-        }
+        let mut counts: BTreeMap<usize, usize> = BTreeMap::new();
+        item.launches.iter().for_each(|launch| *counts.entry(launch.kernel).or_default() += 1);
         let mut kernels = Vec::with_capacity(counts.len());
-        for (count, launch) in counts.into_values() {
-            kernels.push((count, self.launch(plan, launch, step)?));
+        for (kernel, count) in counts {
+            let first = item.launches.iter().position(|launch| launch.kernel == kernel).unwrap_or_default();
+            kernels.push(Launches { count, kernel: self.launch(plan, first, step)? });
         }
-        let time = |(count, kernel): &(usize, Rc<PredictedKernel>)| *count as f64 * kernel.prediction.us;
-        kernels.sort_by(|a, b| time(b).total_cmp(&time(a)));
+        kernels.sort_by(|a, b| b.us().total_cmp(&a.us()));
         Ok(kernels)
     }
 
@@ -266,9 +272,10 @@ impl<'a> Predictor<'a> {
         let all = self.recorder.take();
         let none = || Failure::new("model", format!("kernel {}: the step has nothing for it to do", bench.symbol));
         let Recorded { groups, traces } = all.into_iter().next().ok_or_else(none)?;
-        let (item, part) = (&self.target.plans[plan].launches[launch], self.part(plan, launch, &bench, step));
+        let item = &self.target.plans[plan].launches[launch];
+        let part = self.part(plan, launch, &bench, step, groups);
         let kernel = &self.target.variants[0].kernels[item.kernel];
-        let fetched = fetched(&self.chip, kernel, bench.body(), [groups, step.tokens()], part.bytes as f64);
+        let fetched = fetched(&self.chip, kernel, bench.body(), step.tokens(), &part);
         let (bytes, room) = (part.bytes as f64, room(kernel));
         let launch = Launch { traces, groups, room, bytes, fetched, resident: false };
         Ok(PredictedKernel {
@@ -283,7 +290,7 @@ impl<'a> Predictor<'a> {
     }
 
     /// What the step moves and computes of a launch, whose ledger is that of the plan's full size.
-    fn part(&self, plan: usize, launch: usize, bench: &Bench, step: &Step) -> Moved {
+    fn part(&self, plan: usize, launch: usize, bench: &Bench, step: &Step, groups: usize) -> Moved {
         let (item, body) = (&self.target.plans[plan], bench.body());
         let launch = &item.launches[launch];
         let varying = tensors(body).filter(|t| t.shape.0.first().is_some_and(|lead| lead.fixed().is_none()));
@@ -291,7 +298,7 @@ impl<'a> Predictor<'a> {
             (full + t.bytes(item.tokens, item.rows) as u64, here + t.bytes(step.tokens(), step.rows()) as u64)
         });
         let scaled = |n: u64| (n as f64 * step.tokens() as f64 / item.tokens as f64) as u64;
-        let mut moved = Moved { bytes: launch.bytes.saturating_sub(full) + here, flops: scaled(launch.flops) };
+        let mut moved = Moved { groups, bytes: launch.bytes.saturating_sub(full) + here, flops: scaled(launch.flops) };
         let state =
             launch.args.iter().find_map(|arg| if let Arg::State { state, .. } = arg { Some(*state) } else { None });
         if let Some(state) = state.filter(|_| self.target.kernels[launch.kernel].family.starts_with("attend")) {
@@ -306,7 +313,9 @@ impl<'a> Predictor<'a> {
     }
 }
 
+/// What a launch has to do.
 struct Moved {
+    groups: usize,
     bytes: u64,
     flops: u64,
 }
@@ -359,8 +368,8 @@ fn room(kernel: &Kernel) -> usize {
 /// Bytes that one XCD asks of what lies behind its L2. Products with tiles of tokens ask for each
 /// tile of an operand once a round of work-groups, of which an XCD gets every eighth; of all else
 /// each byte is asked for once.
-fn fetched(chip: &Chip, kernel: &Kernel, body: &Graph, [groups, tokens]: [usize; 2], bytes: f64) -> f64 {
-    let even = bytes / f64::from(chip.xcds);
+fn fetched(chip: &Chip, kernel: &Kernel, body: &Graph, tokens: usize, moved: &Moved) -> f64 {
+    let even = moved.bytes as f64 / f64::from(chip.xcds);
     let (Tasks::Tokens { per, times }, Some(_)) = (kernel.tasks, product_of(body)) else { return even };
     let sum = |of: &dyn Fn(&TensorType) -> bool| {
         let types = body.inputs().into_iter().filter_map(|v| body.ty(v).as_tensor());
@@ -369,7 +378,7 @@ fn fetched(chip: &Chip, kernel: &Kernel, body: &Graph, [groups, tokens]: [usize;
     let varies = |t: &TensorType| t.shape.0.first().is_some_and(|lead| lead.fixed().is_none());
     let tile = [sum(&varies) * per as f64 / tokens.max(1) as f64, sum(&|t| !varies(t)) / times as f64];
     let at_once = (chip.cus / chip.xcds) as usize * room(kernel);
-    let mine: Vec<usize> = (0..groups).step_by(chip.xcds as usize).collect();
+    let mine: Vec<usize> = (0..moved.groups).step_by(chip.xcds as usize).collect();
     let of_round = |round: &[usize]| {
         let different =
             |of: &dyn Fn(usize) -> usize| round.iter().map(|group| of(*group)).collect::<BTreeSet<_>>().len() as f64;

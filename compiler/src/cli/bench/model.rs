@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use super::Args;
 use crate::cli::failure::Failure;
-use crate::cli::predict::{self, Modelled, PredictedStep, Predictor};
+use crate::cli::predict::{self, Launches, Modelled, PredictedStep, Predictor};
 use crate::cli::progress::{Progress, Unit};
 use crate::cli::shown;
 
@@ -56,10 +56,10 @@ fn predicted(args: &Args, chip: Chip, artifact: &Artifact, tokens: Tokens) -> Re
 fn show(out: &mut impl Write, step: &PredictedStep, kernels: bool) -> Result<(), Failure> {
     let (seconds, tokens) = (step.seconds(), step.tokens as f64);
     writeln!(out, "{}: predicted {:.3} ms, {:.1} tokens/s", step.name, 1e3 * seconds, tokens / seconds)?;
-    for (launches, kernel) in step.kernels.iter().filter(|_| kernels) {
-        let us = *launches as f64 * kernel.prediction.us;
+    for launches in step.kernels.iter().filter(|_| kernels) {
+        let (count, us, kernel) = (launches.count, launches.us(), &launches.kernel);
         let bound = kernel.prediction.bound.name();
-        writeln!(out, "  predicted {us:>10.1} us  {launches:>4} x  {bound:<14}  {}", kernel.symbol)?;
+        writeln!(out, "  predicted {us:>10.1} us  {count:>4} x  {bound:<14}  {}", kernel.symbol)?;
     }
     Ok(())
 }
@@ -138,10 +138,11 @@ impl Measured {
 fn pairs(step: &PredictedStep, measured: &Value) -> Vec<Pair> {
     let all = measured["kernels"].as_array().map_or(&[][..], Vec::as_slice);
     let found = |symbol: &str| all.iter().find(|k| k["symbol"] == symbol)?["seconds"].as_f64();
-    let pair = |(launches, kernel): &(usize, std::rc::Rc<predict::PredictedKernel>)| {
-        let measured = found(&kernel.symbol).filter(|seconds| *seconds > 0.0)?;
-        let predicted = *launches as f64 * kernel.prediction.us;
-        Some(Pair { what: format!("{}: {}", step.name, kernel.symbol), measured: 1e6 * measured, predicted })
+    let pair = |launches: &Launches| {
+        let symbol = &launches.kernel.symbol;
+        let measured = found(symbol).filter(|seconds| *seconds > 0.0)?;
+        let what = format!("{}: {symbol}", step.name);
+        Some(Pair { what, measured: 1e6 * measured, predicted: launches.us() })
     };
     step.kernels.iter().filter_map(pair).collect()
 }
