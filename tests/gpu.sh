@@ -39,8 +39,8 @@ echo "tests/gpu.sh $device $target, $(date -u +%Y-%m-%dT%H:%MZ), $(git describe 
 # Progress is for nobody here, and what failed is told.
 atomc() { "$ATOMC" "$@" 2>"$out/errors" || { cat "$out/errors"; return 1; }; }
 
-# What an AMD chip took beside what the model of docs/timing.md says, kernel by kernel: the model was
-# fitted to other kernels, so this is its first grade. The artifact, then options of bench.
+# What an AMD chip took beside what the model of docs/timing.md says, kernel by kernel: the model
+# was fitted to other kernels, so this is its first grade. The artifact, then options of bench.
 grade() {
     [[ $device == hip:* && ( $target == gfx942 || $target == gfx950 ) ]] || return 0
     "$ATOMC" bench --help | grep -q -- --model || { echo "no grade: this atomc has no model"; return 0; }

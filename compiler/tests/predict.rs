@@ -86,7 +86,10 @@ fn inspect_says_what_bounds_kernels_and_loops() {
     let about = read(&bench.succeed(&["inspect", "m.atomc", "--json"]));
     let kernels = about["targets"][0]["variants"][0]["kernels"].as_array().expect("kernels").len();
     assert_eq!(predicted.matches("\n  kernel  ").count(), kernels, "{predicted}");
-    assert_eq!(predicted.matches("predicted ").count() - predicted.matches("predicted loop").count(), kernels);
+    assert_eq!(
+        predicted.matches("          predicted ").count() - predicted.matches("predicted loop").count(),
+        kernels
+    );
     assert!(predicted.matches("predicted loop of ").count() > 3, "{predicted}");
     assert!(!bench.succeed(&["inspect", "m.atomc", "--kernels"]).contains("predicted"));
 }

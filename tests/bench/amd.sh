@@ -23,10 +23,13 @@ if [ -z "${ATOMC:-}" ]; then
 fi
 out=$(mktemp -d)
 trap 'rm -rf "$out"' EXIT
+kept=${PREDICTED:-$out}
+mkdir -p "$kept"
 
 # Layers are alike: one of each kind has all products.
 few() {
-    sed 's/\("num_hidden_layers"\): [0-9]*/\1: 2/; s/\("first_k_dense_replace"\): [0-9]*/\1: 1/' "tests/bench/$1.json"
+    sed 's/\("num_hidden_layers"\): [0-9]*/\1: 2/; s/\("first_k_dense_replace"\): [0-9]*/\1: 1/' \
+        "tests/bench/$1.json"
 }
 
 # Whether somebody measured products of a scheme on a chip.
@@ -41,19 +44,25 @@ for model in $models; do
     for scheme in $schemes; do
         quant=(--quant "$scheme")
         [ "$scheme" != none ] || quant=()
-        quiet "$ATOMC" compile "$out/config.json" --no-trust --tp "$ranks" "${quant[@]}" --target gfx942,gfx950 \
-            --context 8192 --decode "$decode" --prefill "$largest" -o "$out/m.atomc" >"$out/said"
+        compiled=
         for chip in $chips; do
             has "$chip" "$scheme" || continue
             for prompt in $prompts; do
+                said="$kept/$name+$ranks+$scheme+$chip+$prompt.json"
+                [ ! -s "$said" ] || continue
+                [ -n "$compiled" ] || quiet "$ATOMC" compile "$out/config.json" --no-trust --tp "$ranks" \
+                    "${quant[@]}" --target gfx942,gfx950 --context 8192 --decode "$decode" \
+                    --prefill "$largest" -o "$out/m.atomc" >"$out/compiled"
+                compiled=yes
                 # Each prompt alone, all batches beside the first.
                 batch=$decode
                 [ "$prompt" = "${prompts%% *}" ] || batch=1
-                quiet "$ATOMC" bench "$out/m.atomc" --model "$chip" --prompt "$prompt" --position 1024 \
-                    --batch "$batch" --kernels --json >"$out/$name+$ranks+$scheme+$chip+$prompt.json"
+                quiet "$ATOMC" bench "$out/m.atomc" --model "$chip" --prompt "$prompt" \
+                    --position 1024 --batch "$batch" --kernels --json >"$out/said.json"
+                mv "$out/said.json" "$said"
             done
             echo "$name, $ranks ranks, $scheme, $chip" >&2
         done
     done
 done
-python3 tests/bench/amd_table.py "$best" "$out" ${table:+"$table"}
+python3 tests/bench/amd_table.py "$best" "$kept" ${table:+"$table"}

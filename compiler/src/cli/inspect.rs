@@ -37,9 +37,9 @@ pub struct Args {
     /// Also list every kernel, and on GPUs its registers, memory, occupancy and innermost loops
     #[arg(long)]
     kernels: bool,
-    /// Also predict what bounds the kernels on an AMD chip, and each of their loops, by the model of
-    /// docs/timing.md: this runs work-groups of them in the emulator. MI300X (which gfx942 means),
-    /// MI308X or MI355X (gfx950)
+    /// Also predict what bounds the kernels on an AMD chip, and each of their loops, by the model
+    /// of docs/timing.md: this runs work-groups of them in the emulator. MI300X (which gfx942
+    /// means), MI308X or MI355X (gfx950)
     #[cfg(feature = "emulator")]
     #[arg(long, value_name = "CHIP", requires = "kernels", conflicts_with = "json")]
     model: Option<super::predict::Modelled>,

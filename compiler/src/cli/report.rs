@@ -34,7 +34,8 @@ pub struct Args {
     /// Another artifact; the page says what changed from it to this one
     #[arg(long, value_name = "ARTIFACT")]
     against: Option<PathBuf>,
-    /// What `atomc bench --kernels --json` said of the artifact, measured or, with --model, predicted
+    /// What `atomc bench --kernels --json` said of the artifact, measured or, with --model,
+    /// predicted
     #[arg(long, value_name = "FILE")]
     bench: Option<PathBuf>,
 }
