@@ -35,7 +35,10 @@ def predicted(folder):
         assert said["predicted"] is True, path
         for step in [said["prefill"], *said["decode"]]:
             for kernel in step["kernels"]:
-                if not (shape := kernel["product"]) or "experts" in kernel["module"]:
+                shape = kernel["product"]
+                # Experts have no rows of their own in BEST.csv; behind a prompt's last attention only
+                # the rows that want logits go on.
+                if not shape or "experts" in kernel["module"] or shape["m"] != step["tokens"]:
                     continue
                 us = 1e6 * kernel["predicted_seconds"] / kernel["launches"]
                 kind = "bf16" if "lm_head" in kernel["module"] else KINDS[scheme]

@@ -157,21 +157,21 @@ fn latency(chip: &Chip) -> u64 {
     ((number("near") + number("far")) * number("clock")) as u64
 }
 
-/// What the time falls most without.
+/// The limit that would leave the longest time alone.
 fn bound(chip: &Chip, work: &Work, busy: Busy) -> Bound {
-    let whole = chip.time(work);
-    let free = |sample: Sample| Sample { clocks: [1.0; LATENCIES.len()], factors: 0.0, ..sample };
-    let unmissed = |sample: Sample| Sample { missed: 0.0, ..sample };
-    let each = |of: &dyn Fn(Sample) -> Sample| Work { group: of(work.group), rest: work.rest.map(of), ..*work };
-    let without = [
-        (Bound::Hbm, Work { read: 0.0, written: 0.0, ..*work }),
-        (Bound::InfinityCache, Work { fetched: 0.0, ..*work }),
-        (Bound::L2, each(&unmissed)),
-        (busy.bound(), each(&free)),
+    let parts = chip.parts(work);
+    let compute = |of: fn(Sample) -> Sample| {
+        chip.parts(&Work { group: of(work.group), rest: work.rest.map(of), ..*work }).compute
+    };
+    let l2 = compute(|sample| Sample { clocks: [1.0; LATENCIES.len()], factors: 0.0, ..sample });
+    let units = compute(|sample| Sample { missed: 0.0, ..sample });
+    let limits = [
+        (Bound::Launch, parts.launch),
+        (Bound::Hbm, parts.memory),
+        (Bound::InfinityCache, parts.cache),
+        (if l2 > units { Bound::L2 } else { busy.bound() }, parts.compute),
     ];
-    let drops = without.map(|(bound, less)| (bound, whole - chip.time(&less)));
-    let most = drops.into_iter().max_by(|a, b| a.1.total_cmp(&b.1));
-    most.filter(|(_, drop)| *drop > chip.numbers[0]).map_or(Bound::Launch, |(bound, _)| bound)
+    limits.into_iter().max_by(|a, b| a.1.total_cmp(&b.1)).map_or(Bound::Launch, |(bound, _)| bound)
 }
 
 /// Equal work-groups on a compute unit.
