@@ -8,17 +8,17 @@
 # K, microseconds, library. Its numbers are the least of each shape in the tuned configurations that
 # AITER publishes (https://github.com/ROCm/aiter, below aiter/configs).
 #
-# MODELS are those of tests/bench, each with the ranks that share it out and, where not all are for
-# it, schemes; SCHEMES those of `atomc compile --quant`, `none` is bf16; CHIPS those of
-# `atomc bench --model`; DECODE and PROMPTS the tokens of steps: a product has as many rows. ATOMC is
-# the command line, if not that of `cargo build --release`. PREDICTED is a folder that keeps what was
-# predicted: what is there is not predicted again. What nobody measured on a chip is left out. Needs
-# Python 3, and no GPU.
+# MODELS are those of tests/bench, each with the ranks that share it out, its schemes if not all are
+# for it, and rules that go with each; SCHEMES those of `atomc compile --quant`, `none` is bf16;
+# CHIPS those of `atomc bench --model`; DECODE and PROMPTS the tokens of steps: a product has as
+# many rows. ATOMC is the command line, if not that of `cargo build --release`. PREDICTED is a
+# folder that keeps what was predicted: what is there is not predicted again. What nobody measured
+# on a chip is left out. Needs Python 3, and no GPU.
 set -euo pipefail
 best=$(realpath "${1:?a table of measured times: tests/bench/amd.sh BEST.csv}")
 table=${2:+$(realpath -m "$2")}
 cd "$(dirname "$0")/../.."
-models=${MODELS:-qwen3-8b:1 qwen3-30b-a3b:1 gpt-oss-120b:1:none deepseek-v3:8 llama-3.1-70b:8}
+models=${MODELS:-qwen3-8b:1 qwen3-30b-a3b:1 gpt-oss-120b:1:none deepseek-v3:8::*.kv_b_proj=none llama-3.1-70b:8}
 schemes=${SCHEMES:-none fp8 fp8-block mxfp4} chips=${CHIPS:-MI300X MI355X}
 decode=${DECODE:-1,8,32,64} prompts=${PROMPTS:-256 2048}
 if [ -z "${ATOMC:-}" ]; then
@@ -42,11 +42,14 @@ has() { python3 tests/bench/amd_table.py "$best" --has "$1" "$2"; }
 quiet() { "$@" 2>"$out/errors" || { cat "$out/errors" >&2; return 1; }; }
 
 largest=$(printf '%s\n' $prompts | sort -n | tail -1)
+# Rules have patterns in them, which are no names of files.
+set -f
 for model in $models; do
-    IFS=: read -r name ranks only <<<"$model"
+    IFS=: read -r name ranks only rules <<<"$model"
     few "$name" >"$out/config.json"
+    only=${only//,/ }
     for scheme in ${only:-$schemes}; do
-        quant=(--quant "$scheme")
+        quant=(--quant "$scheme${rules:+,$rules}")
         [ "$scheme" != none ] || quant=()
         compiled=
         for chip in $chips; do

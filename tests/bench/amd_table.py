@@ -16,6 +16,8 @@ import sys
 # What AITER calls our schemes, and the chips of its rows.
 KINDS = {"none": "bf16", "fp8": "fp8_row", "fp8-block": "fp8_block", "mxfp4": "fp4"}
 CHIPS = {"MI300X": ("gfx942", "304"), "MI308X": ("gfx942", "80"), "MI355X": ("gfx950", "256")}
+# Products that no scheme quantises: the head, and routers.
+PLAIN = ("lm_head", "gate", "router")
 # Rows of a product, by what a step of so many tokens is bound by.
 SIZES = [(1, 1), (2, 16), (17, 64), (65, 512), (513, 4096)]
 
@@ -36,15 +38,16 @@ def predicted(folder):
         for step in [said["prefill"], *said["decode"]]:
             for kernel in step["kernels"]:
                 shape = kernel["product"]
-                # Experts have no rows of their own in BEST.csv; behind a prompt's last attention only
-                # the rows that want logits go on.
-                if not shape or "experts" in kernel["module"] or shape["m"] != step["tokens"]:
+                # Rows of routed experts are several for each token, and have no rows in BEST.csv;
+                # behind a prompt's last attention only the rows that want logits go on.
+                if not shape or shape["m"] != step["tokens"]:
                     continue
                 us = 1e6 * kernel["predicted_seconds"] / kernel["launches"]
-                kind = "bf16" if "lm_head" in kernel["module"] else KINDS[scheme]
+                module = kernel["module"].split(".")[-1]
+                kind = "bf16" if module in PLAIN else KINDS[scheme]
                 key = (chip, kind, shape["m"], shape["n"], shape["k"])
                 where = model + (f", {ranks} ranks" if ranks != "1" else "")
-                rows.setdefault(key, (us, kernel["bound"], where, kernel["module"].split(".")[-1]))
+                rows.setdefault(key, (us, kernel["bound"], where, module))
     return rows
 
 
