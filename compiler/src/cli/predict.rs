@@ -57,7 +57,15 @@ pub struct Predictor<'a> {
     pub chip: Chip,
     probe: Probe,
     recorder: Recorder,
-    known: BTreeMap<(usize, usize, Vec<[usize; 3]>), Rc<PredictedKernel>>,
+    known: BTreeMap<Key, Rc<PredictedKernel>>,
+}
+
+/// What makes launches alike: their kernel, and the position, tokens and rows of each sequence.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+struct Key {
+    plan: usize,
+    kernel: usize,
+    runs: Vec<[usize; 3]>,
 }
 
 /// A kernel of a step.
@@ -253,7 +261,7 @@ impl<'a> Predictor<'a> {
     /// One launch of a plan in a step.
     pub fn launch(&mut self, plan: usize, launch: usize, step: &Step) -> Result<Rc<PredictedKernel>, Failure> {
         let runs = step.runs.iter().map(|run| [run.position, run.tokens, run.rows]).collect();
-        let key = (plan, self.target.plans[plan].launches[launch].kernel, runs);
+        let key = Key { plan, kernel: self.target.plans[plan].launches[launch].kernel, runs };
         if let Some(known) = self.known.get(&key) {
             return Ok(known.clone());
         }
