@@ -13,7 +13,8 @@ use std::time::Instant;
 
 use atomc_artifact::Artifact;
 use atomc_artifact::abi::{Pack, Prepare};
-use atomc_artifact::manifest::{Kernel, KernelDef, PACK, PREPARE, Plan, PlanKind};
+use atomc_artifact::manifest::{Kernel, KernelDef, PACK, PREPARE, Plan, PlanKind, Tasks};
+use atomc_emulator::timing::trace::Trace;
 use atomc_emulator::{Access, CodeObject, Counts, Emulator, Grid, LoadError, Memory as Ranges, Options};
 use atomc_runtime::device::{
     self, Device, DeviceBuffer, DeviceError, DeviceMemory, Launches, Memory, Part, StepInputs, StepSize, Stream,
@@ -38,6 +39,7 @@ pub struct Emulated {
     block: *mut u8,
     options: Options,
     tally: Tally,
+    recorder: Option<Recorder>,
 }
 
 // SAFETY: the block is memory that `run` alone writes, under its contract; all else is `Send`.
@@ -57,6 +59,38 @@ impl Tally {
     /// Begins anew.
     pub fn reset(&self) {
         lock(&self.0).iter_mut().flatten().for_each(|counts| *counts = Counts::default());
+    }
+}
+
+/// What launches would have done, of which some work-groups are recorded instead. Clones share it.
+#[derive(Clone, Debug, Default)]
+pub struct Recorder(Arc<Mutex<Vec<Recorded>>>);
+
+/// A launch that was not run.
+#[derive(Clone, Debug)]
+pub struct Recorded {
+    /// Work-groups of its grid.
+    pub groups: usize,
+    /// What some of them executed, evenly out of the grid.
+    pub traces: Vec<Trace>,
+}
+
+impl Recorder {
+    /// Launches since this was last asked.
+    pub fn take(&self) -> Vec<Recorded> {
+        std::mem::take(&mut *lock(&self.0))
+    }
+}
+
+/// Work-groups of a launch that are recorded: more where they differ, by whose tokens, experts or
+/// part of a sequence is theirs.
+const ALIKE: usize = 2;
+const DIFFERENT: usize = 12;
+
+fn recorded(tasks: Tasks) -> usize {
+    match tasks {
+        Tasks::Fixed(_) | Tasks::Rows { .. } => ALIKE,
+        Tasks::Tokens { .. } | Tasks::Choices { .. } | Tasks::Blocks { .. } | Tasks::Tiles { .. } => DIFFERENT,
     }
 }
 
@@ -95,7 +129,13 @@ impl Emulated {
             block: std::ptr::null_mut(),
             options: Options { threads, ..options },
             tally: Tally::default(),
+            recorder: None,
         })
+    }
+
+    /// Records some work-groups of each launch from now on, and runs none.
+    pub fn record(&mut self) -> Recorder {
+        self.recorder.get_or_insert_default().clone()
     }
 
     /// What kernels did so far.
@@ -122,6 +162,16 @@ impl Emulated {
         let x = u32::try_from(groups).map_err(|_| failed(format!("a grid of {groups} work-groups")))?;
         let grid = Grid::linear(x, kernel.threads as u32);
         let space = lock(&self.space);
+        if let Some(recorder) = &self.recorder {
+            let most = recorded(kernel.tasks).min(groups);
+            let record = |number: usize| {
+                let group = [((2 * number + 1) * groups / (2 * most)) as u32, 0, 0];
+                Emulator.record(&self.code, symbol, grid, parameters, &space.ranges, group)
+            };
+            let traces = (0..most).map(record).collect::<Result<_, _>>().map_err(|fault| failed(fault.to_string()))?;
+            lock(&recorder.0).push(Recorded { groups, traces });
+            return Ok(Counts::default());
+        }
         Emulator
             .launch(&self.code, symbol, grid, parameters, &space.ranges, &self.options)
             .map_err(|fault| failed(fault.to_string()))

@@ -390,9 +390,9 @@ fn wrong_checkpoints() {
     ");
     insta::assert_snapshot!(bench.fail(2, &["bench", "m.atomc"]), @"
     error: the following required arguments were not provided:
-      <--weights <PATH>|--random-weights [<SEED>]>
+      <--weights <PATH>|--random-weights [<SEED>]|--model <CHIP>>
 
-    Usage: atomc bench <--weights <PATH>|--random-weights [<SEED>]> <ARTIFACT>
+    Usage: atomc bench <--weights <PATH>|--random-weights [<SEED>]|--model <CHIP>> <ARTIFACT>
 
     For more information, try '--help'.
     ");

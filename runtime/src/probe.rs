@@ -100,11 +100,42 @@ impl Probe {
         step: &ProbeStep,
         contents: &[(Arg, &[u8])],
     ) -> Result<Outcome, ProbeError> {
+        let started = self.start(plan, launch, step, contents, true)?;
+        // Where launches go on after `run`, what they did wrong shows now.
+        let outcome = self.outcome(&started, step.pages()).map_err(ProbeError::Launch);
+        self.workspace = Some(started.memory.workspace);
+        outcome
+    }
+
+    /// The same for a device that only looks at launches: all memory that is not filled is zero,
+    /// and costs nothing until something touches it.
+    pub fn show(
+        &mut self,
+        plan: usize,
+        launch: usize,
+        step: &ProbeStep,
+        contents: &[(Arg, &[u8])],
+    ) -> Result<(), ProbeError> {
+        let started = self.start(plan, launch, step, contents, false)?;
+        self.workspace = Some(started.memory.workspace);
+        Ok(())
+    }
+
+    fn start(
+        &mut self,
+        plan: usize,
+        launch: usize,
+        step: &ProbeStep,
+        contents: &[(Arg, &[u8])],
+        poison: bool,
+    ) -> Result<Launched, ProbeError> {
         let plan = self.single(plan, launch);
         let mut inputs = self.inputs(&plan, step)?;
         let mut memory = self.memory(&plan, step.pages(), &inputs)?;
-        memory.arena.fill(0..plan.arena_bytes, POISON)?;
-        memory.hidden.fill(0..self.target.hidden.bytes, POISON)?;
+        if poison {
+            memory.arena.fill(0..plan.arena_bytes, POISON)?;
+            memory.hidden.fill(0..self.target.hidden.bytes, POISON)?;
+        }
         let numbers = Numbers::of(&plan.launches[0].args);
         for (arg, bytes) in contents {
             self.fill(&mut memory, &plan, step.pages(), numbers.renamed(*arg), bytes)?;
@@ -117,10 +148,7 @@ impl Probe {
             self.device.bind(std::slice::from_ref(&bound), &memory)?;
             self.device.run(0, inputs.step(), None).map_err(ProbeError::Launch)?;
         }
-        // Where launches go on after `run`, what they did wrong shows now.
-        let outcome = self.outcome(&plan, &numbers, &memory, step.pages()).map_err(ProbeError::Launch);
-        self.workspace = Some(memory.workspace);
-        outcome
+        Ok(Launched { plan, numbers, memory, _inputs: inputs })
     }
 
     /// How much a launch of a step has to do.
@@ -204,7 +232,8 @@ impl Probe {
         Ok(buffer.upload(offset, bytes)?)
     }
 
-    fn outcome(&self, plan: &Plan, numbers: &Numbers, memory: &Memory, pages: usize) -> Result<Outcome, DeviceError> {
+    fn outcome(&self, launched: &Launched, pages: usize) -> Result<Outcome, DeviceError> {
+        let Launched { plan, numbers, memory, .. } = launched;
         let get = |buffer: &DeviceBuffer, bytes: usize| -> Result<Vec<u8>, DeviceError> {
             let mut to = vec![0; bytes];
             buffer.download(0, &mut to)?;
@@ -216,6 +245,15 @@ impl Probe {
         let arena = get(&memory.arena, plan.arena_bytes)?;
         Ok(Outcome { arena, hidden: get(&memory.hidden, self.target.hidden.bytes)?, states })
     }
+}
+
+/// A launch that a device was given.
+struct Launched {
+    plan: Plan,
+    numbers: Numbers,
+    memory: Memory,
+    /// Kernels may read them until the outcome is downloaded.
+    _inputs: Inputs,
 }
 
 /// The weights and states that a launch names, which get new numbers from zero on: only they are

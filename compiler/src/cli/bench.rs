@@ -2,6 +2,8 @@
 #[cfg(feature = "emulator")]
 mod emulated;
 mod ledger;
+#[cfg(feature = "emulator")]
+mod model;
 mod peaks;
 
 use std::collections::BTreeMap;
@@ -9,7 +11,7 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::time::Instant;
 
-use atomc_runtime::manifest::{Arg, Chip, Plan, PlanKind, StateGroup, StreamLayout};
+use atomc_runtime::manifest::{Arg, Chip, Manifest, Plan, PlanKind, StateGroup, StreamLayout, Target};
 use atomc_runtime::{Engine, Request, SeqId, Want};
 use peaks::Peaks;
 use serde_json::{Value, json};
@@ -47,6 +49,7 @@ Examples:
   atomc bench m.atomc --random-weights --kernels          where the time of a decode step goes
   atomc bench m.atomc --random-weights --ledger           what of it is lost, kernel by kernel
   atomc bench m.atomc --random-weights --trace run.json   the steps for chrome://tracing or ui.perfetto.dev
+  atomc bench m.atomc --model MI300X --kernels            what the kernels would take on a chip that is not here
   atomc bench m.atomc --random-weights --device cuda:0 --prompt 2048 --position 1024 --batch 1,8,32 --steps 50")]
 pub struct Args {
     #[command(flatten)]
@@ -77,6 +80,16 @@ pub struct Args {
     /// show
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
+    /// Predict instead of measuring: times on an AMD chip by the model of docs/timing.md, with the
+    /// model's error. MI300X (which gfx942 means), MI308X or MI355X (gfx950)
+    #[cfg(feature = "emulator")]
+    #[arg(long, value_name = "CHIP", group = "WeightArgs", conflicts_with_all = ["device", "ledger", "trace"])]
+    model: Option<super::predict::Modelled>,
+    /// Grade the predictions: beside what `atomc bench --kernels --json` measured of the artifact
+    /// with the same prompt, batches and position
+    #[cfg(feature = "emulator")]
+    #[arg(long, value_name = "FILE", requires = "model", conflicts_with = "json")]
+    measured: Option<PathBuf>,
     /// The results as a JSON object
     #[arg(long)]
     json: bool,
@@ -158,6 +171,10 @@ pub fn run(args: &Args) -> Result<(), Failure> {
              positions"
         );
         return Err(Failure::new("bench", message).help("Choose smaller --prompt, --position and --steps."));
+    }
+    #[cfg(feature = "emulator")]
+    if let Some(chip) = args.model {
+        return model::run(args, chip, &artifact, model::Tokens { prompt, position });
     }
     #[cfg(feature = "emulator")]
     if let super::engine::DeviceArg::Emulated(chip) = &args.engine.device {
@@ -267,7 +284,8 @@ fn decode(engine: &mut Engine, ids: &[u32], batch: usize, args: &Args) -> Result
         // With the weights of the experts that were really chosen, and without keys and values.
         false => timed.kernels.iter().map(|kernel| kernel.bytes - kernel.cached).sum::<u64>(),
     };
-    let cached = (0..engine.target().states.len()).map(|state| lengths(half).attention(engine, state).0);
+    let cached = (0..engine.target().states.len())
+        .map(|state| lengths(half).attention(engine.manifest(), engine.target(), state).0);
     let bytes = weights + cached.sum::<u64>();
     Ok(Decode { batch, seconds: median(times), bytes, timed })
 }
@@ -283,23 +301,23 @@ fn plan(engine: &Engine, batch: usize) -> usize {
 /// The sequences of a step, all alike: how long each is after its first new token, and after its
 /// last.
 #[derive(Clone, Copy)]
-struct Lengths {
-    sequences: usize,
-    first: usize,
-    last: usize,
+pub struct Lengths {
+    pub sequences: usize,
+    pub first: usize,
+    pub last: usize,
 }
 
 impl Lengths {
     /// Bytes of keys and values that attention over a state reads, each once, and its operations.
-    fn attention(self, engine: &Engine, state: usize) -> (u64, u64) {
-        let StateGroup::Paged(pages) = engine.target().group(state) else { return (0, 0) };
+    pub fn attention(self, manifest: &Manifest, target: &Target, state: usize) -> (u64, u64) {
+        let StateGroup::Paged(pages) = target.group(state) else { return (0, 0) };
         let window = if pages.window == 0 { u64::MAX } else { pages.window as u64 };
         let seen = |length: usize| window.min(length as u64);
         let streams = pages.streams.iter().filter(|stream| !matches!(stream.layout, StreamLayout::Prefix { .. }));
         let one: usize = streams.map(|stream| stream.heads * stream.width * stream.dtype.size()).sum();
         let widths: usize = pages.streams.iter().map(|stream| stream.width).sum();
         let heads = pages.streams.first().map_or(0, |stream| stream.heads) as u64;
-        let heads = engine.manifest().config["model"]["heads"].as_u64().unwrap_or(heads);
+        let heads = manifest.config["model"]["heads"].as_u64().unwrap_or(heads);
         let (pairs, sequences): (u64, u64) = ((self.first..=self.last).map(seen).sum(), self.sequences as u64);
         (sequences * seen(self.last) * one as u64, sequences * pairs * 2 * heads * widths as u64)
     }
@@ -340,7 +358,7 @@ fn kernel_times(
         let state =
             launch.args.iter().find_map(|arg| if let Arg::State { state, .. } = arg { Some(*state) } else { None });
         let (bytes, flops) = match state {
-            Some(state) if attends => lengths.attention(engine, state),
+            Some(state) if attends => lengths.attention(engine.manifest(), engine.target(), state),
             _ => (0, 0),
         };
         entry.bytes += launch.bytes + bytes;

@@ -27,6 +27,7 @@ Opening an artifact checks every checksum, so that a file that can be inspected 
 Examples:
   atomc inspect m.atomc
   atomc inspect m.atomc --kernels                 with what each takes of a GPU
+  atomc inspect m.atomc --kernels --model MI300X  and, predicted, what bounds each and its loops on that chip
   atomc inspect m.atomc --why k5                  which schedule made a kernel, and why not another
   atomc inspect m.atomc --weights DIR             whether a checkpoint fits, by its tensors' names, shapes and types
   atomc inspect m.atomc --json | jq .targets[0].plans
@@ -36,6 +37,12 @@ pub struct Args {
     /// Also list every kernel, and on GPUs its registers, memory, occupancy and innermost loops
     #[arg(long)]
     kernels: bool,
+    /// Also predict what bounds the kernels on an AMD chip, and each of their loops, by the model
+    /// of docs/timing.md: this runs work-groups of them in the emulator. MI300X (which gfx942
+    /// means), MI308X or MI355X (gfx950)
+    #[cfg(feature = "emulator")]
+    #[arg(long, value_name = "CHIP", requires = "kernels", conflicts_with = "json")]
+    model: Option<super::predict::Modelled>,
     /// Say which schedule made the kernels whose symbol begins with this, and why none before it
     /// did
     #[arg(long, value_name = "KERNEL", conflicts_with_all = ["kernels", "json", "extract"])]
@@ -70,6 +77,10 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         return shown::json(&mut out, &all);
     }
     show(&mut out, &args.artifact, &artifact, args.kernels)?;
+    #[cfg(feature = "emulator")]
+    if let Some(chip) = args.model {
+        super::predict::show(&mut out, &artifact, chip)?;
+    }
     fits.iter().flatten().try_for_each(|fits| Ok(writeln!(out, "{fits}")?))
 }
 

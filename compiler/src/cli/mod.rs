@@ -23,6 +23,8 @@ mod model;
 mod opened;
 mod output;
 mod pack;
+#[cfg(feature = "emulator")]
+mod predict;
 #[cfg(feature = "compiler")]
 mod print;
 mod progress;

@@ -23,7 +23,9 @@ Examples:
   atomc report m.atomc -o report.html
   atomc report m.atomc -o report.html --against before.atomc
   atomc bench m.atomc --random-weights --kernels --json > bench.json
-  atomc report m.atomc -o report.html --bench bench.json          with the times that were reached")]
+  atomc report m.atomc -o report.html --bench bench.json          with the times that were reached
+  atomc bench m.atomc --model MI300X --kernels --json > predicted.json
+  atomc report m.atomc -o report.html --bench predicted.json      with predicted ones, and what bounds kernels and loops")]
 pub struct Args {
     artifact: PathBuf,
     /// The page to write
@@ -32,7 +34,8 @@ pub struct Args {
     /// Another artifact; the page says what changed from it to this one
     #[arg(long, value_name = "ARTIFACT")]
     against: Option<PathBuf>,
-    /// What `atomc bench --kernels --json` said of the artifact
+    /// What `atomc bench --kernels --json` said of the artifact, measured or, with --model,
+    /// predicted
     #[arg(long, value_name = "FILE")]
     bench: Option<PathBuf>,
 }

@@ -252,7 +252,8 @@ fn keep(l1: &mut [Vec<u64>; SETS], line: u64) -> bool {
 pub fn lds_clocks(places: &Places, bytes: u32, width: u32) -> u16 {
     // Narrow accesses do not use more than 32 banks.
     let width = if bytes >= 16 { width } else { 128 };
-    let together = (width / bytes.max(4)).min(64) as usize;
+    // Lanes go in powers of two also where each has three dwords.
+    let together = (width / bytes.max(4).next_power_of_two()).clamp(1, 64) as usize;
     let banks = (width / 4) as usize;
     let mut total = 0;
     for first in (0..64).step_by(together) {
@@ -293,6 +294,7 @@ mod tests {
     #[test]
     fn lds_takes_clocks_by_bytes_and_banks() {
         assert_eq!([clocks(4, 128, 4), clocks(8, 128, 8), clocks(16, 128, 16), clocks(16, 256, 16)], [2, 4, 8, 4]);
+        assert_eq!(clocks(12, 128, 12), 8, "of which a quarter is empty");
         // Everybody reads one bank; everybody reads the same dword.
         assert_eq!([clocks(4, 128, 128), clocks(4, 128, 0)], [64, 2]);
         // Rows of 128 bytes are in the way of each other, with 16 bytes more they are not.

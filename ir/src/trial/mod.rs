@@ -310,7 +310,7 @@ impl<'g> Trial<'g> {
 }
 
 /// How the rows of so many experts are grouped behind them, if they are.
-fn groups(t: &TensorType, pairs: usize) -> Option<Groups> {
+pub fn groups(t: &TensorType, pairs: usize) -> Option<Groups> {
     match t.layout {
         Layout::Grouped { experts, tile } => Some(Groups { experts, tile, pairs }),
         _ => None,
@@ -331,7 +331,7 @@ fn name(graph: &Graph, v: Value) -> &str {
 }
 
 /// How many experts there are, of a parameter that has the experts of rows.
-fn experts(graph: &Graph, v: Value) -> Option<usize> {
+pub fn experts(graph: &Graph, v: Value) -> Option<usize> {
     graph.users(v).iter().find_map(|&(user, slot)| {
         let table = match *graph.op(user) {
             Op::Group { experts, .. } => return Some(experts),

@@ -39,6 +39,8 @@ const families = () => [...new Set(target().variants[0].kernels.map((k) => k.fam
 const colour = (number) => "k" + (families().indexOf(target().variants[0].kernels[number].family) % 6);
 const made = (number) => steps().kernels[number].variants[now.variant];
 
+// Whether the times are those of a model, which nobody measured.
+const isPredicted = () => Boolean(data.bench && data.bench.predicted);
 // Times of `atomc bench --kernels` for this step, by symbol.
 function times() {
   if (!data.bench) return {};
@@ -170,6 +172,12 @@ function detail(number, launch) {
   if (k.threads) rows.push(["threads", k.threads]);
   if (launch) rows.push(["module", launch[2]], ["segment", launch[1]], ["moves", bytes(launch[3])], ["computes", flops(launch[4])]);
   if (launch && launch[5] !== null) rows.push(["floor", micro(launch[5])]);
+  const time = times()[about.symbol];
+  if (isPredicted() && time) {
+    const percent = (share) => Math.round(100 * share) + " %";
+    rows.push(["predicted", `bound by ${time.bound} on ${data.bench.chip}; ${time.busiest} is busy ${percent(time.busy)}`]);
+    time.loops.forEach((loop) => rows.push(["predicted loop", `${loop.instructions} instructions, ${loop.turns} turns, ${percent(loop.share)} of the clocks: bound by ${loop.bound}; ${loop.busiest} is busy ${percent(loop.busy)}`]));
+  }
   if (k.resources) {
     const r = k.resources;
     rows.push(["registers", `${r.vgprs} vector (${r.agprs} for accumulation), ${r.sgprs} scalar`], ["LDS", bytes(r.lds)],
@@ -191,7 +199,7 @@ function kernels() {
   const rows = [...by.values()].map((sum) => {
     const about = target().variants[0].kernels[sum.number], k = made(sum.number), r = k.resources || {}, time = measured[about.symbol];
     const floor = time && time.floor_seconds ? time.floor_seconds : sum.floor;
-    return { ...sum, symbol: about.symbol, schedule: k.schedule, r, floor, seconds: time ? time.seconds : null };
+    return { ...sum, symbol: about.symbol, schedule: k.schedule, r, floor, seconds: time ? time.seconds ?? time.predicted_seconds : null };
   });
   const most = Math.max(...rows.map((row) => Math.max(row.seconds || 0, row.floor || 0) || row.bytes));
   const gauge = (row) => {
@@ -203,8 +211,8 @@ function kernels() {
   const columns = [
     ["kernel", (row) => row.symbol, "m"], ["schedule", (row) => row.schedule, "m"], ["launches", (row) => row.count, "n"],
     ["bytes", (row) => row.bytes, "n", bytes], ["operations", (row) => row.flops, "n", flops],
-    [any ? "time, floor" : "share", (row) => row.seconds || row.floor || row.bytes, "", null, gauge],
-    ["floor", (row) => row.floor, "n", micro], ["time", (row) => row.seconds, "n", micro],
+    [any ? (isPredicted() ? "predicted, floor" : "time, floor") : "share", (row) => row.seconds || row.floor || row.bytes, "", null, gauge],
+    ["floor", (row) => row.floor, "n", micro], [isPredicted() ? "predicted" : "time", (row) => row.seconds, "n", micro],
     ["of the floor", (row) => (row.seconds && row.floor ? row.floor / row.seconds : null), "n", (x) => (x === null ? "" : Math.round(100 * x) + " %")],
     ["VGPRs", (row) => row.r.vgprs, "n"], ["LDS", (row) => row.r.lds, "n", (n) => (n === undefined ? "" : bytes(n))],
     ["spills", (row) => (row.r.vgprs === undefined ? undefined : row.r.vgpr_spills + row.r.sgpr_spills), "n"], ["waves", (row) => row.r.occupancy, "n"],
@@ -226,7 +234,9 @@ function kernels() {
     return tr;
   };
   at("kernels").replaceChildren(head, ...rows.map(line));
-  at("timed").textContent = any
+  at("timed").textContent = any && isPredicted()
+    ? data.bench.note + ". Assumed: " + data.bench.assumed.join("; ") + "."
+    : any
     ? "Times are those of the bench; the mark is the floor, the least time that memory and arithmetic allow. What caches hold may be faster."
     : "No times of this step: give `--bench` what `atomc bench --kernels --json` says. A click on a heading sorts.";
 }

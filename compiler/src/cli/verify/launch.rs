@@ -2,7 +2,8 @@
 use atomc_artifact::manifest::{Arg, Input, Launch, Plan, Target};
 use atomc_ir::arch::Memory;
 use atomc_ir::interp::Val;
-use atomc_ir::trial::{Bound, Operand, Trial, Verdict};
+use atomc_ir::layout::CacheLayout;
+use atomc_ir::trial::{Bound, Operand, Run, Step, Trial, Verdict};
 use atomc_ir::{Graph, TensorType, Type, Value};
 use atomc_runtime::probe::{Outcome, POISON, Piece, Probe, ProbeError, ProbeStep};
 
@@ -89,7 +90,7 @@ impl Bench {
         let want = trial.want().map_err(|e| self.wrong(e))?;
         let operands = trial.operands();
         let before = self.contents(&operands);
-        let step = self.step(&trial, &self.ids(case, seed));
+        let step = self.probe_step(&trial.step, &self.ids(case, seed), trial.gap);
         let contents: Vec<(Arg, &[u8])> =
             self.args.iter().copied().zip(before.iter().map(Vec::as_slice)).filter(|(_, b)| !b.is_empty()).collect();
         let outcome = match probe.run(self.plan, self.launch, &step, &contents) {
@@ -125,7 +126,7 @@ impl Bench {
     }
 
     /// The argument at which an operand begins.
-    fn arg_of(&self, operand: usize) -> usize {
+    pub fn arg_of(&self, operand: usize) -> usize {
         self.body.inputs()[..operand].iter().map(|&v| if self.body.ty(v).as_cache().is_some() { 2 } else { 1 }).sum()
     }
 
@@ -155,23 +156,24 @@ impl Bench {
         contents
     }
 
-    fn step(&self, trial: &Trial, ids: &[u32]) -> ProbeStep {
+    /// The step as a device gets it, with `gap` bytes between pages.
+    pub fn probe_step(&self, step: &Step, ids: &[u32], gap: usize) -> ProbeStep {
         let tokens = self.memory.block_tokens;
         let mut ids = ids.iter().copied();
-        let piece = |(sequence, run): (usize, &atomc_ir::trial::Run)| Piece {
+        let piece = |(sequence, run): (usize, &Run)| Piece {
             tokens: ids.by_ref().take(run.tokens).collect(),
             position: run.position,
             rows: run.rows,
-            table: trial.step.table(sequence, tokens),
+            table: step.table(sequence, tokens),
         };
-        let pieces = trial.step.runs.iter().enumerate().map(piece).collect();
-        let stride = |v: Value| match self.body.ty(v) {
-            Type::Cache(c) => Some(trial.block_stride(*c)),
-            Type::Slots(s) => Some(trial.slot_stride(s)),
+        let pieces = step.runs.iter().enumerate().map(piece).collect();
+        let bytes = |v: Value| match self.body.ty(v) {
+            Type::Cache(c) => Some(CacheLayout::of(*c, &self.memory).block_bytes + gap),
+            Type::Slots(s) => Some(s.bytes() + gap),
             _ => None,
         };
-        let block_stride = self.body.inputs().into_iter().filter_map(stride).max().unwrap_or(0);
-        ProbeStep { pieces, blocks: trial.step.blocks(tokens), block_stride }
+        let block_stride = self.body.inputs().into_iter().filter_map(bytes).max().unwrap_or(0);
+        ProbeStep { pieces, blocks: step.blocks(tokens), block_stride }
     }
 
     /// Bytes of each argument after the launch: caches, and results with all the room that they

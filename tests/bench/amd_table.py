@@ -1,0 +1,101 @@
+"""A table of predicted times of our products beside measured ones: amd_table.py BEST.csv DIR [TABLE]
+
+amd_table.py BEST.csv --has CHIP SCHEME says whether BEST.csv has a product of that kind.
+
+DIR has what `atomc bench --model CHIP --kernels --json` said, in files that tests/bench/amd.sh
+names. BEST.csv has the best measured time of each shape. Whole rows go to TABLE, if it is named; the
+summary goes to standard output.
+"""
+
+import csv
+import json
+import pathlib
+import statistics
+import sys
+
+# What AITER calls our schemes, and the chips of its rows.
+KINDS = {"none": "bf16", "fp8": "fp8_row", "fp8-block": "fp8_block", "mxfp4": "fp4"}
+CHIPS = {"MI300X": ("gfx942", "304"), "MI308X": ("gfx942", "80"), "MI355X": ("gfx950", "256")}
+# Products that no scheme quantises: the head, and routers.
+PLAIN = ("lm_head", "gate", "router")
+# Rows of a product, by what a step of so many tokens is bound by.
+SIZES = [(1, 1), (2, 16), (17, 64), (65, 512), (513, 4096)]
+
+
+def measured(path):
+    with open(path, newline="") as file:
+        rows = list(csv.DictReader(file))
+    return {(r["gfx"], r["cus"], r["kind"], *(int(r[x]) for x in "MNK")): (float(r["us"]), r["lib"]) for r in rows}
+
+
+def predicted(folder):
+    """A row for each product of each step, once."""
+    rows = {}
+    for path in sorted(pathlib.Path(folder).glob("*+*.json")):
+        model, ranks, scheme, chip, _ = path.stem.split("+")
+        said = json.loads(path.read_text())
+        assert said["predicted"] is True, path
+        for step in [said["prefill"], *said["decode"]]:
+            for kernel in step["kernels"]:
+                shape = kernel["product"]
+                # Rows of routed experts are several for each token, and have no rows in BEST.csv;
+                # behind a prompt's last attention only the rows that want logits go on.
+                if not shape or shape["m"] != step["tokens"]:
+                    continue
+                us = 1e6 * kernel["predicted_seconds"] / kernel["launches"]
+                module = kernel["module"].split(".")[-1]
+                kind = "bf16" if module in PLAIN else KINDS[scheme]
+                key = (chip, kind, shape["m"], shape["n"], shape["k"])
+                where = model + (f", {ranks} ranks" if ranks != "1" else "")
+                rows.setdefault(key, (us, kernel["bound"], where, module))
+    return rows
+
+
+def joined(best, ours):
+    for (chip, kind, m, n, k), (us, bound, model, module) in sorted(ours.items()):
+        found = best.get((*CHIPS[chip], kind, m, n, k))
+        if found:
+            yield {"chip": chip, "kind": kind, "m": m, "n": n, "k": k, "us": us, "bound": bound,
+                   "model": model, "module": module, "best": found[0], "lib": found[1]}
+
+
+def lines(rows):
+    yield "| chip | type | M | N | K | model, product | predicted us | bound | AITER's best us, measured | ratio |"
+    yield "|---|---|---|---|---|---|---|---|---|---|"
+    for r in rows:
+        yield (f"| {r['chip']} | {r['kind']} | {r['m']} | {r['n']} | {r['k']} | {r['model']}, {r['module']} "
+               f"| {r['us']:.1f} | {r['bound']} | {r['best']:.1f} ({r['lib']}) | {r['us'] / r['best']:.2f} |")
+
+
+def summary(rows, total):
+    yield "| chip | type | " + " | ".join(f"M {a} to {b}" if a < b else f"M = {a}" for a, b in SIZES) + " |"
+    yield "|---|---|" + "---|" * len(SIZES)
+    for chip, kind in sorted({(r["chip"], r["kind"]) for r in rows}):
+        cells = []
+        for low, high in SIZES:
+            ratios = [r["us"] / r["best"] for r in rows
+                      if (r["chip"], r["kind"]) == (chip, kind) and low <= r["m"] <= high]
+            cell = f"{statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f}; {len(ratios)})" if ratios else ""
+            cells.append(cell)
+        yield f"| {chip} | {kind} | " + " | ".join(cells) + " |"
+    yield ""
+    yield (f"Predicted over measured: the median, in brackets the range and the number of shapes. {len(rows)} of "
+           f"{total} products have a measured time of the same M, N and K.")
+
+
+def main():
+    best = measured(sys.argv[1])
+    if sys.argv[2] == "--has":
+        chip, scheme = sys.argv[3:]
+        sys.exit(not any(key[:3] == (*CHIPS[chip], KINDS[scheme]) for key in best))
+    ours = predicted(sys.argv[2])
+    rows = list(joined(best, ours))
+    if not rows:
+        sys.exit("no shape of ours is in the table of measured times")
+    if len(sys.argv) > 3:
+        pathlib.Path(sys.argv[3]).write_text("\n".join(lines(rows)) + "\n")
+    print("\n".join(summary(rows, len(ours))))
+
+
+if __name__ == "__main__":
+    main()
