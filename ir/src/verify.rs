@@ -93,9 +93,13 @@ impl Graph {
                     errors.add(id, format!("{ty}: only the experts of rows are grouped"));
                 }
                 let stored = t.dtype.is_code() || t.dtype == DType::E8M0;
-                let scaled = matches!(t.layout, Layout::Scaled(_));
-                if scaled && (t.dtype.bits() != 8 || !t.dtype.is_code() || t.shape.rank() != 2) {
-                    errors.add(id, format!("{ty}: only rows of codes of a byte have scales of their own"));
+                let scaled = t.layout.is_coded();
+                let is_code = match t.layout {
+                    Layout::Mx(_) => matches!(t.dtype, DType::F8E4M3 | DType::F4E2M1),
+                    _ => t.dtype.is_code() && t.dtype.bits() == 8,
+                };
+                if scaled && (!is_code || t.shape.rank() != 2) {
+                    errors.add(id, format!("{ty}: only rows of codes have scales of their own, not of these"));
                 }
                 if stored && !scaled && t.shape.sizes().is_none() {
                     errors.add(id, format!("{ty}: only weights and caches have elements of {}", t.dtype.name()));

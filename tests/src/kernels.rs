@@ -121,6 +121,11 @@ impl Case<'_> {
         self.check_where(|arch| arch.isa().is_some());
     }
 
+    /// On chips whose matrix instructions take scales of 32 columns.
+    pub fn check_where_blocks_are_scaled(&self) {
+        self.check_where(|arch| arch.gpu().is_some_and(|gpu| gpu.simt.block_scaled.is_some()));
+    }
+
     fn check_where(&self, wanted: impl Fn(&Arch) -> bool) {
         let graph = parse(self.text).expect("a body in the text of the IR");
         graph.verify().unwrap_or_else(|e| panic!("{e}"));

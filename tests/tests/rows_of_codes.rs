@@ -193,3 +193,64 @@ fn decode_of_quantised_operands_on_gpus() {
         }
     }
 }
+
+/// Types of codes that have scales of MX.
+const MX: [&str; 2] = ["f4e2m1", "f8e4m3"];
+
+/// A product of rows of MX codes in memory, and rows beside it.
+fn of_mx_rows(to: &str, n: usize, k: usize) -> String {
+    let (parameters, block) = weight((to, "e8m0", [1, 32]), n, k);
+    format!(
+        "graph @k(%x: {to}[T, {k}]@mx(32), {parameters}, %r: bf16[T, {n}]) {{
+  %0 = linear %x, %w, %s {{out = bf16, {block}}} : bf16[T, {n}]
+  %1 = add %r, %0 : bf16[T, {n}]
+  return %1
+}}"
+    )
+}
+
+#[test]
+fn rows_become_mx_codes() {
+    for to in MX {
+        for k in [128, 288, 2304] {
+            let text = format!(
+                "graph @k(%x: bf16[T, {k}], %wn: bf16[{k}]) {{
+  %0 = rms_norm %x, %wn {{eps = 1e-6}} : bf16[T, {k}]
+  %1 = quantise %0 {{to = {to}, rule = mx_codes(32)}} : {to}[T, {k}]@mx(32)
+  return %1
+}}"
+            );
+            Case { runs: &STEP, ..case(&text, Family::Rows, 8) }.check_where_blocks_are_scaled();
+        }
+    }
+}
+
+/// Whole stretches of columns and half of one, and rows and tokens that end inside a tile.
+#[test]
+fn prompts_of_mx_codes() {
+    for to in MX {
+        for (k, n, tokens) in [(128, 50, 37), (384, 64, 131), (1024, 144, 131), (1280, 96, 20)] {
+            let text = of_mx_rows(to, n, k);
+            Case { runs: &[run(0, tokens)], ..case(&text, Family::Matmul, 256) }.check_where_blocks_are_scaled();
+        }
+    }
+}
+
+#[test]
+fn prompts_of_mx_codes_in_pieces() {
+    for to in MX {
+        let (k, n) = (384, 128);
+        let (parameters, block) = weight((to, "e8m0", [1, 32]), 2 * n, k);
+        let all = 2 * n;
+        let text = format!(
+            "graph @k(%x: {to}[T, {k}]@mx(32), {parameters}) {{
+  %0 = linear %x, %w, %s {{out = bf16, {block}}} : bf16[T, {all}]
+  %1 = slice %0 {{axis = 1, start = 0, len = {n}}} : bf16[T, {n}]
+  %2 = slice %0 {{axis = 1, start = {n}, len = {n}}} : bf16[T, {n}]
+  %3 = silu_mul %1, %2 : bf16[T, {n}]
+  return %3
+}}"
+        );
+        Case { runs: &[run(0, 33)], ..case(&text, Family::Matmul, 64) }.check_where_blocks_are_scaled();
+    }
+}

@@ -61,11 +61,10 @@ fn prologue(r: &Regions, linear: NodeId, cx: &Cx) -> Taken {
     let mut x = r.graph.operands(linear)[0];
     let width = r.graph.ty(x).as_tensor().and_then(|t| t.shape.last()).unwrap_or(0);
     let tokens = cx.bucket.tokens();
-    let most = cx.arch.requantised.most(tokens);
-    let few = tokens * width <= most;
     let own = |x: Value, reader| r.joins(x.node, r.graph.segment(linear)).and_then(|()| r.is_read_by(x, reader));
     let mut reader = linear;
-    if matches!(r.graph.op(x.node).values(), Values::Coded) && !few {
+    if matches!(r.graph.op(x.node).values(), Values::Coded) && cx.codes_apart(width) {
+        let most = cx.arch.requantised.most(tokens);
         let text = format!("{tokens} rows of {width} are more than the {most} numbers that a work-group codes");
         taken.leave(x, linear, Why::new(Cause::Step, text));
         return taken;

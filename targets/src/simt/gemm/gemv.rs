@@ -48,6 +48,7 @@ pub const BLOCKS: Schedule =
 
 fn suits(spec: &KernelSpec, arch: &Arch, _: &Choice) -> Result<(), WhyNot> {
     let arch = launch::gpu(arch)?;
+    Quantised::check(spec.body, arch)?;
     let quantised = Quantised::of(spec.body, arch);
     Encoding::of(spec.body).map_or(Ok(()), |encoding| Steps::check(encoding, quantised, arch))?;
     Ok(Shape::new(spec, arch).map(drop)?)

@@ -29,6 +29,17 @@ pub struct Matrix<'a, 'c> {
     wave: usize,
 }
 
+/// A lane's scale of 32 columns: a byte of a word.
+#[derive(Clone, Copy)]
+pub struct BlockScale<'c> {
+    pub word: Int<'c>,
+    pub byte: usize,
+}
+
+/// The numbers by which `f8f6f4` knows formats.
+const E4M3: usize = 0;
+const E2M1: usize = 4;
+
 /// Who a lane is in a fragment.
 #[derive(Clone, Copy)]
 pub struct Place<'c> {
@@ -45,7 +56,7 @@ pub struct Place<'c> {
 /// How operands of a type lie. A lane holds whole vectors: instructions that take less of a row
 /// take parts of one.
 pub fn layout_of(simt: &Simt, dtype: DType) -> MatrixLayout {
-    let depth = if dtype.size() == 1 { VEC16 } else { simt.matrix.depth };
+    let depth = if dtype.bits() <= 8 { VEC16 * 8 / dtype.bits() } else { simt.matrix.depth };
     MatrixLayout { depth, ..simt.matrix }
 }
 
@@ -72,7 +83,7 @@ impl<'a, 'c> Matrix<'a, 'c> {
 
     /// Elements in 16 bytes.
     pub fn vec16(&self) -> usize {
-        VEC16 / self.dtype.size()
+        VEC16 * 8 / self.dtype.bits()
     }
 
     /// Vectors of one lane's fragment of a row or column.
@@ -360,6 +371,24 @@ impl<'a, 'c> Matrix<'a, 'c> {
             ProductShape::Mma { .. } => unreachable!("its columns are not ours"),
         };
         made.into_vector_value()
+    }
+
+    /// `sums + a * b` by an instruction that multiplies each 32 columns by a scale of either.
+    pub fn block_scaled(
+        &self,
+        intrinsic: &str,
+        [a, b]: [&Fragment<'c>; 2],
+        [of_a, of_b]: [BlockScale<'c>; 2],
+        sums: Vector<'c>,
+    ) -> Vector<'c> {
+        let (c, i32) = (self.c, self.c.cx.i32_type());
+        let k = |n: usize| i32.const_int(n as u64, false).into();
+        let (a, b) = (c.join(a), c.join(b));
+        let format = k(if self.dtype == DType::F4E2M1 { E2M1 } else { E4M3 });
+        let args = [a.into(), b.into(), sums.into(), format, format];
+        let scales = [k(of_a.byte), of_a.word.v.into(), k(of_b.byte), of_b.word.v.into()];
+        let args: Vec<_> = args.into_iter().chain(scales).collect();
+        c.call(intrinsic, &[a.get_type().into(), b.get_type().into()], &args).into_vector_value()
     }
 
     /// f16 products by way of f32, where the machine's own lose subnormal numbers.
