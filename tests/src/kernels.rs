@@ -273,7 +273,7 @@ impl Case<'_> {
         }
         let any = !matches!(self.family, Family::Matvec | Family::GroupedMatvec | Family::AttendOne);
         let rows = if any { rows.next_multiple_of(arch.memory.rows) } else { rows };
-        rows * arch.memory.result_stride(t) * t.dtype.size()
+        t.dtype.bytes(rows * arch.memory.result_stride(t))
     }
 
     /// First token and count of each tile, of one run each, with empty ones in between, as the

@@ -254,3 +254,14 @@ fn prompts_of_mx_codes_in_pieces() {
         Case { runs: &[run(0, 33)], ..case(&text, Family::Matmul, 64) }.check_where_blocks_are_scaled();
     }
 }
+
+#[test]
+fn decode_of_mx_codes() {
+    for to in MX {
+        for (k, n, bucket) in [(128, 50, 2), (1280, 48, 20), (2048, 32, 8)] {
+            let text = of_mx_rows(to, n, k);
+            Case { runs: &[run(0, 1); 20][..bucket], ..case(&text, Family::Matvec, bucket) }
+                .check_where_blocks_are_scaled();
+        }
+    }
+}

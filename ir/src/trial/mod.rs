@@ -318,10 +318,14 @@ fn groups(t: &TensorType, pairs: usize) -> Option<Groups> {
     }
 }
 
-/// The power of two that makes codes of numbers: the least one with which all of them fit.
+/// The exponent of the least scale of e8m0.
+const LEAST_POWER: f64 = -127.0;
+
+/// The power of two that makes codes of numbers: the least one that e8m0 has with which all of them
+/// fit.
 fn scale_of(values: &[f64], dtype: DType) -> f64 {
     let most = values.iter().fold(0.0f64, |most, v| most.max(v.abs()));
-    if most == 0.0 { 1.0 } else { (most / bytes::largest(dtype)).log2().ceil().exp2() }
+    if most == 0.0 { 1.0 } else { (most / bytes::largest(dtype)).log2().ceil().max(LEAST_POWER).exp2() }
 }
 
 fn name(graph: &Graph, v: Value) -> &str {

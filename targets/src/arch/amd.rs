@@ -6,8 +6,8 @@
 //! of the products named in the rows.
 use atomc_ir::DType::{BF16, F8E4M3, F16, F32, I8};
 use atomc_ir::arch::{
-    Arch, BlockScaled, Chip, ComputeUnit, Fp8, Isa, Known, Machine, MatrixLayout, Memory, Product, ProductShape, Renormed,
-    Requantised, RowExchange, Simt,
+    Arch, BlockScaled, Chip, ComputeUnit, Fp8, Isa, Known, Machine, MatrixLayout, Memory, Product, ProductShape,
+    Renormed, Requantised, RowExchange, Simt,
 };
 
 const TRIPLE: &str = "amdgcn-amd-amdhsa";

@@ -7,12 +7,13 @@
 //!
 //! Codes of MX with scales for 32 columns go to instructions that take the scales of both operands
 //! too.
-use atomc_ir::arch::{BlockScaled, GpuArch, Isa};
+use atomc_ir::arch::{BlockScaled, GpuArch, Isa, MatrixLayout, Simt};
 use atomc_ir::{Block, DType, Graph, Layout, Op, TensorType};
 
 use crate::contraction::Encoding;
 use crate::schedule::WhyNot;
-use crate::simt::machine::fragment::Matrix;
+use crate::simt::machine::Gpu;
+use crate::simt::machine::fragment::{Matrix, block_scaled_layout, layout_of};
 
 /// Columns that groups have a multiple of: the most whose sums are scaled together.
 pub const GROUP: usize = 128;
@@ -80,6 +81,22 @@ impl Quantised {
         let block_scaled = Some(arch.simt.block_scaled(x.dtype).filter(|_| alike && fits)?);
         let (dtype, in_memory) = (x.dtype, true);
         Some(Quantised { dtype, as_stored: true, has_groups: false, row_group: None, in_memory, block_scaled })
+    }
+
+    /// How operands lie.
+    pub fn layout(&self, simt: &Simt) -> MatrixLayout {
+        match self.block_scaled {
+            Some(_) => block_scaled_layout(simt),
+            None => layout_of(simt, self.dtype),
+        }
+    }
+
+    /// What multiplies.
+    pub fn matrix<'a, 'c>(&self, c: &'a Gpu<'c>) -> Matrix<'a, 'c> {
+        match self.block_scaled {
+            Some(_) => Matrix::of_block_scaled(c, self.dtype),
+            None => Matrix::new(c, self.dtype),
+        }
     }
 
     /// Why rows of a body's product are not multiplied, where only instructions that take their

@@ -27,7 +27,7 @@ use crate::simt::gemm::contract::{Contraction, Sizes};
 use crate::simt::gemm::quantised::Quantised;
 use crate::simt::launch::{self, Setup};
 use crate::simt::machine::accumulator::Accumulator;
-use crate::simt::machine::fragment::{Matrix, VEC16};
+use crate::simt::machine::fragment::VEC16;
 use scheduler::{Blocks, OneTile, WorkTile};
 use shape::Shape;
 
@@ -102,7 +102,7 @@ fn emit<'c>(setup: &Setup<'c>, spec: &KernelSpec) -> launch::Made<'c> {
         let kernel = launch::kernel(c, spec)?;
         let mut contraction = Contraction::new(&kernel)?;
         if let Some(quantised) = shape.quantised {
-            contraction.matrix = Matrix::new(c, quantised.dtype);
+            contraction.matrix = quantised.matrix(c);
         }
         let codes = Codes::of(&contraction.parts)?;
         let (rows, own) = (&kernel.rows, contraction.parts.x);

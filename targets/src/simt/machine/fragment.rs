@@ -7,7 +7,7 @@
 //! results, or by 8, of which a lane holds `results` consecutive rows of one column: it knows one
 //! token and a few features of it.
 use atomc_ir::DType;
-use atomc_ir::arch::{Fp8, MatrixLayout, Product, ProductShape, Simt};
+use atomc_ir::arch::{BlockScaled, Fp8, MatrixLayout, Product, ProductShape, Simt};
 use inkwell::types::{BasicTypeEnum, VectorType};
 
 use crate::code::{Any, Int, Ptr, Vector};
@@ -27,6 +27,8 @@ pub struct Matrix<'a, 'c> {
     pub layout: MatrixLayout,
     product: Option<Product>,
     wave: usize,
+    /// How many parts of a wave have vectors in turn, if a lane's do not follow each other.
+    in_turn: Option<usize>,
 }
 
 /// A lane's scale of 32 columns: a byte of a word.
@@ -60,10 +62,28 @@ pub fn layout_of(simt: &Simt, dtype: DType) -> MatrixLayout {
     MatrixLayout { depth, ..simt.matrix }
 }
 
+/// How operands of instructions lie that take scales of 32 columns.
+pub fn block_scaled_layout(simt: &Simt) -> MatrixLayout {
+    MatrixLayout { depth: BlockScaled::COLUMNS, ..simt.matrix }
+}
+
 impl<'a, 'c> Matrix<'a, 'c> {
     pub fn new(c: &'a Gpu<'c>, dtype: DType) -> Matrix<'a, 'c> {
         let simt = c.simt;
-        Matrix { c, dtype, layout: layout_of(simt, dtype), product: simt.product(dtype), wave: simt.wave }
+        Matrix {
+            c,
+            dtype,
+            layout: layout_of(simt, dtype),
+            product: simt.product(dtype),
+            wave: simt.wave,
+            in_turn: None,
+        }
+    }
+
+    /// That of instructions which take scales of 32 columns.
+    pub fn of_block_scaled(c: &'a Gpu<'c>, dtype: DType) -> Matrix<'a, 'c> {
+        let layout = block_scaled_layout(c.simt);
+        Matrix { layout, in_turn: Some(c.simt.wave / layout.columns), ..Matrix::new(c, dtype) }
     }
 
     /// Whether operands are converted before each product.
@@ -89,6 +109,15 @@ impl<'a, 'c> Matrix<'a, 'c> {
     /// Vectors of one lane's fragment of a row or column.
     pub fn vec16s(&self) -> usize {
         self.layout.depth / self.vec16()
+    }
+
+    /// The number of the first vector of a part, of which each has so many, and how far apart they
+    /// are.
+    pub fn vec16s_of(&self, part: Int<'c>, count: usize) -> (Int<'c>, usize) {
+        match self.in_turn {
+            Some(parts) => (part, parts),
+            None => (part * count, 1),
+        }
     }
 
     /// Vectors of one lane's fragment of a panel.
@@ -140,7 +169,7 @@ impl<'a, 'c> Matrix<'a, 'c> {
 
     /// Where in a panel's fragment a lane's first vector lies, in bytes, for a row of the panel.
     pub fn in_panel(&self, place: Place<'c>, row: Int<'c>) -> Int<'c> {
-        place.part * (self.vec16s() * 16 * VEC16) + row * VEC16
+        self.vec16s_of(place.part, self.vec16s()).0 * (16 * VEC16) + row * VEC16
     }
 
     /// Loads a lane's fragment from a panel.
@@ -151,8 +180,8 @@ impl<'a, 'c> Matrix<'a, 'c> {
     /// Where the vectors of a lane's fragment lie in a panel: 16 rows apart, and where it holds two
     /// rows, they are two apart.
     pub fn panel_offsets(&self) -> impl Iterator<Item = usize> + use<> {
-        let vec16s = self.vec16s();
-        (0..self.layout.rows()).flat_map(move |i| (0..vec16s).map(move |vec16| 2 * i * VEC16 + vec16 * 16 * VEC16))
+        let (vec16s, apart) = (self.vec16s(), self.in_turn.unwrap_or(1) * 16 * VEC16);
+        (0..self.layout.rows()).flat_map(move |i| (0..vec16s).map(move |vec16| 2 * i * VEC16 + vec16 * apart))
     }
 
     /// Loads a lane's fragment of columns that lie as a panel.

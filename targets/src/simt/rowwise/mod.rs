@@ -214,12 +214,7 @@ fn store_codes<'a, 'c>(
 }
 
 /// The scale of a group of a row's columns, behind the row's codes.
-fn store_scale<'c>(
-    c: &Gpu<'c>,
-    out: &Operand<'c>,
-    (row, number): (Int<'c>, Int<'c>),
-    scale: FloatValue<'c>,
-) {
+fn store_scale<'c>(c: &Gpu<'c>, out: &Operand<'c>, (row, number): (Int<'c>, Int<'c>), scale: FloatValue<'c>) {
     let Some(scales) = c.arch.memory.row_scales(&out.ty) else { unreachable!("rows of codes have scales") };
     let first = row * out.ty.dtype.bytes(out.stride) + scales.first;
     match scales.dtype {

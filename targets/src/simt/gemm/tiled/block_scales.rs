@@ -76,7 +76,11 @@ impl<'c> Group<'_, '_, '_, 'c> {
         };
         StretchScales {
             rows: from.rows.iter().map(|p| (0..groups / WORD).map(|i| word(p, i)).collect()).collect(),
-            weight: from.weight.iter().map(|p| (0..self.shape.stretch / s.span()).map(|i| byte(p, i)).collect()).collect(),
+            weight: from
+                .weight
+                .iter()
+                .map(|p| (0..self.shape.stretch / s.span()).map(|i| byte(p, i)).collect())
+                .collect(),
         }
     }
 
@@ -100,7 +104,10 @@ impl<'c> Group<'_, '_, '_, 'c> {
     ) -> [Vec<BlockScale<'c>>; 2] {
         let in_step = self.accumulator.span() / BlockScaled::COLUMNS;
         let first = step * in_step;
-        let of_row = |words: &Vec<Int<'c>>| BlockScale { word: words[first / WORD].shifted_down(from.shift), byte: first % WORD };
+        let of_row = |words: &Vec<Int<'c>>| BlockScale {
+            word: words[first / WORD].shifted_down(from.shift),
+            byte: first % WORD,
+        };
         let of_weight = |bytes: &Vec<Int<'c>>| BlockScale { word: bytes[step], byte: 0 };
         [of.rows.iter().map(of_row).collect(), of.weight.iter().map(of_weight).collect()]
     }
