@@ -53,3 +53,20 @@ fn takes_codes(graph: &Graph, product: NodeId, to: DType) -> bool {
     let is_mx = block == Some(Block { rows: 1, cols: BlockScaled::COLUMNS });
     is_mx && operands.len() == marks + 1 && dtype(1) == Some(to) && dtype(marks) == Some(DType::E8M0)
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::testing::{ANY, check_in, read};
+
+    #[test]
+    fn without_instructions_rows_stay_numbers() {
+        let text = r#"graph @g(%x: bf16[T, 128]) {
+            %0 = quantise %x {to = f4e2m1, rule = mx(32)} : bf16[T, 128]
+            %1 = weight {name = "w"} : f4e2m1[16, 128]
+            %2 = weight {name = "s"} : e8m0[16, 4]
+            %3 = linear %0, %1, %2 {out = bf16, block = [1, 32]} : bf16[T, 16]
+            return %3
+        }"#;
+        assert_eq!(check_in(&ANY, "mx_codes", text), read(text).print());
+    }
+}

@@ -1,6 +1,7 @@
 //! Rows that become codes while a model runs, and products of such rows, on every machine that this
 //! one can run or emulate.
-use atomc_ir::Family;
+use atomc_ir::{Family, parse};
+use atomc_passes::{Bucket, Cx};
 use atomc_tests::kernels::{Case, STEP, case, run};
 
 /// Type of codes, rule, and columns that share a scale (0: all).
@@ -196,6 +197,43 @@ fn decode_of_quantised_operands_on_gpus() {
 
 /// Types of codes that have scales of MX.
 const MX: [&str; 2] = ["f4e2m1", "f8e4m3"];
+
+/// Whether rows of MX become codes for a chip, before a product with such a weight.
+fn are_codes(chip: &str, bucket: Bucket, [rows, weight]: [&str; 2], k: usize) -> bool {
+    let groups = k / 32;
+    let text = format!(
+        r#"graph @g(%x: bf16[T, {k}]) {{
+  %0 = quantise %x {{to = {rows}, rule = mx(32)}} : bf16[T, {k}]
+  %1 = weight {{name = "w"}} : {weight}[16, {k}]
+  %2 = weight {{name = "s"}} : e8m0[16, {groups}]
+  %3 = linear %0, %1, %2 {{out = bf16, block = [1, 32]}} : bf16[T, 16]
+  return %3
+}}"#
+    );
+    let mut graph = parse(&text).expect("a graph");
+    let arch = atomc_targets::rows().iter().find(|arch| arch.name == chip).expect("a row");
+    let cx = Cx { arch, bucket, invariant: false };
+    atomc_passes::run(&mut graph, &cx, Some("mx_codes"), &mut |_, _| ()).unwrap_or_else(|e| panic!("{e}"));
+    graph.print().contains("@mx(32)")
+}
+
+/// Only where instructions take them, and another kernel makes them.
+#[test]
+fn which_rows_become_mx_codes() {
+    let alike = ["f4e2m1", "f4e2m1"];
+    let prompt = Bucket::Any { tokens: 512, rows: 1 };
+    let of = |tokens: usize| Bucket::Decode { tokens };
+    assert!(are_codes("gfx950", prompt, alike, 4096));
+    assert!(are_codes("gfx950", prompt, ["f8e4m3", "f8e4m3"], 128));
+    assert!(are_codes("gfx950", of(8), alike, 4096));
+    assert!(!are_codes("gfx950", of(1), alike, 4096));
+    assert!(!are_codes("gfx950", prompt, ["f8e4m3", "f4e2m1"], 4096));
+    assert!(!are_codes("gfx950", prompt, alike, 96));
+    for chip in ["gfx942", "gfx1201", "sm_90a", "host"] {
+        let chip = atomc_targets::rows().iter().find(|arch| arch.target == chip).expect("a row").name;
+        assert!(!are_codes(chip, prompt, alike, 4096), "{chip}");
+    }
+}
 
 /// A product of rows of MX codes in memory, and rows beside it.
 fn of_mx_rows(to: &str, n: usize, k: usize) -> String {
