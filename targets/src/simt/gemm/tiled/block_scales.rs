@@ -65,9 +65,10 @@ impl<'c> Group<'_, '_, '_, 'c> {
     pub(super) fn load_blocks(&self, from: &BlockScales<'c>, stretch: Int<'c>) -> StretchScales<'c> {
         let (c, s) = (self.contraction.matrix.c, &self.accumulator);
         let groups = self.shape.stretch / BlockScaled::COLUMNS;
-        let word = |&p: &Ptr<'c>, i: usize| {
-            let p = c.at(c.at(p, stretch * groups), i * WORD);
-            c.as_int(c.load(c.cx.i32_type(), p, WORD as u32))
+        // One load: the rows of lanes are far apart, and each is a line of its own.
+        let words = |&p: &Ptr<'c>| -> Vec<Int<'c>> {
+            let words = c.load_vector(c.cx.i32_type(), groups / WORD, c.at(p, stretch * groups), groups);
+            (0..groups / WORD).map(|i| c.as_int(c.lane(words, i))).collect()
         };
         let byte = |&p: &Ptr<'c>, step: usize| {
             let p = c.at(c.at(p, stretch * (groups * 16)), step * (s.span() / BlockScaled::COLUMNS * 16));
@@ -75,7 +76,7 @@ impl<'c> Group<'_, '_, '_, 'c> {
             c.as_int(c.b.build_int_z_extend(byte, c.cx.i32_type(), "").expect("a byte to a word"))
         };
         StretchScales {
-            rows: from.rows.iter().map(|p| (0..groups / WORD).map(|i| word(p, i)).collect()).collect(),
+            rows: from.rows.iter().map(words).collect(),
             weight: from
                 .weight
                 .iter()
