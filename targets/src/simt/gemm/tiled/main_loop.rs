@@ -141,8 +141,8 @@ impl<'c> Group<'_, '_, '_, 'c> {
         fragment
     }
 
-    /// Adds products of all rows with all columns, whose scales are those of the columns' blocks and
-    /// of the rows' tiles.
+    /// Adds products of all rows with all columns, whose scales are those of the columns' blocks
+    /// and of the rows' tiles.
     fn add_scaled(
         &self,
         [a, b]: [&[Fragment<'c>]; 2],
