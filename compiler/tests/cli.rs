@@ -586,7 +586,7 @@ fn what_cannot_be_compiled() {
     "#);
     insta::assert_snapshot!(bench.fail(1, &["print", MODEL, "--after", "polish"]), @"
     error[passes::unknown-pass]: there is no pass `polish`
-      help: the passes are dce, canonicalise, narrow, cse, merge_weights, rewrite, pack, group, repeat, split, fuse
+      help: the passes are dce, canonicalise, narrow, cse, merge_weights, rewrite, mx_codes, pack, group, repeat, split, fuse
     ");
     insta::assert_snapshot!(bench.fail(1, &["print", MODEL, "--target", "host:z80"]), @"
     error[target::unknown-variant]: target `host` has no variant `z80`

@@ -319,9 +319,24 @@ impl Memory {
         let width = t.shape.row().unwrap_or(0);
         match t.layout {
             _ if t.is_indices() => 1,
-            // An element is a byte.
-            Layout::Scaled(group) => self.stride(self.padded(width) + width.div_ceil(group) * size_of::<f32>()),
-            Layout::Rows | Layout::Panels | Layout::Columns | Layout::Grouped { .. } => self.stride(width),
+            _ => match self.row_scales(t) {
+                Some(scales) => self.stride(scales.end()) * 8 / t.dtype.bits(),
+                None => self.stride(width),
+            },
+        }
+    }
+
+    /// The scales behind the codes of a row, if rows have some.
+    pub fn row_scales(&self, t: &TensorType) -> Option<RowScales> {
+        let width = t.width();
+        let first = t.dtype.bytes(self.padded(width));
+        match t.layout {
+            Layout::Scaled(group) => Some(RowScales { group, dtype: DType::F32, first, count: width.div_ceil(group) }),
+            Layout::Mx(group) => {
+                let count = self.padded(width).div_ceil(group);
+                Some(RowScales { group, dtype: DType::E8M0, first, count })
+            }
+            Layout::Rows | Layout::Panels | Layout::Columns | Layout::Grouped { .. } => None,
         }
     }
 
@@ -332,10 +347,30 @@ impl Memory {
         let lead = ty.shape.0.first().map_or(1, |lead| lead.at(tokens, rows));
         let bytes = match ty.layout {
             Layout::Grouped { experts, tile } => Groups { experts, tile, pairs: lead }.words() * ty.dtype.size(),
-            _ if is_decode => lead * self.result_stride(ty) * ty.dtype.size(),
-            _ => lead.next_multiple_of(self.rows) * self.result_stride(ty) * ty.dtype.size(),
+            _ if is_decode => ty.dtype.bytes(lead * self.result_stride(ty)),
+            _ => ty.dtype.bytes(lead.next_multiple_of(self.rows) * self.result_stride(ty)),
         };
         bytes.next_multiple_of(self.align) + self.align
+    }
+}
+
+/// Where the scales of a row of codes lie.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RowScales {
+    /// Columns that share one.
+    pub group: usize,
+    /// Their type.
+    pub dtype: DType,
+    /// The byte of the row with which they begin.
+    pub first: usize,
+    /// How many there are.
+    pub count: usize,
+}
+
+impl RowScales {
+    /// The byte behind the last one.
+    pub fn end(&self) -> usize {
+        self.first + self.dtype.bytes(self.count)
     }
 }
 
@@ -383,6 +418,9 @@ pub struct Simt {
     /// A, and of B^T, each its half of the columns; of the result, column `l`, and in turn four
     /// rows each.
     pub mfma_32x32: &'static [Product],
+    /// Matrix instructions that also take a scale of e8m0 for each 32 columns of both operands, if
+    /// there are some.
+    pub block_scaled: Option<BlockScaled>,
     /// The 8-bit floats of the matrix instructions. Where there are none, neither of the lists
     /// above counts for them.
     pub fp8: Fp8,
@@ -429,6 +467,11 @@ impl Simt {
     /// The matrix instruction for 32 by 32 results of a type of elements.
     pub fn product_32x32(&self, dtype: DType) -> Option<Product> {
         self.of_type(self.mfma_32x32, dtype)
+    }
+
+    /// The matrix instructions with scales for 32 columns, for codes of a type.
+    pub fn block_scaled(&self, dtype: DType) -> Option<BlockScaled> {
+        self.block_scaled.filter(|_| matches!(dtype, DType::F8E4M3 | DType::F4E2M1))
     }
 
     fn of_type(&self, all: &[Product], dtype: DType) -> Option<Product> {
@@ -564,6 +607,7 @@ impl Chip {
     pub fn rate(&self, dtype: DType) -> u32 {
         match dtype {
             DType::F8E4M3 | DType::I8 if self.fp8 > 0.0 && self.bf16 > 0.0 => (self.fp8 / self.bf16).round() as u32,
+            DType::F4E2M1 if self.fp4 > 0.0 && self.bf16 > 0.0 => (self.fp4 / self.bf16).round() as u32,
             _ => 1,
         }
     }
@@ -614,6 +658,27 @@ pub struct Product {
     pub elements: usize,
     /// The intrinsic's arguments.
     pub shape: ProductShape,
+}
+
+/// Matrix instructions on codes of e4m3 or e2m1 and scales of e8m0, which multiply 32 columns each,
+/// accumulating in f32.
+///
+/// Columns come in vectors of 16 bytes. With `n` parts of a wave, which are 4 of 16 lanes or 2 of
+/// 32, part `p` has vectors `p` and, of e4m3, `p + n` of an instruction's columns, in their order;
+/// and the scale of the `p`-th 32 columns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BlockScaled {
+    /// LLVM's intrinsic for 16 by 16 results of 128 columns.
+    pub small: &'static str,
+    /// That for 32 by 32 results of 64 columns.
+    pub large: &'static str,
+}
+
+impl BlockScaled {
+    /// Columns that share a scale.
+    pub const COLUMNS: usize = 32;
+    /// Columns that rows are a multiple of: those of the smaller instruction.
+    pub const SPAN: usize = 128;
 }
 
 /// What an intrinsic's arguments look like.

@@ -141,6 +141,7 @@ impl Attr for Rule {
             Rule::Group(columns) => format!("group({columns})"),
             Rule::Power(columns) => format!("power({columns})"),
             Rule::Mx(columns) => format!("mx({columns})"),
+            Rule::MxCodes(columns) => format!("mx_codes({columns})"),
         }
     }
     fn read(text: &str) -> Option<Self> {
@@ -151,6 +152,7 @@ impl Attr for Rule {
             ("group", columns) if columns > 0 => Some(Rule::Group(columns)),
             ("power", columns) if columns > 0 => Some(Rule::Power(columns)),
             ("mx", columns) if columns > 0 => Some(Rule::Mx(columns)),
+            ("mx_codes", columns) if columns > 0 => Some(Rule::MxCodes(columns)),
             _ => None,
         }
     }
@@ -198,6 +200,7 @@ impl Attr for Layout {
             Layout::Panels => "",
             Layout::Columns => "columns",
             Layout::Scaled(_) => "scaled",
+            Layout::Mx(_) => "mx",
             Layout::Grouped { .. } => "grouped",
         }
         .to_string()

@@ -239,7 +239,7 @@ pub fn run<S: Real>(
             match (&mut val, ty) {
                 _ if graph.op(id).class() == Class::Source => {}
                 // Codes are rounded by the op that makes them, and these are no codes.
-                (Val::Float(_), Type::Tensor(ty)) if matches!(ty.layout, Layout::Scaled(_)) => {}
+                (Val::Float(_), Type::Tensor(ty)) if ty.layout.is_coded() => {}
                 _ if becomes_codes(graph, Value { node: id, out }) => {}
                 (Val::Float(tensor), Type::Tensor(ty)) => {
                     tensor.data.iter_mut().for_each(|v| *v = v.stored(ty.dtype));
@@ -725,7 +725,7 @@ pub(crate) fn quantise<S: Real>(args: &[&Val<S>], _: Cx, &to: &DType, &rule: &Ru
     let given = args.get(1).map(|scale| scale.float()).transpose()?.map(|scale| scale.data[0]);
     let columns = match rule {
         Rule::Static | Rule::Row => x.width(),
-        Rule::Group(columns) | Rule::Power(columns) | Rule::Mx(columns) => columns,
+        Rule::Group(columns) | Rule::Power(columns) | Rule::Mx(columns) | Rule::MxCodes(columns) => columns,
     };
     let groups = x.rows().flat_map(|row| row.chunks(columns));
     one(x.shape.clone(), groups.flat_map(|group| quantise::coded(group, to, rule, given)).collect())

@@ -38,7 +38,7 @@ impl Panels {
     /// How a matrix in such a layout lies, if its rows do not lie one after the other.
     pub fn in_layout(layout: Layout, [rows, cols]: [usize; 2], dtype: DType, memory: &Memory) -> Option<Panels> {
         match layout {
-            Layout::Rows | Layout::Scaled(_) | Layout::Grouped { .. } => None,
+            Layout::Rows | Layout::Scaled(_) | Layout::Mx(_) | Layout::Grouped { .. } => None,
             Layout::Panels => Some(Panels::of(rows, cols, dtype, memory)),
             Layout::Columns => Some(Panels::columns(rows, cols, dtype, memory)),
         }

@@ -45,7 +45,7 @@ pub(crate) fn coded<S: Real>(group: &[S], to: DType, rule: Rule, given: Option<S
             let scale = S::of(f64::from(power_above(scale.get() as f32)));
             by(&|v| v.div(scale), scale)
         }
-        (Rule::Mx(_), _) => {
+        (Rule::Mx(_) | Rule::MxCodes(_), _) => {
             let exponent = mx_exponent(size.get() as f32, to);
             by(&|v| v.mul(S::of(f64::exp2(-exponent))), S::of(exponent.exp2()))
         }

@@ -230,7 +230,7 @@ pub fn expect(inputs: &[&Type], is: &Fact) -> Types {
 
 pub fn pack(inputs: &[&Type], &to: &Layout) -> Types {
     let t = match to {
-        Layout::Rows | Layout::Scaled(_) | Layout::Grouped { .. } => {
+        Layout::Rows | Layout::Scaled(_) | Layout::Mx(_) | Layout::Grouped { .. } => {
             return Err("packs into panels or columns".into());
         }
         Layout::Panels => weight(inputs[0])?,
@@ -276,7 +276,7 @@ fn weight(ty: &Type) -> Result<&TensorType, String> {
 /// The rows that a contraction takes: floats, or codes with their scales.
 fn factor(ty: &Type) -> Result<&TensorType, String> {
     let t = tensor(ty, "x")?;
-    if matches!(t.layout, Layout::Scaled(_)) { Ok(t) } else { float(ty, "x") }
+    if t.layout.is_coded() { Ok(t) } else { float(ty, "x") }
 }
 
 pub fn quantise(inputs: &[&Type], &to: &DType, &rule: &Rule) -> Types {
@@ -288,19 +288,20 @@ pub fn quantise(inputs: &[&Type], &to: &DType, &rule: &Rule) -> Types {
     let known = match rule {
         Rule::Static | Rule::Row => matches!(to, DType::F8E4M3 | DType::I8),
         Rule::Group(_) | Rule::Power(_) => to == DType::F8E4M3,
-        Rule::Mx(_) => matches!(to, DType::F8E4M3 | DType::F4E2M1),
+        Rule::Mx(_) | Rule::MxCodes(_) => matches!(to, DType::F8E4M3 | DType::F4E2M1),
     };
     if !known {
         return Err(format!("no rule makes codes of {} like that", to.name()));
     }
     match (&inputs[1..], rule) {
-        ([], Rule::Row | Rule::Group(_) | Rule::Power(_) | Rule::Mx(_)) => {}
+        ([], Rule::Row | Rule::Group(_) | Rule::Power(_) | Rule::Mx(_) | Rule::MxCodes(_)) => {}
         ([scale], Rule::Static) if float(scale, "scale")?.shape == Shape::fixed(&[1]) => {}
         _ => return Err("there must be one scale where the rule makes none".into()),
     }
     let (dtype, layout) = match rule {
         Rule::Static | Rule::Row => (to, Layout::Scaled(width)),
         Rule::Group(columns) | Rule::Power(columns) => (to, Layout::Scaled(columns)),
+        Rule::MxCodes(columns) => (to, Layout::Mx(columns)),
         // A code times a power of two is a number of the type that x has.
         Rule::Mx(_) => (x.dtype, Layout::Rows),
     };

@@ -123,6 +123,9 @@ pub enum Layout {
     /// Row after row of codes, behind each row its scales: one in f32 for so many columns. The
     /// values are those of the codes times their scales.
     Scaled(usize),
+    /// Row after row of codes as many to a byte as they have bits, behind each row its scales: one
+    /// in e8m0 for so many columns, those of the padding too.
+    Mx(usize),
     /// The experts of rows, as any indices, and behind them which rows each expert has: see
     /// [`crate::layout::Groups`].
     Grouped {
@@ -141,8 +144,14 @@ impl Layout {
             Layout::Panels => "@panels".into(),
             Layout::Columns => "@columns".into(),
             Layout::Scaled(group) => format!("@scaled({group})"),
+            Layout::Mx(group) => format!("@mx({group})"),
             Layout::Grouped { experts, tile } => format!("@grouped({experts}, {tile})"),
         }
+    }
+
+    /// Whether rows are codes that carry their scales.
+    pub fn is_coded(self) -> bool {
+        matches!(self, Layout::Scaled(_) | Layout::Mx(_))
     }
 
     /// Whether it is one of constants, whose elements a weight plan puts in another order.
@@ -160,6 +169,7 @@ impl Layout {
                 let size = |text: &str| text.parse().ok().filter(|&n| n > 0 && n <= MAX_SIZE);
                 match (name, sizes.split_once(", ")) {
                     ("scaled", None) => Some(Layout::Scaled(size(sizes)?)),
+                    ("mx", None) => Some(Layout::Mx(size(sizes)?)),
                     ("grouped", Some((experts, tile))) => {
                         Some(Layout::Grouped { experts: size(experts)?, tile: size(tile)? })
                     }
@@ -269,8 +279,11 @@ pub enum Rule {
     Group(usize),
     /// By the same scale rounded up to a power of two.
     Power(usize),
-    /// By a power of two for so many columns of a row, as the OCP's MX formats have it.
+    /// By a power of two for so many columns of a row, as the OCP's MX formats have it. The result
+    /// is numbers of the type of the rows, which holds them.
     Mx(usize),
+    /// By the same powers of two; the result is the codes, with their scales.
+    MxCodes(usize),
 }
 
 /// Rows and columns of a weight that share a scale, and a zero point if there is one. The last

@@ -93,9 +93,15 @@ impl Graph {
                     errors.add(id, format!("{ty}: only the experts of rows are grouped"));
                 }
                 let stored = t.dtype.is_code() || t.dtype == DType::E8M0;
-                let scaled = matches!(t.layout, Layout::Scaled(_));
-                if scaled && (t.dtype.bits() != 8 || !t.dtype.is_code() || t.shape.rank() != 2) {
+                let scaled = t.layout.is_coded();
+                let is_mx = matches!(t.layout, Layout::Mx(_));
+                let is_byte = t.dtype.bits() == 8 && t.dtype.is_code();
+                if scaled && !is_mx && (!is_byte || t.shape.rank() != 2) {
                     errors.add(id, format!("{ty}: only rows of codes of a byte have scales of their own"));
+                }
+                let is_float = matches!(t.dtype, DType::F8E4M3 | DType::F4E2M1);
+                if is_mx && (!is_float || t.shape.rank() != 2) {
+                    errors.add(id, format!("{ty}: only rows of codes that are floats have scales of MX"));
                 }
                 if stored && !scaled && t.shape.sizes().is_none() {
                     errors.add(id, format!("{ty}: only weights and caches have elements of {}", t.dtype.name()));
@@ -501,6 +507,11 @@ mod tests {
             (
                 "%0 = quantise %x {to = f8e4m3, rule = group(4)} : f8e4m3[T, 8]@scaled(8)",
                 "has type f8e4m3[T, 8]@scaled(8), should be f8e4m3[T, 8]@scaled(4)",
+            ),
+            (
+                "%0 = quantise %x {to = i8, rule = mx_codes(4)} : i8[T, 8]@mx(4)",
+                "i8[T, 8]@mx(4): only rows of codes that are floats have scales of MX; \
+                 quantise: no rule makes codes of i8 like that",
             ),
             ("%0 = rope %h, %t : f32[T, 2, 4]", "rope: x f32[T, 2, 4] and table f32[T, 6] do not fit"),
             (

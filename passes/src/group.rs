@@ -59,7 +59,9 @@ fn group(graph: &Graph, product: NodeId, cx: &Cx) -> Option<(Value, Op)> {
     let takes_warpgroups = takes_warpgroups(graph, operands[2], cx);
     let is_few = match cx.arch.machine {
         Machine::Cpu(_) => cx.is_for_few(),
-        Machine::Simt(_) if takes_warpgroups => cx.is_for_few() && rows <= std::env::var("ATOMC_FEW").map_or(APART, |v| v.parse().unwrap()),
+        Machine::Simt(_) if takes_warpgroups => {
+            cx.is_for_few() && rows <= std::env::var("ATOMC_FEW").map_or(APART, |v| v.parse().unwrap())
+        }
         Machine::Simt(_) => cx.is_for_few() && rows <= FEW * experts,
     };
     let known = graph.users(operands[2]).iter().any(|&(user, _)| matches!(graph.op(user), Op::Group { .. }));

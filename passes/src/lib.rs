@@ -45,6 +45,7 @@ mod fuse;
 mod group;
 mod ledger;
 mod merge_weights;
+mod mx_codes;
 mod narrow;
 mod pack;
 mod pass;

@@ -18,6 +18,13 @@ impl Cx<'_> {
     pub fn is_for_few(&self) -> bool {
         self.bucket.is_decode() && !self.invariant
     }
+
+    /// Whether a kernel of its own makes codes of rows so wide: those of a decode step are made
+    /// where they are multiplied, if they are few.
+    pub fn codes_apart(&self, width: usize) -> bool {
+        let tokens = self.bucket.tokens();
+        !self.is_for_few() || tokens * width > self.arch.requantised.most(tokens)
+    }
 }
 
 /// Whether a pass did anything.

@@ -6,7 +6,7 @@ use atomc_ir::{Diagnostic, Graph, Stage};
 
 use crate::bucket::Bucket;
 use crate::pass::{Cx, Pass};
-use crate::{canonicalise, cse, dce, fuse, group, merge_weights, narrow, pack, repeat, rewrite, split};
+use crate::{canonicalise, cse, dce, fuse, group, merge_weights, mx_codes, narrow, pack, repeat, rewrite, split};
 
 pub const PASSES: &[Pass] = &[
     Pass { name: "dce", stage: Stage::Model, run: dce::run },
@@ -15,6 +15,7 @@ pub const PASSES: &[Pass] = &[
     Pass { name: "cse", stage: Stage::Model, run: cse::run },
     Pass { name: "merge_weights", stage: Stage::Model, run: merge_weights::run },
     Pass { name: "rewrite", stage: Stage::Model, run: rewrite::run },
+    Pass { name: "mx_codes", stage: Stage::Model, run: mx_codes::run },
     Pass { name: "pack", stage: Stage::Model, run: pack::run },
     Pass { name: "group", stage: Stage::Model, run: group::run },
     Pass { name: "repeat", stage: Stage::Model, run: repeat::run },

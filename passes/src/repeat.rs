@@ -7,7 +7,7 @@
 //! %3 = linear %1, %b               =>   %3 = rms_norm %x, %n
 //!                                       %4 = linear %3, %b
 //! ```
-use atomc_ir::{Diagnostic, Graph, NodeId, Value, Values};
+use atomc_ir::{Diagnostic, Graph, NodeId, Op, Rule, Value, Values};
 
 use crate::pass::{Changed, Cx};
 
@@ -30,10 +30,12 @@ pub fn run(graph: &mut Graph, cx: &Cx) -> Result<Changed, Diagnostic> {
     Ok(changed.into())
 }
 
-/// Whether a product makes such rows itself: codes, and norms of whole rows.
+/// Whether a product makes such rows itself: norms of whole rows, and codes, but those that have
+/// kernels of their own.
 fn is_repeated(graph: &Graph, id: NodeId) -> bool {
     let rank = graph.ty(id.into()).as_tensor().map_or(0, |t| t.shape.rank());
-    rank == 2 && matches!(graph.op(id).values(), Values::Normed(_) | Values::Coded)
+    let is_apart = matches!(graph.op(id), Op::Quantise { rule: Rule::MxCodes(_), .. });
+    rank == 2 && !is_apart && matches!(graph.op(id).values(), Values::Normed(_) | Values::Coded)
 }
 
 /// Whether a node is a product, or makes rows for products alone.

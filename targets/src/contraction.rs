@@ -95,6 +95,7 @@ pub fn multiplied(body: &Graph, x: &TensorType, w: &TensorType) -> DType {
         // not.
         Layout::Scaled(group) if row_wise && Some(group) >= x.shape.last() => DType::BF16,
         Layout::Scaled(_) => DType::F32,
+        Layout::Mx(_) => w.dtype,
         _ => x.dtype,
     }
 }

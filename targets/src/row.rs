@@ -134,7 +134,7 @@ impl<'a, 'c> Rows<'a, 'c> {
         let stride = match ty.layout {
             Layout::Columns => width,
             Layout::Panels => memory.padded(width),
-            Layout::Scaled(_) => memory.result_stride(ty),
+            Layout::Scaled(_) | Layout::Mx(_) => memory.result_stride(ty),
             Layout::Rows | Layout::Grouped { .. } => memory.stride(width),
         };
         self.memory.insert(v, Operand { ptr, ty: ty.clone(), stride });

@@ -142,6 +142,28 @@ mod tests {
         }
     }
 
+    /// Codes of MX with their scales are multiplied at the rate of their bits.
+    #[test]
+    fn rates_of_mx_codes() {
+        let of = |chip: &str, codes: &str| {
+            let text = format!(
+                "graph @k(%x: {codes}[T, 128]@mx(32), %w: {codes}[64, 128]@panels, %s: e8m0[64, 4]@columns) {{
+  %0 = linear %x, %w, %s {{out = bf16, block = [1, 32]}} : bf16[T, 64]
+  return %0
+}}"
+            );
+            let body = atomc_ir::parse(&text).unwrap();
+            let (symbol, tokens) = ("k".into(), 128);
+            let spec =
+                KernelSpec { symbol, family: Family::Matmul, body: &body, tokens, choice: None, invariant: false };
+            let arch = crate::rows().iter().find(|arch| arch.name == chip).unwrap();
+            select(&spec, arch).map(|(schedule, _)| rate(&spec, arch, schedule)).map_err(|e| e.to_string())
+        };
+        assert_eq!([of("gfx950", "f4e2m1"), of("gfx950", "f8e4m3")], [Ok(4), Ok(2)]);
+        let refused = of("gfx942", "f4e2m1").unwrap_err();
+        assert!(refused.contains("no instruction takes the scales of such rows"), "{refused}");
+    }
+
     /// What a chip's row says of schedules is of some that there are.
     #[test]
     fn avoided_schedules_exist() {

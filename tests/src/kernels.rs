@@ -121,6 +121,11 @@ impl Case<'_> {
         self.check_where(|arch| arch.isa().is_some());
     }
 
+    /// On chips whose matrix instructions take scales of 32 columns.
+    pub fn check_where_blocks_are_scaled(&self) {
+        self.check_where(|arch| arch.gpu().is_some_and(|gpu| gpu.simt.block_scaled.is_some()));
+    }
+
     fn check_where(&self, wanted: impl Fn(&Arch) -> bool) {
         let graph = parse(self.text).expect("a body in the text of the IR");
         graph.verify().unwrap_or_else(|e| panic!("{e}"));
@@ -268,7 +273,7 @@ impl Case<'_> {
         }
         let any = !matches!(self.family, Family::Matvec | Family::GroupedMatvec | Family::AttendOne);
         let rows = if any { rows.next_multiple_of(arch.memory.rows) } else { rows };
-        rows * arch.memory.result_stride(t) * t.dtype.size()
+        t.dtype.bytes(rows * arch.memory.result_stride(t))
     }
 
     /// First token and count of each tile, of one run each, with empty ones in between, as the

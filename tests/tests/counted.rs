@@ -16,8 +16,18 @@ use atomc_targets::{Form, KernelSpec, compile, rows, text};
 
 const CHIPS: [&str; 2] = ["gfx942", "gfx950"];
 
-/// What `--quant` takes, or nothing for floats.
-const SCHEMES: [&str; 6] = ["", "fp8", "fp8-block", "int8", "int4-g128", "mxfp4"];
+/// What `--quant` takes, or nothing for floats; and what checkpoints of MX weights and rows have.
+const SCHEMES: [&str; 8] = ["", "fp8", "fp8-block", "int8", "int4-g128", "mxfp4", "mxfp4-rows", "mxfp8-rows"];
+
+/// The `quantization_config` of a checkpoint whose weights and rows have codes of MX, as the golden
+/// models `q-mxfp4` (Quark) and `q-mxfp8` (compressed-tensors).
+fn checkpoint(scheme: &str) -> Option<&'static str> {
+    match scheme {
+        "mxfp4-rows" => Some("q-mxfp4"),
+        "mxfp8-rows" => Some("q-mxfp8"),
+        _ => None,
+    }
+}
 
 /// Tokens of decode steps.
 const DECODE: [usize; 3] = [1, 8, 32];
@@ -52,8 +62,15 @@ fn config(scheme: &str) -> Config {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("bench/qwen3-8b.json");
     let text = std::fs::read_to_string(path).expect("the configuration");
     let text = text.replace("\"num_hidden_layers\": 36", "\"num_hidden_layers\": 1");
-    let mut config = Config::parse(&text, None).expect("a model");
-    if !scheme.is_empty() {
+    let mut json: serde_json::Value = serde_json::from_str(&text).expect("an object");
+    if let Some(golden) = checkpoint(scheme) {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("golden").join(golden).join("config.json");
+        let text = std::fs::read_to_string(path).expect("the configuration of a golden model");
+        let of: serde_json::Value = serde_json::from_str(&text).expect("an object");
+        json["quantization_config"] = of["quantization_config"].clone();
+    }
+    let mut config = Config::parse(&json.to_string(), None).expect("a model");
+    if !scheme.is_empty() && checkpoint(scheme).is_none() {
         config.quantise(&[scheme.into()]).unwrap_or_else(|e| panic!("{e}"));
     }
     config
@@ -135,6 +152,17 @@ fn matrix_instructions(spec: &KernelSpec, arch: &Arch) -> BTreeSet<String> {
     names.filter(|name| name.starts_with("v_mfma")).map(String::from).collect()
 }
 
+/// Parts of the names of the instructions that multiply, where these are asked for: e4m3 as it
+/// lies, and codes of MX with their scales, but in steps of one token.
+fn multiplied_by(scheme: &str, (arch, tokens): (&Arch, usize)) -> Option<&'static [&'static str]> {
+    let is_scaled = arch.gpu().is_some_and(|gpu| gpu.simt.block_scaled.is_some());
+    match scheme {
+        "fp8-block" => Some(&["_fp8_fp8", "_f8f6f4"]),
+        "mxfp4-rows" | "mxfp8-rows" if is_scaled && tokens != 1 => Some(&["v_mfma_scale_f32_"]),
+        _ => None,
+    }
+}
+
 /// The counts of a product: in decode steps by tokens, and in prompts at 0.
 type Product = BTreeMap<usize, PerWave>;
 
@@ -151,10 +179,10 @@ fn products(scheme: &str, arch: &'static Arch) -> BTreeMap<String, Product> {
             Family::Matmul => 0,
             _ => continue,
         };
-        if scheme == "fp8-block" {
+        if let Some(wanted) = multiplied_by(scheme, (arch, tokens)) {
             let names = matrix_instructions(spec, arch);
-            let of_bytes = |name: &String| name.contains("_fp8_fp8") || name.contains("_f8f6f4");
-            assert!(!names.is_empty() && names.iter().all(of_bytes), "{} {}: {names:?}", arch.name, spec.symbol);
+            let is_wanted = |name: &String| wanted.iter().any(|wanted| name.contains(wanted));
+            assert!(!names.is_empty() && names.iter().all(is_wanted), "{} {}: {names:?}", arch.name, spec.symbol);
         }
         let place = ["mlp_down_proj", "mlp", "self_attn_o_proj", "self_attn"].into_iter();
         let place = place.into_iter().find(|place| spec.symbol.ends_with(place)).expect("a layer's product");
@@ -170,7 +198,7 @@ fn products(scheme: &str, arch: &'static Arch) -> BTreeMap<String, Product> {
 fn most_of_prompt(chip: &str, scheme: &str) -> Option<f64> {
     match (chip, scheme) {
         (_, "fp8" | "fp8-block") => Some(128.0),
-        ("gfx950", "mxfp4") => Some(128.0),
+        ("gfx950", "mxfp4" | "mxfp4-rows" | "mxfp8-rows") => Some(128.0),
         _ => None,
     }
 }
@@ -181,8 +209,8 @@ const MOST_TIMES: f64 = 3.0;
 #[test]
 fn products_of_a_layer() {
     let mut table = String::from(
-        "                                       vector instructions      matrix       conflicts\n\
-         chip   scheme    product               1     8    32  prompt    prompt     8  prompt\n",
+        "                                        vector instructions      matrix       conflicts\n\
+         chip   scheme     product               1     8    32  prompt    prompt     8  prompt\n",
     );
     let mut faults = vec![];
     for chip in CHIPS {
@@ -206,7 +234,7 @@ fn products_of_a_layer() {
                 let PerWave { vector, matrix, conflicts } = last;
                 writeln!(
                     table,
-                    "{chip:6} {name:9} {place:16} {:6.1}{few:6.1}{many:6.1}{vector:8.1}{matrix:10.1}{waiting:6.1}{conflicts:8.1}",
+                    "{chip:6} {name:10} {place:16} {:6.1}{few:6.1}{many:6.1}{vector:8.1}{matrix:10.1}{waiting:6.1}{conflicts:8.1}",
                     one.vector
                 )
                 .expect("a string");

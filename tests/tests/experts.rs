@@ -246,6 +246,26 @@ fn clamped_gates_of_experts() {
     }
 }
 
+/// Codes of MX with their scales, by instructions that take both: rows of tokens, and of choices.
+#[test]
+fn weights_of_experts_by_scaled_products() {
+    for codes in ["f4e2m1", "f8e4m3"] {
+        for x in ["T", "T*3"] {
+            let text = format!(
+                "graph @k(%x: {codes}[{x}, 256]@mx(32), %w: {codes}[5, 48, 256]@panels, %e: i32[T*3], %s: e8m0[5, 48, 8]@columns) {{
+  %0 = grouped %x, %w, %e, %s {{out = bf16, block = [1, 32]}} : bf16[T*3, 48]
+  return %0
+}}"
+            );
+            Case { runs: STEPS[1], ..case(&text, Family::GroupedMatvec, 8) }.check_where_blocks_are_scaled();
+            for tile in [16, 64] {
+                let text = blocks(&text, 5, 3, tile);
+                Case { runs: STEPS[1], ..case(&text, Family::GroupedMatmul, 128) }.check_where_blocks_are_scaled();
+            }
+        }
+    }
+}
+
 #[test]
 fn many_rows_with_weights_of_codes() {
     for (text, tile) in of_codes(3).into_iter().zip([16, 64, 32, 16, 64]) {

@@ -238,7 +238,7 @@ fn in_each_type(case: &Case) -> bool {
 
 #[test]
 fn gfx950() {
-    let codes = ["q-mxfp4", "q-fp8-block", "q-int4-32"];
+    let codes = ["q-mxfp4", "q-mxfp4-wide", "q-mxfp8-wide", "q-fp8-block", "q-int4-32"];
     error_is_that_of_the_type("gfx950", |case| in_each_type(case) || codes.contains(&case.name.as_str()));
 }
 

@@ -1,6 +1,7 @@
 //! Rows that become codes while a model runs, and products of such rows, on every machine that this
 //! one can run or emulate.
-use atomc_ir::Family;
+use atomc_ir::{Family, parse};
+use atomc_passes::{Bucket, Cx};
 use atomc_tests::kernels::{Case, STEP, case, run};
 
 /// Type of codes, rule, and columns that share a scale (0: all).
@@ -190,6 +191,115 @@ fn decode_of_quantised_operands_on_gpus() {
                     Case { runs: &[run(0, 1); 20][..bucket], ..case(&text, Family::Matvec, bucket) }.check_on_gpus();
                 }
             }
+        }
+    }
+}
+
+/// Types of codes that have scales of MX.
+const MX: [&str; 2] = ["f4e2m1", "f8e4m3"];
+
+/// Whether rows of MX become codes for a chip, before a product with such a weight.
+fn are_codes(chip: &str, bucket: Bucket, [rows, weight]: [&str; 2], k: usize) -> bool {
+    let groups = k / 32;
+    let text = format!(
+        r#"graph @g(%x: bf16[T, {k}]) {{
+  %0 = quantise %x {{to = {rows}, rule = mx(32)}} : bf16[T, {k}]
+  %1 = weight {{name = "w"}} : {weight}[16, {k}]
+  %2 = weight {{name = "s"}} : e8m0[16, {groups}]
+  %3 = linear %0, %1, %2 {{out = bf16, block = [1, 32]}} : bf16[T, 16]
+  return %3
+}}"#
+    );
+    let mut graph = parse(&text).expect("a graph");
+    let arch = atomc_targets::rows().iter().find(|arch| arch.name == chip).expect("a row");
+    let cx = Cx { arch, bucket, invariant: false };
+    atomc_passes::run(&mut graph, &cx, Some("mx_codes"), &mut |_, _| ()).unwrap_or_else(|e| panic!("{e}"));
+    graph.print().contains("@mx(32)")
+}
+
+/// Only where instructions take them, and another kernel makes them.
+#[test]
+fn which_rows_become_mx_codes() {
+    let alike = ["f4e2m1", "f4e2m1"];
+    let prompt = Bucket::Any { tokens: 512, rows: 1 };
+    let of = |tokens: usize| Bucket::Decode { tokens };
+    assert!(are_codes("gfx950", prompt, alike, 4096));
+    assert!(are_codes("gfx950", prompt, ["f8e4m3", "f8e4m3"], 128));
+    assert!(are_codes("gfx950", of(8), alike, 4096));
+    assert!(!are_codes("gfx950", of(1), alike, 4096));
+    assert!(!are_codes("gfx950", prompt, ["f8e4m3", "f4e2m1"], 4096));
+    assert!(!are_codes("gfx950", prompt, alike, 96));
+    for chip in ["gfx942", "gfx1201", "sm_90a", "host"] {
+        let chip = atomc_targets::rows().iter().find(|arch| arch.target == chip).expect("a row").name;
+        assert!(!are_codes(chip, prompt, alike, 4096), "{chip}");
+    }
+}
+
+/// A product of rows of MX codes in memory, and rows beside it.
+fn of_mx_rows(to: &str, n: usize, k: usize) -> String {
+    let (parameters, block) = weight((to, "e8m0", [1, 32]), n, k);
+    format!(
+        "graph @k(%x: {to}[T, {k}]@mx(32), {parameters}, %r: bf16[T, {n}]) {{
+  %0 = linear %x, %w, %s {{out = bf16, {block}}} : bf16[T, {n}]
+  %1 = add %r, %0 : bf16[T, {n}]
+  return %1
+}}"
+    )
+}
+
+#[test]
+fn rows_become_mx_codes() {
+    for to in MX {
+        for k in [128, 288, 2304] {
+            let text = format!(
+                "graph @k(%x: bf16[T, {k}], %wn: bf16[{k}]) {{
+  %0 = rms_norm %x, %wn {{eps = 1e-6}} : bf16[T, {k}]
+  %1 = quantise %0 {{to = {to}, rule = mx_codes(32)}} : {to}[T, {k}]@mx(32)
+  return %1
+}}"
+            );
+            Case { runs: &STEP, ..case(&text, Family::Rows, 8) }.check_where_blocks_are_scaled();
+        }
+    }
+}
+
+/// Whole stretches of columns and half of one, and rows and tokens that end inside a tile.
+#[test]
+fn prompts_of_mx_codes() {
+    for to in MX {
+        for (k, n, tokens) in [(128, 50, 37), (384, 64, 131), (1024, 144, 131), (1280, 96, 20)] {
+            let text = of_mx_rows(to, n, k);
+            Case { runs: &[run(0, tokens)], ..case(&text, Family::Matmul, 256) }.check_where_blocks_are_scaled();
+        }
+    }
+}
+
+#[test]
+fn prompts_of_mx_codes_in_pieces() {
+    for to in MX {
+        let (k, n) = (384, 128);
+        let (parameters, block) = weight((to, "e8m0", [1, 32]), 2 * n, k);
+        let all = 2 * n;
+        let text = format!(
+            "graph @k(%x: {to}[T, {k}]@mx(32), {parameters}) {{
+  %0 = linear %x, %w, %s {{out = bf16, {block}}} : bf16[T, {all}]
+  %1 = slice %0 {{axis = 1, start = 0, len = {n}}} : bf16[T, {n}]
+  %2 = slice %0 {{axis = 1, start = {n}, len = {n}}} : bf16[T, {n}]
+  %3 = silu_mul %1, %2 : bf16[T, {n}]
+  return %3
+}}"
+        );
+        Case { runs: &[run(0, 33)], ..case(&text, Family::Matmul, 64) }.check_where_blocks_are_scaled();
+    }
+}
+
+#[test]
+fn decode_of_mx_codes() {
+    for to in MX {
+        for (k, n, bucket) in [(128, 50, 2), (1280, 48, 20), (2048, 32, 8)] {
+            let text = of_mx_rows(to, n, k);
+            Case { runs: &[run(0, 1); 20][..bucket], ..case(&text, Family::Matvec, bucket) }
+                .check_where_blocks_are_scaled();
         }
     }
 }

@@ -2,7 +2,7 @@
 use super::{Bound, Operand, Trial, fetch, groups};
 use crate::interp::{CacheState, Real, SlotState, Tensor, Val};
 use crate::layout::Groups;
-use crate::types::{CacheType, DType, Layout, SlotsType, TensorType, Type};
+use crate::types::{CacheType, DType, SlotsType, TensorType, Type};
 
 /// How a result fared.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -86,15 +86,16 @@ impl Trial<'_> {
     pub fn judge_tensor(&self, ty: &TensorType, want: &Tensor<Bound>, got: &[u8]) -> Verdict {
         let width = ty.width();
         let padded = self.memory.padded(width);
-        let stride =
-            if let Layout::Scaled(_) = ty.layout { self.memory.result_stride(ty) } else { self.memory.stride(width) };
+        let scales = self.memory.row_scales(ty);
+        let stride = if scales.is_some() { self.memory.result_stride(ty) } else { self.memory.stride(width) };
         let mut verdict = Verdict::default();
         for (row, values) in want.data.chunks(width).enumerate() {
             for col in 0..padded {
                 let (value, budget) = values.get(col).map_or((0.0, 0.0), |v| (v.get(), v.budget()));
-                let scale = match ty.layout {
-                    Layout::Scaled(group) if col < width => {
-                        fetch(&got[row * stride + padded..], col / group, DType::F32)
+                let scale = match scales {
+                    Some(scales) if col < width => {
+                        let first = ty.dtype.bytes(row * stride) + scales.first;
+                        fetch(&got[first..], col / scales.group, scales.dtype)
                     }
                     _ => 1.0,
                 };

@@ -17,7 +17,7 @@ pub use judge::{Fault, Verdict};
 pub use need::need;
 pub use step::{Run, Step};
 
-use crate::arch::Memory;
+use crate::arch::{Memory, RowScales};
 use crate::graph::{Graph, Value};
 use crate::interp::{self, CacheState, SlotState, Tensor, Val};
 use crate::layout::{CacheAt, CacheLayout, Groups, Panels, key_offset, value_offset};
@@ -217,8 +217,8 @@ impl<'g> Trial<'g> {
             return bytes;
         }
         let width = t.width();
-        if let Layout::Scaled(group) = t.layout {
-            return self.place_scaled(t, x, group);
+        if let Some(scales) = self.memory.row_scales(t) {
+            return self.place_scaled(t, x, scales);
         }
         let (padded, stride) = (self.memory.padded(width), self.memory.stride(width));
         let mut bytes = vec![u8::MAX; t.dtype.bytes(x.data.len() / width * stride)];
@@ -235,16 +235,17 @@ impl<'g> Trial<'g> {
 
     /// Rows of codes, whose scales are powers of two so that the values are exact, with their
     /// scales behind them.
-    fn place_scaled(&self, t: &TensorType, x: &Tensor<f64>, group: usize) -> Vec<u8> {
-        let (width, stride) = (t.width(), self.memory.result_stride(t));
+    fn place_scaled(&self, t: &TensorType, x: &Tensor<f64>, of_row: RowScales) -> Vec<u8> {
+        let (width, stride) = (t.width(), t.dtype.bytes(self.memory.result_stride(t)));
         let mut bytes = vec![u8::MAX; x.data.len() / width * stride];
         for (row, values) in bytes.chunks_mut(stride).zip(x.data.chunks(width)) {
-            let (codes, scales) = row.split_at_mut(self.memory.padded(width));
+            let (codes, scales) = row.split_at_mut(of_row.first);
             codes.fill(0);
-            for (number, values) in values.chunks(group).enumerate() {
+            (0..of_row.count).for_each(|number| store(scales, number, 1.0, of_row.dtype));
+            for (number, values) in values.chunks(of_row.group).enumerate() {
                 let scale = scale_of(values, t.dtype);
-                store(scales, number, scale, DType::F32);
-                let first = number * group;
+                store(scales, number, scale, of_row.dtype);
+                let first = number * of_row.group;
                 values.iter().enumerate().for_each(|(i, v)| store(codes, first + i, v / scale, t.dtype));
             }
         }
@@ -317,10 +318,14 @@ pub fn groups(t: &TensorType, pairs: usize) -> Option<Groups> {
     }
 }
 
-/// The power of two that makes codes of numbers: the least one with which all of them fit.
+/// The exponent of the least scale of e8m0.
+const LEAST_POWER: f64 = -127.0;
+
+/// The power of two that makes codes of numbers: the least one that e8m0 has with which all of them
+/// fit.
 fn scale_of(values: &[f64], dtype: DType) -> f64 {
     let most = values.iter().fold(0.0f64, |most, v| most.max(v.abs()));
-    if most == 0.0 { 1.0 } else { (most / bytes::largest(dtype)).log2().ceil().exp2() }
+    if most == 0.0 { 1.0 } else { (most / bytes::largest(dtype)).log2().ceil().max(LEAST_POWER).exp2() }
 }
 
 fn name(graph: &Graph, v: Value) -> &str {
@@ -390,7 +395,7 @@ fn tensor(t: &TensorType, step: &Step, scale: f64, random: &mut Random) -> Tenso
     // Codes have no negative zeros: where a chip's matrix instructions have none, whoever loads
     // weights makes none, nor do kernels that quantise.
     let rounded = |v: f64| if t.dtype.is_code() { bytes::round(v, t.dtype) + 0.0 } else { bytes::round(v, t.dtype) };
-    let Layout::Scaled(group) = t.layout else {
+    let (Layout::Scaled(group) | Layout::Mx(group)) = t.layout else {
         let data = (0..shape.iter().product()).map(|_| rounded(number(random.next()))).collect();
         return Tensor::new(shape, data);
     };

@@ -59,6 +59,7 @@ fn placed(t: &TensorType, memory: &Memory, (tokens, rows): (usize, usize)) -> Op
     let lead = all / width.max(1);
     let scales = match t.layout {
         Layout::Scaled(group) => width.div_ceil(group).checked_mul(size_of::<f32>())?.checked_add(memory.row)?,
+        Layout::Mx(group) => width.checked_add(memory.row)?.div_ceil(group).checked_mul(2)?.checked_add(memory.row)?,
         _ => 0,
     };
     let stride = width.checked_add(scales)?.checked_next_multiple_of(memory.row)?.checked_add(memory.row)?;

@@ -61,12 +61,12 @@ fn prologue(r: &Regions, linear: NodeId, cx: &Cx) -> Taken {
     let mut x = r.graph.operands(linear)[0];
     let width = r.graph.ty(x).as_tensor().and_then(|t| t.shape.last()).unwrap_or(0);
     let tokens = cx.bucket.tokens();
-    let most = cx.arch.requantised.most(tokens);
-    let few = tokens * width <= most && !multiplies_codes(r, linear, cx);
     let own = |x: Value, reader| r.joins(x.node, r.graph.segment(linear)).and_then(|()| r.is_read_by(x, reader));
     let mut reader = linear;
-    if matches!(r.graph.op(x.node).values(), Values::Coded) && !few {
-        let text = match multiplies_codes(r, linear, cx) {
+    let as_codes = multiplies_codes(r, linear, cx);
+    if matches!(r.graph.op(x.node).values(), Values::Coded) && (as_codes || cx.codes_apart(width)) {
+        let most = cx.arch.requantised.most(tokens);
+        let text = match as_codes {
             true => "experts' rows are multiplied as the codes that a kernel of their own makes of them".into(),
             false => format!("{tokens} rows of {width} are more than the {most} numbers that a work-group codes"),
         };

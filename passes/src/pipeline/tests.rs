@@ -186,8 +186,8 @@ fn until_stops_after_a_pass() {
 fn unknown_passes_are_refused() {
     let e = run(&mut Dense::qwen3(1).graph(), &DECODE, Some("fusion"), &mut |_, _| {}).unwrap_err();
     assert_eq!(e.to_string(), "there is no pass `fusion`");
-    let help =
-        "the passes are dce, canonicalise, narrow, cse, merge_weights, rewrite, pack, group, repeat, split, fuse";
+    let help = "the passes are dce, canonicalise, narrow, cse, merge_weights, rewrite, mx_codes, pack, \
+                group, repeat, split, fuse";
     assert_eq!(e.help.as_deref(), Some(help));
 }
 

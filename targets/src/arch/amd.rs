@@ -6,8 +6,8 @@
 //! of the products named in the rows.
 use atomc_ir::DType::{BF16, F8E4M3, F16, F32, I8};
 use atomc_ir::arch::{
-    Arch, Chip, ComputeUnit, Fp8, Isa, Known, Machine, MatrixLayout, Memory, Product, ProductShape, Renormed,
-    Requantised, RowExchange, Simt,
+    Arch, BlockScaled, Chip, ComputeUnit, Fp8, Isa, Known, Machine, MatrixLayout, Memory, Product, ProductShape,
+    Renormed, Requantised, RowExchange, Simt,
 };
 
 const TRIPLE: &str = "amdgcn-amd-amdhsa";
@@ -106,8 +106,16 @@ const LARGE_CDNA4: [Product; 4] = [
     mfma(BF16, "llvm.amdgcn.mfma.f32.32x32x16.bf16", 8, false),
     mfma(F16, "llvm.amdgcn.mfma.f32.32x32x16.f16", 8, false),
     mfma(I8, "llvm.amdgcn.mfma.i32.32x32x32.i8", 16, true),
-    mfma_f8f6f4("llvm.amdgcn.mfma.scale.f32.32x32x64.f8f6f4"),
+    mfma_f8f6f4(BLOCK_SCALED.large),
 ];
+
+/// The layouts are those of the matrix instruction calculator; Triton's are the same
+/// (`accelerate-amd-matmul-mfma-gfx950.mlir`: lanes from 32 on have the scales of the next 32
+/// columns).
+const BLOCK_SCALED: BlockScaled = BlockScaled {
+    small: "llvm.amdgcn.mfma.scale.f32.16x16x128.f8f6f4",
+    large: "llvm.amdgcn.mfma.scale.f32.32x32x64.f8f6f4",
+};
 
 const RDNA3: [Product; 3] = [
     wmma(BF16, "llvm.amdgcn.wmma.f32.16x16x16.bf16", 16, true),
@@ -190,6 +198,7 @@ const GFX942: Simt = Simt {
     matrix: MFMA,
     products: &CDNA3,
     mfma_32x32: &LARGE_CDNA3,
+    block_scaled: None,
     fp8: Fp8::Fnuz,
     packs_bf16: false,
     scales_pairs: false,
@@ -219,6 +228,7 @@ const GFX1100: Simt = Simt {
     matrix: MatrixLayout { columns: 16, depth: 16, results: 8, replicated: true, a_rows: EVEN_ODD },
     products: &RDNA3,
     mfma_32x32: &[],
+    block_scaled: None,
     fp8: Fp8::None,
     packs_bf16: false,
     scales_pairs: false,
@@ -296,6 +306,7 @@ pub const ROWS: [Arch; 15] = [
                 chip: Chip { name: "MI355X", units: 256, bandwidth: 8192.0, bf16: 2516.6, fp8: 5033.2, fp4: 10066.3 },
                 products: &CDNA4,
                 mfma_32x32: &LARGE_CDNA4,
+                block_scaled: Some(BLOCK_SCALED),
                 fp8: Fp8::Ocp,
                 packs_bf16: true,
                 scales_pairs: true,
@@ -403,6 +414,7 @@ pub const ROWS: [Arch; 15] = [
                 matrix: MatrixLayout { columns: 16, depth: 16, results: 8, replicated: false, a_rows: IN_ORDER },
                 products: &GFX1250,
                 mfma_32x32: &[],
+                block_scaled: None,
                 fp8: Fp8::Ocp,
                 packs_bf16: true,
                 scales_pairs: false,

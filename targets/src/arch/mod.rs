@@ -104,6 +104,10 @@ mod tests {
             let rates = [atomc_ir::DType::BF16, atomc_ir::DType::F8E4M3].map(|dtype| simt.chip.rate(dtype));
             let of_fp8 = if simt.chip.fp8 > 0.0 { 2 } else { 1 };
             assert_eq!(rates, [1, of_fp8], "{name}: half the bits take half the time");
+            let of_fp4 = if simt.chip.fp4 > 0.0 { 4 } else { 1 };
+            assert_eq!(simt.chip.rate(atomc_ir::DType::F4E2M1), of_fp4, "{name}: and a quarter a quarter");
+            assert!(simt.block_scaled.is_none() || (simt.wave, simt.matrix.columns) == (64, 16), "{name}");
+            assert!(simt.block_scaled.is_none() || simt.chip.fp4 > 0.0, "{name}");
             let unit = simt.unit;
             assert!(
                 unit.vgprs_wave <= unit.vgprs && unit.lds_group <= unit.lds && unit.vgprs.is_multiple_of(unit.waves)

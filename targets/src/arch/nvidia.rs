@@ -117,6 +117,7 @@ const fn row(
             matrix: MMA,
             products: &PRODUCTS,
             mfma_32x32: &[],
+            block_scaled: None,
             fp8,
             packs_bf16: true,
             scales_pairs: false,

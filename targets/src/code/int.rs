@@ -52,6 +52,11 @@ impl<'c> Int<'c> {
     pub fn shift_right(self, bits: usize, signed: bool) -> Int<'c> {
         Int { v: self.b.build_right_shift(self.v, self.constant(bits).v, signed, "").expect(BUILT), ..self }
     }
+
+    /// The bits moved down by a number that is computed, without a sign.
+    pub fn shifted_down(self, bits: Int<'c>) -> Int<'c> {
+        Int { v: self.b.build_right_shift(self.v, bits.v, false, "").expect(BUILT), ..self }
+    }
 }
 
 macro_rules! operators {

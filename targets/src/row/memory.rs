@@ -13,7 +13,10 @@ impl<'c> Rows<'_, 'c> {
         if let Some(head) = at.head {
             element = element + head * x.ty.shape.last().unwrap_or(0);
         }
-        c.at(x.ptr, element * x.ty.dtype.size())
+        match x.ty.dtype.bits() {
+            bits if bits < 8 => c.at(x.ptr, element / (8 / bits)),
+            bits => c.at(x.ptr, element * (bits / 8)),
+        }
     }
 
     /// Stores a vector of a row, with what is beyond its width as zeros. Vectors of GPUs lie whole
@@ -32,8 +35,10 @@ impl<'c> Rows<'_, 'c> {
 
     pub(super) fn load(&self, v: Value, at: At<'c>) -> Made<'c> {
         let (c, x, lanes) = (self.code, self.operand(v)?, self.code.lanes());
-        if let Layout::Scaled(group) = x.ty.layout {
-            return self.stored(v, group, at);
+        match x.ty.layout {
+            Layout::Scaled(group) => return self.stored(v, group, at),
+            Layout::Mx(_) => return Err(unsupported("numbers of rows that matrix instructions scale")),
+            _ => {}
         }
         if self.pieces.get() == 1 {
             return Ok(c.widen(self.load_bits(x, at)?, x.ty.dtype));
@@ -59,6 +64,7 @@ impl<'c> Rows<'_, 'c> {
         match x.ty.layout {
             Layout::Rows | Layout::Scaled(_) => Ok(self.code.load_bits(self.address(x, at), x.ty.dtype)),
             Layout::Panels => Ok(self.load_packed(x, at)),
+            Layout::Mx(_) => Err(unsupported("parts of rows that matrix instructions scale")),
             Layout::Columns => Err(unsupported("rows of scales as activations")),
             Layout::Grouped { .. } => Err(unsupported("rows of indices as activations")),
         }

@@ -7,7 +7,7 @@ use inkwell::values::FloatValue;
 use inkwell::{FloatPredicate, IntPredicate};
 
 use super::{At, Col, Made, Place, Rows, Team, kept, unsupported};
-use crate::code::{Code, Int, Vector};
+use crate::code::{Any, Code, Int, Vector};
 
 const BUILT: &str = "floats, and integers of their size";
 
@@ -33,7 +33,7 @@ impl<'c> Rows<'_, 'c> {
     pub fn scaled_group(&self, v: Value) -> Option<usize> {
         match self.graph.ty(v) {
             Type::Tensor(t) => match t.layout {
-                Layout::Scaled(group) => Some(group),
+                Layout::Scaled(group) | Layout::Mx(group) => Some(group),
                 _ => None,
             },
             _ => None,
@@ -75,7 +75,7 @@ impl<'c> Rows<'_, 'c> {
         let (c, x) = (self.code, self.graph.operands(v.node)[0]);
         let scale = match rule {
             Rule::Static | Rule::Row => self.row_scale(v)?,
-            Rule::Group(group) | Rule::Power(group) | Rule::Mx(group) => {
+            Rule::Group(group) | Rule::Power(group) | Rule::Mx(group) | Rule::MxCodes(group) => {
                 let scale = self.group_scale(v, to, rule, at.row, self.column(at.col) / group);
                 scale?
             }
@@ -142,11 +142,32 @@ impl<'c> Rows<'_, 'c> {
     }
 
     fn bits_of(&self, numbers: Vector<'c>, to: DType, scale: Scale<'c>) -> Vector<'c> {
+        if to == DType::F4E2M1 {
+            return self.pairs_of_e2m1(numbers, scale.scale);
+        }
         let (c, scaled) = (self.code, self.scaled_by(numbers, scale));
         match to {
             DType::F8E4M3 => c.narrow(self.without_negative_zeros(scaled), to),
             _ => to_bits(c, nearest(c, scaled, to), to),
         }
+    }
+
+    /// Numbers over a power of two as e2m1, two to a byte, by the chip's instruction, which rounds
+    /// to the nearest, or the even one of two.
+    fn pairs_of_e2m1(&self, numbers: Vector<'c>, power: FloatValue<'c>) -> Vector<'c> {
+        let (c, i32) = (self.code, self.code.cx.i32_type());
+        let k = |n: usize| i32.const_int(n as u64, false);
+        let bytes = c.lanes() / 2;
+        let word = |first: usize| {
+            (first..bytes.min(first + 4)).fold(k(0).into(), |word: Any<'c>, byte| {
+                let [low, high] = [0, 1].map(|i| c.lane(numbers, 2 * byte + i).into());
+                let args = [word.into(), low, high, power.into(), k(byte - first).into()];
+                c.call("llvm.amdgcn.cvt.scalef32.pk.fp4.f32", &[], &args)
+            })
+        };
+        let words: Vec<Int<'c>> = (0..bytes).step_by(4).map(|first| c.as_int(word(first))).collect();
+        let all = c.bitcast(c.words(&words), c.ints(c.cx.i8_type(), 4 * words.len())).into_vector_value();
+        c.part(all, 0, bytes)
     }
 
     /// Numbers that become e4m3, of which none becomes a negative zero where matrix instructions
@@ -171,7 +192,7 @@ impl<'c> Rows<'_, 'c> {
     ) -> Result<Scale<'c>, Diagnostic> {
         let (c, x) = (self.code, self.graph.operands(v.node)[0]);
         let (width, lanes) = (self.shape(x)?.shape.last().unwrap_or(0), c.lanes());
-        let (Rule::Group(columns) | Rule::Power(columns) | Rule::Mx(columns)) = rule else {
+        let (Rule::Group(columns) | Rule::Power(columns) | Rule::Mx(columns) | Rule::MxCodes(columns)) = rule else {
             return self.row_scale(v);
         };
         if !columns.is_multiple_of(lanes) && columns < width {
@@ -189,7 +210,11 @@ impl<'c> Rows<'_, 'c> {
         let (c, operands) = (self.code, self.graph.operands(v.node));
         let width = self.shape(operands[0])?.shape.last().unwrap_or(0);
         let scale = match rule {
-            Rule::Group(columns) | Rule::Power(columns) | Rule::Mx(columns) if columns < width => return Ok(()),
+            Rule::Group(columns) | Rule::Power(columns) | Rule::Mx(columns) | Rule::MxCodes(columns)
+                if columns < width =>
+            {
+                return Ok(());
+            }
             Rule::Static => {
                 let (at, lanes) = (At { row: c.int(0), head: None, col: Col::Const(0) }, c.lanes());
                 c.set_lanes(1);
@@ -198,7 +223,7 @@ impl<'c> Rows<'_, 'c> {
                 let scale = c.lane(scale?, 0).into_float_value();
                 Scale { by: By::Factor(self.inverse(c.number(1.0), scale)), scale }
             }
-            Rule::Row | Rule::Group(_) | Rule::Power(_) | Rule::Mx(_) => {
+            Rule::Row | Rule::Group(_) | Rule::Power(_) | Rule::Mx(_) | Rule::MxCodes(_) => {
                 let size = self.size(operands[0], c.int(0), c.int(width), place, self.team.get())?;
                 self.scale_by(rule, to, size)
             }
@@ -262,7 +287,7 @@ impl<'c> Rows<'_, 'c> {
                 let scale = if matches!(rule, Rule::Power(_)) { self.power_above(scale) } else { scale };
                 Scale { by: By::Divisor(scale), scale }
             }
-            Rule::Mx(_) => self.power_of_two(to, size),
+            Rule::Mx(_) | Rule::MxCodes(_) => self.power_of_two(to, size),
             Rule::Row | Rule::Static => {
                 let scale = at_least(self.inverse(size, c.number(most)), LEAST_SCALE);
                 Scale { by: By::Factor(self.inverse(c.number(1.0), scale)), scale }

@@ -56,7 +56,14 @@ pub const SCHEDULES: &[Schedule] = &[
 
 /// The type of quantised operands that a schedule multiplies as they lie, if it does.
 pub fn multiplied_as_stored(spec: &KernelSpec, arch: GpuArch, schedule: &Schedule) -> Option<DType> {
-    let by_bytes = [warpgroup::SCHEDULE, warpgroup::FEW, warpgroup::GROUPED, stream_k::SCHEDULE, stream_k::GROUPED, stream_k::CHOICES];
+    let by_bytes = [
+        warpgroup::SCHEDULE,
+        warpgroup::FEW,
+        warpgroup::GROUPED,
+        stream_k::SCHEDULE,
+        stream_k::GROUPED,
+        stream_k::CHOICES,
+    ];
     if by_bytes.iter().any(|of_bytes| of_bytes.name == schedule.name) {
         return warpgroup::multiplied_as_stored(spec.body);
     }

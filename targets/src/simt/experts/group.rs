@@ -84,7 +84,9 @@ impl<'c> Job<'_, 'c> {
         let empty = self.word(Groups::EMPTY);
         c.repeat(thread + first + blocks, end, self.threads, |i| c.store(c.at(self.to, (experts + i) * 4), empty, 4));
         let filled = first * self.of.tile + c.as_int(c.load(c.index, c.at(counts, own * 4), 4));
-        c.repeat(filled + thread, end * self.of.tile, self.threads, |i| c.store(c.at(self.to, (pairs + i) * 4), empty, 4));
+        c.repeat(filled + thread, end * self.of.tile, self.threads, |i| {
+            c.store(c.at(self.to, (pairs + i) * 4), empty, 4)
+        });
         self.place(found, own, pairs + first * self.of.tile);
     }
 

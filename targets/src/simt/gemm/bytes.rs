@@ -24,8 +24,7 @@ impl Bytes {
         let is_byte = |e: &Encoding| matches!(e.codes, DType::F8E4M3 | DType::I8) && e.zero.is_none();
         let encoding = Encoding::of(body).filter(|e| is_byte(e) && sums_exactly(e.codes, e.size[1]))?;
         // Heads have products of their own.
-        let product =
-            body.ids().find(|&id| matches!(body.op(id), Op::Linear { .. } | Op::Grouped { .. }))?;
+        let product = body.ids().find(|&id| matches!(body.op(id), Op::Linear { .. } | Op::Grouped { .. }))?;
         let x = body.operands(product)[0];
         let ty = body.ty(x).as_tensor().filter(|t| t.dtype == encoding.codes)?;
         match ty.layout {

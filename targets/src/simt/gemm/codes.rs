@@ -236,6 +236,11 @@ impl<'c> Codes<'c> {
         self.scale.floats(c, &at, &self.scale.load(c, &at, group))
     }
 
+    /// Where the scales of a row of a panel begin, of all of them in columns.
+    pub fn scales_of_row(&self, c: &Gpu<'c>, panel: Panel<'c>, row: Int<'c>) -> Ptr<'c> {
+        self.scale.at(c, panel, row, 1).first[0]
+    }
+
     /// The zero point of a row of a panel, if the weight has some.
     pub fn zero(
         &self,

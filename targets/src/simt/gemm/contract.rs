@@ -48,7 +48,7 @@ impl Sizes {
         let linear = body.ids().find(|&id| body.op(id).is_contraction());
         let x = linear.and_then(|linear| body.ty(body.operands(linear)[0]).as_tensor());
         let is_coded = Encoding::of(body).is_some();
-        if let Some(x) = x.filter(|x| matches!(x.layout, Layout::Scaled(_)) && !is_coded) {
+        if let Some(x) = x.filter(|x| x.layout.is_coded() && !is_coded) {
             return Err(unsupported(format!("products of rows of {x} with a weight of floats")));
         }
         let made = || {
@@ -68,7 +68,7 @@ impl Sizes {
                 pieces: if heads.is_some() { 1 } else { all / width.max(1) },
                 heads,
                 plain,
-                quantised_rows: matches!(x.layout, Layout::Scaled(_)).then_some(x.dtype),
+                quantised_rows: x.layout.is_coded().then_some(x.dtype),
                 encoding: Encoding::of(body),
                 experts: experts_of(body, linear?).and_then(|v| {
                     let t = body.ty(v).as_tensor()?;

@@ -6,6 +6,7 @@
 //! operands of its next steps in flight, as many as registers allow while all waves stand on a
 //! SIMD. Rows that lie in memory are read as they are; others (a norm, chosen rows) are computed
 //! once into local memory, in vectors as fragments want them.
+mod block_scaled;
 mod epilogue;
 mod loader;
 mod main_loop;
@@ -29,6 +30,7 @@ use crate::simt::machine;
 use crate::simt::machine::fragment::Matrix;
 use crate::simt::rowwise;
 use crate::{Choice, KernelSpec};
+use block_scaled::ScaledProducts;
 use loader::{InMemory, Staged};
 use shape::Shape;
 
@@ -50,8 +52,11 @@ pub const BLOCKS: Schedule =
 
 fn suits(spec: &KernelSpec, arch: &Arch, _: &Choice) -> Result<(), WhyNot> {
     let arch = launch::gpu(arch)?;
+    Quantised::check(spec.body, arch)?;
     let quantised = Quantised::of(spec.body, arch);
-    Encoding::of(spec.body).map_or(Ok(()), |encoding| Steps::check(encoding, quantised, arch))?;
+    if quantised.is_none_or(|quantised| quantised.block_scaled.is_none()) {
+        Encoding::of(spec.body).map_or(Ok(()), |encoding| Steps::check(encoding, quantised, arch))?;
+    }
     Ok(Shape::new(spec, arch).map(drop)?)
 }
 
@@ -64,7 +69,7 @@ fn emit<'c>(setup: &Setup<'c>, spec: &KernelSpec) -> launch::Made<'c> {
         let kernel = launch::kernel(&code, spec)?;
         let mut contraction = Contraction::new(&kernel)?;
         if let Some(quantised) = shape.quantised {
-            contraction.matrix = Matrix::new(&code, quantised.dtype);
+            contraction.matrix = quantised.matrix(&code);
         }
         let codes = Codes::of(&contraction.parts)?;
         let size = TileSize { panels: 1, columns: shape.tokens, threads };
@@ -120,6 +125,8 @@ struct Group<'g, 'k, 'a, 'c> {
     part: Int<'c>,
     /// Where the weight is stored as codes.
     way: Option<Way<'g, 'a, 'c>>,
+    /// Where instructions take scales of 32 columns.
+    scaled_products: Option<ScaledProducts<'c>>,
 }
 
 impl<'g, 'k, 'a, 'c> Group<'g, 'k, 'a, 'c> {
@@ -138,7 +145,11 @@ impl<'g, 'k, 'a, 'c> Group<'g, 'k, 'a, 'c> {
         let weights = tile.weights(contraction, tile.panel()).into_iter().map(|p| c.at(p, lane)).collect();
         let column = |j: usize| tile.inside(c, place.column + shape.width * j);
         let columns = (0..shape.columns).map(column).collect();
-        Group { contraction, shape, tile, wave: c.wave_index(), weights, columns, part: place.part, way }
+        let instructions = shape.quantised.and_then(|quantised| quantised.block_scaled);
+        let scaled = |(codes, instructions)| ScaledProducts::new(contraction, codes, instructions, (&tile, place));
+        let scaled_products = codes.zip(instructions).map(scaled);
+        let (wave, part) = (c.wave_index(), place.part);
+        Group { contraction, shape, tile, wave, weights, columns, part, way, scaled_products }
     }
 
     fn matrix(&self) -> &'g Matrix<'a, 'c> {
@@ -158,10 +169,11 @@ impl<'g, 'k, 'a, 'c> Group<'g, 'k, 'a, 'c> {
             None => parts.rows_in_memory(),
         };
         let Some(x) = x else { return self.staged(spec) };
-        let stride = x.stride * x.ty.dtype.size();
-        let scales = parts.kernel.rows.padded(x);
+        let stride = x.ty.dtype.bytes(x.stride);
+        let scales = x.ty.dtype.bytes(parts.kernel.rows.padded(x));
         let sums = self.all(&InMemory { tile: self.tile, ptr: x.ptr, stride, scales });
-        let scaled = quantised.is_some_and(|quantised| quantised.row_group.is_none());
+        let by_row = |of: Quantised| of.row_group.is_none() && of.block_scaled.is_none();
+        let scaled = quantised.is_some_and(by_row);
         let at =
             |column: Int<'c>| self.matrix().c.at(x.ptr, self.tile.source(self.matrix().c, column) * stride + scales);
         Ok(if scaled { self.scaled_by_rows(sums, at) } else { sums })

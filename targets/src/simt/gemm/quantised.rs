@@ -4,11 +4,16 @@
 //! Scales of whole rows, of either operand, are left to the epilogue. Where scales change along K,
 //! each group's partial sums are scaled as they are added up; there bf16, which holds every
 //! quantised value, serves chips without such an instruction.
-use atomc_ir::arch::{GpuArch, Isa};
-use atomc_ir::{DType, Graph, Layout, Op};
+//!
+//! Codes of MX with scales for 32 columns go to instructions that take the scales of both operands
+//! too.
+use atomc_ir::arch::{BlockScaled, GpuArch, Isa, MatrixLayout, Simt};
+use atomc_ir::{Block, DType, Graph, Layout, Op, TensorType};
 
 use crate::contraction::Encoding;
-use crate::simt::machine::fragment::Matrix;
+use crate::schedule::WhyNot;
+use crate::simt::machine::Gpu;
+use crate::simt::machine::fragment::{Matrix, block_scaled_layout, layout_of};
 
 /// Columns that groups have a multiple of: the most whose sums are scaled together.
 pub const GROUP: usize = 128;
@@ -35,6 +40,8 @@ pub struct Quantised {
     pub row_group: Option<usize>,
     /// Whether another kernel has quantised the rows, so that they are read as they lie.
     pub in_memory: bool,
+    /// The instructions that take scales for 32 columns of both operands, if such multiply.
+    pub block_scaled: Option<BlockScaled>,
 }
 
 impl Quantised {
@@ -44,7 +51,11 @@ impl Quantised {
         let encoding = Encoding::of(body).filter(|encoding| encoding.zero.is_none())?;
         let rows = body.operands(product)[0];
         let x = body.ty(rows).as_tensor()?;
-        let Layout::Scaled(group) = x.layout else { return None };
+        let group = match x.layout {
+            Layout::Scaled(group) => group,
+            Layout::Mx(group) => return Quantised::of_mx((x, group), encoding, arch),
+            _ => return None,
+        };
         let depth = encoding.size[1];
         let groups = [group, encoding.block.cols].map(|columns| if columns >= depth { 0 } else { columns });
         let fits = arch.memory.padded(depth).is_multiple_of(SPAN) && groups.iter().all(|g| g.is_multiple_of(GROUP));
@@ -57,8 +68,44 @@ impl Quantised {
             has_groups,
             row_group: (groups[0] > 0).then_some(group),
             in_memory: as_stored && matches!(body.op(rows.node), Op::Input { .. }),
+            block_scaled: None,
         };
         (fits && (as_stored || is_widened)).then_some(found)
+    }
+
+    /// That of rows of MX codes and such a weight.
+    fn of_mx((x, group): (&TensorType, usize), encoding: Encoding, arch: GpuArch) -> Option<Quantised> {
+        let block = Block { rows: 1, cols: BlockScaled::COLUMNS };
+        let alike = encoding.codes == x.dtype && encoding.scale == DType::E8M0 && encoding.block == block;
+        let fits = group == BlockScaled::COLUMNS && encoding.size[1].is_multiple_of(BlockScaled::SPAN);
+        let block_scaled = Some(arch.simt.block_scaled(x.dtype).filter(|_| alike && fits)?);
+        let (dtype, in_memory) = (x.dtype, true);
+        Some(Quantised { dtype, as_stored: true, has_groups: false, row_group: None, in_memory, block_scaled })
+    }
+
+    /// How operands lie.
+    pub fn layout(&self, simt: &Simt) -> MatrixLayout {
+        match self.block_scaled {
+            Some(_) => block_scaled_layout(simt),
+            None => layout_of(simt, self.dtype),
+        }
+    }
+
+    /// What multiplies.
+    pub fn matrix<'a, 'c>(&self, c: &'a Gpu<'c>) -> Matrix<'a, 'c> {
+        match self.block_scaled {
+            Some(_) => Matrix::of_block_scaled(c, self.dtype),
+            None => Matrix::new(c, self.dtype),
+        }
+    }
+
+    /// Why rows of a body's product are not multiplied, where only instructions that take their
+    /// scales multiply such.
+    pub fn check(body: &Graph, arch: GpuArch) -> Result<(), WhyNot> {
+        let product = body.ids().find(|&id| body.op(id).is_contraction());
+        let rows = product.and_then(|product| body.ty(body.operands(product)[0]).as_tensor());
+        let is_made = rows.is_none_or(|x| !matches!(x.layout, Layout::Mx(_))) || Quantised::of(body, arch).is_some();
+        WhyNot::unless(is_made, || "no instruction takes the scales of such rows and of the weight".into())
     }
 }
 

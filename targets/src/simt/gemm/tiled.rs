@@ -5,6 +5,7 @@
 //! columns, laid out as fragments, two stretches in turn: while one is multiplied, the next is on
 //! its way from global memory into the other half, or into registers, from which it goes there
 //! behind the products. One barrier a stretch.
+mod block_scales;
 mod epilogue;
 mod group_scales;
 mod loader;
@@ -13,7 +14,7 @@ mod shape;
 
 use atomc_artifact::manifest;
 use atomc_ir::arch::GpuArch;
-use atomc_ir::{Diagnostic, Family, Layout, Op, TensorType};
+use atomc_ir::{Diagnostic, Family, Op, TensorType};
 
 use crate::KernelSpec;
 use crate::code::{Int, Ptr};
@@ -28,7 +29,7 @@ use crate::simt::gemm::tile::grid::Grid;
 use crate::simt::gemm::tile::{Tile, TileSize};
 use crate::simt::launch::{self, Setup};
 use crate::simt::machine::accumulator::Accumulator;
-use crate::simt::machine::fragment::{Matrix, VEC16};
+use crate::simt::machine::fragment::VEC16;
 use shape::Shape;
 
 pub const SCHEDULE: Schedule = Schedule {
@@ -57,6 +58,7 @@ pub const BLOCKS: Schedule = Schedule {
 const REACH: usize = 1 << 31;
 
 fn suits(spec: &KernelSpec, arch: GpuArch) -> Result<(), WhyNot> {
+    Quantised::check(spec.body, arch)?;
     let Sizes { dtype, encoding, .. } = Sizes::of(spec.body)?;
     if !Quantised::of(spec.body, arch).is_some_and(|quantised| quantised.as_stored) {
         encoding.map_or(Ok(()), |encoding| codes_to_lds::check(&encoding, dtype))?;
@@ -75,10 +77,10 @@ fn rows_of<'s>(spec: &KernelSpec<'s>) -> Option<(&'s Op, &'s TensorType)> {
 /// That rows are in memory, wherever among those of the step.
 fn check_reach(spec: &KernelSpec, arch: GpuArch) -> Result<(), WhyNot> {
     let Some((op, x)) = rows_of(spec) else { return Ok(()) };
-    let is_coded = matches!(x.layout, Layout::Scaled(_));
+    let is_coded = x.layout.is_coded();
     let plain = Sizes::of(spec.body)?.plain || is_coded && matches!(op, Op::Input { .. });
     WhyNot::unless(plain, || "rows that are not in memory as the weight's type".into())?;
-    let row = arch.memory.result_stride(x) * x.dtype.size();
+    let row = x.dtype.bytes(arch.memory.result_stride(x));
     let bytes = spec.tokens.saturating_mul(x.choices()).saturating_mul(row);
     WhyNot::unless(bytes < REACH, || format!("{bytes} bytes of rows: lanes reach {REACH}"))
 }
@@ -101,7 +103,7 @@ fn emit<'c>(setup: &Setup<'c>, spec: &KernelSpec) -> launch::Made<'c> {
         let kernel = launch::kernel(c, spec)?;
         let mut contraction = Contraction::new(&kernel)?;
         if let Some(quantised) = shape.quantised {
-            contraction.matrix = Matrix::new(c, quantised.dtype);
+            contraction.matrix = quantised.matrix(c);
         }
         let codes = Codes::of(&contraction.parts)?;
         let (rows, own) = (&kernel.rows, contraction.parts.x);
@@ -148,7 +150,11 @@ impl<'g, 'k, 'a, 'c> Group<'g, 'k, 'a, 'c> {
         let wave = c.wave_index();
         let along = shape.side / shape.blocks;
         let wave = [wave / along, wave % along];
-        let (accumulator, local) = (Accumulator::new(contraction.matrix), c.local(2 * shape.half()[1]));
+        let accumulator = match shape.block_scaled() {
+            Some(instructions) => Accumulator::block_scaled(contraction.matrix, instructions),
+            None => Accumulator::new(contraction.matrix),
+        };
+        let local = c.local(2 * shape.half()[1]);
         let lanes = c.simt.wave;
         let first = c.wave_index() * (shape.loads() * lanes * VEC16);
         // Rows lie behind the weight.

@@ -2,10 +2,10 @@
 //! columns, or of 32 by 32 where the chip has such instructions, which take half as many operands
 //! for the same work.
 use atomc_ir::DType;
-use atomc_ir::arch::{Product, Simt};
+use atomc_ir::arch::{BlockScaled, Product, ProductShape, Simt};
 
 use crate::code::{Int, Ptr, Vector};
-use crate::simt::machine::fragment::{Fragment, Matrix, Place, VEC16};
+use crate::simt::machine::fragment::{BlockScale, Fragment, Matrix, Place, VEC16};
 
 /// The products of a wave, tile by tile.
 #[derive(Clone, Copy)]
@@ -27,14 +27,24 @@ pub fn has_mfma_32x32(simt: &Simt, dtype: DType) -> bool {
 /// Columns that a step of such tiles contracts: a vector of each lane, or as many as an instruction
 /// takes.
 pub fn mfma_32x32_span(simt: &Simt, dtype: DType) -> usize {
-    let elements = simt.product_32x32(dtype).map_or(0, |product| product.elements);
-    simt.wave / 32 * elements.max(VEC16 / dtype.size())
+    simt.product_32x32(dtype).map_or(0, |product| span_32x32(simt, product))
+}
+
+fn span_32x32(simt: &Simt, product: Product) -> usize {
+    simt.wave / 32 * product.elements.max(VEC16 * 8 / product.dtype.bits())
 }
 
 impl<'a, 'c> Accumulator<'a, 'c> {
     /// Tiles as large as instructions make them.
     pub fn new(matrix: Matrix<'a, 'c>) -> Accumulator<'a, 'c> {
         Accumulator { mfma_32x32: matrix.c.simt.product_32x32(matrix.dtype), ..Accumulator::small(matrix) }
+    }
+
+    /// Tiles of instructions that take scales of 32 columns.
+    pub fn block_scaled(matrix: Matrix<'a, 'c>, instructions: BlockScaled) -> Accumulator<'a, 'c> {
+        let (dtype, intrinsic) = (matrix.dtype, instructions.large);
+        let product = Product { dtype, intrinsic, elements: BlockScaled::COLUMNS, shape: ProductShape::MfmaF8f6f4 };
+        Accumulator { mfma_32x32: Some(product), ..Accumulator::small(matrix) }
     }
 
     /// Tiles of one panel.
@@ -54,8 +64,10 @@ impl<'a, 'c> Accumulator<'a, 'c> {
 
     /// Columns of both operands that a step contracts.
     pub fn span(&self) -> usize {
-        let simt = self.matrix.c.simt;
-        if self.mfma_32x32.is_some() { mfma_32x32_span(simt, self.matrix.dtype) } else { self.matrix.span() }
+        match self.mfma_32x32 {
+            Some(product) => span_32x32(self.matrix.c.simt, product),
+            None => self.matrix.span(),
+        }
     }
 
     /// Bytes from one step to the next in a panel.
@@ -113,6 +125,20 @@ impl<'a, 'c> Accumulator<'a, 'c> {
                 b.iter().zip(sums).for_each(add);
             }
             None => self.matrix.products(a, b, sums),
+        }
+    }
+
+    /// `sums[j] + a * b[j]`, where each lane has scales of its columns of `a` and of each `b`.
+    pub fn scaled_products(
+        &self,
+        (a, of_a): (&Fragment<'c>, BlockScale<'c>),
+        b: &[Fragment<'c>],
+        of_b: &[BlockScale<'c>],
+        sums: &mut [Vector<'c>],
+    ) {
+        let product = self.mfma_32x32.expect("instructions that take scales make tiles of 32 by 32");
+        for ((b, &of_b), sums) in b.iter().zip(of_b).zip(sums) {
+            *sums = self.matrix.block_scaled(product.intrinsic, [a, b], [of_a, of_b], *sums);
         }
     }
 

@@ -7,7 +7,7 @@
 //! results, or by 8, of which a lane holds `results` consecutive rows of one column: it knows one
 //! token and a few features of it.
 use atomc_ir::DType;
-use atomc_ir::arch::{Fp8, MatrixLayout, Product, ProductShape, Simt};
+use atomc_ir::arch::{BlockScaled, Fp8, MatrixLayout, Product, ProductShape, Simt};
 use inkwell::types::{BasicTypeEnum, VectorType};
 
 use crate::code::{Any, Int, Ptr, Vector};
@@ -27,7 +27,20 @@ pub struct Matrix<'a, 'c> {
     pub layout: MatrixLayout,
     product: Option<Product>,
     wave: usize,
+    /// How many parts of a wave have vectors in turn, if a lane's do not follow each other.
+    in_turn: Option<usize>,
 }
+
+/// A lane's scale of 32 columns: a byte of a word.
+#[derive(Clone, Copy)]
+pub struct BlockScale<'c> {
+    pub word: Int<'c>,
+    pub byte: usize,
+}
+
+/// The numbers by which `f8f6f4` knows formats.
+const E4M3: usize = 0;
+const E2M1: usize = 4;
 
 /// Who a lane is in a fragment.
 #[derive(Clone, Copy)]
@@ -45,14 +58,32 @@ pub struct Place<'c> {
 /// How operands of a type lie. A lane holds whole vectors: instructions that take less of a row
 /// take parts of one.
 pub fn layout_of(simt: &Simt, dtype: DType) -> MatrixLayout {
-    let depth = if dtype.size() == 1 { VEC16 } else { simt.matrix.depth };
+    let depth = if dtype.bits() <= 8 { VEC16 * 8 / dtype.bits() } else { simt.matrix.depth };
     MatrixLayout { depth, ..simt.matrix }
+}
+
+/// How operands of instructions lie that take scales of 32 columns.
+pub fn block_scaled_layout(simt: &Simt) -> MatrixLayout {
+    MatrixLayout { depth: BlockScaled::COLUMNS, ..simt.matrix }
 }
 
 impl<'a, 'c> Matrix<'a, 'c> {
     pub fn new(c: &'a Gpu<'c>, dtype: DType) -> Matrix<'a, 'c> {
         let simt = c.simt;
-        Matrix { c, dtype, layout: layout_of(simt, dtype), product: simt.product(dtype), wave: simt.wave }
+        Matrix {
+            c,
+            dtype,
+            layout: layout_of(simt, dtype),
+            product: simt.product(dtype),
+            wave: simt.wave,
+            in_turn: None,
+        }
+    }
+
+    /// That of instructions which take scales of 32 columns.
+    pub fn of_block_scaled(c: &'a Gpu<'c>, dtype: DType) -> Matrix<'a, 'c> {
+        let layout = block_scaled_layout(c.simt);
+        Matrix { layout, in_turn: Some(c.simt.wave / layout.columns), ..Matrix::new(c, dtype) }
     }
 
     /// Whether operands are converted before each product.
@@ -72,12 +103,21 @@ impl<'a, 'c> Matrix<'a, 'c> {
 
     /// Elements in 16 bytes.
     pub fn vec16(&self) -> usize {
-        VEC16 / self.dtype.size()
+        VEC16 * 8 / self.dtype.bits()
     }
 
     /// Vectors of one lane's fragment of a row or column.
     pub fn vec16s(&self) -> usize {
         self.layout.depth / self.vec16()
+    }
+
+    /// The number of the first vector of a part, of which each has so many, and how far apart they
+    /// are.
+    pub fn vec16s_of(&self, part: Int<'c>, count: usize) -> (Int<'c>, usize) {
+        match self.in_turn {
+            Some(parts) => (part, parts),
+            None => (part * count, 1),
+        }
     }
 
     /// Vectors of one lane's fragment of a panel.
@@ -129,7 +169,7 @@ impl<'a, 'c> Matrix<'a, 'c> {
 
     /// Where in a panel's fragment a lane's first vector lies, in bytes, for a row of the panel.
     pub fn in_panel(&self, place: Place<'c>, row: Int<'c>) -> Int<'c> {
-        place.part * (self.vec16s() * 16 * VEC16) + row * VEC16
+        self.vec16s_of(place.part, self.vec16s()).0 * (16 * VEC16) + row * VEC16
     }
 
     /// Loads a lane's fragment from a panel.
@@ -140,8 +180,8 @@ impl<'a, 'c> Matrix<'a, 'c> {
     /// Where the vectors of a lane's fragment lie in a panel: 16 rows apart, and where it holds two
     /// rows, they are two apart.
     pub fn panel_offsets(&self) -> impl Iterator<Item = usize> + use<> {
-        let vec16s = self.vec16s();
-        (0..self.layout.rows()).flat_map(move |i| (0..vec16s).map(move |vec16| 2 * i * VEC16 + vec16 * 16 * VEC16))
+        let (vec16s, apart) = (self.vec16s(), self.in_turn.unwrap_or(1) * 16 * VEC16);
+        (0..self.layout.rows()).flat_map(move |i| (0..vec16s).map(move |vec16| 2 * i * VEC16 + vec16 * apart))
     }
 
     /// Loads a lane's fragment of columns that lie as a panel.
@@ -360,6 +400,24 @@ impl<'a, 'c> Matrix<'a, 'c> {
             ProductShape::Mma { .. } => unreachable!("its columns are not ours"),
         };
         made.into_vector_value()
+    }
+
+    /// `sums + a * b` by an instruction that multiplies each 32 columns by a scale of either.
+    pub fn block_scaled(
+        &self,
+        intrinsic: &str,
+        [a, b]: [&Fragment<'c>; 2],
+        [of_a, of_b]: [BlockScale<'c>; 2],
+        sums: Vector<'c>,
+    ) -> Vector<'c> {
+        let (c, i32) = (self.c, self.c.cx.i32_type());
+        let k = |n: usize| i32.const_int(n as u64, false).into();
+        let (a, b) = (c.join(a), c.join(b));
+        let format = k(if self.dtype == DType::F4E2M1 { E2M1 } else { E4M3 });
+        let args = [a.into(), b.into(), sums.into(), format, format];
+        let scales = [k(of_a.byte), of_a.word.v.into(), k(of_b.byte), of_b.word.v.into()];
+        let args: Vec<_> = args.into_iter().chain(scales).collect();
+        c.call(intrinsic, &[a.get_type().into(), b.get_type().into()], &args).into_vector_value()
     }
 
     /// f16 products by way of f32, where the machine's own lose subnormal numbers.

@@ -7,7 +7,7 @@ mod route;
 
 use atomc_artifact::manifest;
 use atomc_ir::arch::GpuArch;
-use atomc_ir::{Diagnostic, Family, Graph, NodeId, Op, Type, Value, Values};
+use atomc_ir::{DType, Diagnostic, Family, Graph, Layout, NodeId, Op, Type, Value, Values};
 use inkwell::IntPredicate;
 use inkwell::types::VectorType;
 use inkwell::values::FloatValue;
@@ -16,7 +16,7 @@ use crate::KernelSpec;
 use crate::code::Int;
 use crate::kernel::{heads, through_reshape};
 use crate::math;
-use crate::row::{At, Col, Operand, Team, is_norm};
+use crate::row::{At, Col, Operand, Team, is_norm, unsupported};
 use crate::schedule::Schedule;
 use crate::simt::launch;
 use crate::simt::launch::Kernel;
@@ -177,15 +177,16 @@ fn store_codes<'a, 'c>(
     let (c, rows) = (kernel.code, &kernel.rows);
     let (width, padded) = (out.ty.shape.row().unwrap_or(0), rows.padded(out));
     let group = rows.scaled_group(v).unwrap_or(width);
-    let store_scale = |number: Int<'c>, scale: FloatValue<'c>| {
-        c.store(c.at(out.ptr, row * out.stride + padded + number * 4), scale, 4);
-    };
+    let store_scale = |number: Int<'c>, scale: FloatValue<'c>| store_scale(c, out, (row, number), scale);
     rows.set_team(team);
     rows.prepare(v, row, None)?;
     if group < width && shares_groups(c, group) {
         quantise_groups(kernel, (v, group), out, row, team)?;
         rows.forget();
         return Ok(());
+    }
+    if matches!(out.ty.layout, Layout::Mx(_)) {
+        return Err(unsupported(format!("scales of MX for every {group} columns in vectors of {}", c.lanes())));
     }
     rows.each_column(padded, |col| {
         let at = At { row, head: None, col: Col::Var(col) };
@@ -211,6 +212,21 @@ fn store_codes<'a, 'c>(
     }
     rows.forget();
     Ok(())
+}
+
+/// The scale of a group of a row's columns, behind the row's codes.
+fn store_scale<'c>(c: &Gpu<'c>, out: &Operand<'c>, (row, number): (Int<'c>, Int<'c>), scale: FloatValue<'c>) {
+    let Some(scales) = c.arch.memory.row_scales(&out.ty) else { unreachable!("rows of codes have scales") };
+    let first = row * out.ty.dtype.bytes(out.stride) + scales.first;
+    match scales.dtype {
+        DType::F32 => c.store(c.at(out.ptr, first + number * 4), scale, 4),
+        _ => {
+            // A power of two is its exponent, and what is no number has the bits of none.
+            let bits = c.as_int(c.bitcast(scale, c.cx.i32_type())).shift_right(23, false);
+            let byte = c.b.build_int_truncate(bits.v, c.cx.i8_type(), "").expect("a byte of a word");
+            c.store(c.at(out.ptr, first + number), byte, 1);
+        }
+    }
 }
 
 /// Whether neighbouring lanes of one wave have the vectors of a group of columns.
@@ -251,10 +267,12 @@ fn quantise_vector<'c>(
     let numbers = c.choose(c.lanes_below(c.int(width) - col), numbers, c.zero());
     let found = rows.scale_of_size(v, c.largest_of(rows.size_of(numbers), group / c.lanes()))?;
     let bits = rows.bits_by(numbers, &found);
-    c.when(c.less(col, padded), || c.store(rows.address(out, at(col)), bits, c.lanes() as u32));
-    let begins = c.equal(col % group, 0) & c.less(col, width);
-    let scale = row * out.stride + padded + col / group * 4;
-    c.when(begins, || c.store(c.at(out.ptr, scale), found.scale(), 4));
+    let bytes = out.ty.dtype.bytes(c.lanes()) as u32;
+    c.when(c.less(col, padded), || c.store(rows.address(out, at(col)), bits, bytes));
+    // Matrix instructions read the scales of the padding too.
+    let end = if matches!(out.ty.layout, Layout::Mx(_)) { padded } else { width };
+    let begins = c.equal(col % group, 0) & c.less(col, end);
+    c.when(begins, || store_scale(c, out, (row, col / group), found.scale()));
     Ok(())
 }
 

@@ -95,7 +95,10 @@ impl<'c> Group<'_, '_, '_, 'c> {
         let first = |p: Ptr<'c>| c.at(c.at(p, step * bytes), i * bytes);
         let load = |(piece, &p): (usize, &Ptr<'c>)| match &self.way {
             Some(way) => way.load(piece, first(p), step + i),
-            None => m.load_panel(first(p)).into_iter().map(|vec16| vec16.into()).collect(),
+            None => {
+                let scale = self.scaled_products.as_ref().map(|products| products.load(m, piece, step + i));
+                m.load_panel(first(p)).into_iter().map(|vec16| vec16.into()).chain(scale).collect()
+            }
         };
         self.weights.iter().enumerate().map(load).collect()
     }
@@ -104,9 +107,10 @@ impl<'c> Group<'_, '_, '_, 'c> {
     pub(super) fn columns_of(&self, x: &dyn Source<'c>, (step, i): (Int<'c>, usize)) -> Vec<Fragment<'c>> {
         let m = self.matrix();
         let c = m.c;
-        let vec16s = step * (self.span() / m.vec16()) + self.part * self.vec16s();
+        let (own, apart) = m.vec16s_of(self.part, self.vec16s());
+        let vec16s = step * (self.span() / m.vec16()) + own;
         let further = c.int(i * self.span() / m.vec16() * x.apart());
-        let load = |p: Ptr<'c>| (0..self.vec16s()).map(|i| m.load_vec16(c.at(p, i * x.apart()))).collect();
+        let load = |p: Ptr<'c>| (0..self.vec16s()).map(|i| m.load_vec16(c.at(p, i * apart * x.apart()))).collect();
         self.columns.iter().map(|&column| load(c.at(x.vec16(m, column, vec16s), further))).collect()
     }
 
@@ -114,6 +118,11 @@ impl<'c> Group<'_, '_, '_, 'c> {
     /// several.
     pub(super) fn scales_of(&self, x: &dyn Source<'c>, (step, i): (Int<'c>, usize)) -> Vec<Any<'c>> {
         let m = self.matrix();
+        if self.scaled_products.is_some() {
+            // Those of a step are a word.
+            let word = |&column: &Int<'c>| m.c.load(m.c.cx.i32_type(), x.scale(m, column, step + i), 4);
+            return self.columns.iter().map(word).collect();
+        }
         let Some(group) = self.shape.quantised.and_then(|quantised| quantised.row_group) else { return vec![] };
         let group = (step + i) * self.span() / group;
         self.columns.iter().map(|&column| m.c.load(m.c.cx.f32_type(), x.scale(m, column, group), 4)).collect()

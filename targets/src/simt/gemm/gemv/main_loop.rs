@@ -100,6 +100,12 @@ impl<'c> Group<'_, '_, '_, 'c> {
         let near = if x.is_far() { vec![] } else { self.columns_of(x, step) };
         let columns = if x.is_far() { &asked.columns } else { &near };
         let scales = if x.is_far() { asked.scales.clone() } else { self.scales_of(x, step) };
+        if let Some(products) = &self.scaled_products {
+            for (loaded, sums) in asked.weights.iter().zip(sums.chunks_mut(self.shape.columns)) {
+                products.add(self.matrix(), loaded, (columns, &scales), sums);
+            }
+            return;
+        }
         let scales: Vec<FloatValue<'c>> = scales.iter().map(|scale| scale.into_float_value()).collect();
         let Some(way) = &self.way else {
             let fragment = |vec16s: &Vec<Any<'c>>| vec16s.iter().map(|vec16| vec16.into_vector_value()).collect();
@@ -123,8 +129,8 @@ impl<'c> Group<'_, '_, '_, 'c> {
     ) -> (Vec<Vector<'c>>, Vec<Asked<'c>>) {
         let vector = |v: &Any<'c>| v.into_vector_value();
         let (sums, asked) = carried.split_at(sums);
-        let (near, each) =
-            (columns * self.vec16s(), self.way.as_ref().map_or(self.matrix().panel_vec16s(), Way::loaded));
+        let own = self.matrix().panel_vec16s() + usize::from(self.scaled_products.is_some());
+        let (near, each) = (columns * self.vec16s(), self.way.as_ref().map_or(own, Way::loaded));
         let step = |all: &[Any<'c>]| Asked {
             columns: all[..near].chunks(self.vec16s()).map(|vec16s| vec16s.iter().map(vector).collect()).collect(),
             scales: all[near..near + scales].to_vec(),

@@ -51,6 +51,9 @@ impl Shape {
             Some(Quantised { dtype, in_memory, .. }) => Sizes { dtype, plain: in_memory, ..sizes },
             None => sizes,
         };
+        if quantised.is_some_and(|quantised| quantised.block_scaled.is_some()) {
+            return Ok(Shape { quantised, ..Shape::of(spec, arch, sizes, None) });
+        }
         let shape = |steps| Shape { quantised, ..Shape::of(spec, arch, sizes, Some(steps)) };
         let mut shapes = Steps::all(encoding, quantised, arch).map(shape);
         let first = shapes.next().ok_or_else(|| unsupported("codes whose scales no step agrees with"))?;
@@ -62,11 +65,12 @@ impl Shape {
 
     fn of(spec: &KernelSpec, arch: GpuArch, sizes: Sizes, codes: Option<Steps>) -> Shape {
         let Sizes { dtype, depth, pieces, plain, heads, .. } = sizes;
-        let (simt, layout) = (arch.simt, layout_of(arch.simt, dtype));
+        let simt = arch.simt;
+        let layout = Quantised::of(spec.body, arch).map_or(layout_of(simt, dtype), |quantised| quantised.layout(simt));
         let times = codes.map_or(1, |codes| codes.times);
         let span = layout.span(simt.wave);
         let steps = arch.memory.padded(depth) / (span * times);
-        let vec16s = layout.depth * dtype.size() / VEC16;
+        let vec16s = dtype.bytes(layout.depth) / VEC16;
         let width = simt.matrix.columns;
         // Of an expert's rows a tile has one block of columns.
         let most = match heads {

@@ -63,7 +63,8 @@ impl Decoded {
         let encoding = Encoding::of(body)?;
         let product = body.ids().find(|&id| body.op(id).is_contraction())?;
         let rows = body.ty(body.operands(product)[0]).as_tensor()?;
-        (rows.layout == Layout::Rows && matches!(body.op(product), Op::Linear { .. } | Op::Grouped { .. })).then_some(())?;
+        (rows.layout == Layout::Rows && matches!(body.op(product), Op::Linear { .. } | Op::Grouped { .. }))
+            .then_some(())?;
         let k_tile = Decoded::k_tile_of(&encoding);
         let scaling = match encoding.block.cols {
             _ if encoding.is_row_wise() => Scaling::Epilogue,

@@ -1,6 +1,6 @@
 //! How a contraction is cut into tiles and slots, and what lies in local memory.
-use atomc_ir::{Diagnostic, Layout};
 use atomc_ir::arch::GpuArch;
+use atomc_ir::{Diagnostic, Layout};
 
 use super::decoded::{self, Decoded};
 use crate::KernelSpec;

@@ -3,6 +3,7 @@
 use inkwell::values::FloatValue;
 
 use super::Group;
+use super::block_scales::{BlockScales, StretchScales};
 use super::shape::Shape;
 use crate::code::{Any, Int, Ptr, Vector};
 use crate::simt::gemm::codes::Codes;
@@ -12,6 +13,16 @@ use crate::simt::gemm::contract::Panel;
 pub struct Sums<'c> {
     pub all: Vec<Vector<'c>>,
     pub group: Vec<Vector<'c>>,
+    /// The scales of the stretch at hand, where instructions take them.
+    pub blocks: Option<StretchScales<'c>>,
+}
+
+/// What scales on the way along K, and where its scales lie.
+pub enum Scaling<'g, 'c> {
+    /// Sums of groups are scaled as they are added up.
+    Groups(GroupScales<'g, 'c>),
+    /// Instructions scale 32 columns.
+    Blocks(BlockScales<'c>),
 }
 
 /// Where the scales of a wave's part of the tile lie, as far as they change along K.
@@ -45,9 +56,12 @@ pub struct Scales<'c> {
 
 impl<'g, 'c> Group<'g, '_, '_, 'c> {
     /// Where scales lie, if they change along K.
-    pub(super) fn group_scales(&self) -> Option<GroupScales<'g, 'c>> {
+    pub(super) fn scaling(&self) -> Option<Scaling<'g, 'c>> {
+        if let Some(blocks) = self.block_scales() {
+            return Some(Scaling::Blocks(blocks));
+        }
         self.shape.quantised.filter(|quantised| quantised.has_groups)?;
-        Some(GroupScales { rows: self.row_scales(), weight: self.weight_scales() })
+        Some(Scaling::Groups(GroupScales { rows: self.row_scales(), weight: self.weight_scales() }))
     }
 
     fn row_scales(&self) -> Option<RowScales<'c>> {
@@ -99,11 +113,18 @@ impl<'g, 'c> Group<'g, '_, '_, 'c> {
     /// a group, scaled.
     pub(super) fn multiply_stretch(
         &self,
-        scales: Option<&GroupScales<'_, 'c>>,
+        scaling: Option<&Scaling<'_, 'c>>,
         (stretch, half): (Int<'c>, usize),
         sums: &mut Sums<'c>,
     ) {
-        let Some(from) = scales else { return self.multiply(half, &mut sums.all) };
+        let from = match scaling {
+            Some(Scaling::Groups(from)) => from,
+            Some(Scaling::Blocks(from)) => {
+                let scales = sums.blocks.as_ref().expect("scales of the stretch at hand");
+                return self.multiply(half, Some((from, scales)), &mut sums.all);
+            }
+            None => return self.multiply(half, None, &mut sums.all),
+        };
         let in_group = self.shape.in_group();
         // Stretches of odd numbers lie in the second half.
         if half % in_group == 0 {
@@ -112,15 +133,15 @@ impl<'g, 'c> Group<'g, '_, '_, 'c> {
         let ends = (half + 1).is_multiple_of(in_group);
         let scales = ends.then(|| self.load_scales(from, stretch));
         self.contraction.matrix.c.keep_order();
-        self.multiply(half, &mut sums.group);
+        self.multiply(half, None, &mut sums.group);
         if let Some(scales) = scales {
             self.add_group(&scales, sums);
         }
     }
 
     /// Adds what is left of a group that the last stretch has not ended.
-    pub(super) fn add_rest(&self, scales: Option<&GroupScales<'_, 'c>>, stretch: Int<'c>, sums: &mut Sums<'c>) {
-        let Some(from) = scales else { return };
+    pub(super) fn add_rest(&self, scaling: Option<&Scaling<'_, 'c>>, stretch: Int<'c>, sums: &mut Sums<'c>) {
+        let Some(Scaling::Groups(from)) = scaling else { return };
         if !self.shape.count.is_multiple_of(self.shape.in_group()) {
             self.add_group(&self.load_scales(from, stretch), sums);
         }
@@ -181,19 +202,39 @@ impl<'g, 'c> Group<'g, '_, '_, 'c> {
     }
 
     /// Sums before the first stretch.
-    pub(super) fn zeros(&self, scales: Option<&GroupScales<'_, 'c>>) -> Sums<'c> {
+    pub(super) fn zeros(&self, scaling: Option<&Scaling<'_, 'c>>) -> Sums<'c> {
         let (c, s) = (self.contraction.matrix.c, &self.accumulator);
         let zero = s.zero();
-        let all = match scales {
-            Some(_) => c.cx.f32_type().vec_type(zero.get_type().get_size()).const_zero(),
-            None => zero,
+        let all = match scaling {
+            Some(Scaling::Groups(_)) => c.cx.f32_type().vec_type(zero.get_type().get_size()).const_zero(),
+            Some(Scaling::Blocks(_)) | None => zero,
         };
         let count = self.shape.panels / s.side() * self.blocks();
-        Sums { all: vec![all; count], group: vec![] }
+        let blocks = match scaling {
+            Some(Scaling::Blocks(from)) => Some(self.load_blocks(from, c.int(0))),
+            Some(Scaling::Groups(_)) | None => None,
+        };
+        Sums { all: vec![all; count], group: vec![], blocks }
+    }
+
+    /// Asks for the scales of the next stretch, where instructions take them.
+    pub(super) fn next_blocks(&self, scaling: Option<&Scaling<'_, 'c>>, stretch: Int<'c>) -> Option<StretchScales<'c>> {
+        match scaling {
+            Some(Scaling::Blocks(from)) => Some(self.load_blocks(from, stretch)),
+            Some(Scaling::Groups(_)) | None => None,
+        }
     }
 
     /// Sums as what a loop carries.
     pub(super) fn carried(sums: &Sums<'c>) -> Vec<Any<'c>> {
-        sums.all.iter().map(|&v| v.into()).collect()
+        let blocks = sums.blocks.iter().flat_map(StretchScales::carried);
+        sums.all.iter().map(|&v| v.into()).chain(blocks).collect()
+    }
+
+    /// What a loop has carried as sums, of which there are so many.
+    pub(super) fn of_carried(&self, count: usize, carried: &[Any<'c>]) -> Sums<'c> {
+        let (all, blocks) = carried.split_at(count);
+        let all = all.iter().map(|v| v.into_vector_value()).collect();
+        Sums { all, group: vec![], blocks: self.shape.block_scaled().map(|_| self.blocks_of_carried(blocks)) }
     }
 }

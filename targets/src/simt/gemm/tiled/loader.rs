@@ -60,7 +60,7 @@ impl<'g, 'c> Group<'g, '_, '_, 'c> {
         let (c, shape, m) = (self.contraction.matrix.c, self.shape, &self.contraction.matrix);
         let first = c.wave_index() * shape.loads();
         let starts: Vec<Ptr<'c>> = (0..shape.loads()).map(|load| self.rows_of_load(x, first + load)).collect();
-        Loader::new(c, &starts, self.in_rows(x, first), c.int(shape.stretch * m.dtype.size()))
+        Loader::new(c, &starts, self.in_rows(x, first), c.int(m.dtype.bytes(shape.stretch)))
     }
 
     /// Where 16 rows begin in a vector of all lanes: the same for these.
@@ -69,7 +69,7 @@ impl<'g, 'c> Group<'g, '_, '_, 'c> {
         let lanes = c.simt.wave;
         let [group, inside] = self.place_of_load(load);
         let token = c.to_i64(self.tile.first_source(c, group * 16));
-        let row = token * (x.stride * m.dtype.size());
+        let row = token * m.dtype.bytes(x.stride);
         c.at(c.at(x.ptr, row), inside * (lanes / 16 * VEC16))
     }
 
@@ -83,7 +83,7 @@ impl<'g, 'c> Group<'g, '_, '_, 'c> {
     /// one for each from the first one on.
     fn in_rows(&self, x: &Operand<'c>, first: Int<'c>) -> Vec<Int<'c>> {
         let (c, m) = (self.contraction.matrix.c, &self.contraction.matrix);
-        let (lane, bytes) = (c.lane_index(), x.stride * m.dtype.size());
+        let (lane, bytes) = (c.lane_index(), m.dtype.bytes(x.stride));
         let of_row = |row: Int<'c>| row * bytes + lane / 16 * VEC16;
         if !self.tile.is_listed() {
             return vec![of_row(lane % 16)];
@@ -100,7 +100,7 @@ impl<'g, 'c> Group<'g, '_, '_, 'c> {
     fn loader(&self, x: &Operand<'c>) -> Loader<'g, 'c> {
         let (c, shape, m) = (self.contraction.matrix.c, self.shape, &self.contraction.matrix);
         let lanes = c.simt.wave;
-        let (size, waves) = (m.dtype.size(), shape.threads / lanes);
+        let waves = shape.threads / lanes;
         let wave = c.wave_index();
         let weights = c.less(wave, waves / 2);
         let first = wave % (waves / 2) * shape.loads();
@@ -114,7 +114,7 @@ impl<'g, 'c> Group<'g, '_, '_, 'c> {
         let rows = self.in_rows(x, first);
         let in_panel = c.lane_index() * VEC16;
         let lane = rows.into_iter().map(|row| c.pick_int(weights, in_panel, row)).collect();
-        let step = c.pick_int(weights, shape.vec16s * VEC16, shape.stretch * size);
+        let step = c.pick_int(weights, shape.vec16s * VEC16, m.dtype.bytes(shape.stretch));
         Loader::new(c, &starts, lane, step)
     }
 

@@ -3,11 +3,12 @@
 use inkwell::values::BasicValue;
 
 use super::Group;
-use super::group_scales::{GroupScales, Sums};
+use super::block_scales::{BlockScales, StretchScales};
+use super::group_scales::{Scaling, Sums};
 use super::loader::Loaders;
 use crate::code::{Int, Ptr, Vector};
 use crate::simt::gemm::global_to_lds::mark;
-use crate::simt::machine::fragment::{Fragment, VEC16};
+use crate::simt::machine::fragment::{BlockScale, Fragment, VEC16};
 
 /// An operand of a wave in a half of local memory: where the lane's part begins, how many fragments
 /// a step has, and of how many rows or columns.
@@ -23,9 +24,9 @@ impl<'c> Group<'_, '_, '_, 'c> {
     /// The sums of the wave's part of the tile.
     pub(super) fn main_loop(&self, loaders: &Loaders<'_, 'c>) -> Vec<Vector<'c>> {
         let (c, shape) = (self.contraction.matrix.c, self.shape);
-        let scales = self.group_scales();
-        let scales = scales.as_ref();
-        let mut sums = self.zeros(scales);
+        let scaling = self.scaling();
+        let scaling = scaling.as_ref();
+        let mut sums = self.zeros(scaling);
         if let Some(codes) = &loaders.codes {
             codes.put(self.half(0), &codes.load(c.int(0)));
         }
@@ -33,47 +34,54 @@ impl<'c> Group<'_, '_, '_, 'c> {
         self.put_rows(&loaders.rows, 0, &first);
         c.barrier();
         // Two stretches at a time, so that each half of local memory has its addresses.
-        let pairs = (shape.count - 1) / 2;
+        let (pairs, count) = ((shape.count - 1) / 2, sums.all.len());
         if pairs > 0 {
             let carried = c.for_each((1, 1 + 2 * pairs, 2), &Self::carried(&sums), |stretch, carried| {
-                let all = carried.iter().map(|v| v.into_vector_value()).collect();
-                let mut sums = Sums { all, group: vec![] };
-                self.turn((loaders, scales), stretch, 1, &mut sums);
-                self.turn((loaders, scales), stretch + 1, 0, &mut sums);
+                let mut sums = self.of_carried(count, carried);
+                self.turn((loaders, scaling), stretch, 1, &mut sums);
+                self.turn((loaders, scaling), stretch + 1, 0, &mut sums);
                 Self::carried(&sums)
             });
-            sums.all = carried.iter().map(|v| v.into_vector_value()).collect();
+            sums = self.of_carried(count, &carried);
         }
         if shape.count > 1 + 2 * pairs {
-            self.turn((loaders, scales), c.int(shape.count - 1), 1, &mut sums);
+            self.turn((loaders, scaling), c.int(shape.count - 1), 1, &mut sums);
         }
         let last = c.int(shape.count - 1);
-        self.multiply_stretch(scales, (last, (shape.count - 1) % 2), &mut sums);
-        self.add_rest(scales, last, &mut sums);
+        self.multiply_stretch(scaling, (last, (shape.count - 1) % 2), &mut sums);
+        self.add_rest(scaling, last, &mut sums);
         self.finished(sums.all)
     }
 
     /// Brings a stretch into one half while the one before it is multiplied in the other.
     fn turn(
         &self,
-        (loaders, scales): (&Loaders<'_, 'c>, Option<&GroupScales<'_, 'c>>),
+        (loaders, scaling): (&Loaders<'_, 'c>, Option<&Scaling<'_, 'c>>),
         stretch: Int<'c>,
         half: usize,
         sums: &mut Sums<'c>,
     ) {
         let c = self.contraction.matrix.c;
         let codes = loaders.codes.as_ref().map(|codes| (codes, codes.load(stretch)));
+        let blocks = self.next_blocks(scaling, stretch);
         let next = self.load_rows(&loaders.rows, stretch, half);
         c.keep_order();
-        self.multiply_stretch(scales, (stretch - 1, 1 - half), sums);
+        self.multiply_stretch(scaling, (stretch - 1, 1 - half), sums);
         if let Some((codes, loaded)) = &codes {
             codes.put(self.half(half), loaded);
         }
         self.put_rows(&loaders.rows, half, &next);
         c.barrier();
+        sums.blocks = blocks;
     }
 
-    pub(super) fn multiply(&self, half: usize, sums: &mut [Vector<'c>]) {
+    /// Multiplies the stretch in a half of local memory, by scales of 32 columns if there are some.
+    pub(super) fn multiply(
+        &self,
+        half: usize,
+        scales: Option<(&BlockScales<'c>, &StretchScales<'c>)>,
+        sums: &mut [Vector<'c>],
+    ) {
         let (c, steps) = (self.contraction.matrix.c, self.shape.stretch / self.accumulator.span());
         let [rows, columns] = self.operands(half);
         let all = |operand: &Half<'c>, step: usize| -> Vec<Fragment<'c>> {
@@ -86,7 +94,10 @@ impl<'c> Group<'_, '_, '_, 'c> {
                 let (a, b) = next;
                 next = if step < steps { (all(&rows, step), all(&columns, step)) } else { (vec![], vec![]) };
                 c.keep_order();
-                self.add(&a, &b, 0, sums);
+                match scales {
+                    Some((from, of)) => self.add_scaled([&a, &b], self.scales_of_step(from, of, step - 1), sums),
+                    None => self.add(&a, &b, 0, sums),
+                }
                 c.keep_order();
             }
             return;
@@ -128,6 +139,19 @@ impl<'c> Group<'_, '_, '_, 'c> {
         let fragment = if operand.is_rows { s.load_rows(p) } else { s.load_columns(p) };
         fragment.iter().for_each(|vec16| mark(c, vec16.as_instruction_value().expect("a load"), operand.half));
         fragment
+    }
+
+    /// Adds products of all rows with all columns, whose scales are those of the columns' blocks
+    /// and of the rows' tiles.
+    fn add_scaled(
+        &self,
+        [a, b]: [&[Fragment<'c>]; 2],
+        [of_blocks, of_tiles]: [Vec<BlockScale<'c>>; 2],
+        sums: &mut [Vector<'c>],
+    ) {
+        for ((a, of_a), sums) in a.iter().zip(of_tiles).zip(sums.chunks_mut(self.blocks())) {
+            self.accumulator.scaled_products((a, of_a), b, &of_blocks, sums);
+        }
     }
 
     /// Adds products of all rows with some blocks of columns, from the `first` on.

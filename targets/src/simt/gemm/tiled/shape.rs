@@ -1,5 +1,5 @@
 //! How a tile is cut, by what registers and local memory hold.
-use atomc_ir::arch::GpuArch;
+use atomc_ir::arch::{BlockScaled, GpuArch};
 use atomc_ir::{Diagnostic, Layout};
 
 use crate::KernelSpec;
@@ -51,9 +51,9 @@ pub struct Shape {
 fn is_large(spec: &KernelSpec, arch: GpuArch) -> Result<bool, Diagnostic> {
     let (side, simt) = (16 * LARGE, arch.simt);
     let Sizes { dtype, encoding, rows, .. } = Sizes::of(spec.body)?;
-    let fits = simt.unit.lds_group >= 2 * 2 * side * STRETCH * dtype.size();
+    let fits = simt.unit.lds_group >= 2 * 2 * side * dtype.bytes(STRETCH);
     let tiles = spec.tokens / side * rows.div_ceil(side);
-    let is_plain = encoding.is_none() && Matrix::native(simt, dtype) && dtype.size() == 2;
+    let is_plain = encoding.is_none() && Matrix::native(simt, dtype) && dtype.bits() == 16;
     Ok(is_plain && fits && arch.memory.rows.is_multiple_of(side) && tiles >= simt.chip.units)
 }
 
@@ -81,7 +81,8 @@ impl Shape {
         // stand on a SIMD that take twice the registers of 64 by 64 results. Where operands are
         // converted on the way, the registers for that are missing elsewhere.
         let leaves_room = simt.unit.vgprs >= 4 * 2 * sums * (64 * 64 / simt.wave);
-        let (panels, blocks) = match Matrix::native(simt, dtype) {
+        let is_block_scaled = quantised.is_some_and(|quantised| quantised.block_scaled.is_some());
+        let (panels, blocks) = match Matrix::native(simt, dtype) || is_block_scaled {
             true => (if leaves_room { 4 } else { simt.wave / 16 }, 4),
             false => (simt.wave / 16, 2),
         };
@@ -91,10 +92,11 @@ impl Shape {
         }
         // Two halves of both operands, twice on a unit, if local memory is large.
         let roomy = |columns: usize| {
-            depth.is_multiple_of(columns) && simt.unit.lds >= 4 * (2 * SIDE) * 16 * columns * dtype.size()
+            depth.is_multiple_of(columns) && simt.unit.lds >= 4 * (2 * SIDE) * dtype.bytes(16 * columns)
         };
         let stretch = match quantised {
-            Some(Quantised { as_stored: true, .. }) if roomy(GROUP) => GROUP,
+            Some(Quantised { as_stored: true, .. }) if dtype.bits() == 4 && roomy(2 * GROUP) => 2 * GROUP,
+            Some(Quantised { as_stored: true, .. }) if roomy(GROUP) || dtype.bits() == 4 => GROUP,
             Some(Quantised { as_stored: true, .. }) => SPAN,
             _ if roomy(STRETCH) => STRETCH,
             _ => 32,
@@ -105,13 +107,18 @@ impl Shape {
             panels,
             blocks,
             stretch,
-            vec16s: stretch * 16 * dtype.size() / VEC16,
+            vec16s: dtype.bytes(stretch * 16) / VEC16,
             count: depth / stretch,
             made: panels / pieces,
             pieces,
             is_coded: encoding.is_some() && !quantised.is_some_and(|quantised| quantised.as_stored),
             quantised,
         })
+    }
+
+    /// The instructions that take scales for 32 columns of both operands, if such multiply.
+    pub fn block_scaled(&self) -> Option<BlockScaled> {
+        self.quantised?.block_scaled
     }
 
     /// Bytes of local memory for the weight's part of a stretch, and for both.

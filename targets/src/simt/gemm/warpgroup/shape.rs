@@ -1,7 +1,7 @@
 //! How a contraction is cut into tiles and stretches, and what lies in local memory.
-use atomc_ir::{Diagnostic, Layout};
 use atomc_ir::arch::GpuArch;
 use atomc_ir::layout::Groups;
+use atomc_ir::{Diagnostic, Layout};
 
 use super::codes::Operands;
 use crate::KernelSpec;

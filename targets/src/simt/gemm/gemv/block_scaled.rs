@@ -1,0 +1,61 @@
+//! Products whose instructions take the scales of 32 columns of both operands. Codes come as they
+//! lie; a step is one product of 128 columns, of which a lane has 32 of a row, and the scale of 32.
+use atomc_ir::arch::BlockScaled;
+
+use crate::code::{Any, Int, Ptr, Vector};
+use crate::simt::gemm::codes::Codes;
+use crate::simt::gemm::contract::Contraction;
+use crate::simt::gemm::tile::Tile;
+use crate::simt::machine::fragment::{BlockScale, Fragment, Matrix, Place};
+
+/// Bytes of a panel's scales for 32 columns.
+const ROWS: usize = 16;
+/// Scales of a row that a step takes.
+const OF_STEP: usize = BlockScaled::SPAN / BlockScaled::COLUMNS;
+
+/// The weight's scales, and what multiplies.
+pub struct ScaledProducts<'c> {
+    intrinsic: &'static str,
+    /// Where the lane's scales begin in each piece's panel.
+    weights: Vec<Ptr<'c>>,
+    /// Bits by which the scales of a step of a row are shifted so that the lane's comes first.
+    shift: Int<'c>,
+}
+
+impl<'c> ScaledProducts<'c> {
+    pub fn new(
+        contraction: &Contraction<'_, '_, 'c>,
+        codes: &Codes<'c>,
+        instructions: BlockScaled,
+        (tile, place): (&Tile<'c>, Place<'c>),
+    ) -> ScaledProducts<'c> {
+        let c = contraction.matrix.c;
+        let panels = tile.weights_of(contraction, tile.panel()).into_iter();
+        let weights = panels.map(|panel| c.at(codes.scales_of_row(c, panel, place.row), place.part * ROWS)).collect();
+        ScaledProducts { intrinsic: instructions.small, weights, shift: place.part * 8 }
+    }
+
+    /// Asks for the scale of the lane's codes of a step of a piece.
+    pub fn load(&self, m: &Matrix<'_, 'c>, piece: usize, step: Int<'c>) -> Any<'c> {
+        let c = m.c;
+        let byte = c.load(c.cx.i8_type(), c.at(self.weights[piece], step * (OF_STEP * ROWS)), 1).into_int_value();
+        c.b.build_int_z_extend(byte, c.cx.i32_type(), "").expect("a byte to a word").into()
+    }
+
+    /// Adds the products of a step of a piece, whose last value is the scale, with columns.
+    pub fn add(
+        &self,
+        m: &Matrix<'_, 'c>,
+        loaded: &[Any<'c>],
+        (columns, scales): (&[Fragment<'c>], &[Any<'c>]),
+        sums: &mut [Vector<'c>],
+    ) {
+        let Some((&scale, vec16s)) = loaded.split_last() else { unreachable!("codes come with their scale") };
+        let a: Fragment<'c> = vec16s.iter().map(|vec16| vec16.into_vector_value()).collect();
+        let of_a = BlockScale { word: m.c.as_int(scale), byte: 0 };
+        for ((b, &word), sum) in columns.iter().zip(scales).zip(sums) {
+            let of_b = BlockScale { word: m.c.as_int(word).shifted_down(self.shift), byte: 0 };
+            *sum = m.block_scaled(self.intrinsic, [&a, b], [of_a, of_b], *sum);
+        }
+    }
+}

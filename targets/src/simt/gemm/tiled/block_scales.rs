@@ -1,0 +1,115 @@
+//! Scales of both operands for 32 columns, which matrix instructions take as they lie: those of the
+//! next stretch come while one is multiplied.
+use super::Group;
+use crate::code::{Any, Int, Ptr};
+use crate::simt::gemm::codes::Codes;
+use crate::simt::machine::fragment::BlockScale;
+
+use atomc_ir::arch::BlockScaled;
+
+/// Bytes of a word of scales of a row.
+const WORD: usize = 4;
+
+/// Where a lane's scales begin: those of the row of each block's column, and of its row of the
+/// weight in each tile of panels.
+pub struct BlockScales<'c> {
+    rows: Vec<Ptr<'c>>,
+    weight: Vec<Ptr<'c>>,
+    /// Bits by which a word of a row's scales is shifted so that the lane's come first.
+    shift: Int<'c>,
+}
+
+/// The scales of a stretch: of each block words of a row's scales, and of each tile the lane's
+/// scale of each step.
+pub struct StretchScales<'c> {
+    rows: Vec<Vec<Int<'c>>>,
+    weight: Vec<Vec<Int<'c>>>,
+}
+
+impl<'c> StretchScales<'c> {
+    /// As what a loop carries.
+    pub fn carried(&self) -> impl Iterator<Item = Any<'c>> + '_ {
+        self.rows.iter().chain(&self.weight).flatten().map(|word| word.v.into())
+    }
+}
+
+impl<'c> Group<'_, '_, '_, 'c> {
+    /// Where scales lie, if instructions take them.
+    pub(super) fn block_scales(&self) -> Option<BlockScales<'c>> {
+        self.shape.block_scaled()?;
+        let rows = (0..self.blocks()).map(|block| self.scales_of_block(block)).collect::<Option<Vec<_>>>()?;
+        let tiles = self.shape.panels / self.accumulator.side();
+        let weight = (0..tiles).map(|tile| self.scales_of_tile(self.codes?, tile)).collect::<Option<Vec<_>>>()?;
+        Some(BlockScales { rows, weight, shift: self.accumulator.share() * 8 })
+    }
+
+    fn scales_of_block(&self, block: usize) -> Option<Ptr<'c>> {
+        let (c, parts, s) = (self.contraction.matrix.c, &self.contraction.parts, &self.accumulator);
+        let x = parts.kernel.rows.operand(parts.x).ok()?;
+        let scales = c.arch.memory.row_scales(&x.ty)?;
+        let first = self.wave[1] * (self.shape.blocks * 16) + s.column();
+        let source = self.tile.source(c, first + s.width() * block);
+        Some(c.at(c.at(x.ptr, c.to_i64(source) * x.ty.dtype.bytes(x.stride)), scales.first))
+    }
+
+    /// The halves of a wave have every other scale of a row.
+    fn scales_of_tile(&self, codes: &Codes<'c>, tile: usize) -> Option<Ptr<'c>> {
+        let (c, s) = (self.contraction.matrix.c, &self.accumulator);
+        let row = s.column();
+        let place = self.wave[0] * self.shape.panels + tile * s.side() + row / 16;
+        let panel = self.tile.weight_of(self.contraction, self.place(place));
+        Some(c.at(codes.scales_of_row(c, panel, row % 16), s.share() * 16))
+    }
+
+    /// Asks for the scales of a stretch.
+    pub(super) fn load_blocks(&self, from: &BlockScales<'c>, stretch: Int<'c>) -> StretchScales<'c> {
+        let (c, s) = (self.contraction.matrix.c, &self.accumulator);
+        let groups = self.shape.stretch / BlockScaled::COLUMNS;
+        // One load: the rows of lanes are far apart, and each is a line of its own.
+        let words = |&p: &Ptr<'c>| -> Vec<Int<'c>> {
+            let words = c.load_vector(c.cx.i32_type(), groups / WORD, c.at(p, stretch * groups), groups);
+            (0..groups / WORD).map(|i| c.as_int(c.lane(words, i))).collect()
+        };
+        let byte = |&p: &Ptr<'c>, step: usize| {
+            let p = c.at(c.at(p, stretch * (groups * 16)), step * (s.span() / BlockScaled::COLUMNS * 16));
+            let byte = c.load(c.cx.i8_type(), p, 1).into_int_value();
+            c.as_int(c.b.build_int_z_extend(byte, c.cx.i32_type(), "").expect("a byte to a word"))
+        };
+        StretchScales {
+            rows: from.rows.iter().map(words).collect(),
+            weight: from
+                .weight
+                .iter()
+                .map(|p| (0..self.shape.stretch / s.span()).map(|i| byte(p, i)).collect())
+                .collect(),
+        }
+    }
+
+    /// What a loop has carried as the scales of a stretch.
+    pub(super) fn blocks_of_carried(&self, carried: &[Any<'c>]) -> StretchScales<'c> {
+        let (c, s) = (self.contraction.matrix.c, &self.accumulator);
+        let words = self.shape.stretch / BlockScaled::COLUMNS / WORD;
+        let (rows, weight) = carried.split_at(self.blocks() * words);
+        let split = |all: &[Any<'c>], each: usize| {
+            all.chunks(each).map(|all| all.iter().map(|&v| c.as_int(v)).collect()).collect()
+        };
+        StretchScales { rows: split(rows, words), weight: split(weight, self.shape.stretch / s.span()) }
+    }
+
+    /// The scales of a step: of each block, and of each tile.
+    pub(super) fn scales_of_step(
+        &self,
+        from: &BlockScales<'c>,
+        of: &StretchScales<'c>,
+        step: usize,
+    ) -> [Vec<BlockScale<'c>>; 2] {
+        let in_step = self.accumulator.span() / BlockScaled::COLUMNS;
+        let first = step * in_step;
+        let of_row = |words: &Vec<Int<'c>>| BlockScale {
+            word: words[first / WORD].shifted_down(from.shift),
+            byte: first % WORD,
+        };
+        let of_weight = |bytes: &Vec<Int<'c>>| BlockScale { word: bytes[step], byte: 0 };
+        [of.rows.iter().map(of_row).collect(), of.weight.iter().map(of_weight).collect()]
+    }
+}
