@@ -1,6 +1,6 @@
 //! Family `group`: which rows each expert has. A work-group for each expert, and one for rows that
 //! have none, counts the rows of all experts in local memory, and so knows where the blocks of its
-//! own begin; its threads look at a run of rows each, which keeps rows in their order.
+//! own begin; its waves look at a run of rows each, which keeps rows in their order.
 use atomc_artifact::manifest;
 use atomc_ir::layout::Groups;
 use atomc_ir::{Family, Layout, Op, TensorType};
@@ -18,6 +18,8 @@ use crate::{KernelSpec, Tasks};
 /// Threads of a work-group, each with so many rows at most or about: fewer where rows are few.
 const THREADS: [usize; 2] = [256, 1024];
 const EACH: usize = 16;
+/// Rows that a thread looks at together.
+const TOGETHER: usize = 4;
 
 pub const SCHEDULE: Schedule = Schedule {
     name: "group",
@@ -63,15 +65,20 @@ impl<'c> Job<'_, 'c> {
     fn run(&self) {
         let (c, own, thread) = (self.c, self.c.group(), self.c.thread());
         let counts = c.local((self.of.experts + 1) * 4);
-        let found = c.local(self.threads * 4);
+        let found = c.local(self.threads / c.simt.wave * 4);
         c.repeat(thread, self.of.experts + 1, self.threads, |i| c.store(c.at(counts, i * 4), c.int(0), 4));
         c.barrier();
-        c.repeat(thread, self.of.pairs, self.threads, |pair| {
-            let expert = self.number(pair);
-            c.add_local(c.at(counts, expert * 4), c.int(1));
-            // All work-groups copy a part.
-            let mine = c.compare(IntPredicate::EQ, pair / self.threads % (self.of.experts + 1), own);
-            c.when(mine, || c.store(c.at(self.to, pair * 4), c.load_made_index(self.from, pair), 4));
+        c.repeat(thread, self.of.pairs, TOGETHER * self.threads, |first| {
+            let pairs = (0..TOGETHER).map(|i| first + i * self.threads);
+            let experts = self.load(pairs.clone());
+            for (pair, expert) in pairs.zip(experts) {
+                c.when(c.less(pair, self.of.pairs), || {
+                    c.add_local(c.at(counts, self.number(expert) * 4), c.int(1));
+                    // All work-groups copy a part.
+                    let mine = c.compare(IntPredicate::EQ, pair / self.threads % (self.of.experts + 1), own);
+                    c.when(mine, || c.store(c.at(self.to, pair * 4), expert, 4));
+                });
+            }
         });
         c.barrier();
         let [first, blocks] = self.blocks_before(counts, own);
@@ -90,10 +97,16 @@ impl<'c> Job<'_, 'c> {
         self.place(found, own, pairs + first * self.of.tile);
     }
 
-    /// The expert of a pair, of which none is the last.
-    fn number(&self, pair: Int<'c>) -> Int<'c> {
+    /// What pairs chose, as it lies, all on its way before the first is used; of the last one behind
+    /// it.
+    fn load(&self, pairs: impl Iterator<Item = Int<'c>>) -> Vec<Int<'c>> {
         let c = self.c;
-        let expert = c.load_made_index(self.from, pair);
+        pairs.map(|pair| c.load_made_index(self.from, c.smaller(pair, self.of.pairs - 1))).collect()
+    }
+
+    /// The number of an expert, of which none is the last.
+    fn number(&self, expert: Int<'c>) -> Int<'c> {
+        let c = self.c;
         c.pick_int(c.less(expert, 0), self.of.experts, c.smaller(expert, self.of.experts - 1))
     }
 
@@ -108,31 +121,49 @@ impl<'c> Job<'_, 'c> {
             let count = c.as_int(c.load(c.index, c.at(counts, i * 4), 4));
             (count + (self.of.tile - 1)) / self.of.tile
         };
-        let sum = c.for_each((0, own, 1), &[c.int(0).v.into()], |i, sum| vec![(c.as_int(sum[0]) + of(i)).v.into()]);
+        let sum = c.for_each((0, own, TOGETHER), &[c.int(0).v.into()], |first, sum| {
+            let experts = (0..TOGETHER).map(|i| first + i);
+            let counted: Vec<Int<'c>> = experts.clone().map(|i| of(c.smaller(i, self.of.experts))).collect();
+            let before = |(i, blocks)| c.pick_int(c.less(i, own), blocks, 0);
+            let all = experts.zip(counted).map(before).fold(c.as_int(sum[0]), |sum, blocks| sum + blocks);
+            vec![all.v.into()]
+        });
         [c.as_int(sum[0]), of(own)]
     }
 
-    /// Writes down the pairs of an expert from a place on, in their order.
+    /// Writes down the pairs of an expert from a place on, in their order. A wave has a run of pairs,
+    /// a lane each in turn.
     fn place(&self, found: Ptr<'c>, own: Int<'c>, first: Int<'c>) {
-        let (c, thread) = (self.c, self.c.thread());
-        let run = (self.of.pairs + (self.threads - 1)) / self.threads;
-        let begin = c.smaller(thread * run, self.of.pairs);
+        let (c, wave, lanes) = (self.c, self.c.wave_index(), self.c.simt.wave);
+        let step = TOGETHER * lanes;
+        let run = (self.of.pairs + (self.threads * TOGETHER - 1)) / (self.threads * TOGETHER) * step;
+        let begin = c.smaller(wave * run, self.of.pairs);
         let end = c.smaller(begin + run, self.of.pairs);
-        let is_own = |pair: Int<'c>| c.compare(IntPredicate::EQ, self.number(pair), own);
-        let count = c.for_each((begin, end, 1), &[c.int(0).v.into()], |pair, count| {
-            let count = c.as_int(count[0]);
-            vec![c.pick_int(is_own(pair), count + 1, count).v.into()]
+        let pairs = |base: Int<'c>| (0..TOGETHER).map(move |i| base + i * lanes + c.lane_index());
+        let are_own = |base: Int<'c>| -> Vec<Int<'c>> {
+            let is = |(pair, expert): (Int<'c>, Int<'c>)| {
+                c.compare(IntPredicate::EQ, self.number(expert), own) & c.less(pair, end)
+            };
+            pairs(base).zip(self.load(pairs(base))).map(is).collect()
+        };
+        let count = c.for_each((begin, end, step), &[c.int(0).v.into()], |base, count| {
+            let add = |count: Int<'c>, is: Int<'c>| count + c.count_lanes(is, c.int(lanes));
+            vec![are_own(base).into_iter().fold(c.as_int(count[0]), add).v.into()]
         });
-        c.store(c.at(found, thread * 4), c.as_int(count[0]), 4);
+        c.when(c.equal(c.lane_index(), 0), || c.store(c.at(found, wave * 4), c.as_int(count[0]), 4));
         c.barrier();
-        let before = c.for_each((0, thread, 1), &[c.int(0).v.into()], |i, sum| {
+        let before = c.for_each((0, wave, 1), &[c.int(0).v.into()], |i, sum| {
             let found = c.as_int(c.load(c.index, c.at(found, i * 4), 4));
             vec![(c.as_int(sum[0]) + found).v.into()]
         });
-        c.for_each((begin, end, 1), &before, |pair, place| {
-            let (place, is) = (c.as_int(place[0]), is_own(pair));
-            c.when(is, || c.store(c.at(self.to, (first + place) * 4), pair, 4));
-            vec![c.pick_int(is, place + 1, place).v.into()]
+        c.for_each((begin, end, step), &before, |base, place| {
+            let mut place = c.as_int(place[0]);
+            for (pair, is) in pairs(base).zip(are_own(base)) {
+                let to = first + place + c.count_lanes(is, c.lane_index());
+                c.when(is, || c.store(c.at(self.to, to * 4), pair, 4));
+                place = place + c.count_lanes(is, c.int(lanes));
+            }
+            vec![place.v.into()]
         });
     }
 }

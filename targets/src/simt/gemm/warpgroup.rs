@@ -186,9 +186,12 @@ impl<'g, 'k, 'a, 'c> Group<'g, 'k, 'a, 'c> {
         let c = self.code();
         let wave = c.wave_index();
         c.when(c.equal(c.thread(), 0), || {
-            // The lane that copies comes to a full place, and a lane of each wave that decodes.
-            let waves = if self.decoded().is_some() || self.shape.gathers { PRODUCERS / 32 } else { 0 };
-            self.stages.make_barriers(c, [usize::from(self.copies_boxes()) + waves, CONSUMERS / 128]);
+            // To a full place comes the lane that copies boxes, a lane of each wave that decodes, and
+            // each thread that gathers rows.
+            let waves = if self.decoded().is_some() { PRODUCERS / 32 } else { 0 };
+            let threads = if self.shape.gathers { PRODUCERS } else { 0 };
+            let full = usize::from(self.copies_boxes()) + waves + threads;
+            self.stages.make_barriers(c, [full, CONSUMERS / 128]);
             c.show_barriers();
         });
         let copies = c.equal(wave, CONSUMERS / 32);
@@ -200,17 +203,17 @@ impl<'g, 'k, 'a, 'c> Group<'g, 'k, 'a, 'c> {
             c.when(copies, || self.place_maps());
             match self.decoded() {
                 Some(codes) => {
-                    self.each_tile(tiles, |tile, index| self.produce_decoded(tile, index, codes, copies & leads));
+                    self.each_tile(tiles, |tile, index| self.produce_decoded(tile, index, codes, copies & leads))
                 }
-                None if self.shape.gathers => self.produce_gathered(tiles, copies & leads),
-                None => c.when(copies & leads, || {
-                    self.each_tile(tiles, |tile, index| self.produce(tile, index));
-                }),
+                None if self.shape.gathers => {
+                    self.each_tile(tiles, |tile, index| self.produce_gathered(tile, index, copies & leads))
+                }
+                None => c.when(copies & leads, || self.each_tile(tiles, |tile, index| self.produce(tile, index))),
             }
         };
         let mut result = Ok(());
         let consume = || {
-            let (made, _) = self.each_tile(tiles, |tile, index| self.consume(tile, index));
+            let made = self.each_tile(tiles, |tile, index| self.consume(tile, index));
             result = made.and_then(|()| self.finish_without_expert(tiles));
         };
         split_roles(c, CONSUMERS, self.shape.registers(), produce, consume);

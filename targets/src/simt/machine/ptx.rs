@@ -180,21 +180,16 @@ impl<'c> Gpu<'c> {
         self.assemble(text, None, "r,l,r,r", &args);
     }
 
-    /// 16 bytes of memory are on their way into local memory, from this lane. They are there behind
-    /// [`Gpu::await_copies`].
+    /// 16 bytes of memory are on their way into local memory, from this lane.
     pub fn copy_vec16(&self, to: Int<'c>, from: Ptr<'c>) {
         let text = "cp.async.cg.shared.global [$0], [$1], 16;";
         self.assemble(text, None, "r,l", &[to.into(), from.into()]);
     }
 
-    /// What the lane asked for by [`Gpu::copy_vec16`] since the last time is a group.
-    pub fn end_copies(&self) {
-        self.assemble("cp.async.commit_group;", None, "", &[]);
-    }
-
-    /// Waits until no more than so many of the lane's last groups of copies are on their way.
-    pub fn await_copies(&self, pending: usize) {
-        self.assemble(&format!("cp.async.wait_group {pending};"), None, "", &[]);
+    /// This thread arrives at a barrier as soon as all has come that it asked for by
+    /// [`Gpu::copy_vec16`]. Products see it behind the barrier and [`Gpu::show_to_products`].
+    pub fn arrive_behind_copies(&self, barrier: Int<'c>) {
+        self.assemble("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [$0];", None, "r", &[barrier.into()]);
     }
 
     /// A run of memory comes near, into the cache of all units, and nobody is told.

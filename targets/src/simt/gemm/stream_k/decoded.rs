@@ -249,6 +249,11 @@ impl<'c> DecodedProducts<'_, '_, '_, '_, 'c> {
             let a = self.stage(at.1, block);
             of(block, &a, &c.mma_wait(&own, 0))
         });
+        if self.decoded.blocks == 1 {
+            // Its operands would be those of the stage behind it, which the assembler serialises.
+            let own = c.mma_wait(&own, 0);
+            return (own, self.next_stage(at));
+        }
         let next = self.next_stage(at);
         (c.mma_wait(&own, 0), next)
     }

@@ -1,7 +1,6 @@
 //! The loaders: one lane asks for tiles of both operands by tensor maps, K tile by K tile; or for
 //! rows alone, while all lanes of the producer decode the weight.
 use super::Group;
-use super::scheduler::Tiles;
 use super::shape::{BLOCK, EIGHT, PRODUCERS, STRETCH, TOKENS};
 use crate::code::{Int, Ptr};
 use crate::simt::gemm::codes::Codes;
@@ -10,9 +9,6 @@ use crate::simt::gemm::contract::Panel;
 use crate::simt::gemm::tile::Tile;
 use crate::simt::machine::fragment::VEC16;
 use crate::simt::machine::warpgroup::{MAP, TensorMap};
-
-/// K tiles whose rows are on their way, beside those that consumers know of.
-const BEHIND: usize = 2;
 
 impl<'c> Group<'_, '_, '_, 'c> {
     pub(super) fn make_maps(&self) {
@@ -90,41 +86,23 @@ impl<'c> Group<'_, '_, '_, 'c> {
         c.copy_box(to, rows, &[k_tile * self.shape.stretch, tile.first_source(c, c.int(0))], full);
     }
 
-    /// Asks for all K tiles of all tiles, whose rows come from anywhere: one lane asks for boxes of
-    /// the weight, and all for 16 bytes of each of some rows. Consumers are told of a K tile's rows
-    /// when those of [`BEHIND`] more are on their way.
-    pub(super) fn produce_gathered(&self, tiles: Tiles<'c>, copies: Int<'c>) {
+    /// The same for rows that come from anywhere: one lane asks for boxes of the weight, and all for
+    /// 16 bytes of each of some rows.
+    pub(super) fn produce_gathered(&self, tile: Tile<'c>, first: Int<'c>, copies: Int<'c>) {
         let (c, shape) = (self.code(), self.shape);
         let [weight, _] = shape.stage();
-        let ((), end) = self.each_tile(tiles, |tile, first| {
-            let rows = self.gathered_rows(tile);
-            c.repeat(0, shape.count, 1, |i| {
-                let index = first + i;
-                let (full, to) = (self.stages.full(index), self.stages.at(index));
-                self.stages.wait_empty(c, index);
-                c.when(copies, || {
-                    c.expect_bytes(c.always(), full, weight);
-                    self.copy_weight(tile, i, to, full);
-                });
-                self.gather(&rows, i, to + weight);
-                c.end_copies();
-                self.tell_of(index - BEHIND, BEHIND);
+        let rows = self.gathered_rows(tile);
+        c.repeat(0, shape.count, 1, |i| {
+            let index = first + i;
+            let (full, to) = (self.stages.full(index), self.stages.at(index));
+            self.stages.wait_empty(c, index);
+            c.when(copies, || {
+                c.expect_bytes(c.always(), full, weight);
+                self.copy_weight(tile, i, to, full);
             });
+            self.gather(&rows, i, to + weight);
+            c.arrive_behind_copies(full);
         });
-        for behind in (0..BEHIND).rev() {
-            self.tell_of(end - (behind + 1), behind);
-        }
-    }
-
-    /// Tells consumers of a K tile, if there is one of this index: of the groups of copies that the
-    /// lane has asked for, all but the last so many have come.
-    fn tell_of(&self, index: Int<'c>, pending: usize) {
-        let c = self.code();
-        c.await_copies(pending);
-        c.show_to_products();
-        c.meet_in_wave();
-        let tells = c.equal(c.lane_index(), 0) & c.less(0, index + 1);
-        c.arrive(tells, self.stages.full(index));
     }
 
     /// Where the thread's vectors of a tile's rows begin, and where they go in a stage.
@@ -178,7 +156,7 @@ impl<'c> Group<'_, '_, '_, 'c> {
             self.stages.wait_empty(c, index);
             if shape.gathers {
                 self.gather(&rows, i, to + weight);
-                c.end_copies();
+                c.arrive_behind_copies(full);
             } else {
                 c.when(copies, || {
                     c.expect_bytes(c.always(), full, all - weight);
@@ -186,9 +164,6 @@ impl<'c> Group<'_, '_, '_, 'c> {
                 });
             }
             loader.put(c.at_address(to), &in_registers(c, &before, carried));
-            if shape.gathers {
-                c.await_copies(0);
-            }
             c.show_to_products();
             c.meet_in_wave();
             c.arrive(leads, full);

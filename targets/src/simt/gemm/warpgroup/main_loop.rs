@@ -41,7 +41,7 @@ impl<'c> Group<'_, '_, '_, 'c> {
         let zero = vec![c.zero_sum(self.multiplied()); shape.rows / 2];
         let sums = c.for_each((0, shape.count, 1), &zero, |i, sums| {
             let turn = first + i;
-            self.stages.wait_full(c, turn);
+            self.wait_full(turn);
             let sums = c.mma_async(sums, self.multiplied(), self.operands(turn), PRODUCTS);
             let is_over = is_leader & c.less(0, i);
             self.stages.release(c, is_over, first + (i - 1));
@@ -52,6 +52,15 @@ impl<'c> Group<'_, '_, '_, 'c> {
         let sums = c.sums_as_f32(c.mma_wait(&sums, 0));
         self.stages.release(c, is_leader, first + (shape.count - 1));
         finish.rounds(&sums, beside)
+    }
+
+    /// Waits until products see what a turn brings.
+    fn wait_full(&self, turn: Int<'c>) {
+        let c = self.code();
+        self.stages.wait_full(c, turn);
+        if self.shape.gathers {
+            c.show_to_products();
+        }
     }
 
     fn is_leader(&self) -> Int<'c> {
@@ -111,7 +120,7 @@ impl<'c> Group<'_, '_, '_, 'c> {
     ) -> Result<Begun<'c>, Diagnostic> {
         let (c, turn) = (self.code(), first + i);
         let scales = scales.of_stretch(self, tile, i)?;
-        self.stages.wait_full(c, turn);
+        self.wait_full(turn);
         let sums = c.mma_async_new(self.shape.rows / 2, self.multiplied(), self.operands(turn), PRODUCTS);
         Ok(Begun { sums, scales })
     }

@@ -34,9 +34,8 @@ impl<'c> Tiles<'c> {
 }
 
 impl<'c> Group<'_, '_, '_, 'c> {
-    /// `body` for each tile of this work-group, with the pipeline's index of its first K tile. Says
-    /// which index is behind the last.
-    pub(super) fn each_tile<R>(&self, tiles: Tiles<'c>, body: impl FnOnce(Tile<'c>, Int<'c>) -> R) -> (R, Int<'c>) {
+    /// `body` for each tile of this work-group, with the pipeline's index of its first K tile.
+    pub(super) fn each_tile<R>(&self, tiles: Tiles<'c>, body: impl FnOnce(Tile<'c>, Int<'c>) -> R) -> R {
         match tiles {
             Tiles::OfRows(times) => self.each_of_rows(times, body),
             Tiles::OfExperts(blocks) => self.each_of_experts(blocks, body),
@@ -44,33 +43,33 @@ impl<'c> Group<'_, '_, '_, 'c> {
     }
 
     /// Tiles of the same features are made at the same time, so that weights are read once.
-    fn each_of_rows<R>(&self, times: Int<'c>, body: impl FnOnce(Tile<'c>, Int<'c>) -> R) -> (R, Int<'c>) {
+    fn each_of_rows<R>(&self, times: Int<'c>, body: impl FnOnce(Tile<'c>, Int<'c>) -> R) -> R {
         let c = self.code();
         let tiles = times * self.shape.across;
         let mut made = None;
-        let end = c.for_each((c.group(), tiles, self.shape.groups), &[c.int(0).into()], |number, index| {
+        c.for_each((c.group(), tiles, self.shape.groups), &[c.int(0).into()], |number, index| {
             let index = c.as_int(index[0]);
             let column = number / times;
             let token = (number - column * times) * TOKENS;
             made = Some(body(Tile::from_row(column * self.shape.tile_panels(), token, TOKENS), index));
             vec![(index + self.shape.count).into()]
         });
-        (made.expect("a body that was built"), c.as_int(end[0]))
+        made.expect("a body that was built")
     }
 
     /// Tiles of the same block are made at the same time, and then those of the same expert.
-    fn each_of_experts<R>(&self, blocks: ExpertBlocks<'c>, body: impl FnOnce(Tile<'c>, Int<'c>) -> R) -> (R, Int<'c>) {
+    fn each_of_experts<R>(&self, blocks: ExpertBlocks<'c>, body: impl FnOnce(Tile<'c>, Int<'c>) -> R) -> R {
         let (c, across) = (self.code(), self.shape.across);
         let tiles = blocks.most(c) * across;
         let mut made = None;
-        let end = c.for_each((c.group(), tiles, self.shape.groups), &[c.int(0).into()], |number, index| {
+        c.for_each((c.group(), tiles, self.shape.groups), &[c.int(0).into()], |number, index| {
             let index = c.as_int(index[0]);
             let (block, panel) = (number / across, number % across * self.shape.tile_panels());
             let has_expert = blocks.has_expert(c, block);
             made = Some(c.when(has_expert, || body(blocks.tile(c, block, panel), index)));
             vec![c.pick_int(has_expert, index + self.shape.count, index).into()]
         });
-        (made.expect("a body that was built"), c.as_int(end[0]))
+        made.expect("a body that was built")
     }
 
     /// Finishes rows that have no expert, by the threads that multiply.
