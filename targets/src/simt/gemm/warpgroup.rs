@@ -66,14 +66,12 @@ pub const GROUPED: Schedule = Schedule {
     name: "gemm_warpgroup_grouped",
     family: Family::GroupedMatmul,
     suits: |spec, arch, choice| {
-        let gpu = launch::gpu(arch)?;
-        let experts = Sizes::of(spec.body)?.experts.ok_or_else(|| WhyNot::new("rows have no experts"))?;
-        let rows = if let Layout::Grouped { tile, .. } = experts.layout { tile } else { 0 };
+        suits(spec, launch::gpu(arch)?, choice)?;
+        let Sizes { dtype, depth, experts, .. } = Sizes::of(spec.body)?;
+        let rows = experts.map_or(0, |experts| if let Layout::Grouped { tile, .. } = experts.layout { tile } else { 0 });
         WhyNot::unless(rows == TOKENS, || format!("blocks of {rows} rows: a tile has {TOKENS}"))?;
-        let Sizes { dtype, depth, .. } = Sizes::of(spec.body)?;
         let k_tile = STRETCH / Operands::of(spec.body).dtype(dtype).size();
-        WhyNot::unless(depth.is_multiple_of(k_tile), || format!("{depth} columns are no multiple of {k_tile}"))?;
-        suits(spec, gpu, choice)
+        WhyNot::unless(depth.is_multiple_of(k_tile), || format!("{depth} columns are no multiple of {k_tile}"))
     },
     open: None,
     ..SCHEDULE

@@ -4,7 +4,7 @@ use atomc_ir::{DType, Diagnostic};
 use super::Group;
 use super::codes::{OfStretch, Scales};
 use super::epilogue::Epilogue;
-use super::shape::{BLOCK, EIGHT, GROUP_TOKENS, PRODUCTS};
+use super::shape::{BLOCK, CONSUMERS, EIGHT, GROUP_TOKENS, PRODUCTS};
 use crate::code::{Any, Int};
 use crate::simt::gemm::tile::Tile;
 use crate::simt::machine::warpgroup::TileForm;
@@ -15,16 +15,22 @@ impl<'c> Group<'_, '_, '_, 'c> {
         if self.shape.gathers { self.consume_half(tile, first) } else { self.consume_rows(tile, first) }
     }
 
-    /// The same of a tile that may have no rows for this group of waves.
+    /// The same of a tile that may have no rows for this group of waves. Then one wave releases what
+    /// comes, and the others wait for it: a wave that stays behind would miss that a place was
+    /// filled twice.
     fn consume_half(&self, tile: Tile<'c>, first: Int<'c>) -> Result<(), Diagnostic> {
         let c = self.code();
-        let row = c.uniform(tile.row(c, c.wave_index() / 4 * GROUP_TOKENS));
+        let (wave, group) = (c.wave_index() % 4, c.wave_index() / 4);
+        let row = c.uniform(tile.row(c, group * GROUP_TOKENS));
         let has_rows = c.less(0, row + 1);
         c.when(!has_rows, || {
-            c.repeat(0, self.shape.count, 1, |i| {
-                self.stages.wait_full(c, first + i);
-                self.stages.release(c, self.is_leader(), first + i);
+            c.when(c.equal(wave, 0), || {
+                c.repeat(0, self.shape.count, 1, |i| {
+                    self.stages.wait_full(c, first + i);
+                    self.stages.release(c, self.is_leader(), first + i);
+                });
             });
+            c.meet_some(group + 1, CONSUMERS / 2);
         });
         c.when(has_rows, || self.consume_rows(tile, first))
     }
