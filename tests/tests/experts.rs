@@ -208,8 +208,8 @@ fn many_rows_of_experts_in_tiles() {
 /// Which schedule makes products of many rows, and why another does not.
 #[test]
 fn tiles_are_for_blocks_of_many_rows() {
-    let why = |arch: &str, tile: usize| {
-        let text = blocks(&grouped(5, 2, [48, 64], "T", "", "  return %0"), 5, 2, tile);
+    let why = |arch: &str, depth: usize, tile: usize| {
+        let text = blocks(&grouped(5, 2, [48, depth], "T", "", "  return %0"), 5, 2, tile);
         let (body, arch) = (atomc_ir::parse(&text).unwrap(), &atomc_targets::variants(arch).unwrap()[0]);
         let (symbol, family) = ("k".into(), Family::GroupedMatmul);
         let spec =
@@ -218,13 +218,23 @@ fn tiles_are_for_blocks_of_many_rows() {
         let said = |a: &atomc_targets::Asked| (a.schedule.name, a.answer.as_ref().err().map(ToString::to_string));
         asked.iter().map(said).collect::<Vec<_>>()
     };
-    assert_eq!(why("gfx942", 64), [("gemm_tiled_blocks", None)]);
-    assert_eq!(why("gfx1201", 128), [("gemm_tiled_blocks", None)]);
-    let small = "target::unsupported: blocks of 32 rows: tiles have 64 or 128".to_string();
-    let said = why("gfx942", 32);
-    assert_eq!(said[1], ("gemv_blocks", None));
-    assert!(said[0].1.as_ref().is_some_and(|why| small.ends_with(why)), "{said:?}");
-    assert_eq!(why("sm_90a", 64)[0], ("gemm_tiled_blocks", Some("slower than gemv_blocks on an H200".into())));
+    // The last one that is asked makes the product.
+    let made = |arch: &str, depth: usize, tile: usize| why(arch, depth, tile).pop();
+    let refused = |arch: &str, depth: usize, tile: usize| {
+        let all = why(arch, depth, tile);
+        all.into_iter().find(|(name, _)| *name == "gemm_tiled_blocks").and_then(|(_, why)| why)
+    };
+    for (arch, tile) in [("gfx942", 64), ("gfx1201", 128)] {
+        assert_eq!(made(arch, 64, tile), Some(("gemm_tiled_blocks", None)));
+    }
+    assert_eq!(made("gfx942", 64, 32), Some(("gemv_blocks", None)));
+    let small = refused("gfx942", 64, 32).unwrap();
+    assert!(small.ends_with("blocks of 32 rows: tiles have 64 or 128"), "{small}");
+    assert_eq!(made("sm_90a", 64, 64), Some(("stream_k_grouped", None)));
+    assert_eq!(made("sm_90a", 64, 128), Some(("gemm_warpgroup_grouped", None)));
+    // Columns that are no whole K tiles of these.
+    assert_eq!(made("sm_90a", 96, 64), Some(("gemv_blocks", None)));
+    assert_eq!(refused("sm_90a", 96, 64), Some("slower than gemv_blocks on an H200".into()));
 }
 
 /// Gate and up with biases and GPT-OSS's activation, for few rows, for blocks and for tiles.
