@@ -18,14 +18,14 @@ const MOST: usize = 64;
 /// are that many: fewer fit tiles whose columns are rows.
 const WARPGROUP: usize = 128;
 const WARPGROUP_LEAST: usize = 33;
-/// The same where four waves multiply together: rows in all, of which hardly any share an expert.
-const APART: usize = 32;
 /// Bytes of a row that these take at once.
 const K_TILE: usize = 128;
 
 /// Rows for each expert, in a decode step on GPUs, up to which kernels look for themselves. An
 /// expert's weight is then read for each token of which the choices are added up.
 const FEW: usize = 2;
+/// The same where four waves multiply together: rows in all, of which hardly any share an expert.
+const APART: usize = 32;
 
 pub fn run(graph: &mut Graph, cx: &Cx) -> Result<Changed, Diagnostic> {
     let mut changed = false;
@@ -59,9 +59,7 @@ fn group(graph: &Graph, product: NodeId, cx: &Cx) -> Option<(Value, Op)> {
     let takes_warpgroups = takes_warpgroups(graph, operands[2], cx);
     let is_few = match cx.arch.machine {
         Machine::Cpu(_) => cx.is_for_few(),
-        Machine::Simt(_) if takes_warpgroups => {
-            cx.is_for_few() && rows <= std::env::var("ATOMC_FEW").map_or(APART, |v| v.parse().unwrap())
-        }
+        Machine::Simt(_) if takes_warpgroups => cx.is_for_few() && rows <= APART,
         Machine::Simt(_) => cx.is_for_few() && rows <= FEW * experts,
     };
     let known = graph.users(operands[2]).iter().any(|&(user, _)| matches!(graph.op(user), Op::Group { .. }));

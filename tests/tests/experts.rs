@@ -208,8 +208,8 @@ fn many_rows_of_experts_in_tiles() {
 /// Which schedule makes products of many rows, and why another does not.
 #[test]
 fn tiles_are_for_blocks_of_many_rows() {
-    let why = |arch: &str, tile: usize| {
-        let text = blocks(&grouped(5, 2, [48, 64], "T", "", "  return %0"), 5, 2, tile);
+    let why = |arch: &str, depth: usize, tile: usize| {
+        let text = blocks(&grouped(5, 2, [48, depth], "T", "", "  return %0"), 5, 2, tile);
         let (body, arch) = (atomc_ir::parse(&text).unwrap(), &atomc_targets::variants(arch).unwrap()[0]);
         let (symbol, family) = ("k".into(), Family::GroupedMatmul);
         let spec =
@@ -218,19 +218,23 @@ fn tiles_are_for_blocks_of_many_rows() {
         let said = |a: &atomc_targets::Asked| (a.schedule.name, a.answer.as_ref().err().map(ToString::to_string));
         asked.iter().map(said).collect::<Vec<_>>()
     };
-    let of = |arch: &str, tile: usize, name: &str| {
-        let said = why(arch, tile);
-        said.into_iter().find(|(schedule, _)| *schedule == name).unwrap_or_else(|| panic!("{name} was not asked")).1
+    // The last one that is asked makes the product.
+    let made = |arch: &str, depth: usize, tile: usize| why(arch, depth, tile).pop();
+    let refused = |arch: &str, depth: usize, tile: usize| {
+        let all = why(arch, depth, tile);
+        all.into_iter().find(|(name, _)| *name == "gemm_tiled_blocks").and_then(|(_, why)| why)
     };
-    assert_eq!(of("gfx942", 64, "gemm_tiled_blocks"), None);
-    assert_eq!(of("gfx1201", 128, "gemm_tiled_blocks"), None);
-    assert_eq!(of("gfx942", 32, "gemv_blocks"), None);
-    let small = "target::unsupported: blocks of 32 rows: tiles have 64 or 128".to_string();
-    assert!(of("gfx942", 32, "gemm_tiled_blocks").is_some_and(|why| small.ends_with(&why)));
-    assert_eq!(of("sm_90a", 64, "stream_k_grouped"), None);
-    assert_eq!(of("sm_90a", 128, "gemm_warpgroup_grouped"), None);
-    assert_eq!(of("sm_80", 64, "stream_k_grouped"), Some("sm_80 has no warpgroup MMA".into()));
-    assert_eq!(of("sm_80", 64, "gemm_tiled_blocks"), Some("slower than gemv_blocks on an H200".into()));
+    for (arch, tile) in [("gfx942", 64), ("gfx1201", 128)] {
+        assert_eq!(made(arch, 64, tile), Some(("gemm_tiled_blocks", None)));
+    }
+    assert_eq!(made("gfx942", 64, 32), Some(("gemv_blocks", None)));
+    let small = refused("gfx942", 64, 32).unwrap();
+    assert!(small.ends_with("blocks of 32 rows: tiles have 64 or 128"), "{small}");
+    assert_eq!(made("sm_90a", 64, 64), Some(("stream_k_grouped", None)));
+    assert_eq!(made("sm_90a", 64, 128), Some(("gemm_warpgroup_grouped", None)));
+    // Columns that are no whole K tiles of these.
+    assert_eq!(made("sm_90a", 96, 64), Some(("gemv_blocks", None)));
+    assert_eq!(refused("sm_90a", 96, 64), Some("slower than gemv_blocks on an H200".into()));
 }
 
 /// Gate and up with biases and GPT-OSS's activation, for few rows, for blocks and for tiles.

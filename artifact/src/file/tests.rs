@@ -341,7 +341,7 @@ fn fingerprints_tell_contents_apart() {
 fn says_what_is_wrong() {
     let good = encode(&sample(), &code()).unwrap();
     let mut newer = good.clone();
-    newer[8] = 13;
+    newer[8] = 14;
     let mut damaged = good.clone();
     *damaged.last_mut().unwrap() ^= 1;
     let texts = [
@@ -351,7 +351,7 @@ fn says_what_is_wrong() {
         ),
         (
             decode(&newer).unwrap_err(),
-            "artifact format version 13, but this atomc reads version 12: compile the model again",
+            "artifact format version 14, but this atomc reads version 13: compile the model again",
         ),
         (decode(&damaged).unwrap_err(), "artifact is damaged: the checksum of section 2 (code) does not match"),
         (decode(&good[..20]).unwrap_err(), "artifact is cut short: the header needs 192 bytes and the file has 20"),

@@ -8,7 +8,7 @@ use atomc::emulated::{Emulated, Recorded, Recorder};
 use atomc_artifact::Artifact;
 use atomc_artifact::manifest::{Arg, Attention, Kernel, Plan, PlanKind, Target, Tasks};
 use atomc_emulator::Options;
-use atomc_emulator::timing::accuracy::{self, MEASURED, UNMEASURED};
+use atomc_emulator::timing::accuracy::{self, COMPILED, Errors, UNMEASURED, WRITTEN};
 use atomc_emulator::timing::chip::Chip;
 use atomc_emulator::timing::launch::{Launch, Loop, Prediction};
 use atomc_ir::trial::{Run, Step, experts, groups};
@@ -160,10 +160,9 @@ fn rounded(share: f64) -> f64 {
 /// The words that stand beside every prediction.
 pub fn caveat(chip: &Chip) -> String {
     let known = chip.accuracy().map(|a| {
-        format!(
-            "the model's error on {}: median {:.1} %, 90th percentile {:.1} % ({})",
-            a.chip, a.median, a.p90, MEASURED
-        )
+        let compiled = a.compiled.map(|errors| said(&errors, COMPILED));
+        let compiled = compiled.unwrap_or_else(|| format!("not known for {COMPILED}"));
+        format!("the model's error on {}: {}, {compiled}", a.chip, said(&a.written, WRITTEN))
     });
     format!(
         "PREDICTED for {}, not measured; {}; {UNMEASURED}",
@@ -172,11 +171,23 @@ pub fn caveat(chip: &Chip) -> String {
     )
 }
 
+fn said(Errors { rows, median, p90 }: &Errors, of: &str) -> String {
+    format!("median {median:.1} %, 90th percentile {p90:.1} % of {rows} times ({of})")
+}
+
+fn error_json(Errors { rows, median, p90 }: &Errors, of: &str) -> Json {
+    json!({ "median_percent": median, "p90_percent": p90, "rows": rows, "of": of })
+}
+
 /// All of a report, for programs.
 pub fn json(chip: &Chip, steps: &[PredictedStep]) -> Json {
     let of = |kept: fn(&PredictedStep) -> bool| steps.iter().filter(move |step| kept(step)).map(PredictedStep::json);
     let error = chip.accuracy().map(|a| {
-        json!({ "median_percent": a.median, "p90_percent": a.p90, "rows": a.rows, "of": MEASURED, "not_of": UNMEASURED })
+        json!({
+            "written": error_json(&a.written, WRITTEN),
+            "compiled": a.compiled.map(|errors| error_json(&errors, COMPILED)),
+            "not_of": UNMEASURED,
+        })
     });
     json!({
         "predicted": true,
@@ -477,11 +488,14 @@ mod tests {
         let accuracy = chip.accuracy().unwrap();
         let text = caveat(&chip);
         assert!(text.starts_with("PREDICTED for MI355X, not measured"), "{text}");
-        assert!(
-            text.contains(&format!("median {:.1} %", accuracy.median))
-                && text.contains(&format!("{:.1} %", accuracy.p90))
-        );
+        let compiled = accuracy.compiled.unwrap();
+        for Errors { rows, median, p90 } in [accuracy.written, compiled] {
+            assert!(text.contains(&format!("median {median:.1} %, 90th percentile {p90:.1} % of {rows} ")), "{text}");
+        }
         let value = json(&chip, &[]);
-        assert_eq!((&value["predicted"], &value["model_error"]["p90_percent"]), (&json!(true), &json!(accuracy.p90)));
+        let p90 = &value["model_error"]["compiled"]["p90_percent"];
+        assert_eq!((&value["predicted"], p90), (&json!(true), &json!(compiled.p90)));
+        let text = caveat(&"MI300X".parse::<Modelled>().unwrap().0);
+        assert!(text.contains("not known for matrix products that Triton compiles"), "{text}");
     }
 }

@@ -57,6 +57,7 @@ fn plan(kind: PlanKind, tokens: usize, rows: usize) -> Plan {
         location: "head".into(),
         bytes: 128,
         flops: 32,
+        chosen: None,
     };
     let (logits, arena_bytes) = (Logits { offset: 64, width: VOCAB, stride: VOCAB }, 64 + rows * VOCAB * 4);
     let (attention, calls, hidden) = (Attention::Own, vec![], vec![]);

@@ -55,6 +55,7 @@ pub const DEVELOPERS: &[&str] = &[
     "ATOMC_TIMING_CACHE",
     "ATOMC_TORCH_PYTHON",
     "ATOMC_TRITON_DIR",
+    "ATOMC_TRITON_GEMM",
 ];
 
 /// What names of ours begin with.

@@ -44,8 +44,8 @@ struct Kernel {
     flat: bool,
 }
 
-/// The measured rows. Not measured are rows without a time, and those with the very time of the same
-/// kernel, model and chip at another number of tokens: AITER's tables have such copies.
+/// The measured rows. Not measured are rows without a time, and those with the very time of the
+/// same kernel, model and chip at another number of tokens: AITER's tables have such copies.
 pub fn read(path: &Path) -> Result<Vec<Row>, String> {
     let text = std::fs::read_to_string(path).map_err(|e| format!("{}: {e}", path.display()))?;
     let parsed = text.lines().skip(1).map(|l| parse(l).ok_or_else(|| format!("{}: {l}", path.display())));
@@ -296,8 +296,8 @@ impl Row {
         })
     }
 
-    /// Bytes that an XCD asks of what lies behind its L2: in each round, weights of an expert's part
-    /// and rows of a block once.
+    /// Bytes that an XCD asks of what lies behind its L2: in each round, weights of an expert's
+    /// part and rows of a block once.
     fn fetched(&self, routing: &Routing, kernel: &Kernel, chip: &Chip, together: u32) -> f64 {
         let parts = self.inner.div_ceil(kernel.columns) as usize;
         let weights = self.weights() / parts as f64;

@@ -156,7 +156,8 @@ impl Chip {
         parts.launch + body + parts.memset
     }
 
-    /// Microseconds of kernels of one call. Those behind the first begin as soon as one that clears.
+    /// Microseconds of kernels of one call. Those behind the first begin as soon as one that
+    /// clears.
     pub fn call(&self, kernels: &[Work]) -> f64 {
         let [launch, next, ..] = self.numbers;
         let all: f64 = kernels.iter().map(|work| self.time(work)).sum();

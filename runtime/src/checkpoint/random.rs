@@ -13,9 +13,9 @@ const EMBEDDING_STD: f32 = 20.0;
 const SCALE: f32 = 1.0 / 1024.0;
 
 /// A source that makes up every tensor: about normal with a standard deviation of 0.02, around 1
-/// for the weights of norms and around 0 for all others, and of 20 for embeddings; codes and words of them are any bits that
-/// are numbers, and scales small. The values depend on the seed, the tensor's name and the place in
-/// it, on nothing else.
+/// for the weights of norms and around 0 for all others, and of 20 for embeddings; codes and words
+/// of them are any bits that are numbers, and scales small. The values depend on the seed, the
+/// tensor's name and the place in it, on nothing else.
 #[derive(Clone, Copy, Debug)]
 pub struct Random {
     /// Other seeds make other values of every tensor.

@@ -13,7 +13,8 @@
 //! rows are 64 rows of one product, and the lower ones of another.
 //!
 //! A quantised weight for rows of floats is decoded by the waves that multiply (`decoded.rs`). Its
-//! slots have 128 columns of 16 panels, a tile of 8 for each of two teams of four waves.
+//! slots have 128 columns of 16 panels, or 64 where rows are no whole slots of 128: a tile of 8
+//! panels for each of two teams of four waves.
 mod decoded;
 mod epilogue;
 mod loader;

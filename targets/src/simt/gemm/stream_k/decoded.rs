@@ -156,9 +156,9 @@ const WORDS: usize = BLOCK / 16 * 4;
 impl<'c> Group<'_, '_, '_, 'c> {
     /// The sums of a part of a tile: those of upper rows, then those of lower ones.
     ///
-    /// A stage is a block of a K tile, or half of its rows. The left operand of the next stage is decoded while the products of
-    /// one are under way. The assembler serialises products whose operands are made after the first
-    /// product of their stage.
+    /// A stage is a block of a K tile, or half of its rows. The left operand of the next stage is
+    /// decoded while the products of one are under way. The assembler serialises products whose
+    /// operands are made after the first product of their stage.
     pub(super) fn decoded_main_loop(&self, part: Part<'c>, decoded: Decoded) -> Vec<Any<'c>> {
         let (c, shape) = (self.code(), self.shape);
         let decoder = decoded.decoder(c, self.contraction.matrix.dtype);
