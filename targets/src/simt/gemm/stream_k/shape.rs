@@ -151,6 +151,7 @@ impl Shape {
         shape.groups = match of_tiles {
             RowsOfTiles::Step => simt.chip.units.min(most),
             RowsOfTiles::Blocks => simt.chip.units,
+            RowsOfTiles::One { count } if shape.has_whole_tiles(count * tiles, simt.chip.units) => count * tiles,
             _ => simt.chip.units.min(shape.units().div_ceil(least)),
         };
         Ok(shape)
@@ -163,6 +164,12 @@ impl Shape {
         }
         let of_floats = Sizes::of(spec.body)?.dtype;
         Ok(ROW / Bytes::of(spec.body).map_or(of_floats, |bytes| bytes.dtype).size())
+    }
+
+    /// Whether so many tiles keep memory as busy with a work-group each as all work-groups do, which
+    /// then share none. To decode a tile takes longer than for it to come.
+    fn has_whole_tiles(&self, tiles: usize, units: usize) -> bool {
+        self.decoded.is_none() && tiles <= units && tiles * 2 >= units
     }
 
     /// All slots: of each block of experts' rows, where their number is not known.
