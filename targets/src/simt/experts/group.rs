@@ -97,8 +97,8 @@ impl<'c> Job<'_, 'c> {
         self.place(found, own, pairs + first * self.of.tile);
     }
 
-    /// What pairs chose, as it lies, all on its way before the first is used; of the last one behind
-    /// it.
+    /// What pairs chose, as it lies, all on its way before the first is used; of the last one
+    /// behind it.
     fn load(&self, pairs: impl Iterator<Item = Int<'c>>) -> Vec<Int<'c>> {
         let c = self.c;
         pairs.map(|pair| c.load_made_index(self.from, c.smaller(pair, self.of.pairs - 1))).collect()
@@ -131,8 +131,8 @@ impl<'c> Job<'_, 'c> {
         [c.as_int(sum[0]), of(own)]
     }
 
-    /// Writes down the pairs of an expert from a place on, in their order. A wave has a run of pairs,
-    /// a lane each in turn.
+    /// Writes down the pairs of an expert from a place on, in their order. A wave has a run of
+    /// pairs, a lane each in turn.
     fn place(&self, found: Ptr<'c>, own: Int<'c>, first: Int<'c>) {
         let (c, wave, lanes) = (self.c, self.c.wave_index(), self.c.simt.wave);
         let step = TOGETHER * lanes;

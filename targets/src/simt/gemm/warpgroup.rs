@@ -185,8 +185,8 @@ impl<'g, 'k, 'a, 'c> Group<'g, 'k, 'a, 'c> {
         let c = self.code();
         let wave = c.wave_index();
         c.when(c.equal(c.thread(), 0), || {
-            // To a full place comes the lane that copies boxes, a lane of each wave that decodes, and
-            // each thread that gathers rows.
+            // To a full place comes the lane that copies boxes, a lane of each wave that decodes,
+            // and each thread that gathers rows.
             let waves = if self.decoded().is_some() { PRODUCERS / 32 } else { 0 };
             let threads = if self.shape.gathers { PRODUCERS } else { 0 };
             let full = usize::from(self.copies_boxes()) + waves + threads;

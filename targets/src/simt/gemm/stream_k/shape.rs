@@ -166,8 +166,8 @@ impl Shape {
         Ok(ROW / Bytes::of(spec.body).map_or(of_floats, |bytes| bytes.dtype).size())
     }
 
-    /// Whether so many tiles keep memory as busy with a work-group each as all work-groups do, which
-    /// then share none. To decode a tile takes longer than for it to come.
+    /// Whether so many tiles keep memory as busy with a work-group each as all work-groups do,
+    /// which then share none. To decode a tile takes longer than for it to come.
     fn has_whole_tiles(&self, tiles: usize, units: usize) -> bool {
         self.decoded.is_none() && tiles <= units && tiles * 2 >= units
     }

@@ -86,8 +86,8 @@ impl<'c> Group<'_, '_, '_, 'c> {
         c.copy_box(to, rows, &[k_tile * self.shape.stretch, tile.first_source(c, c.int(0))], full);
     }
 
-    /// The same for rows that come from anywhere: one lane asks for boxes of the weight, and all for
-    /// 16 bytes of each of some rows.
+    /// The same for rows that come from anywhere: one lane asks for boxes of the weight, and all
+    /// for 16 bytes of each of some rows.
     pub(super) fn produce_gathered(&self, tile: Tile<'c>, first: Int<'c>, copies: Int<'c>) {
         let (c, shape) = (self.code(), self.shape);
         let [weight, _] = shape.stage();

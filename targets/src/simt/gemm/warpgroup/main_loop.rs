@@ -15,8 +15,8 @@ impl<'c> Group<'_, '_, '_, 'c> {
         if self.shape.gathers { self.consume_half(tile, first) } else { self.consume_rows(tile, first) }
     }
 
-    /// The same of a tile that may have no rows for this group of waves. Then one wave releases what
-    /// comes, and the others wait for it: a wave that stays behind would miss that a place was
+    /// The same of a tile that may have no rows for this group of waves. Then one wave releases
+    /// what comes, and the others wait for it: a wave that stays behind would miss that a place was
     /// filled twice.
     fn consume_half(&self, tile: Tile<'c>, first: Int<'c>) -> Result<(), Diagnostic> {
         let c = self.code();
