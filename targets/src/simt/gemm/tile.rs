@@ -58,7 +58,7 @@ impl<'c> Tile<'c> {
         Tile { panel, columns, matrix: Matrix::Only, rows: Rows::From(row), each: 1 }
     }
 
-    /// The tile of an expert's rows that a list has, of which each row of x has so many.
+    /// The tile of the rows of an expert in a list. Each row of x has `each` rows of the result.
     pub fn of_expert(panel: Int<'c>, expert: Int<'c>, list: Ptr<'c>, columns: usize, each: usize) -> Tile<'c> {
         Tile { panel, columns, matrix: Matrix::Expert(expert), rows: Rows::Listed(list), each }
     }
@@ -92,7 +92,7 @@ impl<'c> Tile<'c> {
         }
     }
 
-    /// The head whose rows it has, where each has a matrix of its own.
+    /// The head of its rows, where each head has a matrix of its own.
     pub fn head(&self) -> Option<Int<'c>> {
         if let Matrix::Head(head) = self.matrix { Some(head) } else { None }
     }

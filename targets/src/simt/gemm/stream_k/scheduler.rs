@@ -55,7 +55,7 @@ impl<'c> Share<'c> {
     }
 
     /// Those of the matrices that make blocks of experts' rows: blocks with an expert come first.
-    /// Work-groups are so many that no tile is shared by more than [`Shape::sharing`].
+    /// At most [`Shape::sharing`] work-groups share a tile.
     pub fn of_blocks(c: &Gpu<'c>, shape: Shape, blocks: ExpertBlocks<'c>) -> Share<'c> {
         let (lanes, most) = (c.simt.wave, blocks.most(c));
         let count = c.for_each((0, most, lanes), &[c.int(0).into()], |first, count| {

@@ -44,7 +44,7 @@ impl<'c> ExpertBlocks<'c> {
         Tile::of_expert(panel, expert, list, self.of.tile, self.each)
     }
 
-    /// Finishes the panels of a block's rows, by so many threads, if these have no expert.
+    /// Finishes the panels of a block's rows by `threads` threads, if the rows have no expert.
     pub fn finish_without(
         &self,
         contraction: &Contraction<'_, '_, 'c>,
@@ -74,7 +74,7 @@ impl<'c> Choices<'c> {
         Ok(Some(Choices { from: parts.kernel.rows.index(experts)?, each: parts.rows_of_x()? }))
     }
 
-    /// Finishes the panels of a choice, by so many threads, if it has no expert.
+    /// Finishes the panels of a choice by `threads` threads, if it has no expert.
     pub fn finish_without(
         &self,
         contraction: &Contraction<'_, '_, 'c>,

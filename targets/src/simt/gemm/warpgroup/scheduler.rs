@@ -13,7 +13,7 @@ use crate::simt::launch::{Kernel, step_size};
 /// Which tiles there are.
 #[derive(Clone, Copy)]
 pub enum Tiles<'c> {
-    /// Those of all rows of a step: so many times [`TOKENS`].
+    /// Those of all rows of a step: this number of times [`TOKENS`].
     OfRows(Int<'c>),
     /// Those of blocks of experts' rows.
     OfExperts(ExpertBlocks<'c>),
