@@ -103,16 +103,21 @@ fn matvec_of_rows_that_become_codes() {
 }
 
 /// A product of rows that another kernel has quantised, and rows beside it.
-fn of_rows_in_memory((to, group): (&str, usize), weights: (&str, &str, [usize; 2]), n: usize, k: usize) -> String {
-    let group = if group == 0 { k } else { group };
+fn with_rows(x: &str, weights: (&str, &str, [usize; 2]), n: usize, k: usize) -> String {
     let (parameters, block) = weight(weights, n, k);
     format!(
-        "graph @k(%x: {to}[T, {k}]@scaled({group}), {parameters}, %r: bf16[T, {n}]) {{
+        "graph @k(%x: {x}, {parameters}, %r: bf16[T, {n}]) {{
   %0 = linear %x, %w, %s {{out = bf16, {block}}} : bf16[T, {n}]
   %1 = add %r, %0 : bf16[T, {n}]
   return %1
 }}"
     )
+}
+
+/// The same, where a group of columns has a scale, or a row if the group is 0.
+fn of_rows_in_memory((to, group): (&str, usize), weights: (&str, &str, [usize; 2]), n: usize, k: usize) -> String {
+    let group = if group == 0 { k } else { group };
+    with_rows(&format!("{to}[T, {k}]@scaled({group})"), weights, n, k)
 }
 
 /// Rows that another kernel has made codes of.
@@ -143,22 +148,27 @@ fn prompts_of_quantised_operands_on_gpus() {
     }
 }
 
-#[test]
-fn prompts_of_quantised_operands_in_pieces_on_gpus() {
-    for (rows, weights) in [(ROWS[3], WEIGHTS[2]), (ROWS[0], WEIGHTS[1]), (ROWS[1], WEIGHTS[3])] {
-        let (to, k, n) = (rows.0, 384, 128);
-        let group = if rows.2 == 0 { k } else { rows.2 };
-        let (parameters, block) = weight(weights, 2 * n, k);
-        let all = 2 * n;
-        let text = format!(
-            "graph @k(%x: {to}[T, {k}]@scaled({group}), {parameters}) {{
+/// Gate and up of `n` features each, of rows that lie in memory.
+fn gated(x: &str, weights: (&str, &str, [usize; 2]), n: usize, k: usize) -> String {
+    let (parameters, block) = weight(weights, 2 * n, k);
+    let all = 2 * n;
+    format!(
+        "graph @k(%x: {x}, {parameters}) {{
   %0 = linear %x, %w, %s {{out = bf16, {block}}} : bf16[T, {all}]
   %1 = slice %0 {{axis = 1, start = 0, len = {n}}} : bf16[T, {n}]
   %2 = slice %0 {{axis = 1, start = {n}, len = {n}}} : bf16[T, {n}]
   %3 = silu_mul %1, %2 : bf16[T, {n}]
   return %3
 }}"
-        );
+    )
+}
+
+#[test]
+fn prompts_of_quantised_operands_in_pieces_on_gpus() {
+    for (rows, weights) in [(ROWS[3], WEIGHTS[2]), (ROWS[0], WEIGHTS[1]), (ROWS[1], WEIGHTS[3])] {
+        let (to, k) = (rows.0, 384);
+        let group = if rows.2 == 0 { k } else { rows.2 };
+        let text = gated(&format!("{to}[T, {k}]@scaled({group})"), weights, 128, k);
         Case { runs: &[run(0, 33)], ..case(&text, Family::Matmul, 64) }.check_on_gpus();
     }
 }
@@ -235,16 +245,9 @@ fn which_rows_become_mx_codes() {
     }
 }
 
-/// A product of rows of MX codes in memory, and rows beside it.
+/// The same of rows of MX codes.
 fn of_mx_rows(to: &str, n: usize, k: usize) -> String {
-    let (parameters, block) = weight((to, "e8m0", [1, 32]), n, k);
-    format!(
-        "graph @k(%x: {to}[T, {k}]@mx(32), {parameters}, %r: bf16[T, {n}]) {{
-  %0 = linear %x, %w, %s {{out = bf16, {block}}} : bf16[T, {n}]
-  %1 = add %r, %0 : bf16[T, {n}]
-  return %1
-}}"
-    )
+    with_rows(&format!("{to}[T, {k}]@mx(32)"), (to, "e8m0", [1, 32]), n, k)
 }
 
 #[test]
@@ -277,18 +280,7 @@ fn prompts_of_mx_codes() {
 #[test]
 fn prompts_of_mx_codes_in_pieces() {
     for to in MX {
-        let (k, n) = (384, 128);
-        let (parameters, block) = weight((to, "e8m0", [1, 32]), 2 * n, k);
-        let all = 2 * n;
-        let text = format!(
-            "graph @k(%x: {to}[T, {k}]@mx(32), {parameters}) {{
-  %0 = linear %x, %w, %s {{out = bf16, {block}}} : bf16[T, {all}]
-  %1 = slice %0 {{axis = 1, start = 0, len = {n}}} : bf16[T, {n}]
-  %2 = slice %0 {{axis = 1, start = {n}, len = {n}}} : bf16[T, {n}]
-  %3 = silu_mul %1, %2 : bf16[T, {n}]
-  return %3
-}}"
-        );
+        let text = gated(&format!("{to}[T, 384]@mx(32)"), (to, "e8m0", [1, 32]), 128, 384);
         Case { runs: &[run(0, 33)], ..case(&text, Family::Matmul, 64) }.check_where_blocks_are_scaled();
     }
 }

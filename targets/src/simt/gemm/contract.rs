@@ -43,6 +43,13 @@ pub struct Experts {
     pub combined: bool,
 }
 
+impl Experts {
+    /// Rows of a block, where rows are grouped.
+    pub fn block(&self) -> Option<usize> {
+        if let Layout::Grouped { tile, .. } = self.layout { Some(tile) } else { None }
+    }
+}
+
 impl Sizes {
     pub fn of(body: &Graph) -> Result<Sizes, Diagnostic> {
         let linear = body.ids().find(|&id| body.op(id).is_contraction());

@@ -27,7 +27,7 @@ mod tests;
 
 use atomc_artifact::manifest;
 use atomc_ir::arch::GpuArch;
-use atomc_ir::{DType, Diagnostic, Family, Layout, Value};
+use atomc_ir::{DType, Diagnostic, Family, Value};
 
 use crate::code::{Int, Ptr};
 use crate::contraction::Encoding;
@@ -162,7 +162,7 @@ fn suits_choices(spec: &KernelSpec, arch: GpuArch, choice: &Choice) -> Result<()
 
 fn suits_experts(spec: &KernelSpec, arch: GpuArch, choice: &Choice) -> Result<(), WhyNot> {
     let experts = Sizes::of(spec.body)?.experts.ok_or_else(|| WhyNot::new("rows have no experts"))?;
-    let rows = if let Layout::Grouped { tile, .. } = experts.layout { tile } else { 0 };
+    let rows = experts.block().unwrap_or(0);
     WhyNot::unless((1..=TOKENS).contains(&rows), || format!("blocks of {rows} rows: {TOKENS} at most"))?;
     takes_weight(spec, arch)?;
     has_room(Shape::new(spec, arch, choice)?)

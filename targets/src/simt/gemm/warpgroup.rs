@@ -17,7 +17,7 @@ mod shape;
 
 use atomc_artifact::manifest;
 use atomc_ir::arch::GpuArch;
-use atomc_ir::{DType, Diagnostic, Family, Graph, Layout};
+use atomc_ir::{DType, Diagnostic, Family, Graph};
 
 use crate::code::Ptr;
 use crate::row::{Operand, unsupported};
@@ -68,8 +68,7 @@ pub const GROUPED: Schedule = Schedule {
     suits: |spec, arch, choice| {
         suits(spec, launch::gpu(arch)?, choice)?;
         let Sizes { dtype, depth, experts, .. } = Sizes::of(spec.body)?;
-        let rows =
-            experts.map_or(0, |experts| if let Layout::Grouped { tile, .. } = experts.layout { tile } else { 0 });
+        let rows = experts.and_then(|experts| experts.block()).unwrap_or(0);
         WhyNot::unless(rows == TOKENS, || format!("blocks of {rows} rows: a tile has {TOKENS}"))?;
         let k_tile = STRETCH / Operands::of(spec.body).dtype(dtype).size();
         WhyNot::unless(depth.is_multiple_of(k_tile), || format!("{depth} columns are no multiple of {k_tile}"))

@@ -113,11 +113,7 @@ impl Shape {
         let Sizes { rows, depth, pieces, experts, .. } = Sizes::of(spec.body)?;
         let (bytes, decoded, k_tile) = (Bytes::of(spec.body), Decoded::of(spec.body), Shape::k_tile(spec)?);
         let (simt, measured) = (arch.simt, launch::measured(arch)?.stream_k);
-        let tokens = match experts.map(|experts| experts.layout) {
-            Some(Layout::Grouped { tile, .. }) => tile,
-            Some(_) => 1,
-            None => spec.tokens,
-        };
+        let tokens = experts.map_or(spec.tokens, |experts| experts.block().unwrap_or(1));
         let of_tiles = RowsOfTiles::of(spec, experts);
         let columns = tokens.next_multiple_of(TOKENS);
         let panels = arch.memory.panels(rows / pieces);

@@ -83,13 +83,17 @@ impl<'c> Choices<'c> {
         panels: (Int<'c>, usize),
     ) -> Result<(), Diagnostic> {
         let c = contraction.matrix.c;
-        let expert = c.uniform(c.load_made_index(self.from, choice));
-        c.when(c.less(expert, 0), || contraction.finish_zeros(threads, panels, 1, |_| choice))
+        c.when(c.less(self.expert(c, choice), 0), || contraction.finish_zeros(threads, panels, 1, |_| choice))
+    }
+
+    /// The expert of a choice; below zero if it has none.
+    fn expert(&self, c: &Gpu<'c>, choice: Int<'c>) -> Int<'c> {
+        c.uniform(c.load_made_index(self.from, choice))
     }
 
     /// The tile of a choice and some panels from one on.
     pub fn tile(&self, c: &Gpu<'c>, choice: Int<'c>, panel: Int<'c>) -> Tile<'c> {
-        Tile::of_choice(c, panel, c.uniform(c.load_made_index(self.from, choice)), choice, self.each)
+        Tile::of_choice(c, panel, self.expert(c, choice), choice, self.each)
     }
 }
 
@@ -140,8 +144,7 @@ pub struct Grouped<'s, 'k, 'a, 'c> {
     /// Rows of a step of the bucket's size, and of this one.
     most: usize,
     count: Int<'c>,
-    from: Ptr<'c>,
-    each: usize,
+    chosen: Choices<'c>,
 }
 
 impl<'s, 'k, 'a, 'c> Grouped<'s, 'k, 'a, 'c> {
@@ -152,15 +155,14 @@ impl<'s, 'k, 'a, 'c> Grouped<'s, 'k, 'a, 'c> {
         spec: &KernelSpec,
     ) -> Result<Grouped<'s, 'k, 'a, 'c>, Diagnostic> {
         let (c, parts) = (contraction.matrix.c, &contraction.parts);
-        let experts = parts.experts().ok_or_else(|| unsupported("a grouped product without experts"))?;
+        let chosen = Choices::of(contraction)?.ok_or_else(|| unsupported("a grouped product without experts"))?;
         let choices = parts.choices();
         Ok(Grouped {
             contraction,
             size,
             most: spec.tokens * choices,
             count: launch::step_size(c, spec, false) * choices,
-            from: parts.kernel.rows.index(experts)?,
-            each: parts.rows_of_x()?,
+            chosen,
         })
     }
 
@@ -176,14 +178,14 @@ impl<'s, 'k, 'a, 'c> Grouped<'s, 'k, 'a, 'c> {
         let (panel, row) = (c.group() % panels, c.uniform(c.group() / panels));
         let TileSize { columns, threads, .. } = self.size;
         c.when(c.less(row, self.count), || {
-            let expert = c.uniform(c.load_made_index(self.from, row));
+            let expert = self.chosen.expert(c, row);
             let without = c.when(c.less(expert, 0), || self.contraction.finish_zeros(threads, (panel, 1), 1, |_| row));
             c.when(c.less(0, expert + 1), || {
                 let list = c.local(columns * 4);
                 let is_first = self.find(list, expert, row);
                 let made = c.when(is_first, || {
                     c.barrier();
-                    body(Tile::of_expert(panel, expert, list, columns, self.each))
+                    body(Tile::of_expert(panel, expert, list, columns, self.chosen.each))
                 });
                 without.and(made)
             })
@@ -213,7 +215,7 @@ impl<'s, 'k, 'a, 'c> Grouped<'s, 'k, 'a, 'c> {
         let found = c.for_each((0, self.most, TOGETHER * lanes), &carried, |base, carried| {
             let bases = || (0..TOGETHER).map(|i| base + i * lanes);
             // All loads before the first use.
-            let load = |base: Int<'c>| c.load_made_index(self.from, c.smaller(base + lane, self.most - 1));
+            let load = |base: Int<'c>| c.load_made_index(self.chosen.from, c.smaller(base + lane, self.most - 1));
             let loaded: Vec<_> = bases().map(load).collect();
             let first = [0, 1].map(|i| c.as_int(carried[i]));
             let made = bases().zip(loaded).fold(first, |found, (base, has)| turn(base, has, found));
@@ -228,8 +230,7 @@ impl<'s, 'k, 'a, 'c> Grouped<'s, 'k, 'a, 'c> {
 pub struct Combined<'s, 'k, 'a, 'c> {
     contraction: &'s Contraction<'k, 'a, 'c>,
     tokens: Int<'c>,
-    from: Ptr<'c>,
-    each: usize,
+    chosen: Choices<'c>,
 }
 
 impl<'s, 'k, 'a, 'c> Combined<'s, 'k, 'a, 'c> {
@@ -237,10 +238,9 @@ impl<'s, 'k, 'a, 'c> Combined<'s, 'k, 'a, 'c> {
         contraction: &'s Contraction<'k, 'a, 'c>,
         spec: &KernelSpec,
     ) -> Result<Combined<'s, 'k, 'a, 'c>, Diagnostic> {
-        let (c, parts) = (contraction.matrix.c, &contraction.parts);
-        let experts = parts.experts().ok_or_else(|| unsupported("a sum of choices without experts"))?;
-        let (tokens, from) = (launch::step_size(c, spec, false), parts.kernel.rows.index(experts)?);
-        Ok(Combined { contraction, tokens, from, each: parts.rows_of_x()? })
+        let tokens = launch::step_size(contraction.matrix.c, spec, false);
+        let chosen = Choices::of(contraction)?.ok_or_else(|| unsupported("a sum of choices without experts"))?;
+        Ok(Combined { contraction, tokens, chosen })
     }
 
     pub fn tasks(&self) -> Tasks {
@@ -261,14 +261,14 @@ impl<'s, 'k, 'a, 'c> Combined<'s, 'k, 'a, 'c> {
         let (panel, token) = (c.group() % panels, c.uniform(c.group() / panels));
         let tile = |expert: Int<'c>, row: Int<'c>| {
             let (matrix, rows) = (Matrix::Expert(expert), Rows::One(row));
-            Tile { panel, columns: 1, matrix, rows, each: self.each }
+            Tile { panel, columns: 1, matrix, rows, each: self.chosen.each }
         };
         c.when(c.less(token, self.tokens), || {
             let mut failed = Ok(());
             let carried: Vec<Any<'c>> = zeros.iter().map(|&v| v.into()).collect();
             let all = c.for_each((0, choices, 1), &carried, |choice, carried| {
                 let row = token * choices + choice;
-                let expert = c.uniform(c.load_made_index(self.from, row));
+                let expert = self.chosen.expert(c, row);
                 let add = || {
                     let sums = sums(tile(c.larger(expert, 0), row))?;
                     let weight = parts.weight_of(token, choice)?;
