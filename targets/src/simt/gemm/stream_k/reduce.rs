@@ -9,7 +9,7 @@ use crate::code::{Any, Int, Ptr, Vector};
 use crate::simt::launch::COUNTERS;
 
 /// Most words of others' sums that a thread loads at once.
-const LOADED: usize = 96;
+const LOADED: usize = 64;
 
 impl<'c> Group<'_, '_, '_, 'c> {
     /// Leaves the sums of a part for others where the tile is shared: whether this is the last one
