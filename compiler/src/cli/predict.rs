@@ -385,11 +385,15 @@ fn room(kernel: &Kernel) -> usize {
 }
 
 /// Bytes that one XCD asks of what lies behind its L2. Products with tiles of tokens ask for each
-/// tile of an operand once a round of work-groups, of which an XCD gets every eighth; of all else
-/// each byte is asked for once.
+/// tile of an operand once a round of work-groups, of which an XCD gets every eighth. Where a
+/// token's choices are added up, work-groups ask for their panels of each choice's weight. Of all
+/// else each byte is asked for once.
 fn fetched(chip: &Chip, kernel: &Kernel, body: &Graph, tokens: usize, moved: &Moved) -> f64 {
     let even = moved.bytes as f64 / f64::from(chip.xcds);
-    let (Tasks::Tokens { per, times }, Some(_)) = (kernel.tasks, product_of(body)) else { return even };
+    let (Tasks::Tokens { per, times }, Some(product)) = (kernel.tasks, product_of(body)) else { return even };
+    if let Some(of_token) = weights_of_token(body, product) {
+        return (of_token * tokens as f64 / f64::from(chip.xcds)).max(even);
+    }
     let sum = |of: &dyn Fn(&TensorType) -> bool| {
         let types = body.inputs().into_iter().filter_map(|v| body.ty(v).as_tensor());
         types.filter(|t| of(t)).map(|t| t.bytes(tokens, tokens) as f64).sum::<f64>()
@@ -404,6 +408,15 @@ fn fetched(chip: &Chip, kernel: &Kernel, body: &Graph, tokens: usize, moved: &Mo
         different(&|group| group / times) * tile[0] + different(&|group| group % times) * tile[1]
     };
     mine.chunks(at_once).map(of_round).sum()
+}
+
+/// Bytes of the weights that the choices of a token read, of a product with those of experts.
+fn weights_of_token(body: &Graph, product: NodeId) -> Option<f64> {
+    let Op::Grouped { .. } = body.op(product) else { return None };
+    let operands = body.operands(product);
+    let [weights, chosen] = [1, 2].map(|i| body.ty(operands[i]).as_tensor());
+    let share = chosen?.choices() as f64 / experts(body, operands[2])? as f64;
+    Some(weights?.bytes(1, 1) as f64 * share)
 }
 
 /// What bounds every kernel, and its loops, in the last plan that has it, full.
