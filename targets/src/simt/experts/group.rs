@@ -64,9 +64,11 @@ struct Job<'a, 'c> {
 impl<'c> Job<'_, 'c> {
     fn run(&self) {
         let (c, own, thread) = (self.c, self.c.group(), self.c.thread());
-        let counts = c.local((self.of.experts + 1) * 4);
+        // Of each expert, of rows without one, and behind them the blocks before the own ones.
+        let words = self.of.experts + 2;
+        let counts = c.local(words * 4);
         let found = c.local(self.threads / c.simt.wave * 4);
-        c.repeat(thread, self.of.experts + 1, self.threads, |i| c.store(c.at(counts, i * 4), c.int(0), 4));
+        c.repeat(thread, words, self.threads, |i| c.store(c.at(counts, i * 4), c.int(0), 4));
         c.barrier();
         c.repeat(thread, self.of.pairs, TOGETHER * self.threads, |first| {
             let pairs = (0..TOGETHER).map(|i| first + i * self.threads);
@@ -81,7 +83,7 @@ impl<'c> Job<'_, 'c> {
             }
         });
         c.barrier();
-        let [first, blocks] = self.blocks_before(counts, own);
+        let [first, blocks] = self.blocks_before((counts, c.at(counts, (words - 1) * 4)), own);
         let [experts, pairs] = self.of.parts(c);
         let is_none = c.equal(own, self.of.experts);
         let name = c.pick_int(is_none, self.word(Groups::NONE), own);
@@ -114,21 +116,17 @@ impl<'c> Job<'_, 'c> {
         self.c.as_int(self.c.cx.i32_type().const_int(v as i64 as u64, true))
     }
 
-    /// The blocks of all experts before one, and its own. Every thread adds them up.
-    fn blocks_before(&self, counts: Ptr<'c>, own: Int<'c>) -> [Int<'c>; 2] {
+    /// The blocks of all experts before one, and its own. All threads add them up in a word of
+    /// local memory that is zero.
+    fn blocks_before(&self, (counts, sum): (Ptr<'c>, Ptr<'c>), own: Int<'c>) -> [Int<'c>; 2] {
         let c = self.c;
         let of = |i: Int<'c>| {
             let count = c.as_int(c.load(c.index, c.at(counts, i * 4), 4));
             (count + (self.of.tile - 1)) / self.of.tile
         };
-        let sum = c.for_each((0, own, TOGETHER), &[c.int(0).v.into()], |first, sum| {
-            let experts = (0..TOGETHER).map(|i| first + i);
-            let counted: Vec<Int<'c>> = experts.clone().map(|i| of(c.smaller(i, self.of.experts))).collect();
-            let before = |(i, blocks)| c.pick_int(c.less(i, own), blocks, 0);
-            let all = experts.zip(counted).map(before).fold(c.as_int(sum[0]), |sum, blocks| sum + blocks);
-            vec![all.v.into()]
-        });
-        [c.as_int(sum[0]), of(own)]
+        c.repeat(c.thread(), own, self.threads, |i| c.add_local(sum, of(i)));
+        c.barrier();
+        [c.as_int(c.load(c.index, sum, 4)), of(own)]
     }
 
     /// Writes down the pairs of an expert from a place on, in their order. A wave has a run of
