@@ -1,7 +1,7 @@
 //! Kernels around a contraction. Only one value leaves each, and all of its nodes lead there, so
 //! that no path can leave a region and come back.
 use atomc_ir::arch::Machine;
-use atomc_ir::{Layout, NodeId, Op, Reads, TensorType, Tokens, Value, Values};
+use atomc_ir::{Layout, NodeId, Op, Reads, Rule, TensorType, Tokens, Value, Values};
 
 use super::{Regions, Taken};
 use crate::explain::{Cause, Why};
@@ -64,6 +64,12 @@ fn prologue(r: &Regions, linear: NodeId, cx: &Cx) -> Taken {
     let own = |x: Value, reader| r.joins(x.node, r.graph.segment(linear)).and_then(|()| r.is_read_by(x, reader));
     let mut reader = linear;
     let as_codes = multiplies_codes(r, linear, cx);
+    if as_codes && let Some((nodes, left)) = quantised_by_producers(r, linear, cx) {
+        taken.nodes = nodes;
+        let text = "rows that are quantised as they are brought come from memory, or from the norm of one";
+        taken.leave(left, *taken.nodes.last().unwrap_or(&linear), Why::new(Cause::Op, text));
+        return taken;
+    }
     if matches!(r.graph.op(x.node).values(), Values::Coded) && (as_codes || cx.codes_apart(width)) {
         let most = cx.arch.requantised.most(tokens);
         let text = match as_codes {
@@ -115,19 +121,50 @@ fn prologue(r: &Regions, linear: NodeId, cx: &Cx) -> Taken {
     taken
 }
 
-/// Whether four waves multiply experts' codes of rows and weights as they lie.
+/// Whether experts' codes of rows and weights are multiplied as they lie.
 fn multiplies_codes(r: &Regions, product: NodeId, cx: &Cx) -> bool {
     let operands = r.graph.operands(product);
     let dtype = |v: Value| r.graph.ty(v).as_tensor().map(|t| t.dtype);
-    let of_experts = matches!(r.graph.op(product), Op::Grouped { .. }) && dtype(operands[0]) == dtype(operands[1]);
-    of_experts && matches!(&cx.arch.machine, Machine::Simt(simt) if simt.warpgroup_mma)
+    let codes = dtype(operands[0]).filter(|&rows| dtype(operands[1]) == Some(rows));
+    let Some(codes) = codes.filter(|_| matches!(r.graph.op(product), Op::Grouped { .. })) else { return false };
+    matches!(&cx.arch.machine, Machine::Simt(simt) if simt.warpgroup_mma || simt.product(codes).is_some())
 }
 
-/// Most numbers that are normed before a product.
+/// Codes of a few rows of experts, where row producers of four waves make them a K tile at a time,
+/// and the norm of a single row before that; with the value that these read.
+fn quantised_by_producers(r: &Regions, product: NodeId, cx: &Cx) -> Option<(Vec<NodeId>, Value)> {
+    let four_waves = matches!(&cx.arch.machine, Machine::Simt(simt) if simt.warpgroup_mma);
+    let are_apart = experts(r, product)?.layout == Layout::Rows;
+    let codes = r.graph.operands(product)[0];
+    let Op::Quantise { rule: Rule::Group(K_TILE) | Rule::Power(K_TILE), .. } = r.graph.op(codes.node) else {
+        return None;
+    };
+    let own = |x: Value, reader| r.joins(x.node, r.graph.segment(product)).is_ok() && r.is_read_by(x, reader).is_ok();
+    if !(four_waves && are_apart && own(codes, product)) {
+        return None;
+    }
+    let x = r.graph.operands(codes.node)[0];
+    let Values::Normed(norm) = r.graph.op(x.node).values() else { return Some((vec![codes.node], x)) };
+    let [rows, ref weights @ ..] = r.graph.operands(x.node)[..] else { return None };
+    let is_plain = !norm.centred && weights.iter().all(|v| r.graph.is_constant(v.node));
+    let is_one = cx.bucket.tokens() == 1 && own(x, codes.node);
+    (is_plain && is_one).then(|| (vec![codes.node, x.node], rows))
+}
+
+/// Columns of bytes that are multiplied together, and so many share a scale then.
+const K_TILE: usize = 128;
+
+/// Most numbers that are normed before a product. On GPUs each row of an expert has work-groups of
+/// its own, which would all norm it; where four waves multiply together they scale its sums.
 fn normed(r: &Regions, linear: NodeId, cx: &Cx) -> usize {
-    let weight = r.graph.ty(r.graph.operands(linear)[1]).as_tensor();
+    let tensor = |slot: usize| r.graph.ty(r.graph.operands(linear)[slot]).as_tensor();
     let limit = cx.arch.normed;
-    if weight.is_some_and(|w| w.dtype.is_code()) { limit.quantised } else { limit.floats }
+    let most = if tensor(1).is_some_and(|w| w.dtype.is_code()) { limit.quantised } else { limit.floats };
+    let norms_rows = matches!(&cx.arch.machine, Machine::Simt(simt) if !simt.warpgroup_mma);
+    match experts(r, linear) {
+        Some(_) if norms_rows => most.min(tensor(0).and_then(|x| x.shape.last()).unwrap_or(0)),
+        _ => most,
+    }
 }
 
 /// The heads of a row, which kernels read there one by one.
