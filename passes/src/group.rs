@@ -21,10 +21,9 @@ const WARPGROUP_LEAST: usize = 33;
 /// Bytes of a row that these take at once.
 const K_TILE: usize = 128;
 
-/// Rows for each expert, in a decode step on GPUs, up to which kernels look for themselves. An
-/// expert's weight is then read for each token of which the choices are added up.
-const FEW: usize = 2;
-/// The same where four waves multiply together: rows in all, of which hardly any share an expert.
+/// Rows of a decode step on GPUs up to which kernels look for themselves where four waves multiply
+/// together: hardly any share an expert. Elsewhere they do so up to a row for each expert. Then an
+/// expert's weight is read for each token of which the choices are added up.
 const APART: usize = 32;
 
 pub fn run(graph: &mut Graph, cx: &Cx) -> Result<Changed, Diagnostic> {
@@ -60,7 +59,7 @@ fn group(graph: &Graph, product: NodeId, cx: &Cx) -> Option<(Value, Op)> {
     let is_few = match cx.arch.machine {
         Machine::Cpu(_) => cx.is_for_few(),
         Machine::Simt(_) if takes_warpgroups => cx.is_for_few() && rows <= APART,
-        Machine::Simt(_) => cx.is_for_few() && rows <= FEW * experts,
+        Machine::Simt(_) => cx.is_for_few() && rows <= experts,
     };
     let known = graph.users(operands[2]).iter().any(|&(user, _)| matches!(graph.op(user), Op::Group { .. }));
     // Rows that an expert has if all have as many.

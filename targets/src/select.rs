@@ -186,13 +186,15 @@ mod tests {
             symbol: "k".into(),
             family: Family::Matmul,
             body: &body,
-            tokens: 64,
+            tokens: 8192,
             choice: None,
             invariant: false,
         };
         let arch = crate::rows().iter().find(|a| a.name == "gfx942").unwrap();
         let error = select(&spec, arch).err().unwrap();
-        let why = "gemm_warpgroup: gfx942 has no warpgroup MMA; gemm_tiled: a tiled contraction with 3 pieces";
+        let why = "gemm_warpgroup: gfx942 has no warpgroup MMA; \
+                   gemv_rows: 64 tiles of 128 by 128 are enough for 304 units; \
+                   gemm_tiled: a tiled contraction with 3 pieces";
         assert_eq!(error.message, format!("no schedule for matmul: {why}"));
     }
 

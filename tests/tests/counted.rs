@@ -32,8 +32,8 @@ fn checkpoint(scheme: &str) -> Option<&'static str> {
 /// Tokens of decode steps.
 const DECODE: [usize; 3] = [1, 8, 32];
 
-/// Tokens of a prompt: those of a tile.
-const PROMPT: usize = 128;
+/// Tokens of a prompt: those of two tiles, so that a layer's products have enough of these.
+const PROMPT: usize = 256;
 
 /// Columns that counts are of.
 const COLUMNS: usize = 256;

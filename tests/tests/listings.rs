@@ -52,7 +52,7 @@ const PREFILL: &str = "graph @k(%q: bf16[T, 8, 128], %kv: cache<bf16, 2, 128>, %
 const KERNELS: [(&str, Family, usize); 5] = [
     (NORM, Family::Rows, 512),
     (GATED, Family::Matvec, 1),
-    (GATED, Family::Matmul, 512),
+    (GATED, Family::Matmul, 8192),
     (DECODE, Family::AttendOne, 1),
     (PREFILL, Family::AttendMany, 512),
 ];
@@ -153,7 +153,7 @@ fn main_loops() {
     }
     check(PLAIN, (Family::Matvec, 64), "matvec_many", &many);
     let amd: Vec<&Arch> = chips.iter().copied().filter(|chip| chip.isa() == Some(Isa::Amdgcn)).collect();
-    check(BLOCKS, (Family::Matmul, 512), "matmul_blocks", &amd);
+    check(BLOCKS, (Family::Matmul, 8192), "matmul_blocks", &amd);
     check(BLOCKS, (Family::Matvec, 8), "matvec_blocks", &amd);
 }
 

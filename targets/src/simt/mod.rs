@@ -44,6 +44,7 @@ pub const SCHEDULES: &[Schedule] = &[
     tiled::BLOCKS,
     gemv::BLOCKS,
     warpgroup::SCHEDULE,
+    gemv::ROWS,
     tiled::SCHEDULE,
     decode::SCHEDULE,
     prefill_warpgroup::SCHEDULE,

@@ -36,6 +36,7 @@ pub struct Sizes {
 /// The experts of rows.
 #[derive(Clone, Copy, Debug)]
 pub struct Experts {
+    pub count: usize,
     /// Rows for each token.
     pub choices: usize,
     pub layout: Layout,
@@ -80,7 +81,8 @@ impl Sizes {
                 experts: experts_of(body, linear?).and_then(|v| {
                     let t = body.ty(v).as_tensor()?;
                     let combined = combine_of(body, linear?).is_some();
-                    Some(Experts { choices: t.choices(), layout: t.layout, combined })
+                    let count = weight.shape.0.first()?.fixed()?;
+                    Some(Experts { count, choices: t.choices(), layout: t.layout, combined })
                 }),
             })
         };

@@ -2,7 +2,8 @@
 //! the weight once.
 //!
 //! A work-group makes one panel of the result (16 features, from one panel of each piece), its
-//! waves share the columns of the weight, and their sums meet in local memory. A wave has the
+//! waves share the columns of the weight, and their sums meet in local memory. Of experts' rows it
+//! may make several panels, each by a team of waves. A wave has the
 //! operands of its next steps in flight, as many as registers allow while all waves stand on a
 //! SIMD. Rows that lie in memory are read as they are; others (a norm, chosen rows) are computed
 //! once into local memory, in vectors as fragments want them.
@@ -13,18 +14,20 @@ mod main_loop;
 mod shape;
 
 use atomc_artifact::manifest;
+use atomc_ir::arch::Isa;
 use atomc_ir::{Arch, Diagnostic, Family};
 
 use crate::code::{Int, Ptr, Vector};
 use crate::contraction::{Encoding, combine_of};
 use crate::schedule::{Schedule, WhyNot};
 use crate::simt::gemm::codes::{Codes, Steps, Way};
-use crate::simt::gemm::contract::Contraction;
+use crate::simt::gemm::contract::{Contraction, Sizes};
 use crate::simt::gemm::quantised::Quantised;
 use crate::simt::gemm::tile::experts::{Blocks, Combined, Grouped};
-use crate::simt::gemm::tile::grid::AllRows;
+use crate::simt::gemm::tile::grid::{AllRows, Grid};
 use crate::simt::gemm::tile::heads::PerHead;
 use crate::simt::gemm::tile::{Tile, TileSize};
+use crate::simt::gemm::tiled;
 use crate::simt::launch::{self, Setup};
 use crate::simt::machine;
 use crate::simt::machine::fragment::Matrix;
@@ -50,6 +53,26 @@ pub const GROUPED: Schedule = Schedule { name: "gemv_grouped", family: Family::G
 pub const BLOCKS: Schedule =
     Schedule { name: "gemv_blocks", family: Family::GroupedMatmul, invariant: true, ..SCHEDULE };
 
+/// The same for many rows and few features, such as a router's: tiles of some rows, the columns of
+/// which waves share, where those of many rows would leave most of the chip without work.
+pub const ROWS: Schedule = Schedule { name: "gemv_rows", family: Family::Matmul, suits: suits_rows, ..SCHEDULE };
+
+/// The part of a chip's units that tiles of many rows leave without work at least.
+const IDLE: usize = 8;
+
+fn suits_rows(spec: &KernelSpec, arch: &Arch, choice: &Choice) -> Result<(), WhyNot> {
+    let gpu = launch::gpu(arch)?;
+    let (Sizes { rows, .. }, units) = (Sizes::of(spec.body)?, gpu.simt.chip.units);
+    WhyNot::unless(gpu.simt.isa == Isa::Amdgcn, || "tiles of few rows were not measured there".into())?;
+    let tiles = spec.tokens.div_ceil(tiled::ROWS) * rows.div_ceil(tiled::ROWS);
+    WhyNot::unless(tiles * IDLE <= units, || {
+        format!("{tiles} tiles of {0} by {0} are enough for {units} units", tiled::ROWS)
+    })?;
+    let padded = arch.memory.rows;
+    WhyNot::unless(padded.is_multiple_of(shape::ROWS), || format!("rows are padded to a multiple of {padded}"))?;
+    suits(spec, arch, choice)
+}
+
 fn suits(spec: &KernelSpec, arch: &Arch, _: &Choice) -> Result<(), WhyNot> {
     let arch = launch::gpu(arch)?;
     Quantised::check(spec.body, arch)?;
@@ -72,8 +95,15 @@ fn emit<'c>(setup: &Setup<'c>, spec: &KernelSpec) -> launch::Made<'c> {
             contraction.matrix = quantised.matrix(&code);
         }
         let codes = Codes::of(&contraction.parts)?;
-        let size = TileSize { panels: 1, columns: shape.tokens, threads };
-        let run = |tile| Group::new(&contraction, codes.as_ref(), shape, tile).run(spec);
+        let size = TileSize { panels: shape.teams * shape.turns, columns: shape.tokens, threads };
+        let one = |tile| Group::new(&contraction, codes.as_ref(), shape, tile).run(spec);
+        let run = |tile: Tile<'c>| {
+            if shape.teams == 1 {
+                return one(tile);
+            }
+            let team = code.wave_index() / shape.team();
+            code.repeat(team, shape.teams * shape.turns, shape.teams, |panel| one(tile.further(panel)))
+        };
         match spec.family {
             _ if contraction.parts.heads().is_some() => {
                 let scheduler = PerHead::new(&contraction, size, spec)?;
@@ -84,12 +114,15 @@ fn emit<'c>(setup: &Setup<'c>, spec: &KernelSpec) -> launch::Made<'c> {
                 let scheduler = Combined::new(&contraction, spec)?;
                 let group = |tile| Group::new(&contraction, codes.as_ref(), shape, tile);
                 let zeros = vec![contraction.matrix.zero(); contraction.parts.starts().len()];
+                let choices = if shape.deals_choices { (code.wave_index(), shape.waves) } else { (code.int(0), 1) };
                 let sums = |tile| {
-                    // Rows of the choice before may still be read where they were staged.
-                    code.barrier();
+                    if !shape.deals_choices {
+                        // Rows of the choice before may still be read where they were staged.
+                        code.barrier();
+                    }
                     group(tile).sums(spec)
                 };
-                scheduler.each(&zeros, sums, |tile, sums| group(tile).epilogue(sums))?;
+                scheduler.each(&zeros, choices, sums, |tile, sums| group(tile).epilogue(sums))?;
                 scheduler.tasks()
             }
             Family::GroupedMatvec => {
@@ -100,6 +133,11 @@ fn emit<'c>(setup: &Setup<'c>, spec: &KernelSpec) -> launch::Made<'c> {
             Family::GroupedMatmul => {
                 let scheduler = Blocks::new(&contraction, size, spec)?;
                 scheduler.with_tile(run)?;
+                scheduler.tasks()
+            }
+            Family::Matmul => {
+                let scheduler = Grid::new(&contraction, &kernel, size);
+                scheduler.with_tile(spec, run)?;
                 scheduler.tasks()
             }
             _ => {
@@ -117,7 +155,9 @@ struct Group<'g, 'k, 'a, 'c> {
     contraction: &'g Contraction<'k, 'a, 'c>,
     shape: Shape,
     tile: Tile<'c>,
+    /// Which of the waves this is that share the columns of the weight, and how many do.
     wave: Int<'c>,
+    sharing: usize,
     /// The lane's first vector of each piece.
     weights: Vec<Ptr<'c>>,
     /// The columns of the tile that the lane holds.
@@ -148,8 +188,13 @@ impl<'g, 'k, 'a, 'c> Group<'g, 'k, 'a, 'c> {
         let instructions = shape.quantised.and_then(|quantised| quantised.block_scaled);
         let scaled = |(codes, instructions)| ScaledProducts::new(contraction, codes, instructions, (&tile, place));
         let scaled_products = codes.zip(instructions).map(scaled);
-        let (wave, part) = (c.wave_index(), place.part);
-        Group { contraction, shape, tile, wave, weights, columns, part, way, scaled_products }
+        let (wave, sharing) = match shape.deals_choices {
+            true => (c.int(0), 1),
+            false if shape.teams == 1 => (c.wave_index(), shape.waves),
+            false => (c.wave_index() % shape.team(), shape.team()),
+        };
+        let part = place.part;
+        Group { contraction, shape, tile, wave, sharing, weights, columns, part, way, scaled_products }
     }
 
     fn matrix(&self) -> &'g Matrix<'a, 'c> {

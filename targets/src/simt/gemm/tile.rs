@@ -75,6 +75,11 @@ impl<'c> Tile<'c> {
         Tile { columns: 1, rows: Rows::One(row), ..self }
     }
 
+    /// The same rows, from a further panel on.
+    pub fn further(self, panels: Int<'c>) -> Tile<'c> {
+        Tile { panel: self.panel + panels, ..self }
+    }
+
     /// The first panel of the result, and the first feature.
     pub fn panel(&self) -> Int<'c> {
         self.panel

@@ -54,6 +54,9 @@ pub const BLOCKS: Schedule = Schedule {
     ..SCHEDULE
 };
 
+/// Rows of most tiles, and of the weight in them.
+pub const ROWS: usize = 16 * shape::SIDE;
+
 /// Bytes that lanes add to an address at most.
 const REACH: usize = 1 << 31;
 

@@ -43,7 +43,7 @@ impl<'c> Group<'_, '_, '_, 'c> {
     /// Sums over steps `first` to `end`: as many for each wave, one after the other, then one more
     /// for some.
     pub(super) fn range(&self, x: &dyn Source<'c>, first: usize, end: usize, sums: Vec<Vector<'c>>) -> Vec<Vector<'c>> {
-        let waves = self.shape.waves;
+        let waves = self.sharing;
         let count = (end - first) / waves;
         let begin = self.wave * count + first;
         let sums = self.stretch(x, begin, count, sums);
@@ -148,7 +148,7 @@ impl<'c> Group<'_, '_, '_, 'c> {
         let c = self.matrix().c;
         let carried: Vec<Any> = sums.iter().map(|&v| v.into()).collect();
         let begin = self.wave + first;
-        let carried = c.for_each((begin, end, self.shape.waves), &carried, |step, carried| {
+        let carried = c.for_each((begin, end, self.sharing), &carried, |step, carried| {
             let mut sums: Vec<Vector<'c>> = carried.iter().map(|v| v.into_vector_value()).collect();
             self.use_up(x, (step, 0), &self.asked(x, (step, 0)), &mut sums);
             sums.iter().map(|&v| v.into()).collect()

@@ -1,6 +1,6 @@
 //! How a kernel goes along the weight, by what registers and local memory hold.
 use atomc_ir::arch::{GpuArch, Isa, Simt};
-use atomc_ir::{Diagnostic, Layout};
+use atomc_ir::{Diagnostic, Family, Layout};
 
 use crate::KernelSpec;
 use crate::row::unsupported;
@@ -11,8 +11,14 @@ use crate::simt::machine::fragment::{VEC16, layout_of};
 
 /// Most waves of a work-group.
 const WAVES: usize = 8;
+/// Panels that a wave makes alone, one after the other, and the fewest work-groups of such for each
+/// unit of the chip.
+const TURNS: [usize; 4] = [8, 4, 2, 1];
+const GROUPS: usize = 2;
 /// Most tokens whose rows of a head are multiplied together.
 const OF_HEAD: usize = 32;
+/// Rows of a tile where there are many.
+pub const ROWS: usize = 32;
 /// Bytes of local memory that are left for small exchanges.
 const EXCHANGED: usize = 1 << 10;
 
@@ -28,6 +34,11 @@ pub struct Shape {
     pub columns: usize,
     pub width: usize,
     pub waves: usize,
+    /// Teams of waves with a panel of the result each, and how many of these a team makes.
+    pub teams: usize,
+    pub turns: usize,
+    /// Whether the waves share out a token's choices, which are added up, and not the columns.
+    pub deals_choices: bool,
     /// Steps along the weight in all, and those of a wave whose operands are in flight. A step is
     /// one product, or of a weight of codes as many as are loaded together.
     pub steps: usize,
@@ -76,6 +87,7 @@ impl Shape {
         let most = match heads {
             Some(_) if spec.invariant => OF_HEAD,
             Some(_) => spec.tokens.min(OF_HEAD),
+            None if spec.family == Family::Matmul => ROWS,
             None => spec.tokens,
         };
         let tokens = sizes.experts.map_or(most, |experts| match experts.layout {
@@ -98,9 +110,47 @@ impl Shape {
         let ahead = (free.max(gemv.in_flight) / asked).max(2).min(steps);
         // What the waves leave to each other has room beside rows and what else is exchanged.
         let room = (simt.unit.lds_group - gemv.local - EXCHANGED) / (pieces * tokens * 16 * 4);
-        let waves = (steps / ahead).min(room).clamp(1, WAVES);
+        // Rows that are staged are staged by all waves together.
+        let deals_choices = plain && sizes.experts.is_some_and(|experts| experts.combined && experts.choices > 1);
+        let waves = match sizes.experts.filter(|_| deals_choices) {
+            Some(experts) => experts.choices.min(room).clamp(1, WAVES),
+            None => (steps / ahead).min(room).clamp(1, WAVES),
+        };
+        let turns = Shape::turns(spec, arch, sizes).filter(|_| plain && !deals_choices);
+        let (waves, teams) = if turns.is_some() { (WAVES, WAVES) } else { (waves, 1) };
         let staged = if simt.isa == Isa::Amdgcn { tokens | 1 } else { tokens };
-        Shape { tokens, staged, columns, width, waves, steps, ahead, codes, quantised: None, span, local: gemv.local }
+        Shape {
+            tokens,
+            staged,
+            columns,
+            width,
+            waves,
+            teams,
+            turns: turns.unwrap_or(1),
+            deals_choices,
+            steps,
+            ahead,
+            codes,
+            quantised: None,
+            span,
+            local: gemv.local,
+        }
+    }
+
+    /// Panels of experts' rows that a wave makes alone, one after the other: where there are enough
+    /// for each unit of the chip.
+    fn turns(spec: &KernelSpec, arch: GpuArch, sizes: Sizes) -> Option<usize> {
+        let experts = sizes.experts?;
+        let all = arch.memory.panels(sizes.rows / sizes.pieces);
+        let tiles = all * (spec.tokens * experts.choices).min(experts.count);
+        let fits =
+            |turns: &usize| all.is_multiple_of(turns * WAVES) && tiles >= turns * WAVES * GROUPS * arch.simt.chip.units;
+        TURNS.iter().copied().find(fits)
+    }
+
+    /// Waves that make a panel.
+    pub fn team(&self) -> usize {
+        self.waves / self.teams
     }
 
     /// Products of a step.

@@ -134,7 +134,7 @@ impl<'s, 'k, 'a, 'c> Blocks<'s, 'k, 'a, 'c> {
     }
 }
 
-/// Tiles of experts' rows that were not grouped: work-groups for each panel and each row of the
+/// Tiles of experts' rows that were not grouped: work-groups for some panels and each row of the
 /// result. The first row of an expert stands for as many as a tile has columns, and so on;
 /// work-groups of the other rows have nothing to do. So an expert's weight is read once, and only
 /// if a row has it.
@@ -148,7 +148,6 @@ pub struct Grouped<'s, 'k, 'a, 'c> {
 }
 
 impl<'s, 'k, 'a, 'c> Grouped<'s, 'k, 'a, 'c> {
-    /// Tiles are of one panel.
     pub fn new(
         contraction: &'s Contraction<'k, 'a, 'c>,
         size: TileSize,
@@ -168,18 +167,23 @@ impl<'s, 'k, 'a, 'c> Grouped<'s, 'k, 'a, 'c> {
 
     pub fn tasks(&self) -> Tasks {
         let choices = self.contraction.parts.choices();
-        Tasks::Choices { choices, per: 1, times: self.contraction.panels() }
+        Tasks::Choices { choices, per: 1, times: self.across() }
+    }
+
+    /// Tiles along the features.
+    fn across(&self) -> usize {
+        self.contraction.panels().div_ceil(self.size.panels)
     }
 
     /// `body` for the work-group's tile, if it has one. Rows that have no expert are finished here.
     pub fn with_tile(&self, body: impl FnOnce(Tile<'c>) -> Result<(), Diagnostic>) -> Result<(), Diagnostic> {
         let c = self.contraction.matrix.c;
-        let panels = self.contraction.panels();
-        let (panel, row) = (c.group() % panels, c.uniform(c.group() / panels));
-        let TileSize { columns, threads, .. } = self.size;
+        let (across, TileSize { panels, columns, threads }) = (self.across(), self.size);
+        let (panel, row) = (c.group() % across * panels, c.uniform(c.group() / across));
         c.when(c.less(row, self.count), || {
             let expert = self.chosen.expert(c, row);
-            let without = c.when(c.less(expert, 0), || self.contraction.finish_zeros(threads, (panel, 1), 1, |_| row));
+            let without =
+                c.when(c.less(expert, 0), || self.contraction.finish_zeros(threads, (panel, panels), 1, |_| row));
             c.when(c.less(0, expert + 1), || {
                 let list = c.local(columns * 4);
                 let is_first = self.find(list, expert, row);
@@ -225,8 +229,8 @@ impl<'s, 'k, 'a, 'c> Grouped<'s, 'k, 'a, 'c> {
     }
 }
 
-/// Tiles of a token's row, which is the sum over its choices: a work-group goes along the weights
-/// of all of them, one after the other, so that sums never leave it.
+/// Tiles of a token's row, which is the sum over its choices. Sums never leave a work-group. It
+/// goes along the weights of all choices one after the other, or each of its waves has some.
 pub struct Combined<'s, 'k, 'a, 'c> {
     contraction: &'s Contraction<'k, 'a, 'c>,
     tokens: Int<'c>,
@@ -247,11 +251,12 @@ impl<'s, 'k, 'a, 'c> Combined<'s, 'k, 'a, 'c> {
         Tasks::Tokens { per: 1, times: self.contraction.panels() }
     }
 
-    /// Adds up what `sums` makes of the tile of each choice, and finishes with the tile of the
-    /// token.
+    /// Adds up what `sums` makes of the tile of each choice, or of every `step`-th from a first one
+    /// on, and finishes with the tile of the token.
     pub fn each(
         &self,
         zeros: &[Vector<'c>],
+        (first, step): (Int<'c>, usize),
         sums: impl FnOnce(Tile<'c>) -> Result<Vec<Vector<'c>>, Diagnostic>,
         finish: impl FnOnce(Tile<'c>, &[Vector<'c>]) -> Result<(), Diagnostic>,
     ) -> Result<(), Diagnostic> {
@@ -266,7 +271,7 @@ impl<'s, 'k, 'a, 'c> Combined<'s, 'k, 'a, 'c> {
         c.when(c.less(token, self.tokens), || {
             let mut failed = Ok(());
             let carried: Vec<Any<'c>> = zeros.iter().map(|&v| v.into()).collect();
-            let all = c.for_each((0, choices, 1), &carried, |choice, carried| {
+            let all = c.for_each((first, choices, step), &carried, |choice, carried| {
                 let row = token * choices + choice;
                 let expert = self.chosen.expert(c, row);
                 let add = || {

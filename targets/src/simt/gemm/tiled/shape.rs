@@ -10,7 +10,7 @@ use crate::simt::machine::fragment::{Matrix, VEC16};
 
 /// Panels of 16 rows of the weight in a tile, and as many blocks of 16 tokens. The rows of an
 /// expert may have tiles of half as many.
-const SIDE: usize = 8;
+pub const SIDE: usize = 8;
 const SMALL: usize = SIDE / 2;
 /// The same of large tiles, which read half as many bytes for each product, and of which one stands
 /// on a unit.
