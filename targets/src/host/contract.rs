@@ -39,17 +39,24 @@ impl<'k, 'a, 'c> Contraction<'k, 'a, 'c> {
         Codes::of(self.dot.core, &self.parts)
     }
 
-    /// Stages rows of x for products with codes; returns the bytes of scratch that they take, too.
+    /// Products of `count` rows of x with codes, at most some of them together; returns the bytes of
+    /// scratch that they take at `to`, too.
     pub fn products(
         &self,
         codes: Codes<'a, 'c>,
         to: Ptr<'c>,
         count: usize,
+        together: usize,
     ) -> Result<(Products<'a, 'c>, usize), Diagnostic> {
-        Products::stage(&self.parts, codes, to, count)
+        Products::new(&self.parts, codes, to, count, together)
     }
 
-    fn code(&self) -> &'a Code<'c> {
+    /// Stages a row of x for them.
+    pub fn stage_codes(&self, products: &Products<'a, 'c>, row: Int<'c>) -> Result<(), Diagnostic> {
+        products.stage(&self.parts, row)
+    }
+
+    pub fn code(&self) -> &'a Code<'c> {
         self.parts.kernel.code
     }
 
@@ -78,6 +85,11 @@ impl<'k, 'a, 'c> Contraction<'k, 'a, 'c> {
         Contraction { parts, dot: self.dot, head: self.heads().map(|_| expert) }
     }
 
+    /// Panels of the matrix of an expert.
+    pub fn matrix_panels(&self) -> usize {
+        self.code().arch.memory.panels(self.parts.w.ty.shape.0[1].fixed().unwrap_or(0))
+    }
+
     /// Panels of the result.
     pub fn panels(&self) -> usize {
         self.parts.width().div_ceil(LANES)
@@ -103,11 +115,11 @@ impl<'k, 'a, 'c> Contraction<'k, 'a, 'c> {
 
     /// Where panel `panel` of each piece begins.
     pub fn weights(&self, panel: Int<'c>) -> Vec<Ptr<'c>> {
-        self.weight_panels(panel, 0).map(|panel| panel.ptr).collect()
+        self.weight_panels(panel, None).map(|panel| panel.ptr).collect()
     }
 
     /// Panel `panel` of each piece, behind which the one that is read next lies so many panels.
-    pub fn weight_panels(&self, panel: Int<'c>, ahead: usize) -> impl Iterator<Item = Panel<'c>> {
+    pub fn weight_panels(&self, panel: Int<'c>, ahead: Option<Int<'c>>) -> impl Iterator<Item = Panel<'c>> {
         let c = self.code();
         self.parts.starts().map(move |start| {
             let number = panel + start / c.arch.memory.panel;
@@ -170,19 +182,28 @@ impl<'k, 'a, 'c> Contraction<'k, 'a, 'c> {
 
     /// Computes `count` rows of x into memory at `to`; returns the bytes from row to row.
     pub fn stage(&self, to: Ptr<'c>, count: usize) -> Result<usize, Diagnostic> {
+        let c = self.code();
+        c.repeat(0, count, 1, |row| self.stage_row(row, c.at(to, row * self.staged_row())))?;
+        Ok(self.staged_row())
+    }
+
+    /// Bytes from one computed row to the next.
+    pub fn staged_row(&self) -> usize {
+        self.parts.w.stride * self.parts.w.ty.dtype.size()
+    }
+
+    /// Computes a row of x into memory at `to`.
+    pub fn stage_row(&self, row: Int<'c>, to: Ptr<'c>) -> Result<(), Diagnostic> {
         let (c, rows) = (self.code(), &self.parts.kernel.rows);
         let mut ty = self.parts.w.ty.clone();
         ty.shape = rows.shape(self.parts.x)?.shape.clone();
         let staged = Operand { ptr: to, ty, stride: self.parts.w.stride };
-        c.repeat(0, count, 1, |row| {
-            rows.prepare(self.parts.x, row, None)?;
-            c.repeat(0, staged.stride, LANES, |col| {
-                let at = At { row, head: None, col: Col::Var(col) };
-                rows.store_padded(rows.eval(self.parts.x, at)?, &staged, at);
-                Ok(())
-            })
-        })?;
-        Ok(staged.stride * staged.ty.dtype.size())
+        rows.prepare(self.parts.x, row, None)?;
+        c.repeat(0, staged.stride, LANES, |col| {
+            let at = At { row, head: None, col: Col::Var(col) };
+            rows.store_padded(rows.eval(self.parts.x, at)?, &staged, At { row: c.int(0), ..at });
+            Ok(())
+        })
     }
 
     /// The epilogue for one row and panel: `sums` has one vector for each piece.

@@ -104,7 +104,7 @@ impl<'c> Job<'_, '_, '_, 'c> {
         let Some((codes, scratch)) = self.scratch else {
             return (0..self.panels).flat_map(|p| contraction.weights(self.panel + p)).collect();
         };
-        let panels = (0..self.panels).flat_map(|p| contraction.weight_panels(self.panel + p, 0));
+        let panels = (0..self.panels).flat_map(|p| contraction.weight_panels(self.panel + p, None));
         let unpack = |(i, panel)| {
             let to = c.at(scratch, i * contraction.float_panel_bytes());
             codes.unpack(panel, to, contraction.dot.dtype);
@@ -186,7 +186,7 @@ impl<'c> Job<'_, '_, '_, 'c> {
             let panel = self.panel + p;
             match self.scratch {
                 Some((codes, _)) if codes.scales_sums() => {
-                    let scales = self.contraction.weight_panels(panel, 0).map(|w| codes.scale(w, self.c.int(0)));
+                    let scales = self.contraction.weight_panels(panel, None).map(|w| codes.scale(w, self.c.int(0)));
                     let sums: Vec<_> = sums.iter().zip(scales).map(|(&sum, scale)| self.c.fmul(sum, scale)).collect();
                     self.contraction.finish(row, panel, &sums)
                 }

@@ -35,12 +35,12 @@ pub struct Codes<'a, 'c> {
 }
 
 /// A panel: which one of the weight it is, where it begins, and how many panels behind it the one
-/// lies that is read after it.
+/// lies that is read after it, if that is to be asked for.
 #[derive(Clone, Copy)]
 pub struct Panel<'c> {
     pub number: Int<'c>,
     pub ptr: Ptr<'c>,
-    pub ahead: usize,
+    pub ahead: Option<Int<'c>>,
 }
 
 /// Columns whose products are added up before a scale goes with them, in words of a panel.
@@ -82,11 +82,15 @@ trait Form<'c> {
 pub struct Products<'a, 'c> {
     codes: Codes<'a, 'c>,
     form: Rc<dyn Form<'c> + 'a>,
+    /// A row as f32, before it is staged.
+    row: Operand<'c>,
     rows: Ptr<'c>,
-    /// Where the scale of each row lies, if rows are codes.
+    /// Where the scales of each row lie, if rows are codes.
     scales: Option<Ptr<'c>>,
     /// How many it has.
     scales_of_row: usize,
+    /// Columns of x that share a scale, if a row has several.
+    in_groups: Option<usize>,
 }
 
 impl<'a, 'c> Codes<'a, 'c> {
@@ -210,12 +214,14 @@ impl<'a, 'c> Codes<'a, 'c> {
 }
 
 impl<'a, 'c> Products<'a, 'c> {
-    /// Stages `count` rows of x at `to`. Returns the bytes that they take there, too.
-    pub fn stage(
+    /// Products of `count` rows of x, of which at most some are multiplied together. They are
+    /// staged at `to`; returns the bytes that they take there, too.
+    pub fn new(
         parts: &Parts<'_, 'a, 'c>,
         codes: Codes<'a, 'c>,
         to: Ptr<'c>,
         count: usize,
+        together: usize,
     ) -> Result<(Products<'a, 'c>, usize), Diagnostic> {
         let (c, rows) = (codes.c, &parts.kernel.rows);
         let x = rows.shape(parts.x)?;
@@ -224,35 +230,35 @@ impl<'a, 'c> Products<'a, 'c> {
         let in_groups = group.filter(|&g| g < codes.sizes()[1] && codes.spans() != Spans::Columns);
         let are_codes = rows.has_row_scale(parts.x) || in_groups.is_some();
         let scales_of_row = if let Some(group) = in_groups { codes.sizes()[1].div_ceil(group) } else { 1 };
-        let form = codes.form(x, are_codes, count);
+        let form = codes.form(x, are_codes, together);
         let row = Operand { ptr: to, ty: TensorType::new(DType::F32, x.shape.clone()), stride: codes.w.stride };
         let scales = c.at(to, row.stride * 4);
         let scale_bytes = if are_codes { (4 * count * scales_of_row).next_multiple_of(64) } else { 0 };
-        let staged = c.at(scales, scale_bytes);
-        c.repeat(0, count, 1, |number| {
-            rows.prepare(parts.x, number, None)?;
-            if let Some(group) = in_groups {
-                let scales = c.at(scales, number * (4 * scales_of_row));
-                stage_groups(rows, parts.x, number, group, &row, scales)?;
-                form.stage(to, c.at(staged, number * form.row_bytes()));
-                return Ok(());
-            }
+        let bytes = row.stride * 4 + scale_bytes + count * form.row_bytes();
+        let (rows, scales) = (c.at(scales, scale_bytes), are_codes.then_some(scales));
+        Ok((Products { codes, form, row, rows, scales, scales_of_row, in_groups }, bytes))
+    }
+
+    /// Stages a row of x.
+    pub fn stage(&self, parts: &Parts<'_, 'a, 'c>, number: Int<'c>) -> Result<(), Diagnostic> {
+        let (c, rows, row) = (self.codes.c, &parts.kernel.rows, &self.row);
+        let scales = self.scales.map(|at| c.at(at, number * (4 * self.scales_of_row)));
+        rows.prepare(parts.x, number, None)?;
+        if let (Some(group), Some(scales)) = (self.in_groups, scales) {
+            stage_groups(rows, parts.x, number, group, row, scales)?;
+        } else {
             c.repeat(0, row.stride, LANES, |col| {
                 let at = At { row: number, head: None, col: Col::Var(col) };
-                let lanes = if are_codes { rows.codes(parts.x, at)? } else { rows.eval(parts.x, at)? };
-                rows.store_padded(lanes, &row, At { row: c.int(0), ..at });
+                let lanes = if scales.is_some() { rows.codes(parts.x, at)? } else { rows.eval(parts.x, at)? };
+                rows.store_padded(lanes, row, At { row: c.int(0), ..at });
                 Ok(())
             })?;
-            form.stage(to, c.at(staged, number * form.row_bytes()));
-            if are_codes {
-                let scale = rows.scale(parts.x, number)?;
-                c.store(c.at(scales, number * 4), scale, 4);
+            if let Some(scales) = scales {
+                c.store(scales, rows.scale(parts.x, number)?, 4);
             }
-            Ok(())
-        })?;
-        let bytes = row.stride * 4 + scale_bytes + count * form.row_bytes();
-        let scales = are_codes.then_some(scales);
-        Ok((Products { codes, form, rows: staged, scales, scales_of_row }, bytes))
+        }
+        self.form.stage(row.ptr, c.at(self.rows, number * self.form.row_bytes()));
+        Ok(())
     }
 
     /// As many rows as registers hold sums for.
@@ -264,7 +270,7 @@ impl<'a, 'c> Products<'a, 'c> {
 
     /// The same rows with the matrix of an expert.
     pub fn of_expert(&self, expert: Int<'c>) -> Products<'a, 'c> {
-        Products { codes: self.codes.of_expert(expert), form: self.form.clone(), ..*self }
+        Products { codes: self.codes.of_expert(expert), form: self.form.clone(), row: self.row.clone(), ..*self }
     }
 
     /// The sums of some rows with every panel: `sums[row][panel]`.
@@ -338,7 +344,8 @@ impl<'a, 'c> Products<'a, 'c> {
         let each = begun.len() / rows.len() / panels.len();
         codes.each_word(first, words, UNROLLED / rows.len(), begun, |word, sums| {
             for panel in panels {
-                c.prefetch(c.at(panel.ptr, word * codes.step() + panel.ahead * codes.panel_bytes()));
+                let Some(ahead) = panel.ahead else { continue };
+                c.prefetch(c.at(panel.ptr, ahead * codes.panel_bytes() + word * codes.step()));
             }
             let factors = |(i, &panel): (usize, &Panel<'c>)| decode(codes.load(panel, word), i, word);
             let factors: Vec<Vec<Vector>> = panels.iter().enumerate().map(factors).collect();
@@ -420,20 +427,23 @@ fn stage_groups<'c>(
 const UNROLLED: usize = 16;
 
 impl<'a, 'c> Codes<'a, 'c> {
-    /// The best way to multiply with so many rows of x, or with the codes of x.
-    fn form(&self, x: &TensorType, are_codes: bool, rows: usize) -> Rc<dyn Form<'c> + 'a> {
-        let pairs = self.core.has_pairs(DType::BF16);
+    /// The best way to multiply with so many rows of x at once, or with the codes of x.
+    fn form(&self, x: &TensorType, are_codes: bool, together: usize) -> Rc<dyn Form<'c> + 'a> {
+        let (dtype, pairs) = (self.w.ty.dtype, self.core.has_pairs(DType::BF16));
         let per_word = self.per_word();
         let fits = self.spans() != Spans::Columns;
         let digits = if are_codes && x.dtype == DType::I8 { 1 } else { bytes::DIGITS };
         let bf16 = x.dtype == DType::BF16 || are_codes;
         let short = fits && (bf16 || x.dtype == DType::F16);
-        match self.w.ty.dtype {
-            DType::F8E4M3 if fits && bf16 && pairs => Rc::new(Pairs { c: self.c, width: self.w.stride }),
-            dtype if short && dtype != DType::F8E4M3 && pairs && self.w.stride <= bytes::WIDEST => {
-                Rc::new(Bytes::new(self, digits, rows))
-            }
-            dtype => Rc::new(Floats { c: self.c, dtype, per_word, width: self.w.stride }),
+        // Three digits are three products for two of pairs, and one row is decoded faster for them.
+        let few = self.zero.is_none() && digits > 1 && together > 1 && self.core.multiplies_pairs_each_cycle();
+        let by_pairs = dtype == DType::F8E4M3 || few && dtype.bits() == 4;
+        if by_pairs && fits && bf16 && pairs {
+            return Rc::new(Pairs { c: self.c, dtype, width: self.w.stride });
         }
+        if short && dtype != DType::F8E4M3 && pairs && self.w.stride <= bytes::WIDEST {
+            return Rc::new(Bytes::new(self, digits, together));
+        }
+        Rc::new(Floats { c: self.c, dtype, per_word, width: self.w.stride })
     }
 }
