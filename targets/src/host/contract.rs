@@ -1,8 +1,9 @@
 //! What both contraction families of the host share: panels in memory, rows staged, sums finished.
-use atomc_ir::{DType, Diagnostic, Layout, Value};
+use atomc_ir::{DType, Diagnostic, Layout, TensorType, Value};
 
-use super::codes::{Codes, Panel, Products};
+use super::codes::{Codes, Panel, Products, stage_groups};
 use super::dot::Dot;
+use super::matmul::LINE;
 use super::{Host, LANES};
 use crate::code::{Code, Int, Ptr, Vector};
 use crate::contraction::Parts;
@@ -24,10 +25,10 @@ impl<'k, 'a, 'c> Contraction<'k, 'a, 'c> {
         let (x, weight) = (kernel.rows.shape(parts.x)?, parts.w.ty.dtype);
         let dtype = match x.layout {
             _ if !weight.is_code() => weight,
-            // Codes are numbers of bf16. What they mean is not, where a row has several scales.
+            // Codes are numbers of bf16. What they mean is not.
             Layout::Scaled(_) => {
                 let sums = Codes::of(*c.core, &parts)?.is_some_and(|codes| codes.scales_sums());
-                if sums && kernel.rows.has_row_scale(parts.x) { DType::BF16 } else { DType::F32 }
+                if sums { DType::BF16 } else { DType::F32 }
             }
             _ => x.dtype,
         };
@@ -139,26 +140,48 @@ impl<'k, 'a, 'c> Contraction<'k, 'a, 'c> {
         let rows = &self.parts.kernel.rows;
         rows.scaled_group(self.parts.x)?;
         rows.operand(self.parts.x).ok()?;
-        Some(self.parts.w.stride * self.dot.dtype.size())
+        Some(self.row_bytes())
     }
 
     /// Unpacks rows of codes: as they are where a row has one scale, else what they mean.
     pub fn unpack(&self, from: Int<'c>, end: Int<'c>, to: Ptr<'c>) -> Result<(), Diagnostic> {
         let c = self.code();
-        c.repeat(from, end, 1, |row| {
-            self.unpack_row(row, c.at(to, (row - from) * (self.parts.w.stride * self.dot.dtype.size())))
-        })
+        c.repeat(from, end, 1, |row| self.unpack_row(row, c.at(to, (row - from) * self.row_bytes())))
     }
 
-    /// Bytes of a row in the type of products.
+    /// Bytes of a row in the type of products, with its scales if there are several.
     pub fn row_bytes(&self) -> usize {
+        let scales = self.scaled_spans().filter(|codes| codes.groups_of_x().is_some());
+        self.codes_bytes() + scales.map_or(0, |codes| (4 * codes.scales_of_x()).next_multiple_of(LINE))
+    }
+
+    fn codes_bytes(&self) -> usize {
         self.parts.w.stride * self.dot.dtype.size()
     }
 
-    /// A row of x in memory in the type of products, or its codes where it has one scale.
+    /// The codes, if sums of spans are scaled.
+    fn scaled_spans(&self) -> Option<Codes<'a, 'c>> {
+        self.codes().ok().flatten().filter(Codes::scales_spans)
+    }
+
+    /// What the sums of a span are multiplied with, of an unpacked row of codes with several scales.
+    pub fn span_scale(&self, row: Ptr<'c>, codes: &Codes<'a, 'c>, span: Int<'c>) -> Option<Vector<'c>> {
+        let c = self.code();
+        codes.groups_of_x()?;
+        let at = c.at(row, codes.scale_of_x(span) * 4 + self.codes_bytes());
+        Some(c.splat(c.load(c.cx.f32_type(), at, 4)))
+    }
+
+    /// A row of x in memory in the type of products, or its codes: behind them their scales, where
+    /// there are several.
     pub fn unpack_row(&self, row: Int<'c>, to: Ptr<'c>) -> Result<(), Diagnostic> {
         let (c, rows, x) = (self.code(), &self.parts.kernel.rows, self.parts.x);
         let width = rows.shape(x)?.shape.last().unwrap_or(0);
+        if let Some(group) = self.scaled_spans().and_then(|codes| codes.groups_of_x()) {
+            let ty = TensorType::new(self.dot.dtype, rows.shape(x)?.shape.clone());
+            let codes = Operand { ptr: to, ty, stride: self.parts.w.stride };
+            return stage_groups(rows, x, row, group, &codes, c.at(to, self.codes_bytes()));
+        }
         if self.head.is_some() {
             rows.prepare(x, row, self.head)?;
         }

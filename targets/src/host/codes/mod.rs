@@ -32,6 +32,8 @@ pub struct Codes<'a, 'c> {
     zero: Option<Operand<'c>>,
     /// Columns of x that share a scale, if x is codes.
     x_group: usize,
+    /// Whether codes and rows of x are multiplied as pairs of bf16 where both are exact in it.
+    by_pairs: bool,
 }
 
 /// A panel: which one of the weight it is, where it begins, and how many panels behind it the one
@@ -106,7 +108,12 @@ impl<'a, 'c> Codes<'a, 'c> {
         };
         let marks = parts.marks()?;
         let (scale, zero) = (marks[0].clone(), marks.get(1).map(|&zero| zero.clone()));
-        Ok(Some(Codes { c: rows.code, core, w, block, scale, zero, x_group: usize::MAX }))
+        // Groups of columns go over the heads of a row.
+        let group = rows.scaled_group(parts.x).filter(|_| parts.heads().is_none());
+        let is_exact = group.is_some() || rows.shape(parts.x)?.dtype == DType::BF16;
+        let by_pairs = is_exact && core.multiplies_pairs_each_cycle();
+        let x_group = group.unwrap_or(usize::MAX);
+        Ok(Some(Codes { c: rows.code, core, w, block, scale, zero, x_group, by_pairs }))
     }
 
     /// The matrix of an expert, where each has one.
@@ -165,6 +172,21 @@ impl<'a, 'c> Codes<'a, 'c> {
         }
     }
 
+    /// Columns of x that share a scale, if a row has several and sums end where they do.
+    pub fn groups_of_x(&self) -> Option<usize> {
+        (self.x_group < self.sizes()[1] && self.spans() != Spans::Columns).then_some(self.x_group)
+    }
+
+    /// How many scales a row of x has, if it has some.
+    pub fn scales_of_x(&self) -> usize {
+        self.groups_of_x().map_or(1, |group| self.sizes()[1].div_ceil(group))
+    }
+
+    /// Which of a row's scales a span has.
+    pub fn scale_of_x(&self, span: Int<'c>) -> Int<'c> {
+        self.block_of(span, self.x_group)
+    }
+
     /// The number of the block of so many columns in which a span lies.
     fn block_of(&self, span: Int<'c>, columns: usize) -> Int<'c> {
         let (c, [_, cols]) = (self.c, self.sizes());
@@ -191,6 +213,14 @@ impl<'a, 'c> Codes<'a, 'c> {
         let c = self.c;
         let at = c.at(panel.ptr, word * self.step());
         c.load(c.ints(c.cx.i32_type(), LANES), at, 4).into_vector_value()
+    }
+
+    /// Asks for a word of the panel that is read next.
+    fn prefetch(&self, panel: Panel<'c>, word: Int<'c>) {
+        let c = self.c;
+        if let Some(ahead) = panel.ahead {
+            c.prefetch(c.at(panel.ptr, ahead * self.panel_bytes() + word * self.step()));
+        }
     }
 
     /// `turn` for so many words from `first` on, some of them in each turn of a loop.
@@ -225,11 +255,9 @@ impl<'a, 'c> Products<'a, 'c> {
     ) -> Result<(Products<'a, 'c>, usize), Diagnostic> {
         let (c, rows) = (codes.c, &parts.kernel.rows);
         let x = rows.shape(parts.x)?;
-        let group = rows.scaled_group(parts.x);
-        let codes = Codes { x_group: group.unwrap_or(usize::MAX), ..codes };
-        let in_groups = group.filter(|&g| g < codes.sizes()[1] && codes.spans() != Spans::Columns);
+        let in_groups = codes.groups_of_x();
         let are_codes = rows.has_row_scale(parts.x) || in_groups.is_some();
-        let scales_of_row = if let Some(group) = in_groups { codes.sizes()[1].div_ceil(group) } else { 1 };
+        let scales_of_row = codes.scales_of_x();
         let form = codes.form(x, are_codes, together);
         let row = Operand { ptr: to, ty: TensorType::new(DType::F32, x.shape.clone()), stride: codes.w.stride };
         let scales = c.at(to, row.stride * 4);
@@ -340,12 +368,11 @@ impl<'a, 'c> Products<'a, 'c> {
         begun: Vec<Any<'c>>,
         decode: impl Fn(Vector<'c>, usize, Int<'c>) -> Vec<Vector<'c>>,
     ) -> Vec<Any<'c>> {
-        let (c, codes) = (self.codes.c, &self.codes);
+        let codes = &self.codes;
         let each = begun.len() / rows.len() / panels.len();
         codes.each_word(first, words, UNROLLED / rows.len(), begun, |word, sums| {
             for panel in panels {
-                let Some(ahead) = panel.ahead else { continue };
-                c.prefetch(c.at(panel.ptr, ahead * codes.panel_bytes() + word * codes.step()));
+                codes.prefetch(*panel, word);
             }
             let factors = |(i, &panel): (usize, &Panel<'c>)| decode(codes.load(panel, word), i, word);
             let factors: Vec<Vec<Vector>> = panels.iter().enumerate().map(factors).collect();
@@ -368,7 +395,7 @@ impl<'a, 'c> Products<'a, 'c> {
         let c = self.codes.c;
         let scales: Vec<Vector> = panels.iter().map(|panel| self.codes.scale(*panel, span)).collect();
         let own = |row: Int<'c>, at: Ptr<'c>| {
-            let group = self.codes.block_of(span, self.codes.x_group) + row * self.scales_of_row;
+            let group = self.codes.scale_of_x(span) + row * self.scales_of_row;
             c.splat(c.load(c.cx.f32_type(), c.at(at, group * 4), 4))
         };
         let in_groups = self.scales.filter(|_| self.scales_of_row > 1);
@@ -397,8 +424,8 @@ impl<'a, 'c> Products<'a, 'c> {
     }
 }
 
-/// Stages the codes of a row as f32, and the scales of its groups of columns.
-fn stage_groups<'c>(
+/// Stages the codes of a row in the type of the operand, and the scales of its groups of columns.
+pub fn stage_groups<'c>(
     rows: &Rows<'_, 'c>,
     x: Value,
     number: Int<'c>,
@@ -418,7 +445,7 @@ fn stage_groups<'c>(
         })
     })?;
     for col in (width.next_multiple_of(LANES)..row.stride).step_by(LANES) {
-        c.store(c.at(row.ptr, 4 * col), c.zero(), 4);
+        c.store_floats(c.at(row.ptr, row.ty.dtype.size() * col), c.zero(), row.ty.dtype);
     }
     Ok(())
 }
@@ -436,9 +463,8 @@ impl<'a, 'c> Codes<'a, 'c> {
         let bf16 = x.dtype == DType::BF16 || are_codes;
         let short = fits && (bf16 || x.dtype == DType::F16);
         // Three digits are three products for two of pairs, and one row is decoded faster for them.
-        let few = self.zero.is_none() && digits > 1 && together > 1 && self.core.multiplies_pairs_each_cycle();
-        let by_pairs = dtype == DType::F8E4M3 || few && dtype.bits() == 4;
-        if by_pairs && fits && bf16 && pairs {
+        let are_nibbles = self.zero.is_none() && Pairs::decodes(dtype) && digits > 1 && together > 1 && self.by_pairs;
+        if fits && bf16 && pairs && (dtype == DType::F8E4M3 || are_nibbles) {
             return Rc::new(Pairs { c: self.c, dtype, width: self.w.stride });
         }
         if short && dtype != DType::F8E4M3 && pairs && self.w.stride <= bytes::WIDEST {

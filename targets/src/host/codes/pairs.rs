@@ -30,7 +30,38 @@ pub struct Pairs<'a, 'c> {
 /// meets the one that is four further on.
 const TURNED: [usize; LANES] = [0, 4, 1, 5, 2, 6, 3, 7, 8, 12, 9, 13, 10, 14, 11, 15];
 
+/// The lane of a row's pair in both factors of e4m3.
+fn lane_of(row: usize, pair: usize) -> usize {
+    row / 4 * 4 + row % 2 * 2 + pair + row % 4 / 2 * LANES
+}
+
 impl<'c> Pairs<'_, 'c> {
+    /// Whether there are tables for a type of codes.
+    pub fn decodes(dtype: DType) -> bool {
+        dtype == DType::F8E4M3 || dtype.bits() == 4
+    }
+
+    /// Words of 16 rows as a panel of bf16 has them: consecutive columns of a row in pairs.
+    pub fn panel(&self, words: Vector<'c>) -> Vec<Vector<'c>> {
+        let c = self.c;
+        let factors = self.decode(words, None);
+        let halves = |v: Vector<'c>| c.bitcast(v, c.ints(c.cx.i16_type(), 2 * LANES)).into_vector_value();
+        let paired = |a: Vector<'c>, b: Vector<'c>, order: &[usize]| {
+            c.bitcast(c.shuffle(halves(a), halves(b), order), words.get_type()).into_vector_value()
+        };
+        if self.has_nibbles() {
+            // Lane by lane, of one half of both.
+            let side_by_side =
+                |half: usize| -> Vec<usize> { (0..2 * LANES).map(|i| i / 2 * 2 + half + i % 2 * 2 * LANES).collect() };
+            let side = |half: usize| factors.chunks(2).map(move |two| (two[0], two[1], half));
+            return side(0).chain(side(1)).map(|(a, b, half)| paired(a, b, &side_by_side(half))).collect();
+        }
+        // Every other lane, of both factors in turn.
+        let every_other =
+            |pair: usize| -> Vec<usize> { (0..2 * LANES).map(|i| 2 * lane_of(i / 2, pair) + i % 2).collect() };
+        [0, 1].map(|pair| paired(factors[0], factors[1], &every_other(pair))).to_vec()
+    }
+
     fn has_nibbles(&self) -> bool {
         self.dtype.bits() == 4
     }
@@ -131,9 +162,7 @@ impl<'c> Form<'c> for Pairs<'_, 'c> {
         if self.has_nibbles() {
             return c.fadd(low, high);
         }
-        let every = |first: usize| -> Vec<usize> {
-            (0..LANES).map(|row| row / 4 * 4 + row % 2 * 2 + first + row % 4 / 2 * LANES).collect()
-        };
+        let every = |pair: usize| -> Vec<usize> { (0..LANES).map(|row| lane_of(row, pair)).collect() };
         c.fadd(c.shuffle(low, high, &every(0)), c.shuffle(low, high, &every(1)))
     }
 
