@@ -64,6 +64,11 @@ trait Form<'c> {
     /// Stages a row, which is there as f32 with its padding.
     fn stage(&self, from: Ptr<'c>, to: Ptr<'c>);
 
+    /// Registers of tables, if there are more than one.
+    fn tables(&self) -> usize {
+        0
+    }
+
     /// Words of 16 rows as factors.
     fn decode(&self, words: Vector<'c>, zero: Option<Vector<'c>>) -> Vec<Vector<'c>>;
 
@@ -289,11 +294,12 @@ impl<'a, 'c> Products<'a, 'c> {
         Ok(())
     }
 
-    /// As many rows as registers hold sums for.
+    /// As many of some rows as registers hold sums for, in turns of nearly as many each.
     pub fn rows_together(&self, panels: usize, rows: usize) -> usize {
         let registers = self.codes.core.vector.holds(LANES);
         let sums = self.form.begin(self.rows, self.codes.c.int(0)).len() * panels;
-        (registers * 3 / 4 / sums).clamp(1, rows)
+        let most = (registers * 3 / 4).saturating_sub(self.form.tables()) / sums;
+        rows.div_ceil(rows.div_ceil(most.max(1)))
     }
 
     /// The same rows with the matrix of an expert.

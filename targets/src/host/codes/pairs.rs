@@ -114,6 +114,11 @@ impl<'c> Form<'c> for Pairs<'_, 'c> {
         });
     }
 
+    /// Two of 128 bytes for e4m3.
+    fn tables(&self) -> usize {
+        if self.has_nibbles() { 0 } else { 4 }
+    }
+
     /// Of e4m3 those of rows 0 and 1, and of 2 and 3, of every four: both pairs of a row side by
     /// side. Of 4 bits a pair of each row.
     fn decode(&self, words: Vector<'c>, _: Option<Vector<'c>>) -> Vec<Vector<'c>> {
