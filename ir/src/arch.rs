@@ -252,7 +252,8 @@ impl Cpu {
         dtype == DType::BF16 && self.dot != Dot::Widen
     }
 
-    /// Whether a core multiplies pairs of bf16 every cycle. Those that have tiles start every other.
+    /// Whether a core multiplies pairs of bf16 every cycle. Those that have tiles start every
+    /// other.
     pub fn multiplies_pairs_each_cycle(&self) -> bool {
         self.dot == Dot::Pairs
     }

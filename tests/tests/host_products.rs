@@ -75,9 +75,9 @@ type Counts = BTreeMap<String, usize>;
 /// The innermost loops of a kernel that have products.
 fn loops(body: &str, family: Family, tokens: usize) -> Vec<Counts> {
     let arch = rows().iter().find(|row| row.name == ARCH).expect("a row");
-    let body = parse(body).unwrap();
+    let body = parse(body).expect("a body");
     let spec = KernelSpec { symbol: "k".into(), family, body: &body, tokens, choice: None, invariant: false };
-    let listing = text(&[spec], arch, Form::Asm).unwrap();
+    let listing = text(&[spec], arch, Form::Asm).expect("a kernel");
     let lines: Vec<&str> = listing.lines().map(|line| line.split('#').next().unwrap_or("").trim()).collect();
     let mut innermost: Vec<[usize; 2]> = vec![];
     for (end, line) in lines.iter().enumerate() {

@@ -3,12 +3,15 @@ use atomc_ir::{DType, Diagnostic, Layout, TensorType, Value};
 
 use super::codes::{Codes, Panel, Products, stage_groups};
 use super::dot::Dot;
-use super::matmul::LINE;
 use super::{Host, LANES};
 use crate::code::{Code, Int, Ptr, Vector};
 use crate::contraction::Parts;
 use crate::kernel::Kernel;
 use crate::row::{At, Col, Operand, unsupported};
+
+/// Bytes of a cache line: those in front of unpacked rows, where the number of the first of them
+/// stands, and what their scales are a multiple of.
+pub const LINE: usize = 64;
 
 /// A contraction on the host.
 pub struct Contraction<'k, 'a, 'c> {
@@ -40,8 +43,8 @@ impl<'k, 'a, 'c> Contraction<'k, 'a, 'c> {
         Codes::of(self.dot.core, &self.parts)
     }
 
-    /// Products of `count` rows of x with codes, at most some of them together; returns the bytes of
-    /// scratch that they take at `to`, too.
+    /// Products of `count` rows of x with codes, at most some of them together; returns the bytes
+    /// of scratch that they take at `to`, too.
     pub fn products(
         &self,
         codes: Codes<'a, 'c>,
@@ -164,7 +167,8 @@ impl<'k, 'a, 'c> Contraction<'k, 'a, 'c> {
         self.codes().ok().flatten().filter(Codes::scales_spans)
     }
 
-    /// What the sums of a span are multiplied with, of an unpacked row of codes with several scales.
+    /// What the sums of a span are multiplied with, of an unpacked row of codes with several
+    /// scales.
     pub fn span_scale(&self, row: Ptr<'c>, codes: &Codes<'a, 'c>, span: Int<'c>) -> Option<Vector<'c>> {
         let c = self.code();
         codes.groups_of_x()?;

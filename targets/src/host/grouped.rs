@@ -13,11 +13,11 @@ use atomc_ir::{Diagnostic, Layout};
 
 use super::Host;
 use super::codes::Products;
-use super::contract::Contraction;
+use super::contract::{Contraction, LINE};
 use super::dot::{AHEAD, Walk};
 use super::group::{Sorted, store_word};
 use super::heads;
-use super::matmul::{Job, LINE, SUMS};
+use super::matmul::{Job, SUMS};
 use super::signature;
 use super::tile::{self, Tiles};
 use crate::code::{Code, Int, Ptr, Vector};
@@ -231,8 +231,8 @@ impl<'c> Few<'_, '_, '_, 'c> {
         })
     }
 
-    /// How many panels behind those of a unit the ones of the next lie. Behind an expert's last they
-    /// are of the next one that has rows; the last expert of all has none behind it.
+    /// How many panels behind those of a unit the ones of the next lie. Behind an expert's last
+    /// they are of the next one that has rows; the last expert of all has none behind it.
     fn ahead(&self, expert: Int<'c>, unit: Unit<'c>) -> Int<'c> {
         let (c, runs) = (self.c, &self.runs);
         let next = c.load_made_index(runs.places, unit.run + 1);

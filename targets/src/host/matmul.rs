@@ -5,7 +5,7 @@ use atomc_ir::Diagnostic;
 use inkwell::IntPredicate;
 
 use super::codes::Codes;
-use super::contract::Contraction;
+use super::contract::{Contraction, LINE};
 use super::dot::{AHEAD, Walk};
 use super::signature;
 use super::tile::{self, Tiles};
@@ -74,9 +74,6 @@ pub fn emit<'c>(c: &Host<'c>, spec: &KernelSpec) -> Result<manifest::Kernel, Dia
     }
     Ok(manifest::Kernel::host(kernel.row_tasks(block, times), sums + unpacked + unpacked_rows.unwrap_or(0)))
 }
-
-/// Bytes in front of unpacked rows, where the number of the first of them stands.
-pub const LINE: usize = 64;
 
 /// Rows and columns of sums that the tile registers hold.
 pub const SUMS: usize = 2 * tile::ROWS;

@@ -16,8 +16,8 @@ pub struct Span<'c> {
 }
 
 impl<'c> Codes<'_, 'c> {
-    /// Whether sums are scaled: all columns of a row share a scale, or pairs of codes are multiplied.
-    /// Otherwise elements are.
+    /// Whether sums are scaled: all columns of a row share a scale, or pairs of codes are
+    /// multiplied. Otherwise elements are.
     pub fn scales_sums(&self) -> bool {
         self.scales_whole_sums() || self.scales_spans()
     }
