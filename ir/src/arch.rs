@@ -252,6 +252,12 @@ impl Cpu {
         dtype == DType::BF16 && self.dot != Dot::Widen
     }
 
+    /// Whether a core multiplies pairs of bf16 every cycle. Those that have tiles start every
+    /// other.
+    pub fn multiplies_pairs_each_cycle(&self) -> bool {
+        self.dot == Dot::Pairs
+    }
+
     /// Whether one instruction multiplies tiles of such elements.
     pub fn has_tiles(&self, dtype: DType) -> bool {
         dtype == DType::BF16 && self.dot == Dot::Tiles

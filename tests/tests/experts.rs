@@ -292,6 +292,19 @@ fn few_rows_with_weights_of_codes() {
     }
 }
 
+/// Experts with one row to fourteen: turns of as many as registers hold sums for, and what is left.
+#[test]
+fn experts_of_codes_with_every_number_of_rows() {
+    let lists: [&[i32]; 3] =
+        [&[3; 14], &[0, 1, 1, 2, 2, 2, 3, 3, 3, 3, 3, 3, 3, 3], &[4, -1, 4, 2, 2, -1, 4, 2, 4, 2, 2, -1, 4, 2]];
+    for text in of_codes(2) {
+        for experts in lists {
+            let indices: &[(&str, &[i32])] = &[("e", experts)];
+            Case { runs: STEPS[1], indices, ..case(&text, Family::GroupedMatvec, 8) }.check_on_cpus();
+        }
+    }
+}
+
 #[test]
 fn many_rows_with_everything_around() {
     let text = "graph @k(%x: bf16[T, 96], %w: bf16[5, 64, 96]@panels, %e: i32[T*3]@grouped(5, 32), %b: bf16[5, 64]) {

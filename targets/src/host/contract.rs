@@ -1,13 +1,17 @@
 //! What both contraction families of the host share: panels in memory, rows staged, sums finished.
-use atomc_ir::{DType, Diagnostic, Layout, Value};
+use atomc_ir::{DType, Diagnostic, Layout, TensorType, Value};
 
-use super::codes::{Codes, Panel, Products};
+use super::codes::{Codes, Panel, Products, stage_groups};
 use super::dot::Dot;
 use super::{Host, LANES};
 use crate::code::{Code, Int, Ptr, Vector};
 use crate::contraction::Parts;
 use crate::kernel::Kernel;
 use crate::row::{At, Col, Operand, unsupported};
+
+/// Bytes of a cache line: those in front of unpacked rows, where the number of the first of them
+/// stands, and what their scales are a multiple of.
+pub const LINE: usize = 64;
 
 /// A contraction on the host.
 pub struct Contraction<'k, 'a, 'c> {
@@ -24,10 +28,10 @@ impl<'k, 'a, 'c> Contraction<'k, 'a, 'c> {
         let (x, weight) = (kernel.rows.shape(parts.x)?, parts.w.ty.dtype);
         let dtype = match x.layout {
             _ if !weight.is_code() => weight,
-            // Codes are numbers of bf16. What they mean is not, where a row has several scales.
+            // Codes are numbers of bf16. What they mean is not.
             Layout::Scaled(_) => {
                 let sums = Codes::of(*c.core, &parts)?.is_some_and(|codes| codes.scales_sums());
-                if sums && kernel.rows.has_row_scale(parts.x) { DType::BF16 } else { DType::F32 }
+                if sums { DType::BF16 } else { DType::F32 }
             }
             _ => x.dtype,
         };
@@ -39,17 +43,24 @@ impl<'k, 'a, 'c> Contraction<'k, 'a, 'c> {
         Codes::of(self.dot.core, &self.parts)
     }
 
-    /// Stages rows of x for products with codes; returns the bytes of scratch that they take, too.
+    /// Products of `count` rows of x with codes, at most some of them together; returns the bytes
+    /// of scratch that they take at `to`, too.
     pub fn products(
         &self,
         codes: Codes<'a, 'c>,
         to: Ptr<'c>,
         count: usize,
+        together: usize,
     ) -> Result<(Products<'a, 'c>, usize), Diagnostic> {
-        Products::stage(&self.parts, codes, to, count)
+        Products::new(&self.parts, codes, to, count, together)
     }
 
-    fn code(&self) -> &'a Code<'c> {
+    /// Stages a row of x for them.
+    pub fn stage_codes(&self, products: &Products<'a, 'c>, row: Int<'c>) -> Result<(), Diagnostic> {
+        products.stage(&self.parts, row)
+    }
+
+    pub fn code(&self) -> &'a Code<'c> {
         self.parts.kernel.code
     }
 
@@ -78,6 +89,11 @@ impl<'k, 'a, 'c> Contraction<'k, 'a, 'c> {
         Contraction { parts, dot: self.dot, head: self.heads().map(|_| expert) }
     }
 
+    /// Panels of the matrix of an expert.
+    pub fn matrix_panels(&self) -> usize {
+        self.code().arch.memory.panels(self.parts.w.ty.shape.0[1].fixed().unwrap_or(0))
+    }
+
     /// Panels of the result.
     pub fn panels(&self) -> usize {
         self.parts.width().div_ceil(LANES)
@@ -103,11 +119,11 @@ impl<'k, 'a, 'c> Contraction<'k, 'a, 'c> {
 
     /// Where panel `panel` of each piece begins.
     pub fn weights(&self, panel: Int<'c>) -> Vec<Ptr<'c>> {
-        self.weight_panels(panel, 0).map(|panel| panel.ptr).collect()
+        self.weight_panels(panel, None).map(|panel| panel.ptr).collect()
     }
 
     /// Panel `panel` of each piece, behind which the one that is read next lies so many panels.
-    pub fn weight_panels(&self, panel: Int<'c>, ahead: usize) -> impl Iterator<Item = Panel<'c>> {
+    pub fn weight_panels(&self, panel: Int<'c>, ahead: Option<Int<'c>>) -> impl Iterator<Item = Panel<'c>> {
         let c = self.code();
         self.parts.starts().map(move |start| {
             let number = panel + start / c.arch.memory.panel;
@@ -127,26 +143,49 @@ impl<'k, 'a, 'c> Contraction<'k, 'a, 'c> {
         let rows = &self.parts.kernel.rows;
         rows.scaled_group(self.parts.x)?;
         rows.operand(self.parts.x).ok()?;
-        Some(self.parts.w.stride * self.dot.dtype.size())
+        Some(self.row_bytes())
     }
 
     /// Unpacks rows of codes: as they are where a row has one scale, else what they mean.
     pub fn unpack(&self, from: Int<'c>, end: Int<'c>, to: Ptr<'c>) -> Result<(), Diagnostic> {
         let c = self.code();
-        c.repeat(from, end, 1, |row| {
-            self.unpack_row(row, c.at(to, (row - from) * (self.parts.w.stride * self.dot.dtype.size())))
-        })
+        c.repeat(from, end, 1, |row| self.unpack_row(row, c.at(to, (row - from) * self.row_bytes())))
     }
 
-    /// Bytes of a row in the type of products.
+    /// Bytes of a row in the type of products, with its scales if there are several.
     pub fn row_bytes(&self) -> usize {
+        let scales = self.scaled_spans().filter(|codes| codes.groups_of_x().is_some());
+        self.codes_bytes() + scales.map_or(0, |codes| (4 * codes.scales_of_x()).next_multiple_of(LINE))
+    }
+
+    fn codes_bytes(&self) -> usize {
         self.parts.w.stride * self.dot.dtype.size()
     }
 
-    /// A row of x in memory in the type of products, or its codes where it has one scale.
+    /// The codes, if sums of spans are scaled.
+    fn scaled_spans(&self) -> Option<Codes<'a, 'c>> {
+        self.codes().ok().flatten().filter(Codes::scales_spans)
+    }
+
+    /// What the sums of a span are multiplied with, of an unpacked row of codes with several
+    /// scales.
+    pub fn span_scale(&self, row: Ptr<'c>, codes: &Codes<'a, 'c>, span: Int<'c>) -> Option<Vector<'c>> {
+        let c = self.code();
+        codes.groups_of_x()?;
+        let at = c.at(row, codes.scale_of_x(span) * 4 + self.codes_bytes());
+        Some(c.splat(c.load(c.cx.f32_type(), at, 4)))
+    }
+
+    /// A row of x in memory in the type of products, or its codes: behind them their scales, where
+    /// there are several.
     pub fn unpack_row(&self, row: Int<'c>, to: Ptr<'c>) -> Result<(), Diagnostic> {
         let (c, rows, x) = (self.code(), &self.parts.kernel.rows, self.parts.x);
         let width = rows.shape(x)?.shape.last().unwrap_or(0);
+        if let Some(group) = self.scaled_spans().and_then(|codes| codes.groups_of_x()) {
+            let ty = TensorType::new(self.dot.dtype, rows.shape(x)?.shape.clone());
+            let codes = Operand { ptr: to, ty, stride: self.parts.w.stride };
+            return stage_groups(rows, x, row, group, &codes, c.at(to, self.codes_bytes()));
+        }
         if self.head.is_some() {
             rows.prepare(x, row, self.head)?;
         }
@@ -170,19 +209,28 @@ impl<'k, 'a, 'c> Contraction<'k, 'a, 'c> {
 
     /// Computes `count` rows of x into memory at `to`; returns the bytes from row to row.
     pub fn stage(&self, to: Ptr<'c>, count: usize) -> Result<usize, Diagnostic> {
+        let c = self.code();
+        c.repeat(0, count, 1, |row| self.stage_row(row, c.at(to, row * self.staged_row())))?;
+        Ok(self.staged_row())
+    }
+
+    /// Bytes from one computed row to the next.
+    pub fn staged_row(&self) -> usize {
+        self.parts.w.stride * self.parts.w.ty.dtype.size()
+    }
+
+    /// Computes a row of x into memory at `to`.
+    pub fn stage_row(&self, row: Int<'c>, to: Ptr<'c>) -> Result<(), Diagnostic> {
         let (c, rows) = (self.code(), &self.parts.kernel.rows);
         let mut ty = self.parts.w.ty.clone();
         ty.shape = rows.shape(self.parts.x)?.shape.clone();
         let staged = Operand { ptr: to, ty, stride: self.parts.w.stride };
-        c.repeat(0, count, 1, |row| {
-            rows.prepare(self.parts.x, row, None)?;
-            c.repeat(0, staged.stride, LANES, |col| {
-                let at = At { row, head: None, col: Col::Var(col) };
-                rows.store_padded(rows.eval(self.parts.x, at)?, &staged, at);
-                Ok(())
-            })
-        })?;
-        Ok(staged.stride * staged.ty.dtype.size())
+        rows.prepare(self.parts.x, row, None)?;
+        c.repeat(0, staged.stride, LANES, |col| {
+            let at = At { row, head: None, col: Col::Var(col) };
+            rows.store_padded(rows.eval(self.parts.x, at)?, &staged, At { row: c.int(0), ..at });
+            Ok(())
+        })
     }
 
     /// The epilogue for one row and panel: `sums` has one vector for each piece.

@@ -3,7 +3,8 @@
 //!
 //! `grouped_matvec`: each call sorts the rows by their experts. What is to be done are the panels
 //! of all experts that have rows, expert by expert; of these each thread has an even run, whichever
-//! experts were chosen, and reads each of its panels once for all of the expert's rows.
+//! experts were chosen, and reads each of its panels once for all of the expert's rows. A call
+//! stages a row when it first multiplies with it.
 //! `grouped_matmul`: a task is a block of rows of one expert against a few panels. A call's tasks
 //! follow each other on a block, whose rows it gathers once.
 use atomc_artifact::manifest;
@@ -12,19 +13,19 @@ use atomc_ir::{Diagnostic, Layout};
 
 use super::Host;
 use super::codes::Products;
-use super::contract::Contraction;
+use super::contract::{Contraction, LINE};
 use super::dot::{AHEAD, Walk};
 use super::group::{Sorted, store_word};
 use super::heads;
-use super::matmul::{Job, LINE, SUMS};
+use super::matmul::{Job, SUMS};
 use super::signature;
 use super::tile::{self, Tiles};
 use crate::code::{Code, Int, Ptr, Vector};
 use crate::row::unsupported;
 use crate::{KernelSpec, Tasks};
 
-/// Most rows of an expert that are multiplied at once.
-const MOST: usize = 4;
+/// Most rows of an expert that are multiplied at once, if registers hold their sums.
+const MOST: usize = 8;
 
 pub fn emit_matvec<'c>(c: &Host<'c>, spec: &KernelSpec) -> Result<manifest::Kernel, Diagnostic> {
     if heads::is(spec.body) {
@@ -36,26 +37,18 @@ pub fn emit_matvec<'c>(c: &Host<'c>, spec: &KernelSpec) -> Result<manifest::Kern
     let (pairs, most) = (signature::step(c).0 * kernel.choices, spec.tokens * kernel.choices);
     let (runs, lists) = Runs::find(c, kernel.rows.index(experts)?, pairs, contraction.expert_count(), most);
     let at = c.at(signature::scratch(c), lists);
-    let (rows, staged) = match (contraction.codes()?, contraction.rows_in_memory()) {
-        (Some(codes), _) => {
-            let (products, bytes) = contraction.products(codes, at, most / each)?;
-            (Rows::Codes(Box::new(products)), bytes)
-        }
-        (None, Some((x, stride))) => (Rows::Floats(x, stride), 0),
-        (None, None) => {
-            let stride = contraction.stage(at, most / each)?;
-            (Rows::Floats(at, stride), stride * (most / each))
-        }
-    };
-    let job = Few { c, contraction: &contraction, rows, runs, each, most };
+    // A token has an expert once.
+    let rows = Rows::new(&contraction, at, most / each, spec.tokens.min(MOST))?;
+    let job = Few { c, contraction: &contraction, rows, runs, each, most: spec.tokens.min(MOST) };
     let panels = job.panels();
     let times = contraction.panels() / panels;
     let (first, end) = signature::tasks(c);
     // Tasks are as many as there can be at most, and what there is to do is shared out among them.
     let all = runs.count * times;
     let [first, end] = [first, end].map(|task| task * all / (most * times));
-    kernel.each(first, end, |unit| job.unit(unit / times, unit % times * panels, panels))?;
-    Ok(manifest::Kernel::host(Tasks::Fixed(most * times), lists + staged))
+    kernel
+        .each(first, end, |unit| job.unit(Unit { times, panels, run: unit / times, panel: unit % times * panels }))?;
+    Ok(manifest::Kernel::host(Tasks::Fixed(most * times), lists + job.rows.bytes))
 }
 
 /// Rows in the order of their experts: a run of them for each expert that has some, or for all that
@@ -99,10 +92,71 @@ impl<'c> Runs<'c> {
     }
 }
 
-/// Rows of x: of floats with their distance, or staged for codes.
-enum Rows<'a, 'c> {
+/// Rows of x, and whether each is staged.
+struct Rows<'a, 'c> {
+    c: &'a Code<'c>,
+    kind: Kind<'a, 'c>,
+    /// A word for each row, if they are staged.
+    marks: Option<Ptr<'c>>,
+    /// Bytes of scratch.
+    bytes: usize,
+}
+
+/// Of floats, with the distance of rows, or staged for codes.
+enum Kind<'a, 'c> {
     Floats(Ptr<'c>, usize),
     Codes(Box<Products<'a, 'c>>),
+}
+
+impl<'a, 'c> Rows<'a, 'c> {
+    /// `count` rows with their marks at `at`, of which at most some are multiplied together.
+    fn new(
+        contraction: &Contraction<'_, 'a, 'c>,
+        at: Ptr<'c>,
+        count: usize,
+        together: usize,
+    ) -> Result<Rows<'a, 'c>, Diagnostic> {
+        let c = contraction.code();
+        let marks = (4 * count).next_multiple_of(64);
+        let to = c.at(at, marks);
+        let (kind, bytes) = match (contraction.codes()?, contraction.rows_in_memory()) {
+            (Some(codes), _) => {
+                let (products, bytes) = contraction.products(codes, to, count, together)?;
+                (Kind::Codes(Box::new(products)), bytes)
+            }
+            (None, Some((x, stride))) => {
+                return Ok(Rows { c, kind: Kind::Floats(x, stride), marks: None, bytes: 0 });
+            }
+            (None, None) => {
+                let stride = contraction.staged_row();
+                (Kind::Floats(to, stride), stride * count)
+            }
+        };
+        c.repeat(0, count, 1, |row| store_word(c, at, row, c.int(0)));
+        Ok(Rows { c, kind, marks: Some(at), bytes: marks + bytes })
+    }
+
+    /// Stages a row, unless it is.
+    fn stage(&self, contraction: &Contraction<'_, 'a, 'c>, row: Int<'c>) -> Result<(), Diagnostic> {
+        let (c, Some(marks)) = (self.c, self.marks) else { return Ok(()) };
+        c.when(c.equal(c.load_made_index(marks, row), 0), || {
+            store_word(c, marks, row, c.int(1));
+            match &self.kind {
+                Kind::Codes(products) => contraction.stage_codes(products, row),
+                &Kind::Floats(to, stride) => contraction.stage_row(row, c.at(to, row * stride)),
+            }
+        })
+    }
+}
+
+/// Some panels of a run of rows.
+#[derive(Clone, Copy)]
+struct Unit<'c> {
+    /// Units of each run.
+    times: usize,
+    panels: usize,
+    run: Int<'c>,
+    panel: Int<'c>,
 }
 
 struct Few<'j, 'k, 'a, 'c> {
@@ -112,7 +166,7 @@ struct Few<'j, 'k, 'a, 'c> {
     runs: Runs<'c>,
     /// Rows of the result for each of x.
     each: usize,
-    /// Rows of the result at most.
+    /// Rows at most that are multiplied together.
     most: usize,
 }
 
@@ -120,9 +174,9 @@ impl<'c> Few<'_, '_, '_, 'c> {
     /// Whether registers hold the sums of so many rows with so many panels.
     fn fits(&self, height: usize, panels: usize) -> bool {
         let (c, pieces) = (self.c, self.contraction.pieces());
-        match &self.rows {
-            Rows::Codes(products) => products.rows_together(panels * pieces, height) == height,
-            Rows::Floats(..) => {
+        match &self.rows.kind {
+            Kind::Codes(products) => products.rows_together(panels * pieces, height) == height,
+            Kind::Floats(..) => {
                 let registers = self.contraction.dot.core.vector.holds(c.arch.memory.panel);
                 let room = registers.saturating_sub(2 * self.contraction.dot.registers()).max(1);
                 height * pieces * panels <= room
@@ -136,73 +190,94 @@ impl<'c> Few<'_, '_, '_, 'c> {
         if two && self.fits(2.min(self.most), 2) { 2 } else { 1 }
     }
 
-    /// Some panels for all rows of a run.
-    fn unit(&self, run: Int<'c>, panel: Int<'c>, panels: usize) -> Result<(), Diagnostic> {
+    /// A unit for all rows of its run.
+    fn unit(&self, unit: Unit<'c>) -> Result<(), Diagnostic> {
         let (c, runs) = (self.c, &self.runs);
-        let place = c.load_made_index(runs.places, run);
-        let [first, end] = [run, run + 1].map(|run| c.load_made_index(runs.starts, run));
+        let place = c.load_made_index(runs.places, unit.run);
+        let [first, end] = [unit.run, unit.run + 1].map(|run| c.load_made_index(runs.starts, run));
         let has_expert = c.less(place, runs.experts);
-        c.when(has_expert, || self.multiply(place, first, end, panel, panels))?;
+        c.when(has_expert, || {
+            c.repeat(first, end, 1, |row| self.rows.stage(self.contraction, self.row_of_x(row)))?;
+            self.multiply(place, first, end, unit)
+        })?;
         c.when(!has_expert, || {
             c.repeat(first, end, 1, |row| {
-                let zeros = vec![c.zero(); panels * self.contraction.pieces()];
-                self.finish(c.load_made_index(runs.rows, row), panel, &zeros)
+                let zeros = vec![c.zero(); unit.panels * self.contraction.pieces()];
+                self.finish(c.load_made_index(runs.rows, row), unit.panel, &zeros)
             })
         })
     }
 
-    fn multiply(
-        &self,
-        expert: Int<'c>,
-        first: Int<'c>,
-        end: Int<'c>,
-        panel: Int<'c>,
-        panels: usize,
-    ) -> Result<(), Diagnostic> {
+    /// The row of x of a row in the order of experts.
+    fn row_of_x(&self, row: Int<'c>) -> Int<'c> {
+        self.c.load_made_index(self.runs.rows, row) / self.each
+    }
+
+    fn multiply(&self, expert: Int<'c>, first: Int<'c>, end: Int<'c>, unit: Unit<'c>) -> Result<(), Diagnostic> {
         let c = self.c;
-        let contraction = self.contraction.of_expert(expert);
-        let heights = [MOST, 2, 1].into_iter().filter(|&h| h == 1 || h <= self.most && self.fits(h, panels));
-        let mut next = first;
-        for height in heights {
-            let end = next + (end - next) / height * height;
-            c.repeat(next, end, height, |row| self.rows_of(&contraction, expert, row, height, (panel, panels)))?;
-            next = end;
-        }
-        Ok(())
+        let multiplied = Multiplied {
+            expert,
+            contraction: self.contraction.of_expert(expert),
+            panel: unit.panel,
+            panels: unit.panels,
+            ahead: self.ahead(expert, unit),
+        };
+        let most = (1..=self.most).rev().find(|&height| self.fits(height, unit.panels)).unwrap_or(1);
+        let rest = first + (end - first) / most * most;
+        c.repeat(first, rest, most, |row| self.rows_of(&multiplied, row, most))?;
+        (1..most).try_for_each(|height| {
+            let is_rest = c.equal(end - rest, height);
+            c.when(is_rest, || self.rows_of(&multiplied, rest, height))
+        })
+    }
+
+    /// How many panels behind those of a unit the ones of the next lie. Behind an expert's last
+    /// they are of the next one that has rows; the last expert of all has none behind it.
+    fn ahead(&self, expert: Int<'c>, unit: Unit<'c>) -> Int<'c> {
+        let (c, runs) = (self.c, &self.runs);
+        let next = c.load_made_index(runs.places, unit.run + 1);
+        let is_known = c.less(unit.run + 1, runs.count) & c.less(next, runs.experts);
+        let next = c.pick_int(is_known, next, expert);
+        let other = (next - expert) * self.contraction.matrix_panels() - unit.panel;
+        let is_last = c.equal(unit.panel, (unit.times - 1) * unit.panels);
+        c.pick_int(is_last, other, unit.panels)
     }
 
     /// So many rows of a run from one on.
-    fn rows_of(
-        &self,
-        contraction: &Contraction<'_, '_, 'c>,
-        expert: Int<'c>,
-        row: Int<'c>,
-        height: usize,
-        (panel, panels): (Int<'c>, usize),
-    ) -> Result<(), Diagnostic> {
-        let c = self.c;
+    fn rows_of(&self, of: &Multiplied<'_, '_, 'c>, row: Int<'c>, height: usize) -> Result<(), Diagnostic> {
+        let (c, panels) = (self.c, of.panels);
         let pairs: Vec<Int> = (0..height).map(|i| c.load_made_index(self.runs.rows, row + i)).collect();
         let x: Vec<Int> = pairs.iter().map(|&pair| pair / self.each).collect();
-        let sums = match &self.rows {
-            Rows::Codes(products) => {
-                let weights: Vec<_> = (0..panels).flat_map(|p| contraction.weight_panels(panel + p, panels)).collect();
-                products.of_expert(expert).sums(&x, &weights)
+        let sums = match &self.rows.kind {
+            Kind::Codes(products) => {
+                let weights = |p| of.contraction.weight_panels(of.panel + p, Some(of.ahead));
+                products.of_expert(of.expert).sums(&x, &(0..panels).flat_map(weights).collect::<Vec<_>>())
             }
-            &Rows::Floats(at, stride) => {
+            &Kind::Floats(at, stride) => {
                 let rows: Vec<Ptr> = x.iter().map(|&row| c.at(at, row * stride)).collect();
-                let weights: Vec<_> = (0..panels).flat_map(|p| contraction.weights(panel + p)).collect();
+                let weights: Vec<_> = (0..panels).flat_map(|p| of.contraction.weights(of.panel + p)).collect();
                 let unroll = [4, 2].into_iter().find(|&u| self.fits(height * u, panels)).unwrap_or(1);
-                let (count, step) = (contraction.groups(), contraction.dot.step(c));
-                contraction.dot.sums(c, &rows, &weights, Walk { count, step, unroll, ahead: Some(c.int(AHEAD)) })
+                let (count, step) = (of.contraction.groups(), of.contraction.dot.step(c));
+                of.contraction.dot.sums(c, &rows, &weights, Walk { count, step, unroll, ahead: Some(c.int(AHEAD)) })
             }
         };
-        pairs.iter().zip(&sums).try_for_each(|(&pair, sums)| self.finish(pair, panel, sums))
+        pairs.iter().zip(&sums).try_for_each(|(&pair, sums)| self.finish(pair, of.panel, sums))
     }
 
     fn finish(&self, pair: Int<'c>, panel: Int<'c>, sums: &[Vector<'c>]) -> Result<(), Diagnostic> {
         let pieces = sums.chunks(self.contraction.pieces()).enumerate();
         pieces.into_iter().try_for_each(|(p, sums)| self.contraction.finish(pair, panel + p, sums))
     }
+}
+
+/// Panels of an expert that rows are multiplied with.
+struct Multiplied<'k, 'a, 'c> {
+    expert: Int<'c>,
+    contraction: Contraction<'k, 'a, 'c>,
+    panel: Int<'c>,
+    panels: usize,
+    /// How far behind them those lie that are read next.
+    ahead: Int<'c>,
 }
 
 pub fn emit_matmul<'c>(c: &Host<'c>, spec: &KernelSpec) -> Result<manifest::Kernel, Diagnostic> {

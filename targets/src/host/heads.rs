@@ -6,9 +6,9 @@ use atomc_ir::{Diagnostic, Graph, Op};
 use inkwell::IntPredicate;
 
 use super::Host;
-use super::contract::Contraction;
+use super::contract::{Contraction, LINE};
 use super::group::store_word;
-use super::matmul::{Job, LINE, SUMS};
+use super::matmul::{Job, SUMS};
 use super::signature;
 use super::tile::{self, Tiles};
 use crate::KernelSpec;

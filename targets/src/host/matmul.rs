@@ -5,13 +5,13 @@ use atomc_ir::Diagnostic;
 use inkwell::IntPredicate;
 
 use super::codes::Codes;
-use super::contract::Contraction;
+use super::contract::{Contraction, LINE};
 use super::dot::{AHEAD, Walk};
 use super::signature;
 use super::tile::{self, Tiles};
 use super::{Host, LANES};
 use crate::KernelSpec;
-use crate::code::{Code, Int, Ptr, Vector};
+use crate::code::{Any, Code, Int, Ptr, Vector};
 use crate::row::unsupported;
 
 /// Bytes of x that stay in the second-level cache while panels stream by: three quarters of the 2
@@ -75,9 +75,6 @@ pub fn emit<'c>(c: &Host<'c>, spec: &KernelSpec) -> Result<manifest::Kernel, Dia
     Ok(manifest::Kernel::host(kernel.row_tasks(block, times), sums + unpacked + unpacked_rows.unwrap_or(0)))
 }
 
-/// Bytes in front of unpacked rows, where the number of the first of them stands.
-pub const LINE: usize = 64;
-
 /// Rows and columns of sums that the tile registers hold.
 pub const SUMS: usize = 2 * tile::ROWS;
 
@@ -104,7 +101,9 @@ impl<'c> Job<'_, '_, '_, 'c> {
         let Some((codes, scratch)) = self.scratch else {
             return (0..self.panels).flat_map(|p| contraction.weights(self.panel + p)).collect();
         };
-        let panels = (0..self.panels).flat_map(|p| contraction.weight_panels(self.panel + p, 0));
+        let behind = c.int(contraction.panels() - self.panels) - self.panel;
+        let ahead = Some(c.smaller(behind, self.panels));
+        let panels = (0..self.panels).flat_map(|p| contraction.weight_panels(self.panel + p, ahead));
         let unpack = |(i, panel)| {
             let to = c.at(scratch, i * contraction.float_panel_bytes());
             codes.unpack(panel, to, contraction.dot.dtype);
@@ -185,8 +184,8 @@ impl<'c> Job<'_, '_, '_, 'c> {
         sums.chunks(self.contraction.pieces()).enumerate().try_for_each(|(p, sums)| {
             let panel = self.panel + p;
             match self.scratch {
-                Some((codes, _)) if codes.scales_sums() => {
-                    let scales = self.contraction.weight_panels(panel, 0).map(|w| codes.scale(w, self.c.int(0)));
+                Some((codes, _)) if codes.scales_whole_sums() => {
+                    let scales = self.contraction.weight_panels(panel, None).map(|w| codes.scale(w, self.c.int(0)));
                     let sums: Vec<_> = sums.iter().zip(scales).map(|(&sum, scale)| self.c.fmul(sum, scale)).collect();
                     self.contraction.finish(row, panel, &sums)
                 }
@@ -207,9 +206,11 @@ impl<'c> Job<'_, '_, '_, 'c> {
             let end = if self.few { next + (to - next) / height * height } else { to };
             c.repeat(next, end, height, |row| {
                 let rows: Vec<_> = (0..height).map(|r| self.row(row + r)).collect();
-                let (count, step) = (self.contraction.groups(), self.contraction.dot.step(c));
-                let ahead = self.few.then(|| c.int(AHEAD));
-                let sums = self.contraction.dot.sums(c, &rows, &weights, Walk { count, step, unroll: 1, ahead });
+                let sums = self.by_spans(&rows, &weights).unwrap_or_else(|| {
+                    let (count, step) = (self.contraction.groups(), self.contraction.dot.step(c));
+                    let ahead = self.few.then(|| c.int(AHEAD));
+                    self.contraction.dot.sums(c, &rows, &weights, Walk { count, step, unroll: 1, ahead })
+                });
                 for (r, sums) in sums.iter().enumerate() {
                     let mut finish = || {
                         if let Err(e) = self.finish(row + r, sums) {
@@ -222,5 +223,28 @@ impl<'c> Job<'_, '_, '_, 'c> {
             next = end;
         }
         result
+    }
+
+    /// The sums of some rows with unpacked panels, where those of spans are scaled.
+    fn by_spans(&self, rows: &[Ptr<'c>], weights: &[Ptr<'c>]) -> Option<Vec<Vec<Vector<'c>>>> {
+        let (c, (codes, _), dot) = (self.c, self.scratch?, &self.contraction.dot);
+        let zeros: Vec<Any> = vec![c.zero().into(); rows.len() * weights.len()];
+        let sums = codes.each_span(&zeros, |span, before| {
+            let of_rows: Vec<Ptr> = rows.iter().map(|&row| c.at(row, span.first * c.arch.memory.group_bytes)).collect();
+            let panels: Vec<Ptr> = weights.iter().map(|&w| c.at(w, span.first * dot.step(c))).collect();
+            let walk = Walk { count: span.pairs, step: dot.step(c), unroll: 1, ahead: None };
+            let sums = dot.sums(c, &of_rows, &panels, walk);
+            let panels = (0..self.panels).flat_map(|p| self.contraction.weight_panels(self.panel + p, None));
+            let scales: Vec<Vector> = panels.map(|panel| codes.scale(panel, span.number)).collect();
+            let own: Vec<_> = rows.iter().map(|&row| self.contraction.span_scale(row, codes, span.number)).collect();
+            let scaled = |(i, before): (usize, &Any<'c>)| {
+                let (row, panel) = (i / weights.len(), i % weights.len());
+                let sum = own[row].map_or(sums[row][panel], |own| c.fmul(sums[row][panel], own));
+                c.fma(sum, scales[panel], before.into_vector_value()).into()
+            };
+            before.iter().enumerate().map(scaled).collect()
+        })?;
+        let sums: Vec<Vector> = sums.iter().map(|sum| sum.into_vector_value()).collect();
+        Some(sums.chunks(weights.len()).map(<[_]>::to_vec).collect())
     }
 }

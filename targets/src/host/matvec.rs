@@ -69,13 +69,14 @@ fn emit_codes<'k, 'a, 'c>(
     codes: Codes<'a, 'c>,
 ) -> Result<manifest::Kernel, Diagnostic> {
     let (first, end) = signature::tasks(c);
-    let (products, scratch) = contraction.products(codes, signature::scratch(c), spec.tokens)?;
+    let (products, scratch) = contraction.products(codes, signature::scratch(c), spec.tokens, spec.tokens)?;
+    c.repeat(0, spec.tokens, 1, |row| contraction.stage_codes(&products, row))?;
     let two = contraction.panels().is_multiple_of(2) && contraction.pieces() == 1;
     let panels = if two && products.rows_together(2, spec.tokens) == spec.tokens { 2 } else { 1 };
     let together = products.rows_together(panels * contraction.pieces(), spec.tokens);
     kernel.each(first, end, |task| {
-        let panel = |p: usize| task * panels + p;
-        let weights: Vec<_> = (0..panels).flat_map(|p| contraction.weight_panels(panel(p), panels)).collect();
+        let (panel, ahead) = (|p: usize| task * panels + p, Some(c.int(panels)));
+        let weights: Vec<_> = (0..panels).flat_map(|p| contraction.weight_panels(panel(p), ahead)).collect();
         for from in (0..spec.tokens).step_by(together) {
             let rows: Vec<_> = (from..(from + together).min(spec.tokens)).map(|m| c.int(m)).collect();
             for (&m, sums) in rows.iter().zip(products.sums(&rows, &weights)) {

@@ -39,8 +39,8 @@ impl<'c> Codes<'_, 'c> {
         if of.ty.layout == Layout::Columns {
             let bytes = LANES * size;
             let at = c.at(of.ptr, (panel.number * of.stride + group) * bytes);
-            if panel.ahead > 0 {
-                c.prefetch(c.at(at, panel.ahead * of.stride * bytes));
+            if let Some(ahead) = panel.ahead {
+                c.prefetch(c.at(at, ahead * (of.stride * bytes)));
             }
             return self.widened(c.load(c.ints(bits, LANES), at, size as u32).into_vector_value(), dtype);
         }

@@ -32,15 +32,17 @@ pub struct Codes<'a, 'c> {
     zero: Option<Operand<'c>>,
     /// Columns of x that share a scale, if x is codes.
     x_group: usize,
+    /// Whether codes and rows of x are multiplied as pairs of bf16 where both are exact in it.
+    by_pairs: bool,
 }
 
 /// A panel: which one of the weight it is, where it begins, and how many panels behind it the one
-/// lies that is read after it.
+/// lies that is read after it, if that is to be asked for.
 #[derive(Clone, Copy)]
 pub struct Panel<'c> {
     pub number: Int<'c>,
     pub ptr: Ptr<'c>,
-    pub ahead: usize,
+    pub ahead: Option<Int<'c>>,
 }
 
 /// Columns whose products are added up before a scale goes with them, in words of a panel.
@@ -62,6 +64,11 @@ trait Form<'c> {
     /// Stages a row, which is there as f32 with its padding.
     fn stage(&self, from: Ptr<'c>, to: Ptr<'c>);
 
+    /// Registers of tables, if there are more than one.
+    fn tables(&self) -> usize {
+        0
+    }
+
     /// Words of 16 rows as factors.
     fn decode(&self, words: Vector<'c>, zero: Option<Vector<'c>>) -> Vec<Vector<'c>>;
 
@@ -82,11 +89,15 @@ trait Form<'c> {
 pub struct Products<'a, 'c> {
     codes: Codes<'a, 'c>,
     form: Rc<dyn Form<'c> + 'a>,
+    /// A row as f32, before it is staged.
+    row: Operand<'c>,
     rows: Ptr<'c>,
-    /// Where the scale of each row lies, if rows are codes.
+    /// Where the scales of each row lie, if rows are codes.
     scales: Option<Ptr<'c>>,
     /// How many it has.
     scales_of_row: usize,
+    /// Columns of x that share a scale, if a row has several.
+    in_groups: Option<usize>,
 }
 
 impl<'a, 'c> Codes<'a, 'c> {
@@ -102,7 +113,12 @@ impl<'a, 'c> Codes<'a, 'c> {
         };
         let marks = parts.marks()?;
         let (scale, zero) = (marks[0].clone(), marks.get(1).map(|&zero| zero.clone()));
-        Ok(Some(Codes { c: rows.code, core, w, block, scale, zero, x_group: usize::MAX }))
+        // Groups of columns go over the heads of a row.
+        let group = rows.scaled_group(parts.x).filter(|_| parts.heads().is_none());
+        let is_exact = group.is_some() || rows.shape(parts.x)?.dtype == DType::BF16;
+        let by_pairs = is_exact && core.multiplies_pairs_each_cycle();
+        let x_group = group.unwrap_or(usize::MAX);
+        Ok(Some(Codes { c: rows.code, core, w, block, scale, zero, x_group, by_pairs }))
     }
 
     /// The matrix of an expert, where each has one.
@@ -161,6 +177,21 @@ impl<'a, 'c> Codes<'a, 'c> {
         }
     }
 
+    /// Columns of x that share a scale, if a row has several and sums end where they do.
+    pub fn groups_of_x(&self) -> Option<usize> {
+        (self.x_group < self.sizes()[1] && self.spans() != Spans::Columns).then_some(self.x_group)
+    }
+
+    /// How many scales a row of x has, if it has some.
+    pub fn scales_of_x(&self) -> usize {
+        self.groups_of_x().map_or(1, |group| self.sizes()[1].div_ceil(group))
+    }
+
+    /// Which of a row's scales a span has.
+    pub fn scale_of_x(&self, span: Int<'c>) -> Int<'c> {
+        self.block_of(span, self.x_group)
+    }
+
     /// The number of the block of so many columns in which a span lies.
     fn block_of(&self, span: Int<'c>, columns: usize) -> Int<'c> {
         let (c, [_, cols]) = (self.c, self.sizes());
@@ -189,6 +220,14 @@ impl<'a, 'c> Codes<'a, 'c> {
         c.load(c.ints(c.cx.i32_type(), LANES), at, 4).into_vector_value()
     }
 
+    /// Asks for a word of the panel that is read next.
+    fn prefetch(&self, panel: Panel<'c>, word: Int<'c>) {
+        let c = self.c;
+        if let Some(ahead) = panel.ahead {
+            c.prefetch(c.at(panel.ptr, ahead * self.panel_bytes() + word * self.step()));
+        }
+    }
+
     /// `turn` for so many words from `first` on, some of them in each turn of a loop.
     fn each_word(
         &self,
@@ -210,61 +249,62 @@ impl<'a, 'c> Codes<'a, 'c> {
 }
 
 impl<'a, 'c> Products<'a, 'c> {
-    /// Stages `count` rows of x at `to`. Returns the bytes that they take there, too.
-    pub fn stage(
+    /// Products of `count` rows of x, of which at most some are multiplied together. They are
+    /// staged at `to`; returns the bytes that they take there, too.
+    pub fn new(
         parts: &Parts<'_, 'a, 'c>,
         codes: Codes<'a, 'c>,
         to: Ptr<'c>,
         count: usize,
+        together: usize,
     ) -> Result<(Products<'a, 'c>, usize), Diagnostic> {
         let (c, rows) = (codes.c, &parts.kernel.rows);
         let x = rows.shape(parts.x)?;
-        let group = rows.scaled_group(parts.x);
-        let codes = Codes { x_group: group.unwrap_or(usize::MAX), ..codes };
-        let in_groups = group.filter(|&g| g < codes.sizes()[1] && codes.spans() != Spans::Columns);
+        let in_groups = codes.groups_of_x();
         let are_codes = rows.has_row_scale(parts.x) || in_groups.is_some();
-        let scales_of_row = if let Some(group) = in_groups { codes.sizes()[1].div_ceil(group) } else { 1 };
-        let form = codes.form(x, are_codes, count);
+        let scales_of_row = codes.scales_of_x();
+        let form = codes.form(x, are_codes, together);
         let row = Operand { ptr: to, ty: TensorType::new(DType::F32, x.shape.clone()), stride: codes.w.stride };
         let scales = c.at(to, row.stride * 4);
         let scale_bytes = if are_codes { (4 * count * scales_of_row).next_multiple_of(64) } else { 0 };
-        let staged = c.at(scales, scale_bytes);
-        c.repeat(0, count, 1, |number| {
-            rows.prepare(parts.x, number, None)?;
-            if let Some(group) = in_groups {
-                let scales = c.at(scales, number * (4 * scales_of_row));
-                stage_groups(rows, parts.x, number, group, &row, scales)?;
-                form.stage(to, c.at(staged, number * form.row_bytes()));
-                return Ok(());
-            }
-            c.repeat(0, row.stride, LANES, |col| {
-                let at = At { row: number, head: None, col: Col::Var(col) };
-                let lanes = if are_codes { rows.codes(parts.x, at)? } else { rows.eval(parts.x, at)? };
-                rows.store_padded(lanes, &row, At { row: c.int(0), ..at });
-                Ok(())
-            })?;
-            form.stage(to, c.at(staged, number * form.row_bytes()));
-            if are_codes {
-                let scale = rows.scale(parts.x, number)?;
-                c.store(c.at(scales, number * 4), scale, 4);
-            }
-            Ok(())
-        })?;
         let bytes = row.stride * 4 + scale_bytes + count * form.row_bytes();
-        let scales = are_codes.then_some(scales);
-        Ok((Products { codes, form, rows: staged, scales, scales_of_row }, bytes))
+        let (rows, scales) = (c.at(scales, scale_bytes), are_codes.then_some(scales));
+        Ok((Products { codes, form, row, rows, scales, scales_of_row, in_groups }, bytes))
     }
 
-    /// As many rows as registers hold sums for.
+    /// Stages a row of x.
+    pub fn stage(&self, parts: &Parts<'_, 'a, 'c>, number: Int<'c>) -> Result<(), Diagnostic> {
+        let (c, rows, row) = (self.codes.c, &parts.kernel.rows, &self.row);
+        let scales = self.scales.map(|at| c.at(at, number * (4 * self.scales_of_row)));
+        rows.prepare(parts.x, number, None)?;
+        if let (Some(group), Some(scales)) = (self.in_groups, scales) {
+            stage_groups(rows, parts.x, number, group, row, scales)?;
+        } else {
+            c.repeat(0, row.stride, LANES, |col| {
+                let at = At { row: number, head: None, col: Col::Var(col) };
+                let lanes = if scales.is_some() { rows.codes(parts.x, at)? } else { rows.eval(parts.x, at)? };
+                rows.store_padded(lanes, row, At { row: c.int(0), ..at });
+                Ok(())
+            })?;
+            if let Some(scales) = scales {
+                c.store(scales, rows.scale(parts.x, number)?, 4);
+            }
+        }
+        self.form.stage(row.ptr, c.at(self.rows, number * self.form.row_bytes()));
+        Ok(())
+    }
+
+    /// As many of some rows as registers hold sums for, in turns of nearly as many each.
     pub fn rows_together(&self, panels: usize, rows: usize) -> usize {
         let registers = self.codes.core.vector.holds(LANES);
         let sums = self.form.begin(self.rows, self.codes.c.int(0)).len() * panels;
-        (registers * 3 / 4 / sums).clamp(1, rows)
+        let most = (registers * 3 / 4).saturating_sub(self.form.tables()) / sums;
+        rows.div_ceil(rows.div_ceil(most.max(1)))
     }
 
     /// The same rows with the matrix of an expert.
     pub fn of_expert(&self, expert: Int<'c>) -> Products<'a, 'c> {
-        Products { codes: self.codes.of_expert(expert), form: self.form.clone(), ..*self }
+        Products { codes: self.codes.of_expert(expert), form: self.form.clone(), row: self.row.clone(), ..*self }
     }
 
     /// The sums of some rows with every panel: `sums[row][panel]`.
@@ -334,11 +374,11 @@ impl<'a, 'c> Products<'a, 'c> {
         begun: Vec<Any<'c>>,
         decode: impl Fn(Vector<'c>, usize, Int<'c>) -> Vec<Vector<'c>>,
     ) -> Vec<Any<'c>> {
-        let (c, codes) = (self.codes.c, &self.codes);
+        let codes = &self.codes;
         let each = begun.len() / rows.len() / panels.len();
         codes.each_word(first, words, UNROLLED / rows.len(), begun, |word, sums| {
             for panel in panels {
-                c.prefetch(c.at(panel.ptr, word * codes.step() + panel.ahead * codes.panel_bytes()));
+                codes.prefetch(*panel, word);
             }
             let factors = |(i, &panel): (usize, &Panel<'c>)| decode(codes.load(panel, word), i, word);
             let factors: Vec<Vec<Vector>> = panels.iter().enumerate().map(factors).collect();
@@ -361,7 +401,7 @@ impl<'a, 'c> Products<'a, 'c> {
         let c = self.codes.c;
         let scales: Vec<Vector> = panels.iter().map(|panel| self.codes.scale(*panel, span)).collect();
         let own = |row: Int<'c>, at: Ptr<'c>| {
-            let group = self.codes.block_of(span, self.codes.x_group) + row * self.scales_of_row;
+            let group = self.codes.scale_of_x(span) + row * self.scales_of_row;
             c.splat(c.load(c.cx.f32_type(), c.at(at, group * 4), 4))
         };
         let in_groups = self.scales.filter(|_| self.scales_of_row > 1);
@@ -390,8 +430,8 @@ impl<'a, 'c> Products<'a, 'c> {
     }
 }
 
-/// Stages the codes of a row as f32, and the scales of its groups of columns.
-fn stage_groups<'c>(
+/// Stages the codes of a row in the type of the operand, and the scales of its groups of columns.
+pub fn stage_groups<'c>(
     rows: &Rows<'_, 'c>,
     x: Value,
     number: Int<'c>,
@@ -411,7 +451,7 @@ fn stage_groups<'c>(
         })
     })?;
     for col in (width.next_multiple_of(LANES)..row.stride).step_by(LANES) {
-        c.store(c.at(row.ptr, 4 * col), c.zero(), 4);
+        c.store_floats(c.at(row.ptr, row.ty.dtype.size() * col), c.zero(), row.ty.dtype);
     }
     Ok(())
 }
@@ -420,20 +460,22 @@ fn stage_groups<'c>(
 const UNROLLED: usize = 16;
 
 impl<'a, 'c> Codes<'a, 'c> {
-    /// The best way to multiply with so many rows of x, or with the codes of x.
-    fn form(&self, x: &TensorType, are_codes: bool, rows: usize) -> Rc<dyn Form<'c> + 'a> {
-        let pairs = self.core.has_pairs(DType::BF16);
+    /// The best way to multiply with so many rows of x at once, or with the codes of x.
+    fn form(&self, x: &TensorType, are_codes: bool, together: usize) -> Rc<dyn Form<'c> + 'a> {
+        let (dtype, pairs) = (self.w.ty.dtype, self.core.has_pairs(DType::BF16));
         let per_word = self.per_word();
         let fits = self.spans() != Spans::Columns;
         let digits = if are_codes && x.dtype == DType::I8 { 1 } else { bytes::DIGITS };
         let bf16 = x.dtype == DType::BF16 || are_codes;
         let short = fits && (bf16 || x.dtype == DType::F16);
-        match self.w.ty.dtype {
-            DType::F8E4M3 if fits && bf16 && pairs => Rc::new(Pairs { c: self.c, width: self.w.stride }),
-            dtype if short && dtype != DType::F8E4M3 && pairs && self.w.stride <= bytes::WIDEST => {
-                Rc::new(Bytes::new(self, digits, rows))
-            }
-            dtype => Rc::new(Floats { c: self.c, dtype, per_word, width: self.w.stride }),
+        // Three digits are three products for two of pairs, and one row is decoded faster for them.
+        let are_nibbles = self.zero.is_none() && Pairs::decodes(dtype) && digits > 1 && together > 1 && self.by_pairs;
+        if fits && bf16 && pairs && (dtype == DType::F8E4M3 || are_nibbles) {
+            return Rc::new(Pairs { c: self.c, dtype, width: self.w.stride });
         }
+        if short && dtype != DType::F8E4M3 && pairs && self.w.stride <= bytes::WIDEST {
+            return Rc::new(Bytes::new(self, digits, together));
+        }
+        Rc::new(Floats { c: self.c, dtype, per_word, width: self.w.stride })
     }
 }

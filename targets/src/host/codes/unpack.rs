@@ -1,21 +1,75 @@
 //! Panels of codes as panels of floats in scratch, for as many rows as make it worth while.
 use atomc_ir::DType;
 
-use super::{Codes, Panel, Spans, floats};
-use crate::code::{Int, Ptr, Vector};
+use super::{Codes, Pairs, Panel, Spans, floats};
+use crate::code::{Any, Int, Ptr, Vector};
 use crate::host::LANES;
 
 const BUILT: &str = "vectors of words";
 
+/// Columns whose sums are scaled, as pairs of them.
+#[derive(Clone, Copy)]
+pub struct Span<'c> {
+    pub number: Int<'c>,
+    pub first: Int<'c>,
+    pub pairs: usize,
+}
+
 impl<'c> Codes<'_, 'c> {
-    /// Whether sums are scaled, because all columns of a row share a scale. Otherwise elements are.
+    /// Whether sums are scaled: all columns of a row share a scale, or pairs of codes are
+    /// multiplied. Otherwise elements are.
     pub fn scales_sums(&self) -> bool {
+        self.scales_whole_sums() || self.scales_spans()
+    }
+
+    /// Whether they have one scale each, because all columns of a row share it.
+    pub fn scales_whole_sums(&self) -> bool {
         matches!(self.spans(), Spans::Whole { .. })
+    }
+
+    /// Whether the sums of a span have one scale each, and there are several spans.
+    pub fn scales_spans(&self) -> bool {
+        self.by_pairs && matches!(self.spans(), Spans::Groups { .. })
+    }
+
+    /// If sums of spans are scaled: what `add` makes of the sums before each span, one by one.
+    pub fn each_span(
+        &self,
+        zeros: &[Any<'c>],
+        add: impl Fn(Span<'c>, &[Any<'c>]) -> Vec<Any<'c>>,
+    ) -> Option<Vec<Any<'c>>> {
+        let Spans::Groups { count, words, rest } = self.spans() else { return None };
+        let (c, pairs) = (self.c, self.per_word() / 2);
+        let span = |number: Int<'c>, words_of: usize| Span {
+            number,
+            first: number * (words * pairs),
+            pairs: words_of * pairs,
+        };
+        self.by_pairs.then(|| {
+            let sums = c.for_each((0, count, 1), zeros, |number, sums| add(span(number, words), sums));
+            if rest > 0 { add(span(c.int(count), rest), &sums) } else { sums }
+        })
     }
 
     /// A panel's codes without their zero points, or what they mean, as a panel of a float type at
     /// `to`.
     pub fn unpack(&self, panel: Panel<'c>, to: Ptr<'c>, dtype: DType) {
+        if !self.scales_sums() || self.zero.is_some() || !self.core.has_pairs(dtype) || !Pairs::decodes(self.w.ty.dtype)
+        {
+            return self.unpack_columns(panel, to, dtype);
+        }
+        let (c, per) = (self.c, self.per_word());
+        let pairs = Pairs { c, dtype: self.w.ty.dtype, width: self.w.stride };
+        c.repeat(0, self.w.stride / per, 1, |word| {
+            self.prefetch(panel, word);
+            for (i, pairs) in pairs.panel(self.load(panel, word)).into_iter().enumerate() {
+                c.store(c.at(to, (word * (per / 2) + i) * self.step()), pairs, 4);
+            }
+        });
+    }
+
+    /// The same column by column.
+    fn unpack_columns(&self, panel: Panel<'c>, to: Ptr<'c>, dtype: DType) {
         let (c, per) = (self.c, self.per_word());
         let all = self.w.stride / per;
         let store = |word: Int<'c>, columns: &[Vector<'c>], is_exact: bool| {
@@ -23,6 +77,7 @@ impl<'c> Codes<'_, 'c> {
             self.store(to, columns, dtype, is_exact);
         };
         let columns = |word: Int<'c>| -> Vec<Vector<'c>> {
+            self.prefetch(panel, word);
             let words = self.load(panel, word);
             (0..per).map(|i| floats::code(c, self.w.ty.dtype, words, i)).collect()
         };
@@ -41,9 +96,10 @@ impl<'c> Codes<'_, 'c> {
         match self.spans() {
             Spans::Whole { words } => span(c.int(0), words, c.int(0), false),
             Spans::Groups { count, words, rest } => {
-                c.repeat(0, count, 1, |number| span(number * words, words, number, true));
+                let is_scaled = !self.scales_spans();
+                c.repeat(0, count, 1, |number| span(number * words, words, number, is_scaled));
                 if rest > 0 {
-                    span(c.int(count * words), rest, c.int(count), true);
+                    span(c.int(count * words), rest, c.int(count), is_scaled);
                 }
                 c.repeat(count * words + rest, all, 1, |word| store(word, &vec![c.zero(); per], true));
             }
