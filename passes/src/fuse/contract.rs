@@ -1,7 +1,7 @@
 //! Kernels around a contraction. Only one value leaves each, and all of its nodes lead there, so
 //! that no path can leave a region and come back.
 use atomc_ir::arch::Machine;
-use atomc_ir::{Layout, NodeId, Op, Reads, Rule, TensorType, Tokens, Value, Values};
+use atomc_ir::{Layout, NodeId, Op, Reads, TensorType, Tokens, Value, Values};
 
 use super::{Regions, Taken};
 use crate::explain::{Cause, Why};
@@ -64,12 +64,6 @@ fn prologue(r: &Regions, linear: NodeId, cx: &Cx) -> Taken {
     let own = |x: Value, reader| r.joins(x.node, r.graph.segment(linear)).and_then(|()| r.is_read_by(x, reader));
     let mut reader = linear;
     let as_codes = multiplies_codes(r, linear, cx);
-    if as_codes && let Some((nodes, left)) = quantised_by_producers(r, linear, cx) {
-        taken.nodes = nodes;
-        let text = "rows that are quantised as they are brought come from memory, or from the norm of one";
-        taken.leave(left, *taken.nodes.last().unwrap_or(&linear), Why::new(Cause::Op, text));
-        return taken;
-    }
     if matches!(r.graph.op(x.node).values(), Values::Coded) && (as_codes || cx.codes_apart(width)) {
         let most = cx.arch.requantised.most(tokens);
         let text = match as_codes {
@@ -129,30 +123,6 @@ fn multiplies_codes(r: &Regions, product: NodeId, cx: &Cx) -> bool {
     let Some(codes) = codes.filter(|_| matches!(r.graph.op(product), Op::Grouped { .. })) else { return false };
     matches!(&cx.arch.machine, Machine::Simt(simt) if simt.warpgroup_mma || simt.product(codes).is_some())
 }
-
-/// Codes of a few rows of experts, where row producers of four waves make them a K tile at a time,
-/// and the norm of a single row before that; with the value that these read.
-fn quantised_by_producers(r: &Regions, product: NodeId, cx: &Cx) -> Option<(Vec<NodeId>, Value)> {
-    let four_waves = matches!(&cx.arch.machine, Machine::Simt(simt) if simt.warpgroup_mma);
-    let are_apart = experts(r, product)?.layout == Layout::Rows;
-    let codes = r.graph.operands(product)[0];
-    let Op::Quantise { rule: Rule::Group(K_TILE) | Rule::Power(K_TILE), .. } = r.graph.op(codes.node) else {
-        return None;
-    };
-    let own = |x: Value, reader| r.joins(x.node, r.graph.segment(product)).is_ok() && r.is_read_by(x, reader).is_ok();
-    if !(four_waves && are_apart && own(codes, product)) {
-        return None;
-    }
-    let x = r.graph.operands(codes.node)[0];
-    let Values::Normed(norm) = r.graph.op(x.node).values() else { return Some((vec![codes.node], x)) };
-    let [rows, ref weights @ ..] = r.graph.operands(x.node)[..] else { return None };
-    let is_plain = !norm.centred && weights.iter().all(|v| r.graph.is_constant(v.node));
-    let is_one = cx.bucket.tokens() == 1 && own(x, codes.node);
-    (is_plain && is_one).then(|| (vec![codes.node, x.node], rows))
-}
-
-/// Columns of bytes that are multiplied together, and so many share a scale then.
-const K_TILE: usize = 128;
 
 /// Most numbers that are normed before a product. On GPUs each row of an expert has work-groups of
 /// its own, which would all norm it; where four waves multiply together they scale its sums.

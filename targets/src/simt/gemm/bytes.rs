@@ -1,7 +1,7 @@
 //! Products of rows and weights that are both quantised to a byte, which matrix instructions take
 //! as they are. Scales are applied to sums: to whole ones where a row has one scale, otherwise to
 //! those of each K tile, which is a group.
-use atomc_ir::{DType, Graph, Layout, Op, Value};
+use atomc_ir::{DType, Graph, Layout, Op};
 
 use crate::contraction::Encoding;
 use crate::schedule::WhyNot;
@@ -17,8 +17,6 @@ pub struct Bytes {
     pub encoding: Encoding,
     /// Columns of a row of x that share a scale.
     pub of_rows: usize,
-    /// The rows as codes, where this kernel makes these.
-    pub made: Option<Value>,
 }
 
 impl Bytes {
@@ -29,25 +27,17 @@ impl Bytes {
         let product = body.ids().find(|&id| matches!(body.op(id), Op::Linear { .. } | Op::Grouped { .. }))?;
         let x = body.operands(product)[0];
         let ty = body.ty(x).as_tensor().filter(|t| t.dtype == encoding.codes)?;
-        let Layout::Scaled(of_rows) = ty.layout else { return None };
-        let made = match body.op(x.node) {
-            Op::Input { .. } => None,
-            // Of choices, as few rows as that.
-            Op::Quantise { .. } if matches!(body.op(product), Op::Grouped { .. }) => Some(x),
-            _ => return None,
-        };
-        Some(Bytes { dtype: ty.dtype, encoding, of_rows, made })
+        match ty.layout {
+            Layout::Scaled(of_rows) if matches!(body.op(x.node), Op::Input { .. }) => {
+                Some(Bytes { dtype: ty.dtype, encoding, of_rows })
+            }
+            _ => None,
+        }
     }
 
     /// Whether a row of x has one scale, and whether a row of the weight has.
     pub fn row_wise(&self) -> [bool; 2] {
         [self.of_rows >= self.encoding.size[1], self.encoding.is_row_wise()]
-    }
-
-    /// Whether rows that this kernel quantises have a scale for each K tile.
-    pub fn check_made(&self, k_tile: usize) -> Result<(), WhyNot> {
-        let fits = self.made.is_none() || self.of_rows == k_tile;
-        WhyNot::unless(fits, || format!("rows are quantised here by groups of {}", self.of_rows))
     }
 
     /// Whether a row of either has several scales.

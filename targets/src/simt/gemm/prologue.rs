@@ -33,14 +33,9 @@ impl Norm {
 
 impl Prologue {
     pub fn of(body: &Graph) -> Result<Prologue, WhyNot> {
-        let product = body.ids().find(|&id| body.op(id).is_contraction());
-        let product = product.ok_or_else(|| WhyNot::new("there is no product"))?;
-        Prologue::of_rows(body, body.operands(product)[0])
-    }
-
-    /// How a value of rows comes to be.
-    pub fn of_rows(body: &Graph, x: Value) -> Result<Prologue, WhyNot> {
         let read = || {
+            let product = body.ids().find(|&id| body.op(id).is_contraction())?;
+            let x = body.operands(product)[0];
             let Values::Normed(norm) = body.op(x.node).values() else { return rows(body, x).map(Prologue::Rows) };
             // What takes the mean off, or adds a bias, does not commute.
             let &[source, weights] = body.operands(x.node).as_slice() else { return None };

@@ -27,7 +27,7 @@ mod tests;
 
 use atomc_artifact::manifest;
 use atomc_ir::arch::GpuArch;
-use atomc_ir::{DType, Diagnostic, Family, Graph, Value};
+use atomc_ir::{DType, Diagnostic, Family, Value};
 
 use crate::code::{Int, Ptr};
 use crate::contraction::Encoding;
@@ -80,7 +80,6 @@ fn takes_weight(spec: &KernelSpec, arch: GpuArch) -> Result<(), WhyNot> {
     WhyNot::unless(depth.is_multiple_of(k_tile), || format!("{depth} columns are no multiple of {k_tile}"))?;
     if let Some(bytes) = Bytes::of(spec.body) {
         bytes.check(k_tile)?;
-        bytes.check_made(k_tile)?;
         let features = rows / pieces;
         return WhyNot::unless(features.is_multiple_of(LANES), || {
             format!("{features} features are no whole vectors of {LANES}")
@@ -152,12 +151,6 @@ pub const CHOICES: Schedule = Schedule {
 fn suits_choices(spec: &KernelSpec, arch: GpuArch, choice: &Choice) -> Result<(), WhyNot> {
     let experts = Sizes::of(spec.body)?.experts.ok_or_else(|| WhyNot::new("rows have no experts"))?;
     takes_weight(spec, arch)?;
-    if let Some(made) = Bytes::of(spec.body).and_then(|bytes| bytes.made) {
-        let norm = quantised_rows(spec.body, made)?.norm();
-        WhyNot::unless(norm.is_none() || spec.tokens == 1, || {
-            "a norm of several rows before they are quantised".into()
-        })?;
-    }
     if experts.combined {
         let encoding = Encoding::of(spec.body).filter(|encoding| encoding.is_row_wise());
         encoding.map_or(Ok(()), |encoding| Err(encoding.refused("choices are added up before rows are scaled")))?;
@@ -167,17 +160,10 @@ fn suits_choices(spec: &KernelSpec, arch: GpuArch, choice: &Choice) -> Result<()
     has_room(Shape::new(spec, arch, choice)?)
 }
 
-/// How rows come to be that are quantised here.
-fn quantised_rows(body: &Graph, codes: Value) -> Result<Prologue, WhyNot> {
-    Prologue::of_rows(body, body.operands(codes.node)[0])
-}
-
 fn suits_experts(spec: &KernelSpec, arch: GpuArch, choice: &Choice) -> Result<(), WhyNot> {
     let experts = Sizes::of(spec.body)?.experts.ok_or_else(|| WhyNot::new("rows have no experts"))?;
     let rows = experts.block().unwrap_or(0);
     WhyNot::unless((1..=TOKENS).contains(&rows), || format!("blocks of {rows} rows: {TOKENS} at most"))?;
-    let is_made = Bytes::of(spec.body).is_some_and(|bytes| bytes.made.is_some());
-    WhyNot::unless(!is_made, || "rows of blocks are quantised in this kernel".into())?;
     takes_weight(spec, arch)?;
     has_room(Shape::new(spec, arch, choice)?)
 }
@@ -213,9 +199,7 @@ fn emit<'c>(setup: &Setup<'c>, spec: &KernelSpec) -> launch::Made<'c> {
 struct Group<'g, 'k, 'a, 'c> {
     contraction: &'g Contraction<'k, 'a, 'c>,
     shape: Shape,
-    /// The norm that sums are scaled by, or that rows have before they are quantised.
     norm: Option<Norm>,
-    normed: Option<Norm>,
     /// Rows as they lie in memory, their type and width.
     from: Value,
     dtype: DType,
@@ -244,15 +228,11 @@ impl<'g, 'k, 'a, 'c> Group<'g, 'k, 'a, 'c> {
         spec: &KernelSpec,
     ) -> Result<Group<'g, 'k, 'a, 'c>, Diagnostic> {
         let (c, parts) = (contraction.matrix.c, &contraction.parts);
-        let (from, norm, normed) = match shape.bytes.map(|bytes| bytes.made) {
-            Some(None) => (parts.x, None, None),
-            Some(Some(codes)) => {
-                let prologue = quantised_rows(spec.body, codes).map_err(WhyNot::diagnostic)?;
-                (prologue.source(), None, prologue.norm())
-            }
+        let (from, norm) = match shape.bytes {
+            Some(_) => (parts.x, None),
             None => {
                 let prologue = Prologue::of(spec.body).map_err(WhyNot::diagnostic)?;
-                (prologue.source(), prologue.norm(), None)
+                (prologue.source(), prologue.norm())
             }
         };
         let ty = parts.kernel.rows.shape(from)?;
@@ -260,7 +240,6 @@ impl<'g, 'k, 'a, 'c> Group<'g, 'k, 'a, 'c> {
             contraction,
             shape,
             norm,
-            normed,
             from,
             dtype: ty.dtype,
             width: ty.shape.last().unwrap_or(0),

@@ -1,21 +1,17 @@
 //! The loaders: producers of the weight ask for bulk copies, producers of rows bring them through
 //! registers and the prologue.
-use atomc_ir::{Diagnostic, Value};
+use atomc_ir::Diagnostic;
 use inkwell::values::FloatValue;
 
+use super::Group;
 use super::scheduler::Slot;
 use super::shape::{PANELS, ROW, WEIGHT_PRODUCERS};
-use super::{Group, LANES};
-use crate::code::{Any, Int, Vector};
+use crate::code::{Any, Int};
 use crate::row::{At, Col};
-use crate::simt::gemm::prologue::Norm;
 use crate::simt::machine::fragment::VEC16;
 
-/// Most words of rows that a thread loads at once. It has fewer registers beside a weight that is
-/// decoded, and where it quantises rows.
-const WORDS: usize = 80;
-const FEWER: usize = 40;
-const QUANTISED: usize = 64;
+/// Most words of rows that a thread loads at once, and where it has fewer registers.
+const WORDS: [usize; 2] = [80, 40];
 /// Most slots whose rows these are.
 const TOGETHER: usize = 8;
 
@@ -65,17 +61,11 @@ impl<'c> Group<'_, '_, '_, 'c> {
         let vec16s = shape.row_bytes() / VEC16;
         let (vec16, first) = (thread % vec16s, thread / vec16s);
         let tokens: Vec<Int<'c>> = (0..shape.columns / together).map(|i| first + together * i).collect();
-        let scales = if self.loads_scales() { tokens.len() } else { 0 };
-        let vector = if self.made().is_some() { self.lanes() * self.dtype.size() / 4 } else { 4 };
-        let words = vector * (tokens.len() + self.any_norm().iter().len()) + scales;
-        let most = match (shape.decoded, self.made()) {
-            (Some(_), _) => FEWER,
-            (None, Some(_)) => QUANTISED,
-            (None, None) => WORDS,
-        };
+        let scales = if self.row_groups() { tokens.len() } else { 0 };
+        let words = 4 * (tokens.len() + self.norm.iter().len()) + scales;
+        let most = WORDS[usize::from(shape.decoded.is_some())];
         let together = (most / words).clamp(1, TOGETHER);
         let turns = |first: Int<'c>| -> Vec<Int<'c>> { (0..together).map(|i| first + i).collect() };
-        self.prepare_norm()?;
         let none: Vec<Any> = vec![c.number(0.0).into(); if self.norm.is_some() { tokens.len() } else { 0 }];
         let count = none.len();
         let begin: Vec<Any> = none.into_iter().chain(self.load(&turns(c.int(0)), vec16, &tokens)?).collect();
@@ -126,11 +116,11 @@ impl<'c> Group<'_, '_, '_, 'c> {
             for &token in tokens {
                 all.push(rows.bits(self.from, At { row: row(token), head: None, col })?.into());
             }
-            if self.loads_scales() {
+            if self.row_groups() {
                 let scale = |&token: &Int<'c>| Ok(rows.group_of(self.from, row(token), slot.along)?.scale().into());
                 all.extend(tokens.iter().map(scale).collect::<Result<Vec<Any>, Diagnostic>>()?);
             }
-            if let Some(norm) = self.any_norm() {
+            if let Some(norm) = &self.norm {
                 all.push(rows.bits(norm.weights, At { row: c.int(0), head: None, col })?.into());
             }
         }
@@ -147,30 +137,7 @@ impl<'c> Group<'_, '_, '_, 'c> {
         VEC16 / (self.shape.row_bytes() / self.shape.k_tile)
     }
 
-    /// The rows as codes, where row producers make these.
-    fn made(&self) -> Option<Value> {
-        self.shape.bytes.and_then(|bytes| bytes.made)
-    }
-
-    fn any_norm(&self) -> Option<&Norm> {
-        self.norm.as_ref().or(self.normed.as_ref())
-    }
-
-    /// Of a norm before the only row is quantised each wave works out what it scales by.
-    fn prepare_norm(&self) -> Result<(), Diagnostic> {
-        let (c, rows) = (self.code(), &self.contraction.parts.kernel.rows);
-        let Some(norm) = &self.normed else { return Ok(()) };
-        c.set_lanes(LANES);
-        rows.set_team(c.lanes_team(c.lane_index(), c.simt.wave));
-        rows.prepare(norm.value, c.int(0), None)
-    }
-
-    /// Whether the rows' scales of each K tile are in memory beside their codes.
-    fn loads_scales(&self) -> bool {
-        self.row_groups() && self.made().is_none()
-    }
-
-    /// Whether rows have a scale for each K tile.
+    /// Whether the rows' scales of each K tile come with it.
     pub(super) fn row_groups(&self) -> bool {
         self.shape.bytes.is_some_and(|bytes| !bytes.row_wise()[0])
     }
@@ -188,16 +155,10 @@ impl<'c> Group<'_, '_, '_, 'c> {
         let dtype = self.contraction.matrix.dtype;
         let is_there = c.less(turn, self.count());
         let along = self.slot(turn).along;
-        let (mut made, mut scales) = (Vec::new(), words[tokens.len()..].to_vec());
+        let mut made = Vec::new();
         for (i, bits) in words[..tokens.len()].iter().enumerate() {
             c.set_lanes(self.lanes());
             let bits = bits.into_vector_value();
-            if let Some(codes) = self.made() {
-                let (bits, scale) = self.quantise(codes, (turn, vec16), bits, words.get(tokens.len()))?;
-                scales.insert(i, scale.into());
-                made.push(bits);
-                continue;
-            }
             if shape.bytes.is_some() {
                 made.push(bits);
                 continue;
@@ -207,11 +168,18 @@ impl<'c> Group<'_, '_, '_, 'c> {
                 made.push(if self.dtype == dtype { bits } else { c.narrow(v, dtype) });
                 continue;
             };
+            let rows = &self.contraction.parts.kernel.rows;
+            let w = c.widen(words[tokens.len()].into_vector_value(), norm.dtype);
             let before = c.pick(c.equal(along, 0), c.number(0.0), squares[i]).into_float_value();
             squares[i] = c.b.build_float_add(before, c.sum(c.fmul(v, v)), "").expect("floats");
-            self.contraction.parts.kernel.rows.set_scale(norm.value, c.number(1.0));
-            let scaled = self.behind_norm(norm, (turn, vec16), v, words[tokens.len()])?;
-            made.push(c.narrow(scaled, dtype));
+            rows.set_scale(norm.value, c.number(1.0));
+            rows.bind(self.from, v);
+            rows.bind(norm.weights, w);
+            let col = Col::Var(self.column(turn, vec16));
+            let scaled = rows.eval(norm.value, At { row: tokens[i], head: None, col });
+            rows.unbind(self.from);
+            rows.unbind(norm.weights);
+            made.push(c.narrow(scaled?, dtype));
         }
         c.when(is_there, || {
             ring.wait_empty(c, turn);
@@ -226,52 +194,13 @@ impl<'c> Group<'_, '_, '_, 'c> {
                 c.store(self.local(ring.at(turn) + at), bits, VEC16 as u32);
             }
             if self.row_groups() {
-                self.store_scales((turn, vec16), tokens, &scales[..tokens.len()]);
+                self.store_scales((turn, vec16), tokens, &words[tokens.len()..2 * tokens.len()]);
             }
             if self.norm.is_some() {
                 self.store_squares((turn, vec16), tokens, squares);
             }
         });
         Ok(())
-    }
-
-    /// A thread's vector of a row behind a norm, whose weights came with it.
-    fn behind_norm(
-        &self,
-        norm: &Norm,
-        (turn, vec16): (Int<'c>, Int<'c>),
-        v: Vector<'c>,
-        weights: Any<'c>,
-    ) -> Result<Vector<'c>, Diagnostic> {
-        let (c, rows) = (self.code(), &self.contraction.parts.kernel.rows);
-        rows.bind(self.from, v);
-        rows.bind(norm.weights, c.widen(weights.into_vector_value(), norm.dtype));
-        // Scales of a norm are known for all rows, whichever this is.
-        let at = At { row: c.int(0), head: None, col: Col::Var(self.column(turn, vec16)) };
-        let made = rows.eval(norm.value, at);
-        rows.unbind(self.from);
-        rows.unbind(norm.weights);
-        made
-    }
-
-    /// The codes of a thread's vector of a row, and the scale of its K tile, which neighbouring
-    /// threads have.
-    fn quantise(
-        &self,
-        codes: Value,
-        at: (Int<'c>, Int<'c>),
-        bits: Vector<'c>,
-        weights: Option<&Any<'c>>,
-    ) -> Result<(Vector<'c>, FloatValue<'c>), Diagnostic> {
-        let (c, rows) = (self.code(), &self.contraction.parts.kernel.rows);
-        let v = c.widen(bits, self.dtype);
-        let v = match self.normed.as_ref().zip(weights) {
-            Some((norm, &weights)) => self.behind_norm(norm, at, v, weights)?,
-            None => v,
-        };
-        let size = c.largest_of(rows.size_of(v), self.shape.k_tile / self.lanes());
-        let scale = rows.scale_of_size(codes, size)?;
-        Ok((rows.bits_by(v, &scale), scale.scale()))
     }
 
     /// Stores the rows' scales of a turn's K tile.

@@ -56,7 +56,6 @@ impl Operands {
         let refused = |is: bool, why: &str| if is { Err(encoding.refused(why)) } else { Ok(()) };
         refused(!plain, "heads have products of their own")?;
         if let Operands::Bytes(bytes) = self {
-            refused(bytes.made.is_some(), "rows are quantised in this kernel")?;
             return bytes.check(STRETCH);
         }
         let Sizes { dtype, plain, .. } = Sizes::of(body)?;
