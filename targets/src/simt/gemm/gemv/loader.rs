@@ -1,6 +1,6 @@
 //! The loaders: fragments of the weight come into registers as they lie, or as codes; those of rows
 //! from memory, or of local memory, where the prologue has staged them.
-use atomc_ir::Diagnostic;
+use atomc_ir::{Diagnostic, Op, Value};
 use inkwell::IntPredicate;
 
 use super::Group;
@@ -166,6 +166,7 @@ impl<'c> Group<'_, '_, '_, 'c> {
         rows.forget();
         let head = self.tile.head();
         rows.prepare(x, row, head)?;
+        let near = self.group_of_neighbours([first, end, width]);
         let mut vectors = 0;
         rows.each_column(end - first, |col| {
             vectors += 1;
@@ -176,30 +177,78 @@ impl<'c> Group<'_, '_, '_, 'c> {
             // What is behind a head is not computed, as the row may end there.
             let inside = if head.is_none() || width >= end { col } else { c.smaller(col, width - c.lanes()) };
             let at = At { row, head, col: Col::Var(inside) };
-            let place = || c.at(to.vec16(m, column, col / m.vec16()), col % m.vec16() * m.dtype.size());
-            let found = self.stage_group_scale(to, (column, col, first), at)?;
-            if self.shape.quantised.is_some_and(|quantised| quantised.as_stored) {
-                let bits = rows.code_bits(x, at, found.as_ref())?;
-                let zeros = bits.get_type().const_zero();
-                let bits = if width < end { c.pick(c.less(col, width), bits, zeros) } else { bits.into() };
-                c.store(place(), bits, c.alignment(m.dtype));
-                return Ok(());
-            }
-            let v = match found {
-                Some(found) => rows.codes_by(x, at, &found)?,
-                None if rows.has_row_scale(x) => rows.codes(x, at)?,
-                None => rows.eval(x, at)?,
+            let found = match near {
+                Some(group) => {
+                    let v = rows.eval(rows.graph.operands(x.node)[0], at)?;
+                    let found = rows.scale_of_size(x, c.largest_of(rows.size_of(v), group / c.lanes()))?;
+                    self.store_group_scale(to, (column, col, first), found)
+                }
+                None => self.stage_group_scale(to, (column, col, first), at)?,
             };
-            let v = if width < end { c.pick(c.less(col, width), v, c.zero()).into_vector_value() } else { v };
-            c.store_floats(place(), v, m.dtype);
-            Ok(())
+            let place = c.at(to.vec16(m, column, col / m.vec16()), col % m.vec16() * m.dtype.size());
+            self.stage_vector((x, width), (col, end), at, (found.as_ref(), place))
         })?;
         rows.forget();
         Ok(())
     }
 
-    /// The scale of a column's group, where rows have several that are left to sums. Where a group
-    /// begins, or what is staged of one, it is stored too.
+    /// Computes a vector of a row of a width, of which columns before `end` are staged.
+    fn stage_vector(
+        &self,
+        (x, width): (Value, usize),
+        (col, end): (Int<'c>, usize),
+        at: At<'c>,
+        (found, place): (Option<&GroupScale<'c>>, Ptr<'c>),
+    ) -> Result<(), Diagnostic> {
+        let m = self.matrix();
+        let (c, rows) = (m.c, &self.contraction.parts.kernel.rows);
+        if self.shape.quantised.is_some_and(|quantised| quantised.as_stored) {
+            let bits = rows.code_bits(x, at, found)?;
+            let zeros = bits.get_type().const_zero();
+            let bits = if width < end { c.pick(c.less(col, width), bits, zeros) } else { bits.into() };
+            c.store(place, bits, c.alignment(m.dtype));
+            return Ok(());
+        }
+        let v = match found {
+            Some(found) => rows.codes_by(x, at, found)?,
+            None if rows.has_row_scale(x) => rows.codes(x, at)?,
+            None => rows.eval(x, at)?,
+        };
+        let v = if width < end { c.pick(c.less(col, width), v, c.zero()).into_vector_value() } else { v };
+        c.store_floats(place, v, m.dtype);
+        Ok(())
+    }
+
+    /// Columns of a group of a row that is quantised here, if neighbouring lanes compute all of each
+    /// group between two columns.
+    fn group_of_neighbours(&self, columns: [usize; 3]) -> Option<usize> {
+        let (c, parts) = (self.matrix().c, &self.contraction.parts);
+        let group = self.shape.quantised.and_then(|quantised| quantised.row_group)?;
+        let lanes = c.lanes();
+        let fits = columns.iter().all(|column| column.is_multiple_of(group)) && group.is_multiple_of(lanes);
+        let few = (group / lanes).is_power_of_two() && group / lanes <= c.simt.wave;
+        let is_made = matches!(parts.kernel.rows.graph.op(parts.x.node), Op::Quantise { .. });
+        (fits && few && is_made).then_some(group)
+    }
+
+    /// Stores the scale of a column's group where the group begins, or what is staged of one.
+    fn store_group_scale(
+        &self,
+        to: &Staged<'c>,
+        (column, col, first): (Int<'c>, Int<'c>, usize),
+        found: GroupScale<'c>,
+    ) -> Option<GroupScale<'c>> {
+        let (m, group) = (self.matrix(), self.shape.quantised.and_then(|quantised| quantised.row_group)?);
+        let c = m.c;
+        let width = self.contraction.parts.kernel.rows.shape(self.contraction.parts.x).ok()?.shape.last()?;
+        let number = c.smaller(col / group, width.div_ceil(group) - 1);
+        let begins = c.compare(IntPredicate::EQ, col, c.larger(number * group, first));
+        c.when(begins, || c.store(to.scale(m, column, number), found.scale(), 4));
+        Some(found)
+    }
+
+    /// The scale of a column's group, where rows have several that are left to sums. It is
+    /// stored, too.
     fn stage_group_scale(
         &self,
         to: &Staged<'c>,
@@ -207,14 +256,10 @@ impl<'c> Group<'_, '_, '_, 'c> {
         at: At<'c>,
     ) -> Result<Option<GroupScale<'c>>, Diagnostic> {
         let Some(group) = self.shape.quantised.and_then(|quantised| quantised.row_group) else { return Ok(None) };
-        let (m, parts) = (self.matrix(), &self.contraction.parts);
-        let (c, rows, x) = (m.c, &parts.kernel.rows, parts.x);
-        let last = rows.shape(x)?.shape.last().unwrap_or(0).div_ceil(group) - 1;
-        let number = c.smaller(col / group, last);
-        let found = rows.group_of(x, at.row, number)?;
-        let begins = c.compare(IntPredicate::EQ, col, c.larger(number * group, first));
-        c.when(begins, || c.store(to.scale(m, column, number), found.scale(), 4));
-        Ok(Some(found))
+        let (c, parts) = (self.matrix().c, &self.contraction.parts);
+        let last = parts.kernel.rows.shape(parts.x)?.shape.last().unwrap_or(0).div_ceil(group) - 1;
+        let found = parts.kernel.rows.group_of(parts.x, at.row, c.smaller(col / group, last))?;
+        Ok(self.store_group_scale(to, (column, col, first), found))
     }
 
     /// Vectors of a row's part of a step.
