@@ -231,7 +231,7 @@ fn schedules_say_which_codes_they_do_not_take() {
         error(odd, Family::Matmul),
         format!(
             "no schedule for matmul: gemm_warpgroup: gfx942 has no warpgroup MMA; \
-             gemv_rows: {what}: products of 32 columns would have several scales; \
+             gemv_rows: 96 columns: 1024 at least; \
              gemm_tiled: {what}: 8 columns would have several scales"
         )
     );

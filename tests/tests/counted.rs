@@ -32,8 +32,8 @@ fn checkpoint(scheme: &str) -> Option<&'static str> {
 /// Tokens of decode steps.
 const DECODE: [usize; 3] = [1, 8, 32];
 
-/// Tokens of a prompt: those of two tiles, so that a layer's products have enough of these.
-const PROMPT: usize = 256;
+/// Tokens of a prompt: those of a tile.
+const PROMPT: usize = 128;
 
 /// Columns that counts are of.
 const COLUMNS: usize = 256;
@@ -173,7 +173,9 @@ fn products(scheme: &str, arch: &'static Arch) -> BTreeMap<String, Product> {
     let options = Options { targets: vec![arch.name.into()], buckets, ..Options::default() };
     let kernels = driver::kernels(&config(scheme), &options, arch).unwrap_or_else(|e| panic!("{e}"));
     let mut products: BTreeMap<String, Product> = BTreeMap::new();
-    for spec in kernels.specs().iter().filter(|spec| depth(spec.body).is_some()) {
+    for spec in kernels.specs().into_iter().filter(|spec| depth(spec.body).is_some()) {
+        // Of a prompt a tile along all of K, as long prompts have it.
+        let spec = &KernelSpec { invariant: spec.family == Family::Matmul, ..spec };
         let tokens = match spec.family {
             Family::Matvec => spec.tokens,
             Family::Matmul => 0,

@@ -270,6 +270,45 @@ fn matmul_in_large_tiles() {
     }
 }
 
+/// Where a chip has more units than tiles, work-groups share these along K.
+#[test]
+fn matmul_in_shared_tiles() {
+    let text = BIASED.replace("72]", "1024]");
+    let graph = parse(&text).expect("a body in the text of the IR");
+    for name in ["gfx942", "gfx950", "gfx1100", "gfx1201"] {
+        let mut arch = rows().iter().find(|arch| arch.name == name).expect("a row").clone();
+        let Machine::Simt(simt) = &mut arch.machine else { unreachable!("a GPU") };
+        simt.chip.units = 8;
+        let family = Family::Matmul;
+        let spec = |tokens: usize| KernelSpec {
+            symbol: "k".into(),
+            family,
+            body: &graph,
+            tokens,
+            choice: None,
+            invariant: false,
+        };
+        let workspace = |tokens: usize| {
+            let object = compile(&[spec(tokens)], &arch).unwrap_or_else(|e| panic!("{e}"));
+            object.kernels[0].workspace
+        };
+        assert!(workspace(320) > 0 && workspace(2048) == 0, "{name}");
+        for tokens in [300, 5] {
+            let case = Case { runs: &[run(0, tokens)], ..case(&text, family, 320) };
+            assert_eq!(case.fault_on(&graph, &arch), None, "{name}");
+        }
+    }
+}
+
+/// A router of a prompt: few features of many columns.
+#[test]
+fn matmul_of_few_features() {
+    let text = BIASED.replace("72]", "1032]").replace("50", "24");
+    for tokens in [70, 5] {
+        Case { runs: &[run(0, tokens)], ..case(&text, Family::Matmul, 128) }.check();
+    }
+}
+
 #[test]
 fn unsupported_bodies_are_errors() {
     let text = "graph @k(%x: bf16[T, 64], %w: bf16[100, 64]@panels) {

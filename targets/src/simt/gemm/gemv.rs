@@ -57,17 +57,20 @@ pub const BLOCKS: Schedule =
 /// which waves share, where those of many rows would leave most of the chip without work.
 pub const ROWS: Schedule = Schedule { name: "gemv_rows", family: Family::Matmul, suits: suits_rows, ..SCHEDULE };
 
-/// The part of a chip's units that tiles of many rows leave without work at least.
+/// The part of a chip's units that tiles of many rows leave without work at least, and the fewest
+/// columns, along which these wait for one stretch after the other.
 const IDLE: usize = 8;
+const COLUMNS: usize = 1024;
 
 fn suits_rows(spec: &KernelSpec, arch: &Arch, choice: &Choice) -> Result<(), WhyNot> {
     let gpu = launch::gpu(arch)?;
-    let (Sizes { rows, .. }, units) = (Sizes::of(spec.body)?, gpu.simt.chip.units);
+    let (Sizes { rows, depth, .. }, units) = (Sizes::of(spec.body)?, gpu.simt.chip.units);
     WhyNot::unless(gpu.simt.isa == Isa::Amdgcn, || "tiles of few rows were not measured there".into())?;
     let tiles = spec.tokens.div_ceil(tiled::ROWS) * rows.div_ceil(tiled::ROWS);
     WhyNot::unless(tiles * IDLE <= units, || {
         format!("{tiles} tiles of {0} by {0} are enough for {units} units", tiled::ROWS)
     })?;
+    WhyNot::unless(depth >= COLUMNS, || format!("{depth} columns: {COLUMNS} at least"))?;
     let padded = arch.memory.rows;
     WhyNot::unless(padded.is_multiple_of(shape::ROWS), || format!("rows are padded to a multiple of {padded}"))?;
     suits(spec, arch, choice)

@@ -11,6 +11,7 @@ mod group_scales;
 mod loader;
 mod main_loop;
 mod shape;
+mod splits;
 
 use atomc_artifact::manifest;
 use atomc_ir::arch::GpuArch;
@@ -27,7 +28,7 @@ use crate::simt::gemm::quantised::Quantised;
 use crate::simt::gemm::tile::experts::Blocks;
 use crate::simt::gemm::tile::grid::Grid;
 use crate::simt::gemm::tile::{Tile, TileSize};
-use crate::simt::launch::{self, Setup};
+use crate::simt::launch::{self, COUNTERS, Setup, arguments};
 use crate::simt::machine::accumulator::Accumulator;
 use crate::simt::machine::fragment::VEC16;
 use shape::Shape;
@@ -114,18 +115,21 @@ fn emit<'c>(setup: &Setup<'c>, spec: &KernelSpec) -> launch::Made<'c> {
         let x = x.or_else(|| rows.operand(own).ok().filter(|_| rows.scaled_group(own).is_some()));
         let x = x.ok_or_else(|| unsupported("rows that are not in memory as the weight's type"))?;
         let size = TileSize { panels: shape.tile_panels(), columns: shape.tokens(), threads: shape.threads };
-        let run = |tile| Group::new(&contraction, codes.as_ref(), shape, tile).run(x);
+        let workspace = code.argument(arguments(spec.body) + 1);
+        let run = |tile| Group::new((&contraction, codes.as_ref()), shape, tile, workspace).run(x);
         if spec.family == Family::GroupedMatmul {
             let scheduler = Blocks::new(&contraction, size, spec)?;
             scheduler.with_tile(run)?;
             scheduler.tasks()
         } else {
-            let scheduler = Grid::new(&contraction, &kernel, size);
+            let scheduler = Grid::new(&contraction, &kernel, size).split(shape.splits);
             scheduler.with_tile(spec, run)?;
             scheduler.tasks()
         }
     };
-    Ok((code, manifest::Kernel::simt(tasks, shape.threads)))
+    let partials = if shape.splits > 1 { shape.tiles(spec)? * shape.splits * shape.partial_bytes() } else { 0 };
+    let workspace = if shape.splits > 1 { COUNTERS + partials } else { 0 };
+    Ok((code, manifest::Kernel { workspace, ..manifest::Kernel::simt(tasks, shape.threads) }))
 }
 
 /// What one work-group does.
@@ -140,14 +144,17 @@ struct Group<'g, 'k, 'a, 'c> {
     /// Where the wave's part begins of the first half.
     to: Ptr<'c>,
     codes: Option<&'g Codes<'c>>,
+    /// The first stretch of the work-group's part of the weight, and where it leaves its sums.
+    first: Int<'c>,
+    workspace: Ptr<'c>,
 }
 
 impl<'g, 'k, 'a, 'c> Group<'g, 'k, 'a, 'c> {
     fn new(
-        contraction: &'g Contraction<'k, 'a, 'c>,
-        codes: Option<&'g Codes<'c>>,
+        (contraction, codes): (&'g Contraction<'k, 'a, 'c>, Option<&'g Codes<'c>>),
         shape: Shape,
         tile: Tile<'c>,
+        workspace: Ptr<'c>,
     ) -> Group<'g, 'k, 'a, 'c> {
         let c = contraction.matrix.c;
         let wave = c.wave_index();
@@ -163,13 +170,15 @@ impl<'g, 'k, 'a, 'c> Group<'g, 'k, 'a, 'c> {
         // Rows lie behind the weight.
         let first = if shape.is_coded { first + shape.half()[0] } else { first };
         let to = c.at(local, first);
-        Group { contraction, accumulator, shape, tile, wave, local, to, codes }
+        let split = if shape.splits == 1 { c.int(0) } else { c.group() % shape.splits };
+        let first = split * shape.count;
+        Group { contraction, accumulator, shape, tile, wave, local, to, codes, first, workspace }
     }
 
     fn run(&self, x: &Operand<'c>) -> Result<(), Diagnostic> {
         let loaders = self.loaders(x);
         let sums = self.main_loop(&loaders);
-        self.epilogue(&sums)
+        if self.shape.splits == 1 { self.epilogue(&sums) } else { self.meet(&sums) }
     }
 
     /// Where a half begins.

@@ -219,8 +219,8 @@ impl<'c> Group<'_, '_, '_, 'c> {
         Ok(())
     }
 
-    /// Columns of a group of a row that is quantised here, if neighbouring lanes compute all of each
-    /// group between two columns.
+    /// Columns of a group of a row that is quantised here, if neighbouring lanes compute all of
+    /// each group between two columns.
     fn group_of_neighbours(&self, columns: [usize; 3]) -> Option<usize> {
         let (c, parts) = (self.matrix().c, &self.contraction.parts);
         let group = self.shape.quantised.and_then(|quantised| quantised.row_group)?;

@@ -29,11 +29,13 @@ impl<'s, 'k, 'a, 'c> AllRows<'s, 'k, 'a, 'c> {
     }
 }
 
-/// Tiles of some panels and some rows. Those of the same rows follow each other.
+/// Tiles of some panels and some rows. Those of the same rows follow each other. Several
+/// work-groups may make a tile together, each of a part of the weight's columns.
 pub struct Grid<'s, 'k, 'a, 'c> {
     contraction: &'s Contraction<'k, 'a, 'c>,
     kernel: &'s Kernel<'a, 'c>,
     size: TileSize,
+    splits: usize,
 }
 
 impl<'s, 'k, 'a, 'c> Grid<'s, 'k, 'a, 'c> {
@@ -42,7 +44,12 @@ impl<'s, 'k, 'a, 'c> Grid<'s, 'k, 'a, 'c> {
         kernel: &'s Kernel<'a, 'c>,
         size: TileSize,
     ) -> Grid<'s, 'k, 'a, 'c> {
-        Grid { contraction, kernel, size }
+        Grid { contraction, kernel, size, splits: 1 }
+    }
+
+    /// With so many work-groups for each tile.
+    pub fn split(self, splits: usize) -> Grid<'s, 'k, 'a, 'c> {
+        Grid { splits, ..self }
     }
 
     /// Tiles along the features.
@@ -57,13 +64,14 @@ impl<'s, 'k, 'a, 'c> Grid<'s, 'k, 'a, 'c> {
         body: impl FnOnce(Tile<'c>) -> Result<(), Diagnostic>,
     ) -> Result<(), Diagnostic> {
         let (c, across) = (self.contraction.matrix.c, self.across());
-        let (number, row): (Int<'c>, Int<'c>) = (c.group() % across, c.group() / across * self.size.columns);
+        let tile = if self.splits == 1 { c.group() } else { c.group() / self.splits };
+        let (number, row): (Int<'c>, Int<'c>) = (tile % across, tile / across * self.size.columns);
         launch::when_in_step(c, spec, self.kernel, row, || {
             body(Tile::from_row(number * self.size.panels, row, self.size.columns))
         })
     }
 
     pub fn tasks(&self) -> Tasks {
-        self.kernel.row_tasks(self.size.columns, self.across())
+        self.kernel.row_tasks(self.size.columns, self.across() * self.splits)
     }
 }

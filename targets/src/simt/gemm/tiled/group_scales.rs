@@ -211,7 +211,7 @@ impl<'g, 'c> Group<'g, '_, '_, 'c> {
         };
         let count = self.shape.panels / s.side() * self.blocks();
         let blocks = match scaling {
-            Some(Scaling::Blocks(from)) => Some(self.load_blocks(from, c.int(0))),
+            Some(Scaling::Blocks(from)) => Some(self.load_blocks(from, self.first)),
             Some(Scaling::Groups(_)) | None => None,
         };
         Sums { all: vec![all; count], group: vec![], blocks }

@@ -28,15 +28,16 @@ impl<'c> Group<'_, '_, '_, 'c> {
         let scaling = scaling.as_ref();
         let mut sums = self.zeros(scaling);
         if let Some(codes) = &loaders.codes {
-            codes.put(self.half(0), &codes.load(c.int(0)));
+            codes.put(self.half(0), &codes.load(self.first));
         }
-        let first = self.load_rows(&loaders.rows, c.int(0), 0);
+        let first = self.load_rows(&loaders.rows, self.first, 0);
         self.put_rows(&loaders.rows, 0, &first);
         c.barrier();
         // Two stretches at a time, so that each half of local memory has its addresses.
         let (pairs, count) = ((shape.count - 1) / 2, sums.all.len());
         if pairs > 0 {
             let carried = c.for_each((1, 1 + 2 * pairs, 2), &Self::carried(&sums), |stretch, carried| {
+                let stretch = if shape.splits == 1 { stretch } else { stretch + self.first };
                 let mut sums = self.of_carried(count, carried);
                 self.turn((loaders, scaling), stretch, 1, &mut sums);
                 self.turn((loaders, scaling), stretch + 1, 0, &mut sums);
@@ -45,9 +46,9 @@ impl<'c> Group<'_, '_, '_, 'c> {
             sums = self.of_carried(count, &carried);
         }
         if shape.count > 1 + 2 * pairs {
-            self.turn((loaders, scaling), c.int(shape.count - 1), 1, &mut sums);
+            self.turn((loaders, scaling), self.first + (shape.count - 1), 1, &mut sums);
         }
-        let last = c.int(shape.count - 1);
+        let last = self.first + (shape.count - 1);
         self.multiply_stretch(scaling, (last, (shape.count - 1) % 2), &mut sums);
         self.add_rest(scaling, last, &mut sums);
         self.finished(sums.all)

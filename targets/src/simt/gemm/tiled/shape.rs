@@ -1,5 +1,5 @@
 //! How a tile is cut, by what registers and local memory hold.
-use atomc_ir::arch::{BlockScaled, GpuArch};
+use atomc_ir::arch::{BlockScaled, GpuArch, Isa};
 use atomc_ir::{Diagnostic, Layout};
 
 use crate::KernelSpec;
@@ -18,6 +18,12 @@ const LARGE: usize = SIDE * 2;
 /// Panels of a wave where a tile is small: two waves make it.
 const SMALL_PANELS: usize = 2;
 
+/// Parts of the weight for each of which a tile may have a work-group, the fewest stretches of a
+/// part, and the most work-groups for each unit.
+const SPLITS: [usize; 4] = [8, 4, 3, 2];
+const STRETCHES: usize = 4;
+const GROUPS: usize = 2;
+
 /// Columns of a stretch of 16-bit floats, where local memory is large.
 const STRETCH: usize = 64;
 
@@ -34,7 +40,8 @@ pub struct Shape {
     pub stretch: usize,
     /// Vectors of 16 rows in a stretch.
     pub vec16s: usize,
-    /// Stretches along the weight.
+    /// Work-groups that share a tile, each along a part of the weight, and the stretches of a part.
+    pub splits: usize,
     pub count: usize,
     /// Panels of the result that one wave makes.
     pub made: usize,
@@ -101,6 +108,9 @@ impl Shape {
             _ if roomy(STRETCH) => STRETCH,
             _ => 32,
         };
+        let in_group =
+            if quantised.is_some_and(|quantised| quantised.has_groups) { GROUP / stretch.min(GROUP) } else { 1 };
+        let splits = Shape::splits(spec, arch, side, depth / stretch / in_group.max(1));
         Ok(Shape {
             threads: side / panels * (side / blocks) * simt.wave,
             side,
@@ -108,12 +118,38 @@ impl Shape {
             blocks,
             stretch,
             vec16s: dtype.bytes(stretch * 16) / VEC16,
-            count: depth / stretch,
+            splits,
+            count: depth / stretch / splits,
             made: panels / pieces,
             pieces,
             is_coded: encoding.is_some() && !quantised.is_some_and(|quantised| quantised.as_stored),
             quantised,
         })
+    }
+
+    /// Work-groups that share a tile where tiles are few: as many as give each unit of the chip
+    /// two, while a part of the weight has stretches enough.
+    fn splits(spec: &KernelSpec, arch: GpuArch, side: usize, stretches: usize) -> usize {
+        let Ok(Sizes { rows, experts: None, .. }) = Sizes::of(spec.body) else { return 1 };
+        let tiles = spec.tokens.div_ceil(16 * side) * rows.div_ceil(16 * side);
+        let fits = |splits: &usize| {
+            stretches.is_multiple_of(*splits)
+                && stretches / splits >= STRETCHES
+                && tiles * splits <= GROUPS * arch.simt.chip.units
+        };
+        let may = arch.simt.isa == Isa::Amdgcn && !spec.invariant && side != LARGE;
+        SPLITS.into_iter().find(fits).filter(|_| may).unwrap_or(1)
+    }
+
+    /// Tiles of a step of the bucket's size.
+    pub fn tiles(&self, spec: &KernelSpec) -> Result<usize, Diagnostic> {
+        let Sizes { rows, .. } = Sizes::of(spec.body)?;
+        Ok(spec.tokens.div_ceil(self.tokens()) * rows.div_ceil(16 * self.side))
+    }
+
+    /// Bytes that a work-group leaves of its sums of a tile.
+    pub fn partial_bytes(&self) -> usize {
+        self.side * self.side * 16 * 16 * 4
     }
 
     /// The instructions that take scales for 32 columns of both operands, if such multiply.
