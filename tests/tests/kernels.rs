@@ -300,6 +300,27 @@ fn matmul_in_shared_tiles() {
     }
 }
 
+/// Parts of the weight have whole groups of columns that share a scale: 33 stretches of 64 columns
+/// are not shared out, of which the last would be left away.
+#[test]
+fn shared_tiles_have_whole_groups() {
+    for depth in [2048, 2112] {
+        let groups = usize::div_ceil(depth, 128);
+        let text = format!(
+            "graph @k(%x: f8e4m3[T, {depth}]@scaled(128), %w: f8e4m3[64, {depth}]@panels, %s: f32[1, {groups}]) {{
+  %0 = linear %x, %w, %s {{out = bf16, block = [128, 128]}} : bf16[T, 64]
+  return %0
+}}"
+        );
+        let graph = parse(&text).expect("a body in the text of the IR");
+        let mut arch = rows().iter().find(|arch| arch.name == "gfx942").expect("a row").clone();
+        let Machine::Simt(simt) = &mut arch.machine else { unreachable!("a GPU") };
+        simt.chip.units = 4;
+        let case = Case { runs: &[run(0, 130)], ..case(&text, Family::Matmul, 192) };
+        assert_eq!(case.fault_on(&graph, &arch), None, "{depth} columns");
+    }
+}
+
 /// A router of a prompt: few features of many columns.
 #[test]
 fn matmul_of_few_features() {

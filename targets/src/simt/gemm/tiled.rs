@@ -28,7 +28,7 @@ use crate::simt::gemm::quantised::Quantised;
 use crate::simt::gemm::tile::experts::Blocks;
 use crate::simt::gemm::tile::grid::Grid;
 use crate::simt::gemm::tile::{Tile, TileSize};
-use crate::simt::launch::{self, COUNTERS, Setup, arguments};
+use crate::simt::launch::{self, Setup, arguments};
 use crate::simt::machine::accumulator::Accumulator;
 use crate::simt::machine::fragment::VEC16;
 use shape::Shape;
@@ -127,8 +127,7 @@ fn emit<'c>(setup: &Setup<'c>, spec: &KernelSpec) -> launch::Made<'c> {
             scheduler.tasks()
         }
     };
-    let partials = if shape.splits > 1 { shape.tiles(spec)? * shape.splits * shape.partial_bytes() } else { 0 };
-    let workspace = if shape.splits > 1 { COUNTERS + partials } else { 0 };
+    let workspace = shape.shared_bytes(spec)?;
     Ok((code, manifest::Kernel { workspace, ..manifest::Kernel::simt(tasks, shape.threads) }))
 }
 

@@ -6,6 +6,7 @@ use crate::KernelSpec;
 use crate::row::unsupported;
 use crate::simt::gemm::contract::Sizes;
 use crate::simt::gemm::quantised::{GROUP, Quantised, SPAN};
+use crate::simt::launch::COUNTERS;
 use crate::simt::machine::fragment::{Matrix, VEC16};
 
 /// Panels of 16 rows of the weight in a tile, and as many blocks of 16 tokens. The rows of an
@@ -64,6 +65,12 @@ fn is_large(spec: &KernelSpec, arch: GpuArch) -> Result<bool, Diagnostic> {
     Ok(is_plain && fits && arch.memory.rows.is_multiple_of(side) && tiles >= simt.chip.units)
 }
 
+/// Tiles of a step of the bucket's size.
+fn tiles(spec: &KernelSpec, side: usize) -> Result<usize, Diagnostic> {
+    let Sizes { rows, .. } = Sizes::of(spec.body)?;
+    Ok(spec.tokens.div_ceil(16 * side) * rows.div_ceil(16 * side))
+}
+
 impl Shape {
     pub fn new(spec: &KernelSpec, arch: GpuArch) -> Result<Shape, Diagnostic> {
         let Sizes { dtype, depth, pieces, encoding, experts, .. } = Sizes::of(spec.body)?;
@@ -108,9 +115,10 @@ impl Shape {
             _ if roomy(STRETCH) => STRETCH,
             _ => 32,
         };
-        let in_group =
-            if quantised.is_some_and(|quantised| quantised.has_groups) { GROUP / stretch.min(GROUP) } else { 1 };
-        let splits = Shape::splits(spec, arch, side, depth / stretch / in_group.max(1));
+        // A part of the weight has whole groups.
+        let whole = if sums > 1 { GROUP.max(stretch) } else { stretch };
+        let tiles = tiles(spec, side)?;
+        let splits = Shape::splits(spec, arch, (side, tiles), depth.is_multiple_of(whole).then_some(depth / whole));
         Ok(Shape {
             threads: side / panels * (side / blocks) * simt.wave,
             side,
@@ -128,23 +136,23 @@ impl Shape {
     }
 
     /// Work-groups that share a tile where tiles are few: as many as give each unit of the chip
-    /// two, while a part of the weight has stretches enough.
-    fn splits(spec: &KernelSpec, arch: GpuArch, side: usize, stretches: usize) -> usize {
-        let Ok(Sizes { rows, experts: None, .. }) = Sizes::of(spec.body) else { return 1 };
-        let tiles = spec.tokens.div_ceil(16 * side) * rows.div_ceil(16 * side);
+    /// two, while a part of the weight has stretches enough, of whole groups.
+    fn splits(spec: &KernelSpec, arch: GpuArch, (side, tiles): (usize, usize), stretches: Option<usize>) -> usize {
+        let has_experts = Sizes::of(spec.body).is_ok_and(|sizes| sizes.experts.is_some());
+        let may = arch.simt.isa == Isa::Amdgcn && !spec.invariant && !has_experts && side != LARGE;
+        let Some(stretches) = stretches.filter(|_| may) else { return 1 };
         let fits = |splits: &usize| {
             stretches.is_multiple_of(*splits)
                 && stretches / splits >= STRETCHES
                 && tiles * splits <= GROUPS * arch.simt.chip.units
         };
-        let may = arch.simt.isa == Isa::Amdgcn && !spec.invariant && side != LARGE;
-        SPLITS.into_iter().find(fits).filter(|_| may).unwrap_or(1)
+        SPLITS.into_iter().find(fits).unwrap_or(1)
     }
 
-    /// Tiles of a step of the bucket's size.
-    pub fn tiles(&self, spec: &KernelSpec) -> Result<usize, Diagnostic> {
-        let Sizes { rows, .. } = Sizes::of(spec.body)?;
-        Ok(spec.tokens.div_ceil(self.tokens()) * rows.div_ceil(16 * self.side))
+    /// Bytes of the workspace in which work-groups leave sums of the tiles that they share.
+    pub fn shared_bytes(&self, spec: &KernelSpec) -> Result<usize, Diagnostic> {
+        let bytes = || Ok(COUNTERS + tiles(spec, self.side)? * self.splits * self.partial_bytes());
+        if self.splits > 1 { bytes() } else { Ok(0) }
     }
 
     /// Bytes that a work-group leaves of its sums of a tile.
