@@ -2,11 +2,11 @@
 //! the weight once.
 //!
 //! A work-group makes one panel of the result (16 features, from one panel of each piece), its
-//! waves share the columns of the weight, and their sums meet in local memory. Of experts' rows it
-//! may make several panels, each by a team of waves. A wave has the
-//! operands of its next steps in flight, as many as registers allow while all waves stand on a
-//! SIMD. Rows that lie in memory are read as they are; others (a norm, chosen rows) are computed
-//! once into local memory, in vectors as fragments want them.
+//! waves share the columns of the weight, and their sums meet in local memory. Of experts' rows
+//! each wave may make whole panels, one after the other. A wave has the operands of its next steps
+//! in flight, as many as registers allow while all waves stand on a SIMD. Rows that lie in memory
+//! are read as they are; others (a norm, chosen rows) are computed once into local memory, in
+//! vectors as fragments want them.
 mod block_scaled;
 mod epilogue;
 mod loader;

@@ -19,13 +19,12 @@ impl<'c> Group<'_, '_, '_, 'c> {
     pub(super) fn epilogue(&self, sums: &[Vector<'c>]) -> Result<(), Diagnostic> {
         let (m, tile) = (self.matrix(), self.tile);
         let (c, place, results) = (m.c, m.place(), m.layout.results);
-        let Shape { tokens, columns, width, waves, teams, .. } = self.shape;
-        let team = self.shape.team();
+        let Shape { tokens, columns, width, waves, .. } = self.shape;
         let sums: Vec<Vector<'c>> = sums.iter().map(|&sum| c.pin(sum)).collect();
         let first = tile.feature();
         let mut result = Ok(());
         let column = |j: usize| place.column + width * j;
-        if team == 1 {
+        if self.shape.team() == 1 {
             for j in 0..columns {
                 let sums: Vec<Vector<'c>> = sums.iter().skip(j).step_by(columns).copied().collect();
                 c.when(tile.has(c, column(j)), || {
@@ -50,17 +49,12 @@ impl<'c> Group<'_, '_, '_, 'c> {
         }
         c.barrier();
         let count = 16 / results;
-        let threads = team * c.simt.wave;
-        let (thread, first_wave) = match teams {
-            1 => (c.thread(), c.int(0)),
-            _ => (c.thread() % threads, c.wave_index() / team * team),
-        };
-        c.repeat(thread, tokens * count, threads, |item| {
+        c.repeat(c.thread(), tokens * count, self.shape.threads(c.simt), |item| {
             let (column, feature) = (item / count, item % count * results);
             let load = |wave: usize, piece: usize| {
-                c.load_vector(c.cx.f32_type(), results, at(first_wave + wave, piece, column, feature), 16)
+                c.load_vector(c.cx.f32_type(), results, at(c.int(wave), piece, column, feature), 16)
             };
-            let sum = |piece: usize| (1..team).fold(load(0, piece), |sum, wave| c.fadd(sum, load(wave, piece)));
+            let sum = |piece: usize| (1..waves).fold(load(0, piece), |sum, wave| c.fadd(sum, load(wave, piece)));
             let sums: Vec<Vector<'c>> = (0..pieces).map(sum).collect();
             let row = tile.row(c, column);
             result = tile.when_there(c, row, || self.finish(row, first + feature, &sums));
