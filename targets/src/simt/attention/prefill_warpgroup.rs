@@ -22,6 +22,7 @@ use atomc_ir::{Diagnostic, Family, Op};
 use crate::code::{Int, Ptr};
 use crate::schedule::{Schedule, WhyNot};
 use crate::simt::attention::flash::Attention;
+use crate::simt::attention::rounds::each_in_rounds;
 use crate::simt::attention::sizes::Sizes;
 use crate::simt::launch;
 use crate::simt::launch::{COUNTERS, Setup, arguments, kernel};
@@ -184,21 +185,14 @@ impl<'r, 'k, 'a, 'c> Group<'r, 'k, 'a, 'c> {
     }
 
     /// `body` for each tile of this work-group, with the turn of its first block. Those with many
-    /// keys come first, and every other time work-groups take them in the opposite order, so that
-    /// all have about as much to do.
+    /// keys come first.
     fn each_tile(&self, body: impl FnOnce(&Tile<'c>, Int<'c>)) {
         let (c, a, groups) = (self.code(), self.attention, self.shape.groups);
         let batch = &a.cache.batch;
         let heads = a.cache.ty.heads * self.shape.parts;
         let all = batch.tile_count * heads;
-        let rounds = (all + (groups - 1)) / groups;
-        c.for_each((0, rounds, 1), &[c.int(0).into()], |round, turn| {
+        each_in_rounds(c, all, groups, &[c.int(0).into()], |number, is_one, turn| {
             let turn = c.as_int(turn[0]);
-            let back = groups - 1 - c.group();
-            let place = c.pick_int(c.equal(round % 2, 0), c.group(), back);
-            let number = round * groups + place;
-            let is_one = c.less(number, all);
-            let number = c.smaller(number, all - 1);
             let index = batch.tile_count - 1 - number / heads;
             let tile = self.tile(index, number % heads);
             let is_one = is_one & c.less(0, tile.count);

@@ -211,6 +211,14 @@ impl<'c> Gpu<'c> {
         self.assemble(text, None, "r,r", &[barrier.into(), turn.into()]);
     }
 
+    /// Waits until a counter in memory has come to a number, and sees what others did before they
+    /// counted.
+    pub fn await_count(&self, counter: Ptr<'c>, count: Int<'c>) {
+        let text = "{ .reg .pred p; .reg .b32 n; again: ld.acquire.gpu.global.u32 n, [$0]; \
+                    setp.ge.u32 p, n, $1; @p bra done; bra again; done: }";
+        self.assemble(text, None, "l,r", &[counter.into(), count.into()]);
+    }
+
     /// All lanes of the wave meet, and see what each did before.
     pub fn meet_in_wave(&self) {
         self.call("llvm.nvvm.bar.warp.sync", &[], &[self.all_lanes().into()]);

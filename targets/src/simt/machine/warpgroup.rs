@@ -36,6 +36,9 @@ pub enum TileForm {
     Blocks { along: usize, down: usize },
     /// Rows of 128 bytes, swizzled.
     Swizzled,
+    /// The right operand turned: its columns are rows of these blocks, and its rows lie side by
+    /// side in them. Bytes to the next 8 columns, and to the next 8 rows.
+    Turned { along: usize, down: usize },
 }
 
 /// A tile in local memory: its address and form.
@@ -52,15 +55,20 @@ impl TileForm {
     /// Bytes from 16 elements of two bytes to the next.
     fn step(self) -> usize {
         match self {
-            TileForm::Blocks { along, .. } => 2 * along,
+            TileForm::Blocks { along, .. } | TileForm::Turned { along, .. } => 2 * along,
             TileForm::Swizzled => 32,
         }
+    }
+
+    /// What an instruction is told of a tile whose elements have two bytes: whether it is turned.
+    fn turned(self) -> u8 {
+        u8::from(matches!(self, TileForm::Turned { .. }))
     }
 
     /// The descriptor's bits beside the address: offsets in units of 16 bytes.
     fn bits(self) -> u64 {
         let (along, down, swizzle) = match self {
-            TileForm::Blocks { along, down } => (along, down, 0),
+            TileForm::Blocks { along, down } | TileForm::Turned { along, down } => (along, down, 0),
             TileForm::Swizzled => (16, 8 * 128, 1),
         };
         (along as u64 / 16) << 16 | (down as u64 / 16) << 32 | swizzle << 62
@@ -140,6 +148,12 @@ impl<'c> Gpu<'c> {
         self.assemble(&text, None, "l,r", &[global.into(), local.into()]);
     }
 
+    /// This thread's copies see a map that another wave placed before the last meeting.
+    pub fn see_map(&self, global: Ptr<'c>) {
+        let text = format!("fence.proxy.tensormap::generic.acquire.gpu [$0], {MAP};");
+        self.assemble(&text, None, "l", &[global.into()]);
+    }
+
     /// A box of a tensor, from these elements on, is on its way into local memory. What is beyond
     /// the tensor comes as zeros.
     pub fn copy_box(&self, to: Int<'c>, map: Ptr<'c>, first: &[Int<'c>], barrier: Int<'c>) {
@@ -205,9 +219,9 @@ impl<'c> Gpu<'c> {
         let (all, product) = (all.join(","), product_of(dtype, 2 * n));
         // Elements of a byte lie as the machine wants them, and are not transposed.
         let forms = match dtype {
-            DType::I8 => "",
-            dtype if dtype.size() == 1 => ", 1, 1",
-            _ => ", 1, 1, 0, 0",
+            DType::I8 => String::new(),
+            dtype if dtype.size() == 1 => ", 1, 1".into(),
+            _ => format!(", 1, 1, {}, {}", a.1.turned(), b.1.turned()),
         };
         let mut text = format!("{{ .reg .b64 a, b; mov.b64 a, ${first}; mov.b64 b, ${}; ", first + 1);
         text.push_str("wgmma.fence.sync.aligned; ");
@@ -329,7 +343,7 @@ fn products_of_words((sums, first): (usize, usize), dtype: DType, words: usize, 
         let a = list(first + 4 * step..first + 4 * step + 4);
         let at = form.step() / 16 * step;
         write!(text, "add.s32 next, low, {at}; mov.b64 b, {{next, high}}; ").expect("into memory");
-        write!(text, "{product} {{{all}}}, {{{a}}}, b, p, 1, 1, 0; ").expect("into memory");
+        write!(text, "{product} {{{all}}}, {{{a}}}, b, p, 1, 1, {}; ", form.turned()).expect("into memory");
         if step == 0 && !adds {
             text.push_str("setp.ne.b32 p, 1, 0; ");
         }

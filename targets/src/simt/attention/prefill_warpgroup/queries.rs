@@ -2,12 +2,12 @@
 //! values.
 use atomc_artifact::abi::TILE_TOKENS;
 use atomc_ir::Diagnostic;
-use inkwell::IntPredicate;
 use inkwell::values::FloatValue;
 
 use super::{Group, Tile};
 use crate::code::{Any, Int};
 use crate::row::{At, Col};
+use crate::simt::attention::score_pairs::{ScorePair, Weighed};
 use crate::simt::machine::Gpu;
 use crate::simt::machine::pipeline::Pipeline;
 
@@ -15,8 +15,7 @@ use crate::simt::machine::pipeline::Pipeline;
 /// weights of it, and the block's weights, which wait for their values. Weighted sums of values
 /// before the block may be under way, and are rescaled when they are there.
 pub struct OnlineSoftmaxPair<'c> {
-    maxima: [FloatValue<'c>; 2],
-    sums: [FloatValue<'c>; 2],
+    pair: ScorePair<'c>,
     rescale: [FloatValue<'c>; 2],
     pub weights: Vec<FloatValue<'c>>,
     values: Vec<Any<'c>>,
@@ -24,16 +23,16 @@ pub struct OnlineSoftmaxPair<'c> {
 
 impl<'c> OnlineSoftmaxPair<'c> {
     pub fn carried(&self) -> Vec<Any<'c>> {
-        let floats = self.maxima.iter().chain(&self.sums).chain(&self.rescale).chain(&self.weights);
-        floats.map(|&v| v.into()).chain(self.values.iter().copied()).collect()
+        let floats = self.rescale.iter().chain(&self.weights).map(|&v| v.into());
+        self.pair.carried().into_iter().chain(floats).chain(self.values.iter().copied()).collect()
     }
 
     /// What was carried, of which so many are weights.
     pub fn of(carried: &[Any<'c>], weights: usize) -> OnlineSoftmaxPair<'c> {
-        let two = |i: usize| [0, 1].map(|j| carried[i + j].into_float_value());
+        let rescale = [4, 5].map(|i| carried[i].into_float_value());
         let (weights, values) = carried[6..].split_at(weights);
         let weights = weights.iter().map(|v| v.into_float_value()).collect();
-        OnlineSoftmaxPair { maxima: two(0), sums: two(2), rescale: two(4), weights, values: values.to_vec() }
+        OnlineSoftmaxPair { pair: ScorePair::of(carried), rescale, weights, values: values.to_vec() }
     }
 }
 
@@ -154,8 +153,8 @@ impl<'q, 'r, 'k, 'a, 'c> Queries<'q, 'r, 'k, 'a, 'c> {
         let none = c.number(0.0);
         let values = vec![none.into(); a.cache.ty.head_dim / 2];
         let (row_max, sum) = a.before_keys(|| (self.head, c.equal(c.lane_index() % 4, 0)));
-        let before =
-            OnlineSoftmaxPair { maxima: [row_max; 2], sums: [sum; 2], rescale: [none; 2], values, weights: vec![] };
+        let pair = ScorePair { maxima: [row_max; 2], sums: [sum; 2] };
+        let before = OnlineSoftmaxPair { pair, rescale: [none; 2], values, weights: vec![] };
         self.softmax_weights(block, true, &scores, before)
     }
 
@@ -185,58 +184,19 @@ impl<'q, 'r, 'k, 'a, 'c> Queries<'q, 'r, 'k, 'a, 'c> {
         scores: &[Any<'c>],
         before: OnlineSoftmaxPair<'c>,
     ) -> OnlineSoftmaxPair<'c> {
-        let (c, a) = (self.code(), self.group.attention);
-        let add = |x: FloatValue<'c>, y: FloatValue<'c>| (c.float(x) + y).v;
-        let mut weights: Vec<FloatValue<'c>> = scores.iter().map(|v| v.into_float_value()).collect();
+        let a = self.group.attention;
+        let mut scores: Vec<FloatValue<'c>> = scores.iter().map(|v| v.into_float_value()).collect();
         if hides {
-            self.hide(block, &mut weights);
+            a.hide_pair(block, [0, 1].map(|i| self.tile.position + self.token(i)), &mut scores);
         }
-        let own = |i: usize, weights: &[FloatValue<'c>]| -> Vec<FloatValue<'c>> {
-            weights.chunks(2).skip(i).step_by(2).flatten().copied().collect()
-        };
-        let maxima = [0, 1].map(|i| {
-            let row_max = a.max(tree(own(i, &weights), |x, y| a.max(x, y)), before.maxima[i]);
-            c.across(row_max, &[1, 2], |x, y| a.max(x, y))
-        });
-        let rescale = [0, 1].map(|i| a.rescale(before.maxima[i], maxima[i]));
-        let factor = c.number(a.factor());
-        let below = maxima.map(|row_max| (c.float(row_max) * c.number(-a.factor())).v);
-        for (i, v) in weights.iter_mut().enumerate() {
-            *v = c.power_of_two(c.simt.isa, a.fma(*v, factor, below[i / 2 % 2]));
-        }
-        let sums = [0, 1].map(|i| a.fma(before.sums[i], rescale[i], tree(own(i, &weights), add)));
-        OnlineSoftmaxPair { maxima, sums, rescale, weights, ..before }
-    }
-
-    /// Scores of keys that a query does not see are below all others.
-    fn hide(&self, block: Int<'c>, scores: &mut [FloatValue<'c>]) {
-        let (c, a) = (self.code(), self.group.attention);
-        let never = c.number(f64::NEG_INFINITY);
-        let first = block * a.cache.layout.block_tokens + c.lane_index() % 4 * 2;
-        let after = [0, 1].map(|i| self.tile.position + self.token(i) - first);
-        for (i, score) in scores.iter_mut().enumerate() {
-            let (key, after) = (i / 4 * 8 + i % 2, after[i / 2 % 2]);
-            let mut hidden = c.compare(IntPredicate::SGT, key, after);
-            if a.window > 0 {
-                let early = c.compare(IntPredicate::SLE, key, after - a.window);
-                hidden = hidden | early;
-            }
-            *score = c.pick(hidden, never, *score).into_float_value();
-        }
+        let Weighed { pair, rescale, weights } = a.weigh(&scores, before.pair);
+        OnlineSoftmaxPair { pair, rescale, weights, ..before }
     }
 
     /// Weights as words of the second product: for each 16 keys, two of 8 for both queries, then
     /// two of the other 8.
     fn packed(&self, weights: &[Any<'c>]) -> Vec<Int<'c>> {
-        weights.chunks(2).map(|two| self.word([0, 1].map(|i| two[i].into_float_value()))).collect()
-    }
-
-    /// Two numbers, rounded.
-    fn word(&self, two: [FloatValue<'c>; 2]) -> Int<'c> {
-        let c = self.code();
-        let both = c.floats(&[two[0].into(), two[1].into()]);
-        c.set_lanes(2);
-        c.as_int(c.bitcast(c.narrow(both, self.group.attention.matrix.dtype), c.cx.i32_type()))
+        weights.chunks(2).map(|two| self.group.attention.pair_word([0, 1].map(|i| two[i].into_float_value()))).collect()
     }
 
     /// Adds the values of the last block, divides by the sums and stores.
@@ -247,9 +207,7 @@ impl<'q, 'r, 'k, 'a, 'c> Queries<'q, 'r, 'k, 'a, 'c> {
         self.leave(&self.group.values, turn - 1);
         let first = c.lane_index() % 4 * 2;
         for i in [0, 1] {
-            let sum = c.across(running.sums[i], &[1, 2], |x, y| (c.float(x) + y).v);
-            c.set_lanes(1);
-            let inverse = c.lane(c.reciprocal(c.simt.isa, c.splat(sum)), 0).into_float_value();
+            let inverse = a.inverse(a.pair_total(running.pair, i));
             let store = self.is_real & c.less(self.token(i), self.tile.count);
             let to = a.result(self.tile.token + self.token(i), self.head, first);
             c.when(store, || {
@@ -258,17 +216,9 @@ impl<'q, 'r, 'k, 'a, 'c> Queries<'q, 'r, 'k, 'a, 'c> {
                         let v = four[2 * i + j].into_float_value();
                         (c.float(v) * inverse).v
                     });
-                    c.store(c.at(to, 8 * eight * a.out_type().size()), self.word(two), 4);
+                    c.store(c.at(to, 8 * eight * a.out_type().size()), a.pair_word(two), 4);
                 }
             });
         }
     }
-}
-
-/// All numbers combined, two by two.
-fn tree<T: Copy>(mut all: Vec<T>, f: impl Fn(T, T) -> T) -> T {
-    while all.len() > 1 {
-        all = all.chunks(2).map(|two| if let [x, y] = two { f(*x, *y) } else { two[0] }).collect();
-    }
-    all[0]
 }

@@ -1,0 +1,397 @@
+//! Attention over a cache of one head whose values are a part of its keys (latent attention), where
+//! four waves multiply together.
+//!
+//! All query heads see the same keys, so a tile is 64 queries by the 64 keys of a block: query
+//! heads of one token, or of several tokens of one sequence. A block comes into local memory once
+//! and is the right operand of both products, the second time turned.
+//!
+//! Teams of four waves share a tile. One makes scores and their softmax, and leaves the weights
+//! where the last columns of the block's keys were, which are no values. Two add up weighted values,
+//! each half of the columns. While these add the values of one block, scores of the next one are
+//! made. There is no wave that only copies: sums of 256 columns take so many registers that three
+//! teams are all there is room for. The first team asks for a tile's first blocks, the second one
+//! for another block when it is done with one.
+//!
+//! In decode, work-groups share the blocks of a sequence ([`splits`]).
+mod queries;
+mod scores;
+mod splits;
+mod values;
+
+use atomc_artifact::abi::TILE_TOKENS;
+use atomc_artifact::manifest;
+use atomc_ir::arch::GpuArch;
+use atomc_ir::{Diagnostic, Family};
+
+use crate::code::{Int, Ptr};
+use crate::schedule::{Schedule, WhyNot};
+use crate::simt::attention::flash::Attention;
+use crate::simt::attention::rounds::each_in_rounds;
+use crate::simt::attention::sizes::Sizes;
+use crate::simt::launch;
+use crate::simt::launch::{COUNTERS, Setup, arguments, kernel};
+use crate::simt::machine::Gpu;
+use crate::simt::machine::fragment::Matrix;
+use crate::simt::machine::pipeline::Pipeline;
+use crate::simt::machine::warpgroup::{MAP, TensorMap, TileForm};
+use crate::{KernelSpec, Tasks};
+
+/// Queries of a tile: rows of the left operand.
+const QUERIES: usize = 64;
+/// Threads that multiply together.
+const TEAM: usize = 128;
+/// Teams that add up values, each some of their columns.
+const VALUE_TEAMS: usize = 2;
+const THREADS: usize = TEAM * (1 + VALUE_TEAMS);
+/// Registers of a thread that makes scores, and of one that adds up values: together those of a
+/// unit.
+const REGISTERS: [usize; 2] = [128, 192];
+/// Blocks in local memory: as many as there is room for beside the queries.
+const STAGES: usize = 2;
+/// Bytes of 8 rows by 16 bytes of a panel, and of 16.
+const HALF: usize = 128;
+const GROUP: usize = 2 * HALF;
+/// Bytes of a row of a swizzled tile, and of 64 such rows.
+const ROW: usize = 128;
+const CHUNK: usize = QUERIES * ROW;
+/// Most parts of a sequence.
+const SPLITS: usize = 64;
+/// The barrier of the work-group on which the value teams meet, and that of the scores' team.
+const VALUES_MEET: usize = 1;
+const SCORES_MEET: usize = 2;
+
+/// How queries and keys are shared out.
+#[derive(Clone, Copy, Debug)]
+struct Shape {
+    /// Query heads of a tile, tokens of a tile, and tiles of a token's heads.
+    heads: usize,
+    tokens: usize,
+    parts: usize,
+    /// Work-groups that share a sequence's blocks.
+    splits: usize,
+    /// Columns of keys, and of them those of values.
+    dim: usize,
+    values: usize,
+    /// Work-groups that stay, where they do.
+    groups: usize,
+}
+
+impl Shape {
+    fn new(spec: &KernelSpec, arch: GpuArch) -> Result<Shape, Diagnostic> {
+        let (sizes, units) = (Sizes::of(spec.body)?, arch.simt.chip.units);
+        let parts = sizes.heads.div_ceil(QUERIES);
+        let heads = sizes.heads.div_ceil(parts);
+        let one = spec.family == Family::AttendOne;
+        let splits = if one { (units / (spec.tokens * parts)).clamp(1, SPLITS) } else { 1 };
+        Ok(Shape {
+            heads,
+            tokens: if one { 1 } else { QUERIES / heads },
+            parts,
+            splits,
+            dim: sizes.cache.head_dim,
+            values: sizes.cache.value_dim,
+            groups: units,
+        })
+    }
+
+    /// Bytes of a block's keys.
+    fn bytes(&self) -> usize {
+        QUERIES * self.dim * 2
+    }
+
+    /// Pieces of 64 columns of a key.
+    fn chunks(&self) -> usize {
+        self.dim / QUERIES
+    }
+
+    /// Tiles of a token, or of a tile of the batch.
+    fn tiles(&self) -> usize {
+        TILE_TOKENS.div_ceil(self.tokens) * self.parts
+    }
+}
+
+fn suits(spec: &KernelSpec, arch: GpuArch) -> Result<(), WhyNot> {
+    let sizes = Sizes::of(spec.body)?;
+    let (cache, simt) = (sizes.cache, arch.simt);
+    WhyNot::unless(cache.is_prefix && cache.heads == 1, || {
+        format!("{cache}: for one head whose values are a part of its keys")
+    })?;
+    WhyNot::unless(simt.warpgroup_mma, || format!("{} has no warpgroup MMA", arch.name))?;
+    let halves = cache.dtype.size() == 2 && sizes.stored.dtype == cache.dtype && Matrix::native(simt, cache.dtype);
+    WhyNot::unless(halves, || format!("a cache of {}: warpgroup MMA takes 16-bit floats", cache.dtype.name()))?;
+    WhyNot::unless(arch.memory.block_tokens == QUERIES, || format!("blocks of {}", arch.memory.block_tokens))?;
+    // Each value team has up to 256 columns, and weights lie where a key's last 64 columns were.
+    let (dim, values) = (cache.head_dim, cache.value_dim);
+    let fits = dim.is_multiple_of(QUERIES) && values.is_multiple_of(8 * VALUE_TEAMS) && values <= 256 * VALUE_TEAMS;
+    let bytes = QUERIES * dim * 2 * (STAGES + 1) + (4 << 10);
+    let fits = fits && values + QUERIES <= dim && bytes <= simt.unit.lds_group;
+    WhyNot::unless(fits, || format!("keys of {dim} with values of {values}"))
+}
+
+pub const SCHEDULE: Schedule = Schedule {
+    name: "latent_warpgroup",
+    family: Family::AttendOne,
+    invariant: false,
+    suits: |spec, arch, _| suits(spec, launch::gpu(arch)?),
+    open: None,
+    emit: |setup, spec| launch::finish(emit(setup, spec)),
+};
+
+/// The same for tiles of many tokens, whose keys are there already.
+pub const TOKENS: Schedule =
+    Schedule { name: "latent_warpgroup_tokens", family: Family::AttendMany, invariant: true, ..SCHEDULE };
+
+fn emit<'c>(setup: &Setup<'c>, spec: &KernelSpec) -> launch::Made<'c> {
+    let shape = Shape::new(spec, setup.gpu()?)?;
+    let one = spec.family == Family::AttendOne;
+    let code = if one { setup.open_early(spec, THREADS) } else { setup.open(spec, THREADS) }?;
+    code.want_waves(THREADS / TEAM);
+    {
+        let kernel = kernel(&code, spec)?;
+        let attention = Attention::new(&kernel)?;
+        Group::new(&attention, shape, spec).run(one)?;
+    }
+    let times = shape.parts * shape.splits;
+    let tasks = if one { Tasks::Tokens { per: 1, times } } else { Tasks::Fixed(shape.groups) };
+    let groups = if one { spec.tokens * times } else { shape.groups };
+    let partials = if shape.splits > 1 { groups * shape.partial_bytes() } else { 0 };
+    let workspace = COUNTERS + groups * MAP + partials;
+    Ok((code, manifest::Kernel { workspace, ..manifest::Kernel::simt(tasks, THREADS) }))
+}
+
+/// What one work-group does.
+struct Group<'r, 'k, 'a, 'c> {
+    attention: &'r Attention<'k, 'a, 'c>,
+    shape: Shape,
+    /// The queries of a tile, in pieces of 64 columns whose rows are swizzled.
+    queries: Int<'c>,
+    queries_at: Ptr<'c>,
+    /// Blocks of keys; what a block's weights rescale, with its weights; and what a tile ends with.
+    keys: Pipeline<'c>,
+    weights: Pipeline<'c>,
+    ends: Pipeline<'c>,
+    /// The barrier that says that the token's own key is in the cache.
+    written: Int<'c>,
+    /// Room for the map of keys, and this work-group's place for it.
+    map: Ptr<'c>,
+    placed: Ptr<'c>,
+    workspace: Ptr<'c>,
+    /// Tokens of the plan, and of the step.
+    tokens: usize,
+    in_step: Int<'c>,
+}
+
+/// 64 queries, and the blocks that they see.
+struct Tile<'c> {
+    /// The first token, how many there are, and the position of the first.
+    token: Int<'c>,
+    count: Int<'c>,
+    position: Int<'c>,
+    table: Ptr<'c>,
+    /// The first query head.
+    head: Int<'c>,
+    /// The blocks of this work-group.
+    first: Int<'c>,
+    end: Int<'c>,
+    /// The turn of the first block, and of the tile.
+    turn: Int<'c>,
+    number: Int<'c>,
+    shared: Option<Shared<'c>>,
+}
+
+/// A sequence whose blocks work-groups share.
+#[derive(Clone, Copy)]
+struct Shared<'c> {
+    /// Which tile it is, which part of its blocks, and how many parts have blocks.
+    tile: Int<'c>,
+    split: Int<'c>,
+    used: Int<'c>,
+}
+
+impl<'r, 'k, 'a, 'c> Group<'r, 'k, 'a, 'c> {
+    fn new(attention: &'r Attention<'k, 'a, 'c>, shape: Shape, spec: &KernelSpec) -> Group<'r, 'k, 'a, 'c> {
+        let c = attention.code();
+        let queries_at = c.shared(shape.bytes(), 1024);
+        let keys = Pipeline::new(c, STAGES, shape.bytes(), 1024);
+        // A number for each query, and two of them.
+        let weights = Pipeline::new(c, STAGES, 4 * QUERIES, 16);
+        let ends = Pipeline::new(c, 2, 8 * QUERIES, 16);
+        let written = c.local_address(c.shared(8, 8));
+        let map = c.shared(MAP, MAP);
+        let workspace = c.argument(arguments(spec.body) + 1);
+        Group {
+            attention,
+            shape,
+            queries: c.local_address(queries_at),
+            queries_at,
+            keys,
+            weights,
+            ends,
+            written,
+            map,
+            placed: c.at(workspace, c.group() * MAP + COUNTERS),
+            workspace,
+            tokens: spec.tokens,
+            in_step: launch::step_size(c, spec, false),
+        }
+    }
+
+    fn code(&self) -> &'a Gpu<'c> {
+        self.attention.code()
+    }
+
+    fn run(&self, one: bool) -> Result<(), Diagnostic> {
+        let c = self.code();
+        c.when(c.equal(c.thread(), 0), || {
+            self.keys.make_barriers(c, [1, VALUE_TEAMS * TEAM / 32]);
+            self.weights.make_barriers(c, [TEAM, 1]);
+            self.ends.make_barriers(c, [TEAM, VALUE_TEAMS * TEAM]);
+            c.make_barrier_of(32, self.written);
+            c.show_barriers();
+        });
+        c.when(c.equal(c.wave_index(), 0), || self.place_map());
+        c.barrier();
+        c.see_map(self.placed);
+        let (team, mut result) = (c.thread() / TEAM, Ok(()));
+        c.when(c.equal(team, 0), || {
+            c.set_registers(REGISTERS[0], false);
+            result = self.each_tile(one, |tile| self.make_scores(tile, one));
+        });
+        result?;
+        let mut result = Ok(());
+        c.when(c.less(0, team), || {
+            c.set_registers(REGISTERS[1], true);
+            c.await_previous();
+            result = self.each_tile(one, |tile| self.add_values(tile, team - 1));
+        });
+        result
+    }
+
+    /// `body` for each tile of this work-group.
+    fn each_tile(
+        &self,
+        one: bool,
+        body: impl FnOnce(&Tile<'c>) -> Result<(), Diagnostic>,
+    ) -> Result<(), Diagnostic> {
+        if one { self.own_tile(body) } else { self.each_of_batch(body) }
+    }
+
+    /// The tile of a token and some of its heads, if there is one, with this work-group's blocks.
+    fn own_tile(&self, body: impl FnOnce(&Tile<'c>) -> Result<(), Diagnostic>) -> Result<(), Diagnostic> {
+        let (c, a, shape) = (self.code(), self.attention, self.shape);
+        let (place, split) = (c.group() / shape.splits, c.group() % shape.splits);
+        let (token, part) = (place / shape.parts, place % shape.parts);
+        c.when(c.less(token, self.in_step), || {
+            let position = c.load_index(a.cache.batch.positions, token);
+            let blocks = position / a.cache.layout.block_tokens + 1;
+            let each = (blocks + (shape.splits - 1)) / shape.splits;
+            let used = (blocks + each - 1) / each;
+            let first = split * each;
+            let tile = Tile {
+                token,
+                count: c.int(1),
+                position,
+                table: a.cache.batch.table(c, token),
+                head: self.first_head(part),
+                first,
+                end: c.smaller(first + each, blocks),
+                turn: c.int(0),
+                number: c.int(0),
+                shared: (shape.splits > 1).then_some(Shared { tile: place, split, used }),
+            };
+            c.when(c.less(split, used), || body(&tile))
+        })
+    }
+
+    /// The last tile of heads may reach back into the one before.
+    fn first_head(&self, part: Int<'c>) -> Int<'c> {
+        let c = self.code();
+        c.smaller(part * self.shape.heads, self.attention.heads - self.shape.heads)
+    }
+
+    /// The tiles of the batch, those with many keys first.
+    fn each_of_batch(&self, body: impl FnOnce(&Tile<'c>) -> Result<(), Diagnostic>) -> Result<(), Diagnostic> {
+        let (c, a, shape) = (self.code(), self.attention, self.shape);
+        let batch = &a.cache.batch;
+        let tiles = shape.tiles();
+        let begin = [c.int(0).into(), c.int(0).into()];
+        let mut result = Ok(());
+        each_in_rounds(c, batch.tile_count * tiles, shape.groups, &begin, |number, is_one, carried| {
+            let (turn, done) = (c.as_int(carried[0]), c.as_int(carried[1]));
+            let (index, rest) = (batch.tile_count - 1 - number / tiles, number % tiles);
+            let entry = |i: usize| c.load_index(batch.tiles, index * 2 + i);
+            let skipped = rest / shape.parts * shape.tokens;
+            let is_one = is_one & c.less(skipped, entry(1));
+            let token = c.pick_int(is_one, entry(0) + skipped, entry(0));
+            let count = c.smaller(entry(1) - skipped, shape.tokens);
+            let position = c.load_index(batch.positions, token);
+            let keys = a.cache.layout.block_tokens;
+            let end = (position + count + (keys - 1)) / keys;
+            let tile = Tile {
+                token,
+                count,
+                position,
+                table: batch.table(c, token),
+                head: self.first_head(rest % shape.parts),
+                first: c.int(0),
+                end,
+                turn,
+                number: done,
+                shared: None,
+            };
+            c.when(is_one, || result = body(&tile));
+            vec![c.pick(is_one, turn + end, turn), c.pick(is_one, done + 1, done)]
+        });
+        result
+    }
+
+    /// How a block's keys lie in local memory, as rows that are keys.
+    fn keys_form(&self) -> TileForm {
+        TileForm::Blocks { along: QUERIES * 16, down: HALF }
+    }
+
+    /// The same as values: rows are columns of keys.
+    fn values_form(&self) -> TileForm {
+        TileForm::Turned { along: HALF, down: QUERIES * 16 }
+    }
+
+    /// Where the weights of a turn's block lie: in the last columns of its keys.
+    fn weights_at(&self, turn: Int<'c>) -> Int<'c> {
+        self.keys.at(turn) + (self.shape.bytes() - CHUNK)
+    }
+
+    /// How blocks are copied: of each 16 bytes of columns all rows, then the next 16 bytes.
+    fn place_map(&self) {
+        let (c, cache) = (self.code(), self.attention.cache);
+        let (local, panel) = (c.local_address(self.map), self.attention.key_panel());
+        c.clear_maps(self.map, 1);
+        c.when(c.equal(c.lane_index(), 0), || {
+            let (panels, groups, inner) = (self.shape.bytes() / panel, panel / GROUP, GROUP / 2);
+            let dims = [(inner, 0, inner), (panels, panel, panels), (groups, GROUP, groups)];
+            let outer = Some(cache.batch.block_stride);
+            c.make_map(local, cache.k, &TensorMap { dtype: cache.ty.dtype, dims: &dims, outer, swizzled: false });
+        });
+        c.meet_in_wave();
+        c.place_map(self.placed, local);
+    }
+
+    /// Asks for a block of a tile, where the condition holds and there is such a block. It waits
+    /// until the turn's place is empty.
+    fn ask(&self, tile: &Tile<'c>, condition: Int<'c>, block: Int<'c>) {
+        let c = self.code();
+        c.when(condition & c.less(block, tile.end), || {
+            let turn = tile.turn + (block - tile.first);
+            self.keys.wait_empty(c, turn);
+            let number = c.load_index(tile.table, block);
+            let full = self.keys.full(turn);
+            c.expect_bytes(c.always(), full, self.shape.bytes());
+            c.copy_box(self.keys.at(turn), self.placed, &[c.int(0), c.int(0), c.int(0), number], full);
+        });
+    }
+
+    /// The block that a token's own key is in, if the token writes it here.
+    fn own_block(&self, tile: &Tile<'c>) -> Option<Int<'c>> {
+        let cache = self.attention.cache;
+        cache.written().map(|_| tile.position / cache.layout.block_tokens)
+    }
+}

@@ -1,0 +1,122 @@
+//! A tile's queries in local memory, and the token's own key in the cache.
+use atomc_ir::{Diagnostic, Op, Value};
+
+use super::{CHUNK, Group, QUERIES, ROW, SCORES_MEET, TEAM, Tile};
+use crate::code::Int;
+use crate::row::{At, Col};
+use crate::simt::machine::fragment::VEC16;
+
+/// Vectors of queries that a thread makes together.
+const TOGETHER: usize = 8;
+
+impl<'c> Group<'_, '_, '_, 'c> {
+    /// The team of scores brings a tile's queries into local memory.
+    pub(super) fn stage(&self, tile: &Tile<'c>) -> Result<(), Diagnostic> {
+        let (c, a) = (self.code(), self.attention);
+        let mut first = 0;
+        for (value, width) in self.parts_of(a.query_value())? {
+            self.stage_part(tile, value, first, width)?;
+            first += width;
+        }
+        c.show_to_products();
+        c.meet_some(c.int(SCORES_MEET), TEAM);
+        Ok(())
+    }
+
+    /// What stands beside each other in a value's rows, and how wide it is.
+    fn parts_of(&self, v: Value) -> Result<Vec<(Value, usize)>, Diagnostic> {
+        let rows = &self.attention.kernel.rows;
+        let graph = rows.graph;
+        let all = match graph.op(v.node) {
+            Op::Beside {} => graph.operands(v.node).to_vec(),
+            _ => vec![v],
+        };
+        all.into_iter().map(|v| Ok((v, rows.shape(v)?.shape.last().unwrap_or(0)))).collect()
+    }
+
+    /// The columns of one part: neighbouring threads have neighbouring vectors of a query.
+    fn stage_part(&self, tile: &Tile<'c>, value: Value, from: usize, width: usize) -> Result<(), Diagnostic> {
+        let (c, a, rows) = (self.code(), self.attention, &self.attention.kernel.rows);
+        let lanes = VEC16 / a.matrix.dtype.size();
+        c.set_lanes(lanes);
+        let vectors = width / lanes;
+        let real = self.shape.tokens * self.shape.heads;
+        let all = real * vectors;
+        let each = TEAM * TOGETHER;
+        let mut result = Ok(());
+        let stage = |first: Int<'c>, count: usize, result: &mut Result<(), Diagnostic>| {
+            let place = |i: usize| {
+                let number = c.smaller(first + i * TEAM, all - 1);
+                (number / vectors, number % vectors)
+            };
+            let made: Result<Vec<_>, _> = (0..count)
+                .map(|i| {
+                    let (row, vector) = place(i);
+                    let (token, head) = self.place_of(tile, row);
+                    rows.eval(value, At { row: token, head: Some(head), col: Col::Var(vector * lanes) })
+                })
+                .collect();
+            match made {
+                Ok(made) => {
+                    for (i, v) in made.into_iter().enumerate() {
+                        let (row, vector) = place(i);
+                        let to = c.at(self.queries_at, self.in_tile(row, vector + from / lanes));
+                        c.store_floats(to, a.signed(v), a.matrix.dtype);
+                    }
+                }
+                Err(e) => *result = Err(e),
+            }
+        };
+        let whole = all / each * each;
+        c.repeat(c.thread(), whole, each, |first| stage(first, TOGETHER, &mut result));
+        if all > whole {
+            stage(c.thread() + whole, (all - whole).div_ceil(TEAM), &mut result);
+        }
+        result
+    }
+
+    /// The token and the head of a query, by its row.
+    pub(super) fn place_of(&self, tile: &Tile<'c>, row: Int<'c>) -> (Int<'c>, Int<'c>) {
+        let c = self.code();
+        let head = tile.head + row % self.shape.heads;
+        if self.shape.tokens == 1 {
+            return (tile.token, head);
+        }
+        (tile.token + c.smaller(row / self.shape.heads, tile.count - 1), head)
+    }
+
+    /// Where 16 bytes of a query lie.
+    fn in_tile(&self, row: Int<'c>, vector: Int<'c>) -> Int<'c> {
+        let pieces = ROW / VEC16;
+        let piece = (vector % pieces) ^ (row % pieces);
+        vector / pieces * CHUNK + row * ROW + piece * VEC16
+    }
+
+    /// One wave writes the token's own key, which copies see from then on.
+    pub(super) fn write_key(&self, tile: &Tile<'c>) -> Result<(), Diagnostic> {
+        let (c, cache, rows) = (self.code(), self.attention.cache, &self.attention.kernel.rows);
+        c.set_lanes(self.attention.lanes);
+        rows.set_team(c.lanes_team(c.lane_index(), c.simt.wave));
+        rows.forget();
+        let head = c.int(0);
+        let slot = cache.slot(c, tile.token);
+        cache.prepare(rows, tile.token, head)?;
+        rows.each_column(cache.width(), |col| cache.write_part(rows, tile.token, head, slot, Col::Var(col)))?;
+        rows.forget();
+        c.show_to_copies();
+        c.meet_in_wave();
+        c.arrive(c.always(), self.written);
+        Ok(())
+    }
+
+    /// Whether a row is a query: rows behind the last one have others' numbers.
+    pub(super) fn is_query(&self, tile: &Tile<'c>, row: Int<'c>) -> Int<'c> {
+        let c = self.code();
+        let heads = self.shape.heads;
+        match self.shape.tokens {
+            1 if heads == QUERIES => c.always(),
+            1 => c.less(row, heads),
+            _ => c.less(row / heads, tile.count),
+        }
+    }
+}

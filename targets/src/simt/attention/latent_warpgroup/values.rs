@@ -1,0 +1,127 @@
+//! The teams that add up weighted values, each the columns that it has.
+use atomc_ir::Diagnostic;
+use inkwell::values::FloatValue;
+
+use super::{Group, QUERIES, STAGES, TEAM, Tile, VALUE_TEAMS};
+use crate::code::{Any, Int, Ptr};
+use crate::simt::machine::fragment::VEC16;
+use crate::simt::machine::warpgroup::TileForm;
+
+impl<'c> Group<'_, '_, '_, 'c> {
+    /// Columns of values of a team.
+    pub(super) fn width(&self) -> usize {
+        self.shape.values / VALUE_TEAMS
+    }
+
+    pub(super) fn add_values(&self, tile: &Tile<'c>, team: Int<'c>) -> Result<(), Diagnostic> {
+        let c = self.code();
+        self.begin_tile(tile)?;
+        let none = vec![c.number(0.0).into(); self.width() / 2];
+        let leader = c.equal(c.thread() - TEAM, 0);
+        let values = c.for_each((tile.first, tile.end, 1), &none, |block, values| {
+            let values = self.add_block(tile.turn + (block - tile.first), team, values);
+            let next = block + STAGES;
+            if let Some(own) = self.own_block(tile) {
+                c.when(leader & c.equal(own - next, 0), || c.await_turn(self.written, c.int(0)));
+            }
+            self.ask(tile, leader, next);
+            values
+        });
+        self.ends.wait_full(c, tile.number);
+        let ends = self.ends.at(tile.number);
+        let [sums, maxima] = [0, 4 * QUERIES].map(|from| self.numbers(ends + from));
+        self.ends.release(c, c.always(), tile.number);
+        match tile.shared {
+            None => self.store(tile, team, &values, sums),
+            Some(shared) => {
+                let alone = c.less(shared.used, 2);
+                c.when(alone, || self.store(tile, team, &values, sums));
+                c.when(!alone, || self.share(tile, shared, team, &values, [sums, maxima]));
+            }
+        }
+        Ok(())
+    }
+
+    /// Where a token writes its own key, a wave does, if the block is here. It asks for the block
+    /// if that is one of the first.
+    fn begin_tile(&self, tile: &Tile<'c>) -> Result<(), Diagnostic> {
+        let c = self.code();
+        let Some(own) = self.own_block(tile) else { return Ok(()) };
+        let is_here = c.equal(tile.end - 1 - own, 0);
+        c.when(is_here & c.equal(c.thread() / 32, 2 * TEAM / 32), || {
+            self.write_key(tile)?;
+            let is_first = c.less(own, tile.first + STAGES);
+            self.ask(tile, is_first & c.equal(c.lane_index(), 0), own);
+            Ok(())
+        })
+    }
+
+    /// Two numbers of the lane's queries.
+    fn numbers(&self, at: Int<'c>) -> [FloatValue<'c>; 2] {
+        let c = self.code();
+        let load = |i: usize| c.load(c.cx.f32_type(), c.at_address(at + (self.row() + 8 * i) * 4), 4);
+        [0, 1].map(|i| load(i).into_float_value())
+    }
+
+    fn add_block(&self, turn: Int<'c>, team: Int<'c>, values: &[Any<'c>]) -> Vec<Any<'c>> {
+        let (c, dtype) = (self.code(), self.attention.matrix.dtype);
+        self.weights.wait_full(c, turn);
+        let rescale = self.numbers(self.weights.at(turn));
+        let changes = |v| c.float(v).differs(c.number(1.0));
+        let some = c.any_lane(changes(rescale[0]) | changes(rescale[1]));
+        let rescaled = |(i, v): (usize, &Any<'c>)| -> Any<'c> { (c.float(*v) * rescale[i / 2 % 2]).into() };
+        let values = c.change_if(some, values, |values| values.iter().enumerate().map(rescaled).collect());
+        let weights = (self.weights_at(turn), TileForm::Swizzled);
+        let first = team * (self.width() / 8 * QUERIES * VEC16);
+        let block = (self.keys.at(turn) + first, self.values_form());
+        let values = c.mma_async(&values, dtype, (weights, block), QUERIES / 16);
+        let values = c.mma_wait(&values, 0);
+        self.keys.release(c, c.equal(c.lane_index(), 0), turn);
+        values
+    }
+
+    /// Divides by the sums and stores.
+    fn store(&self, tile: &Tile<'c>, team: Int<'c>, values: &[Any<'c>], sums: [FloatValue<'c>; 2]) {
+        let (c, a) = (self.code(), self.attention);
+        self.each_row(tile, |i, row| {
+            let inverse = a.inverse(sums[i]);
+            let (token, head) = self.place_of(tile, row);
+            let to = a.result(token, head, self.first_column(team));
+            for (eight, four) in values.chunks(4).enumerate() {
+                let two = [0, 1].map(|j| (c.float(four[2 * i + j]) * inverse).v);
+                c.store(c.at(to, 8 * eight * a.out_type().size()), a.pair_word(two), 4);
+            }
+        });
+    }
+
+    /// The lane's first column of values.
+    fn first_column(&self, team: Int<'c>) -> Int<'c> {
+        team * self.width() + self.code().lane_index() % 4 * 2
+    }
+
+    /// `body` for those of the lane's two rows that are queries.
+    fn each_row(&self, tile: &Tile<'c>, mut body: impl FnMut(usize, Int<'c>)) {
+        let c = self.code();
+        for i in [0, 1] {
+            let row = self.row() + 8 * i;
+            c.when(self.is_query(tile, row), || body(i, row));
+        }
+    }
+
+    /// Stores unscaled sums of values, as `to` says where a row's are.
+    pub(super) fn store_sums(
+        &self,
+        tile: &Tile<'c>,
+        team: Int<'c>,
+        values: &[Any<'c>],
+        to: impl Fn(usize, Int<'c>) -> Ptr<'c>,
+    ) {
+        let c = self.code();
+        self.each_row(tile, |i, row| {
+            let to = c.at(to(i, row), self.first_column(team) * 4);
+            for (eight, four) in values.chunks(4).enumerate() {
+                c.store(c.at(to, 32 * eight), c.floats(&four[2 * i..2 * i + 2]), 8);
+            }
+        });
+    }
+}
