@@ -73,6 +73,16 @@ pub fn heads_of(body: &Graph, product: NodeId) -> Option<usize> {
     matches!(body.op(product), Op::PerHead { .. }).then(heads).flatten()
 }
 
+/// Rows whose parts are the rows of heads, and where a head's begin in its part, if a product of
+/// heads finds them in such a parameter.
+pub fn parts_of_heads(body: &Graph, product: NodeId) -> Option<(Value, usize)> {
+    heads_of(body, product)?;
+    let part = body.operands(product)[0].node;
+    let &Op::Parts { start, .. } = body.op(part) else { return None };
+    let whole = body.operands(part)[0];
+    matches!(body.op(whole.node), Op::Input { .. }).then_some((whole, start))
+}
+
 /// The sum over a token's choices that a product goes into, and what of the product it is of.
 pub fn combine_of(body: &Graph, product: NodeId) -> Option<(Value, Value)> {
     let mut of = Value::from(product);
@@ -192,11 +202,30 @@ impl<'k, 'a, 'c> Parts<'k, 'a, 'c> {
         Ok(multiplied(self.kernel.rows.graph, x, w))
     }
 
-    /// The rows of x, if they lie in memory in the type of numbers that are multiplied.
+    /// The rows of x, if they lie in memory in the type of numbers that are multiplied; of heads
+    /// those that their rows are parts of.
     pub fn rows_in_memory(&self) -> Option<&Operand<'c>> {
-        let x = self.kernel.rows.operand(self.x).ok().filter(|_| self.heads().is_none())?;
+        let graph = self.kernel.rows.graph;
+        let x = match self.heads() {
+            Some(_) => parts_of_heads(graph, self.linear.node)?.0,
+            None => self.x,
+        };
+        let x = self.kernel.rows.operand(x).ok()?;
         (x.ty.layout == Layout::Rows && x.ty.dtype == multiplied(self.kernel.rows.graph, &x.ty, &self.w.ty))
             .then_some(x)
+    }
+
+    /// The first column of the rows in memory that a head multiplies.
+    pub fn column_of(&self, head: Int<'c>) -> Int<'c> {
+        let graph = self.kernel.rows.graph;
+        let c = self.kernel.rows.code;
+        match (parts_of_heads(graph, self.linear.node), self.heads()) {
+            (Some((whole, start)), Some(heads)) => {
+                let width = graph.ty(whole).as_tensor().and_then(|t| t.shape.row()).unwrap_or(0);
+                head * (width / heads) + start
+            }
+            _ => c.int(0),
+        }
     }
 
     /// Scales, and zero points if there are some, of a weight that is stored as codes.

@@ -43,9 +43,12 @@ const TEAM: usize = 128;
 /// Teams that add up values, each some of their columns.
 const VALUE_TEAMS: usize = 2;
 const THREADS: usize = TEAM * (1 + VALUE_TEAMS);
-/// Registers of a thread that makes scores, and of one that adds up values: together those of a
-/// unit.
-const REGISTERS: [usize; 2] = [128, 192];
+/// Registers of a thread that makes scores, and of one that adds up values: together as many as the
+/// three teams have at the launch, 168 a thread.
+const REGISTERS: [usize; 2] = [120, 192];
+/// Threads that bring the queries of a token into local memory: a team of values has nothing else
+/// to do before the first block.
+const STAGERS: usize = 2 * TEAM;
 /// Blocks in local memory: as many as there is room for beside the queries.
 const STAGES: usize = 2;
 /// Bytes of 8 rows by 16 bytes of a panel, and of 16.
@@ -56,9 +59,9 @@ const ROW: usize = 128;
 const CHUNK: usize = QUERIES * ROW;
 /// Most parts of a sequence.
 const SPLITS: usize = 64;
-/// The barrier of the work-group on which the value teams meet, and that of the scores' team.
+/// The barrier of the work-group on which the value teams meet, and that behind queries.
 const VALUES_MEET: usize = 1;
-const SCORES_MEET: usize = 2;
+const QUERIES_MEET: usize = 2;
 
 /// How queries and keys are shared out.
 #[derive(Clone, Copy, Debug)]
@@ -262,7 +265,7 @@ impl<'r, 'k, 'a, 'c> Group<'r, 'k, 'a, 'c> {
         c.when(c.less(0, team), || {
             c.set_registers(REGISTERS[1], true);
             c.await_previous();
-            result = self.each_tile(one, |tile| self.add_values(tile, team - 1));
+            result = self.each_tile(one, |tile| self.add_values(tile, team - 1, one));
         });
         result
     }

@@ -4,7 +4,7 @@ use atomc_ir::{DType, Diagnostic, Graph, Layout, Op};
 
 use crate::KernelSpec;
 use crate::code::{Int, Ptr, Vector};
-use crate::contraction::{Encoding, Parts, combine_of, experts_of, heads_of, multiplied};
+use crate::contraction::{Encoding, Parts, combine_of, experts_of, heads_of, multiplied, parts_of_heads};
 use crate::row::{At, Col, unsupported};
 use crate::simt::launch::Kernel;
 use crate::simt::machine::Gpu;
@@ -65,7 +65,11 @@ impl Sizes {
             let all = body.ty(linear?.into()).as_tensor()?.shape.last()?;
             let x = body.operands(linear?)[0];
             let heads = heads_of(body, linear?);
-            let plain = matches!(body.op(x.node), Op::Input { .. }) && heads.is_none();
+            let x = match heads {
+                Some(_) => parts_of_heads(body, linear?).map_or(x, |(whole, _)| whole),
+                None => x,
+            };
+            let plain = matches!(body.op(x.node), Op::Input { .. });
             let x = body.ty(x).as_tensor()?;
             let dtype = multiplied(body, x, weight);
             let plain = plain && x.layout == Layout::Rows && x.dtype == dtype;
@@ -245,9 +249,10 @@ impl<'k, 'a, 'c> Contraction<'k, 'a, 'c> {
     }
 
     /// The epilogue for as many features as a vector has, with what was [asked for](Parts::beside)
-    /// early.
+    /// early. Features of a head are followed by no padding.
     pub fn finish_at(&self, at: At<'c>, sums: &[Vector<'c>], beside: &[Vector<'c>]) -> Result<(), Diagnostic> {
         let lanes = self.parts.result_with(at, sums, beside)?;
+        let at = self.parts.place_of(at);
         self.parts.kernel.rows.store_padded(lanes, self.parts.to, at);
         Ok(())
     }

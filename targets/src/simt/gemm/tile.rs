@@ -70,6 +70,11 @@ impl<'c> Tile<'c> {
         Tile { panel, columns: 1, matrix: Matrix::Expert(c.larger(expert, 0)), rows, each }
     }
 
+    /// The same rows and panels, by the matrix of a head.
+    pub fn of_head(self, head: Int<'c>) -> Tile<'c> {
+        Tile { matrix: Matrix::Head(head), ..self }
+    }
+
     /// The same panels of another row.
     pub fn of_row(self, row: Int<'c>) -> Tile<'c> {
         Tile { columns: 1, rows: Rows::One(row), ..self }

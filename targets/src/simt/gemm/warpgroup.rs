@@ -77,6 +77,40 @@ pub const GROUPED: Schedule = Schedule {
     ..SCHEDULE
 };
 
+/// The same for heads that have a matrix each, of rows whose parts are theirs.
+pub const HEADS: Schedule = Schedule {
+    name: "gemm_warpgroup_heads",
+    family: Family::GroupedMatmul,
+    suits: |spec, arch, choice| {
+        let Sizes { rows, depth, plain, heads, .. } = Sizes::of(spec.body)?;
+        WhyNot::unless(heads.is_some(), || "experts' rows are gathered".into())?;
+        WhyNot::unless(plain, || "heads' rows are not parts of rows in memory".into())?;
+        WhyNot::unless(rows.is_multiple_of(ROUND), || format!("heads of {rows} features: rounds of {ROUND}"))?;
+        let gpu = launch::gpu(arch)?;
+        let all = heads.unwrap_or(1) * rows;
+        WhyNot::unless(gpu.memory.padded(all) == all, || format!("rows of {all} are padded"))?;
+        WhyNot::unless(depth.is_multiple_of(STRETCH / 2), || format!("{depth} columns are no whole K tiles"))?;
+        suits(spec, gpu, choice)
+    },
+    open: None,
+    ..SCHEDULE
+};
+
+/// Fewest tokens of a decode step whose heads have a tile of 128.
+const FEW_OF_HEADS: usize = 16;
+
+/// The same for decode steps.
+pub const FEW_HEADS: Schedule = Schedule {
+    name: "gemm_warpgroup_few_heads",
+    family: Family::GroupedMatvec,
+    invariant: false,
+    suits: |spec, arch, choice| {
+        WhyNot::unless(spec.tokens >= FEW_OF_HEADS, || format!("{} tokens: {FEW_OF_HEADS} at least", spec.tokens))?;
+        (HEADS.suits)(spec, arch, choice)
+    },
+    ..HEADS
+};
+
 /// The type of rows and weight, if both are multiplied as they lie.
 pub fn multiplied_as_stored(body: &Graph) -> Option<DType> {
     Bytes::of(body).map(|bytes| bytes.dtype)
@@ -159,7 +193,7 @@ impl<'g, 'k, 'a, 'c> Group<'g, 'k, 'a, 'c> {
         let stages = Pipeline { places: shape.stages, bytes, local, barriers };
         let workspace = c.argument(arguments(spec.body) + 1);
         let placed = c.at(workspace, c.group() * (2 * MAP) + COUNTERS);
-        let tokens = (spec.family == Family::Matvec).then_some(spec.tokens);
+        let tokens = matches!(spec.family, Family::Matvec | Family::GroupedMatvec).then_some(spec.tokens);
         let room = tokens.unwrap_or_else(|| spec.tokens.next_multiple_of(c.arch.memory.rows)) * x.ty.choices();
         Ok(Group { contraction, x, shape, codes, room, tokens, stages, maps, exchange, placed })
     }

@@ -1,7 +1,7 @@
 //! A tile's queries in local memory, and the token's own key in the cache.
 use atomc_ir::{Diagnostic, Op, Value};
 
-use super::{CHUNK, Group, QUERIES, ROW, SCORES_MEET, TEAM, Tile};
+use super::{CHUNK, Group, QUERIES, QUERIES_MEET, ROW, Tile};
 use crate::code::Int;
 use crate::row::{At, Col};
 use crate::simt::machine::fragment::VEC16;
@@ -9,17 +9,25 @@ use crate::simt::machine::fragment::VEC16;
 /// Vectors of queries that a thread makes together.
 const TOGETHER: usize = 8;
 
+/// Columns of queries: of which value, from which on, and how many.
+#[derive(Clone, Copy)]
+struct Part {
+    value: Value,
+    first: usize,
+    width: usize,
+}
+
 impl<'c> Group<'_, '_, '_, 'c> {
-    /// The team of scores brings a tile's queries into local memory.
-    pub(super) fn stage(&self, tile: &Tile<'c>) -> Result<(), Diagnostic> {
+    /// The first threads bring a tile's queries into local memory: so many.
+    pub(super) fn stage(&self, tile: &Tile<'c>, threads: usize) -> Result<(), Diagnostic> {
         let (c, a) = (self.code(), self.attention);
         let mut first = 0;
         for (value, width) in self.parts_of(a.query_value())? {
-            self.stage_part(tile, value, first, width)?;
+            self.stage_part(tile, threads, Part { value, first, width })?;
             first += width;
         }
         c.show_to_products();
-        c.meet_some(c.int(SCORES_MEET), TEAM);
+        c.meet_some(c.int(QUERIES_MEET), threads);
         Ok(())
     }
 
@@ -35,32 +43,32 @@ impl<'c> Group<'_, '_, '_, 'c> {
     }
 
     /// The columns of one part: neighbouring threads have neighbouring vectors of a query.
-    fn stage_part(&self, tile: &Tile<'c>, value: Value, from: usize, width: usize) -> Result<(), Diagnostic> {
+    fn stage_part(&self, tile: &Tile<'c>, threads: usize, part: Part) -> Result<(), Diagnostic> {
         let (c, a, rows) = (self.code(), self.attention, &self.attention.kernel.rows);
         let lanes = VEC16 / a.matrix.dtype.size();
         c.set_lanes(lanes);
-        let vectors = width / lanes;
+        let vectors = part.width / lanes;
         let real = self.shape.tokens * self.shape.heads;
         let all = real * vectors;
-        let each = TEAM * TOGETHER;
+        let each = threads * TOGETHER;
         let mut result = Ok(());
         let stage = |first: Int<'c>, count: usize, result: &mut Result<(), Diagnostic>| {
             let place = |i: usize| {
-                let number = c.smaller(first + i * TEAM, all - 1);
+                let number = c.smaller(first + i * threads, all - 1);
                 (number / vectors, number % vectors)
             };
             let made: Result<Vec<_>, _> = (0..count)
                 .map(|i| {
                     let (row, vector) = place(i);
                     let (token, head) = self.place_of(tile, row);
-                    rows.eval(value, At { row: token, head: Some(head), col: Col::Var(vector * lanes) })
+                    rows.eval(part.value, At { row: token, head: Some(head), col: Col::Var(vector * lanes) })
                 })
                 .collect();
             match made {
                 Ok(made) => {
                     for (i, v) in made.into_iter().enumerate() {
                         let (row, vector) = place(i);
-                        let to = c.at(self.queries_at, self.in_tile(row, vector + from / lanes));
+                        let to = c.at(self.queries_at, self.in_tile(row, vector + part.first / lanes));
                         c.store_floats(to, a.signed(v), a.matrix.dtype);
                     }
                 }
@@ -70,7 +78,7 @@ impl<'c> Group<'_, '_, '_, 'c> {
         let whole = all / each * each;
         c.repeat(c.thread(), whole, each, |first| stage(first, TOGETHER, &mut result));
         if all > whole {
-            stage(c.thread() + whole, (all - whole).div_ceil(TEAM), &mut result);
+            stage(c.thread() + whole, (all - whole).div_ceil(threads), &mut result);
         }
         result
     }

@@ -3,7 +3,7 @@
 use atomc_ir::Diagnostic;
 use inkwell::values::FloatValue;
 
-use super::{CHUNK, Group, QUERIES, ROW, STAGES, Tile};
+use super::{CHUNK, Group, QUERIES, ROW, STAGERS, STAGES, TEAM, Tile};
 use crate::code::{Any, Int};
 use crate::simt::attention::score_pairs::{ScorePair, Weighed};
 use crate::simt::machine::fragment::VEC16;
@@ -16,7 +16,7 @@ impl<'c> Group<'_, '_, '_, 'c> {
         if one {
             c.await_previous();
         }
-        self.stage(tile)?;
+        self.stage(tile, if one { STAGERS } else { TEAM })?;
         let none = c.number(0.0);
         let begin = ScorePair { maxima: [a.lowest(); 2], sums: [none; 2] };
         let late = c.larger(c.smaller((tile.position + 1) / a.cache.layout.block_tokens, tile.end), tile.first);

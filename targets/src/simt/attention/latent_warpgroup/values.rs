@@ -2,7 +2,7 @@
 use atomc_ir::Diagnostic;
 use inkwell::values::FloatValue;
 
-use super::{Group, QUERIES, STAGES, TEAM, Tile, VALUE_TEAMS};
+use super::{Group, QUERIES, STAGERS, STAGES, TEAM, Tile, VALUE_TEAMS};
 use crate::code::{Any, Int, Ptr};
 use crate::simt::machine::fragment::VEC16;
 use crate::simt::machine::warpgroup::TileForm;
@@ -13,8 +13,11 @@ impl<'c> Group<'_, '_, '_, 'c> {
         self.shape.values / VALUE_TEAMS
     }
 
-    pub(super) fn add_values(&self, tile: &Tile<'c>, team: Int<'c>) -> Result<(), Diagnostic> {
+    pub(super) fn add_values(&self, tile: &Tile<'c>, team: Int<'c>, one: bool) -> Result<(), Diagnostic> {
         let c = self.code();
+        if one {
+            c.when(c.less(c.thread(), STAGERS), || self.stage(tile, STAGERS))?;
+        }
         self.begin_tile(tile)?;
         let none = vec![c.number(0.0).into(); self.width() / 2];
         let leader = c.equal(c.thread() - TEAM, 0);
@@ -22,7 +25,8 @@ impl<'c> Group<'_, '_, '_, 'c> {
             let values = self.add_block(tile.turn + (block - tile.first), team, values);
             let next = block + STAGES;
             if let Some(own) = self.own_block(tile) {
-                c.when(leader & c.equal(own - next, 0), || c.await_turn(self.written, c.int(0)));
+                let is_own = c.equal(own - next, 0) & c.less(next, tile.end);
+                c.when(leader & is_own, || c.await_turn(self.written, c.int(0)));
             }
             self.ask(tile, leader, next);
             values

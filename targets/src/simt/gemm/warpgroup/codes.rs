@@ -4,7 +4,7 @@
 //! Of bytes, the epilogue applies the scales where a row of each has one. Where columns are in
 //! groups, a K tile is a group, and its sums are scaled before they are added up: the machine's own
 //! sums of e4m3 have fewer bits than f32, and so never grow beyond a group.
-use atomc_ir::{DType, Diagnostic, Graph, Op};
+use atomc_ir::{DType, Diagnostic, Graph};
 use inkwell::values::FloatValue;
 
 use super::Group;
@@ -51,10 +51,7 @@ impl Operands {
     /// Why a body is not made this way, if it is not.
     pub fn check(&self, body: &Graph, padded_depth: usize) -> Result<(), WhyNot> {
         let Some(encoding) = Encoding::of(body) else { return Ok(()) };
-        let product = body.ids().find(|&id| body.op(id).is_contraction());
-        let plain = product.is_some_and(|id| matches!(body.op(id), Op::Linear { .. } | Op::Grouped { .. }));
         let refused = |is: bool, why: &str| if is { Err(encoding.refused(why)) } else { Ok(()) };
-        refused(!plain, "heads have products of their own")?;
         if let Operands::Bytes(bytes) = self {
             return bytes.check(STRETCH);
         }

@@ -47,7 +47,7 @@ impl<'f, 't, 'k, 'a, 'c> Epilogue<'f, 't, 'k, 'a, 'c> {
 
     fn at(&self, round: usize, part: usize) -> At<'c> {
         let col = Col::Var(self.feature + round * ROUND);
-        At { row: self.rows[part], head: None, col }
+        At { row: self.rows[part], head: self.tile.head(), col }
     }
 
     fn exchange(&self, offset: Int<'c>) -> Ptr<'c> {

@@ -43,7 +43,9 @@ impl<'c> Group<'_, '_, '_, 'c> {
     fn make_row_map(&self) {
         let (c, w, x, shape) = (self.code(), &self.contraction.parts.w, self.x, self.shape);
         let dtype = shape.operands.dtype(self.contraction.matrix.dtype);
-        let dims = [(w.stride, 0, shape.stretch), (self.room, x.stride * dtype.size(), TOKENS)];
+        // Of heads, each has some columns.
+        let width = if self.contraction.parts.heads().is_some() { x.stride } else { w.stride };
+        let dims = [(width, 0, shape.stretch), (self.room, x.stride * dtype.size(), TOKENS)];
         c.make_map(self.map(1), x.ptr, &TensorMap { dtype, dims: &dims, outer: None, swizzled: true });
     }
 
@@ -83,7 +85,9 @@ impl<'c> Group<'_, '_, '_, 'c> {
 
     fn copy_rows(&self, tile: Tile<'c>, k_tile: Int<'c>, to: Int<'c>, full: Int<'c>) {
         let (c, rows) = (self.code(), self.code().at(self.placed, MAP));
-        c.copy_box(to, rows, &[k_tile * self.shape.stretch, tile.first_source(c, c.int(0))], full);
+        let column = k_tile * self.shape.stretch;
+        let column = tile.head().map_or(column, |head| column + self.contraction.parts.column_of(head));
+        c.copy_box(to, rows, &[column, tile.first_source(c, c.int(0))], full);
     }
 
     /// The same for rows that come from anywhere: one lane asks for boxes of the weight, and all

@@ -15,6 +15,8 @@ use crate::simt::launch::{Kernel, step_size};
 pub enum Tiles<'c> {
     /// Those of all rows of a step: this number of times [`TOKENS`].
     OfRows(Int<'c>),
+    /// The same for each of some heads that have a matrix each.
+    OfHeads(Int<'c>, usize),
     /// Those of blocks of experts' rows.
     OfExperts(ExpertBlocks<'c>),
 }
@@ -29,7 +31,8 @@ impl<'c> Tiles<'c> {
             return Ok(Tiles::OfExperts(ExpertBlocks::new(contraction, spec)?));
         }
         let c = contraction.matrix.c;
-        Ok(Tiles::OfRows((step_size(c, spec, kernel.by_rows) + (TOKENS - 1)) / TOKENS))
+        let times = (step_size(c, spec, kernel.by_rows) + (TOKENS - 1)) / TOKENS;
+        Ok(contraction.parts.heads().map_or(Tiles::OfRows(times), |heads| Tiles::OfHeads(times, heads)))
     }
 }
 
@@ -37,21 +40,32 @@ impl<'c> Group<'_, '_, '_, 'c> {
     /// `body` for each tile of this work-group, with the pipeline's index of its first K tile.
     pub(super) fn each_tile<R>(&self, tiles: Tiles<'c>, body: impl FnOnce(Tile<'c>, Int<'c>) -> R) -> R {
         match tiles {
-            Tiles::OfRows(times) => self.each_of_rows(times, body),
+            Tiles::OfRows(times) => self.each_of_rows(times, None, body),
+            Tiles::OfHeads(times, heads) => self.each_of_rows(times, Some(heads), body),
             Tiles::OfExperts(blocks) => self.each_of_experts(blocks, body),
         }
     }
 
     /// Tiles of the same features are made at the same time, so that weights are read once.
-    fn each_of_rows<R>(&self, times: Int<'c>, body: impl FnOnce(Tile<'c>, Int<'c>) -> R) -> R {
-        let c = self.code();
-        let tiles = times * self.shape.across;
+    fn each_of_rows<R>(
+        &self,
+        times: Int<'c>,
+        heads: Option<usize>,
+        body: impl FnOnce(Tile<'c>, Int<'c>) -> R,
+    ) -> R {
+        let (c, across) = (self.code(), self.shape.across);
+        let tiles = times * (across * heads.unwrap_or(1));
         let mut made = None;
         c.for_each((c.group(), tiles, self.shape.groups), &[c.int(0).into()], |number, index| {
             let index = c.as_int(index[0]);
             let column = number / times;
             let token = (number - column * times) * TOKENS;
-            made = Some(body(Tile::from_row(column * self.shape.tile_panels(), token, TOKENS), index));
+            let panel = |column: Int<'c>| column * self.shape.tile_panels();
+            let tile = match heads {
+                None => Tile::from_row(panel(column), token, TOKENS),
+                Some(_) => Tile::from_row(panel(column % across), token, TOKENS).of_head(column / across),
+            };
+            made = Some(body(tile, index));
             vec![(index + self.shape.count).into()]
         });
         made.expect("a body that was built")

@@ -74,7 +74,7 @@ pub fn possible(pieces: usize, operands: Operands) -> impl Iterator<Item = usize
 
 impl Shape {
     pub fn new(spec: &KernelSpec, arch: GpuArch, choice: &Choice) -> Result<Shape, Diagnostic> {
-        let Sizes { dtype, rows: all, depth, pieces, experts, .. } = Sizes::of(spec.body)?;
+        let Sizes { dtype, rows: all, depth, pieces, experts, heads, .. } = Sizes::of(spec.body)?;
         let operands = Operands::of(spec.body);
         let stretch = STRETCH / operands.dtype(dtype).size();
         let (unit, width) = (&arch.simt.unit, arch.memory.padded(all / pieces));
@@ -85,9 +85,12 @@ impl Shape {
             }
             _ => spec.tokens.div_ceil(TOKENS),
         };
-        let (tiles, units) = (|rows: usize| blocks * across(rows), arch.simt.chip.units);
+        let matrices = heads.unwrap_or(1);
+        let (tiles, units) = (|rows: usize| blocks * across(rows) * matrices, arch.simt.chip.units);
         let cost = launch::measured(arch)?.tile_cost;
-        let best = possible(pieces, operands).min_by_key(|&rows| tiles(rows).div_ceil(units) * (rows + cost));
+        // A tile has features of one head.
+        let fits = |rows: &usize| heads.is_none() || all.is_multiple_of(*rows);
+        let best = possible(pieces, operands).filter(fits).min_by_key(|&rows| tiles(rows).div_ceil(units) * (rows + cost));
         let rows = choice.get(&TILE).or(best).ok_or_else(|| unsupported(format!("{pieces} pieces in a tile")))?;
         let room = unit.lds_group - CONSUMERS / 32 * EXCHANGE - 2 * MAP - unit.lds_granule;
         Ok(Shape {
