@@ -252,7 +252,13 @@ impl<'r, 'k, 'a, 'c> Group<'r, 'k, 'a, 'c> {
             c.make_barrier_of(32, self.written);
             c.show_barriers();
         });
-        c.when(c.equal(c.wave_index(), 0), || self.place_map());
+        let makes_map = c.equal(c.wave_index(), 0);
+        c.when(makes_map, || self.make_map());
+        // The kernel before this one may have its own maps where this one's will be.
+        if one {
+            c.await_previous();
+        }
+        c.when(makes_map, || c.place_map(self.placed, c.local_address(self.map)));
         c.barrier();
         c.see_map(self.placed);
         let (team, mut result) = (c.thread() / TEAM, Ok(()));
@@ -264,7 +270,6 @@ impl<'r, 'k, 'a, 'c> Group<'r, 'k, 'a, 'c> {
         let mut result = Ok(());
         c.when(c.less(0, team), || {
             c.set_registers(REGISTERS[1], true);
-            c.await_previous();
             result = self.each_tile(one, |tile| self.add_values(tile, team - 1, one));
         });
         result
@@ -364,7 +369,7 @@ impl<'r, 'k, 'a, 'c> Group<'r, 'k, 'a, 'c> {
     }
 
     /// How blocks are copied: of each 16 bytes of columns all rows, then the next 16 bytes.
-    fn place_map(&self) {
+    fn make_map(&self) {
         let (c, cache) = (self.code(), self.attention.cache);
         let (local, panel) = (c.local_address(self.map), self.attention.key_panel());
         c.clear_maps(self.map, 1);
@@ -375,7 +380,6 @@ impl<'r, 'k, 'a, 'c> Group<'r, 'k, 'a, 'c> {
             c.make_map(local, cache.k, &TensorMap { dtype: cache.ty.dtype, dims: &dims, outer, swizzled: false });
         });
         c.meet_in_wave();
-        c.place_map(self.placed, local);
     }
 
     /// Asks for a block of a tile, where the condition holds and there is such a block. It waits

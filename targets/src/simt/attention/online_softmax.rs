@@ -41,22 +41,7 @@ impl<'c> OnlineSoftmax<'c> {
     }
 }
 
-/// A row maximum, a sum of weights, and a vector of sums of values.
-pub type Item<'c> = (FloatValue<'c>, FloatValue<'c>, Vector<'c>);
-
 impl<'c> Attention<'_, '_, 'c> {
-    /// Several as one, each rescaled by how far it is below the highest row maximum.
-    pub fn merge(&self, items: &[Item<'c>]) -> Item<'c> {
-        let c = self.code();
-        let row_max = items[1..].iter().fold(items[0].0, |row_max, item| self.max(row_max, item.0));
-        let begin = (c.number(0.0), c.zero());
-        let (sum, values) = items.iter().fold(begin, |(sums, all), &(own, sum, values)| {
-            let rescale = self.rescale(own, row_max);
-            (self.fma(sum, rescale, sums), c.fma(values, c.splat(rescale), all))
-        });
-        (row_max, sum, values)
-    }
-
     pub fn lowest(&self) -> FloatValue<'c> {
         self.code().number(LOWEST)
     }

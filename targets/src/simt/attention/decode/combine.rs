@@ -10,7 +10,7 @@ use super::kv_pipeline::spread;
 use super::{Part, WAVES};
 use crate::code::{Any, Int, Ptr, Vector};
 use crate::simt::attention::flash::Attention;
-use crate::simt::attention::online_softmax::{Item, OnlineSoftmax};
+use crate::simt::attention::online_softmax::OnlineSoftmax;
 use crate::simt::machine::Gpu;
 
 /// Parts that are put together at a time.
@@ -27,6 +27,9 @@ pub struct Partial<'c> {
     /// Bytes from one query to the next.
     stride: usize,
 }
+
+/// A row maximum, a sum of weights, and a vector of sums of values.
+type Item<'c> = (FloatValue<'c>, FloatValue<'c>, Vector<'c>);
 
 impl<'c> Partial<'c> {
     fn stride(a: &Attention) -> usize {
@@ -225,10 +228,22 @@ impl<'c> Part<'_, '_, '_, 'c> {
                 (c.pick(real, row_max, c.number(f64::NEG_INFINITY)).into_float_value(), sum, values)
             };
             let items: Vec<Item<'c>> = std::iter::once(of(carried)).chain((0..step).map(load)).collect();
-            let (row_max, sum, values) = a.merge(&items);
+            let (row_max, sum, values) = self.merge(&items);
             vec![row_max.into(), sum.into(), values.into()]
         });
         of(&all)
+    }
+
+    /// Several as one, each rescaled by how far it is below the highest row maximum.
+    fn merge(&self, items: &[Item<'c>]) -> Item<'c> {
+        let (a, c) = (self.attention, self.code());
+        let row_max = items[1..].iter().fold(items[0].0, |row_max, item| a.max(row_max, item.0));
+        let begin = (c.number(0.0), c.zero());
+        let (sum, values) = items.iter().fold(begin, |(sums, all), &(own, sum, values)| {
+            let rescale = a.rescale(own, row_max);
+            (a.fma(sum, rescale, sums), c.fma(values, c.splat(rescale), all))
+        });
+        (row_max, sum, values)
     }
 
     /// A vector of the result.

@@ -13,9 +13,6 @@ impl<'c> Group<'_, '_, '_, 'c> {
     pub(super) fn make_scores(&self, tile: &Tile<'c>, one: bool) -> Result<(), Diagnostic> {
         let (c, a) = (self.code(), self.attention);
         self.ask_first(tile);
-        if one {
-            c.await_previous();
-        }
         self.stage(tile, if one { STAGERS } else { TEAM })?;
         let none = c.number(0.0);
         let begin = ScorePair { maxima: [a.lowest(); 2], sums: [none; 2] };

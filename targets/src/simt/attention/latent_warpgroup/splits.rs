@@ -7,13 +7,12 @@
 use inkwell::values::FloatValue;
 
 use super::{Group, QUERIES, Shape, Shared, TEAM, Tile, VALUE_TEAMS, VALUES_MEET};
-use crate::code::{Any, Int, Ptr};
-use crate::simt::attention::online_softmax::Item;
+use crate::code::{Any, Int, Ptr, Vector};
 use crate::simt::launch::COUNTERS;
 use crate::simt::machine::warpgroup::MAP;
 
 /// Parts that are put together at a time.
-const MERGED: usize = 8;
+const MERGED: usize = 16;
 /// Threads that have values.
 const WORKERS: usize = VALUE_TEAMS * TEAM;
 
@@ -75,47 +74,65 @@ impl<'c> Group<'_, '_, '_, 'c> {
         });
     }
 
-    /// This work-group's share of the result, a vector a thread.
+    /// This work-group's share of the result: some queries, a vector a thread.
     fn merge_share(&self, tile: &Tile<'c>, shared: Shared<'c>) {
-        let (c, a, shape) = (self.code(), self.attention, self.shape);
-        c.set_lanes(4);
+        let (c, shape) = (self.code(), self.shape);
         let vectors = shape.values / 4;
-        let first = shared.split + (c.thread() - TEAM) * shared.used;
-        let step = shared.used * WORKERS;
-        let turns = (c.int(shape.heads * vectors) - first + step - 1) / step;
-        c.repeat(c.int(0), turns, 1, |turn| {
-            let number = first + turn * step;
-            let (row, col) = (number / vectors, number % vectors * 4);
-            let (_, sum, values) = self.merged(shared, row, col);
+        let thread = c.thread() - TEAM;
+        let rows = (c.int(shape.heads - 1) - shared.split + shared.used) / shared.used;
+        c.repeat(thread, rows * shared.used, WORKERS, |i| {
+            let (row, split) = (shared.split + i / shared.used * shared.used, i % shared.used);
+            let pair = c.load_vector(c.cx.f32_type(), 2, self.pair_at(self.partial(shared.tile, split), row), 8);
+            c.store(self.pair(i), pair, 8);
+        });
+        c.meet_some(c.int(VALUES_MEET), WORKERS);
+        c.repeat(thread, rows * vectors, WORKERS, |i| {
+            let (number, col) = (i / vectors, i % vectors * 4);
+            let row = shared.split + number * shared.used;
+            let whole = self.merged(shared, number * shared.used, (row, col));
             let (token, head) = self.place_of(tile, row);
-            let inverse = a.inverse(sum);
-            c.set_lanes(4);
-            let whole = c.fmul(values, c.splat(inverse));
-            c.store_floats(a.result(token, head, col), whole, a.out_type());
+            c.store_floats(self.attention.result(token, head, col), whole, self.attention.out_type());
         });
     }
 
-    /// All parts of a query's columns, some at a time so that their loads are under way together.
-    fn merged(&self, shared: Shared<'c>, row: Int<'c>, col: Int<'c>) -> Item<'c> {
+    /// Where a part's highest score and sum of weights lie in local memory, in which no queries are
+    /// wanted any more.
+    fn pair(&self, number: Int<'c>) -> Ptr<'c> {
+        self.code().at(self.queries_at, number * 8)
+    }
+
+    /// All parts of a query's columns: its pairs begin at a number.
+    fn merged(&self, shared: Shared<'c>, pairs: Int<'c>, (row, col): (Int<'c>, Int<'c>)) -> Vector<'c> {
         let (c, a) = (self.code(), self.attention);
-        let begin = [a.lowest().into(), c.number(0.0).into(), c.zero().into()];
-        let of = |v: &[Any<'c>]| (v[0].into_float_value(), v[1].into_float_value(), v[2].into_vector_value());
+        let number = |i: Int<'c>, sum: usize| {
+            let at = c.at(self.pair(pairs + i), 4 * sum);
+            c.load(c.cx.f32_type(), at, 4).into_float_value()
+        };
+        let row_max = c.for_each((0, shared.used, 1), &[a.lowest().into()], |i, row_max| {
+            vec![a.max(row_max[0].into_float_value(), number(i, 0)).into()]
+        });
+        let row_max = row_max[0].into_float_value();
+        c.set_lanes(4);
+        let begin = [c.number(0.0).into(), c.zero().into()];
         let last = shared.used - 1;
         let all = c.for_each((0, shared.used, MERGED), &begin, |first, carried| {
+            let at = row * (self.shape.values * 4) + col * 4;
             let load = |i: usize| {
-                let number = first + i;
-                let partial = self.partial(shared.tile, c.smaller(number, last));
-                let pair = c.load_vector(c.cx.f32_type(), 2, self.pair_at(partial, row), 8);
-                let at = row * (self.shape.values * 4) + col * 4;
-                let values = c.load(c.f32s(), c.at(partial, at), 16).into_vector_value();
-                let none = c.number(f64::NEG_INFINITY);
-                let row_max = c.pick(c.less(number, shared.used), c.lane(pair, 0), none).into_float_value();
-                (row_max, c.lane(pair, 1).into_float_value(), values)
+                let partial = self.partial(shared.tile, c.smaller(first + i, last));
+                c.load(c.f32s(), c.at(partial, at), 16).into_vector_value()
             };
-            let items: Vec<Item<'c>> = std::iter::once(of(carried)).chain((0..MERGED).map(load)).collect();
-            let (row_max, sum, values) = a.merge(&items);
-            vec![row_max.into(), sum.into(), values.into()]
+            let loaded: Vec<Vector<'c>> = (0..MERGED).map(load).collect();
+            let begin = (carried[0].into_float_value(), carried[1].into_vector_value());
+            let (sum, values) = loaded.into_iter().enumerate().fold(begin, |(sum, values), (i, v)| {
+                let split = c.smaller(first + i, last);
+                let weight = a.rescale(number(split, 0), row_max);
+                let weight = c.pick(c.less(first + i, shared.used), weight, c.number(0.0)).into_float_value();
+                (a.fma(number(split, 1), weight, sum), c.fma(v, c.splat(weight), values))
+            });
+            vec![sum.into(), values.into()]
         });
-        of(&all)
+        let inverse = a.inverse(all[0].into_float_value());
+        c.set_lanes(4);
+        c.fmul(all[1].into_vector_value(), c.splat(inverse))
     }
 }
