@@ -125,7 +125,7 @@ fn suits(spec: &KernelSpec, arch: GpuArch) -> Result<(), WhyNot> {
     WhyNot::unless(arch.memory.block_tokens == QUERIES, || format!("blocks of {}", arch.memory.block_tokens))?;
     // Each value team has up to 256 columns, and weights lie where a key's last 64 columns were.
     let (dim, values) = (cache.head_dim, cache.value_dim);
-    let fits = dim.is_multiple_of(QUERIES) && values.is_multiple_of(8 * VALUE_TEAMS) && values <= 256 * VALUE_TEAMS;
+    let fits = dim.is_multiple_of(QUERIES) && values.is_multiple_of(32 * VALUE_TEAMS) && values <= 256 * VALUE_TEAMS;
     let bytes = QUERIES * dim * 2 * (STAGES + 1) + (4 << 10);
     let fits = fits && values + QUERIES <= dim && bytes <= simt.unit.lds_group;
     WhyNot::unless(fits, || format!("keys of {dim} with values of {values}"))

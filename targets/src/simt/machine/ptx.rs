@@ -211,6 +211,24 @@ impl<'c> Gpu<'c> {
         self.assemble(text, None, "r,r", &[barrier.into(), turn.into()]);
     }
 
+    /// Four words of each of four neighbouring lanes: lane `i` gets the words `i` of all four, in
+    /// the order of the lanes.
+    pub fn turn_four(&self, words: &[Int<'c>]) -> [Int<'c>; 4] {
+        let mut words: [Int<'c>; 4] = std::array::from_fn(|i| words[i]);
+        let lane = self.lane_index();
+        for distance in [1, 2] {
+            let is_late = self.equal(lane / distance % 2, 1);
+            for first in (0..4).filter(|i| i & distance == 0) {
+                let [early, late] = [first, first + distance].map(|i| words[i]);
+                let sent = self.pick_int(is_late, early, late);
+                let got = self.shuffle_by(sent, distance, self.simt.wave);
+                words[first] = self.pick_int(is_late, got, early);
+                words[first + distance] = self.pick_int(is_late, late, got);
+            }
+        }
+        words
+    }
+
     /// Waits until a counter in memory has come to a number, and sees what others did before they
     /// counted.
     pub fn await_count(&self, counter: Ptr<'c>, count: Int<'c>) {

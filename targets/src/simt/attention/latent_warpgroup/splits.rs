@@ -37,6 +37,13 @@ impl<'c> Group<'_, '_, '_, 'c> {
         self.code().at(partial, row * 8 + QUERIES * self.shape.values * 4)
     }
 
+    /// Where the thread's sums of eight columns lie in a partial: of both its queries two columns,
+    /// beside those of its neighbours.
+    fn four_at(&self, partial: Ptr<'c>, eight: Int<'c>) -> Ptr<'c> {
+        let c = self.code();
+        c.at(partial, eight * (WORKERS * 16) + (c.thread() - TEAM) * 16)
+    }
+
     pub(super) fn share(
         &self,
         tile: &Tile<'c>,
@@ -54,7 +61,11 @@ impl<'c> Group<'_, '_, '_, 'c> {
                 c.store(self.pair_at(own, self.row() + 8 * i), pair, 8);
             }
         });
-        self.store_sums(tile, team, values, |_, row| c.at(own, row * (shape.values * 4)));
+        c.when(c.less(self.row(), shape.heads), || {
+            for (eight, four) in values.chunks(4).enumerate() {
+                c.store(self.four_at(own, c.int(eight)), c.floats(four), 16);
+            }
+        });
         let [arrived, left] = [0, 4].map(|at| c.at(self.workspace, shared.tile * 8 + at));
         let leader = c.equal(c.thread() - TEAM, 0);
         c.meet_some(c.int(VALUES_MEET), WORKERS);
@@ -65,7 +76,9 @@ impl<'c> Group<'_, '_, '_, 'c> {
         });
         c.meet_some(c.int(VALUES_MEET), WORKERS);
         c.acquire();
-        self.merge_share(tile, shared);
+        self.weigh_parts(shared);
+        c.meet_some(c.int(VALUES_MEET), WORKERS);
+        self.merge_share(tile, shared, team);
         c.when(leader, || {
             let last = c.equal(shared.used - 1 - c.take_turn(left), 0);
             c.when(last, || {
@@ -74,65 +87,79 @@ impl<'c> Group<'_, '_, '_, 'c> {
         });
     }
 
-    /// This work-group's share of the result: some queries, a vector a thread.
-    fn merge_share(&self, tile: &Tile<'c>, shared: Shared<'c>) {
-        let (c, shape) = (self.code(), self.shape);
-        let vectors = shape.values / 4;
+    /// What each part's values count in a query's result, into local memory: four threads a query.
+    fn weigh_parts(&self, shared: Shared<'c>) {
+        let (c, a, splits) = (self.code(), self.attention, self.shape.splits);
         let thread = c.thread() - TEAM;
-        let rows = (c.int(shape.heads - 1) - shared.split + shared.used) / shared.used;
-        c.repeat(thread, rows * shared.used, WORKERS, |i| {
-            let (row, split) = (shared.split + i / shared.used * shared.used, i % shared.used);
-            let pair = c.load_vector(c.cx.f32_type(), 2, self.pair_at(self.partial(shared.tile, split), row), 8);
-            c.store(self.pair(i), pair, 8);
-        });
-        c.meet_some(c.int(VALUES_MEET), WORKERS);
-        c.repeat(thread, rows * vectors, WORKERS, |i| {
-            let (number, col) = (i / vectors, i % vectors * 4);
-            let row = shared.split + number * shared.used;
-            let whole = self.merged(shared, number * shared.used, (row, col));
-            let (token, head) = self.place_of(tile, row);
-            c.store_floats(self.attention.result(token, head, col), whole, self.attention.out_type());
-        });
-    }
-
-    /// Where a part's highest score and sum of weights lie in local memory, in which no queries are
-    /// wanted any more.
-    fn pair(&self, number: Int<'c>) -> Ptr<'c> {
-        self.code().at(self.queries_at, number * 8)
-    }
-
-    /// All parts of a query's columns: its pairs begin at a number.
-    fn merged(&self, shared: Shared<'c>, pairs: Int<'c>, (row, col): (Int<'c>, Int<'c>)) -> Vector<'c> {
-        let (c, a) = (self.code(), self.attention);
-        let number = |i: Int<'c>, sum: usize| {
-            let at = c.at(self.pair(pairs + i), 4 * sum);
-            c.load(c.cx.f32_type(), at, 4).into_float_value()
+        let (row, first) = (thread / 4, thread % 4);
+        let none = c.number(0.0);
+        let parts: Vec<Int<'c>> = (0..splits.div_ceil(4)).map(|i| first + 4 * i).collect();
+        let load = |&split: &Int<'c>| {
+            let partial = self.partial(shared.tile, c.smaller(split, shared.used - 1));
+            c.load_vector(c.cx.f32_type(), 2, self.pair_at(partial, row), 8)
         };
-        let row_max = c.for_each((0, shared.used, 1), &[a.lowest().into()], |i, row_max| {
-            vec![a.max(row_max[0].into_float_value(), number(i, 0)).into()]
-        });
-        let row_max = row_max[0].into_float_value();
-        c.set_lanes(4);
-        let begin = [c.number(0.0).into(), c.zero().into()];
-        let last = shared.used - 1;
-        let all = c.for_each((0, shared.used, MERGED), &begin, |first, carried| {
-            let at = row * (self.shape.values * 4) + col * 4;
-            let load = |i: usize| {
-                let partial = self.partial(shared.tile, c.smaller(first + i, last));
-                c.load(c.f32s(), c.at(partial, at), 16).into_vector_value()
-            };
-            let loaded: Vec<Vector<'c>> = (0..MERGED).map(load).collect();
-            let begin = (carried[0].into_float_value(), carried[1].into_vector_value());
-            let (sum, values) = loaded.into_iter().enumerate().fold(begin, |(sum, values), (i, v)| {
-                let split = c.smaller(first + i, last);
-                let weight = a.rescale(number(split, 0), row_max);
-                let weight = c.pick(c.less(first + i, shared.used), weight, c.number(0.0)).into_float_value();
-                (a.fma(number(split, 1), weight, sum), c.fma(v, c.splat(weight), values))
+        let pairs: Vec<Vector<'c>> = parts.iter().map(load).collect();
+        let part = |pair: &Vector<'c>, i: usize| c.lane(*pair, i).into_float_value();
+        let row_max = pairs.iter().fold(a.lowest(), |row_max, pair| a.max(row_max, part(pair, 0)));
+        let row_max = c.across(row_max, &[1, 2], |x, y| a.max(x, y));
+        let weigh = |(pair, &split): (&Vector<'c>, &Int<'c>)| {
+            let weight = a.rescale(part(pair, 0), row_max);
+            c.pick(c.less(split, shared.used), weight, none).into_float_value()
+        };
+        let weights: Vec<FloatValue<'c>> = pairs.iter().zip(&parts).map(weigh).collect();
+        let sum = pairs.iter().zip(&weights).fold(none, |sum, (pair, &weight)| a.fma(part(pair, 1), weight, sum));
+        let inverse = a.inverse(c.across(sum, &[1, 2], |x, y| (c.float(x) + y).v));
+        for (&split, &weight) in parts.iter().zip(&weights) {
+            c.store(self.weight_at(row, split), (c.float(weight) * inverse).v, 4);
+        }
+    }
+
+    /// In local memory, where no queries are wanted any more.
+    fn weight_at(&self, row: Int<'c>, split: Int<'c>) -> Ptr<'c> {
+        let c = self.code();
+        c.at(self.queries_at, row * (self.shape.splits.next_multiple_of(4) * 4) + split * 4)
+    }
+
+    /// This work-group's share of the result: some eights of columns, of which each thread has two
+    /// of both its queries.
+    fn merge_share(&self, tile: &Tile<'c>, shared: Shared<'c>, team: Int<'c>) {
+        let (c, a, shape) = (self.code(), self.attention, self.shape);
+        let rows = [0, 8].map(|more| self.row() + more);
+        let eights = (c.int(self.width() / 8 - 1) - shared.split + shared.used) / shared.used;
+        c.when(c.less(rows[0], shape.heads), || {
+            c.repeat(0, eights, 1, |i| {
+                let eight = shared.split + i * shared.used;
+                let sums = self.merged(shared, eight, rows);
+                for (i, row) in rows.into_iter().enumerate() {
+                    let (token, head) = self.place_of(tile, row);
+                    let to = a.result(token, head, self.first_column(team) + eight * 8);
+                    let two = [0, 1].map(|j| c.lane(sums, 2 * i + j).into_float_value());
+                    c.when(self.is_query(tile, row), || c.store(to, a.pair_word(two), 4));
+                }
             });
-            vec![sum.into(), values.into()]
         });
-        let inverse = a.inverse(all[0].into_float_value());
+    }
+
+    /// The sum of all parts' values of a thread's four columns.
+    fn merged(&self, shared: Shared<'c>, eight: Int<'c>, rows: [Int<'c>; 2]) -> Vector<'c> {
+        let c = self.code();
         c.set_lanes(4);
-        c.fmul(all[1].into_vector_value(), c.splat(inverse))
+        let last = shared.used - 1;
+        let all = c.for_each((0, shared.used, MERGED), &[c.zero().into()], |first, carried| {
+            let parts: Vec<Int<'c>> = (0..MERGED).map(|i| first + i).collect();
+            let load = |&part: &Int<'c>| {
+                let partial = self.partial(shared.tile, c.smaller(part, last));
+                c.load(c.f32s(), self.four_at(partial, eight), 16).into_vector_value()
+            };
+            let loaded: Vec<Vector<'c>> = parts.iter().map(load).collect();
+            let sum = parts.iter().zip(loaded).fold(carried[0].into_vector_value(), |sum, (&part, v)| {
+                let weight = |row: Int<'c>| c.load(c.cx.f32_type(), self.weight_at(row, c.smaller(part, last)), 4);
+                let is_part = c.less(part, shared.used);
+                let [x, y] = rows.map(|row| c.pick(is_part, weight(row), c.number(0.0)));
+                c.fma(v, c.floats(&[x, x, y, y]), sum)
+            });
+            vec![sum.into()]
+        });
+        all[0].into_vector_value()
     }
 }

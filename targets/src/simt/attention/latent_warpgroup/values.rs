@@ -3,7 +3,7 @@ use atomc_ir::Diagnostic;
 use inkwell::values::FloatValue;
 
 use super::{Group, QUERIES, STAGERS, STAGES, TEAM, Tile, VALUE_TEAMS};
-use crate::code::{Any, Int, Ptr};
+use crate::code::{Any, Int};
 use crate::simt::machine::fragment::VEC16;
 use crate::simt::machine::warpgroup::TileForm;
 
@@ -87,45 +87,26 @@ impl<'c> Group<'_, '_, '_, 'c> {
     /// Divides by the sums and stores.
     fn store(&self, tile: &Tile<'c>, team: Int<'c>, values: &[Any<'c>], sums: [FloatValue<'c>; 2]) {
         let (c, a) = (self.code(), self.attention);
-        self.each_row(tile, |i, row| {
-            let inverse = a.inverse(sums[i]);
-            let (token, head) = self.place_of(tile, row);
-            let to = a.result(token, head, self.first_column(team));
-            for (eight, four) in values.chunks(4).enumerate() {
-                let two = [0, 1].map(|j| (c.float(four[2 * i + j]) * inverse).v);
-                c.store(c.at(to, 8 * eight * a.out_type().size()), a.pair_word(two), 4);
-            }
-        });
-    }
-
-    /// The lane's first column of values.
-    fn first_column(&self, team: Int<'c>) -> Int<'c> {
-        team * self.width() + self.code().lane_index() % 4 * 2
-    }
-
-    /// `body` for those of the lane's two rows that are queries.
-    fn each_row(&self, tile: &Tile<'c>, mut body: impl FnMut(usize, Int<'c>)) {
-        let c = self.code();
-        for i in [0, 1] {
+        let first = team * self.width() + c.lane_index() % 4 * 8;
+        for (i, &sum) in sums.iter().enumerate() {
+            let inverse = a.inverse(sum);
+            let word = |four: &[Any<'c>]| a.pair_word([0, 1].map(|j| (c.float(four[2 * i + j]) * inverse).v));
+            let words: Vec<Int<'c>> = values.chunks(4).map(word).collect();
+            // A lane has two of each eight columns, and gets all of one eight of four.
+            let eights: Vec<[Int<'c>; 4]> = words.chunks(4).map(|four| c.turn_four(four)).collect();
             let row = self.row() + 8 * i;
-            c.when(self.is_query(tile, row), || body(i, row));
+            c.when(self.is_query(tile, row), || {
+                let (token, head) = self.place_of(tile, row);
+                let to = a.result(token, head, first);
+                for (turn, eight) in eights.iter().enumerate() {
+                    c.store(c.at(to, turn * 64), c.words(eight), 16);
+                }
+            });
         }
     }
 
-    /// Stores unscaled sums of values, as `to` says where a row's are.
-    pub(super) fn store_sums(
-        &self,
-        tile: &Tile<'c>,
-        team: Int<'c>,
-        values: &[Any<'c>],
-        to: impl Fn(usize, Int<'c>) -> Ptr<'c>,
-    ) {
-        let c = self.code();
-        self.each_row(tile, |i, row| {
-            let to = c.at(to(i, row), self.first_column(team) * 4);
-            for (eight, four) in values.chunks(4).enumerate() {
-                c.store(c.at(to, 32 * eight), c.floats(&four[2 * i..2 * i + 2]), 8);
-            }
-        });
+    /// The lane's first column of values.
+    pub(super) fn first_column(&self, team: Int<'c>) -> Int<'c> {
+        team * self.width() + self.code().lane_index() % 4 * 2
     }
 }
