@@ -163,6 +163,11 @@ impl<'k, 'a, 'c> Attention<'k, 'a, 'c> {
         Ok(if whole { v } else { c.pick(inside, v, c.zero()).into_vector_value() })
     }
 
+    /// Whether queries have the sign of the scale as they are.
+    pub fn keeps_sign(&self) -> bool {
+        self.sign == 1.0
+    }
+
     /// A vector of a query with the sign of the scale.
     pub fn signed(&self, v: Vector<'c>) -> Vector<'c> {
         let c = self.code();

@@ -173,7 +173,8 @@ struct Group<'r, 'k, 'a, 'c> {
     keys: Pipeline<'c>,
     weights: Pipeline<'c>,
     ends: Pipeline<'c>,
-    /// The barrier that says that the token's own key is in the cache.
+    /// The token's own key, and the barrier that says that it is there.
+    own_key: Ptr<'c>,
     written: Int<'c>,
     /// Room for the map of keys, and this work-group's place for it.
     map: Ptr<'c>,
@@ -219,6 +220,7 @@ impl<'r, 'k, 'a, 'c> Group<'r, 'k, 'a, 'c> {
         // A number for each query, and two of them.
         let weights = Pipeline::new(c, STAGES, 4 * QUERIES, 16);
         let ends = Pipeline::new(c, 2, 8 * QUERIES, 16);
+        let own_key = c.shared(shape.dim * 2, 16);
         let written = c.local_address(c.shared(8, 8));
         let map = c.shared(MAP, MAP);
         let workspace = c.argument(arguments(spec.body) + 1);
@@ -230,6 +232,7 @@ impl<'r, 'k, 'a, 'c> Group<'r, 'k, 'a, 'c> {
             keys,
             weights,
             ends,
+            own_key,
             written,
             map,
             placed: c.at(workspace, c.group() * MAP + COUNTERS),
@@ -396,9 +399,8 @@ impl<'r, 'k, 'a, 'c> Group<'r, 'k, 'a, 'c> {
         });
     }
 
-    /// The block that a token's own key is in, if the token writes it here.
-    fn own_block(&self, tile: &Tile<'c>) -> Option<Int<'c>> {
-        let cache = self.attention.cache;
-        cache.written().map(|_| tile.position / cache.layout.block_tokens)
+    /// The block that a token's own key is in.
+    fn own_block(&self, tile: &Tile<'c>) -> Int<'c> {
+        tile.position / self.attention.cache.layout.block_tokens
     }
 }

@@ -192,6 +192,11 @@ impl<'c> Gpu<'c> {
         self.assemble("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [$0];", None, "r", &[barrier.into()]);
     }
 
+    /// All has come that this lane asked for by [`Gpu::copy_vec16`].
+    pub fn await_copies(&self) {
+        self.assemble("cp.async.wait_all;", None, "", &[]);
+    }
+
     /// A run of memory comes near, into the cache of all units, and nobody is told.
     pub fn bring_near(&self, from: Ptr<'c>, bytes: usize) {
         let text = format!("cp.async.bulk.prefetch.L2.global [$0], {bytes};");

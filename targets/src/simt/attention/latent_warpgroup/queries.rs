@@ -1,13 +1,16 @@
 //! A tile's queries in local memory, and the token's own key in the cache.
 use atomc_ir::{Diagnostic, Op, Value};
 
-use super::{CHUNK, Group, QUERIES, QUERIES_MEET, ROW, Tile};
+use super::{CHUNK, Group, QUERIES, QUERIES_MEET, ROW, TEAM, Tile};
 use crate::code::Int;
-use crate::row::{At, Col};
+use crate::row::{At, Col, Operand};
 use crate::simt::machine::fragment::VEC16;
 
 /// Vectors of queries that a thread makes together.
 const TOGETHER: usize = 8;
+
+/// Vectors that a thread asks for in a turn of a loop.
+const COPIED: usize = 4;
 
 /// Columns of queries: of which value, from which on, and how many.
 #[derive(Clone, Copy)]
@@ -23,9 +26,14 @@ impl<'c> Group<'_, '_, '_, 'c> {
         let (c, a) = (self.code(), self.attention);
         let mut first = 0;
         for (value, width) in self.parts_of(a.query_value())? {
-            self.stage_part(tile, threads, Part { value, first, width })?;
+            let part = Part { value, first, width };
+            match self.stored(value)? {
+                Some(stored) => self.copy_part(tile, threads, part, stored),
+                None => self.stage_part(tile, threads, part)?,
+            }
             first += width;
         }
+        c.await_copies();
         c.show_to_products();
         c.meet_some(c.int(QUERIES_MEET), threads);
         Ok(())
@@ -40,6 +48,35 @@ impl<'c> Group<'_, '_, '_, 'c> {
             _ => vec![v],
         };
         all.into_iter().map(|v| Ok((v, rows.shape(v)?.shape.last().unwrap_or(0)))).collect()
+    }
+
+    /// A part of queries that lies in memory as products take it.
+    fn stored(&self, value: Value) -> Result<Option<&Operand<'c>>, Diagnostic> {
+        let (a, rows) = (self.attention, &self.attention.kernel.rows);
+        let is_input = matches!(rows.graph.op(value.node), Op::Input { .. });
+        if !is_input || !a.keeps_sign() || rows.shape(value)?.dtype != a.matrix.dtype {
+            return Ok(None);
+        }
+        rows.operand(value).map(Some)
+    }
+
+    /// Columns that only have to be copied, without a way through registers.
+    fn copy_part(&self, tile: &Tile<'c>, threads: usize, part: Part, stored: &Operand<'c>) {
+        let (c, a) = (self.code(), self.attention);
+        let lanes = VEC16 / a.matrix.dtype.size();
+        let vectors = part.width / lanes;
+        let all = self.shape.tokens * self.shape.heads * vectors;
+        let copy = |number: Int<'c>| {
+            let (row, vector) = (number / vectors, number % vectors);
+            let (token, head) = self.place_of(tile, row);
+            let at = At { row: token, head: Some(head), col: Col::Var(vector * lanes) };
+            let to = self.queries + self.in_tile(row, vector + part.first / lanes);
+            c.copy_vec16(to, a.kernel.rows.address(stored, at));
+        };
+        // A loop, as code takes its time to come too.
+        let whole = all / (threads * COPIED) * (threads * COPIED);
+        c.repeat(c.thread(), whole, threads * COPIED, |first| (0..COPIED).for_each(|i| copy(first + i * threads)));
+        c.repeat(c.thread() + whole, all, threads, copy);
     }
 
     /// The columns of one part: neighbouring threads have neighbouring vectors of a query.
@@ -100,21 +137,37 @@ impl<'c> Group<'_, '_, '_, 'c> {
         vector / pieces * CHUNK + row * ROW + piece * VEC16
     }
 
-    /// One wave writes the token's own key, which copies see from then on.
-    pub(super) fn write_key(&self, tile: &Tile<'c>) -> Result<(), Diagnostic> {
-        let (c, cache, rows) = (self.code(), self.attention.cache, &self.attention.kernel.rows);
-        c.set_lanes(self.attention.lanes);
+    /// One wave makes the token's own key: for the cache, and for the team of scores.
+    pub(super) fn write_key(&self, tile: &Tile<'c>, key: Value) -> Result<(), Diagnostic> {
+        let (c, a, rows) = (self.code(), self.attention, &self.attention.kernel.rows);
+        c.set_lanes(a.lanes);
         rows.set_team(c.lanes_team(c.lane_index(), c.simt.wave));
         rows.forget();
-        let head = c.int(0);
+        let (cache, head) = (a.cache, c.int(0));
         let slot = cache.slot(c, tile.token);
         cache.prepare(rows, tile.token, head)?;
-        rows.each_column(cache.width(), |col| cache.write_part(rows, tile.token, head, slot, Col::Var(col)))?;
+        rows.each_column(cache.width(), |col| {
+            let made = rows.eval(key, At { row: tile.token, head: Some(head), col: Col::Var(col) })?;
+            c.store_floats(c.at(self.own_key, col * 2), made, cache.ty.dtype);
+            cache.write_part(rows, tile.token, head, slot, Col::Var(col))
+        })?;
         rows.forget();
-        c.show_to_copies();
-        c.meet_in_wave();
         c.arrive(c.always(), self.written);
         Ok(())
+    }
+
+    /// Puts the token's own key where it was copied from the cache before it was there.
+    pub(super) fn put_key(&self, tile: &Tile<'c>, turn: Int<'c>) {
+        let c = self.code();
+        c.await_turn(self.written, c.int(0));
+        let vectors = self.shape.dim / 8;
+        c.when(c.less(c.thread(), vectors), || {
+            let key = c.load_vector(c.cx.i32_type(), 4, c.at(self.own_key, c.thread() * VEC16), VEC16);
+            let at = self.keys.at(turn) + c.thread() * (QUERIES * VEC16) + tile.position % QUERIES * VEC16;
+            c.store(c.at_address(at), key, VEC16 as u32);
+        });
+        c.show_to_products();
+        c.meet_some(c.int(QUERIES_MEET), TEAM);
     }
 
     /// Whether a row is a query: rows behind the last one have others' numbers.

@@ -12,11 +12,13 @@ use crate::simt::machine::warpgroup::TileForm;
 impl<'c> Group<'_, '_, '_, 'c> {
     pub(super) fn make_scores(&self, tile: &Tile<'c>, one: bool) -> Result<(), Diagnostic> {
         let (c, a) = (self.code(), self.attention);
-        self.ask_first(tile);
+        (0..STAGES).for_each(|i| self.ask(tile, c.equal(c.thread(), 0), tile.first + i));
         self.stage(tile, if one { STAGERS } else { TEAM })?;
         let none = c.number(0.0);
         let begin = ScorePair { maxima: [a.lowest(); 2], sums: [none; 2] };
-        let late = c.larger(c.smaller((tile.position + 1) / a.cache.layout.block_tokens, tile.end), tile.first);
+        // The block that a token's own key is in is not like those before it.
+        let late = if one { tile.position } else { tile.position + 1 } / a.cache.layout.block_tokens;
+        let late = c.larger(c.smaller(late, tile.end), tile.first);
         let mut running = begin.carried();
         for (first, end, hides) in [(tile.first, late, false), (late, tile.end, true)] {
             running = c.for_each((first, end, 1), &running, |block, running| {
@@ -25,17 +27,6 @@ impl<'c> Group<'_, '_, '_, 'c> {
         }
         self.end_scores(tile, ScorePair::of(&running));
         Ok(())
-    }
-
-    /// Asks for the tile's first blocks, which are older than the step but for the token's own.
-    fn ask_first(&self, tile: &Tile<'c>) {
-        let c = self.code();
-        let leader = c.equal(c.thread(), 0);
-        for i in 0..STAGES {
-            let block = tile.first + i;
-            let is_old = self.own_block(tile).map(|own| !c.equal(own - block, 0));
-            self.ask(tile, is_old.map_or(leader, |is_old| leader & is_old), block);
-        }
     }
 
     /// The first of the lane's two queries, as a row of the tile.
@@ -48,6 +39,9 @@ impl<'c> Group<'_, '_, '_, 'c> {
         let (c, a) = (self.code(), self.attention);
         let turn = tile.turn + (block - tile.first);
         self.keys.wait_full(c, turn);
+        if hides && a.cache.written().is_some() {
+            c.when(c.equal(self.own_block(tile) - block, 0), || self.put_key(tile, turn));
+        }
         let scores = c.mma_wait(&self.scores(turn), 0);
         let mut scores: Vec<FloatValue<'c>> = scores.iter().map(|v| v.into_float_value()).collect();
         if hides {

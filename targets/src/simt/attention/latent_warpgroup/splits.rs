@@ -11,8 +11,9 @@ use crate::code::{Any, Int, Ptr, Vector};
 use crate::simt::launch::COUNTERS;
 use crate::simt::machine::warpgroup::MAP;
 
-/// Parts that are put together at a time.
-const MERGED: usize = 16;
+/// Loads of a thread that are under way at once: of so many parts, or of fewer for several eights
+/// of columns. More make code that takes longer to come than its loads.
+const LOADED: usize = 16;
 /// Threads that have values.
 const WORKERS: usize = VALUE_TEAMS * TEAM;
 
@@ -89,11 +90,11 @@ impl<'c> Group<'_, '_, '_, 'c> {
 
     /// What each part's values count in a query's result, into local memory: four threads a query.
     fn weigh_parts(&self, shared: Shared<'c>) {
-        let (c, a, splits) = (self.code(), self.attention, self.shape.splits);
+        let (c, a) = (self.code(), self.attention);
         let thread = c.thread() - TEAM;
         let (row, first) = (thread / 4, thread % 4);
         let none = c.number(0.0);
-        let parts: Vec<Int<'c>> = (0..splits.div_ceil(4)).map(|i| first + 4 * i).collect();
+        let parts: Vec<Int<'c>> = (0..self.weighed() / 4).map(|i| first + 4 * i).collect();
         let load = |&split: &Int<'c>| {
             let partial = self.partial(shared.tile, c.smaller(split, shared.used - 1));
             c.load_vector(c.cx.f32_type(), 2, self.pair_at(partial, row), 8)
@@ -117,7 +118,12 @@ impl<'c> Group<'_, '_, '_, 'c> {
     /// In local memory, where no queries are wanted any more.
     fn weight_at(&self, row: Int<'c>, split: Int<'c>) -> Ptr<'c> {
         let c = self.code();
-        c.at(self.queries_at, row * (self.shape.splits.next_multiple_of(4) * 4) + split * 4)
+        c.at(self.queries_at, row * (self.weighed() * 4) + split * 4)
+    }
+
+    /// Parts of a query that have a weight, those behind the last one zero.
+    fn weighed(&self) -> usize {
+        self.shape.splits.next_multiple_of(self.merged_at_once().max(4))
     }
 
     /// This work-group's share of the result: some eights of columns, of which each thread has two
@@ -125,41 +131,57 @@ impl<'c> Group<'_, '_, '_, 'c> {
     fn merge_share(&self, tile: &Tile<'c>, shared: Shared<'c>, team: Int<'c>) {
         let (c, a, shape) = (self.code(), self.attention, self.shape);
         let rows = [0, 8].map(|more| self.row() + more);
-        let eights = (c.int(self.width() / 8 - 1) - shared.split + shared.used) / shared.used;
+        let (merged, last) = (self.merged_at_once(), self.width() / 8 - 1);
+        let together = LOADED / merged;
         c.when(c.less(rows[0], shape.heads), || {
-            c.repeat(0, eights, 1, |i| {
-                let eight = shared.split + i * shared.used;
-                let sums = self.merged(shared, eight, rows);
-                for (i, row) in rows.into_iter().enumerate() {
-                    let (token, head) = self.place_of(tile, row);
-                    let to = a.result(token, head, self.first_column(team) + eight * 8);
-                    let two = [0, 1].map(|j| c.lane(sums, 2 * i + j).into_float_value());
-                    c.when(self.is_query(tile, row), || c.store(to, a.pair_word(two), 4));
+            let first = shared.split;
+            let turns = (c.int(last) - first + shared.used) / shared.used;
+            c.repeat(0, turns, together, |turn| {
+                let eights: Vec<Int<'c>> = (0..together).map(|i| first + (turn + i) * shared.used).collect();
+                let inside: Vec<Int<'c>> = eights.iter().map(|&eight| c.smaller(eight, last)).collect();
+                for (&eight, sums) in eights.iter().zip(self.merged(shared, &inside, rows)) {
+                    for (i, row) in rows.into_iter().enumerate() {
+                        let (token, head) = self.place_of(tile, row);
+                        let to = a.result(token, head, self.first_column(team) + eight * 8);
+                        let two = [0, 1].map(|j| c.lane(sums, 2 * i + j).into_float_value());
+                        let is_one = self.is_query(tile, row) & c.less(eight, last + 1);
+                        c.when(is_one, || c.store(to, a.pair_word(two), 4));
+                    }
                 }
             });
         });
     }
 
-    /// The sum of all parts' values of a thread's four columns.
-    fn merged(&self, shared: Shared<'c>, eight: Int<'c>, rows: [Int<'c>; 2]) -> Vector<'c> {
-        let c = self.code();
+    /// Parts of a query that are loaded at once.
+    fn merged_at_once(&self) -> usize {
+        self.shape.splits.next_power_of_two().min(LOADED)
+    }
+
+    /// The sums of all parts' values of a thread's four columns of some eights.
+    fn merged(&self, shared: Shared<'c>, eights: &[Int<'c>], rows: [Int<'c>; 2]) -> Vec<Vector<'c>> {
+        let (c, merged) = (self.code(), self.merged_at_once());
         c.set_lanes(4);
         let last = shared.used - 1;
-        let all = c.for_each((0, shared.used, MERGED), &[c.zero().into()], |first, carried| {
-            let parts: Vec<Int<'c>> = (0..MERGED).map(|i| first + i).collect();
-            let load = |&part: &Int<'c>| {
+        let none: Vec<Any<'c>> = vec![c.zero().into(); eights.len()];
+        let all = c.for_each((0, shared.used, merged), &none, |first, carried| {
+            let parts: Vec<Int<'c>> = (0..merged).map(|i| first + i).collect();
+            let load = |eight: Int<'c>, part: Int<'c>| {
                 let partial = self.partial(shared.tile, c.smaller(part, last));
                 c.load(c.f32s(), self.four_at(partial, eight), 16).into_vector_value()
             };
-            let loaded: Vec<Vector<'c>> = parts.iter().map(load).collect();
-            let sum = parts.iter().zip(loaded).fold(carried[0].into_vector_value(), |sum, (&part, v)| {
-                let weight = |row: Int<'c>| c.load(c.cx.f32_type(), self.weight_at(row, c.smaller(part, last)), 4);
-                let is_part = c.less(part, shared.used);
-                let [x, y] = rows.map(|row| c.pick(is_part, weight(row), c.number(0.0)));
-                c.fma(v, c.floats(&[x, x, y, y]), sum)
-            });
-            vec![sum.into()]
+            let loaded: Vec<Vec<Vector<'c>>> =
+                eights.iter().map(|&eight| parts.iter().map(|&part| load(eight, part)).collect()).collect();
+            let weight = |&part: &Int<'c>| {
+                let [x, y] = rows.map(|row| c.load(c.cx.f32_type(), self.weight_at(row, part), 4));
+                c.floats(&[x, x, y, y])
+            };
+            let weights: Vec<Vector<'c>> = parts.iter().map(weight).collect();
+            let add = |(sum, loaded): (&Any<'c>, Vec<Vector<'c>>)| -> Any<'c> {
+                let begin = sum.into_vector_value();
+                loaded.into_iter().zip(&weights).fold(begin, |sum, (v, &weight)| c.fma(v, weight, sum)).into()
+            };
+            carried.iter().zip(loaded).map(add).collect()
         });
-        all[0].into_vector_value()
+        all.into_iter().map(|v| v.into_vector_value()).collect()
     }
 }

@@ -23,12 +23,7 @@ impl<'c> Group<'_, '_, '_, 'c> {
         let leader = c.equal(c.thread() - TEAM, 0);
         let values = c.for_each((tile.first, tile.end, 1), &none, |block, values| {
             let values = self.add_block(tile.turn + (block - tile.first), team, values);
-            let next = block + STAGES;
-            if let Some(own) = self.own_block(tile) {
-                let is_own = c.equal(own - next, 0) & c.less(next, tile.end);
-                c.when(leader & is_own, || c.await_turn(self.written, c.int(0)));
-            }
-            self.ask(tile, leader, next);
+            self.ask(tile, leader, block + STAGES);
             values
         });
         self.ends.wait_full(c, tile.number);
@@ -46,18 +41,12 @@ impl<'c> Group<'_, '_, '_, 'c> {
         Ok(())
     }
 
-    /// Where a token writes its own key, a wave does, if the block is here. It asks for the block
-    /// if that is one of the first.
+    /// Where a token writes its own key, a wave does, if the block is here.
     fn begin_tile(&self, tile: &Tile<'c>) -> Result<(), Diagnostic> {
         let c = self.code();
-        let Some(own) = self.own_block(tile) else { return Ok(()) };
-        let is_here = c.equal(tile.end - 1 - own, 0);
-        c.when(is_here & c.equal(c.thread() / 32, 2 * TEAM / 32), || {
-            self.write_key(tile)?;
-            let is_first = c.less(own, tile.first + STAGES);
-            self.ask(tile, is_first & c.equal(c.lane_index(), 0), own);
-            Ok(())
-        })
+        let Some(written) = self.attention.cache.written() else { return Ok(()) };
+        let is_here = c.equal(tile.end - 1 - self.own_block(tile), 0);
+        c.when(is_here & c.equal(c.thread() / 32, 2 * TEAM / 32), || self.write_key(tile, written.key))
     }
 
     /// Two numbers of the lane's queries.
