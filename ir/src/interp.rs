@@ -806,10 +806,18 @@ fn rotated<S: Real>(args: &[&Val<S>], pair: impl Fn(usize, usize) -> [usize; 2])
     one(x.shape.clone(), data)
 }
 
-pub(crate) fn parts<S: Real>(args: &[&Val<S>], cx: Cx, &count: &usize, &start: &usize, &len: &usize) -> Results<S> {
+pub(crate) fn parts<S: Real>(
+    args: &[&Val<S>],
+    _: Cx,
+    &count: &usize,
+    &start: &usize,
+    &len: &usize,
+    &step: &usize,
+) -> Results<S> {
     let x = args[0].float()?;
-    let heads = Val::Float(Tensor::new(vec![x.shape[0], count, x.shape[1] / count], x.data.clone()));
-    slice(&[&heads], cx, &2, &start, &len)
+    let part = |row: &[S], i: usize| row[start + i * step..][..len].to_vec();
+    let data = x.data.chunks(x.shape[1]).flat_map(|row| (0..count).flat_map(move |i| part(row, i))).collect();
+    Ok(vec![Val::Float(Tensor::new(vec![x.shape[0], count, len], data))])
 }
 
 pub(crate) fn beside<S: Real>(args: &[&Val<S>], cx: Cx) -> Results<S> {

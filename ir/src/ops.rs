@@ -107,11 +107,11 @@ pub enum Maker {
 pub enum Values {
     /// The same ones, perhaps elsewhere or of another type.
     Kept,
-    /// Those of each of so many equal parts of axis 1 that are `start` to `start + len` there.
+    /// Of axis 1 those from `start` to `start + len`, and as many further on, so many times.
     Part {
         /// How many parts there are.
         of: usize,
-        /// The first element.
+        /// The first element of the first.
         start: usize,
         /// How many elements.
         len: usize,
@@ -421,8 +421,9 @@ ops! {
     /// halves, belong together.
     RopePairs = "rope_pairs" (x: Row, table: Row) {}
         [Compute, Inline, Scaled, work::none] shapes::rope, interp::rope_pairs;
-    /// Elements `start` to `start + len` of each of so many equal parts of a row.
-    Parts = "parts" (x: Row) { count: usize, start: usize, len: usize }
+    /// Elements `start` to `start + len` of a row, the same `step` further on, and so on: `count`
+    /// times.
+    Parts = "parts" (x: Row) { count: usize, start: usize, len: usize, step: usize }
         [Compute, Inline, Part { of: *count, start: *start, len: *len }, work::none] shapes::parts, interp::parts;
     /// `b` behind `a` along the last axis.
     Beside = "beside" (a: Row, b: Row) {}
@@ -576,7 +577,7 @@ mod tests {
     fn ranges_of_columns_are_parts_of_rows() {
         let slice = |axis| Op::Slice { axis, start: 2, len: 3 }.values();
         assert_eq!((slice(0), slice(1)), (Values::Kept, Values::Part { of: 1, start: 2, len: 3 }));
-        assert_eq!(Op::Parts { count: 4, start: 0, len: 1 }.values(), Values::Part { of: 4, start: 0, len: 1 });
+        assert_eq!(Op::Parts { count: 4, start: 0, len: 1, step: 2 }.values(), Values::Part { of: 4, start: 0, len: 1 });
         assert!(slice(0).are_kept() && slice(1).are_kept() && !Values::Added.are_kept());
         let map = |e| Op::Map(e).values();
         assert_eq!((map(Elementwise::Add), map(Elementwise::Mul)), (Values::Added, Values::Multiplied));

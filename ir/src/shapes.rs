@@ -510,15 +510,17 @@ pub fn rope(inputs: &[&Type]) -> Types {
     }
 }
 
-pub fn parts(inputs: &[&Type], &count: &usize, &start: &usize, &len: &usize) -> Types {
+pub fn parts(inputs: &[&Type], &count: &usize, &start: &usize, &len: &usize, &step: &usize) -> Types {
     let x = float(inputs[0], "x")?;
     match x.shape.0[..] {
         [lead, Dim::Fixed(width)]
-            if count > 0 && width.is_multiple_of(count) && len > 0 && start.saturating_add(len) <= width / count =>
+            if count > 0
+                && (1..=step).contains(&len)
+                && (count - 1).saturating_mul(step).saturating_add(start).saturating_add(len) <= width =>
         {
             one(x.dtype, Shape::led_by(lead, &[count, len]))
         }
-        _ => Err(format!("elements {start} to {} of each of {count} parts of {x}", start.saturating_add(len))),
+        _ => Err(format!("{count} times {len} elements from {start} on, each {step} further on, of {x}")),
     }
 }
 

@@ -38,6 +38,9 @@ fn simplify(graph: &mut Graph, id: NodeId) -> Option<Value> {
         (&Op::Slice { axis, start, len }, &Op::Slice { axis: same, start: skipped, .. }) if axis == same => {
             (Op::Slice { axis, start: start + skipped, len }, inner)
         }
+        (&Op::Parts { count, start, len, step }, &Op::Slice { axis: 1, start: skipped, .. }) => {
+            (Op::Parts { count, start: start + skipped, len, step }, inner)
+        }
         (&Op::Slice { axis, start, len }, Op::Concat { axis: same }) if axis == *same => {
             let (part, start) = part_of(graph, &inner, axis, start, len)?;
             (Op::Slice { axis, start, len }, vec![part])

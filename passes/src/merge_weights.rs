@@ -22,16 +22,21 @@ use std::collections::BTreeMap;
 use atomc_ir::{Block, DType, Diagnostic, Elementwise, Graph, Layout, NodeId, Op, Reads, Value};
 
 use crate::explain::{Cause, Place, Why};
+use crate::canonicalise;
 use crate::pass::{Changed, Cx};
 
 /// Parts that joined scales are made of at most: a dozen for each of q, k and v in blocks of 128
 /// rows that end anywhere. More would be a weight plan of rows.
 const MOST_PIECES: usize = 256;
 
-pub fn run(graph: &mut Graph, _: &Cx) -> Result<Changed, Diagnostic> {
+pub fn run(graph: &mut Graph, cx: &Cx) -> Result<Changed, Diagnostic> {
     let mut changed = false;
     for linears in siblings(graph) {
         changed |= merge(graph, &linears)?;
+    }
+    if changed {
+        // Parts of what is a slice now are parts of the whole.
+        canonicalise::run(graph, cx)?;
     }
     Ok(changed.into())
 }

@@ -73,14 +73,20 @@ pub fn heads_of(body: &Graph, product: NodeId) -> Option<usize> {
     matches!(body.op(product), Op::PerHead { .. }).then(heads).flatten()
 }
 
-/// Rows whose parts are the rows of heads, and where a head's begin in its part, if a product of
-/// heads finds them in such a parameter.
-pub fn parts_of_heads(body: &Graph, product: NodeId) -> Option<(Value, usize)> {
+/// Rows whose parts are the rows of heads, if a product of heads finds them in such a parameter.
+pub struct PartsOfHeads {
+    pub rows: Value,
+    /// Where the first head's begin, and the next behind each.
+    start: usize,
+    step: usize,
+}
+
+pub fn parts_of_heads(body: &Graph, product: NodeId) -> Option<PartsOfHeads> {
     heads_of(body, product)?;
     let part = body.operands(product)[0].node;
-    let &Op::Parts { start, .. } = body.op(part) else { return None };
-    let whole = body.operands(part)[0];
-    matches!(body.op(whole.node), Op::Input { .. }).then_some((whole, start))
+    let &Op::Parts { start, step, .. } = body.op(part) else { return None };
+    let rows = body.operands(part)[0];
+    matches!(body.op(rows.node), Op::Input { .. }).then_some(PartsOfHeads { rows, start, step })
 }
 
 /// The sum over a token's choices that a product goes into, and what of the product it is of.
@@ -207,7 +213,7 @@ impl<'k, 'a, 'c> Parts<'k, 'a, 'c> {
     pub fn rows_in_memory(&self) -> Option<&Operand<'c>> {
         let graph = self.kernel.rows.graph;
         let x = match self.heads() {
-            Some(_) => parts_of_heads(graph, self.linear.node)?.0,
+            Some(_) => parts_of_heads(graph, self.linear.node)?.rows,
             None => self.x,
         };
         let x = self.kernel.rows.operand(x).ok()?;
@@ -217,15 +223,8 @@ impl<'k, 'a, 'c> Parts<'k, 'a, 'c> {
 
     /// The first column of the rows in memory that a head multiplies.
     pub fn column_of(&self, head: Int<'c>) -> Int<'c> {
-        let graph = self.kernel.rows.graph;
-        let c = self.kernel.rows.code;
-        match (parts_of_heads(graph, self.linear.node), self.heads()) {
-            (Some((whole, start)), Some(heads)) => {
-                let width = graph.ty(whole).as_tensor().and_then(|t| t.shape.row()).unwrap_or(0);
-                head * (width / heads) + start
-            }
-            _ => c.int(0),
-        }
+        let parts = parts_of_heads(self.kernel.rows.graph, self.linear.node);
+        parts.map_or(self.kernel.rows.code.int(0), |parts| head * parts.step + parts.start)
     }
 
     /// Scales, and zero points if there are some, of a weight that is stored as codes.

@@ -12,7 +12,7 @@ mod team;
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 
-use atomc_ir::{Diagnostic, Dim, Graph, Layout, Op, TensorType, Value, Values};
+use atomc_ir::{Diagnostic, Graph, Layout, Op, TensorType, Value, Values};
 
 use crate::code::{Code, Int, Ptr, Vector};
 use crate::math::Lanes;
@@ -211,7 +211,7 @@ impl<'a, 'c> Rows<'a, 'c> {
             op if is_norm(op) => self.norm(v, &operands, at),
             Op::Rope {} => self.rope(&operands, at),
             Op::RopePairs {} => self.rope_pairs(&operands, at),
-            Op::Parts { start, .. } => self.eval(operands[0], self.part_of(operands[0], v, *start, at)?),
+            &Op::Parts { start, step, .. } => self.eval(operands[0], self.part_of((start, step), at)?),
             Op::Beside {} => self.beside(&operands, at),
             Op::Quantise { to, rule } => self.quantised(v, *to, *rule, at),
             Op::Combine {} => self.combined(&operands, at),
@@ -245,16 +245,11 @@ impl<'a, 'c> Rows<'a, 'c> {
         }
     }
 
-    /// A head of equal parts of a row, read through the row.
-    fn part_of(&self, x: Value, v: Value, start: usize, at: At<'c>) -> Result<At<'c>, Diagnostic> {
-        let width = self.shape(x)?.shape.last().unwrap_or(0);
-        match (&self.shape(v)?.shape.0[..], at.head) {
-            (&[_, Dim::Fixed(count), _], Some(head)) => {
-                let first = head * (width / count) + start;
-                Ok(At { head: None, col: Col::Var(first + self.column(at.col)), ..at })
-            }
-            _ => Err(unsupported("parts of a row without their number")),
-        }
+    /// A head of parts of a row, read through the row: where the first begins, and the next behind
+    /// each.
+    fn part_of(&self, (start, step): (usize, usize), at: At<'c>) -> Result<At<'c>, Diagnostic> {
+        let head = at.head.ok_or_else(|| unsupported("parts of a row without their number"))?;
+        Ok(At { head: None, col: Col::Var(head * step + start + self.column(at.col)), ..at })
     }
 
     fn moved(&self, v: Value, axis: usize, start: usize, at: At<'c>) -> Result<At<'c>, Diagnostic> {

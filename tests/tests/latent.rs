@@ -136,10 +136,11 @@ struct Heads(usize, usize, usize, usize);
 impl Heads {
     fn text(self, weight: &str, more: [&str; 3]) -> String {
         let (Heads(heads, before, cols, rows), [param, operand, block]) = (self, more);
-        let (all, out) = (heads * (before + cols), heads * rows);
+        let (step, out) = (before + cols, heads * rows);
+        let all = heads * step;
         format!(
             "graph @k(%x: bf16[T, {all}], %w: {weight}[{heads}, {rows}, {cols}]@panels{param}) {{
-  %0 = parts %x {{count = {heads}, start = {before}, len = {cols}}} : bf16[T, {heads}, {cols}]
+  %0 = parts %x {{count = {heads}, start = {before}, len = {cols}, step = {step}}} : bf16[T, {heads}, {cols}]
   %1 = per_head %0, %w{operand} {{out = bf16{block}}} : bf16[T, {heads}, {rows}]
   %2 = reshape %1 {{shape = [T, {out}]}} : bf16[T, {out}]
   return %2
@@ -199,15 +200,15 @@ fn the_absorbed_form_is_the_plain_one() {
         format!(
             "graph @k(%q: f32[T, 18], %c: f32[T, 7], %p: f32[T, 1, 2], %kv: {cache}, %batch: batch) {{
   %w = weight {{name = \"kv_b\"}} : f32[27, 7]
-  %qn = parts %q {{count = 3, start = 0, len = 4}} : f32[T, 3, 4]
-  %qp = parts %q {{count = 3, start = 4, len = 2}} : f32[T, 3, 2]
+  %qn = parts %q {{count = 3, start = 0, len = 4, step = 6}} : f32[T, 3, 4]
+  %qp = parts %q {{count = 3, start = 4, len = 2, step = 6}} : f32[T, 3, 2]
 {body}  return %y
 }}"
         )
     };
     let plain = "  %b = linear %c, %w {out = f32} : f32[T, 27]
-  %kn = parts %b {count = 3, start = 0, len = 4} : f32[T, 3, 4]
-  %v = parts %b {count = 3, start = 4, len = 5} : f32[T, 3, 5]
+  %kn = parts %b {count = 3, start = 0, len = 4, step = 9} : f32[T, 3, 4]
+  %v = parts %b {count = 3, start = 4, len = 5, step = 9} : f32[T, 3, 5]
   %ps = concat %p, %p, %p {axis = 1} : f32[T, 3, 2]
   %k = beside %kn, %ps : f32[T, 3, 6]
   %s = kv_write %kv, %k, %v, %batch : cache<f32, 3, 6, 5>

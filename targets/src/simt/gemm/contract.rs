@@ -66,7 +66,7 @@ impl Sizes {
             let x = body.operands(linear?)[0];
             let heads = heads_of(body, linear?);
             let x = match heads {
-                Some(_) => parts_of_heads(body, linear?).map_or(x, |(whole, _)| whole),
+                Some(_) => parts_of_heads(body, linear?).map_or(x, |parts| parts.rows),
                 None => x,
             };
             let plain = matches!(body.op(x.node), Op::Input { .. });

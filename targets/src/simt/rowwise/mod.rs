@@ -65,10 +65,7 @@ fn axes(graph: &Graph, v: Value) -> Vec<usize> {
     let mut axes: Vec<usize> = last(v).into_iter().collect();
     match graph.op(v.node) {
         Op::Slice { start, .. } => axes.push(*start),
-        Op::Parts { start, count, .. } => {
-            axes.push(*start);
-            axes.extend(last(graph.operands(v.node)[0]).map(|width| width / count));
-        }
+        Op::Parts { start, step, .. } => axes.extend([*start, *step]),
         Op::Rope {} | Op::RopePairs {} => axes.extend(last(graph.operands(v.node)[1]).map(|rot| rot / 2)),
         _ => (),
     }
