@@ -1,7 +1,7 @@
 //! Kernels around a boundary. The split has given each boundary a segment of its own.
 use std::collections::BTreeMap;
 
-use atomc_ir::{Family, NodeId};
+use atomc_ir::{Family, NodeId, Op};
 
 use super::{Regions, recur};
 use crate::explain::{Cause, Why};
@@ -22,13 +22,37 @@ pub fn claim(regions: &mut Regions, cx: &Cx) {
             graph.segment(boundary).and_then(|s| segments.remove(&s)).unwrap_or_default()
         } else {
             let why = Why::new(Cause::Step, "attention of many tokens reads what lies in memory");
-            let before = graph.operands(boundary).into_iter().map(|v| ((v, boundary), why.clone()));
+            let queries = queries(regions, boundary);
+            let readers = [boundary].into_iter().chain(queries.iter().copied());
+            let operands = readers.flat_map(|id| graph.operands(id).into_iter().map(move |v| (v, id)));
+            let before = operands.filter(|(v, _)| !queries.contains(&v.node)).map(|place| (place, why.clone()));
             regions.leave(before.collect());
             // Only the reshape of its result follows a boundary in its own segment.
             let reader = regions.sole_reader(boundary.into());
             let reshape = reader.filter(|&id| regions.may_join(id, graph.segment(boundary)));
-            [boundary].into_iter().chain(reshape).collect()
+            queries.into_iter().chain([boundary]).chain(reshape).collect()
         };
         regions.add(regions.family(boundary, cx), boundary, nodes);
     }
+}
+
+/// What queries of a latent cache are put together of. All heads of a token see the same keys, so a
+/// tile of queries is read once, and a kernel that only puts it together would write as much as
+/// attention reads.
+fn queries(r: &Regions, boundary: NodeId) -> Vec<NodeId> {
+    let operands = r.graph.operands(boundary);
+    if !operands.iter().any(|&v| r.graph.ty(v).as_cache().is_some_and(|cache| cache.is_prefix)) {
+        return vec![];
+    }
+    let mut taken: Vec<NodeId> = Vec::new();
+    let mut open = vec![(operands[0], boundary)];
+    while let Some((v, reader)) = open.pop() {
+        let joins = matches!(r.graph.op(v.node), Op::Beside {} | Op::Rope {} | Op::RopePairs {} | Op::Parts { .. });
+        if joins && r.sole_reader(v) == Some(reader) && r.may_join(v.node, r.graph.segment(boundary)) {
+            taken.push(v.node);
+            open.extend(r.graph.operands(v.node).into_iter().map(|before| (before, v.node)));
+        }
+    }
+    taken.reverse();
+    taken
 }
