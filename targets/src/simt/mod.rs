@@ -22,7 +22,7 @@ use inkwell::module::Module;
 use crate::KernelSpec;
 use crate::llvm::Llvm;
 use crate::schedule::Schedule;
-use attention::{decode, kv_dequant, prefill, prefill_warpgroup};
+use attention::{decode, kv_dequant, latent, prefill, prefill_warpgroup};
 use gemm::quantised::Quantised;
 use gemm::{gemv, gemv_bulk, stream_k, tiled, warpgroup};
 pub use launch::{COUNTERS, gpu};
@@ -46,9 +46,11 @@ pub const SCHEDULES: &[Schedule] = &[
     warpgroup::SCHEDULE,
     gemv::ROWS,
     tiled::SCHEDULE,
+    latent::SCHEDULE,
     decode::SCHEDULE,
     prefill_warpgroup::SCHEDULE,
     prefill::SCHEDULE,
+    latent::MANY,
     decode::TOKENS,
     recurrent::CONV,
     recurrent::CHUNKS,

@@ -2,6 +2,7 @@
 pub mod decode;
 mod flash;
 pub mod kv_dequant;
+pub mod latent;
 mod online_softmax;
 pub mod prefill;
 pub mod prefill_warpgroup;
