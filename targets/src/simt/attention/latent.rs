@@ -34,6 +34,7 @@ use crate::simt::attention::flash::Attention;
 use crate::simt::launch;
 use crate::simt::launch::{COUNTERS, Kernel, Setup};
 use crate::simt::machine::Gpu;
+use crate::simt::machine::fragment::Fragment;
 use crate::{KernelSpec, Tasks};
 
 /// Fewest blocks of the cache that are a work-group's own.
@@ -110,6 +111,38 @@ struct Place<'c> {
     part: Int<'c>,
     token: Int<'c>,
     split: Int<'c>,
+}
+
+/// What is carried from turn to turn: sums of values so far, and the turn's own values, as they lie.
+struct Now<'c> {
+    running: Running<'c>,
+    sums: Vec<Vector<'c>>,
+    values: Vec<Vector<'c>>,
+    ahead: Ahead<'c>,
+}
+
+impl<'c> Now<'c> {
+    fn carried(&self) -> Vec<Any<'c>> {
+        let vectors = self.sums.iter().chain(&self.values).map(|&v| v.into());
+        self.running.carried().into_iter().chain(vectors).chain(self.ahead.carried()).collect()
+    }
+
+    /// With so many sums and values.
+    fn of(c: &Gpu<'c>, carried: &[Any<'c>], sums: usize, values: usize) -> Now<'c> {
+        let (running, rest) = carried.split_at(Running::COUNT);
+        let (vectors, ahead) = rest.split_at(sums + values);
+        let vectors: Vec<Vector<'c>> = vectors.iter().map(|v| v.into_vector_value()).collect();
+        let (sums, values) = vectors.split_at(sums);
+        Now { running: Running::of(running), sums: sums.to_vec(), values: values.to_vec(), ahead: Ahead::of(c, ahead) }
+    }
+}
+
+/// The first tile of queries and the first panel of keys that a wave has scores of, and the part of
+/// the columns.
+struct WavePlace<'c> {
+    tile: Int<'c>,
+    panel: Int<'c>,
+    cut: Int<'c>,
 }
 
 /// What one work-group does. Queries are counted head by head, token by token.
@@ -223,26 +256,7 @@ impl<'t, 'k, 'a, 'c> Group<'t, 'k, 'a, 'c> {
         let (a, c) = (self.a, self.code());
         self.write()?;
         let queries = self.queries()?;
-        let (running, sums) = (Running::begin(self), self.no_sums());
-        let ahead = self.ahead();
-        let carried = [running.carried(), sums.iter().map(|&v| v.into()).collect(), ahead.carried()].concat();
-        let count = sums.len();
-        let carried = c.for_each((self.begin, self.last + 1, 1), &carried, |turn, carried| {
-            let (running, rest) = carried.split_at(Running::COUNT);
-            let (sums, ahead) = rest.split_at(count);
-            let running = Running::of(running);
-            let sums: Vec<Vector<'c>> = sums.iter().map(|v| v.into_vector_value()).collect();
-            let ahead = self.next_keys(turn, Ahead::of(c, ahead));
-            self.score(&queries);
-            c.barrier();
-            let running = self.weigh(turn, &running);
-            c.barrier();
-            let sums = self.add_values(&sums);
-            let sums: Vec<Any<'c>> = sums.into_iter().map(Any::from).collect();
-            [running.carried(), sums, ahead.carried()].concat()
-        });
-        let running = Running::of(&carried[..Running::COUNT]);
-        let sums = carried[Running::COUNT..][..count].iter().map(|v| v.into_vector_value()).collect::<Vec<_>>();
+        let (running, sums) = self.turns(&queries);
         match &self.split {
             None => self.finish(self.total(running.sum), &sums),
             Some(split) => self.meet(split, &running, &sums),
@@ -252,10 +266,41 @@ impl<'t, 'k, 'a, 'c> Group<'t, 'k, 'a, 'c> {
         Ok(())
     }
 
-    /// The wave's tile of queries, and which of those that share it this one is.
-    fn wave_place(&self) -> (Int<'c>, Int<'c>) {
-        let wave = self.code().wave_index();
-        (wave % self.shape.tiles, wave / self.shape.tiles)
+    /// All turns. Scores of the next are made beside sums of values of this one, which is when all
+    /// waves read keys; between barriers weights are made of scores, and the next keys are put where
+    /// those were whose values all waves have.
+    fn turns(&self, queries: &[Vec<Fragment<'c>>]) -> (Running<'c>, Vec<Vector<'c>>) {
+        let c = self.code();
+        // What the cache has got, all waves see, and none reads queries any more where keys come.
+        c.barrier();
+        let ahead = self.first_keys();
+        c.barrier();
+        let values = self.score(queries, || self.values());
+        let now = Now { running: Running::begin(self), sums: self.no_sums(), values, ahead };
+        let (sums, values) = (now.sums.len(), now.values.len());
+        let carried = c.for_each((self.begin, self.last, 1), &now.carried(), |turn, carried| {
+            let now = Now::of(c, carried, sums, values);
+            c.barrier();
+            let (running, ahead) = self.weigh(turn, &now.running, || self.next_keys(turn, &now.ahead));
+            c.barrier();
+            let weights = self.score(queries, || self.weights());
+            let (sums, values) = self.add_values(&now.values, &weights, &now.sums, || self.values());
+            Now { running, sums, values, ahead }.carried()
+        });
+        let now = Now::of(c, &carried, sums, values);
+        c.barrier();
+        let (running, ()) = self.weigh(self.last, &now.running, || ());
+        c.barrier();
+        let (sums, ()) = self.add_values(&now.values, &self.weights(), &now.sums, || ());
+        (running, sums)
+    }
+
+    /// What the wave has scores of.
+    fn wave_place(&self) -> WavePlace<'c> {
+        let (s, wave) = (&self.shape, self.code().wave_index());
+        let (tiles, panels) = (s.tiles / s.own_tiles, s.panels / s.own_panels);
+        let share = wave / tiles;
+        WavePlace { tile: wave % tiles * s.own_tiles, panel: share % panels, cut: share / panels }
     }
 
     /// The number of a query of the work-group among all; behind the last one, that one's.

@@ -1,12 +1,12 @@
 //! Keys on their way into local memory, and out of it as both products take them.
 use super::Group;
-use super::shape::{EIGHT, GROUP_PITCH, SIDE};
+use super::shape::{EIGHT, GROUP, SIDE, STEP};
 use crate::code::{Any, Int, Ptr, Vector};
 use crate::simt::machine::Gpu;
 use crate::simt::machine::fragment::{Fragment, VEC16};
 
-/// What is under way while a turn begins: its keys as they are stored, and the blocks of the next
-/// turn and of the one behind it.
+/// What is under way while a turn is computed: the keys of the next as they are stored, and the
+/// blocks of that turn and of the one behind it.
 pub struct Ahead<'c> {
     keys: Vec<Vector<'c>>,
     blocks: [Int<'c>; 2],
@@ -24,24 +24,26 @@ impl<'c> Ahead<'c> {
 }
 
 impl<'c> Group<'_, '_, '_, 'c> {
-    /// Asks for the first keys.
-    pub fn ahead(&self) -> Ahead<'c> {
+    /// Puts the first keys where all waves read them, and asks for the next.
+    pub fn first_keys(&self) -> Ahead<'c> {
         let [block, next, behind] = [0, 1, 2].map(|i| self.block(self.begin + i));
-        Ahead { keys: self.bring(self.begin, block), blocks: [next, behind] }
+        self.put(&self.bring(self.begin, block));
+        Ahead { keys: self.bring(self.after(self.begin, 1), next), blocks: [next, behind] }
     }
 
-    /// Puts a turn's keys where all waves read them, when none reads the last ones any more, and
-    /// asks for the next.
-    pub fn next_keys(&self, turn: Int<'c>, ahead: Ahead<'c>) -> Ahead<'c> {
-        let c = self.code();
-        let [next, behind] = ahead.blocks;
-        c.barrier();
+    /// Puts the keys behind a turn's where all waves read them, when none reads the turn's any
+    /// more, and asks for those behind.
+    pub fn next_keys(&self, turn: Int<'c>, ahead: &Ahead<'c>) -> Ahead<'c> {
+        let [_, behind] = ahead.blocks;
+        let further = self.block(turn + 3);
         self.put(&ahead.keys);
-        let keys = self.bring(c.smaller(turn + 1, self.last), next);
-        let blocks = [behind, self.block(turn + 3)];
-        c.barrier();
-        c.keep_order();
-        Ahead { keys, blocks }
+        let keys = self.bring(self.after(turn, 2), behind);
+        Ahead { keys, blocks: [behind, further] }
+    }
+
+    /// A turn so many on, or the last.
+    fn after(&self, turn: Int<'c>, turns: usize) -> Int<'c> {
+        self.code().smaller(turn + turns, self.last)
     }
 
     /// The block that a turn lies in; behind the last turn, that one's.
@@ -70,50 +72,63 @@ impl<'c> Group<'_, '_, '_, 'c> {
 
     fn put(&self, keys: &[Vector<'c>]) {
         let (c, threads) = (self.code(), self.shape.threads);
-        let own = c.thread() / SIDE * GROUP_PITCH + c.thread() % SIDE * VEC16;
-        let to = c.at(self.local, own);
+        let to = c.at(self.local, place(c.thread() / SIDE, c.thread() % SIDE));
         for (i, &key) in keys.iter().enumerate() {
             let store = || {
                 let key = self.a.widened(&[key])[0];
-                c.store(c.at(to, i * (threads / SIDE * GROUP_PITCH)), key, VEC16 as u32);
+                c.store(c.at(to, i * (threads / SIDE * GROUP)), key, VEC16 as u32);
             };
             let left = self.vec16s() - i * threads;
             if left < threads { c.when(c.less(c.thread(), left), store) } else { store() }
         }
     }
 
-    /// Where the lane's keys begin in a panel, from a product of columns on.
-    pub fn key_lane(&self, panel: Int<'c>, chunk: Int<'c>) -> Ptr<'c> {
-        let (c, place) = (self.code(), self.a.place);
-        let in_panel = (chunk * 4 + place.part) * GROUP_PITCH + place.row * VEC16;
-        c.at(self.local, panel * self.shape.panel_bytes() + in_panel)
+    /// Where the lane's keys begin in a panel, from a product of columns on: of this product and of
+    /// the one behind it.
+    pub fn key_lane(&self, panel: Int<'c>, chunk: Int<'c>) -> [Ptr<'c>; 2] {
+        let (c, lane) = (self.code(), self.a.place);
+        [0, 1].map(|odd| {
+            let in_panel = place((chunk + odd) * 4 + lane.part, lane.row);
+            c.at(self.local, panel * self.shape.panel_bytes() + in_panel)
+        })
     }
 
     /// The fragment of a panel's keys so many products on.
-    pub fn key(&self, lane: Ptr<'c>, panels: usize, chunks: usize) -> Fragment<'c> {
-        let at = panels * self.shape.panel_bytes() + chunks * (4 * GROUP_PITCH);
-        vec![self.a.matrix.load_vec16(self.code().at(lane, at))]
+    pub fn key(&self, lane: [Ptr<'c>; 2], panels: usize, chunks: usize) -> Fragment<'c> {
+        let at = panels * self.shape.panel_bytes() + chunks / 2 * (2 * 4 * GROUP);
+        vec![self.a.matrix.load_vec16(self.code().at(lane[chunks % 2], at))]
     }
 
-    /// The lane's dimensions of the values of 32 keys from `keys` on: for each dimension those of
-    /// the lane's 8 keys.
-    pub fn values(&self, keys: usize) -> Vec<Fragment<'c>> {
-        let (c, s, place) = (self.code(), &self.shape, self.a.place);
-        let (first, words) = (self.first_dim() + place.row * s.dims, s.dims / 2);
-        let key = place.part * EIGHT + keys;
-        let panel = key / SIDE * s.panel_bytes() + key % SIDE * VEC16;
-        let column = first / EIGHT * GROUP_PITCH + first % EIGHT * 2;
-        let lane = c.at(self.local, panel + column);
-        let load = |i: usize| c.load_vector(c.cx.i32_type(), words, c.at(lane, i * VEC16), 4 * words);
-        let rows: Vec<Vector<'c>> = (0..EIGHT).map(load).collect();
-        let word = |row: usize, i: usize| c.as_int(c.lane(rows[row], i));
+    /// The lane's dimensions of the values of a turn, step by step those of 8 keys, as they lie.
+    pub fn values(&self) -> Vec<Vector<'c>> {
+        let (c, s, lane) = (self.code(), &self.shape, self.a.place);
+        let (first, words) = (self.first_dim() + lane.row * s.dims, s.dims / 2);
+        let load = |i: usize| {
+            let key = lane.part * EIGHT + i / EIGHT * STEP;
+            let panel = key / SIDE * s.panel_bytes() + first % EIGHT * 2;
+            // The lane's 8 keys lie in one line, in an order that differs from group to group.
+            let at = (panel + place(first / EIGHT, key % SIDE)) ^ (i % EIGHT * VEC16);
+            c.load_vector(c.cx.i32_type(), words, c.at(self.local, at), 4 * words)
+        };
+        (0..s.keys() / STEP * EIGHT).map(load).collect()
+    }
+
+    /// Dimensions of 8 keys as numbers of 8 keys for each dimension.
+    pub fn turned(&self, keys: &[Vector<'c>]) -> Vec<Fragment<'c>> {
+        let c = self.code();
+        let word = |key: usize, i: usize| c.as_int(c.lane(keys[key], i));
         let pair = |dim: usize, i: usize| c.pair_halves([word(2 * i, dim / 2), word(2 * i + 1, dim / 2)], dim % 2 == 1);
         let turned = |dim: usize| vec![c.words(&(0..EIGHT / 2).map(|i| pair(dim, i)).collect::<Vec<_>>())];
-        (0..s.dims).map(turned).collect()
+        (0..self.shape.dims).map(turned).collect()
     }
 
     /// The first dimension of the wave's.
     pub fn first_dim(&self) -> Int<'c> {
         self.code().wave_index() * (SIDE * self.shape.dims)
     }
+}
+
+/// Where the vector of a group of a key lies in a panel.
+fn place<'c>(group: Int<'c>, key: Int<'c>) -> Int<'c> {
+    group * GROUP + (key ^ (group % EIGHT)) * VEC16
 }

@@ -2,10 +2,13 @@
 use atomc_ir::Diagnostic;
 
 use super::Group;
-use super::shape::{EIGHT, SIDE};
+use super::shape::{EIGHT, SIDE, STEP};
 use crate::code::{Int, Vector};
 use crate::simt::machine::fragment::{Fragment, VEC16};
 use crate::simt::rowwise::{each_head, teams};
+
+/// Fragments of keys that are on their way out of local memory.
+const AHEAD: usize = 3;
 
 impl<'c> Group<'_, '_, '_, 'c> {
     /// The token's own key, into the cache, by one team of the work-group that has its turn.
@@ -23,34 +26,34 @@ impl<'c> Group<'_, '_, '_, 'c> {
         Ok(())
     }
 
-    /// The wave's tile of queries, as fragments of the columns of which it has scores.
-    pub fn queries(&self) -> Result<Vec<Fragment<'c>>, Diagnostic> {
+    /// The wave's tiles of queries, each as fragments of the columns of which it has scores.
+    pub fn queries(&self) -> Result<Vec<Vec<Fragment<'c>>>, Diagnostic> {
         let (a, c, s) = (self.a, self.code(), &self.shape);
-        let (tile, share) = self.wave_place();
-        let cut = share / (s.panels / s.own_panels);
-        let columns = a.place.part * EIGHT + cut * (s.chunks() * 4 * EIGHT);
-        let flat = self.flat(tile * SIDE + a.place.column);
-        let (token, head) = (self.token + flat / a.heads, flat % a.heads);
-        let stored = |chunk: usize| a.stored_query(token, head, columns + chunk * (4 * EIGHT));
-        if let Some(first) = stored(0)? {
-            let rest = (1..s.chunks()).map(|chunk| Ok(stored(chunk)?.expect("as the first")));
-            let all = std::iter::once(Ok(first)).chain(rest).collect();
-            // What the cache has got, all waves see.
-            c.barrier();
-            return all;
+        let wave = self.wave_place();
+        let columns = a.place.part * EIGHT + wave.cut * (s.chunks() * 4 * EIGHT);
+        let stored = |tile: usize| -> Result<Option<Vec<Fragment<'c>>>, Diagnostic> {
+            let flat = self.flat((wave.tile + tile) * SIDE + a.place.column);
+            let (token, head) = (self.token + flat / a.heads, flat % a.heads);
+            (0..s.chunks()).map(|chunk| a.stored_query(token, head, columns + chunk * (4 * EIGHT))).collect()
+        };
+        let all: Option<Vec<_>> = (0..s.own_tiles).map(stored).collect::<Result<_, _>>()?;
+        if let Some(all) = all {
+            return Ok(all);
         }
         let none: Fragment<'c> = vec![c.ints(c.cx.i32_type(), 4).const_zero()];
-        (0..s.tiles).step_by(s.staged()).try_fold(vec![none; s.chunks()], |held, first| {
+        let none = vec![vec![none; s.chunks()]; s.own_tiles];
+        (0..s.tiles).step_by(s.staged()).try_fold(none, |held, first| {
             if first > 0 {
                 c.barrier();
             }
             self.stage(first)?;
             c.barrier();
-            Ok(self.staged(&held, (first, tile), columns))
+            let staged = |(i, held): (usize, &Vec<_>)| self.staged(held, (first, wave.tile + i), columns);
+            Ok(held.iter().enumerate().map(staged).collect())
         })
     }
 
-    /// Fragments of the wave's queries where its tile is staged, or those that it has already.
+    /// Fragments of a tile of queries where it is staged, or those that the wave has already.
     fn staged(
         &self,
         held: &[Fragment<'c>],
@@ -106,24 +109,36 @@ impl<'c> Group<'_, '_, '_, 'c> {
         }
     }
 
-    /// Scores of the wave's queries, into local memory.
-    pub fn score(&self, queries: &[Fragment<'c>]) {
+    /// Scores of the wave's queries, into local memory. Keys are asked for some products ahead, and
+    /// behind the last ones what `behind` asks for.
+    pub fn score<R>(&self, queries: &[Vec<Fragment<'c>>], behind: impl FnOnce() -> R) -> R {
         let (a, c, s) = (self.a, self.code(), &self.shape);
-        let (tile, share) = self.wave_place();
-        let of_panels = s.panels / s.own_panels;
-        let (panel, cut) = (share % of_panels, share / of_panels);
-        let lane = self.key_lane(panel, cut * s.chunks());
-        let mut sums: Vec<Vector<'c>> = vec![a.matrix.zero(); s.own_panels];
-        for (chunk, query) in queries.iter().enumerate() {
-            for (i, sum) in sums.iter_mut().enumerate() {
-                *sum = a.matrix.product(&self.key(lane, i * of_panels, chunk), query, *sum);
+        let wave = self.wave_place();
+        let lane = self.key_lane(wave.panel, wave.cut * s.chunks());
+        let (of_panels, count) = (s.panels / s.own_panels, s.chunks() * s.own_panels);
+        let key = |i: usize| self.key(lane, i % s.own_panels * of_panels, i / s.own_panels);
+        let mut keys: Vec<Fragment<'c>> = (0..AHEAD.min(count)).map(key).collect();
+        let mut sums: Vec<Vec<Vector<'c>>> = vec![vec![a.matrix.zero(); s.own_tiles]; s.own_panels];
+        let (mut behind, mut asked) = (Some(behind), None);
+        for i in 0..count {
+            if i + AHEAD < count {
+                keys.push(key(i + AHEAD));
+            } else if let Some(behind) = behind.take() {
+                asked = Some(behind());
+            }
+            c.keep_order();
+            for (sum, query) in sums[i % s.own_panels].iter_mut().zip(queries) {
+                *sum = a.matrix.product(&keys[i], &query[i / s.own_panels], *sum);
             }
         }
-        let row = (cut * s.queries() + tile * SIDE + a.place.column) * s.score_row();
-        let own = (panel * SIDE + a.place.results) * 4;
-        let to = c.at(self.local, row + own + s.scores());
-        for (i, sum) in sums.into_iter().enumerate() {
-            c.store(c.at(to, i * of_panels * SIDE * 4), sum, VEC16 as u32);
+        let cut = wave.cut * (s.keys() / STEP * s.score_bytes());
+        for (i, sums) in sums.into_iter().enumerate() {
+            let key = (wave.panel + i * of_panels) * SIDE + a.place.results;
+            for (tile, sum) in sums.into_iter().enumerate() {
+                let query = (wave.tile + tile) * SIDE + a.place.column;
+                c.store(c.at(self.score_place(0, query, key), cut), sum, VEC16 as u32);
+            }
         }
+        asked.expect("a product at least")
     }
 }

@@ -11,14 +11,20 @@ use crate::simt::machine::fragment::VEC16;
 
 /// Queries, and keys, of a tile of a product.
 pub const SIDE: usize = 16;
-/// Bytes of a group of 8 numbers of 16 keys, and of the next group's begin behind it: lanes that
-/// read one key each, or one group each, then find their vectors in banks of their own.
-const GROUP: usize = SIDE * VEC16;
-pub const GROUP_PITCH: usize = GROUP + VEC16;
-/// Bytes behind a row of scores or of weights, for the same reason.
+/// Bytes of a group of 8 numbers of 16 keys.
+pub const GROUP: usize = SIDE * VEC16;
+/// Bytes of what all banks of local memory give at once, which are so many vectors. Rows of vectors
+/// lie in another order each, so that lanes which read one row, and lanes which read one column,
+/// find their vectors in banks of their own.
+pub const LINE: usize = EIGHT * VEC16;
+/// Bytes behind a staged query.
 const ROW_GAP: usize = VEC16;
-/// Tiles of queries where there are more than one has room for.
+/// Tiles of queries where there are more than one has room for, and those that meet the keys that
+/// a wave has loaded.
 const TILES: usize = 4;
+const TOGETHER: usize = 2;
+/// Keys that a product of values contracts.
+pub const STEP: usize = 32;
 /// Most parts of a sequence, and the fewest blocks of one.
 const SPLITS: usize = 64;
 /// Numbers of 16 bits in a vector, which are also the keys that a lane contracts at once.
@@ -31,7 +37,9 @@ pub struct Shape {
     pub panels: usize,
     pub waves: usize,
     pub threads: usize,
-    /// Panels that a wave has scores of, and into how many parts the columns of a key are cut.
+    /// Tiles and panels that a wave has scores of, and into how many parts the columns of a key are
+    /// cut.
+    pub own_tiles: usize,
     pub own_panels: usize,
     pub cuts: usize,
     /// Consecutive dimensions of values that a lane has.
@@ -72,7 +80,8 @@ impl Shape {
         let groups = arch.memory.padded(sizes.cache.head_dim) / EIGHT;
         let wave_dims = sizes.cache.value_dim / waves;
         let dims = wave_dims / SIDE;
-        let (panels, sharing) = (2, waves / tiles);
+        let (panels, own_tiles) = (2, tiles.min(TOGETHER));
+        let sharing = waves / (tiles / own_tiles);
         let of_panels = sharing.min(panels);
         let cuts = sharing / of_panels;
         let even = wave_dims * waves == sizes.cache.value_dim && (dims == 4 || dims == EIGHT) && dims * SIDE == wave_dims;
@@ -81,6 +90,7 @@ impl Shape {
             panels,
             waves,
             threads: waves * arch.simt.wave,
+            own_tiles,
             own_panels: panels / of_panels,
             cuts,
             dims,
@@ -121,15 +131,16 @@ impl Shape {
     }
 
     pub fn panel_bytes(&self) -> usize {
-        self.groups * GROUP_PITCH
+        self.groups * GROUP
     }
 
-    pub fn score_row(&self) -> usize {
-        self.keys() * 4 + ROW_GAP
+    /// Bytes of the scores of 32 keys, and of their weights.
+    pub fn score_bytes(&self) -> usize {
+        self.queries() * STEP * 4
     }
 
-    pub fn weight_row(&self) -> usize {
-        self.keys() * 2 + ROW_GAP
+    pub fn weight_bytes(&self) -> usize {
+        self.queries() * STEP * 2
     }
 
     /// Bytes of a query that is staged.
@@ -143,12 +154,12 @@ impl Shape {
     }
 
     pub fn weights(&self) -> usize {
-        self.scores() + self.cuts * self.queries() * self.score_row()
+        self.scores() + self.cuts * self.keys() / STEP * self.score_bytes()
     }
 
     /// Two numbers of each query, and behind them one of the work-group.
     pub fn numbers(&self) -> usize {
-        self.weights() + self.queries() * self.weight_row()
+        self.weights() + self.keys() / STEP * self.weight_bytes()
     }
 
     /// Bytes of local memory.

@@ -2,8 +2,16 @@
 use inkwell::values::FloatValue;
 
 use super::Group;
-use super::shape::{EIGHT, SIDE};
+use super::shape::{EIGHT, SIDE, STEP};
 use crate::code::{Any, Int, Vector};
+use crate::simt::machine::fragment::Fragment;
+
+/// Weights of a turn's keys as fragments, step by step those of each tile, and by what the lane's
+/// sums of each tile are rescaled.
+pub struct Weights<'c> {
+    fragments: Vec<Fragment<'c>>,
+    rescales: Vec<Any<'c>>,
+}
 
 impl<'c> Group<'_, '_, '_, 'c> {
     /// Sums of no values, tile of queries by tile, dimension by dimension of a lane.
@@ -11,35 +19,46 @@ impl<'c> Group<'_, '_, '_, 'c> {
         vec![self.a.matrix.zero(); self.shape.tiles * self.shape.dims]
     }
 
-    /// Adds a turn's values, weighted, to sums that are rescaled first.
-    pub fn add_values(&self, sums: &[Vector<'c>]) -> Vec<Vector<'c>> {
+    /// What a turn's weights are, and by what earlier ones are rescaled.
+    pub fn weights(&self) -> Weights<'c> {
+        let (a, s) = (self.a, &self.shape);
+        let weight = |i: usize| {
+            let query = a.place.column + i % s.tiles * SIDE;
+            vec![a.matrix.load_vec16(self.weight_place(query, a.place.part * EIGHT + i / s.tiles * STEP))]
+        };
+        let rescales = self.numbers(0);
+        Weights { fragments: (0..s.keys() / STEP * s.tiles).map(weight).collect(), rescales }
+    }
+
+    /// Adds a turn's values, weighted, to sums that are rescaled first. What `behind` asks for takes
+    /// the place of the values as they lie.
+    pub fn add_values<R>(
+        &self,
+        values: &[Vector<'c>],
+        weights: &Weights<'c>,
+        sums: &[Vector<'c>],
+        behind: impl FnOnce() -> R,
+    ) -> (Vec<Vector<'c>>, R) {
         let (a, c, s) = (self.a, self.code(), &self.shape);
-        let mut sums = self.rescaled(sums);
-        for first in (0..s.keys()).step_by(a.span()) {
-            let weights: Vec<_> = (0..s.tiles).map(|tile| self.weights(tile, first)).collect();
-            for (dim, value) in self.values(first).iter().enumerate() {
+        let mut sums = self.rescaled(sums, &weights.rescales);
+        let turned: Vec<Vec<Fragment<'c>>> = values.chunks(EIGHT).map(|keys| self.turned(keys)).collect();
+        c.keep_order();
+        let asked = behind();
+        c.keep_order();
+        for (values, weights) in turned.iter().zip(weights.fragments.chunks(s.tiles)) {
+            for (dim, value) in values.iter().enumerate() {
                 for (tile, weights) in weights.iter().enumerate() {
                     let sum = &mut sums[tile * s.dims + dim];
                     *sum = a.matrix.product(value, weights, *sum);
                 }
             }
         }
-        c.keep_order();
-        sums
-    }
-
-    /// The fragment of a tile's weights of 32 keys.
-    fn weights(&self, tile: usize, first: usize) -> Vec<Vector<'c>> {
-        let (a, c, s) = (self.a, self.code(), &self.shape);
-        let row = (a.place.column + tile * SIDE) * s.weight_row();
-        let at = a.place.part * (EIGHT * 2) + row;
-        vec![a.matrix.load_vec16(c.at(self.local, at + (s.weights() + first * 2)))]
+        (sums, asked)
     }
 
     /// Sums under the new row maxima, if one of them rose: after a few turns few do.
-    fn rescaled(&self, sums: &[Vector<'c>]) -> Vec<Vector<'c>> {
+    fn rescaled(&self, sums: &[Vector<'c>], rescales: &[Any<'c>]) -> Vec<Vector<'c>> {
         let (c, s) = (self.code(), &self.shape);
-        let rescales = self.numbers(0);
         let rises = rescales.iter().map(|&rescale| c.float(rescale).differs(c.number(1.0)));
         let some = rises.reduce(|a, b| a | b).expect("a tile");
         let all: Vec<Any<'c>> = sums.iter().map(|&v| v.into()).collect();
