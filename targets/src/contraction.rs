@@ -73,6 +73,46 @@ pub fn heads_of(body: &Graph, product: NodeId) -> Option<usize> {
     matches!(body.op(product), Op::PerHead { .. }).then(heads).flatten()
 }
 
+/// Rows of heads that lie in memory as products take them: where each head's columns begin in a row
+/// of `of`, counted in elements.
+#[derive(Clone, Copy, Debug)]
+pub struct HeadRows {
+    pub of: Value,
+    start: usize,
+    apart: usize,
+}
+
+impl HeadRows {
+    /// Columns are read in whole steps, as many as weights are padded to, and vectors are aligned.
+    const STEP: usize = 32;
+    const VEC16: usize = 16;
+
+    pub fn of(body: &Graph, product: NodeId) -> Option<HeadRows> {
+        let heads = heads_of(body, product)?;
+        let (x, w) = (body.operands(product)[0], body.operands(product)[1]);
+        let columns = body.ty(x).as_tensor()?.shape.last()?;
+        let (of, start) = match body.op(x.node) {
+            Op::Input { .. } => (x, 0),
+            Op::Reshape { .. } => (body.operands(x.node)[0], 0),
+            Op::Parts { start, .. } => (body.operands(x.node)[0], *start),
+            _ => return None,
+        };
+        let ty = body.ty(of).as_tensor()?;
+        let all = if of == x { heads * columns } else { ty.shape.row()? };
+        let rows = HeadRows { of, start, apart: all / heads };
+        let aligned = |elements: usize| ty.dtype.bytes(elements).is_multiple_of(HeadRows::VEC16);
+        let as_multiplied = ty.dtype == multiplied(body, ty, body.ty(w).as_tensor()?);
+        let is_there = matches!(body.op(of.node), Op::Input { .. }) && ty.layout == Layout::Rows && as_multiplied;
+        let is_whole = all.is_multiple_of(heads) && columns.is_multiple_of(HeadRows::STEP);
+        (is_there && is_whole && aligned(start) && aligned(rows.apart)).then_some(rows)
+    }
+
+    /// Where a head's columns begin in a row.
+    pub fn column<'c>(&self, head: Int<'c>) -> Int<'c> {
+        head * self.apart + self.start
+    }
+}
+
 /// The sum over a token's choices that a product goes into, and what of the product it is of.
 pub fn combine_of(body: &Graph, product: NodeId) -> Option<(Value, Value)> {
     let mut of = Value::from(product);
@@ -194,9 +234,17 @@ impl<'k, 'a, 'c> Parts<'k, 'a, 'c> {
 
     /// The rows of x, if they lie in memory in the type of numbers that are multiplied.
     pub fn rows_in_memory(&self) -> Option<&Operand<'c>> {
-        let x = self.kernel.rows.operand(self.x).ok().filter(|_| self.heads().is_none())?;
+        let x = match self.heads() {
+            Some(_) => self.kernel.rows.operand(self.head_rows()?.of).ok()?,
+            None => self.kernel.rows.operand(self.x).ok()?,
+        };
         (x.ty.layout == Layout::Rows && x.ty.dtype == multiplied(self.kernel.rows.graph, &x.ty, &self.w.ty))
             .then_some(x)
+    }
+
+    /// Rows of heads in memory, where each head has a matrix of its own.
+    pub fn head_rows(&self) -> Option<HeadRows> {
+        HeadRows::of(self.kernel.rows.graph, self.linear.node)
     }
 
     /// Scales, and zero points if there are some, of a weight that is stored as codes.

@@ -42,6 +42,7 @@ pub const SCHEDULES: &[Schedule] = &[
     stream_k::GROUPED,
     warpgroup::GROUPED,
     tiled::BLOCKS,
+    tiled::HEADS,
     gemv::BLOCKS,
     warpgroup::SCHEDULE,
     gemv::ROWS,
