@@ -72,15 +72,28 @@ impl<'c> Group<'_, '_, '_, 'c> {
 
     fn put(&self, keys: &[Vector<'c>]) {
         let (c, threads) = (self.code(), self.shape.threads);
-        let to = c.at(self.local, place(c.thread() / SIDE, c.thread() % SIDE));
         for (i, &key) in keys.iter().enumerate() {
             let store = || {
                 let key = self.a.widened(&[key])[0];
-                c.store(c.at(to, i * (threads / SIDE * GROUP)), key, VEC16 as u32);
+                c.store(self.key_place(i * threads), key, VEC16 as u32);
             };
             let left = self.vec16s() - i * threads;
             if left < threads { c.when(c.less(c.thread(), left), store) } else { store() }
         }
+    }
+
+    /// Where this thread's vector goes, of those from a number on.
+    fn key_place(&self, first: usize) -> Ptr<'c> {
+        let (c, s) = (self.code(), &self.shape);
+        // Where panels have whole lines of groups, all of these are in the same order.
+        if s.groups.is_multiple_of(EIGHT) {
+            let own = c.at(self.local, place(c.thread() / SIDE, c.thread() % SIDE));
+            return c.at(own, first / SIDE * GROUP);
+        }
+        let vec16 = c.thread() + first;
+        let group = vec16 / SIDE;
+        let in_panel = place(group % s.groups, vec16 % SIDE);
+        c.at(self.local, group / s.groups * s.panel_bytes() + in_panel)
     }
 
     /// Where the lane's keys begin in a panel, from a product of columns on: of this product and of
