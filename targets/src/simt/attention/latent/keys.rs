@@ -2,6 +2,7 @@
 use super::Group;
 use super::shape::{EIGHT, GROUP, SIDE, STEP};
 use crate::code::{Any, Int, Ptr, Vector};
+use crate::simt::gemm::global_to_lds::load_from;
 use crate::simt::machine::Gpu;
 use crate::simt::machine::fragment::{Fragment, VEC16};
 
@@ -61,13 +62,16 @@ impl<'c> Group<'_, '_, '_, 'c> {
     fn bring(&self, turn: Int<'c>, block: Int<'c>) -> Vec<Vector<'c>> {
         let (a, c, threads) = (self.a, self.code(), self.shape.threads);
         let [start, _] = a.turn_in(block, c.int(0), turn, self.shape.keys() / a.span());
-        let load = |first: usize| {
-            let left = self.vec16s() - first;
-            let own = if left < threads { c.smaller(c.thread(), left - 1) } else { c.thread() };
-            let lane = c.lane_offset(a.stored.offset(own * VEC16), turn);
-            a.stored.load_vec16(c, c.at(c.at(start, a.stored.bytes(first * VEC16)), lane))
-        };
-        (0..self.vec16s()).step_by(threads).map(load).collect()
+        let (all, words) = (self.vec16s(), a.stored.bytes(VEC16) / 4);
+        let lane = |own: Int<'c>| a.stored.offset(own * VEC16);
+        let whole: Vec<usize> = (0..all / threads).map(|i| a.stored.bytes(i * threads * VEC16)).collect();
+        let mut keys = load_from(c, start, lane(c.thread()), &whole, words);
+        if !all.is_multiple_of(threads) {
+            let first = all / threads * threads;
+            let own = lane(c.smaller(c.thread(), all - first - 1));
+            keys.extend(load_from(c, start, own, &[a.stored.bytes(first * VEC16)], words));
+        }
+        keys
     }
 
     fn put(&self, keys: &[Vector<'c>]) {

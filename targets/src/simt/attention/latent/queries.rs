@@ -54,12 +54,7 @@ impl<'c> Group<'_, '_, '_, 'c> {
     }
 
     /// Fragments of a tile of queries where it is staged, or those that the wave has already.
-    fn staged(
-        &self,
-        held: &[Fragment<'c>],
-        (first, tile): (usize, Int<'c>),
-        columns: Int<'c>,
-    ) -> Vec<Fragment<'c>> {
+    fn staged(&self, held: &[Fragment<'c>], (first, tile): (usize, Int<'c>), columns: Int<'c>) -> Vec<Fragment<'c>> {
         let (a, c, s) = (self.a, self.code(), &self.shape);
         let load = |tile: Int<'c>| -> Vec<Fragment<'c>> {
             let row = (tile * SIDE + a.place.column) * s.query_row();

@@ -84,7 +84,8 @@ impl Shape {
         let sharing = waves / (tiles / own_tiles);
         let of_panels = sharing.min(panels);
         let cuts = sharing / of_panels;
-        let even = wave_dims * waves == sizes.cache.value_dim && (dims == 4 || dims == EIGHT) && dims * SIDE == wave_dims;
+        let even =
+            wave_dims * waves == sizes.cache.value_dim && (dims == 4 || dims == EIGHT) && dims * SIDE == wave_dims;
         let shape = Shape {
             tiles,
             panels,
@@ -169,7 +170,8 @@ impl Shape {
 
     /// Tiles of queries that are staged at a time.
     pub fn staged(&self) -> usize {
-        let fits = |tiles: &usize| self.tiles.is_multiple_of(*tiles) && tiles * SIDE * self.query_row() <= self.numbers();
+        let fits =
+            |tiles: &usize| self.tiles.is_multiple_of(*tiles) && tiles * SIDE * self.query_row() <= self.numbers();
         (1..=self.tiles).rev().find(fits).unwrap_or(1)
     }
 

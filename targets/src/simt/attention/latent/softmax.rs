@@ -50,7 +50,10 @@ impl<'c> Group<'_, '_, '_, 'c> {
         c.keep_order();
         c.set_lanes(own);
         let scores = parts[1..].iter().fold(parts[0], |sum, &part| c.fadd(sum, part));
-        let scores = self.seen(turn, scores);
+        let reaches = !c.less((turn + 1) * s.keys() - 1, self.position + self.first / a.heads + 1);
+        let scores =
+            c.change_if(reaches, &[scores.into()], |all| vec![self.seen(turn, all[0].into_vector_value()).into()]);
+        let scores = scores[0].into_vector_value();
         let row_max = (0..own).map(|i| c.lane(scores, i).into_float_value()).fold(running.row_max, |x, y| a.max(x, y));
         let row_max = c.over_lanes(row_max, s.sharing(), &|x, y| a.max(x, y));
         let rescale = a.rescale(running.row_max, row_max);
