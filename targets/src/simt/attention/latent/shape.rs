@@ -25,8 +25,8 @@ const TILES: usize = 4;
 const TOGETHER: usize = 2;
 /// Keys that a product of values contracts.
 pub const STEP: usize = 32;
-/// Most parts of a sequence, and the fewest blocks of one.
-const SPLITS: usize = 64;
+/// Most parts of a sequence.
+const SPLITS: usize = 128;
 /// Numbers of 16 bits in a vector, which are also the keys that a lane contracts at once.
 pub const EIGHT: usize = 8;
 
