@@ -577,7 +577,10 @@ mod tests {
     fn ranges_of_columns_are_parts_of_rows() {
         let slice = |axis| Op::Slice { axis, start: 2, len: 3 }.values();
         assert_eq!((slice(0), slice(1)), (Values::Kept, Values::Part { of: 1, start: 2, len: 3 }));
-        assert_eq!(Op::Parts { count: 4, start: 0, len: 1, step: 2 }.values(), Values::Part { of: 4, start: 0, len: 1 });
+        assert_eq!(
+            Op::Parts { count: 4, start: 0, len: 1, step: 2 }.values(),
+            Values::Part { of: 4, start: 0, len: 1 }
+        );
         assert!(slice(0).are_kept() && slice(1).are_kept() && !Values::Added.are_kept());
         let map = |e| Op::Map(e).values();
         assert_eq!((map(Elementwise::Add), map(Elementwise::Mul)), (Values::Added, Values::Multiplied));

@@ -21,8 +21,8 @@ use std::collections::BTreeMap;
 
 use atomc_ir::{Block, DType, Diagnostic, Elementwise, Graph, Layout, NodeId, Op, Reads, Value};
 
-use crate::explain::{Cause, Place, Why};
 use crate::canonicalise;
+use crate::explain::{Cause, Place, Why};
 use crate::pass::{Changed, Cx};
 
 /// Parts that joined scales are made of at most: a dozen for each of q, k and v in blocks of 128

@@ -73,20 +73,42 @@ pub fn heads_of(body: &Graph, product: NodeId) -> Option<usize> {
     matches!(body.op(product), Op::PerHead { .. }).then(heads).flatten()
 }
 
-/// Rows whose parts are the rows of heads, if a product of heads finds them in such a parameter.
-pub struct PartsOfHeads {
-    pub rows: Value,
-    /// Where the first head's begin, and the next behind each.
+/// Rows of heads that lie in memory as products take them: where each head's columns begin in a row
+/// of `of`, counted in elements.
+#[derive(Clone, Copy, Debug)]
+pub struct HeadRows {
+    pub of: Value,
     start: usize,
-    step: usize,
+    apart: usize,
 }
 
-pub fn parts_of_heads(body: &Graph, product: NodeId) -> Option<PartsOfHeads> {
-    heads_of(body, product)?;
-    let part = body.operands(product)[0].node;
-    let &Op::Parts { start, step, .. } = body.op(part) else { return None };
-    let rows = body.operands(part)[0];
-    matches!(body.op(rows.node), Op::Input { .. }).then_some(PartsOfHeads { rows, start, step })
+impl HeadRows {
+    /// Columns are read in whole steps, as many as weights are padded to, and vectors are aligned.
+    const STEP: usize = 32;
+    const VEC16: usize = 16;
+
+    pub fn of(body: &Graph, product: NodeId) -> Option<HeadRows> {
+        heads_of(body, product)?;
+        let (x, w) = (body.operands(product)[0], body.operands(product)[1]);
+        let columns = body.ty(x).as_tensor()?.shape.last()?;
+        let (of, start, apart) = match body.op(x.node) {
+            Op::Input { .. } => (x, 0, columns),
+            Op::Reshape { .. } => (body.operands(x.node)[0], 0, columns),
+            &Op::Parts { start, step, .. } => (body.operands(x.node)[0], start, step),
+            _ => return None,
+        };
+        let ty = body.ty(of).as_tensor()?;
+        let aligned = |elements: usize| ty.dtype.bytes(elements).is_multiple_of(HeadRows::VEC16);
+        let as_multiplied = ty.dtype == multiplied(body, ty, body.ty(w).as_tensor()?);
+        let is_there = matches!(body.op(of.node), Op::Input { .. }) && ty.layout == Layout::Rows && as_multiplied;
+        let is_whole = columns.is_multiple_of(HeadRows::STEP) && aligned(start) && aligned(apart);
+        (is_there && is_whole).then_some(HeadRows { of, start, apart })
+    }
+
+    /// Where a head's columns begin in a row.
+    pub fn column<'c>(&self, head: Int<'c>) -> Int<'c> {
+        head * self.apart + self.start
+    }
 }
 
 /// The sum over a token's choices that a product goes into, and what of the product it is of.
@@ -211,20 +233,17 @@ impl<'k, 'a, 'c> Parts<'k, 'a, 'c> {
     /// The rows of x, if they lie in memory in the type of numbers that are multiplied; of heads
     /// those that their rows are parts of.
     pub fn rows_in_memory(&self) -> Option<&Operand<'c>> {
-        let graph = self.kernel.rows.graph;
         let x = match self.heads() {
-            Some(_) => parts_of_heads(graph, self.linear.node)?.rows,
-            None => self.x,
+            Some(_) => self.kernel.rows.operand(self.head_rows()?.of).ok()?,
+            None => self.kernel.rows.operand(self.x).ok()?,
         };
-        let x = self.kernel.rows.operand(x).ok()?;
         (x.ty.layout == Layout::Rows && x.ty.dtype == multiplied(self.kernel.rows.graph, &x.ty, &self.w.ty))
             .then_some(x)
     }
 
-    /// The first column of the rows in memory that a head multiplies.
-    pub fn column_of(&self, head: Int<'c>) -> Int<'c> {
-        let parts = parts_of_heads(self.kernel.rows.graph, self.linear.node);
-        parts.map_or(self.kernel.rows.code.int(0), |parts| head * parts.step + parts.start)
+    /// Rows of heads in memory, where each head has a matrix of its own.
+    pub fn head_rows(&self) -> Option<HeadRows> {
+        HeadRows::of(self.kernel.rows.graph, self.linear.node)
     }
 
     /// Scales, and zero points if there are some, of a weight that is stored as codes.

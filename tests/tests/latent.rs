@@ -79,6 +79,33 @@ fn widths_of_released_models() {
     check(&Latent(16, 512, 64, 0).many(), Family::AttendMany, &[run(40, 3)]).check();
 }
 
+/// Shares of a sequence meet in pairs: those of 6, of 2 and of 1 work-groups.
+#[test]
+fn long_sequences_are_shared_out() {
+    one(Latent(16, 512, 64, 0), &[700, 255, 3]);
+    one(Latent(128, 512, 64, 0), &[700]);
+}
+
+/// Tiles of 64 queries: heads of one token, of which the last tile has few, and of several tokens.
+#[test]
+fn tiles_of_heads_and_tokens() {
+    let runs = [run(61, 4), run(0, 3)];
+    check(&Latent(20, 512, 64, 0).many(), Family::AttendMany, &runs).check();
+    check(&Latent(128, 512, 64, 0).many(), Family::AttendMany, &[run(130, 2)]).check();
+    check(&Latent(40, 256, 32, 0).many(), Family::AttendMany, &[run(30, 5)]).check();
+    one(Latent(40, 256, 32, 0), &[64, 10]);
+    one(Latent(12, 256, 32, 0), &[33]);
+}
+
+#[test]
+fn tiles_of_two_types() {
+    let of = Latent(20, 512, 64, 0);
+    let many = of.many();
+    check(&many.replace("bf16", "f16"), Family::AttendMany, &[run(31, 3)]).check();
+    check(&many, Family::AttendMany, &[run(31, 3)]).check_with_bytes();
+    check(&Latent(16, 512, 64, 0).one(), Family::AttendOne, &[run(140, 1)]).check_with_bytes();
+}
+
 #[test]
 fn runs_of_tokens() {
     let runs = [run(0, 7), run(63, 2), run(100, 5)];
@@ -167,6 +194,11 @@ fn products_of_heads_with_their_own_matrices() {
         check(&bare(heads), FEW, &[run(0, 3)]).check_in_all_types();
         check(&bare(heads), MANY, &[run(0, 37)]).check();
     }
+    // Rows of heads that lie in memory as they are multiplied, in tiles of which some are not full.
+    for heads in [Heads(2, 64, 128, 144), Heads(3, 0, 96, 128)] {
+        check(&bare(heads), FEW, &[run(0, 40)]).check();
+        check(&bare(heads), MANY, &[run(0, 131)]).check_in_all_types();
+    }
     // Of the result alone, as attention reads it.
     let text = bare(Heads(4, 0, 128, 64)).replace("return %2", "return %1");
     let text: Vec<&str> = text.lines().filter(|line| !line.contains("reshape")).collect();
@@ -177,6 +209,7 @@ fn products_of_heads_with_their_own_matrices() {
 fn matrices_of_heads_as_codes() {
     check(&Heads(2, 64, 128, 256).in_blocks(128, 128), FEW, &[run(0, 2)]).check();
     check(&Heads(2, 0, 256, 128).in_blocks(128, 128), MANY, &[run(0, 5)]).check();
+    check(&Heads(2, 64, 128, 256).in_blocks(128, 128), MANY, &[run(0, 140)]).check();
 }
 
 #[test]

@@ -84,12 +84,17 @@ const WITH_WARPGROUPS: Known<Renormed> = Known::measured(Renormed { floats: usiz
 const CHUNKS: Avoided =
     Avoided { schedule: "delta_chunks", because: Known::counted("no chip of this kind ever ran it") };
 
+/// Nor tiles of heads that have matrices of their own.
+const HEADS: Avoided =
+    Avoided { schedule: "gemm_tiled_heads", because: Known::counted("no chip of this kind ever ran it") };
+
 const SLOWER: &str = "slower than gemv_blocks on an H200";
 
-const AVOIDED: [Avoided; 2] = [Avoided { schedule: "gemm_tiled_blocks", because: Known::measured(SLOWER) }, CHUNKS];
+const AVOIDED: [Avoided; 3] =
+    [Avoided { schedule: "gemm_tiled_blocks", because: Known::measured(SLOWER) }, CHUNKS, HEADS];
 
-const ESTIMATED_AVOIDED: [Avoided; 2] =
-    [Avoided { schedule: "gemm_tiled_blocks", because: Known::estimated(SLOWER, "sm_90a") }, CHUNKS];
+const ESTIMATED_AVOIDED: [Avoided; 3] =
+    [Avoided { schedule: "gemm_tiled_blocks", because: Known::estimated(SLOWER, "sm_90a") }, CHUNKS, HEADS];
 
 const fn row(
     name: &'static str,

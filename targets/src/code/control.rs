@@ -108,10 +108,10 @@ impl<'c> Code<'c> {
         change: impl FnOnce(&[Any<'c>]) -> Vec<Any<'c>>,
     ) -> Vec<Any<'c>> {
         let before = self.b.get_insert_block().expect("open");
-        let mut changed = vec![];
-        self.when(condition, || changed = change(values));
-        let after = self.b.get_insert_block().expect("open");
-        let inside = after.get_previous_basic_block().expect("what is done under the condition");
+        let (changed, inside) = self.when(condition, || {
+            let changed = change(values);
+            (changed, self.b.get_insert_block().expect("open"))
+        });
         let merge = |(old, new): (&Any<'c>, &Any<'c>)| {
             let phi = self.b.build_phi(old.get_type(), "").expect("a block's begin");
             phi.add_incoming(&[(old, before), (new, inside)]);

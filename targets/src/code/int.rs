@@ -53,6 +53,11 @@ impl<'c> Int<'c> {
         Int { v: self.b.build_right_shift(self.v, self.constant(bits).v, signed, "").expect(BUILT), ..self }
     }
 
+    /// The bits moved up by a number that is computed.
+    pub fn shifted_up(self, bits: Int<'c>) -> Int<'c> {
+        Int { v: self.b.build_left_shift(self.v, bits.v, "").expect(BUILT), ..self }
+    }
+
     /// The bits moved down by a number that is computed, without a sign.
     pub fn shifted_down(self, bits: Int<'c>) -> Int<'c> {
         Int { v: self.b.build_right_shift(self.v, bits.v, false, "").expect(BUILT), ..self }

@@ -22,7 +22,7 @@ use inkwell::module::Module;
 use crate::KernelSpec;
 use crate::llvm::Llvm;
 use crate::schedule::Schedule;
-use attention::{decode, kv_dequant, latent_warpgroup, prefill, prefill_warpgroup};
+use attention::{decode, kv_dequant, latent, latent_warpgroup, prefill, prefill_warpgroup};
 use gemm::quantised::Quantised;
 use gemm::{gemv, gemv_bulk, stream_k, tiled, warpgroup};
 pub use launch::{COUNTERS, gpu};
@@ -44,15 +44,18 @@ pub const SCHEDULES: &[Schedule] = &[
     warpgroup::GROUPED,
     warpgroup::HEADS,
     tiled::BLOCKS,
+    tiled::HEADS,
     gemv::BLOCKS,
     warpgroup::SCHEDULE,
     gemv::ROWS,
     tiled::SCHEDULE,
     latent_warpgroup::SCHEDULE,
+    latent::SCHEDULE,
     decode::SCHEDULE,
     prefill_warpgroup::SCHEDULE,
     prefill::SCHEDULE,
     latent_warpgroup::TOKENS,
+    latent::MANY,
     decode::TOKENS,
     recurrent::CONV,
     recurrent::CHUNKS,

@@ -19,7 +19,7 @@ use self::kv_loop::KvLoop;
 use self::kv_pipeline::KvPipeline;
 use crate::cache::Written;
 use crate::code::{Int, Ptr};
-use crate::row::{Col, unsupported};
+use crate::row::unsupported;
 use crate::schedule::{Open, Schedule, WhyNot};
 use crate::simt::attention::flash::Attention;
 use crate::simt::attention::online_softmax::OnlineSoftmax;
@@ -358,11 +358,7 @@ impl<'p, 'k, 'a, 'c> Part<'p, 'k, 'a, 'c> {
         let (cache, head) = (a.cache, self.cache_head);
         let Some(Written { key, value }) = cache.written() else { return Ok(()) };
         let Some(value) = value.filter(|_| cache.ty.head_dim == cache.ty.value_dim) else {
-            let slot = cache.slot(c, self.token);
-            return c.when(is_writer, || {
-                cache.prepare(rows, self.token, head)?;
-                rows.each_column(cache.width(), |col| cache.write_part(rows, self.token, head, slot, Col::Var(col)))
-            });
+            return a.write(self.token, head, is_writer);
         };
         let entry = cache.entry(c, cache.slot(c, self.token), head);
         c.when(is_writer, || {

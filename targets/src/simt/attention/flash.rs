@@ -338,6 +338,17 @@ impl<'k, 'a, 'c> Attention<'k, 'a, 'c> {
         queries.chunks(self.matrix.together()).flat_map(made).collect()
     }
 
+    /// A head of a token's key, and of its value if that is no part of it, into the cache, by one
+    /// team.
+    pub fn write(&self, token: Int<'c>, head: Int<'c>, is_writer: Int<'c>) -> Result<(), Diagnostic> {
+        let (cache, rows) = (self.cache, &self.kernel.rows);
+        let slot = cache.slot(self.code(), token);
+        self.code().when(is_writer, || {
+            cache.prepare(rows, token, head)?;
+            rows.each_column(cache.width(), |col| cache.write_part(rows, token, head, slot, Col::Var(col)))
+        })
+    }
+
     /// Zeros behind the last head of some rows, by all threads together.
     pub fn pad(&self, first: Int<'c>, count: Int<'c>, threads: usize) {
         let (c, rows) = (self.code(), &self.kernel.rows);

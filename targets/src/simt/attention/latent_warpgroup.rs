@@ -27,7 +27,7 @@ use crate::code::{Int, Ptr};
 use crate::schedule::{Schedule, WhyNot};
 use crate::simt::attention::flash::Attention;
 use crate::simt::attention::rounds::each_in_rounds;
-use crate::simt::attention::sizes::Sizes;
+use crate::simt::attention::sizes::{Sizes, sees_all};
 use crate::simt::launch;
 use crate::simt::launch::{COUNTERS, Setup, arguments, kernel};
 use crate::simt::machine::Gpu;
@@ -128,7 +128,11 @@ fn suits(spec: &KernelSpec, arch: GpuArch) -> Result<(), WhyNot> {
     let fits = dim.is_multiple_of(QUERIES) && values.is_multiple_of(32 * VALUE_TEAMS) && values <= 256 * VALUE_TEAMS;
     let bytes = QUERIES * dim * 2 * (STAGES + 1) + (4 << 10);
     let fits = fits && values + QUERIES <= dim && bytes <= simt.unit.lds_group;
-    WhyNot::unless(fits, || format!("keys of {dim} with values of {values}"))
+    WhyNot::unless(fits, || format!("keys of {dim} with values of {values}"))?;
+    let result = spec.body.outputs().iter().find_map(|&v| spec.body.ty(v).as_tensor());
+    let result = result.map_or(cache.dtype, |t| t.dtype);
+    WhyNot::unless(result == cache.dtype, || format!("results of {}, keys of {}", result.name(), cache.dtype.name()))?;
+    sees_all(spec.body)
 }
 
 pub const SCHEDULE: Schedule = Schedule {
@@ -279,11 +283,7 @@ impl<'r, 'k, 'a, 'c> Group<'r, 'k, 'a, 'c> {
     }
 
     /// `body` for each tile of this work-group.
-    fn each_tile(
-        &self,
-        one: bool,
-        body: impl FnOnce(&Tile<'c>) -> Result<(), Diagnostic>,
-    ) -> Result<(), Diagnostic> {
+    fn each_tile(&self, one: bool, body: impl FnOnce(&Tile<'c>) -> Result<(), Diagnostic>) -> Result<(), Diagnostic> {
         if one { self.own_tile(body) } else { self.each_of_batch(body) }
     }
 

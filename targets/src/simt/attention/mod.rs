@@ -2,6 +2,7 @@
 pub mod decode;
 mod flash;
 pub mod kv_dequant;
+pub mod latent;
 pub mod latent_warpgroup;
 mod online_softmax;
 pub mod prefill;

@@ -59,6 +59,16 @@ impl Sizes {
     }
 }
 
+/// That a query sees all keys before it and nothing else, for schedules that know neither windows
+/// nor sinks.
+pub fn sees_all(body: &Graph) -> Result<(), WhyNot> {
+    let plain = |id| match body.op(id) {
+        Op::Attention { window, .. } => *window == 0 && body.operands(id).len() == 3,
+        _ => true,
+    };
+    WhyNot::unless(body.ids().all(plain), || "a window, or sinks".into())
+}
+
 /// Registers of a query, of a step's keys and values, of results and of a step's scores, how many
 /// there are, and whether products convert what they are given.
 #[derive(Clone, Copy, Debug)]

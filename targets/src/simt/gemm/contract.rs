@@ -4,7 +4,7 @@ use atomc_ir::{DType, Diagnostic, Graph, Layout, Op};
 
 use crate::KernelSpec;
 use crate::code::{Int, Ptr, Vector};
-use crate::contraction::{Encoding, Parts, combine_of, experts_of, heads_of, multiplied, parts_of_heads};
+use crate::contraction::{Encoding, HeadRows, Parts, combine_of, experts_of, heads_of, multiplied};
 use crate::row::{At, Col, unsupported};
 use crate::simt::launch::Kernel;
 use crate::simt::machine::Gpu;
@@ -65,14 +65,13 @@ impl Sizes {
             let all = body.ty(linear?.into()).as_tensor()?.shape.last()?;
             let x = body.operands(linear?)[0];
             let heads = heads_of(body, linear?);
-            let x = match heads {
-                Some(_) => parts_of_heads(body, linear?).map_or(x, |parts| parts.rows),
-                None => x,
-            };
-            let plain = matches!(body.op(x.node), Op::Input { .. });
+            let is_input = matches!(body.op(x.node), Op::Input { .. });
             let x = body.ty(x).as_tensor()?;
             let dtype = multiplied(body, x, weight);
-            let plain = plain && x.layout == Layout::Rows && x.dtype == dtype;
+            let plain = match heads {
+                Some(_) => HeadRows::of(body, linear?).is_some(),
+                None => is_input && x.layout == Layout::Rows && x.dtype == dtype,
+            };
             Some(Sizes {
                 dtype,
                 rows: all,

@@ -219,7 +219,8 @@ impl<'g, 'k, 'a, 'c> Group<'g, 'k, 'a, 'c> {
         let Some(x) = x else { return self.staged(spec) };
         let stride = x.ty.dtype.bytes(x.stride);
         let scales = x.ty.dtype.bytes(parts.kernel.rows.padded(x));
-        let sums = self.all(&InMemory { tile: self.tile, ptr: x.ptr, stride, scales });
+        let ptr = self.matrix().c.at(x.ptr, self.tile.in_row(self.contraction));
+        let sums = self.all(&InMemory { tile: self.tile, ptr, stride, scales });
         let by_row = |of: Quantised| of.row_group.is_none() && of.block_scaled.is_none();
         let scaled = quantised.is_some_and(by_row);
         let at =

@@ -135,6 +135,23 @@ fn is_direct(c: &Gpu) -> bool {
     simt.isa == Isa::Amdgcn && simt.direct_to_lds >= VEC16
 }
 
+/// Loads of vectors of some words from `start` on, the same for all lanes, to which a lane adds a
+/// number, and all lanes another for each. Where there are resources no address is computed.
+pub fn load_from<'c>(c: &Gpu<'c>, start: Ptr<'c>, lane: Int<'c>, offsets: &[usize], words: usize) -> Vec<Vector<'c>> {
+    let ty = c.cx.i32_type().vec_type(words as u32);
+    let Some(word) = c.simt.buffer_word else {
+        let load = |&offset: &usize| c.load_vector(c.cx.i32_type(), words, c.at(c.at(start, offset), lane), 4 * words);
+        return offsets.iter().map(load).collect();
+    };
+    let resource = resource(c, start, word);
+    let load = |&offset: &usize| {
+        let k = |n: usize| c.cx.i32_type().const_int(n as u64, false).into();
+        let args = [resource.into(), lane.into(), k(offset), k(0)];
+        c.call("llvm.amdgcn.raw.ptr.buffer.load", &[ty.into()], &args).into_vector_value()
+    };
+    offsets.iter().map(load).collect()
+}
+
 /// Says that an instruction uses one half of local memory, and has nothing to do with the other:
 /// LLVM would wait with it for what is sent there.
 pub fn mark<'c>(c: &Gpu<'c>, instruction: InstructionValue<'c>, half: usize) {

@@ -5,7 +5,7 @@ mod codes_to_lds;
 pub mod contract;
 pub mod gemv;
 pub mod gemv_bulk;
-mod global_to_lds;
+pub mod global_to_lds;
 mod prologue;
 pub mod quantised;
 pub mod stream_k;

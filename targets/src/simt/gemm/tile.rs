@@ -107,6 +107,16 @@ impl<'c> Tile<'c> {
         if let Matrix::Head(head) = self.matrix { Some(head) } else { None }
     }
 
+    /// Where the columns of its rows begin in a row of x, in bytes: where heads have matrices of
+    /// their own, each has columns of its own.
+    pub fn in_row(&self, contraction: &Contraction<'_, '_, 'c>) -> Int<'c> {
+        let m = &contraction.matrix;
+        match self.head().zip(contraction.parts.head_rows()) {
+            Some((head, rows)) => rows.column(head) * m.dtype.size(),
+            None => m.c.int(0),
+        }
+    }
+
     /// Whether its columns are rows in any order.
     pub fn is_listed(&self) -> bool {
         matches!(self.rows, Rows::Listed(_))

@@ -27,6 +27,7 @@ use crate::simt::gemm::contract::{Contraction, Sizes};
 use crate::simt::gemm::quantised::Quantised;
 use crate::simt::gemm::tile::experts::Blocks;
 use crate::simt::gemm::tile::grid::Grid;
+use crate::simt::gemm::tile::heads::PerHead;
 use crate::simt::gemm::tile::{Tile, TileSize};
 use crate::simt::launch::{self, Setup, arguments};
 use crate::simt::machine::accumulator::Accumulator;
@@ -51,6 +52,19 @@ pub const BLOCKS: Schedule = Schedule {
         WhyNot::unless(Sizes::of(spec.body)?.experts.is_some(), || "rows have no experts".into())?;
         suits(spec, gpu)?;
         check_reach(spec, gpu)
+    },
+    ..SCHEDULE
+};
+
+/// The same where each head of rows has a matrix of its own.
+pub const HEADS: Schedule = Schedule {
+    name: "gemm_tiled_heads",
+    family: Family::GroupedMatmul,
+    suits: |spec, arch, _| {
+        let sizes = Sizes::of(spec.body)?;
+        WhyNot::unless(sizes.heads.is_some(), || "heads have no matrices of their own".into())?;
+        WhyNot::unless(sizes.plain, || "rows that are not in memory as the weight's type".into())?;
+        suits(spec, launch::gpu(arch)?)
     },
     ..SCHEDULE
 };
@@ -117,7 +131,11 @@ fn emit<'c>(setup: &Setup<'c>, spec: &KernelSpec) -> launch::Made<'c> {
         let size = TileSize { panels: shape.tile_panels(), columns: shape.tokens(), threads: shape.threads };
         let workspace = code.argument(arguments(spec.body) + 1);
         let run = |tile| Group::new((&contraction, codes.as_ref()), shape, tile, workspace).run(x);
-        if spec.family == Family::GroupedMatmul {
+        if contraction.parts.heads().is_some() {
+            let scheduler = PerHead::new(&contraction, size, spec)?.whole();
+            scheduler.with_tile(run)?;
+            scheduler.tasks()
+        } else if spec.family == Family::GroupedMatmul {
             let scheduler = Blocks::new(&contraction, size, spec)?;
             scheduler.with_tile(run)?;
             scheduler.tasks()

@@ -37,6 +37,12 @@ pub fn make_kernel(code: &Gpu, threads: usize) {
 }
 
 impl<'c> Gpu<'c> {
+    /// The lower, or the upper, halves of two words as one.
+    pub fn pair_halves(&self, [first, second]: [Int<'c>; 2], upper: bool) -> Int<'c> {
+        let bytes = self.cx.i32_type().const_int(if upper { 0x0706_0302 } else { 0x0504_0100 }, false);
+        self.as_int(self.call("llvm.amdgcn.perm", &[], &[second.into(), first.into(), bytes.into()]))
+    }
+
     /// A bit for each lane.
     pub fn ballot(&self, condition: Int<'c>) -> Int<'c> {
         let bits = if self.wave_size() == 64 { self.cx.i64_type() } else { self.cx.i32_type() };

@@ -88,7 +88,7 @@ impl<'c> Gpu<'c> {
     }
 
     /// Combines a value over groups of `size` neighbouring lanes, a power of two.
-    fn over_lanes(&self, v: FloatValue<'c>, size: usize, f: Combine<'_, 'c>) -> FloatValue<'c> {
+    pub fn over_lanes(&self, v: FloatValue<'c>, size: usize, f: Combine<'_, 'c>) -> FloatValue<'c> {
         let distances: Vec<usize> = std::iter::successors(Some(1), |d| Some(d * 2)).take_while(|&d| d < size).collect();
         self.in_teams(size, v, &distances, f)
     }
@@ -118,7 +118,7 @@ impl<'c> Gpu<'c> {
 }
 
 /// What two numbers become.
-type Combine<'f, 'c> = &'f dyn Fn(FloatValue<'c>, FloatValue<'c>) -> FloatValue<'c>;
+pub type Combine<'f, 'c> = &'f dyn Fn(FloatValue<'c>, FloatValue<'c>) -> FloatValue<'c>;
 
 impl<'c> Threads<'c> for Gpu<'c> {
     fn team_sum(&self, v: FloatValue<'c>, team: Team<'_, 'c>) -> FloatValue<'c> {

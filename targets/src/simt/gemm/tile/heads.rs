@@ -12,12 +12,14 @@ use crate::{KernelSpec, Tasks};
 pub struct PerHead<'s, 'k, 'a, 'c> {
     contraction: &'s Contraction<'k, 'a, 'c>,
     columns: usize,
+    panels: usize,
     heads: usize,
     rows: Int<'c>,
+    /// Whether tiles are of whole rows of the padding, too.
+    is_whole: bool,
 }
 
 impl<'s, 'k, 'a, 'c> PerHead<'s, 'k, 'a, 'c> {
-    /// Tiles are of one panel.
     pub fn new(
         contraction: &'s Contraction<'k, 'a, 'c>,
         size: TileSize,
@@ -30,24 +32,34 @@ impl<'s, 'k, 'a, 'c> PerHead<'s, 'k, 'a, 'c> {
             return Err(unsupported(format!("heads of {} features, {results} of which a lane has", parts.width())));
         }
         let rows = launch::step_size(c, spec, parts.kernel.by_rows);
-        Ok(PerHead { contraction, columns: size.columns, heads, rows })
+        Ok(PerHead { contraction, columns: size.columns, panels: size.panels, heads, rows, is_whole: false })
+    }
+
+    /// Tiles have all their rows, as memory is padded to as many.
+    pub fn whole(self) -> PerHead<'s, 'k, 'a, 'c> {
+        PerHead { is_whole: true, ..self }
+    }
+
+    /// Tiles along a head's features.
+    fn across(&self) -> usize {
+        self.contraction.panels().div_ceil(self.panels)
     }
 
     /// `body` for the work-group's tile, if it has one.
     pub fn with_tile(&self, body: impl FnOnce(Tile<'c>) -> Result<(), Diagnostic>) -> Result<(), Diagnostic> {
         let c = self.contraction.matrix.c;
-        let panels = self.contraction.panels();
-        let (panel, place) = (c.group() % panels, c.uniform(c.group() / panels));
+        let across = self.across();
+        let (panel, place) = (c.group() % across * self.panels, c.uniform(c.group() / across));
         let (head, first) = (place % self.heads, place / self.heads * self.columns);
         c.when(c.less(first, self.rows), || {
             let count = c.smaller(self.rows - first, self.columns);
-            let (matrix, rows) = (Matrix::Head(head), Rows::Run { first, count });
-            body(Tile { panel, columns: self.columns, matrix, rows, each: 1 })
+            let rows = if self.is_whole { Rows::From(first) } else { Rows::Run { first, count } };
+            body(Tile { panel, columns: self.columns, matrix: Matrix::Head(head), rows, each: 1 })
         })
     }
 
     pub fn tasks(&self) -> Tasks {
-        let times = self.heads * self.contraction.panels();
+        let times = self.heads * self.across();
         self.contraction.parts.kernel.row_tasks(self.columns, times)
     }
 }

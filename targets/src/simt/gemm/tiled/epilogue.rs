@@ -33,7 +33,10 @@ impl<'c> Group<'_, '_, '_, 'c> {
                     for (i, &(row, _)) in pieces[0].iter().enumerate() {
                         let sums: Vec<Vector<'c>> = pieces.iter().map(|p| p[i].1).collect();
                         self.tile.when_there(c, token, || {
-                            let done = self.contraction.finish(token, col + row, &sums);
+                            let done = match self.tile.head() {
+                                Some(head) => self.contraction.finish_head(token, head, col + row, &sums),
+                                None => self.contraction.finish(token, col + row, &sums),
+                            };
                             result = std::mem::replace(&mut result, Ok(())).and(done);
                         });
                     }

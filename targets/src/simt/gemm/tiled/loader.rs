@@ -70,7 +70,7 @@ impl<'g, 'c> Group<'g, '_, '_, 'c> {
         let [group, inside] = self.place_of_load(load);
         let token = c.to_i64(self.tile.first_source(c, group * 16));
         let row = token * m.dtype.bytes(x.stride);
-        c.at(c.at(x.ptr, row), inside * (lanes / 16 * VEC16))
+        c.at(c.at(x.ptr, row), inside * (lanes / 16 * VEC16) + self.tile.in_row(self.contraction))
     }
 
     /// Which 16 rows or panel a load brings, and which of its vectors of all lanes.

@@ -73,10 +73,11 @@ fn tiles(spec: &KernelSpec, side: usize) -> Result<usize, Diagnostic> {
 
 impl Shape {
     pub fn new(spec: &KernelSpec, arch: GpuArch) -> Result<Shape, Diagnostic> {
-        let Sizes { dtype, depth, pieces, encoding, experts, .. } = Sizes::of(spec.body)?;
+        let Sizes { dtype, depth, pieces, encoding, experts, heads, .. } = Sizes::of(spec.body)?;
         let side = match experts.map(|experts| experts.layout) {
             // In the same order along K: a tile is small where steps are, so that there are more.
             None if spec.invariant && spec.tokens <= SMALL * 16 => SMALL,
+            None if heads.is_some() => SIDE,
             None if is_large(spec, arch)? => LARGE,
             None => SIDE,
             Some(Layout::Grouped { tile, .. }) if [SMALL, SIDE].contains(&(tile / 16)) && tile % 16 == 0 => tile / 16,
@@ -138,8 +139,8 @@ impl Shape {
     /// Work-groups that share a tile where tiles are few: as many as give each unit of the chip
     /// two, while a part of the weight has stretches enough, of whole groups.
     fn splits(spec: &KernelSpec, arch: GpuArch, (side, tiles): (usize, usize), stretches: Option<usize>) -> usize {
-        let has_experts = Sizes::of(spec.body).is_ok_and(|sizes| sizes.experts.is_some());
-        let may = arch.simt.isa == Isa::Amdgcn && !spec.invariant && !has_experts && side != LARGE;
+        let has_one = Sizes::of(spec.body).is_ok_and(|sizes| sizes.experts.is_none() && sizes.heads.is_none());
+        let may = arch.simt.isa == Isa::Amdgcn && !spec.invariant && has_one && side != LARGE;
         let Some(stretches) = stretches.filter(|_| may) else { return 1 };
         let fits = |splits: &usize| {
             stretches.is_multiple_of(*splits)

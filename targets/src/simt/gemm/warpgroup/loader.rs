@@ -86,7 +86,12 @@ impl<'c> Group<'_, '_, '_, 'c> {
     fn copy_rows(&self, tile: Tile<'c>, k_tile: Int<'c>, to: Int<'c>, full: Int<'c>) {
         let (c, rows) = (self.code(), self.code().at(self.placed, MAP));
         let column = k_tile * self.shape.stretch;
-        let column = tile.head().map_or(column, |head| column + self.contraction.parts.column_of(head));
+        let column = self
+            .contraction
+            .parts
+            .head_rows()
+            .zip(tile.head())
+            .map_or(column, |(rows, head)| column + rows.column(head));
         c.copy_box(to, rows, &[column, tile.first_source(c, c.int(0))], full);
     }
 

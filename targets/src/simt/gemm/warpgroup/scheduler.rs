@@ -14,11 +14,11 @@ use crate::simt::launch::{Kernel, step_size};
 #[derive(Clone, Copy)]
 pub enum Tiles<'c> {
     /// Those of all rows of a step: this number of times [`TOKENS`].
-    OfRows(Int<'c>),
+    Rows(Int<'c>),
     /// The same for each of some heads that have a matrix each.
-    OfHeads(Int<'c>, usize),
+    Heads(Int<'c>, usize),
     /// Those of blocks of experts' rows.
-    OfExperts(ExpertBlocks<'c>),
+    Experts(ExpertBlocks<'c>),
 }
 
 impl<'c> Tiles<'c> {
@@ -28,11 +28,11 @@ impl<'c> Tiles<'c> {
         spec: &KernelSpec,
     ) -> Result<Tiles<'c>, Diagnostic> {
         if contraction.parts.experts().is_some() {
-            return Ok(Tiles::OfExperts(ExpertBlocks::new(contraction, spec)?));
+            return Ok(Tiles::Experts(ExpertBlocks::new(contraction, spec)?));
         }
         let c = contraction.matrix.c;
         let times = (step_size(c, spec, kernel.by_rows) + (TOKENS - 1)) / TOKENS;
-        Ok(contraction.parts.heads().map_or(Tiles::OfRows(times), |heads| Tiles::OfHeads(times, heads)))
+        Ok(contraction.parts.heads().map_or(Tiles::Rows(times), |heads| Tiles::Heads(times, heads)))
     }
 }
 
@@ -40,19 +40,14 @@ impl<'c> Group<'_, '_, '_, 'c> {
     /// `body` for each tile of this work-group, with the pipeline's index of its first K tile.
     pub(super) fn each_tile<R>(&self, tiles: Tiles<'c>, body: impl FnOnce(Tile<'c>, Int<'c>) -> R) -> R {
         match tiles {
-            Tiles::OfRows(times) => self.each_of_rows(times, None, body),
-            Tiles::OfHeads(times, heads) => self.each_of_rows(times, Some(heads), body),
-            Tiles::OfExperts(blocks) => self.each_of_experts(blocks, body),
+            Tiles::Rows(times) => self.each_of_rows(times, None, body),
+            Tiles::Heads(times, heads) => self.each_of_rows(times, Some(heads), body),
+            Tiles::Experts(blocks) => self.each_of_experts(blocks, body),
         }
     }
 
     /// Tiles of the same features are made at the same time, so that weights are read once.
-    fn each_of_rows<R>(
-        &self,
-        times: Int<'c>,
-        heads: Option<usize>,
-        body: impl FnOnce(Tile<'c>, Int<'c>) -> R,
-    ) -> R {
+    fn each_of_rows<R>(&self, times: Int<'c>, heads: Option<usize>, body: impl FnOnce(Tile<'c>, Int<'c>) -> R) -> R {
         let (c, across) = (self.code(), self.shape.across);
         let tiles = times * (across * heads.unwrap_or(1));
         let mut made = None;
@@ -88,7 +83,7 @@ impl<'c> Group<'_, '_, '_, 'c> {
 
     /// Finishes rows that have no expert, by the threads that multiply.
     pub(super) fn finish_without_expert(&self, tiles: Tiles<'c>) -> Result<(), Diagnostic> {
-        let Tiles::OfExperts(blocks) = tiles else { return Ok(()) };
+        let Tiles::Experts(blocks) = tiles else { return Ok(()) };
         let (c, across, panels) = (self.code(), self.shape.across, self.shape.tile_panels());
         c.repeat(c.group(), blocks.most(c) * across, self.shape.groups, |number| {
             let (block, panel) = (number / across, number % across * panels);

@@ -90,7 +90,8 @@ impl Shape {
         let cost = launch::measured(arch)?.tile_cost;
         // A tile has features of one head.
         let fits = |rows: &usize| heads.is_none() || all.is_multiple_of(*rows);
-        let best = possible(pieces, operands).filter(fits).min_by_key(|&rows| tiles(rows).div_ceil(units) * (rows + cost));
+        let best =
+            possible(pieces, operands).filter(fits).min_by_key(|&rows| tiles(rows).div_ceil(units) * (rows + cost));
         let rows = choice.get(&TILE).or(best).ok_or_else(|| unsupported(format!("{pieces} pieces in a tile")))?;
         let room = unit.lds_group - CONSUMERS / 32 * EXCHANGE - 2 * MAP - unit.lds_granule;
         Ok(Shape {

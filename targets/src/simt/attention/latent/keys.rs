@@ -1,0 +1,151 @@
+//! Keys on their way into local memory, and out of it as both products take them.
+use super::Group;
+use super::shape::{EIGHT, GROUP, SIDE, STEP};
+use crate::code::{Any, Int, Ptr, Vector};
+use crate::simt::gemm::global_to_lds::load_from;
+use crate::simt::machine::Gpu;
+use crate::simt::machine::fragment::{Fragment, VEC16};
+
+/// What is under way while a turn is computed: the keys of the next as they are stored, and the
+/// blocks of that turn and of the one behind it.
+pub struct Ahead<'c> {
+    keys: Vec<Vector<'c>>,
+    blocks: [Int<'c>; 2],
+}
+
+impl<'c> Ahead<'c> {
+    pub fn carried(&self) -> Vec<Any<'c>> {
+        self.blocks.iter().map(|&v| v.into()).chain(self.keys.iter().map(|&v| v.into())).collect()
+    }
+
+    pub fn of(c: &Gpu<'c>, carried: &[Any<'c>]) -> Ahead<'c> {
+        let keys = carried[2..].iter().map(|v| v.into_vector_value()).collect();
+        Ahead { keys, blocks: [c.as_int(carried[0]), c.as_int(carried[1])] }
+    }
+}
+
+impl<'c> Group<'_, '_, '_, 'c> {
+    /// Puts the first keys where all waves read them, and asks for the next.
+    pub fn first_keys(&self) -> Ahead<'c> {
+        let [block, next, behind] = [0, 1, 2].map(|i| self.block(self.begin + i));
+        self.put(&self.bring(self.begin, block));
+        Ahead { keys: self.bring(self.after(self.begin, 1), next), blocks: [next, behind] }
+    }
+
+    /// Puts the keys behind a turn's where all waves read them, when none reads the turn's any
+    /// more, and asks for those behind.
+    pub fn next_keys(&self, turn: Int<'c>, ahead: &Ahead<'c>) -> Ahead<'c> {
+        let [_, behind] = ahead.blocks;
+        let further = self.block(turn + 3);
+        self.put(&ahead.keys);
+        let keys = self.bring(self.after(turn, 2), behind);
+        Ahead { keys, blocks: [behind, further] }
+    }
+
+    /// A turn so many on, or the last.
+    fn after(&self, turn: Int<'c>, turns: usize) -> Int<'c> {
+        self.code().smaller(turn + turns, self.last)
+    }
+
+    /// The block that a turn lies in; behind the last turn, that one's.
+    fn block(&self, turn: Int<'c>) -> Int<'c> {
+        let (c, turns) = (self.code(), self.a.cache.layout.block_tokens / self.shape.keys());
+        c.load_index(self.table, c.smaller(turn, self.last) / turns)
+    }
+
+    /// Vectors of a turn's keys, and those that each thread brings.
+    fn vec16s(&self) -> usize {
+        self.shape.panels * self.shape.groups * SIDE
+    }
+
+    /// Loads this thread's vectors of a turn's keys in a block, as they are stored.
+    fn bring(&self, turn: Int<'c>, block: Int<'c>) -> Vec<Vector<'c>> {
+        let (a, c, threads) = (self.a, self.code(), self.shape.threads);
+        let [start, _] = a.turn_in(block, c.int(0), turn, self.shape.keys() / a.span());
+        let (all, words) = (self.vec16s(), a.stored.bytes(VEC16) / 4);
+        let lane = |own: Int<'c>| a.stored.offset(own * VEC16);
+        let whole: Vec<usize> = (0..all / threads).map(|i| a.stored.bytes(i * threads * VEC16)).collect();
+        let mut keys = load_from(c, start, lane(c.thread()), &whole, words);
+        if !all.is_multiple_of(threads) {
+            let first = all / threads * threads;
+            let own = lane(c.smaller(c.thread(), all - first - 1));
+            keys.extend(load_from(c, start, own, &[a.stored.bytes(first * VEC16)], words));
+        }
+        keys
+    }
+
+    fn put(&self, keys: &[Vector<'c>]) {
+        let (c, threads) = (self.code(), self.shape.threads);
+        for (i, &key) in keys.iter().enumerate() {
+            let store = || {
+                let key = self.a.widened(&[key])[0];
+                c.store(self.key_place(i * threads), key, VEC16 as u32);
+            };
+            let left = self.vec16s() - i * threads;
+            if left < threads { c.when(c.less(c.thread(), left), store) } else { store() }
+        }
+    }
+
+    /// Where this thread's vector goes, of those from a number on.
+    fn key_place(&self, first: usize) -> Ptr<'c> {
+        let (c, s) = (self.code(), &self.shape);
+        // Where panels have whole lines of groups, all of these are in the same order.
+        if s.groups.is_multiple_of(EIGHT) {
+            let own = c.at(self.local, place(c.thread() / SIDE, c.thread() % SIDE));
+            return c.at(own, first / SIDE * GROUP);
+        }
+        let vec16 = c.thread() + first;
+        let group = vec16 / SIDE;
+        let in_panel = place(group % s.groups, vec16 % SIDE);
+        c.at(self.local, group / s.groups * s.panel_bytes() + in_panel)
+    }
+
+    /// Where the lane's keys begin in a panel, from a product of columns on: of this product and of
+    /// the one behind it.
+    pub fn key_lane(&self, panel: Int<'c>, chunk: Int<'c>) -> [Ptr<'c>; 2] {
+        let (c, lane) = (self.code(), self.a.place);
+        [0, 1].map(|odd| {
+            let in_panel = place((chunk + odd) * 4 + lane.part, lane.row);
+            c.at(self.local, panel * self.shape.panel_bytes() + in_panel)
+        })
+    }
+
+    /// The fragment of a panel's keys so many products on.
+    pub fn key(&self, lane: [Ptr<'c>; 2], panels: usize, chunks: usize) -> Fragment<'c> {
+        let at = panels * self.shape.panel_bytes() + chunks / 2 * (2 * 4 * GROUP);
+        vec![self.a.matrix.load_vec16(self.code().at(lane[chunks % 2], at))]
+    }
+
+    /// The lane's dimensions of the values of a turn, step by step those of 8 keys, as they lie.
+    pub fn values(&self) -> Vec<Vector<'c>> {
+        let (c, s, lane) = (self.code(), &self.shape, self.a.place);
+        let (first, words) = (self.first_dim() + lane.row * s.dims, s.dims / 2);
+        let load = |i: usize| {
+            let key = lane.part * EIGHT + i / EIGHT * STEP;
+            let panel = key / SIDE * s.panel_bytes() + first % EIGHT * 2;
+            // The lane's 8 keys lie in one line, in an order that differs from group to group.
+            let at = (panel + place(first / EIGHT, key % SIDE)) ^ (i % EIGHT * VEC16);
+            c.load_vector(c.cx.i32_type(), words, c.at(self.local, at), 4 * words)
+        };
+        (0..s.keys() / STEP * EIGHT).map(load).collect()
+    }
+
+    /// Dimensions of 8 keys as numbers of 8 keys for each dimension.
+    pub fn turned(&self, keys: &[Vector<'c>]) -> Vec<Fragment<'c>> {
+        let c = self.code();
+        let word = |key: usize, i: usize| c.as_int(c.lane(keys[key], i));
+        let pair = |dim: usize, i: usize| c.pair_halves([word(2 * i, dim / 2), word(2 * i + 1, dim / 2)], dim % 2 == 1);
+        let turned = |dim: usize| vec![c.words(&(0..EIGHT / 2).map(|i| pair(dim, i)).collect::<Vec<_>>())];
+        (0..self.shape.dims).map(turned).collect()
+    }
+
+    /// The first dimension of the wave's.
+    pub fn first_dim(&self) -> Int<'c> {
+        self.code().wave_index() * (SIDE * self.shape.dims)
+    }
+}
+
+/// Where the vector of a group of a key lies in a panel.
+fn place<'c>(group: Int<'c>, key: Int<'c>) -> Int<'c> {
+    group * GROUP + (key ^ (group % EIGHT)) * VEC16
+}
