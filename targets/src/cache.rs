@@ -153,6 +153,18 @@ impl<'c> Cache<'c> {
         slot: Slot<'c>,
         col: Col<'c>,
     ) -> Result<(), Diagnostic> {
+        self.write_part_to(rows, row, head, self.entry(rows.code, slot, head), col)
+    }
+
+    /// The same to where another entry is.
+    pub fn write_part_to(
+        &self,
+        rows: &Rows<'_, 'c>,
+        row: Int<'c>,
+        head: Int<'c>,
+        entry: Entry<'c>,
+        col: Col<'c>,
+    ) -> Result<(), Diagnostic> {
         let Some(Written { key, value }) = self.written else { return Ok(()) };
         let (c, CacheType { head_dim, value_dim, .. }) = (rows.code, self.ty);
         let eval = |v: Value, width: usize| {
@@ -164,7 +176,7 @@ impl<'c> Cache<'c> {
                 _ => lanes,
             })
         };
-        let (entry, at) = (self.entry(c, slot, head), rows.column(col));
+        let at = rows.column(col);
         let Some(value) = value.filter(|_| head_dim == value_dim) else {
             let parts = [(Some(key), head_dim), (value, value_dim)];
             for (is_key, (v, width)) in [true, false].into_iter().zip(parts) {

@@ -5,8 +5,8 @@
 //! the keys together, 32 at a turn. These come into local memory once and serve both products: the
 //! loads of a later turn are under way while one is computed. Each wave has the scores of a tile of
 //! queries and a panel of keys, or of some columns of them. Scores meet in local memory, where
-//! neighbouring threads make a query's weights. Each wave then has some dimensions of the values for
-//! all queries, so registers hold their sums.
+//! neighbouring threads make a query's weights. Each wave then has some dimensions of the values
+//! for all queries, so registers hold their sums.
 //!
 //! The second product wants numbers of 8 consecutive keys in a lane, and keys lie vector by vector
 //! of 8 numbers. So a lane reads the vectors of 8 keys at the same columns and turns 8 by 8 numbers
@@ -113,7 +113,8 @@ struct Place<'c> {
     split: Int<'c>,
 }
 
-/// What is carried from turn to turn: sums of values so far, and the turn's own values, as they lie.
+/// What is carried from turn to turn: sums of values so far, and the turn's own values, as they
+/// lie.
 struct Now<'c> {
     running: Running<'c>,
     sums: Vec<Vector<'c>>,
@@ -267,8 +268,8 @@ impl<'t, 'k, 'a, 'c> Group<'t, 'k, 'a, 'c> {
     }
 
     /// All turns. Scores of the next are made beside sums of values of this one, which is when all
-    /// waves read keys; between barriers weights are made of scores, and the next keys are put where
-    /// those were whose values all waves have.
+    /// waves read keys; between barriers weights are made of scores, and the next keys are put
+    /// where those were whose values all waves have.
     fn turns(&self, queries: &[Vec<Fragment<'c>>]) -> (Running<'c>, Vec<Vector<'c>>) {
         let c = self.code();
         // What the cache has got, all waves see, and none reads queries any more where keys come.

@@ -28,7 +28,7 @@ impl<'c> Group<'_, '_, '_, 'c> {
     /// Puts the first keys where all waves read them, and asks for the next.
     pub fn first_keys(&self) -> Ahead<'c> {
         let [block, next, behind] = [0, 1, 2].map(|i| self.block(self.begin + i));
-        self.put(&self.bring(self.begin, block));
+        self.put(self.begin, &self.bring(self.begin, block));
         Ahead { keys: self.bring(self.after(self.begin, 1), next), blocks: [next, behind] }
     }
 
@@ -37,7 +37,7 @@ impl<'c> Group<'_, '_, '_, 'c> {
     pub fn next_keys(&self, turn: Int<'c>, ahead: &Ahead<'c>) -> Ahead<'c> {
         let [_, behind] = ahead.blocks;
         let further = self.block(turn + 3);
-        self.put(&ahead.keys);
+        self.put(turn + 1, &ahead.keys);
         let keys = self.bring(self.after(turn, 2), behind);
         Ahead { keys, blocks: [behind, further] }
     }
@@ -74,8 +74,9 @@ impl<'c> Group<'_, '_, '_, 'c> {
         keys
     }
 
-    fn put(&self, keys: &[Vector<'c>]) {
+    fn put(&self, turn: Int<'c>, keys: &[Vector<'c>]) {
         let (c, threads) = (self.code(), self.shape.threads);
+        let keys = if self.a.cache.written().is_some() { self.with_own_key(turn, keys) } else { keys.to_vec() };
         for (i, &key) in keys.iter().enumerate() {
             let store = || {
                 let key = self.a.widened(&[key])[0];
@@ -84,6 +85,24 @@ impl<'c> Group<'_, '_, '_, 'c> {
             let left = self.vec16s() - i * threads;
             if left < threads { c.when(c.less(c.thread(), left), store) } else { store() }
         }
+    }
+
+    /// A turn's keys, among which the token's own comes from local memory.
+    fn with_own_key(&self, turn: Int<'c>, keys: &[Vector<'c>]) -> Vec<Vector<'c>> {
+        let (a, c, s) = (self.a, self.code(), &self.shape);
+        let is_here = self.has_own_key() & c.equal(turn - self.last, 0);
+        let keys: Vec<Any<'c>> = keys.iter().map(|&v| v.into()).collect();
+        let own = self.position % s.keys();
+        let put = |(i, key): (usize, &Any<'c>)| {
+            let vec16 = c.smaller(c.thread() + i * s.threads, self.vec16s() - 1);
+            let (group, in_panel) = (vec16 / SIDE, vec16 % SIDE);
+            let number = group / s.groups * SIDE + in_panel;
+            let at = group % s.groups * a.stored.bytes(VEC16) + s.own_key();
+            let kept = a.stored.load_vec16(c, c.at(self.local, at));
+            c.pick(c.equal(number - own, 0), kept, *key)
+        };
+        let keys = c.change_if(is_here, &keys, |keys| keys.iter().enumerate().map(put).collect());
+        keys.into_iter().map(|v| v.into_vector_value()).collect()
     }
 
     /// Where this thread's vector goes, of those from a number on.

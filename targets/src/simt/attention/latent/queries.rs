@@ -3,7 +3,9 @@ use atomc_ir::Diagnostic;
 
 use super::Group;
 use super::shape::{EIGHT, SIDE, STEP};
+use crate::cache::Entry;
 use crate::code::{Int, Vector};
+use crate::row::Col;
 use crate::simt::machine::fragment::{Fragment, VEC16};
 use crate::simt::rowwise::{each_head, teams};
 
@@ -11,19 +13,57 @@ use crate::simt::rowwise::{each_head, teams};
 const AHEAD: usize = 3;
 
 impl<'c> Group<'_, '_, '_, 'c> {
-    /// The token's own key, into the cache, by one team of the work-group that has its turn.
+    /// The key of the token itself, where the work-group has its turn: one team makes it, all
+    /// threads keep it in local memory, and of those that share it the first stores it in the
+    /// cache. None reads there what another one stores.
     pub fn write(&self) -> Result<(), Diagnostic> {
-        let (a, c, rows) = (self.a, self.code(), &self.a.kernel.rows);
-        if self.split.is_none() && a.cache.written().is_none() {
+        if self.a.cache.written().is_none() {
             return Ok(());
         }
-        c.set_lanes(a.lanes);
+        let c = self.code();
+        c.set_lanes(self.a.lanes);
+        c.when(self.has_own_key(), || {
+            self.make_own_key()?;
+            c.barrier();
+            self.keep_own_key();
+            c.barrier();
+            Ok(())
+        })
+    }
+
+    /// Whether the last turn is that of the token itself.
+    pub fn has_own_key(&self) -> Int<'c> {
+        let c = self.code();
+        c.equal(self.position / self.shape.keys() - self.last, 0)
+    }
+
+    /// The key as the first of a panel, at the begin of local memory.
+    fn make_own_key(&self) -> Result<(), Diagnostic> {
+        let (a, c, rows) = (self.a, self.code(), &self.a.kernel.rows);
         let (team, number, _) = teams(c, a.cache.ty.head_dim, self.shape.threads);
         rows.set_team(team);
-        let is_last = c.equal(self.position / self.shape.keys() - self.last, 0);
-        c.when(is_last, || a.write(self.token, c.int(0), c.equal(number, 0)))?;
+        let (head, entry) = (c.int(0), Entry { k: self.local, v: self.local, tokens: SIDE, offset: c.int(0) });
+        c.when(c.equal(number, 0), || {
+            a.cache.prepare(rows, self.token, head)?;
+            let width = a.cache.width();
+            rows.each_column(width, |col| a.cache.write_part_to(rows, self.token, head, entry, Col::Var(col)))
+        })?;
         rows.forget();
         Ok(())
+    }
+
+    /// The key vector by vector, and one work-group's copy of it in the cache.
+    fn keep_own_key(&self) {
+        let (a, c, s) = (self.a, self.code(), &self.shape);
+        let (bytes, cache) = (a.stored.bytes(VEC16), a.cache);
+        let entry = cache.entry(c, cache.slot(c, self.token), c.int(0));
+        let panel = entry.offset / SIDE * a.stored.bytes(a.key_panel());
+        let to = c.at(entry.k, panel + entry.offset % SIDE * bytes);
+        c.repeat(c.thread(), s.groups, s.threads, |group| {
+            let key = a.stored.load_vec16(c, c.at(self.local, group * (SIDE * bytes)));
+            c.store(c.at(self.local, group * bytes + s.own_key()), key, bytes as u32);
+            c.when(self.is_first_part, || c.store(c.at(to, group * (SIDE * bytes)), key, bytes as u32));
+        });
     }
 
     /// The wave's tiles of queries, each as fragments of the columns of which it has scores.

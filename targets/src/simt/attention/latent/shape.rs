@@ -165,6 +165,11 @@ impl Shape {
 
     /// Bytes of local memory.
     pub fn local(&self) -> usize {
+        self.own_key() + self.groups * VEC16
+    }
+
+    /// Where the key of the token itself lies, which this step writes.
+    pub fn own_key(&self) -> usize {
         self.numbers() + 2 * 4 * self.queries() + VEC16
     }
 
