@@ -64,14 +64,44 @@ impl<'c> Group<'_, '_, '_, 'c> {
         let [start, _] = a.turn_in(block, c.int(0), turn, self.shape.keys() / a.span());
         let (all, words) = (self.vec16s(), a.stored.bytes(VEC16) / 4);
         let lane = |own: Int<'c>| a.stored.offset(own * VEC16);
-        let whole: Vec<usize> = (0..all / threads).map(|i| a.stored.bytes(i * threads * VEC16)).collect();
-        let mut keys = load_from(c, start, lane(c.thread()), &whole, words);
-        if !all.is_multiple_of(threads) {
-            let first = all / threads * threads;
-            let own = lane(c.smaller(c.thread(), all - first - 1));
-            keys.extend(load_from(c, start, own, &[a.stored.bytes(first * VEC16)], words));
+        let firsts: Vec<usize> = (0..all).step_by(threads).collect();
+        let bytes = |first: usize| a.stored.bytes(first * VEC16);
+        let load = || {
+            let whole: Vec<usize> = (0..all / threads).map(|i| bytes(firsts[i])).collect();
+            let mut keys = load_from(c, start, lane(c.thread()), &whole, words);
+            for &first in &firsts[whole.len()..] {
+                let own = c.smaller(c.thread(), all - first - 1);
+                keys.extend(load_from(c, start, lane(own), &[bytes(first)], words));
+            }
+            keys
+        };
+        if a.cache.written().is_none() {
+            return load();
         }
-        keys
+        // The token's own key is stored by another work-group, perhaps now: its neighbour is loaded
+        // in its place.
+        let beside = |&first: &usize| {
+            let vec16 = c.smaller(c.thread() + first, all - 1);
+            let is_own = c.equal(self.key_of(vec16) - self.position % self.shape.keys(), 0);
+            let at = lane(c.pick_int(is_own, vec16 ^ 1, vec16));
+            load_from(c, start, at, &[0], words).remove(0)
+        };
+        let is_here = self.is_own_turn(turn);
+        let none: Vec<Any<'c>> = vec![c.ints(c.cx.i32_type(), words).const_zero().into(); firsts.len()];
+        let any = |keys: Vec<Vector<'c>>| keys.into_iter().map(Any::from).collect::<Vec<_>>();
+        let keys = c.change_if(!is_here, &none, |_| any(load()));
+        let keys = c.change_if(is_here, &keys, |_| any(firsts.iter().map(beside).collect()));
+        keys.into_iter().map(|v| v.into_vector_value()).collect()
+    }
+
+    /// Whether a turn is that of the token's own key.
+    fn is_own_turn(&self, turn: Int<'c>) -> Int<'c> {
+        self.has_own_key() & self.code().equal(turn - self.last, 0)
+    }
+
+    /// The key of a turn that a vector is of.
+    fn key_of(&self, vec16: Int<'c>) -> Int<'c> {
+        vec16 / SIDE / self.shape.groups * SIDE + vec16 % SIDE
     }
 
     fn put(&self, turn: Int<'c>, keys: &[Vector<'c>]) {
@@ -90,16 +120,14 @@ impl<'c> Group<'_, '_, '_, 'c> {
     /// A turn's keys, among which the token's own comes from local memory.
     fn with_own_key(&self, turn: Int<'c>, keys: &[Vector<'c>]) -> Vec<Vector<'c>> {
         let (a, c, s) = (self.a, self.code(), &self.shape);
-        let is_here = self.has_own_key() & c.equal(turn - self.last, 0);
+        let is_here = self.is_own_turn(turn);
         let keys: Vec<Any<'c>> = keys.iter().map(|&v| v.into()).collect();
         let own = self.position % s.keys();
         let put = |(i, key): (usize, &Any<'c>)| {
             let vec16 = c.smaller(c.thread() + i * s.threads, self.vec16s() - 1);
-            let (group, in_panel) = (vec16 / SIDE, vec16 % SIDE);
-            let number = group / s.groups * SIDE + in_panel;
-            let at = group % s.groups * a.stored.bytes(VEC16) + s.own_key();
+            let at = vec16 / SIDE % s.groups * a.stored.bytes(VEC16) + s.own_key();
             let kept = a.stored.load_vec16(c, c.at(self.local, at));
-            c.pick(c.equal(number - own, 0), kept, *key)
+            c.pick(c.equal(self.key_of(vec16) - own, 0), kept, *key)
         };
         let keys = c.change_if(is_here, &keys, |keys| keys.iter().enumerate().map(put).collect());
         keys.into_iter().map(|v| v.into_vector_value()).collect()
