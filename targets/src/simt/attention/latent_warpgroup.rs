@@ -6,11 +6,11 @@
 //! and is the right operand of both products, the second time turned.
 //!
 //! Teams of four waves share a tile. One makes scores and their softmax, and leaves the weights
-//! where the last columns of the block's keys were, which are no values. Two add up weighted values,
-//! each half of the columns. While these add the values of one block, scores of the next one are
-//! made. There is no wave that only copies: sums of 256 columns take so many registers that three
-//! teams are all there is room for. The first team asks for a tile's first blocks, the second one
-//! for another block when it is done with one.
+//! where the last columns of the block's keys were, which are no values. Two add up weighted
+//! values, each half of the columns. While these add the values of one block, scores of the next
+//! one are made. There is no wave that only copies: sums of 256 columns take so many registers that
+//! three teams are all there is room for. The first team asks for a tile's first blocks, the second
+//! one for another block when it is done with one.
 //!
 //! In decode, work-groups share the blocks of a sequence ([`splits`]).
 mod queries;
