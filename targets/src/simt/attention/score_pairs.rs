@@ -63,6 +63,16 @@ impl<'c> Attention<'_, '_, 'c> {
         }
     }
 
+    /// Sums of both queries, as products leave them, times what each is rescaled by, if any of the
+    /// wave's is.
+    pub fn rescale_pair(&self, sums: &[Any<'c>], rescale: [FloatValue<'c>; 2]) -> Vec<Any<'c>> {
+        let c = self.code();
+        let [first, second] = rescale.map(|v| c.float(v).differs(c.number(1.0)));
+        let some = c.any_lane(first | second);
+        let rescaled = |(i, v): (usize, &Any<'c>)| -> Any<'c> { (c.float(*v) * rescale[i / 2 % 2]).into() };
+        c.change_if(some, sums, |sums| sums.iter().enumerate().map(rescaled).collect())
+    }
+
     /// Two numbers as products take them, rounded, in a word.
     pub fn pair_word(&self, two: [FloatValue<'c>; 2]) -> Int<'c> {
         let c = self.code();

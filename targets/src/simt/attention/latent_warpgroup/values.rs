@@ -59,11 +59,7 @@ impl<'c> Group<'_, '_, '_, 'c> {
     fn add_block(&self, turn: Int<'c>, team: Int<'c>, values: &[Any<'c>]) -> Vec<Any<'c>> {
         let (c, dtype) = (self.code(), self.attention.matrix.dtype);
         self.weights.wait_full(c, turn);
-        let rescale = self.numbers(self.weights.at(turn));
-        let changes = |v| c.float(v).differs(c.number(1.0));
-        let some = c.any_lane(changes(rescale[0]) | changes(rescale[1]));
-        let rescaled = |(i, v): (usize, &Any<'c>)| -> Any<'c> { (c.float(*v) * rescale[i / 2 % 2]).into() };
-        let values = c.change_if(some, values, |values| values.iter().enumerate().map(rescaled).collect());
+        let values = self.attention.rescale_pair(values, self.numbers(self.weights.at(turn)));
         let weights = (self.weights_at(turn), TileForm::Swizzled);
         let first = team * (self.width() / 8 * QUERIES * VEC16);
         let block = (self.keys.at(turn) + first, self.values_form());

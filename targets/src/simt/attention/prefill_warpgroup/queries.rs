@@ -138,11 +138,7 @@ impl<'q, 'r, 'k, 'a, 'c> Queries<'q, 'r, 'k, 'a, 'c> {
         let were = c.less(self.tile.first + 1, block);
         self.group.values.release(c, were & c.equal(c.lane_index(), 0), turn - 2);
         let words = self.packed(weights);
-        let changes = |v| c.float(v).differs(c.number(1.0));
-        let [first, second] = running.rescale.map(changes);
-        let some = c.any_lane(first | second);
-        let rescaled = |(i, v): (usize, &Any<'c>)| -> Any<'c> { (c.float(*v) * running.rescale[i / 2 % 2]).into() };
-        (c.change_if(some, sums, |sums| sums.iter().enumerate().map(rescaled).collect()), words)
+        (self.group.attention.rescale_pair(sums, running.rescale), words)
     }
 
     /// The first block, up to its weights.
