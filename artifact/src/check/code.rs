@@ -47,6 +47,7 @@ fn kernel(kernel: &Kernel, section: usize, at: &str) -> Checked {
     if let Some(own) = &kernel.module {
         module(own, section, &format!("{at}.module"))?;
     }
+    ensure(kernel.together > 0, &format!("{at}.together"), || "a launch of no work-groups".into())?;
     ensure(kernel.rate > 0, &format!("{at}.rate"), || "operations that take no time".into())?;
     ensure(kernel.threads <= MAX_THREADS, &format!("{at}.threads"), || {
         format!("{} work-items are more than a work-group's {MAX_THREADS}", kernel.threads)

@@ -481,6 +481,10 @@ fn targets_that_cannot_run() {
         "targets[0].variants[1].kernels[0].rate: operations that take no time",
     );
     refused(
+        |m| m.targets[0].variants[1].kernels[0].together = 0,
+        "targets[0].variants[1].kernels[0].together: a launch of no work-groups",
+    );
+    refused(
         |m| m.targets[0].variants[1].kernels[0].threads = 1025,
         "targets[0].variants[1].kernels[0].threads: 1025 work-items are more than a work-group's 1024",
     );

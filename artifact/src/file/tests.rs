@@ -114,6 +114,7 @@ fn variant(name: &str, section: usize) -> Variant {
         shared: 0,
         rate: 1,
         overlaps: false,
+        together: 1,
         module: None,
         resources,
     };

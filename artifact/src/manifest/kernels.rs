@@ -1,6 +1,8 @@
 //! Kernels: what each computes, and how the variants of a target run it.
 use serde::{Deserialize, Serialize};
 
+use super::{is_one, one};
+
 /// What a kernel computes, the same in every variant.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -93,6 +95,10 @@ pub struct Kernel {
     /// Whether the kernel may begin while the one before it ends, because it waits for it where it
     /// has to; on NVIDIA only.
     pub overlaps: bool,
+    /// Work-groups that wait for each other: the device must have as many units, or they would wait
+    /// for ever; 1 if none waits.
+    #[serde(default = "one", skip_serializing_if = "is_one")]
+    pub together: usize,
     /// Where the kernel's own module lies, if kernels are loaded one by one, as on NVIDIA.
     pub module: Option<Module>,
     /// What the kernel takes of a GPU; none on the host.
@@ -116,6 +122,7 @@ impl Kernel {
             shared: 0,
             rate: 1,
             overlaps: false,
+            together: 1,
             module: None,
             resources: None,
         }

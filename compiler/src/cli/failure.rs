@@ -145,6 +145,10 @@ fn device(error: DeviceError) -> Failure {
     let failure = Failure::new("device", &error);
     match error {
         DeviceError::NoTarget { wanted, .. } => failure.help(format!("Compile the model with --target {wanted}.")),
+        DeviceError::Units { .. } => failure.help(
+            "Use a larger device, or compile the model for an older one of its kind, e.g. with --target sm_80, whose \
+             kernels do not wait.",
+        ),
         DeviceError::NoDriver { vendor, .. } => failure.help(match vendor {
             Vendor::Hip => "AMD GPUs need ROCm's runtime, version 6 or later; `atomc devices` lists what there is.",
             Vendor::Cuda => "NVIDIA GPUs need a driver for CUDA 12 or later; `atomc devices` lists what there is.",

@@ -446,6 +446,7 @@ fn describe_kernel((def, kernel): (&KernelDef, &Kernel)) -> Value {
         "workspace": kernel.workspace,
         "shared": kernel.shared,
         "overlaps": kernel.overlaps,
+        "together": kernel.together,
         "module": kernel.module,
         "resources": kernel.resources,
     })
@@ -514,6 +515,7 @@ mod tests {
             shared: 0,
             rate: 1,
             overlaps: false,
+            together: 1,
             module: None,
             resources,
         };

@@ -123,6 +123,7 @@ fn manifest(chip: &str) -> Manifest {
                 shared: 0,
                 rate: 1,
                 overlaps: false,
+                together: 1,
                 module: None,
                 resources: None,
             }],

@@ -9,6 +9,8 @@ pub enum DeviceError {
     UnknownDevice { given: String, have: Vec<&'static str> },
     #[error("the artifact has no code for target `{wanted}`; it has: {}", have.join(", "))]
     NoTarget { wanted: String, have: Vec<String> },
+    #[error("{device} has {units} units, but {together} work-groups of `{schedule}` wait for each other")]
+    Units { device: String, schedule: String, together: usize, units: usize },
     #[error("the artifact has no variant `{wanted}` for the host; it has: {}", have.join(", "))]
     UnknownVariant { wanted: String, have: Vec<String> },
     #[error("this CPU cannot run any variant in the artifact: {}", lacks(variants))]

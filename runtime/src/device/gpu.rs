@@ -50,6 +50,8 @@ pub struct GpuDevice {
     pub modes: Vec<String>,
     /// Bytes of memory.
     pub memory: usize,
+    /// Compute units, or NVIDIA's multiprocessors.
+    pub units: usize,
 }
 
 impl fmt::Display for Vendor {
@@ -184,6 +186,19 @@ impl GpuDevice {
         }
     }
 
+    /// Whether all work-groups that wait for each other run here at once.
+    fn holds(&self, kernels: &[Kernel]) -> Result<(), DeviceError> {
+        let widest = kernels.iter().max_by_key(|kernel| kernel.together);
+        widest.filter(|kernel| kernel.together > self.units).map_or(Ok(()), |kernel| {
+            Err(DeviceError::Units {
+                device: self.to_string(),
+                schedule: kernel.schedule.clone(),
+                together: kernel.together,
+                units: self.units,
+            })
+        })
+    }
+
     /// As HIP writes it, e.g. `gfx942:sramecc+:xnack-`.
     fn full(&self) -> String {
         std::iter::once(&self.arch).chain(&self.modes).cloned().collect::<Vec<_>>().join(":")
@@ -282,6 +297,7 @@ impl Gpu {
         let Some((variant, fit)) = variant.zip(found.fit(&target.name)) else {
             return Err(DeviceError::NoTarget { wanted: found.full(), have: vec![target.name.clone()] });
         };
+        found.holds(&variant.kernels)?;
         let start = std::time::Instant::now();
         let context = Context::open(driver, ordinal, stream)?;
         tracing::debug!(seconds = start.elapsed().as_secs_f64(), "context");

@@ -121,7 +121,7 @@ mod tests {
     #[cfg(feature = "compiler")]
     fn gpu(arch: &str) -> GpuDevice {
         let (name, arch) = ("A GPU".to_owned(), arch.to_owned());
-        GpuDevice { vendor: Vendor::Hip, ordinal: 0, name, arch, modes: vec![], memory: 192 << 30 }
+        GpuDevice { vendor: Vendor::Hip, ordinal: 0, name, arch, modes: vec![], memory: 192 << 30, units: 304 }
     }
 
     fn found(on_bus: bool, opens: Option<bool>, devices: Result<Vec<GpuDevice>, &str>) -> (Verdict, String) {

@@ -152,6 +152,7 @@ impl Driver for Cuda {
             arch: format!("sm_{major}{minor}"),
             modes: Vec::new(),
             memory,
+            units: fact(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?.max(0) as usize,
         })
     }
 

@@ -21,6 +21,7 @@
 #define NAME(hip, cuda) hip
 #endif
 #define ARENA (64 << 20)
+#define UNITS 16
 #define PARAMETERS 16
 typedef int error;
 typedef void (*kernel_code)(uint64_t *parameters, unsigned group, unsigned threads);
@@ -99,9 +100,9 @@ error NAME(hipDrvGetErrorString, cuGetErrorString)(error e, const char **text) {
 #ifdef CUDA
 error cuDeviceGet(int *device, int ordinal) { *device = ordinal; return ordinal < devices ? 0 : 101; }
 error cuDeviceGetName(char *name, int bytes, int device) { snprintf(name, bytes, "NVIDIA Fake"); return 0; }
-// 75: major, 76: minor. The second device is a 10.3.
+// 75: major, 76: minor, 16: multiprocessors. The second device is a 10.3.
 error cuDeviceGetAttribute(int *value, int which, int device) {
-    *value = which == 75 ? (device ? 10 : 9) : which == 76 ? (device ? 3 : 0) : -1;
+    *value = which == 75 ? (device ? 10 : 9) : which == 76 ? (device ? 3 : 0) : which == 16 ? UNITS : -1;
     return 0;
 }
 error cuDeviceTotalMem_v2(size_t *bytes, int device) { *bytes = ARENA; return 0; }
@@ -116,6 +117,7 @@ error hipGetDevicePropertiesR0600(char *properties, int device) {
     strcpy(properties, "AMD Instinct Fake");
     strcpy(properties + ARCH_NAME, device == 0 ? "gfx942:sramecc+:xnack-" : "gfx1100");
     *(size_t *)(properties + MEMORY) = ARENA;
+    *(int *)(properties + AT_UNITS) = UNITS;
     return 0;
 }
 #endif

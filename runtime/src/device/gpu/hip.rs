@@ -125,6 +125,7 @@ impl Driver for Hip {
             arch: parts.next().unwrap_or_default(),
             modes: parts.collect(),
             memory: properties.totalGlobalMem,
+            units: properties.multiProcessorCount.max(0) as usize,
         })
     }
 

@@ -32,12 +32,15 @@ fn cc(dir: &Path, source: &str, out: &str, defines: &[String]) -> PathBuf {
 impl Fake {
     fn new(vendor: Vendor) -> Fake {
         let dir = tempfile::tempdir().unwrap();
-        let (arch, memory) = (
+        let (arch, memory, units) = (
             std::mem::offset_of!(hipDeviceProp_tR0600, gcnArchName),
             std::mem::offset_of!(hipDeviceProp_tR0600, totalGlobalMem),
+            std::mem::offset_of!(hipDeviceProp_tR0600, multiProcessorCount),
         );
         let defines = match vendor {
-            Vendor::Hip => vec![format!("-DARCH_NAME={arch}"), format!("-DMEMORY={memory}")],
+            Vendor::Hip => {
+                vec![format!("-DARCH_NAME={arch}"), format!("-DMEMORY={memory}"), format!("-DAT_UNITS={units}")]
+            }
             Vendor::Cuda => vec!["-DCUDA".to_owned()],
         };
         let path = cc(dir.path(), include_str!("fake.c"), "driver.so", &defines);
@@ -74,6 +77,11 @@ impl Fake {
 
     /// The toy compiled for a GPU.
     fn artifact(&self) -> Artifact {
+        self.artifact_with(|_| ())
+    }
+
+    /// The same with other facts about its kernels.
+    fn artifact_with(&self, change: impl FnOnce(&mut [manifest::Kernel])) -> Artifact {
         let mut manifest = toy::manifest();
         let target = &mut manifest.targets[0];
         target.name = self.target().into();
@@ -92,6 +100,7 @@ impl Fake {
                 (kernel.shared, kernel.overlaps) = [(0, false), (96 << 10, true), (0, true)][index];
             }
         }
+        change(&mut target.variants[0].kernels);
         let kernel = target.variants[0].kernels[0].clone();
         let hosted = manifest::Kernel { tasks: Tasks::Fixed(1), ..kernel };
         (target.variants[0].prepare, target.variants[0].pack) = (Some(hosted.clone()), Some(hosted));
@@ -567,6 +576,21 @@ fn lists_and_refuses_nvidia_devices() {
     );
 }
 
+/// Work-groups that wait for others that do not run would do so for ever.
+#[test]
+fn refuses_a_device_with_fewer_units_than_wait_for_each_other() {
+    for vendor in Vendor::ALL {
+        let fake = Fake::new(vendor);
+        let open = |together| {
+            let artifact = fake.artifact_with(|kernels| kernels[1].together = together);
+            fake.device(&artifact, 0).map(drop).map_err(|error| error.to_string())
+        };
+        assert_eq!(open(16), Ok(()));
+        let says = "has 16 units, but 17 work-groups of `toy` wait for each other";
+        assert_eq!(open(17), Err(format!("{}:0 {says}", vendor.prefix())));
+    }
+}
+
 #[test]
 fn takes_the_target_that_suits_best() {
     let mut manifest = toy::manifest();
@@ -595,7 +619,7 @@ fn takes_its_own_code_before_that_of_its_family() {
 
 fn nvidia() -> GpuDevice {
     let (name, arch, modes) = ("NVIDIA Fake".into(), "sm_90".into(), Vec::new());
-    GpuDevice { vendor: Vendor::Cuda, ordinal: 0, name, arch, modes, memory: 0 }
+    GpuDevice { vendor: Vendor::Cuda, ordinal: 0, name, arch, modes, memory: 0, units: 0 }
 }
 
 /// Assembled code where there is some and the chip is of its generation, text otherwise.

@@ -163,7 +163,7 @@ fn emit<'c>(setup: &Setup<'c>, spec: &KernelSpec) -> launch::Made<'c> {
     let groups = if one { spec.tokens * times } else { shape.groups };
     let partials = if shape.splits > 1 { groups * shape.partial_bytes() } else { 0 };
     let workspace = COUNTERS + groups * MAP + partials;
-    Ok((code, manifest::Kernel { workspace, ..manifest::Kernel::simt(tasks, THREADS) }))
+    Ok((code, manifest::Kernel { workspace, together: shape.splits, ..manifest::Kernel::simt(tasks, THREADS) }))
 }
 
 /// What one work-group does.

@@ -2,8 +2,9 @@
 //! scores and sums of weights, in the workspace. When all have, each puts some of the result
 //! together, so that no work-group reads everything.
 //!
-//! A work-group waits for the others here. There are no more of them than the chip has units, and
-//! each has a unit for itself, so all of them run.
+//! A work-group waits for the others here. Each has a unit for itself, so all of them run on a chip
+//! with as many units: [`Kernel::together`](atomc_artifact::manifest::Kernel::together) tells the
+//! loader how many that are.
 use inkwell::values::FloatValue;
 
 use super::{Group, QUERIES, Shape, Shared, TEAM, Tile, VALUE_TEAMS, VALUES_MEET};
