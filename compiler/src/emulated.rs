@@ -246,6 +246,11 @@ impl DeviceMemory for Emulation {
         self.buffer.as_mut_slice()[range].fill(value);
         Ok(())
     }
+
+    fn copy_within(&mut self, range: Range<usize>, to: usize) -> Result<(), DeviceError> {
+        self.buffer.as_mut_slice().copy_within(range, to);
+        Ok(())
+    }
 }
 
 impl Drop for Emulation {

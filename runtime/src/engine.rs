@@ -9,7 +9,7 @@ use crate::batch::{Inputs, Room, TableRoom};
 use crate::checkpoint::Source;
 use crate::device::{self, Device, DeviceChoice, DeviceError, Launches, Memory};
 use crate::error::Error;
-use crate::kv::{Fork, Kept, Kv, KvError, SeqId, Sizes};
+use crate::kv::{BlockCopy, Fork, Kept, Kv, KvError, SeqId, Sizes};
 use crate::pool::{Pool, threads};
 use crate::sample::{SamplingError, greedy};
 use crate::states::{SLOTS, Unit};
@@ -38,6 +38,14 @@ pub struct EngineOptions {
     /// Sequences that layers with a recurrent state have a slot for at once; 0 for 64, or as many
     /// as the cache has blocks if these are fewer. Other models have none.
     pub slots: usize,
+    /// Most snapshots of recurrent states, from which sequences go on that begin like others, or
+    /// are taken back. They lie in slots that no sequence has, and make place for sequences. 0 for
+    /// as many as there are slots.
+    pub snapshots: usize,
+    /// Tokens from one snapshot of a sequence to the next, rounded up to whole blocks; 0 for as
+    /// many as the largest plan takes, so that prompts are cut there anyway. With more than
+    /// sequences have there are none.
+    pub snapshot_tokens: usize,
 }
 
 /// New tokens of one sequence, and which of them want logits.
@@ -74,8 +82,9 @@ impl Request<'_> {
 
 /// Why a step was refused, or failed. No sequence has changed then: the same step may be asked for
 /// again. Where it failed half way, sequences that cannot go back are broken: those with a
-/// recurrent state, and those that gave back what their next token sees. Sequences whose logits are
-/// not finite have their new tokens, and are best dropped.
+/// recurrent state, and those that gave back what their next token sees. [`Engine::rewind`] takes
+/// them back further. Sequences whose logits are not finite have their new tokens, and are best
+/// dropped.
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs, reason = "a message says what its variant means, and shows the fields")]
 pub enum StepError {
@@ -121,6 +130,7 @@ pub struct Engine {
     last: usize,
     /// Tokens of the sequences of a step before it.
     before: Vec<usize>,
+    tokens_run: u64,
     /// By plan, while launches are being timed.
     times: Option<Vec<Launches>>,
 }
@@ -193,7 +203,10 @@ impl Engine {
             0 => blocks.min(SLOTS),
             slots => check_slots(slots, (code, &units), &*device).map(|()| slots)?,
         };
-        let kv = Kv::new(&kept, Sizes { block_tokens, blocks, slots, max_len, step });
+        let or = |size: usize, default| if size == 0 { default } else { size };
+        let snapshot_tokens = or(options.snapshot_tokens, step).clamp(1, max_len.saturating_add(1));
+        let snapshots = or(options.snapshots, slots);
+        let kv = Kv::new(&kept, Sizes { block_tokens, blocks, slots, max_len, step, snapshot_tokens, snapshots });
         let tables = units.iter().zip(kv.table_blocks());
         let tables = tables.map(|(unit, blocks)| TableRoom { blocks, block_stride: unit.bytes }).collect();
         let inputs = Inputs::new(&mut *device, Room { tokens: step, rows: largest(|plan| plan.rows), tables })?;
@@ -217,6 +230,7 @@ impl Engine {
             output: Output::default(),
             last: 0,
             before: Vec::new(),
+            tokens_run: 0,
             times: None,
             artifact,
         })
@@ -310,9 +324,30 @@ impl Engine {
     }
 
     /// A new sequence that shares the first tokens of another, rounded down to whole blocks.
-    /// Nothing is copied.
+    /// Nothing is copied. In a model with recurrent states it begins behind the last snapshot of
+    /// these tokens, or behind all that the other sequence has if these are they: its slot and the
+    /// end of its last block are copied. It has a slot from now on.
     pub fn fork(&mut self, sequence: SeqId, tokens: usize) -> Result<Fork, StepError> {
-        Ok(self.kv.fork(sequence, tokens)?)
+        let fork = self.kv.fork(sequence, tokens)?;
+        if let Err(error) = self.copy_blocks() {
+            self.kv.drop_sequence(fork.sequence)?;
+            return Err(error);
+        }
+        Ok(fork)
+    }
+
+    /// Takes a sequence back to its first `tokens`, or to the most before them behind which it can
+    /// go on, and gives how many it has then: give it those behind them again. Blocks that others
+    /// hold too stay as they are, so it goes back to the beginning of one; a recurrent state goes
+    /// back to its last snapshot; what a window has given back is gone, and nothing is left then. A
+    /// sequence that a failed step has broken is whole again.
+    pub fn rewind(&mut self, sequence: SeqId, tokens: usize) -> Result<usize, StepError> {
+        let tokens = self.kv.rewind(sequence, tokens)?;
+        if let Err(error) = self.copy_blocks() {
+            self.kv.spoil(sequence, 0)?;
+            return Err(error);
+        }
+        Ok(tokens)
     }
 
     /// Forgets a sequence and frees its part of the cache.
@@ -323,6 +358,11 @@ impl Engine {
     /// Tokens that a sequence has.
     pub fn sequence_len(&self, sequence: SeqId) -> Result<usize, StepError> {
         Ok(self.kv.len(sequence)?)
+    }
+
+    /// Tokens that steps have computed since the engine was opened.
+    pub fn tokens_run(&self) -> u64 {
+        self.tokens_run
     }
 
     /// Gives each sequence its new tokens and computes the logits that are wanted. What does not
@@ -396,7 +436,7 @@ impl Engine {
         if matches!(done, Err(ref error) if !matches!(error, StepError::NotFinite(_))) {
             self.output.begin(&[]);
             for (request, &len) in requests.iter().zip(&self.before) {
-                self.kv.rewind(request.sequence, len)?;
+                self.kv.undo(request.sequence, len)?;
             }
         }
         done
@@ -409,11 +449,28 @@ impl Engine {
     ) -> Result<(), StepError> {
         let mut at = Cursor::default();
         while at.request < requests.len() {
-            let plan = select::pick(self.plans(), requests, at);
+            let plan = select::pick(self.plans(), requests, at, |id| self.kv.until_snapshot(id));
             let end = self.fill(plan, requests, at)?;
             self.run(plan)?;
             keep(self, plan, at == Cursor::default() && end.request == requests.len())?;
+            for request in requests[at.request..].iter().take(end.request - at.request + 1) {
+                self.kv.keep_snapshot(request.sequence)?;
+            }
+            self.copy_blocks()?;
             at = end;
+        }
+        Ok(())
+    }
+
+    /// Copies what is to be equal from now on.
+    fn copy_blocks(&mut self) -> Result<(), StepError> {
+        for BlockCopy { group, from, to } in self.kv.take_copies() {
+            let bytes = self.units[group].bytes;
+            // What a block held is in the way of its next owner.
+            self.untouched[group] = self.untouched[group].max(to + 1);
+            for state in self.memory.states.iter_mut().filter(|state| state.table == group) {
+                state.pages.copy_within(from * bytes..(from + 1) * bytes, to * bytes)?;
+            }
         }
         Ok(())
     }
@@ -467,7 +524,9 @@ impl Engine {
         self.inputs.clear();
         while let Some(request) = requests.get(at.request) {
             let used = self.inputs.counts();
-            let part = select::part(request, at.token, tokens - used.tokens, rows - used.rows);
+            // A part ends where a snapshot is wanted.
+            let room = (tokens - used.tokens).min(self.kv.until_snapshot(request.sequence));
+            let part = select::part(request, at.token, room, rows - used.rows);
             if part.tokens > 0 {
                 let grown = self.kv.grow(request.sequence, part.tokens)?;
                 let position = grown.start;
@@ -520,6 +579,7 @@ impl Engine {
 
     fn run(&mut self, plan: usize) -> Result<(), StepError> {
         let counts = self.inputs.counts();
+        self.tokens_run += counts.tokens as u64;
         let _span = tracing::trace_span!("step", plan, tokens = counts.tokens, rows = counts.rows).entered();
         self.last = plan;
         let observe = self.times.as_mut().map(|times| &mut times[plan]);

@@ -6,9 +6,15 @@
 //! write only behind the end of a sequence, so a shared block is never written and never copied.
 //! Where tokens see a window alone, a sequence gives back the blocks that none of its next tokens
 //! sees.
+//!
+//! What a sequence keeps in a slot is that of all its tokens. So that others can begin like it,
+//! snapshots of the slot are kept behind some of its blocks, in slots that no sequence has.
 mod blocks;
+mod resume;
+mod snapshots;
 
 use blocks::{Blocks, Table};
+use snapshots::{Mark, Snapshots};
 use std::ops::Range;
 
 /// A sequence. A stale one, whose sequence was dropped, is recognised as such.
@@ -43,8 +49,20 @@ pub struct Fork {
     /// The new one.
     pub sequence: SeqId,
     /// Tokens that it has already: whole blocks, or none if the next token would see some that were
-    /// given back. Those behind them are to be computed again.
+    /// given back. Of a sequence with a slot, those behind which the slot is known: all that the
+    /// other has, or those before a snapshot. Those behind them are to be computed again.
     pub tokens: usize,
+}
+
+/// That what is in one block, or slot, of a group is to be copied to another before the next step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BlockCopy {
+    /// The group.
+    pub group: usize,
+    /// The block that stays as it is.
+    pub from: usize,
+    /// The block that becomes equal.
+    pub to: usize,
 }
 
 /// Why the cache cannot do what it was asked to. Nothing has changed then.
@@ -63,6 +81,8 @@ pub enum KvError {
     Broken { sequence: SeqId },
     #[error("cannot share {tokens} tokens of sequence {sequence}, which has {len}")]
     ForkTooLong { sequence: SeqId, tokens: usize, len: usize },
+    #[error("cannot take sequence {sequence} back to {tokens} tokens: it has {len}")]
+    NotBack { sequence: SeqId, tokens: usize, len: usize },
 }
 
 /// What a group keeps of a sequence.
@@ -73,7 +93,7 @@ pub enum Kept {
         /// Keys that a token sees.
         window: usize,
     },
-    /// A slot, however long it is, of which others can share nothing.
+    /// A slot, however long it is.
     Slot,
 }
 
@@ -90,6 +110,10 @@ pub struct Sizes {
     pub max_len: usize,
     /// Most tokens by which a sequence grows at once.
     pub step: usize,
+    /// Tokens from one snapshot of a sequence's slot to the next, in whole blocks.
+    pub snapshot_tokens: usize,
+    /// Most snapshots at once.
+    pub snapshots: usize,
 }
 
 /// All sequences and blocks of one cache.
@@ -100,6 +124,8 @@ pub struct Kv {
     groups: Vec<Blocks>,
     slots: Vec<Slot>,
     empty: Vec<u32>,
+    snapshots: Snapshots,
+    copies: Vec<BlockCopy>,
 }
 
 #[derive(Debug, Default)]
@@ -111,10 +137,12 @@ struct Slot {
 #[derive(Debug, Default)]
 struct Sequence {
     len: usize,
-    /// Whether a step failed half way that cannot be done again.
-    broken: bool,
+    /// Tokens before a step that failed half way and cannot be done again.
+    broken: Option<usize>,
     /// By group.
     tables: Vec<Table>,
+    /// Snapshots of its beginnings, the shortest first.
+    marks: Vec<Mark>,
 }
 
 impl Kv {
@@ -123,13 +151,15 @@ impl Kv {
 
     /// A cache with these groups.
     pub fn new(kept: &[Kept], sizes: Sizes) -> Kv {
-        let Sizes { block_tokens, blocks, max_len, .. } = sizes;
+        let Sizes { block_tokens, blocks, max_len, slots, .. } = sizes;
         // No sequence is longer than a group without a window can hold.
         let is_whole = kept.contains(&Kept::Pages { window: 0 });
         let held = if is_whole { blocks.saturating_mul(block_tokens) } else { max_len };
         let sizes = Sizes { max_len: max_len.min(held), ..sizes };
         let groups = kept.iter().map(|&kept| Blocks::new(kept, sizes)).collect();
-        Kv { block_tokens, blocks, groups, slots: Vec::new(), empty: Vec::new() }
+        let most = if kept.contains(&Kept::Slot) { sizes.snapshots.min(slots) } else { 0 };
+        let snapshots = Snapshots::new(sizes.snapshot_tokens.next_multiple_of(block_tokens), most);
+        Kv { block_tokens, blocks, groups, slots: Vec::new(), empty: Vec::new(), snapshots, copies: Vec::new() }
     }
 
     /// Tokens of a block.
@@ -146,6 +176,17 @@ impl Kv {
     pub fn free_blocks(&self) -> usize {
         let pages = self.groups.iter().filter(|group| !group.is_slots());
         pages.map(Blocks::free).min().unwrap_or(self.blocks)
+    }
+
+    /// Free slots of the group that has the fewest; none where no group has slots.
+    pub fn free_slots(&self) -> usize {
+        let slots = self.groups.iter().filter(|group| group.is_slots());
+        slots.map(Blocks::free).min().unwrap_or(0)
+    }
+
+    /// Snapshots that there are, in slots that are not free but become so for a sequence.
+    pub fn snapshots(&self) -> usize {
+        self.snapshots.count()
     }
 
     /// Most blocks in a sequence's table of each group.
@@ -166,35 +207,8 @@ impl Kv {
         });
         let tables = self.groups.iter().map(Blocks::table).collect();
         let entry = &mut self.slots[slot as usize];
-        entry.sequence = Some(Sequence { len: 0, broken: false, tables });
+        entry.sequence = Some(Sequence { tables, ..Sequence::default() });
         SeqId { slot, generation: entry.generation }
-    }
-
-    /// A new sequence that begins with the first `tokens` of another, rounded down to whole blocks:
-    /// none where a group has slots, since the state between two blocks is not kept.
-    pub fn fork(&mut self, from: SeqId, tokens: usize) -> Result<Fork, KvError> {
-        let parent = self.get(from)?;
-        if parent.broken {
-            return Err(KvError::Broken { sequence: from });
-        }
-        if tokens > parent.len {
-            return Err(KvError::ForkTooLong { sequence: from, tokens, len: parent.len });
-        }
-        let tokens = tokens / self.block_tokens * self.block_tokens;
-        let kept = self.groups.iter().zip(&parent.tables).all(|(group, table)| group.serves(table, tokens));
-        let tokens = if kept { tokens } else { 0 };
-        let sequence = self.add();
-        let [parent, child] = [from, sequence].map(|id| id.slot as usize);
-        let [Slot { sequence: Some(parent), .. }, Slot { sequence: Some(child), .. }] =
-            self.slots.get_disjoint_mut([parent, child]).expect("a new sequence has a slot of its own")
-        else {
-            return Err(KvError::UnknownSequence { sequence: from });
-        };
-        for (group, (from, to)) in self.groups.iter_mut().zip(parent.tables.iter().zip(&mut child.tables)) {
-            group.share(from, to, tokens / self.block_tokens);
-        }
-        child.len = tokens;
-        Ok(Fork { sequence, tokens })
     }
 
     /// Forgets a sequence and frees the blocks that nobody else holds.
@@ -202,9 +216,10 @@ impl Kv {
         self.get(id)?;
         let slot = &mut self.slots[id.slot as usize];
         slot.generation = slot.generation.wrapping_add(1);
-        let tables = slot.sequence.take().map(|sequence| sequence.tables).unwrap_or_default();
+        let sequence = slot.sequence.take().unwrap_or_default();
         self.empty.push(id.slot);
-        self.groups.iter_mut().zip(tables).for_each(|(group, table)| group.take_back(table));
+        sequence.marks.iter().for_each(|&mark| self.let_go(mark));
+        self.groups.iter_mut().zip(sequence.tables).for_each(|(group, table)| group.take_back(table));
         Ok(())
     }
 
@@ -226,7 +241,7 @@ impl Kv {
                 let table = id.map(|id| Ok(&self.get(id)?.tables[number])).transpose()?;
                 Ok(need + group.lacks(table, len))
             })?;
-            group.reserve(need)?;
+            group.reserve(need, self.snapshots.count())?;
         }
         Ok(())
     }
@@ -236,7 +251,7 @@ impl Kv {
     pub fn reserve(&mut self, growing: impl Iterator<Item = (SeqId, usize)> + Clone) -> Result<(), KvError> {
         for (id, _) in growing.clone() {
             let (sequence, groups) = self.get_mut(id)?;
-            if sequence.broken {
+            if sequence.broken.is_some() {
                 return Err(KvError::Broken { sequence: id });
             }
             groups.iter_mut().zip(&mut sequence.tables).for_each(|(group, table)| group.give_back(table, sequence.len));
@@ -249,26 +264,14 @@ impl Kv {
     /// positions of the new tokens.
     pub fn grow(&mut self, id: SeqId, tokens: usize) -> Result<Range<usize>, KvError> {
         self.reserve(std::iter::once((id, tokens)))?;
+        if self.get(id)?.len == 0 && tokens > 0 {
+            self.free_a_slot();
+        }
         let (sequence, groups) = self.get_mut(id)?;
         let start = sequence.len;
         sequence.len += tokens;
         groups.iter_mut().zip(&mut sequence.tables).for_each(|(group, table)| group.extend(table, sequence.len));
         Ok(start..sequence.len)
-    }
-
-    /// Takes a sequence back to so many tokens, since what was to come behind them failed. A
-    /// sequence cannot go on there that has given back what its next token sees, or whose state has
-    /// gone further: it is broken from then on.
-    pub fn rewind(&mut self, id: SeqId, len: usize) -> Result<(), KvError> {
-        let (sequence, groups) = self.get_mut(id)?;
-        let gone = sequence.len > len;
-        let serves = |(group, table): (&Blocks, &Table)| len == 0 || group.serves(table, len);
-        sequence.broken |= gone && !groups.iter().zip(&sequence.tables).all(serves);
-        if gone && !sequence.broken {
-            sequence.len = len;
-            groups.iter_mut().zip(&mut sequence.tables).for_each(|(group, table)| group.shrink(table, len));
-        }
-        Ok(())
     }
 
     fn get(&self, id: SeqId) -> Result<&Sequence, KvError> {

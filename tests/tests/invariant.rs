@@ -49,7 +49,7 @@ fn engines(case: &Case, target: &str, device: Option<&str>, invariant: bool) -> 
     let variants = compiled.manifest.targets[0].variants.iter();
     let open = |variant: &str| {
         let artifact = Artifact::open(&path).expect("a whole artifact");
-        let on = |device| EngineOptions { device, threads: 2, cache_tokens: CACHE, slots: 0 };
+        let on = |device| EngineOptions { device, threads: 2, cache_tokens: CACHE, ..EngineOptions::default() };
         match (target, device) {
             ("host", _) => Engine::new(artifact, &on(DeviceChoice::Host { variant: Some(variant.into()) })),
             (_, Some(device)) => Engine::new(artifact, &on(device.parse().expect("a device"))),

@@ -15,7 +15,7 @@ fn logits(case: &Case, tokens: usize, rows: usize) -> Vec<(String, Vec<f32>)> {
     let mut all = Vec::new();
     for variant in &compiled.manifest.targets[0].variants {
         let device = DeviceChoice::Host { variant: Some(variant.name.clone()) };
-        let options = EngineOptions { device, threads: 2, cache_tokens: 64, slots: 0 };
+        let options = EngineOptions { device, threads: 2, cache_tokens: 64, ..EngineOptions::default() };
         let mut engine = match Engine::new(Artifact::open(&path).expect("a whole artifact"), &options) {
             Err(Error::Device(DeviceError::Lacks { .. })) => continue,
             engine => engine.expect("it opens"),

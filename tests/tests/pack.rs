@@ -61,6 +61,11 @@ impl DeviceMemory for OnChip {
         self.0.as_mut_slice()[range].fill(value);
         Ok(())
     }
+
+    fn copy_within(&mut self, range: Range<usize>, to: usize) -> Result<(), DeviceError> {
+        self.0.as_mut_slice().copy_within(range, to);
+        Ok(())
+    }
 }
 
 impl Drop for OnChip {

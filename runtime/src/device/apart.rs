@@ -42,6 +42,11 @@ impl DeviceMemory for Hidden {
         self.0.as_mut_slice()[range].fill(value);
         Ok(())
     }
+
+    fn copy_within(&mut self, range: Range<usize>, to: usize) -> Result<(), DeviceError> {
+        self.0.as_mut_slice().copy_within(range, to);
+        Ok(())
+    }
 }
 
 impl Apart {

@@ -29,6 +29,9 @@ pub trait DeviceMemory: Debug + Send {
 
     /// Sets every byte of a range to one value.
     fn fill(&mut self, range: Range<usize>, value: u8) -> Result<(), DeviceError>;
+
+    /// Copies a range to an offset, where it does not overlap itself.
+    fn copy_within(&mut self, range: Range<usize>, to: usize) -> Result<(), DeviceError>;
 }
 
 /// What [`super::Device::allocate`] gives.
@@ -101,6 +104,15 @@ impl DeviceBuffer {
         match self {
             DeviceBuffer::Host(buffer) => buffer.as_mut_slice()[range].fill(value),
             DeviceBuffer::Device(memory) => memory.fill(range, value)?,
+        }
+        Ok(())
+    }
+
+    /// Copies a range to an offset, where it does not overlap itself.
+    pub fn copy_within(&mut self, range: Range<usize>, to: usize) -> Result<(), DeviceError> {
+        match self {
+            DeviceBuffer::Host(buffer) => buffer.as_mut_slice().copy_within(range, to),
+            DeviceBuffer::Device(memory) => memory.copy_within(range, to)?,
         }
         Ok(())
     }

@@ -1,27 +1,29 @@
 //! Which plan runs next, and how much of a request fits it.
-use super::{Cursor, Request, Want};
+use super::{Cursor, Request, SeqId, Want};
 use atomc_artifact::manifest::{Plan, PlanKind};
 
-/// The plan for what is left of a step: the first `decode` plan that takes all of it if it is one
+/// The plan for what is left of a step, up to the first sequence that has to stop before its tokens
+/// end, `until` being how far each goes: the first `decode` plan that takes all of it if it is one
 /// token of each sequence, else the first `whole` plan that does, else the largest `whole` plan,
 /// which leaves a rest.
-pub(super) fn pick(plans: &[Plan], requests: &[Request], at: Cursor) -> usize {
-    let left = &requests[at.request..];
-    let tokens = left.iter().map(|request| request.tokens.len()).sum::<usize>() - at.token;
-    let rows =
-        left.iter().map(Request::rows).sum::<usize>() - left.first().map_or(0, |first| rows_before(first, at.token));
-    let single = tokens == left.len();
+pub(super) fn pick(plans: &[Plan], requests: &[Request], at: Cursor, until: impl Fn(SeqId) -> usize) -> usize {
+    let (mut tokens, mut rows, mut sequences) = (0, 0, 0);
+    for (index, request) in requests[at.request..].iter().enumerate() {
+        let start = if index == 0 { at.token } else { 0 };
+        let (left, end) = (request.tokens.len() - start, until(request.sequence));
+        let taken = part(request, start, end, usize::MAX);
+        (tokens, rows, sequences) = (tokens + taken.tokens, rows + taken.rows, sequences + 1);
+        if end < left {
+            break;
+        }
+    }
+    let single = tokens == sequences;
     let fits = |plan: &(usize, &Plan)| plan.1.tokens >= tokens && plan.1.rows >= rows;
     let of = |kind| plans.iter().enumerate().filter(move |(_, plan)| plan.kind == kind);
     let decode = of(PlanKind::Decode).find(|plan| single && fits(plan));
     let whole = || of(PlanKind::Whole).find(fits).or_else(|| of(PlanKind::Whole).max_by_key(|(_, plan)| plan.tokens));
     // There is a plan of kind `whole`: the engine was checked for it when it was opened.
     decode.or_else(whole).map_or(0, |(index, _)| index)
-}
-
-/// Rows that the first tokens of a request want.
-fn rows_before(request: &Request, tokens: usize) -> usize {
-    if request.logits == Want::All { tokens } else { 0 }
 }
 
 /// What one plan takes of a request.

@@ -273,7 +273,7 @@ fn picks_the_smallest_plan_that_fits() {
     let check = |requests: &[(usize, Want)], at: (usize, usize), expect: usize| {
         let requests: Vec<Request> =
             requests.iter().map(|&(n, logits)| Request { sequence: id, tokens: &tokens[..n], logits }).collect();
-        assert_eq!(pick(&plans, &requests, Cursor { request: at.0, token: at.1 }), expect);
+        assert_eq!(pick(&plans, &requests, Cursor { request: at.0, token: at.1 }, |_| usize::MAX), expect);
     };
     check(&[(1, Want::Last)], (0, 0), 0);
     check(&[(1, Want::Last); 3], (0, 0), 1);

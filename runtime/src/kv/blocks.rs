@@ -18,6 +18,11 @@ impl Table {
     pub fn held(&self) -> &[i32] {
         &self.entries[self.given_back..]
     }
+
+    /// Puts a block behind all others.
+    pub fn push(&mut self, block: i32) {
+        self.entries.push(block);
+    }
 }
 
 /// All blocks of a group.
@@ -38,7 +43,7 @@ pub struct Blocks {
 }
 
 impl Blocks {
-    pub fn new(kept: Kept, Sizes { block_tokens, blocks, slots, max_len, step }: Sizes) -> Blocks {
+    pub fn new(kept: Kept, Sizes { block_tokens, blocks, slots, max_len, step, .. }: Sizes) -> Blocks {
         let (window, block_tokens, blocks) = match kept {
             Kept::Pages { window } => (window, block_tokens, blocks),
             Kept::Slot => (0, max_len.max(1), slots),
@@ -75,9 +80,17 @@ impl Blocks {
         if self.window == 0 { 0 } else { (len + 1).saturating_sub(self.window) / self.block_tokens }
     }
 
-    /// Whether all is there that the next token sees behind the first `tokens` of a sequence.
+    /// Whether all pages are there that the next token sees behind the first `tokens` of a sequence.
     pub fn serves(&self, table: &Table, tokens: usize) -> bool {
-        !self.is_slots() && table.given_back <= self.first_seen(tokens)
+        table.given_back <= self.first_seen(tokens)
+    }
+
+    /// Whether tokens behind the first `tokens` of a sequence would be written into a block that
+    /// others hold too.
+    pub fn is_shared(&self, table: &Table, tokens: usize) -> bool {
+        let is_inside = !self.is_slots() && !tokens.is_multiple_of(self.block_tokens);
+        let block = table.entries.get(tokens / self.block_tokens).filter(|_| is_inside);
+        block.is_some_and(|&block| self.holders[block as usize] > 1)
     }
 
     /// Gives an empty table the first blocks of another.
@@ -100,9 +113,10 @@ impl Blocks {
         new.min(self.most.saturating_sub(own))
     }
 
-    /// Whether so many blocks are free.
-    pub fn reserve(&self, need: usize) -> Result<(), KvError> {
-        let (free, blocks) = (self.free.len(), self.holders.len());
+    /// Whether so many blocks are free, or slots with those that can be made free.
+    pub fn reserve(&self, need: usize, snapshots: usize) -> Result<(), KvError> {
+        let free = self.free.len() + if self.is_slots() { snapshots } else { 0 };
+        let blocks = self.holders.len();
         match need > free {
             true if self.is_slots() => Err(KvError::OutOfSlots { need, free, slots: blocks }),
             true => Err(KvError::OutOfBlocks { need, free, blocks, block_tokens: self.block_tokens }),
@@ -113,10 +127,16 @@ impl Blocks {
     /// Gives a table free blocks for a sequence of so many tokens.
     pub fn extend(&mut self, table: &mut Table, len: usize) {
         for _ in table.entries.len()..len.div_ceil(self.block_tokens) {
-            let Some(block) = self.free.pop() else { break };
-            self.holders[block as usize] = 1;
+            let Some(block) = self.take() else { break };
             table.entries.push(block);
         }
+    }
+
+    /// A free block, which is held once from now on.
+    pub fn take(&mut self) -> Option<i32> {
+        let block = self.free.pop()?;
+        self.holders[block as usize] = 1;
+        Some(block)
     }
 
     /// Takes back the blocks that the next tokens of a sequence of so many do not see.
@@ -143,7 +163,8 @@ impl Blocks {
         table.held().iter().rev().for_each(|&block| self.release(block));
     }
 
-    fn release(&mut self, block: i32) {
+    /// One sequence, or a snapshot, holds a block no longer.
+    pub fn release(&mut self, block: i32) {
         let holders = &mut self.holders[block as usize];
         *holders -= 1;
         if *holders == 0 {

@@ -5,7 +5,7 @@ const SEVEN: Kept = Kept::Pages { window: 7 };
 
 /// A cache of one group, in which all tokens see all keys.
 fn whole(blocks: usize, block_tokens: usize, max_len: usize) -> Kv {
-    Kv::new(&[ALL], Sizes { block_tokens, blocks, slots: 0, max_len, step: max_len })
+    Kv::new(&[ALL], Sizes { block_tokens, blocks, slots: 0, max_len, step: max_len, snapshot_tokens: 4, snapshots: 0 })
 }
 
 /// The blocks of a sequence in the first group.
@@ -68,7 +68,7 @@ fn forks_share_whole_blocks() {
 }
 
 /// Tokens see seven keys: two blocks, or three.
-const WINDOW: Sizes = Sizes { block_tokens: 4, blocks: 6, slots: 2, max_len: 100, step: 4 };
+const WINDOW: Sizes = Sizes { block_tokens: 4, blocks: 6, slots: 2, max_len: 100, step: 4, snapshot_tokens: 100, snapshots: 2 };
 
 #[test]
 fn windows_give_blocks_back() {
@@ -145,7 +145,7 @@ fn forks_share_what_windows_left() {
 #[test]
 fn never_loses_a_block() {
     for windows in [&[0][..], &[9], &[0, 9], &[1, 5, 64]] {
-        let sizes = Sizes { block_tokens: 4, blocks: 32, slots: 0, max_len: 64, step: 9 };
+        let sizes = Sizes { blocks: 32, slots: 0, max_len: 64, step: 9, ..WINDOW };
         let kept: Vec<Kept> = windows.iter().map(|&window| Kept::Pages { window }).collect();
         let mut kv = Kv::new(&kept, sizes);
         let mut alive: Vec<SeqId> = Vec::new();
@@ -228,13 +228,13 @@ fn goes_back_to_where_a_step_began() {
     kv.grow(b, 3).unwrap();
     let (had, free) = (table(&kv, a).to_vec(), kv.free_blocks());
     kv.grow(a, 11).unwrap();
-    kv.rewind(a, 6).unwrap();
+    kv.undo(a, 6).unwrap();
     assert_eq!((table(&kv, a), kv.len(a), kv.free_blocks()), (&had[..], Ok(6), free));
-    kv.rewind(b, 3).unwrap();
+    kv.undo(b, 3).unwrap();
     assert_eq!(kv.len(b), Ok(3));
     let shared = kv.fork(a, 4).unwrap();
     kv.grow(shared.sequence, 5).unwrap();
-    kv.rewind(shared.sequence, 4).unwrap();
+    kv.undo(shared.sequence, 4).unwrap();
     assert_eq!(table(&kv, shared.sequence), &had[..1]);
     for id in [a, b, shared.sequence] {
         kv.drop_sequence(id).unwrap();
@@ -247,16 +247,16 @@ fn goes_back_to_where_a_step_began() {
 #[test]
 fn sequences_that_cannot_go_back_are_broken() {
     for kept in [SEVEN, Kept::Slot] {
-        let mut kv = Kv::new(&[ALL, kept], Sizes { block_tokens: 4, blocks: 12, slots: 2, max_len: 40, step: 40 });
+        let mut kv = Kv::new(&[ALL, kept], Sizes { blocks: 12, max_len: 40, step: 40, ..WINDOW });
         let a = kv.add();
         kv.grow(a, 20).unwrap();
-        kv.rewind(a, 0).unwrap();
+        kv.undo(a, 0).unwrap();
         assert_eq!((kv.len(a), kv.free_blocks()), (Ok(0), 12));
         kv.grow(a, 10).unwrap();
         kv.grow(a, 10).unwrap();
         // The next token's window begins behind the first blocks.
         reserve(&mut kv, a, 1).unwrap();
-        kv.rewind(a, 10).unwrap();
+        kv.undo(a, 10).unwrap();
         assert_eq!(reserve(&mut kv, a, 1), Err(KvError::Broken { sequence: a }));
         assert_eq!(kv.fork(a, 4).unwrap_err(), KvError::Broken { sequence: a });
         kv.drop_sequence(a).unwrap();
@@ -265,3 +265,5 @@ fn sequences_that_cannot_go_back_are_broken() {
         kv.grow(b, 10).unwrap();
     }
 }
+
+mod sharing;

@@ -255,6 +255,14 @@ impl DeviceMemory for GpuMemory {
         // SAFETY: in bounds.
         context.check(unsafe { context.driver.fill(start, value, bytes, self.stream) })
     }
+
+    fn copy_within(&mut self, range: Range<usize>, to: usize) -> Result<(), DeviceError> {
+        let (context, bytes) = (&self.context, range.len());
+        let (from, to) = (self.at(range), self.at(to..to + bytes));
+        context.enter()?;
+        // SAFETY: both are in bounds, and do not overlap by the caller's word.
+        context.check(unsafe { context.driver.copy_within(to, from, bytes, self.stream) })
+    }
 }
 
 impl Drop for GpuMemory {

@@ -1,0 +1,272 @@
+//! Where sequences go on that have the beginning of another, or that are taken back.
+use super::{BlockCopy, Fork, Kv, KvError, Mark, SeqId, Sequence, Slot};
+
+/// From where a sequence goes on.
+#[derive(Clone, Copy)]
+struct Resume {
+    tokens: usize,
+    /// Whose slot it begins with, if there are slots and it has any tokens.
+    slot: Option<From>,
+}
+
+/// Whose slot it is.
+#[derive(Clone, Copy)]
+enum From {
+    /// That of the other sequence.
+    Sequence,
+    Snapshot(Mark),
+}
+
+impl Kv {
+    /// A new sequence that begins with the first `tokens` of another, or with fewer, as [`Fork`]
+    /// says. What of it is to be copied is on [`Kv::take_copies`].
+    pub fn fork(&mut self, from: SeqId, tokens: usize) -> Result<Fork, KvError> {
+        let parent = self.get(from)?;
+        if parent.broken.is_some() {
+            return Err(KvError::Broken { sequence: from });
+        }
+        if tokens > parent.len {
+            return Err(KvError::ForkTooLong { sequence: from, tokens, len: parent.len });
+        }
+        let resume = self.resume(parent, tokens);
+        let sequence = self.add();
+        if let Some(slot) = resume.slot {
+            self.copy_slot(from, sequence, slot)?;
+        }
+        self.share(from, sequence, resume.tokens)?;
+        Ok(Fork { sequence, tokens: resume.tokens })
+    }
+
+    /// Takes a sequence back to so many tokens, or to the most before them behind which it can go
+    /// on; none are always possible. Gives how many it has then. A broken sequence, of which those
+    /// before the step that failed are left, is whole again.
+    pub fn rewind(&mut self, id: SeqId, tokens: usize) -> Result<usize, KvError> {
+        let sequence = self.get(id)?;
+        let &Sequence { len, broken, .. } = sequence;
+        if tokens > len {
+            return Err(KvError::NotBack { sequence: id, tokens, len });
+        }
+        if tokens == len && broken.is_none() {
+            return Ok(len);
+        }
+        let tokens = tokens.min(broken.unwrap_or(len));
+        let mark = self.mark_before(sequence, tokens);
+        let tokens = if self.has_slots() { mark.map_or(0, |mark| mark.tokens) } else { self.served(sequence, tokens) };
+        if let Some(mark) = mark {
+            self.restore(id, mark)?;
+        }
+        self.shorten(id, tokens)?;
+        self.get_mut(id)?.0.broken = None;
+        Ok(tokens)
+    }
+
+    /// Takes a sequence back to so many tokens, since what was to come behind them failed. A
+    /// sequence cannot go on there that has given back what its next token sees, or whose slot has
+    /// gone further: it is broken from then on.
+    pub fn undo(&mut self, id: SeqId, len: usize) -> Result<(), KvError> {
+        let sequence = self.get(id)?;
+        if sequence.len <= len {
+            return Ok(());
+        }
+        let stays = len == 0 || !self.has_slots() && self.serves(sequence, len);
+        if stays {
+            return self.shorten(id, len);
+        }
+        self.let_marks_go(id, len)?;
+        self.spoil(id, len)
+    }
+
+    /// That a sequence is of no more use behind so many tokens.
+    pub fn spoil(&mut self, id: SeqId, len: usize) -> Result<(), KvError> {
+        let (sequence, _) = self.get_mut(id)?;
+        sequence.broken = Some(sequence.broken.unwrap_or(len).min(len));
+        Ok(())
+    }
+
+    /// Tokens by which a sequence may grow until a snapshot of its slot is wanted.
+    pub fn until_snapshot(&self, id: SeqId) -> usize {
+        self.get(id).map_or(usize::MAX, |sequence| self.snapshots.until(sequence.len))
+    }
+
+    /// Keeps a snapshot of a sequence's slot, if one is wanted behind the tokens that it has and a
+    /// slot is free or has an older snapshot. It is on [`Kv::take_copies`].
+    pub fn keep_snapshot(&mut self, id: SeqId) -> Result<(), KvError> {
+        let sequence = self.get(id)?;
+        let len = sequence.len;
+        let has_one = sequence.marks.iter().any(|&mark| mark.tokens == len && self.snapshots.is_there(mark));
+        if !self.snapshots.wants(len) || has_one {
+            return Ok(());
+        }
+        match self.snapshots.is_full() {
+            true => self.evict(),
+            false => self.free_a_slot(),
+        }
+        if self.free_slots() == 0 {
+            return Ok(());
+        }
+        let units = self.groups.iter_mut().map(|group| if group.is_slots() { group.take() } else { None });
+        let mark = self.snapshots.add(len, units);
+        let Slot { sequence: Some(sequence), .. } = &mut self.slots[id.slot as usize] else { return Ok(()) };
+        for (group, (table, &unit)) in sequence.tables.iter().zip(self.snapshots.units(mark)).enumerate() {
+            self.copies.extend(copy(group, table.entries().first().copied(), unit));
+        }
+        sequence.marks.retain(|&mark| self.snapshots.is_there(mark));
+        sequence.marks.push(mark);
+        Ok(())
+    }
+
+    /// What is to be copied before the next step, in this order.
+    pub fn take_copies(&mut self) -> std::vec::Drain<'_, BlockCopy> {
+        self.copies.drain(..)
+    }
+
+    fn has_slots(&self) -> bool {
+        self.groups.iter().any(super::Blocks::is_slots)
+    }
+
+    /// Whether a sequence has all pages that a token behind the first `tokens` sees.
+    fn serves(&self, sequence: &Sequence, tokens: usize) -> bool {
+        self.groups.iter().zip(&sequence.tables).all(|(group, table)| group.serves(table, tokens))
+    }
+
+    /// The most tokens up to so many behind which a sequence without slots goes on: it writes into
+    /// no block that others hold.
+    fn served(&self, sequence: &Sequence, tokens: usize) -> usize {
+        let mut tables = self.groups.iter().zip(&sequence.tables);
+        let is_shared = tables.any(|(group, table)| group.is_shared(table, tokens));
+        let tokens = if is_shared { self.whole(tokens) } else { tokens };
+        if self.serves(sequence, tokens) { tokens } else { 0 }
+    }
+
+    /// Tokens of whole blocks.
+    fn whole(&self, tokens: usize) -> usize {
+        tokens / self.block_tokens * self.block_tokens
+    }
+
+    /// The last snapshot of a sequence up to so many tokens from which it can go on.
+    fn mark_before(&self, sequence: &Sequence, tokens: usize) -> Option<Mark> {
+        let fits = |mark: &&Mark| {
+            mark.tokens <= tokens && self.snapshots.is_there(**mark) && self.serves(sequence, mark.tokens)
+        };
+        sequence.marks.iter().rev().find(fits).copied()
+    }
+
+    /// From where a sequence goes on that has the first tokens of another.
+    fn resume(&self, parent: &Sequence, tokens: usize) -> Resume {
+        const NOTHING: Resume = Resume { tokens: 0, slot: None };
+        if !self.has_slots() {
+            let tokens = self.whole(tokens);
+            return if self.serves(parent, tokens) { Resume { tokens, slot: None } } else { NOTHING };
+        }
+        if tokens == 0 || self.free_slots() + self.snapshots.count() == 0 {
+            return NOTHING;
+        }
+        // The last block is copied unless it is full.
+        let has_page = self.whole(tokens) == tokens || self.free_blocks() > 0;
+        if tokens == parent.len && has_page {
+            return Resume { tokens, slot: Some(From::Sequence) };
+        }
+        let mark = self.mark_before(parent, tokens);
+        mark.map_or(NOTHING, |mark| Resume { tokens: mark.tokens, slot: Some(From::Snapshot(mark)) })
+    }
+
+    /// Gives a new sequence a slot of its own in each group, which is to become equal to another.
+    fn copy_slot(&mut self, from: SeqId, to: SeqId, slot: From) -> Result<(), KvError> {
+        let units: Vec<Option<i32>> = match slot {
+            From::Sequence => {
+                let tables = self.groups.iter().zip(&self.get(from)?.tables);
+                tables.map(|(group, table)| table.entries().first().copied().filter(|_| group.is_slots())).collect()
+            }
+            From::Snapshot(mark) => {
+                self.snapshots.touch(mark);
+                self.snapshots.units(mark).to_vec()
+            }
+        };
+        // The snapshot itself goes where there is no other: its unit becomes the sequence's.
+        self.free_a_slot();
+        for (group, from) in units.into_iter().enumerate().filter(|(_, from)| from.is_some()) {
+            let unit = self.groups[group].take();
+            self.copies.extend(copy(group, from, unit));
+            let (sequence, _) = self.get_mut(to)?;
+            unit.into_iter().for_each(|unit| sequence.tables[group].push(unit));
+        }
+        Ok(())
+    }
+
+    /// Gives a new sequence the pages of the first tokens of another, and what it has of snapshots
+    /// of them. A block that these do not fill is copied.
+    fn share(&mut self, from: SeqId, to: SeqId, tokens: usize) -> Result<(), KvError> {
+        let [from_slot, to_slot] = [from, to].map(|id| id.slot as usize);
+        let [Slot { sequence: Some(parent), .. }, Slot { sequence: Some(child), .. }] =
+            self.slots.get_disjoint_mut([from_slot, to_slot]).expect("a new sequence has a slot of its own")
+        else {
+            return Err(KvError::UnknownSequence { sequence: from });
+        };
+        let (full, rest) = (tokens / self.block_tokens, tokens % self.block_tokens);
+        let pages = self.groups.iter_mut().zip(parent.tables.iter().zip(&mut child.tables)).enumerate();
+        for (number, (group, (from, to))) in pages.filter(|(_, (group, _))| !group.is_slots()) {
+            group.share(from, to, full);
+            if let Some(block) = (rest > 0).then(|| group.take()).flatten() {
+                self.copies.extend(copy(number, from.entries().get(full).copied(), Some(block)));
+                to.push(block);
+            }
+        }
+        child.len = tokens;
+        let shared = parent.marks.iter().filter(|mark| mark.tokens <= tokens && self.snapshots.is_there(**mark));
+        child.marks.extend(shared);
+        child.marks.iter().for_each(|&mark| self.snapshots.hold(mark));
+        Ok(())
+    }
+
+    /// Has a sequence's slot become equal to a snapshot.
+    fn restore(&mut self, id: SeqId, mark: Mark) -> Result<(), KvError> {
+        self.snapshots.touch(mark);
+        for group in 0..self.groups.len() {
+            let to = self.get(id)?.tables[group].entries().first().copied();
+            self.copies.extend(copy(group, self.snapshots.units(mark)[group], to));
+        }
+        Ok(())
+    }
+
+    /// Takes back what a sequence has behind its first `len` tokens.
+    fn shorten(&mut self, id: SeqId, len: usize) -> Result<(), KvError> {
+        self.let_marks_go(id, len)?;
+        let (sequence, groups) = self.get_mut(id)?;
+        sequence.len = len;
+        groups.iter_mut().zip(&mut sequence.tables).for_each(|(group, table)| group.shrink(table, len));
+        Ok(())
+    }
+
+    /// A sequence holds no snapshot behind its first `len` tokens any longer.
+    fn let_marks_go(&mut self, id: SeqId, len: usize) -> Result<(), KvError> {
+        while let Some(&mark) = self.get(id)?.marks.last().filter(|mark| mark.tokens > len) {
+            self.get_mut(id)?.0.marks.pop();
+            self.let_go(mark);
+        }
+        Ok(())
+    }
+
+    /// A sequence holds a snapshot no longer.
+    pub(super) fn let_go(&mut self, mark: Mark) {
+        let units = self.snapshots.let_go(mark).iter().zip(&mut self.groups);
+        units.for_each(|(unit, group)| unit.iter().for_each(|&unit| group.release(unit)));
+    }
+
+    /// If no slot is free, the oldest snapshot makes place.
+    pub(super) fn free_a_slot(&mut self) {
+        if self.free_slots() == 0 {
+            self.evict();
+        }
+    }
+
+    fn evict(&mut self) {
+        let units = self.snapshots.evict().iter().zip(&mut self.groups);
+        units.for_each(|(unit, group)| unit.iter().for_each(|&unit| group.release(unit)));
+    }
+}
+
+/// A copy, unless nothing is to be copied or it lies there already.
+fn copy(group: usize, from: Option<i32>, to: Option<i32>) -> Option<BlockCopy> {
+    let (from, to) = (from? as usize, to? as usize);
+    (from != to).then_some(BlockCopy { group, from, to })
+}

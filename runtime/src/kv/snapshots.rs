@@ -1,0 +1,118 @@
+//! Snapshots of what slots hold, behind whole blocks of tokens, from which a sequence goes on that
+//! begins like another, or that is taken back.
+//!
+//! A snapshot has a unit in each group of slots. Sequences that begin with its tokens hold it as
+//! they hold the blocks of these tokens, and it goes with the last of them. It goes sooner where
+//! its units are wanted: the one that was used longest ago first.
+
+/// All snapshots of a cache.
+#[derive(Debug)]
+pub struct Snapshots {
+    /// Tokens from one to the next of a sequence.
+    every: usize,
+    /// How many there may be.
+    most: usize,
+    /// Those without holders are no more.
+    all: Vec<Snapshot>,
+    /// Counts what makes or uses one.
+    clock: u64,
+}
+
+#[derive(Debug, Default)]
+struct Snapshot {
+    holders: u32,
+    made: u64,
+    used: u64,
+    /// By group; of those with pages none.
+    units: Vec<Option<i32>>,
+}
+
+/// That a sequence holds a snapshot behind so many of its tokens. One that went meanwhile is
+/// recognised as such.
+#[derive(Clone, Copy, Debug)]
+pub struct Mark {
+    pub tokens: usize,
+    index: usize,
+    made: u64,
+}
+
+impl Snapshots {
+    /// None are made if `most` is zero.
+    pub fn new(every: usize, most: usize) -> Snapshots {
+        Snapshots { every: every.max(1), most, all: Vec::with_capacity(most), clock: 0 }
+    }
+
+    /// How many there are.
+    pub fn count(&self) -> usize {
+        self.all.iter().filter(|snapshot| snapshot.holders > 0).count()
+    }
+
+    pub fn is_full(&self) -> bool {
+        self.count() >= self.most
+    }
+
+    /// Tokens until a sequence of so many wants one.
+    pub fn until(&self, len: usize) -> usize {
+        if self.most == 0 { usize::MAX } else { self.every - len % self.every }
+    }
+
+    /// Whether a sequence of so many tokens wants one.
+    pub fn wants(&self, len: usize) -> bool {
+        self.most > 0 && len > 0 && len.is_multiple_of(self.every)
+    }
+
+    pub fn is_there(&self, mark: Mark) -> bool {
+        let snapshot = &self.all[mark.index];
+        snapshot.holders > 0 && snapshot.made == mark.made
+    }
+
+    /// Its unit in each group of slots.
+    pub fn units(&self, mark: Mark) -> &[Option<i32>] {
+        &self.all[mark.index].units
+    }
+
+    /// A snapshot in these units, held once.
+    pub fn add(&mut self, tokens: usize, units: impl Iterator<Item = Option<i32>>) -> Mark {
+        let free = self.all.iter().position(|snapshot| snapshot.holders == 0);
+        let index = free.unwrap_or_else(|| {
+            self.all.push(Snapshot::default());
+            self.all.len() - 1
+        });
+        self.clock += 1;
+        let (snapshot, made) = (&mut self.all[index], self.clock);
+        (snapshot.holders, snapshot.made, snapshot.used) = (1, made, made);
+        snapshot.units.clear();
+        snapshot.units.extend(units);
+        Mark { tokens, index, made }
+    }
+
+    /// One more sequence holds it.
+    pub fn hold(&mut self, mark: Mark) {
+        self.all[mark.index].holders += 1;
+    }
+
+    /// A sequence goes on from it.
+    pub fn touch(&mut self, mark: Mark) {
+        self.clock += 1;
+        self.all[mark.index].used = self.clock;
+    }
+
+    /// A sequence holds it no longer. Gives its units if nobody does.
+    pub fn let_go(&mut self, mark: Mark) -> &[Option<i32>] {
+        if !self.is_there(mark) {
+            return &[];
+        }
+        let snapshot = &mut self.all[mark.index];
+        snapshot.holders -= 1;
+        if snapshot.holders == 0 { &snapshot.units } else { &[] }
+    }
+
+    /// Forgets the one that was used longest ago, whoever holds it, and gives its units.
+    pub fn evict(&mut self) -> &[Option<i32>] {
+        let there = self.all.iter_mut().filter(|snapshot| snapshot.holders > 0);
+        there.min_by_key(|snapshot| snapshot.used).map_or(&[], |snapshot| {
+            snapshot.holders = 0;
+            &snapshot.units
+        })
+    }
+}
