@@ -24,6 +24,8 @@ pub struct Latent {
     pub value: usize,
     /// What products of queries and keys are multiplied with.
     pub scale: f64,
+    /// Which of the model's rotary embeddings turns the part that is turned, if any.
+    pub embedding: Option<usize>,
     /// Whether neighbours are turned, and not halves.
     pub in_pairs: bool,
     /// Of the norms of both rows.
@@ -76,7 +78,7 @@ pub(crate) fn read(
     f.note("mscale_all_dim", all_dim);
     let stretch = if all_dim > 0.0 { 0.1 * all_dim * factor.ln() + 1.0 } else { 1.0 };
     let scale = ((nope + rope) as f64).powf(-0.5) * stretch * stretch;
-    let layer = Latent { heads, q_rank, rank, nope, rope, value, scale, in_pairs, eps: EPS };
+    let layer = Latent { heads, q_rank, rank, nope, rope, value, scale, embedding: Some(0), in_pairs, eps: EPS };
     Ok((vec![layer; layers], vec![embedding]))
 }
 

@@ -331,22 +331,27 @@ impl Config {
 }
 
 /// How each layer lets tokens see each other, and the rotary embeddings.
-fn mixers(
+pub(crate) fn mixers(
     f: &Fields,
     family: &Family,
     (hidden, layers, positions): (usize, usize, usize),
 ) -> Result<(Vec<Mixer>, Vec<Rope>), Diagnostic> {
-    if let Some(traits) = &family.latent {
-        let (latent, ropes) = latent::read(f, traits, (layers, positions))?;
-        return Ok((latent.into_iter().map(Mixer::Latent).collect(), ropes));
-    }
-    let (attention, ropes) = attention::read(f, &family.attention, (hidden, layers, positions))?;
+    let (attending, ropes): (Vec<Mixer>, _) = match &family.latent {
+        Some(traits) => {
+            let (latent, ropes) = latent::read(f, traits, (layers, positions))?;
+            (latent.into_iter().map(Mixer::Latent).collect(), ropes)
+        }
+        None => {
+            let (attention, ropes) = attention::read(f, &family.attention, (hidden, layers, positions))?;
+            (attention.into_iter().map(Mixer::Attention).collect(), ropes)
+        }
+    };
     let delta = match family.delta {
         Some(stored) => delta::read(f, stored, layers)?,
         None => vec![None; layers],
     };
-    let of = |(attention, delta): (Attention, Option<Delta>)| delta.map_or(Mixer::Attention(attention), Mixer::Delta);
-    Ok((attention.into_iter().zip(delta).map(of).collect(), ropes))
+    let of = |(attending, delta): (Mixer, Option<Delta>)| delta.map_or(attending, Mixer::Delta);
+    Ok((attending.into_iter().zip(delta).map(of).collect(), ropes))
 }
 
 /// What each layer does with each token alone.

@@ -245,6 +245,27 @@ mod meaning {
         assert!((latent(&c).scale - 192f64.powf(-0.5) * stretch * stretch).abs() < 1e-15);
     }
 
+    /// Each layer has the mixer that is listed for it, whatever the others attend over. No family
+    /// has both kinds yet.
+    #[test]
+    fn latent_attention_beside_a_delta_rule() {
+        let of = |name: &str| FAMILIES.iter().find(|family| family.architecture == name).expect("a family");
+        let family = Family { delta: of("Qwen3NextForCausalLM").delta, ..*of("DeepseekV3ForCausalLM") };
+        let text = config(json!({ "layer_types": ["linear_attention", "full_attention", "linear_attention"] }));
+        let map = fields::parse("config.json", &text).expect("JSON");
+        let read = model::mixers(&fields::Fields::new("config.json", &map), &family, (64, 3, 512));
+        let (mixers, ropes) = read.expect("a good configuration");
+        let kinds: Vec<&str> = mixers
+            .iter()
+            .map(|mixer| match mixer {
+                Mixer::Attention(_) => "heads",
+                Mixer::Latent(_) => "latent",
+                Mixer::Delta(_) => "delta",
+            })
+            .collect();
+        assert_eq!((kinds, ropes.len()), (vec!["delta", "latent", "delta"], 1));
+    }
+
     /// The language part of a model has a configuration inside, and says what is around it outside.
     #[test]
     fn a_part_of_a_model() {

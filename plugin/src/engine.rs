@@ -46,7 +46,9 @@ impl Engine {
         slots: usize,
     ) -> PyResult<Engine> {
         let device: DeviceChoice = device.parse().map_err(|error| raised(Error::Device(error)))?;
-        let options = EngineOptions { device, threads, cache_tokens, slots };
+        // Nobody can share a beginning from here.
+        let snapshot_tokens = EngineOptions::NO_SNAPSHOTS;
+        let options = EngineOptions { device, threads, cache_tokens, slots, snapshots: 0, snapshot_tokens };
         let path = artifact.get().path();
         let file = py.detach(|| File::open(path)).map_err(raised)?;
         Artifact::check_signature(path, &file)?;

@@ -54,6 +54,12 @@ typedef struct atomc_options {
   // Sequences that a model with a recurrent state has room for at once; 0 for 64 at most. Other
   // models have none of it.
   size_t slots;
+  // Most snapshots of recurrent states, from which atomc_sequence_fork and atomc_sequence_rewind
+  // go on; they lie in slots that no sequence has. 0 for as many as there are slots.
+  size_t snapshots;
+  // Tokens from one snapshot of a sequence to the next, rounded up to whole blocks; 0 for as
+  // many as the largest plan takes. With SIZE_MAX there are none.
+  size_t snapshot_tokens;
 } atomc_options;
 
 // New tokens of one sequence.
@@ -140,7 +146,8 @@ enum atomc_status atomc_sequence_new(struct atomc_engine *engine, uint64_t *sequ
 
 // Adds a sequence that shares the first tokens of another, without a copy. Only whole blocks of
 // the cache can be shared: `shared` receives how many tokens the new sequence has; give it those
-// behind them again.
+// behind them again. In a model with recurrent states these are the tokens before a snapshot, or
+// all that the other sequence has if it is asked for all of them, and what it keeps is copied.
 //
 // Requires:
 // `engine` is open, `sequence` and `shared` valid for a write.
@@ -149,6 +156,18 @@ enum atomc_status atomc_sequence_fork(struct atomc_engine *engine,
                                       size_t tokens,
                                       uint64_t *sequence,
                                       size_t *shared);
+
+// Takes a sequence back to its first `tokens`, or to the most before them behind which it can go
+// on: `left` receives how many it has then; give it those behind them again. In a model with
+// recurrent states these are the tokens before a snapshot. A sequence that a failed step has
+// broken is whole again.
+//
+// Requires:
+// `engine` is open, `left` valid for a write.
+enum atomc_status atomc_sequence_rewind(struct atomc_engine *engine,
+                                        uint64_t sequence,
+                                        size_t tokens,
+                                        size_t *left);
 
 // Forgets a sequence and frees its part of the cache.
 //

@@ -69,6 +69,12 @@ pub struct AtomcOptions {
     /// Sequences that a model with a recurrent state has room for at once; 0 for 64 at most. Other
     /// models have none of it.
     pub slots: usize,
+    /// Most snapshots of recurrent states, from which atomc_sequence_fork and atomc_sequence_rewind
+    /// go on; they lie in slots that no sequence has. 0 for as many as there are slots.
+    pub snapshots: usize,
+    /// Tokens from one snapshot of a sequence to the next, rounded up to whole blocks; 0 for as
+    /// many as the largest plan takes. With SIZE_MAX there are none.
+    pub snapshot_tokens: usize,
 }
 
 /// New tokens of one sequence.
@@ -117,6 +123,7 @@ pub unsafe extern "C" fn atomc_open(
             }
             (chosen.threads, chosen.cache_tokens, chosen.slots) =
                 (options.threads, options.cache_tokens, options.slots);
+            (chosen.snapshots, chosen.snapshot_tokens) = (options.snapshots, options.snapshot_tokens);
         }
         let artifact = Artifact::open(path).map_err(Error::Artifact)?;
         signature::require(std::env::var_os(signature::VARIABLE), Path::new(path), artifact.fingerprint())
@@ -236,7 +243,8 @@ pub unsafe extern "C" fn atomc_sequence_new(engine: *mut AtomcEngine, sequence: 
 
 /// Adds a sequence that shares the first tokens of another, without a copy. Only whole blocks of
 /// the cache can be shared: `shared` receives how many tokens the new sequence has; give it those
-/// behind them again.
+/// behind them again. In a model with recurrent states these are the tokens before a snapshot, or
+/// all that the other sequence has if it is asked for all of them, and what it keeps is copied.
 ///
 /// # Safety
 /// `engine` is open, `sequence` and `shared` valid for a write.
@@ -255,6 +263,30 @@ pub unsafe extern "C" fn atomc_sequence_fork(
         let fork = handle.open()?.fork(SeqId::from_bits(from), tokens).map_err(Error::Step)?;
         // SAFETY: passed on to the caller.
         unsafe { put(sequence, fork.sequence.to_bits(), "sequence").and(put(shared, fork.tokens, "shared")) }
+    })
+}
+
+/// Takes a sequence back to its first `tokens`, or to the most before them behind which it can go
+/// on: `left` receives how many it has then; give it those behind them again. In a model with
+/// recurrent states these are the tokens before a snapshot. A sequence that a failed step has
+/// broken is whole again.
+///
+/// # Safety
+/// `engine` is open, `left` valid for a write.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn atomc_sequence_rewind(
+    engine: *mut AtomcEngine,
+    sequence: u64,
+    tokens: usize,
+    left: *mut usize,
+) -> AtomcStatus {
+    guard(engine, |handle| {
+        if left.is_null() {
+            return Err(null("left"));
+        }
+        let tokens = handle.open()?.rewind(SeqId::from_bits(sequence), tokens).map_err(Error::Step)?;
+        // SAFETY: passed on to the caller.
+        unsafe { put(left, tokens, "left") }
     })
 }
 

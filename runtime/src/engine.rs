@@ -43,9 +43,14 @@ pub struct EngineOptions {
     /// as many as there are slots.
     pub snapshots: usize,
     /// Tokens from one snapshot of a sequence to the next, rounded up to whole blocks; 0 for as
-    /// many as the largest plan takes, so that prompts are cut there anyway. With more than
-    /// sequences have there are none.
+    /// many as the largest plan takes, so that prompts are cut there anyway, or
+    /// [`EngineOptions::NO_SNAPSHOTS`].
     pub snapshot_tokens: usize,
+}
+
+impl EngineOptions {
+    /// Of [`EngineOptions::snapshot_tokens`]: more than any sequence has.
+    pub const NO_SNAPSHOTS: usize = usize::MAX;
 }
 
 /// New tokens of one sequence, and which of them want logits.

@@ -72,13 +72,14 @@ impl Unit {
 
     /// A state whose sequences have their units in a table.
     pub fn memory(&self, pages: DeviceBuffer, table: usize) -> StateMemory {
-        StateMemory { pages, streams: self.streams.clone(), table }
+        StateMemory { pages, streams: self.streams.clone(), table, advances: self.kept == Kept::Slot }
     }
 }
 
 impl StateMemory {
     /// Pages of a state, whose sequences have them in a table.
     pub fn new(spec: &Paged, pages: DeviceBuffer, table: usize) -> StateMemory {
-        StateMemory { pages, streams: spec.streams.iter().map(|stream| stream.at.start).collect(), table }
+        let streams = spec.streams.iter().map(|stream| stream.at.start).collect();
+        StateMemory { pages, streams, table, advances: false }
     }
 }

@@ -41,11 +41,17 @@ fn engines(case: &Case, target: &str) -> Vec<Engine> {
             let engine = match target {
                 "host" => {
                     let device = DeviceChoice::Host { variant: Some(variant) };
-                    Engine::new(open(), &EngineOptions { device, threads: 2, cache_tokens: CACHE, ..EngineOptions::default() })
+                    Engine::new(
+                        open(),
+                        &EngineOptions { device, threads: 2, cache_tokens: CACHE, ..EngineOptions::default() },
+                    )
                 }
                 _ if device.is_some() => {
                     let device = device.as_ref().expect("it is").parse().expect("a device");
-                    Engine::new(open(), &EngineOptions { device, threads: 2, cache_tokens: CACHE, ..EngineOptions::default() })
+                    Engine::new(
+                        open(),
+                        &EngineOptions { device, threads: 2, cache_tokens: CACHE, ..EngineOptions::default() },
+                    )
                 }
                 chip => emulated(open(), chip),
             };

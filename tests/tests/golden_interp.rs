@@ -1,12 +1,10 @@
 //! What a configuration means is decided by transformers: the reference interpreter on each
 //! frontend's graph, in f64, against the logits that transformers computes in float64.
-use std::collections::{BTreeMap, HashMap};
-
 use atomc::driver;
 use atomc::frontend::{self, Config};
-use atomc_ir::interp::{self, BatchState, CacheState, Cx, SlotState, Tensor, Val};
-use atomc_ir::{Graph, Op, Type};
+use atomc_ir::interp::Tensor;
 use atomc_passes::Bucket;
+use atomc_tests::reference::{Piece, Reference};
 use atomc_tests::{CHUNK, Case, Mode, SEQUENCES, cases, cases_of_experts, cases_with_states};
 
 /// Relative. The references differ from ours in the last bits of the inverse frequencies alone,
@@ -15,15 +13,7 @@ const TOLERANCE: f64 = 2e-6;
 
 struct Model {
     case: Case,
-    graph: Graph,
-    weights: HashMap<String, Tensor<f64>>,
-}
-
-/// Consecutive tokens of one sequence.
-struct Piece<'a> {
-    sequence: usize,
-    from: usize,
-    tokens: &'a [u32],
+    reference: Reference,
 }
 
 fn models() -> impl Iterator<Item = Model> {
@@ -31,51 +21,11 @@ fn models() -> impl Iterator<Item = Model> {
         let graph = frontend::graph(&case.config).expect("a graph");
         let weights =
             case.weights_of(&graph).into_iter().map(|(name, t)| (name, Tensor::new(t.shape, t.data))).collect();
-        Model { case, graph, weights }
+        Model { case, reference: Reference { graph, weights } }
     })
 }
 
 impl Model {
-    /// The states of no sequence, by name.
-    fn fresh(&self) -> BTreeMap<String, Val<f64>> {
-        let states = self.graph.inputs().into_iter().filter_map(|v| match (self.graph.op(v.node), self.graph.ty(v)) {
-            (Op::Input { name }, Type::Cache(_)) => Some((name.clone(), Val::Cache(CacheState::default()))),
-            (Op::Input { name }, Type::Slots(_)) => Some((name.clone(), Val::Slots(SlotState::default()))),
-            _ => None,
-        });
-        states.collect()
-    }
-
-    /// Logits of every token of a step, piece after piece.
-    fn step(&self, states: &mut BTreeMap<String, Val<f64>>, pieces: &[Piece]) -> Vec<f64> {
-        let (mut ids, mut lengths, mut batch) = (vec![], vec![], BatchState::default());
-        for p in pieces {
-            ids.extend(p.tokens.iter().map(|&t| t as i32));
-            for i in 0..p.tokens.len() {
-                lengths.push((p.from + p.tokens.len()) as i32);
-                batch.positions.push((p.from + i) as i32);
-                batch.sequences.push(p.sequence as i32);
-            }
-        }
-        let n = ids.len();
-        let mut params: BTreeMap<String, Val<f64>> = BTreeMap::from([
-            ("ids".into(), Val::Int(ids)),
-            ("positions".into(), Val::Int(batch.positions.clone())),
-            ("lengths".into(), Val::Int(lengths)),
-            ("rows".into(), Val::Int((0..n as i32).collect())),
-            ("batch".into(), Val::Batch(batch)),
-        ]);
-        params.append(&mut states.clone());
-        let weight = |name: &str| self.weights.get(name).cloned();
-        let out = interp::run(&self.graph, Cx { tokens: n, rows: n, coarse: false }, &params, &weight)
-            .unwrap_or_else(|e| panic!("{}: {e}", self.case.name));
-        let results = self.graph.results().map(|(name, _)| name);
-        for (name, made) in results.zip(&out) {
-            states.entry(name.to_owned()).and_modify(|state| *state = made.clone());
-        }
-        out[0].float().expect("logits").data.clone()
-    }
-
     fn check(&self, mode: Mode, sequence: usize, logits: &[f64]) {
         let reference = self.case.reference(mode, sequence);
         let size = (reference.iter().map(|v| v * v).sum::<f64>() / reference.len() as f64).sqrt();
@@ -89,10 +39,10 @@ fn each_sequence_alone_in_every_mode() {
     for model in models() {
         for (sequence, mode) in (0..SEQUENCES).flat_map(|i| Mode::ALL.map(|mode| (i, mode))) {
             let tokens = model.case.tokens(sequence);
-            let (mut caches, mut from, mut logits) = (model.fresh(), 0, vec![]);
+            let (mut caches, mut from, mut logits) = (model.reference.fresh(), 0, vec![]);
             for size in mode.pieces(tokens.len()) {
                 let piece = Piece { sequence, from, tokens: &tokens[from..][..size] };
-                logits.extend(model.step(&mut caches, &[piece]));
+                logits.extend(model.reference.step(&mut caches, &[piece]));
                 from += size;
             }
             model.check(mode, sequence, &logits);
@@ -105,14 +55,14 @@ fn each_sequence_alone_in_every_mode() {
 fn sequences_in_one_batch() {
     for model in models() {
         let tokens: Vec<Vec<u32>> = (0..SEQUENCES).map(|i| model.case.tokens(i)).collect();
-        let (mut caches, mut logits) = (model.fresh(), vec![vec![]; SEQUENCES]);
+        let (mut caches, mut logits) = (model.reference.fresh(), vec![vec![]; SEQUENCES]);
         for from in (0..tokens[0].len()).step_by(CHUNK) {
             let piece = |i: usize| {
                 let rest = tokens[i].get(from..).filter(|t| !t.is_empty())?;
                 Some(Piece { sequence: i, from, tokens: &rest[..rest.len().min(CHUNK)] })
             };
             let pieces: Vec<Piece> = (0..SEQUENCES).filter_map(piece).collect();
-            let out = model.step(&mut caches, &pieces);
+            let out = model.reference.step(&mut caches, &pieces);
             let mut rest = &out[..];
             for p in &pieces {
                 let (own, others) = rest.split_at(p.tokens.len() * model.case.config.vocab);
@@ -133,11 +83,14 @@ fn passes_keep_the_meaning() {
         let (tokens, rows) = (64, 64);
         for bucket in [Bucket::Decode { tokens: 1 }, Bucket::Any { tokens, rows }, Bucket::Whole { tokens, rows }] {
             let cx = atomc_passes::Cx { arch, bucket, invariant: false };
-            let graph = driver::lower(&model.graph, &cx, None).unwrap_or_else(|e| panic!("{}: {e}", model.case.name));
-            let model = Model { graph, case: model.case.clone(), weights: model.weights.clone() };
+            let graph =
+                driver::lower(&model.reference.graph, &cx, None).unwrap_or_else(|e| panic!("{}: {e}", model.case.name));
+            let reference = Reference { graph, weights: model.reference.weights.clone() };
+            let model = Model { case: model.case.clone(), reference };
             for sequence in 0..SEQUENCES {
                 let tokens = model.case.tokens(sequence);
-                let logits = model.step(&mut model.fresh(), &[Piece { sequence, from: 0, tokens: &tokens }]);
+                let logits =
+                    model.reference.step(&mut model.reference.fresh(), &[Piece { sequence, from: 0, tokens: &tokens }]);
                 model.check(Mode::Prefill, sequence, &logits);
             }
         }

@@ -150,7 +150,7 @@ fn a_long_beginning_is_computed_once() {
     let vocab = case.config.vocab;
     let beginning = random.tokens(LONG, vocab);
     let questions = [17, 40].map(|count| random.tokens(count, vocab));
-    let mut answers = |engine: &mut Engine| {
+    let answers = |engine: &mut Engine| {
         let first = engine.add_sequence();
         let mut bits = vec![feed(engine, first, &[&beginning[..], &questions[0]].concat())];
         let fork = engine.fork(first, LONG).expect("its beginning");
@@ -183,11 +183,12 @@ fn snapshots_go_where_slots_are_wanted() {
         assert!(feed(&mut engine, sequence, prompt) == alone(&mut other, prompt));
         live.push(sequence);
         let slots = engine.cache().free_slots() + engine.cache().snapshots() + live.len();
-        assert_eq!((slots, engine.cache().snapshots()), (6, 3.min(5 - number)));
+        assert_eq!((slots, engine.cache().snapshots()), (6, (3 * live.len()).min(5 - number)));
     }
     let shared: Vec<usize> = live
         .iter()
         .zip(&prompts)
+        .rev()
         .map(|(&parent, prompt)| {
             let fork = engine.fork(parent, 99).expect("its beginning");
             let rest = [&prompt[fork.tokens..99], &[1, 2]].concat();
@@ -197,7 +198,7 @@ fn snapshots_go_where_slots_are_wanted() {
             fork.tokens
         })
         .collect();
-    assert_eq!(shared, [0, 0, 0, 0, 96], "the last snapshot of the last prompt is left");
+    assert_eq!(shared, [96, 0, 0, 0, 0], "the last snapshot of the last prompt is left");
     live.into_iter().for_each(|id| engine.drop_sequence(id).expect("a live sequence"));
     assert_eq!((engine.cache().free_slots(), engine.cache().snapshots()), (6, 0));
 }
@@ -215,7 +216,7 @@ fn any_admissions_give_the_bits_of_one_alone() {
     let mut live: Vec<(SeqId, Vec<u32>)> = vec![];
     let mut known: HashMap<Vec<u32>, Vec<u32>> = HashMap::new();
     let mut met = [0; 3];
-    for _ in 0..400 {
+    for _ in 0..600 {
         match if live.len() > 5 { 3 } else { random.below(6) } {
             0 | 1 if !live.is_empty() => {
                 let (parent, tokens) = &live[random.below(live.len())];
@@ -255,5 +256,5 @@ fn any_admissions_give_the_bits_of_one_alone() {
             }
         }
     }
-    assert!(met.iter().all(|&count| count > 10), "{met:?}");
+    assert!(met.iter().all(|&count| count > 5), "{met:?}");
 }

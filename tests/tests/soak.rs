@@ -18,6 +18,8 @@ const SEQUENCES: usize = 64;
 /// Tokens of the cache: less than what so many sequences want in the mean, so that some are put
 /// off.
 const CACHE: usize = 2816;
+/// Slots for snapshots beside those of sequences.
+const SNAPSHOTS: usize = 16;
 /// Positions of the model.
 const CONTEXT: usize = 160;
 /// Prompts, and how many of them begin alike, with so many tokens.
@@ -75,8 +77,13 @@ fn engine(dir: &Path) -> Engine {
     let path = folder.path().join("m.atomc");
     compiled.write(&path).expect("an artifact");
     let device = std::env::var("ATOMC_TEST_DEVICE").map_or(Ok(Default::default()), |name| name.parse());
-    let options =
-        EngineOptions { device: device.expect("a device"), threads: 2, cache_tokens: CACHE, slots: SEQUENCES };
+    let options = EngineOptions {
+        device: device.expect("a device"),
+        threads: 2,
+        cache_tokens: CACHE,
+        ..EngineOptions::default()
+    };
+    let options = EngineOptions { slots: SEQUENCES + SNAPSHOTS, snapshot_tokens: 32, ..options };
     let mut engine = Engine::new(Artifact::open(&path).expect("a whole artifact"), &options).expect("it opens");
     engine.load_weights(&Checkpoint::open(dir).expect("a checkpoint"), &|_, _| ()).expect("weights");
     engine

@@ -24,7 +24,7 @@ impl LayerBuilder<'_> {
         &mut self,
         all: &Latent,
         x: Value,
-        (table, cache, batch): (Value, Option<Value>, Value),
+        (table, cache, batch): (Option<Value>, Option<Value>, Value),
     ) -> Result<(Value, Option<Value>), Diagnostic> {
         let &Latent { rank, nope, rope, value, scale, .. } = all;
         let unsupported = |message: &str, at: &str| Err(Diagnostic::new("config::latent", message).at(at));
@@ -40,18 +40,17 @@ impl LayerBuilder<'_> {
         let a = self.projection((x, self.config.hidden), "self_attn.kv_a_proj_with_mqa", all.kept())?;
         self.b.at(format!("{}.self_attn", self.path));
         let part = |count, start, len, step| Op::Parts { count, start, len, step };
-        let turn = if all.in_pairs { Op::RopePairs {} } else { Op::Rope {} };
         let key = self.b.push(part(1, 0, rank, rank + rope), &[a])?;
         let key = self.norm_by(key, "self_attn.kv_a_layernorm", (rank, all.eps))?;
         self.b.at(format!("{}.self_attn", self.path));
         let turned = self.b.push(part(1, rank, rope, rank + rope), &[a])?;
-        let turned = self.b.push(turn.clone(), &[turned, table])?;
+        let turned = self.turned(all, turned, table)?;
         let key = self.b.push(Op::Beside {}, &[key, turned])?;
         let plain = self.b.push(part(heads, 0, nope, nope + rope), &[q])?;
         let query = self.of_heads(all, plain, true)?;
         self.b.at(format!("{}.self_attn", self.path));
         let turned = self.b.push(part(heads, nope, rope, nope + rope), &[q])?;
-        let turned = self.b.push(turn, &[turned, table])?;
+        let turned = self.turned(all, turned, table)?;
         let query = self.b.push(Op::Beside {}, &[query, turned])?;
         let state = self.b.push(Op::KeyWrite { values: rank }, &[cache, key, batch])?;
         let seen = self.b.push(Op::Attention { scale, window: 0 }, &[query, state, batch])?;
@@ -60,6 +59,12 @@ impl LayerBuilder<'_> {
         let values = self.of_heads(all, seen, false)?;
         let values = self.b.flat(values, heads * value)?;
         Ok((self.sum((values, None), "self_attn.o_proj", all.heads * value, false)?, Some(state)))
+    }
+
+    /// A part of keys or queries behind its rotary embedding, if it has one.
+    fn turned(&mut self, all: &Latent, x: Value, table: Option<Value>) -> Made {
+        let turn = if all.in_pairs { Op::RopePairs {} } else { Op::Rope {} };
+        table.map_or(Ok(x), |table| self.b.push(turn, &[x, table]))
     }
 
     /// The rank's queries, head by head, before they are turned.

@@ -99,7 +99,8 @@ fn mixed(
             Ok((attended, state.into_iter().collect()))
         }
         (Mixer::Latent(all), cache) => {
-            let (attended, state) = builder.latent(all, normed, (ropes[0], cache.first().copied(), batch))?;
+            let given = (all.embedding.map(|rope| ropes[rope]), cache.first().copied(), batch);
+            let (attended, state) = builder.latent(all, normed, given)?;
             Ok((attended, state.into_iter().collect()))
         }
         (Mixer::Delta(delta), &[conv, state]) => {

@@ -63,7 +63,14 @@ unsafe fn message(engine: *const AtomcEngine) -> String {
 
 fn open(path: &str, device: &str) -> (AtomcStatus, *mut AtomcEngine) {
     let (path, device) = (c(path), c(device));
-    let options = AtomcOptions { device: device.as_ptr(), threads: 2, cache_tokens: 24, slots: 0 };
+    let options = AtomcOptions {
+        device: device.as_ptr(),
+        threads: 2,
+        cache_tokens: 24,
+        slots: 0,
+        snapshots: 0,
+        snapshot_tokens: 0,
+    };
     let mut engine = null_mut();
     // SAFETY: all pointers are to live values.
     let status = unsafe { atomc_open(path.as_ptr(), &options, &mut engine) };
@@ -139,6 +146,12 @@ fn generates() {
         let (mut fork, mut shared) = (0, 0);
         assert_eq!(atomc_sequence_fork(engine, sequence, 6, &mut fork, &mut shared), AtomcStatus::Ok);
         assert_eq!(shared, 4);
+        let mut left = 0;
+        for (back, expect) in [(5, 5), (3, 0)] {
+            assert_eq!(atomc_sequence_rewind(engine, sequence, back, &mut left), AtomcStatus::Ok);
+            assert_eq!(left, expect, "the first block is the other's too");
+        }
+        assert_eq!(atomc_sequence_rewind(engine, sequence, 1, &mut left), AtomcStatus::Step);
         assert_eq!(atomc_sequence_free(engine, sequence), AtomcStatus::Ok);
         assert_eq!(atomc_sequence_free(engine, sequence), AtomcStatus::Step);
         assert_eq!(message(engine), "there is no sequence #0.0: it was dropped, or belongs to another engine");

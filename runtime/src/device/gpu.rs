@@ -10,6 +10,7 @@ mod cuda;
 mod driver;
 mod hip;
 mod plan;
+mod slots;
 
 use super::{Device, DeviceBuffer, DeviceError, Launches, Memory, Part, StepInputs, Stream, packed};
 use crate::memory::Buffer;
@@ -21,6 +22,7 @@ use code::Code;
 use context::{Context, Event};
 use driver::{Driver, Fault, Handle, Start, Trouble};
 use plan::Bound;
+use slots::Slots;
 use std::ffi::{c_uint, c_void};
 use std::fmt;
 use std::ptr::NonNull;
@@ -234,6 +236,7 @@ pub struct Gpu {
     name: String,
     product: String,
     plans: Vec<Bound>,
+    slots: Slots,
     code: Code,
     kernels: Vec<Kernel>,
     /// Which of them multiply with the weights of experts.
@@ -311,6 +314,7 @@ impl Gpu {
             name: format!("{}:{ordinal}:{}", found.vendor.prefix(), variant.name),
             product: found.name,
             plans: Vec::new(),
+            slots: Slots::default(),
             code,
             kernels: variant.kernels.clone(),
             routed: target.kernels.iter().map(|kernel| kernel.family.starts_with("grouped")).collect(),
@@ -397,6 +401,7 @@ impl Device for Gpu {
 
     unsafe fn bind(&mut self, plans: &[Plan], memory: &Memory) -> Result<(), DeviceError> {
         self.block = memory.inputs.block;
+        self.slots = Slots::of(memory);
         self.plans =
             plans.iter().map(|plan| Bound::new(plan, &self.code, (&self.kernels, &self.routed), memory)).collect();
         Ok(())
@@ -416,7 +421,7 @@ impl Device for Gpu {
             self.context.copy_in(self.block, inputs.bytes)?;
             self.copied.record()?;
             let launched = match observe {
-                Some(times) => plan.time(&self.context, inputs.size, times),
+                Some(times) => plan.time(&self.context, inputs.size, (&self.slots, times)),
                 None => plan.run(&self.context, inputs.size),
             };
             self.copied.wait().and(launched)

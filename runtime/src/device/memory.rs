@@ -128,6 +128,8 @@ pub struct StateMemory {
     /// The number of the table, among those of the inputs, in which sequences have the numbers of
     /// its pages.
     pub table: usize,
+    /// Whether kernels change what they find in it: a step that runs again makes other numbers.
+    pub advances: bool,
 }
 
 /// All memory that launches refer to.

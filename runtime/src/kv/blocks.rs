@@ -80,7 +80,8 @@ impl Blocks {
         if self.window == 0 { 0 } else { (len + 1).saturating_sub(self.window) / self.block_tokens }
     }
 
-    /// Whether all pages are there that the next token sees behind the first `tokens` of a sequence.
+    /// Whether all pages are there that the next token sees behind the first `tokens` of a
+    /// sequence.
     pub fn serves(&self, table: &Table, tokens: usize) -> bool {
         table.given_back <= self.first_seen(tokens)
     }

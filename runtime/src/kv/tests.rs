@@ -68,7 +68,8 @@ fn forks_share_whole_blocks() {
 }
 
 /// Tokens see seven keys: two blocks, or three.
-const WINDOW: Sizes = Sizes { block_tokens: 4, blocks: 6, slots: 2, max_len: 100, step: 4, snapshot_tokens: 100, snapshots: 2 };
+const WINDOW: Sizes =
+    Sizes { block_tokens: 4, blocks: 6, slots: 2, max_len: 100, step: 4, snapshot_tokens: 100, snapshots: 2 };
 
 #[test]
 fn windows_give_blocks_back() {

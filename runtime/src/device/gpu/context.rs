@@ -154,14 +154,22 @@ impl Context {
             start.record()?;
             // SAFETY: both are of this device and that long, and stay until the copy has been
             // waited for.
-            self.check(unsafe {
-                self.driver.copy_within(to.address().cast(), from.address().cast(), bytes, self.stream)
-            })?;
+            unsafe { self.copy_within(to.address(), from.address(), bytes) }?;
             end.record()?;
             end.wait()?;
             best = best.min(end.nanoseconds_since(&start)?);
         }
         Ok(2.0 * bytes as f64 / (best.max(1) as f64 * 1e-9))
+    }
+
+    /// Puts a copy in the device's memory on the stream.
+    ///
+    /// # Safety
+    /// Both places are memory of the device that holds the bytes until the copy is done, and do not
+    /// overlap.
+    pub unsafe fn copy_within(&self, to: *mut u8, from: *mut u8, bytes: usize) -> Result<(), DeviceError> {
+        // SAFETY: passed on to the caller.
+        self.check(unsafe { self.driver.copy_within(to.cast(), from.cast(), bytes, self.stream) })
     }
 
     /// Puts a copy to the device on the stream.

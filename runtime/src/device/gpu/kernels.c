@@ -45,6 +45,21 @@ void attend(uint64_t *p, unsigned group, unsigned threads) {
     }
 }
 
+// A recurrent state in a slot of its own, added to the hidden value.
+int advance_parameters = 5;
+void advance(uint64_t *p, unsigned group, unsigned threads) {
+    int64_t *hidden = (void *)p[0];
+    const batch *b = (void *)p[1];
+    const step *s = (void *)p[3];
+    if (!borrow(p[4]) || group) return;
+    for (int64_t t = 0; t < s->tokens; t++) {
+        int64_t *state = (int64_t *)((char *)p[2] + b->tables[b->sequences[t] * b->stride] * b->block_stride);
+        if (b->positions[t] == 0) *state = 0;
+        *state = (5 * *state + hidden[t]) % 1000003;
+        hidden[t] += *state;
+    }
+}
+
 int head_parameters = 7;
 void head(uint64_t *p, unsigned group, unsigned threads) {
     const int32_t *rows = (void *)p[0];

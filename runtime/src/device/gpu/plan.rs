@@ -4,6 +4,7 @@ use super::super::{DeviceError, Launches, Memory, Part, StepSize};
 use super::code::Code;
 use super::context::Context;
 use super::driver::{Handle, Start};
+use super::slots::Slots;
 use atomc_artifact::manifest::{Chosen, Kernel, Plan, PlanKind, Tasks};
 use std::collections::BTreeMap;
 use std::ffi::{c_uint, c_void};
@@ -120,17 +121,20 @@ impl Bound {
     /// Times each kernel, then does the step. All launches of a kernel are replayed one after the
     /// other, as in a graph and without the gaps that a clock between two launches would make; what
     /// they leave in memory the step overwrites. Those that follow the routing of their layer are
-    /// timed one by one, in a step of their own: only there is what they follow.
+    /// timed one by one, in a step of their own: only there is what they follow. Slots, which
+    /// launches advance, get back what they held behind each of these.
     ///
     /// # Safety
-    /// As for [`super::super::Device::run`].
+    /// As for [`super::super::Device::run`]; the slots are those of the memory that was bound.
     pub unsafe fn time(
         &mut self,
         context: &Arc<Context>,
         size: StepSize,
-        times: &mut Launches,
+        (slots, times): (&Slots, &mut Launches),
     ) -> Result<(), DeviceError> {
         let at = self.grid_of(size);
+        // SAFETY: passed on to the caller.
+        let kept = unsafe { slots.keep(context) }?;
         let mut kernels: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
         for (index, launch) in self.launches.iter().enumerate() {
             if at.tasks(launch.tasks) > 0 {
@@ -158,6 +162,8 @@ impl Bound {
                     times.experts[index] += unsafe { self.launches[index].experts(context, at) }?;
                     done = index + 1;
                 }
+                // SAFETY: passed on to the caller.
+                unsafe { kept.put_back(context) }?;
                 continue;
             }
             let all = || indices.iter().map(|&index| &self.launches[index]);
@@ -169,6 +175,8 @@ impl Bound {
             context.synchronise()?;
             let each = after.nanoseconds_since(&before)? / indices.len() as u64;
             indices.iter().for_each(|&index| times.nanoseconds[index] += each);
+            // SAFETY: passed on to the caller.
+            unsafe { kept.put_back(context) }?;
         }
         // SAFETY: passed on to the caller.
         unsafe { self.run(context, size) }

@@ -1,5 +1,6 @@
 mod faults;
 mod packing;
+mod slots;
 
 use super::super::{InputAddresses, StateMemory, StepSize};
 use super::*;
@@ -77,12 +78,11 @@ impl Fake {
 
     /// The toy compiled for a GPU.
     fn artifact(&self) -> Artifact {
-        self.artifact_with(|_| ())
+        self.artifact_of(toy::manifest(), |_| ())
     }
 
-    /// The same with other facts about its kernels.
-    fn artifact_with(&self, change: impl FnOnce(&mut [manifest::Kernel])) -> Artifact {
-        let mut manifest = toy::manifest();
+    /// The same of a manifest, with other facts about its kernels.
+    fn artifact_of(&self, mut manifest: Manifest, change: impl FnOnce(&mut [manifest::Kernel])) -> Artifact {
         let target = &mut manifest.targets[0];
         target.name = self.target().into();
         target.variants.remove(0);
@@ -97,7 +97,7 @@ impl Fake {
             (kernel.threads, kernel.workspace, kernel.scratch) = (64, 64, 0);
             if self.vendor == Vendor::Cuda {
                 kernel.module = Some(manifest::Module { ptx, cubin: (index != 1).then_some(cubin) });
-                (kernel.shared, kernel.overlaps) = [(0, false), (96 << 10, true), (0, true)][index];
+                (kernel.shared, kernel.overlaps) = [(0, false), (96 << 10, true), (0, true)][index % 3];
             }
         }
         change(&mut target.variants[0].kernels);
@@ -114,10 +114,12 @@ impl Fake {
     }
 
     fn engine(&self) -> Engine {
-        let artifact = self.artifact();
+        self.engine_of(self.artifact(), &EngineOptions::default())
+    }
+
+    fn engine_of(&self, artifact: Artifact, options: &EngineOptions) -> Engine {
         let device = self.device(&artifact, 0).unwrap();
-        let mut engine =
-            Engine::with_device(artifact, self.target(), Box::new(device), &EngineOptions::default()).unwrap();
+        let mut engine = Engine::with_device(artifact, self.target(), Box::new(device), options).unwrap();
         engine.load_weights(&toy::Bias(vec![0; VOCAB * 4]), &|_, _| ()).unwrap();
         engine
     }
@@ -269,7 +271,12 @@ fn a_plan_is_put_on_the_stream_and_nothing_else(vendor: Vendor) {
     };
     let memory = Memory {
         weights: vec![memory(&mut device, 4096)],
-        states: vec![StateMemory { pages: memory(&mut device, 4096), streams: vec![0, 2048], table: 0 }],
+        states: vec![StateMemory {
+            pages: memory(&mut device, 4096),
+            streams: vec![0, 2048],
+            table: 0,
+            advances: false,
+        }],
         arena: memory(&mut device, 4096),
         hidden: memory(&mut device, 4096),
         head_input: None,
@@ -492,6 +499,8 @@ use faults::{
     a_lost_device, code_that_does_not_load, memory_that_is_exhausted_at_load, steps_that_fail_are_taken_back,
     weights_that_do_not_arrive,
 };
+use slots::{sequences_go_on_from_copies_of_slots, timing_leaves_slots_as_they_are};
+
 use packing::{
     an_update_waits_for_nothing, raised_weights_stay_there, tensors_come_from_anywhere, tensors_of_a_device_stay_there,
 };
@@ -529,6 +538,8 @@ on_both! {
     logits_that_are_not_finite_are_traced,
     children_ask_nothing_of_the_driver,
     times_launches_with_events,
+    timing_leaves_slots_as_they_are,
+    sequences_go_on_from_copies_of_slots,
     everything_is_given_back_in_order,
     tensors_of_a_device_stay_there,
     tensors_come_from_anywhere,
@@ -582,7 +593,7 @@ fn refuses_a_device_with_fewer_units_than_wait_for_each_other() {
     for vendor in Vendor::ALL {
         let fake = Fake::new(vendor);
         let open = |together| {
-            let artifact = fake.artifact_with(|kernels| kernels[1].together = together);
+            let artifact = fake.artifact_of(toy::manifest(), |kernels| kernels[1].together = together);
             fake.device(&artifact, 0).map(drop).map_err(|error| error.to_string())
         };
         assert_eq!(open(16), Ok(()));
