@@ -77,7 +77,7 @@ pub enum KvError {
     OutOfBlocks { need: usize, free: usize, blocks: usize, block_tokens: usize },
     #[error("no slot is free: {need} more sequences want one, {free} of {slots} are free")]
     OutOfSlots { need: usize, free: usize, slots: usize },
-    #[error("sequence {sequence} is of no more use: a step of it failed half way; drop it")]
+    #[error("sequence {sequence} is of no more use: a step of it failed half way; take it back, or drop it")]
     Broken { sequence: SeqId },
     #[error("cannot share {tokens} tokens of sequence {sequence}, which has {len}")]
     ForkTooLong { sequence: SeqId, tokens: usize, len: usize },

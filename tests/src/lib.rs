@@ -1,5 +1,6 @@
 //! What the tests share: the golden cases, which `golden/README.md` describes.
 pub mod kernels;
+pub mod random;
 pub mod reference;
 
 use std::collections::{BTreeSet, HashMap};

@@ -8,22 +8,13 @@ use atomc::emulated::Emulated;
 use atomc_artifact::manifest::{Attention, Launch, Plan};
 use atomc_passes::BucketOptions;
 use atomc_runtime::{Artifact, Checkpoint, DeviceChoice, DeviceError, Engine, EngineOptions, Error, Request, Want};
+use atomc_tests::random::Random;
 use atomc_tests::{Case, SEQUENCES, cases, cases_of_experts, cases_with_states};
 
 /// Tokens of the longest sequence: more than two blocks of any cache, and more than a step takes.
 const LONG: usize = 150;
 /// Tokens of the cache: those of each sequence twice over, in whole blocks.
 const CACHE: usize = 2048;
-
-/// The whole numbers of a simple generator (PCG's multiplier and increment).
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, end: usize) -> usize {
-        self.0 = self.0.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-        (self.0 >> 33) as usize % end
-    }
-}
 
 fn case(name: &str) -> Case {
     let all = [cases(), cases_of_experts(), cases_with_states()];

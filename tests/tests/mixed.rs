@@ -10,6 +10,7 @@ use atomc_ir::{Graph, Op, Shape};
 use atomc_passes::BucketOptions;
 use atomc_runtime::checkpoint::{CheckpointError, Float, Source, Tensor as Stored};
 use atomc_runtime::{Artifact, Engine, EngineOptions, Request, Want};
+use atomc_tests::random::Random;
 use atomc_tests::reference::{Piece, Reference, States};
 use serde_json::{Value, json};
 
@@ -52,13 +53,12 @@ struct Weights(HashMap<String, Tensor<f64>>, HashMap<String, Vec<u8>>);
 
 impl Weights {
     fn of(graph: &Graph) -> Weights {
-        let (mut all, mut state) = (Weights::default(), 1_u64);
+        let (mut all, mut random) = (Weights::default(), Random(1));
         let mut add = |name: String, shape: Vec<usize>| {
             let scale = if name.contains("embed") { 1.0 } else { 0.2 };
             let mean = if shape.len() == 1 && name.contains("norm") { 1.0 } else { 0.0 };
             let mut number = || {
-                state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-                let uniform = (state >> 40) as f32 / (1 << 24) as f32 - 0.5;
+                let uniform = random.below(1 << 16) as f32 / (1 << 16) as f32 - 0.5;
                 half::bf16::from_f32(mean + scale * 3.0 * uniform)
             };
             let numbers: Vec<half::bf16> = (0..shape.iter().product()).map(|_| number()).collect();
@@ -83,7 +83,8 @@ impl Weights {
 
 impl Source for Weights {
     fn tensor(&self, name: &str, _: &[usize]) -> Result<Stored<'_>, CheckpointError> {
-        Ok(Stored::Bytes { float: Float::BF16, bytes: &self.1[name] })
+        let missing = || CheckpointError::Missing { names: vec![name.to_owned()] };
+        Ok(Stored::Bytes { float: Float::BF16, bytes: self.1.get(name).ok_or_else(missing)? })
     }
 
     fn names(&self) -> Vec<&str> {
@@ -150,6 +151,23 @@ fn each_layer_is_what_it_is_alone() {
     }
     let error = far(&rows(&all).data, &x.data);
     assert!(error < 1e-12, "{error:e}");
+}
+
+/// Without a rotary embedding a token sees those before it in any order, and with one it does not.
+#[test]
+fn a_layer_may_have_no_rotary_embedding() {
+    let config = mixed();
+    let last = |index: usize, tokens: &[u32]| {
+        let alone = Config { layers: vec![config.layers[index].clone()], ..config.clone() };
+        let graph = frontend::graph(&alone).expect("a graph");
+        let all = logits(&Reference { weights: Weights::of(&graph).0, graph }, &[tokens]);
+        all[all.len() - VOCAB..].to_vec()
+    };
+    let tokens = tokens(12);
+    let mut other = tokens.clone();
+    other[..11].reverse();
+    let [turned, plain] = [1, 3].map(|index| far(&last(index, &other), &last(index, &tokens)));
+    assert!(turned > 1e-3 && plain < 1e-12, "{turned:e}, {plain:e}");
 }
 
 /// Token by token, and in pieces, as at once: both kinds of states go on.

@@ -5,26 +5,13 @@ use std::collections::HashMap;
 use atomc::driver::{self, Options};
 use atomc_passes::BucketOptions;
 use atomc_runtime::{Artifact, Checkpoint, Engine, EngineOptions, Request, SeqId, Want};
+use atomc_tests::random::Random;
 use atomc_tests::{Case, cases_with_states};
 
 /// Positions of the models.
 const CONTEXT: usize = 256;
 /// Tokens of a block of the host's cache.
 const BLOCK: usize = 32;
-
-/// The whole numbers of a simple generator (PCG's multiplier and increment).
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, end: usize) -> usize {
-        self.0 = self.0.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-        (self.0 >> 33) as usize % end
-    }
-
-    fn tokens(&mut self, count: usize, vocab: usize) -> Vec<u32> {
-        (0..count).map(|_| self.below(vocab) as u32).collect()
-    }
-}
 
 /// A case for longer sequences.
 fn longer(mut case: Case, context: usize) -> Case {

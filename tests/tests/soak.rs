@@ -12,6 +12,7 @@ use atomc::driver::{self, Options};
 use atomc::frontend;
 use atomc_passes::BucketOptions;
 use atomc_runtime::{Artifact, Checkpoint, Engine, EngineOptions, KvError, Request, SeqId, StepError, Want};
+use atomc_tests::random::Random;
 
 /// How many there are at once.
 const SEQUENCES: usize = 64;
@@ -28,20 +29,6 @@ const ALIKE: usize = 4;
 const BEGINNING: usize = 40;
 /// Bytes that memory may grow by once steps of all sizes have run: what the allocator keeps.
 const GROWTH: usize = 2 << 20;
-
-/// The whole numbers of a simple generator (PCG's multiplier and increment).
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, end: usize) -> usize {
-        self.0 = self.0.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-        (self.0 >> 33) as usize % end
-    }
-
-    fn tokens(&mut self, count: usize, vocab: usize) -> Vec<u32> {
-        (0..count).map(|_| self.below(vocab) as u32).collect()
-    }
-}
 
 /// A prompt and the answer that it gets alone.
 struct Asked {

@@ -76,7 +76,7 @@ impl Kv {
         self.spoil(id, len)
     }
 
-    /// That a sequence is of no more use behind so many tokens.
+    /// That a sequence is of no more use as it is: what it has behind so many tokens is wrong.
     pub fn spoil(&mut self, id: SeqId, len: usize) -> Result<(), KvError> {
         let (sequence, _) = self.get_mut(id)?;
         sequence.broken = Some(sequence.broken.unwrap_or(len).min(len));
@@ -93,8 +93,8 @@ impl Kv {
     pub fn keep_snapshot(&mut self, id: SeqId) -> Result<(), KvError> {
         let sequence = self.get(id)?;
         let len = sequence.len;
-        let has_one = sequence.marks.iter().any(|&mark| mark.tokens == len && self.snapshots.is_there(mark));
-        if !self.snapshots.wants(len) || has_one {
+        let has_one = || sequence.marks.iter().any(|&mark| mark.tokens == len && self.snapshots.is_there(mark));
+        if !self.snapshots.wants(len) || has_one() {
             return Ok(());
         }
         match self.snapshots.is_full() {
