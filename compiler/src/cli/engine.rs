@@ -223,10 +223,15 @@ impl EngineArgs {
         let room = |length: usize| length.clamp(1, longest).next_multiple_of(block);
         let rooms: Vec<usize> = sequences.into_iter().map(room).collect();
         let (cache_tokens, slots) = (rooms.iter().sum(), rooms.len());
-        let (device, threads) = (self.device.choice(), self.threads);
-        // No verb shares beginnings.
-        let snapshot_tokens = EngineOptions::NO_SNAPSHOTS;
-        let options = EngineOptions { device, threads, cache_tokens, slots, snapshots: 0, snapshot_tokens };
+        let options = EngineOptions {
+            device: self.device.choice(),
+            threads: self.threads,
+            cache_tokens,
+            slots,
+            // No verb shares beginnings.
+            snapshots: 0,
+            snapshot_tokens: EngineOptions::NO_SNAPSHOTS,
+        };
         match device {
             Some(device) => Ok(Engine::with_device(artifact, &name, device, &options)?),
             None => Ok(Engine::new(artifact, &options)?),

@@ -19,7 +19,7 @@ fn recurrent(fake: &Fake) -> Artifact {
         plan.launches.insert(2, Launch { kernel: 3, args, ..plan.launches[1].clone() });
         plan.body += 1;
     }
-    fake.artifact_of(manifest)
+    fake.artifact_of(manifest, |_| ())
 }
 
 fn engine(fake: &Fake) -> Engine {
