@@ -47,9 +47,7 @@ impl<'c> State<'c> {
     pub fn when_first(&self, c: &Code<'c>, token: Int<'c>, tokens: Int<'c>, body: impl FnOnce(Run<'c>)) {
         let sequence = |token| c.load_index(self.batch.sequences, token);
         let own = sequence(token);
-        let before = sequence(c.larger(token, 1) - 1);
-        let is_first = c.equal(token, 0) | c.compare(IntPredicate::NE, own, before);
-        c.when(is_first, || {
+        c.when(c.equal(self.before(c, token, 1), 0), || {
             // Tokens of a sequence lie one behind the other, and sequences in their order: the end
             // is found by halving.
             let range = [(token + 1).into(), tokens.into()];
@@ -59,13 +57,28 @@ impl<'c> State<'c> {
                 let is_own = c.less(middle, high) & !c.less(own, sequence(middle));
                 vec![c.pick(is_own, middle + 1, low), c.pick(is_own, high, middle)]
             });
-            let number = c.load_index(self.batch.table(c, token), 0);
-            let has_slot = c.less(number.constant(0) - 1, number);
-            let goes_on = has_slot & c.less(0, c.load_index(self.batch.positions, token));
-            let offset = c.to_i64(c.larger(number, 0)) * c.to_i64(self.batch.block_stride);
-            let slot = c.at(self.slots, offset);
-            body(Run { first: token, end: c.as_int(end[0]), has_slot, goes_on, slot });
+            body(self.run(c, token, c.as_int(end[0])));
         });
+    }
+
+    /// Tokens of a sequence that lie before this one in the step, counted up to so many.
+    pub fn before(&self, c: &Code<'c>, token: Int<'c>, most: usize) -> Int<'c> {
+        let sequence = |token| c.load_index(self.batch.sequences, token);
+        let own = sequence(token);
+        (1..=most).fold(c.int(0), |count, back| {
+            let same = c.compare(IntPredicate::EQ, sequence(c.larger(token, back) - back), own);
+            let is_own = same & !c.less(token, back);
+            count + c.as_int(c.pick(is_own, c.int(1), c.int(0)))
+        })
+    }
+
+    /// Some tokens of a sequence.
+    pub fn run(&self, c: &Code<'c>, first: Int<'c>, end: Int<'c>) -> Run<'c> {
+        let number = c.load_index(self.batch.table(c, first), 0);
+        let has_slot = c.less(number.constant(0) - 1, number);
+        let goes_on = has_slot & c.less(0, c.load_index(self.batch.positions, first));
+        let offset = c.to_i64(c.larger(number, 0)) * c.to_i64(self.batch.block_stride);
+        Run { first, end, has_slot, goes_on, slot: c.at(self.slots, offset) }
     }
 }
 

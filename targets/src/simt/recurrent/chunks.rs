@@ -19,7 +19,7 @@ use atomc_ir::{DType, DeltaSizes, Op};
 use inkwell::values::FloatValue;
 
 use super::delta::{Part, Shares};
-use super::{each_part, element, pad, vector};
+use super::{MANY_TOKENS, each_part, element, pad, vector};
 use crate::code::{Any, Int, Ptr, Vector};
 use crate::recurrent::{Delta, Run, node};
 use crate::row::Operand;
@@ -36,8 +36,6 @@ const CHUNKS: [usize; 2] = [64, 32];
 /// Tokens of a sequence in the step from which a chunk costs less than going token by token: a
 /// product has 16 rows.
 const FEW_TOKENS: usize = 16;
-/// Tokens of a step from which some sequence may have many: steps of fewer decode, or are short.
-const MANY_TOKENS: usize = 128;
 /// Most waves of a work-group, and the least: a thread for each token of a chunk.
 const WAVES: usize = 4;
 const LEAST_WAVES: usize = 2;
@@ -135,7 +133,7 @@ pub fn emit<'c>(setup: &Setup<'c>, spec: &KernelSpec) -> launch::Made<'c> {
                 });
             });
             c.when(!is_short, || Chunks::new(c, &delta, shape, (head, part), local).run(run));
-            c.when(c.equal(number, parts - 1), || pad(c, delta.out, run, c.thread(), threads));
+            c.when(c.equal(number, parts - 1), || pad(c, delta.out, [run.first, run.end], c.thread(), threads));
         })?;
         delta.finish()?;
         info

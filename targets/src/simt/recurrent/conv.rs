@@ -1,96 +1,127 @@
 //! The short convolution: a lane has a vector of channels, and the waves of a work-group take turns
-//! at the tokens of the sequence.
-use crate::KernelSpec;
+//! at some tokens of the step, whatever sequences they are of.
+//!
+//! The first tokens of a sequence also see what was kept. They are all of the work-group that has
+//! the first one, which then writes what is kept now: so no other reads what it writes.
+use atomc_artifact::manifest;
+
 use crate::code::{Int, Ptr, Vector};
-use crate::recurrent::{Conv, Run, node};
+use crate::recurrent::{Conv, Run, State, node};
 use crate::simt::launch;
 use crate::simt::launch::Setup;
 use crate::simt::machine::Gpu;
+use crate::{KernelSpec, Tasks};
 
-use super::{each_part, element, pad, vector};
+use super::{MANY_TOKENS, element, pad, vector};
 
 /// Most elements of a vector: 16 bytes of the short types.
 const LANES: usize = 8;
 /// Waves of a work-group in steps of more than so many tokens: some sequence may have many.
 const WAVES: usize = 4;
 const FEW_TOKENS: usize = 8;
+/// Tokens of a work-group in steps of many.
+const TOKENS: usize = 16;
 
 pub fn emit<'c>(setup: &Setup<'c>, spec: &KernelSpec) -> launch::Made<'c> {
     let wave = setup.gpu()?.simt.wave;
     let waves = if spec.tokens > FEW_TOKENS { WAVES } else { 1 };
+    let per = if spec.tokens < MANY_TOKENS { 1 } else { TOKENS };
     let code = setup.open(spec, waves * wave)?;
-    let info = {
+    let times = {
         let c = &code;
         let kernel = launch::kernel(c, spec)?;
         let conv = Conv::of(&kernel, node(&kernel)?)?;
         c.set_lanes(vector(conv.channels, vector(conv.start, LANES)));
         let parts = conv.channels.div_ceil(wave * c.lanes());
-        let info = each_part(c, spec, &kernel, parts, waves * wave, |run, part| {
-            let column = (part * wave + c.lane_index()) * c.lanes();
-            Channels { c, conv: &conv, run, column, waves }.make();
-            c.when(c.equal(part, parts - 1), || pad(c, conv.out, run, c.thread(), waves * wave));
-        })?;
+        let [range, part] = c.divide(c.group(), c.int(parts));
+        let (tokens, first) = (launch::step_size(c, spec, false), range * per);
+        let column = (part * wave + c.lane_index()) * c.lanes();
+        let state = State::of(&kernel)?;
+        Channels { c, conv: &conv, state, column, tokens, first, end: first + per, waves }.make();
+        c.when(c.equal(part, parts - 1), || {
+            pad(c, conv.out, [first, c.smaller(first + per, tokens)], c.thread(), waves * wave);
+        });
         conv.finish()?;
-        info
+        parts
     };
-    Ok((code, info))
+    Ok((code, manifest::Kernel::simt(Tasks::Tokens { per, times }, waves * wave)))
 }
 
-/// A vector of channels of one sequence.
+/// A vector of channels of some tokens.
 struct Channels<'a, 'k, 'c> {
     c: &'a Gpu<'c>,
     conv: &'a Conv<'k, 'c>,
-    run: Run<'c>,
+    state: State<'c>,
     column: Int<'c>,
+    /// Tokens of the step, and those of the work-group.
+    tokens: Int<'c>,
+    first: Int<'c>,
+    end: Int<'c>,
     waves: usize,
 }
 
 impl<'c> Channels<'_, '_, 'c> {
     fn make(&self) {
-        let (c, Conv { weight, out, len, .. }) = (self.c, self.conv);
+        let (c, Conv { weight, len, .. }) = (self.c, self.conv);
         let exists = c.less(self.column, self.conv.channels);
-        let tokens = self.run.end - self.run.first;
         c.when(exists, || {
             let weight = |i: usize| c.load_floats(element(c, weight, c.int(i), self.column), weight.ty.dtype);
             let weights: Vec<Vector> = (0..*len).map(weight).collect();
-            c.repeat(c.wave_index(), tokens, self.waves, |token| {
-                let taps = weights.iter().enumerate();
-                let sum = taps.fold(c.zero(), |sum, (i, &w)| c.fma(self.seen(token + i), w, sum));
-                let token = self.run.first + token;
-                let stored = self.conv.stored(c, sum, token, self.column);
-                c.store_floats(element(c, out, token, self.column), stored, out.ty.dtype);
-            });
+            // A sequence that begins with the last token has more tokens that see what was kept.
+            let end = c.smaller(self.end + len.saturating_sub(2), self.tokens);
+            c.repeat(self.first + c.wave_index(), end, self.waves, |token| self.token(token, &weights));
         });
         // All have read what was kept.
         if self.waves > 1 {
             c.barrier();
         }
-        let keeps = exists & self.run.has_slot & c.equal(c.wave_index(), 0);
-        c.when(keeps, || {
-            // What is kept of what was kept before lies behind its new place.
-            for i in 0..len - 1 {
-                c.store_floats(self.kept(c.int(i)), self.seen(tokens + i), self.conv.x.ty.dtype);
-            }
+        c.repeat(self.first + c.wave_index(), c.smaller(self.end, self.tokens), self.waves, |token| {
+            self.state.when_first(c, token, self.tokens, |run| c.when(exists & run.has_slot, || self.keep(run)));
         });
     }
 
-    /// What was kept, and behind it the sequence's tokens, by number.
-    fn seen(&self, number: Int<'c>) -> Vector<'c> {
+    /// Makes a token's results, if it is the work-group's.
+    fn token(&self, token: Int<'c>, weights: &[Vector<'c>]) {
+        let (c, Conv { out, len, .. }) = (self.c, self.conv);
+        let before = self.state.before(c, token, len - 1);
+        let first = token - before;
+        // A token that sees none of what was kept is of the work-group that has it.
+        let by = c.as_int(c.pick(c.less(before, len - 1), first, token));
+        c.when(!c.less(by, self.first) & c.less(by, self.end), || {
+            let run = self.state.run(c, first, token + 1);
+            let taps = weights.iter().enumerate();
+            let sum = taps.fold(c.zero(), |sum, (i, &w)| c.fma(self.seen(run, before + i), w, sum));
+            let stored = self.conv.stored(c, sum, token, self.column);
+            c.store_floats(element(c, out, token, self.column), stored, out.ty.dtype);
+        });
+    }
+
+    /// Writes what is kept of a sequence. What is kept of what was kept before lies behind its new
+    /// place.
+    fn keep(&self, run: Run<'c>) {
+        for i in 0..self.conv.len - 1 {
+            let seen = self.seen(run, run.end - run.first + i);
+            self.c.store_floats(self.kept(run, self.c.int(i)), seen, self.conv.x.ty.dtype);
+        }
+    }
+
+    /// What was kept, and behind it tokens of the sequence, by number.
+    fn seen(&self, run: Run<'c>, number: Int<'c>) -> Vector<'c> {
         let (c, Conv { x, len, .. }) = (self.c, self.conv);
         let len = *len;
-        let token = self.run.first + (c.larger(number, len - 1) - (len - 1));
+        let token = run.first + (c.larger(number, len - 1) - (len - 1));
         let now = element(c, x, token, self.column);
         if len == 1 {
             return c.load_floats(now, x.ty.dtype);
         }
         let is_kept = c.less(number, len - 1);
-        let place = c.pick(is_kept, self.kept(c.smaller(number, len - 2)), now).into_pointer_value();
-        let exists = !is_kept | self.run.goes_on;
+        let place = c.pick(is_kept, self.kept(run, c.smaller(number, len - 2)), now).into_pointer_value();
+        let exists = !is_kept | run.goes_on;
         c.pick(exists, c.load_floats(place, x.ty.dtype), c.zero()).into_vector_value()
     }
 
-    fn kept(&self, number: Int<'c>) -> Ptr<'c> {
+    fn kept(&self, run: Run<'c>, number: Int<'c>) -> Ptr<'c> {
         let at = number * self.conv.channels + self.column;
-        self.c.at(self.run.slot, at * self.conv.x.ty.dtype.size())
+        self.c.at(run.slot, at * self.conv.x.ty.dtype.size())
     }
 }

@@ -62,7 +62,7 @@ pub fn emit<'c>(setup: &Setup<'c>, spec: &KernelSpec) -> launch::Made<'c> {
         let info = each_part(c, spec, &kernel, parts, wave, |run, number| {
             let [head, part] = c.divide(number, c.int(shares.parts));
             Part::new(c, &delta, shares, head, part).run(run);
-            c.when(c.equal(number, parts - 1), || pad(c, delta.out, run, c.thread(), wave));
+            c.when(c.equal(number, parts - 1), || pad(c, delta.out, [run.first, run.end], c.thread(), wave));
         })?;
         delta.finish()?;
         info

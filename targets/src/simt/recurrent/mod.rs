@@ -1,7 +1,7 @@
 //! Family `recur`: layers that go through the tokens of each sequence with a state. A work-group
-//! has a part of one sequence's state and all of its tokens, so none waits for another, and nobody
-//! sees a state half written. A task is a token and a part; it does nothing unless the token is its
-//! sequence's first.
+//! has a part of one sequence's state and all of its tokens that need it, so none waits for another,
+//! and none sees a state half written. A task is some tokens and a part: it does nothing unless a
+//! sequence begins with one of them.
 mod chunks;
 mod conv;
 mod delta;
@@ -53,7 +53,13 @@ fn is_about(spec: &KernelSpec, is: impl Fn(&Op) -> bool) -> Result<(), WhyNot> {
     WhyNot::unless(spec.body.ids().any(|id| is(spec.body.op(id))), || "for another op".into())
 }
 
-/// `body` in work-groups whose token begins a sequence, with the number of the part; and what a
+/// Tokens of a step from which some sequence may have many: steps of fewer decode, or are short.
+const MANY_TOKENS: usize = 128;
+/// Tokens of a work-group in steps of so many. Most groups have nothing to do, and each takes 2 ns
+/// of an H100 all the same; sequences that begin with tokens of one group come one after the other.
+const TOKENS: usize = 8;
+
+/// `body` in work-groups with whose tokens sequences begin, with the number of the part; and what a
 /// launch needs to know.
 fn each_part<'c>(
     c: &Gpu<'c>,
@@ -64,10 +70,16 @@ fn each_part<'c>(
     body: impl FnOnce(Run<'c>, Int<'c>),
 ) -> Result<manifest::Kernel, Diagnostic> {
     let state = State::of(kernel)?;
-    let [token, part] = c.divide(c.group(), c.int(parts));
+    let [range, part] = c.divide(c.group(), c.int(parts));
     let tokens = launch::step_size(c, spec, false);
-    c.when(c.less(token, tokens), || state.when_first(c, token, tokens, |run| body(run, part)));
-    Ok(manifest::Kernel::simt(Tasks::Tokens { per: 1, times: parts }, threads))
+    let each = |token| state.when_first(c, token, tokens, |run| body(run, part));
+    if spec.tokens < MANY_TOKENS {
+        c.when(c.less(range, tokens), || each(range));
+        return Ok(manifest::Kernel::simt(Tasks::Tokens { per: 1, times: parts }, threads));
+    }
+    let first = range * TOKENS;
+    c.repeat(first, c.smaller(first + TOKENS, tokens), 1, each);
+    Ok(manifest::Kernel::simt(Tasks::Tokens { per: TOKENS, times: parts }, threads))
 }
 
 /// Elements of a vector that fit rows of so many, or that begin there: 16 bytes of the short types
@@ -81,9 +93,9 @@ fn element<'c>(c: &Gpu<'c>, x: &Operand<'c>, row: Int<'c>, column: Int<'c>) -> P
     c.at(x.ptr, (row * x.stride + column) * x.ty.dtype.size())
 }
 
-/// Zeros behind the columns of a sequence's rows, by a part of the threads: of which this is the
+/// Zeros behind the columns of some tokens' rows, by a part of the threads: of which this is the
 /// `first`, and so many there are.
-fn pad<'c>(c: &Gpu<'c>, out: &Operand<'c>, run: Run<'c>, first: Int<'c>, threads: usize) {
+fn pad<'c>(c: &Gpu<'c>, out: &Operand<'c>, tokens: [Int<'c>; 2], first: Int<'c>, threads: usize) {
     let width = out.ty.shape.row().unwrap_or(0);
     let padded = c.arch.memory.padded(width);
     if width == padded {
@@ -91,7 +103,7 @@ fn pad<'c>(c: &Gpu<'c>, out: &Operand<'c>, run: Run<'c>, first: Int<'c>, threads
     }
     let lanes = c.lanes();
     c.set_lanes(1);
-    c.repeat(run.first, run.end, 1, |token| {
+    c.repeat(tokens[0], tokens[1], 1, |token| {
         c.repeat(first + width, padded, threads, |column| {
             c.store_floats(element(c, out, token, column), c.zero(), out.ty.dtype);
         });
