@@ -45,28 +45,52 @@ impl<'c> State<'c> {
 
     /// `body` if a token is the first of its sequence in the step, which has so many tokens.
     pub fn when_first(&self, c: &Code<'c>, token: Int<'c>, tokens: Int<'c>, body: impl FnOnce(Run<'c>)) {
-        let sequence = |token| c.load_index(self.batch.sequences, token);
-        let own = sequence(token);
         c.when(c.equal(self.before(c, token, 1), 0), || {
-            // Tokens of a sequence lie one behind the other, and sequences in their order: the end
-            // is found by halving.
-            let range = [(token + 1).into(), tokens.into()];
-            let end = c.for_each((0, c.bits(tokens), 1), &range, |_, range| {
-                let [low, high] = [0, 1].map(|i| c.as_int(range[i]));
-                let middle = (low + high) / 2;
-                let is_own = c.less(middle, high) & !c.less(own, sequence(middle));
-                vec![c.pick(is_own, middle + 1, low), c.pick(is_own, high, middle)]
-            });
-            body(self.run(c, token, c.as_int(end[0])));
+            let end = self.end(c, token, tokens, c.bits(tokens));
+            body(self.run(c, token, end));
         });
+    }
+
+    /// `body` for each sequence of a step of so many tokens, with its number among them.
+    pub fn each(&self, c: &Code<'c>, tokens: Int<'c>, body: impl FnOnce(Int<'c>, Run<'c>)) {
+        let last = c.larger(tokens, 1) - 1;
+        // Numbers of sequences without tokens are left out.
+        let most = self.sequence(c, last) - self.sequence(c, c.int(0)) + 1;
+        c.for_each((0, most, 1), &[c.int(0).into()], |number, token| {
+            let token = c.as_int(token[0]);
+            let next = self.sequence(c, c.smaller(token + 1, last));
+            let is_own = c.compare(IntPredicate::EQ, next, self.sequence(c, c.smaller(token, last)));
+            let goes_on = is_own & c.less(token + 1, tokens);
+            let end = self.end(c, token, tokens, c.pick_int(goes_on, c.bits(tokens), 0));
+            c.when(c.less(token, tokens), || body(number, self.run(c, token, end)));
+            vec![end.into()]
+        });
+    }
+
+    fn sequence(&self, c: &Code<'c>, token: Int<'c>) -> Int<'c> {
+        c.load_index(self.batch.sequences, token)
+    }
+
+    /// Where a token's sequence ends. Tokens of a sequence lie one behind the other, and sequences
+    /// in their order: it is found by halving, so often.
+    fn end(&self, c: &Code<'c>, token: Int<'c>, tokens: Int<'c>, times: Int<'c>) -> Int<'c> {
+        let own = self.sequence(c, c.smaller(token, tokens - 1));
+        let begin = token + 1;
+        let range = [begin.into(), c.pick_int(c.less(0, times), c.larger(tokens, begin), begin).into()];
+        let end = c.for_each((0, times, 1), &range, |_, range| {
+            let [low, high] = [0, 1].map(|i| c.as_int(range[i]));
+            let middle = (low + high) / 2;
+            let is_own = c.less(middle, high) & !c.less(own, self.sequence(c, c.smaller(middle, tokens - 1)));
+            vec![c.pick(is_own, middle + 1, low), c.pick(is_own, high, middle)]
+        });
+        c.as_int(end[0])
     }
 
     /// Tokens of a sequence that lie before this one in the step, counted up to so many.
     pub fn before(&self, c: &Code<'c>, token: Int<'c>, most: usize) -> Int<'c> {
-        let sequence = |token| c.load_index(self.batch.sequences, token);
-        let own = sequence(token);
+        let own = self.sequence(c, token);
         (1..=most).fold(c.int(0), |count, back| {
-            let same = c.compare(IntPredicate::EQ, sequence(c.larger(token, back) - back), own);
+            let same = c.compare(IntPredicate::EQ, self.sequence(c, c.larger(token, back) - back), own);
             let is_own = same & !c.less(token, back);
             count + c.as_int(c.pick(is_own, c.int(1), c.int(0)))
         })

@@ -58,6 +58,7 @@ pub const SCHEDULES: &[Schedule] = &[
     latent::MANY,
     decode::TOKENS,
     recurrent::CONV,
+    recurrent::WARPGROUP,
     recurrent::CHUNKS,
     recurrent::DELTA,
 ];

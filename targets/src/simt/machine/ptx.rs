@@ -65,6 +65,12 @@ impl<'c> Gpu<'c> {
         self.call("llvm.nvvm.barrier.cta.sync.aligned.count", &[], &[barrier.into(), self.int(threads).into()]);
     }
 
+    /// Comes to such a meeting, and does not wait for the others: they see what this thread did
+    /// before.
+    pub fn come_to_some(&self, barrier: Int<'c>, threads: usize) {
+        self.assemble(&format!("bar.arrive $0, {threads};"), None, "r", &[barrier.into()]);
+    }
+
     pub fn any_vote(&self, condition: Int<'c>) -> Int<'c> {
         self.as_int(self.call("llvm.nvvm.vote.any.sync", &[], &[self.all_lanes().into(), condition.into()]))
     }

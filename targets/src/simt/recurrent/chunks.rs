@@ -11,15 +11,14 @@
 //! Keys and queries are multiplied as they are stored, which is exact, and their lengths are put
 //! to sums. All else is multiplied in f32, so the error is that of the recurrence. Sequences of few
 //! tokens in the step go token by token, as in `delta_rule`.
-mod inverse;
-mod products;
-
 use atomc_ir::arch::{GpuArch, Simt};
 use atomc_ir::{DType, DeltaSizes, Op};
 use inkwell::values::FloatValue;
 
-use super::delta::{Part, Shares};
-use super::{MANY_TOKENS, each_part, element, pad, vector};
+use super::delta::{Few, Shares};
+use super::inverse;
+use super::products::{COLUMNS, Products, Rows, Runs};
+use super::{FEW_TOKENS, MANY_TOKENS, each_sequence, element, pad, vector};
 use crate::code::{Any, Int, Ptr, Vector};
 use crate::recurrent::{Delta, Run, node};
 use crate::row::Operand;
@@ -29,13 +28,9 @@ use crate::simt::launch::Setup;
 use crate::simt::machine::Gpu;
 use crate::simt::machine::fragment::{Matrix, VEC16};
 use crate::{KernelSpec, math};
-use products::{COLUMNS, Products, Rows, Runs};
 
 /// Tokens of a chunk: the first whose local memory and registers the chip has.
 const CHUNKS: [usize; 2] = [64, 32];
-/// Tokens of a sequence in the step from which a chunk costs less than going token by token: a
-/// product has 16 rows.
-const FEW_TOKENS: usize = 16;
 /// Most waves of a work-group, and the least: a thread for each token of a chunk.
 const WAVES: usize = 4;
 const LEAST_WAVES: usize = 2;
@@ -94,13 +89,19 @@ impl Shape {
     }
 }
 
-pub fn suits(spec: &KernelSpec, arch: GpuArch) -> Result<(), WhyNot> {
-    let (body, simt) = (spec.body, arch.simt);
-    WhyNot::unless(spec.tokens >= MANY_TOKENS, || format!("steps of {} tokens", spec.tokens))?;
+/// The sizes of a body's delta rule, and the type of its keys.
+pub fn found(spec: &KernelSpec) -> Result<(DeltaSizes, Option<DType>), WhyNot> {
+    let body = spec.body;
     let found = body.ids().find(|&id| matches!(body.op(id), Op::DeltaRule { .. }));
     let found = found.and_then(|id| DeltaSizes::of(body, id).map(|sizes| (id, sizes)));
     let (id, sizes) = found.ok_or_else(|| WhyNot::new("a delta rule of unknown sizes"))?;
-    let dtype = body.ty(body.operands(id)[2]).as_tensor().map(|ty| ty.dtype);
+    Ok((sizes, body.ty(body.operands(id)[2]).as_tensor().map(|ty| ty.dtype)))
+}
+
+pub fn suits(spec: &KernelSpec, arch: GpuArch) -> Result<(), WhyNot> {
+    let simt = arch.simt;
+    WhyNot::unless(spec.tokens >= MANY_TOKENS, || format!("steps of {} tokens", spec.tokens))?;
+    let (sizes, dtype) = found(spec)?;
     WhyNot::unless(dtype == Some(DType::BF16), || "keys of another type than bf16".into())?;
     WhyNot::unless(Matrix::native(simt, DType::BF16), || "no products of bf16".into())?;
     WhyNot::unless(!simt.matrix.replicated, || "operands that lanes have twice".into())?;
@@ -109,9 +110,7 @@ pub fn suits(spec: &KernelSpec, arch: GpuArch) -> Result<(), WhyNot> {
 
 pub fn emit<'c>(setup: &Setup<'c>, spec: &KernelSpec) -> launch::Made<'c> {
     let simt = setup.gpu()?.simt;
-    let id = spec.body.ids().find(|&id| matches!(spec.body.op(id), Op::DeltaRule { .. }));
-    let sizes = id.and_then(|id| DeltaSizes::of(spec.body, id));
-    let shape = sizes.and_then(|sizes| Shape::new(sizes, simt));
+    let shape = Shape::new(found(spec).map_err(|why| why.diagnostic())?.0, simt);
     let shape = shape.ok_or_else(|| WhyNot::new("a delta rule of unknown sizes").diagnostic())?;
     let threads = shape.waves * simt.wave;
     let code = setup.open(spec, threads)?;
@@ -122,18 +121,14 @@ pub fn emit<'c>(setup: &Setup<'c>, spec: &KernelSpec) -> launch::Made<'c> {
         let shares = Shares::of(&delta, simt.wave);
         let parts = delta.sizes.heads * shape.parts;
         let local = c.local(shape.local());
-        let info = each_part(c, spec, &kernel, parts, threads, |run, number| {
-            let [head, part] = c.divide(number, c.int(shape.parts));
+        let info = each_sequence(c, spec, &kernel, parts, threads, |run, share| {
+            let [head, part] = c.divide(share.part, c.int(shape.parts));
             let is_short = c.less(run.end - run.first, FEW_TOKENS);
-            c.when(is_short, || {
-                let each = shares.parts.div_ceil(shape.parts);
-                c.repeat(c.wave_index(), each, shape.waves, |i| {
-                    let part = part * each + i;
-                    c.when(c.less(part, shares.parts), || Part::new(c, &delta, shares, head, part).run(run));
-                });
-            });
+            let few = Few { shares, head, part, parts: shape.parts, waves: shape.waves, number: share.number };
+            c.when(is_short, || few.run(c, &delta, run));
             c.when(!is_short, || Chunks::new(c, &delta, shape, (head, part), local).run(run));
-            c.when(c.equal(number, parts - 1), || pad(c, delta.out, [run.first, run.end], c.thread(), threads));
+            let is_last = c.equal(share.part, parts - 1);
+            c.when(is_last, || pad(c, delta.out, [run.first, run.end], c.thread(), threads));
         })?;
         delta.finish()?;
         info

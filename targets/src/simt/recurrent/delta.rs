@@ -7,6 +7,7 @@
 //! result is `e^g S^T q + (k q) d`: both sums over rows are of the same state, so a token costs one
 //! exchange.
 use atomc_ir::DType;
+use inkwell::IntPredicate;
 use inkwell::values::FloatValue;
 
 use crate::KernelSpec;
@@ -68,6 +69,31 @@ pub fn emit<'c>(setup: &Setup<'c>, spec: &KernelSpec) -> launch::Made<'c> {
         info
     };
     Ok((code, info))
+}
+
+/// Which wave takes the parts of a head in sequences of few tokens, where a work-group has other columns
+/// than a wave: waves take those of all such sequences in turn.
+pub struct Few<'c> {
+    pub shares: Shares,
+    pub head: Int<'c>,
+    /// The work-group's number among those of the head, and how many these are.
+    pub part: Int<'c>,
+    pub parts: usize,
+    pub waves: usize,
+    /// Sequences that the work-group had before.
+    pub number: Int<'c>,
+}
+
+impl<'c> Few<'c> {
+    pub fn run(&self, c: &Gpu<'c>, delta: &Delta<'_, 'c>, run: Run<'c>) {
+        let each = self.shares.parts.div_ceil(self.parts);
+        c.repeat(0, each, 1, |i| {
+            let part = self.part * each + i;
+            let turn = (self.number * each + i) % self.waves;
+            let is_own = c.compare(IntPredicate::EQ, turn, c.wave_index()) & c.less(part, self.shares.parts);
+            c.when(is_own, || Part::new(c, delta, self.shares, self.head, part).run(run));
+        });
+    }
 }
 
 /// Some columns of a head's state, of which the lane has those from `column` on, in rows from `row`

@@ -5,9 +5,13 @@
 mod chunks;
 mod conv;
 mod delta;
+mod inverse;
+mod products;
+mod warpgroup;
 
 use atomc_artifact::manifest;
 use atomc_ir::{Diagnostic, Family, Op};
+use inkwell::IntPredicate;
 
 use crate::code::{Int, Ptr};
 use crate::recurrent::{Run, State};
@@ -49,17 +53,29 @@ pub const CHUNKS: Schedule = Schedule {
     emit: |setup, spec| launch::finish(chunks::emit(setup, spec)),
 };
 
+pub const WARPGROUP: Schedule = Schedule {
+    name: "delta_warpgroup",
+    suits: |spec, arch, _| {
+        is_about(spec, |op| matches!(op, Op::DeltaRule { .. }))?;
+        warpgroup::suits(spec, launch::gpu(arch)?)
+    },
+    emit: |setup, spec| launch::finish(warpgroup::emit(setup, spec)),
+    ..CHUNKS
+};
+
 fn is_about(spec: &KernelSpec, is: impl Fn(&Op) -> bool) -> Result<(), WhyNot> {
     WhyNot::unless(spec.body.ids().any(|id| is(spec.body.op(id))), || "for another op".into())
 }
 
 /// Tokens of a step from which some sequence may have many: steps of fewer decode, or are short.
 const MANY_TOKENS: usize = 128;
-/// Tokens of a work-group in steps of so many. Most groups have nothing to do, and each takes 2 ns
-/// of an H100 all the same; sequences that begin with tokens of one group come one after the other.
-const TOKENS: usize = 8;
+/// Tokens of a sequence in the step from which a chunk costs less than going token by token: a
+/// product has 16 rows.
+const FEW_TOKENS: usize = 16;
+/// Most work-groups of a part, which share out the sequences of a step.
+const SHARING: usize = 8;
 
-/// `body` in work-groups with whose tokens sequences begin, with the number of the part; and what a
+/// `body` in work-groups whose token begins a sequence, with the number of the part; and what a
 /// launch needs to know.
 fn each_part<'c>(
     c: &Gpu<'c>,
@@ -70,16 +86,38 @@ fn each_part<'c>(
     body: impl FnOnce(Run<'c>, Int<'c>),
 ) -> Result<manifest::Kernel, Diagnostic> {
     let state = State::of(kernel)?;
-    let [range, part] = c.divide(c.group(), c.int(parts));
+    let [token, part] = c.divide(c.group(), c.int(parts));
     let tokens = launch::step_size(c, spec, false);
-    let each = |token| state.when_first(c, token, tokens, |run| body(run, part));
-    if spec.tokens < MANY_TOKENS {
-        c.when(c.less(range, tokens), || each(range));
-        return Ok(manifest::Kernel::simt(Tasks::Tokens { per: 1, times: parts }, threads));
-    }
-    let first = range * TOKENS;
-    c.repeat(first, c.smaller(first + TOKENS, tokens), 1, each);
-    Ok(manifest::Kernel::simt(Tasks::Tokens { per: TOKENS, times: parts }, threads))
+    c.when(c.less(token, tokens), || state.when_first(c, token, tokens, |run| body(run, part)));
+    Ok(manifest::Kernel::simt(Tasks::Tokens { per: 1, times: parts }, threads))
+}
+
+/// A sequence that falls to a work-group: the number of the part, and how many sequences fell to it
+/// before.
+struct Share<'c> {
+    part: Int<'c>,
+    number: Int<'c>,
+}
+
+/// `body` in work-groups that go through the sequences of a step, where sequences have many tokens:
+/// with a work-group for each token, those without anything to do would take most of the time, as
+/// few of them fit a unit.
+fn each_sequence<'c>(
+    c: &Gpu<'c>,
+    spec: &KernelSpec,
+    kernel: &Kernel<'_, 'c>,
+    parts: usize,
+    threads: usize,
+    body: impl FnOnce(Run<'c>, Share<'c>),
+) -> Result<manifest::Kernel, Diagnostic> {
+    let state = State::of(kernel)?;
+    let sharing = (c.simt.chip.units / parts).clamp(1, SHARING);
+    let [own, part] = c.divide(c.group(), c.int(parts));
+    state.each(c, launch::step_size(c, spec, false), |number, run| {
+        let is_own = c.compare(IntPredicate::EQ, number % sharing, own);
+        c.when(is_own, || body(run, Share { part, number: number / sharing }));
+    });
+    Ok(manifest::Kernel::simt(Tasks::Fixed(parts * sharing), threads))
 }
 
 /// Elements of a vector that fit rows of so many, or that begin there: 16 bytes of the short types

@@ -28,6 +28,15 @@ pub struct Rows<'c> {
     pub dtype: DType,
 }
 
+/// The waves that meet where some write what others read.
+#[derive(Clone, Copy)]
+pub enum Meeting {
+    /// All of the work-group.
+    All,
+    /// So many threads, at a barrier of their own.
+    Some { barrier: usize, threads: usize },
+}
+
 /// What a wave multiplies with.
 #[derive(Clone, Copy)]
 pub struct Products<'a, 'c> {
@@ -35,6 +44,7 @@ pub struct Products<'a, 'c> {
     pub place: Place<'c>,
     /// The thread's number in its work-group.
     pub thread: Int<'c>,
+    meeting: Meeting,
     short: Matrix<'a, 'c>,
     wide: Matrix<'a, 'c>,
 }
@@ -47,8 +57,21 @@ impl<'c> Rows<'c> {
 
 impl<'a, 'c> Products<'a, 'c> {
     pub fn new(c: &'a Gpu<'c>) -> Products<'a, 'c> {
+        Products::meeting(c, Meeting::All)
+    }
+
+    /// The same of some of a work-group's waves, the first ones.
+    pub fn meeting(c: &'a Gpu<'c>, meeting: Meeting) -> Products<'a, 'c> {
         let (short, wide) = (Matrix::new(c, DType::BF16), Matrix::new(c, DType::F32));
-        Products { c, place: short.place(), thread: c.thread(), short, wide }
+        Products { c, place: short.place(), thread: c.thread(), meeting, short, wide }
+    }
+
+    /// The waves see what each wrote before.
+    pub fn meet(&self) {
+        match self.meeting {
+            Meeting::All => self.c.barrier(),
+            Meeting::Some { barrier, threads } => self.c.meet_some(self.c.int(barrier), threads),
+        }
     }
 
     /// The same for a turn of a loop, or behind one, by a number that is never negative. What LLVM

@@ -14,11 +14,10 @@ pub const BLOCK: usize = 16;
 /// Inverts a triangle of so many rows, in a work-group that has a thread for each row, and a wave
 /// for each 32. Barriers are around it.
 pub fn invert<'c>(p: &Products<'_, 'c>, triangle: Rows<'c>, rows: usize) {
-    let c = p.c;
     diagonal(p, triangle, rows);
     let mut half = BLOCK;
     while half < rows {
-        c.barrier();
+        p.meet();
         double(p, triangle, half, rows);
         half *= 2;
     }
@@ -38,7 +37,7 @@ fn diagonal<'c>(p: &Products<'_, 'c>, triangle: Rows<'c>, rows: usize) {
         made.push(terms.fold(one, |sum, (&made, known)| c.fma(c.fmul(c.splat(known), c.lit(-1.0)), made, sum)));
     }
     // All have read what is written over.
-    c.barrier();
+    p.meet();
     c.when(c.less(p.thread, rows), || {
         for (row, &made) in made.iter().enumerate() {
             c.store(triangle.at(c, block + row, block + column), made, 4);
@@ -82,7 +81,7 @@ fn double<'c>(p: &Products<'_, 'c>, triangle: Rows<'c>, half: usize, rows: usize
     let made: Runs<'c> = p.multiply((triangle, columns(second), row), &made, p.zeros(spans), all);
     let made = p.runs(spans, |block, span| c.pin(made[block][span]));
     // All have read what is written over.
-    c.barrier();
+    p.meet();
     c.when(c.less(c.wave_index(), units), || {
         for (block, of_block) in made.iter().enumerate() {
             for (span, &run) in of_block.iter().enumerate() {
