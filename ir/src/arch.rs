@@ -525,8 +525,10 @@ pub struct Measured {
 pub struct WarpgroupPrefill {
     /// Query heads of a work-group at most.
     pub heads: usize,
-    /// Largest heads whose results, queries, scores and weights fit the registers.
+    /// Largest heads whose results, scores and weights fit the registers.
     pub dim: usize,
+    /// Largest heads whose queries do too.
+    pub in_registers: usize,
     /// Most blocks of the cache on their way.
     pub stages: usize,
 }

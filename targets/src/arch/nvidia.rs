@@ -69,7 +69,7 @@ const H200: Measured = Measured {
     tile_cost: 38,
     registers: [40, 232],
     // Two groups of four waves have 64 queries each.
-    prefill: WarpgroupPrefill { heads: 4, dim: 128, stages: 4 },
+    prefill: WarpgroupPrefill { heads: 4, dim: 256, in_registers: 128, stages: 4 },
 };
 
 /// On an H100: with 32 Ki numbers of 8 rows each work-group takes 13 us of 49 for gate and up of

@@ -39,6 +39,9 @@ const GROUPS: usize = 3;
 /// Bytes of 8 rows by 16 bytes of a panel, and of 16.
 const HALF: usize = 128;
 const GROUP: usize = 2 * HALF;
+/// Threads that multiply together, and their queries.
+const TEAM: usize = 128;
+const ROWS: usize = 64;
 /// Maps of a work-group: of keys, and of values.
 const MAPS: usize = 2;
 
@@ -49,6 +52,8 @@ struct Shape {
     parts: usize,
     /// Threads that multiply.
     workers: usize,
+    /// Bytes of the queries of 128 of them in local memory; 0 where registers have them.
+    queries: usize,
     stages: usize,
     /// Bytes of a block's keys of one head, and as many of values.
     bytes: usize,
@@ -93,9 +98,12 @@ impl Shape {
         let parts = sizes.group().div_ceil(prefill.heads);
         let heads = sizes.group().div_ceil(parts);
         let bytes = arch.memory.block_tokens * sizes.cache.head_dim * sizes.cache.dtype.size();
-        let stages = ((arch.simt.unit.lds_group - 1024) / (2 * bytes)).min(prefill.stages);
         let workers = (heads * TILE_TOKENS).next_multiple_of(64) * 2;
-        Ok(Shape { heads, parts, workers, stages, bytes, groups: arch.simt.chip.units, registers })
+        let in_registers = sizes.cache.head_dim <= prefill.in_registers;
+        let queries = if in_registers { 0 } else { ROWS * sizes.cache.head_dim * sizes.cache.dtype.size() };
+        let room = arch.simt.unit.lds_group - 1024 - queries * workers / TEAM;
+        let stages = (room / (2 * bytes)).min(prefill.stages);
+        Ok(Shape { heads, parts, workers, queries, stages, bytes, groups: arch.simt.chip.units, registers })
     }
 
     fn threads(&self) -> usize {
@@ -131,6 +139,8 @@ struct Group<'r, 'k, 'a, 'c> {
     shape: Shape,
     keys: Pipeline<'c>,
     values: Pipeline<'c>,
+    /// Queries, where local memory has them.
+    queries: Option<Ptr<'c>>,
     /// Room for maps, and this work-group's place for them.
     maps: Ptr<'c>,
     placed: Ptr<'c>,
@@ -156,7 +166,8 @@ impl<'r, 'k, 'a, 'c> Group<'r, 'k, 'a, 'c> {
         let (maps, workspace) = (c.shared(MAPS * MAP, MAP), c.argument(arguments(spec.body) + 1));
         let placed = c.at(workspace, c.group() * (MAPS * MAP) + COUNTERS);
         let [keys, values] = [0, 1].map(|_| Pipeline::new(c, shape.stages, shape.bytes, 128));
-        Group { attention, shape, keys, values, maps, placed }
+        let queries = (shape.queries > 0).then(|| c.shared(shape.queries * shape.workers / TEAM, 128));
+        Group { attention, shape, keys, values, queries, maps, placed }
     }
 
     fn code(&self) -> &'a Gpu<'c> {

@@ -4,12 +4,14 @@ use atomc_artifact::abi::TILE_TOKENS;
 use atomc_ir::Diagnostic;
 use inkwell::values::FloatValue;
 
-use super::{Group, Tile};
-use crate::code::{Any, Int};
+use super::{Group, ROWS, TEAM, Tile};
+use crate::code::{Any, Int, Ptr};
 use crate::row::{At, Col};
 use crate::simt::attention::score_pairs::{ScorePair, Weighed};
 use crate::simt::machine::Gpu;
+use crate::simt::machine::fragment::VEC16;
 use crate::simt::machine::pipeline::Pipeline;
+use crate::simt::machine::warpgroup::TileForm;
 
 /// What a lane has of its two queries behind some block: the highest score of each, the sum of its
 /// weights of it, and the block's weights, which wait for their values. Weighted sums of values
@@ -44,7 +46,13 @@ pub struct Queries<'q, 'r, 'k, 'a, 'c> {
     column: Int<'c>,
     head: Int<'c>,
     is_real: Int<'c>,
-    words: Vec<Int<'c>>,
+    kept: Kept<'c>,
+}
+
+/// Where the queries of four waves are while they are multiplied.
+enum Kept<'c> {
+    Words(Vec<Int<'c>>),
+    Local(Ptr<'c>),
 }
 
 impl<'q, 'r, 'k, 'a, 'c> Queries<'q, 'r, 'k, 'a, 'c> {
@@ -63,9 +71,12 @@ impl<'q, 'r, 'k, 'a, 'c> Queries<'q, 'r, 'k, 'a, 'c> {
             column: wave % (TILE_TOKENS / 16) * 16 + c.lane_index() / 4,
             head: tile.cache_head * sharing + c.smaller(inside, sharing - 1),
             is_real: within & own,
-            words: vec![],
+            kept: Kept::Words(vec![]),
         };
-        queries.words = queries.load()?;
+        queries.kept = match group.queries {
+            Some(all) => Kept::Local(queries.stage(all)?),
+            None => Kept::Words(queries.load()?),
+        };
         Ok(queries)
     }
 
@@ -96,13 +107,48 @@ impl<'q, 'r, 'k, 'a, 'c> Queries<'q, 'r, 'k, 'a, 'c> {
         Ok((0..a.cache.ty.head_dim / 4).map(word).collect())
     }
 
+    /// Brings the wave's queries into local memory, of 16 bytes of columns all rows together: eight
+    /// lanes write eight rows, which lie together.
+    fn stage(&self, all: Ptr<'c>) -> Result<Ptr<'c>, Diagnostic> {
+        let (c, a, bytes) = (self.code(), self.group.attention, self.group.shape.queries);
+        let operand = a.kernel.rows.operand(a.query_value())?;
+        let (team, wave, lane) = (c.thread() / TEAM, c.wave_index(), c.lane_index());
+        let own = c.at(all, team * bytes);
+        let lanes = VEC16 / a.matrix.dtype.size();
+        let eight = wave % (TILE_TOKENS / 16) * 16 + lane % 8;
+        let vectors = (0..2 * bytes / ROWS / VEC16 / 4).map(|i| {
+            let (half, vector) = (i % 2, lane / 8 + i / 2 * 4);
+            let row = self.tile.token + c.smaller(eight + 8 * half, self.tile.count - 1);
+            let from = a.kernel.rows.address(operand, At { row, head: Some(self.head), col: Col::Var(vector * lanes) });
+            let place = wave % (TEAM / 32) * 16 + lane % 8 + 8 * half;
+            let numbers = c.load_vector(c.cx.i32_type(), 4, from, VEC16);
+            (c.at(own, vector * (ROWS * VEC16) + place * VEC16), numbers)
+        });
+        let vectors: Vec<_> = vectors.collect();
+        // The others may still multiply with the queries of the tile before.
+        c.meet_some(team + 1, TEAM);
+        for (to, numbers) in vectors {
+            c.store(to, numbers, VEC16 as u32);
+        }
+        c.show_to_products();
+        c.meet_some(team + 1, TEAM);
+        Ok(own)
+    }
+
     /// Asks for scores of a turn's block.
     fn begin_scores(&self, turn: Int<'c>) -> Vec<Any<'c>> {
         let (c, a, ring) = (self.code(), self.group.attention, &self.group.keys);
         let form = self.group.form(a.key_panel());
         ring.wait_full(c, turn);
-        let sums = a.cache.layout.block_tokens / 2;
-        c.mma_async_rs_new(sums, a.matrix.dtype, &self.words, (ring.at(turn), form))
+        let (sums, keys) = (a.cache.layout.block_tokens / 2, (ring.at(turn), form));
+        match &self.kept {
+            Kept::Words(words) => c.mma_async_rs_new(sums, a.matrix.dtype, words, keys),
+            Kept::Local(queries) => {
+                let form = TileForm::Blocks { along: ROWS * VEC16, down: 8 * VEC16 };
+                let queries = (c.local_address(*queries), form);
+                c.mma_async_new(sums, a.matrix.dtype, (queries, keys), a.cache.ty.head_dim / 16)
+            }
+        }
     }
 
     /// Asks for the weighted values of the block before a turn's, on top of others.
