@@ -44,8 +44,12 @@ impl Machine {
     }
 
     fn compile(&self, target: &str) {
+        self.compile_model(MODEL, target);
+    }
+
+    fn compile_model(&self, model: &str, target: &str) {
         let few = ["--decode", "1,2", "--prefill", "16", "--context", "64"];
-        self.bench.succeed(&[&["compile", MODEL, "--target", target, "-o", "m.atomc"], &few[..]].concat());
+        self.bench.succeed(&[&["compile", model, "--target", target, "-o", "m.atomc"], &few[..]].concat());
     }
 }
 
@@ -81,6 +85,18 @@ fn logits_through_hip_are_those_of_the_emulator() {
         };
         assert!(logits("hip:0") == logits(&format!("emu:{target}")), "{target}");
     }
+}
+
+/// Kernels that advance a recurrent state are replayed to be timed, with what is in the arena, and
+/// the steps between go on as if they were not.
+#[test]
+fn kernels_of_a_recurrent_model_are_timed() {
+    let model = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/golden/hybrid-next");
+    let machine = Machine::with("gfx942");
+    machine.compile_model(model, "gfx942");
+    let args = ["bench", "m.atomc", "--weights", model, "--device", "hip:0", "--prompt", "9", "--steps", "12"];
+    let said = machine.run(&[&args[..], &["--repeat", "1", "--kernels"]].concat()).expect("times");
+    assert!(said.contains("delta_rule"), "{said}");
 }
 
 #[test]
