@@ -87,8 +87,8 @@ fn logits_through_hip_are_those_of_the_emulator() {
     }
 }
 
-/// Kernels that advance a recurrent state are replayed to be timed, with what is in the arena, and
-/// the steps between go on as if they were not.
+/// States are copied there and back around what is timed. That steps go on as if nothing was timed
+/// is asked of a model whose state runs off: `runtime/src/device/gpu/tests/slots.rs`.
 #[test]
 fn kernels_of_a_recurrent_model_are_timed() {
     let model = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/golden/hybrid-next");
