@@ -51,29 +51,14 @@ impl<'c> State<'c> {
         });
     }
 
-    /// `body` for each sequence of a step of so many tokens, with its number among them.
-    pub fn each(&self, c: &Code<'c>, tokens: Int<'c>, body: impl FnOnce(Int<'c>, Run<'c>)) {
-        let last = c.larger(tokens, 1) - 1;
-        // Numbers of sequences without tokens are left out.
-        let most = self.sequence(c, last) - self.sequence(c, c.int(0)) + 1;
-        c.for_each((0, most, 1), &[c.int(0).into()], |number, token| {
-            let token = c.as_int(token[0]);
-            let next = self.sequence(c, c.smaller(token + 1, last));
-            let is_own = c.compare(IntPredicate::EQ, next, self.sequence(c, c.smaller(token, last)));
-            let goes_on = is_own & c.less(token + 1, tokens);
-            let end = self.end(c, token, tokens, c.pick_int(goes_on, c.bits(tokens), 0));
-            c.when(c.less(token, tokens), || body(number, self.run(c, token, end)));
-            vec![end.into()]
-        });
-    }
-
-    fn sequence(&self, c: &Code<'c>, token: Int<'c>) -> Int<'c> {
+    /// The number of a token's sequence.
+    pub fn sequence(&self, c: &Code<'c>, token: Int<'c>) -> Int<'c> {
         c.load_index(self.batch.sequences, token)
     }
 
     /// Where a token's sequence ends. Tokens of a sequence lie one behind the other, and sequences
     /// in their order: it is found by halving, so often.
-    fn end(&self, c: &Code<'c>, token: Int<'c>, tokens: Int<'c>, times: Int<'c>) -> Int<'c> {
+    pub fn end(&self, c: &Code<'c>, token: Int<'c>, tokens: Int<'c>, times: Int<'c>) -> Int<'c> {
         let own = self.sequence(c, c.smaller(token, tokens - 1));
         let begin = token + 1;
         let range = [begin.into(), c.pick_int(c.less(0, times), c.larger(tokens, begin), begin).into()];
@@ -98,9 +83,14 @@ impl<'c> State<'c> {
 
     /// Some tokens of a sequence.
     pub fn run(&self, c: &Code<'c>, first: Int<'c>, end: Int<'c>) -> Run<'c> {
-        let number = c.load_index(self.batch.table(c, first), 0);
+        self.run_of(c, first, end, |loaded| loaded)
+    }
+
+    /// The same, where `settled` makes something of what is loaded.
+    pub fn run_of(&self, c: &Code<'c>, first: Int<'c>, end: Int<'c>, settled: impl Fn(Int<'c>) -> Int<'c>) -> Run<'c> {
+        let number = settled(c.load_index(self.batch.table(c, first), 0));
         let has_slot = c.less(number.constant(0) - 1, number);
-        let goes_on = has_slot & c.less(0, c.load_index(self.batch.positions, first));
+        let goes_on = has_slot & c.less(0, settled(c.load_index(self.batch.positions, first)));
         let offset = c.to_i64(c.larger(number, 0)) * c.to_i64(self.batch.block_stride);
         Run { first, end, has_slot, goes_on, slot: c.at(self.slots, offset) }
     }

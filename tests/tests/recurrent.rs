@@ -121,7 +121,7 @@ fn chunks() {
 /// Steps of many tokens have chunks where the chip multiplies as they want it; others say why not.
 #[test]
 fn who_has_chunks() {
-    let said = |arch: &atomc_ir::Arch, tokens| {
+    let said = |arch: &atomc_ir::Arch, tokens, schedule| {
         let text = delta([2, 4], [128, 128]);
         let graph = parse(&text).unwrap();
         let spec = KernelSpec {
@@ -133,16 +133,19 @@ fn who_has_chunks() {
             invariant: false,
         };
         let asked = ask(&spec, arch).unwrap();
-        let chunks = asked.iter().find(|a| a.schedule.name == "delta_chunks").unwrap();
+        let chunks = asked.iter().find(|a| a.schedule.name == schedule).unwrap();
         chunks.answer.as_ref().err().map(|why| why.to_string())
     };
     let row = |name| rows().iter().find(|arch| arch.name == name).unwrap();
     for name in ["gfx90a", "gfx942", "gfx950", "gfx1201", "gfx1250"] {
-        assert_eq!(said(row(name), 512), None, "{name}");
-        assert_eq!(said(row(name), 8), Some("steps of 8 tokens".into()), "{name}");
+        assert_eq!(said(row(name), 512, "delta_chunks"), None, "{name}");
+        assert_eq!(said(row(name), 8, "delta_chunks"), Some("steps of 8 tokens".into()), "{name}");
     }
-    assert_eq!(said(row("gfx1100"), 512), Some("operands that lanes have twice".into()));
-    assert_eq!(said(row("sm_90a"), 512), Some("no chip of this kind ever ran it".into()));
+    assert_eq!(said(row("gfx1100"), 512, "delta_chunks"), Some("operands that lanes have twice".into()));
+    assert_eq!(said(row("sm_80"), 512, "delta_chunks"), Some("no chip of this kind ever ran it".into()));
+    assert_eq!(said(row("sm_80"), 512, "delta_warpgroup"), Some("sm_80 has no warpgroup MMA".into()));
+    assert_eq!(said(row("sm_90a"), 512, "delta_warpgroup"), None);
+    assert_eq!(said(row("sm_90a"), 8, "delta_warpgroup"), Some("steps of 8 tokens".into()));
 }
 
 /// They read zeros, whatever their position, and write nothing.

@@ -15,10 +15,10 @@ use atomc_ir::arch::{GpuArch, Simt};
 use atomc_ir::{DType, DeltaSizes, Op};
 use inkwell::values::FloatValue;
 
-use super::delta::{Few, Shares};
+use super::delta::{Part, Shares};
 use super::inverse;
 use super::products::{COLUMNS, Products, Rows, Runs};
-use super::{FEW_TOKENS, MANY_TOKENS, each_sequence, element, pad, vector};
+use super::{FEW_TOKENS, MANY_TOKENS, each_part, element, pad, vector};
 use crate::code::{Any, Int, Ptr, Vector};
 use crate::recurrent::{Delta, Run, node};
 use crate::row::Operand;
@@ -121,14 +121,18 @@ pub fn emit<'c>(setup: &Setup<'c>, spec: &KernelSpec) -> launch::Made<'c> {
         let shares = Shares::of(&delta, simt.wave);
         let parts = delta.sizes.heads * shape.parts;
         let local = c.local(shape.local());
-        let info = each_sequence(c, spec, &kernel, parts, threads, |run, share| {
-            let [head, part] = c.divide(share.part, c.int(shape.parts));
+        let info = each_part(c, spec, &kernel, parts, threads, |run, number| {
+            let [head, part] = c.divide(number, c.int(shape.parts));
             let is_short = c.less(run.end - run.first, FEW_TOKENS);
-            let few = Few { shares, head, part, parts: shape.parts, waves: shape.waves, number: share.number };
-            c.when(is_short, || few.run(c, &delta, run));
+            c.when(is_short, || {
+                let each = shares.parts.div_ceil(shape.parts);
+                c.repeat(c.wave_index(), each, shape.waves, |i| {
+                    let part = part * each + i;
+                    c.when(c.less(part, shares.parts), || Part::new(c, &delta, shares, head, part).run(run));
+                });
+            });
             c.when(!is_short, || Chunks::new(c, &delta, shape, (head, part), local).run(run));
-            let is_last = c.equal(share.part, parts - 1);
-            c.when(is_last, || pad(c, delta.out, [run.first, run.end], c.thread(), threads));
+            c.when(c.equal(number, parts - 1), || pad(c, delta.out, [run.first, run.end], c.thread(), threads));
         })?;
         delta.finish()?;
         info
