@@ -1,9 +1,10 @@
-//! The graph of a layer's recurrent state: a short convolution, then the gated delta rule.
+//! The graph of a layer's recurrent state: a short convolution, then the gated delta rule; and how
+//! ranks share it out: heads of keys, each with the heads of values that see it.
 use atomc_config::{Delta, StoredDelta};
 use atomc_ir::{Builder, DType, Diagnostic, Elementwise, Op, Shape, SlotsType, Type, Value};
 
-use super::layer::{LayerBuilder, Made};
-use super::product::Factor;
+use super::layer::{LayerBuilder, Made, shard};
+use super::product::{Factor, joined};
 
 /// What is added to the sum of the squares of a query or key before it is divided by the root: of
 /// transformers' `l2norm` and of FLA.
@@ -11,7 +12,11 @@ const UNIT_EPS: f64 = 1e-6;
 
 /// The sizes of one rank, or what cannot be shared out.
 pub fn share(all: &Delta, ranks: usize) -> Result<Delta, String> {
-    if ranks == 1 { Ok(all.clone()) } else { Err("a layer with a recurrent state".into()) }
+    let Delta { key_heads, heads, .. } = *all;
+    match key_heads.is_multiple_of(ranks) {
+        true => Ok(Delta { key_heads: key_heads / ranks, heads: heads / ranks, ..all.clone() }),
+        false => Err(format!("{key_heads} heads of keys of a layer with a recurrent state")),
+    }
 }
 
 /// The states of the layer of this number: that of the convolution, then that of the delta rule.
@@ -25,7 +30,7 @@ pub fn states(b: &mut Builder, all: &Delta, (index, dtype): (usize, DType)) -> [
     })
 }
 
-/// What the projections of a token are.
+/// What the projections of a token are, for a rank.
 struct Projected {
     /// Queries, keys and values, before the convolution.
     qkv: Value,
@@ -37,15 +42,40 @@ struct Projected {
     a: Value,
 }
 
+/// Rows of one kind in a weight: `len` for each head of keys, `step` from one head to the next.
+#[derive(Clone, Copy)]
+struct Kind {
+    start: usize,
+    len: usize,
+    step: usize,
+}
+
+/// Queries, keys and values where each kind has its rows together.
+fn apart(all: &Delta) -> [Kind; 3] {
+    let (keys, values) = (all.key_dim, all.value_rows() / all.key_heads);
+    let kind = |start, len| Kind { start, len, step: len };
+    [kind(0, keys), kind(all.key_rows(), keys), kind(2 * all.key_rows(), values)]
+}
+
+/// Rows of these kinds in the order of ranks, each of which has them kind by kind, head by head.
+fn by_rank(all: &Delta, ranks: usize, kinds: &[Kind]) -> Vec<(usize, usize)> {
+    let each = all.key_heads / ranks;
+    let of = |rank: usize, kind: Kind| {
+        (rank * each..(rank + 1) * each).map(move |head| (kind.start + head * kind.step, kind.len))
+    };
+    (0..ranks).flat_map(|rank| kinds.iter().flat_map(move |&kind| of(rank, kind))).collect()
+}
+
 impl LayerBuilder<'_> {
-    /// What the layer makes of `x`, and its new states.
+    /// What the layer makes of `x`, and its new states: of the rank's heads.
     pub fn delta(
         &mut self,
         all: &Delta,
         x: Value,
         (states, batch): ([Value; 2], Value),
     ) -> Result<(Value, [Value; 2]), Diagnostic> {
-        let &Delta { key_heads, heads, key_dim, value_dim, .. } = all;
+        let ranks = self.part.ranks;
+        let own = &Delta { key_heads: all.key_heads / ranks, heads: all.heads / ranks, ..all.clone() };
         let path = format!("{}.linear_attn", self.path);
         let Projected { qkv, z, b, a } = self.projected(all, &path, x)?;
         self.b.at(format!("{path}.conv1d"));
@@ -54,33 +84,37 @@ impl LayerBuilder<'_> {
         let conv = Value { out: 1, ..mixed };
         self.b.at(&path);
         let mixed = self.b.map(Elementwise::Silu, &[mixed])?;
+        let &Delta { key_heads, heads, key_dim, value_dim, .. } = own;
         let mut part = |start, heads: usize, width| {
             let part = self.b.push(Op::Slice { axis: 1, start, len: heads * width }, &[mixed])?;
             self.b.heads(part, heads, width)
         };
-        let (q, k) = (part(0, key_heads, key_dim)?, part(all.key_rows(), key_heads, key_dim)?);
-        let v = part(2 * all.key_rows(), heads, value_dim)?;
+        let (q, k) = (part(0, key_heads, key_dim)?, part(own.key_rows(), key_heads, key_dim)?);
+        let v = part(2 * own.key_rows(), heads, value_dim)?;
         let beta = self.b.map(Elementwise::Sigmoid, &[b])?;
-        let [bias, log] =
-            ["dt_bias", "A_log"].map(|name| self.b.weight(format!("{path}.{name}"), DType::F32, &[heads]));
+        let mut of_heads = |name| {
+            let every = self.b.weight(format!("{path}.{name}"), DType::F32, &[all.heads]);
+            shard(self.b, every, 0, ranks)
+        };
+        let (bias, log) = (of_heads("dt_bias")?, of_heads("A_log")?);
         let a = self.b.push(Op::Cast { to: DType::F32 }, &[a])?;
         let g = self.b.map(Elementwise::Decay, &[a, bias, log])?;
         let made = self.b.push(Op::DeltaRule { eps: UNIT_EPS }, &[states[1], q, k, v, g, beta, batch])?;
-        let out = self.gated_norm(all, &path, (made, z))?;
+        let out = self.gated_norm(own, &path, (made, z))?;
         let out = self.sum((out, None), "linear_attn.out_proj", all.value_rows(), false)?;
         Ok((out, [conv, Value { out: 1, ..made }]))
     }
 
     /// The norm of each head, whose weight is kept as it is, times the gate.
-    fn gated_norm(&mut self, all: &Delta, path: &str, (x, gate): (Value, Value)) -> Made {
+    fn gated_norm(&mut self, own: &Delta, path: &str, (x, gate): (Value, Value)) -> Made {
         let path = format!("{path}.norm");
         self.b.at(&path);
-        let weight = self.b.weight(format!("{path}.weight"), self.config.dtype, &[all.value_dim]);
+        let weight = self.b.weight(format!("{path}.weight"), self.config.dtype, &[own.value_dim]);
         let normed = self.b.rms_norm(x, weight, self.config.eps)?;
-        let gate = self.b.heads(gate, all.heads, all.value_dim)?;
+        let gate = self.b.heads(gate, own.heads, own.value_dim)?;
         let gate = self.b.map(Elementwise::Silu, &[gate])?;
         let gated = self.b.map(Elementwise::Mul, &[gate, normed])?;
-        self.b.flat(gated, all.value_rows())
+        self.b.flat(gated, own.value_rows())
     }
 
     /// The weight of the convolution: a row for each token, oldest first.
@@ -88,40 +122,40 @@ impl LayerBuilder<'_> {
         let (channels, tokens) = (all.channels(), all.conv);
         let weight = self.b.weight(format!("{path}.conv1d.weight"), self.config.dtype, &[channels, 1, tokens]);
         let weight = self.b.push(Op::View { shape: Shape::fixed(&[channels, tokens]) }, &[weight])?;
+        let weight = joined(self.b, weight, 0, &by_rank(all, self.part.ranks, &apart(all)))?;
+        let weight = shard(self.b, weight, 0, self.part.ranks)?;
         self.b.push(Op::Transpose {}, &[weight])
     }
 
     fn projected(&mut self, all: &Delta, path: &str, x: Value) -> Result<Projected, Diagnostic> {
-        let (config, hidden) = (self.config, self.config.hidden);
-        let &Delta { key_heads, heads, key_dim, value_dim, .. } = all;
+        let (config, hidden, ranks) = (self.config, self.config.hidden, self.part.ranks);
+        let &Delta { key_heads, heads, key_dim, .. } = all;
         let mut read = |name: &str, rows| Factor::read(self.b, config, &format!("{path}.{name}"), [rows, hidden]);
         let [qkv, z, b, a] = match all.stored {
-            StoredDelta::Apart => [
-                read("in_proj_qkv", all.channels())?,
-                read("in_proj_z", all.value_rows())?,
-                read("in_proj_b", heads)?,
-                read("in_proj_a", heads)?,
-            ],
+            StoredDelta::Apart => {
+                let qkv = read("in_proj_qkv", all.channels())?;
+                let [z, b, a] =
+                    [read("in_proj_z", all.value_rows())?, read("in_proj_b", heads)?, read("in_proj_a", heads)?];
+                [qkv.pieces(self.b, &by_rank(all, ranks, &apart(all)))?, z, b, a]
+            }
             StoredDelta::Grouped => {
                 let both = read("in_proj_qkvz", all.channels() + all.value_rows())?;
                 let gates = read("in_proj_ba", 2 * heads)?;
                 // Of each head of keys: a query, a key, its values, and their gates.
-                let shared = heads / key_heads;
-                let group = 2 * key_dim + 2 * shared * value_dim;
-                let of = |start: usize, len: usize, group: usize| {
-                    (0..key_heads).map(move |head| (head * group + start, len)).collect::<Vec<_>>()
-                };
-                let (values, width) = (2 * key_dim, shared * value_dim);
-                let parts = [of(0, key_dim, group), of(key_dim, key_dim, group), of(values, width, group)].concat();
+                let (shared, values) = (heads / key_heads, all.value_rows() / key_heads);
+                let rows = |start, len| Kind { start, len, step: 2 * (key_dim + values) };
+                let gate = |start| Kind { start, len: shared, step: 2 * shared };
+                let of = |kinds: &[Kind]| by_rank(all, ranks, kinds);
+                let qkv = of(&[rows(0, key_dim), rows(key_dim, key_dim), rows(2 * key_dim, values)]);
                 [
-                    both.clone().pieces(self.b, &parts)?,
-                    both.pieces(self.b, &of(values + width, width, group))?,
-                    gates.clone().pieces(self.b, &of(0, shared, 2 * shared))?,
-                    gates.pieces(self.b, &of(shared, shared, 2 * shared))?,
+                    both.clone().pieces(self.b, &qkv)?,
+                    both.pieces(self.b, &of(&[rows(2 * key_dim + values, values)]))?,
+                    gates.clone().pieces(self.b, &of(&[gate(0)]))?,
+                    gates.pieces(self.b, &of(&[gate(shared)]))?,
                 ]
             }
         };
-        let mut made = |factor: Factor| factor.multiply(self.b, x, config.dtype);
+        let mut made = |all: Factor| all.shard(self.b, 0, ranks)?.multiply(self.b, x, config.dtype);
         Ok(Projected { qkv: made(qkv)?, z: made(z)?, b: made(b)?, a: made(a)? })
     }
 }

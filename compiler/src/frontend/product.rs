@@ -169,9 +169,10 @@ impl<'a> Factor<'a> {
 
     /// Some of the rows, in another order: from each start on so many.
     pub fn pieces(mut self, b: &mut Builder, pieces: &[(usize, usize)]) -> Result<Factor<'a>, Diagnostic> {
-        self.weight = joined(b, self.weight, self.lead, pieces)?;
-        if let Some(encoding) = &mut self.encoding {
-            encoding.pieces(b, pieces)?;
+        let all = self.weight;
+        self.weight = joined(b, all, self.lead, pieces)?;
+        if let Some(encoding) = self.encoding.as_mut().filter(|_| self.weight != all) {
+            encoding.pieces(b, &runs(pieces))?;
         }
         Ok(self)
     }
@@ -462,14 +463,26 @@ fn slice(b: &mut Builder, v: Value, axis: usize, (start, len): (usize, usize)) -
     b.push(Op::Slice { axis, start, len }, &[v])
 }
 
-/// Pieces along an axis, one behind the other; those that follow each other are one.
-pub fn joined(b: &mut Builder, v: Value, axis: usize, pieces: &[(usize, usize)]) -> Made {
+/// Pieces of which those that follow each other are one.
+fn runs(pieces: &[(usize, usize)]) -> Vec<(usize, usize)> {
     let mut runs: Vec<(usize, usize)> = Vec::new();
     for &(start, len) in pieces {
         match runs.last_mut() {
             Some((first, count)) if *first + *count == start => *count += len,
             _ => runs.push((start, len)),
         }
+    }
+    runs
+}
+
+/// Pieces along an axis, one behind the other; the value itself where they are all of it.
+pub fn joined(b: &mut Builder, v: Value, axis: usize, pieces: &[(usize, usize)]) -> Made {
+    let runs = runs(pieces);
+    let sizes = b.ty(v).as_tensor().and_then(|t| t.shape.sizes());
+    if let [(0, len)] = runs[..]
+        && sizes.is_some_and(|sizes| sizes.get(axis) == Some(&len))
+    {
+        return Ok(v);
     }
     let parts = runs.into_iter().map(|run| slice(b, v, axis, run)).collect::<Result<Vec<_>, _>>()?;
     if let [one] = parts[..] { Ok(one) } else { b.push(Op::Concat { axis }, &parts) }
