@@ -27,7 +27,7 @@ const MAX_COUNT: usize = 1 << 30;
 const MAX_AXES: usize = 4;
 /// Longest name: those of a target, a variant and a kernel, with their endings, make one file name
 /// of at most 255 bytes.
-const MAX_NAME: usize = 64;
+pub const MAX_NAME: usize = 64;
 /// Most layers: some ten times as many as the deepest model has.
 const MAX_LAYERS: usize = 4096;
 /// Most work-items in a work-group, on every GPU there is.

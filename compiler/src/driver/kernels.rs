@@ -2,6 +2,7 @@
 //! their size does not matter.
 use std::collections::HashMap;
 
+use atomc_artifact::check::MAX_NAME;
 use atomc_artifact::manifest::KernelDef;
 use atomc_ir::{Arch, Diagnostic, Dim, Family, Graph, NodeId, Op};
 use atomc_passes::{Bucket, Cx};
@@ -90,9 +91,16 @@ impl Entry {
     /// What a profiler shows: number, schedule, rows and place.
     fn symbol(&self, number: usize, arch: &Arch) -> Result<String, Diagnostic> {
         let (schedule, _) = atomc_targets::select(&self.spec(), arch)?;
-        let name = format!("k{number}_{}{}_{}", schedule.name, self.rows, self.place);
-        Ok(name.trim_end_matches('_').to_owned())
+        Ok(symbol(number, &format!("{}{}_{}", schedule.name, self.rows, self.place)))
     }
+}
+
+/// The symbol of the kernel of this number, which alone tells it from others: what else is said of
+/// it, in ASCII, ends where a name would be too long.
+fn symbol(number: usize, says: &str) -> String {
+    let mut name = format!("k{number}_{says}");
+    name.truncate(MAX_NAME);
+    name.trim_end_matches('_').to_owned()
 }
 
 /// Most rows of a step that a kernel in the bucket has to do with: those that are wanted, if its
@@ -110,4 +118,19 @@ fn place(location: &str) -> String {
     let counted = |part: &&str| !part.is_empty() && part.parse::<usize>().is_err();
     let parts: Vec<&str> = location.split('.').filter(counted).filter(|p| !["model", "layers"].contains(p)).collect();
     parts.join("_").chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn symbols_are_names() {
+        let long = place("model.language_model.layers.3.mlp.experts.*.down_proj");
+        let says = format!("gemm_warpgroup_grouped_{long}");
+        let name = symbol(60, &says);
+        assert_eq!(name, "k60_gemm_warpgroup_grouped_language_model_mlp_experts___down_pro");
+        assert_eq!(name.len(), MAX_NAME);
+        assert_eq!(symbol(7, "rowwise_"), "k7_rowwise");
+    }
 }
