@@ -145,6 +145,11 @@ impl Target {
         paged.map_or(self.hidden.dtype, |stream| stream.dtype)
     }
 
+    /// Whether it keeps slots of sequences, beside pages.
+    pub fn has_slots(&self) -> bool {
+        self.groups.iter().any(|group| matches!(group, StateGroup::Slots(_)))
+    }
+
     /// The hash of the plan of weights: packed weights fit every target of the same name and key.
     pub fn weights_key(&self) -> String {
         let text = serde_json::to_string(&self.weights).expect("a plan of weights is JSON");

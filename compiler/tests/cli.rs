@@ -716,6 +716,8 @@ fn whether_an_artifact_would_fit() {
         large.as_str(),
         "mla-kimi --for sglang --tp 2 --ep 2 --kv-cache-dtype fp8_e4m3",
         "llama3 --for sglang --enable-deterministic-inference",
+        "hybrid-next",
+        "hybrid-next --for sglang --disable-radix-cache",
         r#"llama3 --hf-overrides {"rms_norm_eps":0.5}"#,
     ];
     fn check(line: &str) -> Vec<&str> {
@@ -726,12 +728,13 @@ fn whether_an_artifact_would_fit() {
     vLLM would run DeepseekV3ForCausalLM as `atomc compile mla-kimi --dtype bfloat16 --tp 2 --ep 2 --cache-dtype fp8 --target host -o mla-kimi/model.atomc` makes it, and its own model until then
     SGLang would run DeepseekV3ForCausalLM as `atomc compile mla-kimi --tp 2 --ep 2 --cache-dtype fp8 --target host -o mla-kimi/model.atomc` makes it, and its own model until then
     SGLang would run LlamaForCausalLM as `atomc compile llama3 --invariant --target host -o llama3/model.atomc` makes it, and its own model until then
+    vLLM would run Qwen3NextForCausalLM as `atomc compile hybrid-next --dtype bfloat16 --target host -o hybrid-next/model.atomc` makes it, and its own model until then
+    SGLang would run Qwen3NextForCausalLM as `atomc compile hybrid-next --target host -o hybrid-next/model.atomc` makes it, and its own model until then
     vLLM would run LlamaForCausalLM as `atomc compile llama3 --dtype bfloat16 --target host -o llama3/model.atomc`, of a config.json with these overrides, makes it, and its own model until then
     ");
     let bad = [
         "llama3 --enable-expert-parallel",
         "llama3 --for sglang --enable-torch-compile",
-        "hybrid-next",
         "hybrid-next --for sglang",
         "hybrid-3.5 --for sglang",
     ];
@@ -739,8 +742,7 @@ fn whether_an_artifact_would_fit() {
     insta::assert_snapshot!(told.join("\n"), @"
     error[vllm]: --enable-expert-parallel: vLLM takes it for models with experts alone, of which this one has none
     error[check]: what `atomc compile llama3 --target host -o llama3/model.atomc` makes: --enable-torch-compile: SGLang has true, the artifact none: kernels are the artifact's
-    error[check]: what `atomc compile hybrid-next --dtype bfloat16 --target host -o hybrid-next/model.atomc` makes: groups[0]: target `host` keeps a slot for each sequence, but a framework here has pages alone
-    error[check]: what `atomc compile hybrid-next --target host -o hybrid-next/model.atomc` makes: groups[0]: target `host` keeps a slot for each sequence, but a framework here has pages alone
+    error[check]: what `atomc compile hybrid-next --target host -o hybrid-next/model.atomc` makes: --disable-radix-cache: SGLang has false, the artifact states of whole sequences, which no other one can begin with
     error[check]: an artifact is of a part of Qwen3_5ForConditionalGeneration: SGLang's own model would run
     ");
     let strict = bench.command(&check("llama3")).env("ATOMC_STRICT", "1").output().expect("the binary runs");

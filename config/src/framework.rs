@@ -97,6 +97,8 @@ pub struct Held<'a> {
     pub own: bool,
     /// Whether the bits of a row do not depend on what else is in its step.
     pub invariant: bool,
+    /// Whether layers keep a state of each sequence, beside pages.
+    pub slots: bool,
 }
 
 /// What a framework was asked for.
@@ -288,6 +290,7 @@ pub(crate) mod tests {
             page: 32,
             own: true,
             invariant: false,
+            slots: false,
         }
     }
 }

@@ -120,6 +120,8 @@ pub const JUDGED: &[Judged] = &[
     off("msprobe_dump_config", &[], MODULES),
     off("forward_hooks", &[], MODULES),
     off("enable_return_aux_hidden_states", &[], "layers leave no rows but the last one's"),
+    must("disable_radix_cache", "on, for models with recurrent states: none is kept between two pages"),
+    off("mamba_ssm_dtype", &["float32"], "recurrent states are in float32"),
     must("page_size", "a multiple of the artifact's page"),
     must("context_length", "the artifact's longest sequence (`atomc compile --context`)"),
 ];
@@ -190,6 +192,8 @@ fn unfit(judged: &Judged, value: &Value, asked: &Asked, held: &Held) -> Option<S
             1 => format!("a share of every expert on each rank; `atomc compile --ep {text}` gives them whole ones"),
             ranks => ranks.to_string(),
         }),
+        "disable_radix_cache" => (held.slots && text != "true")
+            .then(|| "states of whole sequences, which no other one can begin with".to_owned()),
         "page_size" => {
             let fits = value.as_u64().is_some_and(|n| n > 0 && n.is_multiple_of(held.page as u64));
             (!fits).then(|| format!("multiples of {}", held.page))

@@ -109,9 +109,7 @@ impl Artifact {
         let manifest = self.file.manifest();
         let number = device::target(manifest, target).map_err(|error| raised(Error::Device(error)))?;
         let target = &manifest.targets[number];
-        let groups = paged(target).map_err(|error| raised(Error::States(error)))?;
-        let bytes = groups.iter().map(|group| group.block_bytes).max().unwrap_or(0);
-        Ok((target.layout.block_tokens, bytes))
+        Ok((target.layout.block_tokens, paged(target).map(|pages| pages.block_bytes).max().unwrap_or(0)))
     }
 
     /// Whether pages keep one row of each token, of which keys and values are parts.

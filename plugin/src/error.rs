@@ -45,7 +45,6 @@ fn exception(fault: Fault, text: String) -> PyErr {
         Fault::Artifact(_)
         | Fault::Signature(_)
         | Fault::Trust(_)
-        | Fault::States(_)
         | Fault::Shared { .. }
         | Fault::CallerAttends { .. } => ArtifactError::new_err(text),
         Fault::Hosted(HostedError::Rank { .. } | HostedError::Attention { .. }) => ArtifactError::new_err(text),

@@ -4,12 +4,11 @@ use crate::dlpack::{Device, Foreign, View};
 use crate::error::{StepError, raised};
 use crate::vllm::{object, rules};
 use atomc_artifact::escaped;
-use atomc_artifact::manifest::{Attention, Paged, Place, Plan, PlanKind, Target, Work};
+use atomc_artifact::manifest::{Attention, Paged, Place, Plan, PlanKind, StateGroup, Target, Work};
 use atomc_config::Config;
 use atomc_config::framework::Held;
 use atomc_runtime::device::Stream;
 use atomc_runtime::hosted::{Batch, HostedError, Pages, Rows, Table};
-use atomc_runtime::states::paged;
 use atomc_runtime::weights::Given;
 use atomc_runtime::weights::packed::{self, Packed};
 use atomc_runtime::{Checkpoint, DeviceChoice, Error, Hosted, HostedOptions, Random};
@@ -159,7 +158,8 @@ impl Model {
         }
     }
 
-    /// What is kept of each layer that attends, by the number that `bind_cache` takes.
+    /// What is kept of each layer, by the number that `bind_cache` takes: pages of one that
+    /// attends, and slots, maybe several, of one with a recurrent state.
     #[getter]
     fn cache(&self) -> Vec<Cache> {
         self.cache.clone()
@@ -175,9 +175,9 @@ impl Model {
             Ok(config) => config,
             Err(fault) => return Ok(vec![escaped(&fault.to_string())]),
         };
-        let (artifact, invariant) = {
+        let (artifact, invariant, slots) = {
             let hosted = self.lock();
-            (hosted.artifact().clone(), hosted.target().invariant)
+            (hosted.artifact().clone(), hosted.target().invariant, hosted.target().has_slots())
         };
         let held = Held {
             model: &artifact.manifest().config["model"],
@@ -190,6 +190,7 @@ impl Model {
             page: self.block_tokens,
             own: self.attention == Attention::Own,
             invariant,
+            slots,
         };
         Ok(refusals(&config, &options, &held).iter().map(|text| escaped(text)).collect())
     }
@@ -234,9 +235,9 @@ impl Model {
         py.detach(|| self.lock().load(&Random { seed }, &|_, _| ())).map_err(raised)
     }
 
-    /// Takes the pages of the cache, of each entry of `cache`: the address of its first page, the
-    /// bytes from one to the next, how many there are, and any number that names its table: entries
-    /// with the same have one.
+    /// Takes the pages of the cache, of each entry of `cache`: the address of its first page, or
+    /// slot, the bytes from one to the next, how many there are, and any number that names its
+    /// table: entries with the same have one.
     fn bind_cache(&self, py: Python<'_>, pages: Vec<(usize, usize, usize, usize)>) -> PyResult<()> {
         let (mut tables, mut names): (Vec<Pages>, Vec<usize>) = (vec![], vec![]);
         for (state, (start, block_stride, blocks, name)) in pages.into_iter().enumerate() {
@@ -305,8 +306,9 @@ impl Model {
 
     /// Begins a step, of tensors by their addresses: `ids` int32 [tokens], `positions` int64
     /// [tokens], `starts` int32 [sequences + 1], `lengths` int32 [sequences]; of `tables`, one of
-    /// int32 [sequences, stride] for each entry of `cache`, the stride too. If it is `embedded`, a
-    /// call asks for rows in the place of the tokens' embeddings.
+    /// int32 [sequences, stride] for each entry of `cache`, the stride too: pages, or a slot and
+    /// whatever is behind it. If it is `embedded`, a call asks for rows in the place of the tokens'
+    /// embeddings.
     #[pyo3(signature = (
         *, ids, positions, starts, lengths, tables, sequences, tokens, decode = false, embedded = false, stream = 0
     ))]
@@ -448,15 +450,17 @@ fn address(allocate: &Py<PyAny>, bytes: usize) -> PyResult<usize> {
     Python::attach(|py| allocate.call1(py, (bytes,))?.extract(py))
 }
 
-/// What is kept of a layer that attends, in pages that are the kernels' own inside. Where the
-/// caller attends, what it has to keep.
+/// What is kept of a layer that attends, in pages that are the kernels' own inside, or of one with
+/// a recurrent state, in a slot for each sequence. Where the caller attends, what it has to keep.
 #[pyclass(frozen, get_all, module = "atomc")]
-#[derive(Clone)]
+#[derive(Clone, Default)]
 pub struct Cache {
     layer: usize,
+    /// Whether it is a slot, of which nothing is said but its bytes.
+    slot: bool,
     /// Tokens in a page.
     block_tokens: usize,
-    /// Bytes of a page; 0 where the caller attends, whose pages are its own.
+    /// Bytes of a page or a slot; 0 where the caller attends, whose pages are its own.
     block_bytes: usize,
     dtype: &'static str,
     heads: usize,
@@ -466,23 +470,27 @@ pub struct Cache {
 }
 
 impl Cache {
-    /// What the target keeps, in the order of its states. A runtime has opened it, so all of it is
-    /// pages.
+    /// What the target keeps, in the order of its states.
     fn kept(target: &Target) -> Vec<Cache> {
-        let groups = paged(target).unwrap_or_default();
-        let of = |layer: usize, Paged { block_bytes, streams, window }: &Paged| {
-            let keys = streams.first()?;
-            Some(Cache {
-                layer,
-                block_tokens: target.layout.block_tokens,
-                block_bytes: *block_bytes,
-                dtype: keys.dtype.torch_name(),
-                heads: keys.heads,
-                head_dim: keys.width,
-                window: *window,
-            })
+        let of = |layer: usize, group: &StateGroup| match group {
+            StateGroup::Paged(pages) => Cache::paged(layer, target, pages),
+            StateGroup::Slots(slots) => Some(Cache { layer, slot: true, block_bytes: slots.bytes, ..Cache::default() }),
         };
-        target.states.iter().filter_map(|state| of(state.layer, groups.get(state.group)?)).collect()
+        target.states.iter().filter_map(|state| of(state.layer, target.groups.get(state.group)?)).collect()
+    }
+
+    fn paged(layer: usize, target: &Target, Paged { block_bytes, streams, window }: &Paged) -> Option<Cache> {
+        let keys = streams.first()?;
+        Some(Cache {
+            layer,
+            slot: false,
+            block_tokens: target.layout.block_tokens,
+            block_bytes: *block_bytes,
+            dtype: keys.dtype.torch_name(),
+            heads: keys.heads,
+            head_dim: keys.width,
+            window: *window,
+        })
     }
 
     /// What a plan leaves to the caller.
@@ -490,6 +498,7 @@ impl Cache {
         let of = |work: Work| match work {
             Work::Attention { layer, heads, k, window, .. } => Some(Cache {
                 layer,
+                slot: false,
                 block_tokens: target.layout.block_tokens,
                 block_bytes: 0,
                 dtype: k.dtype.torch_name(),

@@ -3,7 +3,6 @@ use crate::device::DeviceError;
 use crate::engine::StepError;
 use crate::hosted::HostedError;
 use crate::signature::SignatureError;
-use crate::states::NotPaged;
 use crate::trust::TrustError;
 
 /// Everything that can go wrong between an artifact and its tokens.
@@ -26,8 +25,6 @@ pub enum Error {
          an engine needs an artifact that was compiled with --attention own"
     )]
     CallerAttends { target: String },
-    #[error(transparent)]
-    States(#[from] NotPaged),
     #[error(transparent)]
     Step(#[from] StepError),
     #[error(transparent)]

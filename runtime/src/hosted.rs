@@ -1,5 +1,6 @@
 //! An artifact inside a framework that schedules, keeps the cache and samples: the framework gives
-//! memory, pages of its cache and the tensors of each step, and gets hidden rows and logits.
+//! memory, pages and slots of its cache and the tensors of each step, and gets hidden rows and
+//! logits.
 //!
 //! A step is [`Hosted::begin`], then [`Hosted::run`] until no call is left, then [`Hosted::head`]
 //! on the hidden rows that the framework has put into [`Hosted::head_input`]. Between two runs the
@@ -19,18 +20,14 @@ use step::Limits;
 pub use step::{Batch, Table};
 
 use crate::batch::{Inputs, Room, TableRoom};
-use crate::device::{
-    self, Device, DeviceBuffer, DeviceChoice, DeviceError, Memory, Part, StateMemory, StepSize, Stream,
-};
+use crate::device::{self, Device, DeviceBuffer, DeviceChoice, DeviceError, Memory, Part, StepSize, Stream};
 use crate::error::Error;
 use crate::pool::threads;
-use crate::states::paged;
+use crate::states::Unit;
 use crate::weights::{Loading, Rank};
 use atomc_artifact::Artifact;
 use atomc_artifact::abi::{Prepare, Step};
-use atomc_artifact::manifest::{
-    Attention, Call, DType, Manifest, Model, Paged, Place, Plan, PlanKind, State, Target, Work,
-};
+use atomc_artifact::manifest::{Attention, Call, DType, Manifest, Model, Place, Plan, PlanKind, State, Target, Work};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -86,8 +83,8 @@ pub struct Hosted {
     /// The steps of embeddings and heads, by their rows, where kernels read them from the device's
     /// memory.
     steps: Option<DeviceBuffer>,
-    /// The pages of each group of states.
-    groups: Vec<Paged>,
+    /// The page, or the slot, of each group of states.
+    units: Vec<Unit>,
     /// Where the pages of each state begin, table by table, for a device that makes the inputs.
     starts: Option<DeviceBuffer>,
     /// The part of a page of each state that is cleared.
@@ -158,12 +155,12 @@ impl Hosted {
         let (manifest, code) = (artifact.manifest(), &artifact.manifest().targets[target]);
         let plans: Vec<Plan> = code.plans.iter().filter(|plan| runs(plan, options)).cloned().collect();
         let largest = |size: fn(&Plan) -> usize| plans.iter().map(size).max().unwrap_or(0);
-        let groups = paged(code)?;
+        let units = Unit::all(code);
         // Tables stay where they are if the device makes the inputs.
         let blocks =
             if device.prepares() { 0 } else { manifest.model.max_positions.div_ceil(code.layout.block_tokens) };
         // Each state may have a table of its own.
-        let table = |state: &State| TableRoom { blocks, block_stride: groups[state.group].block_bytes };
+        let table = |state: &State| TableRoom { blocks, block_stride: units[state.group].bytes };
         let tables = code.states.iter().map(table).collect();
         let room = Room { tokens: largest(|plan| plan.tokens), rows: largest(|plan| plan.rows), tables };
         let most = room.tokens.max(room.rows);
@@ -184,10 +181,9 @@ impl Hosted {
             false => Some(device.allocate(code.states.len() * size_of::<u64>())?),
         };
         // Heads run without pages: frameworks try them before they give any.
-        let empty =
-            |(number, state): (usize, &State)| Ok(StateMemory::new(&groups[state.group], device.allocate(0)?, number));
+        let empty = |(number, state): (usize, &State)| Ok(units[state.group].memory(device.allocate(0)?, number));
         let states = code.states.iter().enumerate().map(empty).collect::<Result<_, DeviceError>>()?;
-        let values = code.states.iter().map(|state| groups[state.group].values()).collect();
+        let values = code.states.iter().map(|state| units[state.group].cleared.clone()).collect();
         let workspace = device.allocate(code.workspace())?;
         let mut buffer = |bytes| allocate::buffer(&mut *device, &mut allocate, bytes);
         let memory = Memory {
@@ -210,7 +206,7 @@ impl Hosted {
             memory,
             inputs,
             steps,
-            groups,
+            units,
             starts,
             values,
             tables: vec![],
@@ -345,10 +341,12 @@ impl Hosted {
     /// # Safety
     /// As for [`Hosted::begin`].
     unsafe fn fill(&mut self, batch: &Batch) -> Result<StepSize, HostedError> {
-        let Hosted { artifact, inputs, memory, tables, values, .. } = self;
+        let Hosted { artifact, inputs, memory, tables, values, units, .. } = self;
         let Model { vocab, max_positions, .. } = artifact.manifest().model;
-        let block_tokens = artifact.manifest().targets[self.target].layout.block_tokens;
-        let limits = Limits { vocab, max_positions, block_tokens, tables };
+        let target = &artifact.manifest().targets[self.target];
+        let block_tokens = target.layout.block_tokens;
+        let kept = tables.iter().map(|table| units[target.states[table.states[0].0].group].kept).collect();
+        let limits = Limits { vocab, max_positions, block_tokens, tables, kept };
         let clear =
             |table: usize, block| pages::clear(&mut memory.states, values, table, block * tables[table].block_stride);
         // SAFETY: passed on to the caller.

@@ -9,23 +9,12 @@ use atomc_artifact::manifest::{DType, Paged, StateGroup, Target};
 /// each of tens of layers.
 pub const SLOTS: usize = 64;
 
-/// A target keeps what there is no memory for.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("groups[{group}]: target `{target}` keeps a slot for each sequence, but a framework here has pages alone")]
-pub struct NotPaged {
-    /// Its name, e.g. `gfx942`.
-    pub target: String,
-    /// Index into [`Target::groups`].
-    pub group: usize,
-}
-
-/// The pages of each group of a target.
-pub fn paged(target: &Target) -> Result<Vec<Paged>, NotPaged> {
-    let pages = |(group, kind): (usize, &StateGroup)| match kind {
-        StateGroup::Paged(pages) => Ok(pages.clone()),
-        StateGroup::Slots(_) => Err(NotPaged { target: target.name.clone(), group }),
-    };
-    target.groups.iter().enumerate().map(pages).collect()
+/// The pages of each group of a target that has such.
+pub fn paged(target: &Target) -> impl Iterator<Item = &Paged> {
+    target.groups.iter().filter_map(|group| match group {
+        StateGroup::Paged(pages) => Some(pages),
+        StateGroup::Slots(_) => None,
+    })
 }
 
 /// The unit in which states of a group are handed out: a page, or a slot.
@@ -73,13 +62,5 @@ impl Unit {
     /// A state whose sequences have their units in a table.
     pub fn memory(&self, pages: DeviceBuffer, table: usize) -> StateMemory {
         StateMemory { pages, streams: self.streams.clone(), table, advances: self.kept == Kept::Slot }
-    }
-}
-
-impl StateMemory {
-    /// Pages of a state, whose sequences have them in a table.
-    pub fn new(spec: &Paged, pages: DeviceBuffer, table: usize) -> StateMemory {
-        let streams = spec.streams.iter().map(|stream| stream.at.start).collect();
-        StateMemory { pages, streams, table, advances: false }
     }
 }

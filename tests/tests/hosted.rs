@@ -9,13 +9,13 @@ use std::sync::Arc;
 use atomc::driver::{self, Options};
 use atomc::emulated::Emulated;
 use atomc::frontend;
-use atomc_artifact::manifest::{Attention, DType, Paged, Work};
+use atomc_artifact::manifest::{Attention, DType, StateGroup, Target, Work};
 use atomc_passes::BucketOptions;
 use atomc_runtime::checkpoint::{Source, Tensor};
 use atomc_runtime::device::{Device, DeviceBuffer, Stream};
 use atomc_runtime::hosted::{Batch, Pages, Rows, Table};
 use atomc_runtime::memory::Buffer;
-use atomc_runtime::states::paged;
+use atomc_runtime::states::{Unit, paged};
 use atomc_runtime::weights::Given;
 use atomc_runtime::{
     Artifact, Checkpoint, DeviceChoice, Engine, EngineOptions, Hosted, HostedOptions, Random, Request, SeqId,
@@ -59,13 +59,15 @@ fn open(path: &Path) -> Artifact {
     Artifact::open(path).expect("a whole artifact")
 }
 
-/// Schedules, keeps pages with gaps between them, adds up what ranks have, and attends where plans
-/// leave that to it.
+/// Schedules, keeps pages and slots with gaps between them, adds up what ranks have, and attends
+/// where plans leave that to it.
 struct Framework {
     ranks: Vec<Rank>,
     /// Memory of the device for a step's tensors, where it has one of its own.
     tensors: Vec<DeviceBuffer>,
     stride: usize,
+    /// By table: whether a sequence has one slot.
+    slots: Vec<bool>,
     /// By table: keys that a token sees, if the framework takes back the pages behind them.
     windows: Vec<usize>,
     /// By table.
@@ -110,26 +112,53 @@ impl Rank {
 
     /// With pages for a model that has its weights.
     fn loaded(mut hosted: Hosted, sequences: usize) -> Rank {
-        let (target, groups) = (hosted.target().clone(), paged(hosted.target()).expect("pages"));
-        let mut kept = vec![];
-        let mut table = |(group, spec): (usize, &Paged)| {
-            let block_stride = spec.block_bytes + GAP;
-            let of_group = (0..target.states.len()).filter(|&state| target.states[state].group == group);
-            let states = of_group.map(|state| {
-                let mut pages = Buffer::new(PAGES * block_stride).expect("memory");
-                // What an earlier owner left is not a number.
-                pages.as_mut_slice().fill(0xff);
-                kept.push(pages);
-                (state, NonNull::new(kept[kept.len() - 1].address()).expect("an address"))
-            });
-            Pages { states: states.collect(), block_stride, blocks: PAGES }
+        let target = hosted.target().clone();
+        let (mut kept, mut tables) = (vec![], vec![]);
+        let mut memory = |block_stride: usize| {
+            let mut pages = Buffer::new(PAGES * block_stride).expect("memory");
+            // What an earlier owner left is not a number.
+            pages.as_mut_slice().fill(0xff);
+            kept.push(pages);
+            NonNull::new(kept[kept.len() - 1].address()).expect("an address")
         };
-        let tables: Vec<Pages> = groups.iter().enumerate().map(&mut table).collect();
+        for (group, unit) in Unit::all(&target).iter().enumerate().filter(|(group, _)| !is_slots(&target, *group)) {
+            let block_stride = unit.bytes + GAP;
+            let states = (0..target.states.len()).filter(|&state| target.states[state].group == group);
+            let states = states.map(|state| (state, memory(block_stride))).collect();
+            tables.push(Pages { states, block_stride, blocks: PAGES });
+        }
+        tables.extend(slots(&target, memory));
         // SAFETY: the pages live beside the model.
         unsafe { hosted.bind_cache(&tables) }.expect("pages that fit");
         let layers = hosted.artifact().manifest().model.layers;
         Rank { hosted, _pages: kept, cache: vec![vec![vec![]; sequences]; layers] }
     }
+}
+
+/// Whether a group is of slots.
+fn is_slots(target: &Target, group: usize) -> bool {
+    matches!(target.groups[group], StateGroup::Slots(_))
+}
+
+/// The slots of all states that have such: those of a layer lie in one page, side by side.
+fn slots(target: &Target, mut memory: impl FnMut(usize) -> NonNull<u8>) -> Option<Pages> {
+    let units = Unit::all(target);
+    let mut places: BTreeMap<usize, Vec<(usize, usize)>> = BTreeMap::new();
+    let mut most = 0;
+    for (number, state) in target.states.iter().enumerate().filter(|(_, state)| is_slots(target, state.group)) {
+        let places = places.entry(state.layer).or_default();
+        let ends = |&(number, at): &(usize, usize)| at + units[target.states[number].group].bytes;
+        places.push((number, places.last().map_or(0, ends).next_multiple_of(64)));
+        most = most.max(ends(&places[places.len() - 1]));
+    }
+    let block_stride = most.next_multiple_of(256) + GAP;
+    let of_layer = |places: Vec<(usize, usize)>| {
+        let start = memory(block_stride);
+        // SAFETY: inside the first page.
+        places.into_iter().map(move |(number, at)| (number, unsafe { start.add(at) })).collect::<Vec<_>>()
+    };
+    let states: Vec<_> = places.into_values().flat_map(of_layer).collect();
+    (!states.is_empty()).then_some(Pages { states, block_stride, blocks: PAGES })
 }
 
 impl Framework {
@@ -154,11 +183,13 @@ impl Framework {
 
     fn of(ranks: Vec<Rank>, tensors: Vec<DeviceBuffer>) -> Framework {
         let target = ranks[0].hosted.target();
-        let (stride, tables) = (target.layout.block_tokens, target.groups.len());
+        let has_slots = |table: &Pages| is_slots(target, target.states[table.states[0].0].group);
+        let slots: Vec<bool> = ranks[0].hosted.tables().iter().map(has_slots).collect();
+        let (stride, tables) = (target.layout.block_tokens, slots.len());
         let free = (0..PAGES as i32).map(|page| page * 7 % PAGES as i32).collect();
         let sequences = vec![Sequence { tokens: 0, tables: vec![vec![]; tables] }; ranks[0].cache[0].len()];
         let (windows, free, left) = (vec![0; tables], vec![free; tables], BTreeMap::new());
-        Framework { ranks, tensors, stride, windows, free, sequences, left }
+        Framework { ranks, tensors, stride, slots, windows, free, sequences, left }
     }
 
     /// Where the device finds a step's tensor.
@@ -184,8 +215,8 @@ impl Framework {
                     free.extend(table[..behind].iter().filter(|&&page| page != NOWHERE));
                     table[..behind].fill(NOWHERE);
                 }
-                let pages = table.len()..(*len + tokens.len()).div_ceil(self.stride);
-                table.extend(pages.map(|_| free.pop().expect("a free page")));
+                let pages = if self.slots[number] { 1 } else { (*len + tokens.len()).div_ceil(self.stride) };
+                table.extend((table.len()..pages).map(|_| free.pop().expect("a free page")));
                 tables[number].extend(table.iter().copied().chain(std::iter::repeat(0)).take(PAGES));
             }
             owners.extend((*len..).take(tokens.len()).map(|position| (*sequence, position)));
@@ -443,8 +474,8 @@ fn of(sequence: SeqId, tokens: &[u32]) -> Request<'_> {
 
 #[test]
 fn hosted_steps_have_the_engines_bits() {
-    // The last two have heads with padding in pages.
-    for name in ["qwen3", "llama", "llama-gqa-tied", "mistral"] {
+    // Two have heads with padding in pages, and two slots beside them.
+    for name in ["qwen3", "llama", "llama-gqa-tied", "mistral", "hybrid-next-dense", "hybrid-3.5"] {
         let (_dir, path) = compiled(name, Options::default());
         let framework = Framework::new(&path, name, Attention::Own, 4);
         compare(name, framework, &path, |found, wanted| assert!(found == wanted, "{name}"));
@@ -453,7 +484,8 @@ fn hosted_steps_have_the_engines_bits() {
 
 #[test]
 fn hosted_steps_have_the_engines_bits_on_emulated_chips() {
-    for (chip, name) in [("gfx942", "qwen3"), ("gfx1201", "llama"), ("gfx942", "llama-odd")] {
+    let chips = [("gfx942", "qwen3"), ("gfx1201", "llama"), ("gfx942", "llama-odd"), ("gfx942", "hybrid-next-dense")];
+    for (chip, name) in chips {
         let (_dir, path) = compiled(name, Options { targets: vec![chip.to_owned()], ..Options::default() });
         let framework = Framework::emulated(&path, name, chip, 3);
         let device = Emulated::open(&open(&path), chip, 2, Default::default()).expect("a device");
@@ -468,8 +500,7 @@ fn pages_behind_the_window_are_not_read() {
     for (name, chip, windows) in cases {
         let (_dir, path) = compiled(name, Options { targets: vec![chip.to_owned()], ..Options::default() });
         let mut framework = Framework::emulated(&path, name, chip, 2);
-        let pages = paged(framework.ranks[0].hosted.target()).expect("pages");
-        framework.windows = pages.iter().map(|pages| pages.window).collect();
+        framework.windows = paged(framework.ranks[0].hosted.target()).map(|pages| pages.window).collect();
         assert_eq!(framework.windows, windows);
         let device = Emulated::open(&open(&path), chip, 2, Default::default()).expect("a device");
         let engine = Engine::with_device(open(&path), chip, Box::new(device), &engine_options()).expect("it opens");
@@ -593,4 +624,52 @@ fn what_enters_a_layer_is_what_the_layers_before_it_leave() {
             message("hidden.99").starts_with("hidden: no rows are called `hidden.99`; the artifact has `hidden.0`")
         );
     }
+}
+
+/// A sequence without a slot begins anew in every step, and leaves the slots of others alone.
+#[test]
+fn a_sequence_without_a_slot_keeps_nothing() {
+    let name = "hybrid-next";
+    let (_dir, path) = compiled(name, Options::default());
+    let slots_of =
+        |framework: &mut Framework| framework.slots.iter().position(|&slots| slots).expect("a table of slots");
+    let prompts = [(0, vec![5, 6, 7, 8, 9]), (1, vec![10, 11])];
+    let (mut whole, mut part) =
+        (Framework::new(&path, name, Attention::Own, 2), Framework::new(&path, name, Attention::Own, 2));
+    let table = slots_of(&mut part);
+    part.sequences[1].tables[table] = vec![-1];
+    assert_eq!(whole.step(&prompts, 0, false), part.step(&prompts, 0, false));
+    let next = [(0, vec![12]), (1, vec![13])];
+    let (whole, part) = (whole.step(&next, 0, true), part.step(&next, 0, true));
+    assert_eq!(whole[0], part[0]);
+    assert_ne!(whole[1], part[1]);
+}
+
+/// What slots cannot be, by what is said of it.
+#[test]
+fn slots_that_do_not_fit_are_refused() {
+    let (_dir, path) = compiled("hybrid-next", Options::default());
+    let mut framework = Framework::new(&path, "hybrid-next", Attention::Own, 1);
+    let number = framework.slots.iter().position(|&slots| slots).expect("a table of slots");
+    let hosted = &mut framework.ranks[0].hosted;
+    let bound = hosted.tables().to_vec();
+    let bytes = Unit::all(hosted.target()).iter().map(|unit| unit.bytes).max().expect("a group");
+    let mut refused = |change: &dyn Fn(&mut Vec<Pages>)| {
+        let mut tables = bound.clone();
+        change(&mut tables);
+        // SAFETY: none of them is taken.
+        unsafe { hosted.bind_cache(&tables) }.expect_err("a fault").to_string()
+    };
+    let small = refused(&|tables| tables[number].block_stride = bytes.next_multiple_of(256) - 256);
+    assert!(small.contains(&format!("at least a page, {bytes}")), "{small}");
+    let mixed = refused(&|tables| {
+        let pages = tables.remove(1 - number).states;
+        tables[0].states.extend(pages);
+    });
+    assert!(mixed.ends_with("hold other streams, and want a table each"), "{mixed}");
+    framework.sequences[0].tables[number] = vec![PAGES as i32];
+    let batch = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| framework.step(&[(0, vec![1])], 0, true)));
+    let fault = batch.expect_err("a slot that is not there");
+    let fault = fault.downcast_ref::<String>().expect("a message");
+    assert!(fault.contains("page 40 of 40"), "{fault}");
 }

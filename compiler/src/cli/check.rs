@@ -12,7 +12,6 @@ use atomc_config::Config;
 use atomc_config::framework::{Held, Rules, is_part};
 use atomc_config::vllm::settings;
 use atomc_runtime::manifest::{Attention, Manifest, Target};
-use atomc_runtime::states::paged;
 use atomc_runtime::{Artifact, DeviceChoice, Error, TrustList, signature, trust};
 use serde_json::{Map, Value};
 
@@ -123,7 +122,6 @@ impl Asked {
     /// The first reason for which an artifact would not run.
     fn fits(&self, manifest: &Manifest, targets: &[&Target]) -> Result<(), String> {
         for target in targets {
-            paged(target).map_err(|fault| fault.to_string())?;
             let held = held(manifest, target, self.attention)?;
             if let Some(refusal) = (self.rules.refusals)(&self.config, &self.options, &held).into_iter().next() {
                 return Err(refusal);
@@ -184,5 +182,6 @@ fn held<'a>(manifest: &'a Manifest, target: &'a Target, attention: Attention) ->
         page: target.layout.block_tokens,
         own: attention == Attention::Own,
         invariant: target.invariant,
+        slots: target.has_slots(),
     })
 }

@@ -56,7 +56,7 @@ pub const OTHERS: &[(Fate, &str, &str)] = &[
     (
         Fate::Acts,
         "SGLang's pages and radix cache; what is in a page is the artifact's",
-        "radix_eviction_policy radix_eviction_policy_config disable_radix_cache \
+        "radix_eviction_policy radix_eviction_policy_config \
          enable_session_radix_cache radix_cache_backend hicache_host_memory_mode hicache_ratio \
          hicache_size hicache_write_policy hicache_io_backend hicache_mem_layout hicache_storage_backend \
          hicache_storage_prefetch_policy hicache_storage_backend_extra_config \
@@ -154,7 +154,7 @@ pub const OTHERS: &[(Fate, &str, &str)] = &[
     (
         Fate::CannotMatter,
         "the models have no layers of that kind",
-        "mamba_backend mamba_ssm_dtype mamba_max_states_per_path enable_mamba_cache_stochastic_rounding \
+        "mamba_backend mamba_max_states_per_path enable_mamba_cache_stochastic_rounding \
          mamba_cache_philox_rounds mamba_radix_cache_strategy mamba_track_interval \
          enable_int8_mamba_checkpoint int8_mamba_ckpt_size linear_attn_backend linear_attn_decode_backend \
          linear_attn_prefill_backend linear_attn_verify_backend enable_linear_replayssm \

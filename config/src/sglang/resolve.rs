@@ -31,7 +31,13 @@ pub fn resolve(folder: &Path, options: &mut Map<String, Value>) -> Result<Config
     let config = Config::parse(&Value::Object(facts).to_string(), None)?;
     let asked = options.get("dtype").and_then(Value::as_str).unwrap_or("auto").to_owned();
     options.insert("dtype".into(), json!(taken(&asked, &config)));
-    for (name, value) in [("tp_size", json!(1)), ("ep_size", json!(1)), ("kv_cache_dtype", json!("auto"))] {
+    let taken = [
+        ("tp_size", json!(1)),
+        ("ep_size", json!(1)),
+        ("kv_cache_dtype", json!("auto")),
+        ("disable_radix_cache", json!(false)),
+    ];
+    for (name, value) in taken {
         options.entry(name).or_insert(value);
     }
     if options.get("enable_dp_attention") == Some(&json!(true)) {

@@ -84,6 +84,15 @@ fn types_of_caches() {
     ");
 }
 
+/// Nothing is kept of a sequence with a recurrent state that another one could begin with.
+#[test]
+fn prefixes_of_recurrent_states() {
+    let asks =
+        |slots: bool, off: bool| refused_by(MODEL, |held| held.slots = slots, json!({ "disable_radix_cache": off }));
+    assert_eq!([asks(true, true), asks(false, true), asks(false, false)], ["", "", ""]);
+    insta::assert_snapshot!(asks(true, false), @"--disable-radix-cache: SGLang has false, the artifact states of whole sequences, which no other one can begin with");
+}
+
 /// What SGLang promises of answers has to hold for the artifact.
 #[test]
 fn deterministic_inference() {

@@ -53,6 +53,18 @@ pub const JUDGED: &[Judged] = &[
         "the pages of all layers have one type",
     ),
     refused(
+        "mamba_cache_dtype",
+        "cache_config.mamba_cache_dtype",
+        &["auto"],
+        "what a convolution keeps is in the artifact's type",
+    ),
+    refused(
+        "mamba_ssm_cache_dtype",
+        "cache_config.mamba_ssm_cache_dtype",
+        &["auto", "float32"],
+        "recurrent states are in float32",
+    ),
+    refused(
         "calculate_kv_scales",
         "cache_config.calculate_kv_scales",
         &[],
@@ -198,7 +210,7 @@ pub const OTHERS: &[(Fate, &str, &str)] = &[
         "vLLM's pages; what is in them is the artifact's",
         "enable_prefix_caching prefix_caching_hash_algo prefix_cache_retention_interval prefix_match_unit \
          gpu_memory_utilization kv_cache_memory_bytes num_gpu_blocks_override disable_hybrid_kv_cache_manager \
-         disable_sliding_window kv_events_config",
+         disable_sliding_window kv_events_config mamba_block_size mamba_cache_mode",
     ),
     (
         Fate::Acts,
@@ -254,8 +266,7 @@ pub const OTHERS: &[(Fate, &str, &str)] = &[
         "engram_config enable_hc_sp swa_bounded_replay sparse_indexer_topk_backend gdn_prefill_backend \
          kda_prefill_backend kda_decode_backend replayssm_buffer_len use_replayssm enable_mamba_cache_stochastic_rounding \
          enable_mamba_shared_prefix_checkpoint enable_mamba_fine_grained_prefix_cache enable_flash_late_interaction \
-         mamba_backend mamba_block_size mamba_cache_dtype mamba_cache_mode mamba_cache_philox_rounds mamba_config \
-         mamba_ssm_cache_dtype mamba_ssu_algorithm",
+         mamba_backend mamba_cache_philox_rounds mamba_config mamba_ssu_algorithm",
     ),
     (
         Fate::CannotMatter,

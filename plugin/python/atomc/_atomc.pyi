@@ -127,17 +127,20 @@ class _Tensor(Protocol):
     def __dlpack_device__(self) -> tuple[int, int]: ...
 
 class Cache:
-    """What is kept of a layer that attends, in pages that are the kernels' own inside. Where the caller attends, what it has to
-    keep."""
+    """What is kept of a layer that attends, in pages that are the kernels' own inside, or of one with a recurrent state, in a slot
+    for each sequence. Where the caller attends, what it has to keep."""
 
     @property
     def layer(self) -> int: ...
+    @property
+    def slot(self) -> bool:
+        """Whether it is a slot, of which nothing is said but its bytes."""
     @property
     def block_tokens(self) -> int:
         """Tokens in a page."""
     @property
     def block_bytes(self) -> int:
-        """Bytes of a page; 0 where the caller attends, whose pages are its own."""
+        """Bytes of a page or a slot; 0 where the caller attends, whose pages are its own."""
     @property
     def dtype(self) -> str: ...
     @property
@@ -237,7 +240,7 @@ class Model:
     def max_positions(self) -> int: ...
     @property
     def cache(self) -> list[Cache]:
-        """An entry for each layer that attends."""
+        """An entry for each layer that attends, and for each slot of a layer with a recurrent state."""
     @property
     def packed_name(self) -> str:
         """The name of the file in which this rank's packed weights lie beside a model's config.json."""
@@ -255,8 +258,8 @@ class Model:
     def load_random(self, seed: int = 0) -> None:
         """Loads made-up weights."""
     def bind_cache(self, pages: Sequence[tuple[int, int, int, int]]) -> None:
-        """Takes the pages of the cache, of each entry of `cache`: the address of its first page, the bytes from one to the next, how
-        many there are, and any number that names its table: entries with the same have one. It costs little to be given the same
+        """Takes the pages of the cache, of each entry of `cache`: the address of its first page, or slot, the bytes from one to the
+        next, how many there are, and any number that names its table: entries with the same have one. It costs little to be given the same
         again. Kernels may read, and never write, up to 256 bytes behind the last page."""
     @property
     def hidden(self) -> View:

@@ -27,22 +27,6 @@ fn expect(tokens: &[u32]) -> Vec<u32> {
     (1..=tokens.len()).map(|end| toy::next(&tokens[..end])).collect()
 }
 
-/// What an engine keeps and a framework does not is refused there by its place.
-#[test]
-fn states_that_are_no_pages_are_refused_inside_a_framework() {
-    let mut manifest = toy::manifest();
-    let target = &mut manifest.targets[0];
-    target.groups.push(manifest::StateGroup::Slots(manifest::Slots { bytes: 8 }));
-    target.states.push(manifest::State { layer: 0, group: 1 });
-    let says = "groups[1]: target `host` keeps a slot for each sequence, but a framework here has pages alone";
-    let (_dir, artifact) = toy::with(&manifest);
-    Engine::new(artifact, &EngineOptions::default()).unwrap();
-    let (_dir, artifact) = toy::with(&manifest);
-    let (device, stream) = (DeviceChoice::default(), crate::device::Stream::default());
-    let options = HostedOptions { device, threads: 1, rank: 0, attention: Attention::Own, stream };
-    assert_eq!(Hosted::open(artifact.into(), &options, None).unwrap_err().to_string(), says);
-}
-
 #[test]
 fn prefill_in_any_chunks_and_decode_agree() {
     let tokens = ids(60, 1);

@@ -1,17 +1,20 @@
-//! The pages that a framework gives. It shares the states out among tables as it likes: all that it
-//! wants of a table is that the pages of its states are equally far apart.
+//! The pages and the slots that a framework gives. It shares the states out among tables as it
+//! likes: all that it wants of a table is that the pages of its states are equally far apart. Of
+//! slots a table has one entry for each sequence, and a page is whatever has room for the slot.
 use super::allocate::ALIGN;
 use super::{Hosted, HostedError};
 use crate::device::{DeviceError, StateMemory};
+use crate::kv::Kept;
+use crate::states::Unit;
 use atomc_artifact::abi::Prepare;
-use atomc_artifact::manifest::Paged;
+use atomc_artifact::manifest::StateGroup;
 use std::ops::Range;
 use std::ptr::NonNull;
 
 /// What pages have to lie apart a multiple of.
 const STRIDE_ALIGN: usize = 256;
 
-/// The pages of states whose sequences have one table.
+/// The pages of states whose sequences have one table, or their slots.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pages {
     /// By the numbers of the target: where the pages of each begin. States may lie in the same
@@ -44,9 +47,11 @@ impl Hosted {
         for (number, table) in tables.iter().enumerate() {
             self.inputs.set_block_stride(number, table.block_stride);
             for &(state, start) in &table.states {
+                // Behind the last there may be no more than it needs.
+                let unit = &self.units[self.target().states[state].group];
+                let bytes = table.block_stride * (table.blocks - 1) + unit.bytes;
                 // SAFETY: passed on to the caller.
-                let pages = unsafe { self.device.adopt(start, table.block_stride * table.blocks) };
-                self.memory.states[state] = StateMemory::new(self.spec(state), pages, number);
+                self.memory.states[state] = unit.memory(unsafe { self.device.adopt(start, bytes) }, number);
             }
         }
         self.set_inputs()?;
@@ -77,12 +82,12 @@ impl Hosted {
         if let Some((_, start)) = states.iter().find(|(_, start)| !start.addr().get().is_multiple_of(ALIGN)) {
             return fault("states", format!("pages at {start:p} do not begin at a multiple of {ALIGN}"));
         }
-        let Paged { block_bytes: page, streams, .. } = self.spec(first);
-        if let Some((other, _)) = states.iter().find(|(state, _)| self.spec(*state).streams != *streams) {
+        if let Some((other, _)) = states.iter().find(|(state, _)| !alike(self.group(first), self.group(*state))) {
             let detail = format!("pages of {first} and {other} hold other streams, and want a table each");
             return fault("states", detail);
         }
-        let fits = (*page..=u32::MAX as usize).contains(block_stride);
+        let page = states.iter().map(|(state, _)| self.unit(*state).bytes).max().unwrap_or(0);
+        let fits = (page..=u32::MAX as usize).contains(block_stride);
         if !fits || !block_stride.is_multiple_of(STRIDE_ALIGN) {
             let rule = format!("a multiple of {STRIDE_ALIGN} below 4 GiB, and at least a page, {page}");
             return fault("block_stride", format!("{block_stride} is not {rule}"));
@@ -91,9 +96,12 @@ impl Hosted {
         if counted { Ok(()) } else { fault("blocks", format!("{blocks} pages of {block_stride} bytes")) }
     }
 
-    /// What is in the pages of a state.
-    fn spec(&self, state: usize) -> &Paged {
-        &self.groups[self.target().states[state].group]
+    fn group(&self, state: usize) -> &StateGroup {
+        &self.target().groups[self.target().states[state].group]
+    }
+
+    fn unit(&self, state: usize) -> &Unit {
+        &self.units[self.target().states[state].group]
     }
 
     /// Tells the device where the pages of each state begin, table by table, if it makes the
@@ -110,8 +118,11 @@ impl Hosted {
     pub(super) fn clears(&self, table: usize) -> Prepare {
         let inputs = self.inputs.prepare(table);
         let (Some(starts), Some(Pages { states, .. })) = (&self.starts, self.tables.get(table)) else { return inputs };
+        let Unit { cleared: values, kept, .. } = self.unit(states[0].0);
+        if *kept == Kept::Slot {
+            return inputs;
+        }
         let before: usize = self.tables[..table].iter().map(|table| table.states.len()).sum();
-        let values = self.spec(states[0].0).values();
         Prepare {
             pages: starts.address().wrapping_add(before * size_of::<u64>()).cast_const().cast(),
             layers: states.len() as i64,
@@ -119,6 +130,15 @@ impl Hosted {
             value_bytes: values.len() as i64,
             ..inputs
         }
+    }
+}
+
+/// Whether states may have one table: pages are cleared alike, and slots never are.
+fn alike(one: &StateGroup, other: &StateGroup) -> bool {
+    match (one, other) {
+        (StateGroup::Paged(one), StateGroup::Paged(other)) => one.streams == other.streams,
+        (StateGroup::Slots(_), StateGroup::Slots(_)) => true,
+        _ => false,
     }
 }
 

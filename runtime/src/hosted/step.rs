@@ -1,6 +1,7 @@
 //! The tensors of a framework's step, where they are in the host's memory.
 use super::{HostedError, Pages};
 use crate::batch::Inputs;
+use crate::kv::Kept;
 use atomc_artifact::abi::Prepare;
 use std::slice;
 
@@ -31,11 +32,12 @@ pub struct Batch<'a> {
     pub embedded: bool,
 }
 
-/// The numbers of sequences' pages.
+/// The numbers of sequences' pages, or of their slots.
 #[derive(Clone, Copy, Debug)]
 pub struct Table {
     /// `i32 [sequences, stride]`: the pages of each sequence, in order of position. Those that lie
-    /// behind the window of all layers of the table are any valid page.
+    /// behind the window of all layers of the table are any valid page. Of slots the first entry is
+    /// the sequence's, which no other one of the step has, or -1: then nothing is kept of it.
     pub pages: *const i32,
     /// Entries from one sequence to the next.
     pub stride: usize,
@@ -53,13 +55,14 @@ impl Table {
 }
 
 /// What a step has to keep to.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Limits<'a> {
     pub vocab: usize,
     pub max_positions: usize,
     pub block_tokens: usize,
-    /// The pages of each table of the batch.
+    /// The pages of each table of the batch, and what a sequence has in it.
     pub tables: &'a [Pages],
+    pub kept: Vec<Kept>,
 }
 
 /// Tokens of one sequence.
@@ -68,7 +71,7 @@ struct Run<'a> {
     ids: &'a [i32],
     positions: &'a [i64],
     length: i32,
-    /// Pages that the sequence has in each table.
+    /// Pages that the sequence has in each table that has such.
     pages: usize,
 }
 
@@ -100,15 +103,15 @@ impl Batch<'_> {
             let Some(run) = (unsafe { self.sequence(number, limits) })? else { continue };
             run.check(limits)?;
             // SAFETY: the table's entries lie in its row, as was looked at.
-            let table = |table: &Table| unsafe { table.of(number, run.pages) };
-            let tables = self.tables.iter().map(table);
-            tables.clone().enumerate().try_for_each(|(at, pages)| run.check_table(pages, limits.tables[at].blocks))?;
+            let table = |(table, &kept): (&Table, _)| unsafe { table.of(number, run.entries(kept)) };
+            let tables = self.tables.iter().zip(&limits.kept).map(table);
+            tables.clone().enumerate().try_for_each(|(at, pages)| run.check_table(pages, limits, at))?;
             // SAFETY: the same numbers, none of which is negative.
             let ids = unsafe { slice::from_raw_parts(run.ids.as_ptr().cast::<u32>(), run.ids.len()) };
             let position = run.positions[0] as usize;
             inputs.push(ids, position, run.length as usize, tables.clone());
             let first = position.div_ceil(limits.block_tokens).min(run.pages);
-            for (table, pages) in tables.enumerate() {
+            for (table, pages) in tables.enumerate().filter(|(table, _)| limits.kept[*table] != Kept::Slot) {
                 pages[first..].iter().for_each(|&block| fresh(table, block as usize));
             }
         }
@@ -136,14 +139,16 @@ impl Batch<'_> {
         // SAFETY: below the number of sequences.
         let length = unsafe { *self.lengths.add(number) };
         let pages = (length.max(0) as usize).div_ceil(limits.block_tokens);
-        if let Some(table) = self.tables.iter().find(|table| pages > table.stride) {
-            return Err(fault("tables", format!("{pages} pages in tables of {}", table.stride)));
-        }
         // SAFETY: the tokens lie before the last start.
         let (ids, positions) = unsafe {
             (slice::from_raw_parts(self.ids.add(start), count), slice::from_raw_parts(self.positions.add(start), count))
         };
-        Ok(Some(Run { number, ids, positions, length, pages }))
+        let run = Run { number, ids, positions, length, pages };
+        let mut rows = self.tables.iter().zip(&limits.kept).map(|(table, &kept)| (run.entries(kept), table.stride));
+        if let Some((pages, stride)) = rows.find(|(pages, stride)| pages > stride) {
+            return Err(fault("tables", format!("{pages} pages in tables of {stride}")));
+        }
+        Ok(Some(run))
     }
 }
 
@@ -168,9 +173,15 @@ impl Run<'_> {
         Ok(())
     }
 
+    /// Entries of a table.
+    fn entries(&self, kept: Kept) -> usize {
+        if kept == Kept::Slot { 1 } else { self.pages }
+    }
+
     /// That there are so many pages as a table names.
-    fn check_table(&self, pages: &[i32], blocks: usize) -> Result<(), HostedError> {
-        match pages.iter().find(|&&block| !(0..blocks as i64).contains(&i64::from(block))) {
+    fn check_table(&self, pages: &[i32], limits: &Limits, table: usize) -> Result<(), HostedError> {
+        let (blocks, none) = (limits.tables[table].blocks, if limits.kept[table] == Kept::Slot { -1 } else { 0 });
+        match pages.iter().find(|&&block| !(none..blocks as i64).contains(&i64::from(block))) {
             Some(block) => {
                 let (sequence, detail) = (self.number, format!("page {block} of {blocks}"));
                 Err(HostedError::Sequence { sequence, field: "tables", detail })
