@@ -11,6 +11,8 @@ from atomc.frameworks import Refused
 # Kernels may read so many bytes behind the last page. On a device memory comes in granules, so
 # those behind an allocation are there up to the end of its last one.
 SLACK, GPU_GRANULE = 256, 2 << 20
+# What pages and slots begin at a multiple of, and what they lie apart.
+ALIGN, STRIDE = 64, 256
 
 
 def tokens(artifact: atomc.Artifact, asked: int) -> int:
@@ -46,6 +48,13 @@ def halves(cache: atomc.Cache, on_host: bool, k: torch.Tensor, v: torch.Tensor) 
     if v.data_ptr() - k.data_ptr() != k.nbytes or v.untyped_storage().data_ptr() != k.untyped_storage().data_ptr():
         raise Refused(f"layer {cache.layer}: K and V of the pool are not halves of one allocation")
     return within(cache, on_host, k)
+
+
+def slot(cache: atomc.Cache, states: torch.Tensor) -> tuple[int, int, int]:
+    """Slots of a layer in a tensor that has a state of the same size in each, but for what rounds it up."""
+    if -(-(size := states[0].nbytes) // STRIDE) * STRIDE != cache.block_bytes:
+        raise Refused(f"layer {cache.layer}: states of {cache.block_bytes} bytes, but the framework's pool has {size} bytes for one")
+    return states.data_ptr(), states.stride(0) * states.itemsize, len(states)
 
 
 def mapped(artifact: atomc.Artifact, layers: int, shape: tuple[int, ...], slots: int, dtype: torch.dtype) -> tuple[list, list]:

@@ -11,7 +11,7 @@ from vllm import SamplingParams
 
 short, thorough = pytest.mark.short, pytest.mark.thorough
 # Where vLLM has something to do: windows in all layers, in groups, and in its own attention;
-# numbers that scale rows; experts; methods of quantisation.
+# numbers that scale rows; experts; recurrent states; methods of quantisation.
 CASES = [
     pytest.param("mistral", "own", marks=short),
     ("gemma3", "own"),
@@ -19,6 +19,8 @@ CASES = [
     ("granite", "own"),
     ("moe-qwen3", "own"),
     pytest.param("mla-v3", "own", marks=short),
+    pytest.param("hybrid-next", "own", marks=short),
+    ("hybrid-next-fp8", "own"),
     pytest.param("q-awq", "own", marks=short),
     ("q-int8", "own"),
     ("q-fp8-block", "own"),
@@ -43,6 +45,7 @@ OTHERS = [
     ("mla-v2", "own"),
     ("mla-v2-groups", "own"),
     ("mla-v3-plain", "own"),
+    ("hybrid-next-dense", "own"),
     ("q-int4-zeros", "own"),
     ("q-int4-row", "vllm"),
     ("q-gptq", "own"),

@@ -165,6 +165,7 @@ REFUSED = {
     "--kv-sharing-fast-prefill": dict(kv_sharing_fast_prefill=True),
     "--dtype": dict(dtype="float32"),
     "--kv-cache-dtype": dict(kv_cache_dtype="fp8"),
+    "--mamba-ssm-cache-dtype": dict(mamba_ssm_cache_dtype="float16"),
     "--block-size": dict(block_size=16),
     "--tensor-parallel-size": dict(tensor_parallel_size=2),
     "--pipeline-parallel-size": dict(pipeline_parallel_size=2),

@@ -254,7 +254,7 @@ def test_the_cache_is_what_sequences_can_use(engine, model):
     worker = llm.llm_engine.model_executor.driver_worker.worker
     layer = next(iter(own(llm).layers.values()))
     pages = -(-4 * 256 // layer.backend.block_tokens)
-    assert pages <= layer.kv_cache.shape[0] <= pages + 4 and worker.determine_available_memory() < 8 << 20
+    assert pages <= layer.pages()[0][2] <= pages + 4 and worker.determine_available_memory() < 8 << 20
     assert greedy(llm, PROMPTS[:4]) == SOLUTIONS[:4]
 
 

@@ -1,12 +1,15 @@
-"""Attention layers as vLLM sees them: what a page of the cache is, and what a step's batch looks like."""
+"""Layers as vLLM sees them: what a page of the cache is, and what a step's batch looks like."""
+
+from copy import copy
+from dataclasses import replace
 
 import torch
 
-from atomc.pages import SLACK
+from atomc.pages import ALIGN, SLACK
 
 from .compat import AttentionBackend, AttentionCGSupport, AttentionImpl, AttentionLayerBase, AttentionMetadataBuilder
 from .compat import CommonAttentionMetadata as Batch
-from .compat import FullAttentionSpec, MLAAttentionSpec, SlidingWindowSpec, cache_shape
+from .compat import FullAttentionSpec, MambaAttentionBackendEnum, MambaBase, MLAAttentionSpec, SlidingWindowSpec, cache_shape
 
 
 class Builder(AttentionMetadataBuilder[Batch]):
@@ -21,11 +24,29 @@ class Builder(AttentionMetadataBuilder[Batch]):
         return common_attn_metadata
 
 
+class SlotBuilder(Builder):
+    """Of a sequence's pages the one that its slots are in. With prefix caching vLLM keeps one for each block of tokens that others
+    may share, and goes on in the last."""
+
+    def __init__(self, kv_cache_spec, layer_names, vllm_config, device):
+        super().__init__(kv_cache_spec, layer_names, vllm_config, device)
+        most = vllm_config.scheduler_config.max_num_seqs, vllm_config.compilation_config.max_cudagraph_capture_size or 0
+        self.table = torch.zeros(max(most), 1, dtype=torch.int32, device=device)  # where captured steps find it
+
+    def build(self, common_prefix_len, common_attn_metadata, fast_build=False):
+        batch = copy(common_attn_metadata)
+        if self.kv_cache_spec.mamba_cache_mode == "align":
+            last = (batch.seq_lens - 1).clamp(min=0) // self.kv_cache_spec.block_size
+            self.table[: len(last)] = batch.block_table_tensor.gather(1, last.long()[:, None])
+            batch.block_table_tensor = self.table[: len(last)]
+        return batch
+
+
 class Backend(AttentionBackend):
     """Whose layers take pages of `block_tokens`, in vLLM's eyes of two halves or of one. Layers of vLLM's own attend in torch, on
     the host."""
 
-    block_tokens, halves = 16, 2
+    block_tokens, halves, slot_tokens = 16, 2, 0
     supported_dtypes = [torch.float32, torch.float16, torch.bfloat16]
     get_kv_cache_shape = classmethod(cache_shape)
 
@@ -45,15 +66,45 @@ class Backend(AttentionBackend):
     def get_supported_kernel_block_sizes(cls, kv_cache_spec=None):
         return [cls.block_tokens]
 
+    @classmethod
+    def get_preferred_block_size(cls, default_block_size: int) -> int:
+        """All pages of a model are equally large in vLLM, those that slots are in too."""
+        return max(super().get_preferred_block_size(default_block_size), cls.slot_tokens)
+
+
+class SlotBackend(Backend):
+    @classmethod
+    def is_ssm(cls) -> bool:
+        return True
+
+    @staticmethod
+    def get_builder_cls():
+        return SlotBuilder
+
 
 class Layer(AttentionLayerBase):
     """A layer's pages, each one run of bytes: vLLM hands them out, and only kernels know what is in them."""
 
     def __init__(self, backend: type[Backend], cache):
-        self.backend, self.num_heads, self.window, self.kv_cache = backend, cache.heads, cache.window, torch.empty(0)
+        self.backend, self.num_heads, self.window, self.kv_cache = backend, cache.heads, cache.window, ()
         # Kernels may read behind a page, so each has that much room after it, in shares of its
         # tokens.
         self.half = -(-(cache.block_bytes + SLACK) // cache.block_tokens) // 2
+
+    def pages(self) -> list[tuple[int, int, int]]:
+        """Of each entry of the artifact's cache: where they begin, the bytes from one to the next, and how many there are."""
+        [pages] = self.kv_cache
+        return [(pages.data_ptr(), pages.stride(0) * pages.element_size(), len(pages))]
+
+    @property
+    def kv_cache(self) -> tuple[torch.Tensor, ...]:
+        """No tensor alone: vLLM would clear its new pages, where other layers have states, and on a processor pages of others instead.
+        Kernels need no cleared pages."""
+        return self.bound
+
+    @kv_cache.setter
+    def kv_cache(self, bound):
+        self.bound = (bound,) if isinstance(bound, torch.Tensor) else tuple(bound)
 
     def get_attn_backend(self):
         return self.backend
@@ -63,6 +114,36 @@ class Layer(AttentionLayerBase):
         if self.backend.halves == 1:
             return MLAAttentionSpec(**{**kv, "head_size": 2 * self.half})
         return SlidingWindowSpec(**kv, sliding_window=self.window) if self.window else FullAttentionSpec(**kv)
+
+
+class SlotLayer(MambaBase):
+    """The slots of a layer with a recurrent state, side by side in a page of vLLM's."""
+
+    mamba_type = MambaAttentionBackendEnum.GDN_ATTN
+
+    def __init__(self, caches: list):
+        self.starts, self.bytes = [], 0
+        for cache in caches:
+            self.starts.append(self.bytes)
+            self.bytes += -(-cache.block_bytes // ALIGN) * ALIGN
+        self.bytes += SLACK
+
+    def get_state_shape(self):
+        return ((self.bytes,),)
+
+    def get_state_dtype(self):
+        return (torch.uint8,)
+
+    def get_attn_backend(self):
+        return SlotBackend
+
+    def get_kv_cache_spec(self, vllm_config):
+        """vLLM has computed how much a page is larger than the slots of its own model. It enlarges pages of ours as well."""
+        return replace(super().get_kv_cache_spec(vllm_config), page_size_padded=None)
+
+    def pages(self) -> list[tuple[int, int, int]]:
+        [slots] = self.kv_cache
+        return [(slots.data_ptr() + start, slots.stride(0), len(slots)) for start in self.starts]
 
 
 class TorchAttention(AttentionImpl[Batch]):

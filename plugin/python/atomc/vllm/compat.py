@@ -29,11 +29,14 @@ NAMES = {
     "vllm.logger": "init_logger",
     "vllm.model_executor.layers.attention": "Attention",
     "vllm.model_executor.layers.attention_layer_base": "AttentionLayerBase",
+    "vllm.model_executor.layers.mamba.abstract": "MambaBase",
+    "vllm.model_executor.layers.mamba.mamba_utils": "get_temporal_copy_spec",
     "vllm.model_executor.model_loader": "register_model_loader",
     "vllm.model_executor.model_loader.default_loader": "DefaultModelLoader",
     "vllm.platforms": "builtin_platform_plugins current_platform",
     "vllm.platforms.interface": "Platform PlatformEnum",
     "vllm.v1.attention.backend": "AttentionBackend AttentionCGSupport AttentionImpl AttentionMetadataBuilder CommonAttentionMetadata",
+    "vllm.v1.attention.backends.registry": "MambaAttentionBackendEnum",
     "vllm.v1.kv_cache_interface": "FullAttentionSpec MLAAttentionSpec SlidingWindowSpec",
     "vllm.v1.metrics.loggers": "StatLoggerBase",
     "vllm.v1.worker.cpu_worker": "CPUWorker",
@@ -61,8 +64,9 @@ def cache_shape(backend, num_blocks, block_size, num_kv_heads, head_size, cache_
     return (num_blocks, num_kv_heads, block_size, backend.halves * head_size)
 
 
-def register_slot_mapping(compute) -> None:
-    """Puts `compute(starts, positions, table, slots, block)` where vLLM's runner launches a Triton kernel."""
+def register_kernels(compute, copy) -> None:
+    """Puts `compute(starts, positions, table, slots, block)` and `copy(sources, targets, sizes)` where vLLM's runner launches Triton
+    kernels."""
     if find_spec("vllm.triton_utils.dispatcher"):
 
         def launch(tokens, room, starts, positions, table, stride, slots, block, *_):
@@ -70,6 +74,7 @@ def register_slot_mapping(compute) -> None:
 
         register = import_module("vllm.triton_utils.dispatcher").register_kernels
         register({"vllm.v1.worker.block_table.ComputeSlotMappingKernel.kernel": launch})
+        register({"vllm.v1.worker.mamba_utils.batch_memcpy_kernel": lambda *pointers, **_: copy(*pointers)})
     elif not hasattr(torch.ops._C, "compute_slot_mapping_kernel_impl"):  # which 0.30 and earlier call instead
         name, arguments = "_C::compute_slot_mapping_kernel_impl", "Tensor starts, Tensor positions, Tensor table"
         torch.library.define(name, f"({arguments}, Tensor(a!) slots, int block) -> ()")

@@ -9,7 +9,7 @@ import atomc
 from atomc.frameworks import Driven, device, part
 
 from . import compat, config
-from .attention import Backend, Layer
+from .attention import Backend, Layer, SlotLayer
 from .compat import Attention, BreakableCUDAGraphCapture, CUDAGraphMode
 from .compat import eager_break_during_capture, get_forward_context
 from .config import logger
@@ -55,21 +55,39 @@ class Model(Driven):
         self.make_up(vllm_config.load_config.load_format)
         self.model = SimpleNamespace(layers=())  # where trainers look for modules whose weights have loaders
         # vLLM wants one number in the name of a layer.
-        names = [f"{prefix}layers.{cache.layer}.attention" for cache in self.engine.cache]
-        self.layers = dict(zip(names, (self.own_layers if self.own else self.vllm_layers)(vllm_config, names)))
+        self.names = [f"{prefix}layers.{cache.layer}.attention" for cache in self.engine.cache]
+        self.layers = self.own_layers(vllm_config) if self.own else self.vllm_layers(vllm_config, self.names)
 
-    def own_layers(self, vllm_config, names: list[str]) -> list[Layer]:
-        kind = dict(block_tokens=self.engine.cache[0].block_tokens, halves=1 if self.latent else 2)
+    def own_layers(self, vllm_config) -> dict[str, Layer | SlotLayer]:
+        kept = {}
+        for name, cache in zip(self.names, self.engine.cache):
+            kept.setdefault(name, []).append(cache)
+        layers = {name: SlotLayer(caches) for name, caches in kept.items() if caches[0].slot}
+        most = max((layer.bytes for layer in layers.values()), default=0)
+        paged = {name: cache for name, [cache, *_] in kept.items() if not cache.slot}
+        kind = dict(block_tokens=next(iter(paged.values())).block_tokens, halves=1 if self.latent else 2)
         backend = new_class("Backend", (Backend,), exec_body=lambda body: body.update(kind))
-        layers = [Layer(backend, cache) for cache in self.engine.cache]
-        vllm_config.compilation_config.static_forward_context.update(zip(names, layers))
+        layers |= {name: Layer(backend, cache) for name, cache in paged.items()}
+        page = min(2 * layers[name].half for name in paged) * backend.block_tokens
+        backend.slot_tokens = -(-most // page) * backend.block_tokens
+        vllm_config.compilation_config.static_forward_context.update(layers)
         return layers
 
-    def vllm_layers(self, vllm_config, names: list[str]) -> torch.nn.ModuleList:
+    def vllm_layers(self, vllm_config, names: list[str]) -> dict[str, Attention]:
         heads, cache = vllm_config.model_config.get_num_attention_heads(vllm_config.parallel_config), vllm_config.cache_config
         shapes = [(heads, c.head_dim, c.head_dim**-0.5, c.heads) for c in self.engine.cache]
         layers = [dict(prefix=n, per_layer_sliding_window=c.window or None) for n, c in zip(names, self.engine.cache)]
-        return torch.nn.ModuleList(Attention(*s, cache_config=cache, **layer) for s, layer in zip(shapes, layers))
+        self.attention = torch.nn.ModuleList(Attention(*s, cache_config=cache, **layer) for s, layer in zip(shapes, layers))
+        return dict(zip(names, self.attention))
+
+    @classmethod
+    def get_mamba_state_copy_func(cls):
+        """How vLLM copies the slots of a layer to another page, with prefix caching: as they are."""
+        return (compat.get_temporal_copy_spec,)
+
+    @classmethod
+    def get_mamba_state_copy_funcs(cls, kinds):
+        return dict.fromkeys(kinds, cls.get_mamba_state_copy_func())
 
     def embed_input_ids(self, input_ids: torch.Tensor) -> torch.Tensor:
         return torch.cat([self.embed(ids).clone() for ids in input_ids.split(self.engine.max_tokens)])
@@ -93,12 +111,12 @@ class Model(Driven):
         starts, lengths, requests = batch.query_start_loc, batch.seq_lens, slice(None)
         if tokens != slice(0, len(positions)):
             starts, lengths, requests = part(starts, batch.query_start_loc_cpu, lengths, tokens)
-        kept = [(context.attn_metadata[n].block_table_tensor, layer.kv_cache) for n, layer in self.layers.items() if self.own]
+        tables = [context.attn_metadata[name].block_table_tensor for name in self.names if self.own]
         if self.own:  # vLLM's pages are elsewhere while it measures; layers that it has in one group have one table
-            pages = [(m.data_ptr(), m.stride(0) * m.element_size(), len(m), t.data_ptr()) for t, m in kept]
-            self.engine.bind_cache(pages)
-        rows = {name: (t[requests].data_ptr(), t.stride(0)) for name, t in {id(t): t for t, _ in kept}.items()}
-        tables = [rows[id(t)] for t, _ in kept]
+            pages = {name: iter(layer.pages()) for name, layer in self.layers.items()}
+            self.engine.bind_cache([(*next(pages[name]), table.data_ptr()) for name, table in zip(self.names, tables)])
+        rows = {name: (t[requests].data_ptr(), t.stride(0)) for name, t in {id(t): t for t in tables}.items()}
+        tables = [rows[id(t)] for t in tables]
         ids, embedded = (positions.new_zeros(len(positions)), True) if ids is None else (ids, False)
         ids, positions = ids[tokens].int(), positions[tokens].long()
         tensors = dict(ids=ids, positions=positions, starts=starts, lengths=lengths)

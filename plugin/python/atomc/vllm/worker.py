@@ -1,11 +1,12 @@
 """vLLM's worker for machines without a GPU."""
 
 from contextlib import nullcontext
+from ctypes import memmove
 
 import psutil
 import torch
 
-from .compat import CPUWorker, Worker, register_slot_mapping
+from .compat import CPUWorker, Worker, register_kernels
 
 
 class HostWorker(CPUWorker):
@@ -14,7 +15,7 @@ class HostWorker(CPUWorker):
     def __init__(self, *args, **kwargs):
         Worker.__init__(self, *args, **kwargs)
         self.parallel_config.disable_custom_all_reduce = True
-        register_slot_mapping(slot_mapping)
+        register_kernels(slot_mapping, copy)
 
     def _maybe_get_memory_pool_context(self, tag):
         return nullcontext()
@@ -22,8 +23,9 @@ class HostWorker(CPUWorker):
     def determine_available_memory(self) -> int:
         """What was asked for, or what all sequences together can use, up to a quarter of what is free: the cache is touched."""
         specs = self.model_runner.get_kv_cache_spec().values()
-        longest = sum(spec.max_memory_usage_bytes(self.vllm_config) for spec in specs)
-        spare = sum(spec.page_size_bytes for spec in specs)  # vLLM leaves a page of each layer empty
+        page = max(spec.page_size_bytes for spec in specs)  # as large vLLM makes all
+        longest = sum(spec.max_memory_usage_bytes(self.vllm_config) * page // spec.page_size_bytes for spec in specs)
+        spare = page * len(specs)  # vLLM leaves a page of each layer empty
         useful = self.scheduler_config.max_num_seqs * longest + spare
         return self.cache_config.kv_cache_memory_bytes or min(useful, psutil.virtual_memory().available // 4)
 
@@ -42,3 +44,9 @@ def slot_mapping(starts, positions, table, slots, block) -> None:
     rows = torch.repeat_interleave(torch.arange(len(counts)), counts)
     page, place = positions[: len(rows)] // block, positions[: len(rows)] % block
     slots.fill_(-1)[: len(rows)] = table[rows, page] * block + place
+
+
+def copy(sources, targets, sizes) -> None:
+    """Slots of sequences to other pages."""
+    for source, target, size in zip(sources.tolist(), targets.tolist(), sizes.tolist()):
+        memmove(target, source, size)

@@ -1,0 +1,102 @@
+"""Layers with a recurrent state, of which a sequence has one slot: answers stay what they are, whoever else is there."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+from conftest import compile, golden_model, is_ours, own
+from models import case
+from safetensors.torch import load_file
+from vllm import SamplingParams
+
+short = pytest.mark.short
+NAME = "hybrid-next"
+SHARED = [(5 * i + 3) % 80 for i in range(140)]
+PROMPTS = [{"prompt_token_ids": [*(SHARED if k % 3 else []), *((7 * i + k) % 80 for i in range(20 + 9 * k))]} for k in range(16)]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = golden_model(tmp_path_factory.mktemp("recurrent"), NAME)
+    compile(folder, "--invariant")
+    return folder
+
+
+def answers(llm, prompts, tokens=40):
+    """Tokens and the logarithms of their probabilities, to the last bit."""
+    params = SamplingParams(temperature=0, max_tokens=tokens, logprobs=0, ignore_eos=True, detokenize=False)
+    made = [answer.outputs[0] for answer in llm.generate(prompts, params, use_tqdm=False)]
+    return [[(token, place[token].logprob) for token, place in zip(one.token_ids, one.logprobs)] for one in made]
+
+
+def counted(llm) -> dict:
+    return {metric.name: metric.value for metric in llm.get_metrics() if hasattr(metric, "value")}
+
+
+@pytest.mark.parametrize("shares", [pytest.param(True, marks=short), False])
+def test_preempted_and_shared_requests_equal_lone_ones(engine, folder, shares):
+    """More than the cache holds at a time, with shared beginnings, prompts in chunks, steps that mix both, and slots that others
+    had before."""
+    options = dict(skip_tokenizer_init=True, enable_prefix_caching=shares, disable_log_stats=False)
+    alone = engine(folder, **options)
+    wanted = [answers(alone, [prompt])[0] for prompt in PROMPTS]
+    page = next(iter(own(alone).layers.values())).pages()[0][1]
+    small = engine(folder, **options, kv_cache_memory_bytes=28 * page, max_num_seqs=12, max_num_batched_tokens=96)
+    assert is_ours(small) and small.llm_engine.vllm_config.cache_config.mamba_cache_mode == ("align" if shares else "none")
+    for _ in range(2):
+        assert answers(small, PROMPTS) == wanted
+    assert counted(small)["vllm:num_preemptions"] > 0
+    assert (counted(small)["vllm:prefix_cache_hits"] > 0) == shares
+
+
+def test_pages_hold_the_slots_of_a_layer(engine, folder):
+    """All pages are equally large: as many tokens are in one as fill it."""
+    llm = engine(folder, skip_tokenizer_init=True, enable_prefix_caching=False, disable_log_stats=False)
+    layers, caches = own(llm).layers, own(llm).engine.cache
+    slots = {cache.layer: [c.block_bytes for c in caches if c.layer == cache.layer] for cache in caches if cache.slot}
+    [paged] = [cache for cache in caches if not cache.slot]
+    strides = {int(name.split(".")[1]): [stride for _, stride, _ in layer.pages()] for name, layer in layers.items()}
+    room = llm.llm_engine.vllm_config.cache_config.block_size // paged.block_tokens * strides[paged.layer][0]
+    assert sorted(slots) == [0, 2] and all(strides[layer] == [room, room] for layer in slots)
+    assert all(sum(sizes) < room < 2 * sum(sizes) for sizes in slots.values())
+
+
+SCRIPT = """
+import json, sys
+from vllm import LLM, SamplingParams
+
+if __name__ == "__main__":
+    folder, prompts, vocab = sys.argv[1], *map(json.loads, sys.argv[2:])
+    options = dict(skip_tokenizer_init=True, max_logprobs=vocab, kv_cache_memory_bytes=8 << 20, max_num_seqs=8)
+    llm = LLM(folder, tensor_parallel_size=2, **options)
+    classes = llm.collective_rpc(lambda worker: type(worker.get_model()).__module__)
+    params = SamplingParams(temperature=0, max_tokens=1, logprobs=vocab, detokenize=False)
+    answers = llm.generate([{"prompt_token_ids": p} for p in prompts], params, use_tqdm=False)
+    found = [[a.outputs[0].logprobs[0][token].logprob for token in range(vocab)] for a in answers]
+    print("RESULT", json.dumps([classes, found]))
+"""
+
+
+@short
+@pytest.mark.timeout(600)
+def test_two_ranks(tmp_path):
+    name = "hybrid-next-dense"
+    folder = golden_model(tmp_path, name)
+    compile(folder, "--tp", "2")
+    golden = load_file(case(name) / "golden.safetensors")
+    errors = json.loads((case(name) / "golden.json").read_text())["torch_error"]["max"]
+    (tmp_path / "script.py").write_text(SCRIPT)
+    prompts = json.dumps([golden[f"tokens.{i}"].tolist() for i in range(3)])
+    shared = {"VLLM_ENABLE_V1_MULTIPROCESSING": "1", "VLLM_ALLOW_INSECURE_SERIALIZATION": "1"}
+    command = [sys.executable, tmp_path / "script.py", folder, prompts, str(golden["prefill.0"].shape[1])]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, env={**os.environ, **shared})
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+    [result] = [line.removeprefix("RESULT ") for line in done.stdout.splitlines() if line.startswith("RESULT ")]
+    classes, found = json.loads(result)
+    assert classes == ["atomc.vllm.model"] * 2
+    for i, likely in enumerate(found):
+        right = golden[f"prefill.{i}"][-1].float().log_softmax(-1)
+        torch.testing.assert_close(torch.tensor(likely), right, atol=1.5 * errors[i], rtol=0)
