@@ -1,5 +1,6 @@
 """What the tests share: engines, models of one step each, and what is in `models.py`."""
 
+import json
 import multiprocessing
 import os
 import pickle
@@ -49,6 +50,12 @@ def engine():
     yield make
     for one in made.values():
         one.shutdown()
+
+
+def every_other(folder: Path) -> None:
+    """Says in SGLang's way that every other layer attends: which layers do it does not look up."""
+    config = folder / "config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"full_attention_interval": 2}))
 
 
 def answers(engine, prompts, tokens=80, **options):

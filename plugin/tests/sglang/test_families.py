@@ -4,7 +4,7 @@ import json
 
 import pytest
 import torch
-from conftest import compile, forked, golden_model, logits, runner
+from conftest import compile, every_other, forked, golden_model, logits, runner
 from models import PUBLISHED, case, wider
 from safetensors.torch import load_file
 
@@ -16,12 +16,16 @@ EXPERTS = ["moe-qwen3", "moe-mixtral", "moe-glm"]
 # What SGLang keeps of a token is one row, in pools of their own kind. Others of their kind differ
 # in the compiler alone.
 LATENT = ["mla-v3", "mla-kimi", *(pytest.param(name, marks=pytest.mark.thorough) for name in ("mla-v2", "mla-v2-groups", "mla-v3-plain"))]
+# A sequence has a state, beside slots of its tokens.
+RECURRENT = ["hybrid-next"]
 QUANTISED = ["q-awq", "q-int4-zeros", "q-int8", "q-fp8-block", "q-fp8-token"]
 
 
-@pytest.mark.parametrize("name", [*CASES, *EXPERTS, *SINKS, *LATENT, *QUANTISED, *PUBLISHED])
+@pytest.mark.parametrize("name", [*CASES, *EXPERTS, *SINKS, *LATENT, *RECURRENT, *QUANTISED, *PUBLISHED])
 def test_next_tokens_are_as_likely_as_with_transformers(tmp_path, name):
     folder = golden_model(tmp_path, name)
+    if name in RECURRENT:
+        every_other(folder)
     wide = wider(name)
     dtype = "float32" if wide else "auto"
     compile(folder, *(["--dtype", dtype] if wide else []))
@@ -38,7 +42,8 @@ def test_next_tokens_are_as_likely_as_with_transformers(tmp_path, name):
             from atomc.sglang.attention import Backend
 
             register_attention_backend("triton")(Backend)
-        loaded = runner(folder, dtype=dtype, **(dict(attention_backend="triton") if name in SINKS else {}))
+        options = dict(attention_backend="triton") if name in SINKS else dict(disable_radix_cache=name in RECURRENT)
+        loaded = runner(folder, dtype=dtype, **options)
         if name in SINKS:  # a pool for layers with a window, and a larger one for others
             pool = loaded.torch_runner.token_to_kv_pool
             assert pool.size_swa < pool.size

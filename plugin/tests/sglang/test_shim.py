@@ -17,14 +17,14 @@ from atomc.sglang import compat
 FILES = sorted(Path(atomc.__path__[-1], "sglang").glob("*.py"))
 CONSTANTS = {"ARCHITECTURES", "DRAFTS", "__getattr__", "CHOOSING", "COMPILING", "EntryClass", "NAMES", "REQUESTS", "ROUNDED", "TESTED", "TRANSFORMERS"}
 RELEASES = {"OLDER", "BEFORE", "SINCE"}
-MEMORY = {"PAGE_SIZE", "HALVES", "ROWS", "SAVER", "CHECKER", "RELEASE", "OPTIONS", "TAGS", "logger"}
+MEMORY = {"PAGE_SIZE", "HALVES", "ROWS", "STATE", "STATES", "WRAPPER", "SAVER", "CHECKER", "RELEASE", "OPTIONS", "TAGS", "logger"}
 ADAPTERS = {"ADAPTERS", "DRAFT", "LATENT", "KEYS_AND_VALUES"}
 
 
 @pytest.mark.short
 def test_size():
     """Forty lines of these are the names of what is used of SGLang."""
-    assert rules.lines(FILES) < 450
+    assert rules.lines(FILES) < 500
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.name)

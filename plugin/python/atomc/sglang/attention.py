@@ -27,3 +27,8 @@ class Backend(AttentionBackend):
 
     def forward(self, *_, **__):
         raise Refused("--attention-backend atomc: SGLang's own model runs, and needs another one")
+
+
+def wrapped(wrap, runner, backend):
+    """SGLang's backend for layers with a recurrent state, beside one that attends: artifacts compute these layers themselves."""
+    return backend if isinstance(backend, Backend) else wrap(runner, backend)

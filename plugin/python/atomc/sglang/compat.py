@@ -29,6 +29,7 @@ TRANSFORMERS = "TransformersForCausalLM"
 ROUNDED = {
     "intermediate_size": "original_intermediate_size",
     "moe_intermediate_size": "original_moe_intermediate_size",
+    "shared_expert_intermediate_size": "original_shared_expert_intermediate_size",
     "num_attention_heads": "original_num_attention_heads",
     "num_key_value_heads": "original_total_num_kv_heads",
 }
@@ -37,6 +38,8 @@ ROUNDED = {
 PAGE_SIZE = "sglang.srt.server_args.ServerArgs._handle_page_size" if OLDER else "sglang.srt.arg_groups.overrides._page_size_default"
 HALVES = "sglang.srt.mem_cache.memory_pool.MHATokenToKVPool._create_buffers" + ("" if OLDER else "_normal")
 ROWS = "sglang.srt.mem_cache.memory_pool.MLATokenToKVPool._create_buffers"
+STATES = "sglang.srt.mem_cache.memory_pool.MambaPool.__init__"
+WRAPPER = "sglang.srt.layers.attention.attention_registry.attn_backend_wrapper"
 SAVER = "sglang.srt.utils.torch_memory_saver_adapter.TorchMemorySaverAdapter.create"
 CHECKER = "sglang.srt.utils.weight_checker.WeightChecker.handle"
 RELEASE = "sglang.srt.managers.scheduler_components.weight_updater.SchedulerWeightUpdaterManager.release_memory_occupation"
@@ -46,6 +49,7 @@ NAMES = {
     "sglang.srt.layers.attention.attention_registry": "register_attention_backend",
     "sglang.srt.layers.attention.base_attn_backend": "AttentionBackend",
     "sglang.srt.layers.logits_processor": "LogitsMetadata LogitsProcessor LogitsProcessorOutput",
+    "sglang.srt.mem_cache.memory_pool": "HybridLinearKVPool",
     "sglang.srt.mem_cache.swa_memory_pool": "SWAKVPool",
     "sglang.srt.models.registry": "import_model_classes",
     "sglang.srt.platforms": "current_platform",
@@ -93,14 +97,16 @@ def ranks() -> tuple:
 
 
 def pools(batch) -> tuple:
-    """SGLang's pool of tokens, and the slots of each request."""
+    """SGLang's pool of tokens, and that of requests, which has the slots of each, and its state's."""
     if OLDER:
-        return batch.token_to_kv_pool, batch.req_to_token_pool.req_to_token
-    return __getattr__("get_token_to_kv_pool")(), __getattr__("get_req_to_token_pool")().req_to_token
+        return batch.token_to_kv_pool, batch.req_to_token_pool
+    return __getattr__("get_token_to_kv_pool")(), __getattr__("get_req_to_token_pool")()
 
 
 def parts(pool) -> list:
-    """The pools that a pool of layers with a window and of others is made of, or that pool."""
+    """The pools that a pool of several kinds of layers is made of, or that pool."""
+    if isinstance(pool, __getattr__("HybridLinearKVPool")):
+        return [pool.full_kv_pool]
     return [pool.full_kv_pool, pool.swa_kv_pool] if isinstance(pool, __getattr__("SWAKVPool")) else [pool]
 
 

@@ -14,8 +14,11 @@ class HostPlatform(CpuDeviceMixin, SRTPlatform):
 
     def apply_server_args_defaults(self, server_args) -> None:
         """Pools take what so many requests can use, as they are touched."""
+        requests = server_args.max_running_requests or REQUESTS
         if server_args.max_total_tokens is None:
-            server_args.max_total_tokens = (server_args.max_running_requests or REQUESTS) * compat.context_length(server_args)
+            server_args.max_total_tokens = requests * compat.context_length(server_args)
+        if server_args.max_mamba_cache_size is None:
+            server_args.max_mamba_cache_size = requests
 
     def get_device(self, device_id: int = 0) -> str:
         return self.device_type

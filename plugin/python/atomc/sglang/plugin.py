@@ -10,13 +10,14 @@ def register() -> None:
     if disabled():
         return
     from . import config, memory, pool
-    from .attention import Backend
+    from .attention import Backend, wrapped
 
     compat.add_attention_backend_choices(["atomc"])
     # It is one if the artifact is, which `config.check` asks, and whatever of a prefix is kept.
     compat.add_deterministic_attention_backend_choices(["atomc"])
     compat.add_radix_supported_deterministic_attention_backend_choices(["atomc"])
     compat.register_attention_backend("atomc")(Backend)
+    compat.HookRegistry.register(compat.WRAPPER, wrapped, compat.HookType.AROUND)
     compat.HookRegistry.register(compat.PAGE_SIZE, config.page_size, compat.HookType.AROUND)
     compat.HookRegistry.register(compat.CHECKER, memory.checked, compat.HookType.AROUND)
     if compat.on_host():

@@ -1,4 +1,9 @@
-"""SGLang's pools on machines without a GPU: memory that holds an artifact's pages, by hooks where pools make their buffers."""
+"""SGLang's pools on machines without a GPU: memory that holds an artifact's pages and states, by hooks where pools make their
+buffers."""
+
+from dataclasses import replace
+
+import torch
 
 from atomc import pages
 
@@ -23,6 +28,22 @@ def rows(create, pool) -> None:
     pool.kv_buffer = layers(pool, artifact, pool.size + pool.page_size, 1, pool.kv_cache_dim)
 
 
+def states(_, pool, *__, **___) -> None:
+    """As the pool has made them, but as far apart as kernels want them."""
+    if config.artifact():
+        made = pool.mamba_cache
+        pool.mamba_cache = replace(made, conv=[apart(one) for one in made.conv], temporal=apart(made.temporal))
+
+
+def apart(states: torch.Tensor) -> torch.Tensor:
+    """The same tensor of layers and slots, whose slots begin at multiples of what pages do."""
+    layers, slots, *shape = states.shape
+    stride = -(-states[0, 0].nbytes // pages.STRIDE) * pages.STRIDE // states.itemsize
+    memory = torch.zeros(layers * slots * stride + pages.SLACK // states.itemsize, dtype=states.dtype)
+    return memory.as_strided(states.shape, (slots * stride, stride, *torch.empty(shape, device="meta").stride()))
+
+
 def register() -> None:
     compat.HookRegistry.register(compat.HALVES, halves, compat.HookType.AROUND)
     compat.HookRegistry.register(compat.ROWS, rows, compat.HookType.AROUND)
+    compat.HookRegistry.register(compat.STATES, states, compat.HookType.AFTER)

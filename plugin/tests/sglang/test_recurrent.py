@@ -1,0 +1,71 @@
+"""Layers with a recurrent state, of which a request has one slot: answers stay what they are, whoever else is there."""
+
+import json
+import re
+
+import pytest
+import torch
+from conftest import compile, every_other, golden_model
+from safetensors.torch import load_file, save_file
+
+short = pytest.mark.short
+PROMPTS = [[(7 * i + k) % 80 for i in range(20 + 13 * k)] for k in range(14)]
+OPTIONS = dict(device="cpu", skip_tokenizer_init=True, disable_radix_cache=True, max_running_requests=8)
+
+
+def answers(engine, prompts, tokens=60):
+    """Tokens and the logarithms of their probabilities, to the last bit, and how often each was taken back, where a release says so."""
+    params = {"temperature": 0, "max_new_tokens": tokens}
+    made = [answer["meta_info"] for answer in engine.generate(input_ids=prompts, sampling_params=params, return_logprob=True)]
+    scores = [[(token, score) for score, token, _ in one["output_token_logprobs"]] for one in made]
+    return scores, [one.get("num_retractions", 1) for one in made]
+
+
+def turned(folder):
+    """Puts the layer that attends behind the other one, as SGLang has them, which takes another model of the same sizes for it."""
+    config, other = json.loads((folder / "config.json").read_text()), {"0": "1", "1": "0"}
+    rotary = {"partial_rotary_factor": config["rope_parameters"]["partial_rotary_factor"]}  # which it looks for outside
+    experts = dict(moe_intermediate_size=32, shared_expert_intermediate_size=32)  # of which there are none, and 0.5.11 rounds that up
+    (folder / "config.json").write_text(json.dumps(config | rotary | experts | {"layer_types": config["layer_types"][::-1]}))
+    rename = lambda name: re.sub(r"(?<=layers\.)[01]", lambda layer: other[layer[0]], name)
+    weights = {rename(name): tensor for name, tensor in load_file(folder / "model.safetensors").items()}
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    every_other(folder)
+
+
+@short
+def test_retracted_requests_equal_lone_ones(engine, tmp_path_factory):
+    """More than the cache holds at a time, prompts in chunks, steps that mix them with answers, and slots that others had before."""
+    folder = golden_model(tmp_path_factory.mktemp("recurrent"), "hybrid-next-dense")
+    turned(folder)
+    compile(folder, "--invariant")
+    small = engine(
+        folder,
+        **OPTIONS,
+        max_total_tokens=32 * 32,
+        chunked_prefill_size=64,
+        enable_mixed_chunk=True,
+        schedule_conservativeness=0.01,
+    )
+    alone = [answers(small, [prompt])[0][0] for prompt in PROMPTS]
+    for _ in range(2):
+        made, retracted = answers(small, PROMPTS)
+        assert made == alone
+    assert sum(retracted) > 0
+
+
+def test_two_ranks(engine, tmp_path, monkeypatch):
+    """They answer as one does."""
+    monkeypatch.setenv("SGLANG_CPU_OMP_THREADS_BIND", "0|1")
+    folders = [golden_model(tmp_path / ranks, "hybrid-next-dense") for ranks in ("1", "2")]
+    for folder, ranks in zip(folders, ("1", "2")):
+        turned(folder)
+        compile(folder, "--dtype", "float32", "--tp", ranks)
+    made = []
+    for folder, ranks in zip(folders, (1, 2)):
+        monkeypatch.setenv("SGLANG_MAMBA_CONV_DTYPE", "float32")
+        made.append(answers(engine(folder, **OPTIONS, dtype="float32", tp_size=ranks), PROMPTS[:6], 20)[0])
+    one, two = made
+    assert [[token for token, _ in answer] for answer in one] == [[token for token, _ in answer] for answer in two]
+    scores = [torch.tensor([[score for _, score in answer] for answer in each]) for each in made]
+    torch.testing.assert_close(*scores, atol=1e-4, rtol=0)
