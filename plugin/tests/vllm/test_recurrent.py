@@ -10,7 +10,10 @@ import torch
 from conftest import compile, golden_model, is_ours, own
 from models import case
 from safetensors.torch import load_file
+from serving import Server
 from vllm import SamplingParams
+
+import atomc
 
 short = pytest.mark.short
 NAME = "hybrid-next"
@@ -62,6 +65,21 @@ def test_pages_hold_the_slots_of_a_layer(engine, folder):
     room = llm.llm_engine.vllm_config.cache_config.block_size // paged.block_tokens * strides[paged.layer][0]
     assert sorted(slots) == [0, 2] and all(strides[layer] == [room, room] for layer in slots)
     assert all(sum(sizes) < room < 2 * sum(sizes) for sizes in slots.values())
+
+
+def test_a_server_answers_as_the_engine_alone(folder, tmp_path):
+    command = [sys.executable, "-m", "vllm.entrypoints.cli.main", "serve", folder, "--skip-tokenizer-init"]
+    command += ["--kv-cache-memory-bytes", "16M", "--max-num-seqs", "8"]
+    environment = {k: v for k, v in os.environ.items() if k != "VLLM_ENABLE_V1_MULTIPROCESSING"}
+    server = Server(command, "Application startup complete", tmp_path / "log", {**environment, "VLLM_LOGGING_LEVEL": "INFO"})
+    alone = atomc.Engine(atomc.Artifact(folder / "model.atomc"))
+    alone.load(folder)
+    for prompt in PROMPTS[:4]:
+        ids = prompt["prompt_token_ids"]
+        made = server.complete(ids, max_tokens=20, ignore_eos=True, return_token_ids=True, detokenize=False)
+        wanted = alone.generate(ids, 20)
+        assert wanted and made["choices"][0]["token_ids"][: len(wanted)] == wanted
+    server.stop()
 
 
 SCRIPT = """
