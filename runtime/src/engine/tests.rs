@@ -2,7 +2,6 @@ use super::select::{Part, part, pick};
 use super::*;
 use crate::checkpoint::Random;
 use crate::forks::in_child;
-use crate::hosted::{Hosted, HostedOptions};
 use crate::toy::{self, BLOCK, MAX_POSITIONS, VOCAB};
 use crate::weights::packed;
 use atomc_artifact::manifest;
