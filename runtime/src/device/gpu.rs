@@ -190,7 +190,8 @@ impl GpuDevice {
 
     /// Whether all work-groups that wait for each other run here at once.
     fn holds(&self, kernels: &[Kernel]) -> Result<(), DeviceError> {
-        let widest = kernels.iter().max_by_key(|kernel| kernel.together);
+        let waiting = kernels.iter().filter(|kernel| kernel.together > 1);
+        let widest = waiting.max_by_key(|kernel| kernel.together);
         widest.filter(|kernel| kernel.together > self.units).map_or(Ok(()), |kernel| {
             Err(DeviceError::Units {
                 device: self.to_string(),

@@ -93,7 +93,9 @@ fn four_waves_multiply_where_registers_have_room() {
         ((40, 8, 128), "f16", true),
         ((28, 4, 96), "bf16", true),
         ((8, 8, 64), "bf16", true),
-        ((16, 2, 256), "bf16", false),
+        ((16, 2, 256), "bf16", true),
+        ((8, 2, 160), "f16", true),
+        ((16, 2, 288), "bf16", false),
         ((16, 2, 80), "bf16", false),
         ((32, 8, 128), "f32", false),
     ] {
