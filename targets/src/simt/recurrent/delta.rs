@@ -71,8 +71,8 @@ pub fn emit<'c>(setup: &Setup<'c>, spec: &KernelSpec) -> launch::Made<'c> {
     Ok((code, info))
 }
 
-/// Which wave takes the parts of a head in sequences of few tokens, where a work-group has other columns
-/// than a wave: waves take those of all such sequences in turn.
+/// Which wave takes the parts of a head in sequences of few tokens, where a work-group has other
+/// columns than a wave: waves take those of all such sequences in turn.
 pub struct Few<'c> {
     pub shares: Shares,
     pub head: Int<'c>,
