@@ -1,7 +1,8 @@
 //! Family `recur`: layers that go through the tokens of each sequence with a state. A work-group
-//! has a part of one sequence's state and all of its tokens that need it, so none waits for
-//! another, and none sees a state half written. A task is some tokens and a part: it does nothing
-//! unless a sequence begins with one of them.
+//! has a part of a sequence's state and all of its tokens that need it, so none waits for another,
+//! and none sees a state half written. A task is a part and a token, or some of them, and does
+//! nothing unless a sequence begins there ([`each_part`], [`conv`]); or it is a part, and goes
+//! through the sequences of the step ([`each_sequence`]).
 mod chunks;
 mod conv;
 mod delta;
