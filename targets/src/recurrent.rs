@@ -83,14 +83,9 @@ impl<'c> State<'c> {
 
     /// Some tokens of a sequence.
     pub fn run(&self, c: &Code<'c>, first: Int<'c>, end: Int<'c>) -> Run<'c> {
-        self.run_of(c, first, end, |loaded| loaded)
-    }
-
-    /// The same, where `settled` makes something of what is loaded.
-    pub fn run_of(&self, c: &Code<'c>, first: Int<'c>, end: Int<'c>, settled: impl Fn(Int<'c>) -> Int<'c>) -> Run<'c> {
-        let number = settled(c.load_index(self.batch.table(c, first), 0));
+        let number = c.load_index(self.batch.table(c, first), 0);
         let has_slot = c.less(number.constant(0) - 1, number);
-        let goes_on = has_slot & c.less(0, settled(c.load_index(self.batch.positions, first)));
+        let goes_on = has_slot & c.less(0, c.load_index(self.batch.positions, first));
         let offset = c.to_i64(c.larger(number, 0)) * c.to_i64(self.batch.block_stride);
         Run { first, end, has_slot, goes_on, slot: c.at(self.slots, offset) }
     }

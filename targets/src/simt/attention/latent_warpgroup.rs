@@ -358,12 +358,12 @@ impl<'r, 'k, 'a, 'c> Group<'r, 'k, 'a, 'c> {
 
     /// How a block's keys lie in local memory, as rows that are keys.
     fn keys_form(&self) -> TileForm {
-        TileForm::Blocks { along: QUERIES * 16, down: HALF }
+        TileForm::of_columns(QUERIES)
     }
 
     /// The same as values: rows are columns of keys.
     fn values_form(&self) -> TileForm {
-        TileForm::Turned { along: HALF, down: QUERIES * 16 }
+        TileForm::of_columns_turned(QUERIES)
     }
 
     /// Where the weights of a turn's block lie: in the last columns of its keys.

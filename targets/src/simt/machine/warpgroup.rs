@@ -52,6 +52,16 @@ enum Sums<'s, 'c> {
 }
 
 impl TileForm {
+    /// Of 16 bytes of columns so many rows together, then of the next 16 bytes.
+    pub fn of_columns(rows: usize) -> TileForm {
+        TileForm::Blocks { along: rows * 16, down: 128 }
+    }
+
+    /// The same tile turned: its rows are what is contracted.
+    pub fn of_columns_turned(rows: usize) -> TileForm {
+        TileForm::Turned { along: 128, down: rows * 16 }
+    }
+
     /// Bytes from 16 elements of two bytes to the next.
     fn step(self) -> usize {
         match self {

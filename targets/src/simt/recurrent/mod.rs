@@ -116,20 +116,17 @@ fn each_sequence<'c>(
     let [own, part] = c.divide(c.group(), c.int(parts));
     let tokens = launch::step_size(c, spec, false);
     let last = c.larger(tokens, 1) - 1;
-    // Else each lane would keep what is the same for all.
-    let sequence = |token| c.uniform(state.sequence(c, token));
+    let sequence = |token| state.sequence(c, token);
     // Numbers of sequences without tokens are left out.
     let most = sequence(last) - sequence(c.int(0)) + 1;
     c.for_each((0, most, 1), &[c.int(0).into()], |number, token| {
-        let token = c.uniform(c.as_int(token[0]));
+        let token = c.as_int(token[0]);
         let next = sequence(c.smaller(token + 1, last));
         let is_own = c.compare(IntPredicate::EQ, next, sequence(c.smaller(token, last)));
         let goes_on = is_own & c.less(token + 1, tokens);
-        let end = c.uniform(state.end(c, token, tokens, c.pick_int(goes_on, c.bits(tokens), 0)));
+        let end = state.end(c, token, tokens, c.pick_int(goes_on, c.bits(tokens), 0));
         let is_own = c.compare(IntPredicate::EQ, number % sharing, own) & c.less(token, tokens);
-        c.when(is_own, || {
-            body(state.run_of(c, token, end, |loaded| c.uniform(loaded)), Share { part, number: number / sharing })
-        });
+        c.when(is_own, || body(state.run(c, token, end), Share { part, number: number / sharing }));
         vec![end.into()]
     });
     Ok(manifest::Kernel::simt(Tasks::Fixed(parts * sharing), threads))

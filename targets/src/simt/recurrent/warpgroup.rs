@@ -245,7 +245,7 @@ impl<'c> Chunks<'_, '_, 'c> {
 
     /// Keys or queries as rows of 16 bytes of columns, and all tokens of these together.
     fn rows(&self, tile: Ptr<'c>) -> (Int<'c>, TileForm) {
-        (self.c.local_address(tile), TileForm::Blocks { along: CHUNK * VEC16, down: 8 * VEC16 })
+        (self.c.local_address(tile), TileForm::of_columns(CHUNK))
     }
 
     /// The first of the thread's two rows of a product, of which the other is 8 further on.

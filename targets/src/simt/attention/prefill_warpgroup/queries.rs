@@ -144,8 +144,7 @@ impl<'q, 'r, 'k, 'a, 'c> Queries<'q, 'r, 'k, 'a, 'c> {
         match &self.kept {
             Kept::Words(words) => c.mma_async_rs_new(sums, a.matrix.dtype, words, keys),
             Kept::Local(queries) => {
-                let form = TileForm::Blocks { along: ROWS * VEC16, down: 8 * VEC16 };
-                let queries = (c.local_address(*queries), form);
+                let queries = (c.local_address(*queries), TileForm::of_columns(ROWS));
                 c.mma_async_new(sums, a.matrix.dtype, (queries, keys), a.cache.ty.head_dim / 16)
             }
         }

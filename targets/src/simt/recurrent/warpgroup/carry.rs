@@ -2,7 +2,7 @@
 use atomc_ir::DType;
 use inkwell::values::FloatValue;
 
-use super::super::element;
+use super::super::{element, vector};
 use super::{CARRIERS, CHUNK, Chunk, Chunks, FULL, OfToken, PARTS, TEAM, THREADS};
 use crate::code::{Any, Int, Ptr};
 use crate::recurrent::Run;
@@ -104,11 +104,14 @@ impl<'c> Chunks<'_, '_, 'c> {
     /// Values of the thread's tokens.
     fn values(&self, chunk: Chunk<'c>) -> Vec<FloatValue<'c>> {
         let (c, v) = (self.c, &self.delta.v);
-        c.set_lanes(2);
+        // Rows may have values from anywhere on.
+        let lanes = vector(self.delta.starts[2], 2);
+        c.set_lanes(lanes);
         let two = |i: usize| {
             let token = c.smaller(chunk.first + self.token(i % 2), chunk.end - 1);
             let column = self.head * self.delta.sizes.value_dim + self.column + self.side() + i / 2 * 8;
-            c.load_floats(element(c, v, token, column), v.ty.dtype)
+            let part = |i| c.load_floats(element(c, v, token, column + i), v.ty.dtype);
+            c.join(&(0..2).step_by(lanes).map(part).collect::<Vec<_>>())
         };
         let all: Vec<_> = (0..self.numbers() / 2).map(two).collect();
         all.into_iter().flat_map(|two| [0, 1].map(|i| c.lane(two, i).into_float_value())).collect()
@@ -169,7 +172,7 @@ impl<'c> Chunks<'_, '_, 'c> {
     fn updated(&self, chunk: Chunk<'c>, state: &[Any<'c>]) -> Vec<Any<'c>> {
         let c = self.c;
         let kept = self.exp(self.of_token(chunk, OfToken::Decay, c.int(CHUNK - 1)));
-        let form = TileForm::Turned { along: 8 * VEC16, down: CHUNK * VEC16 };
+        let form = TileForm::of_columns_turned(CHUNK);
         let keys = c.local_address(self.keys(chunk));
         let tiles = state.chunks(self.numbers()).enumerate();
         tiles
@@ -210,7 +213,7 @@ impl<'c> Chunks<'_, '_, 'c> {
     /// A part of a right operand of so many rows.
     fn right(&self, all: Ptr<'c>, rows: usize, part: usize) -> (Int<'c>, TileForm) {
         let at = self.c.local_address(all) + part * self.shape.part(rows);
-        (at, TileForm::Turned { along: 8 * VEC16, down: rows * VEC16 })
+        (at, TileForm::of_columns_turned(rows))
     }
 
     /// Writes parts of 64 rows of a right operand of so many, from a row on.

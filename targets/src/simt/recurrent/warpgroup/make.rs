@@ -1,11 +1,12 @@
 //! What a chunk needs that does not depend on the state.
 use atomc_ir::DType;
+use inkwell::IntPredicate;
 use inkwell::values::FloatValue;
 
 use super::super::products::{Meeting, Products};
 use super::super::{element, inverse, vector};
 use super::{CHUNK, Chunk, Chunks, MAKERS, OfToken, TEAM};
-use crate::code::{Int, Ptr};
+use crate::code::Ptr;
 use crate::row::Operand;
 use crate::simt::machine::fragment::VEC16;
 
@@ -119,16 +120,13 @@ impl<'c> Chunks<'_, '_, 'c> {
                     .map(|i| {
                         let kept = self.exp((c.float(decay) - decays[i]).v);
                         let made = c.float(four[2 * half + i]) * (c.float(own) * keys[i]).v * kept;
-                        let diagonal = c.pick(self.is(token, other + i), c.number(1.0), c.number(0.0));
+                        let diagonal =
+                            c.pick(c.compare(IntPredicate::EQ, token, other + i), c.number(1.0), c.number(0.0));
                         c.pick(c.less(other + i, token), made.v, diagonal)
                     })
                     .collect();
                 c.store(triangle.at(c, token, other), c.floats(&two), 8);
             }
         }
-    }
-
-    fn is(&self, a: Int<'c>, b: Int<'c>) -> Int<'c> {
-        !self.c.less(a, b) & !self.c.less(b, a)
     }
 }
