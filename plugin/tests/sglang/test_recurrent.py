@@ -48,10 +48,12 @@ def test_retracted_requests_equal_lone_ones(engine, tmp_path_factory):
         schedule_conservativeness=0.01,
     )
     alone = [answers(small, [prompt])[0][0] for prompt in PROMPTS]
+    retractions = 0  # of all rounds: after one the scheduler admits fewer requests for a while
     for _ in range(2):
         made, retracted = answers(small, PROMPTS)
         assert made == alone
-    assert sum(retracted) > 0
+        retractions += sum(retracted)
+    assert retractions > 0
 
 
 def test_two_ranks(engine, tmp_path, monkeypatch):
