@@ -15,6 +15,8 @@
 //! Products with the weights of experts are joined likewise, those of each expert with each other;
 //! their biases are then rows of a table that are chosen by experts.
 //!
+//! Rows are repeated until the joined result is whole vectors, in which kernels read and write rows.
+//!
 //! A weight that something else reads too, such as a tied embedding, stays alone, because joined it
 //! would exist twice.
 use std::collections::BTreeMap;
@@ -24,6 +26,9 @@ use atomc_ir::{Block, DType, Diagnostic, Elementwise, Graph, Layout, NodeId, Op,
 use crate::canonicalise;
 use crate::explain::{Cause, Place, Why};
 use crate::pass::{Changed, Cx};
+
+/// Columns of a vector in which kernels read and write rows.
+const VECTOR: usize = 8;
 
 /// Parts that joined scales are made of at most: a dozen for each of q, k and v in blocks of 128
 /// rows that end anywhere. More would be a weight plan of rows.
@@ -184,6 +189,7 @@ fn merge(graph: &mut Graph, linears: &[NodeId]) -> Result<bool, Diagnostic> {
         for &linear in linears {
             parts.extend(part(graph, linear, slot, rows)?);
         }
+        parts.extend(padding(graph, linears)?);
         operands[slot] = graph.push(Op::Concat { axis }, &parts, &location)?.into();
     }
     let weights: Vec<Value> = linears.iter().map(|&id| graph.operands(id)[1]).collect();
@@ -210,6 +216,22 @@ fn merge(graph: &mut Graph, linears: &[NodeId]) -> Result<bool, Diagnostic> {
         start += len;
     }
     Ok(true)
+}
+
+/// Rows that fill up the last vector of a joined result, which nothing reads: the first of the
+/// largest weight again. The gate of a shared expert has one row, and a router beside it many.
+fn padding(graph: &mut Graph, linears: &[NodeId]) -> Result<Option<Value>, Diagnostic> {
+    let weights: Vec<Value> = linears.iter().map(|&id| graph.operands(id)[1]).collect();
+    let all: usize = weights.iter().map(|&w| rows_of(graph, w)).sum();
+    let largest = weights.into_iter().max_by_key(|&w| rows_of(graph, w)).expect("two or more");
+    let len = all.next_multiple_of(VECTOR) - all;
+    let is_plain = matches!(graph.op(linears[0]), Op::Linear { block: None, .. });
+    let was_whole = rows_of(graph, largest).is_multiple_of(VECTOR);
+    if len == 0 || !was_whole || !is_plain || biases(graph, linears).is_some() {
+        return Ok(None);
+    }
+    let location = graph.location(largest.node).to_string();
+    Ok(Some(graph.push(Op::Slice { axis: 0, start: 0, len }, &[largest], &location)?.into()))
 }
 
 /// The rows of blocks that can be those of all the weights, one below the other: blocks end where
@@ -328,21 +350,44 @@ mod tests {
             %1 = linear %x, %0 {out = bf16} : bf16[T, 8]
             %2 = weight {name = "q.bias"} : bf16[8]
             %3 = add %1, %2 : bf16[T, 8]
-            %4 = weight {name = "k.weight"} : bf16[4, 8]
-            %5 = linear %x, %4 {out = bf16} : bf16[T, 4]
+            %4 = weight {name = "k.weight"} : bf16[8, 8]
+            %5 = linear %x, %4 {out = bf16} : bf16[T, 8]
             return %3, %5
         }"#;
         insta::assert_snapshot!(check("merge_weights", text), @r#"
         graph @g(%x: bf16[T, 8]) {
           %0 = weight {name = "q.weight"} : bf16[8, 8]
-          %1 = weight {name = "k.weight"} : bf16[4, 8]
-          %2 = concat %0, %1 {axis = 0} : bf16[12, 8]
-          %3 = linear %x, %2 {out = bf16} : bf16[T, 12]
+          %1 = weight {name = "k.weight"} : bf16[8, 8]
+          %2 = concat %0, %1 {axis = 0} : bf16[16, 8]
+          %3 = linear %x, %2 {out = bf16} : bf16[T, 16]
           %4 = slice %3 {axis = 1, start = 0, len = 8} : bf16[T, 8]
           %5 = weight {name = "q.bias"} : bf16[8]
           %6 = add %4, %5 : bf16[T, 8]
-          %7 = slice %3 {axis = 1, start = 8, len = 4} : bf16[T, 4]
+          %7 = slice %3 {axis = 1, start = 8, len = 8} : bf16[T, 8]
           return %6, %7
+        }
+        "#);
+    }
+
+    #[test]
+    fn a_last_vector_is_filled_up() {
+        let text = r#"graph @g(%x: bf16[T, 8]) {
+            %0 = weight {name = "router"} : bf16[16, 8]
+            %1 = linear %x, %0 {out = f32} : f32[T, 16] // l.0.router
+            %2 = weight {name = "gate"} : bf16[1, 8]
+            %3 = linear %x, %2 {out = f32} : f32[T, 1] // l.0.gate
+            return %1, %3
+        }"#;
+        insta::assert_snapshot!(check("merge_weights", text), @r#"
+        graph @g(%x: bf16[T, 8]) {
+          %0 = weight {name = "router"} : bf16[16, 8]
+          %1 = weight {name = "gate"} : bf16[1, 8]
+          %2 = slice %0 {axis = 0, start = 0, len = 7} : bf16[7, 8]
+          %3 = concat %0, %1, %2 {axis = 0} : bf16[24, 8] // l.0
+          %4 = linear %x, %3 {out = f32} : f32[T, 24] // l.0
+          %5 = slice %4 {axis = 1, start = 0, len = 16} : f32[T, 16] // l.0.router
+          %6 = slice %4 {axis = 1, start = 16, len = 1} : f32[T, 1] // l.0.gate
+          return %5, %6
         }
         "#);
     }
