@@ -15,7 +15,8 @@
 //! Products with the weights of experts are joined likewise, those of each expert with each other;
 //! their biases are then rows of a table that are chosen by experts.
 //!
-//! Rows are repeated until the joined result is whole vectors, in which kernels read and write rows.
+//! Rows are repeated until the joined result is whole vectors, in which kernels read and write
+//! rows.
 //!
 //! A weight that something else reads too, such as a tied embedding, stays alone, because joined it
 //! would exist twice.

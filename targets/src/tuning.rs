@@ -1,4 +1,5 @@
-//! Numbers of schedules that were found by measuring, as a table for each chip that was measured.
+//! Numbers of schedules that were found by measuring or by the model of times, as a table for each
+//! chip. A line of the model ends with `(modelled)`.
 //!
 //! A line of a table is a class of kernels and what was best for it:
 //! `decode bf16 4 128 : 8 64 = groups 1, stages 1`. A kernel takes the numbers of the nearest class
@@ -201,9 +202,20 @@ impl fmt::Display for Choice {
     }
 }
 
-/// What was measured on one chip.
+/// Where the times behind a line come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Origin {
+    Measured,
+    /// Predicted without the chip, by the model of `docs/timing.md`.
+    Modelled,
+}
+
+/// What a line ends with behind which no measurement is.
+const MODELLED: &str = " (modelled)";
+
+/// What was measured on one chip, or modelled for it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Table(Vec<(Class, Choice)>);
+pub struct Table(Vec<(Class, Choice, Origin)>);
 
 impl Table {
     /// A table without lines.
@@ -212,11 +224,11 @@ impl Table {
     }
 
     /// Its lines, in order.
-    pub fn lines(&self) -> &[(Class, Choice)] {
+    pub fn lines(&self) -> &[(Class, Choice, Origin)] {
         &self.0
     }
 
-    pub fn new(lines: Vec<(Class, Choice)>) -> Table {
+    pub fn new(lines: Vec<(Class, Choice, Origin)>) -> Table {
         Table(lines)
     }
 
@@ -229,22 +241,23 @@ impl Table {
 
     /// These lines, and another table's for other classes.
     pub fn or(mut self, other: Table) -> Table {
-        let new: Vec<_> = other.0.into_iter().filter(|(class, _)| self.0.iter().all(|(c, _)| c != class)).collect();
+        let new: Vec<_> = other.0.into_iter().filter(|(class, ..)| self.0.iter().all(|(c, ..)| c != class)).collect();
         self.0.extend(new);
-        self.0.sort_by(|(a, _), (b, _)| a.cmp(b));
+        self.0.sort_by(|(a, ..), (b, ..)| a.cmp(b));
         self
     }
 
     /// The numbers of the nearest class of a kind; of equally near ones the first.
     pub fn choice(&self, class: &Class) -> Option<Choice> {
-        let same = self.0.iter().filter(|(c, _)| c.schedule == class.schedule && c.kind == class.kind);
-        let near = same.min_by(|(a, _), (b, _)| class.distance(a).total_cmp(&class.distance(b)));
-        near.map(|(_, choice)| choice.clone())
+        let same = self.0.iter().filter(|(c, ..)| c.schedule == class.schedule && c.kind == class.kind);
+        let near = same.min_by(|(a, ..), (b, ..)| class.distance(a).total_cmp(&class.distance(b)));
+        near.map(|(_, choice, _)| choice.clone())
     }
 }
 
 /// A line of a table for one of these schedules.
-fn line(text: &str, schedules: &[Tunable]) -> Result<(Class, Choice), String> {
+fn line(text: &str, schedules: &[Tunable]) -> Result<(Class, Choice, Origin), String> {
+    let (text, origin) = text.strip_suffix(MODELLED).map_or((text, Origin::Measured), |text| (text, Origin::Modelled));
     let parts = || {
         let (class, choice) = text.split_once(" = ")?;
         let (kind, sizes) = class.split_once(" : ")?;
@@ -262,7 +275,7 @@ fn line(text: &str, schedules: &[Tunable]) -> Result<(Class, Choice), String> {
     let sizes = sizes
         .filter(|sizes| sizes.len() == count)
         .ok_or_else(|| format!("{name} counts {count} sizes, none of them 0"))?;
-    Ok((Class { schedule, kind, sizes }, Choice::parse(choice, schedule, numbers)?))
+    Ok((Class { schedule, kind, sizes }, Choice::parse(choice, schedule, numbers)?, origin))
 }
 
 impl Class {
@@ -275,7 +288,9 @@ impl Class {
 
 impl fmt::Display for Table {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.iter().try_for_each(|(class, choice)| writeln!(f, "{class} = {choice}"))
+        self.0.iter().try_for_each(|(class, choice, origin)| {
+            writeln!(f, "{class} = {choice}{}", if *origin == Origin::Modelled { MODELLED } else { "" })
+        })
     }
 }
 
@@ -299,7 +314,7 @@ mod tests {
 
     const SOME: &str = "gemv_bulk bf16 bf16 plain 1 : 1024 2048 8 = cluster 2\n\
                         gemv_bulk bf16 bf16 plain 1 : 4096 4096 1 = cluster 4\n\
-                        decode bf16 4 128 : 8 64 = groups 1, stages 2\n";
+                        decode bf16 4 128 : 8 64 = groups 1, stages 2 (modelled)\n";
 
     #[test]
     fn reads_what_it_prints_and_finds_the_nearest() {

@@ -58,6 +58,8 @@ pub struct Predictor<'a> {
     probe: Probe,
     recorder: Recorder,
     known: BTreeMap<Key, Rc<PredictedKernel>>,
+    /// The only kernels to predict, if not all are.
+    only: Option<BTreeSet<String>>,
 }
 
 /// What makes launches alike: their kernel, and the position, tokens and rows of each sequence.
@@ -213,12 +215,20 @@ impl<'a> Predictor<'a> {
         let mut device = Emulated::open(artifact, chip.gfx, 1, Options::fast()).map_err(Error::from)?;
         let recorder = device.record();
         let probe = Probe::new(Box::new(device), target);
-        Ok(Predictor { artifact, target, chip, probe, recorder, known: BTreeMap::new() })
+        Ok(Predictor { artifact, target, chip, probe, recorder, known: BTreeMap::new(), only: None })
+    }
+
+    /// Leaves other kernels out of steps.
+    pub fn look_at<'s>(&mut self, symbols: impl Iterator<Item = &'s str>) {
+        self.only = Some(symbols.map(str::to_owned).collect());
     }
 
     /// A prompt alone, in as many steps of the largest plan as it takes.
     pub fn prompt(&mut self, tokens: usize) -> Result<PredictedStep, Failure> {
-        let plan = self.plan(|plan| plan.kind != PlanKind::Decode)?;
+        let fits = |plan: &Plan| own(plan) && plan.kind != PlanKind::Decode && plan.tokens >= tokens;
+        let smallest = self.target.plans.iter().filter(|plan| fits(plan)).map(|plan| plan.tokens).min();
+        let is_one = |plan: &Plan| plan.kind != PlanKind::Decode && smallest.is_none_or(|n| plan.tokens == n);
+        let plan = self.plan(is_one)?;
         let most = self.target.plans[plan].tokens;
         let mut kernels = Vec::new();
         for position in (0..tokens).step_by(most) {
@@ -262,6 +272,10 @@ impl<'a> Predictor<'a> {
         item.launches.iter().for_each(|launch| *counts.entry(launch.kernel).or_default() += 1);
         let mut kernels = Vec::with_capacity(counts.len());
         for (kernel, count) in counts {
+            let symbol = &self.target.kernels[kernel].symbol;
+            if self.only.as_ref().is_some_and(|only| !only.contains(symbol)) {
+                continue;
+            }
             let first = item.launches.iter().position(|launch| launch.kernel == kernel).unwrap_or_default();
             kernels.push(Launches { count, kernel: self.launch(plan, first, step)? });
         }
