@@ -19,7 +19,7 @@ best=$(realpath "${1:?a table of measured times: tests/bench/amd.sh BEST.csv}")
 table=${2:+$(realpath -m "$2")}
 cd "$(dirname "$0")/../.."
 models=${MODELS:-qwen3-8b:1 qwen3-30b-a3b:1 gpt-oss-120b:1:none deepseek-v3:8::*.kv_b_proj=none llama-3.1-70b:8}
-schemes=${SCHEMES:-none fp8 fp8-block mxfp4} chips=${CHIPS:-MI300X MI355X}
+schemes=${SCHEMES:-none fp8 fp8-block mxfp4-rows} chips=${CHIPS:-MI300X MI355X}
 decode=${DECODE:-1,8,32,64} prompts=${PROMPTS:-256 2048}
 if [ -z "${ATOMC:-}" ]; then
     cargo build --release --quiet -p atomc

@@ -14,12 +14,20 @@ import statistics
 import sys
 
 # What AITER calls our schemes, and the chips of its rows.
-KINDS = {"none": "bf16", "fp8": "fp8_row", "fp8-block": "fp8_block", "mxfp4": "fp4"}
+KINDS = {"none": "bf16", "fp8": "fp8_row", "fp8-block": "fp8_block", "mxfp4-rows": "fp4"}
 CHIPS = {"MI300X": ("gfx942", "304"), "MI308X": ("gfx942", "80"), "MI355X": ("gfx950", "256")}
 # Products that no scheme quantises: the head, and routers.
 PLAIN = ("lm_head", "gate", "router")
 # Rows of a product, by what a step of so many tokens is bound by.
 SIZES = [(1, 1), (2, 16), (17, 64), (65, 512), (513, 4096)]
+# Data-sheet peaks: bytes a second of HBM, and operations a second of matrix units by type.
+HBM = {"MI300X": 5.3e12, "MI355X": 8.0e12}
+MATRIX = {
+    "MI300X": {"bf16": 1.307e15, "fp8_row": 2.615e15, "fp8_block": 2.615e15},
+    "MI355X": {"bf16": 2.5e15, "fp8_row": 5.0e15, "fp8_block": 5.0e15, "fp4": 10.1e15},
+}
+# Weights that do not stay in caches, in bytes, and rows of steps and prompts that shares are of.
+LARGE, STEPS, PROMPT = 8e6, (1, 32), 2048
 
 
 def measured(path):
@@ -47,12 +55,13 @@ def predicted(folder):
                 kind = "bf16" if module in PLAIN else KINDS[scheme]
                 key = (chip, kind, shape["m"], shape["n"], shape["k"])
                 where = model + (f", {ranks} ranks" if ranks != "1" else "")
-                rows.setdefault(key, (us, kernel["bound"], where, module))
+                each = [kernel[what] / kernel["launches"] / us * 1e6 for what in ("bytes", "flops")]
+                rows.setdefault(key, (us, kernel["bound"], where, module, *each))
     return rows
 
 
 def joined(best, ours):
-    for (chip, kind, m, n, k), (us, bound, model, module) in sorted(ours.items()):
+    for (chip, kind, m, n, k), (us, bound, model, module, *_) in sorted(ours.items()):
         found = best.get((*CHIPS[chip], kind, m, n, k))
         if found:
             yield {"chip": chip, "kind": kind, "m": m, "n": n, "k": k, "us": us, "bound": bound,
@@ -83,6 +92,25 @@ def summary(rows, total):
            f"{total} products have a measured time of the same M, N and K.")
 
 
+def shares(ours, rows):
+    """What parts of the chips' peaks products reach, and how often they are ahead."""
+    yield ""
+    yield "| chip | type | decode, share of HBM | prompts, share of matrix peak | faster than measured |"
+    yield "|---|---|---|---|---|"
+    for chip, kind in sorted({key[:2] for key in ours}):
+        mine = [(key[2:], value) for key, value in ours.items() if key[:2] == (chip, kind)]
+        steps = [value[4] / HBM[chip] for (m, n, k), value in mine
+                 if STEPS[0] <= m <= STEPS[1] and value[4] * value[0] * 1e-6 > LARGE]
+        prompts = [value[5] / MATRIX[chip][kind] for (m, *_), value in mine if m >= PROMPT]
+        ratios = [r["us"] / r["best"] for r in rows if (r["chip"], r["kind"]) == (chip, kind)]
+        ahead = f"{sum(ratio < 1 for ratio in ratios)} of {len(ratios)}" if ratios else ""
+        cells = [f"{100 * statistics.median(some):.0f} % ({len(some)})" if some else "" for some in (steps, prompts)]
+        yield f"| {chip} | {kind} | {cells[0]} | {cells[1]} | {ahead} |"
+    yield ""
+    yield (f"Medians, in brackets the number of shapes: steps of {STEPS[0]} to {STEPS[1]} rows that move more than "
+           f"{LARGE / 1e6:.0f} MB, and prompts of {PROMPT} rows or more; peaks are those of data sheets.")
+
+
 def main():
     best = measured(sys.argv[1])
     if sys.argv[2] == "--has":
@@ -94,7 +122,7 @@ def main():
         sys.exit("no shape of ours is in the table of measured times")
     if len(sys.argv) > 3:
         pathlib.Path(sys.argv[3]).write_text("\n".join(lines(rows)) + "\n")
-    print("\n".join(summary(rows, len(ours))))
+    print("\n".join([*summary(rows, len(ours)), *shares(ours, rows)]))
 
 
 if __name__ == "__main__":

@@ -59,8 +59,8 @@ pub struct Args {
     #[arg(long, value_name = "N", default_value_t = 1)]
     ep: usize,
     /// Quantise weights while they are loaded: fp8, fp8-block, fp8-weights, int8, int8-weights,
-    /// int4-g32, int4-g64, int4-g128 or mxfp4, of all products but the head; or MODULES=SCHEME, by
-    /// name, glob or `re:` pattern, where `none` is a scheme too
+    /// int4-g32, int4-g64, int4-g128, mxfp4 or mxfp4-rows, of all products but the head; or
+    /// MODULES=SCHEME, by name, glob or `re:` pattern, where `none` is a scheme too
     #[arg(long, value_name = "RULE,…", value_delimiter = ',')]
     quant: Vec<String>,
     /// Who attends: the artifact's own kernels, or a framework that runs it

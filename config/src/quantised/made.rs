@@ -5,8 +5,18 @@ use super::{Blocks, InputScales, Inputs, Quantisation, Scheme, Stored};
 use crate::{DType, Diagnostic};
 
 /// Names of schemes.
-const SCHEMES: [&str; 9] =
-    ["fp8", "fp8-block", "fp8-weights", "int8", "int8-weights", "int4-g32", "int4-g64", "int4-g128", "mxfp4"];
+const SCHEMES: [&str; 10] = [
+    "fp8",
+    "fp8-block",
+    "fp8-weights",
+    "int8",
+    "int8-weights",
+    "int4-g32",
+    "int4-g64",
+    "int4-g128",
+    "mxfp4",
+    "mxfp4-rows",
+];
 /// No scheme: modules stay as they are.
 const NONE: &str = "none";
 /// Rows and columns of a square, and columns of a group of rows of e4m3.
@@ -55,6 +65,7 @@ fn scheme(name: &str, dtype: DType) -> Option<Option<Scheme>> {
         inputs: None,
     };
     let rows = |codes, scales| Some(Inputs { codes, scales });
+    let mxfp4 = Scheme { codes: DType::F4E2M1, scales: DType::E8M0, blocks: Blocks::Group(MX_GROUP), ..plain.clone() };
     let int4 = |columns| Scheme { codes: DType::I4, scales: dtype, blocks: Blocks::Group(columns), ..plain.clone() };
     Some(Some(match name {
         NONE => return Some(None),
@@ -70,7 +81,8 @@ fn scheme(name: &str, dtype: DType) -> Option<Option<Scheme>> {
         "int4-g32" => int4(32),
         "int4-g64" => int4(64),
         "int4-g128" => int4(128),
-        "mxfp4" => Scheme { codes: DType::F4E2M1, scales: DType::E8M0, blocks: Blocks::Group(MX_GROUP), ..plain },
+        "mxfp4" => mxfp4,
+        "mxfp4-rows" => Scheme { inputs: rows(DType::F4E2M1, InputScales::Mx(MX_GROUP)), ..mxfp4 },
         _ => return None,
     }))
 }
