@@ -126,6 +126,11 @@ impl<'g, 'c> Group<'g, '_, '_, 'c> {
             None => return self.multiply(half, None, &mut sums.all),
         };
         let in_group = self.shape.in_group();
+        if in_group == 1 {
+            let scales = self.load_scales(from, stretch);
+            self.contraction.matrix.c.keep_order();
+            return self.multiply_groups(half, &scales, &mut sums.all);
+        }
         // Stretches of odd numbers lie in the second half.
         if half % in_group == 0 {
             sums.group = vec![self.accumulator.zero(); sums.all.len()];
@@ -148,11 +153,16 @@ impl<'g, 'c> Group<'g, '_, '_, 'c> {
     }
 
     fn add_group(&self, scales: &Scales<'c>, sums: &mut Sums<'c>) {
-        let (c, m, blocks) = (self.contraction.matrix.c, &self.contraction.matrix, self.blocks());
         for (i, (all, &group)) in sums.all.iter_mut().zip(&sums.group).enumerate() {
-            let factors = self.factors(scales, i / blocks, i % blocks);
-            *all = c.fma(m.as_floats(group), factors, *all);
+            self.add_scaled_sums(scales, (i, group), all);
         }
+    }
+
+    /// Adds the `i`-th of the sums of a group to that of all columns.
+    pub(super) fn add_scaled_sums(&self, scales: &Scales<'c>, (i, group): (usize, Vector<'c>), all: &mut Vector<'c>) {
+        let (c, m, blocks) = (self.contraction.matrix.c, &self.contraction.matrix, self.blocks());
+        let factors = self.factors(scales, i / blocks, i % blocks);
+        *all = c.fma(m.as_floats(group), factors, *all);
     }
 
     /// What the sums of some panels and a block of columns are multiplied with.

@@ -4,7 +4,7 @@ use inkwell::values::BasicValue;
 
 use super::Group;
 use super::block_scales::{BlockScales, StretchScales};
-use super::group_scales::{Scaling, Sums};
+use super::group_scales::{Scales, Scaling, Sums};
 use super::loader::Loaders;
 use crate::code::{Int, Ptr, Vector};
 use crate::simt::gemm::global_to_lds::mark;
@@ -113,6 +113,37 @@ impl<'c> Group<'_, '_, '_, 'c> {
                 self.add(&a, &b, first, sums);
                 c.keep_order();
             }
+        }
+    }
+
+    /// Multiplies the stretch in a half of local memory, whose columns share their scales: the sums
+    /// of a tile are scaled while the next one's are made, so no more than two have registers.
+    pub(super) fn multiply_groups(&self, half: usize, scales: &Scales<'c>, sums: &mut [Vector<'c>]) {
+        let (c, steps) = (self.contraction.matrix.c, self.shape.stretch / self.accumulator.span());
+        let [rows, columns] = self.operands(half);
+        let along = |operand: &Half<'c>, i: usize| -> Vec<Fragment<'c>> {
+            (0..steps).map(|step| self.fragment(operand, i, step)).collect()
+        };
+        let b: Vec<_> = (0..columns.count).map(|i| along(&columns, i)).collect();
+        let mut next = along(&rows, 0);
+        let mut made: Option<(usize, Vector<'c>)> = None;
+        for tile in 0..rows.count {
+            let a = next;
+            next = if tile + 1 < rows.count { along(&rows, tile + 1) } else { vec![] };
+            c.keep_order();
+            for (block, b) in b.iter().enumerate() {
+                let mut group = [self.accumulator.zero()];
+                for (a, b) in a.iter().zip(b) {
+                    self.accumulator.products(a, std::slice::from_ref(b), &mut group);
+                }
+                if let Some((i, group)) = made.replace((tile * columns.count + block, group[0])) {
+                    self.add_scaled_sums(scales, (i, group), &mut sums[i]);
+                }
+                c.keep_order();
+            }
+        }
+        if let Some((i, group)) = made {
+            self.add_scaled_sums(scales, (i, group), &mut sums[i]);
         }
     }
 

@@ -18,6 +18,9 @@ const SMALL: usize = SIDE / 2;
 const LARGE: usize = SIDE * 2;
 /// Panels of a wave where a tile is small: two waves make it.
 const SMALL_PANELS: usize = 2;
+/// Those of a wave where a large tile is of codes: eight waves make it, with twice the registers,
+/// for what stands beside the sums.
+const WIDE_PANELS: usize = 8;
 
 /// Parts of the weight for each of which a tile may have a work-group, the fewest stretches of a
 /// part, and the most work-groups for each unit.
@@ -27,6 +30,8 @@ const GROUPS: usize = 2;
 
 /// Columns of a stretch of 16-bit floats, where local memory is large.
 const STRETCH: usize = 64;
+/// Bytes of a row in a stretch, where local memory is large.
+const STRETCH_BYTES: usize = 128;
 
 /// How a tile is cut.
 #[derive(Clone, Copy, Debug)]
@@ -53,16 +58,17 @@ pub struct Shape {
     pub quantised: Option<Quantised>,
 }
 
-/// Whether tiles are large: local memory holds two stretches of 64 columns of one, rows have room
-/// for whole ones, and there is a full tile for each unit of the chip. Sums of codes have no
-/// registers beside what else their loops hold.
+/// Whether tiles are large: local memory holds two stretches of one, rows have room for whole ones,
+/// and there is a full tile for each unit of the chip.
 fn is_large(spec: &KernelSpec, arch: GpuArch) -> Result<bool, Diagnostic> {
     let (side, simt) = (16 * LARGE, arch.simt);
     let Sizes { dtype, encoding, rows, .. } = Sizes::of(spec.body)?;
-    let fits = simt.unit.lds_group >= 2 * 2 * side * dtype.bytes(STRETCH);
+    let quantised = Quantised::of(spec.body, arch).filter(|quantised| quantised.as_stored);
+    let fits = simt.unit.lds_group >= 2 * 2 * side * STRETCH_BYTES;
     let tiles = spec.tokens / side * rows.div_ceil(side);
     let is_plain = encoding.is_none() && Matrix::native(simt, dtype) && dtype.bits() == 16;
-    Ok(is_plain && fits && arch.memory.rows.is_multiple_of(side) && tiles >= simt.chip.units)
+    let as_they_lie = is_plain || quantised.is_some();
+    Ok(as_they_lie && fits && arch.memory.rows.is_multiple_of(side) && tiles >= simt.chip.units)
 }
 
 /// Tiles of a step of the bucket's size.
@@ -101,7 +107,11 @@ impl Shape {
             true => (if leaves_room { 4 } else { simt.wave / 16 }, 4),
             false => (simt.wave / 16, 2),
         };
-        let panels = if side < SIDE { panels.min(SMALL_PANELS) } else { panels };
+        let panels = match side {
+            SMALL => panels.min(SMALL_PANELS),
+            LARGE if quantised.is_some() => WIDE_PANELS,
+            _ => panels,
+        };
         if !panels.is_multiple_of(pieces) {
             return Err(unsupported(format!("a tiled contraction with {pieces} pieces")));
         }
