@@ -248,6 +248,10 @@ impl Case<'_> {
                 Groups { experts, tile, pairs: tokens * choices }.blocks() * times
             }
             Tasks::Tiles { times } => tile_count as usize * times,
+            Tasks::Shared { per, times, splits, most } => {
+                let parts = tokens.div_ceil(per) * times;
+                parts * Tasks::sharing(parts, splits, most)
+            }
         };
         ranges.push(of_slice(&batch));
         ranges.extend([&state.positions, &state.sequences, &tables, &tiles].map(|list| of_slice(list)));

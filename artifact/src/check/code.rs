@@ -70,6 +70,12 @@ fn kernel(kernel: &Kernel, section: usize, at: &str) -> Checked {
             count(per, at, "tasks.per")?;
             count(times, at, "tasks.times")
         }
+        Tasks::Shared { per, times, splits, most } => {
+            count(per, at, "tasks.per")?;
+            count(times, at, "tasks.times")?;
+            count(splits, at, "tasks.splits")?;
+            count(most, at, "tasks.most")
+        }
     }
 }
 

@@ -263,4 +263,25 @@ pub enum Tasks {
         /// Tasks for each tile.
         times: usize,
     },
+    /// `ceil(tokens / per) * times` parts of the result, each with as many tasks as
+    /// [`Tasks::sharing`] says.
+    Shared {
+        /// Tokens of one part.
+        per: usize,
+        /// Parts for each group of tokens.
+        times: usize,
+        /// Most tasks that share a part, a power of two.
+        splits: usize,
+        /// Most tasks of a launch whose parts are shared.
+        most: usize,
+    },
+}
+
+impl Tasks {
+    /// How many tasks share each of so many parts of a result: the largest power of two, to
+    /// `splits`, with which a launch has `most` tasks at most; otherwise one.
+    pub fn sharing(parts: usize, splits: usize, most: usize) -> usize {
+        let powers = (0..usize::BITS).map(|shift| 1 << shift).take_while(|&power: &usize| power <= splits);
+        powers.filter(|&power| parts.saturating_mul(power) <= most).last().unwrap_or(1)
+    }
 }

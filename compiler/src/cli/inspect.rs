@@ -344,6 +344,9 @@ fn tasks(kernel: &Kernel) -> String {
             format!("blocks of {tile} of tokens * {choices} * {times} tasks")
         }
         Tasks::Tiles { times } => format!("tiles * {times} tasks"),
+        Tasks::Shared { per, times, splits, most } => {
+            format!("tokens / {per} * {times} * up to {splits} tasks, {most} at most where tasks share")
+        }
     }
 }
 

@@ -60,6 +60,10 @@ impl StepSize {
                 (pairs.saturating_add(open) / tile).saturating_mul(times)
             }
             Tasks::Tiles { times } => self.tiles * times,
+            Tasks::Shared { per, times, splits, most } => {
+                let parts = (self.step.tokens as usize).div_ceil(per) * times;
+                parts * Tasks::sharing(parts, splits, most)
+            }
         }
     }
 }
@@ -93,6 +97,8 @@ mod tests {
         assert_eq!(size.tasks(Tasks::Tokens { per: 4, times: 2 }), 6);
         assert_eq!(size.tasks(Tasks::Rows { per: 4, times: 7 }), 7);
         assert_eq!(size.tasks(Tasks::Tiles { times: 8 }), 24);
+        let shared = |splits, most| size.tasks(Tasks::Shared { per: 4, times: 2, splits, most });
+        assert_eq!([shared(1, 99), shared(8, 99), shared(8, 47), shared(8, 12), shared(8, 11)], [6, 48, 24, 12, 6]);
         assert_eq!(
             size.tasks(Tasks::Choices { choices: 3, per: 4, times: 2 }),
             (size.step.tokens as usize * 3).div_ceil(4) * 2

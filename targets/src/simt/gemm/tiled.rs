@@ -26,7 +26,7 @@ use crate::simt::gemm::codes_to_lds::{self, CodedRows};
 use crate::simt::gemm::contract::{Contraction, Sizes};
 use crate::simt::gemm::quantised::Quantised;
 use crate::simt::gemm::tile::experts::Blocks;
-use crate::simt::gemm::tile::grid::Grid;
+use crate::simt::gemm::tile::grid::{Grid, Share};
 use crate::simt::gemm::tile::heads::PerHead;
 use crate::simt::gemm::tile::{Tile, TileSize};
 use crate::simt::launch::{self, Setup, arguments};
@@ -130,19 +130,19 @@ fn emit<'c>(setup: &Setup<'c>, spec: &KernelSpec) -> launch::Made<'c> {
         let x = x.ok_or_else(|| unsupported("rows that are not in memory as the weight's type"))?;
         let size = TileSize { panels: shape.tile_panels(), columns: shape.tokens(), threads: shape.threads };
         let workspace = code.argument(arguments(spec.body) + 1);
-        let run = |tile| Group::new((&contraction, codes.as_ref()), shape, tile, workspace).run(x);
+        let run = |tile, share| Group::new((&contraction, codes.as_ref()), shape, (tile, share), workspace).run(x);
         if contraction.parts.heads().is_some() {
             let scheduler = PerHead::new(&contraction, size, spec)?.whole();
-            scheduler.with_tile(run)?;
+            scheduler.with_tile(|tile| run(tile, None))?;
             scheduler.tasks()
         } else if spec.family == Family::GroupedMatmul {
             let scheduler = Blocks::new(&contraction, size, spec)?;
-            scheduler.with_tile(run)?;
+            scheduler.with_tile(|tile| run(tile, None))?;
             scheduler.tasks()
         } else {
             let scheduler = Grid::new(&contraction, &kernel, size).split(shape.splits);
-            scheduler.with_tile(spec, run)?;
-            scheduler.tasks()
+            scheduler.with_tile(spec, |tile, share| run(tile, shape.splits.share().then_some(share)))?;
+            scheduler.tasks(spec)
         }
     };
     let workspace = shape.shared_bytes(spec)?;
@@ -161,8 +161,12 @@ struct Group<'g, 'k, 'a, 'c> {
     /// Where the wave's part begins of the first half.
     to: Ptr<'c>,
     codes: Option<&'g Codes<'c>>,
-    /// The first stretch of the work-group's part of the weight, and where it leaves its sums.
+    /// The work-group's part of the tile, where several may share it: its first stretch, and how
+    /// many it has.
+    share: Option<Share<'c>>,
     first: Int<'c>,
+    count: Int<'c>,
+    /// Where it leaves its sums.
     workspace: Ptr<'c>,
 }
 
@@ -170,7 +174,7 @@ impl<'g, 'k, 'a, 'c> Group<'g, 'k, 'a, 'c> {
     fn new(
         (contraction, codes): (&'g Contraction<'k, 'a, 'c>, Option<&'g Codes<'c>>),
         shape: Shape,
-        tile: Tile<'c>,
+        (tile, share): (Tile<'c>, Option<Share<'c>>),
         workspace: Ptr<'c>,
     ) -> Group<'g, 'k, 'a, 'c> {
         let c = contraction.matrix.c;
@@ -187,15 +191,19 @@ impl<'g, 'k, 'a, 'c> Group<'g, 'k, 'a, 'c> {
         // Rows lie behind the weight.
         let first = if shape.is_coded { first + shape.half()[0] } else { first };
         let to = c.at(local, first);
-        let split = if shape.splits == 1 { c.int(0) } else { c.group() % shape.splits };
-        let first = split * shape.count;
-        Group { contraction, accumulator, shape, tile, wave, local, to, codes, first, workspace }
+        let all = c.int(shape.count);
+        let count = share.map_or(all, |share| all.shifted_down(share.shift));
+        let first = share.map_or(c.int(0), |share| share.number * count);
+        Group { contraction, accumulator, shape, tile, wave, local, to, codes, share, first, count, workspace }
     }
 
     fn run(&self, x: &Operand<'c>) -> Result<(), Diagnostic> {
         let loaders = self.loaders(x);
         let sums = self.main_loop(&loaders);
-        if self.shape.splits == 1 { self.epilogue(&sums) } else { self.meet(&sums) }
+        match self.share {
+            None => self.epilogue(&sums),
+            Some(share) => self.meet(share, &sums),
+        }
     }
 
     /// Where a half begins.

@@ -6,6 +6,7 @@ use crate::KernelSpec;
 use crate::row::unsupported;
 use crate::simt::gemm::contract::Sizes;
 use crate::simt::gemm::quantised::{GROUP, Quantised, SPAN};
+use crate::simt::gemm::tile::grid::Splits;
 use crate::simt::launch::COUNTERS;
 use crate::simt::machine::fragment::{Matrix, VEC16};
 
@@ -23,10 +24,13 @@ const SMALL_PANELS: usize = 2;
 const WIDE_PANELS: usize = 8;
 
 /// Parts of the weight for each of which a tile may have a work-group, the fewest stretches of a
-/// part, and the most work-groups for each unit.
-const SPLITS: [usize; 4] = [8, 4, 3, 2];
+/// part, and the most work-groups for each unit where tiles are shared.
+const SPLITS: [usize; 3] = [8, 4, 2];
 const STRETCHES: usize = 4;
 const GROUPS: usize = 2;
+
+/// The part of a chip's units that have a large tile at least.
+const BUSY: [usize; 2] = [2, 3];
 
 /// Columns of a stretch of 16-bit floats, where local memory is large.
 const STRETCH: usize = 64;
@@ -46,8 +50,8 @@ pub struct Shape {
     pub stretch: usize,
     /// Vectors of 16 rows in a stretch.
     pub vec16s: usize,
-    /// Work-groups that share a tile, each along a part of the weight, and the stretches of a part.
-    pub splits: usize,
+    /// Work-groups that share a tile, each along a part of the weight, and the stretches of all.
+    pub splits: Splits,
     pub count: usize,
     /// Panels of the result that one wave makes.
     pub made: usize,
@@ -59,16 +63,31 @@ pub struct Shape {
 }
 
 /// Whether tiles are large: local memory holds two stretches of one, rows have room for whole ones,
-/// and there is a full tile for each unit of the chip.
+/// and each unit of the chip has one, or a part of one.
 fn is_large(spec: &KernelSpec, arch: GpuArch) -> Result<bool, Diagnostic> {
     let (side, simt) = (16 * LARGE, arch.simt);
-    let Sizes { dtype, encoding, rows, .. } = Sizes::of(spec.body)?;
+    let Sizes { dtype, encoding, rows, depth, .. } = Sizes::of(spec.body)?;
     let quantised = Quantised::of(spec.body, arch).filter(|quantised| quantised.as_stored);
     let fits = simt.unit.lds_group >= 2 * 2 * side * STRETCH_BYTES;
-    let tiles = spec.tokens / side * rows.div_ceil(side);
     let is_plain = encoding.is_none() && Matrix::native(simt, dtype) && dtype.bits() == 16;
+    let dtype = quantised.map_or(dtype, |quantised| quantised.dtype);
+    let count = dtype.bytes(arch.memory.padded(depth)) / STRETCH_BYTES;
+    let tiles = spec.tokens / side * rows.div_ceil(side);
+    let groups = tiles * splits(spec, arch, (LARGE, count)).of(tiles);
     let as_they_lie = is_plain || quantised.is_some();
-    Ok(as_they_lie && fits && arch.memory.rows.is_multiple_of(side) && tiles >= simt.chip.units)
+    Ok(as_they_lie && fits && arch.memory.rows.is_multiple_of(side) && groups * BUSY[1] >= simt.chip.units * BUSY[0])
+}
+
+/// Work-groups that share a tile where a step has few: as many as give each unit of the chip all
+/// that it holds at once, while a part of the weight has stretches enough, an even number.
+fn splits(spec: &KernelSpec, arch: GpuArch, (side, count): (usize, usize)) -> Splits {
+    let has_one = Sizes::of(spec.body).is_ok_and(|sizes| sizes.experts.is_none() && sizes.heads.is_none());
+    if arch.simt.isa != Isa::Amdgcn || spec.invariant || !has_one {
+        return Splits::ONE;
+    }
+    let fits = |splits: &usize| count.is_multiple_of(2 * splits) && count / splits >= STRETCHES;
+    let most = if side == LARGE { 1 } else { GROUPS } * arch.simt.chip.units;
+    SPLITS.into_iter().find(fits).map_or(Splits::ONE, |each| Splits { each, most })
 }
 
 /// Tiles of a step of the bucket's size.
@@ -126,10 +145,8 @@ impl Shape {
             _ if roomy(STRETCH) => STRETCH,
             _ => 32,
         };
-        // A part of the weight has whole groups.
-        let whole = if sums > 1 { GROUP.max(stretch) } else { stretch };
-        let tiles = tiles(spec, side)?;
-        let splits = Shape::splits(spec, arch, (side, tiles), depth.is_multiple_of(whole).then_some(depth / whole));
+        let count = depth / stretch;
+        let splits = splits(spec, arch, (side, count));
         Ok(Shape {
             threads: side / panels * (side / blocks) * simt.wave,
             side,
@@ -138,7 +155,7 @@ impl Shape {
             stretch,
             vec16s: dtype.bytes(stretch * 16) / VEC16,
             splits,
-            count: depth / stretch / splits,
+            count,
             made: panels / pieces,
             pieces,
             is_coded: encoding.is_some() && !quantised.is_some_and(|quantised| quantised.as_stored),
@@ -146,24 +163,11 @@ impl Shape {
         })
     }
 
-    /// Work-groups that share a tile where tiles are few: as many as give each unit of the chip
-    /// two, while a part of the weight has stretches enough, of whole groups.
-    fn splits(spec: &KernelSpec, arch: GpuArch, (side, tiles): (usize, usize), stretches: Option<usize>) -> usize {
-        let has_one = Sizes::of(spec.body).is_ok_and(|sizes| sizes.experts.is_none() && sizes.heads.is_none());
-        let may = arch.simt.isa == Isa::Amdgcn && !spec.invariant && has_one && side != LARGE;
-        let Some(stretches) = stretches.filter(|_| may) else { return 1 };
-        let fits = |splits: &usize| {
-            stretches.is_multiple_of(*splits)
-                && stretches / splits >= STRETCHES
-                && tiles * splits <= GROUPS * arch.simt.chip.units
-        };
-        SPLITS.into_iter().find(fits).unwrap_or(1)
-    }
-
     /// Bytes of the workspace in which work-groups leave sums of the tiles that they share.
     pub fn shared_bytes(&self, spec: &KernelSpec) -> Result<usize, Diagnostic> {
-        let bytes = || Ok(COUNTERS + tiles(spec, self.side)? * self.splits * self.partial_bytes());
-        if self.splits > 1 { bytes() } else { Ok(0) }
+        let Splits { each, most } = self.splits;
+        let groups = most.min(tiles(spec, self.side)? * each);
+        Ok(if self.splits.share() { COUNTERS + groups * self.partial_bytes() } else { 0 })
     }
 
     /// Bytes that a work-group leaves of its sums of a tile.
@@ -198,6 +202,11 @@ impl Shape {
     /// Whether a tile fills a unit.
     pub fn is_large(&self) -> bool {
         self.side == LARGE
+    }
+
+    /// Whether a wave's sums take half of its registers.
+    pub fn is_wide(&self) -> bool {
+        self.panels == WIDE_PANELS
     }
 
     /// Tokens of a tile.
