@@ -128,8 +128,9 @@ impl<'c> Group<'_, '_, '_, 'c> {
         }
     }
 
-    /// Multiplies the stretch in a half of local memory, whose columns share their scales: the sums
-    /// of a tile are scaled while the next one's are made, so no more than two have registers.
+    /// Multiplies the stretch in a half of local memory, whose columns share their scales. Sums are
+    /// scaled a tile at a time, so that the others have their registers; the other wave of the SIMD
+    /// multiplies while this one scales.
     pub(super) fn multiply_groups(&self, half: usize, scales: &Scales<'c>, sums: &mut [Vector<'c>]) {
         let (c, steps) = (self.contraction.matrix.c, self.shape.stretch / self.accumulator.span());
         let [rows, columns] = self.operands(half);
@@ -138,7 +139,6 @@ impl<'c> Group<'_, '_, '_, 'c> {
         };
         let b: Vec<_> = (0..columns.count).map(|i| along(&columns, i)).collect();
         let mut a = along(&rows, 0);
-        let mut made: Option<(usize, Vector<'c>)> = None;
         for tile in 0..rows.count {
             for (block, b) in b.iter().enumerate() {
                 let mut group = [self.accumulator.zero()];
@@ -149,14 +149,10 @@ impl<'c> Group<'_, '_, '_, 'c> {
                 if block + 1 == columns.count && tile + 1 < rows.count {
                     a = along(&rows, tile + 1);
                 }
-                if let Some((i, group)) = made.replace((tile * columns.count + block, group[0])) {
-                    self.add_scaled_sums(scales, (i, group), &mut sums[i]);
-                }
+                let i = tile * columns.count + block;
+                self.add_scaled_sums(scales, (i, group[0]), &mut sums[i]);
                 c.keep_order();
             }
-        }
-        if let Some((i, group)) = made {
-            self.add_scaled_sums(scales, (i, group), &mut sums[i]);
         }
     }
 
