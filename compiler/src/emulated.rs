@@ -107,12 +107,8 @@ fn recorded(tasks: Tasks, groups: usize, shared: usize) -> Vec<usize> {
 
 /// Work-groups that share a part of the result of a launch.
 fn shared(tasks: Tasks, size: StepSize) -> usize {
-    match tasks {
-        Tasks::Shared { per, times, splits, most } => {
-            Tasks::sharing((size.step.tokens as usize).div_ceil(per) * times, splits, most)
-        }
-        _ => 1,
-    }
+    let tokens = size.step.tokens as usize;
+    tasks.parts(tokens).map_or(1, |parts| parts.of_step(tokens)[1])
 }
 
 struct Bound {

@@ -17,7 +17,7 @@ use atomc_artifact::manifest;
 use atomc_ir::arch::GpuArch;
 use atomc_ir::{Diagnostic, Family, Op, TensorType};
 
-use crate::KernelSpec;
+use crate::{KernelSpec, Tasks};
 use crate::code::{Int, Ptr};
 use crate::row::{Operand, unsupported};
 use crate::schedule::{Schedule, WhyNot};
@@ -28,7 +28,7 @@ use crate::simt::gemm::quantised::Quantised;
 use crate::simt::gemm::tile::experts::Blocks;
 use crate::simt::gemm::tile::grid::{Grid, Share};
 use crate::simt::gemm::tile::heads::PerHead;
-use crate::simt::gemm::tile::{Tile, TileSize};
+use crate::simt::gemm::tile::Tile;
 use crate::simt::launch::{self, Setup, arguments};
 use crate::simt::machine::accumulator::Accumulator;
 use crate::simt::machine::fragment::VEC16;
@@ -128,9 +128,13 @@ fn emit<'c>(setup: &Setup<'c>, spec: &KernelSpec) -> launch::Made<'c> {
         let x = contraction.parts.rows_in_memory();
         let x = x.or_else(|| rows.operand(own).ok().filter(|_| rows.scaled_group(own).is_some()));
         let x = x.ok_or_else(|| unsupported("rows that are not in memory as the weight's type"))?;
-        let size = TileSize { panels: shape.tile_panels(), columns: shape.tokens(), threads: shape.threads };
+        let size = shape.size();
         let workspace = code.argument(arguments(spec.body) + 1);
-        let run = |tile, share| Group::new((&contraction, codes.as_ref()), shape, (tile, share), workspace).run(x);
+        let local = c.local(2 * shape.half()[1]);
+        let run_as = |shape, tile, share| {
+            Group::new((&contraction, codes.as_ref()), shape, (tile, share), [local, workspace]).run(x)
+        };
+        let run = |tile, share| run_as(shape, tile, share);
         if contraction.parts.heads().is_some() {
             let scheduler = PerHead::new(&contraction, size, spec)?.whole();
             scheduler.with_tile(|tile| run(tile, None))?;
@@ -140,12 +144,27 @@ fn emit<'c>(setup: &Setup<'c>, spec: &KernelSpec) -> launch::Made<'c> {
             scheduler.with_tile(|tile| run(tile, None))?;
             scheduler.tasks()
         } else {
-            let scheduler = Grid::new(&contraction, &kernel, size).split(shape.splits);
-            scheduler.with_tile(spec, |tile, share| run(tile, shape.splits.share().then_some(share)))?;
-            scheduler.tasks(spec)
+            let grid = |shape: Shape| Grid::new(&contraction, &kernel, shape.size()).split(shape.splits);
+            let emit = |shape: Shape| {
+                let share = |share| shape.splits.share().then_some(share);
+                grid(shape).with_tile(spec, |tile, part| run_as(shape, tile, share(part)))
+            };
+            match shape.of_few(spec, setup.gpu()?)?.filter(|_| grid(shape).follows_step()) {
+                Some((few, limit)) => {
+                    let is_few = c.less(launch::step_size(c, spec, false), limit + 1);
+                    c.when(is_few, || emit(few))?;
+                    c.when(!is_few, || emit(shape))?;
+                    Tasks::Shared { few: grid(few).parts(), limit, many: grid(shape).parts() }
+                }
+                None => {
+                    emit(shape)?;
+                    grid(shape).tasks(spec)
+                }
+            }
         }
     };
-    let workspace = shape.shared_bytes(spec)?;
+    let few = shape.of_few(spec, setup.gpu()?)?.map_or(Ok(0), |(few, _)| few.shared_bytes(spec))?;
+    let workspace = shape.shared_bytes(spec)?.max(few);
     Ok((code, manifest::Kernel { workspace, ..manifest::Kernel::simt(tasks, shape.threads) }))
 }
 
@@ -175,7 +194,7 @@ impl<'g, 'k, 'a, 'c> Group<'g, 'k, 'a, 'c> {
         (contraction, codes): (&'g Contraction<'k, 'a, 'c>, Option<&'g Codes<'c>>),
         shape: Shape,
         (tile, share): (Tile<'c>, Option<Share<'c>>),
-        workspace: Ptr<'c>,
+        [local, workspace]: [Ptr<'c>; 2],
     ) -> Group<'g, 'k, 'a, 'c> {
         let c = contraction.matrix.c;
         let wave = c.wave_index();
@@ -185,7 +204,6 @@ impl<'g, 'k, 'a, 'c> Group<'g, 'k, 'a, 'c> {
             Some(instructions) => Accumulator::block_scaled(contraction.matrix, instructions),
             None => Accumulator::new(contraction.matrix),
         };
-        let local = c.local(2 * shape.half()[1]);
         let lanes = c.simt.wave;
         let first = c.wave_index() * (shape.loads() * lanes * VEC16);
         // Rows lie behind the weight.

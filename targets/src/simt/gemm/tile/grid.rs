@@ -1,4 +1,5 @@
 //! Schedulers of tiles that one matrix makes: a work-group for each.
+use atomc_artifact::manifest::Parts;
 use atomc_ir::Diagnostic;
 
 use super::{Tile, TileSize};
@@ -46,7 +47,7 @@ pub struct Splits {
 }
 
 impl Splits {
-    pub const ONE: Splits = Splits { each: 1, most: 0 };
+    pub const ONE: Splits = Splits { each: 1, most: 1 };
 
     /// Whether tiles may be shared at all.
     pub fn share(self) -> bool {
@@ -55,7 +56,11 @@ impl Splits {
 
     /// The work-groups of each of so many tiles.
     pub fn of(self, tiles: usize) -> usize {
-        Tasks::sharing(tiles, self.each, self.most)
+        self.parts(1, 1).sharing(tiles)
+    }
+
+    fn parts(self, per: usize, times: usize) -> Parts {
+        Parts { per, times, splits: self.each, most: self.most }
     }
 }
 
@@ -91,7 +96,7 @@ impl<'s, 'k, 'a, 'c> Grid<'s, 'k, 'a, 'c> {
 
     /// Whether the work-groups of a tile differ by the step's size: otherwise they are those of the
     /// largest step.
-    fn follows_step(&self) -> bool {
+    pub fn follows_step(&self) -> bool {
         matches!(self.kernel.row_tasks(1, 1), Tasks::Tokens { .. })
     }
 
@@ -133,11 +138,14 @@ impl<'s, 'k, 'a, 'c> Grid<'s, 'k, 'a, 'c> {
     }
 
     pub fn tasks(&self, spec: &KernelSpec) -> Tasks {
-        let (per, times) = (self.size.columns, self.across());
-        let Splits { each, most } = self.splits;
         match self.splits.share() && self.follows_step() {
-            true => Tasks::Shared { per, times, splits: each, most },
-            false => self.kernel.row_tasks(per, times * self.fixed(spec)),
+            true => Tasks::Shared { few: self.parts(), limit: 0, many: self.parts() },
+            false => self.kernel.row_tasks(self.size.columns, self.across() * self.fixed(spec)),
         }
+    }
+
+    /// Its tiles, as what work-groups may share.
+    pub fn parts(&self) -> Parts {
+        self.splits.parts(self.size.columns, self.across())
     }
 }

@@ -29,14 +29,32 @@ impl<'c> Group<'_, '_, '_, 'c> {
         let (c, shape, panels) = (self.contraction.matrix.c, self.shape, self.contraction.panels());
         let (lane, in_row) = (c.lane_index(), TILE / LANE);
         let first = self.tile.panel() + self.wave[0] * shape.made;
+        let tiles = shape.made / self.accumulator.side();
+        let scales_of = |tile: usize| {
+            let own = first + tile * self.accumulator.side() + lane % in_row / (16 / LANE);
+            self.scales_of_row(own, lane % (16 / LANE) * LANE)
+        };
+        // All that sums are scaled with is asked for at once.
+        let scales: Vec<Vec<Vector<'c>>> = (0..tiles).map(scales_of).collect();
+        let in_pass = c.simt.wave / in_row;
+        let column = |block: usize, pass: usize| {
+            let inside = block * TILE + pass * in_pass;
+            self.wave[1] * (shape.blocks * 16) + inside + lane / in_row
+        };
+        let row_scale = |(block, pass): (usize, usize)| {
+            let token = self.tile.row(c, column(block, pass));
+            self.row_scale(self.tile.source_of(c, token))
+        };
+        let passes = TILE / in_pass;
+        let all = (0..self.blocks()).flat_map(|block| (0..passes).map(move |pass| (block, pass)));
+        let row_scales: Vec<Option<Any<'c>>> = all.map(row_scale).collect();
         // Nobody reads operands there any more.
         c.barrier();
         let mut result = Ok(());
-        for tile in 0..shape.made / self.accumulator.side() {
+        for tile in 0..tiles {
             let panel = first + tile * self.accumulator.side();
             let own = panel + lane % in_row / (16 / LANE);
             let inside = if panels.is_multiple_of(self.accumulator.side()) { panel } else { own };
-            let scales = self.scales_of_row(own, lane % (16 / LANE) * LANE);
             for block in 0..self.blocks() {
                 let of_piece = |piece: usize| {
                     let number = piece * shape.made / self.accumulator.side() + tile;
@@ -44,11 +62,16 @@ impl<'c> Group<'_, '_, '_, 'c> {
                 };
                 let pieces: Vec<Vec<Vector<'c>>> = (0..shape.pieces).map(of_piece).collect();
                 c.when(c.less(inside, panels), || {
-                    for i in 0..pieces[0].len() {
-                        let column = block * TILE + lane / in_row + i * (c.simt.wave / in_row);
-                        let sums: Vec<Vector<'c>> = pieces.iter().map(|piece| piece[i]).collect();
-                        let at = [self.wave[1] * (shape.blocks * 16) + column, panel * 16 + lane % in_row * LANE];
-                        let done = self.finish(at, &scales, &sums);
+                    for pass in 0..passes {
+                        let of_row = row_scales[block * passes + pass];
+                        let scaled = |(i, piece): (usize, &Vec<Vector<'c>>)| {
+                            c.set_lanes(LANE);
+                            let of_weight = scales[tile].get(i);
+                            self.times(of_weight.map_or(piece[pass], |&by| c.fmul(piece[pass], by)), of_row)
+                        };
+                        let sums: Vec<Vector<'c>> = pieces.iter().enumerate().map(scaled).collect();
+                        let at = [column(block, pass), panel * 16 + lane % in_row * LANE];
+                        let done = self.finish(at, &sums);
                         result = std::mem::replace(&mut result, Ok(())).and(done);
                     }
                 });
@@ -77,26 +100,13 @@ impl<'c> Group<'_, '_, '_, 'c> {
         (0..TILE / tokens).map(load).collect()
     }
 
-    /// Makes results of sums of each piece: of a column of the tile, and features from one on, whose
-    /// scales these are.
-    fn finish(
-        &self,
-        [column, feature]: [Int<'c>; 2],
-        scales: &[Vector<'c>],
-        sums: &[Vector<'c>],
-    ) -> Result<(), Diagnostic> {
+    /// Makes results of scaled sums of each piece: of a column of the tile, and features from one on.
+    fn finish(&self, [column, feature]: [Int<'c>; 2], sums: &[Vector<'c>]) -> Result<(), Diagnostic> {
         let c = self.contraction.matrix.c;
         let token = self.tile.row(c, column);
-        let of_row = self.row_scale(self.tile.source_of(c, token));
-        c.set_lanes(LANE);
-        let scaled = |(piece, &sums): (usize, &Vector<'c>)| {
-            let sums = scales.get(piece).map_or(sums, |&scales| c.fmul(sums, scales));
-            self.times(sums, of_row)
-        };
-        let sums: Vec<Vector<'c>> = sums.iter().enumerate().map(scaled).collect();
         self.tile.when_there(c, token, || match self.tile.head() {
-            Some(head) => self.contraction.finish_head(token, head, feature, &sums),
-            None => self.contraction.finish(token, feature, &sums),
+            Some(head) => self.contraction.finish_head(token, head, feature, sums),
+            None => self.contraction.finish(token, feature, sums),
         })
     }
 

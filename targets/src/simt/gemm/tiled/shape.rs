@@ -6,6 +6,7 @@ use crate::KernelSpec;
 use crate::row::unsupported;
 use crate::simt::gemm::contract::Sizes;
 use crate::simt::gemm::quantised::{GROUP, Quantised, SPAN};
+use crate::simt::gemm::tile::TileSize;
 use crate::simt::gemm::tile::grid::Splits;
 use crate::simt::launch::COUNTERS;
 use crate::simt::machine::fragment::{Matrix, VEC16};
@@ -24,13 +25,20 @@ const SMALL_PANELS: usize = 2;
 const WIDE_PANELS: usize = 8;
 
 /// Parts of the weight for each of which a tile may have a work-group, the fewest stretches of a
-/// part, and the most work-groups for each unit where tiles are shared.
+/// part, of large tiles too, and the most work-groups for each unit where tiles are shared. The
+/// sums of a large tile take the last work-group as long to read as a stretch or two: units that
+/// one tile leaves without work are worth less.
 const SPLITS: [usize; 3] = [8, 4, 2];
 const STRETCHES: usize = 4;
+const LARGE_STRETCHES: usize = 16;
 const GROUPS: usize = 2;
 
-/// The part of a chip's units that have a large tile at least.
-const BUSY: [usize; 2] = [2, 3];
+/// Blocks of tokens of a wave where as many waves as make a large tile make one of half as many
+/// rows.
+const FEW_BLOCKS: usize = 2;
+/// The part of a chip's units that have a large tile at least: half of them ask the second cache
+/// for no more than all do with tiles of half as many rows.
+const BUSY: [usize; 2] = [1, 2];
 
 /// Columns of a stretch of 16-bit floats, where local memory is large.
 const STRETCH: usize = 64;
@@ -85,8 +93,9 @@ fn splits(spec: &KernelSpec, arch: GpuArch, (side, count): (usize, usize)) -> Sp
     if arch.simt.isa != Isa::Amdgcn || spec.invariant || !has_one {
         return Splits::ONE;
     }
-    let fits = |splits: &usize| count.is_multiple_of(2 * splits) && count / splits >= STRETCHES;
-    let most = if side == LARGE { 1 } else { GROUPS } * arch.simt.chip.units;
+    let units = arch.simt.chip.units;
+    let (least, most) = if side == LARGE { (LARGE_STRETCHES, units) } else { (STRETCHES, GROUPS * units) };
+    let fits = |splits: &usize| count.is_multiple_of(2 * splits) && count / splits >= least;
     SPLITS.into_iter().find(fits).map_or(Splits::ONE, |each| Splits { each, most })
 }
 
@@ -161,6 +170,29 @@ impl Shape {
             is_coded: encoding.is_some() && !quantised.is_some_and(|quantised| quantised.as_stored),
             quantised,
         })
+    }
+
+    /// How the same work-groups make a step in which large tiles would leave more than half of the
+    /// chip's units without work: tiles of half as many rows and tokens. And how many tokens such a
+    /// step has at most.
+    pub fn of_few(&self, spec: &KernelSpec, arch: GpuArch) -> Result<Option<(Shape, usize)>, Diagnostic> {
+        let (units, rows) = (arch.simt.chip.units, Sizes::of(spec.body)?.rows);
+        let across = rows.div_ceil(16 * LARGE);
+        let limit = ((units * BUSY[0]).div_ceil(across * BUSY[1]) - 1) * 16 * LARGE;
+        let panels = SIDE * SIDE * arch.simt.wave / (self.threads * FEW_BLOCKS);
+        if !self.is_large() || spec.invariant || limit == 0 || !panels.is_multiple_of(self.pieces) {
+            return Ok(None);
+        }
+        let small = splits(spec, arch, (SIDE, self.count));
+        let splits = Splits { most: units, ..small };
+        let made = panels / self.pieces;
+        let few = Shape { side: SIDE, panels, blocks: FEW_BLOCKS, made, splits, ..*self };
+        Ok(Some((few, limit)))
+    }
+
+    /// Its tiles, as a scheduler has them.
+    pub fn size(&self) -> TileSize {
+        TileSize { panels: self.tile_panels(), columns: self.tokens(), threads: self.threads }
     }
 
     /// Bytes of the workspace in which work-groups leave sums of the tiles that they share.

@@ -61,8 +61,9 @@ impl<'c> Group<'_, '_, '_, 'c> {
             let sums: Vec<Vector<'c>> = carried.iter().map(|v| v.into_vector_value()).collect();
             let mut all = Vec::with_capacity(sums.len());
             // Some at a time: what is on its way has no room beside all sums.
-            for (of, sums) in sums.chunks(AT_ONCE).enumerate() {
-                let load = |i: usize| self.load_part(first + part, of * AT_ONCE + i, like[of * AT_ONCE + i]);
+            let at_once = if self.shape.is_wide() { WIDE_AT_ONCE } else { AT_ONCE };
+            for (of, sums) in sums.chunks(at_once).enumerate() {
+                let load = |i: usize| self.load_part(first + part, of * at_once + i, like[of * at_once + i]);
                 let loaded: Vec<Vector<'c>> = (0..sums.len()).map(load).collect();
                 all.extend(sums.iter().zip(loaded).map(|(&sum, more)| Any::from(c.fadd(sum, more))));
                 c.keep_order();
@@ -90,5 +91,6 @@ impl<'c> Group<'_, '_, '_, 'c> {
 
 /// Sums that a lane moves at once.
 const LANE: usize = 4;
-/// Vectors of sums that are on their way at once.
+/// Vectors of sums that are on their way at once, and where a wave has twice the registers.
 const AT_ONCE: usize = 2;
+const WIDE_AT_ONCE: usize = 4;
