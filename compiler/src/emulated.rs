@@ -71,7 +71,9 @@ pub struct Recorder(Arc<Mutex<Vec<Recorded>>>);
 pub struct Recorded {
     /// Work-groups of its grid.
     pub groups: usize,
-    /// What some of them executed, evenly out of the grid.
+    /// Those that make a part of the result together.
+    pub shared: usize,
+    /// What some of them executed, evenly out of the grid, or all of those of a part.
     pub traces: Vec<Trace>,
 }
 
@@ -87,11 +89,26 @@ impl Recorder {
 const ALIKE: usize = 2;
 const DIFFERENT: usize = 12;
 
-fn recorded(tasks: Tasks) -> usize {
-    match tasks {
-        Tasks::Fixed(_) | Tasks::Rows { .. } => ALIKE,
-        Tasks::Tokens { .. } | Tasks::Choices { .. } | Tasks::Blocks { .. } | Tasks::Tiles { .. } => DIFFERENT,
+/// Which work-groups of a launch are recorded: some, evenly out of all, or all of a part that
+/// several share.
+fn recorded(tasks: Tasks, groups: usize, shared: usize) -> Vec<usize> {
+    if shared > 1 {
+        let part = groups / shared / 2;
+        return (part * shared..(part + 1) * shared).collect();
     }
+    let most = match tasks {
+        Tasks::Fixed(_) | Tasks::Rows { .. } => ALIKE,
+        Tasks::Tokens { .. } | Tasks::Choices { .. } => DIFFERENT,
+        Tasks::Blocks { .. } | Tasks::Tiles { .. } | Tasks::Shared { .. } => DIFFERENT,
+    };
+    let most = most.min(groups);
+    (0..most).map(|number| (2 * number + 1) * groups / (2 * most)).collect()
+}
+
+/// Work-groups that share a part of the result of a launch.
+fn shared(tasks: Tasks, size: StepSize) -> usize {
+    let tokens = size.step.tokens as usize;
+    tasks.parts(tokens).map_or(1, |parts| parts.of_step(tokens)[1])
 }
 
 struct Bound {
@@ -153,23 +170,28 @@ impl Emulated {
         let (def, kernel) = &self.kernels[launch.kernel];
         match size.tasks(kernel.tasks) {
             0 => Ok(Counts::default()),
-            groups => self.start(&def.symbol, kernel, groups, &launch.parameters),
+            groups => self.start(&def.symbol, kernel, [groups, shared(kernel.tasks, size)], &launch.parameters),
         }
     }
 
-    fn start(&self, symbol: &str, kernel: &Kernel, groups: usize, parameters: &[u8]) -> Result<Counts, DeviceError> {
+    fn start(
+        &self,
+        symbol: &str,
+        kernel: &Kernel,
+        [groups, shared]: [usize; 2],
+        parameters: &[u8],
+    ) -> Result<Counts, DeviceError> {
         let failed = |detail: String| DeviceError::Failed { device: self.name.clone(), detail };
         let x = u32::try_from(groups).map_err(|_| failed(format!("a grid of {groups} work-groups")))?;
         let grid = Grid::linear(x, kernel.threads as u32);
         let space = lock(&self.space);
         if let Some(recorder) = &self.recorder {
-            let most = recorded(kernel.tasks).min(groups);
             let record = |number: usize| {
-                let group = [((2 * number + 1) * groups / (2 * most)) as u32, 0, 0];
-                Emulator.record(&self.code, symbol, grid, parameters, &space.ranges, group)
+                Emulator.record(&self.code, symbol, grid, parameters, &space.ranges, [number as u32, 0, 0])
             };
-            let traces = (0..most).map(record).collect::<Result<_, _>>().map_err(|fault| failed(fault.to_string()))?;
-            lock(&recorder.0).push(Recorded { groups, traces });
+            let numbers = recorded(kernel.tasks, groups, shared).into_iter();
+            let traces = numbers.map(record).collect::<Result<_, _>>().map_err(|fault| failed(fault.to_string()))?;
+            lock(&recorder.0).push(Recorded { groups, shared, traces });
             return Ok(Counts::default());
         }
         Emulator
@@ -338,7 +360,7 @@ impl Device for Emulated {
         let parameters: Vec<u8> = prepare.parameters().into_iter().flat_map(u64::to_le_bytes).collect();
         let block = self.block as u64;
         lock(&self.space).allow(block, Access::ReadWrite);
-        let done = self.start(PREPARE, kernel, prepare.groups(), &parameters);
+        let done = self.start(PREPARE, kernel, [prepare.groups(), 1], &parameters);
         lock(&self.space).allow(block, Access::Read);
         done.map(|_| ())
     }
@@ -352,7 +374,7 @@ impl Device for Emulated {
         let kernel = self.pack.as_ref().ok_or_else(none)?;
         let parameters: Vec<u8> = pack.parameters().into_iter().flat_map(u64::to_le_bytes).collect();
         let before = lock(&self.space).allow(pack.to as u64, Access::ReadWrite);
-        let done = self.start(PACK, kernel, pack.groups(), &parameters);
+        let done = self.start(PACK, kernel, [pack.groups(), 1], &parameters);
         before.into_iter().for_each(|access| _ = lock(&self.space).allow(pack.to as u64, access));
         done.map(|_| ())
     }

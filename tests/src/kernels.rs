@@ -248,6 +248,7 @@ impl Case<'_> {
                 Groups { experts, tile, pairs: tokens * choices }.blocks() * times
             }
             Tasks::Tiles { times } => tile_count as usize * times,
+            Tasks::Shared { few, limit, many } => if tokens <= limit { few } else { many }.tasks(tokens),
         };
         ranges.push(of_slice(&batch));
         ranges.extend([&state.positions, &state.sequences, &tables, &tiles].map(|list| of_slice(list)));

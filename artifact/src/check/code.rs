@@ -70,6 +70,12 @@ fn kernel(kernel: &Kernel, section: usize, at: &str) -> Checked {
             count(per, at, "tasks.per")?;
             count(times, at, "tasks.times")
         }
+        Tasks::Shared { few, limit: _, many } => [few, many].into_iter().try_for_each(|parts| {
+            count(parts.per, at, "tasks.per")?;
+            count(parts.times, at, "tasks.times")?;
+            count(parts.splits, at, "tasks.splits")?;
+            count(parts.most, at, "tasks.most")
+        }),
     }
 }
 

@@ -263,4 +263,59 @@ pub enum Tasks {
         /// Tasks for each tile.
         times: usize,
     },
+    /// Parts of the result that several tasks may share.
+    Shared {
+        /// Those of steps of so many tokens at most.
+        few: Parts,
+        /// The most tokens of such a step.
+        limit: usize,
+        /// Those of all others.
+        many: Parts,
+    },
+}
+
+/// `ceil(tokens / per) * times` parts of a result, each with as many tasks as [`Parts::sharing`]
+/// says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Parts {
+    /// Tokens of one part.
+    pub per: usize,
+    /// Parts for each group of tokens.
+    pub times: usize,
+    /// Most tasks that share a part, a power of two.
+    pub splits: usize,
+    /// Most tasks of a launch whose parts are shared.
+    pub most: usize,
+}
+
+impl Tasks {
+    /// The parts of a step that tasks may share.
+    pub fn parts(self, tokens: usize) -> Option<Parts> {
+        match self {
+            Tasks::Shared { few, limit, many } => Some(if tokens <= limit { few } else { many }),
+            _ => None,
+        }
+    }
+}
+
+impl Parts {
+    /// How many tasks share each of so many parts: the largest power of two, to `splits`, with
+    /// which a launch has `most` tasks at most; otherwise one.
+    pub fn sharing(&self, parts: usize) -> usize {
+        let powers = (0..usize::BITS).map(|shift| 1 << shift).take_while(|power: &usize| *power <= self.splits);
+        powers.filter(|power| parts.saturating_mul(*power) <= self.most).last().unwrap_or(1)
+    }
+
+    /// Parts of a step, and the tasks of each.
+    pub fn of_step(&self, tokens: usize) -> [usize; 2] {
+        let parts = tokens.div_ceil(self.per).saturating_mul(self.times);
+        [parts, self.sharing(parts)]
+    }
+
+    /// Tasks of a step.
+    pub fn tasks(&self, tokens: usize) -> usize {
+        let [parts, each] = self.of_step(tokens);
+        parts.saturating_mul(each)
+    }
 }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use atomc_artifact::manifest::{
     Attention, Chip, Kernel, KernelDef, Launch, Manifest, PageStream, Paged, Plan, PlanKind, Resources, StateGroup,
-    Target, Tasks, Variant, Work,
+    Parts, Target, Tasks, Variant, Work,
 };
 use atomc_artifact::{Artifact, FORMAT_VERSION, escaped, escaped_json};
 use serde_json::{Value, json};
@@ -344,6 +344,13 @@ fn tasks(kernel: &Kernel) -> String {
             format!("blocks of {tile} of tokens * {choices} * {times} tasks")
         }
         Tasks::Tiles { times } => format!("tiles * {times} tasks"),
+        Tasks::Shared { few, limit, many } => {
+            let parts = |Parts { per, times, splits, most }: Parts| {
+                format!("tokens / {per} * {times} * up to {splits} tasks, {most} at most where tasks share")
+            };
+            let of_few = if limit > 0 { format!(", to {limit} tokens {}", parts(few)) } else { String::new() };
+            format!("{}{of_few}", parts(many))
+        }
     }
 }
 

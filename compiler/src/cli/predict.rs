@@ -304,13 +304,13 @@ impl<'a> Predictor<'a> {
         self.probe.show(plan, launch, &bench.probe_step(step, &ids, 0), &contents).map_err(fault)?;
         let all = self.recorder.take();
         let none = || Failure::new("model", format!("kernel {}: the step has nothing for it to do", bench.symbol));
-        let Recorded { groups, traces } = all.into_iter().next().ok_or_else(none)?;
+        let Recorded { groups, shared, traces } = all.into_iter().next().ok_or_else(none)?;
         let item = &self.target.plans[plan].launches[launch];
         let part = self.part(plan, launch, &bench, step, groups);
         let kernel = &self.target.variants[0].kernels[item.kernel];
         let fetched = fetched(&self.chip, kernel, bench.body(), step.tokens(), &part);
         let (bytes, room) = (part.bytes as f64, room(kernel));
-        let launch = Launch { traces, groups, room, bytes, fetched, resident: false };
+        let launch = Launch { traces, groups, room, bytes, fetched, resident: false, shares: shared > 1 };
         Ok(PredictedKernel {
             symbol: bench.symbol.clone(),
             location: item.location.clone(),

@@ -22,6 +22,9 @@ pub struct Launch {
     pub fetched: f64,
     /// The Infinity Cache has the operands.
     pub resident: bool,
+    /// The recorded work-groups make a part of the result together: what it takes is what the one
+    /// takes that ends last.
+    pub shares: bool,
 }
 
 /// What takes most of a time.
@@ -122,7 +125,16 @@ impl Launch {
             sum.iter_mut().zip(sample.numbers()).for_each(|(sum, number)| *sum += number);
         }
         let count = self.traces.len().max(1) as f64;
-        Sample::from_numbers(&sum.iter().map(|sum| sum / count).collect::<Vec<f64>>()).unwrap_or_default()
+        let mean = Sample::from_numbers(&sum.iter().map(|sum| sum / count).collect::<Vec<f64>>()).unwrap_or_default();
+        let [Some(first), Some(last)] = [self.traces.first(), self.traces.last()] else { return mean };
+        if !self.shares {
+            return mean;
+        }
+        // What the last does behind the others, the compute unit does alone.
+        let [alone, longer] = [first, last].map(|trace| Sample::of(trace, 1, &CORE).clocks);
+        let more = |(at, clocks): (usize, &f64)| clocks + longer[at] - alone[at];
+        let clocks: Vec<f64> = seen[0].1.clocks.iter().enumerate().map(more).collect();
+        Sample { clocks: clocks.try_into().unwrap_or(mean.clocks), ..mean }
     }
 
     fn work(&self, chip: &Chip) -> Work {

@@ -60,6 +60,10 @@ impl StepSize {
                 (pairs.saturating_add(open) / tile).saturating_mul(times)
             }
             Tasks::Tiles { times } => self.tiles * times,
+            Tasks::Shared { few, limit, many } => {
+                let tokens = self.step.tokens as usize;
+                if tokens <= limit { few.tasks(tokens) } else { many.tasks(tokens) }
+            }
         }
     }
 }
@@ -85,6 +89,7 @@ pub fn count_experts(chosen: &[u8]) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use atomc_artifact::manifest::Parts;
 
     #[test]
     fn counts_tasks() {
@@ -93,6 +98,13 @@ mod tests {
         assert_eq!(size.tasks(Tasks::Tokens { per: 4, times: 2 }), 6);
         assert_eq!(size.tasks(Tasks::Rows { per: 4, times: 7 }), 7);
         assert_eq!(size.tasks(Tasks::Tiles { times: 8 }), 24);
+        let parts = |splits, most| Parts { per: 4, times: 2, splits, most };
+        let shared = |splits, most| {
+            let few = Parts { per: 1, ..parts(1, 1) };
+            size.tasks(Tasks::Shared { few, limit: 8, many: parts(splits, most) })
+        };
+        assert_eq!([shared(1, 99), shared(8, 99), shared(8, 47), shared(8, 12), shared(8, 11)], [6, 48, 24, 12, 6]);
+        assert_eq!(size.tasks(Tasks::Shared { few: parts(2, 99), limit: 9, many: parts(1, 1) }), 12);
         assert_eq!(
             size.tasks(Tasks::Choices { choices: 3, per: 4, times: 2 }),
             (size.step.tokens as usize * 3).div_ceil(4) * 2

@@ -33,7 +33,7 @@ impl Room {
         }
         let rows = lead.checked_next_multiple_of(self.round)?;
         t.shape.row()?.checked_next_multiple_of(memory.row)?;
-        rows.checked_mul(memory.result_stride(t))?.checked_mul(t.dtype.size())
+        rows.checked_mul(t.dtype.bytes(memory.result_stride(t)))
     }
 }
 

@@ -140,8 +140,8 @@ fn emit<'c>(setup: &Setup<'c>, spec: &KernelSpec) -> launch::Made<'c> {
             }
             Family::Matmul => {
                 let scheduler = Grid::new(&contraction, &kernel, size);
-                scheduler.with_tile(spec, run)?;
-                scheduler.tasks()
+                scheduler.with_tile(spec, |tile, _| run(tile))?;
+                scheduler.tasks(spec)
             }
             _ => {
                 let scheduler = AllRows::new(&contraction, size);

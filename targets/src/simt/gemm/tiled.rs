@@ -17,7 +17,7 @@ use atomc_artifact::manifest;
 use atomc_ir::arch::GpuArch;
 use atomc_ir::{Diagnostic, Family, Op, TensorType};
 
-use crate::KernelSpec;
+use crate::{KernelSpec, Tasks};
 use crate::code::{Int, Ptr};
 use crate::row::{Operand, unsupported};
 use crate::schedule::{Schedule, WhyNot};
@@ -26,9 +26,9 @@ use crate::simt::gemm::codes_to_lds::{self, CodedRows};
 use crate::simt::gemm::contract::{Contraction, Sizes};
 use crate::simt::gemm::quantised::Quantised;
 use crate::simt::gemm::tile::experts::Blocks;
-use crate::simt::gemm::tile::grid::Grid;
+use crate::simt::gemm::tile::grid::{Grid, Share};
 use crate::simt::gemm::tile::heads::PerHead;
-use crate::simt::gemm::tile::{Tile, TileSize};
+use crate::simt::gemm::tile::Tile;
 use crate::simt::launch::{self, Setup, arguments};
 use crate::simt::machine::accumulator::Accumulator;
 use crate::simt::machine::fragment::VEC16;
@@ -128,24 +128,43 @@ fn emit<'c>(setup: &Setup<'c>, spec: &KernelSpec) -> launch::Made<'c> {
         let x = contraction.parts.rows_in_memory();
         let x = x.or_else(|| rows.operand(own).ok().filter(|_| rows.scaled_group(own).is_some()));
         let x = x.ok_or_else(|| unsupported("rows that are not in memory as the weight's type"))?;
-        let size = TileSize { panels: shape.tile_panels(), columns: shape.tokens(), threads: shape.threads };
+        let size = shape.size();
         let workspace = code.argument(arguments(spec.body) + 1);
-        let run = |tile| Group::new((&contraction, codes.as_ref()), shape, tile, workspace).run(x);
+        let local = c.local(2 * shape.half()[1]);
+        let run_as = |shape, tile, share| {
+            Group::new((&contraction, codes.as_ref()), shape, (tile, share), [local, workspace]).run(x)
+        };
+        let run = |tile, share| run_as(shape, tile, share);
         if contraction.parts.heads().is_some() {
             let scheduler = PerHead::new(&contraction, size, spec)?.whole();
-            scheduler.with_tile(run)?;
+            scheduler.with_tile(|tile| run(tile, None))?;
             scheduler.tasks()
         } else if spec.family == Family::GroupedMatmul {
             let scheduler = Blocks::new(&contraction, size, spec)?;
-            scheduler.with_tile(run)?;
+            scheduler.with_tile(|tile| run(tile, None))?;
             scheduler.tasks()
         } else {
-            let scheduler = Grid::new(&contraction, &kernel, size).split(shape.splits);
-            scheduler.with_tile(spec, run)?;
-            scheduler.tasks()
+            let grid = |shape: Shape| Grid::new(&contraction, &kernel, shape.size()).split(shape.splits);
+            let emit = |shape: Shape| {
+                let share = |share| shape.splits.share().then_some(share);
+                grid(shape).with_tile(spec, |tile, part| run_as(shape, tile, share(part)))
+            };
+            match shape.of_few(spec, setup.gpu()?)?.filter(|_| grid(shape).follows_step()) {
+                Some((few, limit)) => {
+                    let is_few = c.less(launch::step_size(c, spec, false), limit + 1);
+                    c.when(is_few, || emit(few))?;
+                    c.when(!is_few, || emit(shape))?;
+                    Tasks::Shared { few: grid(few).parts(), limit, many: grid(shape).parts() }
+                }
+                None => {
+                    emit(shape)?;
+                    grid(shape).tasks(spec)
+                }
+            }
         }
     };
-    let workspace = shape.shared_bytes(spec)?;
+    let few = shape.of_few(spec, setup.gpu()?)?.map_or(Ok(0), |(few, _)| few.shared_bytes(spec))?;
+    let workspace = shape.shared_bytes(spec)?.max(few);
     Ok((code, manifest::Kernel { workspace, ..manifest::Kernel::simt(tasks, shape.threads) }))
 }
 
@@ -161,8 +180,12 @@ struct Group<'g, 'k, 'a, 'c> {
     /// Where the wave's part begins of the first half.
     to: Ptr<'c>,
     codes: Option<&'g Codes<'c>>,
-    /// The first stretch of the work-group's part of the weight, and where it leaves its sums.
+    /// The work-group's part of the tile, where several may share it: its first stretch, and how
+    /// many it has.
+    share: Option<Share<'c>>,
     first: Int<'c>,
+    count: Int<'c>,
+    /// Where it leaves its sums.
     workspace: Ptr<'c>,
 }
 
@@ -170,8 +193,8 @@ impl<'g, 'k, 'a, 'c> Group<'g, 'k, 'a, 'c> {
     fn new(
         (contraction, codes): (&'g Contraction<'k, 'a, 'c>, Option<&'g Codes<'c>>),
         shape: Shape,
-        tile: Tile<'c>,
-        workspace: Ptr<'c>,
+        (tile, share): (Tile<'c>, Option<Share<'c>>),
+        [local, workspace]: [Ptr<'c>; 2],
     ) -> Group<'g, 'k, 'a, 'c> {
         let c = contraction.matrix.c;
         let wave = c.wave_index();
@@ -181,21 +204,24 @@ impl<'g, 'k, 'a, 'c> Group<'g, 'k, 'a, 'c> {
             Some(instructions) => Accumulator::block_scaled(contraction.matrix, instructions),
             None => Accumulator::new(contraction.matrix),
         };
-        let local = c.local(2 * shape.half()[1]);
         let lanes = c.simt.wave;
         let first = c.wave_index() * (shape.loads() * lanes * VEC16);
         // Rows lie behind the weight.
         let first = if shape.is_coded { first + shape.half()[0] } else { first };
         let to = c.at(local, first);
-        let split = if shape.splits == 1 { c.int(0) } else { c.group() % shape.splits };
-        let first = split * shape.count;
-        Group { contraction, accumulator, shape, tile, wave, local, to, codes, first, workspace }
+        let all = c.int(shape.count);
+        let count = share.map_or(all, |share| all.shifted_down(share.shift));
+        let first = share.map_or(c.int(0), |share| share.number * count);
+        Group { contraction, accumulator, shape, tile, wave, local, to, codes, share, first, count, workspace }
     }
 
     fn run(&self, x: &Operand<'c>) -> Result<(), Diagnostic> {
         let loaders = self.loaders(x);
         let sums = self.main_loop(&loaders);
-        if self.shape.splits == 1 { self.epilogue(&sums) } else { self.meet(&sums) }
+        match self.share {
+            None => self.epilogue(&sums),
+            Some(share) => self.meet(share, &sums),
+        }
     }
 
     /// Where a half begins.

@@ -207,6 +207,14 @@ impl<'c> Gpu<'c> {
         }
     }
 
+    /// What lanes of a wave have written to local memory, its other lanes see behind this: a wave's
+    /// accesses are done in their order, so this holds back the compiler alone.
+    pub fn wave_barrier(&self) {
+        self.fence("wavefront", LLVMAtomicOrdering::LLVMAtomicOrderingRelease);
+        self.call("llvm.amdgcn.wave.barrier", &[], &[]);
+        self.fence("wavefront", LLVMAtomicOrdering::LLVMAtomicOrderingAcquire);
+    }
+
     /// [`Gpu::barrier`], behind which one thread may publish what all have written: it releases and
     /// takes a turn. NVIDIA's release covers what the thread has seen by a barrier. AMD's GPUs
     /// count stores that are under way for each wave, and LLVM's fence of a work-group does not

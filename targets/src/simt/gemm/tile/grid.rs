@@ -1,4 +1,5 @@
 //! Schedulers of tiles that one matrix makes: a work-group for each.
+use atomc_artifact::manifest::Parts;
 use atomc_ir::Diagnostic;
 
 use super::{Tile, TileSize};
@@ -35,7 +36,43 @@ pub struct Grid<'s, 'k, 'a, 'c> {
     contraction: &'s Contraction<'k, 'a, 'c>,
     kernel: &'s Kernel<'a, 'c>,
     size: TileSize,
-    splits: usize,
+    splits: Splits,
+}
+
+/// How many work-groups may share a tile: a power of two, while the launch has `most` at most.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Splits {
+    pub each: usize,
+    pub most: usize,
+}
+
+impl Splits {
+    pub const ONE: Splits = Splits { each: 1, most: 1 };
+
+    /// Whether tiles may be shared at all.
+    pub fn share(self) -> bool {
+        self.each > 1
+    }
+
+    /// The work-groups of each of so many tiles.
+    pub fn of(self, tiles: usize) -> usize {
+        self.parts(1, 1).sharing(tiles)
+    }
+
+    fn parts(self, per: usize, times: usize) -> Parts {
+        Parts { per, times, splits: self.each, most: self.most }
+    }
+}
+
+/// A work-group's part of a tile.
+#[derive(Clone, Copy)]
+pub struct Share<'c> {
+    /// The tile.
+    pub tile: Int<'c>,
+    /// Which of the work-groups that share it this is.
+    pub number: Int<'c>,
+    /// The logarithm of how many do.
+    pub shift: Int<'c>,
 }
 
 impl<'s, 'k, 'a, 'c> Grid<'s, 'k, 'a, 'c> {
@@ -44,11 +81,11 @@ impl<'s, 'k, 'a, 'c> Grid<'s, 'k, 'a, 'c> {
         kernel: &'s Kernel<'a, 'c>,
         size: TileSize,
     ) -> Grid<'s, 'k, 'a, 'c> {
-        Grid { contraction, kernel, size, splits: 1 }
+        Grid { contraction, kernel, size, splits: Splits::ONE }
     }
 
-    /// With so many work-groups for each tile.
-    pub fn split(self, splits: usize) -> Grid<'s, 'k, 'a, 'c> {
+    /// With several work-groups for a tile where there are few in the step.
+    pub fn split(self, splits: Splits) -> Grid<'s, 'k, 'a, 'c> {
         Grid { splits, ..self }
     }
 
@@ -57,21 +94,58 @@ impl<'s, 'k, 'a, 'c> Grid<'s, 'k, 'a, 'c> {
         self.contraction.panels().div_ceil(self.size.panels)
     }
 
-    /// `body` for the work-group's tile, if the step has some of its rows.
+    /// Whether the work-groups of a tile differ by the step's size: otherwise they are those of the
+    /// largest step.
+    pub fn follows_step(&self) -> bool {
+        matches!(self.kernel.row_tasks(1, 1), Tasks::Tokens { .. })
+    }
+
+    /// The same of every step, where it does not follow it.
+    fn fixed(&self, spec: &KernelSpec) -> usize {
+        self.splits.of(spec.tokens.div_ceil(self.size.columns) * self.across())
+    }
+
+    /// The work-group's part of a tile.
+    fn share(&self, spec: &KernelSpec) -> Share<'c> {
+        let c = self.contraction.matrix.c;
+        if !self.splits.share() {
+            return Share { tile: c.group(), number: c.int(0), shift: c.int(0) };
+        }
+        let shift = match self.follows_step() {
+            true => {
+                let rows = launch::step_size(c, spec, false);
+                let tiles = (rows + (self.size.columns - 1)) / self.size.columns * self.across();
+                let fits = |power: u32| c.pick_int(c.less(tiles, (self.splits.most >> power) + 1), 1, 0);
+                (1..=self.splits.each.ilog2()).map(fits).fold(c.int(0), |shift, more| shift + more)
+            }
+            false => c.int(self.fixed(spec).ilog2() as usize),
+        };
+        let tile = c.group().shifted_down(shift);
+        Share { tile, number: c.group() - tile.shifted_up(shift), shift }
+    }
+
+    /// `body` for the work-group's tile, if the step has some of its rows, and for its part of it.
     pub fn with_tile(
         &self,
         spec: &KernelSpec,
-        body: impl FnOnce(Tile<'c>) -> Result<(), Diagnostic>,
+        body: impl FnOnce(Tile<'c>, Share<'c>) -> Result<(), Diagnostic>,
     ) -> Result<(), Diagnostic> {
-        let (c, across) = (self.contraction.matrix.c, self.across());
-        let tile = if self.splits == 1 { c.group() } else { c.group() / self.splits };
-        let (number, row): (Int<'c>, Int<'c>) = (tile % across, tile / across * self.size.columns);
+        let (c, across, share) = (self.contraction.matrix.c, self.across(), self.share(spec));
+        let (number, row): (Int<'c>, Int<'c>) = (share.tile % across, share.tile / across * self.size.columns);
         launch::when_in_step(c, spec, self.kernel, row, || {
-            body(Tile::from_row(number * self.size.panels, row, self.size.columns))
+            body(Tile::from_row(number * self.size.panels, row, self.size.columns), share)
         })
     }
 
-    pub fn tasks(&self) -> Tasks {
-        self.kernel.row_tasks(self.size.columns, self.across() * self.splits)
+    pub fn tasks(&self, spec: &KernelSpec) -> Tasks {
+        match self.splits.share() && self.follows_step() {
+            true => Tasks::Shared { few: self.parts(), limit: 0, many: self.parts() },
+            false => self.kernel.row_tasks(self.size.columns, self.across() * self.fixed(spec)),
+        }
+    }
+
+    /// Its tiles, as what work-groups may share.
+    pub fn parts(&self) -> Parts {
+        self.splits.parts(self.size.columns, self.across())
     }
 }

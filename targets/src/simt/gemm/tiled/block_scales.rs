@@ -3,6 +3,7 @@
 use super::Group;
 use crate::code::{Any, Int, Ptr};
 use crate::simt::gemm::codes::Codes;
+use crate::simt::machine::Gpu;
 use crate::simt::machine::fragment::BlockScale;
 
 use atomc_ir::arch::BlockScaled;
@@ -19,17 +20,23 @@ pub struct BlockScales<'c> {
     shift: Int<'c>,
 }
 
-/// The scales of a stretch: of each block words of a row's scales, and of each tile the lane's
-/// scale of each step.
+/// The scales of a stretch: of each block words of a row's scales, those of two stretches where
+/// these come together, and of each tile the lane's scale of each step.
 pub struct StretchScales<'c> {
     rows: Vec<Vec<Int<'c>>>,
     weight: Vec<Vec<Int<'c>>>,
 }
 
 impl<'c> StretchScales<'c> {
-    /// As what a loop carries.
-    pub fn carried(&self) -> impl Iterator<Item = Any<'c>> + '_ {
-        self.rows.iter().chain(&self.weight).flatten().map(|word| word.v.into())
+    pub fn carried(&self) -> Vec<Any<'c>> {
+        self.rows.iter().chain(&self.weight).flatten().map(|word| word.v.into()).collect()
+    }
+
+    /// The same as a loop has carried it.
+    pub fn of_carried(&self, c: &Gpu<'c>, carried: &[Any<'c>]) -> StretchScales<'c> {
+        let mut next = carried.iter().map(|&v| c.as_int(v));
+        let mut all = |of: &[Vec<Int<'c>>]| of.iter().map(|own| next.by_ref().take(own.len()).collect()).collect();
+        StretchScales { rows: all(&self.rows), weight: all(&self.weight) }
     }
 }
 
@@ -61,50 +68,60 @@ impl<'c> Group<'_, '_, '_, 'c> {
         Some(c.at(codes.scales_of_row(c, panel, row % 16), s.share() * 16))
     }
 
-    /// Asks for the scales of a stretch.
+    /// How many stretches the scales of a row come for at once.
+    fn together(&self) -> usize {
+        if self.shape.count.is_multiple_of(2) { 2 } else { 1 }
+    }
+
+    /// Asks for the scales of a stretch that lies in the first half of local memory, or of any where
+    /// each stretch has its own.
     pub(super) fn load_blocks(&self, from: &BlockScales<'c>, stretch: Int<'c>) -> StretchScales<'c> {
-        let (c, s) = (self.contraction.matrix.c, &self.accumulator);
+        let c = self.contraction.matrix.c;
         let groups = self.shape.stretch / BlockScaled::COLUMNS;
+        let bytes = groups * self.together();
         // One load: the rows of lanes are far apart, and each is a line of its own.
         let words = |&p: &Ptr<'c>| -> Vec<Int<'c>> {
-            let words = c.load_vector(c.cx.i32_type(), groups / WORD, c.at(p, stretch * groups), groups);
-            (0..groups / WORD).map(|i| c.as_int(c.lane(words, i))).collect()
+            let words = c.load_vector(c.cx.i32_type(), bytes / WORD, c.at(p, stretch * groups), bytes);
+            (0..bytes / WORD).map(|i| c.as_int(c.lane(words, i))).collect()
         };
+        StretchScales { rows: from.rows.iter().map(words).collect(), weight: self.load_weight_blocks(from, stretch) }
+    }
+
+    /// The same of the stretch behind another, in the second half.
+    pub(super) fn load_second_blocks(
+        &self,
+        from: &BlockScales<'c>,
+        stretch: Int<'c>,
+        held: &StretchScales<'c>,
+    ) -> StretchScales<'c> {
+        if self.together() == 1 {
+            return self.load_blocks(from, stretch);
+        }
+        StretchScales { rows: held.rows.clone(), weight: self.load_weight_blocks(from, stretch) }
+    }
+
+    fn load_weight_blocks(&self, from: &BlockScales<'c>, stretch: Int<'c>) -> Vec<Vec<Int<'c>>> {
+        let (c, s) = (self.contraction.matrix.c, &self.accumulator);
+        let groups = self.shape.stretch / BlockScaled::COLUMNS;
         let byte = |&p: &Ptr<'c>, step: usize| {
             let p = c.at(c.at(p, stretch * (groups * 16)), step * (s.span() / BlockScaled::COLUMNS * 16));
             let byte = c.load(c.cx.i8_type(), p, 1).into_int_value();
             c.as_int(c.b.build_int_z_extend(byte, c.cx.i32_type(), "").expect("a byte to a word"))
         };
-        StretchScales {
-            rows: from.rows.iter().map(words).collect(),
-            weight: from
-                .weight
-                .iter()
-                .map(|p| (0..self.shape.stretch / s.span()).map(|i| byte(p, i)).collect())
-                .collect(),
-        }
+        let all = |p: &Ptr<'c>| (0..self.shape.stretch / s.span()).map(|i| byte(p, i)).collect();
+        from.weight.iter().map(all).collect()
     }
 
-    /// What a loop has carried as the scales of a stretch.
-    pub(super) fn blocks_of_carried(&self, carried: &[Any<'c>]) -> StretchScales<'c> {
-        let (c, s) = (self.contraction.matrix.c, &self.accumulator);
-        let words = self.shape.stretch / BlockScaled::COLUMNS / WORD;
-        let (rows, weight) = carried.split_at(self.blocks() * words);
-        let split = |all: &[Any<'c>], each: usize| {
-            all.chunks(each).map(|all| all.iter().map(|&v| c.as_int(v)).collect()).collect()
-        };
-        StretchScales { rows: split(rows, words), weight: split(weight, self.shape.stretch / s.span()) }
-    }
-
-    /// The scales of a step: of each block, and of each tile.
+    /// The scales of a step of the stretch in a half: of each block, and of each tile.
     pub(super) fn scales_of_step(
         &self,
         from: &BlockScales<'c>,
         of: &StretchScales<'c>,
-        step: usize,
+        (half, step): (usize, usize),
     ) -> [Vec<BlockScale<'c>>; 2] {
         let in_step = self.accumulator.span() / BlockScaled::COLUMNS;
-        let first = step * in_step;
+        let before = if self.together() == 2 { half * self.shape.stretch / BlockScaled::COLUMNS } else { 0 };
+        let first = before + step * in_step;
         let of_row = |words: &Vec<Int<'c>>| BlockScale {
             word: words[first / WORD].shifted_down(from.shift),
             byte: first % WORD,

@@ -1,14 +1,127 @@
 //! The epilogue: each wave makes results of its sums, a panel and a block of columns at a time.
+//!
+//! A lane has sums of four rows of a token, and its neighbours have those of other tokens: stores
+//! of as many lines as there are lanes. Sums of tiles of 32 by 32 go through local memory, so that
+//! eight lanes have the features of one token that follow each other.
 use atomc_ir::Diagnostic;
 
 use super::Group;
 use crate::code::{Any, Int, Vector};
 use crate::simt::gemm::contract::Panel;
 
+/// Rows and columns of a tile that goes through local memory at once, and features of a lane.
+const TILE: usize = 32;
+const LANE: usize = 4;
+/// Bytes from one token to the next there: lanes of a column are in different banks.
+const PITCH: usize = TILE * 4 + 16;
+
 impl<'c> Group<'_, '_, '_, 'c> {
     pub(super) fn epilogue(&self, sums: &[Vector<'c>]) -> Result<(), Diagnostic> {
-        let (s, shape, c) = (&self.accumulator, self.shape, self.contraction.matrix.c);
+        let (s, c) = (&self.accumulator, self.contraction.matrix.c);
         let sums: Vec<Vector<'c>> = sums.iter().map(|&sum| c.pin(sum)).collect();
+        let room = self.shape.threads / c.simt.wave * TILE * PITCH <= 2 * self.shape.half()[1];
+        let is_wide = s.side() * 16 == TILE && s.width() == TILE && self.shape.made.is_multiple_of(s.side());
+        if is_wide && room { self.by_tiles(&sums) } else { self.by_panels(&sums) }
+    }
+
+    /// Tile by tile of the wave's sums, through local memory.
+    fn by_tiles(&self, sums: &[Vector<'c>]) -> Result<(), Diagnostic> {
+        let (c, shape, panels) = (self.contraction.matrix.c, self.shape, self.contraction.panels());
+        let (lane, in_row) = (c.lane_index(), TILE / LANE);
+        let first = self.tile.panel() + self.wave[0] * shape.made;
+        let tiles = shape.made / self.accumulator.side();
+        let scales_of = |tile: usize| {
+            let own = first + tile * self.accumulator.side() + lane % in_row / (16 / LANE);
+            self.scales_of_row(own, lane % (16 / LANE) * LANE)
+        };
+        // All that sums are scaled with is asked for at once.
+        let scales: Vec<Vec<Vector<'c>>> = (0..tiles).map(scales_of).collect();
+        let in_pass = c.simt.wave / in_row;
+        let column = |block: usize, pass: usize| {
+            let inside = block * TILE + pass * in_pass;
+            self.wave[1] * (shape.blocks * 16) + inside + lane / in_row
+        };
+        let row_scale = |(block, pass): (usize, usize)| {
+            let token = self.tile.row(c, column(block, pass));
+            self.row_scale(self.tile.source_of(c, token))
+        };
+        let passes = TILE / in_pass;
+        let all = (0..self.blocks()).flat_map(|block| (0..passes).map(move |pass| (block, pass)));
+        let row_scales: Vec<Option<Any<'c>>> = all.map(row_scale).collect();
+        // Nobody reads operands there any more.
+        c.barrier();
+        let mut result = Ok(());
+        for tile in 0..tiles {
+            let panel = first + tile * self.accumulator.side();
+            let own = panel + lane % in_row / (16 / LANE);
+            let inside = if panels.is_multiple_of(self.accumulator.side()) { panel } else { own };
+            for block in 0..self.blocks() {
+                let of_piece = |piece: usize| {
+                    let number = piece * shape.made / self.accumulator.side() + tile;
+                    self.exchanged(sums[number * self.blocks() + block])
+                };
+                let pieces: Vec<Vec<Vector<'c>>> = (0..shape.pieces).map(of_piece).collect();
+                c.when(c.less(inside, panels), || {
+                    for pass in 0..passes {
+                        let of_row = row_scales[block * passes + pass];
+                        let scaled = |(i, piece): (usize, &Vec<Vector<'c>>)| {
+                            c.set_lanes(LANE);
+                            let of_weight = scales[tile].get(i);
+                            self.times(of_weight.map_or(piece[pass], |&by| c.fmul(piece[pass], by)), of_row)
+                        };
+                        let sums: Vec<Vector<'c>> = pieces.iter().enumerate().map(scaled).collect();
+                        let at = [column(block, pass), panel * 16 + lane % in_row * LANE];
+                        let done = self.finish(at, &sums);
+                        result = std::mem::replace(&mut result, Ok(())).and(done);
+                    }
+                });
+                c.keep_order();
+            }
+        }
+        result
+    }
+
+    /// The sums of a tile, of tokens one after the other in which lanes have features that follow
+    /// each other.
+    fn exchanged(&self, sums: Vector<'c>) -> Vec<Vector<'c>> {
+        let (c, s) = (self.contraction.matrix.c, &self.accumulator);
+        let (lane, in_row) = (c.lane_index(), TILE / LANE);
+        let own = c.at(self.local, c.wave_index() * (TILE * PITCH));
+        c.wave_barrier();
+        for panel in 0..s.side() {
+            for (row, sums) in s.results(sums, panel) {
+                c.store(c.at(c.at(own, s.column() * PITCH + row * 4), panel * 16 * 4), sums, (4 * LANE) as u32);
+            }
+        }
+        c.wave_barrier();
+        let from = c.at(own, lane / in_row * PITCH + lane % in_row * (4 * LANE));
+        let tokens = c.simt.wave / in_row;
+        let load = |i: usize| c.load_vector(c.cx.f32_type(), LANE, c.at(from, i * tokens * PITCH), 4 * LANE);
+        (0..TILE / tokens).map(load).collect()
+    }
+
+    /// Makes results of scaled sums of each piece: of a column of the tile, and features from one on.
+    fn finish(&self, [column, feature]: [Int<'c>; 2], sums: &[Vector<'c>]) -> Result<(), Diagnostic> {
+        let c = self.contraction.matrix.c;
+        let token = self.tile.row(c, column);
+        self.tile.when_there(c, token, || match self.tile.head() {
+            Some(head) => self.contraction.finish_head(token, head, feature, sums),
+            None => self.contraction.finish(token, feature, sums),
+        })
+    }
+
+    /// Of each piece the scales of a lane's rows of a panel of the result, from one on, which they
+    /// have but one of, group by group.
+    fn scales_of_row(&self, panel: Int<'c>, row: Int<'c>) -> Vec<Vector<'c>> {
+        let c = self.contraction.matrix.c;
+        let Some(codes) = self.codes.filter(|codes| codes.encoding.is_row_wise()) else { return vec![] };
+        let pieces = self.tile.weights_of(self.contraction, panel).into_iter();
+        pieces.map(|number| codes.scales(c, (number, row), LANE, None)).collect()
+    }
+
+    /// Panel by panel of the wave's sums, as lanes have them.
+    fn by_panels(&self, sums: &[Vector<'c>]) -> Result<(), Diagnostic> {
+        let (s, shape, c) = (&self.accumulator, self.shape, self.contraction.matrix.c);
         let first = self.tile.panel() + self.wave[0] * shape.made;
         let columns = self.wave[1] * (shape.blocks * 16) + s.column();
         let mut result = Ok(());

@@ -8,13 +8,53 @@ use super::shape::Shape;
 use crate::code::{Any, Int, Ptr, Vector};
 use crate::simt::gemm::codes::Codes;
 use crate::simt::gemm::contract::Panel;
+use crate::simt::machine::Gpu;
 
 /// Sums of all columns so far, and of the group at hand.
 pub struct Sums<'c> {
     pub all: Vec<Vector<'c>>,
     pub group: Vec<Vector<'c>>,
-    /// The scales of the stretch at hand, where instructions take them.
-    pub blocks: Option<StretchScales<'c>>,
+    /// The scales of the stretch at hand, where they came with it.
+    pub held: Option<Held<'c>>,
+}
+
+/// Scales that come with a stretch: behind what is on its way for the next one, they would wait for
+/// that.
+pub enum Held<'c> {
+    Groups(Scales<'c>),
+    Blocks(StretchScales<'c>),
+}
+
+impl<'c> Held<'c> {
+    fn carried(&self) -> Vec<Any<'c>> {
+        match self {
+            Held::Groups(scales) => scales.carried(),
+            Held::Blocks(scales) => scales.carried(),
+        }
+    }
+
+    /// The same as a loop has carried it.
+    fn of_carried(&self, c: &Gpu<'c>, carried: &[Any<'c>]) -> Held<'c> {
+        match self {
+            Held::Groups(scales) => Held::Groups(scales.of_carried(carried)),
+            Held::Blocks(scales) => Held::Blocks(scales.of_carried(c, carried)),
+        }
+    }
+}
+
+impl<'c> Sums<'c> {
+    /// As what a loop carries.
+    pub fn carried(&self) -> Vec<Any<'c>> {
+        let held = self.held.iter().flat_map(Held::carried);
+        self.all.iter().map(|&v| v.into()).chain(held).collect()
+    }
+
+    /// The same as a loop has carried it.
+    pub fn of_carried(&self, c: &Gpu<'c>, carried: &[Any<'c>]) -> Sums<'c> {
+        let (all, held) = carried.split_at(self.all.len());
+        let all = all.iter().map(|v| v.into_vector_value()).collect();
+        Sums { all, group: vec![], held: self.held.as_ref().map(|like| like.of_carried(c, held)) }
+    }
 }
 
 /// What scales on the way along K, and where its scales lie.
@@ -52,6 +92,21 @@ struct WeightScales<'g, 'c> {
 pub struct Scales<'c> {
     rows: Option<Vec<FloatValue<'c>>>,
     weight: Option<Vec<Vec<Vector<'c>>>>,
+}
+
+impl<'c> Scales<'c> {
+    fn carried(&self) -> Vec<Any<'c>> {
+        let rows = self.rows.iter().flatten().map(|&v| v.into());
+        rows.chain(self.weight.iter().flatten().flatten().map(|&v| v.into())).collect()
+    }
+
+    fn of_carried(&self, carried: &[Any<'c>]) -> Scales<'c> {
+        let mut next = carried.iter();
+        let mut next = || next.next().expect("as many values as it had");
+        let rows = self.rows.as_ref().map(|rows| rows.iter().map(|_| next().into_float_value()).collect());
+        let mut of_panel = |panel: &Vec<Vector<'c>>| panel.iter().map(|_| next().into_vector_value()).collect();
+        Scales { rows, weight: self.weight.as_ref().map(|weight| weight.iter().map(&mut of_panel).collect()) }
+    }
 }
 
 impl<'g, 'c> Group<'g, '_, '_, 'c> {
@@ -120,12 +175,15 @@ impl<'g, 'c> Group<'g, '_, '_, 'c> {
         let from = match scaling {
             Some(Scaling::Groups(from)) => from,
             Some(Scaling::Blocks(from)) => {
-                let scales = sums.blocks.as_ref().expect("scales of the stretch at hand");
+                let Some(Held::Blocks(scales)) = &sums.held else { unreachable!("scales come with each stretch") };
                 return self.multiply(half, Some((from, scales)), &mut sums.all);
             }
             None => return self.multiply(half, None, &mut sums.all),
         };
         let in_group = self.shape.in_group();
+        if let Some(Held::Groups(scales)) = &sums.held {
+            return self.multiply_groups(half, scales, &mut sums.all);
+        }
         // Stretches of odd numbers lie in the second half.
         if half % in_group == 0 {
             sums.group = vec![self.accumulator.zero(); sums.all.len()];
@@ -148,11 +206,16 @@ impl<'g, 'c> Group<'g, '_, '_, 'c> {
     }
 
     fn add_group(&self, scales: &Scales<'c>, sums: &mut Sums<'c>) {
-        let (c, m, blocks) = (self.contraction.matrix.c, &self.contraction.matrix, self.blocks());
         for (i, (all, &group)) in sums.all.iter_mut().zip(&sums.group).enumerate() {
-            let factors = self.factors(scales, i / blocks, i % blocks);
-            *all = c.fma(m.as_floats(group), factors, *all);
+            self.add_scaled_sums(scales, (i, group), all);
         }
+    }
+
+    /// Adds the `i`-th of the sums of a group to that of all columns.
+    pub(super) fn add_scaled_sums(&self, scales: &Scales<'c>, (i, group): (usize, Vector<'c>), all: &mut Vector<'c>) {
+        let (c, m, blocks) = (self.contraction.matrix.c, &self.contraction.matrix, self.blocks());
+        let factors = self.factors(scales, i / blocks, i % blocks);
+        *all = c.fma(m.as_floats(group), factors, *all);
     }
 
     /// What the sums of some panels and a block of columns are multiplied with.
@@ -210,31 +273,27 @@ impl<'g, 'c> Group<'g, '_, '_, 'c> {
             Some(Scaling::Blocks(_)) | None => zero,
         };
         let count = self.shape.panels / s.side() * self.blocks();
-        let blocks = match scaling {
-            Some(Scaling::Blocks(from)) => Some(self.load_blocks(from, self.first)),
-            Some(Scaling::Groups(_)) | None => None,
-        };
-        Sums { all: vec![all; count], group: vec![], blocks }
+        let sums = Sums { all: vec![all; count], group: vec![], held: None };
+        let held = self.next_scales(scaling, (self.first, 0), &sums);
+        Sums { held, ..sums }
     }
 
-    /// Asks for the scales of the next stretch, where instructions take them.
-    pub(super) fn next_blocks(&self, scaling: Option<&Scaling<'_, 'c>>, stretch: Int<'c>) -> Option<StretchScales<'c>> {
-        match scaling {
-            Some(Scaling::Blocks(from)) => Some(self.load_blocks(from, stretch)),
-            Some(Scaling::Groups(_)) | None => None,
+    /// Asks for the scales of the next stretch, which will lie in a half of local memory, where they
+    /// come with it: a group is then no longer than a stretch.
+    pub(super) fn next_scales(
+        &self,
+        scaling: Option<&Scaling<'_, 'c>>,
+        (stretch, half): (Int<'c>, usize),
+        sums: &Sums<'c>,
+    ) -> Option<Held<'c>> {
+        match (scaling?, &sums.held) {
+            (Scaling::Blocks(from), Some(Held::Blocks(held))) if half == 1 => {
+                Some(Held::Blocks(self.load_second_blocks(from, stretch, held)))
+            }
+            (Scaling::Blocks(from), _) => Some(Held::Blocks(self.load_blocks(from, stretch))),
+            (Scaling::Groups(from), _) => {
+                (self.shape.in_group() == 1).then(|| Held::Groups(self.load_scales(from, stretch)))
+            }
         }
-    }
-
-    /// Sums as what a loop carries.
-    pub(super) fn carried(sums: &Sums<'c>) -> Vec<Any<'c>> {
-        let blocks = sums.blocks.iter().flat_map(StretchScales::carried);
-        sums.all.iter().map(|&v| v.into()).chain(blocks).collect()
-    }
-
-    /// What a loop has carried as sums, of which there are so many.
-    pub(super) fn of_carried(&self, count: usize, carried: &[Any<'c>]) -> Sums<'c> {
-        let (all, blocks) = carried.split_at(count);
-        let all = all.iter().map(|v| v.into_vector_value()).collect();
-        Sums { all, group: vec![], blocks: self.shape.block_scaled().map(|_| self.blocks_of_carried(blocks)) }
     }
 }

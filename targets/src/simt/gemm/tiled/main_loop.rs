@@ -4,7 +4,7 @@ use inkwell::values::BasicValue;
 
 use super::Group;
 use super::block_scales::{BlockScales, StretchScales};
-use super::group_scales::{Scaling, Sums};
+use super::group_scales::{Scales, Scaling, Sums};
 use super::loader::Loaders;
 use crate::code::{Int, Ptr, Vector};
 use crate::simt::gemm::global_to_lds::mark;
@@ -33,22 +33,24 @@ impl<'c> Group<'_, '_, '_, 'c> {
         let first = self.load_rows(&loaders.rows, self.first, 0);
         self.put_rows(&loaders.rows, 0, &first);
         c.barrier();
-        // Two stretches at a time, so that each half of local memory has its addresses.
-        let (pairs, count) = ((shape.count - 1) / 2, sums.all.len());
+        // Two stretches at a time, so that each half of local memory has its addresses. Parts of a
+        // tile have even numbers of stretches.
+        let pairs = (shape.count - 1) / 2;
+        let end = if self.share.is_some() { self.count - 1 } else { c.int(1 + 2 * pairs) };
         if pairs > 0 {
-            let carried = c.for_each((1, 1 + 2 * pairs, 2), &Self::carried(&sums), |stretch, carried| {
-                let stretch = if shape.splits == 1 { stretch } else { stretch + self.first };
-                let mut sums = self.of_carried(count, carried);
+            let carried = c.for_each((1, end, 2), &sums.carried(), |stretch, carried| {
+                let stretch = if self.share.is_none() { stretch } else { stretch + self.first };
+                let mut sums = sums.of_carried(c, carried);
                 self.turn((loaders, scaling), stretch, 1, &mut sums);
                 self.turn((loaders, scaling), stretch + 1, 0, &mut sums);
-                Self::carried(&sums)
+                sums.carried()
             });
-            sums = self.of_carried(count, &carried);
+            sums = sums.of_carried(c, &carried);
         }
+        let last = self.first + (self.count - 1);
         if shape.count > 1 + 2 * pairs {
-            self.turn((loaders, scaling), self.first + (shape.count - 1), 1, &mut sums);
+            self.turn((loaders, scaling), last, 1, &mut sums);
         }
-        let last = self.first + (shape.count - 1);
         self.multiply_stretch(scaling, (last, (shape.count - 1) % 2), &mut sums);
         self.add_rest(scaling, last, &mut sums);
         self.finished(sums.all)
@@ -64,7 +66,7 @@ impl<'c> Group<'_, '_, '_, 'c> {
     ) {
         let c = self.contraction.matrix.c;
         let codes = loaders.codes.as_ref().map(|codes| (codes, codes.load(stretch)));
-        let blocks = self.next_blocks(scaling, stretch);
+        let held = self.next_scales(scaling, (stretch, half), sums);
         let next = self.load_rows(&loaders.rows, stretch, half);
         c.keep_order();
         self.multiply_stretch(scaling, (stretch - 1, 1 - half), sums);
@@ -73,7 +75,7 @@ impl<'c> Group<'_, '_, '_, 'c> {
         }
         self.put_rows(&loaders.rows, half, &next);
         c.barrier();
-        sums.blocks = blocks;
+        sums.held = held;
     }
 
     /// Multiplies the stretch in a half of local memory, by scales of 32 columns if there are some.
@@ -88,6 +90,19 @@ impl<'c> Group<'_, '_, '_, 'c> {
         let all = |operand: &Half<'c>, step: usize| -> Vec<Fragment<'c>> {
             (0..operand.count).map(|i| self.fragment(operand, i, step)).collect()
         };
+        let add = |[a, b]: [&[Fragment<'c>]; 2], step: usize, sums: &mut [Vector<'c>]| match scales {
+            Some((from, of)) => self.add_scaled([a, b], self.scales_of_step(from, of, (half, step)), sums),
+            None => self.add(a, b, 0, sums),
+        };
+        if self.shape.is_wide() {
+            // The sums leave registers for the fragments of one step. The other wave of the SIMD
+            // multiplies while they come.
+            for step in 0..steps {
+                add([&all(&rows, step), &all(&columns, step)], step, sums);
+                c.keep_order();
+            }
+            return;
+        }
         if self.accumulator.side() > 1 {
             // Fragments are half as many: the next step's come while one is multiplied.
             let mut next = (all(&rows, 0), all(&columns, 0));
@@ -95,10 +110,7 @@ impl<'c> Group<'_, '_, '_, 'c> {
                 let (a, b) = next;
                 next = if step < steps { (all(&rows, step), all(&columns, step)) } else { (vec![], vec![]) };
                 c.keep_order();
-                match scales {
-                    Some((from, of)) => self.add_scaled([&a, &b], self.scales_of_step(from, of, step - 1), sums),
-                    None => self.add(&a, &b, 0, sums),
-                }
+                add([&a, &b], step - 1, sums);
                 c.keep_order();
             }
             return;
@@ -111,6 +123,34 @@ impl<'c> Group<'_, '_, '_, 'c> {
             for first in (0..columns.count).step_by(together) {
                 let b: Vec<_> = (first..first + together).map(|i| self.fragment(&columns, i, step)).collect();
                 self.add(&a, &b, first, sums);
+                c.keep_order();
+            }
+        }
+    }
+
+    /// Multiplies the stretch in a half of local memory, whose columns share their scales. Sums are
+    /// scaled a tile at a time, so that the others have their registers; the other wave of the SIMD
+    /// multiplies while this one scales.
+    pub(super) fn multiply_groups(&self, half: usize, scales: &Scales<'c>, sums: &mut [Vector<'c>]) {
+        let (c, steps) = (self.contraction.matrix.c, self.shape.stretch / self.accumulator.span());
+        let [rows, columns] = self.operands(half);
+        let along = |operand: &Half<'c>, i: usize| -> Vec<Fragment<'c>> {
+            (0..steps).map(|step| self.fragment(operand, i, step)).collect()
+        };
+        let b: Vec<_> = (0..columns.count).map(|i| along(&columns, i)).collect();
+        let mut a = along(&rows, 0);
+        for tile in 0..rows.count {
+            for (block, b) in b.iter().enumerate() {
+                let mut group = [self.accumulator.zero()];
+                for (a, b) in a.iter().zip(b) {
+                    self.accumulator.products(a, std::slice::from_ref(b), &mut group);
+                }
+                c.keep_order();
+                if block + 1 == columns.count && tile + 1 < rows.count {
+                    a = along(&rows, tile + 1);
+                }
+                let i = tile * columns.count + block;
+                self.add_scaled_sums(scales, (i, group[0]), &mut sums[i]);
                 c.keep_order();
             }
         }

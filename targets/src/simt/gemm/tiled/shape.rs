@@ -6,6 +6,8 @@ use crate::KernelSpec;
 use crate::row::unsupported;
 use crate::simt::gemm::contract::Sizes;
 use crate::simt::gemm::quantised::{GROUP, Quantised, SPAN};
+use crate::simt::gemm::tile::TileSize;
+use crate::simt::gemm::tile::grid::Splits;
 use crate::simt::launch::COUNTERS;
 use crate::simt::machine::fragment::{Matrix, VEC16};
 
@@ -18,15 +20,30 @@ const SMALL: usize = SIDE / 2;
 const LARGE: usize = SIDE * 2;
 /// Panels of a wave where a tile is small: two waves make it.
 const SMALL_PANELS: usize = 2;
+/// Those of a wave where a large tile is of codes: eight waves make it, with twice the registers,
+/// for what stands beside the sums.
+const WIDE_PANELS: usize = 8;
 
 /// Parts of the weight for each of which a tile may have a work-group, the fewest stretches of a
-/// part, and the most work-groups for each unit.
-const SPLITS: [usize; 4] = [8, 4, 3, 2];
+/// part, of large tiles too, and the most work-groups for each unit where tiles are shared. The
+/// sums of a large tile take the last work-group as long to read as a stretch or two: units that
+/// one tile leaves without work are worth less.
+const SPLITS: [usize; 3] = [8, 4, 2];
 const STRETCHES: usize = 4;
+const LARGE_STRETCHES: usize = 16;
 const GROUPS: usize = 2;
+
+/// Blocks of tokens of a wave where as many waves as make a large tile make one of half as many
+/// rows.
+const FEW_BLOCKS: usize = 2;
+/// The part of a chip's units that have a large tile at least: half of them ask the second cache
+/// for no more than all do with tiles of half as many rows.
+const BUSY: [usize; 2] = [1, 2];
 
 /// Columns of a stretch of 16-bit floats, where local memory is large.
 const STRETCH: usize = 64;
+/// Bytes of a row in a stretch, where local memory is large.
+const STRETCH_BYTES: usize = 128;
 
 /// How a tile is cut.
 #[derive(Clone, Copy, Debug)]
@@ -41,8 +58,8 @@ pub struct Shape {
     pub stretch: usize,
     /// Vectors of 16 rows in a stretch.
     pub vec16s: usize,
-    /// Work-groups that share a tile, each along a part of the weight, and the stretches of a part.
-    pub splits: usize,
+    /// Work-groups that share a tile, each along a part of the weight, and the stretches of all.
+    pub splits: Splits,
     pub count: usize,
     /// Panels of the result that one wave makes.
     pub made: usize,
@@ -53,16 +70,33 @@ pub struct Shape {
     pub quantised: Option<Quantised>,
 }
 
-/// Whether tiles are large: local memory holds two stretches of 64 columns of one, rows have room
-/// for whole ones, and there is a full tile for each unit of the chip. Sums of codes have no
-/// registers beside what else their loops hold.
+/// Whether tiles are large: local memory holds two stretches of one, rows have room for whole ones,
+/// and each unit of the chip has one, or a part of one.
 fn is_large(spec: &KernelSpec, arch: GpuArch) -> Result<bool, Diagnostic> {
     let (side, simt) = (16 * LARGE, arch.simt);
-    let Sizes { dtype, encoding, rows, .. } = Sizes::of(spec.body)?;
-    let fits = simt.unit.lds_group >= 2 * 2 * side * dtype.bytes(STRETCH);
-    let tiles = spec.tokens / side * rows.div_ceil(side);
+    let Sizes { dtype, encoding, rows, depth, .. } = Sizes::of(spec.body)?;
+    let quantised = Quantised::of(spec.body, arch).filter(|quantised| quantised.as_stored);
+    let fits = simt.unit.lds_group >= 2 * 2 * side * STRETCH_BYTES;
     let is_plain = encoding.is_none() && Matrix::native(simt, dtype) && dtype.bits() == 16;
-    Ok(is_plain && fits && arch.memory.rows.is_multiple_of(side) && tiles >= simt.chip.units)
+    let dtype = quantised.map_or(dtype, |quantised| quantised.dtype);
+    let count = dtype.bytes(arch.memory.padded(depth)) / STRETCH_BYTES;
+    let tiles = spec.tokens / side * rows.div_ceil(side);
+    let groups = tiles * splits(spec, arch, (LARGE, count)).of(tiles);
+    let as_they_lie = is_plain || quantised.is_some();
+    Ok(as_they_lie && fits && arch.memory.rows.is_multiple_of(side) && groups * BUSY[1] >= simt.chip.units * BUSY[0])
+}
+
+/// Work-groups that share a tile where a step has few: as many as give each unit of the chip all
+/// that it holds at once, while a part of the weight has stretches enough, an even number.
+fn splits(spec: &KernelSpec, arch: GpuArch, (side, count): (usize, usize)) -> Splits {
+    let has_one = Sizes::of(spec.body).is_ok_and(|sizes| sizes.experts.is_none() && sizes.heads.is_none());
+    if arch.simt.isa != Isa::Amdgcn || spec.invariant || !has_one {
+        return Splits::ONE;
+    }
+    let units = arch.simt.chip.units;
+    let (least, most) = if side == LARGE { (LARGE_STRETCHES, units) } else { (STRETCHES, GROUPS * units) };
+    let fits = |splits: &usize| count.is_multiple_of(2 * splits) && count / splits >= least;
+    SPLITS.into_iter().find(fits).map_or(Splits::ONE, |each| Splits { each, most })
 }
 
 /// Tiles of a step of the bucket's size.
@@ -101,7 +135,11 @@ impl Shape {
             true => (if leaves_room { 4 } else { simt.wave / 16 }, 4),
             false => (simt.wave / 16, 2),
         };
-        let panels = if side < SIDE { panels.min(SMALL_PANELS) } else { panels };
+        let panels = match side {
+            SMALL => panels.min(SMALL_PANELS),
+            LARGE if quantised.is_some() => WIDE_PANELS,
+            _ => panels,
+        };
         if !panels.is_multiple_of(pieces) {
             return Err(unsupported(format!("a tiled contraction with {pieces} pieces")));
         }
@@ -116,10 +154,8 @@ impl Shape {
             _ if roomy(STRETCH) => STRETCH,
             _ => 32,
         };
-        // A part of the weight has whole groups.
-        let whole = if sums > 1 { GROUP.max(stretch) } else { stretch };
-        let tiles = tiles(spec, side)?;
-        let splits = Shape::splits(spec, arch, (side, tiles), depth.is_multiple_of(whole).then_some(depth / whole));
+        let count = depth / stretch;
+        let splits = splits(spec, arch, (side, count));
         Ok(Shape {
             threads: side / panels * (side / blocks) * simt.wave,
             side,
@@ -128,7 +164,7 @@ impl Shape {
             stretch,
             vec16s: dtype.bytes(stretch * 16) / VEC16,
             splits,
-            count: depth / stretch / splits,
+            count,
             made: panels / pieces,
             pieces,
             is_coded: encoding.is_some() && !quantised.is_some_and(|quantised| quantised.as_stored),
@@ -136,24 +172,34 @@ impl Shape {
         })
     }
 
-    /// Work-groups that share a tile where tiles are few: as many as give each unit of the chip
-    /// two, while a part of the weight has stretches enough, of whole groups.
-    fn splits(spec: &KernelSpec, arch: GpuArch, (side, tiles): (usize, usize), stretches: Option<usize>) -> usize {
-        let has_one = Sizes::of(spec.body).is_ok_and(|sizes| sizes.experts.is_none() && sizes.heads.is_none());
-        let may = arch.simt.isa == Isa::Amdgcn && !spec.invariant && has_one && side != LARGE;
-        let Some(stretches) = stretches.filter(|_| may) else { return 1 };
-        let fits = |splits: &usize| {
-            stretches.is_multiple_of(*splits)
-                && stretches / splits >= STRETCHES
-                && tiles * splits <= GROUPS * arch.simt.chip.units
-        };
-        SPLITS.into_iter().find(fits).unwrap_or(1)
+    /// How the same work-groups make a step in which large tiles would leave more than half of the
+    /// chip's units without work: tiles of half as many rows and tokens. And how many tokens such a
+    /// step has at most.
+    pub fn of_few(&self, spec: &KernelSpec, arch: GpuArch) -> Result<Option<(Shape, usize)>, Diagnostic> {
+        let (units, rows) = (arch.simt.chip.units, Sizes::of(spec.body)?.rows);
+        let across = rows.div_ceil(16 * LARGE);
+        let limit = ((units * BUSY[0]).div_ceil(across * BUSY[1]) - 1) * 16 * LARGE;
+        let panels = SIDE * SIDE * arch.simt.wave / (self.threads * FEW_BLOCKS);
+        if !self.is_large() || spec.invariant || limit == 0 || !panels.is_multiple_of(self.pieces) {
+            return Ok(None);
+        }
+        let small = splits(spec, arch, (SIDE, self.count));
+        let splits = Splits { most: units, ..small };
+        let made = panels / self.pieces;
+        let few = Shape { side: SIDE, panels, blocks: FEW_BLOCKS, made, splits, ..*self };
+        Ok(Some((few, limit)))
+    }
+
+    /// Its tiles, as a scheduler has them.
+    pub fn size(&self) -> TileSize {
+        TileSize { panels: self.tile_panels(), columns: self.tokens(), threads: self.threads }
     }
 
     /// Bytes of the workspace in which work-groups leave sums of the tiles that they share.
     pub fn shared_bytes(&self, spec: &KernelSpec) -> Result<usize, Diagnostic> {
-        let bytes = || Ok(COUNTERS + tiles(spec, self.side)? * self.splits * self.partial_bytes());
-        if self.splits > 1 { bytes() } else { Ok(0) }
+        let Splits { each, most } = self.splits;
+        let groups = most.min(tiles(spec, self.side)? * each);
+        Ok(if self.splits.share() { COUNTERS + groups * self.partial_bytes() } else { 0 })
     }
 
     /// Bytes that a work-group leaves of its sums of a tile.
@@ -188,6 +234,11 @@ impl Shape {
     /// Whether a tile fills a unit.
     pub fn is_large(&self) -> bool {
         self.side == LARGE
+    }
+
+    /// Whether a wave's sums take half of its registers.
+    pub fn is_wide(&self) -> bool {
+        self.panels == WIDE_PANELS
     }
 
     /// Tokens of a tile.

@@ -4,54 +4,93 @@ use atomc_ir::Diagnostic;
 
 use super::Group;
 use crate::code::{Any, Int, Ptr, Vector};
+use crate::simt::gemm::tile::grid::Share;
 use crate::simt::launch::COUNTERS;
 
 impl<'c> Group<'_, '_, '_, 'c> {
     /// Finishes the tile if this work-group is the last of its own.
-    pub(super) fn meet(&self, sums: &[Vector<'c>]) -> Result<(), Diagnostic> {
-        let (c, splits) = (self.contraction.matrix.c, self.shape.splits);
-        let (tile, split) = (c.group() / splits, c.group() % splits);
-        let counter = c.at(self.workspace, tile * 4);
-        let at = |split: Int<'c>, i: usize| self.partial(tile * splits + split, i, sums);
+    pub(super) fn meet(&self, share: Share<'c>, sums: &[Vector<'c>]) -> Result<(), Diagnostic> {
+        let c = self.contraction.matrix.c;
+        let is_shared = c.less(0, share.shift);
+        let own: Vec<Any<'c>> = sums.iter().map(|&v| v.into()).collect();
+        // The only one is the last, too.
+        let last = c.change_if(is_shared, &[c.as_int(c.cx.bool_type().const_all_ones()).into()], |_| {
+            vec![self.leave(share, sums).into()]
+        });
+        c.when(c.as_int(last[0]), || {
+            let all = c.change_if(is_shared, &own, |own| self.all_parts(share, own));
+            let all: Vec<Vector<'c>> = all.iter().map(|v| v.into_vector_value()).collect();
+            self.epilogue(&all)
+        })
+    }
+
+    /// Where the work-groups of a tile count themselves.
+    fn counter(&self, share: Share<'c>) -> Ptr<'c> {
+        self.contraction.matrix.c.at(self.workspace, share.tile * 4)
+    }
+
+    /// Leaves sums for the last work-group of the tile, and says whether this is the last.
+    fn leave(&self, share: Share<'c>, sums: &[Vector<'c>]) -> Int<'c> {
+        let c = self.contraction.matrix.c;
         for (i, &v) in sums.iter().enumerate() {
-            let bytes = v.get_type().get_size() * 4;
-            c.store(at(split, i), v, bytes.min(16));
+            for (at, part) in self.parts(c.group(), i, v) {
+                c.store(at, c.part(v, part, LANE), (4 * LANE) as u32);
+            }
         }
         c.barrier_to_publish();
         // Nobody reads operands in local memory any more.
         let turn = self.local;
         c.when(c.equal(c.thread(), 0), || {
             c.release();
-            c.store(turn, c.take_turn(counter), 4);
+            c.store(turn, c.take_turn(self.counter(share)), 4);
         });
         c.barrier();
         let turn = c.uniform(c.as_int(c.load(c.cx.i32_type(), turn, 4)));
-        c.when(c.equal(turn, splits - 1), || {
-            c.acquire();
-            c.when(c.equal(c.thread(), 0), || c.store(counter, c.cx.i32_type().const_zero(), 4));
-            let load = |split: Int<'c>, i: usize, like: Vector<'c>| {
-                let bytes = like.get_type().get_size() * 4;
-                c.load(like.get_type(), at(split, i), bytes.min(16)).into_vector_value()
-            };
-            let first: Vec<Any<'c>> = sums.iter().enumerate().map(|(i, &v)| load(c.int(0), i, v).into()).collect();
-            let all = c.for_each((1, splits, 1), &first, |split, carried| {
-                let add = |(i, v): (usize, &Any<'c>)| {
-                    let v = v.into_vector_value();
-                    c.fadd(v, load(split, i, v)).into()
-                };
-                carried.iter().enumerate().map(add).collect()
-            });
-            let all: Vec<Vector<'c>> = all.iter().map(|v| v.into_vector_value()).collect();
-            self.epilogue(&all)
+        c.equal(turn + 1 - c.int(1).shifted_up(share.shift), 0)
+    }
+
+    /// The sums of all work-groups of the tile, in their order.
+    fn all_parts(&self, share: Share<'c>, own: &[Any<'c>]) -> Vec<Any<'c>> {
+        let c = self.contraction.matrix.c;
+        c.acquire();
+        c.when(c.equal(c.thread(), 0), || c.store(self.counter(share), c.cx.i32_type().const_zero(), 4));
+        let first = share.tile.shifted_up(share.shift);
+        let like: Vec<Vector<'c>> = own.iter().map(|v| v.into_vector_value()).collect();
+        let zeros: Vec<Any<'c>> = like.iter().map(|v| v.get_type().const_zero().into()).collect();
+        c.for_each((0, c.int(1).shifted_up(share.shift), 1), &zeros, |part, carried| {
+            let sums: Vec<Vector<'c>> = carried.iter().map(|v| v.into_vector_value()).collect();
+            let mut all = Vec::with_capacity(sums.len());
+            // Some at a time: what is on its way has no room beside all sums.
+            let at_once = if self.shape.is_wide() { WIDE_AT_ONCE } else { AT_ONCE };
+            for (of, sums) in sums.chunks(at_once).enumerate() {
+                let load = |i: usize| self.load_part(first + part, of * at_once + i, like[of * at_once + i]);
+                let loaded: Vec<Vector<'c>> = (0..sums.len()).map(load).collect();
+                all.extend(sums.iter().zip(loaded).map(|(&sum, more)| Any::from(c.fadd(sum, more))));
+                c.keep_order();
+            }
+            all
         })
     }
 
-    /// Where the thread's `i`-th vector of sums lies in what a work-group leaves.
-    fn partial(&self, number: Int<'c>, i: usize, sums: &[Vector<'c>]) -> Ptr<'c> {
+    fn load_part(&self, group: Int<'c>, i: usize, like: Vector<'c>) -> Vector<'c> {
         let c = self.contraction.matrix.c;
-        let bytes = |v: &Vector<'c>| v.get_type().get_size() as usize * 4;
-        let before: usize = sums[..i].iter().map(bytes).sum();
-        let place = number * self.shape.partial_bytes() + c.thread() * bytes(&sums[i]);
-        c.at(c.at(self.workspace, place), before * self.shape.threads + COUNTERS)
+        let ty = like.get_type().get_element_type().into_float_type().vec_type(LANE as u32);
+        let load = |(at, _)| c.load(ty, at, (4 * LANE) as u32).into_vector_value();
+        c.join(&self.parts(group, i, like).into_iter().map(load).collect::<Vec<_>>())
+    }
+
+    /// Where the parts of a thread's `i`-th vector of sums lie in what a work-group leaves, and the
+    /// first element of each. A part of all threads is one run of memory.
+    fn parts(&self, group: Int<'c>, i: usize, like: Vector<'c>) -> Vec<(Ptr<'c>, usize)> {
+        let (c, size) = (self.contraction.matrix.c, like.get_type().get_size() as usize);
+        let own = c.at(self.workspace, group * self.shape.partial_bytes() + c.thread() * (4 * LANE));
+        let at = |part: usize| c.at(own, (i * size + part) * 4 * self.shape.threads + COUNTERS);
+        (0..size).step_by(LANE).map(|part| (at(part), part)).collect()
     }
 }
+
+/// Sums that a lane moves at once.
+const LANE: usize = 4;
+/// Vectors of sums that are on their way at once, and where a wave has twice the registers.
+const AT_ONCE: usize = 2;
+const WIDE_AT_ONCE: usize = 4;
