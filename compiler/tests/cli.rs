@@ -718,6 +718,8 @@ fn whether_an_artifact_would_fit() {
         "llama3 --for sglang --enable-deterministic-inference",
         "hybrid-next",
         "hybrid-next --for sglang --disable-radix-cache",
+        "hybrid-3.5 --language-model-only",
+        r#"hybrid-3.5 --for sglang --disable-radix-cache --json-model-override-args {"language_model_only":true}"#,
         r#"llama3 --hf-overrides {"rms_norm_eps":0.5}"#,
     ];
     fn check(line: &str) -> Vec<&str> {
@@ -737,6 +739,7 @@ fn whether_an_artifact_would_fit() {
         "llama3 --for sglang --enable-torch-compile",
         "hybrid-next --for sglang",
         "hybrid-3.5 --for sglang",
+        "hybrid-3.5 --language-model-only --enable-mm-embeds",
     ];
     let told = bad.map(|line| bench.fail(1, &check(line)).trim().to_owned());
     insta::assert_snapshot!(told.join("\n"), @"

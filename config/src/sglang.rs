@@ -16,7 +16,24 @@ use crate::{Config, DType};
 pub use resolve::{read, resolve};
 
 /// What is asked about SGLang.
-pub const RULES: Rules = Rules { name: SGLANG.name, read, artifact, resolve, refusals, compile_options };
+pub const RULES: Rules = Rules {
+    name: SGLANG.name,
+    read,
+    artifact,
+    resolve,
+    refusals,
+    compile_options,
+    text_alone,
+    text_option: r#"--json-model-override-args '{"language_model_only": true}'"#,
+};
+
+/// SGLang looks for its option in the model's configuration too, which is where it can be said of
+/// architectures that the option itself refuses.
+fn text_alone(options: &Map<String, Value>) -> bool {
+    let on = |options: &Map<String, Value>| options.get("language_model_only") == Some(&Value::Bool(true));
+    let overrides = options.get(resolve::OVERRIDES).and_then(Value::as_object);
+    on(options) || overrides.is_some_and(on) || options.get("enable_multimodal") == Some(&Value::Bool(false))
+}
 
 /// The artifact that the object `atomc` of `--json-model-override-args` names.
 pub fn artifact(options: &Map<String, Value>) -> Result<Option<String>, String> {
