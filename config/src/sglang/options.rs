@@ -144,6 +144,11 @@ pub const OTHERS: &[(Fate, &str, &str)] = &[
     ),
     (
         Fate::Acts,
+        "which states SGLang keeps for other requests to begin with",
+        "mamba_radix_cache_strategy mamba_track_interval mamba_max_states_per_path",
+    ),
+    (
+        Fate::Acts,
         "a model with other parts beside the artifact's runs as the artifact if they say that requests are text alone, \
          and as SGLang's own class else",
         "language_model_only enable_multimodal",
@@ -160,9 +165,8 @@ pub const OTHERS: &[(Fate, &str, &str)] = &[
     (
         Fate::CannotMatter,
         "the models have no layers of that kind",
-        "mamba_backend mamba_max_states_per_path enable_mamba_cache_stochastic_rounding \
-         mamba_cache_philox_rounds mamba_radix_cache_strategy mamba_track_interval \
-         enable_int8_mamba_checkpoint int8_mamba_ckpt_size linear_attn_backend linear_attn_decode_backend \
+        "mamba_backend enable_mamba_cache_stochastic_rounding \
+         mamba_cache_philox_rounds int8_mamba_ckpt_size linear_attn_backend linear_attn_decode_backend \
          linear_attn_prefill_backend linear_attn_verify_backend enable_linear_replayssm \
          linear_replayssm_cache_len enable_linear_replayssm_spec",
     ),

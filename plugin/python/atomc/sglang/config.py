@@ -22,6 +22,9 @@ CHOOSING = ("model_path", "trust_remote_code", "json_model_override_args", "lang
 COMPILING = ("dtype", "kv_cache_dtype", "tp_size", "ep_size", "dp_size", "enable_dp_attention", "context_length")
 COMPILING += ("enable_deterministic_inference",)
 
+# Those that say where states are kept for other requests.
+STATES = ("device", "mamba_radix_cache_strategy", "mamba_track_interval")
+
 
 def wanted(asked: dict) -> Wanted:
     overrides = json.loads(asked["json_model_override_args"] or "{}")
@@ -65,7 +68,7 @@ def find(architecture: str) -> atomc.Artifact | None:
 
 def check(facts: dict, artifact: atomc.Artifact, engine: atomc.Model) -> None:
     """Refuses a model that is not the artifact's, by the facts that SGLang has resolved, and options that do not fit."""
-    asked = compat.options(_atomc.judged_sglang_options())
+    asked = compat.options([*_atomc.judged_sglang_options(), *STATES])
     asked |= dict(dtype=str(torch.get_default_dtype()), context_length=compat.context_length())
     if refusals := engine.refusals(json.dumps(facts, default=str), json.dumps(asked, default=str), framework="sglang"):
         raise Refused(f"{artifact.path}: {refusals[0]}")
