@@ -237,9 +237,8 @@ fn keeps_states(options: &Map<String, Value>) -> Option<&'static str> {
     }
     let host = options.get("device") == Some(&Value::from("cpu"));
     let prompts = number("mamba_track_interval") >= number("context_length");
-    (!host && !prompts).then_some(
-        "states behind prompts alone, which `--mamba-track-interval` asks for with the longest sequence",
-    )
+    (!host && !prompts)
+        .then_some("states behind prompts alone, which `--mamba-track-interval` asks for with the longest sequence")
 }
 
 #[cfg(test)]
