@@ -717,7 +717,9 @@ fn whether_an_artifact_would_fit() {
         "mla-kimi --for sglang --tp 2 --ep 2 --kv-cache-dtype fp8_e4m3",
         "llama3 --for sglang --enable-deterministic-inference",
         "hybrid-next",
-        "hybrid-next --for sglang --disable-radix-cache",
+        "hybrid-next --for sglang --mamba-track-interval 512",
+        "hybrid-3.5 --language-model-only",
+        r#"hybrid-3.5 --for sglang --disable-radix-cache --json-model-override-args {"language_model_only":true}"#,
         r#"llama3 --hf-overrides {"rms_norm_eps":0.5}"#,
     ];
     fn check(line: &str) -> Vec<&str> {
@@ -730,6 +732,8 @@ fn whether_an_artifact_would_fit() {
     SGLang would run LlamaForCausalLM as `atomc compile llama3 --invariant --target host -o llama3/model.atomc` makes it, and its own model until then
     vLLM would run Qwen3NextForCausalLM as `atomc compile hybrid-next --dtype bfloat16 --target host -o hybrid-next/model.atomc` makes it, and its own model until then
     SGLang would run Qwen3NextForCausalLM as `atomc compile hybrid-next --target host -o hybrid-next/model.atomc` makes it, and its own model until then
+    vLLM would run Qwen3_5ForConditionalGeneration as `atomc compile hybrid-3.5 --dtype bfloat16 --target host -o hybrid-3.5/model.atomc` makes it, and its own model until then
+    SGLang would run Qwen3_5ForConditionalGeneration as `atomc compile hybrid-3.5 --target host -o hybrid-3.5/model.atomc` makes it, and its own model until then
     vLLM would run LlamaForCausalLM as `atomc compile llama3 --dtype bfloat16 --target host -o llama3/model.atomc`, of a config.json with these overrides, makes it, and its own model until then
     ");
     let bad = [
@@ -737,14 +741,16 @@ fn whether_an_artifact_would_fit() {
         "llama3 --for sglang --enable-torch-compile",
         "hybrid-next --for sglang",
         "hybrid-3.5 --for sglang",
+        "hybrid-3.5 --language-model-only --enable-mm-embeds",
     ];
     let told = bad.map(|line| bench.fail(1, &check(line)).trim().to_owned());
-    insta::assert_snapshot!(told.join("\n"), @"
+    insta::assert_snapshot!(told.join("\n"), @r#"
     error[vllm]: --enable-expert-parallel: vLLM takes it for models with experts alone, of which this one has none
     error[check]: what `atomc compile llama3 --target host -o llama3/model.atomc` makes: --enable-torch-compile: SGLang has true, the artifact none: kernels are the artifact's
-    error[check]: what `atomc compile hybrid-next --target host -o hybrid-next/model.atomc` makes: --disable-radix-cache: SGLang has false, the artifact states of whole sequences, which no other one can begin with
-    error[check]: an artifact is of a part of Qwen3_5ForConditionalGeneration: SGLang's own model would run
-    ");
+    error[check]: what `atomc compile hybrid-next --target host -o hybrid-next/model.atomc` makes: --disable-radix-cache: SGLang has false, the artifact states behind prompts alone, which `--mamba-track-interval` asks for with the longest sequence
+    error[check]: an artifact is of a part of Qwen3_5ForConditionalGeneration: SGLang's own model would run without --json-model-override-args '{"language_model_only": true}'
+    error[check]: what `atomc compile hybrid-3.5 --dtype bfloat16 --target host -o hybrid-3.5/model.atomc` makes: --enable-mm-embeds: vLLM has true, the artifact one position for each token, and embeddings of images have three
+    "#);
     let strict = bench.command(&check("llama3")).env("ATOMC_STRICT", "1").output().expect("the binary runs");
     let told = String::from_utf8(strict.stderr).expect("UTF-8");
     assert_eq!(

@@ -127,12 +127,22 @@ pub struct Rules {
     pub refusals: fn(&Config, &Options, &Held) -> Vec<String>,
     /// The options of `atomc compile` whose artifact fits; the last says whether that attends.
     pub compile_options: fn(&Config, &Options, bool) -> Vec<String>,
+    /// Whether options say that requests are text alone.
+    pub text_alone: fn(&Options) -> bool,
+    /// How a command line says so.
+    pub text_option: &'static str,
 }
 
 impl Rules {
     /// Those of a framework that artifacts run in.
     pub fn of(name: &str) -> Option<&'static Rules> {
         [&crate::vllm::RULES, &crate::sglang::RULES].into_iter().find(|rules| rules.name.eq_ignore_ascii_case(name))
+    }
+
+    /// The option without which the framework's own class runs models of an architecture: artifacts
+    /// are of their language part, and requests may want the others.
+    pub fn lacks(&self, architecture: &str, options: &Options) -> Option<&'static str> {
+        (is_part(architecture) && !(self.text_alone)(options)).then_some(self.text_option)
     }
 }
 
@@ -243,9 +253,8 @@ pub(crate) fn method(asked: &str, held: &Held) -> Option<String> {
     (method != Some(quantised::canonical(asked))).then(|| method.unwrap_or("none").to_owned())
 }
 
-/// Whether artifacts of an architecture are a part of its models, which have others beside it: a
-/// framework's own class runs such a model.
-pub fn is_part(architecture: &str) -> bool {
+/// Whether artifacts of an architecture are a part of its models, which have others beside it.
+pub(crate) fn is_part(architecture: &str) -> bool {
     FAMILIES.iter().any(|family| family.architecture == architecture && family.text_config.is_some())
 }
 

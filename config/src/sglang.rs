@@ -16,7 +16,24 @@ use crate::{Config, DType};
 pub use resolve::{read, resolve};
 
 /// What is asked about SGLang.
-pub const RULES: Rules = Rules { name: SGLANG.name, read, artifact, resolve, refusals, compile_options };
+pub const RULES: Rules = Rules {
+    name: SGLANG.name,
+    read,
+    artifact,
+    resolve,
+    refusals,
+    compile_options,
+    text_alone,
+    text_option: r#"--json-model-override-args '{"language_model_only": true}'"#,
+};
+
+/// SGLang looks for its option in the model's configuration too, which is where it can be said of
+/// architectures that the option itself refuses.
+fn text_alone(options: &Map<String, Value>) -> bool {
+    let on = |options: &Map<String, Value>| options.get("language_model_only") == Some(&Value::Bool(true));
+    let overrides = options.get(resolve::OVERRIDES).and_then(Value::as_object);
+    on(options) || overrides.is_some_and(on) || options.get("enable_multimodal") == Some(&Value::Bool(false))
+}
 
 /// The artifact that the object `atomc` of `--json-model-override-args` names.
 pub fn artifact(options: &Map<String, Value>) -> Result<Option<String>, String> {
@@ -120,8 +137,13 @@ pub const JUDGED: &[Judged] = &[
     off("msprobe_dump_config", &[], MODULES),
     off("forward_hooks", &[], MODULES),
     off("enable_return_aux_hidden_states", &[], "layers leave no rows but the last one's"),
-    must("disable_radix_cache", "on, for models with recurrent states: none is kept between two pages"),
+    must(
+        "disable_radix_cache",
+        "on, for models with recurrent states, unless SGLang keeps some (`--mamba-radix-cache-strategy extra_buffer`) and, \
+         on GPUs, behind prompts alone (`--mamba-track-interval` of the longest sequence)",
+    ),
     off("mamba_ssm_dtype", &["float32"], "recurrent states are in float32"),
+    off("enable_int8_mamba_checkpoint", &[], "recurrent states are in float32"),
     must("page_size", "a multiple of the artifact's page"),
     must("context_length", "the artifact's longest sequence (`atomc compile --context`)"),
 ];
@@ -192,8 +214,8 @@ fn unfit(judged: &Judged, value: &Value, asked: &Asked, held: &Held) -> Option<S
             1 => format!("a share of every expert on each rank; `atomc compile --ep {text}` gives them whole ones"),
             ranks => ranks.to_string(),
         }),
-        "disable_radix_cache" => (held.slots && text != "true")
-            .then(|| "states of whole sequences, which no other one can begin with".to_owned()),
+        "disable_radix_cache" if !held.slots || text == "true" => None,
+        "disable_radix_cache" => keeps_states(asked.options).map(str::to_owned),
         "page_size" => {
             let fits = value.as_u64().is_some_and(|n| n > 0 && n.is_multiple_of(held.page as u64));
             (!fits).then(|| format!("multiples of {}", held.page))
@@ -204,6 +226,19 @@ fn unfit(judged: &Judged, value: &Value, asked: &Asked, held: &Held) -> Option<S
         }
         other => unreachable!("{other} has no rule"),
     }
+}
+
+/// Why requests cannot begin with states that others left, if they cannot. Steps that are captured
+/// cannot leave one now and then, so on a GPU those of prompts alone do.
+fn keeps_states(options: &Map<String, Value>) -> Option<&'static str> {
+    let number = |name: &str| options.get(name).and_then(Value::as_u64);
+    if options.get("mamba_radix_cache_strategy") != Some(&Value::from("extra_buffer")) {
+        return Some("states that other sequences begin with where `--mamba-radix-cache-strategy` is extra_buffer");
+    }
+    let host = options.get("device") == Some(&Value::from("cpu"));
+    let prompts = number("mamba_track_interval") >= number("context_length");
+    (!host && !prompts)
+        .then_some("states behind prompts alone, which `--mamba-track-interval` asks for with the longest sequence")
 }
 
 #[cfg(test)]

@@ -13,12 +13,25 @@ use serde_json::{Map, Value};
 use crate::Config;
 use crate::compare::plain;
 pub use crate::framework::Held;
-use crate::framework::{Asked, Fate, Fit, Framework, Judged, Rules, cache, dtype, method};
+use crate::framework::{Asked, Fate, Fit, Framework, Judged, Rules, cache, dtype, is_part, method};
 use options::{BLOCK_SIZE_GIVEN, JUDGED};
 pub use resolve::resolve;
 
 /// What is asked about vLLM.
-pub const RULES: Rules = Rules { name: VLLM.name, read: arguments::read, artifact, resolve, refusals, compile_options };
+pub const RULES: Rules = Rules {
+    name: VLLM.name,
+    read: arguments::read,
+    artifact,
+    resolve,
+    refusals,
+    compile_options,
+    text_alone,
+    text_option: "--language-model-only",
+};
+
+fn text_alone(options: &Map<String, Value>) -> bool {
+    options.get("language_model_only") == Some(&Value::Bool(true))
+}
 
 /// The artifact that `--additional-config` or `--model-loader-extra-config` names.
 pub fn artifact(options: &Map<String, Value>) -> Result<Option<String>, String> {
@@ -89,6 +102,8 @@ fn unfit(judged: &Judged, value: &Value, asked: &Asked, held: &Held) -> Option<S
             let fits = value.as_u64().is_some_and(|n| n.is_multiple_of(held.page as u64));
             (given && !fits).then(|| format!("multiples of {}", held.page))
         }
+        "enable_mm_embeds" => (is_part(asked.config.architecture) && text == "true")
+            .then(|| "one position for each token, and embeddings of images have three".to_owned()),
         "max_num_batched_tokens" if held.own => None,
         "max_num_batched_tokens" => most(held.step),
         "max_model_len" => most(held.positions),

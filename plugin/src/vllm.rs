@@ -30,13 +30,11 @@ pub fn known_sglang_options() -> Vec<&'static str> {
     sglang::options::names().collect()
 }
 
-/// The architectures that artifacts can hold, and of each the module of vLLM's models that has a
-/// class for it. A model that has other parts too is a framework's own: an artifact of its language
-/// part is none of it.
+/// The architectures of which there can be artifacts, and of each the module of vLLM's models that
+/// has a class for it.
 #[pyfunction]
 pub fn architectures() -> Vec<(&'static str, &'static str)> {
-    let whole = FAMILIES.iter().filter(|family| family.text_config.is_none());
-    whole.map(|family| (family.architecture, family.vllm)).collect()
+    FAMILIES.iter().map(|family| (family.architecture, family.vllm)).collect()
 }
 
 /// Every option that the table knows.
@@ -82,10 +80,12 @@ pub fn compile_options(framework: &str, config: &str, options: &str, own: bool) 
     Ok((rules(framework)?.compile_options)(&config, &options, own))
 }
 
-/// Whether artifacts of an architecture are a part of its models, which frameworks run themselves.
+/// The option without which a framework's own class runs models of an architecture, of which
+/// artifacts are a part, if its options, as JSON, lack it.
 #[pyfunction]
-pub fn is_part(architecture: &str) -> bool {
-    atomc_config::framework::is_part(architecture)
+pub fn lacks(framework: &str, architecture: &str, options: &str) -> PyResult<Option<&'static str>> {
+    let options = object(options).map_err(PyValueError::new_err)?;
+    Ok(rules(framework)?.lacks(architecture, &options))
 }
 
 /// What is asked about a framework, by its name.

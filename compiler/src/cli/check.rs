@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use atomc_artifact::{Fingerprint, escaped};
 use atomc_config::Config;
-use atomc_config::framework::{Held, Rules, is_part};
+use atomc_config::framework::{Held, Rules};
 use atomc_config::vllm::settings;
 use atomc_runtime::manifest::{Attention, Manifest, Target};
 use atomc_runtime::{Artifact, DeviceChoice, Error, TrustList, signature, trust};
@@ -97,8 +97,8 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     trusted(rules.name, &path, atomc_artifact::fingerprint(&path).map_err(fault)?, trusts)?;
     let file = Artifact::open(&path).map_err(fault)?;
     let manifest = file.manifest();
-    if is_part(&manifest.model.architecture) {
-        let why = format!("is of a part of its models: {}'s own model would run", rules.name);
+    if let Some(option) = rules.lacks(&manifest.model.architecture, &options) {
+        let why = format!("is of a part of its models: {}'s own model would run without {option}", rules.name);
         return Err(Failure::file("check", &path, format!("{} {why}", escaped(&manifest.model.architecture))));
     }
     let targets: Vec<&Target> = match &args.device {

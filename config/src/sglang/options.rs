@@ -143,9 +143,20 @@ pub const OTHERS: &[(Fate, &str, &str)] = &[
          kt_max_deferred_experts_per_token flashinfer_a2a_dispatch_type paged_experts_num_resident",
     ),
     (
+        Fate::Acts,
+        "which states SGLang keeps for other requests to begin with",
+        "mamba_radix_cache_strategy mamba_track_interval mamba_max_states_per_path",
+    ),
+    (
+        Fate::Acts,
+        "a model with other parts beside the artifact's runs as the artifact if they say that requests are text alone, \
+         and as SGLang's own class else",
+        "language_model_only enable_multimodal",
+    ),
+    (
         Fate::CannotMatter,
         "the models take text alone",
-        "enable_multimodal mm_attention_backend enable_broadcast_mm_inputs_process enable_prefix_mm_cache \
+        "mm_attention_backend enable_broadcast_mm_inputs_process enable_prefix_mm_cache \
          mm_enable_dp_encoder mm_process_config mm_processor_worker_num mm_io_worker_num \
          allowed_media_domains media_url_max_file_size_mb mm_preprocess_cache_size_mb \
          trust_mm_content_hashes limit_mm_data_per_request enable_mm_global_cache image_processor_backend \
@@ -154,9 +165,8 @@ pub const OTHERS: &[(Fate, &str, &str)] = &[
     (
         Fate::CannotMatter,
         "the models have no layers of that kind",
-        "mamba_backend mamba_max_states_per_path enable_mamba_cache_stochastic_rounding \
-         mamba_cache_philox_rounds mamba_radix_cache_strategy mamba_track_interval \
-         enable_int8_mamba_checkpoint int8_mamba_ckpt_size linear_attn_backend linear_attn_decode_backend \
+        "mamba_backend enable_mamba_cache_stochastic_rounding \
+         mamba_cache_philox_rounds int8_mamba_ckpt_size linear_attn_backend linear_attn_decode_backend \
          linear_attn_prefill_backend linear_attn_verify_backend enable_linear_replayssm \
          linear_replayssm_cache_len enable_linear_replayssm_spec",
     ),
@@ -187,7 +197,7 @@ pub const OTHERS: &[(Fate, &str, &str)] = &[
          disaggregation_decode_enable_radix_cache disaggregation_decode_enable_offload_kvcache \
          disaggregation_decode_retraction_backup num_reserved_decode_tokens \
          disaggregation_decode_extra_slots disaggregation_decode_polling_interval \
-         optimistic_prefill_attempts encoder_only language_only language_model_only \
+         optimistic_prefill_attempts encoder_only language_only \
          encoder_transfer_backend encoder_urls encoder_bootstrap_port encoder_register_urls \
          enable_adaptive_dispatch_to_encoder pdmux_config_path sm_group_num ple_offload_backend \
          ple_offload_dir disaggregation_enable_kv_checksum enable_pd_role_switch \

@@ -36,6 +36,8 @@ pub fn resolve(folder: &Path, options: &mut Map<String, Value>) -> Result<Config
         ("ep_size", json!(1)),
         ("kv_cache_dtype", json!("auto")),
         ("disable_radix_cache", json!(false)),
+        ("mamba_radix_cache_strategy", json!("extra_buffer")),
+        ("mamba_track_interval", json!(256)),
     ];
     for (name, value) in taken {
         options.entry(name).or_insert(value);

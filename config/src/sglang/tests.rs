@@ -84,13 +84,47 @@ fn types_of_caches() {
     ");
 }
 
-/// Nothing is kept of a sequence with a recurrent state that another one could begin with.
+/// SGLang keeps recurrent states for other requests by one of its strategies, on GPUs behind prompts
+/// alone.
 #[test]
 fn prefixes_of_recurrent_states() {
-    let asks =
-        |slots: bool, off: bool| refused_by(MODEL, |held| held.slots = slots, json!({ "disable_radix_cache": off }));
-    assert_eq!([asks(true, true), asks(false, true), asks(false, false)], ["", "", ""]);
-    insta::assert_snapshot!(asks(true, false), @"--disable-radix-cache: SGLang has false, the artifact states of whole sequences, which no other one can begin with");
+    let asks = |slots: bool, options: Value| refused_by(MODEL, |held| held.slots = slots, options);
+    let kept = |strategy: &str, device: &str, interval: usize| {
+        asks(
+            true,
+            json!({
+                "disable_radix_cache": false, "mamba_radix_cache_strategy": strategy, "device": device,
+                "mamba_track_interval": interval, "context_length": 512,
+            }),
+        )
+    };
+    let off = |slots: bool, off: bool| asks(slots, json!({ "disable_radix_cache": off }));
+    assert_eq!([off(true, true), off(false, true), off(false, false)], ["", "", ""]);
+    assert_eq!([kept("extra_buffer", "cpu", 256), kept("extra_buffer", "cuda", 512)], ["", ""]);
+    assert_eq!(off(true, false), kept("no_buffer", "cpu", 256));
+    insta::assert_snapshot!(off(true, false), @"--disable-radix-cache: SGLang has false, the artifact states that other sequences begin with where `--mamba-radix-cache-strategy` is extra_buffer");
+    insta::assert_snapshot!(kept("extra_buffer", "cuda", 256), @"--disable-radix-cache: SGLang has false, the artifact states behind prompts alone, which `--mamba-track-interval` asks for with the longest sequence");
+}
+
+/// Where a model has other parts, SGLang's own class runs unless requests are text alone, which
+/// several options say.
+#[test]
+fn models_of_several_parts() {
+    let lacks = |architecture: &str, options: Value| {
+        RULES.lacks(architecture, options.as_object().expect("options")).unwrap_or_default()
+    };
+    let part = "Qwen3_5ForConditionalGeneration";
+    assert_eq!(lacks("Qwen3_5ForCausalLM", json!({})), "");
+    for said in [
+        json!({ "language_model_only": true }),
+        json!({ "json_model_override_args": { "language_model_only": true } }),
+        json!({ "enable_multimodal": false }),
+    ] {
+        assert_eq!(lacks(part, said), "");
+    }
+    for silent in [json!({}), json!({ "enable_multimodal": null, "json_model_override_args": {} })] {
+        assert_eq!(lacks(part, silent), RULES.text_option);
+    }
 }
 
 /// What SGLang promises of answers has to hold for the artifact.

@@ -145,6 +145,11 @@ pub const JUDGED: &[Judged] = &[
         &[],
         "an artifact has no parameters",
     ),
+    compared(
+        "enable_mm_embeds",
+        "model_config.multimodal_config.enable_mm_embeds",
+        "off, for models with other parts beside the artifact's",
+    ),
     compared("block_size", "cache_config.block_size", "a multiple of the artifact's page, if it is given"),
     compared(
         "max_num_batched_tokens",
@@ -251,9 +256,14 @@ pub const OTHERS: &[(Fate, &str, &str)] = &[
          expert_placement_strategy enable_bf16x3_router_gemm",
     ),
     (
+        Fate::Acts,
+        "a model with other parts beside the artifact's runs as the artifact with it, and as vLLM's own class without",
+        "language_model_only",
+    ),
+    (
         Fate::CannotMatter,
         "the models take text alone",
-        "language_model_only limit_mm_per_prompt enable_mm_embeds interleave_mm_strings media_io_kwargs skip_mm_profiling \
+        "limit_mm_per_prompt interleave_mm_strings media_io_kwargs skip_mm_profiling \
          video_pruning_rate video_pruning_method disable_chunked_mm_input ec_manager_config enable_mm_processor_stats \
          mm_device_do_normalize mm_encoder_attn_backend mm_encoder_attn_dtype mm_encoder_fp8_scale_path \
          mm_encoder_fp8_scale_save_margin mm_encoder_fp8_scale_save_path mm_encoder_only mm_encoder_tp_mode \

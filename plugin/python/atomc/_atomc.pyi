@@ -21,7 +21,7 @@ class WeightsError(Error):
     """The tensors are not those of the model."""
 
 def architectures() -> list[tuple[str, str]]:
-    """The architectures that artifacts can hold, and of each the module of vLLM's models that has a class for it."""
+    """The architectures of which there can be artifacts, and of each the module of vLLM's models that has a class for it."""
 
 def trusted(path: str | PathLike[str]) -> bool:
     """Whether the artifact in a file is trusted (see `Artifact.trusted`), by the file's header alone: nothing is unpacked."""
@@ -51,8 +51,9 @@ def compile_options(framework: str, config: str, options: str, own: bool) -> lis
     """The options of `atomc compile` whose artifact fits a `config.json` and the options of `vLLM` or `SGLang`, both as JSON. `own`
     says whether the artifact attends. A ValueError names what of the configuration is not supported."""
 
-def is_part(architecture: str) -> bool:
-    """Whether artifacts of an architecture are a part of its models, which frameworks run themselves."""
+def lacks(framework: str, architecture: str, options: str) -> str | None:
+    """The option without which a framework's own class runs models of an architecture, of which artifacts are a part, if its
+    options, as JSON, lack it."""
 
 class Artifact:
     """An artifact's file, checked."""

@@ -67,6 +67,8 @@ class Wanted:
     """The model's configuration and the framework's options, as JSON, for which an artifact is compiled where there is none."""
     gpu: str
     """Whose GPUs the framework runs on, or none."""
+    asked: str
+    """The framework's options that say whether requests are text alone, as JSON."""
     own: bool = True
     """Whether the artifact attends, and not the framework's layer."""
 
@@ -99,13 +101,9 @@ def located(wanted: Wanted, logger: Logger) -> tuple:
     artifact = atomc.Artifact(named or beside)
     if unasked and not artifact.trusted():  # it was replaced meanwhile
         return None, logger.warning, f"{beside} was replaced by an artifact that is not trusted"
-    if _atomc.is_part(artifact.architecture):
-        # Nobody else says so: its class is the framework's, and no find comes to it.
-        part = f"{artifact.path} is of {artifact.architecture}, of which an artifact is a part"
-        if setting("ATOMC_STRICT") == "1":
-            raise Refused(f"artifact: {part}, and ATOMC_STRICT is set")
-        logger.warning("atomc: %s; %s's own model runs", part, wanted.framework)
-        return None, logger.info, part
+    if option := _atomc.lacks(wanted.framework, artifact.architecture, wanted.asked):
+        part = f"{artifact.path} is of a part of {artifact.architecture}, which runs with {option}"
+        return None, logger.warning, part
     return artifact, None, None
 
 

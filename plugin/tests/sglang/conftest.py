@@ -52,10 +52,16 @@ def engine():
         one.shutdown()
 
 
+# How SGLang is told that requests are text alone, of a model that has other parts too.
+TEXT_ALONE = dict(json_model_override_args='{"language_model_only": true}')
+
+
 def every_other(folder: Path) -> None:
     """Says in SGLang's way that every other layer attends: which layers do it does not look up."""
     config = folder / "config.json"
-    config.write_text(json.dumps(json.loads(config.read_text()) | {"full_attention_interval": 2}))
+    facts = json.loads(config.read_text())
+    facts.get("text_config", facts)["full_attention_interval"] = 2
+    config.write_text(json.dumps(facts))
 
 
 def answers(engine, prompts, tokens=80, **options):

@@ -9,9 +9,10 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from conftest import ATOMC, LARGE, compile, forked, golden_model, large_model, logits, runner
+from conftest import ATOMC, LARGE, TEXT_ALONE, compile, forked, golden_model, large_model, logits, runner
 
 import atomc
+from atomc import frameworks
 from atomc.frameworks import Refused
 from atomc.sglang import compat, config
 
@@ -163,17 +164,22 @@ def test_command_lines_of_large_models(tmp_path, experts, refusal):
             forked(checks, given)
 
 
-def test_models_that_no_artifact_stands_for(tmp_path, monkeypatch, caplog):
-    """A model with other parts beside the artifact's is SGLang's."""
-    options = dict(trust_remote_code=True, json_model_override_args="{}", tp_size=1, kv_cache_dtype="auto", page_size=1)
+def test_models_with_other_parts_run_where_all_is_text(tmp_path):
+    """An artifact is of the language part: SGLang's own model runs unless requests are text alone."""
     multimodal = golden_model(tmp_path, "hybrid-3.5")
     compile(multimodal)
-    asked = SimpleNamespace(model_path=str(multimodal), **options)
-    said = f"{multimodal}/model.atomc is of Qwen3_5ForConditionalGeneration, of which an artifact is a part"
-    with pytest.raises(Refused, match=f"{said}, and ATOMC_STRICT is set"):
-        config.page_size(lambda _: {}, asked)
-    monkeypatch.setenv("ATOMC_STRICT", "0")
-    assert config.page_size(lambda _: {}, asked) == {} and f"{said}; SGLang's own model runs" in caplog.text
+    given = dict.fromkeys(config.CHOOSING + config.COMPILING) | dict(model_path=str(multimodal), trust_remote_code=True)
+
+    def found(**said):
+        return frameworks.find(config.wanted(given | said), config.logger)
+
+    for said in ({}, dict(enable_multimodal=True)):
+        assert config.page_size(lambda _: {}, SimpleNamespace(**given | said, page_size=1)) == {}
+        with pytest.raises(Refused, match="model.atomc is of a part of Qwen3_5ForConditionalGeneration, which runs with --json-model-"):
+            found(**said)
+    for said in (TEXT_ALONE, dict(language_model_only=True), dict(enable_multimodal=False)):
+        assert config.page_size(lambda _: {}, SimpleNamespace(**given | said, page_size=1)) == {"page_size": 32}
+        assert found(**said).path == multimodal / "model.atomc"
 
 
 def test_short_artifacts_are_refused(bare):

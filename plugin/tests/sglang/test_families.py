@@ -4,8 +4,8 @@ import json
 
 import pytest
 import torch
-from conftest import compile, every_other, forked, golden_model, logits, runner
-from models import PUBLISHED, case, wider
+from conftest import TEXT_ALONE, compile, every_other, forked, golden_model, logits, runner
+from models import PUBLISHED, case, has_parts, wider
 from safetensors.torch import load_file
 
 CASES = ["llama3", "qwen2", "qwen2-sliding", "qwen3", "mistral", "smollm3-sliding", "granite", "olmo2", "phi3-short", "gemma3"]
@@ -17,7 +17,7 @@ EXPERTS = ["moe-qwen3", "moe-mixtral", "moe-glm"]
 # in the compiler alone.
 LATENT = ["mla-v3", "mla-kimi", *(pytest.param(name, marks=pytest.mark.thorough) for name in ("mla-v2", "mla-v2-groups", "mla-v3-plain"))]
 # A sequence has a state, beside slots of its tokens.
-RECURRENT = ["hybrid-next"]
+RECURRENT = ["hybrid-next", "hybrid-3.5", "hybrid-3.5-moe"]
 QUANTISED = ["q-awq", "q-int4-zeros", "q-int8", "q-fp8-block", "q-fp8-token"]
 
 
@@ -43,6 +43,7 @@ def test_next_tokens_are_as_likely_as_with_transformers(tmp_path, name):
 
             register_attention_backend("triton")(Backend)
         options = dict(attention_backend="triton") if name in SINKS else dict(disable_radix_cache=name in RECURRENT)
+        options |= TEXT_ALONE if has_parts(folder) else {}
         loaded = runner(folder, dtype=dtype, **options)
         if name in SINKS:  # a pool for layers with a window, and a larger one for others
             pool = loaded.torch_runner.token_to_kv_pool

@@ -5,7 +5,7 @@ import re
 
 import pytest
 import torch
-from conftest import compile, every_other, golden_model
+from conftest import TEXT_ALONE, compile, every_other, golden_model
 from safetensors.torch import load_file, save_file
 
 short = pytest.mark.short
@@ -19,6 +19,11 @@ def answers(engine, prompts, tokens=60):
     made = [answer["meta_info"] for answer in engine.generate(input_ids=prompts, sampling_params=params, return_logprob=True)]
     scores = [[(token, score) for score, token, _ in one["output_token_logprobs"]] for one in made]
     return scores, [one.get("num_retractions", 1) for one in made]
+
+
+def cached(engine, prompt) -> int:
+    """With how many tokens of others a request begins."""
+    return engine.generate(input_ids=prompt, sampling_params={"max_new_tokens": 1})["meta_info"]["cached_tokens"]
 
 
 def turned(folder):
@@ -54,6 +59,35 @@ def test_retracted_requests_equal_lone_ones(engine, tmp_path_factory):
         assert made == alone
         retractions += sum(retracted)
     assert retractions > 0
+
+
+def test_requests_begin_with_states_of_others(engine, tmp_path_factory):
+    """States that SGLang keeps behind prompts and within answers, while there is room for some alone: whoever begins with one answers
+    as if there was none."""
+    folder = golden_model(tmp_path_factory.mktemp("states"), "hybrid-3.5")
+    every_other(folder)
+    compile(folder, "--invariant")
+    options = OPTIONS | dict(disable_radix_cache=False, mamba_track_interval=64, chunked_prefill_size=128, enable_mixed_chunk=True)
+    small = engine(folder, **options, **TEXT_ALONE, max_total_tokens=48 * 32, max_mamba_cache_size=40, schedule_conservativeness=0.01)
+    other = [7 * i % 79 for i in range(150)]
+    prompts = [*PROMPTS, *([*other[: 40 + 9 * k], *PROMPTS[k][:30]] for k in range(12))]
+    alone = []
+    for prompt in prompts:
+        small.flush_cache()
+        alone.append(answers(small, [prompt])[0][0])
+    small.flush_cache()
+    # Of answers too: who goes on with one begins behind it.
+    longer = [prompt + [token for token, _ in answer] for prompt, answer in zip(prompts, alone)]
+    retractions = 0
+    for _ in range(2):
+        made, retracted = answers(small, prompts)
+        assert made == alone
+        retractions += sum(retracted)
+    hits = [cached(small, prompt) for prompt in longer]
+    assert retractions > 0 and sum(hit > 0 for hit in hits) > 4 and all(hit % 32 == 0 for hit in hits)
+    again = [answers(small, [prompt], 8)[0][0] for prompt in longer]
+    small.flush_cache()
+    assert again == [answers(small, [prompt], 8)[0][0] for prompt in longer]
 
 
 def test_two_ranks(engine, tmp_path, monkeypatch):

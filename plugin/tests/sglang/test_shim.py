@@ -24,7 +24,7 @@ ADAPTERS = {"ADAPTERS", "DRAFT", "LATENT", "KEYS_AND_VALUES"}
 @pytest.mark.short
 def test_size():
     """Forty lines of these are the names of what is used of SGLang."""
-    assert rules.lines(FILES) < 500
+    assert rules.lines(FILES) < 560
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.name)

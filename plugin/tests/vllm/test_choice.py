@@ -11,6 +11,7 @@ from unittest import mock
 
 import pytest
 from vllm import LLM, AsyncEngineArgs, EngineArgs, ModelRegistry
+from vllm.config import MultiModalConfig
 from vllm.utils.argparse_utils import FlexibleArgumentParser
 
 import atomc
@@ -183,22 +184,29 @@ def test_refusals_name_the_field(model, field):
         config.check(asked, artifact, atomc.Model(artifact))
 
 
-def test_models_with_other_parts_are_vllms_own(model, tmp_path, monkeypatch):
-    """An artifact of a language part stands for no model that has others, and vLLM makes that without asking."""
+def test_models_with_other_parts_run_where_all_is_text(model, tmp_path, monkeypatch):
+    """An artifact is of the language part: vLLM's own model runs unless requests are text alone, and embeddings of images are none."""
     from atomc.vllm.metrics import Info
 
     folder = golden_model(tmp_path, "hybrid-3.5")
     compile(folder)
     asked = EngineArgs(str(model("llama"))).create_engine_config()
     asked.model_config.model = str(folder)
-    part = f"{folder}/model.atomc is of Qwen3_5ForConditionalGeneration, of which an artifact is a part"
+    part = f"{folder}/model.atomc is of a part of Qwen3_5ForConditionalGeneration, which runs with --language-model-only"
     with mock.patch.object(config.logger, "warning") as said:
+        assert config.find(asked) is None
         Info(asked)
     text, *words = said.call_args.args
     assert text % tuple(words) == f"atomc: {part}; vLLM's own model runs"
     monkeypatch.setenv("ATOMC_STRICT", "1")
     with pytest.raises(config.Refused, match=f"{part}, and ATOMC_STRICT is set"):
-        Info(asked)
+        config.find(asked)
+    asked.model_config.multimodal_config = mock.Mock(language_model_only=True, enable_mm_embeds=True)
+    artifact = config.find(asked)
+    facts = (folder / "config.json").read_text()
+    told = json.dumps({"enable_mm_embeds": reduce(getattr, dict(_atomc.judged_options())["enable_mm_embeds"].split("."), asked)})
+    [refusal] = atomc.Model(artifact).refusals(facts, told)
+    assert refusal.startswith("--enable-mm-embeds: vLLM has true, the artifact one position for each token")
 
 
 LINEAR = {"rope_type": "linear", "factor": 8.0, "rope_theta": 10000.0}
@@ -260,6 +268,7 @@ def test_every_option_has_a_place_in_the_table(model):
     fields = {field.name for field in dataclasses.fields(AsyncEngineArgs)} - {"_api_process_count", "_api_process_rank"}
     assert fields <= set(_atomc.known_options())
     asked = EngineArgs(str(model("llama"))).create_engine_config()
+    asked.model_config.multimodal_config = MultiModalConfig()
 
     def there(path):
         try:

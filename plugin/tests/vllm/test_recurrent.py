@@ -4,11 +4,14 @@ import json
 import os
 import subprocess
 import sys
+from functools import cache
+from pathlib import Path
 
 import pytest
 import torch
 from conftest import compile, golden_model, is_ours, own
 from models import case
+from PIL import Image
 from safetensors.torch import load_file
 from serving import Server
 from vllm import SamplingParams
@@ -16,16 +19,26 @@ from vllm import SamplingParams
 import atomc
 
 short = pytest.mark.short
-NAME = "hybrid-next"
+BOTH = dict(skip_tokenizer_init=True, disable_log_stats=False)
 SHARED = [(5 * i + 3) % 80 for i in range(140)]
 PROMPTS = [{"prompt_token_ids": [*(SHARED if k % 3 else []), *((7 * i + k) % 80 for i in range(20 + 9 * k))]} for k in range(16)]
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    folder = golden_model(tmp_path_factory.mktemp("recurrent"), NAME)
-    compile(folder, "--invariant")
-    return folder
+    """A folder with a golden model and an artifact, the same for each call."""
+
+    @cache
+    def make(name: str) -> Path:
+        folder = golden_model(tmp_path_factory.mktemp("recurrent"), name)
+        compile(folder, "--invariant")
+        return folder
+
+    return make
+
+
+# Of the other one vLLM has positions of three rows.
+WHOLE, PART = ("hybrid-next", {}), ("hybrid-3.5", {"language_model_only": True})
 
 
 def answers(llm, prompts, tokens=40):
@@ -39,11 +52,11 @@ def counted(llm) -> dict:
     return {metric.name: metric.value for metric in llm.get_metrics() if hasattr(metric, "value")}
 
 
-@pytest.mark.parametrize("shares", [pytest.param(True, marks=short), False])
-def test_preempted_and_shared_requests_equal_lone_ones(engine, folder, shares):
+@pytest.mark.parametrize("model, shares", [pytest.param(WHOLE, True, marks=short), (PART, False)])
+def test_preempted_and_shared_requests_equal_lone_ones(engine, folder, model, shares):
     """More than the cache holds at a time, with shared beginnings, prompts in chunks, steps that mix both, and slots that others
     had before."""
-    options = dict(skip_tokenizer_init=True, enable_prefix_caching=shares, disable_log_stats=False)
+    folder, options = folder(model[0]), dict(BOTH, enable_prefix_caching=shares, **model[1])
     alone = engine(folder, **options)
     wanted = [answers(alone, [prompt])[0] for prompt in PROMPTS]
     page = next(iter(own(alone).layers.values())).pages()[0][1]
@@ -57,7 +70,7 @@ def test_preempted_and_shared_requests_equal_lone_ones(engine, folder, shares):
 
 def test_pages_hold_the_slots_of_a_layer(engine, folder):
     """All pages are equally large: as many tokens are in one as fill it."""
-    llm = engine(folder, skip_tokenizer_init=True, enable_prefix_caching=False, disable_log_stats=False)
+    llm = engine(folder(PART[0]), **BOTH, enable_prefix_caching=False, **PART[1])
     layers, caches = own(llm).layers, own(llm).engine.cache
     slots = {cache.layer: [c.block_bytes for c in caches if c.layer == cache.layer] for cache in caches if cache.slot}
     [paged] = [cache for cache in caches if not cache.slot]
@@ -67,7 +80,14 @@ def test_pages_hold_the_slots_of_a_layer(engine, folder):
     assert all(sum(sizes) < room < 2 * sum(sizes) for sizes in slots.values())
 
 
+def test_images_are_refused(engine, folder):
+    llm = engine(folder(PART[0]), **BOTH, enable_prefix_caching=False, **PART[1])
+    with pytest.raises(ValueError, match="Multi-modal processor not available for text-only models"):
+        llm.generate({"prompt_token_ids": [1, 2, 3], "multi_modal_data": {"image": Image.new("RGB", (64, 64))}}, use_tqdm=False)
+
+
 def test_a_server_answers_as_the_engine_alone(folder, tmp_path):
+    folder = folder(WHOLE[0])
     command = [sys.executable, "-m", "vllm.entrypoints.cli.main", "serve", folder, "--skip-tokenizer-init"]
     command += ["--kv-cache-memory-bytes", "16M", "--max-num-seqs", "8"]
     environment = {k: v for k, v in os.environ.items() if k != "VLLM_ENABLE_V1_MULTIPROCESSING"}

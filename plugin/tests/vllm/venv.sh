@@ -6,9 +6,9 @@
 set -euo pipefail
 version=$1 folder=$2
 case $version in
-0.33.0) torch=2.14.0 ;;
-0.30.0) torch=2.13.0 ;;
-0.26.0) torch=2.11.0 ;;
+0.33.0) torch=2.14.0 vision=0.29.0 ;;
+0.30.0) torch=2.13.0 vision=0.28.0 ;;
+0.26.0) torch=2.11.0 vision=0.26.0 ;;
 *) echo "vLLM $version: known are 0.33.0, 0.30.0 and 0.26.0" >&2 && exit 2 ;;
 esac
 here=$(cd "$(dirname "$0")" && pwd)
@@ -16,9 +16,10 @@ here=$(cd "$(dirname "$0")" && pwd)
 source "$folder/bin/activate"
 python -m pip install -q uv
 
-# torch, and what it imports; the runtime library is the only one of NVIDIA's that it calls when it
+# torch, and what it imports, and torchvision, without which vLLM does not import classes of models
+# with images; the runtime library is the only one of NVIDIA's that it calls when it
 # is imported.
-uv pip install -q --no-deps "torch==$torch" nvidia-cuda-runtime==13.0.96 nvidia-cuda-cupti==13.0.85
+uv pip install -q --no-deps "torch==$torch" "torchvision==$vision" nvidia-cuda-runtime==13.0.96 nvidia-cuda-cupti==13.0.85
 uv pip install -q filelock typing-extensions 'sympy>=1.13.3' networkx jinja2 fsspec numpy==2.3.5
 python "$here/../stub_cuda.py"
 

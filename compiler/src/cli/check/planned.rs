@@ -3,7 +3,6 @@ use std::path::Path;
 
 use atomc::driver;
 use atomc_config::differences;
-use atomc_config::framework::is_part;
 use atomc_runtime::manifest::{Attention, Target};
 
 use super::super::compile;
@@ -16,8 +15,8 @@ const DECODE: usize = 1;
 /// The command that makes an artifact which fits, found by compiling it.
 pub fn command(asked: &Asked, folder: &Path, target: &str) -> Result<String, Failure> {
     let (name, architecture) = (asked.rules.name, asked.config.architecture);
-    if is_part(architecture) {
-        let why = format!("an artifact is of a part of {architecture}: {name}'s own model would run");
+    if let Some(option) = asked.rules.lacks(architecture, &asked.options) {
+        let why = format!("an artifact is of a part of {architecture}: {name}'s own model would run without {option}");
         return Err(Failure::new("check", why));
     }
     let options = (asked.rules.compile_options)(&asked.config, &asked.options, asked.attention == Attention::Own);

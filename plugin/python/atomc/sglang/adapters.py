@@ -37,8 +37,9 @@ def adapter(architecture: str, artifact: atomc.Artifact) -> Adapter:
 
 def facts(config) -> dict:
     """Those of the checkpoint, where SGLang has rounded some up for processors."""
-    found = config.to_dict()
-    return found | {name: found[kept] for name, kept in compat.ROUNDED.items() if kept in found}
+    whole = config.to_dict()
+    exact = lambda found: found | {name: found[kept] for name, kept in compat.ROUNDED.items() if kept in found}
+    return exact(whole) | {name: exact(part) for name, part in whole.items() if name == "text_config"}
 
 
 def no_draft(_, artifact: atomc.Artifact, facts: dict) -> torch.nn.Module:

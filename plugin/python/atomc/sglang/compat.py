@@ -103,6 +103,23 @@ def pools(batch) -> tuple:
     return __getattr__("get_token_to_kv_pool")(), __getattr__("get_req_to_token_pool")()
 
 
+def marks(batch, on_host: bool) -> torch.Tensor | None:
+    """Behind how many new tokens of each request SGLang keeps its state, or 0; none where it keeps none. Captured steps, which could
+    not look, keep none, as `config.check` makes sure."""
+    decode = batch.forward_mode.is_decode()
+    if OLDER or batch.mamba_track_mask is None or (decode and not on_host) or not batch.mamba_track_mask.any():
+        return None
+    behind = torch.ones_like(batch.seq_lens) if decode else batch.mamba_track_aligned_lens()
+    return behind * batch.mamba_track_mask
+
+
+def keep_states(batch, tracked: torch.Tensor) -> None:
+    """Copies states of requests to where SGLang has asked for them."""
+    pool = __getattr__("get_req_to_token_pool")()
+    now, kept = pool.get_mamba_indices(batch.req_pool_indices[tracked]), batch.mamba_track_indices[tracked]
+    pool.mamba_pool.copy_from(pool.translate_mamba_indices(now), pool.translate_mamba_indices(kept))
+
+
 def parts(pool) -> list:
     """The pools that a pool of several kinds of layers is made of, or that pool."""
     if isinstance(pool, __getattr__("HybridLinearKVPool")):

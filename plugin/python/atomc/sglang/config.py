@@ -16,11 +16,14 @@ logger = logging.getLogger(__name__)
 
 
 # Of SGLang's options, those that say which artifact a model has.
-CHOOSING = ("model_path", "trust_remote_code", "json_model_override_args")
+CHOOSING = ("model_path", "trust_remote_code", "json_model_override_args", "language_model_only", "enable_multimodal")
 # Those for which one is compiled where there is none, as they are given: what SGLang makes of some
 # of them is not known yet when it asks for pages.
 COMPILING = ("dtype", "kv_cache_dtype", "tp_size", "ep_size", "dp_size", "enable_dp_attention", "context_length")
 COMPILING += ("enable_deterministic_inference",)
+
+# Those that say where states are kept for other requests.
+STATES = ("device", "mamba_radix_cache_strategy", "mamba_track_interval")
 
 
 def wanted(asked: dict) -> Wanted:
@@ -31,7 +34,9 @@ def wanted(asked: dict) -> Wanted:
         facts = json.loads(Path(asked["model_path"], "config.json").read_text()) | overrides
         return json.dumps(facts), json.dumps({name: asked[name] for name in COMPILING})
 
-    return Wanted("SGLang", Path(asked["model_path"]), named, asked["trust_remote_code"], resolved, compat.gpu())
+    said = {name: asked[name] for name in ("language_model_only", "enable_multimodal")}
+    said |= {} if compat.OLDER else {"json_model_override_args": overrides}  # in which 0.5.11 does not look for it
+    return Wanted("SGLang", Path(asked["model_path"]), named, asked["trust_remote_code"], resolved, compat.gpu(), json.dumps(said))
 
 
 def artifact() -> atomc.Artifact | None:
@@ -63,7 +68,7 @@ def find(architecture: str) -> atomc.Artifact | None:
 
 def check(facts: dict, artifact: atomc.Artifact, engine: atomc.Model) -> None:
     """Refuses a model that is not the artifact's, by the facts that SGLang has resolved, and options that do not fit."""
-    asked = compat.options(_atomc.judged_sglang_options())
+    asked = compat.options([*_atomc.judged_sglang_options(), *STATES])
     asked |= dict(dtype=str(torch.get_default_dtype()), context_length=compat.context_length())
     if refusals := engine.refusals(json.dumps(facts, default=str), json.dumps(asked, default=str), framework="sglang"):
         raise Refused(f"{artifact.path}: {refusals[0]}")

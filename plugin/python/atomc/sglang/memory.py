@@ -22,6 +22,11 @@ def device_module(get, device=None):
     return get(device or "cpu")
 
 
+def pinned(pin, tensor, *_):
+    """Where SGLang keeps states of answers it pins memory without asking for what, and a machine without a GPU has nothing to do so."""
+    return tensor
+
+
 def checked(handle, checker, *arguments, **options):
     """SGLang compares parameters, of which there are none here: it would find nothing wrong whatever the weights are."""
     if isinstance(checker._get_model(), Driven):
@@ -50,4 +55,5 @@ def register() -> None:
     around, after = compat.HookType.AROUND, compat.HookType.AFTER
     compat.HookRegistry.register(compat.SAVER, saver, around)
     compat.HookRegistry.register("torch.get_device_module", device_module, around)
+    compat.HookRegistry.register("torch.Tensor.pin_memory", pinned, around)
     compat.HookRegistry.register(compat.RELEASE, released, after)

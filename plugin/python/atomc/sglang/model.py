@@ -1,5 +1,6 @@
 """One opaque model for every architecture that an artifact holds, over SGLang's pools."""
 
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -15,6 +16,26 @@ from .compat import LogitsProcessor
 
 # The table of states, among those of pages.
 STATE = 2
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """New tokens, those of one request behind those of another."""
+
+    ids: torch.Tensor
+    positions: torch.Tensor
+    embeds: torch.Tensor | None
+    counts: torch.Tensor
+    """New tokens of each request."""
+    lengths: torch.Tensor
+    """Tokens of each request, with those."""
+    requests: torch.Tensor
+    """Where SGLang's pool has each request."""
+
+    def only(self, rows: torch.Tensor, counts: torch.Tensor, lengths: torch.Tensor) -> "Tokens":
+        """Some of the tokens, so many of each request; of what has none of them nothing is left."""
+        embeds, some = None if self.embeds is None else self.embeds[rows], counts > 0
+        return Tokens(self.ids[rows], self.positions[rows], embeds, counts[some], lengths[some], self.requests[some])
 
 
 class Model(Driven):
@@ -44,28 +65,46 @@ class Model(Driven):
         self.adapter.load(self, weights)
 
     def forward(self, input_ids, positions, forward_batch, input_embeds=None):
-        ids = input_ids.int()
-        step = lambda tokens: self.step(ids, positions, forward_batch, input_embeds, tokens)
         # A rank without a request, which others wait for, has nothing of its own to compute: its
         # rows, if it has some, are padding.
-        idle = forward_batch.forward_mode.is_idle() or not len(ids)
-        hidden = self.hidden[:1].expand(len(ids), -1) if idle else self.steps(step, len(ids))
+        if forward_batch.forward_mode.is_idle() or not len(input_ids):
+            hidden = self.hidden[:1].expand(len(input_ids), -1)
+        else:
+            counts = torch.ones_like(forward_batch.seq_lens) if forward_batch.forward_mode.is_decode() else forward_batch.extend_seq_lens
+            of_requests = counts, forward_batch.seq_lens, forward_batch.req_pool_indices
+            hidden = self.computed(forward_batch, Tokens(input_ids.int(), positions, input_embeds, *of_requests))
         return self.adapter.output(self, input_ids, hidden, forward_batch)
 
-    def step(self, ids, positions, batch, embeds, tokens: slice) -> torch.Tensor:
+    def computed(self, batch, whole: Tokens) -> torch.Tensor:
+        """Hidden rows. Where SGLang keeps a state, for other requests to begin with, a step ends there, and another has the rest."""
+        run = lambda some: self.steps(lambda tokens: self.step(some, batch, tokens), len(some.ids))
+        marks = compat.marks(batch, self.on_host)
+        if marks is None:
+            return run(whole)
+        first = torch.where(marks > 0, marks, whole.counts)
+        owner = torch.arange(len(first), device=first.device).repeat_interleave(whole.counts)
+        place = torch.arange(len(owner), device=first.device) - (whole.counts.cumsum(0) - whole.counts)[owner]
+        early, hidden = place < first[owner], self.hidden.new_zeros(len(whole.ids), self.hidden.shape[1])
+        rest = whole.counts - first
+        for number, (rows, counts, lengths) in enumerate(((early, first, whole.lengths - rest), (~early, rest, whole.lengths))):
+            if len(rows := rows.nonzero()[:, 0]):
+                hidden[rows] = run(whole.only(rows, counts, lengths))
+            if number == 0:
+                compat.keep_states(batch, marks > 0)
+        return hidden
+
+    def step(self, some: Tokens, batch, tokens: slice) -> torch.Tensor:
         """Hidden rows of some tokens."""
         pool, of_requests = compat.pools(batch)
         self.bind(pool, of_requests)
-        slots = of_requests.req_to_token
-        decode = batch.forward_mode.is_decode()
-        new = batch.seq_lens.new_ones(len(batch.seq_lens)) if decode else batch.extend_seq_lens
-        starts = torch.nn.functional.pad(new.cumsum(0), (1, 0)).int()
-        lengths, requests = batch.seq_lens.int(), slice(None)
+        ids, slots = some.ids, of_requests.req_to_token
+        starts = torch.nn.functional.pad(some.counts.cumsum(0), (1, 0)).int()
+        lengths, requests = some.lengths.int(), slice(None)
         if tokens != slice(0, len(ids)):
             starts, lengths, requests = part(starts, starts.cpu(), lengths, tokens)
         # A slot is a token of a page: the table has the page of each page's first slot.
         longest = int(batch.seq_lens_cpu.max()) if self.on_host else slots.shape[1]
-        rows = batch.req_pool_indices[requests]
+        rows = some.requests[requests]
         firsts = slots[:, : longest : self.block_tokens][rows]
         kept = [self.kind(pool, cache) for cache in self.engine.cache]
         # Layers with a window may have slots of their own.
@@ -73,13 +112,14 @@ class Model(Driven):
         places = {own: (first // self.block_tokens).int() for own, first in taken.items()}
         if STATE in kept:
             places[STATE] = of_requests.get_mamba_indices(rows).int()[:, None]
-        ids, positions = ids[tokens], positions[tokens].long()
+        ids, positions = ids[tokens], some.positions[tokens].long()
         tensors = dict(ids=ids, positions=positions, starts=starts, lengths=lengths)
         pointers = {name: tensor.data_ptr() for name, tensor in tensors.items()}
         tables = [(places[own].data_ptr(), places[own].stride(0)) for own in kept]
         sizes = dict(tables=tables, sequences=len(lengths), tokens=len(ids))
-        self.engine.begin(**pointers, **sizes, decode=decode, embedded=embeds is not None, stream=self.stream())
-        return self.run(tokens, embeds, self.reduce)
+        options = dict(decode=batch.forward_mode.is_decode(), embedded=some.embeds is not None, stream=self.stream())
+        self.engine.begin(**pointers, **sizes, **options)
+        return self.run(tokens, some.embeds, self.reduce)
 
     def kind(self, pool, cache: atomc.Cache) -> int:
         """Which of a step's tables is a layer's: pages, pages of layers with a window, or states, of a kind for each size."""

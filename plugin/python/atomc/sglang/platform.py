@@ -7,6 +7,9 @@ from .compat import CpuDeviceMixin, PlatformEnum, SRTPlatform
 
 # Requests of the longest kind that pools have room for, unless it is said how many run at once.
 REQUESTS = 16
+# States of each, where others may begin with some: its own, two where SGLang keeps the next, and
+# those that are kept.
+STATES = 8
 
 
 class HostPlatform(CpuDeviceMixin, SRTPlatform):
@@ -18,7 +21,10 @@ class HostPlatform(CpuDeviceMixin, SRTPlatform):
         if server_args.max_total_tokens is None:
             server_args.max_total_tokens = requests * compat.context_length(server_args)
         if server_args.max_mamba_cache_size is None:
-            server_args.max_mamba_cache_size = requests
+            server_args.max_mamba_cache_size = requests * (1 if server_args.disable_radix_cache else STATES)
+
+    def support_mamba_cache_extra_buffer(self) -> bool:
+        return True
 
     def get_device(self, device_id: int = 0) -> str:
         return self.device_type

@@ -17,12 +17,13 @@ def wanted(config: VllmConfig) -> Wanted:
     named = config.additional_config, config.load_config.model_loader_extra_config
     named = _atomc.named_artifact(*(json.dumps(option, default=str) for option in named))
     model, own = config.model_config, attention() == "own"
-    return Wanted("vLLM", Path(model.model), named, model.trust_remote_code, lambda: resolved(config), gpu(), own)
+    asked = json.dumps({"language_model_only": getattr(model.multimodal_config, "language_model_only", False)})
+    return Wanted("vLLM", Path(model.model), named, model.trust_remote_code, lambda: resolved(config), gpu(), asked, own)
 
 
 def resolved(config: VllmConfig) -> tuple[str, str]:
     """The model's configuration and the options that are judged, as vLLM has resolved them, as JSON."""
-    facts = config.model_config.hf_text_config.to_dict()
+    facts = config.model_config.hf_config.to_dict()
     found = [(name, reduce(lambda at, part: getattr(at, part, None), path.split("."), config)) for name, path in _atomc.judged_options()]
     asked = {name: value for name, value in found if value is not None}
     return json.dumps(facts, default=str), json.dumps(asked, default=str)

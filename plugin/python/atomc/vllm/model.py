@@ -6,7 +6,7 @@ from types import SimpleNamespace, new_class
 import torch
 
 import atomc
-from atomc.frameworks import Driven, device, part
+from atomc.frameworks import Driven, Refused, device, part
 
 from . import compat, config
 from .attention import Backend, Layer, SlotLayer
@@ -46,6 +46,8 @@ def __getattr__(name: str) -> type[torch.nn.Module]:
 
 class Model(Driven):
     """An artifact with weights, over vLLM's cache."""
+
+    supports_mrope = True
 
     def __init__(self, vllm_config, prefix: str, artifact: atomc.Artifact):
         attention, rank = config.attention(), compat.get_tensor_model_parallel_rank()
@@ -89,10 +91,17 @@ class Model(Driven):
     def get_mamba_state_copy_funcs(cls, kinds):
         return dict.fromkeys(kinds, cls.get_mamba_state_copy_func())
 
+    def get_mrope_input_positions(self, input_tokens: list[int], mm_features: list) -> tuple[torch.Tensor, int]:
+        """Positions in time, height and width, which are equal where all is text."""
+        if mm_features:
+            raise Refused("an artifact has one position for each token, and those of an image have three")
+        return torch.arange(len(input_tokens)).expand(3, -1), 0
+
     def embed_input_ids(self, input_ids: torch.Tensor) -> torch.Tensor:
         return torch.cat([self.embed(ids).clone() for ids in input_ids.split(self.engine.max_tokens)])
 
     def forward(self, input_ids, positions, intermediate_tensors=None, inputs_embeds=None, **_) -> torch.Tensor:
+        positions = positions[0] if positions.dim() == 2 else positions
         if get_forward_context().attn_metadata is None and not BreakableCUDAGraphCapture.is_active():
             return torch.zeros_like(self.hidden[:1]).expand(len(positions), -1)  # vLLM measures memory; there is no cache yet
         return self.steps(lambda tokens: self.step(input_ids, positions, inputs_embeds, tokens), len(positions))
