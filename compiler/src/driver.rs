@@ -344,7 +344,7 @@ fn buckets(options: &BucketOptions) -> Result<Vec<Bucket>, Diagnostic> {
         if size > most { Err(Diagnostic::new("driver::bucket", message())) } else { Ok(()) }
     };
     bound("a decode bucket", options.decode.iter().copied().max().unwrap_or(0), MAX_DECODE)?;
-    bound("a step", options.tokens.last().copied().unwrap_or(0), MAX_STEP)?;
+    bound("a step", options.tokens, MAX_STEP)?;
     atomc_passes::buckets(options)
 }
 

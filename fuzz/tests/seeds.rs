@@ -22,7 +22,7 @@ fn small(text: &str, target: &str) -> driver::Compiled {
     let mut config = frontend::Config::parse(text, None).expect("a model");
     config.context = 32;
     let mut options = Options { targets: vec![target.into()], ..Options::default() };
-    (options.buckets.decode, options.buckets.tokens, options.buckets.rows) = (vec![1], vec![8], 2);
+    (options.buckets.decode, options.buckets.tokens, options.buckets.rows) = (vec![1], 8, 2);
     driver::compile(&config, &options, &mut |_, _, _| ()).expect("an artifact")
 }
 

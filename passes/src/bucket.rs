@@ -50,15 +50,14 @@ impl fmt::Display for Bucket {
 pub struct BucketOptions {
     /// Tokens of the decode buckets, ascending.
     pub decode: Vec<usize>,
-    /// Tokens of the buckets for everything else, ascending.
-    pub tokens: Vec<usize>,
-    /// Most rows of each of these.
+    /// Tokens and rows of the buckets for everything else.
+    pub tokens: usize,
     pub rows: usize,
 }
 
 impl Default for BucketOptions {
     fn default() -> BucketOptions {
-        BucketOptions { decode: vec![1, 2, 4, 8], tokens: vec![512], rows: 64 }
+        BucketOptions { decode: vec![1, 2, 4, 8], tokens: 512, rows: 64 }
     }
 }
 
@@ -69,19 +68,11 @@ pub fn buckets(options: &BucketOptions) -> Result<Vec<Bucket>, Diagnostic> {
     if decode.first() == Some(&0) || !decode.is_sorted_by(|a, b| a < b) {
         return bad(format!("decode buckets {decode:?} must ascend and begin above zero"));
     }
-    let most = *tokens.last().unwrap_or(&0);
-    if *rows == 0 || *rows > most {
-        return bad(format!("{rows} rows of {most} tokens: there must be at least one, and no more than tokens"));
+    if *rows == 0 || rows > tokens {
+        return bad(format!("{rows} rows of {tokens} tokens: there must be at least one, and no more than tokens"));
     }
-    if tokens[0] == 0 || !tokens.is_sorted_by(|a, b| a < b) {
-        return bad(format!("buckets of {tokens:?} tokens must ascend and begin above zero"));
-    }
-    let decode = decode.iter().map(|&tokens| Bucket::Decode { tokens });
-    let both = |&tokens: &usize| {
-        let rows = tokens.min(*rows);
-        [Bucket::Any { tokens, rows }, Bucket::Whole { tokens, rows }]
-    };
-    Ok(decode.chain(tokens.iter().flat_map(both)).collect())
+    let (decode, tokens, rows) = (decode.iter().map(|&tokens| Bucket::Decode { tokens }), *tokens, *rows);
+    Ok(decode.chain([Bucket::Any { tokens, rows }, Bucket::Whole { tokens, rows }]).collect())
 }
 
 #[cfg(test)]
@@ -95,25 +86,13 @@ mod tests {
     }
 
     #[test]
-    fn several_sizes_of_prompts() {
-        let options = BucketOptions { decode: vec![], tokens: vec![32, 256], rows: 64 };
-        let all: Vec<String> = buckets(&options).unwrap().iter().map(Bucket::to_string).collect();
-        assert_eq!(all, ["any 32x32", "whole 32x32", "any 256x64", "whole 256x64"]);
-    }
-
-    #[test]
     fn what_is_refused() {
-        let refused = |decode: &[usize], tokens: &[usize], rows| {
-            let options = BucketOptions { decode: decode.to_vec(), tokens: tokens.to_vec(), rows };
-            buckets(&options).unwrap_err().to_string()
+        let check = |decode: &[usize], tokens, rows| {
+            buckets(&BucketOptions { decode: decode.to_vec(), tokens, rows }).unwrap_err().to_string()
         };
-        let check = |decode: &[usize], tokens, rows| refused(decode, &[tokens], rows);
         assert_eq!(check(&[0, 1], 8, 8), "decode buckets [0, 1] must ascend and begin above zero");
         assert_eq!(check(&[2, 2], 8, 8), "decode buckets [2, 2] must ascend and begin above zero");
         assert_eq!(check(&[], 8, 9), "9 rows of 8 tokens: there must be at least one, and no more than tokens");
-        assert_eq!(refused(&[], &[8, 8], 1), "buckets of [8, 8] tokens must ascend and begin above zero");
-        assert_eq!(refused(&[], &[0, 8], 1), "buckets of [0, 8] tokens must ascend and begin above zero");
-        assert_eq!(refused(&[], &[], 1), "1 rows of 0 tokens: there must be at least one, and no more than tokens");
         assert_eq!(check(&[], 0, 0), "0 rows of 0 tokens: there must be at least one, and no more than tokens");
     }
 }

@@ -26,7 +26,7 @@ fn case(name: &str, context: usize) -> Case {
 
 /// Engines with the same code, one for each of the options.
 fn engines<const N: usize>(case: &Case, tokens: usize, options: [EngineOptions; N]) -> [Engine; N] {
-    let buckets = BucketOptions { decode: vec![1, 4], tokens: vec![tokens], rows: 16 };
+    let buckets = BucketOptions { decode: vec![1, 4], tokens, rows: 16 };
     let compiling = Options { buckets, invariant: true, ..Options::default() };
     let compiled = driver::compile(&case.config, &compiling, &mut |_, _, _| ()).expect("it compiles");
     let dir = tempfile::tempdir().expect("a folder");

@@ -43,10 +43,9 @@ pub struct Args {
     /// Numbers of sequences that a decode step gets kernels of its own for
     #[arg(long, value_name = "N,…", value_delimiter = ',', default_value = "1,2,4,8")]
     decode: Vec<usize>,
-    /// Numbers of tokens that a step of prompts gets kernels of its own for; a prompt longer than
-    /// the last takes several
-    #[arg(long, value_name = "N,…", value_delimiter = ',', default_value = "512")]
-    prefill: Vec<usize>,
+    /// Most tokens of one step; a longer prompt takes several
+    #[arg(long, value_name = "N", default_value_t = BucketOptions::default().tokens)]
+    prefill: usize,
     /// Most tokens of one step that can have logits [default: 64, or all]
     #[arg(long, value_name = "N")]
     rows: Option<usize>,
@@ -109,9 +108,8 @@ impl Args {
     }
 
     pub fn options(&self) -> Options {
-        let most = self.prefill.last().copied().unwrap_or(0);
-        let rows = self.rows.unwrap_or(BucketOptions::default().rows.min(most));
-        let buckets = BucketOptions { decode: self.decode.clone(), tokens: self.prefill.clone(), rows };
+        let rows = self.rows.unwrap_or(BucketOptions::default().rows.min(self.prefill));
+        let buckets = BucketOptions { decode: self.decode.clone(), tokens: self.prefill, rows };
         let attention = self.attention.iter().map(|who| match who {
             Who::Own => Attention::Own,
             Who::Caller => Attention::Caller,

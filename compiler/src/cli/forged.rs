@@ -28,7 +28,7 @@ fn sample() -> &'static Sample {
         let mut config = frontend::read(Path::new(MODEL)).expect("a model");
         config.context = 96;
         let mut options = Options { targets: vec!["host".into(), "gfx942".into()], ..Options::default() };
-        (options.buckets.decode, options.buckets.tokens, options.buckets.rows) = (vec![2], vec![32], 8);
+        (options.buckets.decode, options.buckets.tokens, options.buckets.rows) = (vec![2], 32, 8);
         let compiled = driver::compile(&config, &options, &mut |_, _, _| ()).expect("an artifact");
         Sample { manifest: serde_json::to_value(&compiled.manifest).expect("JSON"), code: compiled.code }
     })

@@ -225,10 +225,7 @@ impl<'a> Predictor<'a> {
 
     /// A prompt alone, in as many steps of the largest plan as it takes.
     pub fn prompt(&mut self, tokens: usize) -> Result<PredictedStep, Failure> {
-        let fits = |plan: &Plan| own(plan) && plan.kind != PlanKind::Decode && plan.tokens >= tokens;
-        let smallest = self.target.plans.iter().filter(|plan| fits(plan)).map(|plan| plan.tokens).min();
-        let is_one = |plan: &Plan| plan.kind != PlanKind::Decode && smallest.is_none_or(|n| plan.tokens == n);
-        let plan = self.plan(is_one)?;
+        let plan = self.plan(|plan| plan.kind != PlanKind::Decode)?;
         let most = self.target.plans[plan].tokens;
         let mut kernels = Vec::new();
         for position in (0..tokens).step_by(most) {

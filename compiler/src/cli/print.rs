@@ -63,7 +63,7 @@ pub fn bucket(text: &str) -> Result<Bucket, String> {
             return Some(Bucket::Decode { tokens: count(size?)? });
         }
         let (tokens, rows) = match size.map(|size| size.split_once('x')) {
-            None => (default.tokens[0], default.rows),
+            None => (default.tokens, default.rows),
             Some(sizes) => sizes.and_then(|(tokens, rows)| Some((count(tokens)?, count(rows)?)))?,
         };
         match kind {

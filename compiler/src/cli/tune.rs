@@ -40,9 +40,9 @@ pub struct Args {
     /// Numbers of sequences that a decode step gets kernels of its own for
     #[arg(long, value_name = "N,…", value_delimiter = ',', default_value = "1,2,4,8,16,32,64")]
     decode: Vec<usize>,
-    /// Numbers of tokens that a step of prompts gets kernels of its own for
-    #[arg(long, value_name = "N,…", value_delimiter = ',', default_value = "2048")]
-    prefill: Vec<usize>,
+    /// Most tokens of one step
+    #[arg(long, value_name = "N", default_value_t = 2048)]
+    prefill: usize,
     /// Tokens that each sequence has behind it in a decode step
     #[arg(long, value_name = "N", default_value_t = 1024)]
     position: usize,
@@ -110,8 +110,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     let [arch] = atomc_targets::variants(&args.target)? else {
         return Err(Failure::new("tune", format!("target `{}` has several variants", args.target)));
     };
-    let rows = 64.min(args.longest());
-    let buckets = BucketOptions { decode: args.decode.clone(), tokens: args.prefill.clone(), rows };
+    let buckets = BucketOptions { decode: args.decode.clone(), tokens: args.prefill, rows: 64.min(args.prefill) };
     let options =
         |choice| Options { targets: vec![args.target.clone()], buckets: buckets.clone(), choice, ..Options::default() };
     let open = driver::open_choices(&config, &options(None), arch)?;
@@ -135,13 +134,6 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     report(&open, &times)
 }
 
-impl Args {
-    /// Most tokens of one step.
-    fn longest(&self) -> usize {
-        self.prefill.last().copied().unwrap_or(0)
-    }
-}
-
 /// Seconds of one launch of each kernel that has something open.
 fn measure(args: &Args, artifact: Artifact, open: &[OpenChoices]) -> Result<BTreeMap<String, f64>, Failure> {
     match &args.device {
@@ -161,12 +153,9 @@ fn predicted(
 ) -> Result<BTreeMap<String, f64>, Failure> {
     let mut predictor = super::predict::Predictor::new(artifact, chip.0)?;
     predictor.look_at(open.iter().map(|kernel| kernel.symbol.as_str()));
-    let mut steps = Vec::with_capacity(args.decode.len() + args.prefill.len());
+    let mut steps = vec![predictor.prompt(args.prefill)?];
     for &batch in &args.decode {
         steps.push(predictor.decode(batch, args.position)?);
-    }
-    for &tokens in &args.prefill {
-        steps.push(predictor.prompt(tokens)?);
     }
     let mut seconds: BTreeMap<String, f64> = BTreeMap::new();
     for one in steps.iter().flat_map(|step| &step.kernels) {
@@ -180,12 +169,12 @@ fn predicted(
 fn measured(args: &Args, device: &DeviceChoice, artifact: Artifact) -> Result<BTreeMap<String, f64>, Failure> {
     let widest = args.decode.iter().copied().max().unwrap_or(1);
     let room = |tokens: usize| tokens.next_multiple_of(256);
-    let cache_tokens = widest * room(args.position + 2 * args.steps + 2) + room(args.longest());
+    let cache_tokens = widest * room(args.position + 2 * args.steps + 2) + room(args.prefill);
     let options = EngineOptions { device: device.clone(), cache_tokens, slots: widest + 1, ..EngineOptions::default() };
     let mut engine = Engine::new(artifact, &options)?;
     engine.load_weights(&Random { seed: 0 }, &|_, _| ())?;
     let ids: Vec<u32> =
-        (0..args.longest().max(args.position) as u32).map(|i| (10 + i) % engine.model().vocab as u32).collect();
+        (0..args.prefill.max(args.position) as u32).map(|i| (10 + i) % engine.model().vocab as u32).collect();
     let mut seconds = BTreeMap::new();
     let many: Vec<_> = (0..widest).map(|_| engine.add_sequence()).collect();
     for &sequence in &many {
@@ -201,17 +190,15 @@ fn measured(args: &Args, device: &DeviceChoice, artifact: Artifact) -> Result<BT
         }
         add(&mut engine, &mut seconds);
     }
-    for (turn, &tokens) in args.prefill.iter().flat_map(|tokens| [tokens; 3]).enumerate() {
+    for turn in 0..3 {
         let sequence = engine.add_sequence();
-        if turn % 3 == 1 {
+        if turn == 1 {
             engine.time_launches();
         }
-        engine.step(&[Request { sequence, tokens: &ids[..tokens], logits: Want::Last }]).map_err(Error::from)?;
+        engine.step(&[Request { sequence, tokens: &ids[..args.prefill], logits: Want::Last }]).map_err(Error::from)?;
         engine.drop_sequence(sequence)?;
-        if turn % 3 == 2 {
-            add(&mut engine, &mut seconds);
-        }
     }
+    add(&mut engine, &mut seconds);
     Ok(seconds)
 }
 

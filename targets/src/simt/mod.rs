@@ -36,6 +36,7 @@ pub const SCHEDULES: &[Schedule] = &[
     gemv_bulk::LIMBS,
     gemv_bulk::DEQUANT,
     warpgroup::FEW,
+    tiled::FEW,
     gemv::SCHEDULE,
     stream_k::CHOICES,
     warpgroup::FEW_HEADS,

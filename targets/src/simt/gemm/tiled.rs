@@ -14,10 +14,9 @@ mod shape;
 mod splits;
 
 use atomc_artifact::manifest;
-use atomc_ir::arch::GpuArch;
+use atomc_ir::arch::{GpuArch, Isa};
 use atomc_ir::{Diagnostic, Family, Op, TensorType};
 
-use crate::{KernelSpec, Tasks};
 use crate::code::{Int, Ptr};
 use crate::row::{Operand, unsupported};
 use crate::schedule::{Schedule, WhyNot};
@@ -25,13 +24,14 @@ use crate::simt::gemm::codes::Codes;
 use crate::simt::gemm::codes_to_lds::{self, CodedRows};
 use crate::simt::gemm::contract::{Contraction, Sizes};
 use crate::simt::gemm::quantised::Quantised;
+use crate::simt::gemm::tile::Tile;
 use crate::simt::gemm::tile::experts::Blocks;
 use crate::simt::gemm::tile::grid::{Grid, Share};
 use crate::simt::gemm::tile::heads::PerHead;
-use crate::simt::gemm::tile::Tile;
 use crate::simt::launch::{self, Setup, arguments};
 use crate::simt::machine::accumulator::Accumulator;
 use crate::simt::machine::fragment::VEC16;
+use crate::{KernelSpec, Tasks};
 use shape::Shape;
 
 pub const SCHEDULE: Schedule = Schedule {
@@ -65,6 +65,32 @@ pub const HEADS: Schedule = Schedule {
         WhyNot::unless(sizes.heads.is_some(), || "heads have no matrices of their own".into())?;
         WhyNot::unless(sizes.plain, || "rows that are not in memory as the weight's type".into())?;
         suits(spec, launch::gpu(arch)?)
+    },
+    ..SCHEDULE
+};
+
+/// The same for a step of many sequences that decode, in small tiles that work-groups share along
+/// K: a tile's rows are read once for four panels of the weight, where `gemv` reads all rows for
+/// each.
+pub const FEW: Schedule = Schedule {
+    name: "gemm_tiled_few",
+    family: Family::Matvec,
+    invariant: false,
+    suits: |spec, arch, _| {
+        let (gpu, Sizes { plain, experts, heads, .. }) = (launch::gpu(arch)?, Sizes::of(spec.body)?);
+        WhyNot::unless(gpu.simt.isa == Isa::Amdgcn, || "tiles of few rows were not measured there".into())?;
+        WhyNot::unless(spec.tokens.is_multiple_of(shape::FEW_TOKENS), || {
+            format!(
+                "{} tokens fill no tiles of {}, and rows of steps that decode have no padding",
+                spec.tokens,
+                shape::FEW_TOKENS
+            )
+        })?;
+        WhyNot::unless(experts.is_none() && heads.is_none(), || "rows that have a matrix each".into())?;
+        let in_memory =
+            plain || rows_of(spec).is_some_and(|(op, x)| x.layout.is_coded() && matches!(op, Op::Input { .. }));
+        WhyNot::unless(in_memory, || "rows that are not in memory as the weight's type".into())?;
+        suits(spec, gpu)
     },
     ..SCHEDULE
 };

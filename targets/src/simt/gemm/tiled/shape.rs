@@ -1,6 +1,6 @@
 //! How a tile is cut, by what registers and local memory hold.
 use atomc_ir::arch::{BlockScaled, GpuArch, Isa};
-use atomc_ir::{Diagnostic, Layout};
+use atomc_ir::{Diagnostic, Family, Layout};
 
 use crate::KernelSpec;
 use crate::row::unsupported;
@@ -15,6 +15,8 @@ use crate::simt::machine::fragment::{Matrix, VEC16};
 /// expert may have tiles of half as many.
 pub const SIDE: usize = 8;
 const SMALL: usize = SIDE / 2;
+/// Tokens of these.
+pub const FEW_TOKENS: usize = 16 * SMALL;
 /// The same of large tiles, which read half as many bytes for each product, and of which one stands
 /// on a unit.
 const LARGE: usize = SIDE * 2;
@@ -111,6 +113,7 @@ impl Shape {
         let side = match experts.map(|experts| experts.layout) {
             // In the same order along K: a tile is small where steps are, so that there are more.
             None if spec.invariant && spec.tokens <= SMALL * 16 => SMALL,
+            None if spec.family == Family::Matvec => SMALL,
             None if heads.is_some() => SIDE,
             None if is_large(spec, arch)? => LARGE,
             None => SIDE,
