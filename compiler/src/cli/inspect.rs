@@ -4,8 +4,8 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use atomc_artifact::manifest::{
-    Attention, Chip, Kernel, KernelDef, Launch, Manifest, PageStream, Paged, Plan, PlanKind, Resources, StateGroup,
-    Parts, Target, Tasks, Variant, Work,
+    Attention, Chip, Kernel, KernelDef, Launch, Manifest, PageStream, Paged, Parts, Plan, PlanKind, Resources,
+    StateGroup, Target, Tasks, Variant, Work,
 };
 use atomc_artifact::{Artifact, FORMAT_VERSION, escaped, escaped_json};
 use serde_json::{Value, json};

@@ -17,7 +17,6 @@ use atomc_artifact::manifest;
 use atomc_ir::arch::GpuArch;
 use atomc_ir::{Diagnostic, Family, Op, TensorType};
 
-use crate::{KernelSpec, Tasks};
 use crate::code::{Int, Ptr};
 use crate::row::{Operand, unsupported};
 use crate::schedule::{Schedule, WhyNot};
@@ -25,13 +24,14 @@ use crate::simt::gemm::codes::Codes;
 use crate::simt::gemm::codes_to_lds::{self, CodedRows};
 use crate::simt::gemm::contract::{Contraction, Sizes};
 use crate::simt::gemm::quantised::Quantised;
+use crate::simt::gemm::tile::Tile;
 use crate::simt::gemm::tile::experts::Blocks;
 use crate::simt::gemm::tile::grid::{Grid, Share};
 use crate::simt::gemm::tile::heads::PerHead;
-use crate::simt::gemm::tile::Tile;
 use crate::simt::launch::{self, Setup, arguments};
 use crate::simt::machine::accumulator::Accumulator;
 use crate::simt::machine::fragment::VEC16;
+use crate::{KernelSpec, Tasks};
 use shape::Shape;
 
 pub const SCHEDULE: Schedule = Schedule {
