@@ -90,7 +90,10 @@ struct WeightScales<'g, 'c> {
 /// The scales of a group of columns: of each block's column, and of each panel's rows, as the lane
 /// has results of them, or of all.
 pub struct Scales<'c> {
-    rows: Option<Vec<FloatValue<'c>>>,
+    /// Of one group, or of two that follow each other.
+    rows: Option<Vec<Vector<'c>>>,
+    /// Which of them these are for.
+    number: usize,
     weight: Option<Vec<Vec<Vector<'c>>>>,
 }
 
@@ -103,9 +106,10 @@ impl<'c> Scales<'c> {
     fn of_carried(&self, carried: &[Any<'c>]) -> Scales<'c> {
         let mut next = carried.iter();
         let mut next = || next.next().expect("as many values as it had");
-        let rows = self.rows.as_ref().map(|rows| rows.iter().map(|_| next().into_float_value()).collect());
+        let rows = self.rows.as_ref().map(|rows| rows.iter().map(|_| next().into_vector_value()).collect());
         let mut of_panel = |panel: &Vec<Vector<'c>>| panel.iter().map(|_| next().into_vector_value()).collect();
-        Scales { rows, weight: self.weight.as_ref().map(|weight| weight.iter().map(&mut of_panel).collect()) }
+        let weight = self.weight.as_ref().map(|weight| weight.iter().map(&mut of_panel).collect());
+        Scales { rows, number: self.number, weight }
     }
 }
 
@@ -141,15 +145,38 @@ impl<'g, 'c> Group<'g, '_, '_, 'c> {
         Some(WeightScales { codes, panels: (0..self.shape.panels).map(panel).collect(), is_shared })
     }
 
-    /// Asks for the scales of the group that a stretch is in.
+    /// Whether scales of rows come for two stretches at once, the first of which lies in the first
+    /// half of local memory: each row's are a line of their own.
+    fn in_pairs(&self, rows: &RowScales<'c>) -> bool {
+        rows.group == self.shape.stretch && self.shape.count.is_multiple_of(2)
+    }
+
+    /// Asks for the scales of the group that a stretch is in, and of rows perhaps for the next one.
     fn load_scales(&self, from: &GroupScales<'_, 'c>, stretch: Int<'c>) -> Scales<'c> {
+        let c = self.contraction.matrix.c;
+        let rows = from.rows.as_ref().map(|rows| {
+            let (at, count) = (stretch * self.shape.stretch / rows.group * 4, if self.in_pairs(rows) { 2 } else { 1 });
+            let ty = c.cx.f32_type().vec_type(count as u32);
+            rows.at.iter().map(|&p| c.load(ty, c.at(p, at), 4 * count as u32).into_vector_value()).collect()
+        });
+        Scales { rows, number: 0, weight: self.load_weight_scales(from, stretch) }
+    }
+
+    /// The same of a stretch in the second half, behind another.
+    fn load_second_scales(&self, from: &GroupScales<'_, 'c>, stretch: Int<'c>, held: &Scales<'c>) -> Scales<'c> {
+        match &from.rows {
+            Some(rows) if !self.in_pairs(rows) => self.load_scales(from, stretch),
+            rows => {
+                let number = if rows.is_some() { 1 } else { 0 };
+                Scales { rows: held.rows.clone(), number, weight: self.load_weight_scales(from, stretch) }
+            }
+        }
+    }
+
+    fn load_weight_scales(&self, from: &GroupScales<'_, 'c>, stretch: Int<'c>) -> Option<Vec<Vec<Vector<'c>>>> {
         let (c, s) = (self.contraction.matrix.c, &self.accumulator);
         let column = stretch * self.shape.stretch;
-        let rows = from.rows.as_ref().map(|rows| {
-            let load = |&p: &Ptr<'c>| c.load(c.cx.f32_type(), c.at(p, column / rows.group * 4), 4).into_float_value();
-            rows.at.iter().map(load).collect()
-        });
-        let weight = from.weight.as_ref().map(|weight| {
+        from.weight.as_ref().map(|weight| {
             let group = weight.codes.group(column);
             let of_panel = |&panel: &Panel<'c>| match weight.is_shared {
                 true => vec![weight.codes.scales(c, (panel, c.int(0)), 1, group)],
@@ -160,8 +187,7 @@ impl<'g, 'c> Group<'g, '_, '_, 'c> {
                 }
             };
             weight.panels.iter().map(of_panel).collect()
-        });
-        Scales { rows, weight }
+        })
     }
 
     /// Multiplies a stretch, which lies in a half of local memory, and adds its sums: at the end of
@@ -223,7 +249,7 @@ impl<'g, 'c> Group<'g, '_, '_, 'c> {
         let (c, m, s) = (self.contraction.matrix.c, &self.contraction.matrix, &self.accumulator);
         let times = |a: FloatValue<'c>, b| c.b.build_float_mul(a, b, "").expect("floats");
         let unit = (m.unit() != 1.0).then(|| c.number(m.unit()));
-        let of_row = scales.rows.as_ref().map(|rows| rows[block]);
+        let of_row = scales.rows.as_ref().map(|rows| c.lane(rows[block], scales.number).into_float_value());
         let of_row = of_row.map_or(unit, |row| Some(unit.map_or(row, |unit| times(row, unit))));
         let of_panel = |panel: usize| {
             let weight = scales.weight.as_ref().map(|weight| &weight[tile * s.side() + panel]);
@@ -291,6 +317,9 @@ impl<'g, 'c> Group<'g, '_, '_, 'c> {
                 Some(Held::Blocks(self.load_second_blocks(from, stretch, held)))
             }
             (Scaling::Blocks(from), _) => Some(Held::Blocks(self.load_blocks(from, stretch))),
+            (Scaling::Groups(from), Some(Held::Groups(held))) if half == 1 => {
+                Some(Held::Groups(self.load_second_scales(from, stretch, held)))
+            }
             (Scaling::Groups(from), _) => {
                 (self.shape.in_group() == 1).then(|| Held::Groups(self.load_scales(from, stretch)))
             }

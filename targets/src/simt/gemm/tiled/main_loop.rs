@@ -137,17 +137,18 @@ impl<'c> Group<'_, '_, '_, 'c> {
         let along = |operand: &Half<'c>, i: usize| -> Vec<Fragment<'c>> {
             (0..steps).map(|step| self.fragment(operand, i, step)).collect()
         };
-        let b: Vec<_> = (0..columns.count).map(|i| along(&columns, i)).collect();
         let mut a = along(&rows, 0);
-        for tile in 0..rows.count {
-            for (block, b) in b.iter().enumerate() {
+        for block in 0..columns.count {
+            let b = along(&columns, block);
+            for tile in 0..rows.count {
                 let mut group = [self.accumulator.zero()];
-                for (a, b) in a.iter().zip(b) {
+                for (a, b) in a.iter().zip(&b) {
                     self.accumulator.products(a, std::slice::from_ref(b), &mut group);
                 }
                 c.keep_order();
-                if block + 1 == columns.count && tile + 1 < rows.count {
-                    a = along(&rows, tile + 1);
+                // Each block reads the rows again: fragments of all would have no registers.
+                if block + 1 < columns.count || tile + 1 < rows.count {
+                    a = along(&rows, (tile + 1) % rows.count);
                 }
                 let i = tile * columns.count + block;
                 self.add_scaled_sums(scales, (i, group[0]), &mut sums[i]);

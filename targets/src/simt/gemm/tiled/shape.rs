@@ -38,6 +38,8 @@ const GROUPS: usize = 2;
 /// Blocks of tokens of a wave where as many waves as make a large tile make one of half as many
 /// rows.
 const FEW_BLOCKS: usize = 2;
+/// Units for each large tile of such a step: with fewer, the large ones end sooner.
+const FEW: usize = 3;
 /// The part of a chip's units that have a large tile at least: half of them ask the second cache
 /// for no more than all do with tiles of half as many rows.
 const BUSY: [usize; 2] = [1, 2];
@@ -175,13 +177,13 @@ impl Shape {
         })
     }
 
-    /// How the same work-groups make a step in which large tiles would leave more than half of the
-    /// chip's units without work: tiles of half as many rows and tokens. And how many tokens such a
+    /// How the same work-groups make a step whose large tiles are fewer than a third of the chip's
+    /// units: tiles of half as many rows and tokens. And how many tokens such a
     /// step has at most.
     pub fn of_few(&self, spec: &KernelSpec, arch: GpuArch) -> Result<Option<(Shape, usize)>, Diagnostic> {
         let (units, rows) = (arch.simt.chip.units, Sizes::of(spec.body)?.rows);
         let across = rows.div_ceil(16 * LARGE);
-        let limit = ((units * BUSY[0]).div_ceil(across * BUSY[1]) - 1) * 16 * LARGE;
+        let limit = (units.div_ceil(across * FEW) - 1) * 16 * LARGE;
         let panels = SIDE * SIDE * arch.simt.wave / (self.threads * FEW_BLOCKS);
         if !self.is_large() || spec.invariant || limit == 0 || !panels.is_multiple_of(self.pieces) {
             return Ok(None);
