@@ -19,9 +19,9 @@ use atomc_ir::{Arch, Diagnostic, Family};
 
 use crate::code::{Int, Ptr, Vector};
 use crate::contraction::{Encoding, combine_of};
-use crate::schedule::{Schedule, WhyNot};
+use crate::schedule::{Open, Schedule, WhyNot};
 use crate::simt::gemm::codes::{Codes, Steps, Way};
-use crate::simt::gemm::contract::{Contraction, Sizes};
+use crate::simt::gemm::contract::{Contraction, Sizes, tuned_by};
 use crate::simt::gemm::quantised::Quantised;
 use crate::simt::gemm::tile::experts::{Blocks, Combined, Grouped};
 use crate::simt::gemm::tile::grid::{AllRows, Grid};
@@ -42,20 +42,21 @@ pub const SCHEDULE: Schedule = Schedule {
     family: Family::Matvec,
     invariant: false,
     suits,
-    open: None,
+    open: Some(Open { numbers: &[shape::OPEN_WAVES], sizes: tuned_by }),
     emit: |setup, spec| launch::finish(emit(setup, spec)),
 };
 
 /// The same with the weights of experts.
-pub const GROUPED: Schedule = Schedule { name: "gemv_grouped", family: Family::GroupedMatvec, ..SCHEDULE };
+pub const GROUPED: Schedule = Schedule { name: "gemv_grouped", family: Family::GroupedMatvec, open: None, ..SCHEDULE };
 
 /// The same for blocks of an expert's rows, which a tile of many rows takes at once.
 pub const BLOCKS: Schedule =
-    Schedule { name: "gemv_blocks", family: Family::GroupedMatmul, invariant: true, ..SCHEDULE };
+    Schedule { name: "gemv_blocks", family: Family::GroupedMatmul, invariant: true, open: None, ..SCHEDULE };
 
 /// The same for many rows and few features, such as a router's: tiles of some rows, the columns of
 /// which waves share, where those of many rows would leave most of the chip without work.
-pub const ROWS: Schedule = Schedule { name: "gemv_rows", family: Family::Matmul, suits: suits_rows, ..SCHEDULE };
+pub const ROWS: Schedule =
+    Schedule { name: "gemv_rows", family: Family::Matmul, suits: suits_rows, open: None, ..SCHEDULE };
 
 /// The part of a chip's units that tiles of many rows leave without work at least, and the fewest
 /// columns, along which these wait for one stretch after the other.
@@ -76,19 +77,19 @@ fn suits_rows(spec: &KernelSpec, arch: &Arch, choice: &Choice) -> Result<(), Why
     suits(spec, arch, choice)
 }
 
-fn suits(spec: &KernelSpec, arch: &Arch, _: &Choice) -> Result<(), WhyNot> {
+fn suits(spec: &KernelSpec, arch: &Arch, choice: &Choice) -> Result<(), WhyNot> {
     let arch = launch::gpu(arch)?;
     Quantised::check(spec.body, arch)?;
     let quantised = Quantised::of(spec.body, arch);
     if quantised.is_none_or(|quantised| quantised.block_scaled.is_none()) {
         Encoding::of(spec.body).map_or(Ok(()), |encoding| Steps::check(encoding, quantised, arch))?;
     }
-    Ok(Shape::new(spec, arch).map(drop)?)
+    Ok(Shape::new(spec, arch, choice).map(drop)?)
 }
 
 fn emit<'c>(setup: &Setup<'c>, spec: &KernelSpec) -> launch::Made<'c> {
     let gpu = setup.gpu()?;
-    let shape = Shape::new(spec, gpu)?;
+    let shape = Shape::new(spec, gpu, &setup.choice)?;
     let threads = shape.threads(gpu.simt);
     let code = setup.open(spec, threads)?;
     let tasks = {

@@ -2,15 +2,19 @@
 use atomc_ir::arch::{GpuArch, Isa, Simt};
 use atomc_ir::{Diagnostic, Family, Layout};
 
-use crate::KernelSpec;
 use crate::row::unsupported;
 use crate::simt::gemm::codes::Steps;
 use crate::simt::gemm::contract::Sizes;
 use crate::simt::gemm::quantised::Quantised;
 use crate::simt::machine::fragment::{VEC16, layout_of};
+use crate::tuning::Number;
+use crate::{Choice, KernelSpec};
 
-/// Most waves of a work-group.
+/// Most waves of a work-group, and what may be chosen in place of that.
 const WAVES: usize = 8;
+pub const OPEN_WAVES: Number = Number { name: "waves", values: &[4, 8, 16] };
+/// Waves of a work-group in which each makes panels alone.
+const ALONE: usize = 8;
 /// Panels that a wave makes alone, one after the other, and the fewest work-groups of such for each
 /// unit of the chip.
 const TURNS: [usize; 4] = [8, 4, 2, 1];
@@ -53,9 +57,10 @@ pub struct Shape {
 }
 
 impl Shape {
-    pub fn new(spec: &KernelSpec, arch: GpuArch) -> Result<Shape, Diagnostic> {
+    pub fn new(spec: &KernelSpec, arch: GpuArch, choice: &Choice) -> Result<Shape, Diagnostic> {
         let sizes = Sizes::of(spec.body)?;
-        let Some(encoding) = sizes.encoding else { return Ok(Shape::of(spec, arch, sizes, None)) };
+        let most = choice.get(&OPEN_WAVES).unwrap_or(WAVES);
+        let Some(encoding) = sizes.encoding else { return Ok(Shape::of((spec, most), arch, sizes, None)) };
         // As long steps as have room where rows are staged.
         let quantised = Quantised::of(spec.body, arch);
         let sizes = match quantised {
@@ -63,9 +68,9 @@ impl Shape {
             None => sizes,
         };
         if quantised.is_some_and(|quantised| quantised.block_scaled.is_some()) {
-            return Ok(Shape { quantised, ..Shape::of(spec, arch, sizes, None) });
+            return Ok(Shape { quantised, ..Shape::of((spec, most), arch, sizes, None) });
         }
-        let shape = |steps| Shape { quantised, ..Shape::of(spec, arch, sizes, Some(steps)) };
+        let shape = |steps| Shape { quantised, ..Shape::of((spec, most), arch, sizes, Some(steps)) };
         let mut shapes = Steps::all(encoding, quantised, arch).map(shape);
         let first = shapes.next().ok_or_else(|| unsupported("codes whose scales no step agrees with"))?;
         let size = sizes.dtype.size();
@@ -74,7 +79,8 @@ impl Shape {
         Ok(if fits(&first) { first } else { shapes.fold(first, |best, next| if fits(&best) { best } else { next }) })
     }
 
-    fn of(spec: &KernelSpec, arch: GpuArch, sizes: Sizes, codes: Option<Steps>) -> Shape {
+    /// With so many waves at most.
+    fn of((spec, most_waves): (&KernelSpec, usize), arch: GpuArch, sizes: Sizes, codes: Option<Steps>) -> Shape {
         let Sizes { dtype, depth, pieces, plain, heads, .. } = sizes;
         let simt = arch.simt;
         let layout = Quantised::of(spec.body, arch).map_or(layout_of(simt, dtype), |quantised| quantised.layout(simt));
@@ -113,11 +119,11 @@ impl Shape {
         // Rows that are staged are staged by all waves together.
         let deals_choices = plain && sizes.experts.is_some_and(|experts| experts.combined && experts.choices > 1);
         let waves = match sizes.experts.filter(|_| deals_choices) {
-            Some(experts) => experts.choices.min(room).clamp(1, WAVES),
-            None => (steps / ahead).min(room).clamp(1, WAVES),
+            Some(experts) => experts.choices.min(room).clamp(1, most_waves),
+            None => (steps / ahead).min(room).clamp(1, most_waves),
         };
         let turns = Shape::turns(spec, arch, sizes).filter(|_| plain && !deals_choices);
-        let (waves, teams) = if turns.is_some() { (WAVES, WAVES) } else { (waves, 1) };
+        let (waves, teams) = if turns.is_some() { (ALONE, ALONE) } else { (waves, 1) };
         let staged = if simt.isa == Isa::Amdgcn { tokens | 1 } else { tokens };
         Shape {
             tokens,
@@ -144,7 +150,7 @@ impl Shape {
         let all = arch.memory.panels(sizes.rows / sizes.pieces);
         let tiles = all * (spec.tokens * experts.choices).min(experts.count);
         let fits =
-            |turns: &usize| all.is_multiple_of(turns * WAVES) && tiles >= turns * WAVES * GROUPS * arch.simt.chip.units;
+            |turns: &usize| all.is_multiple_of(turns * ALONE) && tiles >= turns * ALONE * GROUPS * arch.simt.chip.units;
         TURNS.iter().copied().find(fits)
     }
 
