@@ -1,6 +1,8 @@
 //! Keeps rows that MX quantises as codes with their scales, where the chip has instructions that
 //! multiply both as they are. Elsewhere, and before products that such instructions do not make,
-//! rows are the numbers that codes and scales mean.
+//! rows are the numbers that codes and scales mean. A step of one token has such a kernel too: on
+//! MI355X the four products of a layer of Qwen3-8B take 32 us behind it and 110 us where each
+//! work-group quantises its rows (predicted).
 //!
 //! ```text
 //! %0 = quantise %x {to = f4e2m1, rule = mx(32)}         %0 = quantise %x {to = f4e2m1, rule = mx_codes(32)}
@@ -40,7 +42,7 @@ fn is_multiplied(graph: &Graph, id: NodeId, (to, columns): (DType, usize), cx: &
     let has_instructions = cx.arch.gpu().is_some_and(|gpu| gpu.simt.block_scaled(to).is_some());
     let width = graph.ty(id.into()).as_tensor().and_then(|t| t.shape.last()).unwrap_or(0);
     let fits = columns == BlockScaled::COLUMNS && width.is_multiple_of(BlockScaled::SPAN);
-    has_instructions && fits && cx.codes_apart(width)
+    has_instructions && fits
 }
 
 /// Whether a node is a product with a weight of such codes, whose scales are powers of two for as

@@ -1,7 +1,7 @@
 //! Kernels around a contraction. Only one value leaves each, and all of its nodes lead there, so
 //! that no path can leave a region and come back.
 use atomc_ir::arch::Machine;
-use atomc_ir::{Layout, NodeId, Op, Reads, TensorType, Tokens, Value, Values};
+use atomc_ir::{Layout, NodeId, Op, Reads, Rule, TensorType, Tokens, Value, Values};
 
 use super::{Regions, Taken};
 use crate::explain::{Cause, Why};
@@ -64,11 +64,13 @@ fn prologue(r: &Regions, linear: NodeId, cx: &Cx) -> Taken {
     let own = |x: Value, reader| r.joins(x.node, r.graph.segment(linear)).and_then(|()| r.is_read_by(x, reader));
     let mut reader = linear;
     let as_codes = multiplies_codes(r, linear, cx);
-    if matches!(r.graph.op(x.node).values(), Values::Coded) && (as_codes || cx.codes_apart(width)) {
+    let with_scales = matches!(r.graph.op(x.node), Op::Quantise { rule: Rule::MxCodes(_), .. });
+    if matches!(r.graph.op(x.node).values(), Values::Coded) && (as_codes || with_scales || cx.codes_apart(width)) {
         let most = cx.arch.requantised.most(tokens);
-        let text = match as_codes {
-            true => "experts' rows are multiplied as the codes that a kernel of their own makes of them".into(),
-            false => format!("{tokens} rows of {width} are more than the {most} numbers that a work-group codes"),
+        let text = match (as_codes, with_scales) {
+            (true, _) => "experts' rows are multiplied as the codes that a kernel of their own makes of them".into(),
+            (_, true) => "instructions take codes with their scales, which a kernel of their own makes".into(),
+            _ => format!("{tokens} rows of {width} are more than the {most} numbers that a work-group codes"),
         };
         taken.leave(x, linear, Why::new(Cause::Step, text));
         return taken;
