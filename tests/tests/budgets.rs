@@ -73,8 +73,8 @@ fn qwen3_8b() {
     insta::assert_snapshot!(table);
 }
 
-/// A prompt of 2,048 tokens on gfx950: the product with a full tile of 256 by 256 for each unit has
-/// such tiles, whose sixteen waves share the registers of all SIMDs.
+/// A prompt of 2,048 tokens on gfx950: all products of a layer have a tile of 256 by 256 for half of
+/// the units at least, and such tiles, whose sixteen waves share the registers of all SIMDs.
 #[test]
 fn large_tiles() {
     let buckets = BucketOptions { decode: vec![1], tokens: 2048, rows: 64 };
@@ -91,7 +91,8 @@ fn large_tiles() {
             large.push(format!("{vgprs} VGPRs, {lds} bytes of LDS, {occupancy} waves on a SIMD"));
         }
     }
-    assert_eq!(large, ["120 VGPRs, 131072 bytes of LDS, 4 waves on a SIMD"]);
+    let of = |vgprs: usize| format!("{vgprs} VGPRs, 131072 bytes of LDS, 4 waves on a SIMD");
+    assert_eq!(large, [122, 120, 120, 120].map(of));
 }
 
 /// Waves on a SIMD are lost to whole granules of registers: no kernel loses one to two registers.

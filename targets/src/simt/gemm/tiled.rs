@@ -14,7 +14,7 @@ mod shape;
 mod splits;
 
 use atomc_artifact::manifest;
-use atomc_ir::arch::{GpuArch, Isa};
+use atomc_ir::arch::{GpuArch, Isa, Simt};
 use atomc_ir::{Diagnostic, Family, Op, TensorType};
 
 use crate::code::{Int, Ptr};
@@ -129,21 +129,22 @@ fn check_reach(spec: &KernelSpec, arch: GpuArch) -> Result<(), WhyNot> {
     WhyNot::unless(bytes < REACH, || format!("{bytes} bytes of rows: lanes reach {REACH}"))
 }
 
+/// Waves on a SIMD that there are to be registers for.
+fn waves(shape: Shape, simt: &Simt) -> usize {
+    let fits_twice = 2 * 2 * shape.half()[1] <= simt.unit.lds;
+    match shape.is_large() {
+        true => shape.threads / simt.wave / simt.unit.simds,
+        false if fits_twice => 2,
+        false => 1,
+    }
+}
+
 fn emit<'c>(setup: &Setup<'c>, spec: &KernelSpec) -> launch::Made<'c> {
     let shape = Shape::new(spec, setup.gpu()?)?;
     let code = setup.open(spec, shape.threads)?;
     let tasks = {
         let c = &code;
-        let unit = setup.gpu()?.simt.unit;
-        let fits_twice = 2 * 2 * shape.half()[1] <= unit.lds;
-        let own = shape.threads / c.simt.wave / unit.simds;
-        c.want_waves(if shape.is_large() {
-            own
-        } else if fits_twice {
-            2
-        } else {
-            1
-        });
+        c.want_waves(waves(shape, c.simt));
         let kernel = launch::kernel(c, spec)?;
         let mut contraction = Contraction::new(&kernel)?;
         if let Some(quantised) = shape.quantised {

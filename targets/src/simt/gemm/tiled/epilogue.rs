@@ -51,7 +51,7 @@ impl<'c> Group<'_, '_, '_, 'c> {
         // Nobody reads operands there any more.
         c.barrier();
         let mut result = Ok(());
-        for tile in 0..tiles {
+        for (tile, scales) in scales.iter().enumerate() {
             let panel = first + tile * self.accumulator.side();
             let own = panel + lane % in_row / (16 / LANE);
             let inside = if panels.is_multiple_of(self.accumulator.side()) { panel } else { own };
@@ -66,7 +66,7 @@ impl<'c> Group<'_, '_, '_, 'c> {
                         let of_row = row_scales[block * passes + pass];
                         let scaled = |(i, piece): (usize, &Vec<Vector<'c>>)| {
                             c.set_lanes(LANE);
-                            let of_weight = scales[tile].get(i);
+                            let of_weight = scales.get(i);
                             self.times(of_weight.map_or(piece[pass], |&by| c.fmul(piece[pass], by)), of_row)
                         };
                         let sums: Vec<Vector<'c>> = pieces.iter().enumerate().map(scaled).collect();
