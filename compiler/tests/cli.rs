@@ -355,7 +355,7 @@ fn damaged_artifacts() {
     insta::assert_snapshot!(open(b"{}"), @"error[artifact]: bad.atomc: not an atomc artifact: the file does not begin with the artifact signature");
     insta::assert_snapshot!(open(&whole[..40]), @"error[artifact]: bad.atomc: artifact is cut short: the header needs 288 bytes and the file has 40");
     insta::assert_snapshot!(sizes(open(&whole[..whole.len() - 1])), @"error[artifact]: bad.atomc: artifact is cut short: section 4 (code) needs <all> bytes and the file has <fewer>");
-    insta::assert_snapshot!(open(&edited(8, 99)), @"error[artifact]: bad.atomc: artifact format version 99, but this atomc reads version 13: compile the model again");
+    insta::assert_snapshot!(open(&edited(8, 99)), @"error[artifact]: bad.atomc: artifact format version 99, but this atomc reads version 14: compile the model again");
     insta::assert_snapshot!(open(&edited(30, whole[30] ^ 1)), @"error[artifact]: bad.atomc: artifact is damaged: the checksum of the header does not match");
     insta::assert_snapshot!(open(&edited(2000, whole[2000] ^ 1)), @"error[artifact]: bad.atomc: artifact is damaged: the checksum of section 0 (manifest) does not match");
     insta::assert_snapshot!(open(&edited(whole.len() - 9, whole[whole.len() - 9] ^ 1)), @"error[artifact]: bad.atomc: artifact is damaged: the checksum of section 4 (code) does not match");

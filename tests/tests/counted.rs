@@ -158,7 +158,7 @@ fn multiplied_by(scheme: &str, (arch, tokens): (&Arch, usize)) -> Option<&'stati
     let is_scaled = arch.gpu().is_some_and(|gpu| gpu.simt.block_scaled.is_some());
     match scheme {
         "fp8-block" => Some(&["_fp8_fp8", "_f8f6f4"]),
-        "mxfp4-rows" | "mxfp8-rows" if is_scaled && tokens != 1 => Some(&["v_mfma_scale_f32_"]),
+        "mxfp4-rows" | "mxfp8-rows" if is_scaled => Some(&["v_mfma_scale_f32_"]),
         _ => None,
     }
 }

@@ -6,7 +6,7 @@ use crate::fingerprint::Fingerprint;
 
 /// The format that this crate writes and reads. [`crate::abi`] and [`crate::manifest`] are part of
 /// it.
-pub const FORMAT_VERSION: u32 = 13;
+pub const FORMAT_VERSION: u32 = 14;
 
 /// Not text, and changed by a transfer that rewrites line ends.
 pub(super) const SIGNATURE: [u8; 8] = *b"\x89ATOMC\r\n";

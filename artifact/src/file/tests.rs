@@ -342,7 +342,7 @@ fn fingerprints_tell_contents_apart() {
 fn says_what_is_wrong() {
     let good = encode(&sample(), &code()).unwrap();
     let mut newer = good.clone();
-    newer[8] = 14;
+    newer[8] = 15;
     let mut damaged = good.clone();
     *damaged.last_mut().unwrap() ^= 1;
     let texts = [
@@ -352,7 +352,7 @@ fn says_what_is_wrong() {
         ),
         (
             decode(&newer).unwrap_err(),
-            "artifact format version 14, but this atomc reads version 13: compile the model again",
+            "artifact format version 15, but this atomc reads version 14: compile the model again",
         ),
         (decode(&damaged).unwrap_err(), "artifact is damaged: the checksum of section 2 (code) does not match"),
         (decode(&good[..20]).unwrap_err(), "artifact is cut short: the header needs 192 bytes and the file has 20"),
