@@ -21,9 +21,13 @@ use crate::{host, simt};
 /// The tables of numbers that the source has, by the names of arch rows.
 static TABLES: LazyLock<BTreeMap<&str, Table>> = LazyLock::new(|| {
     let read = |text| Table::parse(text, &tunable(simt::SCHEDULES));
-    [("gfx942", include_str!("../tuned/gfx942.txt")), ("sm_90a", include_str!("../tuned/sm_90a.txt"))]
-        .map(|(name, text)| (name, read(text).unwrap_or_else(|e| panic!("the source's table for {name}: {e}"))))
-        .into()
+    [
+        ("gfx942", include_str!("../tuned/gfx942.txt")),
+        ("gfx950", include_str!("../tuned/gfx950.txt")),
+        ("sm_90a", include_str!("../tuned/sm_90a.txt")),
+    ]
+    .map(|(name, text)| (name, read(text).unwrap_or_else(|e| panic!("the source's table for {name}: {e}"))))
+    .into()
 });
 static NO_TABLE: Table = Table::none();
 

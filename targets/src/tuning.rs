@@ -42,7 +42,7 @@ pub struct Stored {
     has_zeros: bool,
 }
 
-/// A number that a schedule leaves open, and what it may be.
+/// A number that a schedule leaves open, and what it may be: first what it is otherwise.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Number {
     pub name: &'static str,
@@ -208,6 +208,17 @@ pub enum Origin {
     Measured,
     /// Predicted without the chip, by the model of `docs/timing.md`.
     Modelled,
+}
+
+impl Origin {
+    /// Times of choices as far apart are taken for equal, and the first choice is taken: a
+    /// schedule's own numbers come first.
+    pub fn tie(self) -> f64 {
+        match self {
+            Origin::Measured => 1.0,
+            Origin::Modelled => 1.02,
+        }
+    }
 }
 
 /// What a line ends with behind which no measurement is.

@@ -228,7 +228,8 @@ fn best(open: &[OpenChoices], times: &[BTreeMap<String, f64>], origin: Origin) -
     let line = |(class, kernels): (&atomc_targets::tuning::Class, Vec<&OpenChoices>)| {
         let took = |choice: usize| kernels.iter().filter_map(|k| times[choice].get(&k.symbol)).sum::<f64>();
         let (choices, ran) = (&kernels[0].choices, |choice: &usize| took(*choice) > 0.0);
-        let fastest = (0..choices.len()).filter(ran).min_by(|&a, &b| took(a).total_cmp(&took(b)))?;
+        let least = (0..choices.len()).filter(ran).map(took).min_by(f64::total_cmp)?;
+        let fastest = (0..choices.len()).filter(ran).find(|&choice| took(choice) <= least * origin.tie())?;
         Some((class.clone(), choices[fastest].clone(), origin))
     };
     Table::new(classes.into_iter().filter_map(line).collect())

@@ -39,7 +39,7 @@ const GROUPS: usize = 2;
 /// Steps that a wave has on the way where they are copied, if nothing is known.
 const STAGES: usize = 1;
 /// What may be chosen by measuring in place of these two.
-const OPEN_GROUPS: Number = Number { name: "groups", values: &[1, 2, 4] };
+const OPEN_GROUPS: Number = Number { name: "groups", values: &[GROUPS, 1, 4] };
 const OPEN_STAGES: Number = Number { name: "stages", values: &[1, 2] };
 /// Registers for all but keys, values and results, and more where products convert.
 const OTHERS: usize = 48;

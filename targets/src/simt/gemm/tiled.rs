@@ -90,7 +90,9 @@ pub const FEW: Schedule = Schedule {
         let in_memory =
             plain || rows_of(spec).is_some_and(|(op, x)| x.layout.is_coded() && matches!(op, Op::Input { .. }));
         WhyNot::unless(in_memory, || "rows that are not in memory as the weight's type".into())?;
-        suits(spec, gpu)
+        suits(spec, gpu)?;
+        let (groups, units) = (Shape::new(spec, gpu)?.groups(spec)?, gpu.simt.chip.units);
+        WhyNot::unless(2 * groups >= units, || format!("{groups} work-groups on {units} units"))
     },
     ..SCHEDULE
 };

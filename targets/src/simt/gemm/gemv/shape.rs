@@ -12,7 +12,7 @@ use crate::{Choice, KernelSpec};
 
 /// Most waves of a work-group, and what may be chosen in place of that.
 const WAVES: usize = 8;
-pub const OPEN_WAVES: Number = Number { name: "waves", values: &[4, 8, 16] };
+pub const OPEN_WAVES: Number = Number { name: "waves", values: &[WAVES, 4, 16] };
 /// Waves of a work-group in which each makes panels alone.
 const ALONE: usize = 8;
 /// Panels that a wave makes alone, one after the other, and the fewest work-groups of such for each

@@ -200,6 +200,12 @@ impl Shape {
         TileSize { panels: self.tile_panels(), columns: self.tokens(), threads: self.threads }
     }
 
+    /// Work-groups of a step of the bucket's size.
+    pub fn groups(&self, spec: &KernelSpec) -> Result<usize, Diagnostic> {
+        let tiles = tiles(spec, self.side)?;
+        Ok(tiles * self.splits.of(tiles))
+    }
+
     /// Bytes of the workspace in which work-groups leave sums of the tiles that they share.
     pub fn shared_bytes(&self, spec: &KernelSpec) -> Result<usize, Diagnostic> {
         let Splits { each, most } = self.splits;
