@@ -152,3 +152,6 @@ fn axum_json(status: StatusCode, value: &Value) -> Response {
     let kind = [(axum::http::header::CONTENT_TYPE, "application/json")];
     (status, kind, value.to_string()).into_response()
 }
+
+#[cfg(test)]
+mod tests;

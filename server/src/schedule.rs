@@ -405,4 +405,4 @@ fn shares(mut wants: Vec<(usize, usize)>, mut budget: usize) -> Vec<Piece> {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

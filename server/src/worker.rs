@@ -122,8 +122,10 @@ impl Handle {
 }
 
 fn run<B: Backend>(mut scheduler: Scheduler<B>, receiver: &Receiver<Job>, shared: &Shared) {
+    let mut counted = 0;
     loop {
-        let open = receive(&mut scheduler, receiver);
+        let (open, new) = receive(&mut scheduler, receiver);
+        counted += new;
         if scheduler.is_idle() && (!open || shared.ending().is_some()) {
             return;
         }
@@ -138,22 +140,38 @@ fn run<B: Backend>(mut scheduler: Scheduler<B>, receiver: &Receiver<Job>, shared
                 return;
             }
         }
+        count(&mut counted, scheduler.gauges().waiting, &shared.waiting);
         tell(&scheduler, shared, None);
     }
 }
 
 /// Takes what was sent; waits for it where there is nothing else to do. Says whether there may be
-/// more.
-fn receive<B: Backend>(scheduler: &mut Scheduler<B>, receiver: &Receiver<Job>) -> bool {
+/// more, and how many came.
+fn receive<B: Backend>(scheduler: &mut Scheduler<B>, receiver: &Receiver<Job>) -> (bool, usize) {
+    let mut new = 0;
     if scheduler.is_idle() {
         match receiver.recv_timeout(IDLE) {
             Ok(job) => scheduler.add(job),
-            Err(RecvTimeoutError::Timeout) => return true,
-            Err(RecvTimeoutError::Disconnected) => return false,
+            Err(RecvTimeoutError::Timeout) => return (true, 0),
+            Err(RecvTimeoutError::Disconnected) => return (false, 0),
         }
+        new += 1;
     }
-    receiver.try_iter().for_each(|job| scheduler.add(job));
-    true
+    for job in receiver.try_iter() {
+        scheduler.add(job);
+        new += 1;
+    }
+    (true, new)
+}
+
+/// Of the requests that were sent, those that were counted here as waiting do so no longer, or do
+/// again.
+fn count(counted: &mut usize, now: usize, waiting: &AtomicUsize) {
+    match *counted > now {
+        true => waiting.fetch_sub(*counted - now, Relaxed),
+        false => waiting.fetch_add(now - *counted, Relaxed),
+    };
+    *counted = now;
 }
 
 fn tell<B: Backend>(scheduler: &Scheduler<B>, shared: &Shared, down: Option<String>) {

@@ -1,7 +1,6 @@
 //! `/v1/chat/completions`.
 use std::time::SystemTime;
 
-use axum::body::Bytes;
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::Response;
@@ -11,7 +10,7 @@ use serde_json::{Map, Value, json};
 use super::answer::{self, Answer, Render, Usage, finish, logprob};
 use super::error::ApiError;
 use super::events::Event;
-use super::request::{Common, Likely, read};
+use super::request::{Common, Likely, Payload, read_both};
 use super::{Service, Shared, axum_json, name_of_answer, seconds};
 use crate::schedule::{Chosen, Why};
 use crate::template::{Conversation, TemplateError};
@@ -31,8 +30,8 @@ struct Chat {
     reasoning_effort: Option<Value>,
 }
 
-pub async fn complete(State(service): State<Shared>, body: Bytes) -> Result<Response, ApiError> {
-    let (common, asked): (Common, Chat) = (read(&body)?, read(&body)?);
+pub async fn complete(State(service): State<Shared>, body: Payload) -> Result<Response, ApiError> {
+    let (common, asked): (Common, Chat) = read_both(body)?;
     let talk = conversation(&asked)?;
     let with_tools = !talk.tools.is_empty();
     let prompts = [prompt(&service, &talk)?];

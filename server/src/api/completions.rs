@@ -1,7 +1,6 @@
 //! `/v1/completions`.
 use std::time::SystemTime;
 
-use axum::body::Bytes;
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::Response;
@@ -11,7 +10,7 @@ use serde_json::{Map, Value, json};
 use super::answer::{self, Answer, Render, Usage, finish, logprob};
 use super::error::ApiError;
 use super::events::Event;
-use super::request::{Common, Likely, read};
+use super::request::{Common, Likely, Payload, read_both};
 use super::{Service, Shared, axum_json, name_of_answer, seconds};
 use crate::schedule::{Chosen, Likelihood};
 
@@ -36,8 +35,8 @@ enum Prompt {
     Lists(Vec<Vec<u32>>),
 }
 
-pub async fn complete(State(service): State<Shared>, body: Bytes) -> Result<Response, ApiError> {
-    let (common, asked): (Common, Completion) = (read(&body)?, read(&body)?);
+pub async fn complete(State(service): State<Shared>, body: Payload) -> Result<Response, ApiError> {
+    let (common, asked): (Common, Completion) = read_both(body)?;
     if asked.suffix.is_some_and(|suffix| !suffix.is_empty()) {
         return Err(ApiError::field("suffix", "text between two texts is not offered"));
     }

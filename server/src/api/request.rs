@@ -1,6 +1,8 @@
 //! What completions and chats are asked with alike.
 use std::collections::BTreeMap;
 
+use axum::body::Bytes;
+use axum::extract::rejection::BytesRejection;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -112,8 +114,17 @@ pub struct Likely {
     pub prompt: Option<usize>,
 }
 
+/// The body of a request.
+pub type Payload = Result<Bytes, BytesRejection>;
+
+/// Reads what all requests have, and what this kind has.
+pub fn read_both<T: DeserializeOwned>(body: Payload) -> Result<(Common, T), ApiError> {
+    let body = body.map_err(|fault| ApiError::bad(fault.body_text()).status(fault.status().as_u16()))?;
+    Ok((read(&body)?, read(&body)?))
+}
+
 /// Reads a body. What is wrong with it is told with the name of the field.
-pub fn read<T: DeserializeOwned>(body: &[u8]) -> Result<T, ApiError> {
+fn read<T: DeserializeOwned>(body: &[u8]) -> Result<T, ApiError> {
     let mut reader = serde_json::Deserializer::from_slice(body);
     let value = serde_path_to_error::deserialize(&mut reader).map_err(|error| {
         let path = error.path().to_string();

@@ -7,40 +7,62 @@ use atomc_runtime::{DeviceError, Fork, KvError, Request, Sampling, SeqId, StepEr
 
 use super::*;
 
-pub(super) const BLOCK: usize = 4;
-pub(super) const VOCAB: usize = 61;
+pub(crate) const BLOCK: usize = 4;
+const VOCAB: usize = 61;
 const POSITIONS: usize = 64;
 
 /// A model that adds tokens up, over the engine's own cache.
-pub(super) struct Toy {
+pub(crate) struct Toy {
     kv: Kv,
+    vocab: usize,
+    positions: usize,
     held: HashMap<SeqId, Vec<u32>>,
     slots: usize,
     /// Tokens of each step so far.
     pub steps: Vec<Vec<usize>>,
     /// Steps with this token are not finite, or fail.
     poison: Option<u32>,
-    failing: Option<u32>,
+    pub failing: Option<u32>,
+    /// Steps with this token panic.
+    pub panicking: Option<u32>,
+    /// How long a step takes.
+    pub pause: std::time::Duration,
 }
 
 impl Toy {
-    pub(super) fn new(blocks: usize, slots: usize) -> Toy {
+    pub(crate) fn new(blocks: usize, slots: usize) -> Toy {
+        Toy::sized(blocks, slots, (VOCAB, POSITIONS))
+    }
+
+    pub(crate) fn sized(blocks: usize, slots: usize, (vocab, positions): (usize, usize)) -> Toy {
         let kept = [Kept::Pages { window: 0 }, Kept::Slot];
         let sizes = Sizes {
             block_tokens: BLOCK,
             blocks,
             slots,
-            max_len: POSITIONS,
+            max_len: positions,
             step: 16,
             snapshot_tokens: 8,
             snapshots: slots,
         };
         let kv = Kv::new(if slots > 0 { &kept } else { &kept[..1] }, sizes);
-        Toy { kv, held: HashMap::new(), slots, steps: vec![], poison: None, failing: None }
+        Toy {
+            kv,
+            vocab,
+            positions,
+            held: HashMap::new(),
+            slots,
+            steps: vec![],
+            poison: None,
+            failing: None,
+            panicking: None,
+            pause: std::time::Duration::ZERO,
+        }
     }
 
     fn check(&self, requests: &[Request]) -> Result<(), StepError> {
         let has = |token: Option<u32>| requests.iter().any(|r| token.is_some_and(|token| r.tokens.contains(&token)));
+        assert!(!has(self.panicking), "it was told to panic");
         if has(self.failing) {
             let (device, detail) = ("toy".to_owned(), "it was told to fail".to_owned());
             return Err(StepError::Device(DeviceError::Failed { device, detail }));
@@ -53,6 +75,7 @@ impl Toy {
 
     fn feed(&mut self, requests: &[Request]) -> Result<Vec<Vec<Vec<f32>>>, StepError> {
         self.steps.push(requests.iter().map(|request| request.tokens.len()).collect());
+        std::thread::sleep(self.pause);
         self.check(requests)?;
         self.kv.reserve(requests.iter().map(|request| (request.sequence, request.tokens.len())))?;
         let mut all = vec![];
@@ -64,7 +87,7 @@ impl Toy {
                 self.kv.take_copies().for_each(drop);
                 let held = self.held.get_mut(&request.sequence).unwrap();
                 held.push(token);
-                rows.push(logits(held));
+                rows.push(logits(held, self.vocab));
             }
             all.push(match request.logits {
                 Want::Nothing => vec![],
@@ -78,21 +101,24 @@ impl Toy {
 
 /// The likeliest token behind these.
 fn next(tokens: &[u32]) -> usize {
-    let sum: usize = tokens.iter().enumerate().map(|(position, &id)| (id as usize + 1) * (position + 1)).sum();
-    sum % VOCAB
+    sum(tokens) % VOCAB
 }
 
-pub(super) fn logits(tokens: &[u32]) -> Vec<f32> {
-    let best = next(tokens) as i32;
-    (0..VOCAB as i32).map(|id| -((id - best).abs() as f32) / 2.0).collect()
+fn sum(tokens: &[u32]) -> usize {
+    tokens.iter().enumerate().map(|(position, &id)| (id as usize + 1) * (position + 1)).sum()
+}
+
+fn logits(tokens: &[u32], vocab: usize) -> Vec<f32> {
+    let best = (sum(tokens) % vocab) as i32;
+    (0..vocab as i32).map(|id| -((id - best).abs() as f32) / 2.0).collect()
 }
 
 impl Backend for Toy {
     fn limits(&self) -> Limits {
         let blocks = self.kv.blocks();
         Limits {
-            vocab: VOCAB,
-            positions: POSITIONS.min(blocks * BLOCK),
+            vocab: self.vocab,
+            positions: self.positions.min(blocks * BLOCK),
             step_tokens: 16,
             step_rows: 3,
             block_tokens: BLOCK,
@@ -382,7 +408,7 @@ fn probabilities_are_the_models() {
     assert_eq!((told.scores, told.cached), (8, Some(0)));
     assert_eq!(other.ids(), answer(&ids(30, 5), 4));
     let found = told.tokens[0].likelihood.clone().unwrap();
-    let row = logits(&prompt);
+    let row = logits(&prompt, VOCAB);
     let sum: f64 = row.iter().map(|&logit| f64::from(logit).exp()).sum();
     assert!((f64::from(found.logprob) - (0.0 - sum.ln())).abs() < 1e-5, "{found:?}");
     assert_eq!((found.top.len(), found.top[0]), (2, (told.tokens[0].token, found.logprob)));
