@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use llguidance::api::TopLevelGrammar;
 use llguidance::toktrie::{InferenceCapabilities, TokEnv, TokRxInfo, TokTrie, TokenId, TokenizerEnv};
 use llguidance::{Matcher, ParserFactory};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::schedule::Guide;
 use crate::text::Text;
@@ -40,7 +40,7 @@ impl Grammars {
     pub fn guide(&self, form: &Form) -> Result<Box<dyn Guide>, String> {
         let factory = self.factory.get_or_init(|| self.factory().map(Mutex::new)).as_ref().map_err(String::clone)?;
         let grammar = match form {
-            Form::Json(schema) => TopLevelGrammar::from_json_schema(schema.clone()),
+            Form::Json(schema) => TopLevelGrammar::from_json_schema(bounded(schema.clone())),
             Form::Regex(regex) => TopLevelGrammar::from_regex(regex),
             Form::Lark(text) => TopLevelGrammar::from_lark(text.clone()),
         };
@@ -62,6 +62,17 @@ impl Grammars {
         factory.quiet();
         Ok(factory)
     }
+}
+
+/// Between two tokens of JSON: without an end to it some models write blanks only.
+const BLANKS: &str = r"[\x20\x0A\x0D\x09]{1,32}";
+
+/// A schema whose answers have an end, unless it says itself how they are written.
+fn bounded(mut schema: Value) -> Value {
+    if let Some(fields) = schema.as_object_mut() {
+        fields.entry("x-guidance").or_insert(json!({ "whitespace_pattern": BLANKS }));
+    }
+    schema
 }
 
 /// The tokens, of which texts are made greedily: guides ask for bytes alone.

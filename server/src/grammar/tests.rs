@@ -1,7 +1,5 @@
 use std::path::Path;
 
-use serde_json::json;
-
 use super::*;
 use crate::schedule::{Chooser, Settings};
 
@@ -57,6 +55,27 @@ fn answers_follow_a_schema() {
             "{answer}"
         );
     }
+}
+
+/// A model that likes blanks best still comes to an end of them.
+#[test]
+fn blanks_have_an_end() {
+    let (grammars, text, _) = grammars();
+    let form = Form::Json(json!({ "type": "object", "properties": { "a": { "type": "boolean" } }, "required": ["a"] }));
+    let mut chooser = Chooser::new(Settings::default(), Some(grammars.guide(&form).unwrap()), &[]);
+    let mut row = vec![0.0; 512];
+    ["\n", " ", "}"]
+        .iter()
+        .for_each(|blank| row[text.token(&blank.replace('\n', "Ċ").replace(' ', "Ġ")).unwrap() as usize] = 9.0);
+    let mut tokens = vec![];
+    while tokens.len() < 200 {
+        let token = chooser.choose(&row).unwrap().token;
+        tokens.push(token);
+        if chooser.take(token).unwrap() || text.decode(&tokens, true).unwrap().ends_with('}') {
+            return;
+        }
+    }
+    panic!("{:?}", text.decode(&tokens, true));
 }
 
 #[test]
