@@ -88,7 +88,7 @@ for kind in compiler runtime; do
     base=atomc-$version && [ $kind = compiler ] || base=atomc-runtime-$version
     name=$base-$machine-linux-glibc${glibc:-$needs}
     mv "$work/$kind" "$work/$name"
-    cp LICENSE "$work/$name/"
+    cp LICENSE dist/atomc.service "$work/$name/"
     # The same files make the same archive.
     tar --sort=name --mtime=@0 --owner=0 --group=0 --numeric-owner --mode=u=rwX,go=rX -C "$work" -c "$name" |
         gzip -n "-$([ "$profile" = dev ] && echo 1 || echo 9)" >"$out/$name.tar.gz"

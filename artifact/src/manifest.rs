@@ -64,7 +64,10 @@ impl Manifest {
 
     /// The compile key: the hash of the producer and of everything that shaped the artifact.
     pub fn key(&self) -> String {
-        let text = format!("{}\n{}", self.producer, self.config);
+        // Programs differ in whether they keep the order of fields.
+        let mut config = self.config.clone();
+        config.sort_all_objects();
+        let text = format!("{}\n{config}", self.producer);
         blake3::hash(text.as_bytes()).to_hex().to_string()
     }
 }

@@ -443,6 +443,8 @@ fn echo(
             echo["ptxas"] = release.into();
         }
     }
+    // Programs differ in whether they keep the order of fields.
+    echo.sort_all_objects();
     Ok(echo)
 }
 

@@ -119,7 +119,7 @@ impl Engine {
     ) -> PyResult<Vec<u32>> {
         let answer = py.detach(|| {
             let mut engine = self.lock();
-            let sampling = Sampling { temperature, top_k, top_p, seed };
+            let sampling = Sampling { temperature, top_k, top_p, seed, ..Sampling::default() };
             let params = Params { sampling, ..Params::for_model(engine.model(), max_new) };
             generate::generate(&mut engine, &prompt, &params, |_| ControlFlow::Continue(()))
         });

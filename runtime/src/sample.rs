@@ -9,13 +9,16 @@ pub struct Sampling {
     pub top_k: usize,
     /// Of those, keep the fewest whose probabilities add up to this much; 1 keeps all.
     pub top_p: f32,
+    /// Keep tokens that are at least this likely beside the most likely one, before `top_p` counts;
+    /// 0 keeps all.
+    pub min_p: f32,
     /// Begins the sequence of random numbers; greedy choices need none.
     pub seed: u64,
 }
 
 impl Default for Sampling {
     fn default() -> Sampling {
-        Sampling { temperature: 0.0, top_k: 0, top_p: 1.0, seed: 0 }
+        Sampling { temperature: 0.0, top_k: 0, top_p: 1.0, min_p: 0.0, seed: 0 }
     }
 }
 
@@ -35,13 +38,16 @@ impl Sampling {
     /// That the numbers are ones to choose by. Every `top_k` is: one beyond the vocabulary keeps
     /// all.
     pub fn check(&self) -> Result<(), SamplingError> {
-        let Sampling { temperature, top_p, .. } = *self;
+        let Sampling { temperature, top_p, min_p, .. } = *self;
         let fault = |field, value, allowed| Err(SamplingError { field, value, allowed });
         if !(temperature.is_finite() && temperature >= 0.0) {
             return fault("temperature", temperature, "a finite number of at least 0");
         }
         if !(top_p > 0.0 && top_p <= 1.0) {
             return fault("top_p", top_p, "a number above 0 and at most 1");
+        }
+        if !(0.0..=1.0).contains(&min_p) {
+            return fault("min_p", min_p, "a number from 0 to 1");
         }
         Ok(())
     }
@@ -81,7 +87,7 @@ impl Sampler {
 
     /// Chooses a token from one row of logits.
     pub fn sample(&mut self, logits: &[f32]) -> u32 {
-        let Sampling { temperature, top_k, top_p, .. } = self.sampling;
+        let Sampling { temperature, top_k, top_p, min_p, .. } = self.sampling;
         let most = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
         // An infinite logit leaves nothing to weigh.
         if self.sampling.is_greedy() || !most.is_finite() {
@@ -95,6 +101,9 @@ impl Sampler {
         }
         for (logit, _) in &mut self.candidates {
             *logit = ((*logit - most) / temperature).exp();
+        }
+        if min_p > 0.0 {
+            self.candidates.retain(|&(weight, _)| weight >= min_p);
         }
         if top_p < 1.0 {
             self.keep_nucleus(top_p);
@@ -251,6 +260,18 @@ mod tests {
         close(&frequencies(sampling(1.0), &LOGITS), &softmax(&LOGITS, 1.0));
     }
 
+    #[test]
+    fn min_p_keeps_what_is_likely_beside_the_best() {
+        // Beside the best: 0.135, 1, 0.368, 0.050.
+        let sampling = |min_p| Sampling { temperature: 1.0, min_p, ..Sampling::default() };
+        close(&frequencies(sampling(0.4), &LOGITS), &[0.0, 1.0, 0.0, 0.0]);
+        close(&frequencies(sampling(0.3), &LOGITS), &[0.0, 0.731, 0.269, 0.0]);
+        close(&frequencies(Sampling { top_p: 0.7, ..sampling(0.3) }, &LOGITS), &[0.0, 1.0, 0.0, 0.0]);
+        close(&frequencies(sampling(0.0), &LOGITS), &softmax(&LOGITS, 1.0));
+        let message = sampling(1.5).check().unwrap_err().to_string();
+        assert_eq!(message, "min_p: 1.5 is not a number from 0 to 1");
+    }
+
     /// The bound that spares the sort changes nothing, also over a wide vocabulary.
     #[test]
     fn nucleus_is_exact() {
@@ -284,7 +305,7 @@ mod tests {
 
     #[test]
     fn survives_bad_rows() {
-        let mut sampler = Sampler::new(Sampling { temperature: 1.0, top_k: 2, top_p: 0.5, seed: 3 });
+        let mut sampler = Sampler::new(Sampling { temperature: 1.0, top_k: 2, top_p: 0.5, min_p: 0.1, seed: 3 });
         assert_eq!(sampler.sample(&[]), 0);
         assert_eq!(sampler.sample(&[f32::NAN, f32::NAN]), 0);
         assert_eq!(sampler.sample(&[0.0, f32::INFINITY]), 1);

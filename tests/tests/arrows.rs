@@ -16,6 +16,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "atomc-ir",
             "atomc-passes",
             "atomc-runtime",
+            "atomc-server",
             "atomc-targets",
         ],
     ),
@@ -30,6 +31,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("atomc-passes", &["atomc-ir"]),
     ("atomc-python", &["atomc-artifact", "atomc-config", "atomc-runtime"]),
     ("atomc-runtime", &["atomc-artifact"]),
+    ("atomc-server", &["atomc-artifact", "atomc-runtime"]),
     ("atomc-targets", &["atomc-artifact", "atomc-ir"]),
     ("atomc-tests", &["atomc", "atomc-artifact", "atomc-emulator", "atomc-ir", "atomc-targets"]),
 ];
@@ -38,7 +40,7 @@ const ARROWS: &[(&str, &[&str])] = &[
 /// for the reference interpreter of `atomc verify`.
 const COMPILER_ONLY: &[&str] = &["atomc-emulator", "atomc-passes", "atomc-targets", "inkwell", "llvm-sys"];
 /// What the runtime, which others link, must not pull in either.
-const IR: &[&str] = &["atomc-ir", "petgraph"];
+const IR: &[&str] = &["atomc-ir", "petgraph", "tokio"];
 
 fn cargo(args: &[&str]) -> String {
     let out =

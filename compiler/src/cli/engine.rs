@@ -4,8 +4,10 @@ use std::path::{Path, PathBuf};
 
 use atomc_artifact::{Expected, files, is_key};
 use atomc_runtime::device::{Device, DeviceError, Started};
-use atomc_runtime::manifest::Manifest;
+use atomc_runtime::kv::Kept;
+use atomc_runtime::manifest::{Manifest, Target};
 use atomc_runtime::signature;
+use atomc_runtime::states;
 use atomc_runtime::weights::packed::Packed;
 use atomc_runtime::{Artifact, Checkpoint, DeviceChoice, Engine, EngineOptions, Error, Random};
 
@@ -151,6 +153,26 @@ impl DeviceArg {
         }
     }
 
+    /// What to compile for, to run here.
+    #[cfg(feature = "compiler")]
+    pub fn known_target(&self) -> Result<String, Failure> {
+        let arch = match self {
+            DeviceArg::Runtime(DeviceChoice::Host { .. }) => return Ok("host".into()),
+            DeviceArg::Runtime(DeviceChoice::Gpu { vendor, ordinal }) => {
+                vendor.device(*ordinal).map_err(Error::from)?.arch
+            }
+            #[cfg(feature = "emulator")]
+            DeviceArg::Emulated(chip) => chip.name.clone(),
+        };
+        // NVIDIA's code for one generation alone has a letter more.
+        let names = [arch.clone(), format!("{arch}a")];
+        let known = |name: &String| atomc_targets::rows().iter().any(|row| row.name == *name);
+        names.into_iter().find(known).ok_or_else(|| {
+            let message = format!("no target is called {arch}, which the device is");
+            Failure::new("target", message).help("Name one with --target; `atomc targets` lists them.")
+        })
+    }
+
     /// Which of an artifact's targets is for the device.
     pub fn target(&self, manifest: &Manifest) -> Result<usize, DeviceError> {
         match self {
@@ -174,6 +196,42 @@ pub struct WeightArgs {
     random_weights: Option<u64>,
 }
 
+/// What a server is told of artifact and weights, where a folder may have both.
+#[derive(clap::Args)]
+pub struct Named {
+    /// Hugging Face folder with weights, or a file that `atomc pack` made [default: the folder]
+    #[arg(long, value_name = "PATH", group = "weights_of")]
+    weights: Option<PathBuf>,
+    /// Random weights from a seed instead of a checkpoint, to measure speed
+    #[arg(long, value_name = "SEED", num_args = 0..=1, default_missing_value = "0", group = "weights_of")]
+    random_weights: Option<u64>,
+    /// Load packed weights without comparing their checksums
+    #[arg(long)]
+    no_verify: bool,
+    /// Refuse the artifact without a signature by this public key, as with `atomc run`
+    #[arg(long, value_name = "PEM")]
+    require_signed_by: Option<PathBuf>,
+}
+
+impl Named {
+    /// Whether the artifact must be signed.
+    pub fn is_signed(&self) -> bool {
+        self.require_signed_by.is_some() || var_os(signature::VARIABLE).is_some()
+    }
+}
+
+/// What a server wants room for.
+#[derive(Clone, Copy, Debug)]
+pub struct Sequences {
+    /// Sequences that are computed at once.
+    pub at_once: usize,
+    /// Tokens of all together, if that was said.
+    pub cache_tokens: Option<usize>,
+}
+
+/// Of the memory that weights and arena leave, what a server's cache takes, in fifths.
+const CACHE_FIFTHS: usize = 4;
+
 impl WeightArgs {
     /// The folder of the checkpoint, or of the packed weights, if there is one.
     pub fn dir(&self) -> Option<&Path> {
@@ -182,7 +240,59 @@ impl WeightArgs {
     }
 }
 
+/// Tokens of cache that fit a server's part of so many bytes of memory.
+fn fitting(target: &Target, memory: usize) -> usize {
+    let weights: usize = target.weights.iter().map(|weight| weight.bytes).sum();
+    let arena = target.plans.iter().map(|plan| plan.arena_bytes).max().unwrap_or(0);
+    let units = states::Unit::all(target);
+    let paged = |unit: &&states::Unit| matches!(unit.kept, Kept::Pages { .. });
+    let block: usize = target.states.iter().map(|state| &units[state.group]).filter(paged).map(|unit| unit.bytes).sum();
+    let left = memory.saturating_sub(weights + arena) / (CACHE_FIFTHS + 1) * CACHE_FIFTHS;
+    // At least a block, so that what is missing is said where memory is taken.
+    (left / block.max(1)).max(1).saturating_mul(target.layout.block_tokens)
+}
+
 impl EngineArgs {
+    /// An artifact, with the weights that are named, or else those of the folder.
+    pub fn named(
+        artifact: PathBuf,
+        named: &Named,
+        folder: Option<&Path>,
+        (device, threads): (DeviceArg, usize),
+    ) -> Result<EngineArgs, Failure> {
+        let &Named { ref weights, random_weights, no_verify, ref require_signed_by } = named;
+        let weights = weights.clone().or(folder.filter(|_| random_weights.is_none()).map(Path::to_owned));
+        if weights.is_none() && random_weights.is_none() {
+            let help = "Name them with --weights, or give the folder of a model instead of an artifact.";
+            return Err(Failure::new("weights", "an artifact has no weights").help(help));
+        }
+        let artifact = ArtifactArgs { artifact, require_signed_by: require_signed_by.clone(), expect: None };
+        let weights = WeightArgs { weights, random_weights };
+        Ok(EngineArgs { artifact, weights, no_verify, device, threads })
+    }
+
+    /// The engine with its weights for a server: with a cache for as many tokens as its sequences
+    /// may have, or as there is memory for.
+    pub fn serving(&self, artifact: Artifact, wanted: &Sequences) -> Result<Engine, Failure> {
+        let threads = atomc_runtime::pool::threads(self.threads, 1);
+        let (manifest, device) = (artifact.manifest(), self.device.open(&artifact, threads)?);
+        let target = &manifest.targets[self.device.target(manifest).map_err(Error::from)?];
+        let name = target.name.clone();
+        let longest = manifest.model.max_positions.next_multiple_of(target.layout.block_tokens);
+        let most = longest.saturating_mul(wanted.at_once);
+        let cache_tokens = wanted.cache_tokens.unwrap_or_else(|| most.min(fitting(target, device.memory())));
+        let options = EngineOptions {
+            threads: self.threads,
+            cache_tokens,
+            // Those that are retained for their beginnings have slots too.
+            slots: 2 * wanted.at_once,
+            ..EngineOptions::default()
+        };
+        let mut engine = Engine::with_device(artifact, &name, device, &options)?;
+        self.load(&mut engine)?;
+        Ok(engine)
+    }
+
     /// Opens the artifact, to see what it needs before memory is taken.
     pub fn artifact(&self) -> Result<Artifact, Failure> {
         self.artifact.open()

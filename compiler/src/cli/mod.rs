@@ -30,6 +30,7 @@ mod print;
 mod progress;
 mod report;
 mod run;
+mod serve;
 mod shown;
 mod sign;
 #[cfg(feature = "compiler")]
@@ -62,6 +63,7 @@ const EXAMPLES: &str = "\
 Examples:
   atomc compile models/qwen3 -o m.atomc           one file for this kind of machine; needs no weights
   atomc run m.atomc --weights models/qwen3 --prompt 'Q: Ana has 12 apples. Ana finds 3 more. How many …'
+  atomc serve models/qwen3                        the same over HTTP, for OpenAI's clients
   atomc bench m.atomc --random-weights            how fast, and how close to what memory allows
   atomc inspect m.atomc                           what is in the file
   atomc verify m.atomc                            every kernel against the reference
@@ -73,6 +75,7 @@ Exit codes: 0 done, 1 failed, 2 wrong usage.";
 const EXAMPLES: &str = "\
 Examples:
   atomc run m.atomc --weights models/qwen3 --prompt 'Q: Ana has 12 apples. Ana finds 3 more. How many …'
+  atomc serve m.atomc --weights models/qwen3      the same over HTTP, for OpenAI's clients
   atomc bench m.atomc --random-weights            how fast, and how close to what memory allows
   atomc inspect m.atomc                           what is in the file
   atomc verify m.atomc                            every kernel against the reference
@@ -86,6 +89,7 @@ enum Verb {
     #[cfg(feature = "compiler")]
     Compile(compile::Args),
     Run(run::Args),
+    Serve(serve::Args),
     Bench(bench::Args),
     Check(check::Args),
     Inspect(inspect::Args),
@@ -129,6 +133,7 @@ pub fn main() -> ExitCode {
         #[cfg(feature = "compiler")]
         Verb::Compile(args) => compile::run(args, &spans),
         Verb::Run(args) => run::run(args),
+        Verb::Serve(args) => serve::run(args),
         Verb::Bench(args) => bench::run(args),
         Verb::Check(args) => check::run(args),
         Verb::Inspect(args) => inspect::run(args),

@@ -46,6 +46,9 @@ pub struct Args {
     /// Choose among the fewest tokens that are this likely together, above 0 and up to 1
     #[arg(long, value_name = "P", default_value_t = 1.0, value_parser = probability)]
     top_p: f32,
+    /// Choose among tokens that are at least this likely beside the most likely one, from 0 to 1
+    #[arg(long, value_name = "P", default_value_t = 0.0, value_parser = least)]
+    min_p: f32,
     /// The same seed and options give the same text
     #[arg(long, value_name = "SEED", default_value_t = 0)]
     seed: u64,
@@ -60,6 +63,10 @@ fn temperature(text: &str) -> Result<f32, String> {
 
 fn probability(text: &str) -> Result<f32, String> {
     checked(text, |top_p| Sampling { top_p, ..Sampling::default() })
+}
+
+fn least(text: &str) -> Result<f32, String> {
+    checked(text, |min_p| Sampling { min_p, ..Sampling::default() })
 }
 
 /// A number that the runtime takes in its place.
@@ -79,7 +86,8 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         (None, tokens) => (Words::Numbers, numbers(&read(tokens.as_deref().unwrap_or_default())?)?),
     };
     let mut engine = args.engine.engine(artifact, [prompt.len().saturating_add(args.max_tokens)])?;
-    let sampling = Sampling { temperature: args.temperature, top_k: args.top_k, top_p: args.top_p, seed: args.seed };
+    let &Args { temperature, top_k, top_p, min_p, seed, .. } = args;
+    let sampling = Sampling { temperature, top_k, top_p, min_p, seed };
     let params = Params { sampling, ..Params::for_model(engine.model(), args.max_tokens) };
     let mut stream = Stream::new(&words, args.json);
     let answer = generate::generate(&mut engine, &prompt, &params, |token| stream.push(token))?;

@@ -74,7 +74,7 @@ pub fn add(file: &Path, architecture: &str, fingerprint: Fingerprint) -> Result<
 }
 
 /// Where the list of the user is who runs the command.
-fn place() -> Result<PathBuf, TrustError> {
+pub fn place() -> Result<PathBuf, TrustError> {
     trust::place(var_os("XDG_CONFIG_HOME"), var_os("HOME"))
 }
 

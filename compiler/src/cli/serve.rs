@@ -1,0 +1,263 @@
+//! `atomc serve`: a model over HTTP, as OpenAI's interface has it.
+use std::env::var;
+use std::net::{IpAddr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use atomc_artifact::files;
+use atomc_runtime::{Artifact, Engine, TrustList};
+use atomc_server::api::{Defaults, Metrics, Service};
+use atomc_server::grammar::Grammars;
+use atomc_server::schedule::Options;
+use atomc_server::serve::{self, Place};
+use atomc_server::template::Templates;
+use atomc_server::text::Text;
+use atomc_server::worker::{self, Handle};
+
+use super::engine::{DeviceArg, EngineArgs, Named, Sequences};
+use super::failure::{Failure, tell};
+use super::trust;
+
+/// What a folder's artifact is called.
+const ARTIFACT: &str = "model.atomc";
+/// A key of the interface, which a command line would show to everyone.
+const KEY: &str = "ATOMC_API_KEY";
+
+/// Serve a model over HTTP, as OpenAI's clients know it
+#[derive(clap::Args)]
+#[command(after_help = "\
+A folder is a model's: its artifact is model.atomc in it, which runs if you have made or trusted it (`atomc help trust`), and which
+is compiled if it is not there. The server ends on SIGTERM or Ctrl-C, when the requests that it has are answered. Whoever can reach the
+address may ask: give a key where that is not you alone, and let a proxy speak TLS.
+
+Examples:
+  atomc serve models/qwen3                                      http://127.0.0.1:8000/v1
+  atomc serve m.atomc --weights models/qwen3 --device hip:0
+  atomc serve models/qwen3 --host 0.0.0.0 --port 80 --api-key-file keys.txt
+  curl localhost:8000/v1/completions -H 'content-type: application/json' -d '{\"prompt\": \"Once\", \"max_tokens\": 20}'")]
+pub struct Args {
+    /// An artifact, or the folder of a model
+    #[arg(value_name = "ARTIFACT|FOLDER")]
+    path: PathBuf,
+    #[command(flatten)]
+    named: Named,
+    /// tokenizer.json, or a folder with one and with the chat template, if they are not beside the
+    /// weights
+    #[arg(long, value_name = "PATH")]
+    tokenizer: Option<PathBuf>,
+    /// What to run on, as with `atomc run`
+    #[arg(long, value_name = "DEVICE", default_value = "host")]
+    device: DeviceArg,
+    /// Threads to compute with; 0 takes all
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    threads: usize,
+    /// The address to listen on; 0.0.0.0 is all
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1")]
+    host: IpAddr,
+    /// The port to listen on; 0 takes one that is free
+    #[arg(long, value_name = "PORT", default_value_t = 8000)]
+    port: u16,
+    /// Names of the model for clients; the first stands in answers [default: the folder's name]
+    #[arg(long, value_name = "NAME,…", value_delimiter = ',')]
+    served_model_name: Vec<String>,
+    /// A file with keys, a line each, of which a client must send one [default: the key in
+    /// ATOMC_API_KEY, if it is set]
+    #[arg(long, value_name = "FILE")]
+    api_key_file: Option<PathBuf>,
+    /// Origins whose pages may ask from a browser; `*` is all
+    #[arg(long, value_name = "ORIGIN,…", value_delimiter = ',')]
+    cors: Vec<String>,
+    /// Most requests that are computed at once
+    #[arg(long, value_name = "N", default_value_t = 64)]
+    parallel: usize,
+    /// Most requests that wait; more are refused with status 429
+    #[arg(long, value_name = "N", default_value_t = 512)]
+    queue: usize,
+    /// Tokens that the KV cache holds [default: as many as `--parallel` sequences may have, or as
+    /// fit four fifths of the memory that the weights leave]
+    #[arg(long, value_name = "N")]
+    cache_tokens: Option<usize>,
+    /// Most tokens of one step, over all requests [default: those of the artifact's largest plan]
+    #[arg(long, value_name = "N")]
+    step_tokens: Option<usize>,
+    /// Compute each prompt anew, also where others began like it
+    #[arg(long)]
+    no_prefix_cache: bool,
+    /// Most answers that a request may want of a prompt (`n`)
+    #[arg(long, value_name = "N", default_value_t = 16)]
+    max_choices: usize,
+    /// Most bytes of a request
+    #[arg(long, value_name = "BYTES", default_value_t = 4 << 20)]
+    max_body: usize,
+    /// Most connections at once; others wait
+    #[arg(long, value_name = "N", default_value_t = 1024)]
+    connections: usize,
+    /// Seconds that requests have to end when the server is told to
+    #[arg(long, value_name = "SECONDS", default_value_t = 30)]
+    grace: u64,
+    /// Take temperature, top_p and others of generation_config.json for requests that say nothing
+    #[arg(long, value_name = "WHETHER", default_value_t = true, action = clap::ArgAction::Set)]
+    generation_config: bool,
+    /// What to compile for, where there is no artifact [default: the device]
+    #[cfg(feature = "compiler")]
+    #[arg(long, value_name = "NAME")]
+    target: Option<String>,
+}
+
+pub fn run(args: &Args) -> Result<(), Failure> {
+    let keys = keys(args)?;
+    let engine_args = engine_args(args)?;
+    let artifact = opened(args, &engine_args)?;
+    let folder = args.tokenizer.as_deref().or(engine_args.weights.dir());
+    let missing = || Failure::new("tokenizer", "no tokenizer").help("Name one with --tokenizer.");
+    let folder = folder.ok_or_else(missing)?.to_owned();
+    let text = Text::open(&folder).map_err(|error| Failure::new("tokenizer", error))?;
+    let sequences = Sequences { at_once: args.parallel, cache_tokens: args.cache_tokens };
+    let engine = engine_args.serving(artifact, &sequences)?;
+    let stop = engine.model().stop.clone();
+    let options = Options {
+        running: args.parallel,
+        step_tokens: args.step_tokens.unwrap_or(0),
+        prefix_cache: !args.no_prefix_cache,
+    };
+    let about = about(&engine);
+    let (handle, thread) = worker::start(engine, options, args.queue).map_err(|e| Failure::new("threads", e))?;
+    let service = service(args, (handle.clone(), Arc::new(text), stop), &folder, keys)?;
+    let name = service.names[0].clone();
+    let place = Place {
+        address: SocketAddr::new(args.host, args.port),
+        connections: args.connections,
+        grace: Duration::from_secs(args.grace),
+    };
+    let served = serve::serve(service, &place, |address| {
+        tell(format_args!("`{name}` on {about} at http://{address}/v1"));
+    });
+    serve::join(&handle, thread);
+    served.map_err(|error| Failure::new("address", format!("{}: {error}", place.address)))
+}
+
+fn about(engine: &Engine) -> String {
+    let tokens = engine.cache().blocks() * engine.cache().block_tokens();
+    format!("{}, with a cache of {tokens} tokens,", engine.device_name())
+}
+
+fn service(
+    args: &Args,
+    (handle, text, stop): (Handle, Arc<Text>, Vec<u32>),
+    folder: &Path,
+    keys: Vec<String>,
+) -> Result<Service, Failure> {
+    let folder = if folder.is_dir() { folder } else { folder.parent().unwrap_or(folder) };
+    let templates = Templates::open(folder).map_err(|error| error.to_string());
+    if let Err(why) = &templates {
+        tell(format_args!("warning: chats are refused: {why}"));
+    }
+    let vocab = handle.limits().vocab;
+    Ok(Service {
+        handle,
+        templates,
+        grammars: Grammars::new(text.clone(), vocab, stop.clone()),
+        text,
+        names: names(args, folder),
+        stop,
+        defaults: if args.generation_config { defaults(folder)? } else { Defaults::default() },
+        keys,
+        body_bytes: args.max_body,
+        choices: args.max_choices,
+        origins: args.cors.clone(),
+        metrics: Arc::new(Metrics::default()),
+        started: SystemTime::now(),
+    })
+}
+
+fn names(args: &Args, folder: &Path) -> Vec<String> {
+    if !args.served_model_name.is_empty() {
+        return args.served_model_name.clone();
+    }
+    let folder = std::fs::canonicalize(folder).unwrap_or_else(|_| folder.to_owned());
+    let name = folder.file_name().map_or("model".into(), |name| name.to_string_lossy());
+    vec![name.into_owned()]
+}
+
+/// What a model's folder says that requests take where they say nothing.
+fn defaults(folder: &Path) -> Result<Defaults, Failure> {
+    let file = folder.join("generation_config.json");
+    match files::read_to_string(&file) {
+        Ok(text) => serde_json::from_str(&text).map_err(|error| Failure::file("generation_config", &file, error)),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Defaults::default()),
+        Err(error) => Err(Failure::file("generation_config", &file, error)),
+    }
+}
+
+fn keys(args: &Args) -> Result<Vec<String>, Failure> {
+    let Some(file) = &args.api_key_file else {
+        return Ok(var(KEY).ok().filter(|key| !key.is_empty()).into_iter().collect());
+    };
+    let text = files::read_to_string(file).map_err(|error| Failure::file("api_key_file", file, error))?;
+    let keys: Vec<String> = text.lines().map(str::trim).filter(|line| !line.is_empty()).map(str::to_owned).collect();
+    match keys.is_empty() {
+        true => Err(Failure::file("api_key_file", file, "there is no key in it")),
+        false => Ok(keys),
+    }
+}
+
+/// Where artifact and weights are. A folder's are in it.
+fn engine_args(args: &Args) -> Result<EngineArgs, Failure> {
+    let (artifact, folder) = match args.path.is_dir() {
+        true => (args.path.join(ARTIFACT), Some(args.path.as_path())),
+        false => (args.path.clone(), None),
+    };
+    EngineArgs::named(artifact, &args.named, folder, (args.device.clone(), args.threads))
+}
+
+/// The artifact. One that nobody named runs only if its user trusts it, or asked for a signature.
+fn opened(args: &Args, engine: &EngineArgs) -> Result<Artifact, Failure> {
+    let is_found = args.path.is_dir();
+    if is_found && !args.path.join(ARTIFACT).exists() {
+        compiled(args)?;
+    }
+    let artifact = engine.artifact()?;
+    let ranks = artifact.manifest().ranks();
+    if ranks > 1 {
+        let message = format!("the artifact is for one of {ranks} ranks that share the model out (--tp, --ep)");
+        let help = "Ranks are vLLM's and SGLang's to run (docs/vllm.md); this server takes one device.";
+        return Err(Failure::new("artifact", message).help(help));
+    }
+    if is_found && !args.named.is_signed() && !TrustList::read(&trust::place()?)?.has(artifact.fingerprint()) {
+        let file = args.path.join(ARTIFACT);
+        let help = format!(
+            "`atomc trust {0}` if you would run it as a program, or name it: `atomc serve {0}`.",
+            file.display()
+        );
+        return Err(Failure::file("trust", &file, "lies beside the model, and is not on your list").help(help));
+    }
+    Ok(artifact)
+}
+
+/// Makes the artifact of a folder.
+#[cfg(feature = "compiler")]
+fn compiled(args: &Args) -> Result<(), Failure> {
+    let target = match &args.target {
+        Some(target) => target.clone(),
+        None => args.device.known_target()?,
+    };
+    let file = args.path.join(ARTIFACT);
+    tell(format_args!("no artifact in {}: compiling for {target}", args.path.display()));
+    let (model, file) = (args.path.display().to_string(), file.display().to_string());
+    let words = [model, "--target".into(), target, "-o".into(), file];
+    let compile = super::compile::Args::parsed(&words).map_err(|fault| Failure::new("compile", fault))?;
+    super::compile::run(&compile, &super::trace::Spans::new())
+}
+
+/// Says that this build makes none.
+#[cfg(not(feature = "compiler"))]
+fn compiled(args: &Args) -> Result<(), Failure> {
+    let message = format!("no artifact: there is no {}", args.path.join(ARTIFACT).display());
+    let folder = args.path.display();
+    let help = format!(
+        "This build cannot compile. On a machine with the whole atomc: `atomc compile {folder} -o {ARTIFACT}`; \
+         then `atomc serve {ARTIFACT} --weights {folder}` here."
+    );
+    Err(Failure::new("artifact", message).help(help))
+}

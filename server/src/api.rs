@@ -1,0 +1,157 @@
+//! OpenAI's interface over HTTP.
+mod answer;
+mod chat;
+mod completions;
+mod error;
+mod events;
+mod guard;
+mod metrics;
+mod request;
+
+use std::sync::Arc;
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+use axum::Router;
+use axum::extract::{DefaultBodyLimit, State};
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use serde_json::{Value, json};
+
+use crate::grammar::Grammars;
+use crate::template::Templates;
+use crate::text::Text;
+use crate::worker::Handle;
+use error::ApiError;
+pub use metrics::Metrics;
+pub use request::Defaults;
+
+/// What is served, and how.
+pub struct Service {
+    /// Where requests go.
+    pub handle: Handle,
+    /// The tokenizer.
+    pub text: Arc<Text>,
+    /// Chat templates, or why there are none.
+    pub templates: Result<Templates, String>,
+    /// Makers of forms of answers.
+    pub grammars: Grammars,
+    /// Names of the model; the first is what answers say.
+    pub names: Vec<String>,
+    /// Tokens that end an answer.
+    pub stop: Vec<u32>,
+    /// What a request takes that says nothing.
+    pub defaults: Defaults,
+    /// Keys of which a client must have one, if there are any.
+    pub keys: Vec<String>,
+    /// Most bytes of a request.
+    pub body_bytes: usize,
+    /// Most answers to one request.
+    pub choices: usize,
+    /// Origins whose pages may ask; `*` for all.
+    pub origins: Vec<String>,
+    /// What is counted.
+    pub metrics: Arc<Metrics>,
+    /// When it began.
+    pub started: SystemTime,
+}
+
+type Shared = Arc<Service>;
+
+/// The routes.
+pub fn router(service: Service) -> Router {
+    let (body_bytes, cors) = (service.body_bytes, guard::cors(&service.origins));
+    let service: Shared = Arc::new(service);
+    let guarded = Router::new()
+        .route("/v1/models", get(models))
+        .route("/v1/models/{*name}", get(model))
+        .route("/v1/completions", post(completions::complete))
+        .route("/v1/chat/completions", post(chat::complete))
+        .route("/v1/embeddings", post(embeddings))
+        .layer(axum::middleware::from_fn_with_state(service.clone(), guard::key));
+    let router = guarded
+        .route("/health", get(health))
+        .route("/metrics", get(metrics::render))
+        .fallback(nothing)
+        .method_not_allowed_fallback(wrong_method)
+        .layer(DefaultBodyLimit::max(body_bytes))
+        .with_state(service);
+    match cors {
+        Some(cors) => router.layer(cors),
+        None => router,
+    }
+}
+
+/// Seconds since 1970.
+fn seconds(time: SystemTime) -> u64 {
+    time.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
+}
+
+/// A name for an answer that no other of this server has.
+fn name_of_answer(kind: &str) -> String {
+    use std::hash::{BuildHasher, RandomState};
+    // Each state has keys of its own.
+    format!("{kind}-{:016x}", RandomState::new().hash_one(Instant::now()))
+}
+
+async fn models(State(service): State<Shared>) -> Response {
+    let data: Vec<Value> = service.names.iter().map(|name| described(&service, name)).collect();
+    axum_json(StatusCode::OK, &json!({ "object": "list", "data": data }))
+}
+
+async fn model(State(service): State<Shared>, axum::extract::Path(name): axum::extract::Path<String>) -> Response {
+    match service.check_name(Some(&name)) {
+        Ok(()) => axum_json(StatusCode::OK, &described(&service, &name)),
+        Err(error) => error.into_response(),
+    }
+}
+
+fn described(service: &Service, name: &str) -> Value {
+    json!({
+        "id": name,
+        "object": "model",
+        "created": seconds(service.started),
+        "owned_by": "atomc",
+        "root": service.names[0],
+        "max_model_len": service.handle.limits().positions,
+    })
+}
+
+impl Service {
+    /// That a request is for this model.
+    fn check_name(&self, name: Option<&str>) -> Result<(), ApiError> {
+        match name {
+            Some(name) if !self.names.iter().any(|known| known == name) => Err(ApiError::no_model(name, &self.names)),
+            _ => Ok(()),
+        }
+    }
+}
+
+async fn embeddings() -> ApiError {
+    ApiError::bad("/v1/embeddings: this server makes text; embeddings of a model are not offered").status(404)
+}
+
+async fn nothing(request: axum::extract::Request) -> ApiError {
+    ApiError::bad(format!("there is no {} {}", request.method(), request.uri().path())).status(404)
+}
+
+async fn wrong_method(request: axum::extract::Request) -> ApiError {
+    ApiError::bad(format!("{} does not take {}", request.uri().path(), request.method())).status(405)
+}
+
+async fn health(State(service): State<Shared>) -> Response {
+    let said = service.handle.said();
+    match (said.down, service.handle.is_ending()) {
+        (Some(why), _) => ApiError::unavailable(why).into_response(),
+        (None, true) => ApiError::unavailable("the server is ending").into_response(),
+        (None, false) => axum_json(StatusCode::OK, &json!({ "status": "ok" })),
+    }
+}
+
+fn axum_json(status: StatusCode, value: &Value) -> Response {
+    let kind = [(axum::http::header::CONTENT_TYPE, "application/json")];
+    (status, kind, value.to_string()).into_response()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,165 @@
+//! Answers as responses: whole, or as a stream of events.
+use std::collections::VecDeque;
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use axum::body::{Body, Bytes};
+use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE};
+use axum::response::{IntoResponse, Response};
+use hyper::body::Frame;
+use serde_json::{Value, json};
+
+use super::error::ApiError;
+use super::events::{Event, Events};
+use crate::schedule::{Chosen, End, Likelihood, Why};
+
+/// Least of what is told of a token that cannot be: JSON has no infinity.
+const NEVER: f32 = -9999.0;
+
+/// A whole answer.
+#[derive(Debug, Default)]
+pub struct Answer {
+    pub text: String,
+    pub tokens: Vec<Chosen>,
+    pub prompt: Vec<Likelihood>,
+    pub cached: usize,
+    pub end: Option<End>,
+}
+
+/// Waits for all answers. The first that fails is the response.
+pub async fn collect(mut events: Events, count: usize) -> Result<Vec<Answer>, ApiError> {
+    let mut answers: Vec<Answer> = (0..count).map(|_| Answer::default()).collect();
+    while let Some((index, event)) = events.recv().await {
+        let answer = &mut answers[index];
+        match event {
+            Event::Begin { cached, prompt } => (answer.cached, answer.prompt) = (cached, prompt),
+            Event::Text { text, tokens } => {
+                answer.text += &text;
+                answer.tokens.extend(tokens);
+            }
+            Event::End(end) => answer.end = Some(end?),
+        }
+    }
+    match answers.iter().all(|answer| answer.end.is_some()) {
+        true => Ok(answers),
+        false => Err(ApiError::unavailable("the server ended before the answer did")),
+    }
+}
+
+/// Tokens that a request took.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Usage {
+    pub prompt: usize,
+    pub cached: usize,
+    pub answer: usize,
+}
+
+impl Usage {
+    pub fn json(&self) -> Value {
+        let &Usage { prompt, cached, answer } = self;
+        json!({
+            "prompt_tokens": prompt,
+            "completion_tokens": answer,
+            "total_tokens": prompt + answer,
+            "prompt_tokens_details": { "cached_tokens": cached },
+        })
+    }
+
+    /// Of answers to prompts of so many tokens each, where the first answer to a prompt speaks for
+    /// it.
+    pub fn of(prompts: &[Vec<u32>], answers: &[Answer]) -> Usage {
+        let every = answers.len() / prompts.len().max(1);
+        Usage {
+            prompt: prompts.iter().map(Vec::len).sum(),
+            cached: answers.iter().step_by(every.max(1)).map(|answer| answer.cached).sum(),
+            answer: answers.iter().filter_map(|answer| answer.end).map(|end| end.tokens).sum(),
+        }
+    }
+}
+
+/// Why an answer ended, in the interface's words.
+pub fn finish(why: Why) -> &'static str {
+    match why {
+        Why::Stop(_) | Why::Output => "stop",
+        Why::Length => "length",
+    }
+}
+
+/// A number that JSON has.
+pub fn logprob(value: f32) -> f32 {
+    if value.is_finite() { value } else { NEVER }
+}
+
+/// Makes chunks of events.
+pub trait Render: Send + Unpin + 'static {
+    /// Before anything happens.
+    fn begin(&mut self) -> Vec<Value>;
+
+    /// What an event adds.
+    fn event(&mut self, index: usize, event: Event) -> Vec<Value>;
+
+    /// Behind the last.
+    fn end(&mut self) -> Vec<Value>;
+}
+
+/// A stream of events, once the first answer has begun: what is wrong before is a response of its
+/// own.
+pub async fn stream<R: Render>(mut events: Events, mut render: R) -> Result<Response, ApiError> {
+    let (index, event) = match events.recv().await {
+        Some((_, Event::End(Err(error)))) => return Err(error),
+        Some(event) => event,
+        None => return Err(ApiError::unavailable("the server ended before the answer did")),
+    };
+    let mut chunks = render.begin();
+    chunks.extend(render.event(index, event));
+    let ready = chunks.iter().map(data).collect();
+    let stream = Stream { events, render, ready, is_over: false };
+    let headers = [(CONTENT_TYPE, "text/event-stream; charset=utf-8"), (CACHE_CONTROL, "no-cache")];
+    Ok((headers, Body::new(stream)).into_response())
+}
+
+fn data(chunk: &Value) -> Bytes {
+    format!("data: {chunk}\n\n").into()
+}
+
+/// The body of a stream.
+struct Stream<R> {
+    events: Events,
+    render: R,
+    ready: VecDeque<Bytes>,
+    is_over: bool,
+}
+
+impl<R: Render> hyper::body::Body for Stream<R> {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        loop {
+            if let Some(ready) = self.ready.pop_front() {
+                return Poll::Ready(Some(Ok(Frame::data(ready))));
+            }
+            if self.is_over {
+                return Poll::Ready(None);
+            }
+            let chunks = match std::task::ready!(self.events.poll_recv(cx)) {
+                Some((_, Event::End(Err(error)))) => {
+                    self.is_over = true;
+                    // Nobody waits for the other answers.
+                    self.events.close();
+                    vec![error.json()]
+                }
+                Some((index, event)) => self.render.event(index, event),
+                None => {
+                    self.is_over = true;
+                    self.render.end()
+                }
+            };
+            self.ready.extend(chunks.iter().map(data));
+            if self.is_over {
+                self.ready.push_back(Bytes::from_static(b"data: [DONE]\n\n"));
+            }
+        }
+    }
+}

@@ -1,0 +1,255 @@
+//! `/v1/completions`.
+use std::time::SystemTime;
+
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::response::Response;
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+
+use super::answer::{self, Answer, Render, Usage, finish, logprob};
+use super::error::ApiError;
+use super::events::Event;
+use super::request::{Common, Likely, Payload, read_both};
+use super::{Service, Shared, axum_json, name_of_answer, seconds};
+use crate::schedule::{Chosen, Likelihood};
+
+/// Tokens of an answer, unless a request says how many.
+const DEFAULT_TOKENS: usize = 16;
+
+#[derive(Deserialize)]
+struct Completion {
+    prompt: Option<Prompt>,
+    echo: Option<bool>,
+    logprobs: Option<usize>,
+    suffix: Option<String>,
+}
+
+/// Prompts as texts or as tokens.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Prompt {
+    Text(String),
+    Tokens(Vec<u32>),
+    Texts(Vec<String>),
+    Lists(Vec<Vec<u32>>),
+}
+
+pub async fn complete(State(service): State<Shared>, body: Payload) -> Result<Response, ApiError> {
+    let (common, asked): (Common, Completion) = read_both(body)?;
+    if asked.suffix.is_some_and(|suffix| !suffix.is_empty()) {
+        return Err(ApiError::field("suffix", "text between two texts is not offered"));
+    }
+    let (echo, prompts) = (asked.echo.unwrap_or(false), prompts(&service, asked.prompt)?);
+    let tokens: Vec<Vec<u32>> = prompts.iter().map(|prompt| prompt.tokens.clone()).collect();
+    let likely = Likely { answer: asked.logprobs, prompt: asked.logprobs.filter(|_| echo) };
+    let events = common.submit(&service, &tokens, (likely, DEFAULT_TOKENS))?;
+    let answers = common.n.unwrap_or(1);
+    let shape = Shape {
+        id: name_of_answer("cmpl"),
+        created: seconds(SystemTime::now()),
+        prompts,
+        answers,
+        echo,
+        likely: asked.logprobs.is_some(),
+        service: service.clone(),
+    };
+    if common.is_stream() {
+        let states = vec![Progress::default(); tokens.len() * answers];
+        let usage = Usage { prompt: tokens.iter().map(Vec::len).sum(), ..Usage::default() };
+        return answer::stream(events, Chunks { shape, states, usage, with_usage: common.wants_usage() }).await;
+    }
+    let found = answer::collect(events, tokens.len() * answers).await?;
+    let mut whole = shape.around(found.iter().enumerate().map(|(index, found)| shape.choice(index, found)).collect());
+    whole["usage"] = Usage::of(&tokens, &found).json();
+    Ok(axum_json(StatusCode::OK, &whole))
+}
+
+/// A prompt, and what echoes of it are.
+struct Given {
+    tokens: Vec<u32>,
+    text: String,
+}
+
+fn prompts(service: &Service, prompt: Option<Prompt>) -> Result<Vec<Given>, ApiError> {
+    let most = service.handle.limits().positions;
+    let text = |text: String| Ok(Given { tokens: service.text.encode(&text, true, most)?, text });
+    let tokens = |tokens: Vec<u32>| Ok(Given { text: service.text.decode(&tokens, true)?, tokens });
+    let given: Result<Vec<Given>, ApiError> = match prompt {
+        None => return Err(ApiError::field("prompt", "there is none")),
+        Some(Prompt::Text(one)) => text(one).map(|given| vec![given]),
+        Some(Prompt::Tokens(one)) => tokens(one).map(|given| vec![given]),
+        Some(Prompt::Texts(all)) => all.into_iter().map(text).collect(),
+        Some(Prompt::Lists(all)) => all.into_iter().map(tokens).collect(),
+    };
+    match given? {
+        given if given.iter().any(|given| given.tokens.is_empty()) || given.is_empty() => {
+            Err(ApiError::field("prompt", "a prompt needs at least one token"))
+        }
+        given => Ok(given),
+    }
+}
+
+/// What every part of a response has.
+struct Shape {
+    id: String,
+    created: u64,
+    prompts: Vec<Given>,
+    /// To each prompt.
+    answers: usize,
+    echo: bool,
+    likely: bool,
+    service: Shared,
+}
+
+impl Shape {
+    fn around(&self, choices: Vec<Value>) -> Value {
+        json!({
+            "id": self.id,
+            "object": "text_completion",
+            "created": self.created,
+            "model": self.service.names[0],
+            "choices": choices,
+        })
+    }
+
+    fn prompt(&self, index: usize) -> &Given {
+        &self.prompts[index / self.answers]
+    }
+
+    fn choice(&self, index: usize, answer: &Answer) -> Value {
+        let given = self.prompt(index);
+        let mut list = Logprobs::default();
+        if self.echo {
+            self.add_prompt(&mut list, given, &answer.prompt);
+        }
+        answer.tokens.iter().for_each(|chosen| self.add(&mut list, chosen));
+        let text = if self.echo { given.text.clone() + &answer.text } else { answer.text.clone() };
+        json!({
+            "index": index,
+            "text": text,
+            "logprobs": self.likely.then(|| list.json()),
+            "finish_reason": answer.end.map(|end| finish(end.why)),
+        })
+    }
+
+    /// The tokens of a prompt: of the first nobody knows how likely it was.
+    fn add_prompt(&self, list: &mut Logprobs, given: &Given, scores: &[Likelihood]) {
+        for (position, &token) in given.tokens.iter().enumerate() {
+            let score = position.checked_sub(1).and_then(|before| scores.get(before));
+            list.add(self.service.text.show(token), score, |token| self.service.text.show(token));
+        }
+    }
+
+    fn add(&self, list: &mut Logprobs, chosen: &Chosen) {
+        let show = |token| self.service.text.show(token);
+        list.add(show(chosen.token), chosen.likelihood.as_ref(), show);
+    }
+}
+
+/// The lists that say how likely tokens were.
+#[derive(Clone, Default)]
+struct Logprobs {
+    tokens: Vec<String>,
+    token_logprobs: Vec<Option<f32>>,
+    top_logprobs: Vec<Option<Map<String, Value>>>,
+    text_offset: Vec<usize>,
+    /// Characters so far.
+    end: usize,
+}
+
+impl Logprobs {
+    fn add(&mut self, text: String, likelihood: Option<&Likelihood>, show: impl Fn(u32) -> String) {
+        let top = likelihood.map(|likelihood| {
+            let all = likelihood.top.iter().map(|&(token, value)| (show(token), logprob(value).into()));
+            let mut all: Map<String, Value> = all.collect();
+            all.entry(text.clone()).or_insert(logprob(likelihood.logprob).into());
+            all
+        });
+        self.text_offset.push(self.end);
+        self.end += text.chars().count();
+        self.tokens.push(text);
+        self.token_logprobs.push(likelihood.map(|likelihood| logprob(likelihood.logprob)));
+        self.top_logprobs.push(top);
+    }
+
+    fn json(&self) -> Value {
+        json!({
+            "tokens": self.tokens,
+            "token_logprobs": self.token_logprobs,
+            "top_logprobs": self.top_logprobs,
+            "text_offset": self.text_offset,
+        })
+    }
+}
+
+/// How far the stream of an answer has come.
+#[derive(Clone, Default)]
+struct Progress {
+    /// Characters of tokens that were told.
+    end: usize,
+}
+
+/// Chunks of a stream.
+struct Chunks {
+    shape: Shape,
+    states: Vec<Progress>,
+    usage: Usage,
+    with_usage: bool,
+}
+
+impl Chunks {
+    fn chunk(&self, index: usize, text: String, list: Option<Logprobs>, finish: Option<&str>) -> Value {
+        let logprobs = list.filter(|_| self.shape.likely).map(|list| list.json());
+        let choice = json!({ "index": index, "text": text, "logprobs": logprobs, "finish_reason": finish });
+        let mut chunk = self.shape.around(vec![choice]);
+        if self.with_usage {
+            chunk["usage"] = Value::Null;
+        }
+        chunk
+    }
+}
+
+impl Render for Chunks {
+    fn begin(&mut self) -> Vec<Value> {
+        vec![]
+    }
+
+    fn event(&mut self, index: usize, event: Event) -> Vec<Value> {
+        let mut list = Logprobs { end: self.states[index].end, ..Logprobs::default() };
+        let (text, finish) = match event {
+            Event::Begin { cached, prompt } => {
+                if index.is_multiple_of(self.shape.answers) {
+                    self.usage.cached += cached;
+                }
+                if !self.shape.echo {
+                    return vec![];
+                }
+                let given = self.shape.prompt(index);
+                self.shape.add_prompt(&mut list, given, &prompt);
+                (given.text.clone(), None)
+            }
+            Event::Text { text, tokens } => {
+                tokens.iter().for_each(|chosen| self.shape.add(&mut list, chosen));
+                (text, None)
+            }
+            Event::End(Ok(end)) => {
+                self.usage.answer += end.tokens;
+                (String::new(), Some(finish(end.why)))
+            }
+            Event::End(Err(error)) => return vec![error.json()],
+        };
+        self.states[index].end = list.end;
+        let list = (!list.tokens.is_empty()).then_some(list);
+        vec![self.chunk(index, text, list, finish)]
+    }
+
+    fn end(&mut self) -> Vec<Value> {
+        if !self.with_usage {
+            return vec![];
+        }
+        let mut chunk = self.shape.around(vec![]);
+        chunk["usage"] = self.usage.json();
+        vec![chunk]
+    }
+}

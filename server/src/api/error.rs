@@ -1,0 +1,118 @@
+//! What is wrong with a request, as OpenAI's clients know it.
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use serde_json::{Value, json};
+
+use crate::schedule::JobError;
+use crate::text::TextError;
+use crate::worker::Refused;
+
+/// An error of the interface.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ApiError {
+    status: StatusCode,
+    message: String,
+    kind: &'static str,
+    /// The field that is wrong.
+    param: Option<String>,
+    code: Option<&'static str>,
+}
+
+impl ApiError {
+    /// A request that cannot be answered as it is.
+    pub fn bad(message: impl Into<String>) -> ApiError {
+        let (status, kind) = (StatusCode::BAD_REQUEST, "invalid_request_error");
+        ApiError { status, message: message.into(), kind, param: None, code: None }
+    }
+
+    /// A field that is wrong.
+    pub fn field(field: impl Into<String>, message: impl std::fmt::Display) -> ApiError {
+        let field = field.into();
+        ApiError { param: Some(field.clone()), ..ApiError::bad(format!("{field}: {message}")) }
+    }
+
+    /// With another status.
+    pub fn status(self, status: u16) -> ApiError {
+        ApiError { status: StatusCode::from_u16(status).unwrap_or(self.status), ..self }
+    }
+
+    /// A model that is not served.
+    pub fn no_model(name: &str, names: &[String]) -> ApiError {
+        let message = format!("the model `{name}` is not served; there is: {}", names.join(", "));
+        ApiError { code: Some("model_not_found"), ..ApiError::field("model", message).status(404) }
+    }
+
+    /// A key that is not one of ours.
+    pub fn key() -> ApiError {
+        let message = "no valid API key: send one as `Authorization: Bearer KEY`";
+        ApiError { code: Some("invalid_api_key"), kind: "authentication_error", ..ApiError::bad(message).status(401) }
+    }
+
+    /// A fault of the server's.
+    pub fn fault(message: impl Into<String>) -> ApiError {
+        ApiError { kind: "server_error", ..ApiError::bad(message).status(500) }
+    }
+
+    /// A server that takes nothing now.
+    pub fn unavailable(message: impl Into<String>) -> ApiError {
+        ApiError { kind: "server_error", ..ApiError::bad(message).status(503) }
+    }
+
+    /// As JSON, also for the middle of a stream.
+    pub fn json(&self) -> Value {
+        let ApiError { message, kind, param, code, .. } = self;
+        json!({ "error": { "message": message, "type": kind, "param": param, "code": code } })
+    }
+}
+
+impl From<JobError> for ApiError {
+    fn from(error: JobError) -> ApiError {
+        let message = error.to_string();
+        match error {
+            JobError::TooLong { .. } => {
+                ApiError { code: Some("context_length_exceeded"), ..ApiError::field("prompt", message) }
+            }
+            JobError::Empty | JobError::Token { .. } | JobError::NoRoom(_) => ApiError::field("prompt", message),
+            JobError::Sampling(_) => ApiError::bad(message),
+            JobError::Fault(_) => ApiError::fault(message),
+            JobError::Down(_) | JobError::Ending => ApiError::unavailable(message),
+        }
+    }
+}
+
+impl From<TextError> for ApiError {
+    fn from(error: TextError) -> ApiError {
+        match error {
+            TextError::TooLong { .. } => {
+                ApiError { code: Some("context_length_exceeded"), ..ApiError::field("prompt", error) }
+            }
+            TextError::Tokenizer(_) => ApiError::field("prompt", error),
+            TextError::File { .. } => ApiError::fault(error.to_string()),
+        }
+    }
+}
+
+impl From<Refused> for ApiError {
+    fn from(refused: Refused) -> ApiError {
+        let message = refused.to_string();
+        match refused {
+            Refused::Full { .. } => {
+                ApiError { kind: "rate_limit_error", code: Some("queue_full"), ..ApiError::bad(message).status(429) }
+            }
+            Refused::Ending | Refused::Down(_) => ApiError::unavailable(message),
+        }
+    }
+}
+
+impl IntoResponse for ApiError {
+    fn into_response(self) -> Response {
+        let mut response = super::axum_json(self.status, &self.json());
+        if self.status == StatusCode::TOO_MANY_REQUESTS {
+            response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
+        }
+        if self.status == StatusCode::UNAUTHORIZED {
+            response.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        }
+        response
+    }
+}

@@ -1,0 +1,408 @@
+//! Continuous batching: which tokens of which requests are in the next step. Free of async, of
+//! HTTP and of text.
+//!
+//! A step takes the next token of every answer under way, and fills up with pieces of prompts, in
+//! which prompts share equally: a short prompt does not wait for a long one to end. A request is
+//! admitted, in the order of arrival, when the cache has room for its prompt and for what the
+//! others need next. When the cache is full retained prefixes go first; then the request that came
+//! last gives its pages back, and computes them again when it is its turn.
+mod admit;
+mod backend;
+mod choose;
+mod prefix;
+mod task;
+
+use std::collections::VecDeque;
+
+use atomc_runtime::{DeviceError, KvError, Request, SeqId, StepError, Want};
+
+pub use backend::{Backend, Limits, Row};
+pub use choose::{ChoiceError, Chooser, Chosen, Guide, Likelihood, Penalties, Settings, likelihood};
+pub use prefix::{Match, Prefixes};
+pub use task::{End, Job, JobError, Output, Why};
+
+use task::{Event, Seen, Task};
+
+/// What the scheduler may be told.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// Most requests under way at once.
+    pub running: usize,
+    /// Most tokens of a step; 0 for those of the largest plan.
+    pub step_tokens: usize,
+    /// Whether beginnings of prompts are looked for in what others have computed.
+    pub prefix_cache: bool,
+}
+
+/// What has happened since the start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Steps of the engine.
+    pub steps: u64,
+    /// Tokens of prompts that were admitted, each time one is.
+    pub prompt_tokens: u64,
+    /// Of these, those that were there already.
+    pub cached_tokens: u64,
+    /// Tokens of answers.
+    pub new_tokens: u64,
+    /// Requests that gave their pages back.
+    pub preempted: u64,
+    /// Steps that failed.
+    pub faults: u64,
+}
+
+/// Where the scheduler stands.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Gauges {
+    /// Requests under way.
+    pub running: usize,
+    /// Requests that wait.
+    pub waiting: usize,
+    /// Blocks of the cache that nothing holds.
+    pub free_blocks: usize,
+    /// Sequences that are retained for their prefixes.
+    pub retained: usize,
+}
+
+/// All requests of one engine.
+pub struct Scheduler<B> {
+    backend: B,
+    limits: Limits,
+    options: Options,
+    /// In the order of arrival; those that were preempted first.
+    waiting: VecDeque<Task>,
+    /// In the order of admission.
+    running: Vec<Task>,
+    prefixes: Prefixes,
+    counts: Counts,
+    arrivals: u64,
+    down: Option<String>,
+}
+
+/// So many tokens of a running task in the next step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Piece {
+    task: usize,
+    tokens: usize,
+}
+
+impl<B: Backend> Scheduler<B> {
+    /// With an engine whose weights are loaded.
+    pub fn new(backend: B, options: Options) -> Scheduler<B> {
+        let mut limits = backend.limits();
+        if options.step_tokens > 0 {
+            limits.step_tokens = limits.step_tokens.min(options.step_tokens);
+        }
+        // A retained sequence has a slot that others want, and snapshots lie in those that are free.
+        let most = match (options.prefix_cache, limits.slots) {
+            (false, _) => 0,
+            (true, 0) => usize::MAX,
+            (true, slots) => slots / 2,
+        };
+        Scheduler {
+            backend,
+            limits,
+            options: Options { running: options.running.max(1), ..options },
+            waiting: VecDeque::new(),
+            running: vec![],
+            prefixes: Prefixes::new(limits.block_tokens, most),
+            counts: Counts::default(),
+            arrivals: 0,
+            down: None,
+        }
+    }
+
+    /// Sizes that do not change.
+    pub fn limits(&self) -> Limits {
+        self.limits
+    }
+
+    /// What has happened since the start.
+    pub fn counts(&self) -> Counts {
+        self.counts
+    }
+
+    /// Where it stands.
+    pub fn gauges(&self) -> Gauges {
+        Gauges {
+            running: self.running.len(),
+            waiting: self.waiting.len(),
+            free_blocks: self.backend.free_blocks(),
+            retained: self.prefixes.len(),
+        }
+    }
+
+    /// Why no request can be served any more, if that is so.
+    pub fn down(&self) -> Option<&str> {
+        self.down.as_deref()
+    }
+
+    /// Whether there is nothing to do.
+    pub fn is_idle(&self) -> bool {
+        self.running.is_empty() && self.waiting.is_empty()
+    }
+
+    /// Takes a request. One that cannot be served ends at once.
+    pub fn add(&mut self, job: Job) {
+        let fault = match &self.down {
+            Some(why) => Some(JobError::Down(why.clone())),
+            None => job.fault(&self.limits),
+        };
+        if let Some(error) = fault {
+            job.output.end(Err(error));
+            return;
+        }
+        self.arrivals += 1;
+        self.waiting.push_back(Task::new(job, self.arrivals, &self.limits));
+    }
+
+    /// Ends all requests with an error.
+    pub fn fail_all(&mut self, error: &JobError) {
+        let tasks = self.running.drain(..).chain(self.waiting.drain(..));
+        let mut dropped = Ok(());
+        for task in tasks {
+            if let Some(sequence) = task.sequence {
+                dropped = dropped.and(self.backend.drop_sequence(sequence));
+            }
+            task.end(Err(error.clone()));
+        }
+        self.settle(dropped);
+    }
+
+    /// Takes the engine for what it is after a panic in a step: every sequence is dropped.
+    pub fn recover(&mut self, what: &str) {
+        self.counts.faults += 1;
+        self.fail_all(&JobError::Fault(what.to_owned()));
+        let cleared = self.prefixes.clear(&mut self.backend);
+        self.settle(cleared);
+    }
+
+    /// Admits requests and runs one step, if there is anything to run.
+    pub fn step(&mut self) {
+        self.sweep();
+        self.admit();
+        if self.running.is_empty() {
+            return;
+        }
+        let mut pieces = self.pieces();
+        self.make_room(&mut pieces);
+        if pieces.is_empty() {
+            return;
+        }
+        self.counts.steps += 1;
+        match self.run(&pieces) {
+            Ok(events) => self.take(events),
+            Err(error) => self.fault(&pieces, error),
+        }
+    }
+
+    /// Ends the requests that nobody waits for any more.
+    fn sweep(&mut self) {
+        self.waiting.retain(|task| !task.output.is_gone());
+        for index in (0..self.running.len()).rev() {
+            if self.running[index].output.is_gone() {
+                let task = self.running.remove(index);
+                self.retain(&task);
+            }
+        }
+    }
+
+    /// What each task gets of the next step: those under way a token, prompts equal shares of the
+    /// rest.
+    fn pieces(&self) -> Vec<Piece> {
+        let alone = self.running.iter().position(|task| task.alone);
+        let is_in = |index: &usize| alone.is_none_or(|alone| alone == *index);
+        let (answers, prompts): (Vec<usize>, Vec<usize>) =
+            (0..self.running.len()).filter(is_in).partition(|&index| self.running[index].left() == 1);
+        let mut pieces: Vec<Piece> = answers.iter().map(|&task| Piece { task, tokens: 1 }).collect();
+        let budget = self.limits.step_tokens.saturating_sub(pieces.len());
+        let wants = prompts.iter().map(|&task| (task, self.running[task].most(&self.limits))).collect();
+        pieces.extend(shares(wants, budget));
+        pieces.sort_unstable_by_key(|piece| piece.task);
+        pieces
+    }
+
+    /// Sees to it that the cache has room for the next step: prefixes go, then the requests that
+    /// came last.
+    fn make_room(&mut self, pieces: &mut Vec<Piece>) {
+        while let Err(error) = self.room_for(pieces) {
+            match self.prefixes.evict(&mut self.backend) {
+                Ok(true) => continue,
+                Ok(false) => {}
+                Err(error) => return self.fault(&std::mem::take(pieces), error),
+            }
+            let last = pieces.iter().max_by_key(|piece| self.running[piece.task].number).map(|piece| piece.task);
+            let Some(last) = last else { return };
+            let is_only = self.running.len() == 1;
+            pieces.retain(|piece| piece.task != last);
+            pieces.iter_mut().filter(|piece| piece.task > last).for_each(|piece| piece.task -= 1);
+            let mut task = self.running.remove(last);
+            self.drop_sequence(task.sequence.take());
+            if is_only {
+                task.end(Err(JobError::NoRoom(error.to_string())));
+                return;
+            }
+            self.counts.preempted += 1;
+            task.fed = 0;
+            self.wait_again(task);
+        }
+    }
+
+    /// Puts a task back into the queue, where its arrival belongs.
+    fn wait_again(&mut self, task: Task) {
+        let place = self.waiting.iter().position(|other| other.number > task.number).unwrap_or(self.waiting.len());
+        self.waiting.insert(place, task);
+    }
+
+    fn room_for(&self, pieces: &[Piece]) -> Result<(), KvError> {
+        let growing = pieces.iter().map(|piece| {
+            let task = &self.running[piece.task];
+            (task.sequence, task.fed + piece.tokens)
+        });
+        self.backend.has_room(&growing.collect::<Vec<_>>())
+    }
+
+    /// Runs a step, and says what it means for each task.
+    fn run(&mut self, pieces: &[Piece]) -> Result<Vec<Event>, StepError> {
+        let Scheduler { backend, running, .. } = self;
+        let wants: Vec<Want> = pieces.iter().map(|piece| running[piece.task].wants(piece.tokens)).collect();
+        let is_plain = pieces.iter().all(|piece| running[piece.task].is_plain(piece.tokens));
+        let mut parts = parts(running, pieces);
+        let requests = parts.iter().zip(pieces).zip(&wants).map(|((part, piece), &logits)| {
+            let tokens = &part.tokens[part.fed..][..piece.tokens];
+            Request { sequence: part.sequence, tokens, logits }
+        });
+        let requests: Vec<Request> = requests.collect();
+        if is_plain {
+            let picks = backend.step_greedy(&requests)?;
+            let events = pieces.iter().zip(picks).map(|(piece, pick)| Event::picked(*piece, pick));
+            return Ok(events.collect());
+        }
+        let mut seen: Vec<Seen> = requests.iter().map(|_| Seen::default()).collect();
+        backend.step(&requests, &mut |row, logits| {
+            let Part { chooser, tokens, fed, .. } = &mut parts[row.request];
+            let position = match wants[row.request] {
+                Want::All => *fed + row.index,
+                _ => *fed + pieces[row.request].tokens - 1,
+            };
+            seen[row.request].see(chooser, tokens, position, logits);
+        })?;
+        Ok(pieces.iter().zip(seen).map(|(piece, seen)| Event { piece: *piece, seen }).collect())
+    }
+
+    /// Gives each task what the step has found for it.
+    fn take(&mut self, events: Vec<Event>) {
+        let mut ended = vec![];
+        for Event { piece, seen } in events {
+            let task = &mut self.running[piece.task];
+            let was_new = task.new_tokens();
+            let end = task.advance(piece.tokens, seen, &self.limits);
+            self.counts.new_tokens += (task.new_tokens() - was_new) as u64;
+            ended.extend(end.map(|end| (piece.task, end)));
+        }
+        ended.sort_unstable_by_key(|(task, _)| *task);
+        for (index, end) in ended.into_iter().rev() {
+            let task = self.running.remove(index);
+            match end {
+                Ok(_) => self.retain(&task),
+                // What is wrong with its logits may be wrong with what it has in the cache.
+                Err(_) => self.drop_sequence(task.sequence),
+            }
+            task.end(end);
+        }
+    }
+
+    /// Keeps what a task has computed, for others that begin like it.
+    fn retain(&mut self, task: &Task) {
+        let Some(sequence) = task.sequence else { return };
+        let kept = self.prefixes.insert(&mut self.backend, sequence, &task.tokens[..task.fed]);
+        self.settle(kept);
+    }
+
+    /// A step has failed. Where logits are not finite each request of it is tried alone, to find
+    /// the one that is at fault; with any other fault all of them end, and what is in the cache is
+    /// not used again.
+    fn fault(&mut self, pieces: &[Piece], error: StepError) {
+        tracing::error!(%error, requests = pieces.len(), "a step failed");
+        self.counts.faults += 1;
+        let retry = matches!(error, StepError::NotFinite(_)) && pieces.len() > 1;
+        let message = error.to_string();
+        let mut tasks: Vec<usize> = pieces.iter().map(|piece| piece.task).collect();
+        tasks.sort_unstable();
+        for index in tasks.into_iter().rev() {
+            let mut task = self.running.remove(index);
+            self.drop_sequence(task.sequence.take());
+            if retry {
+                (task.fed, task.alone) = (0, true);
+                self.wait_again(task);
+            } else {
+                task.end(Err(JobError::Fault(message.clone())));
+            }
+        }
+        if !retry {
+            let cleared = self.prefixes.clear(&mut self.backend);
+            self.settle(cleared);
+        }
+        if let StepError::Device(DeviceError::Lost { .. } | DeviceError::Kernel { .. } | DeviceError::Forked(_)) = error
+        {
+            self.give_up(message);
+        }
+    }
+
+    fn drop_sequence(&mut self, sequence: Option<SeqId>) {
+        let dropped = sequence.map_or(Ok(()), |sequence| self.backend.drop_sequence(sequence));
+        self.settle(dropped);
+    }
+
+    /// An engine that cannot even let go of a sequence cannot be trusted with another.
+    fn settle(&mut self, done: Result<(), StepError>) {
+        if let Err(error) = done {
+            self.give_up(error.to_string());
+        }
+    }
+
+    fn give_up(&mut self, why: String) {
+        if self.down.is_none() {
+            tracing::error!(why, "no more requests can be served");
+            self.down = Some(why.clone());
+            self.fail_all(&JobError::Down(why));
+        }
+    }
+}
+
+/// What a step needs of a running task.
+struct Part<'a> {
+    sequence: SeqId,
+    chooser: &'a mut Chooser,
+    tokens: &'a [u32],
+    fed: usize,
+}
+
+/// The running tasks of pieces, which are in the order of the tasks.
+fn parts<'a>(running: &'a mut [Task], pieces: &[Piece]) -> Vec<Part<'a>> {
+    let is_in = |index: usize| pieces.binary_search_by_key(&index, |piece| piece.task).is_ok();
+    let tasks = running.iter_mut().enumerate().filter(|(index, _)| is_in(*index));
+    let part = |(_, task): (usize, &'a mut Task)| {
+        let Task { sequence, chooser, tokens, fed, .. } = task;
+        sequence.map(|sequence| Part { sequence, chooser, tokens, fed: *fed })
+    };
+    tasks.filter_map(part).collect()
+}
+
+/// So many tokens each, that no task gets less than another that wants as much.
+fn shares(mut wants: Vec<(usize, usize)>, mut budget: usize) -> Vec<Piece> {
+    wants.sort_by_key(|&(_, tokens)| tokens);
+    let mut pieces = Vec::with_capacity(wants.len());
+    let count = wants.len();
+    for (place, (task, most)) in wants.into_iter().enumerate() {
+        let tokens = most.min(budget.div_ceil(count - place)).min(budget);
+        budget -= tokens;
+        if tokens > 0 {
+            pieces.push(Piece { task, tokens });
+        }
+    }
+    pieces
+}
+
+#[cfg(test)]
+pub(crate) mod tests;

@@ -1,0 +1,118 @@
+//! What the scheduler asks of an engine, so that its tests need none.
+use atomc_runtime::manifest::StateGroup;
+use atomc_runtime::{Engine, Fork, KvError, Request, SeqId, StepError};
+
+/// Sizes that do not change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Token ids are below this.
+    pub vocab: usize,
+    /// Most tokens of a sequence: positions of the model, or what the cache holds.
+    pub positions: usize,
+    /// Tokens of the largest plan.
+    pub step_tokens: usize,
+    /// Rows of logits of the largest plan.
+    pub step_rows: usize,
+    /// Tokens of a block of the cache.
+    pub block_tokens: usize,
+    /// Blocks of the cache.
+    pub blocks: usize,
+    /// Sequences that have a recurrent state at once; 0 where the model has none.
+    pub slots: usize,
+}
+
+/// Which token of a step a row of logits is behind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Row {
+    /// Index of its request.
+    pub request: usize,
+    /// Index among the rows of that request.
+    pub index: usize,
+}
+
+/// An engine with sequences.
+pub trait Backend: Send {
+    /// Sizes that do not change.
+    fn limits(&self) -> Limits;
+
+    /// Blocks that no sequence holds.
+    fn free_blocks(&self) -> usize;
+
+    /// A new, empty sequence.
+    fn add(&mut self) -> SeqId;
+
+    /// As [`Engine::fork`].
+    fn fork(&mut self, sequence: SeqId, tokens: usize) -> Result<Fork, StepError>;
+
+    /// As [`Engine::rewind`].
+    fn rewind(&mut self, sequence: SeqId, tokens: usize) -> Result<usize, StepError>;
+
+    /// As [`Engine::drop_sequence`].
+    fn drop_sequence(&mut self, sequence: SeqId) -> Result<(), StepError>;
+
+    /// Whether sequences, or new ones, have room to grow to so many tokens each, all of them.
+    fn has_room(&self, growing: &[(Option<SeqId>, usize)]) -> Result<(), KvError>;
+
+    /// A step, of which each row of logits is seen once, in order.
+    fn step(&mut self, requests: &[Request], see: &mut dyn FnMut(Row, &[f32])) -> Result<(), StepError>;
+
+    /// A step, of which only the likeliest token of each request's last row is wanted.
+    fn step_greedy(&mut self, requests: &[Request]) -> Result<Vec<Option<u32>>, StepError>;
+}
+
+impl Backend for Engine {
+    fn limits(&self) -> Limits {
+        let (plans, model) = (self.plans(), self.model());
+        let most = |size: fn(&atomc_runtime::manifest::Plan) -> usize| plans.iter().map(size).max().unwrap_or(1);
+        let block_tokens = self.target().layout.block_tokens;
+        let blocks = self.cache().blocks();
+        // Pages behind a window are given back, so there the cache is no limit of a sequence's.
+        let keeps_all = |group: &StateGroup| matches!(group, StateGroup::Paged(pages) if pages.window == 0);
+        let held = if self.target().groups.iter().any(keeps_all) { blocks * block_tokens } else { usize::MAX };
+        Limits {
+            vocab: model.vocab,
+            positions: model.max_positions.min(held),
+            step_tokens: most(|plan| plan.tokens),
+            step_rows: most(|plan| plan.rows),
+            block_tokens,
+            blocks,
+            slots: self.cache().free_slots() + self.cache().snapshots(),
+        }
+    }
+
+    fn free_blocks(&self) -> usize {
+        self.cache().free_blocks()
+    }
+
+    fn add(&mut self) -> SeqId {
+        self.add_sequence()
+    }
+
+    fn fork(&mut self, sequence: SeqId, tokens: usize) -> Result<Fork, StepError> {
+        Engine::fork(self, sequence, tokens)
+    }
+
+    fn rewind(&mut self, sequence: SeqId, tokens: usize) -> Result<usize, StepError> {
+        Engine::rewind(self, sequence, tokens)
+    }
+
+    fn drop_sequence(&mut self, sequence: SeqId) -> Result<(), StepError> {
+        Engine::drop_sequence(self, sequence)
+    }
+
+    fn has_room(&self, growing: &[(Option<SeqId>, usize)]) -> Result<(), KvError> {
+        self.cache().has_room(growing.iter().copied())
+    }
+
+    fn step(&mut self, requests: &[Request], see: &mut dyn FnMut(Row, &[f32])) -> Result<(), StepError> {
+        let logits = Engine::step(self, requests)?;
+        for request in 0..requests.len() {
+            logits.of(request).enumerate().for_each(|(index, row)| see(Row { request, index }, row));
+        }
+        Ok(())
+    }
+
+    fn step_greedy(&mut self, requests: &[Request]) -> Result<Vec<Option<u32>>, StepError> {
+        Engine::step_greedy(self, requests)
+    }
+}

@@ -1,0 +1,78 @@
+use super::super::tests::{BLOCK, Toy};
+use super::*;
+use atomc_runtime::{Request, Want};
+
+/// A sequence with these tokens, which begins with what is retained.
+fn computed(toy: &mut Toy, prefixes: &mut Prefixes, tokens: &[u32]) -> (SeqId, usize) {
+    let found = prefixes.find(&tokens[..tokens.len() - 1]);
+    let (sequence, fed) = match found {
+        Some(found) => toy.fork(found.sequence, found.tokens).map(|fork| (fork.sequence, fork.tokens)).unwrap(),
+        None => (toy.add(), 0),
+    };
+    let request = Request { sequence, tokens: &tokens[fed..], logits: Want::Nothing };
+    toy.step(&[request], &mut |_, _| ()).unwrap();
+    (sequence, fed)
+}
+
+fn insert(toy: &mut Toy, prefixes: &mut Prefixes, tokens: &[u32]) -> usize {
+    let (sequence, fed) = computed(toy, prefixes, tokens);
+    prefixes.insert(toy, sequence, tokens).unwrap();
+    fed
+}
+
+fn run(from: u32, count: u32) -> Vec<u32> {
+    (from..from + count).collect()
+}
+
+#[test]
+fn the_longest_beginning_is_found() {
+    let (mut toy, mut prefixes) = (Toy::new(100, 0), Prefixes::new(BLOCK, 100));
+    let (a, b) = (run(0, 20), [run(0, 10), run(40, 9)].concat());
+    assert_eq!(insert(&mut toy, &mut prefixes, &a), 0);
+    assert_eq!(insert(&mut toy, &mut prefixes, &b), 8);
+    assert_eq!(prefixes.len(), 2);
+    for (tokens, most) in [(&a, 20), (&b, 19), (&[run(0, 9), vec![50]].concat(), 9), (&run(0, 3), 3)] {
+        assert_eq!(prefixes.find(tokens).map(|found| found.tokens), Some(most));
+    }
+    assert_eq!(prefixes.find(&run(30, 5)), None);
+    // What goes on from a leaf takes its place; what is there already goes.
+    assert_eq!(insert(&mut toy, &mut prefixes, &[a.clone(), run(50, 5)].concat()), 20);
+    assert_eq!(insert(&mut toy, &mut prefixes, &run(0, 6)), 4);
+    assert_eq!(prefixes.len(), 2);
+    prefixes.clear(&mut toy).unwrap();
+    assert_eq!((toy.free_blocks(), prefixes.len()), (100, 0));
+}
+
+#[test]
+fn what_was_used_longest_ago_goes_first() {
+    let (mut toy, mut prefixes) = (Toy::new(100, 0), Prefixes::new(BLOCK, 100));
+    let system = run(0, 8);
+    insert(&mut toy, &mut prefixes, &run(50, 8));
+    insert(&mut toy, &mut prefixes, &[system.clone(), run(20, 8)].concat());
+    insert(&mut toy, &mut prefixes, &[system.clone(), run(30, 8)].concat());
+    assert_eq!(toy.free_blocks(), 100 - 2 - 4 - 2);
+    prefixes.find(&run(50, 8));
+    // The two tails, and then what they had in common, which was used as long ago as the second.
+    for (left, shared) in [(94, 8), (96, 8), (98, 0)] {
+        assert!(prefixes.evict(&mut toy).unwrap());
+        assert_eq!(toy.free_blocks(), left);
+        assert_eq!(prefixes.walk(&system).along, shared);
+    }
+    assert!(prefixes.evict(&mut toy).unwrap() && !prefixes.evict(&mut toy).unwrap());
+    assert_eq!(toy.free_blocks(), 100);
+}
+
+#[test]
+fn no_more_are_retained_than_there_may_be() {
+    let (mut toy, mut prefixes) = (Toy::new(100, 6), Prefixes::new(BLOCK, 3));
+    (0..6).for_each(|i| _ = insert(&mut toy, &mut prefixes, &run(10 * i, 10)));
+    assert_eq!(prefixes.len(), 3);
+    // All that it has of another, or from a snapshot of it.
+    assert_eq!(insert(&mut toy, &mut prefixes, &[run(50, 10), run(0, 5)].concat()), 10);
+    assert_eq!(insert(&mut toy, &mut prefixes, &[run(40, 9), run(0, 5)].concat()), 8);
+    while prefixes.evict(&mut toy).unwrap() {}
+    assert_eq!((toy.free_blocks(), prefixes.nodes.len() - prefixes.unused.len()), (100, 1));
+    let mut none = Prefixes::new(BLOCK, 0);
+    insert(&mut toy, &mut none, &run(0, 9));
+    assert!(none.is_empty() && toy.free_blocks() == 100);
+}

@@ -1,0 +1,126 @@
+//! Text to tokens and back, by the model's own `tokenizer.json`: whole, and piece by piece as
+//! tokens come.
+mod bytes;
+mod stops;
+
+use std::path::{Path, PathBuf};
+
+use atomc_artifact::files;
+use tokenizers::Tokenizer;
+
+pub use stops::Stops;
+
+/// Tokens that do not end a character after which they are shown as they are: no character has
+/// more bytes than half of this, and decoding what is left again and again would cost its square.
+const MOST_PENDING: usize = 8;
+
+/// Why text cannot be made tokens, or tokens text.
+#[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "a message says what its variant means, and shows the fields")]
+pub enum TextError {
+    #[error("{}: {why}", path.display())]
+    File { path: PathBuf, why: String },
+    #[error("a prompt of {bytes} bytes is longer than any of {tokens} tokens")]
+    TooLong { bytes: usize, tokens: usize },
+    #[error("the tokenizer: {0}")]
+    Tokenizer(#[from] tokenizers::Error),
+}
+
+/// A tokenizer.
+pub struct Text {
+    tokenizer: Tokenizer,
+    /// Bytes of the longest token.
+    longest: usize,
+}
+
+impl Text {
+    /// From a file, or from the `tokenizer.json` in a folder.
+    pub fn open(path: &Path) -> Result<Text, TextError> {
+        let path = if path.is_dir() { path.join("tokenizer.json") } else { path.to_owned() };
+        let fault = |why: String| TextError::File { path: path.clone(), why };
+        let bytes = files::read(&path).map_err(|error| fault(error.to_string()))?;
+        let tokenizer = Tokenizer::from_bytes(bytes).map_err(|error| fault(error.to_string()))?;
+        let longest = tokenizer.get_vocab(true).keys().map(String::len).max().unwrap_or(1);
+        Ok(Text { tokenizer, longest })
+    }
+
+    /// Tokens of a text, with the special tokens that the model wants around it or without. A text
+    /// that is longer than so many of the longest token is refused before it is cut up, which
+    /// takes some hundred times its bytes.
+    pub fn encode(&self, text: &str, special: bool, most: usize) -> Result<Vec<u32>, TextError> {
+        if text.len() > most.saturating_mul(self.longest) {
+            return Err(TextError::TooLong { bytes: text.len(), tokens: most });
+        }
+        Ok(self.tokenizer.encode_fast(text, special)?.get_ids().to_vec())
+    }
+
+    /// The text of tokens, with special ones or without.
+    pub fn decode(&self, tokens: &[u32], special: bool) -> Result<String, TextError> {
+        Ok(self.tokenizer.decode(tokens, !special)?)
+    }
+
+    /// The token that a text is, if it is one.
+    pub fn token(&self, text: &str) -> Option<u32> {
+        self.tokenizer.token_to_id(text)
+    }
+
+    /// The bytes of every token below so many. Special ones begin with a byte that no text has.
+    pub fn bytes(&self, vocab: usize) -> Vec<Vec<u8>> {
+        bytes::of(&self.tokenizer, vocab)
+    }
+
+    /// One token as text, also if it is special.
+    pub fn show(&self, token: u32) -> String {
+        self.tokenizer.decode(&[token], false).unwrap_or_default()
+    }
+}
+
+/// Tokens that come one after the other, as text that ends where characters do.
+#[derive(Debug, Default)]
+pub struct Reader {
+    special: bool,
+    /// Tokens whose text may change how the next is shown, and then those that were not shown.
+    tokens: Vec<u32>,
+    /// Of the tokens, those that were shown.
+    shown: usize,
+    /// Their text.
+    before: String,
+}
+
+impl Reader {
+    /// Shows special tokens too, or leaves them out.
+    pub fn new(special: bool) -> Reader {
+        Reader { special, ..Reader::default() }
+    }
+
+    /// What a token adds.
+    pub fn push(&mut self, text: &Text, token: u32) -> Result<String, TextError> {
+        self.tokens.push(token);
+        let whole = text.decode(&self.tokens, self.special)?;
+        let is_open = whole.ends_with('\u{fffd}') && self.tokens.len() - self.shown < MOST_PENDING;
+        if is_open {
+            return Ok(String::new());
+        }
+        self.show(text, &whole)
+    }
+
+    /// What is left of characters that never ended.
+    pub fn end(&mut self, text: &Text) -> Result<String, TextError> {
+        let whole = text.decode(&self.tokens, self.special)?;
+        self.show(text, &whole)
+    }
+
+    fn show(&mut self, text: &Text, whole: &str) -> Result<String, TextError> {
+        let piece = whole.get(self.before.len()..).unwrap_or_default().to_owned();
+        if piece.is_empty() {
+            return Ok(piece);
+        }
+        self.tokens.drain(..self.shown);
+        self.shown = self.tokens.len();
+        self.before = text.decode(&self.tokens, self.special)?;
+        Ok(piece)
+    }
+}
+
+#[cfg(test)]
+mod tests;

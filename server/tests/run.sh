@@ -1,0 +1,43 @@
+#!/usr/bin/env bash
+# OpenAI's Python client against `atomc serve` with the example model, below a minute.
+# usage: server/tests/run.sh [COUNT [CLIENTS]]     problems that are asked alone and then at once
+# ATOMC is the command line; without it the one of cargo's folder for debug builds is taken.
+# MODEL and PROBLEMS are a folder with a model and a file of problems.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+target=${CARGO_TARGET_DIR:-target}
+atomc=$(realpath "${ATOMC:-$target/debug/atomc}") work=$(mktemp -d)
+model=${MODEL:-examples/models/qwen3} problems=${PROBLEMS:-examples/problems.jsonl}
+server=
+trap '[ -z "$server" ] || kill "$server" 2>/dev/null; rm -rf "$work"' EXIT
+
+venv=$target/serve-venv
+[ -e "$venv/bin/python" ] || python3 -m venv "$venv"
+"$venv/bin/python" -m pip install --quiet --disable-pip-version-check "openai>=2"
+
+# The example has no chat template: one that asks as it was trained.
+cp -r "$model" "$work/model"
+printf '%s' "{% for m in messages %}{{ 'Q: ' + m.content + '\nA:' }}{% endfor %}" >"$work/model/chat_template.jinja"
+echo secret >"$work/keys"
+export XDG_CONFIG_HOME=$work/config
+"$atomc" compile "$work/model" --invariant -o "$work/model/model.atomc" >"$work/log" 2>&1 || { cat "$work/log" && exit 1; }
+"$atomc" serve "$work/model" --port 0 --api-key-file "$work/keys" >"$work/log" 2>&1 &
+server=$!
+for _ in $(seq 200); do
+    url=$(sed -n 's|.* at \(http://.*\)/v1$|\1|p' "$work/log")
+    [ -z "$url" ] || break
+    kill -0 "$server" 2>/dev/null || { cat "$work/log" && exit 1; }
+    sleep 0.1
+done
+"$venv/bin/python" server/tests/client.py "$url" "$problems" "$@" || { cat "$work/log" && exit 1; }
+
+# A request that is under way when the server is told to end is answered, and then it ends.
+curl -sN "$url/v1/completions" -H 'Authorization: Bearer secret' \
+    -d '{"prompt": "Q:", "max_tokens": 400, "ignore_eos": true, "stream": true}' >"$work/last" &
+last=$!
+for _ in $(seq 100); do [ ! -s "$work/last" ] || break && sleep 0.02; done
+kill "$server"
+wait "$server" && echo "the server has ended by itself"
+server=
+wait "$last"
+tail -n 2 "$work/last" | grep -q DONE || { echo "the last answer was cut" >&2 && exit 1; }

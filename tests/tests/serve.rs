@@ -1,0 +1,135 @@
+//! Answers under load are those of lone requests, to the last bit of how likely each token was:
+//! with prompts cut anywhere, beginnings taken from others, and requests computed again.
+use std::ops::ControlFlow;
+use std::sync::{Arc, Mutex};
+
+use atomc::driver::{self, Options};
+use atomc_passes::BucketOptions;
+use atomc_runtime::{Artifact, Checkpoint, Engine, EngineOptions, Sampling};
+use atomc_server::schedule::{self, Chosen, Counts, End, Job, JobError, Likelihood, Output, Scheduler, Settings};
+use atomc_tests::random::Random;
+use atomc_tests::{Case, cases, cases_of_experts, cases_with_states};
+
+const CONTEXT: usize = 256;
+
+fn case(name: &str) -> Case {
+    let found = [cases(), cases_of_experts(), cases_with_states()].into_iter().flatten().find(|case| case.name == name);
+    let mut case = found.unwrap_or_else(|| panic!("no case {name}"));
+    case.config.context = CONTEXT;
+    case
+}
+
+/// Engines with the same code and weights, one for each of the options.
+fn engines<const N: usize>(case: &Case, options: [EngineOptions; N]) -> [Engine; N] {
+    let buckets = BucketOptions { decode: vec![1, 4], tokens: vec![16, 48], rows: 6 };
+    let compiling = Options { buckets, invariant: true, ..Options::default() };
+    let compiled = driver::compile(&case.config, &compiling, &mut |_, _, _| ()).expect("it compiles");
+    let dir = tempfile::tempdir().expect("a folder");
+    let path = dir.path().join("m.atomc");
+    compiled.write(&path).expect("an artifact");
+    let checkpoint = Checkpoint::open(&case.dir).expect("a checkpoint");
+    options.map(|options| {
+        let mut engine = Engine::new(Artifact::open(&path).expect("an artifact"), &options).expect("it opens");
+        engine.load_weights(&checkpoint, &|_, _| ()).expect("weights");
+        engine
+    })
+}
+
+/// What was said: tokens, each with the bits of how likely it was.
+type Said = Arc<Mutex<Vec<(u32, u32)>>>;
+
+struct Ear(Said);
+
+impl Output for Ear {
+    fn begin(&mut self, _: usize, _: Vec<Likelihood>) {}
+
+    fn token(&mut self, chosen: Chosen) -> ControlFlow<()> {
+        let likely = chosen.likelihood.map_or(0, |likelihood| likelihood.logprob.to_bits());
+        self.0.lock().expect("no panic").push((chosen.token, likely));
+        ControlFlow::Continue(())
+    }
+
+    fn end(self: Box<Self>, end: Result<End, JobError>) {
+        end.expect("an answer");
+    }
+
+    fn is_gone(&self) -> bool {
+        false
+    }
+}
+
+/// A prompt, and how it is answered.
+#[derive(Clone)]
+struct Asked {
+    prompt: Vec<u32>,
+    settings: Settings,
+}
+
+fn answers(engine: Engine, running: usize, asked: &[Asked]) -> (Vec<Vec<(u32, u32)>>, Counts) {
+    let options = schedule::Options { running, step_tokens: 0, prefix_cache: running > 1 };
+    let mut scheduler = Scheduler::new(engine, options);
+    let mut said = vec![];
+    for (index, Asked { prompt, settings }) in asked.iter().cloned().enumerate() {
+        let ear = Said::default();
+        let output = Box::new(Ear(ear.clone()));
+        scheduler.add(Job { prompt, settings, guide: None, output });
+        said.push(ear);
+        // Some come while others are under way.
+        (0..index % 3).for_each(|_| scheduler.step());
+    }
+    for _ in 0..20_000 {
+        if scheduler.is_idle() {
+            break;
+        }
+        scheduler.step();
+    }
+    assert!(scheduler.is_idle() && scheduler.down().is_none());
+    (said.iter().map(|said| said.lock().expect("no panic").clone()).collect(), scheduler.counts())
+}
+
+fn asked(vocab: usize) -> Vec<Asked> {
+    let mut random = Random(11);
+    let beginnings = [random.tokens(70, vocab), random.tokens(100, vocab)];
+    let one = |index: usize| {
+        let shared = &beginnings[index % 2][..[0, 40, 70, 64][index / 2 % 4]];
+        let prompt = [shared, &random.tokens(1 + random.below(40), vocab)].concat();
+        let temperature = if index.is_multiple_of(3) { 0.8 } else { 0.0 };
+        let sampling = Sampling { temperature, seed: index as u64, ..Sampling::default() };
+        // Those without are greedy steps of the engine's own, if all of a step are.
+        let logprobs = (index % 4 < 2).then_some(1);
+        Asked { prompt, settings: Settings { max_new: 10 + index % 20, sampling, logprobs, ..Settings::default() } }
+    };
+    (0..20).map(one).collect()
+}
+
+#[test]
+fn answers_under_load_are_those_of_lone_requests() {
+    for (name, tokens, slots) in [
+        ("qwen3", 480, 0),
+        ("mistral", 480, 0),
+        ("gemma3", 480, 0),
+        ("moe-gpt-oss", 480, 0),
+        ("mla-v3", 480, 0),
+        ("hybrid-next", 640, 8),
+        ("hybrid-3.5", 640, 8),
+    ] {
+        let case = case(name);
+        let options = |cache_tokens, slots| EngineOptions {
+            threads: 2,
+            cache_tokens,
+            slots,
+            snapshot_tokens: 32,
+            ..EngineOptions::default()
+        };
+        let [alone, busy] = engines(&case, [options(1024, 4), options(tokens, slots)]);
+        let asked = asked(case.config.vocab);
+        let (expect, _) = answers(alone, 1, &asked);
+        let (found, counts) = answers(busy, 8, &asked);
+        for (index, (found, expect)) in found.iter().zip(&expect).enumerate() {
+            assert_eq!(found.len(), asked[index].settings.max_new, "{name}: request {index}");
+            assert_eq!(found, expect, "{name}: request {index}");
+        }
+        assert!(counts.cached_tokens > 0, "{name}: {counts:?}");
+        println!("{name}: {counts:?}");
+    }
+}
