@@ -28,9 +28,13 @@ unset PYTHONDONTWRITEBYTECODE
 for framework in "${frameworks[@]}"; do
     for release in ${releases[$framework]}; do
         venv=$venvs/$framework/$release
-        if [ ! -e "$venv/done" ]; then
+        # An environment is made anew where what makes it has changed.
+        made=$(find "$here/$framework" -maxdepth 1 \( -name '*.txt' -o -name venv.sh \) | sort |
+            xargs cat "$here/stub_cuda.py" | sha256sum)
+        if [ ! -e "$venv/done" ] || [ "$(cat "$venv/done")" != "$made" ]; then
+            rm -rf "$venv"
             bash "$here/$framework/venv.sh" "$release" "$venv"
-            touch "$venv/done"
+            echo "$made" >"$venv/done"
         fi
     done
 done
