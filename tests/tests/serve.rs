@@ -92,7 +92,8 @@ fn asked(vocab: usize) -> Vec<Asked> {
     let beginnings = [random.tokens(70, vocab), random.tokens(100, vocab)];
     let one = |index: usize| {
         let shared = &beginnings[index % 2][..[0, 40, 70, 64][index / 2 % 4]];
-        let prompt = [shared, &random.tokens(1 + random.below(40), vocab)].concat();
+        let own = 1 + random.below(40);
+        let prompt = [shared, &random.tokens(own, vocab)].concat();
         let temperature = if index.is_multiple_of(3) { 0.8 } else { 0.0 };
         let sampling = Sampling { temperature, seed: index as u64, ..Sampling::default() };
         // Those without are greedy steps of the engine's own, if all of a step are.
@@ -105,13 +106,13 @@ fn asked(vocab: usize) -> Vec<Asked> {
 #[test]
 fn answers_under_load_are_those_of_lone_requests() {
     for (name, tokens, slots) in [
-        ("qwen3", 480, 0),
-        ("mistral", 480, 0),
-        ("gemma3", 480, 0),
-        ("moe-gpt-oss", 480, 0),
-        ("mla-v3", 480, 0),
-        ("hybrid-next", 640, 8),
-        ("hybrid-3.5", 640, 8),
+        ("qwen3", 256, 0),
+        ("mistral", 256, 0),
+        ("gemma3", 256, 0),
+        ("moe-gpt-oss", 256, 0),
+        ("mla-v3", 256, 0),
+        ("hybrid-next", 256, 6),
+        ("hybrid-3.5", 256, 6),
     ] {
         let case = case(name);
         let options = |cache_tokens, slots| EngineOptions {
@@ -129,7 +130,6 @@ fn answers_under_load_are_those_of_lone_requests() {
             assert_eq!(found.len(), asked[index].settings.max_new, "{name}: request {index}");
             assert_eq!(found, expect, "{name}: request {index}");
         }
-        assert!(counts.cached_tokens > 0, "{name}: {counts:?}");
-        println!("{name}: {counts:?}");
+        assert!(counts.cached_tokens > 0 && counts.preempted > 0, "{name}: {counts:?}");
     }
 }
