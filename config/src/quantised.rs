@@ -147,7 +147,8 @@ impl Quantisation {
             json!({ "modules": names.to_string(), "scheme": scheme })
         });
         let cache = self.cache.map(|cache| format!("{}, {}", cache.keys, cache.values));
-        json!({ "quant_method": self.method, "rules": rules.collect::<Vec<_>>(), "cache": cache })
+        // In the order of their names, which not every build sorts by itself.
+        json!({ "cache": cache, "quant_method": self.method, "rules": rules.collect::<Vec<_>>() })
     }
 }
 

@@ -148,6 +148,15 @@ async fn health(State(service): State<Shared>) -> Response {
     }
 }
 
+/// Work that takes time (cutting text up, templates, grammars), where it keeps no other connection
+/// waiting. A panic of it is that of one request.
+async fn apart<T: Send + 'static>(work: impl FnOnce() -> Result<T, ApiError> + Send + 'static) -> Result<T, ApiError> {
+    match tokio::task::spawn_blocking(work).await {
+        Ok(done) => done,
+        Err(error) => Err(ApiError::fault(format!("the request could not be read: {error}"))),
+    }
+}
+
 fn axum_json(status: StatusCode, value: &Value) -> Response {
     let kind = [(axum::http::header::CONTENT_TYPE, "application/json")];
     (status, kind, value.to_string()).into_response()

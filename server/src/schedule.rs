@@ -76,8 +76,14 @@ pub struct Scheduler<B> {
     prefixes: Prefixes,
     counts: Counts,
     arrivals: u64,
+    /// The first that waits had no room, and nothing has ended since.
+    is_full: bool,
     down: Option<String>,
 }
+
+/// Steps behind which a request that had no room is tried again though nothing has ended: windows
+/// give pages back.
+const PATIENCE: u64 = 16;
 
 /// So many tokens of a running task in the next step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -93,7 +99,8 @@ impl<B: Backend> Scheduler<B> {
         if options.step_tokens > 0 {
             limits.step_tokens = limits.step_tokens.min(options.step_tokens);
         }
-        // A retained sequence has a slot that others want, and snapshots lie in those that are free.
+        // A retained sequence has a slot that others want, and snapshots lie in those that are
+        // free.
         let most = match (options.prefix_cache, limits.slots) {
             (false, _) => 0,
             (true, 0) => usize::MAX,
@@ -108,6 +115,7 @@ impl<B: Backend> Scheduler<B> {
             prefixes: Prefixes::new(limits.block_tokens, most),
             counts: Counts::default(),
             arrivals: 0,
+            is_full: false,
             down: None,
         }
     }
@@ -158,6 +166,7 @@ impl<B: Backend> Scheduler<B> {
 
     /// Ends all requests with an error.
     pub fn fail_all(&mut self, error: &JobError) {
+        self.is_full = false;
         let tasks = self.running.drain(..).chain(self.waiting.drain(..));
         let mut dropped = Ok(());
         for task in tasks {
@@ -198,7 +207,9 @@ impl<B: Backend> Scheduler<B> {
 
     /// Ends the requests that nobody waits for any more.
     fn sweep(&mut self) {
+        let before = self.waiting.len();
         self.waiting.retain(|task| !task.output.is_gone());
+        self.is_full &= self.waiting.len() == before;
         for index in (0..self.running.len()).rev() {
             if self.running[index].output.is_gone() {
                 let task = self.running.remove(index);
@@ -314,6 +325,7 @@ impl<B: Backend> Scheduler<B> {
 
     /// Keeps what a task has computed, for others that begin like it.
     fn retain(&mut self, task: &Task) {
+        self.is_full = false;
         let Some(sequence) = task.sequence else { return };
         let kept = self.prefixes.insert(&mut self.backend, sequence, &task.tokens[..task.fed]);
         self.settle(kept);
@@ -350,6 +362,7 @@ impl<B: Backend> Scheduler<B> {
     }
 
     fn drop_sequence(&mut self, sequence: Option<SeqId>) {
+        self.is_full = false;
         let dropped = sequence.map_or(Ok(()), |sequence| self.backend.drop_sequence(sequence));
         self.settle(dropped);
     }

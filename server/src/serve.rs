@@ -19,6 +19,8 @@ use crate::worker::Handle;
 const HEAD: Duration = Duration::from_secs(30);
 /// Time that connections have once all answers have ended.
 const LAST_WORDS: Duration = Duration::from_secs(2);
+/// Threads that read requests: few, as the engine wants the cores.
+const READERS: usize = 2;
 /// Rest behind a failure to take a connection, as when there are no more file descriptors.
 const REST: Duration = Duration::from_millis(100);
 
@@ -36,7 +38,8 @@ pub struct Place {
 /// Serves until the process is told to end (SIGTERM, SIGINT); a second time ends it at once.
 /// `ready` is called with the address once connections are taken.
 pub fn serve(service: Service, place: &Place, ready: impl FnOnce(SocketAddr)) -> io::Result<()> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let mut runtime = tokio::runtime::Builder::new_current_thread();
+    let runtime = runtime.enable_all().max_blocking_threads(READERS).build()?;
     runtime.block_on(async {
         let listener = TcpListener::bind(place.address).await?;
         let told = Told::new()?;

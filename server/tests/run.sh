@@ -20,24 +20,47 @@ cp -r "$model" "$work/model"
 printf '%s' "{% for m in messages %}{{ 'Q: ' + m.content + '\nA:' }}{% endfor %}" >"$work/model/chat_template.jinja"
 echo secret >"$work/keys"
 export XDG_CONFIG_HOME=$work/config
+
+# Starts a server with the model, and waits until it says where it is.
+start() {
+    "$atomc" serve "$work/model" --port 0 --api-key-file "$work/keys" >"$work/log" 2>&1 &
+    server=$!
+    for _ in $(seq 200); do
+        url=$(sed -n 's|.* at \(http://.*\)/v1$|\1|p' "$work/log")
+        [ -z "$url" ] || return 0
+        kill -0 "$server" 2>/dev/null || break
+        sleep 0.1
+    done
+    cat "$work/log" && exit 1
+}
+
+# Ends it as a system does. It ends by itself, with success.
+stop() {
+    kill "$server"
+    wait "$server" || { cat "$work/log" && exit 1; }
+    server=
+}
+
+# A folder without an artifact is compiled, for this machine.
+start
+grep -q '^no artifact in .*: compiling for host$' "$work/log"
+[ -e "$work/model/model.atomc" ]
+stop
+
+# One that its user has not made is not run because it lies there.
+"$atomc" trust --remove "$work/model/model.atomc"
+if "$atomc" serve "$work/model" --port 0 >"$work/log" 2>&1; then exit 1; fi
+grep -q 'is not on your list' "$work/log"
+
 "$atomc" compile "$work/model" --invariant -o "$work/model/model.atomc" >"$work/log" 2>&1 || { cat "$work/log" && exit 1; }
-"$atomc" serve "$work/model" --port 0 --api-key-file "$work/keys" >"$work/log" 2>&1 &
-server=$!
-for _ in $(seq 200); do
-    url=$(sed -n 's|.* at \(http://.*\)/v1$|\1|p' "$work/log")
-    [ -z "$url" ] || break
-    kill -0 "$server" 2>/dev/null || { cat "$work/log" && exit 1; }
-    sleep 0.1
-done
+start
 "$venv/bin/python" server/tests/client.py "$url" "$problems" "$@" || { cat "$work/log" && exit 1; }
 
-# A request that is under way when the server is told to end is answered, and then it ends.
+# A request that is under way when the server is told to end is answered.
 curl -sN "$url/v1/completions" -H 'Authorization: Bearer secret' \
     -d '{"prompt": "Q:", "max_tokens": 400, "ignore_eos": true, "stream": true}' >"$work/last" &
 last=$!
 for _ in $(seq 100); do [ ! -s "$work/last" ] || break && sleep 0.02; done
-kill "$server"
-wait "$server" && echo "the server has ended by itself"
-server=
+stop
 wait "$last"
 tail -n 2 "$work/last" | grep -q DONE || { echo "the last answer was cut" >&2 && exit 1; }

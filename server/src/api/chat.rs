@@ -9,9 +9,9 @@ use serde_json::{Map, Value, json};
 
 use super::answer::{self, Answer, Render, Usage, finish, logprob};
 use super::error::ApiError;
-use super::events::Event;
+use super::events::{Event, Events};
 use super::request::{Common, Likely, Payload, read_both};
-use super::{Service, Shared, axum_json, name_of_answer, seconds};
+use super::{Service, Shared, apart, axum_json, name_of_answer, seconds};
 use crate::schedule::{Chosen, Why};
 use crate::template::{Conversation, TemplateError};
 use crate::tools::{Call, Calls, Part};
@@ -30,26 +30,17 @@ struct Chat {
     reasoning_effort: Option<Value>,
 }
 
+/// A request that the scheduler has.
+struct Begun {
+    common: Common,
+    prompts: [Vec<u32>; 1],
+    events: Events,
+    shape: Shape,
+}
+
 pub async fn complete(State(service): State<Shared>, body: Payload) -> Result<Response, ApiError> {
-    let (common, asked): (Common, Chat) = read_both(body)?;
-    let talk = conversation(&asked)?;
-    let with_tools = !talk.tools.is_empty();
-    let prompts = [prompt(&service, &talk)?];
-    let likely = match (asked.logprobs, asked.top_logprobs) {
-        (Some(true), top) => Some(top.unwrap_or(0)),
-        (_, Some(1..)) => return Err(ApiError::field("top_logprobs", "`logprobs` must be true")),
-        _ => None,
-    };
-    let positions = service.handle.limits().positions;
-    let events = common.submit(&service, &prompts, (Likely { answer: likely, prompt: None }, positions))?;
+    let Begun { common, prompts, events, shape } = apart(move || begin(service, body)).await?;
     let answers = common.n.unwrap_or(1);
-    let shape = Shape {
-        id: name_of_answer("chatcmpl"),
-        created: seconds(SystemTime::now()),
-        likely: likely.is_some(),
-        with_tools,
-        service: service.clone(),
-    };
     if common.is_stream() {
         let usage = Usage { prompt: prompts[0].len(), ..Usage::default() };
         let states = (0..answers).map(|_| Progress::default()).collect();
@@ -60,6 +51,27 @@ pub async fn complete(State(service): State<Shared>, body: Payload) -> Result<Re
     let mut whole = shape.around("chat.completion", choices);
     whole["usage"] = Usage::of(&prompts, &found).json();
     Ok(axum_json(StatusCode::OK, &whole))
+}
+
+fn begin(service: Shared, body: Payload) -> Result<Begun, ApiError> {
+    let (common, asked): (Common, Chat) = read_both(body)?;
+    let talk = conversation(&asked)?;
+    let prompts = [prompt(&service, &talk)?];
+    let likely = match (asked.logprobs, asked.top_logprobs) {
+        (Some(true), top) => Some(top.unwrap_or(0)),
+        (_, Some(1..)) => return Err(ApiError::field("top_logprobs", "`logprobs` must be true")),
+        _ => None,
+    };
+    let positions = service.handle.limits().positions;
+    let events = common.submit(&service, &prompts, (Likely { answer: likely, prompt: None }, positions))?;
+    let shape = Shape {
+        id: name_of_answer("chatcmpl"),
+        created: seconds(SystemTime::now()),
+        likely: likely.is_some(),
+        with_tools: !talk.tools.is_empty(),
+        service,
+    };
+    Ok(Begun { common, prompts, events, shape })
 }
 
 fn prompt(service: &Service, talk: &Conversation) -> Result<Vec<u32>, ApiError> {
@@ -154,10 +166,13 @@ impl Shape {
             true => [calls.push(&answer.text), calls.end()].concat(),
             false => vec![Part::Text(answer.text.clone())],
         };
-        let text: String =
-            parts.iter().filter_map(|part| if let Part::Text(text) = part { Some(&**text) } else { None }).collect();
-        let made = parts.iter().filter_map(|part| if let Part::Call(call) = part { Some(call) } else { None });
-        let made: Vec<Value> = made.map(|call| described(call, None)).collect();
+        let (mut text, mut made) = (String::new(), vec![]);
+        for part in parts {
+            match part {
+                Part::Text(piece) => text += &piece,
+                Part::Call(call) => made.push(described(&call, None)),
+            }
+        }
         let content = if text.is_empty() && !made.is_empty() { Value::Null } else { text.into() };
         let mut message = json!({ "role": "assistant", "content": content });
         let has_called = !made.is_empty();

@@ -9,9 +9,9 @@ use serde_json::{Map, Value, json};
 
 use super::answer::{self, Answer, Render, Usage, finish, logprob};
 use super::error::ApiError;
-use super::events::Event;
+use super::events::{Event, Events};
 use super::request::{Common, Likely, Payload, read_both};
-use super::{Service, Shared, axum_json, name_of_answer, seconds};
+use super::{Service, Shared, apart, axum_json, name_of_answer, seconds};
 use crate::schedule::{Chosen, Likelihood};
 
 /// Tokens of an answer, unless a request says how many.
@@ -35,7 +35,29 @@ enum Prompt {
     Lists(Vec<Vec<u32>>),
 }
 
+/// A request that the scheduler has.
+struct Begun {
+    common: Common,
+    tokens: Vec<Vec<u32>>,
+    events: Events,
+    shape: Shape,
+}
+
 pub async fn complete(State(service): State<Shared>, body: Payload) -> Result<Response, ApiError> {
+    let Begun { common, tokens, events, shape } = apart(move || begin(service, body)).await?;
+    let count = tokens.len() * shape.answers;
+    if common.is_stream() {
+        let states = vec![Progress::default(); count];
+        let usage = Usage { prompt: tokens.iter().map(Vec::len).sum(), ..Usage::default() };
+        return answer::stream(events, Chunks { shape, states, usage, with_usage: common.wants_usage() }).await;
+    }
+    let found = answer::collect(events, count).await?;
+    let mut whole = shape.around(found.iter().enumerate().map(|(index, found)| shape.choice(index, found)).collect());
+    whole["usage"] = Usage::of(&tokens, &found).json();
+    Ok(axum_json(StatusCode::OK, &whole))
+}
+
+fn begin(service: Shared, body: Payload) -> Result<Begun, ApiError> {
     let (common, asked): (Common, Completion) = read_both(body)?;
     if asked.suffix.is_some_and(|suffix| !suffix.is_empty()) {
         return Err(ApiError::field("suffix", "text between two texts is not offered"));
@@ -44,25 +66,16 @@ pub async fn complete(State(service): State<Shared>, body: Payload) -> Result<Re
     let tokens: Vec<Vec<u32>> = prompts.iter().map(|prompt| prompt.tokens.clone()).collect();
     let likely = Likely { answer: asked.logprobs, prompt: asked.logprobs.filter(|_| echo) };
     let events = common.submit(&service, &tokens, (likely, DEFAULT_TOKENS))?;
-    let answers = common.n.unwrap_or(1);
     let shape = Shape {
         id: name_of_answer("cmpl"),
         created: seconds(SystemTime::now()),
         prompts,
-        answers,
+        answers: common.n.unwrap_or(1),
         echo,
         likely: asked.logprobs.is_some(),
-        service: service.clone(),
+        service,
     };
-    if common.is_stream() {
-        let states = vec![Progress::default(); tokens.len() * answers];
-        let usage = Usage { prompt: tokens.iter().map(Vec::len).sum(), ..Usage::default() };
-        return answer::stream(events, Chunks { shape, states, usage, with_usage: common.wants_usage() }).await;
-    }
-    let found = answer::collect(events, tokens.len() * answers).await?;
-    let mut whole = shape.around(found.iter().enumerate().map(|(index, found)| shape.choice(index, found)).collect());
-    whole["usage"] = Usage::of(&tokens, &found).json();
-    Ok(axum_json(StatusCode::OK, &whole))
+    Ok(Begun { common, tokens, events, shape })
 }
 
 /// A prompt, and what echoes of it are.

@@ -205,64 +205,70 @@ fn calls_of_tools_are_parsed() {
     });
 }
 
-#[test]
-fn what_is_wrong_is_named() {
+/// Requests, each with a field that is wrong, are refused with its name.
+fn are_refused(path: &'static str, plain: Value, wrong: Vec<(Value, u16, &'static str)>) {
     run(async {
-        let router = plain();
-        let chat = |more: Value| {
-            let mut body = json!({ "messages": [{ "role": "user", "content": "x" }], "max_tokens": 2 });
-            body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
-            (CHATS, body)
-        };
-        let text = |more: Value| {
-            let mut body = json!({ "prompt": "x", "max_tokens": 2 });
-            body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
-            (COMPLETIONS, body)
-        };
-        for ((path, body), status, param) in [
-            (chat(json!({ "model": "gpt-4" })), 404, "model"),
-            (chat(json!({ "messages": [] })), 400, "messages"),
-            (chat(json!({ "messages": [{ "content": "x" }] })), 400, "messages[0].role"),
-            (
-                chat(json!({ "messages": [{ "role": "user", "content": [{ "type": "image_url" }] }] })),
-                400,
-                "messages[0].content",
-            ),
-            (chat(json!({ "temperature": -1 })), 400, "temperature"),
-            (chat(json!({ "top_p": 0 })), 400, "top_p"),
-            (chat(json!({ "n": 9 })), 400, "n"),
-            (chat(json!({ "n": -1 })), 400, "n"),
-            (chat(json!({ "stop": 7 })), 400, "stop"),
-            (chat(json!({ "top_logprobs": 2 })), 400, "top_logprobs"),
-            (chat(json!({ "logprobs": true, "top_logprobs": 21 })), 400, "logprobs"),
-            (chat(json!({ "presence_penalty": 3 })), 400, "presence_penalty"),
-            (chat(json!({ "repetition_penalty": 0 })), 400, "repetition_penalty"),
-            (chat(json!({ "logit_bias": { "7": 101 } })), 400, "logit_bias"),
-            (chat(json!({ "logit_bias": { "x": 1 } })), 400, "logit_bias"),
-            (chat(json!({ "stop_token_ids": [512] })), 400, "stop_token_ids"),
-            (chat(json!({ "response_format": { "type": "xml" } })), 400, "response_format.type"),
-            (chat(json!({ "structured_outputs": { "regex": "(" } })), 400, "response_format"),
-            (chat(json!({ "tool_choice": "required" })), 400, "tool_choice"),
-            (chat(json!({ "functions": [] })), 400, "functions"),
-            (text(json!({ "suffix": "y" })), 400, "suffix"),
-            (text(json!({ "best_of": 3 })), 400, "best_of"),
-            (text(json!({ "use_beam_search": true })), 400, "use_beam_search"),
-            (text(json!({ "prompt": [] })), 400, "prompt"),
-            (text(json!({ "prompt": [[]] })), 400, "prompt"),
-            (text(json!({ "prompt": [900] })), 400, "prompt"),
-            (text(json!({ "prompt": { "a": 1 } })), 400, "prompt"),
-            (text(json!({ "prompt": vec![3; 129] })), 400, "prompt"),
-            (text(json!({ "prompt": "x".repeat(500_000) })), 400, "prompt"),
-            (text(json!({ "prompt": vec![vec![3]; 257] })), 400, "n"),
-        ] {
+        let router = self::plain();
+        for (fields, status, param) in wrong {
+            let mut body = plain.clone();
+            body.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
             let (found, answer) = post_json(&router, path, &body).await;
             let error = &answer["error"];
             assert_eq!((found, &error["param"]), (status, &json!(param)), "{answer}");
-            assert!(
-                error["message"].as_str().unwrap().contains(param.split('.').next().unwrap()) || status == 404,
-                "{answer}"
-            );
+            let name = param.split('.').next().unwrap();
+            assert!(error["message"].as_str().unwrap().contains(name) || status == 404, "{answer}");
         }
+    });
+}
+
+#[test]
+fn what_is_wrong_with_a_chat_is_named() {
+    let wrong = vec![
+        (json!({ "model": "gpt-4" }), 404, "model"),
+        (json!({ "messages": [] }), 400, "messages"),
+        (json!({ "messages": [{ "content": "x" }] }), 400, "messages[0].role"),
+        (json!({ "messages": [{ "role": "user", "content": [{ "type": "image_url" }] }] }), 400, "messages[0].content"),
+        (json!({ "temperature": -1 }), 400, "temperature"),
+        (json!({ "top_p": 0 }), 400, "top_p"),
+        (json!({ "n": 9 }), 400, "n"),
+        (json!({ "n": -1 }), 400, "n"),
+        (json!({ "stop": 7 }), 400, "stop"),
+        (json!({ "top_logprobs": 2 }), 400, "top_logprobs"),
+        (json!({ "logprobs": true, "top_logprobs": 21 }), 400, "logprobs"),
+        (json!({ "presence_penalty": 3 }), 400, "presence_penalty"),
+        (json!({ "repetition_penalty": 0 }), 400, "repetition_penalty"),
+        (json!({ "logit_bias": { "7": 101 } }), 400, "logit_bias"),
+        (json!({ "logit_bias": { "x": 1 } }), 400, "logit_bias"),
+        (json!({ "stop_token_ids": [512] }), 400, "stop_token_ids"),
+        (json!({ "response_format": { "type": "xml" } }), 400, "response_format.type"),
+        (json!({ "structured_outputs": { "regex": "(" } }), 400, "response_format"),
+        (json!({ "tool_choice": "required" }), 400, "tool_choice"),
+        (json!({ "functions": [] }), 400, "functions"),
+    ];
+    are_refused(CHATS, json!({ "messages": [{ "role": "user", "content": "x" }], "max_tokens": 2 }), wrong);
+}
+
+#[test]
+fn what_is_wrong_with_a_completion_is_named() {
+    let wrong = vec![
+        (json!({ "suffix": "y" }), 400, "suffix"),
+        (json!({ "best_of": 3 }), 400, "best_of"),
+        (json!({ "use_beam_search": true }), 400, "use_beam_search"),
+        (json!({ "prompt": [] }), 400, "prompt"),
+        (json!({ "prompt": [[]] }), 400, "prompt"),
+        (json!({ "prompt": [900] }), 400, "prompt"),
+        (json!({ "prompt": { "a": 1 } }), 400, "prompt"),
+        (json!({ "prompt": vec![3; 129] }), 400, "prompt"),
+        (json!({ "prompt": "x".repeat(500_000) }), 400, "prompt"),
+        (json!({ "prompt": vec![vec![3]; 257] }), 400, "n"),
+    ];
+    are_refused(COMPLETIONS, json!({ "prompt": "x", "max_tokens": 2 }), wrong);
+}
+
+#[test]
+fn what_there_is_not_is_said() {
+    run(async {
+        let router = plain();
         for (method, path, status) in
             [("GET", "/nowhere", 404), ("GET", COMPLETIONS, 405), ("POST", "/v1/embeddings", 404)]
         {

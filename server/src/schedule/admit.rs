@@ -4,7 +4,7 @@ use atomc_runtime::{Fork, SeqId, StepError};
 use super::backend::Backend;
 use super::prefix::{Match, common};
 use super::task::Task;
-use super::{JobError, Scheduler};
+use super::{JobError, PATIENCE, Scheduler};
 
 /// What becomes of a request that waits.
 enum Turn {
@@ -21,6 +21,9 @@ enum Turn {
 impl<B: Backend> Scheduler<B> {
     /// Admits requests in the order of arrival while there is room.
     pub(super) fn admit(&mut self) {
+        if self.is_full && !self.counts.steps.is_multiple_of(PATIENCE) {
+            return;
+        }
         let mut at = 0;
         while at < self.waiting.len() && self.running.len() < self.options.running {
             let alone = self.running.iter().any(|task| task.alone) || self.waiting[at].alone;
@@ -37,7 +40,11 @@ impl<B: Backend> Scheduler<B> {
                     self.waiting.insert(at, task);
                     at += 1;
                 }
-                Turn::Full => return self.waiting.insert(at, task),
+                Turn::Full => {
+                    self.waiting.insert(at, task);
+                    self.is_full = true;
+                    return;
+                }
                 Turn::Failed(error) => {
                     task.end(Err(JobError::Fault(error.to_string())));
                     return self.settle(Err(error));

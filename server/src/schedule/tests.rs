@@ -328,7 +328,8 @@ fn beginnings_are_computed_once() {
     let prompts: Vec<Vec<u32>> = (0..4).map(|i| [&system[..], &ids(3, i)].concat()).collect();
     let ears: Vec<Ear> = prompts.iter().map(|prompt| submit(&mut scheduler, prompt.clone(), max_new(3))).collect();
     finish(&mut scheduler);
-    // The others wait for the first, and then begin behind the whole blocks that they have in common.
+    // The others wait for the first, and then begin behind the whole blocks that they have in
+    // common.
     assert_eq!(ears.iter().map(|ear| ear.told().cached).collect::<Vec<_>>(), [Some(0), Some(20), Some(20), Some(20)]);
     for (ear, prompt) in ears.iter().zip(&prompts) {
         assert_eq!(ear.ids(), answer(prompt, 3));
