@@ -21,7 +21,7 @@ fn case(name: &str) -> Case {
 
 /// Engines with the same code and weights, one for each of the options.
 fn engines<const N: usize>(case: &Case, options: [EngineOptions; N]) -> [Engine; N] {
-    let buckets = BucketOptions { decode: vec![1, 4], tokens: vec![16, 48], rows: 6 };
+    let buckets = BucketOptions { decode: vec![1, 4], tokens: 48, rows: 6 };
     let compiling = Options { buckets, invariant: true, ..Options::default() };
     let compiled = driver::compile(&case.config, &compiling, &mut |_, _, _| ()).expect("it compiles");
     let dir = tempfile::tempdir().expect("a folder");
