@@ -130,7 +130,7 @@ fn streams_say_what_whole_answers_do() {
                 let text = of.clone().filter_map(|part| part["text"].as_str().or(part["delta"]["content"].as_str()));
                 let expect = choice["text"].as_str().or(choice["message"]["content"].as_str()).unwrap();
                 assert_eq!(text.collect::<String>(), expect);
-                assert_eq!(of.clone().last().unwrap()["finish_reason"], choice["finish_reason"]);
+                assert_eq!(of.clone().next_back().unwrap()["finish_reason"], choice["finish_reason"]);
                 let list = |part: &Value| match path {
                     CHATS => part["logprobs"]["content"].as_array().cloned().unwrap_or_default(),
                     _ => part["logprobs"]["token_logprobs"].as_array().cloned().unwrap_or_default(),
