@@ -1,6 +1,8 @@
 //! `atomc bench --model` and what shows its predictions: each of them says that it is one.
 mod common;
 
+use std::collections::BTreeMap;
+
 use common::{Bench, MODEL};
 use serde_json::{Value, json};
 
@@ -55,7 +57,11 @@ fn predictions_say_what_they_are() {
 fn the_json_form() {
     fn shape(value: &Value) -> Value {
         match value {
-            Value::Object(fields) => fields.iter().map(|(name, value)| (name.clone(), shape(value))).collect(),
+            // By name, whichever order the build's JSON has.
+            Value::Object(fields) => {
+                let sorted: BTreeMap<_, _> = fields.iter().collect();
+                sorted.into_iter().map(|(name, value)| (name.clone(), shape(value))).collect()
+            }
             Value::Array(items) => {
                 items.iter().max_by_key(|item| item.to_string().len()).map_or(json!([]), |item| json!([shape(item)]))
             }
