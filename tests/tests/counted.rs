@@ -153,8 +153,8 @@ fn matrix_instructions(spec: &KernelSpec, arch: &Arch) -> BTreeSet<String> {
 }
 
 /// Parts of the names of the instructions that multiply, where these are asked for: e4m3 as it
-/// lies, and codes of MX with their scales, but in steps of one token.
-fn multiplied_by(scheme: &str, (arch, tokens): (&Arch, usize)) -> Option<&'static [&'static str]> {
+/// lies, and codes of MX with their scales.
+fn multiplied_by(scheme: &str, arch: &Arch) -> Option<&'static [&'static str]> {
     let is_scaled = arch.gpu().is_some_and(|gpu| gpu.simt.block_scaled.is_some());
     match scheme {
         "fp8-block" => Some(&["_fp8_fp8", "_f8f6f4"]),
@@ -181,7 +181,7 @@ fn products(scheme: &str, arch: &'static Arch) -> BTreeMap<String, Product> {
             Family::Matmul => 0,
             _ => continue,
         };
-        if let Some(wanted) = multiplied_by(scheme, (arch, tokens)) {
+        if let Some(wanted) = multiplied_by(scheme, arch) {
             let names = matrix_instructions(spec, arch);
             let is_wanted = |name: &String| wanted.iter().any(|wanted| name.contains(wanted));
             assert!(!names.is_empty() && names.iter().all(is_wanted), "{} {}: {names:?}", arch.name, spec.symbol);
