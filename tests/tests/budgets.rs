@@ -73,8 +73,8 @@ fn qwen3_8b() {
     insta::assert_snapshot!(table);
 }
 
-/// A prompt of 2,048 tokens on gfx950: all products of a layer have a tile of 256 by 256 for half of
-/// the units at least, and such tiles, whose sixteen waves share the registers of all SIMDs.
+/// A prompt of 2,048 tokens on gfx950: all products of a layer have a tile of 256 by 256 for half
+/// of the units at least, and such tiles, whose sixteen waves share the registers of all SIMDs.
 #[test]
 fn large_tiles() {
     let buckets = BucketOptions { decode: vec![1], tokens: 2048, rows: 64 };

@@ -73,8 +73,8 @@ impl<'c> Group<'_, '_, '_, 'c> {
         if self.shape.count.is_multiple_of(2) { 2 } else { 1 }
     }
 
-    /// Asks for the scales of a stretch that lies in the first half of local memory, or of any where
-    /// each stretch has its own.
+    /// Asks for the scales of a stretch that lies in the first half of local memory, or of any
+    /// where each stretch has its own.
     pub(super) fn load_blocks(&self, from: &BlockScales<'c>, stretch: Int<'c>) -> StretchScales<'c> {
         let c = self.contraction.matrix.c;
         let groups = self.shape.stretch / BlockScaled::COLUMNS;

@@ -100,7 +100,8 @@ impl<'c> Group<'_, '_, '_, 'c> {
         (0..TILE / tokens).map(load).collect()
     }
 
-    /// Makes results of scaled sums of each piece: of a column of the tile, and features from one on.
+    /// Makes results of scaled sums of each piece: of a column of the tile, and features from one
+    /// on.
     fn finish(&self, [column, feature]: [Int<'c>; 2], sums: &[Vector<'c>]) -> Result<(), Diagnostic> {
         let c = self.contraction.matrix.c;
         let token = self.tile.row(c, column);

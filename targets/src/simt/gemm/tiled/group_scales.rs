@@ -304,8 +304,8 @@ impl<'g, 'c> Group<'g, '_, '_, 'c> {
         Sums { held, ..sums }
     }
 
-    /// Asks for the scales of the next stretch, which will lie in a half of local memory, where they
-    /// come with it: a group is then no longer than a stretch.
+    /// Asks for the scales of the next stretch, which will lie in a half of local memory, where
+    /// they come with it: a group is then no longer than a stretch.
     pub(super) fn next_scales(
         &self,
         scaling: Option<&Scaling<'_, 'c>>,
