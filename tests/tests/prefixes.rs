@@ -2,9 +2,8 @@
 //! snapshot, or from where another is, gives the bits that it gives alone.
 use std::collections::HashMap;
 
-use atomc::driver::{self, Options};
 use atomc_passes::BucketOptions;
-use atomc_runtime::{Artifact, Checkpoint, Engine, EngineOptions, Request, SeqId, Want};
+use atomc_runtime::{Engine, EngineOptions, Request, SeqId, Want};
 use atomc_tests::random::Random;
 use atomc_tests::{Case, cases_with_states};
 
@@ -27,18 +26,7 @@ fn case(name: &str, context: usize) -> Case {
 /// Engines with the same code, one for each of the options.
 fn engines<const N: usize>(case: &Case, tokens: usize, options: [EngineOptions; N]) -> [Engine; N] {
     let buckets = BucketOptions { decode: vec![1, 4], tokens, rows: 16 };
-    let compiling = Options { buckets, invariant: true, ..Options::default() };
-    let compiled = driver::compile(&case.config, &compiling, &mut |_, _, _| ()).expect("it compiles");
-    let dir = tempfile::tempdir().expect("a folder");
-    let path = dir.path().join("m.atomc");
-    compiled.write(&path).expect("an artifact");
-    let checkpoint = Checkpoint::open(&case.dir).expect("a checkpoint");
-    options.map(|options| {
-        let options = EngineOptions { threads: 2, ..options };
-        let mut engine = Engine::new(Artifact::open(&path).expect("a whole artifact"), &options).expect("it opens");
-        engine.load_weights(&checkpoint, &|_, _| ()).expect("weights");
-        engine
-    })
+    atomc_tests::engines::engines(case, buckets, options.map(|options| EngineOptions { threads: 2, ..options }))
 }
 
 /// Gives a sequence tokens, and the bits of the logits behind the last of them.

@@ -3,10 +3,10 @@
 use std::ops::ControlFlow;
 use std::sync::{Arc, Mutex};
 
-use atomc::driver::{self, Options};
 use atomc_passes::BucketOptions;
-use atomc_runtime::{Artifact, Checkpoint, Engine, EngineOptions, Sampling};
+use atomc_runtime::{Engine, EngineOptions, Sampling};
 use atomc_server::schedule::{self, Chosen, Counts, End, Job, JobError, Likelihood, Output, Scheduler, Settings};
+use atomc_tests::engines::engines;
 use atomc_tests::random::Random;
 use atomc_tests::{Case, cases, cases_of_experts, cases_with_states};
 
@@ -17,22 +17,6 @@ fn case(name: &str) -> Case {
     let mut case = found.unwrap_or_else(|| panic!("no case {name}"));
     case.config.context = CONTEXT;
     case
-}
-
-/// Engines with the same code and weights, one for each of the options.
-fn engines<const N: usize>(case: &Case, options: [EngineOptions; N]) -> [Engine; N] {
-    let buckets = BucketOptions { decode: vec![1, 4], tokens: 48, rows: 6 };
-    let compiling = Options { buckets, invariant: true, ..Options::default() };
-    let compiled = driver::compile(&case.config, &compiling, &mut |_, _, _| ()).expect("it compiles");
-    let dir = tempfile::tempdir().expect("a folder");
-    let path = dir.path().join("m.atomc");
-    compiled.write(&path).expect("an artifact");
-    let checkpoint = Checkpoint::open(&case.dir).expect("a checkpoint");
-    options.map(|options| {
-        let mut engine = Engine::new(Artifact::open(&path).expect("an artifact"), &options).expect("it opens");
-        engine.load_weights(&checkpoint, &|_, _| ()).expect("weights");
-        engine
-    })
 }
 
 /// What was said: tokens, each with the bits of how likely it was.
@@ -115,7 +99,8 @@ fn answers_under_load_are_those_of_lone_requests() {
             snapshot_tokens: 32,
             ..EngineOptions::default()
         };
-        let [alone, roomy, small] = engines(&case, [1024, 640, 256].map(options));
+        let buckets = BucketOptions { decode: vec![1, 4], tokens: 48, rows: 6 };
+        let [alone, roomy, small] = engines(&case, buckets, [1024, 640, 256].map(options));
         let asked = asked(case.config.vocab);
         let (expect, _) = answers(alone, 1, &asked);
         let [roomy, small] = [roomy, small].map(|engine| {

@@ -60,9 +60,9 @@ impl StepSize {
                 (pairs.saturating_add(open) / tile).saturating_mul(times)
             }
             Tasks::Tiles { times } => self.tiles * times,
-            Tasks::Shared { few, limit, many } => {
+            Tasks::Shared { .. } => {
                 let tokens = self.step.tokens as usize;
-                if tokens <= limit { few.tasks(tokens) } else { many.tasks(tokens) }
+                tasks.parts(tokens).map_or(0, |parts| parts.tasks(tokens))
             }
         }
     }

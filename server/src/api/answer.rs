@@ -78,6 +78,38 @@ impl Usage {
     }
 }
 
+/// What a stream tells of its usage, if that is wanted: nothing in its chunks, and all in one behind
+/// them.
+pub struct StreamUsage {
+    pub usage: Usage,
+    pub is_wanted: bool,
+}
+
+impl StreamUsage {
+    /// Of answers to so many tokens of prompts.
+    pub fn new(is_wanted: bool, prompt: usize) -> StreamUsage {
+        StreamUsage { usage: Usage { prompt, ..Usage::default() }, is_wanted }
+    }
+
+    /// A chunk, with a place for usage.
+    pub fn beside(&self, mut chunk: Value) -> Value {
+        if self.is_wanted {
+            chunk["usage"] = Value::Null;
+        }
+        chunk
+    }
+
+    /// The last chunk of a stream, made of an empty one.
+    pub fn last(&self, empty: impl FnOnce() -> Value) -> Vec<Value> {
+        if !self.is_wanted {
+            return vec![];
+        }
+        let mut chunk = empty();
+        chunk["usage"] = self.usage.json();
+        vec![chunk]
+    }
+}
+
 /// Why an answer ended, in the interface's words.
 pub fn finish(why: Why) -> &'static str {
     match why {

@@ -7,7 +7,7 @@ use axum::response::Response;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use super::answer::{self, Answer, Render, Usage, finish, logprob};
+use super::answer::{self, Answer, Render, StreamUsage, Usage, finish, logprob};
 use super::error::ApiError;
 use super::events::{Event, Events};
 use super::request::{Common, Likely, Payload, read_both};
@@ -42,9 +42,9 @@ pub async fn complete(State(service): State<Shared>, body: Payload) -> Result<Re
     let Begun { common, prompts, events, shape } = apart(move || begin(service, body)).await?;
     let answers = common.n.unwrap_or(1);
     if common.is_stream() {
-        let usage = Usage { prompt: prompts[0].len(), ..Usage::default() };
+        let usage = StreamUsage::new(common.wants_usage(), prompts[0].len());
         let states = (0..answers).map(|_| Progress::default()).collect();
-        return answer::stream(events, Chunks { shape, states, usage, with_usage: common.wants_usage() }).await;
+        return answer::stream(events, Chunks { shape, states, usage }).await;
     }
     let found = answer::collect(events, answers).await?;
     let choices = found.iter().enumerate().map(|(index, answer)| shape.choice(index, answer)).collect();
@@ -237,18 +237,13 @@ struct Progress {
 struct Chunks {
     shape: Shape,
     states: Vec<Progress>,
-    usage: Usage,
-    with_usage: bool,
+    usage: StreamUsage,
 }
 
 impl Chunks {
     fn chunk(&self, index: usize, delta: Value, logprobs: Value, finish: Option<&str>) -> Value {
         let choice = json!({ "index": index, "delta": delta, "logprobs": logprobs, "finish_reason": finish });
-        let mut chunk = self.shape.around("chat.completion.chunk", vec![choice]);
-        if self.with_usage {
-            chunk["usage"] = Value::Null;
-        }
-        chunk
+        self.usage.beside(self.shape.around("chat.completion.chunk", vec![choice]))
     }
 
     /// Parts of an answer as chunks. How likely tokens were is told with the first.
@@ -282,7 +277,7 @@ impl Render for Chunks {
     fn event(&mut self, index: usize, event: Event) -> Vec<Value> {
         match event {
             Event::Begin { cached, .. } => {
-                self.usage.cached += if index == 0 { cached } else { 0 };
+                self.usage.usage.cached += if index == 0 { cached } else { 0 };
                 vec![]
             }
             Event::Text { text, tokens } => {
@@ -293,7 +288,7 @@ impl Render for Chunks {
                 self.parts(index, parts, &tokens)
             }
             Event::End(Ok(end)) => {
-                self.usage.answer += end.tokens;
+                self.usage.usage.answer += end.tokens;
                 let rest = self.states[index].calls.end();
                 let mut chunks = self.parts(index, rest, &[]);
                 let reason = ended(end.why, self.states[index].made > 0);
@@ -305,11 +300,6 @@ impl Render for Chunks {
     }
 
     fn end(&mut self) -> Vec<Value> {
-        if !self.with_usage {
-            return vec![];
-        }
-        let mut chunk = self.shape.around("chat.completion.chunk", vec![]);
-        chunk["usage"] = self.usage.json();
-        vec![chunk]
+        self.usage.last(|| self.shape.around("chat.completion.chunk", vec![]))
     }
 }

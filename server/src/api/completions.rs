@@ -7,7 +7,7 @@ use axum::response::Response;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use super::answer::{self, Answer, Render, Usage, finish, logprob};
+use super::answer::{self, Answer, Render, StreamUsage, Usage, finish, logprob};
 use super::error::ApiError;
 use super::events::{Event, Events};
 use super::request::{Common, Likely, Payload, read_both};
@@ -48,8 +48,8 @@ pub async fn complete(State(service): State<Shared>, body: Payload) -> Result<Re
     let count = tokens.len() * shape.answers;
     if common.is_stream() {
         let states = vec![Progress::default(); count];
-        let usage = Usage { prompt: tokens.iter().map(Vec::len).sum(), ..Usage::default() };
-        return answer::stream(events, Chunks { shape, states, usage, with_usage: common.wants_usage() }).await;
+        let usage = StreamUsage::new(common.wants_usage(), tokens.iter().map(Vec::len).sum());
+        return answer::stream(events, Chunks { shape, states, usage }).await;
     }
     let found = answer::collect(events, count).await?;
     let mut whole = shape.around(found.iter().enumerate().map(|(index, found)| shape.choice(index, found)).collect());
@@ -207,19 +207,14 @@ struct Progress {
 struct Chunks {
     shape: Shape,
     states: Vec<Progress>,
-    usage: Usage,
-    with_usage: bool,
+    usage: StreamUsage,
 }
 
 impl Chunks {
     fn chunk(&self, index: usize, text: String, list: Option<Logprobs>, finish: Option<&str>) -> Value {
         let logprobs = list.filter(|_| self.shape.likely).map(|list| list.json());
         let choice = json!({ "index": index, "text": text, "logprobs": logprobs, "finish_reason": finish });
-        let mut chunk = self.shape.around(vec![choice]);
-        if self.with_usage {
-            chunk["usage"] = Value::Null;
-        }
-        chunk
+        self.usage.beside(self.shape.around(vec![choice]))
     }
 }
 
@@ -233,7 +228,7 @@ impl Render for Chunks {
         let (text, finish) = match event {
             Event::Begin { cached, prompt } => {
                 if index.is_multiple_of(self.shape.answers) {
-                    self.usage.cached += cached;
+                    self.usage.usage.cached += cached;
                 }
                 if !self.shape.echo {
                     return vec![];
@@ -247,7 +242,7 @@ impl Render for Chunks {
                 (text, None)
             }
             Event::End(Ok(end)) => {
-                self.usage.answer += end.tokens;
+                self.usage.usage.answer += end.tokens;
                 (String::new(), Some(finish(end.why)))
             }
             Event::End(Err(error)) => return vec![error.json()],
@@ -258,11 +253,6 @@ impl Render for Chunks {
     }
 
     fn end(&mut self) -> Vec<Value> {
-        if !self.with_usage {
-            return vec![];
-        }
-        let mut chunk = self.shape.around(vec![]);
-        chunk["usage"] = self.usage.json();
-        vec![chunk]
+        self.usage.last(|| self.shape.around(vec![]))
     }
 }

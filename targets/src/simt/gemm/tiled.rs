@@ -77,7 +77,7 @@ pub const FEW: Schedule = Schedule {
     family: Family::Matvec,
     invariant: false,
     suits: |spec, arch, _| {
-        let (gpu, Sizes { plain, experts, heads, .. }) = (launch::gpu(arch)?, Sizes::of(spec.body)?);
+        let (gpu, Sizes { experts, heads, .. }) = (launch::gpu(arch)?, Sizes::of(spec.body)?);
         WhyNot::unless(gpu.simt.isa == Isa::Amdgcn, || "tiles of few rows were not measured there".into())?;
         WhyNot::unless(spec.tokens.is_multiple_of(shape::FEW_TOKENS), || {
             format!(
@@ -87,9 +87,7 @@ pub const FEW: Schedule = Schedule {
             )
         })?;
         WhyNot::unless(experts.is_none() && heads.is_none(), || "rows that have a matrix each".into())?;
-        let in_memory =
-            plain || rows_of(spec).is_some_and(|(op, x)| x.layout.is_coded() && matches!(op, Op::Input { .. }));
-        WhyNot::unless(in_memory, || "rows that are not in memory as the weight's type".into())?;
+        check_in_memory(spec)?;
         suits(spec, gpu)?;
         let (groups, units) = (Shape::new(spec, gpu)?.groups(spec)?, gpu.simt.chip.units);
         WhyNot::unless(2 * groups >= units, || format!("{groups} work-groups on {units} units"))
@@ -120,12 +118,18 @@ fn rows_of<'s>(spec: &KernelSpec<'s>) -> Option<(&'s Op, &'s TensorType)> {
     Some((spec.body.op(x.node), spec.body.ty(x).as_tensor()?))
 }
 
-/// That rows are in memory, wherever among those of the step.
+/// That rows are in memory as the weight's type, or as codes.
+fn check_in_memory(spec: &KernelSpec) -> Result<(), WhyNot> {
+    let are_codes = |(op, x): (&Op, &TensorType)| x.layout.is_coded() && matches!(op, Op::Input { .. });
+    WhyNot::unless(Sizes::of(spec.body)?.plain || rows_of(spec).is_some_and(are_codes), || {
+        "rows that are not in memory as the weight's type".into()
+    })
+}
+
+/// That lanes reach rows, wherever among those of the step.
 fn check_reach(spec: &KernelSpec, arch: GpuArch) -> Result<(), WhyNot> {
-    let Some((op, x)) = rows_of(spec) else { return Ok(()) };
-    let is_coded = x.layout.is_coded();
-    let plain = Sizes::of(spec.body)?.plain || is_coded && matches!(op, Op::Input { .. });
-    WhyNot::unless(plain, || "rows that are not in memory as the weight's type".into())?;
+    let Some((_, x)) = rows_of(spec) else { return Ok(()) };
+    check_in_memory(spec)?;
     let row = x.dtype.bytes(arch.memory.result_stride(x));
     let bytes = spec.tokens.saturating_mul(x.choices()).saturating_mul(row);
     WhyNot::unless(bytes < REACH, || format!("{bytes} bytes of rows: lanes reach {REACH}"))
