@@ -20,8 +20,8 @@ const fn text(name: &'static str) -> Variable {
     Variable { name, values: &[] }
 }
 
-/// Every variable that atomc reads when it runs. `ATOMC_LOG`, `ATOMC_PTXAS` and `ATOMC_SYSROOT` are
-/// the command line's.
+/// Every variable that atomc reads when it runs. `ATOMC_API_KEY`, `ATOMC_LOG`, `ATOMC_PTXAS` and
+/// `ATOMC_SYSROOT` are the command line's.
 pub const VARIABLES: &[Variable] = &[
     switch("ATOMC_STRICT"),
     switch("ATOMC_DISABLE"),
@@ -31,6 +31,7 @@ pub const VARIABLES: &[Variable] = &[
     Variable { name: "ATOMC_ATTENTION", values: &["own", "vllm"] },
     switch("ATOMC_UNSUPPORTED_VERSION"),
     text("ATOMC_REQUIRE_SIGNED_BY"),
+    text("ATOMC_API_KEY"),
     text("ATOMC_LOG"),
     text("ATOMC_PTXAS"),
     text("ATOMC_SYSROOT"),

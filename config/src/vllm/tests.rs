@@ -253,7 +253,7 @@ fn settings() {
     let wrong = [("ATOMC_STRIKT", "1"), ("ATOMC_STRICT", "true"), ("ATOMC_DISABLE", "yes"), ("ATOMC_ATTENTION", "vlm")];
     let wrong = wrong.map(|pair| read(&[pair]).expect_err("a fault"));
     insta::assert_snapshot!(wrong.join("\n"), @r#"
-    ATOMC_STRIKT: there is no such variable; known are ATOMC_STRICT, ATOMC_DISABLE, ATOMC_AUTOCOMPILE, ATOMC_COMPILER, ATOMC_TARGET, ATOMC_ATTENTION, ATOMC_UNSUPPORTED_VERSION, ATOMC_REQUIRE_SIGNED_BY, ATOMC_LOG, ATOMC_PTXAS, ATOMC_SYSROOT
+    ATOMC_STRIKT: there is no such variable; known are ATOMC_STRICT, ATOMC_DISABLE, ATOMC_AUTOCOMPILE, ATOMC_COMPILER, ATOMC_TARGET, ATOMC_ATTENTION, ATOMC_UNSUPPORTED_VERSION, ATOMC_REQUIRE_SIGNED_BY, ATOMC_API_KEY, ATOMC_LOG, ATOMC_PTXAS, ATOMC_SYSROOT
     ATOMC_STRICT: "true" is none of 0, 1
     ATOMC_DISABLE: "yes" is none of 0, 1
     ATOMC_ATTENTION: "vlm" is none of own, vllm

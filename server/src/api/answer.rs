@@ -78,8 +78,8 @@ impl Usage {
     }
 }
 
-/// What a stream tells of its usage, if that is wanted: nothing in its chunks, and all in one behind
-/// them.
+/// What a stream tells of its usage, if that is wanted: nothing in its chunks, and all in one
+/// behind them.
 pub struct StreamUsage {
     pub usage: Usage,
     pub is_wanted: bool,
