@@ -1,5 +1,4 @@
 //! What the tests share: the golden cases, which `golden/README.md` describes.
-pub mod engines;
 pub mod kernels;
 pub mod random;
 pub mod reference;

@@ -1,5 +1,7 @@
 //! Beginnings that sequences share in models with a recurrent state: a sequence that goes on from a
 //! snapshot, or from where another is, gives the bits that it gives alone.
+mod engines;
+
 use std::collections::HashMap;
 
 use atomc_passes::BucketOptions;
@@ -26,7 +28,7 @@ fn case(name: &str, context: usize) -> Case {
 /// Engines with the same code, one for each of the options.
 fn engines<const N: usize>(case: &Case, tokens: usize, options: [EngineOptions; N]) -> [Engine; N] {
     let buckets = BucketOptions { decode: vec![1, 4], tokens, rows: 16 };
-    atomc_tests::engines::engines(case, buckets, options.map(|options| EngineOptions { threads: 2, ..options }))
+    engines::engines(case, buckets, options.map(|options| EngineOptions { threads: 2, ..options }))
 }
 
 /// Gives a sequence tokens, and the bits of the logits behind the last of them.

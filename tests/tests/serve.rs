@@ -1,12 +1,13 @@
 //! Answers under load are those of lone requests, to the last bit of how likely each token was:
 //! with prompts cut anywhere, beginnings taken from others, and requests computed again.
+mod engines;
+
 use std::ops::ControlFlow;
 use std::sync::{Arc, Mutex};
 
 use atomc_passes::BucketOptions;
 use atomc_runtime::{Engine, EngineOptions, Sampling};
 use atomc_server::schedule::{self, Chosen, Counts, End, Job, JobError, Likelihood, Output, Scheduler, Settings};
-use atomc_tests::engines::engines;
 use atomc_tests::random::Random;
 use atomc_tests::{Case, cases, cases_of_experts, cases_with_states};
 
@@ -100,7 +101,7 @@ fn answers_under_load_are_those_of_lone_requests() {
             ..EngineOptions::default()
         };
         let buckets = BucketOptions { decode: vec![1, 4], tokens: 48, rows: 6 };
-        let [alone, roomy, small] = engines(&case, buckets, [1024, 640, 256].map(options));
+        let [alone, roomy, small] = engines::engines(&case, buckets, [1024, 640, 256].map(options));
         let asked = asked(case.config.vocab);
         let (expect, _) = answers(alone, 1, &asked);
         let [roomy, small] = [roomy, small].map(|engine| {

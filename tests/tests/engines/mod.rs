@@ -2,8 +2,7 @@
 use atomc::driver::{self, Options};
 use atomc_passes::BucketOptions;
 use atomc_runtime::{Artifact, Checkpoint, Engine, EngineOptions};
-
-use crate::Case;
+use atomc_tests::Case;
 
 /// Engines with the same code and weights, one for each of the options. What a sequence's answers
 /// are does not depend on what else a step has.
