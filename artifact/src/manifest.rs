@@ -132,7 +132,7 @@ impl Target {
     /// Whether a plan has kernels for the few rows of decode steps, whose results have no spare
     /// rows.
     pub fn is_for_few(&self, plan: &Plan) -> bool {
-        plan.kind == PlanKind::Decode && !self.invariant
+        plan.kind.is_few() && !self.invariant
     }
 
     /// The group of a state.

@@ -13,7 +13,7 @@ use std::time::Instant;
 
 use atomc_artifact::Artifact;
 use atomc_artifact::abi::{Pack, Prepare};
-use atomc_artifact::manifest::{Kernel, KernelDef, PACK, PREPARE, Plan, PlanKind, Tasks};
+use atomc_artifact::manifest::{Kernel, KernelDef, PACK, PREPARE, Plan, Tasks};
 use atomc_emulator::timing::trace::Trace;
 use atomc_emulator::{Access, CodeObject, Counts, Emulator, Grid, LoadError, Memory as Ranges, Options};
 use atomc_runtime::device::{
@@ -318,7 +318,7 @@ impl Device for Emulated {
                         parameters: bytes(memory.parameters(l, index >= plan.body)),
                     })
                     .collect(),
-                largest: (plan.kind == PlanKind::Decode).then(|| StepSize::largest(plan)),
+                largest: plan.kind.is_few().then(|| StepSize::largest(plan)),
             })
             .collect();
         *lock(&self.tally.0) = plans.iter().map(|plan| vec![Counts::default(); plan.launches.len()]).collect();

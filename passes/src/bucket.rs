@@ -7,6 +7,9 @@ use atomc_ir::Diagnostic;
 pub enum Bucket {
     /// Up to so many tokens, each the next one of its own sequence.
     Decode { tokens: usize },
+    /// Up to so many sequences with up to so many tokens `each`, all of which want logits: the next
+    /// token of a sequence and those that a draft guesses behind it.
+    Verify { sequences: usize, each: usize },
     /// Up to so many tokens in runs of any length, up to so many of which want logits.
     Any { tokens: usize, rows: usize },
     /// As many, of which nothing but logits is wanted: no rows are made that they do not need.
@@ -18,6 +21,7 @@ impl Bucket {
     pub fn tokens(self) -> usize {
         match self {
             Bucket::Decode { tokens } | Bucket::Any { tokens, .. } | Bucket::Whole { tokens, .. } => tokens,
+            Bucket::Verify { sequences, each } => sequences * each,
         }
     }
 
@@ -26,10 +30,24 @@ impl Bucket {
         matches!(self, Bucket::Decode { .. })
     }
 
+    /// Whether the step has few tokens.
+    pub fn is_few(self) -> bool {
+        matches!(self, Bucket::Decode { .. } | Bucket::Verify { .. })
+    }
+
+    /// Most tokens of a sequence, where they are few.
+    pub fn each(self) -> Option<usize> {
+        match self {
+            Bucket::Verify { each, .. } => Some(each),
+            Bucket::Decode { .. } => Some(1),
+            Bucket::Any { .. } | Bucket::Whole { .. } => None,
+        }
+    }
+
     /// `R` at most.
     pub fn rows(self) -> usize {
         match self {
-            Bucket::Decode { tokens } => tokens,
+            Bucket::Decode { .. } | Bucket::Verify { .. } => self.tokens(),
             Bucket::Any { rows, .. } | Bucket::Whole { rows, .. } => rows,
         }
     }
@@ -39,6 +57,7 @@ impl fmt::Display for Bucket {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Bucket::Decode { tokens } => write!(f, "decode {tokens}"),
+            Bucket::Verify { sequences, each } => write!(f, "verify {sequences}x{each}"),
             Bucket::Any { tokens, rows } => write!(f, "any {tokens}x{rows}"),
             Bucket::Whole { tokens, rows } => write!(f, "whole {tokens}x{rows}"),
         }
@@ -50,6 +69,9 @@ impl fmt::Display for Bucket {
 pub struct BucketOptions {
     /// Tokens of the decode buckets, ascending.
     pub decode: Vec<usize>,
+    /// Tokens of a sequence in the buckets that verify what a draft guesses: there is one for as
+    /// many sequences as each decode bucket has. 1 for none.
+    pub each: usize,
     /// Tokens and rows of the buckets for everything else.
     pub tokens: usize,
     pub rows: usize,
@@ -57,22 +79,26 @@ pub struct BucketOptions {
 
 impl Default for BucketOptions {
     fn default() -> BucketOptions {
-        BucketOptions { decode: vec![1, 2, 4, 8], tokens: 512, rows: 64 }
+        BucketOptions { decode: vec![1, 2, 4, 8], each: 1, tokens: 512, rows: 64 }
     }
 }
 
 /// The buckets, smallest first: a step takes the first one that it fits.
 pub fn buckets(options: &BucketOptions) -> Result<Vec<Bucket>, Diagnostic> {
-    let BucketOptions { decode, tokens, rows } = options;
+    let &BucketOptions { ref decode, each, tokens, rows } = options;
     let bad = |message: String| Err(Diagnostic::new("passes::buckets", message));
     if decode.first() == Some(&0) || !decode.is_sorted_by(|a, b| a < b) {
         return bad(format!("decode buckets {decode:?} must ascend and begin above zero"));
     }
-    if *rows == 0 || rows > tokens {
+    if each == 0 {
+        return bad("no tokens of a sequence are verified: there must be at least one".into());
+    }
+    if rows == 0 || rows > tokens {
         return bad(format!("{rows} rows of {tokens} tokens: there must be at least one, and no more than tokens"));
     }
-    let (decode, tokens, rows) = (decode.iter().map(|&tokens| Bucket::Decode { tokens }), *tokens, *rows);
-    Ok(decode.chain([Bucket::Any { tokens, rows }, Bucket::Whole { tokens, rows }]).collect())
+    let verify = decode.iter().filter(|_| each > 1).map(|&sequences| Bucket::Verify { sequences, each });
+    let decode = decode.iter().map(|&tokens| Bucket::Decode { tokens });
+    Ok(decode.chain(verify).chain([Bucket::Any { tokens, rows }, Bucket::Whole { tokens, rows }]).collect())
 }
 
 #[cfg(test)]
@@ -86,9 +112,18 @@ mod tests {
     }
 
     #[test]
+    fn steps_that_verify() {
+        let options = BucketOptions { decode: vec![1, 4], each: 3, ..BucketOptions::default() };
+        let all = buckets(&options).unwrap();
+        let names: Vec<String> = all.iter().map(Bucket::to_string).collect();
+        assert_eq!(names, ["decode 1", "decode 4", "verify 1x3", "verify 4x3", "any 512x64", "whole 512x64"]);
+        assert_eq!((all[3].tokens(), all[3].rows(), all[3].each()), (12, 12, Some(3)));
+    }
+
+    #[test]
     fn what_is_refused() {
         let check = |decode: &[usize], tokens, rows| {
-            buckets(&BucketOptions { decode: decode.to_vec(), tokens, rows }).unwrap_err().to_string()
+            buckets(&BucketOptions { decode: decode.to_vec(), each: 1, tokens, rows }).unwrap_err().to_string()
         };
         assert_eq!(check(&[0, 1], 8, 8), "decode buckets [0, 1] must ascend and begin above zero");
         assert_eq!(check(&[2, 2], 8, 8), "decode buckets [2, 2] must ascend and begin above zero");

@@ -12,7 +12,7 @@
 //! |--------|---------------|-----------------------------------------------------------------------------------|
 //! | decode | `attend_one`  | the whole segment of a boundary                                                   |
 //! | decode | `matvec`      | a contraction, `gather` and `rms_norm` before it, elementwise ops after it        |
-//! | others | `attend_many` | attention and the reshape of its result                                           |
+//! | verify, others | `attend_many` | attention and the reshape of its result                                           |
 //! | decode | `grouped_matvec` | as `matvec`, around a product with the weights of experts                      |
 //! | others | `matmul`      | a contraction and elementwise ops after it                                        |
 //! | others | `grouped_matmul` | as `matmul`, around a product with the weights of experts                      |
@@ -144,6 +144,7 @@ impl<'a> Regions<'a> {
     /// The family of the kernel that is built around a node.
     fn family(&self, id: NodeId, cx: &Cx) -> Family {
         match self.graph.op(id).maker() {
+            Maker::Around { few: Family::AttendOne, many } if !cx.attends_with_one() => many,
             Maker::Around { few, .. } if cx.is_for_few() && !self.is_grouped(id) => few,
             Maker::Around { many, .. } => many,
             _ => Family::Rows,

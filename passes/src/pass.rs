@@ -16,7 +16,17 @@ impl Cx<'_> {
     /// Whether kernels are made for the few rows of a decode step: they are others than those of
     /// many rows, so a row's bits are other ones.
     pub fn is_for_few(&self) -> bool {
+        self.bucket.is_few() && !self.invariant
+    }
+
+    /// Whether kernels attend with one token of each sequence, whose key and value they make.
+    pub fn attends_with_one(&self) -> bool {
         self.bucket.is_decode() && !self.invariant
+    }
+
+    /// Most tokens of a sequence, where kernels are made for a few of each.
+    pub fn verified(&self) -> Option<usize> {
+        self.bucket.each().filter(|&each| each > 1 && !self.invariant)
     }
 
     /// Whether a kernel of its own makes codes of rows so wide: those of a decode step are made

@@ -66,6 +66,12 @@ pub fn decodes_apart(family: Family, arch: &Arch) -> bool {
     family.tokens() == Tokens::DecodeOnGpus && arch.isa().is_some()
 }
 
+/// Whether steps that verify what a draft guesses have kernels of the family of their own on the
+/// machine: several tokens of a sequence read its keys together.
+pub fn verifies_apart(family: Family, arch: &Arch) -> bool {
+    family == Family::AttendMany && arch.isa().is_some()
+}
+
 /// The kernels of a GPU that work for a framework, beside those of bodies.
 #[derive(Clone, Debug)]
 pub struct Hosted {

@@ -12,6 +12,8 @@ pub struct KernelSpec<'a> {
     /// Most rows of the step that the kernel is for: the bucket's tokens, or those whose logits are
     /// wanted.
     pub tokens: usize,
+    /// Most tokens of a sequence in these steps, where attention is made for so few.
+    pub each: Option<usize>,
     /// Numbers of the schedule to use instead of those that were found best, for `atomc tune`.
     pub choice: Option<Choice>,
     /// Whether a row's result must not depend on what other rows a step has, nor on how many.

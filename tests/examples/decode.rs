@@ -112,6 +112,7 @@ fn measure(
         family: Family::Matvec,
         body: &graph,
         tokens: 1,
+        each: None,
         choice: None,
         invariant: false,
     };

@@ -143,6 +143,7 @@ impl Case<'_> {
             family: self.family,
             body: graph,
             tokens: self.bucket,
+            each: None,
             choice: None,
             invariant: false,
         };

@@ -77,7 +77,7 @@ fn qwen3_8b() {
 /// of the units at least, and such tiles, whose sixteen waves share the registers of all SIMDs.
 #[test]
 fn large_tiles() {
-    let buckets = BucketOptions { decode: vec![1], tokens: 2048, rows: 64 };
+    let buckets = BucketOptions { decode: vec![1], each: 1, tokens: 2048, rows: 64 };
     let options = Options { targets: vec!["gfx950".into()], buckets, ..Options::default() };
     let target = &compile_for("qwen3-8b.json", options)[0];
     let mut large = vec![];

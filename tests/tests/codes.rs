@@ -213,7 +213,15 @@ fn schedules_say_which_codes_they_do_not_take() {
     let arch = rows().iter().find(|arch| arch.name == "gfx942").expect("a row of the table");
     let error = |scheme: Scheme, family| {
         let graph = parse(&biased(scheme, 96, 48)).unwrap();
-        let spec = KernelSpec { symbol: "k".into(), family, body: &graph, tokens: 1, choice: None, invariant: false };
+        let spec = KernelSpec {
+            symbol: "k".into(),
+            family,
+            body: &graph,
+            tokens: 1,
+            each: None,
+            choice: None,
+            invariant: false,
+        };
         compile(&[spec], arch).unwrap_err().message
     };
     let odd = scheme("f4e2m1", "f32", [5, 3]);
@@ -251,6 +259,7 @@ fn codes_for_nvidia_are_made() {
             family,
             body: &bodies[body],
             tokens,
+            each: None,
             choice: None,
             invariant: false,
         };

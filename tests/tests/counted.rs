@@ -170,7 +170,7 @@ type Product = BTreeMap<usize, PerWave>;
 /// The products of a layer by the modules that they are of. Where two plans have a kernel each, the
 /// more of both.
 fn products(scheme: &str, arch: &'static Arch) -> BTreeMap<String, Product> {
-    let buckets = BucketOptions { decode: DECODE.to_vec(), tokens: PROMPT, rows: 1 };
+    let buckets = BucketOptions { decode: DECODE.to_vec(), each: 1, tokens: PROMPT, rows: 1 };
     let options = Options { targets: vec![arch.name.into()], buckets, ..Options::default() };
     let kernels = driver::kernels(&config(scheme), &options, arch).unwrap_or_else(|e| panic!("{e}"));
     let mut products: BTreeMap<String, Product> = BTreeMap::new();

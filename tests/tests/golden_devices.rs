@@ -25,7 +25,7 @@ const CACHE: usize = 6 * CONTEXT;
 fn engines(case: &Case, target: &str) -> Vec<Engine> {
     // A bucket smaller than the longest sequence, and fewer rows than its tokens, so that steps
     // take several plans too.
-    let buckets = BucketOptions { decode: vec![1, 4], tokens: 32, rows: 16 };
+    let buckets = BucketOptions { decode: vec![1, 4], each: 1, tokens: 32, rows: 16 };
     let options = Options { buckets, targets: vec![target.into()], ..Options::default() };
     let compiled =
         driver::compile(&case.config, &options, &mut |_, _, _| ()).unwrap_or_else(|e| panic!("{}: {e}", case.name));

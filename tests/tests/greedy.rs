@@ -8,7 +8,7 @@ use atomc_runtime::{Artifact, Checkpoint, Engine, EngineOptions, Params, Request
 use atomc_tests::{Case, cases};
 
 fn engine(case: &Case) -> Engine {
-    let buckets = BucketOptions { decode: vec![1, 4], tokens: 32, rows: 8 };
+    let buckets = BucketOptions { decode: vec![1, 4], each: 1, tokens: 32, rows: 8 };
     let options = Options { buckets, ..Options::default() };
     let compiled = driver::compile(&case.config, &options, &mut |_, _, _| ()).expect("it compiles");
     let plans = &compiled.manifest.targets[0].plans;

@@ -45,7 +45,7 @@ fn compiled(name: &str, options: Options) -> (tempfile::TempDir, PathBuf) {
 /// The same of the first layers of a model.
 fn compiled_layers(name: &str, layers: usize, options: Options) -> (tempfile::TempDir, PathBuf) {
     // Only steps of one token and one row have a plan of their own.
-    let buckets = BucketOptions { decode: vec![1], tokens: TOKENS, rows: TOKENS };
+    let buckets = BucketOptions { decode: vec![1], each: 1, tokens: TOKENS, rows: TOKENS };
     let mut config = frontend::read(&model(name)).unwrap_or_else(|e| panic!("{e}"));
     config.layers.truncate(layers);
     let compiled = driver::compile(&config, &Options { buckets, ..options }, &mut |_, _, _| ()).expect("it compiles");

@@ -25,7 +25,7 @@ fn case(name: &str) -> Case {
 }
 
 fn options(target: &str, invariant: bool) -> Options {
-    let buckets = BucketOptions { decode: vec![1, 2, 4], tokens: 32, rows: 16 };
+    let buckets = BucketOptions { decode: vec![1, 2, 4], each: 1, tokens: 32, rows: 16 };
     Options { buckets, targets: vec![target.into()], invariant, ..Options::default() }
 }
 

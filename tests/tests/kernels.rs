@@ -258,6 +258,7 @@ fn matmul_in_large_tiles() {
             family: Family::Matmul,
             body: &graph,
             tokens: 320,
+            each: None,
             choice: None,
             invariant: false,
         };
@@ -285,6 +286,7 @@ fn matmul_in_shared_tiles() {
             family,
             body: &graph,
             tokens,
+            each: None,
             choice: None,
             invariant: false,
         };
@@ -347,6 +349,7 @@ fn unsupported_bodies_are_errors() {
         family: Family::Matvec,
         body: &graph,
         tokens: 1,
+        each: None,
         choice: None,
         invariant: false,
     };
@@ -363,6 +366,7 @@ fn unsupported_bodies_are_errors() {
         family: Family::AttendMany,
         body: &graph,
         tokens: 32,
+        each: None,
         choice: None,
         invariant: false,
     };

@@ -188,7 +188,7 @@ fn states_go_on() {
 #[test]
 fn compiles_and_runs() {
     let config = mixed();
-    let buckets = BucketOptions { decode: vec![1], tokens: 32, rows: 32 };
+    let buckets = BucketOptions { decode: vec![1], each: 1, tokens: 32, rows: 32 };
     let targets = ["host", "gfx942", "sm_90a"].map(String::from).to_vec();
     let options = Options { buckets, targets, ..Options::default() };
     let compiled = driver::compile(&config, &options, &mut |_, _, _| ()).expect("it compiles");

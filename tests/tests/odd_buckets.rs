@@ -7,7 +7,7 @@ use atomc_tests::{Case, cases};
 
 /// Logits for every token of a prompt of 37, by variant of those that this CPU runs.
 fn logits(case: &Case, tokens: usize, rows: usize) -> Vec<(String, Vec<f32>)> {
-    let options = Options { buckets: BucketOptions { decode: vec![1], tokens, rows }, ..Options::default() };
+    let options = Options { buckets: BucketOptions { decode: vec![1], each: 1, tokens, rows }, ..Options::default() };
     let compiled = driver::compile(&case.config, &options, &mut |_, _, _| ()).expect("it compiles");
     let dir = tempfile::tempdir().expect("a folder");
     let path = dir.path().join("m.atomc");

@@ -27,7 +27,7 @@ fn case(name: &str, context: usize) -> Case {
 
 /// Engines with the same code, one for each of the options.
 fn engines<const N: usize>(case: &Case, tokens: usize, options: [EngineOptions; N]) -> [Engine; N] {
-    let buckets = BucketOptions { decode: vec![1, 4], tokens, rows: 16 };
+    let buckets = BucketOptions { decode: vec![1, 4], each: 1, tokens, rows: 16 };
     engines::engines(case, buckets, options.map(|options| EngineOptions { threads: 2, ..options }))
 }
 

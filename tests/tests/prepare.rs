@@ -223,7 +223,7 @@ fn inputs_of_a_frameworks_step() {
 #[test]
 fn artifacts_have_what_frameworks_need_for_gpus() {
     let case = atomc_tests::cases().into_iter().find(|case| case.name == "llama2").expect("the case is there");
-    let buckets = BucketOptions { decode: vec![1], tokens: 32, rows: 8 };
+    let buckets = BucketOptions { decode: vec![1], each: 1, tokens: 32, rows: 8 };
     let targets = ["host", "gfx942", "sm_80"].map(String::from).to_vec();
     let options = Compile { buckets, targets, ..Compile::default() };
     let compiled = driver::compile(&case.config, &options, &mut |_, _, _| ()).expect("it compiles");

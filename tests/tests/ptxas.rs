@@ -17,7 +17,7 @@ fn takes_every_kernel() {
     for model in MODELS {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("bench/{model}.json"));
         let config = Config::parse(&std::fs::read_to_string(path).expect("the configuration"), None).expect("a model");
-        let buckets = BucketOptions { decode: vec![1, 2, 4, 8, 16, 32, 64], tokens: 2048, rows: 64 };
+        let buckets = BucketOptions { decode: vec![1, 2, 4, 8, 16, 32, 64], each: 1, tokens: 2048, rows: 64 };
         let options = Options { targets: CHIPS.map(|(name, _)| name.into()).to_vec(), buckets, ..Options::default() };
         let compiled = driver::compile(&config, &options, &mut |_, _, _| ()).unwrap_or_else(|e| panic!("{e}"));
         for (target, (_, most)) in compiled.manifest.targets.into_iter().zip(CHIPS) {

@@ -110,7 +110,7 @@ impl Release {
 
 /// Plans differ in their kernels, and not in their weights.
 fn small() -> BucketOptions {
-    BucketOptions { decode: vec![1], tokens: 32, rows: 1 }
+    BucketOptions { decode: vec![1], each: 1, tokens: 32, rows: 1 }
 }
 
 fn arch(name: &str) -> &'static Arch {

@@ -236,7 +236,7 @@ impl Ranks {
     /// On the host, or on a chip that is emulated.
     fn open(case: &Case, part: Part, attention: &[Attention], chip: &str) -> Ranks {
         let config = &case.config;
-        let buckets = BucketOptions { decode: vec![1], tokens: CONTEXT, rows: CONTEXT };
+        let buckets = BucketOptions { decode: vec![1], each: 1, tokens: CONTEXT, rows: CONTEXT };
         let Part { ranks, expert_ranks, .. } = part;
         let (targets, attention) = (vec![chip.into()], attention.to_vec());
         let options = Options { targets, buckets, ranks, expert_ranks, attention, ..Options::default() };
@@ -420,7 +420,7 @@ impl Worker {
 #[test]
 fn an_engine_does_not_leave_attention_to_nobody() {
     let case = cases().into_iter().find(|case| case.name == "llama2").expect("the case is there");
-    let buckets = BucketOptions { decode: vec![1], tokens: 32, rows: 8 };
+    let buckets = BucketOptions { decode: vec![1], each: 1, tokens: 32, rows: 8 };
     let options = Options { buckets, attention: vec![Attention::Caller], ..Options::default() };
     let compiled = driver::compile(&case.config, &options, &mut |_, _, _| ()).expect("it compiles");
     let dir = tempfile::tempdir().expect("a temporary folder");

@@ -129,6 +129,7 @@ fn who_has_chunks() {
             family: Family::Recur,
             body: &graph,
             tokens,
+            each: None,
             choice: None,
             invariant: false,
         };
@@ -179,6 +180,7 @@ fn every_target_has_kernels() {
                 family: Family::Recur,
                 body: &graph,
                 tokens,
+                each: None,
                 choice: None,
                 invariant: false,
             };

@@ -20,7 +20,7 @@ impl Source for Broken<'_> {
 }
 
 fn engine(case: &Case) -> Engine {
-    let buckets = BucketOptions { decode: vec![1], tokens: 32, rows: 32 };
+    let buckets = BucketOptions { decode: vec![1], each: 1, tokens: 32, rows: 32 };
     let options = Options { buckets, ..Options::default() };
     let compiled = driver::compile(&case.config, &options, &mut |_, _, _| ()).expect("it compiles");
     let dir = tempfile::tempdir().expect("a folder");

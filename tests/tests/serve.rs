@@ -100,7 +100,7 @@ fn answers_under_load_are_those_of_lone_requests() {
             snapshot_tokens: 32,
             ..EngineOptions::default()
         };
-        let buckets = BucketOptions { decode: vec![1, 4], tokens: 48, rows: 6 };
+        let buckets = BucketOptions { decode: vec![1, 4], each: 1, tokens: 48, rows: 6 };
         let [alone, roomy, small] = engines::engines(&case, buckets, [1024, 640, 256].map(options));
         let asked = asked(case.config.vocab);
         let (expect, _) = answers(alone, 1, &asked);

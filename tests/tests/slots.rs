@@ -31,7 +31,7 @@ fn case() -> Case {
 }
 
 fn opened(case: &Case, slots: usize) -> Result<Engine, Error> {
-    let buckets = BucketOptions { decode: vec![1, 2], tokens: 32, rows: 32 };
+    let buckets = BucketOptions { decode: vec![1, 2], each: 1, tokens: 32, rows: 32 };
     let options = Options { buckets, ..Options::default() };
     let compiled = driver::compile(&case.config, &options, &mut |_, _, _| ()).expect("it compiles");
     let dir = tempfile::tempdir().expect("a folder");

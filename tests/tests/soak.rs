@@ -57,7 +57,7 @@ fn engine(dir: &Path) -> Engine {
     let mut config = frontend::read(dir).expect("a model");
     config.context = CONTEXT;
     let target = std::env::var("ATOMC_TEST_TARGET").unwrap_or("host".into());
-    let buckets = BucketOptions { decode: vec![1, 8, 64], tokens: 128, rows: 64 };
+    let buckets = BucketOptions { decode: vec![1, 8, 64], each: 1, tokens: 128, rows: 64 };
     let options = Options { buckets, targets: vec![target], invariant: true, ..Options::default() };
     let compiled = driver::compile(&config, &options, &mut |_, _, _| ()).expect("it compiles");
     let folder = tempfile::tempdir().expect("a folder");

@@ -9,6 +9,18 @@ pub(super) fn plan(plan: &Plan, target: &Target, (layers, widths): (usize, &[usi
             format!("{value} is not between 1 and {MAX_STEP}")
         })?;
     }
+    if let PlanKind::Verify { each } = plan.kind {
+        ensure(
+            each > 1 && plan.tokens.is_multiple_of(each) && plan.rows == plan.tokens,
+            &format!("{at}.kind"),
+            || {
+                format!(
+                    "{each} tokens of a sequence to verify, in steps of {} tokens and {} rows",
+                    plan.tokens, plan.rows
+                )
+            },
+        )?;
+    }
     bytes(plan.arena_bytes, at, "arena_bytes")?;
     logits(plan, widths, at)?;
     picks(plan, at)?;

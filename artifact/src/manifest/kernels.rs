@@ -17,6 +17,9 @@ pub struct KernelDef {
     /// Most tokens of a step that the kernel is for, or rows of logits where it makes a row for
     /// each of those.
     pub tokens: usize,
+    /// Most tokens of a sequence that it is for, if it is not for any number.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub each: Option<usize>,
 }
 
 /// The same kernels for one level of an instruction set: one code object.

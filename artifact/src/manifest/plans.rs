@@ -15,7 +15,7 @@ pub struct Plan {
     pub rows: usize,
     /// Size of the buffer in which values live between launches. Nothing in it outlives the step.
     pub arena_bytes: usize,
-    /// Who attends. An engine runs those plans of kind `decode` and `whole` that attend themselves.
+    /// Who attends. An engine runs those plans of kind `decode`, `verify` and `whole` that attend themselves.
     pub attention: Attention,
     /// In the order in which they run; each may need all before it.
     pub launches: Vec<Launch>,
@@ -42,11 +42,33 @@ pub struct Plan {
 pub enum PlanKind {
     /// Exactly one token of each sequence.
     Decode,
+    /// Up to so many tokens of each sequence, all of which want logits: its next token, and those
+    /// that a draft guesses behind it. There are at most [`Plan::tokens`] over `each` sequences.
+    Verify {
+        /// Most tokens of a sequence.
+        each: usize,
+    },
     /// Every mixture.
     Any,
     /// Every mixture, of which nothing but logits is wanted: there are no hidden rows, and all is
     /// body.
     Whole,
+}
+
+impl PlanKind {
+    /// Whether its steps have few tokens.
+    pub fn is_few(self) -> bool {
+        self.each().is_some()
+    }
+
+    /// Most tokens of a sequence, where they are few.
+    pub fn each(self) -> Option<usize> {
+        match self {
+            PlanKind::Decode => Some(1),
+            PlanKind::Verify { each } => Some(each),
+            PlanKind::Any | PlanKind::Whole => None,
+        }
+    }
 }
 
 /// Who computes attention, and so who keeps keys and values.

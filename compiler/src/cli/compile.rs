@@ -31,6 +31,7 @@ Examples:
   atomc compile models/qwen3 --decode 1,2,4,8,16,32 --prefill 1024 -o m.atomc
   atomc compile models/qwen3 --tp 2 --attention own,caller -o rank.atomc
   atomc compile models/qwen3 --invariant -o m.atomc
+  atomc compile models/qwen3 --speculate 3 -o m.atomc
   atomc compile models/qwen3 --trace compile.json -o m.atomc
   atomc compile models/qwen3 --quant fp8,*.down_proj=none -o m.atomc
   atomc compile models/qwen3-moe --tp 2 --ep 2 -o rank.atomc")]
@@ -43,6 +44,10 @@ pub struct Args {
     /// Numbers of sequences that a decode step gets kernels of its own for
     #[arg(long, value_name = "N,…", value_delimiter = ',', default_value = "1,2,4,8")]
     decode: Vec<usize>,
+    /// Tokens that may be guessed behind a sequence and verified in one step, 1 to 7: each size of
+    /// `--decode` also gets kernels for so many sequences with their guesses
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=7))]
+    speculate: u8,
     /// Most tokens of one step; a longer prompt takes several
     #[arg(long, value_name = "N", default_value_t = BucketOptions::default().tokens)]
     prefill: usize,
@@ -109,7 +114,12 @@ impl Args {
 
     pub fn options(&self) -> Options {
         let rows = self.rows.unwrap_or(BucketOptions::default().rows.min(self.prefill));
-        let buckets = BucketOptions { decode: self.decode.clone(), tokens: self.prefill, rows };
+        let buckets = BucketOptions {
+            decode: self.decode.clone(),
+            each: usize::from(self.speculate) + 1,
+            tokens: self.prefill,
+            rows,
+        };
         let attention = self.attention.iter().map(|who| match who {
             Who::Own => Attention::Own,
             Who::Caller => Attention::Caller,

@@ -329,6 +329,7 @@ pub fn name(plan: &Plan) -> String {
     };
     match plan.kind {
         PlanKind::Decode => format!("decode {}{who}", plan.tokens),
+        PlanKind::Verify { each } => format!("verify {}x{each}{who}", plan.tokens / each),
         PlanKind::Any => format!("any {} with {} rows{who}", plan.tokens, plan.rows),
         PlanKind::Whole => format!("whole {} with {} rows", plan.tokens, plan.rows),
     }

@@ -452,9 +452,10 @@ impl Predictor<'_> {
     fn full(&self, plan: &Plan) -> Step {
         let most = self.artifact.manifest().model.max_positions;
         match plan.kind {
-            PlanKind::Decode => {
-                let run = Run { position: POSITION.min(most - 1), tokens: 1, rows: 1 };
-                Step { runs: vec![run; plan.tokens] }
+            PlanKind::Decode | PlanKind::Verify { .. } => {
+                let each = plan.kind.each().unwrap_or(1).min(most);
+                let run = Run { position: POSITION.min(most - each), tokens: each, rows: each };
+                Step { runs: vec![run; plan.tokens / each] }
             }
             PlanKind::Any | PlanKind::Whole => {
                 Step { runs: vec![Run { position: 0, tokens: plan.tokens.min(most), rows: 1 }] }

@@ -62,6 +62,10 @@ pub fn bucket(text: &str) -> Result<Bucket, String> {
         if kind == "decode" {
             return Some(Bucket::Decode { tokens: count(size?)? });
         }
+        if kind == "verify" {
+            let (sequences, each) = size?.split_once('x')?;
+            return Some(Bucket::Verify { sequences: count(sequences)?, each: count(each)? });
+        }
         let (tokens, rows) = match size.map(|size| size.split_once('x')) {
             None => (default.tokens, default.rows),
             Some(sizes) => sizes.and_then(|(tokens, rows)| Some((count(tokens)?, count(rows)?)))?,
@@ -72,7 +76,9 @@ pub fn bucket(text: &str) -> Result<Bucket, String> {
             _ => None,
         }
     };
-    read().ok_or("must be decode:N, or any or whole, alone or with :TOKENSxROWS, no more rows than tokens".into())
+    read().ok_or(
+        "must be decode:N, verify:NxEACH, or any or whole, alone or with :TOKENSxROWS, no more rows than tokens".into(),
+    )
 }
 
 pub fn run(args: &Args) -> Result<(), Failure> {

@@ -110,7 +110,8 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     let [arch] = atomc_targets::variants(&args.target)? else {
         return Err(Failure::new("tune", format!("target `{}` has several variants", args.target)));
     };
-    let buckets = BucketOptions { decode: args.decode.clone(), tokens: args.prefill, rows: 64.min(args.prefill) };
+    let buckets =
+        BucketOptions { decode: args.decode.clone(), each: 1, tokens: args.prefill, rows: 64.min(args.prefill) };
     let options =
         |choice| Options { targets: vec![args.target.clone()], buckets: buckets.clone(), choice, ..Options::default() };
     let open = driver::open_choices(&config, &options(None), arch)?;

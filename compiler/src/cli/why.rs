@@ -58,8 +58,15 @@ pub fn reasons((invariant, variant): (bool, &Variant), def: &KernelDef, made_by:
         let unknown = if family.is_none() { escaped(&def.family) } else { variant.name.clone() };
         return Ok(vec![format!("this compiler does not know {unknown}")]);
     };
-    let spec =
-        KernelSpec { symbol: def.symbol.clone(), family, body: &body, tokens: def.tokens, choice: None, invariant };
+    let spec = KernelSpec {
+        symbol: def.symbol.clone(),
+        family,
+        body: &body,
+        tokens: def.tokens,
+        each: def.each,
+        choice: None,
+        invariant,
+    };
     let asked = atomc_targets::ask(&spec, arch)?;
     let line = |Asked { schedule, choice, answer }: &Asked| match answer {
         Err(why) => Some(format!("not {}: {why}", schedule.name)),

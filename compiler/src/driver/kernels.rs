@@ -13,7 +13,7 @@ pub struct Kernels {
     /// Whether rows must not change each other's results.
     invariant: bool,
     all: Vec<Entry>,
-    known: HashMap<(Family, Option<usize>, bool, String), usize>,
+    known: HashMap<(Family, Option<usize>, Option<usize>, bool, String), usize>,
 }
 
 struct Entry {
@@ -21,6 +21,7 @@ struct Entry {
     family: Family,
     body: Graph,
     tokens: usize,
+    each: Option<usize>,
     invariant: bool,
     /// What the symbol says beside number and schedule: rows, where kernels are for one bucket, and
     /// the first place of use.
@@ -44,19 +45,21 @@ impl Kernels {
     pub fn number(&mut self, graph: &Graph, id: NodeId, cx: &Cx) -> Result<usize, Diagnostic> {
         let Op::Kernel { family, body } = graph.op(id) else { unreachable!("plans are made of kernels") };
         let tokens = room(graph, id, cx.bucket);
-        let rows = atomc_targets::is_for_one_bucket(*family, cx.arch).then_some(tokens);
+        let each = atomc_targets::verifies_apart(*family, cx.arch).then(|| cx.verified()).flatten();
+        let one = atomc_targets::is_for_one_bucket(*family, cx.arch) || each.is_some();
+        let rows = one.then_some(tokens);
         // Products of any number of rows are cut otherwise for few, with sums in the same order.
         let is_cut = || cx.arch.isa().is_some() && body.ids().any(|id| body.op(id).is_contraction());
         let decodes = match cx.invariant {
-            true => cx.bucket.is_decode() && is_cut(),
+            true => cx.bucket.is_few() && is_cut(),
             false => cx.bucket.is_decode() && atomc_targets::decodes_apart(*family, cx.arch),
         };
         let next = self.all.len();
-        let number = *self.known.entry((*family, rows, decodes, body.print())).or_insert(next);
+        let number = *self.known.entry((*family, rows, each, decodes, body.print())).or_insert(next);
         if number == next {
             let (rows, place) = (rows.map(|n| format!("_x{n}")).unwrap_or_default(), place(graph.location(id)));
             let (body, invariant) = ((**body).clone(), self.invariant);
-            let entry = Entry { symbol: String::new(), family: *family, body, tokens, invariant, rows, place };
+            let entry = Entry { symbol: String::new(), family: *family, body, tokens, each, invariant, rows, place };
             self.all.push(entry);
         }
         let entry = &mut self.all[number];
@@ -77,6 +80,7 @@ impl Kernels {
             family: entry.family.name().into(),
             body: entry.body.print(),
             tokens: entry.tokens,
+            each: entry.each,
         };
         self.all.iter().map(def).collect()
     }
@@ -84,8 +88,8 @@ impl Kernels {
 
 impl Entry {
     fn spec(&self) -> KernelSpec<'_> {
-        let Entry { family, tokens, invariant, .. } = *self;
-        KernelSpec { symbol: self.symbol.clone(), family, body: &self.body, tokens, choice: None, invariant }
+        let Entry { family, tokens, each, invariant, .. } = *self;
+        KernelSpec { symbol: self.symbol.clone(), family, body: &self.body, tokens, each, choice: None, invariant }
     }
 
     /// What a profiler shows: number, schedule, rows and place.

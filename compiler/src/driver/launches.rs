@@ -57,6 +57,7 @@ pub fn plan(
     let plan = Plan {
         kind: match cx.bucket {
             Bucket::Decode { .. } => PlanKind::Decode,
+            Bucket::Verify { each, .. } => PlanKind::Verify { each },
             Bucket::Any { .. } => PlanKind::Any,
             Bucket::Whole { .. } => PlanKind::Whole,
         },

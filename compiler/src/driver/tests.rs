@@ -14,7 +14,7 @@ fn config(layers: usize, tied: bool) -> Config {
 }
 
 fn options(decode: &[usize]) -> Options {
-    let buckets = BucketOptions { decode: decode.to_vec(), tokens: 64, rows: 8 };
+    let buckets = BucketOptions { decode: decode.to_vec(), each: 1, tokens: 64, rows: 8 };
     Options { buckets, ..Options::default() }
 }
 
@@ -271,7 +271,7 @@ fn unknown_and_repeated_targets() {
 fn buckets_that_would_unroll_without_end() {
     let fault = |decode: usize, tokens: usize| {
         let options =
-            Options { buckets: BucketOptions { decode: vec![decode], tokens, rows: 1 }, ..Options::default() };
+            Options { buckets: BucketOptions { decode: vec![decode], each: 1, tokens, rows: 1 }, ..Options::default() };
         compile(&config(1, true), &options, &mut |_, _, _| ()).expect_err("a fault").to_string()
     };
     insta::assert_snapshot!(fault(257, 64), @"a decode bucket of 257 tokens: 256 is the most");
@@ -348,7 +348,7 @@ fn what_changes_an_artifact_changes_its_key() {
     check("--cache-dtype", &with(&|config| config.cache = Some(atomc_ir::DType::F8E4M3)), &options);
     let quantised = with(&|config| config.quantise(&["int8".to_string()]).expect("a scheme"));
     check("--quant", &quantised, &options);
-    let buckets = |decode: &[usize], tokens, rows| BucketOptions { decode: decode.to_vec(), tokens, rows };
+    let buckets = |decode: &[usize], tokens, rows| BucketOptions { decode: decode.to_vec(), each: 1, tokens, rows };
     let others: [(&str, Options); 9] = [
         ("--target", Options { targets: vec!["gfx942".into()], ..options.clone() }),
         ("--decode", Options { buckets: buckets(&[2], 64, 8), ..options.clone() }),

@@ -1,6 +1,6 @@
 //! How much of a launch there is to do in a step.
-use atomc_artifact::abi::Step;
-use atomc_artifact::manifest::{Plan, Tasks};
+use atomc_artifact::abi::{Prepare, Step};
+use atomc_artifact::manifest::{Plan, PlanKind, Tasks};
 use std::ffi::c_void;
 use std::ops::Range;
 
@@ -40,9 +40,14 @@ pub struct StepSize {
 }
 
 impl StepSize {
-    /// The largest step of a plan: a tile for each token, if each belongs to another sequence.
+    /// The largest step of a plan: a tile for each token, if each belongs to another sequence, or
+    /// for as many as a sequence has in steps that verify.
     pub fn largest(plan: &Plan) -> StepSize {
-        StepSize { step: Step { tokens: plan.tokens as i64, rows: plan.rows as i64 }, tiles: plan.tokens }
+        let tiles = match plan.kind {
+            PlanKind::Verify { each } => Prepare::tiles(plan.tokens, plan.tokens / each),
+            _ => plan.tokens,
+        };
+        StepSize { step: Step { tokens: plan.tokens as i64, rows: plan.rows as i64 }, tiles }
     }
 
     /// Tasks of a launch. The factors are below 2^30 each, as the artifact was checked for.

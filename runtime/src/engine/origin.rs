@@ -196,6 +196,7 @@ impl Engine {
         let item = &plan.launches[launch];
         let kind = match plan.kind {
             PlanKind::Decode => "decode",
+            PlanKind::Verify { .. } => "verify",
             PlanKind::Any => "any",
             PlanKind::Whole => "whole",
         };

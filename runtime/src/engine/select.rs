@@ -4,23 +4,26 @@ use atomc_artifact::manifest::{Plan, PlanKind};
 
 /// The plan for what is left of a step, up to the first sequence that has to stop before its tokens
 /// end, `until` being how far each goes: the first `decode` plan that takes all of it if it is one
-/// token of each sequence, else the first `whole` plan that does, else the largest `whole` plan,
-/// which leaves a rest.
+/// token of each sequence, or the first `verify` plan if it is a few of each, else the first `whole`
+/// plan that does, else the largest `whole` plan, which leaves a rest.
 pub(super) fn pick(plans: &[Plan], requests: &[Request], at: Cursor, until: impl Fn(SeqId) -> usize) -> usize {
-    let (mut tokens, mut rows, mut sequences) = (0, 0, 0);
+    let (mut tokens, mut rows, mut sequences, mut longest) = (0, 0, 0, 0);
     for (index, request) in requests[at.request..].iter().enumerate() {
         let start = if index == 0 { at.token } else { 0 };
         let (left, end) = (request.tokens.len() - start, until(request.sequence));
         let taken = part(request, start, end, usize::MAX);
         (tokens, rows, sequences) = (tokens + taken.tokens, rows + taken.rows, sequences + 1);
+        longest = taken.tokens.max(longest);
         if end < left {
             break;
         }
     }
-    let single = tokens == sequences;
     let fits = |plan: &(usize, &Plan)| plan.1.tokens >= tokens && plan.1.rows >= rows;
     let of = |kind| plans.iter().enumerate().filter(move |(_, plan)| plan.kind == kind);
-    let decode = of(PlanKind::Decode).find(|plan| single && fits(plan));
+    let few = |plan: &(usize, &Plan)| {
+        plan.1.kind.each().is_some_and(|each| longest <= each && sequences * each <= plan.1.tokens)
+    };
+    let decode = plans.iter().enumerate().find(|plan| few(plan) && fits(plan));
     let whole = || of(PlanKind::Whole).find(fits).or_else(|| of(PlanKind::Whole).max_by_key(|(_, plan)| plan.tokens));
     // There is a plan of kind `whole`: the engine was checked for it when it was opened.
     decode.or_else(whole).map_or(0, |(index, _)| index)

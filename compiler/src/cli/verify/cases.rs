@@ -26,7 +26,7 @@ impl Case {
         let mut cases = vec![Case { name: "one token", fill: Fill::Random, step: shapes.one() }];
         cases.extend(Fill::ALL.map(|fill| Case { name: "a mixture", fill, step: shapes.mixture() }));
         cases.push(Case { name: "a full step", fill: Fill::Random, step: shapes.full() });
-        if reads_cache && plan.kind == PlanKind::Decode {
+        if reads_cache && plan.kind.is_few() {
             cases.push(Case { name: "a long sequence", fill: Fill::Random, step: shapes.long() });
         }
         cases
@@ -54,6 +54,11 @@ impl Shapes<'_> {
         (tokens > 0).then_some(Run { position, tokens, rows })
     }
 
+    /// Sequences of a step that has few tokens of each.
+    fn sequences(&self) -> usize {
+        self.plan.tokens / self.plan.kind.each().unwrap_or(1)
+    }
+
     fn step(&self, runs: impl IntoIterator<Item = (usize, usize, usize)>) -> Step {
         let mut step = Step::default();
         for (position, tokens, rows) in runs {
@@ -76,6 +81,10 @@ impl Shapes<'_> {
         let positions = [block, 0, 2 * block - 1, block + 1, 3, 2 * block];
         match self.plan.kind {
             PlanKind::Decode => self.step(positions.into_iter().map(|p| (p, 1, 1))),
+            PlanKind::Verify { each } => {
+                let sizes = (0..each).rev().map(|less| each - less).cycle();
+                self.step(positions.into_iter().zip(sizes).take(self.sequences()).map(|(p, n)| (p, n, n)))
+            }
             PlanKind::Any | PlanKind::Whole => self.step([
                 (block.saturating_sub(3), 7, 1),
                 (0, 1, 1),
@@ -88,13 +97,18 @@ impl Shapes<'_> {
 
     /// A long sequence between others, as many as there is room for.
     fn long(&self) -> Step {
-        self.step([LONG - 1, 3, LONG / 2 + 1].map(|p| (p, 1, 1)))
+        let each = self.plan.kind.each().unwrap_or(1);
+        let runs = [LONG - each, 3, LONG / 2 + 1].map(|p| (p, each, each));
+        self.step(runs.into_iter().take(self.sequences()))
     }
 
     /// As many tokens and rows as there is room for.
     fn full(&self) -> Step {
         let Plan { tokens, rows, kind, .. } = *self.plan;
         match kind {
+            PlanKind::Verify { each } => {
+                self.step((0..self.sequences()).map(|s| (s * 7 % (2 * self.block + 1), each, each)))
+            }
             PlanKind::Decode => self.step((0..tokens).map(|s| (s * 7 % (2 * self.block + 1), 1, 1))),
             PlanKind::Any | PlanKind::Whole => {
                 let first = self.step([(self.block / 2, tokens.div_ceil(2), rows.div_ceil(2))]);

@@ -5,7 +5,7 @@ use super::code::Code;
 use super::context::Context;
 use super::driver::{Handle, Start};
 use super::slots::Slots;
-use atomc_artifact::manifest::{Chosen, Kernel, Plan, PlanKind, Tasks};
+use atomc_artifact::manifest::{Chosen, Kernel, Plan, Tasks};
 use std::collections::BTreeMap;
 use std::ffi::{c_uint, c_void};
 use std::ptr::null_mut;
@@ -21,9 +21,9 @@ pub struct Bound {
     /// The largest step. Kernels read what varies from the step's inputs, so what is captured at
     /// this size fits any step.
     largest: StepSize,
-    /// Whether all steps take the largest grid: those of decode plans, which is not much more than
-    /// any of them needs.
-    is_decode: bool,
+    /// Whether all steps take the largest grid: those of plans for few tokens, which is not much
+    /// more than any of them needs.
+    is_few: bool,
     /// The sizes that came last, the latest at the end. Capturing costs more than one replay saves,
     /// so a size of prompts is captured when it comes again.
     sizes: Vec<(StepSize, Option<Graph>)>,
@@ -72,7 +72,7 @@ impl Bound {
         Bound {
             launches: plan.launches.iter().enumerate().map(launch).collect(),
             largest: StepSize::largest(plan),
-            is_decode: plan.kind == PlanKind::Decode,
+            is_few: plan.kind.is_few(),
             sizes: Vec::new(),
         }
     }
@@ -94,7 +94,7 @@ impl Bound {
         // SAFETY: passed on to the caller, here and below.
         let launch = || unsafe { launch(&self.launches, context, size, context.stream()) };
         let graph = match graph {
-            None if self.is_decode || known.is_some() => Some(Graph::capture(context, launch)?),
+            None if self.is_few || known.is_some() => Some(Graph::capture(context, launch)?),
             graph => graph,
         };
         let done = graph.as_ref().map_or_else(launch, Graph::replay);
@@ -104,7 +104,7 @@ impl Bound {
 
     /// The size of step whose grids a step takes.
     fn grid_of(&self, size: StepSize) -> StepSize {
-        if self.is_decode { self.largest } else { size }
+        if self.is_few { self.largest } else { size }
     }
 
     /// Puts some of the launches on a stream, and does nothing else.

@@ -1,5 +1,6 @@
 //! Family `attend_one`: a work-group attends with one token and the query heads that share a head
-//! of the cache, over a part of the keys.
+//! of the cache, over a part of the keys. [`VERIFY`] does so with the few tokens that a sequence has
+//! in a step which verifies a draft: their keys are in the cache, and each sees those up to its own.
 //!
 //! Its waves take the steps of its keys in turn, each with a running softmax of its own; these meet
 //! in local memory. Where a sequence is long, work-groups share its blocks: each leaves what it has
@@ -9,6 +10,7 @@ mod combine;
 mod kv_loop;
 mod kv_pipeline;
 
+use atomc_artifact::abi::TILE_TOKENS;
 use atomc_artifact::manifest;
 use atomc_ir::arch::GpuArch;
 use atomc_ir::arch::Simt;
@@ -48,10 +50,13 @@ const CONVERTED: usize = 48;
 /// How a token's queries and keys are shared out.
 #[derive(Clone, Copy, Debug)]
 struct Shape {
-    tokens: usize,
-    /// Query heads of a work-group, at most as many as a product has columns.
+    /// Runs of tokens of one sequence in a step, and the most tokens of a run.
+    runs: usize,
+    each: usize,
+    /// Queries of a work-group, at most as many as a product has columns: of each token of a run
+    /// those heads that share a head of the cache.
     columns: usize,
-    /// Work-groups of a token that share no keys or no queries, and work-groups that share its
+    /// Work-groups of a run that share no keys or no queries, and work-groups that share its
     /// blocks.
     parts: usize,
     splits: usize,
@@ -72,21 +77,28 @@ impl Shape {
     fn new(spec: &KernelSpec, arch: GpuArch, choice: &Choice) -> Result<Shape, Diagnostic> {
         let (sizes, simt) = (Sizes::of(spec.body)?, arch.simt);
         let groups = choice.get(&OPEN_GROUPS).unwrap_or(GROUPS);
-        let tiles = sizes.group().div_ceil(simt.matrix.columns);
+        let (runs, each) = match spec.each {
+            // A run may lie behind one more tile for every full tile of tokens.
+            Some(each) => (spec.tokens / each + spec.tokens / TILE_TOKENS, each),
+            None => (spec.tokens, 1),
+        };
+        let queries = each * sizes.group();
+        let tiles = queries.div_ceil(simt.matrix.columns);
         let r = sizes.registers(arch);
         let of_values = arch.memory.padded(sizes.cache.value_dim) / 16;
         let holds = |&values: &usize| of_values.is_multiple_of(values) && 2 * values * simt.matrix.results <= r.most;
         let values = if sizes.are_even() { of_values } else { (1..=of_values).rev().find(holds).unwrap_or(1) };
         let parts = sizes.cache.heads * tiles * (of_values / values);
-        let splits = match spec.family {
-            Family::AttendOne => (groups * simt.chip.units / (spec.tokens * parts)).clamp(1, SPLITS),
-            _ => 1,
+        let splits = match spec.family == Family::AttendOne || spec.each.is_some() {
+            true => (groups * simt.chip.units / (spec.tokens / each * parts)).clamp(1, SPLITS),
+            false => 1,
         };
         let others = if r.converts { OTHERS + CONVERTED } else { OTHERS };
         let results = r.results / of_values * values;
         Ok(Shape {
-            tokens: spec.tokens,
-            columns: sizes.group().div_ceil(tiles),
+            runs,
+            each,
+            columns: queries.div_ceil(tiles),
             parts,
             splits,
             threads: WAVES * simt.wave,
@@ -127,36 +139,58 @@ pub const TOKENS: Schedule = Schedule {
     ..SCHEDULE
 };
 
+/// The same for the tokens of a sequence that a step verifies, whose keys are there already.
+pub const VERIFY: Schedule = Schedule {
+    name: "decode_verify",
+    family: Family::AttendMany,
+    suits: |spec, arch, choice| {
+        WhyNot::unless(spec.each.is_some(), || "for steps of a few tokens of each sequence".into())?;
+        Ok(Shape::new(spec, launch::gpu(arch)?, choice).map(drop)?)
+    },
+    open: None,
+    ..SCHEDULE
+};
+
 fn emit<'c>(setup: &Setup<'c>, spec: &KernelSpec) -> launch::Made<'c> {
     let shape = Shape::new(spec, setup.gpu()?, &setup.choice)?;
-    let code = match shape.stages {
-        0 => setup.open(spec, shape.threads),
-        _ => setup.open_early(spec, shape.threads),
+    // Where keys come of the kernel before this one, nothing is copied before that has ended.
+    let is_early = shape.stages > 0 && spec.family == Family::AttendOne;
+    let code = match is_early {
+        false => setup.open(spec, shape.threads),
+        true => setup.open_early(spec, shape.threads),
     }?;
     let times = shape.parts * shape.splits;
     let workspace = {
         let c = &code;
         let kernel = launch::kernel(c, spec)?;
-        let (token, rest) = (c.group() / times, c.group() % times);
+        let (number, rest) = (c.group() / times, c.group() % times);
         let attention = match shape.of_values / shape.values {
             1 => Attention::new(&kernel)?,
             // Those of the same queries and keys follow each other.
             parts => Attention::new(&kernel)?.of_values(rest / shape.splits % parts * shape.values, shape.values),
         };
-        if shape.splits > 1 && 4 * shape.tokens * shape.parts > COUNTERS {
-            let count = shape.tokens * shape.parts;
+        if shape.splits > 1 && 4 * shape.runs * shape.parts > COUNTERS {
+            let count = shape.runs * shape.parts;
             return Err(unsupported(format!("{count} tokens and heads whose keys are shared out")));
         }
         let workspace = c.argument(launch::arguments(spec.body) + 1);
-        launch::when_in_step(c, spec, &kernel, token, || Part::new(&attention, shape, token, rest, workspace).run())?;
-        let partials = shape.tokens * times * Partial::bytes(&attention, shape.columns);
+        let part = |run: Run<'c>| Part::new(&attention, shape, run, rest, workspace).run();
+        match spec.each {
+            None => launch::when_in_step(c, spec, &kernel, number, || part(Run::one(&attention, number)))?,
+            Some(_) => c.when(c.less(number, attention.cache.batch.tile_count), || {
+                let run = Run::tile(&attention, number);
+                c.when(c.less(0, run.count), || part(run))
+            })?,
+        }
+        let partials = shape.runs * times * Partial::bytes(&attention, shape.columns);
         if shape.splits > 1 { COUNTERS + partials } else { 0 }
     };
     if shape.splits == 1 && setup.gpu()?.simt.dependent_launch {
         let simt = setup.gpu()?.simt;
-        code.shared.set(even_bytes(code.shared.get(), spec.tokens * times, simt));
+        code.shared.set(even_bytes(code.shared.get(), spec.tokens / shape.each * times, simt));
     }
-    let info = manifest::Kernel::simt(Tasks::Tokens { per: 1, times }, shape.threads);
+    let tasks = if spec.each.is_some() { Tasks::Tiles { times } } else { Tasks::Tokens { per: 1, times } };
+    let info = manifest::Kernel::simt(tasks, shape.threads);
     Ok((code, manifest::Kernel { workspace, ..info }))
 }
 
@@ -171,14 +205,42 @@ fn even_bytes(bytes: usize, groups: usize, simt: &Simt) -> usize {
     if even == fit { bytes } else { bytes.max((lds / (even + 1)).next_multiple_of(simt.unit.lds_granule)) }
 }
 
+/// Consecutive tokens of one sequence.
+#[derive(Clone, Copy)]
+struct Run<'c> {
+    /// Its place among the step's runs.
+    number: Int<'c>,
+    /// The first token, how many there are, and the position of the first.
+    token: Int<'c>,
+    count: Int<'c>,
+    position: Int<'c>,
+}
+
+impl<'c> Run<'c> {
+    /// A token alone.
+    fn one(a: &Attention<'_, '_, 'c>, token: Int<'c>) -> Run<'c> {
+        let c = a.code();
+        Run { number: token, token, count: c.int(1), position: c.load_index(a.cache.batch.positions, token) }
+    }
+
+    /// A tile of tokens.
+    fn tile(a: &Attention<'_, '_, 'c>, number: Int<'c>) -> Run<'c> {
+        let (c, batch) = (a.code(), &a.cache.batch);
+        let [token, count] = [0, 1].map(|i| c.load_index(batch.tiles, number * 2 + i));
+        Run { number, token, count, position: c.load_index(batch.positions, token) }
+    }
+}
+
 /// What one work-group does.
 struct Part<'p, 'k, 'a, 'c> {
     attention: &'p Attention<'k, 'a, 'c>,
     shape: Shape,
-    token: Int<'c>,
+    run: Run<'c>,
+    /// The position of the last token.
     position: Int<'c>,
     table: Ptr<'c>,
-    /// The head of the cache, and the first query head.
+    /// The head of the cache, and the first query: a head, or of several tokens a number that
+    /// counts heads of a token first.
     cache_head: Int<'c>,
     head: Int<'c>,
     is_last_head: Int<'c>,
@@ -197,7 +259,7 @@ impl<'p, 'k, 'a, 'c> Part<'p, 'k, 'a, 'c> {
     fn new(
         a: &'p Attention<'k, 'a, 'c>,
         shape: Shape,
-        token: Int<'c>,
+        run: Run<'c>,
         rest: Int<'c>,
         workspace: Ptr<'c>,
     ) -> Part<'p, 'k, 'a, 'c> {
@@ -209,10 +271,10 @@ impl<'p, 'k, 'a, 'c> Part<'p, 'k, 'a, 'c> {
         let place = if of_values == 1 { part } else { part / of_values };
         let (cache_head, tile) = (place / tiles, place % tiles);
         // The last tile of heads may reach back into the one before.
-        let inside = c.smaller(tile * shape.columns, group - shape.columns);
-        let position = c.load_index(a.cache.batch.positions, token);
+        let inside = c.smaller(tile * shape.columns, shape.each * group - shape.columns);
+        let position = if shape.each == 1 { run.position } else { run.position + run.count - 1 };
         let tokens = a.cache.layout.block_tokens;
-        let (begin, last) = (a.first_key(position) / tokens, position / tokens);
+        let (begin, last) = (a.first_key(run.position) / tokens, position / tokens);
         let blocks = last - begin + 1;
         // So many blocks that all waves have a step.
         let least = (WAVES * a.span()).div_ceil(tokens);
@@ -220,16 +282,16 @@ impl<'p, 'k, 'a, 'c> Part<'p, 'k, 'a, 'c> {
         let used = (blocks + each - 1) / each;
         let own = begin + split * each;
         let end = (own + each) * a.steps() - 1;
-        let row = token * shape.parts + part;
+        let row = run.number * shape.parts + part;
         let partials = row * shape.splits * Partial::bytes(a, shape.columns);
         Part {
             attention: a,
             shape,
-            token,
+            run,
             position,
-            table: a.cache.batch.table(c, token),
+            table: a.cache.batch.table(c, run.token),
             cache_head,
-            head: cache_head * group + inside,
+            head: if shape.each == 1 { cache_head * group + inside } else { inside },
             is_last_head: c.equal(part, shape.parts - 1),
             split,
             used: c.uniform(used),
@@ -262,7 +324,7 @@ impl<'p, 'k, 'a, 'c> Part<'p, 'k, 'a, 'c> {
         let local = c.local(combine::local_bytes(a, self.shape.columns, places + staged));
         let queries = c.at(local, places);
         let ring = (self.shape.stages > 0).then(|| KvPipeline::new(self, self.shape.stages, local));
-        if ring.is_some() {
+        if ring.is_some() && self.shape.each == 1 {
             c.await_previous();
         }
         self.stage(queries, row, ring.as_ref())?;
@@ -278,7 +340,7 @@ impl<'p, 'k, 'a, 'c> Part<'p, 'k, 'a, 'c> {
         };
         self.combine(local, places + staged, &running);
         c.when(self.is_last_head & c.equal(self.split, 0), || {
-            a.pad(self.token, c.int(1), self.shape.threads);
+            a.pad(self.run.token, self.run.count, self.shape.threads);
         });
         Ok(())
     }
@@ -290,8 +352,42 @@ impl<'p, 'k, 'a, 'c> Part<'p, 'k, 'a, 'c> {
         a.begin(|| {
             let column = c.smaller(a.place.column, self.shape.columns - 1);
             let is_first = c.equal(self.split, 0) & c.equal(c.wave_index(), 0) & c.equal(a.half, 0);
-            (self.head + column, is_first)
+            (self.query(column).1, is_first)
         })
+    }
+
+    /// The token and the head of a query.
+    fn query(&self, column: Int<'c>) -> (Int<'c>, Int<'c>) {
+        let a = self.attention;
+        if self.shape.each == 1 {
+            return (self.run.token, self.head + column);
+        }
+        let group = a.heads / a.cache.ty.heads;
+        let number = self.head + column;
+        (self.run.token + self.number_in_run(number / group), self.cache_head * group + number % group)
+    }
+
+    /// The number of a token in its run: the last one's for those that the run does not have, whose
+    /// results are not stored.
+    fn number_in_run(&self, token: Int<'c>) -> Int<'c> {
+        self.code().smaller(token, self.run.count - 1)
+    }
+
+    /// The position of the lane's query.
+    fn seen(&self) -> Int<'c> {
+        let (a, c) = (self.attention, self.code());
+        if self.shape.each == 1 {
+            return self.position;
+        }
+        let column = c.smaller(a.place.column, self.shape.columns - 1);
+        let token = (self.head + column) / (a.heads / a.cache.ty.heads);
+        self.run.position + self.number_in_run(token)
+    }
+
+    /// Whether there is a token for a query.
+    fn is_real(&self, column: Int<'c>) -> Int<'c> {
+        let a = self.attention;
+        self.code().less((self.head + column) / (a.heads / a.cache.ty.heads), self.run.count)
     }
 
     /// The queries in local memory, and the token's key and value in the cache.
@@ -312,9 +408,9 @@ impl<'p, 'k, 'a, 'c> Part<'p, 'k, 'a, 'c> {
         rows.set_team(team);
         each_head(c, columns, (first, teams), |column| {
             rows.forget();
-            let head = self.head + column;
+            let (token, head) = self.query(column);
             let to = c.at(local, column * row);
-            rows.each_made([a.query_value()], (self.token, Some(head)), dim, |col, [v]| {
+            rows.each_made([a.query_value()], (token, Some(head)), dim, |col, [v]| {
                 c.store_floats(c.at(to, col * size), a.signed(v), a.matrix.dtype);
                 Ok(())
             })
@@ -358,9 +454,9 @@ impl<'p, 'k, 'a, 'c> Part<'p, 'k, 'a, 'c> {
         let (cache, head) = (a.cache, self.cache_head);
         let Some(Written { key, value }) = cache.written() else { return Ok(()) };
         let Some(value) = value.filter(|_| cache.ty.head_dim == cache.ty.value_dim) else {
-            return a.write(self.token, head, is_writer);
+            return a.write(self.run.token, head, is_writer);
         };
-        let entry = cache.entry(c, cache.slot(c, self.token), head);
+        let entry = cache.entry(c, cache.slot(c, self.run.token), head);
         c.when(is_writer, || {
             let put = |col: Int<'c>, made| {
                 cache.put(c, made, entry, col);
@@ -369,7 +465,7 @@ impl<'p, 'k, 'a, 'c> Part<'p, 'k, 'a, 'c> {
                 }
                 Ok(())
             };
-            rows.each_made([key, value], (self.token, Some(head)), cache.ty.head_dim, put)
+            rows.each_made([key, value], (self.run.token, Some(head)), cache.ty.head_dim, put)
         })
     }
 }

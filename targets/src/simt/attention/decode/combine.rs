@@ -250,8 +250,11 @@ impl<'c> Part<'_, '_, '_, 'c> {
     fn store(&self, column: Int<'c>, dim: Int<'c>, values: Vector<'c>) {
         let (a, c) = (self.attention, self.code());
         let dim = if self.shape.values == self.shape.of_values { dim } else { dim + a.values().0 };
-        c.when(c.less(dim, a.cache.ty.value_dim), || {
-            c.store_floats(a.result(self.token, self.head + column, dim), values, a.out_type());
+        let inside = c.less(dim, a.cache.ty.value_dim);
+        let inside = if self.shape.each == 1 { inside } else { inside & self.is_real(column) };
+        c.when(inside, || {
+            let (token, head) = self.query(column);
+            c.store_floats(a.result(token, head, dim), values, a.out_type());
         });
     }
 }

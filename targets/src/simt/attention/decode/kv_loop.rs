@@ -85,7 +85,7 @@ impl<'w, 'p, 'k, 'a, 'c> KvLoop<'w, 'p, 'k, 'a, 'c> {
             (scores, Box::new(move |i| a.widened(&value(i))), vec![])
         };
         let first = step * a.span() + a.half * a.held();
-        let scores = a.hide(scores, self.part.position - first);
+        let scores = a.hide(scores, self.part.seen() - first);
         let running = a.accumulate(&[vec![scores]], &values, std::slice::from_ref(running)).remove(0);
         (running, Ahead { blocks: [next, further], keys })
     }
