@@ -122,6 +122,7 @@ fn check_target(target: &Target, model: (usize, &[usize]), sections: &[usize], a
     }
     states::groups(target, at)?;
     hidden(target, &format!("{at}.hidden"))?;
+    draft(target, &format!("{at}.draft"))?;
     code::kernels(&target.kernels, &format!("{at}.kernels"))?;
     ensure(!target.variants.is_empty(), &format!("{at}.variants"), || "a target without code".to_owned())?;
     let mut names = BTreeSet::new();
@@ -140,13 +141,30 @@ fn check_target(target: &Target, model: (usize, &[usize]), sections: &[usize], a
 /// That there are plans for whatever a step may be: for whoever attends, and for an engine if it
 /// can run the model.
 fn complete(target: &Target, ranks: usize, at: &str) -> Checked {
-    let has = |kind, attention| target.plans.iter().any(|p| p.kind == kind && p.attention == attention);
+    let has = |kind, attention| target.plans.iter().any(|p| !p.draft && p.kind == kind && p.attention == attention);
     let any = target.plans.iter().all(|plan| has(PlanKind::Any, plan.attention)) && !target.plans.is_empty();
     ensure(any, at, || "no plan of kind `any`, which every target needs".to_owned())?;
     let alone = ranks == 1 && has(PlanKind::Any, Attention::Own);
     ensure(!alone || has(PlanKind::Whole, Attention::Own), at, || {
         "no plan of kind `whole`, which an engine needs".to_owned()
     })
+}
+
+/// That all rows for a draft lie in the buffer of the hidden rows.
+fn draft(target: &Target, at: &str) -> Checked {
+    let Some(draft) = &target.draft else { return Ok(()) };
+    count(draft.vocab, at, "vocab")?;
+    ensure((2..=MAX_STEP).contains(&draft.each), &format!("{at}.each"), || format!("{}", draft.each))?;
+    let DraftRows { offset, stride, model, kept, keeps } = draft.rows;
+    let most = |drafts: bool, size: fn(&Plan) -> usize| {
+        target.plans.iter().filter(|plan| plan.draft == drafts).map(size).max().unwrap_or(0)
+    };
+    let own = most(true, |plan| plan.rows) <= model;
+    let models = model.checked_add(most(false, |plan| plan.tokens)).is_some_and(|end| end <= kept);
+    let end = kept.checked_add(keeps).and_then(|rows| product(&[rows, stride])?.checked_add(offset));
+    let fits = stride >= target.hidden.width.saturating_mul(target.hidden.dtype.size());
+    let sound = own && models && fits && end.is_some_and(|end| end <= target.hidden.bytes);
+    ensure(sound, &format!("{at}.rows"), || format!("they overlap, or do not fit {} bytes", target.hidden.bytes))
 }
 
 fn hidden(target: &Target, at: &str) -> Checked {

@@ -113,12 +113,50 @@ pub struct Target {
     pub groups: Vec<StateGroup>,
     /// The buffer between the body and the head of a plan.
     pub hidden: Hidden,
+    /// What guesses tokens for the model to verify, if the artifact has it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub draft: Option<Draft>,
     /// By the kernel number that launches use.
     pub kernels: Vec<KernelDef>,
     /// Best first: the loader takes the first whose features the device has.
     pub variants: Vec<Variant>,
     /// In the order in which a runtime should consider them.
     pub plans: Vec<Plan>,
+}
+
+/// What is common to the plans of a draft, a small model that guesses tokens behind a sequence. A
+/// step of it takes a row for each token that the model has left, or an earlier step of the draft,
+/// and the token behind that; it has positions, states and tables as the model's steps do.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Draft {
+    /// Rows for the draft, in the buffer of the hidden rows: those that its own plans leave, one for
+    /// each row of logits.
+    pub rows: DraftRows,
+    /// Tokens that it guesses among.
+    pub vocab: usize,
+    /// Most tokens of a sequence that a step verifies, those that are guessed and one more.
+    pub each: usize,
+    /// The tensor that says how far the model's number of each of its tokens is from its own, if
+    /// they differ.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub map: Option<String>,
+}
+
+/// Where rows for a draft lie in the buffer of the hidden rows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DraftRows {
+    /// Bytes from the buffer's beginning to row 0, which the draft's own plans leave first.
+    pub offset: usize,
+    /// Bytes from one row to the next.
+    pub stride: usize,
+    /// The row that the model's plans leave first, one for each of their tokens.
+    pub model: usize,
+    /// The first of those that the engine keeps, one for each of some sequences, and how many.
+    pub kept: usize,
+    /// How many there are of these.
+    pub keeps: usize,
 }
 
 impl Target {

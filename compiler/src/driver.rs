@@ -3,6 +3,7 @@
 //! For every target and bucket it runs the passes, numbers kernels and weights so that equal ones
 //! exist once, and writes down the launches. Then each variant of a target gets one code object of
 //! all kernels.
+mod drafts;
 mod kernels;
 mod launches;
 mod states;
@@ -16,7 +17,7 @@ use atomc_artifact::manifest::{
     self, Attention, Chip, DataLayout, Hidden, Ignored, Manifest, Pattern, Plan, Renamed, Target, TensorNames, Tied,
     Variant, Weight,
 };
-use atomc_config::OtherPart;
+use atomc_config::{Draft, OtherPart};
 use atomc_ir::arch::{Machine, Memory};
 use atomc_ir::{Arch, Diagnostic, Graph};
 use atomc_passes::{Bucket, BucketOptions, Cx};
@@ -24,8 +25,9 @@ use atomc_targets::tuning::Class;
 use atomc_targets::{Choice, Hosted, KernelSpec};
 use serde_json::json;
 
-use crate::frontend::{self, Config, Mixer, Part};
+use crate::frontend::{self, Asked, Config, Mixer, Part};
 pub use kernels::Kernels;
+use launches::{Kind, Parts};
 use states::States;
 use weights::Weights;
 pub use weights::weight;
@@ -54,6 +56,8 @@ pub struct Options {
     pub attention: Vec<Attention>,
     /// Layers whose input rows frameworks want to see, besides those behind the last layer.
     pub hidden: Vec<usize>,
+    /// What guesses the tokens that steps verify.
+    pub draft: Option<Draft>,
     /// Whether the bits of a row must not depend on what else is in its step, nor on the bucket.
     pub invariant: bool,
 }
@@ -68,6 +72,7 @@ impl Default for Options {
             expert_ranks: 1,
             attention: vec![Attention::Own],
             hidden: vec![],
+            draft: None,
             invariant: false,
         }
     }
@@ -189,26 +194,43 @@ fn check_same_kernels((target, archs): (&str, &[Arch]), plans: &[Plan], all: &Ke
     Err(Diagnostic::new("driver::invariant", message).at("--invariant").help("leave `--hidden` away, if it is there"))
 }
 
-/// What plans are made of.
+/// What plans are made of: a part of the model, or the draft.
 struct Model {
     graph: Graph,
     part: Part,
+    is_draft: bool,
+}
+
+impl Model {
+    /// Whether there is a plan for a bucket. A step is whole only where nobody else takes part in
+    /// it, as in an engine; of a draft nothing but logits and rows for itself is wanted.
+    fn takes(&self, bucket: &Bucket) -> bool {
+        match bucket {
+            Bucket::Whole { .. } => self.part == Part::default(),
+            Bucket::Any { .. } => !self.is_draft,
+            Bucket::Decode { .. } | Bucket::Verify { .. } => true,
+        }
+    }
 }
 
 /// What the models keep between steps: those that attend do.
 fn states(models: &[Model]) -> Result<States, Diagnostic> {
-    let own = models.iter().find(|model| model.part.attention == Attention::Own);
-    own.map_or_else(|| Ok(States::default()), |model| States::of(&model.graph))
+    let own = models.iter().filter(|model| model.part.attention == Attention::Own);
+    States::of(own.map(|model| &model.graph))
 }
 
 fn models(config: &Config, options: &Options) -> Result<Vec<Model>, Diagnostic> {
     let mut all: Vec<Model> = Vec::with_capacity(options.attention.len());
     for &attention in &options.attention {
         let part = Part { ranks: options.ranks, expert_ranks: options.expert_ranks, attention };
-        if all.iter().any(|model| model.part == part) {
+        if all.iter().any(|model: &Model| model.part == part) {
             return Err(Diagnostic::new("driver::attention", format!("`{}` is named twice", named(attention))));
         }
-        all.push(Model { graph: frontend::graph_with(config, part, &options.hidden)?, part });
+        let asked = Asked { hidden: &options.hidden, draft: options.draft.as_ref() };
+        all.push(Model { graph: frontend::graph_with(config, part, asked)?, part, is_draft: false });
+        if let Some(draft) = &options.draft {
+            all.push(Model { graph: frontend::draft_graph(config, draft, part)?, part, is_draft: true });
+        }
     }
     match all.is_empty() {
         true => Err(Diagnostic::new("driver::attention", "nobody is named to attend").help("--attention own")),
@@ -216,11 +238,10 @@ fn models(config: &Config, options: &Options) -> Result<Vec<Model>, Diagnostic> 
     }
 }
 
-/// What there is a plan for: each model in each bucket. A step is whole only where nobody else
-/// takes part in it, as in an engine.
+/// What there is a plan for: each model in each bucket that it takes.
 fn steps<'a>(models: &'a [Model], buckets: &'a [Bucket]) -> impl Iterator<Item = (&'a Model, Bucket)> {
     let all = models.iter().flat_map(move |model| buckets.iter().map(move |&bucket| (model, bucket)));
-    all.filter(|(model, bucket)| !matches!(bucket, Bucket::Whole { .. }) || model.part == Part::default())
+    all.filter(|(model, bucket)| model.takes(bucket))
 }
 
 fn named(attention: Attention) -> &'static str {
@@ -242,16 +263,20 @@ fn target(
     let (mut kernels, mut weights, states) = (Kernels::new(options.invariant), Weights::default(), states(models)?);
     let mut plans: Vec<Plan> = Vec::with_capacity(buckets.len());
     let mut hidden: Vec<Hidden> = Vec::with_capacity(buckets.len());
+    let places = drafts::Places::of(models, buckets, (&archs[0], options))?;
+    let mut parts = Parts { states: &states, kernels: &mut kernels, weights: &mut weights };
     for (model, bucket) in steps(models, buckets) {
-        step(format!("{name}, {bucket}"));
+        step(format!("{name}, {bucket}{}", if model.is_draft { " of the draft" } else { "" }));
         let cx = Cx { arch: &archs[0], bucket, invariant: options.invariant };
         let graph = lower(&model.graph, &cx, None)?;
-        let (plan, rows) = launches::plan(&graph, model.part.attention, &cx, &states, &mut kernels, &mut weights)?;
+        let kind = Kind { attention: model.part.attention, draft: model.is_draft, places };
+        let (plan, rows) = launches::plan(&graph, kind, &cx, &mut parts)?;
         plans.push(plan);
         hidden.extend(rows);
     }
     if options.invariant {
-        check_same_kernels((name, archs), &plans, &kernels)?;
+        let own: Vec<Plan> = plans.iter().filter(|plan| !plan.draft).cloned().collect();
+        check_same_kernels((name, archs), &own, &kernels)?;
     }
     let mut variants = Vec::with_capacity(archs.len());
     for arch in archs {
@@ -265,9 +290,10 @@ fn target(
     let (groups, layout) = (states.groups(&archs[0]), layout(&archs[0].memory));
     // All plans have the same rows, and share a buffer that holds those of the largest.
     let hidden = hidden.into_iter().max_by_key(|rows| rows.bytes).expect("there is a bucket");
+    let (hidden, draft) = drafts::rows(hidden, places, options)?;
     let (weights, kernels, states) = (weights.list, kernels.defs(), states.list);
     let (name, invariant) = (name.into(), options.invariant);
-    Ok(Target { name, invariant, layout, weights, states, groups, hidden, kernels, variants, plans })
+    Ok(Target { name, invariant, layout, weights, states, groups, hidden, draft, kernels, variants, plans })
 }
 
 /// The kernel with one of the choices that its schedule leaves open.
@@ -303,11 +329,14 @@ fn planned(config: &Config, options: &Options, arch: &Arch) -> Result<(Kernels, 
     check_cache(config, &options.attention, arch)?;
     let (mut kernels, mut weights) = (Kernels::new(options.invariant), Weights::default());
     let models = models(config, options)?;
-    let states = states(&models)?;
-    for (model, bucket) in steps(&models, &buckets(&options.buckets)?) {
+    let (states, buckets) = (states(&models)?, buckets(&options.buckets)?);
+    let places = drafts::Places::of(&models, &buckets, (arch, options))?;
+    let mut parts = Parts { states: &states, kernels: &mut kernels, weights: &mut weights };
+    for (model, bucket) in steps(&models, &buckets) {
         let cx = Cx { arch, bucket, invariant: options.invariant };
         let graph = lower(&model.graph, &cx, None)?;
-        launches::plan(&graph, model.part.attention, &cx, &states, &mut kernels, &mut weights)?;
+        let kind = Kind { attention: model.part.attention, draft: model.is_draft, places };
+        launches::plan(&graph, kind, &cx, &mut parts)?;
     }
     Ok((kernels, weights))
 }
@@ -332,9 +361,10 @@ pub fn lower(model: &Graph, cx: &Cx, until: Option<&str>) -> Result<Graph, Diagn
 pub fn text(config: &Config, cx: &Cx, form: atomc_targets::Form) -> Result<String, Diagnostic> {
     check_cache(config, &[Attention::Own], cx.arch)?;
     let model = frontend::graph(config)?;
-    let (graph, states) = (lower(&model, cx, None)?, States::of(&model)?);
-    let mut kernels = Kernels::new(cx.invariant);
-    launches::plan(&graph, Attention::Own, cx, &states, &mut kernels, &mut Weights::default())?;
+    let (graph, states) = (lower(&model, cx, None)?, States::of([&model])?);
+    let (mut kernels, mut weights) = (Kernels::new(cx.invariant), Weights::default());
+    let mut parts = Parts { states: &states, kernels: &mut kernels, weights: &mut weights };
+    launches::plan(&graph, Kind { attention: Attention::Own, draft: false, places: None }, cx, &mut parts)?;
     atomc_targets::text(&kernels.specs(), cx.arch, form)
 }
 
@@ -431,6 +461,9 @@ fn echo(
     }
     if options.expert_ranks > 1 {
         echo["expert_parallel"] = json!(options.expert_ranks);
+    }
+    if let Some(draft) = &options.draft {
+        echo["draft"] = draft.model.echo();
     }
     if options.invariant {
         echo["invariant"] = json!(true);

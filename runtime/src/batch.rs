@@ -68,6 +68,7 @@ struct Parts {
     lengths: usize,
     sequences: usize,
     rows: usize,
+    sources: usize,
     /// First token and count of each.
     tiles: usize,
     tile_room: usize,
@@ -87,11 +88,12 @@ impl Parts {
         };
         let (padded, stride) = (tokens + SPARE_TOKENS, tables.iter().map(|table| table.blocks).sum());
         let [step, batches] = [size_of::<Step>(), tables.len() * size_of::<Batch>()].map(&mut part);
-        let [ids, positions, lengths, sequences] = [padded * INT; 4].map(&mut part);
+        let [ids, positions, lengths, sequences, sources] = [padded * INT; 5].map(&mut part);
         let [rows, tiles] = [(rows + SPARE_TOKENS) * INT, padded * 2 * INT].map(&mut part);
         // Zeroed by the system page by page, so tables that are never used cost the host nothing.
         let tables = part(padded * stride * INT);
-        Parts { step, batches, ids, positions, lengths, sequences, rows, tiles, tile_room: padded, tables, end, stride }
+        let tile_room = padded;
+        Parts { step, batches, ids, positions, lengths, sequences, rows, sources, tiles, tile_room, tables, end, stride }
     }
 }
 
@@ -115,7 +117,7 @@ impl Inputs {
     pub fn addresses(&self) -> InputAddresses {
         let block = self.device.as_ref().map_or(self.block.address(), DeviceBuffer::address);
         let at = |offset| block.wrapping_add(offset);
-        let Parts { step, batches, ids, positions, lengths, rows, .. } = self.parts;
+        let Parts { step, batches, ids, positions, lengths, rows, sources, .. } = self.parts;
         InputAddresses {
             block,
             step: at(step),
@@ -123,6 +125,7 @@ impl Inputs {
             positions: at(positions),
             lengths: at(lengths),
             rows: at(rows),
+            sources: at(sources),
             batches: at(batches),
         }
     }
@@ -150,8 +153,8 @@ impl Inputs {
     /// Begins a step: nothing is in it.
     pub fn clear(&mut self) {
         let Counts { tokens, rows, tiles, .. } = std::mem::take(&mut self.used);
-        let Parts { ids, positions, lengths, sequences, .. } = self.parts;
-        for part in [ids, positions, lengths, sequences] {
+        let Parts { ids, positions, lengths, sequences, sources, .. } = self.parts;
+        for part in [ids, positions, lengths, sequences, sources] {
             self.ints(part, 0, tokens).fill(0);
         }
         self.ints(self.parts.rows, 0, rows).fill(0);
@@ -184,6 +187,13 @@ impl Inputs {
         }
         self.used.tokens = end;
         self.used.sequences += 1;
+    }
+
+    /// Says which rows the last tokens take, in a step of a draft.
+    pub fn take_rows(&mut self, rows: &[usize]) {
+        let first = self.used.tokens - rows.len();
+        let entries = self.ints(self.parts.sources, first, rows.len()).iter_mut().zip(rows);
+        entries.for_each(|(entry, &row)| *entry = row as i32);
     }
 
     fn set_table(&mut self, sequence: usize, number: usize, table: &[i32]) {

@@ -22,6 +22,8 @@ pub struct Piece {
     pub position: usize,
     /// How many of the last tokens want logits.
     pub rows: usize,
+    /// The row that each takes, in a step of a draft.
+    pub sources: Vec<usize>,
     /// The sequence's cache blocks.
     pub table: Vec<i32>,
 }
@@ -163,6 +165,7 @@ impl Probe {
         Plan {
             launches,
             kind: plan.kind,
+            draft: plan.draft,
             tokens: plan.tokens,
             rows: plan.rows,
             arena_bytes: plan.arena_bytes,
@@ -188,6 +191,7 @@ impl Probe {
             let length = piece.position + piece.tokens.len();
             inputs.push(&piece.tokens, piece.position, length, [&piece.table[..]]);
             inputs.want(piece.rows);
+            inputs.take_rows(&piece.sources);
         }
         Ok(inputs)
     }
@@ -223,6 +227,9 @@ impl Probe {
             }
             Arg::State { state, stream: 0 } => (&mut memory.states[state].pages, 0, pages),
             Arg::Hidden => (&mut memory.hidden, 0, self.target.hidden.bytes),
+            Arg::Drafted { offset } => {
+                (&mut memory.hidden, offset, self.target.hidden.bytes.saturating_sub(offset))
+            }
             // Inputs are what the step says.
             Arg::State { .. } | Arg::Batch { .. } | Arg::Input { .. } => return Ok(()),
         };
@@ -270,7 +277,7 @@ impl Numbers {
             let (list, number) = match *arg {
                 Arg::Weight { index } => (&mut numbers.weights, index),
                 Arg::State { state, .. } | Arg::Batch { state } => (&mut numbers.states, state),
-                Arg::Arena { .. } | Arg::Hidden | Arg::Input { .. } => continue,
+                Arg::Arena { .. } | Arg::Hidden | Arg::Drafted { .. } | Arg::Input { .. } => continue,
             };
             if !list.contains(&number) {
                 list.push(number);

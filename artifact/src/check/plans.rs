@@ -22,11 +22,15 @@ pub(super) fn plan(plan: &Plan, target: &Target, (layers, widths): (usize, &[usi
         )?;
     }
     bytes(plan.arena_bytes, at, "arena_bytes")?;
-    logits(plan, widths, at)?;
+    match (plan.draft, &target.draft) {
+        (false, _) => logits(plan, widths, at)?,
+        (true, Some(draft)) => logits(plan, &[draft.vocab], at)?,
+        (true, None) => ensure(false, &format!("{at}.draft"), || "there is no draft".to_owned())?,
+    }
     picks(plan, at)?;
     calls(plan, layers, at)?;
     hidden(plan, target, layers, at)?;
-    let (is_whole, launches) = (plan.kind == PlanKind::Whole, plan.launches.len());
+    let (is_whole, launches) = (plan.kind == PlanKind::Whole || plan.draft, plan.launches.len());
     ensure(!is_whole || plan.body == launches, &format!("{at}.body"), || {
         format!("launch {}, but a whole step has no head: its body is {launches} launches", plan.body)
     })?;
@@ -68,6 +72,12 @@ fn launch(launch: &Launch, plan: &Plan, target: &Target, at: &str) -> Checked {
                 stream(*arg, target, &at)?;
             }
             Arg::Hidden => ensure(plan.kind != PlanKind::Whole, &at, || "a whole step has no hidden rows".to_owned())?,
+            Arg::Drafted { offset } => ensure(target.draft.is_some() && offset < target.hidden.bytes, &at, || {
+                format!("byte {offset} of rows for a draft, of {} with hidden rows", target.hidden.bytes)
+            })?,
+            Arg::Input { which: Input::Sources } => {
+                ensure(plan.draft, &at, || "steps of the model have no rows for a draft".to_owned())?
+            }
             Arg::Input { .. } => {}
         }
     }
@@ -143,9 +153,10 @@ fn hidden(plan: &Plan, target: &Target, layers: usize, at: &str) -> Checked {
         place(rows.place, plan, &format!("{at}.place"))?;
     }
     let fact = |rows: &NamedRows| (rows.name.clone(), rows.place.width, rows.place.dtype);
-    let first = target.plans.iter().find(|plan| plan.kind != PlanKind::Whole);
+    let has_head = |plan: &Plan| plan.kind != PlanKind::Whole && !plan.draft;
+    let first = target.plans.iter().find(|plan| has_head(plan));
     let same = |first: &Plan| first.hidden.iter().map(fact).eq(plan.hidden.iter().map(fact));
-    let is_same = plan.kind == PlanKind::Whole || first.is_none_or(same);
+    let is_same = !has_head(plan) || first.is_none_or(same);
     ensure(is_same, &format!("{at}.hidden"), || {
         "other rows than those of the target's first plan with a head".to_owned()
     })

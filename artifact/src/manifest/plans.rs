@@ -17,6 +17,10 @@ pub struct Plan {
     pub arena_bytes: usize,
     /// Who attends. An engine runs those plans of kind `decode`, `verify` and `whole` that attend themselves.
     pub attention: Attention,
+    /// Whether it is a step of the draft and not of the model: its logits are of
+    /// [`Draft::vocab`](super::Draft::vocab) tokens. Such plans are body alone.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub draft: bool,
     /// In the order in which they run; each may need all before it.
     pub launches: Vec<Launch>,
     /// Launches before this one make the hidden rows of all tokens; from it on they make logits of
@@ -250,11 +254,27 @@ pub enum Arg {
     },
     /// The rows of [`Target::hidden`](super::Target::hidden).
     Hidden,
+    /// Rows for a draft, in the same buffer.
+    Drafted {
+        /// Bytes from the buffer's beginning.
+        offset: usize,
+    },
     /// What the caller gives for the step.
     Input {
         /// Which of them.
         which: Input,
     },
+}
+
+impl Arg {
+    /// Where in the buffer of hidden rows it begins, if it lies there.
+    pub fn in_hidden(self) -> Option<usize> {
+        match self {
+            Arg::Hidden => Some(0),
+            Arg::Drafted { offset } => Some(offset),
+            _ => None,
+        }
+    }
 }
 
 /// What the caller gives for a step.
@@ -269,4 +289,7 @@ pub enum Input {
     Lengths,
     /// `i32 [rows]`: which tokens want logits.
     Rows,
+    /// `i32 [tokens]`: which row of [`Draft::rows`](super::Draft::rows) each token of a draft's step
+    /// takes.
+    Sources,
 }

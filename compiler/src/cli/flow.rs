@@ -50,8 +50,9 @@ impl Bodies {
     pub fn flow(&self, target: &Target, plan: &Plan) -> Flow {
         let memory = memory(&target.layout);
         let mut flow = Flow { edges: BTreeSet::new(), kept: vec![] };
-        // The launch that last wrote a state, and the one that made the hidden rows.
-        let (mut wrote, mut hidden) = (BTreeMap::new(), None);
+        // The launch that last wrote a state, the one that made the hidden rows, and those that
+        // made rows for a draft.
+        let (mut wrote, mut hidden, mut drafted) = (BTreeMap::new(), None, BTreeMap::new());
         for (number, launch) in plan.launches.iter().enumerate() {
             let results = &self.0[launch.kernel].results;
             let (read, made) = launch.args.split_at(launch.args.len().saturating_sub(results.len()));
@@ -59,6 +60,7 @@ impl Bodies {
                 let maker = match *arg {
                     Arg::Arena { offset } => flow.read(offset, number),
                     Arg::Hidden => hidden,
+                    Arg::Drafted { offset } => drafted.get(&offset).copied(),
                     Arg::State { state, .. } => wrote.insert(state, number).filter(|&other| other != number),
                     _ => None,
                 };
@@ -71,6 +73,7 @@ impl Bodies {
                         flow.kept.push(Kept { offset, bytes, from: number, to: number });
                     }
                     Arg::Hidden => hidden = Some(number),
+                    Arg::Drafted { offset } => _ = drafted.insert(offset, number),
                     _ => (),
                 }
             }

@@ -8,24 +8,40 @@ use std::collections::HashMap;
 use atomc_artifact::manifest::{
     Arg, Attention, Call, Chosen, Hidden, Input, Launch, Logits, NamedRows, Picks, Place, Plan, PlanKind, Work,
 };
-use atomc_ir::results::{HIDDEN, LOGITS, PICKS, is_hidden};
+use atomc_ir::results::{DRAFTED, HIDDEN, LOGITS, PICKS, is_hidden};
 use atomc_ir::{Diagnostic, Graph, NodeId, Op, Type, Value};
 use atomc_passes::{Bucket, Cx, MemoryPlan, Order, result_bytes};
 
+use super::drafts::Places;
 use super::kernels::Kernels;
 use super::states::States;
 use super::weights::{Encoding, Weights};
 
+/// What plans of a target have in common.
+pub struct Parts<'a> {
+    pub states: &'a States,
+    pub kernels: &'a mut Kernels,
+    pub weights: &'a mut Weights,
+}
+
+/// What kind of step a plan is for.
+#[derive(Clone, Copy)]
+pub struct Kind {
+    pub attention: Attention,
+    /// Whether it is a step of the draft.
+    pub draft: bool,
+    /// Where rows for a draft lie, if there is one.
+    pub places: Option<Places>,
+}
+
 /// The launches, and the rows between body and head, if there are any.
 pub fn plan(
     graph: &Graph,
-    attention: Attention,
+    kind: Kind,
     cx: &Cx,
-    states: &States,
-    kernels: &mut Kernels,
-    weights: &mut Weights,
+    parts: &mut Parts,
 ) -> Result<(Plan, Option<Hidden>), Diagnostic> {
-    let hidden = hidden(graph, cx)?;
+    let hidden = if kind.draft { None } else { hidden(graph, cx)? };
     let (hidden, hidden_rows) = hidden.unzip();
     let order = Order::new(graph, hidden);
     if hidden.is_some() {
@@ -33,7 +49,10 @@ pub fn plan(
     }
     let memory = atomc_passes::plan(graph, &order, cx);
     let embedding = embedding(graph, &order);
-    let mut args = Args { graph, cx, memory: &memory, hidden, states, numbers: states.inputs(graph), weights };
+    let drafted = kind.places.and_then(|places| Some((graph.result(DRAFTED)?, places.left_by(kind.draft))));
+    let Parts { states, kernels, weights } = parts;
+    let numbers = states.inputs(graph);
+    let mut args = Args { graph, cx, memory: &memory, hidden, drafted, kind, states, numbers, weights };
     let (mut launches, mut calls) = (Vec::new(), Vec::new());
     for &id in &order.steps {
         if graph.op(id).is_call() {
@@ -64,7 +83,8 @@ pub fn plan(
         tokens: cx.bucket.tokens(),
         rows: cx.bucket.rows(),
         arena_bytes: memory.bytes,
-        attention,
+        attention: kind.attention,
+        draft: kind.draft,
         launches,
         body: order.steps[..order.body].iter().filter(|&&id| !graph.op(id).is_call()).count(),
         calls,
@@ -156,6 +176,9 @@ struct Args<'a> {
     cx: &'a Cx<'a>,
     memory: &'a MemoryPlan,
     hidden: Option<Value>,
+    /// Rows that are left for a draft, and where.
+    drafted: Option<(Value, usize)>,
+    kind: Kind,
     states: &'a States,
     /// The number of each state, as far as the launches have come.
     numbers: HashMap<Value, usize>,
@@ -178,6 +201,10 @@ impl Args<'_> {
         }
         for out in 0..self.graph.types(kernel).len() {
             let v = Value { node: kernel, out };
+            if let Some(arg) = self.drafted_at(v) {
+                args.push(arg);
+                continue;
+            }
             match self.memory.slots.get(&v) {
                 None if Some(v) == self.hidden => args.push(Arg::Hidden),
                 Some(slot) => args.push(Arg::Arena { offset: slot.offset }),
@@ -185,6 +212,11 @@ impl Args<'_> {
             }
         }
         Ok(args)
+    }
+
+    /// Rows that are left for a draft.
+    fn drafted_at(&self, v: Value) -> Option<Arg> {
+        self.drafted.filter(|(drafted, _)| *drafted == v).map(|(_, offset)| Arg::Drafted { offset })
     }
 
     /// A state of a kernel that reads the batch, which has the table of all of them.
@@ -247,11 +279,17 @@ impl Args<'_> {
         if Some(v) == self.hidden {
             return Ok(Arg::Hidden);
         }
+        if let Some(arg) = self.drafted_at(v) {
+            return Ok(arg);
+        }
         if let Some(slot) = self.memory.slots.get(&v) {
             return Ok(Arg::Arena { offset: slot.offset });
         }
         if let Op::Input { name } = self.graph.op(v.node) {
-            return Ok(Arg::Input { which: input(name)? });
+            return match self.kind.places.filter(|_| name == DRAFTED) {
+                Some(places) => Ok(Arg::Drafted { offset: places.rows() }),
+                None => Ok(Arg::Input { which: input(name)? }),
+            };
         }
         Ok(Arg::Weight { index: self.weights.number(self.graph, v, encoding, self.cx.arch)? })
     }
@@ -277,6 +315,7 @@ fn input(name: &str) -> Result<Input, Diagnostic> {
         "positions" => Ok(Input::Positions),
         "lengths" => Ok(Input::Lengths),
         "rows" => Ok(Input::Rows),
+        "sources" => Ok(Input::Sources),
         other => Err(Diagnostic::new("driver::input", format!("no runtime gives a `{other}`"))
             .help("Graphs take ids, positions, lengths, rows, batch and caches.")),
     }

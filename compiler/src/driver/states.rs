@@ -28,9 +28,15 @@ enum Group {
 }
 
 impl States {
-    /// Of a graph before the passes, in the order of its inputs.
-    pub fn of(graph: &Graph) -> Result<States, Diagnostic> {
+    /// Of graphs before the passes, in the order of their inputs.
+    pub fn of<'a>(graphs: impl IntoIterator<Item = &'a Graph>) -> Result<States, Diagnostic> {
         let mut states = States::default();
+        graphs.into_iter().try_for_each(|graph| states.add(graph))?;
+        Ok(states)
+    }
+
+    fn add(&mut self, graph: &Graph) -> Result<(), Diagnostic> {
+        let states = self;
         for (v, name) in inputs(graph) {
             let group = match graph.ty(v) {
                 Type::Cache(ty) => Group::Paged { ty: *ty, window: window(graph, v, name)? },
@@ -45,7 +51,7 @@ impl States {
             states.list.push(State { layer: layer(name)?, group });
             states.names.push(name.to_owned());
         }
-        Ok(states)
+        Ok(())
     }
 
     /// The number of each input of a graph that is a state.
@@ -134,7 +140,7 @@ mod tests {
     fn states(text: &str) -> Result<States, Diagnostic> {
         let graph = atomc_ir::parse(text).expect("a graph");
         graph.verify().expect("a sound graph");
-        States::of(&graph)
+        States::of([&graph])
     }
 
     #[test]

@@ -167,6 +167,8 @@ pub struct InputAddresses {
     pub lengths: *mut u8,
     /// Where [`Input::Rows`] begins.
     pub rows: *mut u8,
+    /// Where [`Input::Sources`] begins.
+    pub sources: *mut u8,
     /// An [`atomc_artifact::abi::Batch`] for each table.
     pub batches: *mut u8,
 }
@@ -183,6 +185,7 @@ impl InputAddresses {
             Input::Positions => self.positions,
             Input::Lengths => self.lengths,
             Input::Rows => self.rows,
+            Input::Sources => self.sources,
         }
     }
 
@@ -207,6 +210,7 @@ impl Memory {
                 Some(rows) if in_head => rows.address(),
                 _ => self.hidden.address(),
             },
+            Arg::Drafted { offset } => self.hidden.address().wrapping_add(offset),
             Arg::Input { which } => self.inputs.of(which),
         }
     }

@@ -286,10 +286,11 @@ fn changed(results: &[(Arg, DType)], before: &Values, after: &Values) -> Option<
         let (start, before, after) = match arg {
             Arg::Arena { offset } => (offset, &before.arena, &after.arena),
             Arg::Hidden => (0, &before.hidden, &after.hidden),
+            Arg::Drafted { offset } => (offset, &before.hidden, &after.hidden),
             _ => return None,
         };
         let next = results.iter().filter_map(|(other, _)| match *other {
-            Arg::Arena { offset } if arg != Arg::Hidden && offset > start => Some(offset),
+            Arg::Arena { offset } if arg.in_hidden().is_none() && offset > start => Some(offset),
             _ => None,
         });
         let bytes = start..next.min().unwrap_or(after.len());

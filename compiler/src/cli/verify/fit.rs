@@ -76,7 +76,9 @@ impl Fit<'_> {
                 matches!(self.target.group(state), StateGroup::Slots(found) if found.bytes == slots.bytes())
             }
             (Type::Tensor(t), Arg::Arena { offset }) => self.lies(t, offset, self.plan.arena_bytes),
-            (Type::Tensor(t), Arg::Hidden) => self.lies(t, 0, self.target.hidden.bytes),
+            (Type::Tensor(t), Arg::Hidden | Arg::Drafted { .. }) => {
+                self.lies(t, arg.in_hidden().unwrap_or(0), self.target.hidden.bytes)
+            }
             (Type::Tensor(t), Arg::Weight { index }) => {
                 is_operand && is_weight(t, &self.target.weights[index], self.memory)
             }
@@ -130,7 +132,7 @@ fn is_weight(t: &TensorType, weight: &Weight, memory: &Memory) -> bool {
 
 fn is_input(t: &TensorType, which: Input) -> bool {
     let lead = match which {
-        Input::Ids | Input::Positions | Input::Lengths => Dim::Tokens,
+        Input::Ids | Input::Positions | Input::Lengths | Input::Sources => Dim::Tokens,
         Input::Rows => Dim::Rows,
     };
     t.is_indices() && t.shape.0[0] == lead

@@ -137,6 +137,7 @@ impl Bench {
             Arg::Input { which: Input::Positions } => Some(case.step.batch().positions),
             Arg::Input { which: Input::Lengths } => Some(case.step.lengths()),
             Arg::Input { which: Input::Rows } => Some(case.step.wanted()),
+            Arg::Input { which: Input::Sources } => Some(sources(ids.len())),
             _ => None,
         }
     }
@@ -159,8 +160,10 @@ impl Bench {
     /// The step as a device gets it, with `gap` bytes between pages.
     pub fn probe_step(&self, step: &Step, ids: &[u32], gap: usize) -> ProbeStep {
         let tokens = self.memory.block_tokens;
+        let mut all = sources(ids.len()).into_iter().map(|row| row as usize);
         let mut ids = ids.iter().copied();
         let piece = |(sequence, run): (usize, &Run)| Piece {
+            sources: all.by_ref().take(run.tokens).collect(),
             tokens: ids.by_ref().take(run.tokens).collect(),
             position: run.position,
             rows: run.rows,
@@ -182,8 +185,8 @@ impl Bench {
         let first = self.first_result();
         let bytes = |(number, arg): (usize, &Arg)| match *arg {
             Arg::State { state, stream: 0 } => outcome.states[&state].clone(),
-            Arg::Arena { .. } | Arg::Hidden if number >= first => {
-                let memory = if *arg == Arg::Hidden { &outcome.hidden } else { &outcome.arena };
+            Arg::Arena { .. } | Arg::Hidden | Arg::Drafted { .. } if number >= first => {
+                let memory = if arg.in_hidden().is_some() { &outcome.hidden } else { &outcome.arena };
                 let range = self.extent(number - first);
                 memory[range.start.min(memory.len())..range.end.min(memory.len())].to_vec()
             }
@@ -197,6 +200,7 @@ impl Bench {
         let offset = match self.args[self.first_result() + result] {
             Arg::Arena { offset } => offset,
             Arg::Hidden => 0,
+            Arg::Drafted { offset } => offset,
             _ => return 0..0,
         };
         let mut types = self.body.outputs().iter().filter_map(|&v| self.body.ty(v).as_tensor());
@@ -229,12 +233,13 @@ impl Bench {
             match *arg {
                 Arg::Arena { offset } => arena[offset..offset + bytes.len()].copy_from_slice(bytes),
                 Arg::Hidden => hidden[..bytes.len()].copy_from_slice(bytes),
+                Arg::Drafted { offset } => hidden[offset..offset + bytes.len()].copy_from_slice(bytes),
                 _ => {}
             }
         }
         let results = &self.args[self.first_result()..];
         let mine = |byte: usize, hidden: bool| {
-            let mut here = (0..results.len()).filter(|&result| (results[result] == Arg::Hidden) == hidden);
+            let mut here = (0..results.len()).filter(|&result| results[result].in_hidden().is_some() == hidden);
             here.any(|result| self.extent(result).contains(&byte))
         };
         let stray = |before: &[u8], after: &[u8], is_hidden| {
@@ -247,6 +252,11 @@ impl Bench {
             (None, None) => Verdict::default(),
         }
     }
+}
+
+/// The row of a draft's that each token takes: the last first.
+fn sources(tokens: usize) -> Vec<i32> {
+    (0..tokens as i32).rev().collect()
 }
 
 /// Token ids all over the vocabulary, its ends among them.

@@ -1,0 +1,83 @@
+//! Rows that a model leaves for its draft, and the draft for itself: behind the hidden rows, in one
+//! buffer, so that a step of the draft finds each of them by a number.
+use atomc_artifact::manifest::{Draft, DraftRows, Hidden};
+use atomc_ir::results::DRAFTED;
+use atomc_ir::{Arch, Diagnostic, Graph, TensorType};
+use atomc_passes::{Bucket, Cx, result_bytes};
+
+use super::{Model, Options};
+
+/// Rows that an engine keeps between steps: the last one of each of so many sequences.
+const KEEPS: usize = 64;
+
+/// Where rows for a draft lie, in bytes from the buffer's beginning.
+#[derive(Clone, Copy, Debug)]
+pub struct Places {
+    /// What the hidden rows take, behind which row 0 begins.
+    hidden: usize,
+    stride: usize,
+    /// Rows that the draft's own plans leave, and that the model's do, with all that their kernels
+    /// may write.
+    own: usize,
+    model: usize,
+}
+
+impl Places {
+    /// None without a draft.
+    pub fn of(
+        models: &[Model],
+        buckets: &[Bucket],
+        (arch, options): (&Arch, &Options),
+    ) -> Result<Option<Places>, Diagnostic> {
+        let Some(draft) = models.iter().find(|model| model.is_draft) else { return Ok(None) };
+        let model = models.iter().find(|model| !model.is_draft).expect("a draft is of a model");
+        let (own, rows) = (drafted(&draft.graph)?, drafted(&model.graph)?);
+        let stride = rows.dtype.bytes(arch.memory.result_stride(rows));
+        let room = |ty: &TensorType| {
+            let bytes = |&bucket: &Bucket| result_bytes(ty, &Cx { arch, bucket, invariant: options.invariant });
+            buckets.iter().map(bytes).max().unwrap_or(0).next_multiple_of(stride)
+        };
+        // The hidden rows are of the same type.
+        Ok(Some(Places { hidden: room(rows), stride, own: room(own), model: room(rows) }))
+    }
+
+    /// Where row 0 begins.
+    pub fn rows(self) -> usize {
+        self.hidden
+    }
+
+    /// Where plans leave their rows.
+    pub fn left_by(self, draft: bool) -> usize {
+        if draft { self.hidden } else { self.hidden + self.own }
+    }
+}
+
+/// The type of the rows that a step leaves for a draft.
+fn drafted(graph: &Graph) -> Result<&TensorType, Diagnostic> {
+    let found = graph.result(DRAFTED).and_then(|v| graph.ty(v).as_tensor());
+    found.ok_or_else(|| Diagnostic::new("driver::draft", format!("a step without a result `{DRAFTED}`")))
+}
+
+/// The buffer of the hidden rows with those for a draft, and what the manifest says of them.
+pub fn rows(
+    hidden: Hidden,
+    places: Option<Places>,
+    options: &Options,
+) -> Result<(Hidden, Option<Draft>), Diagnostic> {
+    let (Some(places), Some(draft)) = (places, &options.draft) else { return Ok((hidden, None)) };
+    if hidden.bytes > places.hidden {
+        let message = format!("{} bytes of hidden rows, where {} were expected", hidden.bytes, places.hidden);
+        return Err(Diagnostic::new("driver::draft", message));
+    }
+    let Places { hidden: offset, stride, own, model } = places;
+    let kept = (own + model) / stride;
+    let rows = DraftRows { offset, stride, model: own / stride, kept, keeps: KEEPS };
+    let draft =
+        Draft { rows, vocab: draft.model.vocab, each: options.buckets.each, map: draft.map.clone() };
+    // Kernels may read some way behind the last row.
+    let bytes = offset + (kept + KEEPS) * stride + SLACK;
+    Ok((Hidden { bytes, ..hidden }, Some(draft)))
+}
+
+/// What kernels may read behind a buffer's last row.
+const SLACK: usize = 256;
