@@ -24,7 +24,7 @@ use atomc_targets::tuning::Class;
 use atomc_targets::{Choice, Hosted, KernelSpec};
 use serde_json::json;
 
-use crate::frontend::{self, Config, Mixer, Part};
+use crate::frontend::{self, Asked, Config, Mixer, Part};
 pub use kernels::Kernels;
 use states::States;
 use weights::Weights;
@@ -208,7 +208,10 @@ fn models(config: &Config, options: &Options) -> Result<Vec<Model>, Diagnostic> 
         if all.iter().any(|model| model.part == part) {
             return Err(Diagnostic::new("driver::attention", format!("`{}` is named twice", named(attention))));
         }
-        all.push(Model { graph: frontend::graph_with(config, part, &options.hidden)?, part });
+        all.push(Model {
+            graph: frontend::graph_with(config, part, Asked { hidden: &options.hidden, draft: None })?,
+            part,
+        });
     }
     match all.is_empty() {
         true => Err(Diagnostic::new("driver::attention", "nobody is named to attend").help("--attention own")),
