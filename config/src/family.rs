@@ -2,6 +2,7 @@
 //! configurations say so.
 use crate::attention::{self, QkNorm, RopeRule, ScaleRule, Stretch, WindowRule};
 use crate::delta::StoredDelta;
+use crate::draft::{self, Drafting};
 use crate::experts::{self, GroupRule, LayerRule, NormRule, Score, StoredExperts, WholeExperts};
 use crate::fields::Fields;
 use crate::latent;
@@ -34,6 +35,8 @@ pub struct Family {
     pub(crate) delta: Option<StoredDelta>,
     /// Of a family whose layers have experts, or some of them.
     pub(crate) experts: Option<experts::Traits>,
+    /// Of a family whose checkpoints have a layer that drafts.
+    pub(crate) mtp: Option<&'static Drafting>,
     pub(crate) norms: Norms,
     /// What weights of norms are kept as differences from.
     pub(crate) norm_offset: f64,
@@ -101,6 +104,7 @@ const LLAMA: Family = Family {
     mlp: mlp::Traits { bias: Switch::Field("mlp_bias"), fused: false, activation: ("hidden_act", "silu") },
     delta: None,
     experts: None,
+    mtp: None,
     norms: Norms { mixer: (Some("input_layernorm"), None), feed_forward: (Some("post_attention_layernorm"), None) },
     norm_offset: 0.0,
     scales: scales::Traits::None,
@@ -349,6 +353,7 @@ const GLM4_MOE: Family = Family {
         ..QWEN3_EXPERTS
     }),
     others: others::DRAFT_LAYERS,
+    mtp: Some(&draft::BEHIND),
     positions: 131_072,
     eps: 1e-5,
     ..QWEN2
@@ -404,6 +409,7 @@ const DEEPSEEK_V3: Family = Family {
     }),
     refused: &["attention_bias"],
     others: others::DRAFT_LAYERS,
+    mtp: Some(&draft::BEHIND),
     positions: 4096,
     bos: Some(0),
     eos: Some(1),
@@ -425,6 +431,7 @@ const DEEPSEEK_V2: Family = Family {
     }),
     refused: &["attention_bias", "mlp_bias", "norm_topk_prob"],
     others: &[],
+    mtp: None,
     positions: 2048,
     bos: Some(1),
     eos: Some(2),
@@ -435,6 +442,7 @@ const QWEN3_NEXT: Family = Family {
     architecture: "Qwen3NextForCausalLM",
     vllm: "qwen3_next",
     others: others::MTP,
+    mtp: Some(&draft::APART),
     attention: attention::Traits {
         qkv_bias: Switch::Field("attention_bias"),
         o_bias: Switch::Field("attention_bias"),
@@ -467,6 +475,7 @@ const QWEN3_5: Family = Family {
     text_config: Some("text_config"),
     path: "model.language_model",
     others: others::MTP_AND_VISUAL,
+    mtp: Some(&draft::APART_COUNTED),
     attention: attention::Traits { kv_heads: Some(4), ..QWEN3_NEXT.attention },
     delta: Some(StoredDelta::Apart),
     experts: None,

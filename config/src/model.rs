@@ -4,6 +4,7 @@ use serde_json::{Map, Value, json};
 
 use crate::attention::{self, Attention};
 use crate::delta::{self, Delta};
+use crate::draft::Mtp;
 use crate::experts::{self, Experts, StoredExperts};
 use crate::family::{self, Family};
 use crate::fields::{self, Facts, Fields};
@@ -31,6 +32,8 @@ pub struct Config {
     pub architecture: &'static str,
     /// What names of all tensors but the head's begin with.
     pub path: &'static str,
+    /// The number that the first layer has in names of tensors.
+    pub first: usize,
     /// Parts of published checkpoints that do not run.
     pub others: Vec<OtherPart>,
     /// Beginnings of names in checkpoints of some writers, and those in their place.
@@ -58,6 +61,8 @@ pub struct Config {
     pub tied: bool,
     pub stop: Vec<u32>,
     pub bos: Option<u32>,
+    /// The layers of its checkpoint that draft, if there are some.
+    pub mtp: Option<Mtp>,
     /// What the fields were found to mean.
     pub facts: Facts,
 }
@@ -108,6 +113,16 @@ impl Config {
         self.quantised.as_ref()?.scheme(&self.spelled(module))
     }
 
+    /// The tensor of the embedding.
+    pub fn embedding(&self) -> String {
+        format!("{}.embed_tokens.weight", self.path)
+    }
+
+    /// What names of tensors of a layer begin with.
+    pub fn layer_path(&self, index: usize) -> String {
+        format!("{}.layers.{}", self.path, self.first + index)
+    }
+
     /// The names that a module may have in a `quantization_config` or a rule, its own first.
     pub fn spelled(&self, module: &str) -> Vec<String> {
         let others = self.spellings.iter().filter_map(|(from, to)| {
@@ -148,11 +163,20 @@ impl Config {
         Config::read(&Fields::new("config.json", &map), generation)
     }
 
-    pub(crate) fn read(f: &Fields, generation: Option<&str>) -> Result<Config, Diagnostic> {
-        let all = f;
+    pub(crate) fn read(all: &Fields, generation: Option<&str>) -> Result<Config, Diagnostic> {
         let family = family::of(all)?;
         let own = family.text_config.map(|name| all.object(name)?.ok_or_else(|| all.missing(name))).transpose()?;
         let f = own.as_ref().unwrap_or(all);
+        let dtype = dtype(if DTYPE_FIELDS.iter().any(|name| all.has(name)) { all } else { f })?;
+        Config::of(family, [all, f], (dtype, generation))
+    }
+
+    /// A model of a family and a type, from all fields and those of its language part.
+    pub(crate) fn of(
+        family: &Family,
+        [all, f]: [&Fields; 2],
+        (dtype, generation): (DType, Option<&str>),
+    ) -> Result<Config, Diagnostic> {
         check_type(f, family)?;
         for name in family.refused {
             if f.get(name).is_some_and(|value| *value != json!(false)) {
@@ -164,14 +188,17 @@ impl Config {
         let vocab = f.or_needed("vocab_size", Fields::size, family.vocab)?;
         let hidden = f.needed("hidden_size", Fields::size)?;
         let positions = f.or("max_position_embeddings", Fields::size, family.positions)?;
-        let (mixers, ropes) = mixers(f, family, (hidden, count, positions))?;
+        let (mixers, attending, ropes) = mixers(f, family, (hidden, count, positions))?;
         let feed_forward = feed_forward(f, family, count)?;
         let layer = |(mixer, feed_forward)| Layer { mixer, feed_forward, norms: family.norms };
-        let dtype = dtype(if DTYPE_FIELDS.iter().any(|name| all.has(name)) { all } else { f })?;
+        // One that drafts attends, and has experts where any other has.
+        let mixed = feed_forward.iter().find(|half| matches!(half, FeedForward::Experts(_))).or(feed_forward.last());
+        let drafting = mixed.map(|half| layer((attending, half.clone())));
         let quantised = Quantisation::read(all, dtype)?;
         let config = Config {
             architecture: family.architecture,
             path: family.path,
+            first: 0,
             others: others::read(f, family.others, family.path, count)?,
             spellings: family.spellings,
             dtype,
@@ -190,6 +217,7 @@ impl Config {
             tied: outer(all, f, "tie_word_embeddings").or("tie_word_embeddings", Fields::flag, family.tied)?,
             stop: stop(outer(f, all, "eos_token_id"), family, generation)?,
             bos: bos(outer(f, all, "bos_token_id"), family)?,
+            mtp: drafting.map_or(Ok(None), |layer| Mtp::read(f, family.mtp, (count, layer)))?,
             facts: f.facts(),
         };
         config.check_weights(f)?;
@@ -206,7 +234,7 @@ impl Config {
     fn experts(&self) -> impl Iterator<Item = (&Experts, impl Fn(&str) -> String)> {
         self.layers.iter().enumerate().filter_map(move |(index, layer)| match &layer.feed_forward {
             FeedForward::Experts(experts) => {
-                Some((experts, move |module: &str| format!("{}.layers.{index}.{module}", self.path)))
+                Some((experts, move |module: &str| format!("{}.{module}", self.layer_path(index))))
             }
             FeedForward::Gated(_) => None,
         })
@@ -330,12 +358,13 @@ impl Config {
     }
 }
 
-/// How each layer lets tokens see each other, and the rotary embeddings.
+/// How each layer lets tokens see each other, how one behind them does, which always attends, and
+/// the rotary embeddings.
 pub(crate) fn mixers(
     f: &Fields,
     family: &Family,
     (hidden, layers, positions): (usize, usize, usize),
-) -> Result<(Vec<Mixer>, Vec<Rope>), Diagnostic> {
+) -> Result<(Vec<Mixer>, Mixer, Vec<Rope>), Diagnostic> {
     let (attending, ropes): (Vec<Mixer>, _) = match &family.latent {
         Some(traits) => {
             let (latent, ropes) = latent::read(f, traits, (layers, positions))?;
@@ -350,8 +379,10 @@ pub(crate) fn mixers(
         Some(stored) => delta::read(f, stored, layers)?,
         None => vec![None; layers],
     };
+    // There is a layer at least.
+    let behind = attending[layers - 1].clone();
     let of = |(attending, delta): (Mixer, Option<Delta>)| delta.map_or(attending, Mixer::Delta);
-    Ok((attending.into_iter().zip(delta).map(of).collect(), ropes))
+    Ok((attending.into_iter().zip(delta).map(of).collect(), behind, ropes))
 }
 
 /// What each layer does with each token alone.

@@ -254,7 +254,7 @@ mod meaning {
         let text = config(json!({ "layer_types": ["linear_attention", "full_attention", "linear_attention"] }));
         let map = fields::parse("config.json", &text).expect("JSON");
         let read = model::mixers(&fields::Fields::new("config.json", &map), &family, (64, 3, 512));
-        let (mixers, ropes) = read.expect("a good configuration");
+        let (mixers, behind, ropes) = read.expect("a good configuration");
         let kinds: Vec<&str> = mixers
             .iter()
             .map(|mixer| match mixer {
@@ -264,6 +264,7 @@ mod meaning {
             })
             .collect();
         assert_eq!((kinds, ropes.len()), (vec!["delta", "latent", "delta"], 1));
+        assert!(matches!(behind, Mixer::Latent(_)));
     }
 
     /// The language part of a model has a configuration inside, and says what is around it outside.

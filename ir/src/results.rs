@@ -9,6 +9,11 @@ pub const PICKS: &str = "picks";
 /// other layers are called `hidden.` and something.
 pub const HIDDEN: &str = "hidden";
 
+/// The rows that a draft model goes on from: of all tokens of the target's step, and of those that
+/// want logits of the draft's own. As a parameter of the draft's step, the rows that its tokens
+/// take.
+pub const DRAFTED: &str = "drafted";
+
 /// What stands for each token before the first layer, if it is more than a row of a weight. Whoever
 /// runs the step may have others in its place.
 pub const EMBEDDINGS: &str = "embeddings";

@@ -6,6 +6,7 @@ use std::time::Instant;
 use atomc::driver::{self, Options};
 use atomc::frontend::Config;
 use atomc_artifact::Fingerprint;
+use atomc_config::{Draft, draft};
 use atomc_artifact::manifest::Attention;
 use atomc_passes::BucketOptions;
 use serde_json::json;
@@ -31,7 +32,8 @@ Examples:
   atomc compile models/qwen3 --decode 1,2,4,8,16,32 --prefill 1024 -o m.atomc
   atomc compile models/qwen3 --tp 2 --attention own,caller -o rank.atomc
   atomc compile models/qwen3 --invariant -o m.atomc
-  atomc compile models/qwen3 --speculate 3 -o m.atomc
+  atomc compile models/deepseek-v3 --draft mtp --speculate 2 -o m.atomc
+  atomc compile models/qwen3 --draft models/qwen3-eagle3 -o m.atomc
   atomc compile models/qwen3 --trace compile.json -o m.atomc
   atomc compile models/qwen3 --quant fp8,*.down_proj=none -o m.atomc
   atomc compile models/qwen3-moe --tp 2 --ep 2 -o rank.atomc")]
@@ -44,10 +46,15 @@ pub struct Args {
     /// Numbers of sequences that a decode step gets kernels of its own for
     #[arg(long, value_name = "N,…", value_delimiter = ',', default_value = "1,2,4,8")]
     decode: Vec<usize>,
-    /// Tokens that may be guessed behind a sequence and verified in one step, 1 to 7: each size of
-    /// `--decode` also gets kernels for so many sequences with their guesses
-    #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=7))]
-    speculate: u8,
+    /// Tokens that may be guessed behind a sequence and verified in one step, up to 7: each size of
+    /// `--decode` also gets kernels for so many sequences with their guesses [default: 0, or 3 with
+    /// a draft]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(0..=7))]
+    speculate: Option<u8>,
+    /// What guesses them: `mtp`, the layer that the model's own checkpoint has for it, or the folder
+    /// of an EAGLE-3 head for the model, or its config.json
+    #[arg(long, value_name = "mtp|EAGLE_FOLDER")]
+    draft: Option<PathBuf>,
     /// Most tokens of one step; a longer prompt takes several
     #[arg(long, value_name = "N", default_value_t = BucketOptions::default().tokens)]
     prefill: usize,
@@ -93,6 +100,11 @@ pub struct Args {
     json: bool,
 }
 
+/// What `--draft` names the model's own layer by.
+const MTP: &str = "mtp";
+/// Tokens that a draft guesses, where nothing is said.
+const GUESSED: u8 = 3;
+
 /// Who attends.
 #[derive(Clone, Copy, clap::ValueEnum)]
 enum Who {
@@ -112,11 +124,29 @@ impl Args {
         self.model.applied(config)
     }
 
-    pub fn options(&self) -> Options {
+    /// What guesses tokens for a model, if something is to.
+    fn draft(&self, config: &Config) -> Result<Option<Draft>, Failure> {
+        let Some(draft) = &self.draft else { return Ok(None) };
+        if self.speculate == Some(0) {
+            return Err(Failure::new("draft", "a draft guesses no tokens with --speculate 0"));
+        }
+        if draft.as_os_str() != MTP {
+            let file = if draft.is_dir() { draft.join("config.json") } else { draft.clone() };
+            let text = std::fs::read_to_string(&file).map_err(|error| Failure::file("draft", &file, error))?;
+            return Ok(Some(draft::eagle3(&text, config)?));
+        }
+        let missing = || Failure::new("draft", format!("{} has no layer that drafts", config.architecture));
+        config.draft()?.ok_or_else(missing).map(Some)
+    }
+
+    /// What they choose, for a configuration with all that was applied.
+    pub fn options(&self, config: &Config) -> Result<Options, Failure> {
+        let draft = self.draft(config)?;
+        let guessed = self.speculate.unwrap_or(if draft.is_some() { GUESSED } else { 0 });
         let rows = self.rows.unwrap_or(BucketOptions::default().rows.min(self.prefill));
         let buckets = BucketOptions {
             decode: self.decode.clone(),
-            each: usize::from(self.speculate) + 1,
+            each: usize::from(guessed) + 1,
             tokens: self.prefill,
             rows,
         };
@@ -124,7 +154,7 @@ impl Args {
             Who::Own => Attention::Own,
             Who::Caller => Attention::Caller,
         });
-        Options {
+        Ok(Options {
             targets: self.target.clone(),
             buckets,
             choice: None,
@@ -132,8 +162,9 @@ impl Args {
             expert_ranks: self.ep,
             attention: attention.collect(),
             hidden: self.hidden.clone(),
+            draft,
             invariant: self.invariant,
-        }
+        })
     }
 }
 
@@ -165,7 +196,7 @@ pub fn run(args: &Args, spans: &Spans) -> Result<(), Failure> {
     if !args.quant.is_empty() {
         config.quantise(&args.quant)?;
     }
-    let options = args.options();
+    let options = args.options(&config)?;
     let progress = Progress::new("compiling", Unit::Pieces);
     let mut report = |done: usize, total: usize, what: &str| {
         tracing::debug!(done, total, what);

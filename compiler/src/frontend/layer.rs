@@ -79,10 +79,12 @@ impl LayerBuilder<'_> {
         norm(self.b, self.config, x, &format!("{}.{module}", self.path), width)
     }
 
-    /// A projection to the features of these rows, of which the rank makes one of so many parts.
+    /// A projection of all that `x` has to the features of these rows, of which the rank makes one
+    /// of so many parts.
     pub fn rows(&mut self, x: Value, rows: Rows, parts: usize, bias: bool) -> Made {
         let (path, dtype) = (format!("{}.{}", self.path, rows.module), self.config.dtype);
-        let weight = Factor::read(self.b, self.config, &path, [rows.of, self.config.hidden])?;
+        let width = self.b.ty(x).as_tensor().and_then(|t| t.shape.last()).unwrap_or(self.config.hidden);
+        let weight = Factor::read(self.b, self.config, &path, [rows.of, width])?;
         let x = weight.rows(self.b, rows, parts)?.multiply(self.b, x, dtype)?;
         if !bias {
             return Ok(x);

@@ -2,6 +2,7 @@
 mod asked;
 mod attention;
 mod delta;
+mod draft;
 mod experts;
 mod latent;
 mod layer;
@@ -10,11 +11,22 @@ mod model;
 mod part;
 mod product;
 
+use atomc_config::Draft;
 use atomc_ir::{Diagnostic, Graph};
 
 pub use atomc_config::{Activation, Config, DTYPES, FAMILIES, FeedForward, InputScales, MAX_SIZE, Mixer, QkNorm, read};
+pub use draft::graph as draft_graph;
 pub(crate) use model::{HEAD, embedding};
 pub use part::Part;
+
+/// What a step is to have beside its logits.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Asked<'a> {
+    /// Rows of all tokens that enter these layers.
+    pub hidden: &'a [usize],
+    /// Rows of all tokens that this draft goes on from.
+    pub draft: Option<&'a Draft>,
+}
 
 /// The graph of a model of this configuration.
 pub fn graph(config: &Config) -> Result<Graph, Diagnostic> {
@@ -23,12 +35,13 @@ pub fn graph(config: &Config) -> Result<Graph, Diagnostic> {
 
 /// The graph of a part of it.
 pub fn graph_of(config: &Config, part: Part) -> Result<Graph, Diagnostic> {
-    graph_with(config, part, &[])
+    graph_with(config, part, Asked::default())
 }
 
-/// The same with further results: `hidden.2` are the rows of all tokens that enter layer 2.
-pub fn graph_with(config: &Config, part: Part, hidden: &[usize]) -> Result<Graph, Diagnostic> {
-    let graph = model::graph(config, part, hidden)?;
+/// The same with further results: `hidden.2` are the rows of all tokens that enter layer 2,
+/// `drafted` those that a draft goes on from.
+pub fn graph_with(config: &Config, part: Part, asked: Asked) -> Result<Graph, Diagnostic> {
+    let graph = model::graph(config, part, asked)?;
     asked::check(config, &graph)?;
     Ok(graph)
 }

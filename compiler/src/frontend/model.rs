@@ -4,21 +4,22 @@
 //! a part of a sum, which the caller adds up over the ranks before biases and residuals. Each also
 //! has some of the logits, if the head has a weight of its own that can be shared out.
 use atomc_artifact::manifest;
-use atomc_config::{FeedForward, Layer, Mixer};
-use atomc_ir::results::{EMBEDDINGS, HIDDEN, LOGITS, PICKS};
+use atomc_config::{Draft, FeedForward, Fusion, Layer, Mixer};
+use atomc_ir::results::{DRAFTED, EMBEDDINGS, HIDDEN, LOGITS, PICKS};
 use atomc_ir::trial::round;
 use atomc_ir::{Builder, CacheType, DType, Diagnostic, Dim, Graph, Op, Shape, Type, Value};
 
 use super::layer::{LayerBuilder, Made, norm};
 use super::product::Factor;
-use super::{Config, Part, delta};
+use super::{Asked, Config, Part, delta, draft};
 
-/// The tensor of the head.
+/// The module of the head, and its tensor.
+const HEAD_MODULE: &str = "lm_head";
 pub const HEAD: &str = "lm_head.weight";
 
 /// The tensor of the embedding.
 pub fn embedding(config: &Config) -> String {
-    format!("{}.embed_tokens.weight", config.path)
+    config.embedding()
 }
 
 /// One step over T tokens, with logits for R of them.
@@ -26,18 +27,16 @@ pub fn embedding(config: &Config) -> String {
 /// Inputs: `ids`, `positions`, `lengths`, `rows`, `batch`, then the states of each layer, `kv0`, or
 /// `conv1` and `delta1`, …, unless the caller attends; results: `logits`, then the cache states,
 /// called as the inputs are, then `picks`, unless ranks share the model out, then `hidden`
-/// ([`atomc_ir::results`]) and one for each layer in `hidden`, whose input it is.
-pub fn graph(config: &Config, part: Part, hidden: &[usize]) -> Result<Graph, Diagnostic> {
-    check_hidden(config, hidden)?;
+/// ([`atomc_ir::results`]) and one for each layer in `hidden`, whose input it is, then what a draft
+/// goes on from.
+pub fn graph(config: &Config, part: Part, asked: Asked) -> Result<Graph, Diagnostic> {
+    check_hidden(config, asked.hidden)?;
     let own = part.of(config)?;
     let mut b = Builder::new(config.architecture);
-    let index = |dim| Type::tensor(DType::I32, Shape(vec![dim]));
-    let ids = b.input("ids", index(Dim::Tokens));
-    let positions = b.input("positions", index(Dim::Tokens));
-    let lengths = b.input("lengths", index(Dim::Tokens));
-    let rows = b.input("rows", index(Dim::Rows));
+    let [ids, positions, lengths] = ["ids", "positions", "lengths"].map(|name| index(&mut b, name, Dim::Tokens));
+    let rows = index(&mut b, "rows", Dim::Rows);
     let batch = b.input("batch", Type::Batch);
-    let caches = caches(&mut b, &own, part.attention);
+    let caches = caches(&mut b, &own, (part.attention, 0));
 
     let name = embedding(config);
     let embedding = b.at(name.trim_end_matches(".weight")).weight(&name, config.dtype, &[config.vocab, config.hidden]);
@@ -49,49 +48,86 @@ pub fn graph(config: &Config, part: Part, hidden: &[usize]) -> Result<Graph, Dia
     let mut x = embedded;
     let ropes = ropes(&mut b, config, (positions, lengths))?;
 
-    let (mut states, mut entered) = (Vec::with_capacity(caches.len()), Vec::with_capacity(hidden.len()));
+    let (mut states, mut entered) = (Vec::with_capacity(caches.len()), vec![x]);
     for (index, layer) in config.layers.iter().enumerate() {
-        if hidden.contains(&index) {
-            entered.push((format!("{HIDDEN}.{index}"), x));
-        }
-        let path = format!("{}.layers.{index}", config.path);
-        let mut builder = LayerBuilder { b: &mut b, config, part, index, path };
-        let kept: Vec<Value> = caches[index].iter().map(|(_, v)| *v).collect();
-        let (mixed, made) = mixed(&mut builder, (layer, x), &kept, (&ropes, batch))?;
-        states.extend(caches[index].iter().map(|(name, _)| name.clone()).zip(made));
-        x = builder.residual(x, mixed, layer.norms.mixer.1)?;
-        let normed = builder.normed(x, layer.norms.feed_forward.0)?;
-        let made = match &layer.feed_forward {
-            FeedForward::Gated(mlp) => builder.mlp(mlp, normed)?,
-            FeedForward::Experts(experts) => builder.experts(experts, normed)?,
-        };
-        x = builder.residual(x, made, layer.norms.feed_forward.1)?;
+        let mut builder = LayerBuilder { b: &mut b, config, part, index, path: config.layer_path(index) };
+        let normed = builder.normed(x, layer.norms.mixer.0)?;
+        let (out, made) = through(&mut builder, layer, [x, normed], (&caches[index], &ropes, batch))?;
+        states.extend(made);
+        x = out;
+        entered.push(x);
     }
 
     let last = format!("{}.norm", config.path);
     let picked = b.at(&last).gather(x, rows)?;
-    let last = norm(&mut b, config, picked, &last, config.hidden)?;
-    let logits = head(&mut b, config, part, (last, embedding))?;
+    let normed = norm(&mut b, config, picked, &last, config.hidden)?;
+    let logits = match config.tied {
+        true => b.at(HEAD_MODULE).linear(normed, embedding, DType::F32)?,
+        false => head(&mut b, config, part, (normed, HEAD_MODULE))?,
+    };
+    let logits = b.scale(logits, config.scales.logits)?;
     let picks = if part.all() == 1 { Some(b.argmax(logits)?) } else { None };
     let mut results = vec![(LOGITS.to_string(), logits)];
     results.extend(states);
     results.extend(picks.map(|picks| (PICKS.to_string(), picks)));
     results.push((HIDDEN.to_string(), x));
-    results.extend(entered);
+    results.extend(asked.hidden.iter().map(|&layer| (format!("{HIDDEN}.{layer}"), entered[layer])));
+    if let Some(draft) = asked.draft {
+        results.push((DRAFTED.to_string(), drafted(&mut b, (config, &last), draft, &entered)?));
+    }
     if config.scales.embedded {
         results.push((EMBEDDINGS.to_string(), embedded));
     }
     b.finish(results)
 }
 
-/// What a layer's mixer makes of rows, and the states that it leaves of those that were kept.
+/// An input of whole numbers.
+pub fn index(b: &mut Builder, name: &str, dim: Dim) -> Value {
+    b.input(name, Type::tensor(DType::I32, Shape(vec![dim])))
+}
+
+/// The rows of all tokens that a draft goes on from, of those that enter each layer and those that
+/// leave the last one, which has the norm of this name behind it.
+fn drafted(b: &mut Builder, (config, last): (&Config, &str), draft: &Draft, entered: &[Value]) -> Made {
+    match &draft.fusion {
+        Fusion::Mtp(_) => norm(b, config, entered[entered.len() - 1], last, config.hidden),
+        Fusion::Eagle3(eagle) => {
+            let rows: Vec<Value> = eagle.layers.iter().map(|&layer| entered[layer]).collect();
+            draft::projected(b, &draft.model, eagle, &rows)
+        }
+    }
+}
+
+/// States of a layer, by name.
+pub type States = Vec<(String, Value)>;
+
+/// What goes through a layer, whose mixer sees the second of the two rows, and the states that it
+/// leaves.
+pub fn through(
+    builder: &mut LayerBuilder,
+    layer: &Layer,
+    [x, seen]: [Value; 2],
+    (states, ropes, batch): (&States, &[Value], Value),
+) -> Result<(Value, States), Diagnostic> {
+    let kept: Vec<Value> = states.iter().map(|(_, v)| *v).collect();
+    let (mixed, made) = mixed(builder, (layer, seen), &kept, (ropes, batch))?;
+    let x = builder.residual(x, mixed, layer.norms.mixer.1)?;
+    let normed = builder.normed(x, layer.norms.feed_forward.0)?;
+    let out = match &layer.feed_forward {
+        FeedForward::Gated(mlp) => builder.mlp(mlp, normed)?,
+        FeedForward::Experts(experts) => builder.experts(experts, normed)?,
+    };
+    let x = builder.residual(x, out, layer.norms.feed_forward.1)?;
+    Ok((x, states.iter().map(|(name, _)| name.clone()).zip(made).collect()))
+}
+
+/// What a layer's mixer makes of normed rows, and the states that it leaves of those that were kept.
 fn mixed(
     builder: &mut LayerBuilder,
-    (layer, x): (&Layer, Value),
+    (layer, normed): (&Layer, Value),
     kept: &[Value],
     (ropes, batch): (&[Value], Value),
 ) -> Result<(Value, Vec<Value>), Diagnostic> {
-    let normed = builder.normed(x, layer.norms.mixer.0)?;
     match (&layer.mixer, kept) {
         (Mixer::Attention(attention), cache) => {
             let given = (attention.rope.map(|rope| ropes[rope]), cache.first().copied(), batch);
@@ -129,10 +165,11 @@ fn check_hidden(config: &Config, hidden: &[usize]) -> Result<(), Diagnostic> {
     Ok(())
 }
 
-/// The states of each layer of the rank, with their names: of one that attends a cache, and none if
-/// the caller does.
-fn caches(b: &mut Builder, own: &Config, attention: manifest::Attention) -> Vec<Vec<(String, Value)>> {
+/// The states of each layer of the rank, with their names, whose numbers begin with the first: of
+/// one that attends a cache, and none if the caller does.
+pub fn caches(b: &mut Builder, own: &Config, (attention, first): (manifest::Attention, usize)) -> Vec<States> {
     let mut of = |(index, layer): (usize, &Layer)| {
+        let index = first + index;
         let cache = match &layer.mixer {
             _ if attention == manifest::Attention::Caller => return vec![],
             Mixer::Attention(a) => CacheType::even(own.cache_dtype(), a.kv_heads, a.head_dim),
@@ -147,7 +184,7 @@ fn caches(b: &mut Builder, own: &Config, attention: manifest::Attention) -> Vec<
 }
 
 /// The table of each rotary embedding.
-fn ropes(b: &mut Builder, config: &Config, (positions, lengths): (Value, Value)) -> Result<Vec<Value>, Diagnostic> {
+pub fn ropes(b: &mut Builder, config: &Config, (positions, lengths): (Value, Value)) -> Result<Vec<Value>, Diagnostic> {
     b.at(format!("{}.rotary_emb", config.path));
     let mut tables = Vec::with_capacity(config.ropes.len());
     for rope in &config.ropes {
@@ -158,15 +195,9 @@ fn ropes(b: &mut Builder, config: &Config, (positions, lengths): (Value, Value))
     Ok(tables)
 }
 
-/// The logits of normed rows: the rank's part of the vocabulary, unless the head is the embedding.
-fn head(b: &mut Builder, config: &Config, part: Part, (rows, embedding): (Value, Value)) -> Made {
-    b.at("lm_head");
-    let logits = match config.tied {
-        true => b.linear(rows, embedding, DType::F32)?,
-        false => {
-            let all = Factor::read(b, config, "lm_head", [config.vocab, config.hidden])?;
-            all.shard(b, 0, part.parts_of_vocab(config))?.multiply(b, rows, DType::F32)?
-        }
-    };
-    b.scale(logits, config.scales.logits)
+/// The products of normed rows and a head of its own: the rank's part of the vocabulary.
+pub fn head(b: &mut Builder, config: &Config, part: Part, (rows, module): (Value, &str)) -> Made {
+    b.at(module);
+    let all = Factor::read(b, config, module, [config.vocab, config.hidden])?;
+    all.shard(b, 0, part.parts_of_vocab(config))?.multiply(b, rows, DType::F32)
 }

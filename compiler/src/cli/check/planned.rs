@@ -25,7 +25,7 @@ pub fn command(asked: &Asked, folder: &Path, target: &str) -> Result<String, Fai
     let words = [&words[..1], &options, &words[1..]].concat();
     let args = compile::Args::parsed(&words).map_err(|fault| Failure::new("check", fault.to_string()))?;
     let config = args.applied(asked.config.clone())?;
-    let mut options = args.options();
+    let mut options = args.options(&config)?;
     options.buckets.decode = vec![DECODE];
     let compiled = driver::compile(&config, &options, &mut |_, _, _| ())?;
     let targets: Vec<&Target> = compiled.manifest.targets.iter().collect();
