@@ -1,10 +1,13 @@
 //! An open artifact with its weights, its cache and its sequences: the owner of everything that a
 //! step touches.
+mod draft;
 mod origin;
 mod select;
 
+pub use draft::Chosen;
 pub use origin::{NotFinite, Odd, Origin};
 
+use self::draft::{Drafting, Ran};
 use crate::batch::{Inputs, Room, TableRoom};
 use crate::checkpoint::Source;
 use crate::device::{self, Device, DeviceChoice, DeviceError, Launches, Memory};
@@ -46,6 +49,9 @@ pub struct EngineOptions {
     /// many as the largest plan takes, so that prompts are cut there anyway, or
     /// [`EngineOptions::NO_SNAPSHOTS`].
     pub snapshot_tokens: usize,
+    /// Whether the artifact's draft, if it has one, sees every step, so that [`Engine::draft`] can
+    /// guess what comes next.
+    pub draft: bool,
 }
 
 impl EngineOptions {
@@ -120,7 +126,12 @@ pub struct Engine {
     artifact: Artifact,
     /// Index of the device's target in the manifest.
     target: usize,
+    /// Those of the model, then those of its draft.
     plans: Vec<Plan>,
+    models: usize,
+    draft: Option<Drafting>,
+    /// The model's number of each token of the draft's, if they differ.
+    draft_map: Vec<u32>,
     device: Box<dyn Device>,
     memory: Memory,
     inputs: Inputs,
@@ -189,7 +200,14 @@ impl Engine {
         let manifest = artifact.manifest();
         let code = &manifest.targets[target];
         let runs = |plan: &&Plan| plan.attention == Attention::Own && plan.kind != PlanKind::Any;
-        let plans: Vec<Plan> = code.plans.iter().filter(runs).cloned().collect();
+        let of = |draft| code.plans.iter().filter(runs).filter(move |plan| plan.draft == draft).cloned();
+        let mut plans: Vec<Plan> = of(false).collect();
+        let models = plans.len();
+        let draft = code.draft.as_ref().filter(|_| options.draft);
+        if draft.is_some() {
+            plans.extend(of(true));
+        }
+        let draft = draft.map(|draft| Drafting::new(draft, models..plans.len()));
 
         let largest = |size: fn(&Plan) -> usize| plans.iter().map(size).max().unwrap_or(0);
         let (max_len, block_tokens) = (manifest.model.max_positions, code.layout.block_tokens);
@@ -225,6 +243,9 @@ impl Engine {
         Ok(Engine {
             target,
             plans,
+            models,
+            draft,
+            draft_map: Vec::new(),
             device,
             memory,
             inputs,
@@ -290,7 +311,7 @@ impl Engine {
 
     /// The plans that an engine runs.
     pub fn plans(&self) -> &[Plan] {
-        &self.plans
+        &self.plans[..self.models]
     }
 
     /// Kind and variant of the device, e.g. `host:x86-64-v4`.
@@ -348,6 +369,9 @@ impl Engine {
     /// sequence that a failed step has broken is whole again.
     pub fn rewind(&mut self, sequence: SeqId, tokens: usize) -> Result<usize, StepError> {
         let tokens = self.kv.rewind(sequence, tokens)?;
+        if let Some(draft) = &mut self.draft {
+            draft.rewind(sequence, tokens);
+        }
         if let Err(error) = self.copy_blocks() {
             self.kv.spoil(sequence, 0)?;
             return Err(error);
@@ -357,7 +381,11 @@ impl Engine {
 
     /// Forgets a sequence and frees its part of the cache.
     pub fn drop_sequence(&mut self, sequence: SeqId) -> Result<(), StepError> {
-        Ok(self.kv.drop_sequence(sequence)?)
+        self.kv.drop_sequence(sequence)?;
+        if let Some(draft) = &mut self.draft {
+            draft.forget(sequence);
+        }
+        Ok(())
     }
 
     /// Tokens that a sequence has.
@@ -378,7 +406,9 @@ impl Engine {
         self.advance(requests, |engine, plan, whole| {
             let place = engine.plans()[plan].logits;
             let (rows, vocab) = (engine.inputs.counts().rows, engine.model().vocab);
-            let is_well = match whole && engine.is_host() {
+            // The draft's steps have the same arena.
+            let stays = whole && engine.is_host() && engine.draft.is_none();
+            let is_well = match stays {
                 true => {
                     engine.output.place = Some(place);
                     begin_well(engine.rows(place), place.stride, rows)
@@ -398,16 +428,19 @@ impl Engine {
     /// that wants any row: as [`crate::sample::greedy`] chooses it, but where the kernels did so no
     /// logits leave the device. There are none to ask for afterwards.
     pub fn step_greedy(&mut self, requests: &[Request]) -> Result<Vec<Option<u32>>, StepError> {
+        let picks = self.step_picks(requests)?;
+        Ok(picks.into_iter().map(|picks| picks.last().copied()).collect())
+    }
+
+    /// The same behind every row that a request wants.
+    pub fn step_picks(&mut self, requests: &[Request]) -> Result<Vec<Vec<u32>>, StepError> {
         if self.plans().iter().any(|plan| plan.picks.is_none()) {
             let logits = self.step(requests)?;
             let pick = |row: &[f32]| Some(greedy(row)).filter(|&id| row[id as usize].is_finite());
-            let picks = (0..requests.len()).map(|request| logits.last(request).map(pick));
-            let picks: Vec<Option<Option<u32>>> = picks.collect();
-            if picks.contains(&Some(None)) {
-                return Err(self.not_finite());
-            }
+            let picks = (0..requests.len()).map(|request| logits.of(request).map(pick).collect());
+            let picks: Option<Vec<Vec<u32>>> = picks.collect();
             self.output.begin(&[]);
-            return Ok(picks.into_iter().map(Option::flatten).collect());
+            return picks.ok_or_else(|| self.not_finite());
         }
         self.check(requests)?;
         self.output.begin(&[]);
@@ -418,12 +451,8 @@ impl Engine {
             engine.gather_picks(place, &mut picks)?;
             engine.check_picks(logits, &picks[first..])
         })?;
-        let mut end = 0;
-        let last = |request: &Request| {
-            end += request.rows();
-            (request.rows() > 0).then(|| picks[end - 1])
-        };
-        Ok(requests.iter().map(last).collect())
+        let mut picks = picks.into_iter();
+        Ok(requests.iter().map(|request| picks.by_ref().take(request.rows()).collect()).collect())
     }
 
     /// Runs plan after plan until all tokens are through; `keep` sees to the results of each, which
@@ -455,9 +484,11 @@ impl Engine {
         let mut at = Cursor::default();
         while at.request < requests.len() {
             let plan = select::pick(self.plans(), requests, at, |id| self.kv.until_snapshot(id));
+            self.keep_rows()?;
             let end = self.fill(plan, requests, at)?;
             self.run(plan)?;
             keep(self, plan, at == Cursor::default() && end.request == requests.len())?;
+            self.follow(plan, &self.ran(requests, at, end)?)?;
             for request in requests[at.request..].iter().take(end.request - at.request + 1) {
                 self.kv.keep_snapshot(request.sequence)?;
             }
@@ -465,6 +496,26 @@ impl Engine {
             at = end;
         }
         Ok(())
+    }
+
+    /// What a plan has run of the requests from one place to another.
+    fn ran<'r>(&self, requests: &[Request<'r>], at: Cursor, end: Cursor) -> Result<Vec<Ran<'r>>, StepError> {
+        let mut parts = Vec::new();
+        if self.draft.is_none() {
+            return Ok(parts);
+        }
+        let mut first = 0;
+        for (number, request) in requests.iter().enumerate().take(end.request + 1).skip(at.request) {
+            let start = if number == at.request { at.token } else { 0 };
+            let stop = if number == end.request { end.token } else { request.tokens.len() };
+            if start < stop {
+                let tokens = &request.tokens[start..stop];
+                let position = self.kv.len(request.sequence)? - tokens.len();
+                parts.push(Ran { sequence: request.sequence, tokens, position, first });
+                first += tokens.len();
+            }
+        }
+        Ok(parts)
     }
 
     /// Copies what is to be equal from now on.
@@ -491,7 +542,7 @@ impl Engine {
 
     /// Starts to time every launch, which costs a little of the speed of a step, or starts anew.
     pub fn time_launches(&mut self) {
-        self.times = Some(vec![Launches::default(); self.plans().len()]);
+        self.times = Some(vec![Launches::default(); self.plans.len()]);
     }
 
     /// What was timed since [`Engine::time_launches`], by plan, and ends it.

@@ -1,5 +1,5 @@
 //! Text from prompts, in token ids: one prompt as a stream, or many at once.
-use crate::engine::{Engine, Logits, Request, StepError, Want};
+use crate::engine::{Chosen, Engine, Logits, Request, StepError, Want};
 use crate::kv::SeqId;
 use crate::sample::{Sampler, Sampling};
 use atomc_artifact::manifest::Model;
@@ -14,12 +14,16 @@ pub struct Params {
     pub sampling: Sampling,
     /// Tokens that end an answer.
     pub stop: Vec<u32>,
+    /// Tokens that the engine's draft guesses behind an answer, for the next step to verify; at most
+    /// as many as the artifact was made for. 0 for none. Answers are the same: a guess is kept only
+    /// where it is the token that the model's own logits and the seed choose.
+    pub speculate: usize,
 }
 
 impl Params {
     /// Greedy, with the stop tokens of the model.
     pub fn for_model(model: &Model, max_new: usize) -> Params {
-        Params { max_new, sampling: Sampling::default(), stop: model.stop.clone() }
+        Params { max_new, sampling: Sampling::default(), stop: model.stop.clone(), speculate: 0 }
     }
 }
 
@@ -30,6 +34,27 @@ pub struct Answer {
     pub tokens: Vec<u32>,
     /// Why there are no more tokens.
     pub finish: Finish,
+    /// What became of the draft's guesses.
+    pub guesses: Guesses,
+}
+
+/// How many tokens were guessed, and how many of them were those that the model chose.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Guesses {
+    /// Guesses that steps verified.
+    pub made: usize,
+    /// Those that were right, with every guess before them.
+    pub right: usize,
+    /// Steps of the model behind the prompt.
+    pub steps: usize,
+}
+
+impl std::ops::AddAssign for Guesses {
+    fn add_assign(&mut self, more: Guesses) {
+        self.made += more.made;
+        self.right += more.right;
+        self.steps += more.steps;
+    }
 }
 
 /// What ended an answer.
@@ -54,7 +79,7 @@ pub fn generate(
     let mut writer = Writer::begin(engine, 0, prompt, params);
     let result = writer.run(engine, prompt, params, &mut on_token);
     engine.drop_sequence(writer.sequence)?;
-    result.map(|finish| Answer { tokens: writer.tokens, finish })
+    result.map(|finish| Answer { tokens: writer.tokens, finish, guesses: writer.made })
 }
 
 /// Answers many prompts, up to `width` at a time: as one ends, the next joins the others.
@@ -99,15 +124,59 @@ fn serve(
             let Ok(finish) = writer.take(&tokens, index, params) else { return Err(engine.not_finite()) };
             writer.finish = finish;
         }
+        go_back(engine, active, |index| &prompts[index])?;
+        guess(engine, active, params)?;
         for index in (0..active.len()).rev() {
             let Some(finish) = active[index].finish else { continue };
             let writer = active.remove(index);
             engine.drop_sequence(writer.sequence)?;
-            if on_answer(writer.prompt, Answer { tokens: writer.tokens, finish }).is_break() {
+            let answer = Answer { tokens: writer.tokens, finish, guesses: writer.made };
+            if on_answer(writer.prompt, answer).is_break() {
                 return Ok(());
             }
         }
     }
+}
+
+/// Takes sequences back whose step had tokens that were guessed wrong. One that can only go on from
+/// further back gets what is missing again.
+fn go_back<'a>(
+    engine: &mut Engine,
+    active: &[Writer],
+    prompt: impl Fn(usize) -> &'a [u32],
+) -> Result<(), StepError> {
+    let mut missing = Vec::new();
+    for writer in active.iter().filter(|writer| writer.finish.is_none()) {
+        if writer.valid < engine.sequence_len(writer.sequence)? {
+            let back = engine.rewind(writer.sequence, writer.valid)?;
+            let all = prompt(writer.prompt).iter().chain(&writer.tokens).copied();
+            let tokens: Vec<u32> = all.take(writer.valid).skip(back).collect();
+            missing.extend((!tokens.is_empty()).then_some((writer.sequence, tokens)));
+        }
+    }
+    let requests: Vec<Request> = missing
+        .iter()
+        .map(|(sequence, tokens)| Request { sequence: *sequence, tokens, logits: Want::Nothing })
+        .collect();
+    if requests.is_empty() { Ok(()) } else { engine.step(&requests).map(drop) }
+}
+
+/// Has the draft guess behind all answers that go on.
+fn guess(engine: &mut Engine, active: &mut [Writer], params: &Params) -> Result<(), StepError> {
+    if params.speculate == 0 {
+        return Ok(());
+    }
+    let going: Vec<usize> = (0..active.len()).filter(|&index| active[index].finish.is_none()).collect();
+    let chosen: Vec<Chosen> = going.iter().map(|&index| active[index].chosen()).collect();
+    let room = |index: &usize| active[*index].limit - active[*index].tokens.len();
+    // The last token of an answer needs no guess.
+    let most = going.iter().map(room).max().unwrap_or(1).saturating_sub(1);
+    let guesses = engine.draft(&chosen, params.speculate.min(most))?;
+    for (index, guesses) in going.into_iter().zip(guesses) {
+        let room = active[index].limit - active[index].tokens.len();
+        active[index].fed.extend(guesses.into_iter().take(room.saturating_sub(1)));
+    }
+    Ok(())
 }
 
 /// Whether the cache has room for one more whole answer beside what those under way may still need.
@@ -121,24 +190,24 @@ fn may_join(engine: &Engine, active: &[Writer], prompt: &[u32], params: &Params)
 
 /// What a step says of the next token of each request.
 enum Next<'a> {
-    Greedy(Vec<Option<u32>>),
+    Greedy(Vec<Vec<u32>>),
     Logits(Logits<'a>),
 }
 
 impl<'a> Next<'a> {
     fn of(engine: &'a mut Engine, requests: &[Request], params: &Params) -> Result<Next<'a>, StepError> {
         match params.sampling.is_greedy() {
-            true => engine.step_greedy(requests).map(Next::Greedy),
+            true => engine.step_picks(requests).map(Next::Greedy),
             false => engine.step(requests).map(Next::Logits),
         }
     }
 
-    /// The token, if there is one with a finite logit: the engine has looked at those of greedy
-    /// steps.
-    fn token(&self, request: usize, sampler: &mut Sampler) -> Result<u32, Unlikely> {
+    /// The token behind a row of a request, if there is one with a finite logit: the engine has
+    /// looked at those of greedy steps.
+    fn token(&self, (request, row): (usize, usize), sampler: &mut Sampler) -> Result<u32, Unlikely> {
         let found = match self {
-            Next::Greedy(picks) => picks[request],
-            Next::Logits(logits) => logits.last(request).and_then(|row| {
+            Next::Greedy(picks) => picks[request].get(row).copied(),
+            Next::Logits(logits) => logits.of(request).nth(row).and_then(|row| {
                 let token = sampler.sample(row);
                 row[token as usize].is_finite().then_some(token)
             }),
@@ -156,6 +225,13 @@ struct Writer {
     prompt: usize,
     sampler: Sampler,
     tokens: Vec<u32>,
+    /// What the next step is given behind the prompt: the last token and what is guessed behind it.
+    fed: Vec<u32>,
+    /// Tokens of the sequence that are right.
+    valid: usize,
+    /// Tokens that the last step chose.
+    news: usize,
+    made: Guesses,
     /// Most tokens, the prompt's among them.
     most: usize,
     /// Most new tokens.
@@ -176,6 +252,10 @@ impl Writer {
             prompt: index,
             sampler,
             tokens: Vec::new(),
+            fed: Vec::new(),
+            valid: prompt.len(),
+            news: 0,
+            made: Guesses::default(),
             most,
             limit,
             finish: None,
@@ -183,21 +263,48 @@ impl Writer {
     }
 
     fn request<'a>(&'a self, prompt: &'a [u32]) -> Request<'a> {
-        let tokens = self.tokens.last().map_or(prompt, std::slice::from_ref);
-        Request { sequence: self.sequence, tokens, logits: Want::Last }
+        match self.fed.is_empty() {
+            true => Request { sequence: self.sequence, tokens: prompt, logits: Want::Last },
+            false => Request { sequence: self.sequence, tokens: &self.fed, logits: Want::All },
+        }
     }
 
-    /// Takes the next token of one of the requests; tells if it ends the answer.
+    /// The tokens that the last step chose.
+    fn chosen(&self) -> Chosen<'_> {
+        Chosen { sequence: self.sequence, tokens: &self.tokens[self.tokens.len() - self.news..] }
+    }
+
+    /// Takes the next tokens of one of the requests, one behind each row until a guess is wrong;
+    /// tells if one ends the answer.
     fn take(&mut self, next: &Next, request: usize, params: &Params) -> Result<Option<Finish>, Unlikely> {
         if self.limit == 0 {
             return Ok(Some(Finish::Length));
         }
-        let token = next.token(request, &mut self.sampler)?;
-        if params.stop.contains(&token) {
-            return Ok(Some(Finish::Stop(token)));
+        let fed = std::mem::take(&mut self.fed);
+        let guessed = fed.get(1..).unwrap_or_default();
+        self.made.made += guessed.len();
+        self.made.steps += usize::from(!fed.is_empty());
+        self.news = 0;
+        loop {
+            let row = self.news;
+            let token = next.token((request, row), &mut self.sampler)?;
+            if params.stop.contains(&token) {
+                return Ok(Some(Finish::Stop(token)));
+            }
+            self.tokens.push(token);
+            self.news += 1;
+            if self.tokens.len() >= self.limit {
+                return Ok(Some(Finish::Length));
+            }
+            if guessed.get(row) != Some(&token) {
+                break;
+            }
+            self.made.right += 1;
         }
-        self.tokens.push(token);
-        Ok((self.tokens.len() >= self.limit).then_some(Finish::Length))
+        // All but the last are in the sequence.
+        self.valid += if fed.is_empty() { 0 } else { self.news };
+        self.fed = vec![self.tokens[self.tokens.len() - 1]];
+        Ok(None)
     }
 
     fn run(
@@ -211,6 +318,7 @@ impl Writer {
             let next = Next::of(engine, &[self.request(prompt)], params)?;
             let known = self.tokens.len();
             let Ok(finish) = self.take(&next, 0, params) else { return Err(engine.not_finite()) };
+            self.finish = finish;
             for &token in &self.tokens[known..] {
                 if on_token(token).is_break() {
                     return Ok(Finish::Caller);
@@ -219,6 +327,9 @@ impl Writer {
             if let Some(finish) = finish {
                 return Ok(finish);
             }
+            let writers = std::slice::from_mut(self);
+            go_back(engine, writers, |_| prompt)?;
+            guess(engine, writers, params)?;
         }
     }
 }

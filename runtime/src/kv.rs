@@ -274,6 +274,15 @@ impl Kv {
         Ok(start..sequence.len)
     }
 
+    /// Gives a sequence blocks for so many more tokens, which it does not have yet.
+    pub fn make_room(&mut self, id: SeqId, tokens: usize) -> Result<(), KvError> {
+        self.reserve(std::iter::once((id, tokens)))?;
+        let (sequence, groups) = self.get_mut(id)?;
+        let len = sequence.len + tokens;
+        groups.iter_mut().zip(&mut sequence.tables).for_each(|(group, table)| group.extend(table, len));
+        Ok(())
+    }
+
     fn get(&self, id: SeqId) -> Result<&Sequence, KvError> {
         let slot = self.slots.get(id.slot as usize).filter(|slot| slot.generation == id.generation);
         slot.and_then(|slot| slot.sequence.as_ref()).ok_or(KvError::UnknownSequence { sequence: id })

@@ -187,7 +187,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     let widest = args.batch.iter().copied().max().unwrap_or(1);
     // Decoding starts when the prompt is forgotten.
     let longest = (position + steps).max(prompt.div_ceil(widest));
-    let mut engine = args.engine.unloaded(None, artifact, std::iter::repeat_n(longest, widest))?;
+    let mut engine = args.engine.unloaded(None, artifact, std::iter::repeat_n(longest, widest), false)?;
     let opened = start.elapsed().as_secs_f64();
     args.engine.load(&mut engine)?;
     let loaded = start.elapsed().as_secs_f64() - opened;

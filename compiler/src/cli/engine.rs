@@ -299,13 +299,18 @@ impl EngineArgs {
     }
 
     /// The engine with its weights, and with room for sequences of these lengths at once.
-    pub fn engine(&self, artifact: Artifact, sequences: impl IntoIterator<Item = usize>) -> Result<Engine, Failure> {
+    pub fn engine(
+        &self,
+        artifact: Artifact,
+        sequences: impl IntoIterator<Item = usize>,
+        draft: bool,
+    ) -> Result<Engine, Failure> {
         let device: Option<Box<dyn Device>> = match &self.device {
             DeviceArg::Runtime(_) => None,
             #[cfg(feature = "emulator")]
             DeviceArg::Emulated(chip) => Some(Box::new(chip.open(&artifact, self.threads)?)),
         };
-        self.engine_on(device, artifact, sequences)
+        self.engine_on(device, artifact, sequences, draft)
     }
 
     /// The same on a device that was opened already.
@@ -314,8 +319,9 @@ impl EngineArgs {
         device: Option<Box<dyn Device>>,
         artifact: Artifact,
         sequences: impl IntoIterator<Item = usize>,
+        draft: bool,
     ) -> Result<Engine, Failure> {
-        let mut engine = self.unloaded(device, artifact, sequences)?;
+        let mut engine = self.unloaded(device, artifact, sequences, draft)?;
         self.load(&mut engine)?;
         Ok(engine)
     }
@@ -326,6 +332,7 @@ impl EngineArgs {
         device: Option<Box<dyn Device>>,
         artifact: Artifact,
         sequences: impl IntoIterator<Item = usize>,
+        draft: bool,
     ) -> Result<Engine, Failure> {
         let manifest = artifact.manifest();
         let target = &manifest.targets[self.device.target(manifest).map_err(Error::from)?];
@@ -341,6 +348,7 @@ impl EngineArgs {
             // No verb shares beginnings.
             snapshots: 0,
             snapshot_tokens: EngineOptions::NO_SNAPSHOTS,
+            draft,
         };
         match device {
             Some(device) => Ok(Engine::with_device(artifact, &name, device, &options)?),

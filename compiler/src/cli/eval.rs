@@ -5,12 +5,13 @@ use std::path::{Path, PathBuf};
 
 use atomc_artifact::files;
 use atomc_runtime::Params;
-use atomc_runtime::generate;
+use atomc_runtime::generate::{self, Guesses};
 use serde::Deserialize;
 use serde_json::json;
 
 use super::engine::EngineArgs;
 use super::failure::Failure;
+use super::guesses::GuessArgs;
 use super::output;
 use super::progress::{Progress, Unit};
 use super::text::Text;
@@ -24,6 +25,7 @@ at both ends aside.
 Examples:
   atomc eval m.atomc --weights models/qwen3 problems.jsonl
   atomc eval m.atomc --weights models/qwen3 problems.jsonl --limit 20 --show
+  atomc eval m.atomc --weights models/qwen3 problems.jsonl --speculate 3
   atomc eval m.atomc --weights models/qwen3 problems.jsonl --json          {\"exact\":500,\"of\":500}")]
 pub struct Args {
     #[command(flatten)]
@@ -42,6 +44,8 @@ pub struct Args {
     /// Most tokens of an answer
     #[arg(long, value_name = "N", default_value_t = 64)]
     max_tokens: usize,
+    #[command(flatten)]
+    guesses: GuessArgs,
     /// Print the answers that do not match
     #[arg(long, conflicts_with = "json")]
     show: bool,
@@ -70,14 +74,16 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     let prompts = problems.iter().map(|p| text.encode(&p.prompt, positions)).collect::<Result<Vec<_>, _>>()?;
     let longest = prompts.iter().map(Vec::len).max().unwrap_or(0).saturating_add(args.max_tokens);
     let width = args.batch.clamp(1, problems.len().max(1));
-    let mut engine = args.engine.engine(artifact, std::iter::repeat_n(longest, width))?;
-    let params = Params::for_model(engine.model(), args.max_tokens);
+    let mut engine = args.engine.engine(artifact, std::iter::repeat_n(longest, width), args.guesses.speculate > 0)?;
+    args.guesses.check(&engine)?;
+    let params = Params { speculate: args.guesses.speculate, ..Params::for_model(engine.model(), args.max_tokens) };
 
     let progress = Progress::new("answering", Unit::Pieces);
-    let (mut answers, mut done) = (vec![None; prompts.len()], 0);
+    let (mut answers, mut done, mut guesses) = (vec![None; prompts.len()], 0, Guesses::default());
     progress.at(0, prompts.len() as u64);
     generate::generate_all(&mut engine, &prompts, &params, width, |index, answer| {
         answers[index] = Some(answer.tokens);
+        guesses += answer.guesses;
         done += 1;
         progress.at(done, prompts.len() as u64);
         ControlFlow::Continue(())
@@ -86,7 +92,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     if let Some(path) = &args.answers {
         write_answers(&text, &answers, path)?;
     }
-    report(args, &text, &problems, &answers)
+    report(args, (&text, guesses), &problems, &answers)
 }
 
 fn problems(args: &Args) -> Result<Vec<Problem>, Failure> {
@@ -111,7 +117,12 @@ fn write_answers(text: &Text, answers: &[Option<Vec<u32>>], path: &Path) -> Resu
     output::write(path, lines.as_bytes())
 }
 
-fn report(args: &Args, text: &Text, problems: &[Problem], answers: &[Option<Vec<u32>>]) -> Result<(), Failure> {
+fn report(
+    args: &Args,
+    (text, guesses): (&Text, Guesses),
+    problems: &[Problem],
+    answers: &[Option<Vec<u32>>],
+) -> Result<(), Failure> {
     let mut out = std::io::stdout().lock();
     let mut exact = 0;
     for (problem, answer) in problems.iter().zip(answers) {
@@ -128,10 +139,19 @@ fn report(args: &Args, text: &Text, problems: &[Problem], answers: &[Option<Vec<
             )?;
         }
     }
-    let of = problems.len();
+    let (of, Guesses { made, right, steps }) = (problems.len(), guesses);
     match args.json {
-        true => writeln!(out, "{}", json!({ "exact": exact, "of": of }))?,
+        true => {
+            let mut found = json!({ "exact": exact, "of": of });
+            if guesses.made > 0 {
+                found["guesses"] = json!({ "made": made, "right": right, "steps": steps });
+            }
+            writeln!(out, "{found}")?;
+        }
         false => writeln!(out, "{exact} of {of} exact")?,
+    }
+    if !args.json && guesses.made > 0 {
+        writeln!(out, "{right} of {made} guesses right, in {steps} steps")?;
     }
     Ok(())
 }

@@ -42,7 +42,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         let message = format!("sequence {index} has {} tokens, more than the artifact's {most}", rows[index].len());
         return Err(Failure::file("tokens", &args.tokens, message));
     }
-    let mut engine = args.engine.engine(artifact, [longest])?;
+    let mut engine = args.engine.engine(artifact, [longest], false)?;
     let progress = Progress::new("computing logits", Unit::Pieces);
     let mut all = Vec::with_capacity(rows.len());
     for (index, row) in rows.iter().enumerate() {

@@ -14,6 +14,7 @@ mod explain;
 mod extract;
 mod failure;
 mod flow;
+mod guesses;
 #[cfg(all(test, feature = "compiler"))]
 mod forged;
 mod inspect;

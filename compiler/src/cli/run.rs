@@ -3,11 +3,12 @@ use std::io::{Read, Write};
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
-use atomc_runtime::generate::{self, Answer, Finish};
+use atomc_runtime::generate::{self, Answer, Finish, Guesses};
 use atomc_runtime::{Params, Sampling};
 use serde_json::json;
 
 use super::engine::EngineArgs;
+use super::guesses::GuessArgs;
 use super::failure::Failure;
 use super::text::Text;
 
@@ -19,6 +20,7 @@ Examples:
   atomc run m.atomc --weights models/qwen3 --prompt - < question.txt
   atomc run m.atomc --weights models/qwen3 --prompt 'Once' --temperature 0.8 --top-p 0.95 --seed 7
   atomc run m.atomc --weights models/qwen3 --prompt 'Once' --json
+  atomc run m.atomc --weights models/deepseek-v3 --prompt 'Once' --speculate 3
   atomc run m.atomc --weights models/kimi-k2 --tokens 163584,2742      without a tokenizer")]
 #[command(group = clap::ArgGroup::new("asked").required(true))]
 pub struct Args {
@@ -52,6 +54,8 @@ pub struct Args {
     /// The same seed and options give the same text
     #[arg(long, value_name = "SEED", default_value_t = 0)]
     seed: u64,
+    #[command(flatten)]
+    guesses: GuessArgs,
     /// One JSON object at the end instead of a stream of text
     #[arg(long)]
     json: bool,
@@ -85,10 +89,11 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         }
         (None, tokens) => (Words::Numbers, numbers(&read(tokens.as_deref().unwrap_or_default())?)?),
     };
-    let mut engine = args.engine.engine(artifact, [prompt.len().saturating_add(args.max_tokens)])?;
+    let mut engine = args.engine.engine(artifact, [prompt.len().saturating_add(args.max_tokens)], args.guesses.speculate > 0)?;
+    args.guesses.check(&engine)?;
     let &Args { temperature, top_k, top_p, min_p, seed, .. } = args;
     let sampling = Sampling { temperature, top_k, top_p, min_p, seed };
-    let params = Params { sampling, ..Params::for_model(engine.model(), args.max_tokens) };
+    let params = Params { sampling, speculate: args.guesses.speculate, ..Params::for_model(engine.model(), args.max_tokens) };
     let mut stream = Stream::new(&words, args.json);
     let answer = generate::generate(&mut engine, &prompt, &params, |token| stream.push(token))?;
     stream.end(&answer.tokens)?;
@@ -163,6 +168,10 @@ fn describe(words: &Words, prompt: &[u32], answer: &Answer) -> Result<serde_json
         "prompt_tokens": prompt.len(),
         "finish": finish,
     });
+    if answer.guesses.made > 0 {
+        let Guesses { made, right, steps } = answer.guesses;
+        described["guesses"] = json!({ "made": made, "right": right, "steps": steps });
+    }
     if let Words::Text(text) = words {
         described["text"] = text.decode(&answer.tokens)?.into();
     }

@@ -7,17 +7,35 @@ use atomc_artifact::manifest::{Plan, PlanKind};
 /// token of each sequence, or the first `verify` plan if it is a few of each, else the first `whole`
 /// plan that does, else the largest `whole` plan, which leaves a rest.
 pub(super) fn pick(plans: &[Plan], requests: &[Request], at: Cursor, until: impl Fn(SeqId) -> usize) -> usize {
-    let (mut tokens, mut rows, mut sequences, mut longest) = (0, 0, 0, 0);
+    let mut size = Size::default();
     for (index, request) in requests[at.request..].iter().enumerate() {
         let start = if index == 0 { at.token } else { 0 };
         let (left, end) = (request.tokens.len() - start, until(request.sequence));
         let taken = part(request, start, end, usize::MAX);
-        (tokens, rows, sequences) = (tokens + taken.tokens, rows + taken.rows, sequences + 1);
-        longest = taken.tokens.max(longest);
+        size.tokens += taken.tokens;
+        size.rows += taken.rows;
+        size.sequences += 1;
+        size.longest = taken.tokens.max(size.longest);
         if end < left {
             break;
         }
     }
+    choose(plans, size)
+}
+
+/// What there is to do.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Size {
+    pub tokens: usize,
+    pub rows: usize,
+    pub sequences: usize,
+    /// Tokens of the sequence that has the most.
+    pub longest: usize,
+}
+
+/// The plan for all of it, or the one that leaves the least.
+pub(super) fn choose(plans: &[Plan], size: Size) -> usize {
+    let Size { tokens, rows, sequences, longest } = size;
     let fits = |plan: &(usize, &Plan)| plan.1.tokens >= tokens && plan.1.rows >= rows;
     let of = |kind| plans.iter().enumerate().filter(move |(_, plan)| plan.kind == kind);
     let few = |plan: &(usize, &Plan)| {
