@@ -141,6 +141,10 @@ pub struct Draft {
     /// they differ.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub map: Option<String>,
+    /// Of a draft whose weights lie in a checkpoint of their own: beginnings of names there, and
+    /// those in their place.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub renamed: Option<Vec<Renamed>>,
 }
 
 /// Where rows for a draft lie in the buffer of the hidden rows.

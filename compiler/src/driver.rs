@@ -118,7 +118,7 @@ pub fn compile(config: &Config, options: &Options, progress: Progress) -> Result
         producer: env!("CARGO_PKG_VERSION").into(),
         config: echo(config, options, &buckets, &targets)?,
         model: facts(config),
-        tensors: tensor_names(config),
+        tensors: all_names(config, options),
         tensor_parallel: options.ranks,
         expert_parallel: options.expert_ranks,
         targets: made,
@@ -425,6 +425,15 @@ fn facts(config: &Config) -> manifest::Model {
         stop: config.stop.clone(),
         bos: config.bos,
     }
+}
+
+/// The same with those of the draft that no step of it needs.
+fn all_names(config: &Config, options: &Options) -> TensorNames {
+    let mut names = tensor_names(config);
+    let other = |other: &OtherPart| Ignored { part: other.part.into(), names: Pattern::Begin(other.begins.clone()) };
+    let of_draft = options.draft.iter().flat_map(|draft| draft.model.others.iter().map(other));
+    names.ignored.extend(of_draft.collect::<Vec<_>>());
+    names
 }
 
 /// Names of tensors in checkpoints of the model, beside those of the plan.

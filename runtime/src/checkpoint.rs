@@ -2,9 +2,11 @@
 //!
 //! A [`Source`] knows tensors by name; [`crate::weights`] asks for what the weight plan of an
 //! artifact wants.
+mod beside;
 mod random;
 mod shard;
 
+pub use beside::{Beside, whole_numbers};
 #[cfg(test)]
 pub(crate) use random::mix;
 pub use random::{Random, Stream};

@@ -9,7 +9,7 @@ pub use origin::{NotFinite, Odd, Origin};
 
 use self::draft::{Drafting, Ran};
 use crate::batch::{Inputs, Room, TableRoom};
-use crate::checkpoint::Source;
+use crate::checkpoint::{Beside, CheckpointError, Source, whole_numbers};
 use crate::device::{self, Device, DeviceChoice, DeviceError, Launches, Memory};
 use crate::error::Error;
 use crate::kv::{BlockCopy, Fork, Kept, Kv, KvError, SeqId, Sizes};
@@ -267,7 +267,36 @@ impl Engine {
     /// changes under way, or the device fails, they have to be loaded again. Tokens that sequences
     /// already have stay computed with the old ones.
     pub fn load_weights(&mut self, source: &dyn Source, progress: weights::Progress) -> Result<(), Error> {
+        self.load_map(source)?;
         self.fill_weights(|_, names, sink| weights::load(sink, names, source, progress))
+    }
+
+    /// The same where the draft's weights lie in a checkpoint of their own.
+    pub fn load_weights_with(
+        &mut self,
+        source: &dyn Source,
+        draft: &dyn Source,
+        progress: weights::Progress,
+    ) -> Result<(), Error> {
+        let renamed = self.target().draft.as_ref().and_then(|draft| draft.renamed.clone());
+        let renamed = renamed.ok_or(Error::NoDraftCheckpoint)?;
+        let names = TensorNames { renamed, ..TensorNames::default() };
+        self.load_weights(&Beside::new(source, draft, &names)?, progress)
+    }
+
+    /// Reads which token of the model each of the draft's is.
+    fn load_map(&mut self, source: &dyn Source) -> Result<(), Error> {
+        let Some(draft) = self.target().draft.as_ref().filter(|_| self.draft.is_some()) else { return Ok(()) };
+        let Some(name) = &draft.map else { return Ok(()) };
+        let (vocab, most) = (draft.vocab, self.model().vocab as i64);
+        let map = whole_numbers(source, name, vocab)?.into_iter().zip(0..).map(|(more, own)| own + more);
+        let map: Vec<i64> = map.collect();
+        if let Some((own, to)) = map.iter().enumerate().find(|(_, to)| !(0..most).contains(*to)) {
+            let detail = format!("token {own} of the draft is {to}, but the vocabulary ends at {}", most - 1);
+            return Err(CheckpointError::Told { name: name.clone(), detail }.into());
+        }
+        self.draft_map = map.into_iter().map(|to| to as u32).collect();
+        Ok(())
     }
 
     /// The same from a file of packed weights, which only has to be copied.

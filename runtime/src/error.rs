@@ -25,6 +25,8 @@ pub enum Error {
          an engine needs an artifact that was compiled with --attention own"
     )]
     CallerAttends { target: String },
+    #[error("the artifact has no draft whose weights lie in a checkpoint of their own")]
+    NoDraftCheckpoint,
     #[error(transparent)]
     Step(#[from] StepError),
     #[error(transparent)]

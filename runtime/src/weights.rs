@@ -15,7 +15,7 @@ mod on_device;
 mod pack;
 pub mod packed;
 mod parts;
-mod spelled;
+pub(crate) mod spelled;
 mod told;
 
 pub use fit::{Fit, fit};

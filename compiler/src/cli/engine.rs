@@ -61,6 +61,9 @@ pub struct EngineArgs {
     artifact: ArtifactArgs,
     #[command(flatten)]
     pub weights: WeightArgs,
+    /// Folder with the weights of the artifact's draft, where the model's checkpoint has none
+    #[arg(long, value_name = "FOLDER", requires = "weights")]
+    pub draft_weights: Option<PathBuf>,
     /// Load packed weights without comparing their checksums
     #[arg(long, requires = "weights")]
     pub no_verify: bool,
@@ -268,7 +271,7 @@ impl EngineArgs {
         }
         let artifact = ArtifactArgs { artifact, require_signed_by: require_signed_by.clone(), expect: None };
         let weights = WeightArgs { weights, random_weights };
-        Ok(EngineArgs { artifact, weights, no_verify, device, threads })
+        Ok(EngineArgs { artifact, weights, draft_weights: None, no_verify, device, threads })
     }
 
     /// The engine with its weights for a server: with a cache for as many tokens as its sequences
@@ -367,7 +370,13 @@ impl EngineArgs {
             }
             WeightArgs { weights: Some(dir), .. } => {
                 let checkpoint = Checkpoint::open(dir).map_err(Error::from)?;
-                engine.load_weights(&checkpoint, &progress)?;
+                match &self.draft_weights {
+                    None => engine.load_weights(&checkpoint, &progress)?,
+                    Some(draft) => {
+                        let draft = Checkpoint::open(draft).map_err(Error::from)?;
+                        engine.load_weights_with(&checkpoint, &draft, &progress)?;
+                    }
+                }
             }
             WeightArgs { random_weights, .. } => {
                 engine.load_weights(&Random { seed: random_weights.unwrap_or(0) }, &progress)?;

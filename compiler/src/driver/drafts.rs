@@ -1,6 +1,7 @@
 //! Rows that a model leaves for its draft, and the draft for itself: behind the hidden rows, in one
 //! buffer, so that a step of the draft finds each of them by a number.
-use atomc_artifact::manifest::{Draft, DraftRows, Hidden};
+use atomc_artifact::manifest::{Draft, DraftRows, Hidden, Renamed};
+use atomc_config::Fusion;
 use atomc_ir::results::DRAFTED;
 use atomc_ir::{Arch, Diagnostic, Graph, TensorType};
 use atomc_passes::{Bucket, Cx, result_bytes};
@@ -72,11 +73,22 @@ pub fn rows(
     let Places { hidden: offset, stride, own, model } = places;
     let kept = (own + model) / stride;
     let rows = DraftRows { offset, stride, model: own / stride, kept, keeps: KEEPS };
-    let draft =
-        Draft { rows, vocab: draft.model.vocab, each: options.buckets.each, map: draft.map.clone() };
+    let draft = Draft {
+        rows,
+        vocab: draft.model.vocab,
+        each: options.buckets.each,
+        map: draft.map.clone(),
+        renamed: own_names(draft),
+    };
     // Kernels may read some way behind the last row.
     let bytes = offset + (kept + KEEPS) * stride + SLACK;
     Ok((Hidden { bytes, ..hidden }, Some(draft)))
+}
+
+/// How names begin in a checkpoint that has the draft alone.
+fn own_names(draft: &atomc_config::Draft) -> Option<Vec<Renamed>> {
+    let renamed = draft.model.spellings.iter().map(|&(from, to)| Renamed { from: from.into(), to: to.into() });
+    matches!(draft.fusion, Fusion::Eagle3(_)).then(|| renamed.collect())
 }
 
 /// What kernels may read behind a buffer's last row.

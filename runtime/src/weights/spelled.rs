@@ -30,6 +30,11 @@ impl<'a> Spelled<'a> {
         }
     }
 
+    /// Whether there is a tensor of this name.
+    pub fn has(&self, name: &str) -> bool {
+        self.names.binary_search_by(|own| own.as_str().cmp(name)).is_ok()
+    }
+
     /// What the source calls a tensor.
     pub fn stored<'n>(&'n self, name: &'n str) -> &'n str {
         self.stored.get(name).map_or(name, String::as_str)

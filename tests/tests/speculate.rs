@@ -1,0 +1,139 @@
+//! Answers with a draft's guesses are those without, token for token: guesses change how many steps
+//! an answer takes, and nothing else.
+use std::ops::ControlFlow;
+use std::path::Path;
+
+use atomc::driver::{self, Options};
+use atomc_config::{Config, Draft, draft};
+use atomc_passes::BucketOptions;
+use atomc_runtime::{
+    Answer, Artifact, Checkpoint, Chosen, Engine, EngineOptions, Guesses, Params, Request, Sampling, Want, generate,
+};
+use atomc_tests::CONTEXT;
+
+/// Cases with a draft: in the model's own checkpoint, or in a folder of it.
+const CASES: [&str; 8] = [
+    "draft-next",
+    "draft-3.5",
+    "draft-3.5-moe",
+    "draft-v3",
+    "draft-glm",
+    "draft-eagle3",
+    "draft-eagle3-options",
+    "draft-eagle3-shared",
+];
+/// Where the head of such a case lies.
+const HEAD: &str = "head";
+const GUESSES: usize = 3;
+
+struct Model {
+    engine: Engine,
+    vocab: u32,
+}
+
+fn of_draft(config: &Config, dir: &Path) -> Draft {
+    let head = dir.join(HEAD).join("config.json");
+    match std::fs::read_to_string(head) {
+        Ok(text) => draft::eagle3(&text, config).expect("an EAGLE-3 head"),
+        Err(_) => config.draft().expect("a sound configuration").expect("an MTP layer"),
+    }
+}
+
+fn open(name: &str, invariant: bool) -> Model {
+    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("golden").join(name);
+    let mut config = atomc_config::read(&dir).expect("a configuration");
+    config.context = config.context.max(CONTEXT);
+    let draft = Some(of_draft(&config, &dir));
+    let buckets = BucketOptions { decode: vec![1, 4], each: GUESSES + 1, tokens: 16, rows: 16 };
+    let options = Options { buckets, draft, invariant, ..Options::default() };
+    let compiled = driver::compile(&config, &options, &mut |_, _, _| ()).expect("it compiles");
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("m.atomc");
+    compiled.write(&path).expect("an artifact");
+    let options = EngineOptions { cache_tokens: 1024, threads: 2, draft: true, ..EngineOptions::default() };
+    let mut engine = Engine::new(Artifact::open(&path).expect("a whole artifact"), &options).expect("it opens");
+    let checkpoint = Checkpoint::open(&dir).expect("a checkpoint");
+    match dir.join(HEAD).is_dir() {
+        true => {
+            let head = Checkpoint::open(dir.join(HEAD)).expect("a head");
+            engine.load_weights_with(&checkpoint, &head, &|_, _| ()).expect("weights");
+        }
+        false => engine.load_weights(&checkpoint, &|_, _| ()).expect("weights"),
+    }
+    Model { vocab: config.vocab as u32, engine }
+}
+
+/// Prompts of several lengths, one longer than the largest plan.
+fn prompts(vocab: u32) -> Vec<Vec<u32>> {
+    (0..4).map(|i| (0..3 + 9 * i).map(|k| (k * 7 + i * 13 + 1) % vocab).collect()).collect()
+}
+
+fn answers(engine: &mut Engine, prompts: &[Vec<u32>], params: &Params, width: usize) -> Vec<Answer> {
+    let mut all = vec![None; prompts.len()];
+    let keep = |index: usize, answer: Answer| {
+        all[index] = Some(answer);
+        ControlFlow::Continue(())
+    };
+    generate::generate_all(engine, prompts, params, width, keep).expect("answers");
+    all.into_iter().map(|answer| answer.expect("an answer")).collect()
+}
+
+/// That answers are the same with guesses; tells what became of these.
+fn check(model: &mut Model, sampling: Sampling, width: usize) -> Guesses {
+    let prompts = prompts(model.vocab);
+    let plain = Params { max_new: 20, sampling, ..Params::default() };
+    let guessing = Params { speculate: GUESSES, ..plain.clone() };
+    let want = answers(&mut model.engine, &prompts, &plain, width);
+    let got = answers(&mut model.engine, &prompts, &guessing, width);
+    let mut guesses = Guesses::default();
+    for (number, (want, got)) in want.iter().zip(&got).enumerate() {
+        assert_eq!((&got.tokens, got.finish), (&want.tokens, want.finish), "prompt {number}");
+        assert_eq!(want.guesses.made, 0);
+        guesses += got.guesses;
+    }
+    assert!(guesses.made > 0, "nothing was guessed");
+    guesses
+}
+
+/// Without rounding that depends on the step, all is the same to the last bit.
+#[test]
+fn answers_are_those_without_guesses() {
+    for name in CASES {
+        let mut model = open(name, true);
+        for width in [1, 3] {
+            for temperature in [0.0, 0.8] {
+                let sampling = Sampling { temperature, seed: 11, ..Sampling::default() };
+                let guesses = check(&mut model, sampling, width);
+                println!("{name} {width} {temperature}: {guesses:?}");
+            }
+        }
+    }
+}
+
+/// A guess is right where the draft is the model itself would be; here what matters is that wrong
+/// ones are taken back: the sequence has the tokens of the answer and no others.
+#[test]
+fn wrong_guesses_leave_nothing() {
+    let mut model = open("draft-eagle3", true);
+    let engine = &mut model.engine;
+    let prompt: Vec<u32> = (1..9).collect();
+    let alone = engine.add_sequence();
+    let want: Vec<Vec<f32>> = [&prompt[..], &[5], &[6], &[7]]
+        .iter()
+        .map(|tokens| {
+            let logits = engine.step(&[Request { sequence: alone, tokens, logits: Want::Last }]).expect("a step");
+            logits.last(0).expect("a row").to_vec()
+        })
+        .collect();
+    let sequence = engine.add_sequence();
+    engine.step(&[Request { sequence, tokens: &prompt, logits: Want::Last }]).expect("a step");
+    // Two of these are wrong.
+    let verified = engine.step(&[Request { sequence, tokens: &[5, 6, 9, 9], logits: Want::All }]).expect("a step");
+    let rows: Vec<Vec<f32>> = verified.of(0).map(<[f32]>::to_vec).collect();
+    assert_eq!(rows[..2], want[1..3]);
+    assert_eq!(engine.rewind(sequence, prompt.len() + 2).expect("it goes back"), prompt.len() + 2);
+    let guesses = engine.draft(&[Chosen { sequence, tokens: &[6, 7] }], GUESSES).expect("guesses");
+    assert_eq!(guesses[0].len(), GUESSES);
+    let logits = engine.step(&[Request { sequence, tokens: &[7], logits: Want::Last }]).expect("a step");
+    assert_eq!(logits.last(0).expect("a row"), want[3]);
+}
