@@ -7,6 +7,7 @@ use atomc::driver;
 use atomc::frontend::{self, Asked, Config, Part};
 use atomc_config::{Draft, draft};
 use atomc_ir::interp::{self, Val};
+use atomc_ir::{Op, parse};
 use atomc_passes::Bucket;
 use atomc_tests::reference::{Piece, Reference, States};
 use atomc_tests::{Tensor, tensors};
@@ -169,11 +170,13 @@ fn drafts_that_follow_each_other() {
 #[test]
 fn states_and_shared_weights() {
     for case in cases() {
+        let text = case.step.graph.print();
+        assert_eq!(parse(&text).expect("what was printed can be read").print(), text, "{}", case.name);
         let states: Vec<String> = case.step.fresh().into_keys().collect();
         assert_eq!(states, [format!("kv{}", case.config.layers.len())], "{}", case.name);
         let names = |reference: &Reference| {
             let ids = reference.graph.ids().into_iter().filter_map(|id| match reference.graph.op(id) {
-                atomc_ir::Op::Weight { name } => Some(name.clone()),
+                Op::Weight { name } => Some(name.clone()),
                 _ => None,
             });
             ids.collect::<std::collections::BTreeSet<String>>()
