@@ -3,10 +3,10 @@
 //!
 //! A draft takes a row of the target for each token, and the embedding of the token behind it, and
 //! guesses the one behind that; then it goes on with the rows that it leaves itself.
-use serde_json::Value;
+use serde_json::{Map, Value, json};
 
 use crate::fields::{self, Fields};
-use crate::others::OtherPart;
+use crate::others::{DRAFT, OtherPart};
 use crate::{Config, Diagnostic, FAMILIES, Family, Layer};
 
 /// What names of the tensors of an EAGLE-3 head begin with here.
@@ -167,6 +167,36 @@ impl Mtp {
     }
 }
 
+impl Draft {
+    /// What it is called by users.
+    pub fn kind(&self) -> &'static str {
+        match self.fusion {
+            Fusion::Mtp(_) => "mtp",
+            Fusion::Eagle3(_) => "eagle3",
+        }
+    }
+
+    /// What of the target's checkpoint neither of them needs.
+    pub fn others(&self, target: &Config) -> Vec<OtherPart> {
+        let mut others = target.others.clone();
+        if matches!(self.fusion, Fusion::Mtp(_)) {
+            others.retain(|other| other.part != DRAFT);
+            others.extend(self.model.others.iter().cloned());
+        }
+        others
+    }
+
+    /// Every fact of it that the target does not tell, for the artifact's record of what shaped it.
+    pub fn echo(&self) -> Value {
+        let facts = match self.fusion {
+            // All is in the target's.
+            Fusion::Mtp(_) => Map::new(),
+            Fusion::Eagle3(_) => self.model.facts.iter().map(|(name, fact)| (name.to_owned(), fact.clone())).collect(),
+        };
+        json!({ "kind": self.kind(), "facts": facts })
+    }
+}
+
 impl Config {
     /// The draft in the model's own checkpoint, if it has one.
     pub fn draft(&self) -> Result<Option<Draft>, Diagnostic> {
@@ -187,6 +217,9 @@ impl Config {
         let module = |name: &str| format!("{at}.{name}");
         let copy = |name: &&str| OtherPart { part: COPY, begins: format!("{}.", module(name)) };
         model.others = drafting.copies.iter().map(copy).collect();
+        if let Some([one, other]) = model.uneven_experts() {
+            return fault("quantization_config", format!("{one} and {other} are quantised in different forms"));
+        }
         Ok(Some(Draft {
             model,
             fusion: Fusion::Mtp(Beside {
@@ -388,3 +421,6 @@ fn layers(f: &Fields, eagle: Option<&Fields>, count: usize) -> Result<Vec<usize>
     f.note(name, Value::from(sorted.clone()));
     Ok(sorted)
 }
+
+#[cfg(test)]
+mod tests;

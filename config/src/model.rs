@@ -241,7 +241,7 @@ impl Config {
     }
 
     /// Two experts of a layer whose weights are quantised in different forms, if there are some.
-    fn uneven_experts(&self) -> Option<[String; 2]> {
+    pub(crate) fn uneven_experts(&self) -> Option<[String; 2]> {
         self.experts().find_map(|(experts, path)| {
             let StoredExperts::Each { gate, up, down, .. } = experts.stored else { return None };
             [gate, up, down].map(path).iter().find_map(|module| {

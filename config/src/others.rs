@@ -28,7 +28,7 @@ pub struct OtherPart {
 }
 
 /// Layers that guess tokens further ahead.
-const DRAFT: &str = "multi-token prediction";
+pub(crate) const DRAFT: &str = "multi-token prediction";
 const VISION: &str = "vision tower";
 const PROJECTOR: &str = "projector of images";
 

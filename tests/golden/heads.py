@@ -140,3 +140,27 @@ def picks(head, made):
     """The drafts behind each token but the first, as the target's ids."""
     all_ = torch.stack([logits.argmax(-1) for logits, _ in made], -1)
     return all_ if head.d2t is None else all_ + head.d2t[all_]
+
+
+def stored(name, layers, apart):
+    """The name that a tensor of an MTP layer has in published checkpoints."""
+    own = dict(enorm="enorm", hnorm="hnorm", eh_proj="eh_proj", post_norm="shared_head.norm")
+    if apart: own = dict(enorm="pre_fc_norm_embedding", hnorm="pre_fc_norm_hidden", eh_proj="fc", post_norm="norm")
+    module, rest = name.removeprefix("layer.").split(".", 1)
+    at = f"model.layers.{layers}." if not apart else "mtp."
+    if module == "mtp_block": return f"{at}{'layers.0.' if apart else ''}{rest}"
+    return f"{at}{own[module]}.{rest}"
+
+
+def mtp_tensors(head, model, together=False):
+    """The tensors of an MTP layer as checkpoints have them: experts one by one, or all in one."""
+    apart, made = "Qwen3" in type(model).__name__, {}
+    for name, t in head.state_dict().items():
+        name = stored(name, text(model.config).num_hidden_layers, apart)
+        path, _, part = name.rpartition(".")
+        if together or not path.endswith(".experts"): made[name] = t.contiguous()
+        elif part == "down_proj": made |= {f"{path}.{e}.down_proj.weight": w.contiguous() for e, w in enumerate(t)}
+        else:
+            for e, both in enumerate(t):
+                for half, w in zip(("gate_proj", "up_proj"), both.chunk(2)): made[f"{path}.{e}.{half}.weight"] = w.contiguous()
+    return made

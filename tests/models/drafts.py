@@ -61,7 +61,7 @@ def run(parameters, data, args, loss_of):
         schedule(optimiser, args.lr, done, step)
         rows = torch.randint(0, len(ids), (args.batch,))
         x, m = ids[rows].long().to(DEVICE), mask[rows].to(DEVICE)
-        loss = loss_of(x, m.float() + 0.1 * ((x != 0) & ~m).float())
+        loss = loss_of(x, m.float() + 0.1 * ((x != 0) & ~m).float(), done)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(parameters, 1.0)
         optimiser.step()
@@ -76,7 +76,7 @@ def train_target(train, args):
     model = transformers.AutoModelForCausalLM.from_config(small(args.family) if args.small else train.config(args.family))
     model.float().to(DEVICE).train().set_attn_implementation("eager")
 
-    def loss_of(x, w):
+    def loss_of(x, w, _):
         logits = model(input_ids=x, use_cache=False).logits
         loss = torch.nn.functional.cross_entropy(logits[:, :-1].transpose(1, 2), x[:, 1:], reduction="none")
         return (loss * w[:, 1:]).sum() / w[:, 1:].sum()
@@ -125,11 +125,13 @@ def train_head(train, args):
         if name.endswith(("gate_up_proj", "down_proj", "mlp.gate.weight")) and "experts" in name or name.endswith("gate.weight"):
             torch.nn.init.normal_(p, std=0.02)
 
-    def loss_of(x, w):
+    def loss_of(x, w, done):
         with torch.no_grad():
             logits, entered, last = heads.target(model, x)
             wanted = logits[..., kept].softmax(-1)
-        made = heads.chains(head, x, head.fuse(entered, last), args.chain, known=x)
+        # What goes on from a draft is learned once there are good ones.
+        steps = args.chain if done > 0.6 else 1
+        made = heads.chains(head, x, head.fuse(entered, last), steps, known=x)
         total = 0
         for step, (drafted, _) in enumerate(made):
             n = x.shape[1] - 2 - step
@@ -154,35 +156,11 @@ def save_eagle3(head, config, out):
     config.save_pretrained(out)
 
 
-def stored(name, layers, apart):
-    """The name that a tensor of an MTP layer has in published checkpoints."""
-    own = dict(enorm="enorm", hnorm="hnorm", eh_proj="eh_proj", post_norm="shared_head.norm")
-    if apart: own = dict(enorm="pre_fc_norm_embedding", hnorm="pre_fc_norm_hidden", eh_proj="fc", post_norm="norm")
-    module, rest = name.removeprefix("layer.").split(".", 1)
-    at = f"model.layers.{layers}." if not apart else "mtp."
-    if module == "mtp_block": return f"{at}{'layers.0.' if apart else ''}{rest}"
-    return f"{at}{own[module]}.{rest}"
-
-
-def mtp_tensors(head, model):
-    """The tensors of an MTP layer as checkpoints have them: experts one by one."""
-    apart, made = "Qwen3" in type(model).__name__, {}
-    for name, t in head.state_dict().items():
-        name = stored(name, heads.text(model.config).num_hidden_layers, apart)
-        path, _, part = name.rpartition(".")
-        if not path.endswith(".experts"): made[name] = t.contiguous()
-        elif part == "down_proj": made |= {f"{path}.{e}.down_proj.weight": w.contiguous() for e, w in enumerate(t)}
-        else:
-            for e, both in enumerate(t):
-                for half, w in zip(("gate_proj", "up_proj"), both.chunk(2)): made[f"{path}.{e}.{half}.weight"] = w.contiguous()
-    return made
-
-
 def save_mtp(head, model, args):
     out = Path(args.out or args.target)
     if args.out: shutil.copytree(args.target, out, dirs_exist_ok=True)
     tensors = safetensors.torch.load_file(out / "model.safetensors")
-    tensors |= mtp_tensors(head, model)
+    tensors |= heads.mtp_tensors(head, model)
     safetensors.torch.save_file(tensors, out / "model.safetensors", {"format": "pt"})
     config = json.loads((out / "config.json").read_text())
     if "Qwen3" not in type(model).__name__: config["num_nextn_predict_layers"] = 1
@@ -199,7 +177,7 @@ def load_head(model, args):
     head, tensors = heads.Mtp(model), safetensors.torch.load_file(f"{args.target}/model.safetensors")
     state = {}
     for name, t in head.state_dict().items():
-        at = stored(name, model.config.num_hidden_layers, "Qwen3" in type(model).__name__)
+        at = heads.stored(name, model.config.num_hidden_layers, "Qwen3" in type(model).__name__)
         path, _, part = at.rpartition(".")
         each = lambda which: torch.stack([tensors[f"{path}.{e}.{which}.weight"] for e in range(len(t))])
         if not path.endswith(".experts"): state[name] = tensors[at]

@@ -39,6 +39,11 @@ impl Reference {
 
     /// All results of a step by name, the logits of every token among them.
     pub fn results(&self, states: &mut States, pieces: &[Piece]) -> States {
+        self.results_with(states, pieces, States::new())
+    }
+
+    /// The same of a graph that has further parameters.
+    pub fn results_with(&self, states: &mut States, pieces: &[Piece], mut further: States) -> States {
         let (mut ids, mut lengths, mut batch) = (vec![], vec![], BatchState::default());
         for p in pieces {
             ids.extend(p.tokens.iter().map(|&t| t as i32));
@@ -57,6 +62,7 @@ impl Reference {
             ("batch".into(), Val::Batch(batch)),
         ]);
         params.append(&mut states.clone());
+        params.append(&mut further);
         let weight = |name: &str| self.weights.get(name).cloned();
         let out = interp::run(&self.graph, Cx { tokens: n, rows: n, coarse: false }, &params, &weight)
             .unwrap_or_else(|e| panic!("{e}"));

@@ -8,7 +8,7 @@ use atomc_ir::results::{DRAFTED, LOGITS, PICKS};
 use atomc_ir::{Builder, DType, Diagnostic, Dim, Graph, Op, Shape, Type, Value};
 
 use super::layer::{LayerBuilder, Made, norm};
-use super::model::{caches, head, index, ropes, through};
+use super::model::{Given, caches, head, index, ropes, through};
 use super::product::Factor;
 use super::{Config, Part};
 
@@ -27,7 +27,7 @@ pub fn graph(config: &Config, draft: &Draft, part: Part) -> Result<Graph, Diagno
     let shape = Shape(vec![Dim::Tokens, Dim::Fixed(config.hidden)]);
     let drafted = b.input(DRAFTED, Type::tensor(config.dtype, shape));
     let batch = b.input("batch", Type::Batch);
-    let caches = caches(&mut b, &own, (part.attention, first));
+    let caches = caches(&mut b, &own, part.attention, first);
 
     let hidden = b.at(DRAFTED).gather(drafted, sources)?;
     let module = draft.embedding.trim_end_matches(".weight");
@@ -47,7 +47,8 @@ pub fn graph(config: &Config, draft: &Draft, part: Part) -> Result<Graph, Diagno
             }
             _ => [x, builder.normed(x, layer.norms.mixer.0)?],
         };
-        let (out, made) = through(&mut builder, layer, entering, (&caches[number], &ropes, batch))?;
+        let given = Given { states: &caches[number], ropes: &ropes, batch };
+        let (out, made) = through(&mut builder, layer, entering, given)?;
         states.extend(made);
         x = out;
     }
@@ -56,8 +57,8 @@ pub fn graph(config: &Config, draft: &Draft, part: Part) -> Result<Graph, Diagno
     let normed = norm(&mut b, model, picked, &draft.norm, model.hidden)?;
     let logits = match draft.head {
         Head::Embedding => b.at(module).linear(normed, embedding, DType::F32)?,
-        Head::Target(module) => head(&mut b, config, part, (normed, module))?,
-        Head::Own(module) => head(&mut b, model, part, (normed, module))?,
+        Head::Target(module) => head(&mut b, config, part, normed, module)?,
+        Head::Own(module) => head(&mut b, model, part, normed, module)?,
     };
     let logits = b.scale(logits, model.scales.logits)?;
     let picks = if part.all() == 1 { Some(b.argmax(logits)?) } else { None };

@@ -22,6 +22,11 @@ pub fn embedding(config: &Config) -> String {
     config.embedding()
 }
 
+/// The module of the norm behind all layers.
+fn last_norm(config: &Config) -> String {
+    format!("{}.norm", config.path)
+}
+
 /// One step over T tokens, with logits for R of them.
 ///
 /// Inputs: `ids`, `positions`, `lengths`, `rows`, `batch`, then the states of each layer, `kv0`, or
@@ -36,7 +41,7 @@ pub fn graph(config: &Config, part: Part, asked: Asked) -> Result<Graph, Diagnos
     let [ids, positions, lengths] = ["ids", "positions", "lengths"].map(|name| index(&mut b, name, Dim::Tokens));
     let rows = index(&mut b, "rows", Dim::Rows);
     let batch = b.input("batch", Type::Batch);
-    let caches = caches(&mut b, &own, (part.attention, 0));
+    let caches = caches(&mut b, &own, part.attention, 0);
 
     let name = embedding(config);
     let embedding = b.at(name.trim_end_matches(".weight")).weight(&name, config.dtype, &[config.vocab, config.hidden]);
@@ -52,18 +57,19 @@ pub fn graph(config: &Config, part: Part, asked: Asked) -> Result<Graph, Diagnos
     for (index, layer) in config.layers.iter().enumerate() {
         let mut builder = LayerBuilder { b: &mut b, config, part, index, path: config.layer_path(index) };
         let normed = builder.normed(x, layer.norms.mixer.0)?;
-        let (out, made) = through(&mut builder, layer, [x, normed], (&caches[index], &ropes, batch))?;
+        let given = Given { states: &caches[index], ropes: &ropes, batch };
+        let (out, made) = through(&mut builder, layer, [x, normed], given)?;
         states.extend(made);
         x = out;
         entered.push(x);
     }
 
-    let last = format!("{}.norm", config.path);
+    let last = last_norm(config);
     let picked = b.at(&last).gather(x, rows)?;
     let normed = norm(&mut b, config, picked, &last, config.hidden)?;
     let logits = match config.tied {
         true => b.at(HEAD_MODULE).linear(normed, embedding, DType::F32)?,
-        false => head(&mut b, config, part, (normed, HEAD_MODULE))?,
+        false => head(&mut b, config, part, normed, HEAD_MODULE)?,
     };
     let logits = b.scale(logits, config.scales.logits)?;
     let picks = if part.all() == 1 { Some(b.argmax(logits)?) } else { None };
@@ -73,7 +79,7 @@ pub fn graph(config: &Config, part: Part, asked: Asked) -> Result<Graph, Diagnos
     results.push((HIDDEN.to_string(), x));
     results.extend(asked.hidden.iter().map(|&layer| (format!("{HIDDEN}.{layer}"), entered[layer])));
     if let Some(draft) = asked.draft {
-        results.push((DRAFTED.to_string(), drafted(&mut b, (config, &last), draft, &entered)?));
+        results.push((DRAFTED.to_string(), drafted(&mut b, config, draft, &entered)?));
     }
     if config.scales.embedded {
         results.push((EMBEDDINGS.to_string(), embedded));
@@ -87,12 +93,16 @@ pub fn index(b: &mut Builder, name: &str, dim: Dim) -> Value {
 }
 
 /// The rows of all tokens that a draft goes on from, of those that enter each layer and those that
-/// leave the last one, which has the norm of this name behind it.
-fn drafted(b: &mut Builder, (config, last): (&Config, &str), draft: &Draft, entered: &[Value]) -> Made {
+/// leave the last one.
+fn drafted(b: &mut Builder, config: &Config, draft: &Draft, entered: &[Value]) -> Made {
     match &draft.fusion {
-        Fusion::Mtp(_) => norm(b, config, entered[entered.len() - 1], last, config.hidden),
+        Fusion::Mtp(_) => norm(b, config, entered[config.layers.len()], &last_norm(config), config.hidden),
         Fusion::Eagle3(eagle) => {
-            let rows: Vec<Value> = eagle.layers.iter().map(|&layer| entered[layer]).collect();
+            let row = |&layer: &usize| {
+                let message = || format!("the draft takes what enters layer {layer} of {}", config.layers.len());
+                entered.get(layer).copied().ok_or_else(|| Diagnostic::new("config::draft", message()).at("--draft"))
+            };
+            let rows: Vec<Value> = eagle.layers.iter().map(row).collect::<Result<_, _>>()?;
             draft::projected(b, &draft.model, eagle, &rows)
         }
     }
@@ -101,16 +111,23 @@ fn drafted(b: &mut Builder, (config, last): (&Config, &str), draft: &Draft, ente
 /// States of a layer, by name.
 pub type States = Vec<(String, Value)>;
 
+/// What a layer is given beside rows: its states, the tables of the rotary embeddings, the batch.
+#[derive(Clone, Copy)]
+pub struct Given<'a> {
+    pub states: &'a States,
+    pub ropes: &'a [Value],
+    pub batch: Value,
+}
+
 /// What goes through a layer, whose mixer sees the second of the two rows, and the states that it
 /// leaves.
 pub fn through(
     builder: &mut LayerBuilder,
     layer: &Layer,
     [x, seen]: [Value; 2],
-    (states, ropes, batch): (&States, &[Value], Value),
+    given: Given,
 ) -> Result<(Value, States), Diagnostic> {
-    let kept: Vec<Value> = states.iter().map(|(_, v)| *v).collect();
-    let (mixed, made) = mixed(builder, (layer, seen), &kept, (ropes, batch))?;
+    let (mixed, made) = mixed(builder, &layer.mixer, seen, given)?;
     let x = builder.residual(x, mixed, layer.norms.mixer.1)?;
     let normed = builder.normed(x, layer.norms.feed_forward.0)?;
     let out = match &layer.feed_forward {
@@ -118,17 +135,18 @@ pub fn through(
         FeedForward::Experts(experts) => builder.experts(experts, normed)?,
     };
     let x = builder.residual(x, out, layer.norms.feed_forward.1)?;
-    Ok((x, states.iter().map(|(name, _)| name.clone()).zip(made).collect()))
+    Ok((x, given.states.iter().map(|(name, _)| name.clone()).zip(made).collect()))
 }
 
-/// What a layer's mixer makes of normed rows, and the states that it leaves of those that were kept.
+/// What a mixer makes of normed rows, and the states that it leaves of those that were kept.
 fn mixed(
     builder: &mut LayerBuilder,
-    (layer, normed): (&Layer, Value),
-    kept: &[Value],
-    (ropes, batch): (&[Value], Value),
+    mixer: &Mixer,
+    normed: Value,
+    Given { states, ropes, batch }: Given,
 ) -> Result<(Value, Vec<Value>), Diagnostic> {
-    match (&layer.mixer, kept) {
+    let kept: Vec<Value> = states.iter().map(|(_, v)| *v).collect();
+    match (mixer, &kept[..]) {
         (Mixer::Attention(attention), cache) => {
             let given = (attention.rope.map(|rope| ropes[rope]), cache.first().copied(), batch);
             let (attended, state) = builder.attention(attention, normed, given)?;
@@ -167,7 +185,7 @@ fn check_hidden(config: &Config, hidden: &[usize]) -> Result<(), Diagnostic> {
 
 /// The states of each layer of the rank, with their names, whose numbers begin with the first: of
 /// one that attends a cache, and none if the caller does.
-pub fn caches(b: &mut Builder, own: &Config, (attention, first): (manifest::Attention, usize)) -> Vec<States> {
+pub fn caches(b: &mut Builder, own: &Config, attention: manifest::Attention, first: usize) -> Vec<States> {
     let mut of = |(index, layer): (usize, &Layer)| {
         let index = first + index;
         let cache = match &layer.mixer {
@@ -196,7 +214,7 @@ pub fn ropes(b: &mut Builder, config: &Config, (positions, lengths): (Value, Val
 }
 
 /// The products of normed rows and a head of its own: the rank's part of the vocabulary.
-pub fn head(b: &mut Builder, config: &Config, part: Part, (rows, module): (Value, &str)) -> Made {
+pub fn head(b: &mut Builder, config: &Config, part: Part, rows: Value, module: &str) -> Made {
     b.at(module);
     let all = Factor::read(b, config, module, [config.vocab, config.hidden])?;
     all.shard(b, 0, part.parts_of_vocab(config))?.multiply(b, rows, DType::F32)
