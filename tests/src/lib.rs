@@ -124,7 +124,7 @@ fn widened(dtype: Dtype, shape: &[usize], bytes: &[u8]) -> Tensor {
         Dtype::F32 => word(|b| f32::from_le_bytes(b) as f64),
         Dtype::I32 => word(|b| i32::from_le_bytes(b) as f64),
         Dtype::I64 => bytes.as_chunks().0.iter().map(|b| i64::from_le_bytes(*b) as f64).collect(),
-        Dtype::U8 => bytes.iter().map(|&b| b.into()).collect(),
+        Dtype::U8 | Dtype::BOOL => bytes.iter().map(|&b| b.into()).collect(),
         Dtype::I8 => bytes.iter().map(|&b| (b as i8).into()).collect(),
         Dtype::F8_E4M3 => (0..bytes.len()).map(|i| fetch(bytes, i, DType::F8E4M3)).collect(),
         other => panic!("no case has a tensor of type {other:?}"),

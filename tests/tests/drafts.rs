@@ -124,9 +124,10 @@ fn step(
 /// A step over all of a sequence but its first token, whose rows lie in another order.
 fn whole(case: &Case, reference: &Reference, sequence: usize) -> Made {
     let (tokens, rows) = (case.tokens(sequence), case.rows(sequence));
-    let (n, width) = (tokens.len(), case.config.hidden);
-    let backwards = interp::Tensor::new(vec![n, width], rows.data.chunks(width).rev().flatten().copied().collect());
-    let sources = (0..n as i32 - 1).map(|i| n as i32 - 1 - i).collect();
+    let (n, width) = (tokens.len() - 1, case.config.hidden);
+    let backwards = rows.data[..n * width].chunks(width).rev().flatten().copied().collect();
+    let backwards = interp::Tensor::new(vec![n, width], backwards);
+    let sources = (0..n as i32).rev().collect();
     step(reference, &mut reference.fresh(), Piece { sequence, from: 0, tokens: &tokens[1..] }, &backwards, sources)
 }
 
@@ -149,10 +150,11 @@ fn drafts_that_follow_each_other() {
         for behind in [0, 7, tokens.len() - 2] {
             let mut states = case.step.fresh();
             let piece = Piece { sequence: 0, from: 0, tokens: &tokens[1..][..behind + 1] };
-            let mut made = step(&case.step, &mut states, piece, &rows, (0..=behind as i32).collect());
+            let (vocab, width) = (case.draft.model.vocab, case.config.hidden);
+            let before = interp::Tensor::new(vec![behind + 1, width], rows.data[..(behind + 1) * width].to_vec());
+            let mut made = step(&case.step, &mut states, piece, &before, (0..=behind as i32).collect());
             for number in 0..STEPS {
                 let last = made.picks.len() - 1;
-                let (vocab, width) = (case.draft.model.vocab, case.config.hidden);
                 let row = made.left.data[last * width..].to_vec();
                 case.check(&format!("logits.0.{number}"), behind, &made.logits[last * vocab..]);
                 case.check(&format!("left.0.{number}"), behind, &row);
