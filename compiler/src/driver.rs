@@ -177,8 +177,9 @@ fn check_invariant(options: &Options) -> Result<(), Diagnostic> {
     Ok(())
 }
 
-/// That all plans of a target do the same in the same order, by the same schedules: what is kept in
-/// registers in one kernel is rounded between two.
+/// That all plans of a target do the same, by the same schedules: what is kept in registers in one
+/// kernel is rounded between two. In which order kernels run that do not need each other changes
+/// nothing.
 fn check_same_kernels((target, archs): (&str, &[Arch]), plans: &[Plan], all: &Kernels) -> Result<(), Diagnostic> {
     let specs = all.specs();
     let made = |spec: &KernelSpec| -> Result<_, Diagnostic> {
@@ -186,7 +187,11 @@ fn check_same_kernels((target, archs): (&str, &[Arch]), plans: &[Plan], all: &Ke
         Ok((spec.family, spec.body.print(), schedules.collect::<Result<Vec<_>, Diagnostic>>()?))
     };
     let made: Vec<_> = specs.iter().map(made).collect::<Result<_, _>>()?;
-    let kernels = |plan: &Plan| plan.launches.iter().map(|launch| &made[launch.kernel]).collect::<Vec<_>>();
+    let kernels = |plan: &Plan| {
+        let mut all: Vec<_> = plan.launches.iter().map(|launch| &made[launch.kernel]).collect();
+        all.sort();
+        all
+    };
     let first = kernels(&plans[0]);
     let Some(other) = plans.iter().find(|plan| kernels(plan) != first) else { return Ok(()) };
     let named = |plan: &Plan| format!("{:?} of {} tokens", plan.kind, plan.tokens).to_lowercase();
@@ -427,12 +432,19 @@ fn facts(config: &Config) -> manifest::Model {
     }
 }
 
+/// What the tensor is that numbers a draft's tokens.
+const MAP: &str = "map of the draft's vocabulary";
+
 /// The same with those of the draft that no step of it needs.
 fn all_names(config: &Config, options: &Options) -> TensorNames {
     let mut names = tensor_names(config);
     let other = |other: &OtherPart| Ignored { part: other.part.into(), names: Pattern::Begin(other.begins.clone()) };
-    let of_draft = options.draft.iter().flat_map(|draft| draft.model.others.iter().map(other));
-    names.ignored.extend(of_draft.collect::<Vec<_>>());
+    for draft in &options.draft {
+        names.ignored.extend(draft.model.others.iter().map(other));
+        // The runtime reads it beside the weights.
+        let map = draft.map.iter().map(|map| Ignored { part: MAP.into(), names: Pattern::Begin(map.clone()) });
+        names.ignored.extend(map);
+    }
     names
 }
 

@@ -39,7 +39,7 @@ def llama(**kw):
 
 FULL, LINEAR = hybrid.FULL, hybrid.LINEAR
 CASES = {
-    "draft-v3": Case(experts.deepseek3(num_hidden_layers=2, num_mtp_layers=1)),
+    "draft-v3": Case(experts.deepseek3(num_hidden_layers=2, num_mtp_layers=1, hidden_size=80)),
     "draft-glm": Case(experts.glm(num_hidden_layers=2, num_mtp_layers=1)),
     "draft-next": Case(hybrid.next_(num_hidden_layers=2, layer_types=[LINEAR, FULL])),
     # All layers have a recurrent state, but the one that drafts.

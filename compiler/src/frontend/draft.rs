@@ -78,7 +78,7 @@ fn fused(b: &mut Builder, model: &Config, fusion: &Beside, [embedded, hidden]: [
     let embedded = norm(b, model, embedded, &fusion.embedding_norm, model.hidden)?;
     let hidden = norm(b, model, hidden, &fusion.hidden_norm, model.hidden)?;
     b.at(&fusion.projection);
-    let both = b.push(Op::Concat { axis: 1 }, &[embedded, hidden])?;
+    let both = b.push(Op::Beside {}, &[embedded, hidden])?;
     let weight = Factor::read(b, model, &fusion.projection, [model.hidden, 2 * model.hidden])?;
     weight.multiply(b, both, model.dtype)
 }
@@ -94,7 +94,7 @@ fn beside(
     let embedded = builder.norm(embedded, eagle.embedding_norm, width)?;
     let normed = builder.norm(hidden, eagle.hidden_norm, width)?;
     builder.b.at(&builder.path);
-    let both = builder.b.push(Op::Concat { axis: 1 }, &[embedded, normed])?;
+    let both = builder.b.push(Op::Beside {}, &[embedded, normed])?;
     Ok([if eagle.norm_before_residual { normed } else { hidden }, both])
 }
 
@@ -106,7 +106,10 @@ pub fn projected(b: &mut Builder, model: &Config, eagle: &Eagle3, rows: &[Value]
         *row = norm(b, model, *row, path, width)?;
     }
     b.at(&eagle.projection);
-    let mut x = if count == 1 { rows[0] } else { b.push(Op::Concat { axis: 1 }, &rows)? };
+    let mut x = rows[0];
+    for &row in &rows[1..] {
+        x = b.push(Op::Beside {}, &[x, row])?;
+    }
     if let Some(path) = &eagle.all_norm {
         x = norm(b, model, x, path, count * width)?;
     }
