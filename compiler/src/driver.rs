@@ -439,7 +439,7 @@ const MAP: &str = "map of the draft's vocabulary";
 fn all_names(config: &Config, options: &Options) -> TensorNames {
     let mut names = tensor_names(config);
     let other = |other: &OtherPart| Ignored { part: other.part.into(), names: Pattern::Begin(other.begins.clone()) };
-    for draft in &options.draft {
+    if let Some(draft) = &options.draft {
         names.ignored.extend(draft.model.others.iter().map(other));
         // The runtime reads it beside the weights.
         let map = draft.map.iter().map(|map| Ignored { part: MAP.into(), names: Pattern::Begin(map.clone()) });

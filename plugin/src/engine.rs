@@ -48,7 +48,8 @@ impl Engine {
         let device: DeviceChoice = device.parse().map_err(|error| raised(Error::Device(error)))?;
         // Nobody can share a beginning from here.
         let snapshot_tokens = EngineOptions::NO_SNAPSHOTS;
-        let options = EngineOptions { device, threads, cache_tokens, slots, snapshots: 0, snapshot_tokens, draft: false };
+        let options =
+            EngineOptions { device, threads, cache_tokens, slots, snapshots: 0, snapshot_tokens, draft: false };
         let path = artifact.get().path();
         let file = py.detach(|| File::open(path)).map_err(raised)?;
         Artifact::check_signature(path, &file)?;

@@ -93,7 +93,21 @@ impl Parts {
         // Zeroed by the system page by page, so tables that are never used cost the host nothing.
         let tables = part(padded * stride * INT);
         let tile_room = padded;
-        Parts { step, batches, ids, positions, lengths, sequences, rows, sources, tiles, tile_room, tables, end, stride }
+        Parts {
+            step,
+            batches,
+            ids,
+            positions,
+            lengths,
+            sequences,
+            rows,
+            sources,
+            tiles,
+            tile_room,
+            tables,
+            end,
+            stride,
+        }
     }
 }
 

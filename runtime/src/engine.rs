@@ -540,7 +540,8 @@ impl Engine {
             if start < stop {
                 let tokens = &request.tokens[start..stop];
                 let position = self.kv.len(request.sequence)? - tokens.len();
-                parts.push(Ran { sequence: request.sequence, tokens, position, first });
+                let sure = request.logits != Want::All;
+                parts.push(Ran { sequence: request.sequence, tokens, position, first, sure });
                 first += tokens.len();
             }
         }

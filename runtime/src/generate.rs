@@ -140,11 +140,7 @@ fn serve(
 
 /// Takes sequences back whose step had tokens that were guessed wrong. One that can only go on from
 /// further back gets what is missing again.
-fn go_back<'a>(
-    engine: &mut Engine,
-    active: &[Writer],
-    prompt: impl Fn(usize) -> &'a [u32],
-) -> Result<(), StepError> {
+fn go_back<'a>(engine: &mut Engine, active: &[Writer], prompt: impl Fn(usize) -> &'a [u32]) -> Result<(), StepError> {
     let mut missing = Vec::new();
     for writer in active.iter().filter(|writer| writer.finish.is_none()) {
         if writer.valid < engine.sequence_len(writer.sequence)? {

@@ -227,9 +227,7 @@ impl Probe {
             }
             Arg::State { state, stream: 0 } => (&mut memory.states[state].pages, 0, pages),
             Arg::Hidden => (&mut memory.hidden, 0, self.target.hidden.bytes),
-            Arg::Drafted { offset } => {
-                (&mut memory.hidden, offset, self.target.hidden.bytes.saturating_sub(offset))
-            }
+            Arg::Drafted { offset } => (&mut memory.hidden, offset, self.target.hidden.bytes.saturating_sub(offset)),
             // Inputs are what the step says.
             Arg::State { .. } | Arg::Batch { .. } | Arg::Input { .. } => return Ok(()),
         };

@@ -5,11 +5,13 @@ use std::path::Path;
 
 use atomc::driver::{self, Options};
 use atomc_config::{Config, Draft, draft};
+use atomc_ir::DType;
 use atomc_passes::BucketOptions;
 use atomc_runtime::{
     Answer, Artifact, Checkpoint, Chosen, Engine, EngineOptions, Guesses, Params, Request, Sampling, Want, generate,
 };
 use atomc_tests::CONTEXT;
+use safetensors::SafeTensors;
 
 /// Cases with a draft: in the model's own checkpoint, or in a folder of it.
 const CASES: [&str; 8] = [
@@ -39,10 +41,11 @@ fn of_draft(config: &Config, dir: &Path) -> Draft {
     }
 }
 
-fn open(name: &str, invariant: bool) -> Model {
+fn open(name: &str, invariant: bool, dtype: Option<DType>) -> Model {
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("golden").join(name);
     let mut config = atomc_config::read(&dir).expect("a configuration");
     config.context = config.context.max(CONTEXT);
+    config.dtype = dtype.unwrap_or(config.dtype);
     let draft = Some(of_draft(&config, &dir));
     let buckets = BucketOptions { decode: vec![1, 4], each: GUESSES + 1, tokens: 16, rows: 16 };
     let options = Options { buckets, draft, invariant, ..Options::default() };
@@ -99,7 +102,7 @@ fn check(model: &mut Model, sampling: Sampling, width: usize) -> Guesses {
 #[test]
 fn answers_are_those_without_guesses() {
     for name in CASES {
-        let mut model = open(name, true);
+        let mut model = open(name, true, None);
         for width in [1, 3] {
             for temperature in [0.0, 0.8] {
                 let sampling = Sampling { temperature, seed: 11, ..Sampling::default() };
@@ -114,7 +117,7 @@ fn answers_are_those_without_guesses() {
 /// ones are taken back: the sequence has the tokens of the answer and no others.
 #[test]
 fn wrong_guesses_leave_nothing() {
-    let mut model = open("draft-eagle3", true);
+    let mut model = open("draft-eagle3", true, None);
     let engine = &mut model.engine;
     let prompt: Vec<u32> = (1..9).collect();
     let alone = engine.add_sequence();
@@ -136,4 +139,51 @@ fn wrong_guesses_leave_nothing() {
     assert_eq!(guesses[0].len(), GUESSES);
     let logits = engine.step(&[Request { sequence, tokens: &[7], logits: Want::Last }]).expect("a step");
     assert_eq!(logits.last(0).expect("a row"), want[3]);
+}
+
+/// Sequences of a golden draft.
+const SEQUENCES: usize = 2;
+
+fn integers(file: &SafeTensors, name: &str) -> (Vec<usize>, Vec<u32>) {
+    let tensor = file.tensor(name).expect("a tensor");
+    let numbers = tensor.data().as_chunks().0.iter().map(|&bytes| u32::from_le_bytes(bytes));
+    (tensor.shape().to_vec(), numbers.collect())
+}
+
+/// Behind every beginning of a sequence the guesses are those that PyTorch makes in float64: in one
+/// step, token by token, and where the model's steps verified tokens that were then taken back.
+#[test]
+fn guesses_are_those_of_torch() {
+    for name in CASES {
+        let mut model = open(name, false, Some(DType::F32));
+        let engine = &mut model.engine;
+        let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("golden").join(name).join("draft.safetensors");
+        let bytes = std::fs::read(file).expect("a golden draft");
+        let golden = SafeTensors::deserialize(&bytes).expect("tensors");
+        for number in 0..SEQUENCES {
+            let (_, tokens) = integers(&golden, &format!("tokens.{number}"));
+            let (shape, picks) = integers(&golden, &format!("picks.{number}"));
+            assert_eq!(shape, [tokens.len() - 1, GUESSES]);
+            let along = engine.add_sequence();
+            for (last, want) in picks.chunks(GUESSES).enumerate() {
+                let (known, next) = (&tokens[..=last], &tokens[last + 1..last + 2]);
+                let at_once = engine.add_sequence();
+                engine.step(&[Request { sequence: at_once, tokens: known, logits: Want::Last }]).expect("a step");
+                let guesses = engine.draft(&[Chosen { sequence: at_once, tokens: next }], GUESSES).expect("guesses");
+                assert_eq!(guesses[0], want, "{name}, sequence {number}, {last} at once");
+                engine.drop_sequence(at_once).expect("a sequence");
+
+                // The last token and what is guessed behind the one before it, which is taken back.
+                let wrong = [known[last], known[last] ^ 1, known[last] ^ 2];
+                engine.step(&[Request { sequence: along, tokens: &wrong, logits: Want::All }]).expect("a step");
+                let back = engine.rewind(along, known.len()).expect("it goes back");
+                if back < known.len() {
+                    let tokens = &known[back..];
+                    engine.step(&[Request { sequence: along, tokens, logits: Want::Nothing }]).expect("a step");
+                }
+                let guesses = engine.draft(&[Chosen { sequence: along, tokens: next }], GUESSES).expect("guesses");
+                assert_eq!(guesses[0], want, "{name}, sequence {number}, {last} along");
+            }
+        }
+    }
 }

@@ -6,8 +6,8 @@ use std::time::Instant;
 use atomc::driver::{self, Options};
 use atomc::frontend::Config;
 use atomc_artifact::Fingerprint;
-use atomc_config::{Draft, draft};
 use atomc_artifact::manifest::Attention;
+use atomc_config::{Draft, draft};
 use atomc_passes::BucketOptions;
 use serde_json::json;
 
@@ -144,12 +144,8 @@ impl Args {
         let draft = self.draft(config)?;
         let guessed = self.speculate.unwrap_or(if draft.is_some() { GUESSED } else { 0 });
         let rows = self.rows.unwrap_or(BucketOptions::default().rows.min(self.prefill));
-        let buckets = BucketOptions {
-            decode: self.decode.clone(),
-            each: usize::from(guessed) + 1,
-            tokens: self.prefill,
-            rows,
-        };
+        let buckets =
+            BucketOptions { decode: self.decode.clone(), each: usize::from(guessed) + 1, tokens: self.prefill, rows };
         let attention = self.attention.iter().map(|who| match who {
             Who::Own => Attention::Own,
             Who::Caller => Attention::Caller,

@@ -129,10 +129,9 @@ impl From<Error> for Failure {
     fn from(error: Error) -> Failure {
         match error {
             Error::Artifact(error) => error.into(),
-            Error::Hosted(_)
-            | Error::NoDraftCheckpoint
-            | Error::Shared { .. }
-            | Error::CallerAttends { .. } => Failure::new("artifact", error),
+            Error::Hosted(_) | Error::NoDraftCheckpoint | Error::Shared { .. } | Error::CallerAttends { .. } => {
+                Failure::new("artifact", error)
+            }
             Error::Signature(error) => error.into(),
             Error::Trust(error) => error.into(),
             Error::Step(error) => error.into(),

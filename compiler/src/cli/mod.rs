@@ -14,9 +14,9 @@ mod explain;
 mod extract;
 mod failure;
 mod flow;
-mod guesses;
 #[cfg(all(test, feature = "compiler"))]
 mod forged;
+mod guesses;
 mod inspect;
 mod logits;
 #[cfg(feature = "compiler")]

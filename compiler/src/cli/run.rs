@@ -8,8 +8,8 @@ use atomc_runtime::{Params, Sampling};
 use serde_json::json;
 
 use super::engine::EngineArgs;
-use super::guesses::GuessArgs;
 use super::failure::Failure;
+use super::guesses::GuessArgs;
 use super::text::Text;
 
 /// Answer a prompt; the text appears as it is made
@@ -89,11 +89,13 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         }
         (None, tokens) => (Words::Numbers, numbers(&read(tokens.as_deref().unwrap_or_default())?)?),
     };
-    let mut engine = args.engine.engine(artifact, [prompt.len().saturating_add(args.max_tokens)], args.guesses.speculate > 0)?;
+    let mut engine =
+        args.engine.engine(artifact, [prompt.len().saturating_add(args.max_tokens)], args.guesses.speculate > 0)?;
     args.guesses.check(&engine)?;
     let &Args { temperature, top_k, top_p, min_p, seed, .. } = args;
     let sampling = Sampling { temperature, top_k, top_p, min_p, seed };
-    let params = Params { sampling, speculate: args.guesses.speculate, ..Params::for_model(engine.model(), args.max_tokens) };
+    let params =
+        Params { sampling, speculate: args.guesses.speculate, ..Params::for_model(engine.model(), args.max_tokens) };
     let mut stream = Stream::new(&words, args.json);
     let answer = generate::generate(&mut engine, &prompt, &params, |token| stream.push(token))?;
     stream.end(&answer.tokens)?;

@@ -60,11 +60,7 @@ fn drafted(graph: &Graph) -> Result<&TensorType, Diagnostic> {
 }
 
 /// The buffer of the hidden rows with those for a draft, and what the manifest says of them.
-pub fn rows(
-    hidden: Hidden,
-    places: Option<Places>,
-    options: &Options,
-) -> Result<(Hidden, Option<Draft>), Diagnostic> {
+pub fn rows(hidden: Hidden, places: Option<Places>, options: &Options) -> Result<(Hidden, Option<Draft>), Diagnostic> {
     let (Some(places), Some(draft)) = (places, &options.draft) else { return Ok((hidden, None)) };
     if hidden.bytes > places.hidden {
         let message = format!("{} bytes of hidden rows, where {} were expected", hidden.bytes, places.hidden);

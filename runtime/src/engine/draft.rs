@@ -105,6 +105,8 @@ pub(super) struct Ran<'a> {
     /// The first token's position, and its place in the step.
     pub position: usize,
     pub first: usize,
+    /// Whether no token of it is a guess.
+    pub sure: bool,
 }
 
 impl Engine {
@@ -224,7 +226,8 @@ impl Engine {
     pub(super) fn keep_rows(&mut self) -> Result<(), StepError> {
         let Some(draft) = &mut self.draft else { return Ok(()) };
         let DraftRows { offset, stride, .. } = draft.rows;
-        let open: Vec<SeqId> = draft.left.iter().filter(|(_, left)| !draft.is_kept(left.row)).map(|(&id, _)| id).collect();
+        let open: Vec<SeqId> =
+            draft.left.iter().filter(|(_, left)| !draft.is_kept(left.row)).map(|(&id, _)| id).collect();
         for sequence in open {
             let Some(left) = draft.left.remove(&sequence).map(Left::last) else { continue };
             let Some(place) = draft.keep(sequence) else { continue };
@@ -236,9 +239,10 @@ impl Engine {
     }
 
     /// Behind a plan of the model: the draft's own step for those tokens whose next is known, where
-    /// they are a prompt's. What is left waits for the next token.
+    /// they are no guesses. What is left waits for the next token.
     pub(super) fn follow(&mut self, plan: usize, parts: &[Ran]) -> Result<(), StepError> {
-        let is_prompt = !self.plans[plan].kind.is_few();
+        // What is guessed and does not fit a plan for few tokens is not guessed behind next.
+        let is_long = !self.plans[plan].kind.is_few();
         let Some(draft) = &mut self.draft else { return Ok(()) };
         let mut runs = Vec::new();
         for part in parts {
@@ -246,13 +250,14 @@ impl Engine {
             let before = draft.left.remove(&part.sequence);
             draft.kept.iter_mut().filter(|kept| **kept == Some(part.sequence)).for_each(|kept| *kept = None);
             let before = before.filter(|left| left.position + left.count == part.position).map(Left::last);
-            let left = if is_prompt {
+            let is_sure = part.sure || is_long;
+            let left = if is_sure {
                 Left { row: first + count - 1, count: 1, position: part.position + count - 1 }
             } else {
                 Left { row: first, count, position: part.position }
             };
             draft.left.insert(part.sequence, left);
-            if !is_prompt {
+            if !is_sure {
                 continue;
             }
             let known = usize::from(before.is_none());

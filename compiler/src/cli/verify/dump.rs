@@ -187,7 +187,9 @@ fn types(bench: &Bench) -> Vec<&Type> {
 fn operand(bench: &Bench, arg: Arg, ty: &Type, memory: &[u8]) -> Vec<u8> {
     let mut memory = memory.to_vec();
     match (arg, ty) {
-        (Arg::Arena { .. } | Arg::Hidden | Arg::Drafted { .. }, Type::Tensor(t)) => memory.resize(bench.bytes(t), POISON),
+        (Arg::Arena { .. } | Arg::Hidden | Arg::Drafted { .. }, Type::Tensor(t)) => {
+            memory.resize(bench.bytes(t), POISON)
+        }
         (Arg::Input { which }, _) => {
             let room = if which == Input::Rows { bench.room.rows } else { bench.room.tokens };
             memory.resize((room + SPARE_TOKENS) * size_of::<i32>(), 0);
