@@ -6,8 +6,8 @@ use atomc_artifact::manifest::DType;
 use atomc_runtime::hosted::Rows;
 use atomc_runtime::weights::packed::Packed;
 use atomc_runtime::{
-    Artifact as File, Checkpoint, DeviceChoice, Engine as Inner, EngineOptions, Error, Params, Random, Request,
-    Sampling, SeqId, Want, generate,
+    Answer, Artifact as File, Checkpoint, DeviceChoice, Engine as Inner, EngineOptions, Error, Guesses, Params, Random,
+    Request, Sampling, SeqId, Want, generate,
 };
 use pyo3::prelude::*;
 use std::ops::ControlFlow;
@@ -19,6 +19,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 #[pyclass(frozen, module = "atomc")]
 pub struct Engine {
     inner: Mutex<Inner>,
+    /// Of the last answer.
+    guesses: Mutex<(usize, usize, usize)>,
 }
 
 /// Logits that outlive their step.
@@ -36,7 +38,8 @@ impl Engine {
 #[pymethods]
 impl Engine {
     #[new]
-    #[pyo3(signature = (artifact, device = "host", *, threads = 0, cache_tokens = 0, slots = 0))]
+    #[pyo3(signature = (artifact, device = "host", *, threads = 0, cache_tokens = 0, slots = 0, draft = false))]
+    #[allow(clippy::too_many_arguments, reason = "named in Python")]
     fn new(
         py: Python<'_>,
         artifact: &Bound<'_, Artifact>,
@@ -44,16 +47,17 @@ impl Engine {
         threads: usize,
         cache_tokens: usize,
         slots: usize,
+        draft: bool,
     ) -> PyResult<Engine> {
         let device: DeviceChoice = device.parse().map_err(|error| raised(Error::Device(error)))?;
         // Nobody can share a beginning from here.
         let snapshot_tokens = EngineOptions::NO_SNAPSHOTS;
         let options =
-            EngineOptions { device, threads, cache_tokens, slots, snapshots: 0, snapshot_tokens, draft: false };
+            EngineOptions { device, threads, cache_tokens, slots, snapshots: 0, snapshot_tokens, draft };
         let path = artifact.get().path();
         let file = py.detach(|| File::open(path)).map_err(raised)?;
         Artifact::check_signature(path, &file)?;
-        let open = || Ok::<_, Error>(Engine { inner: Mutex::new(Inner::new(file, &options)?) });
+        let open = || Ok::<_, Error>(Engine { inner: Mutex::new(Inner::new(file, &options)?), guesses: Mutex::default() });
         py.detach(open).map_err(raised)
     }
 
@@ -63,13 +67,19 @@ impl Engine {
     }
 
     /// Loads a checkpoint's directory, or a file of packed weights, whose checksums are compared if
-    /// it is to `verify`.
-    #[pyo3(signature = (path, *, verify = true))]
-    fn load(&self, py: Python<'_>, path: PathBuf, verify: bool) -> PyResult<()> {
+    /// it is to `verify`; `draft` is the directory of the draft's checkpoint, if it has its own.
+    #[pyo3(signature = (path, *, verify = true, draft = None))]
+    fn load(&self, py: Python<'_>, path: PathBuf, verify: bool, draft: Option<PathBuf>) -> PyResult<()> {
         let packed = || Packed::open(&path).map(|packed| if verify { packed } else { packed.unverified() });
         let load = || match path.is_file() {
             true => self.lock().load_packed(&packed()?, &|_, _| ()),
-            false => self.lock().load_weights(&Checkpoint::open(&path)?, &|_, _| ()),
+            false => {
+                let (model, mut engine) = (Checkpoint::open(&path)?, self.lock());
+                match &draft {
+                    Some(draft) => engine.load_weights_with(&model, &Checkpoint::open(draft)?, &|_, _| ()),
+                    None => engine.load_weights(&model, &|_, _| ()),
+                }
+            }
         };
         py.detach(load).map_err(raised)
     }
@@ -105,8 +115,9 @@ impl Engine {
         rows.into_iter().map(|values| view(py, values, width)).collect()
     }
 
-    /// Answers a prompt; without a temperature with the likeliest tokens.
-    #[pyo3(signature = (prompt, max_new, *, temperature = 0.0, top_k = 0, top_p = 1.0, seed = 0))]
+    /// Answers a prompt; without a temperature with the likeliest tokens. With `speculate` the draft
+    /// guesses so many tokens for each step to verify; the answer is the same.
+    #[pyo3(signature = (prompt, max_new, *, temperature = 0.0, top_k = 0, top_p = 1.0, seed = 0, speculate = 0))]
     #[allow(clippy::too_many_arguments, reason = "named in Python")]
     fn generate(
         &self,
@@ -117,14 +128,24 @@ impl Engine {
         top_k: usize,
         top_p: f32,
         seed: u64,
+        speculate: usize,
     ) -> PyResult<Vec<u32>> {
         let answer = py.detach(|| {
             let mut engine = self.lock();
             let sampling = Sampling { temperature, top_k, top_p, seed, ..Sampling::default() };
-            let params = Params { sampling, ..Params::for_model(engine.model(), max_new) };
+            let params = Params { sampling, speculate, ..Params::for_model(engine.model(), max_new) };
             generate::generate(&mut engine, &prompt, &params, |_| ControlFlow::Continue(()))
         });
-        Ok(answer.map_err(raised)?.tokens)
+        let Answer { tokens, guesses: Guesses { made, right, steps }, .. } = answer.map_err(raised)?;
+        *self.guesses.lock().unwrap_or_else(PoisonError::into_inner) = (made, right, steps);
+        Ok(tokens)
+    }
+
+    /// Of the last answer: tokens that the draft guessed, those of them that were right, and the
+    /// model's steps behind the prompt.
+    #[getter]
+    fn guesses(&self) -> (usize, usize, usize) {
+        *self.guesses.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -3,7 +3,7 @@
 //! Every call takes the engine it is about; nothing is global. A panic ends at the boundary as
 //! `ATOMC_STATUS_BUG`.
 use crate::checkpoint::{Checkpoint, Random, Source};
-use crate::engine::{Engine, EngineOptions, Request, StepError, Want};
+use crate::engine::{Chosen, Engine, EngineOptions, Request, StepError, Want};
 use crate::error::Error;
 use crate::kv::{KvError, SeqId};
 use crate::sample::greedy;
@@ -75,6 +75,8 @@ pub struct AtomcOptions {
     /// Tokens from one snapshot of a sequence to the next, rounded up to whole blocks; 0 for as
     /// many as the largest plan takes. With SIZE_MAX there are none.
     pub snapshot_tokens: usize,
+    /// Not 0 if the artifact's draft is to see every step, for atomc_draft.
+    pub draft: u32,
 }
 
 /// New tokens of one sequence.
@@ -124,6 +126,7 @@ pub unsafe extern "C" fn atomc_open(
             (chosen.threads, chosen.cache_tokens, chosen.slots) =
                 (options.threads, options.cache_tokens, options.slots);
             (chosen.snapshots, chosen.snapshot_tokens) = (options.snapshots, options.snapshot_tokens);
+            chosen.draft = options.draft != 0;
         }
         let artifact = Artifact::open(path).map_err(Error::Artifact)?;
         signature::require(std::env::var_os(signature::VARIABLE), Path::new(path), artifact.fingerprint())
@@ -181,6 +184,25 @@ pub unsafe extern "C" fn atomc_load_weights(engine: *mut AtomcEngine, directory:
         let directory = unsafe { text(directory, "directory") }?;
         let checkpoint = Checkpoint::open(Path::new(directory)).map_err(Error::Checkpoint)?;
         handle.load(&checkpoint)
+    })
+}
+
+/// The same with those of the artifact's draft from a directory of its own.
+///
+/// # Safety
+/// `engine` is open, `directory` and `draft` are C strings.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn atomc_load_weights_with(
+    engine: *mut AtomcEngine,
+    directory: *const c_char,
+    draft: *const c_char,
+) -> AtomcStatus {
+    guard(engine, |handle| {
+        // SAFETY: passed on to the caller.
+        let (directory, draft) = unsafe { (text(directory, "directory")?, text(draft, "draft")?) };
+        let open = |directory| Checkpoint::open(Path::new(directory)).map_err(Error::Checkpoint);
+        let (model, draft) = (open(directory)?, open(draft)?);
+        Ok(handle.open()?.load_weights_with(&model, &draft, &|_, _| ())?)
     })
 }
 
@@ -340,6 +362,43 @@ pub unsafe extern "C" fn atomc_step(
         let result = engine.step(&handle.requests).map(|_| ()).map_err(Error::Step);
         handle.requests.clear();
         Ok(result?)
+    })
+}
+
+/// Has the artifact's draft guess up to `count` tokens behind a sequence. `tokens` are those that
+/// were chosen since the last call: behind each of its last computed tokens one, the last of them
+/// new to the engine. `guesses` has room for `count` and receives as many as `made` says, which is
+/// less where there is no room, or nothing to go on from. The next step of the sequence takes the
+/// last token and its guesses with ATOMC_LOGITS_ALL; atomc_sequence_rewind takes those back that
+/// were wrong.
+///
+/// # Safety
+/// `engine` is open; `tokens` is valid for `token_count` reads, `guesses` for `count` writes and
+/// `made` for one.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn atomc_draft(
+    engine: *mut AtomcEngine,
+    sequence: u64,
+    tokens: *const u32,
+    token_count: usize,
+    guesses: *mut u32,
+    count: usize,
+    made: *mut usize,
+) -> AtomcStatus {
+    guard(engine, |handle| {
+        // SAFETY: passed on to the caller.
+        let tokens = unsafe { slice(tokens, token_count, "tokens") }?;
+        if made.is_null() || guesses.is_null() && count > 0 {
+            return Err(invalid("guesses and made must not be null"));
+        }
+        let chosen = Chosen { sequence: SeqId::from_bits(sequence), tokens };
+        let found = handle.open()?.draft(&[chosen], count).map_err(Error::Step)?.remove(0);
+        // SAFETY: there is room for as many as were wanted, by the contract.
+        unsafe {
+            std::ptr::copy_nonoverlapping(found.as_ptr(), guesses, found.len());
+            made.write(found.len());
+        }
+        Ok(())
     })
 }
 

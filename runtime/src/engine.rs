@@ -510,6 +510,12 @@ impl Engine {
         requests: &[Request],
         mut keep: impl FnMut(&mut Engine, usize, bool) -> Result<(), StepError>,
     ) -> Result<(), StepError> {
+        // A recurrent state cannot leave out tokens that were guessed wrong.
+        let guessing = |request: &&Request| request.logits == Want::All && request.tokens.len() > 1;
+        for request in requests.iter().filter(guessing).filter(|_| self.draft.is_some()) {
+            self.kv.keep_here(request.sequence)?;
+        }
+        self.copy_blocks()?;
         let mut at = Cursor::default();
         while at.request < requests.len() {
             let plan = select::pick(self.plans(), requests, at, |id| self.kv.until_snapshot(id));

@@ -197,6 +197,8 @@ pub fn manifest() -> Manifest {
             groups: vec![StateGroup::Paged(Paged { block_bytes: 2 * BLOCK * 4, streams, window: 0 })],
             // One number of eight bytes for each token.
             hidden: Hidden { dtype: DType::I32, width: 2, stride: 2, bytes: 40 * 8 },
+
+            draft: None,
             kernels: vec![
                 def("scatter", "  %0 = kv_write : cache<i32, 1, 1>\n  return %0\n"),
                 def("attend", "  %0 = attention : i32[T, 2]\n  return %0\n"),
@@ -216,7 +218,7 @@ pub fn manifest() -> Manifest {
 }
 
 fn def(symbol: &str, body: &str) -> KernelDef {
-    KernelDef { symbol: symbol.into(), family: "toy".into(), body: format!("graph @k() {{\n{body}}}\n"), tokens: 40 }
+    KernelDef { symbol: symbol.into(), family: "toy".into(), body: format!("graph @k() {{\n{body}}}\n"), tokens: 40, each: None }
 }
 
 fn variant(name: &str, features: &[&str]) -> Variant {
@@ -265,6 +267,7 @@ fn plan(kind: PlanKind, tokens: usize, rows: usize) -> Plan {
     ];
     Plan {
         kind,
+        draft: false,
         tokens,
         rows,
         arena_bytes,

@@ -52,6 +52,8 @@ pub(crate) fn sample() -> Manifest {
             states: vec![State { layer: 0, group: 0 }, State { layer: 0, group: 1 }],
             groups: vec![StateGroup::Paged(pages()), StateGroup::Slots(Slots { bytes: 96 })],
             hidden: Hidden { dtype: DType::BF16, width: 4, stride: 6, bytes: 512 },
+
+            draft: None,
             kernels: vec![def("k0"), def("k1")],
             variants: vec![variant("x86-64-v4", 1), variant("x86-64-v3", 2)],
             plans: vec![plan(PlanKind::Decode, 4), plan(PlanKind::Any, 32), plan(PlanKind::Whole, 32)],
@@ -74,7 +76,7 @@ fn pages() -> Paged {
 }
 
 fn def(symbol: &str) -> KernelDef {
-    KernelDef { symbol: symbol.into(), family: "rows".into(), body: "graph @body() {}".into(), tokens: 32 }
+    KernelDef { symbol: symbol.into(), family: "rows".into(), body: "graph @body() {}".into(), tokens: 32, each: None }
 }
 
 fn variant(name: &str, section: usize) -> Variant {
@@ -140,6 +142,7 @@ fn plan(kind: PlanKind, tokens: usize) -> Plan {
     let location = "model.layers.0.mlp".to_owned();
     Plan {
         kind,
+        draft: false,
         tokens,
         rows: 4,
         arena_bytes: 4096,

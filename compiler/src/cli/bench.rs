@@ -1,6 +1,7 @@
 //! `atomc bench`: tokens a second, and how near that is to what the memory of the machine allows.
 #[cfg(feature = "emulator")]
 mod emulated;
+mod guesses;
 mod ledger;
 #[cfg(feature = "emulator")]
 mod model;
@@ -18,6 +19,7 @@ use serde_json::{Value, json};
 
 use super::engine::EngineArgs;
 use super::failure::Failure;
+use super::guesses::GuessArgs;
 use super::inspect;
 use super::output;
 use super::progress::{Progress, Unit};
@@ -46,6 +48,7 @@ A GPU's driver starts once in a process, for whoever comes first; how long that 
 Examples:
   atomc bench m.atomc --weights models/qwen3
   atomc bench m.atomc --random-weights --threads 2 --batch 1,8
+  atomc bench m.atomc --random-weights --speculate 3      what a draft costs, and what verifies it
   atomc bench m.atomc --random-weights --kernels          where the time of a decode step goes
   atomc bench m.atomc --random-weights --ledger           what of it is lost, kernel by kernel
   atomc bench m.atomc --random-weights --trace run.json   the steps for chrome://tracing or ui.perfetto.dev
@@ -63,6 +66,8 @@ pub struct Args {
     /// Sequences that decode at the same time; several sizes are measured one after the other
     #[arg(long, value_name = "N,…", value_delimiter = ',', default_value = "1", value_parser = some)]
     batch: Vec<usize>,
+    #[command(flatten)]
+    guesses: GuessArgs,
     /// Decode steps to take the median of
     #[arg(long, value_name = "N", default_value_t = 32, value_parser = at_least_one)]
     steps: usize,
@@ -186,8 +191,10 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     }
     let widest = args.batch.iter().copied().max().unwrap_or(1);
     // Decoding starts when the prompt is forgotten.
-    let longest = (position + steps).max(prompt.div_ceil(widest));
-    let mut engine = args.engine.unloaded(None, artifact, std::iter::repeat_n(longest, widest), false)?;
+    let longest = (position + steps + 2 * args.guesses.speculate).max(prompt.div_ceil(widest));
+    let drafts = args.guesses.speculate > 0;
+    let mut engine = args.engine.unloaded(None, artifact, std::iter::repeat_n(longest, widest), drafts)?;
+    args.guesses.check(&engine)?;
     let opened = start.elapsed().as_secs_f64();
     args.engine.load(&mut engine)?;
     let loaded = start.elapsed().as_secs_f64() - opened;
@@ -222,11 +229,16 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         tick();
         decodes.push(decode(&mut engine, &ids[..position], batch, args)?);
     }
+    let mut verified = Vec::new();
+    for decode in decodes.iter().filter(|_| drafts) {
+        let of = (decode.batch, decode.seconds);
+        verified.push(guesses::measure(&mut engine, &ids[..position], of, args)?);
+    }
     tick();
     let peaks = Peaks::of(&mut engine)?.better(before);
     drop(progress);
     let (device, product) = (engine.device_name().to_owned(), engine.product().map(str::to_owned));
-    let report = Report { device, product, peaks, started, opened, loaded, prefill: prefilled, decodes };
+    let report = Report { device, product, peaks, started, opened, loaded, prefill: prefilled, decodes, verified };
     if let Some(file) = &args.trace {
         output::write(file, &report.trace()?)?;
     }
@@ -388,6 +400,7 @@ struct Report {
     loaded: f64,
     prefill: Prefill,
     decodes: Vec<Decode>,
+    verified: Vec<guesses::Verify>,
 }
 
 impl KernelTime {
@@ -469,6 +482,7 @@ impl Report {
             )?;
             shown(&mut out, &d.timed, d.seconds)?;
         }
+        self.verified.iter().try_for_each(|verify| verify.line(&mut out, self.peaks.bandwidth()))?;
         Ok(())
     }
 
@@ -501,6 +515,9 @@ impl Report {
             },
             "decode": self.decodes.iter().map(decode).collect::<Vec<Value>>(),
         });
+        if !self.verified.is_empty() {
+            value["verify"] = self.verified.iter().map(guesses::Verify::json).collect();
+        }
         for (key, fact) in self.peaks.json() {
             value[key] = fact;
         }

@@ -342,7 +342,9 @@ impl EngineArgs {
         let (name, block, longest) = (target.name.clone(), target.layout.block_tokens, manifest.model.max_positions);
         let room = |length: usize| length.clamp(1, longest).next_multiple_of(block);
         let rooms: Vec<usize> = sequences.into_iter().map(room).collect();
-        let (cache_tokens, slots) = (rooms.iter().sum(), rooms.len());
+        // Beside each slot one for what the sequence had before its guesses.
+        let slots = if draft { 2 * rooms.len() } else { rooms.len() };
+        let cache_tokens = rooms.iter().sum();
         let options = EngineOptions {
             device: self.device.choice(),
             threads: self.threads,

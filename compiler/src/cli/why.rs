@@ -97,7 +97,7 @@ mod tests {
   %4 = silu_mul %2, %3 : bf16[T, 3072]
   return %4
 }";
-        let def = KernelDef { symbol: "k5".into(), family: "matvec".into(), body: body.into(), tokens };
+        let def = KernelDef { symbol: "k5".into(), family: "matvec".into(), body: body.into(), tokens, each: None };
         let variant = Variant {
             name: arch.into(),
             features: vec![],
@@ -156,7 +156,7 @@ mod tests {
     #[test]
     fn a_number_of_a_kernel_is_enough() {
         let def =
-            |symbol: &str| KernelDef { symbol: symbol.into(), family: String::new(), body: String::new(), tokens: 1 };
+            |symbol: &str| KernelDef { symbol: symbol.into(), family: String::new(), body: String::new(), tokens: 1, each: None };
         let is = |name: &str| is_named(&def("k5_gemv_x1_mlp"), name);
         assert!(is("k5") && is("k5_gemv_x1_mlp") && is("k5_gemv"));
         assert!(!is("k") && !is("k5_g") && !is("5"));

@@ -64,6 +64,7 @@ fn plan(kind: PlanKind, tokens: usize, rows: usize) -> Plan {
     let body = usize::from(kind == PlanKind::Whole);
     Plan {
         kind,
+        draft: false,
         tokens,
         rows,
         arena_bytes,
@@ -107,7 +108,9 @@ fn manifest(chip: &str) -> Manifest {
         states: vec![State { layer: 0, group: 0 }],
         groups: vec![StateGroup::Paged(Paged { block_bytes: 2 * block, streams, window: 0 })],
         hidden: Hidden { dtype: DType::BF16, width: 1, stride: 1, bytes: 64 },
-        kernels: vec![KernelDef { symbol: "head".into(), family: "rows".into(), body: String::new(), tokens: 8 }],
+
+        draft: None,
+        kernels: vec![KernelDef { symbol: "head".into(), family: "rows".into(), body: String::new(), tokens: 8, each: None }],
         variants: vec![Variant {
             name: chip.into(),
             features: vec![chip.into()],

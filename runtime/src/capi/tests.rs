@@ -70,6 +70,7 @@ fn open(path: &str, device: &str) -> (AtomcStatus, *mut AtomcEngine) {
         slots: 0,
         snapshots: 0,
         snapshot_tokens: 0,
+        draft: 0,
     };
     let mut engine = null_mut();
     // SAFETY: all pointers are to live values.

@@ -120,6 +120,14 @@ impl Engine {
         self.draft.is_some()
     }
 
+    /// Bytes that the draft moves at least for a guess behind each of so many sequences.
+    pub fn draft_bytes(&self, sequences: usize) -> u64 {
+        let Some(draft) = &self.draft else { return 0 };
+        let plans = &self.plans[draft.plans.clone()];
+        let size = Size { tokens: sequences, rows: sequences, sequences, longest: 1 };
+        plans[select::choose(plans, size)].launches.iter().map(|launch| launch.bytes).sum()
+    }
+
     /// Guesses up to `count` tokens behind each sequence, the likeliest of the draft's. None where
     /// there is no room for them, nor where the draft lacks the rows of the model's last step.
     pub fn draft(&mut self, chosen: &[Chosen], count: usize) -> Result<Vec<Vec<u32>>, StepError> {

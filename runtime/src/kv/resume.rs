@@ -97,6 +97,26 @@ impl Kv {
         if !self.snapshots.wants(len) || has_one() {
             return Ok(());
         }
+        self.snapshot(id)
+    }
+
+    /// Keeps a snapshot of a sequence's slot, whatever its length, in place of the last that was
+    /// kept so: tokens that come next may be taken back.
+    pub fn keep_here(&mut self, id: SeqId) -> Result<(), KvError> {
+        let sequence = self.get(id)?;
+        if !self.has_slots() || sequence.len == 0 || sequence.marks.iter().any(|mark| mark.tokens == sequence.len) {
+            return Ok(());
+        }
+        let passing = |mark: &Mark| !self.snapshots.wants(mark.tokens);
+        if let Some(place) = sequence.marks.iter().position(passing) {
+            let mark = self.get_mut(id)?.0.marks.remove(place);
+            self.let_go(mark);
+        }
+        self.snapshot(id)
+    }
+
+    fn snapshot(&mut self, id: SeqId) -> Result<(), KvError> {
+        let len = self.get(id)?.len;
         match self.snapshots.is_full() {
             true => self.evict(),
             false => self.free_a_slot(),

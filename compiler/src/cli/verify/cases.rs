@@ -129,7 +129,7 @@ mod tests {
         let logits = Logits { offset: 0, width: 0, stride: 0 };
         let (attention, calls, hidden) = (Attention::Own, vec![], vec![]);
         let (launches, arena_bytes, body, picks) = (vec![], 0, 0, None);
-        Plan { kind, tokens, rows, arena_bytes, attention, launches, body, calls, hidden, logits, picks }
+        Plan { kind, draft: false, tokens, rows, arena_bytes, attention, launches, body, calls, hidden, logits, picks }
     }
 
     #[test]

@@ -1,0 +1,96 @@
+//! What it costs to verify a draft's guesses, and to make them.
+use std::io::Write;
+use std::time::Instant;
+
+use atomc_runtime::{Chosen, Engine, Request, SeqId, Want};
+use serde_json::{Value, json};
+
+use super::{APART, Args, median, prefill};
+use crate::cli::failure::Failure;
+
+/// Steps of so many sequences with their guesses.
+pub struct Verify {
+    batch: usize,
+    each: usize,
+    /// Of a step that verifies, and of a decode step of as many sequences.
+    seconds: f64,
+    decode: f64,
+    /// Of the draft's first guess, and of one more behind it.
+    first: f64,
+    more: f64,
+    /// What one more guess moves.
+    bytes: u64,
+}
+
+/// Measures both behind prompts of these tokens. What is guessed does not matter: everything is
+/// taken back.
+pub fn measure(engine: &mut Engine, ids: &[u32], (batch, decode): (usize, f64), args: &Args) -> Result<Verify, Failure> {
+    let each = args.guesses.speculate + 1;
+    let sequences: Vec<SeqId> = (0..batch).map(|_| Ok(prefill(engine, ids)?.0)).collect::<Result<_, Failure>>()?;
+    let vocab = engine.model().vocab;
+    let tokens: Vec<Vec<u32>> =
+        (0..batch).map(|i| (0..each).map(|j| ((i * each + j + 1) * APART % vocab) as u32).collect()).collect();
+    let mut times: [Vec<f64>; 3] = Default::default();
+    for _ in 0..args.steps {
+        let requests: Vec<Request> = (sequences.iter().zip(&tokens))
+            .map(|(&sequence, tokens)| Request { sequence, tokens, logits: Want::All })
+            .collect();
+        let start = Instant::now();
+        engine.step_picks(&requests)?;
+        times[0].push(start.elapsed().as_secs_f64());
+        for count in [1, 2] {
+            let chosen: Vec<Chosen> =
+                sequences.iter().zip(&tokens).map(|(&sequence, tokens)| Chosen { sequence, tokens }).collect();
+            let start = Instant::now();
+            engine.draft(&chosen, count)?;
+            times[count].push(start.elapsed().as_secs_f64());
+            back(engine, &sequences, ids)?;
+            engine.step_picks(&requests)?;
+        }
+        back(engine, &sequences, ids)?;
+    }
+    for sequence in sequences {
+        engine.drop_sequence(sequence)?;
+    }
+    let [seconds, first, two] = times.map(median);
+    Ok(Verify { batch, each, seconds, decode, first, more: two - first, bytes: engine.draft_bytes(batch) })
+}
+
+/// Takes all sequences back to their prompt.
+fn back(engine: &mut Engine, sequences: &[SeqId], ids: &[u32]) -> Result<(), Failure> {
+    for &sequence in sequences {
+        let left = engine.rewind(sequence, ids.len())?;
+        if left < ids.len() {
+            engine.step(&[Request { sequence, tokens: &ids[left..], logits: Want::Nothing }])?;
+        }
+    }
+    Ok(())
+}
+
+impl Verify {
+    pub fn line(&self, out: &mut impl Write, bandwidth: Option<f64>) -> std::io::Result<()> {
+        let Verify { batch, each, seconds, decode, first, more, bytes } = self;
+        let share = bandwidth.map(|bandwidth| format!(", {:.0} % of the bandwidth", 100.0 * *bytes as f64 / more / bandwidth));
+        writeln!(
+            out,
+            "verify, batch {batch}, {each} tokens each: {:.3} ms, {:.2} times a decode step",
+            seconds * 1e3,
+            seconds / decode
+        )?;
+        writeln!(
+            out,
+            "draft, batch {batch}: {:.3} ms for the first guess, {:.3} ms for one more{}",
+            first * 1e3,
+            more * 1e3,
+            share.unwrap_or_default()
+        )
+    }
+
+    pub fn json(&self) -> Value {
+        let Verify { batch, each, seconds, decode, first, more, bytes } = self;
+        json!({
+            "batch": batch, "tokens_each": each, "seconds": seconds, "times_decode": seconds / decode,
+            "draft_seconds": first, "guess_seconds": more, "guess_bytes": bytes,
+        })
+    }
+}
