@@ -150,7 +150,8 @@ impl Mtp {
     pub(crate) fn read(
         f: &Fields,
         drafting: Option<&'static Drafting>,
-        (before, layer): (usize, Layer),
+        before: usize,
+        layer: Layer,
     ) -> Result<Option<Mtp>, Diagnostic> {
         let Some(drafting) = drafting else { return Ok(None) };
         let count = match drafting.count {
@@ -198,7 +199,8 @@ impl Draft {
 }
 
 impl Config {
-    /// The draft in the model's own checkpoint, if it has one.
+    /// The draft in the model's own checkpoint, if it has one: of the model as it is by now, with all
+    /// that a user has asked for of it.
     pub fn draft(&self) -> Result<Option<Draft>, Diagnostic> {
         let Some(Mtp { drafting, count, dedicated, before, layer }) = &self.mtp else { return Ok(None) };
         let fault = |field: &str, message: String| {
@@ -258,14 +260,15 @@ const FIXED: [(&str, bool); 5] = [
     ("bias", false),
 ];
 
-/// The EAGLE-3 head that the text of its `config.json` describes, for this target.
+/// The EAGLE-3 head that the text of its `config.json` describes, for this target, from which it has
+/// its type, that of the cache, and the longest sequence.
 pub fn eagle3(text: &str, target: &Config) -> Result<Draft, Diagnostic> {
     let map = fields::parse("the draft's config.json", text)?;
     let f = Fields::new("the draft's config.json", &map);
     let own = f.object(LAYER)?;
     let layer = own.as_ref().unwrap_or(&f);
     let family = family(&f, layer, own.is_some())?;
-    let mut model = Config::of(family, [&f, layer], (target.dtype, None))?;
+    let mut model = Config::of(family, [&f, layer], target.dtype, None)?;
     let eagle = f.object("eagle_config")?;
     check_sizes(&model, [&f, layer], target)?;
     for (name, must) in FIXED {
@@ -274,7 +277,7 @@ pub fn eagle3(text: &str, target: &Config) -> Result<Draft, Diagnostic> {
             return Err(holder.fault("config::unsupported", name, format!("is not supported: it must be {must}")));
         }
     }
-    let fusion = fusion(&f, eagle.as_ref(), (own.is_some(), target))?;
+    let fusion = fusion(&f, eagle.as_ref(), own.is_some(), target)?;
     let vocab = vocab(&f, &model, target)?;
     let head = match (model.tied, vocab) {
         (true, _) => Head::Embedding,
@@ -363,7 +366,7 @@ fn vocab(f: &Fields, model: &Config, target: &Config) -> Result<Option<usize>, D
 }
 
 /// How a head takes the target's rows.
-fn fusion(f: &Fields, eagle: Option<&Fields>, (of_speculators, target): (bool, &Config)) -> Result<Eagle3, Diagnostic> {
+fn fusion(f: &Fields, eagle: Option<&Fields>, of_speculators: bool, target: &Config) -> Result<Eagle3, Diagnostic> {
     let flag = |name: &'static str, default: bool| {
         let given = eagle.map_or(Ok(None), |eagle| eagle.flag(name))?;
         let is = given.map_or_else(|| f.given(name, Fields::flag, default), Ok)?;

@@ -168,14 +168,15 @@ impl Config {
         let own = family.text_config.map(|name| all.object(name)?.ok_or_else(|| all.missing(name))).transpose()?;
         let f = own.as_ref().unwrap_or(all);
         let dtype = dtype(if DTYPE_FIELDS.iter().any(|name| all.has(name)) { all } else { f })?;
-        Config::of(family, [all, f], (dtype, generation))
+        Config::of(family, [all, f], dtype, generation)
     }
 
     /// A model of a family and a type, from all fields and those of its language part.
     pub(crate) fn of(
         family: &Family,
         [all, f]: [&Fields; 2],
-        (dtype, generation): (DType, Option<&str>),
+        dtype: DType,
+        generation: Option<&str>,
     ) -> Result<Config, Diagnostic> {
         check_type(f, family)?;
         for name in family.refused {
@@ -217,7 +218,7 @@ impl Config {
             tied: outer(all, f, "tie_word_embeddings").or("tie_word_embeddings", Fields::flag, family.tied)?,
             stop: stop(outer(f, all, "eos_token_id"), family, generation)?,
             bos: bos(outer(f, all, "bos_token_id"), family)?,
-            mtp: drafting.map_or(Ok(None), |layer| Mtp::read(f, family.mtp, (count, layer)))?,
+            mtp: drafting.map_or(Ok(None), |layer| Mtp::read(f, family.mtp, count, layer))?,
             facts: f.facts(),
         };
         config.check_weights(f)?;
