@@ -9,7 +9,7 @@ use tower::ServiceExt;
 
 use super::*;
 use crate::schedule::Options;
-use crate::schedule::tests::Toy;
+use crate::schedule::toy::Toy;
 use crate::worker;
 
 const VOCAB: usize = 512;
