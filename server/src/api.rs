@@ -34,6 +34,8 @@ pub struct Service {
     pub text: Arc<Text>,
     /// Chat templates, or why there are none.
     pub templates: Result<Templates, String>,
+    /// Whether thoughts are told apart from text.
+    pub thoughts: bool,
     /// Makers of forms of answers.
     pub grammars: Grammars,
     /// Names of the model; the first is what answers say.
