@@ -4,6 +4,7 @@
 #[cfg(feature = "emulator")]
 mod amd;
 mod plan;
+mod requests;
 
 use std::io::Write;
 use std::path::Path;
@@ -20,6 +21,7 @@ use tempfile::TempDir;
 #[cfg(feature = "emulator")]
 pub use amd::{code_object, instructions};
 pub use plan::weights;
+pub use requests::requests;
 
 /// A function for libFuzzer, by the name of its corpus.
 pub type Target = (&'static str, fn(&[u8]));
@@ -33,6 +35,7 @@ pub const TARGETS: &[Target] = &[
     ("config", config),
     ("checkpoint", checkpoint),
     ("packed", packed),
+    ("requests", requests),
     #[cfg(feature = "emulator")]
     ("code_object", code_object),
     #[cfg(feature = "emulator")]

@@ -44,6 +44,41 @@ fn tiny() -> String {
     config.to_string()
 }
 
+/// Bodies of completions (0) and chats (1), and whole connections (3).
+fn requests() {
+    let schema = r#"{"type":"object","properties":{"a":{"type":"integer"}},"required":["a"]}"#;
+    let user = r#""messages":[{"role":"user","content":"x"}],"max_tokens":4"#;
+    let tools = format!(r#""tools":[{{"type":"function","function":{{"name":"f","parameters":{schema}}}}}]"#);
+    let form = format!(r#"{{"type":"json_schema","json_schema":{{"name":"s","schema":{schema}}}}}"#);
+    let bodies = [
+        (0, r#"{"prompt":"Q: Ana","max_tokens":3,"temperature":0.5,"top_k":5,"min_p":0.1,"seed":1}"#.to_owned()),
+        (0, r#"{"prompt":[[1,2],[3]],"max_tokens":2,"logprobs":2,"echo":true,"stop":["a","\n"]}"#.to_owned()),
+        (
+            0,
+            r#"{"prompt":"x","n":2,"stream":true,"stream_options":{"include_usage":true},"logit_bias":{"3":5}}"#.into(),
+        ),
+        (1, format!(r#"{{{user},{tools},"tool_choice":"required","parallel_tool_calls":false}}"#)),
+        (1, format!(r#"{{{user},"response_format":{form},"frequency_penalty":0.5,"repetition_penalty":1.1}}"#)),
+        (1, format!(r#"{{{user},"structured_outputs":{{"regex":"<think>[ab]{{1,3}}</think>c"}},"stream":true}}"#)),
+        (
+            1,
+            r#"{"messages":[{"role":"assistant","content":[{"type":"text","text":"y"}],"tool_calls":
+            [{"function":{"name":"f","arguments":"{}"}}]}],"max_completion_tokens":2,"logprobs":true,"top_logprobs":2}"#
+                .to_owned(),
+        ),
+        (3, "GET /v1/models HTTP/1.1\r\n\r\nGET /metrics HTTP/1.1\r\norigin: http://a\r\n\r\n".to_owned()),
+        (
+            3,
+            "POST /v1/completions HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n\
+             17\r\n{\"prompt\":[1],\"stream\":1\r\n0\r\n\r\n"
+                .to_owned(),
+        ),
+    ];
+    for (index, (kind, body)) in bodies.into_iter().enumerate() {
+        write("requests", &format!("{index}.bin"), [&[kind], body.as_bytes()].concat());
+    }
+}
+
 #[test]
 #[ignore = "writes into the tree"]
 fn make() {
@@ -72,6 +107,7 @@ fn make() {
     }
     instructions();
     checkpoints(&text);
+    requests();
     for seed in 0..8u64 {
         let bytes: Vec<u8> = (0..64u64).map(|i| (((i + 1) * (seed * 37 + 11) * 2_654_435_761) >> 13) as u8).collect();
         write("weights", &format!("{seed}.bin"), bytes);

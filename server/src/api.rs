@@ -11,7 +11,7 @@ mod request;
 use std::sync::Arc;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-use axum::Router;
+pub use axum::Router;
 use axum::extract::{DefaultBodyLimit, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
@@ -34,6 +34,8 @@ pub struct Service {
     pub text: Arc<Text>,
     /// Chat templates, or why there are none.
     pub templates: Result<Templates, String>,
+    /// Whether thoughts are told apart from text.
+    pub thoughts: bool,
     /// Makers of forms of answers.
     pub grammars: Grammars,
     /// Names of the model; the first is what answers say.

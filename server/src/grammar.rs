@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 
 use crate::schedule::Guide;
 use crate::text::Text;
+use crate::thoughts::{CLOSE, OPEN, Start};
 
 /// What an answer must be.
 #[derive(Clone, Debug, PartialEq)]
@@ -36,8 +37,20 @@ impl Grammars {
         Grammars { text, vocab, stop, factory: OnceLock::new() }
     }
 
-    /// A guide for one answer, or what is wrong with the form.
-    pub fn guide(&self, form: &Form) -> Result<Box<dyn Guide>, String> {
+    /// A guide for one answer that begins like this, or what is wrong with the form. The form is
+    /// that of the text behind a thought.
+    pub fn guide(&self, form: &Form, start: Start) -> Result<Box<dyn Guide>, String> {
+        let follow = self.follow(form)?;
+        // A model without tokens for them writes no thoughts.
+        match (start, self.text.token(OPEN), self.text.token(CLOSE)) {
+            (Start::Thought | Start::Either, Some(open), Some(close)) => {
+                Ok(Box::new(Behind { follow, open, close, place: start }))
+            }
+            _ => Ok(Box::new(follow)),
+        }
+    }
+
+    fn follow(&self, form: &Form) -> Result<Follow, String> {
         let factory = self.factory.get_or_init(|| self.factory().map(Mutex::new)).as_ref().map_err(String::clone)?;
         let grammar = match form {
             Form::Json(schema) => TopLevelGrammar::from_json_schema(bounded(schema.clone())),
@@ -48,7 +61,7 @@ impl Grammars {
         let matcher = Matcher::new(factory.create_parser(grammar));
         match matcher.get_error() {
             Some(error) => Err(error),
-            None => Ok(Box::new(Follow { matcher, stop: self.stop.clone() })),
+            None => Ok(Follow { matcher, stop: self.stop.clone() }),
         }
     }
 
@@ -68,7 +81,7 @@ impl Grammars {
 const BLANKS: &str = r"[\x20\x0A\x0D\x09]{1,32}";
 
 /// A schema whose answers have an end, unless it says itself how they are written.
-fn bounded(mut schema: Value) -> Value {
+pub(crate) fn bounded(mut schema: Value) -> Value {
     if let Some(fields) = schema.as_object_mut() {
         fields.entry("x-guidance").or_insert(json!({ "whitespace_pattern": BLANKS }));
     }
@@ -113,6 +126,45 @@ impl Guide for Follow {
     fn take(&mut self, token: u32) -> Result<bool, String> {
         self.matcher.consume_token(token).map_err(|error| error.to_string())?;
         Ok(self.matcher.is_stopped())
+    }
+}
+
+/// Lets a model think before it follows.
+struct Behind {
+    follow: Follow,
+    open: u32,
+    close: u32,
+    place: Start,
+}
+
+impl Guide for Behind {
+    fn allow(&mut self, allowed: &mut Vec<u32>) -> Result<(), String> {
+        if self.place == Start::Thought {
+            // A thought is no answer yet.
+            for token in &self.follow.stop {
+                allowed.get_mut(*token as usize / 32).into_iter().for_each(|word| *word &= !(1 << (token % 32)));
+            }
+            return Ok(());
+        }
+        self.follow.allow(allowed)?;
+        if self.place == Start::Either {
+            let word = allowed.get_mut(self.open as usize / 32);
+            word.into_iter().for_each(|word| *word |= 1 << (self.open % 32));
+        }
+        Ok(())
+    }
+
+    fn take(&mut self, token: u32) -> Result<bool, String> {
+        match self.place {
+            Start::Either if token == self.open => self.place = Start::Thought,
+            Start::Thought if token == self.close => self.place = Start::Text,
+            Start::Thought => {}
+            Start::Text | Start::Either => {
+                self.place = Start::Text;
+                return self.follow.take(token);
+            }
+        }
+        Ok(false)
     }
 }
 

@@ -2,14 +2,16 @@
 //!
 //! [`worker::start`] gives the engine to a thread, which batches requests ([`schedule`]);
 //! [`serve::serve`] takes connections and gives their requests to it. Between them are the model's
-//! text: its tokenizer ([`text`]), chat templates ([`template`]), calls of tools ([`tools`]) and
-//! forms of answers ([`grammar`]).
+//! text: its tokenizer ([`text`]), chat templates ([`template`]), the parts of answers ([`parts`]:
+//! [`thoughts`] and calls of [`tools`]) and their forms ([`grammar`]).
 #![warn(missing_docs)]
 pub mod api;
 pub mod grammar;
+pub mod parts;
 pub mod schedule;
 pub mod serve;
 pub mod template;
 pub mod text;
+pub mod thoughts;
 pub mod tools;
 pub mod worker;

@@ -11,6 +11,8 @@ mod backend;
 mod choose;
 mod prefix;
 mod task;
+#[cfg(any(test, feature = "toy"))]
+pub mod toy;
 
 use std::collections::VecDeque;
 
@@ -418,4 +420,4 @@ fn shares(mut wants: Vec<(usize, usize)>, mut budget: usize) -> Vec<Piece> {
 }
 
 #[cfg(test)]
-pub(crate) mod tests;
+mod tests;

@@ -8,6 +8,7 @@ use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::GracefulShutdown;
 use hyper_util::service::TowerToHyperService;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::Semaphore;
@@ -114,10 +115,11 @@ async fn ended(graceful: GracefulShutdown, within: Duration) {
     }
 }
 
-fn connection(
-    stream: tokio::net::TcpStream,
+/// A connection, from its first byte to its last.
+pub fn connection<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
+    stream: S,
     router: Router,
-) -> http1::Connection<TokioIo<tokio::net::TcpStream>, TowerToHyperService<Router>> {
+) -> http1::Connection<TokioIo<S>, TowerToHyperService<Router>> {
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new()).header_read_timeout(HEAD);
     http.serve_connection(TokioIo::new(stream), TowerToHyperService::new(router))

@@ -1,6 +1,9 @@
 //! Calls of tools in answers, as Hermes and Qwen write them: JSON between `<tool_call>` and
 //! `</tool_call>`. Other forms stay text.
-use serde_json::Value;
+use serde_json::{Value, json};
+
+use crate::grammar::{Form, bounded};
+use crate::parts::Part;
 
 const OPEN: &str = "<tool_call>";
 const CLOSE: &str = "</tool_call>";
@@ -14,25 +17,58 @@ pub struct Call {
     pub arguments: String,
 }
 
-/// A part of an answer.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Part {
-    /// What a reader sees.
-    Text(String),
-    /// A call.
-    Call(Call),
+/// Which calls an answer has.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Wanted {
+    /// Most of them.
+    pub most: usize,
+    /// What the answer must be, where it must call.
+    pub form: Option<Form>,
+    /// Whether the request named the tool.
+    pub is_named: bool,
+}
+
+/// The form of an answer that calls these tools: once, or at least once.
+pub fn form<'a>(tools: impl Iterator<Item = &'a Value>, once: bool) -> Result<Form, String> {
+    let mut names = vec![];
+    let mut rules = String::new();
+    for (index, tool) in tools.enumerate() {
+        let name = name(tool).ok_or_else(|| format!("tool {index} has no name"))?;
+        let schema = match &tool["function"]["parameters"] {
+            Value::Null => json!({ "type": "object", "properties": {}, "additionalProperties": false }),
+            schema => schema.clone(),
+        };
+        let head = format!("{{\"name\": {}, \"arguments\": ", json!(name));
+        rules += &format!("tool_{index}: {} %json {} \"}}\"\n", json!(head), bounded(schema));
+        names.push(format!("tool_{index}"));
+    }
+    let more = if once { "" } else { r#" ("\n" call)*"# };
+    let call = format!("call: {} tool {}", json!(format!("{OPEN}\n")), json!(format!("\n{CLOSE}")));
+    Ok(Form::Lark(format!("start: call{more}\n{call}\ntool: {}\n{rules}", names.join(" | "))))
+}
+
+/// What a tool is called.
+pub fn name(tool: &Value) -> Option<&str> {
+    tool["function"]["name"].as_str()
 }
 
 /// Finds calls in pieces that come one after the other.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct Calls {
     /// What may be the beginning of a call, or is.
     held: String,
-    /// Whether there was a call: blanks between calls are no text.
-    any: bool,
+    /// Calls so far: blanks between them are no text.
+    made: usize,
+    /// Most calls; further ones are left out.
+    most: usize,
 }
 
 impl Calls {
+    /// With at most so many.
+    pub fn new(most: usize) -> Calls {
+        Calls { held: String::new(), made: 0, most }
+    }
+
     /// Takes a piece, and gives the parts that are whole by now.
     pub fn push(&mut self, piece: &str) -> Vec<Part> {
         self.held.push_str(piece);
@@ -54,9 +90,10 @@ impl Calls {
 
     fn shown(&mut self, part: Part) -> Option<Part> {
         match part {
-            Part::Text(text) if text.is_empty() || self.any && text.trim().is_empty() => None,
+            Part::Text(text) if text.is_empty() || self.made > 0 && text.trim().is_empty() => None,
+            Part::Call(_) if self.made == self.most => None,
             Part::Call(call) => {
-                self.any = true;
+                self.made += 1;
                 Some(Part::Call(call))
             }
             part => Some(part),
@@ -64,21 +101,30 @@ impl Calls {
     }
 
     fn next(&mut self) -> Option<Part> {
-        let start = self.held.find(OPEN).unwrap_or(self.held.len() - open(&self.held));
+        let start = self.held.find(OPEN).unwrap_or(self.held.len() - begun(&self.held, OPEN));
         if start > 0 {
             let rest = self.held.split_off(start);
             return Some(Part::Text(std::mem::replace(&mut self.held, rest)));
         }
-        let end = self.held.find(CLOSE).filter(|_| self.held.starts_with(OPEN))?;
-        let rest = self.held.split_off(end + CLOSE.len());
+        let inner = self.held.strip_prefix(OPEN)?;
+        // A text among the arguments may have what ends a call.
+        let mut ends = inner.match_indices(CLOSE).map(|(end, _)| &inner[..end]);
+        let inner = ends.find(|inner| !is_cut(inner))?;
+        let (end, call) = (OPEN.len() + inner.len() + CLOSE.len(), call(inner));
+        let rest = self.held.split_off(end);
         let whole = std::mem::replace(&mut self.held, rest);
-        Some(call(&whole[OPEN.len()..end]).map_or(Part::Text(whole), Part::Call))
+        Some(call.map_or(Part::Text(whole), Part::Call))
     }
 }
 
-/// Bytes at the end of a text that may be the beginning of a call.
-fn open(text: &str) -> usize {
-    (1..OPEN.len()).rev().find(|&len| text.ends_with(&OPEN[..len])).unwrap_or(0)
+/// Whether a text is JSON that goes on behind it.
+fn is_cut(text: &str) -> bool {
+    serde_json::from_str::<serde::de::IgnoredAny>(text.trim_start()).is_err_and(|error| error.is_eof())
+}
+
+/// Bytes at the end of a text that may be the beginning of a tag.
+pub(crate) fn begun(text: &str, tag: &str) -> usize {
+    (1..tag.len()).rev().find(|&len| text.ends_with(&tag[..len])).unwrap_or(0)
 }
 
 /// A call as JSON with `name` and `arguments`.
@@ -98,7 +144,7 @@ mod tests {
     use super::*;
 
     fn parts(pieces: &[&str]) -> Vec<Part> {
-        let mut calls = Calls::default();
+        let mut calls = Calls::new(2);
         let mut parts: Vec<Part> = pieces.iter().flat_map(|piece| calls.push(piece)).collect();
         parts.extend(calls.end());
         parts
@@ -134,5 +180,20 @@ mod tests {
         assert_eq!(parts(&["<tool_call>{\"name\": 3}"]), [text("<tool_call>{\"name\": 3}")]);
         assert_eq!(parts(&["<tool_call>{\"name\": \"f\", \"arguments\": \"{}\"}"]), [made("f", "{}")]);
         assert_eq!(parts(&[""]), []);
+    }
+
+    #[test]
+    fn a_call_ends_where_its_arguments_do() {
+        let whole = r#"<tool_call>{"name": "say", "arguments": {"text": "</tool_call> \" </tool_call>"}}</tool_call>."#;
+        let call = made("say", r#"{"text":"</tool_call> \" </tool_call>"}"#);
+        assert_eq!(parts(&[whole]), [call, text(".")]);
+        // What has no end is text as it is.
+        assert_eq!(parts(&["<tool_call>{\"a</tool_call>"]), [text("<tool_call>{\"a</tool_call>")]);
+    }
+
+    #[test]
+    fn further_calls_are_left_out() {
+        let one = "<tool_call>{\"name\": \"a\", \"arguments\": {}}</tool_call>";
+        assert_eq!(parts(&[one, "\n", one, "\n", one]), [made("a", "{}"), made("a", "{}")]);
     }
 }

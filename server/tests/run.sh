@@ -1,7 +1,9 @@
 #!/usr/bin/env bash
-# OpenAI's Python client against `atomc serve` with the example model, below a minute.
+# OpenAI's Python client against `atomc serve` with the example model, then half a minute of clients
+# that vanish: two minutes at most.
 # usage: server/tests/run.sh [COUNT [CLIENTS]]     problems that are asked alone and then at once
 # ATOMC is the command line; without it the one of cargo's folder for debug builds is taken.
+# SOAK is how many seconds of clients that vanish there are (30; an hour is 3600).
 # MODEL and PROBLEMS are a folder with a model and a file of problems.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
@@ -55,6 +57,7 @@ grep -q 'is not on your list' "$work/log"
 "$atomc" compile "$work/model" --invariant -o "$work/model/model.atomc" >"$work/log" 2>&1 || { cat "$work/log" && exit 1; }
 start
 "$venv/bin/python" server/tests/client.py "$url" "$problems" "$@" || { cat "$work/log" && exit 1; }
+"$venv/bin/python" server/tests/soak.py "$url" "$problems" "${SOAK:-30}" "$server" || { cat "$work/log" && exit 1; }
 
 # A request that is under way when the server is told to end is answered.
 curl -sN "$url/v1/completions" -H 'Authorization: Bearer secret' \

@@ -84,6 +84,10 @@ pub struct Args {
     /// Compute each prompt anew, also where others began like it
     #[arg(long)]
     no_prefix_cache: bool,
+    /// How a model writes thoughts, which chats then tell apart from their text
+    /// (`reasoning_content`) [default: they are text]
+    #[arg(long, value_name = "FORM")]
+    reasoning_parser: Option<Reasoning>,
     /// Most answers that a request may want of a prompt (`n`)
     #[arg(long, value_name = "N", default_value_t = 16)]
     max_choices: usize,
@@ -103,6 +107,13 @@ pub struct Args {
     #[cfg(feature = "compiler")]
     #[arg(long, value_name = "NAME")]
     target: Option<String>,
+}
+
+/// How thoughts are written.
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+enum Reasoning {
+    /// Between `<think>` and `</think>`, as Qwen and DeepSeek do
+    Think,
 }
 
 pub fn run(args: &Args) -> Result<(), Failure> {
@@ -157,6 +168,7 @@ fn service(
     Ok(Service {
         handle,
         templates,
+        thoughts: args.reasoning_parser.is_some(),
         grammars: Grammars::new(text.clone(), vocab, stop.clone()),
         text,
         names: names(args, folder),

@@ -10,17 +10,20 @@ use serde_json::{Map, Value, json};
 use super::answer::{self, Answer, Render, StreamUsage, Usage, finish, logprob};
 use super::error::ApiError;
 use super::events::{Event, Events};
-use super::request::{Common, Likely, Payload, read_both};
+use super::request::{Common, Kind, Likely, Payload, read_both};
 use super::{Service, Shared, apart, axum_json, name_of_answer, seconds};
+use crate::parts::{Part, Parts};
 use crate::schedule::{Chosen, Why};
 use crate::template::{Conversation, TemplateError};
-use crate::tools::{Call, Calls, Part};
+use crate::thoughts::Start;
+use crate::tools::{self, Call, Wanted};
 
 #[derive(Deserialize)]
 struct Chat {
     messages: Option<Vec<Map<String, Value>>>,
     tools: Option<Vec<Value>>,
     tool_choice: Option<Value>,
+    parallel_tool_calls: Option<bool>,
     functions: Option<Value>,
     logprobs: Option<bool>,
     top_logprobs: Option<usize>,
@@ -28,6 +31,7 @@ struct Chat {
     chat_template_kwargs: Option<Map<String, Value>>,
     chat_template: Option<Value>,
     reasoning_effort: Option<Value>,
+    include_reasoning: Option<bool>,
 }
 
 /// A request that the scheduler has.
@@ -43,7 +47,7 @@ pub async fn complete(State(service): State<Shared>, body: Payload) -> Result<Re
     let answers = common.n.unwrap_or(1);
     if common.is_stream() {
         let usage = StreamUsage::new(common.wants_usage(), prompts[0].len());
-        let states = (0..answers).map(|_| Progress::default()).collect();
+        let states = (0..answers).map(|_| Progress { parts: shape.parts(), made: 0 }).collect();
         return answer::stream(events, Chunks { shape, states, usage }).await;
     }
     let found = answer::collect(events, answers).await?;
@@ -55,34 +59,66 @@ pub async fn complete(State(service): State<Shared>, body: Payload) -> Result<Re
 
 fn begin(service: Shared, body: Payload) -> Result<Begun, ApiError> {
     let (common, asked): (Common, Chat) = read_both(body)?;
-    let talk = conversation(&asked)?;
-    let prompts = [prompt(&service, &talk)?];
+    let (talk, wanted) = (conversation(&asked)?, wanted(&asked)?);
+    let text = prompt(&service, &talk)?;
+    let positions = service.handle.limits().positions;
+    // Templates write the special tokens themselves.
+    let prompts = [service.text.encode(&text, false, positions)?];
     let likely = match (asked.logprobs, asked.top_logprobs) {
         (Some(true), top) => Some(top.unwrap_or(0)),
         (_, Some(1..)) => return Err(ApiError::field("top_logprobs", "`logprobs` must be true")),
         _ => None,
     };
-    let positions = service.handle.limits().positions;
-    let events = common.submit(&service, &prompts, (Likely { answer: likely, prompt: None }, positions))?;
+    let start = if service.thoughts { Start::of(&text) } else { Start::Text };
+    let likely = Likely { answer: likely, prompt: None };
+    let kind = Kind { likely, most: positions, calls: wanted.form.clone(), start };
+    let events = common.submit(&service, &prompts, &kind)?;
     let shape = Shape {
         id: name_of_answer("chatcmpl"),
         created: seconds(SystemTime::now()),
-        likely: likely.is_some(),
-        with_tools: !talk.tools.is_empty(),
+        likely: likely.answer.is_some(),
+        wanted,
+        start,
+        shows_thoughts: asked.include_reasoning.unwrap_or(true),
         service,
     };
     Ok(Begun { common, prompts, events, shape })
 }
 
-fn prompt(service: &Service, talk: &Conversation) -> Result<Vec<u32>, ApiError> {
+fn prompt(service: &Service, talk: &Conversation) -> Result<String, ApiError> {
     let templates = service.templates.as_ref().map_err(|why| ApiError::bad(why.as_str()))?;
-    let text = templates.render(talk).map_err(|error| match error {
+    templates.render(talk).map_err(|error| match error {
         TemplateError::Raised(_) | TemplateError::Jinja(_) => ApiError::field("messages", error),
         error => ApiError::bad(error.to_string()),
-    })?;
-    // Templates write the special tokens themselves.
-    let tokens = service.text.encode(&text, false, service.handle.limits().positions)?;
-    Ok(tokens)
+    })
+}
+
+/// Which calls a request wants.
+fn wanted(asked: &Chat) -> Result<Wanted, ApiError> {
+    let tools = asked.tools.as_deref().unwrap_or_default();
+    let most = if asked.parallel_tool_calls == Some(false) { 1 } else { usize::MAX };
+    let choice = asked.tool_choice.as_ref().unwrap_or(&Value::Null);
+    let name = choice["function"]["name"].as_str().filter(|_| choice["type"] == "function");
+    let named = match (choice.as_str(), name) {
+        _ if choice.is_null() || choice == "auto" => {
+            let most = if tools.is_empty() { 0 } else { most };
+            return Ok(Wanted { most, ..Wanted::default() });
+        }
+        (Some("none"), _) => return Ok(Wanted::default()),
+        (Some("required"), _) => tools.iter().collect(),
+        (_, Some(name)) => tools.iter().filter(|tool| tools::name(tool) == Some(name)).take(1).collect::<Vec<_>>(),
+        _ => {
+            let known = "\"auto\", \"none\", \"required\" or a function's name";
+            return Err(ApiError::field("tool_choice", format!("{choice} is not {known}")));
+        }
+    };
+    if named.is_empty() {
+        return Err(ApiError::field("tool_choice", "is none of `tools`"));
+    }
+    let is_named = name.is_some();
+    let most = if is_named { 1 } else { most };
+    let form = tools::form(named.into_iter(), most == 1).map_err(|error| ApiError::field("tools", error))?;
+    Ok(Wanted { most, form: Some(form), is_named })
 }
 
 /// What a template is given of a request.
@@ -96,12 +132,8 @@ fn conversation(asked: &Chat) -> Result<Conversation, ApiError> {
     let messages = asked.messages.as_ref().filter(|messages| !messages.is_empty());
     let messages = messages.ok_or_else(|| ApiError::field("messages", "there are none"))?;
     let messages = messages.iter().enumerate().map(|(index, fields)| message(index, fields));
-    let tools = match &asked.tool_choice {
-        None => asked.tools.clone().unwrap_or_default(),
-        Some(Value::String(choice)) if choice == "auto" => asked.tools.clone().unwrap_or_default(),
-        Some(Value::String(choice)) if choice == "none" => vec![],
-        Some(_) => return Err(ApiError::field("tool_choice", "only \"auto\" and \"none\" are offered")),
-    };
+    let has_tools = asked.tool_choice.as_ref().is_none_or(|choice| choice != "none");
+    let tools = asked.tools.clone().filter(|_| has_tools).unwrap_or_default();
     let mut more = asked.chat_template_kwargs.clone().unwrap_or_default();
     if let Some(effort) = &asked.reasoning_effort {
         more.entry("reasoning_effort").or_insert(effort.clone());
@@ -130,6 +162,10 @@ fn message(index: usize, fields: &Map<String, Value>) -> Result<Value, ApiError>
         }
         Some(_) => return Err(ApiError::field(at("content"), "is neither a text nor a list of parts")),
     }
+    // What this server told may come back.
+    if let Some(thought) = message.get("reasoning").cloned() {
+        message.entry("reasoning_content").or_insert(thought);
+    }
     for call in message.get_mut("tool_calls").and_then(Value::as_array_mut).into_iter().flatten() {
         let arguments = call.get_mut("function").and_then(|function| function.get_mut("arguments"));
         let Some(arguments) = arguments else { continue };
@@ -145,7 +181,9 @@ struct Shape {
     id: String,
     created: u64,
     likely: bool,
-    with_tools: bool,
+    wanted: Wanted,
+    start: Start,
+    shows_thoughts: bool,
     service: Shared,
 }
 
@@ -160,21 +198,26 @@ impl Shape {
         })
     }
 
+    /// What finds the parts of an answer.
+    fn parts(&self) -> Parts {
+        Parts::new(self.start, &self.wanted)
+    }
+
     fn choice(&self, index: usize, answer: &Answer) -> Value {
-        let mut calls = Calls::default();
-        let parts = match self.with_tools {
-            true => [calls.push(&answer.text), calls.end()].concat(),
-            false => vec![Part::Text(answer.text.clone())],
-        };
-        let (mut text, mut made) = (String::new(), vec![]);
-        for part in parts {
+        let mut parts = self.parts();
+        let (mut thought, mut text, mut made) = (String::new(), String::new(), vec![]);
+        for part in [parts.push(&answer.text), parts.end()].concat() {
             match part {
+                Part::Thought(piece) => thought += &piece,
                 Part::Text(piece) => text += &piece,
                 Part::Call(call) => made.push(described(&call, None)),
             }
         }
         let content = if text.is_empty() && !made.is_empty() { Value::Null } else { text.into() };
         let mut message = json!({ "role": "assistant", "content": content });
+        if self.shows_thoughts && !thought.is_empty() {
+            add_thought(&mut message, thought);
+        }
         let has_called = !made.is_empty();
         if has_called {
             message["tool_calls"] = made.into();
@@ -183,8 +226,17 @@ impl Shape {
             "index": index,
             "message": message,
             "logprobs": self.logprobs(&answer.tokens),
-            "finish_reason": answer.end.map(|end| ended(end.why, has_called)),
+            "finish_reason": answer.end.map(|end| self.ended(end.why, has_called)),
         })
+    }
+
+    /// Why an answer ended. Who names a tool is not told that one was called.
+    fn ended(&self, why: Why, has_called: bool) -> &'static str {
+        match why {
+            Why::Length => "length",
+            _ if has_called && !self.wanted.is_named => "tool_calls",
+            why => finish(why),
+        }
     }
 
     fn logprobs(&self, tokens: &[Chosen]) -> Value {
@@ -205,12 +257,10 @@ impl Shape {
     }
 }
 
-fn ended(why: Why, has_called: bool) -> &'static str {
-    match why {
-        Why::Length => "length",
-        _ if has_called => "tool_calls",
-        why => finish(why),
-    }
+/// Adds a thought to a message or a piece of one, by both names that clients know.
+fn add_thought(message: &mut Value, thought: String) {
+    message["reasoning"] = thought.clone().into();
+    message["reasoning_content"] = thought.into();
 }
 
 /// A call as the interface has it; in a stream with its place.
@@ -227,9 +277,8 @@ fn described(call: &Call, place: Option<usize>) -> Value {
 }
 
 /// How far the stream of an answer has come.
-#[derive(Default)]
 struct Progress {
-    calls: Calls,
+    parts: Parts,
     made: usize,
 }
 
@@ -251,6 +300,12 @@ impl Chunks {
         let mut deltas = vec![];
         for part in parts {
             deltas.push(match part {
+                Part::Thought(_) if !self.shape.shows_thoughts => continue,
+                Part::Thought(thought) => {
+                    let mut delta = json!({});
+                    add_thought(&mut delta, thought);
+                    delta
+                }
                 Part::Text(text) => json!({ "content": text }),
                 Part::Call(call) => {
                     let place = self.states[index].made;
@@ -281,17 +336,14 @@ impl Render for Chunks {
                 vec![]
             }
             Event::Text { text, tokens } => {
-                let parts = match self.shape.with_tools {
-                    true => self.states[index].calls.push(&text),
-                    false => vec![Part::Text(text)],
-                };
+                let parts = self.states[index].parts.push(&text);
                 self.parts(index, parts, &tokens)
             }
             Event::End(Ok(end)) => {
                 self.usage.usage.answer += end.tokens;
-                let rest = self.states[index].calls.end();
+                let rest = self.states[index].parts.end();
                 let mut chunks = self.parts(index, rest, &[]);
-                let reason = ended(end.why, self.states[index].made > 0);
+                let reason = self.shape.ended(end.why, self.states[index].made > 0);
                 chunks.push(self.chunk(index, json!({}), Value::Null, Some(reason)));
                 chunks
             }

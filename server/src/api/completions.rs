@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 use super::answer::{self, Answer, Render, StreamUsage, Usage, finish, logprob};
 use super::error::ApiError;
 use super::events::{Event, Events};
-use super::request::{Common, Likely, Payload, read_both};
+use super::request::{Common, Kind, Likely, Payload, read_both};
 use super::{Service, Shared, apart, axum_json, name_of_answer, seconds};
 use crate::schedule::{Chosen, Likelihood};
 
@@ -65,7 +65,8 @@ fn begin(service: Shared, body: Payload) -> Result<Begun, ApiError> {
     let (echo, prompts) = (asked.echo.unwrap_or(false), prompts(&service, asked.prompt)?);
     let tokens: Vec<Vec<u32>> = prompts.iter().map(|prompt| prompt.tokens.clone()).collect();
     let likely = Likely { answer: asked.logprobs, prompt: asked.logprobs.filter(|_| echo) };
-    let events = common.submit(&service, &tokens, (likely, DEFAULT_TOKENS))?;
+    let kind = Kind { likely, most: DEFAULT_TOKENS, ..Kind::default() };
+    let events = common.submit(&service, &tokens, &kind)?;
     let shape = Shape {
         id: name_of_answer("cmpl"),
         created: seconds(SystemTime::now()),

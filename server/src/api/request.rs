@@ -14,6 +14,7 @@ use super::events::{Events, Showing, Writer};
 use crate::grammar::Form;
 use crate::schedule::{Job, Penalties, Settings};
 use crate::text::Stops;
+use crate::thoughts::Start;
 use atomc_runtime::Sampling;
 
 /// Most answers to one request, over all its prompts.
@@ -114,6 +115,18 @@ pub struct Likely {
     pub prompt: Option<usize>,
 }
 
+/// What a kind of request says beside the fields that both have.
+#[derive(Clone, Debug, Default)]
+pub struct Kind {
+    pub likely: Likely,
+    /// Most tokens of an answer, where the request does not say.
+    pub most: usize,
+    /// What answers must be to call a tool.
+    pub calls: Option<Form>,
+    /// How answers begin.
+    pub start: Start,
+}
+
 /// The body of a request.
 pub type Payload = Result<Bytes, BytesRejection>;
 
@@ -147,24 +160,26 @@ impl Common {
     }
 
     /// Gives the answers to prompts to the scheduler, `n` of each, in this order.
-    pub fn submit(
-        &self,
-        service: &Service,
-        prompts: &[Vec<u32>],
-        (likely, most): (Likely, usize),
-    ) -> Result<Events, ApiError> {
+    pub fn submit(&self, service: &Service, prompts: &[Vec<u32>], kind: &Kind) -> Result<Events, ApiError> {
         self.check(service)?;
         let (answers, form) = (self.n.unwrap_or(1), self.form()?);
+        if form.is_some() && kind.calls.is_some() {
+            return Err(ApiError::field("tool_choice", "a call has no `response_format` beside it"));
+        }
+        let (form, field) = match &kind.calls {
+            Some(calls) => (Some(calls), "tools"),
+            None => (form.as_ref(), "response_format"),
+        };
         if prompts.len() * answers > MOST_ANSWERS {
             return Err(ApiError::field("n", format!("one request has at most {MOST_ANSWERS} answers")));
         }
-        let settings = self.settings(service, likely, most)?;
+        let settings = self.settings(service, kind)?;
         let showing = Showing { special: self.skip_special_tokens == Some(false), stops: self.stops()? };
         let (sender, events) = unbounded_channel();
         let mut jobs = vec![];
         for index in 0..prompts.len() * answers {
-            let guide = form.as_ref().map(|form| service.grammars.guide(form)).transpose();
-            let guide = guide.map_err(|error| ApiError::field("response_format", error))?;
+            let guide = form.map(|form| service.grammars.guide(form, kind.start)).transpose();
+            let guide = guide.map_err(|error| ApiError::field(field, error))?;
             let (text, metrics) = (service.text.clone(), service.metrics.clone());
             let writer = Writer::new(text, metrics, showing.clone(), sender.clone(), index);
             let seed = settings.sampling.seed.wrapping_add((index % answers) as u64);
@@ -191,7 +206,8 @@ impl Common {
         Ok(())
     }
 
-    fn settings(&self, service: &Service, likely: Likely, most: usize) -> Result<Settings, ApiError> {
+    fn settings(&self, service: &Service, kind: &Kind) -> Result<Settings, ApiError> {
+        let &Kind { likely, most, .. } = kind;
         let vocab = service.handle.limits().vocab;
         for (field, top) in [("logprobs", likely.answer), ("prompt_logprobs", likely.prompt)] {
             if top.is_some_and(|top| top > MOST_LOGPROBS) {

@@ -9,7 +9,7 @@ use tower::ServiceExt;
 
 use super::*;
 use crate::schedule::Options;
-use crate::schedule::tests::Toy;
+use crate::schedule::toy::Toy;
 use crate::worker;
 
 const VOCAB: usize = 512;
@@ -41,6 +41,7 @@ fn service(toy: Toy, change: impl FnOnce(&mut Service), queue: usize) -> Router 
     let mut service = Service {
         handle,
         templates: Templates::new(Some(template.into()), &json!({})).map_err(|error| error.to_string()),
+        thoughts: false,
         grammars: Grammars::new(text.clone(), VOCAB, stop.clone()),
         text,
         names: vec!["toy".into(), "other".into()],
@@ -205,6 +206,85 @@ fn calls_of_tools_are_parsed() {
     });
 }
 
+/// A tool whose argument is one of two names. Blanks would take the toy's few positions.
+fn tool(name: &str) -> Value {
+    let schema = json!({
+        "$defs": { "city": { "enum": ["Rom", "Oslo"] } },
+        "type": "object",
+        "properties": { "city": { "$ref": "#/$defs/city" } },
+        "required": ["city"],
+        "additionalProperties": false,
+        "x-guidance": { "whitespace_flexible": false },
+    });
+    json!({ "type": "function", "function": { "name": name, "parameters": schema } })
+}
+
+#[test]
+fn calls_of_tools_can_be_asked_for() {
+    run(async {
+        let router = plain();
+        let plain = json!({ "messages": [{ "role": "user", "content": "x" }], "tools": [tool("a"), tool("b")] });
+        let named = json!({ "type": "function", "function": { "name": "b" } });
+        for (choice, names, finish) in
+            [(json!("required"), &["a", "b"][..], "tool_calls"), (named.clone(), &["b"], "stop")]
+        {
+            let mut body = plain.clone();
+            (body["tool_choice"], body["parallel_tool_calls"]) = (choice, false.into());
+            for seed in 0..4 {
+                body["seed"] = seed.into();
+                let (_, found) = post_json(&router, CHATS, &body).await;
+                let choice = &found["choices"][0];
+                let calls = choice["message"]["tool_calls"].as_array().unwrap_or_else(|| panic!("{found}"));
+                let call = &calls[0]["function"];
+                assert!(calls.len() == 1 && names.contains(&call["name"].as_str().unwrap()), "{found}");
+                let given: Value = serde_json::from_str(call["arguments"].as_str().unwrap()).unwrap();
+                assert!(given == json!({ "city": "Rom" }) || given == json!({ "city": "Oslo" }), "{found}");
+                assert!(choice["message"]["content"].is_null() && choice["finish_reason"] == finish, "{found}");
+            }
+        }
+        let mut body = plain.clone();
+        (body["tool_choice"], body["stream"]) = (named, true.into());
+        let all = chunks(&router, CHATS, &body).await;
+        let made: Vec<&Value> = all.iter().map(|c| &c["choices"][0]["delta"]["tool_calls"][0]).collect();
+        let made: Vec<&&Value> = made.iter().filter(|call| !call.is_null()).collect();
+        assert!(made.len() == 1 && made[0]["function"]["name"] == "b", "{all:?}");
+    });
+}
+
+#[test]
+fn thoughts_are_told_apart() {
+    run(async {
+        let router = service(toy(), |service| service.thoughts = true, 64);
+        let answer = "<think>\nI add.\n</think>\n\n3";
+        let mut body = json!({
+            "messages": [{ "role": "user", "content": "x" }],
+            "structured_outputs": { "choice": [answer] },
+        });
+        let (_, found) = post_json(&router, CHATS, &body).await;
+        let message =
+            json!({ "role": "assistant", "content": "3", "reasoning": "I add.", "reasoning_content": "I add." });
+        assert_eq!(found["choices"][0]["message"], message);
+        body["stream"] = true.into();
+        let all = chunks(&router, CHATS, &body).await;
+        let said = |field: &str| -> String {
+            all.iter().filter_map(|chunk| chunk["choices"][0]["delta"][field].as_str()).collect()
+        };
+        assert_eq!((said("reasoning_content"), said("content")), ("I add.".into(), "3".into()));
+        body["include_reasoning"] = false.into();
+        let all = chunks(&router, CHATS, &body).await;
+        assert!(all.iter().all(|chunk| chunk["choices"][0]["delta"]["reasoning"].is_null()), "{all:?}");
+        // Without the option they are text.
+        let (_, found) = post_json(
+            &plain(),
+            CHATS,
+            &json!({ "stream": false, "messages": body["messages"],
+            "structured_outputs": { "choice": [answer] } }),
+        )
+        .await;
+        assert_eq!(found["choices"][0]["message"]["content"], answer);
+    });
+}
+
 /// Requests, each with a field that is wrong, are refused with its name.
 fn are_refused(path: &'static str, plain: Value, wrong: Vec<(Value, u16, &'static str)>) {
     run(async {
@@ -243,6 +323,23 @@ fn what_is_wrong_with_a_chat_is_named() {
         (json!({ "response_format": { "type": "xml" } }), 400, "response_format.type"),
         (json!({ "structured_outputs": { "regex": "(" } }), 400, "response_format"),
         (json!({ "tool_choice": "required" }), 400, "tool_choice"),
+        (json!({ "tool_choice": "any" }), 400, "tool_choice"),
+        (
+            json!({ "tools": [tool("a")], "tool_choice": { "type": "function", "function": { "name": "b" } } }),
+            400,
+            "tool_choice",
+        ),
+        (
+            json!({ "tools": [tool("a")], "tool_choice": "required", "response_format": { "type": "json_object" } }),
+            400,
+            "tool_choice",
+        ),
+        (json!({ "tools": [{ "type": "function" }], "tool_choice": "required" }), 400, "tools"),
+        (
+            json!({ "tools": [{ "function": { "name": "a", "parameters": { "type": "what" } } }], "tool_choice": "required" }),
+            400,
+            "tools",
+        ),
         (json!({ "functions": [] }), 400, "functions"),
     ];
     are_refused(CHATS, json!({ "messages": [{ "role": "user", "content": "x" }], "max_tokens": 2 }), wrong);
@@ -432,7 +529,7 @@ fn no_request_ends_the_server() {
                 CHATS,
                 json!({ "messages": [{ "role": "user", "content": [{ "type": "text", "text": "x" }] }], "max_tokens": 2,
                 "tools": [{ "type": "function", "function": { "name": "f", "parameters": { "type": "object" } } }],
-                "logit_bias": { "3": 5 }, "n": 2, "stream": true, "stream_options": { "include_usage": true } }),
+                "tool_choice": "required", "parallel_tool_calls": false, "logit_bias": { "3": 5 }, "n": 2, "stream": true, "stream_options": { "include_usage": true } }),
             ),
             (
                 CHATS,

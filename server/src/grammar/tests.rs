@@ -13,7 +13,7 @@ fn grammars() -> (Grammars, Arc<Text>, u32) {
 /// What a model says that likes any other tokens better, at random.
 fn said(form: &Form, seed: u32) -> String {
     let (grammars, text, end) = grammars();
-    let mut chooser = Chooser::new(Settings::default(), Some(grammars.guide(form).unwrap()), &[]);
+    let mut chooser = Chooser::new(Settings::default(), Some(grammars.guide(form, Start::Text).unwrap()), &[]);
     let mut tokens = vec![];
     let mut state = seed;
     for step in 0..300 {
@@ -62,7 +62,7 @@ fn answers_follow_a_schema() {
 fn blanks_have_an_end() {
     let (grammars, text, _) = grammars();
     let form = Form::Json(json!({ "type": "object", "properties": { "a": { "type": "boolean" } }, "required": ["a"] }));
-    let mut chooser = Chooser::new(Settings::default(), Some(grammars.guide(&form).unwrap()), &[]);
+    let mut chooser = Chooser::new(Settings::default(), Some(grammars.guide(&form, Start::Text).unwrap()), &[]);
     let mut row = vec![0.0; 512];
     ["\n", " ", "}"]
         .iter()
@@ -89,6 +89,34 @@ fn answers_follow_an_expression() {
 }
 
 #[test]
+fn a_form_is_that_of_the_text_behind_a_thought() {
+    let (grammars, text, end) = grammars();
+    // The example knows no thoughts: two of its tokens stand for their tags.
+    let [open, close, word] = ["A", "B", "C"].map(|token| text.token(token).unwrap());
+    let number = Form::Regex("[0-9]".into());
+    let mut follow = grammars.follow(&number).unwrap();
+    let digit = text.token("7").unwrap();
+    let allowed = |guide: &mut dyn Guide| {
+        let mut words = vec![u32::MAX; 16];
+        guide.allow(&mut words).unwrap();
+        [open, close, word, digit, end].map(|token| words[token as usize / 32] >> (token % 32) & 1 == 1)
+    };
+    assert_eq!(allowed(&mut follow), [false, false, false, true, false]);
+    let mut guide = Behind { follow, open, close, place: Start::Either };
+    assert_eq!(allowed(&mut guide), [true, false, false, true, false]);
+    assert!(!guide.take(open).unwrap());
+    assert_eq!(allowed(&mut guide), [true, true, true, true, false]);
+    for token in [word, open, digit, close] {
+        assert!(!guide.take(token).unwrap());
+    }
+    assert_eq!(allowed(&mut guide), [false, false, false, true, false]);
+    assert!(guide.take(digit).unwrap());
+    // One that does not think follows at once.
+    let follow = grammars.follow(&number).unwrap();
+    assert!(Behind { follow, open, close, place: Start::Either }.take(digit).unwrap());
+}
+
+#[test]
 fn forms_that_are_none_are_refused() {
     let (grammars, ..) = grammars();
     for form in [
@@ -98,6 +126,6 @@ fn forms_that_are_none_are_refused() {
         Form::Json(json!({ "$ref": "#/nowhere" })),
         Form::Json(json!(7)),
     ] {
-        assert!(grammars.guide(&form).is_err(), "{form:?}");
+        assert!(grammars.guide(&form, Start::Text).is_err(), "{form:?}");
     }
 }

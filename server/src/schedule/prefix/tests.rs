@@ -1,4 +1,4 @@
-use super::super::tests::{BLOCK, Toy};
+use super::super::toy::{BLOCK, Toy};
 use super::*;
 use atomc_runtime::{Request, Want};
 

@@ -1,0 +1,175 @@
+//! A model for tests of what is around one, and for the fuzzer of requests.
+use std::collections::HashMap;
+use std::time::Duration;
+
+use atomc_runtime::kv::{Kept, Kv, Sizes};
+use atomc_runtime::{DeviceError, Fork, KvError, Request, SeqId, StepError, Want};
+
+use super::{Backend, Limits, Row};
+
+/// Tokens of a block of its cache.
+pub const BLOCK: usize = 4;
+/// Tokens of the smallest.
+pub(super) const VOCAB: usize = 61;
+/// Positions of the smallest.
+const POSITIONS: usize = 64;
+
+/// A model that adds tokens up, over the engine's own cache.
+pub struct Toy {
+    kv: Kv,
+    vocab: usize,
+    positions: usize,
+    pub(super) held: HashMap<SeqId, Vec<u32>>,
+    slots: usize,
+    /// Tokens of each step so far.
+    pub steps: Vec<Vec<usize>>,
+    /// Steps with this token are not finite.
+    pub poison: Option<u32>,
+    /// Steps with this token fail.
+    pub failing: Option<u32>,
+    /// Steps with this token panic.
+    pub panicking: Option<u32>,
+    /// How long a step takes.
+    pub pause: Duration,
+}
+
+impl Toy {
+    /// One with this cache, and with slots if its state is recurrent.
+    pub fn new(blocks: usize, slots: usize) -> Toy {
+        Toy::sized(blocks, slots, (VOCAB, POSITIONS))
+    }
+
+    /// One with more tokens and positions.
+    pub fn sized(blocks: usize, slots: usize, (vocab, positions): (usize, usize)) -> Toy {
+        let kept = [Kept::Pages { window: 0 }, Kept::Slot];
+        let sizes = Sizes {
+            block_tokens: BLOCK,
+            blocks,
+            slots,
+            max_len: positions,
+            step: 16,
+            snapshot_tokens: 8,
+            snapshots: slots,
+        };
+        let kv = Kv::new(if slots > 0 { &kept } else { &kept[..1] }, sizes);
+        Toy {
+            kv,
+            vocab,
+            positions,
+            held: HashMap::new(),
+            slots,
+            steps: vec![],
+            poison: None,
+            failing: None,
+            panicking: None,
+            pause: Duration::ZERO,
+        }
+    }
+
+    fn check(&self, requests: &[Request]) -> Result<(), StepError> {
+        let has = |token: Option<u32>| requests.iter().any(|r| token.is_some_and(|token| r.tokens.contains(&token)));
+        assert!(!has(self.panicking), "it was told to panic");
+        if has(self.failing) {
+            let (device, detail) = ("toy".to_owned(), "it was told to fail".to_owned());
+            return Err(StepError::Device(DeviceError::Failed { device, detail }));
+        }
+        match has(self.poison) {
+            true => Err(StepError::NotFinite(Box::new(atomc_runtime::engine::NotFinite { origin: None }))),
+            false => Ok(()),
+        }
+    }
+
+    fn feed(&mut self, requests: &[Request]) -> Result<Vec<Vec<Vec<f32>>>, StepError> {
+        self.steps.push(requests.iter().map(|request| request.tokens.len()).collect());
+        std::thread::sleep(self.pause);
+        self.check(requests)?;
+        self.kv.reserve(requests.iter().map(|request| (request.sequence, request.tokens.len())))?;
+        let mut all = vec![];
+        for request in requests {
+            let mut rows = vec![];
+            for &token in request.tokens {
+                self.kv.grow(request.sequence, 1)?;
+                self.kv.keep_snapshot(request.sequence)?;
+                self.kv.take_copies().for_each(drop);
+                let held = self.held.get_mut(&request.sequence).expect("it was added");
+                held.push(token);
+                rows.push(logits(held, self.vocab));
+            }
+            all.push(match request.logits {
+                Want::Nothing => vec![],
+                Want::Last => rows.split_off(rows.len() - 1),
+                Want::All => rows,
+            });
+        }
+        Ok(all)
+    }
+}
+
+pub(super) fn sum(tokens: &[u32]) -> usize {
+    tokens.iter().enumerate().map(|(position, &id)| (id as usize + 1) * (position + 1)).sum()
+}
+
+pub(super) fn logits(tokens: &[u32], vocab: usize) -> Vec<f32> {
+    let best = (sum(tokens) % vocab) as i32;
+    (0..vocab as i32).map(|id| -((id - best).abs() as f32) / 2.0).collect()
+}
+
+impl Backend for Toy {
+    fn limits(&self) -> Limits {
+        let blocks = self.kv.blocks();
+        Limits {
+            vocab: self.vocab,
+            positions: self.positions.min(blocks * BLOCK),
+            step_tokens: 16,
+            step_rows: 3,
+            block_tokens: BLOCK,
+            blocks,
+            slots: self.slots,
+        }
+    }
+
+    fn free_blocks(&self) -> usize {
+        self.kv.free_blocks()
+    }
+
+    fn add(&mut self) -> SeqId {
+        let sequence = self.kv.add();
+        self.held.insert(sequence, vec![]);
+        sequence
+    }
+
+    fn fork(&mut self, sequence: SeqId, tokens: usize) -> Result<Fork, StepError> {
+        let fork = self.kv.fork(sequence, tokens)?;
+        self.kv.take_copies().for_each(drop);
+        self.held.insert(fork.sequence, self.held[&sequence][..fork.tokens].to_vec());
+        Ok(fork)
+    }
+
+    fn rewind(&mut self, sequence: SeqId, tokens: usize) -> Result<usize, StepError> {
+        let left = self.kv.rewind(sequence, tokens)?;
+        self.kv.take_copies().for_each(drop);
+        self.held.get_mut(&sequence).expect("it was added").truncate(left);
+        Ok(left)
+    }
+
+    fn drop_sequence(&mut self, sequence: SeqId) -> Result<(), StepError> {
+        self.held.remove(&sequence);
+        Ok(self.kv.drop_sequence(sequence)?)
+    }
+
+    fn has_room(&self, growing: &[(Option<SeqId>, usize)]) -> Result<(), KvError> {
+        self.kv.has_room(growing.iter().copied())
+    }
+
+    fn step(&mut self, requests: &[Request], see: &mut dyn FnMut(Row, &[f32])) -> Result<(), StepError> {
+        for (request, rows) in self.feed(requests)?.iter().enumerate() {
+            rows.iter().enumerate().for_each(|(index, row)| see(Row { request, index }, row));
+        }
+        Ok(())
+    }
+
+    fn step_greedy(&mut self, requests: &[Request]) -> Result<Vec<Option<u32>>, StepError> {
+        let all = self.feed(requests)?;
+        Ok(all.iter().map(|rows| rows.last().map(|row| atomc_runtime::greedy(row))).collect())
+    }
+}
