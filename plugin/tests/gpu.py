@@ -304,9 +304,9 @@ def packed(artifact, device, tensors):
         for how in "in order", "turned", "apart":
             made = []
             for place in "cpu", device:
-                memory = []
+                memory: list[torch.Tensor] = []
 
-                def allocate(size):
+                def allocate(size, memory=memory):
                     memory.append(torch.zeros(size, dtype=torch.uint8, device=device))
                     return memory[-1].data_ptr()
 

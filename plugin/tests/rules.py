@@ -27,7 +27,7 @@ def patches_nothing(file: Path) -> None:
         targets = getattr(node, "targets", None) or [getattr(node, "target", None)]
         if isinstance(node, (ast.Assign, ast.AugAssign, ast.AnnAssign, ast.Delete)):
             for target in (name for t in targets for name in ast.walk(t) if isinstance(name, (ast.Attribute, ast.Subscript))):
-                root = target
+                root: ast.expr = target
                 while isinstance(root, (ast.Attribute, ast.Subscript, ast.Call)):
                     root = root.func if isinstance(root, ast.Call) else root.value
                 assert not (isinstance(root, ast.Name) and root.id in imported), ast.unparse(node)
@@ -42,11 +42,11 @@ def patches_nothing(file: Path) -> None:
 def has_no_state(file: Path, constants: set[str]) -> None:
     """Nothing but constants, and what is of a module's own making and never changed, is bound in a module."""
     tree = ast.parse(file.read_text())
-    for node in tree.body:
+    for statement in tree.body:
         allowed = (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.ClassDef, ast.Expr, ast.Assign, ast.AugAssign)
-        assert isinstance(node, allowed), ast.unparse(node)
-        if isinstance(node, (ast.Assign, ast.AugAssign)):
-            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+        assert isinstance(statement, allowed), ast.unparse(statement)
+        if isinstance(statement, (ast.Assign, ast.AugAssign)):
+            targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
             names = [name for target in targets for name in (target.elts if isinstance(target, ast.Tuple) else [target])]
             assert {ast.unparse(name) for name in names} <= constants
     for node in ast.walk(tree):

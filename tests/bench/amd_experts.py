@@ -50,9 +50,10 @@ def measured(path):
             if not (chip and scheme and of_bytes and us and row["act"] == "Silu"):
                 continue
             if tokens in DECODE + PROMPTS:
-                size = tuple(int(row[name]) for name in ("hidden", "inter", "experts", "k"))
-                known = sizes[chip, scheme, *size].get(tokens, us)
-                sizes[chip, scheme, *size][tokens] = min(known, us)
+                size = (int(row[name]) for name in ("hidden", "inter", "experts", "k"))
+                key = (chip, scheme, *size)
+                times = sizes[key]
+                times[tokens] = min(times.get(tokens, us), us)
     return sizes
 
 

@@ -52,7 +52,7 @@ def main() -> None:
     params = SamplingParams(temperature=0, max_tokens=args.output, ignore_eos=True, detokenize=False)
     chance = random.Random(0)
     for requests in args.requests:
-        best = None
+        best: dict = {}
         for _ in range(1 + args.rounds):
             # New prompts in each round.
             prompts = [{"prompt_token_ids": chance.choices(range(1000), k=args.prompt)} for _ in range(requests)]

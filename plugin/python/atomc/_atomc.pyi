@@ -1,7 +1,9 @@
 from collections.abc import Callable, Mapping, Sequence
 from os import PathLike
-from types import CapsuleType, TracebackType
+from types import TracebackType
 from typing import Any, Literal, Protocol
+
+from typing_extensions import CapsuleType
 
 __version__: str
 

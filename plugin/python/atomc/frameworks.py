@@ -8,6 +8,7 @@ from importlib.metadata import version
 from logging import Logger
 from pathlib import Path
 from shlex import quote
+from typing import Any, Literal
 
 import torch
 
@@ -36,12 +37,12 @@ def untested(name: str, package: str, tested: tuple[str, ...]) -> str | None:
     return None if release in tested else f"{name} {release} is not among the releases that are tested: {', '.join(tested)}"
 
 
-def attributes(name: str, package: str, tested: tuple[str, ...], modules: dict[str, str]) -> Callable[[str], object]:
+def attributes(name: str, package: str, tested: tuple[str, ...], modules: dict[str, str]) -> Callable[[str], Any]:
     """The `__getattr__` of a module that has all that is used of a framework: the names of each of its modules. Nothing is imported
     before it is used: frameworks ask for their platform first, and forgive what cannot be imported."""
     places = {name: module for module, names in modules.items() for name in names.split()}
 
-    def get(attribute: str) -> object:
+    def get(attribute: str) -> Any:
         if attribute not in places:
             raise AttributeError(attribute)
         try:
@@ -87,8 +88,10 @@ def find(wanted: Wanted, logger: Logger) -> atomc.Artifact | None:
 def located(wanted: Wanted, logger: Logger) -> tuple:
     """The artifact that is named, else the one beside the model if its code is trusted, else one that is compiled now; or
     none, how loud to say so, and why."""
-    named, beside = wanted.named, wanted.model / "model.atomc"
-    found = not named and os.path.lexists(beside)  # a link that leads nowhere is a fault, not a model without an artifact
+    named: str | Path | None = wanted.named
+    beside = wanted.model / "model.atomc"
+    # A link that leads nowhere is a fault, not a model without an artifact.
+    found = not named and os.path.lexists(beside)
     if not named and not found and setting("ATOMC_AUTOCOMPILE") == "1":
         named = compiled(wanted, logger)
     if not named and not found:
@@ -113,8 +116,9 @@ def compiled(wanted: Wanted, logger: Logger) -> Path | None:
         facts, asked = wanted.resolved()
         options = _atomc.compile_options(wanted.framework, facts, asked, wanted.own)
     except (OSError, ValueError) as fault:  # a configuration that is not there, or not supported
-        return logger.warning("atomc: ATOMC_AUTOCOMPILE: %s", fault)
-    options = ("--target", target(wanted.gpu), *options)
+        logger.warning(autocompile.FAULT, fault)
+        return None
+    options = ["--target", target(wanted.gpu), *options]
     return autocompile.artifact(wanted.model, facts, *options, compiler=setting("ATOMC_COMPILER"), warn=logger.warning)
 
 
@@ -134,11 +138,14 @@ def target(gpu: str) -> str:
 class Driven(torch.nn.Module):
     """An artifact with weights that a framework drives. It has no parameters: weights go into the runtime's buffers."""
 
-    def __init__(self, artifact: atomc.Artifact, device: str, rank: int, attention: str = "own"):
+    def __init__(self, artifact: atomc.Artifact, device: str, rank: int, attention: Literal["own", "caller"] = "own"):
         super().__init__()
-        self.on_host, self.memory = device == "host", []
-        options = dict(stream=self.stream(), allocate=None if self.on_host else self.allocate)
-        self.engine = atomc.Model(artifact, device, rank=rank, attention=attention, **options)
+        self.on_host = device == "host"
+        self.memory: list[torch.Tensor] = []
+        allocate = None if self.on_host else self.allocate
+        self.engine = atomc.Model(
+            artifact, device, rank=rank, attention=attention, stream=self.stream(), allocate=allocate
+        )
         rows = self.engine.hidden, self.engine.head_input, self.engine.embed_input
         self.hidden, self.head_input, self.embed_input = map(torch.from_dlpack, rows)
 
@@ -146,7 +153,8 @@ class Driven(torch.nn.Module):
         return 0 if self.on_host else torch.cuda.current_stream().cuda_stream
 
     def allocate(self, size: int) -> int:
-        self.memory.append(torch.zeros(size, dtype=torch.uint8, device="cuda"))  # which the framework accounts for
+        # The framework accounts for torch's memory.
+        self.memory.append(torch.zeros(size, dtype=torch.uint8, device="cuda"))
         return self.memory[-1].data_ptr()
 
     def make_up(self, load_format: str) -> None:
@@ -179,7 +187,7 @@ class Driven(torch.nn.Module):
             elif call.kind == "all_reduce":
                 value = torch.from_dlpack(call.value)
                 value.copy_(reduce(value.contiguous()))
-            else:
+            elif attend:
                 q, k, v = (torch.from_dlpack(x).contiguous() for x in (call.q, call.k, call.v))
                 torch.from_dlpack(call.out).copy_(attend(call.layer, q, k, v))
         return self.hidden[: tokens.stop - tokens.start]

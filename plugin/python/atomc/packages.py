@@ -24,7 +24,8 @@ def installed(package: str) -> str | None:
 def tested(package: str) -> list[str]:
     """The releases that a shim names, without importing it."""
     source = Path(__file__).parent.joinpath(package, "compat.py").read_text()
-    named = [node.value for node in ast.parse(source).body if isinstance(node, ast.Assign) and node.targets[0].id == "TESTED"]
+    assigned = [node for node in ast.parse(source).body if isinstance(node, ast.Assign)]
+    named = [node.value for node in assigned if ast.unparse(node.targets[0]) == "TESTED"]
     return list(ast.literal_eval(named[0]))
 
 

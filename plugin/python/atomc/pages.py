@@ -36,7 +36,8 @@ def within(cache: atomc.Cache, on_host: bool, slots: torch.Tensor) -> tuple[int,
     used, room = blocks * cache.block_bytes, lambda: storage.data_ptr() + storage.nbytes() - slots.data_ptr()
     if used > room():
         raise Refused(f"layer {cache.layer}: {blocks} pages of {cache.block_bytes} bytes, but the pool has {room()} bytes")
-    if on_host and room() - used < SLACK:  # in a pool that is not ours; all that look at it see where it is then
+    # A pool that is not ours; all that look at it see where it is then.
+    if on_host and room() - used < SLACK:
         storage.resize_(storage.nbytes() + SLACK)
     elif room() - used + -(slots.data_ptr() + room()) % GPU_GRANULE < SLACK:
         raise Refused(f"--max-total-tokens: a pool of {len(slots)} ends where memory does; with a page more or less it does not")

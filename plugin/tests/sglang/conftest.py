@@ -12,7 +12,7 @@ import pytest
 import torch
 
 pytest.register_assert_rewrite("serving")
-from models import ATOMC, EXAMPLES, PROBLEMS, bare, compile, golden_model, large_model, model, reference, trusted  # noqa: F401
+from models import ATOMC, EXAMPLES, PROBLEMS, bare, compile, golden_model, large_model, model, reference, trusted  # noqa: E402, F401
 
 os.environ.update(SGLANG_EXTERNAL_MODEL_PACKAGE="atomc.sglang", ATOMC_STRICT="1")
 # A child that is forked has no use of the threads that its parent's products had, and waits for
@@ -82,7 +82,8 @@ def forked(work, *arguments):
             found = work(*arguments), None
         except Exception as fault:
             found = None, fault
-        sender.send_bytes(pickle.dumps(found))  # tensors too as they are, whose memory goes with the child
+        # Tensors too, as their memory goes with the child.
+        sender.send_bytes(pickle.dumps(found))
         os._exit(0)
 
     import sglang.benchmark.one_batch  # noqa: F401, once for all children

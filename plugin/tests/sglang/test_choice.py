@@ -293,7 +293,7 @@ def test_rows_go_through_sglangs_code_where_it_is_asked(model):
 def test_memory_is_given_back_by_tags(model, kept):
     """Pages of the cache, whose memory is then not there, and weights, without which a step is refused, but not with a backup."""
 
-    def resident(pool) -> int:
+    def resident(pool):
         """KiB of the memory of its first layer."""
         start = pool.get_key_buffer(0).data_ptr()
         lines = iter(Path("/proc/self/smaps").read_text().splitlines())

@@ -54,7 +54,8 @@ def test_retracted_and_shared_requests_equal_lone_ones(small):
     """More than the cache holds at a time, with shared beginnings."""
     shared = "".join(p + s for p, s in zip(PROMPTS[:3], SOLUTIONS))
     prompts = [shared + prompt for prompt in PROMPTS[100:108]] + PROMPTS[120:132]
-    long = dict(tokens=100, min_new_tokens=100)  # which the scheduler does not count, unlike `ignore_eos`
+    # The scheduler does not count these, unlike `ignore_eos`.
+    long = dict(tokens=100, min_new_tokens=100)
     small.flush_cache()
     alone = [greedy(small, [prompt], **long)[0] for prompt in prompts]
     small.flush_cache()

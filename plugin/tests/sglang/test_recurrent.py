@@ -29,8 +29,10 @@ def cached(engine, prompt) -> int:
 def turned(folder):
     """Puts the layer that attends behind the other one, as SGLang has them, which takes another model of the same sizes for it."""
     config, other = json.loads((folder / "config.json").read_text()), {"0": "1", "1": "0"}
-    rotary = {"partial_rotary_factor": config["rope_parameters"]["partial_rotary_factor"]}  # which it looks for outside
-    experts = dict(moe_intermediate_size=32, shared_expert_intermediate_size=32)  # of which there are none, and 0.5.11 rounds that up
+    # SGLang looks for it outside.
+    rotary = {"partial_rotary_factor": config["rope_parameters"]["partial_rotary_factor"]}
+    # There are none, and 0.5.11 rounds that up.
+    experts = dict(moe_intermediate_size=32, shared_expert_intermediate_size=32)
     (folder / "config.json").write_text(json.dumps(config | rotary | experts | {"layer_types": config["layer_types"][::-1]}))
     rename = lambda name: re.sub(r"(?<=layers\.)[01]", lambda layer: other[layer[0]], name)
     weights = {rename(name): tensor for name, tensor in load_file(folder / "model.safetensors").items()}

@@ -14,7 +14,7 @@ from serving import test_accuracy, test_chat, test_completion, test_log_says_wha
 
 
 @pytest.fixture(scope="module")
-def server(model, template, tmp_path_factory):
+def server(model, template, tmp_path_factory):  # noqa: F811
     command = [sys.executable, "-m", "sglang.launch_server", "--model-path", model("llama"), "--chat-template", template]
     command += ["--attention-backend", "atomc", "--max-running-requests", "32"]
     folder = tmp_path_factory.mktemp("server")

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 pytest.register_assert_rewrite("serving")
-from models import ATOMC, EXAMPLES, PROBLEMS, bare, compile, golden_model, large_model, model, reference, trusted  # noqa: F401
+from models import ATOMC, EXAMPLES, PROBLEMS, bare, compile, golden_model, large_model, model, reference, trusted  # noqa: E402, F401
 
 # Most engines live in the process of the tests, which can then look at them; what is said of
 # processes is in the server's tests.

@@ -68,7 +68,8 @@ def test_next_tokens_are_as_likely_as_with_transformers(engine, tmp_path, monkey
     wide = wider(name)
     folder, dtype = golden_model(tmp_path, name), "float32" if wide else "auto"
     compile(folder, *(["--dtype", dtype] if wide else []), *(["--attention", "own,caller"] if attention == "vllm" else []))
-    room = dict(max_model_len=2048) if case(name).parent == SMALL else {}  # of 128 Ki tokens that makers promise
+    # Makers promise 128 Ki tokens.
+    room = dict(max_model_len=2048) if case(name).parent == SMALL else {}
     room |= dict(language_model_only=True) if has_parts(folder) else {}
     llm = engine(folder, dtype=dtype, skip_tokenizer_init=True, max_logprobs=96, max_num_batched_tokens=512, **room)
     assert is_ours(llm)

@@ -50,7 +50,8 @@ def test_strict(bare, monkeypatch):
 @short
 def test_artifacts_beside_a_model_must_be_trusted(bare, tmp_path, monkeypatch):
     """A folder as it comes from a hub: its artifact is code that nobody here has asked for."""
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "mine"))  # other tests may have compiled the same bytes
+    # Other tests may have compiled the same bytes.
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "mine"))
     folder = bare("llama")
     path = compile(folder, "--no-trust")
     with mock.patch("atomc.Artifact", side_effect=AssertionError("it was opened")), mock.patch.object(config.logger, "warning"):
@@ -300,7 +301,7 @@ def test_facts_of_classes_are_kept_by_release():
 
 
 def test_vllms_own_model_keeps_its_module():
-    cls = getattr(atomc.vllm.model, "LlamaForCausalLM")
+    cls = atomc.vllm.model.LlamaForCausalLM
     assert cls.__module__ == "vllm.model_executor.models.llama"
 
 

@@ -31,18 +31,18 @@ if __name__ == "__main__":
 """
 
 
-def run(folder, scripts, options={}, environment={}):
+def run(folder, scripts, options=None, environment=None):
     """Where the two ranks are, if they are ours and answer right."""
     compile(folder, "--tp", "2")
     (scripts / "script.py").write_text(SCRIPT)
     prompts = json.dumps([p["prompt"] for p in PROBLEMS])
     shared = {"VLLM_ENABLE_V1_MULTIPROCESSING": "1", "VLLM_ALLOW_INSECURE_SERIALIZATION": "1"}
     done = subprocess.run(
-        [sys.executable, scripts / "script.py", folder, prompts, json.dumps(options)],
+        [sys.executable, scripts / "script.py", folder, prompts, json.dumps(options or {})],
         capture_output=True,
         text=True,
         timeout=600,
-        env={**os.environ, **shared, **environment},
+        env={**os.environ, **shared, **(environment or {})},
     )
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
     [result] = [line.removeprefix("RESULT ") for line in done.stdout.splitlines() if line.startswith("RESULT ")]

@@ -38,7 +38,8 @@ def folder(tmp_path_factory):
 
 
 # Of the other one vLLM has positions of three rows.
-WHOLE, PART = ("hybrid-next", {}), ("hybrid-3.5", {"language_model_only": True})
+WHOLE: tuple[str, dict] = ("hybrid-next", {})
+PART: tuple[str, dict] = ("hybrid-3.5", {"language_model_only": True})
 
 
 def answers(llm, prompts, tokens=40):

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.short
 
 
 @pytest.fixture(scope="module")
-def server(model, template, tmp_path_factory):
+def server(model, template, tmp_path_factory):  # noqa: F811
     environment = {k: v for k, v in os.environ.items() if k != "VLLM_ENABLE_V1_MULTIPROCESSING"}
     command = [Path(sys.executable).with_name("vllm"), "serve", model("llama"), "--chat-template", template]
     command += ["--kv-cache-memory-bytes", "16M", "--max-num-seqs", "32", "--enable-sleep-mode"]

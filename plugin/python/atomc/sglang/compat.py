@@ -1,6 +1,7 @@
 """All of SGLang that the shim uses, and where its releases differ."""
 
 import os
+from collections.abc import Iterable
 from functools import cache
 from importlib.metadata import version
 
@@ -167,7 +168,7 @@ def context_length(server_args=None) -> int:
     return of(server_args or given()).context_len
 
 
-def options(names: list[str]) -> dict:
+def options(names: Iterable[str]) -> dict:
     """SGLang's options by their names, as it has resolved them. None are there before it has, and not all in each release."""
     resolved = vars(given()) if OLDER else given().resolved_dict()
     return {name: resolved.get(name) for name in names}

@@ -19,8 +19,7 @@ logger = logging.getLogger(__name__)
 CHOOSING = ("model_path", "trust_remote_code", "json_model_override_args", "language_model_only", "enable_multimodal")
 # Those for which one is compiled where there is none, as they are given: what SGLang makes of some
 # of them is not known yet when it asks for pages.
-COMPILING = ("dtype", "kv_cache_dtype", "tp_size", "ep_size", "dp_size", "enable_dp_attention", "context_length")
-COMPILING += ("enable_deterministic_inference",)
+COMPILING = ("dtype", "kv_cache_dtype", "tp_size", "ep_size", "dp_size", "enable_dp_attention", "context_length", "enable_deterministic_inference")
 
 # Those that say where states are kept for other requests.
 STATES = ("device", "mamba_radix_cache_strategy", "mamba_track_interval")
@@ -35,7 +34,8 @@ def wanted(asked: dict) -> Wanted:
         return json.dumps(facts), json.dumps({name: asked[name] for name in COMPILING})
 
     said = {name: asked[name] for name in ("language_model_only", "enable_multimodal")}
-    said |= {} if compat.OLDER else {"json_model_override_args": overrides}  # in which 0.5.11 does not look for it
+    # 0.5.11 does not look for it there.
+    said |= {} if compat.OLDER else {"json_model_override_args": overrides}
     return Wanted("SGLang", Path(asked["model_path"]), named, asked["trust_remote_code"], resolved, compat.gpu(), json.dumps(said))
 
 
@@ -62,7 +62,8 @@ def find(architecture: str) -> atomc.Artifact | None:
         return None
     compat.check_release()
     if architecture == compat.TRANSFORMERS:
-        return pass_by()
+        pass_by()
+        return None
     return frameworks.find(wanted(compat.options(CHOOSING + COMPILING)), logger)
 
 

@@ -51,7 +51,7 @@ class Model(Driven):
             for cache in self.paged():
                 pages.fits(cache, adapter.rows)
         self.adapter, self.pool, self.block_tokens = adapter, None, self.paged()[0].block_tokens
-        self.packed = Path(asked["model_path"], self.engine.packed_name)
+        self.packed: Path | None = Path(asked["model_path"], self.engine.packed_name)
         self.reduce, self.gather = group.all_reduce, group.all_gather
         # Which rows want logits, and log-probabilities of prompts, are SGLang's; the head is ours.
         self.processor = LogitsProcessor(SimpleNamespace(vocab_size=self.engine.vocab), skip_all_gather=True)
@@ -113,12 +113,19 @@ class Model(Driven):
         if STATE in kept:
             places[STATE] = of_requests.get_mamba_indices(rows).int()[:, None]
         ids, positions = ids[tokens], some.positions[tokens].long()
-        tensors = dict(ids=ids, positions=positions, starts=starts, lengths=lengths)
-        pointers = {name: tensor.data_ptr() for name, tensor in tensors.items()}
         tables = [(places[own].data_ptr(), places[own].stride(0)) for own in kept]
-        sizes = dict(tables=tables, sequences=len(lengths), tokens=len(ids))
-        options = dict(decode=batch.forward_mode.is_decode(), embedded=some.embeds is not None, stream=self.stream())
-        self.engine.begin(**pointers, **sizes, **options)
+        self.engine.begin(
+            ids=ids.data_ptr(),
+            positions=positions.data_ptr(),
+            starts=starts.data_ptr(),
+            lengths=lengths.data_ptr(),
+            tables=tables,
+            sequences=len(lengths),
+            tokens=len(ids),
+            decode=batch.forward_mode.is_decode(),
+            embedded=some.embeds is not None,
+            stream=self.stream(),
+        )
         return self.run(tokens, some.embeds, self.reduce)
 
     def kind(self, pool, cache: atomc.Cache) -> int:

@@ -31,7 +31,8 @@ class SlotBuilder(Builder):
     def __init__(self, kv_cache_spec, layer_names, vllm_config, device):
         super().__init__(kv_cache_spec, layer_names, vllm_config, device)
         most = vllm_config.scheduler_config.max_num_seqs, vllm_config.compilation_config.max_cudagraph_capture_size or 0
-        self.table = torch.zeros(max(most), 1, dtype=torch.int32, device=device)  # where captured steps find it
+        # Captured steps find it there.
+        self.table = torch.zeros(max(most), 1, dtype=torch.int32, device=device)
 
     def build(self, common_prefix_len, common_attn_metadata, fast_build=False):
         batch = copy(common_attn_metadata)

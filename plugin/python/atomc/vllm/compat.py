@@ -75,7 +75,8 @@ def register_kernels(compute, copy) -> None:
         register = import_module("vllm.triton_utils.dispatcher").register_kernels
         register({"vllm.v1.worker.block_table.ComputeSlotMappingKernel.kernel": launch})
         register({"vllm.v1.worker.mamba_utils.batch_memcpy_kernel": lambda *pointers, **_: copy(*pointers)})
-    elif not hasattr(torch.ops._C, "compute_slot_mapping_kernel_impl"):  # which 0.30 and earlier call instead
+    # 0.30 and earlier call this instead.
+    elif not hasattr(torch.ops._C, "compute_slot_mapping_kernel_impl"):
         name, arguments = "_C::compute_slot_mapping_kernel_impl", "Tensor starts, Tensor positions, Tensor table"
         torch.library.define(name, f"({arguments}, Tensor(a!) slots, int block) -> ()")
         torch.library.impl(name, "CPU", compute)

@@ -3,6 +3,7 @@
 import json
 from functools import reduce
 from pathlib import Path
+from typing import Literal
 
 import atomc
 from atomc import _atomc, frameworks
@@ -14,8 +15,8 @@ logger = init_logger(f"vllm.{__name__}")
 
 
 def wanted(config: VllmConfig) -> Wanted:
-    named = config.additional_config, config.load_config.model_loader_extra_config
-    named = _atomc.named_artifact(*(json.dumps(option, default=str) for option in named))
+    extra = config.additional_config, config.load_config.model_loader_extra_config
+    named = _atomc.named_artifact(*(json.dumps(option, default=str) for option in extra))
     model, own = config.model_config, attention() == "own"
     asked = json.dumps({"language_model_only": getattr(model.multimodal_config, "language_model_only", False)})
     return Wanted("vLLM", Path(model.model), named, model.trust_remote_code, lambda: resolved(config), gpu(), asked, own)
@@ -39,7 +40,7 @@ def gpu() -> str:
     return "" if not current_platform.is_cuda_alike() else "hip" if current_platform.is_rocm() else "cuda"
 
 
-def attention() -> str:
+def attention() -> Literal["own", "caller"]:
     """Who attends: atomc's kernels, or with ATOMC_ATTENTION=vllm the layer that vLLM chooses for this machine."""
     return "caller" if setting("ATOMC_ATTENTION") == "vllm" else "own"
 

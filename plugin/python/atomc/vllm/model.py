@@ -2,6 +2,7 @@
 
 import time
 from types import SimpleNamespace, new_class
+from typing import Any
 
 import torch
 
@@ -55,23 +56,25 @@ class Model(Driven):
         self.own, self.latent = attention == "own", artifact.latent
         config.check(vllm_config, artifact, self.engine)
         self.make_up(vllm_config.load_config.load_format)
-        self.model = SimpleNamespace(layers=())  # where trainers look for modules whose weights have loaders
+        # Trainers look there for modules that have loaders of weights.
+        self.model = SimpleNamespace(layers=())
         # vLLM wants one number in the name of a layer.
         self.names = [f"{prefix}layers.{cache.layer}.attention" for cache in self.engine.cache]
         self.layers = self.own_layers(vllm_config) if self.own else self.vllm_layers(vllm_config, self.names)
 
     def own_layers(self, vllm_config) -> dict[str, Layer | SlotLayer]:
-        kept = {}
+        kept: dict[str, list[atomc.Cache]] = {}
         for name, cache in zip(self.names, self.engine.cache):
             kept.setdefault(name, []).append(cache)
         layers = {name: SlotLayer(caches) for name, caches in kept.items() if caches[0].slot}
         most = max((layer.bytes for layer in layers.values()), default=0)
         paged = {name: cache for name, [cache, *_] in kept.items() if not cache.slot}
-        kind = dict(block_tokens=next(iter(paged.values())).block_tokens, halves=1 if self.latent else 2)
-        backend = new_class("Backend", (Backend,), exec_body=lambda body: body.update(kind))
+        tokens = next(iter(paged.values())).block_tokens
+        kind = dict(block_tokens=tokens, halves=1 if self.latent else 2)
+        backend: Any = new_class("Backend", (Backend,), exec_body=lambda body: body.update(kind))
         layers |= {name: Layer(backend, cache) for name, cache in paged.items()}
-        page = min(2 * layers[name].half for name in paged) * backend.block_tokens
-        backend.slot_tokens = -(-most // page) * backend.block_tokens
+        page = min(2 * layers[name].half for name in paged) * tokens
+        backend.slot_tokens = -(-most // page) * tokens
         vllm_config.compilation_config.static_forward_context.update(layers)
         return layers
 
@@ -103,7 +106,8 @@ class Model(Driven):
     def forward(self, input_ids, positions, intermediate_tensors=None, inputs_embeds=None, **_) -> torch.Tensor:
         positions = positions[0] if positions.dim() == 2 else positions
         if get_forward_context().attn_metadata is None and not BreakableCUDAGraphCapture.is_active():
-            return torch.zeros_like(self.hidden[:1]).expand(len(positions), -1)  # vLLM measures memory; there is no cache yet
+            # No cache is there yet: vLLM measures memory.
+            return torch.zeros_like(self.hidden[:1]).expand(len(positions), -1)
         return self.steps(lambda tokens: self.step(input_ids, positions, inputs_embeds, tokens), len(positions))
 
     def step(self, ids, positions: torch.Tensor, embeds, tokens: slice) -> torch.Tensor:
@@ -121,19 +125,27 @@ class Model(Driven):
         if tokens != slice(0, len(positions)):
             starts, lengths, requests = part(starts, batch.query_start_loc_cpu, lengths, tokens)
         tables = [context.attn_metadata[name].block_table_tensor for name in self.names if self.own]
-        if self.own:  # vLLM's pages are elsewhere while it measures; layers that it has in one group have one table
+        # Pages of vLLM's are elsewhere while it measures; layers of one group have one table.
+        if self.own:
             pages = {name: iter(layer.pages()) for name, layer in self.layers.items()}
             self.engine.bind_cache([(*next(pages[name]), table.data_ptr()) for name, table in zip(self.names, tables)])
         rows = {name: (t[requests].data_ptr(), t.stride(0)) for name, t in {id(t): t for t in tables}.items()}
         tables = [rows[id(t)] for t in tables]
         ids, embedded = (positions.new_zeros(len(positions)), True) if ids is None else (ids, False)
         ids, positions = ids[tokens].int(), positions[tokens].long()
-        tensors = dict(ids=ids, positions=positions, starts=starts, lengths=lengths)
-        pointers = {name: tensor.data_ptr() for name, tensor in tensors.items()}
-        sizes = dict(tables=tables, sequences=len(lengths), tokens=len(ids))
         mixed = BreakableCUDAGraphCapture.is_active() and context.cudagraph_runtime_mode == CUDAGraphMode.PIECEWISE
-        options = dict(decode=batch.max_query_len == 1 and not mixed, embedded=embedded, stream=self.stream())
-        self.engine.begin(**pointers, **sizes, **options)
+        self.engine.begin(
+            ids=ids.data_ptr(),
+            positions=positions.data_ptr(),
+            starts=starts.data_ptr(),
+            lengths=lengths.data_ptr(),
+            tables=tables,
+            sequences=len(lengths),
+            tokens=len(ids),
+            decode=batch.max_query_len == 1 and not mixed,
+            embedded=embedded,
+            stream=self.stream(),
+        )
 
     def compute_logits(self, hidden_states: torch.Tensor) -> torch.Tensor:
         return self.logits(hidden_states, compat.tensor_model_parallel_all_gather)
