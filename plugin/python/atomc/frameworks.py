@@ -34,10 +34,16 @@ def disabled() -> bool:
 def untested(name: str, package: str, tested: tuple[str, ...]) -> str | None:
     """What to say where a release of a framework is not among those that the tests run."""
     release = version(package)
-    return None if release in tested else f"{name} {release} is not among the releases that are tested: {', '.join(tested)}"
+    return (
+        None
+        if release in tested
+        else f"{name} {release} is not among the releases that are tested: {', '.join(tested)}"
+    )
 
 
-def attributes(name: str, package: str, tested: tuple[str, ...], modules: dict[str, str]) -> Callable[[str], Any]:
+def attributes(
+    name: str, package: str, tested: tuple[str, ...], modules: dict[str, str]
+) -> Callable[[str], Any]:
     """The `__getattr__` of a module that has all that is used of a framework: the names of each of its modules. Nothing is imported
     before it is used: frameworks ask for their platform first, and forgive what cannot be imported."""
     places = {name: module for module, names in modules.items() for name in names.split()}
@@ -100,7 +106,11 @@ def located(wanted: Wanted, logger: Logger) -> tuple:
     # it is unpacked.
     unasked = not named and not wanted.trusted
     if unasked and not _atomc.trusted(beside):
-        return None, logger.warning, f"{beside} is code that nobody trusts; `atomc trust {quote(str(beside))}` says that you do"
+        return (
+            None,
+            logger.warning,
+            f"{beside} is code that nobody trusts; `atomc trust {quote(str(beside))}` says that you do",
+        )
     artifact = atomc.Artifact(named or beside)
     if unasked and not artifact.trusted():  # it was replaced meanwhile
         return None, logger.warning, f"{beside} was replaced by an artifact that is not trusted"
@@ -119,7 +129,9 @@ def compiled(wanted: Wanted, logger: Logger) -> Path | None:
         logger.warning(autocompile.FAULT, fault)
         return None
     options = ["--target", target(wanted.gpu), *options]
-    return autocompile.artifact(wanted.model, facts, *options, compiler=setting("ATOMC_COMPILER"), warn=logger.warning)
+    return autocompile.artifact(
+        wanted.model, facts, *options, compiler=setting("ATOMC_COMPILER"), warn=logger.warning
+    )
 
 
 def device(gpu: str) -> str:
@@ -138,13 +150,24 @@ def target(gpu: str) -> str:
 class Driven(torch.nn.Module):
     """An artifact with weights that a framework drives. It has no parameters: weights go into the runtime's buffers."""
 
-    def __init__(self, artifact: atomc.Artifact, device: str, rank: int, attention: Literal["own", "caller"] = "own"):
+    def __init__(
+        self,
+        artifact: atomc.Artifact,
+        device: str,
+        rank: int,
+        attention: Literal["own", "caller"] = "own",
+    ):
         super().__init__()
         self.on_host = device == "host"
         self.memory: list[torch.Tensor] = []
         allocate = None if self.on_host else self.allocate
         self.engine = atomc.Model(
-            artifact, device, rank=rank, attention=attention, stream=self.stream(), allocate=allocate
+            artifact,
+            device,
+            rank=rank,
+            attention=attention,
+            stream=self.stream(),
+            allocate=allocate,
         )
         rows = self.engine.hidden, self.engine.head_input, self.engine.embed_input
         self.hidden, self.head_input, self.embed_input = map(torch.from_dlpack, rows)
@@ -176,10 +199,14 @@ class Driven(torch.nn.Module):
         """Hidden rows of so many tokens, by steps no larger than plans."""
         most = self.engine.max_tokens
         parts = [slice(first, min(first + most, tokens)) for first in range(0, tokens, most)]
-        return step(parts[0]) if len(parts) == 1 else torch.cat([step(part).clone() for part in parts])
+        return (
+            step(parts[0]) if len(parts) == 1 else torch.cat([step(part).clone() for part in parts])
+        )
 
     @ranges.ranged("step")
-    def run(self, tokens: slice, embeds, reduce: Callable, attend: Callable | None = None) -> torch.Tensor:
+    def run(
+        self, tokens: slice, embeds, reduce: Callable, attend: Callable | None = None
+    ) -> torch.Tensor:
         """Hidden rows of the step that has begun. Between the runtime's launches the framework reduces, and may attend."""
         while call := self.engine.run():
             if call.kind == "embedding":
@@ -195,7 +222,11 @@ class Driven(torch.nn.Module):
     def logits(self, hidden: torch.Tensor, gather: Callable) -> torch.Tensor:
         """Logits of hidden rows, by heads no larger than plans. Of ranks with a part of the vocabulary each `gather` makes the whole."""
         pieces = hidden.split(self.engine.max_rows)
-        return self.head(pieces[0], gather) if len(pieces) == 1 else torch.cat([self.head(p, gather).clone() for p in pieces])
+        return (
+            self.head(pieces[0], gather)
+            if len(pieces) == 1
+            else torch.cat([self.head(p, gather).clone() for p in pieces])
+        )
 
     @ranges.ranged("head")
     def head(self, rows: torch.Tensor, gather: Callable) -> torch.Tensor:
@@ -204,11 +235,17 @@ class Driven(torch.nn.Module):
         return gather(logits.contiguous()) if logits.shape[1] < self.engine.vocab else logits
 
 
-def part(starts: torch.Tensor, on_host: torch.Tensor, lengths: torch.Tensor, tokens: slice) -> tuple:
+def part(
+    starts: torch.Tensor, on_host: torch.Tensor, lengths: torch.Tensor, tokens: slice
+) -> tuple:
     """Starts and lengths of a batch with only these tokens, and which requests: without those at the ends that have none. `on_host`
     are the starts as the host has them."""
     first, last = tokens.start, tokens.stop
     begin = int((on_host[1:] <= first).sum())
     end = max(int((on_host[:-1] < last).sum()), begin + 1)
     of = starts[begin : end + 1]
-    return of.clamp(first, last) - first, lengths[begin:end] - (of - of.clamp(first, last))[1:], slice(begin, end)
+    return (
+        of.clamp(first, last) - first,
+        lengths[begin:end] - (of - of.clamp(first, last))[1:],
+        slice(begin, end),
+    )

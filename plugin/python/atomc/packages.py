@@ -30,8 +30,13 @@ def tested(package: str) -> list[str]:
 
 
 def main() -> None:
-    found = [{"name": name, "version": installed(package), "tested": tested(package)} for package, name in FRAMEWORKS.items()]
-    print(json.dumps({"python": platform.python_version(), "atomc": __version__, "frameworks": found}))
+    found = [
+        {"name": name, "version": installed(package), "tested": tested(package)}
+        for package, name in FRAMEWORKS.items()
+    ]
+    print(
+        json.dumps({"python": platform.python_version(), "atomc": __version__, "frameworks": found})
+    )
 
 
 if __name__ == "__main__":

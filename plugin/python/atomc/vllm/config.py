@@ -18,14 +18,28 @@ def wanted(config: VllmConfig) -> Wanted:
     extra = config.additional_config, config.load_config.model_loader_extra_config
     named = _atomc.named_artifact(*(json.dumps(option, default=str) for option in extra))
     model, own = config.model_config, attention() == "own"
-    asked = json.dumps({"language_model_only": getattr(model.multimodal_config, "language_model_only", False)})
-    return Wanted("vLLM", Path(model.model), named, model.trust_remote_code, lambda: resolved(config), gpu(), asked, own)
+    asked = json.dumps(
+        {"language_model_only": getattr(model.multimodal_config, "language_model_only", False)}
+    )
+    return Wanted(
+        "vLLM",
+        Path(model.model),
+        named,
+        model.trust_remote_code,
+        lambda: resolved(config),
+        gpu(),
+        asked,
+        own,
+    )
 
 
 def resolved(config: VllmConfig) -> tuple[str, str]:
     """The model's configuration and the options that are judged, as vLLM has resolved them, as JSON."""
     facts = config.model_config.hf_config.to_dict()
-    found = [(name, reduce(lambda at, part: getattr(at, part, None), path.split("."), config)) for name, path in _atomc.judged_options()]
+    found = [
+        (name, reduce(lambda at, part: getattr(at, part, None), path.split("."), config))
+        for name, path in _atomc.judged_options()
+    ]
     asked = {name: value for name, value in found if value is not None}
     return json.dumps(facts, default=str), json.dumps(asked, default=str)
 
@@ -37,7 +51,13 @@ def find(config: VllmConfig) -> atomc.Artifact | None:
 
 def gpu() -> str:
     """Whose GPUs vLLM runs on here: `hip`, `cuda`, or none."""
-    return "" if not current_platform.is_cuda_alike() else "hip" if current_platform.is_rocm() else "cuda"
+    return (
+        ""
+        if not current_platform.is_cuda_alike()
+        else "hip"
+        if current_platform.is_rocm()
+        else "cuda"
+    )
 
 
 def attention() -> Literal["own", "caller"]:

@@ -11,8 +11,13 @@ from atomc.frameworks import Driven, Refused, device, part
 
 from . import compat, config
 from .attention import Backend, Layer, SlotLayer
-from .compat import Attention, BreakableCUDAGraphCapture, CUDAGraphMode
-from .compat import eager_break_during_capture, get_forward_context
+from .compat import (
+    Attention,
+    BreakableCUDAGraphCapture,
+    CUDAGraphMode,
+    eager_break_during_capture,
+    get_forward_context,
+)
 from .config import logger
 
 
@@ -24,7 +29,9 @@ class Choice:
         if (artifact := config.find(vllm_config)) is None:
             return super().__new__(cls)
         model = Model(vllm_config, prefix, artifact)
-        logger.info("atomc: %s; opened in %.0f ms", model.engine, (time.perf_counter() - began) * 1e3)
+        logger.info(
+            "atomc: %s; opened in %.0f ms", model.engine, (time.perf_counter() - began) * 1e3
+        )
         return model
 
 
@@ -42,7 +49,9 @@ def __getattr__(name: str) -> type[torch.nn.Module]:
     if (own := compat.own_class(architecture)) is None:
         raise AttributeError(name)
     before = Choice if architecture in compat.ARCHITECTURES else PassedBy
-    return new_class(architecture, (before, own), exec_body=lambda body: body.update(__module__=own.__module__))
+    return new_class(
+        architecture, (before, own), exec_body=lambda body: body.update(__module__=own.__module__)
+    )
 
 
 class Model(Driven):
@@ -60,7 +69,9 @@ class Model(Driven):
         self.model = SimpleNamespace(layers=())
         # vLLM wants one number in the name of a layer.
         self.names = [f"{prefix}layers.{cache.layer}.attention" for cache in self.engine.cache]
-        self.layers = self.own_layers(vllm_config) if self.own else self.vllm_layers(vllm_config, self.names)
+        self.layers = (
+            self.own_layers(vllm_config) if self.own else self.vllm_layers(vllm_config, self.names)
+        )
 
     def own_layers(self, vllm_config) -> dict[str, Layer | SlotLayer]:
         kept: dict[str, list[atomc.Cache]] = {}
@@ -79,10 +90,18 @@ class Model(Driven):
         return layers
 
     def vllm_layers(self, vllm_config, names: list[str]) -> dict[str, Attention]:
-        heads, cache = vllm_config.model_config.get_num_attention_heads(vllm_config.parallel_config), vllm_config.cache_config
+        heads, cache = (
+            vllm_config.model_config.get_num_attention_heads(vllm_config.parallel_config),
+            vllm_config.cache_config,
+        )
         shapes = [(heads, c.head_dim, c.head_dim**-0.5, c.heads) for c in self.engine.cache]
-        layers = [dict(prefix=n, per_layer_sliding_window=c.window or None) for n, c in zip(names, self.engine.cache)]
-        self.attention = torch.nn.ModuleList(Attention(*s, cache_config=cache, **layer) for s, layer in zip(shapes, layers))
+        layers = [
+            dict(prefix=n, per_layer_sliding_window=c.window or None)
+            for n, c in zip(names, self.engine.cache)
+        ]
+        self.attention = torch.nn.ModuleList(
+            Attention(*s, cache_config=cache, **layer) for s, layer in zip(shapes, layers)
+        )
         return dict(zip(names, self.attention))
 
     @classmethod
@@ -94,21 +113,34 @@ class Model(Driven):
     def get_mamba_state_copy_funcs(cls, kinds):
         return dict.fromkeys(kinds, cls.get_mamba_state_copy_func())
 
-    def get_mrope_input_positions(self, input_tokens: list[int], mm_features: list) -> tuple[torch.Tensor, int]:
+    def get_mrope_input_positions(
+        self, input_tokens: list[int], mm_features: list
+    ) -> tuple[torch.Tensor, int]:
         """Positions in time, height and width, which are equal where all is text."""
         if mm_features:
-            raise Refused("an artifact has one position for each token, and those of an image have three")
+            raise Refused(
+                "an artifact has one position for each token, and those of an image have three"
+            )
         return torch.arange(len(input_tokens)).expand(3, -1), 0
 
     def embed_input_ids(self, input_ids: torch.Tensor) -> torch.Tensor:
-        return torch.cat([self.embed(ids).clone() for ids in input_ids.split(self.engine.max_tokens)])
+        return torch.cat(
+            [self.embed(ids).clone() for ids in input_ids.split(self.engine.max_tokens)]
+        )
 
-    def forward(self, input_ids, positions, intermediate_tensors=None, inputs_embeds=None, **_) -> torch.Tensor:
+    def forward(
+        self, input_ids, positions, intermediate_tensors=None, inputs_embeds=None, **_
+    ) -> torch.Tensor:
         positions = positions[0] if positions.dim() == 2 else positions
-        if get_forward_context().attn_metadata is None and not BreakableCUDAGraphCapture.is_active():
+        if (
+            get_forward_context().attn_metadata is None
+            and not BreakableCUDAGraphCapture.is_active()
+        ):
             # No cache is there yet: vLLM measures memory.
             return torch.zeros_like(self.hidden[:1]).expand(len(positions), -1)
-        return self.steps(lambda tokens: self.step(input_ids, positions, inputs_embeds, tokens), len(positions))
+        return self.steps(
+            lambda tokens: self.step(input_ids, positions, inputs_embeds, tokens), len(positions)
+        )
 
     def step(self, ids, positions: torch.Tensor, embeds, tokens: slice) -> torch.Tensor:
         self.begin(ids, positions, tokens)
@@ -128,12 +160,20 @@ class Model(Driven):
         # Pages of vLLM's are elsewhere while it measures; layers of one group have one table.
         if self.own:
             pages = {name: iter(layer.pages()) for name, layer in self.layers.items()}
-            self.engine.bind_cache([(*next(pages[name]), table.data_ptr()) for name, table in zip(self.names, tables)])
-        rows = {name: (t[requests].data_ptr(), t.stride(0)) for name, t in {id(t): t for t in tables}.items()}
+            self.engine.bind_cache(
+                [(*next(pages[name]), table.data_ptr()) for name, table in zip(self.names, tables)]
+            )
+        rows = {
+            name: (t[requests].data_ptr(), t.stride(0))
+            for name, t in {id(t): t for t in tables}.items()
+        }
         tables = [rows[id(t)] for t in tables]
         ids, embedded = (positions.new_zeros(len(positions)), True) if ids is None else (ids, False)
         ids, positions = ids[tokens].int(), positions[tokens].long()
-        mixed = BreakableCUDAGraphCapture.is_active() and context.cudagraph_runtime_mode == CUDAGraphMode.PIECEWISE
+        mixed = (
+            BreakableCUDAGraphCapture.is_active()
+            and context.cudagraph_runtime_mode == CUDAGraphMode.PIECEWISE
+        )
         self.engine.begin(
             ids=ids.data_ptr(),
             positions=positions.data_ptr(),
