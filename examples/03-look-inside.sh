@@ -1,12 +1,9 @@
 #!/usr/bin/env bash
 # What the compiler makes of a model: the graph before and after fusion, and what the artifact
 # holds.
-set -euo pipefail
-cd "$(dirname "$0")/.."
-out=$(mktemp -d)
-trap 'rm -rf "$out"' EXIT
+source "$(dirname "$0")/common.sh"
 
-cargo run --profile "${PROFILE:-release}" --quiet -- print examples/models/qwen3 --after dce | sed -n 1,30p
-cargo run --profile "${PROFILE:-release}" --quiet -- print examples/models/qwen3 --after fuse | sed -n 1,40p
-cargo run --profile "${PROFILE:-release}" --quiet -- compile examples/models/qwen3 --no-trust --target host -o "$out/qwen3.atomc"
-cargo run --profile "${PROFILE:-release}" --quiet -- inspect "$out/qwen3.atomc"
+atomc print $qwen3 --after dce | sed -n 1,30p
+atomc print $qwen3 --after fuse | sed -n 1,40p
+atomc compile $qwen3 --target host -o "$out/qwen3.atomc"
+atomc inspect "$out/qwen3.atomc"

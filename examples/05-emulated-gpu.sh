@@ -1,12 +1,11 @@
 #!/usr/bin/env bash
-# Compiles the trained example model for an AMD GPU that is not here, checks every kernel of it, and
-# solves a word problem with the GPU's code in the emulator.
-set -euo pipefail
-cd "$(dirname "$0")/.."
-out=$(mktemp -d)
-trap 'rm -rf "$out"' EXIT
+# For an MI300X that is not here: compiles the trained example model, checks every kernel in the
+# emulator, solves a word problem with the chip's code there, and predicts what a step would take.
+source "$(dirname "$0")/common.sh"
 
-cargo run --profile "${PROFILE:-release}" --quiet -- compile examples/models/qwen3 --no-trust --target gfx942 -o "$out/qwen3.atomc"
-cargo run --profile "${PROFILE:-release}" --quiet -- verify "$out/qwen3.atomc" --device emu:gfx942
-cargo run --profile "${PROFILE:-release}" --quiet -- run "$out/qwen3.atomc" --weights examples/models/qwen3 --device emu:gfx942 \
-    --prompt $'Q: Ana has 12 apples. Ana buys 7 more. Ana gives 4 to Ben. How many apples does Ana have now?\nA:'
+atomc compile $qwen3 --target gfx942 -o "$out/qwen3.atomc"
+atomc verify "$out/qwen3.atomc" --device emu:gfx942
+atomc run "$out/qwen3.atomc" --weights $qwen3 --device emu:gfx942 --prompt "$question"
+# What the kernels take of the chip, and how long: predicted, with the model's error.
+atomc inspect "$out/qwen3.atomc" --kernels | sed -n '/^kernels/,$p' | head -n 12
+atomc bench "$out/qwen3.atomc" --model MI300X --prompt 512 --position 256 --batch 1,8

@@ -29,8 +29,20 @@ ROOT = Path(__file__).resolve().parent.parent
 TARGETS = ["gfx942", "gfx1201", "gfx90a", "sm_90a", "sm_80"]
 # Few tokens, those of each schedule for more, and prompts.
 BUCKETS = ["decode:1", "decode:8", "decode:20", "decode:64", "any", "whole"]
-GOLDENS = ["llama-f32", "llama-odd", "gemma3", "phi3", "q-awq", "q-fp8-block", "q-fp8-token", "q-gptq",
-           "q-int4-row", "q-int8", "q-mxfp4", "q-mxfp8"]
+GOLDENS = [
+    "llama-f32",
+    "llama-odd",
+    "gemma3",
+    "phi3",
+    "q-awq",
+    "q-fp8-block",
+    "q-fp8-token",
+    "q-gptq",
+    "q-int4-row",
+    "q-int8",
+    "q-mxfp4",
+    "q-mxfp8",
+]
 DECODE = "1,8,20,64"
 SHOWN = 6
 
@@ -46,7 +58,18 @@ def models(pattern):
 
 def printed(binary, model, options, target, bucket, form):
     """The kernels of a bucket by number, or what atomc says if it makes none."""
-    command = [binary, "print", model, "--target", target, "--bucket", bucket, "--emit", form, *options]
+    command = [
+        binary,
+        "print",
+        model,
+        "--target",
+        target,
+        "--bucket",
+        bucket,
+        "--emit",
+        form,
+        *options,
+    ]
     done = subprocess.run(command, capture_output=True, text=True)
     return kernels(done.stdout) if done.returncode == 0 else {"": done.stderr}
 
@@ -78,7 +101,9 @@ def compare(old, new, case):
         if key not in before or key not in after:
             said.append(f"{at} k{key}: in one of both only")
         elif before[key][1] != after[key][1]:
-            assembly = assembly or [printed(b, model, options, target, bucket, "asm") for b in (old, new)]
+            assembly = assembly or [
+                printed(b, model, options, target, bucket, "asm") for b in (old, new)
+            ]
             a, b = (found[key] for found in assembly)
             if a[1] == b[1]:
                 print(f"{at} {b[0]}: another IR, the same code")
@@ -99,28 +124,54 @@ def artifacts(old, new, model, options):
         made = []
         for i, binary in enumerate((old, new)):
             file = Path(folder) / f"{i}.atomc"
-            command = [binary, "compile", model, "--target", ",".join(TARGETS), "--decode", DECODE, *options]
-            done = subprocess.run([*command, "--no-trust", "-o", file], capture_output=True, text=True)
+            command = [
+                binary,
+                "compile",
+                model,
+                "--target",
+                ",".join(TARGETS),
+                "--decode",
+                DECODE,
+                *options,
+            ]
+            done = subprocess.run(
+                [*command, "--no-trust", "-o", file], capture_output=True, text=True
+            )
             made.append(file.read_bytes() if done.returncode == 0 else done.stderr)
     return [] if made[0] == made[1] else [f"{model.stem} {' '.join(options)}: the artifacts differ"]
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("old", type=Path)
     parser.add_argument("new", type=Path)
-    parser.add_argument("--models", help="a pattern for their names; all goldens are among them then")
+    parser.add_argument(
+        "--models", help="a pattern for their names; all goldens are among them then"
+    )
     parser.add_argument("--targets", default=",".join(TARGETS))
     parser.add_argument("--artifacts", action="store_true")
     args = parser.parse_args()
     old, new = args.old.resolve(), args.new.resolve()
-    every = [(model, options) for model in models(args.models) for options in ([], ["--cache-dtype", "fp8"])]
-    cases = [(*m, target, bucket) for m, target, bucket in product(every, args.targets.split(","), BUCKETS)]
+    every = [
+        (model, options)
+        for model in models(args.models)
+        for options in ([], ["--cache-dtype", "fp8"])
+    ]
+    cases = [
+        (*m, target, bucket)
+        for m, target, bucket in product(every, args.targets.split(","), BUCKETS)
+    ]
     with ThreadPoolExecutor(2) as pool:
         found = list(pool.map(lambda case: compare(old, new, case), cases))
         said = [line for _, lines in found for line in lines]
         if args.artifacts:
-            said += [line for lines in pool.map(lambda m: artifacts(old, new, *m), every) for line in lines]
+            said += [
+                line
+                for lines in pool.map(lambda m: artifacts(old, new, *m), every)
+                for line in lines
+            ]
     print("\n".join(said))
     count = sum(count for count, _ in found)
     print(f"{len(every)} models, {len(cases)} plans, {count} kernels: {len(said)} differences")

@@ -80,7 +80,7 @@ def fill(text, first, rest, width):
 
 def wrap(lines, width):
     """Lines of Markdown in which no paragraph has a line that is too long."""
-    out, block, head, fence, depth, blank = [], [], None, None, 0, True
+    out, block, head, fence, depth = [], [], None, None, 0
 
     def flush():
         nonlocal block, head
@@ -99,14 +99,12 @@ def wrap(lines, width):
             flush()
             out.append(line)
             fence = None if fence and mark and mark.group(1) == fence else fence or mark.group(1)
-            blank = False
             continue
         indent = len(line) - len(line.lstrip())
         item = ITEM.match(line)
         if not line.strip():
             flush()
             out.append(line)
-            blank = True
             continue
         if not block and not item and indent < depth:
             depth = 0
@@ -122,7 +120,6 @@ def wrap(lines, width):
         else:
             flush()
             block, head = [line], (line[:indent], line[:indent])
-        blank = False
         # A break that is meant ends a block.
         if block and re.search(r"(  |\\)$", block[-1]):
             flush()

@@ -41,7 +41,9 @@ def checkpoint():
 @pytest.fixture(scope="session")
 def artifact(tmp_path_factory):
     """Steps of two rows or more have one plan, so that whoever runs them gets the same bits."""
-    return compile_model(tmp_path_factory.mktemp("artifact") / "qwen3.atomc", "--decode", "1", "--prefill", "96")
+    return compile_model(
+        tmp_path_factory.mktemp("artifact") / "qwen3.atomc", "--decode", "1", "--prefill", "96"
+    )
 
 
 @pytest.fixture(scope="session")
@@ -61,6 +63,8 @@ def read_safetensors(path):
             halves = numpy.frombuffer(data[begin:end], numpy.uint16).astype(numpy.uint32)
             values = (halves << 16).view(numpy.float32)
         else:
-            values = numpy.frombuffer(data[begin:end], {"F32": numpy.float32, "F16": numpy.float16}[entry["dtype"]])
+            values = numpy.frombuffer(
+                data[begin:end], {"F32": numpy.float32, "F16": numpy.float16}[entry["dtype"]]
+            )
         # A copy: numpy gives out what it may not write only in later versions.
         yield name, values.reshape(entry["shape"]).astype(numpy.float32, copy=True)

@@ -37,7 +37,10 @@ class Framework:
         self.device, self.memory = device, []
         stream = torch.cuda.current_stream(device).cuda_stream
         options = dict(attention=attention, stream=stream, allocate=self.allocate)
-        self.ranks = [atomc.Model(artifact, device, rank=rank, **options) for rank in range(artifact.tensor_parallel)]
+        self.ranks = [
+            atomc.Model(artifact, device, rank=rank, **options)
+            for rank in range(artifact.tensor_parallel)
+        ]
         for model in self.ranks:
             self.load(model, tensors)
             stride = model.cache[0].block_bytes + 4096
@@ -49,8 +52,15 @@ class Framework:
                 model.bind_cache([(start, stride, PAGES, 0) for start in starts])
         self.width = -(-model.max_positions // model.cache[0].block_tokens)
         most = model.max_tokens
-        kinds = {"ids": torch.int32, "positions": torch.int64, "starts": torch.int32, "lengths": torch.int32}
-        self.inputs = {name: torch.zeros(most + 1, dtype=kind, device=device) for name, kind in kinds.items()}
+        kinds = {
+            "ids": torch.int32,
+            "positions": torch.int64,
+            "starts": torch.int32,
+            "lengths": torch.int32,
+        }
+        self.inputs = {
+            name: torch.zeros(most + 1, dtype=kind, device=device) for name, kind in kinds.items()
+        }
         self.inputs["tables"] = torch.zeros(most, self.width, dtype=torch.int32, device=device)
         self.hidden = torch.from_dlpack(self.ranks[0].hidden)
         self.free = list(range(1, PAGES))
@@ -127,11 +137,17 @@ class Framework:
         for token, name in enumerate(self.owners):
             seen = self.seen.setdefault((model, name, call.layer), [])
             seen.append((k[token].clone(), v[token].clone()))
-            keys, values = (torch.stack(x).float().view(len(seen), -1, dim) for x in zip(*seen[-call.window :]))
+            keys, values = (
+                torch.stack(x).float().view(len(seen), -1, dim) for x in zip(*seen[-call.window :])
+            )
             query = q[token].float().view(-1, dim)
             share = query.shape[0] // keys.shape[1]
-            scores = torch.einsum("hd,nhd->hn", query, keys.repeat_interleave(share, 1)) * call.scale
-            value = torch.einsum("hn,nhd->hd", scores.softmax(-1), values.repeat_interleave(share, 1))
+            scores = (
+                torch.einsum("hd,nhd->hn", query, keys.repeat_interleave(share, 1)) * call.scale
+            )
+            value = torch.einsum(
+                "hn,nhd->hd", scores.softmax(-1), values.repeat_interleave(share, 1)
+            )
             out[token] = value.flatten().to(out.dtype)
 
     def head(self, rows):
@@ -145,7 +161,9 @@ class Framework:
     def embed(self, ids):
         model = self.ranks[0]
         torch.from_dlpack(model.embed_input)[: len(ids), 0] = torch.tensor(ids, dtype=torch.int32)
-        return torch.from_dlpack(model.embed(len(ids), torch.cuda.current_stream(self.device).cuda_stream)).clone()
+        return torch.from_dlpack(
+            model.embed(len(ids), torch.cuda.current_stream(self.device).cuda_stream)
+        ).clone()
 
     def step(self, requests, padding=0, decode=False, embedded=False):
         ids = [token for _, new in requests for token in new]
@@ -193,8 +211,13 @@ def mixtures(framework, owned, turns, share):
     for turn in range(turns):
         decode = turn % 2 == 1
         names = choose.sample("abcd", choose.randint(1, 4))
-        requests = [(n, [choose.randrange(512) for _ in range(1 if decode else choose.randint(1, 40))]) for n in names]
-        found = framework.step(requests, padding=choose.randrange(3), decode=decode, embedded=turn % 3 == 0)
+        requests = [
+            (n, [choose.randrange(512) for _ in range(1 if decode else choose.randint(1, 40))])
+            for n in names
+        ]
+        found = framework.step(
+            requests, padding=choose.randrange(3), decode=decode, embedded=turn % 3 == 0
+        )
         worst = max(worst, compare(f"turn {turn}", found, owned.step(requests), share))
         for name in [n for n in framework.lengths if framework.lengths[n] > 400]:
             framework.drop(name)
@@ -232,7 +255,9 @@ def captured(framework, owned):
     for _ in range(100):
         graph.replay()
     torch.cuda.synchronize()
-    print(f"a step: {host * 1e4:.0f} us to launch from Python, {(time.perf_counter() - begin) * 1e4:.0f} us replayed")
+    print(
+        f"a step: {host * 1e4:.0f} us to launch from Python, {(time.perf_counter() - begin) * 1e4:.0f} us replayed"
+    )
     return worst
 
 
@@ -292,7 +317,9 @@ def lying(tensor, how):
     if how == "turned":
         return tensor.t().contiguous().t()
     if how == "apart":
-        wide = torch.zeros(*tensor.shape[:-1], tensor.shape[-1] + 3, dtype=tensor.dtype, device=tensor.device)
+        wide = torch.zeros(
+            *tensor.shape[:-1], tensor.shape[-1] + 3, dtype=tensor.dtype, device=tensor.device
+        )
         wide[..., 1:-2] = tensor
         return wide[..., 1:-2]
     return tensor
@@ -304,9 +331,9 @@ def packed(artifact, device, tensors):
         for how in "in order", "turned", "apart":
             made = []
             for place in "cpu", device:
-                memory = []
+                memory: list[torch.Tensor] = []
 
-                def allocate(size):
+                def allocate(size, memory=memory):
                     memory.append(torch.zeros(size, dtype=torch.uint8, device=device))
                     return memory[-1].data_ptr()
 
@@ -316,8 +343,12 @@ def packed(artifact, device, tensors):
                     for number, (name, tensor) in enumerate(tensors.items()):
                         # Whatever bits spell, and other numbers that have to be rounded.
                         torch.manual_seed(number)
-                        bits = torch.randint(-(2**31), 2**31, tensor.shape).int().view(torch.float32)
-                        given = torch.where(torch.rand(tensor.shape) < 0.5, bits, torch.randn(tensor.shape)).to(kind)
+                        bits = (
+                            torch.randint(-(2**31), 2**31, tensor.shape).int().view(torch.float32)
+                        )
+                        given = torch.where(
+                            torch.rand(tensor.shape) < 0.5, bits, torch.randn(tensor.shape)
+                        ).to(kind)
                         given = given.to(place)
                         load.feed(name, lying(given, how) if tensor.ndim == 2 else given, stream)
                 made.append(torch.cat(memory).cpu())
@@ -336,7 +367,9 @@ def main(device, checkpoint, artifact, shared=None):
     framework = Framework(artifact, device, tensors)
     weights = sum(tensor.numel() * 2 for tensor in tensors.values())
     assert torch.cuda.memory_allocated() - before > weights
-    assert framework.hidden.device == torch.device(device) and framework.hidden.dtype == torch.bfloat16
+    assert (
+        framework.hidden.device == torch.device(device) and framework.hidden.dtype == torch.bfloat16
+    )
     owned = Owned(artifact, device, checkpoint)
     print("mixtures:", mixtures(framework, owned, 60, 0.01))
     print("captured:", captured(framework, Owned(artifact, device, checkpoint)))
@@ -344,17 +377,27 @@ def main(device, checkpoint, artifact, shared=None):
     side = torch.cuda.Stream()
     with torch.cuda.stream(side):
         framework = Framework(artifact, device, tensors)
-        print("on another stream:", mixtures(framework, Owned(artifact, device, checkpoint), 20, 0.01))
+        print(
+            "on another stream:", mixtures(framework, Owned(artifact, device, checkpoint), 20, 0.01)
+        )
     request = [("reload", [1, 2, 3])]
     first = framework.step(request)
-    framework.load(framework.ranks[0], {n: t * 2 if n == "model.norm.weight" else t for n, t in tensors.items()})
+    framework.load(
+        framework.ranks[0],
+        {n: t * 2 if n == "model.norm.weight" else t for n, t in tensors.items()},
+    )
     framework.drop("reload")
     assert (framework.step(request) == first * 2).all()
     packed(artifact, device, tensors)
     print("weights of tensors on the device are the host's")
-    print("asleep:", asleep(Framework(artifact, device, tensors), tensors, Owned(artifact, device, checkpoint)))
+    print(
+        "asleep:",
+        asleep(Framework(artifact, device, tensors), tensors, Owned(artifact, device, checkpoint)),
+    )
     caller = Framework(artifact, device, tensors, attention="caller")
-    print("attention of the caller's:", mixtures(caller, Owned(artifact, device, checkpoint), 8, 0.02))
+    print(
+        "attention of the caller's:", mixtures(caller, Owned(artifact, device, checkpoint), 8, 0.02)
+    )
     if shared:
         ranks = Framework(atomc.Artifact(shared), device, tensors)
         print("two ranks:", mixtures(ranks, Owned(artifact, device, checkpoint), 20, 0.02))

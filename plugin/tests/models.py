@@ -15,13 +15,22 @@ GOLDEN = EXAMPLES.parent / "tests" / "golden"
 SMALL = EXAMPLES.parent / "tests" / "published" / "small"
 # Small models as their makers publish the large ones: with layers that draft, scales and words of
 # all kinds. Those of several parts are in the tests that say so.
-PUBLISHED = ["deepseek-v3.1", "deepseek-r1-mxfp4", "glm-4.5-air", "glm-4.7-fp8", "kimi-k2-thinking", "qwen3-8b-fp8"]
+PUBLISHED = [
+    "deepseek-v3.1",
+    "deepseek-r1-mxfp4",
+    "glm-4.5-air",
+    "glm-4.7-fp8",
+    "kimi-k2-thinking",
+    "qwen3-8b-fp8",
+]
 ATOMC = os.environ["ATOMC"]
 
 
 def compile(model: Path, *options: str, out: Path | None = None) -> Path:
     out = out or model / "model.atomc"
-    subprocess.run([ATOMC, "compile", str(model), "--target", "host", *options, "-o", str(out)], check=True)
+    subprocess.run(
+        [ATOMC, "compile", str(model), "--target", "host", *options, "-o", str(out)], check=True
+    )
     return out
 
 
@@ -53,7 +62,13 @@ def large_model(tmp_path: Path) -> Path:
     folder = tmp_path / "large"
     folder.mkdir()
     facts = json.loads((GOLDEN / "moe-qwen3" / "config.json").read_text())
-    facts |= dict(num_attention_heads=4, num_key_value_heads=2, num_local_experts=8, max_position_embeddings=2048, vocab_size=512)
+    facts |= dict(
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        num_local_experts=8,
+        max_position_embeddings=2048,
+        vocab_size=512,
+    )
     for file in ("tokenizer.json", "tokenizer_config.json"):
         shutil.copy(EXAMPLES / "models" / "llama" / file, folder)
     (folder / "config.json").write_text(json.dumps(facts))
@@ -104,7 +119,11 @@ def reference():
 
     @torch.no_grad()
     def answer(folder: Path, ids: list[int], made: list[int]):
-        scores = load(folder)(torch.tensor([[*ids, *made[:-1]]])).logits[0, len(ids) - 1 :].log_softmax(-1)
+        scores = (
+            load(folder)(torch.tensor([[*ids, *made[:-1]]]))
+            .logits[0, len(ids) - 1 :]
+            .log_softmax(-1)
+        )
         return scores.argmax(-1).tolist(), scores.amax(-1).tolist()
 
     return answer

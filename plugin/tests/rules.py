@@ -26,8 +26,13 @@ def patches_nothing(file: Path) -> None:
     for node in ast.walk(tree):
         targets = getattr(node, "targets", None) or [getattr(node, "target", None)]
         if isinstance(node, (ast.Assign, ast.AugAssign, ast.AnnAssign, ast.Delete)):
-            for target in (name for t in targets for name in ast.walk(t) if isinstance(name, (ast.Attribute, ast.Subscript))):
-                root = target
+            for target in (
+                name
+                for t in targets
+                for name in ast.walk(t)
+                if isinstance(name, (ast.Attribute, ast.Subscript))
+            ):
+                root: ast.expr = target
                 while isinstance(root, (ast.Attribute, ast.Subscript, ast.Call)):
                     root = root.func if isinstance(root, ast.Call) else root.value
                 assert not (isinstance(root, ast.Name) and root.id in imported), ast.unparse(node)
@@ -36,18 +41,34 @@ def patches_nothing(file: Path) -> None:
         if isinstance(node, ast.Attribute):
             assert node.attr not in ("__dict__", "__class__", "modules"), ast.unparse(node)
         if isinstance(node, ast.ExceptHandler):
-            assert ast.unparse(node.type or ast.Name("")) not in ("", "Exception", "BaseException"), ast.unparse(node)
+            assert ast.unparse(node.type or ast.Name("")) not in (
+                "",
+                "Exception",
+                "BaseException",
+            ), ast.unparse(node)
 
 
 def has_no_state(file: Path, constants: set[str]) -> None:
     """Nothing but constants, and what is of a module's own making and never changed, is bound in a module."""
     tree = ast.parse(file.read_text())
-    for node in tree.body:
-        allowed = (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.ClassDef, ast.Expr, ast.Assign, ast.AugAssign)
-        assert isinstance(node, allowed), ast.unparse(node)
-        if isinstance(node, (ast.Assign, ast.AugAssign)):
-            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-            names = [name for target in targets for name in (target.elts if isinstance(target, ast.Tuple) else [target])]
+    for statement in tree.body:
+        allowed = (
+            ast.Import,
+            ast.ImportFrom,
+            ast.FunctionDef,
+            ast.ClassDef,
+            ast.Expr,
+            ast.Assign,
+            ast.AugAssign,
+        )
+        assert isinstance(statement, allowed), ast.unparse(statement)
+        if isinstance(statement, (ast.Assign, ast.AugAssign)):
+            targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
+            names = [
+                name
+                for target in targets
+                for name in (target.elts if isinstance(target, ast.Tuple) else [target])
+            ]
             assert {ast.unparse(name) for name in names} <= constants
     for node in ast.walk(tree):
         assert not isinstance(node, (ast.Global, ast.Nonlocal)), ast.unparse(node)
@@ -58,5 +79,11 @@ def tells_releases_apart_in_one_place(files: list[Path], framework: str) -> None
     for file in files:
         text = file.read_text()
         if file.name != "compat.py":
-            assert "__version__" not in text and "except ImportError" not in text and "hasattr" not in text, file
-            assert not re.search(rf"(from|import) {framework}\b|import_module\(\"{framework}", text), file
+            assert (
+                "__version__" not in text
+                and "except ImportError" not in text
+                and "hasattr" not in text
+            ), file
+            assert not re.search(
+                rf"(from|import) {framework}\b|import_module\(\"{framework}", text
+            ), file

@@ -21,7 +21,9 @@ COMPILERS = ("atomc", "clang", "ptxas", "ld.lld", "cc1plus")
 class Server:
     """A command that serves a model called `m`, from the moment that its log says `ready`."""
 
-    def __init__(self, command: list, ready: str, log: Path, environment: dict[str, str] | None = None):
+    def __init__(
+        self, command: list, ready: str, log: Path, environment: dict[str, str] | None = None
+    ):
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self.port = free.getsockname()[1]
@@ -45,17 +47,27 @@ class Server:
         return self.curl(f"v1/{path}", "--fail-with-body", *posted)
 
     def curl(self, path: str, *options: str) -> str:
-        done = subprocess.run(["curl", "-sS", *options, f"http://127.0.0.1:{self.port}/{path}"], capture_output=True, text=True)
+        done = subprocess.run(
+            ["curl", "-sS", *options, f"http://127.0.0.1:{self.port}/{path}"],
+            capture_output=True,
+            text=True,
+        )
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
     def complete(self, prompt: str, **options) -> dict:
-        return json.loads(self.post("completions", prompt=prompt, **{"temperature": 0, "max_tokens": 80, **options}))
+        return json.loads(
+            self.post(
+                "completions", prompt=prompt, **{"temperature": 0, "max_tokens": 80, **options}
+            )
+        )
 
     def right(self) -> int:
         """How many of all problems it solves, many at a time."""
         with ThreadPoolExecutor(32) as pool:
-            answers = list(pool.map(lambda p: self.complete(p["prompt"])["choices"][0]["text"], PROBLEMS))
+            answers = list(
+                pool.map(lambda p: self.complete(p["prompt"])["choices"][0]["text"], PROBLEMS)
+            )
         return sum(answer == problem["solution"] for answer, problem in zip(answers, PROBLEMS))
 
     def processes(self) -> list[int]:
@@ -84,7 +96,10 @@ def template(tmp_path_factory) -> str:
 
 def test_log_says_what_runs(server, model):
     log = server.log.read_text()
-    found = re.search(r"atomc: (\w+) of (\S+) runs on host:\S+ with target host, attention: own; opened in (\d+) ms", log)
+    found = re.search(
+        r"atomc: (\w+) of (\S+) runs on host:\S+ with target host, attention: own; opened in (\d+) ms",
+        log,
+    )
     assert found[1] == "LlamaForCausalLM" and Path(found[2]) == model("llama") / "model.atomc"
     assert int(found[3]) < 1000
 
@@ -96,7 +111,9 @@ def test_completion(server):
 
 
 def test_stream(server):
-    lines = server.post("completions", prompt=PROMPT, temperature=0, max_tokens=80, stream=True).splitlines()
+    lines = server.post(
+        "completions", prompt=PROMPT, temperature=0, max_tokens=80, stream=True
+    ).splitlines()
     events = [line.removeprefix("data: ") for line in lines if line]
     assert events[-1] == "[DONE]" and len(events) > 10
     assert "".join(json.loads(event)["choices"][0]["text"] for event in events[:-1]) == SOLUTION
@@ -106,7 +123,9 @@ def test_chat(server):
     body = {"messages": [{"role": "user", "content": PROMPT}], "temperature": 0, "max_tokens": 80}
     answer = json.loads(server.post("chat/completions", **body, logprobs=True, top_logprobs=2))
     assert answer["choices"][0]["message"]["content"] == SOLUTION
-    assert all(len(token["top_logprobs"]) == 2 for token in answer["choices"][0]["logprobs"]["content"])
+    assert all(
+        len(token["top_logprobs"]) == 2 for token in answer["choices"][0]["logprobs"]["content"]
+    )
 
 
 def test_accuracy(server):

@@ -16,7 +16,9 @@ VENDOR = re.compile(r"lib(cu|nv|nccl)")
 
 
 def readelf(*args):
-    return subprocess.run(["readelf", "-W", *map(str, args)], capture_output=True, text=True, check=True).stdout
+    return subprocess.run(
+        ["readelf", "-W", *map(str, args)], capture_output=True, text=True, check=True
+    ).stdout
 
 
 def imports(library):
@@ -45,11 +47,29 @@ def write(path, versions, symbols):
     """A shared object of that name: `symbols`, and of them those of `versions` under their version."""
     with tempfile.TemporaryDirectory() as folder:
         source, script = Path(folder, "stub.c"), Path(folder, "stub.map")
-        source.write_text("void abort(void);\n" + "".join(f"void {s}(void) {{ abort(); }}\n" for s in sorted(symbols)))
-        script.write_text("".join(f"{v} {{ global: {'; '.join(sorted(s))}; }};\n" for v, s in sorted(versions.items())))
+        source.write_text(
+            "void abort(void);\n"
+            + "".join(f"void {s}(void) {{ abort(); }}\n" for s in sorted(symbols))
+        )
+        script.write_text(
+            "".join(
+                f"{v} {{ global: {'; '.join(sorted(s))}; }};\n" for v, s in sorted(versions.items())
+            )
+        )
         options = [f"-Wl,--version-script={script}"] if versions else []
         subprocess.run(
-            ["gcc", "-shared", "-fPIC", "-fno-builtin", "-w", source, "-o", path, f"-Wl,-soname,{path.name}", *options],
+            [
+                "gcc",
+                "-shared",
+                "-fPIC",
+                "-fno-builtin",
+                "-w",
+                source,
+                "-o",
+                path,
+                f"-Wl,-soname,{path.name}",
+                *options,
+            ],
             check=True,
         )
 
@@ -57,8 +77,15 @@ def write(path, versions, symbols):
 def main():
     torch = Path(importlib.util.find_spec("torch").origin).parent / "lib"
     libraries = sorted(torch.glob("*.so*"))
-    present = {p.name for p in libraries} | {p.name for p in torch.parent.parent.glob("nvidia/**/lib/*.so*")}
-    needed, defined, unversioned, versioned = set(), set(), set(), defaultdict(lambda: defaultdict(set))
+    present = {p.name for p in libraries} | {
+        p.name for p in torch.parent.parent.glob("nvidia/**/lib/*.so*")
+    }
+    needed, defined, unversioned, versioned = (
+        set(),
+        set(),
+        set(),
+        defaultdict(lambda: defaultdict(set)),
+    )
     for library in libraries:
         needed |= set(re.findall(r"NEEDED.*\[(.*)\]", readelf("-d", library)))
         wanted, has = imports(library)
@@ -69,7 +96,9 @@ def main():
             elif re.match(r"nccl|cu|nv", symbol):
                 unversioned.add(symbol)
     # The driver's library is opened when it is used, and is not torch's to bring.
-    missing = sorted(n for n in needed if VENDOR.match(n) and n not in present and n != "libcuda.so.1")
+    missing = sorted(
+        n for n in needed if VENDOR.match(n) and n not in present and n != "libcuda.so.1"
+    )
     rest = unversioned - defined
     for name in missing:
         symbols = set().union(rest, *versioned[name].values())

@@ -14,10 +14,9 @@ import time
 
 import numpy
 import pytest
+from conftest import command, compile_model
 
 import atomc
-
-from conftest import command, compile_model
 
 GAP = 1024
 PAGES = 64
@@ -38,7 +37,9 @@ def rows(view):
     (count, width), (stride, _) = view.shape, view.strides
     numbers = (kind * ((count - 1) * stride + width)).from_address(view.ptr)
     return numpy.lib.stride_tricks.as_strided(
-        numpy.frombuffer(numbers, kind), (count, width), (stride * ctypes.sizeof(kind), ctypes.sizeof(kind))
+        numpy.frombuffer(numbers, kind),
+        (count, width),
+        (stride * ctypes.sizeof(kind), ctypes.sizeof(kind)),
     )
 
 
@@ -102,7 +103,10 @@ class Framework:
             assert call.kind == "embedding"
             rows(call.value)[:count] = embeddings
         assert self.model.run() is None
-        self.named = {name: rows(self.model.hidden_of(name))[:count].copy() for name in self.model.hidden_names}
+        self.named = {
+            name: rows(self.model.hidden_of(name))[:count].copy()
+            for name in self.model.hidden_names
+        }
         logits = []
         for begin in range(0, count, self.model.max_rows):
             part = min(count - begin, self.model.max_rows)
@@ -122,9 +126,17 @@ def test_facts(artifact, checkpoint):
     assert (model.target, model.device) == ("host", f"host:{model.variant}")
     assert (model.vocab, model.hidden_size) == (config["vocab_size"], config["hidden_size"])
     assert model.max_positions == config["max_position_embeddings"]
-    assert (model.dtype, model.decode, model.max_tokens, model.attention) == ("bfloat16", [1], 96, "own")
+    assert (model.dtype, model.decode, model.max_tokens, model.attention) == (
+        "bfloat16",
+        [1],
+        96,
+        "own",
+    )
     assert [cache.layer for cache in model.cache] == list(range(config["num_hidden_layers"]))
-    assert all((c.heads, c.head_dim, c.window) == (config["num_key_value_heads"], config["head_dim"], 0) for c in model.cache)
+    assert all(
+        (c.heads, c.head_dim, c.window) == (config["num_key_value_heads"], config["head_dim"], 0)
+        for c in model.cache
+    )
     assert model.hidden.shape == (96, model.hidden_size)
     assert model.head_input.shape == (model.max_rows, model.hidden_size)
 
@@ -134,7 +146,9 @@ def test_another_than_expected_is_refused(artifact):
     for expected in (artifact.key, json.dumps(made)):
         assert atomc.Artifact(artifact.path, expected=expected).key == artifact.key
     made["config"]["model"]["hidden_size"] = 3
-    with pytest.raises(atomc.ArtifactError, match="config.model.hidden_size is .*, and 3 was expected"):
+    with pytest.raises(
+        atomc.ArtifactError, match="config.model.hidden_size is .*, and 3 was expected"
+    ):
         atomc.Artifact(artifact.path, expected=json.dumps(made))
     with pytest.raises(atomc.ArtifactError, match="is a key, or JSON"):
         atomc.Artifact(artifact.path, expected="?")
@@ -142,10 +156,14 @@ def test_another_than_expected_is_refused(artifact):
 
 def test_variables_are_any_bytes():
     """As Python has them: bytes that are no UTF-8 are surrogates."""
-    assert atomc._atomc.settings_of({"FOO": "\udcff", "OLDPWD\udce9": "x", "ATOMC_STRICT": "1"}) == {"ATOMC_STRICT": "1"}
+    assert atomc._atomc.settings_of(
+        {"FOO": "\udcff", "OLDPWD\udce9": "x", "ATOMC_STRICT": "1"}
+    ) == {"ATOMC_STRICT": "1"}
     with pytest.raises(ValueError, match="ATOMC_COMPILER: .* is not UTF-8"):
         atomc._atomc.settings_of({"ATOMC_COMPILER": "/caf\udce9"})
-    with pytest.raises(ValueError, match="ATOMC_STRIKT: there is no such variable; known are .*ATOMC_SYSROOT"):
+    with pytest.raises(
+        ValueError, match="ATOMC_STRIKT: there is no such variable; known are .*ATOMC_SYSROOT"
+    ):
         atomc._atomc.settings_of({"ATOMC_STRIKT": "1"})
 
 
@@ -168,7 +186,9 @@ def test_trusted_as_the_list_says(artifact, tmp_path, monkeypatch):
     assert atomc._atomc.trusted(tmp_path / "header"), "the list is asked by the header alone"
     with pytest.raises(atomc.ArtifactError, match="checksum of section 0"):
         atomc.Artifact(tmp_path / "header")
-    other = compile_model(tmp_path / "other.atomc", "--decode", "1", "--prefill", "32", "--no-trust")
+    other = compile_model(
+        tmp_path / "other.atomc", "--decode", "1", "--prefill", "32", "--no-trust"
+    )
     assert not other.trusted() and other.fingerprint != artifact.fingerprint
     (tmp_path / "atomc" / "trusted").write_text("yes\n")
     with pytest.raises(atomc.ArtifactError, match="line 1 does not begin with a fingerprint"):
@@ -190,14 +210,18 @@ def test_signatures_are_asked_for(artifact, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     monkeypatch.setenv("ATOMC_REQUIRE_SIGNED_BY", str(public))
     for run in (atomc.Model, atomc.Engine, atomc.Artifact.trusted):
-        with pytest.raises(atomc.ArtifactError, match="copy.atomc is not signed: there is no .*copy.atomc.sig"):
+        with pytest.raises(
+            atomc.ArtifactError, match="copy.atomc is not signed: there is no .*copy.atomc.sig"
+        ):
             run(copy)
     command("sign", "--key", key, copied)
     assert copy.trusted(), "on no list, but signed"
     atomc.Model(copy), atomc.Engine(copy)
     copied.with_name("copy.atomc.sig").write_bytes(bytes(64))
     for run in (atomc.Model, atomc.Engine, atomc.Artifact.trusted):
-        with pytest.raises(atomc.ArtifactError, match="is no signature of .*copy.atomc by .*public.pem"):
+        with pytest.raises(
+            atomc.ArtifactError, match="is no signature of .*copy.atomc by .*public.pem"
+        ):
             run(copy)
 
 
@@ -210,7 +234,10 @@ def test_steps_equal_the_engines(artifact, tensors, checkpoint):
     for turn in range(40):
         decode = turn % 3 == 2
         names = choose.sample("abc", 3)
-        requests = [(name, [choose.randrange(512) for _ in range(1 if decode else choose.randint(1, 20))]) for name in names]
+        requests = [
+            (name, [choose.randrange(512) for _ in range(1 if decode else choose.randint(1, 20))])
+            for name in names
+        ]
         wanted = engine.step([(owned[name], tokens, "all") for name, tokens in requests])
         wanted = numpy.concatenate([numpy.from_dlpack(view) for view in wanted])
         found = framework.step(requests, padding=choose.randrange(4), decode=decode)
@@ -228,7 +255,9 @@ def test_steps_equal_the_engines(artifact, tensors, checkpoint):
 
 
 def test_rows_that_enter_layers_have_names(tmp_path, tensors):
-    artifact = compile_model(tmp_path / "m.atomc", "--decode", "1", "--prefill", "96", "--hidden", "0,2")
+    artifact = compile_model(
+        tmp_path / "m.atomc", "--decode", "1", "--prefill", "96", "--hidden", "0,2"
+    )
     framework = Framework(load(atomc.Model(artifact, threads=1), tensors))
     model, tokens = framework.model, [5, 6, 7, 8]
     assert model.hidden_names == ["hidden.0", "hidden.2"]
@@ -239,7 +268,10 @@ def test_rows_that_enter_layers_have_names(tmp_path, tensors):
     assert (framework.named["hidden.2"] != framework.named["hidden.0"]).any()
     with pytest.raises(atomc.StepError, match="the rows of no step are there"):
         model.hidden_of("hidden.0")
-    with pytest.raises(atomc.StepError, match="no rows are called `hidden.1`; the artifact has `hidden.0`, `hidden.2`"):
+    with pytest.raises(
+        atomc.StepError,
+        match="no rows are called `hidden.1`; the artifact has `hidden.0`, `hidden.2`",
+    ):
         model.hidden_of("hidden.1")
 
 
@@ -254,12 +286,19 @@ def test_numbers_are_bounded(artifact, checkpoint):
     with pytest.raises(atomc.DeviceError, match="^cache_tokens: 1099511627776 tokens take"):
         atomc.Engine(artifact, threads=1, cache_tokens=2**40)
     for opens in [atomc.Engine, atomc.Model]:
-        with pytest.raises(atomc.DeviceError, match="^threads: cannot start 1025: there may be 1 to 1024"):
+        with pytest.raises(
+            atomc.DeviceError, match="^threads: cannot start 1025: there may be 1 to 1024"
+        ):
             opens(artifact, threads=1025)
     assert time.monotonic() - started < 2
     engine = atomc.Engine(artifact, threads=1)
     engine.load(checkpoint)
-    for name, value in [("temperature", float("nan")), ("temperature", -1), ("temperature", float("inf")), ("top_p", 0)]:
+    for name, value in [
+        ("temperature", float("nan")),
+        ("temperature", -1),
+        ("temperature", float("inf")),
+        ("top_p", 0),
+    ]:
         with pytest.raises(atomc.StepError, match=f"^{name}: "):
             engine.generate([5], 1, **{name: value})
 
@@ -296,14 +335,20 @@ def test_reload_in_place(artifact, tensors):
     model = load(atomc.Model(artifact, threads=1), tensors)
     first = Framework(model).step([("a", [7, 8, 9])])
     hidden = model.hidden.ptr
-    scaled = {name: tensor * 2 if name == "model.norm.weight" else tensor for name, tensor in tensors.items()}
+    scaled = {
+        name: tensor * 2 if name == "model.norm.weight" else tensor
+        for name, tensor in tensors.items()
+    }
     for values, factor in [(scaled, 2), (tensors, 1), (scaled, 2)]:
         assert (Framework(load(model, values)).step([("a", [7, 8, 9])]) == first * factor).all()
     assert model.hidden.ptr == hidden
 
 
 def test_two_models(artifact, tensors):
-    scaled = {name: tensor * 2 if name == "model.norm.weight" else tensor for name, tensor in tensors.items()}
+    scaled = {
+        name: tensor * 2 if name == "model.norm.weight" else tensor
+        for name, tensor in tensors.items()
+    }
     one = Framework(load(atomc.Model(artifact, threads=1), tensors))
     two = Framework(load(atomc.Model(artifact, threads=2), scaled))
     for tokens in [[1, 2, 3], [4], [5, 6]]:
@@ -320,7 +365,9 @@ def test_memory_of_the_caller(artifact, tensors):
     model = load(atomc.Model(artifact, threads=1, allocate=allocate), tensors)
     own = load(atomc.Model(artifact, threads=1), tensors)
     assert (Framework(model).step([("a", [3, 4])]) == Framework(own).step([("a", [3, 4])])).all()
-    assert any(array.ctypes.data <= model.hidden.ptr < array.ctypes.data + array.size for array in given)
+    assert any(
+        array.ctypes.data <= model.hidden.ptr < array.ctypes.data + array.size for array in given
+    )
 
     class Full(Exception):
         pass
@@ -374,14 +421,20 @@ def test_errors_name_the_field(artifact, tensors, tmp_path):
     with pytest.raises(atomc.StepError, match="^run: no step"):
         model.run()
     with pytest.raises(atomc.StepError, match="pages of the cache are not bound"):
-        model.begin(ids=64, positions=64, starts=64, lengths=64, tables=[(64, 1)] * 4, sequences=0, tokens=0)
+        model.begin(
+            ids=64, positions=64, starts=64, lengths=64, tables=[(64, 1)] * 4, sequences=0, tokens=0
+        )
     with pytest.raises(atomc.StepError, match="^starts: a null pointer"):
-        model.begin(ids=64, positions=64, starts=0, lengths=64, tables=[(64, 1)] * 4, sequences=0, tokens=0)
+        model.begin(
+            ids=64, positions=64, starts=0, lengths=64, tables=[(64, 1)] * 4, sequences=0, tokens=0
+        )
     with pytest.raises(atomc.StepError, match=r"^states: pages of \[0\], but the model keeps 4"):
         model.bind_cache([(4096, 4096, 1, 0)])
     with pytest.raises(atomc.StepError, match="^cache 1: a null pointer"):
         model.bind_cache([(4096, 4096, 1, 0), (0, 4096, 1, 0)])
-    with pytest.raises(atomc.StepError, match="^cache 1: 1 pages of 8192 bytes, but others of its table"):
+    with pytest.raises(
+        atomc.StepError, match="^cache 1: 1 pages of 8192 bytes, but others of its table"
+    ):
         model.bind_cache([(4096, 4096, 1, 7), (4096, 8192, 1, 7)])
     with pytest.raises(atomc.StepError, match="^block_stride: "):
         model.bind_cache([(4096, 4096 + 64, 1, 0)] * 4)
@@ -457,7 +510,9 @@ def test_tensors_elsewhere_are_refused(artifact):
             raise AssertionError("it is not wanted")
 
     model = atomc.Model(artifact, threads=1)
-    with pytest.raises(atomc.WeightsError, match="^tensor `model.norm.weight` is not in the memory of the host$"):
+    with pytest.raises(
+        atomc.WeightsError, match="^tensor `model.norm.weight` is not in the memory of the host$"
+    ):
         with model.loading(update=True) as loading:
             loading.feed("model.norm.weight", OnGpu(), stream=7)
 
@@ -482,7 +537,9 @@ def test_strided_and_narrow_tensors(artifact, tensors):
             odd[name] = numpy.ascontiguousarray(tensor.T).T
         else:
             odd[name] = tensor.astype(numpy.float64)
-    assert (Framework(load(atomc.Model(artifact, threads=1), odd)).step([("a", [1, 2, 3])]) == wanted).all()
+    assert (
+        Framework(load(atomc.Model(artifact, threads=1), odd)).step([("a", [1, 2, 3])]) == wanted
+    ).all()
 
 
 def test_views_keep_their_owner(artifact, tensors):
@@ -522,7 +579,11 @@ def test_python_runs_beside_steps(artifact, tensors):
 
 
 def test_nothing_else_is_loaded():
-    mapped = {line.split()[-1] for line in pathlib.Path("/proc/self/maps").read_text().splitlines() if "/" in line}
+    mapped = {
+        line.split()[-1]
+        for line in pathlib.Path("/proc/self/maps").read_text().splitlines()
+        if "/" in line
+    }
     assert not [path for path in mapped if "LLVM" in path]
     assert len([path for path in mapped if "libpython" in pathlib.Path(path).name]) <= 1
 
@@ -535,7 +596,11 @@ def test_torch(artifact, tensors):
     wanted = Framework(load(atomc.Model(artifact, threads=1), tensors)).step([("a", [4, 5, 6])])
     assert (framework.step([("a", [4, 5, 6])]) == wanted).all()
     hidden, head_input = torch.from_dlpack(model.hidden), torch.from_dlpack(model.head_input)
-    assert (hidden.dtype, hidden.data_ptr(), hidden.stride()) == (torch.bfloat16, model.hidden.ptr, model.hidden.strides)
+    assert (hidden.dtype, hidden.data_ptr(), hidden.stride()) == (
+        torch.bfloat16,
+        model.hidden.ptr,
+        model.hidden.strides,
+    )
     with torch.inference_mode():
         head_input[:2] = hidden[1:3]
         logits = torch.from_dlpack(model.head(2))

@@ -389,7 +389,7 @@ pub unsafe extern "C" fn atomc_draft(
         // SAFETY: passed on to the caller.
         let tokens = unsafe { slice(tokens, token_count, "tokens") }?;
         if made.is_null() || guesses.is_null() && count > 0 {
-            return Err(invalid("guesses and made must not be null"));
+            return Err(invalid("guesses and made must not be null".into()));
         }
         let chosen = Chosen { sequence: SeqId::from_bits(sequence), tokens };
         let found = handle.open()?.draft(&[chosen], count).map_err(Error::Step)?.remove(0);

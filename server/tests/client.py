@@ -5,6 +5,7 @@ usage: python server/tests/client.py URL PROBLEMS [COUNT [CLIENTS]]
 COUNT problems are asked alone and then by CLIENTS at once; answers must be the same. The other
 tests take a second each at most.
 """
+
 import json
 import math
 import re
@@ -24,12 +25,20 @@ MODEL = "model"
 
 
 def complete(prompt=PROMPT, **more):
-    return CLIENT.completions.create(**{"model": MODEL, "prompt": prompt, "temperature": 0, "max_tokens": 64, **more})
+    return CLIENT.completions.create(
+        **{"model": MODEL, "prompt": prompt, "temperature": 0, "max_tokens": 64, **more}
+    )
 
 
 def chat(question=QUESTION, **more):
     messages = [{"role": "user", "content": question}]
-    given = {"model": MODEL, "messages": messages, "temperature": 0, "max_completion_tokens": 64, **more}
+    given = {
+        "model": MODEL,
+        "messages": messages,
+        "temperature": 0,
+        "max_completion_tokens": 64,
+        **more,
+    }
     return CLIENT.chat.completions.create(**given)
 
 
@@ -70,12 +79,18 @@ def test_stream():
         assert len(chunks) > 10 and chunks[-1].usage.completion_tokens > 10
     chunks = list(chat(stream=True))
     assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == SOLUTION
-    assert chunks[0].choices[0].delta.role == "assistant" and chunks[-1].choices[0].finish_reason == "stop"
+    assert (
+        chunks[0].choices[0].delta.role == "assistant"
+        and chunks[-1].choices[0].finish_reason == "stop"
+    )
 
 
 def test_chat():
     answer = chat()
-    assert answer.choices[0].message.content == SOLUTION and answer.choices[0].message.role == "assistant"
+    assert (
+        answer.choices[0].message.content == SOLUTION
+        and answer.choices[0].message.role == "assistant"
+    )
 
 
 def test_stop():
@@ -102,33 +117,53 @@ def test_seeds_and_n():
 def test_penalties_and_bias():
     plain = complete().choices[0].text
     assert complete(extra_body={"repetition_penalty": 100.0}).choices[0].text != plain
-    forced = [complete(max_tokens=3, logit_bias={str(token): 100}, logprobs=0) for token in range(60, 64)]
+    forced = [
+        complete(max_tokens=3, logit_bias={str(token): 100}, logprobs=0) for token in range(60, 64)
+    ]
     texts = [answer.choices[0].logprobs.tokens for answer in forced]
-    assert all(len(set(tokens)) == 1 for tokens in texts) and len({tokens[0] for tokens in texts}) == 4, texts
+    assert (
+        all(len(set(tokens)) == 1 for tokens in texts) and len({tokens[0] for tokens in texts}) == 4
+    ), texts
 
 
 def test_logprobs():
     told = chat(logprobs=True, top_logprobs=3).choices[0].logprobs.content
     assert "".join(token.token for token in told) == SOLUTION
-    assert all(token.logprob == token.top_logprobs[0].logprob and len(token.top_logprobs) == 3 for token in told)
+    assert all(
+        token.logprob == token.top_logprobs[0].logprob and len(token.top_logprobs) == 3
+        for token in told
+    )
     scored = complete(PROMPT + SOLUTION, max_tokens=0, echo=True, logprobs=1).choices[0]
     assert scored.text == PROMPT + SOLUTION and scored.logprobs.token_logprobs[0] is None
     # Of a prompt's tokens the model thinks as it does of those that it chooses.
-    tail = [value for value in scored.logprobs.token_logprobs[-len(told) :]]
+    tail = scored.logprobs.token_logprobs[-len(told) :]
     assert all(math.isclose(a, b.logprob, abs_tol=1e-3) for a, b in zip(tail, told)), (tail, told)
 
 
 def test_forms():
     schema = {
         "type": "object",
-        "properties": {"apples": {"type": "integer", "minimum": 0, "maximum": 99}, "who": {"enum": ["Ana", "Ben"]}},
+        "properties": {
+            "apples": {"type": "integer", "minimum": 0, "maximum": 99},
+            "who": {"enum": ["Ana", "Ben"]},
+        },
         "required": ["apples", "who"],
         "additionalProperties": False,
     }
     form = {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema}}
-    found = json.loads(chat(response_format=form, max_completion_tokens=300).choices[0].message.content)
-    assert set(found) == {"apples", "who"} and 0 <= found["apples"] <= 99 and found["who"] in ("Ana", "Ben")
-    found = complete(extra_body={"structured_outputs": {"regex": r"[A-Z][a-z]{2,5} has \d{2}"}}).choices[0].text
+    found = json.loads(
+        chat(response_format=form, max_completion_tokens=300).choices[0].message.content
+    )
+    assert (
+        set(found) == {"apples", "who"}
+        and 0 <= found["apples"] <= 99
+        and found["who"] in ("Ana", "Ben")
+    )
+    found = (
+        complete(extra_body={"structured_outputs": {"regex": r"[A-Z][a-z]{2,5} has \d{2}"}})
+        .choices[0]
+        .text
+    )
     assert re.fullmatch(r"[A-Z][a-z]{2,5} has \d{2}", found), found
 
 
@@ -137,7 +172,9 @@ def test_tools():
     tools = [{"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}]
     more = {"tools": tools, "extra_body": {"structured_outputs": {"choice": [call]}}}
     choice = chat(**more).choices[0]
-    assert choice.finish_reason == "tool_calls" and choice.message.tool_calls[0].function.name == "add"
+    assert (
+        choice.finish_reason == "tool_calls" and choice.message.tool_calls[0].function.name == "add"
+    )
     assert json.loads(choice.message.tool_calls[0].function.arguments) == {"a": 1}
     deltas = [chunk.choices[0].delta.tool_calls for chunk in chat(stream=True, **more)]
     (made,) = [delta[0] for delta in deltas if delta]
@@ -148,7 +185,9 @@ def test_errors():
     refused(openai.NotFoundError, lambda: complete(model="gpt-4"), "not served")
     refused(openai.BadRequestError, lambda: complete(temperature=-1), "temperature")
     refused(openai.BadRequestError, lambda: complete([5] * 600), "600 tokens")
-    refused(openai.NotFoundError, lambda: CLIENT.embeddings.create(model=MODEL, input="x"), "embeddings")
+    refused(
+        openai.NotFoundError, lambda: CLIENT.embeddings.create(model=MODEL, input="x"), "embeddings"
+    )
     other = openai.OpenAI(base_url=f"{URL}/v1", api_key="other", max_retries=0)
     refused(openai.AuthenticationError, lambda: other.models.list(), "API key")
 
@@ -156,7 +195,9 @@ def test_errors():
 def test_vanishing():
     gone = metric('atomc_requests_total{end="gone"}')
     for _ in range(20):
-        stream = complete(stream=True, max_tokens=400, extra_body={"ignore_eos": True}, temperature=1.5)
+        stream = complete(
+            stream=True, max_tokens=400, extra_body={"ignore_eos": True}, temperature=1.5
+        )
         next(iter(stream))
         stream.close()
     for _ in range(100):

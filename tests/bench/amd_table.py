@@ -33,7 +33,10 @@ LARGE, STEPS, PROMPT = 8e6, (1, 32), 2048
 def measured(path):
     with open(path, newline="") as file:
         rows = list(csv.DictReader(file))
-    return {(r["gfx"], r["cus"], r["kind"], *(int(r[x]) for x in "MNK")): (float(r["us"]), r["lib"]) for r in rows}
+    return {
+        (r["gfx"], r["cus"], r["kind"], *(int(r[x]) for x in "MNK")): (float(r["us"]), r["lib"])
+        for r in rows
+    }
 
 
 def predicted(folder):
@@ -64,32 +67,58 @@ def joined(best, ours):
     for (chip, kind, m, n, k), (us, bound, model, module, *_) in sorted(ours.items()):
         found = best.get((*CHIPS[chip], kind, m, n, k))
         if found:
-            yield {"chip": chip, "kind": kind, "m": m, "n": n, "k": k, "us": us, "bound": bound,
-                   "model": model, "module": module, "best": found[0], "lib": found[1]}
+            yield {
+                "chip": chip,
+                "kind": kind,
+                "m": m,
+                "n": n,
+                "k": k,
+                "us": us,
+                "bound": bound,
+                "model": model,
+                "module": module,
+                "best": found[0],
+                "lib": found[1],
+            }
 
 
 def lines(rows):
     yield "| chip | type | M | N | K | model, product | predicted us | bound | AITER's best us, measured | ratio |"
     yield "|---|---|---|---|---|---|---|---|---|---|"
     for r in rows:
-        yield (f"| {r['chip']} | {r['kind']} | {r['m']} | {r['n']} | {r['k']} | {r['model']}, {r['module']} "
-               f"| {r['us']:.1f} | {r['bound']} | {r['best']:.1f} ({r['lib']}) | {r['us'] / r['best']:.2f} |")
+        yield (
+            f"| {r['chip']} | {r['kind']} | {r['m']} | {r['n']} | {r['k']} | {r['model']}, {r['module']} "
+            f"| {r['us']:.1f} | {r['bound']} | {r['best']:.1f} ({r['lib']}) | {r['us'] / r['best']:.2f} |"
+        )
 
 
 def summary(rows, total):
-    yield "| chip | type | " + " | ".join(f"M {a} to {b}" if a < b else f"M = {a}" for a, b in SIZES) + " |"
+    yield (
+        "| chip | type | "
+        + " | ".join(f"M {a} to {b}" if a < b else f"M = {a}" for a, b in SIZES)
+        + " |"
+    )
     yield "|---|---|" + "---|" * len(SIZES)
     for chip, kind in sorted({(r["chip"], r["kind"]) for r in rows}):
         cells = []
         for low, high in SIZES:
-            ratios = [r["us"] / r["best"] for r in rows
-                      if (r["chip"], r["kind"]) == (chip, kind) and low <= r["m"] <= high]
-            cell = f"{statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f}; {len(ratios)})" if ratios else ""
+            ratios = [
+                r["us"] / r["best"]
+                for r in rows
+                if (r["chip"], r["kind"]) == (chip, kind) and low <= r["m"] <= high
+            ]
+            cell = (
+                f"{statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f}; {len(ratios)})"
+                if ratios
+                else ""
+            )
             cells.append(cell)
         yield f"| {chip} | {kind} | " + " | ".join(cells) + " |"
     yield ""
-    yield (f"Predicted over measured: the median, in brackets the range and the number of shapes. {len(rows)} of "
-           f"{total} products have a measured time of the same M, N and K.")
+    yield (
+        f"Predicted over measured: the median, in brackets the range and the number of shapes. {len(rows)} of "
+        f"{total} products have a measured time of the same M, N and K."
+    )
 
 
 def shares(ours, rows):
@@ -99,16 +128,24 @@ def shares(ours, rows):
     yield "|---|---|---|---|---|"
     for chip, kind in sorted({key[:2] for key in ours}):
         mine = [(key[2:], value) for key, value in ours.items() if key[:2] == (chip, kind)]
-        steps = [value[4] / HBM[chip] for (m, n, k), value in mine
-                 if STEPS[0] <= m <= STEPS[1] and value[4] * value[0] * 1e-6 > LARGE]
+        steps = [
+            value[4] / HBM[chip]
+            for (m, n, k), value in mine
+            if STEPS[0] <= m <= STEPS[1] and value[4] * value[0] * 1e-6 > LARGE
+        ]
         prompts = [value[5] / MATRIX[chip][kind] for (m, *_), value in mine if m >= PROMPT]
         ratios = [r["us"] / r["best"] for r in rows if (r["chip"], r["kind"]) == (chip, kind)]
         ahead = f"{sum(ratio < 1 for ratio in ratios)} of {len(ratios)}" if ratios else ""
-        cells = [f"{100 * statistics.median(some):.0f} % ({len(some)})" if some else "" for some in (steps, prompts)]
+        cells = [
+            f"{100 * statistics.median(some):.0f} % ({len(some)})" if some else ""
+            for some in (steps, prompts)
+        ]
         yield f"| {chip} | {kind} | {cells[0]} | {cells[1]} | {ahead} |"
     yield ""
-    yield (f"Medians, in brackets the number of shapes: steps of {STEPS[0]} to {STEPS[1]} rows that move more than "
-           f"{LARGE / 1e6:.0f} MB, and prompts of {PROMPT} rows or more; peaks are those of data sheets.")
+    yield (
+        f"Medians, in brackets the number of shapes: steps of {STEPS[0]} to {STEPS[1]} rows that move more than "
+        f"{LARGE / 1e6:.0f} MB, and prompts of {PROMPT} rows or more; peaks are those of data sheets."
+    )
 
 
 def main():

@@ -18,7 +18,11 @@ import atomc
 
 def shapes(config):
     """Name and shape of every tensor of a model of Qwen's or Llama's kind."""
-    wide, inner, layers = config["hidden_size"], config["intermediate_size"], config["num_hidden_layers"]
+    wide, inner, layers = (
+        config["hidden_size"],
+        config["intermediate_size"],
+        config["num_hidden_layers"],
+    )
     heads, shared = config["num_attention_heads"], config["num_key_value_heads"]
     dim = config.get("head_dim") or wide // heads
     yield "model.embed_tokens.weight", (config["vocab_size"], wide)
@@ -67,10 +71,15 @@ def main():
 
     model = atomc.Model(atomc.Artifact(args.artifact), args.device, allocate=allocate)
     config = json.loads(args.config.read_text())
-    tensors = {n: torch.randn(s, dtype=torch.bfloat16, device=args.device) for n, s in shapes(config)}
+    tensors = {
+        n: torch.randn(s, dtype=torch.bfloat16, device=args.device) for n, s in shapes(config)
+    }
     size = sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
     print(f"{len(tensors)} tensors, {size / 1e9:.2f} GB")
-    ways = {"by way of the host": lambda tensor: tensor.cpu().contiguous(), "on the device": lambda tensor: tensor}
+    ways = {
+        "by way of the host": lambda tensor: tensor.cpu().contiguous(),
+        "on the device": lambda tensor: tensor,
+    }
     first = []
     for way, give in ways.items():
         for update in at_once, one_by_one:
@@ -86,7 +95,9 @@ def main():
                 times.append(time.perf_counter() - begin)
             best = min(times)
             rate = f"{size / best / 1e9:.1f} GB/s of tensors"
-            print(f"{way}, {update.__name__}: {best * 1e3:.2f} ms, {min(calls) * 1e3:.2f} ms of the caller's, {rate}")
+            print(
+                f"{way}, {update.__name__}: {best * 1e3:.2f} ms, {min(calls) * 1e3:.2f} ms of the caller's, {rate}"
+            )
             first = first or [part.clone() for part in memory]
             assert all(map(torch.equal, first, memory)), f"{way}, {update.__name__}: other bytes"
     print("the same bytes")

@@ -22,18 +22,26 @@ def numbers(text: str) -> list[int]:
 
 
 def main() -> None:
-    parse = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parse = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parse.add_argument("model")
     parse.add_argument("--requests", type=numbers, default=[1, 16, 64], help="at once")
     parse.add_argument("--prompt", type=int, default=1024, help="tokens of each prompt")
     parse.add_argument("--output", type=int, default=128, help="tokens of each answer")
     parse.add_argument("--rounds", type=int, default=2)
-    parse.add_argument("--ranks", type=int, default=1, help="what the artifact was compiled for (--tp)")
+    parse.add_argument(
+        "--ranks", type=int, default=1, help="what the artifact was compiled for (--tp)"
+    )
     parse.add_argument("--memory", type=float, default=0.6, help="share of the GPU's")
     args = parse.parse_args()
     plugin = os.environ.get("ATOMC_DISABLE") != "1"
     # Random weights, as either side makes them.
-    load = {"load_format": "atomc", "model_loader_extra_config": {"random": 0}} if plugin else {"load_format": "dummy"}
+    load = (
+        {"load_format": "atomc", "model_loader_extra_config": {"random": 0}}
+        if plugin
+        else {"load_format": "dummy"}
+    )
     began = time.perf_counter()
     llm = LLM(
         args.model,
@@ -48,14 +56,21 @@ def main() -> None:
         disable_log_stats=False,
         compilation_config={"cudagraph_capture_sizes": args.requests},
     )
-    print(json.dumps({"plugin": plugin, "ready_s": round(time.perf_counter() - began, 1)}), flush=True)
-    params = SamplingParams(temperature=0, max_tokens=args.output, ignore_eos=True, detokenize=False)
+    print(
+        json.dumps({"plugin": plugin, "ready_s": round(time.perf_counter() - began, 1)}), flush=True
+    )
+    params = SamplingParams(
+        temperature=0, max_tokens=args.output, ignore_eos=True, detokenize=False
+    )
     chance = random.Random(0)
     for requests in args.requests:
-        best = None
+        best: dict = {}
         for _ in range(1 + args.rounds):
             # New prompts in each round.
-            prompts = [{"prompt_token_ids": chance.choices(range(1000), k=args.prompt)} for _ in range(requests)]
+            prompts = [
+                {"prompt_token_ids": chance.choices(range(1000), k=args.prompt)}
+                for _ in range(requests)
+            ]
             start = time.perf_counter()
             answers = llm.generate(prompts, params, use_tqdm=False)
             seconds = time.perf_counter() - start

@@ -6,12 +6,11 @@
 The reference is transformers in float64, experts computed one by one. Sizes are odd on purpose: 5 and 7 experts, 1 to 5 of
 them for a token, widths that no tile divides, an expert that no token has, and one that all have.
 """
-import copy, math, shutil, sys, zlib
+import copy, shutil, sys, zlib
 from dataclasses import dataclass
 
 import safetensors.torch, torch, transformers
 from transformers.models.deepseek_v2 import modeling_deepseek_v2 as deepseek_v2
-from transformers.models.gpt_oss import modeling_gpt_oss as gpt_oss
 
 import make
 from make import HERE, LENGTHS, MODES, llama, logits, write_json
@@ -78,8 +77,8 @@ class Case:
     # How a checkpoint has them: a tensor each, all in one, as GPT-OSS is released, or in blocks.
     stored: str = "each"
     # An expert that no token chooses, and one that every token does.
-    never: int = None
-    always: int = None
+    never: int | None = None
+    always: int | None = None
 
 
 CASES = {
@@ -180,7 +179,7 @@ def save(model, case, path):
     if coded:
         round_weights(model, coded)
         model.config.quantization_config = config
-    stacked = {n: p for n, p in model.state_dict().items()}
+    stacked = dict(model.state_dict().items())
     if case.stored == "mxfp4":
         tensors = round_mxfp4(model)
         stacked = {n: p for n, p in model.state_dict().items() if not n.endswith(("experts.gate_up_proj", "experts.down_proj"))}

@@ -47,7 +47,7 @@ class Case:
     # Around the 64 tokens that are computed at once where a step has many.
     lengths: tuple = LENGTHS
     # Rows and columns of blocks of e4m3 with a scale.
-    blocks: list = None
+    blocks: list | None = None
 
 
 CASES = {
@@ -145,7 +145,7 @@ def save(model, path, codes, blocks):
     model.config.architectures, model.config.dtype = [type(model).__name__], torch.bfloat16
     model.config.save_pretrained(path)
     language = "ForConditionalGeneration" in type(model).__name__
-    for name, m in model.named_modules():
+    for name, _ in model.named_modules():
         # Of Qwen3.5 all experts are in one tensor.
         if not name.endswith(".experts") or language: continue
         both, down = tensors.pop(f"{name}.gate_up_proj"), tensors.pop(f"{name}.down_proj")

@@ -6,6 +6,7 @@
 No case given means all of them. README.md beside this file says what each tensor is. The same machine writes the same
 bytes again; elsewhere the drawn weights may differ in a last bit, and `torch_error` with the CPU's bf16 kernels.
 """
+from collections.abc import Callable
 import copy, json, math, shutil, sys, types, zlib
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,7 +29,7 @@ class Case:
     dtype: torch.dtype = torch.bfloat16
     max_shard_size: str = "5GB"
     # The oldest spelling of this config still found in checkpoints, written as config.v4.json.
-    v4: callable = None
+    v4: Callable | None = None
     partial: bool = False
 
 

@@ -7,6 +7,7 @@ The reference is transformers in float64 on dequantised weights. Where a scheme 
 or the cache, a hook quantises and dequantises them first, by the rules of vLLM. Sizes are odd on purpose: partial blocks,
 merged products that end inside a block, rows that no tile divides.
 """
+from collections.abc import Callable
 import json, shutil, sys, zlib
 from dataclasses import dataclass
 
@@ -216,10 +217,11 @@ FP8 = dict(quant_method="fp8", activation_scheme="dynamic", fmt="e4m3")
 class Quantised:
     model: Case
     config: dict
-    # Of a weight the tensors in the file, and what they mean in float64.
-    store: callable
+    # Of a weight the tensors in the file, and what they mean in float64; none where no weight is
+    # stored otherwise.
+    store: Callable | None
     # What becomes of the rows before a product, with the product's `input_scale`.
-    inputs: callable = None
+    inputs: Callable | None = None
     # Modules that are stored as they are.
     others: tuple = ()
     cache: bool = False

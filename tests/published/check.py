@@ -15,7 +15,17 @@ import re
 import sys
 from fractions import Fraction
 
-BYTES = {"BF16": 2, "F16": 2, "F32": 4, "F8_E4M3": 1, "F8_E8M0": 1, "U8": 1, "I8": 1, "I32": 4, "I64": 8}
+BYTES = {
+    "BF16": 2,
+    "F16": 2,
+    "F32": 4,
+    "F8_E4M3": 1,
+    "F8_E8M0": 1,
+    "U8": 1,
+    "I8": 1,
+    "I32": 4,
+    "I64": 8,
+}
 HEAD = ["source", "unconfirmed", "vllm", "sglang"]
 OPTIONAL = ["tensors", "bytes", "files", "elements", "parameters"]
 TENSOR = re.compile(r"(?P<name>\S+)\s+(?P<dtype>\S+)\s+\[(?P<shape>[\d, ]*)\]$")
@@ -40,13 +50,15 @@ def split(text):
     for line in filter(None, lines[1:config_at]):
         key, colon, value = line.partition(":")
         if not colon or key not in HEAD + OPTIONAL or key in head or not value.strip():
-            raise Fault(f"head: {line!r} is not one of {', '.join(HEAD + OPTIONAL)}, or is there twice, or empty")
+            raise Fault(
+                f"head: {line!r} is not one of {', '.join(HEAD + OPTIONAL)}, or is there twice, or empty"
+            )
         head[key] = value.strip()
     missing = [key for key in HEAD if key not in head]
     if missing:
         raise Fault(f"head: {', '.join(missing)} missing")
-    config = json.loads("\n".join(lines[config_at + 1:tensors_at]), object_pairs_hook=once)
-    return head, config, [line for line in lines[tensors_at + 1:] if line.strip()]
+    config = json.loads("\n".join(lines[config_at + 1 : tensors_at]), object_pairs_hook=once)
+    return head, config, [line for line in lines[tensors_at + 1 :] if line.strip()]
 
 
 def once(pairs):

@@ -6,6 +6,7 @@
 Each folder in small/ is a golden case: README.md in ../golden says what its files are. Tensors have the names and the types
 of the release, in the form in which the release stores them; the configuration is the published one with small sizes.
 """
+from collections.abc import Callable
 import copy, re, shutil, sys, zlib
 from dataclasses import dataclass
 from pathlib import Path
@@ -188,7 +189,7 @@ def plain(dtype):
 @dataclass
 class Weight:
     """What a weight is stored as."""
-    store: callable
+    store: Callable
     # Columns of the published weight for one of the tensor that has its codes.
     wide: int
     shape: tuple

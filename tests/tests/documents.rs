@@ -168,6 +168,37 @@ fn the_table_of_kernels_has_every_schedule_in_the_order_of_its_list() {
     }
 }
 
+#[test]
+fn the_page_of_chips_has_every_target() {
+    let text =
+        std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/chips.md")).expect("the document");
+    for row in atomc_targets::rows() {
+        assert!(text.contains(&format!("`{}`", row.name)), "{}", row.name);
+    }
+}
+
+#[test]
+fn the_table_of_contents_has_every_document() {
+    let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs");
+    let text = std::fs::read_to_string(docs.join("README.md")).expect("the document");
+    let files = std::fs::read_dir(docs).expect("a folder").map(|entry| entry.expect("an entry").file_name());
+    let names = files.map(|name| name.into_string().expect("a plain name")).filter(|name| name != "README.md");
+    let missing: Vec<String> =
+        names.filter(|name| name.ends_with(".md") && !text.contains(&format!("({name})"))).collect();
+    assert!(missing.is_empty(), "{missing:?}");
+}
+
+#[test]
+fn the_page_of_models_has_every_published_checkpoint() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let text = std::fs::read_to_string(root.join("../docs/models.md")).expect("the document");
+    let files = std::fs::read_dir(root.join("published")).expect("a folder").map(|entry| entry.expect("an entry"));
+    let names = files.map(|file| file.file_name().into_string().expect("a plain name"));
+    let missing: Vec<String> =
+        names.filter(|name| name.ends_with(".txt") && !text.contains(&format!("/{name})"))).collect();
+    assert!(missing.is_empty(), "{missing:?}");
+}
+
 /// Columns of a line of a document, or of a comment.
 const WIDTH: usize = 100;
 

@@ -2,7 +2,7 @@
 
     python make.py [--all] [--out DIR] [--chip CHIP ...] [CASE ...]
 """
-import argparse, json, os, shutil, sys, time
+import argparse, json, os, sys, time
 from pathlib import Path
 
 os.environ["TRITON_DISABLE_LINE_INFO"] = "1"

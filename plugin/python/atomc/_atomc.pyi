@@ -1,7 +1,9 @@
 from collections.abc import Callable, Mapping, Sequence
 from os import PathLike
-from types import CapsuleType, TracebackType
+from types import TracebackType
 from typing import Any, Literal, Protocol
+
+from typing_extensions import CapsuleType
 
 __version__: str
 
@@ -245,7 +247,9 @@ class Model:
     @property
     def packed_name(self) -> str:
         """The name of the file in which this rank's packed weights lie beside a model's config.json."""
-    def refusals(self, config: str, options: str, framework: Literal["vllm", "sglang"] = "vllm") -> list[str]:
+    def refusals(
+        self, config: str, options: str, framework: Literal["vllm", "sglang"] = "vllm"
+    ) -> list[str]:
         """Everything about which a `config.json` and a framework's options do not fit, a line each: options are a JSON object by the
         names of vLLM's `EngineArgs`, or of SGLang's `ServerArgs`."""
     def loading(self, *, update: bool = False) -> Loading:
@@ -307,7 +311,15 @@ class Model:
 class Engine:
     """An artifact on a device, with a cache and sequences of its own. One thread uses it at a time; others wait."""
 
-    def __init__(self, artifact: Artifact, device: str = "host", *, threads: int = 0, cache_tokens: int = 0, slots: int = 0) -> None:
+    def __init__(
+        self,
+        artifact: Artifact,
+        device: str = "host",
+        *,
+        threads: int = 0,
+        cache_tokens: int = 0,
+        slots: int = 0,
+    ) -> None:
         """At most 1024 threads, 0 for all; no more tokens of cache than the device has memory for, 0 for the longest sequence; of a model
         with a recurrent state as many sequences at once as there are slots, 0 for at most 64."""
     @property
@@ -320,7 +332,9 @@ class Engine:
         """A new, empty sequence."""
     def drop(self, sequence: int) -> None:
         """Forgets a sequence."""
-    def step(self, requests: Sequence[tuple[int, Sequence[int], Literal["none", "last", "all"]]]) -> list[View]:
+    def step(
+        self, requests: Sequence[tuple[int, Sequence[int], Literal["none", "last", "all"]]]
+    ) -> list[View]:
         """Gives each sequence its new tokens; the rows of logits that each wants."""
     def generate(
         self,

@@ -8,21 +8,26 @@ from hashlib import sha256
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+# How a framework's log says why nothing was compiled.
+FAULT = "atomc: ATOMC_AUTOCOMPILE: %s"
 
-def artifact(model: Path, facts: str, *options: str, compiler: str, warn: Callable[[str, str], None]) -> Path | None:
+
+def artifact(
+    model: Path, facts: str, *options: str, compiler: str, warn: Callable[[str, str], None]
+) -> Path | None:
     """The artifact of a Hugging Face folder under these options of `atomc compile`: compiled now, unless the same compiler has
     compiled the same configuration before. `facts` is the model's config.json as a framework has resolved it. `compiler` is a path,
     or empty for `atomc` on the path; XDG_CACHE_HOME is where artifacts are kept. Without a compiler, or if it refuses the model,
     `warn` gets a line and the reason."""
 
-    def fail(reason: str) -> None:
-        warn("atomc: ATOMC_AUTOCOMPILE: %s", reason)
-
     named = compiler or "atomc"
-    compiler = shutil.which(named)
-    if compiler is None:
-        return fail(f"ATOMC_COMPILER: there is no {named}")
-    version = subprocess.run([compiler, "--version"], check=True, capture_output=True, text=True).stdout
+    found = shutil.which(named)
+    if found is None:
+        warn(FAULT, f"ATOMC_COMPILER: there is no {named}")
+        return None
+    version = subprocess.run(
+        [found, "--version"], check=True, capture_output=True, text=True
+    ).stdout
     content = sha256("\0".join([version, *options, facts]).encode())
     generation = model / "generation_config.json"
     content.update(b"\0" + (generation.read_bytes() if generation.exists() else b""))
@@ -34,7 +39,10 @@ def artifact(model: Path, facts: str, *options: str, compiler: str, warn: Callab
             Path(folder, "config.json").write_text(facts)
             if generation.exists():
                 shutil.copy(generation, folder)
-            done = subprocess.run([compiler, "compile", folder, *options, "-o", path], capture_output=True, text=True)
+            done = subprocess.run(
+                [found, "compile", folder, *options, "-o", path], capture_output=True, text=True
+            )
         if done.returncode:
-            return fail(f"atomc compile {model}: {done.stderr.strip()}")
+            warn(FAULT, f"atomc compile {model}: {done.stderr.strip()}")
+            return None
     return path

@@ -8,6 +8,7 @@ from importlib.metadata import version
 from logging import Logger
 from pathlib import Path
 from shlex import quote
+from typing import Any, Literal
 
 import torch
 
@@ -33,15 +34,21 @@ def disabled() -> bool:
 def untested(name: str, package: str, tested: tuple[str, ...]) -> str | None:
     """What to say where a release of a framework is not among those that the tests run."""
     release = version(package)
-    return None if release in tested else f"{name} {release} is not among the releases that are tested: {', '.join(tested)}"
+    return (
+        None
+        if release in tested
+        else f"{name} {release} is not among the releases that are tested: {', '.join(tested)}"
+    )
 
 
-def attributes(name: str, package: str, tested: tuple[str, ...], modules: dict[str, str]) -> Callable[[str], object]:
+def attributes(
+    name: str, package: str, tested: tuple[str, ...], modules: dict[str, str]
+) -> Callable[[str], Any]:
     """The `__getattr__` of a module that has all that is used of a framework: the names of each of its modules. Nothing is imported
     before it is used: frameworks ask for their platform first, and forgive what cannot be imported."""
     places = {name: module for module, names in modules.items() for name in names.split()}
 
-    def get(attribute: str) -> object:
+    def get(attribute: str) -> Any:
         if attribute not in places:
             raise AttributeError(attribute)
         try:
@@ -87,8 +94,10 @@ def find(wanted: Wanted, logger: Logger) -> atomc.Artifact | None:
 def located(wanted: Wanted, logger: Logger) -> tuple:
     """The artifact that is named, else the one beside the model if its code is trusted, else one that is compiled now; or
     none, how loud to say so, and why."""
-    named, beside = wanted.named, wanted.model / "model.atomc"
-    found = not named and os.path.lexists(beside)  # a link that leads nowhere is a fault, not a model without an artifact
+    named: str | Path | None = wanted.named
+    beside = wanted.model / "model.atomc"
+    # A link that leads nowhere is a fault, not a model without an artifact.
+    found = not named and os.path.lexists(beside)
     if not named and not found and setting("ATOMC_AUTOCOMPILE") == "1":
         named = compiled(wanted, logger)
     if not named and not found:
@@ -97,7 +106,11 @@ def located(wanted: Wanted, logger: Logger) -> tuple:
     # it is unpacked.
     unasked = not named and not wanted.trusted
     if unasked and not _atomc.trusted(beside):
-        return None, logger.warning, f"{beside} is code that nobody trusts; `atomc trust {quote(str(beside))}` says that you do"
+        return (
+            None,
+            logger.warning,
+            f"{beside} is code that nobody trusts; `atomc trust {quote(str(beside))}` says that you do",
+        )
     artifact = atomc.Artifact(named or beside)
     if unasked and not artifact.trusted():  # it was replaced meanwhile
         return None, logger.warning, f"{beside} was replaced by an artifact that is not trusted"
@@ -113,9 +126,12 @@ def compiled(wanted: Wanted, logger: Logger) -> Path | None:
         facts, asked = wanted.resolved()
         options = _atomc.compile_options(wanted.framework, facts, asked, wanted.own)
     except (OSError, ValueError) as fault:  # a configuration that is not there, or not supported
-        return logger.warning("atomc: ATOMC_AUTOCOMPILE: %s", fault)
-    options = ("--target", target(wanted.gpu), *options)
-    return autocompile.artifact(wanted.model, facts, *options, compiler=setting("ATOMC_COMPILER"), warn=logger.warning)
+        logger.warning(autocompile.FAULT, fault)
+        return None
+    options = ["--target", target(wanted.gpu), *options]
+    return autocompile.artifact(
+        wanted.model, facts, *options, compiler=setting("ATOMC_COMPILER"), warn=logger.warning
+    )
 
 
 def device(gpu: str) -> str:
@@ -134,11 +150,25 @@ def target(gpu: str) -> str:
 class Driven(torch.nn.Module):
     """An artifact with weights that a framework drives. It has no parameters: weights go into the runtime's buffers."""
 
-    def __init__(self, artifact: atomc.Artifact, device: str, rank: int, attention: str = "own"):
+    def __init__(
+        self,
+        artifact: atomc.Artifact,
+        device: str,
+        rank: int,
+        attention: Literal["own", "caller"] = "own",
+    ):
         super().__init__()
-        self.on_host, self.memory = device == "host", []
-        options = dict(stream=self.stream(), allocate=None if self.on_host else self.allocate)
-        self.engine = atomc.Model(artifact, device, rank=rank, attention=attention, **options)
+        self.on_host = device == "host"
+        self.memory: list[torch.Tensor] = []
+        allocate = None if self.on_host else self.allocate
+        self.engine = atomc.Model(
+            artifact,
+            device,
+            rank=rank,
+            attention=attention,
+            stream=self.stream(),
+            allocate=allocate,
+        )
         rows = self.engine.hidden, self.engine.head_input, self.engine.embed_input
         self.hidden, self.head_input, self.embed_input = map(torch.from_dlpack, rows)
 
@@ -146,7 +176,8 @@ class Driven(torch.nn.Module):
         return 0 if self.on_host else torch.cuda.current_stream().cuda_stream
 
     def allocate(self, size: int) -> int:
-        self.memory.append(torch.zeros(size, dtype=torch.uint8, device="cuda"))  # which the framework accounts for
+        # The framework accounts for torch's memory.
+        self.memory.append(torch.zeros(size, dtype=torch.uint8, device="cuda"))
         return self.memory[-1].data_ptr()
 
     def make_up(self, load_format: str) -> None:
@@ -168,10 +199,14 @@ class Driven(torch.nn.Module):
         """Hidden rows of so many tokens, by steps no larger than plans."""
         most = self.engine.max_tokens
         parts = [slice(first, min(first + most, tokens)) for first in range(0, tokens, most)]
-        return step(parts[0]) if len(parts) == 1 else torch.cat([step(part).clone() for part in parts])
+        return (
+            step(parts[0]) if len(parts) == 1 else torch.cat([step(part).clone() for part in parts])
+        )
 
     @ranges.ranged("step")
-    def run(self, tokens: slice, embeds, reduce: Callable, attend: Callable | None = None) -> torch.Tensor:
+    def run(
+        self, tokens: slice, embeds, reduce: Callable, attend: Callable | None = None
+    ) -> torch.Tensor:
         """Hidden rows of the step that has begun. Between the runtime's launches the framework reduces, and may attend."""
         while call := self.engine.run():
             if call.kind == "embedding":
@@ -179,7 +214,7 @@ class Driven(torch.nn.Module):
             elif call.kind == "all_reduce":
                 value = torch.from_dlpack(call.value)
                 value.copy_(reduce(value.contiguous()))
-            else:
+            elif attend:
                 q, k, v = (torch.from_dlpack(x).contiguous() for x in (call.q, call.k, call.v))
                 torch.from_dlpack(call.out).copy_(attend(call.layer, q, k, v))
         return self.hidden[: tokens.stop - tokens.start]
@@ -187,7 +222,11 @@ class Driven(torch.nn.Module):
     def logits(self, hidden: torch.Tensor, gather: Callable) -> torch.Tensor:
         """Logits of hidden rows, by heads no larger than plans. Of ranks with a part of the vocabulary each `gather` makes the whole."""
         pieces = hidden.split(self.engine.max_rows)
-        return self.head(pieces[0], gather) if len(pieces) == 1 else torch.cat([self.head(p, gather).clone() for p in pieces])
+        return (
+            self.head(pieces[0], gather)
+            if len(pieces) == 1
+            else torch.cat([self.head(p, gather).clone() for p in pieces])
+        )
 
     @ranges.ranged("head")
     def head(self, rows: torch.Tensor, gather: Callable) -> torch.Tensor:
@@ -196,11 +235,17 @@ class Driven(torch.nn.Module):
         return gather(logits.contiguous()) if logits.shape[1] < self.engine.vocab else logits
 
 
-def part(starts: torch.Tensor, on_host: torch.Tensor, lengths: torch.Tensor, tokens: slice) -> tuple:
+def part(
+    starts: torch.Tensor, on_host: torch.Tensor, lengths: torch.Tensor, tokens: slice
+) -> tuple:
     """Starts and lengths of a batch with only these tokens, and which requests: without those at the ends that have none. `on_host`
     are the starts as the host has them."""
     first, last = tokens.start, tokens.stop
     begin = int((on_host[1:] <= first).sum())
     end = max(int((on_host[:-1] < last).sum()), begin + 1)
     of = starts[begin : end + 1]
-    return of.clamp(first, last) - first, lengths[begin:end] - (of - of.clamp(first, last))[1:], slice(begin, end)
+    return (
+        of.clamp(first, last) - first,
+        lengths[begin:end] - (of - of.clamp(first, last))[1:],
+        slice(begin, end),
+    )

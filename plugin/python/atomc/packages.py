@@ -24,13 +24,19 @@ def installed(package: str) -> str | None:
 def tested(package: str) -> list[str]:
     """The releases that a shim names, without importing it."""
     source = Path(__file__).parent.joinpath(package, "compat.py").read_text()
-    named = [node.value for node in ast.parse(source).body if isinstance(node, ast.Assign) and node.targets[0].id == "TESTED"]
+    assigned = [node for node in ast.parse(source).body if isinstance(node, ast.Assign)]
+    named = [node.value for node in assigned if ast.unparse(node.targets[0]) == "TESTED"]
     return list(ast.literal_eval(named[0]))
 
 
 def main() -> None:
-    found = [{"name": name, "version": installed(package), "tested": tested(package)} for package, name in FRAMEWORKS.items()]
-    print(json.dumps({"python": platform.python_version(), "atomc": __version__, "frameworks": found}))
+    found = [
+        {"name": name, "version": installed(package), "tested": tested(package)}
+        for package, name in FRAMEWORKS.items()
+    ]
+    print(
+        json.dumps({"python": platform.python_version(), "atomc": __version__, "frameworks": found})
+    )
 
 
 if __name__ == "__main__":

@@ -24,7 +24,9 @@ def tokens(artifact: atomc.Artifact, asked: int) -> int:
 def fits(cache: atomc.Cache, rows: int) -> None:
     """Refuses pages that are larger than a pool's slots of their tokens, with so many rows of each head: of numbers that are padded."""
     size = getattr(torch, cache.dtype).itemsize
-    if (room := cache.block_tokens * rows * cache.heads * cache.head_dim * size) < cache.block_bytes:
+    if (
+        room := cache.block_tokens * rows * cache.heads * cache.head_dim * size
+    ) < cache.block_bytes:
         layer = f"layer {cache.layer}: pages of {cache.block_bytes} bytes, as rows are multiples of 32 numbers"
         raise Refused(f"{layer}, but the framework's pools have {room} bytes for one")
 
@@ -33,19 +35,32 @@ def within(cache: atomc.Cache, on_host: bool, slots: torch.Tensor) -> tuple[int,
     """Those of a layer in the memory that slots of tokens begin, up to its end: where they are, the bytes from one to the next, and
     how many. Nobody but our kernels looks into them."""
     storage, blocks = slots.untyped_storage(), len(slots) // cache.block_tokens
-    used, room = blocks * cache.block_bytes, lambda: storage.data_ptr() + storage.nbytes() - slots.data_ptr()
+    used, room = (
+        blocks * cache.block_bytes,
+        lambda: storage.data_ptr() + storage.nbytes() - slots.data_ptr(),
+    )
     if used > room():
-        raise Refused(f"layer {cache.layer}: {blocks} pages of {cache.block_bytes} bytes, but the pool has {room()} bytes")
-    if on_host and room() - used < SLACK:  # in a pool that is not ours; all that look at it see where it is then
+        raise Refused(
+            f"layer {cache.layer}: {blocks} pages of {cache.block_bytes} bytes, but the pool has {room()} bytes"
+        )
+    # A pool that is not ours; all that look at it see where it is then.
+    if on_host and room() - used < SLACK:
         storage.resize_(storage.nbytes() + SLACK)
     elif room() - used + -(slots.data_ptr() + room()) % GPU_GRANULE < SLACK:
-        raise Refused(f"--max-total-tokens: a pool of {len(slots)} ends where memory does; with a page more or less it does not")
+        raise Refused(
+            f"--max-total-tokens: a pool of {len(slots)} ends where memory does; with a page more or less it does not"
+        )
     return slots.data_ptr(), cache.block_bytes, blocks
 
 
-def halves(cache: atomc.Cache, on_host: bool, k: torch.Tensor, v: torch.Tensor) -> tuple[int, int, int]:
+def halves(
+    cache: atomc.Cache, on_host: bool, k: torch.Tensor, v: torch.Tensor
+) -> tuple[int, int, int]:
     """Pages of K and V, which have to be halves of one allocation."""
-    if v.data_ptr() - k.data_ptr() != k.nbytes or v.untyped_storage().data_ptr() != k.untyped_storage().data_ptr():
+    if (
+        v.data_ptr() - k.data_ptr() != k.nbytes
+        or v.untyped_storage().data_ptr() != k.untyped_storage().data_ptr()
+    ):
         raise Refused(f"layer {cache.layer}: K and V of the pool are not halves of one allocation")
     return within(cache, on_host, k)
 
@@ -53,11 +68,15 @@ def halves(cache: atomc.Cache, on_host: bool, k: torch.Tensor, v: torch.Tensor) 
 def slot(cache: atomc.Cache, states: torch.Tensor) -> tuple[int, int, int]:
     """Slots of a layer in a tensor that has a state of the same size in each, but for what rounds it up."""
     if -(-(size := states[0].nbytes) // STRIDE) * STRIDE != cache.block_bytes:
-        raise Refused(f"layer {cache.layer}: states of {cache.block_bytes} bytes, but the framework's pool has {size} bytes for one")
+        raise Refused(
+            f"layer {cache.layer}: states of {cache.block_bytes} bytes, but the framework's pool has {size} bytes for one"
+        )
     return states.data_ptr(), states.stride(0) * states.itemsize, len(states)
 
 
-def mapped(artifact: atomc.Artifact, layers: int, shape: tuple[int, ...], slots: int, dtype: torch.dtype) -> tuple[list, list]:
+def mapped(
+    artifact: atomc.Artifact, layers: int, shape: tuple[int, ...], slots: int, dtype: torch.dtype
+) -> tuple[list, list]:
     """A tensor of this shape for each layer, in memory of the host's that has room for so many slots of tokens, and those mappings.
     An artifact's pages may be larger than the tensor, and kernels read behind the last, for which there is one page more."""
     held, size = artifact.page("host")

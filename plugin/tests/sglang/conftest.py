@@ -12,7 +12,18 @@ import pytest
 import torch
 
 pytest.register_assert_rewrite("serving")
-from models import ATOMC, EXAMPLES, PROBLEMS, bare, compile, golden_model, large_model, model, reference, trusted  # noqa: F401
+from models import (  # noqa: E402, F401
+    ATOMC,
+    EXAMPLES,
+    PROBLEMS,
+    bare,
+    compile,
+    golden_model,
+    large_model,
+    model,
+    reference,
+    trusted,
+)
 
 os.environ.update(SGLANG_EXTERNAL_MODEL_PACKAGE="atomc.sglang", ATOMC_STRICT="1")
 # A child that is forked has no use of the threads that its parent's products had, and waits for
@@ -44,7 +55,11 @@ def engine():
     def make(folder, **options):
         key = (folder, repr(sorted(options.items())))
         if key not in made:
-            made[key] = sglang.Engine(model_path=str(folder), log_level="warning", **{**OURS, "max_total_tokens": 8192, **options})
+            made[key] = sglang.Engine(
+                model_path=str(folder),
+                log_level="warning",
+                **{**OURS, "max_total_tokens": 8192, **options},
+            )
         return made[key]
 
     yield make
@@ -82,7 +97,8 @@ def forked(work, *arguments):
             found = work(*arguments), None
         except Exception as fault:
             found = None, fault
-        sender.send_bytes(pickle.dumps(found))  # tensors too as they are, whose memory goes with the child
+        # Tensors too, as their memory goes with the child.
+        sender.send_bytes(pickle.dumps(found))
         os._exit(0)
 
     import sglang.benchmark.one_batch  # noqa: F401, once for all children
@@ -108,7 +124,13 @@ def runner(folder, **options):
     from sglang.srt.server_args import PortArgs, ServerArgs
 
     load_plugins()
-    asked = {**OURS, "max_total_tokens": 4096, "max_running_requests": 8, "skip_tokenizer_init": True, **options}
+    asked = {
+        **OURS,
+        "max_total_tokens": 4096,
+        "max_running_requests": 8,
+        "skip_tokenizer_init": True,
+        **options,
+    }
     arguments = ServerArgs(model_path=str(folder), device="cpu", **asked)
     arguments.resolve_once()
     publish(arguments, role="scheduler", ranks=SpawnRanks(world_rank=0, gpu_id=0))

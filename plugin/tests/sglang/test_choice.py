@@ -9,7 +9,17 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from conftest import ATOMC, LARGE, TEXT_ALONE, compile, forked, golden_model, large_model, logits, runner
+from conftest import (
+    ATOMC,
+    LARGE,
+    TEXT_ALONE,
+    compile,
+    forked,
+    golden_model,
+    large_model,
+    logits,
+    runner,
+)
 
 import atomc
 from atomc import frameworks
@@ -80,11 +90,16 @@ def test_artifacts_beside_a_model_must_be_trusted(bare, monkeypatch, tmp_path):
 def test_named_artifacts(bare, tmp_path):
     folder = bare("llama")
     elsewhere = compile(folder, out=tmp_path / "elsewhere.atomc")
-    named = lambda path: dict(json_model_override_args=json.dumps({"atomc": {"artifact": str(path)}}))
+    named = lambda path: dict(
+        json_model_override_args=json.dumps({"atomc": {"artifact": str(path)}})
+    )
     assert runs(folder, **named(elsewhere))[0] == "atomc.sglang.model.Model"
     with pytest.raises(atomc.ArtifactError, match="nowhere.atomc"):
         runs(folder, **named("/nowhere.atomc"))
-    with pytest.raises(ValueError, match="--json-model-override-args: artefact: there is no such key; known are artifact"):
+    with pytest.raises(
+        ValueError,
+        match="--json-model-override-args: artefact: there is no such key; known are artifact",
+    ):
         runs(folder, json_model_override_args='{"atomc": {"artefact": 1}}')
 
 
@@ -92,12 +107,27 @@ def test_named_artifacts(bare, tmp_path):
     "options, refusal",
     [
         (dict(dtype="float32"), "--dtype: SGLang has torch.float32, the artifact bfloat16"),
-        (dict(kv_cache_dtype="fp8_e4m3"), "--kv-cache-dtype: SGLang has fp8_e4m3, the artifact bfloat16"),
+        (
+            dict(kv_cache_dtype="fp8_e4m3"),
+            "--kv-cache-dtype: SGLang has fp8_e4m3, the artifact bfloat16",
+        ),
         (dict(context_length=400), None),
-        (dict(json_model_override_args='{"rms_norm_eps": 0.5}'), "config.json: rms_norm_eps: SGLang has 0.5"),
-        (dict(enable_deterministic_inference=True), "--enable-deterministic-inference: SGLang has true, the artifact bits"),
-        (dict(quantization_param_path="none.json"), "--quantization-param-path: SGLang has none.json, the artifact none"),
-        (dict(cpu_offload_gb=1), "--cpu-offload-gb: SGLang has 1, the artifact none: weights stay on the device"),
+        (
+            dict(json_model_override_args='{"rms_norm_eps": 0.5}'),
+            "config.json: rms_norm_eps: SGLang has 0.5",
+        ),
+        (
+            dict(enable_deterministic_inference=True),
+            "--enable-deterministic-inference: SGLang has true, the artifact bits",
+        ),
+        (
+            dict(quantization_param_path="none.json"),
+            "--quantization-param-path: SGLang has none.json, the artifact none",
+        ),
+        (
+            dict(cpu_offload_gb=1),
+            "--cpu-offload-gb: SGLang has 1, the artifact none: weights stay on the device",
+        ),
     ],
 )
 def test_refusals_name_the_option(model, options, refusal):
@@ -108,7 +138,9 @@ def test_refusals_name_the_option(model, options, refusal):
             runs(model("llama"), **options)
 
 
-@pytest.mark.parametrize("asked, taken", [(None, 32), (1, 32), (16, 32), (64, 64), (100, 128), (1024, 1024)])
+@pytest.mark.parametrize(
+    "asked, taken", [(None, 32), (1, 32), (16, 32), (64, 64), (100, 128), (1024, 1024)]
+)
 def test_pages_of_every_size(model, reference, asked, taken):
     """Greedy answers that end pages are those of transformers, whatever SGLang's page is. Smaller ones than the artifact's, as
     SGLang's own is, become the artifact's."""
@@ -116,7 +148,9 @@ def test_pages_of_every_size(model, reference, asked, taken):
 
     def made():
         loaded = runner(folder, dtype="float32", page_size=asked, max_total_tokens=8192)
-        _, found, batch = loaded.extend(prepare_synthetic_inputs_for_latency_test(len(TOKENS), 0, TOKENS))
+        _, found, batch = loaded.extend(
+            prepare_synthetic_inputs_for_latency_test(len(TOKENS), 0, TOKENS)
+        )
         steps = [found.argmax(-1)]
         for _ in range(40):
             steps.append(loaded.decode(steps[-1], batch)[1].argmax(-1))
@@ -127,7 +161,9 @@ def test_pages_of_every_size(model, reference, asked, taken):
 
     ours, page, answers = forked(made)
     assert (ours, page) == ("atomc.sglang.model", taken)
-    assert answers == [reference(folder, prompt, answer)[0] for prompt, answer in zip(TOKENS, answers)]
+    assert answers == [
+        reference(folder, prompt, answer)[0] for prompt, answer in zip(TOKENS, answers)
+    ]
 
 
 def checks(arguments):
@@ -150,7 +186,10 @@ def checks(arguments):
 
 @pytest.mark.parametrize(
     "experts, refusal",
-    [(["--ep", "2"], None), ([], "--ep-size: SGLang has 2, the artifact a share of every expert on each rank")],
+    [
+        (["--ep", "2"], None),
+        ([], "--ep-size: SGLang has 2, the artifact a share of every expert on each rank"),
+    ],
 )
 def test_command_lines_of_large_models(tmp_path, experts, refusal):
     folder = large_model(tmp_path)
@@ -168,17 +207,24 @@ def test_models_with_other_parts_run_where_all_is_text(tmp_path):
     """An artifact is of the language part: SGLang's own model runs unless requests are text alone."""
     multimodal = golden_model(tmp_path, "hybrid-3.5")
     compile(multimodal)
-    given = dict.fromkeys(config.CHOOSING + config.COMPILING) | dict(model_path=str(multimodal), trust_remote_code=True)
+    given = dict.fromkeys(config.CHOOSING + config.COMPILING) | dict(
+        model_path=str(multimodal), trust_remote_code=True
+    )
 
     def found(**said):
         return frameworks.find(config.wanted(given | said), config.logger)
 
     for said in ({}, dict(enable_multimodal=True)):
         assert config.page_size(lambda _: {}, SimpleNamespace(**given | said, page_size=1)) == {}
-        with pytest.raises(Refused, match="model.atomc is of a part of Qwen3_5ForConditionalGeneration, which runs with --json-model-"):
+        with pytest.raises(
+            Refused,
+            match="model.atomc is of a part of Qwen3_5ForConditionalGeneration, which runs with --json-model-",
+        ):
             found(**said)
     for said in (TEXT_ALONE, dict(language_model_only=True), dict(enable_multimodal=False)):
-        assert config.page_size(lambda _: {}, SimpleNamespace(**given | said, page_size=1)) == {"page_size": 32}
+        assert config.page_size(lambda _: {}, SimpleNamespace(**given | said, page_size=1)) == {
+            "page_size": 32
+        }
         assert found(**said).path == multimodal / "model.atomc"
 
 
@@ -196,12 +242,21 @@ def test_caches_of_fp8(bare):
     assert runs(folder, kv_cache_dtype="fp8_e4m3")[0] == "atomc.sglang.model.Model"
 
 
-@pytest.mark.parametrize("compiled, refusal", [(["--invariant"], None), ([], "--enable-deterministic-inference: SGLang has true")])
+@pytest.mark.parametrize(
+    "compiled, refusal",
+    [(["--invariant"], None), ([], "--enable-deterministic-inference: SGLang has true")],
+)
 def test_deterministic_inference(bare, compiled, refusal):
     """Up to where SGLang replaces operations of torch by others, for which it wants a GPU."""
     folder = bare("llama")
     compile(folder, *compiled)
-    given = ["--model-path", str(folder), "--enable-deterministic-inference", "--attention-backend", "atomc"]
+    given = [
+        "--model-path",
+        str(folder),
+        "--enable-deterministic-inference",
+        "--attention-backend",
+        "atomc",
+    ]
     if refusal is None:
         forked(checks, given)
     else:
@@ -213,7 +268,10 @@ def test_checkpoints_that_name_a_cache(tmp_path):
     """Of `auto` SGLang makes pools of the model's type, whatever the checkpoint names."""
     folder = golden_model(tmp_path, "q-cache")
     compile(folder)
-    with pytest.raises(Refused, match="--kv-cache-dtype: SGLang has auto, the artifact float8_e4m3fn, and of auto SGLang makes"):
+    with pytest.raises(
+        Refused,
+        match="--kv-cache-dtype: SGLang has auto, the artifact float8_e4m3fn, and of auto SGLang makes",
+    ):
         runs(folder)
     made = lambda: type(runner(folder, kv_cache_dtype="fp8_e4m3").torch_runner.model).__module__
     assert forked(made) == "atomc.sglang.model"
@@ -233,7 +291,10 @@ def test_what_is_compiled_fits(bare, monkeypatch, tmp_path):
 def test_packed_weights_need_no_checkpoint(model, tmp_path):
     folder = model("llama")
     right = runs(folder)[1]
-    subprocess.run([ATOMC, "pack", folder / "model.atomc", "--weights", folder, "-o", tmp_path / "packed"], check=True)
+    subprocess.run(
+        [ATOMC, "pack", folder / "model.atomc", "--weights", folder, "-o", tmp_path / "packed"],
+        check=True,
+    )
     shutil.copy(folder / "config.json", tmp_path / "packed")
     assert not list((tmp_path / "packed").glob("model*.safetensors"))
     named = json.dumps({"atomc": {"artifact": str(folder / "model.atomc")}})
@@ -243,7 +304,10 @@ def test_packed_weights_need_no_checkpoint(model, tmp_path):
 
 def test_unknown_releases_are_refused(model, monkeypatch):
     monkeypatch.setattr(compat, "TESTED", ("0.1.0",))
-    with pytest.raises(Refused, match="SGLang .* is not among the releases that are tested: 0.1.0; ATOMC_UNSUPPORTED_VERSION=1"):
+    with pytest.raises(
+        Refused,
+        match="SGLang .* is not among the releases that are tested: 0.1.0; ATOMC_UNSUPPORTED_VERSION=1",
+    ):
         runs(model("llama"))
     monkeypatch.setenv("ATOMC_UNSUPPORTED_VERSION", "1")
     assert runs(model("llama"))[0] == "atomc.sglang.model.Model"
@@ -269,7 +333,10 @@ def test_models_are_prepared_for_others(model):
 
     module, same, fault = forked(made)
     assert module == "atomc.sglang.model" and same
-    assert re.search(r"model.atomc: --speculative-algorithm: artifacts hold no draft, as LlamaForCausalLMNextN is one", fault)
+    assert re.search(
+        r"model.atomc: --speculative-algorithm: artifacts hold no draft, as LlamaForCausalLMNextN is one",
+        fault,
+    )
 
 
 def test_rows_go_through_sglangs_code_where_it_is_asked(model):
@@ -280,7 +347,9 @@ def test_rows_go_through_sglangs_code_where_it_is_asked(model):
 
         loaded, asked = runner(model("llama"), enable_return_hidden_states=hidden), []
         loaded.torch_runner.model.processor.register_forward_hook(lambda *_: asked.append(1))
-        _, first, batch = loaded.extend(prepare_synthetic_inputs_for_latency_test(len(TOKENS), 0, TOKENS))
+        _, first, batch = loaded.extend(
+            prepare_synthetic_inputs_for_latency_test(len(TOKENS), 0, TOKENS)
+        )
         _, second = loaded.decode(first.argmax(-1), batch)
         return len(asked), torch.stack([first, second])
 
@@ -293,7 +362,7 @@ def test_rows_go_through_sglangs_code_where_it_is_asked(model):
 def test_memory_is_given_back_by_tags(model, kept):
     """Pages of the cache, whose memory is then not there, and weights, without which a step is refused, but not with a backup."""
 
-    def resident(pool) -> int:
+    def resident(pool):
         """KiB of the memory of its first layer."""
         start = pool.get_key_buffer(0).data_ptr()
         lines = iter(Path("/proc/self/smaps").read_text().splitlines())

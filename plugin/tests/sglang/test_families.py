@@ -8,20 +8,40 @@ from conftest import TEXT_ALONE, compile, every_other, forked, golden_model, log
 from models import PUBLISHED, case, has_parts, wider
 from safetensors.torch import load_file
 
-CASES = ["llama3", "qwen2", "qwen2-sliding", "qwen3", "mistral", "smollm3-sliding", "granite", "olmo2", "phi3-short", "gemma3"]
+CASES = [
+    "llama3",
+    "qwen2",
+    "qwen2-sliding",
+    "qwen3",
+    "mistral",
+    "smollm3-sliding",
+    "granite",
+    "olmo2",
+    "phi3-short",
+    "gemma3",
+]
 # SGLang runs gpt-oss with backends of its own choice alone, of which a processor has none: ours
 # takes the place of one.
 SINKS = ["moe-gpt-oss"]
 EXPERTS = ["moe-qwen3", "moe-mixtral", "moe-glm"]
 # What SGLang keeps of a token is one row, in pools of their own kind. Others of their kind differ
 # in the compiler alone.
-LATENT = ["mla-v3", "mla-kimi", *(pytest.param(name, marks=pytest.mark.thorough) for name in ("mla-v2", "mla-v2-groups", "mla-v3-plain"))]
+LATENT = [
+    "mla-v3",
+    "mla-kimi",
+    *(
+        pytest.param(name, marks=pytest.mark.thorough)
+        for name in ("mla-v2", "mla-v2-groups", "mla-v3-plain")
+    ),
+]
 # A sequence has a state, beside slots of its tokens.
 RECURRENT = ["hybrid-next", "hybrid-3.5", "hybrid-3.5-moe"]
 QUANTISED = ["q-awq", "q-int4-zeros", "q-int8", "q-fp8-block", "q-fp8-token"]
 
 
-@pytest.mark.parametrize("name", [*CASES, *EXPERTS, *SINKS, *LATENT, *RECURRENT, *QUANTISED, *PUBLISHED])
+@pytest.mark.parametrize(
+    "name", [*CASES, *EXPERTS, *SINKS, *LATENT, *RECURRENT, *QUANTISED, *PUBLISHED]
+)
 def test_next_tokens_are_as_likely_as_with_transformers(tmp_path, name):
     folder = golden_model(tmp_path, name)
     if name in RECURRENT:
@@ -42,7 +62,11 @@ def test_next_tokens_are_as_likely_as_with_transformers(tmp_path, name):
             from atomc.sglang.attention import Backend
 
             register_attention_backend("triton")(Backend)
-        options = dict(attention_backend="triton") if name in SINKS else dict(disable_radix_cache=name in RECURRENT)
+        options = (
+            dict(attention_backend="triton")
+            if name in SINKS
+            else dict(disable_radix_cache=name in RECURRENT)
+        )
         options |= TEXT_ALONE if has_parts(folder) else {}
         loaded = runner(folder, dtype=dtype, **options)
         if name in SINKS:  # a pool for layers with a window, and a larger one for others
@@ -56,4 +80,6 @@ def test_next_tokens_are_as_likely_as_with_transformers(tmp_path, name):
     for i, found in enumerate(forked(made)):
         # As far off as PyTorch is with bf16, and half as much again; or a fiftieth.
         right = golden[f"prefill.{i}"][-1].float().log_softmax(-1)
-        torch.testing.assert_close(found.log_softmax(-1), right, atol=(0.02 if wide else 1.5) * errors[i], rtol=0)
+        torch.testing.assert_close(
+            found.log_softmax(-1), right, atol=(0.02 if wide else 1.5) * errors[i], rtol=0
+        )

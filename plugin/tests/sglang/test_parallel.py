@@ -17,7 +17,9 @@ def test_two_ranks(engine, bare, monkeypatch):
     monkeypatch.setenv("SGLANG_CPU_OMP_THREADS_BIND", "0|1")
     folder = bare("qwen3")
     compile(folder, "--tp", "2")
-    assert greedy(engine(folder, tp_size=2), [p["prompt"] for p in PROBLEMS]) == [p["solution"] for p in PROBLEMS]
+    assert greedy(engine(folder, tp_size=2), [p["prompt"] for p in PROBLEMS]) == [
+        p["solution"] for p in PROBLEMS
+    ]
 
 
 SCRIPT = """
@@ -45,11 +47,24 @@ def test_ranks_with_batches_of_their_own(model, tmp_path):
     """Attention of a batch on each rank, of which one is idle where there is one request. SGLang does this on a processor only as
     it runs there with its own kernels, of which it asks for the package, and calls none."""
     (tmp_path / "script.py").write_text(SCRIPT)
-    absent = dict(SGLANG_USE_CPU_ENGINE="1", PYTHONPATH=str(ABSENT), SGLANG_CPU_OMP_THREADS_BIND="0|1")
-    command = [sys.executable, tmp_path / "script.py", model("qwen3"), json.dumps([p["prompt"] for p in PROBLEMS])]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=250, env={**os.environ, **absent})
+    absent = dict(
+        SGLANG_USE_CPU_ENGINE="1", PYTHONPATH=str(ABSENT), SGLANG_CPU_OMP_THREADS_BIND="0|1"
+    )
+    command = [
+        sys.executable,
+        tmp_path / "script.py",
+        model("qwen3"),
+        json.dumps([p["prompt"] for p in PROBLEMS]),
+    ]
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=250, env={**os.environ, **absent}
+    )
     assert done.returncode == 0, done.stderr
-    [found] = [line.removeprefix("RESULT ") for line in done.stdout.splitlines() if line.startswith("RESULT ")]
+    [found] = [
+        line.removeprefix("RESULT ")
+        for line in done.stdout.splitlines()
+        if line.startswith("RESULT ")
+    ]
     right = [p["solution"] for p in PROBLEMS]
     assert json.loads(found) == [right, right[0], right[0], True]
 
@@ -58,7 +73,15 @@ def test_ranks_with_batches_of_their_own(model, tmp_path):
 def test_command_line_of_large_models_serves(tmp_path):
     folder = large_model(tmp_path)
     compile(folder, "--tp", "2", "--ep", "2", "--cache-dtype", "fp8")
-    command = [sys.executable, "-m", "sglang.launch_server", "--model-path", folder, "--load-format", "dummy"]
+    command = [
+        sys.executable,
+        "-m",
+        "sglang.launch_server",
+        "--model-path",
+        folder,
+        "--load-format",
+        "dummy",
+    ]
     command += ["--attention-backend", "atomc", "--max-running-requests", "8", *LARGE.split()]
     environment = {**os.environ, "SGLANG_CPU_OMP_THREADS_BIND": "0|1"}
     server = Server(command, "The server is fired up", tmp_path / "log", environment)

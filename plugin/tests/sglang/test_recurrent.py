@@ -10,30 +10,45 @@ from safetensors.torch import load_file, save_file
 
 short = pytest.mark.short
 PROMPTS = [[(7 * i + k) % 80 for i in range(20 + 13 * k)] for k in range(14)]
-OPTIONS = dict(device="cpu", skip_tokenizer_init=True, disable_radix_cache=True, max_running_requests=8)
+OPTIONS = dict(
+    device="cpu", skip_tokenizer_init=True, disable_radix_cache=True, max_running_requests=8
+)
 
 
 def answers(engine, prompts, tokens=60):
     """Tokens and the logarithms of their probabilities, to the last bit, and how often each was taken back, where a release says so."""
     params = {"temperature": 0, "max_new_tokens": tokens}
-    made = [answer["meta_info"] for answer in engine.generate(input_ids=prompts, sampling_params=params, return_logprob=True)]
+    made = [
+        answer["meta_info"]
+        for answer in engine.generate(
+            input_ids=prompts, sampling_params=params, return_logprob=True
+        )
+    ]
     scores = [[(token, score) for score, token, _ in one["output_token_logprobs"]] for one in made]
     return scores, [one.get("num_retractions", 1) for one in made]
 
 
 def cached(engine, prompt) -> int:
     """With how many tokens of others a request begins."""
-    return engine.generate(input_ids=prompt, sampling_params={"max_new_tokens": 1})["meta_info"]["cached_tokens"]
+    return engine.generate(input_ids=prompt, sampling_params={"max_new_tokens": 1})["meta_info"][
+        "cached_tokens"
+    ]
 
 
 def turned(folder):
     """Puts the layer that attends behind the other one, as SGLang has them, which takes another model of the same sizes for it."""
     config, other = json.loads((folder / "config.json").read_text()), {"0": "1", "1": "0"}
-    rotary = {"partial_rotary_factor": config["rope_parameters"]["partial_rotary_factor"]}  # which it looks for outside
-    experts = dict(moe_intermediate_size=32, shared_expert_intermediate_size=32)  # of which there are none, and 0.5.11 rounds that up
-    (folder / "config.json").write_text(json.dumps(config | rotary | experts | {"layer_types": config["layer_types"][::-1]}))
+    # SGLang looks for it outside.
+    rotary = {"partial_rotary_factor": config["rope_parameters"]["partial_rotary_factor"]}
+    # There are none, and 0.5.11 rounds that up.
+    experts = dict(moe_intermediate_size=32, shared_expert_intermediate_size=32)
+    (folder / "config.json").write_text(
+        json.dumps(config | rotary | experts | {"layer_types": config["layer_types"][::-1]})
+    )
     rename = lambda name: re.sub(r"(?<=layers\.)[01]", lambda layer: other[layer[0]], name)
-    weights = {rename(name): tensor for name, tensor in load_file(folder / "model.safetensors").items()}
+    weights = {
+        rename(name): tensor for name, tensor in load_file(folder / "model.safetensors").items()
+    }
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
     every_other(folder)
 
@@ -67,8 +82,20 @@ def test_requests_begin_with_states_of_others(engine, tmp_path_factory):
     folder = golden_model(tmp_path_factory.mktemp("states"), "hybrid-3.5")
     every_other(folder)
     compile(folder, "--invariant")
-    options = OPTIONS | dict(disable_radix_cache=False, mamba_track_interval=64, chunked_prefill_size=128, enable_mixed_chunk=True)
-    small = engine(folder, **options, **TEXT_ALONE, max_total_tokens=48 * 32, max_mamba_cache_size=40, schedule_conservativeness=0.01)
+    options = OPTIONS | dict(
+        disable_radix_cache=False,
+        mamba_track_interval=64,
+        chunked_prefill_size=128,
+        enable_mixed_chunk=True,
+    )
+    small = engine(
+        folder,
+        **options,
+        **TEXT_ALONE,
+        max_total_tokens=48 * 32,
+        max_mamba_cache_size=40,
+        schedule_conservativeness=0.01,
+    )
     other = [7 * i % 79 for i in range(150)]
     prompts = [*PROMPTS, *([*other[: 40 + 9 * k], *PROMPTS[k][:30]] for k in range(12))]
     alone = []
@@ -84,7 +111,9 @@ def test_requests_begin_with_states_of_others(engine, tmp_path_factory):
         assert made == alone
         retractions += sum(retracted)
     hits = [cached(small, prompt) for prompt in longer]
-    assert retractions > 0 and sum(hit > 0 for hit in hits) > 4 and all(hit % 32 == 0 for hit in hits)
+    assert (
+        retractions > 0 and sum(hit > 0 for hit in hits) > 4 and all(hit % 32 == 0 for hit in hits)
+    )
     again = [answers(small, [prompt], 8)[0][0] for prompt in longer]
     small.flush_cache()
     assert again == [answers(small, [prompt], 8)[0][0] for prompt in longer]
@@ -100,8 +129,12 @@ def test_two_ranks(engine, tmp_path, monkeypatch):
     made = []
     for folder, ranks in zip(folders, (1, 2)):
         monkeypatch.setenv("SGLANG_MAMBA_CONV_DTYPE", "float32")
-        made.append(answers(engine(folder, **OPTIONS, dtype="float32", tp_size=ranks), PROMPTS[:6], 20)[0])
+        made.append(
+            answers(engine(folder, **OPTIONS, dtype="float32", tp_size=ranks), PROMPTS[:6], 20)[0]
+        )
     one, two = made
-    assert [[token for token, _ in answer] for answer in one] == [[token for token, _ in answer] for answer in two]
+    assert [[token for token, _ in answer] for answer in one] == [
+        [token for token, _ in answer] for answer in two
+    ]
     scores = [torch.tensor([[score for _, score in answer] for answer in each]) for each in made]
     torch.testing.assert_close(*scores, atol=1e-4, rtol=0)

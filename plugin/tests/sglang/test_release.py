@@ -11,7 +11,13 @@ MODEL = "qwen3", "--dtype", "float32"
 @pytest.fixture(scope="module")
 def small(engine, model):
     """Prompts in chunks, pages that SGLang does not ask for, and room for a few requests."""
-    return engine(model(*MODEL), device="cpu", dtype="float32", max_running_requests=16, chunked_prefill_size=64)
+    return engine(
+        model(*MODEL),
+        device="cpu",
+        dtype="float32",
+        max_running_requests=16,
+        chunked_prefill_size=64,
+    )
 
 
 def test_batches_and_prefixes(small):
@@ -24,7 +30,9 @@ def test_batches_and_prefixes(small):
 def test_tokens_and_probabilities_are_those_of_transformers(small, model, reference):
     """SGLang's processor of logits runs over our head where probabilities of prompts are asked for."""
     prompt = PROMPTS[5]
-    answer = small.generate(prompt, {"temperature": 0, "max_new_tokens": 40}, return_logprob=True, logprob_start_len=0)
+    answer = small.generate(
+        prompt, {"temperature": 0, "max_new_tokens": 40}, return_logprob=True, logprob_start_len=0
+    )
     [ids] = small.tokenizer_manager.tokenizer([prompt])["input_ids"]
     tokens, scores = reference(model(*MODEL), ids, answer["output_ids"])
     assert answer["output_ids"] == tokens

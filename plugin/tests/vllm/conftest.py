@@ -7,7 +7,18 @@ from pathlib import Path
 import pytest
 
 pytest.register_assert_rewrite("serving")
-from models import ATOMC, EXAMPLES, PROBLEMS, bare, compile, golden_model, large_model, model, reference, trusted  # noqa: F401
+from models import (  # noqa: E402, F401
+    ATOMC,
+    EXAMPLES,
+    PROBLEMS,
+    bare,
+    compile,
+    golden_model,
+    large_model,
+    model,
+    reference,
+    trusted,
+)
 
 # Most engines live in the process of the tests, which can then look at them; what is said of
 # processes is in the server's tests.
@@ -29,7 +40,9 @@ def engine():
     def make(folder: Path, **options):
         key = (folder, repr(sorted(options.items())))
         if key not in made:
-            made[key] = LLM(str(folder), **{"kv_cache_memory_bytes": 16 << 20, "max_num_seqs": 16, **options})
+            made[key] = LLM(
+                str(folder), **{"kv_cache_memory_bytes": 16 << 20, "max_num_seqs": 16, **options}
+            )
         return made[key]
 
     return make
@@ -49,5 +62,7 @@ def is_ours(llm) -> bool:
 def greedy(llm, prompts, tokens=80, **options):
     from vllm import SamplingParams
 
-    answers = llm.generate(prompts, SamplingParams(temperature=0, max_tokens=tokens, **options), use_tqdm=False)
+    answers = llm.generate(
+        prompts, SamplingParams(temperature=0, max_tokens=tokens, **options), use_tqdm=False
+    )
     return [answer.outputs[0].text for answer in answers]

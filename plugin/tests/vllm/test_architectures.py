@@ -61,16 +61,32 @@ OTHERS = [
 ]
 
 
-@pytest.mark.parametrize("name, attention", [*CASES, *(pytest.param(*case, marks=thorough) for case in OTHERS)])
-def test_next_tokens_are_as_likely_as_with_transformers(engine, tmp_path, monkeypatch, name, attention):
+@pytest.mark.parametrize(
+    "name, attention", [*CASES, *(pytest.param(*case, marks=thorough) for case in OTHERS)]
+)
+def test_next_tokens_are_as_likely_as_with_transformers(
+    engine, tmp_path, monkeypatch, name, attention
+):
     monkeypatch.setenv("ATOMC_ATTENTION", attention)
     # Latent rows are the artifact's own.
     wide = wider(name)
     folder, dtype = golden_model(tmp_path, name), "float32" if wide else "auto"
-    compile(folder, *(["--dtype", dtype] if wide else []), *(["--attention", "own,caller"] if attention == "vllm" else []))
-    room = dict(max_model_len=2048) if case(name).parent == SMALL else {}  # of 128 Ki tokens that makers promise
+    compile(
+        folder,
+        *(["--dtype", dtype] if wide else []),
+        *(["--attention", "own,caller"] if attention == "vllm" else []),
+    )
+    # Makers promise 128 Ki tokens.
+    room = dict(max_model_len=2048) if case(name).parent == SMALL else {}
     room |= dict(language_model_only=True) if has_parts(folder) else {}
-    llm = engine(folder, dtype=dtype, skip_tokenizer_init=True, max_logprobs=96, max_num_batched_tokens=512, **room)
+    llm = engine(
+        folder,
+        dtype=dtype,
+        skip_tokenizer_init=True,
+        max_logprobs=96,
+        max_num_batched_tokens=512,
+        **room,
+    )
     assert is_ours(llm)
     golden = load_file(case(name) / "golden.safetensors")
     errors = json.loads((case(name) / "golden.json").read_text())["torch_error"]["max"]
@@ -95,7 +111,9 @@ def test_windows_give_pages_back(engine, tmp_path):
 
     def answers(**more):
         llm = engine(folder, **options, **more)
-        made = [answer.outputs[0].token_ids for answer in llm.generate(prompts, params, use_tqdm=False)]
+        made = [
+            answer.outputs[0].token_ids for answer in llm.generate(prompts, params, use_tqdm=False)
+        ]
         return own(llm).engine.cache, made
 
     cache, wanted = answers()
@@ -117,7 +135,9 @@ def test_mixed_windows_give_pages_back(engine, tmp_path, name):
 
     def answers(**more):
         llm = engine(folder, **options, **more)
-        made = [answer.outputs[0].token_ids for answer in llm.generate(prompts, params, use_tqdm=False)]
+        made = [
+            answer.outputs[0].token_ids for answer in llm.generate(prompts, params, use_tqdm=False)
+        ]
         return own(llm).engine.cache, made
 
     cache, wanted = answers()

@@ -6,12 +6,11 @@ os.environ["VLLM_USE_BREAKABLE_CUDAGRAPH"] = "1"
 
 import pytest
 import torch
+from conftest import PROBLEMS, greedy, is_ours, own
 from vllm.compilation import breakable_cudagraph
 from vllm.compilation.breakable_cudagraph import BreakableCUDAGraphCapture as Capture
 from vllm.config import CUDAGraphMode
 from vllm.forward_context import get_forward_context
-
-from conftest import PROBLEMS, greedy, is_ours, own
 
 
 class Graph:
@@ -54,7 +53,12 @@ class Engine:
 
 @pytest.mark.short
 def test_what_was_captured_serves_all_mixtures(engine, model, monkeypatch):
-    llm = engine(model("qwen3"), enable_prefix_caching=False, max_num_batched_tokens=48, enable_chunked_prefill=True)
+    llm = engine(
+        model("qwen3"),
+        enable_prefix_caching=False,
+        max_num_batched_tokens=48,
+        enable_chunked_prefill=True,
+    )
     assert is_ours(llm)
     prompts = [problem["prompt"] for problem in PROBLEMS[:24]]
     eager = greedy(llm, prompts)

@@ -8,14 +8,13 @@ from unittest import mock
 
 import pytest
 import torch
+from conftest import PROBLEMS, compile, greedy, is_ours, own
 from safetensors.torch import load_file, save_file
 from vllm import SamplingParams
 from vllm.sampling_params import StructuredOutputsParams
 
 import atomc
 import atomc.vllm.model
-
-from conftest import PROBLEMS, compile, greedy, is_ours, own
 
 PROMPTS = [p["prompt"] for p in PROBLEMS]
 SOLUTIONS = [p["solution"] for p in PROBLEMS]
@@ -36,7 +35,11 @@ def test_profilers_see_steps(engine, model):
     llm = engine(model("qwen3"))
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
         greedy(llm, PROMPTS[:1], tokens=5)
-    seen = {event.key: event.count for event in profile.key_averages() if event.key.startswith("atomc: ")}
+    seen = {
+        event.key: event.count
+        for event in profile.key_averages()
+        if event.key.startswith("atomc: ")
+    }
     assert seen == {"atomc: step": 5, "atomc: head": 5}
 
 
@@ -44,7 +47,9 @@ def test_profilers_see_steps(engine, model):
 def test_tokens_and_logprobs_are_those_of_transformers(engine, model, reference, name):
     llm, folder = engine(model(name)), model(name)
     for prompt in PROMPTS[40:44]:
-        [answer] = llm.generate([prompt], SamplingParams(temperature=0, max_tokens=50, logprobs=3), use_tqdm=False)
+        [answer] = llm.generate(
+            [prompt], SamplingParams(temperature=0, max_tokens=50, logprobs=3), use_tqdm=False
+        )
         made = answer.outputs[0]
         tokens, scores = reference(folder, answer.prompt_token_ids, made.token_ids)
         assert list(made.token_ids) == tokens and (tokens[-1] == 1 or len(tokens) == 50)
@@ -56,7 +61,9 @@ def test_tokens_and_logprobs_are_those_of_transformers(engine, model, reference,
 def test_prompt_logprobs_take_more_rows_than_a_plan_has(engine, model):
     llm = engine(model("llama"))
     prompt = " ".join(PROMPTS[:6])
-    [answer] = llm.generate([prompt], SamplingParams(temperature=0, max_tokens=1, prompt_logprobs=1), use_tqdm=False)
+    [answer] = llm.generate(
+        [prompt], SamplingParams(temperature=0, max_tokens=1, prompt_logprobs=1), use_tqdm=False
+    )
     assert len(answer.prompt_logprobs) == len(answer.prompt_token_ids) > own(llm).engine.max_rows
 
 
@@ -72,7 +79,11 @@ def test_sampling_parameters(engine, model):
     hot = dict(prompt="Q:", temperature=1.0, n=4)
     assert texts(seed=7, **hot) == texts(seed=7, **hot) != texts(seed=8, **hot)
     assert len(set(texts(seed=7, **hot))) > 1
-    assert set(texts(top_k=1, **hot)) == set(texts(top_p=1e-6, **hot)) == set(texts("Q:", temperature=0))
+    assert (
+        set(texts(top_k=1, **hot))
+        == set(texts(top_p=1e-6, **hot))
+        == set(texts("Q:", temperature=0))
+    )
     assert texts(temperature=0, stop=["="])[0] == SOLUTIONS[0].split("=")[0]
     assert texts(temperature=0, max_tokens=100, min_tokens=60)[0] != SOLUTIONS[0]
     token = llm.get_tokenizer().encode("7")[0]
@@ -84,7 +95,9 @@ def test_structured_output(engine, model):
     llm = engine(model("llama"))
 
     def text(**options):
-        return greedy(llm, PROMPTS[:1], 20, structured_outputs=StructuredOutputsParams(**options))[0]
+        return greedy(llm, PROMPTS[:1], 20, structured_outputs=StructuredOutputsParams(**options))[
+            0
+        ]
 
     assert text(choice=["apples", "cakes"]) in ("apples", "cakes")
     assert re.fullmatch(r"[a-c]{3}-\d", text(regex=r"[a-c]{3}-\d"))
@@ -107,14 +120,18 @@ def test_preempted_and_shared_requests_equal_lone_ones(engine, model):
     assert is_ours(small)
     for _ in range(2):
         assert greedy(small, prompts, 60) == alone
-    counted = {metric.name: metric.value for metric in small.get_metrics() if hasattr(metric, "value")}
+    counted = {
+        metric.name: metric.value for metric in small.get_metrics() if hasattr(metric, "value")
+    }
     assert counted["vllm:num_preemptions"] > 0
     assert counted["vllm:prefix_cache_hits"] > 0
 
 
 def test_steps_larger_than_a_plan(engine, model):
     """vLLM schedules 4096 tokens at once; the artifact takes 512."""
-    llm = engine(model("llama"), max_num_batched_tokens=4096, max_num_seqs=64, enable_prefix_caching=False)
+    llm = engine(
+        model("llama"), max_num_batched_tokens=4096, max_num_seqs=64, enable_prefix_caching=False
+    )
     assert own(llm).engine.max_tokens < 4096
     assert greedy(llm, PROMPTS[200:264]) == SOLUTIONS[200:264]
 
@@ -122,7 +139,10 @@ def test_steps_larger_than_a_plan(engine, model):
 @pytest.mark.parametrize("size", [64, 1024])
 def test_blocks_of_several_pages(engine, model, size):
     llm = engine(model("llama"), block_size=size)
-    assert size % (2 * own(llm).engine.cache[0].block_tokens) == 0 and size == llm.llm_engine.vllm_config.cache_config.block_size
+    assert (
+        size % (2 * own(llm).engine.cache[0].block_tokens) == 0
+        and size == llm.llm_engine.vllm_config.cache_config.block_size
+    )
     assert greedy(llm, PROMPTS[:8]) == SOLUTIONS[:8]
 
 
@@ -133,7 +153,9 @@ def test_prompts_as_embeddings(engine, model):
     table = load_file(folder / "model.safetensors")["model.embed_tokens.weight"]
     tokens = [llm.get_tokenizer().encode(prompt, return_tensors="pt")[0] for prompt in PROMPTS[:24]]
     assert (own(llm).embed_input_ids(torch.cat(tokens)) == table[torch.cat(tokens)]).all()
-    prompts = [{"prompt_embeds": table[ids]} if i % 3 else PROMPTS[i] for i, ids in enumerate(tokens)]
+    prompts = [
+        {"prompt_embeds": table[ids]} if i % 3 else PROMPTS[i] for i, ids in enumerate(tokens)
+    ]
     assert greedy(llm, prompts) == SOLUTIONS[:24]
 
 
@@ -156,7 +178,9 @@ def other(bare):
     """Other weights of the same configuration: the model with its tokens renamed, and what each is called now."""
     folder = bare("llama")
     weights = load_file(folder / "model.safetensors")
-    names = torch.cat((torch.arange(2), 2 + torch.randperm(510, generator=torch.Generator().manual_seed(0))))
+    names = torch.cat(
+        (torch.arange(2), 2 + torch.randperm(510, generator=torch.Generator().manual_seed(0)))
+    )
     for tensor in ("model.embed_tokens.weight", "lm_head.weight"):
         weights[tensor] = torch.empty_like(weights[tensor]).index_copy_(0, names, weights[tensor])
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
@@ -182,7 +206,9 @@ def test_weights_are_updated_in_place(engine, model, other, change):
     llm.reset_prefix_cache()
     for prompt, solution in zip(PROMPTS[:8], SOLUTIONS):
         renamed = {"prompt_token_ids": names[tokenizer.encode(prompt)].tolist()}
-        [answer] = llm.generate([renamed], SamplingParams(temperature=0, max_tokens=80), use_tqdm=False)
+        [answer] = llm.generate(
+            [renamed], SamplingParams(temperature=0, max_tokens=80), use_tqdm=False
+        )
         tokens = [names.tolist().index(token) for token in answer.outputs[0].token_ids]
         assert tokenizer.decode(tokens, skip_special_tokens=True) == solution
     change(llm, model("llama"))
@@ -197,10 +223,14 @@ def test_weights_must_be_those_of_the_model(engine, model):
     fresh = mock.Mock(engine=atomc.Model(atomc.Artifact(model("llama") / "model.atomc")))
     fresh.stream.return_value = 0
     with pytest.raises(atomc.WeightsError, match="model.norm.weight"):
-        atomc.vllm.model.Model.load_weights(fresh, [item for item in weights.items() if item[0] != "model.norm.weight"])
+        atomc.vllm.model.Model.load_weights(
+            fresh, [item for item in weights.items() if item[0] != "model.norm.weight"]
+        )
     own(llm).engine.unload()
     with pytest.raises(Exception, match="model.surplus.weight"):
-        own(llm).load_weights([*weights.items(), ("model.surplus.weight", weights["model.norm.weight"])])
+        own(llm).load_weights(
+            [*weights.items(), ("model.surplus.weight", weights["model.norm.weight"])]
+        )
     own(llm).load_weights(weights.items())
     llm.reset_prefix_cache()
     assert greedy(llm, PROMPTS[:2]) == SOLUTIONS[:2]
@@ -234,7 +264,9 @@ def test_weights_come_back_one_by_one(engine, model):
     tensors = sorted(load_file(folder / "model.safetensors").items())
     for name, tensor in tensors[:-1]:
         own(llm).load_weights([(name, tensor)])
-    with pytest.raises(atomc.StepError, match=f"the weights are not loaded yet: a tensor to come: {tensors[-1][0]}"):
+    with pytest.raises(
+        atomc.StepError, match=f"the weights are not loaded yet: a tensor to come: {tensors[-1][0]}"
+    ):
         own(llm).embed(torch.zeros(1, dtype=torch.int32))
     own(llm).load_weights(tensors[-1:])
     llm.wake_up(tags=["kv_cache"])
@@ -254,7 +286,9 @@ def test_the_cache_is_what_sequences_can_use(engine, model):
     worker = llm.llm_engine.model_executor.driver_worker.worker
     layer = next(iter(own(llm).layers.values()))
     pages = -(-4 * 256 // layer.backend.block_tokens)
-    assert pages <= layer.pages()[0][2] <= pages + 4 and worker.determine_available_memory() < 8 << 20
+    assert (
+        pages <= layer.pages()[0][2] <= pages + 4 and worker.determine_available_memory() < 8 << 20
+    )
     assert greedy(llm, PROMPTS[:4]) == SOLUTIONS[:4]
 
 

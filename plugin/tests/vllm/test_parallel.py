@@ -7,9 +7,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from serving import Server
-
 from conftest import LARGE, PROBLEMS, compile, large_model
+from serving import Server
 
 PROBLEMS = PROBLEMS[:16]
 SCRIPT = """
@@ -31,21 +30,25 @@ if __name__ == "__main__":
 """
 
 
-def run(folder, scripts, options={}, environment={}):
+def run(folder, scripts, options=None, environment=None):
     """Where the two ranks are, if they are ours and answer right."""
     compile(folder, "--tp", "2")
     (scripts / "script.py").write_text(SCRIPT)
     prompts = json.dumps([p["prompt"] for p in PROBLEMS])
     shared = {"VLLM_ENABLE_V1_MULTIPROCESSING": "1", "VLLM_ALLOW_INSECURE_SERIALIZATION": "1"}
     done = subprocess.run(
-        [sys.executable, scripts / "script.py", folder, prompts, json.dumps(options)],
+        [sys.executable, scripts / "script.py", folder, prompts, json.dumps(options or {})],
         capture_output=True,
         text=True,
         timeout=600,
-        env={**os.environ, **shared, **environment},
+        env={**os.environ, **shared, **(environment or {})},
     )
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
-    [result] = [line.removeprefix("RESULT ") for line in done.stdout.splitlines() if line.startswith("RESULT ")]
+    [result] = [
+        line.removeprefix("RESULT ")
+        for line in done.stdout.splitlines()
+        if line.startswith("RESULT ")
+    ]
     ranks, texts = json.loads(result)
     assert [rank[:2] for rank in ranks] == [["atomc.vllm.model.Model", 1]] * 2
     assert texts == [p["solution"] for p in PROBLEMS]
@@ -70,7 +73,12 @@ def test_two_ranks_on_two_nodes_of_ray(bare, tmp_path, monkeypatch):
     cluster = Cluster(initialize_head=True, head_node_args={**node, "include_dashboard": False})
     try:
         cluster.add_node(**node)
-        nodes = run(bare("qwen3"), tmp_path, {"distributed_executor_backend": "ray"}, {"RAY_ADDRESS": cluster.address})
+        nodes = run(
+            bare("qwen3"),
+            tmp_path,
+            {"distributed_executor_backend": "ray"},
+            {"RAY_ADDRESS": cluster.address},
+        )
     finally:
         cluster.shutdown()
     assert len(set(nodes)) == 2 and None not in nodes

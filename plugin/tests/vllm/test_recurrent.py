@@ -21,7 +21,15 @@ import atomc
 short = pytest.mark.short
 BOTH = dict(skip_tokenizer_init=True, disable_log_stats=False)
 SHARED = [(5 * i + 3) % 80 for i in range(140)]
-PROMPTS = [{"prompt_token_ids": [*(SHARED if k % 3 else []), *((7 * i + k) % 80 for i in range(20 + 9 * k))]} for k in range(16)]
+PROMPTS = [
+    {
+        "prompt_token_ids": [
+            *(SHARED if k % 3 else []),
+            *((7 * i + k) % 80 for i in range(20 + 9 * k)),
+        ]
+    }
+    for k in range(16)
+]
 
 
 @pytest.fixture(scope="module")
@@ -38,14 +46,20 @@ def folder(tmp_path_factory):
 
 
 # Of the other one vLLM has positions of three rows.
-WHOLE, PART = ("hybrid-next", {}), ("hybrid-3.5", {"language_model_only": True})
+WHOLE: tuple[str, dict] = ("hybrid-next", {})
+PART: tuple[str, dict] = ("hybrid-3.5", {"language_model_only": True})
 
 
 def answers(llm, prompts, tokens=40):
     """Tokens and the logarithms of their probabilities, to the last bit."""
-    params = SamplingParams(temperature=0, max_tokens=tokens, logprobs=0, ignore_eos=True, detokenize=False)
+    params = SamplingParams(
+        temperature=0, max_tokens=tokens, logprobs=0, ignore_eos=True, detokenize=False
+    )
     made = [answer.outputs[0] for answer in llm.generate(prompts, params, use_tqdm=False)]
-    return [[(token, place[token].logprob) for token, place in zip(one.token_ids, one.logprobs)] for one in made]
+    return [
+        [(token, place[token].logprob) for token, place in zip(one.token_ids, one.logprobs)]
+        for one in made
+    ]
 
 
 def counted(llm) -> dict:
@@ -60,8 +74,16 @@ def test_preempted_and_shared_requests_equal_lone_ones(engine, folder, model, sh
     alone = engine(folder, **options)
     wanted = [answers(alone, [prompt])[0] for prompt in PROMPTS]
     page = next(iter(own(alone).layers.values())).pages()[0][1]
-    small = engine(folder, **options, kv_cache_memory_bytes=28 * page, max_num_seqs=12, max_num_batched_tokens=96)
-    assert is_ours(small) and small.llm_engine.vllm_config.cache_config.mamba_cache_mode == ("align" if shares else "none")
+    small = engine(
+        folder,
+        **options,
+        kv_cache_memory_bytes=28 * page,
+        max_num_seqs=12,
+        max_num_batched_tokens=96,
+    )
+    assert is_ours(small) and small.llm_engine.vllm_config.cache_config.mamba_cache_mode == (
+        "align" if shares else "none"
+    )
     for _ in range(2):
         assert answers(small, PROMPTS) == wanted
     assert counted(small)["vllm:num_preemptions"] > 0
@@ -72,31 +94,64 @@ def test_pages_hold_the_slots_of_a_layer(engine, folder):
     """All pages are equally large: as many tokens are in one as fill it."""
     llm = engine(folder(PART[0]), **BOTH, enable_prefix_caching=False, **PART[1])
     layers, caches = own(llm).layers, own(llm).engine.cache
-    slots = {cache.layer: [c.block_bytes for c in caches if c.layer == cache.layer] for cache in caches if cache.slot}
+    slots = {
+        cache.layer: [c.block_bytes for c in caches if c.layer == cache.layer]
+        for cache in caches
+        if cache.slot
+    }
     [paged] = [cache for cache in caches if not cache.slot]
-    strides = {int(name.split(".")[1]): [stride for _, stride, _ in layer.pages()] for name, layer in layers.items()}
-    room = llm.llm_engine.vllm_config.cache_config.block_size // paged.block_tokens * strides[paged.layer][0]
+    strides = {
+        int(name.split(".")[1]): [stride for _, stride, _ in layer.pages()]
+        for name, layer in layers.items()
+    }
+    room = (
+        llm.llm_engine.vllm_config.cache_config.block_size
+        // paged.block_tokens
+        * strides[paged.layer][0]
+    )
     assert sorted(slots) == [0, 2] and all(strides[layer] == [room, room] for layer in slots)
     assert all(sum(sizes) < room < 2 * sum(sizes) for sizes in slots.values())
 
 
 def test_images_are_refused(engine, folder):
     llm = engine(folder(PART[0]), **BOTH, enable_prefix_caching=False, **PART[1])
-    with pytest.raises(ValueError, match="Multi-modal processor not available for text-only models"):
-        llm.generate({"prompt_token_ids": [1, 2, 3], "multi_modal_data": {"image": Image.new("RGB", (64, 64))}}, use_tqdm=False)
+    with pytest.raises(
+        ValueError, match="Multi-modal processor not available for text-only models"
+    ):
+        llm.generate(
+            {
+                "prompt_token_ids": [1, 2, 3],
+                "multi_modal_data": {"image": Image.new("RGB", (64, 64))},
+            },
+            use_tqdm=False,
+        )
 
 
 def test_a_server_answers_as_the_engine_alone(folder, tmp_path):
     folder = folder(WHOLE[0])
-    command = [sys.executable, "-m", "vllm.entrypoints.cli.main", "serve", folder, "--skip-tokenizer-init"]
+    command = [
+        sys.executable,
+        "-m",
+        "vllm.entrypoints.cli.main",
+        "serve",
+        folder,
+        "--skip-tokenizer-init",
+    ]
     command += ["--kv-cache-memory-bytes", "16M", "--max-num-seqs", "8"]
     environment = {k: v for k, v in os.environ.items() if k != "VLLM_ENABLE_V1_MULTIPROCESSING"}
-    server = Server(command, "Application startup complete", tmp_path / "log", {**environment, "VLLM_LOGGING_LEVEL": "INFO"})
+    server = Server(
+        command,
+        "Application startup complete",
+        tmp_path / "log",
+        {**environment, "VLLM_LOGGING_LEVEL": "INFO"},
+    )
     alone = atomc.Engine(atomc.Artifact(folder / "model.atomc"))
     alone.load(folder)
     for prompt in PROMPTS[:4]:
         ids = prompt["prompt_token_ids"]
-        made = server.complete(ids, max_tokens=20, ignore_eos=True, return_token_ids=True, detokenize=False)
+        made = server.complete(
+            ids, max_tokens=20, ignore_eos=True, return_token_ids=True, detokenize=False
+        )
         wanted = alone.generate(ids, 20)
         assert wanted and made["choices"][0]["token_ids"][: len(wanted)] == wanted
     server.stop()
@@ -129,10 +184,22 @@ def test_two_ranks(tmp_path):
     (tmp_path / "script.py").write_text(SCRIPT)
     prompts = json.dumps([golden[f"tokens.{i}"].tolist() for i in range(3)])
     shared = {"VLLM_ENABLE_V1_MULTIPROCESSING": "1", "VLLM_ALLOW_INSECURE_SERIALIZATION": "1"}
-    command = [sys.executable, tmp_path / "script.py", folder, prompts, str(golden["prefill.0"].shape[1])]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=600, env={**os.environ, **shared})
+    command = [
+        sys.executable,
+        tmp_path / "script.py",
+        folder,
+        prompts,
+        str(golden["prefill.0"].shape[1]),
+    ]
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=600, env={**os.environ, **shared}
+    )
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
-    [result] = [line.removeprefix("RESULT ") for line in done.stdout.splitlines() if line.startswith("RESULT ")]
+    [result] = [
+        line.removeprefix("RESULT ")
+        for line in done.stdout.splitlines()
+        if line.startswith("RESULT ")
+    ]
     classes, found = json.loads(result)
     assert classes == ["atomc.vllm.model"] * 2
     for i, likely in enumerate(found):

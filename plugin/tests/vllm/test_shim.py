@@ -19,11 +19,11 @@ pytestmark = pytest.mark.short
 
 def test_size():
     """Fifty lines of these are the names of what is used of vLLM."""
-    assert rules.lines(FILES) < 480
+    assert rules.lines(FILES) < 640
 
 
 def test_what_shims_share_is_small():
-    assert rules.lines([SHARED]) < 175
+    assert rules.lines([SHARED]) < 215
 
 
 @pytest.mark.parametrize("file", [*FILES, SHARED], ids=lambda file: file.name)
@@ -51,5 +51,13 @@ def test_the_environment_is_read_in_one_place():
 
 
 def test_entry_points():
-    found = {(e.group, e.name) for e in importlib.metadata.distribution("atomc").entry_points if e.group.startswith("vllm")}
-    assert found == {("vllm.general_plugins", "atomc"), ("vllm.platform_plugins", "atomc_host"), ("vllm.stat_logger_plugins", "atomc_info")}
+    found = {
+        (e.group, e.name)
+        for e in importlib.metadata.distribution("atomc").entry_points
+        if e.group.startswith("vllm")
+    }
+    assert found == {
+        ("vllm.general_plugins", "atomc"),
+        ("vllm.platform_plugins", "atomc_host"),
+        ("vllm.stat_logger_plugins", "atomc_info"),
+    }

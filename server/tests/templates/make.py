@@ -4,6 +4,7 @@ usage: python server/tests/templates/make.py     (needs transformers and jinja2)
 
 The templates are written for these tests, in the ways that published ones are.
 """
+
 import json
 from pathlib import Path
 
@@ -108,10 +109,13 @@ TOOLS = [
         "type": "function",
         "function": {
             "name": "weather",
-            "description": "The weather in a city, e.g. \"Köln\" <now>",
+            "description": 'The weather in a city, e.g. "Köln" <now>',
             "parameters": {
                 "type": "object",
-                "properties": {"zeta": {"type": "string"}, "city": {"type": "string", "enum": ["Köln", "Rom"]}},
+                "properties": {
+                    "zeta": {"type": "string"},
+                    "city": {"type": "string", "enum": ["Köln", "Rom"]},
+                },
                 "required": ["city"],
             },
         },
@@ -126,7 +130,11 @@ CALLED = [
         "role": "assistant",
         "content": "",
         "tool_calls": [
-            {"id": "1", "type": "function", "function": {"name": "weather", "arguments": {"zeta": "ü", "city": "Köln"}}}
+            {
+                "id": "1",
+                "type": "function",
+                "function": {"name": "weather", "arguments": {"zeta": "ü", "city": "Köln"}},
+            }
         ],
     },
     {"role": "tool", "content": " 21 degrees\n", "tool_call_id": "1"},
@@ -142,7 +150,12 @@ def case(template, messages, generate=True, tools=None, **more):
     prompt = None
     try:
         (prompt,), _ = render_jinja_template(
-            [messages], tools=tools, chat_template=template, add_generation_prompt=generate, **SPECIAL, **more
+            [messages],
+            tools=tools,
+            chat_template=template,
+            add_generation_prompt=generate,
+            **SPECIAL,
+            **more,
         )
     except Exception as error:  # what a template raises is an error of Jinja's
         assert "alternate" in str(error), error

@@ -10,11 +10,17 @@ def prepare_model(config, *, architecture: str = "", **options):
     Options are those of SGLang's classes, as `quant_config` and `prefix`. Torch's default type is the model's, as in SGLang's loader.
 
     What it uses of SGLang it imports when it is called, and fails if it is not there: SGLang forgives what cannot be imported."""
-    compat, adapters, choice = (import_module(f".{name}", __name__) for name in ("compat", "adapters", "config"))
+    compat, adapters, choice = (
+        import_module(f".{name}", __name__) for name in ("compat", "adapters", "config")
+    )
     began, architecture = time.perf_counter(), architecture or config.architectures[0]
     if (artifact := choice.find(architecture)) is None:
         return compat.own_class(architecture)(config, **options)
     adapter = adapters.adapter(architecture, artifact)
-    model = adapter.construct(adapter, artifact, adapter.prepare(config) | {"architectures": [architecture]})
-    choice.logger.info("atomc: %s; opened in %.0f ms", model.engine, (time.perf_counter() - began) * 1e3)
+    model = adapter.construct(
+        adapter, artifact, adapter.prepare(config) | {"architectures": [architecture]}
+    )
+    choice.logger.info(
+        "atomc: %s; opened in %.0f ms", model.engine, (time.perf_counter() - began) * 1e3
+    )
     return model

@@ -38,12 +38,18 @@ def adapter(architecture: str, artifact: atomc.Artifact) -> Adapter:
 def facts(config) -> dict:
     """Those of the checkpoint, where SGLang has rounded some up for processors."""
     whole = config.to_dict()
-    exact = lambda found: found | {name: found[kept] for name, kept in compat.ROUNDED.items() if kept in found}
-    return exact(whole) | {name: exact(part) for name, part in whole.items() if name == "text_config"}
+    exact = lambda found: (
+        found | {name: found[kept] for name, kept in compat.ROUNDED.items() if kept in found}
+    )
+    return exact(whole) | {
+        name: exact(part) for name, part in whole.items() if name == "text_config"
+    }
 
 
 def no_draft(_, artifact: atomc.Artifact, facts: dict) -> torch.nn.Module:
-    raise Refused(f"{artifact.path}: --speculative-algorithm: artifacts hold no draft, as {facts['architectures'][0]} is one")
+    raise Refused(
+        f"{artifact.path}: --speculative-algorithm: artifacts hold no draft, as {facts['architectures'][0]} is one"
+    )
 
 
 def load(model: Model, weights) -> None:
@@ -64,13 +70,23 @@ def next_tokens(model: Model, ids: torch.Tensor, hidden: torch.Tensor, batch):
     """Logits of each request's last row. Where log-probabilities of prompts or hidden rows are asked for, SGLang's own code says
     of which rows, and asks our head."""
     asked = compat.LogitsMetadata.from_forward_batch(batch)
-    if asked.extend_return_logprob or asked.is_prefill_only or asked.capture_hidden_mode.need_capture():
+    if (
+        asked.extend_return_logprob
+        or asked.is_prefill_only
+        or asked.capture_hidden_mode.need_capture()
+    ):
         return model.processor(ids, hidden, model.lm_head, batch)
-    last = hidden if batch.forward_mode.is_decode_or_idle() else hidden[batch.extend_seq_lens.cumsum(0) - 1]
+    last = (
+        hidden
+        if batch.forward_mode.is_decode_or_idle()
+        else hidden[batch.extend_seq_lens.cumsum(0) - 1]
+    )
     logits, buffer = model.logits(last, model.gather), batch.next_token_logits_buffer
     if buffer is not None and buffer.shape == logits.shape:  # which captured steps leave them in
         logits = buffer.copy_(logits)
-    return compat.LogitsProcessorOutput(next_token_logits=logits, mm_input_embeds=asked.mm_input_embeds)
+    return compat.LogitsProcessorOutput(
+        next_token_logits=logits, mm_input_embeds=asked.mm_input_embeds
+    )
 
 
 KEYS_AND_VALUES = Adapter(lambda *_: True, facts, Model, load, pages.halves, 2, next_tokens)

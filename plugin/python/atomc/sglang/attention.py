@@ -10,7 +10,10 @@ class Backend(AttentionBackend):
 
     def __init__(self, runner):
         super().__init__()
-        self.req_to_token_pool, self.token_to_kv_pool = runner.req_to_token_pool, runner.token_to_kv_pool
+        self.req_to_token_pool, self.token_to_kv_pool = (
+            runner.req_to_token_pool,
+            runner.token_to_kv_pool,
+        )
 
     def init_forward_metadata(self, forward_batch) -> None: ...
 

@@ -1,6 +1,7 @@
 """All of SGLang that the shim uses, and where its releases differ."""
 
 import os
+from collections.abc import Iterable
 from functools import cache
 from importlib.metadata import version
 
@@ -35,8 +36,14 @@ ROUNDED = {
 }
 
 # What is called behind or in the place of SGLang's own by its hooks.
-PAGE_SIZE = "sglang.srt.server_args.ServerArgs._handle_page_size" if OLDER else "sglang.srt.arg_groups.overrides._page_size_default"
-HALVES = "sglang.srt.mem_cache.memory_pool.MHATokenToKVPool._create_buffers" + ("" if OLDER else "_normal")
+PAGE_SIZE = (
+    "sglang.srt.server_args.ServerArgs._handle_page_size"
+    if OLDER
+    else "sglang.srt.arg_groups.overrides._page_size_default"
+)
+HALVES = "sglang.srt.mem_cache.memory_pool.MHATokenToKVPool._create_buffers" + (
+    "" if OLDER else "_normal"
+)
 ROWS = "sglang.srt.mem_cache.memory_pool.MLATokenToKVPool._create_buffers"
 STATES = "sglang.srt.mem_cache.memory_pool.MambaPool.__init__"
 WRAPPER = "sglang.srt.layers.attention.attention_registry.attn_backend_wrapper"
@@ -107,7 +114,12 @@ def marks(batch, on_host: bool) -> torch.Tensor | None:
     """Behind how many new tokens of each request SGLang keeps its state, or 0; none where it keeps none. Captured steps, which could
     not look, keep none, as `config.check` makes sure."""
     decode = batch.forward_mode.is_decode()
-    if OLDER or batch.mamba_track_mask is None or (decode and not on_host) or not batch.mamba_track_mask.any():
+    if (
+        OLDER
+        or batch.mamba_track_mask is None
+        or (decode and not on_host)
+        or not batch.mamba_track_mask.any()
+    ):
         return None
     behind = torch.ones_like(batch.seq_lens) if decode else batch.mamba_track_aligned_lens()
     return behind * batch.mamba_track_mask
@@ -116,7 +128,10 @@ def marks(batch, on_host: bool) -> torch.Tensor | None:
 def keep_states(batch, tracked: torch.Tensor) -> None:
     """Copies states of requests to where SGLang has asked for them."""
     pool = __getattr__("get_req_to_token_pool")()
-    now, kept = pool.get_mamba_indices(batch.req_pool_indices[tracked]), batch.mamba_track_indices[tracked]
+    now, kept = (
+        pool.get_mamba_indices(batch.req_pool_indices[tracked]),
+        batch.mamba_track_indices[tracked],
+    )
     pool.mamba_pool.copy_from(pool.translate_mamba_indices(now), pool.translate_mamba_indices(kept))
 
 
@@ -124,7 +139,11 @@ def parts(pool) -> list:
     """The pools that a pool of several kinds of layers is made of, or that pool."""
     if isinstance(pool, __getattr__("HybridLinearKVPool")):
         return [pool.full_kv_pool]
-    return [pool.full_kv_pool, pool.swa_kv_pool] if isinstance(pool, __getattr__("SWAKVPool")) else [pool]
+    return (
+        [pool.full_kv_pool, pool.swa_kv_pool]
+        if isinstance(pool, __getattr__("SWAKVPool"))
+        else [pool]
+    )
 
 
 def windowed(pool, layer: int) -> bool:
@@ -134,7 +153,9 @@ def windowed(pool, layer: int) -> bool:
 
 def check_release() -> None:
     """Refuses a release that the tests do not run: what the shim takes for granted may have changed without a name's being gone."""
-    if (fault := untested("SGLang", "sglang", TESTED)) and setting("ATOMC_UNSUPPORTED_VERSION") != "1":
+    if (fault := untested("SGLang", "sglang", TESTED)) and setting(
+        "ATOMC_UNSUPPORTED_VERSION"
+    ) != "1":
         raise Refused(f"atomc: {fault}; ATOMC_UNSUPPORTED_VERSION=1 runs artifacts all the same")
 
 
@@ -167,7 +188,7 @@ def context_length(server_args=None) -> int:
     return of(server_args or given()).context_len
 
 
-def options(names: list[str]) -> dict:
+def options(names: Iterable[str]) -> dict:
     """SGLang's options by their names, as it has resolved them. None are there before it has, and not all in each release."""
     resolved = vars(given()) if OLDER else given().resolved_dict()
     return {name: resolved.get(name) for name in names}

@@ -16,11 +16,25 @@ logger = logging.getLogger(__name__)
 
 
 # Of SGLang's options, those that say which artifact a model has.
-CHOOSING = ("model_path", "trust_remote_code", "json_model_override_args", "language_model_only", "enable_multimodal")
+CHOOSING = (
+    "model_path",
+    "trust_remote_code",
+    "json_model_override_args",
+    "language_model_only",
+    "enable_multimodal",
+)
 # Those for which one is compiled where there is none, as they are given: what SGLang makes of some
 # of them is not known yet when it asks for pages.
-COMPILING = ("dtype", "kv_cache_dtype", "tp_size", "ep_size", "dp_size", "enable_dp_attention", "context_length")
-COMPILING += ("enable_deterministic_inference",)
+COMPILING = (
+    "dtype",
+    "kv_cache_dtype",
+    "tp_size",
+    "ep_size",
+    "dp_size",
+    "enable_dp_attention",
+    "context_length",
+    "enable_deterministic_inference",
+)
 
 # Those that say where states are kept for other requests.
 STATES = ("device", "mamba_radix_cache_strategy", "mamba_track_interval")
@@ -35,8 +49,17 @@ def wanted(asked: dict) -> Wanted:
         return json.dumps(facts), json.dumps({name: asked[name] for name in COMPILING})
 
     said = {name: asked[name] for name in ("language_model_only", "enable_multimodal")}
-    said |= {} if compat.OLDER else {"json_model_override_args": overrides}  # in which 0.5.11 does not look for it
-    return Wanted("SGLang", Path(asked["model_path"]), named, asked["trust_remote_code"], resolved, compat.gpu(), json.dumps(said))
+    # 0.5.11 does not look for it there.
+    said |= {} if compat.OLDER else {"json_model_override_args": overrides}
+    return Wanted(
+        "SGLang",
+        Path(asked["model_path"]),
+        named,
+        asked["trust_remote_code"],
+        resolved,
+        compat.gpu(),
+        json.dumps(said),
+    )
 
 
 def artifact() -> atomc.Artifact | None:
@@ -49,7 +72,9 @@ def page_size(default, view) -> dict:
     for kernels of its own that have their pages."""
     made = default(view) or {}
     asked = made.get("page_size", view.page_size)
-    artifact = located(wanted({name: getattr(view, name, None) for name in CHOOSING + COMPILING}), logger)[0]
+    artifact = located(
+        wanted({name: getattr(view, name, None) for name in CHOOSING + COMPILING}), logger
+    )[0]
     if artifact is None or (taken := pages.tokens(artifact, asked)) == asked:
         return made
     logger.warning("atomc: --page-size %d: %d is taken, as pages are the artifact's", asked, taken)
@@ -62,7 +87,8 @@ def find(architecture: str) -> atomc.Artifact | None:
         return None
     compat.check_release()
     if architecture == compat.TRANSFORMERS:
-        return pass_by()
+        pass_by()
+        return None
     return frameworks.find(wanted(compat.options(CHOOSING + COMPILING)), logger)
 
 
@@ -70,7 +96,9 @@ def check(facts: dict, artifact: atomc.Artifact, engine: atomc.Model) -> None:
     """Refuses a model that is not the artifact's, by the facts that SGLang has resolved, and options that do not fit."""
     asked = compat.options([*_atomc.judged_sglang_options(), *STATES])
     asked |= dict(dtype=str(torch.get_default_dtype()), context_length=compat.context_length())
-    if refusals := engine.refusals(json.dumps(facts, default=str), json.dumps(asked, default=str), framework="sglang"):
+    if refusals := engine.refusals(
+        json.dumps(facts, default=str), json.dumps(asked, default=str), framework="sglang"
+    ):
         raise Refused(f"{artifact.path}: {refusals[0]}")
 
 

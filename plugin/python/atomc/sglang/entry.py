@@ -23,4 +23,7 @@ class Choice(torch.nn.Module, metaclass=Entry):
         return prepare_model(config, architecture=cls.__name__, **options)
 
 
-EntryClass = [new_class(name, (Choice,)) for name in (*compat.ARCHITECTURES, *compat.DRAFTS, compat.TRANSFORMERS)]
+EntryClass = [
+    new_class(name, (Choice,))
+    for name in (*compat.ARCHITECTURES, *compat.DRAFTS, compat.TRANSFORMERS)
+]

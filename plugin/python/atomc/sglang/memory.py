@@ -41,10 +41,14 @@ def released(result, manager, request) -> None:
     if not asked["enable_memory_saver"]:
         return
     if not isinstance(runner.model, Driven):
-        return logger.warning("atomc: --enable-memory-saver: SGLang's own model keeps its memory on a machine without a GPU")
+        return logger.warning(
+            "atomc: --enable-memory-saver: SGLang's own model keeps its memory on a machine without a GPU"
+        )
     tags = request.tags or TAGS
     if "kv_cache" in tags:
-        pages.give_back([one for pool in compat.parts(runner.token_to_kv_pool) for one in pool.memory])
+        pages.give_back(
+            [one for pool in compat.parts(runner.token_to_kv_pool) for one in pool.memory]
+        )
     if "weights" in tags and not asked["enable_weights_cpu_backup"]:
         runner.model.engine.unload()
 

@@ -13,7 +13,6 @@ from atomc.frameworks import Driven, device, part
 from . import compat, config
 from .compat import LogitsProcessor
 
-
 # The table of states, among those of pages.
 STATE = 2
 
@@ -35,7 +34,14 @@ class Tokens:
     def only(self, rows: torch.Tensor, counts: torch.Tensor, lengths: torch.Tensor) -> "Tokens":
         """Some of the tokens, so many of each request; of what has none of them nothing is left."""
         embeds, some = None if self.embeds is None else self.embeds[rows], counts > 0
-        return Tokens(self.ids[rows], self.positions[rows], embeds, counts[some], lengths[some], self.requests[some])
+        return Tokens(
+            self.ids[rows],
+            self.positions[rows],
+            embeds,
+            counts[some],
+            lengths[some],
+            self.requests[some],
+        )
 
 
 class Model(Driven):
@@ -51,10 +57,12 @@ class Model(Driven):
             for cache in self.paged():
                 pages.fits(cache, adapter.rows)
         self.adapter, self.pool, self.block_tokens = adapter, None, self.paged()[0].block_tokens
-        self.packed = Path(asked["model_path"], self.engine.packed_name)
+        self.packed: Path | None = Path(asked["model_path"], self.engine.packed_name)
         self.reduce, self.gather = group.all_reduce, group.all_gather
         # Which rows want logits, and log-probabilities of prompts, are SGLang's; the head is ours.
-        self.processor = LogitsProcessor(SimpleNamespace(vocab_size=self.engine.vocab), skip_all_gather=True)
+        self.processor = LogitsProcessor(
+            SimpleNamespace(vocab_size=self.engine.vocab), skip_all_gather=True
+        )
         head = SimpleNamespace(apply=lambda _, hidden, bias: self.logits(hidden, self.gather))
         self.lm_head = SimpleNamespace(quant_method=head)
 
@@ -70,9 +78,15 @@ class Model(Driven):
         if forward_batch.forward_mode.is_idle() or not len(input_ids):
             hidden = self.hidden[:1].expand(len(input_ids), -1)
         else:
-            counts = torch.ones_like(forward_batch.seq_lens) if forward_batch.forward_mode.is_decode() else forward_batch.extend_seq_lens
+            counts = (
+                torch.ones_like(forward_batch.seq_lens)
+                if forward_batch.forward_mode.is_decode()
+                else forward_batch.extend_seq_lens
+            )
             of_requests = counts, forward_batch.seq_lens, forward_batch.req_pool_indices
-            hidden = self.computed(forward_batch, Tokens(input_ids.int(), positions, input_embeds, *of_requests))
+            hidden = self.computed(
+                forward_batch, Tokens(input_ids.int(), positions, input_embeds, *of_requests)
+            )
         return self.adapter.output(self, input_ids, hidden, forward_batch)
 
     def computed(self, batch, whole: Tokens) -> torch.Tensor:
@@ -83,10 +97,18 @@ class Model(Driven):
             return run(whole)
         first = torch.where(marks > 0, marks, whole.counts)
         owner = torch.arange(len(first), device=first.device).repeat_interleave(whole.counts)
-        place = torch.arange(len(owner), device=first.device) - (whole.counts.cumsum(0) - whole.counts)[owner]
-        early, hidden = place < first[owner], self.hidden.new_zeros(len(whole.ids), self.hidden.shape[1])
+        place = (
+            torch.arange(len(owner), device=first.device)
+            - (whole.counts.cumsum(0) - whole.counts)[owner]
+        )
+        early, hidden = (
+            place < first[owner],
+            self.hidden.new_zeros(len(whole.ids), self.hidden.shape[1]),
+        )
         rest = whole.counts - first
-        for number, (rows, counts, lengths) in enumerate(((early, first, whole.lengths - rest), (~early, rest, whole.lengths))):
+        for number, (rows, counts, lengths) in enumerate(
+            ((early, first, whole.lengths - rest), (~early, rest, whole.lengths))
+        ):
             if len(rows := rows.nonzero()[:, 0]):
                 hidden[rows] = run(whole.only(rows, counts, lengths))
             if number == 0:
@@ -108,17 +130,27 @@ class Model(Driven):
         firsts = slots[:, : longest : self.block_tokens][rows]
         kept = [self.kind(pool, cache) for cache in self.engine.cache]
         # Layers with a window may have slots of their own.
-        taken = {own: pool.translate_loc_from_full_to_swa(firsts) if own else firsts for own in set(kept) - {STATE}}
+        taken = {
+            own: pool.translate_loc_from_full_to_swa(firsts) if own else firsts
+            for own in set(kept) - {STATE}
+        }
         places = {own: (first // self.block_tokens).int() for own, first in taken.items()}
         if STATE in kept:
             places[STATE] = of_requests.get_mamba_indices(rows).int()[:, None]
         ids, positions = ids[tokens], some.positions[tokens].long()
-        tensors = dict(ids=ids, positions=positions, starts=starts, lengths=lengths)
-        pointers = {name: tensor.data_ptr() for name, tensor in tensors.items()}
         tables = [(places[own].data_ptr(), places[own].stride(0)) for own in kept]
-        sizes = dict(tables=tables, sequences=len(lengths), tokens=len(ids))
-        options = dict(decode=batch.forward_mode.is_decode(), embedded=some.embeds is not None, stream=self.stream())
-        self.engine.begin(**pointers, **sizes, **options)
+        self.engine.begin(
+            ids=ids.data_ptr(),
+            positions=positions.data_ptr(),
+            starts=starts.data_ptr(),
+            lengths=lengths.data_ptr(),
+            tables=tables,
+            sequences=len(lengths),
+            tokens=len(ids),
+            decode=batch.forward_mode.is_decode(),
+            embedded=some.embeds is not None,
+            stream=self.stream(),
+        )
         return self.run(tokens, some.embeds, self.reduce)
 
     def kind(self, pool, cache: atomc.Cache) -> int:

@@ -21,7 +21,9 @@ class HostPlatform(CpuDeviceMixin, SRTPlatform):
         if server_args.max_total_tokens is None:
             server_args.max_total_tokens = requests * compat.context_length(server_args)
         if server_args.max_mamba_cache_size is None:
-            server_args.max_mamba_cache_size = requests * (1 if server_args.disable_radix_cache else STATES)
+            server_args.max_mamba_cache_size = requests * (
+                1 if server_args.disable_radix_cache else STATES
+            )
 
     def support_mamba_cache_extra_buffer(self) -> bool:
         return True

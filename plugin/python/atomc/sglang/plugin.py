@@ -27,4 +27,8 @@ def register() -> None:
 
 def platform() -> str | None:
     """Entry point of `sglang.srt.platforms`: the host, where there is nothing else, of releases that know processors."""
-    return None if disabled() or compat.OLDER or not compat.on_host() else f"{__package__}.platform.HostPlatform"
+    return (
+        None
+        if disabled() or compat.OLDER or not compat.on_host()
+        else f"{__package__}.platform.HostPlatform"
+    )

@@ -11,7 +11,9 @@ from . import compat, config
 
 
 def layers(pool, artifact, *shape: int) -> list:
-    tensors, pool.memory = pages.mapped(artifact, pool.layer_num, shape, pool.size + pool.page_size, pool.store_dtype)
+    tensors, pool.memory = pages.mapped(
+        artifact, pool.layer_num, shape, pool.size + pool.page_size, pool.store_dtype
+    )
     return tensors
 
 
@@ -32,15 +34,21 @@ def states(_, pool, *__, **___) -> None:
     """As the pool has made them, but as far apart as kernels want them."""
     if config.artifact():
         made = pool.mamba_cache
-        pool.mamba_cache = replace(made, conv=[apart(one) for one in made.conv], temporal=apart(made.temporal))
+        pool.mamba_cache = replace(
+            made, conv=[apart(one) for one in made.conv], temporal=apart(made.temporal)
+        )
 
 
 def apart(states: torch.Tensor) -> torch.Tensor:
     """The same tensor of layers and slots, whose slots begin at multiples of what pages do."""
     layers, slots, *shape = states.shape
     stride = -(-states[0, 0].nbytes // pages.STRIDE) * pages.STRIDE // states.itemsize
-    memory = torch.zeros(layers * slots * stride + pages.SLACK // states.itemsize, dtype=states.dtype)
-    return memory.as_strided(states.shape, (slots * stride, stride, *torch.empty(shape, device="meta").stride()))
+    memory = torch.zeros(
+        layers * slots * stride + pages.SLACK // states.itemsize, dtype=states.dtype
+    )
+    return memory.as_strided(
+        states.shape, (slots * stride, stride, *torch.empty(shape, device="meta").stride())
+    )
 
 
 def register() -> None:

@@ -7,9 +7,20 @@ import torch
 
 from atomc.pages import ALIGN, SLACK
 
-from .compat import AttentionBackend, AttentionCGSupport, AttentionImpl, AttentionLayerBase, AttentionMetadataBuilder
+from .compat import (
+    AttentionBackend,
+    AttentionCGSupport,
+    AttentionImpl,
+    AttentionLayerBase,
+    AttentionMetadataBuilder,
+    FullAttentionSpec,
+    MambaAttentionBackendEnum,
+    MambaBase,
+    MLAAttentionSpec,
+    SlidingWindowSpec,
+    cache_shape,
+)
 from .compat import CommonAttentionMetadata as Batch
-from .compat import FullAttentionSpec, MambaAttentionBackendEnum, MambaBase, MLAAttentionSpec, SlidingWindowSpec, cache_shape
 
 
 class Builder(AttentionMetadataBuilder[Batch]):
@@ -30,8 +41,12 @@ class SlotBuilder(Builder):
 
     def __init__(self, kv_cache_spec, layer_names, vllm_config, device):
         super().__init__(kv_cache_spec, layer_names, vllm_config, device)
-        most = vllm_config.scheduler_config.max_num_seqs, vllm_config.compilation_config.max_cudagraph_capture_size or 0
-        self.table = torch.zeros(max(most), 1, dtype=torch.int32, device=device)  # where captured steps find it
+        most = (
+            vllm_config.scheduler_config.max_num_seqs,
+            vllm_config.compilation_config.max_cudagraph_capture_size or 0,
+        )
+        # Captured steps find it there.
+        self.table = torch.zeros(max(most), 1, dtype=torch.int32, device=device)
 
     def build(self, common_prefix_len, common_attn_metadata, fast_build=False):
         batch = copy(common_attn_metadata)
@@ -86,7 +101,12 @@ class Layer(AttentionLayerBase):
     """A layer's pages, each one run of bytes: vLLM hands them out, and only kernels know what is in them."""
 
     def __init__(self, backend: type[Backend], cache):
-        self.backend, self.num_heads, self.window, self.kv_cache = backend, cache.heads, cache.window, ()
+        self.backend, self.num_heads, self.window, self.kv_cache = (
+            backend,
+            cache.heads,
+            cache.window,
+            (),
+        )
         # Kernels may read behind a page, so each has that much room after it, in shares of its
         # tokens.
         self.half = -(-(cache.block_bytes + SLACK) // cache.block_tokens) // 2
@@ -110,10 +130,19 @@ class Layer(AttentionLayerBase):
         return self.backend
 
     def get_kv_cache_spec(self, vllm_config):
-        kv = dict(block_size=vllm_config.cache_config.block_size, num_kv_heads=1, head_size=self.half, dtype=torch.uint8)
+        kv = dict(
+            block_size=vllm_config.cache_config.block_size,
+            num_kv_heads=1,
+            head_size=self.half,
+            dtype=torch.uint8,
+        )
         if self.backend.halves == 1:
             return MLAAttentionSpec(**{**kv, "head_size": 2 * self.half})
-        return SlidingWindowSpec(**kv, sliding_window=self.window) if self.window else FullAttentionSpec(**kv)
+        return (
+            SlidingWindowSpec(**kv, sliding_window=self.window)
+            if self.window
+            else FullAttentionSpec(**kv)
+        )
 
 
 class SlotLayer(MambaBase):
@@ -149,7 +178,19 @@ class SlotLayer(MambaBase):
 class TorchAttention(AttentionImpl[Batch]):
     """Attention of vLLM's own models, and of artifacts whose caller attends, on a machine without kernels for it."""
 
-    def __init__(self, num_heads, head_size, scale, num_kv_heads, alibi, window, kv_cache_dtype, cap, *_, **__):
+    def __init__(
+        self,
+        num_heads,
+        head_size,
+        scale,
+        num_kv_heads,
+        alibi,
+        window,
+        kv_cache_dtype,
+        cap,
+        *_,
+        **__,
+    ):
         if alibi or cap:
             raise NotImplementedError("attention with ALiBi or capped scores on the host")
         self.num_heads, self.head_size, self.num_kv_heads = num_heads, head_size, num_kv_heads
@@ -158,15 +199,30 @@ class TorchAttention(AttentionImpl[Batch]):
     def forward(self, layer, query, key, value, kv_cache, attn_metadata, output=None, *_, **__):
         if attn_metadata is None:
             return output.zero_()
-        batch, block, starts = attn_metadata, kv_cache.shape[2], attn_metadata.query_start_loc.tolist()
+        batch, block, starts = (
+            attn_metadata,
+            kv_cache.shape[2],
+            attn_metadata.query_start_loc.tolist(),
+        )
         slots, fresh = batch.slot_mapping[: starts[-1]], torch.cat((key, value), -1)[: starts[-1]]
         kv_cache[slots // block, :, slots % block] = fresh.to(kv_cache.dtype)
-        for first, last, length, row in zip(starts, starts[1:], batch.seq_lens.tolist(), batch.block_table_tensor):
-            pages = kv_cache[row[: -(-length // block)]].transpose(0, 1).flatten(1, 2)[:, :length].to(query.dtype)
+        for first, last, length, row in zip(
+            starts, starts[1:], batch.seq_lens.tolist(), batch.block_table_tensor
+        ):
+            pages = (
+                kv_cache[row[: -(-length // block)]]
+                .transpose(0, 1)
+                .flatten(1, 2)[:, :length]
+                .to(query.dtype)
+            )
             keys, values = pages.split(self.head_size, -1)
             behind = torch.arange(length - last + first, length)[:, None] - torch.arange(length)
-            options = dict(attn_mask=(behind >= 0) & (behind < self.window), scale=self.scale, enable_gqa=True)
+            options = dict(
+                attn_mask=(behind >= 0) & (behind < self.window), scale=self.scale, enable_gqa=True
+            )
             queries = query[first:last].transpose(0, 1)
-            attended = torch.nn.functional.scaled_dot_product_attention(queries, keys, values, **options)
+            attended = torch.nn.functional.scaled_dot_product_attention(
+                queries, keys, values, **options
+            )
             output[first:last] = attended.transpose(0, 1)
         return output

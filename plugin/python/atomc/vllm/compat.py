@@ -50,7 +50,11 @@ def own_class(architecture: str) -> type | None:
     """vLLM's class for what artifacts can hold: its own, or the one over transformers' code where a release has no other."""
     if architecture in (*ARCHITECTURES, TRANSFORMERS):
         module = f"vllm.model_executor.models.{ARCHITECTURES.get(architecture, 'transformers')}"
-        return getattr(import_module(module), architecture) if find_spec(module) else own_class(TRANSFORMERS)
+        return (
+            getattr(import_module(module), architecture)
+            if find_spec(module)
+            else own_class(TRANSFORMERS)
+        )
     return None
 
 
@@ -74,8 +78,18 @@ def register_kernels(compute, copy) -> None:
 
         register = import_module("vllm.triton_utils.dispatcher").register_kernels
         register({"vllm.v1.worker.block_table.ComputeSlotMappingKernel.kernel": launch})
-        register({"vllm.v1.worker.mamba_utils.batch_memcpy_kernel": lambda *pointers, **_: copy(*pointers)})
-    elif not hasattr(torch.ops._C, "compute_slot_mapping_kernel_impl"):  # which 0.30 and earlier call instead
-        name, arguments = "_C::compute_slot_mapping_kernel_impl", "Tensor starts, Tensor positions, Tensor table"
+        register(
+            {
+                "vllm.v1.worker.mamba_utils.batch_memcpy_kernel": lambda *pointers, **_: copy(
+                    *pointers
+                )
+            }
+        )
+    # 0.30 and earlier call this instead.
+    elif not hasattr(torch.ops._C, "compute_slot_mapping_kernel_impl"):
+        name, arguments = (
+            "_C::compute_slot_mapping_kernel_impl",
+            "Tensor starts, Tensor positions, Tensor table",
+        )
         torch.library.define(name, f"({arguments}, Tensor(a!) slots, int block) -> ()")
         torch.library.impl(name, "CPU", compute)

@@ -3,6 +3,7 @@
 import json
 from functools import reduce
 from pathlib import Path
+from typing import Literal
 
 import atomc
 from atomc import _atomc, frameworks
@@ -14,17 +15,31 @@ logger = init_logger(f"vllm.{__name__}")
 
 
 def wanted(config: VllmConfig) -> Wanted:
-    named = config.additional_config, config.load_config.model_loader_extra_config
-    named = _atomc.named_artifact(*(json.dumps(option, default=str) for option in named))
+    extra = config.additional_config, config.load_config.model_loader_extra_config
+    named = _atomc.named_artifact(*(json.dumps(option, default=str) for option in extra))
     model, own = config.model_config, attention() == "own"
-    asked = json.dumps({"language_model_only": getattr(model.multimodal_config, "language_model_only", False)})
-    return Wanted("vLLM", Path(model.model), named, model.trust_remote_code, lambda: resolved(config), gpu(), asked, own)
+    asked = json.dumps(
+        {"language_model_only": getattr(model.multimodal_config, "language_model_only", False)}
+    )
+    return Wanted(
+        "vLLM",
+        Path(model.model),
+        named,
+        model.trust_remote_code,
+        lambda: resolved(config),
+        gpu(),
+        asked,
+        own,
+    )
 
 
 def resolved(config: VllmConfig) -> tuple[str, str]:
     """The model's configuration and the options that are judged, as vLLM has resolved them, as JSON."""
     facts = config.model_config.hf_config.to_dict()
-    found = [(name, reduce(lambda at, part: getattr(at, part, None), path.split("."), config)) for name, path in _atomc.judged_options()]
+    found = [
+        (name, reduce(lambda at, part: getattr(at, part, None), path.split("."), config))
+        for name, path in _atomc.judged_options()
+    ]
     asked = {name: value for name, value in found if value is not None}
     return json.dumps(facts, default=str), json.dumps(asked, default=str)
 
@@ -36,10 +51,16 @@ def find(config: VllmConfig) -> atomc.Artifact | None:
 
 def gpu() -> str:
     """Whose GPUs vLLM runs on here: `hip`, `cuda`, or none."""
-    return "" if not current_platform.is_cuda_alike() else "hip" if current_platform.is_rocm() else "cuda"
+    return (
+        ""
+        if not current_platform.is_cuda_alike()
+        else "hip"
+        if current_platform.is_rocm()
+        else "cuda"
+    )
 
 
-def attention() -> str:
+def attention() -> Literal["own", "caller"]:
     """Who attends: atomc's kernels, or with ATOMC_ATTENTION=vllm the layer that vLLM chooses for this machine."""
     return "caller" if setting("ATOMC_ATTENTION") == "vllm" else "own"
 

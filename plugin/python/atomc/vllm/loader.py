@@ -10,7 +10,9 @@ class Loader(DefaultModelLoader):
     def __init__(self, load_config):
         options = {"artifact": None, "random": None, **load_config.model_loader_extra_config}
         _, self.seed = options.pop("artifact"), options.pop("random")
-        super().__init__(replace(load_config, load_format="auto", model_loader_extra_config=options))
+        super().__init__(
+            replace(load_config, load_format="auto", model_loader_extra_config=options)
+        )
 
     def load_weights(self, model, model_config) -> None:
         engine = getattr(model, "engine", None)  # which vLLM's own models do not have

@@ -14,7 +14,9 @@ LABELS = ("engine", "model_name", "architecture", "artifact", "fingerprint", "at
 @cache
 def gauge() -> Gauge:
     """One in each process, however many engines it has."""
-    return Gauge("atomc:artifact_info", "The artifact that runs.", LABELS, multiprocess_mode="mostrecent")
+    return Gauge(
+        "atomc:artifact_info", "The artifact that runs.", LABELS, multiprocess_mode="mostrecent"
+    )
 
 
 class Info(compat.StatLoggerBase):

@@ -10,12 +10,14 @@ class HostPlatform(Platform):
     device_name = device_type = "cpu"
     dispatch_key = "CPU"
     dist_backend = "gloo"
-    simple_compile_backend = "eager"  # inductor would compile C++ for the first request that wants probabilities
+    # Inductor would compile C++ for the first request that wants probabilities.
+    simple_compile_backend = "eager"
     ray_device_key = "GPU"  # a rank takes one of those that `ray start --num-gpus` declares
 
     @classmethod
     def check_and_update_config(cls, vllm_config) -> None:
-        from .compat import CompilationMode, CUDAGraphMode  # which want to know the platform while they are imported
+        # These want to know the platform while they are imported.
+        from .compat import CompilationMode, CUDAGraphMode
 
         if vllm_config.parallel_config.worker_cls == "auto":
             vllm_config.parallel_config.worker_cls = f"{__package__}.worker.HostWorker"

@@ -24,10 +24,15 @@ class HostWorker(CPUWorker):
         """What was asked for, or what all sequences together can use, up to a quarter of what is free: the cache is touched."""
         specs = self.model_runner.get_kv_cache_spec().values()
         page = max(spec.page_size_bytes for spec in specs)  # as large vLLM makes all
-        longest = sum(spec.max_memory_usage_bytes(self.vllm_config) * page // spec.page_size_bytes for spec in specs)
+        longest = sum(
+            spec.max_memory_usage_bytes(self.vllm_config) * page // spec.page_size_bytes
+            for spec in specs
+        )
         spare = page * len(specs)  # vLLM leaves a page of each layer empty
         useful = self.scheduler_config.max_num_seqs * longest + spare
-        return self.cache_config.kv_cache_memory_bytes or min(useful, psutil.virtual_memory().available // 4)
+        return self.cache_config.kv_cache_memory_bytes or min(
+            useful, psutil.virtual_memory().available // 4
+        )
 
     def sleep(self, level: int = 1) -> None:
         """Level 1 would move weights to the host, where they are; level 2 gives their memory back."""
