@@ -88,7 +88,9 @@ pub const FEW: Schedule = Schedule {
         WhyNot::unless(experts.is_none() && heads.is_none(), || "rows that have a matrix each".into())?;
         check_in_memory(spec)?;
         suits(spec, gpu)?;
-        let (groups, units) = (Shape::new(spec, gpu)?.groups(spec)?, gpu.simt.chip.units);
+        let shape = Shape::new(spec, gpu)?;
+        check_full(spec, shape)?;
+        let (groups, units) = (shape.groups(spec)?, gpu.simt.chip.units);
         WhyNot::unless(2 * groups >= units, || format!("{groups} work-groups on {units} units"))
     },
     ..SCHEDULE
@@ -123,6 +125,18 @@ fn check_in_memory(spec: &KernelSpec) -> Result<(), WhyNot> {
     WhyNot::unless(Sizes::of(spec.body)?.plain || rows_of(spec).is_some_and(are_codes), || {
         "rows that are not in memory as the weight's type".into()
     })
+}
+
+/// That tiles are full, or else gain enough: several stretches are on their way, and the weight is
+/// large.
+fn check_full(spec: &KernelSpec, shape: Shape) -> Result<(), WhyNot> {
+    let Sizes { dtype, rows, depth, .. } = Sizes::of(spec.body)?;
+    if spec.tokens.is_multiple_of(shape.tokens()) {
+        return Ok(());
+    }
+    let (bytes, least) = (shape.quantised.map_or(dtype, |q| q.dtype).bytes(rows * depth), shape::LEAST_BYTES);
+    WhyNot::unless(shape.is_staged(), || format!("{} tokens fill no tiles of {}", spec.tokens, shape.tokens()))?;
+    WhyNot::unless(bytes >= least, || format!("{bytes} bytes of weight: {least} where tiles are not full"))
 }
 
 /// That lanes reach rows, wherever among those of the step.

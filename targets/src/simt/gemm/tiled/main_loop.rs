@@ -26,7 +26,7 @@ impl<'c> Group<'_, '_, '_, 'c> {
         let (c, shape) = (self.contraction.matrix.c, self.shape);
         let scaling = self.scaling();
         let scaling = scaling.as_ref();
-        if let (RowLoader::Plain(loader), true) = (&loaders.rows, shape.stages > 2) {
+        if let (RowLoader::Plain(loader), true) = (&loaders.rows, shape.is_staged()) {
             return self.staged_loop(loader, scaling);
         }
         let mut sums = self.zeros(scaling);

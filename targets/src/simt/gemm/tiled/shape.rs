@@ -19,6 +19,9 @@ const SMALL: usize = SIDE / 2;
 /// Tokens for which such tiles ask the caches for fewer bytes than a panel with all rows: these are
 /// half of the tile's.
 pub const LEAST_TOKENS: usize = 16 * SMALL / 2;
+/// Bytes of a weight at least where tiles are not full: of a smaller one that saves less than it
+/// takes work-groups to add up what they share.
+pub const LEAST_BYTES: usize = 32 << 20;
 /// The same of large tiles, which read half as many bytes for each product, and of which one stands
 /// on a unit.
 const LARGE: usize = SIDE * 2;
@@ -28,14 +31,12 @@ const SMALL_PANELS: usize = 2;
 /// for what stands beside the sums.
 const WIDE_PANELS: usize = 8;
 
-/// Parts of the weight for each of which a tile may have a work-group, the fewest stretches of a
-/// part, of large tiles too, and the most work-groups for each unit where tiles are shared. The
-/// sums of a large tile take as long to leave and to read as 24 stretches: units that one tile leaves
-/// without work are worth less.
+/// Parts of the weight for each of which a tile may have a work-group, and the fewest stretches of a
+/// part, of large tiles too. The sums of a large tile take as long to leave and to read as 24
+/// stretches: units that one tile leaves without work are worth less.
 const SPLITS: [usize; 3] = [8, 4, 2];
 const STRETCHES: usize = 4;
 const LARGE_STRETCHES: usize = 24;
-const GROUPS: usize = 2;
 
 /// Blocks of tokens of a wave where as many waves as make a large tile make one of half as many
 /// rows.
@@ -48,7 +49,8 @@ const BUSY: [usize; 2] = [1, 2];
 
 /// Stretches in local memory at least: one that is multiplied, and one on its way.
 const HALVES: usize = 2;
-/// Work-groups on a unit for which local memory has room, if tiles are not large.
+/// Work-groups on a unit for which local memory has room, if tiles are not large, and as many for
+/// each unit at most where tiles are shared.
 const TOGETHER: usize = 2;
 
 /// Columns of a stretch of 16-bit floats, where local memory is large.
@@ -94,20 +96,19 @@ fn is_large(spec: &KernelSpec, arch: GpuArch) -> Result<bool, Diagnostic> {
     let dtype = quantised.map_or(dtype, |quantised| quantised.dtype);
     let count = dtype.bytes(arch.memory.padded(depth)) / STRETCH_BYTES;
     let tiles = spec.tokens / side * rows.div_ceil(side);
-    let groups = tiles * splits(spec, arch, (LARGE, count, HALVES)).of(tiles);
+    let most = (LARGE_STRETCHES, simt.chip.units);
+    let groups = tiles * splits(spec, arch, most, [count, HALVES]).of(tiles);
     let as_they_lie = is_plain || quantised.is_some();
     Ok(as_they_lie && fits && arch.memory.rows.is_multiple_of(side) && groups * BUSY[1] >= simt.chip.units * BUSY[0])
 }
 
 /// Work-groups that share a tile where a step has few: as many as give each unit of the chip all
 /// that it holds at once, while a part of the weight has stretches enough, a multiple of the stages.
-fn splits(spec: &KernelSpec, arch: GpuArch, (side, count, stages): (usize, usize, usize)) -> Splits {
+fn splits(spec: &KernelSpec, arch: GpuArch, (least, most): (usize, usize), [count, stages]: [usize; 2]) -> Splits {
     let has_one = Sizes::of(spec.body).is_ok_and(|sizes| sizes.experts.is_none() && sizes.heads.is_none());
     if arch.simt.isa != Isa::Amdgcn || spec.invariant || !has_one {
         return Splits::ONE;
     }
-    let units = arch.simt.chip.units;
-    let (least, most) = if side == LARGE { (LARGE_STRETCHES, units) } else { (STRETCHES, GROUPS * units) };
     let fits = |splits: &usize| count.is_multiple_of(stages) && count / stages / splits * stages >= least;
     SPLITS.into_iter().find(fits).map_or(Splits::ONE, |each| Splits { each, most })
 }
@@ -185,12 +186,20 @@ impl Shape {
         let count = depth / stretch;
         let vec16s = dtype.bytes(stretch * 16) / VEC16;
         let is_coded = encoding.is_some() && !quantised.is_some_and(|quantised| quantised.as_stored);
+        let units = simt.chip.units;
+        // Where units have one tile at most, it has all of their local memory.
+        let together = if side == SIDE && tiles(spec, side)? <= units { 1 } else { TOGETHER };
         let rooms = match side {
             LARGE => HALVES,
-            _ => simt.unit.lds / (TOGETHER * 2 * side * vec16s * VEC16),
+            _ => simt.unit.lds / (together * 2 * side * vec16s * VEC16),
         };
         let stages = if is_coded { HALVES } else { stages(simt, (quantised, stretch), (count, rooms)) };
-        let splits = splits(spec, arch, (side, count, stages));
+        let shared = match side {
+            LARGE => (LARGE_STRETCHES, units),
+            _ if stages > HALVES => (STRETCHES, together * units),
+            _ => (STRETCHES, TOGETHER * units),
+        };
+        let splits = splits(spec, arch, shared, [count, stages]);
         Ok(Shape {
             threads: side / panels * (side / blocks) * simt.wave,
             side,
@@ -222,8 +231,7 @@ impl Shape {
         }
         let rooms = self.stages * LARGE / SIDE;
         let stages = stages(arch.simt, (self.quantised, self.stretch), (self.count, rooms));
-        let small = splits(spec, arch, (SIDE, self.count, stages));
-        let splits = Splits { most: units, ..small };
+        let splits = splits(spec, arch, (STRETCHES, units), [self.count, stages]);
         let made = panels / self.pieces;
         let few = Shape { side: SIDE, panels, blocks: FEW_BLOCKS, made, stages, splits, ..*self };
         Ok(Some((few, limit)))
@@ -279,6 +287,11 @@ impl Shape {
     /// a turn of the loop has.
     pub fn in_group(&self) -> usize {
         (GROUP / self.stretch).min(2)
+    }
+
+    /// Whether several stretches are on their way at once.
+    pub fn is_staged(&self) -> bool {
+        self.stages > HALVES
     }
 
     /// Whether a tile fills a unit.
