@@ -126,7 +126,7 @@ mod tests {
                 "not gemv_bulk_limbs: gfx942 has no bulk copies",
                 "not gemv_bulk_dequant: gfx942 has no bulk copies",
                 "not gemm_warpgroup_few: the weight is not quantised",
-                "not gemm_tiled_few: 1 tokens fill no tiles of 64, and rows of steps that decode have no padding",
+                "not gemm_tiled_few: 1 tokens: multiples of 16 from 32 on",
                 "gemv: waves 8"
             ]
         );

@@ -5,7 +5,7 @@
 //! between loads is the same for all lanes, and so is what a stretch adds: scalar registers and no
 //! vector arithmetic. Where the machine can, vectors go to local memory without a stay in
 //! registers.
-use atomc_ir::arch::Isa;
+use atomc_ir::arch::{Isa, Simt};
 use inkwell::AddressSpace;
 use inkwell::intrinsics::Intrinsic;
 use inkwell::values::{BasicMetadataValueEnum, BasicValueEnum, InstructionValue, MetadataValue};
@@ -20,6 +20,12 @@ const RESOURCE: u16 = 8;
 const SPAN: u64 = 0x7fff_ffff;
 /// Bytes that an instruction adds at most, to both addresses.
 const ADDED: usize = 4096;
+/// Halves of local memory, or stages, that have scopes of their own.
+pub const MOST_STAGES: usize = 4;
+/// Loads that the counter of a wave holds, and an operand of `s_waitcnt` that waits for nothing
+/// else. Source: CDNA3 ISA, S_WAITCNT.
+const MOST_COUNTED: usize = 63;
+const OTHER_COUNTS: usize = 0xf << 8 | 0x7 << 4;
 
 /// One load of each stretch.
 enum Source<'c> {
@@ -121,6 +127,17 @@ impl<'k, 'c> Loader<'k, 'c> {
         }
     }
 
+    /// A barrier behind which the stretch that was sent first is there, of all waves, while as many
+    /// `later` ones are still on their way. What reads local memory in front of it has ended.
+    pub fn await_first(&self, later: usize) {
+        let c = self.c;
+        let most = later * self.sources.len();
+        assert!(most <= MOST_COUNTED, "{most} loads on their way");
+        let counts = (most & 0xf) | (most >> 4 << 14) | OTHER_COUNTS;
+        command(c, "llvm.amdgcn.s.waitcnt", &[c.cx.i32_type().const_int(counts as u64, false).into()]);
+        command(c, "llvm.amdgcn.s.barrier", &[]);
+    }
+
     /// Behind the next barrier, what this wave has sent is there. Barriers wait by themselves for
     /// loads through resources, as for stores, and not for those that are counted apart.
     pub fn wait(&self) {
@@ -131,7 +148,11 @@ impl<'k, 'c> Loader<'k, 'c> {
 }
 
 fn is_direct(c: &Gpu) -> bool {
-    let simt = c.simt;
+    goes_direct(c.simt)
+}
+
+/// Whether a machine's vectors go to local memory by themselves.
+pub fn goes_direct(simt: &Simt) -> bool {
     simt.isa == Isa::Amdgcn && simt.direct_to_lds >= VEC16
 }
 
@@ -152,18 +173,19 @@ pub fn load_from<'c>(c: &Gpu<'c>, start: Ptr<'c>, lane: Int<'c>, offsets: &[usiz
     offsets.iter().map(load).collect()
 }
 
-/// Says that an instruction uses one half of local memory, and has nothing to do with the other:
-/// LLVM would wait with it for what is sent there.
+/// Says that an instruction uses one half, or stage, of local memory, and has nothing to do with the
+/// others: LLVM would wait with it for what is sent there.
 pub fn mark<'c>(c: &Gpu<'c>, instruction: InstructionValue<'c>, half: usize) {
     if !is_direct(c) {
         return;
     }
-    let set = |kind: &str, half: usize| {
-        let scopes = c.cx.metadata_node(&[scope(c, half).into()]);
+    let set = |kind: &str, halves: &[usize]| {
+        let scopes: Vec<_> = halves.iter().map(|&half| scope(c, half).into()).collect();
+        let scopes = c.cx.metadata_node(&scopes);
         instruction.set_metadata(scopes, c.cx.get_kind_id(kind)).expect("an instruction of this context");
     };
-    set("alias.scope", half);
-    set("noalias", 1 - half);
+    set("alias.scope", &[half]);
+    set("noalias", &(0..MOST_STAGES).filter(|&other| other != half).collect::<Vec<_>>());
 }
 
 /// An intrinsic without a result.
@@ -176,7 +198,7 @@ fn command<'c>(c: &Gpu<'c>, name: &str, args: &[BasicMetadataValueEnum<'c>]) -> 
 fn scope<'c>(c: &Gpu<'c>, half: usize) -> MetadataValue<'c> {
     let name = |name: &str| c.cx.metadata_string(name).into();
     let domain = c.cx.metadata_node(&[name("local memory")]);
-    c.cx.metadata_node(&[name(["first half", "second half"][half]), domain.into()])
+    c.cx.metadata_node(&[name(["first half", "second half", "third", "fourth"][half]), domain.into()])
 }
 
 fn resource<'c>(c: &Gpu<'c>, p: Ptr<'c>, word: u32) -> BasicValueEnum<'c> {

@@ -58,6 +58,12 @@ impl<'c> Tile<'c> {
         Tile { panel, columns, matrix: Matrix::Only, rows: Rows::From(row), each: 1 }
     }
 
+    /// The same, without columns beyond the last of so many rows of the step.
+    pub fn cut(self, c: &Gpu<'c>, rows: usize) -> Tile<'c> {
+        let first = self.row(c, c.int(0));
+        Tile { rows: Rows::Run { first, count: c.int(rows) - first }, ..self }
+    }
+
     /// The tile of the rows of an expert in a list. Each row of x has `each` rows of the result.
     pub fn of_expert(panel: Int<'c>, expert: Int<'c>, list: Ptr<'c>, columns: usize, each: usize) -> Tile<'c> {
         Tile { panel, columns, matrix: Matrix::Expert(expert), rows: Rows::Listed(list), each }
@@ -175,7 +181,7 @@ impl<'c> Tile<'c> {
 
     /// Rows of x that follow each other in columns are counted from this one.
     pub fn first_source(&self, c: &Gpu<'c>, column: Int<'c>) -> Int<'c> {
-        if self.is_listed() { c.int(0) } else { self.row(c, column) }
+        if self.is_listed() { c.int(0) } else { self.source(c, column) }
     }
 
     /// Whether a column has a row.

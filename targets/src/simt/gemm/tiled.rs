@@ -12,6 +12,7 @@ mod loader;
 mod main_loop;
 mod shape;
 mod splits;
+mod stages;
 
 use atomc_artifact::manifest;
 use atomc_ir::arch::{GpuArch, Isa, Simt};
@@ -29,6 +30,7 @@ use crate::simt::gemm::tile::experts::Blocks;
 use crate::simt::gemm::tile::grid::{Grid, Share};
 use crate::simt::gemm::tile::heads::PerHead;
 use crate::simt::launch::{self, Setup, arguments};
+use crate::simt::machine::Gpu;
 use crate::simt::machine::accumulator::Accumulator;
 use crate::simt::machine::fragment::VEC16;
 use crate::{KernelSpec, Tasks};
@@ -79,17 +81,16 @@ pub const FEW: Schedule = Schedule {
     suits: |spec, arch, _| {
         let (gpu, Sizes { experts, heads, .. }) = (launch::gpu(arch)?, Sizes::of(spec.body)?);
         WhyNot::unless(gpu.simt.isa == Isa::Amdgcn, || "tiles of few rows were not measured there".into())?;
-        WhyNot::unless(spec.tokens.is_multiple_of(shape::FEW_TOKENS), || {
-            format!(
-                "{} tokens fill no tiles of {}, and rows of steps that decode have no padding",
-                spec.tokens,
-                shape::FEW_TOKENS
-            )
+        let (tokens, least) = (spec.tokens, shape::LEAST_TOKENS);
+        WhyNot::unless(tokens.is_multiple_of(16) && tokens >= least, || {
+            format!("{tokens} tokens: multiples of 16 from {least} on")
         })?;
         WhyNot::unless(experts.is_none() && heads.is_none(), || "rows that have a matrix each".into())?;
         check_in_memory(spec)?;
         suits(spec, gpu)?;
-        let (groups, units) = (Shape::new(spec, gpu)?.groups(spec)?, gpu.simt.chip.units);
+        let shape = Shape::new(spec, gpu)?;
+        check_full(spec, shape)?;
+        let (groups, units) = (shape.groups(spec)?, gpu.simt.chip.units);
         WhyNot::unless(2 * groups >= units, || format!("{groups} work-groups on {units} units"))
     },
     ..SCHEDULE
@@ -126,6 +127,18 @@ fn check_in_memory(spec: &KernelSpec) -> Result<(), WhyNot> {
     })
 }
 
+/// That tiles are full, or else gain enough: several stretches are on their way, and the weight is
+/// large.
+fn check_full(spec: &KernelSpec, shape: Shape) -> Result<(), WhyNot> {
+    let Sizes { dtype, rows, depth, .. } = Sizes::of(spec.body)?;
+    if spec.tokens.is_multiple_of(shape.tokens()) {
+        return Ok(());
+    }
+    let (bytes, least) = (shape.quantised.map_or(dtype, |q| q.dtype).bytes(rows * depth), shape::LEAST_BYTES);
+    WhyNot::unless(shape.is_staged(), || format!("{} tokens fill no tiles of {}", spec.tokens, shape.tokens()))?;
+    WhyNot::unless(bytes >= least, || format!("{bytes} bytes of weight: {least} where tiles are not full"))
+}
+
 /// That lanes reach rows, wherever among those of the step.
 fn check_reach(spec: &KernelSpec, arch: GpuArch) -> Result<(), WhyNot> {
     let Some((_, x)) = rows_of(spec) else { return Ok(()) };
@@ -137,7 +150,7 @@ fn check_reach(spec: &KernelSpec, arch: GpuArch) -> Result<(), WhyNot> {
 
 /// Waves on a SIMD that there are to be registers for.
 fn waves(shape: Shape, simt: &Simt) -> usize {
-    let fits_twice = 2 * 2 * shape.half()[1] <= simt.unit.lds;
+    let fits_twice = 2 * shape.local() <= simt.unit.lds;
     match shape.is_large() {
         true => shape.threads / simt.wave / simt.unit.simds,
         false if fits_twice => 2,
@@ -163,7 +176,7 @@ fn emit<'c>(setup: &Setup<'c>, spec: &KernelSpec) -> launch::Made<'c> {
         let x = x.ok_or_else(|| unsupported("rows that are not in memory as the weight's type"))?;
         let size = shape.size();
         let workspace = code.argument(arguments(spec.body) + 1);
-        let local = c.local(2 * shape.half()[1]);
+        let local = c.local(shape.local());
         let run_as = |shape, tile, share| {
             Group::new((&contraction, codes.as_ref()), shape, (tile, share), [local, workspace]).run(x)
         };
@@ -199,6 +212,20 @@ fn emit<'c>(setup: &Setup<'c>, spec: &KernelSpec) -> launch::Made<'c> {
     let few = shape.of_few(spec, setup.gpu()?)?.map_or(Ok(0), |(few, _)| few.shared_bytes(spec))?;
     let workspace = shape.shared_bytes(spec)?.max(few);
     Ok((code, manifest::Kernel { workspace, ..manifest::Kernel::simt(tasks, shape.threads) }))
+}
+
+/// The first stretch of a work-group's part of a tile, and how many it has.
+fn part<'c>(c: &Gpu<'c>, shape: Shape, share: Option<Share<'c>>) -> [Int<'c>; 2] {
+    let all = c.int(shape.count);
+    let Some(share) = share else { return [c.int(0), all] };
+    let units = shape.count / shape.stages;
+    if units.is_multiple_of(shape.splits.each) {
+        let count = all.shifted_down(share.shift);
+        return [share.number * count, count];
+    }
+    // Some have more than others, by as many as there are stages.
+    let begin = |number: Int<'c>| (number * units).shifted_down(share.shift) * shape.stages;
+    [begin(share.number), begin(share.number + 1) - begin(share.number)]
 }
 
 /// What one work-group does.
@@ -242,9 +269,7 @@ impl<'g, 'k, 'a, 'c> Group<'g, 'k, 'a, 'c> {
         // Rows lie behind the weight.
         let first = if shape.is_coded { first + shape.half()[0] } else { first };
         let to = c.at(local, first);
-        let all = c.int(shape.count);
-        let count = share.map_or(all, |share| all.shifted_down(share.shift));
-        let first = share.map_or(c.int(0), |share| share.number * count);
+        let [first, count] = part(c, shape, share);
         Group { contraction, accumulator, shape, tile, wave, local, to, codes, share, first, count, workspace }
     }
 

@@ -1,6 +1,6 @@
 //! Schedulers of tiles that one matrix makes: a work-group for each.
 use atomc_artifact::manifest::Parts;
-use atomc_ir::Diagnostic;
+use atomc_ir::{Diagnostic, Family};
 
 use super::{Tile, TileSize};
 use crate::code::Int;
@@ -133,7 +133,10 @@ impl<'s, 'k, 'a, 'c> Grid<'s, 'k, 'a, 'c> {
         let (c, across, share) = (self.contraction.matrix.c, self.across(), self.share(spec));
         let (number, row): (Int<'c>, Int<'c>) = (share.tile % across, share.tile / across * self.size.columns);
         launch::when_in_step(c, spec, self.kernel, row, || {
-            body(Tile::from_row(number * self.size.panels, row, self.size.columns), share)
+            let tile = Tile::from_row(number * self.size.panels, row, self.size.columns);
+            // Results of steps that decode have no rows to fill tiles with.
+            let is_cut = spec.family == Family::Matvec && !spec.tokens.is_multiple_of(self.size.columns);
+            body(if is_cut { tile.cut(c, spec.tokens) } else { tile }, share)
         })
     }
 

@@ -120,7 +120,7 @@ impl<'c> Group<'_, '_, '_, 'c> {
         (half, step): (usize, usize),
     ) -> [Vec<BlockScale<'c>>; 2] {
         let in_step = self.accumulator.span() / BlockScaled::COLUMNS;
-        let before = if self.together() == 2 { half * self.shape.stretch / BlockScaled::COLUMNS } else { 0 };
+        let before = if self.together() == 2 { half % 2 * self.shape.stretch / BlockScaled::COLUMNS } else { 0 };
         let first = before + step * in_step;
         let of_row = |words: &Vec<Int<'c>>| BlockScale {
             word: words[first / WORD].shifted_down(from.shift),

@@ -19,7 +19,7 @@ impl<'c> Group<'_, '_, '_, 'c> {
     pub(super) fn epilogue(&self, sums: &[Vector<'c>]) -> Result<(), Diagnostic> {
         let (s, c) = (&self.accumulator, self.contraction.matrix.c);
         let sums: Vec<Vector<'c>> = sums.iter().map(|&sum| c.pin(sum)).collect();
-        let room = self.shape.threads / c.simt.wave * TILE * PITCH <= 2 * self.shape.half()[1];
+        let room = self.shape.threads / c.simt.wave * TILE * PITCH <= self.shape.local();
         let is_wide = s.side() * 16 == TILE && s.width() == TILE && self.shape.made.is_multiple_of(s.side());
         if is_wide && room { self.by_tiles(&sums) } else { self.by_panels(&sums) }
     }

@@ -26,7 +26,7 @@ pub enum Held<'c> {
 }
 
 impl<'c> Held<'c> {
-    fn carried(&self) -> Vec<Any<'c>> {
+    pub fn carried(&self) -> Vec<Any<'c>> {
         match self {
             Held::Groups(scales) => scales.carried(),
             Held::Blocks(scales) => scales.carried(),
@@ -34,7 +34,7 @@ impl<'c> Held<'c> {
     }
 
     /// The same as a loop has carried it.
-    fn of_carried(&self, c: &Gpu<'c>, carried: &[Any<'c>]) -> Held<'c> {
+    pub fn of_carried(&self, c: &Gpu<'c>, carried: &[Any<'c>]) -> Held<'c> {
         match self {
             Held::Groups(scales) => Held::Groups(scales.of_carried(carried)),
             Held::Blocks(scales) => Held::Blocks(scales.of_carried(c, carried)),
@@ -300,24 +300,25 @@ impl<'g, 'c> Group<'g, '_, '_, 'c> {
         };
         let count = self.shape.panels / s.side() * self.blocks();
         let sums = Sums { all: vec![all; count], group: vec![], held: None };
-        let held = self.next_scales(scaling, (self.first, 0), &sums);
+        let held = self.next_scales(scaling, (self.first, 0), None);
         Sums { held, ..sums }
     }
 
     /// Asks for the scales of the next stretch, which will lie in a half of local memory, where
-    /// they come with it: a group is then no longer than a stretch.
+    /// they come with it: a group is then no longer than a stretch. Those of the stretch before are
+    /// held.
     pub(super) fn next_scales(
         &self,
         scaling: Option<&Scaling<'_, 'c>>,
         (stretch, half): (Int<'c>, usize),
-        sums: &Sums<'c>,
+        held: Option<&Held<'c>>,
     ) -> Option<Held<'c>> {
-        match (scaling?, &sums.held) {
-            (Scaling::Blocks(from), Some(Held::Blocks(held))) if half == 1 => {
+        match (scaling?, held) {
+            (Scaling::Blocks(from), Some(Held::Blocks(held))) if half % 2 == 1 => {
                 Some(Held::Blocks(self.load_second_blocks(from, stretch, held)))
             }
             (Scaling::Blocks(from), _) => Some(Held::Blocks(self.load_blocks(from, stretch))),
-            (Scaling::Groups(from), Some(Held::Groups(held))) if half == 1 => {
+            (Scaling::Groups(from), Some(Held::Groups(held))) if half % 2 == 1 => {
                 Some(Held::Groups(self.load_second_scales(from, stretch, held)))
             }
             (Scaling::Groups(from), _) => {

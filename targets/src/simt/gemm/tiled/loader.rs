@@ -152,7 +152,7 @@ impl<'g, 'c> Group<'g, '_, '_, 'c> {
     }
 
     /// Where the wave's part of a half begins.
-    fn to(&self, half: usize) -> Ptr<'c> {
+    pub(super) fn to(&self, half: usize) -> Ptr<'c> {
         self.contraction.matrix.c.at(self.to, self.contraction.matrix.c.int(half * self.shape.half()[1]))
     }
 

@@ -1,11 +1,11 @@
 //! The main loop: while a stretch is multiplied, the next is on its way into the other half of
-//! local memory.
+//! local memory. Where that holds more of them, several are (`stages`).
 use inkwell::values::BasicValue;
 
 use super::Group;
 use super::block_scales::{BlockScales, StretchScales};
 use super::group_scales::{Scales, Scaling, Sums};
-use super::loader::Loaders;
+use super::loader::{Loaders, RowLoader};
 use crate::code::{Int, Ptr, Vector};
 use crate::simt::gemm::global_to_lds::mark;
 use crate::simt::machine::fragment::{BlockScale, Fragment, VEC16};
@@ -26,6 +26,9 @@ impl<'c> Group<'_, '_, '_, 'c> {
         let (c, shape) = (self.contraction.matrix.c, self.shape);
         let scaling = self.scaling();
         let scaling = scaling.as_ref();
+        if let (RowLoader::Plain(loader), true) = (&loaders.rows, shape.is_staged()) {
+            return self.staged_loop(loader, scaling);
+        }
         let mut sums = self.zeros(scaling);
         if let Some(codes) = &loaders.codes {
             codes.put(self.half(0), &codes.load(self.first));
@@ -66,7 +69,7 @@ impl<'c> Group<'_, '_, '_, 'c> {
     ) {
         let c = self.contraction.matrix.c;
         let codes = loaders.codes.as_ref().map(|codes| (codes, codes.load(stretch)));
-        let held = self.next_scales(scaling, (stretch, half), sums);
+        let held = self.next_scales(scaling, (stretch, half), sums.held.as_ref());
         let next = self.load_rows(&loaders.rows, stretch, half);
         c.keep_order();
         self.multiply_stretch(scaling, (stretch - 1, 1 - half), sums);

@@ -1,10 +1,11 @@
 //! How a tile is cut, by what registers and local memory hold.
-use atomc_ir::arch::{BlockScaled, GpuArch, Isa};
+use atomc_ir::arch::{BlockScaled, GpuArch, Isa, Simt};
 use atomc_ir::{Diagnostic, Family, Layout};
 
 use crate::KernelSpec;
 use crate::row::unsupported;
 use crate::simt::gemm::contract::Sizes;
+use crate::simt::gemm::global_to_lds::{MOST_STAGES, goes_direct};
 use crate::simt::gemm::quantised::{GROUP, Quantised, SPAN};
 use crate::simt::gemm::tile::TileSize;
 use crate::simt::gemm::tile::grid::Splits;
@@ -15,8 +16,12 @@ use crate::simt::machine::fragment::{Matrix, VEC16};
 /// expert may have tiles of half as many.
 pub const SIDE: usize = 8;
 const SMALL: usize = SIDE / 2;
-/// Tokens of these.
-pub const FEW_TOKENS: usize = 16 * SMALL;
+/// Tokens for which such tiles ask the caches for fewer bytes than a panel with all rows: these are
+/// half of the tile's.
+pub const LEAST_TOKENS: usize = 16 * SMALL / 2;
+/// Bytes of a weight at least where tiles are not full: of a smaller one that saves less than it
+/// takes work-groups to add up what they share.
+pub const LEAST_BYTES: usize = 32 << 20;
 /// The same of large tiles, which read half as many bytes for each product, and of which one stands
 /// on a unit.
 const LARGE: usize = SIDE * 2;
@@ -26,14 +31,12 @@ const SMALL_PANELS: usize = 2;
 /// for what stands beside the sums.
 const WIDE_PANELS: usize = 8;
 
-/// Parts of the weight for each of which a tile may have a work-group, the fewest stretches of a
-/// part, of large tiles too, and the most work-groups for each unit where tiles are shared. The
-/// sums of a large tile take the last work-group as long to read as a stretch or two: units that
-/// one tile leaves without work are worth less.
+/// Parts of the weight for each of which a tile may have a work-group, and the fewest stretches of a
+/// part, of large tiles too. The sums of a large tile take as long to leave and to read as 24
+/// stretches: units that one tile leaves without work are worth less.
 const SPLITS: [usize; 3] = [8, 4, 2];
 const STRETCHES: usize = 4;
-const LARGE_STRETCHES: usize = 16;
-const GROUPS: usize = 2;
+const LARGE_STRETCHES: usize = 24;
 
 /// Blocks of tokens of a wave where as many waves as make a large tile make one of half as many
 /// rows.
@@ -43,6 +46,12 @@ const FEW: usize = 3;
 /// The part of a chip's units that have a large tile at least: half of them ask the second cache
 /// for no more than all do with tiles of half as many rows.
 const BUSY: [usize; 2] = [1, 2];
+
+/// Stretches in local memory at least: one that is multiplied, and one on its way.
+const HALVES: usize = 2;
+/// Work-groups on a unit for which local memory has room, if tiles are not large, and as many for
+/// each unit at most where tiles are shared.
+const TOGETHER: usize = 2;
 
 /// Columns of a stretch of 16-bit floats, where local memory is large.
 const STRETCH: usize = 64;
@@ -62,6 +71,8 @@ pub struct Shape {
     pub stretch: usize,
     /// Vectors of 16 rows in a stretch.
     pub vec16s: usize,
+    /// Stretches that local memory holds.
+    pub stages: usize,
     /// Work-groups that share a tile, each along a part of the weight, and the stretches of all.
     pub splits: Splits,
     pub count: usize,
@@ -85,22 +96,35 @@ fn is_large(spec: &KernelSpec, arch: GpuArch) -> Result<bool, Diagnostic> {
     let dtype = quantised.map_or(dtype, |quantised| quantised.dtype);
     let count = dtype.bytes(arch.memory.padded(depth)) / STRETCH_BYTES;
     let tiles = spec.tokens / side * rows.div_ceil(side);
-    let groups = tiles * splits(spec, arch, (LARGE, count)).of(tiles);
+    let most = (LARGE_STRETCHES, simt.chip.units);
+    let groups = tiles * splits(spec, arch, most, [count, HALVES]).of(tiles);
     let as_they_lie = is_plain || quantised.is_some();
     Ok(as_they_lie && fits && arch.memory.rows.is_multiple_of(side) && groups * BUSY[1] >= simt.chip.units * BUSY[0])
 }
 
 /// Work-groups that share a tile where a step has few: as many as give each unit of the chip all
-/// that it holds at once, while a part of the weight has stretches enough, an even number.
-fn splits(spec: &KernelSpec, arch: GpuArch, (side, count): (usize, usize)) -> Splits {
+/// that it holds at once, while a part of the weight has stretches enough, a multiple of the stages.
+fn splits(spec: &KernelSpec, arch: GpuArch, (least, most): (usize, usize), [count, stages]: [usize; 2]) -> Splits {
     let has_one = Sizes::of(spec.body).is_ok_and(|sizes| sizes.experts.is_none() && sizes.heads.is_none());
     if arch.simt.isa != Isa::Amdgcn || spec.invariant || !has_one {
         return Splits::ONE;
     }
-    let units = arch.simt.chip.units;
-    let (least, most) = if side == LARGE { (LARGE_STRETCHES, units) } else { (STRETCHES, GROUPS * units) };
-    let fits = |splits: &usize| count.is_multiple_of(2 * splits) && count / splits >= least;
+    let fits = |splits: &usize| count.is_multiple_of(stages) && count / stages / splits * stages >= least;
     SPLITS.into_iter().find(fits).map_or(Splits::ONE, |each| Splits { each, most })
+}
+
+/// Stretches for which local memory has room that are on their way, or multiplied, at once. Scales
+/// that change along K come for two stretches at once, so these have stages of an even number.
+fn stages(simt: &Simt, (quantised, stretch): (Option<Quantised>, usize), (count, rooms): (usize, usize)) -> usize {
+    let scaled = quantised.filter(|quantised| quantised.has_groups || quantised.block_scaled.is_some());
+    let in_stretch = scaled.is_none_or(|quantised| quantised.block_scaled.is_some() || stretch == GROUP);
+    let fits = |stages: &usize| {
+        *stages <= rooms && count.is_multiple_of(*stages) && (scaled.is_none() || stages.is_multiple_of(2))
+    };
+    match goes_direct(simt) && simt.buffer_word.is_some() && in_stretch {
+        true => (HALVES + 1..=MOST_STAGES).rev().find(fits).unwrap_or(HALVES),
+        false => HALVES,
+    }
 }
 
 /// Tiles of a step of the bucket's size.
@@ -160,38 +184,56 @@ impl Shape {
             _ => 32,
         };
         let count = depth / stretch;
-        let splits = splits(spec, arch, (side, count));
+        let vec16s = dtype.bytes(stretch * 16) / VEC16;
+        let is_coded = encoding.is_some() && !quantised.is_some_and(|quantised| quantised.as_stored);
+        let units = simt.chip.units;
+        // Where units have one tile at most, it has all of their local memory.
+        let together = if side == SIDE && tiles(spec, side)? <= units { 1 } else { TOGETHER };
+        let rooms = match side {
+            LARGE => HALVES,
+            _ => simt.unit.lds / (together * 2 * side * vec16s * VEC16),
+        };
+        let stages = if is_coded { HALVES } else { stages(simt, (quantised, stretch), (count, rooms)) };
+        let shared = match side {
+            LARGE => (LARGE_STRETCHES, units),
+            _ if stages > HALVES => (STRETCHES, together * units),
+            _ => (STRETCHES, TOGETHER * units),
+        };
+        let splits = splits(spec, arch, shared, [count, stages]);
         Ok(Shape {
             threads: side / panels * (side / blocks) * simt.wave,
             side,
             panels,
             blocks,
             stretch,
-            vec16s: dtype.bytes(stretch * 16) / VEC16,
+            vec16s,
+            stages,
             splits,
             count,
             made: panels / pieces,
             pieces,
-            is_coded: encoding.is_some() && !quantised.is_some_and(|quantised| quantised.as_stored),
+            is_coded,
             quantised,
         })
     }
 
     /// How the same work-groups make a step whose large tiles are fewer than a third of the chip's
-    /// units: tiles of half as many rows and tokens. And how many tokens such a
-    /// step has at most.
+    /// units: tiles of half as many rows and tokens, while each unit has one at most. And how many
+    /// tokens such a step has at most.
     pub fn of_few(&self, spec: &KernelSpec, arch: GpuArch) -> Result<Option<(Shape, usize)>, Diagnostic> {
         let (units, rows) = (arch.simt.chip.units, Sizes::of(spec.body)?.rows);
         let across = rows.div_ceil(16 * LARGE);
         let limit = (units.div_ceil(across * FEW) - 1) * 16 * LARGE;
+        let limit = limit.min(units / rows.div_ceil(16 * SIDE) * 16 * SIDE);
         let panels = SIDE * SIDE * arch.simt.wave / (self.threads * FEW_BLOCKS);
         if !self.is_large() || spec.invariant || limit == 0 || !panels.is_multiple_of(self.pieces) {
             return Ok(None);
         }
-        let small = splits(spec, arch, (SIDE, self.count));
-        let splits = Splits { most: units, ..small };
+        let rooms = self.stages * LARGE / SIDE;
+        let stages = stages(arch.simt, (self.quantised, self.stretch), (self.count, rooms));
+        let splits = splits(spec, arch, (STRETCHES, units), [self.count, stages]);
         let made = panels / self.pieces;
-        let few = Shape { side: SIDE, panels, blocks: FEW_BLOCKS, made, splits, ..*self };
+        let few = Shape { side: SIDE, panels, blocks: FEW_BLOCKS, made, stages, splits, ..*self };
         Ok(Some((few, limit)))
     }
 
@@ -223,6 +265,11 @@ impl Shape {
         self.quantised?.block_scaled
     }
 
+    /// Bytes of local memory for all stages.
+    pub fn local(&self) -> usize {
+        self.stages * self.half()[1]
+    }
+
     /// Bytes of local memory for the weight's part of a stretch, and for both.
     pub fn half(&self) -> [usize; 2] {
         let panel = self.vec16s * VEC16;
@@ -240,6 +287,11 @@ impl Shape {
     /// a turn of the loop has.
     pub fn in_group(&self) -> usize {
         (GROUP / self.stretch).min(2)
+    }
+
+    /// Whether several stretches are on their way at once.
+    pub fn is_staged(&self) -> bool {
+        self.stages > HALVES
     }
 
     /// Whether a tile fills a unit.

@@ -57,19 +57,41 @@ impl<'c> Group<'_, '_, '_, 'c> {
         let first = share.tile.shifted_up(share.shift);
         let like: Vec<Vector<'c>> = own.iter().map(|v| v.into_vector_value()).collect();
         let zeros: Vec<Any<'c>> = like.iter().map(|v| v.get_type().const_zero().into()).collect();
-        c.for_each((0, c.int(1).shifted_up(share.shift), 1), &zeros, |part, carried| {
-            let sums: Vec<Vector<'c>> = carried.iter().map(|v| v.into_vector_value()).collect();
-            let mut all = Vec::with_capacity(sums.len());
-            // Some at a time: what is on its way has no room beside all sums.
-            let at_once = if self.shape.is_wide() { WIDE_AT_ONCE } else { AT_ONCE };
-            for (of, sums) in sums.chunks(at_once).enumerate() {
-                let load = |i: usize| self.load_part(first + part, of * at_once + i, like[of * at_once + i]);
-                let loaded: Vec<Vector<'c>> = (0..sums.len()).map(load).collect();
-                all.extend(sums.iter().zip(loaded).map(|(&sum, more)| Any::from(c.fadd(sum, more))));
-                c.keep_order();
-            }
-            all
-        })
+        let count = c.int(1).shifted_up(share.shift);
+        let add = |together: usize| {
+            c.for_each((0, count, together), &zeros, |part, carried| {
+                let sums = carried.iter().map(|v| v.into_vector_value()).collect();
+                self.add_parts((first + part, together), &like, sums)
+            })
+        };
+        if self.shape.splits.each < MANY {
+            return add(FEW);
+        }
+        let many = c.less(share.shift, MANY.ilog2() as usize);
+        let few = c.change_if(many, &zeros, |_| add(FEW));
+        c.change_if(!many, &few, |_| add(MANY))
+    }
+
+    /// Adds what some work-groups have left, from one on, in their order. Their sums are asked for
+    /// at once, but for what has no room beside all sums.
+    fn add_parts(
+        &self,
+        (first, together): (Int<'c>, usize),
+        like: &[Vector<'c>],
+        sums: Vec<Vector<'c>>,
+    ) -> Vec<Any<'c>> {
+        let c = self.contraction.matrix.c;
+        let at_once = if self.shape.is_wide() { WIDE_AT_ONCE } else { AT_ONCE } / together;
+        let mut all = Vec::with_capacity(sums.len());
+        for (of, sums) in sums.chunks(at_once).enumerate() {
+            let load = |part: usize, i: usize| self.load_part(first + part, of * at_once + i, like[of * at_once + i]);
+            let of_part = |part: usize| -> Vec<Vector<'c>> { (0..sums.len()).map(|i| load(part, i)).collect() };
+            let loaded: Vec<Vec<Vector<'c>>> = (0..together).map(of_part).collect();
+            let add = |(i, &sum): (usize, &Vector<'c>)| loaded.iter().fold(sum, |sum, part| c.fadd(sum, part[i]));
+            all.extend(sums.iter().enumerate().map(add).map(Any::from));
+            c.keep_order();
+        }
+        all
     }
 
     fn load_part(&self, group: Int<'c>, i: usize, like: Vector<'c>) -> Vector<'c> {
@@ -91,6 +113,9 @@ impl<'c> Group<'_, '_, '_, 'c> {
 
 /// Sums that a lane moves at once.
 const LANE: usize = 4;
-/// Vectors of sums that are on their way at once, and where a wave has twice the registers.
-const AT_ONCE: usize = 2;
+/// Vectors of sums that are on their way at once, and where sums take twice the registers.
+const AT_ONCE: usize = 8;
 const WIDE_AT_ONCE: usize = 4;
+/// Work-groups whose sums are asked for at once where two share a tile, and where more do.
+const FEW: usize = 2;
+const MANY: usize = 4;

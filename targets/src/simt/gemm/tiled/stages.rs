@@ -1,0 +1,118 @@
+//! The main loop where local memory holds more than two stretches: all but the one that is
+//! multiplied are on their way.
+//!
+//! A turn waits for the oldest stretch alone, by a count of the wave's loads that may still be
+//! under way. One barrier then serves twice: that stretch is there of all waves, and all have read
+//! the one before, in whose place the next comes.
+use super::Group;
+use super::group_scales::{Held, Scaling, Sums};
+use crate::code::{Any, Int, Vector};
+use crate::simt::gemm::global_to_lds::Loader;
+
+/// What goes from one turn to the next: sums, and the scales of the stretches that are asked for.
+struct Flow<'c> {
+    sums: Sums<'c>,
+    scales: Vec<Held<'c>>,
+}
+
+impl<'c> Flow<'c> {
+    fn carried(&self) -> Vec<Any<'c>> {
+        self.sums.carried().into_iter().chain(self.scales.iter().flat_map(Held::carried)).collect()
+    }
+}
+
+impl<'c> Group<'_, '_, '_, 'c> {
+    /// The sums of the wave's part of the tile, which has as many stretches as there are stages at
+    /// least, and where it is shared a multiple of these.
+    pub(super) fn staged_loop(&self, loader: &Loader<'_, 'c>, scaling: Option<&Scaling<'_, 'c>>) -> Vec<Vector<'c>> {
+        let (c, stages) = (self.contraction.matrix.c, self.shape.stages);
+        let ahead = stages - 1;
+        let mut flow = self.begin((loader, scaling));
+        // Turns that ask for another stretch: those of the loop, whose stages are known, and the
+        // rest.
+        let (looped, rest) = match self.share {
+            Some(_) => (self.count - stages, 1),
+            None => {
+                let turns = self.shape.count - ahead;
+                (c.int(turns - turns % stages), turns % stages)
+            }
+        };
+        let carried = c.for_each((0, looped, stages), &flow.carried(), |at, carried| {
+            let mut flow = self.of_carried(&flow, carried);
+            for stage in 0..stages {
+                self.staged_turn((loader, scaling), (self.first + at + stage, stage), ahead - 1, &mut flow);
+            }
+            flow.carried()
+        });
+        flow = self.of_carried(&flow, &carried);
+        for turn in 0..rest + ahead {
+            let later = (ahead - 1).min(rest + ahead - 1 - turn);
+            let place = (self.first + looped + turn, turn % stages);
+            match turn < rest {
+                true => self.staged_turn((loader, scaling), place, later, &mut flow),
+                false => {
+                    loader.await_first(later);
+                    self.multiply_stage(scaling, place, &mut flow);
+                }
+            }
+        }
+        self.finished(flow.sums.all)
+    }
+
+    /// Asks for all stretches but one that have room.
+    fn begin(&self, from: (&Loader<'_, 'c>, Option<&Scaling<'_, 'c>>)) -> Flow<'c> {
+        let mut sums = self.zeros(from.1);
+        let mut flow = Flow { scales: sums.held.take().into_iter().collect(), sums };
+        from.0.load_async(self.first, self.to(0), 0);
+        for stage in 1..self.shape.stages - 1 {
+            self.ask(from, (self.first + stage, stage), &mut flow);
+        }
+        flow
+    }
+
+    fn ask(
+        &self,
+        (loader, scaling): (&Loader<'_, 'c>, Option<&Scaling<'_, 'c>>),
+        (stretch, stage): (Int<'c>, usize),
+        flow: &mut Flow<'c>,
+    ) {
+        let next = self.next_scales(scaling, (stretch, stage), flow.scales.last());
+        flow.scales.extend(next);
+        loader.load_async(stretch, self.to(stage), stage);
+    }
+
+    /// Multiplies a stretch, and brings another in the place of the one before it.
+    fn staged_turn(
+        &self,
+        from: (&Loader<'_, 'c>, Option<&Scaling<'_, 'c>>),
+        (stretch, stage): (Int<'c>, usize),
+        later: usize,
+        flow: &mut Flow<'c>,
+    ) {
+        let (stages, ahead) = (self.shape.stages, self.shape.stages - 1);
+        from.0.await_first(later);
+        self.ask(from, (stretch + ahead, (stage + ahead) % stages), flow);
+        self.multiply_stage(from.1, (stretch, stage), flow);
+    }
+
+    fn multiply_stage(&self, scaling: Option<&Scaling<'_, 'c>>, place: (Int<'c>, usize), flow: &mut Flow<'c>) {
+        let c = self.contraction.matrix.c;
+        c.keep_order();
+        flow.sums.held = (!flow.scales.is_empty()).then(|| flow.scales.remove(0));
+        self.multiply_stretch(scaling, place, &mut flow.sums);
+        flow.sums.held = None;
+        c.keep_order();
+    }
+
+    fn of_carried(&self, like: &Flow<'c>, carried: &[Any<'c>]) -> Flow<'c> {
+        let c = self.contraction.matrix.c;
+        let (sums, mut rest) = carried.split_at(like.sums.all.len());
+        let scales = like.scales.iter().map(|held| {
+            let (own, others) = rest.split_at(held.carried().len());
+            rest = others;
+            held.of_carried(c, own)
+        });
+        let scales = scales.collect();
+        Flow { sums: like.sums.of_carried(c, sums), scales }
+    }
+}
