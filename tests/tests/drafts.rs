@@ -46,7 +46,8 @@ fn renamed(draft: &Draft, stored: &str) -> String {
 impl Case {
     fn open(dir: &Path) -> Case {
         let config = frontend::read(dir).unwrap_or_else(|e| panic!("{}: {e}", dir.display()));
-        let (head, mut weights) = (dir.join("head"), tensors(&dir.join("model.safetensors")));
+        let (golden, head) = (dir.join("draft.safetensors"), dir.join("head"));
+        let mut weights = tensors(&dir.join("model.safetensors"));
         let draft = match std::fs::read_to_string(head.join("config.json")) {
             Ok(text) => draft::eagle3(&text, &config).unwrap_or_else(|e| panic!("{}: {e}", head.display())),
             Err(_) => config.draft().expect("a good configuration").expect("a draft"),
@@ -64,7 +65,7 @@ impl Case {
             name: dir.file_name().expect("a name").to_string_lossy().into_owned(),
             target: Reference { graph: target, weights: weights.clone() },
             step: Reference { graph: step, weights },
-            golden: tensors(&dir.join("draft.safetensors")),
+            golden: if golden.exists() { tensors(&golden) } else { HashMap::new() },
             config,
             draft,
         }
@@ -84,12 +85,33 @@ impl Case {
         assert!(error < TOLERANCE, "{} {name} {first}: relative error {error:e}", self.name);
     }
 
-    /// The rows that the target leaves of a sequence.
-    fn rows(&self, sequence: usize) -> interp::Tensor<f64> {
-        let tokens = self.tokens(sequence);
-        let piece = Piece { sequence, from: 0, tokens: &tokens };
+    /// The rows that the target leaves of tokens, and what it picks behind each.
+    fn rows(&self, tokens: &[u32]) -> (interp::Tensor<f64>, Vec<i32>) {
+        let piece = Piece { sequence: 0, from: 0, tokens };
         let mut results = self.target.results(&mut self.target.fresh(), &[piece]);
-        results.remove("drafted").expect("rows").float().expect("numbers").clone()
+        let rows = results.remove("drafted").expect("rows").float().expect("numbers").clone();
+        let Some(Val::Int(picks)) = results.remove("picks") else { panic!("no picks") };
+        (rows, picks)
+    }
+
+    /// Drafts behind a token of some whose rows the target has left, step after step: each goes on
+    /// from the row that the one before has left, over a cache that has the target's rows before it.
+    /// What each step makes of its last token.
+    fn chain(&self, tokens: &[u32], rows: &interp::Tensor<f64>, behind: usize) -> Vec<Guess> {
+        let (vocab, width, mut states) = (self.draft.model.vocab, self.config.hidden, self.step.fresh());
+        let before = interp::Tensor::new(vec![behind, width], rows.data[..behind * width].to_vec());
+        let piece = Piece { sequence: 0, from: 0, tokens: &tokens[1..=behind] };
+        let mut made = step(&self.step, &mut states, piece, &before, (0..behind as i32).collect());
+        let mut all = vec![];
+        for number in 0..STEPS {
+            let last = made.picks.len() - 1;
+            let (logits, left) = (made.logits[last * vocab..].to_vec(), made.left.data[last * width..].to_vec());
+            let token = self.token(made.picks[last]);
+            let piece = Piece { sequence: 0, from: behind + number, tokens: &[token] };
+            made = step(&self.step, &mut states, piece, &interp::Tensor::new(vec![1, width], left.clone()), vec![0]);
+            all.push(Guess { logits, left, token });
+        }
+        all
     }
 
     /// The token of the target that a draft's pick is.
@@ -97,6 +119,13 @@ impl Case {
         let own = self.draft.map.as_ref().map_or(0.0, |map| self.step.weights[map].data[pick as usize]);
         (pick + own as i32) as u32
     }
+}
+
+/// A draft behind a token, and what it is made of and leaves.
+struct Guess {
+    logits: Vec<f64>,
+    left: Vec<f64>,
+    token: u32,
 }
 
 /// Logits, rows and picks of a step.
@@ -123,7 +152,8 @@ fn step(
 
 /// A step over all of a sequence but its first token, whose rows lie in another order.
 fn whole(case: &Case, reference: &Reference, sequence: usize) -> Made {
-    let (tokens, rows) = (case.tokens(sequence), case.rows(sequence));
+    let tokens = case.tokens(sequence);
+    let (rows, _) = case.rows(&tokens);
     let (n, width) = (tokens.len() - 1, case.config.hidden);
     let backwards = rows.data[..n * width].chunks(width).rev().flatten().copied().collect();
     let backwards = interp::Tensor::new(vec![n, width], backwards);
@@ -134,37 +164,50 @@ fn whole(case: &Case, reference: &Reference, sequence: usize) -> Made {
 #[test]
 fn rows_and_the_first_draft() {
     for (case, sequence) in cases().iter().flat_map(|case| (0..SEQUENCES).map(move |i| (case, i))) {
-        case.check(&format!("drafted.{sequence}"), 0, &case.rows(sequence).data);
+        case.check(&format!("drafted.{sequence}"), 0, &case.rows(&case.tokens(sequence)).0.data);
         let made = whole(case, &case.step, sequence);
         case.check(&format!("logits.{sequence}.0"), 0, &made.logits);
         case.check(&format!("left.{sequence}.0"), 0, &made.left.data);
     }
 }
 
-/// Each step goes on from the row that the one before has left, over a cache that has the target's
-/// rows before it.
 #[test]
 fn drafts_that_follow_each_other() {
     for case in cases() {
-        let (tokens, rows) = (case.tokens(0), case.rows(0));
-        for behind in [0, 7, tokens.len() - 2] {
-            let mut states = case.step.fresh();
-            let piece = Piece { sequence: 0, from: 0, tokens: &tokens[1..][..behind + 1] };
-            let (vocab, width) = (case.draft.model.vocab, case.config.hidden);
-            let before = interp::Tensor::new(vec![behind + 1, width], rows.data[..(behind + 1) * width].to_vec());
-            let mut made = step(&case.step, &mut states, piece, &before, (0..=behind as i32).collect());
-            for number in 0..STEPS {
-                let last = made.picks.len() - 1;
-                let row = made.left.data[last * width..].to_vec();
-                case.check(&format!("logits.0.{number}"), behind, &made.logits[last * vocab..]);
-                case.check(&format!("left.0.{number}"), behind, &row);
-                let token = case.token(made.picks[last]);
-                let golden = &case.golden["picks.0"];
-                assert_eq!(token, golden.data[behind * STEPS + number] as u32, "{} {behind} {number}", case.name);
-                let piece = Piece { sequence: 0, from: behind + 1 + number, tokens: &[token] };
-                made = step(&case.step, &mut states, piece, &interp::Tensor::new(vec![1, width], row), vec![0]);
+        let tokens = case.tokens(0);
+        let (rows, _) = case.rows(&tokens);
+        for behind in [1, 8, tokens.len() - 1] {
+            for (number, draft) in case.chain(&tokens, &rows, behind).iter().enumerate() {
+                case.check(&format!("logits.0.{number}"), behind - 1, &draft.logits);
+                case.check(&format!("left.0.{number}"), behind - 1, &draft.left);
+                let golden = case.golden["picks.0"].data[(behind - 1) * STEPS + number];
+                assert_eq!(draft.token, golden as u32, "{} {behind} {number}", case.name);
             }
         }
+    }
+}
+
+/// A trained layer drafts what torch says that a greedy answer accepts, round after round.
+#[test]
+fn acceptance_of_a_trained_layer() {
+    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("models/deepseek-v3-mtp");
+    let case = Case::open(&dir);
+    let said = std::fs::read_to_string(dir.join("acceptance.json")).expect("a file");
+    let said: serde_json::Value = serde_json::from_str(&said).expect("JSON");
+    let list = |value: &serde_json::Value| -> Vec<u32> { serde_json::from_value(value.clone()).expect("numbers") };
+    for problem in said["first"].as_array().expect("problems").iter().take(2) {
+        let (prompt, answer) = (list(&problem["prompt"]), list(&problem["answer"]));
+        let tokens = [&prompt[..], &answer].concat();
+        let (rows, picks) = case.rows(&tokens);
+        let (mut at, mut accepted) = (0, vec![]);
+        while at < answer.len() - 1 {
+            let drafts = case.chain(&tokens, &rows, prompt.len() + at);
+            let right = drafts.iter().zip(&answer[at + 1..]).take_while(|(draft, token)| draft.token == **token);
+            accepted.push(right.count() as u32);
+            at += *accepted.last().expect("a round") as usize + 1;
+        }
+        let greedy: Vec<u32> = picks[prompt.len() - 1..][..answer.len()].iter().map(|&pick| pick as u32).collect();
+        assert_eq!((greedy, accepted), (answer, list(&problem["accepted"])));
     }
 }
 
