@@ -17,7 +17,7 @@ use atomc_artifact::manifest::{
     self, Attention, Chip, DataLayout, Hidden, Ignored, Manifest, Pattern, Plan, Renamed, Target, TensorNames, Tied,
     Variant, Weight,
 };
-use atomc_config::{Draft, OtherPart};
+use atomc_config::{Draft, Fusion, OtherPart};
 use atomc_ir::arch::{Machine, Memory};
 use atomc_ir::{Arch, Diagnostic, Graph};
 use atomc_passes::{Bucket, BucketOptions, Cx};
@@ -440,7 +440,11 @@ fn all_names(config: &Config, options: &Options) -> TensorNames {
     let mut names = tensor_names(config);
     let other = |other: &OtherPart| Ignored { part: other.part.into(), names: Pattern::Begin(other.begins.clone()) };
     if let Some(draft) = &options.draft {
-        names.ignored.extend(draft.model.others.iter().map(other));
+        let ending = names.ignored.split_off(config.others.len());
+        names.ignored = draft.others(config).iter().map(other).chain(ending).collect();
+        if let Fusion::Eagle3(_) = draft.fusion {
+            names.ignored.extend(draft.model.others.iter().map(other));
+        }
         // The runtime reads it beside the weights.
         let map = draft.map.iter().map(|map| Ignored { part: MAP.into(), names: Pattern::Begin(map.clone()) });
         names.ignored.extend(map);
@@ -484,7 +488,7 @@ fn echo(
         echo["expert_parallel"] = json!(options.expert_ranks);
     }
     if let Some(draft) = &options.draft {
-        echo["draft"] = draft.model.echo();
+        echo["draft"] = draft.echo();
     }
     if options.invariant {
         echo["invariant"] = json!(true);

@@ -52,12 +52,12 @@ impl Engine {
         let device: DeviceChoice = device.parse().map_err(|error| raised(Error::Device(error)))?;
         // Nobody can share a beginning from here.
         let snapshot_tokens = EngineOptions::NO_SNAPSHOTS;
-        let options =
-            EngineOptions { device, threads, cache_tokens, slots, snapshots: 0, snapshot_tokens, draft };
+        let options = EngineOptions { device, threads, cache_tokens, slots, snapshots: 0, snapshot_tokens, draft };
         let path = artifact.get().path();
         let file = py.detach(|| File::open(path)).map_err(raised)?;
         Artifact::check_signature(path, &file)?;
-        let open = || Ok::<_, Error>(Engine { inner: Mutex::new(Inner::new(file, &options)?), guesses: Mutex::default() });
+        let open =
+            || Ok::<_, Error>(Engine { inner: Mutex::new(Inner::new(file, &options)?), guesses: Mutex::default() });
         py.detach(open).map_err(raised)
     }
 

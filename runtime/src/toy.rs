@@ -218,7 +218,13 @@ pub fn manifest() -> Manifest {
 }
 
 fn def(symbol: &str, body: &str) -> KernelDef {
-    KernelDef { symbol: symbol.into(), family: "toy".into(), body: format!("graph @k() {{\n{body}}}\n"), tokens: 40, each: None }
+    KernelDef {
+        symbol: symbol.into(),
+        family: "toy".into(),
+        body: format!("graph @k() {{\n{body}}}\n"),
+        tokens: 40,
+        each: None,
+    }
 }
 
 fn variant(name: &str, features: &[&str]) -> Variant {

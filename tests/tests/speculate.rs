@@ -33,20 +33,28 @@ struct Model {
     vocab: u32,
 }
 
-fn of_draft(config: &Config, dir: &Path) -> Draft {
-    let head = dir.join(HEAD).join("config.json");
-    match std::fs::read_to_string(head) {
-        Ok(text) => draft::eagle3(&text, config).expect("an EAGLE-3 head"),
-        Err(_) => config.draft().expect("a sound configuration").expect("an MTP layer"),
+fn of_draft(config: &Config, head: Option<&Path>) -> Draft {
+    match head {
+        Some(head) => {
+            let text = std::fs::read_to_string(head.join("config.json")).expect("a configuration");
+            draft::eagle3(&text, config).expect("an EAGLE-3 head")
+        }
+        None => config.draft().expect("a sound configuration").expect("an MTP layer"),
     }
 }
 
 fn open(name: &str, invariant: bool, dtype: Option<DType>) -> Model {
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("golden").join(name);
-    let mut config = atomc_config::read(&dir).expect("a configuration");
+    let head = dir.join(HEAD);
+    of_folders(&dir, head.is_dir().then_some(head.as_path()), (invariant, dtype))
+}
+
+/// A model with its draft, whose weights lie in a folder of their own or with the model's.
+fn of_folders(dir: &Path, head: Option<&Path>, (invariant, dtype): (bool, Option<DType>)) -> Model {
+    let mut config = atomc_config::read(dir).expect("a configuration");
     config.context = config.context.max(CONTEXT);
     config.dtype = dtype.unwrap_or(config.dtype);
-    let draft = Some(of_draft(&config, &dir));
+    let draft = Some(of_draft(&config, head));
     let buckets = BucketOptions { decode: vec![1, 4], each: GUESSES + 1, tokens: 16, rows: 16 };
     let options = Options { buckets, draft, invariant, ..Options::default() };
     let compiled = driver::compile(&config, &options, &mut |_, _, _| ()).expect("it compiles");
@@ -55,13 +63,13 @@ fn open(name: &str, invariant: bool, dtype: Option<DType>) -> Model {
     compiled.write(&path).expect("an artifact");
     let options = EngineOptions { cache_tokens: 1024, threads: 2, draft: true, ..EngineOptions::default() };
     let mut engine = Engine::new(Artifact::open(&path).expect("a whole artifact"), &options).expect("it opens");
-    let checkpoint = Checkpoint::open(&dir).expect("a checkpoint");
-    match dir.join(HEAD).is_dir() {
-        true => {
-            let head = Checkpoint::open(dir.join(HEAD)).expect("a head");
+    let checkpoint = Checkpoint::open(dir).expect("a checkpoint");
+    match head {
+        Some(head) => {
+            let head = Checkpoint::open(head).expect("a head");
             engine.load_weights_with(&checkpoint, &head, &|_, _| ()).expect("weights");
         }
-        false => engine.load_weights(&checkpoint, &|_, _| ()).expect("weights"),
+        None => engine.load_weights(&checkpoint, &|_, _| ()).expect("weights"),
     }
     Model { vocab: config.vocab as u32, engine }
 }
@@ -185,5 +193,65 @@ fn guesses_are_those_of_torch() {
                 assert_eq!(guesses[0], want, "{name}, sequence {number}, {last} along");
             }
         }
+    }
+}
+
+/// What PyTorch says of a trained draft: prompts, greedy answers, and how many drafts each round of
+/// them accepts.
+#[derive(serde::Deserialize)]
+struct Acceptance {
+    first: Vec<Problem>,
+}
+
+#[derive(serde::Deserialize)]
+struct Problem {
+    prompt: Vec<u32>,
+    answer: Vec<u32>,
+    accepted: Vec<usize>,
+}
+
+/// Guesses of a round that are right, round after round of an answer.
+fn accepted(engine: &mut Engine, problem: &Problem) -> Vec<usize> {
+    let Problem { prompt, answer, .. } = problem;
+    let sequence = engine.add_sequence();
+    let picks = engine.step_picks(&[Request { sequence, tokens: prompt, logits: Want::Last }]).expect("a step");
+    assert_eq!(picks[0], answer[..1]);
+    let (mut at, mut chosen, mut rounds) = (0, 0..1, vec![]);
+    while at + 1 < answer.len() {
+        let known = Chosen { sequence, tokens: &answer[chosen] };
+        let guesses = engine.draft(&[known], GUESSES).expect("guesses").remove(0);
+        let tokens = [&answer[at..=at], &guesses].concat();
+        let picks = engine.step_picks(&[Request { sequence, tokens: &tokens, logits: Want::All }]).expect("a step");
+        let right = guesses.iter().zip(&answer[at + 1..]).take_while(|(guess, token)| guess == token).count();
+        let known = (at + 1 + right + 1).min(answer.len());
+        assert_eq!(picks[0][..known - at - 1], answer[at + 1..known]);
+        let valid = prompt.len() + at + right + 1;
+        let back = engine.rewind(sequence, valid).expect("it goes back");
+        assert_eq!(back, valid);
+        rounds.push(right);
+        (chosen, at) = (at + 1..known, at + right + 1);
+    }
+    engine.drop_sequence(sequence).expect("a sequence");
+    rounds
+}
+
+/// Trained drafts guess as well as PyTorch says, round after round.
+#[test]
+fn acceptance_of_trained_drafts() {
+    let models = Path::new(env!("CARGO_MANIFEST_DIR")).join("models");
+    let qwen3 = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/models/qwen3");
+    for (target, name) in [(None, "deepseek-v3-mtp"), (Some(&qwen3), "qwen3-eagle3")] {
+        let dir = models.join(name);
+        let text = std::fs::read_to_string(dir.join("acceptance.json")).expect("what PyTorch says");
+        let want: Acceptance = serde_json::from_str(&text).expect("problems");
+        let head = target.map(|_| dir.as_path());
+        let mut engine = of_folders(target.map_or(&dir, |dir| dir), head, (false, Some(DType::F32))).engine;
+        let (mut guessed, mut right) = (0, 0);
+        for problem in &want.first {
+            let found = accepted(&mut engine, problem);
+            assert_eq!(found, problem.accepted, "{name}");
+            (guessed, right) = (guessed + GUESSES * found.len(), right + found.iter().sum::<usize>());
+        }
+        println!("{name}: {right} of {guessed} guesses right");
     }
 }

@@ -327,11 +327,12 @@ pub fn name(plan: &Plan) -> String {
         Attention::Own => "",
         Attention::Caller => ", the caller attends",
     };
+    let who = if plan.draft { format!("{who}, of the draft") } else { who.to_owned() };
     match plan.kind {
         PlanKind::Decode => format!("decode {}{who}", plan.tokens),
         PlanKind::Verify { each } => format!("verify {}x{each}{who}", plan.tokens / each),
         PlanKind::Any => format!("any {} with {} rows{who}", plan.tokens, plan.rows),
-        PlanKind::Whole => format!("whole {} with {} rows", plan.tokens, plan.rows),
+        PlanKind::Whole => format!("whole {} with {} rows{who}", plan.tokens, plan.rows),
     }
 }
 

@@ -155,8 +155,13 @@ mod tests {
 
     #[test]
     fn a_number_of_a_kernel_is_enough() {
-        let def =
-            |symbol: &str| KernelDef { symbol: symbol.into(), family: String::new(), body: String::new(), tokens: 1, each: None };
+        let def = |symbol: &str| KernelDef {
+            symbol: symbol.into(),
+            family: String::new(),
+            body: String::new(),
+            tokens: 1,
+            each: None,
+        };
         let is = |name: &str| is_named(&def("k5_gemv_x1_mlp"), name);
         assert!(is("k5") && is("k5_gemv_x1_mlp") && is("k5_gemv"));
         assert!(!is("k") && !is("k5_g") && !is("5"));

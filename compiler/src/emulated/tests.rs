@@ -110,7 +110,13 @@ fn manifest(chip: &str) -> Manifest {
         hidden: Hidden { dtype: DType::BF16, width: 1, stride: 1, bytes: 64 },
 
         draft: None,
-        kernels: vec![KernelDef { symbol: "head".into(), family: "rows".into(), body: String::new(), tokens: 8, each: None }],
+        kernels: vec![KernelDef {
+            symbol: "head".into(),
+            family: "rows".into(),
+            body: String::new(),
+            tokens: 8,
+            each: None,
+        }],
         variants: vec![Variant {
             name: chip.into(),
             features: vec![chip.into()],

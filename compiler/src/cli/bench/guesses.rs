@@ -24,7 +24,12 @@ pub struct Verify {
 
 /// Measures both behind prompts of these tokens. What is guessed does not matter: everything is
 /// taken back.
-pub fn measure(engine: &mut Engine, ids: &[u32], (batch, decode): (usize, f64), args: &Args) -> Result<Verify, Failure> {
+pub fn measure(
+    engine: &mut Engine,
+    ids: &[u32],
+    (batch, decode): (usize, f64),
+    args: &Args,
+) -> Result<Verify, Failure> {
     let each = args.guesses.speculate + 1;
     let sequences: Vec<SeqId> = (0..batch).map(|_| Ok(prefill(engine, ids)?.0)).collect::<Result<_, Failure>>()?;
     let vocab = engine.model().vocab;
@@ -70,7 +75,8 @@ fn back(engine: &mut Engine, sequences: &[SeqId], ids: &[u32]) -> Result<(), Fai
 impl Verify {
     pub fn line(&self, out: &mut impl Write, bandwidth: Option<f64>) -> std::io::Result<()> {
         let Verify { batch, each, seconds, decode, first, more, bytes } = self;
-        let share = bandwidth.map(|bandwidth| format!(", {:.0} % of the bandwidth", 100.0 * *bytes as f64 / more / bandwidth));
+        let share =
+            bandwidth.map(|bandwidth| format!(", {:.0} % of the bandwidth", 100.0 * *bytes as f64 / more / bandwidth));
         writeln!(
             out,
             "verify, batch {batch}, {each} tokens each: {:.3} ms, {:.2} times a decode step",
