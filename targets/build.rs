@@ -4,10 +4,17 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+/// What to do where there is none.
+const INSTALL: &str = "atomc links the LLVM of Rust 1.95.0: `rustup toolchain install 1.95.0`, then `cargo +1.95.0 …`. \
+                       ATOMC_LLVM_DIR names another folder that has it, and `--no-default-features` needs none";
+
 fn main() {
     println!("cargo:rerun-if-env-changed=ATOMC_LLVM_DIR");
     let dir = std::env::var_os("ATOMC_LLVM_DIR").map(PathBuf::from).unwrap_or_else(|| sysroot().join("lib"));
-    let name = library(&dir).unwrap_or_else(|| panic!("no libLLVM-22 in {}: use the pinned toolchain", dir.display()));
+    let Some(name) = library(&dir) else {
+        println!("cargo::error=no libLLVM-22 in {}: {INSTALL}", dir.display());
+        return;
+    };
     println!("cargo:rustc-link-search=native={}", dir.display());
     println!("cargo:rustc-link-lib=dylib={name}");
     println!("cargo:rustc-link-arg=-Wl,-rpath,{}", dir.display());
