@@ -14,10 +14,10 @@ QUESTION = (
     "Q: Ana has 12 apples. Ana buys 7 more. Ana gives 4 to Ben. How many apples does Ana have now?"
 )
 COMMANDS = [
-    "atomc compile examples/models/qwen3 --target host,gfx942 -o qwen3.atomc",
+    "atomc compile examples/models/qwen3 --target host,gfx942 -o qwen3.atomc | cut -d' ' -f1-3",
     "atomc verify qwen3.atomc --device emu:gfx942 | tail -n 1",
     f"atomc run qwen3.atomc --weights examples/models/qwen3 --prompt $'{QUESTION}\\nA:'",
-    "atomc compile tests/bench/qwen3-8b.json --target gfx942 --prefill 2048 -o 8b.atomc",
+    "atomc compile tests/bench/qwen3-8b.json --target gfx942 --prefill 2048 -o 8b.atomc | cut -d' ' -f1-3",
     "atomc bench 8b.atomc --model MI300X --prompt 2048 --position 1024 --batch 1,8"
     " | grep -v assumed",
 ]
