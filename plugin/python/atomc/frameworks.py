@@ -203,6 +203,22 @@ class Driven(torch.nn.Module):
             step(parts[0]) if len(parts) == 1 else torch.cat([step(part).clone() for part in parts])
         )
 
+    def start(self, batch: tuple, tables: list, *, decode: bool, embedded: bool) -> None:
+        """Begins a step of ids, positions, starts and lengths, as `Model.begin` has them."""
+        ids, positions, starts, lengths = batch
+        self.engine.begin(
+            ids=ids.data_ptr(),
+            positions=positions.data_ptr(),
+            starts=starts.data_ptr(),
+            lengths=lengths.data_ptr(),
+            tables=tables,
+            sequences=len(lengths),
+            tokens=len(ids),
+            decode=decode,
+            embedded=embedded,
+            stream=self.stream(),
+        )
+
     @ranges.ranged("step")
     def run(
         self, tokens: slice, embeds, reduce: Callable, attend: Callable | None = None

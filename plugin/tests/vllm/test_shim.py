@@ -23,7 +23,7 @@ def test_size():
 
 
 def test_what_shims_share_is_small():
-    assert rules.lines([SHARED]) < 215
+    assert rules.lines([SHARED]) < 235
 
 
 @pytest.mark.parametrize("file", [*FILES, SHARED], ids=lambda file: file.name)

@@ -139,17 +139,11 @@ class Model(Driven):
             places[STATE] = of_requests.get_mamba_indices(rows).int()[:, None]
         ids, positions = ids[tokens], some.positions[tokens].long()
         tables = [(places[own].data_ptr(), places[own].stride(0)) for own in kept]
-        self.engine.begin(
-            ids=ids.data_ptr(),
-            positions=positions.data_ptr(),
-            starts=starts.data_ptr(),
-            lengths=lengths.data_ptr(),
-            tables=tables,
-            sequences=len(lengths),
-            tokens=len(ids),
+        self.start(
+            (ids, positions, starts, lengths),
+            tables,
             decode=batch.forward_mode.is_decode(),
             embedded=some.embeds is not None,
-            stream=self.stream(),
         )
         return self.run(tokens, some.embeds, self.reduce)
 

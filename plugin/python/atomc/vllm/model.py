@@ -174,17 +174,11 @@ class Model(Driven):
             BreakableCUDAGraphCapture.is_active()
             and context.cudagraph_runtime_mode == CUDAGraphMode.PIECEWISE
         )
-        self.engine.begin(
-            ids=ids.data_ptr(),
-            positions=positions.data_ptr(),
-            starts=starts.data_ptr(),
-            lengths=lengths.data_ptr(),
-            tables=tables,
-            sequences=len(lengths),
-            tokens=len(ids),
+        self.start(
+            (ids, positions, starts, lengths),
+            tables,
             decode=batch.max_query_len == 1 and not mixed,
             embedded=embedded,
-            stream=self.stream(),
         )
 
     def compute_logits(self, hidden_states: torch.Tensor) -> torch.Tensor:
