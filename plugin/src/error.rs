@@ -46,7 +46,8 @@ fn exception(fault: Fault, text: String) -> PyErr {
         | Fault::Signature(_)
         | Fault::Trust(_)
         | Fault::Shared { .. }
-        | Fault::CallerAttends { .. } => ArtifactError::new_err(text),
+        | Fault::CallerAttends { .. }
+        | Fault::NoDraftCheckpoint => ArtifactError::new_err(text),
         Fault::Hosted(HostedError::Rank { .. } | HostedError::Attention { .. }) => ArtifactError::new_err(text),
         Fault::Device(_) | Fault::Step(StepFault::Device(_)) => DeviceError::new_err(text),
         Fault::Hosted(HostedError::Device(_) | HostedError::Prepare { .. } | HostedError::Allocate { .. }) => {

@@ -64,7 +64,8 @@ impl<'c> Group<'_, '_, '_, 'c> {
                 self.add_parts((first + part, together), &like, sums)
             })
         };
-        if self.shape.splits.each < MANY {
+        let has_room = self.free_registers(&like) >= MANY * like[0].get_type().get_size() as usize;
+        if self.shape.splits.each < MANY || !has_room {
             return add(FEW);
         }
         let many = c.less(share.shift, MANY.ilog2() as usize);
@@ -81,7 +82,7 @@ impl<'c> Group<'_, '_, '_, 'c> {
         sums: Vec<Vector<'c>>,
     ) -> Vec<Any<'c>> {
         let c = self.contraction.matrix.c;
-        let at_once = if self.shape.is_wide() { WIDE_AT_ONCE } else { AT_ONCE } / together;
+        let at_once = (self.free_registers(like) / together / like[0].get_type().get_size() as usize).max(1);
         let mut all = Vec::with_capacity(sums.len());
         for (of, sums) in sums.chunks(at_once).enumerate() {
             let load = |part: usize, i: usize| self.load_part(first + part, of * at_once + i, like[of * at_once + i]);
@@ -92,6 +93,14 @@ impl<'c> Group<'_, '_, '_, 'c> {
             c.keep_order();
         }
         all
+    }
+
+    /// Registers of a lane that sums leave free, and addresses.
+    fn free_registers(&self, sums: &[Vector<'c>]) -> usize {
+        let unit = &self.contraction.matrix.c.simt.unit;
+        let waves = self.shape.threads.div_ceil(self.contraction.matrix.c.simt.wave * unit.simds);
+        let held: usize = sums.iter().map(|v| v.get_type().get_size() as usize).sum();
+        (unit.vgprs / waves).min(NAMED).saturating_sub(held + OTHERS)
     }
 
     fn load_part(&self, group: Int<'c>, i: usize, like: Vector<'c>) -> Vector<'c> {
@@ -113,9 +122,10 @@ impl<'c> Group<'_, '_, '_, 'c> {
 
 /// Sums that a lane moves at once.
 const LANE: usize = 4;
-/// Vectors of sums that are on their way at once, and where sums take twice the registers.
-const AT_ONCE: usize = 8;
-const WIDE_AT_ONCE: usize = 4;
-/// Work-groups whose sums are asked for at once where two share a tile, and where more do.
+/// Registers that instructions name, and those that hold neither sums nor what is on its way.
+const NAMED: usize = 256;
+const OTHERS: usize = 64;
+/// Work-groups whose sums are asked for at once where two share a tile, and where more do and there
+/// are registers for it.
 const FEW: usize = 2;
 const MANY: usize = 4;
