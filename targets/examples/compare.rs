@@ -160,6 +160,7 @@ fn ours(kernel: &Ours, arch: &Arch) -> Result<KernelResources, Box<dyn Error>> {
         family: kernel.family,
         body: &graph,
         tokens: kernel.tokens,
+        each: None,
         choice: None,
         invariant: false,
     };

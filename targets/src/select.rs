@@ -158,8 +158,15 @@ mod tests {
             );
             let body = atomc_ir::parse(&text).unwrap();
             let (symbol, tokens) = ("k".into(), 128);
-            let spec =
-                KernelSpec { symbol, family: Family::Matmul, body: &body, tokens, choice: None, invariant: false };
+            let spec = KernelSpec {
+                symbol,
+                family: Family::Matmul,
+                body: &body,
+                tokens,
+                each: None,
+                choice: None,
+                invariant: false,
+            };
             let arch = crate::rows().iter().find(|arch| arch.name == chip).unwrap();
             select(&spec, arch).map(|(schedule, _)| rate(&spec, arch, schedule)).map_err(|e| e.to_string())
         };
@@ -191,6 +198,7 @@ mod tests {
             family: Family::Matmul,
             body: &body,
             tokens: 8192,
+            each: None,
             choice: None,
             invariant: false,
         };
@@ -216,6 +224,7 @@ mod tests {
             family: Family::Matvec,
             body: &body,
             tokens: 1,
+            each: None,
             choice: None,
             invariant: false,
         };

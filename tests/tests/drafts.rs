@@ -220,7 +220,7 @@ fn states_and_shared_weights() {
         let states: Vec<String> = case.step.fresh().into_keys().collect();
         assert_eq!(states, [format!("kv{}", case.config.layers.len())], "{}", case.name);
         let names = |reference: &Reference| {
-            let ids = reference.graph.ids().into_iter().filter_map(|id| match reference.graph.op(id) {
+            let ids = reference.graph.ids().filter_map(|id| match reference.graph.op(id) {
                 Op::Weight { name } => Some(name.clone()),
                 _ => None,
             });

@@ -13,7 +13,19 @@ pub struct Kernels {
     /// Whether rows must not change each other's results.
     invariant: bool,
     all: Vec<Entry>,
-    known: HashMap<(Family, Option<usize>, Option<usize>, bool, String), usize>,
+    known: HashMap<Key, usize>,
+}
+
+/// What two uses of one kernel agree in.
+#[derive(PartialEq, Eq, Hash)]
+struct Key {
+    family: Family,
+    /// Rows, and tokens of a sequence, where it is made for so many.
+    rows: Option<usize>,
+    each: Option<usize>,
+    /// Whether it is for decode steps alone.
+    decodes: bool,
+    body: String,
 }
 
 struct Entry {
@@ -55,7 +67,8 @@ impl Kernels {
             false => cx.bucket.is_decode() && atomc_targets::decodes_apart(*family, cx.arch),
         };
         let next = self.all.len();
-        let number = *self.known.entry((*family, rows, each, decodes, body.print())).or_insert(next);
+        let key = Key { family: *family, rows, each, decodes, body: body.print() };
+        let number = *self.known.entry(key).or_insert(next);
         if number == next {
             let (rows, place) = (rows.map(|n| format!("_x{n}")).unwrap_or_default(), place(graph.location(id)));
             let (body, invariant) = ((**body).clone(), self.invariant);

@@ -40,6 +40,7 @@ fn argument(compiled: &Compiled, arg: &atomc_artifact::manifest::Arg) -> String 
         Arg::State { state, stream } => format!("{}{state}", ["K", "V"][stream]),
         Arg::Batch { .. } => "batch".into(),
         Arg::Hidden => "hidden".into(),
+        Arg::Drafted { offset } => format!("drafted{offset}"),
         Arg::Input { which } => format!("{which:?}").to_lowercase(),
     }
 }

@@ -266,6 +266,7 @@ fn a_plan_is_put_on_the_stream_and_nothing_else(vendor: Vendor) {
         positions: block,
         lengths: block,
         rows: block,
+        sources: block,
         batches: block,
         step: block,
     };

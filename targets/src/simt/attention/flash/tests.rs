@@ -36,7 +36,8 @@ fn chips() -> impl Iterator<Item = &'static atomc_ir::Arch> {
 fn resources(family: Family, heads: Heads, dtype: &str, arch: &atomc_ir::Arch) -> Resources {
     let graph = parse(&body(family, heads, dtype)).unwrap();
     graph.verify().unwrap_or_else(|e| panic!("{e}"));
-    let spec = KernelSpec { symbol: "k".into(), family, body: &graph, tokens: 1, choice: None, invariant: false };
+    let spec =
+        KernelSpec { symbol: "k".into(), family, body: &graph, tokens: 1, each: None, choice: None, invariant: false };
     let object = compile(&[spec], arch).unwrap_or_else(|e| panic!("{e}"));
     object.kernels[0].resources.clone().unwrap()
 }
@@ -105,6 +106,7 @@ fn four_waves_multiply_where_registers_have_room() {
             family: Family::AttendMany,
             body: &graph,
             tokens: 512,
+            each: None,
             choice: None,
             invariant: false,
         };
@@ -126,8 +128,15 @@ fn sinks_are_taken_on_every_chip() {
             let [plain, sunk] = [plain, sunk].map(|text| {
                 let graph = parse(&text).unwrap();
                 graph.verify().unwrap_or_else(|e| panic!("{e}"));
-                let spec =
-                    KernelSpec { symbol: "k".into(), family, body: &graph, tokens: 1, choice: None, invariant: false };
+                let spec = KernelSpec {
+                    symbol: "k".into(),
+                    family,
+                    body: &graph,
+                    tokens: 1,
+                    each: None,
+                    choice: None,
+                    invariant: false,
+                };
                 compile(&[spec], arch).unwrap_or_else(|e| panic!("{}: {e}", arch.name)).kernels.remove(0)
             });
             let at = format!("{} {}", arch.name, family.name());

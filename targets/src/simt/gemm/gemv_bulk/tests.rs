@@ -39,6 +39,7 @@ fn shapes_cover_the_work() {
                     family: Family::Matvec,
                     body: &body,
                     tokens,
+                    each: None,
                     choice: None,
                     invariant: false,
                 };
@@ -85,8 +86,15 @@ fn quantised(values: &str, group: usize, width: usize, hidden: usize) -> Graph {
 fn few_tokens_are_limbs() {
     let arch = rows().iter().find(|a| a.name == "sm_90a").unwrap().gpu().unwrap();
     let limbs = |body: &Graph, tokens: usize| {
-        let spec =
-            KernelSpec { symbol: "k".into(), family: Family::Matvec, body, tokens, choice: None, invariant: false };
+        let spec = KernelSpec {
+            symbol: "k".into(),
+            family: Family::Matvec,
+            body,
+            tokens,
+            each: None,
+            choice: None,
+            invariant: false,
+        };
         let shape = limbs::suits(&spec, arch, &Choice::none(LIMBS.name)).ok();
         assert!(shape.is_none_or(|shape| shape.tiles() == tokens.div_ceil(2)));
         shape.is_some()
@@ -112,8 +120,15 @@ fn others_do_not_stream() {
     ];
     for (name, body, why) in all {
         let arch = rows().iter().find(|a| a.name == name).unwrap().gpu().unwrap();
-        let spec =
-            KernelSpec { symbol: "k".into(), family: Family::Matvec, body, tokens: 1, choice: None, invariant: false };
+        let spec = KernelSpec {
+            symbol: "k".into(),
+            family: Family::Matvec,
+            body,
+            tokens: 1,
+            each: None,
+            choice: None,
+            invariant: false,
+        };
         assert_eq!(floats::suits(&spec, arch, &Choice::none(SCHEDULE.name)).unwrap_err().to_string(), why);
     }
 }
