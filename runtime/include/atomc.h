@@ -60,6 +60,8 @@ typedef struct atomc_options {
   // Tokens from one snapshot of a sequence to the next, rounded up to whole blocks; 0 for as
   // many as the largest plan takes. With SIZE_MAX there are none.
   size_t snapshot_tokens;
+  // Not 0 if the artifact's draft is to see every step, for atomc_draft.
+  uint32_t draft;
 } atomc_options;
 
 // New tokens of one sequence.
@@ -113,6 +115,14 @@ const char *atomc_device(const struct atomc_engine *engine);
 // Requires:
 // `engine` is open, `directory` a C string.
 enum atomc_status atomc_load_weights(struct atomc_engine *engine, const char *directory);
+
+// The same with those of the artifact's draft from a directory of its own.
+//
+// Requires:
+// `engine` is open, `directory` and `draft` are C strings.
+enum atomc_status atomc_load_weights_with(struct atomc_engine *engine,
+                                          const char *directory,
+                                          const char *draft);
 
 // Makes weights up, to measure speed without a checkpoint.
 //
@@ -192,6 +202,24 @@ enum atomc_status atomc_sequence_length(struct atomc_engine *engine,
 enum atomc_status atomc_step(struct atomc_engine *engine,
                              const struct atomc_request *requests,
                              size_t count);
+
+// Has the artifact's draft guess up to `count` tokens behind a sequence. `tokens` are those that
+// were chosen since the last call: behind each of its last computed tokens one, the last of them
+// new to the engine. `guesses` has room for `count` and receives as many as `made` says, which is
+// less where there is no room, or nothing to go on from. The next step of the sequence takes the
+// last token and its guesses with ATOMC_LOGITS_ALL; atomc_sequence_rewind takes those back that
+// were wrong.
+//
+// Requires:
+// `engine` is open; `tokens` is valid for `token_count` reads, `guesses` for `count` writes and
+// `made` for one.
+enum atomc_status atomc_draft(struct atomc_engine *engine,
+                              uint64_t sequence,
+                              const uint32_t *tokens,
+                              size_t token_count,
+                              uint32_t *guesses,
+                              size_t count,
+                              size_t *made);
 
 // The logits of one request of the last step, valid until the next call of atomc_step: `rows`
 // receives the first row, `count` the number of rows, `stride` the numbers from one row to the
