@@ -130,8 +130,8 @@ pub struct Target {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Draft {
-    /// Rows for the draft, in the buffer of the hidden rows: those that its own plans leave, one for
-    /// each row of logits.
+    /// Rows for the draft, in the buffer of the hidden rows: those that its own plans leave, one
+    /// for each row of logits.
     pub rows: DraftRows,
     /// Tokens that it guesses among.
     pub vocab: usize,

@@ -32,8 +32,8 @@ pub struct Draft {
     /// The tensor of the embedding, of all the target's tokens.
     pub embedding: String,
     pub head: Head,
-    /// The tensor that says how far the target's id of each of its tokens is from the own one, where
-    /// there are fewer.
+    /// The tensor that says how far the target's id of each of its tokens is from the own one,
+    /// where there are fewer.
     pub map: Option<String>,
 }
 
@@ -199,8 +199,8 @@ impl Draft {
 }
 
 impl Config {
-    /// The draft in the model's own checkpoint, if it has one: of the model as it is by now, with all
-    /// that a user has asked for of it.
+    /// The draft in the model's own checkpoint, if it has one: of the model as it is by now, with
+    /// all that a user has asked for of it.
     pub fn draft(&self) -> Result<Option<Draft>, Diagnostic> {
         let Some(Mtp { drafting, count, dedicated, before, layer }) = &self.mtp else { return Ok(None) };
         let fault = |field: &str, message: String| {
@@ -237,8 +237,8 @@ impl Config {
     }
 }
 
-/// Architectures of EAGLE-3 heads, and the families whose layer they have: those of SGLang, of vLLM,
-/// of the authors, and of `speculators`.
+/// Architectures of EAGLE-3 heads, and the families whose layer they have: those of SGLang, of
+/// vLLM, of the authors, and of `speculators`.
 const ARCHITECTURES: [(&str, &str); 6] = [
     ("LlamaForCausalLMEagle3", "LlamaForCausalLM"),
     ("Eagle3LlamaForCausalLM", "LlamaForCausalLM"),
@@ -260,8 +260,8 @@ const FIXED: [(&str, bool); 5] = [
     ("bias", false),
 ];
 
-/// The EAGLE-3 head that the text of its `config.json` describes, for this target, from which it has
-/// its type, that of the cache, and the longest sequence.
+/// The EAGLE-3 head that the text of its `config.json` describes, for this target, from which it
+/// has its type, that of the cache, and the longest sequence.
 pub fn eagle3(text: &str, target: &Config) -> Result<Draft, Diagnostic> {
     let map = fields::parse("the draft's config.json", text)?;
     let f = Fields::new("the draft's config.json", &map);

@@ -115,8 +115,8 @@ impl Engine {
         rows.into_iter().map(|values| view(py, values, width)).collect()
     }
 
-    /// Answers a prompt; without a temperature with the likeliest tokens. With `speculate` the draft
-    /// guesses so many tokens for each step to verify; the answer is the same.
+    /// Answers a prompt; without a temperature with the likeliest tokens. With `speculate` the
+    /// draft guesses so many tokens for each step to verify; the answer is the same.
     #[pyo3(signature = (prompt, max_new, *, temperature = 0.0, top_k = 0, top_p = 1.0, seed = 0, speculate = 0))]
     #[allow(clippy::too_many_arguments, reason = "named in Python")]
     fn generate(

@@ -20,7 +20,8 @@ LENGTHS, STEPS = (19, 4), 3
 @dataclass
 class Case:
     config: transformers.PreTrainedConfig
-    # Of an EAGLE-3 head: its own fields, the target's layers whose input it takes, and how they are said.
+    # Of an EAGLE-3 head: its own fields, the target's layers whose input it takes, and how they are
+    # said.
     head: dict = None
     layers: list = None
     said: dict = field(default_factory=dict)

@@ -25,10 +25,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("atomc-config", &["atomc-dtype"]),
     ("atomc-dtype", &[]),
     ("atomc-emulator", &["atomc-artifact", "atomc-targets"]),
-    (
-        "atomc-fuzz",
-        &["atomc-artifact", "atomc-config", "atomc-emulator", "atomc-ir", "atomc-runtime", "atomc-server"],
-    ),
+    ("atomc-fuzz", &["atomc-artifact", "atomc-config", "atomc-emulator", "atomc-ir", "atomc-runtime", "atomc-server"]),
     ("atomc-hip", &["atomc-emulator"]),
     ("atomc-ir", &["atomc-config", "atomc-dtype"]),
     ("atomc-passes", &["atomc-ir"]),

@@ -1,5 +1,6 @@
-//! Drafts: the rows that a target leaves for one, its steps, and the tokens that it guesses step after
-//! step, by the reference interpreter in f64, against what `golden/draft.py` computes in float64.
+//! Drafts: the rows that a target leaves for one, its steps, and the tokens that it guesses step
+//! after step, by the reference interpreter in f64, against what `golden/draft.py` computes in
+//! float64.
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
@@ -95,8 +96,8 @@ impl Case {
     }
 
     /// Drafts behind a token of some whose rows the target has left, step after step: each goes on
-    /// from the row that the one before has left, over a cache that has the target's rows before it.
-    /// What each step makes of its last token.
+    /// from the row that the one before has left, over a cache that has the target's rows before
+    /// it. What each step makes of its last token.
     fn chain(&self, tokens: &[u32], rows: &interp::Tensor<f64>, behind: usize) -> Vec<Guess> {
         let (vocab, width, mut states) = (self.draft.model.vocab, self.config.hidden, self.step.fresh());
         let before = interp::Tensor::new(vec![behind, width], rows.data[..behind * width].to_vec());

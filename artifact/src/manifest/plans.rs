@@ -15,7 +15,8 @@ pub struct Plan {
     pub rows: usize,
     /// Size of the buffer in which values live between launches. Nothing in it outlives the step.
     pub arena_bytes: usize,
-    /// Who attends. An engine runs those plans of kind `decode`, `verify` and `whole` that attend themselves.
+    /// Who attends. An engine runs those plans of kind `decode`, `verify` and `whole` that attend
+    /// themselves.
     pub attention: Attention,
     /// Whether it is a step of the draft and not of the model: its logits are of
     /// [`Draft::vocab`](super::Draft::vocab) tokens. Such plans are body alone.
@@ -289,7 +290,7 @@ pub enum Input {
     Lengths,
     /// `i32 [rows]`: which tokens want logits.
     Rows,
-    /// `i32 [tokens]`: which row of [`Draft::rows`](super::Draft::rows) each token of a draft's step
-    /// takes.
+    /// `i32 [tokens]`: which row of [`Draft::rows`](super::Draft::rows) each token of a draft's
+    /// step takes.
     Sources,
 }

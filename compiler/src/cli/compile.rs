@@ -51,8 +51,8 @@ pub struct Args {
     /// a draft]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(0..=7))]
     speculate: Option<u8>,
-    /// What guesses them: `mtp`, the layer that the model's own checkpoint has for it, or the folder
-    /// of an EAGLE-3 head for the model, or its config.json
+    /// What guesses them: `mtp`, the layer that the model's own checkpoint has for it, or the
+    /// folder of an EAGLE-3 head for the model, or its config.json
     #[arg(long, value_name = "mtp|EAGLE_FOLDER")]
     draft: Option<PathBuf>,
     /// Most tokens of one step; a longer prompt takes several

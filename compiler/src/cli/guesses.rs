@@ -5,8 +5,8 @@ use super::failure::Failure;
 
 #[derive(clap::Args)]
 pub struct GuessArgs {
-    /// Tokens that the artifact's draft guesses behind an answer, for one step to verify. The answer
-    /// is the same, and comes faster where guesses are right
+    /// Tokens that the artifact's draft guesses behind an answer, for one step to verify. The
+    /// answer is the same, and comes faster where guesses are right
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub speculate: usize,
 }

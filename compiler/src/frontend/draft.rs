@@ -83,7 +83,8 @@ fn fused(b: &mut Builder, model: &Config, fusion: &Beside, [embedded, hidden]: [
     weight.multiply(b, both, model.dtype)
 }
 
-/// What goes through the layer, and what its attention sees: the embedding and the row, both normed.
+/// What goes through the layer, and what its attention sees: the embedding and the row, both
+/// normed.
 fn beside(
     builder: &mut LayerBuilder,
     eagle: &Eagle3,

@@ -1,11 +1,11 @@
-//! The draft of an artifact: a small model that guesses the tokens behind a sequence, which the next
-//! step of the model verifies.
+//! The draft of an artifact: a small model that guesses the tokens behind a sequence, which the
+//! next step of the model verifies.
 //!
 //! A step of the draft takes, for each token of the model, the row that the model left for it and
 //! the token behind that. It has the positions, tables and blocks of the model's own steps, so
 //! nothing more is kept of a sequence than where the rows are that no step of the draft has taken
-//! yet. A draft changes how fast answers come and never what they are: where it lacks a row, it only
-//! guesses worse.
+//! yet. A draft changes how fast answers come and never what they are: where it lacks a row, it
+//! only guesses worse.
 use super::select::{self, Size};
 use super::{Engine, StepError};
 use crate::kv::SeqId;

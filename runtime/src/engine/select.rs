@@ -4,8 +4,8 @@ use atomc_artifact::manifest::{Plan, PlanKind};
 
 /// The plan for what is left of a step, up to the first sequence that has to stop before its tokens
 /// end, `until` being how far each goes: the first `decode` plan that takes all of it if it is one
-/// token of each sequence, or the first `verify` plan if it is a few of each, else the first `whole`
-/// plan that does, else the largest `whole` plan, which leaves a rest.
+/// token of each sequence, or the first `verify` plan if it is a few of each, else the first
+/// `whole` plan that does, else the largest `whole` plan, which leaves a rest.
 pub(super) fn pick(plans: &[Plan], requests: &[Request], at: Cursor, until: impl Fn(SeqId) -> usize) -> usize {
     let mut size = Size::default();
     for (index, request) in requests[at.request..].iter().enumerate() {

@@ -1,6 +1,7 @@
 //! Family `attend_one`: a work-group attends with one token and the query heads that share a head
-//! of the cache, over a part of the keys. [`VERIFY`] does so with the few tokens that a sequence has
-//! in a step which verifies a draft: their keys are in the cache, and each sees those up to its own.
+//! of the cache, over a part of the keys. [`VERIFY`] does so with the few tokens that a sequence
+//! has in a step which verifies a draft: their keys are in the cache, and each sees those up to its
+//! own.
 //!
 //! Its waves take the steps of its keys in turn, each with a running softmax of its own; these meet
 //! in local memory. Where a sequence is long, work-groups share its blocks: each leaves what it has

@@ -173,8 +173,8 @@ pub fn load_from<'c>(c: &Gpu<'c>, start: Ptr<'c>, lane: Int<'c>, offsets: &[usiz
     offsets.iter().map(load).collect()
 }
 
-/// Says that an instruction uses one half, or stage, of local memory, and has nothing to do with the
-/// others: LLVM would wait with it for what is sent there.
+/// Says that an instruction uses one half, or stage, of local memory, and has nothing to do with
+/// the others: LLVM would wait with it for what is sent there.
 pub fn mark<'c>(c: &Gpu<'c>, instruction: InstructionValue<'c>, half: usize) {
     if !is_direct(c) {
         return;

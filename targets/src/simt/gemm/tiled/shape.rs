@@ -31,8 +31,8 @@ const SMALL_PANELS: usize = 2;
 /// for what stands beside the sums.
 const WIDE_PANELS: usize = 8;
 
-/// Parts of the weight for each of which a tile may have a work-group, and the fewest stretches of a
-/// part, of large tiles too. The sums of a large tile take as long to leave and to read as 24
+/// Parts of the weight for each of which a tile may have a work-group, and the fewest stretches of
+/// a part, of large tiles too. The sums of a large tile take as long to leave and to read as 24
 /// stretches: units that one tile leaves without work are worth less.
 const SPLITS: [usize; 3] = [8, 4, 2];
 const STRETCHES: usize = 4;
@@ -103,7 +103,8 @@ fn is_large(spec: &KernelSpec, arch: GpuArch) -> Result<bool, Diagnostic> {
 }
 
 /// Work-groups that share a tile where a step has few: as many as give each unit of the chip all
-/// that it holds at once, while a part of the weight has stretches enough, a multiple of the stages.
+/// that it holds at once, while a part of the weight has stretches enough, a multiple of the
+/// stages.
 fn splits(spec: &KernelSpec, arch: GpuArch, (least, most): (usize, usize), [count, stages]: [usize; 2]) -> Splits {
     let has_one = Sizes::of(spec.body).is_ok_and(|sizes| sizes.experts.is_none() && sizes.heads.is_none());
     if arch.simt.isa != Isa::Amdgcn || spec.invariant || !has_one {
