@@ -6,7 +6,7 @@
 MTP layers lie in the target's own checkpoint, named as published ones; EAGLE-3 heads in a folder `head`, each with another
 spelling of its names and fields. `heads.py` says what computes them.
 """
-import copy, json, shutil, sys, zlib
+import copy, shutil, sys, zlib
 from dataclasses import dataclass, field
 
 import safetensors.torch, torch, transformers

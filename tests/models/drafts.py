@@ -8,10 +8,20 @@ an EAGLE-3 head for any of them, or an MTP layer for one of DeepSeek-V3's or Qwe
 
 Needs torch, transformers 5.19 or later, tokenizers and safetensors; a GPU is used if there is one.
 """
-import argparse, importlib.util, json, math, shutil, sys, time
+
+import argparse
+import functools
+import importlib.util
+import json
+import math
+import shutil
+import sys
+import time
 from pathlib import Path
 
-import safetensors.torch, torch, transformers
+import safetensors.torch
+import torch
+import transformers
 from tokenizers import Tokenizer
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "golden"))
@@ -32,25 +42,64 @@ def module(path):
 
 def small(family):
     """A target of less than a megabyte."""
-    d = dict(vocab_size=512, max_position_embeddings=512, bos_token_id=None, eos_token_id=1, pad_token_id=0, hidden_size=96,
-             num_hidden_layers=3, num_attention_heads=4, intermediate_size=192, tie_word_embeddings=True)
+    d = dict(
+        vocab_size=512,
+        max_position_embeddings=512,
+        bos_token_id=None,
+        eos_token_id=1,
+        pad_token_id=0,
+        hidden_size=96,
+        num_hidden_layers=3,
+        num_attention_heads=4,
+        intermediate_size=192,
+        tie_word_embeddings=True,
+    )
     if family == "deepseek_v3":
-        return transformers.DeepseekV3Config(**d, num_key_value_heads=4, n_routed_experts=4, num_experts_per_tok=2, moe_intermediate_size=48,
-                                             n_shared_experts=1, n_group=2, topk_group=1, first_k_dense_replace=1, q_lora_rank=48,
-                                             kv_lora_rank=32, qk_nope_head_dim=16, qk_rope_head_dim=16, v_head_dim=24,
-                                             routed_scaling_factor=1.5, num_mtp_layers=1)
+        return transformers.DeepseekV3Config(
+            **d,
+            num_key_value_heads=4,
+            n_routed_experts=4,
+            num_experts_per_tok=2,
+            moe_intermediate_size=48,
+            n_shared_experts=1,
+            n_group=2,
+            topk_group=1,
+            first_k_dense_replace=1,
+            q_lora_rank=48,
+            kv_lora_rank=32,
+            qk_nope_head_dim=16,
+            qk_rope_head_dim=16,
+            v_head_dim=24,
+            routed_scaling_factor=1.5,
+            num_mtp_layers=1,
+        )
     if family == "qwen3_next":
-        return transformers.Qwen3NextConfig(**d, num_key_value_heads=2, head_dim=24, num_experts=4, num_experts_per_tok=2,
-                                            moe_intermediate_size=48, shared_expert_intermediate_size=48, linear_num_key_heads=2,
-                                            linear_num_value_heads=4, linear_key_head_dim=16, linear_value_head_dim=16,
-                                            linear_conv_kernel_dim=4, decoder_sparse_step=1, full_attention_interval=3,
-                                            partial_rotary_factor=0.5, norm_topk_prob=True)
+        return transformers.Qwen3NextConfig(
+            **d,
+            num_key_value_heads=2,
+            head_dim=24,
+            num_experts=4,
+            num_experts_per_tok=2,
+            moe_intermediate_size=48,
+            shared_expert_intermediate_size=48,
+            linear_num_key_heads=2,
+            linear_num_value_heads=4,
+            linear_key_head_dim=16,
+            linear_value_head_dim=16,
+            linear_conv_kernel_dim=4,
+            decoder_sparse_step=1,
+            full_attention_interval=3,
+            partial_rotary_factor=0.5,
+            norm_topk_prob=True,
+        )
     raise SystemExit(f"no small target of {family}")
 
 
 def schedule(optimiser, lr, done, step):
     for group in optimiser.param_groups:
-        group["lr"] = lr * min(1, (step + 1) / 100) * (0.5 * (1 + math.cos(math.pi * done)) * 0.98 + 0.02)
+        group["lr"] = (
+            lr * min(1, (step + 1) / 100) * (0.5 * (1 + math.cos(math.pi * done)) * 0.98 + 0.02)
+        )
 
 
 def run(parameters, data, args, loss_of):
@@ -68,28 +117,39 @@ def run(parameters, data, args, loss_of):
         torch.nn.utils.clip_grad_norm_(parameters, 1.0)
         optimiser.step()
         optimiser.zero_grad(set_to_none=True)
-        if step % 100 == 0: print(step, round(loss.item(), 4), f"{CLOCK() - begun:.0f}s", flush=True)
-        if CLOCK() - begun > args.seconds: break
+        if step % 100 == 0:
+            print(step, round(loss.item(), 4), f"{CLOCK() - begun:.0f}s", flush=True)
+        if CLOCK() - begun > args.seconds:
+            break
     print("stopped at", step + 1, "steps", flush=True)
 
 
 def train_target(train, args):
     tok = Tokenizer.from_file(str(Path(args.train).parent / "tokenizer.json"))
-    model = transformers.AutoModelForCausalLM.from_config(small(args.family) if args.small else train.config(args.family))
+    model = transformers.AutoModelForCausalLM.from_config(
+        small(args.family) if args.small else train.config(args.family)
+    )
     model.float().to(DEVICE).train().set_attn_implementation("eager")
 
     def loss_of(x, w, _):
         logits = model(input_ids=x, use_cache=False).logits
-        loss = torch.nn.functional.cross_entropy(logits[:, :-1].transpose(1, 2), x[:, 1:], reduction="none")
+        loss = torch.nn.functional.cross_entropy(
+            logits[:, :-1].transpose(1, 2), x[:, 1:], reduction="none"
+        )
         return (loss * w[:, 1:]).sum() / w[:, 1:].sum()
 
     run(list(model.parameters()), train.batches(tok, args.problems, LENGTH, 1000), args, loss_of)
     model.to(torch.bfloat16).save_pretrained(args.out)
-    for name in ("tokenizer.json", "tokenizer_config.json"): shutil.copy(Path(args.train).parent / name, args.out)
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(Path(args.train).parent / name, args.out)
 
 
 def open_target(path):
-    model = transformers.AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32).to(DEVICE).eval()
+    model = (
+        transformers.AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32)
+        .to(DEVICE)
+        .eval()
+    )
     model.set_attn_implementation("eager")
     return model.requires_grad_(False)
 
@@ -98,12 +158,26 @@ def head_config(model, args):
     c = model.config
     layers = list(range(1, c.num_hidden_layers))[-3:]
     config = transformers.LlamaConfig(
-        vocab_size=c.vocab_size, hidden_size=c.hidden_size, intermediate_size=c.hidden_size, num_hidden_layers=1, num_attention_heads=4,
-        num_key_value_heads=2, head_dim=32, rms_norm_eps=1e-6, max_position_embeddings=c.max_position_embeddings, tie_word_embeddings=False,
-        bos_token_id=None, eos_token_id=1, pad_token_id=0)
+        vocab_size=c.vocab_size,
+        hidden_size=c.hidden_size,
+        intermediate_size=c.hidden_size,
+        num_hidden_layers=1,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=32,
+        rms_norm_eps=1e-6,
+        max_position_embeddings=c.max_position_embeddings,
+        tie_word_embeddings=False,
+        bos_token_id=None,
+        eos_token_id=1,
+        pad_token_id=0,
+    )
     config.draft_vocab_size = args.vocab
     # What enters layer i + 1 is what layer i leaves.
-    config.eagle_config = {"eagle_aux_hidden_state_layer_ids": [i - 1 for i in layers], "use_aux_hidden_state": True}
+    config.eagle_config = {
+        "eagle_aux_hidden_state_layer_ids": [i - 1 for i in layers],
+        "use_aux_hidden_state": True,
+    }
     return config, layers
 
 
@@ -114,17 +188,24 @@ def train_head(train, args):
     if args.what == "eagle3":
         config, layers = head_config(model, args)
         head = heads.Eagle3(model, config, layers)
-        kept = torch.bincount(data[0][data[1]].flatten().long(), minlength=config.vocab_size).argsort(descending=True, stable=True)
-        kept = kept[:args.vocab].sort().values
+        kept = torch.bincount(
+            data[0][data[1]].flatten().long(), minlength=config.vocab_size
+        ).argsort(descending=True, stable=True)
+        kept = kept[: args.vocab].sort().values
         head.d2t.copy_(kept - torch.arange(args.vocab))
         kept = kept.to(DEVICE)
     else:
         head, kept = heads.Mtp(model), slice(None)
     head.to(DEVICE).train()
     for m in head.modules():
-        if isinstance(m, torch.nn.Linear): torch.nn.init.normal_(m.weight, std=0.02)
+        if isinstance(m, torch.nn.Linear):
+            torch.nn.init.normal_(m.weight, std=0.02)
     for name, p in head.named_parameters():
-        if name.endswith(("gate_up_proj", "down_proj", "mlp.gate.weight")) and "experts" in name or name.endswith("gate.weight"):
+        if (
+            name.endswith(("gate_up_proj", "down_proj", "mlp.gate.weight"))
+            and "experts" in name
+            or name.endswith("gate.weight")
+        ):
             torch.nn.init.normal_(p, std=0.02)
 
     def loss_of(x, w, done):
@@ -137,15 +218,17 @@ def train_head(train, args):
         total = 0
         for step, (drafted, _) in enumerate(made):
             n = x.shape[1] - 2 - step
-            loss = -(wanted[:, 1 + step:-1] * drafted[:, :n].log_softmax(-1)).sum(-1)
-            weight = w[:, 2 + step:]
+            loss = -(wanted[:, 1 + step : -1] * drafted[:, :n].log_softmax(-1)).sum(-1)
+            weight = w[:, 2 + step :]
             total = total + 0.8**step * (loss * weight).sum() / weight.sum()
         return total
 
     run(list(head.parameters()), data, args, loss_of)
     head.to(torch.bfloat16)
-    if args.what == "eagle3": save_eagle3(head, config, args.out)
-    else: save_mtp(head, model, args)
+    if args.what == "eagle3":
+        save_eagle3(head, config, args.out)
+    else:
+        save_mtp(head, model, args)
 
 
 def save_eagle3(head, config, out):
@@ -160,13 +243,20 @@ def save_eagle3(head, config, out):
 
 def save_mtp(head, model, args):
     out = Path(args.out or args.target)
-    if args.out: shutil.copytree(args.target, out, dirs_exist_ok=True)
+    if args.out:
+        shutil.copytree(args.target, out, dirs_exist_ok=True)
     tensors = safetensors.torch.load_file(out / "model.safetensors")
     tensors |= heads.mtp_tensors(head, model)
     safetensors.torch.save_file(tensors, out / "model.safetensors", {"format": "pt"})
     config = json.loads((out / "config.json").read_text())
-    if "Qwen3" not in type(model).__name__: config["num_nextn_predict_layers"] = 1
+    if "Qwen3" not in type(model).__name__:
+        config["num_nextn_predict_layers"] = 1
     (out / "config.json").write_text(json.dumps(config, indent=2) + "\n")
+
+
+def experts_of(tensors, path, count, which):
+    """A projection of all experts, one behind the other."""
+    return torch.stack([tensors[f"{path}.{e}.{which}.weight"] for e in range(count)])
 
 
 def load_head(model, args):
@@ -174,17 +264,25 @@ def load_head(model, args):
         config = transformers.LlamaConfig.from_pretrained(args.head)
         layers = [i + 1 for i in config.eagle_config["eagle_aux_hidden_state_layer_ids"]]
         head = heads.Eagle3(model, config, layers)
-        head.load_state_dict(safetensors.torch.load_file(f"{args.head}/model.safetensors"), strict=False)
+        head.load_state_dict(
+            safetensors.torch.load_file(f"{args.head}/model.safetensors"), strict=False
+        )
         return head.to(DEVICE).eval()
-    head, tensors = heads.Mtp(model), safetensors.torch.load_file(f"{args.target}/model.safetensors")
+    head, tensors = (
+        heads.Mtp(model),
+        safetensors.torch.load_file(f"{args.target}/model.safetensors"),
+    )
     state = {}
     for name, t in head.state_dict().items():
         at = heads.stored(name, model.config.num_hidden_layers, "Qwen3" in type(model).__name__)
         path, _, part = at.rpartition(".")
-        each = lambda which: torch.stack([tensors[f"{path}.{e}.{which}.weight"] for e in range(len(t))])
-        if not path.endswith(".experts"): state[name] = tensors[at]
-        elif part == "down_proj": state[name] = each("down_proj")
-        else: state[name] = torch.cat([each("gate_proj"), each("up_proj")], 1)
+        each = functools.partial(experts_of, tensors, path, len(t))
+        if not path.endswith(".experts"):
+            state[name] = tensors[at]
+        elif part == "down_proj":
+            state[name] = each("down_proj")
+        else:
+            state[name] = torch.cat([each("gate_proj"), each("up_proj")], 1)
     head.load_state_dict(state)
     return head.to(DEVICE).eval()
 
@@ -193,7 +291,7 @@ def rounds(drafts, answer, most):
     """Drafts that a greedy answer accepts, in each round: `drafts[i]` are those behind token `i` of the answer."""
     at, accepted = 0, []
     while at < len(answer) - 1:
-        left = answer[at + 1:at + 1 + most]
+        left = answer[at + 1 : at + 1 + most]
         n = next((i for i, t in enumerate(left) if drafts[at][i] != t), len(left))
         accepted.append(n)
         # The target's own token comes behind those.
@@ -210,25 +308,41 @@ def score(train, args):
         prompt = tok.encode(problem["prompt"]).ids
         x = torch.tensor([prompt], device=DEVICE)
         x = model.generate(x, max_new_tokens=48, do_sample=False, eos_token_id=1, pad_token_id=0)
-        answer = x[0, len(prompt):].tolist()
+        answer = x[0, len(prompt) :].tolist()
         good += tok.decode([t for t in answer if t > 1]).strip() == problem["solution"].strip()
         _, entered, last = heads.target(model, x)
         # Behind token i of the sequence, from 1 on.
-        drafts = heads.picks(head, heads.chains(head, x, head.fuse(entered, last), args.chain))[0].tolist()
-        made = rounds(drafts[len(prompt) - 1:], answer, args.chain)
+        drafts = heads.picks(head, heads.chains(head, x, head.fuse(entered, last), args.chain))[
+            0
+        ].tolist()
+        made = rounds(drafts[len(prompt) - 1 :], answer, args.chain)
         counts.append(made)
         kept.append(dict(prompt=prompt, answer=answer, accepted=made))
     all_ = [n for made in counts for n in made]
-    said = dict(problems=args.problems, exact=good, drafts=args.chain, rounds=len(all_), accepted=sum(all_),
-                by_place=[sum(n > i for n in all_) for i in range(args.chain)], tokens_a_round=1 + sum(all_) / len(all_),
-                transformers=transformers.__version__, torch=torch.__version__, dtype="float32", device=DEVICE)
+    said = dict(
+        problems=args.problems,
+        exact=good,
+        drafts=args.chain,
+        rounds=len(all_),
+        accepted=sum(all_),
+        by_place=[sum(n > i for n in all_) for i in range(args.chain)],
+        tokens_a_round=1 + sum(all_) / len(all_),
+        transformers=transformers.__version__,
+        torch=torch.__version__,
+        dtype="float32",
+        device=DEVICE,
+    )
     print(json.dumps(said), flush=True)
     if args.save:
-        Path(args.save).write_text(json.dumps(said | dict(first=kept[:args.keep]), indent=1) + "\n")
+        Path(args.save).write_text(
+            json.dumps(said | dict(first=kept[: args.keep]), indent=1) + "\n"
+        )
 
 
 if __name__ == "__main__":
-    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     p.add_argument("what", choices=["target", "eagle3", "mtp", "score"])
     p.add_argument("train")
     p.add_argument("paths", nargs="+")
@@ -237,15 +351,26 @@ if __name__ == "__main__":
     p.add_argument("--steps", type=int, default=2000)
     p.add_argument("--batch", type=int, default=32)
     p.add_argument("--lr", type=float, default=2e-3)
-    p.add_argument("--seconds", type=float, default=600, help="training ends then, and its schedule with it")
-    p.add_argument("--problems", type=int, default=500, help="that are made for training, or scored")
+    p.add_argument(
+        "--seconds", type=float, default=600, help="training ends then, and its schedule with it"
+    )
+    p.add_argument(
+        "--problems", type=int, default=500, help="that are made for training, or scored"
+    )
     p.add_argument("--chain", type=int, default=STEPS, help="drafts that follow each other")
     p.add_argument("--vocab", type=int, default=128, help="tokens of an EAGLE-3 head")
     p.add_argument("--save", help="a file for what score finds")
     p.add_argument("--keep", type=int, default=20, help="problems whose tokens that file has")
     args = p.parse_args()
-    args.target, args.out, args.head = args.paths[0], (args.paths + [None])[1], (args.paths + [None])[1]
-    if args.what == "target": args.out = args.paths[0]
+    args.target, args.out, args.head = (
+        args.paths[0],
+        (args.paths + [None])[1],
+        (args.paths + [None])[1],
+    )
+    if args.what == "target":
+        args.out = args.paths[0]
     torch.manual_seed(0)
     train = module(args.train)
-    {"target": train_target, "eagle3": train_head, "mtp": train_head, "score": score}[args.what](train, args)
+    {"target": train_target, "eagle3": train_head, "mtp": train_head, "score": score}[args.what](
+        train, args
+    )
