@@ -22,8 +22,8 @@ class Case:
     config: transformers.PreTrainedConfig
     # Of an EAGLE-3 head: its own fields, the target's layers whose input it takes, and how they are
     # said.
-    head: dict = None
-    layers: list = None
+    head: dict | None = None
+    layers: list | None = None
     said: dict = field(default_factory=dict)
     # What stands in the place of the names of its modules.
     spelled: dict = field(default_factory=dict)

@@ -113,7 +113,7 @@ def chains(head, ids, rows, steps, known=None):
     """Logits of `steps` drafts behind every token but the first, and the rows that each step leaves. The first draft has the
     target's rows; the rows of later ones are the draft's own, and of the chain's own tokens: those that are likeliest, or, of
     `known` sequences, those that follow."""
-    b, n, like = *ids[:, 1:].shape, rows
+    (b, n), like = ids[:, 1:].shape, rows
     cache, made = transformers.DynamicCache(), []
     positions = torch.arange(1, n + 1, device=ids.device)[None].expand(b, n)
     logits, rows = head(ids[:, 1:], rows[:, :-1], positions, causal(n, like), cache)
