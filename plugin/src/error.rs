@@ -48,7 +48,9 @@ fn exception(fault: Fault, text: String) -> PyErr {
         | Fault::Shared { .. }
         | Fault::CallerAttends { .. }
         | Fault::NoDraftCheckpoint => ArtifactError::new_err(text),
-        Fault::Hosted(HostedError::Rank { .. } | HostedError::Attention { .. }) => ArtifactError::new_err(text),
+        Fault::Hosted(HostedError::Rank { .. } | HostedError::Attention { .. } | HostedError::Draft) => {
+            ArtifactError::new_err(text)
+        }
         Fault::Device(_) | Fault::Step(StepFault::Device(_)) => DeviceError::new_err(text),
         Fault::Hosted(HostedError::Device(_) | HostedError::Prepare { .. } | HostedError::Allocate { .. }) => {
             DeviceError::new_err(text)

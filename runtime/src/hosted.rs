@@ -438,11 +438,14 @@ fn padded(call: Call, row: usize) -> Option<Place> {
 
 /// Whether a plan is one for the caller's steps, who wants their hidden rows.
 fn runs(plan: &Plan, options: &HostedOptions) -> bool {
-    plan.attention == options.attention && plan.kind != PlanKind::Whole
+    plan.attention == options.attention && matches!(plan.kind, PlanKind::Decode | PlanKind::Any) && !plan.draft
 }
 
 fn check(manifest: &Manifest, target: usize, options: &HostedOptions) -> Result<(), HostedError> {
     let (rank, ranks, target) = (options.rank, manifest.ranks(), &manifest.targets[target]);
+    if target.draft.is_some() {
+        return Err(HostedError::Draft);
+    }
     if rank >= ranks {
         return Err(HostedError::Rank { rank, ranks });
     }

@@ -372,7 +372,7 @@ fn unsupported_bodies_are_errors() {
     };
     let gpu = rows().iter().find(|a| a.name == "gfx942").unwrap();
     let e = compile(&[spec], gpu).unwrap_err().to_string();
-    assert!(e.starts_with("kernel k on gfx942: no schedule for attend_many: prefill_warpgroup: "), "{e}");
+    assert!(e.starts_with("kernel k on gfx942: no schedule for attend_many: latent_warpgroup_tokens: "), "{e}");
     assert!(e.contains("; prefill: a cache of f8e4m3 under queries of f32; "), "{e}");
 }
 

@@ -77,7 +77,8 @@ pub fn graph(config: &Config, part: Part, asked: Asked) -> Result<Graph, Diagnos
     results.extend(states);
     results.extend(picks.map(|picks| (PICKS.to_string(), picks)));
     results.push((HIDDEN.to_string(), x));
-    results.extend(asked.hidden.iter().map(|&layer| (format!("{HIDDEN}.{layer}"), entered[layer])));
+    let wanted = entered.iter().enumerate().filter(|(layer, _)| asked.hidden.contains(layer));
+    results.extend(wanted.map(|(layer, &rows)| (format!("{HIDDEN}.{layer}"), rows)));
     if let Some(draft) = asked.draft {
         results.push((DRAFTED.to_string(), drafted(&mut b, config, draft, &entered)?));
     }
