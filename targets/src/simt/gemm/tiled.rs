@@ -136,7 +136,9 @@ fn check_full(spec: &KernelSpec, shape: Shape) -> Result<(), WhyNot> {
     }
     let (bytes, least) = (shape.quantised.map_or(dtype, |q| q.dtype).bytes(rows * depth), shape::LEAST_BYTES);
     WhyNot::unless(shape.is_staged(), || format!("{} tokens fill no tiles of {}", spec.tokens, shape.tokens()))?;
-    WhyNot::unless(bytes >= least, || format!("{bytes} bytes of weight: {least} where tiles are not full"))
+    WhyNot::unless(bytes >= least, || format!("{bytes} bytes of weight: {least} where tiles are not full"))?;
+    let is_mx = rows_of(spec).is_some_and(|(_, x)| matches!(x.layout, atomc_ir::Layout::Mx(_)));
+    WhyNot::unless(!is_mx, || "rows of MX, of which no time was predicted where tiles are not full".into())
 }
 
 /// That lanes reach rows, wherever among those of the step.
