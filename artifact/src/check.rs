@@ -154,7 +154,6 @@ fn complete(target: &Target, ranks: usize, at: &str) -> Checked {
 fn draft(target: &Target, at: &str) -> Checked {
     let Some(draft) = &target.draft else { return Ok(()) };
     count(draft.vocab, at, "vocab")?;
-    ensure((2..=MAX_STEP).contains(&draft.each), &format!("{at}.each"), || format!("{}", draft.each))?;
     let DraftRows { offset, stride, model, kept, keeps } = draft.rows;
     let most = |drafts: bool, size: fn(&Plan) -> usize| {
         target.plans.iter().filter(|plan| plan.draft == drafts).map(size).max().unwrap_or(0)

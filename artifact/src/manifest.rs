@@ -135,8 +135,6 @@ pub struct Draft {
     pub rows: DraftRows,
     /// Tokens that it guesses among.
     pub vocab: usize,
-    /// Most tokens of a sequence that a step verifies, those that are guessed and one more.
-    pub each: usize,
     /// The tensor that says how far the model's number of each of its tokens is from its own, if
     /// they differ.
     #[serde(default, skip_serializing_if = "Option::is_none")]

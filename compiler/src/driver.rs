@@ -17,7 +17,7 @@ use atomc_artifact::manifest::{
     self, Attention, Chip, DataLayout, Hidden, Ignored, Manifest, Pattern, Plan, Renamed, Target, TensorNames, Tied,
     Variant, Weight,
 };
-use atomc_config::{Draft, Fusion, OtherPart};
+use atomc_config::{Draft, OtherPart};
 use atomc_ir::arch::{Machine, Memory};
 use atomc_ir::{Arch, Diagnostic, Graph};
 use atomc_passes::{Bucket, BucketOptions, Cx};
@@ -118,7 +118,7 @@ pub fn compile(config: &Config, options: &Options, progress: Progress) -> Result
         producer: env!("CARGO_PKG_VERSION").into(),
         config: echo(config, options, &buckets, &targets)?,
         model: facts(config),
-        tensors: all_names(config, options),
+        tensors: tensor_names(config, options.draft.as_ref()),
         tensor_parallel: options.ranks,
         expert_parallel: options.expert_ranks,
         targets: made,
@@ -432,33 +432,14 @@ fn facts(config: &Config) -> manifest::Model {
     }
 }
 
-/// What the tensor is that numbers a draft's tokens.
-const MAP: &str = "map of the draft's vocabulary";
-
-/// The same with those of the draft that no step of it needs.
-fn all_names(config: &Config, options: &Options) -> TensorNames {
-    let mut names = tensor_names(config);
-    let other = |other: &OtherPart| Ignored { part: other.part.into(), names: Pattern::Begin(other.begins.clone()) };
-    if let Some(draft) = &options.draft {
-        let ending = names.ignored.split_off(config.others.len());
-        names.ignored = draft.others(config).iter().map(other).chain(ending).collect();
-        if let Fusion::Eagle3(_) = draft.fusion {
-            names.ignored.extend(draft.model.others.iter().map(other));
-        }
-        // The runtime reads it beside the weights.
-        let map = draft.map.iter().map(|map| Ignored { part: MAP.into(), names: Pattern::Begin(map.clone()) });
-        names.ignored.extend(map);
-    }
-    names
-}
-
-/// Names of tensors in checkpoints of the model, beside those of the plan.
-pub fn tensor_names(config: &Config) -> TensorNames {
+/// Names of tensors in checkpoints of the model, and of its draft, beside those of the plan.
+pub fn tensor_names(config: &Config, draft: Option<&Draft>) -> TensorNames {
     let renamed = config.spellings.iter().map(|&(from, to)| Renamed { from: from.into(), to: to.into() });
     let other = |other: &OtherPart| Ignored { part: other.part.into(), names: Pattern::Begin(other.begins.clone()) };
     let table = Ignored { part: "table of the rotary embedding".into(), names: Pattern::End(TABLE.into()) };
     let tied = config.tied.then(|| Tied { embedding: frontend::embedding(config), head: frontend::HEAD.into() });
-    TensorNames { renamed: renamed.collect(), ignored: config.others.iter().map(other).chain([table]).collect(), tied }
+    let others = draft.map_or_else(|| config.others.clone(), |draft| draft.others(config));
+    TensorNames { renamed: renamed.collect(), ignored: others.iter().map(other).chain([table]).collect(), tied }
 }
 
 fn layout(memory: &Memory) -> DataLayout {

@@ -3,6 +3,8 @@
 //!
 //! A draft takes a row of the target for each token, and the embedding of the token behind it, and
 //! guesses the one behind that; then it goes on with the rows that it leaves itself.
+use std::path::Path;
+
 use serde_json::{Map, Value, json};
 
 use crate::fields::{self, Fields};
@@ -177,13 +179,13 @@ impl Draft {
         }
     }
 
-    /// What of the target's checkpoint neither of them needs.
+    /// What of the target's checkpoint, and of the draft's own, no step of either needs.
     pub fn others(&self, target: &Config) -> Vec<OtherPart> {
         let mut others = target.others.clone();
         if matches!(self.fusion, Fusion::Mtp(_)) {
             others.retain(|other| other.part != DRAFT);
-            others.extend(self.model.others.iter().cloned());
         }
+        others.extend(self.model.others.iter().cloned());
         others
     }
 
@@ -260,6 +262,11 @@ const FIXED: [(&str, bool); 5] = [
     ("bias", false),
 ];
 
+/// The EAGLE-3 head in a folder, or whose `config.json` it is, for this target.
+pub fn read(path: &Path, target: &Config) -> Result<Draft, Diagnostic> {
+    eagle3(&crate::text(&crate::file(path))?, target)
+}
+
 /// The EAGLE-3 head that the text of its `config.json` describes, for this target, from which it
 /// has its type, that of the cache, and the longest sequence.
 pub fn eagle3(text: &str, target: &Config) -> Result<Draft, Diagnostic> {
@@ -289,11 +296,11 @@ pub fn eagle3(text: &str, target: &Config) -> Result<Draft, Diagnostic> {
     let is_own = f.flag("embed_requires_grad")?.unwrap_or(false);
     let embedding = if is_own { format!("{EAGLE3}.embed_tokens.weight") } else { target.embedding() };
     let ignored = |part, name: &str| OtherPart { part, begins: format!("{EAGLE3}.{name}") };
-    let mut others = vec![ignored(MAP, "t2d")];
+    // The map to the target's tokens is read beside the weights.
+    let mut others = vec![ignored(MAP, "t2d"), ignored(MAP, "d2t")];
     others.extend((!is_own).then(|| ignored(COPY, "embed_tokens.")));
     others.extend((!matches!(head, Head::Own(_))).then(|| ignored(COPY, "lm_head.")));
     let map = vocab.filter(|&vocab| vocab < target.vocab).map(|_| format!("{EAGLE3}.d2t"));
-    others.extend(map.is_none().then(|| ignored(MAP, "d2t")));
     model.facts = f.facts();
     let model = Config {
         path: EAGLE3,

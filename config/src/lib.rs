@@ -43,11 +43,16 @@ pub use scales::Scales;
 
 /// The configuration in a model folder, or in a `config.json` itself.
 pub fn read(path: &Path) -> Result<Config, Diagnostic> {
-    let file = if path.is_dir() { path.join("config.json") } else { path.to_path_buf() };
+    let file = file(path);
     let text = text(&file)?;
     let beside = file.with_file_name("generation_config.json");
     let generation = if beside.exists() { Some(self::text(&beside)?) } else { None };
     Config::parse(&text, generation.as_deref())
+}
+
+/// The `config.json` of a folder, or the file itself.
+fn file(path: &Path) -> PathBuf {
+    if path.is_dir() { path.join("config.json") } else { path.to_path_buf() }
 }
 
 fn text(file: &PathBuf) -> Result<String, Diagnostic> {

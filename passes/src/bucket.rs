@@ -32,7 +32,7 @@ impl Bucket {
 
     /// Whether the step has few tokens.
     pub fn is_few(self) -> bool {
-        matches!(self, Bucket::Decode { .. } | Bucket::Verify { .. })
+        self.each().is_some()
     }
 
     /// Most tokens of a sequence, where they are few.

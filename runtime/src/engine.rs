@@ -412,7 +412,7 @@ impl Engine {
     pub fn drop_sequence(&mut self, sequence: SeqId) -> Result<(), StepError> {
         self.kv.drop_sequence(sequence)?;
         if let Some(draft) = &mut self.draft {
-            draft.forget(sequence);
+            draft.take(sequence);
         }
         Ok(())
     }

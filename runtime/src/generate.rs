@@ -164,13 +164,11 @@ fn guess(engine: &mut Engine, active: &mut [Writer], params: &Params) -> Result<
     }
     let going: Vec<usize> = (0..active.len()).filter(|&index| active[index].finish.is_none()).collect();
     let chosen: Vec<Chosen> = going.iter().map(|&index| active[index].chosen()).collect();
-    let room = |index: &usize| active[*index].limit - active[*index].tokens.len();
-    // The last token of an answer needs no guess.
-    let most = going.iter().map(room).max().unwrap_or(1).saturating_sub(1);
+    let most = going.iter().map(|&index| active[index].guessable()).max().unwrap_or(0);
     let guesses = engine.draft(&chosen, params.speculate.min(most))?;
     for (index, guesses) in going.into_iter().zip(guesses) {
-        let room = active[index].limit - active[index].tokens.len();
-        active[index].fed.extend(guesses.into_iter().take(room.saturating_sub(1)));
+        let most = active[index].guessable();
+        active[index].fed.extend(guesses.into_iter().take(most));
     }
     Ok(())
 }
@@ -263,6 +261,11 @@ impl Writer {
             true => Request { sequence: self.sequence, tokens: prompt, logits: Want::Last },
             false => Request { sequence: self.sequence, tokens: &self.fed, logits: Want::All },
         }
+    }
+
+    /// Tokens that may be guessed: the last of an answer needs no guess.
+    fn guessable(&self) -> usize {
+        (self.limit - self.tokens.len()).saturating_sub(1)
     }
 
     /// The tokens that the last step chose.

@@ -155,15 +155,7 @@ fn only(mut kernels: Vec<KernelResources>) -> Result<KernelResources, String> {
 
 fn ours(kernel: &Ours, arch: &Arch) -> Result<KernelResources, Box<dyn Error>> {
     let graph = parse(&kernel.text)?;
-    let spec = KernelSpec {
-        symbol: "k".into(),
-        family: kernel.family,
-        body: &graph,
-        tokens: kernel.tokens,
-        each: None,
-        choice: None,
-        invariant: false,
-    };
+    let spec = KernelSpec::new(kernel.family, &graph, kernel.tokens);
     Ok(only(report(&compile(&[spec], arch)?.code, arch.gpu().ok_or("no GPU")?)?)?)
 }
 

@@ -158,15 +158,7 @@ mod tests {
             );
             let body = atomc_ir::parse(&text).unwrap();
             let (symbol, tokens) = ("k".into(), 128);
-            let spec = KernelSpec {
-                symbol,
-                family: Family::Matmul,
-                body: &body,
-                tokens,
-                each: None,
-                choice: None,
-                invariant: false,
-            };
+            let spec = KernelSpec { symbol, ..KernelSpec::new(Family::Matmul, &body, tokens) };
             let arch = crate::rows().iter().find(|arch| arch.name == chip).unwrap();
             select(&spec, arch).map(|(schedule, _)| rate(&spec, arch, schedule)).map_err(|e| e.to_string())
         };
@@ -193,15 +185,7 @@ mod tests {
   return %1
 }";
         let body = atomc_ir::parse(text).unwrap();
-        let spec = KernelSpec {
-            symbol: "k".into(),
-            family: Family::Matmul,
-            body: &body,
-            tokens: 8192,
-            each: None,
-            choice: None,
-            invariant: false,
-        };
+        let spec = KernelSpec::new(Family::Matmul, &body, 8192);
         let arch = crate::rows().iter().find(|a| a.name == "gfx942").unwrap();
         let error = select(&spec, arch).err().unwrap();
         let why = "gemm_warpgroup: gfx942 has no warpgroup MMA; \
@@ -219,15 +203,7 @@ mod tests {
         let body = atomc_ir::parse(text).unwrap();
         body.verify().unwrap();
         let arch = &crate::variants("sm_90a").unwrap()[0];
-        let spec = KernelSpec {
-            symbol: "k".into(),
-            family: Family::Matvec,
-            body: &body,
-            tokens: 1,
-            each: None,
-            choice: None,
-            invariant: false,
-        };
+        let spec = KernelSpec::new(Family::Matvec, &body, 1);
         let asked = ask(&spec, arch).unwrap();
         let said = |a: &Asked| (a.schedule.name, a.answer.as_ref().map_err(WhyNot::to_string).copied());
         let why = || Err("i4[32, 64] with a scale for each 1 by 32: it decodes no weights".to_string());

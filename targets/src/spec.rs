@@ -20,6 +20,13 @@ pub struct KernelSpec<'a> {
     pub invariant: bool,
 }
 
+impl<'a> KernelSpec<'a> {
+    /// A kernel for steps of so many rows, with the numbers that were found best.
+    pub fn new(family: Family, body: &'a Graph, tokens: usize) -> KernelSpec<'a> {
+        KernelSpec { symbol: "k".into(), family, body, tokens, each: None, choice: None, invariant: false }
+    }
+}
+
 /// What [`text`](crate::text) shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {

@@ -107,15 +107,7 @@ fn measure(
     let graph = parse(&text)?;
     let arch = rows().iter().find(|arch| matches!(arch.machine, Machine::Cpu(_)) && supported(arch));
     let arch = arch.ok_or("no row for this machine")?;
-    let spec = KernelSpec {
-        symbol: "k".into(),
-        family: Family::Matvec,
-        body: &graph,
-        tokens: 1,
-        each: None,
-        choice: None,
-        invariant: false,
-    };
+    let spec = KernelSpec::new(Family::Matvec, &graph, 1);
     let object = compile(&[spec], arch)?;
     let Tasks::Fixed(tasks) = object.kernels[0].tasks else { return Err("tasks of any number".into()) };
     let folder = tempfile::tempdir()?;

@@ -138,15 +138,7 @@ impl Case<'_> {
 
     /// What is wrong with the kernel that a row's facts make.
     pub fn fault_on(&self, graph: &Graph, arch: &Arch) -> Option<String> {
-        let spec = KernelSpec {
-            symbol: "k".into(),
-            family: self.family,
-            body: graph,
-            tokens: self.bucket,
-            each: None,
-            choice: None,
-            invariant: false,
-        };
+        let spec = KernelSpec::new(self.family, graph, self.bucket);
         let object = compile(&[spec], arch).unwrap_or_else(|e| panic!("{e}"));
         let fault = |fill: Fill| Some(format!("{}: {}", fill.name(), self.fault_with(graph, arch, &object, fill)?));
         Fill::ALL.into_iter().find_map(fault)

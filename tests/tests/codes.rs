@@ -213,15 +213,7 @@ fn schedules_say_which_codes_they_do_not_take() {
     let arch = rows().iter().find(|arch| arch.name == "gfx942").expect("a row of the table");
     let error = |scheme: Scheme, family| {
         let graph = parse(&biased(scheme, 96, 48)).unwrap();
-        let spec = KernelSpec {
-            symbol: "k".into(),
-            family,
-            body: &graph,
-            tokens: 1,
-            each: None,
-            choice: None,
-            invariant: false,
-        };
+        let spec = KernelSpec::new(family, &graph, 1);
         compile(&[spec], arch).unwrap_err().message
     };
     let odd = scheme("f4e2m1", "f32", [5, 3]);
@@ -254,15 +246,7 @@ fn codes_for_nvidia_are_made() {
         let text = [biased(scheme, 200, 50), with_activations(&gated(scheme, 512, 64), "f16")];
         let bodies = text.map(|text| parse(&text).unwrap());
         let kinds = [(0, Family::Matvec, 4), (1, Family::Matvec, 32), (0, Family::Matmul, 256)];
-        let spec = |(body, family, tokens): (usize, Family, usize)| KernelSpec {
-            symbol: "k".into(),
-            family,
-            body: &bodies[body],
-            tokens,
-            each: None,
-            choice: None,
-            invariant: false,
-        };
+        let spec = |(body, family, tokens): (usize, Family, usize)| KernelSpec::new(family, &bodies[body], tokens);
         for spec in kinds.map(spec) {
             let made = compile(&[spec], arch).unwrap_or_else(|e| panic!("{} {}: {e}", arch.name, name(scheme)));
             let scratch = made.kernels[0].resources.as_ref().map_or(0, |taken| taken.scratch);

@@ -212,15 +212,7 @@ fn tiles_are_for_blocks_of_many_rows() {
         let text = blocks(&grouped(5, 2, [48, depth], "T", "", "  return %0"), 5, 2, tile);
         let (body, arch) = (atomc_ir::parse(&text).unwrap(), &atomc_targets::variants(arch).unwrap()[0]);
         let (symbol, family) = ("k".into(), Family::GroupedMatmul);
-        let spec = atomc_targets::KernelSpec {
-            symbol,
-            family,
-            body: &body,
-            tokens: 128,
-            each: None,
-            choice: None,
-            invariant: false,
-        };
+        let spec = atomc_targets::KernelSpec { symbol, ..atomc_targets::KernelSpec::new(family, &body, 128) };
         let asked = atomc_targets::ask(&spec, arch).unwrap();
         let said = |a: &atomc_targets::Asked| (a.schedule.name, a.answer.as_ref().err().map(ToString::to_string));
         asked.iter().map(said).collect::<Vec<_>>()

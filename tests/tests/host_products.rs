@@ -76,8 +76,7 @@ type Counts = BTreeMap<String, usize>;
 fn loops(body: &str, family: Family, tokens: usize) -> Vec<Counts> {
     let arch = rows().iter().find(|row| row.name == ARCH).expect("a row");
     let body = parse(body).expect("a body");
-    let spec =
-        KernelSpec { symbol: "k".into(), family, body: &body, tokens, each: None, choice: None, invariant: false };
+    let spec = KernelSpec::new(family, &body, tokens);
     let listing = text(&[spec], arch, Form::Asm).expect("a kernel");
     let lines: Vec<&str> = listing.lines().map(|line| line.split('#').next().unwrap_or("").trim()).collect();
     let mut innermost: Vec<[usize; 2]> = vec![];

@@ -253,15 +253,7 @@ fn matmul_in_large_tiles() {
     let wide = BIASED.replace("72]", "256]").replace("50", "300");
     for text in [BIASED, &wide] {
         let graph = parse(text).expect("a body in the text of the IR");
-        let spec = KernelSpec {
-            symbol: "k".into(),
-            family: Family::Matmul,
-            body: &graph,
-            tokens: 320,
-            each: None,
-            choice: None,
-            invariant: false,
-        };
+        let spec = KernelSpec::new(Family::Matmul, &graph, 320);
         let object = compile(&[spec], &arch).unwrap_or_else(|e| panic!("{e}"));
         assert_eq!(object.kernels[0].threads, 1024);
         for tokens in [300, 5] {
@@ -281,15 +273,7 @@ fn matmul_in_shared_tiles() {
         let Machine::Simt(simt) = &mut arch.machine else { unreachable!("a GPU") };
         simt.chip.units = 8;
         let family = Family::Matmul;
-        let spec = |tokens: usize| KernelSpec {
-            symbol: "k".into(),
-            family,
-            body: &graph,
-            tokens,
-            each: None,
-            choice: None,
-            invariant: false,
-        };
+        let spec = |tokens: usize| KernelSpec::new(family, &graph, tokens);
         let workspace = |tokens: usize| {
             let object = compile(&[spec(tokens)], &arch).unwrap_or_else(|e| panic!("{e}"));
             object.kernels[0].workspace
@@ -344,15 +328,7 @@ fn unsupported_bodies_are_errors() {
 }";
     let graph = parse(text).unwrap();
     assert!(graph.inputs().iter().all(|&v| graph.ty(v).as_tensor().is_some_and(|t| t.shape.0[0] != Dim::Rows)));
-    let spec = KernelSpec {
-        symbol: "k".into(),
-        family: Family::Matvec,
-        body: &graph,
-        tokens: 1,
-        each: None,
-        choice: None,
-        invariant: false,
-    };
+    let spec = KernelSpec::new(Family::Matvec, &graph, 1);
     let e = compile(&[spec], &rows()[0]).unwrap_err();
     assert_eq!(e.to_string(), "kernel k on x86-64-v4-amx: a slice of 50 from 50 of a contraction");
     let text = "graph @k(%q: f32[T, 2, 32], %kv: cache<f8e4m3, 1, 32>, %batch: batch) {
@@ -361,15 +337,7 @@ fn unsupported_bodies_are_errors() {
   return %1
 }";
     let graph = parse(text).unwrap();
-    let spec = KernelSpec {
-        symbol: "k".into(),
-        family: Family::AttendMany,
-        body: &graph,
-        tokens: 32,
-        each: None,
-        choice: None,
-        invariant: false,
-    };
+    let spec = KernelSpec::new(Family::AttendMany, &graph, 32);
     let gpu = rows().iter().find(|a| a.name == "gfx942").unwrap();
     let e = compile(&[spec], gpu).unwrap_err().to_string();
     assert!(e.starts_with("kernel k on gfx942: no schedule for attend_many: latent_warpgroup_tokens: "), "{e}");

@@ -162,7 +162,7 @@ fn check(body: &str, (family, tokens): (Family, usize), name: &str, chips: &[&Ar
     graph.verify().unwrap_or_else(|e| panic!("{e}"));
     // Of many tokens a tile along all of K, as long prompts have it.
     let invariant = family == Family::Matmul;
-    let spec = KernelSpec { symbol: "k".into(), family, body: &graph, tokens, each: None, choice: None, invariant };
+    let spec = KernelSpec { invariant, ..KernelSpec::new(family, &graph, tokens) };
     for chip in chips {
         let assembly = text(std::slice::from_ref(&spec), chip, Form::Asm).unwrap_or_else(|e| panic!("{e}"));
         insta::assert_snapshot!(format!("{name}_{}", chip.name), listing(&assembly));

@@ -101,7 +101,7 @@ impl Release {
     fn fit(&self, arch: &Arch, (ranks, expert_ranks): (usize, usize)) -> Result<Fit, String> {
         let options = Options { ranks, expert_ranks, buckets: small(), ..Options::default() };
         let weights = driver::weights(&self.config, &options, arch).map_err(|fault| fault.to_string())?;
-        let (names, of) = (driver::tensor_names(&self.config), ranks.max(expert_ranks));
+        let (names, of) = (driver::tensor_names(&self.config, None), ranks.max(expert_ranks));
         let rank = |number| fit(&weights, &names, Rank { number, of }, &self.tensors);
         let all: Vec<Fit> = (0..of).map(rank).collect::<Result<_, _>>().map_err(|error| error.to_string())?;
         Ok(all[0].clone())

@@ -124,15 +124,7 @@ fn who_has_chunks() {
     let said = |arch: &atomc_ir::Arch, tokens, schedule| {
         let text = delta([2, 4], [128, 128]);
         let graph = parse(&text).unwrap();
-        let spec = KernelSpec {
-            symbol: "k".into(),
-            family: Family::Recur,
-            body: &graph,
-            tokens,
-            each: None,
-            choice: None,
-            invariant: false,
-        };
+        let spec = KernelSpec::new(Family::Recur, &graph, tokens);
         let asked = ask(&spec, arch).unwrap();
         let chunks = asked.iter().find(|a| a.schedule.name == schedule).unwrap();
         chunks.answer.as_ref().err().map(|why| why.to_string())
@@ -175,15 +167,7 @@ fn every_target_has_kernels() {
     for text in [conv(1536, 4), delta([2, 4], [128, 128])] {
         let graph = parse(&text).unwrap();
         for (arch, tokens) in rows().iter().flat_map(|arch| [1, 512].map(|tokens| (arch, tokens))) {
-            let spec = KernelSpec {
-                symbol: "k".into(),
-                family: Family::Recur,
-                body: &graph,
-                tokens,
-                each: None,
-                choice: None,
-                invariant: false,
-            };
+            let spec = KernelSpec::new(Family::Recur, &graph, tokens);
             let made = compile(&[spec], arch).unwrap_or_else(|e| panic!("{}: {e}", arch.name));
             let Some(r) = &made.kernels[0].resources else { continue };
             let spills = [r.scratch, r.vgpr_spills, r.sgpr_spills];

@@ -35,10 +35,7 @@ struct Model {
 
 fn of_draft(config: &Config, head: Option<&Path>) -> Draft {
     match head {
-        Some(head) => {
-            let text = std::fs::read_to_string(head.join("config.json")).expect("a configuration");
-            draft::eagle3(&text, config).expect("an EAGLE-3 head")
-        }
+        Some(head) => draft::read(head, config).expect("an EAGLE-3 head"),
         None => config.draft().expect("a sound configuration").expect("an MTP layer"),
     }
 }

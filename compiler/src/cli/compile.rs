@@ -131,9 +131,7 @@ impl Args {
             return Err(Failure::new("draft", "a draft guesses no tokens with --speculate 0"));
         }
         if draft.as_os_str() != MTP {
-            let file = if draft.is_dir() { draft.join("config.json") } else { draft.clone() };
-            let text = std::fs::read_to_string(&file).map_err(|error| Failure::file("draft", &file, error))?;
-            return Ok(Some(draft::eagle3(&text, config)?));
+            return Ok(Some(draft::read(draft, config)?));
         }
         let missing = || Failure::new("draft", format!("{} has no layer that drafts", config.architecture));
         config.draft()?.ok_or_else(missing).map(Some)

@@ -69,13 +69,7 @@ pub fn rows(hidden: Hidden, places: Option<Places>, options: &Options) -> Result
     let Places { hidden: offset, stride, own, model } = places;
     let kept = (own + model) / stride;
     let rows = DraftRows { offset, stride, model: own / stride, kept, keeps: KEEPS };
-    let draft = Draft {
-        rows,
-        vocab: draft.model.vocab,
-        each: options.buckets.each,
-        map: draft.map.clone(),
-        renamed: own_names(draft),
-    };
+    let draft = Draft { rows, vocab: draft.model.vocab, map: draft.map.clone(), renamed: own_names(draft) };
     // Kernels may read some way behind the last row.
     let bytes = offset + (kept + KEEPS) * stride + SLACK;
     Ok((Hidden { bytes, ..hidden }, Some(draft)))

@@ -36,20 +36,19 @@ impl States {
     }
 
     fn add(&mut self, graph: &Graph) -> Result<(), Diagnostic> {
-        let states = self;
         for (v, name) in inputs(graph) {
             let group = match graph.ty(v) {
                 Type::Cache(ty) => Group::Paged { ty: *ty, window: window(graph, v, name)? },
                 Type::Slots(ty) => Group::Slots { bytes: ty.bytes() },
                 Type::Tensor(_) | Type::Batch => continue,
             };
-            let found = states.groups.iter().position(|other| *other == group);
+            let found = self.groups.iter().position(|other| *other == group);
             let group = found.unwrap_or_else(|| {
-                states.groups.push(group);
-                states.groups.len() - 1
+                self.groups.push(group);
+                self.groups.len() - 1
             });
-            states.list.push(State { layer: layer(name)?, group });
-            states.names.push(name.to_owned());
+            self.list.push(State { layer: layer(name)?, group });
+            self.names.push(name.to_owned());
         }
         Ok(())
     }

@@ -9,7 +9,7 @@ from importlib.metadata import version
 
 import pytest
 from conftest import ABSENT
-from serving import (  # noqa: F401  # noqa: F401
+from serving import (  # noqa: F401
     PROMPT,
     SOLUTION,
     Server,

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from serving import (  # noqa: F401  # noqa: F401
+from serving import (  # noqa: F401
     PROMPT,
     SOLUTION,
     Server,

@@ -38,7 +38,7 @@ pub(super) struct Drafting {
 
 /// Consecutive rows of a sequence.
 #[derive(Clone, Copy, Debug)]
-struct Left {
+pub(super) struct Left {
     row: usize,
     count: usize,
     /// The position of the first one's token.
@@ -69,24 +69,24 @@ impl Drafting {
         Drafting { rows: draft.rows, vocab: draft.vocab, plans, left: HashMap::new(), kept }
     }
 
-    pub(super) fn forget(&mut self, sequence: SeqId) {
-        self.left.remove(&sequence);
+    /// The rows of a sequence that no step of the draft has taken; from now on there are none.
+    pub(super) fn take(&mut self, sequence: SeqId) -> Option<Left> {
         self.kept.iter_mut().filter(|kept| **kept == Some(sequence)).for_each(|kept| *kept = None);
+        self.left.remove(&sequence)
     }
 
     /// A sequence has `tokens` from now on.
     pub(super) fn rewind(&mut self, sequence: SeqId, tokens: usize) {
         match self.left.get_mut(&sequence) {
             Some(left) if left.position < tokens => left.count = left.count.min(tokens - left.position),
-            Some(_) => _ = self.left.remove(&sequence),
+            Some(_) => _ = self.take(sequence),
             None => {}
         }
     }
 
-    /// A free row to keep, or the one that a sequence has.
+    /// A free row to keep for a sequence, which has none.
     fn keep(&mut self, sequence: SeqId) -> Option<usize> {
-        let own = self.kept.iter().position(|kept| *kept == Some(sequence));
-        let place = own.or_else(|| self.kept.iter().position(Option::is_none))?;
+        let place = self.kept.iter().position(Option::is_none)?;
         self.kept[place] = Some(sequence);
         Some(self.rows.kept + place)
     }
@@ -183,7 +183,7 @@ impl Engine {
         let len = self.kv.len(sequence)?;
         let max = self.model().max_positions;
         let Some(draft) = &mut self.draft else { return Ok(None) };
-        let Some(left) = draft.left.remove(&sequence) else { return Ok(None) };
+        let Some(left) = draft.take(sequence) else { return Ok(None) };
         // A sequence that was taken back and computed again has fewer rows.
         let tokens = &tokens[tokens.len().saturating_sub(left.count)..];
         let fits = left.count == tokens.len() && left.position + left.count == len;
@@ -237,7 +237,7 @@ impl Engine {
         let open: Vec<SeqId> =
             draft.left.iter().filter(|(_, left)| !draft.is_kept(left.row)).map(|(&id, _)| id).collect();
         for sequence in open {
-            let Some(left) = draft.left.remove(&sequence).map(Left::last) else { continue };
+            let Some(left) = draft.take(sequence).map(Left::last) else { continue };
             let Some(place) = draft.keep(sequence) else { continue };
             let (from, to) = (offset + left.row * stride, offset + place * stride);
             self.memory.hidden.copy_within(from..from + stride, to)?;
@@ -255,8 +255,7 @@ impl Engine {
         let mut runs = Vec::new();
         for part in parts {
             let (first, count) = (draft.rows.model + part.first, part.tokens.len());
-            let before = draft.left.remove(&part.sequence);
-            draft.kept.iter_mut().filter(|kept| **kept == Some(part.sequence)).for_each(|kept| *kept = None);
+            let before = draft.take(part.sequence);
             let before = before.filter(|left| left.position + left.count == part.position).map(Left::last);
             let is_sure = part.sure || is_long;
             let left = if is_sure {

@@ -36,8 +36,7 @@ fn chips() -> impl Iterator<Item = &'static atomc_ir::Arch> {
 fn resources(family: Family, heads: Heads, dtype: &str, arch: &atomc_ir::Arch) -> Resources {
     let graph = parse(&body(family, heads, dtype)).unwrap();
     graph.verify().unwrap_or_else(|e| panic!("{e}"));
-    let spec =
-        KernelSpec { symbol: "k".into(), family, body: &graph, tokens: 1, each: None, choice: None, invariant: false };
+    let spec = KernelSpec::new(family, &graph, 1);
     let object = compile(&[spec], arch).unwrap_or_else(|e| panic!("{e}"));
     object.kernels[0].resources.clone().unwrap()
 }
@@ -101,15 +100,7 @@ fn four_waves_multiply_where_registers_have_room() {
         ((32, 8, 128), "f32", false),
     ] {
         let graph = parse(&body(Family::AttendMany, heads, dtype)).unwrap();
-        let spec = KernelSpec {
-            symbol: "k".into(),
-            family: Family::AttendMany,
-            body: &graph,
-            tokens: 512,
-            each: None,
-            choice: None,
-            invariant: false,
-        };
+        let spec = KernelSpec::new(Family::AttendMany, &graph, 512);
         let (schedule, _) = crate::select(&spec, arch).unwrap();
         assert_eq!(schedule.name == "prefill_warpgroup", suits, "{heads:?} {dtype}");
         let object = compile(&[spec], arch).unwrap_or_else(|e| panic!("{e}"));
@@ -128,15 +119,7 @@ fn sinks_are_taken_on_every_chip() {
             let [plain, sunk] = [plain, sunk].map(|text| {
                 let graph = parse(&text).unwrap();
                 graph.verify().unwrap_or_else(|e| panic!("{e}"));
-                let spec = KernelSpec {
-                    symbol: "k".into(),
-                    family,
-                    body: &graph,
-                    tokens: 1,
-                    each: None,
-                    choice: None,
-                    invariant: false,
-                };
+                let spec = KernelSpec::new(family, &graph, 1);
                 compile(&[spec], arch).unwrap_or_else(|e| panic!("{}: {e}", arch.name)).kernels.remove(0)
             });
             let at = format!("{} {}", arch.name, family.name());

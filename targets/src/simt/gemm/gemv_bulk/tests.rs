@@ -34,15 +34,7 @@ fn shapes_cover_the_work() {
     for (width, hidden) in [(896, 4864), (1024, 3072), (4096, 12288), (5120, 25600), (8192, 28672)] {
         for body in bodies(width, hidden) {
             for tokens in [1, 2, 3, 4, 7, 8, 16, 32, 64] {
-                let spec = KernelSpec {
-                    symbol: "k".into(),
-                    family: Family::Matvec,
-                    body: &body,
-                    tokens,
-                    each: None,
-                    choice: None,
-                    invariant: false,
-                };
+                let spec = KernelSpec::new(Family::Matvec, &body, tokens);
                 let some: Vec<Shape> = Choice::all(SCHEDULE.name, &[CLUSTER])
                     .iter()
                     .filter_map(|choice| floats::suits(&spec, arch, choice).ok())
@@ -86,15 +78,7 @@ fn quantised(values: &str, group: usize, width: usize, hidden: usize) -> Graph {
 fn few_tokens_are_limbs() {
     let arch = rows().iter().find(|a| a.name == "sm_90a").unwrap().gpu().unwrap();
     let limbs = |body: &Graph, tokens: usize| {
-        let spec = KernelSpec {
-            symbol: "k".into(),
-            family: Family::Matvec,
-            body,
-            tokens,
-            each: None,
-            choice: None,
-            invariant: false,
-        };
+        let spec = KernelSpec::new(Family::Matvec, body, tokens);
         let shape = limbs::suits(&spec, arch, &Choice::none(LIMBS.name)).ok();
         assert!(shape.is_none_or(|shape| shape.tiles() == tokens.div_ceil(2)));
         shape.is_some()
@@ -120,15 +104,7 @@ fn others_do_not_stream() {
     ];
     for (name, body, why) in all {
         let arch = rows().iter().find(|a| a.name == name).unwrap().gpu().unwrap();
-        let spec = KernelSpec {
-            symbol: "k".into(),
-            family: Family::Matvec,
-            body,
-            tokens: 1,
-            each: None,
-            choice: None,
-            invariant: false,
-        };
+        let spec = KernelSpec::new(Family::Matvec, body, 1);
         assert_eq!(floats::suits(&spec, arch, &Choice::none(SCHEDULE.name)).unwrap_err().to_string(), why);
     }
 }

@@ -26,7 +26,7 @@ fn row(name: &str) -> GpuArch<'static> {
 }
 
 fn spec(body: &Graph, tokens: usize) -> KernelSpec<'_> {
-    KernelSpec { symbol: "k".into(), family: Family::Matvec, body, tokens, each: None, choice: None, invariant: false }
+    KernelSpec::new(Family::Matvec, body, tokens)
 }
 
 /// A table's numbers take the place of the chip's.
