@@ -145,6 +145,13 @@ pub struct Draft {
     pub renamed: Option<Vec<Renamed>>,
 }
 
+impl Draft {
+    /// Whether its weights lie in a checkpoint of their own.
+    pub fn is_apart(&self) -> bool {
+        self.renamed.is_some()
+    }
+}
+
 /// Where rows for a draft lie in the buffer of the hidden rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -178,6 +185,11 @@ impl Target {
     /// The group of a state.
     pub fn group(&self, state: usize) -> &StateGroup {
         &self.groups[self.states[state].group]
+    }
+
+    /// Most guesses behind a token that a step verifies.
+    pub fn most_guesses(&self) -> usize {
+        self.plans.iter().filter_map(|plan| plan.kind.each()).max().unwrap_or(1) - 1
     }
 
     /// The type of what pages hold: where there are none a caller keeps keys, of the hidden rows'

@@ -208,12 +208,11 @@ struct Model {
 
 impl Model {
     /// Whether there is a plan for a bucket. A step is whole only where nobody else takes part in
-    /// it, as in an engine; of a draft nothing but logits and rows for itself is wanted.
+    /// it, as in an engine.
     fn takes(&self, bucket: &Bucket) -> bool {
         match bucket {
             Bucket::Whole { .. } => self.part == Part::default(),
-            Bucket::Any { .. } => !self.is_draft,
-            Bucket::Decode { .. } | Bucket::Verify { .. } => true,
+            Bucket::Any { .. } | Bucket::Decode { .. } | Bucket::Verify { .. } => true,
         }
     }
 }

@@ -1,6 +1,7 @@
 //! What is the same for all frameworks that run artifacts: options that are judged, what an
 //! artifact has, and the words in which one does not fit the other.
 pub(crate) mod arguments;
+pub(crate) mod speculation;
 mod yaml;
 
 use std::path::Path;
@@ -9,6 +10,7 @@ use serde_json::{Map, Value};
 
 use crate::compare::plain;
 use crate::{Config, Diagnostic, FAMILIES, differences, quantised};
+pub use speculation::Guesses;
 
 /// Types of caches by the frameworks' names, where they differ from those of an artifact's pages.
 const CACHES: [(&str, &str); 3] = [("fp8", "float8_e4m3fn"), ("fp8_e4m3", "float8_e4m3fn"), ("bf16", "bfloat16")];
@@ -99,6 +101,8 @@ pub struct Held<'a> {
     pub invariant: bool,
     /// Whether layers keep a state of each sequence, beside pages.
     pub slots: bool,
+    /// What serves guesses.
+    pub guesses: Guesses,
 }
 
 /// What a framework was asked for.
@@ -300,6 +304,7 @@ pub(crate) mod tests {
             own: true,
             invariant: false,
             slots: false,
+            guesses: Guesses::default(),
         }
     }
 }

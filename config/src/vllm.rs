@@ -13,7 +13,7 @@ use serde_json::{Map, Value};
 use crate::Config;
 use crate::compare::plain;
 pub use crate::framework::Held;
-use crate::framework::{Asked, Fate, Fit, Framework, Judged, Rules, cache, dtype, is_part, method};
+use crate::framework::{Asked, Fate, Fit, Framework, Judged, Rules, cache, dtype, is_part, method, speculation};
 use options::{BLOCK_SIZE_GIVEN, JUDGED};
 pub use resolve::resolve;
 
@@ -61,6 +61,9 @@ pub fn compile_options(config: &Config, options: &Map<String, Value>, own: bool)
         context: number("max_model_len"),
     };
     let mut made = fit.options(config);
+    made.extend(
+        options.get("speculative_config").and_then(Value::as_object).map(speculation::options).unwrap_or_default(),
+    );
     if !own {
         made.extend(["--attention", "own,caller"].map(str::to_owned));
         // A step is one plan, as vLLM keeps its keys and values.
@@ -81,6 +84,7 @@ fn unfit(judged: &Judged, value: &Value, asked: &Asked, held: &Held) -> Option<S
         // vLLM's layer chooses among vLLM's backends.
         "attention_backend" if !held.own => None,
         _ if judged.fate == Fate::Refused => judged.refused(value),
+        "speculative_config" => speculation::vllm(value, held),
         _ if value.is_null() => None,
         "runner" if text == "auto" => None,
         "runner" => is("generate"),

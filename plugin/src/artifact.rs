@@ -99,6 +99,13 @@ impl Artifact {
         is_trusted(&self.path, self.file.fingerprint())
     }
 
+    /// Whether it has a draft that a framework can drive: recurrent states cannot go back behind a
+    /// wrong guess there.
+    #[getter]
+    fn draft(&self) -> bool {
+        self.file.manifest().targets.iter().any(|target| target.draft.is_some() && !target.has_slots())
+    }
+
     #[getter]
     fn targets(&self) -> Vec<&str> {
         self.file.manifest().targets.iter().map(|target| target.name.as_str()).collect()

@@ -333,7 +333,7 @@ unsafe fn release(holder: *mut c_void) {
 pub struct Foreign {
     on_device: bool,
     tensor: *const Tensor,
-    float: Float,
+    dtype: Type,
     shape: Vec<usize>,
     /// Ends the tensor.
     end: Box<dyn FnMut()>,
@@ -391,23 +391,28 @@ impl Foreign {
     /// The tensor is alive until `end` is called.
     unsafe fn new(name: &str, tensor: *const Tensor, end: impl FnMut() + 'static) -> PyResult<Foreign> {
         let (shape, end) = (Vec::new(), Box::new(end));
-        let mut foreign = Foreign { on_device: false, tensor, float: Float::F32, shape, end };
+        let mut foreign = Foreign { on_device: false, tensor, dtype: Type { code: 0, bits: 8, lanes: 1 }, shape, end };
         // SAFETY: passed on to the caller.
         let Tensor { dtype, axes, shape, .. } = unsafe { &*tensor };
-        let float = dtype.float().ok_or_else(|| {
-            let rule = "weights may be bfloat16, float16, float32, float64, float8_e4m3fn, float8_e8m0fnu, int8, uint8, int32 or int64";
-            WeightsError::new_err(format!("tensor `{name}` is of type {}; {rule}", dtype.name()))
-        })?;
         let axes = usize::try_from(*axes).map_err(|_| negative(name, "number of axes"))?;
         // SAFETY: a tensor has so many sizes.
         let sizes = (0..axes).map(|axis| usize::try_from(unsafe { *shape.add(axis) }));
         let sizes: Result<_, _> = sizes.collect();
-        (foreign.shape, foreign.float) = (sizes.map_err(|_| negative(name, "size"))?, float);
+        (foreign.shape, foreign.dtype) = (sizes.map_err(|_| negative(name, "size"))?, *dtype);
         Ok(foreign)
     }
 
-    pub fn float(&self) -> Float {
-        self.float
+    /// The type of its numbers, if weights can be made of such.
+    pub fn float(&self, name: &str) -> PyResult<Float> {
+        self.dtype.float().ok_or_else(|| {
+            let rule = "weights may be bfloat16, float16, float32, float64, float8_e4m3fn, float8_e8m0fnu, int8, uint8, int32 or int64";
+            WeightsError::new_err(format!("tensor `{name}` is of type {}; {rule}", self.dtype.name()))
+        })
+    }
+
+    /// Bytes of a number.
+    fn size(&self) -> usize {
+        usize::from(self.dtype.bits).div_ceil(8).max(1)
     }
 
     pub fn shape(&self) -> &[usize] {
@@ -419,7 +424,7 @@ impl Foreign {
         if self.shape.contains(&0) {
             return Some(0);
         }
-        let bytes = self.shape.iter().try_fold(self.float.size(), |bytes, &len| bytes.checked_mul(len));
+        let bytes = self.shape.iter().try_fold(self.size(), |bytes, &len| bytes.checked_mul(len));
         bytes.filter(|&bytes| isize::try_from(bytes).is_ok())
     }
 
@@ -446,7 +451,7 @@ impl Foreign {
         }
         // SAFETY: the tensor is alive.
         let tensor = unsafe { &*self.tensor };
-        let (size, count) = (self.float.size(), bytes / self.float.size());
+        let (size, count) = (self.size(), bytes / self.size());
         let start = tensor.data.cast::<u8>().wrapping_add(tensor.byte_offset as usize).cast_const();
         let strides = self.strides(tensor);
         let mut dense = 1;

@@ -48,7 +48,7 @@ fn exception(fault: Fault, text: String) -> PyErr {
         | Fault::Shared { .. }
         | Fault::CallerAttends { .. }
         | Fault::NoDraftCheckpoint => ArtifactError::new_err(text),
-        Fault::Hosted(HostedError::Rank { .. } | HostedError::Attention { .. } | HostedError::Draft) => {
+        Fault::Hosted(HostedError::Rank { .. } | HostedError::Attention { .. } | HostedError::Draft(_)) => {
             ArtifactError::new_err(text)
         }
         Fault::Device(_) | Fault::Step(StepFault::Device(_)) => DeviceError::new_err(text),

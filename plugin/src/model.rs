@@ -4,9 +4,9 @@ use crate::dlpack::{Device, Foreign, View};
 use crate::error::{StepError, raised};
 use crate::vllm::{object, rules};
 use atomc_artifact::escaped;
-use atomc_artifact::manifest::{Attention, Paged, Place, Plan, PlanKind, StateGroup, Target, Work};
+use atomc_artifact::manifest::{Attention, Paged, Place, Plan, PlanKind, State, StateGroup, Target, Work};
 use atomc_config::Config;
-use atomc_config::framework::Held;
+use atomc_config::framework::{Guesses, Held};
 use atomc_runtime::device::Stream;
 use atomc_runtime::hosted::{Batch, HostedError, Pages, Rows, Table};
 use atomc_runtime::weights::Given;
@@ -56,7 +56,9 @@ impl Model {
     /// Opens an artifact. `allocate(bytes)` gives the address of zeroed memory of the device, which
     /// the caller keeps while the model lives; without it the model has memory of its own.
     #[new]
-    #[pyo3(signature = (artifact, device = "host", *, rank = 0, threads = 0, attention = "own", stream = 0, allocate = None))]
+    #[pyo3(signature = (
+        artifact, device = "host", *, rank = 0, threads = 0, attention = "own", draft = false, stream = 0, allocate = None
+    ))]
     #[allow(clippy::too_many_arguments, reason = "named in Python")]
     fn new(
         py: Python<'_>,
@@ -65,6 +67,7 @@ impl Model {
         rank: usize,
         threads: usize,
         attention: &str,
+        draft: bool,
         stream: usize,
         allocate: Option<Py<PyAny>>,
     ) -> PyResult<Model> {
@@ -74,7 +77,7 @@ impl Model {
             other => return Err(PyValueError::new_err(format!("attention: `{other}` is neither `own` nor `caller`"))),
         };
         let device: DeviceChoice = device.parse().map_err(|error| raised(Error::Device(error)))?;
-        let options = HostedOptions { device, threads, rank, attention, stream: Stream(stream) };
+        let options = HostedOptions { device, threads, rank, attention, draft, stream: Stream(stream) };
         let file = artifact.get().file().clone();
         Artifact::check_signature(artifact.get().path(), &file)?;
         let mut failed = None;
@@ -175,9 +178,11 @@ impl Model {
             Ok(config) => config,
             Err(fault) => return Ok(vec![escaped(&fault.to_string())]),
         };
-        let (artifact, invariant, slots) = {
+        let (artifact, invariant, slots, guesses) = {
             let hosted = self.lock();
-            (hosted.artifact().clone(), hosted.target().invariant, hosted.target().has_slots())
+            let target = hosted.target();
+            let guesses = Guesses::of(target.most_guesses(), target.draft.as_ref().map(|draft| draft.is_apart()));
+            (hosted.artifact().clone(), target.invariant, target.has_slots(), guesses)
         };
         let held = Held {
             model: &artifact.manifest().config["model"],
@@ -191,6 +196,7 @@ impl Model {
             own: self.attention == Attention::Own,
             invariant,
             slots,
+            guesses,
         };
         Ok(refusals(&config, &options, &held).iter().map(|text| escaped(text)).collect())
     }
@@ -198,10 +204,10 @@ impl Model {
     /// A context in which the checkpoint's tensors are given one by one. At its end all have to be
     /// there, but for an update of weights that are loaded, or were until `unload`: what is packed
     /// together changes when all of it has come, in this update or later ones, and unloaded weights
-    /// are there again when all have.
-    #[pyo3(signature = (*, update = false))]
-    fn loading(slf: Bound<'_, Model>, update: bool) -> Loading {
-        Loading { model: slf.unbind(), update }
+    /// are there again when all have. Names are of a checkpoint of the draft's own, if it is `draft`.
+    #[pyo3(signature = (*, update = false, draft = false))]
+    fn loading(slf: Bound<'_, Model>, update: bool, draft: bool) -> Loading {
+        Loading { model: slf.unbind(), update, draft }
     }
 
     /// Forgets the weights. Memory of the host that is not the caller's goes back to the system
@@ -282,6 +288,50 @@ impl Model {
         Ok(Model::view(slf, rows))
     }
 
+    /// Whether the artifact's draft is driven too: steps of `begin(draft=True)`, and `draft_head`.
+    #[getter]
+    fn draft(&self) -> bool {
+        self.lock().has_draft()
+    }
+
+    /// Whether there are weights.
+    #[getter]
+    fn loaded(&self) -> bool {
+        self.lock().is_loaded()
+    }
+
+    /// Most tokens of a sequence in steps that have kernels for a few of each; 1 without such.
+    #[getter]
+    fn each(&self) -> usize {
+        self.lock().plans().iter().filter_map(|plan| plan.kind.each()).max().unwrap_or(1)
+    }
+
+    /// The tensor that says how far behind each token of the draft's the model's number of it is,
+    /// if they differ.
+    #[getter]
+    fn draft_map(&self) -> Option<String> {
+        self.lock().target().draft.as_ref().and_then(|draft| draft.map.clone())
+    }
+
+    /// Tokens that the draft guesses among; 0 without one.
+    #[getter]
+    fn draft_vocab(&self) -> usize {
+        self.lock().target().draft.as_ref().map_or(0, |draft| draft.vocab)
+    }
+
+    /// Whether the draft's weights lie in a checkpoint of their own.
+    #[getter]
+    fn draft_apart(&self) -> bool {
+        self.lock().target().draft.as_ref().is_some_and(|draft| draft.is_apart())
+    }
+
+    /// The rows that each step of the model leaves for its draft, and that steps of the draft take.
+    #[getter]
+    fn drafted(slf: &Bound<'_, Model>) -> Option<View> {
+        let rows = slf.get().lock().drafted()?;
+        Some(Model::view(slf, rows))
+    }
+
     /// The rows that heads read.
     #[getter]
     fn head_input(slf: &Bound<'_, Model>) -> View {
@@ -307,10 +357,13 @@ impl Model {
     /// Begins a step, of tensors by their addresses: `ids` int32 [tokens], `positions` int64
     /// [tokens], `starts` int32 [sequences + 1], `lengths` int32 [sequences]; of `tables`, one of
     /// int32 [sequences, stride] for each entry of `cache`, the stride too: pages, or a slot and
-    /// whatever is behind it. If it is `embedded`, a call asks for rows in the place of the tokens'
+    /// whatever is behind it. A step of the model takes those of its entries, and one of the `draft`
+    /// those of the draft's. `each` is the most tokens of a sequence, if they are known to be few: 1
+    /// in a decode step. If it is `embedded`, a call asks for rows in the place of the tokens'
     /// embeddings.
     #[pyo3(signature = (
-        *, ids, positions, starts, lengths, tables, sequences, tokens, decode = false, embedded = false, stream = 0
+        *, ids, positions, starts, lengths, tables, sequences, tokens, each = 0, draft = false, embedded = false,
+        stream = 0
     ))]
     #[allow(clippy::too_many_arguments, reason = "named in Python")]
     fn begin(
@@ -323,7 +376,8 @@ impl Model {
         tables: Vec<(usize, usize)>,
         sequences: usize,
         tokens: usize,
-        decode: bool,
+        each: usize,
+        draft: bool,
         embedded: bool,
         stream: usize,
     ) -> PyResult<()> {
@@ -338,7 +392,8 @@ impl Model {
             let tables: Vec<Table> = match self.attention {
                 // Of entries that have one the first says where it is.
                 Attention::Own => {
-                    let table = |bound: &Pages| tables.get(bound.states[0].0).map(address);
+                    let first = if draft { hosted.model_states() } else { 0 };
+                    let table = |bound: &Pages| tables.get(bound.states[0].0.checked_sub(first)?).map(address);
                     hosted.tables().iter().filter_map(table).map(|(pages, stride)| Table { pages, stride }).collect()
                 }
                 Attention::Caller => vec![],
@@ -351,7 +406,8 @@ impl Model {
                 tables: &tables,
                 sequences,
                 tokens,
-                decode,
+                each,
+                draft,
                 embedded,
             };
             // SAFETY: the caller's to see to, as the documentation of the package says.
@@ -402,6 +458,15 @@ impl Model {
         Ok(Model::view(slf, logits.map_err(raised)?))
     }
 
+    /// The same of rows that steps of the draft have left, over the draft's vocabulary.
+    #[pyo3(signature = (rows, stream = 0))]
+    fn draft_head(slf: &Bound<'_, Model>, rows: usize, stream: usize) -> PyResult<View> {
+        let model = slf.get();
+        // SAFETY: the caller's to see to, as the documentation of the package says.
+        let logits = slf.py().detach(|| unsafe { model.lock().draft_head(rows, Stream(stream)) });
+        Ok(Model::view(slf, logits.map_err(raised)?))
+    }
+
     fn __repr__(&self) -> String {
         format!("atomc.Model({}, {})", self.device, self.attention())
     }
@@ -437,7 +502,7 @@ impl Model {
             cache_dtype: target.cache_dtype().torch_name(),
             block_tokens: target.layout.block_tokens,
             cache: match attention {
-                Attention::Own => Cache::kept(target),
+                Attention::Own => Cache::kept(target, hosted.states(), hosted.model_states()),
                 Attention::Caller => Cache::left(target, &hosted.plans()[0]),
             },
             hosted: Mutex::new(hosted),
@@ -458,6 +523,8 @@ pub struct Cache {
     layer: usize,
     /// Whether it is a slot, of which nothing is said but its bytes.
     slot: bool,
+    /// Whether it is of the draft, whose layers are numbered behind the model's.
+    draft: bool,
     /// Tokens in a page.
     block_tokens: usize,
     /// Bytes of a page or a slot; 0 where the caller attends, whose pages are its own.
@@ -471,12 +538,15 @@ pub struct Cache {
 
 impl Cache {
     /// What the target keeps, in the order of its states.
-    fn kept(target: &Target) -> Vec<Cache> {
+    fn kept(target: &Target, states: &[State], of_model: usize) -> Vec<Cache> {
         let of = |layer: usize, group: &StateGroup| match group {
             StateGroup::Paged(pages) => Cache::paged(layer, target, pages),
             StateGroup::Slots(slots) => Some(Cache { layer, slot: true, block_bytes: slots.bytes, ..Cache::default() }),
         };
-        target.states.iter().filter_map(|state| of(state.layer, target.groups.get(state.group)?)).collect()
+        let kept = |(number, state): (usize, &State)| {
+            Some(Cache { draft: number >= of_model, ..of(state.layer, target.groups.get(state.group)?)? })
+        };
+        states.iter().enumerate().filter_map(kept).collect()
     }
 
     fn paged(layer: usize, target: &Target, Paged { block_bytes, streams, window }: &Paged) -> Option<Cache> {
@@ -484,6 +554,7 @@ impl Cache {
         Some(Cache {
             layer,
             slot: false,
+            draft: false,
             block_tokens: target.layout.block_tokens,
             block_bytes: *block_bytes,
             dtype: keys.dtype.torch_name(),
@@ -499,6 +570,7 @@ impl Cache {
             Work::Attention { layer, heads, k, window, .. } => Some(Cache {
                 layer,
                 slot: false,
+                draft: false,
                 block_tokens: target.layout.block_tokens,
                 block_bytes: 0,
                 dtype: k.dtype.torch_name(),
@@ -535,12 +607,13 @@ pub struct Call {
 pub struct Loading {
     model: Py<Model>,
     update: bool,
+    draft: bool,
 }
 
 #[pymethods]
 impl Loading {
     fn __enter__(slf: Bound<'_, Loading>) -> Bound<'_, Loading> {
-        let Loading { model, update } = slf.get();
+        let Loading { model, update, .. } = slf.get();
         match update {
             true => model.get().lock().begin_update(),
             false => model.get().lock().begin_loading(),
@@ -578,13 +651,14 @@ impl Loading {
     #[pyo3(signature = (name, tensor, stream = 0))]
     fn feed(&self, name: &str, tensor: &Bound<'_, PyAny>, stream: usize) -> PyResult<()> {
         let (py, model) = (tensor.py(), self.model.get());
+        let name = &if self.draft { model.lock().draft_name(name) } else { name.to_owned() };
         let foreign = Foreign::take(name, tensor, Device::named(&model.device), stream)?;
         let shape = foreign.shape();
         // Name and shape come before the numbers, which a wrong shape has no end of.
         if !py.detach(|| model.lock().wants(name, shape)).map_err(raised)? {
             return Ok(());
         }
-        let given = Given { float: foreign.float(), shape, numbers: foreign.numbers(name)? };
+        let given = Given { float: foreign.float(name)?, shape, numbers: foreign.numbers(name)? };
         // SAFETY: the tensor's library says what it is and where; that it and the stream stay is
         // the caller's to see to, as the documentation of the package says.
         py.detach(|| unsafe { model.lock().feed_on(name, given, Stream(stream)) }).map_err(raised)

@@ -109,7 +109,7 @@ class Framework:
         stream = torch.cuda.current_stream(self.device).cuda_stream
         pointers = {name: tensor.data_ptr() for name, tensor in self.inputs.items()}
         pointers["tables"] = [(pointers["tables"], self.width)] * len(self.ranks[0].cache)
-        sizes = dict(sequences=sequences, tokens=tokens, decode=decode, stream=stream)
+        sizes = dict(sequences=sequences, tokens=tokens, each=int(decode), stream=stream)
         for model in self.ranks:
             model.begin(**pointers, **sizes, embedded=embedded)
 

@@ -95,7 +95,7 @@ class Framework:
             tables=[(table.ctypes.data, width)] * len(self.model.cache),
             sequences=len(lengths),
             tokens=len(ids),
-            decode=decode,
+            each=int(decode),
             embedded=embedded,
         )
         if embedded:

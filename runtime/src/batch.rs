@@ -210,6 +210,13 @@ impl Inputs {
         entries.for_each(|(entry, &row)| *entry = row as i32);
     }
 
+    /// Says that tokens take consecutive rows, in all steps of a draft until something else is said:
+    /// entries stay where a step has fewer tokens.
+    pub fn take_rows_from(&mut self, row: usize, tokens: usize) {
+        let entries = self.ints(self.parts.sources, 0, tokens).iter_mut().zip(row..);
+        entries.for_each(|(entry, row)| *entry = row as i32);
+    }
+
     fn set_table(&mut self, sequence: usize, number: usize, table: &[i32]) {
         let (first, room) = (sequence * self.parts.stride + self.before(number), self.tables[number].blocks);
         let (blocks, unused) = self.ints(self.parts.tables, first, room).split_at_mut(table.len());

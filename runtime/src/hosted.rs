@@ -6,6 +6,10 @@
 //! on the hidden rows that the framework has put into [`Hosted::head_input`]. Between two runs the
 //! framework does what the call asks for. Embeddings alone are [`Hosted::embed`] of the tokens in
 //! [`Hosted::embed_input`].
+//!
+//! An artifact's draft is driven alike: steps with [`Batch::draft`], and [`Hosted::draft_head`].
+//! Each step of the model leaves a row of each token in [`Hosted::drafted`], where the framework
+//! puts those that a step of the draft is to take.
 mod allocate;
 mod ends;
 mod error;
@@ -27,7 +31,9 @@ use crate::states::Unit;
 use crate::weights::{Loading, Rank};
 use atomc_artifact::Artifact;
 use atomc_artifact::abi::{Prepare, Step};
-use atomc_artifact::manifest::{Attention, Call, DType, Manifest, Model, Place, Plan, PlanKind, State, Target, Work};
+use atomc_artifact::manifest::{
+    Arg, Attention, Call, DType, Draft, DraftRows, Manifest, Model, Place, Plan, PlanKind, State, Target, Work,
+};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -43,6 +49,8 @@ pub struct HostedOptions {
     pub rank: usize,
     /// Who attends: plans of the other kind are not used.
     pub attention: Attention,
+    /// Whether the artifact's draft is driven too. Its states are behind the model's then.
+    pub draft: bool,
     /// On which weights are uploaded; steps name their own.
     pub stream: Stream,
 }
@@ -72,8 +80,15 @@ pub struct Hosted {
     artifact: Arc<Artifact>,
     /// Index of the device's target in the manifest.
     target: usize,
-    /// Those of the target that this process may run.
+    /// Those of the target that this process may run: the model's, then its draft's.
     plans: Vec<Plan>,
+    /// How many plans are the model's, and how many states.
+    models: usize,
+    model_states: usize,
+    /// Where rows for the draft lie, if it is driven, and whether its weights come from a checkpoint
+    /// of their own.
+    draft: Option<DraftRows>,
+    waits_for_draft: bool,
     rank: Rank,
     /// The one that the device was opened with.
     stream: Stream,
@@ -153,7 +168,13 @@ impl Hosted {
     ) -> Result<Hosted, Error> {
         let _span = tracing::debug_span!("open").entered();
         let (manifest, code) = (artifact.manifest(), &artifact.manifest().targets[target]);
-        let plans: Vec<Plan> = code.plans.iter().filter(|plan| runs(plan, options)).cloned().collect();
+        let of = |draft| code.plans.iter().filter(move |plan| plan.draft == draft && runs(plan, options)).cloned();
+        let mut plans: Vec<Plan> = of(false).collect();
+        let models = plans.len();
+        let draft = code.draft.as_ref().filter(|_| options.draft).map(|draft| draft.rows);
+        if draft.is_some() {
+            plans.extend(of(true));
+        }
         let largest = |size: fn(&Plan) -> usize| plans.iter().map(size).max().unwrap_or(0);
         let units = Unit::all(code);
         // Tables stay where they are if the device makes the inputs.
@@ -190,16 +211,21 @@ impl Hosted {
             weights: code.weights.iter().map(|weight| buffer(weight.bytes)).collect::<Result<_, _>>()?,
             arena: buffer(largest(|plan| plan.arena_bytes))?,
             hidden: buffer(code.hidden.bytes)?,
-            head_input: Some(buffer(code.hidden.bytes)?),
+            head_input: Some(buffer(draft.map_or(code.hidden.bytes, |rows| rows.offset))?),
             workspace,
             states,
             inputs: inputs.addresses(),
         };
         let rank = Rank { number: options.rank, of: manifest.ranks() };
+        let (model_states, is_apart) = (model_states(code), code.draft.as_ref().is_some_and(Draft::is_apart));
         let mut hosted = Hosted {
             artifact,
             target,
             plans,
+            models,
+            model_states,
+            waits_for_draft: draft.is_some() && is_apart,
+            draft,
             rank,
             stream: options.stream,
             device,
@@ -223,7 +249,10 @@ impl Hosted {
     /// Where inputs are made on the device, gives them what stays the same in all steps.
     fn set_inputs(&mut self) -> Result<(), DeviceError> {
         self.inputs.clear();
-        self.inputs.want_first(self.max_rows());
+        self.inputs.want_first(self.plans.iter().map(|plan| plan.rows).max().unwrap_or(0));
+        if let Some(rows) = self.draft {
+            self.inputs.take_rows_from(rows.model, self.max_tokens());
+        }
         self.inputs.upload()
     }
 
@@ -243,9 +272,31 @@ impl Hosted {
         &self.artifact.manifest().targets[self.target]
     }
 
-    /// The plans that this process may run.
+    /// The plans of the model that this process may run.
     pub fn plans(&self) -> &[Plan] {
-        &self.plans
+        &self.plans[..self.models]
+    }
+
+    /// The same, or those of the draft.
+    fn plans_of(&self, draft: bool) -> Range<usize> {
+        if draft { self.models..self.plans.len() } else { 0..self.models }
+    }
+
+    /// The states that pages are wanted for, by their numbers: the model's, then those of the
+    /// draft, if it is driven.
+    pub fn states(&self) -> &[State] {
+        let states = &self.target().states;
+        if self.draft.is_some() { states } else { &states[..self.model_states] }
+    }
+
+    /// How many of the states are the model's.
+    pub fn model_states(&self) -> usize {
+        self.model_states
+    }
+
+    /// Whether a draft is driven.
+    pub fn has_draft(&self) -> bool {
+        self.draft.is_some()
     }
 
     /// Which of the ranks that share the model out this is.
@@ -260,12 +311,12 @@ impl Hosted {
 
     /// Most tokens in one step.
     pub fn max_tokens(&self) -> usize {
-        self.plans.iter().map(|plan| plan.tokens).max().unwrap_or(0)
+        self.plans().iter().map(|plan| plan.tokens).max().unwrap_or(0)
     }
 
     /// Most rows of logits at once.
     pub fn max_rows(&self) -> usize {
-        self.plans.iter().map(|plan| plan.rows).max().unwrap_or(0)
+        self.plans().iter().map(|plan| plan.rows).max().unwrap_or(0)
     }
 
     /// The rows that the body of a step leaves, one for each token.
@@ -275,7 +326,7 @@ impl Hosted {
 
     /// What the further rows are called that steps leave: `hidden.2` is what enters layer 2.
     pub fn hidden_names(&self) -> impl Iterator<Item = &str> {
-        let plans = self.plans.first().into_iter();
+        let plans = self.plans().first().into_iter();
         plans.flat_map(|plan| &plan.hidden).map(|rows| rows.name.as_str())
     }
 
@@ -288,6 +339,14 @@ impl Hosted {
         let place = plan.hidden.iter().find(|rows| rows.name == name).ok_or_else(unknown)?.place;
         let step = self.step.filter(|step| step.done).ok_or(HostedError::NotDone)?;
         Ok(self.rows_at(place, step.tokens))
+    }
+
+    /// The rows that each step of the model leaves for its draft, one for each token, and that a
+    /// step of the draft takes: there the framework puts those of its tokens, if they are others.
+    pub fn drafted(&self) -> Option<Rows> {
+        let rows = self.draft?;
+        let hidden = self.hidden_rows(&self.memory.hidden, self.max_tokens());
+        Some(Rows { address: hidden.address.wrapping_add(rows.offset + rows.model * rows.stride), ..hidden })
     }
 
     /// The rows that heads read.
@@ -312,9 +371,12 @@ impl Hosted {
         if own && self.tables.is_empty() {
             return Err(HostedError::NoCache);
         }
+        if batch.draft && self.draft.is_none() {
+            return Err(HostedError::Draft("none is driven; open the artifact with it"));
+        }
         // Where the caller attends nobody looks at tables.
         let batch = &Batch { tables: if own { batch.tables } else { &[] }, ..*batch };
-        let (found, want) = (batch.tables.len(), self.tables.len());
+        let (found, want) = (batch.tables.len(), self.tables_of(batch.draft).len());
         if own && found != want {
             return Err(HostedError::Field {
                 field: "tables",
@@ -341,16 +403,22 @@ impl Hosted {
     /// # Safety
     /// As for [`Hosted::begin`].
     unsafe fn fill(&mut self, batch: &Batch) -> Result<StepSize, HostedError> {
+        let range = self.tables_of(batch.draft);
         let Hosted { artifact, inputs, memory, tables, values, units, .. } = self;
         let Model { vocab, max_positions, .. } = artifact.manifest().model;
         let target = &artifact.manifest().targets[self.target];
         let block_tokens = target.layout.block_tokens;
-        let kept = tables.iter().map(|table| units[target.states[table.states[0].0].group].kept).collect();
-        let limits = Limits { vocab, max_positions, block_tokens, tables, kept };
+        // Where the caller attends there are no tables.
+        let bound = &tables[range.start..range.start + batch.tables.len()];
+        let kept = bound.iter().map(|table| units[target.states[table.states[0].0].group].kept).collect();
+        let limits = Limits { vocab, max_positions, block_tokens, before: range.start, tables: bound, kept };
         let clear =
             |table: usize, block| pages::clear(&mut memory.states, values, table, block * tables[table].block_stride);
         // SAFETY: passed on to the caller.
         unsafe { batch.fill(inputs, &limits, clear) }?;
+        if let Some(rows) = self.draft.filter(|_| batch.draft) {
+            inputs.take_rows_from(rows.model, batch.tokens);
+        }
         Ok(inputs.step().size)
     }
 
@@ -365,8 +433,9 @@ impl Hosted {
             let detail = format!("{} in a step of {tokens} tokens", batch.sequences);
             return Err(HostedError::Field { field: "sequences", detail });
         }
+        let first = self.tables_of(batch.draft).start;
         for table in 0..batch.tables.len().max(1) {
-            let parameters = batch.prepare(table, self.clears(table));
+            let parameters = batch.prepare(table, self.clears(first + table));
             // SAFETY: the inputs have room for the tokens, as the plan was picked, and for the
             // tiles; the rest is passed on.
             unsafe { self.device.prepare(&parameters, stream) }?;
@@ -374,11 +443,18 @@ impl Hosted {
         Ok(StepSize { step: Step { tokens: tokens as i64, rows: 0 }, tiles })
     }
 
-    /// The first plan that takes a step.
+    /// The first plan that takes a step: one for few tokens of each sequence, else one for all.
     fn pick(&self, batch: &Batch) -> Result<usize, HostedError> {
-        let fits = |plan: &Plan| plan.tokens >= batch.tokens && (batch.decode || plan.kind == PlanKind::Any);
-        let decode = |plan: &Plan| plan.kind == PlanKind::Decode && fits(plan);
-        let found = self.plans.iter().position(decode).or_else(|| self.plans.iter().position(fits));
+        let fits = |plan: &Plan| plan.tokens >= batch.tokens;
+        let few = |plan: &Plan| {
+            let takes = |each| batch.each <= each && batch.sequences * each <= plan.tokens;
+            batch.each > 0 && plan.kind.each().is_some_and(takes)
+        };
+        let first = |takes: &dyn Fn(&Plan) -> bool| {
+            let mut plans = self.plans_of(batch.draft);
+            plans.find(|&number| fits(&self.plans[number]) && takes(&self.plans[number]))
+        };
+        let found = first(&few).or_else(|| first(&|plan| plan.kind == PlanKind::Any));
         found.ok_or_else(|| HostedError::Tokens { tokens: batch.tokens, max: self.max_tokens() })
     }
 
@@ -438,13 +514,23 @@ fn padded(call: Call, row: usize) -> Option<Place> {
 
 /// Whether a plan is one for the caller's steps, who wants their hidden rows.
 fn runs(plan: &Plan, options: &HostedOptions) -> bool {
-    plan.attention == options.attention && matches!(plan.kind, PlanKind::Decode | PlanKind::Any) && !plan.draft
+    plan.attention == options.attention && plan.kind != PlanKind::Whole
+}
+
+/// States of the model alone: those of a draft are numbered behind them.
+fn model_states(target: &Target) -> usize {
+    let args = target.plans.iter().filter(|plan| plan.draft).flat_map(|plan| &plan.launches).flat_map(|l| &l.args);
+    let first = args.filter_map(|arg| match arg {
+        Arg::State { state, .. } => Some(*state),
+        _ => None,
+    });
+    first.min().unwrap_or(target.states.len())
 }
 
 fn check(manifest: &Manifest, target: usize, options: &HostedOptions) -> Result<(), HostedError> {
     let (rank, ranks, target) = (options.rank, manifest.ranks(), &manifest.targets[target]);
-    if target.draft.is_some() {
-        return Err(HostedError::Draft);
+    if options.draft {
+        check_draft(target, options)?;
     }
     if rank >= ranks {
         return Err(HostedError::Rank { rank, ranks });
@@ -458,6 +544,19 @@ fn check(manifest: &Manifest, target: usize, options: &HostedOptions) -> Result<
             };
             Err(HostedError::Attention { target: target.name.clone(), wanted })
         }
+    }
+}
+
+fn check_draft(target: &Target, options: &HostedOptions) -> Result<(), HostedError> {
+    let has = |kind| target.plans.iter().any(|plan| plan.draft && plan.kind == kind);
+    match target.draft.is_some() {
+        false => Err(HostedError::Draft("the artifact has none; compile with --draft")),
+        true if options.attention == Attention::Caller => Err(HostedError::Draft("a caller does not attend for it")),
+        true if !has(PlanKind::Any) => Err(HostedError::Draft("it has no plan of kind `any`; compile anew")),
+        true if target.has_slots() => Err(HostedError::Draft(
+            "recurrent states cannot go back to the token behind which a guess was wrong, in a framework",
+        )),
+        true => Ok(()),
     }
 }
 

@@ -30,7 +30,7 @@ pub(super) fn plan(plan: &Plan, target: &Target, (layers, widths): (usize, &[usi
     picks(plan, at)?;
     calls(plan, layers, at)?;
     hidden(plan, target, layers, at)?;
-    let (is_whole, launches) = (plan.kind == PlanKind::Whole || plan.draft, plan.launches.len());
+    let (is_whole, launches) = (plan.kind == PlanKind::Whole, plan.launches.len());
     ensure(!is_whole || plan.body == launches, &format!("{at}.body"), || {
         format!("launch {}, but a whole step has no head: its body is {launches} launches", plan.body)
     })?;

@@ -19,7 +19,7 @@ pub struct Plan {
     /// themselves.
     pub attention: Attention,
     /// Whether it is a step of the draft and not of the model: its logits are of
-    /// [`Draft::vocab`](super::Draft::vocab) tokens. Such plans are body alone.
+    /// [`Draft::vocab`](super::Draft::vocab) tokens.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub draft: bool,
     /// In the order in which they run; each may need all before it.

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use atomc_artifact::{Fingerprint, escaped};
 use atomc_config::Config;
-use atomc_config::framework::{Held, Rules};
+use atomc_config::framework::{Guesses, Held, Rules};
 use atomc_config::vllm::settings;
 use atomc_runtime::manifest::{Attention, Manifest, Target};
 use atomc_runtime::{Artifact, DeviceChoice, Error, TrustList, signature, trust};
@@ -183,5 +183,6 @@ fn held<'a>(manifest: &'a Manifest, target: &'a Target, attention: Attention) ->
         own: attention == Attention::Own,
         invariant: target.invariant,
         slots: target.has_slots(),
+        guesses: Guesses::of(target.most_guesses(), target.draft.as_ref().map(|draft| draft.is_apart())),
     })
 }

@@ -36,8 +36,7 @@ pub struct Kind {
 
 /// The launches, and the rows between body and head, if there are any.
 pub fn plan(graph: &Graph, kind: Kind, cx: &Cx, parts: &mut Parts) -> Result<(Plan, Option<Hidden>), Diagnostic> {
-    let hidden = if kind.draft { None } else { hidden(graph, cx)? };
-    let (hidden, hidden_rows) = hidden.unzip();
+    let (hidden, hidden_rows) = hidden(graph, cx)?.unzip();
     let order = Order::new(graph, hidden);
     if hidden.is_some() {
         check_cut(graph, &order)?;

@@ -4,7 +4,7 @@
 //! Ranks share its layers out as they do the target's; each makes all of what comes before them.
 use atomc_config::draft::{Beside, Eagle3};
 use atomc_config::{Draft, Fusion, Head};
-use atomc_ir::results::{DRAFTED, LOGITS, PICKS};
+use atomc_ir::results::{DRAFTED, HIDDEN, LOGITS, PICKS};
 use atomc_ir::{Builder, DType, Diagnostic, Dim, Graph, Op, Shape, Type, Value};
 
 use super::layer::{LayerBuilder, Made, norm};
@@ -17,7 +17,8 @@ use super::{Config, Part};
 /// Inputs: `ids`, `positions`, `lengths`, `rows`, `sources`, the row of `drafted` that each token
 /// takes, `drafted`, `batch`, then the states of each layer, numbered behind those of the target;
 /// results: `logits` over the draft's vocabulary, the states, `picks`, unless ranks share the model
-/// out, then `drafted`, the rows of those R tokens that a next step goes on from.
+/// out, then `hidden`, the rows that a next step goes on from, of all tokens, and `drafted`, those
+/// of the R tokens.
 pub fn graph(config: &Config, draft: &Draft, part: Part) -> Result<Graph, Diagnostic> {
     let model = &draft.model;
     let (own, first) = (part.of(model)?, config.layers.len());
@@ -53,8 +54,11 @@ pub fn graph(config: &Config, draft: &Draft, part: Part) -> Result<Graph, Diagno
         x = out;
     }
 
-    let picked = b.at(&draft.norm).gather(x, rows)?;
-    let normed = norm(&mut b, model, picked, &draft.norm, model.hidden)?;
+    // Some EAGLE-3 heads go on from rows that are not normed.
+    let left_raw = matches!(&draft.fusion, Fusion::Eagle3(eagle) if !eagle.norm_output);
+    let left = if left_raw { x } else { norm(&mut b, model, x, &draft.norm, model.hidden)? };
+    let picked = b.at(&draft.norm).gather(left, rows)?;
+    let normed = if left_raw { norm(&mut b, model, picked, &draft.norm, model.hidden)? } else { picked };
     let logits = match draft.head {
         Head::Embedding => b.at(module).linear(normed, embedding, DType::F32)?,
         Head::Target(module) => head(&mut b, config, part, normed, module)?,
@@ -62,14 +66,10 @@ pub fn graph(config: &Config, draft: &Draft, part: Part) -> Result<Graph, Diagno
     };
     let logits = b.scale(logits, model.scales.logits)?;
     let picks = if part.all() == 1 { Some(b.argmax(logits)?) } else { None };
-    let left = match &draft.fusion {
-        Fusion::Eagle3(eagle) if !eagle.norm_output => picked,
-        _ => normed,
-    };
     let mut results = vec![(LOGITS.to_string(), logits)];
     results.extend(states);
     results.extend(picks.map(|picks| (PICKS.to_string(), picks)));
-    results.push((DRAFTED.to_string(), left));
+    results.extend([(HIDDEN.to_string(), left), (DRAFTED.to_string(), picked)]);
     b.finish(results)
 }
 

@@ -117,7 +117,12 @@ pub const JUDGED: &[Judged] = &[
         "its loader does not give tensors by the checkpoint's names",
     ),
     refused("enable_lora", "lora_config", &[], "weights are packed, without adapters"),
-    refused("speculative_config", "speculative_config", &[], "a decode step has one token of each sequence"),
+    compared(
+        "speculative_config",
+        "speculative_config",
+        "none, or for the artifact's draft (`atomc compile --draft`): `mtp` or `eagle3`, and at most as many guesses as \
+         `--speculate` says",
+    ),
     refused("diffusion_config", "diffusion_config", &[], "a decode step has one token of each sequence"),
     refused("kv_offloading_size", "cache_config.kv_offloading_size", &[], "what is in a page is the artifact's own"),
     refused("kv_transfer_config", "kv_transfer_config", &[], "what is in a page is the artifact's own"),

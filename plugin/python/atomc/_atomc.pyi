@@ -79,6 +79,9 @@ class Artifact:
         artifact beside a model asks before it makes a `Model` of it, which runs code. Where `ATOMC_REQUIRE_SIGNED_BY` names a key,
         its signature is asked for instead of the list."""
     @property
+    def draft(self) -> bool:
+        """Whether it has a draft that a framework can drive."""
+    @property
     def targets(self) -> list[str]: ...
     def page(self, target: str) -> tuple[int, int]:
         """The pages of a target's cache: tokens in one, and bytes of the largest."""
@@ -138,6 +141,9 @@ class Cache:
     @property
     def slot(self) -> bool:
         """Whether it is a slot, of which nothing is said but its bytes."""
+    @property
+    def draft(self) -> bool:
+        """Whether it is of the draft, whose layers are numbered behind the model's."""
     @property
     def block_tokens(self) -> int:
         """Tokens in a page."""
@@ -209,11 +215,12 @@ class Model:
         rank: int = 0,
         threads: int = 0,
         attention: Literal["own", "caller"] = "own",
+        draft: bool = False,
         stream: int = 0,
         allocate: Callable[[int], int] | None = None,
     ) -> None:
         """`allocate(bytes)` gives the address of zeroed memory of the device, which the caller keeps while the model lives;
-        without it the model has memory of its own. `stream` is for uploads."""
+        without it the model has memory of its own. `stream` is for uploads. With `draft` the artifact's draft is driven too."""
     @property
     def target(self) -> str: ...
     @property
@@ -252,10 +259,11 @@ class Model:
     ) -> list[str]:
         """Everything about which a `config.json` and a framework's options do not fit, a line each: options are a JSON object by the
         names of vLLM's `EngineArgs`, or of SGLang's `ServerArgs`."""
-    def loading(self, *, update: bool = False) -> Loading:
+    def loading(self, *, update: bool = False, draft: bool = False) -> Loading:
         """A context in which the checkpoint's tensors are given one by one, also anew over weights that are loaded. An update of
         those, or after `unload`, may be of any tensors: what is packed together changes when all of it has come, in this update or
-        later ones, and after `unload` a step is refused until all have come."""
+        later ones, and after `unload` a step is refused until all have come. With `draft`, names are those of a checkpoint of the
+        draft's own."""
     def unload(self) -> None:
         """Forgets the weights. Memory of the host that is not the caller's goes back to the system until others are loaded."""
     def load(self, path: str | PathLike[str], *, verify: bool = True) -> None:
@@ -277,6 +285,27 @@ class Model:
         """Further rows of the step whose body has just run to its end, one for each token. They stay
         until the next step, embedding or head. Where they lie depends on the size of the step."""
     @property
+    def draft(self) -> bool:
+        """Whether the artifact's draft is driven too: steps of `begin(draft=True)`, and `draft_head`."""
+    @property
+    def loaded(self) -> bool:
+        """Whether there are weights."""
+    @property
+    def each(self) -> int:
+        """Most tokens of a sequence in steps that have kernels for a few of each; 1 without such."""
+    @property
+    def draft_map(self) -> str | None:
+        """The tensor that says how far behind each token of the draft's the model's number of it is, if they differ."""
+    @property
+    def draft_vocab(self) -> int:
+        """Tokens that the draft guesses among; 0 without one."""
+    @property
+    def draft_apart(self) -> bool:
+        """Whether the draft's weights lie in a checkpoint of their own."""
+    @property
+    def drafted(self) -> View | None:
+        """The rows that each step of the model leaves for its draft, and that steps of the draft take."""
+    @property
     def head_input(self) -> View:
         """The rows that heads read."""
     @property
@@ -294,19 +323,23 @@ class Model:
         tables: Sequence[tuple[int, int]],
         sequences: int,
         tokens: int,
-        decode: bool = False,
+        each: int = 0,
+        draft: bool = False,
         embedded: bool = False,
         stream: int = 0,
     ) -> None:
         """Begins a step, of tensors by their addresses: `ids` int32 [tokens], `positions` int64 [tokens], `starts` int32
         [sequences + 1], `lengths` int32 [sequences]; of `tables`, one of int32 [sequences, stride] for each entry of `cache`, the
-        stride too, and none where the caller attends. Tokens from the last start on, and sequences without tokens, are padding. `decode`: each sequence has one token at most. `embedded`: a
-        call asks for rows in the place of the tokens' embeddings; the tokens are of the vocabulary all the same."""
+        stride too, and none where the caller attends. Tokens from the last start on, and sequences without tokens, are padding. A step of the
+        model takes the tables of its own entries, and one of the `draft` those of the draft's. `each`: the most tokens of a sequence,
+        if they are known to be few; 1 in a decode step. `embedded`: a call asks for rows in the place of the tokens' embeddings; the tokens are of the vocabulary all the same."""
     def run(self) -> Call | None:
         """Runs the body of the step up to the next call, which is the caller's to do, or to its end."""
     def head(self, rows: int, stream: int = 0) -> View:
         """Logits, float32 [rows, vocab], of the first rows of `head_input`. They stay until the next step or head. Of ranks that share
         the model out each may have a part of the vocabulary: in order of the ranks the parts are all of it."""
+    def draft_head(self, rows: int, stream: int = 0) -> View:
+        """The same of rows that steps of the draft have left, over the draft's vocabulary."""
 
 class Engine:
     """An artifact on a device, with a cache and sequences of its own. One thread uses it at a time; others wait."""

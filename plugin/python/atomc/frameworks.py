@@ -156,6 +156,7 @@ class Driven(torch.nn.Module):
         device: str,
         rank: int,
         attention: Literal["own", "caller"] = "own",
+        draft: bool = False,
     ):
         super().__init__()
         self.on_host = device == "host"
@@ -166,6 +167,7 @@ class Driven(torch.nn.Module):
             device,
             rank=rank,
             attention=attention,
+            draft=draft,
             stream=self.stream(),
             allocate=allocate,
         )
@@ -203,7 +205,9 @@ class Driven(torch.nn.Module):
             step(parts[0]) if len(parts) == 1 else torch.cat([step(part).clone() for part in parts])
         )
 
-    def start(self, batch: tuple, tables: list, *, decode: bool, embedded: bool) -> None:
+    def start(
+        self, batch: tuple, tables: list, *, each: int, embedded: bool = False, draft: bool = False
+    ) -> None:
         """Begins a step of ids, positions, starts and lengths, as `Model.begin` has them."""
         ids, positions, starts, lengths = batch
         self.engine.begin(
@@ -214,7 +218,8 @@ class Driven(torch.nn.Module):
             tables=tables,
             sequences=len(lengths),
             tokens=len(ids),
-            decode=decode,
+            each=each,
+            draft=draft,
             embedded=embedded,
             stream=self.stream(),
         )
@@ -235,20 +240,22 @@ class Driven(torch.nn.Module):
                 torch.from_dlpack(call.out).copy_(attend(call.layer, q, k, v))
         return self.hidden[: tokens.stop - tokens.start]
 
-    def logits(self, hidden: torch.Tensor, gather: Callable) -> torch.Tensor:
-        """Logits of hidden rows, by heads no larger than plans. Of ranks with a part of the vocabulary each `gather` makes the whole."""
+    def logits(self, hidden: torch.Tensor, gather: Callable, draft: bool = False) -> torch.Tensor:
+        """Logits of hidden rows, of the model's or of its draft's, by heads no larger than plans. Of ranks with a part of the vocabulary each `gather` makes the whole."""
         pieces = hidden.split(self.engine.max_rows)
         return (
-            self.head(pieces[0], gather)
+            self.head(pieces[0], gather, draft)
             if len(pieces) == 1
-            else torch.cat([self.head(p, gather).clone() for p in pieces])
+            else torch.cat([self.head(p, gather, draft).clone() for p in pieces])
         )
 
     @ranges.ranged("head")
-    def head(self, rows: torch.Tensor, gather: Callable) -> torch.Tensor:
+    def head(self, rows: torch.Tensor, gather: Callable, draft: bool = False) -> torch.Tensor:
         self.head_input[: len(rows)].copy_(rows)
-        logits = torch.from_dlpack(self.engine.head(rows=len(rows), stream=self.stream()))
-        return gather(logits.contiguous()) if logits.shape[1] < self.engine.vocab else logits
+        head = self.engine.draft_head if draft else self.engine.head
+        logits = torch.from_dlpack(head(rows=len(rows), stream=self.stream()))
+        vocab = self.engine.draft_vocab if draft else self.engine.vocab
+        return gather(logits.contiguous()) if logits.shape[1] < vocab else logits
 
 
 def part(

@@ -35,16 +35,16 @@ class Engine:
     """An engine whose launches are captured where a graph is open, for the plan that was picked then."""
 
     def __init__(self, engine):
-        self.engine, self.decode = engine, None
+        self.engine, self.each = engine, None
 
     def __getattr__(self, name):
         return getattr(self.engine, name)
 
-    def begin(self, decode, **step):
+    def begin(self, each, **step):
         assert Graph.open is None, "what a batch is must not be captured"
         if Capture.is_active():
-            self.decode = decode
-        self.engine.begin(decode=self.decode, **step)
+            self.each = each
+        self.engine.begin(each=self.each, **step)
 
     def run(self):
         Graph.open.launches.append(self.engine.run)

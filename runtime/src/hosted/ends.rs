@@ -30,7 +30,7 @@ impl Hosted {
                 return Err(HostedError::Field { field: "ids", detail });
             }
         }
-        let found = smallest(&self.plans, |plan| plan.tokens, tokens);
+        let found = smallest(self.plans(), |plan| plan.tokens, tokens);
         let (index, plan) = found.ok_or_else(|| HostedError::Tokens { tokens, max: self.max_tokens() })?;
         let (place, launches) = embedding(plan)?;
         let part = self.rows_alone(index, 0..launches, tokens, stream);
@@ -52,10 +52,28 @@ impl Hosted {
     /// # Safety
     /// The rows are there, for the stream.
     pub unsafe fn head(&mut self, rows: usize, stream: Stream) -> Result<Rows, HostedError> {
+        // SAFETY: passed on to the caller.
+        unsafe { self.logits(false, rows, stream) }
+    }
+
+    /// The same of rows that steps of the draft have left, over its vocabulary.
+    ///
+    /// # Safety
+    /// As for [`Hosted::head`].
+    pub unsafe fn draft_head(&mut self, rows: usize, stream: Stream) -> Result<Rows, HostedError> {
+        // SAFETY: passed on to the caller.
+        unsafe { self.logits(true, rows, stream) }
+    }
+
+    /// # Safety
+    /// As for [`Hosted::head`].
+    unsafe fn logits(&mut self, draft: bool, rows: usize, stream: Stream) -> Result<Rows, HostedError> {
         self.check_loaded()?;
         self.step = None;
-        let found = smallest(&self.plans, |plan| plan.rows, rows);
+        let plans = self.plans_of(draft);
+        let found = smallest(&self.plans[plans.clone()], |plan| plan.rows, rows);
         let (index, plan) = found.ok_or_else(|| HostedError::Rows { rows, max: self.max_rows() })?;
+        let index = plans.start + index;
         if self.inputs.in_place() {
             self.inputs.clear();
             self.inputs.want_first(rows);

@@ -10,8 +10,8 @@ pub enum HostedError {
     Rank { rank: usize, ranks: usize },
     #[error("attention: target `{target}` has no plans that leave it to `{wanted}`; compile with --attention {wanted}")]
     Attention { target: String, wanted: &'static str },
-    #[error("the artifact has a draft, which no framework drives yet; compile without --draft")]
-    Draft,
+    #[error("draft: {0}")]
+    Draft(&'static str),
     #[error("device: {device} has no kernel that makes a step's inputs of a framework's tensors")]
     Prepare { device: String },
     #[error("allocate: {detail}")]

@@ -60,6 +60,17 @@ impl Hosted {
         Ok(self.bind()?)
     }
 
+    /// Which tables are of the model's states, or of its draft's.
+    pub(super) fn tables_of(&self, draft: bool) -> Range<usize> {
+        let models = self.tables.partition_point(|table| !self.is_of_draft(table));
+        if draft { models..self.tables.len() } else { 0..models }
+    }
+
+    /// Whether a table is of the draft's states. It is of none beside them.
+    fn is_of_draft(&self, table: &Pages) -> bool {
+        table.states.first().is_some_and(|(state, _)| *state >= self.model_states)
+    }
+
     /// The pages, once they are bound.
     pub fn tables(&self) -> &[Pages] {
         &self.tables
@@ -67,11 +78,14 @@ impl Hosted {
 
     /// That each state has pages, once, and that they can hold it.
     fn check_pages(&self, tables: &[Pages]) -> Result<(), HostedError> {
-        let want = self.target().states.len();
+        let want = self.states().len();
         let mut found: Vec<usize> = tables.iter().flat_map(|table| table.states.iter().map(|state| state.0)).collect();
         found.sort();
         if !found.iter().copied().eq(0..want) {
             return Err(HostedError::States { found, want });
+        }
+        if !tables.is_sorted_by_key(|table| self.is_of_draft(table)) {
+            return Err(HostedError::Draft("tables of its states come behind those of the model's"));
         }
         tables.iter().try_for_each(|table| self.check_table(table))
     }
@@ -79,6 +93,12 @@ impl Hosted {
     fn check_table(&self, Pages { states, block_stride, blocks }: &Pages) -> Result<(), HostedError> {
         let fault = |field, detail| Err(HostedError::Field { field, detail });
         let Some(&(first, _)) = states.first() else { return fault("states", "a table of none".to_owned()) };
+        if let Some((other, _)) =
+            states.iter().find(|(state, _)| (*state < self.model_states) != (first < self.model_states))
+        {
+            let detail = format!("pages of {first} and {other}, of the model and of its draft, want a table each");
+            return fault("states", detail);
+        }
         if let Some((_, start)) = states.iter().find(|(_, start)| !start.addr().get().is_multiple_of(ALIGN)) {
             return fault("states", format!("pages at {start:p} do not begin at a multiple of {ALIGN}"));
         }

@@ -3,6 +3,7 @@ use super::{HostedError, Pages};
 use crate::batch::Inputs;
 use crate::kv::Kept;
 use atomc_artifact::abi::Prepare;
+use std::iter::repeat_n;
 use std::slice;
 
 /// What a step brings, by the addresses of a framework's tensors. Tokens lie one sequence after the
@@ -18,14 +19,19 @@ pub struct Batch<'a> {
     pub starts: *const i32,
     /// `i32 [sequences]`: length of each sequence after this step.
     pub lengths: *const i32,
-    /// As the pages were bound; none where the caller attends.
+    /// As the pages were bound, those of the states that the step has: the model's, or its draft's.
+    /// None where the caller attends.
     pub tables: &'a [Table],
     /// Rows of `lengths` and of each table; at least one.
     pub sequences: usize,
     /// Entries of `ids` and of `positions`, with those that belong to nobody.
     pub tokens: usize,
-    /// Whether each sequence has one token at most.
-    pub decode: bool,
+    /// Most tokens of a sequence, where they are few: 1 in a decode step. 0 if it is not known.
+    pub each: usize,
+    /// Whether it is a step of the draft, whose tokens take the rows of [`Hosted::drafted`].
+    ///
+    /// [`Hosted::drafted`]: super::Hosted::drafted
+    pub draft: bool,
     /// Whether other rows come in the place of the tokens' embeddings, when
     /// [`atomc_artifact::manifest::Work::Embedding`] is due. The tokens are of the vocabulary all
     /// the same.
@@ -60,6 +66,8 @@ pub(super) struct Limits<'a> {
     pub vocab: usize,
     pub max_positions: usize,
     pub block_tokens: usize,
+    /// Tables that are bound before those of the batch.
+    pub before: usize,
     /// The pages of each table of the batch, and what a sequence has in it.
     pub tables: &'a [Pages],
     pub kept: Vec<Kept>,
@@ -109,10 +117,12 @@ impl Batch<'_> {
             // SAFETY: the same numbers, none of which is negative.
             let ids = unsafe { slice::from_raw_parts(run.ids.as_ptr().cast::<u32>(), run.ids.len()) };
             let position = run.positions[0] as usize;
-            inputs.push(ids, position, run.length as usize, tables.clone());
+            let none: &[i32] = &[];
+            let all = repeat_n(none, limits.before).chain(tables.clone());
+            inputs.push(ids, position, run.length as usize, all);
             let first = position.div_ceil(limits.block_tokens).min(run.pages);
             for (table, pages) in tables.enumerate().filter(|(table, _)| limits.kept[*table] != Kept::Slot) {
-                pages[first..].iter().for_each(|&block| fresh(table, block as usize));
+                pages[first..].iter().for_each(|&block| fresh(limits.before + table, block as usize));
             }
         }
         Ok(())
@@ -133,8 +143,8 @@ impl Batch<'_> {
         if count == 0 {
             return Ok(None);
         }
-        if self.decode && count > 1 {
-            return Err(fault("decode", format!("{count} tokens in a step of one for each sequence")));
+        if self.each > 0 && count > self.each {
+            return Err(fault("each", format!("{count} tokens in a step of at most {} of a sequence", self.each)));
         }
         // SAFETY: below the number of sequences.
         let length = unsafe { *self.lengths.add(number) };

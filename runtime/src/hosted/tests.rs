@@ -32,6 +32,7 @@ fn options() -> HostedOptions {
         threads: 2,
         rank: 0,
         attention: Attention::Own,
+        draft: false,
         stream: Stream::default(),
     }
 }
@@ -101,7 +102,8 @@ impl Framework {
             tables: &[Table { pages: tables.as_ptr(), stride }],
             sequences: lengths.len(),
             tokens: ids.len(),
-            decode,
+            each: usize::from(decode),
+            draft: false,
             embedded: false,
         };
         let hosted = &mut self.hosted;
@@ -253,7 +255,8 @@ fn steps_end_with_their_weights() {
         tables: &[Table { pages: tables.as_ptr(), stride: tables.len() }],
         sequences: 1,
         tokens: 1,
-        decode: true,
+        each: 1,
+        draft: false,
         embedded: false,
     };
     for (number, change) in changes.into_iter().enumerate() {
@@ -300,7 +303,7 @@ fn refuses_what_cannot_be() {
     assert_eq!(refused(&[(0, vec![1, 97])], false), "sequence 0: ids: 97, but the vocabulary ends at 96");
     assert_eq!(
         refused(&[(1, vec![1]), (0, vec![1, 2])], true),
-        "sequence 1: decode: 2 tokens in a step of one for each sequence"
+        "sequence 1: each: 2 tokens in a step of at most 1 of a sequence"
     );
     framework.sequences[0].table = vec![80];
     let error = framework.step(&[(0, vec![1])], 0, true).unwrap_err().to_string();

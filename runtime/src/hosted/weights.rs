@@ -33,7 +33,8 @@ impl Hosted {
     }
 
     /// Ends an update. Where weights were unloaded there are some again with the update that brings
-    /// the last tensor; until then updates gather them. What is made of no tensor is made anew, as
+    /// the last tensor; until then updates gather them, and so do those of a first load where the
+    /// draft's weights lie in a checkpoint of their own. What is made of no tensor is made anew, as
     /// its memory may have been taken away with the weights'.
     pub fn end_update(&mut self) -> Result<(), Error> {
         let Some(loading) = &mut self.loading else {
@@ -45,7 +46,8 @@ impl Hosted {
             loading.constants(Sink { weights, rank, buffers, pool: self.device.pool() })?;
             return loading.check_heads();
         }
-        match self.unloaded && !loading.missing().is_empty() {
+        let waits = self.unloaded || self.waits_for_draft;
+        match waits && !loading.missing().is_empty() {
             true => Ok(()),
             false => self.finish_loading(),
         }
@@ -63,7 +65,9 @@ impl Hosted {
     pub(super) fn check_loaded(&self) -> Result<(), HostedError> {
         match &self.loading {
             _ if self.loaded => Ok(()),
-            Some(loading) if self.unloaded => Err(HostedError::Waiting { names: loading.missing() }),
+            Some(loading) if self.unloaded || self.waits_for_draft => {
+                Err(HostedError::Waiting { names: loading.missing() })
+            }
             _ => Err(HostedError::NoWeights),
         }
     }
@@ -82,6 +86,12 @@ impl Hosted {
                 buffer.give_back();
             }
         }
+    }
+
+    /// What weights are made of calls a tensor of a checkpoint that has the draft alone.
+    pub fn draft_name(&self, name: &str) -> String {
+        let renamed = self.target().draft.as_ref().and_then(|draft| draft.renamed.clone());
+        TensorNames { renamed: renamed.unwrap_or_default(), ..TensorNames::default() }.name(name).into_owned()
     }
 
     /// Whether the load under way wants a tensor of this name, which must have this shape: to be

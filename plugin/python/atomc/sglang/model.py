@@ -142,7 +142,7 @@ class Model(Driven):
         self.start(
             (ids, positions, starts, lengths),
             tables,
-            decode=batch.forward_mode.is_decode(),
+            each=int(batch.forward_mode.is_decode()),
             embedded=some.embeds is not None,
         )
         return self.run(tokens, some.embeds, self.reduce)

@@ -1,7 +1,10 @@
 """Layers as vLLM sees them: what a page of the cache is, and what a step's batch looks like."""
 
+import weakref
 from copy import copy
 from dataclasses import replace
+from types import new_class
+from typing import Any
 
 import torch
 
@@ -27,6 +30,12 @@ class Builder(AttentionMetadataBuilder[Batch]):
     """Kernels want what vLLM's runner has. Its tensors hold other steps later."""
 
     _cudagraph_support = AttentionCGSupport.UNIFORM_SINGLE_TOKEN_DECODE
+
+    @classmethod
+    def get_cudagraph_support(cls, vllm_config, kv_cache_spec):
+        # A step that verifies guesses has as many tokens of each sequence.
+        guesses = vllm_config.speculative_config is not None
+        return AttentionCGSupport.UNIFORM_BATCH if guesses else cls._cudagraph_support
 
     def __init__(self, kv_cache_spec, layer_names, vllm_config, device):
         super().__init__(kv_cache_spec, layer_names, vllm_config, device)
@@ -100,7 +109,9 @@ class SlotBackend(Backend):
 class Layer(AttentionLayerBase):
     """A layer's pages, each one run of bytes: vLLM hands them out, and only kernels know what is in them."""
 
-    def __init__(self, backend: type[Backend], cache):
+    def __init__(self, backend: type[Backend], cache, model):
+        # Of which vLLM asks no more than its layers.
+        self.model = weakref.ref(model)
         self.backend, self.num_heads, self.window, self.kv_cache = (
             backend,
             cache.heads,
@@ -173,6 +184,21 @@ class SlotLayer(MambaBase):
     def pages(self) -> list[tuple[int, int, int]]:
         [slots] = self.kv_cache
         return [(slots.data_ptr() + start, slots.stride(0), len(slots)) for start in self.starts]
+
+
+def layers(kept: dict[str, list], vllm_config, model) -> dict[str, Layer | SlotLayer]:
+    """Layers of a model by their names, of what is kept of each, where vLLM finds them."""
+    slots = {name: SlotLayer(caches) for name, caches in kept.items() if caches[0].slot}
+    most = max((layer.bytes for layer in slots.values()), default=0)
+    paged = {name: cache for name, [cache, *_] in kept.items() if not cache.slot}
+    tokens = next(iter(paged.values())).block_tokens
+    kind = dict(block_tokens=tokens, halves=1 if model.latent else 2)
+    backend: Any = new_class("Backend", (Backend,), exec_body=lambda body: body.update(kind))
+    found = {name: Layer(backend, cache, model) for name, cache in paged.items()}
+    page = min(2 * layer.half for layer in found.values()) * tokens
+    backend.slot_tokens = -(-most // page) * tokens
+    vllm_config.compilation_config.static_forward_context.update(slots | found)
+    return slots | found
 
 
 class TorchAttention(AttentionImpl[Batch]):

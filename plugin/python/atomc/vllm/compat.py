@@ -3,6 +3,7 @@
 from importlib import import_module
 from importlib.metadata import version
 from importlib.util import find_spec
+from types import SimpleNamespace
 
 import torch
 
@@ -43,11 +44,27 @@ NAMES = {
     "vllm.v1.worker.gpu_worker": "Worker",
 }
 
+# Architectures of drafts that artifacts can hold, as vLLM names them, and its own modules and classes for them.
+DRAFTS = {
+    "DeepSeekMTPModel": ("deepseek_mtp", "DeepSeekMTP"),
+    "Glm4MoeMTPModel": ("glm4_moe_mtp", "Glm4MoeMTP"),
+    "Glm4MoeLiteMTPModel": ("glm4_moe_lite_mtp", "Glm4MoeLiteMTP"),
+    "LlamaForCausalLMEagle3": ("llama_eagle3", "Eagle3LlamaForCausalLM"),
+    "Eagle3LlamaForCausalLM": ("llama_eagle3", "Eagle3LlamaForCausalLM"),
+    "Eagle3Qwen3ForCausalLM": ("qwen3_eagle3", "Eagle3Qwen3ForCausalLM"),
+}
+
+# Those of them that leave two kinds of rows: for logits, and for their next step.
+TWO_ROWS = ("DeepSeekMTP", "Eagle3LlamaForCausalLM", "Eagle3Qwen3ForCausalLM")
+
 __getattr__ = attributes("vLLM", "vllm", TESTED, NAMES)
 
 
 def own_class(architecture: str) -> type | None:
     """vLLM's class for what artifacts can hold: its own, or the one over transformers' code where a release has no other."""
+    if architecture in DRAFTS:
+        module, name = DRAFTS[architecture]
+        return getattr(import_module(f"vllm.model_executor.models.{module}"), name)
     if architecture in (*ARCHITECTURES, TRANSFORMERS):
         module = f"vllm.model_executor.models.{ARCHITECTURES.get(architecture, 'transformers')}"
         return (
@@ -56,6 +73,11 @@ def own_class(architecture: str) -> type | None:
             else own_class(TRANSFORMERS)
         )
     return None
+
+
+def inner_model() -> SimpleNamespace:
+    """What vLLM looks for inside a model: layers with loaders of weights, and an embedding that a draft may share. Nothing is in it."""
+    return SimpleNamespace(layers=(), embed_tokens=SimpleNamespace(weight=None))
 
 
 def kept_name(architecture: str) -> str:
@@ -68,23 +90,24 @@ def cache_shape(backend, num_blocks, block_size, num_kv_heads, head_size, cache_
     return (num_blocks, num_kv_heads, block_size, backend.halves * head_size)
 
 
-def register_kernels(compute, copy) -> None:
+def takes_kernels() -> bool:
+    """Whether this release lets a platform replace any of its Triton kernels."""
+    return find_spec("vllm.triton_utils.dispatcher") is not None
+
+
+def register_kernels(compute, copy, guessing) -> None:
     """Puts `compute(starts, positions, table, slots, block)` and `copy(sources, targets, sizes)` where vLLM's runner launches Triton
-    kernels."""
-    if find_spec("vllm.triton_utils.dispatcher"):
+    kernels, and those of `guessing`, which are called and take what vLLM's do."""
+    if takes_kernels():
 
         def launch(tokens, room, starts, positions, table, stride, slots, block, *_):
             compute(starts, positions, table, slots, block)
 
         register = import_module("vllm.triton_utils.dispatcher").register_kernels
         register({"vllm.v1.worker.block_table.ComputeSlotMappingKernel.kernel": launch})
-        register(
-            {
-                "vllm.v1.worker.mamba_utils.batch_memcpy_kernel": lambda *pointers, **_: copy(
-                    *pointers
-                )
-            }
-        )
+        memory = lambda *pointers, **_: copy(*pointers)
+        register({"vllm.v1.worker.mamba_utils.batch_memcpy_kernel": memory})
+        register({f"vllm.v1.{name}": kernel for name, kernel in guessing.items()})
     # 0.30 and earlier call this instead.
     elif not hasattr(torch.ops._C, "compute_slot_mapping_kernel_impl"):
         name, arguments = (

@@ -1,6 +1,7 @@
 """What vLLM's configuration means for an artifact: which one, on which device, and which options it cannot serve."""
 
 import json
+from dataclasses import is_dataclass
 from functools import reduce
 from pathlib import Path
 from typing import Literal
@@ -40,8 +41,13 @@ def resolved(config: VllmConfig) -> tuple[str, str]:
         (name, reduce(lambda at, part: getattr(at, part, None), path.split("."), config))
         for name, path in _atomc.judged_options()
     ]
-    asked = {name: value for name, value in found if value is not None}
+    asked = {name: fields(value) for name, value in found if value is not None}
     return json.dumps(facts, default=str), json.dumps(asked, default=str)
+
+
+def fields(value):
+    """A value, or what is in one of vLLM's configurations."""
+    return vars(value) if is_dataclass(value) and not isinstance(value, type) else value
 
 
 def find(config: VllmConfig) -> atomc.Artifact | None:

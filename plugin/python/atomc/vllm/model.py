@@ -1,8 +1,7 @@
 """One opaque model for every architecture that an artifact holds."""
 
 import time
-from types import SimpleNamespace, new_class
-from typing import Any
+from types import new_class
 
 import torch
 
@@ -10,7 +9,7 @@ import atomc
 from atomc.frameworks import Driven, Refused, device, part
 
 from . import compat, config
-from .attention import Backend, Layer, SlotLayer
+from .attention import Layer, SlotLayer, layers
 from .compat import (
     Attention,
     BreakableCUDAGraphCapture,
@@ -48,46 +47,76 @@ def __getattr__(name: str) -> type[torch.nn.Module]:
     architecture = name.partition("-")[0]
     if (own := compat.own_class(architecture)) is None:
         raise AttributeError(name)
-    before = Choice if architecture in compat.ARCHITECTURES else PassedBy
+    if architecture in compat.DRAFTS:
+        from .draft import DraftChoice as before
+    else:
+        before = Choice if architecture in compat.ARCHITECTURES else PassedBy
     return new_class(
         architecture, (before, own), exec_body=lambda body: body.update(__module__=own.__module__)
     )
+
+
+def measures() -> bool:
+    """Whether a step is for nothing but vLLM's measuring of memory: there is no cache yet."""
+    none = get_forward_context().attn_metadata is None
+    return none and not BreakableCUDAGraphCapture.is_active()
 
 
 class Model(Driven):
     """An artifact with weights, over vLLM's cache."""
 
     supports_mrope = True
+    # What vLLM asks of models that EAGLE-3 heads are for. Which rows a head takes is compiled in.
+    supports_eagle3 = True
+    has_own_embed_tokens = has_own_lm_head = False
 
     def __init__(self, vllm_config, prefix: str, artifact: atomc.Artifact):
         attention, rank = config.attention(), compat.get_tensor_model_parallel_rank()
-        super().__init__(artifact, device(config.gpu()), rank, attention)
+        guesses = vllm_config.speculative_config
+        draft = guesses is not None and guesses.use_eagle() and artifact.draft
+        super().__init__(artifact, device(config.gpu()), rank, attention, draft)
         self.own, self.latent = attention == "own", artifact.latent
         config.check(vllm_config, artifact, self.engine)
         self.make_up(vllm_config.load_config.load_format)
-        # Trainers look there for modules that have loaders of weights.
-        self.model = SimpleNamespace(layers=())
+        self.model = compat.inner_model()
         # vLLM wants one number in the name of a layer.
-        self.names = [f"{prefix}layers.{cache.layer}.attention" for cache in self.engine.cache]
-        self.layers = (
-            self.own_layers(vllm_config) if self.own else self.vllm_layers(vllm_config, self.names)
-        )
-
-    def own_layers(self, vllm_config) -> dict[str, Layer | SlotLayer]:
+        caches = [cache for cache in self.engine.cache if not cache.draft]
+        self.names = [f"{prefix}layers.{cache.layer}.attention" for cache in caches]
         kept: dict[str, list[atomc.Cache]] = {}
-        for name, cache in zip(self.names, self.engine.cache):
+        for name, cache in zip(self.names, caches):
             kept.setdefault(name, []).append(cache)
-        layers = {name: SlotLayer(caches) for name, caches in kept.items() if caches[0].slot}
-        most = max((layer.bytes for layer in layers.values()), default=0)
-        paged = {name: cache for name, [cache, *_] in kept.items() if not cache.slot}
-        tokens = next(iter(paged.values())).block_tokens
-        kind = dict(block_tokens=tokens, halves=1 if self.latent else 2)
-        backend: Any = new_class("Backend", (Backend,), exec_body=lambda body: body.update(kind))
-        layers |= {name: Layer(backend, cache) for name, cache in paged.items()}
-        page = min(2 * layers[name].half for name in paged) * tokens
-        backend.slot_tokens = -(-most // page) * tokens
-        vllm_config.compilation_config.static_forward_context.update(layers)
-        return layers
+        self.layers = (
+            layers(kept, vllm_config, self)
+            if self.own
+            else self.vllm_layers(vllm_config, self.names)
+        )
+        self.draft_layers: dict[str, Layer | SlotLayer] = {}
+        self.leave_rows(vllm_config.scheduler_config.max_num_batched_tokens)
+
+    @staticmethod
+    def of(vllm_config) -> "Model | None":
+        """The model of this process that an artifact runs."""
+        kept = vllm_config.compilation_config.static_forward_context.values()
+        return next((layer.model() for layer in kept if isinstance(layer, Layer)), None)
+
+    def leave_rows(self, most: int) -> None:
+        """Makes a place for the rows that a step leaves for its draft, whose plans may be more than one."""
+        self.drafted: torch.Tensor | None = None
+        self.left: torch.Tensor | None = None
+        if not self.engine.draft:
+            return
+        self.drafted = self.left = torch.from_dlpack(self.engine.drafted)
+        if most > self.engine.max_tokens:
+            self.left = self.drafted.new_zeros(most, self.drafted.shape[1])
+        if not self.engine.draft_apart:
+            # Instead of the hidden rows vLLM gives these to the draft.
+            self.get_mtp_target_hidden_states = lambda: self.left
+
+    def set_aux_hidden_state_layers(self, layers: tuple[int, ...]) -> None:
+        """The artifact was compiled for those of its head."""
+
+    def get_eagle3_default_aux_hidden_state_layers(self) -> tuple[int, ...]:
+        return ()
 
     def vllm_layers(self, vllm_config, names: list[str]) -> dict[str, Attention]:
         heads, cache = (
@@ -130,22 +159,24 @@ class Model(Driven):
 
     def forward(
         self, input_ids, positions, intermediate_tensors=None, inputs_embeds=None, **_
-    ) -> torch.Tensor:
+    ) -> torch.Tensor | tuple[torch.Tensor, list[torch.Tensor]]:
         positions = positions[0] if positions.dim() == 2 else positions
-        if (
-            get_forward_context().attn_metadata is None
-            and not BreakableCUDAGraphCapture.is_active()
-        ):
-            # No cache is there yet: vLLM measures memory.
-            return torch.zeros_like(self.hidden[:1]).expand(len(positions), -1)
-        return self.steps(
-            lambda tokens: self.step(input_ids, positions, inputs_embeds, tokens), len(positions)
-        )
+        if measures():
+            rows = torch.zeros_like(self.hidden[:1]).expand(len(positions), -1)
+        else:
+            step = lambda tokens: self.step(input_ids, positions, inputs_embeds, tokens)
+            rows = self.steps(step, len(positions))
+        # vLLM takes what layers leave for an EAGLE-3 head from here, in a list.
+        apart = self.engine.draft and self.engine.draft_apart
+        return (rows, [self.left[: len(positions)]]) if apart else rows
 
     def step(self, ids, positions: torch.Tensor, embeds, tokens: slice) -> torch.Tensor:
         self.begin(ids, positions, tokens)
         attend = lambda layer, q, k, v: [*self.layers.values()][layer](q, k, v)
-        return self.run(tokens, embeds, compat.tensor_model_parallel_all_reduce, attend)
+        rows = self.run(tokens, embeds, compat.tensor_model_parallel_all_reduce, attend)
+        if self.left is not self.drafted:
+            self.left[tokens].copy_(self.drafted[: len(rows)])
+        return rows
 
     @eager_break_during_capture
     def begin(self, ids, positions: torch.Tensor, tokens: slice) -> None:
@@ -160,9 +191,10 @@ class Model(Driven):
         # Pages of vLLM's are elsewhere while it measures; layers of one group have one table.
         if self.own:
             pages = {name: iter(layer.pages()) for name, layer in self.layers.items()}
-            self.engine.bind_cache(
-                [(*next(pages[name]), table.data_ptr()) for name, table in zip(self.names, tables)]
-            )
+            bound = [(*next(pages[name]), table.data_ptr()) for name, table in zip(self.names, tables)]
+            # All layers of a draft have one table, which is not the model's.
+            own = [(*page, 0) for layer in self.draft_layers.values() for page in layer.pages()]
+            self.engine.bind_cache(bound + own)
         rows = {
             name: (t[requests].data_ptr(), t.stride(0))
             for name, t in {id(t): t for t in tables}.items()
@@ -177,9 +209,13 @@ class Model(Driven):
         self.start(
             (ids, positions, starts, lengths),
             tables,
-            decode=batch.max_query_len == 1 and not mixed,
+            each=0 if mixed else self.few(batch),
             embedded=embedded,
         )
+
+    def few(self, batch) -> int:
+        """Most tokens of a sequence in a batch, if there are kernels for so few; else 0."""
+        return batch.max_query_len if batch.max_query_len <= self.engine.each else 0
 
     def compute_logits(self, hidden_states: torch.Tensor) -> torch.Tensor:
         return self.logits(hidden_states, compat.tensor_model_parallel_all_gather)

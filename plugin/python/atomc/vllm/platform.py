@@ -2,6 +2,8 @@
 
 import torch
 
+from atomc.frameworks import Refused
+
 from .compat import Platform, PlatformEnum
 
 
@@ -17,7 +19,12 @@ class HostPlatform(Platform):
     @classmethod
     def check_and_update_config(cls, vllm_config) -> None:
         # These want to know the platform while they are imported.
-        from .compat import CompilationMode, CUDAGraphMode
+        from .compat import CompilationMode, CUDAGraphMode, takes_kernels
+
+        if vllm_config.speculative_config is not None and not takes_kernels():
+            raise Refused(
+                "--speculative-config: without a GPU this release of vLLM lacks its kernels, and takes no others"
+            )
 
         if vllm_config.parallel_config.worker_cls == "auto":
             vllm_config.parallel_config.worker_cls = f"{__package__}.worker.HostWorker"

@@ -13,7 +13,7 @@ def register() -> None:
 
     if fault := untested("vLLM", "vllm", compat.TESTED):
         compat.init_logger(f"vllm.{__name__}").warning("atomc: %s", fault)
-    for architecture in (*compat.ARCHITECTURES, compat.TRANSFORMERS):
+    for architecture in (*compat.ARCHITECTURES, compat.TRANSFORMERS, *compat.DRAFTS):
         name = f"{__package__}.model:{compat.kept_name(architecture)}"
         compat.ModelRegistry.register_model(architecture, name)
     compat.register_model_loader("atomc")(Loader)

@@ -6,6 +6,7 @@ from ctypes import memmove
 import psutil
 import torch
 
+from . import guesses
 from .compat import CPUWorker, Worker, register_kernels
 
 
@@ -15,7 +16,7 @@ class HostWorker(CPUWorker):
     def __init__(self, *args, **kwargs):
         Worker.__init__(self, *args, **kwargs)
         self.parallel_config.disable_custom_all_reduce = True
-        register_kernels(slot_mapping, copy)
+        register_kernels(slot_mapping, copy, guesses.KERNELS)
 
     def _maybe_get_memory_pool_context(self, tag):
         return nullcontext()

@@ -345,6 +345,7 @@ fn a_framework_captures_and_replays_steps(vendor: Vendor) {
         threads: 1,
         rank: 0,
         attention: manifest::Attention::Own,
+        draft: false,
         stream: Stream(STREAM),
     };
     let mut hosted =
@@ -364,7 +365,8 @@ fn a_framework_captures_and_replays_steps(vendor: Vendor) {
         tables: &tables,
         sequences,
         tokens,
-        decode,
+        each: usize::from(decode),
+        draft: false,
         embedded: false,
     };
     fake.log();

@@ -1,0 +1,124 @@
+//! Speculative decoding in a framework: the draft of an artifact, and what may be asked of it.
+use serde_json::{Map, Value};
+
+use super::{Held, Judged};
+use crate::compare::plain;
+
+/// What of an artifact serves guesses.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Guesses {
+    /// Most guesses that a step verifies.
+    pub most: usize,
+    /// What guesses, if the artifact has it.
+    pub draft: Option<Drafts>,
+}
+
+impl Guesses {
+    /// Of steps that verify so many, and of a draft, whose weights lie in the model's checkpoint or
+    /// apart.
+    pub fn of(most: usize, apart: Option<bool>) -> Guesses {
+        Guesses { most, draft: apart.map(|apart| if apart { Drafts::Eagle3 } else { Drafts::Mtp }) }
+    }
+}
+
+/// Kinds of drafts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Drafts {
+    /// A layer of the model's own checkpoint.
+    Mtp,
+    /// A head in a checkpoint of its own.
+    Eagle3,
+}
+
+/// Fields of vLLM's `--speculative-config` that switch on what a draft of an artifact lacks.
+const FIELDS: [Judged; 9] = [
+    field("parallel_drafting", &[], "a draft guesses one token after the other"),
+    field("use_heterogeneous_vocab", &[], "the draft's tokens are the model's"),
+    field("use_local_argmax_reduction", &[], "logits of the draft are of all its tokens"),
+    field("draft_lm_head_quantization", &[], "the draft's weights are the artifact's"),
+    field("quantization", &[], "the draft's weights are the artifact's"),
+    field("attention_backend", &["auto"], "the draft attends itself"),
+    field("kv_cache_dtype", &["auto"], "the draft's pages are of the model's type"),
+    field("moe_backend", &["auto"], "kernels are the artifact's"),
+    field("enable_adaptive_verification", &[], "the draft tells no confidence"),
+];
+
+const fn field(name: &'static str, harmless: &'static [&'static str], why: &'static str) -> Judged {
+    super::refused(name, name, harmless, why)
+}
+
+/// What of vLLM's `--speculative-config` an artifact does not have.
+pub fn vllm(config: &Value, artifact: &Held) -> Option<String> {
+    let Some(config) = config.as_object().filter(|config| !config.is_empty()) else { return alone(artifact) };
+    let text = |names: [&str; 2]| names.iter().find_map(|name| config.get(*name)).filter(|v| !v.is_null()).map(plain);
+    let method = text(["method", "spec_method"]);
+    if let Some(fault) = method.as_deref().and_then(|method| guessing(method, artifact)) {
+        return Some(fault);
+    }
+    let count = text(["num_speculative_tokens", "spec_tokens"]).and_then(|count| count.parse::<usize>().ok());
+    if let Some(fault) = count.and_then(|count| most(count, artifact.guesses)) {
+        return Some(fault);
+    }
+    // vLLM resolves none to the model's.
+    let parts = text(["draft_tensor_parallel_size"; 2]).filter(|parts| *parts != artifact.ranks.to_string());
+    if let Some(parts) = parts {
+        return Some(format!("a draft on {} ranks, not `draft_tensor_parallel_size` {parts}", artifact.ranks));
+    }
+    FIELDS.iter().find_map(|judged| {
+        let fault = judged.refused(config.get(judged.name)?)?;
+        Some(format!("{fault} (`{}`)", judged.name))
+    })
+}
+
+/// The options of `atomc compile` with which an artifact has the draft that vLLM asks for.
+pub fn options(config: &Map<String, Value>) -> Vec<String> {
+    let text = |name: &str| config.get(name).and_then(Value::as_str);
+    let without = |method: &str| WITHOUT_DRAFT.contains(&method);
+    let draft = match text("method") {
+        Some("eagle3") => text("model"),
+        Some(method) if is_mtp(method) => Some("mtp"),
+        _ => None,
+    };
+    if draft.is_none() && !text("method").is_some_and(without) {
+        return vec![];
+    }
+    let count = config.get("num_speculative_tokens").and_then(Value::as_u64);
+    let count = count.into_iter().flat_map(|count| ["--speculate".to_owned(), count.to_string()]);
+    let draft = draft.into_iter().flat_map(|draft| ["--draft".to_owned(), draft.to_owned()]);
+    draft.chain(count).collect()
+}
+
+/// Why an artifact does not run without guesses: each step of its model makes rows for an EAGLE-3
+/// head, with weights of the head's checkpoint.
+pub fn alone(artifact: &Held) -> Option<String> {
+    let has_head = artifact.guesses.draft == Some(Drafts::Eagle3);
+    has_head.then(|| "an EAGLE-3 head, which wants its checkpoint; without guesses take one without".to_owned())
+}
+
+/// Ways to guess that need the model alone.
+const WITHOUT_DRAFT: [&str; 3] = ["ngram", "[ngram]", "suffix"];
+
+/// Why an artifact does not serve a way to guess.
+fn guessing(method: &str, artifact: &Held) -> Option<String> {
+    if artifact.slots {
+        return Some("recurrent states, which cannot go back behind a wrong guess in a framework".to_owned());
+    }
+    if WITHOUT_DRAFT.contains(&method) {
+        return alone(artifact);
+    }
+    match artifact.guesses.draft {
+        None => Some("no draft: `atomc compile --draft` gives it one".to_owned()),
+        Some(_) if !artifact.own => Some("no draft where the framework's layer attends".to_owned()),
+        Some(Drafts::Mtp) => (!is_mtp(method)).then(|| format!("a draft for `mtp`, not `{method}`")),
+        Some(Drafts::Eagle3) => (method != "eagle3").then(|| format!("a draft for `eagle3`, not `{method}`")),
+    }
+}
+
+fn is_mtp(method: &str) -> bool {
+    method == "mtp" || method.ends_with("_mtp")
+}
+
+fn most(count: usize, held: Guesses) -> Option<String> {
+    let more = || format!("steps of at most {} guesses; `atomc compile --speculate {count}` makes such", held.most);
+    (count > held.most).then(more)
+}
