@@ -39,12 +39,20 @@ pub struct Order {
 }
 
 impl Order {
-    pub fn new(graph: &Graph, hidden: Option<Value>) -> Order {
+    /// Rows of all tokens that are `left` for a draft are the body's to make, also of hidden rows.
+    pub fn new(graph: &Graph, hidden: Option<Value>, left: Option<Value>) -> Order {
+        let mut made: BTreeSet<NodeId> = BTreeSet::new();
+        let mut open: Vec<NodeId> = left.iter().map(|v| v.node).collect();
+        while let Some(id) = open.pop() {
+            if made.insert(id) {
+                open.extend(graph.operands(id).iter().map(|v| v.node));
+            }
+        }
         let mut behind: BTreeSet<NodeId> = BTreeSet::new();
         let mut parts = [vec![], vec![]];
         for id in graph.order() {
             let follows = |v: &Value| Some(*v) == hidden || behind.contains(&v.node);
-            let head = graph.operands(id).iter().any(follows);
+            let head = graph.operands(id).iter().any(follows) && !made.contains(&id);
             if head {
                 behind.insert(id);
             }

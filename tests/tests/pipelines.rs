@@ -102,7 +102,7 @@ fn count_kernels(target: &str, of_experts: usize) {
         let graph = atomc::driver::lower(&model(family.architecture), &cx, None).expect("passes that succeed");
         let config = config(family.architecture);
         let first = format!("{}.layers.0", config.path);
-        let kernels = atomc_passes::Order::new(&graph, None).steps;
+        let kernels = atomc_passes::Order::new(&graph, None, None).steps;
         let of_layer = kernels.iter().filter(|&&id| graph.location(id).starts_with(&first));
         let layer = &config.layers[0];
         let behind = [layer.norms.mixer.1, layer.norms.feed_forward.1].into_iter().flatten().count();

@@ -37,7 +37,8 @@ pub struct Kind {
 /// The launches, and the rows between body and head, if there are any.
 pub fn plan(graph: &Graph, kind: Kind, cx: &Cx, parts: &mut Parts) -> Result<(Plan, Option<Hidden>), Diagnostic> {
     let (hidden, hidden_rows) = hidden(graph, cx)?.unzip();
-    let order = Order::new(graph, hidden);
+    let left = if kind.draft || hidden.is_none() { None } else { graph.result(DRAFTED) };
+    let order = Order::new(graph, hidden, left);
     if hidden.is_some() {
         check_cut(graph, &order)?;
     }

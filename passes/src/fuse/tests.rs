@@ -17,7 +17,7 @@ fn kernels(cx: &Cx, text: &str) -> Vec<String> {
         Op::Kernel { family, body } => format!("{}: {}", family.name(), ops(body)),
         op => op.name().to_string(),
     };
-    crate::Order::new(&graph, None).steps.iter().map(summary).collect()
+    crate::Order::new(&graph, None, None).steps.iter().map(summary).collect()
 }
 
 /// A gated MLP of this width on the norm of `x`.

@@ -13,7 +13,8 @@ fn fused(graph: &Graph, cx: &Cx) -> Graph {
 }
 
 fn kernels_at<'a>(graph: &'a Graph, location: &str) -> Vec<(Family, &'a Graph)> {
-    let here = crate::Order::new(graph, None).steps.into_iter().filter(|&id| graph.location(id).starts_with(location));
+    let here =
+        crate::Order::new(graph, None, None).steps.into_iter().filter(|&id| graph.location(id).starts_with(location));
     here.map(|id| match graph.op(id) {
         Op::Kernel { family, body } => (*family, body.as_ref()),
         _ => unreachable!("kernels are kernels"),
@@ -58,7 +59,7 @@ proptest! {
         for cx in [DECODE, ANY, WHOLE] {
             let graph = fused(&graph, &cx);
             let kernel = |id: &NodeId| !graph.op(*id).is_call();
-            for id in crate::Order::new(&graph, None).steps.into_iter().filter(kernel) {
+            for id in crate::Order::new(&graph, None, None).steps.into_iter().filter(kernel) {
                 prop_assert_eq!(form(&graph, id), Ok(()));
             }
         }
@@ -219,7 +220,7 @@ fn time_of_80_layers() {
         let fused = fused(&graph, &cx);
         println!("{}: {} nodes to {} in {:?}", cx.bucket, graph.len(), fused.len(), start.elapsed());
         let start = Instant::now();
-        let plan = crate::plan(&fused, &crate::Order::new(&fused, None), &cx);
+        let plan = crate::plan(&fused, &crate::Order::new(&fused, None, None), &cx);
         println!("plan: {} bytes, peak {}, in {:?}", plan.bytes, plan.peak, start.elapsed());
     }
 }

@@ -18,7 +18,7 @@ fn life(graph: &Graph, kernels: &[NodeId], v: Value) -> (usize, usize) {
 }
 
 fn check(graph: &Graph, cx: &Cx) -> Result<(), String> {
-    let order = Order::new(graph, None);
+    let order = Order::new(graph, None, None);
     let (plan, kernels) = (plan(graph, &order, cx), &order.steps);
     let mut lives: BTreeMap<Value, ((usize, usize), Slot)> = BTreeMap::new();
     for (&v, &slot) in &plan.slots {
@@ -63,7 +63,7 @@ fn layers_share_their_memory() {
     let bytes = |layers| {
         let graph = fused(&Dense::qwen3(layers).graph(), &ANY);
         assert_eq!(check(&graph, &ANY), Ok(()));
-        plan(&graph, &Order::new(&graph, None), &ANY).bytes
+        plan(&graph, &Order::new(&graph, None, None), &ANY).bytes
     };
     assert_eq!(bytes(2), bytes(12));
 }
@@ -103,7 +103,7 @@ fn sums_over_ranks_stay_where_they_are() {
     }"#;
     let graph = fused(&crate::testing::read(text), &ANY);
     assert_eq!(check(&graph, &ANY), Ok(()));
-    let order = Order::new(&graph, None);
+    let order = Order::new(&graph, None, None);
     let plan = plan(&graph, &order, &ANY);
     let place = |step: usize| plan.slots[&order.steps[step].into()];
     assert!(graph.op(order.steps[1]).is_call() && place(0) == place(1) && place(1) != place(2));
