@@ -77,7 +77,7 @@ struct Server {
 
 impl Server {
     fn new() -> Server {
-        let options = Options { running: 8, step_tokens: 0, prefix_cache: true };
+        let options = Options { running: 8, step_tokens: 0, prefix_cache: true, speculate: 0 };
         let toy = Toy::sized(BLOCKS, 0, (VOCAB, POSITIONS));
         let (handle, _) = worker::start(toy, options, 64).expect("a thread");
         let folder = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/models/qwen3"));

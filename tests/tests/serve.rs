@@ -51,7 +51,7 @@ struct Asked {
 }
 
 fn answers(engine: Engine, running: usize, asked: &[Asked]) -> (Vec<Vec<(u32, u32)>>, Counts) {
-    let options = schedule::Options { running, step_tokens: 0, prefix_cache: running > 1 };
+    let options = schedule::Options { running, step_tokens: 0, prefix_cache: running > 1, speculate: 0 };
     let mut scheduler = Scheduler::new(engine, options);
     let mut said = vec![];
     for (index, Asked { prompt, settings }) in asked.iter().cloned().enumerate() {

@@ -33,7 +33,7 @@ fn slow(pause: u64) -> Toy {
 }
 
 fn service(toy: Toy, change: impl FnOnce(&mut Service), queue: usize) -> Router {
-    let options = Options { running: 4, step_tokens: 0, prefix_cache: true };
+    let options = Options { running: 4, step_tokens: 0, prefix_cache: true, speculate: 0 };
     let (handle, _) = worker::start(toy, options, queue).unwrap();
     let text = Arc::new(Text::open(folder()).unwrap());
     let stop = vec![text.token("<|end|>").unwrap()];

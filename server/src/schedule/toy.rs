@@ -3,7 +3,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use atomc_runtime::kv::{Kept, Kv, Sizes};
-use atomc_runtime::{DeviceError, Fork, KvError, Request, SeqId, StepError, Want};
+use atomc_runtime::{self as runtime, DeviceError, Fork, KvError, Request, SeqId, StepError, Want};
 
 use super::{Backend, Limits, Row};
 
@@ -13,6 +13,17 @@ pub const BLOCK: usize = 4;
 pub(super) const VOCAB: usize = 61;
 /// Positions of the smallest.
 const POSITIONS: usize = 64;
+
+/// What a toy's draft is worth.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Draft {
+    /// It is right three times of four, if the likeliest tokens are chosen.
+    Good,
+    /// It is always wrong.
+    Bad,
+    /// It never guesses.
+    Silent,
+}
 
 /// A model that adds tokens up, over the engine's own cache.
 pub struct Toy {
@@ -31,6 +42,10 @@ pub struct Toy {
     pub panicking: Option<u32>,
     /// How long a step takes.
     pub pause: Duration,
+    /// Its draft, and how many sequences a step verifies.
+    draft: Option<(Draft, usize)>,
+    /// Rows of logits of a step with prompts.
+    rows: usize,
 }
 
 impl Toy {
@@ -63,7 +78,14 @@ impl Toy {
             failing: None,
             panicking: None,
             pause: Duration::ZERO,
+            draft: None,
+            rows: 3,
         }
+    }
+
+    /// The same with a draft, of whose guesses a step verifies those of so many sequences.
+    pub fn with_draft(self, draft: Draft, sequences: usize) -> Toy {
+        Toy { draft: Some((draft, sequences)), rows: 16, ..self }
     }
 
     fn check(&self, requests: &[Request]) -> Result<(), StepError> {
@@ -86,6 +108,10 @@ impl Toy {
         self.kv.reserve(requests.iter().map(|request| (request.sequence, request.tokens.len())))?;
         let mut all = vec![];
         for request in requests {
+            if self.draft.is_some() && request.logits == Want::All && request.tokens.len() > 1 {
+                self.kv.keep_here(request.sequence)?;
+                self.kv.take_copies().for_each(drop);
+            }
             let mut rows = vec![];
             for &token in request.tokens {
                 self.kv.grow(request.sequence, 1)?;
@@ -109,6 +135,23 @@ pub(super) fn sum(tokens: &[u32]) -> usize {
     tokens.iter().enumerate().map(|(position, &id)| (id as usize + 1) * (position + 1)).sum()
 }
 
+/// What a draft guesses behind these tokens.
+fn guesses(draft: Draft, tokens: &[u32], (count, vocab): (usize, usize)) -> Vec<u32> {
+    let mut tokens = tokens.to_vec();
+    let known = tokens.len();
+    for _ in 0..count {
+        let best = sum(&tokens) % vocab;
+        let guess = match draft {
+            Draft::Silent => break,
+            Draft::Good if tokens.len() % 4 != 3 => best,
+            // Far from what is likely.
+            Draft::Good | Draft::Bad => (best + vocab / 2) % vocab,
+        };
+        tokens.push(guess as u32);
+    }
+    tokens.split_off(known)
+}
+
 pub(super) fn logits(tokens: &[u32], vocab: usize) -> Vec<f32> {
     let best = (sum(tokens) % vocab) as i32;
     (0..vocab as i32).map(|id| -((id - best).abs() as f32) / 2.0).collect()
@@ -121,7 +164,7 @@ impl Backend for Toy {
             vocab: self.vocab,
             positions: self.positions.min(blocks * BLOCK),
             step_tokens: 16,
-            step_rows: 3,
+            step_rows: self.rows,
             block_tokens: BLOCK,
             blocks,
             slots: self.slots,
@@ -168,8 +211,30 @@ impl Backend for Toy {
         Ok(())
     }
 
-    fn step_greedy(&mut self, requests: &[Request]) -> Result<Vec<Option<u32>>, StepError> {
+    fn step_picks(&mut self, requests: &[Request]) -> Result<Vec<Vec<u32>>, StepError> {
         let all = self.feed(requests)?;
-        Ok(all.iter().map(|rows| rows.last().map(|row| atomc_runtime::greedy(row))).collect())
+        Ok(all.iter().map(|rows| rows.iter().map(|row| runtime::greedy(row)).collect()).collect())
+    }
+
+    fn verifies(&self, guesses: usize) -> usize {
+        self.draft.filter(|_| guesses > 0).map_or(0, |(_, sequences)| sequences)
+    }
+
+    fn draft(&mut self, chosen: &[runtime::Chosen], count: usize) -> Result<Vec<Vec<u32>>, StepError> {
+        let mut all = vec![];
+        for &runtime::Chosen { sequence, tokens } in chosen {
+            let held = &self.held[&sequence];
+            let (&last, before) = tokens.split_last().expect("an answer has begun");
+            // It has those of the answer and no others: what was wrong was taken back.
+            assert!(held.ends_with(before), "{held:?} does not end with {before:?}");
+            let fits = held.len() + count <= self.positions && self.kv.may_go_back(chosen.len());
+            all.push(match self.draft {
+                Some((draft, _)) if fits && self.kv.make_room(sequence, count).is_ok() => {
+                    guesses(draft, &[&held[..], &[last]].concat(), (count, self.vocab))
+                }
+                _ => vec![],
+            });
+        }
+        Ok(all)
     }
 }
