@@ -17,7 +17,7 @@ const POSITIONS: usize = 64;
 /// What a toy's draft is worth.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Draft {
-    /// It is right three times of four, if the likeliest tokens are chosen.
+    /// It is right four times of five, if the likeliest tokens are chosen.
     Good,
     /// It is always wrong.
     Bad,
@@ -143,7 +143,7 @@ fn guesses(draft: Draft, tokens: &[u32], (count, vocab): (usize, usize)) -> Vec<
         let best = sum(&tokens) % vocab;
         let guess = match draft {
             Draft::Silent => break,
-            Draft::Good if tokens.len() % 4 != 3 => best,
+            Draft::Good if tokens.len() % 5 != 3 => best,
             // Far from what is likely.
             Draft::Good | Draft::Bad => (best + vocab / 2) % vocab,
         };

@@ -89,6 +89,7 @@ fn answers_are_those_without_guesses() {
     }
     assert!(ends.iter().any(|why| matches!(why, Why::Stop(Some(_)))));
     for draft in DRAFTS {
+        let (mut preempted, mut cached) = (false, false);
         for (blocks, slots) in [(200, 0), (40, 0), (17, 0), (200, 40), (60, 12), (24, 6)] {
             for running in [1, 3, 8] {
                 let mut scheduler = Scheduler::new(toy((blocks, slots), draft), speculating(running));
@@ -98,11 +99,14 @@ fn answers_are_those_without_guesses() {
                     assert_eq!(answer_of(found), answer_of(expect), "request {index} with {place}");
                 }
                 check_counts(&scheduler, &found, draft, &place);
+                preempted |= scheduler.counts().preempted > 0;
+                cached |= scheduler.counts().cached_tokens > 0;
                 scheduler.prefixes.clear(&mut scheduler.backend).unwrap();
                 assert!(scheduler.backend.held.is_empty());
                 assert_eq!(scheduler.gauges().free_blocks, blocks, "{place}");
             }
         }
+        assert!(preempted && cached, "{draft:?}: {preempted} {cached}");
     }
 }
 
@@ -176,10 +180,11 @@ fn prompts_share_steps_with_guesses() {
 fn a_guess_with_bad_logits_harms_nobody() {
     let (prompt, count) = (ids(5, 1), 12);
     let expect = answer(&prompt, count);
+    let known = [&prompt[..], &expect].concat();
+    let wrong = |&token: &u32| (token + VOCAB as u32 / 2) % VOCAB as u32;
     let mut scheduler = Scheduler::new(toy((200, 0), Draft::Bad), speculating(1));
-    let wrong = (expect[4] as usize + VOCAB / 2) % VOCAB;
-    assert!(!expect.contains(&(wrong as u32)));
-    scheduler.backend.poison = Some(wrong as u32);
+    scheduler.backend.poison = expect[2..].iter().map(wrong).find(|token| !known.contains(token));
+    assert!(scheduler.backend.poison.is_some());
     let ear = submit(&mut scheduler, prompt, max_new(count));
     finish(&mut scheduler);
     assert_eq!((ear.ids(), ear.end()), (expect, Some(Ok(Why::Length))));
