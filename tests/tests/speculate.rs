@@ -1,15 +1,14 @@
 //! Answers with a draft's guesses are those without, token for token: guesses change how many steps
 //! an answer takes, and nothing else.
+mod engines;
+
 use std::ops::ControlFlow;
 use std::path::Path;
 
-use atomc::driver::{self, Options};
-use atomc_config::{Config, Draft, draft};
+use atomc::driver::Options;
 use atomc_ir::DType;
 use atomc_passes::BucketOptions;
-use atomc_runtime::{
-    Answer, Artifact, Checkpoint, Chosen, Engine, EngineOptions, Guesses, Params, Request, Sampling, Want, generate,
-};
+use atomc_runtime::{Answer, Chosen, Engine, EngineOptions, Guesses, Params, Request, Sampling, Want, generate};
 use atomc_tests::CONTEXT;
 use safetensors::SafeTensors;
 
@@ -33,13 +32,6 @@ struct Model {
     vocab: u32,
 }
 
-fn of_draft(config: &Config, head: Option<&Path>) -> Draft {
-    match head {
-        Some(head) => draft::read(head, config).expect("an EAGLE-3 head"),
-        None => config.draft().expect("a sound configuration").expect("an MTP layer"),
-    }
-}
-
 fn open(name: &str, invariant: bool, dtype: Option<DType>) -> Model {
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("golden").join(name);
     let head = dir.join(HEAD);
@@ -51,23 +43,11 @@ fn of_folders(dir: &Path, head: Option<&Path>, (invariant, dtype): (bool, Option
     let mut config = atomc_config::read(dir).expect("a configuration");
     config.context = config.context.max(CONTEXT);
     config.dtype = dtype.unwrap_or(config.dtype);
-    let draft = Some(of_draft(&config, head));
     let buckets = BucketOptions { decode: vec![1, 4], each: GUESSES + 1, tokens: 16, rows: 16 };
-    let options = Options { buckets, draft, invariant, ..Options::default() };
-    let compiled = driver::compile(&config, &options, &mut |_, _, _| ()).expect("it compiles");
-    let folder = tempfile::tempdir().expect("a folder");
-    let path = folder.path().join("m.atomc");
-    compiled.write(&path).expect("an artifact");
+    let compiling = Options { buckets, invariant, ..Options::default() };
     let options = EngineOptions { cache_tokens: 1024, threads: 2, draft: true, ..EngineOptions::default() };
-    let mut engine = Engine::new(Artifact::open(&path).expect("a whole artifact"), &options).expect("it opens");
-    let checkpoint = Checkpoint::open(dir).expect("a checkpoint");
-    match head {
-        Some(head) => {
-            let head = Checkpoint::open(head).expect("a head");
-            engine.load_weights_with(&checkpoint, &head, &|_, _| ()).expect("weights");
-        }
-        None => engine.load_weights(&checkpoint, &|_, _| ()).expect("weights"),
-    }
+    let model = engines::Model { config: &config, dir, drafts: true, head };
+    let [engine] = engines::engines(&model, compiling, [options]);
     Model { vocab: config.vocab as u32, engine }
 }
 

@@ -135,6 +135,10 @@ fn guesses_are_told() {
                 assert!((accepted > 0) == right && rejected > 0);
                 (made, were_right) = (made + accepted + rejected, were_right + accepted);
             }
+            // What is counted is told behind the last step.
+            while counted(&router, "requests_running").await > 0 {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
             assert_eq!(counted(&router, "guessed_tokens_total").await, made);
             assert_eq!(counted(&router, "guessed_tokens_right_total").await, were_right);
         }
