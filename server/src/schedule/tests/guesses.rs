@@ -37,7 +37,7 @@ impl Guide for Every {
 }
 
 /// A request of each kind, some of which begin like others.
-fn job(index: usize) -> (Vec<u32>, Settings, Option<Box<dyn Guide>>, Option<usize>) {
+fn job(index: usize) -> (Job, Ear) {
     let prompt = [ids(3 * (index % 5), index % 2), ids(1 + index * 7 % 23, index)].concat();
     let plain = max_new(1 + index * 5 % 24);
     let heated = |temperature| Sampling { temperature, top_k: 4, seed: index as u64, ..Sampling::default() };
@@ -51,7 +51,8 @@ fn job(index: usize) -> (Vec<u32>, Settings, Option<Box<dyn Guide>>, Option<usiz
         _ => plain,
     };
     let guide = (index % 8 == 6).then(|| -> Box<dyn Guide> { Box::new(Every { taken: vec![], most: 11 }) });
-    (prompt, settings, guide, (index % 8 == 7).then_some(1 + index % 6))
+    let ear = Ear { enough: (index % 8 == 7).then_some(1 + index % 6), ..Ear::default() };
+    (Job { prompt, settings, guide, output: Box::new(ear.clone()) }, ear)
 }
 
 const REQUESTS: usize = 40;
@@ -60,9 +61,8 @@ const REQUESTS: usize = 40;
 fn told(scheduler: &mut Scheduler<Toy>) -> Vec<Told> {
     let ears: Vec<Ear> = (0..REQUESTS)
         .map(|index| {
-            let (prompt, settings, guide, enough) = job(index);
-            let ear = Ear { enough, ..Ear::default() };
-            scheduler.add(Job { prompt, settings, guide, output: Box::new(ear.clone()) });
+            let (job, ear) = job(index);
+            scheduler.add(job);
             // Some come while others are under way.
             (0..index % 3).for_each(|_| scheduler.step());
             ear
@@ -173,6 +173,26 @@ fn prompts_share_steps_with_guesses() {
     assert_eq!((one.ids(), two.ids()), (answer(&ids(4, 1), 30), answer(&ids(40, 2), 9)));
     let steps = &scheduler.backend.steps;
     assert_eq!(steps[..3], [vec![4], vec![4, 12], vec![4, 12]], "{steps:?}");
+}
+
+/// Retained prefixes are let go for guesses as for all that is under way.
+#[test]
+fn prefixes_make_room_for_guesses() {
+    let steps = |blocks: usize| {
+        let mut scheduler = Scheduler::new(toy((blocks, 0), Draft::Good), speculating(1));
+        for seed in 0..5 {
+            submit(&mut scheduler, ids(5, seed), max_new(4));
+            finish(&mut scheduler);
+        }
+        let (before, prompt) = (scheduler.backend.steps.len(), ids(3, 9));
+        let ear = submit(&mut scheduler, prompt.clone(), max_new(20));
+        finish(&mut scheduler);
+        assert_eq!(ear.ids(), answer(&prompt, 20));
+        (scheduler.backend.steps[before..].to_vec(), scheduler.prefixes.len())
+    };
+    let ((roomy, all), (full, left)) = (steps(200), steps(11));
+    assert_eq!(full, roomy);
+    assert!(left < all, "{left} of {all}");
 }
 
 /// Logits behind a wrong guess may be no numbers: the request is tried without guesses.
