@@ -8,7 +8,13 @@ use std::path::Path;
 use atomc::driver::Options;
 use atomc_ir::DType;
 use atomc_passes::BucketOptions;
-use atomc_runtime::{Answer, Chosen, Engine, EngineOptions, Guesses, Params, Request, Sampling, Want, generate};
+use atomc_runtime::checkpoint::Beside;
+use atomc_runtime::manifest::{Target, TensorNames};
+use atomc_runtime::weights::Rank;
+use atomc_runtime::weights::packed::{self, Packed};
+use atomc_runtime::{
+    Answer, Checkpoint, Chosen, Engine, EngineOptions, Guesses, Params, Pool, Random, Request, Sampling, Want, generate,
+};
 use atomc_tests::CONTEXT;
 use safetensors::SafeTensors;
 
@@ -231,4 +237,37 @@ fn acceptance_of_trained_drafts() {
         }
         println!("{name}: {right} of {guessed} guesses right");
     }
+}
+
+/// Packed weights have the map of a draft's tokens: it guesses as with the weights of its folder.
+#[test]
+fn packed_weights_have_the_map() {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let (dir, head) = (here.join("../examples/models/qwen3"), here.join("models/qwen3-eagle3"));
+    let mut engine = of_folders(&dir, Some(&head), (true, None)).engine;
+    let [model, draft] = [&dir, &head].map(|dir| Checkpoint::open(dir).expect("a checkpoint"));
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("weights.safetensors");
+    let target = engine.target().clone();
+    let write = |target: &Target, names: &TensorNames| {
+        let source = Beside::new(target, &model, &draft).expect("a draft");
+        let mut pool = Pool::new(2).expect("threads");
+        packed::write(&file, (target, names), Rank::ONLY, &source, &mut pool).expect("packed weights");
+        Packed::open(&file).expect("packed weights")
+    };
+    let params = Params { max_new: 40, speculate: GUESSES, ..Params::default() };
+    let prompts = prompts(512);
+    let want = answers(&mut engine, &prompts, &params, 1);
+    assert!(want.iter().any(|answer| answer.guesses.right > 0));
+    let random = engine.load_weights(&Random { seed: 1 }, &|_, _| ());
+    random.expect("random weights, with a map that is none");
+    let names = engine.manifest().tensors.clone();
+    engine.load_packed(&write(&target, &names), &|_, _| ()).expect("packed weights");
+    assert_eq!(answers(&mut engine, &prompts, &params, 1), want);
+
+    let mut mapless = target.clone();
+    mapless.draft.as_mut().expect("a draft").map = None;
+    let refused = engine.load_packed(&write(&mapless, &names), &|_, _| ()).expect_err("there is no map");
+    let number = target.weights.len();
+    assert!(refused.to_string().ends_with(&format!("it has no weight {number}, `draft.d2t`")), "{refused}");
 }

@@ -373,6 +373,10 @@ impl EngineArgs {
         let progress = |done, total| progress.at(done, total);
         match &self.weights {
             WeightArgs { weights: Some(file), .. } if file.exists() && !file.is_dir() => {
+                if let Some(draft) = &self.draft_weights {
+                    let help = "`atomc pack --draft-weights` packs them with the model's.";
+                    return Err(Failure::file("draft_weights", draft, "packed weights have the draft's").help(help));
+                }
                 let packed = Packed::open(file).map_err(Error::from)?;
                 let packed = if self.no_verify { packed.unverified() } else { packed };
                 engine.load_packed(&packed, &progress)?;
