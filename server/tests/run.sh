@@ -75,6 +75,13 @@ tail -n 2 "$work/last" | grep -q DONE || { echo "the last answer was cut" >&2 &&
 [ -n "$draft" ] || exit 0
 "$atomc" compile "$work/model" --draft "$draft" --speculate 3 --invariant -o "$work/draft.atomc" >"$work/log" 2>&1 ||
     { cat "$work/log" && exit 1; }
+# More guesses than there may be are refused before weights are loaded.
+refuse() {
+    if "$atomc" serve "$1" --weights "$work/model" --port 0 --speculate 4 >"$work/log" 2>&1; then exit 1; fi
+    grep -q "^error\[speculate\]: $2" "$work/log" || { cat "$work/log" && exit 1; }
+}
+refuse "$work/model/model.atomc" "the artifact has no draft"
+refuse "$work/draft.atomc" "4 guesses, but the artifact's steps verify 3 at most"
 for guesses in 0 3; do
     start "$work/draft.atomc" --weights "$work/model" --draft-weights "$draft" --speculate $guesses
     read -r made right < <("$venv/bin/python" server/tests/guesses.py "$url" "$problems" "$work/answers.$guesses")
