@@ -161,6 +161,7 @@ fn answers_with_guesses_are_those_of_lone_requests() {
         let model = engines::Model { config: &config, dir: &dir, drafts: true, head: head.as_deref() };
         let caches = [(1024, false), (1024, true), (256, true)].map(options);
         let [alone, roomy, small] = engines::engines(&model, compiling, caches);
+        assert_eq!([&alone, &roomy].map(|engine| engine.verifies_at_once(GUESSES)), [0, 8]);
         let asked = asked(config.vocab);
         let (expect, plain) = answers(alone, (1, 0), &asked);
         assert_eq!(plain.guesses_made, 0);

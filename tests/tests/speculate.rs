@@ -132,6 +132,13 @@ fn wrong_guesses_leave_nothing() {
     assert_eq!(logits.last(0).expect("a row"), want[3]);
 }
 
+/// As many sequences as the largest plan for guesses has, whatever the largest for others has.
+#[test]
+fn what_one_plan_verifies() {
+    let engine = open("draft-eagle3", false, None).engine;
+    assert_eq!([0, 1, GUESSES, GUESSES + 1].map(|guesses| engine.verifies_at_once(guesses)), [4, 4, 4, 0]);
+}
+
 /// Sequences of a golden draft.
 const SEQUENCES: usize = 2;
 

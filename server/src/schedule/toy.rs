@@ -46,6 +46,8 @@ pub struct Toy {
     draft: Option<(Draft, usize)>,
     /// Rows of logits of a step with prompts.
     rows: usize,
+    /// The draft fails when it is asked.
+    pub failing_draft: bool,
 }
 
 impl Toy {
@@ -80,6 +82,7 @@ impl Toy {
             pause: Duration::ZERO,
             draft: None,
             rows: 3,
+            failing_draft: false,
         }
     }
 
@@ -92,8 +95,7 @@ impl Toy {
         let has = |token: Option<u32>| requests.iter().any(|r| token.is_some_and(|token| r.tokens.contains(&token)));
         assert!(!has(self.panicking), "it was told to panic");
         if has(self.failing) {
-            let (device, detail) = ("toy".to_owned(), "it was told to fail".to_owned());
-            return Err(StepError::Device(DeviceError::Failed { device, detail }));
+            return Err(failed());
         }
         match has(self.poison) {
             true => Err(StepError::NotFinite(Box::new(atomc_runtime::engine::NotFinite { origin: None }))),
@@ -129,6 +131,11 @@ impl Toy {
         }
         Ok(all)
     }
+}
+
+fn failed() -> StepError {
+    let (device, detail) = ("toy".to_owned(), "it was told to fail".to_owned());
+    StepError::Device(DeviceError::Failed { device, detail })
 }
 
 pub(super) fn sum(tokens: &[u32]) -> usize {
@@ -221,6 +228,9 @@ impl Backend for Toy {
     }
 
     fn draft(&mut self, chosen: &[runtime::Chosen], count: usize) -> Result<Vec<Vec<u32>>, StepError> {
+        if self.failing_draft {
+            return Err(failed());
+        }
         let mut all = vec![];
         for &runtime::Chosen { sequence, tokens } in chosen {
             let held = &self.held[&sequence];

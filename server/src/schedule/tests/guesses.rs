@@ -211,6 +211,22 @@ fn a_guess_with_bad_logits_harms_nobody() {
     assert!(scheduler.counts().faults > 0);
 }
 
+/// A draft that fails ends the answers that it was asked for, and nothing else.
+#[test]
+fn the_server_goes_on_behind_a_draft_that_fails() {
+    let mut scheduler = Scheduler::new(toy((200, 0), Draft::Good), speculating(8));
+    let answering = submit(&mut scheduler, ids(5, 1), max_new(20));
+    (0..2).for_each(|_| scheduler.step());
+    let prompt = submit(&mut scheduler, ids(40, 2), max_new(3));
+    scheduler.backend.failing_draft = true;
+    scheduler.step();
+    scheduler.backend.failing_draft = false;
+    assert_eq!(answering.end(), Some(Err(JobError::Fault("toy: it was told to fail".into()))));
+    finish(&mut scheduler);
+    assert_eq!((prompt.ids(), prompt.end()), (answer(&ids(40, 2), 3), Some(Ok(Why::Length))));
+    assert_eq!((scheduler.counts().faults, scheduler.down()), (1, None));
+}
+
 /// A client that goes away while guesses are under way leaves what is right to others.
 #[test]
 fn what_nobody_waits_for_leaves_no_guesses() {
