@@ -1,6 +1,6 @@
 //! Answers under load are those of lone requests, to the last bit of how likely each token was:
-//! with prompts cut anywhere, beginnings taken from others, requests computed again, and what a draft
-//! guesses.
+//! with prompts cut anywhere, beginnings taken from others, requests computed again, and what a
+//! draft guesses.
 mod engines;
 
 use std::ops::ControlFlow;

@@ -1,8 +1,9 @@
 //! Packed weights as a file: what the buffers of a target hold, so that loading is copying.
 //!
-//! It is a safetensors file with a tensor of bytes for each weight, named by its number; behind them
-//! one for the map of a draft's tokens, where the target has such a draft. Its metadata say what the weights were packed for: whatever has the same plan of weights, whichever
-//! kernels it has. Every `CHUNK_BYTES` of a weight have a checksum there, which loading compares.
+//! It is a safetensors file with a tensor of bytes for each weight, named by its number; behind
+//! them one for the map of a draft's tokens, where the target has such a draft. Its metadata say
+//! what the weights were packed for: whatever has the same plan of weights, whichever kernels it
+//! has. Every `CHUNK_BYTES` of a weight have a checksum there, which loading compares.
 use super::spelled::Spelled;
 use super::{Progress, Rank, Report, STAGE_BYTES, Sink, Target as Place, Task, fill, resolve, tasks};
 use crate::checkpoint::{CheckpointError, Shard, Source, Stored, whole_numbers};

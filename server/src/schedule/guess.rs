@@ -75,8 +75,8 @@ impl<B: Backend> Scheduler<B> {
         Ok(true)
     }
 
-    /// Takes the sequence of a task back whose step had tokens that were guessed wrong. One that can
-    /// only go on from further back computes what is missing with its next token.
+    /// Takes the sequence of a task back whose step had tokens that were guessed wrong. One that
+    /// can only go on from further back computes what is missing with its next token.
     pub(super) fn go_back(&mut self, index: usize) -> Result<(), StepError> {
         let task = &mut self.running[index];
         if let Some(sequence) = task.sequence {

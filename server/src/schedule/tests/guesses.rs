@@ -137,8 +137,8 @@ fn right_guesses_spare_steps() {
     let (plain, none) = steps(options(1));
     assert_eq!((plain.len(), none.made), (20, 0));
     let (guessed, guesses) = steps(speculating(1));
-    // Each step has a wrong guess behind two right ones, or the like; the last token of an answer is
-    // not guessed.
+    // Each step has a wrong guess behind two right ones, or the like; the last token of an answer
+    // is not guessed.
     assert!(guessed.len() < 10, "{guessed:?}");
     assert_eq!(guesses.right, 20 - guessed.len());
     assert!(guessed[1..].iter().all(|step| step[0] <= 1 + GUESSES));
