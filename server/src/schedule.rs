@@ -5,7 +5,8 @@
 //! which prompts share equally: a short prompt does not wait for a long one to end. A request is
 //! admitted, in the order of arrival, when the cache has room for its prompt and for what the
 //! others need next. When the cache is full retained prefixes go first; then the request that came
-//! last gives its pages back, and computes them again when it is its turn.
+//! last gives its pages back, and computes them again when it is its turn. Behind the last token of
+//! an answer a step may verify what the engine's draft guesses (`guess.rs`).
 mod admit;
 mod backend;
 mod choose;
