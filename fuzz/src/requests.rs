@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 use atomc_server::api::{Defaults, Metrics, Router, Service, router};
 use atomc_server::grammar::Grammars;
 use atomc_server::schedule::Options;
-use atomc_server::schedule::toy::Toy;
+use atomc_server::schedule::toy::{Draft, Toy};
 use atomc_server::serve::connection;
 use atomc_server::template::Templates;
 use atomc_server::text::Text;
@@ -77,8 +77,8 @@ struct Server {
 
 impl Server {
     fn new() -> Server {
-        let options = Options { running: 8, step_tokens: 0, prefix_cache: true };
-        let toy = Toy::sized(BLOCKS, 0, (VOCAB, POSITIONS));
+        let options = Options { running: 8, step_tokens: 0, prefix_cache: true, speculate: 3 };
+        let toy = Toy::sized(BLOCKS, 0, (VOCAB, POSITIONS)).with_draft(Draft::Good, 8);
         let (handle, _) = worker::start(toy, options, 64).expect("a thread");
         let folder = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/models/qwen3"));
         let text = Arc::new(Text::open(folder).expect("a tokenizer"));

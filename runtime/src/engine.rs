@@ -267,7 +267,7 @@ impl Engine {
     /// changes under way, or the device fails, they have to be loaded again. Tokens that sequences
     /// already have stay computed with the old ones.
     pub fn load_weights(&mut self, source: &dyn Source, progress: weights::Progress) -> Result<(), Error> {
-        self.load_map(source)?;
+        self.load_map(|_, name, count| whole_numbers(source, name, count))?;
         self.fill_weights(|_, names, sink| weights::load(sink, names, source, progress))
     }
 
@@ -278,18 +278,25 @@ impl Engine {
         draft: &dyn Source,
         progress: weights::Progress,
     ) -> Result<(), Error> {
-        let renamed = self.target().draft.as_ref().and_then(|draft| draft.renamed.clone());
-        let renamed = renamed.ok_or(Error::NoDraftCheckpoint)?;
-        let names = TensorNames { renamed, ..TensorNames::default() };
-        self.load_weights(&Beside::new(source, draft, &names)?, progress)
+        let beside = Beside::new(self.target(), source, draft)?;
+        self.load_weights(&beside, progress)
     }
 
-    /// Reads which token of the model each of the draft's is.
-    fn load_map(&mut self, source: &dyn Source) -> Result<(), Error> {
+    /// The same from a file of packed weights, which only has to be copied.
+    pub fn load_packed(&mut self, packed: &Packed, progress: weights::Progress) -> Result<(), Error> {
+        self.load_map(|target, name, count| packed.map(target, name, count))?;
+        self.fill_weights(|target, _, sink| packed.load(target, sink, progress))
+    }
+
+    /// Reads which token of the model each of the draft's is, from the tensor of this name.
+    fn load_map(
+        &mut self,
+        read: impl FnOnce(&Target, &str, usize) -> Result<Vec<i64>, CheckpointError>,
+    ) -> Result<(), Error> {
         let Some(draft) = self.target().draft.as_ref().filter(|_| self.draft.is_some()) else { return Ok(()) };
         let Some(name) = &draft.map else { return Ok(()) };
         let (vocab, most) = (draft.vocab, self.model().vocab as i64);
-        let map = whole_numbers(source, name, vocab)?.into_iter().zip(0..).map(|(more, own)| own + more);
+        let map = read(self.target(), name, vocab)?.into_iter().zip(0..).map(|(more, own)| own + more);
         let map: Vec<i64> = map.collect();
         if let Some((own, to)) = map.iter().enumerate().find(|(_, to)| !(0..most).contains(*to)) {
             let detail = format!("token {own} of the draft is {to}, but the vocabulary ends at {}", most - 1);
@@ -297,11 +304,6 @@ impl Engine {
         }
         self.draft_map = map.into_iter().map(|to| to as u32).collect();
         Ok(())
-    }
-
-    /// The same from a file of packed weights, which only has to be copied.
-    pub fn load_packed(&mut self, packed: &Packed, progress: weights::Progress) -> Result<(), Error> {
-        self.fill_weights(|target, _, sink| packed.load(target, sink, progress))
     }
 
     fn fill_weights(
@@ -406,6 +408,25 @@ impl Engine {
             return Err(error);
         }
         Ok(tokens)
+    }
+
+    /// Takes sequences back to so many tokens each. One that can only go on from further back gets
+    /// those that it lacks then again, of which `tokens` is asked: by its index, and their places.
+    pub fn take_back(
+        &mut self,
+        sequences: &[(SeqId, usize)],
+        tokens: impl Fn(usize, Range<usize>) -> Vec<u32>,
+    ) -> Result<(), StepError> {
+        let mut missing = Vec::new();
+        for (index, &(sequence, valid)) in sequences.iter().enumerate() {
+            let back = self.rewind(sequence, valid)?;
+            missing.extend((back < valid).then(|| (sequence, tokens(index, back..valid))));
+        }
+        let requests: Vec<Request> = missing
+            .iter()
+            .map(|(sequence, tokens)| Request { sequence: *sequence, tokens, logits: Want::Nothing })
+            .collect();
+        if requests.is_empty() { Ok(()) } else { self.step(&requests).map(drop) }
     }
 
     /// Forgets a sequence and frees its part of the cache.

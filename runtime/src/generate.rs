@@ -138,23 +138,14 @@ fn serve(
     }
 }
 
-/// Takes sequences back whose step had tokens that were guessed wrong. One that can only go on from
-/// further back gets what is missing again.
+/// Takes sequences back whose step had tokens that were guessed wrong.
 fn go_back<'a>(engine: &mut Engine, active: &[Writer], prompt: impl Fn(usize) -> &'a [u32]) -> Result<(), StepError> {
-    let mut missing = Vec::new();
-    for writer in active.iter().filter(|writer| writer.finish.is_none()) {
-        if writer.valid < engine.sequence_len(writer.sequence)? {
-            let back = engine.rewind(writer.sequence, writer.valid)?;
-            let all = prompt(writer.prompt).iter().chain(&writer.tokens).copied();
-            let tokens: Vec<u32> = all.take(writer.valid).skip(back).collect();
-            missing.extend((!tokens.is_empty()).then_some((writer.sequence, tokens)));
-        }
-    }
-    let requests: Vec<Request> = missing
-        .iter()
-        .map(|(sequence, tokens)| Request { sequence: *sequence, tokens, logits: Want::Nothing })
-        .collect();
-    if requests.is_empty() { Ok(()) } else { engine.step(&requests).map(drop) }
+    let going: Vec<&Writer> = active.iter().filter(|writer| writer.finish.is_none()).collect();
+    let valid: Vec<(SeqId, usize)> = going.iter().map(|writer| (writer.sequence, writer.valid)).collect();
+    engine.take_back(&valid, |index, tokens| {
+        let all = prompt(going[index].prompt).iter().chain(&going[index].tokens).copied();
+        all.take(tokens.end).skip(tokens.start).collect()
+    })
 }
 
 /// Has the draft guess behind all answers that go on.

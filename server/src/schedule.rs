@@ -5,10 +5,12 @@
 //! which prompts share equally: a short prompt does not wait for a long one to end. A request is
 //! admitted, in the order of arrival, when the cache has room for its prompt and for what the
 //! others need next. When the cache is full retained prefixes go first; then the request that came
-//! last gives its pages back, and computes them again when it is its turn.
+//! last gives its pages back, and computes them again when it is its turn. Behind the last token of
+//! an answer a step may verify what the engine's draft guesses (`guess.rs`).
 mod admit;
 mod backend;
 mod choose;
+mod guess;
 mod prefix;
 mod task;
 #[cfg(any(test, feature = "toy"))]
@@ -23,7 +25,7 @@ pub use choose::{ChoiceError, Chooser, Chosen, Guide, Likelihood, Penalties, Set
 pub use prefix::{Match, Prefixes};
 pub use task::{End, Job, JobError, Output, Why};
 
-use task::{Event, Seen, Task};
+use task::{Event, Part, Seen, Task};
 
 /// What the scheduler may be told.
 #[derive(Clone, Copy, Debug)]
@@ -34,6 +36,8 @@ pub struct Options {
     pub step_tokens: usize,
     /// Whether beginnings of prompts are looked for in what others have computed.
     pub prefix_cache: bool,
+    /// Most tokens that the draft guesses behind an answer, for a step to verify; 0 for none.
+    pub speculate: usize,
 }
 
 /// What has happened since the start.
@@ -47,6 +51,10 @@ pub struct Counts {
     pub cached_tokens: u64,
     /// Tokens of answers.
     pub new_tokens: u64,
+    /// Tokens that the draft guessed, and that steps verified.
+    pub guesses_made: u64,
+    /// Of these, those that were right.
+    pub guesses_right: u64,
     /// Requests that gave their pages back.
     pub preempted: u64,
     /// Steps that failed.
@@ -71,6 +79,8 @@ pub struct Scheduler<B> {
     backend: B,
     limits: Limits,
     options: Options,
+    /// Most sequences of which one plan verifies guesses.
+    verified: usize,
     /// In the order of arrival; those that were preempted first.
     waiting: VecDeque<Task>,
     /// In the order of admission.
@@ -101,17 +111,20 @@ impl<B: Backend> Scheduler<B> {
         if options.step_tokens > 0 {
             limits.step_tokens = limits.step_tokens.min(options.step_tokens);
         }
+        let options = Options { running: options.running.max(1), ..options };
         // A retained sequence has a slot that others want, and snapshots lie in those that are
-        // free.
+        // free: each sequence whose next tokens are guessed has one.
         let most = match (options.prefix_cache, limits.slots) {
             (false, _) => 0,
             (true, 0) => usize::MAX,
+            (true, slots) if options.speculate > 0 => (slots / 2).min(slots.saturating_sub(2 * options.running)),
             (true, slots) => slots / 2,
         };
         Scheduler {
+            verified: if options.speculate > 0 { backend.verifies(options.speculate) } else { 0 },
             backend,
             limits,
-            options: Options { running: options.running.max(1), ..options },
+            options,
             waiting: VecDeque::new(),
             running: vec![],
             prefixes: Prefixes::new(limits.block_tokens, most),
@@ -192,6 +205,7 @@ impl<B: Backend> Scheduler<B> {
     pub fn step(&mut self) {
         self.sweep();
         self.admit();
+        self.guess();
         if self.running.is_empty() {
             return;
         }
@@ -220,15 +234,16 @@ impl<B: Backend> Scheduler<B> {
         }
     }
 
-    /// What each task gets of the next step: those under way a token, prompts equal shares of the
-    /// rest.
+    /// What each task gets of the next step: those under way a token and what is guessed behind it,
+    /// prompts equal shares of the rest.
     fn pieces(&self) -> Vec<Piece> {
         let alone = self.running.iter().position(|task| task.alone);
         let is_in = |index: &usize| alone.is_none_or(|alone| alone == *index);
         let (answers, prompts): (Vec<usize>, Vec<usize>) =
             (0..self.running.len()).filter(is_in).partition(|&index| self.running[index].left() == 1);
-        let mut pieces: Vec<Piece> = answers.iter().map(|&task| Piece { task, tokens: 1 }).collect();
-        let budget = self.limits.step_tokens.saturating_sub(pieces.len());
+        let whole = |&task: &usize| Piece { task, tokens: self.running[task].coming() };
+        let mut pieces: Vec<Piece> = answers.iter().map(whole).collect();
+        let budget = self.limits.step_tokens.saturating_sub(pieces.iter().map(|piece| piece.tokens).sum());
         let wants = prompts.iter().map(|&task| (task, self.running[task].most(&self.limits))).collect();
         pieces.extend(shares(wants, budget));
         pieces.sort_unstable_by_key(|piece| piece.task);
@@ -256,7 +271,7 @@ impl<B: Backend> Scheduler<B> {
                 return;
             }
             self.counts.preempted += 1;
-            task.fed = 0;
+            task.start_over();
             self.wait_again(task);
         }
     }
@@ -282,36 +297,46 @@ impl<B: Backend> Scheduler<B> {
         let is_plain = pieces.iter().all(|piece| running[piece.task].is_plain(piece.tokens));
         let mut parts = parts(running, pieces);
         let requests = parts.iter().zip(pieces).zip(&wants).map(|((part, piece), &logits)| {
-            let tokens = &part.tokens[part.fed..][..piece.tokens];
+            let tokens = part.next(piece.tokens);
             Request { sequence: part.sequence, tokens, logits }
         });
         let requests: Vec<Request> = requests.collect();
-        if is_plain {
-            let picks = backend.step_greedy(&requests)?;
-            let events = pieces.iter().zip(picks).map(|(piece, pick)| Event::picked(*piece, pick));
-            return Ok(events.collect());
-        }
         let mut seen: Vec<Seen> = requests.iter().map(|_| Seen::default()).collect();
-        backend.step(&requests, &mut |row, logits| {
-            let Part { chooser, tokens, fed, .. } = &mut parts[row.request];
-            let position = match wants[row.request] {
-                Want::All => *fed + row.index,
-                _ => *fed + pieces[row.request].tokens - 1,
-            };
-            seen[row.request].see(chooser, tokens, position, logits);
-        })?;
+        // Which token of its request a row is behind.
+        let token = |request: usize, row: usize| match wants[request] {
+            Want::All => row,
+            _ => pieces[request].tokens - 1,
+        };
+        if is_plain {
+            for (request, picks) in backend.step_picks(&requests)?.into_iter().enumerate() {
+                let (part, seen) = (&mut parts[request], &mut seen[request]);
+                picks.into_iter().enumerate().for_each(|(row, pick)| seen.pick(part, token(request, row), pick));
+            }
+        } else {
+            backend.step(&requests, &mut |Row { request, index }, logits| {
+                seen[request].see(&mut parts[request], token(request, index), logits);
+            })?;
+        }
         Ok(pieces.iter().zip(seen).map(|(piece, seen)| Event { piece: *piece, seen }).collect())
     }
 
     /// Gives each task what the step has found for it.
     fn take(&mut self, events: Vec<Event>) {
-        let mut ended = vec![];
+        let (mut ended, mut back) = (vec![], vec![]);
         for Event { piece, seen } in events {
             let task = &mut self.running[piece.task];
-            let was_new = task.new_tokens();
+            let (was_new, were_guesses, reached) = (task.new_tokens(), task.guesses, task.fed + piece.tokens);
             let end = task.advance(piece.tokens, seen, &self.limits);
             self.counts.new_tokens += (task.new_tokens() - was_new) as u64;
+            self.counts.guesses_made += (task.guesses.made - were_guesses.made) as u64;
+            self.counts.guesses_right += (task.guesses.right - were_guesses.right) as u64;
+            if task.fed < reached && !matches!(end, Some(Err(_))) {
+                back.push(piece.task);
+            }
             ended.extend(end.map(|end| (piece.task, end)));
+        }
+        if let Err(error) = back.into_iter().try_for_each(|task| self.go_back(task)) {
+            self.give_up(error.to_string());
         }
         ended.sort_unstable_by_key(|(task, _)| *task);
         for (index, end) in ended.into_iter().rev() {
@@ -339,7 +364,9 @@ impl<B: Backend> Scheduler<B> {
     fn fault(&mut self, pieces: &[Piece], error: StepError) {
         tracing::error!(%error, requests = pieces.len(), "a step failed");
         self.counts.faults += 1;
-        let retry = matches!(error, StepError::NotFinite(_)) && pieces.len() > 1;
+        // A wrong guess may be what is at fault: there are none where one is tried alone.
+        let has_guesses = pieces.iter().any(|piece| !self.running[piece.task].ahead.is_empty());
+        let retry = matches!(error, StepError::NotFinite(_)) && (pieces.len() > 1 || has_guesses);
         let message = error.to_string();
         let mut tasks: Vec<usize> = pieces.iter().map(|piece| piece.task).collect();
         tasks.sort_unstable();
@@ -347,7 +374,8 @@ impl<B: Backend> Scheduler<B> {
             let mut task = self.running.remove(index);
             self.drop_sequence(task.sequence.take());
             if retry {
-                (task.fed, task.alone) = (0, true);
+                task.start_over();
+                task.alone = true;
                 self.wait_again(task);
             } else {
                 task.end(Err(JobError::Fault(message.clone())));
@@ -385,23 +413,11 @@ impl<B: Backend> Scheduler<B> {
     }
 }
 
-/// What a step needs of a running task.
-struct Part<'a> {
-    sequence: SeqId,
-    chooser: &'a mut Chooser,
-    tokens: &'a [u32],
-    fed: usize,
-}
-
 /// The running tasks of pieces, which are in the order of the tasks.
 fn parts<'a>(running: &'a mut [Task], pieces: &[Piece]) -> Vec<Part<'a>> {
     let is_in = |index: usize| pieces.binary_search_by_key(&index, |piece| piece.task).is_ok();
     let tasks = running.iter_mut().enumerate().filter(|(index, _)| is_in(*index));
-    let part = |(_, task): (usize, &'a mut Task)| {
-        let Task { sequence, chooser, tokens, fed, .. } = task;
-        sequence.map(|sequence| Part { sequence, chooser, tokens, fed: *fed })
-    };
-    tasks.filter_map(part).collect()
+    tasks.filter_map(|(_, task)| task.part()).collect()
 }
 
 /// So many tokens each, that no task gets less than another that wants as much.

@@ -1,14 +1,16 @@
 #!/usr/bin/env bash
-# OpenAI's Python client against `atomc serve` with the example model, then half a minute of clients
-# that vanish: two minutes at most.
+# OpenAI's Python client against `atomc serve` with the example model, half a minute of clients that
+# vanish, and answers with a draft's guesses beside those without: three minutes at most.
 # usage: server/tests/run.sh [COUNT [CLIENTS]]     problems that are asked alone and then at once
 # ATOMC is the command line; without it the one of cargo's folder for debug builds is taken.
 # SOAK is how many seconds of clients that vanish there are (30; an hour is 3600).
 # MODEL and PROBLEMS are a folder with a model and a file of problems.
+# DRAFT is the folder of a draft for the model; the example has one, another MODEL none.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 target=${CARGO_TARGET_DIR:-target}
 atomc=$(realpath "${ATOMC:-$target/debug/atomc}") work=$(mktemp -d)
+draft=${DRAFT-$([ -n "${MODEL:-}" ] || echo tests/models/qwen3-eagle3)}
 model=${MODEL:-examples/models/qwen3} problems=${PROBLEMS:-examples/problems.jsonl}
 server=
 trap '[ -z "$server" ] || kill "$server" 2>/dev/null; rm -rf "$work"' EXIT
@@ -23,9 +25,10 @@ printf '%s' "{% for m in messages %}{{ 'Q: ' + m.content + '\nA:' }}{% endfor %}
 echo secret >"$work/keys"
 export XDG_CONFIG_HOME=$work/config
 
-# Starts a server with the model, and waits until it says where it is.
+# Starts a server with the model, or with these options, and waits until it says where it is.
 start() {
-    "$atomc" serve "$work/model" --port 0 --api-key-file "$work/keys" >"$work/log" 2>&1 &
+    [ $# -gt 0 ] || set -- "$work/model"
+    "$atomc" serve "$@" --port 0 --api-key-file "$work/keys" >"$work/log" 2>&1 &
     server=$!
     for _ in $(seq 200); do
         url=$(sed -n 's|.* at \(http://.*\)/v1$|\1|p' "$work/log")
@@ -67,3 +70,23 @@ for _ in $(seq 100); do [ ! -s "$work/last" ] || break && sleep 0.02; done
 stop
 wait "$last"
 tail -n 2 "$work/last" | grep -q DONE || { echo "the last answer was cut" >&2 && exit 1; }
+
+# A draft's guesses change no answer.
+[ -n "$draft" ] || exit 0
+"$atomc" compile "$work/model" --draft "$draft" --speculate 3 --invariant -o "$work/draft.atomc" >"$work/log" 2>&1 ||
+    { cat "$work/log" && exit 1; }
+# More guesses than there may be are refused before weights are loaded.
+refuse() {
+    if "$atomc" serve "$1" --weights "$work/model" --port 0 --speculate 4 >"$work/log" 2>&1; then exit 1; fi
+    grep -q "^error\[speculate\]: $2" "$work/log" || { cat "$work/log" && exit 1; }
+}
+refuse "$work/model/model.atomc" "the artifact has no draft"
+refuse "$work/draft.atomc" "4 guesses, but the artifact's steps verify 3 at most"
+for guesses in 0 3; do
+    start "$work/draft.atomc" --weights "$work/model" --draft-weights "$draft" --speculate $guesses
+    read -r made right < <("$venv/bin/python" server/tests/guesses.py "$url" "$problems" "$work/answers.$guesses")
+    stop
+done
+diff "$work/answers.0" "$work/answers.3"
+echo "guesses: $right of $made right, $(wc -l <"$work/answers.3") answers of 8 clients as without"
+[ "$right" -gt 0 ]

@@ -4,6 +4,7 @@ mod engines;
 
 use std::collections::HashMap;
 
+use atomc::driver::Options;
 use atomc_passes::BucketOptions;
 use atomc_runtime::{Engine, EngineOptions, Request, SeqId, Want};
 use atomc_tests::random::Random;
@@ -28,7 +29,9 @@ fn case(name: &str, context: usize) -> Case {
 /// Engines with the same code, one for each of the options.
 fn engines<const N: usize>(case: &Case, tokens: usize, options: [EngineOptions; N]) -> [Engine; N] {
     let buckets = BucketOptions { decode: vec![1, 4], each: 1, tokens, rows: 16 };
-    engines::engines(case, buckets, options.map(|options| EngineOptions { threads: 2, ..options }))
+    let model = engines::Model { config: &case.config, dir: &case.dir, drafts: false, head: None };
+    let compiling = Options { buckets, invariant: true, ..Options::default() };
+    engines::engines(&model, compiling, options.map(|options| EngineOptions { threads: 2, ..options }))
 }
 
 /// Gives a sequence tokens, and the bits of the logits behind the last of them.

@@ -1,10 +1,13 @@
 //! Answers under load are those of lone requests, to the last bit of how likely each token was:
-//! with prompts cut anywhere, beginnings taken from others, and requests computed again.
+//! with prompts cut anywhere, beginnings taken from others, requests computed again, and what a
+//! draft guesses.
 mod engines;
 
 use std::ops::ControlFlow;
+use std::path::Path;
 use std::sync::{Arc, Mutex};
 
+use atomc::driver::Options;
 use atomc_passes::BucketOptions;
 use atomc_runtime::{Engine, EngineOptions, Sampling};
 use atomc_server::schedule::{self, Chosen, Counts, End, Job, JobError, Likelihood, Output, Scheduler, Settings};
@@ -50,8 +53,11 @@ struct Asked {
     settings: Settings,
 }
 
-fn answers(engine: Engine, running: usize, asked: &[Asked]) -> (Vec<Vec<(u32, u32)>>, Counts) {
-    let options = schedule::Options { running, step_tokens: 0, prefix_cache: running > 1 };
+/// What was said of each request.
+type Answers = Vec<Vec<(u32, u32)>>;
+
+fn answers(engine: Engine, (running, speculate): (usize, usize), asked: &[Asked]) -> (Answers, Counts) {
+    let options = schedule::Options { running, step_tokens: 0, prefix_cache: running > 1, speculate };
     let mut scheduler = Scheduler::new(engine, options);
     let mut said = vec![];
     for (index, Asked { prompt, settings }) in asked.iter().cloned().enumerate() {
@@ -88,6 +94,13 @@ fn asked(vocab: usize) -> Vec<Asked> {
     (0..20).map(one).collect()
 }
 
+fn check(name: &str, found: &Answers, (expect, asked): (&Answers, &[Asked])) {
+    for (index, (found, expect)) in found.iter().zip(expect).enumerate() {
+        assert_eq!(found.len(), asked[index].settings.max_new, "{name}: request {index}");
+        assert_eq!(found, expect, "{name}: request {index}");
+    }
+}
+
 /// With a cache that has room for some requests, and with one where they are in each other's way.
 #[test]
 fn answers_under_load_are_those_of_lone_requests() {
@@ -101,19 +114,64 @@ fn answers_under_load_are_those_of_lone_requests() {
             ..EngineOptions::default()
         };
         let buckets = BucketOptions { decode: vec![1, 4], each: 1, tokens: 48, rows: 6 };
-        let [alone, roomy, small] = engines::engines(&case, buckets, [1024, 640, 256].map(options));
+        let model = engines::Model { config: &case.config, dir: &case.dir, drafts: false, head: None };
+        let compiling = Options { buckets, invariant: true, ..Options::default() };
+        let [alone, roomy, small] = engines::engines(&model, compiling, [1024, 640, 256].map(options));
         let asked = asked(case.config.vocab);
-        let (expect, _) = answers(alone, 1, &asked);
+        let (expect, _) = answers(alone, (1, 0), &asked);
         let [roomy, small] = [roomy, small].map(|engine| {
-            let (found, counts) = answers(engine, 8, &asked);
-            for (index, (found, expect)) in found.iter().zip(&expect).enumerate() {
-                assert_eq!(found.len(), asked[index].settings.max_new, "{name}: request {index}");
-                assert_eq!(found, expect, "{name}: request {index}");
-            }
+            let (found, counts) = answers(engine, (8, 0), &asked);
+            check(name, &found, (&expect, &asked));
             counts
         });
         assert!(roomy.cached_tokens > 0, "{name}: {roomy:?}");
         // Windows of the second leave room for all.
         assert!(small.preempted > 0 || name == "mistral", "{name}: {small:?}");
+    }
+}
+
+/// The same with a draft's guesses, of which trained drafts have some right.
+#[test]
+fn answers_with_guesses_are_those_of_lone_requests() {
+    const GUESSES: usize = 3;
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let (golden, models, qwen3) = (here.join("golden"), here.join("models"), here.join("../examples/models/qwen3"));
+    let own = |dir: &Path| (dir.to_owned(), None);
+    let all = [
+        own(&golden.join("draft-next")),
+        own(&golden.join("draft-3.5-moe")),
+        (golden.join("draft-eagle3"), Some(golden.join("draft-eagle3/head"))),
+        own(&models.join("deepseek-v3-mtp")),
+        (qwen3, Some(models.join("qwen3-eagle3"))),
+    ];
+    for (dir, head) in all {
+        let name = head.as_ref().unwrap_or(&dir).display().to_string();
+        let mut config = atomc_config::read(&dir).expect("a configuration");
+        config.context = CONTEXT;
+        let options = |(cache_tokens, draft)| EngineOptions {
+            threads: 2,
+            cache_tokens,
+            slots: 20,
+            snapshot_tokens: 32,
+            draft,
+            ..EngineOptions::default()
+        };
+        let buckets = BucketOptions { decode: vec![1, 4, 8], each: GUESSES + 1, tokens: 64, rows: 24 };
+        let compiling = Options { buckets, invariant: true, ..Options::default() };
+        let model = engines::Model { config: &config, dir: &dir, drafts: true, head: head.as_deref() };
+        let caches = [(1024, false), (1024, true), (256, true)].map(options);
+        let [alone, roomy, small] = engines::engines(&model, compiling, caches);
+        assert_eq!([&alone, &roomy].map(|engine| engine.verifies_at_once(GUESSES)), [0, 8]);
+        let asked = asked(config.vocab);
+        let (expect, plain) = answers(alone, (1, 0), &asked);
+        assert_eq!(plain.guesses_made, 0);
+        let [roomy, small] = [(roomy, 4), (small, 8)].map(|(engine, running)| {
+            let (found, counts) = answers(engine, (running, GUESSES), &asked);
+            check(&name, &found, (&expect, &asked));
+            println!("{name}: {counts:?}");
+            counts
+        });
+        assert!(roomy.cached_tokens > 0 && roomy.guesses_right > 0, "{name}: {roomy:?}");
+        assert!(small.preempted > 0 && small.guesses_made > 0, "{name}: {small:?}");
     }
 }

@@ -1,14 +1,19 @@
 //! Answers with a draft's guesses are those without, token for token: guesses change how many steps
 //! an answer takes, and nothing else.
+mod engines;
+
 use std::ops::ControlFlow;
 use std::path::Path;
 
-use atomc::driver::{self, Options};
-use atomc_config::{Config, Draft, draft};
+use atomc::driver::Options;
 use atomc_ir::DType;
 use atomc_passes::BucketOptions;
+use atomc_runtime::checkpoint::Beside;
+use atomc_runtime::manifest::{Target, TensorNames};
+use atomc_runtime::weights::Rank;
+use atomc_runtime::weights::packed::{self, Packed};
 use atomc_runtime::{
-    Answer, Artifact, Checkpoint, Chosen, Engine, EngineOptions, Guesses, Params, Request, Sampling, Want, generate,
+    Answer, Checkpoint, Chosen, Engine, EngineOptions, Guesses, Params, Pool, Random, Request, Sampling, Want, generate,
 };
 use atomc_tests::CONTEXT;
 use safetensors::SafeTensors;
@@ -33,13 +38,6 @@ struct Model {
     vocab: u32,
 }
 
-fn of_draft(config: &Config, head: Option<&Path>) -> Draft {
-    match head {
-        Some(head) => draft::read(head, config).expect("an EAGLE-3 head"),
-        None => config.draft().expect("a sound configuration").expect("an MTP layer"),
-    }
-}
-
 fn open(name: &str, invariant: bool, dtype: Option<DType>) -> Model {
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("golden").join(name);
     let head = dir.join(HEAD);
@@ -51,23 +49,11 @@ fn of_folders(dir: &Path, head: Option<&Path>, (invariant, dtype): (bool, Option
     let mut config = atomc_config::read(dir).expect("a configuration");
     config.context = config.context.max(CONTEXT);
     config.dtype = dtype.unwrap_or(config.dtype);
-    let draft = Some(of_draft(&config, head));
     let buckets = BucketOptions { decode: vec![1, 4], each: GUESSES + 1, tokens: 16, rows: 16 };
-    let options = Options { buckets, draft, invariant, ..Options::default() };
-    let compiled = driver::compile(&config, &options, &mut |_, _, _| ()).expect("it compiles");
-    let folder = tempfile::tempdir().expect("a folder");
-    let path = folder.path().join("m.atomc");
-    compiled.write(&path).expect("an artifact");
+    let compiling = Options { buckets, invariant, ..Options::default() };
     let options = EngineOptions { cache_tokens: 1024, threads: 2, draft: true, ..EngineOptions::default() };
-    let mut engine = Engine::new(Artifact::open(&path).expect("a whole artifact"), &options).expect("it opens");
-    let checkpoint = Checkpoint::open(dir).expect("a checkpoint");
-    match head {
-        Some(head) => {
-            let head = Checkpoint::open(head).expect("a head");
-            engine.load_weights_with(&checkpoint, &head, &|_, _| ()).expect("weights");
-        }
-        None => engine.load_weights(&checkpoint, &|_, _| ()).expect("weights"),
-    }
+    let model = engines::Model { config: &config, dir, drafts: true, head };
+    let [engine] = engines::engines(&model, compiling, [options]);
     Model { vocab: config.vocab as u32, engine }
 }
 
@@ -144,6 +130,13 @@ fn wrong_guesses_leave_nothing() {
     assert_eq!(guesses[0].len(), GUESSES);
     let logits = engine.step(&[Request { sequence, tokens: &[7], logits: Want::Last }]).expect("a step");
     assert_eq!(logits.last(0).expect("a row"), want[3]);
+}
+
+/// As many sequences as the largest plan for guesses has, whatever the largest for others has.
+#[test]
+fn what_one_plan_verifies() {
+    let engine = open("draft-eagle3", false, None).engine;
+    assert_eq!([0, 1, GUESSES, GUESSES + 1].map(|guesses| engine.verifies_at_once(guesses)), [4, 4, 4, 0]);
 }
 
 /// Sequences of a golden draft.
@@ -251,4 +244,37 @@ fn acceptance_of_trained_drafts() {
         }
         println!("{name}: {right} of {guessed} guesses right");
     }
+}
+
+/// Packed weights have the map of a draft's tokens: it guesses as with the weights of its folder.
+#[test]
+fn packed_weights_have_the_map() {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let (dir, head) = (here.join("../examples/models/qwen3"), here.join("models/qwen3-eagle3"));
+    let mut engine = of_folders(&dir, Some(&head), (true, None)).engine;
+    let [model, draft] = [&dir, &head].map(|dir| Checkpoint::open(dir).expect("a checkpoint"));
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("weights.safetensors");
+    let target = engine.target().clone();
+    let write = |target: &Target, names: &TensorNames| {
+        let source = Beside::new(target, &model, &draft).expect("a draft");
+        let mut pool = Pool::new(2).expect("threads");
+        packed::write(&file, (target, names), Rank::ONLY, &source, &mut pool).expect("packed weights");
+        Packed::open(&file).expect("packed weights")
+    };
+    let params = Params { max_new: 40, speculate: GUESSES, ..Params::default() };
+    let prompts = prompts(512);
+    let want = answers(&mut engine, &prompts, &params, 1);
+    assert!(want.iter().any(|answer| answer.guesses.right > 0));
+    let random = engine.load_weights(&Random { seed: 1 }, &|_, _| ());
+    random.expect("random weights, with a map that is none");
+    let names = engine.manifest().tensors.clone();
+    engine.load_packed(&write(&target, &names), &|_, _| ()).expect("packed weights");
+    assert_eq!(answers(&mut engine, &prompts, &params, 1), want);
+
+    let mut mapless = target.clone();
+    mapless.draft.as_mut().expect("a draft").map = None;
+    let refused = engine.load_packed(&write(&mapless, &names), &|_, _| ()).expect_err("there is no map");
+    let number = target.weights.len();
+    assert!(refused.to_string().ends_with(&format!("it has no weight {number}, `draft.d2t`")), "{refused}");
 }

@@ -12,6 +12,7 @@ use atomc_runtime::weights::packed::Packed;
 use atomc_runtime::{Artifact, Checkpoint, DeviceChoice, Engine, EngineOptions, Error, Random};
 
 use super::failure::Failure;
+use super::guesses::GuessArgs;
 use super::opened;
 use super::progress::{Progress, Unit};
 
@@ -208,6 +209,9 @@ pub struct Named {
     /// Random weights from a seed instead of a checkpoint, to measure speed
     #[arg(long, value_name = "SEED", num_args = 0..=1, default_missing_value = "0", group = "weights_of")]
     random_weights: Option<u64>,
+    /// Folder with the weights of the artifact's draft, where the model's checkpoint has none
+    #[arg(long, value_name = "FOLDER", conflicts_with = "random_weights")]
+    draft_weights: Option<PathBuf>,
     /// Load packed weights without comparing their checksums
     #[arg(long)]
     no_verify: bool,
@@ -263,7 +267,7 @@ impl EngineArgs {
         folder: Option<&Path>,
         (device, threads): (DeviceArg, usize),
     ) -> Result<EngineArgs, Failure> {
-        let &Named { ref weights, random_weights, no_verify, ref require_signed_by } = named;
+        let &Named { ref weights, random_weights, ref draft_weights, no_verify, ref require_signed_by } = named;
         let weights = weights.clone().or(folder.filter(|_| random_weights.is_none()).map(Path::to_owned));
         if weights.is_none() && random_weights.is_none() {
             let help = "Name them with --weights, or give the folder of a model instead of an artifact.";
@@ -271,13 +275,13 @@ impl EngineArgs {
         }
         let artifact = ArtifactArgs { artifact, require_signed_by: require_signed_by.clone(), expect: None };
         let weights = WeightArgs { weights, random_weights };
-        Ok(EngineArgs { artifact, weights, draft_weights: None, no_verify, device, threads })
+        Ok(EngineArgs { artifact, weights, draft_weights: draft_weights.clone(), no_verify, device, threads })
     }
 
     /// The engine with its weights for a server: with a cache for as many tokens as its sequences
     /// may have, or as there is memory for.
-    pub fn serving(&self, artifact: Artifact, wanted: &Sequences) -> Result<Engine, Failure> {
-        let threads = atomc_runtime::pool::threads(self.threads, 1);
+    pub fn serving(&self, artifact: Artifact, wanted: &Sequences, guesses: &GuessArgs) -> Result<Engine, Failure> {
+        let (draft, threads) = (guesses.speculate > 0, atomc_runtime::pool::threads(self.threads, 1));
         let (manifest, device) = (artifact.manifest(), self.device.open(&artifact, threads)?);
         let target = &manifest.targets[self.device.target(manifest).map_err(Error::from)?];
         let name = target.name.clone();
@@ -287,11 +291,14 @@ impl EngineArgs {
         let options = EngineOptions {
             threads: self.threads,
             cache_tokens,
-            // Those that are retained for their beginnings have slots too.
-            slots: 2 * wanted.at_once,
+            // Those that are retained for their beginnings have slots too, and so has what a
+            // sequence had before its guesses.
+            slots: if draft { 3 * wanted.at_once } else { 2 * wanted.at_once },
+            draft,
             ..EngineOptions::default()
         };
         let mut engine = Engine::with_device(artifact, &name, device, &options)?;
+        guesses.check(&engine)?;
         self.load(&mut engine)?;
         Ok(engine)
     }
@@ -366,6 +373,10 @@ impl EngineArgs {
         let progress = |done, total| progress.at(done, total);
         match &self.weights {
             WeightArgs { weights: Some(file), .. } if file.exists() && !file.is_dir() => {
+                if let Some(draft) = &self.draft_weights {
+                    let help = "`atomc pack --draft-weights` packs them with the model's.";
+                    return Err(Failure::file("draft_weights", draft, "packed weights have the draft's").help(help));
+                }
                 let packed = Packed::open(file).map_err(Error::from)?;
                 let packed = if self.no_verify { packed.unverified() } else { packed };
                 engine.load_packed(&packed, &progress)?;

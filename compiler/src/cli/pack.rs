@@ -2,8 +2,9 @@
 use std::io::Write;
 use std::path::PathBuf;
 
+use atomc_runtime::checkpoint::Beside;
 use atomc_runtime::weights::{Rank, packed};
-use atomc_runtime::{Checkpoint, Error, Pool, device, pool};
+use atomc_runtime::{Checkpoint, Error, Pool, Source, device, pool};
 
 use super::engine::ArtifactArgs;
 use super::failure::Failure;
@@ -26,6 +27,9 @@ pub struct Args {
     /// them meanwhile: that is noticed, and an error
     #[arg(long, value_name = "DIR")]
     weights: PathBuf,
+    /// Folder with the weights of the artifact's draft, where the model's checkpoint has none
+    #[arg(long, value_name = "FOLDER")]
+    draft_weights: Option<PathBuf>,
     /// Which of the artifact's targets [default: the only one]
     #[arg(long, value_name = "NAME")]
     target: Option<String>,
@@ -49,13 +53,16 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         }
     };
     let checkpoint = Checkpoint::open(&args.weights).map_err(Error::from)?;
+    let draft = args.draft_weights.as_ref().map(Checkpoint::open).transpose().map_err(Error::from)?;
+    let beside = draft.as_ref().map(|draft| Beside::new(target, &checkpoint, draft)).transpose()?;
+    let source: &dyn Source = beside.as_ref().map_or(&checkpoint, |beside| beside);
     let threads = pool::threads(args.threads, 1);
     let mut pool = Pool::new(threads).map_err(|e| Failure::new("threads", format!("cannot start {threads}: {e}")))?;
     std::fs::create_dir_all(&args.output).map_err(|e| Failure::file("output", &args.output, e))?;
     for number in 0..manifest.ranks() {
         let rank = Rank { number, of: manifest.ranks() };
         let path = args.output.join(packed::file_name(&target.name, rank));
-        packed::write(&path, (target, &manifest.tensors), rank, &checkpoint, &mut pool)?;
+        packed::write(&path, (target, &manifest.tensors), rank, source, &mut pool)?;
         let bytes = std::fs::metadata(&path).map_err(|e| Failure::file("output", &path, e))?.len();
         writeln!(std::io::stdout(), "{}: {:.2} MB", shown::path(&path), bytes as f64 / 1e6)?;
     }

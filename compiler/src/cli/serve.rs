@@ -17,6 +17,7 @@ use atomc_server::worker::{self, Handle};
 
 use super::engine::{DeviceArg, EngineArgs, Named, Sequences};
 use super::failure::{Failure, tell};
+use super::guesses::GuessArgs;
 use super::trust;
 
 /// What a folder's artifact is called.
@@ -34,6 +35,7 @@ address may ask: give a key where that is not you alone, and let a proxy speak T
 Examples:
   atomc serve models/qwen3                                      http://127.0.0.1:8000/v1
   atomc serve m.atomc --weights models/qwen3 --device hip:0
+  atomc serve m.atomc --weights models/deepseek-v3 --speculate 2   with an artifact of `atomc compile --draft mtp`
   atomc serve models/qwen3 --host 0.0.0.0 --port 80 --api-key-file keys.txt
   curl localhost:8000/v1/completions -H 'content-type: application/json' -d '{\"prompt\": \"Once\", \"max_tokens\": 20}'")]
 pub struct Args {
@@ -84,6 +86,8 @@ pub struct Args {
     /// Compute each prompt anew, also where others began like it
     #[arg(long)]
     no_prefix_cache: bool,
+    #[command(flatten)]
+    guesses: GuessArgs,
     /// How a model writes thoughts, which chats then tell apart from their text
     /// (`reasoning_content`) [default: they are text]
     #[arg(long, value_name = "FORM")]
@@ -125,12 +129,13 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     let folder = folder.ok_or_else(missing)?.to_owned();
     let text = Text::open(&folder).map_err(|error| Failure::new("tokenizer", error))?;
     let sequences = Sequences { at_once: args.parallel, cache_tokens: args.cache_tokens };
-    let engine = engine_args.serving(artifact, &sequences)?;
+    let engine = engine_args.serving(artifact, &sequences, &args.guesses)?;
     let stop = engine.model().stop.clone();
     let options = Options {
         running: args.parallel,
         step_tokens: args.step_tokens.unwrap_or(0),
         prefix_cache: !args.no_prefix_cache,
+        speculate: args.guesses.speculate,
     };
     let about = about(&engine);
     let (handle, thread) = worker::start(engine, options, args.queue).map_err(|e| Failure::new("threads", e))?;

@@ -1,7 +1,8 @@
 //! A model's checkpoint and that of its draft as one.
 use super::{CheckpointError, Float, Source, Tensor};
+use crate::error::Error;
 use crate::weights::spelled::Spelled;
-use atomc_artifact::manifest::TensorNames;
+use atomc_artifact::manifest::{Target, TensorNames};
 
 /// Two sources, of which the second is asked for the names that it has.
 pub struct Beside<'a> {
@@ -10,13 +11,12 @@ pub struct Beside<'a> {
 }
 
 impl<'a> Beside<'a> {
-    /// The draft's tensors have the names that these make of its own.
-    pub fn new(
-        model: &'a dyn Source,
-        draft: &'a dyn Source,
-        names: &TensorNames,
-    ) -> Result<Beside<'a>, CheckpointError> {
-        Ok(Beside { model, draft: Spelled::new(draft, names)? })
+    /// For a target whose draft has weights of its own, of which it renames the tensors.
+    pub fn new(target: &Target, model: &'a dyn Source, draft: &'a dyn Source) -> Result<Beside<'a>, Error> {
+        let renamed = target.draft.as_ref().and_then(|draft| draft.renamed.clone());
+        let renamed = renamed.ok_or(Error::NoDraftCheckpoint)?;
+        let names = TensorNames { renamed, ..TensorNames::default() };
+        Ok(Beside { model, draft: Spelled::new(draft, &names)? })
     }
 }
 

@@ -115,6 +115,13 @@ impl Engine {
         self.plans().iter().filter_map(|plan| plan.kind.each().filter(|&each| each > 1)).max()
     }
 
+    /// Most sequences of which one plan verifies so many guesses each; none without a draft.
+    pub fn verifies_at_once(&self, guesses: usize) -> usize {
+        let verifies =
+            |plan: &Plan| plan.kind.each().filter(|&each| each > guesses.max(1)).map(|each| plan.tokens / each);
+        self.plans().iter().filter(|_| self.has_draft()).filter_map(verifies).max().unwrap_or(0)
+    }
+
     /// Whether the engine has a draft that guesses tokens.
     pub fn has_draft(&self) -> bool {
         self.draft.is_some()
@@ -129,14 +136,16 @@ impl Engine {
     }
 
     /// Guesses up to `count` tokens behind each sequence, the likeliest of the draft's. None where
-    /// there is no room for them, nor where the draft lacks the rows of the model's last step.
+    /// there is no room for them, nor for snapshots of all these sequences' slots, nor where the
+    /// draft lacks the rows of the model's last step.
     pub fn draft(&mut self, chosen: &[Chosen], count: usize) -> Result<Vec<Vec<u32>>, StepError> {
         let mut guesses = vec![Vec::new(); chosen.len()];
         let Some(draft) = &self.draft else { return Ok(guesses) };
         let few = |plan: &Plan| plan.kind == PlanKind::Decode;
         let width = self.plans[draft.plans.clone()].iter().filter(|plan| few(plan)).map(|plan| plan.rows).max();
         let width = width.unwrap_or(1);
-        let asked: Vec<usize> = (0..chosen.len()).filter(|_| count > 0).collect();
+        let may_guess = count > 0 && self.kv.may_go_back(chosen.len());
+        let asked: Vec<usize> = (0..chosen.len()).filter(|_| may_guess).collect();
         for asked in asked.chunks(width) {
             self.draft_some(chosen, asked, (count, &mut guesses))?;
         }

@@ -100,6 +100,12 @@ impl Kv {
         self.snapshot(id)
     }
 
+    /// Whether so many sequences at once may have a snapshot each of what [`Kv::keep_here`] keeps,
+    /// if they need one to be taken back.
+    pub fn may_go_back(&self, sequences: usize) -> bool {
+        !self.has_slots() || self.snapshots.room(self.free_slots()) >= sequences
+    }
+
     /// Keeps a snapshot of a sequence's slot, whatever its length, in place of the last that was
     /// kept so: tokens that come next may be taken back.
     pub fn keep_here(&mut self, id: SeqId) -> Result<(), KvError> {

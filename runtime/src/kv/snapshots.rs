@@ -51,6 +51,11 @@ impl Snapshots {
         self.count() >= self.most
     }
 
+    /// How many new ones there may be at once, with so many free slots, if the others go.
+    pub fn room(&self, free: usize) -> usize {
+        self.most.min(free + self.count())
+    }
+
     /// Tokens until a sequence of so many wants one.
     pub fn until(&self, len: usize) -> usize {
         if self.most == 0 { usize::MAX } else { self.every - len % self.every }

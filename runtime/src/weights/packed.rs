@@ -1,11 +1,12 @@
 //! Packed weights as a file: what the buffers of a target hold, so that loading is copying.
 //!
-//! It is a safetensors file with a tensor of bytes for each weight, named by its number. Its
-//! metadata say what the weights were packed for: whatever has the same plan of weights, whichever
-//! kernels it has. Every `CHUNK_BYTES` of a weight have a checksum there, which loading compares.
+//! It is a safetensors file with a tensor of bytes for each weight, named by its number; behind
+//! them one for the map of a draft's tokens, where the target has such a draft. Its metadata say
+//! what the weights were packed for: whatever has the same plan of weights, whichever kernels it
+//! has. Every `CHUNK_BYTES` of a weight have a checksum there, which loading compares.
 use super::spelled::Spelled;
 use super::{Progress, Rank, Report, STAGE_BYTES, Sink, Target as Place, Task, fill, resolve, tasks};
-use crate::checkpoint::{CheckpointError, Shard, Source, Stored};
+use crate::checkpoint::{CheckpointError, Shard, Source, Stored, whole_numbers};
 use crate::device::{DeviceBuffer, DeviceError};
 use crate::error::Error;
 use crate::memory::Buffer;
@@ -39,7 +40,7 @@ const HEADER_ALIGN: usize = 8;
 struct About {
     version: u32,
     made: Made,
-    /// Of each weight the checksums (blake3) of its chunks, one after the other.
+    /// Of each weight, and of the map, the checksums (blake3) of its chunks, one after the other.
     sums: Vec<String>,
 }
 
@@ -96,6 +97,7 @@ pub fn write(
     source: &dyn Source,
     pool: &mut Pool,
 ) -> Result<(), Error> {
+    let map = map(target, source)?;
     let source = &Spelled::new(source, names)?;
     super::check_unused(&target.weights, names, source)?;
     let pieces = resolve(&target.weights, rank, source)?;
@@ -104,8 +106,8 @@ pub fn write(
     let fault = |source| CheckpointError::Write { path: path.to_owned(), source };
     let mut draft = Draft::beside(path).map_err(fault)?;
     // Checksums are known when the weights are; their place is not, if their size is.
-    let blank = |weight: &Weight| "0".repeat(chunks(weight.bytes).len() * DIGITS);
-    let blank = header(target, rank, target.weights.iter().map(blank).collect());
+    let blank = |bytes: usize| "0".repeat(chunks(bytes).len() * DIGITS);
+    let blank = header(target, rank, sizes(target).map(blank).collect());
     draft.file.write_all(&blank).map_err(fault)?;
     let mut sums = Vec::with_capacity(target.weights.len());
     for (weight, pieces) in target.weights.iter().zip(&pieces) {
@@ -122,11 +124,30 @@ pub fn write(
         sums.push(checksums(&bytes, pool));
         draft.file.write_all(&bytes).map_err(fault)?;
     }
+    if !map.is_empty() {
+        sums.push(checksums(&map, pool));
+        draft.file.write_all(&map).map_err(fault)?;
+    }
     source.check()?;
     let header = header(target, rank, sums);
     assert_eq!(header.len(), blank.len(), "checksums of a size");
     draft.file.write_all_at(&header, 0).map_err(fault)?;
     Ok(draft.publish().map_err(fault)?)
+}
+
+/// Bytes of each weight, and of the map.
+fn sizes(target: &Target) -> impl Iterator<Item = usize> {
+    let draft = target.draft.as_ref().filter(|draft| draft.map.is_some());
+    let map = draft.map(|draft| draft.vocab * size_of::<i64>());
+    target.weights.iter().map(|weight| weight.bytes).chain(map)
+}
+
+/// How far the model's number of each token of a draft is from its own, as bytes; none where they
+/// are the same.
+fn map(target: &Target, source: &dyn Source) -> Result<Vec<u8>, CheckpointError> {
+    let Some(draft) = &target.draft else { return Ok(vec![]) };
+    let Some(name) = &draft.map else { return Ok(vec![]) };
+    Ok(whole_numbers(source, name, draft.vocab)?.into_iter().flat_map(i64::to_le_bytes).collect())
 }
 
 /// Room for the largest weight: one is packed at a time.
@@ -143,10 +164,10 @@ fn header(target: &Target, rank: Rank, sums: Vec<String>) -> Vec<u8> {
     let about = About { version: VERSION, made: Made::of(target, rank), sums };
     let about = serde_json::to_string(&about).expect("names and numbers are JSON");
     let mut end = 0;
-    let tensors = target.weights.iter().enumerate().map(|(number, weight)| {
+    let tensors = sizes(target).enumerate().map(|(number, bytes)| {
         let start = end;
-        end += weight.bytes;
-        let (shape, data_offsets) = (vec![weight.bytes], (start, end));
+        end += bytes;
+        let (shape, data_offsets) = (vec![bytes], (start, end));
         (number.to_string(), TensorInfo { dtype: Dtype::U8, shape, data_offsets })
     });
     let header = Metadata::new(Some(HashMap::from([(META.to_owned(), about)])), tensors.collect());
@@ -219,10 +240,10 @@ impl Packed {
     /// Copies the weights into their buffers. If the file is not for them nothing has changed.
     pub(crate) fn load(&self, target: &Target, sink: Sink, progress: Progress) -> Result<(), Error> {
         let Sink { weights, rank, buffers, pool, .. } = sink;
-        if let Some((field, found, want)) = self.about.made.difference(&Made::of(target, rank)) {
-            return Err(CheckpointError::PackedFor { path: self.path.clone(), field, found, want }.into());
-        }
-        let kept = self.kept(weights)?;
+        self.check_for(target, rank)?;
+        let all = weights.iter().enumerate();
+        let kept: Vec<Kept> =
+            all.map(|(number, weight)| self.kept(number, &weight.name, weight.bytes)).collect::<Result<_, _>>()?;
         let tasks: Vec<Task> = kept.iter().flat_map(Kept::tasks).collect();
         let report = Report::new(progress, &tasks);
         progress(0, report.total);
@@ -236,6 +257,26 @@ impl Packed {
             }
         }
         Ok(self.file.check()?)
+    }
+
+    /// How far the model's number of each token of the draft, so many, is from its own.
+    pub(crate) fn map(&self, target: &Target, name: &str, count: usize) -> Result<Vec<i64>, CheckpointError> {
+        self.check_for(target, Rank::ONLY)?;
+        let kept = self.kept(target.weights.len(), name, count * size_of::<i64>())?;
+        let mut bytes = vec![0; kept.numbers.len()];
+        kept.numbers.read(0, &mut bytes)?;
+        chunks(bytes.len()).try_for_each(|chunk| self.check(&kept, &chunk, &bytes[chunk.clone()]))?;
+        Ok(bytes.as_chunks().0.iter().map(|&bytes| i64::from_le_bytes(bytes)).collect())
+    }
+
+    /// That the weights were packed for these buffers.
+    fn check_for(&self, target: &Target, rank: Rank) -> Result<(), CheckpointError> {
+        match self.about.made.difference(&Made::of(target, rank)) {
+            Some((field, found, want)) => {
+                Err(CheckpointError::PackedFor { path: self.path.clone(), field, found, want })
+            }
+            None => Ok(()),
+        }
     }
 
     /// Reads chunks of a weight, which lie next to each other, to a place.
@@ -295,22 +336,19 @@ impl Packed {
         Err(CheckpointError::Damaged { path, number: kept.number, weight, bytes: bytes.clone() })
     }
 
-    /// What the file has for each weight.
-    fn kept<'a>(&'a self, weights: &'a [Weight]) -> Result<Vec<Kept<'a>>, CheckpointError> {
+    /// What the file has for a weight of so many bytes.
+    fn kept<'a>(&'a self, number: usize, name: &'a str, bytes: usize) -> Result<Kept<'a>, CheckpointError> {
         let malformed = |detail| CheckpointError::Malformed { path: self.path.clone(), detail };
-        let one = |(number, weight): (usize, &'a Weight)| {
-            let info = self.file.header().info(&number.to_string());
-            let info = info.ok_or_else(|| malformed(format!("it has no weight {number}")))?;
-            let numbers = self.file.stored(info.data_offsets);
-            if numbers.len() != weight.bytes {
-                return Err(malformed(format!("weight {number} has {} bytes, not {}", numbers.len(), weight.bytes)));
-            }
-            let sums = self.about.sums.get(number).map_or("", String::as_str);
-            if !sums.is_ascii() || sums.len() != chunks(weight.bytes).len() * DIGITS {
-                return Err(malformed(format!("weight {number} lacks checksums")));
-            }
-            Ok(Kept { number, name: &weight.name, numbers, sums })
-        };
-        weights.iter().enumerate().map(one).collect()
+        let info = self.file.header().info(&number.to_string());
+        let info = info.ok_or_else(|| malformed(format!("it has no weight {number}, `{name}`")))?;
+        let numbers = self.file.stored(info.data_offsets);
+        if numbers.len() != bytes {
+            return Err(malformed(format!("weight {number} has {} bytes, not {bytes}", numbers.len())));
+        }
+        let sums = self.about.sums.get(number).map_or("", String::as_str);
+        if !sums.is_ascii() || sums.len() != chunks(bytes).len() * DIGITS {
+            return Err(malformed(format!("weight {number} lacks checksums")));
+        }
+        Ok(Kept { number, name, numbers, sums })
     }
 }

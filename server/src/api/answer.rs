@@ -4,6 +4,7 @@ use std::convert::Infallible;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
+use atomc_runtime::Guesses;
 use axum::body::{Body, Bytes};
 use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE};
 use axum::response::{IntoResponse, Response};
@@ -53,16 +54,21 @@ pub struct Usage {
     pub prompt: usize,
     pub cached: usize,
     pub answer: usize,
+    pub guesses: Guesses,
 }
 
 impl Usage {
     pub fn json(&self) -> Value {
-        let &Usage { prompt, cached, answer } = self;
+        let &Usage { prompt, cached, answer, guesses: Guesses { made, right, .. } } = self;
         json!({
             "prompt_tokens": prompt,
             "completion_tokens": answer,
             "total_tokens": prompt + answer,
             "prompt_tokens_details": { "cached_tokens": cached },
+            "completion_tokens_details": {
+                "accepted_prediction_tokens": right,
+                "rejected_prediction_tokens": made - right,
+            },
         })
     }
 
@@ -70,11 +76,19 @@ impl Usage {
     /// it.
     pub fn of(prompts: &[Vec<u32>], answers: &[Answer]) -> Usage {
         let every = answers.len() / prompts.len().max(1);
-        Usage {
+        let mut usage = Usage {
             prompt: prompts.iter().map(Vec::len).sum(),
             cached: answers.iter().step_by(every.max(1)).map(|answer| answer.cached).sum(),
-            answer: answers.iter().filter_map(|answer| answer.end).map(|end| end.tokens).sum(),
-        }
+            ..Usage::default()
+        };
+        answers.iter().filter_map(|answer| answer.end).for_each(|end| usage.add(&end));
+        usage
+    }
+
+    /// Adds an answer that has ended.
+    pub fn add(&mut self, end: &End) {
+        self.answer += end.tokens;
+        self.guesses += end.guesses;
     }
 }
 

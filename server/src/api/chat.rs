@@ -340,7 +340,7 @@ impl Render for Chunks {
                 self.parts(index, parts, &tokens)
             }
             Event::End(Ok(end)) => {
-                self.usage.usage.answer += end.tokens;
+                self.usage.usage.add(&end);
                 let rest = self.states[index].parts.end();
                 let mut chunks = self.parts(index, rest, &[]);
                 let reason = self.shape.ended(end.why, self.states[index].made > 0);

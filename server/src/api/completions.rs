@@ -243,7 +243,7 @@ impl Render for Chunks {
                 (text, None)
             }
             Event::End(Ok(end)) => {
-                self.usage.usage.answer += end.tokens;
+                self.usage.usage.add(&end);
                 (String::new(), Some(finish(end.why)))
             }
             Event::End(Err(error)) => return vec![error.json()],

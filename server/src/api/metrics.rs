@@ -93,6 +93,8 @@ pub async fn render(State(service): State<Shared>) -> Response {
     one("prompt_tokens_total", "counter", "Tokens of prompts.", counts.prompt_tokens);
     one("prompt_tokens_cached_total", "counter", "Of these, those that were there already.", counts.cached_tokens);
     one("generation_tokens_total", "counter", "Tokens of answers.", counts.new_tokens);
+    one("guessed_tokens_total", "counter", "Tokens that the draft guessed and steps verified.", counts.guesses_made);
+    one("guessed_tokens_right_total", "counter", "Of these, those that were right.", counts.guesses_right);
     one("preemptions_total", "counter", "Requests that gave their part of the cache back.", counts.preempted);
     let metrics = &service.metrics;
     _ = writeln!(out, "# HELP atomc_requests_total Answers, by how they ended.\n# TYPE atomc_requests_total counter");

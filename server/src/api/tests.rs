@@ -9,7 +9,7 @@ use tower::ServiceExt;
 
 use super::*;
 use crate::schedule::Options;
-use crate::schedule::toy::Toy;
+use crate::schedule::toy::{Draft, Toy};
 use crate::worker;
 
 const VOCAB: usize = 512;
@@ -33,7 +33,7 @@ fn slow(pause: u64) -> Toy {
 }
 
 fn service(toy: Toy, change: impl FnOnce(&mut Service), queue: usize) -> Router {
-    let options = Options { running: 4, step_tokens: 0, prefix_cache: true };
+    let options = Options { running: 4, step_tokens: 0, prefix_cache: true, speculate: 3 };
     let (handle, _) = worker::start(toy, options, queue).unwrap();
     let text = Arc::new(Text::open(folder()).unwrap());
     let stop = vec![text.token("<|end|>").unwrap()];
@@ -97,6 +97,52 @@ async fn chunks(router: &Router, path: &str, body: &Value) -> Vec<Value> {
 
 fn run<F: Future<Output = ()>>(future: F) {
     tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(future);
+}
+
+/// The value of a counter.
+async fn counted(router: &Router, name: &str) -> u64 {
+    let (_, page) = answer(router, asked("GET", "/metrics", "")).await;
+    let page = String::from_utf8(page).unwrap();
+    let line = page.lines().find_map(|line| line.strip_prefix(&format!("atomc_{name} ")));
+    line.unwrap_or_else(|| panic!("no {name}: {page}")).parse().unwrap()
+}
+
+#[test]
+fn guesses_are_told() {
+    run(async {
+        for (draft, right) in [(Draft::Good, true), (Draft::Bad, false)] {
+            let (plain, router) = (plain(), service(toy().with_draft(draft, 8), |_| (), 64));
+            let (mut made, mut were_right) = (0, 0);
+            for (path, field) in [(COMPLETIONS, "prompt"), (CHATS, "messages")] {
+                let asked = if path == CHATS { json!([{ "role": "user", "content": "Q" }]) } else { json!("Q: Ana") };
+                let body = json!({ "model": "toy", field: asked, "max_tokens": 20, "n": 2, "temperature": 0 });
+                let (_, expect) = post_json(&plain, path, &body).await;
+                let (_, found) = post_json(&router, path, &body).await;
+                let none = json!({ "accepted_prediction_tokens": 0, "rejected_prediction_tokens": 0 });
+                assert_eq!(expect["usage"]["completion_tokens_details"], none);
+                assert_eq!(found["choices"], expect["choices"]);
+                let of = |usage: &Value, field: &str| usage["completion_tokens_details"][field].as_u64().unwrap();
+                let told = |usage: &Value| {
+                    ["accepted", "rejected"].map(|kind| of(usage, &format!("{kind}_prediction_tokens")))
+                };
+                let [accepted, rejected] = told(&found["usage"]);
+                assert!((accepted > 0) == right && rejected > 0, "{found}");
+                (made, were_right) = (made + accepted + rejected, were_right + accepted);
+                let mut body = body;
+                (body["stream"], body["stream_options"]) = (true.into(), json!({ "include_usage": true }));
+                let chunks = chunks(&router, path, &body).await;
+                let [accepted, rejected] = told(&chunks.last().unwrap()["usage"]);
+                assert!((accepted > 0) == right && rejected > 0);
+                (made, were_right) = (made + accepted + rejected, were_right + accepted);
+            }
+            // What is counted is told behind the last step.
+            while counted(&router, "requests_running").await > 0 {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+            assert_eq!(counted(&router, "guessed_tokens_total").await, made);
+            assert_eq!(counted(&router, "guessed_tokens_right_total").await, were_right);
+        }
+    });
 }
 
 const COMPLETIONS: &str = "/v1/completions";

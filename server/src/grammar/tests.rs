@@ -32,7 +32,7 @@ fn said(form: &Form, seed: u32) -> String {
             break;
         }
         tokens.push(token);
-        if chooser.take(token).unwrap() {
+        if chooser.take(token).unwrap().is_some() {
             break;
         }
     }
@@ -71,7 +71,7 @@ fn blanks_have_an_end() {
     while tokens.len() < 200 {
         let token = chooser.choose(&row).unwrap().token;
         tokens.push(token);
-        if chooser.take(token).unwrap() || text.decode(&tokens, true).unwrap().ends_with('}') {
+        if chooser.take(token).unwrap().is_some() || text.decode(&tokens, true).unwrap().ends_with('}') {
             return;
         }
     }

@@ -1,6 +1,6 @@
 //! What the scheduler asks of an engine, so that its tests need none.
-use atomc_runtime::manifest::StateGroup;
-use atomc_runtime::{Engine, Fork, KvError, Request, SeqId, StepError};
+use atomc_runtime::manifest::{PlanKind, StateGroup};
+use atomc_runtime::{self as runtime, Engine, Fork, KvError, Request, SeqId, StepError};
 
 /// Sizes that do not change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -11,7 +11,7 @@ pub struct Limits {
     pub positions: usize,
     /// Tokens of the largest plan.
     pub step_tokens: usize,
-    /// Rows of logits of the largest plan.
+    /// Rows of logits of the largest plan that takes prompts.
     pub step_rows: usize,
     /// Tokens of a block of the cache.
     pub block_tokens: usize,
@@ -56,8 +56,14 @@ pub trait Backend: Send {
     /// A step, of which each row of logits is seen once, in order.
     fn step(&mut self, requests: &[Request], see: &mut dyn FnMut(Row, &[f32])) -> Result<(), StepError>;
 
-    /// A step, of which only the likeliest token of each request's last row is wanted.
-    fn step_greedy(&mut self, requests: &[Request]) -> Result<Vec<Option<u32>>, StepError>;
+    /// A step, of which only the likeliest token behind each row is wanted.
+    fn step_picks(&mut self, requests: &[Request]) -> Result<Vec<Vec<u32>>, StepError>;
+
+    /// Most sequences that one plan verifies so many guesses of each; none without a draft.
+    fn verifies(&self, guesses: usize) -> usize;
+
+    /// As [`Engine::draft`].
+    fn draft(&mut self, chosen: &[runtime::Chosen], count: usize) -> Result<Vec<Vec<u32>>, StepError>;
 }
 
 impl Backend for Engine {
@@ -73,7 +79,7 @@ impl Backend for Engine {
             vocab: model.vocab,
             positions: model.max_positions.min(held),
             step_tokens: most(|plan| plan.tokens),
-            step_rows: most(|plan| plan.rows),
+            step_rows: most(|plan| if plan.kind == PlanKind::Whole { plan.rows } else { 1 }),
             block_tokens,
             blocks,
             slots: self.cache().free_slots() + self.cache().snapshots(),
@@ -112,7 +118,15 @@ impl Backend for Engine {
         Ok(())
     }
 
-    fn step_greedy(&mut self, requests: &[Request]) -> Result<Vec<Option<u32>>, StepError> {
-        Engine::step_greedy(self, requests)
+    fn step_picks(&mut self, requests: &[Request]) -> Result<Vec<Vec<u32>>, StepError> {
+        Engine::step_picks(self, requests)
+    }
+
+    fn verifies(&self, guesses: usize) -> usize {
+        Engine::verifies_at_once(self, guesses)
+    }
+
+    fn draft(&mut self, chosen: &[runtime::Chosen], count: usize) -> Result<Vec<Vec<u32>>, StepError> {
+        Engine::draft(self, chosen, count)
     }
 }

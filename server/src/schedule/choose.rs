@@ -4,6 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use atomc_runtime::{Sampler, Sampling};
 
+use super::task::Why;
+
 /// How a request chooses tokens.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Settings {
@@ -153,14 +155,19 @@ impl Chooser {
         Ok(Chosen { token, likelihood })
     }
 
-    /// Takes the token that was chosen. Says whether a grammar ends the answer with it.
-    pub fn take(&mut self, token: u32) -> Result<bool, ChoiceError> {
+    /// Takes the token that was chosen. Says whether the answer ends with it: it is one that stops,
+    /// or a grammar is complete.
+    pub fn take(&mut self, token: u32) -> Result<Option<Why>, ChoiceError> {
+        if self.settings.stop.contains(&token) {
+            return Ok(Some(Why::Stop(Some(token))));
+        }
         self.chosen += 1;
         if self.settings.penalties != Penalties::default() {
             *self.counts.entry(token).or_default() += 1;
         }
-        let Some(guide) = &mut self.guide else { return Ok(false) };
-        guide.take(token).map_err(ChoiceError::Guide)
+        let Some(guide) = &mut self.guide else { return Ok(None) };
+        let is_complete = guide.take(token).map_err(ChoiceError::Guide)?;
+        Ok(is_complete.then_some(Why::Stop(None)))
     }
 
     fn changes_logits(&self) -> bool {

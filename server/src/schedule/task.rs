@@ -1,7 +1,7 @@
 //! One request: what it brings, where its answer goes, and how far it has come.
 use std::ops::ControlFlow;
 
-use atomc_runtime::{SeqId, Want};
+use atomc_runtime::{Guesses, SeqId, Want};
 
 use super::Piece;
 use super::backend::Limits;
@@ -42,6 +42,8 @@ pub struct End {
     pub why: Why,
     /// Tokens of the answer; a stop token is one of them.
     pub tokens: usize,
+    /// What became of the draft's guesses.
+    pub guesses: Guesses,
 }
 
 /// What ended an answer.
@@ -104,6 +106,10 @@ pub(super) struct Task {
     pub sequence: Option<SeqId>,
     /// Tokens that the sequence has.
     pub fed: usize,
+    /// The last token and those that are guessed behind it, which the next step verifies; none
+    /// where nothing is guessed.
+    pub ahead: Vec<u32>,
+    pub guesses: Guesses,
     /// Its place in the order of arrival.
     pub number: u64,
     /// It is not to share a step with others: one of them made logits that are not finite.
@@ -119,7 +125,16 @@ pub(super) struct Task {
 #[derive(Default)]
 pub(super) struct Seen {
     scores: Vec<(usize, Likelihood)>,
-    chosen: Option<Result<Chosen, ChoiceError>>,
+    /// A token behind each row, up to the first that is not the one that was guessed, or that ends
+    /// the answer.
+    chosen: Vec<Result<Next, ChoiceError>>,
+    is_over: bool,
+}
+
+/// A token that was chosen, and whether the answer ends with it.
+struct Next {
+    chosen: Chosen,
+    end: Option<Why>,
 }
 
 /// What a step has found for a piece.
@@ -128,22 +143,55 @@ pub(super) struct Event {
     pub seen: Seen,
 }
 
-impl Event {
-    /// Of a step that told the likeliest tokens alone.
-    pub fn picked(piece: Piece, pick: Option<u32>) -> Event {
-        let chosen = pick.map(|token| Ok(Chosen { token, likelihood: None }));
-        Event { piece, seen: Seen { scores: vec![], chosen } }
+/// What a step needs of a running task.
+pub(super) struct Part<'a> {
+    pub sequence: SeqId,
+    chooser: &'a mut Chooser,
+    tokens: &'a [u32],
+    fed: usize,
+    ahead: &'a [u32],
+}
+
+impl<'a> Part<'a> {
+    /// The next tokens of the sequence, so many.
+    pub fn next(&self, tokens: usize) -> &'a [u32] {
+        if self.ahead.is_empty() { &self.tokens[self.fed..][..tokens] } else { self.ahead }
     }
 }
 
 impl Seen {
-    /// Takes the logits behind one token of a request that has these tokens.
-    pub fn see(&mut self, chooser: &mut Chooser, tokens: &[u32], position: usize, logits: &[f32]) {
-        match (tokens.get(position + 1), chooser.settings().prompt_logprobs) {
+    /// Takes the logits behind one of the tokens of a step, which are told by their index.
+    pub fn see(&mut self, part: &mut Part, index: usize, logits: &[f32]) {
+        let position = part.fed + index;
+        match (part.tokens.get(position + 1), part.chooser.settings().prompt_logprobs) {
             (Some(&next), Some(top)) => self.scores.push((position, likelihood(logits, next, top))),
             (Some(_), None) => {}
-            (None, _) => self.chosen = Some(chooser.choose(logits)),
+            (None, _) => self.choose(part, index, |chooser| chooser.choose(logits)),
         }
+    }
+
+    /// Takes the likeliest token behind one of the tokens of a step.
+    pub fn pick(&mut self, part: &mut Part, index: usize, token: u32) {
+        self.choose(part, index, |_| Ok(Chosen { token, likelihood: None }));
+    }
+
+    fn choose(
+        &mut self,
+        part: &mut Part,
+        index: usize,
+        choose: impl FnOnce(&mut Chooser) -> Result<Chosen, ChoiceError>,
+    ) {
+        // What follows a wrong guess follows nothing.
+        if self.is_over {
+            return;
+        }
+        let guess = part.ahead.get(index + 1);
+        let next = choose(part.chooser).and_then(|chosen| {
+            let end = part.chooser.take(chosen.token)?;
+            Ok(Next { chosen, end })
+        });
+        self.is_over = !matches!(&next, Ok(next) if next.end.is_none() && Some(&next.chosen.token) == guess);
+        self.chosen.push(next);
     }
 }
 
@@ -161,6 +209,8 @@ impl Task {
             limit,
             sequence: None,
             fed: 0,
+            ahead: vec![],
+            guesses: Guesses::default(),
             number,
             alone: false,
             cached: None,
@@ -172,6 +222,31 @@ impl Task {
     /// It has a sequence.
     pub fn admitted(&mut self) {
         self.cached.get_or_insert(self.fed);
+    }
+
+    /// It has no sequence any more, and computes all of its tokens again in its turn.
+    pub fn start_over(&mut self) {
+        self.fed = 0;
+        self.ahead.clear();
+    }
+
+    /// What a step needs of it.
+    pub fn part(&mut self) -> Option<Part<'_>> {
+        let Task { sequence, chooser, tokens, fed, ahead, .. } = self;
+        sequence.map(|sequence| Part { sequence, chooser, tokens, fed: *fed, ahead })
+    }
+
+    /// Tokens that may be guessed behind the last one: the last of an answer needs no guess.
+    pub fn guessable(&self) -> usize {
+        match self.new_tokens() {
+            0 => 0,
+            new => (self.limit - new).saturating_sub(1),
+        }
+    }
+
+    /// Tokens of the next step, if it takes all there are.
+    pub fn coming(&self) -> usize {
+        if self.ahead.is_empty() { self.left() } else { self.ahead.len() }
     }
 
     /// Tokens that the sequence does not have yet.
@@ -202,7 +277,7 @@ impl Task {
     /// Which rows of so many tokens are wanted.
     pub fn wants(&self, tokens: usize) -> Want {
         match tokens == self.left() {
-            _ if self.has_scores_left() => Want::All,
+            _ if self.has_scores_left() || !self.ahead.is_empty() => Want::All,
             true => Want::Last,
             false => Want::Nothing,
         }
@@ -213,13 +288,16 @@ impl Task {
         match self.wants(tokens) {
             Want::Nothing => true,
             Want::Last => self.chooser.is_plain(),
-            Want::All => false,
+            Want::All => !self.has_scores_left() && self.chooser.is_plain(),
         }
     }
 
-    /// Takes what a step has found. Gives the end, if it is that.
+    /// Takes what a step has found. Gives the end, if it is that. The sequence has more tokens than
+    /// `fed` from then on where guesses were wrong.
     pub fn advance(&mut self, tokens: usize, seen: Seen, limits: &Limits) -> Option<Result<End, JobError>> {
-        self.fed += tokens;
+        let guessed = self.ahead.len().saturating_sub(1);
+        self.ahead.clear();
+        self.fed += tokens - guessed;
         for (position, score) in seen.scores {
             if position == self.scores.len() {
                 self.scores.push(score);
@@ -229,6 +307,7 @@ impl Task {
             return None;
         }
         self.alone = false;
+        self.guesses += Guesses { made: guessed, right: 0, steps: usize::from(self.begun) };
         if !self.begun {
             self.begun = true;
             self.output.begin(self.cached.unwrap_or(0), std::mem::take(&mut self.scores));
@@ -238,36 +317,42 @@ impl Task {
         if self.limit == 0 {
             return Some(Ok(self.ended(Why::Length, 0)));
         }
-        let chosen = match seen.chosen {
-            Some(Ok(chosen)) => chosen,
-            Some(Err(error)) => return Some(Err(JobError::Fault(error.to_string()))),
-            None => return Some(Err(JobError::Fault(ChoiceError::NotFinite.to_string()))),
-        };
-        self.push(chosen, limits)
+        if seen.chosen.is_empty() {
+            return Some(Err(JobError::Fault(ChoiceError::NotFinite.to_string())));
+        }
+        for (index, next) in seen.chosen.into_iter().enumerate() {
+            // There is a next one only behind a guess that was right.
+            let right = usize::from(index > 0);
+            self.fed += right;
+            self.guesses.right += right;
+            let end = match next {
+                Ok(next) => self.push(next, limits).map(Ok),
+                Err(error) => Some(Err(JobError::Fault(error.to_string()))),
+            };
+            if end.is_some() {
+                return end;
+            }
+        }
+        None
     }
 
-    fn push(&mut self, chosen: Chosen, limits: &Limits) -> Option<Result<End, JobError>> {
-        let token = chosen.token;
-        if self.chooser.settings().stop.contains(&token) {
-            return Some(Ok(self.ended(Why::Stop(Some(token)), 1)));
+    fn push(&mut self, Next { chosen, end }: Next, limits: &Limits) -> Option<End> {
+        if let Some(Why::Stop(Some(_))) = end {
+            return end.map(|why| self.ended(why, 1));
         }
-        let is_complete = match self.chooser.take(token) {
-            Ok(is_complete) => is_complete,
-            Err(error) => return Some(Err(JobError::Fault(error.to_string()))),
-        };
-        self.tokens.push(token);
+        self.tokens.push(chosen.token);
         let is_over = self.output.token(chosen).is_break();
-        let why = match () {
-            () if is_over => Why::Output,
-            () if is_complete => Why::Stop(None),
-            () if self.new_tokens() >= self.limit || self.tokens.len() > limits.positions => Why::Length,
-            () => return None,
+        let why = match end {
+            _ if is_over => Why::Output,
+            Some(why) => why,
+            None if self.new_tokens() >= self.limit || self.tokens.len() > limits.positions => Why::Length,
+            None => return None,
         };
-        Some(Ok(self.ended(why, 0)))
+        Some(self.ended(why, 0))
     }
 
     fn ended(&self, why: Why, more: usize) -> End {
-        End { why, tokens: self.new_tokens() + more }
+        End { why, tokens: self.new_tokens() + more, guesses: self.guesses }
     }
 
     pub fn end(self, end: Result<End, JobError>) {

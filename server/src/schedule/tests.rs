@@ -1,3 +1,5 @@
+mod guesses;
+
 use std::ops::ControlFlow;
 use std::sync::{Arc, Mutex};
 
@@ -65,7 +67,7 @@ impl Output for Ear {
 }
 
 fn options(running: usize) -> Options {
-    Options { running, step_tokens: 0, prefix_cache: true }
+    Options { running, step_tokens: 0, prefix_cache: true, speculate: 0 }
 }
 
 fn ids(count: usize, seed: usize) -> Vec<u32> {

@@ -3,7 +3,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use atomc_runtime::kv::{Kept, Kv, Sizes};
-use atomc_runtime::{DeviceError, Fork, KvError, Request, SeqId, StepError, Want};
+use atomc_runtime::{self as runtime, DeviceError, Fork, KvError, Request, SeqId, StepError, Want};
 
 use super::{Backend, Limits, Row};
 
@@ -13,6 +13,17 @@ pub const BLOCK: usize = 4;
 pub(super) const VOCAB: usize = 61;
 /// Positions of the smallest.
 const POSITIONS: usize = 64;
+
+/// What a toy's draft is worth.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Draft {
+    /// It is right four times of five, if the likeliest tokens are chosen.
+    Good,
+    /// It is always wrong.
+    Bad,
+    /// It never guesses.
+    Silent,
+}
 
 /// A model that adds tokens up, over the engine's own cache.
 pub struct Toy {
@@ -31,6 +42,12 @@ pub struct Toy {
     pub panicking: Option<u32>,
     /// How long a step takes.
     pub pause: Duration,
+    /// Its draft, and how many sequences a step verifies.
+    draft: Option<(Draft, usize)>,
+    /// Rows of logits of a step with prompts.
+    rows: usize,
+    /// The draft fails when it is asked.
+    pub failing_draft: bool,
 }
 
 impl Toy {
@@ -63,15 +80,22 @@ impl Toy {
             failing: None,
             panicking: None,
             pause: Duration::ZERO,
+            draft: None,
+            rows: 3,
+            failing_draft: false,
         }
+    }
+
+    /// The same with a draft, of whose guesses a step verifies those of so many sequences.
+    pub fn with_draft(self, draft: Draft, sequences: usize) -> Toy {
+        Toy { draft: Some((draft, sequences)), rows: 16, ..self }
     }
 
     fn check(&self, requests: &[Request]) -> Result<(), StepError> {
         let has = |token: Option<u32>| requests.iter().any(|r| token.is_some_and(|token| r.tokens.contains(&token)));
         assert!(!has(self.panicking), "it was told to panic");
         if has(self.failing) {
-            let (device, detail) = ("toy".to_owned(), "it was told to fail".to_owned());
-            return Err(StepError::Device(DeviceError::Failed { device, detail }));
+            return Err(failed());
         }
         match has(self.poison) {
             true => Err(StepError::NotFinite(Box::new(atomc_runtime::engine::NotFinite { origin: None }))),
@@ -86,6 +110,10 @@ impl Toy {
         self.kv.reserve(requests.iter().map(|request| (request.sequence, request.tokens.len())))?;
         let mut all = vec![];
         for request in requests {
+            if self.draft.is_some() && request.logits == Want::All && request.tokens.len() > 1 {
+                self.kv.keep_here(request.sequence)?;
+                self.kv.take_copies().for_each(drop);
+            }
             let mut rows = vec![];
             for &token in request.tokens {
                 self.kv.grow(request.sequence, 1)?;
@@ -105,8 +133,30 @@ impl Toy {
     }
 }
 
+fn failed() -> StepError {
+    let (device, detail) = ("toy".to_owned(), "it was told to fail".to_owned());
+    StepError::Device(DeviceError::Failed { device, detail })
+}
+
 pub(super) fn sum(tokens: &[u32]) -> usize {
     tokens.iter().enumerate().map(|(position, &id)| (id as usize + 1) * (position + 1)).sum()
+}
+
+/// What a draft guesses behind these tokens.
+fn guesses(draft: Draft, tokens: &[u32], (count, vocab): (usize, usize)) -> Vec<u32> {
+    let mut tokens = tokens.to_vec();
+    let known = tokens.len();
+    for _ in 0..count {
+        let best = sum(&tokens) % vocab;
+        let guess = match draft {
+            Draft::Silent => break,
+            Draft::Good if tokens.len() % 5 != 3 => best,
+            // Far from what is likely.
+            Draft::Good | Draft::Bad => (best + vocab / 2) % vocab,
+        };
+        tokens.push(guess as u32);
+    }
+    tokens.split_off(known)
 }
 
 pub(super) fn logits(tokens: &[u32], vocab: usize) -> Vec<f32> {
@@ -121,7 +171,7 @@ impl Backend for Toy {
             vocab: self.vocab,
             positions: self.positions.min(blocks * BLOCK),
             step_tokens: 16,
-            step_rows: 3,
+            step_rows: self.rows,
             block_tokens: BLOCK,
             blocks,
             slots: self.slots,
@@ -168,8 +218,33 @@ impl Backend for Toy {
         Ok(())
     }
 
-    fn step_greedy(&mut self, requests: &[Request]) -> Result<Vec<Option<u32>>, StepError> {
+    fn step_picks(&mut self, requests: &[Request]) -> Result<Vec<Vec<u32>>, StepError> {
         let all = self.feed(requests)?;
-        Ok(all.iter().map(|rows| rows.last().map(|row| atomc_runtime::greedy(row))).collect())
+        Ok(all.iter().map(|rows| rows.iter().map(|row| runtime::greedy(row)).collect()).collect())
+    }
+
+    fn verifies(&self, guesses: usize) -> usize {
+        self.draft.filter(|_| guesses > 0).map_or(0, |(_, sequences)| sequences)
+    }
+
+    fn draft(&mut self, chosen: &[runtime::Chosen], count: usize) -> Result<Vec<Vec<u32>>, StepError> {
+        if self.failing_draft {
+            return Err(failed());
+        }
+        let mut all = vec![];
+        for &runtime::Chosen { sequence, tokens } in chosen {
+            let held = &self.held[&sequence];
+            let (&last, before) = tokens.split_last().expect("an answer has begun");
+            // It has those of the answer and no others: what was wrong was taken back.
+            assert!(held.ends_with(before), "{held:?} does not end with {before:?}");
+            let fits = held.len() + count <= self.positions && self.kv.may_go_back(chosen.len());
+            all.push(match self.draft {
+                Some((draft, _)) if fits && self.kv.make_room(sequence, count).is_ok() => {
+                    guesses(draft, &[&held[..], &[last]].concat(), (count, self.vocab))
+                }
+                _ => vec![],
+            });
+        }
+        Ok(all)
     }
 }

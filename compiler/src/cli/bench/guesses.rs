@@ -35,6 +35,8 @@ pub fn measure(
     let vocab = engine.model().vocab;
     let tokens: Vec<Vec<u32>> =
         (0..batch).map(|i| (0..each).map(|j| ((i * each + j + 1) * APART % vocab) as u32).collect()).collect();
+    let prompts: Vec<(SeqId, usize)> = sequences.iter().map(|&sequence| (sequence, ids.len())).collect();
+    let back = |engine: &mut Engine| engine.take_back(&prompts, |_, lacking| ids[lacking].to_vec());
     let mut times: [Vec<f64>; 3] = Default::default();
     for _ in 0..args.steps {
         let requests: Vec<Request> = (sequences.iter().zip(&tokens))
@@ -49,27 +51,16 @@ pub fn measure(
             let start = Instant::now();
             engine.draft(&chosen, count)?;
             times[count].push(start.elapsed().as_secs_f64());
-            back(engine, &sequences, ids)?;
+            back(engine)?;
             engine.step_picks(&requests)?;
         }
-        back(engine, &sequences, ids)?;
+        back(engine)?;
     }
     for sequence in sequences {
         engine.drop_sequence(sequence)?;
     }
     let [seconds, first, two] = times.map(median);
     Ok(Verify { batch, each, seconds, decode, first, more: two - first, bytes: engine.draft_bytes(batch) })
-}
-
-/// Takes all sequences back to their prompt.
-fn back(engine: &mut Engine, sequences: &[SeqId], ids: &[u32]) -> Result<(), Failure> {
-    for &sequence in sequences {
-        let left = engine.rewind(sequence, ids.len())?;
-        if left < ids.len() {
-            engine.step(&[Request { sequence, tokens: &ids[left..], logits: Want::Nothing }])?;
-        }
-    }
-    Ok(())
 }
 
 impl Verify {

@@ -282,6 +282,20 @@ fn snapshots_make_place() {
 
 /// What others hold is not written when a sequence goes back into it.
 #[test]
+fn slots_are_left_to_go_back() {
+    let may = |slots, snapshots, running: usize| {
+        let mut kv = with_slots(slots, snapshots);
+        for _ in 0..running {
+            let id = kv.add();
+            feed(&mut kv, id, 5);
+        }
+        (0..8).take_while(|&sequences| kv.may_go_back(sequences)).count() - 1
+    };
+    assert_eq!([may(6, 6, 2), may(6, 3, 2), may(4, 4, 3), may(3, 3, 3)], [4, 3, 1, 0]);
+    assert!(whole(4, 4, 64).may_go_back(usize::MAX));
+}
+
+#[test]
 fn a_shared_block_is_not_gone_back_into() {
     let mut kv = whole(8, 4, 32);
     let a = kv.add();

@@ -61,7 +61,7 @@ fn a_guide_is_followed() {
     assert!(!chooser.is_plain());
     for (token, is_last) in [(4, false), (2, true)] {
         assert_eq!(chooser.choose(&LOGITS).unwrap().token, token);
-        assert_eq!(chooser.take(token), Ok(is_last));
+        assert_eq!(chooser.take(token), Ok(is_last.then_some(Why::Stop(None))));
     }
     assert_eq!(chooser.choose(&LOGITS), Err(ChoiceError::Guide("nothing is left".into())));
 }
