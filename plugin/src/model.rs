@@ -313,6 +313,11 @@ impl Model {
         self.lock().target().draft.as_ref().and_then(|draft| draft.map.clone())
     }
 
+    /// What weights are made of calls a tensor of a checkpoint that has the draft alone.
+    fn draft_name(&self, name: &str) -> String {
+        self.lock().draft_name(name)
+    }
+
     /// Tokens that the draft guesses among; 0 without one.
     #[getter]
     fn draft_vocab(&self) -> usize {

@@ -31,6 +31,43 @@ fn what_vllm_resolves_by_default_is_harmless() {
     assert_eq!(refused(resolved, true), [] as [&str; 0]);
 }
 
+/// What vLLM may ask of artifacts with drafts and without.
+#[test]
+fn guesses() {
+    use crate::framework::Guesses;
+    let refused = |guesses: Guesses, slots: bool, asked: Value| {
+        let config = Config::parse(MODEL, None).expect("a good configuration");
+        let model = config.echo();
+        let held = Held { guesses, slots, ..artifact_of(&model) };
+        let options = json!({ "speculative_config": asked });
+        let found = refusals(&config, options.as_object().expect("options"), &held);
+        found.first().map_or_else(|| "fits".to_owned(), |line| line.split("artifact ").nth(1).unwrap_or(line).to_owned())
+    };
+    let [none, mtp, head] = [None, Some(false), Some(true)].map(|apart| Guesses::of(3, apart));
+    let asks = |method: &str, count: usize| json!({ "method": method, "num_speculative_tokens": count });
+    let parallel = json!({ "method": "mtp", "num_speculative_tokens": 2, "parallel_drafting": true });
+    let ranks = json!({ "method": "mtp", "num_speculative_tokens": 2, "draft_tensor_parallel_size": 2 });
+    let all = [
+        refused(mtp, false, asks("mtp", 3)),
+        refused(mtp, false, asks("deepseek_mtp", 2)),
+        refused(head, false, asks("eagle3", 3)),
+        refused(none, false, asks("ngram", 3)),
+        refused(none, false, Value::Null),
+        refused(mtp, false, Value::Null),
+        refused(mtp, false, json!({ "spec_method": "mtp", "spec_tokens": 4 })),
+        refused(none, false, asks("mtp", 2)),
+        refused(head, false, asks("mtp", 2)),
+        refused(mtp, false, asks("eagle", 2)),
+        refused(mtp, true, asks("mtp", 2)),
+        refused(none, true, asks("ngram", 2)),
+        refused(head, false, Value::Null),
+        refused(head, false, asks("suffix", 2)),
+        refused(mtp, false, parallel),
+        refused(mtp, false, ranks),
+    ];
+    insta::assert_snapshot!(all.join("\n"));
+}
+
 /// vLLM names methods by the kernels that it would use.
 #[test]
 fn methods_of_quantisation() {

@@ -296,6 +296,8 @@ class Model:
     @property
     def draft_map(self) -> str | None:
         """The tensor that says how far behind each token of the draft's the model's number of it is, if they differ."""
+    def draft_name(self, name: str) -> str:
+        """What weights are made of calls a tensor of a checkpoint that has the draft alone."""
     @property
     def draft_vocab(self) -> int:
         """Tokens that the draft guesses among; 0 without one."""

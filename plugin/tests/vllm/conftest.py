@@ -66,3 +66,9 @@ def greedy(llm, prompts, tokens=80, **options):
         prompts, SamplingParams(temperature=0, max_tokens=tokens, **options), use_tqdm=False
     )
     return [answer.outputs[0].text for answer in answers]
+
+
+def right(llm) -> tuple[int, int]:
+    """Guesses that were made, and that were right."""
+    found = {metric.name: metric.value for metric in llm.get_metrics() if hasattr(metric, "value")}
+    return tuple(found[f"vllm:spec_decode_num_{kind}_tokens"] for kind in ("draft", "accepted"))

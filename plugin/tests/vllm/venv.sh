@@ -40,5 +40,5 @@ EOF
         echo "$package; python_version < '3'"
     done
 } >"$folder/override.txt"
-uv pip install -q --override "$folder/override.txt" -r "$folder/vllm.txt" pytest pytest-timeout maturin ray
+uv pip install -q --override "$folder/override.txt" -r "$folder/vllm.txt" pytest pytest-timeout maturin ray numba
 python -c "import torch, vllm; print('vLLM', vllm.__version__, 'torch', torch.__version__)"

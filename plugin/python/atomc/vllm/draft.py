@@ -55,15 +55,18 @@ class Draft(torch.nn.Module):
         is_new, self.is_new = self.is_new, False
         if engine.loaded and is_new:
             # Packed weights have come with the model's, and made-up ones.
-            maps = (tensor for name, tensor in weights if name == engine.draft_map)
+            maps = (tensor for name, tensor in weights if self.is_map(name))
             return self.renumber(next(maps)) if engine.draft_map else set()
         with engine.loading(update=True, draft=True) as load:
             for name, tensor in weights:
-                if name == engine.draft_map:
+                if self.is_map(name):
                     self.renumber(tensor)
                 else:
                     load.feed(name, tensor.detach(), stream=self.target.stream())
         return set()
+
+    def is_map(self, name: str) -> bool:
+        return self.target.engine.draft_name(name) == self.target.engine.draft_map
 
     def renumber(self, behind: torch.Tensor) -> set[str]:
         tokens = torch.arange(len(behind)) + behind.cpu().long()

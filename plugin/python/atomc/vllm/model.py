@@ -47,10 +47,11 @@ def __getattr__(name: str) -> type[torch.nn.Module]:
     architecture = name.partition("-")[0]
     if (own := compat.own_class(architecture)) is None:
         raise AttributeError(name)
+    before: type = Choice if architecture in compat.ARCHITECTURES else PassedBy
     if architecture in compat.DRAFTS:
-        from .draft import DraftChoice as before
-    else:
-        before = Choice if architecture in compat.ARCHITECTURES else PassedBy
+        from .draft import DraftChoice
+
+        before = DraftChoice
     return new_class(
         architecture, (before, own), exec_body=lambda body: body.update(__module__=own.__module__)
     )
@@ -101,8 +102,7 @@ class Model(Driven):
 
     def leave_rows(self, most: int) -> None:
         """Makes a place for the rows that a step leaves for its draft, whose plans may be more than one."""
-        self.drafted: torch.Tensor | None = None
-        self.left: torch.Tensor | None = None
+        self.drafted = self.left = self.hidden[:0]
         if not self.engine.draft:
             return
         self.drafted = self.left = torch.from_dlpack(self.engine.drafted)
@@ -191,7 +191,9 @@ class Model(Driven):
         # Pages of vLLM's are elsewhere while it measures; layers of one group have one table.
         if self.own:
             pages = {name: iter(layer.pages()) for name, layer in self.layers.items()}
-            bound = [(*next(pages[name]), table.data_ptr()) for name, table in zip(self.names, tables)]
+            bound = [
+                (*next(pages[name]), table.data_ptr()) for name, table in zip(self.names, tables)
+            ]
             # All layers of a draft have one table, which is not the model's.
             own = [(*page, 0) for layer in self.draft_layers.values() for page in layer.pages()]
             self.engine.bind_cache(bound + own)

@@ -1,0 +1,19 @@
+"""Guesses without a draft, which vLLM finds in the prompt. It imports numba for them, after which its own dispatcher of kernels fails
+for other engines of the process: so they have a file, and with it a process, of their own."""
+
+import shutil
+
+from conftest import EXAMPLES, PROBLEMS, compile, greedy, own, right
+
+
+def test_guesses_without_a_draft(engine, tmp_path):
+    """A step verifies them with kernels for a few tokens of each sequence."""
+    folder = tmp_path / "qwen3"
+    shutil.copytree(EXAMPLES / "models" / "qwen3", folder)
+    compile(folder, "--speculate", "3")
+    config = dict(method="ngram", num_speculative_tokens=3, prompt_lookup_max=3)
+    llm = engine(folder, disable_log_stats=False, speculative_config=config)
+    assert own(llm).engine.each == 4 and not own(llm).engine.draft
+    prompts, solutions = zip(*((p["prompt"], p["solution"]) for p in PROBLEMS[:24]))
+    assert greedy(llm, prompts) == list(solutions)
+    assert right(llm)[1] > 0
