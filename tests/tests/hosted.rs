@@ -91,7 +91,14 @@ struct Sequence {
 }
 
 fn options(rank: usize, attention: Attention) -> HostedOptions {
-    HostedOptions { device: DeviceChoice::default(), threads: 2, rank, attention, stream: Stream::default() }
+    HostedOptions {
+        device: DeviceChoice::default(),
+        threads: 2,
+        rank,
+        attention,
+        draft: false,
+        stream: Stream::default(),
+    }
 }
 
 impl Rank {
@@ -250,7 +257,8 @@ impl Framework {
             tables: &tables,
             sequences: lengths.len(),
             tokens: ids.len(),
-            decode,
+            each: usize::from(decode),
+            draft: false,
             embedded,
         };
         // SAFETY: the tensors have those sizes and outlive the step.

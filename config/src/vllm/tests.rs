@@ -41,7 +41,9 @@ fn guesses() {
         let held = Held { guesses, slots, ..artifact_of(&model) };
         let options = json!({ "speculative_config": asked });
         let found = refusals(&config, options.as_object().expect("options"), &held);
-        found.first().map_or_else(|| "fits".to_owned(), |line| line.split("artifact ").nth(1).unwrap_or(line).to_owned())
+        found
+            .first()
+            .map_or_else(|| "fits".to_owned(), |line| line.split("artifact ").nth(1).unwrap_or(line).to_owned())
     };
     let [none, mtp, head] = [None, Some(false), Some(true)].map(|apart| Guesses::of(3, apart));
     let asks = |method: &str, count: usize| json!({ "method": method, "num_speculative_tokens": count });
