@@ -12,7 +12,7 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::time::Instant;
 
-use atomc_runtime::manifest::{Arg, Chip, Manifest, Plan, PlanKind, StateGroup, StreamLayout, Target};
+use atomc_runtime::manifest::{Arg, Chip, Manifest, Plan, StateGroup, StreamLayout, Target};
 use atomc_runtime::{Engine, Request, SeqId, Want};
 use peaks::Peaks;
 use serde_json::{Value, json};
@@ -278,7 +278,7 @@ fn decode(engine: &mut Engine, ids: &[u32], batch: usize, args: &Args) -> Result
         engine.step_greedy(&requests)?;
         times.push(start.elapsed().as_secs_f64());
     }
-    let plan = plan(engine, batch);
+    let plan = plan(engine, batch, 1);
     let lengths = |length| Lengths { sequences: batch, first: length, last: length };
     let half = ids.len() + args.steps / 2;
     let mut timed = Timed::default();
@@ -302,11 +302,12 @@ fn decode(engine: &mut Engine, ids: &[u32], batch: usize, args: &Args) -> Result
     Ok(Decode { batch, seconds: median(times), bytes, timed })
 }
 
-/// The plan that a decode step of so many sequences takes.
-fn plan(engine: &Engine, batch: usize) -> usize {
-    let fits = |plan: &Plan| plan.tokens >= batch && plan.rows >= batch;
+/// The plan that a step of so many sequences with `each` tokens takes: a decode step of one.
+fn plan(engine: &Engine, batch: usize, each: usize) -> usize {
+    let fits = |plan: &Plan| plan.tokens >= batch * each && plan.rows >= batch * each;
     let plans = engine.plans();
-    let decode = plans.iter().position(|plan| plan.kind == PlanKind::Decode && fits(plan));
+    let few = |plan: &Plan| plan.kind.each().is_some_and(|most| each <= most && batch * most <= plan.tokens);
+    let decode = plans.iter().position(|plan| few(plan) && fits(plan));
     decode.or_else(|| plans.iter().position(fits)).unwrap_or(plans.len() - 1)
 }
 
@@ -482,7 +483,10 @@ impl Report {
             )?;
             shown(&mut out, &d.timed, d.seconds)?;
         }
-        self.verified.iter().try_for_each(|verify| verify.line(&mut out, self.peaks.bandwidth()))?;
+        for verify in &self.verified {
+            verify.line(&mut out, self.peaks.bandwidth())?;
+            shown(&mut out, &verify.timed, verify.seconds)?;
+        }
         Ok(())
     }
 

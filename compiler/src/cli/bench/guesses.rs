@@ -5,7 +5,7 @@ use std::time::Instant;
 use atomc_runtime::{Chosen, Engine, Request, SeqId, Want};
 use serde_json::{Value, json};
 
-use super::{APART, Args, median, prefill};
+use super::{APART, Args, Lengths, Timed, kernel_times, median, plan, prefill};
 use crate::cli::failure::Failure;
 
 /// Steps of so many sequences with their guesses.
@@ -13,13 +13,15 @@ pub struct Verify {
     batch: usize,
     each: usize,
     /// Of a step that verifies, and of a decode step of as many sequences.
-    seconds: f64,
+    pub seconds: f64,
     decode: f64,
     /// Of the draft's first guess, and of one more behind it.
     first: f64,
     more: f64,
     /// What one more guess moves.
     bytes: u64,
+    /// The kernels of a step that verifies.
+    pub timed: Timed,
 }
 
 /// Measures both behind prompts of these tokens. What is guessed does not matter: everything is
@@ -37,11 +39,11 @@ pub fn measure(
         (0..batch).map(|i| (0..each).map(|j| ((i * each + j + 1) * APART % vocab) as u32).collect()).collect();
     let prompts: Vec<(SeqId, usize)> = sequences.iter().map(|&sequence| (sequence, ids.len())).collect();
     let back = |engine: &mut Engine| engine.take_back(&prompts, |_, lacking| ids[lacking].to_vec());
+    let requests: Vec<Request> = (sequences.iter().zip(&tokens))
+        .map(|(&sequence, tokens)| Request { sequence, tokens, logits: Want::All })
+        .collect();
     let mut times: [Vec<f64>; 3] = Default::default();
     for _ in 0..args.steps {
-        let requests: Vec<Request> = (sequences.iter().zip(&tokens))
-            .map(|(&sequence, tokens)| Request { sequence, tokens, logits: Want::All })
-            .collect();
         let start = Instant::now();
         engine.step_picks(&requests)?;
         times[0].push(start.elapsed().as_secs_f64());
@@ -56,16 +58,27 @@ pub fn measure(
         }
         back(engine)?;
     }
+    let [seconds, first, two] = times.map(median);
+    let more = two - first;
+    let mut timed = Timed::default();
+    if args.times_kernels() {
+        let lengths = Lengths { sequences: batch, first: ids.len() + 1, last: ids.len() + each };
+        let step = |engine: &mut Engine| {
+            engine.step_picks(&requests)?;
+            back(engine)
+        };
+        let steps = |engine: &mut Engine| (0..args.steps).try_for_each(|_| Ok(step(engine)?));
+        timed = kernel_times(engine, plan(engine, batch, each), lengths, steps)?;
+    }
     for sequence in sequences {
         engine.drop_sequence(sequence)?;
     }
-    let [seconds, first, two] = times.map(median);
-    Ok(Verify { batch, each, seconds, decode, first, more: two - first, bytes: engine.draft_bytes(batch) })
+    Ok(Verify { batch, each, seconds, decode, first, more, bytes: engine.draft_bytes(batch), timed })
 }
 
 impl Verify {
     pub fn line(&self, out: &mut impl Write, bandwidth: Option<f64>) -> std::io::Result<()> {
-        let Verify { batch, each, seconds, decode, first, more, bytes } = self;
+        let Verify { batch, each, seconds, decode, first, more, bytes, .. } = self;
         let share =
             bandwidth.map(|bandwidth| format!(", {:.0} % of the bandwidth", 100.0 * *bytes as f64 / more / bandwidth));
         writeln!(
@@ -84,7 +97,7 @@ impl Verify {
     }
 
     pub fn json(&self) -> Value {
-        let Verify { batch, each, seconds, decode, first, more, bytes } = self;
+        let Verify { batch, each, seconds, decode, first, more, bytes, .. } = self;
         json!({
             "batch": batch, "tokens_each": each, "seconds": seconds, "times_decode": seconds / decode,
             "draft_seconds": first, "guess_seconds": more, "guess_bytes": bytes,

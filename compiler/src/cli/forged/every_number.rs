@@ -146,8 +146,10 @@ fn open(file: &Path) {
     let options = EngineOptions { threads: 1, cache_tokens: 64, ..EngineOptions::default() };
     let _ = Engine::new(artifact(), &options);
     let (device, attention, stream) = (DeviceChoice::default(), Attention::Own, Stream::default());
-    let options = HostedOptions { device, threads: 1, rank: 0, attention, stream };
-    let _ = Hosted::open(Arc::new(artifact()), &options, None);
+    for draft in [false, true] {
+        let options = HostedOptions { device: device.clone(), threads: 1, rank: 0, attention, draft, stream };
+        let _ = Hosted::open(Arc::new(artifact()), &options, None);
+    }
 }
 
 /// The first number of each kind with every value at an edge, and the last with those around its
