@@ -198,7 +198,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     let opened = start.elapsed().as_secs_f64();
     args.engine.load(&mut engine)?;
     let loaded = start.elapsed().as_secs_f64() - opened;
-    let ids: Vec<u32> = (0..prompt.max(position)).map(|i| (10 + i as u32) % engine.model().vocab as u32).collect();
+    let ids: Vec<u32> = (0..prompt.max(position + 1)).map(|i| (10 + i as u32) % engine.model().vocab as u32).collect();
 
     let progress = Progress::new("measuring", Unit::Pieces);
     let (mut done, total) = (0, (args.repeat + args.batch.len() + 2) as u64);
@@ -232,7 +232,8 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     let mut verified = Vec::new();
     for decode in decodes.iter().filter(|_| drafts) {
         let of = (decode.batch, decode.seconds);
-        verified.push(guesses::measure(&mut engine, &ids[..position], of, args)?);
+        // One token further: a step that is taken back would begin a page each time, and clear it.
+        verified.push(guesses::measure(&mut engine, &ids[..=position], of, args)?);
     }
     tick();
     let peaks = Peaks::of(&mut engine)?.better(before);
