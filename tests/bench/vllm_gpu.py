@@ -29,6 +29,7 @@ def main() -> None:
     parse.add_argument("--requests", type=numbers, default=[1, 16, 64], help="at once")
     parse.add_argument("--prompt", type=int, default=1024, help="tokens of each prompt")
     parse.add_argument("--output", type=int, default=128, help="tokens of each answer")
+    parse.add_argument("--temperature", type=float, default=0, help="1: random tokens")
     parse.add_argument("--rounds", type=int, default=2)
     parse.add_argument(
         "--ranks", type=int, default=1, help="what the artifact was compiled for (--tp)"
@@ -60,7 +61,7 @@ def main() -> None:
         json.dumps({"plugin": plugin, "ready_s": round(time.perf_counter() - began, 1)}), flush=True
     )
     params = SamplingParams(
-        temperature=0, max_tokens=args.output, ignore_eos=True, detokenize=False
+        temperature=args.temperature, max_tokens=args.output, ignore_eos=True, detokenize=False
     )
     chance = random.Random(0)
     for requests in args.requests:
