@@ -1,7 +1,8 @@
 """Models as vLLM serves them on a GPU: through artifacts and with its own classes, in turn, row by row, and the gate of what they reach.
 
     python tests/bench/served.py prepare FOLDER [ROW ...]       # FOLDER/ROW: a configuration, and an artifact beside it
-    python tests/bench/served.py run FOLDER [ROW ...] > FILE    # one JSON line for each side, row and number of requests
+    python tests/bench/served.py run FOLDER [ROW ...] > FILE    # one JSON line for each side, row and number of requests;
+                                                                # options of vllm_gpu.py go to it, as --memory=0.9
     python tests/bench/served.py check FILE                     # ends with 1 where a ratio is under 95 % of that in served.json
 
 A ratio is vLLM's own model over the artifact, for milliseconds a token and to the first token, and the other way round for tokens a
@@ -15,6 +16,7 @@ import pathlib
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 
 HERE = pathlib.Path(__file__).parent
@@ -94,31 +96,55 @@ def prepare(folder: pathlib.Path, rows: list[str], atomc: str, target: str) -> N
         subprocess.run([*command, "-o", place / "model.atomc"], check=True)
 
 
-def side(folder: pathlib.Path, row: str, own: bool, limit: int, options: list[str]) -> bool:
-    """One process of vllm_gpu.py: its lines, and its log in a file of FOLDER/ROW."""
-    config = json.loads((folder / row / "config.json").read_text())
-    # Answers of one sequence must not all choose the same experts as the next one's.
-    experts = any("experts" in key for key in config)
-    command = [sys.executable, str(HERE / "vllm_gpu.py"), str(folder / row), *options]
-    command += ["--temperature", "1"] if experts else []
-    log = (folder / row / ("own.log" if own else "atomc.log")).open("w")
-    variables = os.environ | ({"ATOMC_DISABLE": "1"} if own else {"ATOMC_STRICT": "1"})
-    child = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=log, text=True, env=variables, start_new_session=True
-    )
-    try:
-        out, _ = child.communicate(timeout=limit)
-        why = f"exit code {child.returncode}"
-    except subprocess.TimeoutExpired:
-        os.killpg(child.pid, signal.SIGKILL)
-        out, _ = child.communicate()
-        why = f"more than {limit} s"
-    found = [json.loads(line) for line in out.splitlines() if line.startswith("{")]
-    for line in found:
-        print(json.dumps({"row": row} | line), flush=True)
-    if child.returncode != 0:
-        print(json.dumps({"row": row, "plugin": not own, "failed": why}), flush=True)
-    return child.returncode == 0
+class Side:
+    """One process of vllm_gpu.py, what it prints in a file of FOLDER/ROW."""
+
+    def __init__(self, folder: pathlib.Path, row: str, own: bool, options: list[str]):
+        self.row, self.own = row, own
+        self.log = folder / row / ("own.log" if own else "atomc.log")
+        config = json.loads((folder / row / "config.json").read_text())
+        # Answers of one sequence must not all choose the same experts as the next one's.
+        experts = any("experts" in key for key in config)
+        command = [sys.executable, HERE / "vllm_gpu.py", folder / row, "--hold", *options]
+        self.child = subprocess.Popen(
+            command + (["--temperature", "1"] if experts else []),
+            stdin=subprocess.PIPE,
+            stdout=self.log.open("w"),
+            stderr=subprocess.STDOUT,
+            env=os.environ | ({"ATOMC_DISABLE": "1"} if own else {"ATOMC_STRICT": "1"}),
+            start_new_session=True,
+        )
+
+    def lines(self) -> list[dict]:
+        found = [line for line in self.log.read_text().splitlines() if line.startswith("{")]
+        return [{"row": self.row} | json.loads(line) for line in found]
+
+    def ready(self) -> bool:
+        return self.child.poll() is not None or any("ready_s" in line for line in self.lines())
+
+    def measure(self, limit: float) -> bool:
+        """Lets it go on, and prints what it found."""
+        why = f"more than {limit:.0f} s"
+        try:
+            self.child.communicate(b"\n", timeout=limit)
+            why = f"exit code {self.child.returncode}"
+        except subprocess.TimeoutExpired:
+            os.killpg(self.child.pid, signal.SIGKILL)
+            self.child.wait()
+        lines = self.lines()
+        if self.child.returncode != 0:
+            lines.append({"row": self.row, "plugin": not self.own, "failed": why})
+        for line in lines:
+            print(json.dumps(line), flush=True)
+        return self.child.returncode == 0
+
+
+def run(sides: list[Side], limit: float) -> bool:
+    """Starts together, and measures one after the other, when nobody starts any more."""
+    until = time.monotonic() + limit
+    while time.monotonic() < until and not all(side.ready() for side in sides):
+        time.sleep(0.2)
+    return all([side.measure(limit if side.ready() else 0.1) for side in sides])
 
 
 def ratios(lines: Iterator[dict]) -> dict[str, dict[str, dict[str, float]]]:
@@ -170,12 +196,17 @@ def main() -> None:
     for verb in "prepare", "run":
         part = verbs.add_parser(verb)
         part.add_argument("folder", type=pathlib.Path)
-        part.add_argument("rows", nargs="*", choices=[*ROWS, []], default=list(ROWS))
+        part.add_argument("rows", nargs="*", choices=ROWS, default=list(ROWS))
         if verb == "prepare":
             part.add_argument("--atomc", default="atomc")
             part.add_argument("--target", default="sm_90a")
         else:
-            part.add_argument("--limit", type=int, default=600, help="seconds for each side")
+            part.add_argument("--limit", type=float, default=600, help="seconds of a start")
+            part.add_argument(
+                "--together",
+                action="store_true",
+                help="start all, measure one after the other; the memory is shared (--cache-tokens)",
+            )
     part = verbs.add_parser("check")
     part.add_argument("file", type=pathlib.Path)
     part.add_argument("--machine", default="H100")
@@ -186,10 +217,11 @@ def main() -> None:
     if args.verb == "prepare":
         prepare(args.folder, args.rows, args.atomc, args.target)
     elif args.verb == "run":
+        wanted = [(row, own) for row in args.rows for own in (False, True)]
+        groups = [wanted] if args.together else [[one] for one in wanted]
         done = [
-            side(args.folder, row, own, args.limit, rest)
-            for row in args.rows
-            for own in (False, True)
+            run([Side(args.folder, row, own, rest) for row, own in group], args.limit)
+            for group in groups
         ]
         sys.exit(not all(done))
     else:

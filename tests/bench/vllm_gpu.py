@@ -10,8 +10,10 @@ compiles and captures whatever is left, is not counted.
 import argparse
 import json
 import os
+import pathlib
 import random
 import statistics
+import sys
 import time
 
 from vllm import LLM, SamplingParams
@@ -19,6 +21,15 @@ from vllm import LLM, SamplingParams
 
 def numbers(text: str) -> list[int]:
     return [int(part) for part in text.split(",")]
+
+
+def cache_bytes(model: str) -> int:
+    """Of a token, in all layers: keys and values of 2 bytes, or a latent row."""
+    config = json.loads((pathlib.Path(model) / "config.json").read_text())
+    row = 2 * config["num_key_value_heads"] * config["head_dim"]
+    if "kv_lora_rank" in config:
+        row = config["kv_lora_rank"] + config["qk_rope_head_dim"]
+    return 2 * row * config["num_hidden_layers"]
 
 
 def main() -> None:
@@ -35,6 +46,8 @@ def main() -> None:
         "--ranks", type=int, default=1, help="what the artifact was compiled for (--tp)"
     )
     parse.add_argument("--memory", type=float, default=0.6, help="share of the GPU's")
+    parse.add_argument("--cache-tokens", type=int, help="of the cache, instead of all memory")
+    parse.add_argument("--hold", action="store_true", help="measure after a line of input")
     args = parse.parse_args()
     plugin = os.environ.get("ATOMC_DISABLE") != "1"
     # Random weights, as either side makes them.
@@ -43,6 +56,9 @@ def main() -> None:
         if plugin
         else {"load_format": "dummy"}
     )
+    if args.cache_tokens:
+        load |= {"kv_cache_memory_bytes": args.cache_tokens * cache_bytes(args.model)}
+        args.memory = 0.01
     began = time.perf_counter()
     llm = LLM(
         args.model,
@@ -60,6 +76,8 @@ def main() -> None:
     print(
         json.dumps({"plugin": plugin, "ready_s": round(time.perf_counter() - began, 1)}), flush=True
     )
+    if args.hold:
+        sys.stdin.readline()
     params = SamplingParams(
         temperature=args.temperature, max_tokens=args.output, ignore_eos=True, detokenize=False
     )

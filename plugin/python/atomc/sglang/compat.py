@@ -44,6 +44,8 @@ PAGE_SIZE = (
 HALVES = "sglang.srt.mem_cache.memory_pool.MHATokenToKVPool._create_buffers" + (
     "" if OLDER else "_normal"
 )
+# The tag of pools among what torch_memory_saver keeps.
+CACHE_TAG = "kv_cache"
 ROWS = "sglang.srt.mem_cache.memory_pool.MLATokenToKVPool._create_buffers"
 STATES = "sglang.srt.mem_cache.memory_pool.MambaPool.__init__"
 WRAPPER = "sglang.srt.layers.attention.attention_registry.attn_backend_wrapper"
