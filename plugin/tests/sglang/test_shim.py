@@ -14,6 +14,7 @@ from atomc import _atomc
 from atomc.frameworks import Refused
 from atomc.pages import SLACK, fits, halves
 from atomc.sglang import compat, pool
+from atomc.sglang.model import live
 
 FILES = sorted(Path(atomc.__path__[-1], "sglang").glob("*.py"))
 CONSTANTS = {
@@ -51,7 +52,7 @@ ADAPTERS = {"ADAPTERS", "DRAFT", "LATENT", "KEYS_AND_VALUES"}
 @pytest.mark.short
 def test_size():
     """Forty lines of these are the names of what is used of SGLang."""
-    assert rules.lines(FILES) < 700
+    assert rules.lines(FILES) < 710
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.name)
@@ -186,6 +187,14 @@ def test_a_pool_on_a_gpu_is_made_of_one_allocation(monkeypatch, kind):
         assert halves(cache, False, k, v) == (k.data_ptr(), bytes, 3)
     monkeypatch.setattr(pool.config, "artifact", lambda: None)
     assert pool.joined(lambda _: "SGLang's own", made) == "SGLang's own"
+
+
+@pytest.mark.short
+def test_rows_that_pad_a_captured_step_are_nobodys():
+    """They keep the request that had their place before, which may go on in another."""
+    rows, lengths = torch.tensor([7, 3, 7, 3]), torch.tensor([65, 2, 1, 1])
+    assert live(rows, lengths, True).tolist() == [7, 3, 0, 0]
+    assert live(rows, lengths, False).tolist() == [7, 3, 7, 3]
 
 
 def test_pages_that_pools_have_no_room_for_are_refused_when_a_model_is_made():

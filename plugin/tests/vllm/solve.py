@@ -53,6 +53,7 @@ def main() -> None:
     parse.add_argument("problems", type=pathlib.Path)
     parse.add_argument("ranks", nargs="?", type=int, default=1)
     parse.add_argument("--kv-cache-dtype", default="auto")
+    parse.add_argument("--cache-bytes", type=int, help="of the cache, instead of a share of memory")
     parse.add_argument("--sleep", action="store_true", help="with vLLM's sleep mode")
     args = parse.parse_args()
     # For a function that workers are to call.
@@ -63,7 +64,8 @@ def main() -> None:
     llm = LLM(
         args.model,
         tensor_parallel_size=args.ranks,
-        gpu_memory_utilization=0.2,
+        gpu_memory_utilization=0.01 if args.cache_bytes else 0.2,
+        kv_cache_memory_bytes=args.cache_bytes,
         max_num_seqs=64,
         kv_cache_dtype=args.kv_cache_dtype,
         enable_sleep_mode=args.sleep,
