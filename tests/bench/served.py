@@ -123,10 +123,10 @@ class Side:
         return self.child.poll() is not None or any("ready_s" in line for line in self.lines())
 
     def measure(self, limit: float) -> bool:
-        """Lets it go on, and prints what it found."""
-        why = f"more than {limit:.0f} s"
+        """Lets it go on, if it is ready, and prints what it found."""
+        is_ready, why = self.ready(), f"more than {limit:.0f} s"
         try:
-            self.child.communicate(b"\n", timeout=limit)
+            self.child.communicate(b"\n", timeout=limit if is_ready else 0)
             why = f"exit code {self.child.returncode}"
         except subprocess.TimeoutExpired:
             os.killpg(self.child.pid, signal.SIGKILL)
@@ -144,7 +144,7 @@ def run(sides: list[Side], limit: float) -> bool:
     until = time.monotonic() + limit
     while time.monotonic() < until and not all(side.ready() for side in sides):
         time.sleep(0.2)
-    return all([side.measure(limit if side.ready() else 0.1) for side in sides])
+    return all([side.measure(limit) for side in sides])
 
 
 def ratios(lines: Iterator[dict]) -> dict[str, dict[str, dict[str, float]]]:
@@ -201,7 +201,7 @@ def main() -> None:
             part.add_argument("--atomc", default="atomc")
             part.add_argument("--target", default="sm_90a")
         else:
-            part.add_argument("--limit", type=float, default=600, help="seconds of a start")
+            part.add_argument("--limit", type=float, default=600, help="seconds of a start, and of a measurement")
             part.add_argument(
                 "--together",
                 action="store_true",
