@@ -144,7 +144,8 @@ def run(sides: list[Side], limit: float) -> bool:
     until = time.monotonic() + limit
     while time.monotonic() < until and not all(side.ready() for side in sides):
         time.sleep(0.2)
-    return all([side.measure(limit) for side in sides])
+    done = [side.measure(limit) for side in sides]
+    return all(done)
 
 
 def ratios(lines: Iterator[dict]) -> dict[str, dict[str, dict[str, float]]]:
@@ -201,7 +202,9 @@ def main() -> None:
             part.add_argument("--atomc", default="atomc")
             part.add_argument("--target", default="sm_90a")
         else:
-            part.add_argument("--limit", type=float, default=600, help="seconds of a start, and of a measurement")
+            part.add_argument(
+                "--limit", type=float, default=600, help="seconds of a start, and of a measurement"
+            )
             part.add_argument(
                 "--together",
                 action="store_true",
