@@ -92,8 +92,8 @@ def prepare(folder: pathlib.Path, rows: list[str], atomc: str, target: str) -> N
         place.mkdir(parents=True, exist_ok=True)
         (place / "config.json").write_text(json.dumps(config, indent=2) + "\n")
         options = "--context 4096 --decode 1,2,4,8,16,32,64 --prefill 2048".split()
-        command = [atomc, "compile", place, "--target", target, *options]
-        subprocess.run([*command, "-o", place / "model.atomc"], check=True)
+        command = [atomc, "compile", str(place), "--target", target, *options]
+        subprocess.run([*command, "-o", str(place / "model.atomc")], check=True)
 
 
 class Side:
@@ -105,9 +105,9 @@ class Side:
         config = json.loads((folder / row / "config.json").read_text())
         # Answers of one sequence must not all choose the same experts as the next one's.
         experts = any("experts" in key for key in config)
-        command = [sys.executable, HERE / "vllm_gpu.py", folder / row, "--hold", *options]
+        command = [sys.executable, str(HERE / "vllm_gpu.py"), str(folder / row), "--hold"]
         self.child = subprocess.Popen(
-            command + (["--temperature", "1"] if experts else []),
+            [*command, *(["--temperature", "1"] if experts else []), *options],
             stdin=subprocess.PIPE,
             stdout=self.log.open("w"),
             stderr=subprocess.STDOUT,
