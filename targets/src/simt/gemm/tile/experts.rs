@@ -86,13 +86,18 @@ impl<'c> Choices<'c> {
         panels: (Int<'c>, usize),
     ) -> Result<(), Diagnostic> {
         let c = contraction.matrix.c;
-        c.when(c.less(self.expert(c, choice), 0), || contraction.finish_zeros(threads, panels, 1, |_| choice))
+        let expert = self.expert_in_step(c, choice);
+        c.when(c.less(expert, 0), || contraction.finish_zeros(threads, panels, 1, |_| choice))
     }
 
-    /// The expert of a choice; below zero if it has none, or is of no row of the step.
+    /// The expert of a choice of the step's; below zero if it has none.
     fn expert(&self, c: &Gpu<'c>, choice: Int<'c>) -> Int<'c> {
-        let made = c.load_made_index(self.from, choice);
-        c.uniform(c.pick_int(c.less(choice, self.count), made, c.int(0) - 1))
+        c.uniform(c.load_made_index(self.from, choice))
+    }
+
+    /// That of any choice of a bucket: below zero too if no row of the step has made it.
+    fn expert_in_step(&self, c: &Gpu<'c>, choice: Int<'c>) -> Int<'c> {
+        c.pick_int(c.less(choice, self.count), self.expert(c, choice), c.int(0) - 1)
     }
 
     /// Whether the step has a row that so many choices are added up for.
@@ -102,7 +107,7 @@ impl<'c> Choices<'c> {
 
     /// The tile of a choice and some panels from one on.
     pub fn tile(&self, c: &Gpu<'c>, choice: Int<'c>, panel: Int<'c>) -> Tile<'c> {
-        Tile::of_choice(c, panel, self.expert(c, choice), choice, self.each)
+        Tile::of_choice(c, panel, self.expert_in_step(c, choice), choice, self.each)
     }
 }
 
