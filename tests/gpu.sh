@@ -95,13 +95,36 @@ if python3 -c "import vllm, atomc" 2>/dev/null; then
         [ "$ranks" -le "$gpus" ] || continue
         cp -r examples/models/qwen3 "$out/solve-$ranks"
         atomc compile "$out/solve-$ranks" --target "$target" --tp "$ranks" -o "$out/solve-$ranks/model.atomc"
-        python3 plugin/tests/vllm/solve.py "$out/solve-$ranks" examples/problems.jsonl "$ranks"
+        python3 plugin/tests/vllm/solve.py "$out/solve-$ranks" examples/problems.jsonl "$ranks" --sleep
+        VLLM_USE_BREAKABLE_CUDAGRAPH=1 python3 plugin/tests/vllm/solve.py "$out/solve-$ranks" examples/problems.jsonl "$ranks"
         mkdir "$out/vllm-$ranks"
         cp tests/bench/qwen3-8b.json "$out/vllm-$ranks/config.json"
         atomc compile "$out/vllm-$ranks" --target "$target" --tp "$ranks" --decode 1,2,4,8,16,32,64 --prefill 2048 -o "$out/vllm-$ranks/model.atomc"
         python3 tests/bench/vllm_gpu.py "$out/vllm-$ranks" --ranks "$ranks"
         ATOMC_DISABLE=1 python3 tests/bench/vllm_gpu.py "$out/vllm-$ranks" --ranks "$ranks"
     done
+fi
+# Every row that vLLM serves beside its own model, and the gate of its ratios: GATE names the machine
+# of served.json.
+if [ -z "${SHORT:-}" ] && python3 -c "import vllm, atomc" 2>/dev/null; then
+    python3 tests/bench/served.py prepare "$out/served" --atomc "$ATOMC" --target "$target"
+    python3 tests/bench/served.py run "$out/served" --memory=0.92 >"$out/served.jsonl" || echo "a row failed"
+    cat "$out/served.jsonl"
+    [ -z "${GATE:-}" ] || python3 tests/bench/served.py check "$out/served.jsonl" --machine "$GATE"
+else
+    echo "no rows through vLLM: it is not installed beside the package, or SHORT is set"
+fi
+if python3 -c "import sglang, atomc" 2>/dev/null; then
+    export SGLANG_EXTERNAL_MODEL_PACKAGE=atomc.sglang
+    cp -r examples/models/qwen3 "$out/sglang"
+    atomc compile "$out/sglang" --target "$target" -o "$out/sglang/model.atomc"
+    python3 tests/bench/sglang_gpu.py "$out/sglang" --problems examples/problems.jsonl
+    mkdir "$out/load"
+    cp tests/bench/qwen3-8b.json "$out/load/config.json"
+    atomc compile "$out/load" --target "$target" --decode 1,2,4,8,16,32,64 --prefill 2048 -o "$out/load/model.atomc"
+    python3 tests/bench/sglang_gpu.py "$out/load"
+else
+    echo "nothing through SGLang: it is not installed beside the package"
 fi
 # Slow, so last, and several at a time: the kernels of the example models, of the golden ones, and
 # of that layer.

@@ -10,8 +10,10 @@ compiles and captures whatever is left, is not counted.
 import argparse
 import json
 import os
+import pathlib
 import random
 import statistics
+import sys
 import time
 
 from vllm import LLM, SamplingParams
@@ -19,6 +21,15 @@ from vllm import LLM, SamplingParams
 
 def numbers(text: str) -> list[int]:
     return [int(part) for part in text.split(",")]
+
+
+def cache_bytes(model: str) -> int:
+    """Of a token, in all layers: keys and values of 2 bytes, or a latent row."""
+    config = json.loads((pathlib.Path(model) / "config.json").read_text())
+    row = 2 * config["num_key_value_heads"] * config["head_dim"]
+    if "kv_lora_rank" in config:
+        row = config["kv_lora_rank"] + config["qk_rope_head_dim"]
+    return 2 * row * config["num_hidden_layers"]
 
 
 def main() -> None:
@@ -29,11 +40,14 @@ def main() -> None:
     parse.add_argument("--requests", type=numbers, default=[1, 16, 64], help="at once")
     parse.add_argument("--prompt", type=int, default=1024, help="tokens of each prompt")
     parse.add_argument("--output", type=int, default=128, help="tokens of each answer")
+    parse.add_argument("--temperature", type=float, default=0, help="1: random tokens")
     parse.add_argument("--rounds", type=int, default=2)
     parse.add_argument(
         "--ranks", type=int, default=1, help="what the artifact was compiled for (--tp)"
     )
     parse.add_argument("--memory", type=float, default=0.6, help="share of the GPU's")
+    parse.add_argument("--cache-tokens", type=int, help="of the cache, instead of all memory")
+    parse.add_argument("--hold", action="store_true", help="measure after a line of input")
     args = parse.parse_args()
     plugin = os.environ.get("ATOMC_DISABLE") != "1"
     # Random weights, as either side makes them.
@@ -42,6 +56,9 @@ def main() -> None:
         if plugin
         else {"load_format": "dummy"}
     )
+    if args.cache_tokens:
+        load |= {"kv_cache_memory_bytes": args.cache_tokens * cache_bytes(args.model)}
+        args.memory = 0.01
     began = time.perf_counter()
     llm = LLM(
         args.model,
@@ -59,8 +76,10 @@ def main() -> None:
     print(
         json.dumps({"plugin": plugin, "ready_s": round(time.perf_counter() - began, 1)}), flush=True
     )
+    if args.hold:
+        sys.stdin.readline()
     params = SamplingParams(
-        temperature=0, max_tokens=args.output, ignore_eos=True, detokenize=False
+        temperature=args.temperature, max_tokens=args.output, ignore_eos=True, detokenize=False
     )
     chance = random.Random(0)
     for requests in args.requests:

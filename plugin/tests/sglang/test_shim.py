@@ -1,6 +1,7 @@
 """What the shim promises of itself: it is small, it patches nothing, and it keeps no state."""
 
 import importlib.metadata
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -12,7 +13,8 @@ import atomc
 from atomc import _atomc
 from atomc.frameworks import Refused
 from atomc.pages import SLACK, fits, halves
-from atomc.sglang import compat
+from atomc.sglang import compat, pool
+from atomc.sglang.model import live
 
 FILES = sorted(Path(atomc.__path__[-1], "sglang").glob("*.py"))
 CONSTANTS = {
@@ -39,6 +41,7 @@ MEMORY = {
     "SAVER",
     "CHECKER",
     "RELEASE",
+    "CACHE_TAG",
     "OPTIONS",
     "TAGS",
     "logger",
@@ -49,7 +52,7 @@ ADAPTERS = {"ADAPTERS", "DRAFT", "LATENT", "KEYS_AND_VALUES"}
 @pytest.mark.short
 def test_size():
     """Forty lines of these are the names of what is used of SGLang."""
-    assert rules.lines(FILES) < 690
+    assert rules.lines(FILES) < 710
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.name)
@@ -142,19 +145,56 @@ def test_what_is_hooked_is_there():
 
 def test_a_pool_of_sglang_has_room_behind_its_last_page_on_a_processor():
     cache = SimpleNamespace(layer=0, block_tokens=16, block_bytes=16 * 128)
-    pool = torch.arange(2 * 64 * 32, dtype=torch.int32).view(torch.bfloat16).view(2, 64, 2, 32)
-    before, size = pool.clone(), pool.nbytes
-    address, stride, blocks = halves(cache, True, *pool)
-    assert (address, stride, blocks) == (pool.data_ptr(), 16 * 128, 4)
+    slots = torch.arange(2 * 64 * 32, dtype=torch.int32).view(torch.bfloat16).view(2, 64, 2, 32)
+    before, size = slots.clone(), slots.nbytes
+    address, stride, blocks = halves(cache, True, *slots)
+    assert (address, stride, blocks) == (slots.data_ptr(), 16 * 128, 4)
     # Halves are one allocation, which may hold twice as many pages as K has bytes for.
     cache.block_bytes *= 2
-    halves(cache, True, *pool)
-    assert pool.untyped_storage().nbytes() == size + SLACK and torch.equal(
-        pool.view(torch.int16), before.view(torch.int16)
+    halves(cache, True, *slots)
+    assert slots.untyped_storage().nbytes() == size + SLACK and torch.equal(
+        slots.view(torch.int16), before.view(torch.int16)
     )
     cache.block_bytes += 128
     with pytest.raises(Refused, match="4 pages of 4224 bytes, but the pool has 16640 bytes"):
-        halves(cache, True, *pool)
+        halves(cache, True, *slots)
+
+
+@pytest.mark.short
+@pytest.mark.parametrize("kind", [torch.bfloat16, torch.uint8])
+def test_a_pool_on_a_gpu_is_made_of_one_allocation(monkeypatch, kind):
+    """Of releases that have two: as it would be on a GPU, whose granules are too large to end behind a page by chance."""
+    monkeypatch.setattr(pool.config, "artifact", lambda: "an artifact")
+    monkeypatch.setattr(pool.pages, "GPU_GRANULE", 1)
+    tags: list[str] = []
+    saver = SimpleNamespace(region=lambda tag: nullcontext(tags.append(tag)))
+    made = SimpleNamespace(
+        size=128,
+        page_size=64,
+        head_num=2,
+        head_dim=16,
+        layer_num=3,
+        store_dtype=kind,
+        device="cpu",
+        memory_saver_adapter=saver,
+    )
+    pool.joined(None, made)
+    assert tags == ["kv_cache"] and len(made.k_buffer) == len(made.v_buffer) == 3
+    bytes = 64 * 2 * 2 * 16 * kind.itemsize
+    cache = SimpleNamespace(layer=0, block_tokens=64, block_bytes=bytes)
+    for k, v in zip(made.k_buffer, made.v_buffer):
+        assert k.shape == v.shape == (192, 2, 16) and not k.any() and not v.any()
+        assert halves(cache, False, k, v) == (k.data_ptr(), bytes, 3)
+    monkeypatch.setattr(pool.config, "artifact", lambda: None)
+    assert pool.joined(lambda _: "SGLang's own", made) == "SGLang's own"
+
+
+@pytest.mark.short
+def test_rows_that_pad_a_captured_step_are_nobodys():
+    """They keep the request that had their place before, which may go on in another."""
+    rows, lengths = torch.tensor([7, 3, 7, 3]), torch.tensor([65, 2, 1, 1])
+    assert live(rows, lengths, True).tolist() == [7, 3, 0, 0]
+    assert live(rows, lengths, False).tolist() == [7, 3, 7, 3]
 
 
 def test_pages_that_pools_have_no_room_for_are_refused_when_a_model_is_made():

@@ -4,7 +4,7 @@ use atomc_ir::arch::Memory;
 use atomc_ir::interp::Val;
 use atomc_ir::layout::CacheLayout;
 use atomc_ir::trial::{Bound, Operand, Run, Step, Trial, Verdict};
-use atomc_ir::{Graph, TensorType, Type, Value};
+use atomc_ir::{DType, Graph, TensorType, Type, Value};
 use atomc_runtime::probe::{Outcome, POISON, Piece, Probe, ProbeError, ProbeStep};
 
 use super::super::failure::Failure;
@@ -13,6 +13,9 @@ use super::fit::{Fit, Room};
 
 /// Bytes between pages of a cache, so that code shows which takes them to touch.
 pub const GAP: usize = 256;
+
+/// Bytes of numbers that kernels made, behind those of a step: a row that nobody has, of no table.
+const BEHIND: u8 = i8::MAX as u8;
 
 /// A launch of a plan, and what its kernel must compute.
 pub struct Bench {
@@ -147,7 +150,7 @@ impl Bench {
         let mut contents: Vec<Vec<u8>> = Vec::with_capacity(self.args.len());
         for (operand, v) in operands.iter().zip(self.body.inputs()) {
             match operand {
-                Operand::Tensor(bytes) => contents.push(bytes.clone()),
+                Operand::Tensor(bytes) => contents.push(self.with_room(bytes, v, self.args[contents.len()])),
                 Operand::Cache(slots) if self.body.ty(v).as_slots().is_some() => contents.push(slots.clone()),
                 Operand::Cache(pages) => contents.extend([pages.clone(), Vec::new()]),
                 Operand::Batch => contents.push(Vec::new()),
@@ -155,6 +158,17 @@ impl Bench {
         }
         contents.resize(self.args.len(), Vec::new());
         contents
+    }
+
+    /// An operand, and what an earlier step may have left behind its rows where these are numbers of
+    /// other rows. Poison would not do: numbers below zero say that there is none.
+    fn with_room(&self, bytes: &[u8], v: Value, arg: Arg) -> Vec<u8> {
+        let mut bytes = bytes.to_vec();
+        match (arg, self.body.ty(v)) {
+            (Arg::Arena { .. }, Type::Tensor(t)) if t.dtype == DType::I32 => bytes.resize(self.bytes(t), BEHIND),
+            _ => {}
+        }
+        bytes
     }
 
     /// The step as a device gets it, with `gap` bytes between pages.

@@ -19,6 +19,11 @@ class Backend(AttentionBackend):
 
     def init_cuda_graph_state(self, max_bs: int, max_num_tokens: int) -> None: ...
 
+    def init_forward_metadata_capture_cuda_graph(self, *_, **__) -> None:
+        """0.5.11 calls these two where later releases call what prepares nothing by itself."""
+
+    def init_forward_metadata_replay_cuda_graph(self, *_, **__) -> None: ...
+
     def get_cuda_graph_seq_len_fill_value(self) -> int:
         return 1
 

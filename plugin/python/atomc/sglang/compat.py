@@ -44,6 +44,8 @@ PAGE_SIZE = (
 HALVES = "sglang.srt.mem_cache.memory_pool.MHATokenToKVPool._create_buffers" + (
     "" if OLDER else "_normal"
 )
+# The tag of pools among what torch_memory_saver keeps.
+CACHE_TAG = "kv_cache"
 ROWS = "sglang.srt.mem_cache.memory_pool.MLATokenToKVPool._create_buffers"
 STATES = "sglang.srt.mem_cache.memory_pool.MambaPool.__init__"
 WRAPPER = "sglang.srt.layers.attention.attention_registry.attn_backend_wrapper"
@@ -68,6 +70,7 @@ BEFORE = {
     "sglang.srt.layers.dp_attention": "get_attention_tp_group get_attention_tp_rank",
     "sglang.srt.server_args": "add_attention_backend_choices add_deterministic_attention_backend_choices get_global_server_args "
     "add_radix_supported_deterministic_attention_backend_choices",
+    "sglang.srt.utils": "is_cuda is_hip",
 }
 SINCE = {
     "sglang.srt.arg_groups.choices": "add_attention_backend_choices add_deterministic_attention_backend_choices "
@@ -168,6 +171,9 @@ def own_class(architecture: str) -> type:
 
 def gpu() -> str:
     """Whose GPUs SGLang runs on here: `hip`, `cuda`, or none."""
+    if OLDER:  # whose platforms are those of plugins alone
+        is_hip, is_cuda = __getattr__("is_hip"), __getattr__("is_cuda")
+        return "hip" if is_hip() else "cuda" if is_cuda() else ""
     platform = __getattr__("current_platform")
     return "hip" if platform.is_rocm() else "cuda" if platform.is_cuda() else ""
 

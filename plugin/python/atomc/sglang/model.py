@@ -44,6 +44,12 @@ class Tokens:
         )
 
 
+def live(rows: torch.Tensor, lengths: torch.Tensor, decode: bool) -> torch.Tensor:
+    """Where SGLang's pool has requests. Rows that pad a captured step may name a request that goes on, whose pages they must not write:
+    theirs is the pool's row 0, which is nobody's. They are one token long, and no other row of a decode step is."""
+    return rows.where(lengths > 1, 0) if decode else rows
+
+
 class Model(Driven):
     """An artifact with weights, over SGLang's pools: the whole forward, from tokens to logits."""
 
@@ -126,7 +132,7 @@ class Model(Driven):
             starts, lengths, requests = part(starts, starts.cpu(), lengths, tokens)
         # A slot is a token of a page: the table has the page of each page's first slot.
         longest = int(batch.seq_lens_cpu.max()) if self.on_host else slots.shape[1]
-        rows = some.requests[requests]
+        rows = live(some.requests[requests], lengths, batch.forward_mode.is_decode())
         firsts = slots[:, : longest : self.block_tokens][rows]
         kept = [self.kind(pool, cache) for cache in self.engine.cache]
         # Layers with a window may have slots of their own.

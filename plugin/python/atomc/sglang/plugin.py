@@ -6,7 +6,7 @@ from . import compat
 
 
 def register() -> None:
-    """Entry point of `sglang.srt.plugins`: our attention backend, pages that fit, and on the host memory that holds them."""
+    """Entry point of `sglang.srt.plugins`: our attention backend, pages that fit, and memory that holds them."""
     if disabled():
         return
     from . import config, memory, pool
@@ -20,9 +20,9 @@ def register() -> None:
     compat.HookRegistry.register(compat.WRAPPER, wrapped, compat.HookType.AROUND)
     compat.HookRegistry.register(compat.PAGE_SIZE, config.page_size, compat.HookType.AROUND)
     compat.HookRegistry.register(compat.CHECKER, memory.checked, compat.HookType.AROUND)
+    pool.register()
     if compat.on_host():
         memory.register()
-        pool.register()
 
 
 def platform() -> str | None:

@@ -1,7 +1,8 @@
-"""SGLang's pools on machines without a GPU: memory that holds an artifact's pages and states, by hooks where pools make their
-buffers."""
+"""SGLang's pools, by hooks where they make their buffers: on machines without a GPU memory that holds an artifact's pages and states,
+and on GPUs K and V of a layer in one allocation, where a release has two."""
 
 from dataclasses import replace
+from math import prod
 
 import torch
 
@@ -21,6 +22,20 @@ def halves(create, pool) -> None:
     if (artifact := config.artifact()) is None:
         return create(pool)
     made = layers(pool, artifact, 2, pool.size + pool.page_size, pool.head_num, pool.head_dim)
+    pool.k_buffer, pool.v_buffer = [layer[0] for layer in made], [layer[1] for layer in made]
+
+
+def joined(create, pool) -> None:
+    """On a GPU, as later releases make them: K and V of a layer are halves of one allocation."""
+    if config.artifact() is None:
+        return create(pool)
+    shape = 2, pool.size + pool.page_size, pool.head_num, pool.head_dim
+    room = prod(shape) + pages.SLACK // pool.store_dtype.itemsize
+    with pool.memory_saver_adapter.region(compat.CACHE_TAG):
+        made = [
+            torch.zeros(room, dtype=pool.store_dtype, device=pool.device)[: prod(shape)].view(shape)
+            for _ in range(pool.layer_num)
+        ]
     pool.k_buffer, pool.v_buffer = [layer[0] for layer in made], [layer[1] for layer in made]
 
 
@@ -52,6 +67,10 @@ def apart(states: torch.Tensor) -> torch.Tensor:
 
 
 def register() -> None:
+    if not compat.on_host():
+        if compat.OLDER:
+            compat.HookRegistry.register(compat.HALVES, joined, compat.HookType.AROUND)
+        return
     compat.HookRegistry.register(compat.HALVES, halves, compat.HookType.AROUND)
     compat.HookRegistry.register(compat.ROWS, rows, compat.HookType.AROUND)
     compat.HookRegistry.register(compat.STATES, states, compat.HookType.AFTER)

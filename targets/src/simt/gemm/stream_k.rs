@@ -183,10 +183,10 @@ fn emit<'c>(setup: &Setup<'c>, spec: &KernelSpec) -> launch::Made<'c> {
             let made = c.when(share.has_some(c), || group.run());
             made.and(group.finish_without_expert())?;
         } else {
-            let choices = Choices::of(&contraction)?;
-            if choices.is_some() {
+            if contraction.parts.experts().is_some() {
                 c.await_previous();
             }
+            let choices = Choices::of(&contraction, spec)?;
             let group = Group::new(&contraction, shape, Share::new(c, shape, choices), spec)?;
             group.run().and(group.finish_without_expert())?;
         }

@@ -81,9 +81,9 @@ impl<'c> Tile<'c> {
         Tile { matrix: Matrix::Head(head), ..self }
     }
 
-    /// The same panels of another row.
-    pub fn of_row(self, row: Int<'c>) -> Tile<'c> {
-        Tile { columns: 1, rows: Rows::One(row), ..self }
+    /// The same panels of another row, if it is there.
+    pub fn of_row(self, c: &Gpu<'c>, row: Int<'c>, is_there: Int<'c>) -> Tile<'c> {
+        Tile { columns: 1, rows: Rows::Run { first: row, count: c.pick_int(is_there, 1, 0) }, ..self }
     }
 
     /// The same rows, from a further panel on.
@@ -121,6 +121,11 @@ impl<'c> Tile<'c> {
             Some((head, rows)) => rows.column(head) * m.dtype.size(),
             None => m.c.int(0),
         }
+    }
+
+    /// Whether its columns may have no row.
+    pub fn may_lack_rows(&self) -> bool {
+        matches!(self.rows, Rows::Run { .. } | Rows::Listed(_))
     }
 
     /// Whether its columns are rows in any order.

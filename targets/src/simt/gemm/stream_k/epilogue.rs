@@ -93,7 +93,7 @@ impl<'c> Group<'_, '_, '_, 'c> {
         let of = |vector: [Int<'c>; 3]| {
             let (at, _) = self.vector_at(tile, round, vector);
             let Col::Var(col) = at.col else { unreachable!("a vector has a variable column") };
-            let row = if tile.is_listed() { c.larger(at.row, 0) } else { at.row };
+            let row = if tile.may_lack_rows() { c.larger(at.row, 0) } else { at.row };
             let last = c.int(16 * shape.panels - LANES);
             self.contraction.parts.beside(At { row, head: None, col: Col::Var(c.smaller(col, last)) })
         };

@@ -137,9 +137,12 @@ impl<'c> Group<'_, '_, '_, 'c> {
 
     /// That of the thread's team, as all matrices made it.
     pub(super) fn made_tile(&self, part: Part<'c>) -> Tile<'c> {
-        let tile = self.own_tile(part);
-        match self.shape.rows {
-            RowsOfTiles::Combined { .. } => tile.of_row(part.number / self.shape.tiles),
+        let (c, tile) = (self.code(), self.own_tile(part));
+        match (self.shape.rows, &self.share.experts) {
+            (RowsOfTiles::Combined { choices, .. }, Some(ExpertsOfTiles::Choices(chosen))) => {
+                let row = part.number / self.shape.tiles;
+                tile.of_row(c, row, chosen.has_row(c, row, choices))
+            }
             _ => tile,
         }
     }

@@ -64,14 +64,17 @@ impl<'c> ExpertBlocks<'c> {
 pub struct Choices<'c> {
     from: Ptr<'c>,
     each: usize,
+    /// Those of the step's rows. What lies behind them, up to those of a whole bucket, nobody wrote.
+    count: Int<'c>,
 }
 
 impl<'c> Choices<'c> {
     /// Those of a product's rows, if these have some.
-    pub fn of(contraction: &Contraction<'_, '_, 'c>) -> Result<Option<Choices<'c>>, Diagnostic> {
+    pub fn of(contraction: &Contraction<'_, '_, 'c>, spec: &KernelSpec) -> Result<Option<Choices<'c>>, Diagnostic> {
         let parts = &contraction.parts;
         let Some(experts) = parts.experts() else { return Ok(None) };
-        Ok(Some(Choices { from: parts.kernel.rows.index(experts)?, each: parts.rows_of_x()? }))
+        let count = launch::step_size(contraction.matrix.c, spec, false) * parts.choices();
+        Ok(Some(Choices { from: parts.kernel.rows.index(experts)?, each: parts.rows_of_x()?, count }))
     }
 
     /// Finishes the panels of a choice by `threads` threads, if it has no expert.
@@ -83,17 +86,28 @@ impl<'c> Choices<'c> {
         panels: (Int<'c>, usize),
     ) -> Result<(), Diagnostic> {
         let c = contraction.matrix.c;
-        c.when(c.less(self.expert(c, choice), 0), || contraction.finish_zeros(threads, panels, 1, |_| choice))
+        let expert = self.expert_in_step(c, choice);
+        c.when(c.less(expert, 0), || contraction.finish_zeros(threads, panels, 1, |_| choice))
     }
 
-    /// The expert of a choice; below zero if it has none.
+    /// The expert of a choice of the step's; below zero if it has none.
     fn expert(&self, c: &Gpu<'c>, choice: Int<'c>) -> Int<'c> {
         c.uniform(c.load_made_index(self.from, choice))
     }
 
+    /// That of any choice of a bucket: below zero too if no row of the step has made it.
+    fn expert_in_step(&self, c: &Gpu<'c>, choice: Int<'c>) -> Int<'c> {
+        c.pick_int(c.less(choice, self.count), self.expert(c, choice), c.int(0) - 1)
+    }
+
+    /// Whether the step has a row that so many choices are added up for.
+    pub fn has_row(&self, c: &Gpu<'c>, row: Int<'c>, choices: usize) -> Int<'c> {
+        c.less(row * choices, self.count)
+    }
+
     /// The tile of a choice and some panels from one on.
     pub fn tile(&self, c: &Gpu<'c>, choice: Int<'c>, panel: Int<'c>) -> Tile<'c> {
-        Tile::of_choice(c, panel, self.expert(c, choice), choice, self.each)
+        Tile::of_choice(c, panel, self.expert_in_step(c, choice), choice, self.each)
     }
 }
 
@@ -141,9 +155,8 @@ impl<'s, 'k, 'a, 'c> Blocks<'s, 'k, 'a, 'c> {
 pub struct Grouped<'s, 'k, 'a, 'c> {
     contraction: &'s Contraction<'k, 'a, 'c>,
     size: TileSize,
-    /// Rows of a step of the bucket's size, and of this one.
+    /// Rows of a step of the bucket's size.
     most: usize,
-    count: Int<'c>,
     chosen: Choices<'c>,
 }
 
@@ -153,16 +166,8 @@ impl<'s, 'k, 'a, 'c> Grouped<'s, 'k, 'a, 'c> {
         size: TileSize,
         spec: &KernelSpec,
     ) -> Result<Grouped<'s, 'k, 'a, 'c>, Diagnostic> {
-        let (c, parts) = (contraction.matrix.c, &contraction.parts);
-        let chosen = Choices::of(contraction)?.ok_or_else(|| unsupported("a grouped product without experts"))?;
-        let choices = parts.choices();
-        Ok(Grouped {
-            contraction,
-            size,
-            most: spec.tokens * choices,
-            count: launch::step_size(c, spec, false) * choices,
-            chosen,
-        })
+        let chosen = Choices::of(contraction, spec)?.ok_or_else(|| unsupported("a grouped product without experts"))?;
+        Ok(Grouped { contraction, size, most: spec.tokens * contraction.parts.choices(), chosen })
     }
 
     pub fn tasks(&self) -> Tasks {
@@ -180,7 +185,7 @@ impl<'s, 'k, 'a, 'c> Grouped<'s, 'k, 'a, 'c> {
         let c = self.contraction.matrix.c;
         let (across, TileSize { panels, columns, threads }) = (self.across(), self.size);
         let (panel, row) = (c.group() % across * panels, c.uniform(c.group() / across));
-        c.when(c.less(row, self.count), || {
+        c.when(c.less(row, self.chosen.count), || {
             let expert = self.chosen.expert(c, row);
             let without =
                 c.when(c.less(expert, 0), || self.contraction.finish_zeros(threads, (panel, panels), 1, |_| row));
@@ -207,7 +212,7 @@ impl<'s, 'k, 'a, 'c> Grouped<'s, 'k, 'a, 'c> {
         // How many rows were seen with the expert, and how many of them are before this one.
         let turn = |base: Int<'c>, has: Int<'c>, [seen, before]: [Int<'c>; 2]| {
             let at = base + lane;
-            let is = c.compare(IntPredicate::EQ, has, expert) & c.less(at, self.count);
+            let is = c.compare(IntPredicate::EQ, has, expert) & c.less(at, self.chosen.count);
             let those = |end: Int<'c>| c.count_lanes(is, end);
             let before = before + those(c.smaller(c.larger(row - base, 0), lanes));
             let place = seen + those(lane) - before;
@@ -243,7 +248,7 @@ impl<'s, 'k, 'a, 'c> Combined<'s, 'k, 'a, 'c> {
         spec: &KernelSpec,
     ) -> Result<Combined<'s, 'k, 'a, 'c>, Diagnostic> {
         let tokens = launch::step_size(contraction.matrix.c, spec, false);
-        let chosen = Choices::of(contraction)?.ok_or_else(|| unsupported("a sum of choices without experts"))?;
+        let chosen = Choices::of(contraction, spec)?.ok_or_else(|| unsupported("a sum of choices without experts"))?;
         Ok(Combined { contraction, tokens, chosen })
     }
 
