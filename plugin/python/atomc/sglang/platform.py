@@ -4,6 +4,7 @@ import torch
 
 from . import compat
 from .compat import CpuDeviceMixin, PlatformEnum, SRTPlatform
+from .guesses import verified_slots
 
 # Requests of the longest kind that pools have room for, unless it is said how many run at once.
 REQUESTS = 16
@@ -24,6 +25,12 @@ class HostPlatform(CpuDeviceMixin, SRTPlatform):
             server_args.max_mamba_cache_size = requests * (
                 1 if server_args.disable_radix_cache else STATES
             )
+
+    def supports_speculative_algorithm(self, algorithm: str) -> bool:
+        return algorithm in compat.EAGLE
+
+    def get_speculative_cache_locs_fn(self):
+        return verified_slots
 
     def support_mamba_cache_extra_buffer(self) -> bool:
         return True
