@@ -13,6 +13,12 @@ def no_copies(_) -> None:
     """Of guesses that are a chain none is copied to another place."""
 
 
+def later(step: int, chances, tokens, rows, scores, _):
+    """A guess of each request behind the first. SGLang has torch's code for trees, and compiles it."""
+    scores = scores * chances
+    return tokens.flatten(), rows, scores, (scores[:, None], tokens, torch.full_like(tokens, step))
+
+
 def draft_slots(requests, table, lengths, slots, _, columns: int, **__) -> None:
     """Where each guess of a request has its place in the cache."""
     slots.copy_(behind(requests, table, lengths, columns))
@@ -113,6 +119,7 @@ def register() -> None:
         return
     for place, function in {
         compat.COPIES: no_copies,
+        compat.LATER: later,
         compat.LAST_SLOT: compat.get_last_loc_torch,
         compat.SLOTS: take_slots,
         compat.GUESS_SLOTS: draft_slots,
