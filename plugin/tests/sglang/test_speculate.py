@@ -1,12 +1,12 @@
 """Guesses inside SGLang: answers are those without, whatever guesses."""
 
-import json
 import re
 import shutil
+import time
 from pathlib import Path
 
 import pytest
-from conftest import EXAMPLES, OURS, PROBLEMS, answers, compile, forked, greedy, runner
+from conftest import EXAMPLES, OURS, PROBLEMS, answers, compile
 
 from atomc.sglang import compat
 
@@ -16,6 +16,8 @@ DRAFTS = Path(__file__).parents[3] / "tests" / "models"
 PROMPTS = [p["prompt"] for p in PROBLEMS]
 SOLUTIONS = [p["solution"] for p in PROBLEMS]
 HEAD = str(DRAFTS / "qwen3-eagle3")
+# The scheduler is done with a request a moment after its answer: so many seconds.
+SETTLE = 1
 # Of each kind the artifact's options, what SGLang is to guess with, and how many tokens a step.
 KINDS = dict(
     dense=(
@@ -104,11 +106,14 @@ def everything(llm) -> dict:
         logprob_start_len=0,
         top_logprobs_num=2,
     )
+    sampled = [llm.generate("Q:", {"temperature": 1.0, "max_new_tokens": 24}) for _ in range(4)]
     return dict(
         greedy=greedily,
+        drawn=answers(llm, PROMPTS[:4], temperature=1.0, top_k=1, top_p=0.9),
         crowd=answers(llm, crowd, 100, min_new_tokens=100),
         again=answers(llm, crowd[:4], 100, min_new_tokens=100),
         stopped=answers(llm, PROMPTS[:8], stop=["="]),
+        various=[dict(text=str(len({one["text"] for one in sampled}) > 1))],
         structured=answers(llm, PROMPTS[:2], 20, regex=r"[a-c]{3}-\d"),
         longest=answers(llm, [shared * 2], None, ignore_eos=True),
         scored=scored,
@@ -129,3 +134,79 @@ def test_answers_are_those_without_guesses(folders, kind, least):
     for with_, without in zip(guessed["scored"], plain["scored"]):
         for which in ("input_token_logprobs", "output_token_logprobs", "output_top_logprobs"):
             assert with_["meta_info"][which] == without["meta_info"][which], which
+
+
+def updates(llm) -> dict:
+    """Answers before, with and behind other weights, which SGLang gives the model and the draft."""
+    import torch
+    from safetensors.torch import load_file
+
+    folder = llm.server_args.model_path
+    name, weights = "model.norm.weight", load_file(Path(folder, "model.safetensors"))
+
+    def update(tensor):
+        llm.begin_weight_update()
+        assert llm.update_weights_from_tensor([(name, tensor)]) == (True, "Success")
+        llm.end_weight_update()
+        return answers(llm, PROMPTS[:4])
+
+    before = answers(llm, PROMPTS[:16])
+    changed, back = update(torch.zeros_like(weights[name])), update(weights[name])
+    time.sleep(SETTLE)
+    assert llm.update_weights_from_disk(str(folder))[0]
+    return dict(before=before, changed=changed, back=back, read=answers(llm, PROMPTS[:16]))
+
+
+@pytest.mark.parametrize("kind, least", [("dense", 0.17), ("latent", 0.55)])
+def test_weights_are_updated(folders, kind, least):
+    plain, guessed = with_and_without(folders, kind, updates)
+    for name in plain:
+        assert texts(guessed[name]) == texts(plain[name]), name
+    assert texts(guessed["changed"]) != texts(guessed["back"])
+    assert right(guessed["read"]) == right(guessed["before"]) > least
+
+
+@pytest.mark.short
+def test_guesses_are_kept_as_often_as_the_model_would_draw_them():
+    """What a step keeps of a chain has the model's distribution, whatever the guesses are."""
+    import torch
+    from atomc.sglang import guesses as kernels
+
+    torch.manual_seed(0)
+    rows, count, vocab = 200_000, 3, 5
+    chances = torch.tensor([[0.1, 0.4, 0.2, 0.3, 0.0]] * count).expand(rows, -1, -1)
+    candidates = torch.tensor([[0, 1, 4]]).expand(rows, -1)
+    predicts = torch.zeros(rows * count, dtype=torch.int32)
+    index = torch.full((rows, count), -1, dtype=torch.int32)
+    right = torch.zeros(rows, dtype=torch.int32)
+    kernels.sample(
+        predicts,
+        index,
+        right,
+        candidates,
+        torch.arange(rows * count).view(rows, count),
+        uniform_samples=torch.rand(rows, count),
+        uniform_samples_for_final_sampling=torch.rand(rows),
+        target_probs=chances,
+        threshold_single=1.0,
+        threshold_acc=1.0,
+    )
+    tokens = predicts.view(rows, count)
+    first = tokens[:, 0].bincount(minlength=vocab) / rows
+    torch.testing.assert_close(first, chances[0, 0], atol=0.005, rtol=0)
+    # A guess of a token that never comes is never kept.
+    assert right.max() == 1 and torch.equal(index[:, 2], torch.full_like(right, -1))
+    second = tokens[right == 1, 1].bincount(minlength=vocab) / int((right == 1).sum())
+    torch.testing.assert_close(second, chances[0, 0], atol=0.01, rtol=0)
+
+
+@pytest.mark.short
+def test_shares_of_the_likeliest_tokens():
+    import torch
+    from atomc.sglang import guesses as kernels
+
+    chances = torch.tensor([[0.1, 0.4, 0.2, 0.3]] * 2)
+    found = kernels.likeliest(chances, torch.tensor([1, 2]))
+    torch.testing.assert_close(found, torch.tensor([[0, 1.0, 0, 0], [0, 4 / 7, 0, 3 / 7]]))
+    found = kernels.nucleus(chances, torch.tensor([0.4, 0.8]))
+    torch.testing.assert_close(found, torch.tensor([[0, 1.0, 0, 0], [0, 4 / 9, 2 / 9, 3 / 9]]))

@@ -2,6 +2,7 @@
 
 from atomc.frameworks import Guessing, Refused
 
+from . import compat
 from .compat import AttentionBackend
 
 
@@ -14,6 +15,12 @@ class Backend(AttentionBackend):
             runner.req_to_token_pool,
             runner.token_to_kv_pool,
         )
+        self.mask = compat.unread_mask(runner)
+
+    @property
+    def verify_mask(self):
+        """Where SGLang writes which tokens of a step attend to which, which is the same for all chains, and nobody reads."""
+        return self.mask
 
     def init_forward_metadata(self, forward_batch) -> None: ...
 

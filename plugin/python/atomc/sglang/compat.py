@@ -90,6 +90,7 @@ SINCE = {
     "sglang.srt.arg_groups.choices": "add_attention_backend_choices add_deterministic_attention_backend_choices "
     "add_radix_supported_deterministic_attention_backend_choices",
     "sglang.srt.arg_groups.overrides": "model_config_of",
+    "sglang.srt.layers.attention.verify_mask": "maybe_create_verify_mask",
     "sglang.srt.mem_cache.allocation": "get_last_loc_torch",
     "sglang.srt.model_executor.forward_context": "get_req_to_token_pool get_token_to_kv_pool",
     "sglang.srt.platforms.cpu": "CpuDeviceMixin",
@@ -206,9 +207,26 @@ def context_length(server_args=None) -> int:
     return of(server_args or given()).context_len
 
 
+def unread_mask(runner):
+    """The smallest that SGLang has of masks for steps that verify guesses, of a model that has such steps."""
+    if OLDER:
+        return None
+    count = options(["speculative_num_draft_tokens"])["speculative_num_draft_tokens"]
+    most, longest = runner.max_running_requests, runner.model_config.context_len
+    return __getattr__("maybe_create_verify_mask")(
+        is_draft_runner=runner.is_draft_worker,
+        skip_prefill=False,
+        max_bs=most,
+        max_context_len=longest,
+        num_draft_tokens=count,
+        device=runner.device,
+        is_read=False,
+    )
+
+
 def give_sampling(**functions) -> None:
-    """Puts functions where SGLang has None for lack of kernels, which no hook of its own can replace, to verify guesses of requests that
-    sample. No module has imported these names yet but the one that asks for them."""
+    """Puts functions where SGLang has None for lack of kernels, which its hooks cannot replace, to verify guesses of requests that sample.
+    One module asks for these names."""
     vars(import_module("sglang.srt.speculative.eagle_utils")).update(functions)
 
 

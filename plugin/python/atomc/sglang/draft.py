@@ -1,5 +1,6 @@
 """The draft of an artifact as SGLang sees it: a model of its own, with a pool of its own, over the engine of the artifact's model."""
 
+from collections import deque
 from types import SimpleNamespace
 
 import torch
@@ -18,12 +19,25 @@ class Draft(Guessing):
         # A checkpoint that SGLang reads before it gives the draft anything of the model.
         self.waiting = None
         self.processor: LogitsProcessor | None = None
+        self.shapes: dict[str, torch.Size] = {}
 
     def load_weights(self, weights) -> set[str]:
         if self.target is None:
             self.waiting = weights
             return set()
-        return super().load_weights(weights)
+        mine = self.own(weights)
+        super().load_weights(mine)
+        deque(mine, maxlen=0)  # of packed weights the names are still to see
+        return set()
+
+    def own(self, weights):
+        """Those of its checkpoint, as it was at first: with an update SGLang gives a draft what it gives the model."""
+        is_first = not self.shapes
+        for name, tensor in weights:
+            if is_first:
+                self.shapes[name] = tensor.shape
+            if self.shapes.get(name) == tensor.shape:
+                yield name, tensor
 
     def set_embed(self, embed: torch.Tensor) -> None:
         """The model itself comes with its embedding, which is the engine's."""

@@ -42,18 +42,15 @@ def take_slots(requests, table, starts, ends, slots, _) -> None:
 
 
 def chain(_, __, lengths, mask, positions, index, following, beside, *sizes) -> None:
-    """Of each token that a step verifies its position, and the one behind it. What it may attend to is written where SGLang reads that."""
-    *_, count, mode = sizes
+    """Of each token that a step verifies its position, the one behind it, and which of its step it attends to."""
+    *_, count, _ = sizes
     order = torch.arange(count)
     positions.copy_((lengths.long()[:, None] + order).flatten())
     index.copy_(torch.arange(index.numel()).view_as(index))
     following.copy_(torch.where(order + 1 < count, order + 1, NONE).expand_as(following))
     beside.fill_(NONE)
-    if mode == 0:
-        tail = torch.ones(count, count, dtype=torch.bool).tril()
-        rows = mask.split([count * (length + count) for length in lengths.tolist()])
-        for part in rows:
-            part.view(count, -1)[:, -count:] = tail
+    parts = mask[: len(lengths) * count * count].view(-1, count, count)
+    parts.copy_(torch.ones(count, count).tril())
 
 
 def verify(predicts, accept_index, accept_token_num, candidates, retrieve_index, *_, **named):

@@ -2,6 +2,8 @@
 
 import torch
 
+from atomc.frameworks import Refused
+
 from . import compat
 from .compat import CpuDeviceMixin, PlatformEnum, SRTPlatform
 from .guesses import verified_slots
@@ -18,6 +20,10 @@ class HostPlatform(CpuDeviceMixin, SRTPlatform):
 
     def apply_server_args_defaults(self, server_args) -> None:
         """Pools take what so many requests can use, as they are touched."""
+        if server_args.speculative_use_rejection_sampling:
+            raise Refused(
+                "--speculative-use-rejection-sampling: drafts that sample need SGLang's kernels, which are for GPUs"
+            )
         requests = server_args.max_running_requests or REQUESTS
         if server_args.max_total_tokens is None:
             server_args.max_total_tokens = requests * compat.context_length(server_args)
