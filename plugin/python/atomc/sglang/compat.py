@@ -91,7 +91,6 @@ SINCE = {
     "add_radix_supported_deterministic_attention_backend_choices",
     "sglang.srt.arg_groups.overrides": "model_config_of",
     "sglang.srt.layers.attention.verify_mask": "maybe_create_verify_mask",
-    "sglang.srt.mem_cache.allocation": "get_last_loc_torch",
     "sglang.srt.model_executor.forward_context": "get_req_to_token_pool get_token_to_kv_pool",
     "sglang.srt.platforms.cpu": "CpuDeviceMixin",
     "sglang.srt.platforms.device_mixin": "PlatformEnum",

@@ -5,10 +5,20 @@ from types import SimpleNamespace
 
 import torch
 
-from atomc.frameworks import Guessing
+import atomc
+from atomc.frameworks import Guessing, Refused
 
 from .compat import LogitsProcessor
 from .model import tokens_of
+
+
+def draft(artifact: atomc.Artifact, architecture: str) -> "Draft":
+    """That of an artifact, in the place of SGLang's class."""
+    if not artifact.draft:
+        raise Refused(
+            f"{artifact.path}: --speculative-algorithm: it has no draft, as {architecture} is one"
+        )
+    return Draft()
 
 
 class Draft(Guessing):

@@ -34,6 +34,12 @@ def behind(requests, table, lengths, count: int) -> torch.Tensor:
     return table[requests.long()[:, None], at].long().flatten()
 
 
+def last_slot(table, requests, lengths):
+    """Where the last token of each request has its place, or none."""
+    last = table[requests, lengths - 1]
+    return torch.where(lengths > 0, last, torch.full_like(last, NONE))
+
+
 def take_slots(requests, table, starts, ends, slots, _) -> None:
     """Notes for each request the places that it has got."""
     parts = slots.split((ends - starts).tolist())
@@ -111,19 +117,23 @@ def shares(probabilities: torch.Tensor) -> torch.Tensor:
     return probabilities / probabilities.sum(1, keepdim=True)
 
 
+# What stands where SGLang launches kernels.
+KERNELS = {
+    compat.COPIES: no_copies,
+    compat.LATER: later,
+    compat.LAST_SLOT: last_slot,
+    compat.SLOTS: take_slots,
+    compat.GUESS_SLOTS: draft_slots,
+    compat.CHAIN: chain,
+    compat.VERIFY: verify,
+    compat.BONUS: bonus,
+}
+
+
 def register() -> None:
     if compat.OLDER:  # which has others, and no platform for processors
         return
-    for place, function in {
-        compat.COPIES: no_copies,
-        compat.LATER: later,
-        compat.LAST_SLOT: compat.get_last_loc_torch,
-        compat.SLOTS: take_slots,
-        compat.GUESS_SLOTS: draft_slots,
-        compat.CHAIN: chain,
-        compat.VERIFY: verify,
-        compat.BONUS: bonus,
-    }.items():
+    for place, function in KERNELS.items():
         compat.HookRegistry.register(place, function, compat.HookType.REPLACE)
     compat.give_sampling(
         tree_speculative_sampling_target_only=sample,

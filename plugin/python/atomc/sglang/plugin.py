@@ -20,8 +20,9 @@ def register() -> None:
     compat.HookRegistry.register(compat.WRAPPER, wrapped, compat.HookType.AROUND)
     compat.HookRegistry.register(compat.PAGE_SIZE, config.page_size, compat.HookType.AROUND)
     compat.HookRegistry.register(compat.CHECKER, memory.checked, compat.HookType.AROUND)
-    compat.HookRegistry.register(compat.DRAFT_BACKEND, of_draft, compat.HookType.AROUND)
-    compat.HookRegistry.register(compat.GUESS_BACKENDS, of_guesses, compat.HookType.AROUND)
+    if not compat.OLDER:
+        compat.HookRegistry.register(compat.DRAFT_BACKEND, of_draft, compat.HookType.AROUND)
+        compat.HookRegistry.register(compat.GUESS_BACKENDS, of_guesses, compat.HookType.AROUND)
     if compat.on_host():
         memory.register()
         pool.register()
