@@ -9,7 +9,9 @@ mod resolve;
 use serde_json::{Map, Value};
 
 use crate::compare::plain;
-use crate::framework::{Asked, Fate, Fit, Framework, Held, Judged, Rules, cache, compared, dtype, method, refused};
+use crate::framework::{
+    Asked, Fate, Fit, Framework, Held, Judged, Rules, cache, compared, dtype, method, refused, speculation,
+};
 use crate::vllm::settings;
 use crate::{Config, DType};
 
@@ -105,7 +107,25 @@ pub const JUDGED: &[Judged] = &[
     off("weight_cache_mode", &["off"], PACKED),
     off("enable_lora", &[], "weights are packed, without adapters"),
     off("lora_paths", &[], "weights are packed, without adapters"),
-    off("speculative_algorithm", &[], ONE),
+    must(
+        "speculative_algorithm",
+        "`EAGLE`, which `NEXTN` is too, or `EAGLE3`: the artifact's draft (`atomc compile --draft`)",
+    ),
+    must(
+        "speculative_num_steps",
+        "at most the guesses that a step of the artifact verifies (`atomc compile --speculate`)",
+    ),
+    must("speculative_draft_model_path", "the model's own, for a draft that is in the model's checkpoint"),
+    off("speculative_eagle_topk", &["1"], "guesses are a chain, each behind the one before"),
+    off("speculative_adaptive", &[], "a step verifies as many guesses as the next"),
+    off("enable_multi_layer_eagle", &[], "the artifact has one draft"),
+    off("speculative_token_map", &[], "the draft's tokens are its checkpoint's"),
+    off("speculative_draft_window_size", &[], "a draft attends as it was trained to"),
+    off("speculative_draft_sink_size", &[], "a draft attends as it was trained to"),
+    off("speculative_draft_kv_cache_dtype", &["auto"], "the draft's pages are of the type of the model's"),
+    off("speculative_draft_load_format", LOADERS, "its loader does not give tensors by the checkpoint's names"),
+    must("enable_return_hidden_states", "off, where an EAGLE-3 head guesses: the rows are the head's"),
+    must("return_hidden_states_mode", "none, where an EAGLE-3 head guesses: the rows are the head's"),
     off("dllm_algorithm", &[], ONE),
     off("enable_hierarchical_cache", &[], PAGES),
     off("enable_hisparse", &[], PAGES),
@@ -154,15 +174,17 @@ pub fn compile_options(config: &Config, options: &Map<String, Value>, _own: bool
     let text = |name: &str| options.get(name).and_then(Value::as_str).unwrap_or("auto");
     let number = |name: &str| options.get(name).and_then(Value::as_u64).map(|n| n as usize);
     let on = |name: &str| options.get(name) == Some(&Value::Bool(true));
+    let room = Some(speculation::room(options)).filter(|room| *room > 0 || options.contains_key("context_length"));
     let batches = if on("enable_dp_attention") { number("dp_size").unwrap_or(1).max(1) } else { 1 };
     let fit = Fit {
         dtype: taken(text("dtype"), config),
         cache: text("kv_cache_dtype"),
         ranks: number("tp_size").unwrap_or(1) / batches,
         spread: number("ep_size").is_some_and(|ranks| ranks > 1),
-        context: number("context_length"),
+        context: room.map(|room| number("context_length").unwrap_or_else(|| resolve::longest(config)) + room),
     };
     let mut made = fit.options(config);
+    made.extend(speculation::sglang_options(options));
     made.extend(on("enable_deterministic_inference").then(|| "--invariant".to_owned()));
     made
 }
@@ -189,6 +211,11 @@ fn unfit(judged: &Judged, value: &Value, asked: &Asked, held: &Held) -> Option<S
     let batches = asked.options.get("attn_dp_size").and_then(Value::as_u64).map_or(1, |n| n.max(1) as usize);
     match judged.name {
         _ if judged.fate == Fate::Refused => judged.refused(value),
+        "speculative_algorithm"
+        | "speculative_num_steps"
+        | "speculative_draft_model_path"
+        | "enable_return_hidden_states"
+        | "return_hidden_states_mode" => speculation::sglang(judged.name, value, asked, held),
         _ if value.is_null() => None,
         "dtype" => dtype(&text, held),
         // Of a checkpoint that names a type for its cache SGLang takes no notice where it makes its
@@ -221,8 +248,11 @@ fn unfit(judged: &Judged, value: &Value, asked: &Asked, held: &Held) -> Option<S
             (!fits).then(|| format!("multiples of {}", held.page))
         }
         "context_length" => {
-            let fits = value.as_u64().is_some_and(|n| n <= held.positions as u64);
-            (!fits).then(|| format!("at most {}", held.positions))
+            let room = speculation::room(asked.options);
+            let most = held.positions.saturating_sub(room);
+            let behind = if room > 0 { format!(", and {room} for guesses behind") } else { String::new() };
+            let fits = value.as_u64().is_some_and(|n| n <= most as u64);
+            (!fits).then(|| format!("at most {most}{behind}"))
         }
         other => unreachable!("{other} has no rule"),
     }

@@ -1,7 +1,7 @@
 //! Speculative decoding in a framework: the draft of an artifact, and what may be asked of it.
 use serde_json::{Map, Value};
 
-use super::{Held, Judged};
+use super::{Asked, Held, Judged};
 use crate::compare::plain;
 
 /// What of an artifact serves guesses.
@@ -100,18 +100,23 @@ const WITHOUT_DRAFT: [&str; 3] = ["ngram", "[ngram]", "suffix"];
 
 /// Why an artifact does not serve a way to guess.
 fn guessing(method: &str, artifact: &Held) -> Option<String> {
-    if artifact.slots {
-        return Some("recurrent states, which cannot go back behind a wrong guess in a framework".to_owned());
-    }
-    if WITHOUT_DRAFT.contains(&method) {
+    if WITHOUT_DRAFT.contains(&method) && !artifact.slots {
         return alone(artifact);
     }
-    match artifact.guesses.draft {
-        None => Some("no draft: `atomc compile --draft` gives it one".to_owned()),
-        Some(_) if !artifact.own => Some("no draft where the framework's layer attends".to_owned()),
-        Some(Drafts::Mtp) => (!is_mtp(method)).then(|| format!("a draft for `mtp`, not `{method}`")),
-        Some(Drafts::Eagle3) => (method != "eagle3").then(|| format!("a draft for `eagle3`, not `{method}`")),
+    match drafting(artifact) {
+        Err(fault) => Some(fault),
+        Ok(Drafts::Mtp) => (!is_mtp(method)).then(|| format!("a draft for `mtp`, not `{method}`")),
+        Ok(Drafts::Eagle3) => (method != "eagle3").then(|| format!("a draft for `eagle3`, not `{method}`")),
     }
+}
+
+/// What guesses in a framework, or why nothing does.
+fn drafting(artifact: &Held) -> Result<Drafts, String> {
+    if artifact.slots {
+        return Err("recurrent states, which cannot go back behind a wrong guess in a framework".to_owned());
+    }
+    let draft = artifact.guesses.draft.ok_or("no draft: `atomc compile --draft` gives it one")?;
+    if artifact.own { Ok(draft) } else { Err("no draft where the framework's layer attends".to_owned()) }
 }
 
 fn is_mtp(method: &str) -> bool {
@@ -121,4 +126,71 @@ fn is_mtp(method: &str) -> bool {
 fn most(count: usize, held: Guesses) -> Option<String> {
     let more = || format!("steps of at most {} guesses; `atomc compile --speculate {count}` makes such", held.most);
     (count > held.most).then(more)
+}
+
+/// What SGLang calls ways to guess that a draft of the kind serves; the first is what it makes of
+/// them.
+const fn algorithms(draft: Drafts) -> &'static [&'static str] {
+    match draft {
+        Drafts::Mtp => &["EAGLE", "NEXTN"],
+        Drafts::Eagle3 => &["EAGLE3"],
+    }
+}
+
+/// Guesses of a step where SGLang is not told how many.
+const STEPS: usize = 3;
+
+/// What SGLang is to guess with, if anything.
+fn algorithm<'a>(options: &'a Map<String, Value>) -> Option<&'a str> {
+    options.get("speculative_algorithm").and_then(Value::as_str).filter(|name| !name.is_empty())
+}
+
+/// Guesses of a step of SGLang's.
+fn steps(options: &Map<String, Value>) -> usize {
+    options.get("speculative_num_steps").and_then(Value::as_u64).map_or(STEPS, |steps| steps as usize)
+}
+
+/// What of SGLang's options for guesses an artifact does not have.
+pub fn sglang(name: &str, value: &Value, asked: &Asked, artifact: &Held) -> Option<String> {
+    let Some(wanted) = algorithm(asked.options) else {
+        return (name == "speculative_algorithm").then(|| alone(artifact)).flatten();
+    };
+    let draft = match drafting(artifact) {
+        Ok(draft) => draft,
+        Err(fault) => return (name == "speculative_algorithm").then_some(fault),
+    };
+    match name {
+        "speculative_algorithm" => {
+            let known = algorithms(draft);
+            let serves = known.iter().any(|name| name.eq_ignore_ascii_case(wanted));
+            (!serves).then(|| format!("a draft for {}", known.join(" or ")))
+        }
+        "speculative_num_steps" => most(steps(asked.options), artifact.guesses),
+        // The rows that layers leave for a head are in the place of hidden ones.
+        "enable_return_hidden_states" | "return_hidden_states_mode" => {
+            let on = !(value.is_null() || value == false) && draft == Drafts::Eagle3;
+            on.then(|| "rows for its head alone".to_owned())
+        }
+        "speculative_draft_model_path" => {
+            let model = asked.options.get("model_path");
+            let other = draft == Drafts::Mtp && !value.is_null() && model.is_some_and(|model| model != value);
+            other.then(|| "a draft of the model's own checkpoint".to_owned())
+        }
+        other => unreachable!("{other} has no rule"),
+    }
+}
+
+/// Positions behind the longest sequence that steps of SGLang's verify guesses at: it runs a step
+/// more than it needs.
+pub fn room(options: &Map<String, Value>) -> usize {
+    algorithm(options).map_or(0, |_| 2 * (steps(options) + 1))
+}
+
+/// The options of `atomc compile` with which an artifact has the draft that SGLang asks for.
+pub fn sglang_options(options: &Map<String, Value>) -> Vec<String> {
+    let is = |draft| algorithm(options).is_some_and(|wanted| algorithms(draft).contains(&&*wanted.to_uppercase()));
+    let head = options.get("speculative_draft_model_path").and_then(Value::as_str);
+    let draft = if is(Drafts::Mtp) { Some("mtp") } else { head.filter(|_| is(Drafts::Eagle3)) };
+    let Some(draft) = draft else { return vec![] };
+    ["--draft", draft, "--speculate", &steps(options).to_string()].map(str::to_owned).to_vec()
 }

@@ -95,11 +95,11 @@ pub const OTHERS: &[(Fate, &str, &str)] = &[
     (
         Fate::Acts,
         "SGLang's memory of weights, and what it hands out with answers",
-        "enable_tf32_matmul enable_memory_saver enable_weights_cpu_backup enable_draft_weights_cpu_backup \
-         enable_custom_logit_processor enable_return_hidden_states return_hidden_states_mode \
-         enable_return_indexer_topk sampling_mask_max_tokens disable_outlines_disk_cache \
-         enable_encoder_swa_bounded_replay enable_decoder_swa_bounded_replay enable_watermark \
-         watermark_config return_aux_hidden_state_layer_ids",
+        "enable_tf32_matmul enable_memory_saver enable_weights_cpu_backup \
+         enable_draft_weights_cpu_backup enable_custom_logit_processor enable_return_indexer_topk \
+         sampling_mask_max_tokens disable_outlines_disk_cache enable_encoder_swa_bounded_replay \
+         enable_decoder_swa_bounded_replay enable_watermark watermark_config \
+         return_aux_hidden_state_layer_ids",
     ),
     (
         Fate::Acts,
@@ -171,39 +171,46 @@ pub const OTHERS: &[(Fate, &str, &str)] = &[
          linear_replayssm_cache_len enable_linear_replayssm_spec",
     ),
     (
+        Fate::Acts,
+        "which guesses SGLang keeps, and where the checkpoint of a draft lies",
+        "speculative_num_draft_tokens speculative_accept_threshold_single \
+         speculative_accept_threshold_acc speculative_use_rejection_sampling \
+         speculative_use_block_verification speculative_draft_model_revision",
+    ),
+    (
+        Fate::CannotMatter,
+        "chooses among kernels of a draft of SGLang's own",
+        "speculative_attention_mode speculative_draft_attention_backend \
+         speculative_moe_runner_backend speculative_moe_a2a_backend \
+         speculative_draft_model_quantization speculative_enable_w4a4_mxfp4_megamoe \
+         speculative_dsa_topk_backend",
+    ),
+    (
         Fate::CannotMatter,
         "without effect unless its feature is on, which is refused",
-        "uno_lora_path speculative_draft_model_path speculative_draft_model_revision \
-         speculative_draft_load_format speculative_num_steps speculative_eagle_topk \
-         speculative_num_draft_tokens speculative_dflash_block_size speculative_dspark_block_size \
+        "uno_lora_path speculative_dflash_block_size speculative_dspark_block_size \
          speculative_dspark_sps_table_path speculative_dspark_confidence_sts_path \
-         speculative_dspark_align_verify_tokens_to_graph_tier speculative_accept_threshold_single \
-         speculative_accept_threshold_acc speculative_use_rejection_sampling speculative_token_map \
-         speculative_attention_mode speculative_draft_attention_backend speculative_dsa_topk_backend \
-         speculative_draft_kv_cache_dtype speculative_draft_window_size speculative_moe_runner_backend \
-         speculative_moe_a2a_backend speculative_enable_w4a4_mxfp4_megamoe \
-         speculative_draft_model_quantization enable_multi_layer_eagle speculative_adaptive \
-         speculative_adaptive_config decoupled_spec_bind_endpoint decoupled_spec_connect_endpoints \
-         decoupled_spec_rank decoupled_spec_role spec_trace_dir speculative_ngram_min_bfs_breadth \
-         speculative_ngram_max_bfs_breadth speculative_ngram_match_type speculative_ngram_max_trie_depth \
-         speculative_ngram_capacity speculative_ngram_external_corpus_path \
-         speculative_ngram_external_sam_budget speculative_ngram_external_corpus_max_tokens \
-         enable_lora_overlap_loading max_lora_rank lora_target_modules max_loaded_loras \
-         max_loras_per_batch lora_eviction_policy lora_backend max_lora_chunk_size \
-         experts_shared_outer_loras lora_use_virtual_experts lora_strict_loading \
+         speculative_dspark_align_verify_tokens_to_graph_tier speculative_adaptive_config \
+         decoupled_spec_bind_endpoint decoupled_spec_connect_endpoints decoupled_spec_rank \
+         decoupled_spec_role spec_trace_dir speculative_ngram_min_bfs_breadth \
+         speculative_ngram_max_bfs_breadth speculative_ngram_match_type \
+         speculative_ngram_max_trie_depth speculative_ngram_capacity \
+         speculative_ngram_external_corpus_path speculative_ngram_external_sam_budget \
+         speculative_ngram_external_corpus_max_tokens enable_lora_overlap_loading max_lora_rank \
+         lora_target_modules max_loaded_loras max_loras_per_batch lora_eviction_policy lora_backend \
+         max_lora_chunk_size experts_shared_outer_loras lora_use_virtual_experts lora_strict_loading \
          lora_drain_wait_threshold tbo_token_distribution_threshold offload_num_in_group \
          offload_prefetch_step offload_mode dllm_algorithm_config dllm_fdfo \
          disaggregation_transfer_backend disaggregation_bootstrap_port disaggregation_ib_device \
          disaggregation_decode_enable_radix_cache disaggregation_decode_enable_offload_kvcache \
          disaggregation_decode_retraction_backup num_reserved_decode_tokens \
          disaggregation_decode_extra_slots disaggregation_decode_polling_interval \
-         optimistic_prefill_attempts encoder_only language_only \
-         encoder_transfer_backend encoder_urls encoder_bootstrap_port encoder_register_urls \
-         enable_adaptive_dispatch_to_encoder pdmux_config_path sm_group_num ple_offload_backend \
-         ple_offload_dir disaggregation_enable_kv_checksum enable_pd_role_switch \
+         optimistic_prefill_attempts encoder_only language_only encoder_transfer_backend encoder_urls \
+         encoder_bootstrap_port encoder_register_urls enable_adaptive_dispatch_to_encoder \
+         pdmux_config_path sm_group_num ple_offload_backend ple_offload_dir \
+         disaggregation_enable_kv_checksum enable_pd_role_switch \
          speculative_domino_candidate_pool_size disaggregation_decode_host_receive_threshold \
-         disaggregation_decode_allocation_policy speculative_use_block_verification \
-         speculative_draft_sink_size",
+         disaggregation_decode_allocation_policy",
     ),
 ];
 

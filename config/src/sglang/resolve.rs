@@ -42,6 +42,7 @@ pub fn resolve(folder: &Path, options: &mut Map<String, Value>) -> Result<Config
     for (name, value) in taken {
         options.entry(name).or_insert(value);
     }
+    options.entry("model_path").or_insert(json!(folder));
     if options.get("enable_dp_attention") == Some(&json!(true)) {
         let batches = options.get("dp_size").cloned().unwrap_or(json!(1));
         options.entry("attn_dp_size").or_insert(batches);
@@ -53,7 +54,7 @@ pub fn resolve(folder: &Path, options: &mut Map<String, Value>) -> Result<Config
 }
 
 /// The longest sequence that SGLang takes where none is asked for.
-fn longest(config: &Config) -> usize {
+pub fn longest(config: &Config) -> usize {
     match &config.ropes[0].freqs.scaling {
         Scaling::Linear { factor } | Scaling::Dynamic { factor, .. } => (config.positions as f64 * factor) as usize,
         _ => config.positions,

@@ -1,5 +1,6 @@
 use super::options::{OTHERS, SHORT, document, names};
 use super::*;
+use crate::framework::Guesses;
 use crate::framework::flag;
 use crate::framework::tests::{MODEL, artifact_of, with_experts};
 use serde_json::{Value, json};
@@ -43,9 +44,9 @@ fn what_does_not_fit_is_named() {
 --enable-return-routed-experts: SGLang has true, the artifact none: which experts a token has chosen stays in the artifact
 --quantization: SGLang has fp8, the artifact none
 --enable-lora: SGLang has true, the artifact none: weights are packed, without adapters
---speculative-algorithm: SGLang has EAGLE, the artifact none: a decode step has one token of each sequence
+--speculative-algorithm: SGLang has EAGLE, the artifact no draft: `atomc compile --draft` gives it one
 --page-size: SGLang has 1, the artifact multiples of 32
---context-length: SGLang has 4096, the artifact at most 512
+--context-length: SGLang has 4096, the artifact at most 504, and 8 for guesses behind
 ");
 }
 
@@ -137,6 +138,58 @@ fn deterministic_inference() {
     insta::assert_snapshot!(asks(false, true), @"--enable-deterministic-inference: SGLang has true, the artifact bits of a row that depend on its step; `atomc compile --invariant` makes one without");
 }
 
+/// The draft of the artifact guesses, as many tokens as its steps verify, in chains.
+#[test]
+fn guesses_of_the_artifact() {
+    let asks = |apart: bool, slots: bool, options: Value| {
+        let change = |held: &mut Held| {
+            (held.guesses, held.slots) = (Guesses::of(3, Some(apart)), slots);
+        };
+        refused_by(MODEL, change, options)
+    };
+    let guess = |algorithm: &str, more: Value| {
+        let mut asked = json!({
+            "speculative_algorithm": algorithm, "speculative_num_steps": 3, "speculative_eagle_topk": 1,
+            "context_length": 504, "speculative_draft_model_path": "/model", "model_path": "/model",
+        });
+        let all = asked.as_object_mut().expect("options");
+        all.extend(more.as_object().expect("options").clone());
+        asked
+    };
+    let none = json!({});
+    let head = json!({ "speculative_draft_model_path": "/head" });
+    let served = [
+        asks(false, false, guess("EAGLE", none.clone())),
+        asks(false, false, guess("nextn", none.clone())),
+        asks(false, false, json!({ "enable_return_hidden_states": true })),
+        asks(false, false, guess("EAGLE", json!({ "enable_return_hidden_states": true }))),
+        asks(true, false, guess("EAGLE3", head.clone())),
+        asks(false, false, json!({})),
+    ];
+    assert_eq!(served, [""; 6]);
+    let many = json!({ "speculative_num_steps": 4, "speculative_eagle_topk": 8, "context_length": 503 });
+    let refused = [
+        asks(true, false, guess("EAGLE", head.clone())),
+        asks(false, false, guess("NGRAM", none.clone())),
+        asks(false, true, guess("EAGLE", none.clone())),
+        asks(false, false, guess("EAGLE", head.clone())),
+        asks(false, false, guess("EAGLE", many)),
+        asks(true, false, guess("EAGLE3", json!({ "return_hidden_states_mode": "last" }))),
+        asks(true, false, json!({})),
+    ];
+    insta::assert_snapshot!(refused.join("\n"), @"
+    --speculative-algorithm: SGLang has EAGLE, the artifact a draft for EAGLE3
+    --speculative-algorithm: SGLang has NGRAM, the artifact a draft for EAGLE or NEXTN
+    --speculative-algorithm: SGLang has EAGLE, the artifact recurrent states, which cannot go back behind a wrong guess in a framework
+    --speculative-draft-model-path: SGLang has /head, the artifact a draft of the model's own checkpoint
+    --speculative-num-steps: SGLang has 4, the artifact steps of at most 3 guesses; `atomc compile --speculate 4` makes such
+    --speculative-eagle-topk: SGLang has 8, the artifact none: guesses are a chain, each behind the one before
+    --context-length: SGLang has 503, the artifact at most 502, and 10 for guesses behind
+    --return-hidden-states-mode: SGLang has last, the artifact rows for its head alone
+    --speculative-algorithm: SGLang has none, the artifact an EAGLE-3 head, which wants its checkpoint; without guesses take one without
+    ");
+}
+
 /// Whatever would act on nothing, or end the server, is refused by its own name.
 #[test]
 fn each_refused_option_is_named() {
@@ -174,13 +227,26 @@ fn what_is_compiled_fits() {
     let batches =
         json!({ "tp_size": 4, "dp_size": 2, "enable_dp_attention": true, "enable_deterministic_inference": true });
     let wide = MODEL.replace("bfloat16", "float32");
-    let found =
-        [made(&with_experts(), large.clone()), made(MODEL, large), made(MODEL, batches), made(&wide, json!({}))];
+    let head = json!({
+        "speculative_algorithm": "eagle3", "speculative_draft_model_path": "/head", "speculative_num_steps": 2,
+        "context_length": 300,
+    });
+    let layer = json!({ "speculative_algorithm": "NEXTN" });
+    let found = [
+        made(&with_experts(), large.clone()),
+        made(MODEL, large),
+        made(MODEL, batches),
+        made(&wide, json!({})),
+        made(MODEL, head),
+        made(MODEL, layer),
+    ];
     insta::assert_snapshot!(found.join("\n"), @"
     --tp 4 --ep 4 --cache-dtype fp8 --context 600
     --tp 4 --cache-dtype fp8 --context 600
     --tp 2 --invariant
     --dtype float16
+    --draft /head --speculate 2
+    --context 520 --draft mtp --speculate 3
     ");
 }
 

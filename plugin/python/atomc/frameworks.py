@@ -258,6 +258,50 @@ class Driven(torch.nn.Module):
         return gather(logits.contiguous()) if logits.shape[1] < vocab else logits
 
 
+class Guessing(torch.nn.Module):
+    """The draft of an artifact as a framework sees it: a model of its own, over the engine of the artifact's model."""
+
+    def __init__(self, target: Driven | None):
+        torch.nn.Module.__init__(self)  # a framework's class may come behind this one
+        # No part of this model: its weights are in the engine.
+        self.shared = (target,)
+        # The model's number of each token of the draft's, where they differ.
+        self.behind: torch.Tensor | None = None
+        self.is_new = True
+
+    @property
+    def target(self) -> Driven:
+        return self.shared[0]
+
+    def load_weights(self, weights) -> set[str]:
+        """Those of a checkpoint of the draft's own. Others came with the model's."""
+        engine = self.target.engine
+        if not engine.draft_apart:
+            return set()
+        is_new, self.is_new = self.is_new, False
+        if engine.loaded and is_new:
+            # Packed weights have come with the model's, and made-up ones.
+            maps = (tensor for name, tensor in weights if self.is_map(name))
+            return self.renumber(next(maps)) if engine.draft_map else set()
+        with engine.loading(update=True, draft=True) as load:
+            for name, tensor in weights:
+                if self.is_map(name):
+                    self.renumber(tensor)
+                else:
+                    load.feed(name, tensor.detach(), stream=self.target.stream())
+        return set()
+
+    def is_map(self, name: str) -> bool:
+        return self.target.engine.draft_name(name) == self.target.engine.draft_map
+
+    def renumber(self, behind: torch.Tensor) -> set[str]:
+        tokens = torch.arange(len(behind)) + behind.cpu().long()
+        if int(tokens.min()) < 0 or int(tokens.max()) >= self.target.engine.vocab:
+            raise Refused(f"draft: its tokens are {tokens.min()} to {tokens.max()} of the model's")
+        self.behind = tokens.to(self.target.hidden.device)
+        return set()
+
+
 def part(
     starts: torch.Tensor, on_host: torch.Tensor, lengths: torch.Tensor, tokens: slice
 ) -> tuple:

@@ -334,7 +334,7 @@ def test_models_are_prepared_for_others(model):
     module, same, fault = forked(made)
     assert module == "atomc.sglang.model" and same
     assert re.search(
-        r"model.atomc: --speculative-algorithm: artifacts hold no draft, as LlamaForCausalLMNextN is one",
+        r"model.atomc: --speculative-algorithm: it has no draft, as LlamaForCausalLMNextN is one",
         fault,
     )
 

@@ -16,6 +16,8 @@ def prepare_model(config, *, architecture: str = "", **options):
     began, architecture = time.perf_counter(), architecture or config.architectures[0]
     if (artifact := choice.find(architecture)) is None:
         return compat.own_class(architecture)(config, **options)
+    if architecture in compat.DRAFTS:
+        return import_module(".draft", __name__).draft(artifact, architecture)
     adapter = adapters.adapter(architecture, artifact)
     model = adapter.construct(
         adapter, artifact, adapter.prepare(config) | {"architectures": [architecture]}

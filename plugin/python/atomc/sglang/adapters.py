@@ -7,7 +7,7 @@ import torch
 
 import atomc
 from atomc import pages
-from atomc.frameworks import Driven, Refused
+from atomc.frameworks import Driven
 
 from . import compat
 from .model import Model
@@ -30,6 +30,11 @@ class Adapter:
     output: Callable[..., object]
     """What SGLang samples from, of the hidden rows of a batch."""
 
+    @property
+    def apart(self) -> "Adapter":
+        """That of a draft with a checkpoint of its own, which keeps keys and values whatever its model keeps."""
+        return KEYS_AND_VALUES
+
 
 def adapter(architecture: str, artifact: atomc.Artifact) -> Adapter:
     return next(row for row in ADAPTERS if row.suits(architecture, artifact))
@@ -44,12 +49,6 @@ def facts(config) -> dict:
     return exact(whole) | {
         name: exact(part) for name, part in whole.items() if name == "text_config"
     }
-
-
-def no_draft(_, artifact: atomc.Artifact, facts: dict) -> torch.nn.Module:
-    raise Refused(
-        f"{artifact.path}: --speculative-algorithm: artifacts hold no draft, as {facts['architectures'][0]} is one"
-    )
 
 
 def load(model: Model, weights) -> None:
@@ -67,15 +66,15 @@ def rows(cache: atomc.Cache, on_host: bool, k: torch.Tensor, _) -> tuple[int, in
 
 
 def next_tokens(model: Model, ids: torch.Tensor, hidden: torch.Tensor, batch):
-    """Logits of each request's last row. Where log-probabilities of prompts or hidden rows are asked for, SGLang's own code says
-    of which rows, and asks our head."""
+    """Logits of each request's last row. Where log-probabilities of prompts or hidden rows are asked for, or rows for a draft, SGLang's
+    own code says of which rows, and asks our head."""
     asked = compat.LogitsMetadata.from_forward_batch(batch)
     if (
         asked.extend_return_logprob
         or asked.is_prefill_only
         or asked.capture_hidden_mode.need_capture()
     ):
-        return model.processor(ids, hidden, model.lm_head, batch)
+        return model.processor(ids, hidden, model.lm_head, batch, model.take_left())
     last = (
         hidden
         if batch.forward_mode.is_decode_or_idle()
@@ -91,7 +90,6 @@ def next_tokens(model: Model, ids: torch.Tensor, hidden: torch.Tensor, batch):
 
 KEYS_AND_VALUES = Adapter(lambda *_: True, facts, Model, load, pages.halves, 2, next_tokens)
 LATENT = replace(KEYS_AND_VALUES, suits=lambda _, artifact: artifact.latent, bind=rows, rows=1)
-DRAFT = replace(KEYS_AND_VALUES, suits=lambda name, _: name in compat.DRAFTS, construct=no_draft)
 
 # The first that suits is taken.
-ADAPTERS = (DRAFT, LATENT, KEYS_AND_VALUES)
+ADAPTERS = (LATENT, KEYS_AND_VALUES)

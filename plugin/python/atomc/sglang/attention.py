@@ -1,7 +1,8 @@
 """The attention backend `atomc`: SGLang's pools, and nothing to prepare. Artifacts attend themselves."""
 
-from atomc.frameworks import Refused
+from atomc.frameworks import Guessing, Refused
 
+from . import compat
 from .compat import AttentionBackend
 
 
@@ -14,6 +15,12 @@ class Backend(AttentionBackend):
             runner.req_to_token_pool,
             runner.token_to_kv_pool,
         )
+        self.mask = compat.unread_mask(runner)
+
+    @property
+    def verify_mask(self):
+        """Where SGLang writes which tokens of a step attend to which, which is the same for all chains, and nobody reads."""
+        return self.mask
 
     def init_forward_metadata(self, forward_batch) -> None: ...
 
@@ -35,6 +42,31 @@ class Backend(AttentionBackend):
 
     def forward(self, *_, **__):
         raise Refused("--attention-backend atomc: SGLang's own model runs, and needs another one")
+
+
+class Guesses(Backend):
+    """The same for each guess of a draft behind the first, each of which SGLang has a backend for."""
+
+    def __init__(self, runner, steps: int):
+        super().__init__(runner)
+        self.attn_backends = [Backend(runner) for _ in range(steps)]
+
+
+def of_draft(make, factory):
+    """SGLang's backend for prompts of a draft, and what a step has kept: of ours this one, whatever the model's is."""
+    runner = factory.draft_model_runner
+    if not isinstance(runner.model, Guessing):
+        return make(factory)
+    runner.model.target.draft_pool = runner.token_to_kv_pool
+    return Backend(runner)
+
+
+def of_guesses(make, factory):
+    """SGLang's backends for guesses of a draft."""
+    runner, steps = factory.draft_model_runner, factory.speculative_num_steps
+    if not isinstance(runner.model, Guessing):
+        return make(factory)
+    return Guesses(runner, steps) if steps > 1 else None
 
 
 def wrapped(wrap, runner, backend):

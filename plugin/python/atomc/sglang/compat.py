@@ -3,6 +3,7 @@
 import os
 from collections.abc import Iterable
 from functools import cache
+from importlib import import_module
 from importlib.metadata import version
 
 import torch
@@ -19,9 +20,15 @@ OLDER = version("sglang") == "0.5.11"
 # The architectures that artifacts can hold.
 ARCHITECTURES = tuple(name for name, _ in _atomc.architectures())
 
-# What SGLang calls the classes of drafts that come with such models: of the tensors behind the last
-# layer, which artifacts leave out.
-DRAFTS = tuple(name + draft for name in ARCHITECTURES for draft in ("NextN", "MTP"))
+# What SGLang calls the classes of drafts: those that come with such models, of the tensors behind
+# the last layer, and heads with a checkpoint of their own.
+DRAFTS = (
+    *(name + draft for name in ARCHITECTURES for draft in ("NextN", "MTP")),
+    "LlamaForCausalLMEagle3",
+)
+
+# The ways of SGLang's to guess that a draft of an artifact serves, as it resolves them.
+EAGLE = ("EAGLE", "EAGLE3")
 
 # What runs instead with `--model-impl transformers`, and where SGLang has no class of its own.
 TRANSFORMERS = "TransformersForCausalLM"
@@ -51,6 +58,16 @@ STATES = "sglang.srt.mem_cache.memory_pool.MambaPool.__init__"
 WRAPPER = "sglang.srt.layers.attention.attention_registry.attn_backend_wrapper"
 SAVER = "sglang.srt.utils.torch_memory_saver_adapter.TorchMemorySaverAdapter.create"
 CHECKER = "sglang.srt.utils.weight_checker.WeightChecker.handle"
+DRAFT_BACKEND = "sglang.srt.speculative.draft_utils.DraftBackendFactory.create_draft_extend_backend"
+GUESS_BACKENDS = "sglang.srt.speculative.draft_utils.DraftBackendFactory.create_decode_backend"
+COPIES = "sglang.srt.mem_cache.memory_pool.MHATokenToKVPool._init_kv_copy_and_warmup"
+LATER = "sglang.srt.speculative.spec_utils._select_top_k_tokens_later"
+LAST_SLOT = "sglang.srt.mem_cache.allocation.get_last_loc"
+SLOTS = "sglang.srt.mem_cache.allocation.assign_req_to_token_pool_func"
+GUESS_SLOTS = "sglang.kernels.ops.speculative.cache_locs.assign_draft_cache_locs_contiguous_func"
+CHAIN = "sglang.kernels.ops.speculative.spec_tree.build_tree_kernel_efficient_func"
+VERIFY = "sglang.kernels.ops.speculative.spec_tree.verify_tree_greedy_func"
+BONUS = "sglang.kernels.ops.speculative.eagle.fill_bonus_tokens_func"
 RELEASE = "sglang.srt.managers.scheduler_components.weight_updater.SchedulerWeightUpdaterManager.release_memory_occupation"
 
 # Everything else: of each module, the names that are used of it.
@@ -76,6 +93,7 @@ SINCE = {
     "sglang.srt.arg_groups.choices": "add_attention_backend_choices add_deterministic_attention_backend_choices "
     "add_radix_supported_deterministic_attention_backend_choices",
     "sglang.srt.arg_groups.overrides": "model_config_of",
+    "sglang.srt.layers.attention.verify_mask": "maybe_create_verify_mask",
     "sglang.srt.model_executor.forward_context": "get_req_to_token_pool get_token_to_kv_pool",
     "sglang.srt.platforms.cpu": "CpuDeviceMixin",
     "sglang.srt.platforms.device_mixin": "PlatformEnum",
@@ -192,6 +210,29 @@ def context_length(server_args=None) -> int:
     """The length of sequences that SGLang takes, of arguments that are being resolved, or those of this process."""
     of = __getattr__("ModelConfig").from_server_args if OLDER else __getattr__("model_config_of")
     return of(server_args or given()).context_len
+
+
+def unread_mask(runner):
+    """The smallest that SGLang has of masks for steps that verify guesses, of a model that has such steps."""
+    if OLDER:
+        return None
+    count = options(["speculative_num_draft_tokens"])["speculative_num_draft_tokens"]
+    most, longest = runner.max_running_requests, runner.model_config.context_len
+    return __getattr__("maybe_create_verify_mask")(
+        is_draft_runner=runner.is_draft_worker,
+        skip_prefill=False,
+        max_bs=most,
+        max_context_len=longest,
+        num_draft_tokens=count,
+        device=runner.device,
+        is_read=False,
+    )
+
+
+def give_sampling(**functions) -> None:
+    """Puts functions where SGLang has None for lack of kernels, which its hooks cannot replace, to verify guesses of requests that sample.
+    One module asks for these names."""
+    vars(import_module("sglang.srt.speculative.eagle_utils")).update(functions)
 
 
 def options(names: Iterable[str]) -> dict:

@@ -1,5 +1,6 @@
 """One opaque model for every architecture that an artifact holds, over SGLang's pools."""
 
+import itertools
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,8 +14,8 @@ from atomc.frameworks import Driven, device, part
 from . import compat, config
 from .compat import LogitsProcessor
 
-# The table of states, among those of pages.
-STATE = 2
+# Tables of a step beside the first: pages of layers with a window, states, and a draft's pages.
+WINDOW, STATE, DRAFT = 1, 2, 3
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,8 @@ class Tokens:
     """Tokens of each request, with those."""
     requests: torch.Tensor
     """Where SGLang's pool has each request."""
+    each: int
+    """Most new tokens of a request, if they are few, or 0."""
 
     def only(self, rows: torch.Tensor, counts: torch.Tensor, lengths: torch.Tensor) -> "Tokens":
         """Some of the tokens, so many of each request; of what has none of them nothing is left."""
@@ -41,6 +44,7 @@ class Tokens:
             counts[some],
             lengths[some],
             self.requests[some],
+            self.each,
         )
 
 
@@ -50,19 +54,44 @@ def live(rows: torch.Tensor, lengths: torch.Tensor, decode: bool) -> torch.Tenso
     return rows.where(lengths > 1, 0) if decode else rows
 
 
+def tokens_of(batch, ids, positions, embeds, of_draft: bool = False) -> Tokens:
+    """What a batch of SGLang's brings: tokens of prompts, one of each request, or as many of each as a step verifies."""
+    mode, lengths, each = batch.forward_mode, batch.seq_lens, 0
+    if mode.is_decode():
+        each, counts = 1, torch.ones_like(lengths)
+        # SGLang leaves the lengths while a draft guesses one token after the other.
+        lengths = positions + 1 if of_draft else lengths
+    elif mode.is_target_verify():
+        each = batch.spec_info.draft_token_num
+        counts = torch.full_like(lengths, each)
+        lengths = lengths + each
+    else:
+        counts = batch.extend_seq_lens
+        if mode.is_draft_extend_v2():
+            each = batch.spec_info.num_tokens_per_req
+    return Tokens(ids.int(), positions, embeds, counts, lengths, batch.req_pool_indices, each)
+
+
 class Model(Driven):
     """An artifact with weights, over SGLang's pools: the whole forward, from tokens to logits."""
 
     def __init__(self, adapter, artifact: atomc.Artifact, facts: dict):
         rank, group = compat.ranks()
-        super().__init__(artifact, device(compat.gpu()), rank)
+        guesses = compat.options(["speculative_algorithm"])["speculative_algorithm"]
+        draft = guesses in compat.EAGLE and artifact.draft
+        super().__init__(artifact, device(compat.gpu()), rank, draft=draft)
         config.check(facts, artifact, self.engine)
+        self.adapter = adapter
         asked = compat.options(["model_path", "load_format"])
         self.make_up(asked["load_format"])
         if not compat.on_host():
             for cache in self.paged():
-                pages.fits(cache, adapter.rows)
-        self.adapter, self.pool, self.block_tokens = adapter, None, self.paged()[0].block_tokens
+                pages.fits(cache, self.adapter_of(cache).rows)
+        self.pool, self.block_tokens = None, self.paged()[0].block_tokens
+        self.drafted = torch.from_dlpack(self.engine.drafted) if draft else None
+        # Rows that a step has left for the draft, and the draft's pool.
+        self.left: list[torch.Tensor] = []
+        self.draft_pool = None
         self.packed: Path | None = Path(asked["model_path"], self.engine.packed_name)
         self.reduce, self.gather = group.all_reduce, group.all_gather
         # Which rows want logits, and log-probabilities of prompts, are SGLang's; the head is ours.
@@ -75,8 +104,26 @@ class Model(Driven):
     def paged(self) -> list[atomc.Cache]:
         return [cache for cache in self.engine.cache if not cache.slot]
 
+    def adapter_of(self, cache: atomc.Cache):
+        """Whose pages a layer has: a head with a checkpoint of its own keeps keys and values, whatever the model keeps."""
+        return self.adapter.apart if cache.draft and self.engine.draft_apart else self.adapter
+
     def load_weights(self, weights) -> None:
         self.adapter.load(self, weights)
+
+    def set_eagle3_layers_to_capture(self, layers: list[int] | None = None) -> None:
+        """The artifact was compiled for those of its head."""
+
+    def get_embed_and_head(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """What SGLang gives a draft of a model's: no weights, which are the engine's, but the model."""
+        embed = self.hidden[:0]
+        embed.model = self
+        return embed, embed
+
+    def take_left(self) -> list[torch.Tensor] | None:
+        """Rows that the last forward has left for the draft, in a list as layers leave them in SGLang; none without a draft."""
+        left, self.left = self.left, []
+        return [left[0] if len(left) == 1 else torch.cat(left)] if left else None
 
     def forward(self, input_ids, positions, forward_batch, input_embeds=None):
         # A rank without a request, which others wait for, has nothing of its own to compute: its
@@ -84,14 +131,8 @@ class Model(Driven):
         if forward_batch.forward_mode.is_idle() or not len(input_ids):
             hidden = self.hidden[:1].expand(len(input_ids), -1)
         else:
-            counts = (
-                torch.ones_like(forward_batch.seq_lens)
-                if forward_batch.forward_mode.is_decode()
-                else forward_batch.extend_seq_lens
-            )
-            of_requests = counts, forward_batch.seq_lens, forward_batch.req_pool_indices
             hidden = self.computed(
-                forward_batch, Tokens(input_ids.int(), positions, input_embeds, *of_requests)
+                forward_batch, tokens_of(forward_batch, input_ids, positions, input_embeds)
             )
         return self.adapter.output(self, input_ids, hidden, forward_batch)
 
@@ -121,40 +162,53 @@ class Model(Driven):
                 compat.keep_states(batch, marks > 0)
         return hidden
 
-    def step(self, some: Tokens, batch, tokens: slice) -> torch.Tensor:
-        """Hidden rows of some tokens."""
+    def step(
+        self, some: Tokens, batch, tokens: slice, rows: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """Hidden rows of some tokens; of the draft, if there are rows that it begins with."""
         pool, of_requests = compat.pools(batch)
-        self.bind(pool, of_requests)
+        draft = rows is not None
+        if draft:
+            self.drafted[: tokens.stop - tokens.start].copy_(rows[tokens])
+        else:
+            self.bind(pool, of_requests)
         ids, slots = some.ids, of_requests.req_to_token
         starts = torch.nn.functional.pad(some.counts.cumsum(0), (1, 0)).int()
         lengths, requests = some.lengths.int(), slice(None)
         if tokens != slice(0, len(ids)):
             starts, lengths, requests = part(starts, starts.cpu(), lengths, tokens)
         # A slot is a token of a page: the table has the page of each page's first slot.
-        longest = int(batch.seq_lens_cpu.max()) if self.on_host else slots.shape[1]
-        rows = live(some.requests[requests], lengths, batch.forward_mode.is_decode())
-        firsts = slots[:, : longest : self.block_tokens][rows]
-        kept = [self.kind(pool, cache) for cache in self.engine.cache]
+        longest = int(lengths.max()) if self.on_host else slots.shape[1]
+        of = live(some.requests[requests], lengths, batch.forward_mode.is_decode())
+        firsts = slots[:, : longest : self.block_tokens][of]
+        kept = [self.kind(pool, cache) for cache in self.engine.cache if cache.draft == draft]
         # Layers with a window may have slots of their own.
         taken = {
-            own: pool.translate_loc_from_full_to_swa(firsts) if own else firsts
+            own: pool.translate_loc_from_full_to_swa(firsts) if own == WINDOW else firsts
             for own in set(kept) - {STATE}
         }
         places = {own: (first // self.block_tokens).int() for own, first in taken.items()}
         if STATE in kept:
-            places[STATE] = of_requests.get_mamba_indices(rows).int()[:, None]
+            places[STATE] = of_requests.get_mamba_indices(of).int()[:, None]
         ids, positions = ids[tokens], some.positions[tokens].long()
         tables = [(places[own].data_ptr(), places[own].stride(0)) for own in kept]
         self.start(
             (ids, positions, starts, lengths),
             tables,
-            each=int(batch.forward_mode.is_decode()),
+            each=some.each if some.each <= self.engine.each else 0,
             embedded=some.embeds is not None,
+            draft=draft,
         )
-        return self.run(tokens, some.embeds, self.reduce)
+        hidden = self.run(tokens, some.embeds, self.reduce)
+        if self.engine.draft and not draft:
+            # The draft's own steps begin in the same place.
+            self.left.append(self.drafted[: len(hidden)].clone())
+        return hidden
 
     def kind(self, pool, cache: atomc.Cache) -> int:
         """Which of a step's tables is a layer's: pages, pages of layers with a window, or states, of a kind for each size."""
+        if cache.draft:
+            return DRAFT
         return STATE if cache.slot else int(compat.windowed(pool, cache.layer))
 
     def bind(self, pool, of_requests) -> None:
@@ -162,8 +216,12 @@ class Model(Driven):
         if pool is self.pool:
             return
         bound, states = [], {}
+        of_draft = itertools.count()
         for cache in self.engine.cache:
-            if cache.slot:
+            if cache.draft:
+                of_layer = self.draft_pool.get_kv_buffer(next(of_draft))
+                page = self.adapter_of(cache).bind(cache, self.on_host, *of_layer)
+            elif cache.slot:
                 if cache.layer not in states:
                     of_layer = of_requests.mamba2_layer_cache(cache.layer)
                     states[cache.layer] = iter((*of_layer.conv, of_layer.temporal))

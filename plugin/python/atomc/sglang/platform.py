@@ -2,8 +2,11 @@
 
 import torch
 
+from atomc.frameworks import Refused
+
 from . import compat
 from .compat import CpuDeviceMixin, PlatformEnum, SRTPlatform
+from .guesses import verified_slots
 
 # Requests of the longest kind that pools have room for, unless it is said how many run at once.
 REQUESTS = 16
@@ -17,6 +20,10 @@ class HostPlatform(CpuDeviceMixin, SRTPlatform):
 
     def apply_server_args_defaults(self, server_args) -> None:
         """Pools take what so many requests can use, as they are touched."""
+        if server_args.speculative_use_rejection_sampling:
+            raise Refused(
+                "--speculative-use-rejection-sampling: drafts that sample need SGLang's kernels, which are for GPUs"
+            )
         requests = server_args.max_running_requests or REQUESTS
         if server_args.max_total_tokens is None:
             server_args.max_total_tokens = requests * compat.context_length(server_args)
@@ -24,6 +31,12 @@ class HostPlatform(CpuDeviceMixin, SRTPlatform):
             server_args.max_mamba_cache_size = requests * (
                 1 if server_args.disable_radix_cache else STATES
             )
+
+    def supports_speculative_algorithm(self, algorithm: str) -> bool:
+        return algorithm in compat.EAGLE
+
+    def get_speculative_cache_locs_fn(self):
+        return verified_slots
 
     def support_mamba_cache_extra_buffer(self) -> bool:
         return True

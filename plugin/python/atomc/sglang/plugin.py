@@ -9,8 +9,8 @@ def register() -> None:
     """Entry point of `sglang.srt.plugins`: our attention backend, pages that fit, and memory that holds them."""
     if disabled():
         return
-    from . import config, memory, pool
-    from .attention import Backend, wrapped
+    from . import config, guesses, memory, pool
+    from .attention import Backend, of_draft, of_guesses, wrapped
 
     compat.add_attention_backend_choices(["atomc"])
     # It is one if the artifact is, which `config.check` asks, and whatever of a prefix is kept.
@@ -21,8 +21,12 @@ def register() -> None:
     compat.HookRegistry.register(compat.PAGE_SIZE, config.page_size, compat.HookType.AROUND)
     compat.HookRegistry.register(compat.CHECKER, memory.checked, compat.HookType.AROUND)
     pool.register()
+    if not compat.OLDER:
+        compat.HookRegistry.register(compat.DRAFT_BACKEND, of_draft, compat.HookType.AROUND)
+        compat.HookRegistry.register(compat.GUESS_BACKENDS, of_guesses, compat.HookType.AROUND)
     if compat.on_host():
         memory.register()
+        guesses.register()
 
 
 def platform() -> str | None:

@@ -4,7 +4,7 @@ from types import new_class
 
 import torch
 
-from atomc.frameworks import Refused, part
+from atomc.frameworks import Guessing, part
 
 from . import compat
 from .attention import layers
@@ -23,7 +23,7 @@ class DraftChoice:
         return new_class(own.__name__, (Draft, own))(target, vllm_config, prefix)
 
 
-class Draft(torch.nn.Module):
+class Draft(Guessing):
     """Guesses the tokens behind those of an artifact's model, from the rows that the model leaves."""
 
     has_own_embed_tokens = has_own_lm_head = False
@@ -31,49 +31,12 @@ class Draft(torch.nn.Module):
     do_not_compile = True
 
     def __init__(self, target: Model, vllm_config, prefix: str):
-        torch.nn.Module.__init__(self)
-        # No part of this model: its weights are in the engine.
-        self.shared = (target,)
+        Guessing.__init__(self, target)
         self.model = compat.inner_model()
         self.config = vllm_config.speculative_config.draft_model_config.hf_config
         caches = [cache for cache in target.engine.cache if cache.draft]
         names = {f"{prefix}layers.{cache.layer}.attention": [cache] for cache in caches}
         self.layers = target.draft_layers = layers(names, vllm_config, target)
-        # How far behind each token of the draft's the model's number of it is.
-        self.behind: torch.Tensor | None = None
-        self.is_new = True
-
-    @property
-    def target(self) -> Model:
-        return self.shared[0]
-
-    def load_weights(self, weights) -> set[str]:
-        """Those of a checkpoint of the draft's own. Others came with the model's."""
-        engine = self.target.engine
-        if not engine.draft_apart:
-            return set()
-        is_new, self.is_new = self.is_new, False
-        if engine.loaded and is_new:
-            # Packed weights have come with the model's, and made-up ones.
-            maps = (tensor for name, tensor in weights if self.is_map(name))
-            return self.renumber(next(maps)) if engine.draft_map else set()
-        with engine.loading(update=True, draft=True) as load:
-            for name, tensor in weights:
-                if self.is_map(name):
-                    self.renumber(tensor)
-                else:
-                    load.feed(name, tensor.detach(), stream=self.target.stream())
-        return set()
-
-    def is_map(self, name: str) -> bool:
-        return self.target.engine.draft_name(name) == self.target.engine.draft_map
-
-    def renumber(self, behind: torch.Tensor) -> set[str]:
-        tokens = torch.arange(len(behind)) + behind.cpu().long()
-        if int(tokens.min()) < 0 or int(tokens.max()) >= self.target.engine.vocab:
-            raise Refused(f"draft: its tokens are {tokens.min()} to {tokens.max()} of the model's")
-        self.behind = tokens.to(self.target.hidden.device)
-        return set()
 
     def embed_input_ids(self, input_ids: torch.Tensor, *_, **__) -> torch.Tensor:
         return self.target.embed_input_ids(input_ids)

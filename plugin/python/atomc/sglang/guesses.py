@@ -1,0 +1,142 @@
+"""What SGLang's kernels for guesses do, in torch, for machines without a GPU. Each takes what SGLang's own takes. Guesses of a request are
+a chain: behind a token that is known, each behind the one before."""
+
+import torch
+
+from . import compat
+
+# Of rows of a chain the next and the one beside, where there is none.
+NONE = -1
+
+
+def no_copies(_) -> None:
+    """Of guesses that are a chain none is copied to another place."""
+
+
+def later(step: int, chances, tokens, rows, scores, _):
+    """A guess of each request behind the first. SGLang has torch's code for trees, and compiles it."""
+    scores = scores * chances
+    return tokens.flatten(), rows, scores, (scores[:, None], tokens, torch.full_like(tokens, step))
+
+
+def draft_slots(requests, table, lengths, slots, _, columns: int, **__) -> None:
+    """Where each guess of a request has its place in the cache."""
+    slots.copy_(behind(requests, table, lengths, columns))
+
+
+def verified_slots(*, req_pool_indices, req_to_token, start_offset, draft_token_num: int, **_):
+    """Where each token has its place that a step verifies."""
+    return behind(req_pool_indices, req_to_token, start_offset, draft_token_num)
+
+
+def behind(requests, table, lengths, count: int) -> torch.Tensor:
+    at = lengths.long()[:, None] + torch.arange(count)
+    return table[requests.long()[:, None], at].long().flatten()
+
+
+def last_slot(table, requests, lengths):
+    """Where the last token of each request has its place, or none."""
+    last = table[requests, lengths - 1]
+    return torch.where(lengths > 0, last, torch.full_like(last, NONE))
+
+
+def take_slots(requests, table, starts, ends, slots, _) -> None:
+    """Notes for each request the places that it has got."""
+    parts = slots.split((ends - starts).tolist())
+    for request, start, part in zip(requests.tolist(), starts.tolist(), parts):
+        table[request, start : start + len(part)] = part.to(table.dtype)
+
+
+def chain(_, __, lengths, mask, positions, index, following, beside, *sizes) -> None:
+    """Of each token that a step verifies its position, the one behind it, and which of its step it attends to."""
+    *_, count, _ = sizes
+    order = torch.arange(count)
+    positions.copy_((lengths.long()[:, None] + order).flatten())
+    index.copy_(torch.arange(index.numel()).view_as(index))
+    following.copy_(torch.where(order + 1 < count, order + 1, NONE).expand_as(following))
+    beside.fill_(NONE)
+    parts = mask[: len(lengths) * count * count].view(-1, count, count)
+    parts.copy_(torch.ones(count, count).tril())
+
+
+def verify(predicts, accept_index, accept_token_num, candidates, retrieve_index, *_, **named):
+    """Keeps guesses up to the first that is not the likeliest token, and one more token."""
+    likeliest = named["target_predict"]
+    right = (candidates[:, 1:] == likeliest[:, :-1]).long().cumprod(1).sum(1)
+    keep(predicts, accept_index, accept_token_num, likeliest, retrieve_index, right)
+    return predicts, accept_index, accept_token_num
+
+
+def keep(predicts, accept_index, accept_token_num, tokens, index, right) -> None:
+    kept = torch.arange(tokens.shape[1]) <= right[:, None]
+    predicts.copy_(torch.where(kept, tokens, 0).flatten())
+    accept_index.copy_(torch.where(kept, index, NONE))
+    accept_token_num.copy_(right)
+
+
+def bonus(accepted, lengths, tokens, width: int, requests: int) -> None:
+    """The last token of each request that is kept."""
+    tokens.copy_(accepted.view(requests, width).gather(1, lengths.long()[:, None] - 1)[:, 0])
+
+
+def sample(predicts, accept_index, accept_token_num, candidates, retrive_index, **named) -> None:
+    """Keeps guesses by rejection sampling, up to the first that is not kept, and draws one more token. A guess is certain, so what is left
+    of the distribution where it was wrong is all but the guess."""
+    probabilities, coins = named["target_probs"], named["uniform_samples"]
+    guesses = candidates[:, 1:].long()
+    chance = probabilities[:, :-1].gather(2, guesses[:, :, None])[:, :, 0]
+    kept = (coins[:, : guesses.shape[1]] * named["threshold_acc"] <= chance) & (chance > 0)
+    kept |= chance >= named["threshold_single"]
+    right = kept.long().cumprod(1).sum(1)
+    rows = torch.arange(len(right))
+    left = probabilities[rows, right].clone()
+    wrong = right < guesses.shape[1]
+    left[rows[wrong], guesses[rows[wrong], right[wrong]]] = 0
+    sums = left.cumsum(1)
+    drawn = named["uniform_samples_for_final_sampling"][:, None] * sums[:, -1:]
+    last = torch.searchsorted(sums, drawn, right=True)[:, 0].clamp(max=left.shape[1] - 1)
+    tokens = torch.cat([guesses, last[:, None]], 1)
+    tokens[rows, right] = last
+    keep(predicts, accept_index, accept_token_num, tokens, retrive_index, right)
+
+
+def likeliest(probabilities: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
+    """Of each row as many of the likeliest tokens, whose probabilities are one."""
+    order = probabilities.argsort(1, descending=True).argsort(1)
+    return shares(probabilities * (order < counts.view(-1, 1)))
+
+
+def nucleus(probabilities: torch.Tensor, most: torch.Tensor) -> torch.Tensor:
+    """Of each row the likeliest tokens up to a sum, whose probabilities are one."""
+    ordered, places = probabilities.sort(1, descending=True)
+    ordered[ordered.cumsum(1) - ordered > most.view(-1, 1)] = 0
+    return shares(torch.zeros_like(ordered).scatter_(1, places, ordered))
+
+
+def shares(probabilities: torch.Tensor) -> torch.Tensor:
+    return probabilities / probabilities.sum(1, keepdim=True)
+
+
+# What stands where SGLang launches kernels.
+KERNELS = {
+    compat.COPIES: no_copies,
+    compat.LATER: later,
+    compat.LAST_SLOT: last_slot,
+    compat.SLOTS: take_slots,
+    compat.GUESS_SLOTS: draft_slots,
+    compat.CHAIN: chain,
+    compat.VERIFY: verify,
+    compat.BONUS: bonus,
+}
+
+
+def register() -> None:
+    if compat.OLDER:  # which has others, and no platform for processors
+        return
+    for place, function in KERNELS.items():
+        compat.HookRegistry.register(place, function, compat.HookType.REPLACE)
+    compat.give_sampling(
+        tree_speculative_sampling_target_only=sample,
+        top_k_renorm_prob=likeliest,
+        top_p_renorm_prob=nucleus,
+    )
