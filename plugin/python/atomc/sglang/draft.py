@@ -2,6 +2,7 @@
 
 from collections import deque
 from types import SimpleNamespace
+from typing import Any
 
 import torch
 
@@ -27,12 +28,12 @@ class Draft(Guessing):
     def __init__(self):
         super().__init__(None)
         # A checkpoint that SGLang reads before it gives the draft anything of the model.
-        self.waiting = None
-        self.processor: LogitsProcessor | None = None
+        self.waiting: Any = None
+        self.processor: Any = None
         self.shapes: dict[str, torch.Size] = {}
 
     def load_weights(self, weights) -> set[str]:
-        if self.target is None:
+        if self.shared == (None,):
             self.waiting = weights
             return set()
         mine = self.own(weights)
