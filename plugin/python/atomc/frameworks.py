@@ -264,13 +264,14 @@ class Guessing(torch.nn.Module):
     def __init__(self, target: Driven | None):
         torch.nn.Module.__init__(self)  # a framework's class may come behind this one
         # No part of this model: its weights are in the engine.
-        self.shared = (target,)
+        self.shared: tuple[Any] = (target,)
         # The model's number of each token of the draft's, where they differ.
         self.behind: torch.Tensor | None = None
         self.is_new = True
 
     @property
-    def target(self) -> Driven:
+    def target(self) -> Any:
+        """The model, once it is known."""
         return self.shared[0]
 
     def load_weights(self, weights) -> set[str]:

@@ -49,7 +49,6 @@ MEMORY = {
 ADAPTERS = {"ADAPTERS", "LATENT", "KEYS_AND_VALUES"}
 GUESSES = {
     "EAGLE",
-    "MODEL",
     "NONE",
     "KERNELS",
     "DRAFT_BACKEND",
@@ -143,7 +142,11 @@ def test_names_of_drafts_are_reserved():
     from sglang.srt.models.registry import import_model_classes
 
     own = set(import_model_classes("sglang.srt.models"))
-    assert {"DeepseekV3ForCausalLMNextN", "LlamaForCausalLMEagle3", "Qwen3NextForCausalLMMTP"} <= own & set(compat.DRAFTS)
+    assert {
+        "DeepseekV3ForCausalLMNextN",
+        "LlamaForCausalLMEagle3",
+        "Qwen3NextForCausalLMMTP",
+    } <= own & set(compat.DRAFTS)
 
 
 @pytest.mark.short

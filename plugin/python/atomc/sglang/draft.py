@@ -2,6 +2,7 @@
 
 from collections import deque
 from types import SimpleNamespace
+from typing import Any
 
 import torch
 
@@ -28,7 +29,7 @@ class Draft(Guessing):
         super().__init__(None)
         # A checkpoint that SGLang reads before it gives the draft anything of the model.
         self.waiting = None
-        self.processor: LogitsProcessor | None = None
+        self.processor: Any = None
         self.shapes: dict[str, torch.Size] = {}
 
     def load_weights(self, weights) -> set[str]:

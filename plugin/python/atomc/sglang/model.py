@@ -4,6 +4,7 @@ import itertools
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import torch
 
@@ -82,10 +83,10 @@ class Model(Driven):
             for cache in self.paged():
                 pages.fits(cache, self.adapter_of(cache).rows)
         self.pool, self.block_tokens = None, self.paged()[0].block_tokens
-        self.drafted = torch.from_dlpack(self.engine.drafted) if draft else None
+        self.drafted = torch.from_dlpack(self.engine.drafted) if draft else self.hidden[:0]
         # Rows that a step has left for the draft, and the draft's pool.
         self.left: list[torch.Tensor] = []
-        self.draft_pool = None
+        self.draft_pool: Any = None
         self.packed: Path | None = Path(asked["model_path"], self.engine.packed_name)
         self.reduce, self.gather = group.all_reduce, group.all_gather
         # Which rows want logits, and log-probabilities of prompts, are SGLang's; the head is ours.
