@@ -50,16 +50,14 @@ pub fn manifest(manifest: &Manifest, sections: &[usize]) -> Checked {
         )
     })?;
     ensure(!manifest.targets.is_empty(), "targets", || "an artifact without a target has no code".to_owned())?;
-    let (vocab, ranks) = (manifest.model.vocab, manifest.ranks());
-    // Logits that a rank may have.
-    let widths = if vocab.is_multiple_of(ranks) { [vocab, vocab / ranks] } else { [vocab; 2] };
+    let ranks = manifest.ranks();
     let mut names = BTreeSet::new();
     for (index, target) in manifest.targets.iter().enumerate() {
         let at = format!("targets[{index}]");
         name(&target.name, &at, "name")?;
         ensure(names.insert(&target.name), &at, || format!("name: `{}` appears twice", target.name))?;
         states::states(target, manifest.model.layers, &at)?;
-        check_target(target, (manifest.model.layers, &widths), sections, &at)?;
+        check_target(target, (&manifest.model, ranks), sections, &at)?;
         weights::shards(&target.weights, ranks, &format!("{at}.weights"))?;
         complete(target, ranks, &format!("{at}.plans"))?;
     }
@@ -115,7 +113,7 @@ fn model(model: &Model) -> Checked {
     })
 }
 
-fn check_target(target: &Target, model: (usize, &[usize]), sections: &[usize], at: &str) -> Checked {
+fn check_target(target: &Target, model: (&Model, usize), sections: &[usize], at: &str) -> Checked {
     layout::data(&target.layout, &format!("{at}.layout"))?;
     for (index, item) in target.weights.iter().enumerate() {
         weights::weight(item, &target.layout, &format!("{at}.weights[{index}]"))?;

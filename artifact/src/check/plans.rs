@@ -2,8 +2,9 @@
 use super::{Checked, MAX_STEP, below, bytes, count, ensure, product};
 use crate::manifest::*;
 
-/// A plan of a model with so many layers and with logits of these widths.
-pub(super) fn plan(plan: &Plan, target: &Target, (layers, widths): (usize, &[usize]), at: &str) -> Checked {
+/// A plan of a model on so many ranks.
+pub(super) fn plan(plan: &Plan, target: &Target, (model, ranks): (&Model, usize), at: &str) -> Checked {
+    let layers = model.layers;
     for (field, value) in [("tokens", plan.tokens), ("rows", plan.rows)] {
         ensure((1..=MAX_STEP).contains(&value), &format!("{at}.{field}"), || {
             format!("{value} is not between 1 and {MAX_STEP}")
@@ -23,8 +24,8 @@ pub(super) fn plan(plan: &Plan, target: &Target, (layers, widths): (usize, &[usi
     }
     bytes(plan.arena_bytes, at, "arena_bytes")?;
     match (plan.draft, &target.draft) {
-        (false, _) => logits(plan, widths, at)?,
-        (true, Some(draft)) => logits(plan, &[draft.vocab], at)?,
+        (false, _) => logits(plan, model.vocab, ranks, at)?,
+        (true, Some(draft)) => logits(plan, draft.vocab, ranks, at)?,
         (true, None) => ensure(false, &format!("{at}.draft"), || "there is no draft".to_owned())?,
     }
     picks(plan, at)?;
@@ -178,8 +179,10 @@ fn place(place: Place, plan: &Plan, at: &str) -> Checked {
     })
 }
 
-fn logits(plan: &Plan, widths: &[usize], at: &str) -> Checked {
+/// Logits of a vocabulary, of which a rank may have its part alone.
+fn logits(plan: &Plan, vocab: usize, ranks: usize, at: &str) -> Checked {
     let Logits { offset, width, stride } = plan.logits;
+    let widths = if vocab.is_multiple_of(ranks) { [vocab, vocab / ranks] } else { [vocab; 2] };
     ensure(widths.contains(&width), &format!("{at}.logits.width"), || {
         format!("{width} is neither the vocabulary nor a rank's part of it, {widths:?}")
     })?;

@@ -141,7 +141,7 @@ const fn algorithms(draft: Drafts) -> &'static [&'static str] {
 const STEPS: usize = 3;
 
 /// What SGLang is to guess with, if anything.
-fn algorithm<'a>(options: &'a Map<String, Value>) -> Option<&'a str> {
+fn algorithm(options: &Map<String, Value>) -> Option<&str> {
     options.get("speculative_algorithm").and_then(Value::as_str).filter(|name| !name.is_empty())
 }
 

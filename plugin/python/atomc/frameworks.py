@@ -270,7 +270,8 @@ class Guessing(torch.nn.Module):
         self.is_new = True
 
     @property
-    def target(self) -> Driven:
+    def target(self) -> Any:
+        """The model, once it is known."""
         return self.shared[0]
 
     def load_weights(self, weights) -> set[str]:

@@ -52,7 +52,6 @@ MEMORY = {
 ADAPTERS = {"ADAPTERS", "LATENT", "KEYS_AND_VALUES"}
 GUESSES = {
     "EAGLE",
-    "MODEL",
     "NONE",
     "KERNELS",
     "DRAFT_BACKEND",

@@ -41,8 +41,6 @@ COMPILING = (
 
 # Those that say where states are kept for other requests.
 STATES = ("device", "mamba_radix_cache_strategy", "mamba_track_interval")
-# That with which a draft's checkpoint is compared.
-MODEL = ("model_path",)
 
 
 def wanted(asked: dict) -> Wanted:
@@ -99,7 +97,7 @@ def find(architecture: str) -> atomc.Artifact | None:
 
 def check(facts: dict, artifact: atomc.Artifact, engine: atomc.Model) -> None:
     """Refuses a model that is not the artifact's, by the facts that SGLang has resolved, and options that do not fit."""
-    asked = compat.options([*_atomc.judged_sglang_options(), *STATES, *MODEL])
+    asked = compat.options([*_atomc.judged_sglang_options(), *STATES, "model_path"])
     asked |= dict(dtype=str(torch.get_default_dtype()), context_length=compat.context_length())
     if compat.OLDER and asked["speculative_algorithm"]:
         raise Refused("--speculative-algorithm: with SGLang 0.5.11 no draft of an artifact guesses")

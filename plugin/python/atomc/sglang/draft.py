@@ -28,12 +28,12 @@ class Draft(Guessing):
     def __init__(self):
         super().__init__(None)
         # A checkpoint that SGLang reads before it gives the draft anything of the model.
-        self.waiting: Any = None
+        self.waiting = None
         self.processor: Any = None
         self.shapes: dict[str, torch.Size] = {}
 
     def load_weights(self, weights) -> set[str]:
-        if self.shared == (None,):
+        if self.target is None:
             self.waiting = weights
             return set()
         mine = self.own(weights)

@@ -89,7 +89,7 @@ class Model(Driven):
             for cache in self.paged():
                 pages.fits(cache, self.adapter_of(cache).rows)
         self.pool, self.block_tokens = None, self.paged()[0].block_tokens
-        self.drafted: Any = torch.from_dlpack(self.engine.drafted) if draft else None
+        self.drafted = torch.from_dlpack(self.engine.drafted) if draft else self.hidden[:0]
         # Rows that a step has left for the draft, and the draft's pool.
         self.left: list[torch.Tensor] = []
         self.draft_pool: Any = None
