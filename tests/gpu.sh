@@ -104,8 +104,8 @@ if python3 -c "import vllm, atomc" 2>/dev/null; then
         ATOMC_DISABLE=1 python3 tests/bench/vllm_gpu.py "$out/vllm-$ranks" --ranks "$ranks"
     done
 fi
-# Every row that vLLM serves beside its own model, and the gate of its ratios: GATE names the machine
-# of served.json.
+# Every row that vLLM serves beside its own model, and the gate of its ratios: GATE names the
+# machine of served.json.
 if [ -z "${SHORT:-}" ] && python3 -c "import vllm, atomc" 2>/dev/null; then
     python3 tests/bench/served.py prepare "$out/served" --atomc "$ATOMC" --target "$target"
     python3 tests/bench/served.py run "$out/served" --memory=0.92 >"$out/served.jsonl" || echo "a row failed"

@@ -204,7 +204,8 @@ impl Model {
     /// A context in which the checkpoint's tensors are given one by one. At its end all have to be
     /// there, but for an update of weights that are loaded, or were until `unload`: what is packed
     /// together changes when all of it has come, in this update or later ones, and unloaded weights
-    /// are there again when all have. Names are of a checkpoint of the draft's own, if it is `draft`.
+    /// are there again when all have. Names are of a checkpoint of the draft's own, if it is
+    /// `draft`.
     #[pyo3(signature = (*, update = false, draft = false))]
     fn loading(slf: Bound<'_, Model>, update: bool, draft: bool) -> Loading {
         Loading { model: slf.unbind(), update, draft }
@@ -362,10 +363,10 @@ impl Model {
     /// Begins a step, of tensors by their addresses: `ids` int32 [tokens], `positions` int64
     /// [tokens], `starts` int32 [sequences + 1], `lengths` int32 [sequences]; of `tables`, one of
     /// int32 [sequences, stride] for each entry of `cache`, the stride too: pages, or a slot and
-    /// whatever is behind it. A step of the model takes those of its entries, and one of the `draft`
-    /// those of the draft's. `each` is the most tokens of a sequence, if they are known to be few: 1
-    /// in a decode step. If it is `embedded`, a call asks for rows in the place of the tokens'
-    /// embeddings.
+    /// whatever is behind it. A step of the model takes those of its entries, and one of the
+    /// `draft` those of the draft's. `each` is the most tokens of a sequence, if they are known to
+    /// be few: 1 in a decode step. If it is `embedded`, a call asks for rows in the place of the
+    /// tokens' embeddings.
     #[pyo3(signature = (
         *, ids, positions, starts, lengths, tables, sequences, tokens, each = 0, draft = false, embedded = false,
         stream = 0

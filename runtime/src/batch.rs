@@ -210,8 +210,8 @@ impl Inputs {
         entries.for_each(|(entry, &row)| *entry = row as i32);
     }
 
-    /// Says that tokens take consecutive rows, in all steps of a draft until something else is said:
-    /// entries stay where a step has fewer tokens.
+    /// Says that tokens take consecutive rows, in all steps of a draft until something else is
+    /// said: entries stay where a step has fewer tokens.
     pub fn take_rows_from(&mut self, row: usize, tokens: usize) {
         let entries = self.ints(self.parts.sources, 0, tokens).iter_mut().zip(row..);
         entries.for_each(|(entry, row)| *entry = row as i32);

@@ -85,8 +85,8 @@ pub struct Hosted {
     /// How many plans are the model's, and how many states.
     models: usize,
     model_states: usize,
-    /// Where rows for the draft lie, if it is driven, and whether its weights come from a checkpoint
-    /// of their own.
+    /// Where rows for the draft lie, if it is driven, and whether its weights come from a
+    /// checkpoint of their own.
     draft: Option<DraftRows>,
     waits_for_draft: bool,
     rank: Rank,

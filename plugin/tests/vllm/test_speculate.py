@@ -129,7 +129,8 @@ def test_sampled_answers_have_the_models_distribution(pair):
     without, with_guesses = counts(plain), counts(llm)
     tokens = [token for token, count in without.items() if count + with_guesses[token] >= 12]
     assert len(tokens) > 8
-    # Chi squared of two samples: its mean is the number of tokens, and its deviation the root of twice that.
+    # Chi squared of two samples: its mean is the number of tokens, and its deviation the root of
+    # twice that.
     off = sum((without[t] - with_guesses[t]) ** 2 / (without[t] + with_guesses[t]) for t in tokens)
     assert off < len(tokens) + 4 * (2 * len(tokens)) ** 0.5
 

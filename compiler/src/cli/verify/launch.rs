@@ -160,8 +160,8 @@ impl Bench {
         contents
     }
 
-    /// An operand, and what an earlier step may have left behind its rows where these are numbers of
-    /// other rows. Poison would not do: numbers below zero say that there is none.
+    /// An operand, and what an earlier step may have left behind its rows where these are numbers
+    /// of other rows. Poison would not do: numbers below zero say that there is none.
     fn with_room(&self, bytes: &[u8], v: Value, arg: Arg) -> Vec<u8> {
         let mut bytes = bytes.to_vec();
         match (arg, self.body.ty(v)) {

@@ -44,7 +44,8 @@ NAMES = {
     "vllm.v1.worker.gpu_worker": "Worker",
 }
 
-# Architectures of drafts that artifacts can hold, as vLLM names them, and its own modules and classes for them.
+# Architectures of drafts that artifacts can hold, as vLLM names them, and its own modules and
+# classes for them.
 DRAFTS = {
     "DeepSeekMTPModel": ("deepseek_mtp", "DeepSeekMTP"),
     "Glm4MoeMTPModel": ("glm4_moe_mtp", "Glm4MoeMTP"),

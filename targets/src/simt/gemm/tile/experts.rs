@@ -64,7 +64,8 @@ impl<'c> ExpertBlocks<'c> {
 pub struct Choices<'c> {
     from: Ptr<'c>,
     each: usize,
-    /// Those of the step's rows. What lies behind them, up to those of a whole bucket, nobody wrote.
+    /// Those of the step's rows. What lies behind them, up to those of a whole bucket, nobody
+    /// wrote.
     count: Int<'c>,
 }
 
