@@ -78,7 +78,8 @@ impl<'c> Choices<'c> {
         Ok(Some(Choices { from: parts.kernel.rows.index(experts)?, each: parts.rows_of_x()?, count }))
     }
 
-    /// Finishes the panels of a choice by `threads` threads, if it has no expert.
+    /// Finishes the panels of a choice of the step's by `threads` threads, if it has no expert. What
+    /// the epilogue reads of an expert, such as a bias, is nowhere for a choice that nobody made.
     pub fn finish_without(
         &self,
         contraction: &Contraction<'_, '_, 'c>,
@@ -87,8 +88,8 @@ impl<'c> Choices<'c> {
         panels: (Int<'c>, usize),
     ) -> Result<(), Diagnostic> {
         let c = contraction.matrix.c;
-        let expert = self.expert_in_step(c, choice);
-        c.when(c.less(expert, 0), || contraction.finish_zeros(threads, panels, 1, |_| choice))
+        let has_none = c.less(self.expert(c, choice), 0) & c.less(choice, self.count);
+        c.when(has_none, || contraction.finish_zeros(threads, panels, 1, |_| choice))
     }
 
     /// The expert of a choice of the step's; below zero if it has none.
