@@ -213,3 +213,24 @@ def test_shares_of_the_likeliest_tokens():
     torch.testing.assert_close(found, torch.tensor([[0, 1.0, 0, 0], [0, 4 / 7, 0, 3 / 7]]))
     found = kernels.nucleus(chances, torch.tensor([0.4, 0.8]))
     torch.testing.assert_close(found, torch.tensor([[0, 1.0, 0, 0], [0, 4 / 9, 2 / 9, 3 / 9]]))
+
+
+@pytest.mark.short
+@pytest.mark.parametrize("of_step_alone", [0, 1])
+def test_a_token_attends_to_those_before_it(of_step_alone):
+    """As SGLang writes masks: over all tokens of a sequence, or over those of the step."""
+    lengths, count = torch.tensor([2, 0]), 3
+    widths = [count if of_step_alone else int(length) + count for length in lengths]
+    mask = torch.ones(count * sum(widths) + 5, dtype=torch.bool)
+    positions = torch.zeros(6, dtype=torch.long)
+    index, following, beside = torch.full((3, 2, count), -9)
+    sizes = 1, count - 1, count, of_step_alone
+    kernels.chain(None, None, lengths, mask, positions, index, following, beside, *sizes)
+    assert positions.tolist() == [2, 3, 4, 0, 1, 2]
+    assert index.tolist() == [[0, 1, 2], [3, 4, 5]] and following.tolist() == [[1, 2, -1]] * 2
+    first = mask[: count * widths[0]].view(count, -1)
+    second = mask[count * widths[0] : count * sum(widths)].view(count, -1)
+    causal = torch.ones(count, count, dtype=torch.bool).tril()
+    before = torch.ones(count, widths[0] - count, dtype=torch.bool)
+    assert torch.equal(first, torch.cat([before, causal], 1)) and torch.equal(second, causal)
+    assert mask[-5:].all()

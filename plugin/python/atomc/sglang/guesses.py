@@ -49,14 +49,16 @@ def take_slots(requests, table, starts, ends, slots, _) -> None:
 
 def chain(_, __, lengths, mask, positions, index, following, beside, *sizes) -> None:
     """Of each token that a step verifies its position, the one behind it, and which of its step it attends to."""
-    *_, count, _ = sizes
+    *_, count, of_step_alone = sizes
     order = torch.arange(count)
     positions.copy_((lengths.long()[:, None] + order).flatten())
     index.copy_(torch.arange(index.numel()).view_as(index))
     following.copy_(torch.where(order + 1 < count, order + 1, NONE).expand_as(following))
     beside.fill_(NONE)
-    parts = mask[: len(lengths) * count * count].view(-1, count, count)
-    parts.copy_(torch.ones(count, count).tril())
+    widths = [count if of_step_alone else length + count for length in lengths.tolist()]
+    parts = mask[: count * sum(widths)].split([count * width for width in widths])
+    for part, width in zip(parts, widths):
+        part.view(count, width)[:, -count:] = torch.ones(count, count).tril()
 
 
 def verify(predicts, accept_index, accept_token_num, candidates, retrieve_index, *_, **named):
