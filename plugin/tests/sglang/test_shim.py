@@ -70,7 +70,7 @@ GUESSES = {
 @pytest.mark.short
 def test_size():
     """Fifty lines of these are the names of what is used of SGLang, and 140 stand in for kernels."""
-    assert rules.lines(FILES) < 1010
+    assert rules.lines(FILES) < 1020
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.name)

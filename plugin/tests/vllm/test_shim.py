@@ -13,17 +13,29 @@ SHIM = Path(atomc.__path__[-1], "vllm")
 FILES = sorted(SHIM.glob("*.py"))
 # What the shims of all frameworks have in common.
 SHARED = SHIM.parent / "frameworks.py"
-CONSTANTS = {"ARCHITECTURES", "__getattr__", "LABELS", "NAMES", "TESTED", "TRANSFORMERS", "logger"}
+CONSTANTS = {
+    "ARCHITECTURES",
+    "__getattr__",
+    "DRAFTS",
+    "KERNELS",
+    "LABELS",
+    "NAMES",
+    "NO_TOKEN",
+    "TESTED",
+    "TRANSFORMERS",
+    "TWO_ROWS",
+    "logger",
+}
 pytestmark = pytest.mark.short
 
 
 def test_size():
-    """Fifty lines of these are the names of what is used of vLLM."""
-    assert rules.lines(FILES) < 640
+    """Sixty lines of these are the names of what is used of vLLM, and 100 stand in for its kernels."""
+    assert rules.lines(FILES) < 890
 
 
 def test_what_shims_share_is_small():
-    assert rules.lines([SHARED]) < 235
+    assert rules.lines([SHARED]) < 275
 
 
 @pytest.mark.parametrize("file", [*FILES, SHARED], ids=lambda file: file.name)
