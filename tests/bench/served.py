@@ -1,9 +1,11 @@
 """Models as vLLM serves them on a GPU: through artifacts and with its own classes, in turn, row by row, and the gate of what they reach.
 
-    python tests/bench/served.py prepare FOLDER [ROW ...]       # FOLDER/ROW: a configuration, and an artifact beside it
-    python tests/bench/served.py run FOLDER [ROW ...] > FILE    # one JSON line for each side, row and number of requests;
-                                                                # options of vllm_gpu.py go to it, as --memory=0.9
-    python tests/bench/served.py check FILE                     # ends with 1 where a ratio is under 95 % of that in served.json
+    python tests/bench/served.py prepare FOLDER [ROW ...]
+    python tests/bench/served.py run FOLDER [ROW ...] > FILE
+    python tests/bench/served.py check FILE
+
+`prepare` puts a configuration into FOLDER/ROW, and an artifact beside it. `run` prints one JSON line for each side, row and number of
+requests; options of vllm_gpu.py go to it, as --memory=0.9. `check` ends with 1 where a ratio is under 95 % of that in served.json.
 
 A ratio is vLLM's own model over the artifact, for milliseconds a token and to the first token, and the other way round for tokens a
 second: more is better. `check --write NAME` keeps the ratios of FILE under a name, which is a machine's.

@@ -78,8 +78,9 @@ impl<'c> Choices<'c> {
         Ok(Some(Choices { from: parts.kernel.rows.index(experts)?, each: parts.rows_of_x()?, count }))
     }
 
-    /// Finishes the panels of a choice of the step's by `threads` threads, if it has no expert. What
-    /// the epilogue reads of an expert, such as a bias, is nowhere for a choice that nobody made.
+    /// Finishes the panels of a choice of the step's by `threads` threads, if it has no expert.
+    /// What the epilogue reads of an expert, such as a bias, is nowhere for a choice that nobody
+    /// made.
     pub fn finish_without(
         &self,
         contraction: &Contraction<'_, '_, 'c>,
