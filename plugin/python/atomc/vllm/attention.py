@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from atomc.frameworks import part
 from atomc.pages import ALIGN, SLACK
 
 from .compat import (
@@ -184,6 +185,14 @@ class SlotLayer(MambaBase):
     def pages(self) -> list[tuple[int, int, int]]:
         [slots] = self.kv_cache
         return [(slots.data_ptr() + start, slots.stride(0), len(slots)) for start in self.starts]
+
+
+def share(batch: Batch, tokens: slice, count: int) -> tuple:
+    """Starts and lengths of some of a batch's tokens, of which there are `count` in all, and which requests these are of."""
+    starts, lengths = batch.query_start_loc, batch.seq_lens
+    if tokens == slice(0, count):
+        return starts, lengths, slice(None)
+    return part(starts, batch.query_start_loc_cpu, lengths, tokens)
 
 
 def layers(kept: dict[str, list], vllm_config, model) -> dict[str, Layer | SlotLayer]:

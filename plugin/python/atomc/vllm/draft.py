@@ -4,10 +4,10 @@ from types import new_class
 
 import torch
 
-from atomc.frameworks import Guessing, part
+from atomc.frameworks import Guessing
 
 from . import compat
-from .attention import layers
+from .attention import layers, share
 from .compat import eager_break_during_capture, get_forward_context
 from .model import Model, measures
 
@@ -65,10 +65,7 @@ class Draft(Guessing):
     def begin(self, ids, positions, rows, tokens: slice) -> None:
         target = self.target
         batch = get_forward_context().attn_metadata[next(iter(self.layers))]
-        starts, lengths = batch.query_start_loc, batch.seq_lens
-        requests = slice(None)
-        if tokens != slice(0, len(positions)):
-            starts, lengths, requests = part(starts, batch.query_start_loc_cpu, lengths, tokens)
+        starts, lengths, requests = share(batch, tokens, len(positions))
         table = batch.block_table_tensor[requests]
         target.drafted[: tokens.stop - tokens.start].copy_(rows[tokens])
         target.start(

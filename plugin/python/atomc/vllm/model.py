@@ -6,10 +6,10 @@ from types import new_class
 import torch
 
 import atomc
-from atomc.frameworks import Driven, Refused, device, part
+from atomc.frameworks import Driven, Refused, device
 
 from . import compat, config
-from .attention import Layer, SlotLayer, layers
+from .attention import Layer, SlotLayer, layers, share
 from .compat import (
     Attention,
     BreakableCUDAGraphCapture,
@@ -184,9 +184,7 @@ class Model(Driven):
         not at our own attention, and fit any mixture of so many tokens."""
         context = get_forward_context()
         batch = context.attn_metadata[next(iter(self.layers))]
-        starts, lengths, requests = batch.query_start_loc, batch.seq_lens, slice(None)
-        if tokens != slice(0, len(positions)):
-            starts, lengths, requests = part(starts, batch.query_start_loc_cpu, lengths, tokens)
+        starts, lengths, requests = share(batch, tokens, len(positions))
         tables = [context.attn_metadata[name].block_table_tensor for name in self.names if self.own]
         # Pages of vLLM's are elsewhere while it measures; layers of one group have one table.
         if self.own:
