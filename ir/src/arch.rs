@@ -547,8 +547,9 @@ pub struct StreamK {
     pub slots: usize,
     /// Most work-groups for each tile, about.
     pub groups: usize,
-    /// Fewest slots of a work-group, about.
-    pub least: usize,
+    /// Fewest slots of a work-group, about: of a weight that is multiplied as it lies, and of one
+    /// that is decoded.
+    pub least: [usize; 2],
     /// Most slots of which rows are there.
     pub stages: usize,
     /// Most bytes of local memory for rows.

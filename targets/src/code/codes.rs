@@ -42,6 +42,8 @@ pub struct Zero<'c>(pub Vector<'c>);
 /// The number of 16 bits whose last place is one, and its bits.
 const BF16_UNIT: (f64, usize) = (128.0, 0x4300);
 const F16_UNIT: (f64, usize) = (1024.0, 0x6400);
+/// By how much the exponent of e2m1 in the bits of bf16 is less than the number's.
+const LACKING: i32 = 126;
 
 impl Decoder {
     /// With the arithmetic that an arch is best at.
@@ -253,16 +255,53 @@ impl Decoder {
         if c.arch.isa() == Some(Isa::Amdgcn) {
             return self.pairs_by_bytes(c, word);
         }
-        let (by, exponent) = if half { (3, 14) } else { (6, 126) };
-        let bits = |i: usize| {
-            if self.apart {
-                let up = 12 - 4 * i as isize;
-                return (moved(word, up) & 0x8000_8000) | (moved(word, up - by as isize) & (0x7000_7000 >> by));
-            }
+        let exponent = if half { 14 } else { LACKING };
+        self.lowered_pairs(word).into_iter().map(|bits| self.raised(c, bits, exponent)).collect()
+    }
+
+    /// Pairs of e2m1 as bits whose exponent is less by a number.
+    fn lowered_pairs<'c>(&self, word: Int<'c>) -> Vec<Int<'c>> {
+        let by = if self.to == DType::F16 { 3 } else { 6 };
+        let wanted = 0x8000_8000 | 0x7000_7000 >> by;
+        // A product with two powers of two has a nibble where its sign belongs, and where its size
+        // does: one instruction for two shifts, in a pipe that masks do not need.
+        let apart = |word: Int<'c>, i: usize| {
+            let up = 12 - 4 * i;
+            ((word & (0x000f_000f << (4 * i))) * ((1 << up) + (1 << (up - by)))) & wanted
+        };
+        let upper = |i: usize| {
             let v = upper_nibbles(word, i);
             (v & 0x8000_8000) | (v & 0x7000_7000).shift_right(by, false)
         };
-        (0..4).map(|i| self.raised(c, bits(i), exponent)).collect()
+        let lower = || word.shift_right(8, false);
+        match self.apart {
+            true => [word, lower()].iter().flat_map(|&word| [apart(word, 0), apart(word, 1)]).collect(),
+            false => (0..4).map(upper).collect(),
+        }
+    }
+
+    /// Whether a scale of e8m0 and what the bits of codes lack are one factor of theirs, unless
+    /// [the scale is too large](Decoder::has_no_factor).
+    pub fn takes_exponents(&self) -> bool {
+        self.apart && (self.codes, self.to) == (DType::F4E2M1, DType::BF16)
+    }
+
+    /// That factor for a byte of e8m0, as a pair of the same number.
+    pub fn factor_of<'c>(&self, byte: Int<'c>) -> Int<'c> {
+        byte * 0x0080_0080 + LACKING as usize * 0x0080_0080
+    }
+
+    /// Whether one of some bytes of e8m0 is so large that no number of the type is the factor.
+    pub fn has_no_factor<'c>(&self, c: &Code<'c>, bytes: &[Int<'c>]) -> Int<'c> {
+        let most = bytes.iter().copied().reduce(|most, byte| c.larger(most, byte)).expect("a scale at least");
+        c.less(254 - LACKING as usize, most)
+    }
+
+    /// A word of codes times a factor, as words of numbers.
+    pub fn times_factor<'c>(&self, c: &Code<'c>, word: Int<'c>, factor: Int<'c>) -> Vec<Int<'c>> {
+        let factor = self.as_numbers(c, factor);
+        let times = |bits: Int<'c>| self.as_word(c, c.fmul(self.as_numbers(c, bits), factor));
+        self.lowered_pairs(word).into_iter().map(times).collect()
     }
 
     /// The upper and lower bytes of 0, 0.5, 1 and 1.5, and of 2, 3, 4 and 6.
@@ -462,19 +501,25 @@ mod tests {
     use crate::Form;
     use crate::llvm::{self, Llvm};
 
-    /// LLVM computes what is known: the words that a function of constants stores are in its text.
     fn decoded(decoder: Decoder, words: &[u32], zero: Option<i32>) -> Vec<u32> {
+        folded(|c| {
+            let known = |bits: u32| c.as_int(c.cx.i32_type().const_int(bits.into(), false));
+            let zero = zero.map(|zero| decoder.zero(c, known(zero as u32)));
+            let words: Vec<Int> = words.iter().map(|&word| known(word)).collect();
+            decoder.decode(c, &words, zero)
+        })
+    }
+
+    /// LLVM computes what is known: the words that a function of constants stores are in its text.
+    fn folded(words: impl for<'c> FnOnce(&Code<'c>) -> Vec<Int<'c>>) -> Vec<u32> {
         let cx = llvm::context();
         let b = cx.create_builder();
         let arch = crate::rows().iter().find(|arch| arch.name == "x86-64-v3").unwrap();
         let pointer = cx.ptr_type(Default::default());
         let ty = cx.void_type().fn_type(&[pointer.into()], false);
         let c = Code::open(Llvm { cx: &cx, b: &b }, "k", arch, ty, 1, cx.i64_type());
-        let known = |bits: u32| c.as_int(cx.i32_type().const_int(bits.into(), false));
-        let zero = zero.map(|zero| decoder.zero(&c, known(zero as u32)));
-        let words: Vec<Int> = words.iter().map(|&word| known(word)).collect();
         let out = c.function.get_nth_param(0).unwrap().into_pointer_value();
-        for (i, word) in decoder.decode(&c, &words, zero).into_iter().enumerate() {
+        for (i, word) in words(&c).into_iter().enumerate() {
             c.store(c.at(out, 4 * i), word, 4);
         }
         let text = llvm::text(&c.finish(), arch, Form::Llvm).unwrap();
@@ -517,6 +562,43 @@ mod tests {
                 }
             }
         }
+    }
+
+    /// A word's pairs that lie half a word apart, of each code of e2m1, times scales of e8m0: as one
+    /// factor, as far as there is one.
+    #[test]
+    fn a_scale_and_what_bits_lack_are_a_factor() {
+        let decoder = Decoder {
+            codes: DType::F4E2M1,
+            to: DType::BF16,
+            pairs: true,
+            conversion: Conversion::Nothing,
+            apart: true,
+        };
+        assert!(decoder.takes_exponents());
+        let words = [0x7654_3210_u32, 0xfedc_ba98, 0x0f1e_2d3c];
+        for byte in [0, 1, 60, 127, 128] {
+            let got = folded(|c| {
+                let known = |bits: u32| c.as_int(c.cx.i32_type().const_int(bits.into(), false));
+                let factor = decoder.factor_of(known(byte));
+                words.iter().flat_map(|&word| decoder.times_factor(c, known(word), factor)).collect()
+            });
+            let scale = (f64::from(byte) - 127.0).exp2();
+            let want = words.iter().flat_map(|word| {
+                let code = move |i: usize| fetch(&word.to_le_bytes(), i, DType::F4E2M1) * scale;
+                (0..4).flat_map(move |i| [code(i), code(i + 4)])
+            });
+            let bytes: Vec<u8> = got.iter().flat_map(|word| word.to_le_bytes()).collect();
+            let got: Vec<f64> = (0..8 * words.len()).map(|i| fetch(&bytes, i, DType::BF16)).collect();
+            assert_eq!(got, want.collect::<Vec<_>>(), "{byte}");
+        }
+        let has_none = |byte: u32| {
+            folded(|c| {
+                let known = |bits: u32| c.as_int(c.cx.i32_type().const_int(bits.into(), false));
+                vec![c.pick_int(decoder.has_no_factor(c, &[known(3), known(byte)]), known(1), known(0))]
+            })
+        };
+        assert_eq!([128, 129, 255].map(has_none), [[0], [1], [1]]);
     }
 
     /// The bits that stand for no number are 480 where nobody looks.

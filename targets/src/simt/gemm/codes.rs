@@ -206,6 +206,11 @@ impl<'c> Codes<'c> {
         scale
     }
 
+    /// A scale of a byte in local memory, as the byte.
+    pub fn scale_byte_at(&self, c: &Gpu<'c>, p: Ptr<'c>) -> Int<'c> {
+        self.scale.integer(c, c.load_vector(c.bytes_type(1), 1, p, 1).into())
+    }
+
     /// A zero point in local memory.
     pub fn zero_at(&self, c: &Gpu<'c>, decoder: &Decoder, p: Ptr<'c>) -> Option<Zero<'c>> {
         let zero = self.zero.as_ref()?;

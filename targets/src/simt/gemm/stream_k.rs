@@ -58,7 +58,7 @@ const LANES: usize = 8;
 fn suits(spec: &KernelSpec, arch: GpuArch, choice: &Choice) -> Result<(), WhyNot> {
     takes_weight(spec, arch)?;
     let measured = launch::measured(arch)?.stream_k;
-    let least = match (Bytes::of(spec.body), Decoded::of(spec.body)) {
+    let least = match (Bytes::of(spec.body), Decoded::of(spec)) {
         (Some(_), _) => 2,
         (None, Some(decoded)) => measured.decoded[usize::from(decoded.scales_numbers())],
         (None, None) => measured.tokens,

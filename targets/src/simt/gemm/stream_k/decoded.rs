@@ -6,30 +6,35 @@
 //! free, as long as the rows agree: producers of rows store each vector of 8 columns where the
 //! lanes' words want them.
 use atomc_ir::arch::GpuArch;
-use atomc_ir::{DType, Graph, Layout, Op};
+use atomc_ir::{DType, Layout, Op};
 use inkwell::values::FloatValue;
 
 use super::Group;
 use super::scheduler::Part;
 use super::shape::{PANELS, ROW};
+use crate::KernelSpec;
 use crate::code::codes::{Decoder, Zero};
 use crate::code::{Any, Int, Ptr, Vector};
 use crate::contraction::Encoding;
 use crate::schedule::WhyNot;
+use crate::simt::gemm::codes::Codes;
+use crate::simt::gemm::contract::Sizes;
 use crate::simt::machine::Gpu;
 use crate::simt::machine::fragment::VEC16;
 use crate::simt::machine::warpgroup::TileForm;
 
 /// Columns of a swizzled block.
 const BLOCK: usize = ROW / 2;
-/// Most blocks of a K tile.
-const BLOCKS: usize = 2;
+/// Blocks of a K tile, the best first. Products of a block run while the next one is decoded: with
+/// one block nothing of a K tile does.
+const BLOCKS: [usize; 3] = [2, 3, 1];
 /// Teams that multiply.
 pub const TEAMS: usize = 2;
 /// Registers of a thread that asks for the weight, of one that brings rows, and of one that
 /// multiplies.
 pub const REGISTERS: [usize; 3] = [40, 136, 168];
-/// Most tokens whose sums of a K tile are there for upper and lower rows at once.
+/// Most tokens whose sums of a K tile are there for upper and lower rows at once. Of more, numbers
+/// are scaled rather than sums, where scales are numbers of their type.
 const TOGETHER: usize = 32;
 /// Panels of a wave.
 const OF_WAVE: usize = PANELS / 4;
@@ -58,30 +63,37 @@ enum Scaling {
 }
 
 impl Decoded {
-    /// That of a body whose rows are floats and whose weight is quantised.
-    pub fn of(body: &Graph) -> Option<Decoded> {
+    /// That of a kernel whose rows are floats and whose weight is quantised.
+    pub fn of(spec: &KernelSpec) -> Option<Decoded> {
+        let body = spec.body;
         let encoding = Encoding::of(body)?;
         let product = body.ids().find(|&id| body.op(id).is_contraction())?;
         let rows = body.ty(body.operands(product)[0]).as_tensor()?;
         (rows.layout == Layout::Rows && matches!(body.op(product), Op::Linear { .. } | Op::Grouped { .. }))
             .then_some(())?;
+        let sizes = Sizes::of(body).ok()?;
+        let tokens = sizes.experts.map_or(spec.tokens, |experts| experts.block().unwrap_or(1));
         let k_tile = Decoded::k_tile_of(&encoding);
+        let scales_sums = tokens <= TOGETHER || !scales_are_numbers(&encoding, sizes.dtype);
         let scaling = match encoding.block.cols {
             _ if encoding.is_row_wise() => Scaling::Epilogue,
-            group if group.is_multiple_of(k_tile) => Scaling::KTile,
+            group if group.is_multiple_of(k_tile) && scales_sums => Scaling::KTile,
             _ => Scaling::Pairs,
         };
         let groups = match scaling {
-            Scaling::Pairs => k_tile / encoding.block.cols.max(1),
+            Scaling::Pairs => (k_tile / encoding.block.cols.max(1)).max(1),
             _ => 1,
         };
         Some(Decoded { encoding, blocks: k_tile / BLOCK, groups, scaling })
     }
 
-    /// Columns of a K tile: as many blocks as rows of the weight are whole K tiles of.
+    /// Columns of a K tile: blocks that rows of the weight are whole K tiles of. Those of three
+    /// have whole groups.
     fn k_tile_of(encoding: &Encoding) -> usize {
-        let whole = |blocks: &usize| encoding.size[1].is_multiple_of(blocks * BLOCK);
-        (1..=BLOCKS).rev().find(whole).unwrap_or(BLOCKS) * BLOCK
+        let (group, [_, depth]) = (encoding.block.cols, encoding.size);
+        let has_groups = |blocks: usize| blocks < 3 || encoding.is_row_wise() || BLOCK.is_multiple_of(group);
+        let fits = |&blocks: &usize| depth.is_multiple_of(blocks * BLOCK) && has_groups(blocks);
+        BLOCKS.into_iter().find(fits).unwrap_or(BLOCKS[0]) * BLOCK
     }
 
     /// Columns of a K tile.
@@ -105,8 +117,7 @@ impl Decoded {
         let run = VEC16 * 8 / encoding.codes.bits();
         let whole = k_tile.is_multiple_of(group) && group.is_multiple_of(run);
         refused(!whole, &format!("{run} columns would have several scales"))?;
-        let exact = encoding.scale == dtype || encoding.scale == DType::E8M0 && dtype == DType::BF16;
-        refused(!exact, &format!("scales are no numbers of {}", dtype.name()))
+        refused(!scales_are_numbers(encoding, dtype), &format!("scales are no numbers of {}", dtype.name()))
     }
 
     /// Whether decoded numbers are scaled, and not sums.
@@ -147,6 +158,11 @@ impl Decoded {
     }
 }
 
+/// Whether each scale is a number of a type.
+fn scales_are_numbers(encoding: &Encoding, dtype: DType) -> bool {
+    encoding.scale == dtype || encoding.scale == DType::E8M0 && dtype == DType::BF16
+}
+
 /// Words of the left operand of a stage, of each of its parts: four for each 16 columns.
 type Fragments<'c> = Vec<Vec<Int<'c>>>;
 
@@ -172,8 +188,7 @@ impl<'c> Group<'_, '_, '_, 'c> {
         let begin = zero.into_iter().chain(carried(&products.stage(part.first, 0))).collect::<Vec<_>>();
         let all = c.for_each((part.first, part.end, 1), &begin, |index, all| {
             let (sums, first) = all.split_at(count);
-            let first: Vec<Int> = first.iter().map(|&word| c.as_int(word)).collect();
-            let first: Fragments = first.chunks(WORDS).map(<[Int]>::to_vec).collect();
+            let first = fragments(c, first);
             self.rows.wait_full(c, index);
             let (sums, next) = match (is_new, by_rows) {
                 (_, true) => products.products_by_rows((part, index), &first, sums),
@@ -226,6 +241,15 @@ type At<'c> = (Part<'c>, Int<'c>);
 fn carried<'c>(fragments: &Fragments<'c>) -> Vec<Any<'c>> {
     fragments.iter().flatten().map(|word| Any::from(word.v)).collect()
 }
+
+/// Those that were carried.
+fn fragments<'c>(c: &Gpu<'c>, words: &[Any<'c>]) -> Fragments<'c> {
+    words.chunks(WORDS).map(|part| part.iter().map(|&word| c.as_int(word)).collect()).collect()
+}
+
+/// The upper or lower rows of a block of columns: the pipeline's index of a K tile, the block, and
+/// 1 for the lower ones.
+type Half<'c> = (Int<'c>, usize, usize);
 
 /// Reads the wave's part of a slot, decodes it, and multiplies it with its rows.
 struct DecodedProducts<'r, 'g, 'k, 'a, 'c> {
@@ -305,7 +329,7 @@ impl<'c> DecodedProducts<'_, '_, '_, '_, 'c> {
     /// All sums' upper or lower rows, and those of a K tile, scaled: of two tokens those of the
     /// first panel, then those of the second.
     fn add_scaled(&self, index: Int<'c>, half: usize, sums: &[Any<'c>], own: &[Any<'c>]) -> Vec<Any<'c>> {
-        let (scales, _) = self.scales(index, 0, half);
+        let (scales, _) = self.scales((index, 0, half));
         self.group.code().add_scaled(&sums[half * own.len()..][..own.len()], own, |i| scales[i % 4 / 2])
     }
 
@@ -317,27 +341,61 @@ impl<'c> DecodedProducts<'_, '_, '_, '_, 'c> {
 
     /// The left operand of a stage of a K tile.
     fn stage(&self, index: Int<'c>, stage: usize) -> Fragments<'c> {
-        match self.by_rows {
-            true => (0..self.decoded.blocks).map(|block| self.half(index, block, stage)).collect(),
-            false => (0..2).map(|half| self.half(index, stage, half)).collect(),
+        let halves: Vec<Half<'c>> = match self.by_rows {
+            true => (0..self.decoded.blocks).map(|block| (index, block, stage)).collect(),
+            false => (0..2).map(|half| (index, stage, half)).collect(),
+        };
+        let words: Vec<Vec<Int<'c>>> = halves.iter().map(|&half| self.words(half)).collect();
+        let whole = || halves.iter().zip(&words).map(|(&half, words)| self.half(half, words)).collect();
+        match &self.group.codes {
+            Some(codes) if self.decoded.scaling == Scaling::Pairs && self.decoder.takes_exponents() => {
+                self.by_exponents(codes, &halves, &words, whole)
+            }
+            _ => whole(),
         }
     }
 
+    /// A stage where a scale's exponent is added to those of numbers, unless one of the wave's is
+    /// too large for that: then it is made as `whole` does.
+    fn by_exponents(
+        &self,
+        codes: &Codes<'c>,
+        halves: &[Half<'c>],
+        words: &[Vec<Int<'c>>],
+        whole: impl FnOnce() -> Fragments<'c>,
+    ) -> Fragments<'c> {
+        let c = self.group.code();
+        let places = halves.iter().flat_map(|&half| self.places(half, 0, self.decoded.of_group()[0]));
+        let bytes: Vec<Int<'c>> = places.map(|p| codes.scale_byte_at(c, p)).collect();
+        let of_half = |(words, bytes): (&Vec<Int<'c>>, &[Int<'c>])| {
+            let factors: Vec<Int<'c>> = bytes.iter().map(|&byte| self.decoder.factor_of(byte)).collect();
+            self.of_runs(words, |word, group| self.decoder.times_factor(c, word, factors[group]))
+        };
+        let made = words.iter().zip(bytes.chunks(bytes.len() / halves.len())).map(of_half).collect();
+        let is_large = c.any_vote(self.decoder.has_no_factor(c, &bytes));
+        let made = c.change_if(is_large, &carried(&made), |_| carried(&whole()));
+        fragments(c, &made)
+    }
+
     /// The upper or lower rows of a block of columns.
-    fn half(&self, index: Int<'c>, block: usize, half: usize) -> Vec<Int<'c>> {
-        let (c, runs) = (self.group.code(), self.decoded.runs());
-        let words = self.words(index, block, half);
-        let (scales, zeros) = self.scales(index, block, half);
+    fn half(&self, half: Half<'c>, words: &[Int<'c>]) -> Vec<Int<'c>> {
+        let c = self.group.code();
+        let (scales, zeros) = self.scales(half);
+        self.of_runs(words, |word, group| {
+            let numbers = self.decoder.decode(c, &[word], zeros.get(group).copied());
+            match self.decoded.scaling {
+                Scaling::Pairs => self.decoder.scaled(c, &numbers, scales[group]),
+                _ => numbers,
+            }
+        })
+    }
+
+    /// The left operand of half a block: what `numbers` makes of each word of the wave's panels and
+    /// the number of its group.
+    fn of_runs(&self, words: &[Int<'c>], numbers: impl Fn(Int<'c>, usize) -> Vec<Int<'c>>) -> Vec<Int<'c>> {
+        let (runs, groups) = (self.decoded.runs(), self.groups_of_block());
         let of_panel = |panel: usize| -> Vec<Int<'c>> {
-            let of_run = |(run, &word): (usize, &Int<'c>)| {
-                let groups = self.groups_of_block();
-                let group = panel * groups + run * groups / runs;
-                let numbers = self.decoder.decode(c, &[word], zeros.get(group).copied());
-                match self.decoded.scaling {
-                    Scaling::Pairs => self.decoder.scaled(c, &numbers, scales[group]),
-                    _ => numbers,
-                }
-            };
+            let of_run = |(run, &word): (usize, &Int<'c>)| numbers(word, panel * groups + run * groups / runs);
             words[panel * runs..][..runs].iter().enumerate().flat_map(of_run).collect()
         };
         let panels: Vec<Vec<Int>> = (0..OF_WAVE).map(of_panel).collect();
@@ -345,7 +403,7 @@ impl<'c> DecodedProducts<'_, '_, '_, '_, 'c> {
     }
 
     /// A word of each run of 16 bytes of each of the wave's panels. Each load takes four runs.
-    fn words(&self, index: Int<'c>, block: usize, half: usize) -> Vec<Int<'c>> {
+    fn words(&self, (index, block, half): Half<'c>) -> Vec<Int<'c>> {
         let c = self.group.code();
         let (lane, (slot, panel)) = (c.lane_index(), self.place(index));
         let (runs, chunk) = (self.decoded.runs(), self.decoded.chunk());
@@ -364,27 +422,30 @@ impl<'c> DecodedProducts<'_, '_, '_, '_, 'c> {
 
     /// Of each of the wave's panels, the lane's row's scales and zero points for the groups of a
     /// block, if they come with slots.
-    fn scales(&self, index: Int<'c>, block: usize, half: usize) -> (Vec<FloatValue<'c>>, Vec<Zero<'c>>) {
+    fn scales(&self, at: Half<'c>) -> (Vec<FloatValue<'c>>, Vec<Zero<'c>>) {
+        let (c, decoded) = (self.group.code(), self.decoded);
+        let Some(codes) = self.group.codes.as_ref().filter(|_| decoded.scale_bytes() > 0) else {
+            return (vec![], vec![]);
+        };
+        let [scale, zero] = decoded.of_group();
+        let scales = self.places(at, 0, scale).into_iter().map(|p| codes.scale_at(c, p)).collect();
+        let zeros = if zero > 0 { self.places(at, decoded.groups * scale, zero) } else { vec![] };
+        (scales, zeros.into_iter().filter_map(|p| codes.zero_at(c, &self.decoder, p)).collect())
+    }
+
+    /// Where those of the lane's row lie in a slot, of each of the wave's panels for the groups of a
+    /// block: so many bytes for each group, from a byte of a panel's on.
+    fn places(&self, (index, block, half): Half<'c>, first: usize, bytes: usize) -> Vec<Ptr<'c>> {
         let (group, decoded) = (self.group, self.decoded);
-        let (c, of_panel) = (group.code(), decoded.scale_bytes());
-        let Some(codes) = group.codes.as_ref().filter(|_| of_panel > 0) else { return (vec![], vec![]) };
+        let (c, groups) = (group.code(), self.groups_of_block());
         let (slot, panel) = self.place(index);
         let base = slot + group.shape.slot_panels() * decoded.chunk();
         let row = c.lane_index() / 4 + 8 * half;
-        let [scale, zero] = decoded.of_group();
-        let first = if decoded.groups > 1 { block * self.groups_of_block() } else { 0 };
-        let places = (0..OF_WAVE).flat_map(|i| (0..self.groups_of_block()).map(move |group| (i, first + group)));
-        let (mut scales, mut zeros) = (vec![], vec![]);
-        for (i, group) in places {
-            let own = base + (panel + i) * of_panel;
-            let at = |first: usize, bytes: usize| -> Ptr<'c> {
-                c.at_address(own + row * (bytes / 16) + (first + group * bytes))
-            };
-            scales.push(codes.scale_at(c, at(0, scale)));
-            if zero > 0 {
-                zeros.extend(codes.zero_at(c, &self.decoder, at(decoded.groups * scale, zero)));
-            }
-        }
-        (scales, zeros)
+        let of_block = if decoded.groups > 1 { block * groups } else { 0 };
+        let place = |(i, group): (usize, usize)| {
+            let own = base + (panel + i) * decoded.scale_bytes();
+            c.at_address(own + row * (bytes / 16) + (first + (of_block + group) * bytes))
+        };
+        (0..OF_WAVE).flat_map(|i| (0..groups).map(move |group| (i, group))).map(place).collect()
     }
 }

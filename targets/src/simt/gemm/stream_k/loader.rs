@@ -54,15 +54,15 @@ impl<'c> Group<'_, '_, '_, 'c> {
         });
     }
 
-    /// Brings the rows' columns of all slots. A thread has 16 bytes of every so many tokens.
+    /// Brings the rows' columns of all slots. A thread has 16 bytes of every so many tokens, and of
+    /// each part of a slot's columns.
     pub(super) fn produce_rows(&self) -> Result<(), Diagnostic> {
         let (c, shape) = (self.code(), self.shape);
         let (thread, together) = (c.thread() - shape.consumers(), shape.loaded_tokens());
-        let vec16s = shape.row_bytes() / VEC16;
-        let (vec16, first) = (thread % vec16s, thread / vec16s);
+        let (vec16, first) = (thread % shape.row_threads(), thread / shape.row_threads());
         let tokens: Vec<Int<'c>> = (0..shape.columns / together).map(|i| first + together * i).collect();
         let scales = if self.row_groups() { tokens.len() } else { 0 };
-        let words = 4 * (tokens.len() + self.norm.iter().len()) + scales;
+        let words = 4 * shape.row_parts() * (tokens.len() + self.norm.iter().len()) + scales;
         let most = WORDS[usize::from(shape.decoded.is_some())];
         let together = (most / words).clamp(1, TOGETHER);
         let turns = |first: Int<'c>| -> Vec<Int<'c>> { (0..together).map(|i| first + i).collect() };
@@ -109,27 +109,38 @@ impl<'c> Group<'_, '_, '_, 'c> {
         let mut all = Vec::new();
         for &turn in turns {
             let turn = c.smaller(turn, last);
-            let col = Col::Var(self.column(turn, vec16));
             let slot = self.slot(turn);
             let tile = self.tile(slot.number, slot.choice, c.int(0));
             let row = |token: Int<'c>| tile.source(c, tile.inside(c, token));
-            for &token in tokens {
-                all.push(rows.bits(self.from, At { row: row(token), head: None, col })?.into());
+            let columns = self.columns(turn, vec16);
+            for &col in &columns {
+                for &token in tokens {
+                    all.push(rows.bits(self.from, At { row: row(token), head: None, col })?.into());
+                }
             }
             if self.row_groups() {
                 let scale = |&token: &Int<'c>| Ok(rows.group_of(self.from, row(token), slot.along)?.scale().into());
                 all.extend(tokens.iter().map(scale).collect::<Result<Vec<Any>, Diagnostic>>()?);
             }
             if let Some(norm) = &self.norm {
-                all.push(rows.bits(norm.weights, At { row: c.int(0), head: None, col })?.into());
+                for &col in &columns {
+                    all.push(rows.bits(norm.weights, At { row: c.int(0), head: None, col })?.into());
+                }
             }
         }
         Ok(all)
     }
 
-    /// The first column of a thread's vector in a turn's slot.
-    fn column(&self, turn: Int<'c>, vec16: Int<'c>) -> Int<'c> {
-        self.slot(turn).along * self.shape.k_tile + vec16 * self.lanes()
+    /// The vectors of a thread's in a row of a slot.
+    fn vec16s(&self, vec16: Int<'c>) -> impl Iterator<Item = Int<'c>> {
+        let shape = self.shape;
+        (0..shape.row_parts()).map(move |part| vec16 + part * shape.row_threads())
+    }
+
+    /// The first columns of these in a turn's slot.
+    fn columns(&self, turn: Int<'c>, vec16: Int<'c>) -> Vec<Col<'c>> {
+        let first = self.slot(turn).along * self.shape.k_tile;
+        self.vec16s(vec16).map(|vec16| Col::Var(first + vec16 * self.lanes())).collect()
     }
 
     /// Elements of a thread's vector of a row.
@@ -156,7 +167,10 @@ impl<'c> Group<'_, '_, '_, 'c> {
         let is_there = c.less(turn, self.count());
         let along = self.slot(turn).along;
         let mut made = Vec::new();
-        for (i, bits) in words[..tokens.len()].iter().enumerate() {
+        let columns = self.columns(turn, vec16);
+        let count = tokens.len() * columns.len();
+        for (at, bits) in words[..count].iter().enumerate() {
+            let (part, i) = (at / tokens.len(), at % tokens.len());
             c.set_lanes(self.lanes());
             let bits = bits.into_vector_value();
             if shape.bytes.is_some() {
@@ -169,21 +183,25 @@ impl<'c> Group<'_, '_, '_, 'c> {
                 continue;
             };
             let rows = &self.contraction.parts.kernel.rows;
-            let w = c.widen(words[tokens.len()].into_vector_value(), norm.dtype);
-            let before = c.pick(c.equal(along, 0), c.number(0.0), squares[i]).into_float_value();
+            let w = c.widen(words[count + part].into_vector_value(), norm.dtype);
+            let before = if part > 0 {
+                squares[i]
+            } else {
+                c.pick(c.equal(along, 0), c.number(0.0), squares[i]).into_float_value()
+            };
             squares[i] = c.b.build_float_add(before, c.sum(c.fmul(v, v)), "").expect("floats");
             rows.set_scale(norm.value, c.number(1.0));
             rows.bind(self.from, v);
             rows.bind(norm.weights, w);
-            let col = Col::Var(self.column(turn, vec16));
-            let scaled = rows.eval(norm.value, At { row: tokens[i], head: None, col });
+            let scaled = rows.eval(norm.value, At { row: tokens[i], head: None, col: columns[part] });
             rows.unbind(self.from);
             rows.unbind(norm.weights);
             made.push(c.narrow(scaled?, dtype));
         }
         c.when(is_there, || {
             ring.wait_empty(c, turn);
-            for (&token, &bits) in tokens.iter().zip(&made) {
+            let places = self.vec16s(vec16).flat_map(|vec16| tokens.iter().map(move |&token| (token, vec16)));
+            for ((token, vec16), &bits) in places.zip(&made) {
                 if let Some(decoded) = shape.decoded {
                     self.store_for_decoded(decoded, ring.at(turn), (token, vec16), bits);
                     continue;
@@ -194,7 +212,7 @@ impl<'c> Group<'_, '_, '_, 'c> {
                 c.store(self.local(ring.at(turn) + at), bits, VEC16 as u32);
             }
             if self.row_groups() {
-                self.store_scales((turn, vec16), tokens, &words[tokens.len()..2 * tokens.len()]);
+                self.store_scales((turn, vec16), tokens, &words[count..][..tokens.len()]);
             }
             if self.norm.is_some() {
                 self.store_squares((turn, vec16), tokens, squares);
@@ -225,7 +243,7 @@ impl<'c> Group<'_, '_, '_, 'c> {
             self.squares.wait_empty(c, part);
             for (&token, &sum) in tokens.iter().zip(squares) {
                 let add = |a, b| c.b.build_float_add(a, b, "").expect("floats");
-                let neighbours: &[usize] = if shape.row_bytes() > ROW { &[1, 2, 4, 8] } else { &[1, 2, 4] };
+                let neighbours: &[usize] = if shape.row_threads() > 8 { &[1, 2, 4, 8] } else { &[1, 2, 4] };
                 let sum = c.across(sum, neighbours, add);
                 c.when(c.equal(vec16, 0), || c.store(self.local(to + token * 4), sum, 4));
             }

@@ -111,7 +111,7 @@ impl RowsOfTiles {
 impl Shape {
     pub fn new(spec: &KernelSpec, arch: GpuArch, choice: &Choice) -> Result<Shape, Diagnostic> {
         let Sizes { rows, depth, pieces, experts, .. } = Sizes::of(spec.body)?;
-        let (bytes, decoded, k_tile) = (Bytes::of(spec.body), Decoded::of(spec.body), Shape::k_tile(spec)?);
+        let (bytes, decoded, k_tile) = (Bytes::of(spec.body), Decoded::of(spec), Shape::k_tile(spec)?);
         let (simt, measured) = (arch.simt, launch::measured(arch)?.stream_k);
         let tokens = experts.map_or(spec.tokens, |experts| experts.block().unwrap_or(1));
         let of_tiles = RowsOfTiles::of(spec, experts);
@@ -142,7 +142,7 @@ impl Shape {
         let room = simt.unit.lds_group.saturating_sub(teams * shape.sums_bytes() + shape.rows_bytes() + SMALL);
         shape.slots = (room / shape.slot_bytes()).min(measured.ring);
         let groups = teams * choice.get(&GROUPS).unwrap_or(measured.groups);
-        let least = choice.get(&LEAST).unwrap_or(measured.least);
+        let least = choice.get(&LEAST).unwrap_or(measured.least[usize::from(decoded.is_some())]);
         let most = (of_tiles.count() * tiles * groups).min(shape.units().div_ceil(least));
         shape.groups = match of_tiles {
             RowsOfTiles::Step => simt.chip.units.min(most),
@@ -155,7 +155,7 @@ impl Shape {
 
     /// Columns of a slot.
     pub fn k_tile(spec: &KernelSpec) -> Result<usize, Diagnostic> {
-        if let Some(decoded) = Decoded::of(spec.body) {
+        if let Some(decoded) = Decoded::of(spec) {
             return Ok(decoded.k_tile());
         }
         let of_floats = Sizes::of(spec.body)?.dtype;
@@ -215,9 +215,19 @@ impl Shape {
         self.columns * self.row_bytes()
     }
 
+    /// Threads that bring a row's columns of a slot, and vectors of each.
+    pub fn row_threads(&self) -> usize {
+        let vec16s = self.row_bytes() / VEC16;
+        1 << vec16s.trailing_zeros()
+    }
+
+    pub fn row_parts(&self) -> usize {
+        self.row_bytes() / VEC16 / self.row_threads()
+    }
+
     /// Tokens that row producers load at a time.
     pub fn loaded_tokens(&self) -> usize {
-        ROW_PRODUCERS * VEC16 / self.row_bytes()
+        ROW_PRODUCERS / self.row_threads()
     }
 
     /// Whether sums of each K tile are scaled.

@@ -46,6 +46,48 @@ fn chosen_numbers_share_the_work_out() {
     assert!(all.iter().any(|choice| groups(choice) != own.groups));
 }
 
+/// A quantised weight of so many columns, in groups of so many with a scale of a type each.
+fn quantised(width: usize, codes: &str, group: usize, scale: &str) -> Graph {
+    let groups = width / group;
+    let text = format!(
+        "graph @k(%x: bf16[T, {width}], %w: {codes}[4096, {width}]@panels, %s: {scale}[4096, {groups}]@columns) {{
+  %0 = linear %x, %w, %s {{out = bf16, block = [1, {group}]}} : bf16[T, 4096]
+  return %0
+}}"
+    );
+    parse(&text).unwrap()
+}
+
+/// K tiles have two blocks of 64 columns if they can, or three, and rows come whole either way.
+#[test]
+fn k_tiles_of_quantised_weights() {
+    let arch = row("sm_90a");
+    let of = |width: usize, codes: &str, group: usize, scale: &str| {
+        let body = quantised(width, codes, group, scale);
+        let shape = Shape::new(&spec(&body, 16), arch, &Choice::none("stream_k")).unwrap();
+        assert_eq!(shape.row_threads() * shape.row_parts() * 8, shape.k_tile);
+        assert_eq!(shape.loaded_tokens() * shape.row_threads(), shape::ROW_PRODUCERS);
+        shape.k_tile
+    };
+    assert_eq!(of(2048, "f4e2m1", 32, "e8m0"), 128);
+    assert_eq!(of(2880, "f4e2m1", 32, "e8m0"), 192);
+    assert_eq!(of(2944, "f4e2m1", 32, "e8m0"), 128);
+    assert_eq!(of(320, "f4e2m1", 32, "e8m0"), 64);
+    assert_eq!(of(4096, "i4", 128, "bf16"), 128);
+}
+
+/// Sums are scaled as long as those of a K tile are there at once, and numbers beyond if scales are
+/// some.
+#[test]
+fn numbers_are_scaled_where_sums_do_not_fit() {
+    let of = |tokens: usize, scale: &str| {
+        let body = quantised(4096, "i4", 128, scale);
+        Decoded::of(&spec(&body, tokens)).unwrap().scales_numbers()
+    };
+    assert_eq!([16, 32, 33, 64].map(|tokens| of(tokens, "bf16")), [false, false, true, true]);
+    assert_eq!([32, 64].map(|tokens| of(tokens, "f16")), [false, false]);
+}
+
 #[test]
 fn only_many_tokens_of_rows_without_rest_spread() {
     let suits =
