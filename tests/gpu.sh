@@ -65,6 +65,18 @@ done
 sed 's/\("num_hidden_layers"\): [0-9]*/\1: 1/; s/\("vocab_size"\): [0-9]*/\1: 8192/' tests/bench/qwen3-8b.json >"$out/few.json"
 atomc compile "$out/few.json" --context 1024 --target "$target" --decode "$steps" --prefill 256 -o "$out/few.atomc"
 atomc verify "$out/few.atomc" --device "$device" --kernel attend
+# Blocks of fp8 with so many features that tiles of prompts have several scales.
+cat >"$out/blocks.py" <<'EOF'
+import json, sys
+config = json.load(open("tests/bench/qwen3-8b.json"))
+config |= {"num_hidden_layers": 1, "vocab_size": 1024, "hidden_size": 128, "intermediate_size": 24576}
+config |= {"num_attention_heads": 4, "num_key_value_heads": 2}
+blocks = {"quant_method": "fp8", "activation_scheme": "dynamic", "weight_block_size": [128, 128]}
+json.dump(config | {"quantization_config": blocks}, sys.stdout)
+EOF
+python3 "$out/blocks.py" >"$out/blocks.json"
+atomc compile "$out/blocks.json" --context 1024 --target "$target" --decode 1 --prefill 256 -o "$out/blocks.atomc"
+atomc verify "$out/blocks.atomc" --device "$device" --kernel gemm
 if [ -n "${SHORT:-}" ]; then
     atomc bench "$out/few.atomc" --random-weights --device "$device" --prompt 32 --position 32 --batch 1,8 --steps 2 --repeat 1 --kernels
     grade "$out/few.atomc" --prompt 32 --position 32 --batch 1,8 --steps 2 --repeat 1
@@ -107,8 +119,8 @@ fi
 # Every row that vLLM serves beside its own model, and the gate of its ratios: GATE names the
 # machine of served.json.
 if [ -z "${SHORT:-}" ] && python3 -c "import vllm, atomc" 2>/dev/null; then
-    python3 tests/bench/served.py prepare "$out/served" --atomc "$ATOMC" --target "$target"
-    python3 tests/bench/served.py run "$out/served" --memory=0.92 >"$out/served.jsonl" || echo "a row failed"
+    python3 tests/bench/served.py prepare "$out/served" --gpus "$gpus" --atomc "$ATOMC" --target "$target"
+    python3 tests/bench/served.py run "$out/served" --gpus "$gpus" --memory=0.92 >"$out/served.jsonl" || echo "a row failed"
     cat "$out/served.jsonl"
     [ -z "${GATE:-}" ] || python3 tests/bench/served.py check "$out/served.jsonl" --machine "$GATE"
 else

@@ -73,10 +73,10 @@ pub struct Scales<'c> {
     of_rows: Option<usize>,
 }
 
-/// Scales of a stretch: of the lane's two tokens, and of each piece.
+/// Scales of a stretch: of the lane's two tokens, and of features that share one, piece by piece.
 pub struct OfStretch<'c> {
     tokens: [FloatValue<'c>; 2],
-    pieces: Vec<FloatValue<'c>>,
+    features: Vec<FloatValue<'c>>,
 }
 
 impl<'c> Scales<'c> {
@@ -93,7 +93,7 @@ impl<'c> Scales<'c> {
     /// Scales that change nothing.
     pub fn none(&self, group: &Group<'_, '_, '_, 'c>) -> OfStretch<'c> {
         let one = group.code().number(1.0);
-        OfStretch { tokens: [one; 2], pieces: vec![one; group.shape.pieces] }
+        OfStretch { tokens: [one; 2], features: vec![one; group.shape.rows / group.shape.scaled_features()] }
     }
 
     /// Those of a K tile, where it is a group.
@@ -114,26 +114,33 @@ impl<'c> Scales<'c> {
             }
         }
         if !self.codes.encoding.is_row_wise() {
-            let panels = tile.weights_of(group.contraction, tile.panel());
-            let one = |panel| c.lane(self.codes.scales(c, (panel, c.int(0)), 1, Some(stretch)), 0);
-            scales.pieces = panels.into_iter().map(|panel| one(panel).into_float_value()).collect();
+            let one = |panel| c.lane(self.codes.scales(c, (panel, c.int(0)), 1, Some(stretch)), 0).into_float_value();
+            let shape = group.shape;
+            let firsts = (0..shape.features / shape.scaled_features()).map(|i| i * shape.scaled_features() / 16);
+            let all: Vec<Vec<FloatValue>> = firsts
+                .map(|first| tile.weights_of(group.contraction, tile.panel() + first).into_iter().map(one).collect())
+                .collect();
+            scales.features = (0..shape.pieces).flat_map(|piece| all.iter().map(move |of| of[piece])).collect();
         }
         Ok(scales)
     }
 
-    /// Sums of a stretch, scaled, and those before.
+    /// Sums of a part of a tile in a stretch, scaled, and those before.
     pub(super) fn add_scaled(
         &self,
         group: &Group<'_, '_, '_, 'c>,
-        scales: &OfStretch<'c>,
+        (scales, part): (&OfStretch<'c>, usize),
         own: &[Any<'c>],
         sums: &[Any<'c>],
     ) -> Vec<Any<'c>> {
         let c = group.code();
+        let of_part = scales.features.len() / group.shape.parts();
         let mul = |a: FloatValue<'c>, b: FloatValue<'c>| c.b.build_float_mul(a, b, "").expect("floats");
-        let each = sums.len() / scales.pieces.len();
-        let factors: Vec<[FloatValue<'c>; 2]> =
-            scales.pieces.iter().map(|&piece| scales.tokens.map(|token| mul(piece, token))).collect();
+        let each = sums.len() / of_part;
+        let factors: Vec<[FloatValue<'c>; 2]> = scales.features[part * of_part..][..of_part]
+            .iter()
+            .map(|&feature| scales.tokens.map(|token| mul(feature, token)))
+            .collect();
         // Two features of a token, then those of the other.
         c.add_scaled(sums, own, |i| factors[i / each][i % 4 / 2])
     }

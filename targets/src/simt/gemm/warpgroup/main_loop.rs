@@ -4,7 +4,7 @@ use atomc_ir::{DType, Diagnostic};
 use super::Group;
 use super::codes::{OfStretch, Scales};
 use super::epilogue::Epilogue;
-use super::shape::{BLOCK, CONSUMERS, EIGHT, GROUP_TOKENS, PRODUCTS};
+use super::shape::{BLOCK, CONSUMERS, EIGHT, GROUP_TOKENS, PRODUCTS, SCALED_ROWS};
 use crate::code::{Any, Int};
 use crate::simt::gemm::tile::Tile;
 use crate::simt::machine::warpgroup::TileForm;
@@ -38,7 +38,10 @@ impl<'c> Group<'_, '_, '_, 'c> {
     fn consume_rows(&self, tile: Tile<'c>, first: Int<'c>) -> Result<(), Diagnostic> {
         let (c, shape) = (self.code(), self.shape);
         if let Some(scales) = self.codes.as_ref().filter(|_| shape.operands.scales_each_tile()) {
-            let sums = self.scaled_sums(tile, first, scales)?;
+            let sums = match shape.parts() {
+                1 => self.scaled_sums(tile, first, scales)?,
+                _ => self.scaled_sums_of_parts(tile, first, scales)?,
+            };
             let finish = Epilogue::new(self, tile);
             let beside = finish.load_beside(0)?;
             return finish.rounds(&sums, beside);
@@ -94,7 +97,7 @@ impl<'c> Group<'_, '_, '_, 'c> {
         let end = |i: Int<'c>, begun: &Begun<'c>, sums: &[Any<'c>], pending: usize| {
             let own = c.sums_as_f32(c.mma_wait(&begun.sums, pending));
             self.stages.release(c, self.is_leader(), first + i);
-            scales.add_scaled(self, &begun.scales, &own, sums)
+            scales.add_scaled(self, (&begun.scales, 0), &own, sums)
         };
         let mut failed = Ok(());
         let none = vec![c.zero_sum(DType::F32); self.shape.rows / 2];
@@ -115,6 +118,44 @@ impl<'c> Group<'_, '_, '_, 'c> {
         }
         let last = c.int(count - 1);
         Ok(end(last, &begin(last)?, &sums, 0))
+    }
+
+    /// The same of a tile of several parts. While a part's sums are scaled, the other group of waves
+    /// multiplies.
+    fn scaled_sums_of_parts(
+        &self,
+        tile: Tile<'c>,
+        first: Int<'c>,
+        scales: &Scales<'c>,
+    ) -> Result<Vec<Any<'c>>, Diagnostic> {
+        let (c, shape) = (self.code(), self.shape);
+        let each = shape.rows / 2 / shape.parts();
+        let mut failed = Ok(());
+        let none = vec![c.zero_sum(DType::F32); shape.rows / 2];
+        let sums = c.for_each((0, shape.count, 1), &none, |i, sums| {
+            let turn = first + i;
+            let of_stretch = match scales.of_stretch(self, tile, i) {
+                Ok(scales) => scales,
+                Err(e) => {
+                    failed = Err(e);
+                    return sums.to_vec();
+                }
+            };
+            self.wait_full(turn);
+            let mut made = Vec::new();
+            for (part, sums) in sums.chunks(each).enumerate() {
+                let (rows, (at, form)) = self.operands(turn);
+                let weight = (at + part * (SCALED_ROWS / 8 * EIGHT), form);
+                let own = c.mma_async_new(each, self.multiplied(), (rows, weight), PRODUCTS);
+                let own = c.sums_as_f32(c.mma_wait(&own, 0));
+                if part + 1 == shape.parts() {
+                    self.stages.release(c, self.is_leader(), turn);
+                }
+                made.extend(scales.add_scaled(self, (&of_stretch, part), &own, sums));
+            }
+            made
+        });
+        failed.map(|()| sums)
     }
 
     /// Begins the products of a K tile.

@@ -33,8 +33,9 @@ const DECODES: [usize; 2] = [104, 200];
 /// Bytes of a row in a stretch, and how many products a stretch takes, each of 32 bytes.
 pub const STRETCH: usize = 128;
 pub const PRODUCTS: usize = STRETCH / 32;
-/// Most rows of a tile where sums are scaled with each stretch: they are there twice.
-const SCALED_ROWS: usize = 128;
+/// Rows of a part of a tile where sums are scaled with each stretch: those of a part are there
+/// beside all sums. A part of a piece has one scale.
+pub const SCALED_ROWS: usize = 128;
 /// Bytes of 8 rows of a weight's stretch: 8 blocks of 8 rows by 16 bytes.
 pub const BLOCK: usize = 128;
 pub const EIGHT: usize = 8 * BLOCK;
@@ -68,8 +69,9 @@ pub struct Shape {
 
 /// Rows that a tile may have: whole rounds of features of each piece.
 pub fn possible(pieces: usize, operands: Operands) -> impl Iterator<Item = usize> {
-    let most = if operands.scales_each_tile() { SCALED_ROWS } else { ROWS[0] };
-    ROWS.into_iter().filter(move |&rows| rows.is_multiple_of(pieces * ROUND) && rows <= most)
+    let is_scaled = operands.scales_each_tile();
+    let has_parts = move |rows: usize| !is_scaled || rows <= SCALED_ROWS || rows.is_multiple_of(SCALED_ROWS);
+    ROWS.into_iter().filter(move |&rows| rows.is_multiple_of(pieces * ROUND) && has_parts(rows))
 }
 
 impl Shape {
@@ -115,6 +117,16 @@ impl Shape {
             _ if self.gathers => GATHERS,
             _ => COPIES,
         }
+    }
+
+    /// Parts of a tile whose sums are scaled one after the other, and features of a piece that
+    /// have one scale.
+    pub fn parts(&self) -> usize {
+        self.rows.div_ceil(SCALED_ROWS)
+    }
+
+    pub fn scaled_features(&self) -> usize {
+        self.features.min(SCALED_ROWS)
     }
 
     /// Panels of the result in a tile.
