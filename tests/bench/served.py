@@ -83,7 +83,17 @@ ROWS: dict[str, tuple[str, dict]] = {
     ),
     "deepseek-v2-lite": ("deepseek-v2-lite", {}),
     "qwen3-next-8": ("qwen3-next-80b-a3b", {}),
+    "qwen3-8b-ranks-2": ("qwen3-8b", {}),
+    "qwen3-30b-a3b-ranks-2": ("qwen3-30b-a3b", {}),
 }
+
+
+def ranks(row: str) -> int:
+    return 2 if row.endswith("ranks-2") else 1
+
+
+def has_experts(config: dict) -> bool:
+    return any("experts" in key for key in config)
 
 
 def prepare(folder: pathlib.Path, rows: list[str], atomc: str, target: str) -> None:
@@ -94,6 +104,8 @@ def prepare(folder: pathlib.Path, rows: list[str], atomc: str, target: str) -> N
         place.mkdir(parents=True, exist_ok=True)
         (place / "config.json").write_text(json.dumps(config, indent=2) + "\n")
         options = "--context 4096 --decode 1,2,4,8,16,32,64 --prefill 2048".split()
+        options += ["--tp", str(ranks(row))]
+        options += ["--ep", "2"] if ranks(row) == 2 and has_experts(config) else []
         command = [atomc, "compile", str(place), "--target", target, *options]
         subprocess.run([*command, "-o", str(place / "model.atomc")], check=True)
 
@@ -104,12 +116,14 @@ class Side:
     def __init__(self, folder: pathlib.Path, row: str, own: bool, options: list[str]):
         self.row, self.own = row, own
         self.log = folder / row / ("own.log" if own else "atomc.log")
-        config = json.loads((folder / row / "config.json").read_text())
-        # Answers of one sequence must not all choose the same experts as the next one's.
-        experts = any("experts" in key for key in config)
+        experts = has_experts(json.loads((folder / row / "config.json").read_text()))
         command = [sys.executable, str(HERE / "vllm_gpu.py"), str(folder / row), "--hold"]
+        # Answers of one sequence must not all choose the same experts as the next one's.
+        command += ["--temperature", "1"] if experts else []
+        command += ["--ranks", str(ranks(row))]
+        command += ["--experts-apart"] if experts and ranks(row) > 1 else []
         self.child = subprocess.Popen(
-            [*command, *(["--temperature", "1"] if experts else []), *options],
+            [*command, *options],
             stdin=subprocess.PIPE,
             stdout=self.log.open("w"),
             stderr=subprocess.STDOUT,
@@ -199,7 +213,8 @@ def main() -> None:
     for verb in "prepare", "run":
         part = verbs.add_parser(verb)
         part.add_argument("folder", type=pathlib.Path)
-        part.add_argument("rows", nargs="*", choices=ROWS, default=list(ROWS))
+        part.add_argument("rows", nargs="*", metavar="ROW", help=f"of {', '.join(ROWS)}; all")
+        part.add_argument("--gpus", type=int, default=2, help="rows of more ranks are left out")
         if verb == "prepare":
             part.add_argument("--atomc", default="atomc")
             part.add_argument("--target", default="sm_90a")
@@ -217,6 +232,11 @@ def main() -> None:
     part.add_argument("--machine", default="H100")
     part.add_argument("--write", action="store_true", help="keep the ratios instead")
     args, rest = parse.parse_known_args()
+    if args.verb != "check":
+        unknown = [row for row in args.rows if row not in ROWS]
+        if unknown:
+            parse.error(f"no row {unknown[0]}")
+        args.rows = [row for row in args.rows or ROWS if ranks(row) <= args.gpus]
     if rest and args.verb != "run":
         parse.error(f"unknown: {' '.join(rest)}")
     if args.verb == "prepare":
