@@ -1,9 +1,9 @@
 //! Continuous batching: which tokens of which requests are in the next step. Free of async, of
 //! HTTP and of text.
 //!
-//! A step takes the next token of every answer under way, and fills up with pieces of prompts, in
-//! which prompts share equally: a short prompt does not wait for a long one to end. A request is
-//! admitted, in the order of arrival, when the cache has room for its prompt and for what the
+//! A step takes the next token of every answer under way, and fills up with pieces of prompts: half
+//! of the rest is for the prompt that came first, and what remains for the shortest. So no prompt
+//! waits for a long one to end, and of equal ones the first ends first. A request is admitted, in the order of arrival, when the cache has room for its prompt and for what the
 //! others need next. When the cache is full retained prefixes go first; then the request that came
 //! last gives its pages back, and computes them again when it is its turn. Behind the last token of
 //! an answer a step may verify what the engine's draft guesses (`guess.rs`).
@@ -235,7 +235,7 @@ impl<B: Backend> Scheduler<B> {
     }
 
     /// What each task gets of the next step: those under way a token and what is guessed behind it,
-    /// prompts equal shares of the rest.
+    /// prompts share the rest.
     fn pieces(&self) -> Vec<Piece> {
         let alone = self.running.iter().position(|task| task.alone);
         let is_in = |index: &usize| alone.is_none_or(|alone| alone == *index);
@@ -244,8 +244,8 @@ impl<B: Backend> Scheduler<B> {
         let whole = |&task: &usize| Piece { task, tokens: self.running[task].coming() };
         let mut pieces: Vec<Piece> = answers.iter().map(whole).collect();
         let budget = self.limits.step_tokens.saturating_sub(pieces.iter().map(|piece| piece.tokens).sum());
-        let wants = prompts.iter().map(|&task| (task, self.running[task].most(&self.limits))).collect();
-        pieces.extend(shares(wants, budget));
+        let want = |&task: &usize| (task, self.running[task].most(&self.limits));
+        pieces.extend(shares(&prompts.iter().map(want).collect::<Vec<_>>(), budget));
         pieces.sort_unstable_by_key(|piece| piece.task);
         pieces
     }
@@ -420,19 +420,22 @@ fn parts<'a>(running: &'a mut [Task], pieces: &[Piece]) -> Vec<Part<'a>> {
     tasks.filter_map(|(_, task)| task.part()).collect()
 }
 
-/// So many tokens each, that no task gets less than another that wants as much.
-fn shares(mut wants: Vec<(usize, usize)>, mut budget: usize) -> Vec<Piece> {
-    wants.sort_by_key(|&(_, tokens)| tokens);
-    let mut pieces = Vec::with_capacity(wants.len());
-    let count = wants.len();
-    for (place, (task, most)) in wants.into_iter().enumerate() {
-        let tokens = most.min(budget.div_ceil(count - place)).min(budget);
-        budget -= tokens;
-        if tokens > 0 {
-            pieces.push(Piece { task, tokens });
-        }
-    }
-    pieces
+/// Tokens of a step for prompts, of tasks in the order of admission that want so many each. Half of
+/// the step is for the first, so that each prompt is the first at some time, and makes progress.
+/// The shortest have the rest: the fewer tokens a prompt has left, the sooner its answer begins.
+fn shares(wants: &[(usize, usize)], budget: usize) -> Vec<Piece> {
+    let Some(&(first, most)) = wants.first() else { return vec![] };
+    let reserved = most.min(budget.div_ceil(2));
+    let mut left = budget - reserved;
+    let mut order = wants.to_vec();
+    order.sort_by_key(|&(_, tokens)| tokens);
+    let piece = |(task, most): (usize, usize)| {
+        let before = if task == first { reserved } else { 0 };
+        let more = (most - before).min(left);
+        left -= more;
+        Piece { task, tokens: before + more }
+    };
+    order.into_iter().map(piece).filter(|piece| piece.tokens > 0).collect()
 }
 
 #[cfg(test)]

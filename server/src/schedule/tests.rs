@@ -148,15 +148,18 @@ fn prompts_share_a_step_with_answers_and_with_each_other() {
 }
 
 #[test]
-fn shares_are_equal() {
+fn the_first_prompt_has_half_and_the_shortest_the_rest() {
     let of = |wants: &[usize], budget| {
-        let mut pieces = shares(wants.iter().copied().enumerate().collect(), budget);
+        let wants: Vec<(usize, usize)> = wants.iter().copied().enumerate().collect();
+        let mut pieces = shares(&wants, budget);
         pieces.sort_by_key(|piece| piece.task);
         pieces.iter().map(|piece| (piece.task, piece.tokens)).collect::<Vec<_>>()
     };
     assert_eq!(of(&[40, 3], 15), [(0, 12), (1, 3)]);
-    assert_eq!(of(&[40, 30, 9], 16), [(0, 5), (1, 5), (2, 6)]);
-    assert_eq!(of(&[9, 9, 9], 2), [(0, 1), (1, 1)]);
+    assert_eq!(of(&[40, 30, 9], 16), [(0, 8), (2, 8)]);
+    assert_eq!(of(&[40, 3, 9], 24), [(0, 12), (1, 3), (2, 9)]);
+    assert_eq!(of(&[9, 9, 9], 16), [(0, 9), (1, 7)]);
+    assert_eq!(of(&[9, 9, 9], 1), [(0, 1)]);
     assert_eq!(of(&[9], 0), []);
     assert_eq!(of(&[], 5), []);
 }
