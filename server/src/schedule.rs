@@ -3,10 +3,11 @@
 //!
 //! A step takes the next token of every answer under way, and fills up with pieces of prompts: half
 //! of the rest is for the prompt that came first, and what remains for the shortest. So no prompt
-//! waits for a long one to end, and of equal ones the first ends first. A request is admitted, in the order of arrival, when the cache has room for its prompt and for what the
-//! others need next. When the cache is full retained prefixes go first; then the request that came
-//! last gives its pages back, and computes them again when it is its turn. Behind the last token of
-//! an answer a step may verify what the engine's draft guesses (`guess.rs`).
+//! waits for a long one to end, and of equal ones the first ends first. A request is admitted, in
+//! the order of arrival, when the cache has room for its prompt and for what the others need next.
+//! When the cache is full retained prefixes go first; then the request that came last gives its
+//! pages back, and computes them again when it is its turn. Behind the last token of an answer a
+//! step may verify what the engine's draft guesses (`guess.rs`).
 mod admit;
 mod backend;
 mod choose;

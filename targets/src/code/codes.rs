@@ -564,8 +564,8 @@ mod tests {
         }
     }
 
-    /// A word's pairs that lie half a word apart, of each code of e2m1, times scales of e8m0: as one
-    /// factor, as far as there is one.
+    /// A word's pairs that lie half a word apart, of each code of e2m1, times scales of e8m0: as
+    /// one factor, as far as there is one.
     #[test]
     fn a_scale_and_what_bits_lack_are_a_factor() {
         let decoder = Decoder {

@@ -433,8 +433,8 @@ impl<'c> DecodedProducts<'_, '_, '_, '_, 'c> {
         (scales, zeros.into_iter().filter_map(|p| codes.zero_at(c, &self.decoder, p)).collect())
     }
 
-    /// Where those of the lane's row lie in a slot, of each of the wave's panels for the groups of a
-    /// block: so many bytes for each group, from a byte of a panel's on.
+    /// Where those of the lane's row lie in a slot, of each of the wave's panels for the groups of
+    /// a block: so many bytes for each group, from a byte of a panel's on.
     fn places(&self, (index, block, half): Half<'c>, first: usize, bytes: usize) -> Vec<Ptr<'c>> {
         let (group, decoded) = (self.group, self.decoded);
         let (c, groups) = (group.code(), self.groups_of_block());

@@ -120,8 +120,8 @@ impl<'c> Group<'_, '_, '_, 'c> {
         Ok(end(last, &begin(last)?, &sums, 0))
     }
 
-    /// The same of a tile of several parts. While a part's sums are scaled, the other group of waves
-    /// multiplies.
+    /// The same of a tile of several parts. While a part's sums are scaled, the other group of
+    /// waves multiplies.
     fn scaled_sums_of_parts(
         &self,
         tile: Tile<'c>,
