@@ -69,7 +69,7 @@ atomc verify "$out/few.atomc" --device "$device" --kernel attend
 cat >"$out/blocks.py" <<'EOF'
 import json, sys
 config = json.load(open("tests/bench/qwen3-8b.json"))
-config |= {"num_hidden_layers": 1, "vocab_size": 1024, "hidden_size": 128, "intermediate_size": 24576}
+config |= {"num_hidden_layers": 1, "vocab_size": 1024, "hidden_size": 256, "intermediate_size": 24576}
 config |= {"num_attention_heads": 4, "num_key_value_heads": 2}
 blocks = {"quant_method": "fp8", "activation_scheme": "dynamic", "weight_block_size": [128, 128]}
 json.dump(config | {"quantization_config": blocks}, sys.stdout)
