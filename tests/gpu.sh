@@ -66,15 +66,14 @@ sed 's/\("num_hidden_layers"\): [0-9]*/\1: 1/; s/\("vocab_size"\): [0-9]*/\1: 81
 atomc compile "$out/few.json" --context 1024 --target "$target" --decode "$steps" --prefill 256 -o "$out/few.atomc"
 atomc verify "$out/few.atomc" --device "$device" --kernel attend
 # Blocks of fp8 with so many features that tiles of prompts have several scales.
-cat >"$out/blocks.py" <<'EOF'
+PYTHONPATH=tests/bench python3 - >"$out/blocks.json" <<'EOF'
 import json, sys
+from served import BLOCKS
 config = json.load(open("tests/bench/qwen3-8b.json"))
 config |= {"num_hidden_layers": 1, "vocab_size": 1024, "hidden_size": 256, "intermediate_size": 24576}
 config |= {"num_attention_heads": 4, "num_key_value_heads": 2}
-blocks = {"quant_method": "fp8", "activation_scheme": "dynamic", "weight_block_size": [128, 128]}
-json.dump(config | {"quantization_config": blocks}, sys.stdout)
+json.dump(config | {"quantization_config": BLOCKS}, sys.stdout)
 EOF
-python3 "$out/blocks.py" >"$out/blocks.json"
 atomc compile "$out/blocks.json" --context 1024 --target "$target" --decode 1 --prefill 256 -o "$out/blocks.atomc"
 atomc verify "$out/blocks.atomc" --device "$device" --kernel gemm
 if [ -n "${SHORT:-}" ]; then

@@ -422,7 +422,7 @@ fn parts<'a>(running: &'a mut [Task], pieces: &[Piece]) -> Vec<Part<'a>> {
 }
 
 /// Tokens of a step for prompts, of tasks in the order of admission that want so many each. Half of
-/// the step is for the first, so that each prompt is the first at some time, and makes progress.
+/// them is for the first, so that each prompt is the first at some time, and makes progress.
 /// The shortest have the rest: the fewer tokens a prompt has left, the sooner its answer begins.
 fn shares(wants: &[(usize, usize)], budget: usize) -> Vec<Piece> {
     let Some(&(first, most)) = wants.first() else { return vec![] };

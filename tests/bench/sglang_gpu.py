@@ -2,8 +2,8 @@
 
     SGLANG_EXTERNAL_MODEL_PACKAGE=atomc.sglang python tests/bench/sglang_gpu.py MODEL
 
-Weights are random and prompts random tokens; each request has as many tokens before and after, and comes as a stream. A first round is
-not counted. `--problems FILE` lets it solve problems with the model's own weights instead, three times: as they come, with their
+Weights are random and prompts random tokens; each request has as many tokens before and after, and comes as a stream. Each number
+is the best of its rounds, one more than `--rounds` says. `--problems FILE` lets it solve problems with the model's own weights instead, three times: as they come, with their
 prefixes in the radix cache, and with a cache that is too small for all.
 """
 

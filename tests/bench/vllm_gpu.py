@@ -3,8 +3,8 @@
     python tests/bench/vllm_gpu.py MODEL                    # an artifact beside the model: through the plugin
     ATOMC_DISABLE=1 python tests/bench/vllm_gpu.py MODEL    # vLLM's own model
 
-Weights are random and prompts random tokens, the same in both; each request has as many tokens before and after. A first round, which
-compiles and captures whatever is left, is not counted.
+Weights are random and prompts random tokens, the same in both; each request has as many tokens before and after. Each number is the
+best of its rounds, one more than `--rounds` says: the first also compiles and captures whatever is left.
 
 vLLM's own random weights are all below 0.001, those of norms too, so scores of experts are nearly the same for all tokens: these choose
 the same experts, and few weights are read. Embeddings, norms and routers are set there as they are in an artifact's random weights, so

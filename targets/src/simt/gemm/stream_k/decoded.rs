@@ -11,7 +11,7 @@ use inkwell::values::FloatValue;
 
 use super::Group;
 use super::scheduler::Part;
-use super::shape::{PANELS, ROW};
+use super::shape::{PANELS, ROW, Shape};
 use crate::KernelSpec;
 use crate::code::codes::{Decoder, Zero};
 use crate::code::{Any, Int, Ptr, Vector};
@@ -72,7 +72,7 @@ impl Decoded {
         (rows.layout == Layout::Rows && matches!(body.op(product), Op::Linear { .. } | Op::Grouped { .. }))
             .then_some(())?;
         let sizes = Sizes::of(body).ok()?;
-        let tokens = sizes.experts.map_or(spec.tokens, |experts| experts.block().unwrap_or(1));
+        let tokens = Shape::tokens_of_tile(spec, sizes.experts);
         let k_tile = Decoded::k_tile_of(&encoding);
         let scales_sums = tokens <= TOGETHER || !scales_are_numbers(&encoding, sizes.dtype);
         let scaling = match encoding.block.cols {

@@ -113,7 +113,7 @@ impl Shape {
         let Sizes { rows, depth, pieces, experts, .. } = Sizes::of(spec.body)?;
         let (bytes, decoded, k_tile) = (Bytes::of(spec.body), Decoded::of(spec), Shape::k_tile(spec)?);
         let (simt, measured) = (arch.simt, launch::measured(arch)?.stream_k);
-        let tokens = experts.map_or(spec.tokens, |experts| experts.block().unwrap_or(1));
+        let tokens = Shape::tokens_of_tile(spec, experts);
         let of_tiles = RowsOfTiles::of(spec, experts);
         let columns = tokens.next_multiple_of(TOKENS);
         let panels = arch.memory.panels(rows / pieces);
@@ -151,6 +151,11 @@ impl Shape {
             _ => simt.chip.units.min(shape.units().div_ceil(least)),
         };
         Ok(shape)
+    }
+
+    /// Tokens of a tile: those of the step, or of a block of an expert's rows.
+    pub fn tokens_of_tile(spec: &KernelSpec, experts: Option<Experts>) -> usize {
+        experts.map_or(spec.tokens, |experts| experts.block().unwrap_or(1))
     }
 
     /// Columns of a slot.
