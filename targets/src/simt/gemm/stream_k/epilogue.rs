@@ -1,6 +1,7 @@
 //! The epilogue: sums change threads through local memory, a round of tokens at a time, and become
 //! results.
 use atomc_ir::Diagnostic;
+use inkwell::values::FloatValue;
 
 use super::scheduler::Part;
 use super::shape::{PITCH, ROUND, TEAM};
@@ -9,44 +10,70 @@ use crate::code::{Any, Int, Ptr, Vector};
 use crate::row::{At, Col};
 use crate::simt::gemm::tile::Tile;
 
+/// Consecutive tokens of a tile that are finished together.
+#[derive(Clone, Copy)]
+pub struct Tokens<'c> {
+    pub first: Int<'c>,
+    pub count: usize,
+}
+
 impl<'c> Group<'_, '_, '_, 'c> {
     /// Puts the sums of a part of a tile into the result, or with those of others.
     pub(super) fn epilogue(&self, part: Part<'c>, sums: &[Any<'c>]) -> Result<(), Diagnostic> {
-        let (c, shape) = (self.code(), self.shape);
-        let (own, tile) = (self.own_squares(part), self.made_tile(part));
-        let beside: Vec<_> =
-            (0..shape.rounds()).map(|round| self.load_beside(tile, round)).collect::<Result<_, _>>()?;
-        let (is_last, all) = self.combine(part, sums, own);
-        let (sums, own) = all.split_at(shape.sums());
-        let mut result = Ok(());
-        c.when(is_last, || {
-            if let (Some(own), Some(norm)) = (own.first(), &self.norm) {
-                let scale = c.inverse_root(own.into_float_value(), self.width, norm.eps);
-                c.when(c.less(self.thread(), shape.columns), || {
-                    c.store(c.at(self.scales(), self.thread() * 4), scale, 4);
-                });
-            }
-            for (round, beside) in beside.iter().enumerate() {
-                if round > 0 {
-                    self.sync_consumers();
-                }
-                self.exchange(round, sums);
-                self.sync_consumers();
-                let made = self.store_results(tile, round, beside);
-                result = std::mem::replace(&mut result, Ok(())).and(made);
-            }
-        });
+        let (c, own) = (self.code(), self.own_squares(part));
+        let shared = c.less(1, part.owners);
+        let added = c.when(shared, || self.leave(part, sums, own));
+        let made = c.when(!shared, || self.finish_whole(part, sums, own));
         self.sync_consumers();
-        result
+        added.and(made)
     }
 
-    /// The sums of a round of a tile change threads through local memory.
-    fn exchange(&self, round: usize, sums: &[Any<'c>]) {
-        let (c, shape) = (self.code(), self.shape);
+    /// A round of tokens.
+    fn round(&self, round: usize) -> Tokens<'c> {
+        let count = (self.shape.tokens - round * ROUND).min(ROUND);
+        Tokens { first: self.code().int(round * ROUND), count }
+    }
+
+    /// Makes results of sums of all slots of a tile, and of the squares of its rows.
+    fn finish_whole(
+        &self,
+        part: Part<'c>,
+        sums: &[Any<'c>],
+        squares: Option<FloatValue<'c>>,
+    ) -> Result<(), Diagnostic> {
+        let (shape, tile) = (self.shape, self.made_tile(part));
+        let beside: Vec<_> =
+            (0..shape.rounds()).map(|round| self.load_beside(tile, self.round(round))).collect::<Result<_, _>>()?;
+        self.store_scale(squares, (self.thread(), shape.columns));
+        for (round, beside) in beside.iter().enumerate() {
+            if round > 0 {
+                self.sync_consumers();
+            }
+            let halves = sums.chunks(shape.columns / 2);
+            let of_round = |half: &[Any<'c>]| half.iter().skip(round * ROUND / 2).take(ROUND / 2).copied().collect();
+            self.exchange(&halves.map(of_round).collect::<Vec<Vec<Any>>>());
+            self.sync_consumers();
+            self.store_results(tile, self.round(round), beside)?;
+        }
+        Ok(())
+    }
+
+    /// What a row's sums are scaled by, from its squares, for the rows of so many threads.
+    pub(super) fn store_scale(&self, squares: Option<FloatValue<'c>>, (row, count): (Int<'c>, usize)) {
+        let c = self.code();
+        if let (Some(squares), Some(norm)) = (squares, &self.norm) {
+            let scale = c.inverse_root(squares, self.width, norm.eps);
+            c.when(c.less(self.thread(), count), || c.store(c.at(self.scales(), row * 4), scale, 4));
+        }
+    }
+
+    /// Sums of some tokens, of upper and of lower rows, change threads through local memory.
+    pub(super) fn exchange(&self, halves: &[Vec<Any<'c>>]) {
+        let c = self.code();
         let (lane, wave) = (c.lane_index(), self.wave());
         let (feature, token) = (lane / 4, lane % 4 * 2);
-        for (half, sums) in sums.chunks(shape.columns / 2).enumerate() {
-            for (j, &v) in sums.iter().skip(round * ROUND / 2).take(ROUND / 2).enumerate() {
+        for (half, sums) in halves.iter().enumerate() {
+            for (j, &v) in sums.iter().enumerate() {
                 // Two tokens of 8 of the wave's first panel, then of its second.
                 let panel = wave * 2 + j / 2 % 2;
                 let token = token + (j / 4 * 8 + j % 2);
@@ -63,55 +90,64 @@ impl<'c> Group<'_, '_, '_, 'c> {
         c.at(self.part_of_team(self.sums, shape.sums_bytes()), row * PITCH)
     }
 
-    /// The thread's vectors of features of a round: token of the round, panel of the tile's result,
+    /// The thread's vectors of features of some tokens: token of these, panel of the tile's result,
     /// and first feature of the panel.
-    fn vectors(&self, round: usize) -> Vec<[Int<'c>; 3]> {
+    fn vectors(&self, count: usize) -> Vec<[Int<'c>; 3]> {
         let each = self.shape.each();
-        let count = (self.shape.tokens - round * ROUND).min(ROUND) * each * 16 / LANES;
         let vector = |i: usize| {
             let item = self.thread() + i * TEAM;
             let (half, rest) = (item % 2, item / 2);
             [rest / each, rest % each, half * LANES]
         };
-        (0..count.div_ceil(TEAM)).map(vector).collect()
+        (0..(count * each * 16 / LANES).div_ceil(TEAM)).map(vector).collect()
     }
 
     /// Where a vector lies in the result, and whether it does.
-    fn vector_at(&self, tile: Tile<'c>, round: usize, [token, panel, feature]: [Int<'c>; 3]) -> (At<'c>, Int<'c>) {
+    fn vector_at(
+        &self,
+        tile: Tile<'c>,
+        tokens: Tokens<'c>,
+        [token, panel, feature]: [Int<'c>; 3],
+    ) -> (At<'c>, Int<'c>) {
         let (c, shape) = (self.code(), self.shape);
-        let column = token + round * ROUND;
+        let column = tokens.first + token;
         let (row, panel) = (tile.row(c, tile.inside(c, column)), tile.panel() + panel);
-        let is_there = tile.has(c, column) & c.less(panel, shape.panels);
+        let is_there = c.less(token, tokens.count) & tile.has(c, column) & c.less(panel, shape.panels);
         let col = panel * 16 + feature;
         (At { row, head: None, col: Col::Var(col) }, is_there)
     }
 
     /// Asks for what the epilogue reads beside the sums.
-    fn load_beside(&self, tile: Tile<'c>, round: usize) -> Result<Vec<Vec<Vector<'c>>>, Diagnostic> {
+    pub(super) fn load_beside(&self, tile: Tile<'c>, tokens: Tokens<'c>) -> Result<Vec<Vec<Vector<'c>>>, Diagnostic> {
         let (c, shape) = (self.code(), self.shape);
         c.set_lanes(LANES);
         let of = |vector: [Int<'c>; 3]| {
-            let (at, _) = self.vector_at(tile, round, vector);
+            let (at, _) = self.vector_at(tile, tokens, vector);
             let Col::Var(col) = at.col else { unreachable!("a vector has a variable column") };
             let row = if tile.may_lack_rows() { c.larger(at.row, 0) } else { at.row };
             let last = c.int(16 * shape.panels - LANES);
             self.contraction.parts.beside(At { row, head: None, col: Col::Var(c.smaller(col, last)) })
         };
-        self.vectors(round).into_iter().map(of).collect()
+        self.vectors(tokens.count).into_iter().map(of).collect()
     }
 
-    /// Stores the results of a round of a tile.
-    fn store_results(&self, tile: Tile<'c>, round: usize, beside: &[Vec<Vector<'c>>]) -> Result<(), Diagnostic> {
+    /// Stores the results of some tokens of a tile.
+    pub(super) fn store_results(
+        &self,
+        tile: Tile<'c>,
+        tokens: Tokens<'c>,
+        beside: &[Vec<Vector<'c>>],
+    ) -> Result<(), Diagnostic> {
         let c = self.code();
         let f32 = c.cx.f32_type();
         let mut result = Ok(());
-        for (vector, beside) in self.vectors(round).into_iter().zip(beside) {
-            let (at, is_there) = self.vector_at(tile, round, vector);
+        for (vector, beside) in self.vectors(tokens.count).into_iter().zip(beside) {
+            let (at, is_there) = self.vector_at(tile, tokens, vector);
             c.when(is_there, || {
                 let [token, panel, feature] = vector;
                 c.set_lanes(LANES);
                 let scale = self.norm.is_some().then(|| {
-                    let scale = c.load(f32, c.at(self.scales(), (token + round * ROUND) * 4), 4);
+                    let scale = c.load(f32, c.at(self.scales(), (tokens.first + token) * 4), 4);
                     c.splat(scale.into_float_value())
                 });
                 let piece = |i: usize| {

@@ -188,3 +188,18 @@ fn two_teams_cover_a_quantised_weight() {
         }
     }
 }
+
+/// Shares divide a tile's tokens, so that no thread reads behind its sums.
+#[test]
+fn shares_divide_the_tokens_of_a_tile() {
+    let arch = row("sm_90a");
+    let (floats, codes) = (body(4096, 6144, "bf16"), quantised(4096, "i4", 128, "bf16"));
+    for (body, most) in [(&floats, shape::ROUND), (&codes, shape::TOKENS)] {
+        for tokens in [1, 16, 20, 33, 48, 64] {
+            let shape = Shape::new(&spec(body, tokens), arch, &Choice::none("stream_k")).unwrap();
+            let is_most = shape.columns.is_multiple_of(most);
+            assert_eq!(shape.share(), if is_most { most } else { shape::TOKENS }, "{tokens} tokens");
+            assert_eq!(shape.columns % shape.share(), 0, "{tokens} tokens");
+        }
+    }
+}
