@@ -65,17 +65,27 @@ done
 sed 's/\("num_hidden_layers"\): [0-9]*/\1: 1/; s/\("vocab_size"\): [0-9]*/\1: 8192/' tests/bench/qwen3-8b.json >"$out/few.json"
 atomc compile "$out/few.json" --context 1024 --target "$target" --decode "$steps" --prefill 256 -o "$out/few.atomc"
 atomc verify "$out/few.atomc" --device "$device" --kernel attend
-# Blocks of fp8 with so many features that tiles of prompts have several scales.
-PYTHONPATH=tests/bench python3 - >"$out/blocks.json" <<'EOF'
+# Blocks of fp8 with so many features that tiles of prompts have several scales: gate and up, down,
+# and experts.
+for shape in gated wide experts; do
+    PYTHONPATH=tests/bench python3 - "$shape" >"$out/$shape.json" <<'EOF'
 import json, sys
 from served import BLOCKS
-config = json.load(open("tests/bench/qwen3-8b.json"))
-config |= {"num_hidden_layers": 1, "vocab_size": 1024, "hidden_size": 256, "intermediate_size": 24576}
-config |= {"num_attention_heads": 4, "num_key_value_heads": 2}
-json.dump(config | {"quantization_config": BLOCKS}, sys.stdout)
+sizes = {"gated": (256, 8448), "wide": (16896, 256), "experts": (256, 2048)}
+name = "qwen3-30b-a3b" if sys.argv[1] == "experts" else "qwen3-8b"
+config = json.load(open(f"tests/bench/{name}.json"))
+hidden, features = sizes[sys.argv[1]]
+config |= {"num_hidden_layers": 1, "vocab_size": 1024, "num_attention_heads": 4, "num_key_value_heads": 2}
+config |= {"hidden_size": hidden, "intermediate_size": features, "moe_intermediate_size": features}
+config |= {"num_experts": 4, "num_experts_per_tok": 2} if sys.argv[1] == "experts" else {}
+quantised = BLOCKS | {"modules_to_not_convert": ["lm_head", "model.layers.0.mlp.gate"]}
+json.dump(config | {"quantization_config": quantised}, sys.stdout)
 EOF
-atomc compile "$out/blocks.json" --context 1024 --target "$target" --decode 1 --prefill 256 -o "$out/blocks.atomc"
-atomc verify "$out/blocks.atomc" --device "$device" --kernel gemm
+    atomc compile "$out/$shape.json" --context 1024 --target "$target" --decode 1 --prefill 256 -o "$out/$shape.atomc"
+done
+atomc verify "$out/gated.atomc" --device "$device" --kernel mlp
+atomc verify "$out/wide.atomc" --device "$device" --kernel down_proj
+atomc verify "$out/experts.atomc" --device "$device" --kernel experts
 if [ -n "${SHORT:-}" ]; then
     atomc bench "$out/few.atomc" --random-weights --device "$device" --prompt 32 --position 32 --batch 1,8 --steps 2 --repeat 1 --kernels
     grade "$out/few.atomc" --prompt 32 --position 32 --batch 1,8 --steps 2 --repeat 1
