@@ -104,6 +104,8 @@ pub struct Requantised {
     pub one: usize,
     /// Of all rows of steps of several.
     pub several: usize,
+    /// Whether attention with one token of each sequence quantises its results where it makes them.
+    pub results: bool,
 }
 
 impl Requantised {

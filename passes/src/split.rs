@@ -10,21 +10,21 @@
 //! ```
 //!
 //! Row-wise ops that serve one boundary alone belong to its segment, because they are fused into
-//! it: slices, head norms, rotary embedding, the write into the cache, and the reshape of the
-//! result. An elementwise op on the result of an op with a state does, too. What a contraction
+//! it: slices, head norms, rotary embedding, the write into the cache, the reshape of the result,
+//! and, where attention quantises, the codes that it becomes. An elementwise op on the result of an op with a state does, too. What a contraction
 //! takes as its epilogue does not, nor does a norm over a whole row, which each head would repeat.
 //! What the caller does is alone in its segment, as nothing can be fused into it. Parts of rows
 //! that are first read behind a boundary belong to their reader's segment.
 use std::collections::{BTreeMap, BTreeSet};
 
-use atomc_ir::{Class, Diagnostic, Graph, Maker, NodeId, Op, Reads, Type, Value, Values};
+use atomc_ir::{Class, Diagnostic, Graph, Maker, NodeId, Op, Reads, Rule, Type, Value, Values};
 
 use crate::explain::{Cause, Why};
 use crate::fuse;
 use crate::pass::{Changed, Cx};
 
-pub fn run(graph: &mut Graph, _: &Cx) -> Result<Changed, Diagnostic> {
-    let segments = Splitter::new(graph).segments();
+pub fn run(graph: &mut Graph, cx: &Cx) -> Result<Changed, Diagnostic> {
+    let segments = Splitter::new(graph).segments(cx);
     for &(id, segment) in &segments {
         graph.set_segment(id, segment);
     }
@@ -53,11 +53,11 @@ impl Splitter<'_> {
         Splitter { graph, order, place, epilogues }
     }
 
-    fn segments(&self) -> Vec<(NodeId, usize)> {
+    fn segments(&self, cx: &Cx) -> Vec<(NodeId, usize)> {
         let mut segment: BTreeMap<NodeId, usize> = BTreeMap::new();
         let boundaries = self.order.iter().filter(|&&id| self.graph.op(id).is_boundary());
         for (i, &boundary) in boundaries.enumerate() {
-            for id in self.around(boundary, &segment) {
+            for id in self.around(boundary, &segment, cx) {
                 segment.insert(id, 2 * i + 1);
             }
         }
@@ -87,7 +87,7 @@ impl Splitter<'_> {
     }
 
     /// A boundary with the ops that serve it alone.
-    fn around(&self, boundary: NodeId, taken: &BTreeMap<NodeId, usize>) -> BTreeSet<NodeId> {
+    fn around(&self, boundary: NodeId, taken: &BTreeMap<NodeId, usize>, cx: &Cx) -> BTreeSet<NodeId> {
         let graph = self.graph;
         let mut inside = BTreeSet::from([boundary]);
         if graph.op(boundary).is_call() {
@@ -110,11 +110,27 @@ impl Splitter<'_> {
             && !graph.is_output(boundary.into())
         {
             inside.insert(user);
+            inside.extend(self.codes(boundary, user, cx));
         }
         if graph.types(boundary).iter().any(|ty| matches!(ty, Type::Slots(_))) {
             inside.extend(fuse::elementwise_after(graph, boundary));
         }
         inside
+    }
+
+    /// The codes that the results of attention with one token become, if the columns that share a
+    /// scale are of one head: the lanes that have the head's results find it.
+    fn codes(&self, attention: NodeId, flat: NodeId, cx: &Cx) -> Option<NodeId> {
+        let graph = self.graph;
+        let [(id, _)] = graph.users(flat.into())[..] else { return None };
+        let Op::Quantise { rule, .. } = *graph.op(id) else { return None };
+        let (Rule::Group(columns) | Rule::Power(columns) | Rule::MxCodes(columns)) = rule else { return None };
+        let cache = graph.ty(*graph.operands(attention).get(1)?).as_cache()?;
+        let are_even = !cache.is_prefix && cache.head_dim == cache.value_dim;
+        let is_whole = cx.arch.memory.padded(cache.value_dim) == cache.value_dim;
+        let of_head = columns.is_power_of_two() && cache.value_dim.is_multiple_of(columns);
+        let makes_codes = cx.attends_with_one() && cx.arch.requantised.results;
+        (makes_codes && are_even && is_whole && of_head && !graph.is_output(flat.into())).then_some(id)
     }
 
     /// Why a node is not in this segment, on a graph whose nodes know theirs.

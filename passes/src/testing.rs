@@ -26,7 +26,7 @@ pub const ARCH: Arch = Arch {
     sibling: None,
     executed: true,
     memory: Memory { row: 32, alias: 1024, rows: 1, panel: 4, group_bytes: 64, block_tokens: 16, align: 64 },
-    requantised: Known::counted(Requantised { one: 48 << 10, several: 48 << 10 }),
+    requantised: Known::counted(Requantised { one: 48 << 10, several: 48 << 10, results: false }),
     normed: Known::counted(Renormed::ALL),
 };
 

@@ -239,6 +239,9 @@ CASES = {
                              blocks_e4m3([128, 128]), groups_e4m3(128)),
     "q-fp8-powers": Quantised(Case(qwen3(hidden_size=200, intermediate_size=264)), dict(FP8, weight_block_size=[32, 64], scale_fmt="ue8m0"),
                               blocks_e4m3([32, 64]), powers_e4m3(64)),
+    # A block of columns is a head: attention with one token makes codes of its result.
+    "q-fp8-heads": Quantised(Case(qwen3(hidden_size=96, intermediate_size=90, num_attention_heads=6, num_key_value_heads=2, head_dim=32)),
+                             dict(FP8, weight_block_size=[32, 32]), blocks_e4m3([32, 32]), groups_e4m3(32), draw=1),
     "q-fp8-small": Quantised(Case(qwen3(intermediate_size=90)), dict(FP8, weight_block_size=[16, 32], ignored_layers=["model.layers.1.mlp"]),
                              blocks_e4m3([16, 32]), groups_e4m3(32), others=("model.layers.1.mlp",)),
     "q-fp8-static": Quantised(Case(llama(intermediate_size=90)), ct("float-quantized", TENSOR8, TENSOR8, kv_cache_scheme=TENSOR8),

@@ -58,6 +58,20 @@ fn tokens(positions: &[usize]) -> Vec<Run> {
     positions.iter().map(|&p| run(p, 1)).collect()
 }
 
+/// A body whose result becomes codes: of which type, by which rule, and what lies beside them.
+fn coded(heads: Heads, (to, rule, scales): (&str, &str, &str)) -> String {
+    let width = heads.0 * heads.2;
+    let quantise = format!("  %c = quantise %r {{to = {to}, rule = {rule}}} : {to}[T, {width}]@{scales}\n  return %c,");
+    heads.one().replace("  return %r,", &quantise)
+}
+
+/// On GPUs, whose rows say whether they have such kernels.
+fn one_coded(heads: Heads, positions: &[usize], codes: (&str, &str, &str)) {
+    let (text, runs) = (coded(heads, codes), tokens(positions));
+    let case = Case { runs: &runs, ..case(&text, Family::AttendOne, positions.len().next_power_of_two()) };
+    if codes.2.starts_with("mx") { case.check_where_blocks_are_scaled() } else { case.check_on_gpus() }
+}
+
 fn one(heads: Heads, positions: &[usize]) {
     let runs = tokens(positions);
     Case { runs: &runs, ..case(&heads.one(), Family::AttendOne, positions.len().next_power_of_two()) }.check();
@@ -105,6 +119,17 @@ fn sequences_that_work_groups_share() {
     one(Heads(8, 2, 64, 0), &[1000]);
     one(Heads(2, 1, 32, 0), &[1300, 2]);
     one(Heads(8, 2, 64, 400), &[1000]);
+}
+
+#[test]
+fn results_that_become_codes() {
+    one_coded(Heads(3, 1, 128, 0), &[0, 40, 63], ("f8e4m3", "group(128)", "scaled(128)"));
+    one_coded(Heads(2, 2, 128, 0), &[200, 3], ("f8e4m3", "power(128)", "scaled(128)"));
+    one_coded(Heads(4, 2, 64, 0), &[1000], ("f8e4m3", "group(32)", "scaled(32)"));
+    one_coded(Heads(16, 1, 256, 0), &[70, 5], ("f8e4m3", "group(128)", "scaled(128)"));
+    one_coded(Heads(5, 1, 64, 33), &[130], ("f8e4m3", "group(64)", "scaled(64)"));
+    one_coded(Heads(6, 2, 64, 0), &[300, 7], ("f4e2m1", "mx_codes(32)", "mx(32)"));
+    one_coded(Heads(4, 4, 128, 0), &[63], ("f8e4m3", "mx_codes(32)", "mx(32)"));
 }
 
 #[test]

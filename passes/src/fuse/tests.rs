@@ -135,12 +135,44 @@ fn as_many_numbers_become_codes_before_a_product_as_the_row_says() {
         return %1
     }"#;
     let kernels = |one, several, tokens| {
-        let arch = Arch { requantised: Known::counted(Requantised { one, several }), ..DECODE.arch.clone() };
+        let arch =
+            Arch { requantised: Known::counted(Requantised { one, several, results: false }), ..DECODE.arch.clone() };
         kernels(&Cx { arch: &arch, bucket: Bucket::Decode { tokens }, ..DECODE }, text)
     };
     let (fused, apart) = (vec!["matvec: quantise linear"], vec!["rows: quantise", "matvec: linear"]);
     assert_eq!([kernels(64, 0, 1), kernels(63, 64, 1)], [fused.clone(), apart.clone()]);
     assert_eq!([kernels(0, 128, 2), kernels(64, 127, 2)], [fused, apart]);
+}
+
+/// Two heads of 32, and codes of so many columns with one scale, before a product.
+fn attended(columns: usize, more: &str) -> String {
+    format!(
+        r#"graph @g(%q: bf16[T, 2, 32], %kv0: cache<bf16, 2, 32>, %batch: batch) {{
+        %0 = attention %q, %kv0, %batch {{scale = 0.5, window = 0}} : bf16[T, 2, 32] // attn
+        %1 = reshape %0 {{shape = [T, 64]}} : bf16[T, 64]
+        %2 = quantise %1 {{to = f8e4m3, rule = group({columns})}} : f8e4m3[T, 64]@scaled({columns})
+        %w = weight {{name = "w"}} : bf16[8, 64]
+        %3 = linear %2, %w {{out = bf16}} : bf16[T, 8]
+        return %3{more}
+        }}"#
+    )
+}
+
+#[test]
+fn attention_codes_its_results_where_a_scale_is_of_one_head() {
+    let kernels = |results, columns, more, bucket| {
+        let requantised = Known::counted(Requantised { one: 0, several: 0, results });
+        let arch = Arch { requantised, ..DECODE.arch.clone() };
+        kernels(&Cx { arch: &arch, bucket, ..DECODE }, &attended(columns, more))
+    };
+    let decode = Bucket::Decode { tokens: 2 };
+    let apart = ["attend_one: attention reshape", "rows: quantise", "matvec: linear"];
+    assert_eq!(kernels(true, 32, "", decode), ["attend_one: attention reshape quantise", "matvec: linear"]);
+    assert_eq!(kernels(true, 16, "", decode), ["attend_one: attention reshape quantise", "matvec: linear"]);
+    assert_eq!(kernels(true, 64, "", decode), apart, "two heads have one scale");
+    assert_eq!(kernels(false, 32, "", decode), apart, "the row does not say so");
+    assert_eq!(kernels(true, 32, ", %1", decode), apart, "others read the result");
+    assert_eq!(kernels(true, 32, "", ANY.bucket)[0], "attend_many: attention reshape");
 }
 
 #[test]

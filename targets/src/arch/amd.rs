@@ -178,7 +178,7 @@ const fn row(
         executed: true,
         machine: Machine::Simt(simt),
         memory: super::GPU_MEMORY,
-        requantised: Known::counted(Requantised { one: CODED, several: 0 }),
+        requantised: Known::counted(Requantised { one: CODED, several: 0, results: true }),
         normed: Known::counted(Renormed { floats: NORMED, quantised: NORMED_BEFORE_CODES }),
     }
 }

@@ -75,7 +75,8 @@ const H200: Measured = Measured {
 
 /// On an H100: with 32 Ki numbers of 8 rows each work-group takes 13 us of 49 for gate and up of
 /// Qwen3-8B, and a kernel of its own 5. `stream_k` multiplies rows that are quantised in memory.
-const WITH_STREAM_K: Known<Requantised> = Known::measured(Requantised { one: 48 << 10, several: 16 << 10 });
+const WITH_STREAM_K: Known<Requantised> =
+    Known::measured(Requantised { one: 48 << 10, several: 16 << 10, results: false });
 
 /// Beyond 32 tokens of 4,096 numbers `gemv_bulk_dequant` has no room for rows beside a quantised
 /// weight of gate and up, and `gemm_warpgroup_few` takes rows that are in memory.

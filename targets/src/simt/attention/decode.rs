@@ -166,7 +166,7 @@ fn emit<'c>(setup: &Setup<'c>, spec: &KernelSpec) -> launch::Made<'c> {
         let kernel = launch::kernel(c, spec)?;
         let (number, rest) = (c.group() / times, c.group() % times);
         let attention = match shape.of_values / shape.values {
-            1 => Attention::new(&kernel)?,
+            1 => Attention::with_codes(&kernel)?,
             // Those of the same queries and keys follow each other.
             parts => Attention::new(&kernel)?.of_values(rest / shape.splits % parts * shape.values, shape.values),
         };
@@ -339,7 +339,7 @@ impl<'p, 'k, 'a, 'c> Part<'p, 'k, 'a, 'c> {
                 KvLoop::new(self, c.at(own, part)).all()
             }
         };
-        self.combine(local, places + staged, &running);
+        self.combine(local, places + staged, &running)?;
         c.when(self.is_last_head & c.equal(self.split, 0), || {
             a.pad(self.run.token, self.run.count, self.shape.threads);
         });

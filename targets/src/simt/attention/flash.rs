@@ -26,6 +26,8 @@ pub struct Attention<'k, 'a, 'c> {
     pub kernel: &'k Kernel<'a, 'c>,
     pub cache: &'k Cache<'c>,
     pub out: &'k Operand<'c>,
+    /// The codes that results become, and how many columns have one scale.
+    pub codes: Option<(Value, usize)>,
     pub heads: usize,
     pub window: usize,
     pub matrix: Matrix<'a, 'c>,
@@ -47,12 +49,21 @@ pub struct Attention<'k, 'a, 'c> {
 }
 
 impl<'k, 'a, 'c> Attention<'k, 'a, 'c> {
+    /// That of a kernel whose results are stored as they are.
     pub fn new(kernel: &'k Kernel<'a, 'c>) -> Result<Attention<'k, 'a, 'c>, Diagnostic> {
+        let made = Self::with_codes(kernel)?;
+        if made.codes.is_some() { Err(unsupported("attention whose result becomes codes")) } else { Ok(made) }
+    }
+
+    pub fn with_codes(kernel: &'k Kernel<'a, 'c>) -> Result<Attention<'k, 'a, 'c>, Diagnostic> {
         let (c, graph) = (kernel.code, kernel.rows.graph);
         let node = kernel.the("attention", |op| matches!(op, Op::Attention { .. }))?;
         let Op::Attention { scale, window } = *graph.op(node.node) else { unreachable!("just matched") };
         let [cache] = &kernel.caches[..] else { return Err(unsupported("attention over other than one cache")) };
-        let (result, out) = kernel.output()?;
+        let (stored, out) = kernel.output()?;
+        let is_coded = matches!(graph.op(stored.node), Op::Quantise { .. });
+        let codes = if is_coded { kernel.rows.scaled_group(stored).map(|columns| (stored, columns)) } else { None };
+        let result = codes.map_or(stored, |_| graph.operands(stored.node)[0]);
         let flattened = matches!(graph.op(result.node), Op::Reshape { .. }) && graph.operands(result.node) == [node];
         if result != node && !flattened {
             return Err(unsupported("attention whose result is computed on"));
@@ -67,6 +78,7 @@ impl<'k, 'a, 'c> Attention<'k, 'a, 'c> {
             kernel,
             cache,
             out,
+            codes,
             heads,
             window,
             place: matrix.place(),

@@ -13,7 +13,7 @@ use inkwell::types::VectorType;
 use inkwell::values::FloatValue;
 
 use crate::KernelSpec;
-use crate::code::Int;
+use crate::code::{Int, Vector};
 use crate::kernel::{heads, through_reshape};
 use crate::math;
 use crate::row::{At, Col, Operand, Team, is_norm, unsupported};
@@ -268,6 +268,21 @@ fn quantise_vector<'c>(
     let at = |col: Int<'c>| At { row, head: None, col: Col::Var(col) };
     let numbers = rows.eval(rows.graph.operands(v.node)[0], at(c.smaller(col, padded - c.lanes())))?;
     let numbers = c.choose(c.lanes_below(c.int(width) - col), numbers, c.zero());
+    store_coded(kernel, (v, group), out, (row, col), numbers)
+}
+
+/// Stores a vector of a row as codes, if the row reaches there, and the scale of its group of
+/// columns if it is the first of that. All lanes of the group come here together.
+pub fn store_coded<'c>(
+    kernel: &Kernel<'_, 'c>,
+    (v, group): (Value, usize),
+    out: &Operand<'c>,
+    (row, col): (Int<'c>, Int<'c>),
+    numbers: Vector<'c>,
+) -> Result<(), Diagnostic> {
+    let (c, rows) = (kernel.code, &kernel.rows);
+    let (width, padded) = (out.ty.shape.row().unwrap_or(0), rows.padded(out));
+    let at = |col: Int<'c>| At { row, head: None, col: Col::Var(col) };
     let found = rows.scale_of_size(v, c.largest_of(rows.size_of(numbers), group / c.lanes()))?;
     let bits = rows.bits_by(numbers, &found);
     let bytes = out.ty.dtype.bytes(c.lanes()) as u32;

@@ -4,6 +4,7 @@
 //! Waves first tell each other row maxima and sums of weights. Then each knows by how much its
 //! values are rescaled, and what is left to do is to add them, some dimensions at a time: so little
 //! local memory is enough.
+use atomc_ir::Diagnostic;
 use inkwell::values::FloatValue;
 
 use super::kv_pipeline::spread;
@@ -12,6 +13,7 @@ use crate::code::{Any, Int, Ptr, Vector};
 use crate::simt::attention::flash::Attention;
 use crate::simt::attention::online_softmax::OnlineSoftmax;
 use crate::simt::machine::Gpu;
+use crate::simt::rowwise::store_coded;
 
 /// Parts that are put together at a time.
 const MERGED: usize = 16;
@@ -63,11 +65,12 @@ impl<'c> Partial<'c> {
     }
 }
 
-/// Dimensions of which the waves add their values at a time.
+/// Dimensions of which the waves add their values at a time: at least those whose codes have one
+/// scale.
 fn width(a: &Attention, columns: usize) -> usize {
-    let dim = a.values().1;
+    let (dim, least) = (a.values().1, a.codes.map_or(16, |(_, columns)| columns.max(16)));
     let fits = |width: &usize| dim.is_multiple_of(*width) && WAVES * columns * width * 4 <= EXCHANGED;
-    (1..=dim / 16).rev().map(|panels| 16 * panels).find(fits).unwrap_or(16)
+    (1..=dim / least).rev().map(|parts| least * parts).find(fits).unwrap_or(least)
 }
 
 /// Bytes of local memory in which the waves meet, behind so many that are in use until then.
@@ -77,7 +80,7 @@ pub fn local_bytes(a: &Attention, columns: usize, staged: usize) -> usize {
 
 impl<'c> Part<'_, '_, '_, 'c> {
     /// Puts the waves' values together: into the result, or with those of other splits.
-    pub fn combine(&self, local: Ptr<'c>, staged: usize, running: &OnlineSoftmax<'c>) {
+    pub fn combine(&self, local: Ptr<'c>, staged: usize, running: &OnlineSoftmax<'c>) -> Result<(), Diagnostic> {
         let (a, c, columns) = (self.attention, self.code(), self.shape.columns);
         let alone = (self.shape.splits > 1).then(|| c.less(self.used, 2));
         let own = Partial::at(a, self.partials, columns, self.split);
@@ -103,13 +106,12 @@ impl<'c> Part<'_, '_, '_, 'c> {
                 let dim = dim + first;
                 let store = || self.store(column, dim, values);
                 let Some(alone) = alone else { return store() };
-                c.when(alone, store);
+                let stored = c.when(alone, store);
                 c.when(!alone, || c.store(own.values(c, column, dim), values, 4 * c.lanes() as u32));
-            });
+                stored
+            })?;
         }
-        if let Some(alone) = alone {
-            c.when(!alone, || self.combine_splits(local));
-        }
+        alone.map_or(Ok(()), |alone| c.when(!alone, || self.combine_splits(local)))
     }
 
     /// Whether the lane has a query, and is the first that has it.
@@ -183,7 +185,7 @@ impl<'c> Part<'_, '_, '_, 'c> {
     }
 
     /// The last of a sequence's work-groups puts what all have made together.
-    fn combine_splits(&self, turn: Ptr<'c>) {
+    fn combine_splits(&self, turn: Ptr<'c>) -> Result<(), Diagnostic> {
         let (a, c) = (self.attention, self.code());
         c.barrier_to_publish();
         c.when(c.equal(c.thread(), 0), || {
@@ -194,22 +196,27 @@ impl<'c> Part<'_, '_, '_, 'c> {
         let turn = c.uniform(c.as_int(c.load(c.cx.i32_type(), turn, 4)));
         c.when(c.equal(self.used - turn, 1), || {
             c.acquire();
-            self.each(a.values().1, |column, dim| {
+            let stored = self.each(a.values().1, |column, dim| {
                 let (_, sum, values) = self.splits(column, dim);
-                self.store(column, dim, c.fdiv(values, c.splat(sum)));
+                self.store(column, dim, c.fdiv(values, c.splat(sum)))
             });
             c.when(c.equal(c.thread(), 0), || c.store(self.counter, c.cx.i32_type().const_zero(), 4));
-        });
+            stored
+        })
     }
 
     /// `body` for each vector of so many dimensions of each query, by all threads.
-    fn each(&self, dims: usize, body: impl FnOnce(Int<'c>, Int<'c>)) {
+    fn each(
+        &self,
+        dims: usize,
+        body: impl FnOnce(Int<'c>, Int<'c>) -> Result<(), Diagnostic>,
+    ) -> Result<(), Diagnostic> {
         let (a, c) = (self.attention, self.code());
         c.set_lanes(a.lanes.min(4));
         let vectors = dims / c.lanes();
         c.repeat(c.thread(), self.shape.columns * vectors, self.shape.threads, |i| {
-            body(i / vectors, i % vectors * c.lanes());
-        });
+            body(i / vectors, i % vectors * c.lanes())
+        })
     }
 
     /// The values of all splits, some at a time so that their loads are under way together.
@@ -246,9 +253,14 @@ impl<'c> Part<'_, '_, '_, 'c> {
         (row_max, sum, values)
     }
 
-    /// A vector of the result.
-    fn store(&self, column: Int<'c>, dim: Int<'c>, values: Vector<'c>) {
+    /// A vector of the result, as codes if it becomes some. All lanes of a group of these come here
+    /// together.
+    fn store(&self, column: Int<'c>, dim: Int<'c>, values: Vector<'c>) -> Result<(), Diagnostic> {
         let (a, c) = (self.attention, self.code());
+        if let Some(codes) = a.codes {
+            let (token, head) = self.query(column);
+            return store_coded(a.kernel, codes, a.out, (token, head * a.cache.ty.value_dim + dim), values);
+        }
         let dim = if self.shape.values == self.shape.of_values { dim } else { dim + a.values().0 };
         let inside = c.less(dim, a.cache.ty.value_dim);
         let inside = if self.shape.each == 1 { inside } else { inside & self.is_real(column) };
@@ -256,5 +268,6 @@ impl<'c> Part<'_, '_, '_, 'c> {
             let (token, head) = self.query(column);
             c.store_floats(a.result(token, head, dim), values, a.out_type());
         });
+        Ok(())
     }
 }
