@@ -11,10 +11,11 @@
 //!
 //! Row-wise ops that serve one boundary alone belong to its segment, because they are fused into
 //! it: slices, head norms, rotary embedding, the write into the cache, the reshape of the result,
-//! and, where attention quantises, the codes that it becomes. An elementwise op on the result of an op with a state does, too. What a contraction
-//! takes as its epilogue does not, nor does a norm over a whole row, which each head would repeat.
-//! What the caller does is alone in its segment, as nothing can be fused into it. Parts of rows
-//! that are first read behind a boundary belong to their reader's segment.
+//! and, where attention quantises, the codes that it becomes. An elementwise op on the result of an
+//! op with a state does, too. What a contraction takes as its epilogue does not, nor does a norm
+//! over a whole row, which each head would repeat. What the caller does is alone in its segment, as
+//! nothing can be fused into it. Parts of rows that are first read behind a boundary belong to
+//! their reader's segment.
 use std::collections::{BTreeMap, BTreeSet};
 
 use atomc_ir::{Class, Diagnostic, Graph, Maker, NodeId, Op, Reads, Rule, Type, Value, Values};

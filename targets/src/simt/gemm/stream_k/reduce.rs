@@ -119,8 +119,8 @@ impl<'c> Group<'_, '_, '_, 'c> {
         (0..4).map(|lane| self.add_up(part, loaded.iter().map(|&v| c.lane(v, lane))).into()).collect()
     }
 
-    /// The sum of a number of each work-group of a tile, in their order. Those behind the tile's last
-    /// one count nothing.
+    /// The sum of a number of each work-group of a tile, in their order. Those behind the tile's
+    /// last one count nothing.
     fn add_up(&self, part: Part<'c>, numbers: impl Iterator<Item = Any<'c>>) -> FloatValue<'c> {
         let c = self.code();
         let numbers = numbers.map(|number| number.into_float_value()).enumerate();

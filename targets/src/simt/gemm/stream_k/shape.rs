@@ -254,8 +254,8 @@ impl Shape {
         PANELS * self.columns.min(ROUND) * PITCH
     }
 
-    /// Tokens of a shared tile that are finished at a time, a divisor of its columns. A thread loads
-    /// their sums of all work-groups at once: one that decodes has registers for 16.
+    /// Tokens of a shared tile that are finished at a time, a divisor of its columns. A thread
+    /// loads their sums of all work-groups at once: one that decodes has registers for 16.
     pub fn share(&self) -> usize {
         if self.decoded.is_none() && self.columns.is_multiple_of(ROUND) { ROUND } else { TOKENS }
     }
