@@ -103,17 +103,31 @@ fn compile_jobs(jobs: &[Job], arch: &Arch) -> Result<Object, Diagnostic> {
     if let Some(gpu) = gpu.filter(|gpu| gpu.simt.isa == Isa::Ptx) {
         return ptx::compile(jobs, gpu);
     }
-    let parts = parallel(jobs, |job| {
+    let (objects, mut kernels): (Vec<_>, Vec<_>) = parallel(jobs, |job| {
         let _span = tracing::debug_span!("kernel", symbol = job.symbol(), arch = arch.name).entered();
-        let (object, info) = object(job, arch, None)?;
-        match gpu {
-            None => Ok((object, info)),
-            Some(gpu) => below_the_step(job, gpu, object, info),
-        }
-    })?;
-    let (objects, infos): (Vec<_>, Vec<_>) = parts.into_iter().unzip();
-    let objects = if gpu.is_some() { metadata::merge(objects, arch)? } else { objects };
-    Ok(Object { code: link::shared(&objects)?, kernels: infos })
+        object(job, arch, None)
+    })?
+    .into_iter()
+    .unzip();
+    let Some(gpu) = gpu else { return Ok(Object { code: link::shared(&objects)?, kernels }) };
+    let code = linked(objects.clone(), gpu)?;
+    let mut found = resources(&code, jobs, gpu)?;
+    let numbers: Vec<usize> = (0..jobs.len()).collect();
+    let better = parallel(&numbers, |&i| one_wave_more(&jobs[i], gpu, &kernels[i], &found[i]))?;
+    let is_final = better.iter().all(Option::is_none);
+    let mut chosen = objects;
+    for (i, (object, taken)) in better.into_iter().enumerate().filter_map(|(i, better)| Some((i, better?))) {
+        (chosen[i], found[i]) = (object, taken);
+    }
+    for (kernel, taken) in kernels.iter_mut().zip(found) {
+        kernel.resources = Some(taken.resources);
+    }
+    Ok(Object { code: if is_final { code } else { linked(chosen, gpu)? }, kernels })
+}
+
+/// A code object of kernels, whose metadata come in their order.
+fn linked(objects: Vec<Vec<u8>>, gpu: GpuArch) -> Result<Vec<u8>, Diagnostic> {
+    link::shared(&metadata::merge(objects, gpu.arch())?)
 }
 
 /// A kernel's object, with at least so many waves on a SIMD as one of LLVM's schedulers of
@@ -128,33 +142,33 @@ fn object(job: &Job, arch: &Arch, waves: Option<(usize, &str)>) -> Result<(Vec<u
     Ok((llvm::object(&module, arch)?, info))
 }
 
-/// The object, or a better one with another wave on each SIMD, if a few registers less are enough
+/// What each kernel of a code object takes of the GPU.
+fn resources(code: &[u8], jobs: &[Job], gpu: GpuArch) -> Result<Vec<KernelResources>, Diagnostic> {
+    let found = report::report(code, gpu)?;
+    match found.iter().map(|kernel| kernel.symbol.as_str()).eq(jobs.iter().map(|job| job.symbol())) {
+        true => Ok(found),
+        false => Err(Diagnostic::new("target::report", format!("{}: other kernels than were asked for", gpu.name))),
+    }
+}
+
+/// A better object of a kernel, with another wave on each SIMD, if a few registers less are enough
 /// for it, and what it takes of the GPU.
-fn below_the_step(
+fn one_wave_more(
     job: &Job,
     gpu: GpuArch,
-    made: Vec<u8>,
-    info: manifest::Kernel,
-) -> Result<(Vec<u8>, manifest::Kernel), Diagnostic> {
-    let arch = gpu.arch();
-    let alone = |object: &[u8]| {
-        let linked = link::shared(&metadata::merge(vec![object.to_vec()], arch)?)?;
-        let missing = || Diagnostic::new("target::report", format!("{}: no code for {}", arch.name, job.symbol()));
-        report::report(&linked, gpu)?.pop().ok_or_else(missing)
-    };
-    let found = alone(&made)?;
-    let group = info.threads.div_ceil(gpu.simt.wave);
-    let with = |taken: KernelResources| manifest::Kernel { resources: Some(taken.resources), ..info.clone() };
-    let waves = steps::within_reach(&gpu.simt.unit, group, &found);
+    info: &manifest::Kernel,
+    found: &KernelResources,
+) -> Result<Option<(Vec<u8>, KernelResources)>, Diagnostic> {
+    let waves = steps::within_reach(&gpu.simt.unit, info.threads.div_ceil(gpu.simt.wave), found);
     for (waves, scheduler) in waves.into_iter().flat_map(|waves| steps::SCHEDULERS.map(|s| (waves, s))) {
-        let (other, _) = object(job, arch, Some((waves, scheduler)))?;
-        let taken = alone(&other)?;
-        if steps::is_better(&taken, &found) {
+        let (other, _) = object(job, gpu.arch(), Some((waves, scheduler)))?;
+        let taken = resources(&linked(vec![other.clone()], gpu)?, std::slice::from_ref(job), gpu)?.remove(0);
+        if steps::is_better(&taken, found) {
             tracing::debug!(symbol = job.symbol(), vgprs = found.resources.vgprs, waves, scheduler, "one wave more");
-            return Ok((other, with(taken)));
+            return Ok(Some((other, taken)));
         }
     }
-    Ok((made, with(found)))
+    Ok(None)
 }
 
 /// The release of the assembler that shapes an arch's code, if one takes part.

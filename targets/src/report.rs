@@ -10,6 +10,7 @@ use atomc_ir::Diagnostic;
 use atomc_ir::arch::{ComputeUnit, GpuArch};
 
 use crate::disasm::{Disassembler, Instruction};
+use crate::jobs::parallel;
 use crate::{LoopReport, Resources};
 use class::Class;
 
@@ -30,13 +31,12 @@ pub struct KernelResources {
 pub fn report(code: &[u8], arch: GpuArch) -> Result<Vec<KernelResources>, Diagnostic> {
     let fail = |e| Diagnostic::new("target::report", format!("cannot read the linked code object: {e}"));
     let object = CodeObject::read(code).map_err(fail)?;
-    let mut disassembler = Disassembler::amd(arch.cpu, arch.attributes)?;
-    let resources = |kernel: &Kernel| {
+    parallel(&object.kernels, |kernel| {
+        let mut disassembler = Disassembler::amd(arch.cpu, arch.attributes)?;
         let instructions = disassembler.all(&code[kernel.code.file.clone()], kernel.code.address);
         let instructions = instructions.map_err(|e| e.at(format!("kernel {}", kernel.name)))?;
         Ok(resources(kernel, trimmed(&instructions), arch))
-    };
-    object.kernels.iter().map(resources).collect()
+    })
 }
 
 fn resources(kernel: &Kernel, code: &[Instruction], arch: GpuArch) -> KernelResources {
