@@ -26,7 +26,7 @@ pub struct Attention<'k, 'a, 'c> {
     pub kernel: &'k Kernel<'a, 'c>,
     pub cache: &'k Cache<'c>,
     pub out: &'k Operand<'c>,
-    /// The codes that results become, and how many columns have one scale.
+    /// The quantised result, if the kernel quantises, and how many columns have one scale.
     pub codes: Option<(Value, usize)>,
     pub heads: usize,
     pub window: usize,
@@ -49,12 +49,13 @@ pub struct Attention<'k, 'a, 'c> {
 }
 
 impl<'k, 'a, 'c> Attention<'k, 'a, 'c> {
-    /// That of a kernel whose results are stored as they are.
+    /// Attention of a kernel that stores its results as they are.
     pub fn new(kernel: &'k Kernel<'a, 'c>) -> Result<Attention<'k, 'a, 'c>, Diagnostic> {
         let made = Self::with_codes(kernel)?;
         if made.codes.is_some() { Err(unsupported("attention whose result becomes codes")) } else { Ok(made) }
     }
 
+    /// Attention of a kernel that may also quantise its results.
     pub fn with_codes(kernel: &'k Kernel<'a, 'c>) -> Result<Attention<'k, 'a, 'c>, Diagnostic> {
         let (c, graph) = (kernel.code, kernel.rows.graph);
         let node = kernel.the("attention", |op| matches!(op, Op::Attention { .. }))?;

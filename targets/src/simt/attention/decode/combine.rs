@@ -65,10 +65,10 @@ impl<'c> Partial<'c> {
     }
 }
 
-/// Dimensions of which the waves add their values at a time: at least those whose codes have one
-/// scale.
+/// Dimensions of which the waves add their values at a time: where these become codes, whole groups
+/// with one scale.
 fn width(a: &Attention, columns: usize) -> usize {
-    let (dim, least) = (a.values().1, a.codes.map_or(16, |(_, columns)| columns.max(16)));
+    let (dim, least) = (a.values().1, a.codes.map_or(16, |(_, group)| group.max(16)));
     let fits = |width: &usize| dim.is_multiple_of(*width) && WAVES * columns * width * 4 <= EXCHANGED;
     (1..=dim / least).rev().map(|parts| least * parts).find(fits).unwrap_or(least)
 }
@@ -253,8 +253,8 @@ impl<'c> Part<'_, '_, '_, 'c> {
         (row_max, sum, values)
     }
 
-    /// A vector of the result, as codes if it becomes some. All lanes of a group of these come here
-    /// together.
+    /// Stores a vector of the result, as codes where the result is quantised. All lanes that have a
+    /// group of columns with one scale come here together.
     fn store(&self, column: Int<'c>, dim: Int<'c>, values: Vector<'c>) -> Result<(), Diagnostic> {
         let (a, c) = (self.attention, self.code());
         if let Some(codes) = a.codes {

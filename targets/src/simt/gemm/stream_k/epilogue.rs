@@ -44,7 +44,7 @@ impl<'c> Group<'_, '_, '_, 'c> {
         let (shape, tile) = (self.shape, self.made_tile(part));
         let beside: Vec<_> =
             (0..shape.rounds()).map(|round| self.load_beside(tile, self.round(round))).collect::<Result<_, _>>()?;
-        self.store_scale(squares, (self.thread(), shape.columns));
+        self.store_scale(squares, self.thread(), shape.columns);
         for (round, beside) in beside.iter().enumerate() {
             if round > 0 {
                 self.sync_consumers();
@@ -58,8 +58,9 @@ impl<'c> Group<'_, '_, '_, 'c> {
         Ok(())
     }
 
-    /// What a row's sums are scaled by, from its squares, for the rows of so many threads.
-    pub(super) fn store_scale(&self, squares: Option<FloatValue<'c>>, (row, count): (Int<'c>, usize)) {
+    /// Stores what a row's sums are scaled by, from its squares, if there is a norm: as many
+    /// threads have a row each.
+    pub(super) fn store_scale(&self, squares: Option<FloatValue<'c>>, row: Int<'c>, count: usize) {
         let c = self.code();
         if let (Some(squares), Some(norm)) = (squares, &self.norm) {
             let scale = c.inverse_root(squares, self.width, norm.eps);
