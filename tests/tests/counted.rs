@@ -209,9 +209,9 @@ fn most_of_prompt(chip: &str, scheme: &str) -> Option<f64> {
 }
 
 /// Times the vector instructions of a step of one token that a step of several may take, where
-/// these are more than a few.
+/// these are more than a few. One token whose row is there as codes takes 5.3, and 32 tokens 16.6.
 const MOST_TIMES: f64 = 3.0;
-const FEW: f64 = 16.0;
+const FEW: f64 = 17.0;
 
 #[test]
 fn products_of_a_layer() {
