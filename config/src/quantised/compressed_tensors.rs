@@ -87,7 +87,23 @@ impl<'a> Spec<'a> {
     }
 }
 
+/// The formats that have a reader here. Others are refused by their name, before the fields that
+/// only they have are read.
+const FORMATS: [&str; 7] = [
+    "naive-quantized",
+    "float-quantized",
+    "int-quantized",
+    "pack-quantized",
+    "mxfp8-quantized",
+    "mxfp4-pack-quantized",
+    "dense",
+];
+
 fn scheme(f: &Fields, format: Option<&str>, dtype: DType) -> Result<Option<Scheme>, Diagnostic> {
+    if let Some(other) = format.filter(|format| !FORMATS.contains(format)) {
+        let fault = f.fault("config::quantised", "format", format!("{other:?} is not supported"));
+        return Err(fault.help(format!("Known: {}.", FORMATS.join(", "))));
+    }
     let Some(weights) = Spec::read(f, "weights")? else { return Ok(None) };
     if let Some(outputs) = Spec::read(f, "output_activations")? {
         return Err(outputs.unknown("strategy"));

@@ -87,8 +87,12 @@ fn compressed_tensors() {
     let mut sparse = group("pack-quantized", int4.clone(), Value::Null);
     sparse["sparsity_config"] = json!({ "format": "sparse-24-bitmask" });
     insta::assert_snapshot!(fault(sparse), @"config.json: quantization_config.sparsity_config: is not supported");
-    insta::assert_snapshot!(fault(group("nvfp4-pack-quantized", json!({ "num_bits": 4 }), Value::Null)), @r#"config.json: quantization_config.config_groups.group_0.format: "nvfp4-pack-quantized" is not supported for this kind of numbers"#);
-    insta::assert_snapshot!(fault(group("marlin-24", int4, Value::Null)), @r#"config.json: quantization_config.config_groups.group_0.format: "marlin-24" is not supported for this kind of numbers"#);
+    // As llm-compressor writes it: `dynamic` is a word there.
+    let nvfp4 = json!({ "type": "float", "num_bits": 4, "strategy": "tensor_group", "group_size": 16 });
+    let local =
+        json!({ "type": "float", "num_bits": 4, "strategy": "tensor_group", "group_size": 16, "dynamic": "local" });
+    insta::assert_snapshot!(fault(group("nvfp4-pack-quantized", nvfp4, local)), @r#"config.json: quantization_config.config_groups.group_0.format: "nvfp4-pack-quantized" is not supported"#);
+    insta::assert_snapshot!(fault(group("marlin-24", int4, Value::Null)), @r#"config.json: quantization_config.config_groups.group_0.format: "marlin-24" is not supported"#);
     let five = json!({ "type": "int", "num_bits": 5, "strategy": "group", "group_size": 32 });
     insta::assert_snapshot!(fault(group("pack-quantized", five, Value::Null)), @r#"config.json: quantization_config.config_groups.group_0.format: "pack-quantized" is not supported for this kind of numbers"#);
 }
