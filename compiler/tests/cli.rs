@@ -846,3 +846,24 @@ fn weights_are_quantised_while_they_are_loaded() {
     let refused = bench.logits("q.atomc", "w", "[[1, 2]]");
     assert!(refused.contains(&format!("tensor `{name}` has numbers that are not finite")), "{refused}");
 }
+
+/// The README names the verbs that write JSON, and no others do.
+#[test]
+fn the_readme_names_the_verbs_with_json() {
+    let bench = Bench::empty();
+    let help = bench.succeed(&["help"]);
+    let (_, verbs) = help.split_once("Commands:\n").expect("a list of verbs");
+    let (verbs, _) = verbs.split_once("\n\n").expect("something after the list");
+    let verbs = verbs.lines().filter_map(|line| line.split_whitespace().next()).filter(|verb| *verb != "help");
+    let writes_json =
+        |verb: &&str| bench.succeed(&["help", verb]).lines().any(|line| line.trim_start().starts_with("--json"));
+    let mut have: Vec<&str> = verbs.filter(writes_json).collect();
+    let readme = concat!(env!("CARGO_MANIFEST_DIR"), "/../README.md");
+    let readme = std::fs::read_to_string(readme).expect("a document");
+    let (_, named) = readme.split_once("`--json` has what a\nprogram reads: ").expect("a sentence about --json");
+    let (named, _) = named.split_once("take it").expect("the end of the sentence");
+    let mut named: Vec<&str> = named.split('`').skip(1).step_by(2).collect();
+    have.sort_unstable();
+    named.sort_unstable();
+    assert_eq!(named, have);
+}
