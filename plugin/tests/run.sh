@@ -5,8 +5,9 @@
 # files of tests run at once as there are cores. Builds are those of the dev profile: artifacts are
 # the same, and most of it is there after `cargo test`.
 # VENVS keeps environments elsewhere than in target/; ATOMC is a compiler that is built already.
-# usage: run.sh [--prepare] [--all] [vllm] [sglang]; --prepare only makes the environments, which
-# needs no build of ours; --all also runs tests that cost much and show little that is new
+# usage: run.sh [--prepare] [--newest] [--all] [vllm] [sglang]; --prepare only makes the
+# environments, which needs no build of ours; --newest takes the first release of each framework
+# alone; --all also runs tests that cost much and show little that is new
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 here=$PWD/plugin/tests venvs=${VENVS:-$PWD/target}
@@ -16,9 +17,10 @@ prepare='' filter='not thorough' frameworks=()
 for word; do
     case $word in
     --prepare) prepare=1 ;;
+    --newest) for framework in "${!releases[@]}"; do releases[$framework]=${releases[$framework]%% *}; done ;;
     --all) filter='short or not short' ;;
     vllm | sglang) frameworks+=("$word") ;;
-    *) echo "$word: known are --prepare, --all, vllm and sglang" >&2 && exit 2 ;;
+    *) echo "$word: known are --prepare, --newest, --all, vllm and sglang" >&2 && exit 2 ;;
     esac
 done
 [ ${#frameworks[@]} -gt 0 ] || frameworks=(vllm sglang)

@@ -108,28 +108,39 @@ def schemas():
     chain = {f"d{i}": {"$ref": f"#/$defs/d{i + 1}"} for i in range(20000)}
     yield form("chain of 20000 references", {"$ref": "#/$defs/d0", "$defs": chain | {"d20000": {}}})
     yield form("a reference to itself", {"$ref": "#"})
-    yield form("references in a circle", {"$ref": "#/a", "a": {"$ref": "#/b"}, "b": {"$ref": "#/a"}})
+    yield form(
+        "references in a circle", {"$ref": "#/a", "a": {"$ref": "#/b"}, "b": {"$ref": "#/a"}}
+    )
     yield form("a reference to elsewhere", {"$ref": "http://localhost/x"})
     doubling = {f"d{i}": {"anyOf": [{"$ref": f"#/$defs/d{i + 1}"}] * 2} for i in range(60)}
     yield form("doubling references", {"$ref": "#/$defs/d0", "$defs": doubling | {"d60": {}}})
     both = {"$ref": "#/$defs/d1", "properties": {"x": {"$ref": "#"}}}
-    yield form("doubling allOf", {"allOf": [both] * 30, "$defs": {"d1": {"allOf": [{"type": "object"}] * 30}}})
+    yield form(
+        "doubling allOf",
+        {"allOf": [both] * 30, "$defs": {"d1": {"allOf": [{"type": "object"}] * 30}}},
+    )
     for most in (1000, 100_000, 10**9):
         yield form(f"strings of {most}", dict(type="string", minLength=most - 1, maxLength=most))
-        yield form(f"arrays of {most}", dict(type="array", items={}, minItems=most - 1, maxItems=most))
+        yield form(
+            f"arrays of {most}", dict(type="array", items={}, minItems=most - 1, maxItems=most)
+        )
     yield form("integers of many digits", dict(type="integer", minimum=10**300, maximum=10**301))
     yield form("multiples", dict(type="number", multipleOf=1e-300))
-    yield form("a pattern of patterns", dict(type="string", pattern="^(([a-z]{1,500}){1,500}){1,500}$"))
+    yield form(
+        "a pattern of patterns", dict(type="string", pattern="^(([a-z]{1,500}){1,500}){1,500}$")
+    )
     patterns = {f"^(a{{1,{i + 1}}}b)+$": {"type": "string"} for i in range(500)}
     yield form("500 patterns of properties", dict(type="object", patternProperties=patterns))
     yield form("a schema of numbers", [1, 2, 3])
-    yield form("blanks without end", {"x-guidance": {"whitespace_pattern": "(.|\n)*"}, "type": "object"})
+    yield form(
+        "blanks without end", {"x-guidance": {"whitespace_pattern": "(.|\n)*"}, "type": "object"}
+    )
 
 
 def grammars():
     for count in (1000, 5000, 20000):
         chain = "\n".join(f"r{i}: r{i + 1}" for i in range(count))
-        yield form(f"chain of {count} rules", grammar=f"start: r0\n{chain}\nr{count}: \"a\"")
+        yield form(f"chain of {count} rules", grammar=f'start: r0\n{chain}\nr{count}: "a"')
         words = "\n".join(f'T{i}: "word{i}"' for i in range(count))
         named = " | ".join(f"T{i}" for i in range(count))
         yield form(f"{count} terminals", grammar=f"start: {named}\n{words}")
@@ -144,7 +155,12 @@ def grammars():
     yield form("ambiguous", grammar='start: e\ne: e e | e e e | "a"')
     yield form("no rule", grammar="a: b")
     yield form("repeats of repeats", grammar='start: (("a"{1,999}){1,999}){1,999}')
-    yield form("nested terminals", grammar="start: A\n" + "\n".join(f"{chr(65 + i)}: {chr(66 + i)} {chr(66 + i)}" for i in range(25)) + "\nZ: /[a-z]+/")
+    yield form(
+        "nested terminals",
+        grammar="start: A\n"
+        + "\n".join(f"{chr(65 + i)}: {chr(66 + i)} {chr(66 + i)}" for i in range(25))
+        + "\nZ: /[a-z]+/",
+    )
     yield form("imports", grammar="%import common.NUMBER\n%import /etc/passwd\nstart: NUMBER")
     yield form("not a grammar", grammar="\0" * 1000)
     yield form("an ignored blank", grammar='%ignore /( )*/\nstart: "a"')
@@ -163,7 +179,9 @@ def expressions():
     for count in (1000, 50_000, 1_000_000):
         yield form(f"{count} brackets of an expression", regex="(" * count + "a" + ")" * count)
         yield form(f"{count} stars", regex="a" + "*" * count)
-        yield form(f"{count} choices of an expression", regex="|".join(f"w{i}" for i in range(count // 10)))
+        yield form(
+            f"{count} choices of an expression", regex="|".join(f"w{i}" for i in range(count // 10))
+        )
         yield form(f"{count} letters", regex="a" * count)
         yield form(f"{count} optional letters", regex="a?" * (count // 2))
 
@@ -184,9 +202,13 @@ def large():
     def completion(name, **fields):
         return name, COMPLETIONS, dict(prompt="a", max_tokens=4) | fields
 
-    yield completion("stops", prompt=["a"] * 16, n=16, stop=["b" * 63_000 + str(i) for i in range(64)])
+    yield completion(
+        "stops", prompt=["a"] * 16, n=16, stop=["b" * 63_000 + str(i) for i in range(64)]
+    )
     yield completion("many stops", stop=["x"] * 100_000)
-    yield completion("stops of letters", n=16, stop=["a" * 60_000] * 64, max_tokens=200, ignore_eos=True)
+    yield completion(
+        "stops of letters", n=16, stop=["a" * 60_000] * 64, max_tokens=200, ignore_eos=True
+    )
     yield completion("prompts", prompt=["a"] * 180_000)
     yield completion("prompts of tokens", prompt=[[1]] * 180_000)
     yield completion("a prompt of text", prompt="word " * 800_000)
@@ -199,9 +221,18 @@ def large():
     yield completion("ends", stop_token_ids=[1] * 1_000_000)
     yield completion("answers", prompt=["a"] * 256, n=16)
     yield completion("answers of one prompt", n=10**6)
-    yield completion("the longest answers", prompt=["a"] * 16, n=16, max_tokens=10**9, ignore_eos=True)
+    yield completion(
+        "the longest answers", prompt=["a"] * 16, n=16, max_tokens=10**9, ignore_eos=True
+    )
     yield completion("one long answer", max_tokens=10**9, ignore_eos=True, logprobs=20)
-    yield completion("long answers in a stream", n=16, max_tokens=10**9, ignore_eos=True, stream=True, logprobs=20)
+    yield completion(
+        "long answers in a stream",
+        n=16,
+        max_tokens=10**9,
+        ignore_eos=True,
+        stream=True,
+        logprobs=20,
+    )
     yield completion("echoes", prompt=["word " * 60] * 256, echo=True, logprobs=20)
     yield completion("unknown fields", **{f"field{i}": i for i in range(200_000)})
     yield completion("a name", model="x" * 3_000_000)
@@ -231,10 +262,24 @@ def chats():
     named = {"type": "function", "function": {"name": "f", "parameters": wide}}
     yield chat("a wide tool", [user], tools=[named], tool_choice="required")
     yield chat("a role", [{"role": "r" * 2_000_000, "content": ""}])
-    yield chat("told to the template", [user], chat_template_kwargs={f"k{i}": i for i in range(100_000)})
-    yield chat("messages told to the template", [user], chat_template_kwargs={"messages": [user] * 50_000})
+    yield chat(
+        "told to the template", [user], chat_template_kwargs={f"k{i}": i for i in range(100_000)}
+    )
+    yield chat(
+        "messages told to the template", [user], chat_template_kwargs={"messages": [user] * 50_000}
+    )
     yield chat("no messages", [])
-    yield chat("pictures", [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:," + "A" * 3_000_000}}]}])
+    yield chat(
+        "pictures",
+        [
+            {
+                "role": "user",
+                "content": [
+                    {"type": "image_url", "image_url": {"url": "data:," + "A" * 3_000_000}}
+                ],
+            }
+        ],
+    )
 
 
 def bodies():
@@ -242,7 +287,11 @@ def bodies():
     yield "100000 lists", COMPLETIONS, b"[" * 100_000
     yield "100000 objects", COMPLETIONS, b'{"a":' * 100_000
     yield "lists in a field", COMPLETIONS, b'{"prompt":"a","x":' + b"[" * 120 + b"]" * 120 + b"}"
-    yield "a number of a million digits", COMPLETIONS, b'{"prompt":"a","seed":' + b"9" * 1_000_000 + b"}"
+    yield (
+        "a number of a million digits",
+        COMPLETIONS,
+        b'{"prompt":"a","seed":' + b"9" * 1_000_000 + b"}",
+    )
     yield "escapes", COMPLETIONS, b'{"prompt":"' + rb"\u0061" * 500_000 + b'"}'
     yield "half of a pair", COMPLETIONS, rb'{"prompt":"\ud800"}'
     yield "no UTF-8", COMPLETIONS, b'{"prompt":"\xff\xfe"}'
@@ -252,9 +301,13 @@ def bodies():
     yield "nothing", CHATS, b""
     yield "nothing to tokenise", "/tokenize", b'{"prompt":' + b'"a' + b" b" * 1_000_000 + b'"}'
     yield "tokens to text", "/detokenize", json.dumps({"tokens": [5] * 1_000_000}).encode()
-    yield "a conversation of Anthropic's form", "/v1/messages", json.dumps(
-        {"max_tokens": 4, "messages": [{"role": "user", "content": "a"}] * 50_000}
-    ).encode()
+    yield (
+        "a conversation of Anthropic's form",
+        "/v1/messages",
+        json.dumps(
+            {"max_tokens": 4, "messages": [{"role": "user", "content": "a"}] * 50_000}
+        ).encode(),
+    )
     yield "input of a response", "/v1/responses", json.dumps({"input": "word " * 700_000}).encode()
 
 
@@ -268,11 +321,26 @@ def hostile():
 def noise(numbers):
     """A damaged copy of a good request: bytes changed, cut, repeated, numbers and words replaced."""
     good = [
-        (COMPLETIONS, b'{"prompt": "Q: Ana has 12", "max_tokens": 8, "temperature": 0, "stop": ["\\n"]}'),
-        (COMPLETIONS, b'{"prompt": [1, 2, 3], "n": 2, "logprobs": 3, "stream": true, "max_tokens": 3}'),
-        (COMPLETIONS, b'{"prompt": "a", "structured_outputs": {"choice": ["yes", "no"]}, "max_tokens": 4}'),
-        (COMPLETIONS, b'{"prompt": "a", "structured_outputs": {"regex": "(a|b)+c{2,9}"}, "max_tokens": 4}'),
-        (COMPLETIONS, b'{"prompt": "a", "structured_outputs": {"grammar": "start: X+\\nX: /[a-c]/ | \\"d\\""}}'),
+        (
+            COMPLETIONS,
+            b'{"prompt": "Q: Ana has 12", "max_tokens": 8, "temperature": 0, "stop": ["\\n"]}',
+        ),
+        (
+            COMPLETIONS,
+            b'{"prompt": [1, 2, 3], "n": 2, "logprobs": 3, "stream": true, "max_tokens": 3}',
+        ),
+        (
+            COMPLETIONS,
+            b'{"prompt": "a", "structured_outputs": {"choice": ["yes", "no"]}, "max_tokens": 4}',
+        ),
+        (
+            COMPLETIONS,
+            b'{"prompt": "a", "structured_outputs": {"regex": "(a|b)+c{2,9}"}, "max_tokens": 4}',
+        ),
+        (
+            COMPLETIONS,
+            b'{"prompt": "a", "structured_outputs": {"grammar": "start: X+\\nX: /[a-c]/ | \\"d\\""}}',
+        ),
         (
             CHATS,
             b'{"messages": [{"role": "user", "content": "hi"}], "max_tokens": 4, "response_format": {"type":'
@@ -285,7 +353,17 @@ def noise(numbers):
             b' "tools": [{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}]}',
         ),
     ]
-    words = [b"null", b"-1", b"1e999", b"[]", b"{}", b'""', b"18446744073709551616", b"true", b'"\\u0000"']
+    words = [
+        b"null",
+        b"-1",
+        b"1e999",
+        b"[]",
+        b"{}",
+        b'""',
+        b"18446744073709551616",
+        b"true",
+        b'"\\u0000"',
+    ]
     path, sent = numbers.choice(good)
     for _ in range(numbers.randrange(1, 5)):
         at, kind = numbers.randrange(len(sent) + 1), numbers.randrange(5)
@@ -311,7 +389,9 @@ class Honest:
         self.prompts, self.faults, self.is_over = prompts, [], False
         self.expect = {prompt: self.answer(prompt) for prompt in prompts}
         self.took, self.lock = [], threading.Lock()
-        self.threads = [threading.Thread(target=self.client, args=(i,), daemon=True) for i in range(CLIENTS)]
+        self.threads = [
+            threading.Thread(target=self.client, args=(i,), daemon=True) for i in range(CLIENTS)
+        ]
         for thread in self.threads:
             thread.start()
 
