@@ -44,7 +44,7 @@ fi
 # `cargo build`.
 runtime=$work/runtime compiler=$work/compiler
 mkdir -p "$runtime"/{bin,lib,include} "$compiler"/{bin,lib,libexec}
-"${cargo[@]}" --quiet --profile "$profile" -p atomc -p atomc-c --no-default-features
+"${cargo[@]}" --quiet --profile "$profile" -p atomc -p atomc-c --no-default-features --features atomc/server
 cp "$folder/atomc" "$runtime/bin/"
 cp "$folder/libatomc_runtime.so" "$runtime/lib/"
 cp runtime/include/atomc.h "$runtime/include/"

@@ -1,15 +1,20 @@
 # What the examples share. `atomc` is the command line of this checkout, built if it has to be, or
 # what ATOMC names; PROFILE is cargo's profile. $out is a folder that goes when the script ends.
+# With `first` set the build is the one that takes least: without the server and the emulator, and
+# with code of its own that is not optimised. Kernels are.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
-profile=${PROFILE:-release} out=$(mktemp -d)
+profile=${PROFILE:-release} features=() out=$(mktemp -d)
+if [ -n "${first:-}" ] && [ -z "${PROFILE:-}" ]; then
+    profile=first features=(--no-default-features --features compiler)
+fi
 trap 'rm -rf "$out"' EXIT
 # The list of trusted artifacts is the example's own.
 export XDG_CONFIG_HOME=$out/config
 # What `cargo build` leaves, and where.
 built=${CARGO_TARGET_DIR:-target}/${profile/#dev/debug}
 if [ -z "${ATOMC:-}" ]; then
-    cargo build --profile "$profile" --quiet --bin atomc
+    cargo build --profile "$profile" "${features[@]}" --quiet --bin atomc
     ATOMC=$built/atomc
 fi
 atomc() { "$ATOMC" "$@"; }

@@ -74,7 +74,7 @@ fn crates_use_only_what_the_map_says() {
 fn the_runtime_only_build_has_no_compiler() {
     let runtime = [COMPILER_ONLY, IR].concat();
     let builds: [(&[&str], &[&str]); 3] = [
-        (&["-p", "atomc", "--no-default-features"], COMPILER_ONLY),
+        (&["-p", "atomc", "--no-default-features", "--features", "server"], COMPILER_ONLY),
         (&["-p", "atomc-runtime"], &runtime),
         (&["-p", "atomc-python"], &runtime),
     ];

@@ -31,6 +31,7 @@ mod print;
 mod progress;
 mod report;
 mod run;
+#[cfg(feature = "server")]
 mod serve;
 mod shown;
 mod sign;
@@ -90,6 +91,7 @@ enum Verb {
     #[cfg(feature = "compiler")]
     Compile(compile::Args),
     Run(run::Args),
+    #[cfg(feature = "server")]
     Serve(serve::Args),
     Bench(bench::Args),
     Check(check::Args),
@@ -134,6 +136,7 @@ pub fn main() -> ExitCode {
         #[cfg(feature = "compiler")]
         Verb::Compile(args) => compile::run(args, &spans),
         Verb::Run(args) => run::run(args),
+        #[cfg(feature = "server")]
         Verb::Serve(args) => serve::run(args),
         Verb::Bench(args) => bench::run(args),
         Verb::Check(args) => check::run(args),
