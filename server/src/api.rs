@@ -154,7 +154,7 @@ async fn health(State(service): State<Shared>) -> Response {
     }
 }
 
-/// Work that takes time (cutting text up, templates, grammars), where it keeps no other connection
+/// Work that takes time (cutting text up, templates), where it keeps no other connection
 /// waiting. A panic of it is that of one request.
 async fn apart<T: Send + 'static>(work: impl FnOnce() -> Result<T, ApiError> + Send + 'static) -> Result<T, ApiError> {
     match tokio::task::spawn_blocking(work).await {

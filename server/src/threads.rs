@@ -63,8 +63,8 @@ impl Clock {
     /// Of the thread that calls.
     pub fn own() -> Clock {
         let mut clock = libc::CLOCK_MONOTONIC;
-        // SAFETY: the thread is the one that calls, and the clock is written to a place of its type.
-        // Where it is refused the clock is that of the wall.
+        // SAFETY: the thread is the one that calls, and the clock is written to a place of its
+        // type. Where it is refused the clock is that of the wall.
         unsafe { libc::pthread_getcpuclockid(libc::pthread_self(), &mut clock) };
         Clock(clock)
     }

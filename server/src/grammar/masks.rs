@@ -296,7 +296,12 @@ impl Follow {
                     if since.elapsed() >= left {
                         cancel.iter().for_each(CancellationHandle::cancel);
                         *state = State::Gone;
-                        return Err(format!("a token of it takes longer than {} s to check", left.as_secs_f64()));
+                        let (what, most) =
+                            if left < self.limits.mask { ("tokens", self.limits.answer) } else { ("a token", left) };
+                        return Err(format!(
+                            "finding {what} that it allows takes longer than {} s",
+                            most.as_secs_f64()
+                        ));
                     }
                 }
                 State::Waiting => {}

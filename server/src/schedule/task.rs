@@ -128,7 +128,8 @@ pub(super) struct Task {
     pub alone: bool,
     /// Its guide does not know yet which tokens may come next: it is in no step.
     pub is_held: bool,
-    /// It has as many tokens as it may have, and its guide does not know yet whether it is complete.
+    /// It has as many tokens as it may have, and its guide does not know yet whether it is
+    /// complete.
     is_full: bool,
     /// Tokens that were there when it was first admitted.
     cached: Option<usize>,
