@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use atomc_server::api::{Defaults, Metrics, Router, Service, router};
-use atomc_server::grammar::Grammars;
+use atomc_server::grammar::{FormLimits, Grammars};
 use atomc_server::schedule::Options;
 use atomc_server::schedule::toy::{Draft, Toy};
 use atomc_server::serve::connection;
@@ -88,7 +88,7 @@ impl Server {
             handle,
             templates: templates.map_err(|error| error.to_string()),
             thoughts: true,
-            grammars: Grammars::new(text.clone(), VOCAB, stop.clone()),
+            grammars: Grammars::new(text.clone(), VOCAB, stop.clone(), FormLimits::default()),
             text,
             names: vec!["toy".into()],
             stop,
@@ -97,6 +97,7 @@ impl Server {
             body_bytes: BODY_BYTES,
             choices: 4,
             origins: vec!["*".into()],
+            lanes: Arc::default(),
             metrics: Arc::new(Metrics::default()),
             started: SystemTime::now(),
         };

@@ -5,6 +5,7 @@ mod completions;
 mod error;
 mod events;
 mod guard;
+mod lanes;
 mod metrics;
 mod request;
 
@@ -23,6 +24,7 @@ use crate::template::Templates;
 use crate::text::Text;
 use crate::worker::Handle;
 use error::ApiError;
+pub use lanes::Lanes;
 pub use metrics::Metrics;
 pub use request::Defaults;
 
@@ -52,6 +54,8 @@ pub struct Service {
     pub choices: usize,
     /// Origins whose pages may ask; `*` for all.
     pub origins: Vec<String>,
+    /// Which requests are read at once.
+    pub lanes: Arc<Lanes>,
     /// What is counted.
     pub metrics: Arc<Metrics>,
     /// When it began.
@@ -150,7 +154,7 @@ async fn health(State(service): State<Shared>) -> Response {
     }
 }
 
-/// Work that takes time (cutting text up, templates, grammars), where it keeps no other connection
+/// Work that takes time (cutting text up, templates), where it keeps no other connection
 /// waiting. A panic of it is that of one request.
 async fn apart<T: Send + 'static>(work: impl FnOnce() -> Result<T, ApiError> + Send + 'static) -> Result<T, ApiError> {
     match tokio::task::spawn_blocking(work).await {

@@ -13,5 +13,6 @@ pub mod serve;
 pub mod template;
 pub mod text;
 pub mod thoughts;
+mod threads;
 pub mod tools;
 pub mod worker;

@@ -18,11 +18,12 @@ mod task;
 pub mod toy;
 
 use std::collections::VecDeque;
+use std::time::Duration;
 
 use atomc_runtime::{DeviceError, KvError, Request, SeqId, StepError, Want};
 
 pub use backend::{Backend, Limits, Row};
-pub use choose::{ChoiceError, Chooser, Chosen, Guide, Likelihood, Penalties, Settings, likelihood};
+pub use choose::{ChoiceError, Chooser, Chosen, Guide, Likelihood, Penalties, Progress, Settings, likelihood};
 pub use prefix::{Match, Prefixes};
 pub use task::{End, Job, JobError, Output, Why};
 
@@ -97,6 +98,9 @@ pub struct Scheduler<B> {
 /// Steps behind which a request that had no room is tried again though nothing has ended: windows
 /// give pages back.
 const PATIENCE: u64 = 16;
+
+/// Time for which a scheduler that has nothing else to do waits for a guide.
+const LOOK: Duration = Duration::from_millis(2);
 
 /// So many tokens of a running task in the next step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -205,6 +209,7 @@ impl<B: Backend> Scheduler<B> {
     /// Admits requests and runs one step, if there is anything to run.
     pub fn step(&mut self) {
         self.sweep();
+        self.look();
         self.admit();
         self.guess();
         if self.running.is_empty() {
@@ -235,11 +240,24 @@ impl<B: Backend> Scheduler<B> {
         }
     }
 
+    /// Looks how the guides stand that were busy. They are waited for where all are.
+    fn look(&mut self) {
+        let mut within = if self.running.iter().all(|task| task.is_held) { LOOK } else { Duration::ZERO };
+        for index in (0..self.running.len()).rev() {
+            let end = self.running[index].look(within);
+            within = if self.running[index].is_held { within } else { Duration::ZERO };
+            if let Some(end) = end {
+                within = Duration::ZERO;
+                self.finish(index, end);
+            }
+        }
+    }
+
     /// What each task gets of the next step: those under way a token and what is guessed behind it,
     /// prompts share the rest.
     fn pieces(&self) -> Vec<Piece> {
-        let alone = self.running.iter().position(|task| task.alone);
-        let is_in = |index: &usize| alone.is_none_or(|alone| alone == *index);
+        let alone = self.running.iter().position(|task| task.alone && !task.is_held);
+        let is_in = |index: &usize| !self.running[*index].is_held && alone.is_none_or(|alone| alone == *index);
         let (answers, prompts): (Vec<usize>, Vec<usize>) =
             (0..self.running.len()).filter(is_in).partition(|&index| self.running[index].left() == 1);
         let whole = |&task: &usize| Piece { task, tokens: self.running[task].coming() };
@@ -341,14 +359,19 @@ impl<B: Backend> Scheduler<B> {
         }
         ended.sort_unstable_by_key(|(task, _)| *task);
         for (index, end) in ended.into_iter().rev() {
-            let task = self.running.remove(index);
-            match end {
-                Ok(_) => self.retain(&task),
-                // What is wrong with its logits may be wrong with what it has in the cache.
-                Err(_) => self.drop_sequence(task.sequence),
-            }
-            task.end(end);
+            self.finish(index, end);
         }
+    }
+
+    /// Ends a task.
+    fn finish(&mut self, index: usize, end: Result<End, JobError>) {
+        let task = self.running.remove(index);
+        match end {
+            Ok(_) => self.retain(&task),
+            // What is wrong with its logits may be wrong with what it has in the cache.
+            Err(_) => self.drop_sequence(task.sequence),
+        }
+        task.end(end);
     }
 
     /// Keeps what a task has computed, for others that begin like it.

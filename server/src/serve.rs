@@ -70,7 +70,8 @@ impl Told {
 }
 
 async fn listen(listener: TcpListener, service: Service, place: &Place, mut told: Told) {
-    let handle = service.handle.clone();
+    let (handle, lanes) = (service.handle.clone(), service.lanes.clone());
+    tokio::spawn(async move { lanes.give_back().await });
     let router = router(service);
     let graceful = GracefulShutdown::new();
     let room = std::sync::Arc::new(Semaphore::new(place.connections.max(1)));

@@ -1,7 +1,10 @@
 //! Chat templates, as Hugging Face's folders have them: Jinja with a few functions more.
+mod guard;
 mod json;
 
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::{Duration, Instant};
 
 use atomc_artifact::files;
 use minijinja::syntax::SyntaxConfig;
@@ -41,6 +44,8 @@ pub struct Templates {
     environment: Environment<'static>,
     /// Special tokens by the names that templates have for them.
     special: Map<String, Value>,
+    /// Whether the last conversation took long.
+    is_slow: AtomicBool,
 }
 
 const DEFAULT: &str = "default";
@@ -69,15 +74,17 @@ impl Templates {
             (None, _) => vec![],
         };
         for (name, text) in named {
-            let added = environment.add_template_owned(name, plain(&text));
-            added.map_err(|error| fault("chat_template", error))?;
+            let text = guard::guarded(&plain(&text)).map_err(|why| fault("chat_template", why))?;
+            let add = || environment.add_template_owned(name, text).map_err(|error| error.to_string());
+            guard::apart(add).and_then(|added| added).map_err(|why| fault("chat_template", why))?;
         }
         let names = ["bos_token", "eos_token", "unk_token", "pad_token"];
         let token = |name: &str| {
             let token = &config[name];
             Some((name.to_owned(), token.as_str().or(token["content"].as_str())?.into()))
         };
-        Ok(Templates { environment, special: names.iter().filter_map(|name| token(name)).collect() })
+        let special = names.iter().filter_map(|name| token(name)).collect();
+        Ok(Templates { environment, special, is_slow: AtomicBool::new(false) })
     }
 
     /// The prompt that a conversation is.
@@ -94,12 +101,24 @@ impl Templates {
         };
         let (more, special) = (Item::from(Serde(&talk.more)), Item::from(Serde(&self.special)));
         let all = context! { ..more, ..given, ..special };
-        template.render(all).map_err(|error| match error.kind() {
-            ErrorKind::InvalidOperation if error.detail().is_some_and(|detail| detail.starts_with(RAISED)) => {
-                TemplateError::Raised(error.detail().unwrap_or_default()[RAISED.len()..].to_owned())
-            }
-            _ => TemplateError::Jinja(error.to_string()),
-        })
+        let began = Instant::now();
+        let rendered = guard::apart(move || template.render(all).map_err(refused)).map_err(TemplateError::Jinja);
+        self.is_slow.store(began.elapsed() > SLOW, Relaxed);
+        rendered?
+    }
+
+    /// Whether conversations take long: a server then reads one of them at once.
+    pub fn is_slow(&self) -> bool {
+        self.is_slow.load(Relaxed)
+    }
+}
+
+/// What a template raised, or what is wrong with it.
+fn refused(error: Error) -> TemplateError {
+    match (error.kind(), error.detail().and_then(|detail| detail.strip_prefix(RAISED))) {
+        (ErrorKind::InvalidOperation, Some(raised)) => TemplateError::Raised(raised.to_owned()),
+        (ErrorKind::OutOfFuel, _) => TemplateError::Jinja(format!("takes more than {FUEL} steps")),
+        _ => TemplateError::Jinja(error.to_string()),
     }
 }
 
@@ -149,10 +168,13 @@ fn mark_before(text: &str) -> &'static str {
     if text.ends_with('-') { "-" } else { "" }
 }
 
+/// Time from which on a conversation takes long.
+const SLOW: Duration = Duration::from_millis(50);
 /// What the detail of an error begins with that a template has raised.
 const RAISED: &str = "raised: ";
-/// Steps of a template, for one that never ends.
-const FUEL: u64 = 10_000_000;
+/// Steps of a template, for one that never ends. Of the texts that it makes 64 bytes are a step, so
+/// all of them have at most 192 MB.
+const FUEL: u64 = 3_000_000;
 
 /// Jinja as transformers sets it up.
 fn environment() -> Environment<'static> {
@@ -162,6 +184,7 @@ fn environment() -> Environment<'static> {
     environment.set_fuel(Some(FUEL));
     environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
     environment.add_filter("tojson", json::tojson);
+    environment.add_filter(guard::PLAIN, guard::plain);
     environment.add_function("raise_exception", raise);
     environment.add_function("strftime_now", strftime_now);
     environment

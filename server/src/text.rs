@@ -1,8 +1,10 @@
 //! Text to tokens and back, by the model's own `tokenizer.json`: whole, and piece by piece as
 //! tokens come.
 mod bytes;
+mod check;
 mod stops;
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 
 use atomc_artifact::files;
@@ -23,7 +25,7 @@ pub enum TextError {
     #[error("a prompt of {bytes} bytes is longer than any of {tokens} tokens")]
     TooLong { bytes: usize, tokens: usize },
     #[error("the tokenizer: {0}")]
-    Tokenizer(#[from] tokenizers::Error),
+    Tokenizer(String),
 }
 
 /// A tokenizer.
@@ -34,12 +36,16 @@ pub struct Text {
 }
 
 impl Text {
-    /// From a file, or from the `tokenizer.json` in a folder.
+    /// From a file, or from the `tokenizer.json` in a folder. As in transformers, what the file
+    /// says of truncation and padding is not for prompts, and is left aside.
     pub fn open(path: &Path) -> Result<Text, TextError> {
         let path = if path.is_dir() { path.join("tokenizer.json") } else { path.to_owned() };
         let fault = |why: String| TextError::File { path: path.clone(), why };
         let bytes = files::read(&path).map_err(|error| fault(error.to_string()))?;
-        let tokenizer = Tokenizer::from_bytes(bytes).map_err(|error| fault(error.to_string()))?;
+        let mut tokenizer = whole(|| Tokenizer::from_bytes(bytes)).map_err(fault)?;
+        whole(|| tokenizer.with_truncation(None).map(|_| ())).map_err(fault)?;
+        tokenizer.with_padding(None);
+        check::check(&tokenizer).map_err(fault)?;
         let longest = tokenizer.get_vocab(true).keys().map(String::len).max().unwrap_or(1);
         Ok(Text { tokenizer, longest })
     }
@@ -51,12 +57,13 @@ impl Text {
         if text.len() > most.saturating_mul(self.longest) {
             return Err(TextError::TooLong { bytes: text.len(), tokens: most });
         }
-        Ok(self.tokenizer.encode_fast(text, special)?.get_ids().to_vec())
+        let encoded = whole(|| self.tokenizer.encode_fast(text, special)).map_err(TextError::Tokenizer)?;
+        Ok(encoded.get_ids().to_vec())
     }
 
     /// The text of tokens, with special ones or without.
     pub fn decode(&self, tokens: &[u32], special: bool) -> Result<String, TextError> {
-        Ok(self.tokenizer.decode(tokens, !special)?)
+        whole(|| self.tokenizer.decode(tokens, !special)).map_err(TextError::Tokenizer)
     }
 
     /// The token that a text is, if it is one.
@@ -71,7 +78,15 @@ impl Text {
 
     /// One token as text, also if it is special.
     pub fn show(&self, token: u32) -> String {
-        self.tokenizer.decode(&[token], false).unwrap_or_default()
+        self.decode(&[token], true).unwrap_or_default()
+    }
+}
+
+/// What the tokenizer makes. Some files make its library panic: that is a fault of theirs.
+fn whole<T>(work: impl FnOnce() -> tokenizers::Result<T>) -> Result<T, String> {
+    match catch_unwind(AssertUnwindSafe(work)) {
+        Ok(done) => done.map_err(|error| error.to_string()),
+        Err(_) => Err("its library gave up (a panic)".into()),
     }
 }
 

@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime};
 use atomc_artifact::files;
 use atomc_runtime::{Artifact, Engine, TrustList};
 use atomc_server::api::{Defaults, Metrics, Service};
-use atomc_server::grammar::Grammars;
+use atomc_server::grammar::{FormLimits, Grammars};
 use atomc_server::schedule::Options;
 use atomc_server::serve::{self, Place};
 use atomc_server::template::Templates;
@@ -101,6 +101,9 @@ pub struct Args {
     /// Most connections at once; others wait
     #[arg(long, value_name = "N", default_value_t = 1024)]
     connections: usize,
+    /// Seconds of processor time that preparing a form of answers (a schema, a grammar) may take
+    #[arg(long, value_name = "SECONDS", default_value_t = 2.0, value_parser = seconds)]
+    grammar_seconds: f64,
     /// Seconds that requests have to end when the server is told to
     #[arg(long, value_name = "SECONDS", default_value_t = 30)]
     grace: u64,
@@ -174,7 +177,7 @@ fn service(
         handle,
         templates,
         thoughts: args.reasoning_parser.is_some(),
-        grammars: Grammars::new(text.clone(), vocab, stop.clone()),
+        grammars: Grammars::new(text.clone(), vocab, stop.clone(), form_limits(args)),
         text,
         names: names(args, folder),
         stop,
@@ -183,9 +186,20 @@ fn service(
         body_bytes: args.max_body,
         choices: args.max_choices,
         origins: args.cors.clone(),
+        lanes: Arc::default(),
         metrics: Arc::new(Metrics::default()),
         started: SystemTime::now(),
     })
+}
+
+fn form_limits(args: &Args) -> FormLimits {
+    FormLimits { prepare: Duration::from_secs_f64(args.grammar_seconds), ..FormLimits::default() }
+}
+
+/// A time above zero, at most an hour.
+fn seconds(text: &str) -> Result<f64, String> {
+    let seconds: f64 = text.parse().map_err(|_| "is no number".to_owned())?;
+    if seconds > 0.0 && seconds <= 3600.0 { Ok(seconds) } else { Err("is not above 0 and at most 3600".into()) }
 }
 
 fn names(args: &Args, folder: &Path) -> Vec<String> {

@@ -9,12 +9,12 @@ use serde_json::{Map, Value, json};
 
 use super::answer::{self, Answer, Render, StreamUsage, Usage, finish, logprob};
 use super::error::ApiError;
-use super::events::{Event, Events};
-use super::request::{Common, Kind, Likely, Payload, read_both};
+use super::events::Event;
+use super::request::{Common, Kind, Likely, Payload, read_both, size};
 use super::{Service, Shared, apart, axum_json, name_of_answer, seconds};
 use crate::parts::{Part, Parts};
 use crate::schedule::{Chosen, Why};
-use crate::template::{Conversation, TemplateError};
+use crate::template::{Conversation, TemplateError, Templates};
 use crate::thoughts::Start;
 use crate::tools::{self, Call, Wanted};
 
@@ -34,16 +34,21 @@ struct Chat {
     include_reasoning: Option<bool>,
 }
 
-/// A request that the scheduler has.
+/// A request that was read.
 struct Begun {
     common: Common,
     prompts: [Vec<u32>; 1],
-    events: Events,
+    kind: Kind,
     shape: Shape,
 }
 
 pub async fn complete(State(service): State<Shared>, body: Payload) -> Result<Response, ApiError> {
-    let Begun { common, prompts, events, shape } = apart(move || begin(service, body)).await?;
+    let lanes = service.lanes.clone();
+    let is_slow = service.templates.as_ref().is_ok_and(Templates::is_slow);
+    let lane = lanes.enter(size(&body), is_slow).await?;
+    let Begun { common, prompts, kind, shape } = apart(move || begin(service, body)).await?;
+    drop(lane);
+    let events = common.submit(&shape.service, &prompts, &kind).await?;
     let answers = common.n.unwrap_or(1);
     if common.is_stream() {
         let usage = StreamUsage::new(common.wants_usage(), prompts[0].len());
@@ -59,6 +64,7 @@ pub async fn complete(State(service): State<Shared>, body: Payload) -> Result<Re
 
 fn begin(service: Shared, body: Payload) -> Result<Begun, ApiError> {
     let (common, asked): (Common, Chat) = read_both(body)?;
+    common.check(&service, 1)?;
     let (talk, wanted) = (conversation(&asked)?, wanted(&asked)?);
     let text = prompt(&service, &talk)?;
     let positions = service.handle.limits().positions;
@@ -72,7 +78,6 @@ fn begin(service: Shared, body: Payload) -> Result<Begun, ApiError> {
     let start = if service.thoughts { Start::of(&text) } else { Start::Text };
     let likely = Likely { answer: likely, prompt: None };
     let kind = Kind { likely, most: positions, calls: wanted.form.clone(), start };
-    let events = common.submit(&service, &prompts, &kind)?;
     let shape = Shape {
         id: name_of_answer("chatcmpl"),
         created: seconds(SystemTime::now()),
@@ -82,7 +87,7 @@ fn begin(service: Shared, body: Payload) -> Result<Begun, ApiError> {
         shows_thoughts: asked.include_reasoning.unwrap_or(true),
         service,
     };
-    Ok(Begun { common, prompts, events, shape })
+    Ok(Begun { common, prompts, kind, shape })
 }
 
 fn prompt(service: &Service, talk: &Conversation) -> Result<String, ApiError> {

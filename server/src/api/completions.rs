@@ -9,8 +9,8 @@ use serde_json::{Map, Value, json};
 
 use super::answer::{self, Answer, Render, StreamUsage, Usage, finish, logprob};
 use super::error::ApiError;
-use super::events::{Event, Events};
-use super::request::{Common, Kind, Likely, Payload, read_both};
+use super::events::Event;
+use super::request::{Common, Kind, Likely, Payload, read_both, size};
 use super::{Service, Shared, apart, axum_json, name_of_answer, seconds};
 use crate::schedule::{Chosen, Likelihood};
 
@@ -35,16 +35,30 @@ enum Prompt {
     Lists(Vec<Vec<u32>>),
 }
 
-/// A request that the scheduler has.
+impl Prompt {
+    fn count(&self) -> usize {
+        match self {
+            Prompt::Text(_) | Prompt::Tokens(_) => 1,
+            Prompt::Texts(all) => all.len(),
+            Prompt::Lists(all) => all.len(),
+        }
+    }
+}
+
+/// A request that was read.
 struct Begun {
     common: Common,
     tokens: Vec<Vec<u32>>,
-    events: Events,
+    kind: Kind,
     shape: Shape,
 }
 
 pub async fn complete(State(service): State<Shared>, body: Payload) -> Result<Response, ApiError> {
-    let Begun { common, tokens, events, shape } = apart(move || begin(service, body)).await?;
+    let lanes = service.lanes.clone();
+    let lane = lanes.enter(size(&body), false).await?;
+    let Begun { common, tokens, kind, shape } = apart(move || begin(service, body)).await?;
+    drop(lane);
+    let events = common.submit(&shape.service, &tokens, &kind).await?;
     let count = tokens.len() * shape.answers;
     if common.is_stream() {
         let states = vec![Progress::default(); count];
@@ -62,11 +76,11 @@ fn begin(service: Shared, body: Payload) -> Result<Begun, ApiError> {
     if asked.suffix.is_some_and(|suffix| !suffix.is_empty()) {
         return Err(ApiError::field("suffix", "text between two texts is not offered"));
     }
+    common.check(&service, asked.prompt.as_ref().map_or(1, Prompt::count))?;
     let (echo, prompts) = (asked.echo.unwrap_or(false), prompts(&service, asked.prompt)?);
     let tokens: Vec<Vec<u32>> = prompts.iter().map(|prompt| prompt.tokens.clone()).collect();
     let likely = Likely { answer: asked.logprobs, prompt: asked.logprobs.filter(|_| echo) };
     let kind = Kind { likely, most: DEFAULT_TOKENS, ..Kind::default() };
-    let events = common.submit(&service, &tokens, &kind)?;
     let shape = Shape {
         id: name_of_answer("cmpl"),
         created: seconds(SystemTime::now()),
@@ -76,7 +90,7 @@ fn begin(service: Shared, body: Payload) -> Result<Begun, ApiError> {
         likely: asked.logprobs.is_some(),
         service,
     };
-    Ok(Begun { common, tokens, events, shape })
+    Ok(Begun { common, tokens, kind, shape })
 }
 
 /// A prompt, and what echoes of it are.

@@ -3,6 +3,7 @@ use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 
+use crate::grammar::FormError;
 use crate::schedule::JobError;
 use crate::text::TextError;
 use crate::worker::Refused;
@@ -73,9 +74,20 @@ impl From<JobError> for ApiError {
                 ApiError { code: Some("context_length_exceeded"), ..ApiError::field("prompt", message) }
             }
             JobError::Empty | JobError::Token { .. } | JobError::NoRoom(_) => ApiError::field("prompt", message),
-            JobError::Sampling(_) => ApiError::bad(message),
+            JobError::Sampling(_) | JobError::Form(_) => ApiError::bad(message),
             JobError::Fault(_) => ApiError::fault(message),
             JobError::Down(_) | JobError::Ending => ApiError::unavailable(message),
+        }
+    }
+}
+
+impl ApiError {
+    /// A form that is not followed, which stands in this field.
+    pub fn form(field: &str, error: &FormError) -> ApiError {
+        match error {
+            FormError::TooMuch { .. } | FormError::Wrong(_) | FormError::Slow(_) => ApiError::field(field, error),
+            FormError::Busy => ApiError::unavailable(error.to_string()),
+            FormError::Fault(why) => ApiError::fault(why.as_str()),
         }
     }
 }

@@ -11,7 +11,7 @@ use tokio::sync::mpsc::unbounded_channel;
 use super::Service;
 use super::error::ApiError;
 use super::events::{Events, Showing, Writer};
-use crate::grammar::Form;
+use crate::grammar::{Form, FormError};
 use crate::schedule::{Job, Penalties, Settings};
 use crate::text::Stops;
 use crate::thoughts::Start;
@@ -21,6 +21,8 @@ use atomc_runtime::Sampling;
 const MOST_ANSWERS: usize = 256;
 /// Most texts that end an answer.
 const MOST_STOPS: usize = 64;
+/// Most bytes of all of them.
+const MOST_STOP_BYTES: usize = 16 << 10;
 /// Most of the likeliest tokens that are told of each.
 const MOST_LOGPROBS: usize = 20;
 
@@ -130,6 +132,11 @@ pub struct Kind {
 /// The body of a request.
 pub type Payload = Result<Bytes, BytesRejection>;
 
+/// Bytes of a body.
+pub fn size(body: &Payload) -> usize {
+    body.as_ref().map_or(0, Bytes::len)
+}
+
 /// Reads what all requests have, and what this kind has.
 pub fn read_both<T: DeserializeOwned>(body: Payload) -> Result<(Common, T), ApiError> {
     let body = body.map_err(|fault| ApiError::bad(fault.body_text()).status(fault.status().as_u16()))?;
@@ -160,8 +167,7 @@ impl Common {
     }
 
     /// Gives the answers to prompts to the scheduler, `n` of each, in this order.
-    pub fn submit(&self, service: &Service, prompts: &[Vec<u32>], kind: &Kind) -> Result<Events, ApiError> {
-        self.check(service)?;
+    pub async fn submit(&self, service: &Service, prompts: &[Vec<u32>], kind: &Kind) -> Result<Events, ApiError> {
         let (answers, form) = (self.n.unwrap_or(1), self.form()?);
         if form.is_some() && kind.calls.is_some() {
             return Err(ApiError::field("tool_choice", "a call has no `response_format` beside it"));
@@ -170,16 +176,17 @@ impl Common {
             Some(calls) => (Some(calls), "tools"),
             None => (form.as_ref(), "response_format"),
         };
-        if prompts.len() * answers > MOST_ANSWERS {
-            return Err(ApiError::field("n", format!("one request has at most {MOST_ANSWERS} answers")));
-        }
         let settings = self.settings(service, kind)?;
         let showing = Showing { special: self.skip_special_tokens == Some(false), stops: self.stops()? };
+        let refused = |error: FormError| ApiError::form(field, &error);
+        let form = match form {
+            Some(form) => Some(service.grammars.prepare(form).await.map_err(refused)?),
+            None => None,
+        };
         let (sender, events) = unbounded_channel();
         let mut jobs = vec![];
         for index in 0..prompts.len() * answers {
-            let guide = form.map(|form| service.grammars.guide(form, kind.start)).transpose();
-            let guide = guide.map_err(|error| ApiError::field(field, error))?;
+            let guide = form.as_ref().map(|form| form.guide(kind.start)).transpose().map_err(refused)?;
             let (text, metrics) = (service.text.clone(), service.metrics.clone());
             let writer = Writer::new(text, metrics, showing.clone(), sender.clone(), index);
             let seed = settings.sampling.seed.wrapping_add((index % answers) as u64);
@@ -190,12 +197,15 @@ impl Common {
         Ok(events)
     }
 
-    /// What is refused by its name.
-    fn check(&self, service: &Service) -> Result<(), ApiError> {
+    /// What is refused by its name, before so many prompts are cut up.
+    pub fn check(&self, service: &Service, prompts: usize) -> Result<(), ApiError> {
         service.check_name(self.model.as_deref())?;
         let answers = self.n.unwrap_or(1);
         if !(1..=service.choices).contains(&answers) {
             return Err(ApiError::field("n", format!("{answers} is not from 1 to {}", service.choices)));
+        }
+        if prompts.saturating_mul(answers) > MOST_ANSWERS {
+            return Err(ApiError::field("n", format!("one request has at most {MOST_ANSWERS} answers")));
         }
         if self.best_of.is_some_and(|best| best != answers) {
             return Err(ApiError::field("best_of", "only as many answers as `n` are made"));
@@ -281,10 +291,15 @@ impl Common {
             Some(Several::One(text)) => vec![text.clone()],
             Some(Several::Many(texts)) => texts.clone(),
         };
-        match texts.len() > MOST_STOPS {
-            true => Err(ApiError::field("stop", format!("at most {MOST_STOPS} texts end an answer"))),
-            false => Ok(Stops::new(texts, self.include_stop_str_in_output == Some(true))),
+        if texts.len() > MOST_STOPS {
+            return Err(ApiError::field("stop", format!("at most {MOST_STOPS} texts end an answer")));
         }
+        let bytes: usize = texts.iter().map(String::len).sum();
+        if bytes > MOST_STOP_BYTES {
+            let message = format!("the texts have {bytes} bytes; all of them may have {MOST_STOP_BYTES}");
+            return Err(ApiError::field("stop", message));
+        }
+        Ok(Stops::new(texts, self.include_stop_str_in_output == Some(true)))
     }
 
     /// What answers must be, if they must be anything.
@@ -307,12 +322,8 @@ impl Common {
 impl Structured {
     fn form(&self) -> Option<Form> {
         let Structured { json, json_object, regex, choice, grammar } = self;
-        let choices = |choices: &Vec<String>| {
-            let quoted: Vec<String> = choices.iter().map(|choice| json!(choice).to_string()).collect();
-            Form::Lark(format!("start: {}", quoted.join(" | ")))
-        };
         let schema = json.clone().or(json_object.filter(|on| *on).map(|_| json!({ "type": "object" })));
         let form = schema.map(Form::Json).or(regex.clone().map(Form::Regex));
-        form.or(choice.as_ref().map(choices)).or(grammar.clone().map(Form::Lark))
+        form.or(choice.clone().map(Form::Choice)).or(grammar.clone().map(Form::Lark))
     }
 }

@@ -8,9 +8,12 @@ use serde_json::json;
 use tower::ServiceExt;
 
 use super::*;
+use crate::grammar::FormLimits;
 use crate::schedule::Options;
 use crate::schedule::toy::{Draft, Toy};
 use crate::worker;
+
+mod bounds;
 
 const VOCAB: usize = 512;
 /// What the toy fails at, and what it panics at.
@@ -42,7 +45,7 @@ fn service(toy: Toy, change: impl FnOnce(&mut Service), queue: usize) -> Router 
         handle,
         templates: Templates::new(Some(template.into()), &json!({})).map_err(|error| error.to_string()),
         thoughts: false,
-        grammars: Grammars::new(text.clone(), VOCAB, stop.clone()),
+        grammars: Grammars::new(text.clone(), VOCAB, stop.clone(), FormLimits::default()),
         text,
         names: vec!["toy".into(), "other".into()],
         stop,
@@ -51,6 +54,7 @@ fn service(toy: Toy, change: impl FnOnce(&mut Service), queue: usize) -> Router 
         body_bytes: 1 << 20,
         choices: 8,
         origins: vec![],
+        lanes: Arc::default(),
         metrics: Arc::default(),
         started: SystemTime::now(),
     };

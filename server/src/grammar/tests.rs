@@ -7,13 +7,40 @@ fn grammars() -> (Grammars, Arc<Text>, u32) {
     let folder = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/models/qwen3"));
     let text = Arc::new(Text::open(folder).unwrap());
     let end = text.token("<|end|>").unwrap();
-    (Grammars::new(text.clone(), 512, vec![end]), text, end)
+    (Grammars::new(text.clone(), 512, vec![end], FormLimits::default()), text, end)
+}
+
+fn prepared(grammars: &Grammars, form: &Form) -> Result<Prescribed, FormError> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(grammars.prepare(form))
+}
+
+/// A guide to the text of an answer.
+fn guide(grammars: &Grammars, form: &Form) -> Box<dyn Guide> {
+    prepared(grammars, form).unwrap().guide(Start::Text).unwrap()
+}
+
+/// What is wrong with a form.
+fn refused(form: &Form) -> String {
+    match prepared(&grammars().0, form).map(|_| ()) {
+        Err(FormError::Fault(why)) => panic!("{why}"),
+        Err(error) => error.to_string(),
+        Ok(()) => panic!("{form:?} is taken"),
+    }
+}
+
+const FOR_EVER: Duration = Duration::from_secs(60);
+
+/// How a guide stands behind a token.
+fn last(guide: &mut dyn Guide, token: u32) -> Progress {
+    guide.take(token).unwrap();
+    guide.progress(FOR_EVER).unwrap()
 }
 
 /// What a model says that likes any other tokens better, at random.
 fn said(form: &Form, seed: u32) -> String {
     let (grammars, text, end) = grammars();
-    let mut chooser = Chooser::new(Settings::default(), Some(grammars.guide(form, Start::Text).unwrap()), &[]);
+    let mut chooser = Chooser::new(Settings::default(), Some(guide(&grammars, form)), &[]);
     let mut tokens = vec![];
     let mut state = seed;
     for step in 0..300 {
@@ -32,7 +59,7 @@ fn said(form: &Form, seed: u32) -> String {
             break;
         }
         tokens.push(token);
-        if chooser.take(token).unwrap().is_some() {
+        if chooser.take(token).unwrap().is_some() || chooser.progress(FOR_EVER).unwrap() == Progress::Complete {
             break;
         }
     }
@@ -62,7 +89,7 @@ fn answers_follow_a_schema() {
 fn blanks_have_an_end() {
     let (grammars, text, _) = grammars();
     let form = Form::Json(json!({ "type": "object", "properties": { "a": { "type": "boolean" } }, "required": ["a"] }));
-    let mut chooser = Chooser::new(Settings::default(), Some(grammars.guide(&form, Start::Text).unwrap()), &[]);
+    let mut chooser = Chooser::new(Settings::default(), Some(guide(&grammars, &form)), &[]);
     let mut row = vec![0.0; 512];
     ["\n", " ", "}"]
         .iter()
@@ -94,7 +121,7 @@ fn a_form_is_that_of_the_text_behind_a_thought() {
     // The example knows no thoughts: two of its tokens stand for their tags.
     let [open, close, word] = ["A", "B", "C"].map(|token| text.token(token).unwrap());
     let number = Form::Regex("[0-9]".into());
-    let mut follow = grammars.follow(&number).unwrap();
+    let mut follow = prepared(&grammars, &number).unwrap().follow().unwrap();
     let digit = text.token("7").unwrap();
     let allowed = |guide: &mut dyn Guide| {
         let mut words = vec![u32::MAX; 16];
@@ -104,28 +131,210 @@ fn a_form_is_that_of_the_text_behind_a_thought() {
     assert_eq!(allowed(&mut follow), [false, false, false, true, false]);
     let mut guide = Behind { follow, open, close, place: Start::Either };
     assert_eq!(allowed(&mut guide), [true, false, false, true, false]);
-    assert!(!guide.take(open).unwrap());
+    assert_eq!(guide.take(open), Ok(Progress::Open));
     assert_eq!(allowed(&mut guide), [true, true, true, true, false]);
     for token in [word, open, digit, close] {
-        assert!(!guide.take(token).unwrap());
+        assert_eq!(guide.take(token), Ok(Progress::Open));
     }
     assert_eq!(allowed(&mut guide), [false, false, false, true, false]);
-    assert!(guide.take(digit).unwrap());
+    assert_eq!(last(&mut guide, digit), Progress::Complete);
     // One that does not think follows at once.
-    let follow = grammars.follow(&number).unwrap();
-    assert!(Behind { follow, open, close, place: Start::Either }.take(digit).unwrap());
+    let follow = prepared(&grammars, &number).unwrap().follow().unwrap();
+    assert_eq!(last(&mut Behind { follow, open, close, place: Start::Either }, digit), Progress::Complete);
 }
 
 #[test]
 fn forms_that_are_none_are_refused() {
-    let (grammars, ..) = grammars();
     for form in [
         Form::Regex("(".into()),
+        Form::Regex(r"[^\s\S]".into()),
         Form::Lark("start: other".into()),
+        Form::Lark("start: a\na: b\nb: a".into()),
+        Form::Lark("a: b\nb: a".into()),
         Form::Json(json!({ "type": "what" })),
         Form::Json(json!({ "$ref": "#/nowhere" })),
+        Form::Json(json!({ "$ref": "#" })),
+        Form::Json(json!({ "$ref": "https://example.com/schema" })),
+        Form::Json(json!({ "properties": { "a": { "$id": "b", "$ref": "#" } } })),
         Form::Json(json!(7)),
+        Form::Choice(vec![]),
     ] {
-        assert!(grammars.guide(&form, Start::Text).is_err(), "{form:?}");
+        assert!(!refused(&form).is_empty(), "{form:?}");
     }
+}
+
+/// An object of so many properties.
+fn wide(count: usize, property: &Value) -> Value {
+    json!({ "type": "object", "properties": (0..count).map(|i| (format!("k{i}"), property.clone())).collect::<serde_json::Map<_, _>>() })
+}
+
+fn rules(count: usize, rule: impl Fn(usize) -> String) -> Form {
+    Form::Lark((0..count).map(rule).collect::<String>() + &format!("R{count}: \"b\"\nr{count}: \"b\"\n"))
+}
+
+#[test]
+fn forms_that_are_too_much_are_refused_by_the_limit() {
+    let alternatives = |i: usize| {
+        let either = |name: &str| json!({ "type": "object", "properties": { format!("{name}{i}"): {} } });
+        json!({ "anyOf": [either("a"), either("b")] })
+    };
+    let patterns = |i: usize| json!({ "type": "string", "pattern": format!("a.{{{i}}}$") });
+    let chain: serde_json::Map<_, _> =
+        (0..300).map(|i| (format!("d{i}"), json!({ "items": { "$ref": format!("#/$defs/d{}", i + 1) } }))).collect();
+    let texts = |count: usize| (0..count).map(|i| format!("choice number {i}")).collect::<Vec<_>>();
+    for (form, what) in [
+        (Form::Json(wide(5000, &json!({}))), "5000 properties of one object; at most 2500"),
+        (Form::Json(json!({ "required": texts(3000) })), "3000 properties of one object"),
+        (Form::Json(json!({ "allOf": (0..12).map(alternatives).collect::<Vec<_>>() })), "4096 combined alternatives"),
+        (Form::Json(json!({ "allOf": (1..12).map(patterns).collect::<Vec<_>>() })), "11 expressions for one text"),
+        (Form::Json(json!({ "$ref": "#/$defs/d0", "$defs": chain })), "257 schemas within one another"),
+        (Form::Json(json!({ "type": "integer", "multipleOf": 1_000_003 })), "1000003 units of `multipleOf`"),
+        (Form::Json(json!({ "enum": texts(30_000) })), "30000 values of `enum`"),
+        (Form::Json(json!({ "pattern": "a".repeat(70_000) })), "70000 bytes of one expression"),
+        (
+            rules(20_000, |i| format!("{}: \"a\" r{}\n", if i == 0 { "start".into() } else { format!("r{i}") }, i + 1)),
+            "rules and terminals",
+        ),
+        (rules(5000, |i| format!("R{i}: \"a\" R{}\n", i + 1)), "rules and terminals; at most 2000"),
+        (Form::Lark(format!("start: {}", quoted(&texts(60_000)))), "bytes"),
+        (Form::Choice(texts(150_000)), "150000 choices; at most 100000 are taken"),
+        (Form::Choice(vec!["a".repeat(3 << 20)]), "bytes of choices"),
+        (Form::Regex("a".repeat(70_000)), "70000 bytes of one expression"),
+    ] {
+        let began = std::time::Instant::now();
+        let why = refused(&form);
+        assert!(why.contains(what), "{why}");
+        assert!(began.elapsed() < Duration::from_secs(1), "{what}: {:?}", began.elapsed());
+    }
+}
+
+fn quoted(texts: &[String]) -> String {
+    texts.iter().map(|text| json!(text).to_string()).collect::<Vec<_>>().join(" | ")
+}
+
+#[test]
+fn large_forms_are_followed() {
+    let texts: Vec<String> = (0..10_000).map(|i| format!("choice number {i}")).collect();
+    let answer = said(&Form::Choice(texts.clone()), 1);
+    assert!(texts.contains(&answer), "{answer}");
+    let answer = said(&Form::Json(json!({ "enum": texts })), 2);
+    assert!(texts.contains(&serde_json::from_str(&answer).unwrap()), "{answer}");
+    let answer = said(&Form::Json(wide(2000, &json!({ "type": "integer" }))), 3);
+    assert!(answer.starts_with('{'), "{answer}");
+}
+
+#[test]
+fn one_of_the_choices_is_followed() {
+    let texts = ["yes", "yes, but", "no", "día"].map(str::to_owned).to_vec();
+    let mut found = std::collections::BTreeSet::new();
+    for seed in 0..40 {
+        found.insert(said(&Form::Choice(texts.clone()), seed));
+    }
+    assert_eq!(found, texts.iter().cloned().collect());
+    // A text that ends an answer ends it at once where none goes on behind it.
+    let (grammars, text, end) = grammars();
+    let mut guide = guide(&grammars, &Form::Choice(vec!["7".into(), "71".into(), "71".into()]));
+    let [seven, one] = ["7", "1"].map(|token| text.token(token).unwrap());
+    assert_eq!(last(&mut *guide, seven), Progress::Open);
+    let mut allowed = vec![u32::MAX; 16];
+    guide.allow(&mut allowed).unwrap();
+    assert_eq!(allowed.iter().map(|word| word.count_ones()).sum::<u32>(), 2);
+    assert!([one, end].iter().all(|token| allowed[*token as usize / 32] >> (token % 32) & 1 == 1));
+    assert_eq!(last(&mut *guide, one), Progress::Complete);
+}
+
+/// Masks of this form take seconds: its answer ends, and nothing is waited for.
+#[test]
+fn a_form_that_takes_too_long_ends_its_answer_alone() {
+    let text =
+        Arc::new(Text::open(Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/models/qwen3"))).unwrap());
+    let (end, a) = (text.token("<|end|>").unwrap(), text.token("a").unwrap());
+    let limits = FormLimits { mask: Duration::from_millis(20), ..FormLimits::default() };
+    let grammars = Grammars::new(text, 512, vec![end], limits);
+    let slow: String = (0..1000).map(|i| format!("r{i}: r{}? \"x\"? \"a\"?\n", i + 1)).collect();
+    let form = Form::Lark(format!("start: \"a\" r0\n{slow}r1000: \"b\"?\n"));
+    let mut guide = guide(&grammars, &form);
+    let began = std::time::Instant::now();
+    assert_eq!(guide.take(a), Ok(Progress::Busy));
+    assert!(began.elapsed() < Duration::from_millis(20));
+    let why = loop {
+        match guide.progress(FOR_EVER) {
+            Ok(Progress::Busy) => {}
+            Ok(progress) => panic!("{progress:?}"),
+            Err(why) => break why,
+        }
+    };
+    assert!(why.contains("takes longer than 0.02 s"), "{why}");
+    // Others go on.
+    assert_eq!(said(&Form::Lark("start: \"a\" \"b\"".into()), 1), "ab");
+}
+
+#[test]
+fn forms_are_prepared_in_their_turn() {
+    let limits = FormLimits { waiting: 1, wait: Duration::from_millis(50), ..FormLimits::default() };
+    let workshop = Workshop::new(limits);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let (go, gate) = std::sync::mpsc::channel::<()>();
+        let wait = move || {
+            _ = gate.recv();
+            Ok(1)
+        };
+        let first = workshop.make(wait);
+        let second = async {
+            tokio::task::yield_now().await;
+            // One waits, and another finds no room; nobody waits for ever.
+            let (waits, full) = tokio::join!(workshop.make(|| Ok(2)), workshop.make(|| Ok(3)));
+            assert_eq!((waits, full), (Err(FormError::Busy), Err(FormError::Busy)));
+            go.send(()).unwrap();
+        };
+        let (first, ()) = tokio::join!(first, second);
+        assert_eq!(first, Ok(1));
+        assert_eq!(workshop.make(|| Ok(4)).await, Ok(4));
+    });
+}
+
+#[test]
+fn work_without_end_keeps_no_other_waiting() {
+    let limits = FormLimits { prepare: Duration::from_millis(30), ..FormLimits::default() };
+    let workshop = Workshop::new(limits);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let is_over = Arc::new(std::sync::atomic::AtomicBool::new(false));
+    runtime.block_on(async {
+        for _ in 0..3 {
+            let is_over = is_over.clone();
+            let spin = move || {
+                while !is_over.load(std::sync::atomic::Ordering::Relaxed) {
+                    std::hint::spin_loop();
+                }
+                Ok(0)
+            };
+            assert_eq!(workshop.make(spin).await, Err(FormError::Slow(limits.prepare)));
+            assert_eq!(workshop.make(|| Ok(1)).await, Ok(1));
+        }
+        is_over.store(true, std::sync::atomic::Ordering::Relaxed);
+        // A panic is that of one form.
+        let fails = || -> Result<i32, FormError> { panic!("out of everything") };
+        assert!(matches!(workshop.make(fails).await, Err(FormError::Wrong(_))));
+        assert_eq!(workshop.make(|| Ok(2)).await, Ok(2));
+    });
+}
+
+#[test]
+fn what_came_of_a_form_is_kept() {
+    let (grammars, ..) = grammars();
+    let form = Form::Json(json!({ "type": "integer" }));
+    assert!(prepared(&grammars, &form).is_ok());
+    assert!(grammars.shared.cache.get(&form).is_some_and(|outcome| outcome.is_ok()));
+    let wrong = Form::Lark("start: other".into());
+    assert!(prepared(&grammars, &wrong).is_err());
+    assert!(grammars.shared.cache.get(&wrong).is_some_and(|outcome| outcome.is_err()));
+    // What is large is not, and only some are.
+    let large = Form::Json(wide(1000, &json!({})));
+    prepared(&grammars, &large).unwrap();
+    assert!(grammars.shared.cache.get(&large).is_none());
+    for i in 0..100 {
+        let _ = prepared(&grammars, &Form::Choice(vec![format!("{i}")]));
+    }
+    assert!(grammars.shared.cache.get(&form).is_none());
 }

@@ -1,6 +1,7 @@
 //! From a row of logits to a token, as one request wants it: what the runtime's sampler does, with
 //! penalties, a bias, a grammar and probabilities around it.
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use atomc_runtime::{Sampler, Sampling};
 
@@ -60,14 +61,28 @@ impl Default for Penalties {
     }
 }
 
+/// How a guide stands behind the tokens that it took.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Progress {
+    /// Another token may come, and which is known.
+    Open,
+    /// It is being found which may come.
+    Busy,
+    /// The answer is complete, so that nothing may follow.
+    Complete,
+}
+
 /// A grammar that an answer follows.
 pub trait Guide: Send {
+    /// How it stands, at the latest in so long.
+    fn progress(&mut self, within: Duration) -> Result<Progress, String>;
+
     /// Clears the bits of tokens that may not come next; bit `i % 32` of word `i / 32` is token
-    /// `i`'s.
+    /// `i`'s. Waits while that is being found.
     fn allow(&mut self, allowed: &mut Vec<u32>) -> Result<(), String>;
 
-    /// Takes a token. Says whether the answer is complete, so that nothing may follow.
-    fn take(&mut self, token: u32) -> Result<bool, String>;
+    /// Takes a token.
+    fn take(&mut self, token: u32) -> Result<Progress, String>;
 }
 
 /// How likely a token was, of the model alone.
@@ -155,8 +170,14 @@ impl Chooser {
         Ok(Chosen { token, likelihood })
     }
 
+    /// How its guide stands, at the latest in so long; open without one.
+    pub fn progress(&mut self, within: Duration) -> Result<Progress, ChoiceError> {
+        let Some(guide) = &mut self.guide else { return Ok(Progress::Open) };
+        guide.progress(within).map_err(ChoiceError::Guide)
+    }
+
     /// Takes the token that was chosen. Says whether the answer ends with it: it is one that stops,
-    /// or a grammar is complete.
+    /// or a grammar is complete. One that does not know yet says so by its progress.
     pub fn take(&mut self, token: u32) -> Result<Option<Why>, ChoiceError> {
         if self.settings.stop.contains(&token) {
             return Ok(Some(Why::Stop(Some(token))));
@@ -166,8 +187,8 @@ impl Chooser {
             *self.counts.entry(token).or_default() += 1;
         }
         let Some(guide) = &mut self.guide else { return Ok(None) };
-        let is_complete = guide.take(token).map_err(ChoiceError::Guide)?;
-        Ok(is_complete.then_some(Why::Stop(None)))
+        let progress = guide.take(token).map_err(ChoiceError::Guide)?;
+        Ok((progress == Progress::Complete).then_some(Why::Stop(None)))
     }
 
     fn changes_logits(&self) -> bool {

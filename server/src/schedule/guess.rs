@@ -15,7 +15,10 @@ const SHARE: usize = 2;
 impl<B: Backend> Scheduler<B> {
     /// Has the draft guess behind the answers under way, if the next step has room for that.
     pub(super) fn guess(&mut self) {
-        let open = |&index: &usize| self.running[index].left() == 1 && self.running[index].guessable() > 0;
+        let open = |&index: &usize| {
+            let task = &self.running[index];
+            task.left() == 1 && task.guessable() > 0 && !task.is_held
+        };
         let answers: Vec<usize> = (0..self.running.len()).filter(open).collect();
         let count = answers.iter().map(|&index| self.running[index].guessable()).max().unwrap_or(0);
         let count = count.min(self.options.speculate);

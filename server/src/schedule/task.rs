@@ -1,11 +1,12 @@
 //! One request: what it brings, where its answer goes, and how far it has come.
 use std::ops::ControlFlow;
+use std::time::Duration;
 
 use atomc_runtime::{Guesses, SeqId, Want};
 
 use super::Piece;
 use super::backend::Limits;
-use super::choose::{ChoiceError, Chooser, Chosen, Guide, Likelihood, Settings, likelihood};
+use super::choose::{ChoiceError, Chooser, Chosen, Guide, Likelihood, Progress, Settings, likelihood};
 
 /// A request.
 pub struct Job {
@@ -72,11 +73,22 @@ pub enum JobError {
     #[error("the cache is too small for this request: {0}")]
     NoRoom(String),
     #[error("{0}")]
+    Form(String),
+    #[error("{0}")]
     Fault(String),
     #[error("the server cannot go on: {0}")]
     Down(String),
     #[error("the server is ending")]
     Ending,
+}
+
+impl From<ChoiceError> for JobError {
+    fn from(error: ChoiceError) -> JobError {
+        match error {
+            ChoiceError::NotFinite => JobError::Fault(error.to_string()),
+            ChoiceError::Guide(_) => JobError::Form(error.to_string()),
+        }
+    }
 }
 
 impl Job {
@@ -114,6 +126,11 @@ pub(super) struct Task {
     pub number: u64,
     /// It is not to share a step with others: one of them made logits that are not finite.
     pub alone: bool,
+    /// Its guide does not know yet which tokens may come next: it is in no step.
+    pub is_held: bool,
+    /// It has as many tokens as it may have, and its guide does not know yet whether it is
+    /// complete.
+    is_full: bool,
     /// Tokens that were there when it was first admitted.
     cached: Option<usize>,
     /// How likely the prompt's tokens were, from the second on.
@@ -181,8 +198,9 @@ impl Seen {
         index: usize,
         choose: impl FnOnce(&mut Chooser) -> Result<Chosen, ChoiceError>,
     ) {
-        // What follows a wrong guess follows nothing.
-        if self.is_over {
+        // What follows a wrong guess follows nothing. A guess is not waited for either.
+        if self.is_over || index > 0 && !matches!(part.chooser.progress(Duration::ZERO), Ok(Progress::Open)) {
+            self.is_over = true;
             return;
         }
         let guess = part.ahead.get(index + 1);
@@ -213,6 +231,8 @@ impl Task {
             guesses: Guesses::default(),
             number,
             alone: false,
+            is_held: false,
+            is_full: false,
             cached: None,
             scores: vec![],
             begun: false,
@@ -228,6 +248,21 @@ impl Task {
     pub fn start_over(&mut self) {
         self.fed = 0;
         self.ahead.clear();
+    }
+
+    /// Looks how its guide stands, at the latest in so long. Gives the end, if it is that.
+    pub fn look(&mut self, within: Duration) -> Option<Result<End, JobError>> {
+        if !self.is_held {
+            return None;
+        }
+        match self.chooser.progress(within) {
+            Ok(Progress::Busy) => return None,
+            Ok(Progress::Complete) => return Some(Ok(self.ended(Why::Stop(None), 0))),
+            Ok(Progress::Open) if self.is_full => return Some(Ok(self.ended(Why::Length, 0))),
+            Ok(Progress::Open) => self.is_held = false,
+            Err(error) => return Some(Err(error.into())),
+        }
+        None
     }
 
     /// What a step needs of it.
@@ -318,7 +353,7 @@ impl Task {
             return Some(Ok(self.ended(Why::Length, 0)));
         }
         if seen.chosen.is_empty() {
-            return Some(Err(JobError::Fault(ChoiceError::NotFinite.to_string())));
+            return Some(Err(ChoiceError::NotFinite.into()));
         }
         for (index, next) in seen.chosen.into_iter().enumerate() {
             // There is a next one only behind a guess that was right.
@@ -327,7 +362,7 @@ impl Task {
             self.guesses.right += right;
             let end = match next {
                 Ok(next) => self.push(next, limits).map(Ok),
-                Err(error) => Some(Err(JobError::Fault(error.to_string()))),
+                Err(error) => Some(Err(error.into())),
             };
             if end.is_some() {
                 return end;
@@ -345,8 +380,15 @@ impl Task {
         let why = match end {
             _ if is_over => Why::Output,
             Some(why) => why,
-            None if self.new_tokens() >= self.limit || self.tokens.len() > limits.positions => Why::Length,
-            None => return None,
+            None => {
+                self.is_full = self.new_tokens() >= self.limit || self.tokens.len() > limits.positions;
+                // What is wrong with a guide is told when it is looked at.
+                self.is_held = !matches!(self.chooser.progress(Duration::ZERO), Ok(Progress::Open));
+                match self.is_full && !self.is_held {
+                    true => Why::Length,
+                    false => return None,
+                }
+            }
         };
         Some(self.ended(why, 0))
     }

@@ -68,7 +68,53 @@ fn a_template_cannot_run_for_ever() {
     let endless = "{% for a in range(100000) %}{% for b in range(100000) %}x{% endfor %}{% endfor %}";
     let templates = Templates::new(Some(endless.into()), &Value::Null).unwrap();
     let error = templates.render(&talk("x")).unwrap_err().to_string();
-    assert!(error.contains("ran out of fuel"), "{error}");
+    assert!(error.contains("takes more than 3000000 steps"), "{error}");
     let year = Templates::new(Some("{{ strftime_now('%Y') }}".into()), &Value::Null).unwrap();
     assert!(year.render(&talk("x")).unwrap().parse::<u32>().unwrap() >= 2025);
+}
+
+fn rendered(source: &str) -> Result<String, TemplateError> {
+    let templates = Templates::new(Some(source.to_owned()), &json!({}))?;
+    templates.render(&Conversation { messages: vec![json!({ "role": "user", "content": "x" })], ..Default::default() })
+}
+
+/// None of these ends the process: it is rendered, or refused.
+#[test]
+fn templates_cannot_nest_or_recurse_without_end() {
+    for source in [
+        "{% set ns=namespace() %}{% set ns.a=ns %}{{ ns }}",
+        "{% set ns=namespace() %}{%- set  ns.a = [ns] -%}{{ ns ~ '' }}",
+        "{% set ns=namespace() %}{% set x = ns %}{% set (ns.a, y) = ({'b': x}, 1) %}{{ ns|tojson }}",
+        "{% set ns=namespace() %}{% set ns.a | default(ns, true) %}{% endset %}{{ ns|string }}",
+        "{% set ns=namespace(a=[]) %}{% for i in range(100000) %}{% set ns.a = [ns.a] %}{% endfor %}{{ ns.a }}",
+        "{% macro f(x) %}{{ f([x]) }}{% endmacro %}{{ f(1) }}",
+    ] {
+        assert!(rendered(source).is_err(), "{source}");
+    }
+    for (open, close) in
+        [("not ", "a"), ("-", "1"), ("1~", "1"), ("[", "]"), ("(", ")"), ("a if ", "b"), ("{'a':", "1"), ("a.b(", "1")]
+    {
+        let source = format!("{{{{ {}{close} }}}}", open.repeat(50_000));
+        let _ = rendered(&source);
+    }
+    for part in [".a", "|string", "[0]", " is defined", "()", "+1", " and a", " == a"] {
+        let _ = rendered(&format!("{{{{ a{} }}}}", part.repeat(30_000)));
+    }
+    let _ = rendered(&"{% if a %}".repeat(20_000));
+    let _ = rendered(&"{% for a in b recursive %}".repeat(9_000));
+    let long = rendered(&"a".repeat(300_000)).unwrap_err().to_string();
+    assert_eq!(long, "chat_template: has 300000 bytes; at most 262144 are taken");
+    let end =
+        rendered("{% set ns=namespace(s='ab') %}{% for i in range(99) %}{% set ns.s = ns.s ~ ns.s %}{% endfor %}");
+    assert_eq!(end.unwrap_err().to_string(), "the chat template: takes more than 3000000 steps");
+}
+
+#[test]
+fn fields_of_namespaces_are_set_as_ever() {
+    let source = "{% set ns = namespace(n=0, all=[], s='') %}{% for m in messages %}{%- set ns.n = ns.n + 1 -%}\
+                  {% set ns.all = ns.all + [m.content, {'a': [1, none]}] %}{% set ns.s %}<{{ m.role }}>{% endset %}\
+                  {% set ns.t, ns.u = 'c', 'd' %}{% set ns.m = messages[1:] %}{% endfor %}{{ ns.m }}{{ ns.n }} {{ ns.all }} {{ ns.s }}{{ ns.t }}{{ ns.u }}\
+                  {# {% set ns.a = ns %} #}{% raw %}{% set ns.a = ns %}{% endraw %}{{ '{% set ns.a = ns %}' }}";
+    let kept = "{% set ns.a = ns %}";
+    assert_eq!(rendered(source).unwrap(), format!("[]1 ['x', {{'a': [1, None]}}] <user>cd{kept}{kept}"));
 }

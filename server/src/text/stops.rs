@@ -1,13 +1,27 @@
-//! Texts that end an answer, wherever tokens cut them.
+//! Texts that end an answer, wherever tokens cut them: by Knuth, Morris and Pratt, so that each
+//! byte of an answer is looked at about once for each text, and answers share all but how far each
+//! has come.
+use std::sync::Arc;
 
 /// Looks for texts in pieces that come one after the other.
 #[derive(Clone, Debug, Default)]
 pub struct Stops {
-    texts: Vec<String>,
+    texts: Arc<[Sought]>,
     /// Whether the text that ended the answer is part of it.
     keep: bool,
     /// What may be the beginning of one.
     held: String,
+    /// Of each text, the bytes that the answer ends with.
+    matched: Vec<usize>,
+}
+
+/// A text that is looked for.
+#[derive(Debug)]
+struct Sought {
+    text: Box<str>,
+    /// Behind each byte, the bytes of the longest beginning of the text that it ends with here, but
+    /// for the text so far.
+    border: Box<[u32]>,
 }
 
 /// What can be shown.
@@ -19,36 +33,64 @@ pub struct Shown {
     pub ends: bool,
 }
 
+impl Sought {
+    fn new(text: String) -> Sought {
+        let mut sought = Sought { border: vec![0; text.len()].into(), text: text.into() };
+        for at in 1..sought.text.len() {
+            let byte = sought.text.as_bytes()[at];
+            sought.border[at] = sought.next(sought.border[at - 1] as usize, byte) as u32;
+        }
+        sought
+    }
+
+    /// Bytes of the text that are there behind another byte, of which there were so many.
+    fn next(&self, mut matched: usize, byte: u8) -> usize {
+        let text = self.text.as_bytes();
+        while text.get(matched) != Some(&byte) {
+            match matched {
+                0 => return 0,
+                _ => matched = self.border[matched - 1] as usize,
+            }
+        }
+        matched + 1
+    }
+
+    /// The end of the text in a piece, if it is there. What is there of it is kept.
+    fn find(&self, matched: &mut usize, piece: &str) -> Option<usize> {
+        piece.bytes().position(|byte| {
+            *matched = self.next(*matched, byte);
+            *matched == self.text.len()
+        })
+    }
+}
+
 impl Stops {
     /// Looks for these. Empty ones are never found.
-    pub fn new(mut texts: Vec<String>, keep: bool) -> Stops {
-        texts.retain(|text| !text.is_empty());
-        Stops { texts, keep, held: String::new() }
+    pub fn new(texts: Vec<String>, keep: bool) -> Stops {
+        let texts: Arc<[Sought]> = texts.into_iter().filter(|text| !text.is_empty()).map(Sought::new).collect();
+        Stops { matched: vec![0; texts.len()], texts, keep, held: String::new() }
     }
 
     /// Takes a piece, and gives what can be shown by now.
     pub fn push(&mut self, piece: &str) -> Shown {
+        let before = self.held.len();
         self.held.push_str(piece);
-        let found = self.texts.iter().filter_map(|text| Some((self.held.find(text.as_str())?, text.len())));
+        let found = self.texts.iter().zip(&mut self.matched).filter_map(|(sought, matched)| {
+            let end = before + sought.find(matched, piece)? + 1;
+            Some((end - sought.text.len(), sought.text.len()))
+        });
         if let Some((start, len)) = found.min() {
             self.held.truncate(if self.keep { start + len } else { start });
-            return Shown { text: std::mem::take(&mut self.held), ends: true };
+            return Shown { text: self.end(), ends: true };
         }
-        let rest = self.held.split_off(self.held.len() - self.open());
+        let open = self.matched.iter().copied().max().unwrap_or(0);
+        let rest = self.held.split_off(self.held.len() - open);
         Shown { text: std::mem::replace(&mut self.held, rest), ends: false }
     }
 
     /// What was held, as nothing follows.
     pub fn end(&mut self) -> String {
+        self.matched.fill(0);
         std::mem::take(&mut self.held)
-    }
-
-    /// Bytes at the end that may be the beginning of a text that is looked for.
-    fn open(&self) -> usize {
-        let open = |text: &String| {
-            let most = text.len().min(self.held.len());
-            (1..=most).rev().find(|&len| self.held.as_bytes().ends_with(&text.as_bytes()[..len]))
-        };
-        self.texts.iter().filter_map(open).max().unwrap_or(0)
     }
 }

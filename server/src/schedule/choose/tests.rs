@@ -1,3 +1,5 @@
+use std::time::Duration;
+
 use super::*;
 
 const LOGITS: [f32; 5] = [1.0, 3.0, -1.0, 2.5, 0.0];
@@ -42,6 +44,10 @@ fn a_bias_bans_and_forces() {
 struct Row(Vec<u32>);
 
 impl Guide for Row {
+    fn progress(&mut self, _within: Duration) -> Result<Progress, String> {
+        Ok(Progress::Open)
+    }
+
     fn allow(&mut self, allowed: &mut Vec<u32>) -> Result<(), String> {
         let next = *self.0.first().ok_or("nothing is left")?;
         allowed.iter_mut().for_each(|word| *word = 0);
@@ -49,9 +55,9 @@ impl Guide for Row {
         Ok(())
     }
 
-    fn take(&mut self, token: u32) -> Result<bool, String> {
+    fn take(&mut self, token: u32) -> Result<Progress, String> {
         assert_eq!(self.0.remove(0), token);
-        Ok(self.0.is_empty())
+        Ok(if self.0.is_empty() { Progress::Complete } else { Progress::Open })
     }
 }
 
