@@ -3,8 +3,10 @@
 //!
 //! A step takes the next token of every answer under way, and fills up with pieces of prompts: half
 //! of the rest is for the prompt that came first, and what remains for the shortest. So no prompt
-//! waits for a long one to end, and of equal ones the first ends first. A request is admitted, in
-//! the order of arrival, when the cache has room for its prompt and for what the others need next.
+//! waits for a long one to end, and of equal ones the first ends first. An answer is admitted when
+//! the cache has room for its prompt and for what the others need next. Requests take turns,
+//! however many answers each wants: the answer is next whose request has the fewest under way, and
+//! of equal ones the first that came (`admit.rs`).
 //! When the cache is full retained prefixes go first; then the request that came last gives its
 //! pages back, and computes them again when it is its turn. Behind the last token of an answer a
 //! step may verify what the engine's draft guesses (`guess.rs`).
@@ -90,6 +92,7 @@ pub struct Scheduler<B> {
     prefixes: Prefixes,
     counts: Counts,
     arrivals: u64,
+    requests: u64,
     /// The first that waits had no room, and nothing has ended since.
     is_full: bool,
     down: Option<String>,
@@ -135,6 +138,7 @@ impl<B: Backend> Scheduler<B> {
             prefixes: Prefixes::new(limits.block_tokens, most),
             counts: Counts::default(),
             arrivals: 0,
+            requests: 0,
             is_full: false,
             down: None,
         }
@@ -170,8 +174,13 @@ impl<B: Backend> Scheduler<B> {
         self.running.is_empty() && self.waiting.is_empty()
     }
 
-    /// Takes a request. One that cannot be served ends at once.
-    pub fn add(&mut self, job: Job) {
+    /// Takes the answers to one request. Those that cannot be served end at once.
+    pub fn add(&mut self, request: Vec<Job>) {
+        self.requests += 1;
+        request.into_iter().for_each(|job| self.add_answer(job));
+    }
+
+    fn add_answer(&mut self, job: Job) {
         let fault = match &self.down {
             Some(why) => Some(JobError::Down(why.clone())),
             None => job.fault(&self.limits),
@@ -181,7 +190,7 @@ impl<B: Backend> Scheduler<B> {
             return;
         }
         self.arrivals += 1;
-        self.waiting.push_back(Task::new(job, self.arrivals, &self.limits));
+        self.waiting.push_back(Task::new(job, self.arrivals, self.requests, &self.limits));
     }
 
     /// Ends all requests with an error.

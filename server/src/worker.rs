@@ -37,7 +37,7 @@ pub struct Snapshot {
 /// Gives requests to the scheduler. Clones give them to the same.
 #[derive(Clone)]
 pub struct Handle {
-    sender: Sender<Job>,
+    sender: Sender<Vec<Job>>,
     shared: Arc<Shared>,
 }
 
@@ -98,7 +98,7 @@ impl Handle {
         self.shared.ending().is_some()
     }
 
-    /// Gives requests to the scheduler: all of them or none.
+    /// Gives the answers to a request to the scheduler: all of them or none.
     pub fn submit(&self, jobs: Vec<Job>) -> Result<(), Refused> {
         if self.is_ending() {
             return Err(Refused::Ending);
@@ -110,8 +110,7 @@ impl Handle {
         // A request alone may always try, however many answers it wants.
         let fits = |waiting: usize| (waiting == 0 || waiting + new <= queue).then_some(waiting + new);
         waiting.fetch_update(Relaxed, Relaxed, fits).map_err(|waiting| Refused::Full { waiting, most: queue })?;
-        let sent = jobs.into_iter().all(|job| self.sender.send(job).is_ok());
-        if sent { Ok(()) } else { Err(Refused::Ending) }
+        self.sender.send(jobs).map_err(|_| Refused::Ending)
     }
 
     /// Takes no more requests. Those that there are have so long to end.
@@ -121,7 +120,7 @@ impl Handle {
     }
 }
 
-fn run<B: Backend>(mut scheduler: Scheduler<B>, receiver: &Receiver<Job>, shared: &Shared) {
+fn run<B: Backend>(mut scheduler: Scheduler<B>, receiver: &Receiver<Vec<Job>>, shared: &Shared) {
     let mut counted = 0;
     loop {
         let (open, new) = receive(&mut scheduler, receiver);
@@ -147,20 +146,20 @@ fn run<B: Backend>(mut scheduler: Scheduler<B>, receiver: &Receiver<Job>, shared
 
 /// Takes what was sent; waits for it where there is nothing else to do. Says whether there may be
 /// more, and how many came.
-fn receive<B: Backend>(scheduler: &mut Scheduler<B>, receiver: &Receiver<Job>) -> (bool, usize) {
-    let mut new = 0;
-    if scheduler.is_idle() {
+fn receive<B: Backend>(scheduler: &mut Scheduler<B>, receiver: &Receiver<Vec<Job>>) -> (bool, usize) {
+    let (mut new, is_idle) = (0, scheduler.is_idle());
+    let mut add = |jobs: Vec<Job>| {
+        new += jobs.len();
+        scheduler.add(jobs);
+    };
+    if is_idle {
         match receiver.recv_timeout(IDLE) {
-            Ok(job) => scheduler.add(job),
+            Ok(jobs) => add(jobs),
             Err(RecvTimeoutError::Timeout) => return (true, 0),
             Err(RecvTimeoutError::Disconnected) => return (false, 0),
         }
-        new += 1;
     }
-    for job in receiver.try_iter() {
-        scheduler.add(job);
-        new += 1;
-    }
+    receiver.try_iter().for_each(add);
     (true, new)
 }
 

@@ -1,4 +1,12 @@
-//! Which of the requests that wait may join those under way.
+//! Which of the answers that wait may join those under way.
+//!
+//! Requests take turns: an answer's turn is the number of answers of its request that are under way
+//! or come before it. Where there is no place for an answer, and another request has at least two
+//! more under way, the newest of those gives its place back: it is computed again in its turn, from
+//! what the prefix cache keeps of it. So one request with hundreds of answers keeps nobody waiting,
+//! and a request alone has all places.
+use std::collections::HashMap;
+
 use atomc_runtime::{Fork, SeqId, StepError};
 
 use super::backend::Backend;
@@ -6,7 +14,13 @@ use super::prefix::{Match, common};
 use super::task::Task;
 use super::{JobError, PATIENCE, Scheduler};
 
-/// What becomes of a request that waits.
+/// An answer that waits.
+struct Waiting {
+    number: u64,
+    turn: usize,
+}
+
+/// What becomes of an answer that waits.
 enum Turn {
     /// It joins.
     Joins,
@@ -19,29 +33,35 @@ enum Turn {
 }
 
 impl<B: Backend> Scheduler<B> {
-    /// Admits requests in the order of arrival while there is room.
+    /// Admits answers in the order of their turns while there is room.
     pub(super) fn admit(&mut self) {
         if self.is_full && !self.counts.steps.is_multiple_of(PATIENCE) {
             return;
         }
-        let mut at = 0;
-        while at < self.waiting.len() && self.running.len() < self.options.running {
+        for Waiting { number, turn } in self.turns() {
+            if self.running.len() >= self.options.running && !self.give_place(turn) {
+                return;
+            }
+            let Some(at) = self.waiting.iter().position(|task| task.number == number) else { return };
             let alone = self.running.iter().any(|task| task.alone) || self.waiting[at].alone;
             if alone && !self.running.is_empty() {
                 return;
             }
             let Some(mut task) = self.waiting.remove(at) else { return };
-            match self.turn(&mut task) {
+            let joins = loop {
+                match self.turn(&mut task) {
+                    Turn::Full if self.give_place(turn) => {}
+                    joins => break joins,
+                }
+            };
+            match joins {
                 Turn::Joins => {
                     task.admitted();
                     self.running.push(task);
                 }
-                Turn::Later => {
-                    self.waiting.insert(at, task);
-                    at += 1;
-                }
+                Turn::Later => self.wait_again(task),
                 Turn::Full => {
-                    self.waiting.insert(at, task);
+                    self.wait_again(task);
                     self.is_full = true;
                     return;
                 }
@@ -51,6 +71,42 @@ impl<B: Backend> Scheduler<B> {
                 }
             }
         }
+    }
+
+    /// The answers that wait, in the order of their turns.
+    fn turns(&self) -> Vec<Waiting> {
+        let mut before = self.under_way();
+        let waiting = self.waiting.iter().map(|task| {
+            let before = before.entry(task.request).or_insert(0);
+            *before += 1;
+            Waiting { number: task.number, turn: *before - 1 }
+        });
+        let mut turns: Vec<Waiting> = waiting.collect();
+        turns.sort_by_key(|waiting| (waiting.turn, waiting.number));
+        turns
+    }
+
+    /// How many answers of each request are under way.
+    fn under_way(&self) -> HashMap<u64, usize> {
+        let mut answers = HashMap::new();
+        self.running.iter().for_each(|task| *answers.entry(task.request).or_insert(0) += 1);
+        answers
+    }
+
+    /// Takes a place for an answer of this turn from the request that has the most, if that still
+    /// has no fewer afterwards.
+    fn give_place(&mut self, turn: usize) -> bool {
+        let most = self.under_way().into_iter().map(|(request, answers)| (answers, request)).max();
+        let Some((_, request)) = most.filter(|&(answers, _)| answers >= turn + 2) else { return false };
+        let of_it = (0..self.running.len()).filter(|&index| self.running[index].request == request);
+        let Some(newest) = of_it.max_by_key(|&index| self.running[index].number) else { return false };
+        let mut task = self.running.remove(newest);
+        self.retain(&task);
+        task.sequence = None;
+        task.start_over();
+        self.counts.preempted += 1;
+        self.wait_again(task);
+        true
     }
 
     fn turn(&mut self, task: &mut Task) -> Turn {

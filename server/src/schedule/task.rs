@@ -124,6 +124,8 @@ pub(super) struct Task {
     pub guesses: Guesses,
     /// Its place in the order of arrival.
     pub number: u64,
+    /// The request whose answer it is: all answers to one have the same number here.
+    pub request: u64,
     /// It is not to share a step with others: one of them made logits that are not finite.
     pub alone: bool,
     /// Its guide does not know yet which tokens may come next: it is in no step.
@@ -214,7 +216,7 @@ impl Seen {
 }
 
 impl Task {
-    pub fn new(job: Job, number: u64, limits: &Limits) -> Task {
+    pub fn new(job: Job, number: u64, request: u64, limits: &Limits) -> Task {
         let prompt = job.prompt.len();
         // The last token of an answer is never fed back, so it needs no position.
         let limit = job.settings.max_new.min((limits.positions + 1).saturating_sub(prompt));
@@ -230,6 +232,7 @@ impl Task {
             ahead: vec![],
             guesses: Guesses::default(),
             number,
+            request,
             alone: false,
             is_held: false,
             is_full: false,

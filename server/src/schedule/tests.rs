@@ -82,7 +82,7 @@ fn answer(prompt: &[u32], count: usize) -> Vec<u32> {
 
 fn submit<B: Backend>(scheduler: &mut Scheduler<B>, prompt: Vec<u32>, settings: Settings) -> Ear {
     let ear = Ear::default();
-    scheduler.add(Job { prompt, settings, guide: None, output: Box::new(ear.clone()) });
+    scheduler.add(vec![Job { prompt, settings, guide: None, output: Box::new(ear.clone()) }]);
     ear
 }
 
@@ -200,7 +200,7 @@ fn requests_end_where_they_should() {
     let long = submit(&mut scheduler, ids(60, 2), max_new(100));
     let enough = Ear { enough: Some(3), ..Ear::default() };
     let output = Box::new(enough.clone());
-    scheduler.add(Job { prompt: prompt.clone(), settings: max_new(12), guide: None, output });
+    scheduler.add(vec![Job { prompt: prompt.clone(), settings: max_new(12), guide: None, output }]);
     let late = Settings { stop: vec![stop], min_new: first + 2, ..max_new(first + 4) };
     let late = submit(&mut scheduler, prompt.clone(), late);
     finish(&mut scheduler);
@@ -324,4 +324,35 @@ fn a_request_that_the_cache_cannot_hold_is_refused() {
     let next = submit(&mut scheduler, ids(9, 2), max_new(3));
     finish(&mut scheduler);
     assert_eq!((fits.ids(), next.ids()), (answer(&ids(14, 1), 3), answer(&ids(9, 2), 3)));
+}
+
+/// A request with many answers has all places while it is alone, and no more than its share beside
+/// others: theirs begin at once, and every answer is the one that its prompt gets alone.
+#[test]
+fn requests_take_turns() {
+    for (blocks, prefix_cache) in [(400, true), (400, false), (40, true)] {
+        let mut scheduler = Scheduler::new(Toy::new(blocks, 0), Options { prefix_cache, ..options(8) });
+        let (prompt, settings) = (ids(9, 1), max_new(40));
+        let ears: Vec<Ear> = (0..30).map(|_| Ear::default()).collect();
+        let job = |ear: &Ear| Job {
+            prompt: prompt.clone(),
+            settings: settings.clone(),
+            guide: None,
+            output: Box::new(ear.clone()),
+        };
+        scheduler.add(ears.iter().map(job).collect());
+        (0..6).for_each(|_| scheduler.step());
+        let alone = scheduler.gauges().running;
+        assert!(alone == 8 || blocks == 40, "{alone} of 8 places");
+        for number in 2..8 {
+            let short = ids(7, number);
+            let ear = submit(&mut scheduler, short.clone(), max_new(3));
+            (0..6).for_each(|_| scheduler.step());
+            assert_eq!(ear.ids(), answer(&short, 3), "request {number} waits, with {blocks} blocks");
+        }
+        assert!(ears.iter().any(|ear| ear.end().is_none()), "the many are still under way");
+        finish(&mut scheduler);
+        let expect = answer(&prompt, 40);
+        assert!(ears.iter().all(|ear| ear.ids() == expect));
+    }
 }

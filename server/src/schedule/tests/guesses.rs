@@ -68,7 +68,7 @@ fn told(scheduler: &mut Scheduler<Toy>) -> Vec<Told> {
     let ears: Vec<Ear> = (0..REQUESTS)
         .map(|index| {
             let (job, ear) = job(index);
-            scheduler.add(job);
+            scheduler.add(vec![job]);
             // Some come while others are under way.
             (0..index % 3).for_each(|_| scheduler.step());
             ear
