@@ -347,7 +347,8 @@ fn requests_take_turns() {
         for number in 2..8 {
             let short = ids(7, number);
             let ear = submit(&mut scheduler, short.clone(), max_new(3));
-            (0..6).for_each(|_| scheduler.step());
+            // Where the cache is small it may be computed twice.
+            (0..12).for_each(|_| scheduler.step());
             assert_eq!(ear.ids(), answer(&short, 3), "request {number} waits, with {blocks} blocks");
         }
         assert!(ears.iter().any(|ear| ear.end().is_none()), "the many are still under way");
