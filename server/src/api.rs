@@ -1,18 +1,27 @@
-//! OpenAI's interface over HTTP.
+//! The interfaces over HTTP: OpenAI's, and of Anthropic's and vLLM's what clients ask for.
 mod answer;
+mod body;
 mod chat;
 mod completions;
+mod defaults;
 mod error;
 mod events;
+mod fields;
 mod guard;
+mod messages;
 mod metrics;
 mod request;
+mod responses;
+mod talk;
+mod tokens;
+mod words;
 
 use std::sync::Arc;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 pub use axum::Router;
-use axum::extract::{DefaultBodyLimit, State};
+use axum::extract::rejection::PathRejection;
+use axum::extract::{DefaultBodyLimit, Path, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
@@ -22,9 +31,10 @@ use crate::grammar::Grammars;
 use crate::template::Templates;
 use crate::text::Text;
 use crate::worker::Handle;
+pub use defaults::Defaults;
 use error::ApiError;
+pub use guard::Access;
 pub use metrics::Metrics;
-pub use request::Defaults;
 
 /// What is served, and how.
 pub struct Service {
@@ -44,14 +54,12 @@ pub struct Service {
     pub stop: Vec<u32>,
     /// What a request takes that says nothing.
     pub defaults: Defaults,
-    /// Keys of which a client must have one, if there are any.
-    pub keys: Vec<String>,
+    /// Who may ask.
+    pub access: Access,
     /// Most bytes of a request.
     pub body_bytes: usize,
     /// Most answers to one request.
     pub choices: usize,
-    /// Origins whose pages may ask; `*` for all.
-    pub origins: Vec<String>,
     /// What is counted.
     pub metrics: Arc<Metrics>,
     /// When it began.
@@ -60,23 +68,35 @@ pub struct Service {
 
 type Shared = Arc<Service>;
 
+/// What is answered always.
+const HEALTH: &str = "/health";
+
 /// The routes.
 pub fn router(service: Service) -> Router {
-    let (body_bytes, cors) = (service.body_bytes, guard::cors(&service.origins));
+    let (body_bytes, cors) = (service.body_bytes, guard::cors(&service.access.origins));
     let service: Shared = Arc::new(service);
     let guarded = Router::new()
         .route("/v1/models", get(models))
         .route("/v1/models/{*name}", get(model))
         .route("/v1/completions", post(completions::complete))
         .route("/v1/chat/completions", post(chat::complete))
+        .route("/v1/responses", post(responses::respond))
+        .route(messages::PATH, post(messages::answer))
+        .route("/v1/messages/count_tokens", post(messages::count))
         .route("/v1/embeddings", post(embeddings))
+        .route("/tokenize", post(tokens::tokenize))
+        .route("/detokenize", post(tokens::detokenize))
+        .route("/version", get(tokens::version))
         .layer(axum::middleware::from_fn_with_state(service.clone(), guard::key));
     let router = guarded
-        .route("/health", get(health))
+        .route(HEALTH, get(health))
         .route("/metrics", get(metrics::render))
         .fallback(nothing)
         .method_not_allowed_fallback(wrong_method)
         .layer(DefaultBodyLimit::max(body_bytes))
+        .layer(axum::middleware::from_fn_with_state(service.clone(), guard::page))
+        .layer(axum::middleware::from_fn(guard::room))
+        .layer(axum::middleware::from_fn(messages::errors))
         .with_state(service);
     match cors {
         Some(cors) => router.layer(cors),
@@ -101,11 +121,10 @@ async fn models(State(service): State<Shared>) -> Response {
     axum_json(StatusCode::OK, &json!({ "object": "list", "data": data }))
 }
 
-async fn model(State(service): State<Shared>, axum::extract::Path(name): axum::extract::Path<String>) -> Response {
-    match service.check_name(Some(&name)) {
-        Ok(()) => axum_json(StatusCode::OK, &described(&service, &name)),
-        Err(error) => error.into_response(),
-    }
+async fn model(State(service): State<Shared>, path: Result<Path<String>, PathRejection>) -> Result<Response, ApiError> {
+    let Path(name) = path.map_err(|fault| ApiError::field("model", fault.body_text()).status(404))?;
+    service.check_name(Some(&name))?;
+    Ok(axum_json(StatusCode::OK, &described(&service, &name)))
 }
 
 fn described(service: &Service, name: &str) -> Value {
