@@ -1,13 +1,14 @@
 //! Requests to a server of a model without weights.
+use std::net::IpAddr;
 use std::path::Path;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, SystemTime};
 
-use atomc_server::api::{Defaults, Metrics, Router, Service, router};
+use atomc_server::api::{Access, Defaults, Metrics, Router, Service, router};
 use atomc_server::grammar::{FormLimits, Grammars};
 use atomc_server::schedule::Options;
 use atomc_server::schedule::toy::{Draft, Toy};
-use atomc_server::serve::connection;
+use atomc_server::serve::{Limits, Room, connection};
 use atomc_server::template::Templates;
 use atomc_server::text::Text;
 use atomc_server::worker;
@@ -51,7 +52,9 @@ pub fn requests(data: &[u8]) {
 
 fn posted(path: &str, body: &[u8]) -> Vec<u8> {
     let length = body.len();
-    let head = format!("POST {path} HTTP/1.1\r\nconnection: close\r\ncontent-length: {length}\r\n\r\n");
+    let head = format!(
+        "POST {path} HTTP/1.1\r\nconnection: close\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n"
+    );
     [head.as_bytes(), body].concat()
 }
 
@@ -72,6 +75,7 @@ fn check(answer: &[u8]) {
 
 struct Server {
     runtime: Runtime,
+    room: Arc<Room>,
     router: Router,
 }
 
@@ -93,16 +97,15 @@ impl Server {
             names: vec!["toy".into()],
             stop,
             defaults: Defaults::default(),
-            keys: vec![],
+            access: Access { origins: vec!["*".into()], ..Access::default() },
             body_bytes: BODY_BYTES,
             choices: 4,
-            origins: vec!["*".into()],
             lanes: Arc::default(),
             metrics: Arc::new(Metrics::default()),
             started: SystemTime::now(),
         };
         let runtime = Builder::new_current_thread().enable_all().build().expect("a runtime");
-        Server { runtime, router: router(service) }
+        Server { runtime, room: Room::new(Limits::default()), router: router(service) }
     }
 
     /// What comes back on a connection over which this is sent, and then, where it may be no whole
@@ -120,7 +123,8 @@ impl Server {
                     _ = writer.shutdown().await;
                 }
             };
-            let serve = async { _ = connection(server, router).await };
+            let ticket = self.room.take(IpAddr::from([127, 0, 0, 1]));
+            let serve = async { _ = connection(server, router, &ticket).await };
             let all = async { tokio::join!(send, serve, reader.read_to_end(&mut answer)) };
             let ended = tokio::time::timeout(PATIENCE, all).await;
             ended.expect("an answer in time").2.expect("what is in memory can be read");

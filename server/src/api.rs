@@ -1,19 +1,28 @@
-//! OpenAI's interface over HTTP.
+//! The interfaces over HTTP: OpenAI's, and of Anthropic's and vLLM's what clients ask for.
 mod answer;
+mod body;
 mod chat;
 mod completions;
+mod defaults;
 mod error;
 mod events;
+mod fields;
 mod guard;
 mod lanes;
+mod messages;
 mod metrics;
 mod request;
+mod responses;
+mod talk;
+mod tokens;
+mod words;
 
 use std::sync::Arc;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 pub use axum::Router;
-use axum::extract::{DefaultBodyLimit, State};
+use axum::extract::rejection::PathRejection;
+use axum::extract::{DefaultBodyLimit, Path, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
@@ -23,10 +32,12 @@ use crate::grammar::Grammars;
 use crate::template::Templates;
 use crate::text::Text;
 use crate::worker::Handle;
+use body::Payload;
+pub use defaults::Defaults;
 use error::ApiError;
+pub use guard::Access;
 pub use lanes::Lanes;
 pub use metrics::Metrics;
-pub use request::Defaults;
 
 /// What is served, and how.
 pub struct Service {
@@ -46,14 +57,12 @@ pub struct Service {
     pub stop: Vec<u32>,
     /// What a request takes that says nothing.
     pub defaults: Defaults,
-    /// Keys of which a client must have one, if there are any.
-    pub keys: Vec<String>,
+    /// Who may ask.
+    pub access: Access,
     /// Most bytes of a request.
     pub body_bytes: usize,
     /// Most answers to one request.
     pub choices: usize,
-    /// Origins whose pages may ask; `*` for all.
-    pub origins: Vec<String>,
     /// Which requests are read at once.
     pub lanes: Arc<Lanes>,
     /// What is counted.
@@ -64,23 +73,35 @@ pub struct Service {
 
 type Shared = Arc<Service>;
 
+/// What is answered always.
+const HEALTH: &str = "/health";
+
 /// The routes.
 pub fn router(service: Service) -> Router {
-    let (body_bytes, cors) = (service.body_bytes, guard::cors(&service.origins));
+    let (body_bytes, cors) = (service.body_bytes, guard::cors(&service.access.origins));
     let service: Shared = Arc::new(service);
     let guarded = Router::new()
         .route("/v1/models", get(models))
         .route("/v1/models/{*name}", get(model))
         .route("/v1/completions", post(completions::complete))
         .route("/v1/chat/completions", post(chat::complete))
+        .route("/v1/responses", post(responses::respond))
+        .route(messages::PATH, post(messages::answer))
+        .route("/v1/messages/count_tokens", post(messages::count))
         .route("/v1/embeddings", post(embeddings))
+        .route("/tokenize", post(tokens::tokenize))
+        .route("/detokenize", post(tokens::detokenize))
+        .route("/version", get(tokens::version))
         .layer(axum::middleware::from_fn_with_state(service.clone(), guard::key));
     let router = guarded
-        .route("/health", get(health))
+        .route(HEALTH, get(health))
         .route("/metrics", get(metrics::render))
         .fallback(nothing)
         .method_not_allowed_fallback(wrong_method)
         .layer(DefaultBodyLimit::max(body_bytes))
+        .layer(axum::middleware::from_fn_with_state(service.clone(), guard::page))
+        .layer(axum::middleware::from_fn(guard::room))
+        .layer(axum::middleware::from_fn(messages::errors))
         .with_state(service);
     match cors {
         Some(cors) => router.layer(cors),
@@ -105,11 +126,10 @@ async fn models(State(service): State<Shared>) -> Response {
     axum_json(StatusCode::OK, &json!({ "object": "list", "data": data }))
 }
 
-async fn model(State(service): State<Shared>, axum::extract::Path(name): axum::extract::Path<String>) -> Response {
-    match service.check_name(Some(&name)) {
-        Ok(()) => axum_json(StatusCode::OK, &described(&service, &name)),
-        Err(error) => error.into_response(),
-    }
+async fn model(State(service): State<Shared>, path: Result<Path<String>, PathRejection>) -> Result<Response, ApiError> {
+    let Path(name) = path.map_err(|fault| ApiError::field("model", fault.body_text()).status(404))?;
+    service.check_name(Some(&name))?;
+    Ok(axum_json(StatusCode::OK, &described(&service, &name)))
 }
 
 fn described(service: &Service, name: &str) -> Value {
@@ -152,6 +172,20 @@ async fn health(State(service): State<Shared>) -> Response {
         (None, true) => ApiError::unavailable("the server is ending").into_response(),
         (None, false) => axum_json(StatusCode::OK, &json!({ "status": "ok" })),
     }
+}
+
+/// Reads a request where it keeps no other connection waiting: large ones one at a time, and those
+/// that go through a template which is slow.
+async fn read_apart<T: Send + 'static>(
+    service: Shared,
+    body: Payload,
+    is_talk: bool,
+    read: impl FnOnce(Shared, &Payload) -> Result<T, ApiError> + Send + 'static,
+) -> Result<T, ApiError> {
+    let is_slow = is_talk && service.templates.as_ref().is_ok_and(Templates::is_slow);
+    let lanes = service.lanes.clone();
+    let _lane = lanes.enter(body.0.len(), is_slow).await?;
+    apart(move || read(service, &body)).await
 }
 
 /// Work that takes time (cutting text up, templates), where it keeps no other connection

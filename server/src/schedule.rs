@@ -26,8 +26,8 @@ use atomc_runtime::{DeviceError, KvError, Request, SeqId, StepError, Want};
 
 pub use backend::{Backend, Limits, Row};
 pub use choose::{ChoiceError, Chooser, Chosen, Guide, Likelihood, Penalties, Progress, Settings, likelihood};
-pub use prefix::{Match, Prefixes};
-pub use task::{End, Job, JobError, Output, Why};
+pub use prefix::{Match, Prefixes, Salted};
+pub use task::{End, Job, JobError, Output, Salt, Why};
 
 use task::{Event, Part, Seen, Task};
 
@@ -387,7 +387,11 @@ impl<B: Backend> Scheduler<B> {
     fn retain(&mut self, task: &Task) {
         self.is_full = false;
         let Some(sequence) = task.sequence else { return };
-        let kept = self.prefixes.insert(&mut self.backend, sequence, &task.tokens[..task.fed]);
+        let kept = self.prefixes.insert(
+            &mut self.backend,
+            sequence,
+            Salted { salt: &task.salt, tokens: &task.tokens[..task.fed] },
+        );
         self.settle(kept);
     }
 

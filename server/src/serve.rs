@@ -1,37 +1,49 @@
 //! Connections: taking them, and ending them all.
+mod limits;
+mod pace;
+mod room;
+
 use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
 
 use axum::Router;
+use axum::body::Body;
+use hyper::Request;
+use hyper::body::{Body as _, Incoming};
 use hyper::server::conn::http1;
+use hyper::service::{Service as _, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
-use hyper_util::server::graceful::GracefulShutdown;
+use hyper_util::server::graceful::{GracefulConnection, GracefulShutdown};
 use hyper_util::service::TowerToHyperService;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpStream};
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::Semaphore;
+
+pub use limits::{FilesError, Limits};
+pub use pace::Slow;
+pub use room::{Full, Room, Seat, Ticket};
 
 use crate::api::{Service, router};
 use crate::worker::Handle;
+use pace::{Answered, Paced, Sent};
 
-/// Time in which a client must have sent the head of a request.
-const HEAD: Duration = Duration::from_secs(30);
 /// Time that connections have once all answers have ended.
 const LAST_WORDS: Duration = Duration::from_secs(2);
 /// Threads that read requests: few, as the engine wants the cores.
 const READERS: usize = 2;
 /// Rest behind a failure to take a connection, as when there are no more file descriptors.
 const REST: Duration = Duration::from_millis(100);
+/// How often memory goes back to the system, where there were requests and none is left.
+const TIDY: Duration = Duration::from_secs(1);
 
 /// Where and how long to serve.
 #[derive(Clone, Debug)]
 pub struct Place {
     /// The address to listen on.
     pub address: SocketAddr,
-    /// Most connections at once.
-    pub connections: usize,
+    /// What connections may take.
+    pub limits: Limits,
     /// Time that requests have to end when the server is told to.
     pub grace: Duration,
 }
@@ -41,13 +53,16 @@ pub struct Place {
 pub fn serve(service: Service, place: &Place, ready: impl FnOnce(SocketAddr)) -> io::Result<()> {
     let mut runtime = tokio::runtime::Builder::new_current_thread();
     let runtime = runtime.enable_all().max_blocking_threads(READERS).build()?;
-    runtime.block_on(async {
+    let served = runtime.block_on(async {
         let listener = TcpListener::bind(place.address).await?;
         let told = Told::new()?;
         ready(listener.local_addr()?);
         listen(listener, service, place, told).await;
         Ok(())
-    })
+    });
+    // Nobody waits for what a reader still reads.
+    runtime.shutdown_background();
+    served
 }
 
 /// Signals.
@@ -74,28 +89,20 @@ async fn listen(listener: TcpListener, service: Service, place: &Place, mut told
     tokio::spawn(async move { lanes.give_back().await });
     let router = router(service);
     let graceful = GracefulShutdown::new();
-    let room = std::sync::Arc::new(Semaphore::new(place.connections.max(1)));
+    let room = Room::new(place.limits);
+    let mut tidy = tokio::time::interval(TIDY);
     loop {
-        // Who comes when there is no room waits in the system's queue.
-        let next = async {
-            let permit = room.clone().acquire_owned().await;
-            (listener.accept().await, permit)
-        };
         tokio::select! {
-            (taken, permit) = next => match taken {
-                Ok((stream, _)) => {
-                    // Pieces of an answer leave as they come.
-                    _ = stream.set_nodelay(true);
-                    let connection = graceful.watch(connection(stream, router.clone()));
-                    tokio::spawn(async move {
-                        _ = connection.await;
-                        drop(permit);
-                    });
-                }
+            taken = listener.accept() => match taken {
+                Ok((stream, client)) => take(stream, room.take(client.ip()), &router, &graceful),
                 Err(error) => {
                     tracing::warn!(%error, "a connection was not taken");
+                    room.relieve();
                     tokio::time::sleep(REST).await;
                 }
+            },
+            _ = tidy.tick() => if room.is_quiet() {
+                tokio::task::spawn_blocking(give_memory_back);
             },
             () = told.wait() => break,
         }
@@ -109,6 +116,15 @@ async fn listen(listener: TcpListener, service: Service, place: &Place, mut told
     }
 }
 
+/// Gives the system the memory that large requests have taken: the allocator would keep it.
+fn give_memory_back() {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: it gives back what nothing holds, and may be called at any time.
+    unsafe {
+        libc::malloc_trim(0);
+    }
+}
+
 /// Waits for all connections, but no longer than this.
 async fn ended(graceful: GracefulShutdown, within: Duration) {
     if tokio::time::timeout(within, graceful.shutdown()).await.is_err() {
@@ -116,14 +132,40 @@ async fn ended(graceful: GracefulShutdown, within: Duration) {
     }
 }
 
+/// Serves a connection until it ends, or must go for another.
+fn take(stream: TcpStream, ticket: Ticket, router: &Router, graceful: &GracefulShutdown) {
+    // Pieces of an answer leave as they come.
+    _ = stream.set_nodelay(true);
+    let connection = graceful.watch(connection(stream, router.clone(), &ticket));
+    tokio::spawn(async move {
+        tokio::select! {
+            _ = connection => {}
+            () = ticket.seat.cut() => {}
+        }
+    });
+}
+
 /// A connection, from its first byte to its last.
 pub fn connection<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
     stream: S,
     router: Router,
-) -> http1::Connection<TokioIo<S>, TowerToHyperService<Router>> {
+    ticket: &Ticket,
+) -> impl GracefulConnection<Error = hyper::Error> + Send + use<S> {
+    let (patience, seat) = (ticket.patience(), ticket.seat.clone());
     let mut http = http1::Builder::new();
-    http.timer(TokioTimer::new()).header_read_timeout(HEAD);
-    http.serve_connection(TokioIo::new(stream), TowerToHyperService::new(router))
+    http.timer(TokioTimer::new()).header_read_timeout(patience);
+    let stream = Paced::new(stream, patience, seat.clone());
+    let router = TowerToHyperService::new(router);
+    let answer = move |request: Request<Incoming>| {
+        if request.body().is_end_stream() {
+            seat.is_asked();
+        }
+        let mut request = request.map(|body| Body::new(Sent::new(body, patience, seat.clone())));
+        request.extensions_mut().insert(seat.clone());
+        let (answer, seat) = (router.call(request), seat.clone());
+        async move { answer.await.map(|response| response.map(|body| Answered::new(body, seat))) }
+    };
+    http.serve_connection(TokioIo::new(stream), service_fn(answer))
 }
 
 /// Tells the scheduler to end, and waits for its thread.

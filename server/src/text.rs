@@ -73,12 +73,20 @@ impl Text {
 
     /// The bytes of every token below so many. Special ones begin with a byte that no text has.
     pub fn bytes(&self, vocab: usize) -> Vec<Vec<u8>> {
-        bytes::of(&self.tokenizer, vocab)
+        bytes::of(&self.tokenizer, 0..vocab as u32)
     }
 
-    /// One token as text, also if it is special.
-    pub fn show(&self, token: u32) -> String {
-        self.decode(&[token], true).unwrap_or_default()
+    /// One token as it is shown, also if it is special.
+    pub fn show(&self, token: u32) -> Shown {
+        let text = self.decode(&[token], true).unwrap_or_default();
+        // What is not whole characters is shown as one that stands for anything.
+        let bytes = if text.contains('\u{fffd}') {
+            bytes::of(&self.tokenizer, std::iter::once(token)).pop().unwrap_or_default()
+        } else {
+            text.clone().into_bytes()
+        };
+        let text = String::from_utf8(bytes.clone()).unwrap_or_else(|_| escaped(&bytes));
+        Shown { text, bytes }
     }
 }
 
@@ -88,6 +96,25 @@ fn whole<T>(work: impl FnOnce() -> tokenizers::Result<T>) -> Result<T, String> {
         Ok(done) => done.map_err(|error| error.to_string()),
         Err(_) => Err("its library gave up (a panic)".into()),
     }
+}
+
+/// A token by itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Shown {
+    /// Its text; of one that is a part of a character, or more than whole ones, its bytes as OpenAI
+    /// writes them.
+    pub text: String,
+    /// Its bytes.
+    pub bytes: Vec<u8>,
+}
+
+/// Bytes that are no text, as OpenAI writes them.
+fn escaped(bytes: &[u8]) -> String {
+    let one = |&byte: &u8| match byte {
+        b' '..=b'~' => char::from(byte).to_string(),
+        _ => format!("\\x{byte:02x}"),
+    };
+    "bytes:".chars().map(String::from).chain(bytes.iter().map(one)).collect()
 }
 
 /// Tokens that come one after the other, as text that ends where characters do.

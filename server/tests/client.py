@@ -1,4 +1,4 @@
-"""OpenAI's Python client against `atomc serve`: bash server/tests/run.sh starts both.
+"""OpenAI's and Anthropic's Python clients against `atomc serve`: bash server/tests/run.sh starts both.
 
 usage: python server/tests/client.py URL PROBLEMS [COUNT [CLIENTS]]
 
@@ -14,11 +14,13 @@ import time
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 
+import anthropic
 import openai
 
 URL, PROBLEMS = sys.argv[1], [json.loads(line) for line in open(sys.argv[2], encoding="utf-8")]
 COUNT, CLIENTS = (int(value) for value in (sys.argv[3:] + ["64", "32"][len(sys.argv) - 3 :])[:2])
 CLIENT = openai.OpenAI(base_url=f"{URL}/v1", api_key="secret", max_retries=0)
+CLAUDE = anthropic.Anthropic(base_url=URL, api_key="secret", max_retries=0)
 PROMPT, SOLUTION = PROBLEMS[0]["prompt"], PROBLEMS[0]["solution"]
 QUESTION = PROMPT.removeprefix("Q: ").removesuffix("\nA:")
 MODEL = "model"
@@ -179,6 +181,91 @@ def test_tools():
     deltas = [chunk.choices[0].delta.tool_calls for chunk in chat(stream=True, **more)]
     (made,) = [delta[0] for delta in deltas if delta]
     assert made.index == 0 and made.function.name == "add"
+
+
+def respond(**more):
+    given = {"model": MODEL, "input": QUESTION, "temperature": 0, "max_output_tokens": 64, **more}
+    return CLIENT.responses.create(**given)
+
+
+TOOL = '<tool_call>\n{"name": "add", "arguments": {"a": 1}}\n</tool_call>'
+CHOICE = {"extra_body": {"structured_outputs": {"choice": [TOOL]}}}
+
+
+def test_responses():
+    answer = respond()
+    assert answer.output_text == SOLUTION and answer.status == "completed", answer
+    assert answer.usage.total_tokens == answer.usage.input_tokens + answer.usage.output_tokens
+    assert respond(max_output_tokens=3).incomplete_details.reason == "max_output_tokens"
+    events = list(respond(stream=True))
+    deltas = [event.delta for event in events if event.type == "response.output_text.delta"]
+    assert "".join(deltas) == SOLUTION and len(deltas) > 10
+    assert events[0].type == "response.created" and events[-1].type == "response.completed"
+    assert events[-1].response.output_text == SOLUTION
+    with CLIENT.responses.stream(model=MODEL, input=QUESTION, temperature=0) as stream:
+        assert stream.get_final_response().output_text == SOLUTION
+    turns = [{"role": "user", "content": QUESTION}]
+    assert respond(input=turns).output_text == SOLUTION
+    tools = [{"type": "function", "name": "add", "parameters": {"type": "object"}}]
+    (call,) = respond(tools=tools, **CHOICE).output
+    assert (call.type, call.name, json.loads(call.arguments)) == ("function_call", "add", {"a": 1})
+    refused(openai.BadRequestError, lambda: respond(previous_response_id="r"), "not kept")
+
+
+def say(**more):
+    talk = [{"role": "user", "content": QUESTION}]
+    given = {"model": MODEL, "messages": talk, "max_tokens": 64, "temperature": 0, **more}
+    return CLAUDE.messages.create(**given)
+
+
+def test_messages():
+    answer = say()
+    assert answer.content[0].text == SOLUTION and answer.stop_reason == "end_turn", answer
+    assert say(max_tokens=3).stop_reason == "max_tokens"
+    cut = say(stop_sequences=[". ", "nowhere"])
+    assert (cut.content[0].text, cut.stop_reason) == (SOLUTION.split(". ")[0], "stop_sequence")
+    assert cut.stop_sequence == ". "
+    talk = [{"role": "user", "content": [{"type": "text", "text": QUESTION}]}]
+    given = {"model": MODEL, "messages": talk, "max_tokens": 64, "temperature": 0}
+    with CLAUDE.messages.stream(**given) as stream:
+        assert "".join(stream.text_stream) == SOLUTION
+        assert stream.get_final_message().usage.output_tokens == answer.usage.output_tokens
+    count = CLAUDE.messages.count_tokens(model=MODEL, messages=talk).input_tokens
+    assert count == answer.usage.input_tokens + (answer.usage.cache_read_input_tokens or 0)
+    tools = [{"name": "add", "input_schema": {"type": "object"}}]
+    used = say(tools=tools, **CHOICE)
+    assert (used.stop_reason, used.content[0].name, used.content[0].input) == (
+        "tool_use",
+        "add",
+        {"a": 1},
+    )
+    with CLAUDE.messages.stream(**given, tools=tools, **CHOICE) as stream:
+        assert stream.get_final_message().content[0].input == {"a": 1}
+    refused(anthropic.NotFoundError, lambda: say(model="claude"), "not served")
+    refused(anthropic.BadRequestError, lambda: say(temperature=-1), "temperature")
+    other = anthropic.Anthropic(base_url=URL, api_key="other", max_retries=0)
+    ask = lambda: other.messages.create(model=MODEL, messages=talk, max_tokens=1)
+    refused(anthropic.AuthenticationError, ask, "API key")
+
+
+def post(path, body, **headers):
+    headers = {"authorization": "Bearer secret", "content-type": "application/json", **headers}
+    request = urllib.request.Request(f"{URL}{path}", json.dumps(body).encode(), headers)
+    return json.load(urllib.request.urlopen(request))
+
+
+def test_tokens():
+    found = post("/tokenize", {"prompt": PROMPT})
+    assert found["count"] == len(found["tokens"]) == complete().usage.prompt_tokens
+    assert post("/detokenize", {"tokens": found["tokens"]})["prompt"] == PROMPT
+
+
+def test_salt():
+    told = lambda salt: complete(max_tokens=1, extra_body={"cache_salt": salt}).usage
+    first, second = told("one"), told("one")
+    assert first.prompt_tokens_details.cached_tokens == 0, first
+    assert second.prompt_tokens_details.cached_tokens > 0, second
+    assert told("two").prompt_tokens_details.cached_tokens == 0
 
 
 def test_errors():

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# OpenAI's Python client against `atomc serve` with the example model, half a minute of clients that
+# OpenAI's and Anthropic's Python clients against `atomc serve` with the example model, half a minute of clients that
 # vanish, and answers with a draft's guesses beside those without: three minutes at most.
 # usage: server/tests/run.sh [COUNT [CLIENTS]]     problems that are asked alone and then at once
 # ATOMC is the command line; without it the one of cargo's folder for debug builds is taken.
@@ -17,7 +17,7 @@ trap '[ -z "$server" ] || kill "$server" 2>/dev/null; rm -rf "$work"' EXIT
 
 venv=$target/serve-venv
 [ -e "$venv/bin/python" ] || python3 -m venv "$venv"
-"$venv/bin/python" -m pip install --quiet --disable-pip-version-check "openai>=2"
+"$venv/bin/python" -m pip install --quiet --disable-pip-version-check "openai>=2" "anthropic>=0.60"
 
 # The example has no chat template: one that asks as it was trained.
 cp -r "$model" "$work/model"
@@ -63,7 +63,7 @@ start
 "$venv/bin/python" server/tests/soak.py "$url" "$problems" "${SOAK:-30}" "$server" || { cat "$work/log" && exit 1; }
 
 # A request that is under way when the server is told to end is answered.
-curl -sN "$url/v1/completions" -H 'Authorization: Bearer secret' \
+curl -sN "$url/v1/completions" -H 'Authorization: Bearer secret' -H 'Content-Type: application/json' \
     -d '{"prompt": "Q:", "max_tokens": 400, "ignore_eos": true, "stream": true}' >"$work/last" &
 last=$!
 for _ in $(seq 100); do [ ! -s "$work/last" ] || break && sleep 0.02; done

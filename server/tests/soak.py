@@ -29,6 +29,7 @@ def head(length, key=KEY):
         "POST /v1/completions HTTP/1.1",
         "host: x",
         f"authorization: Bearer {key}",
+        "content-type: application/json",
         f"content-length: {length}",
     ]
     return "\r\n".join([*lines, "connection: close", "", ""]).encode()

@@ -1,4 +1,5 @@
 //! `atomc compile`: a configuration in, an artifact out.
+use std::ffi::OsString;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -114,7 +115,7 @@ enum Who {
 
 impl Args {
     /// Those of a command line: what stands behind `atomc compile`.
-    pub fn parsed(words: &[String]) -> Result<Args, clap::Error> {
+    pub fn parsed(words: &[OsString]) -> Result<Args, clap::Error> {
         let command = <Args as clap::Args>::augment_args(clap::Command::new("compile").no_binary_name(true));
         <Args as clap::FromArgMatches>::from_arg_matches(&command.try_get_matches_from(words)?)
     }
@@ -179,6 +180,11 @@ fn check_memory() -> Result<(), Failure> {
 }
 
 pub fn run(args: &Args, spans: &Spans) -> Result<(), Failure> {
+    made(args, spans).map(drop)
+}
+
+/// The same, and says which artifact was made.
+pub fn made(args: &Args, spans: &Spans) -> Result<Fingerprint, Failure> {
     let start = Instant::now();
     check_memory()?;
     if args.json {
@@ -210,13 +216,14 @@ pub fn run(args: &Args, spans: &Spans) -> Result<(), Failure> {
     let mut out = std::io::stdout().lock();
     if args.json {
         let key = compiled.manifest.key();
-        let fingerprint = fingerprint.to_string();
+        let named = fingerprint.to_string();
         let path = shown::json_path(&args.output)?;
-        let facts = json!({ "path": path, "bytes": bytes, "key": key, "fingerprint": fingerprint, "seconds": seconds });
-        return Ok(writeln!(out, "{facts}")?);
+        let facts = json!({ "path": path, "bytes": bytes, "key": key, "fingerprint": named, "seconds": seconds });
+        writeln!(out, "{facts}")?;
+    } else {
+        writeln!(out, "{}: {:.2} MB in {seconds:.2} s", shown::path(&args.output), bytes as f64 / 1e6)?;
     }
-    writeln!(out, "{}: {:.2} MB in {seconds:.2} s", shown::path(&args.output), bytes as f64 / 1e6)?;
-    Ok(())
+    Ok(fingerprint)
 }
 
 /// The artifact is there, whether or not the list can be written: a read-only home is no reason to

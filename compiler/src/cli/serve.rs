@@ -1,13 +1,13 @@
 //! `atomc serve`: a model over HTTP, as OpenAI's interface has it.
-use std::env::var;
-use std::net::{IpAddr, SocketAddr};
+mod access;
+
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use atomc_artifact::files;
+use atomc_artifact::{Fingerprint, files};
 use atomc_runtime::{Artifact, Engine, TrustList};
-use atomc_server::api::{Defaults, Metrics, Service};
+use atomc_server::api::{Access, Defaults, Metrics, Service};
 use atomc_server::grammar::{FormLimits, Grammars};
 use atomc_server::schedule::Options;
 use atomc_server::serve::{self, Place};
@@ -15,6 +15,7 @@ use atomc_server::template::Templates;
 use atomc_server::text::Text;
 use atomc_server::worker::{self, Handle};
 
+use self::access::AccessArgs;
 use super::engine::{DeviceArg, EngineArgs, Named, Sequences};
 use super::failure::{Failure, tell};
 use super::guesses::GuessArgs;
@@ -22,8 +23,6 @@ use super::trust;
 
 /// What a folder's artifact is called.
 const ARTIFACT: &str = "model.atomc";
-/// A key of the interface, which a command line would show to everyone.
-const KEY: &str = "ATOMC_API_KEY";
 
 /// Serve a model over HTTP, as OpenAI's clients know it
 #[derive(clap::Args)]
@@ -54,34 +53,23 @@ pub struct Args {
     /// Threads to compute with; 0 takes all
     #[arg(long, value_name = "N", default_value_t = 0)]
     threads: usize,
-    /// The address to listen on; 0.0.0.0 is all
-    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1")]
-    host: IpAddr,
-    /// The port to listen on; 0 takes one that is free
-    #[arg(long, value_name = "PORT", default_value_t = 8000)]
-    port: u16,
+    #[command(flatten)]
+    access: AccessArgs,
     /// Names of the model for clients; the first stands in answers [default: the folder's name]
-    #[arg(long, value_name = "NAME,…", value_delimiter = ',')]
+    #[arg(long, value_name = "NAME,…", value_delimiter = ',', value_parser = clap::builder::NonEmptyStringValueParser::new())]
     served_model_name: Vec<String>,
-    /// A file with keys, a line each, of which a client must send one [default: the key in
-    /// ATOMC_API_KEY, if it is set]
-    #[arg(long, value_name = "FILE")]
-    api_key_file: Option<PathBuf>,
-    /// Origins whose pages may ask from a browser; `*` is all
-    #[arg(long, value_name = "ORIGIN,…", value_delimiter = ',')]
-    cors: Vec<String>,
     /// Most requests that are computed at once
-    #[arg(long, value_name = "N", default_value_t = 64)]
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = at_least_one)]
     parallel: usize,
     /// Most requests that wait; more are refused with status 429
     #[arg(long, value_name = "N", default_value_t = 512)]
     queue: usize,
     /// Tokens that the KV cache holds [default: as many as `--parallel` sequences may have, or as
     /// fit four fifths of the memory that the weights leave]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = at_least_one)]
     cache_tokens: Option<usize>,
     /// Most tokens of one step, over all requests [default: those of the artifact's largest plan]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = at_least_one)]
     step_tokens: Option<usize>,
     /// Compute each prompt anew, also where others began like it
     #[arg(long)]
@@ -93,14 +81,11 @@ pub struct Args {
     #[arg(long, value_name = "FORM")]
     reasoning_parser: Option<Reasoning>,
     /// Most answers that a request may want of a prompt (`n`)
-    #[arg(long, value_name = "N", default_value_t = 16)]
+    #[arg(long, value_name = "N", default_value_t = 16, value_parser = at_least_one)]
     max_choices: usize,
     /// Most bytes of a request
-    #[arg(long, value_name = "BYTES", default_value_t = 4 << 20)]
+    #[arg(long, value_name = "BYTES", default_value_t = 4 << 20, value_parser = at_least_one)]
     max_body: usize,
-    /// Most connections at once; others wait
-    #[arg(long, value_name = "N", default_value_t = 1024)]
-    connections: usize,
     /// Seconds of processor time that preparing a form of answers (a schema, a grammar) may take
     #[arg(long, value_name = "SECONDS", default_value_t = 2.0, value_parser = seconds)]
     grammar_seconds: f64,
@@ -123,14 +108,22 @@ enum Reasoning {
     Think,
 }
 
+/// A number that is not zero.
+fn at_least_one(text: &str) -> Result<usize, String> {
+    text.parse().ok().filter(|&number| number > 0).ok_or_else(|| "must be a whole number from 1 on".into())
+}
+
 pub fn run(args: &Args) -> Result<(), Failure> {
-    let keys = keys(args)?;
+    let limits = args.access.limits()?;
+    let address = args.access.address()?;
+    let access = args.access.access(address)?;
     let engine_args = engine_args(args)?;
-    let artifact = opened(args, &engine_args)?;
-    let folder = args.tokenizer.as_deref().or(engine_args.weights.dir());
     let missing = || Failure::new("tokenizer", "no tokenizer").help("Name one with --tokenizer.");
-    let folder = folder.ok_or_else(missing)?.to_owned();
+    let folder = args.tokenizer.as_deref().or(engine_args.weights.dir()).ok_or_else(missing)?.to_owned();
     let text = Text::open(&folder).map_err(|error| Failure::new("tokenizer", error))?;
+    let folder = if folder.is_dir() { folder.as_path() } else { folder.parent().unwrap_or(&folder) };
+    let defaults = if args.generation_config { defaults(folder)? } else { Defaults::default() };
+    let artifact = opened(args, &engine_args)?;
     let sequences = Sequences { at_once: args.parallel, cache_tokens: args.cache_tokens };
     let engine = engine_args.serving(artifact, &sequences, &args.guesses)?;
     let stop = engine.model().stop.clone();
@@ -140,15 +133,12 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         prefix_cache: !args.no_prefix_cache,
         speculate: args.guesses.speculate,
     };
-    let about = about(&engine);
+    let about = about(&engine, &access);
     let (handle, thread) = worker::start(engine, options, args.queue).map_err(|e| Failure::new("threads", e))?;
-    let service = service(args, (handle.clone(), Arc::new(text), stop), &folder, keys)?;
+    let model = Model { text: Arc::new(text), stop, defaults, folder };
+    let service = service(args, handle.clone(), model, access);
     let name = service.names[0].clone();
-    let place = Place {
-        address: SocketAddr::new(args.host, args.port),
-        connections: args.connections,
-        grace: Duration::from_secs(args.grace),
-    };
+    let place = Place { address, limits, grace: Duration::from_secs(args.grace) };
     let served = serve::serve(service, &place, |address| {
         tell(format_args!("`{name}` on {about} at http://{address}/v1"));
     });
@@ -156,24 +146,28 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     served.map_err(|error| Failure::new("address", format!("{}: {error}", place.address)))
 }
 
-fn about(engine: &Engine) -> String {
+fn about(engine: &Engine, access: &Access) -> String {
     let tokens = engine.cache().blocks() * engine.cache().block_tokens();
-    format!("{}, with a cache of {tokens} tokens,", engine.device_name())
+    format!("{}, with a cache of {tokens} tokens, {},", engine.device_name(), access::shown(access))
 }
 
-fn service(
-    args: &Args,
-    (handle, text, stop): (Handle, Arc<Text>, Vec<u32>),
-    folder: &Path,
-    keys: Vec<String>,
-) -> Result<Service, Failure> {
-    let folder = if folder.is_dir() { folder } else { folder.parent().unwrap_or(folder) };
+/// What is served beside the engine.
+struct Model<'a> {
+    text: Arc<Text>,
+    /// Tokens that end an answer.
+    stop: Vec<u32>,
+    defaults: Defaults,
+    folder: &'a Path,
+}
+
+fn service(args: &Args, handle: Handle, model: Model<'_>, access: Access) -> Service {
+    let Model { text, stop, defaults, folder } = model;
     let templates = Templates::open(folder).map_err(|error| error.to_string());
     if let Err(why) = &templates {
         tell(format_args!("warning: chats are refused: {why}"));
     }
     let vocab = handle.limits().vocab;
-    Ok(Service {
+    Service {
         handle,
         templates,
         thoughts: args.reasoning_parser.is_some(),
@@ -181,15 +175,14 @@ fn service(
         text,
         names: names(args, folder),
         stop,
-        defaults: if args.generation_config { defaults(folder)? } else { Defaults::default() },
-        keys,
+        defaults,
+        access,
         body_bytes: args.max_body,
         choices: args.max_choices,
-        origins: args.cors.clone(),
         lanes: Arc::default(),
         metrics: Arc::new(Metrics::default()),
         started: SystemTime::now(),
-    })
+    }
 }
 
 fn form_limits(args: &Args) -> FormLimits {
@@ -215,21 +208,12 @@ fn names(args: &Args, folder: &Path) -> Vec<String> {
 fn defaults(folder: &Path) -> Result<Defaults, Failure> {
     let file = folder.join("generation_config.json");
     match files::read_to_string(&file) {
-        Ok(text) => serde_json::from_str(&text).map_err(|error| Failure::file("generation_config", &file, error)),
+        Ok(text) => Defaults::parse(&text).map_err(|error| {
+            let help = "Mend it, or serve without it: `--generation-config false`.";
+            Failure::file("generation_config", &file, error).help(help)
+        }),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Defaults::default()),
         Err(error) => Err(Failure::file("generation_config", &file, error)),
-    }
-}
-
-fn keys(args: &Args) -> Result<Vec<String>, Failure> {
-    let Some(file) = &args.api_key_file else {
-        return Ok(var(KEY).ok().filter(|key| !key.is_empty()).into_iter().collect());
-    };
-    let text = files::read_to_string(file).map_err(|error| Failure::file("api_key_file", file, error))?;
-    let keys: Vec<String> = text.lines().map(str::trim).filter(|line| !line.is_empty()).map(str::to_owned).collect();
-    match keys.is_empty() {
-        true => Err(Failure::file("api_key_file", file, "there is no key in it")),
-        false => Ok(keys),
     }
 }
 
@@ -242,12 +226,12 @@ fn engine_args(args: &Args) -> Result<EngineArgs, Failure> {
     EngineArgs::named(artifact, &args.named, folder, (args.device.clone(), args.threads))
 }
 
-/// The artifact. One that nobody named runs only if its user trusts it, or asked for a signature.
+/// The artifact. One that nobody named runs only if its user trusts it, asked for a signature, or
+/// has just had it compiled.
 fn opened(args: &Args, engine: &EngineArgs) -> Result<Artifact, Failure> {
     let is_found = args.path.is_dir();
-    if is_found && !args.path.join(ARTIFACT).exists() {
-        compiled(args)?;
-    }
+    let made = if is_found && !args.path.join(ARTIFACT).exists() { Some(compiled(args)?) } else { None };
+    check_target(args, made.is_some())?;
     let artifact = engine.artifact()?;
     let ranks = artifact.manifest().ranks();
     if ranks > 1 {
@@ -255,35 +239,55 @@ fn opened(args: &Args, engine: &EngineArgs) -> Result<Artifact, Failure> {
         let help = "Ranks are vLLM's and SGLang's to run (docs/vllm.md); this server takes one device.";
         return Err(Failure::new("artifact", message).help(help));
     }
-    if is_found && !args.named.is_signed() && !TrustList::read(&trust::place()?)?.has(artifact.fingerprint()) {
+    let is_asked = !is_found || args.named.is_signed() || made == Some(artifact.fingerprint());
+    if !is_asked && !TrustList::read(&trust::place()?)?.has(artifact.fingerprint()) {
         let file = args.path.join(ARTIFACT);
         let help = format!(
-            "`atomc trust {0}` if you would run it as a program, or name it: `atomc serve {0}`.",
-            file.display()
+            "`atomc trust {0}` if you would run it as a program, or name it: `atomc serve {0} --weights {1}`.",
+            file.display(),
+            args.path.display()
         );
         return Err(Failure::file("trust", &file, "lies beside the model, and is not on your list").help(help));
     }
     Ok(artifact)
 }
 
+/// That nobody names a target where nothing is compiled.
+#[cfg(feature = "compiler")]
+fn check_target(args: &Args, is_made: bool) -> Result<(), Failure> {
+    match &args.target {
+        Some(target) if !is_made => {
+            let message = format!("--target {target}: there is an artifact, and nothing is compiled");
+            Err(Failure::new("target", message).help("`atomc inspect` shows what an artifact's targets are."))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// There is no such option.
+#[cfg(not(feature = "compiler"))]
+fn check_target(_: &Args, _: bool) -> Result<(), Failure> {
+    Ok(())
+}
+
 /// Makes the artifact of a folder.
 #[cfg(feature = "compiler")]
-fn compiled(args: &Args) -> Result<(), Failure> {
+fn compiled(args: &Args) -> Result<Fingerprint, Failure> {
     let target = match &args.target {
         Some(target) => target.clone(),
         None => args.device.known_target()?,
     };
     let file = args.path.join(ARTIFACT);
     tell(format_args!("no artifact in {}: compiling for {target}", args.path.display()));
-    let (model, file) = (args.path.display().to_string(), file.display().to_string());
-    let words = [model, "--target".into(), target, "-o".into(), file];
+    let words: [std::ffi::OsString; 5] =
+        [args.path.clone().into(), "--target".into(), target.into(), "-o".into(), file.into()];
     let compile = super::compile::Args::parsed(&words).map_err(|fault| Failure::new("compile", fault))?;
-    super::compile::run(&compile, &super::trace::Spans::new())
+    super::compile::made(&compile, &super::trace::Spans::new())
 }
 
 /// Says that this build makes none.
 #[cfg(not(feature = "compiler"))]
-fn compiled(args: &Args) -> Result<(), Failure> {
+fn compiled(args: &Args) -> Result<Fingerprint, Failure> {
     let message = format!("no artifact: there is no {}", args.path.join(ARTIFACT).display());
     let folder = args.path.display();
     let help = format!(

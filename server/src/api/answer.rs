@@ -52,7 +52,8 @@ pub async fn collect(mut events: Events, count: usize) -> Result<Vec<Answer>, Ap
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Usage {
     pub prompt: usize,
-    pub cached: usize,
+    /// Tokens of the prompt that were there already, if the client may know.
+    pub cached: Option<usize>,
     pub answer: usize,
     pub guesses: Guesses,
 }
@@ -64,7 +65,7 @@ impl Usage {
             "prompt_tokens": prompt,
             "completion_tokens": answer,
             "total_tokens": prompt + answer,
-            "prompt_tokens_details": { "cached_tokens": cached },
+            "prompt_tokens_details": cached.map(|cached| json!({ "cached_tokens": cached })),
             "completion_tokens_details": {
                 "accepted_prediction_tokens": right,
                 "rejected_prediction_tokens": made - right,
@@ -72,17 +73,22 @@ impl Usage {
         })
     }
 
-    /// Of answers to prompts of so many tokens each, where the first answer to a prompt speaks for
-    /// it.
-    pub fn of(prompts: &[Vec<u32>], answers: &[Answer]) -> Usage {
-        let every = answers.len() / prompts.len().max(1);
-        let mut usage = Usage {
-            prompt: prompts.iter().map(Vec::len).sum(),
-            cached: answers.iter().step_by(every.max(1)).map(|answer| answer.cached).sum(),
-            ..Usage::default()
-        };
-        answers.iter().filter_map(|answer| answer.end).for_each(|end| usage.add(&end));
-        usage
+    /// Of answers to so many tokens of prompts.
+    pub fn new(prompt: usize, knows_cached: bool) -> Usage {
+        Usage { prompt, cached: knows_cached.then_some(0), ..Usage::default() }
+    }
+
+    /// With all answers to so many prompts, where the first answer to a prompt speaks for it.
+    pub fn with(mut self, prompts: usize, answers: &[Answer]) -> Usage {
+        let every = answers.len() / prompts.max(1);
+        answers.iter().step_by(every.max(1)).for_each(|answer| self.add_cached(answer.cached));
+        answers.iter().filter_map(|answer| answer.end).for_each(|end| self.add(&end));
+        self
+    }
+
+    /// Adds tokens of a prompt that were there already.
+    pub fn add_cached(&mut self, tokens: usize) {
+        self.cached = self.cached.map(|cached| cached + tokens);
     }
 
     /// Adds an answer that has ended.
@@ -100,11 +106,6 @@ pub struct StreamUsage {
 }
 
 impl StreamUsage {
-    /// Of answers to so many tokens of prompts.
-    pub fn new(is_wanted: bool, prompt: usize) -> StreamUsage {
-        StreamUsage { usage: Usage { prompt, ..Usage::default() }, is_wanted }
-    }
-
     /// A chunk, with a place for usage.
     pub fn beside(&self, mut chunk: Value) -> Value {
         if self.is_wanted {
@@ -139,6 +140,14 @@ pub fn logprob(value: f32) -> f32 {
 
 /// Makes chunks of events.
 pub trait Render: Send + Unpin + 'static {
+    /// Whether each chunk has the name that is its `type`, and none says that it was the last.
+    const NAMED: bool = false;
+
+    /// What is told of an answer that failed, where others have begun.
+    fn error(&mut self, error: &ApiError) -> Value {
+        error.json()
+    }
+
     /// Before anything happens.
     fn begin(&mut self) -> Vec<Value>;
 
@@ -159,14 +168,17 @@ pub async fn stream<R: Render>(mut events: Events, mut render: R) -> Result<Resp
     };
     let mut chunks = render.begin();
     chunks.extend(render.event(index, event));
-    let ready = chunks.iter().map(data).collect();
+    let ready = chunks.iter().map(data::<R>).collect();
     let stream = Stream { events, render, ready, is_over: false };
     let headers = [(CONTENT_TYPE, "text/event-stream; charset=utf-8"), (CACHE_CONTROL, "no-cache")];
     Ok((headers, Body::new(stream)).into_response())
 }
 
-fn data(chunk: &Value) -> Bytes {
-    format!("data: {chunk}\n\n").into()
+fn data<R: Render>(chunk: &Value) -> Bytes {
+    match chunk["type"].as_str().filter(|_| R::NAMED) {
+        Some(name) => format!("event: {name}\ndata: {chunk}\n\n").into(),
+        None => format!("data: {chunk}\n\n").into(),
+    }
 }
 
 /// The body of a stream.
@@ -194,7 +206,7 @@ impl<R: Render> hyper::body::Body for Stream<R> {
                     self.is_over = true;
                     // Nobody waits for the other answers.
                     self.events.close();
-                    vec![error.json()]
+                    vec![self.render.error(&error)]
                 }
                 Some((index, event)) => self.render.event(index, event),
                 None => {
@@ -202,8 +214,8 @@ impl<R: Render> hyper::body::Body for Stream<R> {
                     self.render.end()
                 }
             };
-            self.ready.extend(chunks.iter().map(data));
-            if self.is_over {
+            self.ready.extend(chunks.iter().map(data::<R>));
+            if self.is_over && !R::NAMED {
                 self.ready.push_back(Bytes::from_static(b"data: [DONE]\n\n"));
             }
         }

@@ -8,11 +8,14 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use super::answer::{self, Answer, Render, StreamUsage, Usage, finish, logprob};
+use super::body::Payload;
 use super::error::ApiError;
 use super::events::Event;
-use super::request::{Common, Kind, Likely, Payload, read_both, size};
-use super::{Service, Shared, apart, axum_json, name_of_answer, seconds};
+use super::fields::named;
+use super::request::{Common, Kind, Likely, read_both};
+use super::{Service, Shared, axum_json, name_of_answer, read_apart, seconds};
 use crate::schedule::{Chosen, Likelihood};
+use crate::text::{Shown, Text};
 
 /// Tokens of an answer, unless a request says how many.
 const DEFAULT_TOKENS: usize = 16;
@@ -27,7 +30,7 @@ struct Completion {
 
 /// Prompts as texts or as tokens.
 #[derive(Deserialize)]
-#[serde(untagged)]
+#[serde(untagged, expecting = "must be a text, a list of tokens, or a list of either")]
 enum Prompt {
     Text(String),
     Tokens(Vec<u32>),
@@ -54,24 +57,22 @@ struct Begun {
 }
 
 pub async fn complete(State(service): State<Shared>, body: Payload) -> Result<Response, ApiError> {
-    let lanes = service.lanes.clone();
-    let lane = lanes.enter(size(&body), false).await?;
-    let Begun { common, tokens, kind, shape } = apart(move || begin(service, body)).await?;
-    drop(lane);
+    let Begun { common, tokens, kind, shape } = read_apart(service, body, false, begin).await?;
     let events = common.submit(&shape.service, &tokens, &kind).await?;
     let count = tokens.len() * shape.answers;
+    let usage = Usage::new(tokens.iter().map(Vec::len).sum(), common.knows_cached(&shape.service));
     if common.is_stream() {
         let states = vec![Progress::default(); count];
-        let usage = StreamUsage::new(common.wants_usage(), tokens.iter().map(Vec::len).sum());
-        return answer::stream(events, Chunks { shape, states, usage }).await;
+        let usage = StreamUsage { usage, is_wanted: common.wants_usage() };
+        return Ok(named(answer::stream(events, Chunks { shape, states, usage }).await?, &common.ignored));
     }
     let found = answer::collect(events, count).await?;
     let mut whole = shape.around(found.iter().enumerate().map(|(index, found)| shape.choice(index, found)).collect());
-    whole["usage"] = Usage::of(&tokens, &found).json();
-    Ok(axum_json(StatusCode::OK, &whole))
+    whole["usage"] = usage.with(tokens.len(), &found).json();
+    Ok(named(axum_json(StatusCode::OK, &whole), &common.ignored))
 }
 
-fn begin(service: Shared, body: Payload) -> Result<Begun, ApiError> {
+fn begin(service: Shared, body: &Payload) -> Result<Begun, ApiError> {
     let (common, asked): (Common, Completion) = read_both(body)?;
     if asked.suffix.is_some_and(|suffix| !suffix.is_empty()) {
         return Err(ApiError::field("suffix", "text between two texts is not offered"));
@@ -165,14 +166,48 @@ impl Shape {
     fn add_prompt(&self, list: &mut Logprobs, given: &Given, scores: &[Likelihood]) {
         for (position, &token) in given.tokens.iter().enumerate() {
             let score = position.checked_sub(1).and_then(|before| scores.get(before));
-            list.add(self.service.text.show(token), score, |token| self.service.text.show(token));
+            list.add(token, score, &self.service.text);
         }
     }
 
     fn add(&self, list: &mut Logprobs, chosen: &Chosen) {
-        let show = |token| self.service.text.show(token);
-        list.add(show(chosen.token), chosen.likelihood.as_ref(), show);
+        list.add(chosen.token, chosen.likelihood.as_ref(), &self.service.text);
     }
+}
+
+/// Where in a text a token begins, counted in characters. A character may be of several tokens: all
+/// of them begin where it does.
+#[derive(Clone, Default)]
+struct Place {
+    /// Whole characters so far.
+    characters: usize,
+    /// Bytes of the next that are there already.
+    open: Vec<u8>,
+}
+
+impl Place {
+    /// Goes on behind these bytes.
+    fn pass(&mut self, bytes: &[u8]) {
+        self.open.extend_from_slice(bytes);
+        let mut rest = 0;
+        for chunk in self.open.utf8_chunks() {
+            self.characters += chunk.valid().chars().count();
+            let invalid = chunk.invalid();
+            let is_open = rest + chunk.valid().len() + invalid.len() == self.open.len() && is_begun(invalid);
+            rest += chunk.valid().len();
+            if !is_open && !invalid.is_empty() {
+                // It is shown as one character that stands for anything.
+                self.characters += 1;
+                rest += invalid.len();
+            }
+        }
+        self.open.drain(..rest);
+    }
+}
+
+/// Whether bytes are the beginning of a character.
+fn is_begun(bytes: &[u8]) -> bool {
+    std::str::from_utf8(bytes).is_err_and(|error| error.error_len().is_none())
 }
 
 /// The lists that say how likely tokens were.
@@ -182,20 +217,20 @@ struct Logprobs {
     token_logprobs: Vec<Option<f32>>,
     top_logprobs: Vec<Option<Map<String, Value>>>,
     text_offset: Vec<usize>,
-    /// Characters so far.
-    end: usize,
+    place: Place,
 }
 
 impl Logprobs {
-    fn add(&mut self, text: String, likelihood: Option<&Likelihood>, show: impl Fn(u32) -> String) {
+    fn add(&mut self, token: u32, likelihood: Option<&Likelihood>, all: &Text) {
+        let Shown { text, bytes } = all.show(token);
         let top = likelihood.map(|likelihood| {
-            let all = likelihood.top.iter().map(|&(token, value)| (show(token), logprob(value).into()));
+            let all = likelihood.top.iter().map(|&(token, value)| (all.show(token).text, logprob(value).into()));
             let mut all: Map<String, Value> = all.collect();
             all.entry(text.clone()).or_insert(logprob(likelihood.logprob).into());
             all
         });
-        self.text_offset.push(self.end);
-        self.end += text.chars().count();
+        self.text_offset.push(self.place.characters);
+        self.place.pass(&bytes);
         self.tokens.push(text);
         self.token_logprobs.push(likelihood.map(|likelihood| logprob(likelihood.logprob)));
         self.top_logprobs.push(top);
@@ -214,8 +249,8 @@ impl Logprobs {
 /// How far the stream of an answer has come.
 #[derive(Clone, Default)]
 struct Progress {
-    /// Characters of tokens that were told.
-    end: usize,
+    /// Behind the tokens that were told.
+    place: Place,
 }
 
 /// Chunks of a stream.
@@ -239,11 +274,11 @@ impl Render for Chunks {
     }
 
     fn event(&mut self, index: usize, event: Event) -> Vec<Value> {
-        let mut list = Logprobs { end: self.states[index].end, ..Logprobs::default() };
+        let mut list = Logprobs { place: self.states[index].place.clone(), ..Logprobs::default() };
         let (text, finish) = match event {
             Event::Begin { cached, prompt } => {
                 if index.is_multiple_of(self.shape.answers) {
-                    self.usage.usage.cached += cached;
+                    self.usage.usage.add_cached(cached);
                 }
                 if !self.shape.echo {
                     return vec![];
@@ -262,12 +297,29 @@ impl Render for Chunks {
             }
             Event::End(Err(error)) => return vec![error.json()],
         };
-        self.states[index].end = list.end;
+        self.states[index].place = list.place.clone();
         let list = (!list.tokens.is_empty()).then_some(list);
         vec![self.chunk(index, text, list, finish)]
     }
 
     fn end(&mut self) -> Vec<Value> {
         self.usage.last(|| self.shape.around(vec![]))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Place;
+
+    #[test]
+    fn tokens_of_one_character_begin_where_it_does() {
+        let (mut place, mut offsets) = (Place::default(), vec![]);
+        let tokens: [&[u8]; 8] = [b"\xc3", b"\xa9", b"\xf0", b"\x9f", b"\x98\x80", b"a\xc3", b"b", "\u{e9}".as_bytes()];
+        for token in tokens {
+            offsets.push(place.characters);
+            place.pass(token);
+        }
+        // What never becomes a character is one that stands for anything.
+        assert_eq!((offsets, place.characters), (vec![0, 0, 1, 1, 1, 2, 3, 5], 6));
     }
 }

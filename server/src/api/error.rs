@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 
 use crate::grammar::FormError;
 use crate::schedule::JobError;
+use crate::serve::Full;
 use crate::text::TextError;
 use crate::worker::Refused;
 
@@ -49,6 +50,11 @@ impl ApiError {
         ApiError { code: Some("invalid_api_key"), kind: "authentication_error", ..ApiError::bad(message).status(401) }
     }
 
+    /// Somebody who may not ask.
+    pub fn forbidden(message: impl Into<String>) -> ApiError {
+        ApiError { kind: "permission_error", ..ApiError::bad(message).status(403) }
+    }
+
     /// A fault of the server's.
     pub fn fault(message: impl Into<String>) -> ApiError {
         ApiError { kind: "server_error", ..ApiError::bad(message).status(500) }
@@ -57,6 +63,16 @@ impl ApiError {
     /// A server that takes nothing now.
     pub fn unavailable(message: impl Into<String>) -> ApiError {
         ApiError { kind: "server_error", ..ApiError::bad(message).status(503) }
+    }
+
+    /// The number of its status.
+    pub fn code_of_status(&self) -> u16 {
+        self.status.as_u16()
+    }
+
+    /// What is wrong.
+    pub fn message(&self) -> &str {
+        &self.message
     }
 
     /// As JSON, also for the middle of a stream.
@@ -116,15 +132,37 @@ impl From<Refused> for ApiError {
     }
 }
 
+/// Connections that are not served.
+impl From<Full> for ApiError {
+    fn from(full: Full) -> ApiError {
+        let code = Some("connections_full");
+        match full {
+            Full::All(most) => {
+                let message = format!("{most} connections are busy, and no more are served; try again later");
+                ApiError { code, ..ApiError::unavailable(message) }
+            }
+            Full::Address(most) => {
+                let message = format!("{most} connections of your address are busy, and no more are served");
+                ApiError { kind: "rate_limit_error", code, ..ApiError::bad(message).status(429) }
+            }
+        }
+    }
+}
+
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
         let mut response = super::axum_json(self.status, &self.json());
-        if self.status == StatusCode::TOO_MANY_REQUESTS {
+        if matches!(self.status, StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE) {
             response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
+        }
+        if self.status == StatusCode::REQUEST_TIMEOUT || self.code == Some("connections_full") {
+            response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
         }
         if self.status == StatusCode::UNAUTHORIZED {
             response.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
         }
+        // An interface with another form makes its own of it.
+        response.extensions_mut().insert(self);
         response
     }
 }

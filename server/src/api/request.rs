@@ -1,18 +1,20 @@
 //! What completions and chats are asked with alike.
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
-use axum::body::Bytes;
-use axum::extract::rejection::BytesRejection;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tokio::sync::mpsc::unbounded_channel;
 
 use super::Service;
+use super::body::Payload;
+use super::defaults::Defaults;
 use super::error::ApiError;
 use super::events::{Events, Showing, Writer};
+use super::{fields, words};
 use crate::grammar::{Form, FormError};
-use crate::schedule::{Job, Penalties, Settings};
+use crate::schedule::{Job, Penalties, Salt, Settings};
 use crate::text::Stops;
 use crate::thoughts::Start;
 use atomc_runtime::Sampling;
@@ -25,22 +27,8 @@ const MOST_STOPS: usize = 64;
 const MOST_STOP_BYTES: usize = 16 << 10;
 /// Most of the likeliest tokens that are told of each.
 const MOST_LOGPROBS: usize = 20;
-
-/// What a request takes that says nothing: what stands in `generation_config.json`.
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(default)]
-pub struct Defaults {
-    /// How freely to choose.
-    pub temperature: Option<f32>,
-    /// The share of the likeliest tokens.
-    pub top_p: Option<f32>,
-    /// How many of the likeliest tokens.
-    pub top_k: Option<i64>,
-    /// How likely beside the likeliest.
-    pub min_p: Option<f32>,
-    /// What makes tokens less likely that were there.
-    pub repetition_penalty: Option<f32>,
-}
+/// Most bytes of a salt.
+const MOST_SALT: usize = 256;
 
 /// The fields that both have.
 #[derive(Debug, Default, Deserialize)]
@@ -71,6 +59,10 @@ pub struct Common {
     pub max_completion_tokens: Option<usize>,
     pub response_format: Option<ResponseFormat>,
     pub structured_outputs: Option<Structured>,
+    pub cache_salt: Option<String>,
+    /// Fields of the request that nothing is made of.
+    #[serde(skip)]
+    pub ignored: Vec<String>,
 }
 
 #[derive(Clone, Copy, Debug, Default, Deserialize)]
@@ -81,7 +73,7 @@ pub struct StreamOptions {
 
 /// One text, or some.
 #[derive(Debug, Deserialize)]
-#[serde(untagged)]
+#[serde(untagged, expecting = "must be a text, or a list of texts")]
 pub enum Several {
     One(String),
     Many(Vec<String>),
@@ -101,7 +93,7 @@ struct JsonSchema {
 
 /// Forms as vLLM names them.
 #[derive(Debug, Default, Deserialize)]
-#[serde(default)]
+#[serde(default, deny_unknown_fields)]
 pub struct Structured {
     json: Option<Value>,
     json_object: Option<bool>,
@@ -129,32 +121,27 @@ pub struct Kind {
     pub start: Start,
 }
 
-/// The body of a request.
-pub type Payload = Result<Bytes, BytesRejection>;
-
-/// Bytes of a body.
-pub fn size(body: &Payload) -> usize {
-    body.as_ref().map_or(0, Bytes::len)
-}
-
 /// Reads what all requests have, and what this kind has.
-pub fn read_both<T: DeserializeOwned>(body: Payload) -> Result<(Common, T), ApiError> {
-    let body = body.map_err(|fault| ApiError::bad(fault.body_text()).status(fault.status().as_u16()))?;
-    Ok((read(&body)?, read(&body)?))
+pub fn read_both<T: DeserializeOwned>(Payload(body): &Payload) -> Result<(Common, T), ApiError> {
+    let (mut common, kind): (Common, T) = (read(body)?, read(body)?);
+    common.ignored = fields::ignored::<Common, T>(&read::<fields::Given>(body)?)?;
+    Ok((common, kind))
 }
 
 /// Reads a body. What is wrong with it is told with the name of the field.
 fn read<T: DeserializeOwned>(body: &[u8]) -> Result<T, ApiError> {
     let mut reader = serde_json::Deserializer::from_slice(body);
-    let value = serde_path_to_error::deserialize(&mut reader).map_err(|error| {
-        let path = error.path().to_string();
-        match path.as_str() {
-            "." => ApiError::bad(format!("the request is not as it should be: {}", error.inner())),
-            path => ApiError::field(path, error.inner()),
-        }
-    })?;
+    let value = serde_path_to_error::deserialize(&mut reader).map_err(|error| at_fault(&error))?;
     reader.end().map_err(|error| ApiError::bad(format!("the request goes on behind its end: {error}")))?;
     Ok(value)
+}
+
+/// What is wrong with JSON, with the name of the field.
+pub fn at_fault(error: &serde_path_to_error::Error<serde_json::Error>) -> ApiError {
+    match error.path().to_string().as_str() {
+        "." => ApiError::bad(format!("the request: {}", words::plain(&error.inner().to_string(), false))),
+        path => ApiError::field(path, words::plain(&error.inner().to_string(), true)),
+    }
 }
 
 impl Common {
@@ -164,6 +151,12 @@ impl Common {
 
     pub fn wants_usage(&self) -> bool {
         self.stream_options.and_then(|options| options.include_usage).unwrap_or(false)
+    }
+
+    /// Whether the client may know what of its prompt was there already, which is what others have
+    /// asked: clients with one key, or with none, are one party, and so are those that know a salt.
+    pub fn knows_cached(&self, service: &Service) -> bool {
+        service.access.keys.len() <= 1 || self.cache_salt.is_some()
     }
 
     /// Gives the answers to prompts to the scheduler, `n` of each, in this order.
@@ -177,6 +170,7 @@ impl Common {
             None => (form.as_ref(), "response_format"),
         };
         let settings = self.settings(service, kind)?;
+        let salt: Salt = self.cache_salt.as_deref().map(Arc::from);
         let showing = Showing { special: self.skip_special_tokens == Some(false), stops: self.stops()? };
         let refused = |error: FormError| ApiError::form(field, &error);
         let form = match form {
@@ -191,7 +185,8 @@ impl Common {
             let writer = Writer::new(text, metrics, showing.clone(), sender.clone(), index);
             let seed = settings.sampling.seed.wrapping_add((index % answers) as u64);
             let settings = Settings { sampling: Sampling { seed, ..settings.sampling }, ..settings.clone() };
-            jobs.push(Job { prompt: prompts[index / answers].clone(), settings, guide, output: Box::new(writer) });
+            let (prompt, salt) = (prompts[index / answers].clone(), salt.clone());
+            jobs.push(Job { prompt, salt, settings, guide, output: Box::new(writer) });
         }
         service.handle.submit(jobs)?;
         Ok(events)
@@ -209,6 +204,9 @@ impl Common {
         }
         if self.best_of.is_some_and(|best| best != answers) {
             return Err(ApiError::field("best_of", "only as many answers as `n` are made"));
+        }
+        if self.cache_salt.as_ref().is_some_and(|salt| salt.is_empty() || salt.len() > MOST_SALT) {
+            return Err(ApiError::field("cache_salt", format!("a salt has from 1 to {MOST_SALT} bytes")));
         }
         if self.use_beam_search == Some(true) {
             return Err(ApiError::field("use_beam_search", "beams are not offered"));
@@ -243,7 +241,7 @@ impl Common {
         })
     }
 
-    fn sampling(&self, defaults: &Defaults) -> Sampling {
+    pub fn sampling(&self, defaults: &Defaults) -> Sampling {
         use std::hash::{BuildHasher, RandomState};
         let top_k = self.top_k.or(defaults.top_k).unwrap_or(0);
         Sampling {
@@ -256,7 +254,7 @@ impl Common {
         }
     }
 
-    fn penalties(&self, defaults: &Defaults) -> Result<Penalties, ApiError> {
+    pub fn penalties(&self, defaults: &Defaults) -> Result<Penalties, ApiError> {
         let presence = self.presence_penalty.unwrap_or(0.0);
         let frequency = self.frequency_penalty.unwrap_or(0.0);
         for (field, value) in [("presence_penalty", presence), ("frequency_penalty", frequency)] {

@@ -1,3 +1,6 @@
+mod clients;
+mod connections;
+
 use std::path::Path;
 use std::time::Duration;
 
@@ -50,10 +53,9 @@ fn service(toy: Toy, change: impl FnOnce(&mut Service), queue: usize) -> Router 
         names: vec!["toy".into(), "other".into()],
         stop,
         defaults: Defaults::default(),
-        keys: vec![],
+        access: Access::default(),
         body_bytes: 1 << 20,
         choices: 8,
-        origins: vec![],
         lanes: Arc::default(),
         metrics: Arc::default(),
         started: SystemTime::now(),
@@ -67,7 +69,8 @@ fn plain() -> Router {
 }
 
 fn asked(method: &str, path: &str, body: impl Into<Body>) -> Request<Body> {
-    Request::builder().method(method).uri(path).body(body.into()).unwrap()
+    let request = Request::builder().method(method).uri(path).header(header::CONTENT_TYPE, "application/json");
+    request.body(body.into()).unwrap()
 }
 
 async fn bytes(response: Response) -> Vec<u8> {
@@ -416,13 +419,18 @@ fn what_is_wrong_with_a_completion_is_named() {
 fn what_there_is_not_is_said() {
     run(async {
         let router = plain();
-        for (method, path, status) in
-            [("GET", "/nowhere", 404), ("GET", COMPLETIONS, 405), ("POST", "/v1/embeddings", 404)]
-        {
+        for (method, path, status) in [
+            ("GET", "/nowhere", 404),
+            ("GET", COMPLETIONS, 405),
+            ("POST", "/v1/embeddings", 404),
+            ("GET", "/v1/models/gpt-4", 404),
+            ("GET", "/v1/models/%ff", 404),
+        ] {
             let (found, bytes) = answer(&router, asked(method, path, "{}")).await;
             let error: Value = serde_json::from_slice(&bytes).unwrap();
             assert_eq!(found, status, "{error}");
-            assert!(error["error"]["message"].as_str().unwrap().contains(path), "{error}");
+            let told = error["error"]["message"].as_str().unwrap();
+            assert!(told.contains(path) || error["error"]["param"] == "model", "{error}");
         }
         let (status, bytes) = answer(&router, asked("POST", COMPLETIONS, "x".repeat(2 << 20))).await;
         let error: Value = serde_json::from_slice(&bytes).unwrap();
@@ -435,15 +443,25 @@ fn keys_and_origins_are_asked_for() {
     run(async {
         let keyed = service(
             toy(),
-            |service| (service.keys, service.origins) = (vec!["a".into(), "secret".into()], vec!["http://page".into()]),
+            |service| {
+                service.access.keys = vec!["a".into(), "secret".into()];
+                service.access.origins = vec!["http://page".into()];
+            },
             64,
         );
         let with = |key: &str| {
             let request = Request::builder().uri("/v1/models").header(header::AUTHORIZATION, key);
             request.header(header::ORIGIN, "http://page").body(Body::empty()).unwrap()
         };
-        for (key, status) in [("Bearer secret", 200), ("Bearer a", 200), ("Bearer b", 401), ("secret", 401), ("", 401)]
-        {
+        for (key, status) in [
+            ("Bearer secret", 200),
+            ("bearer a", 200),
+            ("BEARER  a", 200),
+            ("Bearer b", 401),
+            ("Basic a", 401),
+            ("secret", 401),
+            ("", 401),
+        ] {
             let response = keyed.clone().oneshot(with(key)).await.unwrap();
             assert_eq!(response.status().as_u16(), status, "{key}");
             assert_eq!(response.headers()[header::ACCESS_CONTROL_ALLOW_ORIGIN], "http://page");

@@ -10,7 +10,7 @@ use std::collections::HashMap;
 use atomc_runtime::{Fork, SeqId, StepError};
 
 use super::backend::Backend;
-use super::prefix::{Match, common};
+use super::prefix::{Match, Salted, common};
 use super::task::Task;
 use super::{JobError, PATIENCE, Scheduler};
 
@@ -158,13 +158,13 @@ impl<B: Backend> Scheduler<B> {
         tokens.min(self.limits.positions)
     }
 
-    /// What has the longest common beginning with a task: a retained sequence, or one under way.
+    /// What has the longest common beginning with a task of its salt: a retained sequence, or one under way.
     /// The last token is always computed, for its logits.
     fn source(&mut self, task: &Task) -> Source {
         let tokens = &task.tokens[..task.tokens.len() - 1];
-        let mut best = self.prefixes.find(tokens);
+        let mut best = self.prefixes.find(Salted { salt: &task.salt, tokens });
         let mut later = 0;
-        for other in &self.running {
+        for other in self.running.iter().filter(|other| other.salt == task.salt) {
             let Some(sequence) = other.sequence else { continue };
             let shared = common(tokens, &other.tokens);
             if shared > other.fed {

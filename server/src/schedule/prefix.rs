@@ -5,16 +5,22 @@
 //! nodes have none, as any leaf below holds their tokens. When memory is wanted the leaf goes that
 //! was used longest ago. If it was the last below its parent its sequence is taken back to where
 //! the parent ends, so that what was used more lately stays.
+//!
+//! Each salt has a tree of its own: what was computed under one is never found under another.
+use std::collections::BTreeMap;
+
 use atomc_runtime::{SeqId, StepError};
 
 use super::backend::Backend;
+use super::task::Salt;
 
 /// What is retained.
 #[derive(Debug)]
 pub struct Prefixes {
-    /// The first is the root, which has no tokens. Nodes that are gone are empty until they are
-    /// used again.
+    /// Those that are gone are empty until they are used again.
     nodes: Vec<Node>,
+    /// The node that each tree begins with, which has no tokens.
+    roots: BTreeMap<Salt, usize>,
     unused: Vec<usize>,
     block: usize,
     clock: u64,
@@ -25,7 +31,8 @@ pub struct Prefixes {
 
 #[derive(Debug, Default)]
 struct Node {
-    parent: usize,
+    /// None of roots.
+    parent: Option<usize>,
     /// Tokens behind the parent's.
     edge: Vec<u32>,
     children: Vec<usize>,
@@ -41,6 +48,15 @@ struct Place {
     before: usize,
     /// Tokens of the edge that agree.
     along: usize,
+}
+
+/// Tokens under a salt.
+#[derive(Clone, Copy, Debug)]
+pub struct Salted<'a> {
+    /// What others must have to share them.
+    pub salt: &'a Salt,
+    /// The tokens.
+    pub tokens: &'a [u32],
 }
 
 /// A retained sequence that begins like others.
@@ -60,7 +76,15 @@ pub fn common(a: &[u32], b: &[u32]) -> usize {
 impl Prefixes {
     /// With blocks of so many tokens, and at most so many sequences.
     pub fn new(block: usize, most: usize) -> Prefixes {
-        Prefixes { nodes: vec![Node::default()], unused: vec![], block: block.max(1), clock: 0, leaves: 0, most }
+        Prefixes {
+            nodes: vec![],
+            roots: BTreeMap::new(),
+            unused: vec![],
+            block: block.max(1),
+            clock: 0,
+            leaves: 0,
+            most,
+        }
     }
 
     /// Sequences that are retained.
@@ -74,8 +98,8 @@ impl Prefixes {
     }
 
     /// The sequence with the longest common beginning, which counts as a use of that.
-    pub fn find(&mut self, tokens: &[u32]) -> Option<Match> {
-        let mut place = self.walk(tokens);
+    pub fn find(&mut self, Salted { salt, tokens }: Salted) -> Option<Match> {
+        let mut place = self.walk(*self.roots.get(salt)?, tokens);
         let found = place.before + place.along;
         if found == 0 {
             return None;
@@ -94,12 +118,13 @@ impl Prefixes {
         &mut self,
         backend: &mut B,
         sequence: SeqId,
-        tokens: &[u32],
+        Salted { salt, tokens }: Salted,
     ) -> Result<(), StepError> {
         if self.most == 0 || tokens.is_empty() {
             return backend.drop_sequence(sequence);
         }
-        let place = self.walk(tokens);
+        let root = self.root(salt);
+        let place = self.walk(root, tokens);
         if place.before + place.along == tokens.len() {
             self.touch(place.node);
             return backend.drop_sequence(sequence);
@@ -118,10 +143,10 @@ impl Prefixes {
         let Some(sequence) = self.nodes[leaf].sequence.take() else { return Ok(false) };
         let parent = self.remove(leaf);
         self.leaves -= 1;
-        if parent == 0 || !self.nodes[parent].children.is_empty() {
+        let Some(parent) = parent.filter(|&parent| self.is_bare(parent)) else {
             backend.drop_sequence(sequence)?;
             return Ok(true);
-        }
+        };
         let end = self.end(parent);
         if backend.rewind(sequence, end)? == end {
             self.nodes[parent].sequence = Some(sequence);
@@ -130,9 +155,9 @@ impl Prefixes {
         }
         // It cannot go back that far alone.
         backend.drop_sequence(sequence)?;
-        let mut bare = parent;
-        while bare != 0 && self.nodes[bare].children.is_empty() {
-            bare = self.remove(bare);
+        let mut bare = Some(parent);
+        while let Some(node) = bare.filter(|&node| self.is_bare(node)) {
+            bare = self.remove(node);
         }
         Ok(true)
     }
@@ -145,9 +170,24 @@ impl Prefixes {
         sequences.into_iter().map(|sequence| backend.drop_sequence(sequence)).fold(Ok(()), Result::and)
     }
 
-    /// The deepest node that tokens reach, and how far.
-    fn walk(&self, tokens: &[u32]) -> Place {
-        let mut place = Place { node: 0, before: 0, along: 0 };
+    /// The root of a salt's tree.
+    fn root(&mut self, salt: &Salt) -> usize {
+        if let Some(&root) = self.roots.get(salt) {
+            return root;
+        }
+        let root = self.add(Node::default());
+        self.roots.insert(salt.clone(), root);
+        root
+    }
+
+    /// Whether a node below a root has nothing below itself.
+    fn is_bare(&self, node: usize) -> bool {
+        self.nodes[node].parent.is_some() && self.nodes[node].children.is_empty()
+    }
+
+    /// The deepest node that tokens reach from a root, and how far.
+    fn walk(&self, root: usize, tokens: &[u32]) -> Place {
+        let mut place = Place { node: root, before: 0, along: 0 };
         loop {
             let rest = &tokens[place.before + place.along..];
             let agree = |&child: &usize| (common(&self.nodes[child].edge, rest), child);
@@ -178,14 +218,18 @@ impl Prefixes {
             return backend.drop_sequence(shorter);
         }
         let whole = along / self.block * self.block;
-        let parent = match (is_whole, whole) {
-            (true, _) => node,
-            (false, 0) => self.nodes[node].parent,
-            (false, whole) => self.split(node, whole),
+        let parent = match (is_whole, whole, self.nodes[node].parent) {
+            (false, 0, Some(parent)) => parent,
+            (false, 1.., _) => self.split(node, whole),
+            _ => node,
         };
         let start = self.end(parent);
-        let leaf =
-            self.add(Node { parent, edge: tokens[start..].to_vec(), sequence: Some(sequence), ..Node::default() });
+        let leaf = self.add(Node {
+            parent: Some(parent),
+            edge: tokens[start..].to_vec(),
+            sequence: Some(sequence),
+            ..Node::default()
+        });
         self.nodes[parent].children.push(leaf);
         self.leaves += 1;
         self.touch(leaf);
@@ -198,8 +242,11 @@ impl Prefixes {
         let rest = self.nodes[node].edge.split_off(at);
         let first = std::mem::replace(&mut self.nodes[node].edge, rest);
         let upper = self.add(Node { parent, edge: first, children: vec![node], sequence: None, used });
-        self.nodes[node].parent = upper;
-        self.nodes[parent].children.iter_mut().filter(|child| **child == node).for_each(|child| *child = upper);
+        self.nodes[node].parent = Some(upper);
+        if let Some(parent) = parent {
+            let siblings = &mut self.nodes[parent].children;
+            siblings.iter_mut().filter(|child| **child == node).for_each(|child| *child = upper);
+        }
         upper
     }
 
@@ -216,25 +263,32 @@ impl Prefixes {
         }
     }
 
-    /// Takes a node without children out, and gives its parent.
-    fn remove(&mut self, node: usize) -> usize {
-        let Node { parent, .. } = std::mem::take(&mut self.nodes[node]);
-        self.nodes[parent].children.retain(|&child| child != node);
+    /// Takes a node without children out, and gives its parent. A root with nothing below it goes
+    /// with its last child.
+    fn remove(&mut self, node: usize) -> Option<usize> {
+        let parent = std::mem::take(&mut self.nodes[node]).parent;
         self.unused.push(node);
+        let above = parent?;
+        self.nodes[above].children.retain(|&child| child != node);
+        if self.nodes[above].parent.is_none() && self.nodes[above].children.is_empty() {
+            self.roots.retain(|_, &mut root| root != above);
+            self.unused.push(above);
+            return None;
+        }
         parent
     }
 
     /// Tokens from the root to the end of a node.
     fn end(&self, node: usize) -> usize {
-        if node == 0 { 0 } else { self.nodes[node].edge.len() + self.end(self.nodes[node].parent) }
+        self.nodes[node].parent.map_or(0, |parent| self.nodes[node].edge.len() + self.end(parent))
     }
 
     fn touch(&mut self, node: usize) {
         self.clock += 1;
-        let mut at = node;
-        while at != 0 {
-            self.nodes[at].used = self.clock;
-            at = self.nodes[at].parent;
+        let mut at = Some(node);
+        while let Some(node) = at {
+            self.nodes[node].used = self.clock;
+            at = self.nodes[node].parent;
         }
     }
 

@@ -1,5 +1,6 @@
 //! One request: what it brings, where its answer goes, and how far it has come.
 use std::ops::ControlFlow;
+use std::sync::Arc;
 use std::time::Duration;
 
 use atomc_runtime::{Guesses, SeqId, Want};
@@ -8,10 +9,16 @@ use super::Piece;
 use super::backend::Limits;
 use super::choose::{ChoiceError, Chooser, Chosen, Guide, Likelihood, Progress, Settings, likelihood};
 
+/// What requests must have alike to share what was computed of their beginnings: none, or a text
+/// that only some clients know.
+pub type Salt = Option<Arc<str>>;
+
 /// A request.
 pub struct Job {
     /// At least one token.
     pub prompt: Vec<u32>,
+    /// With whom it shares its beginning.
+    pub salt: Salt,
     /// How tokens are chosen.
     pub settings: Settings,
     /// A grammar that the answer follows.
@@ -112,6 +119,7 @@ pub(super) struct Task {
     /// Of the prompt, and then of the answer.
     pub tokens: Vec<u32>,
     pub prompt: usize,
+    pub salt: Salt,
     /// Most tokens of the answer.
     limit: usize,
     /// While it runs.
@@ -226,6 +234,7 @@ impl Task {
             chooser,
             tokens: job.prompt,
             prompt,
+            salt: job.salt,
             limit,
             sequence: None,
             fed: 0,

@@ -82,7 +82,14 @@ fn answer(prompt: &[u32], count: usize) -> Vec<u32> {
 
 fn submit<B: Backend>(scheduler: &mut Scheduler<B>, prompt: Vec<u32>, settings: Settings) -> Ear {
     let ear = Ear::default();
-    scheduler.add(vec![Job { prompt, settings, guide: None, output: Box::new(ear.clone()) }]);
+    scheduler.add(vec![Job { prompt, salt: None, settings, guide: None, output: Box::new(ear.clone()) }]);
+    ear
+}
+
+fn salted(scheduler: &mut Scheduler<Toy>, prompt: &[u32], salt: &str) -> Ear {
+    let (ear, salt) = (Ear::default(), Some(salt.into()));
+    let settings = max_new(4);
+    scheduler.add(vec![Job { prompt: prompt.to_vec(), salt, settings, guide: None, output: Box::new(ear.clone()) }]);
     ear
 }
 
@@ -200,7 +207,7 @@ fn requests_end_where_they_should() {
     let long = submit(&mut scheduler, ids(60, 2), max_new(100));
     let enough = Ear { enough: Some(3), ..Ear::default() };
     let output = Box::new(enough.clone());
-    scheduler.add(vec![Job { prompt: prompt.clone(), settings: max_new(12), guide: None, output }]);
+    scheduler.add(vec![Job { prompt: prompt.clone(), salt: None, settings: max_new(12), guide: None, output }]);
     let late = Settings { stop: vec![stop], min_new: first + 2, ..max_new(first + 4) };
     let late = submit(&mut scheduler, prompt.clone(), late);
     finish(&mut scheduler);
@@ -336,6 +343,7 @@ fn requests_take_turns() {
         let ears: Vec<Ear> = (0..30).map(|_| Ear::default()).collect();
         let job = |ear: &Ear| Job {
             prompt: prompt.clone(),
+            salt: None,
             settings: settings.clone(),
             guide: None,
             output: Box::new(ear.clone()),
@@ -356,4 +364,24 @@ fn requests_take_turns() {
         let expect = answer(&prompt, 40);
         assert!(ears.iter().all(|ear| ear.ids() == expect));
     }
+}
+
+#[test]
+fn beginnings_are_shared_among_equal_salts_alone() {
+    let mut scheduler = Scheduler::new(Toy::new(200, 0), options(8));
+    let prompt = ids(24, 1);
+    // What is under way is not shared with another salt, nor waited for.
+    let ears = [salted(&mut scheduler, &prompt, "a"), salted(&mut scheduler, &prompt, "b")];
+    finish(&mut scheduler);
+    assert_eq!(scheduler.counts().cached_tokens, 0);
+    assert_eq!(scheduler.gauges().retained, 2);
+    salted(&mut scheduler, &prompt, "c");
+    finish(&mut scheduler);
+    submit(&mut scheduler, prompt.clone(), max_new(4));
+    finish(&mut scheduler);
+    assert_eq!(scheduler.counts().cached_tokens, 0);
+    salted(&mut scheduler, &prompt, "b");
+    finish(&mut scheduler);
+    assert!(scheduler.counts().cached_tokens >= 20, "{:?}", scheduler.counts());
+    ears.iter().for_each(|ear| assert_eq!(ear.ids(), answer(&prompt, 4)));
 }

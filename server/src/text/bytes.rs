@@ -8,8 +8,8 @@ const SPECIAL: u8 = 0xff;
 /// How tokenizers of pieces write a blank.
 const BLANK: char = '\u{2581}';
 
-/// The bytes of every token below so many; none of those that there are not.
-pub fn of(tokenizer: &Tokenizer, vocab: usize) -> Vec<Vec<u8>> {
+/// The bytes of tokens; none of those that there are not.
+pub fn of(tokenizer: &Tokenizer, tokens: impl Iterator<Item = u32>) -> Vec<Vec<u8>> {
     let added = tokenizer.get_added_tokens_decoder();
     let levels = has_byte_level(tokenizer.get_decoder()).then(byte_level);
     let one = |id: u32| match (added.get(&id), tokenizer.id_to_token(id)) {
@@ -21,7 +21,7 @@ pub fn of(tokenizer: &Tokenizer, vocab: usize) -> Vec<Vec<u8>> {
         },
         (None, None) => vec![],
     };
-    (0..vocab as u32).map(one).collect()
+    tokens.map(one).collect()
 }
 
 fn has_byte_level(decoder: Option<&DecoderWrapper>) -> bool {

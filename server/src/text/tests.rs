@@ -169,3 +169,15 @@ fn a_decoder_that_panics_fails_one_answer() {
     let token = text.token("a").unwrap();
     assert!(text.decode(&[token], true).is_err());
 }
+
+#[test]
+fn parts_of_characters_are_shown_as_bytes() {
+    let text = model();
+    let crab = text.encode("🦀", false, 1000).unwrap();
+    let shown: Vec<Shown> = crab.iter().map(|&token| text.show(token)).collect();
+    assert!(shown.len() > 1 && shown.iter().all(|shown| shown.text.starts_with("bytes:\\x")), "{shown:?}");
+    assert_eq!(shown.iter().flat_map(|shown| shown.bytes.clone()).collect::<Vec<_>>(), "🦀".as_bytes());
+    let whole = text.encode("a", false, 1000).unwrap();
+    assert_eq!(text.show(whole[0]), Shown { text: "a".into(), bytes: b"a".to_vec() });
+    assert_eq!(escaped(b" \xf0\x9f"), "bytes: \\xf0\\x9f");
+}

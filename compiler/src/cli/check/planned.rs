@@ -1,4 +1,5 @@
 //! What an artifact would be that is compiled for a framework's options, without writing it.
+use std::ffi::{OsStr, OsString};
 use std::path::Path;
 
 use atomc::driver;
@@ -20,16 +21,16 @@ pub fn command(asked: &Asked, folder: &Path, target: &str) -> Result<String, Fai
         return Err(Failure::new("check", why));
     }
     let options = (asked.rules.compile_options)(&asked.config, &asked.options, asked.attention == Attention::Own);
-    let (model, output) = (folder.display().to_string(), folder.join("model.atomc"));
-    let words = [model, "--target".into(), target.into(), "-o".into(), output.display().to_string()];
-    let words = [&words[..1], &options, &words[1..]].concat();
+    let options = options.into_iter().map(OsString::from);
+    let more: [OsString; 4] = ["--target".into(), target.into(), "-o".into(), folder.join("model.atomc").into()];
+    let words: Vec<OsString> = std::iter::once(folder.into()).chain(options).chain(more).collect();
     let args = compile::Args::parsed(&words).map_err(|fault| Failure::new("check", fault.to_string()))?;
     let config = args.applied(asked.config.clone())?;
     let mut options = args.options(&config)?;
     options.buckets.decode = vec![DECODE];
     let compiled = driver::compile(&config, &options, &mut |_, _, _| ())?;
     let targets: Vec<&Target> = compiled.manifest.targets.iter().collect();
-    let command = format!("`atomc compile {}`", words.join(" "));
+    let command = format!("`atomc compile {}`", words.join(OsStr::new(" ")).display());
     // What options change of a configuration does not stand in the folder's file.
     let changed = !differences(&asked.config, &atomc_config::read(folder)?.echo()).is_empty();
     let command = if changed { format!("{command}, of a config.json with these overrides,") } else { command };

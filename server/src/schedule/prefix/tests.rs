@@ -2,9 +2,14 @@ use super::super::toy::{BLOCK, Toy};
 use super::*;
 use atomc_runtime::{Request, Want};
 
+/// Tokens without a salt.
+fn plain(tokens: &[u32]) -> Salted<'_> {
+    Salted { salt: &None, tokens }
+}
+
 /// A sequence with these tokens, which begins with what is retained.
-fn computed(toy: &mut Toy, prefixes: &mut Prefixes, tokens: &[u32]) -> (SeqId, usize) {
-    let found = prefixes.find(&tokens[..tokens.len() - 1]);
+fn computed(toy: &mut Toy, prefixes: &mut Prefixes, Salted { salt, tokens }: Salted) -> (SeqId, usize) {
+    let found = prefixes.find(Salted { salt, tokens: &tokens[..tokens.len() - 1] });
     let (sequence, fed) = match found {
         Some(found) => toy.fork(found.sequence, found.tokens).map(|fork| (fork.sequence, fork.tokens)).unwrap(),
         None => (toy.add(), 0),
@@ -15,6 +20,10 @@ fn computed(toy: &mut Toy, prefixes: &mut Prefixes, tokens: &[u32]) -> (SeqId, u
 }
 
 fn insert(toy: &mut Toy, prefixes: &mut Prefixes, tokens: &[u32]) -> usize {
+    salted(toy, prefixes, plain(tokens))
+}
+
+fn salted(toy: &mut Toy, prefixes: &mut Prefixes, tokens: Salted) -> usize {
     let (sequence, fed) = computed(toy, prefixes, tokens);
     prefixes.insert(toy, sequence, tokens).unwrap();
     fed
@@ -32,9 +41,9 @@ fn the_longest_beginning_is_found() {
     assert_eq!(insert(&mut toy, &mut prefixes, &b), 8);
     assert_eq!(prefixes.len(), 2);
     for (tokens, most) in [(&a, 20), (&b, 19), (&[run(0, 9), vec![50]].concat(), 9), (&run(0, 3), 3)] {
-        assert_eq!(prefixes.find(tokens).map(|found| found.tokens), Some(most));
+        assert_eq!(prefixes.find(plain(tokens)).map(|found| found.tokens), Some(most));
     }
-    assert_eq!(prefixes.find(&run(30, 5)), None);
+    assert_eq!(prefixes.find(plain(&run(30, 5))), None);
     // What goes on from a leaf takes its place; what is there already goes.
     assert_eq!(insert(&mut toy, &mut prefixes, &[a.clone(), run(50, 5)].concat()), 20);
     assert_eq!(insert(&mut toy, &mut prefixes, &run(0, 6)), 4);
@@ -51,12 +60,12 @@ fn what_was_used_longest_ago_goes_first() {
     insert(&mut toy, &mut prefixes, &[system.clone(), run(20, 8)].concat());
     insert(&mut toy, &mut prefixes, &[system.clone(), run(30, 8)].concat());
     assert_eq!(toy.free_blocks(), 100 - 2 - 4 - 2);
-    prefixes.find(&run(50, 8));
+    prefixes.find(plain(&run(50, 8)));
     // The two tails, and then what they had in common, which was used as long ago as the second.
     for (left, shared) in [(94, 8), (96, 8), (98, 0)] {
         assert!(prefixes.evict(&mut toy).unwrap());
         assert_eq!(toy.free_blocks(), left);
-        assert_eq!(prefixes.walk(&system).along, shared);
+        assert_eq!(prefixes.roots.get(&None).map_or(0, |&root| prefixes.walk(root, &system).along), shared);
     }
     assert!(prefixes.evict(&mut toy).unwrap() && !prefixes.evict(&mut toy).unwrap());
     assert_eq!(toy.free_blocks(), 100);
@@ -71,8 +80,30 @@ fn no_more_are_retained_than_there_may_be() {
     assert_eq!(insert(&mut toy, &mut prefixes, &[run(50, 10), run(0, 5)].concat()), 10);
     assert_eq!(insert(&mut toy, &mut prefixes, &[run(40, 9), run(0, 5)].concat()), 8);
     while prefixes.evict(&mut toy).unwrap() {}
-    assert_eq!((toy.free_blocks(), prefixes.nodes.len() - prefixes.unused.len()), (100, 1));
+    assert_eq!((toy.free_blocks(), prefixes.nodes.len() - prefixes.unused.len()), (100, 0));
     let mut none = Prefixes::new(BLOCK, 0);
     insert(&mut toy, &mut none, &run(0, 9));
     assert!(none.is_empty() && toy.free_blocks() == 100);
+}
+
+#[test]
+fn nothing_is_shared_between_salts() {
+    let (mut toy, mut prefixes) = (Toy::new(100, 0), Prefixes::new(BLOCK, 100));
+    let (tokens, salts) = (run(0, 12), [None, Some("a".into()), Some("b".into())]);
+    for salt in &salts {
+        let tokens = Salted { salt, tokens: &tokens };
+        assert_eq!(salted(&mut toy, &mut prefixes, tokens), 0, "{salt:?}");
+        assert_eq!(prefixes.find(tokens).map(|found| found.tokens), Some(12));
+        assert_eq!(salted(&mut toy, &mut prefixes, tokens), 8, "{salt:?}: whole blocks");
+    }
+    assert_eq!((prefixes.len(), toy.free_blocks()), (3, 100 - 3 * 3));
+    let others: Vec<SeqId> =
+        salts.iter().map(|salt| prefixes.find(Salted { salt, tokens: &tokens }).unwrap().sequence).collect();
+    assert!(others[0] != others[1] && others[1] != others[2]);
+    // Of all trees what was used longest ago goes first, and a tree with its last leaf.
+    assert!(prefixes.evict(&mut toy).unwrap());
+    assert_eq!(prefixes.find(plain(&tokens)), None);
+    assert_eq!(prefixes.roots.len(), 2);
+    while prefixes.evict(&mut toy).unwrap() {}
+    assert_eq!((toy.free_blocks(), prefixes.nodes.len() - prefixes.unused.len()), (100, 0));
 }
