@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# OpenAI's and Anthropic's Python clients against `atomc serve` with the example model, half a minute of clients that
-# vanish, and answers with a draft's guesses beside those without: three minutes at most.
-# usage: server/tests/run.sh [COUNT [CLIENTS]]     problems that are asked alone and then at once
-# ATOMC is the command line; without it the one of cargo's folder for debug builds is taken.
-# SOAK is how many seconds of clients that vanish there are (30; an hour is 3600).
-# MODEL and PROBLEMS are a folder with a model and a file of problems.
-# DRAFT is the folder of a draft for the model; the example has one, another MODEL none.
+# OpenAI's and Anthropic's Python clients against `atomc serve` with the example model, half a
+# minute of clients that vanish, and answers with a draft's guesses beside those without: three
+# minutes at most. usage: server/tests/run.sh [COUNT [CLIENTS]] problems that are asked alone and
+# then at once ATOMC is the command line; without it the one of cargo's folder for debug builds is
+# taken. SOAK is how many seconds of clients that vanish there are (30; an hour is 3600). MODEL and
+# PROBLEMS are a folder with a model and a file of problems. DRAFT is the folder of a draft for the
+# model; the example has one, another MODEL none.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 target=${CARGO_TARGET_DIR:-target}

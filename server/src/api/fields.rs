@@ -1,4 +1,5 @@
-//! Fields of requests: which there are, which are refused, and which are ignored, as an answer says.
+//! Fields of requests: which there are, which are refused, and which are ignored, as an answer
+//! says.
 use std::collections::BTreeMap;
 use std::fmt;
 

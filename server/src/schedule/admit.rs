@@ -158,8 +158,8 @@ impl<B: Backend> Scheduler<B> {
         tokens.min(self.limits.positions)
     }
 
-    /// What has the longest common beginning with a task of its salt: a retained sequence, or one under way.
-    /// The last token is always computed, for its logits.
+    /// What has the longest common beginning with a task of its salt: a retained sequence, or one
+    /// under way. The last token is always computed, for its logits.
     fn source(&mut self, task: &Task) -> Source {
         let tokens = &task.tokens[..task.tokens.len() - 1];
         let mut best = self.prefixes.find(Salted { salt: &task.salt, tokens });
