@@ -47,6 +47,51 @@ fn tensors_come_in_any_order_and_again() {
     assert_eq!(stream.bytes(0), reference(&weights[0], Rank::ONLY, &new));
 }
 
+/// Some are new until all are: of three tensors the first makes a weight, and the last one the
+/// rest.
+#[test]
+fn weights_of_two_checkpoints_are_told() {
+    let (weights, source) = (shared(), shared_source(3.0));
+    let mut stream = Stream::new(&weights, weights.iter().map(|weight| apart::memory(weight.bytes)).collect());
+    for _ in 0..2 {
+        let wrong = Given { float: Float::F32, shape: &[1], numbers: vec![0; 4].into() };
+        assert!(stream.give("q", wrong).is_err() && !stream.loading.is_mixed());
+        for (name, mixed) in [("k", false), ("q", true), ("v", false)] {
+            stream.feed(name, &source).unwrap();
+            assert_eq!(stream.loading.is_mixed(), mixed, "{name}");
+        }
+    }
+}
+
+/// A matrix of codes has its scales beside it, by the name that the checkpoint has for them.
+#[test]
+fn scales_are_found_beside_codes() {
+    let scaled = |name: &str, rows: usize| WeightExpr::Scaled {
+        block: [2, 4],
+        scale: Box::new(tensor(&format!("{name}_scale_inv"), &[rows.div_ceil(2), 2])),
+        zero: None,
+        of: Box::new(tensor(name, &[rows, 6])),
+    };
+    let codes = concat(0, vec![scaled("a.weight", 3), scaled("b.weight", 2)]);
+    let scales = concat(0, vec![tensor("a.weight_scale_inv", &[2, 2]), tensor("b.weight_scale_inv", &[1, 2])]);
+    let rows = |stride| Layout::Rows { stride };
+    let weights = [
+        weight(DType::F8E4M3, &[5, 6], rows(6), codes),
+        weight(DType::F32, &[3, 2], rows(2), scales),
+        weight(DType::BF16, &[4, 6], rows(8), tensor("c.weight", &[4, 6])),
+    ];
+    let loading = Loading::new(&weights, &names(), Rank::ONLY);
+    let found = |name: &str| loading.scales(&weights, name);
+    let scales = |name: &str, shape: &[usize]| {
+        Some(StoredScales { name: format!("{name}_scale_inv"), shape: shape.to_vec(), block: [2, 4] })
+    };
+    assert_eq!(found("a.weight"), scales("a.weight", &[2, 2]));
+    assert_eq!(found("b.weight"), scales("b.weight", &[1, 2]));
+    for name in ["c.weight", "a.weight_scale_inv", "d.weight"] {
+        assert_eq!(found(name), None, "{name}");
+    }
+}
+
 /// A framework that sleeps takes away the memory of a device: an update of all tensors makes all of
 /// it again, padding and constants too.
 #[test]
