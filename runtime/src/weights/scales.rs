@@ -22,23 +22,22 @@ impl Loading {
     pub fn scales(&self, weights: &[Weight], stored: &str) -> Option<StoredScales> {
         let name = &*self.names.name(stored);
         let codes = Tensor::Bytes { float: Float::Code(DType::F8E4M3), bytes: &[] };
-        let made = self.tensors.get(name)?.weights.iter().map(|&index| &weights[index]);
-        let (scales, block) = made
-            .filter(|weight| weight.dtype == DType::F8E4M3 && check_type(weight, name, codes).is_ok())
-            .find_map(|weight| beside(weight, name))?;
+        let matrix = self.tensors.get(name)?;
+        let mut made = matrix.weights.iter().map(|&index| &weights[index]);
+        let suits = |weight: &&Weight| weight.dtype == DType::F8E4M3 && check_type(weight, name, codes).is_ok();
+        let scales = beside(made.find(suits)?, name)?;
+        let shape = self.tensors.get(&scales)?.shape.clone();
+        let block = block(&matrix.shape, &shape)?;
         let ending = scales.strip_prefix(name)?;
-        Some(StoredScales { name: format!("{stored}{ending}"), shape: self.tensors.get(&scales)?.shape.clone(), block })
+        Some(StoredScales { name: format!("{stored}{ending}"), shape, block })
     }
 }
 
-/// The tensor of the scales of a tensor of codes, and the block that shares one.
-fn beside(weight: &Weight, codes: &str) -> Option<(String, [usize; 2])> {
+/// The tensor of the scales of a tensor of codes, which is called like that and more.
+fn beside(weight: &Weight, codes: &str) -> Option<String> {
     let value = parts(&weight.expr, Rank::ONLY, &|whole, _| whole.name == codes);
-    value.scaled.iter().find_map(|scaled| {
-        let mut both = scaled.codes.parts.iter().zip(&scaled.scale.parts);
-        let (_, scale) = both.find(|(part, _)| name(part).as_deref() == Some(codes))?;
-        Some((name(scale)?, scaled.block))
-    })
+    let mut scales = value.scaled.iter().flat_map(|scaled| &scaled.scale.parts).filter_map(name);
+    scales.find(|name| name.starts_with(codes))
 }
 
 fn name(part: &Part) -> Option<String> {
@@ -46,4 +45,26 @@ fn name(part: &Part) -> Option<String> {
         Origin::Tensor { name, .. } => Some(name.text().into_owned()),
         _ => None,
     }
+}
+
+/// Rows and columns that share a scale, of the shapes of a matrix and of its scales: one for all,
+/// one for each row, or one for each block, whose sides are powers of two.
+fn block(matrix: &[usize], scales: &[usize]) -> Option<[usize; 2]> {
+    let [rows, columns] = *matrix else { return None };
+    let (high, wide) = match *scales {
+        [] | [1] => (1, 1),
+        [count] if count == rows => (count, 1),
+        [high, wide] => (high, wide),
+        _ => return None,
+    };
+    Some([side(rows, high)?, side(columns, wide)?])
+}
+
+/// How long blocks are, of which there are so many along an axis: at most one power of two fits.
+fn side(len: usize, count: usize) -> Option<usize> {
+    if count == 1 {
+        return Some(len);
+    }
+    let side = len.div_ceil(count.max(1)).next_power_of_two();
+    (len.div_ceil(side) == count).then_some(side)
 }

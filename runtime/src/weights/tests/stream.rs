@@ -66,29 +66,28 @@ fn weights_of_two_checkpoints_are_told() {
 /// A matrix of codes has its scales beside it, by the name that the checkpoint has for them.
 #[test]
 fn scales_are_found_beside_codes() {
-    let scaled = |name: &str, rows: usize| WeightExpr::Scaled {
-        block: [2, 4],
-        scale: Box::new(tensor(&format!("{name}_scale_inv"), &[rows.div_ceil(2), 2])),
+    let scale = |name: &str, shape: &[usize]| tensor(&format!("{name}_scale"), shape);
+    // The block of an expression is what rows of several matrices have in common.
+    let scaled = |name: &str, rows: usize, shape: &[usize]| WeightExpr::Scaled {
+        block: [1, 2],
+        scale: Box::new(scale(name, shape)),
         zero: None,
         of: Box::new(tensor(name, &[rows, 6])),
     };
-    let codes = concat(0, vec![scaled("a.weight", 3), scaled("b.weight", 2)]);
-    let scales = concat(0, vec![tensor("a.weight_scale_inv", &[2, 2]), tensor("b.weight_scale_inv", &[1, 2])]);
+    let cases: [(&str, usize, &[usize], [usize; 2]); 4] =
+        [("a", 3, &[2, 2], [2, 4]), ("b", 2, &[1, 2], [2, 4]), ("c", 5, &[5, 1], [1, 6]), ("d", 4, &[1, 1], [4, 6])];
+    let codes = concat(0, cases.iter().map(|(name, rows, shape, _)| scaled(name, *rows, shape)).collect());
     let rows = |stride| Layout::Rows { stride };
-    let weights = [
-        weight(DType::F8E4M3, &[5, 6], rows(6), codes),
-        weight(DType::F32, &[3, 2], rows(2), scales),
-        weight(DType::BF16, &[4, 6], rows(8), tensor("c.weight", &[4, 6])),
-    ];
+    let mut weights = vec![weight(DType::F8E4M3, &[14, 6], rows(6), codes)];
+    weights.extend(cases.iter().map(|(name, _, shape, _)| weight(DType::F32, shape, rows(2), scale(name, shape))));
+    weights.push(weight(DType::BF16, &[4, 6], rows(8), tensor("e", &[4, 6])));
     let loading = Loading::new(&weights, &names(), Rank::ONLY);
-    let found = |name: &str| loading.scales(&weights, name);
-    let scales = |name: &str, shape: &[usize]| {
-        Some(StoredScales { name: format!("{name}_scale_inv"), shape: shape.to_vec(), block: [2, 4] })
-    };
-    assert_eq!(found("a.weight"), scales("a.weight", &[2, 2]));
-    assert_eq!(found("b.weight"), scales("b.weight", &[1, 2]));
-    for name in ["c.weight", "a.weight_scale_inv", "d.weight"] {
-        assert_eq!(found(name), None, "{name}");
+    for (name, _, shape, block) in cases {
+        let wanted = StoredScales { name: format!("{name}_scale"), shape: shape.to_vec(), block };
+        assert_eq!(loading.scales(&weights, name), Some(wanted));
+    }
+    for name in ["e", "a_scale", "none"] {
+        assert_eq!(loading.scales(&weights, name), None, "{name}");
     }
 }
 
