@@ -234,7 +234,9 @@ def test_layers_that_sglang_cannot_tell_are_refused_with_what_to_do(tmp_path):
     """By the line that a newcomer gives, of a model as transformers 5 writes it."""
     folder = golden_model(tmp_path, "hybrid-next")
     compile(folder)
-    told = "config.json: full_attention_interval: .* leaves it out. Pass --json-model-override-args "
+    told = (
+        "config.json: full_attention_interval: .* leaves it out. Pass --json-model-override-args "
+    )
     given = """'{"full_attention_interval":2}'"""
     with pytest.raises(Refused, match=re.escape(given)) as refused:
         runs(folder)
