@@ -705,22 +705,29 @@ fn whether_vllm_would_run_an_artifact() {
 #[test]
 fn whether_an_artifact_would_fit() {
     let bench = Bench::empty();
-    for name in ["mla-kimi", "llama3", "hybrid-next", "hybrid-3.5"] {
+    for name in ["mla-kimi", "llama3", "hybrid-next", "hybrid-3.5", "moe-gpt-oss", "q-gptq"] {
         let config = Path::new(MODEL).with_file_name(name).join("config.json");
+        let config = std::fs::read_to_string(config).expect("a configuration");
         std::fs::create_dir(bench.path(name)).expect("a folder");
-        std::fs::copy(config, bench.path(name).join("config.json")).expect("a configuration");
+        std::fs::write(bench.path(name).join("config.json"), &config).expect("a folder to write to");
+        // As makers of such models write it, and not transformers 5.
+        let interval = config.replacen(r#""layer_types""#, r#""full_attention_interval": 2, "layer_types""#, 1);
+        let regular = format!("{name}-regular");
+        std::fs::create_dir(bench.path(&regular)).expect("a folder");
+        std::fs::write(bench.path(&regular).join("config.json"), interval).expect("a folder to write to");
     }
     let ranks = "--tensor-parallel-size 2 --enable-expert-parallel --kv-cache-dtype fp8";
     let large = format!("mla-kimi {ranks}");
     let good = [
         large.as_str(),
         "mla-kimi --for sglang --tp 2 --ep 2 --kv-cache-dtype fp8_e4m3",
-        "llama3 --for sglang --enable-deterministic-inference",
+        "llama3 --enable-deterministic-inference --device cuda --for sglang",
         "hybrid-next",
-        "hybrid-next --for sglang --mamba-track-interval 512",
+        r#"hybrid-next --for sglang --json-model-override-args {"full_attention_interval":2}"#,
+        "hybrid-next-regular --mamba-track-interval 512 --for=sglang",
         "hybrid-3.5 --language-model-only",
-        r#"hybrid-3.5 --for sglang --disable-radix-cache --json-model-override-args {"language_model_only":true}"#,
-        r#"llama3 --hf-overrides {"rms_norm_eps":0.5}"#,
+        r#"hybrid-3.5-regular --for sglang --disable-radix-cache --json-model-override-args {"language_model_only":true}"#,
+        r#"llama3 -O3 --hf-overrides {"rms_norm_eps":0.5}"#,
     ];
     fn check(line: &str) -> Vec<&str> {
         ["check"].into_iter().chain(line.split(' ')).collect()
@@ -732,8 +739,9 @@ fn whether_an_artifact_would_fit() {
     SGLang would run LlamaForCausalLM as `atomc compile llama3 --invariant --target host -o llama3/model.atomc` makes it, and its own model until then
     vLLM would run Qwen3NextForCausalLM as `atomc compile hybrid-next --dtype bfloat16 --target host -o hybrid-next/model.atomc` makes it, and its own model until then
     SGLang would run Qwen3NextForCausalLM as `atomc compile hybrid-next --target host -o hybrid-next/model.atomc` makes it, and its own model until then
+    SGLang would run Qwen3NextForCausalLM as `atomc compile hybrid-next-regular --target host -o hybrid-next-regular/model.atomc` makes it, and its own model until then
     vLLM would run Qwen3_5ForConditionalGeneration as `atomc compile hybrid-3.5 --dtype bfloat16 --target host -o hybrid-3.5/model.atomc` makes it, and its own model until then
-    SGLang would run Qwen3_5ForConditionalGeneration as `atomc compile hybrid-3.5 --target host -o hybrid-3.5/model.atomc` makes it, and its own model until then
+    SGLang would run Qwen3_5ForConditionalGeneration as `atomc compile hybrid-3.5-regular --target host -o hybrid-3.5-regular/model.atomc` makes it, and its own model until then
     vLLM would run LlamaForCausalLM as `atomc compile llama3 --dtype bfloat16 --target host -o llama3/model.atomc`, of a config.json with these overrides, makes it, and its own model until then
     ");
     let bad = [
@@ -741,15 +749,31 @@ fn whether_an_artifact_would_fit() {
         "llama3 --for sglang --enable-torch-compile",
         "hybrid-next --for sglang",
         "hybrid-3.5 --for sglang",
+        "hybrid-next-regular --for sglang --mamba-track-interval 256 --device cuda",
+        "hybrid-3.5-regular --for sglang",
         "hybrid-3.5 --language-model-only --enable-mm-embeds",
+        "llama3 --for sglang --enable-deterministic-inference",
+        "llama3 --for sglang --enable-deterministic-inference --attention-backend torch_native",
+        "moe-gpt-oss --for sglang --attention-backend atomc",
+        "q-gptq --for sglang",
+        "llama3 --tp-size 2 --for sgl",
     ];
     let told = bad.map(|line| bench.fail(1, &check(line)).trim().to_owned());
     insta::assert_snapshot!(told.join("\n"), @r#"
     error[vllm]: --enable-expert-parallel: vLLM takes it for models with experts alone, of which this one has none
     error[check]: what `atomc compile llama3 --target host -o llama3/model.atomc` makes: --enable-torch-compile: SGLang has true, the artifact none: kernels are the artifact's
-    error[check]: what `atomc compile hybrid-next --target host -o hybrid-next/model.atomc` makes: --disable-radix-cache: SGLang has false, the artifact states behind prompts alone, which `--mamba-track-interval` asks for with the longest sequence
+    error[sglang]: config.json: full_attention_interval: SGLang makes of it which layers attend, and transformers 5 leaves it out
+      help: Pass --json-model-override-args '{"full_attention_interval":2}'.
+    error[sglang]: config.json: full_attention_interval: SGLang makes of it which layers attend, and transformers 5 leaves it out
+      help: Add "full_attention_interval": 2 to text_config in config.json.
+    error[check]: what `atomc compile hybrid-next-regular --target host -o hybrid-next-regular/model.atomc` makes: --disable-radix-cache: SGLang has false, the artifact states behind prompts alone, which `--mamba-track-interval` asks for with the longest sequence
     error[check]: an artifact is of a part of Qwen3_5ForConditionalGeneration: SGLang's own model would run without --json-model-override-args '{"language_model_only": true}'
     error[check]: what `atomc compile hybrid-3.5 --dtype bfloat16 --target host -o hybrid-3.5/model.atomc` makes: --enable-mm-embeds: vLLM has true, the artifact one position for each token, and embeddings of images have three
+    error[sglang]: --enable-deterministic-inference: SGLang has it on GPUs alone, where it replaces operations of torch's
+    error[sglang]: --enable-deterministic-inference: with --attention-backend SGLang takes one of atomc, ascend, fa3, fa4, flashinfer, intel_xpu, triton, and not torch_native
+    error[sglang]: --attention-backend: SGLang takes one of triton, trtllm_mha, fa3, fa4, ascend, intel_amx, intel_xpu, aiter for GptOssForCausalLM, and not atomc
+    error[sglang]: --quantization: SGLang has gptq for GPUs alone
+    error[check]: --for: `sgl` is neither vllm nor sglang
     "#);
     let strict = bench.command(&check("llama3")).env("ATOMC_STRICT", "1").output().expect("the binary runs");
     let told = String::from_utf8(strict.stderr).expect("UTF-8");

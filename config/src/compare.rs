@@ -32,7 +32,7 @@ impl Difference {
     /// In words, by whom the model was asked for.
     pub fn between(&self, asker: &str) -> String {
         let Difference { field, asked, held } = self;
-        format!("config.json: {field}: {asker} has {}, the artifact {}", plain(asked), plain(held))
+        format!("config.json: {field}: {asker} has {}, the artifact {}", told(asked), told(held))
     }
 }
 
@@ -48,6 +48,14 @@ pub fn plain(value: &Value) -> String {
         Value::Null => "none".into(),
         Value::String(text) => text.clone(),
         other => other.to_string(),
+    }
+}
+
+/// The same where others say what matters of it: of a whole configuration that there is one.
+pub fn told(value: &Value) -> String {
+    match value {
+        Value::Object(parts) if !parts.is_empty() => "one".into(),
+        other => plain(other),
     }
 }
 

@@ -8,7 +8,7 @@ use std::path::Path;
 
 use serde_json::{Map, Value};
 
-use crate::compare::plain;
+use crate::compare::told;
 use crate::{Config, Diagnostic, FAMILIES, differences, quantised};
 pub use speculation::Guesses;
 
@@ -18,7 +18,7 @@ const CACHES: [(&str, &str); 3] = [("fp8", "float8_e4m3fn"), ("fp8_e4m3", "float
 /// Types of tensors by short names.
 const DTYPES: [(&str, &str); 2] = [("half", "float16"), ("float", "float32")];
 
-/// A value in a message is cut here: some are whole configurations.
+/// A value in a message is cut here. Of a whole configuration the reason tells what matters.
 const LONGEST_VALUE: usize = 80;
 
 /// What an option does to a model that an artifact runs.
@@ -267,7 +267,7 @@ fn named<'a>(name: &'a str, names: &[(&str, &'a str)]) -> &'a str {
 }
 
 fn short(value: &Value) -> String {
-    let text = plain(value);
+    let text = told(value);
     match text.char_indices().nth(LONGEST_VALUE) {
         Some((end, _)) => format!("{}…", &text[..end]),
         None => text,

@@ -4,6 +4,7 @@
 //! Options are values by the names of SGLang's `ServerArgs`, as SGLang has resolved them; its type
 //! and the length of sequences are those of the model that it has resolved.
 pub mod options;
+mod own;
 mod resolve;
 
 use serde_json::{Map, Value};
@@ -15,6 +16,7 @@ use crate::framework::{
 use crate::vllm::settings;
 use crate::{Config, DType};
 
+pub use own::interval;
 pub use resolve::{read, resolve};
 
 /// What is asked about SGLang.

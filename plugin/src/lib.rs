@@ -31,6 +31,7 @@ fn _atomc(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(vllm::overriding_artifact, module)?)?;
     module.add_function(wrap_pyfunction!(vllm::compile_options, module)?)?;
     module.add_function(wrap_pyfunction!(vllm::lacks, module)?)?;
+    module.add_function(wrap_pyfunction!(vllm::interval_fault, module)?)?;
     module.add_function(wrap_pyfunction!(vllm::known_sglang_options, module)?)?;
     error::add(module)
 }

@@ -301,6 +301,12 @@ impl Model {
         self.lock().is_loaded()
     }
 
+    /// Whether there were weights once, so that what comes is an update.
+    #[getter]
+    fn had_weights(&self) -> bool {
+        self.lock().had_weights()
+    }
+
     /// Most tokens of a sequence in steps that have kernels for a few of each; 1 without such.
     #[getter]
     fn each(&self) -> usize {
@@ -651,22 +657,32 @@ impl Loading {
         Ok(false)
     }
 
+    /// The name and the shape of the scales that a checkpoint has beside a tensor, and the rows and
+    /// columns that share one: of a matrix of codes in `float8_e4m3fn`.
+    fn scales(&self, py: Python<'_>, name: &str) -> Option<(String, Vec<usize>, [usize; 2])> {
+        let model = self.model.get();
+        let scales = py.detach(|| model.lock().scales(name))?;
+        Some((scales.name, scales.shape, scales.block))
+    }
+
     /// Takes a tensor of the checkpoint: anything with `__dlpack__`, in the memory of the host or
     /// of the model's device. There its weights are made in the order of the stream, which stays as
-    /// long as the model, and nobody waits.
+    /// long as the model, and nobody waits. Whether weights are made of it; other parts of a model
+    /// are passed over.
     #[pyo3(signature = (name, tensor, stream = 0))]
-    fn feed(&self, name: &str, tensor: &Bound<'_, PyAny>, stream: usize) -> PyResult<()> {
+    fn feed(&self, name: &str, tensor: &Bound<'_, PyAny>, stream: usize) -> PyResult<bool> {
         let (py, model) = (tensor.py(), self.model.get());
         let name = &if self.draft { model.lock().draft_name(name) } else { name.to_owned() };
         let foreign = Foreign::take(name, tensor, Device::named(&model.device), stream)?;
         let shape = foreign.shape();
         // Name and shape come before the numbers, which a wrong shape has no end of.
         if !py.detach(|| model.lock().wants(name, shape)).map_err(raised)? {
-            return Ok(());
+            return Ok(false);
         }
         let given = Given { float: foreign.float(name)?, shape, numbers: foreign.numbers(name)? };
         // SAFETY: the tensor's library says what it is and where; that it and the stream stay is
         // the caller's to see to, as the documentation of the package says.
-        py.detach(|| unsafe { model.lock().feed_on(name, given, Stream(stream)) }).map_err(raised)
+        py.detach(|| unsafe { model.lock().feed_on(name, given, Stream(stream)) }).map_err(raised)?;
+        Ok(true)
     }
 }

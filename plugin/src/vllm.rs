@@ -88,6 +88,13 @@ pub fn lacks(framework: &str, architecture: &str, options: &str) -> PyResult<Opt
     Ok(rules(framework)?.lacks(architecture, &options))
 }
 
+/// Why SGLang cannot tell which layers of a `config.json` attend, and what to do.
+#[pyfunction]
+pub fn interval_fault(config: &str) -> PyResult<Option<String>> {
+    let facts = object(config).map_err(PyValueError::new_err)?;
+    Ok(sglang::interval(&facts).map(|fault| format!("{fault}. {}", fault.help.as_deref().unwrap_or_default())))
+}
+
 /// What is asked about a framework, by its name.
 pub fn rules(framework: &str) -> PyResult<&'static Rules> {
     let unknown = || PyValueError::new_err(format!("framework: `{framework}` is neither `vLLM` nor `SGLang`"));

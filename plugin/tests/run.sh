@@ -95,5 +95,5 @@ for framework in "${frameworks[@]}"; do
         [ $framework != vllm ] || echo "$framework $release short $here/$framework/test_capture.py"
     done
 done >"$work/jobs"
-echo "${frameworks[0]} ${releases[${frameworks[0]}]%% *} '$filter' $here/test_package.py" >>"$work/jobs"
+echo "${frameworks[0]} ${releases[${frameworks[0]}]%% *} '$filter' $here/test_package.py $here/test_rules.py" >>"$work/jobs"
 xargs -P "${JOBS:-$(nproc)}" -L 1 bash -euo pipefail -c 'tests "$@"' tests <"$work/jobs"

@@ -110,6 +110,8 @@ pub struct Hosted {
     loaded: bool,
     /// Whether the weights were forgotten since they were last loaded as a whole.
     unloaded: bool,
+    /// Whether that was because an update failed.
+    mixed: bool,
     step: Option<Running>,
 }
 
@@ -239,6 +241,7 @@ impl Hosted {
             loading: None,
             loaded: false,
             unloaded: false,
+            mixed: false,
             step: None,
         };
         hosted.set_inputs()?;

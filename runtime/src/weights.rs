@@ -15,12 +15,14 @@ mod on_device;
 mod pack;
 pub mod packed;
 mod parts;
+mod scales;
 pub(crate) mod spelled;
 mod told;
 
 pub use fit::{Fit, fit};
 pub use loading::{Given, Loading, Numbers};
 pub use on_device::DeviceSink;
+pub use scales::StoredScales;
 
 use crate::checkpoint::{CheckpointError, Source, Tensor};
 use crate::device::{DeviceBuffer, DeviceError};

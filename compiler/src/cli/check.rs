@@ -13,6 +13,7 @@ use atomc_config::framework::{Guesses, Held, Rules};
 use atomc_config::vllm::settings;
 use atomc_runtime::manifest::{Attention, Manifest, Target};
 use atomc_runtime::{Artifact, DeviceChoice, Error, TrustList, signature, trust};
+use clap::ValueEnum;
 use serde_json::{Map, Value};
 
 use super::failure::Failure;
@@ -33,9 +34,9 @@ pub struct Args {
     /// What it is to run on: `host`, `hip:N` or `cuda:N` [default: any target of the artifact's]
     #[arg(long, value_name = "DEVICE")]
     device: Option<DeviceChoice>,
-    /// The framework
-    #[arg(long = "for", value_enum, value_name = "FRAMEWORK", default_value_t = Framework::Vllm)]
-    framework: Framework,
+    /// The framework, before its options or behind them [default: vllm]
+    #[arg(long = "for", value_enum, value_name = "FRAMEWORK")]
+    framework: Option<Framework>,
     /// The model's folder, as the framework takes it
     model: PathBuf,
     /// The framework's options
@@ -44,7 +45,7 @@ pub struct Args {
 }
 
 /// A framework that artifacts run in.
-#[derive(Clone, Copy, clap::ValueEnum)]
+#[derive(Clone, Copy, ValueEnum)]
 enum Framework {
     Vllm,
     Sglang,
@@ -56,6 +57,30 @@ impl Framework {
             Framework::Vllm => &atomc_config::vllm::RULES,
             Framework::Sglang => &atomc_config::sglang::RULES,
         }
+    }
+}
+
+impl Args {
+    /// The framework, and its options: what stands behind the first of them is none of ours, but
+    /// for `--for`, which no framework has.
+    fn split(&self) -> Result<(Framework, Vec<String>), String> {
+        let (mut framework, mut options) = (self.framework, Vec::new());
+        let mut rest = self.options.iter();
+        while let Some(option) = rest.next() {
+            let name = match option.strip_prefix("--for") {
+                Some("") => Some(rest.next().ok_or("--for: names no framework")?.as_str()),
+                Some(name) => name.strip_prefix('='),
+                None => None,
+            };
+            match name {
+                Some(name) => {
+                    let unknown = |_| format!("--for: `{name}` is neither vllm nor sglang");
+                    framework = Some(Framework::from_str(name, true).map_err(unknown)?);
+                }
+                None => options.push(option.clone()),
+            }
+        }
+        Ok((framework.unwrap_or(Framework::Vllm), options))
     }
 }
 
@@ -71,11 +96,12 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     let wrong = |text: String| Failure::new("check", text);
     let settings = settings::read(std::env::vars_os()).map_err(wrong)?;
     let set = |name: &str| settings.get(name).and_then(Value::as_str).unwrap_or_default();
-    let rules = args.framework.rules();
+    let (framework, given) = args.split().map_err(wrong)?;
+    let rules = framework.rules();
     if set("ATOMC_DISABLE") == "1" {
         return Err(wrong(format!("ATOMC_DISABLE is set: {}'s own model would run", rules.name)));
     }
-    let options = (rules.read)(&args.options).map_err(wrong)?;
+    let options = (rules.read)(&given).map_err(wrong)?;
     let named = (rules.artifact)(&options).map_err(wrong)?;
     let path = named.as_ref().map_or_else(|| args.model.join("model.atomc"), PathBuf::from);
     let asked = |mut options| {
@@ -90,7 +116,8 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         if !args.model.join("config.json").exists() {
             return Err(wrong(missing));
         }
-        return without(&asked(options)?, &args.model, &set, &missing);
+        let target = Some(set("ATOMC_TARGET")).filter(|target| !target.is_empty()).unwrap_or(HOST);
+        return without(&asked(on(&[target], options))?, &args.model, target, &set, &missing);
     }
     let fault = |error| opened::fault("check", &path, error);
     let trusts = named.is_some() || options.get("trust_remote_code") == Some(&Value::Bool(true));
@@ -105,9 +132,9 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         Some(device) => vec![&manifest.targets[device.target(manifest).map_err(Error::from)?]],
         None => manifest.targets.iter().collect(),
     };
-    let asked = asked(options)?;
-    asked.fits(manifest, &targets).map_err(|fault| Failure::file("check", &path, fault))?;
     let names: Vec<&str> = targets.iter().map(|target| target.name.as_str()).collect();
+    let asked = asked(on(&names, options))?;
+    asked.fits(manifest, &targets).map_err(|fault| Failure::file("check", &path, fault))?;
     let (architecture, names) = (escaped(&manifest.model.architecture), names.join(", "));
     writeln!(
         std::io::stdout(),
@@ -131,14 +158,33 @@ impl Asked {
     }
 }
 
+/// The target of machines without a GPU.
+const HOST: &str = "host";
+
+/// Options of a framework on a machine for these targets: it knows where it runs.
+fn on(targets: &[&str], mut options: Map<String, Value>) -> Map<String, Value> {
+    if targets == [HOST] {
+        options.entry(DEVICE).or_insert(Value::from("cpu"));
+    }
+    options
+}
+
+/// What a framework that has an option for it calls the kind of device.
+const DEVICE: &str = "device";
+
 /// What becomes of a model that has no artifact.
 #[cfg(feature = "compiler")]
-fn without<'a>(asked: &Asked, model: &Path, set: &impl Fn(&str) -> &'a str, missing: &str) -> Result<(), Failure> {
+fn without<'a>(
+    asked: &Asked,
+    model: &Path,
+    target: &str,
+    set: &impl Fn(&str) -> &'a str,
+    missing: &str,
+) -> Result<(), Failure> {
     let made = set("ATOMC_AUTOCOMPILE") == "1";
     if !made && set("ATOMC_STRICT") == "1" {
         return Err(Failure::new("check", format!("{missing}, but ATOMC_STRICT is set")));
     }
-    let target = Some(set("ATOMC_TARGET")).filter(|target| !target.is_empty()).unwrap_or("host");
     let command = planned::command(asked, model, target)?;
     let (name, architecture) = (asked.rules.name, asked.config.architecture);
     let until = if made { "" } else { ", and its own model until then" };
@@ -148,7 +194,7 @@ fn without<'a>(asked: &Asked, model: &Path, set: &impl Fn(&str) -> &'a str, miss
 
 /// What becomes of a model that has no artifact.
 #[cfg(not(feature = "compiler"))]
-fn without<'a>(_: &Asked, _: &Path, _: &impl Fn(&str) -> &'a str, missing: &str) -> Result<(), Failure> {
+fn without<'a>(_: &Asked, _: &Path, _: &str, _: &impl Fn(&str) -> &'a str, missing: &str) -> Result<(), Failure> {
     Err(Failure::new("check", missing.to_owned()))
 }
 

@@ -5,7 +5,7 @@ use std::path::Path;
 use serde_json::{Map, Value, json};
 
 use super::options::{SHORT, names};
-use super::taken;
+use super::{own, taken};
 use crate::framework::arguments::Syntax;
 use crate::freqs::Scaling;
 use crate::{Config, Diagnostic, fields};
@@ -28,7 +28,11 @@ pub fn resolve(folder: &Path, options: &mut Map<String, Value>) -> Result<Config
         // What is said to the plugin stands there too.
         facts.extend(overrides.iter().filter(|(name, _)| *name != "atomc").map(|(n, v)| (n.clone(), v.clone())));
     }
+    if let Some(fault) = own::interval(&facts) {
+        return Err(fault);
+    }
     let config = Config::parse(&Value::Object(facts).to_string(), None)?;
+    own::refuses(&config, options)?;
     let asked = options.get("dtype").and_then(Value::as_str).unwrap_or("auto").to_owned();
     options.insert("dtype".into(), json!(taken(&asked, &config)));
     let taken = [

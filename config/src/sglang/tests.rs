@@ -258,6 +258,64 @@ fn batches_of_their_own() {
     insta::assert_snapshot!(asks(4, 2), @"--tp-size: SGLang has 4, the artifact 1 for each of 2 batches");
 }
 
+/// What SGLang ends with before a model runs.
+#[test]
+fn what_sglang_refuses_by_itself() {
+    let says = |model: &str, options: Value| {
+        let config = Config::parse(model, None).expect("a good configuration");
+        let refused = own::refuses(&config, options.as_object().expect("options"));
+        refused.map_or_else(|fault| fault.to_string(), |()| "runs".to_owned())
+    };
+    let host = |mut options: Value| {
+        options["device"] = json!("cpu");
+        options
+    };
+    let bits = |backend: Value| json!({ "enable_deterministic_inference": true, "attention_backend": backend });
+    let found = [
+        says(MODEL, json!({})),
+        says(MODEL, bits(Value::Null)),
+        says(MODEL, bits(json!("atomc"))),
+        says(MODEL, bits(json!("torch_native"))),
+        says(MODEL, host(bits(json!("atomc")))),
+        says(MODEL, host(json!({ "enable_deterministic_inference": false }))),
+    ];
+    insta::assert_snapshot!(found.join("\n"), @"
+    runs
+    runs
+    runs
+    --enable-deterministic-inference: with --attention-backend SGLang takes one of atomc, ascend, fa3, fa4, flashinfer, intel_xpu, triton, and not torch_native
+    --enable-deterministic-inference: SGLang has it on GPUs alone, where it replaces operations of torch's
+    runs
+    ");
+}
+
+/// SGLang wants an interval, and transformers 5 writes a list of layers.
+#[test]
+fn layers_that_attend() {
+    let (linear, full) = ("linear_attention", "full_attention");
+    let told = |facts: Value| {
+        let fault = interval(facts.as_object().expect("facts"));
+        fault.map_or_else(|| "told".to_owned(), |fault| format!("{fault}. {}", fault.help.unwrap_or_default()))
+    };
+    let every_third = [linear, linear, full, linear, linear, full, linear];
+    let found = [
+        told(json!({ "layer_types": [full, full] })),
+        told(json!({ "layer_types": every_third, "full_attention_interval": 3 })),
+        told(json!({ "layer_types": every_third })),
+        told(json!({ "text_config": { "layer_types": every_third } })),
+        told(json!({ "layer_types": [full, linear, linear, full] })),
+        told(json!({})),
+    ];
+    insta::assert_snapshot!(found.join("\n"), @r#"
+    told
+    told
+    config.json: full_attention_interval: SGLang makes of it which layers attend, and transformers 5 leaves it out. Pass --json-model-override-args '{"full_attention_interval":3}'.
+    config.json: full_attention_interval: SGLang makes of it which layers attend, and transformers 5 leaves it out. Add "full_attention_interval": 3 to text_config in config.json.
+    config.json: full_attention_interval: SGLang makes of it which layers attend, and transformers 5 leaves it out. No interval has these layers, so SGLang cannot run them.
+    told
+    "#);
+}
+
 #[test]
 fn each_option_stands_in_the_table_once() {
     let mut all: Vec<&str> = names().collect();

@@ -22,10 +22,22 @@ const OBJECTS: &[&str] = &[
 pub fn read(arguments: &[String]) -> Result<Map<String, Value>, String> {
     let document = "docs/vllm.md";
     let syntax = Syntax { framework: "vLLM", document, names: names().collect(), short: SHORT, objects: OBJECTS };
-    let mut options = syntax.read(arguments)?;
+    let mut options = syntax.read(&levelled(arguments))?;
     judge(&mut options);
     Ok(options)
 }
+
+/// Arguments with `-O3`, `-O=3` and `-O 3` as vLLM reads them: a level of optimisation.
+fn levelled(arguments: &[String]) -> Vec<String> {
+    let spelled = |argument: &String| match argument.strip_prefix("-O") {
+        Some("") => vec![LEVEL.to_owned()],
+        Some(level) => vec![LEVEL.to_owned(), level.strip_prefix('=').unwrap_or(level).to_owned()],
+        None => vec![argument.clone()],
+    };
+    arguments.iter().flat_map(spelled).collect()
+}
+
+const LEVEL: &str = "--optimization-level";
 
 /// Puts what is judged under another name there, as vLLM does.
 fn judge(options: &mut Map<String, Value>) {

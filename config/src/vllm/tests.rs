@@ -94,7 +94,7 @@ fn methods_of_quantisation() {
     insta::assert_snapshot!(asks(&held, &resolved, json!("fp8_per_block")), @"--quantization: vLLM has fp8_per_block, the artifact mxfp4");
     insta::assert_snapshot!(asks(&quantised, &quantised, json!("fp8")), @"--quantization: vLLM has fp8, the artifact gptq");
     insta::assert_snapshot!(asks(MODEL, MODEL, json!("fp8")), @"--quantization: vLLM has fp8, the artifact none");
-    insta::assert_snapshot!(asks(MODEL, &quantised, json!("gptq")), @r#"config.json: quantization_config: vLLM has {"cache":null,"quant_method":"gptq","rules":[{"modules":"layers","scheme":"i4 with scales of f16 for groups of 32 columns, stored as GPTQ's words down columns, 1 off zero points"}]}, the artifact none; --quantization: vLLM has gptq, the artifact none"#);
+    insta::assert_snapshot!(asks(MODEL, &quantised, json!("gptq")), @"config.json: quantization_config: vLLM has one, the artifact none; --quantization: vLLM has gptq, the artifact none");
     insta::assert_snapshot!(asks(&quantised, &quantised.replace("32", "64"), json!("gptq")), @"config.json: quantization_config.rules.scheme: vLLM has i4 with scales of f16 for groups of 64 columns, stored as GPTQ's words down columns, 1 off zero points, the artifact i4 with scales of f16 for groups of 32 columns, stored as GPTQ's words down columns, 1 off zero points");
 }
 
@@ -215,6 +215,9 @@ fn command_lines() {
         "speculative_config": { "spec_tokens": 3 },
     });
     assert_eq!(Value::Object(read), expected);
+    for line in ["-O3 --port 80", "-O=3 --port 80", "-O 3 --port 80"] {
+        assert_eq!(Value::Object(arguments(line)), json!({ "optimization_level": 3, "port": 80 }), "{line}");
+    }
     let wrong = |line: &str| arguments::read(&[line.to_owned()]).expect_err("a fault");
     insta::assert_snapshot!([wrong("--enable-lroa"), wrong("model"), wrong("--zzz")].join("\n"), @"
     --enable-lroa: there is no such option of vLLM's; known are --enable-lora, those in docs/vllm.md

@@ -57,6 +57,9 @@ def lacks(framework: str, architecture: str, options: str) -> str | None:
     """The option without which a framework's own class runs models of an architecture, of which artifacts are a part, if its
     options, as JSON, lack it."""
 
+def interval_fault(config: str) -> str | None:
+    """Why SGLang cannot tell which layers of a `config.json` attend, and what to do."""
+
 class Artifact:
     """An artifact's file, checked."""
 
@@ -195,9 +198,14 @@ class Loading:
         value: BaseException | None,
         trace: TracebackType | None,
     ) -> bool: ...
-    def feed(self, name: str, tensor: _Tensor, stream: int = 0) -> None:
+    def scales(self, name: str) -> tuple[str, list[int], list[int]] | None:
+        """The name and the shape of the scales that a checkpoint has beside a tensor, and the rows and columns that share one: of a
+        matrix of codes in `float8_e4m3fn`."""
+
+    def feed(self, name: str, tensor: _Tensor, stream: int = 0) -> bool:
         """Takes a tensor of the checkpoint, in the memory of the host or of the model's device. There its weights are made in the order
-        of the stream, which stays as long as the model, and nobody waits. Names that no weight wants are refused."""
+        of the stream, which stays as long as the model, and nobody waits. Whether weights are made of it: other parts of a model are
+        passed over, and names that a model does not have are refused."""
 
 class Model:
     """An artifact on a device of a framework's. One thread uses it at a time; others wait. It works in the process that opened it: in a
@@ -287,6 +295,10 @@ class Model:
     @property
     def draft(self) -> bool:
         """Whether the artifact's draft is driven too: steps of `begin(draft=True)`, and `draft_head`."""
+    @property
+    def had_weights(self) -> bool:
+        """Whether there were weights once, so that what comes is an update."""
+
     @property
     def loaded(self) -> bool:
         """Whether there are weights."""

@@ -15,6 +15,9 @@ import torch
 import atomc
 from atomc import _atomc, autocompile, ranges
 
+# What trainers have weights in, and what becomes of those that a checkpoint has codes of.
+FLOATS, CODES = (torch.bfloat16, torch.float16, torch.float32), torch.float8_e4m3fn
+
 
 class Refused(ValueError):
     """An artifact does not fit what a framework was asked for."""
@@ -42,11 +45,11 @@ def untested(name: str, package: str, tested: tuple[str, ...]) -> str | None:
 
 
 def attributes(
-    name: str, package: str, tested: tuple[str, ...], modules: dict[str, str]
+    name: str, package: str, tested: tuple[str, ...], used: dict[str, str]
 ) -> Callable[[str], Any]:
     """The `__getattr__` of a module that has all that is used of a framework: the names of each of its modules. Nothing is imported
     before it is used: frameworks ask for their platform first, and forgive what cannot be imported."""
-    places = {name: module for module, names in modules.items() for name in names.split()}
+    places = {name: module for module, names in used.items() for name in names.split()}
 
     def get(attribute: str) -> Any:
         if attribute not in places:
@@ -147,6 +150,19 @@ def target(gpu: str) -> str:
     return chip.gcnArchName.split(":")[0] if gpu == "hip" else f"sm_{chip.major}{chip.minor}a"
 
 
+def encoded(name: str, matrix: torch.Tensor, scales: str, shape: list[int], block: list[int]):
+    """A matrix as a checkpoint stores it that has codes and scales of blocks: the largest of a block becomes the largest code."""
+    (rows, columns), (high, wide) = matrix.shape, block
+    padding = 0, -columns % wide, 0, -rows % high
+    blocks = torch.nn.functional.pad(matrix.float(), padding)
+    blocks = blocks.unflatten(1, (-1, wide)).unflatten(0, (-1, high))
+    largest = torch.finfo(CODES).max
+    by = blocks.abs().amax((1, 3), keepdim=True) / largest
+    codes = (blocks / by.where(by > 0, 1)).clamp(-largest, largest).to(CODES)
+    yield name, codes.flatten(2).flatten(0, 1)[:rows, :columns].contiguous()
+    yield scales, by.reshape(shape)
+
+
 class Driven(torch.nn.Module):
     """An artifact with weights that a framework drives. It has no parameters: weights go into the runtime's buffers."""
 
@@ -188,10 +204,20 @@ class Driven(torch.nn.Module):
             self.engine.load_random()
 
     @ranges.ranged("weights")
-    def load_weights(self, weights) -> None:
+    def load_weights(self, weights) -> set[str]:
+        """Takes tensors of a checkpoint, and gives the names of those that weights are made of. Of an update, matrices may be floats
+        where the checkpoint has codes, as trainers have them."""
+        update, taken = self.engine.had_weights, set()
         with self.engine.loading(update=True) as load:
             for name, tensor in weights:
-                load.feed(name, tensor.detach(), stream=self.stream())
+                of_floats = update and tensor.dim() == 2 and tensor.dtype in FLOATS
+                scales = load.scales(name) if of_floats else None
+                for stored, part in (
+                    encoded(name, tensor.detach(), *scales) if scales else [(name, tensor.detach())]
+                ):
+                    if load.feed(stored, part, stream=self.stream()):
+                        taken.add(stored)
+        return taken
 
     def embed(self, ids: torch.Tensor) -> torch.Tensor:
         self.embed_input[: len(ids), 0].copy_(ids)

@@ -14,6 +14,7 @@ from conftest import (
     LARGE,
     TEXT_ALONE,
     compile,
+    every_other,
     forked,
     golden_model,
     large_model,
@@ -106,7 +107,7 @@ def test_named_artifacts(bare, tmp_path):
 @pytest.mark.parametrize(
     "options, refusal",
     [
-        (dict(dtype="float32"), "--dtype: SGLang has torch.float32, the artifact bfloat16"),
+        (dict(dtype="float32"), "--dtype: SGLang has float32, the artifact bfloat16"),
         (
             dict(kv_cache_dtype="fp8_e4m3"),
             "--kv-cache-dtype: SGLang has fp8_e4m3, the artifact bfloat16",
@@ -206,6 +207,7 @@ def test_command_lines_of_large_models(tmp_path, experts, refusal):
 def test_models_with_other_parts_run_where_all_is_text(tmp_path):
     """An artifact is of the language part: SGLang's own model runs unless requests are text alone."""
     multimodal = golden_model(tmp_path, "hybrid-3.5")
+    every_other(multimodal)
     compile(multimodal)
     given = dict.fromkeys(config.CHOOSING + config.COMPILING) | dict(
         model_path=str(multimodal), trust_remote_code=True
@@ -226,6 +228,21 @@ def test_models_with_other_parts_run_where_all_is_text(tmp_path):
             "page_size": 32
         }
         assert found(**said).path == multimodal / "model.atomc"
+
+
+def test_layers_that_sglang_cannot_tell_are_refused_with_what_to_do(tmp_path):
+    """By the line that a newcomer gives, of a model as transformers 5 writes it."""
+    folder = golden_model(tmp_path, "hybrid-next")
+    compile(folder)
+    told = (
+        "config.json: full_attention_interval: .* leaves it out. Pass --json-model-override-args "
+    )
+    given = """'{"full_attention_interval":2}'"""
+    with pytest.raises(Refused, match=re.escape(given)) as refused:
+        runs(folder)
+    assert re.match(told, str(refused.value))
+    given = dict(json_model_override_args=given.strip("'"))
+    assert runs(folder, **given)[0] == "atomc.sglang.model.Model"
 
 
 def test_short_artifacts_are_refused(bare):
@@ -376,7 +393,11 @@ def test_memory_is_given_back_by_tags(model, kept):
         from atomc.sglang import memory
 
         loaded = runner(model("llama"), enable_memory_saver=True, enable_weights_cpu_backup=kept)
-        manager = SimpleNamespace(tp_worker=SimpleNamespace(model_runner=loaded.torch_runner))
+        manager = SimpleNamespace(
+            tp_worker=SimpleNamespace(model_runner=loaded.torch_runner),
+            offload_tags=set(),
+            flush_cache=lambda: True,
+        )
         release = lambda *tags: memory.released(None, manager, SimpleNamespace(tags=tags))
         pool = loaded.torch_runner.token_to_kv_pool
         right, before = logits(loaded, TOKENS), resident(pool)

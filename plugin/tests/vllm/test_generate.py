@@ -8,7 +8,7 @@ from unittest import mock
 
 import pytest
 import torch
-from conftest import PROBLEMS, compile, greedy, is_ours, own
+from conftest import PROBLEMS, compile, golden_model, greedy, is_ours, own
 from safetensors.torch import load_file, save_file
 from vllm import SamplingParams
 from vllm.sampling_params import StructuredOutputsParams
@@ -217,6 +217,83 @@ def test_weights_are_updated_in_place(engine, model, other, change):
     assert greedy(llm, PROMPTS[:8]) == SOLUTIONS[:8]
 
 
+def floats(folder):
+    """The matrices of a checkpoint in blocks of fp8 as a trainer has them, and the rest as it is."""
+    weights = load_file(folder / "model.safetensors")
+    scales = {
+        n.removesuffix("_scale_inv"): t for n, t in weights.items() if n.endswith("_scale_inv")
+    }
+    for name, tensor in weights.items():
+        if name in scales:
+            by = scales[name].repeat_interleave(128, 0).repeat_interleave(128, 1)
+            by = by[: tensor.shape[0], : tensor.shape[1]]
+            yield name, (tensor.float() * by).bfloat16()
+        elif not name.endswith("_scale_inv"):
+            yield name, tensor
+
+
+@pytest.fixture(scope="module")
+def blocks(tmp_path_factory):
+    """A model in blocks of fp8, with an artifact."""
+    folder = golden_model(tmp_path_factory.mktemp("blocks"), "q-fp8-block")
+    compile(folder)
+    return folder
+
+
+def scores(llm):
+    """Probabilities of the tokens of a prompt, which tell all weights."""
+    prompt = {"prompt_token_ids": [(7 * i) % 90 + 3 for i in range(40)]}
+    llm.reset_prefix_cache()
+    [answer] = llm.generate(
+        [prompt], SamplingParams(temperature=0, max_tokens=1, prompt_logprobs=0), use_tqdm=False
+    )
+    return torch.tensor([next(iter(one.values())).logprob for one in answer.prompt_logprobs[1:]])
+
+
+@short
+def test_trainers_give_weights_of_an_fp8_model(engine, blocks):
+    """As verl does, in buckets: in the form of the checkpoint, and as bf16, of which codes and scales are made. Each twice."""
+    llm = engine(blocks, skip_tokenizer_init=True)
+    mine, before = own(llm), scores(llm)
+    stored = list(load_file(blocks / "model.safetensors").items())
+    trained = list(floats(blocks))
+    assert any(a.dtype != b.dtype for (_, a), (_, b) in zip(stored, trained))
+    assert mine.packed_modules_mapping == {} and not list(mine.named_parameters())
+    changed = [(n, t * 2 if n.endswith("v_proj.weight") else t) for n, t in trained]
+    for weights in (stored, trained, changed, stored, trained):
+        names: set[str] = set()
+        for start in range(0, len(weights), 7):
+            names |= mine.load_weights(iter(weights[start : start + 7]))
+        assert names == {name for name, _ in stored}
+        found = scores(llm)
+        close = torch.allclose(found, before, atol=0.02, rtol=0)
+        assert close == (weights is not changed)
+
+
+@short
+def test_a_failed_update_leaves_no_half_of_a_model(engine, blocks):
+    """Where nothing has changed the old weights stay, else nothing is computed until all have come."""
+    llm = engine(blocks, skip_tokenizer_init=True)
+    mine, stored = own(llm), list(load_file(blocks / "model.safetensors").items())
+    mine.load_weights(stored)
+    before = scores(llm)
+    wrong = ("model.norm.weight", torch.ones(3))
+    with pytest.raises(atomc.WeightsError, match="model.norm.weight"):
+        mine.load_weights([wrong])
+    assert torch.equal(scores(llm), before)
+    mine.load_weights(stored[:9])
+    with pytest.raises(atomc.WeightsError, match="model.norm.weight"):
+        mine.load_weights([*stored[9:15], wrong])
+    failed = "an update of the weights failed when some were new: all have to come again; "
+    with pytest.raises(atomc.StepError, match=f"{failed}{len(stored)} tensors to come: "):
+        mine.embed(torch.zeros(1, dtype=torch.int32))
+    mine.load_weights(stored[:-1])
+    with pytest.raises(atomc.StepError, match=f"{failed}a tensor to come: {stored[-1][0]}"):
+        mine.embed(torch.zeros(1, dtype=torch.int32))
+    mine.load_weights(stored[-1:])
+    assert torch.equal(scores(llm), before)
+
+
 def test_weights_must_be_those_of_the_model(engine, model):
     llm = engine(model("llama"))
     weights = load_file(model("llama") / "model.safetensors")
@@ -278,6 +355,44 @@ def test_trainers_find_no_module_to_patch(engine, model):
     llm = engine(model("llama"))
     inner = getattr(own(llm), "model", None) or getattr(own(llm), "language_model", None)
     assert inner is not None and list(inner.layers) == []
+
+
+@short
+def test_seeds_of_prompts_that_are_cut(engine, model):
+    """vLLM takes back what a step has drawn for a prompt that it has not come to the end of: an answer with a seed is the same however
+    the prompt is cut."""
+    folder = model("llama", "--invariant")
+    prompt = "".join(p + s for p, s in zip(PROMPTS[:4], SOLUTIONS))[:400]
+    sampled = lambda seed: SamplingParams(temperature=1, max_tokens=20, seed=seed, min_tokens=20)
+
+    def asked(**options):
+        llm = engine(folder, enable_prefix_caching=False, **options)
+        found = llm.generate([prompt] * 8, [sampled(seed) for seed in range(8)], use_tqdm=False)
+        return [answer.outputs[0].text for answer in found]
+
+    whole, cut = asked(), asked(max_num_batched_tokens=64)
+    assert len(set(whole)) == 8 and cut == whole
+
+
+@short
+def test_the_cause_of_a_failed_step_is_told():
+    """With asynchronous scheduling a step begins before it is known that the one before it has failed, and has no tokens."""
+    from atomc.vllm.worker import Steps
+
+    steps = Steps()
+
+    def failing(fault):
+        with steps:
+            raise fault
+
+    with pytest.raises(ArithmeticError):
+        failing(ArithmeticError("first"))
+    with pytest.raises(ArithmeticError, match="first"):
+        failing(atomc.StepError("ids: -1"))
+    with steps:
+        pass
+    with pytest.raises(atomc.StepError, match="ids: -1"):
+        failing(atomc.StepError("ids: -1"))
 
 
 def test_the_cache_is_what_sequences_can_use(engine, model):

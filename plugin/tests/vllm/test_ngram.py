@@ -1,5 +1,5 @@
-"""Guesses without a draft, which vLLM finds in the prompt. It imports numba for them, after which its own dispatcher of kernels fails
-for other engines of the process: so they have a file, and with it a process, of their own."""
+"""Guesses without a draft, which vLLM finds in the prompt. It imports numba for them, whose modules its own dispatcher of kernels cannot
+look through: so they have a file, and with it a process, of their own."""
 
 import shutil
 
@@ -17,3 +17,5 @@ def test_guesses_without_a_draft(engine, tmp_path):
     prompts, solutions = zip(*((p["prompt"], p["solution"]) for p in PROBLEMS[:24]))
     assert greedy(llm, prompts) == list(solutions)
     assert right(llm)[1] > 0
+    # Another engine of the process takes the kernels that are there.
+    assert greedy(engine(folder), prompts[:4]) == list(solutions[:4])

@@ -90,6 +90,15 @@ def test_preempted_and_shared_requests_equal_lone_ones(engine, folder, model, sh
     assert (counted(small)["vllm:prefix_cache_hits"] > 0) == shares
 
 
+@pytest.mark.parametrize("tokens", [32, 64, 256])
+def test_blocks_of_a_size_that_is_given(engine, folder, tokens):
+    """Also of fewer tokens than fill what the slots of a layer take."""
+    options = dict(BOTH, enable_prefix_caching=False, kv_cache_memory_bytes=64 << 20)
+    wanted = answers(engine(folder(WHOLE[0]), **options), PROMPTS[:6])
+    llm = engine(folder(WHOLE[0]), block_size=tokens, **options)
+    assert is_ours(llm) and answers(llm, PROMPTS[:6]) == wanted
+
+
 def test_pages_hold_the_slots_of_a_layer(engine, folder):
     """All pages are equally large: as many tokens are in one as fill it."""
     llm = engine(folder(PART[0]), **BOTH, enable_prefix_caching=False, **PART[1])

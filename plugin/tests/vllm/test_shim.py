@@ -1,6 +1,8 @@
 """What the shim promises of itself: it is small, it patches nothing, and it keeps no state."""
 
 import importlib.metadata
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -16,11 +18,14 @@ SHARED = SHIM.parent / "frameworks.py"
 CONSTANTS = {
     "ARCHITECTURES",
     "__getattr__",
+    "CODES",
     "DRAFTS",
+    "FLOATS",
     "KERNELS",
     "LABELS",
     "NAMES",
     "NO_TOKEN",
+    "SHARE",
     "TESTED",
     "TRANSFORMERS",
     "TWO_ROWS",
@@ -31,11 +36,11 @@ pytestmark = pytest.mark.short
 
 def test_size():
     """Sixty lines of these are the names of what is used of vLLM, and 100 stand in for its kernels."""
-    assert rules.lines(FILES) < 890
+    assert rules.lines(FILES) < 950
 
 
 def test_what_shims_share_is_small():
-    assert rules.lines([SHARED]) < 275
+    assert rules.lines([SHARED]) < 300
 
 
 @pytest.mark.parametrize("file", [*FILES, SHARED], ids=lambda file: file.name)
@@ -73,3 +78,13 @@ def test_entry_points():
         ("vllm.platform_plugins", "atomc_host"),
         ("vllm.stat_logger_plugins", "atomc_info"),
     }
+
+
+def test_nothing_of_vllm_changes():
+    """Of all that a server loads: vLLM's plugins register what is new, and change no name but vLLM's note of having called them."""
+    script = Path(rules.__file__).with_name("names.py")
+    done = subprocess.run(
+        [sys.executable, script, "vllm"], check=True, capture_output=True, text=True
+    )
+    *names, count = done.stdout.splitlines()[done.stdout.splitlines().index("changed:") + 1 :]
+    assert names == ["vllm.plugins.plugins_loaded"] and int(count.split()[0]) > 300_000

@@ -22,6 +22,12 @@ pub enum HostedError {
     NoWeights,
     #[error("the weights are not loaded yet: {} to come: {}", tensors(names.len()), list(names))]
     Waiting { names: Vec<String> },
+    #[error(
+        "an update of the weights failed when some were new: all have to come again; {} to come: {}",
+        tensors(names.len()),
+        list(names)
+    )]
+    Mixed { names: Vec<String> },
     #[error("the pages of the cache are not bound")]
     NoCache,
     #[error("states: pages of {found:?}, but the model keeps {want}, which want pages once each")]

@@ -231,6 +231,33 @@ fn weights_come_back_one_by_one() {
     assert_eq!(error, "the checkpoint lacks a tensor that the model needs: head.bias");
 }
 
+/// An update that fails when weights are new already leaves none; one that has changed nothing
+/// leaves the old ones.
+#[test]
+fn failed_updates_leave_no_mixture() {
+    let mut framework = Framework::new(1);
+    load(&mut framework.hosted, &[(3, 1000.0)]);
+    let wrong = || Given { float: Float::F32, shape: &[1], numbers: vec![0; 4].into() };
+    let hosted = &mut framework.hosted;
+    hosted.begin_update();
+    assert!(hosted.feed("head.bias", wrong()).is_err());
+    hosted.abandon_update();
+    assert_eq!(framework.step(&[(0, vec![9])], 0, true).unwrap(), [3]);
+
+    framework.hosted.forget_mixed();
+    framework.drop_sequence(0);
+    let error = framework.step(&[(0, vec![9])], 0, true).unwrap_err().to_string();
+    let mixed =
+        "an update of the weights failed when some were new: all have to come again; a tensor to come: head.bias";
+    assert_eq!(error, mixed);
+    framework.hosted.begin_update();
+    let all = Given { float: Float::F32, shape: &[VOCAB], numbers: bias(&[(7, 1000.0)]).into() };
+    framework.hosted.feed("head.bias", all).unwrap();
+    framework.hosted.end_update().unwrap();
+    framework.drop_sequence(0);
+    assert_eq!(framework.step(&[(0, vec![9])], 0, true).unwrap(), [7]);
+}
+
 #[test]
 fn steps_end_with_their_weights() {
     let mut framework = Framework::new(1);

@@ -4,7 +4,7 @@ use crate::checkpoint::{CheckpointError, Source};
 use crate::device::{DeviceBuffer, DeviceError, Stream};
 use crate::error::Error;
 use crate::weights::packed::Packed;
-use crate::weights::{self, DeviceSink, Given, Loading, Numbers, Sink};
+use crate::weights::{self, DeviceSink, Given, Loading, Numbers, Sink, StoredScales};
 use atomc_artifact::manifest::{Target, TensorNames};
 
 impl Hosted {
@@ -12,7 +12,7 @@ impl Hosted {
     /// their addresses. Until the load is finished there are none. This and whatever else changes
     /// weights ends a step that is under way.
     pub fn begin_loading(&mut self) {
-        (self.loaded, self.unloaded, self.step) = (false, false, None);
+        (self.loaded, self.unloaded, self.mixed, self.step) = (false, false, false, None);
         self.loading = Some(self.new_loading());
     }
 
@@ -35,7 +35,8 @@ impl Hosted {
     /// Ends an update. Where weights were unloaded there are some again with the update that brings
     /// the last tensor; until then updates gather them, and so do those of a first load where the
     /// draft's weights lie in a checkpoint of their own. What is made of no tensor is made anew, as
-    /// its memory may have been taken away with the weights'.
+    /// its memory may have been taken away with the weights'. If it fails the weights are
+    /// forgotten.
     pub fn end_update(&mut self) -> Result<(), Error> {
         let Some(loading) = &mut self.loading else {
             return Err(HostedError::Loading("none is under way; begin one").into());
@@ -43,8 +44,8 @@ impl Hosted {
         if self.loaded {
             let weights = &self.artifact.manifest().targets[self.target].weights;
             let (rank, buffers) = (self.rank, &mut self.memory.weights[..]);
-            loading.constants(Sink { weights, rank, buffers, pool: self.device.pool() })?;
-            return loading.check_heads();
+            let done = loading.constants(Sink { weights, rank, buffers, pool: self.device.pool() });
+            return done.and_then(|()| loading.check_heads()).inspect_err(|_| self.forget_mixed());
         }
         let waits = self.unloaded || self.waits_for_draft;
         match waits && !loading.missing().is_empty() {
@@ -53,18 +54,38 @@ impl Hosted {
         }
     }
 
-    /// Ends an update at a tensor that was at fault. What came before it stays, unless it was the
-    /// first load.
+    /// Ends an update at a tensor that was at fault. If no weight has changed since all were of one
+    /// checkpoint, in this update or those before it, the old ones stay. Else some are new, and all
+    /// have to come again: until then nothing is computed.
     pub fn abandon_update(&mut self) {
-        if !self.loaded && !self.unloaded {
-            self.loading = None;
+        match &self.loading {
+            Some(loading) if self.loaded && loading.is_mixed() => self.forget_mixed(),
+            _ if !self.loaded && !self.unloaded => self.loading = None,
+            _ => {}
         }
+    }
+
+    pub(super) fn forget_mixed(&mut self) {
+        (self.loaded, self.unloaded, self.mixed, self.step) = (false, true, true, None);
+        self.loading = Some(self.new_loading());
+    }
+
+    /// Whether there were weights once, so that what comes is an update.
+    pub fn had_weights(&self) -> bool {
+        self.loaded || self.unloaded
+    }
+
+    /// The scales that a checkpoint has beside a tensor, which is a matrix of codes, if the load
+    /// under way makes weights of such.
+    pub fn scales(&self, name: &str) -> Option<StoredScales> {
+        self.loading.as_ref()?.scales(&self.target().weights, name)
     }
 
     /// Why nothing can be computed, if there are no weights.
     pub(super) fn check_loaded(&self) -> Result<(), HostedError> {
         match &self.loading {
             _ if self.loaded => Ok(()),
+            Some(loading) if self.mixed => Err(HostedError::Mixed { names: loading.missing() }),
             Some(loading) if self.unloaded || self.waits_for_draft => {
                 Err(HostedError::Waiting { names: loading.missing() })
             }
@@ -80,7 +101,7 @@ impl Hosted {
     /// Forgets the weights. Where they are in memory of the host that is not the caller's, it goes
     /// back to the system until others are loaded.
     pub fn unload(&mut self) {
-        (self.loaded, self.unloaded, self.loading, self.step) = (false, true, None, None);
+        (self.loaded, self.unloaded, self.mixed, self.loading, self.step) = (false, true, false, None, None);
         for buffer in &mut self.memory.weights {
             if let DeviceBuffer::Host(buffer) = buffer {
                 buffer.give_back();
@@ -164,6 +185,7 @@ impl Hosted {
         let (weights, buffers) = (&target.weights, &mut self.memory.weights);
         let done = load(target, names, Sink { weights, rank: self.rank, buffers, pool: self.device.pool() });
         self.loaded = weights::are_loaded(self.loaded, &done);
+        self.mixed &= !self.loaded;
         done
     }
 }

@@ -6,7 +6,7 @@ use super::on_device::OnStream;
 use super::pack::Piece;
 use super::parts::names;
 use super::told::check_numbers;
-use super::{Rank, Report, Sink, check_type, resolve, tasks};
+use super::{Rank, Report, Sink, are_loaded, check_type, resolve, tasks};
 use crate::checkpoint::{CheckpointError, Float, OnDevice, Source, Tensor};
 use crate::device::DeviceBuffer;
 use crate::error::Error;
@@ -83,7 +83,7 @@ impl Twins {
 /// What the weights want of a tensor.
 #[derive(Debug)]
 pub(super) struct Wanted {
-    shape: Vec<usize>,
+    pub shape: Vec<usize>,
     /// The weights that are made of it.
     pub weights: Vec<usize>,
 }
@@ -94,6 +94,8 @@ pub(super) struct Made {
     needs: Vec<Need>,
     /// Whether it was packed since the last of its tensors came.
     done: bool,
+    /// Whether it was packed since all were of one checkpoint.
+    new: bool,
 }
 
 /// Tensors that a weight is made of, all of them or the one that may be in their place.
@@ -218,7 +220,7 @@ impl Loading {
                     needs.push(Need { names, whole, came: None, missed: 0 });
                 }
             }
-            Made { needs, done: false }
+            Made { needs, done: false, new: false }
         };
         Loading {
             weights: weights.iter().zip(&used).map(made).collect(),
@@ -315,12 +317,22 @@ impl Loading {
         for &index in &tensors[name].weights {
             weights[index].done = false;
             if weights[index].needs.iter_mut().all(|need| need.is_met(&have)) {
-                make(index, &AtHand::new(kept, Some((name, tensor))), stage)?;
+                let made = make(index, &AtHand::new(kept, Some((name, tensor))), stage);
+                weights[index].new |= are_loaded(false, &made) || !are_loaded(true, &made);
+                made?;
                 weights[index].done = true;
             }
             all &= weights[index].done;
         }
+        if weights.iter().all(|weight| weight.new || weight.needs.is_empty()) {
+            weights.iter_mut().for_each(|weight| weight.new = false);
+        }
         Ok(all)
+    }
+
+    /// Whether some of the weights are of another checkpoint than the rest.
+    pub fn is_mixed(&self) -> bool {
+        self.weights.iter().any(|weight| weight.new)
     }
 
     /// Drops the tensors that no weight waits with, which this one may have brought about.

@@ -21,8 +21,8 @@ class Adapter:
     """The facts of a model as its config.json has them, of the configuration that SGLang has made of it."""
     construct: Callable[..., torch.nn.Module]
     """The model, of its adapter, its artifact and its facts."""
-    load: Callable[[torch.nn.Module, object], None]
-    """Loads a checkpoint's tensors, or packed weights that are in the model's folder."""
+    load: Callable[[torch.nn.Module, object], set[str]]
+    """Loads a checkpoint's tensors, or packed weights that are in the model's folder. The names of those tensors."""
     bind: Callable[..., tuple[int, int, int]]
     """The pages of a layer in SGLang's pool, as `atomc.Model.bind_cache` takes them, without a table's name."""
     rows: int
@@ -51,13 +51,13 @@ def facts(config) -> dict:
     }
 
 
-def load(model: Model, weights) -> None:
+def load(model: Model, weights) -> set[str]:
     """Packed weights beside the model at first: SGLang reads none of its own before it is asked for them."""
     packed, model.packed = model.packed, None
     if packed and packed.exists():
         model.engine.load(packed)
-    else:
-        Driven.load_weights(model, weights)
+        return set()
+    return Driven.load_weights(model, weights)
 
 
 def rows(cache: atomc.Cache, on_host: bool, k: torch.Tensor, _) -> tuple[int, int, int]:

@@ -3,7 +3,6 @@
 import os
 from collections.abc import Iterable
 from functools import cache
-from importlib import import_module
 from importlib.metadata import version
 
 import torch
@@ -42,25 +41,20 @@ ROUNDED = {
     "num_key_value_heads": "original_total_num_kv_heads",
 }
 
-# What is called behind or in the place of SGLang's own by its hooks.
+# What SGLang's own functions are called whose hooks (`HookRegistry`) are used: docs/sglang.md says
+# of each why.
 PAGE_SIZE = (
     "sglang.srt.server_args.ServerArgs._handle_page_size"
     if OLDER
     else "sglang.srt.arg_groups.overrides._page_size_default"
 )
-HALVES = "sglang.srt.mem_cache.memory_pool.MHATokenToKVPool._create_buffers" + (
-    "" if OLDER else "_normal"
-)
-# The tag of pools among what torch_memory_saver keeps.
-CACHE_TAG = "kv_cache"
+HALVES = "sglang.srt.mem_cache.memory_pool.MHATokenToKVPool._create_buffers"
 ROWS = "sglang.srt.mem_cache.memory_pool.MLATokenToKVPool._create_buffers"
-STATES = "sglang.srt.mem_cache.memory_pool.MambaPool.__init__"
 WRAPPER = "sglang.srt.layers.attention.attention_registry.attn_backend_wrapper"
 SAVER = "sglang.srt.utils.torch_memory_saver_adapter.TorchMemorySaverAdapter.create"
 CHECKER = "sglang.srt.utils.weight_checker.WeightChecker.handle"
 DRAFT_BACKEND = "sglang.srt.speculative.draft_utils.DraftBackendFactory.create_draft_extend_backend"
 GUESS_BACKENDS = "sglang.srt.speculative.draft_utils.DraftBackendFactory.create_decode_backend"
-COPIES = "sglang.srt.mem_cache.memory_pool.MHATokenToKVPool._init_kv_copy_and_warmup"
 LATER = "sglang.srt.speculative.spec_utils._select_top_k_tokens_later"
 LAST_SLOT = "sglang.srt.mem_cache.allocation.get_last_loc"
 SLOTS = "sglang.srt.mem_cache.allocation.assign_req_to_token_pool_func"
@@ -68,14 +62,20 @@ GUESS_SLOTS = "sglang.kernels.ops.speculative.cache_locs.assign_draft_cache_locs
 CHAIN = "sglang.kernels.ops.speculative.spec_tree.build_tree_kernel_efficient_func"
 VERIFY = "sglang.kernels.ops.speculative.spec_tree.verify_tree_greedy_func"
 BONUS = "sglang.kernels.ops.speculative.eagle.fill_bonus_tokens_func"
+LIKELIEST = "sglang.srt.speculative.eagle_utils._verify_uses_greedy"
+SAMPLE = "sglang.srt.speculative.eagle_utils.eagle_sample"
 RELEASE = "sglang.srt.managers.scheduler_components.weight_updater.SchedulerWeightUpdaterManager.release_memory_occupation"
+DECODE = "sglang.srt.managers.schedule_batch.ScheduleBatch.prepare_for_decode"
+
+# The tag of pools among what torch_memory_saver keeps.
+CACHE_TAG = "kv_cache"
 
 # Everything else: of each module, the names that are used of it.
 NAMES = {
     "sglang.srt.layers.attention.attention_registry": "register_attention_backend",
     "sglang.srt.layers.attention.base_attn_backend": "AttentionBackend",
     "sglang.srt.layers.logits_processor": "LogitsMetadata LogitsProcessor LogitsProcessorOutput",
-    "sglang.srt.mem_cache.memory_pool": "HybridLinearKVPool",
+    "sglang.srt.mem_cache.memory_pool": "HybridLinearKVPool MHATokenToKVPool MLATokenToKVPool",
     "sglang.srt.mem_cache.swa_memory_pool": "SWAKVPool",
     "sglang.srt.models.registry": "import_model_classes",
     "sglang.srt.platforms": "current_platform",
@@ -94,11 +94,14 @@ SINCE = {
     "add_radix_supported_deterministic_attention_backend_choices",
     "sglang.srt.arg_groups.overrides": "model_config_of",
     "sglang.srt.layers.attention.verify_mask": "maybe_create_verify_mask",
+    "sglang.srt.managers.io_struct": "ReleaseMemoryOccupationReqOutput",
+    "sglang.srt.managers.scheduler_components.weight_updater": "_export_static_state",
     "sglang.srt.model_executor.forward_context": "get_req_to_token_pool get_token_to_kv_pool",
     "sglang.srt.platforms.cpu": "CpuDeviceMixin",
     "sglang.srt.platforms.device_mixin": "PlatformEnum",
     "sglang.srt.platforms.interface": "SRTPlatform",
     "sglang.srt.runtime_context": "get_parallel get_server_args",
+    "sglang.srt.speculative.eagle_utils": "_verify_coins",
 }
 NAMES |= BEFORE if OLDER else SINCE
 
@@ -122,6 +125,14 @@ def ranks() -> tuple:
     if OLDER:
         return __getattr__("get_attention_tp_rank")(), __getattr__("get_attention_tp_group")()
     return (parallel := __getattr__("get_parallel")()).attn_tp_rank, parallel.attn_tp_group
+
+
+def agree(*values: torch.Tensor) -> None:
+    """Gives all ranks that have one batch what the first has drawn."""
+    _, group = ranks()
+    if group.world_size > 1:
+        for value in values:
+            group.broadcast(value, src=0)
 
 
 def pools(batch) -> tuple:
@@ -201,6 +212,11 @@ def has_kernels() -> bool:
     return os.environ.get("SGLANG_USE_CPU_ENGINE", "0") == "1"
 
 
+def is_chosen() -> bool:
+    """Whether SGLang is to look for models in a package: without one nothing of SGLang is touched."""
+    return bool(os.environ.get("SGLANG_EXTERNAL_MODEL_PACKAGE"))
+
+
 def on_host() -> bool:
     """Whether the platform and the pools are the plugin's."""
     return not torch.accelerator.is_available() and not has_kernels()
@@ -229,13 +245,9 @@ def unread_mask(runner):
     )
 
 
-def give_sampling(**functions) -> None:
-    """Puts functions where SGLang has None for lack of kernels, which its hooks cannot replace, to verify guesses of requests that sample.
-    One module asks for these names."""
-    vars(import_module("sglang.srt.speculative.eagle_utils")).update(functions)
-
-
 def options(names: Iterable[str]) -> dict:
     """SGLang's options by their names, as it has resolved them. None are there before it has, and not all in each release."""
-    resolved = vars(given()) if OLDER else given().resolved_dict()
+    if OLDER:
+        return {name: getattr(given(), name, None) for name in names}
+    resolved = given().resolved_dict()
     return {name: resolved.get(name) for name in names}

@@ -78,10 +78,21 @@ def page_size(default, view) -> dict:
     artifact = located(
         wanted({name: getattr(view, name, None) for name in CHOOSING + COMPILING}), logger
     )[0]
-    if artifact is None or (taken := pages.tokens(artifact, asked)) == asked:
+    if artifact is None:
+        return made
+    check_layers(view)
+    if (taken := pages.tokens(artifact, asked)) == asked:
         return made
     logger.warning("atomc: --page-size %d: %d is taken, as pages are the artifact's", asked, taken)
     return compat.take_page(view, taken)
+
+
+def check_layers(view) -> None:
+    """Refuses a configuration of which SGLang cannot tell which layers attend, before it fails without a word of what to do."""
+    overrides = json.loads(view.json_model_override_args or "{}")
+    facts = json.loads(Path(view.model_path, "config.json").read_text()) | overrides
+    if fault := _atomc.interval_fault(json.dumps(facts)):
+        raise Refused(fault)
 
 
 def find(architecture: str) -> atomc.Artifact | None:
@@ -98,7 +109,8 @@ def find(architecture: str) -> atomc.Artifact | None:
 def check(facts: dict, artifact: atomc.Artifact, engine: atomc.Model) -> None:
     """Refuses a model that is not the artifact's, by the facts that SGLang has resolved, and options that do not fit."""
     asked = compat.options([*_atomc.judged_sglang_options(), *STATES, "model_path"])
-    asked |= dict(dtype=str(torch.get_default_dtype()), context_length=compat.context_length())
+    dtype = str(torch.get_default_dtype()).removeprefix("torch.")
+    asked |= dict(dtype=dtype, context_length=compat.context_length())
     if compat.OLDER and asked["speculative_algorithm"]:
         raise Refused("--speculative-algorithm: with SGLang 0.5.11 no draft of an artifact guesses")
     if refusals := engine.refusals(

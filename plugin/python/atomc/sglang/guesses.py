@@ -8,9 +8,8 @@ from . import compat
 # Of rows of a chain the next and the one beside, where there is none.
 NONE = -1
 
-
-def no_copies(_) -> None:
-    """Of guesses that are a chain none is copied to another place."""
+# Options that say how likely a guess has to be to be kept.
+THRESHOLDS = ("speculative_accept_threshold_single", "speculative_accept_threshold_acc")
 
 
 def later(step: int, chances, tokens, rows, scores, _):
@@ -81,25 +80,60 @@ def bonus(accepted, lengths, tokens, width: int, requests: int) -> None:
     tokens.copy_(accepted.view(requests, width).gather(1, lengths.long()[:, None] - 1)[:, 0])
 
 
-def sample(predicts, accept_index, accept_token_num, candidates, retrive_index, **named) -> None:
+def all_likeliest(**_) -> bool:
+    """Steps are verified as if all requests wanted the likeliest tokens. `sampled` does the rest."""
+    return True
+
+
+def sampled(verified, steps, batch, outputs, *arguments, **named):
+    """Verifies guesses of requests that sample. Before it SGLang's own has put into logits what requests want."""
+    tokens, lengths, index = found = verified(steps, batch, outputs, *arguments, **named)
+    wanted, count = batch.sampling_info, steps.draft_token_num
+    if wanted.is_all_greedy or batch.forward_mode.is_idle():
+        return found
+    each = lambda values: values.repeat_interleave(count, 0)
+    chances = (outputs.next_token_logits.float() / each(wanted.temperatures)).softmax(1)
+    if wanted.need_top_k_sampling:
+        chances = likeliest(chances, each(wanted.top_ks))
+    if wanted.need_top_p_sampling:
+        chances = nucleus(chances, each(wanted.top_ps))
+    guesses = steps.draft_token.view(-1, count)
+    coins = compat._verify_coins(
+        sampling_info=wanted,
+        seq_lens=batch.seq_lens,
+        draft_token_num=count,
+        candidates=guesses,
+        device=batch.device,
+    )
+    asked = compat.options(THRESHOLDS)
+    right = torch.empty_like(lengths)
+    taken, right_of_each = sample(
+        guesses, chances.unflatten(0, (-1, count)), coins, [asked[name] for name in THRESHOLDS]
+    )
+    keep(tokens, index, right, taken, steps.retrieve_index, right_of_each)
+    compat.agree(tokens, index, right)
+    return tokens, right + 1, index
+
+
+def sample(candidates, chances, coins, thresholds) -> tuple[torch.Tensor, torch.Tensor]:
     """Keeps guesses by rejection sampling, up to the first that is not kept, and draws one more token. A guess is certain, so what is left
-    of the distribution where it was wrong is all but the guess."""
-    probabilities, coins = named["target_probs"], named["uniform_samples"]
+    of the distribution where it was wrong is all but the guess. Tokens of each request, and how many of its guesses are kept."""
+    (of_each, final), (single, accumulated) = coins, thresholds
     guesses = candidates[:, 1:].long()
-    chance = probabilities[:, :-1].gather(2, guesses[:, :, None])[:, :, 0]
-    kept = (coins[:, : guesses.shape[1]] * named["threshold_acc"] <= chance) & (chance > 0)
-    kept |= chance >= named["threshold_single"]
+    chance = chances[:, :-1].gather(2, guesses[:, :, None])[:, :, 0]
+    kept = (of_each[:, : guesses.shape[1]] * accumulated <= chance) & (chance > 0)
+    kept |= chance >= single
     right = kept.long().cumprod(1).sum(1)
     rows = torch.arange(len(right))
-    left = probabilities[rows, right].clone()
+    left = chances[rows, right].clone()
     wrong = right < guesses.shape[1]
     left[rows[wrong], guesses[rows[wrong], right[wrong]]] = 0
     sums = left.cumsum(1)
-    drawn = named["uniform_samples_for_final_sampling"][:, None] * sums[:, -1:]
+    drawn = final[:, None] * sums[:, -1:]
     last = torch.searchsorted(sums, drawn, right=True)[:, 0].clamp(max=left.shape[1] - 1)
     tokens = torch.cat([guesses, last[:, None]], 1)
     tokens[rows, right] = last
-    keep(predicts, accept_index, accept_token_num, tokens, retrive_index, right)
+    return tokens, right
 
 
 def likeliest(probabilities: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
@@ -121,7 +155,6 @@ def shares(probabilities: torch.Tensor) -> torch.Tensor:
 
 # What stands where SGLang launches kernels.
 KERNELS = {
-    compat.COPIES: no_copies,
     compat.LATER: later,
     compat.LAST_SLOT: last_slot,
     compat.SLOTS: take_slots,
@@ -129,6 +162,7 @@ KERNELS = {
     compat.CHAIN: chain,
     compat.VERIFY: verify,
     compat.BONUS: bonus,
+    compat.LIKELIEST: all_likeliest,
 }
 
 
@@ -137,8 +171,4 @@ def register() -> None:
         return
     for place, function in KERNELS.items():
         compat.HookRegistry.register(place, function, compat.HookType.REPLACE)
-    compat.give_sampling(
-        tree_speculative_sampling_target_only=sample,
-        top_k_renorm_prob=likeliest,
-        top_p_renorm_prob=nucleus,
-    )
+    compat.HookRegistry.register(compat.SAMPLE, sampled, compat.HookType.AROUND)

@@ -1,6 +1,9 @@
 """What requests about memory do: checks of weights, and on machines without a GPU, of whose memory torch_memory_saver knows nothing,
 `release_memory_occupation`."""
 
+import torch
+from torch.overrides import TorchFunctionMode
+
 from atomc import pages
 from atomc.frameworks import Driven, Refused
 
@@ -17,14 +20,18 @@ def saver(create, enable: bool):
     return create(enable=False)
 
 
-def device_module(get, device=None):
-    """Torch's for this machine, which SGLang waits for: a torch that was built for GPUs would look for one."""
-    return get(device or "cpu")
+class Unpinned(TorchFunctionMode):
+    """Within it nothing is pinned."""
+
+    def __torch_function__(self, function, types, arguments=(), named=None):
+        pins = function is torch.Tensor.pin_memory
+        return arguments[0] if pins else function(*arguments, **(named or {}))
 
 
-def pinned(pin, tensor, *_):
+def decoded(prepare, batch):
     """Where SGLang keeps states of answers it pins memory without asking for what, and a machine without a GPU has nothing to do so."""
-    return tensor
+    with Unpinned():
+        return prepare(batch)
 
 
 def checked(handle, checker, *arguments, **options):
@@ -34,30 +41,38 @@ def checked(handle, checker, *arguments, **options):
     return handle(checker, *arguments, **options)
 
 
-def released(result, manager, request) -> None:
+def released(_, manager, request):
     """Gives back what the tags name, if SGLang was started to. Weights stay with a backup, which would be in the same memory; else
-    the next ones have to be all."""
+    the next ones have to be all. In the place of SGLang's own, which waits for a GPU at its end."""
     runner, asked = manager.tp_worker.model_runner, compat.options(OPTIONS)
-    if not asked["enable_memory_saver"]:
-        return
-    if not isinstance(runner.model, Driven):
-        return logger.warning(
+    tags = request.tags or TAGS
+    manager.offload_tags.update(tags)
+    if "kv_cache" in tags:
+        manager.flush_cache()
+    if "weights" in tags:
+        manager.stashed_model_static_state = compat._export_static_state(runner.model)
+    if asked["enable_memory_saver"] and not isinstance(runner.model, Driven):
+        logger.warning(
             "atomc: --enable-memory-saver: SGLang's own model keeps its memory on a machine without a GPU"
         )
-    tags = request.tags or TAGS
+    elif asked["enable_memory_saver"]:
+        give_back(runner, tags, keeps=asked["enable_weights_cpu_backup"])
+    return compat.ReleaseMemoryOccupationReqOutput()
+
+
+def give_back(runner, tags, keeps: bool) -> None:
     if "kv_cache" in tags:
         pages.give_back(
             [one for pool in compat.parts(runner.token_to_kv_pool) for one in pool.memory]
         )
-    if "weights" in tags and not asked["enable_weights_cpu_backup"]:
+    if "weights" in tags and not keeps:
         runner.model.engine.unload()
 
 
 def register() -> None:
     if compat.OLDER:  # which asks torch_memory_saver itself
         return
-    around, after = compat.HookType.AROUND, compat.HookType.AFTER
+    around = compat.HookType.AROUND
     compat.HookRegistry.register(compat.SAVER, saver, around)
-    compat.HookRegistry.register("torch.get_device_module", device_module, around)
-    compat.HookRegistry.register("torch.Tensor.pin_memory", pinned, around)
-    compat.HookRegistry.register(compat.RELEASE, released, after)
+    compat.HookRegistry.register(compat.DECODE, decoded, around)
+    compat.HookRegistry.register(compat.RELEASE, released, around)

@@ -14,6 +14,7 @@ from atomc.frameworks import Driven, device, part
 
 from . import compat, config
 from .compat import LogitsProcessor
+from .pool import spread
 
 # Tables of a step beside the first: pages of layers with a window, states, and a draft's pages.
 WINDOW, STATE, DRAFT = 1, 2, 3
@@ -109,8 +110,8 @@ class Model(Driven):
         """Whose pages a layer has: a head with a checkpoint of its own keeps keys and values, whatever the model keeps."""
         return self.adapter.apart if cache.draft and self.engine.draft_apart else self.adapter
 
-    def load_weights(self, weights) -> None:
-        self.adapter.load(self, weights)
+    def load_weights(self, weights) -> set[str]:
+        return self.adapter.load(self, weights)
 
     def set_eagle3_layers_to_capture(self, layers: list[int] | None = None) -> None:
         """The artifact was compiled for those of its head."""
@@ -216,6 +217,8 @@ class Model(Driven):
         """Takes the pages of SGLang's pool, and the states of layers that have such: of the convolution, then the recurrent one."""
         if pool is self.pool:
             return
+        if self.pool is None and compat.on_host() and any(c.slot for c in self.engine.cache):
+            spread(of_requests.mamba_pool)
         bound, states = [], {}
         of_draft = itertools.count()
         for cache in self.engine.cache:

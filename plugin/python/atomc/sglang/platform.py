@@ -24,6 +24,8 @@ class HostPlatform(CpuDeviceMixin, SRTPlatform):
             raise Refused(
                 "--speculative-use-rejection-sampling: drafts that sample need SGLang's kernels, which are for GPUs"
             )
+        if server_args.enable_watermark and server_args.speculative_algorithm:
+            raise Refused("--enable-watermark: guesses are drawn without watermarks, without a GPU")
         requests = server_args.max_running_requests or REQUESTS
         if server_args.max_total_tokens is None:
             server_args.max_total_tokens = requests * compat.context_length(server_args)
@@ -31,6 +33,12 @@ class HostPlatform(CpuDeviceMixin, SRTPlatform):
             server_args.max_mamba_cache_size = requests * (
                 1 if server_args.disable_radix_cache else STATES
             )
+
+    def get_kv_pool_cls(self, *, kind: str) -> type | None:
+        # These want to know the platform while they are imported.
+        from .host_pools import Halves, Rows
+
+        return {"mha": Halves, "mla": Rows}.get(kind)
 
     def supports_speculative_algorithm(self, algorithm: str) -> bool:
         return algorithm in compat.EAGLE

@@ -7,7 +7,7 @@ from . import compat
 
 def register() -> None:
     """Entry point of `sglang.srt.plugins`: our attention backend, pages that fit, and memory that holds them."""
-    if disabled():
+    if disabled() or not compat.is_chosen():
         return
     from . import config, guesses, memory, pool
     from .attention import Backend, of_draft, of_guesses, wrapped
@@ -33,6 +33,6 @@ def platform() -> str | None:
     """Entry point of `sglang.srt.platforms`: the host, where there is nothing else, of releases that know processors."""
     return (
         None
-        if disabled() or compat.OLDER or not compat.on_host()
+        if disabled() or not compat.is_chosen() or compat.OLDER or not compat.on_host()
         else f"{__package__}.platform.HostPlatform"
     )

@@ -1,5 +1,5 @@
-"""SGLang's pools, by hooks where they make their buffers: on machines without a GPU memory that holds an artifact's pages and states,
-and on GPUs K and V of a layer in one allocation, where a release has two."""
+"""SGLang's pools: on machines without a GPU memory that holds an artifact's pages and states, and on GPUs K and V of a layer in one
+allocation, where a release has two. Releases that have a platform for processors ask it for classes of pools (`host_pools.py`)."""
 
 from dataclasses import replace
 from math import prod
@@ -45,32 +45,31 @@ def rows(create, pool) -> None:
     pool.kv_buffer = layers(pool, artifact, pool.size + pool.page_size, 1, pool.kv_cache_dim)
 
 
-def states(_, pool, *__, **___) -> None:
-    """As the pool has made them, but as far apart as kernels want them."""
-    if config.artifact():
-        made = pool.mamba_cache
-        pool.mamba_cache = replace(
-            made, conv=[apart(one) for one in made.conv], temporal=apart(made.temporal)
-        )
+def spread(held) -> None:
+    """States of requests as a pool of SGLang's has made them, but as far apart as kernels want them."""
+    made = held.mamba_cache
+    held.mamba_cache = replace(
+        made, conv=[apart(one) for one in made.conv], temporal=apart(made.temporal)
+    )
 
 
 def apart(states: torch.Tensor) -> torch.Tensor:
-    """The same tensor of layers and slots, whose slots begin at multiples of what pages do."""
+    """A copy of a tensor of layers and slots, whose slots begin at multiples of what pages do."""
     layers, slots, *shape = states.shape
     stride = -(-states[0, 0].nbytes // pages.STRIDE) * pages.STRIDE // states.itemsize
     memory = torch.zeros(
         layers * slots * stride + pages.SLACK // states.itemsize, dtype=states.dtype
     )
-    return memory.as_strided(
-        states.shape, (slots * stride, stride, *torch.empty(shape, device="meta").stride())
-    )
+    strides = slots * stride, stride, *torch.empty(shape, device="meta").stride()
+    return memory.as_strided(states.shape, strides).copy_(states)
 
 
 def register() -> None:
+    """Of releases that ask no platform."""
+    if not compat.OLDER:
+        return
     if not compat.on_host():
-        if compat.OLDER:
-            compat.HookRegistry.register(compat.HALVES, joined, compat.HookType.AROUND)
+        compat.HookRegistry.register(compat.HALVES, joined, compat.HookType.AROUND)
         return
     compat.HookRegistry.register(compat.HALVES, halves, compat.HookType.AROUND)
     compat.HookRegistry.register(compat.ROWS, rows, compat.HookType.AROUND)
-    compat.HookRegistry.register(compat.STATES, states, compat.HookType.AFTER)

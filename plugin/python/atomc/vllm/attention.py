@@ -26,6 +26,9 @@ from .compat import (
 )
 from .compat import CommonAttentionMetadata as Batch
 
+# Bytes of a token's half are a multiple of these, so that pages lie apart as far as kernels want.
+SHARE = 8
+
 
 class Builder(AttentionMetadataBuilder[Batch]):
     """Kernels want what vLLM's runner has. Its tensors hold other steps later."""
@@ -71,7 +74,7 @@ class Backend(AttentionBackend):
     """Whose layers take pages of `block_tokens`, in vLLM's eyes of two halves or of one. Layers of vLLM's own attend in torch, on
     the host."""
 
-    block_tokens, halves, slot_tokens = 16, 2, 0
+    block_tokens, halves, slot_tokens, slot_bytes = 16, 2, 0, 0
     supported_dtypes = [torch.float32, torch.float16, torch.bfloat16]
     get_kv_cache_shape = classmethod(cache_shape)
 
@@ -142,14 +145,15 @@ class Layer(AttentionLayerBase):
         return self.backend
 
     def get_kv_cache_spec(self, vllm_config):
-        kv = dict(
-            block_size=vllm_config.cache_config.block_size,
-            num_kv_heads=1,
-            head_size=self.half,
-            dtype=torch.uint8,
-        )
+        tokens = vllm_config.cache_config.block_size
+        # Where a page of vLLM's has too few tokens to be as large as the slots of a layer, each
+        # takes more room: vLLM splits no page into ours that it has enlarged itself.
+        half, slots = self.half, self.backend.slot_bytes
+        if 2 * half * tokens < slots:
+            half = -(-slots // (2 * tokens * SHARE)) * SHARE
+        kv = dict(block_size=tokens, num_kv_heads=1, head_size=half, dtype=torch.uint8)
         if self.backend.halves == 1:
-            return MLAAttentionSpec(**{**kv, "head_size": 2 * self.half})
+            return MLAAttentionSpec(**{**kv, "head_size": 2 * half})
         return (
             SlidingWindowSpec(**kv, sliding_window=self.window)
             if self.window
@@ -205,7 +209,7 @@ def layers(kept: dict[str, list], vllm_config, model) -> dict[str, Layer | SlotL
     backend: Any = new_class("Backend", (Backend,), exec_body=lambda body: body.update(kind))
     found = {name: Layer(backend, cache, model) for name, cache in paged.items()}
     page = min(2 * layer.half for layer in found.values()) * tokens
-    backend.slot_tokens = -(-most // page) * tokens
+    backend.slot_tokens, backend.slot_bytes = -(-most // page) * tokens, most
     vllm_config.compilation_config.static_forward_context.update(slots | found)
     return slots | found
 

@@ -100,15 +100,22 @@ def register_kernels(compute, copy, guessing) -> None:
     """Puts `compute(starts, positions, table, slots, block)` and `copy(sources, targets, sizes)` where vLLM's runner launches Triton
     kernels, and those of `guessing`, which are called and take what vLLM's do."""
     if takes_kernels():
+        dispatcher = import_module("vllm.triton_utils.dispatcher")
+        slots = import_module("vllm.v1.worker.block_table").ComputeSlotMappingKernel.kernel
+        # Of another engine in this process. vLLM would look at all modules again, which fails for
+        # some that others import meanwhile, as numba is with `ngram`.
+        if isinstance(slots, dispatcher.KernelOverride):
+            return
 
         def launch(tokens, room, starts, positions, table, stride, slots, block, *_):
             compute(starts, positions, table, slots, block)
 
-        register = import_module("vllm.triton_utils.dispatcher").register_kernels
-        register({"vllm.v1.worker.block_table.ComputeSlotMappingKernel.kernel": launch})
-        memory = lambda *pointers, **_: copy(*pointers)
-        register({"vllm.v1.worker.mamba_utils.batch_memcpy_kernel": memory})
-        register({f"vllm.v1.{name}": kernel for name, kernel in guessing.items()})
+        own = {
+            "vllm.v1.worker.block_table.ComputeSlotMappingKernel.kernel": launch,
+            "vllm.v1.worker.mamba_utils.batch_memcpy_kernel": lambda *places, **_: copy(*places),
+        }
+        guesses = {f"vllm.v1.{name}": kernel for name, kernel in guessing.items()}
+        dispatcher.register_kernels(own | guesses)
     # 0.30 and earlier call this instead.
     elif not hasattr(torch.ops._C, "compute_slot_mapping_kernel_impl"):
         name, arguments = (

@@ -1,7 +1,9 @@
 """What vLLM's configuration means for an artifact: which one, on which device, and which options it cannot serve."""
 
+import dataclasses
 import json
 from dataclasses import is_dataclass
+from enum import Enum
 from functools import reduce
 from pathlib import Path
 from typing import Literal
@@ -42,12 +44,19 @@ def resolved(config: VllmConfig) -> tuple[str, str]:
         for name, path in _atomc.judged_options()
     ]
     asked = {name: fields(value) for name, value in found if value is not None}
-    return json.dumps(facts, default=str), json.dumps(asked, default=str)
+    return json.dumps(facts, default=str), json.dumps(asked, default=name)
+
+
+def name(value) -> str:
+    """What users call a value of vLLM's: a type of torch's, or one of several choices."""
+    return value.name if isinstance(value, Enum) else str(value).removeprefix("torch.")
 
 
 def fields(value):
     """A value, or what is in one of vLLM's configurations."""
-    return vars(value) if is_dataclass(value) and not isinstance(value, type) else value
+    if not is_dataclass(value) or isinstance(value, type):
+        return value
+    return {field.name: getattr(value, field.name, None) for field in dataclasses.fields(value)}
 
 
 def find(config: VllmConfig) -> atomc.Artifact | None:

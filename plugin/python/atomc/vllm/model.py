@@ -70,6 +70,8 @@ class Model(Driven):
     # What vLLM asks of models that EAGLE-3 heads are for. Which rows a head takes is compiled in.
     supports_eagle3 = True
     has_own_embed_tokens = has_own_lm_head = False
+    # Trainers look here for what vLLM's own modules are called that are made of several tensors.
+    packed_modules_mapping: dict[str, list[str]] = {}
 
     def __init__(self, vllm_config, prefix: str, artifact: atomc.Artifact):
         attention, rank = config.attention(), compat.get_tensor_model_parallel_rank()

@@ -47,6 +47,50 @@ fn tensors_come_in_any_order_and_again() {
     assert_eq!(stream.bytes(0), reference(&weights[0], Rank::ONLY, &new));
 }
 
+/// Some are new until all are: of three tensors the first makes a weight, and the last one the
+/// rest.
+#[test]
+fn weights_of_two_checkpoints_are_told() {
+    let (weights, source) = (shared(), shared_source(3.0));
+    let mut stream = Stream::new(&weights, weights.iter().map(|weight| apart::memory(weight.bytes)).collect());
+    for _ in 0..2 {
+        let wrong = Given { float: Float::F32, shape: &[1], numbers: vec![0; 4].into() };
+        assert!(stream.give("q", wrong).is_err() && !stream.loading.is_mixed());
+        for (name, mixed) in [("k", false), ("q", true), ("v", false)] {
+            stream.feed(name, &source).unwrap();
+            assert_eq!(stream.loading.is_mixed(), mixed, "{name}");
+        }
+    }
+}
+
+/// A matrix of codes has its scales beside it, by the name that the checkpoint has for them.
+#[test]
+fn scales_are_found_beside_codes() {
+    let scale = |name: &str, shape: &[usize]| tensor(&format!("{name}_scale"), shape);
+    // The block of an expression is what rows of several matrices have in common.
+    let scaled = |name: &str, rows: usize, shape: &[usize]| WeightExpr::Scaled {
+        block: [1, 2],
+        scale: Box::new(scale(name, shape)),
+        zero: None,
+        of: Box::new(tensor(name, &[rows, 6])),
+    };
+    let cases: [(&str, usize, &[usize], [usize; 2]); 4] =
+        [("a", 3, &[2, 2], [2, 4]), ("b", 2, &[1, 2], [2, 4]), ("c", 5, &[5, 1], [1, 6]), ("d", 4, &[1, 1], [4, 6])];
+    let codes = concat(0, cases.iter().map(|(name, rows, shape, _)| scaled(name, *rows, shape)).collect());
+    let rows = |stride| Layout::Rows { stride };
+    let mut weights = vec![weight(DType::F8E4M3, &[14, 6], rows(6), codes)];
+    weights.extend(cases.iter().map(|(name, _, shape, _)| weight(DType::F32, shape, rows(2), scale(name, shape))));
+    weights.push(weight(DType::BF16, &[4, 6], rows(8), tensor("e", &[4, 6])));
+    let loading = Loading::new(&weights, &names(), Rank::ONLY);
+    for (name, _, shape, block) in cases {
+        let wanted = StoredScales { name: format!("{name}_scale"), shape: shape.to_vec(), block };
+        assert_eq!(loading.scales(&weights, name), Some(wanted));
+    }
+    for name in ["e", "a_scale", "none"] {
+        assert_eq!(loading.scales(&weights, name), None, "{name}");
+    }
+}
+
 /// A framework that sleeps takes away the memory of a device: an update of all tensors makes all of
 /// it again, padding and constants too.
 #[test]

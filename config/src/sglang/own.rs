@@ -1,0 +1,76 @@
+//! What SGLang 0.5.23 refuses by itself, whatever the model runs as. `atomc check` says it too.
+use serde_json::{Map, Value, json};
+
+use super::resolve::OVERRIDES;
+use crate::framework::flag;
+use crate::{Config, Diagnostic, Mixer};
+
+/// Backends of attention that SGLang takes for GPT-OSS.
+const SINKS: [&str; 8] = ["triton", "trtllm_mha", "fa3", "fa4", "ascend", "intel_amx", "intel_xpu", "aiter"];
+
+/// Backends that it takes for deterministic inference, with ours.
+const DETERMINISTIC: [&str; 7] = ["atomc", "ascend", "fa3", "fa4", "flashinfer", "intel_xpu", "triton"];
+
+/// Those of them that it takes for models with latent attention.
+const LATENT: [&str; 5] = ["atomc", "ascend", "fa3", "fa4", "triton"];
+
+/// Methods of checkpoints that it has for GPUs alone.
+const GPU_METHODS: [&str; 2] = ["gptq", "mxfp4"];
+
+/// Refuses what SGLang would.
+pub fn refuses(config: &Config, options: &Map<String, Value>) -> Result<(), Diagnostic> {
+    let text = |name: &str| options.get(name).and_then(Value::as_str);
+    let fault = |name: &str, why: String| Err(Diagnostic::new("sglang", why).at(flag(name)));
+    let (backend, host) = (text("attention_backend"), text("device") == Some("cpu"));
+    let named = |backends: &[&str]| backend.filter(|backend| !backends.contains(backend));
+    if let Some(other) = named(&SINKS).filter(|_| config.architecture == "GptOssForCausalLM") {
+        let takes = format!("SGLang takes one of {} for {}", SINKS.join(", "), config.architecture);
+        return fault("attention_backend", format!("{takes}, and not {other}"));
+    }
+    if let Some(method) =
+        config.quantised.as_ref().map(|quantised| quantised.method).filter(|method| GPU_METHODS.contains(method))
+        && host
+    {
+        return fault("quantization", format!("SGLang has {method} for GPUs alone"));
+    }
+    if options.get("enable_deterministic_inference") == Some(&json!(true)) {
+        let latent = config.layers.iter().any(|layer| matches!(layer.mixer, Mixer::Latent(_)));
+        let takes: &[&str] = if latent { &LATENT } else { &DETERMINISTIC };
+        if let Some(other) = named(takes) {
+            let why = format!("with --attention-backend SGLang takes one of {}, and not {other}", takes.join(", "));
+            return fault("enable_deterministic_inference", why);
+        }
+        if host {
+            let why = "SGLang has it on GPUs alone, where it replaces operations of torch's".to_owned();
+            return fault("enable_deterministic_inference", why);
+        }
+    }
+    Ok(())
+}
+
+/// The fact of which SGLang makes which layers attend, of models with recurrent states.
+const INTERVAL: &str = "full_attention_interval";
+
+/// Why SGLang cannot tell which layers of a configuration attend, and what to pass: transformers 5
+/// writes a list of all layers in the place of an interval.
+pub fn interval(facts: &Map<String, Value>) -> Option<Diagnostic> {
+    let nested = facts.get("text_config").and_then(Value::as_object);
+    let text = nested.unwrap_or(facts);
+    let kinds: Vec<bool> = text.get("layer_types")?.as_array()?.iter().map(|kind| kind == "full_attention").collect();
+    let recurrent = text["layer_types"].as_array()?.iter().any(|kind| kind == "linear_attention");
+    if !recurrent || text.contains_key(INTERVAL) {
+        return None;
+    }
+    let every = kinds.iter().position(|attends| *attends).map_or(kinds.len() + 1, |first| first + 1);
+    let regular = kinds.iter().enumerate().all(|(layer, attends)| *attends == ((layer + 1) % every == 0));
+    let fault = Diagnostic::new("sglang", "SGLang makes of it which layers attend, and transformers 5 leaves it out");
+    let fault = fault.at(format!("config.json: {INTERVAL}"));
+    Some(match (regular, nested) {
+        (false, _) => fault.help("No interval has these layers, so SGLang cannot run them."),
+        (true, Some(_)) => fault.help(format!("Add \"{INTERVAL}\": {every} to text_config in config.json.")),
+        (true, None) => {
+            let added = json!({ INTERVAL: every });
+            fault.help(format!("Pass {} '{added}'.", flag(OVERRIDES)))
+        }
+    })
+}
