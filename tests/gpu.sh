@@ -5,7 +5,10 @@
 # Rust, ATOMC and GOLDEN name what was built elsewhere: the command line, and the test binary of
 # golden_devices. MODELS are those of tests/bench that are timed, PROBLEMS the file of problems that
 # the example models solve, CASES the golden models, with commas between. SHORT=1 takes of each as
-# much as shows that everything runs. PROFILE is cargo's, if not release.
+# much as shows that everything runs. PROFILE is cargo's, if not release. STEPS are the shapes of
+# tests/bench/steps.py of which no larger step may be faster than a smaller one; STEPS alone is
+# checked by
+#   ONLY=steps bash tests/gpu.sh cuda:0 sm_90a
 #
 # A walk through it without a GPU, on HIP's library in the emulator, in some minutes:
 #   cargo build -p atomc -p atomc-hip && mkdir -p target/hip &&
@@ -51,9 +54,31 @@ grade() {
     atomc bench "$artifact" --model "$chip" "${steps[@]}" --measured "$out/measured.json"
 }
 
+# Steps of 1 to 64 sequences: ends with an error where a larger one takes less time than a smaller.
+grow() {
+    local shape=$1 batches=${2:-$steps}
+    PYTHONPATH=tests/bench python3 tests/bench/steps.py config "$shape" >"$out/grow.json" &&
+        atomc compile "$out/grow.json" --context 2048 --target "$target" --decode "$batches" --prefill 512 -o "$out/m.atomc" &&
+        atomc bench "$out/m.atomc" --random-weights --device "$device" --prompt 512 --position 512 \
+            --batch "$batches" --steps 40 --repeat 1 --json >"$out/$shape.steps" &&
+        PYTHONPATH=tests/bench python3 tests/bench/steps.py check "$out/$shape.steps"
+}
+all_grow() {
+    local failed=0 shape
+    for shape in ${STEPS-$(PYTHONPATH=tests/bench python3 tests/bench/steps.py list)}; do
+        grow "$shape" || failed=1
+    done
+    return $failed
+}
+
 # What is missing is said before anything else, and ends it.
 atomc doctor --device "$device"
 atomc devices
+if [ "${ONLY:-}" = steps ]; then
+    echo "== steps of more sequences take longer"
+    all_grow
+    exit
+fi
 for model in llama qwen3; do
     for cache in fp8 auto; do
         atomc compile "examples/models/$model" --target "$target" --cache-dtype "$cache" --decode "$steps" -o "$out/$model.atomc"
@@ -102,6 +127,10 @@ for model in ${MODELS-qwen3-8b llama-3.1-8b qwen3-0.6b}; do
         python3 tests/bench/peer_torch.py --model "${model/llama-3.1-8b/llama3-8b}" --batches 1,8,32 --modes eager,compile
     fi
 done
+if [ -z "${SHORT:-}" ]; then
+    echo "== steps of more sequences take longer"
+    all_grow
+fi
 # The Python package, and vLLM through it, where they are installed.
 if python3 -c "import torch, atomc" 2>/dev/null; then
     atomc compile examples/models/qwen3 --target "$target" --attention own,caller -o "$out/m.atomc"

@@ -512,6 +512,9 @@ pub struct Measured {
     pub cluster_panels: usize,
     /// Where stream-K pays.
     pub stream_k: StreamK,
+    /// Bytes of weights in the time that a decode step takes to group experts' rows: kernels that
+    /// say which rows each expert has and that add choices up.
+    pub grouping: usize,
     /// What a tile of warpgroup products costs beside its products, as rows of the weight: its
     /// copies of tokens, and its end.
     pub tile_cost: usize,

@@ -60,6 +60,16 @@ pub trait Real: Scalar + Default + std::fmt::Debug + PartialOrd + 'static {
     fn narrowed_to(self, _: Self) -> Self {
         self
     }
+
+    /// The least and the largest number that a kernel may have in its place.
+    fn range(self) -> [f64; 2] {
+        [self.get(); 2]
+    }
+
+    /// As a number in whose place a kernel may as well have another one.
+    fn or(self, _: Self) -> Self {
+        self
+    }
 }
 
 impl Real for f32 {

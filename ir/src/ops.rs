@@ -452,7 +452,7 @@ ops! {
     /// of values may share, the op takes `x / sqrt(sum(x^2) + eps)`, of queries over the root of
     /// their width.
     DeltaRule = "delta_rule" (state: Taken, q: All, k: All, v: All, g: All, beta: All, batch: Shared) { eps: f64 }
-        [Boundary, RECUR, Other, work::none] shapes::delta_rule, interp::delta_rule;
+        [Boundary, RECUR, Other, work::delta] shapes::delta_rule, interp::delta_rule;
     /// The sum over all ranks, of which the reference is one: of its own part alone.
     AllReduce = "all_reduce" (x: Taken) {}
         [Call, Outside, Other, work::none] shapes::all_reduce, interp::all_reduce;
@@ -486,9 +486,22 @@ mod work {
     pub fn dot(inputs: &[&Type]) -> usize {
         2 * inputs[0].as_tensor().and_then(|t| t.shape.last()).unwrap_or(0)
     }
+
+    /// For every element of a row of values: what the state has for the key, what it is changed by,
+    /// and what it has for the query.
+    pub fn delta(inputs: &[&Type]) -> usize {
+        3 * inputs[1].as_tensor().and_then(|t| t.shape.last()).map_or(0, |keys| 2 * keys)
+    }
 }
 
 impl Op {
+    /// Multiplications and additions for each pair of a token and one that it sees, of all heads:
+    /// those of a score, and of a weight with a value.
+    pub fn work_of_pair(&self, inputs: &[&Type]) -> usize {
+        let (Op::Attention { .. }, [Type::Tensor(q), Type::Cache(c), ..]) = (self, inputs) else { return 0 };
+        2 * q.shape.0.get(1).and_then(|heads| heads.fixed()).unwrap_or(0) * (c.head_dim + c.value_dim)
+    }
+
     /// Whether the graph is split here.
     pub fn is_boundary(&self) -> bool {
         matches!(self.class(), Class::Boundary | Class::Call)
@@ -605,5 +618,21 @@ mod tests {
         let w = Type::tensor(DType::BF16, Shape::fixed(&[7, 40]));
         assert_eq!(Op::Linear { out: DType::F32, block: None }.work(&[&x, &w]), 80);
         assert_eq!(Op::Gather {}.work(&[&x, &w]), 0);
+    }
+
+    /// Of all heads of queries, which may share one of the cache, and of values that are a part of
+    /// keys.
+    #[test]
+    fn attention_takes_operations_for_each_pair_and_head() {
+        use crate::types::{CacheType, Dim};
+
+        let attention = Op::Attention { scale: 1.0, window: 0 };
+        let of = |heads: usize, cache: CacheType| {
+            let q = Type::tensor(DType::BF16, Shape::led_by(Dim::Tokens, &[heads, cache.head_dim]));
+            attention.work_of_pair(&[&q, &Type::Cache(cache), &Type::Batch])
+        };
+        assert_eq!(of(64, CacheType::even(DType::BF16, 8, 128)), 2 * 64 * (128 + 128));
+        assert_eq!(of(128, CacheType::prefix(DType::BF16, 1, 576, 512)), 2 * 128 * (576 + 512));
+        assert_eq!(Op::Gather {}.work_of_pair(&[]), 0);
     }
 }

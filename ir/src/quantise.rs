@@ -19,7 +19,8 @@ pub(crate) fn coded<S: Real>(group: &[S], to: DType, rule: Rule, given: Option<S
     let (zero, one) = (S::of(0.0), S::of(1.0));
     let size = group.iter().fold(zero, |most, &v| most.max(v).max(zero.sub(v)));
     let most = S::of(if to == DType::I8 { 127.0 } else { largest(to) });
-    let by = |code: &dyn Fn(S) -> S, scale: S| group.iter().map(|&v| code(v).coded(to).mul(scale)).collect();
+    let by =
+        |code: &dyn Fn(S) -> S, scale: S| -> Vec<S> { group.iter().map(|&v| code(v).coded(to).mul(scale)).collect() };
     match (rule, given) {
         (Rule::Static, given) => {
             let scale = given.unwrap_or(one);
@@ -41,15 +42,27 @@ pub(crate) fn coded<S: Real>(group: &[S], to: DType, rule: Rule, given: Option<S
             by(&|v| v.div(scale), scale)
         }
         (Rule::Power(_), _) => {
-            let scale = size.max(S::of(LEAST_SIZE)).mul(one.div(most));
-            let scale = S::of(f64::from(power_above(scale.get() as f32)));
-            by(&|v| v.div(scale), scale)
+            let size = size.max(S::of(LEAST_SIZE)).mul(one.div(most));
+            with_either(size, |size| f64::from(power_above(size as f32)), |scale| by(&|v| v.div(scale), scale))
         }
         (Rule::Mx(_) | Rule::MxCodes(_), _) => {
-            let exponent = mx_exponent(size.get() as f32, to);
-            by(&|v| v.mul(S::of(f64::exp2(-exponent))), S::of(exponent.exp2()))
+            let scale = |size: f64| mx_exponent(size as f32, to).exp2();
+            with_either(size, scale, |scale| by(&|v| v.mul(S::of(scale.get().recip())), scale))
         }
     }
+}
+
+/// Numbers by the power of two that their size has. Where the size may as well have another one,
+/// all of them may be what they are by that.
+fn with_either<S: Real>(size: S, power: impl Fn(f64) -> f64, made: impl Fn(S) -> Vec<S>) -> Vec<S> {
+    let own = power(size.get());
+    let others = size
+        .range()
+        .map(|size| power(size.max(f64::from(f32::MIN_POSITIVE))))
+        .into_iter()
+        .filter(|&other| other != own);
+    let or = |made: Vec<S>, other: Vec<S>| made.into_iter().zip(other).map(|(v, other)| v.or(other)).collect();
+    others.map(|other| made(S::of(other))).fold(made(S::of(own)), or)
 }
 
 /// The least power of two that is no smaller than a normal number.

@@ -35,6 +35,15 @@ impl Bucket {
         self.each().is_some()
     }
 
+    /// Sequences of a full step: where tokens are in runs of any length, at least one.
+    pub fn sequences(self) -> usize {
+        match self {
+            Bucket::Decode { tokens } => tokens,
+            Bucket::Verify { sequences, .. } => sequences,
+            Bucket::Any { .. } | Bucket::Whole { .. } => 1,
+        }
+    }
+
     /// Most tokens of a sequence, where they are few.
     pub fn each(self) -> Option<usize> {
         match self {

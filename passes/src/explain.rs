@@ -7,7 +7,7 @@ use atomc_ir::{Diagnostic, Graph, NodeId, Value};
 
 use crate::pass::{Cx, Pass};
 use crate::pipeline::{self, PASSES};
-use crate::{fuse, merge_weights, rewrite};
+use crate::{fuse, group, merge_weights, rewrite};
 
 /// What kind of reason keeps work apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -120,8 +120,12 @@ impl fmt::Display for Place {
 type Explain = fn(&Graph, &Cx) -> Result<Vec<Place>, Diagnostic>;
 
 /// The passes that make one of several, each with what it says of a graph that it finds.
-const EXPLAINED: &[(&str, Explain)] =
-    &[("merge_weights", merge_weights::explain), ("rewrite", rewrite::explain), ("fuse", fuse::explain)];
+const EXPLAINED: &[(&str, Explain)] = &[
+    ("merge_weights", merge_weights::explain),
+    ("rewrite", rewrite::explain),
+    ("group", group::explain),
+    ("fuse", fuse::explain),
+];
 
 /// Every place of a model's step where a reader expects that work is done in one go, in the order
 /// of the passes that decide.

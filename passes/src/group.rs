@@ -1,13 +1,18 @@
 //! Says which rows each expert has, where products of many rows go along them expert by expert.
-//! Where steps have few rows for each expert, kernels look for themselves.
+//! Where steps have few rows for each expert, kernels look for themselves. Where those would read
+//! an expert's weight for each of its rows, the bytes that are expected decide.
 //!
 //! ```text
 //! %2 = grouped %x, %w, %experts         %2 = group %experts {experts = 8, tile = 16}
 //!                                  =>   %3 = grouped %x, %w, %2
 //! ```
+use std::collections::BTreeSet;
+
 use atomc_ir::arch::Machine;
 use atomc_ir::{Diagnostic, Graph, Layout, NodeId, Op, Value};
 
+use crate::explain::{Cause, Place, Why};
+use crate::ledger::{self, part_chosen};
 use crate::pass::{Changed, Cx};
 
 /// The fewest rows of a block: what a matrix instruction has at least.
@@ -21,9 +26,10 @@ const WARPGROUP_LEAST: usize = 33;
 /// Bytes of a row that these take at once.
 const K_TILE: usize = 128;
 
-/// Rows of a decode step on GPUs up to which kernels look for themselves where four waves multiply
-/// together: hardly any share an expert. Elsewhere they do so up to a row for each expert. Then an
-/// expert's weight is read for each token of which the choices are added up.
+/// Most rows of a decode step of which each is a tile of its own where four waves multiply
+/// together. Such kernels read an expert's weight once for each of its rows. Elsewhere kernels look
+/// for rows themselves up to a row for each expert, and read an expert's weight for each token of
+/// which the choices are added up.
 const APART: usize = 32;
 
 pub fn run(graph: &mut Graph, cx: &Cx) -> Result<Changed, Diagnostic> {
@@ -51,25 +57,100 @@ pub fn run(graph: &mut Graph, cx: &Cx) -> Result<Changed, Diagnostic> {
 
 /// The experts of a product that are not grouped yet, and how they will be.
 fn group(graph: &Graph, product: NodeId, cx: &Cx) -> Option<(Value, Op)> {
-    let operands = graph.operands(product);
-    let ty = graph.ty(operands[2]).as_tensor().filter(|t| t.layout == Layout::Rows)?;
-    let experts = graph.ty(operands[1]).as_tensor()?.shape.0[0].fixed()?;
-    let rows = cx.bucket.tokens() * ty.choices();
-    let takes_warpgroups = takes_warpgroups(graph, operands[2], cx);
-    let is_few = match cx.arch.machine {
-        Machine::Cpu(_) => cx.is_for_few(),
-        Machine::Simt(_) if takes_warpgroups => cx.is_for_few() && rows <= APART,
-        Machine::Simt(_) => cx.is_for_few() && rows <= experts,
-    };
-    let known = graph.users(operands[2]).iter().any(|&(user, _)| matches!(graph.op(user), Op::Group { .. }));
+    let step = Step::of(graph, product, cx)?;
+    let known = graph.users(step.chosen).iter().any(|&(user, _)| matches!(graph.op(user), Op::Group { .. }));
+    let takes_warpgroups = takes_warpgroups(graph, step.chosen, cx);
     // Rows that an expert has if all have as many.
-    let each = rows.div_ceil(experts);
+    let each = step.rows.div_ceil(step.experts);
     let tile = match each {
         _ if cx.invariant => LEAST,
         WARPGROUP_LEAST.. if takes_warpgroups => WARPGROUP,
         _ => each.next_power_of_two().clamp(LEAST, MOST),
     };
-    (!known && !is_few).then_some((operands[2], Op::Group { experts, tile }))
+    let Step { chosen, experts, .. } = step;
+    (!known && step.apart(graph, cx).is_none()).then_some((chosen, Op::Group { experts, tile }))
+}
+
+/// What a step chooses of the experts of some products.
+struct Step {
+    /// The value that says which rows chose which.
+    chosen: Value,
+    /// Rows, and the experts that there are weights of.
+    rows: usize,
+    experts: usize,
+    /// The experts that are read on average if rows are grouped, and if each row reads its own.
+    grouped: f64,
+    each: f64,
+    /// Bytes of one expert's weights in all these products.
+    bytes: f64,
+}
+
+impl Step {
+    /// That of a product and of those beside it, if their rows are not grouped yet.
+    fn of(graph: &Graph, product: NodeId, cx: &Cx) -> Option<Step> {
+        let operands = graph.operands(product);
+        let (weight, chosen) = (graph.ty(operands[1]).as_tensor()?, operands[2]);
+        let ty = graph.ty(chosen).as_tensor().filter(|t| t.layout == Layout::Rows)?;
+        let experts = weight.shape.0[0].fixed()?;
+        // Of a rank that holds some, others have the rest.
+        let all = match graph.op(chosen.node) {
+            Op::Route { .. } => graph.ty(graph.operands(chosen.node)[0]).as_tensor()?.shape.last()?,
+            _ => experts,
+        };
+        let (choices, tokens) = (ty.choices(), cx.bucket.tokens());
+        let rows = tokens * choices;
+        Some(Step {
+            chosen,
+            rows,
+            experts,
+            grouped: experts as f64 * part_chosen(all, choices, tokens),
+            each: (rows * experts) as f64 / all.max(experts) as f64,
+            bytes: products(graph, chosen).map(|id| ledger::weight_bytes(graph, id, cx)).sum::<u64>() as f64
+                / experts as f64,
+        })
+    }
+
+    /// Why rows are not grouped, if they are not: kernels look for those of an expert themselves.
+    fn apart(&self, graph: &Graph, cx: &Cx) -> Option<Why> {
+        if !cx.is_for_few() {
+            return None;
+        }
+        match &cx.arch.machine {
+            Machine::Cpu(_) => Some("kernels of few tokens look for an expert's rows themselves".into()),
+            Machine::Simt(simt) if takes_warpgroups(graph, self.chosen, cx) => {
+                let spare = simt.measured.as_ref().map_or(0, |measured| measured.grouping);
+                let more = ((self.each - self.grouped) * self.bytes) as usize;
+                (self.rows <= APART && more <= spare).then(|| {
+                    let [more, spare] = [more, spare].map(|bytes| bytes.div_ceil(1 << 20));
+                    format!(
+                        "an expert's weights once for each row are {more} MiB more, and grouping takes the time of {spare}"
+                    )
+                })
+            }
+            Machine::Simt(_) => (self.rows <= self.experts)
+                .then(|| "kernels look for an expert's rows themselves up to a row for each expert".into()),
+        }
+        .map(|text| Why::new(Cause::Step, text))
+    }
+}
+
+/// The products of rows with the experts that they chose.
+fn products(graph: &Graph, chosen: Value) -> impl Iterator<Item = NodeId> {
+    let products = graph.users(chosen).into_iter().map(|(user, _)| user);
+    products.filter(move |&user| matches!(graph.op(user), Op::Grouped { .. }))
+}
+
+/// The experts of each layer, and why their rows are not grouped.
+pub fn explain(graph: &Graph, cx: &Cx) -> Result<Vec<Place>, Diagnostic> {
+    let mut seen = BTreeSet::new();
+    let place = |id: NodeId| {
+        let step = Step::of(graph, id, cx).filter(|step| seen.insert(step.chosen))?;
+        let what = format!("{} rows of about {:.0} experts", step.rows, step.grouped);
+        let location = graph.location(id).to_string();
+        Some(Place { pass: "group", location, what, why_not: step.apart(graph, cx) })
+    };
+    let products = graph.ids().filter(|&id| matches!(graph.op(id), Op::Grouped { .. }));
+    Ok(products.filter_map(place).collect())
 }
 
 /// Whether four waves multiply together in all products of some experts' rows.
@@ -82,8 +163,7 @@ fn takes_warpgroups(graph: &Graph, experts: Value, cx: &Cx) -> bool {
             x.dtype.size() <= 2 && bytes.is_multiple_of(K_TILE)
         })
     };
-    let products = graph.users(experts).into_iter().map(|(user, _)| user);
-    simt.warpgroup_mma && products.filter(|&user| matches!(graph.op(user), Op::Grouped { .. })).all(fits)
+    simt.warpgroup_mma && products(graph, experts).all(fits)
 }
 
 #[cfg(test)]

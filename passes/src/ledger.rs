@@ -10,7 +10,7 @@ use crate::pass::Cx;
 pub struct Ledger {
     /// Each operand and each result once, without padding. Of a table that is gathered from, the
     /// rows that are read; of a cache, the step's own keys and values, because how long the
-    /// sequences are is not known.
+    /// sequences are is not known; of slots, those of the sequences that there are at least.
     pub bytes: u64,
     /// Operations of contractions, an addition and a multiplication each.
     pub flops: u64,
@@ -40,16 +40,26 @@ pub fn chosen(graph: &Graph, kernel: NodeId, cx: &Cx) -> Option<Chosen> {
     let product = body.ids().find(|&id| matches!(body.op(id), Op::Grouped { .. }))?;
     let operands = body.operands(product);
     let experts = all_experts(graph, kernel);
-    let weights = || operands.iter().enumerate().filter(|&(slot, _)| slot != 0 && slot != 2).map(|(_, &v)| v);
     let inputs = body.inputs();
-    let all = weights().filter_map(|v| body.ty(v).as_tensor()).map(|t| bytes(t, cx)).sum::<u64>();
+    let all = weight_bytes(body, product, cx);
     let count = body.ty(operands[1]).as_tensor()?.shape.0[0].fixed()?;
     Some(Chosen {
         input: inputs.iter().position(|&input| input == operands[2])?,
         choices: body.ty(operands[2]).as_tensor()?.choices(),
         bytes: all / count.max(1) as u64,
-        counted: weights().map(|v| read_bytes(body, v, experts, cx)).sum(),
+        counted: weights(body, product).into_iter().map(|v| read_bytes(body, v, experts, cx)).sum(),
     })
+}
+
+/// The weights of experts that a product multiplies with, and what scales them.
+fn weights(graph: &Graph, product: NodeId) -> Vec<Value> {
+    let operands = graph.operands(product).into_iter().enumerate();
+    operands.filter(|&(slot, _)| slot != 0 && slot != 2).map(|(_, v)| v).collect()
+}
+
+/// Bytes of the weights of all experts that a product multiplies with.
+pub fn weight_bytes(graph: &Graph, product: NodeId, cx: &Cx) -> u64 {
+    weights(graph, product).into_iter().filter_map(|v| graph.ty(v).as_tensor()).map(|t| bytes(t, cx)).sum()
 }
 
 /// The ledger of one kernel; nothing for any other node.
@@ -101,7 +111,7 @@ fn read_bytes(body: &Graph, v: Value, experts: Option<usize>, cx: &Cx) -> u64 {
         && slot != 2
         && let Some(t) = body.ty(v).as_tensor()
     {
-        return (bytes(t, cx) as f64 * part_chosen(body, product, experts, cx)) as u64;
+        return (bytes(t, cx) as f64 * part_of(body, product, experts, cx)) as u64;
     }
     match body.ty(v) {
         Type::Tensor(_) if !users.is_empty() && users.iter().all(gathered) => {
@@ -109,20 +119,24 @@ fn read_bytes(body: &Graph, v: Value, experts: Option<usize>, cx: &Cx) -> u64 {
         }
         Type::Tensor(t) => bytes(t, cx),
         Type::Cache(c) => (cx.bucket.tokens() * c.numbers() * c.dtype.size()) as u64,
-        // Read and written once for each sequence, of which a token of a step may have one.
-        Type::Slots(s) => (2 * cx.bucket.tokens() * s.dtype.bytes(s.numbers())) as u64,
+        // Read and written once for each sequence.
+        Type::Slots(s) => (2 * cx.bucket.sequences() * s.dtype.bytes(s.numbers())) as u64,
         Type::Batch => 0,
     }
 }
 
-/// The part of the experts that a step chooses on average, if all are chosen as often.
-fn part_chosen(body: &Graph, product: NodeId, experts: Option<usize>, cx: &Cx) -> f64 {
+/// The part of the experts that a product's step chooses on average.
+fn part_of(body: &Graph, product: NodeId, experts: Option<usize>, cx: &Cx) -> f64 {
     let operands = body.operands(product);
     let tensor = |v: Value| body.ty(v).as_tensor();
     let count = experts.or(tensor(operands[1]).and_then(|t| t.shape.0[0].fixed())).unwrap_or(1);
-    let choices = tensor(operands[2]).map_or(1, TensorType::choices);
-    let missed = 1.0 - choices.min(count) as f64 / count as f64;
-    1.0 - missed.powi(i32::try_from(cx.bucket.tokens()).unwrap_or(i32::MAX))
+    part_chosen(count, tensor(operands[2]).map_or(1, TensorType::choices), cx.bucket.tokens())
+}
+
+/// The part of so many experts that a step chooses on average, if all are chosen as often.
+pub fn part_chosen(experts: usize, choices: usize, tokens: usize) -> f64 {
+    let missed = 1.0 - choices.min(experts) as f64 / experts as f64;
+    1.0 - missed.powi(i32::try_from(tokens).unwrap_or(i32::MAX))
 }
 
 fn flops(body: &Graph, id: NodeId, cx: &Cx) -> u64 {
@@ -213,6 +227,29 @@ mod tests {
               return %0
             }";
         assert_eq!(check(&DECODE, "%w: bf16[1000, 8], %ids: i32[T]", kernel), (16 + 4 + 16, 0));
+    }
+
+    /// A prompt may be of one sequence, whose state is read and written once.
+    #[test]
+    fn of_slots_those_of_the_least_sequences() {
+        let kernel = "%y, %t = kernel %s, %q, %k, %v, %g, %b, %batch {family = recur} : bf16[T, 2, 8], slots<f32, 2, 4, 8>
+            graph @k(%a0: slots<f32, 2, 4, 8>, %a1: bf16[T, 1, 4], %a2: bf16[T, 1, 4], %a3: bf16[T, 2, 8], %a4: f32[T, 2], %a5: f32[T, 2], %a6: batch) {
+              %0, %1 = delta_rule %a0, %a1, %a2, %a3, %a4, %a5, %a6 {eps = 1e-6} : bf16[T, 2, 8], slots<f32, 2, 4, 8>
+              return %0, %1
+            }";
+        let params = "%s: slots<f32, 2, 4, 8>, %q: bf16[T, 1, 4], %k: bf16[T, 1, 4], %v: bf16[T, 2, 8], %g: f32[T, 2], %b: f32[T, 2], %batch: batch";
+        let graph = read(&format!("graph @g({params}) {{\n{kernel}\nreturn %y, %t\n}}"));
+        let of = |bucket: Bucket| ledger(&graph, graph.outputs()[0].node, &Cx { bucket, ..DECODE });
+        let (slot, token) = (2 * 4 * (2 * 4 * 8), 2 * (4 + 4 + 16) + 4 * (2 + 2) + 2 * 16);
+        let flops = 3 * 2 * 4 * 16;
+        for (bucket, tokens, sequences) in [
+            (Bucket::Decode { tokens: 4 }, 4, 4),
+            (Bucket::Verify { sequences: 2, each: 3 }, 6, 2),
+            (Bucket::Whole { tokens: 512, rows: 64 }, 512, 1),
+        ] {
+            let Ledger { bytes, flops: found } = of(bucket);
+            assert_eq!((bytes, found), (sequences * slot + tokens * token, tokens * flops), "{bucket}");
+        }
     }
 
     #[test]

@@ -1,6 +1,10 @@
 //! Kernels of layers of experts on every machine that this one can run or emulate.
+use std::path::Path;
+
+use atomc::frontend::{self, Config};
 use atomc_ir::trial::Run;
-use atomc_ir::{Family, Op};
+use atomc_ir::{Arch, Family, Graph, NodeId, Op};
+use atomc_passes::{Bucket, Cx};
 use atomc_tests::kernels::{Case, case, run};
 
 /// Steps of one token, and of more than a block.
@@ -395,4 +399,90 @@ fn kernels_of_a_decode_layer() {
     assert_eq!(families("gfx942", 2), [rows, Family::Matvec, rows, product, product]);
     let blocks = Family::GroupedMatmul;
     assert_eq!(families("gfx942", 8), [rows, Family::Matvec, rows, Family::Group, blocks, blocks, rows]);
+}
+
+/// The shapes of `bench` that have experts, with four layers of each, as they are and quantised.
+fn shapes_of_experts() -> Vec<(String, Graph)> {
+    let files = std::fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("bench")).expect("a folder");
+    let mut files: Vec<_> = files.map(|file| file.expect("a file").path()).collect();
+    files.retain(|file| file.extension().is_some_and(|end| end == "json") && !file.ends_with("served.json"));
+    let mut shapes = vec![];
+    for file in files {
+        let mut json: serde_json::Value =
+            serde_json::from_str(&std::fs::read_to_string(&file).expect("a file")).expect("an object");
+        json["num_hidden_layers"] = 4.into();
+        if !json.to_string().contains("experts") {
+            continue;
+        }
+        for rule in ["", "fp8-block", "mxfp4"] {
+            let mut config = Config::parse(&json.to_string(), None).expect("a model");
+            if !rule.is_empty() {
+                config.quantise(&[rule.into()]).unwrap_or_else(|e| panic!("{e}"));
+            }
+            let name = format!("{} {rule}", file.file_stem().expect("a name").display());
+            shapes.push((name, frontend::graph(&config).expect("a graph")));
+        }
+    }
+    assert!(shapes.len() >= 3 * 7, "{}", shapes.len());
+    shapes
+}
+
+/// Bytes of experts' weights that a kernel of a decode step reads on average.
+fn read_of_experts(graph: &Graph, kernel: NodeId, cx: &Cx) -> u64 {
+    let (Op::Kernel { family, body }, Some(chosen)) = (graph.op(kernel), atomc_passes::chosen(graph, kernel, cx))
+    else {
+        return 0;
+    };
+    let warpgroups = cx.arch.gpu().is_some_and(|gpu| gpu.simt.warpgroup_mma);
+    let adds_up = body.ids().any(|id| matches!(body.op(id), Op::Combine {}));
+    match family {
+        // Each row is a tile of its own, or a token's choices are made one after the other.
+        Family::GroupedMatvec if warpgroups || adds_up => (cx.bucket.tokens() * chosen.choices) as u64 * chosen.bytes,
+        _ => chosen.counted,
+    }
+}
+
+/// Bytes of experts' weights of a decode step, and those in the time that grouping rows takes.
+fn bytes_of_experts(model: &Graph, arch: &Arch, tokens: usize) -> u64 {
+    let cx = Cx { arch, bucket: Bucket::Decode { tokens }, invariant: false };
+    let mut graph = model.clone();
+    atomc_passes::run(&mut graph, &cx, None, &mut |_, _| ()).unwrap_or_else(|e| panic!("{e}"));
+    let grouping = arch.gpu().and_then(|gpu| gpu.simt.measured).map_or(0, |measured| measured.grouping as u64);
+    let kernels: Vec<NodeId> = graph.ids().collect();
+    let groups = |&&id: &&NodeId| matches!(graph.op(id), Op::Kernel { family: Family::Group, .. });
+    let read: u64 = kernels.iter().map(|&id| read_of_experts(&graph, id, &cx)).sum();
+    read + kernels.iter().filter(groups).count() as u64 * grouping
+}
+
+/// A step of more sequences reads no fewer bytes of experts than one of fewer, of any shape.
+#[test]
+fn larger_steps_read_no_fewer_bytes_of_experts() {
+    let arch = |name: &str| atomc_targets::rows().iter().find(|arch| arch.name == name).expect("a row");
+    for (name, model) in shapes_of_experts() {
+        for arch in ["sm_90a", "gfx942", "gfx950"].map(arch) {
+            let steps = [1, 2, 4, 8, 16, 32, 64].map(|tokens| (tokens, bytes_of_experts(&model, arch, tokens)));
+            assert!(steps[0].1 > 0 && steps.is_sorted_by_key(|step| step.1), "{name} on {}: {steps:?}", arch.name);
+        }
+    }
+}
+
+/// `atomc explain` says which way rows of experts go, and by how much.
+#[test]
+fn why_rows_of_experts_are_apart() {
+    let (_, model) = shapes_of_experts().into_iter().find(|(name, _)| name == "mixtral-8x7b ").expect("a shape");
+    let arch = atomc_targets::rows().iter().find(|arch| arch.name == "sm_90a").expect("a row");
+    let said = |tokens| {
+        let cx = Cx { arch, bucket: Bucket::Decode { tokens }, invariant: false };
+        let all = atomc_passes::explain(&model, &cx).expect("passes that succeed");
+        let of_experts: Vec<_> = all.iter().filter(|place| place.pass == "group").collect();
+        assert_eq!(of_experts.len(), 4, "a place for each layer");
+        format!(
+            "{}{}",
+            of_experts[0].what,
+            of_experts[0].why_not.as_ref().map_or(String::new(), |why| format!(": {why}"))
+        )
+    };
+    let apart = "an expert's weights once for each row are 0 MiB more, and grouping takes the time of 16";
+    assert_eq!(said(1), format!("2 rows of about 2 experts: step: {apart}"));
+    assert_eq!([2, 8].map(said), ["4 rows of about 4 experts", "16 rows of about 7 experts"]);
 }

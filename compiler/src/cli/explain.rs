@@ -14,9 +14,9 @@ use super::shown::{self, without_numbers};
 /// Say for every place where work might be done in one go whether it is, and if not, why
 #[derive(clap::Args)]
 #[command(after_help = "\
-A place is a group of products that read the same rows, a rule of which two nodes are there, a kernel of several ops, or a
-value that goes through memory between two kernels, one of which is neither a product nor attention. Layers that have the
-same places are one line. Reasons are of these kinds:
+A place is a group of products that read the same rows, a rule of which two nodes are there, the rows of a layer's experts, a
+kernel of several ops, or a value that goes through memory between two kernels, one of which is neither a product nor
+attention. Layers that have the same places are one line. Reasons are of these kinds:
   read elsewhere   the value exists in memory anyway
   type             types of elements or encodings do not agree
   boundary         attention, a recurrent state or the caller's work is between

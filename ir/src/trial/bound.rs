@@ -19,7 +19,8 @@
 //!
 //! What a kernel makes codes of is not rounded before, if it makes that too. Codes themselves are
 //! rounded by every kernel: a number that lies near the middle of two may have become either, and
-//! of many such numbers each goes its own way.
+//! of many such numbers each goes its own way. Where numbers share a power of two as their scale,
+//! and the largest may as well have another one, all of them may be codes by either.
 //!
 //! Products of codes of e4m3 with codes of e4m3 may be added up with fewer bits, which
 //! [`COARSE`] counts.
@@ -256,5 +257,13 @@ impl Real for Bound {
         let floor = if other.unit == unit_of(DType::F16) { F16_FLOOR } else { 0.0 };
         let variance = self.variance + (other.unit * self.value).powi(2) / 3.0;
         Bound { linear: self.linear + floor, variance, ..self }
+    }
+
+    fn range(self) -> [f64; 2] {
+        [self.value - self.budget(), self.value + self.budget()]
+    }
+
+    fn or(self, other: Bound) -> Bound {
+        Bound { linear: self.linear.max((other.value - self.value).abs() + other.budget()), ..self }
     }
 }

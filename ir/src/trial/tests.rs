@@ -1,6 +1,6 @@
 use super::*;
 use crate::interp::Real;
-use crate::{Scalar, parse};
+use crate::{Rule, Scalar, parse, quantise};
 
 const MEMORY: Memory =
     Memory { row: 32, alias: 1024, rows: 32, panel: 16, group_bytes: 4, block_tokens: 32, align: 256 };
@@ -180,6 +180,28 @@ fn budgets_follow_types_lengths_and_data() {
     let unsure = third.stored(DType::BF16).mul(of(-3e6)).add(of(999_000.0));
     let gate = Bound::of(1.0).div(Bound::of(1.0).add(Bound::of(0.0).sub(unsure).exp()));
     assert_eq!(gate.budget(), f64::INFINITY, "{unsure:?} {gate:?}");
+}
+
+/// The largest of a group is near 7, from which on the scale is the next power of two: a number
+/// that is known well may be a code by either.
+#[test]
+fn numbers_are_codes_by_either_scale() {
+    let near = |v: f64| Bound::of(v).stored(DType::BF16);
+    let coded = |largest: Bound, rule| quantise::coded(&[largest, Bound::of(0.6)], DType::F4E2M1, rule, None)[1];
+    for rule in [Rule::Mx(2), Rule::MxCodes(2)] {
+        for (largest, value, other) in [(7.001, 1.0, 0.5), (6.999, 0.5, 1.0)] {
+            let unsure = coded(near(largest), rule);
+            assert_eq!(unsure.get(), value);
+            assert!((unsure.get() - other).abs() <= unsure.budget() && unsure.budget() < 0.51, "{unsure:?}");
+            assert!(coded(Bound::of(largest), rule).budget() < 1e-6);
+        }
+    }
+    // Of e4m3 the next power of two is taken beyond 448 times the one before, by which the smallest
+    // numbers are nothing.
+    let coded =
+        |largest: f64| quantise::coded(&[near(largest), Bound::of(0.0018)], DType::F8E4M3, Rule::Power(2), None)[1];
+    let [unsure, sure] = [447.9, 400.0].map(coded);
+    assert!(unsure.get() == sure.get() && sure.budget() < 1e-6 && unsure.budget() >= unsure.get(), "{unsure:?}");
 }
 
 #[test]

@@ -67,6 +67,8 @@ const H200: Measured = Measured {
         ring: 16,
         registers: [56, 208, 240],
     },
+    // On 2026-11-26, on an H100: kernels `group`, norm and sum take 3.8 us of a layer's step.
+    grouping: 16 << 20,
     tile_cost: 38,
     registers: [40, 232],
     // Two groups of four waves have 64 queries each.
