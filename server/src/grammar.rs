@@ -191,9 +191,10 @@ impl Shared {
                 (Made::Grammar(Arc::new(matcher.deep_clone())), Parser::Grammar(Box::new(matcher)))
             }
         };
-        let first = first.go_on(None).map_err(FormError::Wrong)?.mask;
+        let nothing = |why: &str| FormError::Wrong(format!("nothing matches this form{why}"));
+        let first = first.go_on(None).map_err(|why| nothing(&format!(" ({why})")))?.mask;
         if first.is_zero() {
-            return Err(FormError::Wrong("nothing matches this form".into()));
+            return Err(nothing(""));
         }
         Ok(Prepared { parser, first })
     }

@@ -14,7 +14,7 @@ pub struct Place {
 }
 
 /// Making a grammar: a schema with 20,000 references in a row takes 62 MB.
-pub const GRAMMARS: Place = Place { stack: 256 << 20, nice: 10 };
+pub const GRAMMARS: Place = Place { stack: 256 << 20, nice: 5 };
 /// Following one.
 pub const MASKS: Place = Place { stack: 64 << 20, nice: 5 };
 

@@ -33,7 +33,7 @@ impl Default for Lanes {
 impl Lanes {
     /// Waits for the turn of a request of so many bytes.
     pub async fn enter(&self, bytes: usize, is_slow: bool) -> Result<Option<SemaphorePermit<'_>>, ApiError> {
-        self.debt.fetch_add(bytes, Relaxed);
+        self.owe(bytes);
         if bytes <= LARGE && !is_slow {
             return Ok(None);
         }
@@ -44,6 +44,11 @@ impl Lanes {
         let permit = self.large.acquire().await;
         drop(waiting);
         permit.map(Some).map_err(|_| ApiError::unavailable("the server is ending"))
+    }
+
+    /// A request had memory beside its bytes, as that of a form.
+    pub fn owe(&self, bytes: usize) {
+        self.debt.fetch_add(bytes, Relaxed);
     }
 
     /// Gives memory back to the system for as long as it is asked: the allocator keeps what large

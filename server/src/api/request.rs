@@ -25,6 +25,8 @@ const MOST_ANSWERS: usize = 256;
 const MOST_STOPS: usize = 64;
 /// Most bytes of all of them.
 const MOST_STOP_BYTES: usize = 16 << 10;
+/// Bytes that preparing a form may take and leave: 2,000 properties take 17 MB.
+const FORM_BYTES: usize = 16 << 20;
 /// Most of the likeliest tokens that are told of each.
 const MOST_LOGPROBS: usize = 20;
 /// Most bytes of a salt.
@@ -174,7 +176,10 @@ impl Common {
         let showing = Showing { special: self.skip_special_tokens == Some(false), stops: self.stops()? };
         let refused = |error: FormError| ApiError::form(field, &error);
         let form = match form {
-            Some(form) => Some(service.grammars.prepare(form).await.map_err(refused)?),
+            Some(form) => {
+                service.lanes.owe(FORM_BYTES);
+                Some(service.grammars.prepare(form).await.map_err(refused)?)
+            }
             None => None,
         };
         let (sender, events) = unbounded_channel();

@@ -68,7 +68,7 @@ impl Default for FormLimits {
             properties: 2_500,
             all_properties: 5_000,
             patterns: 64,
-            references: 256,
+            references: 1000,
             combined: 512,
             conjuncts: 8,
             multiples: 20_000,
