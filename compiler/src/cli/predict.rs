@@ -335,9 +335,8 @@ impl<'a> Predictor<'a> {
             let first = step.runs[0].position + 1;
             let last = step.runs[0].position + step.runs[0].tokens;
             let lengths = Lengths { sequences: step.runs.len(), first, last };
-            let (bytes, flops) = lengths.attention(self.artifact.manifest(), self.target, state);
-            moved.bytes += bytes;
-            moved.flops += flops;
+            moved.bytes += lengths.cached(self.target, state);
+            moved.flops += lengths.operations(self.target, launch.kernel, state);
         }
         moved
     }
