@@ -43,11 +43,10 @@ impl std::str::FromStr for Modelled {
 }
 
 /// What is taken for granted where a time depends on data, or on what ran before.
-const ASSUMED: [&str; 4] = [
+const ASSUMED: [&str; 3] = [
     "all operands and results of a launch move between HBM and the chip, none stay in caches from the launch before",
     "weights, activations and caches are zeros, and no address depends on them",
     "the choices of tokens are spread evenly over the experts",
-    "the last part of a sequence's attention adds up no other parts",
 ];
 
 /// Predicts launches of an artifact on a chip. Equal launches are recorded once.
