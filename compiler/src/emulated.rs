@@ -16,6 +16,7 @@ use atomc_artifact::abi::{Pack, Prepare};
 use atomc_artifact::manifest::{Kernel, KernelDef, PACK, PREPARE, Plan, Tasks};
 use atomc_emulator::timing::trace::Trace;
 use atomc_emulator::{Access, CodeObject, Counts, Emulator, Grid, LoadError, Memory as Ranges, Options};
+use atomc_ir::Family;
 use atomc_runtime::device::{
     self, Device, DeviceBuffer, DeviceError, DeviceMemory, Launches, Memory, Part, StepInputs, StepSize, Stream,
 };
@@ -73,7 +74,8 @@ pub struct Recorded {
     pub groups: usize,
     /// Those that make a part of the result together.
     pub shared: usize,
-    /// What some of them executed, evenly out of the grid, or all of those of a part.
+    /// What some of them executed, evenly out of the grid, or of those of a part: behind some of
+    /// them the one that adds up what the others left.
     pub traces: Vec<Trace>,
 }
 
@@ -105,10 +107,26 @@ fn recorded(tasks: Tasks, groups: usize, shared: usize) -> Vec<usize> {
     (0..most).map(|number| (2 * number + 1) * groups / (2 * most)).collect()
 }
 
-/// Work-groups that share a part of the result of a launch.
-fn shared(tasks: Tasks, size: StepSize) -> usize {
+/// Work-groups that share a part of the result of a launch: of attention with one token of each
+/// sequence, all of the token's heads and keys.
+fn shared(family: &str, tasks: Tasks, size: StepSize) -> usize {
     let tokens = size.step.tokens as usize;
-    tasks.parts(tokens).map_or(1, |parts| parts.of_step(tokens)[1])
+    match tasks {
+        Tasks::Tokens { per: 1, times } if family == Family::AttendOne.name() => times,
+        _ => tasks.parts(tokens).map_or(1, |parts| parts.of_step(tokens)[1]),
+    }
+}
+
+/// Some of the traces of a part, evenly out of all, and the longest of all behind them.
+fn longest_last(mut traces: Vec<Trace>) -> Vec<Trace> {
+    let events = |(_, trace): &(usize, &Trace)| trace.waves.iter().map(Vec::len).sum::<usize>();
+    let Some((longest, _)) = traces.iter().enumerate().max_by_key(events) else { return traces };
+    let longest = traces.remove(longest);
+    let (all, some) = (traces.len(), traces.len().min(DIFFERENT));
+    let mut number = 0..;
+    traces.retain(|_| number.next().is_some_and(|n| n * some / all.max(1) != (n + 1) * some / all.max(1)));
+    traces.push(longest);
+    traces
 }
 
 struct Bound {
@@ -170,7 +188,10 @@ impl Emulated {
         let (def, kernel) = &self.kernels[launch.kernel];
         match size.tasks(kernel.tasks) {
             0 => Ok(Counts::default()),
-            groups => self.start(&def.symbol, kernel, [groups, shared(kernel.tasks, size)], &launch.parameters),
+            groups => {
+                let shared = shared(&def.family, kernel.tasks, size);
+                self.start(&def.symbol, kernel, [groups, shared], &launch.parameters)
+            }
         }
     }
 
@@ -191,6 +212,7 @@ impl Emulated {
             };
             let numbers = recorded(kernel.tasks, groups, shared).into_iter();
             let traces = numbers.map(record).collect::<Result<_, _>>().map_err(|fault| failed(fault.to_string()))?;
+            let traces = if shared > 1 { longest_last(traces) } else { traces };
             lock(&recorder.0).push(Recorded { groups, shared, traces });
             return Ok(Counts::default());
         }

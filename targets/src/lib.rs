@@ -113,7 +113,10 @@ fn compile_jobs(jobs: &[Job], arch: &Arch) -> Result<Object, Diagnostic> {
     let code = linked(objects.clone(), gpu)?;
     let mut found = resources(&code, jobs, gpu)?;
     let numbers: Vec<usize> = (0..jobs.len()).collect();
-    let better = parallel(&numbers, |&i| one_wave_more(&jobs[i], gpu, &kernels[i], &found[i]))?;
+    let better = parallel(&numbers, |&i| match steps::spills(&found[i]) {
+        0 => one_wave_more(&jobs[i], gpu, &kernels[i], &found[i]),
+        _ => without_spills(&jobs[i], gpu, &found[i]),
+    })?;
     let is_final = better.iter().all(Option::is_none);
     let mut chosen = objects;
     for (i, (object, taken)) in better.into_iter().enumerate().filter_map(|(i, better)| Some((i, better?))) {
@@ -169,6 +172,31 @@ fn one_wave_more(
         }
     }
     Ok(None)
+}
+
+/// An object of a kernel that keeps all it has in registers, or more of it, with fewer waves on
+/// each SIMD or by another of LLVM's schedulers, and what it takes of the GPU.
+fn without_spills(
+    job: &Job,
+    gpu: GpuArch,
+    found: &KernelResources,
+) -> Result<Option<(Vec<u8>, KernelResources)>, Diagnostic> {
+    let waves = (1..=found.resources.occupancy.max(1.0) as usize).rev();
+    let mut best = None;
+    let mut least = steps::spills(found);
+    for (waves, scheduler) in waves.flat_map(|waves| steps::SCHEDULERS.map(|s| (waves, s))) {
+        let (other, _) = object(job, gpu.arch(), Some((waves, scheduler)))?;
+        let taken = resources(&linked(vec![other.clone()], gpu)?, std::slice::from_ref(job), gpu)?.remove(0);
+        let spills = steps::spills(&taken);
+        tracing::debug!(symbol = job.symbol(), waves, scheduler, spills, "instead of spilling");
+        if spills < least {
+            (least, best) = (spills, Some((other, taken)));
+        }
+        if least == 0 {
+            break;
+        }
+    }
+    Ok(best)
 }
 
 /// The release of the assembler that shapes an arch's code, if one takes part.

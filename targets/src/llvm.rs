@@ -1,4 +1,6 @@
 //! LLVM as this crate uses it: contexts, modules to objects, modules to text.
+use std::cell::RefCell;
+use std::ffi::{CStr, c_void};
 use std::sync::Once;
 
 use atomc_ir::arch::Machine;
@@ -6,6 +8,11 @@ use atomc_ir::{Arch, Diagnostic};
 use inkwell::OptimizationLevel;
 use inkwell::builder::Builder;
 use inkwell::context::Context;
+use inkwell::llvm_sys::LLVMDiagnosticSeverity;
+use inkwell::llvm_sys::core::{
+    LLVMContextSetDiagnosticHandler, LLVMDisposeMessage, LLVMGetDiagInfoDescription, LLVMGetDiagInfoSeverity,
+};
+use inkwell::llvm_sys::prelude::LLVMDiagnosticInfoRef;
 use inkwell::module::{FlagBehavior, Module};
 use inkwell::passes::PassBuilderOptions;
 use inkwell::targets::{CodeModel, FileType, InitializationConfig, RelocMode, Target, TargetMachine, TargetTriple};
@@ -106,6 +113,41 @@ pub fn text(module: &Module, arch: &Arch, form: Form) -> Result<String, Diagnost
 
 fn emit(module: &Module, arch: &Arch, file: FileType) -> Result<Vec<u8>, Diagnostic> {
     let machine = optimise(module, arch)?;
-    let fail = |e| Diagnostic::new("target::llvm", format!("emitting for {}: {e}", arch.name));
-    Ok(machine.write_to_memory_buffer(module, file).map_err(fail)?.as_slice().to_vec())
+    let fail = |e: String| Diagnostic::new("target::llvm", format!("emitting for {}: {e}", arch.name));
+    let (made, errors) = heard(module, || machine.write_to_memory_buffer(module, file));
+    match errors.into_iter().next() {
+        Some(error) => Err(fail(error)),
+        None => Ok(made.map_err(|e| fail(e.to_string()))?.as_slice().to_vec()),
+    }
+}
+
+/// What `make` gives, and the errors that LLVM tells meanwhile. What else it tells is for
+/// developers: that it cannot keep as many waves as were asked for, say.
+fn heard<R>(module: &Module, make: impl FnOnce() -> R) -> (R, Vec<String>) {
+    let (context, errors) = (module.get_context().raw(), RefCell::new(vec![]));
+    // SAFETY: the context is the module's, which lives, and `errors` lives until its handler is
+    // taken away below.
+    unsafe { LLVMContextSetDiagnosticHandler(context, Some(hear), (&raw const errors).cast_mut().cast()) };
+    let made = make();
+    // SAFETY: as above; LLVM goes on as it does without a handler.
+    unsafe { LLVMContextSetDiagnosticHandler(context, None, std::ptr::null_mut()) };
+    (made, errors.into_inner())
+}
+
+/// Takes what LLVM tells; `errors` is the list of [`heard`].
+extern "C" fn hear(told: LLVMDiagnosticInfoRef, errors: *mut c_void) {
+    // SAFETY: LLVM lends what it tells for this call, and gives a text that is ours to free.
+    let (text, severity) = unsafe {
+        let text = LLVMGetDiagInfoDescription(told);
+        let copy = CStr::from_ptr(text).to_string_lossy().into_owned();
+        LLVMDisposeMessage(text);
+        (copy, LLVMGetDiagInfoSeverity(told))
+    };
+    match severity {
+        LLVMDiagnosticSeverity::LLVMDSError => {
+            // SAFETY: the list that `heard` gave LLVM beside this function, and nobody else has.
+            unsafe { &*errors.cast::<RefCell<Vec<String>>>() }.borrow_mut().push(text);
+        }
+        _ => tracing::debug!(text, "LLVM"),
+    }
 }

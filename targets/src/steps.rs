@@ -22,16 +22,21 @@ pub fn within_reach(unit: &ComputeUnit, waves: usize, found: &KernelResources) -
     (could.floor() > has).then_some(could as usize)
 }
 
+/// What code keeps in memory, or in lanes of other registers, because registers do not suffice.
+pub fn spills(code: &KernelResources) -> usize {
+    let r = &code.resources;
+    r.scratch + r.vgpr_spills + r.sgpr_spills
+}
+
 /// Whether code has more waves, and neither spills, nor has less arithmetic of all waves under the
 /// loads of a loop, nor pays for them with as many more instructions.
 pub fn is_better(code: &KernelResources, than: &KernelResources) -> bool {
     let (new, old) = (&code.resources, &than.resources);
-    let spills = new.scratch + new.vgpr_spills + new.sgpr_spills;
     let hides = |r: &Resources, l: &LoopReport| l.overlap as f32 * r.occupancy;
     let mut pairs = new.loops.iter().zip(&old.loops);
     let hidden = new.loops.len() == old.loops.len() && pairs.all(|(n, o)| hides(new, n) >= hides(old, o));
     let short = new.instructions as f32 * old.occupancy <= old.instructions as f32 * new.occupancy;
-    new.occupancy > old.occupancy && spills == 0 && hidden && short
+    new.occupancy > old.occupancy && spills(code) == 0 && hidden && short
 }
 
 #[cfg(test)]

@@ -6,8 +6,11 @@ use std::path::Path;
 
 use atomc::driver::{self, Options};
 use atomc::frontend::Config;
+use atomc_ir::Arch;
+use atomc_ir::arch::Isa;
 use atomc_passes::BucketOptions;
 use atomc_runtime::manifest::{LoopReport, Resources, Target};
+use atomc_targets::rows;
 
 const CHIPS: [&str; 6] = ["gfx90a", "gfx942", "gfx950", "gfx1100", "gfx1201", "gfx1250"];
 
@@ -16,8 +19,18 @@ fn compile(model: &str) -> Vec<Target> {
 }
 
 fn compile_for(model: &str, options: Options) -> Vec<Target> {
+    compile_changed(model, &[], options)
+}
+
+/// With other numbers of some fields.
+fn compile_changed(model: &str, changes: &[(&str, usize)], options: Options) -> Vec<Target> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("bench").join(model);
-    let config = Config::parse(&std::fs::read_to_string(path).expect("the configuration"), None).expect("a model");
+    let text = std::fs::read_to_string(path).expect("the configuration");
+    let mut json: serde_json::Value = serde_json::from_str(&text).expect("an object");
+    for &(field, number) in changes {
+        json[field] = number.into();
+    }
+    let config = Config::parse(&json.to_string(), None).expect("a model");
     driver::compile(&config, &options, &mut |_, _, _| ()).unwrap_or_else(|e| panic!("{e}")).manifest.targets
 }
 
@@ -71,6 +84,32 @@ fn qwen3_8b() {
             .expect("a string");
     }
     insta::assert_snapshot!(table);
+}
+
+/// Prompts whose attention has windows and sinks, or latent rows: what has most in registers.
+#[test]
+fn nothing_spills_on_any_target() {
+    let is_amd = |arch: &&Arch| arch.isa() == Some(Isa::Amdgcn);
+    let targets: Vec<String> = rows().iter().filter(is_amd).map(|arch| arch.target.to_string()).collect();
+    let buckets = BucketOptions { decode: vec![1], each: 1, tokens: 512, rows: 64 };
+    let mut faults = vec![];
+    for (model, changes) in [
+        ("gpt-oss-120b.json", &[("num_hidden_layers", 2)][..]),
+        ("deepseek-v2-lite.json", &[("num_hidden_layers", 2), ("kv_lora_rank", 256), ("vocab_size", 512)]),
+    ] {
+        let options = Options { targets: targets.clone(), buckets: buckets.clone(), ..Options::default() };
+        for target in compile_changed(model, changes, options) {
+            for (def, kernel) in target.kernels.iter().zip(&target.variants[0].kernels) {
+                let r = kernel.resources.as_ref().expect("GPU kernels have a report");
+                if r.scratch + r.vgpr_spills + r.sgpr_spills > 0 {
+                    let Resources { scratch, vgpr_spills, sgpr_spills, .. } = r;
+                    let spilled = format!("{vgpr_spills} VGPRs, {sgpr_spills} SGPRs, {scratch} bytes of scratch");
+                    faults.push(format!("{model}, {} {}: {spilled}", target.name, def.symbol));
+                }
+            }
+        }
+    }
+    assert!(faults.is_empty(), "{}", faults.join("\n"));
 }
 
 /// A prompt of 2,048 tokens on gfx950: all products of a layer have a tile of 256 by 256 for half

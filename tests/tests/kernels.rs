@@ -36,6 +36,23 @@ fn rows_layer_norm() {
     }
 }
 
+/// Rows of two kinds side by side, and of three, whose borders lie inside a vector.
+#[test]
+fn rows_side_by_side() {
+    for n in [64, 56, 72, 120, 9] {
+        let (two, three) = (2 * n, 3 * n);
+        let text = format!(
+            "graph @k(%x: bf16[T, {n}], %y: bf16[T, {n}], %w: bf16[{n}]) {{
+  %0 = rms_norm %x, %w {{eps = 1e-6}} : bf16[T, {n}]
+  %1 = beside %0, %y : bf16[T, {two}]
+  %2 = beside %1, %x : bf16[T, {three}]
+  return %2
+}}"
+        );
+        case(&text, Family::Rows, 8).check_in_all_types();
+    }
+}
+
 #[test]
 fn every_elementwise_op() {
     for op in atomc_ir::Elementwise::ALL {
@@ -210,6 +227,21 @@ fn matvec_with_norm_activation_bias_residual() {
         let centred = |k| gated(k, 48).replace("rms_norm %x, %wn", "layer_norm %x, %wn, %wn");
         for text in [gated(72, 48), gated(64, 64), BIASED.to_string(), centred(72), centred(64)] {
             Case { runs, ..case(&text, Family::Matvec, bucket) }.check_in_all_types();
+        }
+    }
+}
+
+/// Fewer features than a vector has, of which an epilogue makes something else than zeros of zeros.
+#[test]
+fn products_of_few_features_are_padded_with_zeros() {
+    let text = "graph @k(%x: bf16[T, 64], %w: bf16[4, 64]@panels) {
+  %0 = linear %x, %w {out = f32} : f32[T, 4]
+  %1 = sigmoid %0 : f32[T, 4]
+  return %1
+}";
+    for (family, bucket) in [(Family::Matvec, 8), (Family::Matmul, 64)] {
+        for n in [1, 2, 4, 12, 20] {
+            case(&text.replace("4", &n.to_string()).replace(&format!("6{n}"), "64"), family, bucket).check();
         }
     }
 }

@@ -12,7 +12,7 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::time::Instant;
 
-use atomc_runtime::manifest::{Arg, Chip, Manifest, Plan, StateGroup, StreamLayout, Target};
+use atomc_runtime::manifest::{Arg, Chip, Plan, StateGroup, StreamLayout, Target};
 use atomc_runtime::{Engine, Request, SeqId, Want};
 use peaks::Peaks;
 use serde_json::{Value, json};
@@ -297,8 +297,7 @@ fn decode(engine: &mut Engine, ids: &[u32], batch: usize, args: &Args) -> Result
         // With the weights of the experts that were really chosen, and without keys and values.
         false => timed.kernels.iter().map(|kernel| kernel.bytes - kernel.cached).sum::<u64>(),
     };
-    let cached = (0..engine.target().states.len())
-        .map(|state| lengths(half).attention(engine.manifest(), engine.target(), state).0);
+    let cached = (0..engine.target().states.len()).map(|state| lengths(half).cached(engine.target(), state));
     let bytes = weights + cached.sum::<u64>();
     Ok(Decode { batch, seconds: median(times), bytes, timed })
 }
@@ -322,19 +321,30 @@ pub struct Lengths {
 }
 
 impl Lengths {
-    /// Bytes of keys and values that attention over a state reads, each once, and its operations.
-    pub fn attention(self, manifest: &Manifest, target: &Target, state: usize) -> (u64, u64) {
-        let StateGroup::Paged(pages) = target.group(state) else { return (0, 0) };
-        let window = if pages.window == 0 { u64::MAX } else { pages.window as u64 };
-        let seen = |length: usize| window.min(length as u64);
+    /// Bytes of keys and values that attention over a state reads, each once.
+    pub fn cached(self, target: &Target, state: usize) -> u64 {
+        let StateGroup::Paged(pages) = target.group(state) else { return 0 };
         let streams = pages.streams.iter().filter(|stream| !matches!(stream.layout, StreamLayout::Prefix { .. }));
         let one: usize = streams.map(|stream| stream.heads * stream.width * stream.dtype.size()).sum();
-        let widths: usize = pages.streams.iter().map(|stream| stream.width).sum();
-        let heads = pages.streams.first().map_or(0, |stream| stream.heads) as u64;
-        let heads = manifest.config["model"]["heads"].as_u64().unwrap_or(heads);
-        let (pairs, sequences): (u64, u64) = ((self.first..=self.last).map(seen).sum(), self.sequences as u64);
-        (sequences * seen(self.last) * one as u64, sequences * pairs * 2 * heads * widths as u64)
+        self.sequences as u64 * seen(self.last, pages.window) * one as u64
     }
+
+    /// Operations of a kernel's attention over a state.
+    pub fn operations(self, target: &Target, kernel: usize, state: usize) -> u64 {
+        let StateGroup::Paged(pages) = target.group(state) else { return 0 };
+        let Ok(body) = atomc_ir::parse(&target.kernels[kernel].body) else { return 0 };
+        let pairs: u64 = (self.first..=self.last).map(|length| seen(length, pages.window)).sum();
+        let of_pair = body.ids().map(|id| {
+            let operands = body.operands(id);
+            body.op(id).work_of_pair(&operands.iter().map(|&v| body.ty(v)).collect::<Vec<_>>())
+        });
+        self.sequences as u64 * pairs * of_pair.sum::<usize>() as u64
+    }
+}
+
+/// Of so many tokens those that the last one sees.
+fn seen(length: usize, window: usize) -> u64 {
+    (if window == 0 { length } else { window.min(length) }) as u64
 }
 
 /// Times of the kernels of a plan, in the mean of the steps that `run` takes.
@@ -372,7 +382,10 @@ fn kernel_times(
         let state =
             launch.args.iter().find_map(|arg| if let Arg::State { state, .. } = arg { Some(*state) } else { None });
         let (bytes, flops) = match state {
-            Some(state) if attends => lengths.attention(engine.manifest(), engine.target(), state),
+            Some(state) if attends => {
+                let target = engine.target();
+                (lengths.cached(target, state), lengths.operations(target, launch.kernel, state))
+            }
             _ => (0, 0),
         };
         entry.bytes += launch.bytes + bytes;

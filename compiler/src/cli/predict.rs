@@ -43,11 +43,10 @@ impl std::str::FromStr for Modelled {
 }
 
 /// What is taken for granted where a time depends on data, or on what ran before.
-const ASSUMED: [&str; 4] = [
+const ASSUMED: [&str; 3] = [
     "all operands and results of a launch move between HBM and the chip, none stay in caches from the launch before",
     "weights, activations and caches are zeros, and no address depends on them",
     "the choices of tokens are spread evenly over the experts",
-    "the last part of a sequence's attention adds up no other parts",
 ];
 
 /// Predicts launches of an artifact on a chip. Equal launches are recorded once.
@@ -335,9 +334,8 @@ impl<'a> Predictor<'a> {
             let first = step.runs[0].position + 1;
             let last = step.runs[0].position + step.runs[0].tokens;
             let lengths = Lengths { sequences: step.runs.len(), first, last };
-            let (bytes, flops) = lengths.attention(self.artifact.manifest(), self.target, state);
-            moved.bytes += bytes;
-            moved.flops += flops;
+            moved.bytes += lengths.cached(self.target, state);
+            moved.flops += lengths.operations(self.target, launch.kernel, state);
         }
         moved
     }

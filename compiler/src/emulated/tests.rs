@@ -245,3 +245,20 @@ fn chips_that_are_not_there() {
     let error = Emulated::open(&artifact, "gfx950", 1, Options::fast()).err().expect("an error").to_string();
     assert_eq!(error, "the artifact has no code for target `gfx950`; it has: gfx942");
 }
+
+/// Of work-groups that share a token's keys some are recorded, and behind them the one that adds up
+/// what the others left, which has most to do.
+#[test]
+fn the_part_that_adds_up_is_recorded() {
+    use atomc_artifact::abi::Step;
+    use atomc_emulator::timing::trace::Event;
+
+    let trace = |events: usize| Trace { waves: vec![vec![Event::default(); events]], ..Trace::default() };
+    let events = |traces: Vec<Trace>| traces.iter().map(|trace| trace.waves[0].len()).collect::<Vec<_>>();
+    assert_eq!(events(longest_last([3, 5, 1, 4].map(trace).into())), [3, 1, 4, 5]);
+    let many = events(longest_last((0..100).map(|i| trace(if i == 50 { 9 } else { 2 })).collect()));
+    assert_eq!((many.len(), many[0], many[12]), (13, 2, 9));
+    let size = StepSize { step: Step { tokens: 3, rows: 3 }, tiles: 0 };
+    let tasks = Tasks::Tokens { per: 1, times: 38 };
+    assert_eq!(["attend_one", "recur"].map(|family| shared(family, tasks, size)), [38, 1]);
+}

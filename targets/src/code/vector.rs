@@ -119,6 +119,15 @@ impl<'c> Code<'c> {
         self.b.build_shuffle_vector(a, b, VectorType::const_vector(&lanes), "").expect(BUILT)
     }
 
+    /// Lane `i` has what lane `i - by` of `v` has; lanes before the first that has one are
+    /// anything.
+    pub fn moved_up(&self, v: Vector<'c>, by: Int<'c>) -> Vector<'c> {
+        let lanes: Vec<Any<'c>> = (0..self.lanes())
+            .map(|i| self.b.build_extract_element(v, self.larger(self.int(i) - by, 0).v, "").expect(BUILT))
+            .collect();
+        self.floats(&lanes)
+    }
+
     pub fn bitcast(&self, v: impl Into<Any<'c>>, ty: impl BasicType<'c>) -> Any<'c> {
         self.b.build_bit_cast(v.into(), ty, "").expect(BUILT)
     }

@@ -19,16 +19,18 @@ impl<'c> Rows<'_, 'c> {
         }
     }
 
-    /// Stores a vector of a row, with what is beyond its width as zeros. Vectors of GPUs lie whole
-    /// on one side of it.
+    /// Stores a vector of a row, with what is beyond its width as zeros. Where widths are whole
+    /// vectors of GPUs, one lies on one side of it.
     pub fn store_padded(&self, lanes: Vector<'c>, out: &Operand<'c>, at: At<'c>) {
         let c = self.code;
         let width = out.ty.shape.row().unwrap_or(0);
         let col = self.column(at.col);
         let lanes = match c.arch.machine {
             _ if width == self.padded(out) => lanes,
-            Machine::Simt(_) => c.pick(c.less(col, width), lanes, c.zero()).into_vector_value(),
-            Machine::Cpu(_) => c.choose(c.lanes_below(width - col), lanes, c.zero()),
+            Machine::Simt(_) if width.is_multiple_of(c.lanes()) => {
+                c.pick(c.less(col, width), lanes, c.zero()).into_vector_value()
+            }
+            Machine::Simt(_) | Machine::Cpu(_) => c.choose(c.lanes_below(width - col), lanes, c.zero()),
         };
         c.store_floats(self.address(out, at), lanes, out.ty.dtype);
     }

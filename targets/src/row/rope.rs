@@ -110,8 +110,12 @@ impl<'c> Rows<'_, 'c> {
                 let (early, late) = (self.eval(a, at)?, self.eval(b, At { col: Col::Const(0), ..at })?);
                 Ok(self.blend(early, self.delayed(late, width - col), 0, width - col))
             }
-            Col::Var(_) if !width.is_multiple_of(self.whole()) => {
-                Err(unsupported(format!("what stands behind {width} columns in vectors of {}", c.lanes())))
+            Col::Var(col) if !width.is_multiple_of(self.whole()) => {
+                // A vector may have columns of both.
+                let (early, left) = (c.pick_int(c.less(col, width), col, 0), width - col);
+                let early = self.eval(a, At { col: Col::Var(early), ..at })?;
+                let late = self.eval(b, At { col: Col::Var(c.larger(col - width, 0)), ..at })?;
+                Ok(c.choose(c.lanes_below(left), early, c.moved_up(late, c.larger(left, 0))))
             }
             Col::Var(col) => {
                 let is_early = c.less(col, width);
