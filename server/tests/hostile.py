@@ -10,7 +10,10 @@ requests that are damaged copies of good ones (20000). Held:
 - the slowest honest answer beside a hostile request takes at most 250 ms more than the slowest
   without one;
 - honest answers are those of lone requests;
-- after each hostile request the process has at most 20 % more memory than before the first.
+- after each hostile request the process has at most 20 % more memory than before the first, when
+  large requests that are not hostile had been served.
+
+A machine has other work: a hostile request is at fault if it is so three times of three.
 """
 
 import json
@@ -33,11 +36,15 @@ MORE = 0.25
 MEMORY = 1.2
 # Seconds in which a hostile request has an answer, and in which its memory is given back.
 PATIENCE, REST = 60, 5
+# How often a hostile request is tried before it is at fault.
+TRIES = 3
 # Seconds of honest clients alone.
 ALONE = float(os.environ.get("ALONE", "5"))
 ADDRESS = (urlparse(URL).hostname, urlparse(URL).port)
 # Stands where a deep schema comes.
 DEEP = "deep"
+# Statuses that answer a request, or say what is wrong with it or that there is too much to do.
+ANSWERS = ("200", "400", "404", "408", "413", "415", "422", "429", "503")
 COMPLETIONS, CHATS = "/v1/completions", "/v1/chat/completions"
 
 
@@ -467,29 +474,36 @@ def attempt(data):
 def main():
     with open(PROBLEMS, encoding="utf-8") as file:
         prompts = [json.loads(line)["prompt"] for line in file][:QUESTIONS]
-    honest, faults, statuses = Honest(prompts), [], {}
-    start = time.monotonic()
-    # What every request makes once is made: a vocabulary for grammars, buffers of large bodies.
-    attempt(form_of_one())
+    faults, statuses = [], {}
+    # What the first request of a kind makes is made: a vocabulary for grammars, buffers.
+    for data in warm():
+        attempt(data)
+    settled(0)
+    honest, start = Honest(prompts), time.monotonic()
     time.sleep(ALONE)
     alone, before = honest.slowest(start), memory()
     listed = list(hostile())
     every = max(1, len(listed) // COUNT)
     worst, longest = (0.0, ""), (0.0, "")
     for name, data in listed[::every]:
-        start = time.monotonic()
-        status, took = attempt(data)
-        slow, left = honest.slowest(start), settled(before * MEMORY)
+        for _ in range(TRIES):
+            start = time.monotonic()
+            status, took = attempt(data)
+            slow, left = honest.slowest(start), settled(before * MEMORY)
+            told = (
+                f"{name}: {status} in {took:.2f} s, honest {slow * 1000:.0f} ms, {left >> 20} MiB"
+            )
+            if os.environ.get("VERBOSE"):
+                print(told, flush=True)
+            if left == 0:
+                sys.exit("\n".join([*faults, f"the server has ended at «{name}»"]))
+            is_fine = status in ANSWERS and slow <= alone + MORE and left <= before * MEMORY
+            if is_fine:
+                break
+        else:
+            faults.append(told)
         statuses[status] = statuses.get(status, 0) + 1
         worst, longest = max(worst, (slow, name)), max(longest, (took, name))
-        told = f"{name}: {status} in {took:.2f} s, honest {slow * 1000:.0f} ms, {left >> 20} MiB"
-        if os.environ.get("VERBOSE"):
-            print(told, flush=True)
-        is_answer = status in ("200", "400", "404", "413", "415", "422", "429")
-        if not is_answer or slow > alone + MORE or left > before * MEMORY:
-            faults.append(told)
-        if left == 0:
-            sys.exit("\n".join([*faults, f"the server has ended at «{name}»"]))
     numbers, count = random.Random(7), 0
     for count in range(1, NOISE + 1):
         status, took = attempt(noise(numbers))
@@ -508,9 +522,24 @@ def main():
         sys.exit("\n".join(faults))
 
 
-def form_of_one():
-    _, path, body = form("", regex="a")
-    return posted(path, json.dumps(body).encode())
+def warm():
+    """Large requests that a client may well have."""
+    user = {"role": "user", "content": "hello " * 20}
+    properties = {f"k{i}": {"type": "string"} for i in range(1500)}
+    requests = [
+        form("", regex="a+"),
+        form("", choice=[f"choice {i}" for i in range(10_000)]),
+        form("", dict(properties=properties)),
+        ("", COMPLETIONS, dict(prompt="word " * 100_000, max_tokens=4)),
+        (
+            "",
+            COMPLETIONS,
+            dict(prompt=["a"] * 16, n=16, max_tokens=64, logprobs=20, ignore_eos=True),
+        ),
+        ("", CHATS, dict(messages=[user] * 20_000, max_tokens=4)),
+    ]
+    for _, path, body in requests:
+        yield posted(path, json.dumps(body).encode())
 
 
 main()
