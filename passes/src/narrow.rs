@@ -10,7 +10,7 @@
 //!
 //! Attention needs all tokens of its layer, so what stands behind the last one is what this is for:
 //! of a prompt, only one token's row goes on from there.
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use atomc_ir::{Diagnostic, Dim, Graph, NodeId, Op, Reads, Type, Value};
 
@@ -39,25 +39,6 @@ pub fn run(graph: &mut Graph, cx: &Cx) -> Result<Changed, Diagnostic> {
 
 /// The nodes of which only some rows are read, always the same, with the choice of those.
 fn narrow(graph: &Graph, order: &[NodeId]) -> BTreeMap<NodeId, Value> {
-    let mut kept = BTreeSet::new();
-    loop {
-        let narrow = read_in_part(graph, order, &kept);
-        // Rows of codes are made of chosen rows, and not chosen.
-        let lacks_rows = |&(&id, &rows): &(&NodeId, &Value)| {
-            let given = graph.operands(id).into_iter().filter(|v| !narrow.contains_key(&v.node));
-            given
-                .into_iter()
-                .any(|v| has_row_a_token(graph, v) && Op::Gather {}.infer(&[graph.ty(v), graph.ty(rows)]).is_err())
-        };
-        match narrow.iter().find(lacks_rows) {
-            Some((&id, _)) => kept.insert(id),
-            None => return narrow,
-        };
-    }
-}
-
-/// The same without those that are `kept` as they are, if what they read can be had.
-fn read_in_part(graph: &Graph, order: &[NodeId], kept: &BTreeSet<NodeId>) -> BTreeMap<NodeId, Value> {
     let mut narrow: BTreeMap<NodeId, Value> = BTreeMap::new();
     for &id in order.iter().rev().filter(|&&id| has_row_a_token(graph, id.into()) && !graph.is_output(id.into())) {
         let wanted = |&(user, slot): &(NodeId, usize)| match choice(graph, user) {
@@ -68,7 +49,6 @@ fn read_in_part(graph: &Graph, order: &[NodeId], kept: &BTreeSet<NodeId>) -> BTr
         let mut wanted = users.iter().map(wanted);
         if let Some(Some(rows)) = wanted.next()
             && wanted.all(|other| other == Some(rows))
-            && !kept.contains(&id)
             && can_narrow(graph, id, rows)
         {
             narrow.insert(id, rows);
@@ -81,14 +61,10 @@ fn read_in_part(graph: &Graph, order: &[NodeId], kept: &BTreeSet<NodeId>) -> BTr
 /// and the op can be had of chosen rows.
 fn can_narrow(graph: &Graph, id: NodeId, rows: Value) -> bool {
     let op = graph.op(id);
-    let Some(chosen) = graph.ty(rows).as_tensor().and_then(|t| t.shape.0.first()) else { return false };
-    let narrowed = |(slot, &v): (usize, &Value)| match graph.ty(v) {
-        Type::Tensor(ty) if has_row_a_token(graph, v) => (op.reads(slot) == Reads::Row).then(|| {
-            let mut ty = ty.clone();
-            ty.shape.0[0] = *chosen;
-            Type::Tensor(ty)
-        }),
-        ty => Some(ty.clone()),
+    let narrowed = |(slot, &v): (usize, &Value)| match has_row_a_token(graph, v) {
+        false => Some(graph.ty(v).clone()),
+        true if op.reads(slot) == Reads::Row => Op::Gather {}.infer(&[graph.ty(v), graph.ty(rows)]).ok()?.pop(),
+        true => None,
     };
     let operands: Option<Vec<Type>> = graph.operands(id).iter().enumerate().map(narrowed).collect();
     operands.is_some_and(|types| op.infer(&types.iter().collect::<Vec<_>>()).is_ok())
@@ -166,36 +142,6 @@ mod tests {
           return %10
         }
         "#);
-    }
-
-    /// Rows of codes cannot be chosen: they are made of chosen rows, or stay.
-    #[test]
-    fn rows_of_codes() {
-        let text = |x: &str, quantise: &str| {
-            format!(
-                r#"graph @g(%x: {x}, %rows: i32[R]) {{
-            {quantise}
-            %1 = weight {{name = "w"}} : f8e4m3[16, 16]
-            %2 = weight {{name = "s"}} : f32[2, 2]
-            %3 = linear %0, %1, %2 {{out = bf16, block = [8, 8]}} : bf16[T, 16]
-            %4 = gather %3, %rows : bf16[R, 16]
-            return %4
-        }}"#
-            )
-        };
-        let quantise = "%0 = quantise %x {to = f8e4m3, rule = group(8)} : f8e4m3[T, 16]@scaled(8)";
-        insta::assert_snapshot!(check_in(&WHOLE, "narrow", &text("bf16[T, 16]", quantise)), @r#"
-        graph @g(%x: bf16[T, 16], %rows: i32[R]) {
-          %0 = gather %x, %rows : bf16[R, 16]
-          %1 = quantise %0 {to = f8e4m3, rule = group(8)} : f8e4m3[R, 16]@scaled(8)
-          %2 = weight {name = "w"} : f8e4m3[16, 16]
-          %3 = weight {name = "s"} : f32[2, 2]
-          %4 = linear %1, %2, %3 {out = bf16, block = [8, 8]} : bf16[R, 16]
-          return %4
-        }
-        "#);
-        let given = text("f8e4m3[T, 16]@scaled(8)", "").replace("linear %0", "linear %x");
-        assert_eq!(check_in(&WHOLE, "narrow", &given), read(&given).print());
     }
 
     #[test]
