@@ -1,4 +1,5 @@
 //! What `atomc serve` refuses before it serves, and where it starts.
+#[allow(dead_code, reason = "other tests need more of it")]
 mod common;
 
 use std::ffi::{OsStr, OsString};
@@ -64,7 +65,7 @@ fn switches_that_mean_nothing_are_refused() {
         let text = said(bench.serve(&[MODEL]).args(args), 2);
         assert!(text.contains(told), "{args:?}: {text}");
     }
-    let text = said(bench.serve(&[MODEL, "--host", "no.such.host.invalid"]), 1);
+    let text = said(&mut bench.serve(&[MODEL, "--host", "no.such.host.invalid"]), 1);
     assert!(text.contains("--host no.such.host.invalid"), "{text}");
     bench.write("m.atomc", "x");
     let text = said(&mut bench.serve(&["m.atomc", "--weights", MODEL, "--target", "host"]), 1);

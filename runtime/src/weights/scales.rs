@@ -37,7 +37,7 @@ impl Loading {
 fn beside(weight: &Weight, codes: &str) -> Option<String> {
     let value = parts(&weight.expr, Rank::ONLY, &|whole, _| whole.name == codes);
     let mut scales = value.scaled.iter().flat_map(|scaled| &scaled.scale.parts).filter_map(name);
-    scales.find(|name| name.starts_with(codes))
+    scales.find(|name| name.len() > codes.len() && name.starts_with(codes))
 }
 
 fn name(part: &Part) -> Option<String> {
