@@ -295,7 +295,7 @@ fn layers_that_attend() {
     let (linear, full) = ("linear_attention", "full_attention");
     let told = |facts: Value| {
         let fault = interval(facts.as_object().expect("facts"));
-        fault.map_or_else(|| "told".to_owned(), |fault| format!("{fault}. {}", fault.help.unwrap_or_default()))
+        fault.map_or_else(|| "told".to_owned(), |fault| format!("{fault}. {}", fault.help.clone().unwrap_or_default()))
     };
     let every_third = [linear, linear, full, linear, linear, full, linear];
     let found = [

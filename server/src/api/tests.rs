@@ -38,6 +38,12 @@ fn slow(pause: u64) -> Toy {
     toy
 }
 
+/// Limits of a machine that has other work, and of a build that is not optimised.
+fn patient() -> FormLimits {
+    let long = Duration::from_secs(60);
+    FormLimits { prepare: long, wait: long, mask: long, answer: long, ..FormLimits::default() }
+}
+
 fn service(toy: Toy, change: impl FnOnce(&mut Service), queue: usize) -> Router {
     let options = Options { running: 4, step_tokens: 0, prefix_cache: true, speculate: 3 };
     let (handle, _) = worker::start(toy, options, queue).unwrap();
@@ -48,7 +54,7 @@ fn service(toy: Toy, change: impl FnOnce(&mut Service), queue: usize) -> Router 
         handle,
         templates: Templates::new(Some(template.into()), &json!({})).map_err(|error| error.to_string()),
         thoughts: false,
-        grammars: Grammars::new(text.clone(), VOCAB, stop.clone(), FormLimits::default()),
+        grammars: Grammars::new(text.clone(), VOCAB, stop.clone(), patient()),
         text,
         names: vec!["toy".into(), "other".into()],
         stop,

