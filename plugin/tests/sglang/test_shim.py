@@ -204,7 +204,7 @@ def test_what_changes_of_sglang_is_in_the_document():
     functions = {place.rpartition(".")[2] for place in places}
     assert {name for name in found if name.rpartition(".")[2] not in functions} == set()
     assert all(name.startswith("sglang.") for name in found)
-    document = Path(rules.__file__).parents[2] / "docs" / "sglang.md"
+    document = Path(rules.__file__).resolve().parents[2] / "docs" / "sglang.md"
     assert [place for place in places if f"`{place}`" not in document.read_text()] == []
 
 
