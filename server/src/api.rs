@@ -37,6 +37,7 @@ pub use defaults::Defaults;
 use error::ApiError;
 pub use guard::Access;
 pub use lanes::Lanes;
+pub(crate) use lanes::trim;
 pub use metrics::Metrics;
 
 /// What is served, and how.

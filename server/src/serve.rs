@@ -24,7 +24,7 @@ pub use limits::{FilesError, Limits};
 pub use pace::Slow;
 pub use room::{Full, Room, Seat, Ticket};
 
-use crate::api::{Service, router};
+use crate::api::{Service, router, trim};
 use crate::worker::Handle;
 use pace::{Answered, Paced, Sent};
 
@@ -102,7 +102,7 @@ async fn listen(listener: TcpListener, service: Service, place: &Place, mut told
                 }
             },
             _ = tidy.tick() => if room.is_quiet() {
-                tokio::task::spawn_blocking(give_memory_back);
+                tokio::task::spawn_blocking(trim);
             },
             () = told.wait() => break,
         }
@@ -113,15 +113,6 @@ async fn listen(listener: TcpListener, service: Service, place: &Place, mut told
     tokio::select! {
         () = ended(graceful, place.grace + LAST_WORDS) => {}
         () = told.wait() => tracing::warn!("the server ends at once"),
-    }
-}
-
-/// Gives the system the memory that large requests have taken: the allocator would keep it.
-fn give_memory_back() {
-    #[cfg(target_env = "gnu")]
-    // SAFETY: it gives back what nothing holds, and may be called at any time.
-    unsafe {
-        libc::malloc_trim(0);
     }
 }
 

@@ -78,14 +78,16 @@ impl Drop for Waiting<'_> {
     }
 }
 
+/// Gives the system the memory that large requests have taken: the allocator would keep it.
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
-fn trim() {
+pub fn trim() {
     // SAFETY: it takes a number, and may be called at any time from any thread.
     unsafe { libc::malloc_trim(0) };
 }
 
 #[cfg(not(all(target_os = "linux", target_env = "gnu")))]
-fn trim() {}
+/// Other allocators decide themselves.
+pub fn trim() {}
 
 #[cfg(test)]
 mod tests {
