@@ -891,3 +891,16 @@ fn the_readme_names_the_verbs_with_json() {
     named.sort_unstable();
     assert_eq!(named, have);
 }
+
+#[test]
+fn what_is_logged_is_chosen_or_refused() {
+    let bench = Bench::empty();
+    let devices = |log: &str| bench.command(&["devices"]).env("ATOMC_LOG", log).output().expect("the binary runs");
+    for right in ["", "debug", "off", "atomc_passes=debug,atomc_targets=trace"] {
+        assert!(devices(right).status.success(), "{right:?}");
+    }
+    let out = devices("atomc_passes=loud");
+    assert_eq!(out.status.code(), Some(1));
+    let said = String::from_utf8_lossy(&out.stderr).into_owned();
+    assert!(said.starts_with("error[log]: ATOMC_LOG: \"atomc_passes=loud\": "), "{said}");
+}

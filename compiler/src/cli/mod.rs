@@ -131,7 +131,9 @@ pub fn main() -> ExitCode {
         Err(help) => return show_help(&help),
     };
     let spans = Spans::new();
-    log(cli.verb.is_traced().then(|| spans.clone()));
+    if let Err(failure) = log(cli.verb.is_traced().then(|| spans.clone())) {
+        return end(Err(failure));
+    }
     let done = match &cli.verb {
         #[cfg(feature = "compiler")]
         Verb::Compile(args) => compile::run(args, &spans),
@@ -195,14 +197,22 @@ impl Verb {
     }
 }
 
-fn log(spans: Option<Spans>) {
+/// Begins to log what `ATOMC_LOG` selects, which is nothing where it is not set.
+fn log(spans: Option<Spans>) -> Result<(), Failure> {
+    use tracing_subscriber::Layer;
+    use tracing_subscriber::filter::Targets;
     use tracing_subscriber::layer::SubscriberExt;
     use tracing_subscriber::util::SubscriberInitExt;
-    use tracing_subscriber::{EnvFilter, Layer};
-    let filter = EnvFilter::try_from_env("ATOMC_LOG").unwrap_or_else(|_| EnvFilter::new("off"));
+    let selected = std::env::var_os("ATOMC_LOG").unwrap_or_default();
+    let selected = selected.to_string_lossy();
+    let filter: Targets = match &*selected {
+        "" => Targets::new(),
+        text => text.parse().map_err(|error| Failure::new("log", format!("ATOMC_LOG: {text:?}: {error}")))?,
+    };
     let log = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
     // What cannot be written to standard error is not told there, which would panic.
     let log = log.log_internal_errors(false).with_filter(filter);
     let spans = spans.map(|spans| spans.clone().with_filter(spans));
     tracing_subscriber::registry().with(log).with(spans).init();
+    Ok(())
 }
