@@ -49,6 +49,8 @@ pub struct FormLimits {
     pub terminals: usize,
     /// Bytes of an expression.
     pub expression: usize,
+    /// Steps that its expressions take behind one character.
+    pub steps: u64,
 }
 
 impl Default for FormLimits {
@@ -76,6 +78,7 @@ impl Default for FormLimits {
             items: 20_000,
             terminals: 2_500,
             expression: 64 << 10,
+            steps: 1_000_000,
         }
     }
 }

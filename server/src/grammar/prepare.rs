@@ -3,11 +3,12 @@
 //! llguidance cannot be told to stop while it makes a grammar. What a form may ask for is bounded
 //! before ([`schema`](super::schema), [`lark`](super::lark)); one that takes too long all the same
 //! is refused while its thread goes on, last in the queue for the processor, and a few such threads
-//! do not keep the forms of others waiting.
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, PoisonError};
+//! do not keep the forms of others waiting. Once there is a grammar its thread is told to stop.
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
+use llguidance::CancellationHandle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio::time::timeout;
 
@@ -32,6 +33,34 @@ pub struct Workshop {
 /// A place in the workshop, until the work has ended or its time is over.
 type Held = Arc<Mutex<Option<OwnedSemaphorePermit>>>;
 
+/// Ends work that takes too long, from when it can be ended.
+#[derive(Default)]
+pub struct Stop {
+    is_late: AtomicBool,
+    handle: OnceLock<CancellationHandle>,
+}
+
+impl Stop {
+    /// From now on this ends the work.
+    pub fn by(&self, handle: CancellationHandle) {
+        let handle = self.handle.get_or_init(|| handle);
+        if self.is_late() {
+            handle.cancel();
+        }
+    }
+
+    /// Whether the work takes too long.
+    pub fn is_late(&self) -> bool {
+        self.is_late.load(SeqCst)
+    }
+
+    /// The work takes too long.
+    fn late(&self) {
+        self.is_late.store(true, SeqCst);
+        self.handle.get().into_iter().for_each(CancellationHandle::cancel);
+    }
+}
+
 impl Workshop {
     /// One that nobody works in.
     pub fn new(limits: FormLimits) -> Workshop {
@@ -43,22 +72,24 @@ impl Workshop {
     /// not begun.
     pub async fn make<T: Send + 'static>(
         &self,
-        work: impl FnOnce() -> Result<T, FormError> + Send + 'static,
+        work: impl FnOnce(&Stop) -> Result<T, FormError> + Send + 'static,
     ) -> Result<T, FormError> {
         let held: Held = Arc::new(Mutex::new(Some(self.place().await?)));
         let (tell, clock) = oneshot::channel();
         let (give, made) = oneshot::channel();
-        let place = held.clone();
+        let stop = Arc::new(Stop::default());
+        let (place, told) = (held.clone(), stop.clone());
         let thread = move || {
             _ = tell.send(Clock::own());
-            let done = work();
+            let done = work(&told);
             // Whoever waits may have gone.
             _ = give.send(done);
             drop(place);
         };
         let started = threads::start("atomc-form", threads::GRAMMARS, thread);
         started.map_err(|error| FormError::Fault(format!("no thread for a grammar: {error}")))?;
-        let watch = watch(self.limits.prepare, self.late.clone(), held, clock, made);
+        let watch = Watch { within: self.limits.prepare, late: self.late.clone(), held, stop };
+        let watch = watch.wait(clock, made);
         // The watch goes on where the caller does not.
         let ended = tokio::spawn(watch).await;
         ended.unwrap_or_else(|error| Err(FormError::Fault(format!("preparing the form failed: {error}"))))
@@ -88,37 +119,47 @@ impl Drop for Waiting<'_> {
     }
 }
 
-/// Waits for what a thread makes, no longer than it may take.
-async fn watch<T: Send + 'static>(
+/// What a thread is watched with.
+struct Watch {
     within: Duration,
     late: Arc<AtomicUsize>,
     held: Held,
-    clock: oneshot::Receiver<Clock>,
-    mut made: oneshot::Receiver<Result<T, FormError>>,
-) -> Result<T, FormError> {
-    let gone = || FormError::Wrong("the grammar is too much for its parser".into());
-    let clock = clock.await.map_err(|_| gone())?;
-    let until = tokio::time::Instant::now() + within.saturating_mul(PATIENCE);
-    let mut left = within;
-    loop {
-        match timeout(left, &mut made).await {
-            Ok(done) => return done.map_err(|_| gone())?,
-            Err(_) if tokio::time::Instant::now() >= until => break,
-            Err(_) => left = within.saturating_sub(clock.read().unwrap_or(within)),
+    stop: Arc<Stop>,
+}
+
+impl Watch {
+    /// Waits for what a thread makes, no longer than it may take.
+    async fn wait<T: Send + 'static>(
+        self,
+        clock: oneshot::Receiver<Clock>,
+        mut made: oneshot::Receiver<Result<T, FormError>>,
+    ) -> Result<T, FormError> {
+        let gone = || FormError::Wrong("the grammar is too much for its parser".into());
+        let clock = clock.await.map_err(|_| gone())?;
+        let until = tokio::time::Instant::now() + self.within.saturating_mul(PATIENCE);
+        let mut left = self.within;
+        loop {
+            match timeout(left, &mut made).await {
+                Ok(done) => return done.map_err(|_| gone())?,
+                Err(_) if tokio::time::Instant::now() >= until => break,
+                Err(_) => left = self.within.saturating_sub(clock.read().unwrap_or(self.within)),
+            }
+            if left.is_zero() {
+                break;
+            }
+            // Time that others have the processor is none that the form takes.
+            left = left.max(Duration::from_millis(10));
         }
-        if left.is_zero() {
-            break;
+        self.stop.late();
+        if self.late.fetch_update(Relaxed, Relaxed, |now| (now < MOST_LATE).then_some(now + 1)).is_ok() {
+            drop(self.held.lock().unwrap_or_else(PoisonError::into_inner).take());
+            let late = self.late;
+            // It is one less when its thread has ended.
+            tokio::spawn(async move {
+                _ = made.await;
+                late.fetch_sub(1, Relaxed);
+            });
         }
-        // Time that others have the processor is none that the form takes.
-        left = left.max(Duration::from_millis(10));
+        Err(FormError::Slow(self.within))
     }
-    if late.fetch_update(Relaxed, Relaxed, |now| (now < MOST_LATE).then_some(now + 1)).is_ok() {
-        drop(held.lock().unwrap_or_else(PoisonError::into_inner).take());
-        // It is one less when its thread has ended.
-        tokio::spawn(async move {
-            _ = made.await;
-            late.fetch_sub(1, Relaxed);
-        });
-    }
-    Err(FormError::Slow(within))
 }

@@ -281,7 +281,7 @@ fn forms_are_prepared_in_their_turn() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         let (go, gate) = std::sync::mpsc::channel::<()>();
-        let wait = move || {
+        let wait = move |_: &Stop| {
             _ = gate.recv();
             Ok(1)
         };
@@ -289,13 +289,13 @@ fn forms_are_prepared_in_their_turn() {
         let second = async {
             tokio::task::yield_now().await;
             // One waits, and another finds no room; nobody waits for ever.
-            let (waits, full) = tokio::join!(workshop.make(|| Ok(2)), workshop.make(|| Ok(3)));
+            let (waits, full) = tokio::join!(workshop.make(|_| Ok(2)), workshop.make(|_| Ok(3)));
             assert_eq!((waits, full), (Err(FormError::Busy), Err(FormError::Busy)));
             go.send(()).unwrap();
         };
         let (first, ()) = tokio::join!(first, second);
         assert_eq!(first, Ok(1));
-        assert_eq!(workshop.make(|| Ok(4)).await, Ok(4));
+        assert_eq!(workshop.make(|_| Ok(4)).await, Ok(4));
     });
 }
 
@@ -308,20 +308,20 @@ fn work_without_end_keeps_no_other_waiting() {
     runtime.block_on(async {
         for _ in 0..3 {
             let is_over = is_over.clone();
-            let spin = move || {
+            let spin = move |_: &Stop| {
                 while !is_over.load(std::sync::atomic::Ordering::Relaxed) {
                     std::hint::spin_loop();
                 }
                 Ok(0)
             };
             assert_eq!(workshop.make(spin).await, Err(FormError::Slow(limits.prepare)));
-            assert_eq!(workshop.make(|| Ok(1)).await, Ok(1));
+            assert_eq!(workshop.make(|_| Ok(1)).await, Ok(1));
         }
         is_over.store(true, std::sync::atomic::Ordering::Relaxed);
         // A panic is that of one form.
-        let fails = || -> Result<i32, FormError> { panic!("out of everything") };
+        let fails = |_: &Stop| -> Result<i32, FormError> { panic!("out of everything") };
         assert!(matches!(workshop.make(fails).await, Err(FormError::Wrong(_))));
-        assert_eq!(workshop.make(|| Ok(2)).await, Ok(2));
+        assert_eq!(workshop.make(|_| Ok(2)).await, Ok(2));
     });
 }
 
