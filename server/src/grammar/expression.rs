@@ -1,8 +1,8 @@
 //! What an expression takes of those that follow it. llguidance follows expressions by derivatives:
 //! what is left of one behind a character is an expression again, and finding it goes through all
-//! that may come first. Where `a?b?c?…` has n items the rest of each begins in as many ways as there
-//! are items left, so that one character takes n² / 2 steps, which nothing interrupts. These steps
-//! are counted here before anything is made of the expression.
+//! that may come first. Where `a?b?c?…` has n items the rest of each begins in as many ways as
+//! there are items left, so that one character takes n² / 2 steps, which nothing interrupts. These
+//! steps are counted here before anything is made of the expression.
 use regex_syntax::ast::parse::Parser;
 use regex_syntax::ast::{Ast, ClassSet, ClassSetItem, RepetitionKind, RepetitionRange};
 

@@ -1,5 +1,6 @@
 //! Preparing forms: apart from all else, and each only as long as it may. One is quick at a time.
-//! What turns out to take long stands back, for a few others of its kind and for the next quick one.
+//! What turns out to take long stands back, for a few others of its kind and for the next quick
+//! one.
 //!
 //! llguidance cannot be told to stop while it makes a grammar. What a form may ask for is bounded
 //! before ([`schema`](super::schema), [`lark`](super::lark)); one that takes too long all the same
