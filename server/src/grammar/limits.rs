@@ -71,7 +71,7 @@ impl Default for FormLimits {
             all_properties: 5_000,
             patterns: 64,
             references: 1000,
-            combined: 512,
+            combined: 64,
             conjuncts: 8,
             multiples: 20_000,
             rules: 2_000,

@@ -191,6 +191,7 @@ fn forms_that_are_too_much_are_refused_by_the_limit() {
         (Form::Json(wide(5000, &json!({}))), "5000 properties of one object; at most 2500"),
         (Form::Json(json!({ "required": texts(3000) })), "3000 properties of one object"),
         (Form::Json(json!({ "allOf": (0..12).map(alternatives).collect::<Vec<_>>() })), "4096 combined alternatives"),
+        (Form::Json(json!({ "allOf": (0..9).map(alternatives).collect::<Vec<_>>() })), "512 combined alternatives"),
         (Form::Json(json!({ "allOf": (1..12).map(patterns).collect::<Vec<_>>() })), "11 expressions for one text"),
         (Form::Json(json!({ "$ref": "#/$defs/d0", "$defs": chain })), "1001 schemas within one another"),
         (Form::Json(json!({ "type": "integer", "multipleOf": 1_000_003 })), "1000003 units of `multipleOf`"),
