@@ -2,11 +2,13 @@
 //! one of some texts.
 mod cache;
 mod choice;
+mod expression;
 mod lark;
 mod limits;
 mod masks;
 mod prepare;
 mod schema;
+mod terminals;
 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -24,7 +26,7 @@ use choice::{Choice, Texts};
 use limits::at_most;
 pub use limits::{FormError, FormLimits};
 use masks::{Masks, Next, Parser, Standing, first_line};
-use prepare::Workshop;
+use prepare::{Stop, Workshop};
 
 /// What an answer must be.
 #[derive(Clone, Debug, PartialEq)]
@@ -51,7 +53,7 @@ impl Form {
         at_most("bytes", self.bytes(), limits.bytes)?;
         match self {
             Form::Json(schema) => schema::check(schema, limits),
-            Form::Regex(regex) => lark::check_expression(regex, limits),
+            Form::Regex(regex) => lark::measured(regex, limits).map(drop),
             Form::Lark(text) => lark::check(text, limits),
             Form::Choice(_) => Ok(()),
         }
@@ -127,7 +129,7 @@ impl Grammars {
             Some(outcome) => outcome?,
             None => {
                 let (shared, form) = (self.shared.clone(), form.clone());
-                self.workshop.make(move || shared.make(&form, &limits)).await?
+                self.workshop.make(move |stop| shared.make(&form, &limits, stop)).await?
             }
         };
         Ok(Prescribed { shared, limits, made: made.own() })
@@ -172,13 +174,16 @@ impl Prescribed {
 
 impl Shared {
     /// Prepares a form, and keeps what came of it.
-    fn make(&self, form: &Form, limits: &FormLimits) -> Result<Prepared, FormError> {
-        let outcome = self.made(form, limits);
+    fn make(&self, form: &Form, limits: &FormLimits, stop: &Stop) -> Result<Prepared, FormError> {
+        let mut outcome = self.made(form, limits, stop);
+        if stop.is_late() {
+            outcome = Err(FormError::Slow(limits.prepare));
+        }
         self.cache.put(form, &outcome);
         outcome
     }
 
-    fn made(&self, form: &Form, limits: &FormLimits) -> Result<Prepared, FormError> {
+    fn made(&self, form: &Form, limits: &FormLimits, stop: &Stop) -> Result<Prepared, FormError> {
         form.check(limits)?;
         let tools = self.tools()?;
         let (parser, mut first) = match form {
@@ -188,6 +193,7 @@ impl Shared {
             }
             form => {
                 let matcher = tools.matcher(form)?;
+                matcher.cancellation_handle().into_iter().for_each(|handle| stop.by(handle));
                 (Made::Grammar(Arc::new(matcher.deep_clone())), Parser::Grammar(Box::new(matcher)))
             }
         };
