@@ -18,7 +18,25 @@ pub struct Isa {
     pub fnuz: bool,
     /// Bytes of LDS that a work-group may have.
     pub lds: u32,
+    /// What the timing model takes of it.
+    pub rates: Rates,
 }
+
+/// What a compute unit does in a time. The timing model knows CDNA 3 and CDNA 4 and counts other
+/// chips as CDNA 3.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rates {
+    /// Operations on f16 and on bf16 that a SIMD's matrix unit does in a pass of four clocks.
+    pub halves: u64,
+    /// The same on types of 8 bits.
+    pub bytes: u64,
+    /// Bytes of LDS that a compute unit reads or writes in a clock.
+    pub lds: u32,
+}
+
+/// Source: the guides of CDNA3 and CDNA4, tables of "MFMA" passes.
+const CDNA3: Rates = Rates { halves: 2048, bytes: 4096, lds: 128 };
+const CDNA4: Rates = Rates { halves: 4096, bytes: 8192, lds: 256 };
 
 /// The generations of encodings and waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -47,6 +65,7 @@ const fn rdna(name: &'static str, family: Family) -> Isa {
         agprs: false,
         fnuz: false,
         lds: 65536,
+        rates: CDNA3,
     }
 }
 
@@ -62,6 +81,7 @@ const ROWS: [Isa; 14] = [
         agprs: true,
         fnuz: true,
         lds: 65536,
+        rates: CDNA3,
     },
     Isa {
         name: "gfx942",
@@ -72,6 +92,7 @@ const ROWS: [Isa; 14] = [
         agprs: true,
         fnuz: true,
         lds: 65536,
+        rates: CDNA3,
     },
     Isa {
         name: "gfx950",
@@ -82,6 +103,7 @@ const ROWS: [Isa; 14] = [
         agprs: true,
         fnuz: false,
         lds: 163_840,
+        rates: CDNA4,
     },
     Isa {
         name: "gfx9-4-generic",
@@ -93,6 +115,7 @@ const ROWS: [Isa; 14] = [
         // It has no instructions for 8-bit floats.
         fnuz: false,
         lds: 65536,
+        rates: CDNA3,
     },
     rdna("gfx1100", Family::Gfx11),
     rdna("gfx1101", Family::Gfx11),

@@ -7,7 +7,6 @@
 #[cfg(not(all(target_arch = "x86_64", target_endian = "little")))]
 compile_error!("the memory of kernels is the memory of a little-endian 64-bit host; only x86-64 is tested");
 
-pub mod aiter;
 mod code;
 mod counts;
 pub mod decode;
@@ -19,7 +18,7 @@ mod launch;
 pub mod mem;
 mod memory;
 pub mod num;
-mod random;
+pub mod random;
 mod schedule;
 pub mod testing;
 pub mod timing;

@@ -20,6 +20,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "atomc-targets",
         ],
     ),
+    ("atomc-aiter", &["atomc-emulator"]),
     ("atomc-artifact", &["atomc-dtype"]),
     ("atomc-c", &["atomc-runtime"]),
     ("atomc-config", &["atomc-dtype"]),

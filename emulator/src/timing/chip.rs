@@ -4,6 +4,7 @@ use super::profile::Sample;
 /// A number of the model that depends on the chip.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Number {
+    pub which: Which,
     pub name: &'static str,
     pub unit: &'static str,
     /// What is physically possible; fits stay inside.
@@ -11,28 +12,37 @@ pub struct Number {
     pub meaning: &'static str,
 }
 
-const fn number(name: &'static str, unit: &'static str, range: [f64; 2], meaning: &'static str) -> Number {
-    Number { name, unit, range, meaning }
+macro_rules! numbers {
+    ($($which:ident = $name:literal, $unit:literal, $range:expr, $meaning:literal;)*) => {
+        /// The numbers by name: what the timing model reads of a chip.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum Which {
+            $(#[doc = $meaning] $which,)*
+        }
+
+        pub const COUNT: usize = [$($name),*].len();
+
+        /// The numbers of a chip, in the order of [`Chip::numbers`]. Upper ends are the peaks of
+        /// AMD's white papers and data sheets (HBM, Infinity Cache, L2, clock).
+        pub const NUMBERS: [Number; COUNT] =
+            [$(Number { which: Which::$which, name: $name, unit: $unit, range: $range, meaning: $meaning }),*];
+    };
 }
 
-pub const COUNT: usize = 12;
-
-/// The numbers of a chip, in the order of [`Chip::numbers`]. Upper ends are the peaks of AMD's
-/// white papers and data sheets (HBM, Infinity Cache, L2, clock).
-pub const NUMBERS: [Number; COUNT] = [
-    number("launch", "us", [1.0, 5.0], "from one kernel to the next"),
-    number("memset", "us", [0.2, 5.0], "another kernel of the call, as one that clears"),
-    number("clock", "GHz", [1.0, 2.6], "with idle matrix units"),
-    number("power", "", [0.0, 0.7], "part of the clock that busy matrix units cost"),
-    number("near", "ns", [150.0, 600.0], "latency of Infinity Cache"),
-    number("far", "ns", [0.0, 600.0], "what idle HBM adds to it"),
-    number("hbm", "TB/s", [2.0, 8.0], "HBM"),
-    number("cache", "TB/s", [2.0, 17.0], "Infinity Cache to all XCDs"),
-    number("l2", "TB/s", [0.5, 4.0], "L2 to the compute units of an XCD"),
-    number("group", "us", [0.0, 4.0], "start and end of a work-group"),
-    number("atomics", "TB/s", [0.05, 8.0], "lines of atomics of the chip"),
-    number("store", "TB/s", [1.0, 17.0], "bursts of results of the chip"),
-];
+numbers! {
+    Launch = "launch", "us", [1.0, 5.0], "from one kernel to the next";
+    Memset = "memset", "us", [0.2, 5.0], "another kernel of the call, as one that clears";
+    Clock = "clock", "GHz", [1.0, 2.6], "with idle matrix units";
+    Power = "power", "", [0.0, 0.7], "part of the clock that busy matrix units cost";
+    Near = "near", "ns", [150.0, 600.0], "latency of Infinity Cache";
+    Far = "far", "ns", [0.0, 600.0], "what idle HBM adds to it";
+    Hbm = "hbm", "TB/s", [2.0, 8.0], "HBM";
+    Cache = "cache", "TB/s", [2.0, 17.0], "Infinity Cache to all XCDs";
+    L2 = "l2", "TB/s", [0.5, 4.0], "L2 to the compute units of an XCD";
+    Group = "group", "us", [0.0, 4.0], "start and end of a work-group";
+    Atomics = "atomics", "TB/s", [0.05, 8.0], "lines of atomics of the chip";
+    Store = "store", "TB/s", [1.0, 17.0], "bursts of results of the chip";
+}
 
 /// Where a number of a chip comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,6 +63,8 @@ pub struct Chip {
     /// The highest clock in GHz and the bandwidth of HBM in TB/s, of AMD's data sheets.
     pub peak_clock: f64,
     pub peak_hbm: f64,
+    /// Operations of fp8 that a compute unit's matrix units do in a clock at their peak.
+    pub fp8_rate: f64,
     pub numbers: [f64; COUNT],
     pub origins: [Origin; COUNT],
 }
@@ -127,17 +139,17 @@ impl Chip {
     /// The range of a number, which ends at the chip's peak.
     pub fn range(&self, at: usize) -> [f64; 2] {
         let [low, high] = NUMBERS[at].range;
-        let peak = match NUMBERS[at].name {
-            "clock" => self.peak_clock,
-            "hbm" => self.peak_hbm,
+        let peak = match NUMBERS[at].which {
+            Which::Clock => self.peak_clock,
+            Which::Hbm => self.peak_hbm,
             _ => high,
         };
         [low, high.min(peak)]
     }
 
-    /// Operations of fp8 that a compute unit's matrix units do in a clock at their peak.
-    pub fn fp8_rate(&self) -> f64 {
-        if self.gfx == "gfx950" { 8192.0 } else { 4096.0 }
+    /// One of the numbers.
+    pub fn number(&self, which: Which) -> f64 {
+        self.numbers[which as usize]
     }
 
     /// The chip with another one's numbers where its own are not fitted.
@@ -224,6 +236,7 @@ mod tests {
             xcds: 8,
             peak_clock: 2.0,
             peak_hbm: 8.0,
+            fp8_rate: 4096.0,
             numbers,
             origins: [Origin::Source; COUNT],
         }
@@ -286,5 +299,6 @@ mod tests {
             }
             assert!(chip.cus.is_multiple_of(chip.xcds), "{}", chip.name);
         }
+        assert!(NUMBERS.iter().enumerate().all(|(at, number)| number.which as usize == at));
     }
 }

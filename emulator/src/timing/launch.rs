@@ -2,7 +2,7 @@
 //! it and each of its loops.
 use std::collections::BTreeMap;
 
-use super::chip::{Chip, NUMBERS, Work};
+use super::chip::{Chip, Which, Work};
 use super::cu::{self, CORE};
 use super::profile::{LATENCIES, Sample};
 use super::trace::{Event, Op, Trace, Unit};
@@ -165,8 +165,7 @@ impl Launch {
 
 /// Clocks that memory takes to answer where HBM has to.
 fn latency(chip: &Chip) -> u64 {
-    let number = |name| NUMBERS.iter().position(|n| n.name == name).map_or(0.0, |at| chip.numbers[at]);
-    ((number("near") + number("far")) * number("clock")) as u64
+    ((chip.number(Which::Near) + chip.number(Which::Far)) * chip.number(Which::Clock)) as u64
 }
 
 /// The limit that would leave the longest time alone.

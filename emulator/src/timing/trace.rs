@@ -127,7 +127,6 @@ fn idle(text: &str) -> u16 {
 fn passes(step: &Step, isa: &Isa) -> u16 {
     let name: &str = &step.inst.mnemonic;
     let m = &step.inst.modifiers;
-    let newer = isa.family >= Family::Gfx950;
     let kind = name.rsplit('_').next().unwrap_or_default();
     let wide_only = m.cbsz < 2 || m.blgp < 2;
     // Operations of a SIMD in a pass.
@@ -137,8 +136,8 @@ fn passes(step: &Step, isa: &Isa) -> u16 {
         "xf32" => 1024,
         "f8f6f4" if wide_only => 8192,
         "f8f6f4" => 16384,
-        "f16" | "bf16" | "1k" => 2048 << u32::from(newer),
-        _ => 4096 << u32::from(newer),
+        "f16" | "bf16" | "1k" => isa.rates.halves,
+        _ => isa.rates.bytes,
     };
     // A block that is half as large does not take half of the passes.
     let least = if name.contains("32x32") { 8 } else { 4 };
@@ -192,8 +191,7 @@ impl Recorder {
     pub fn new(kernel: &Kernel, isa: &Isa, waves: u32) -> Recorder {
         let ops = kernel.steps.iter().zip(&kernel.texts).map(|(step, text)| Op::of(step, text, isa)).collect();
         let trace = Trace { ops, waves: vec![Vec::new(); waves as usize] };
-        let lds_bytes = if isa.family == Family::Gfx950 { 256 } else { 128 };
-        Recorder { trace, lds_bytes, wave: 0, l1: Default::default(), lines: Vec::new() }
+        Recorder { trace, lds_bytes: isa.rates.lds, wave: 0, l1: Default::default(), lines: Vec::new() }
     }
 
     pub fn finish(self) -> Trace {

@@ -2,9 +2,8 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use atomc_aiter::gemm::{Family, Kernel};
 use atomc_emulator::CodeObject;
-use atomc_emulator::aiter;
-use atomc_emulator::aiter::gemm::{Family, Kernel};
 use atomc_emulator::timing::chip::{Chip, Work};
 use atomc_emulator::timing::profile::{Profile, Sample};
 
@@ -147,7 +146,7 @@ pub fn fill(cache: &mut Cache, rows: &[Row], folder: &Path) -> Vec<String> {
             continue;
         }
         let path = format!("{}/{}/{}.co", row.gfx, row.shape.family.folder(), row.kernel);
-        let open = || aiter::open(folder, &path).map_err(|e| e.to_string());
+        let open = || atomc_aiter::open(folder, &path).map_err(|e| e.to_string());
         let code = codes.entry(path.clone()).or_insert_with(open);
         let made = code.as_ref().map_err(Clone::clone).and_then(|code| made(code, row, &arena));
         match made {

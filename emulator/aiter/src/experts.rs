@@ -1,7 +1,7 @@
 //! Experts in one launch (`fmoe`), and the choice of experts (`topksoftmax`).
 use super::numbers::{Element, Random, shuffle};
 use super::{Buffer, Case, Slots, THREADS};
-use crate::launch::Grid;
+use atomc_emulator::Grid;
 
 /// Experts with fp8 operands, a scale for 128 by 128 of weights and for 128 of a token.
 #[derive(Clone, Copy, Debug)]
@@ -251,7 +251,7 @@ impl Choice {
             Buffer::zeros(tokens * chosen * 4),
             Buffer::zeros(tokens * chosen * 4),
             if bf16 {
-                Buffer::halves(&logits.iter().map(|v| crate::num::f32_to_bf16(*v)).collect::<Vec<u16>>())
+                Buffer::halves(&logits.iter().map(|v| atomc_emulator::num::f32_to_bf16(*v)).collect::<Vec<u16>>())
             } else {
                 Buffer::floats(&logits)
             },

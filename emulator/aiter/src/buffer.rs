@@ -74,7 +74,7 @@ impl Buffer {
     /// The numbers of a bf16 buffer.
     pub fn as_bf16(&self) -> impl Iterator<Item = f64> {
         let halves = self.data().as_chunks::<2>().0.iter();
-        halves.map(|b| f64::from(crate::num::bf16_to_f32(u16::from_le_bytes(*b))))
+        halves.map(|b| f64::from(atomc_emulator::num::bf16_to_f32(u16::from_le_bytes(*b))))
     }
 }
 

@@ -1,6 +1,6 @@
 //! Fits the model of times to measured ones, and predicts.
 //!
-//!     ATOMC_AMD_TIMES=DIR ATOMC_AITER=DIR cargo run --release -p atomc-emulator --example timing -- COMMAND
+//!     ATOMC_AMD_TIMES=DIR ATOMC_AITER=DIR cargo run --release -p atomc-aiter --example timing -- COMMAND
 //!
 //! `ATOMC_AMD_TIMES` is the folder of `gemm_asm.csv`, `ATOMC_AITER` the folder `hsa` of a copy of
 //! AITER's repository. What is recorded of kernels is kept in the file `ATOMC_TIMING_CACHE`. See

@@ -1,7 +1,7 @@
 //! Attention: paged decode (`pa`), latent decode (`mla`), prompts (`fmha_v3_fwd`).
 use super::numbers::{Element, Random};
 use super::{Buffer, Case, Slots, THREADS};
-use crate::launch::Grid;
+use atomc_emulator::Grid;
 
 /// Values of a head of paged decode and of prompts.
 const HEAD: usize = 128;

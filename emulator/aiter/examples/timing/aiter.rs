@@ -1,6 +1,6 @@
 //! AITER's hand-written GEMM kernels: their arguments and grids.
-use atomc_emulator::aiter::Slots;
-use atomc_emulator::aiter::gemm::Family;
+use atomc_aiter::Slots;
+use atomc_aiter::gemm::Family;
 use atomc_emulator::timing::cu::CORE;
 use atomc_emulator::timing::profile::Sample;
 use atomc_emulator::timing::trace::Trace;

@@ -1,9 +1,22 @@
 //! Random operands, what their codes mean, and the order in which kernels take them.
-use crate::num::{E2M1, E4M3, E4M3_FNUZ, bf16_to_f32, f32_to_bf16};
+use atomc_emulator::num::{E2M1, E4M3, E4M3_FNUZ, bf16_to_f32, f32_to_bf16};
+use atomc_emulator::random;
 
-pub use crate::random::Random;
+/// Random operands, the same ones for the same seed.
+#[derive(Clone, Debug)]
+pub struct Random(random::Random);
 
 impl Random {
+    /// Of any seed.
+    pub fn new(seed: u64) -> Random {
+        Random(random::Random::new(seed))
+    }
+
+    /// The next 64 bits.
+    pub fn bits(&mut self) -> u64 {
+        self.0.bits()
+    }
+
     /// A number below one.
     pub fn below(&mut self, n: usize) -> usize {
         ((self.bits() >> 33) % n as u64) as usize

@@ -1,6 +1,6 @@
 //! Runs AITER's hand-written kernels against float64.
 //!
-//!     ATOMC_AITER=DIR cargo run --release -p atomc-emulator --example aiter [-- FILTER]
+//!     ATOMC_AITER=DIR cargo run --release -p atomc-aiter --example aiter [-- FILTER]
 //!
 //! DIR is the folder `hsa` of a copy of AITER's repository. FILTER is a part of
 //! `chip/family/kernel`. `--checks` runs each kernel once more for every checker alone, and tells
@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Instant;
 
-use atomc_emulator::aiter::{self, Entry, OpenError};
+use atomc_aiter::{Entry, OpenError};
 use atomc_emulator::{Checks, CodeObject, Options};
 
 fn main() -> ExitCode {
@@ -25,7 +25,7 @@ fn main() -> ExitCode {
         return decode(&folder, filter);
     }
     let quantum = arguments.iter().find_map(|a| a.strip_prefix("--quantum=")?.parse().ok()).unwrap_or(1);
-    let entries = aiter::entries();
+    let entries = atomc_aiter::entries();
     let chosen = |e: &&Entry| format!("{}/{}/{}", e.chip, e.family, e.name).contains(filter);
     let (mut run, mut wrong) = (0, 0);
     println!("| kernel | chip | sizes | error | instructions | seconds |\n|---|---|---|---|---|---|");
@@ -45,7 +45,7 @@ fn line(folder: &Path, entry: &Entry, quantum: u32) -> bool {
     let mut case = entry.case();
     let began = Instant::now();
     let options = Options { quantum, ..Options::fast() };
-    let done = aiter::open(folder, &case.path).map_err(|e| e.to_string());
+    let done = atomc_aiter::open(folder, &case.path).map_err(|e| e.to_string());
     let done = done.and_then(|code| case.run(&code, &options).map_err(|e| e.to_string()));
     let seconds = began.elapsed().as_secs_f64();
     let (error, instructions) = match &done {
@@ -73,7 +73,7 @@ fn checks(folder: &Path, entry: &Entry, quantum: u32) {
     for (name, checks) in one {
         let mut case = entry.case();
         let options = Options { quantum, checks, ..Options::fast() };
-        let code: Result<CodeObject, OpenError> = aiter::open(folder, &case.path);
+        let code: Result<CodeObject, OpenError> = atomc_aiter::open(folder, &case.path);
         if let Some(fault) = code.ok().and_then(|code| case.run(&code, &options).err()) {
             println!("    {name}: {}", fault.to_string().replace('\n', " "));
         }
@@ -92,7 +92,7 @@ fn decode(folder: &Path, filter: &str) -> ExitCode {
         if !path.contains(filter) {
             continue;
         }
-        let code = match aiter::open(folder, &path) {
+        let code = match atomc_aiter::open(folder, &path) {
             Ok(code) => code,
             Err(error) => {
                 println!("! {error}");

@@ -16,11 +16,7 @@ use std::path::Path;
 pub use buffer::{Buffer, Slots};
 pub use list::{Entry, entries};
 
-use crate::code::CodeObject;
-use crate::counts::Counts;
-use crate::fault::{Fault, LoadError};
-use crate::launch::{Emulator, Grid, Options};
-use crate::memory::{Access, Memory};
+use atomc_emulator::{Access, CodeObject, Counts, Emulator, Fault, Grid, LoadError, Memory, Options};
 
 /// Work-items of a group of four waves, which nearly all of their kernels have.
 pub const THREADS: u32 = 256;

@@ -2,8 +2,8 @@
 //! have K innermost.
 use super::numbers::{Element, Random, shuffle, shuffle_scales};
 use super::{Buffer, Case, Slots, THREADS};
-use crate::launch::Grid;
-use crate::num::e8m0_to_f32;
+use atomc_emulator::Grid;
+use atomc_emulator::num::e8m0_to_f32;
 
 /// One product.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

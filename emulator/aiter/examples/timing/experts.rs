@@ -2,7 +2,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-use atomc_emulator::aiter::{Slots, numbers::Random};
+use atomc_aiter::{Slots, numbers::Random};
 use atomc_emulator::timing::chip::{Chip, Work};
 use atomc_emulator::timing::cu::CORE;
 use atomc_emulator::timing::occupancy;
@@ -132,7 +132,7 @@ impl Row {
     /// It takes less time than the chip's peak allows.
     fn is_possible(&self, chip: &Chip) -> bool {
         let rows = f64::from(self.tokens) * f64::from(self.chosen);
-        let clocks = 2.0 * rows * self.weights() / (f64::from(chip.cus) * chip.fp8_rate());
+        let clocks = 2.0 * rows * self.weights() / (f64::from(chip.cus) * chip.fp8_rate);
         clocks / chip.peak_clock * 1e-3 < self.us
     }
 
@@ -266,7 +266,7 @@ impl Row {
         let filled = self.filled(&routing);
         let parts = self.inner.div_ceil(kernel.columns);
         let groups = f64::from(parts * routing.blocks.len() as u32);
-        let code = atomc_emulator::aiter::open(folder, &kernel.path).map_err(|e| e.to_string())?;
+        let code = atomc_aiter::open(folder, &kernel.path).map_err(|e| e.to_string())?;
         let symbol = code.kernels().next().ok_or("no kernel")?.to_string();
         let descriptor = code.kernel(&symbol).ok_or("no kernel")?.descriptor;
         let each = chip.each(groups) as u32;
