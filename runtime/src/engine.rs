@@ -15,6 +15,7 @@ use crate::error::Error;
 use crate::kv::{BlockCopy, Fork, Kept, Kv, KvError, SeqId, Sizes};
 use crate::pool::{Pool, threads};
 use crate::sample::{SamplingError, greedy};
+use crate::schedule::JobError;
 use crate::states::{SLOTS, Unit};
 use crate::weights::packed::Packed;
 use crate::weights::{self, Rank, Sink};
@@ -115,6 +116,8 @@ pub enum StepError {
     NotFinite(Box<NotFinite>),
     #[error(transparent)]
     Sampling(#[from] SamplingError),
+    #[error(transparent)]
+    Answer(#[from] JobError),
     #[error(transparent)]
     Kv(#[from] KvError),
     #[error(transparent)]

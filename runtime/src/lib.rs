@@ -35,6 +35,7 @@ pub mod memory;
 pub mod pool;
 pub mod probe;
 pub mod sample;
+pub mod schedule;
 pub mod signature;
 pub mod states;
 #[cfg(test)]
