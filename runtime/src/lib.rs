@@ -36,6 +36,7 @@ pub mod pool;
 pub mod probe;
 pub mod sample;
 pub mod schedule;
+mod session;
 pub mod signature;
 pub mod states;
 #[cfg(test)]
