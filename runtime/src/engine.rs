@@ -397,7 +397,7 @@ impl Engine {
         self.output.begin(requests);
         self.advance(requests, |engine, plan, whole| {
             let place = engine.plans()[plan].logits;
-            let (rows, vocab) = (engine.inputs.counts().rows, engine.model().vocab);
+            let (rows, vocab) = (engine.session.inputs.counts().rows, engine.model().vocab);
             // The draft's steps have the same arena.
             let stays = whole && engine.is_host() && engine.draft.is_none();
             let is_well = match stays {
@@ -438,7 +438,7 @@ impl Engine {
         self.output.begin(&[]);
         let mut picks = Vec::new();
         self.advance(requests, |engine, plan, _| {
-            let Plan { logits, picks: Some(place), .. } = engine.plans[plan] else { return Ok(()) };
+            let Plan { logits, picks: Some(place), .. } = engine.session.plans[plan] else { return Ok(()) };
             let first = picks.len();
             engine.gather_picks(place, &mut picks)?;
             engine.check_picks(logits, &picks[first..])

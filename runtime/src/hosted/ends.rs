@@ -71,7 +71,7 @@ impl Hosted {
     unsafe fn logits(&mut self, draft: bool, rows: usize, stream: Stream) -> Result<Rows, HostedError> {
         self.check_loaded()?;
         self.step = None;
-        let plans = self.plans_of(draft);
+        let plans = self.session.plans_of(draft);
         let found = smallest(&self.session.plans[plans.clone()], |plan| plan.rows, rows);
         let (index, plan) = found.ok_or_else(|| HostedError::Rows { rows, max: self.max_rows() })?;
         let index = plans.start + index;

@@ -4,7 +4,7 @@ use crate::checkpoint::{CheckpointError, Source};
 use crate::device::{DeviceBuffer, DeviceError, Stream};
 use crate::error::Error;
 use crate::weights::packed::Packed;
-use crate::weights::{self, DeviceSink, Given, Loading, Numbers, Sink, StoredScales};
+use crate::weights::{self, Given, Loading, Numbers, Sink, StoredScales};
 use atomc_artifact::manifest::{Target, TensorNames};
 
 impl Hosted {
