@@ -8,22 +8,23 @@ pub use draft::Chosen;
 pub use origin::{NotFinite, Odd, Origin};
 
 use self::draft::{Drafting, Ran};
-use crate::batch::{Inputs, Room, TableRoom};
+use crate::batch::{Inputs, TableRoom};
 use crate::checkpoint::{Beside, CheckpointError, Source, whole_numbers};
 use crate::device::{self, Device, DeviceChoice, DeviceError, Launches, Memory};
 use crate::error::Error;
 use crate::kv::{BlockCopy, Fork, Kept, Kv, KvError, SeqId, Sizes};
 use crate::pool::{Pool, threads};
 use crate::sample::{SamplingError, greedy};
+use crate::schedule::JobError;
+use crate::session::{Outline, Session};
 use crate::states::{SLOTS, Unit};
 use crate::weights::packed::Packed;
-use crate::weights::{self, Rank, Sink};
+use crate::weights::{self, Rank};
 use atomc_artifact::Artifact;
-use atomc_artifact::manifest::{
-    Attention, Logits as LogitsPlace, Manifest, Model, Picks, Plan, PlanKind, Target, TensorNames,
-};
+use atomc_artifact::manifest::{Attention, Logits as LogitsPlace, Manifest, Model, Picks, Plan, PlanKind, Target};
 use std::ops::Range;
 use std::path::Path;
+use std::sync::Arc;
 
 /// How to open an artifact.
 #[derive(Clone, Debug, Default)]
@@ -116,6 +117,8 @@ pub enum StepError {
     #[error(transparent)]
     Sampling(#[from] SamplingError),
     #[error(transparent)]
+    Answer(#[from] JobError),
+    #[error(transparent)]
     Kv(#[from] KvError),
     #[error(transparent)]
     Device(#[from] DeviceError),
@@ -123,24 +126,13 @@ pub enum StepError {
 
 /// An artifact on a device.
 pub struct Engine {
-    artifact: Artifact,
-    /// Index of the device's target in the manifest.
-    target: usize,
-    /// Those of the model, then those of its draft.
-    plans: Vec<Plan>,
-    models: usize,
+    session: Session,
     draft: Option<Drafting>,
     /// The model's number of each token of the draft's, if they differ.
     draft_map: Vec<u32>,
-    device: Box<dyn Device>,
-    memory: Memory,
-    inputs: Inputs,
-    /// By group.
-    units: Vec<Unit>,
     kv: Kv,
     /// By group: blocks from this one on were never used.
     untouched: Vec<usize>,
-    loaded: bool,
     output: Output,
     /// The plan that ran last.
     last: usize,
@@ -193,72 +185,36 @@ impl Engine {
     fn assemble(
         artifact: Artifact,
         target: usize,
-        mut device: Box<dyn Device>,
+        device: Box<dyn Device>,
         options: &EngineOptions,
     ) -> Result<Engine, Error> {
         let _span = tracing::debug_span!("open").entered();
-        let manifest = artifact.manifest();
-        let code = &manifest.targets[target];
-        let runs = |plan: &&Plan| plan.attention == Attention::Own && plan.kind != PlanKind::Any;
-        let of = |draft| code.plans.iter().filter(runs).filter(move |plan| plan.draft == draft).cloned();
-        let mut plans: Vec<Plan> = of(false).collect();
-        let models = plans.len();
-        let draft = code.draft.as_ref().filter(|_| options.draft);
-        if draft.is_some() {
-            plans.extend(of(true));
-        }
-        let draft = draft.map(|draft| Drafting::new(draft, models..plans.len()));
-
-        let largest = |size: fn(&Plan) -> usize| plans.iter().map(size).max().unwrap_or(0);
-        let (max_len, block_tokens) = (manifest.model.max_positions, code.layout.block_tokens);
-        let units = Unit::all(code);
-        let cache_tokens = match options.cache_tokens {
-            0 => max_len,
-            tokens => check_cache(tokens, (code, &units), &*device).map(|()| tokens)?,
-        };
-        // Kernels count blocks in 32 bits.
-        let blocks = cache_tokens.div_ceil(block_tokens).min(i32::MAX as usize);
-        let step = largest(|plan| plan.tokens);
-        let kept: Vec<Kept> = units.iter().map(|unit| unit.kept).collect();
-        let has_slots = units.iter().any(|unit| unit.kept == Kept::Slot);
-        let slots = match options.slots {
-            _ if !has_slots => 0,
-            0 => blocks.min(SLOTS),
-            slots => check_slots(slots, (code, &units), &*device).map(|()| slots)?,
-        };
-        let or = |size: usize, default| if size == 0 { default } else { size };
-        let snapshot_tokens = or(options.snapshot_tokens, step).clamp(1, max_len.saturating_add(1));
-        let snapshots = or(options.snapshots, slots);
-        let kv = Kv::new(&kept, Sizes { block_tokens, blocks, slots, max_len, step, snapshot_tokens, snapshots });
-        let tables = units.iter().zip(kv.table_blocks());
+        let draft = artifact.manifest().targets[target].draft.clone().filter(|_| options.draft);
+        let runs = |plan: &Plan| plan.attention == Attention::Own && plan.kind != PlanKind::Any;
+        let mut outline = Outline::new(Arc::new(artifact), target, device, draft.is_some(), runs);
+        let draft = draft.map(|draft| Drafting::new(&draft, outline.drafts()));
+        let sizes = cache_sizes(&outline, options)?;
+        let kept: Vec<Kept> = outline.units.iter().map(|unit| unit.kept).collect();
+        let (blocks, slots) = (sizes.blocks, sizes.slots);
+        let kv = Kv::new(&kept, sizes);
+        let tables = outline.units.iter().zip(kv.table_blocks());
         let tables = tables.map(|(unit, blocks)| TableRoom { blocks, block_stride: unit.bytes }).collect();
-        let inputs = Inputs::new(&mut *device, Room { tokens: step, rows: largest(|plan| plan.rows), tables })?;
+        let inputs = outline.inputs(tables)?;
         let start = std::time::Instant::now();
-        let arena = largest(|plan| plan.arena_bytes);
-        let memory = allocate(&mut *device, (code, &units), (arena, blocks, slots), &inputs)?;
+        let memory = allocate(&mut outline, (blocks, slots), &inputs)?;
         tracing::debug!(seconds = start.elapsed().as_secs_f64(), "memory");
-        // SAFETY: the device was opened with this artifact; the memory was made for its manifest
-        // and like the inputs lives in the engine as long as the device does.
-        unsafe { device.bind(&plans, &memory) }?;
+        let session = outline.bind(memory, inputs, Rank::ONLY)?;
         Ok(Engine {
-            target,
-            plans,
-            models,
             draft,
             draft_map: Vec::new(),
-            device,
-            memory,
-            inputs,
-            untouched: vec![0; units.len()],
-            units,
+            untouched: vec![0; session.units.len()],
+            session,
             kv,
-            loaded: false,
             output: Output::default(),
             last: 0,
             before: Vec::new(),
             tokens_run: 0,
             times: None,
-            artifact,
         })
     }
 
@@ -268,7 +224,7 @@ impl Engine {
     /// already have stay computed with the old ones.
     pub fn load_weights(&mut self, source: &dyn Source, progress: weights::Progress) -> Result<(), Error> {
         self.load_map(|_, name, count| whole_numbers(source, name, count))?;
-        self.fill_weights(|_, names, sink| weights::load(sink, names, source, progress))
+        self.session.fill_weights(|_, names, sink| weights::load(sink, names, source, progress))
     }
 
     /// The same where the draft's weights lie in a checkpoint of their own.
@@ -285,7 +241,7 @@ impl Engine {
     /// The same from a file of packed weights, which only has to be copied.
     pub fn load_packed(&mut self, packed: &Packed, progress: weights::Progress) -> Result<(), Error> {
         self.load_map(|target, name, count| packed.map(target, name, count))?;
-        self.fill_weights(|target, _, sink| packed.load(target, sink, progress))
+        self.session.fill_weights(|target, _, sink| packed.load(target, sink, progress))
     }
 
     /// Reads which token of the model each of the draft's is, from the tensor of this name.
@@ -306,68 +262,54 @@ impl Engine {
         Ok(())
     }
 
-    fn fill_weights(
-        &mut self,
-        load: impl FnOnce(&Target, &TensorNames, Sink) -> Result<(), Error>,
-    ) -> Result<(), Error> {
-        let _span = tracing::debug_span!("load_weights").entered();
-        self.device.pool().check().map_err(DeviceError::from)?;
-        let manifest = self.artifact.manifest();
-        let (target, names) = (&manifest.targets[self.target], &manifest.tensors);
-        let (weights, buffers) = (&target.weights, &mut self.memory.weights);
-        let done = load(target, names, Sink { weights, rank: Rank::ONLY, buffers, pool: self.device.pool() });
-        self.loaded = weights::are_loaded(self.loaded, &done);
-        done
-    }
-
     /// What was opened. Nothing that happens to its file changes it.
     pub fn artifact(&self) -> &Artifact {
-        &self.artifact
+        &self.session.artifact
     }
 
     /// What the artifact says about itself, of all its targets.
     pub fn manifest(&self) -> &Manifest {
-        self.artifact.manifest()
+        self.session.manifest()
     }
 
     /// What the artifact says about the model.
     pub fn model(&self) -> &Model {
-        &self.manifest().model
+        self.session.model()
     }
 
     /// What the artifact has for the device.
     pub fn target(&self) -> &Target {
-        &self.manifest().targets[self.target]
+        self.session.target()
     }
 
     /// The plans that an engine runs.
     pub fn plans(&self) -> &[Plan] {
-        &self.plans[..self.models]
+        self.session.models()
     }
 
     /// Kind and variant of the device, e.g. `host:x86-64-v4`.
     pub fn device_name(&self) -> &str {
-        self.device.name()
+        self.session.device.name()
     }
 
     /// The product that the device is, as its driver names it.
     pub fn product(&self) -> Option<&str> {
-        self.device.product()
+        self.session.device.product()
     }
 
     /// Bytes a second that the device moves in a memory of its own while it copies so many.
     pub fn copy_rate(&mut self, bytes: usize) -> Result<Option<f64>, DeviceError> {
-        self.device.copy_rate(bytes)
+        self.session.device.copy_rate(bytes)
     }
 
     /// Whether the device computes in the host's memory.
     pub fn is_host(&self) -> bool {
-        self.memory.arena.host_view().is_some()
+        self.session.memory.arena.host_view().is_some()
     }
 
     /// The engine's threads, for other work between steps.
     pub fn pool(&mut self) -> &mut Pool {
-        self.device.pool()
+        self.session.device.pool()
     }
 
     /// The cache: how many blocks there are, and how many are free.
@@ -455,7 +397,7 @@ impl Engine {
         self.output.begin(requests);
         self.advance(requests, |engine, plan, whole| {
             let place = engine.plans()[plan].logits;
-            let (rows, vocab) = (engine.inputs.counts().rows, engine.model().vocab);
+            let (rows, vocab) = (engine.session.inputs.counts().rows, engine.model().vocab);
             // The draft's steps have the same arena.
             let stays = whole && engine.is_host() && engine.draft.is_none();
             let is_well = match stays {
@@ -496,7 +438,7 @@ impl Engine {
         self.output.begin(&[]);
         let mut picks = Vec::new();
         self.advance(requests, |engine, plan, _| {
-            let Plan { logits, picks: Some(place), .. } = engine.plans[plan] else { return Ok(()) };
+            let Plan { logits, picks: Some(place), .. } = engine.session.plans[plan] else { return Ok(()) };
             let first = picks.len();
             engine.gather_picks(place, &mut picks)?;
             engine.check_picks(logits, &picks[first..])
@@ -578,10 +520,10 @@ impl Engine {
     /// Copies what is to be equal from now on.
     fn copy_blocks(&mut self) -> Result<(), StepError> {
         for BlockCopy { group, from, to } in self.kv.take_copies() {
-            let bytes = self.units[group].bytes;
+            let bytes = self.session.units[group].bytes;
             // What a block held is in the way of its next owner.
             self.untouched[group] = self.untouched[group].max(to + 1);
-            for state in self.memory.states.iter_mut().filter(|state| state.table == group) {
+            for state in self.session.memory.states.iter_mut().filter(|state| state.table == group) {
                 state.pages.copy_within(from * bytes..(from + 1) * bytes, to * bytes)?;
             }
         }
@@ -599,7 +541,7 @@ impl Engine {
 
     /// Starts to time every launch, which costs a little of the speed of a step, or starts anew.
     pub fn time_launches(&mut self) {
-        self.times = Some(vec![Launches::default(); self.plans.len()]);
+        self.times = Some(vec![Launches::default(); self.session.plans.len()]);
     }
 
     /// What was timed since [`Engine::time_launches`], by plan, and ends it.
@@ -609,7 +551,7 @@ impl Engine {
 
     /// Everything that can be wrong with a step, before anything of it runs.
     fn check(&mut self, requests: &[Request]) -> Result<(), StepError> {
-        if !self.loaded {
+        if !self.session.loaded {
             return Err(StepError::NoWeights);
         }
         let Model { vocab, max_positions: max, .. } = *self.model();
@@ -633,10 +575,10 @@ impl Engine {
 
     /// Puts as many of the tokens as the plan takes into the inputs.
     fn fill(&mut self, plan: usize, requests: &[Request], mut at: Cursor) -> Result<Cursor, StepError> {
-        let Plan { tokens, rows, .. } = self.plans[plan];
-        self.inputs.clear();
+        let Plan { tokens, rows, .. } = self.session.plans[plan];
+        self.session.inputs.clear();
         while let Some(request) = requests.get(at.request) {
-            let used = self.inputs.counts();
+            let used = self.session.inputs.counts();
             // A part ends where a snapshot is wanted.
             let room = (tokens - used.tokens).min(self.kv.until_snapshot(request.sequence));
             let part = select::part(request, at.token, room, rows - used.rows);
@@ -644,7 +586,7 @@ impl Engine {
                 let grown = self.kv.grow(request.sequence, part.tokens)?;
                 let position = grown.start;
                 self.clear_new_blocks(request.sequence, grown)?;
-                self.inputs.push(
+                self.session.inputs.push(
                     &request.tokens[at.token..][..part.tokens],
                     position,
                     // After the whole step, not after this plan: the base of a dynamic embedding
@@ -652,7 +594,7 @@ impl Engine {
                     position + request.tokens.len() - at.token,
                     self.kv.tables(request.sequence)?,
                 );
-                self.inputs.want(part.rows);
+                self.session.inputs.want(part.rows);
             }
             at.token += part.tokens;
             if at.token < request.tokens.len() {
@@ -669,7 +611,7 @@ impl Engine {
     fn clear_new_blocks(&mut self, sequence: SeqId, grown: Range<usize>) -> Result<(), StepError> {
         let tokens = self.kv.block_tokens();
         for (group, table) in self.kv.tables(sequence)?.enumerate() {
-            let Unit { bytes, ref cleared, .. } = self.units[group];
+            let Unit { bytes, ref cleared, .. } = self.session.units[group];
             if cleared.is_empty() {
                 continue;
             }
@@ -682,7 +624,7 @@ impl Engine {
                     continue;
                 }
                 let first = block * bytes;
-                for state in self.memory.states.iter_mut().filter(|state| state.table == group) {
+                for state in self.session.memory.states.iter_mut().filter(|state| state.table == group) {
                     state.pages.fill(first + cleared.start..first + cleared.end, 0)?;
                 }
             }
@@ -691,20 +633,20 @@ impl Engine {
     }
 
     fn run(&mut self, plan: usize) -> Result<(), StepError> {
-        let counts = self.inputs.counts();
+        let counts = self.session.inputs.counts();
         self.tokens_run += counts.tokens as u64;
         let _span = tracing::trace_span!("step", plan, tokens = counts.tokens, rows = counts.rows).entered();
         self.last = plan;
         let observe = self.times.as_mut().map(|times| &mut times[plan]);
         // SAFETY: bound when the engine was made; `fill` keeps to the plan's size; the borrow of
         // the engine is unique.
-        Ok(unsafe { self.device.run(plan, self.inputs.step(), observe) }?)
+        Ok(unsafe { self.session.device.run(plan, self.session.inputs.step(), observe) }?)
     }
 
     /// Keeps the logits of one plan: of several, since the next one overwrites them, or of a device
     /// with its own memory.
     fn gather(&mut self, place: LogitsPlace) -> Result<(), StepError> {
-        let (rows, vocab) = (self.inputs.counts().rows, self.model().vocab);
+        let (rows, vocab) = (self.session.inputs.counts().rows, self.model().vocab);
         if rows == 0 {
             return Ok(());
         }
@@ -712,7 +654,7 @@ impl Engine {
         let (first, values) = (gathered.len(), rows * place.stride);
         gathered.try_reserve(values).map_err(|_| StepError::LogitsMemory { rows })?;
         gathered.resize(first + values, 0.0);
-        self.memory.arena.download(place.offset, bytes_of(&mut gathered[first..]))?;
+        self.session.memory.arena.download(place.offset, bytes_of(&mut gathered[first..]))?;
         for row in 1..rows {
             let start = first + row * place.stride;
             gathered.copy_within(start..start + vocab, first + row * vocab);
@@ -723,12 +665,12 @@ impl Engine {
 
     /// Appends the likeliest tokens of one plan.
     fn gather_picks(&self, place: Picks, picks: &mut Vec<u32>) -> Result<(), StepError> {
-        let rows = self.inputs.counts().rows;
+        let rows = self.session.inputs.counts().rows;
         if rows == 0 {
             return Ok(());
         }
         let mut bytes = vec![0; ((rows - 1) * place.stride + 1) * size_of::<u32>()];
-        self.memory.arena.download(place.offset, &mut bytes)?;
+        self.session.memory.arena.download(place.offset, &mut bytes)?;
         let (words, _) = bytes.as_chunks();
         picks.extend(words.iter().step_by(place.stride).map(|&word| u32::from_le_bytes(word)));
         Ok(())
@@ -736,7 +678,7 @@ impl Engine {
 
     /// Logits in an arena of the host.
     fn rows(&self, place: LogitsPlace) -> &[f32] {
-        let bytes = &self.memory.arena.host_view().unwrap_or_default()[place.offset..];
+        let bytes = &self.session.memory.arena.host_view().unwrap_or_default()[place.offset..];
         // SAFETY: a buffer is aligned for any number, so is the offset, as the artifact was checked
         // for, and every pattern of bits is an `f32`.
         unsafe { std::slice::from_raw_parts(bytes.as_ptr().cast(), bytes.len() / size_of::<f32>()) }
@@ -864,12 +806,34 @@ fn check_slots(slots: usize, (target, units): (&Target, &[Unit]), device: &dyn D
     Err(DeviceError::Slots { slots, bytes, device: device.name().to_owned(), memory, most })
 }
 
-fn allocate(
-    device: &mut dyn Device,
-    (target, units): (&Target, &[Unit]),
-    (arena, blocks, slots): (usize, usize, usize),
-    inputs: &Inputs,
-) -> Result<Memory, DeviceError> {
+/// How large the cache is: as the options say, or by the model.
+fn cache_sizes(outline: &Outline, options: &EngineOptions) -> Result<Sizes, DeviceError> {
+    let (code, units, device) = (outline.target(), &outline.units[..], &*outline.device);
+    let max_len = outline.artifact.manifest().model.max_positions;
+    let block_tokens = code.layout.block_tokens;
+    let cache_tokens = match options.cache_tokens {
+        0 => max_len,
+        tokens => check_cache(tokens, (code, units), device).map(|()| tokens)?,
+    };
+    // Kernels count blocks in 32 bits.
+    let blocks = cache_tokens.div_ceil(block_tokens).min(i32::MAX as usize);
+    let has_slots = units.iter().any(|unit| unit.kept == Kept::Slot);
+    let slots = match options.slots {
+        _ if !has_slots => 0,
+        0 => blocks.min(SLOTS),
+        slots => check_slots(slots, (code, units), device).map(|()| slots)?,
+    };
+    let or = |size: usize, default| if size == 0 { default } else { size };
+    let step = outline.largest(|plan| plan.tokens);
+    let snapshot_tokens = or(options.snapshot_tokens, step).clamp(1, max_len.saturating_add(1));
+    let snapshots = or(options.snapshots, slots);
+    Ok(Sizes { block_tokens, blocks, slots, max_len, step, snapshot_tokens, snapshots })
+}
+
+fn allocate(outline: &mut Outline, (blocks, slots): (usize, usize), inputs: &Inputs) -> Result<Memory, DeviceError> {
+    let arena = outline.largest(|plan| plan.arena_bytes);
+    let Outline { artifact, target, device, units, .. } = outline;
+    let target = &artifact.manifest().targets[*target];
     let mut states = Vec::with_capacity(target.states.len());
     for state in &target.states {
         let unit = &units[state.group];

@@ -1,9 +1,11 @@
-//! Text from prompts, in token ids: one prompt as a stream, or many at once.
-use crate::engine::{Chosen, Engine, Logits, Request, StepError, Want};
-use crate::kv::SeqId;
-use crate::sample::{Sampler, Sampling};
+//! Answers to prompts, in token ids: one prompt as a stream, or many at once, by the batcher that
+//! the server has, too ([`crate::schedule`]).
+use crate::engine::{Engine, StepError};
+use crate::sample::Sampling;
+use crate::schedule::{Chosen, End, Job, JobError, Likelihood, Options, Output, Scheduler, Settings, Why};
 use atomc_artifact::manifest::Model;
 use std::ops::ControlFlow;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// How to go on from a prompt.
 #[derive(Clone, Debug, Default)]
@@ -75,11 +77,10 @@ pub fn generate(
     params: &Params,
     mut on_token: impl FnMut(u32) -> ControlFlow<()>,
 ) -> Result<Answer, StepError> {
-    params.sampling.check()?;
-    let mut writer = Writer::begin(engine, 0, prompt, params);
-    let result = writer.run(engine, prompt, params, &mut on_token);
-    engine.drop_sequence(writer.sequence)?;
-    result.map(|finish| Answer { tokens: writer.tokens, finish, guesses: writer.made })
+    let mut serving = Serving::new(engine, params, 1)?;
+    serving.add(0, prompt);
+    let answer = serving.stream(&mut on_token);
+    serving.end(answer)
 }
 
 /// Answers many prompts, up to `width` at a time: as one ends, the next joins the others.
@@ -92,234 +93,150 @@ pub fn generate_all(
     width: usize,
     mut on_answer: impl FnMut(usize, Answer) -> ControlFlow<()>,
 ) -> Result<(), StepError> {
-    params.sampling.check()?;
-    let mut active = Vec::new();
-    let result = serve(engine, prompts, params, width.max(1), &mut active, &mut on_answer);
-    for writer in active {
-        engine.drop_sequence(writer.sequence)?;
-    }
-    result
+    let mut serving = Serving::new(engine, params, width)?;
+    let done = serving.all(prompts, width.max(1), &mut on_answer);
+    serving.end(done)
 }
 
-fn serve(
-    engine: &mut Engine,
-    prompts: &[Vec<u32>],
-    params: &Params,
-    width: usize,
-    active: &mut Vec<Writer>,
-    on_answer: &mut impl FnMut(usize, Answer) -> ControlFlow<()>,
-) -> Result<(), StepError> {
-    let mut next = 0;
-    loop {
-        while active.len() < width && next < prompts.len() && may_join(engine, active, &prompts[next], params) {
-            active.push(Writer::begin(engine, next, &prompts[next], params));
-            next += 1;
-        }
-        if active.is_empty() {
-            return Ok(());
-        }
-        let requests: Vec<Request> = active.iter().map(|writer| writer.request(&prompts[writer.prompt])).collect();
-        let tokens = Next::of(engine, &requests, params)?;
-        for (index, writer) in active.iter_mut().enumerate() {
-            let Ok(finish) = writer.take(&tokens, index, params) else { return Err(engine.not_finite()) };
-            writer.finish = finish;
-        }
-        go_back(engine, active, |index| &prompts[index])?;
-        guess(engine, active, params)?;
-        for index in (0..active.len()).rev() {
-            let Some(finish) = active[index].finish else { continue };
-            let writer = active.remove(index);
-            engine.drop_sequence(writer.sequence)?;
-            let answer = Answer { tokens: writer.tokens, finish, guesses: writer.made };
-            if on_answer(writer.prompt, answer).is_break() {
-                return Ok(());
-            }
-        }
-    }
+/// Prompts that the batcher answers, the same one that the server has.
+struct Serving<'a> {
+    scheduler: Scheduler<&'a mut Engine>,
+    params: &'a Params,
+    open: Vec<Open>,
 }
-
-/// Takes sequences back whose step had tokens that were guessed wrong.
-fn go_back<'a>(engine: &mut Engine, active: &[Writer], prompt: impl Fn(usize) -> &'a [u32]) -> Result<(), StepError> {
-    let going: Vec<&Writer> = active.iter().filter(|writer| writer.finish.is_none()).collect();
-    let valid: Vec<(SeqId, usize)> = going.iter().map(|writer| (writer.sequence, writer.valid)).collect();
-    engine.take_back(&valid, |index, tokens| {
-        let all = prompt(going[index].prompt).iter().chain(&going[index].tokens).copied();
-        all.take(tokens.end).skip(tokens.start).collect()
-    })
-}
-
-/// Has the draft guess behind all answers that go on.
-fn guess(engine: &mut Engine, active: &mut [Writer], params: &Params) -> Result<(), StepError> {
-    if params.speculate == 0 {
-        return Ok(());
-    }
-    let going: Vec<usize> = (0..active.len()).filter(|&index| active[index].finish.is_none()).collect();
-    let chosen: Vec<Chosen> = going.iter().map(|&index| active[index].chosen()).collect();
-    let most = going.iter().map(|&index| active[index].guessable()).max().unwrap_or(0);
-    let guesses = engine.draft(&chosen, params.speculate.min(most))?;
-    for (index, guesses) in going.into_iter().zip(guesses) {
-        let most = active[index].guessable();
-        active[index].fed.extend(guesses.into_iter().take(most));
-    }
-    Ok(())
-}
-
-/// Whether the cache has room for one more whole answer beside what those under way may still need.
-/// The first may always try, so that a prompt that never fits becomes an error.
-fn may_join(engine: &Engine, active: &[Writer], prompt: &[u32], params: &Params) -> bool {
-    let most = |tokens: usize| tokens.min(engine.model().max_positions);
-    let joins = std::iter::once((None, most(prompt.len().saturating_add(params.max_new))));
-    let others = active.iter().map(|writer| (Some(writer.sequence), most(writer.most)));
-    active.is_empty() || engine.cache().has_room(others.chain(joins)).is_ok()
-}
-
-/// What a step says of the next token of each request.
-enum Next<'a> {
-    Greedy(Vec<Vec<u32>>),
-    Logits(Logits<'a>),
-}
-
-impl<'a> Next<'a> {
-    fn of(engine: &'a mut Engine, requests: &[Request], params: &Params) -> Result<Next<'a>, StepError> {
-        match params.sampling.is_greedy() {
-            true => engine.step_picks(requests).map(Next::Greedy),
-            false => engine.step(requests).map(Next::Logits),
-        }
-    }
-
-    /// The token behind a row of a request, if there is one with a finite logit: the engine has
-    /// looked at those of greedy steps.
-    fn token(&self, (request, row): (usize, usize), sampler: &mut Sampler) -> Result<u32, Unlikely> {
-        let found = match self {
-            Next::Greedy(picks) => picks[request].get(row).copied(),
-            Next::Logits(logits) => logits.of(request).nth(row).and_then(|row| {
-                let token = sampler.sample(row);
-                row[token as usize].is_finite().then_some(token)
-            }),
-        };
-        found.ok_or(Unlikely)
-    }
-}
-
-/// That no token can be chosen, since logits are not finite.
-struct Unlikely;
 
 /// An answer under way.
-struct Writer {
-    sequence: SeqId,
+struct Open {
     prompt: usize,
-    sampler: Sampler,
-    tokens: Vec<u32>,
-    /// What the next step is given behind the prompt: the last token and what is guessed behind it.
-    fed: Vec<u32>,
-    /// Tokens of the sequence that are right.
-    valid: usize,
-    /// Tokens that the last step chose.
-    news: usize,
-    made: Guesses,
-    /// Most tokens, the prompt's among them.
-    most: usize,
-    /// Most new tokens.
-    limit: usize,
-    finish: Option<Finish>,
+    line: Line,
 }
 
-impl Writer {
-    fn begin(engine: &mut Engine, index: usize, prompt: &[u32], params: &Params) -> Writer {
-        // The last token of an answer is never fed back, so it needs no position.
-        let room = (engine.model().max_positions + 1).saturating_sub(prompt.len());
-        let limit = params.max_new.min(room);
-        let seed = params.sampling.seed.wrapping_add(index as u64);
-        let sampler = Sampler::new(Sampling { seed, ..params.sampling });
-        let most = prompt.len().saturating_add(limit);
-        Writer {
-            sequence: engine.add_sequence(),
-            prompt: index,
-            sampler,
-            tokens: Vec::new(),
-            fed: Vec::new(),
-            valid: prompt.len(),
-            news: 0,
-            made: Guesses::default(),
-            most,
-            limit,
-            finish: None,
-        }
+/// Where the batcher puts an answer.
+#[derive(Clone, Default)]
+struct Line(Arc<Mutex<Arrived>>);
+
+#[derive(Default)]
+struct Arrived {
+    tokens: Vec<u32>,
+    end: Option<Result<End, JobError>>,
+}
+
+impl Line {
+    fn arrived(&self) -> MutexGuard<'_, Arrived> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn request<'a>(&'a self, prompt: &'a [u32]) -> Request<'a> {
-        match self.fed.is_empty() {
-            true => Request { sequence: self.sequence, tokens: prompt, logits: Want::Last },
-            false => Request { sequence: self.sequence, tokens: &self.fed, logits: Want::All },
-        }
+    /// The tokens from one on.
+    fn since(&self, token: usize) -> Vec<u32> {
+        self.arrived().tokens[token..].to_vec()
     }
 
-    /// Tokens that may be guessed: the last of an answer needs no guess.
-    fn guessable(&self) -> usize {
-        (self.limit - self.tokens.len()).saturating_sub(1)
+    /// The answer, if it has ended.
+    fn answer(&self) -> Option<Result<Answer, JobError>> {
+        let mut arrived = self.arrived();
+        let end = arrived.end.take()?;
+        Some(end.map(|End { why, guesses, .. }| {
+            let finish = match why {
+                Why::Stop(Some(token)) => Finish::Stop(token),
+                Why::Length => Finish::Length,
+                // There is no grammar here.
+                Why::Stop(None) | Why::Output => Finish::Caller,
+            };
+            Answer { tokens: std::mem::take(&mut arrived.tokens), finish, guesses }
+        }))
+    }
+}
+
+impl Output for Line {
+    fn begin(&mut self, _cached: usize, _prompt: Vec<Likelihood>) {}
+
+    fn token(&mut self, chosen: Chosen) -> ControlFlow<()> {
+        self.arrived().tokens.push(chosen.token);
+        ControlFlow::Continue(())
     }
 
-    /// The tokens that the last step chose.
-    fn chosen(&self) -> Chosen<'_> {
-        Chosen { sequence: self.sequence, tokens: &self.tokens[self.tokens.len() - self.news..] }
+    fn end(self: Box<Self>, end: Result<End, JobError>) {
+        self.arrived().end = Some(end);
     }
 
-    /// Takes the next tokens of one of the requests, one behind each row until a guess is wrong;
-    /// tells if one ends the answer.
-    fn take(&mut self, next: &Next, request: usize, params: &Params) -> Result<Option<Finish>, Unlikely> {
-        if self.limit == 0 {
-            return Ok(Some(Finish::Length));
-        }
-        let fed = std::mem::take(&mut self.fed);
-        let guessed = fed.get(1..).unwrap_or_default();
-        self.made.made += guessed.len();
-        self.made.steps += usize::from(!fed.is_empty());
-        self.news = 0;
+    fn is_gone(&self) -> bool {
+        false
+    }
+}
+
+impl<'a> Serving<'a> {
+    fn new(engine: &'a mut Engine, params: &'a Params, width: usize) -> Result<Serving<'a>, StepError> {
+        params.sampling.check()?;
+        let options = Options { running: width, step_tokens: 0, prefix_cache: width > 1, speculate: params.speculate };
+        Ok(Serving { scheduler: Scheduler::new(engine, options), params, open: vec![] })
+    }
+
+    fn add(&mut self, prompt: usize, tokens: &[u32]) {
+        let Params { max_new, sampling, stop, .. } = self.params;
+        let sampling = Sampling { seed: sampling.seed.wrapping_add(prompt as u64), ..*sampling };
+        let settings = Settings { max_new: *max_new, sampling, stop: stop.clone(), ..Settings::default() };
+        let line = Line::default();
+        let output = Box::new(line.clone());
+        self.scheduler.add(vec![Job { prompt: tokens.to_vec(), salt: None, settings, guide: None, output }]);
+        self.open.push(Open { prompt, line });
+    }
+
+    /// Answers the only prompt, and tells each token.
+    fn stream(&mut self, on_token: &mut impl FnMut(u32) -> ControlFlow<()>) -> Result<Answer, JobError> {
+        let Open { line, .. } = self.open.remove(0);
+        let mut told = 0;
         loop {
-            let row = self.news;
-            let token = next.token((request, row), &mut self.sampler)?;
-            if params.stop.contains(&token) {
-                return Ok(Some(Finish::Stop(token)));
-            }
-            self.tokens.push(token);
-            self.news += 1;
-            if self.tokens.len() >= self.limit {
-                return Ok(Some(Finish::Length));
-            }
-            if guessed.get(row) != Some(&token) {
-                break;
-            }
-            self.made.right += 1;
-        }
-        // All but the last are in the sequence.
-        self.valid += if fed.is_empty() { 0 } else { self.news };
-        self.fed = vec![self.tokens[self.tokens.len() - 1]];
-        Ok(None)
-    }
-
-    fn run(
-        &mut self,
-        engine: &mut Engine,
-        prompt: &[u32],
-        params: &Params,
-        on_token: &mut impl FnMut(u32) -> ControlFlow<()>,
-    ) -> Result<Finish, StepError> {
-        loop {
-            let next = Next::of(engine, &[self.request(prompt)], params)?;
-            let known = self.tokens.len();
-            let Ok(finish) = self.take(&next, 0, params) else { return Err(engine.not_finite()) };
-            self.finish = finish;
-            for &token in &self.tokens[known..] {
+            self.scheduler.step();
+            for token in line.since(told) {
+                told += 1;
                 if on_token(token).is_break() {
-                    return Ok(Finish::Caller);
+                    self.scheduler.stop();
+                    let mut answer = line.answer().unwrap_or(Err(JobError::Ending))?;
+                    answer.tokens.truncate(told);
+                    return Ok(Answer { finish: Finish::Caller, ..answer });
                 }
             }
-            if let Some(finish) = finish {
-                return Ok(finish);
+            if let Some(answer) = line.answer() {
+                return answer;
             }
-            let writers = std::slice::from_mut(self);
-            go_back(engine, writers, |_| prompt)?;
-            guess(engine, writers, params)?;
+        }
+    }
+
+    /// Answers all prompts, some at a time.
+    fn all(
+        &mut self,
+        prompts: &[Vec<u32>],
+        width: usize,
+        on_answer: &mut impl FnMut(usize, Answer) -> ControlFlow<()>,
+    ) -> Result<(), JobError> {
+        let mut next = 0;
+        loop {
+            while self.open.len() < width && next < prompts.len() {
+                self.add(next, &prompts[next]);
+                next += 1;
+            }
+            if self.open.is_empty() {
+                return Ok(());
+            }
+            self.scheduler.step();
+            for index in (0..self.open.len()).rev() {
+                let Some(answer) = self.open[index].line.answer() else { continue };
+                let Open { prompt, .. } = self.open.remove(index);
+                if on_answer(prompt, answer?).is_break() {
+                    return Ok(());
+                }
+            }
+        }
+    }
+
+    /// Lets go of all sequences, and says what was wrong with the engine.
+    fn end<T>(self, done: Result<T, JobError>) -> Result<T, StepError> {
+        let (engine, fault) = self.scheduler.end();
+        match (done, fault) {
+            (Err(JobError::NotFinite), _) => Err(engine.not_finite()),
+            (_, Some(fault)) => Err(fault),
+            (Err(error), None) => Err(error.into()),
+            (Ok(done), None) => Ok(done),
         }
     }
 }

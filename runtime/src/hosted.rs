@@ -23,11 +23,11 @@ pub use pages::Pages;
 use step::Limits;
 pub use step::{Batch, Table};
 
-use crate::batch::{Inputs, Room, TableRoom};
-use crate::device::{self, Device, DeviceBuffer, DeviceChoice, DeviceError, Memory, Part, StepSize, Stream};
+use crate::batch::{Inputs, TableRoom};
+use crate::device::{self, Device, DeviceBuffer, DeviceChoice, DeviceError, Memory, StepSize, Stream};
 use crate::error::Error;
 use crate::pool::threads;
-use crate::states::Unit;
+use crate::session::{Outline, Progress, Session};
 use crate::weights::{Loading, Rank};
 use atomc_artifact::Artifact;
 use atomc_artifact::abi::{Prepare, Step};
@@ -77,29 +77,18 @@ unsafe impl Sync for Rows {}
 
 /// An artifact on a device that a framework drives.
 pub struct Hosted {
-    artifact: Arc<Artifact>,
-    /// Index of the device's target in the manifest.
-    target: usize,
-    /// Those of the target that this process may run: the model's, then its draft's.
-    plans: Vec<Plan>,
-    /// How many plans are the model's, and how many states.
-    models: usize,
+    session: Session,
+    /// How many of the states are the model's.
     model_states: usize,
     /// Where rows for the draft lie, if it is driven, and whether its weights come from a
     /// checkpoint of their own.
     draft: Option<DraftRows>,
     waits_for_draft: bool,
-    rank: Rank,
     /// The one that the device was opened with.
     stream: Stream,
-    device: Box<dyn Device>,
-    memory: Memory,
-    inputs: Inputs,
     /// The steps of embeddings and heads, by their rows, where kernels read them from the device's
     /// memory.
     steps: Option<DeviceBuffer>,
-    /// The page, or the slot, of each group of states.
-    units: Vec<Unit>,
     /// Where the pages of each state begin, table by table, for a device that makes the inputs.
     starts: Option<DeviceBuffer>,
     /// The part of a page of each state that is cleared.
@@ -107,7 +96,6 @@ pub struct Hosted {
     /// The pages, once they are bound.
     tables: Vec<Pages>,
     loading: Option<Loading>,
-    loaded: bool,
     /// Whether the weights were forgotten since they were last loaded as a whole.
     unloaded: bool,
     /// Whether that was because an update failed.
@@ -118,17 +106,12 @@ pub struct Hosted {
 /// A step under way, or over, whose values are still in the arena.
 #[derive(Clone, Copy, Debug)]
 struct Running {
-    plan: usize,
+    at: Progress,
     size: StepSize,
     /// Tokens as the caller counts them, padding included.
     tokens: usize,
     /// Whether the caller has other embeddings than those of the tokens.
     embedded: bool,
-    /// The launch that is next, and the call.
-    launch: usize,
-    call: usize,
-    /// Whether the body has run to its end.
-    done: bool,
     stream: Stream,
 }
 
@@ -164,125 +147,75 @@ impl Hosted {
     fn assemble(
         artifact: Arc<Artifact>,
         target: usize,
-        mut device: Box<dyn Device>,
+        device: Box<dyn Device>,
         options: &HostedOptions,
         mut allocate: Option<Allocate>,
     ) -> Result<Hosted, Error> {
         let _span = tracing::debug_span!("open").entered();
-        let (manifest, code) = (artifact.manifest(), &artifact.manifest().targets[target]);
-        let of = |draft| code.plans.iter().filter(move |plan| plan.draft == draft && runs(plan, options)).cloned();
-        let mut plans: Vec<Plan> = of(false).collect();
-        let models = plans.len();
-        let draft = code.draft.as_ref().filter(|_| options.draft).map(|draft| draft.rows);
-        if draft.is_some() {
-            plans.extend(of(true));
-        }
-        let largest = |size: fn(&Plan) -> usize| plans.iter().map(size).max().unwrap_or(0);
-        let units = Unit::all(code);
-        // Tables stay where they are if the device makes the inputs.
-        let blocks =
-            if device.prepares() { 0 } else { manifest.model.max_positions.div_ceil(code.layout.block_tokens) };
-        // Each state may have a table of its own.
-        let table = |state: &State| TableRoom { blocks, block_stride: units[state.group].bytes };
-        let tables = code.states.iter().map(table).collect();
-        let room = Room { tokens: largest(|plan| plan.tokens), rows: largest(|plan| plan.rows), tables };
-        let most = room.tokens.max(room.rows);
-        let inputs = Inputs::new(&mut *device, room)?;
-        let row = code.layout.row;
-        let unfilled = plans.iter().flat_map(|plan| &plan.calls).find_map(|call| padded(*call, row));
-        if let Some(Place { width, .. }) = unfilled.filter(|_| !inputs.in_place()) {
-            let detail = format!("rows of {width} numbers have padding up to a multiple of {row}, which nobody clears");
-            return Err(HostedError::Field { field: "attention", detail }.into());
-        }
+        let draft =
+            artifact.manifest().targets[target].draft.as_ref().filter(|_| options.draft).map(|draft| draft.rows);
+        let mut outline = Outline::new(artifact, target, device, draft.is_some(), |plan| runs(plan, options));
+        let tables = table_rooms(&outline);
+        let inputs = outline.inputs(tables)?;
+        check_padding(&outline, &inputs)?;
+        let most = outline.largest(|plan| plan.tokens.max(plan.rows));
         let steps = match inputs.in_place() {
             true => None,
-            false if device.prepares() => Some(ends::steps(&mut *device, most)?),
-            false => return Err(HostedError::Prepare { device: device.name().to_owned() }.into()),
+            false if outline.device.prepares() => Some(ends::steps(&mut *outline.device, most)?),
+            false => return Err(HostedError::Prepare { device: outline.device.name().to_owned() }.into()),
         };
+        let states = outline.target().states.len();
         let starts = match inputs.in_place() || options.attention == Attention::Caller {
             true => None,
-            false => Some(device.allocate(code.states.len() * size_of::<u64>())?),
+            false => Some(outline.device.allocate(states * size_of::<u64>())?),
         };
-        // Heads run without pages: frameworks try them before they give any.
-        let empty = |(number, state): (usize, &State)| Ok(units[state.group].memory(device.allocate(0)?, number));
-        let states = code.states.iter().enumerate().map(empty).collect::<Result<_, DeviceError>>()?;
-        let values = code.states.iter().map(|state| units[state.group].cleared.clone()).collect();
-        let workspace = device.allocate(code.workspace())?;
-        let mut buffer = |bytes| allocate::buffer(&mut *device, &mut allocate, bytes);
-        let memory = Memory {
-            weights: code.weights.iter().map(|weight| buffer(weight.bytes)).collect::<Result<_, _>>()?,
-            arena: buffer(largest(|plan| plan.arena_bytes))?,
-            hidden: buffer(code.hidden.bytes)?,
-            head_input: Some(buffer(draft.map_or(code.hidden.bytes, |rows| rows.offset))?),
-            workspace,
-            states,
-            inputs: inputs.addresses(),
-        };
-        let rank = Rank { number: options.rank, of: manifest.ranks() };
+        let memory = memory(&mut outline, draft, &mut allocate, &inputs)?;
+        let code = outline.target();
+        let values = code.states.iter().map(|state| outline.units[state.group].cleared.clone()).collect();
         let (model_states, is_apart) = (model_states(code), code.draft.as_ref().is_some_and(Draft::is_apart));
+        let rank = Rank { number: options.rank, of: outline.artifact.manifest().ranks() };
         let mut hosted = Hosted {
-            artifact,
-            target,
-            plans,
-            models,
+            session: outline.bind(memory, inputs, rank)?,
             model_states,
             waits_for_draft: draft.is_some() && is_apart,
             draft,
-            rank,
             stream: options.stream,
-            device,
-            memory,
-            inputs,
             steps,
-            units,
             starts,
             values,
             tables: vec![],
             loading: None,
-            loaded: false,
             unloaded: false,
             mixed: false,
             step: None,
         };
         hosted.set_inputs()?;
-        hosted.bind()?;
         Ok(hosted)
     }
 
     /// Where inputs are made on the device, gives them what stays the same in all steps.
     fn set_inputs(&mut self) -> Result<(), DeviceError> {
-        self.inputs.clear();
-        self.inputs.want_first(self.plans.iter().map(|plan| plan.rows).max().unwrap_or(0));
+        self.session.inputs.clear();
+        self.session.inputs.want_first(self.session.plans.iter().map(|plan| plan.rows).max().unwrap_or(0));
         if let Some(rows) = self.draft {
-            self.inputs.take_rows_from(rows.model, self.max_tokens());
+            self.session.inputs.take_rows_from(rows.model, self.max_tokens());
         }
-        self.inputs.upload()
-    }
-
-    fn bind(&mut self) -> Result<(), DeviceError> {
-        // SAFETY: the device was opened with this artifact; the memory has its sizes and lives as
-        // long as the device.
-        unsafe { self.device.bind(&self.plans, &self.memory) }
+        self.session.inputs.upload()
     }
 
     /// What was opened, shared with whoever keeps it.
     pub fn artifact(&self) -> &Arc<Artifact> {
-        &self.artifact
+        &self.session.artifact
     }
 
     /// What the artifact has for the device.
     pub fn target(&self) -> &Target {
-        &self.artifact.manifest().targets[self.target]
+        self.session.target()
     }
 
     /// The plans of the model that this process may run.
     pub fn plans(&self) -> &[Plan] {
-        &self.plans[..self.models]
-    }
-
-    /// The same, or those of the draft.
-    fn plans_of(&self, draft: bool) -> Range<usize> {
-        if draft { self.models..self.plans.len() } else { 0..self.models }
+        self.session.models()
     }
 
     /// The states that pages are wanted for, by their numbers: the model's, then those of the
@@ -304,12 +237,12 @@ impl Hosted {
 
     /// Which of the ranks that share the model out this is.
     pub fn rank(&self) -> Rank {
-        self.rank
+        self.session.rank
     }
 
     /// Kind and variant of the device, e.g. `host:x86-64-v4`.
     pub fn device_name(&self) -> &str {
-        self.device.name()
+        self.session.device.name()
     }
 
     /// Most tokens in one step.
@@ -324,7 +257,7 @@ impl Hosted {
 
     /// The rows that the body of a step leaves, one for each token.
     pub fn hidden(&self) -> Rows {
-        self.hidden_rows(&self.memory.hidden, self.max_tokens())
+        self.hidden_rows(&self.session.memory.hidden, self.max_tokens())
     }
 
     /// What the further rows are called that steps leave: `hidden.2` is what enters layer 2.
@@ -338,9 +271,9 @@ impl Hosted {
     pub fn hidden_of(&self, name: &str) -> Result<Rows, HostedError> {
         let known = || self.hidden_names().map(str::to_owned).collect();
         let unknown = || HostedError::Hidden { name: name.to_owned(), known: known() };
-        let plan = &self.plans[self.step.map_or(0, |step| step.plan)];
+        let plan = &self.session.plans[self.step.map_or(0, |step| step.at.plan)];
         let place = plan.hidden.iter().find(|rows| rows.name == name).ok_or_else(unknown)?.place;
-        let step = self.step.filter(|step| step.done).ok_or(HostedError::NotDone)?;
+        let step = self.step.filter(|step| step.at.done).ok_or(HostedError::NotDone)?;
         Ok(self.rows_at(place, step.tokens))
     }
 
@@ -348,13 +281,16 @@ impl Hosted {
     /// step of the draft takes: there the framework puts those of its tokens, if they are others.
     pub fn drafted(&self) -> Option<Rows> {
         let rows = self.draft?;
-        let hidden = self.hidden_rows(&self.memory.hidden, self.max_tokens());
+        let hidden = self.hidden_rows(&self.session.memory.hidden, self.max_tokens());
         Some(Rows { address: hidden.address.wrapping_add(rows.offset + rows.model * rows.stride), ..hidden })
     }
 
     /// The rows that heads read.
     pub fn head_input(&self) -> Rows {
-        self.hidden_rows(self.memory.head_input.as_ref().unwrap_or(&self.memory.hidden), self.max_rows())
+        self.hidden_rows(
+            self.session.memory.head_input.as_ref().unwrap_or(&self.session.memory.hidden),
+            self.max_rows(),
+        )
     }
 
     fn hidden_rows(&self, buffer: &DeviceBuffer, rows: usize) -> Rows {
@@ -370,7 +306,7 @@ impl Hosted {
     pub unsafe fn begin(&mut self, batch: &Batch, stream: Stream) -> Result<(), HostedError> {
         self.step = None;
         self.check_loaded()?;
-        let own = self.plans[0].attention == Attention::Own;
+        let own = self.session.plans[0].attention == Attention::Own;
         if own && self.tables.is_empty() {
             return Err(HostedError::NoCache);
         }
@@ -388,16 +324,16 @@ impl Hosted {
         }
         let plan = self.pick(batch)?;
         if batch.embedded {
-            ends::embedding(&self.plans[plan])?;
+            ends::embedding(&self.session.plans[plan])?;
         }
-        let size = match self.inputs.in_place() {
+        let size = match self.session.inputs.in_place() {
             // SAFETY: passed on to the caller.
             true => unsafe { self.fill(batch) }?,
             // SAFETY: as above.
             false => unsafe { self.prepare(batch, stream) }?,
         };
         let Batch { tokens, embedded, .. } = *batch;
-        self.step = Some(Running { plan, size, tokens, embedded, launch: 0, call: 0, done: false, stream });
+        self.step = Some(Running { at: Progress::of(plan), size, tokens, embedded, stream });
         Ok(())
     }
 
@@ -407,9 +343,10 @@ impl Hosted {
     /// As for [`Hosted::begin`].
     unsafe fn fill(&mut self, batch: &Batch) -> Result<StepSize, HostedError> {
         let range = self.tables_of(batch.draft);
-        let Hosted { artifact, inputs, memory, tables, values, units, .. } = self;
+        let Hosted { session, tables, values, .. } = self;
+        let Session { artifact, target, inputs, memory, units, .. } = session;
         let Model { vocab, max_positions, .. } = artifact.manifest().model;
-        let target = &artifact.manifest().targets[self.target];
+        let target = &artifact.manifest().targets[*target];
         let block_tokens = target.layout.block_tokens;
         // Where the caller attends there are no tables.
         let bound = &tables[range.start..range.start + batch.tables.len()];
@@ -432,7 +369,7 @@ impl Hosted {
     /// As for [`Hosted::begin`].
     unsafe fn prepare(&mut self, batch: &Batch, stream: Stream) -> Result<StepSize, HostedError> {
         let (tokens, tiles) = (batch.tokens, Prepare::tiles(batch.tokens, batch.sequences));
-        if batch.sequences == 0 || tiles > self.inputs.tile_room() {
+        if batch.sequences == 0 || tiles > self.session.inputs.tile_room() {
             let detail = format!("{} in a step of {tokens} tokens", batch.sequences);
             return Err(HostedError::Field { field: "sequences", detail });
         }
@@ -441,7 +378,7 @@ impl Hosted {
             let parameters = batch.prepare(table, self.clears(first + table));
             // SAFETY: the inputs have room for the tokens, as the plan was picked, and for the
             // tiles; the rest is passed on.
-            unsafe { self.device.prepare(&parameters, stream) }?;
+            unsafe { self.session.device.prepare(&parameters, stream) }?;
         }
         Ok(StepSize { step: Step { tokens: tokens as i64, rows: 0 }, tiles })
     }
@@ -454,8 +391,8 @@ impl Hosted {
             batch.each > 0 && plan.kind.each().is_some_and(takes)
         };
         let first = |takes: &dyn Fn(&Plan) -> bool| {
-            let mut plans = self.plans_of(batch.draft);
-            plans.find(|&number| fits(&self.plans[number]) && takes(&self.plans[number]))
+            let mut plans = self.session.plans_of(batch.draft);
+            plans.find(|&number| fits(&self.session.plans[number]) && takes(&self.session.plans[number]))
         };
         let found = first(&few).or_else(|| first(&|plan| plan.kind == PlanKind::Any));
         found.ok_or_else(|| HostedError::Tokens { tokens: batch.tokens, max: self.max_tokens() })
@@ -467,26 +404,16 @@ impl Hosted {
     /// The step's tensors and pages are still what they were, and the caller has done what the call
     /// before asked for.
     pub unsafe fn run(&mut self) -> Result<Option<Call>, HostedError> {
-        let step = self.step.as_mut().filter(|step| !step.done).ok_or(HostedError::NoStep)?;
-        let plan = &self.plans[step.plan];
-        let is_due = |call: &Call| step.embedded || !matches!(call.work, Work::Embedding { .. });
-        let number = (step.call..plan.calls.len()).find(|&number| is_due(&plan.calls[number]));
-        let call = number.map(|number| plan.calls[number]);
-        let end = call.map_or(plan.body, |call| call.before);
-        let (launches, address) = (step.launch..end, self.inputs.addresses().step);
-        let part = Part { plan: step.plan, launches, size: step.size, step: address, stream: step.stream };
-        // A step of padding alone has nothing to compute, but other ranks wait for its calls.
-        if part.size.step.tokens > 0 {
-            // SAFETY: bound when opened or by `bind_cache`; the inputs hold the step; the rest is
-            // passed on to the caller.
-            unsafe { self.device.launch(part) }?;
+        let step = self.step.as_mut().filter(|step| !step.at.done).ok_or(HostedError::NoStep)?;
+        let Running { size, tokens, embedded, stream, .. } = *step;
+        let is_due = |call: &Call| embedded || !matches!(call.work, Work::Embedding { .. });
+        // SAFETY: passed on to the caller; the inputs hold the step since it has begun.
+        let call = unsafe { self.session.advance(&mut step.at, (size, stream), is_due) }?;
+        let row = self.session.target().layout.row;
+        let arena = self.session.memory.arena.host_view_mut();
+        if let (Some(out), Some(arena)) = (call.and_then(|call| padded(call, row)), arena) {
+            arena[out.offset..][..tokens * out.stride * out.dtype.size()].fill(0);
         }
-        (step.launch, step.call) = (end, number.map_or(plan.calls.len(), |number| number + 1));
-        let row = self.artifact.manifest().targets[self.target].layout.row;
-        if let (Some(out), Some(arena)) = (call.and_then(|call| padded(call, row)), self.memory.arena.host_view_mut()) {
-            arena[out.offset..][..step.tokens * out.stride * out.dtype.size()].fill(0);
-        }
-        step.done = call.is_none();
         Ok(call)
     }
 
@@ -497,14 +424,61 @@ impl Hosted {
 
     fn rows_at(&self, place: Place, rows: usize) -> Rows {
         let Place { offset, width, stride, dtype } = place;
-        Rows { address: self.memory.arena.address().wrapping_add(offset), rows, width, stride, dtype }
+        Rows { address: self.session.memory.arena.address().wrapping_add(offset), rows, width, stride, dtype }
     }
 }
 
 impl std::fmt::Debug for Hosted {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Hosted({} on {})", self.artifact.manifest().model.architecture, self.device_name())
+        write!(f, "Hosted({} on {})", self.session.artifact.manifest().model.architecture, self.device_name())
     }
+}
+
+/// Tables that steps have: one for each state, which may have pages of its own.
+fn table_rooms(outline: &Outline) -> Vec<TableRoom> {
+    let code = outline.target();
+    let most = outline.artifact.manifest().model.max_positions.div_ceil(code.layout.block_tokens);
+    // Tables stay where they are if the device makes the inputs.
+    let blocks = if outline.device.prepares() { 0 } else { most };
+    code.states.iter().map(|state| TableRoom { blocks, block_stride: outline.units[state.group].bytes }).collect()
+}
+
+/// That rows that a caller attends into have no padding where nobody clears it.
+fn check_padding(outline: &Outline, inputs: &Inputs) -> Result<(), HostedError> {
+    let row = outline.target().layout.row;
+    let unfilled = outline.plans.iter().flat_map(|plan| &plan.calls).find_map(|call| padded(*call, row));
+    match unfilled.filter(|_| !inputs.in_place()) {
+        None => Ok(()),
+        Some(Place { width, .. }) => {
+            let detail = format!("rows of {width} numbers have padding up to a multiple of {row}, which nobody clears");
+            Err(HostedError::Field { field: "attention", detail })
+        }
+    }
+}
+
+/// Memory of weights and steps. There are no pages yet: frameworks try heads before they give any.
+fn memory(
+    outline: &mut Outline,
+    draft: Option<DraftRows>,
+    allocate: &mut Option<Allocate>,
+    inputs: &Inputs,
+) -> Result<Memory, Error> {
+    let arena = outline.largest(|plan| plan.arena_bytes);
+    let Outline { artifact, target, device, units, .. } = outline;
+    let code = &artifact.manifest().targets[*target];
+    let empty = |(number, state): (usize, &State)| Ok(units[state.group].memory(device.allocate(0)?, number));
+    let states = code.states.iter().enumerate().map(empty).collect::<Result<_, DeviceError>>()?;
+    let workspace = device.allocate(code.workspace())?;
+    let mut buffer = |bytes| allocate::buffer(&mut **device, allocate, bytes);
+    Ok(Memory {
+        weights: code.weights.iter().map(|weight| buffer(weight.bytes)).collect::<Result<_, _>>()?,
+        arena: buffer(arena)?,
+        hidden: buffer(code.hidden.bytes)?,
+        head_input: Some(buffer(draft.map_or(code.hidden.bytes, |rows| rows.offset))?),
+        workspace,
+        states,
+        inputs: inputs.addresses(),
+    })
 }
 
 /// Rows that a caller attends into, if kernels read more of them than it fills.

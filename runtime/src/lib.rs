@@ -35,6 +35,8 @@ pub mod memory;
 pub mod pool;
 pub mod probe;
 pub mod sample;
+pub mod schedule;
+mod session;
 pub mod signature;
 pub mod states;
 #[cfg(test)]

@@ -15,7 +15,7 @@ pub mod grammar;
 #[cfg(feature = "http")]
 pub mod parts;
 #[cfg(feature = "http")]
-pub mod schedule;
+pub use atomc_runtime::schedule;
 #[cfg(feature = "http")]
 pub mod serve;
 #[cfg(feature = "http")]

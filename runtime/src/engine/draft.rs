@@ -130,7 +130,7 @@ impl Engine {
     /// Bytes that the draft moves at least for a guess behind each of so many sequences.
     pub fn draft_bytes(&self, sequences: usize) -> u64 {
         let Some(draft) = &self.draft else { return 0 };
-        let plans = &self.plans[draft.plans.clone()];
+        let plans = &self.session.plans[draft.plans.clone()];
         let size = Size { tokens: sequences, rows: sequences, sequences, longest: 1 };
         plans[select::choose(plans, size)].launches.iter().map(|launch| launch.bytes).sum()
     }
@@ -142,7 +142,7 @@ impl Engine {
         let mut guesses = vec![Vec::new(); chosen.len()];
         let Some(draft) = &self.draft else { return Ok(guesses) };
         let few = |plan: &Plan| plan.kind == PlanKind::Decode;
-        let width = self.plans[draft.plans.clone()].iter().filter(|plan| few(plan)).map(|plan| plan.rows).max();
+        let width = self.session.plans[draft.plans.clone()].iter().filter(|plan| few(plan)).map(|plan| plan.rows).max();
         let width = width.unwrap_or(1);
         let may_guess = count > 0 && self.kv.may_go_back(chosen.len());
         let asked: Vec<usize> = (0..chosen.len()).filter(|_| may_guess).collect();
@@ -222,17 +222,17 @@ impl Engine {
             longest: runs.iter().map(|run| run.tokens.len()).max().unwrap_or(0),
         };
         let plans = draft.plans.clone();
-        let plan = plans.start + select::choose(&self.plans[plans], size);
-        self.inputs.clear();
+        let plan = plans.start + select::choose(&self.session.plans[plans], size);
+        self.session.inputs.clear();
         for run in runs {
             let length = run.position + run.tokens.len();
-            self.inputs.push(&run.tokens, run.position, length, self.kv.tables(run.sequence)?);
-            self.inputs.take_rows(&run.sources);
-            self.inputs.want(usize::from(run.guesses));
+            self.session.inputs.push(&run.tokens, run.position, length, self.kv.tables(run.sequence)?);
+            self.session.inputs.take_rows(&run.sources);
+            self.session.inputs.want(usize::from(run.guesses));
         }
         self.run(plan)?;
         let mut picks = Vec::with_capacity(size.rows);
-        if let Some(place) = self.plans[plan].picks {
+        if let Some(place) = self.session.plans[plan].picks {
             self.gather_picks(place, &mut picks)?;
         }
         Ok(picks)
@@ -249,7 +249,7 @@ impl Engine {
             let Some(left) = draft.take(sequence).map(Left::last) else { continue };
             let Some(place) = draft.keep(sequence) else { continue };
             let (from, to) = (offset + left.row * stride, offset + place * stride);
-            self.memory.hidden.copy_within(from..from + stride, to)?;
+            self.session.memory.hidden.copy_within(from..from + stride, to)?;
             draft.left.insert(sequence, Left { row: place, ..left });
         }
         Ok(())
@@ -259,7 +259,7 @@ impl Engine {
     /// they are no guesses. What is left waits for the next token.
     pub(super) fn follow(&mut self, plan: usize, parts: &[Ran]) -> Result<(), StepError> {
         // What is guessed and does not fit a plan for few tokens is not guessed behind next.
-        let is_long = !self.plans[plan].kind.is_few();
+        let is_long = !self.session.plans[plan].kind.is_few();
         let Some(draft) = &mut self.draft else { return Ok(()) };
         let mut runs = Vec::new();
         for part in parts {

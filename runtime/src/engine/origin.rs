@@ -88,7 +88,7 @@ impl Engine {
         for (row, &pick) in picks.iter().enumerate().filter(|(_, pick)| is_host || **pick == 0) {
             let mut logit = [0; size_of::<f32>()];
             let at = row * place.stride + (pick as usize).min(vocab - 1);
-            self.memory.arena.download(place.offset + at * size_of::<f32>(), &mut logit)?;
+            self.session.memory.arena.download(place.offset + at * size_of::<f32>(), &mut logit)?;
             if !f32::from_le_bytes(logit).is_finite() {
                 return Err(self.not_finite());
             }
@@ -107,22 +107,22 @@ impl Engine {
 
     /// Runs the plan that ran last again, as plans of a launch each.
     fn origin(&mut self) -> Result<Option<Origin>, DeviceError> {
-        let plan = self.plans[self.last].clone();
+        let plan = self.session.plans[self.last].clone();
         let shell = Plan { launches: vec![], calls: vec![], kind: PlanKind::Whole, ..plan.clone() };
         let single = |launch: &Launch| Plan { launches: vec![launch.clone()], ..shell.clone() };
         let singles: Vec<Plan> = plan.launches.iter().map(single).collect();
         // SAFETY: as when the engine was made: the launches are those of the artifact, over the
         // same memory.
-        unsafe { self.device.bind(&singles, &self.memory) }?;
+        unsafe { self.session.device.bind(&singles, &self.session.memory) }?;
         let found = self.first(&plan);
         // SAFETY: as when the engine was made.
-        unsafe { self.device.bind(&self.plans, &self.memory) }?;
+        unsafe { self.session.device.bind(&self.session.plans, &self.session.memory) }?;
         found
     }
 
     fn first(&mut self, plan: &Plan) -> Result<Option<Origin>, DeviceError> {
-        self.memory.arena.fill(0..plan.arena_bytes, 0)?;
-        self.memory.hidden.fill(0..self.target().hidden.bytes, 0)?;
+        self.session.memory.arena.fill(0..plan.arena_bytes, 0)?;
+        self.session.memory.hidden.fill(0..self.target().hidden.bytes, 0)?;
         let mut before = self.values(plan)?;
         for (index, launch) in plan.launches.iter().enumerate() {
             let cached = self.cached(index, launch, &before)?;
@@ -142,18 +142,18 @@ impl Engine {
     /// sequences that are well go on from them.
     fn again(&mut self, index: usize, launch: &Launch) -> Result<(), DeviceError> {
         let mut kept = vec![];
-        let has_slots = self.units.iter().any(|unit| unit.kept == Kept::Slot);
+        let has_slots = self.session.units.iter().any(|unit| unit.kept == Kept::Slot);
         let states: BTreeSet<usize> = launch.args.iter().filter_map(state).filter(|_| has_slots).collect();
         for state in states {
             let held = self.held(state);
             let mut bytes = vec![0; held.len()];
-            self.memory.states[state].pages.download(held.start, &mut bytes)?;
+            self.session.memory.states[state].pages.download(held.start, &mut bytes)?;
             kept.push((state, held.start, bytes));
         }
         // SAFETY: the launch was bound as a plan, and the inputs are those of a step that the whole
         // plan ran.
-        unsafe { self.device.run(index, self.inputs.step(), None) }?;
-        kept.iter().try_for_each(|(state, start, bytes)| self.memory.states[*state].pages.upload(*start, bytes))
+        unsafe { self.session.device.run(index, self.session.inputs.step(), None) }?;
+        kept.iter().try_for_each(|(state, start, bytes)| self.session.memory.states[*state].pages.upload(*start, bytes))
     }
 
     /// What a launch writes into the cache that is not finite: it runs over cleared pages for that,
@@ -163,32 +163,32 @@ impl Engine {
         // Of slots nobody says what they are made of.
         let (pages, Some(dtype)) = (self.held(state), self.dtype(state)) else { return Ok(None) };
         let mut kept = vec![0; pages.len()];
-        self.memory.states[state].pages.download(pages.start, &mut kept)?;
-        self.memory.states[state].pages.fill(pages.clone(), 0)?;
+        self.session.memory.states[state].pages.download(pages.start, &mut kept)?;
+        self.session.memory.states[state].pages.fill(pages.clone(), 0)?;
         self.again(index, launch)?;
-        let made = find(&self.memory.states[state].pages, pages.clone(), dtype)?;
-        self.memory.states[state].pages.upload(pages.start, &kept)?;
-        self.memory.arena.upload(0, &values.arena)?;
-        self.memory.hidden.upload(0, &values.hidden)?;
+        let made = find(&self.session.memory.states[state].pages, pages.clone(), dtype)?;
+        self.session.memory.states[state].pages.upload(pages.start, &kept)?;
+        self.session.memory.arena.upload(0, &values.arena)?;
+        self.session.memory.hidden.upload(0, &values.hidden)?;
         Ok(made)
     }
 
     /// The bytes of a state from the first page that a sequence holds to the last.
     fn held(&self, state: usize) -> Range<usize> {
         let group = self.target().states[state].group;
-        let (held, bytes) = (self.kv.held(group), self.units[group].bytes);
+        let (held, bytes) = (self.kv.held(group), self.session.units[group].bytes);
         held.start * bytes..held.end * bytes
     }
 
     /// The type of what is in the pages of a state.
     fn dtype(&self, state: usize) -> Option<DType> {
-        self.units[self.target().states[state].group].dtype
+        self.session.units[self.target().states[state].group].dtype
     }
 
     fn values(&self, plan: &Plan) -> Result<Values, DeviceError> {
         let (mut arena, mut hidden) = (vec![0; plan.arena_bytes], vec![0; self.target().hidden.bytes]);
-        self.memory.arena.download(0, &mut arena)?;
-        self.memory.hidden.download(0, &mut hidden)?;
+        self.session.memory.arena.download(0, &mut arena)?;
+        self.session.memory.hidden.download(0, &mut hidden)?;
         Ok(Values { arena, hidden })
     }
 
@@ -222,12 +222,17 @@ impl Engine {
         let (name, buffer, bytes, dtype) = match *arg {
             Arg::Weight { index } => {
                 let weight = &self.target().weights[index];
-                (format!("weight `{}`", weight.name), &self.memory.weights[index], 0..weight.bytes, weight.dtype)
+                (
+                    format!("weight `{}`", weight.name),
+                    &self.session.memory.weights[index],
+                    0..weight.bytes,
+                    weight.dtype,
+                )
             }
             Arg::State { state, stream: 0 } => {
                 let Some(dtype) = self.dtype(state) else { return Ok(None) };
                 let name = format!("the cache of layer {}", self.target().states[state].layer);
-                (name, &self.memory.states[state].pages, self.held(state), dtype)
+                (name, &self.session.memory.states[state].pages, self.held(state), dtype)
             }
             _ => return Ok(None),
         };

@@ -213,11 +213,11 @@ fn refuses_before_anything_runs() {
 #[test]
 fn weights_reload_in_place() {
     let mut engine = toy::engine(1, 0);
-    let address = engine.memory.weights[0].address();
+    let address = engine.session.memory.weights[0].address();
     let mut bias = vec![0u8; VOCAB * 4];
     bias[3 * 4..4 * 4].copy_from_slice(&1000f32.to_le_bytes());
     engine.load_weights(&toy::Bias(bias), &|_, _| ()).unwrap();
-    assert_eq!(engine.memory.weights[0].address(), address);
+    assert_eq!(engine.session.memory.weights[0].address(), address);
     let sequence = engine.add_sequence();
     let logits = step(&mut engine, &[(sequence, &[50], Want::Last)]).unwrap();
     assert_eq!(best(logits.last(0).unwrap()), 3);
@@ -340,7 +340,7 @@ fn damaged_packed_weights_are_refused() {
             std::fs::write(&file, bytes).unwrap();
             let packed = Packed::open(&file).unwrap();
             let refused = engine.load_packed(&packed, &|_, _| ()).unwrap_err();
-            assert!(!engine.loaded);
+            assert!(!engine.session.loaded);
             engine.load_packed(&packed.unverified(), &|_, _| ()).unwrap();
             refused.to_string().replace(file.to_str().unwrap(), "<file>")
         };

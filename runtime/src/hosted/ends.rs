@@ -9,7 +9,7 @@ use std::ops::Range;
 impl Hosted {
     /// The tokens that [`Hosted::embed`] looks up, one in a row.
     pub fn embed_input(&self) -> Rows {
-        let address = self.inputs.addresses().ids;
+        let address = self.session.inputs.addresses().ids;
         Rows { address, rows: self.max_tokens(), width: 1, stride: 1, dtype: DType::I32 }
     }
 
@@ -21,10 +21,11 @@ impl Hosted {
     pub unsafe fn embed(&mut self, tokens: usize, stream: Stream) -> Result<Rows, HostedError> {
         self.check_loaded()?;
         self.step = None;
-        let vocab = self.artifact.manifest().model.vocab;
-        if self.inputs.in_place() {
+        let vocab = self.session.artifact.manifest().model.vocab;
+        if self.session.inputs.in_place() {
             let known = |&id: &i32| usize::try_from(id).is_ok_and(|id| id < vocab);
-            let stranger = self.inputs.take_ids(tokens.min(self.max_tokens())).iter().find(|id| !known(id)).copied();
+            let stranger =
+                self.session.inputs.take_ids(tokens.min(self.max_tokens())).iter().find(|id| !known(id)).copied();
             if let Some(id) = stranger {
                 let detail = format!("{id}, but the vocabulary ends at {}", vocab - 1);
                 return Err(HostedError::Field { field: "ids", detail });
@@ -35,7 +36,7 @@ impl Hosted {
         let (place, launches) = embedding(plan)?;
         let part = self.rows_alone(index, 0..launches, tokens, stream);
         // SAFETY: the launches read the tokens, which are there, and nothing else of a step.
-        unsafe { self.device.launch(part) }?;
+        unsafe { self.session.device.launch(part) }?;
         Ok(self.rows_at(place, tokens))
     }
 
@@ -70,20 +71,20 @@ impl Hosted {
     unsafe fn logits(&mut self, draft: bool, rows: usize, stream: Stream) -> Result<Rows, HostedError> {
         self.check_loaded()?;
         self.step = None;
-        let plans = self.plans_of(draft);
-        let found = smallest(&self.plans[plans.clone()], |plan| plan.rows, rows);
+        let plans = self.session.plans_of(draft);
+        let found = smallest(&self.session.plans[plans.clone()], |plan| plan.rows, rows);
         let (index, plan) = found.ok_or_else(|| HostedError::Rows { rows, max: self.max_rows() })?;
         let index = plans.start + index;
-        if self.inputs.in_place() {
-            self.inputs.clear();
-            self.inputs.want_first(rows);
+        if self.session.inputs.in_place() {
+            self.session.inputs.clear();
+            self.session.inputs.want_first(rows);
         }
         let launches = plan.body..plan.launches.len();
         let part = self.rows_alone(index, launches, rows, stream);
         let Logits { offset, width, stride } = plan.logits;
         // SAFETY: heads read the rows, which are there, and nothing of a step.
-        unsafe { self.device.launch(part) }?;
-        let address = self.memory.arena.address().wrapping_add(offset);
+        unsafe { self.session.device.launch(part) }?;
+        let address = self.session.memory.arena.address().wrapping_add(offset);
         Ok(Rows { address, rows, width, stride, dtype: DType::F32 })
     }
 }

@@ -45,19 +45,20 @@ impl Hosted {
         self.check_pages(tables)?;
         self.step = None;
         for (number, table) in tables.iter().enumerate() {
-            self.inputs.set_block_stride(number, table.block_stride);
+            self.session.inputs.set_block_stride(number, table.block_stride);
             for &(state, start) in &table.states {
                 // Behind the last there may be no more than it needs.
-                let unit = &self.units[self.target().states[state].group];
+                let unit = &self.session.units[self.target().states[state].group];
                 let bytes = table.block_stride * (table.blocks - 1) + unit.bytes;
                 // SAFETY: passed on to the caller.
-                self.memory.states[state] = unit.memory(unsafe { self.device.adopt(start, bytes) }, number);
+                self.session.memory.states[state] =
+                    unit.memory(unsafe { self.session.device.adopt(start, bytes) }, number);
             }
         }
         self.set_inputs()?;
         self.tables = tables.to_vec();
         self.set_starts()?;
-        Ok(self.bind()?)
+        Ok(self.session.bind()?)
     }
 
     /// Which tables are of the model's states, or of its draft's.
@@ -121,7 +122,7 @@ impl Hosted {
     }
 
     fn unit(&self, state: usize) -> &Unit {
-        &self.units[self.target().states[state].group]
+        &self.session.units[self.target().states[state].group]
     }
 
     /// Tells the device where the pages of each state begin, table by table, if it makes the
@@ -136,7 +137,7 @@ impl Hosted {
     /// The parameters of a step that stay the same, with a table: where its inputs go, and which
     /// pages may have to be cleared.
     pub(super) fn clears(&self, table: usize) -> Prepare {
-        let inputs = self.inputs.prepare(table);
+        let inputs = self.session.inputs.prepare(table);
         let (Some(starts), Some(Pages { states, .. })) = (&self.starts, self.tables.get(table)) else { return inputs };
         let Unit { cleared: values, kept, .. } = self.unit(states[0].0);
         if *kept == Kept::Slot {

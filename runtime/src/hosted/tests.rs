@@ -171,12 +171,12 @@ fn steps_of_any_mixture() {
 #[test]
 fn weights_are_loaded_again_in_place() {
     let mut framework = Framework::new(1);
-    let address = framework.hosted.memory.weights[0].address();
+    let address = framework.hosted.session.memory.weights[0].address();
     for token in [3, 50, 7] {
         load(&mut framework.hosted, &[(token, 1000.0)]);
         assert_eq!(framework.step(&[(0, vec![9])], 0, true).unwrap(), [token as u32]);
     }
-    assert_eq!(framework.hosted.memory.weights[0].address(), address);
+    assert_eq!(framework.hosted.session.memory.weights[0].address(), address);
     let hosted = &mut framework.hosted;
     hosted.begin_loading();
     let wrong = Given { float: Float::F32, shape: &[1], numbers: vec![0; 4].into() };

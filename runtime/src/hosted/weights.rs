@@ -4,7 +4,7 @@ use crate::checkpoint::{CheckpointError, Source};
 use crate::device::{DeviceBuffer, DeviceError, Stream};
 use crate::error::Error;
 use crate::weights::packed::Packed;
-use crate::weights::{self, DeviceSink, Given, Loading, Numbers, Sink, StoredScales};
+use crate::weights::{self, Given, Loading, Numbers, Sink, StoredScales};
 use atomc_artifact::manifest::{Target, TensorNames};
 
 impl Hosted {
@@ -12,19 +12,19 @@ impl Hosted {
     /// their addresses. Until the load is finished there are none. This and whatever else changes
     /// weights ends a step that is under way.
     pub fn begin_loading(&mut self) {
-        (self.loaded, self.unloaded, self.mixed, self.step) = (false, false, false, None);
+        (self.session.loaded, self.unloaded, self.mixed, self.step) = (false, false, false, None);
         self.loading = Some(self.new_loading());
     }
 
     fn new_loading(&self) -> Loading {
-        Loading::new(&self.target().weights, &self.artifact.manifest().tensors, self.rank)
+        Loading::new(&self.target().weights, &self.session.artifact.manifest().tensors, self.session.rank)
     }
 
     /// Begins to take any of the tensors, and goes on with earlier updates: a weight changes when
     /// the last of its tensors has come. Where no weights were ever loaded it is a load as any
     /// other.
     pub fn begin_update(&mut self) {
-        if !self.loaded {
+        if !self.session.loaded {
             self.step = None;
         }
         if self.loading.is_none() {
@@ -41,10 +41,8 @@ impl Hosted {
         let Some(loading) = &mut self.loading else {
             return Err(HostedError::Loading("none is under way; begin one").into());
         };
-        if self.loaded {
-            let weights = &self.artifact.manifest().targets[self.target].weights;
-            let (rank, buffers) = (self.rank, &mut self.memory.weights[..]);
-            let done = loading.constants(Sink { weights, rank, buffers, pool: self.device.pool() });
+        if self.session.loaded {
+            let done = loading.constants(self.session.sink());
             return done.and_then(|()| loading.check_heads()).inspect_err(|_| self.forget_mixed());
         }
         let waits = self.unloaded || self.waits_for_draft;
@@ -59,20 +57,20 @@ impl Hosted {
     /// have to come again: until then nothing is computed.
     pub fn abandon_update(&mut self) {
         match &self.loading {
-            Some(loading) if self.loaded && loading.is_mixed() => self.forget_mixed(),
-            _ if !self.loaded && !self.unloaded => self.loading = None,
+            Some(loading) if self.session.loaded && loading.is_mixed() => self.forget_mixed(),
+            _ if !self.session.loaded && !self.unloaded => self.loading = None,
             _ => {}
         }
     }
 
     pub(super) fn forget_mixed(&mut self) {
-        (self.loaded, self.unloaded, self.mixed, self.step) = (false, true, true, None);
+        (self.session.loaded, self.unloaded, self.mixed, self.step) = (false, true, true, None);
         self.loading = Some(self.new_loading());
     }
 
     /// Whether there were weights once, so that what comes is an update.
     pub fn had_weights(&self) -> bool {
-        self.loaded || self.unloaded
+        self.session.loaded || self.unloaded
     }
 
     /// The scales that a checkpoint has beside a tensor, which is a matrix of codes, if the load
@@ -84,7 +82,7 @@ impl Hosted {
     /// Why nothing can be computed, if there are no weights.
     pub(super) fn check_loaded(&self) -> Result<(), HostedError> {
         match &self.loading {
-            _ if self.loaded => Ok(()),
+            _ if self.session.loaded => Ok(()),
             Some(loading) if self.mixed => Err(HostedError::Mixed { names: loading.missing() }),
             Some(loading) if self.unloaded || self.waits_for_draft => {
                 Err(HostedError::Waiting { names: loading.missing() })
@@ -95,14 +93,14 @@ impl Hosted {
 
     /// Whether there are weights.
     pub fn is_loaded(&self) -> bool {
-        self.loaded
+        self.session.loaded
     }
 
     /// Forgets the weights. Where they are in memory of the host that is not the caller's, it goes
     /// back to the system until others are loaded.
     pub fn unload(&mut self) {
-        (self.loaded, self.unloaded, self.mixed, self.loading, self.step) = (false, true, false, None, None);
-        for buffer in &mut self.memory.weights {
+        (self.session.loaded, self.unloaded, self.mixed, self.loading, self.step) = (false, true, false, None, None);
+        for buffer in &mut self.session.memory.weights {
             if let DeviceBuffer::Host(buffer) = buffer {
                 buffer.give_back();
             }
@@ -141,15 +139,11 @@ impl Hosted {
     pub unsafe fn feed_on(&mut self, name: &str, tensor: Given, stream: Stream) -> Result<(), Error> {
         let loading = self.loading.as_mut().ok_or(HostedError::Loading("none is under way; begin one"))?;
         self.step = None;
-        self.device.pool().check().map_err(DeviceError::from)?;
-        let weights = &self.artifact.manifest().targets[self.target].weights;
-        let (rank, buffers) = (self.rank, &mut self.memory.weights[..]);
-        match self.device.packs() {
+        self.session.device.pool().check().map_err(DeviceError::from)?;
+        match self.session.device.packs() {
             // SAFETY: passed on to the caller.
-            true => unsafe {
-                loading.feed_on(name, tensor, DeviceSink { weights, rank, buffers, device: &mut *self.device, stream })
-            },
-            false => loading.feed(name, tensor, Sink { weights, rank, buffers, pool: self.device.pool() }),
+            true => unsafe { loading.feed_on(name, tensor, self.session.device_sink(stream)) },
+            false => loading.feed(name, tensor, self.session.sink()),
         }
     }
 
@@ -179,13 +173,8 @@ impl Hosted {
         load: impl FnOnce(&Target, &TensorNames, Sink) -> Result<(), Error>,
     ) -> Result<(), Error> {
         self.step = None;
-        self.device.pool().check().map_err(DeviceError::from)?;
-        let manifest = self.artifact.manifest();
-        let (target, names) = (&manifest.targets[self.target], &manifest.tensors);
-        let (weights, buffers) = (&target.weights, &mut self.memory.weights);
-        let done = load(target, names, Sink { weights, rank: self.rank, buffers, pool: self.device.pool() });
-        self.loaded = weights::are_loaded(self.loaded, &done);
-        self.mixed &= !self.loaded;
+        let done = self.session.fill_weights(load);
+        self.mixed &= !self.session.loaded;
         done
     }
 }

@@ -91,7 +91,7 @@ impl From<JobError> for ApiError {
             }
             JobError::Empty | JobError::Token { .. } | JobError::NoRoom(_) => ApiError::field("prompt", message),
             JobError::Sampling(_) | JobError::Form(_) => ApiError::bad(message),
-            JobError::Fault(_) => ApiError::fault(message),
+            JobError::NotFinite | JobError::Fault(_) => ApiError::fault(message),
             JobError::Down(_) | JobError::Ending => ApiError::unavailable(message),
         }
     }

@@ -62,7 +62,7 @@ impl Metrics {
         let count = match end {
             Ok(End { why: Why::Length, .. }) => &self.cut,
             Ok(_) => &self.stopped,
-            Err(JobError::Fault(_) | JobError::Down(_) | JobError::Ending) => &self.failed,
+            Err(JobError::NotFinite | JobError::Fault(_) | JobError::Down(_) | JobError::Ending) => &self.failed,
             Err(_) => &self.refused,
         };
         count.fetch_add(1, Relaxed);

@@ -2,8 +2,8 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use atomc_runtime::kv::{Kept, Kv, Sizes};
-use atomc_runtime::{self as runtime, DeviceError, Fork, KvError, Request, SeqId, StepError, Want};
+use crate::kv::{Kept, Kv, Sizes};
+use crate::{self as runtime, DeviceError, Fork, KvError, Request, SeqId, StepError, Want};
 
 use super::{Backend, Limits, Row};
 
@@ -98,7 +98,7 @@ impl Toy {
             return Err(failed());
         }
         match has(self.poison) {
-            true => Err(StepError::NotFinite(Box::new(atomc_runtime::engine::NotFinite { origin: None }))),
+            true => Err(StepError::NotFinite(Box::new(crate::engine::NotFinite { origin: None }))),
             false => Ok(()),
         }
     }

@@ -3,7 +3,7 @@ mod guesses;
 use std::ops::ControlFlow;
 use std::sync::{Arc, Mutex};
 
-use atomc_runtime::Sampling;
+use crate::Sampling;
 
 use super::toy::{Toy, VOCAB, logits, sum};
 use super::*;

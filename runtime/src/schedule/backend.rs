@@ -1,6 +1,7 @@
 //! What the scheduler asks of an engine, so that its tests need none.
-use atomc_runtime::manifest::{PlanKind, StateGroup};
-use atomc_runtime::{self as runtime, Engine, Fork, KvError, Request, SeqId, StepError};
+use crate::manifest::{PlanKind, StateGroup};
+use crate::{self as runtime, Engine, Fork, KvError, Request, SeqId, StepError};
+use std::borrow::BorrowMut;
 
 /// Sizes that do not change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,15 +67,17 @@ pub trait Backend: Send {
     fn draft(&mut self, chosen: &[runtime::Chosen], count: usize) -> Result<Vec<Vec<u32>>, StepError>;
 }
 
-impl Backend for Engine {
+/// One of its own, or one that it borrows.
+impl<E: BorrowMut<Engine> + Send> Backend for E {
     fn limits(&self) -> Limits {
-        let (plans, model) = (self.plans(), self.model());
-        let most = |size: fn(&atomc_runtime::manifest::Plan) -> usize| plans.iter().map(size).max().unwrap_or(1);
-        let block_tokens = self.target().layout.block_tokens;
-        let blocks = self.cache().blocks();
+        let engine: &Engine = self.borrow();
+        let (plans, model, cache) = (engine.plans(), engine.model(), engine.cache());
+        let most = |size: fn(&crate::manifest::Plan) -> usize| plans.iter().map(size).max().unwrap_or(1);
+        let block_tokens = engine.target().layout.block_tokens;
+        let blocks = cache.blocks();
         // Pages behind a window are given back, so there the cache is no limit of a sequence's.
         let keeps_all = |group: &StateGroup| matches!(group, StateGroup::Paged(pages) if pages.window == 0);
-        let held = if self.target().groups.iter().any(keeps_all) { blocks * block_tokens } else { usize::MAX };
+        let held = if engine.target().groups.iter().any(keeps_all) { blocks * block_tokens } else { usize::MAX };
         Limits {
             vocab: model.vocab,
             positions: model.max_positions.min(held),
@@ -82,36 +85,36 @@ impl Backend for Engine {
             step_rows: most(|plan| if plan.kind == PlanKind::Whole { plan.rows } else { 1 }),
             block_tokens,
             blocks,
-            slots: self.cache().free_slots() + self.cache().snapshots(),
+            slots: cache.free_slots() + cache.snapshots(),
         }
     }
 
     fn free_blocks(&self) -> usize {
-        self.cache().free_blocks()
+        self.borrow().cache().free_blocks()
     }
 
     fn add(&mut self) -> SeqId {
-        self.add_sequence()
+        self.borrow_mut().add_sequence()
     }
 
     fn fork(&mut self, sequence: SeqId, tokens: usize) -> Result<Fork, StepError> {
-        Engine::fork(self, sequence, tokens)
+        Engine::fork(self.borrow_mut(), sequence, tokens)
     }
 
     fn rewind(&mut self, sequence: SeqId, tokens: usize) -> Result<usize, StepError> {
-        Engine::rewind(self, sequence, tokens)
+        Engine::rewind(self.borrow_mut(), sequence, tokens)
     }
 
     fn drop_sequence(&mut self, sequence: SeqId) -> Result<(), StepError> {
-        Engine::drop_sequence(self, sequence)
+        Engine::drop_sequence(self.borrow_mut(), sequence)
     }
 
     fn has_room(&self, growing: &[(Option<SeqId>, usize)]) -> Result<(), KvError> {
-        self.cache().has_room(growing.iter().copied())
+        self.borrow().cache().has_room(growing.iter().copied())
     }
 
     fn step(&mut self, requests: &[Request], see: &mut dyn FnMut(Row, &[f32])) -> Result<(), StepError> {
-        let logits = Engine::step(self, requests)?;
+        let logits = Engine::step(self.borrow_mut(), requests)?;
         for request in 0..requests.len() {
             logits.of(request).enumerate().for_each(|(index, row)| see(Row { request, index }, row));
         }
@@ -119,14 +122,14 @@ impl Backend for Engine {
     }
 
     fn step_picks(&mut self, requests: &[Request]) -> Result<Vec<Vec<u32>>, StepError> {
-        Engine::step_picks(self, requests)
+        Engine::step_picks(self.borrow_mut(), requests)
     }
 
     fn verifies(&self, guesses: usize) -> usize {
-        Engine::verifies_at_once(self, guesses)
+        Engine::verifies_at_once(self.borrow(), guesses)
     }
 
     fn draft(&mut self, chosen: &[runtime::Chosen], count: usize) -> Result<Vec<Vec<u32>>, StepError> {
-        Engine::draft(self, chosen, count)
+        Engine::draft(self.borrow_mut(), chosen, count)
     }
 }

@@ -3,7 +3,7 @@
 //! A step with guesses is to be one plan, as that without them is: where more sequences are under
 //! way than a plan verifies nothing is guessed. A plan for prompts takes guesses too, in up to half
 //! of its tokens, where it has rows of logits for all of them.
-use atomc_runtime::{Chosen, StepError};
+use crate::{Chosen, StepError};
 
 use super::backend::{Backend, Limits};
 use super::task::Task;

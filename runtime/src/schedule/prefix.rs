@@ -9,7 +9,7 @@
 //! Each salt has a tree of its own: what was computed under one is never found under another.
 use std::collections::BTreeMap;
 
-use atomc_runtime::{SeqId, StepError};
+use crate::{SeqId, StepError};
 
 use super::backend::Backend;
 use super::task::Salt;

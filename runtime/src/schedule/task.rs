@@ -3,7 +3,7 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
 
-use atomc_runtime::{Guesses, SeqId, Want};
+use crate::{Guesses, SeqId, Want};
 
 use super::Piece;
 use super::backend::Limits;
@@ -81,6 +81,8 @@ pub enum JobError {
     NoRoom(String),
     #[error("{0}")]
     Form(String),
+    #[error("the logits are not finite")]
+    NotFinite,
     #[error("{0}")]
     Fault(String),
     #[error("the server cannot go on: {0}")]
@@ -92,7 +94,7 @@ pub enum JobError {
 impl From<ChoiceError> for JobError {
     fn from(error: ChoiceError) -> JobError {
         match error {
-            ChoiceError::NotFinite => JobError::Fault(error.to_string()),
+            ChoiceError::NotFinite => JobError::NotFinite,
             ChoiceError::Guide(_) => JobError::Form(error.to_string()),
         }
     }
@@ -405,7 +407,7 @@ impl Task {
         Some(self.ended(why, 0))
     }
 
-    fn ended(&self, why: Why, more: usize) -> End {
+    pub fn ended(&self, why: Why, more: usize) -> End {
         End { why, tokens: self.new_tokens() + more, guesses: self.guesses }
     }
 

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use atomc_runtime::{Sampler, Sampling};
+use crate::{Sampler, Sampling};
 
 use super::task::Why;
 

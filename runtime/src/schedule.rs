@@ -22,7 +22,7 @@ pub mod toy;
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use atomc_runtime::{DeviceError, KvError, Request, SeqId, StepError, Want};
+use crate::{DeviceError, KvError, Request, SeqId, StepError, Want};
 
 pub use backend::{Backend, Limits, Row};
 pub use choose::{ChoiceError, Chooser, Chosen, Guide, Likelihood, Penalties, Progress, Settings, likelihood};
@@ -96,6 +96,8 @@ pub struct Scheduler<B> {
     /// The first that waits had no room, and nothing has ended since.
     is_full: bool,
     down: Option<String>,
+    /// The error of the engine that came last.
+    failed: Option<StepError>,
 }
 
 /// Steps behind which a request that had no room is tried again though nothing has ended: windows
@@ -141,6 +143,7 @@ impl<B: Backend> Scheduler<B> {
             requests: 0,
             is_full: false,
             down: None,
+            failed: None,
         }
     }
 
@@ -205,6 +208,22 @@ impl<B: Backend> Scheduler<B> {
             task.end(Err(error.clone()));
         }
         self.settle(dropped);
+    }
+
+    /// Ends the answers under way as they are.
+    pub fn stop(&mut self) {
+        for index in (0..self.running.len()).rev() {
+            let end = self.running[index].ended(Why::Output, 0);
+            self.finish(index, Ok(end));
+        }
+    }
+
+    /// Lets go of all sequences. Gives the engine back, and the error of its that came last.
+    pub fn end(mut self) -> (B, Option<StepError>) {
+        self.fail_all(&JobError::Ending);
+        let cleared = self.prefixes.clear(&mut self.backend);
+        self.settle(cleared);
+        (self.backend, self.failed)
     }
 
     /// Takes the engine for what it is after a panic in a step: every sequence is dropped.
@@ -363,9 +382,8 @@ impl<B: Backend> Scheduler<B> {
             }
             ended.extend(end.map(|end| (piece.task, end)));
         }
-        if let Err(error) = back.into_iter().try_for_each(|task| self.go_back(task)) {
-            self.give_up(error.to_string());
-        }
+        let taken_back = back.into_iter().try_for_each(|task| self.go_back(task));
+        self.settle(taken_back);
         ended.sort_unstable_by_key(|(task, _)| *task);
         for (index, end) in ended.into_iter().rev() {
             self.finish(index, end);
@@ -422,8 +440,12 @@ impl<B: Backend> Scheduler<B> {
             let cleared = self.prefixes.clear(&mut self.backend);
             self.settle(cleared);
         }
-        if let StepError::Device(DeviceError::Lost { .. } | DeviceError::Kernel { .. } | DeviceError::Forked(_)) = error
-        {
+        let is_fatal = matches!(
+            error,
+            StepError::Device(DeviceError::Lost { .. } | DeviceError::Kernel { .. } | DeviceError::Forked(_))
+        );
+        self.failed = Some(error);
+        if is_fatal {
             self.give_up(message);
         }
     }
@@ -438,6 +460,7 @@ impl<B: Backend> Scheduler<B> {
     fn settle(&mut self, done: Result<(), StepError>) {
         if let Err(error) = done {
             self.give_up(error.to_string());
+            self.failed = Some(error);
         }
     }
 

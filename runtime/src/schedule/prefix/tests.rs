@@ -1,6 +1,6 @@
 use super::super::toy::{BLOCK, Toy};
 use super::*;
-use atomc_runtime::{Request, Want};
+use crate::{Request, Want};
 
 /// Tokens without a salt.
 fn plain(tokens: &[u32]) -> Salted<'_> {

@@ -7,7 +7,7 @@
 //! and a request alone has all places.
 use std::collections::HashMap;
 
-use atomc_runtime::{Fork, SeqId, StepError};
+use crate::{Fork, SeqId, StepError};
 
 use super::backend::Backend;
 use super::prefix::{Match, Salted, common};
