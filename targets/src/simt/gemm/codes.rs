@@ -32,8 +32,8 @@ pub struct Steps {
 }
 
 impl Steps {
-    /// Every way to go along a weight, the longest steps first. A step's columns are whole, and
-    /// have one scale.
+    /// The step sizes that suit a weight, largest first. The columns of a step are whole and share
+    /// one scale.
     pub fn all(encoding: Encoding, quantised: Option<Quantised>, arch: GpuArch) -> impl Iterator<Item = Steps> + use<> {
         let simt = arch.simt;
         let layout = quantised.map_or(simt.matrix, |quantised| layout_of(simt, quantised.dtype));
@@ -98,7 +98,7 @@ impl<'c> Marks<'c> {
         self.operand.ty.layout == Layout::Columns
     }
 
-    /// Of so many rows from one on of a panel.
+    /// The scales of `rows` rows of a panel, from row `row` on.
     fn at(&self, c: &Gpu<'c>, panel: Panel<'c>, row: Int<'c>, rows: usize) -> MarksAt<'c> {
         let (x, size) = (&self.operand, self.operand.ty.dtype.size());
         if self.is_packed() {
@@ -196,7 +196,7 @@ impl<'c> Codes<'c> {
         std::iter::once(&self.scale).chain(&self.zero).map(run).collect()
     }
 
-    /// A scale of so many bytes in local memory.
+    /// Loads one scale from local memory.
     pub fn scale_at(&self, c: &Gpu<'c>, p: Ptr<'c>) -> FloatValue<'c> {
         let (lanes, dtype) = (c.lanes(), self.scale.operand.ty.dtype);
         let bits = c.load_vector(c.bytes_type(dtype.size()), 1, p, dtype.size());
@@ -229,7 +229,7 @@ impl<'c> Codes<'c> {
         (!self.encoding.is_row_wise()).then(|| column / self.encoding.block.cols)
     }
 
-    /// The scales of so many rows of a panel from one on.
+    /// The scales of `rows` rows of a panel, from row `row` on.
     pub fn scales(
         &self,
         c: &Gpu<'c>,
@@ -266,8 +266,8 @@ pub struct Way<'w, 'a, 'c> {
     steps: Steps,
     matrix: Matrix<'a, 'c>,
     decoder: Decoder,
-    /// Of each piece: scales of the rows that the lane has results of, zero points of those whose
-    /// codes it has.
+    /// For each piece: the scales of the rows of the lane's results, and the zero points of the
+    /// rows of its codes.
     places: Vec<(MarksAt<'c>, Vec<MarksAt<'c>>)>,
     /// The same as loaded, where each row has but one.
     fixed: Vec<Vec<Any<'c>>>,
@@ -311,7 +311,7 @@ impl<'w, 'a, 'c> Way<'w, 'a, 'c> {
         self.matrix.layout.rows() + if self.fixed.is_empty() { marks() } else { 0 }
     }
 
-    /// Loads what a step takes of a piece's panel, whose codes begin at `p` for the lane.
+    /// Loads what a step needs of a piece's panel. The lane's codes begin at `p`.
     pub fn load(&self, piece: usize, p: Ptr<'c>, step: Int<'c>) -> Vec<Any<'c>> {
         let c = self.matrix.c;
         let words = self.steps.words();
@@ -408,7 +408,8 @@ impl<'w, 'a, 'c> Way<'w, 'a, 'c> {
         self.steps.quantised.is_some_and(|quantised| quantised.has_groups)
     }
 
-    /// Sums of all pieces, so many of each, times the scales that rows have but one of.
+    /// The sums of all pieces, `each` of them a piece, times the scales of rows that have one scale
+    /// only.
     pub fn finish(&self, sums: Vec<Vector<'c>>, each: usize) -> Vec<Vector<'c>> {
         let (c, results) = (self.matrix.c, self.matrix.layout.results);
         if self.fixed.is_empty() {

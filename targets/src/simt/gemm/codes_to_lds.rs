@@ -1,5 +1,5 @@
-//! A weight of codes on its way from global into local memory, where it lies as the numbers that
-//! products take: threads load vectors of codes, and decode them behind the products of the stretch
+//! A quantised weight on its way from global to local memory, where it lies as the numbers that
+//! products take. Threads load vectors of codes, and decode them after the products of the K tile
 //! before.
 //!
 //! Where a row has one scale, it is left to the sums. Otherwise numbers are scaled here, which
@@ -35,8 +35,8 @@ pub struct Tile {
 }
 
 impl Tile {
-    /// Words of codes in a piece: as many as a vector has, or so many less that each thread has
-    /// one.
+    /// Words of codes in a piece: as many as a vector has, or fewer, so that each thread has a
+    /// piece.
     fn words(&self, codes: DType) -> usize {
         let all = codes.bytes(16 * self.panels * self.columns) / 4;
         (all / self.threads).min(VEC16 / 4)
@@ -57,7 +57,7 @@ pub struct Blocks {
 const BLOCK: usize = 8 * VEC16;
 
 impl Blocks {
-    /// As panels of so many columns lie in memory.
+    /// Panels of `columns` columns in the layout that they have in memory.
     pub fn as_in_memory(columns: usize, dtype: DType) -> Blocks {
         Blocks { along: 2 * BLOCK, down: BLOCK, panel: columns * 16 * dtype.size() }
     }
@@ -92,8 +92,8 @@ enum Scaling {
     AsDecoded,
     /// By a power of two, by the instruction that decodes them.
     Converted,
-    /// Pairs of bf16 by a power of two, as f32, whose lower halves stay zero as long as numbers are
-    /// normal ones.
+    /// Pairs of bf16 times a power of two, computed as f32. The lower halves stay zero as long as
+    /// the numbers are normal.
     Shifted,
     /// Pairs of bf16 as f32, of which they are the upper halves.
     Widened,
@@ -343,8 +343,8 @@ pub struct CodedRows<'k, 'c> {
     c: &'k Gpu<'c>,
     decoder: Decoder,
     columns: usize,
-    /// Where scales begin behind a row's codes, and for how many columns each is, if they are
-    /// applied here. The last of them.
+    /// If scales are applied here: the byte of a row at which its scales begin, the columns of a
+    /// scale, and the index of the last scale.
     scales: Option<(usize, usize, usize)>,
     pieces: Vec<RowPiece<'c>>,
 }
@@ -370,8 +370,8 @@ impl<'k, 'c> CodedRows<'k, 'c> {
         WhyNot::unless(fits, || format!("rows of {x}: {CODES} columns would have several scales"))
     }
 
-    /// Of blocks of 16 rows, as many as the tile has panels. `source` says which row of x one of
-    /// a block is, of the block whose first column of the tile this is.
+    /// Loads blocks of 16 rows, as many as the tile has panels. `source` gives the row of x for the
+    /// first column of a block and a row of that block.
     pub fn new(
         c: &'k Gpu<'c>,
         x: &Operand<'c>,

@@ -353,7 +353,7 @@ impl<'g, 'k, 'a, 'c> Group<'g, 'k, 'a, 'c> {
         number * self.shape.teams + self.team()
     }
 
-    /// The team's part of local memory where each has so many bytes.
+    /// The team's part of local memory, where each team has `bytes` bytes.
     fn part_of_team(&self, all: Ptr<'c>, bytes: usize) -> Ptr<'c> {
         self.code().at(all, self.team() * bytes)
     }

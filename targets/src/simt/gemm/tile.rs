@@ -58,7 +58,7 @@ impl<'c> Tile<'c> {
         Tile { panel, columns, matrix: Matrix::Only, rows: Rows::From(row), each: 1 }
     }
 
-    /// The same, without columns beyond the last of so many rows of the step.
+    /// The tile without columns after the step's `rows` rows.
     pub fn cut(self, c: &Gpu<'c>, rows: usize) -> Tile<'c> {
         let first = self.row(c, c.int(0));
         Tile { rows: Rows::Run { first, count: c.int(rows) - first }, ..self }

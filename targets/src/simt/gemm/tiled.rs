@@ -1,10 +1,10 @@
 //! Family `matmul`: a contraction over many tokens, in tiles that waves share through local memory.
 //!
-//! A work-group makes a tile of 128 tokens by 128 rows of the weight, or of 256 by 256; of an
-//! expert's rows, 64 by 64 or as many. Both operands go through local memory in stretches of
-//! columns, laid out as fragments, two stretches in turn: while one is multiplied, the next is on
-//! its way from global memory into the other half, or into registers, from which it goes there
-//! behind the products. One barrier a stretch.
+//! A work-group makes a tile of 128 tokens by 128 rows of the weight, or of 256 by 256; for an
+//! expert's rows, 64 by 64 or as many as there are. Both operands go through local memory in K
+//! tiles, laid out as fragments; the code calls a K tile a stretch. Local memory has two halves.
+//! While the stretch in one half is multiplied, the next one is loaded into the other half, or into
+//! registers and from there after the products. There is one barrier a stretch.
 mod block_scales;
 mod epilogue;
 mod group_scales;
@@ -268,7 +268,7 @@ impl<'g, 'k, 'a, 'c> Group<'g, 'k, 'a, 'c> {
         };
         let lanes = c.simt.wave;
         let first = c.wave_index() * (shape.loads() * lanes * VEC16);
-        // Rows lie behind the weight.
+        // Rows are stored after the weight.
         let first = if shape.is_coded { first + shape.half()[0] } else { first };
         let to = c.at(local, first);
         let [first, count] = part(c, shape, share);

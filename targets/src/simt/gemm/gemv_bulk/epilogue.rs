@@ -176,7 +176,7 @@ impl<'c> WorkGroup<'_, '_, '_, 'c> {
         At { row: place.token, head: None, col: Col::Var(place.col) }
     }
 
-    /// What epilogues read beside the sums.
+    /// Loads the operands that the epilogue reads in addition to the sums.
     fn load_beside(&self, own: &[Place<'c>]) -> Result<Vec<Vec<Vector<'c>>>, Diagnostic> {
         let (c, last) = (self.code(), 16 * self.shape.panels - self.contraction.matrix.layout.results);
         let near = |place: &Place<'c>| {

@@ -93,7 +93,7 @@ pub struct Integers {
 }
 
 impl Integers {
-    /// What the bytes are multiples of a value by, and the number whose byte is zero.
+    /// The factor from a value to its byte, and the number that the byte zero stands for.
     pub fn unit(self) -> (usize, usize) {
         match self.values {
             DType::I4 => (16, 0),
@@ -136,7 +136,7 @@ impl Integers {
         })
     }
 
-    /// A step's bytes of the lane's two rows, of the words that so many steps were loaded as.
+    /// The bytes of one step for the lane's two rows. `words` holds `of` steps.
     fn panel<'c>(self, c: &Gpu<'c>, words: [Int<'c>; 4], step: usize, of: usize) -> [Int<'c>; 4] {
         if of == 1 {
             let sign = if self.values == DType::U8 { 0x8080_8080 } else { 0 };

@@ -33,8 +33,8 @@ pub const TEAMS: usize = 2;
 /// Registers of a thread that asks for the weight, of one that brings rows, and of one that
 /// multiplies.
 pub const REGISTERS: [usize; 3] = [40, 136, 168];
-/// Most tokens whose sums of a K tile are there for upper and lower rows at once. Of more, numbers
-/// are scaled rather than sums, where scales are numbers of their type.
+/// Most tokens for which the accumulators of upper and lower rows fit at once. With more tokens,
+/// decoded numbers are scaled instead of sums, where the scales have their type.
 const TOGETHER: usize = 32;
 /// Panels of a wave.
 const OF_WAVE: usize = PANELS / 4;
@@ -63,7 +63,7 @@ enum Scaling {
 }
 
 impl Decoded {
-    /// That of a kernel whose rows are floats and whose weight is quantised.
+    /// The decoding of a kernel that multiplies floats by a quantised weight.
     pub fn of(spec: &KernelSpec) -> Option<Decoded> {
         let body = spec.body;
         let encoding = Encoding::of(body)?;
@@ -173,7 +173,7 @@ impl<'c> Group<'_, '_, '_, 'c> {
     /// The sums of a part of a tile: those of upper rows, then those of lower ones.
     ///
     /// A stage is a block of a K tile, or half of its rows. The left operand of the next stage is
-    /// decoded while the products of one are under way. The assembler serialises products whose
+    /// decoded while the products of this stage run. The assembler serialises products if their
     /// operands are made after the first product of their stage.
     pub(super) fn decoded_main_loop(&self, part: Part<'c>, decoded: Decoded) -> Vec<Any<'c>> {
         let (c, shape) = (self.code(), self.shape);
@@ -274,7 +274,8 @@ impl<'c> DecodedProducts<'_, '_, '_, '_, 'c> {
             of(block, &a, &c.mma_wait(&own, 0))
         });
         if self.decoded.blocks == 1 {
-            // Its operands would be those of the stage behind it, which the assembler serialises.
+            // The products would take the operands of the next stage, which the assembler would
+            // serialise.
             let own = c.mma_wait(&own, 0);
             return (own, self.next_stage(at));
         }
@@ -318,7 +319,7 @@ impl<'c> DecodedProducts<'_, '_, '_, '_, 'c> {
         }
     }
 
-    /// The first stage of the K tile behind one.
+    /// The first stage of the next K tile.
     fn next_stage(&self, (part, index): At<'c>) -> Fragments<'c> {
         let c = self.group.code();
         let next = c.smaller(index + 1, part.end - 1);
@@ -433,8 +434,9 @@ impl<'c> DecodedProducts<'_, '_, '_, '_, 'c> {
         (scales, zeros.into_iter().filter_map(|p| codes.zero_at(c, &self.decoder, p)).collect())
     }
 
-    /// Where those of the lane's row lie in a slot, of each of the wave's panels for the groups of
-    /// a block: so many bytes for each group, from a byte of a panel's on.
+    /// The addresses of the lane's scales or zero points in a slot, for each of the wave's panels
+    /// and each group of a block. Those of a group take `bytes` bytes; the first ones lie `first`
+    /// bytes into the panel's.
     fn places(&self, (index, block, half): Half<'c>, first: usize, bytes: usize) -> Vec<Ptr<'c>> {
         let (group, decoded) = (self.group, self.decoded);
         let (c, groups) = (group.code(), self.groups_of_block());

@@ -64,8 +64,7 @@ impl<'c> ExpertBlocks<'c> {
 pub struct Choices<'c> {
     from: Ptr<'c>,
     each: usize,
-    /// Those of the step's rows. What lies behind them, up to those of a whole bucket, nobody
-    /// wrote.
+    /// The rows of the step. The rows after them, up to the size of the bucket, are never written.
     count: Int<'c>,
 }
 
@@ -78,9 +77,8 @@ impl<'c> Choices<'c> {
         Ok(Some(Choices { from: parts.kernel.rows.index(experts)?, each: parts.rows_of_x()?, count }))
     }
 
-    /// Finishes the panels of a choice of the step's by `threads` threads, if it has no expert.
-    /// What the epilogue reads of an expert, such as a bias, is nowhere for a choice that nobody
-    /// made.
+    /// Finishes the panels of a choice without an expert, by `threads` threads. The epilogue's
+    /// operands of an expert, such as a bias, do not exist for such a choice.
     pub fn finish_without(
         &self,
         contraction: &Contraction<'_, '_, 'c>,
@@ -103,7 +101,7 @@ impl<'c> Choices<'c> {
         c.pick_int(c.less(choice, self.count), self.expert(c, choice), c.int(0) - 1)
     }
 
-    /// Whether the step has a row that so many choices are added up for.
+    /// Whether the step has this row, as a sum over `choices` choices.
     pub fn has_row(&self, c: &Gpu<'c>, row: Int<'c>, choices: usize) -> Int<'c> {
         c.less(row * choices, self.count)
     }
@@ -237,8 +235,9 @@ impl<'s, 'k, 'a, 'c> Grouped<'s, 'k, 'a, 'c> {
     }
 }
 
-/// Tiles of a token's row, which is the sum over its choices. Sums never leave a work-group. It
-/// goes along the weights of all choices one after the other, or each of its waves has some.
+/// Tiles of a token's row, which is the sum over its choices. Sums never leave a work-group. The
+/// work-group multiplies the weights of all choices one after the other, or deals them out to its
+/// waves.
 pub struct Combined<'s, 'k, 'a, 'c> {
     contraction: &'s Contraction<'k, 'a, 'c>,
     tokens: Int<'c>,

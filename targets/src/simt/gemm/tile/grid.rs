@@ -54,7 +54,7 @@ impl Splits {
         self.each > 1
     }
 
-    /// The work-groups of each of so many tiles.
+    /// The work-groups of each tile, where there are `tiles`.
     pub fn of(self, tiles: usize) -> usize {
         self.parts(1, 1).sharing(tiles)
     }

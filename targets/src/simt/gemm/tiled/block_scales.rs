@@ -87,7 +87,7 @@ impl<'c> Group<'_, '_, '_, 'c> {
         StretchScales { rows: from.rows.iter().map(words).collect(), weight: self.load_weight_blocks(from, stretch) }
     }
 
-    /// The same of the stretch behind another, in the second half.
+    /// Loads the scales of the next stretch, in the second half.
     pub(super) fn load_second_blocks(
         &self,
         from: &BlockScales<'c>,

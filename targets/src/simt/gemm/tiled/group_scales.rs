@@ -18,8 +18,8 @@ pub struct Sums<'c> {
     pub held: Option<Held<'c>>,
 }
 
-/// Scales that come with a stretch: behind what is on its way for the next one, they would wait for
-/// that.
+/// Scales that are loaded together with their stretch. Loaded after the next stretch, they would
+/// have to wait for it.
 pub enum Held<'c> {
     Groups(Scales<'c>),
     Blocks(StretchScales<'c>),
@@ -162,7 +162,7 @@ impl<'g, 'c> Group<'g, '_, '_, 'c> {
         Scales { rows, number: 0, weight: self.load_weight_scales(from, stretch) }
     }
 
-    /// The same of a stretch in the second half, behind another.
+    /// Loads the scales of the next stretch, in the second half.
     fn load_second_scales(&self, from: &GroupScales<'_, 'c>, stretch: Int<'c>, held: &Scales<'c>) -> Scales<'c> {
         match &from.rows {
             Some(rows) if !self.in_pairs(rows) => self.load_scales(from, stretch),

@@ -55,7 +55,8 @@ impl<'f, 't, 'k, 'a, 'c> Epilogue<'f, 't, 'k, 'a, 'c> {
         c.at(self.group.exchange, c.wave_index() * EXCHANGE + offset)
     }
 
-    /// Asks for what the epilogue reads beside the sums, for each of a round's tokens.
+    /// Loads the operands that the epilogue reads in addition to the sums, for each token of a
+    /// round.
     pub(super) fn load_beside(&self, round: usize) -> Result<Vec<Vec<Vector<'c>>>, Diagnostic> {
         let c = self.group.code();
         c.set_lanes(LANES);

@@ -15,9 +15,9 @@ impl<'c> Group<'_, '_, '_, 'c> {
         if self.shape.gathers { self.consume_half(tile, first) } else { self.consume_rows(tile, first) }
     }
 
-    /// The same of a tile that may have no rows for this group of waves. Then one wave releases
-    /// what comes, and the others wait for it: a wave that stays behind would miss that a place was
-    /// filled twice.
+    /// Consumes a tile that may have no rows for this group of waves. Then one wave releases the
+    /// stages and the others wait for it: a wave that fell back would miss that a stage was filled
+    /// twice.
     fn consume_half(&self, tile: Tile<'c>, first: Int<'c>) -> Result<(), Diagnostic> {
         let c = self.code();
         let (wave, group) = (c.wave_index() % 4, c.wave_index() / 4);
