@@ -197,7 +197,7 @@ impl<'c> Cache<'c> {
             }
             return Ok(());
         };
-        // What a store writes might be what is loaded behind it, so all is loaded first.
+        // A store may overwrite what a later load reads, so all loads come first.
         let made = [eval(key, head_dim)?, eval(value, value_dim)?];
         self.put(c, made, entry, at);
         Ok(())
@@ -210,8 +210,8 @@ impl<'c> Cache<'c> {
         self.write_value(c, value, entry, col);
     }
 
-    /// A vector of a key, and behind the last one the padding: a query has zeros there, which have
-    /// to meet numbers.
+    /// A vector of a key, followed by the padding after the last one. A query has zeros there, and
+    /// zeros must meet numbers.
     fn write_key(&self, c: &Code<'c>, lanes: Vector<'c>, entry: Entry<'c>, col: Int<'c>) {
         self.put_key(c, lanes, entry, col);
         let end = self.ty.head_dim.next_multiple_of(c.lanes());

@@ -9,8 +9,8 @@ use crate::kernel::Kernel;
 use crate::row::{At, Col, Operand, unsupported};
 use crate::schedule::WhyNot;
 
-/// How the weight of a body's contraction is stored, if as codes: numbers that scales, and perhaps
-/// zero points, go with.
+/// How the weight of a body's contraction is stored, if it is quantised: codes with scales, and
+/// perhaps zero points.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Encoding {
     pub codes: DType,
@@ -43,7 +43,7 @@ impl Encoding {
         self.block.cols >= self.size[1]
     }
 
-    /// Why a schedule does not take a body whose weight is stored as codes, if it decodes none.
+    /// Refuses a body with a quantised weight, for a schedule that decodes none.
     pub fn none(body: &Graph) -> Result<(), WhyNot> {
         Encoding::of(body).map_or(Ok(()), |encoding| Err(encoding.refused("it decodes no weights")))
     }
@@ -298,7 +298,7 @@ impl<'k, 'a, 'c> Parts<'k, 'a, 'c> {
         self.rows_beside().map(|v| rows.operand(v).map(load)).collect()
     }
 
-    /// As [`Parts::result`], with what [`Parts::beside`] gave for the same place.
+    /// As [`Parts::result`], with the operands that [`Parts::beside`] loaded for the same place.
     pub fn result_with(
         &self,
         at: At<'c>,

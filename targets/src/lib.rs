@@ -72,7 +72,7 @@ pub fn verifies_apart(family: Family, arch: &Arch) -> bool {
     family == Family::AttendMany && arch.isa().is_some()
 }
 
-/// The kernels of a GPU that work for a framework, beside those of bodies.
+/// The kernels of a GPU that work for a framework, in addition to those of bodies.
 #[derive(Clone, Debug)]
 pub struct Hosted {
     /// Makes a step's inputs.
@@ -128,13 +128,13 @@ fn compile_jobs(jobs: &[Job], arch: &Arch) -> Result<Object, Diagnostic> {
     Ok(Object { code: if is_final { code } else { linked(chosen, gpu)? }, kernels })
 }
 
-/// A code object of kernels, whose metadata come in their order.
+/// A code object of kernels. The metadata come in the kernels' order.
 fn linked(objects: Vec<Vec<u8>>, gpu: GpuArch) -> Result<Vec<u8>, Diagnostic> {
     link::shared(&metadata::merge(objects, gpu.arch())?)
 }
 
-/// A kernel's object, with at least so many waves on a SIMD as one of LLVM's schedulers of
-/// instructions finds room for.
+/// A kernel's object. If `waves` is given, one of LLVM's instruction schedulers has to leave room
+/// for that many waves on a SIMD.
 fn object(job: &Job, arch: &Arch, waves: Option<(usize, &str)>) -> Result<(Vec<u8>, manifest::Kernel), Diagnostic> {
     let cx = llvm::context();
     let b = cx.create_builder();

@@ -145,7 +145,7 @@ extern "C" fn hear(told: LLVMDiagnosticInfoRef, errors: *mut c_void) {
     };
     match severity {
         LLVMDiagnosticSeverity::LLVMDSError => {
-            // SAFETY: the list that `heard` gave LLVM beside this function, and nobody else has.
+            // SAFETY: this is the list that `heard` above gave to LLVM. Nothing else refers to it.
             unsafe { &*errors.cast::<RefCell<Vec<String>>>() }.borrow_mut().push(text);
         }
         _ => tracing::debug!(text, "LLVM"),

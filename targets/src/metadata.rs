@@ -11,7 +11,7 @@ use crate::llvm;
 
 /// The kernels' part of the metadata, by LLVM's name.
 const KERNELS: &str = "amdhsa.kernels";
-/// Type of the note, and who it belongs to.
+/// Type of the note, and its owner.
 const NT_AMDGPU_METADATA: u32 = 32;
 const OWNER: &[u8] = b"AMDGPU\0";
 

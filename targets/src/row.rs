@@ -245,8 +245,8 @@ impl<'a, 'c> Rows<'a, 'c> {
         }
     }
 
-    /// A head of parts of a row, read through the row: where the first begins, and the next behind
-    /// each.
+    /// The address of a head that is a part of a row: the first one begins at `start`, and the next
+    /// every `step` columns.
     fn part_of(&self, (start, step): (usize, usize), at: At<'c>) -> Result<At<'c>, Diagnostic> {
         let head = at.head.ok_or_else(|| unsupported("parts of a row without their number"))?;
         Ok(At { head: None, col: Col::Var(head * step + start + self.column(at.col)), ..at })

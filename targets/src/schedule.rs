@@ -46,7 +46,7 @@ pub struct Setup<'c> {
     pub choice: Choice,
 }
 
-/// Why a schedule does not make a kernel, for who writes kernels.
+/// Why a schedule does not make a kernel, for writers of kernels.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WhyNot(String);
 
@@ -93,7 +93,7 @@ impl Schedule {
         WhyNot::unless(self.invariant || !spec.invariant, why)
     }
 
-    /// That it is not one that the chip has faster ones for, or that nobody has run there.
+    /// Refuses a schedule if the chip has faster ones, or if it never ran there.
     pub fn is_wanted(&self, arch: &Arch) -> Result<(), WhyNot> {
         arch.avoided(self.name).map_or(Ok(()), |because| {
             Err(WhyNot::new(match because.found {

@@ -1,5 +1,5 @@
-//! Keys and values of tokens that follow each other: in a cache, so many of them lie in one run of
-//! memory for each dimension of a value.
+//! Keys and values of consecutive tokens. In a cache, a run of memory holds several of them for
+//! each dimension of a value.
 use super::{Cache, Slot, Written};
 use crate::code::{Code, Int, Vector};
 

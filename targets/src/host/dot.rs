@@ -19,7 +19,7 @@ pub struct Dot {
     pairs: bool,
 }
 
-/// How [`Dot::sums`] goes along panels.
+/// How [`Dot::sums`] steps through panels.
 #[derive(Clone, Copy, Debug)]
 pub struct Walk<'c> {
     /// Groups to sum over.

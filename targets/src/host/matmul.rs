@@ -89,8 +89,8 @@ pub struct Job<'j, 'k, 'a, 'c> {
     /// Which row of the result each is, and how many of them a row of x has, where rows are chosen.
     /// Then there is no room for spare ones.
     pub chosen: Option<(Ptr<'c>, usize)>,
-    /// Whether steps may have few rows: vectors then compute no spare ones, and ask for the weight
-    /// early. A row's sums are in the same order beside others and alone.
+    /// Whether steps may have few rows: vectors then compute no spare ones, and prefetch the
+    /// weight. A row's sums are in the same order for one row and for several.
     pub few: bool,
 }
 
@@ -153,8 +153,8 @@ impl<'c> Job<'_, '_, '_, 'c> {
         })
     }
 
-    /// Asks for half a tile of each panel at this distance: the first two turns over the rows bring
-    /// the next task's panels, which lie behind this one's.
+    /// Prefetches half a tile of each panel at this distance. The first two turns over the rows
+    /// bring in the next task's panels, which follow this one's.
     fn prefetch(&self, weights: &[Ptr<'c>], distance: Int<'c>) {
         let c = self.c;
         for &w in weights {

@@ -32,8 +32,8 @@ struct Row<'r, 'a, 'c> {
     by: Router,
     held: Option<usize>,
     experts: usize,
-    /// A score for each expert, and what it is chosen by: minus infinity behind the last, and where
-    /// it cannot be chosen.
+    /// A score for each expert, and the number that it is chosen by. That number is minus infinity
+    /// after the last expert, and for an expert that cannot be chosen.
     scores: Ptr<'c>,
     choices: Ptr<'c>,
     /// How good each group is: minus infinity where it is kept already, infinity where it stays.

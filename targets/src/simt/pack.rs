@@ -3,8 +3,8 @@
 //! a thread one after the other: stores are runs of memory, and loads are as long as the rows of a
 //! wave's units.
 //!
-//! A unit that has all its numbers, one behind the other, is loaded at once; others number by
-//! number. NaN become those that the host makes, whatever the chip's own conversions would give.
+//! A unit that has all its numbers in sequence is loaded at once, others number by number. NaN get
+//! the bits that the host makes, whatever the chip's own conversions give.
 use atomc_artifact::abi::{CONVERSIONS, Number, PACK_RUN, PACK_UNIT};
 use atomc_artifact::manifest;
 use atomc_artifact::manifest::PACK;

@@ -38,7 +38,7 @@ pub struct Bytes<'a, 'c> {
 }
 
 impl<'a, 'c> Bytes<'a, 'c> {
-    /// For products of so many rows at once.
+    /// Decoded bytes for products of `rows` rows at once.
     pub fn new(codes: &Codes<'a, 'c>, digits: usize, rows: usize) -> Bytes<'a, 'c> {
         let dtype = codes.w.ty.dtype;
         let (spans, count) = (codes.spans(), codes.count());

@@ -7,7 +7,7 @@ use crate::host::LANES;
 
 const BUILT: &str = "vectors of words";
 
-/// Columns whose sums are scaled, as pairs of them.
+/// Columns that share a scale, as pairs.
 #[derive(Clone, Copy)]
 pub struct Span<'c> {
     pub number: Int<'c>,

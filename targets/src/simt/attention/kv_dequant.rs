@@ -40,7 +40,7 @@ impl Stored {
         self.times > 1
     }
 
-    /// Bytes in the cache of so many for products.
+    /// The bytes in the cache that become `bytes` bytes for products.
     pub fn bytes(&self, bytes: usize) -> usize {
         bytes / self.times
     }

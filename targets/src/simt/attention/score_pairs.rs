@@ -14,8 +14,8 @@ pub struct ScorePair<'c> {
     pub sums: [FloatValue<'c>; 2],
 }
 
-/// What a block's scores have made: the pair behind it, by what everything before it is rescaled,
-/// and the block's weights.
+/// The results of a block's scores: the new pair, the factors that rescale all earlier sums, and
+/// the block's weights.
 pub struct Weighed<'c> {
     pub pair: ScorePair<'c>,
     pub rescale: [FloatValue<'c>; 2],

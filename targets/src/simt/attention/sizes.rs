@@ -28,7 +28,7 @@ impl Sizes {
         Ok(Sizes { heads, cache, stored: Stored::new(cache, query)? })
     }
 
-    /// Whether values are as wide as keys, and lie beside them.
+    /// Whether values are as wide as keys, and stored separately.
     pub fn are_even(&self) -> bool {
         !self.cache.is_prefix && self.cache.head_dim == self.cache.value_dim
     }

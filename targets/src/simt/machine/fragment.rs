@@ -42,7 +42,7 @@ pub struct BlockScale<'c> {
 const E4M3: usize = 0;
 const E2M1: usize = 4;
 
-/// Who a lane is in a fragment.
+/// The place of a lane in a fragment.
 #[derive(Clone, Copy)]
 pub struct Place<'c> {
     /// The row of A, and the column of the result and of B^T, that the lane holds.
@@ -111,8 +111,8 @@ impl<'a, 'c> Matrix<'a, 'c> {
         self.layout.depth / self.vec16()
     }
 
-    /// The number of the first vector of a part, of which each has so many, and how far apart they
-    /// are.
+    /// The number of the first vector of a part with `count` vectors, and the distance between its
+    /// vectors.
     pub fn vec16s_of(&self, part: Int<'c>, count: usize) -> (Int<'c>, usize) {
         match self.in_turn {
             Some(parts) => (part, parts),
@@ -221,7 +221,7 @@ impl<'a, 'c> Matrix<'a, 'c> {
         self.c.cx.f32_type().vec_type(self.layout.results as u32).const_zero()
     }
 
-    /// So many sums that are zero, of the type that instructions add up in.
+    /// `count` sums of zero, of the type that instructions add up in.
     pub fn zero_sums(&self, count: usize) -> Vector<'c> {
         let cx = self.c.cx;
         match self.dtype {
@@ -230,10 +230,10 @@ impl<'a, 'c> Matrix<'a, 'c> {
         }
     }
 
-    /// Whether e4m3 has other bits in instructions than in memory: the OCP's are twice as large,
-    /// and have a negative zero, whose bits are no number there. So zeros lose their sign when
-    /// weights are loaded (`Weight::unsigned_zeros`) and when rows are quantised. Bits of the OCP's
-    /// that are no number count as 480, as wherever they are decoded.
+    /// Whether e4m3 has other bits in instructions than in memory. OCP numbers are twice as large
+    /// there, and their negative zero has the bits of NaN. So zeros lose their sign when weights
+    /// are loaded (`Weight::unsigned_zeros`) and when rows are quantised. The NaN bits of OCP count
+    /// as 480, as in every decoder.
     fn is_fnuz(&self) -> bool {
         self.dtype == DType::F8E4M3 && self.c.simt.fp8 == Fp8::Fnuz
     }

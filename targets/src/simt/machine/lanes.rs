@@ -43,9 +43,9 @@ impl<'c> Gpu<'c> {
         self.as_int(self.b.build_int_truncate_or_bit_cast(count.v, self.index, "").expect(BUILT))
     }
 
-    /// Numbers of 32 bits of this lane and of one `distance` lanes away, in any order, in teams of
-    /// so many lanes that come here together. The lanes of each group of `distance` must agree
-    /// already where the distance is 4 or 8.
+    /// The 32-bit values of this lane and of the one `distance` lanes away, in any order, in teams
+    /// of `team` lanes that all call this. Where the distance is 4 or 8, the lanes of each group of
+    /// `distance` must already agree.
     pub fn pair(&self, v: Int<'c>, distance: usize, team: usize) -> (Int<'c>, Int<'c>) {
         match self.isa() {
             Isa::Amdgcn => self.pair_in_rows(v, distance),
@@ -53,8 +53,8 @@ impl<'c> Gpu<'c> {
         }
     }
 
-    /// Combines a value over lanes whose numbers differ in the bits of `distances`, smallest first;
-    /// all of them get the result. All lanes of the wave take part.
+    /// Combines a value over the lanes that have numbers differing in the bits of `distances`,
+    /// smallest first. All of them get the result. All lanes of the wave take part.
     pub fn across(
         &self,
         v: FloatValue<'c>,

@@ -29,7 +29,7 @@ use crate::simt::machine::Gpu;
 use crate::simt::machine::fragment::{Matrix, VEC16};
 use crate::{KernelSpec, math};
 
-/// Tokens of a chunk: the first whose local memory and registers the chip has.
+/// Tokens of a chunk: the first of these that fits the chip's local memory and registers.
 const CHUNKS: [usize; 2] = [64, 32];
 /// Most waves of a work-group, and the least: a thread for each token of a chunk.
 const WAVES: usize = 4;
@@ -257,7 +257,7 @@ impl<'a, 'k, 'c> Chunks<'a, 'k, 'c> {
         (c.at(slot, (c.smaller(row, self.shape.dim - 1) * width + column) * 4), c.less(row, self.shape.dim))
     }
 
-    /// A chunk from a token on; gives the state behind it.
+    /// Computes the chunk that begins at a token, and returns the new state.
     fn chunk(&self, first: Int<'c>, end: Int<'c>, state: Runs<'c>) -> Runs<'c> {
         let (c, p, shape) = (self.c, &self.products, self.shape);
         // What was there is not read any more.

@@ -225,7 +225,7 @@ impl<'a, 'k, 'c> Part<'a, 'k, 'c> {
         all
     }
 
-    /// Stores a token's result; gives the state behind it.
+    /// Stores a token's result and returns the new state.
     fn token(&self, token: Int<'c>, state: &[Any<'c>], x: Token<'c>) -> Vec<Any<'c>> {
         let (c, delta, sizes) = (self.c, self.delta, self.delta.sizes);
         let state: Vec<Vector> = state.iter().map(|v| v.into_vector_value()).collect();

@@ -43,7 +43,7 @@ const PARTS: usize = 3;
 const OF_TOKEN: usize = 4;
 /// Bytes from row to row of the triangle, so that neighbouring rows lie in other banks.
 const PITCH: usize = CHUNK * 4 + VEC16;
-/// Meetings of each team, and of both: behind a stage that was made, and one that is used up.
+/// Barriers of each team and of both teams: one after a stage is made, one after it is used up.
 const MAKERS: usize = 1;
 const CARRIERS: usize = 2;
 const FULL: usize = 3;
@@ -75,7 +75,7 @@ impl Shape {
         CHUNK * self.dim * 2
     }
 
-    /// Bytes of a part of so many rows of the work-group's columns.
+    /// Bytes of a part of `rows` rows of the work-group's columns.
     fn part(&self, rows: usize) -> usize {
         rows * self.columns * 2
     }

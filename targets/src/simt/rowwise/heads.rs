@@ -2,10 +2,10 @@
 //! heads as well: the work is that of some neighbouring tokens, as many as have their values of a
 //! dimension in one run of memory, and cut into heads.
 //!
-//! A small team of lanes makes a head of one token, each lane vectors of both halves, so that what
-//! rotates them is loaded once. Neighbouring teams make the same head of the next tokens, whose
-//! keys lie side by side. A thread brings a vector of all the tokens' values and stores them
-//! dimension by dimension.
+//! A small team of lanes makes a head of one token, each lane vectors of both halves, so that their
+//! rotation is loaded once. Neighbouring teams make the same head of the next tokens; the keys of
+//! these are adjacent. A thread loads a vector of all the tokens' values and stores them dimension
+//! by dimension.
 use atomc_artifact::manifest;
 use atomc_ir::arch::GpuArch;
 use atomc_ir::arch::Isa;
@@ -85,7 +85,7 @@ struct Part<'p, 'c> {
 }
 
 enum What<'p, 'c> {
-    /// So many heads of so many elements, as they are stored in a row.
+    /// Heads of a number of elements each, as they are stored in a row.
     Heads {
         value: Value,
         out: &'p Operand<'c>,

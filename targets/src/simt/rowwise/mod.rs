@@ -29,8 +29,8 @@ use crate::simt::machine::Gpu;
 const WAVES: usize = 8;
 const NORM_WAVES: usize = 4;
 
-/// Most threads that quantise a row, which they go along two or three times. On an H100 a step of
-/// 32 tokens of Qwen3-8B in fp8 blocks takes 6.06 ms with 512 and 7.17 ms with 128 or 256.
+/// Most threads that quantise a row. They read it two or three times. On an H100 a step of 32
+/// tokens of Qwen3-8B in fp8 blocks takes 6.06 ms with 512 and 7.17 ms with 128 or 256.
 const QUANTISERS: usize = 512;
 
 /// Most threads that look for the largest element of a row, of which a step of one token has one
@@ -169,7 +169,7 @@ fn emit<'c>(setup: &Setup<'c>, spec: &KernelSpec) -> launch::Made<'c> {
     Ok((code, manifest::Kernel::simt(tasks, threads)))
 }
 
-/// The whole row as codes, padding as zeros, and behind it its scales.
+/// The whole row as codes: padding of zeros, then the scales.
 fn store_codes<'a, 'c>(
     kernel: &Kernel<'a, 'c>,
     v: Value,
@@ -217,7 +217,7 @@ fn store_codes<'a, 'c>(
     Ok(())
 }
 
-/// The scale of a group of a row's columns, behind the row's codes.
+/// The scale of a group of a row's columns, after the row's codes.
 fn store_scale<'c>(c: &Gpu<'c>, out: &Operand<'c>, (row, number): (Int<'c>, Int<'c>), scale: FloatValue<'c>) {
     let Some(scales) = c.arch.memory.row_scales(&out.ty) else { unreachable!("rows of codes have scales") };
     let first = row * out.ty.dtype.bytes(out.stride) + scales.first;
@@ -303,7 +303,7 @@ fn store_flat<'a, 'c>(
     team: Team<'a, 'c>,
 ) -> Result<(), Diagnostic> {
     let (c, rows) = (kernel.code, &kernel.rows);
-    // Whoever finds the scale of a group goes along it in whole vectors.
+    // The scale of a group is found in whole vectors.
     let whole = rows.graph.ids().any(|id| rows.graph.op(id).values() == Values::Coded);
     let (lanes, pieces) = (c.lanes(), if whole { 1 } else { c.lanes().div_ceil(PIECE) });
     c.set_lanes(lanes / pieces);
@@ -339,7 +339,7 @@ pub fn teams<'a, 'c>(c: &'a Gpu<'c>, dim: usize, threads: usize) -> (Team<'a, 'c
     (c.lanes_team(thread % size, size), thread / size, threads / size)
 }
 
-/// `body` for each head, by the team whose turn it is.
+/// Runs `body` for each head, by the team that it falls to.
 pub fn each_head<'c>(
     c: &Gpu<'c>,
     count: usize,

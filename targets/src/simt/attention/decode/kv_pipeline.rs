@@ -19,7 +19,8 @@ use crate::simt::machine::fragment::{Fragment, VEC16};
 const KEYS: usize = 0;
 const VALUES: usize = 1;
 
-/// Bytes of keys and values, about, that come near behind the first steps while queries are made.
+/// Bytes of keys and values after the first steps, about, that are prefetched while queries are
+/// made.
 const NEAR: usize = 64 << 10;
 
 /// The i-th of the keys, or dimensions, that a lane has, from the first on.
@@ -84,8 +85,8 @@ impl<'r, 'p, 'k, 'a, 'c> KvPipeline<'r, 'p, 'k, 'a, 'c> {
         ring
     }
 
-    /// Brings near the blocks behind the first steps, a thread each. Where work-groups share a
-    /// sequence, each has few.
+    /// Prefetches the blocks after the first steps, one by each thread. Where work-groups share a
+    /// sequence, each has few blocks.
     fn bring_near(&self) {
         let (a, c) = (self.part.attention, self.part.code());
         let bytes = a.steps() * Self::half(self.part);

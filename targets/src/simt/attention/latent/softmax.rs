@@ -97,7 +97,7 @@ impl<'c> Group<'_, '_, '_, 'c> {
         c.at(self.local, at + s.weights())
     }
 
-    /// Scores without those of keys behind the query's token.
+    /// Scores, masked for keys that come after the query's token.
     fn seen(&self, turn: Int<'c>, scores: Vector<'c>) -> Vector<'c> {
         let (c, s) = (self.code(), &self.shape);
         let (query, share) = self.own_query();

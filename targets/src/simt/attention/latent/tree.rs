@@ -64,7 +64,7 @@ impl<'c> Group<'_, '_, '_, 'c> {
         self.code().at(split.partials, number * self.shape.partial())
     }
 
-    /// Where a thread's sums lie, those of all threads beside each other.
+    /// The place of a thread's sums. Those of neighbouring threads are adjacent.
     fn sums_at(&self, p: Ptr<'c>, i: usize) -> Ptr<'c> {
         let c = self.code();
         c.at(p, c.thread() * VEC16 + i * self.shape.threads * VEC16)

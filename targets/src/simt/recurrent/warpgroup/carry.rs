@@ -44,7 +44,7 @@ impl<'c> Chunks<'_, '_, 'c> {
         }
     }
 
-    /// Stores a chunk's results; gives the state behind it.
+    /// Stores a chunk's results and returns the new state.
     pub(super) fn carry(&self, chunk: Chunk<'c>, state: &[Any<'c>]) -> Vec<Any<'c>> {
         let (c, stages) = (self.c, self.stages);
         let values = self.values(chunk);
@@ -210,13 +210,13 @@ impl<'c> Chunks<'_, '_, 'c> {
         })
     }
 
-    /// A part of a right operand of so many rows.
+    /// A part of a right operand of `rows` rows.
     fn right(&self, all: Ptr<'c>, rows: usize, part: usize) -> (Int<'c>, TileForm) {
         let at = self.c.local_address(all) + part * self.shape.part(rows);
         (at, TileForm::of_columns_turned(rows))
     }
 
-    /// Writes parts of 64 rows of a right operand of so many, from a row on.
+    /// Writes parts of 64 rows of a right operand of `rows` rows, from row `first` on.
     fn put(&self, all: Ptr<'c>, rows: usize, first: usize, numbers: &[Any<'c>]) {
         let c = self.c;
         let own = c.at(all, (self.row() + first) * VEC16 + self.side() * 2);
