@@ -1,6 +1,6 @@
-//! Says which rows each expert has, where products of many rows go along them expert by expert.
-//! Where steps have few rows for each expert, kernels look for themselves. Where those would read
-//! an expert's weight for each of its rows, the bytes that are expected decide.
+//! Groups rows by their experts, where products have many rows. Where steps have few rows for each
+//! expert, kernels look for the rows themselves. Where those kernels would read an expert's weight
+//! once for each of its rows, the expected bytes decide.
 //!
 //! ```text
 //! %2 = grouped %x, %w, %experts         %2 = group %experts {experts = 8, tile = 16}
@@ -19,8 +19,8 @@ use crate::pass::{Changed, Cx};
 const LEAST: usize = 16;
 /// The most: beyond, a tile of a product does not grow.
 const MOST: usize = 64;
-/// Rows of a block where four waves multiply together, and the rows of an expert beyond which they
-/// are that many: fewer fit tiles whose columns are rows.
+/// Rows of a block where four waves multiply together, and the fewest rows of an expert for such
+/// blocks. Fewer rows fit into tiles that have them as columns.
 const WARPGROUP: usize = 128;
 const WARPGROUP_LEAST: usize = 33;
 /// Bytes of a row that these take at once.
@@ -35,7 +35,7 @@ const APART: usize = 32;
 pub fn run(graph: &mut Graph, cx: &Cx) -> Result<Changed, Diagnostic> {
     let mut changed = false;
     for id in graph.order() {
-        // What was remade is read by nobody.
+        // A node that was replaced has no readers.
         if matches!(graph.op(id), Op::Grouped { .. })
             && let Some((experts, group)) = group(graph, id, cx)
         {
@@ -86,7 +86,8 @@ struct Step {
 }
 
 impl Step {
-    /// That of a product and of those beside it, if their rows are not grouped yet.
+    /// The step of a product and of the other products with the same experts, if their rows are not
+    /// grouped yet.
     fn of(graph: &Graph, product: NodeId, cx: &Cx) -> Option<Step> {
         let operands = graph.operands(product);
         let (weight, chosen) = (graph.ty(operands[1]).as_tensor()?, operands[2]);

@@ -1,4 +1,4 @@
-//! Chooses rows before work on each row instead of behind it, where only the chosen ones are read.
+//! Chooses rows before work on each row instead of after it, where only the chosen rows are read.
 //!
 //! ```text
 //! %0 = linear %x, %w    : bf16[T, 8]        %0 = gather %x, %rows : bf16[R, 4]
@@ -8,7 +8,7 @@
 //!                                           return %3
 //! ```
 //!
-//! Attention needs all tokens of its layer, so what stands behind the last one is what this is for:
+//! Attention needs all tokens of its layer, so the pass serves the nodes after the last attention:
 //! of a prompt, only one token's row goes on from there.
 use std::collections::BTreeMap;
 

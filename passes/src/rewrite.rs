@@ -65,7 +65,7 @@ impl Prepared {
         Ok(found)
     }
 
-    /// Whether the rule fires at a node, or why not; nothing where nobody expects that it does.
+    /// Whether the rule fires at a node, or why not; `None` where no one would expect it to.
     fn fires_at(&self, graph: &Graph, id: NodeId) -> Option<Result<(), Why>> {
         if self.find.roots_at(graph, id) {
             return match self.fits(graph, id) {

@@ -144,7 +144,7 @@ fn as_many_numbers_become_codes_before_a_product_as_the_row_says() {
     assert_eq!([kernels(0, 128, 2), kernels(64, 127, 2)], [fused, apart]);
 }
 
-/// Two heads of 32, and codes of so many columns with one scale, before a product.
+/// Two heads of 32, quantised with one scale for `columns` columns, before a product.
 fn attended(columns: usize, more: &str) -> String {
     format!(
         r#"graph @g(%q: bf16[T, 2, 32], %kv0: cache<bf16, 2, 32>, %batch: batch) {{
