@@ -21,8 +21,8 @@ pub struct Attention {
     /// Whether the checkpoint has one weight for queries, keys and values.
     pub fused: bool,
     pub qk_norm: QkNorm,
-    /// Whether a head's query has a gate behind it in the same product, whose logistic function the
-    /// head's result is multiplied with.
+    /// Whether the query's product also has a gate for each head, after its query. The head's
+    /// result is multiplied by the gate's logistic function.
     pub gated: bool,
     /// Whether each head has a score that takes part in its softmax and has no value.
     pub sinks: bool,
@@ -114,7 +114,7 @@ pub(crate) enum ScaleRule {
     HeadDim,
     /// This field; 1 by default.
     Field(&'static str),
-    /// One over the root of this field, by default of so much.
+    /// One over the square root of this field, with its default.
     Root(&'static str, f64),
 }
 
@@ -128,7 +128,7 @@ impl ScaleRule {
     }
 }
 
-/// The attention of so many layers, and the rotary embeddings that they name.
+/// The attention of all layers, and the rotary embeddings that they name.
 pub(crate) fn read(
     f: &Fields,
     traits: &Traits,

@@ -29,7 +29,7 @@ pub struct Difference {
 }
 
 impl Difference {
-    /// In words, by whom the model was asked for.
+    /// The difference in words. `asker` names the program that asked for the model.
     pub fn between(&self, asker: &str) -> String {
         let Difference { field, asked, held } = self;
         format!("config.json: {field}: {asker} has {}, the artifact {}", told(asked), told(held))

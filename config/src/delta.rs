@@ -25,7 +25,8 @@ pub struct Delta {
 /// How a checkpoint has the projections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StoredDelta {
-    /// `in_proj_qkvz` and `in_proj_ba`, by heads of keys: of each all that goes with it.
+    /// `in_proj_qkvz` and `in_proj_ba`, grouped by key head: each head's rows of all parts are
+    /// together.
     Grouped,
     /// `in_proj_qkv`, `in_proj_z`, `in_proj_b` and `in_proj_a`.
     Apart,

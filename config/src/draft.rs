@@ -1,8 +1,8 @@
-//! Models that guess tokens for a target to check: what a configuration says of the MTP layer in
-//! the target's own checkpoint, and of an EAGLE-3 head in one beside it.
+//! Models that guess tokens for a target to check: the MTP layer in the target's own checkpoint,
+//! and an EAGLE-3 head in a checkpoint of its own, as their configurations describe them.
 //!
-//! A draft takes a row of the target for each token, and the embedding of the token behind it, and
-//! guesses the one behind that; then it goes on with the rows that it leaves itself.
+//! For each token a draft takes a row of the target and the embedding of the next token, and
+//! guesses the token after that. Then it continues with the rows that it makes itself.
 use std::path::Path;
 
 use serde_json::{Map, Value, json};
@@ -29,7 +29,7 @@ pub struct Draft {
     /// those of its own checkpoint, `others` what no step needs of that.
     pub model: Config,
     pub fusion: Fusion,
-    /// The module of the norm behind its layers.
+    /// The module of the norm after its layers.
     pub norm: String,
     /// The tensor of the embedding, of all the target's tokens.
     pub embedding: String,
@@ -47,8 +47,8 @@ pub enum Fusion {
     Eagle3(Eagle3),
 }
 
-/// Both are normed and projected to one row. The target's rows are those behind its last norm, and
-/// the draft's own as well.
+/// Both are normalised and projected to one row. The target's rows are taken after its last norm,
+/// and so are the draft's own.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Beside {
     /// Modules of the norms and of the projection.
@@ -70,12 +70,12 @@ pub struct Eagle3 {
     pub layer_norms: Option<Vec<String>>,
     /// The module of the projection.
     pub projection: String,
-    /// Modules of the norms, behind the path of the layer.
+    /// Modules of the norms, relative to the path of the layer.
     pub embedding_norm: &'static str,
     pub hidden_norm: &'static str,
     /// Whether the row that goes through is the normed one.
     pub norm_before_residual: bool,
-    /// Whether the draft goes on from rows behind its last norm.
+    /// Whether the draft goes on from rows after its last norm.
     pub norm_output: bool,
 }
 
@@ -97,9 +97,9 @@ pub(crate) struct Drafting {
     count: Option<(&'static str, usize)>,
     /// The field that says whether they have an embedding of their own.
     dedicated: Option<&'static str>,
-    /// What their names begin with; without it they are numbered behind the model's.
+    /// The beginning of their names; without it they are numbered after the model's layers.
     path: Option<&'static str>,
-    /// Modules behind that path, or behind that of the layer.
+    /// Modules relative to that path, or to the path of the layer.
     embedding_norm: &'static str,
     hidden_norm: &'static str,
     projection: &'static str,
@@ -148,7 +148,8 @@ pub struct Mtp {
 }
 
 impl Mtp {
-    /// What the fields say of a family that has such layers: behind so many, and like this one.
+    /// Reads the drafting layers, if the family has some. There are `before` other layers, and
+    /// `layer` is what each looks like.
     pub(crate) fn read(
         f: &Fields,
         drafting: Option<&'static Drafting>,
@@ -239,7 +240,7 @@ impl Config {
     }
 }
 
-/// Architectures of EAGLE-3 heads, and the families whose layer they have: those of SGLang, of
+/// Architectures of EAGLE-3 heads, with the family that has the same layer: those of SGLang, of
 /// vLLM, of the authors, and of `speculators`.
 const ARCHITECTURES: [(&str, &str); 6] = [
     ("LlamaForCausalLMEagle3", "LlamaForCausalLM"),
@@ -262,7 +263,7 @@ const FIXED: [(&str, bool); 5] = [
     ("bias", false),
 ];
 
-/// The EAGLE-3 head in a folder, or whose `config.json` it is, for this target.
+/// Reads the EAGLE-3 head for this target from its folder or its `config.json`.
 pub fn read(path: &Path, target: &Config) -> Result<Draft, Diagnostic> {
     eagle3(&crate::text(&crate::file(path))?, target)
 }
@@ -296,7 +297,7 @@ pub fn eagle3(text: &str, target: &Config) -> Result<Draft, Diagnostic> {
     let is_own = f.flag("embed_requires_grad")?.unwrap_or(false);
     let embedding = if is_own { format!("{EAGLE3}.embed_tokens.weight") } else { target.embedding() };
     let ignored = |part, name: &str| OtherPart { part, begins: format!("{EAGLE3}.{name}") };
-    // The map to the target's tokens is read beside the weights.
+    // The map to the target's tokens is read separately from the weights.
     let mut others = vec![ignored(MAP, "t2d"), ignored(MAP, "d2t")];
     others.extend((!is_own).then(|| ignored(COPY, "embed_tokens.")));
     others.extend((!matches!(head, Head::Own(_))).then(|| ignored(COPY, "lm_head.")));
@@ -317,7 +318,7 @@ pub fn eagle3(text: &str, target: &Config) -> Result<Draft, Diagnostic> {
     Ok(Draft { model, fusion: Fusion::Eagle3(fusion), norm: format!("{EAGLE3}.norm"), embedding, head, map })
 }
 
-/// The family whose layer a head has.
+/// The family that has the same layer as a head.
 fn family(f: &Fields, layer: &Fields, of_speculators: bool) -> Result<&'static Family, Diagnostic> {
     let name = "architectures";
     let names = f.texts(name)?.unwrap_or_default();
@@ -399,8 +400,8 @@ fn fusion(f: &Fields, eagle: Option<&Fields>, of_speculators: bool, target: &Con
     })
 }
 
-/// The target's layers whose input a head takes. Where `eagle_config` names some, it names those
-/// that leave it, as SGLang has it and those who train heads for it.
+/// The target's layers that a head takes the input of. `eagle_config` names layers by their output
+/// instead, as SGLang and the programs that train heads for it do.
 fn layers(f: &Fields, eagle: Option<&Fields>, count: usize) -> Result<Vec<usize>, Diagnostic> {
     let name = "eagle_aux_hidden_state_layer_ids";
     let wrong = |f: &Fields, message: String| Err(f.fault("config::draft", name, message));

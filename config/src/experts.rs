@@ -28,7 +28,7 @@ pub struct Experts {
 /// How a token's experts are chosen and weighed.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Router {
-    /// Its module in the checkpoint, behind the path of the layer.
+    /// Its module in the checkpoint, relative to the path of the layer.
     pub module: &'static str,
     pub bias: bool,
     /// Whether something is added to scores where experts are chosen, and only there.
@@ -45,7 +45,7 @@ pub struct Router {
     pub scale: f64,
 }
 
-/// What becomes of a router's logits.
+/// How scores are made of a router's logits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Score {
     /// Their softmax.
@@ -68,10 +68,11 @@ pub enum Gate {
 /// How a checkpoint has the weights of experts.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum StoredExperts {
-    /// A module for each expert, whose number stands for the star; perhaps one tensor for all.
+    /// A module for each expert, with the expert's number in place of the star; perhaps one tensor
+    /// for all.
     Each { gate: &'static str, up: &'static str, down: &'static str, whole: Option<WholeExperts> },
-    /// In one tensor each for both inner projections, whose rows take turns, and for the outer one:
-    /// as columns, unless they are codes.
+    /// One tensor for both inner projections, with their rows alternating, and one for the outer
+    /// projection. Both are stored as columns, unless they are quantised.
     Together { path: &'static str },
 }
 

@@ -23,19 +23,19 @@ pub struct Family {
     pub(crate) text_type: Option<&'static str>,
     /// What names of all tensors but the head's begin with.
     pub(crate) path: &'static str,
-    /// What checkpoints have beside the language model.
+    /// The parts of checkpoints other than the language model.
     pub(crate) others: &'static [Other],
     /// Beginnings of names that some writers use, and those that are in their place here.
     pub(crate) spellings: &'static [(&'static str, &'static str)],
     pub(crate) attention: attention::Traits,
-    /// Of a family whose layers attend over latent rows instead.
+    /// For a family of layers that attend over latent rows instead.
     pub(crate) latent: Option<latent::Traits>,
     pub(crate) mlp: mlp::Traits,
-    /// Of a family whose layers, or some of them, have a recurrent state.
+    /// For a family with a recurrent state in all of its layers, or some.
     pub(crate) delta: Option<StoredDelta>,
-    /// Of a family whose layers have experts, or some of them.
+    /// For a family with experts in all of its layers, or some.
     pub(crate) experts: Option<experts::Traits>,
-    /// Of a family whose checkpoints have a layer that drafts.
+    /// For a family that has a drafting layer in its checkpoints.
     pub(crate) mtp: Option<&'static Drafting>,
     pub(crate) norms: Norms,
     /// What weights of norms are kept as differences from.

@@ -43,7 +43,7 @@ impl Facts {
         self.iter().find(|(other, _)| *other == name).map(|(_, value)| value)
     }
 
-    /// Puts a fact in the place of the one of this name, or behind all others.
+    /// Replaces the fact of this name, or adds one after all others.
     pub fn set(&mut self, name: &'static str, value: impl Into<Value>) {
         let value = value.into();
         match self.0.iter_mut().find(|(other, _)| *other == name) {

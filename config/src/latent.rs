@@ -1,5 +1,5 @@
-//! Latent attention: what a configuration says of layers whose keys and values are made of one
-//! short row for each token, which is all that is kept of it.
+//! Latent attention, as a configuration describes it: a layer's keys and values are made of one
+//! short row for each token, and only that row is kept.
 use crate::fields::Fields;
 use crate::freqs::Scaling;
 use crate::{Diagnostic, Rope};
@@ -46,7 +46,7 @@ impl Latent {
     }
 }
 
-/// The attention of so many layers, and its rotary embedding.
+/// The attention of all layers, and its rotary embedding.
 pub(crate) fn read(
     f: &Fields,
     traits: &Traits,

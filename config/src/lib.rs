@@ -1,6 +1,5 @@
-//! What a `config.json` means: its facts with every default, for the compiler, which makes a graph
-//! of them, and for whoever has an artifact and wants to know whether a configuration is the one it
-//! was made of.
+//! The meaning of a `config.json`: its facts with every default. The compiler makes a graph of
+//! them. Users of an artifact compare them with the configuration that it was made of.
 mod attention;
 mod compare;
 mod delta;

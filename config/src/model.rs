@@ -75,7 +75,7 @@ pub struct Layer {
     pub norms: Norms,
 }
 
-/// The norms before and behind each half of a layer, by their names in the checkpoint.
+/// The norms before and after each half of a layer, by their names in the checkpoint.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Norms {
     pub mixer: (Option<&'static str>, Option<&'static str>),
@@ -151,13 +151,13 @@ impl Config {
         self.ropes.iter().map(|rope| rope.reach(self.positions)).min().unwrap_or(self.positions)
     }
 
-    /// The first so many layers only, to measure: layers share their kernels.
+    /// Keeps only the first `layers` layers, to measure: layers share their kernels.
     pub fn shorten(&mut self, layers: usize) {
         self.layers.truncate(layers);
         self.facts.set("num_hidden_layers", self.layers.len());
     }
 
-    /// Reads the text of a `config.json` and of the `generation_config.json` beside it.
+    /// Reads the text of a `config.json` and of the `generation_config.json` in the same folder.
     pub fn parse(text: &str, generation: Option<&str>) -> Result<Config, Diagnostic> {
         let map = fields::parse("config.json", text)?;
         Config::read(&Fields::new("config.json", &map), generation)
@@ -241,7 +241,7 @@ impl Config {
         })
     }
 
-    /// Two experts of a layer whose weights are quantised in different forms, if there are some.
+    /// Two experts of a layer that are quantised in different forms, if there are some.
     pub(crate) fn uneven_experts(&self) -> Option<[String; 2]> {
         self.experts().find_map(|(experts, path)| {
             let StoredExperts::Each { gate, up, down, .. } = experts.stored else { return None };
@@ -253,7 +253,8 @@ impl Config {
         })
     }
 
-    /// That experts of a layer are quantised alike, and in a form that goes with their tensors.
+    /// Checks that the experts of a layer are quantised alike, and in a form that suits their
+    /// tensors.
     fn check_experts(&self, f: &Fields) -> Result<(), Diagnostic> {
         let fault = |message: String| Err(f.fault("config::quantised", "quantization_config", message));
         if let Some([one, other]) = self.uneven_experts() {
@@ -359,8 +360,8 @@ impl Config {
     }
 }
 
-/// How each layer lets tokens see each other, how one behind them does, which always attends, and
-/// the rotary embeddings.
+/// The mixer of each layer, that of a layer after the last one, which always attends, and the
+/// rotary embeddings.
 pub(crate) fn mixers(
     f: &Fields,
     family: &Family,

@@ -1,4 +1,4 @@
-//! What a published checkpoint holds beside the language model: parts that do not run here, and
+//! The parts of a published checkpoint other than the language model, which do not run here, and
 //! other spellings of names.
 use crate::Diagnostic;
 use crate::fields::Fields;
@@ -14,7 +14,7 @@ pub(crate) struct Other {
 pub(crate) enum Tensors {
     /// Their names begin like this.
     Below(&'static str),
-    /// Layers behind those of the model, as many as this field says; so many without it.
+    /// Layers after those of the model. The field gives their number, with its default.
     Layers(&'static str, usize),
 }
 
@@ -32,7 +32,7 @@ pub(crate) const DRAFT: &str = "multi-token prediction";
 const VISION: &str = "vision tower";
 const PROJECTOR: &str = "projector of images";
 
-/// Of DeepSeek V3 and GLM: the drafting layer has the number behind the last.
+/// For DeepSeek V3 and GLM: the drafting layer has the number after the last layer's.
 pub(crate) const DRAFT_LAYERS: &[Other] =
     &[Other { part: DRAFT, tensors: Tensors::Layers("num_nextn_predict_layers", 1) }];
 
@@ -62,7 +62,7 @@ const fn below(part: &'static str, begins: &'static str) -> Other {
     Other { part, tensors: Tensors::Below(begins) }
 }
 
-/// The parts of a model of so many layers, which lie at a path.
+/// The parts of a model with `layers` layers at a path.
 pub(crate) fn read(f: &Fields, others: &[Other], path: &str, layers: usize) -> Result<Vec<OtherPart>, Diagnostic> {
     let mut all = vec![];
     for other in others {

@@ -170,8 +170,8 @@ pub const JUDGED: &[Judged] = &[
     must("context_length", "the artifact's longest sequence (`atomc compile --context`)"),
 ];
 
-/// The options of `atomc compile` whose artifact fits: of options as they are given, before SGLang
-/// knows the model. The artifact attends always.
+/// The options of `atomc compile` that make a fitting artifact, from SGLang's options as given,
+/// before SGLang knows the model. The artifact always attends.
 pub fn compile_options(config: &Config, options: &Map<String, Value>, _own: bool) -> Vec<String> {
     let text = |name: &str| options.get(name).and_then(Value::as_str).unwrap_or("auto");
     let number = |name: &str| options.get(name).and_then(Value::as_u64).map(|n| n as usize);

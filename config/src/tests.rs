@@ -24,7 +24,8 @@ fn config(patch: Value) -> String {
     nested(config).to_string()
 }
 
-/// Of a family whose language part is one of several, with its fields where they belong.
+/// The configuration of a family with a language part among several: its fields move into that
+/// part.
 fn nested(config: Value) -> Value {
     let family = FAMILIES.iter().find(|family| config["architectures"][0] == family.architecture);
     let Some(name) = family.and_then(|family| family.text_config) else { return config };
@@ -42,7 +43,7 @@ fn attention(config: &Config) -> &Attention {
     config.layers[0].attention().expect("a layer that attends")
 }
 
-/// Families whose layers attend over keys and values of heads.
+/// Families that attend over keys and values of heads.
 fn of_heads() -> impl Iterator<Item = &'static Family> {
     FAMILIES.iter().filter(|family| family.latent.is_none())
 }

@@ -18,7 +18,7 @@ const UNITS: [(char, u64); 8] = [
     ('T', 1 << 40),
 ];
 
-/// So many letters may be wrong in an option that is taken for another.
+/// Most wrong letters in an option that is taken for a known one.
 const NEAR: usize = 2;
 
 /// The option that names a file with others.

@@ -12,7 +12,7 @@ const NO: [&str; 3] = ["no", "off", "false"];
 /// reserved.
 const REFUSED: [char; 9] = ['&', '*', '!', '|', '>', '%', '@', '`', '?'];
 
-/// A line that says something: its number, its indentation, and what stands behind that.
+/// A line with content: its number, its indentation, and the text after that.
 #[derive(Clone, Copy)]
 struct Line<'a> {
     number: usize,

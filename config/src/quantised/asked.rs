@@ -6,9 +6,9 @@ use std::collections::BTreeSet;
 /// The modules of a model, each by the spellings of its name, the own one first.
 #[derive(Clone, Copy, Debug)]
 pub struct Modules<'a> {
-    /// Those whose weights became codes.
+    /// Those with a quantised weight.
     pub quantised: &'a [Vec<String>],
-    /// Those whose weights rows are multiplied with, quantised or not.
+    /// Those with a weight that rows are multiplied by, quantised or not.
     pub products: &'a [Vec<String>],
     /// All that have tensors.
     pub all: &'a [Vec<String>],

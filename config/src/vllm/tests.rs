@@ -313,7 +313,7 @@ fn variables_that_are_no_text() {
     assert_eq!(read(b"ATOMC_COMPILER", b"/caf\xe9").expect_err("bytes"), r#"ATOMC_COMPILER: "/caf\xE9" is not UTF-8"#);
     let unknown = read(b"ATOMC_\xff", b"1").expect_err("a name");
     assert!(unknown.starts_with("ATOMC_\u{fffd}: there is no such variable; known are ATOMC_STRICT, "), "{unknown}");
-    // What builds and tests read is set by whoever works on atomc, and changes nothing.
+    // Variables that builds and tests read are set by developers of atomc, and change nothing.
     assert_eq!(read(b"ATOMC_LLVM_DIR", b"/llvm"), Ok(Map::new()));
 }
 
