@@ -52,9 +52,10 @@ pub struct Options {
     pub ranks: usize,
     /// Ranks that hold some of the experts each, whole.
     pub expert_ranks: usize,
-    /// Who attends: plans are made for each.
+    /// Which side attends: plans are made for each.
     pub attention: Vec<Attention>,
-    /// Layers whose input rows frameworks want to see, besides those behind the last layer.
+    /// Layers that frameworks want to see the input rows of, in addition to the rows after the last
+    /// layer.
     pub hidden: Vec<usize>,
     /// What guesses the tokens that steps verify.
     pub draft: Option<Draft>,
@@ -140,8 +141,8 @@ fn check_cache(config: &Config, attention: &[Attention], arch: &Arch) -> Result<
     Err(Diagnostic::new("config::cache", message).at("--cache-dtype").help(help))
 }
 
-/// Units of the sizes of latent attention that kernels of GPUs take: a lane has so many features of
-/// a head, and stores two numbers at once.
+/// Units that GPU kernels need of the sizes of latent attention: a lane has this many features of a
+/// head, and stores two numbers at once.
 const LATENT_UNITS: [(&str, usize); 3] = [("kv_lora_rank", 4), ("v_head_dim", 4), ("qk_nope_head_dim", 2)];
 
 /// That an arch has kernels for the sizes of latent attention.
@@ -207,8 +208,8 @@ struct Model {
 }
 
 impl Model {
-    /// Whether there is a plan for a bucket. A step is whole only where nobody else takes part in
-    /// it, as in an engine.
+    /// Whether there is a plan for a bucket. A step is whole only without ranks and without a
+    /// caller that attends, as in an engine.
     fn takes(&self, bucket: &Bucket) -> bool {
         match bucket {
             Bucket::Whole { .. } => self.part == Part::default(),
@@ -345,7 +346,7 @@ fn planned(config: &Config, options: &Options, arch: &Arch) -> Result<(Kernels, 
     Ok((kernels, weights))
 }
 
-/// A kernel whose schedule leaves numbers open.
+/// A kernel with numbers that its schedule leaves open.
 #[derive(Clone, Debug)]
 pub struct OpenChoices {
     pub symbol: String,
@@ -431,7 +432,7 @@ fn facts(config: &Config) -> manifest::Model {
     }
 }
 
-/// Names of tensors in checkpoints of the model, and of its draft, beside those of the plan.
+/// Names of tensors in checkpoints of the model, and of its draft, other than those of the plan.
 pub fn tensor_names(config: &Config, draft: Option<&Draft>) -> TensorNames {
     let renamed = config.spellings.iter().map(|&(from, to)| Renamed { from: from.into(), to: to.into() });
     let other = |other: &OtherPart| Ignored { part: other.part.into(), names: Pattern::Begin(other.begins.clone()) };

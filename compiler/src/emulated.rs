@@ -23,7 +23,7 @@ use atomc_runtime::device::{
 use atomc_runtime::memory::Buffer;
 use atomc_runtime::pool::{self, Pool};
 
-/// Bytes behind a buffer that kernels may read.
+/// Bytes that kernels may read past a buffer.
 const SLACK: u64 = 256;
 
 /// A chip that is emulated.
@@ -46,8 +46,8 @@ pub struct Emulated {
 // SAFETY: the block is memory that `run` alone writes, under its contract; all else is `Send`.
 unsafe impl Send for Emulated {}
 
-/// What kernels did so far. Clones share it, so that whoever opened a device can read it while an
-/// engine owns the device.
+/// Counts of what kernels did so far. Clones share them, so that the opener of a device can read
+/// them while an engine owns the device.
 #[derive(Clone, Debug, Default)]
 pub struct Tally(Arc<Mutex<Vec<Vec<Counts>>>>);
 
@@ -74,8 +74,8 @@ pub struct Recorded {
     pub groups: usize,
     /// Those that make a part of the result together.
     pub shared: usize,
-    /// What some of them executed, evenly out of the grid, or of those of a part: behind some of
-    /// them the one that adds up what the others left.
+    /// The traces of some work-groups, evenly out of the grid or out of a part. Where a work-group
+    /// adds up the sums of others, its trace comes last.
     pub traces: Vec<Trace>,
 }
 
@@ -86,8 +86,8 @@ impl Recorder {
     }
 }
 
-/// Work-groups of a launch that are recorded: more where they differ, by whose tokens, experts or
-/// part of a sequence is theirs.
+/// Work-groups of a launch that are recorded: more where they differ in their tokens, experts or
+/// part of a sequence.
 const ALIKE: usize = 2;
 const DIFFERENT: usize = 12;
 
@@ -117,7 +117,7 @@ fn shared(family: &str, tasks: Tasks, size: StepSize) -> usize {
     }
 }
 
-/// Some of the traces of a part, evenly out of all, and the longest of all behind them.
+/// Some of the traces of a part, evenly out of all, followed by the longest of all.
 fn longest_last(mut traces: Vec<Trace>) -> Vec<Trace> {
     let events = |(_, trace): &(usize, &Trace)| trace.waves.iter().map(Vec::len).sum::<usize>();
     let Some((longest, _)) = traces.iter().enumerate().max_by_key(events) else { return traces };
@@ -353,7 +353,7 @@ impl Device for Emulated {
         inputs: StepInputs<'_>,
         mut observe: Option<&mut Launches>,
     ) -> Result<(), DeviceError> {
-        // SAFETY: the block holds any step, and nobody else uses it meanwhile, by the contract of
+        // SAFETY: the block holds any step, and nothing else uses it meanwhile, by the contract of
         // this function.
         unsafe { std::ptr::copy_nonoverlapping(inputs.bytes.as_ptr(), self.block, inputs.bytes.len()) };
         let bound = &self.plans[plan];

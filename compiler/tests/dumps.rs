@@ -1,8 +1,8 @@
 //! Dumps of `atomc verify`, run again from the files alone as docs/dumps.md describes them, by
 //! nothing that wrote them.
 //!
-//! Every buffer ends where its page does, up to what kernels may read behind it, and the next page
-//! cannot be touched: a kernel that reads what the files lack ends the test.
+//! Every buffer ends where its page does, except for the bytes that kernels may read past it, and
+//! the next page cannot be touched: a kernel that reads what the files lack ends the test.
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::ptr;
@@ -33,7 +33,7 @@ fn dumped(target: &str, device: &str) -> TempDir {
     dir
 }
 
-/// Memory that may be used up to `slack` bytes behind its end, and no further.
+/// Memory that may be used up to `slack` bytes past its end, and no further.
 struct Guarded {
     map: *mut u8,
     mapped: usize,
@@ -42,7 +42,8 @@ struct Guarded {
 }
 
 impl Guarded {
-    /// So many bytes of one value, at a multiple of `align`, with as many behind them to be read.
+    /// `len` bytes of one value, at a multiple of `align`, followed by `align` bytes that may be
+    /// read.
     fn new(len: usize, value: u8, align: usize) -> Guarded {
         let used = (len + align).next_multiple_of(PAGE);
         let (mapped, protection) = (used + PAGE, libc::PROT_READ | libc::PROT_WRITE);
@@ -233,7 +234,7 @@ fn the_emulator_runs_them_again() {
         let workspace = Guarded::new(number(&variant["workspace"]), 0, dump.align);
         let mut memory = Memory::default();
         for buffer in launch.memory.iter().chain([&step, &workspace]) {
-            // SAFETY: the buffers live until the launch is over, and nobody else has them.
+            // SAFETY: the buffers live until the launch is over, and nothing else refers to them.
             unsafe {
                 let (address, slack) = (buffer.start.expose_provenance() as u64, dump.align as u64);
                 memory.map_with_slack(address, buffer.len as u64, slack, Access::ReadWrite);

@@ -106,7 +106,7 @@ const MTP: &str = "mtp";
 /// Tokens that a draft guesses, where nothing is said.
 const GUESSED: u8 = 3;
 
-/// Who attends.
+/// Which side attends.
 #[derive(Clone, Copy, clap::ValueEnum)]
 enum Who {
     Own,
@@ -114,7 +114,7 @@ enum Who {
 }
 
 impl Args {
-    /// Those of a command line: what stands behind `atomc compile`.
+    /// Parses the words after `atomc compile` of a command line.
     pub fn parsed(words: &[OsString]) -> Result<Args, clap::Error> {
         let command = <Args as clap::Args>::augment_args(clap::Command::new("compile").no_binary_name(true));
         <Args as clap::FromArgMatches>::from_arg_matches(&command.try_get_matches_from(words)?)

@@ -247,7 +247,7 @@ impl WeightArgs {
     }
 }
 
-/// Tokens of cache that fit a server's part of so many bytes of memory.
+/// Tokens of cache that fit into a server's `memory` bytes.
 fn fitting(target: &Target, memory: usize) -> usize {
     let weights: usize = target.weights.iter().map(|weight| weight.bytes).sum();
     let arena = target.plans.iter().map(|plan| plan.arena_bytes).max().unwrap_or(0);
@@ -349,7 +349,7 @@ impl EngineArgs {
         let (name, block, longest) = (target.name.clone(), target.layout.block_tokens, manifest.model.max_positions);
         let room = |length: usize| length.clamp(1, longest).next_multiple_of(block);
         let rooms: Vec<usize> = sequences.into_iter().map(room).collect();
-        // Beside each slot one for what the sequence had before its guesses.
+        // Each slot has a second one for the sequence's state before its guesses.
         let slots = if draft { 2 * rooms.len() } else { rooms.len() };
         let cache_tokens = rooms.iter().sum();
         let options = EngineOptions {

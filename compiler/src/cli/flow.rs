@@ -26,7 +26,7 @@ pub struct Kept {
     pub offset: usize,
     pub bytes: usize,
     pub from: usize,
-    /// As many as there are launches, if whoever runs the plan reads it.
+    /// The last launch that reads it. The number of launches if the caller of the plan reads it.
     pub to: usize,
 }
 
@@ -114,7 +114,8 @@ fn body(def: &KernelDef) -> Result<Body, Failure> {
     Ok(Body { ops: ops(&graph), results })
 }
 
-/// Whether the size of a result can be worked out, whoever wrote its type.
+/// Whether the size of a result can be computed. Its type comes from the artifact and may be
+/// hostile.
 fn is_sane(ty: &TensorType) -> bool {
     let elements = ty.shape.0.iter().filter_map(|dim| dim.fixed()).fold(1, usize::saturating_mul);
     let groups = match ty.layout {

@@ -172,7 +172,7 @@ fn pages(target: &Target) -> impl Iterator<Item = (usize, &Paged)> {
     })
 }
 
-/// Bytes of pages that a token takes, over so many states.
+/// Bytes of pages that a token takes, over `states` states.
 fn page_bytes(target: &Target, (states, pages): (usize, &Paged)) -> usize {
     pages.block_bytes.saturating_mul(states) / target.layout.block_tokens
 }

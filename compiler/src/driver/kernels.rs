@@ -20,7 +20,7 @@ pub struct Kernels {
 #[derive(PartialEq, Eq, Hash)]
 struct Key {
     family: Family,
-    /// Rows, and tokens of a sequence, where it is made for so many.
+    /// Rows, and tokens of a sequence, if the kernel is made for given numbers of them.
     rows: Option<usize>,
     each: Option<usize>,
     /// Whether it is for decode steps alone.
@@ -35,8 +35,8 @@ struct Entry {
     tokens: usize,
     each: Option<usize>,
     invariant: bool,
-    /// What the symbol says beside number and schedule: rows, where kernels are for one bucket, and
-    /// the first place of use.
+    /// Parts of the symbol other than number and schedule: rows, where kernels are for one bucket,
+    /// and the first place of use.
     rows: String,
     place: String,
 }

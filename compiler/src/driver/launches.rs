@@ -252,7 +252,7 @@ impl Args<'_> {
         }
     }
 
-    /// The rows of all tokens that are results beside those that logits are made of.
+    /// The rows of all tokens that are results, other than those that logits are made of.
     fn named(&self) -> Result<Vec<NamedRows>, Diagnostic> {
         let named = self.graph.results().filter(|(name, _)| is_hidden(name) && *name != HIDDEN);
         named.map(|(name, v)| Ok(NamedRows { name: name.to_string(), place: self.place(v)? })).collect()

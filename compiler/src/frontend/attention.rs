@@ -76,7 +76,7 @@ impl LayerBuilder<'_> {
         Ok((self.sum((seen, of_seen), "self_attn.o_proj", heads * head_dim, all.o_bias)?, state))
     }
 
-    /// A score of each of the rank's heads, beside those of keys.
+    /// A score of each of the rank's heads, in addition to those of keys.
     fn sinks(&mut self, heads: usize) -> Made {
         let all = self.b.weight(format!("{}.self_attn.sinks", self.path), DType::F32, &[heads]);
         shard(self.b, all, 0, self.part.ranks)
@@ -113,7 +113,8 @@ impl LayerBuilder<'_> {
         Ok(([q, k, self.b.heads(v, kv_heads / parts, head_dim)?], gate))
     }
 
-    /// Queries, and what gates what they see: of each head one behind the other in the checkpoint.
+    /// Queries, and the gates of their results. The checkpoint has them in turn: a head's query,
+    /// its gate, then the next head's.
     fn queries_and_gates(&mut self, all: &Attention, x: Value) -> Result<[Value; 2], Diagnostic> {
         let (&Attention { heads, head_dim, qkv_bias, .. }, dtype) = (all, self.config.dtype);
         let (module, rows) = (format!("{}.self_attn.q_proj", self.path), 2 * heads * head_dim);

@@ -105,7 +105,7 @@ impl LayerBuilder<'_> {
         Ok((out, [conv, Value { out: 1, ..made }]))
     }
 
-    /// The norm of each head, whose weight is kept as it is, times the gate.
+    /// The norm of each head, with its weight as it is stored, times the gate.
     fn gated_norm(&mut self, own: &Delta, path: &str, (x, gate): (Value, Value)) -> Made {
         let path = format!("{path}.norm");
         self.b.at(&path);

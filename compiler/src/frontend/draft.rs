@@ -1,5 +1,6 @@
-//! The graph of a draft's step: a row of the target, or one that the draft has left itself, and the
-//! embedding of the token behind it become one row, which goes through the draft's layers.
+//! The graph of a draft's step. A row of the target, or one that the draft has made itself, is
+//! combined with the embedding of the next token into one row, which goes through the draft's
+//! layers.
 //!
 //! Ranks share its layers out as they do the target's; each makes all of what comes before them.
 use atomc_config::draft::{Beside, Eagle3};
@@ -15,8 +16,8 @@ use super::{Config, Part};
 /// One step of the draft of a target, over T tokens, with logits for R of them.
 ///
 /// Inputs: `ids`, `positions`, `lengths`, `rows`, `sources`, the row of `drafted` that each token
-/// takes, `drafted`, `batch`, then the states of each layer, numbered behind those of the target;
-/// results: `logits` over the draft's vocabulary, the states, `picks`, unless ranks share the model
+/// takes, `drafted`, `batch`, then the states of each layer, numbered after those of the target.
+/// Results: `logits` over the draft's vocabulary, the states, `picks`, unless ranks share the model
 /// out, then `hidden`, the rows that a next step goes on from, of all tokens, and `drafted`, those
 /// of the R tokens.
 pub fn graph(config: &Config, draft: &Draft, part: Part) -> Result<Graph, Diagnostic> {

@@ -13,9 +13,9 @@ pub fn share(all: &Experts, ranks: usize) -> Result<Experts, String> {
     Ok(Experts { shared, ..all.clone() })
 }
 
-/// How experts are shared out among ranks that hold some each, one behind the other: the first
-/// ranks have one more where there are not as many for all. Theirs are as many as those of the
-/// others, whose last one is of zeros and nobody's.
+/// How experts are shared out among ranks, each rank with a run of them. If their number is no
+/// multiple of the ranks, the first ranks have one expert more. The other ranks have weights of
+/// equal size, and their last expert is zeros.
 #[derive(Clone, Copy, Debug)]
 pub struct Held {
     count: usize,

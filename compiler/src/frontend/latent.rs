@@ -1,9 +1,10 @@
 //! The graph of a layer's latent attention, and how ranks share it out: heads, while all have the
 //! latent rows and their cache.
 //!
-//! What makes keys of a latent row is put on the query instead, and what makes values of it behind
-//! attention: each a product per head. So all heads see the same keys, which are the latent rows
-//! with the turned part behind them, and values are a part of keys.
+//! Keys and values are made of a latent row by a product for each head. The product for keys is
+//! applied to the query instead, and the product for values after attention. So all heads see the
+//! same keys, which are the latent rows followed by the rotated part, and values are a part of
+//! keys.
 use atomc_config::Latent;
 use atomc_ir::{Diagnostic, Op, Value};
 
@@ -61,7 +62,7 @@ impl LayerBuilder<'_> {
         Ok((self.sum((values, None), "self_attn.o_proj", all.heads * value, false)?, Some(state)))
     }
 
-    /// A part of keys or queries behind its rotary embedding, if it has one.
+    /// A part of keys or queries after its rotary embedding, if it has one.
     fn turned(&mut self, all: &Latent, x: Value, table: Option<Value>) -> Made {
         let turn = if all.in_pairs { Op::RopePairs {} } else { Op::Rope {} };
         table.map_or(Ok(x), |table| self.b.push(turn, &[x, table]))
@@ -82,7 +83,7 @@ impl LayerBuilder<'_> {
         weight.shard(self.b, 0, self.part.ranks)?.multiply(self.b, x, dtype)
     }
 
-    /// A projection of so many features that every rank makes.
+    /// A projection to `out` features that every rank makes in full.
     fn projection(&mut self, (x, width): (Value, usize), module: &str, out: usize) -> Made {
         let path = format!("{}.{module}", self.path);
         let weight = Factor::read(self.b, self.config, &path, [out, width])?;

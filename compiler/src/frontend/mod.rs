@@ -19,7 +19,7 @@ pub use draft::graph as draft_graph;
 pub(crate) use model::{HEAD, embedding};
 pub use part::Part;
 
-/// What a step is to have beside its logits.
+/// The results that a step is to have in addition to its logits.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Asked<'a> {
     /// Rows of all tokens that enter these layers.

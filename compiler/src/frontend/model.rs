@@ -22,7 +22,7 @@ pub fn embedding(config: &Config) -> String {
     config.embedding()
 }
 
-/// The module of the norm behind all layers.
+/// The module of the norm after all layers.
 fn last_norm(config: &Config) -> String {
     format!("{}.norm", config.path)
 }
@@ -30,9 +30,9 @@ fn last_norm(config: &Config) -> String {
 /// One step over T tokens, with logits for R of them.
 ///
 /// Inputs: `ids`, `positions`, `lengths`, `rows`, `batch`, then the states of each layer, `kv0`, or
-/// `conv1` and `delta1`, …, unless the caller attends; results: `logits`, then the cache states,
+/// `conv1` and `delta1`, …, unless the caller attends. Results: `logits`, then the cache states,
 /// called as the inputs are, then `picks`, unless ranks share the model out, then `hidden`
-/// ([`atomc_ir::results`]) and one for each layer in `hidden`, whose input it is, then what a draft
+/// ([`atomc_ir::results`]), then the input of each layer in `hidden`, then the rows that a draft
 /// goes on from.
 pub fn graph(config: &Config, part: Part, asked: Asked) -> Result<Graph, Diagnostic> {
     check_hidden(config, asked.hidden)?;
@@ -112,7 +112,8 @@ fn drafted(b: &mut Builder, config: &Config, draft: &Draft, entered: &[Value]) -
 /// States of a layer, by name.
 pub type States = Vec<(String, Value)>;
 
-/// What a layer is given beside rows: its states, the tables of the rotary embeddings, the batch.
+/// The inputs of a layer other than rows: its states, the tables of the rotary embeddings, the
+/// batch.
 #[derive(Clone, Copy)]
 pub struct Given<'a> {
     pub states: &'a States,
@@ -120,8 +121,8 @@ pub struct Given<'a> {
     pub batch: Value,
 }
 
-/// What goes through a layer, whose mixer sees the second of the two rows, and the states that it
-/// leaves.
+/// Builds a layer on the rows `x`. Its mixer reads the normed rows `seen`. Returns the layer's
+/// result and its new states.
 pub fn through(
     builder: &mut LayerBuilder,
     layer: &Layer,
@@ -169,7 +170,7 @@ fn mixed(
     }
 }
 
-/// That the layers whose input is wanted are there, once each.
+/// Checks that the layers with a wanted input exist, and are named once.
 fn check_hidden(config: &Config, hidden: &[usize]) -> Result<(), Diagnostic> {
     let fault = |message: String| Err(Diagnostic::new("config::hidden", message).at("--hidden"));
     for (number, layer) in hidden.iter().enumerate() {
@@ -184,8 +185,8 @@ fn check_hidden(config: &Config, hidden: &[usize]) -> Result<(), Diagnostic> {
     Ok(())
 }
 
-/// The states of each layer of the rank, with their names, whose numbers begin with the first: of
-/// one that attends a cache, and none if the caller does.
+/// The states of each layer of the rank, by name. Names are numbered from `first`. A layer that
+/// attends has a cache, unless the caller attends.
 pub fn caches(b: &mut Builder, own: &Config, attention: manifest::Attention, first: usize) -> Vec<States> {
     let mut of = |(index, layer): (usize, &Layer)| {
         let index = first + index;

@@ -21,7 +21,7 @@ pub enum Peaks {
     Sheet(Chip),
     /// Bytes a second that this device copies, measured: no row has it.
     Copies(f64),
-    /// Neither: an artifact whose row has no peaks, on a device that does not copy by itself.
+    /// Unknown: an artifact that has no peaks in its row, on a device that does not copy by itself.
     Unknown,
 }
 
@@ -54,8 +54,8 @@ impl Peaks {
         }
     }
 
-    /// The least seconds that so many bytes and operations take; bytes alone count where nothing is
-    /// known of operations.
+    /// The least seconds that these bytes and operations take; bytes alone count where the rate of
+    /// operations is unknown.
     pub fn floor(&self, bytes: u64, flops: u64, rate: u32) -> Option<f64> {
         match self {
             Peaks::Sheet(chip) => Some(chip.floor(bytes, flops, rate)),
@@ -99,7 +99,7 @@ impl Peaks {
     }
 }
 
-/// The chip whose peaks the artifact's row for this device has.
+/// The chip of the artifact's row for this device, with its peaks.
 fn row(engine: &Engine) -> Option<Chip> {
     variant(engine).and_then(|variant| variant.chip.clone())
 }

@@ -91,7 +91,7 @@ fn kind(at: &str) -> String {
     at.split('/').map(|part| if index(part) { "*" } else { part }).collect::<Vec<_>>().join("/")
 }
 
-/// Looks at what becomes of a manifest with another number: whether it is accepted.
+/// Tries a manifest with another number, and returns whether it is accepted.
 fn is_harmless(dir: &TempDir, at: &str, value: u64) -> bool {
     let mut manifest = sample().manifest.clone();
     *manifest.pointer_mut(at).expect("a number") = json!(value);
@@ -183,7 +183,7 @@ fn digits(body: &str) -> Vec<std::ops::Range<usize>> {
     starts.map(|start| start..(start..body.len()).find(|&at| !digit(at)).unwrap_or(body.len())).collect()
 }
 
-/// Bodies are text, whose numbers the check does not see: `verify` reads them.
+/// Bodies are text, and the check does not see their numbers: `verify` reads them.
 #[test]
 fn in_bodies() {
     let mut manifest: Manifest = serde_json::from_value(sample().manifest.clone()).expect("a manifest");

@@ -14,7 +14,8 @@ use super::fit::{Fit, Room};
 /// Bytes between pages of a cache, so that code shows which takes them to touch.
 pub const GAP: usize = 256;
 
-/// Bytes of numbers that kernels made, behind those of a step: a row that nobody has, of no table.
+/// The byte that fills the room after a step's numbers made by kernels. Its number is that of no
+/// row and no table.
 const BEHIND: u8 = i8::MAX as u8;
 
 /// A launch of a plan, and what its kernel must compute.
@@ -160,8 +161,8 @@ impl Bench {
         contents
     }
 
-    /// An operand, and what an earlier step may have left behind its rows where these are numbers
-    /// of other rows. Poison would not do: numbers below zero say that there is none.
+    /// An operand with the room after its rows filled as an earlier step may have left it, where
+    /// its numbers name rows. Poison would not do: numbers below zero mean "none".
     fn with_room(&self, bytes: &[u8], v: Value, arg: Arg) -> Vec<u8> {
         let mut bytes = bytes.to_vec();
         match (arg, self.body.ty(v)) {
