@@ -58,7 +58,7 @@ pub struct Service {
     pub stop: Vec<u32>,
     /// What a request takes that says nothing.
     pub defaults: Defaults,
-    /// Who may ask.
+    /// Access rules for clients.
     pub access: Access,
     /// Most bytes of a request.
     pub body_bytes: usize,

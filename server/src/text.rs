@@ -51,7 +51,7 @@ impl Text {
     }
 
     /// Tokens of a text, with the special tokens that the model wants around it or without. A text
-    /// that is longer than so many of the longest token is refused before it is cut up, which
+    /// that is longer than `most` times the longest token is refused before it is tokenised, which
     /// takes some hundred times its bytes.
     pub fn encode(&self, text: &str, special: bool, most: usize) -> Result<Vec<u32>, TextError> {
         if text.len() > most.saturating_mul(self.longest) {
@@ -71,7 +71,7 @@ impl Text {
         self.tokenizer.token_to_id(text)
     }
 
-    /// The bytes of every token below so many. Special ones begin with a byte that no text has.
+    /// The bytes of every token below `vocab`. Special ones begin with a byte that no text has.
     pub fn bytes(&self, vocab: usize) -> Vec<Vec<u8>> {
         bytes::of(&self.tokenizer, 0..vocab as u32)
     }
@@ -121,7 +121,7 @@ fn escaped(bytes: &[u8]) -> String {
 #[derive(Debug, Default)]
 pub struct Reader {
     special: bool,
-    /// Tokens whose text may change how the next is shown, and then those that were not shown.
+    /// Tokens that may change how the next one is shown, followed by those that were not shown.
     tokens: Vec<u32>,
     /// Of the tokens, those that were shown.
     shown: usize,

@@ -35,18 +35,18 @@ impl Start {
 pub struct Split {
     /// To the thought.
     pub thought: String,
-    /// To the text behind it.
+    /// To the text after the thought.
     pub text: String,
 }
 
-/// Tells a thought from the text behind it, in pieces that come one after the other. Blanks at the
-/// borders of a thought belong to neither.
+/// Separates a thought from the text after it, in pieces that come one after the other. Blanks at
+/// the borders of a thought belong to neither.
 #[derive(Clone, Debug, Default)]
 pub struct Thoughts {
     place: Start,
     /// What may be the beginning of a tag, and blanks before it.
     held: String,
-    /// Behind a tag, where blanks are not shown.
+    /// After a tag, where blanks are not shown.
     at_border: bool,
 }
 

@@ -30,7 +30,7 @@ URL, PROBLEMS, PID = sys.argv[1], sys.argv[2], int(sys.argv[3])
 COUNT = int(sys.argv[4]) if len(sys.argv) > 4 else 10**9
 NOISE = int(sys.argv[5]) if len(sys.argv) > 5 else 20_000
 KEY, CLIENTS, QUESTIONS = "secret", 8, 16
-# What an honest answer may take more beside a hostile request, in seconds.
+# Seconds that an honest answer may take more during a hostile request.
 MORE = 0.25
 # Share of memory that may be left of a hostile request.
 MEMORY = 1.2

@@ -162,7 +162,7 @@ impl Shape {
         })
     }
 
-    /// The tokens of a prompt: of the first nobody knows how likely it was.
+    /// The tokens of a prompt. The first one has no likelihood.
     fn add_prompt(&self, list: &mut Logprobs, given: &Given, scores: &[Likelihood]) {
         for (position, &token) in given.tokens.iter().enumerate() {
             let score = position.checked_sub(1).and_then(|before| scores.get(before));
@@ -186,7 +186,7 @@ struct Place {
 }
 
 impl Place {
-    /// Goes on behind these bytes.
+    /// Counts these bytes.
     fn pass(&mut self, bytes: &[u8]) {
         self.open.extend_from_slice(bytes);
         let mut rest = 0;
@@ -249,7 +249,7 @@ impl Logprobs {
 /// How far the stream of an answer has come.
 #[derive(Clone, Default)]
 struct Progress {
-    /// Behind the tokens that were told.
+    /// The place after the tokens that were reported.
     place: Place,
 }
 

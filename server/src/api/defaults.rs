@@ -13,7 +13,7 @@ pub struct Defaults {
     pub top_p: Option<f32>,
     /// How many of the likeliest tokens.
     pub top_k: Option<i64>,
-    /// How likely beside the likeliest.
+    /// Least likelihood, relative to the likeliest token.
     pub min_p: Option<f32>,
     /// What makes tokens less likely that were there.
     pub repetition_penalty: Option<f32>,

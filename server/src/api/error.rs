@@ -50,7 +50,7 @@ impl ApiError {
         ApiError { code: Some("invalid_api_key"), kind: "authentication_error", ..ApiError::bad(message).status(401) }
     }
 
-    /// Somebody who may not ask.
+    /// A client without permission.
     pub fn forbidden(message: impl Into<String>) -> ApiError {
         ApiError { kind: "permission_error", ..ApiError::bad(message).status(403) }
     }

@@ -68,7 +68,7 @@ impl Metrics {
         count.fetch_add(1, Relaxed);
     }
 
-    /// Counts an answer that nobody waited for.
+    /// Counts an answer that its client gave up.
     pub fn gone(&self) {
         self.gone.fetch_add(1, Relaxed);
     }

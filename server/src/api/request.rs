@@ -111,7 +111,7 @@ pub struct Likely {
     pub prompt: Option<usize>,
 }
 
-/// What a kind of request says beside the fields that both have.
+/// The settings of a request in which the kinds differ.
 #[derive(Clone, Debug, Default)]
 pub struct Kind {
     pub likely: Likely,
@@ -197,7 +197,7 @@ impl Common {
         Ok(events)
     }
 
-    /// What is refused by its name, before so many prompts are cut up.
+    /// Refuses what can be refused by its name, before `prompts` prompts are tokenised.
     pub fn check(&self, service: &Service, prompts: usize) -> Result<(), ApiError> {
         service.check_name(self.model.as_deref())?;
         let answers = self.n.unwrap_or(1);

@@ -62,8 +62,8 @@ impl Said {
         Parts::new(self.start, &self.wanted)
     }
 
-    /// Whether an answer has called, in the interface's sense: who names a tool is not told that
-    /// one was called.
+    /// Whether an answer ended by a call in the interface's sense. A client that has named the tool
+    /// is not told so.
     pub fn is_call(&self, why: Why, made: usize) -> bool {
         why != Why::Length && made > 0 && !self.wanted.is_named
     }

@@ -12,7 +12,7 @@ use super::fields::named;
 use super::request::{Common, read_both};
 use super::{Service, Shared, axum_json, read_apart};
 
-/// What is asked beside a conversation, which is a chat's.
+/// The fields of a request to tokenise that a conversation does not have.
 #[derive(Deserialize)]
 struct Text {
     prompt: Option<String>,

@@ -72,7 +72,7 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// What begins with `%`: JSON may stand behind its name.
+    /// A statement that begins with `%`: JSON may follow its name.
     fn statement(&mut self) -> Result<(), FormError> {
         let rest = &self.text[self.at + 1..];
         let len = rest.find(|next: char| !next.is_ascii_alphabetic()).unwrap_or(rest.len());

@@ -16,9 +16,10 @@ use crate::threads::{self, Clock};
 
 /// Forms that are prepared at once.
 const AT_ONCE: usize = 1;
-/// Threads that may go on beside them when their time is over.
+/// Threads that may go on in addition, after their time is over.
 const MOST_LATE: usize = 3;
-/// The wall clock may show so many times what a thread may take, where others have the processor.
+/// The wall clock may show this multiple of a thread's time limit, as others may have the
+/// processor.
 const PATIENCE: u32 = 10;
 
 /// Where forms are prepared.
@@ -33,7 +34,7 @@ pub struct Workshop {
 type Held = Arc<Mutex<Option<OwnedSemaphorePermit>>>;
 
 impl Workshop {
-    /// One that nobody works in.
+    /// A workshop that is empty.
     pub fn new(limits: FormLimits) -> Workshop {
         let places = Arc::new(Semaphore::new(AT_ONCE));
         Workshop { places, waiting: AtomicUsize::new(0), late: Arc::default(), limits }
@@ -52,7 +53,7 @@ impl Workshop {
         let thread = move || {
             _ = tell.send(Clock::own());
             let done = work();
-            // Whoever waits may have gone.
+            // The client that waits may have gone.
             _ = give.send(done);
             drop(place);
         };

@@ -1,10 +1,10 @@
 //! Room for connections: how many there are, and which of them goes where there is none.
 //!
-//! A connection waits for its client until a whole request is there, behind the end of an answer,
+//! A connection waits for its client until a whole request is there, after the end of an answer,
 //! and while the client does not take what it is sent. Only such connections are closed for others:
-//! first those that no key has opened, then those of the address with the most of them, then the
-//! one that has waited longest. So what many hold open that ask nothing takes no place from those
-//! that ask.
+//! first those that were opened without a key, then those of the address with the most of them,
+//! then the one that has waited longest. So many idle connections take no place from those that
+//! ask.
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv6Addr};

@@ -1,4 +1,4 @@
-//! Interfaces beside OpenAI's completions and chats, salts, and fields that nothing is made of.
+//! Interfaces other than OpenAI's completions and chats, salts, and fields that are ignored.
 use super::*;
 
 const RESPONSES: &str = "/v1/responses";
@@ -343,7 +343,7 @@ fn salts_keep_beginnings_apart() {
             assert_eq!(cached(&router, "", &of(salt)).await, Some(0), "{salt:?}");
             assert!(cached(&router, "", &of(salt)).await > Some(30), "{salt:?}");
         }
-        // Who has one of several keys is not told what others have asked.
+        // A client with one of several keys does not learn what others have asked.
         let keys = |service: &mut Service| service.access.keys = vec!["one".into(), "two".into()];
         let router = service(toy(), keys, 64);
         assert_eq!(cached(&router, "Bearer one", &of(None)).await, None);
