@@ -19,7 +19,7 @@ pub struct Grid {
     pub groups: [u32; 3],
     /// Work-items of a group.
     pub threads: [u32; 3],
-    /// Bytes of LDS behind what the kernel declares.
+    /// Bytes of LDS in addition to those that the kernel declares.
     pub dynamic_lds: u32,
 }
 

@@ -38,7 +38,8 @@ pub struct Mode {
     pub fp16_ovfl: bool,
 }
 
-/// What registers hold that nobody wrote: a signalling NaN, an address that is mapped nowhere.
+/// The content of registers that were not written: a signalling NaN, an address that is mapped
+/// nowhere.
 const VECTOR_POISON: u32 = 0x7fa5_a5a5;
 const SCALAR_POISON: u32 = 0xa5a5_a5a5;
 
@@ -66,7 +67,7 @@ pub struct Wave {
 }
 
 impl Wave {
-    /// A wave whose registers hold a poison that no program computes by chance.
+    /// A wave with registers that hold a poison. No program computes it by chance.
     pub fn new(isa: &'static Isa, mode: Mode, number: u32) -> Wave {
         let rows = if isa.agprs { usize::from(AGPR) * 2 } else { usize::from(isa.vgprs) };
         let mut wave = Wave {

@@ -74,8 +74,7 @@ fn the_fault_says_which_counter() {
     insta::assert_snapshot!(text.replace(&text[place], " at PLACE"), @"kernel `vector_add`, group (0, 0, 0) wave 0, `v_add_f32_e32 v2, v2, v3` at PLACE: v2 is still being loaded: no wait on vmcnt/loadcnt covers it");
 }
 
-/// Waits whose absence has no effect on one lane's values are those for stores at the end, and
-/// there are none here.
+/// Only waits for stores at the end have no effect on one lane's values, and there are none here.
 #[test]
 fn every_dropped_wait_around_a_barrier() {
     for isa in isas() {

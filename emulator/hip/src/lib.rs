@@ -42,7 +42,7 @@ fn chip() -> Option<&'static Isa> {
     Isa::find(&name)
 }
 
-/// Puts a value behind a handle, which [`taken`] ends.
+/// Makes a handle to a value, which [`taken`] ends.
 ///
 /// # Safety
 /// `to` may be written.
@@ -58,7 +58,7 @@ unsafe fn made<T, H>(to: *mut *mut H, value: T) -> hipError_t {
 /// Ends what a handle stands for.
 ///
 /// # Safety
-/// The handle is one that [`made`] gave for this type, and nobody uses it any more.
+/// The handle is one that [`made`] gave for this type, and it is not used any more.
 unsafe fn taken<T, H>(handle: *mut H) -> hipError_t {
     if handle.is_null() {
         return INVALID;

@@ -326,7 +326,8 @@ impl Prompt {
             arguments: slots,
             buffers,
             compare: Box::new(compare),
-            // Weights become fp8. Where every query has all keys, results are small beside them.
+            // Weights become fp8. Where every query has all keys, results are small compared with
+            // them.
             allowed: match (element, causal) {
                 (Element::Bf16, _) => 1e-2,
                 (_, true) => 2.5e-2,

@@ -112,7 +112,7 @@ fn what_is_not_understood() {
     assert_eq!(error("s_mov_b32 s200, 0"), Unclear("s200".into()));
 }
 
-/// The first dword is `s_mov_b32 s0, literal`; behind it a code object may end.
+/// The first dword is `s_mov_b32 s0, literal`; a code object may end after it.
 #[test]
 fn an_instruction_that_ends_behind_the_code_is_none() {
     let code = [0xbe8000ff_u32, 0x2a].map(u32::to_le_bytes).concat();
@@ -128,7 +128,7 @@ fn an_instruction_that_ends_behind_the_code_is_none() {
 /// What it is, the chips, words that are refused, and one that is read, as what.
 type Refused<'t> = (&'t str, &'t [&'t str], &'t [Words], Words, &'t str);
 
-/// For each rule words that break it, and words beside them that are an instruction.
+/// For each rule, words that break it, and similar words that are an instruction.
 #[test]
 fn what_ends_the_disassembler_is_no_instruction() {
     let cdna: &[&str] = &["gfx90a", "gfx942", "gfx950"];
@@ -136,8 +136,8 @@ fn what_ends_the_disassembler_is_no_instruction() {
         (
             "a part of a register that there is not",
             cdna,
-            // The result's part, what becomes of its rest, the operand's part; of a comparison the
-            // sources'.
+            // The result's part, the treatment of its other bits, the operand's part; of a
+            // comparison the sources'.
             &[
                 [0x7e00_02f9, 0x0006_0701, 0, 0],
                 [0x7e00_02f9, 0x0006_1e01, 0, 0],

@@ -108,7 +108,7 @@ pub struct Cx<'a, 'm> {
     pub group: &'a mut Group<'m>,
 }
 
-/// What a wave has besides its registers.
+/// The state of a wave other than its registers.
 pub struct Side {
     /// The number of the wave in its group.
     pub number: usize,

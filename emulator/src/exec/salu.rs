@@ -512,7 +512,7 @@ fn compares(name: &str) -> Option<ScalarOp> {
 }
 
 /// Signed 16-bit immediates are printed without their sign: this gives it back to the instructions
-/// whose name has a `k`.
+/// with a `k` in their name.
 pub fn extend_immediate(inst: &mut Inst) {
     let name = inst.mnemonic.strip_prefix("s_").unwrap_or("");
     let signed = matches!(name, "movk_i32" | "cmovk_i32" | "addk_i32" | "addk_co_i32" | "mulk_i32");

@@ -170,7 +170,8 @@ impl Registers {
             let read = !written || reads_dst >> k & 1 != 0;
             match source.operand {
                 Operand::Vector { row, count, half } => {
-                    // Who writes one half first, and then the other, does not read what was there.
+                    // An instruction that writes one half of a register does not read the other
+                    // half's old value for that.
                     let read = read && !(written && merges(inst, half));
                     let rows = row..row + u16::from(count);
                     rows.clone().for_each(|row| r.touched[usize::from(row / 64)] |= 1 << (row % 64));
@@ -194,7 +195,7 @@ impl Registers {
         r
     }
 
-    /// For loads, whose destinations have a check of their own.
+    /// For loads: their destinations have a check of their own.
     pub fn touch_only_reads(&mut self) {
         self.touched = [0; 8];
         self.reads.iter().for_each(|row| self.touched[usize::from(row / 64)] |= 1 << (row % 64));
@@ -241,8 +242,8 @@ fn merges(inst: &Inst, half: Half) -> bool {
     half != Half::Whole || inst.modifiers.sdwa.is_some_and(|s| s.unused == Unused::Preserve)
 }
 
-/// The rows that the low and the high half of a 64-bit result depend on: compilers leave the half
-/// undefined that nobody needs.
+/// The rows that the low and the high half of a 64-bit result depend on: compilers leave an
+/// unneeded half undefined.
 pub fn halves(inst: &Inst) -> Option<Box<[Vec<u16>; 2]>> {
     let name: &str = &inst.mnemonic;
     let upward = ["v_mad_u64_u32", "v_mad_co_u64_u32", "v_lshlrev_b64", "v_lshl_add_u64", "v_add_nc_u64"];

@@ -1,5 +1,5 @@
-//! How far the model's predictions are off, as far as that is known. Whoever shows a prediction
-//! shows this beside it.
+//! The errors of the model's predictions, as far as they are known. Every output of a prediction
+//! shows them.
 use super::chip::Chip;
 use super::chips::CHIPS;
 

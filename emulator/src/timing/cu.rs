@@ -3,7 +3,8 @@
 //!
 //! Waves issue in order, one instruction every four clocks. Waves of one SIMD share its vector,
 //! matrix and scalar units; all waves share LDS and the path to L1, which are queues in order.
-//! Memory answers after a given latency. The wave whose next instruction can go first goes first.
+//! Memory answers after a given latency. The wave with the next instruction that can start first
+//! goes first.
 use std::collections::VecDeque;
 
 #[cfg(test)]
@@ -23,8 +24,8 @@ pub struct Core {
     /// From a branch that is taken to the instruction it jumps to. Source: CDNA3 guide, wait
     /// states.
     pub branch: u64,
-    /// From the last pass of a matrix instruction to who reads the result, other than an addition
-    /// to it. Source: LLVM, `GCNHazardRecognizer` (5 wait states behind 4 passes).
+    /// From the last pass of a matrix instruction to a reader of its result, other than an addition
+    /// to it. Source: LLVM, `GCNHazardRecognizer` (5 wait states after 4 passes).
     pub matrix_result: u64,
     /// From LDS being done to the wait that it satisfies. Source: 64 clocks for `ds_read_b32` that
     /// finds LDS idle (GCN micro-benchmarks).

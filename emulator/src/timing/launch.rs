@@ -18,7 +18,7 @@ pub struct Launch {
     pub room: usize,
     /// Bytes of operands and results.
     pub bytes: f64,
-    /// Bytes that one XCD asks of what lies behind its L2.
+    /// Bytes that one XCD requests from the memory beyond its L2.
     pub fetched: f64,
     /// The Infinity Cache has the operands.
     pub resident: bool,
@@ -114,7 +114,7 @@ impl Launch {
         [together, each % together]
     }
 
-    /// What so many take, in the mean of the recorded ones.
+    /// A sample of `together` work-groups, as the mean of the recorded ones.
     fn sample(&self, together: usize) -> Sample {
         let mut seen: Vec<(&Trace, Sample)> = Vec::new();
         let mut sum = vec![0.0; Sample::default().numbers().len()];
@@ -130,7 +130,7 @@ impl Launch {
         if !self.shares {
             return mean;
         }
-        // What the last does behind the others, the compute unit does alone.
+        // The additional work of the last one runs alone on the compute unit.
         let [alone, longer] = [first, last].map(|trace| Sample::of(trace, 1, &CORE).clocks);
         let more = |(at, clocks): (usize, &f64)| clocks + longer[at] - alone[at];
         let clocks: Vec<f64> = seen[0].1.clocks.iter().enumerate().map(more).collect();

@@ -1,4 +1,4 @@
-//! Vector arithmetic: everything whose mnemonic begins with `v_`.
+//! Vector arithmetic: everything with a mnemonic that begins with `v_`.
 //!
 //! # The contract
 //! The decoder parses an instruction into an [`Inst`] and calls [`resolve`] once. `resolve`

@@ -176,7 +176,7 @@ fn register(kind: char, k: usize) -> String {
 }
 
 /// Runs an instruction over all combinations and compares every lane. `kinds` is the result's
-/// letter, `=`, the sources'; a `+` behind the result says that the first source is the destination
+/// letter, `=`, the sources'; a `+` after the result says that the first source is the destination
 /// itself.
 pub fn check(chip: &str, mnemonic: &str, kinds: &str, ulp: u64, define: impl Fn(&[u64]) -> u64) {
     let (result, sources) = kinds.split_once('=').unwrap();
