@@ -92,15 +92,15 @@ impl Artifact {
     }
 
     /// Whether the user's list of trusted artifacts, which `atomc trust` keeps, has this content. A
-    /// framework that finds an artifact beside a model asks before it makes a `Model` of it, which
-    /// runs code. Where `ATOMC_REQUIRE_SIGNED_BY` names a key, its signature is asked for instead
-    /// of the list.
+    /// framework that finds an artifact next to a model asks before it makes a `Model` of it, which
+    /// runs code. Where `ATOMC_REQUIRE_SIGNED_BY` names a key, the artifact needs that key's
+    /// signature instead.
     fn trusted(&self) -> PyResult<bool> {
         is_trusted(&self.path, self.file.fingerprint())
     }
 
-    /// Whether it has a draft that a framework can drive: recurrent states cannot go back behind a
-    /// wrong guess there.
+    /// Whether it has a draft that a framework can drive: there, recurrent states cannot go back to
+    /// the token before a wrong guess.
     #[getter]
     fn draft(&self) -> bool {
         self.file.manifest().targets.iter().any(|target| target.draft.is_some() && !target.has_slots())

@@ -71,8 +71,8 @@ pub fn overriding_artifact(ours: &str) -> PyResult<Option<String>> {
     named().map_err(PyValueError::new_err)
 }
 
-/// The options of `atomc compile` whose artifact fits a model and a framework's options, both as
-/// JSON; `own` says whether the artifact attends.
+/// The options of `atomc compile` that make an artifact for a model and a framework's options, both
+/// as JSON; `own` says whether the artifact attends.
 #[pyfunction]
 pub fn compile_options(framework: &str, config: &str, options: &str, own: bool) -> PyResult<Vec<String>> {
     let config = Config::parse(config, None).map_err(|fault| PyValueError::new_err(fault.to_string()))?;

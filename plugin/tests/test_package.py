@@ -561,7 +561,7 @@ def test_python_runs_beside_steps(artifact, tensors):
             time.sleep(0)
 
     interval = sys.getswitchinterval()
-    # Nobody is asked to give way: the other thread, which does, runs when this one has let go or
+    # No thread is made to give way: the other thread runs when this one has released the lock, or
     # not at all.
     sys.setswitchinterval(60)
     try:

@@ -15,7 +15,8 @@ import torch
 import atomc
 from atomc import _atomc, autocompile, ranges
 
-# What trainers have weights in, and what becomes of those that a checkpoint has codes of.
+# Types of weights that trainers have, and the type of the codes that are made of them where a
+# checkpoint has codes.
 FLOATS, CODES = (torch.bfloat16, torch.float16, torch.float32), torch.float8_e4m3fn
 
 
@@ -105,8 +106,8 @@ def located(wanted: Wanted, logger: Logger) -> tuple:
         named = compiled(wanted, logger)
     if not named and not found:
         return None, logger.info, f"there is no {beside}"
-    # What lies beside a model may have come with it from anywhere: until it is trusted, nothing of
-    # it is unpacked.
+    # A file next to a model may have come with it from anywhere: until it is trusted, it is not
+    # unpacked.
     unasked = not named and not wanted.trusted
     if unasked and not _atomc.trusted(beside):
         return (

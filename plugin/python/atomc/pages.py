@@ -8,8 +8,8 @@ import torch
 import atomc
 from atomc.frameworks import Refused
 
-# Kernels may read so many bytes behind the last page. On a device memory comes in granules, so
-# those behind an allocation are there up to the end of its last one.
+# Bytes that kernels may read past the last page. Device memory comes in granules, so the bytes
+# after an allocation exist up to the end of its last granule.
 SLACK, GPU_GRANULE = 256, 2 << 20
 # What pages and slots begin at a multiple of, and what they lie apart.
 ALIGN, STRIDE = 64, 256

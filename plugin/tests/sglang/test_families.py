@@ -34,7 +34,7 @@ LATENT = [
         for name in ("mla-v2", "mla-v2-groups", "mla-v3-plain")
     ),
 ]
-# A sequence has a state, beside slots of its tokens.
+# A sequence has a state, in addition to slots of its tokens.
 RECURRENT = ["hybrid-next", "hybrid-3.5", "hybrid-3.5-moe"]
 QUANTISED = ["q-awq", "q-int4-zeros", "q-int8", "q-fp8-block", "q-fp8-token"]
 

@@ -103,7 +103,7 @@ def test_requests_begin_with_states_of_others(engine, tmp_path_factory):
         small.flush_cache()
         alone.append(answers(small, [prompt])[0][0])
     small.flush_cache()
-    # Of answers too: who goes on with one begins behind it.
+    # Prefixes of answers too: a prompt that continues an answer begins after it.
     longer = [prompt + [token for token, _ in answer] for prompt, answer in zip(prompts, alone)]
     retractions = 0
     for _ in range(2):

@@ -19,8 +19,8 @@ OLDER = version("sglang") == "0.5.11"
 # The architectures that artifacts can hold.
 ARCHITECTURES = tuple(name for name, _ in _atomc.architectures())
 
-# What SGLang calls the classes of drafts: those that come with such models, of the tensors behind
-# the last layer, and heads with a checkpoint of their own.
+# SGLang's names of the classes of drafts: those that come with such models, made of the tensors
+# after the last layer, and heads with a checkpoint of their own.
 DRAFTS = (
     *(name + draft for name in ARCHITECTURES for draft in ("NextN", "MTP")),
     "LlamaForCausalLMEagle3",
@@ -41,8 +41,8 @@ ROUNDED = {
     "num_key_value_heads": "original_total_num_kv_heads",
 }
 
-# What SGLang's own functions are called whose hooks (`HookRegistry`) are used: docs/sglang.md says
-# of each why.
+# The functions of SGLang that are hooked (`HookRegistry`): docs/sglang.md gives the reason for
+# each.
 PAGE_SIZE = (
     "sglang.srt.server_args.ServerArgs._handle_page_size"
     if OLDER

@@ -5,7 +5,7 @@ import torch
 
 from . import compat
 
-# Of rows of a chain the next and the one beside, where there is none.
+# In a chain a row has a next one and no sibling.
 NONE = -1
 
 # Options that say how likely a guess has to be to be kept.

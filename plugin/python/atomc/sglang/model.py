@@ -16,7 +16,7 @@ from . import compat, config
 from .compat import LogitsProcessor
 from .pool import spread
 
-# Tables of a step beside the first: pages of layers with a window, states, and a draft's pages.
+# Tables of a step after the first: pages of layers with a window, states, and a draft's pages.
 WINDOW, STATE, DRAFT = 1, 2, 3
 
 

@@ -122,7 +122,7 @@ class Layer(AttentionLayerBase):
             cache.window,
             (),
         )
-        # Kernels may read behind a page, so each has that much room after it, in shares of its
+        # Kernels may read past a page, so each has that much room after it, in shares of its
         # tokens.
         self.half = -(-(cache.block_bytes + SLACK) // cache.block_tokens) // 2
 
