@@ -291,7 +291,7 @@ def write_json(path, value):
 
 def meaning(config):
     config = config.to_dict()
-    # A key that was called "type" stays in `rope_parameters` beside "rope_type".
+    # A key that was called "type" stays in `rope_parameters` in addition to "rope_type".
     config["rope_parameters"].pop("type", None)
     # What is left of a field that was made another of.
     left = ("transformers_version", "_name_or_path", "sliding_window_pattern", "_sliding_window_pattern")

@@ -220,7 +220,7 @@ class Quantised:
     # Of a weight the tensors in the file, and what they mean in float64; none where no weight is
     # stored otherwise.
     store: Callable | None
-    # What becomes of the rows before a product, with the product's `input_scale`.
+    # The quantising of rows before a product, with the product's `input_scale`.
     inputs: Callable | None = None
     # Modules that are stored as they are.
     others: tuple = ()

@@ -294,7 +294,7 @@ def rounds(drafts, answer, most):
         left = answer[at + 1 : at + 1 + most]
         n = next((i for i, t in enumerate(left) if drafts[at][i] != t), len(left))
         accepted.append(n)
-        # The target's own token comes behind those.
+        # The target's own token comes after those.
         at += n + 1
     return accepted
 
@@ -311,7 +311,7 @@ def score(train, args):
         answer = x[0, len(prompt) :].tolist()
         good += tok.decode([t for t in answer if t > 1]).strip() == problem["solution"].strip()
         _, entered, last = heads.target(model, x)
-        # Behind token i of the sequence, from 1 on.
+        # Drafts after token i of the sequence, from 1 on.
         drafts = heads.picks(head, heads.chains(head, x, head.fuse(entered, last), args.chain))[
             0
         ].tolist()

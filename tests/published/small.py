@@ -101,7 +101,7 @@ CASES = {
                                    **{"rope_scaling.long_factor": lambda v: v[::6], "rope_scaling.short_factor": lambda v: v[::6]}),
     "qwen2.5-7b-instruct": dense(),
     "qwen3-8b": dense(**QWEN3),
-    # A second block begins behind 128 rows.
+    # A second block begins after 128 rows.
     "qwen3-8b-fp8": dense(**QWEN3 | dict(intermediate_size=136)),
     "qwen3-30b-a3b": Small([0, 1], dense().sizes | QWEN3_MOE | dict(moe_intermediate_size=16, num_experts=4), draw=1),
     "qwen3-235b-a22b-fp8": Small([0, 1], dense().sizes | QWEN3_MOE, draw=1),

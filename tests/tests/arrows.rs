@@ -167,8 +167,9 @@ fn used<'t>(text: &'t str, from: &str) -> BTreeSet<&'t str> {
     found
 }
 
-/// Every use of a room above, of files below a folder whose names for each other begin with `from`.
-/// What the top hands on from a room, as `handed` says by name, is that room's.
+/// Every use of a room above, in the files below a folder that name each other with a path
+/// beginning with `from`. Names that the top module re-exports, as `handed` lists them, belong to
+/// the room that they come from.
 fn arrows_up(root: &Path, from: &str, rooms: &[&str], handed: &BTreeMap<String, String>) -> Vec<String> {
     let height = |name: &str| rooms.iter().position(|room| *room == name);
     let mut up = vec![];

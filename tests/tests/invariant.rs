@@ -1,6 +1,6 @@
-//! `--invariant`: the bits of a row do not depend on what else is in its steps, nor on how many
-//! rows there are, nor on how a prompt is cut. Each sequence is fed once alone and at once, and
-//! then in pieces of any size beside any others, in steps that take every plan.
+//! `--invariant`: the bits of a row do not depend on the other rows in its steps, nor on their
+//! number, nor on how a prompt is cut. Each sequence is fed once alone and at once, and then in
+//! pieces of any size together with any others, in steps that take every plan.
 //!
 //! `ATOMC_TEST_DEVICE` and `ATOMC_TEST_TARGET` name a real GPU to ask too.
 use atomc::driver::{self, Options};

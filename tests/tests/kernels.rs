@@ -19,8 +19,7 @@ fn rows_norm_and_activation() {
     }
 }
 
-/// Rows that a team has in registers, rows that it goes along twice, and such as end inside a
-/// vector.
+/// Rows that a team has in registers, rows that it reads twice, and rows that end inside a vector.
 #[test]
 fn rows_layer_norm() {
     for n in [64, 50, 1024, 9000, 9001] {
@@ -36,7 +35,7 @@ fn rows_layer_norm() {
     }
 }
 
-/// Rows of two kinds side by side, and of three, whose borders lie inside a vector.
+/// Concatenated rows of two kinds, and of three, with borders inside a vector.
 #[test]
 fn rows_side_by_side() {
     for n in [64, 56, 72, 120, 9] {

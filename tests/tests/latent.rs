@@ -1,5 +1,5 @@
-//! Attention over caches whose values are a part of keys, or of another width: latent attention,
-//! where all query heads share one head of the cache.
+//! Attention over caches with values that are a part of keys, or of another width: latent
+//! attention, where all query heads share one head of the cache.
 use std::collections::BTreeMap;
 
 use atomc_ir::interp::{self, BatchState, CacheState, Cx, Tensor, Val};
@@ -7,7 +7,7 @@ use atomc_ir::trial::Run;
 use atomc_ir::{Family, parse};
 use atomc_tests::kernels::{Case, case, run};
 
-/// Query heads, numbers of a value, those that a key has behind them, and the window.
+/// Query heads, numbers of a value, further numbers of a key, and the window.
 #[derive(Clone, Copy)]
 struct Latent(usize, usize, usize, usize);
 
@@ -175,7 +175,7 @@ impl Heads {
         )
     }
 
-    /// With a scale for each square of so many rows and columns.
+    /// The product with a scale for each block of `high` rows and `wide` columns.
     fn in_blocks(self, high: usize, wide: usize) -> String {
         let Heads(heads, _, cols, rows) = self;
         let (down, along) = (rows.div_ceil(high), cols.div_ceil(wide));

@@ -107,8 +107,8 @@ fn counts(lines: &[&str]) -> String {
     named.collect::<Vec<_>>().join(", ")
 }
 
-/// The instructions in their order, equal neighbours as one line. Registers come and go with every
-/// release of LLVM.
+/// The instructions in order, equal neighbours as one line. Registers change with every release of
+/// LLVM.
 fn instructions(lines: &[&str]) -> String {
     let mut runs: Vec<(&str, usize)> = vec![];
     for name in lines.iter().filter_map(|l| mnemonic(l)) {

@@ -1,6 +1,6 @@
-//! A model of which each layer has the mixer that it names: latent attention beside a gated delta
-//! rule, as Kimi-Linear has them. No family reads such a configuration yet, so this one is put
-//! together of the layers of two.
+//! A model with layers that name their mixers: latent attention together with a gated delta rule,
+//! as Kimi-Linear has them. No family reads such a configuration yet, so this one is put together
+//! of the layers of two.
 use std::collections::HashMap;
 
 use atomc::driver::{self, Options};
@@ -111,7 +111,7 @@ fn far(found: &[f64], want: &[f64]) -> f64 {
     (square(&mut found.iter().zip(want).map(|(a, b)| a - b)) / square(&mut want.iter().copied())).sqrt()
 }
 
-/// The rows of a layer alone, whose weights are those of another place, on given rows.
+/// The results of a layer alone on given rows, with the weights of layer `index`.
 fn one_layer(config: &Config, index: usize, weights: &Weights, rows: &Tensor<f64>) -> States {
     let mut alone = config.clone();
     alone.layers = vec![config.layers[index].clone()];

@@ -85,8 +85,8 @@ fn every_family_after_every_pass() {
 }
 
 /// A dense layer is at most six kernels of a decode step, attention included, and one for each norm
-/// that no product takes. One with experts is at most seven, and eight on the host, whose products
-/// do not add up choices; and two more for an expert that all have. Latent attention has three
+/// that no product takes. A layer with experts is at most seven, and eight on the host, where
+/// products do not add up choices; and two more for a shared expert. Latent attention has three
 /// more: two products per head, and another one of queries.
 #[test]
 fn kernels_of_a_decode_layer() {

@@ -34,7 +34,7 @@ fn engines<const N: usize>(case: &Case, tokens: usize, options: [EngineOptions; 
     engines::engines(&model, compiling, options.map(|options| EngineOptions { threads: 2, ..options }))
 }
 
-/// Gives a sequence tokens, and the bits of the logits behind the last of them.
+/// Gives a sequence tokens, and returns the bits of the logits after the last of them.
 fn feed(engine: &mut Engine, sequence: SeqId, tokens: &[u32]) -> Vec<u32> {
     let logits = engine.step(&[Request { sequence, tokens, logits: Want::Last }]).expect("a step");
     logits.last(0).expect("a row").iter().map(|value| value.to_bits()).collect()
@@ -86,8 +86,8 @@ fn shared_beginnings_change_no_bit() {
     cases_with_states().into_iter().for_each(|case| shares(&longer(case, CONTEXT)));
 }
 
-/// A sequence for each token behind it that is tried, as sampling of several answers and beams
-/// have: nothing of what they share is computed again.
+/// A sequence for each next token that is tried, as sampling of several answers and beams have:
+/// their common beginning is not computed again.
 #[test]
 fn beams_go_on_from_where_they_part() {
     let case = case("hybrid-next", CONTEXT);

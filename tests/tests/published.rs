@@ -97,7 +97,8 @@ impl Release {
         files.iter().map(|path| Release::read(path)).collect()
     }
 
-    /// What the plan of so many ranks, which share projections or hold whole experts, reads of it.
+    /// The parts of the checkpoint that are read by the plan of `ranks` ranks, which share
+    /// projections or hold whole experts.
     fn fit(&self, arch: &Arch, (ranks, expert_ranks): (usize, usize)) -> Result<Fit, String> {
         let options = Options { ranks, expert_ranks, buckets: small(), ..Options::default() };
         let weights = driver::weights(&self.config, &options, arch).map_err(|fault| fault.to_string())?;

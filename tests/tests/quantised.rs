@@ -15,7 +15,8 @@ use safetensors::{Dtype, SafeTensors};
 /// What logits may be off, as a part of their root mean square, where all codes are the same:
 /// PyTorch computes in float32.
 const SAME: f64 = 1e-5;
-/// The same where the last bits have made other codes of a number or two, whose steps are large.
+/// The tolerance where the last bits have changed the codes of a number or two, as codes have large
+/// steps.
 const TOLERANCE: f64 = 1e-2;
 
 fn folders() -> Vec<PathBuf> {

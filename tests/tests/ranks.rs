@@ -197,7 +197,7 @@ mod meaning {
 
     #[test]
     fn the_callers_attention_is_the_same() {
-        // Scales of a cache are the business of whoever has it.
+        // The owner of a cache applies its scales.
         for case in cases().into_iter().filter(|case| case.config.cache_scales().is_none()) {
             let tokens = case.tokens(1);
             let want = run(&frontend::graph(&case.config).expect("a graph"), &case, &[&tokens[..5]]);
@@ -520,7 +520,7 @@ fn compiled_ranks_with_recurrent_states_on_gfx942() {
     compiled_in_f32("gfx942", &[("hybrid-next-dense", [2, 1]), ("hybrid-3.5-moe", [2, 2])], 1);
 }
 
-/// Dense models in the checkpoint's type, plain and as codes in blocks, beside one rank.
+/// Dense models in the checkpoint's type, plain and quantised in blocks, compared with one rank.
 #[test]
 fn compiled_ranks_with_recurrent_states_are_as_good_as_pytorch() {
     let mut shared = 0;

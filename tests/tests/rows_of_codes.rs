@@ -102,7 +102,7 @@ fn matvec_of_rows_that_become_codes() {
     }
 }
 
-/// A product of rows that another kernel has quantised, and rows beside it.
+/// A product of rows that another kernel has quantised, and other rows.
 fn with_rows(x: &str, weights: (&str, &str, [usize; 2]), n: usize, k: usize) -> String {
     let (parameters, block) = weight(weights, n, k);
     format!(
@@ -134,8 +134,8 @@ fn products_of_codes_in_memory() {
     }
 }
 
-/// Products whose operands both have 8 bits: several groups along K, half of one, and rows and
-/// tokens that end inside a tile.
+/// Products of two 8-bit operands: several groups along K, half of one, and rows and tokens that
+/// end inside a tile.
 #[test]
 fn prompts_of_quantised_operands_on_gpus() {
     for (to, _, group) in [ROWS[0], ROWS[1], ROWS[3]] {
@@ -173,7 +173,7 @@ fn prompts_of_quantised_operands_in_pieces_on_gpus() {
     }
 }
 
-/// Decode steps whose operands both have 8 bits: rows in memory, and rows that become codes here.
+/// Decode steps of two 8-bit operands: rows quantised in memory, and rows that are quantised here.
 #[test]
 fn decode_of_quantised_operands_on_gpus() {
     for rows in ROWS.into_iter().take(4) {

@@ -16,14 +16,13 @@ use atomc_tests::random::Random;
 
 /// How many there are at once.
 const SEQUENCES: usize = 64;
-/// Tokens of the cache: less than what so many sequences want in the mean, so that some are put
-/// off.
+/// Tokens of the cache: fewer than all sequences want on average, so that some are put off.
 const CACHE: usize = 2816;
-/// Slots for snapshots beside those of sequences.
+/// Slots for snapshots, in addition to those of sequences.
 const SNAPSHOTS: usize = 16;
 /// Positions of the model.
 const CONTEXT: usize = 160;
-/// Prompts, and how many of them begin alike, with so many tokens.
+/// Prompts; how many of them begin alike, and with how many equal tokens.
 const PROMPTS: usize = 24;
 const ALIKE: usize = 4;
 const BEGINNING: usize = 40;
@@ -132,7 +131,7 @@ fn soak(dir: &Path, time: Duration) {
         if before == 0 && start.elapsed() >= time / 3 {
             before = resident();
         }
-        // One at a time, so that those who are under way come to an end where the cache is full.
+        // One at a time, so that running sequences come to an end where the cache is full.
         if !is_ending && (live.len() < SEQUENCES / 2 || live.len() < SEQUENCES && random.below(3) == 0) {
             let new = begin(&mut engine, &all, &live, random.below(PROMPTS), &mut counts);
             live.push(new);

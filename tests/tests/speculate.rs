@@ -44,7 +44,7 @@ fn open(name: &str, invariant: bool, dtype: Option<DType>) -> Model {
     of_folders(&dir, head.is_dir().then_some(head.as_path()), (invariant, dtype))
 }
 
-/// A model with its draft, whose weights lie in a folder of their own or with the model's.
+/// A model with its draft, with weights in a folder of their own or with the model's.
 fn of_folders(dir: &Path, head: Option<&Path>, (invariant, dtype): (bool, Option<DType>)) -> Model {
     let mut config = atomc_config::read(dir).expect("a configuration");
     config.context = config.context.max(CONTEXT);
@@ -148,7 +148,7 @@ fn integers(file: &SafeTensors, name: &str) -> (Vec<usize>, Vec<u32>) {
     (tensor.shape().to_vec(), numbers.collect())
 }
 
-/// Behind every beginning of a sequence the guesses are those that PyTorch makes in float64: in one
+/// After every beginning of a sequence the guesses are those that PyTorch makes in float64: in one
 /// step, token by token, and where the model's steps verified tokens that were then taken back.
 #[test]
 fn guesses_are_those_of_torch() {
@@ -171,7 +171,7 @@ fn guesses_are_those_of_torch() {
                 assert_eq!(guesses[0], want, "{name}, sequence {number}, {last} at once");
                 engine.drop_sequence(at_once).expect("a sequence");
 
-                // The last token and what is guessed behind the one before it, which is taken back.
+                // The last token and two wrong guesses, which are taken back.
                 let wrong = [known[last], known[last] ^ 1, known[last] ^ 2];
                 engine.step(&[Request { sequence: along, tokens: &wrong, logits: Want::All }]).expect("a step");
                 let back = engine.rewind(along, known.len()).expect("it goes back");

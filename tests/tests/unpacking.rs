@@ -142,7 +142,7 @@ fn read(path: &Path) -> Graph {
     graph
 }
 
-/// `(code - zero) * scale` in f32, with a scale for each block of so many rows and columns.
+/// `(code - zero) * scale` in f32, with a scale for each block of rows and columns.
 fn dequantised(results: &Results, name: &str, [height, width]: [usize; 2]) -> Tensor<f64> {
     let of = |part: &str| results.get(&format!("{name}.{part}"));
     let (codes, scale) = (of("codes").expect("codes"), of("scale").expect("scales"));
