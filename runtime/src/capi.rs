@@ -38,9 +38,9 @@ pub enum AtomcStatus {
 
 /// No logits: there are more tokens to come.
 pub const ATOMC_LOGITS_NONE: u32 = 0;
-/// Logits behind the last token.
+/// Logits after the last token.
 pub const ATOMC_LOGITS_LAST: u32 = 1;
-/// Logits behind every token.
+/// Logits after every token.
 pub const ATOMC_LOGITS_ALL: u32 = 2;
 
 /// An artifact on a device, with its weights, its cache and its sequences. One thread may use it at
@@ -94,7 +94,7 @@ pub struct AtomcRequest {
 }
 
 /// Opens an artifact. `engine` receives a handle whatever the status, so that atomc_last_error can
-/// tell why it failed; close it with atomc_close. Whoever names an artifact asks for its code. If
+/// tell why it failed; close it with atomc_close. Naming an artifact asks for its code to run. If
 /// the variable ATOMC_REQUIRE_SIGNED_BY names a public key, an artifact without a valid signature
 /// by it is refused as ATOMC_STATUS_ARTIFACT before any of its code is mapped.
 ///
@@ -264,9 +264,9 @@ pub unsafe extern "C" fn atomc_sequence_new(engine: *mut AtomcEngine, sequence: 
 }
 
 /// Adds a sequence that shares the first tokens of another, without a copy. Only whole blocks of
-/// the cache can be shared: `shared` receives how many tokens the new sequence has; give it those
-/// behind them again. In a model with recurrent states these are the tokens before a snapshot, or
-/// all that the other sequence has if it is asked for all of them, and what it keeps is copied.
+/// the cache can be shared: `shared` receives the number of tokens that the new sequence has; give
+/// it the later ones again. In a model with recurrent states these are the tokens before a
+/// snapshot, or all of the other sequence's if all are asked for; then its states are copied.
 ///
 /// # Safety
 /// `engine` is open, `sequence` and `shared` valid for a write.
@@ -288,8 +288,8 @@ pub unsafe extern "C" fn atomc_sequence_fork(
     })
 }
 
-/// Takes a sequence back to its first `tokens`, or to the most before them behind which it can go
-/// on: `left` receives how many it has then; give it those behind them again. In a model with
+/// Takes a sequence back to its first `tokens`, or to the most before them that it can resume from:
+/// `left` receives the number that it has then; give it the later ones again. In a model with
 /// recurrent states these are the tokens before a snapshot. A sequence that a failed step has
 /// broken is whole again.
 ///
@@ -365,12 +365,12 @@ pub unsafe extern "C" fn atomc_step(
     })
 }
 
-/// Has the artifact's draft guess up to `count` tokens behind a sequence. `tokens` are those that
-/// were chosen since the last call: behind each of its last computed tokens one, the last of them
-/// new to the engine. `guesses` has room for `count` and receives as many as `made` says, which is
-/// less where there is no room, or nothing to go on from. The next step of the sequence takes the
-/// last token and its guesses with ATOMC_LOGITS_ALL; atomc_sequence_rewind takes those back that
-/// were wrong.
+/// Lets the artifact's draft guess up to `count` tokens after a sequence. `tokens` are those that
+/// were chosen since the last call: one after each of its last computed tokens, the last of them
+/// new to the engine. `guesses` has room for `count`. `made` receives the number of guesses, which
+/// is smaller where there is no room, or where the draft lacks a row to go on from. The next step
+/// of the sequence takes the last token and its guesses with ATOMC_LOGITS_ALL;
+/// atomc_sequence_rewind takes the wrong ones back.
 ///
 /// # Safety
 /// `engine` is open; `tokens` is valid for `token_count` reads, `guesses` for `count` writes and

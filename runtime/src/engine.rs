@@ -34,7 +34,7 @@ pub struct EngineOptions {
     /// process.
     pub threads: usize,
     /// Tokens that the KV cache holds, over all sequences; 0 makes it as large as the longest
-    /// sequence of the model. Where layers see a window alone, tokens behind it take no room.
+    /// sequence of the model. In layers that see a window alone, tokens before it take no room.
     /// Memory that no token has reached yet is only reserved, but more than the device has is
     /// refused.
     pub cache_tokens: usize,
@@ -93,9 +93,9 @@ impl Request<'_> {
 
 /// Why a step was refused, or failed. No sequence has changed then: the same step may be asked for
 /// again. Where it failed half way, sequences that cannot go back are broken: those with a
-/// recurrent state, and those that gave back what their next token sees. [`Engine::rewind`] takes
-/// them back further. Sequences whose logits are not finite have their new tokens, and are best
-/// dropped.
+/// recurrent state, and those that gave back blocks that their next token sees. [`Engine::rewind`]
+/// takes them back further. Sequences with logits that are not finite have their new tokens, and
+/// are best dropped.
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs, reason = "a message says what its variant means, and shows the fields")]
 pub enum StepError {
@@ -156,8 +156,8 @@ pub struct Engine {
 struct Output {
     /// First row of each request, and the end.
     starts: Vec<usize>,
-    /// The plan in whose part of the arena they lie; none if the step took several plans and they
-    /// were gathered.
+    /// The plan with the part of the arena that they lie in; none if the step took several plans
+    /// and they were gathered.
     place: Option<LogitsPlace>,
     gathered: Vec<f32>,
 }
@@ -355,7 +355,7 @@ impl Engine {
         self.device.product()
     }
 
-    /// Bytes a second that the device moves in a memory of its own while it copies so many.
+    /// Bytes a second that the device moves in its own memory while it copies `bytes` bytes.
     pub fn copy_rate(&mut self, bytes: usize) -> Result<Option<f64>, DeviceError> {
         self.device.copy_rate(bytes)
     }
@@ -381,9 +381,9 @@ impl Engine {
     }
 
     /// A new sequence that shares the first tokens of another, rounded down to whole blocks.
-    /// Nothing is copied. In a model with recurrent states it begins behind the last snapshot of
-    /// these tokens, or behind all that the other sequence has if these are they: its slot and the
-    /// end of its last block are copied. It has a slot from now on.
+    /// Nothing is copied. In a model with recurrent states it begins after the last snapshot of
+    /// these tokens, or after all tokens of the other sequence if all are asked for: then its slot
+    /// and the end of its last block are copied. It has a slot from now on.
     pub fn fork(&mut self, sequence: SeqId, tokens: usize) -> Result<Fork, StepError> {
         let fork = self.kv.fork(sequence, tokens)?;
         if let Err(error) = self.copy_blocks() {
@@ -393,11 +393,11 @@ impl Engine {
         Ok(fork)
     }
 
-    /// Takes a sequence back to its first `tokens`, or to the most before them behind which it can
-    /// go on, and gives how many it has then: give it those behind them again. Blocks that others
-    /// hold too stay as they are, so it goes back to the beginning of one; a recurrent state goes
-    /// back to its last snapshot; what a window has given back is gone, and nothing is left then. A
-    /// sequence that a failed step has broken is whole again.
+    /// Takes a sequence back to its first `tokens`, or to the most before them that it can resume
+    /// from, and returns the number that it has then: give it the later ones again. Blocks that
+    /// others hold too stay as they are, so it goes back to the beginning of one; a recurrent state
+    /// goes back to its last snapshot; blocks that a window has given back are gone, and then no
+    /// token is left. A sequence that a failed step has broken is whole again.
     pub fn rewind(&mut self, sequence: SeqId, tokens: usize) -> Result<usize, StepError> {
         let tokens = self.kv.rewind(sequence, tokens)?;
         if let Some(draft) = &mut self.draft {
@@ -410,8 +410,9 @@ impl Engine {
         Ok(tokens)
     }
 
-    /// Takes sequences back to so many tokens each. One that can only go on from further back gets
-    /// those that it lacks then again, of which `tokens` is asked: by its index, and their places.
+    /// Takes sequences back to the given number of tokens each. A sequence that can only resume
+    /// further back gets the missing tokens again, which `tokens` returns for its index and their
+    /// positions.
     pub fn take_back(
         &mut self,
         sequences: &[(SeqId, usize)],
@@ -474,15 +475,15 @@ impl Engine {
         Ok(self.logits())
     }
 
-    /// A step of which only the likeliest token behind the last row of each request is wanted, if
-    /// that wants any row: as [`crate::sample::greedy`] chooses it, but where the kernels did so no
-    /// logits leave the device. There are none to ask for afterwards.
+    /// A step that returns only the likeliest token after the last row of each request that wants a
+    /// row: as [`crate::sample::greedy`] chooses it, but where the kernels did so no logits leave
+    /// the device. There are no logits to ask for afterwards.
     pub fn step_greedy(&mut self, requests: &[Request]) -> Result<Vec<Option<u32>>, StepError> {
         let picks = self.step_picks(requests)?;
         Ok(picks.into_iter().map(|picks| picks.last().copied()).collect())
     }
 
-    /// The same behind every row that a request wants.
+    /// The likeliest token after every row that a request wants.
     pub fn step_picks(&mut self, requests: &[Request]) -> Result<Vec<Vec<u32>>, StepError> {
         if self.plans().iter().any(|plan| plan.picks.is_none()) {
             let logits = self.step(requests)?;
@@ -836,7 +837,7 @@ fn check_whole(manifest: &Manifest, target: usize) -> Result<(), Error> {
     }
 }
 
-/// That the device has memory for so many tokens of cache.
+/// Checks that the device has memory for `tokens` tokens of cache.
 fn check_cache(tokens: usize, (target, units): (&Target, &[Unit]), device: &dyn Device) -> Result<(), DeviceError> {
     // Slots do not grow with the tokens.
     let pages = target.states.iter().map(|state| &units[state.group]).filter(|unit| unit.kept != Kept::Slot);
@@ -852,7 +853,7 @@ fn check_cache(tokens: usize, (target, units): (&Target, &[Unit]), device: &dyn 
     Err(DeviceError::Cache { tokens, bytes, device: device.name().to_owned(), memory, most })
 }
 
-/// That the device has memory for so many slots, which kernels count in 32 bits.
+/// Checks that the device has memory for `slots` slots, which kernels count in 32 bits.
 fn check_slots(slots: usize, (target, units): (&Target, &[Unit]), device: &dyn Device) -> Result<(), DeviceError> {
     let kept = target.states.iter().map(|state| &units[state.group]).filter(|unit| unit.kept == Kept::Slot);
     let slot = kept.fold(0_usize, |sum, unit| sum.saturating_add(unit.bytes)).max(1);

@@ -11,7 +11,8 @@ pub struct Beside<'a> {
 }
 
 impl<'a> Beside<'a> {
-    /// For a target whose draft has weights of its own, of which it renames the tensors.
+    /// The two checkpoints of a target that has a draft with weights of its own. The target renames
+    /// the draft's tensors.
     pub fn new(target: &Target, model: &'a dyn Source, draft: &'a dyn Source) -> Result<Beside<'a>, Error> {
         let renamed = target.draft.as_ref().and_then(|draft| draft.renamed.clone());
         let renamed = renamed.ok_or(Error::NoDraftCheckpoint)?;

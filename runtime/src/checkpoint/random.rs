@@ -5,8 +5,8 @@ use atomc_artifact::manifest::DType;
 
 const STD: f32 = 0.02;
 
-/// The same of embeddings: what a token is outweighs what layers add to it, so that routers, which
-/// see it behind a norm, send tokens to experts evenly and each to others.
+/// The same for embeddings: a token's own row outweighs the additions of layers, so that routers,
+/// which see it after a norm, send tokens to experts evenly and each to others.
 const EMBEDDING_STD: f32 = 20.0;
 
 /// Scales of codes are between this and half of it, so that weights of them are small.

@@ -1,5 +1,5 @@
-//! The host as a device whose memory the engine cannot reach, to test what devices with memory of
-//! their own need.
+//! The host as a device with memory that the engine cannot reach, to test the paths for devices
+//! with memory of their own.
 use super::{Device, DeviceBuffer, DeviceError, DeviceMemory, Launches, Memory, Part, StepInputs};
 use crate::memory::Buffer;
 use crate::pool::Pool;

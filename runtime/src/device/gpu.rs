@@ -28,7 +28,7 @@ use std::fmt;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-/// Whose GPUs.
+/// A vendor of GPUs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Vendor {
     /// AMD's, through HIP.
@@ -40,7 +40,7 @@ pub enum Vendor {
 /// A GPU of this machine, by its driver's number.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GpuDevice {
-    /// Whose driver knows it.
+    /// The vendor of the driver that knows it.
     pub vendor: Vendor,
     /// The driver's number, which environment variables of the driver may change.
     pub ordinal: usize,
@@ -162,7 +162,7 @@ impl GpuDevice {
         })
     }
 
-    /// The target of these whose code suits this device best, if any runs here.
+    /// The one of these targets that has the best code for this device, if any runs here.
     pub fn best<'n>(&self, targets: impl Iterator<Item = &'n str>) -> Option<&'n str> {
         targets.filter_map(|name| Some((self.fit(name)?, name))).max().map(|(_, name)| name)
     }
@@ -330,7 +330,7 @@ impl Gpu {
     }
 }
 
-/// How a kernel is started whose tasks are the same for every step.
+/// The start of a kernel with the same tasks for every step.
 fn starts(kernel: Handle, facts: &Kernel) -> Start {
     let groups = match facts.tasks {
         Tasks::Fixed(count) => count,

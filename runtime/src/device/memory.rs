@@ -151,8 +151,8 @@ pub struct Memory {
     pub inputs: InputAddresses,
 }
 
-/// Where kernels find what a step brings. All of it lies in one block, whose beginning
-/// [`super::Device::run`] is given.
+/// The places where kernels find a step's inputs. All of them lie in one block;
+/// [`super::Device::run`] takes its beginning.
 #[derive(Clone, Copy, Debug)]
 pub struct InputAddresses {
     /// The beginning of the block.
@@ -173,7 +173,7 @@ pub struct InputAddresses {
     pub batches: *mut u8,
 }
 
-// SAFETY: these are addresses for kernels, which nobody follows but under the contract of
+// SAFETY: these are addresses for kernels. They are followed only under the contract of
 // `Device::run`.
 unsafe impl Send for InputAddresses {}
 

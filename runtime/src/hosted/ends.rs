@@ -88,12 +88,12 @@ impl Hosted {
     }
 }
 
-/// The smallest plan that has room for so many.
+/// The smallest plan that has room for `wanted`.
 fn smallest(plans: &[Plan], room: fn(&Plan) -> usize, wanted: usize) -> Option<(usize, &Plan)> {
     plans.iter().enumerate().filter(|(_, plan)| room(plan) >= wanted).min_by_key(|(_, plan)| room(plan))
 }
 
-/// The step of an embedding or a head of so many rows.
+/// The step of an embedding or a head of `rows` rows.
 fn rows_alone(rows: usize) -> Step {
     Step { tokens: rows as i64, rows: rows as i64 }
 }

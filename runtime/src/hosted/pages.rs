@@ -14,7 +14,7 @@ use std::ptr::NonNull;
 /// What pages have to lie apart a multiple of.
 const STRIDE_ALIGN: usize = 256;
 
-/// The pages of states whose sequences have one table, or their slots.
+/// The pages of states that have one table of each sequence, or their slots.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pages {
     /// By the numbers of the target: where the pages of each begin. States may lie in the same
@@ -36,8 +36,8 @@ impl Hosted {
     /// again.
     ///
     /// # Safety
-    /// The pages are memory of the device with the device's slack behind the last, stay until
-    /// others are bound, and belong to this model while a step runs.
+    /// The pages are memory of the device, the last one followed by the device's slack. They stay
+    /// until others are bound, and belong to this model while a step runs.
     pub unsafe fn bind_cache(&mut self, tables: &[Pages]) -> Result<(), HostedError> {
         if tables == self.tables {
             return Ok(());
@@ -47,7 +47,7 @@ impl Hosted {
         for (number, table) in tables.iter().enumerate() {
             self.inputs.set_block_stride(number, table.block_stride);
             for &(state, start) in &table.states {
-                // Behind the last there may be no more than it needs.
+                // The last page may be followed by no gap.
                 let unit = &self.units[self.target().states[state].group];
                 let bytes = table.block_stride * (table.blocks - 1) + unit.bytes;
                 // SAFETY: passed on to the caller.
@@ -66,7 +66,7 @@ impl Hosted {
         if draft { models..self.tables.len() } else { 0..models }
     }
 
-    /// Whether a table is of the draft's states. It is of none beside them.
+    /// Whether a table is of the draft's states. Then it has no other states.
     fn is_of_draft(&self, table: &Pages) -> bool {
         table.states.first().is_some_and(|(state, _)| *state >= self.model_states)
     }

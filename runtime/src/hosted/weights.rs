@@ -75,8 +75,8 @@ impl Hosted {
         self.loaded || self.unloaded
     }
 
-    /// The scales that a checkpoint has beside a tensor, which is a matrix of codes, if the load
-    /// under way makes weights of such.
+    /// The scales of a matrix of codes in the checkpoint, if the load in progress makes weights of
+    /// such tensors.
     pub fn scales(&self, name: &str) -> Option<StoredScales> {
         self.loading.as_ref()?.scales(&self.target().weights, name)
     }
@@ -131,9 +131,9 @@ impl Hosted {
         unsafe { self.feed_on(name, tensor, self.stream) }
     }
 
-    /// Takes a tensor of the checkpoint, wherever it lies. What is in the device's memory is packed
-    /// there in the order of the stream, and nobody waits for it: steps on the same stream find the
-    /// new weights.
+    /// Takes a tensor of the checkpoint, in any memory. A tensor in the device's memory is packed
+    /// there in the order of the stream, and this call does not wait for it: steps on the same
+    /// stream find the new weights.
     ///
     /// # Safety
     /// A tensor on the device is of the shape and type that are given, and stays until the stream

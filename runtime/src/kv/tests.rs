@@ -255,7 +255,7 @@ fn sequences_that_cannot_go_back_are_broken() {
         assert_eq!((kv.len(a), kv.free_blocks()), (Ok(0), 12));
         kv.grow(a, 10).unwrap();
         kv.grow(a, 10).unwrap();
-        // The next token's window begins behind the first blocks.
+        // The next token's window begins after the first blocks.
         reserve(&mut kv, a, 1).unwrap();
         kv.undo(a, 10).unwrap();
         assert_eq!(reserve(&mut kv, a, 1), Err(KvError::Broken { sequence: a }));
