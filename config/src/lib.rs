@@ -1,5 +1,18 @@
 //! The meaning of a `config.json`: its facts with every default. The compiler makes a graph of
 //! them. Users of an artifact compare them with the configuration that it was made of.
+//!
+//! `model.rs` has the model as a list of layers, each a mixer and a feed-forward. Their facts are
+//! in `attention.rs`, `latent.rs`, `delta.rs`, `mlp.rs` and `experts.rs`, and factors in
+//! `scales.rs`. `rope.rs` and `freqs.rs` are rotary embeddings. `family.rs` is the table of
+//! architectures. `draft.rs` has the models that guess tokens.
+//!
+//! `fields.rs` reads: every fault names its field, and each fact is noted when it is read.
+//! `quantised.rs`, with a file for each method, gives the encoding of a module's weight. `diag.rs`
+//! is a user's fault as one value. `compare.rs` lists the facts in which two models differ.
+//!
+//! `framework.rs` has the parts that are the same for the options of all frameworks, and their form
+//! on a command line. `vllm/` and `sglang/` have the table of each framework and its rules.
+//! `vllm/settings.rs` is the environment.
 mod attention;
 mod compare;
 mod delta;

@@ -1,5 +1,12 @@
 //! What runs the launches of a plan. A device is an owned value: there is no current one, and two
 //! may live side by side.
+//!
+//! A device allocates memory, is bound once to the plans of a target, and then runs steps. Its
+//! memory is either the host's or its own. In the host's memory the engine packs weights and reads
+//! logits in place. For a device with memory of its own, weights are packed into a stage and
+//! uploaded, the inputs of a step are one block with one copy, and only the rows of logits that
+//! were asked for come back. Of a greedy step (`Engine::step_greedy`) only the picks come back: 4
+//! bytes a row.
 #[cfg(test)]
 pub(crate) mod apart;
 mod code;

@@ -10,6 +10,17 @@
 //! An artifact's draft is driven alike: steps with [`Batch::draft`], and [`Hosted::draft_head`].
 //! Each step of the model leaves a row of each token in [`Hosted::drafted`], where the framework
 //! puts those that a step of the draft is to take.
+//!
+//! Memory comes from a function of the framework's, so that its accounting sees it: weights, the
+//! arena, the hidden rows and the heads' input. The block of inputs and the workspace are the
+//! runtime's own. Pages are bound table by table, by address and distance, and may be bound again.
+//! Heads run before they are bound, too.
+//!
+//! If the device's memory is the host's, `begin` reads the tensors and refuses impossible values
+//! with the name of the field. On a GPU the host does not read them: grids follow from the padded
+//! sizes, and heads find their step in a table of steps. Nothing there allocates, copies from the
+//! host or waits. Either way the values of a page that gets its first token are cleared, as the
+//! page's last owner may have left NaN.
 mod allocate;
 mod ends;
 mod error;

@@ -7,6 +7,12 @@
 //! copied. Where tokens see a window alone, a sequence gives back the blocks that none of its next
 //! tokens sees.
 //!
+//! The inside of a page is known to kernels alone. The owner of the memory says how far pages lie
+//! apart (`abi::Batch.block_stride`), so pages of several layers may alternate. The first contents
+//! of a page do no harm: the padding of a key is written with it, and the values of a block that is
+//! not full are cleared. `abi::Batch` is the same for all kernels. There is one for each table, and
+//! a launch is bound to that of its states, so no kernel knows the number of groups.
+//!
 //! A slot holds the state after all tokens of a sequence. So that others can begin like it,
 //! snapshots of the slot are kept after some of its blocks, in slots that no sequence has.
 mod blocks;

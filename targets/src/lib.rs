@@ -2,6 +2,24 @@
 //!
 //! Emitting is a pure function of a kernel and an arch row; each kernel has an LLVM context of its
 //! own, so they compile in parallel.
+//!
+//! `arch/` has the arch rows, a file a vendor. `tuning.rs` reads the tables in `tuned/`.
+//! `select.rs` chooses a schedule of the type in `schedule.rs`. `llvm.rs`, `link.rs` and
+//! `metadata.rs` use LLVM; `ptx.rs` makes NVIDIA's modules.
+//!
+//! There are two sets of schedules: `host/` for CPUs and `simt/` for GPUs, of the families of
+//! `ir/src/family.rs`. Both use `code.rs` with `code/` (the builder of all machines, and `Int` and
+//! `Float` with their operators), `math.rs`, `row.rs` (evaluates row-wise ops a vector at a time,
+//! without materialising anything), `kernel.rs`, `cache.rs` and `contraction.rs`. The inner steps
+//! of products are `host/dot.rs`, `host/codes/` and `simt/machine/fragment.rs`.
+//! `simt/machine/mod.rs` is `Gpu`, the builder with everything that only GPUs have; host kernels
+//! cannot reach it. GPU schedules are in `simt/{gemm,experts,attention,recurrent,rowwise}/`, a file
+//! or a folder each, and in the list in `simt/mod.rs`; all of them use `simt/launch.rs`.
+//!
+//! `report.rs` reads the resources of GPU kernels from the linked code object: registers, LDS and
+//! occupancy, and for each innermost loop the instructions of each class, the waits that leave
+//! loads in flight, and the arithmetic that hides a load. Loaders read one metadata note, so
+//! `metadata.rs` merges the notes of all kernels before linking.
 pub mod arch;
 mod argmax;
 mod cache;
