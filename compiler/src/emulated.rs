@@ -249,8 +249,8 @@ impl Space {
         self.sizes.remove(&address);
     }
 
-    /// Lets kernels only read the buffer that this address is in, or also write it again. Gives
-    /// what they might do before.
+    /// Sets whether kernels may only read the buffer at this address, or also write it. Returns the
+    /// access that they had before.
     fn allow(&mut self, address: u64, access: Access) -> Option<Access> {
         let (&address, &(bytes, before)) = self.sizes.range(..=address).next_back()?;
         self.remove(address);

@@ -221,8 +221,8 @@ fn what_ends_the_disassembler_is_no_instruction() {
     }
 }
 
-/// Words that lean to what has ended LLVM's disassembler, on every chip. They show that it lives:
-/// without the rules few hundred words end this process.
+/// Random words on every chip, with a bias to encodings that have crashed LLVM's disassembler.
+/// Without the rules a few hundred words end this process.
 #[test]
 fn random_words_leave_the_disassembler_alive() {
     for isa in Isa::names().filter_map(Isa::find) {

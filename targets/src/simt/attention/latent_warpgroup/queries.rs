@@ -12,7 +12,8 @@ const TOGETHER: usize = 8;
 /// Vectors that a thread asks for in a turn of a loop.
 const COPIED: usize = 4;
 
-/// Columns of queries: of which value, from which on, and how many.
+/// A run of columns of the queries: the value that they come from, the first column in it, and
+/// their number.
 #[derive(Clone, Copy)]
 struct Part {
     value: Value,
