@@ -1,4 +1,4 @@
-//! The attention of each layer, and what a configuration says of it.
+//! The attention of each layer, as a configuration describes it.
 use serde_json::json;
 
 use crate::family::Switch;
@@ -82,8 +82,8 @@ pub(crate) enum WindowRule {
     /// With `use_sliding_window`: those that `layer_types` lists, or else all without a rotary
     /// embedding.
     WithoutRope,
-    /// Those that `layer_types` lists, or else all but each `sliding_window_pattern`-th, which is
-    /// this many by default, through `sliding_window`, which is this much.
+    /// Those that `layer_types` lists, or else all but each `sliding_window_pattern`-th (by default
+    /// this many), with windows of `sliding_window` (by default this much).
     Pattern(usize, usize),
 }
 
@@ -91,8 +91,8 @@ pub(crate) enum WindowRule {
 #[derive(Clone, Copy)]
 pub(crate) enum RopeRule {
     All,
-    /// Those with a 1 in `no_rope_layers`, or else all but each `no_rope_layer_interval`-th, which
-    /// is this many by default.
+    /// Those with a 1 in `no_rope_layers`, or else all but each `no_rope_layer_interval`-th (by
+    /// default this many).
     Marked(usize),
     /// All; without any field of an embedding it is stretched as this says.
     Stretched(Stretch),

@@ -8,8 +8,8 @@ const MAX_CONV: usize = 64;
 /// Widest heads: kernels keep a head's state in registers or on the stack.
 const MAX_HEAD_DIM: usize = 256;
 
-/// A short convolution of queries, keys and values, then the gated delta rule, by heads of values
-/// of which several share a query and a key.
+/// A short convolution of queries, keys and values, then the gated delta rule, by heads of values.
+/// Several of these share a query and a key.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Delta {
     pub key_heads: usize,
@@ -38,7 +38,7 @@ impl Delta {
         self.key_heads * self.key_dim
     }
 
-    /// Rows of values, and of what gates them.
+    /// Rows of values, and of their gates.
     pub fn value_rows(&self) -> usize {
         self.heads * self.value_dim
     }

@@ -25,8 +25,9 @@ const MAP: &str = "map of the vocabulary";
 /// A model that guesses the tokens of another one.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Draft {
-    /// Its own layers, sizes and names: `vocab` are the tokens that it guesses among, `spellings`
-    /// those of its own checkpoint, `others` what no step needs of that.
+    /// The draft's own layers, sizes and names: `vocab` is the number of tokens that it guesses
+    /// among, `spellings` those of its own checkpoint, `others` the tensors there that no step
+    /// needs.
     pub model: Config,
     pub fusion: Fusion,
     /// The module of the norm after its layers.
@@ -61,12 +62,12 @@ pub struct Beside {
 /// through.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Eagle3 {
-    /// The target's row is a projection of what enters these layers of it, in their order; the
-    /// number of its layers stands for what leaves the last one.
+    /// The target's row is a projection of the inputs of these layers, in their order. The number
+    /// of its layers stands for the output of the last one.
     pub layers: Vec<usize>,
     /// The norm of all that is projected.
     pub all_norm: Option<String>,
-    /// The norm of what enters each layer.
+    /// The norm of each layer's input.
     pub layer_norms: Option<Vec<String>>,
     /// The module of the projection.
     pub projection: String,
@@ -86,7 +87,7 @@ pub enum Head {
     Embedding,
     /// The target's head, of this module.
     Target(&'static str),
-    /// Its own, of this module.
+    /// The draft's own head, of this module.
     Own(&'static str),
 }
 
@@ -108,7 +109,7 @@ pub(crate) struct Drafting {
     copies: &'static [&'static str],
 }
 
-/// Of DeepSeek V3 and GLM.
+/// For DeepSeek V3 and GLM.
 pub(crate) const BEHIND: Drafting = Drafting {
     count: Some(("num_nextn_predict_layers", 1)),
     dedicated: None,
@@ -120,7 +121,7 @@ pub(crate) const BEHIND: Drafting = Drafting {
     copies: &["embed_tokens", "shared_head.head"],
 };
 
-/// Of Qwen3-Next.
+/// For Qwen3-Next.
 pub(crate) const APART: Drafting = Drafting {
     count: None,
     dedicated: None,
@@ -132,7 +133,7 @@ pub(crate) const APART: Drafting = Drafting {
     copies: &[],
 };
 
-/// Of Qwen3.5.
+/// For Qwen3.5.
 pub(crate) const APART_COUNTED: Drafting =
     Drafting { count: Some(("mtp_num_hidden_layers", 1)), dedicated: Some("mtp_use_dedicated_embeddings"), ..APART };
 
@@ -172,7 +173,7 @@ impl Mtp {
 }
 
 impl Draft {
-    /// What it is called by users.
+    /// The name that users give it.
     pub fn kind(&self) -> &'static str {
         match self.fusion {
             Fusion::Mtp(_) => "mtp",
@@ -190,7 +191,8 @@ impl Draft {
         others
     }
 
-    /// Every fact of it that the target does not tell, for the artifact's record of what shaped it.
+    /// Every fact of it that is not the target's, for the artifact's record of the facts that
+    /// shaped it.
     pub fn echo(&self) -> Value {
         let facts = match self.fusion {
             // All is in the target's.
@@ -337,7 +339,7 @@ fn family(f: &Fields, layer: &Fields, of_speculators: bool) -> Result<&'static F
     family.ok_or_else(|| f.fault("config::unknown-architecture", name, format!("no family {wanted:?}")))
 }
 
-/// That the head has a layer, rows as wide as the target's, and its tokens.
+/// Checks that the head has a layer, rows as wide as the target's, and its tokens.
 fn check_sizes(model: &Config, [f, layer]: [&Fields; 2], target: &Config) -> Result<(), Diagnostic> {
     let wrong = |f: &Fields, name: &str, message: String| Err(f.fault("config::draft", name, message));
     if model.layers.len() != 1 {

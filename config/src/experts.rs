@@ -1,5 +1,5 @@
-//! The experts of a layer, of which a router chooses some for each token, and what a configuration
-//! says of them.
+//! The experts of a layer, as a configuration describes them. A router chooses some of them for
+//! each token.
 use crate::Diagnostic;
 use crate::fields::Fields;
 use crate::mlp::{self, Activation, Gated};
@@ -12,7 +12,7 @@ const MAX_EXPERTS: usize = 1 << 13;
 #[derive(Clone, Debug, PartialEq)]
 pub struct Experts {
     pub router: Router,
-    /// How many there are.
+    /// The number of experts.
     pub count: usize,
     /// Rows of each of an expert's two inner projections.
     pub width: usize,
@@ -61,7 +61,7 @@ pub enum Score {
 pub enum Gate {
     /// `activation(gate) * up`
     Plain(Activation),
-    /// `gate * sigmoid(alpha * gate) * (up + 1)`, of what is cut off at the limit.
+    /// `gate * sigmoid(alpha * gate) * (up + 1)`, with both cut off at the limit.
     Clamped { alpha: f64, limit: f64 },
 }
 
@@ -122,8 +122,8 @@ pub(crate) enum LayerRule {
 #[derive(Clone, Copy)]
 pub(crate) enum GroupRule {
     None,
-    /// They are, and are chosen by corrected scores: `n_group` groups of which `topk_group` are
-    /// kept, and the factor, with these defaults.
+    /// Experts are in groups, and are chosen by corrected scores: `n_group` groups, `topk_group` of
+    /// them kept, and the factor, with these defaults.
     Corrected(usize, usize, f64),
     /// If `topk_method` is `group_limited_greedy`; by default all are chosen from.
     Method,
@@ -170,7 +170,7 @@ pub(crate) fn read(
     Ok(sparse.into_iter().map(|has| has.then(|| experts.clone())).collect())
 }
 
-/// How many experts there are, by any of the names that the field goes by.
+/// The number of experts, by any of the names that the field goes by.
 fn count(f: &Fields, traits: &Traits) -> Result<usize, Diagnostic> {
     let (names, default) = traits.count;
     let mut count = None;
@@ -237,7 +237,7 @@ fn method(f: &Fields) -> Result<(usize, usize), Diagnostic> {
     }
 }
 
-/// That scores are what the family has, if anything is said of them.
+/// Checks that scores are the family's, if the configuration names them.
 fn scoring(f: &Fields, traits: &Traits) -> Result<(), Diagnostic> {
     let name = "scoring_func";
     let own = if traits.score == Score::Sigmoid { "sigmoid" } else { "softmax" };

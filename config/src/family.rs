@@ -1,5 +1,5 @@
-//! The table of architectures: a row says of which layers a family is, and in which fields its
-//! configurations say so.
+//! The table of architectures: a row has the layers of a family, and the fields of its
+//! configurations that describe them.
 use crate::attention::{self, QkNorm, RopeRule, ScaleRule, Stretch, WindowRule};
 use crate::delta::StoredDelta;
 use crate::draft::{self, Drafting};

@@ -1,5 +1,5 @@
-//! What is the same for all frameworks that run artifacts: options that are judged, what an
-//! artifact has, and the words in which one does not fit the other.
+//! The parts that all frameworks have in common: judged options, the facts of an artifact, and the
+//! words by which one does not fit the other.
 pub(crate) mod arguments;
 pub(crate) mod speculation;
 mod yaml;
@@ -139,7 +139,7 @@ pub struct Rules {
 }
 
 impl Rules {
-    /// Those of a framework that artifacts run in.
+    /// The rules of a framework that artifacts run in.
     pub fn of(name: &str) -> Option<&'static Rules> {
         [&crate::vllm::RULES, &crate::sglang::RULES].into_iter().find(|rules| rules.name.eq_ignore_ascii_case(name))
     }
@@ -284,7 +284,7 @@ pub(crate) mod tests {
         "num_attention_heads": 4, "vocab_size": 128, "max_position_embeddings": 512, "dtype": "bfloat16"
     }"#;
 
-    /// The same with experts.
+    /// A configuration with experts.
     pub fn with_experts() -> String {
         let experts = r#""num_experts": 4, "moe_intermediate_size": 32, "num_experts_per_tok": 2, "head_dim": 16, "#;
         MODEL.replace("LlamaFor", "Qwen3MoeFor").replace(r#""vocab_size""#, &format!(r#"{experts}"vocab_size""#))

@@ -6,7 +6,8 @@ use crate::{Diagnostic, Rope};
 
 /// Attention kernels are unrolled over the elements of a head.
 const MAX_DIM: usize = 1024;
-/// Of the norms of both short rows: the models' own code does not ask the configuration.
+/// The eps of the norms of both short rows: the models' own code does not take it from the
+/// configuration.
 const EPS: f64 = 1e-6;
 
 /// Attention of heads over keys and values that are made of one row of `rank` numbers for each
@@ -28,7 +29,7 @@ pub struct Latent {
     pub embedding: Option<usize>,
     /// Whether neighbours are turned, and not halves.
     pub in_pairs: bool,
-    /// Of the norms of both rows.
+    /// The eps of the norms of both rows.
     pub eps: f64,
 }
 

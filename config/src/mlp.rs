@@ -1,4 +1,4 @@
-//! The gated MLP of each layer, and what a configuration says of it.
+//! The gated MLP of each layer, as a configuration describes it.
 use crate::Diagnostic;
 use crate::family::Switch;
 use crate::fields::Fields;

@@ -43,7 +43,7 @@ pub struct Config {
     pub cache: Option<DType>,
     /// How the checkpoint is quantised, if it is.
     pub quantised: Option<Quantisation>,
-    /// What was asked for of it, if it is done while weights are loaded.
+    /// The scheme that a user asked for, if weights are quantised while they are loaded.
     pub made: Option<Value>,
     pub vocab: usize,
     pub hidden: usize,
@@ -98,7 +98,7 @@ pub enum FeedForward {
 }
 
 impl Layer {
-    /// Its attention, if it attends over keys and values of heads.
+    /// The layer's attention, if it attends over keys and values of heads.
     pub fn attention(&self) -> Option<&Attention> {
         match &self.mixer {
             Mixer::Attention(attention) => Some(attention),
@@ -345,11 +345,11 @@ impl Config {
         Ok(())
     }
 
-    /// Every fact, for the artifact's record of what shaped it; [`differences`](crate::differences)
-    /// compares them.
+    /// Every fact, for the artifact's record of the facts that shaped it;
+    /// [`differences`](crate::differences) compares them.
     pub fn echo(&self) -> Value {
         let mut echo: Map<_, _> = self.facts.iter().map(|(name, fact)| (name.to_owned(), fact.clone())).collect();
-        // What a user may choose in the place of what the fields say.
+        // Users may choose these in place of the fields' values.
         echo.insert("dtype".into(), json!(self.dtype.name()));
         echo.insert("cache_dtype".into(), json!(self.cache_dtype().name()));
         echo.insert("context".into(), json!(self.context));
@@ -406,7 +406,7 @@ fn outer<'f, 'a>(first: &'f Fields<'a>, other: &'f Fields<'a>, name: &str) -> &'
     if !first.has(name) && other.has(name) { other } else { first }
 }
 
-/// That the language part is of the type that the family has there.
+/// Checks that the language part has the type that the family has there.
 fn check_type(f: &Fields, family: &Family) -> Result<(), Diagnostic> {
     let Some(known) = family.text_type else { return Ok(()) };
     f.one_of("model_type", known, &[(known, ())])

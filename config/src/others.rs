@@ -36,14 +36,14 @@ const PROJECTOR: &str = "projector of images";
 pub(crate) const DRAFT_LAYERS: &[Other] =
     &[Other { part: DRAFT, tensors: Tensors::Layers("num_nextn_predict_layers", 1) }];
 
-/// Of Qwen3-Next and later.
+/// For Qwen3-Next and later.
 pub(crate) const MTP: &[Other] = &[below(DRAFT, "mtp.")];
 
-/// Of Qwen3.5.
+/// For Qwen3.5.
 pub(crate) const MTP_AND_VISUAL: &[Other] = &[below(DRAFT, "mtp."), below(VISION, "model.visual.")];
 
-/// Of models that see images through a tower and a projector, with a spelling before transformers 5
-/// and one since.
+/// For models that see images through a tower and a projector, with a spelling before transformers
+/// 5 and one since.
 pub(crate) const TOWER: &[Other] = &[
     below(VISION, "vision_tower."),
     below(VISION, "model.vision_tower."),
@@ -55,7 +55,7 @@ pub(crate) const TOWER: &[Other] = &[
 pub(crate) const LANGUAGE_MODEL: &[(&str, &str)] =
     &[("language_model.model.", "model.language_model."), ("language_model.lm_head.", "lm_head.")];
 
-/// Of a language part that was saved alone, which may keep the names of the whole.
+/// For a language part that was saved alone: it may keep the names of the whole.
 pub(crate) const SAVED_ALONE: &[(&str, &str)] = &[("model.language_model.", "model.")];
 
 const fn below(part: &'static str, begins: &'static str) -> Other {

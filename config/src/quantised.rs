@@ -83,7 +83,7 @@ pub enum Axes {
     One,
     /// A number for each row.
     Vector,
-    /// As many rows and columns as there are blocks.
+    /// A row and a column for each block.
     Matrix,
 }
 
@@ -102,7 +102,7 @@ pub enum InputScales {
     Row,
     /// This many columns of a row.
     Group(usize),
-    /// The same rounded up to a power of two.
+    /// This many columns of a row, with the scale rounded up to a power of two.
     Power(usize),
     /// A power of two for this many columns of a row, as MX formats have it.
     Mx(usize),
@@ -126,7 +126,7 @@ impl Quantisation {
         self.rules.iter().find(|(names, _)| is_of(names))?.1.as_ref()
     }
 
-    /// What a `config.json` says of it, if it says anything.
+    /// Reads the part of a `config.json`, if it has one.
     pub(crate) fn read(f: &Fields, dtype: DType) -> Result<Option<Quantisation>, Diagnostic> {
         let Some(fields) = f.object(FIELD)? else { return Ok(None) };
         let method = fields.text("quant_method")?.ok_or_else(|| fields.missing("quant_method"))?;
@@ -250,7 +250,8 @@ fn one_of_sizes(f: &Fields, name: &str, size: usize, known: &[usize]) -> Result<
     }
 }
 
-/// That a field has no meaning that weights would have to follow: absent, null, false or empty.
+/// Checks that a field has no meaning that weights would have to follow: absent, null, false or
+/// empty.
 fn without(f: &Fields, name: &str) -> Result<(), Diagnostic> {
     let empty = |v: &Value| match v {
         Value::Bool(set) => !set,

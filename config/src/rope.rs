@@ -120,7 +120,7 @@ impl Rope {
         Ok(Rope { freqs: Freqs { scaling, ..plain.freqs }, scale: 0.1 * factor.ln() + 1.0, short: None })
     }
 
-    /// Those of layers without a window, and of layers with one: an object for each in
+    /// The embeddings of layers without a window, and of layers with one: an object for each in
     /// `rope_parameters` (transformers 5), or `rope_theta` and `rope_scaling` for the former and
     /// `rope_local_base_freq` for the latter (transformers 4).
     pub(crate) fn read_two(
@@ -200,7 +200,7 @@ fn rotary_dim(config: &Fields, own: &Fields, (head_dim, partial): (usize, f64)) 
 }
 
 impl Rope {
-    /// The same frequencies with the scaling of its type.
+    /// The frequencies with the scaling of their type.
     fn scaled(self, config: &Fields, rope: &Fields, at: &str, positions: usize) -> Result<Rope, Diagnostic> {
         let needed = |name: &'static str| rope.positive(name)?.ok_or_else(|| rope.missing(name));
         // A value at the top level, as Phi-3 has it, goes first.

@@ -734,7 +734,7 @@ mod errors {
         insta::assert_snapshot!(yarn("attention_factor", 1e300), @"[config::value] config.json: rope_parameters.attention_factor: 1e300 is not between 1.1754944e-38 and 3.4028235e38, as numbers of f32 are");
         insta::assert_snapshot!(rope_fault(json!({ "rope_type": "linear", "factor": 1e-300 })), @"[config::value] config.json: rope_parameters.factor: 1e-300 is not between 1.1754944e-38 and 3.4028235e38, as numbers of f32 are");
         insta::assert_snapshot!(rope_fault(json!({ "rope_type": "dynamic", "factor": 1e300 })), @"[config::value] config.json: rope_parameters.factor: 1e300 is not between 1.1754944e-38 and 3.4028235e38, as numbers of f32 are");
-        // Each is a number of f32, and what they make is none.
+        // Each is a number of f32, and their result is not.
         insta::assert_snapshot!(rope_fault(json!({ "rope_type": "linear", "factor": 1e-30, "rope_theta": 1e-30 })), @"[config::value] config.json: rope_parameters.factor: makes rotary frequencies that are not finite in f32");
         insta::assert_snapshot!(fault(json!({ "rope_theta": 1e-300 })), @"[config::value] config.json: rope_theta: 1e-300 is not between 1.1754944e-38 and 3.4028235e38, as numbers of f32 are");
     }

@@ -17,7 +17,7 @@ use crate::framework::{Asked, Fate, Fit, Framework, Judged, Rules, cache, dtype,
 use options::{BLOCK_SIZE_GIVEN, JUDGED};
 pub use resolve::resolve;
 
-/// What is asked about vLLM.
+/// The rules of vLLM.
 pub const RULES: Rules = Rules {
     name: VLLM.name,
     read: arguments::read,

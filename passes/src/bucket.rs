@@ -12,7 +12,8 @@ pub enum Bucket {
     Verify { sequences: usize, each: usize },
     /// Up to `tokens` tokens in runs of any length. Up to `rows` of them want logits.
     Any { tokens: usize, rows: usize },
-    /// As many, of which nothing but logits is wanted: no rows are made that they do not need.
+    /// A bucket of the same size with logits as its only results: no rows are made that they do not
+    /// need.
     Whole { tokens: usize, rows: usize },
 }
 

@@ -194,7 +194,7 @@ impl<'a> Regions<'a> {
         (users.iter().all(|&(u, _)| u == reader) && !self.graph.is_output(v)).then_some(reader)
     }
 
-    /// That a node alone reads `v`.
+    /// Checks that a node alone reads `v`.
     fn is_read_by(&self, v: Value, reader: NodeId) -> Result<(), Why> {
         match self.sole_reader(v) == Some(reader) {
             true => Ok(()),

@@ -26,10 +26,9 @@ const WARPGROUP_LEAST: usize = 33;
 /// Bytes of a row that these take at once.
 const K_TILE: usize = 128;
 
-/// Most rows of a decode step of which each is a tile of its own where four waves multiply
-/// together. Such kernels read an expert's weight once for each of its rows. Elsewhere kernels look
-/// for rows themselves up to a row for each expert, and read an expert's weight for each token of
-/// which the choices are added up.
+/// Most rows of a decode step that are a tile each where four waves multiply together. Such kernels
+/// read an expert's weight once for each of its rows. Elsewhere kernels look for rows themselves up
+/// to a row for each expert, and read an expert's weight for each token if choices are added up.
 const APART: usize = 32;
 
 pub fn run(graph: &mut Graph, cx: &Cx) -> Result<Changed, Diagnostic> {
@@ -93,7 +92,7 @@ impl Step {
         let (weight, chosen) = (graph.ty(operands[1]).as_tensor()?, operands[2]);
         let ty = graph.ty(chosen).as_tensor().filter(|t| t.layout == Layout::Rows)?;
         let experts = weight.shape.0[0].fixed()?;
-        // Of a rank that holds some, others have the rest.
+        // A rank may hold some of the experts; others have the rest.
         let all = match graph.op(chosen.node) {
             Op::Route { .. } => graph.ty(graph.operands(chosen.node)[0]).as_tensor()?.shape.last()?,
             _ => experts,

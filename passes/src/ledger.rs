@@ -76,8 +76,8 @@ fn bytes(t: &TensorType, cx: &Cx) -> u64 {
     t.bytes(cx.bucket.tokens(), cx.bucket.rows()) as u64
 }
 
-/// Of how many experts the tokens of a kernel's product choose, if that is known: more than there
-/// are weights of, where ranks hold some each.
+/// The number of experts that the tokens of a kernel's product choose from, if it is known: more
+/// than there are weights of, where ranks hold some each.
 fn all_experts(graph: &Graph, kernel: NodeId) -> Option<usize> {
     let (mut kernel, mut body) = (kernel, body_of(graph, kernel)?);
     let product = body.ids().find(|&id| matches!(body.op(id), Op::Grouped { .. }))?;

@@ -41,7 +41,7 @@ pub fn run(graph: &mut Graph, cx: &Cx) -> Result<Changed, Diagnostic> {
         changed |= merge(graph, &linears)?;
     }
     if changed {
-        // Parts of what is a slice now are parts of the whole.
+        // A part of a weight that is a slice now becomes a slice of the whole.
         canonicalise::run(graph, cx)?;
     }
     Ok(changed.into())
@@ -169,7 +169,7 @@ fn weights(graph: &Graph, id: NodeId) -> Vec<Value> {
     slots(graph, id).into_iter().map(|slot| operands[slot]).collect()
 }
 
-/// The axis of a matrix's rows, of which experts have one each.
+/// The axis of a matrix's rows. Experts have a matrix each, along the first axis.
 fn axis_of_rows(graph: &Graph, v: Value) -> usize {
     usize::from(graph.ty(v).as_tensor().is_some_and(|t| t.shape.rank() == 3))
 }

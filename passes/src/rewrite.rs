@@ -57,7 +57,7 @@ impl Prepared {
         Prepared { name: rule.name, find: Pattern::new(rule.find), make: Pattern::new(rule.make) }
     }
 
-    /// What the rule stands for at `root`.
+    /// The values that the rule's pattern matches at `root`.
     fn fits(&self, graph: &Graph, root: NodeId) -> Result<Match, Miss> {
         let found = self.find.matched(graph, root)?;
         let fits = self.make.fits(graph, root, &found);

@@ -1,5 +1,5 @@
-//! Numbers the segments: what comes before the first boundary is 0, the boundary is 1, what follows
-//! is 2, and so on.
+//! Numbers the segments: nodes before the first boundary are 0, the boundary is 1, the nodes after
+//! it are 2, and so on.
 //!
 //! ```text
 //! %1 = linear %x, %w                    %1 = linear %x, %w                  #0
@@ -143,7 +143,7 @@ impl Splitter<'_> {
         boundary.and_then(|_| self.serves(id, &inside).err()).unwrap_or_else(between)
     }
 
-    /// That a node is fused into the boundary that is inside.
+    /// Checks that a node is fused into the boundary that is inside.
     fn serves(&self, id: NodeId, inside: &BTreeSet<NodeId>) -> Result<(), Why> {
         let graph = self.graph;
         let op = graph.op(id);

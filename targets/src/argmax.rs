@@ -46,7 +46,7 @@ impl<'c> Argmax<'c> {
     }
 }
 
-/// Of two elements with their columns the larger; of equals the one that comes first.
+/// The larger of two elements, with its column; of equals the first one.
 pub fn larger<'c>(
     c: &Code<'c>,
     (a, a_col): (FloatValue<'c>, Int<'c>),

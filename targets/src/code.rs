@@ -129,7 +129,7 @@ impl<'c> Code<'c> {
         self.as_int(self.b.build_int_truncate_or_bit_cast(v.v, self.index, "").expect(BUILT))
     }
 
-    /// How many bits a number has, up to its highest.
+    /// The bits of a number up to its highest one.
     pub fn bits(&self, v: Int<'c>) -> Int<'c> {
         let no = self.cx.bool_type().const_zero();
         let above = self.as_int(self.call("llvm.ctlz", &[v.get_type().into()], &[v.into(), no.into()]));

@@ -104,7 +104,7 @@ pub fn compile(kernels: &[KernelSpec], arch: &Arch) -> Result<Object, Diagnostic
     compile_jobs(&kernels.iter().map(Job::Body).collect::<Vec<_>>(), arch)
 }
 
-/// The same with, on GPUs, the kernels that work for a framework.
+/// Compiles kernels and, on GPUs, the kernels that work for a framework.
 pub fn compile_hosted(kernels: &[KernelSpec], arch: &Arch) -> Result<(Object, Option<Hosted>), Diagnostic> {
     let own = arch.isa().into_iter().flat_map(|_| [Job::Prepare, Job::Pack]);
     let jobs: Vec<Job> = kernels.iter().map(Job::Body).chain(own).collect();

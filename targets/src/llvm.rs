@@ -90,7 +90,7 @@ pub fn object(module: &Module, arch: &Arch) -> Result<Vec<u8>, Diagnostic> {
     emit(module, arch, FileType::Object)
 }
 
-/// An object of what an assembler reads.
+/// Assembles a text to an object.
 pub fn assembled(text: &str, arch: &Arch) -> Result<Vec<u8>, Diagnostic> {
     let cx = context();
     let module = cx.create_module("assembled");

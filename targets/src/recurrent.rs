@@ -28,7 +28,7 @@ pub struct State<'c> {
 pub struct Run<'c> {
     pub first: Int<'c>,
     pub end: Int<'c>,
-    /// Whether the sequence has a slot, and whether it goes on from what is in it.
+    /// Whether the sequence has a slot, and whether it continues the state in it.
     pub has_slot: Int<'c>,
     pub goes_on: Int<'c>,
     /// The slot; some slot if the sequence has none.
@@ -167,7 +167,7 @@ pub struct Conv<'k, 'c> {
     pub len: usize,
     /// The element of a row at which the convolution's input begins.
     pub start: usize,
-    /// What the convolution makes, and what is stored of it.
+    /// The convolution's result, and the stored value.
     made: [Value; 2],
     elements: Elements<'k, 'c>,
 }
@@ -183,7 +183,7 @@ impl<'k, 'c> Conv<'k, 'c> {
         Ok(Conv { x, weight, out, channels, len, start, made: [node, last], elements })
     }
 
-    /// What is stored of a sum, at a column of a token.
+    /// The stored value of a sum, at a column of a token.
     pub fn stored(&self, c: &Code<'c>, sum: Vector<'c>, token: Int<'c>, column: Int<'c>) -> Vector<'c> {
         self.elements.at(c, self.made[1], token, column, Some((self.made[0], sum)))
     }
@@ -224,7 +224,7 @@ impl<'k, 'c> Delta<'k, 'c> {
         Ok(Delta { q, k, v, out, sizes, eps, starts, g, beta, elements })
     }
 
-    /// The gates of a token's head: the logarithm of what is kept, and how much is made anew.
+    /// The gates of a token's head: the logarithm of the decay, and the rate of the new value.
     pub fn gates(&self, c: &Code<'c>, token: Int<'c>, head: Int<'c>) -> [FloatValue<'c>; 2] {
         let lanes = c.lanes();
         c.set_lanes(1);

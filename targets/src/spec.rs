@@ -1,4 +1,4 @@
-//! What is asked for: a kernel of a body, and the form to show it in.
+//! The request: a kernel of a body, and the form to show it in.
 use atomc_ir::{Family, Graph};
 
 use crate::tuning::Choice;

@@ -290,7 +290,7 @@ fn line(text: &str, schedules: &[Tunable]) -> Result<(Class, Choice, Origin), St
 }
 
 impl Class {
-    /// How many doublings apart the sizes are in all.
+    /// The doublings between the sizes, summed over all sizes.
     fn distance(&self, other: &Class) -> f64 {
         let ratio = |(&a, &b): (&usize, &usize)| (a as f64 / b as f64).log2().abs();
         self.sizes.iter().zip(&other.sizes).map(ratio).sum()

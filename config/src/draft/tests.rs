@@ -42,7 +42,7 @@ fn layers_behind_the_last() {
         assert_eq!(mtp(architecture, json!({ "num_nextn_predict_layers": 0 })), None);
         // All layers of the model are dense, and the one that drafts is not.
         assert!(mtp(architecture, json!({ "first_k_dense_replace": 7 })).expect("a draft").model.has_experts());
-        // Of the first layers alone, to measure.
+        // With the first layers alone, to measure.
         let mut config = target(architecture, json!({}));
         config.shorten(2);
         assert_eq!(config.draft().expect("supported").expect("a draft").model.layer_path(0), "model.layers.8");

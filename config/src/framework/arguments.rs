@@ -101,7 +101,7 @@ impl Syntax {
         find(&name).map(|name| (name, true)).or_else(|| find(name.strip_prefix("no_")?).map(|name| (name, false)))
     }
 
-    /// Those that are spelled nearly so, and where all are.
+    /// Known options with a similar spelling, and the place where all are listed.
     fn unknown(&self, argument: &str, name: &str) -> String {
         let name = name.replace('-', "_");
         let near: Vec<String> =

@@ -1,4 +1,4 @@
-//! Speculative decoding in a framework: the draft of an artifact, and what may be asked of it.
+//! Speculative decoding in a framework: the draft of an artifact, and the options that fit it.
 use serde_json::{Map, Value};
 
 use super::{Asked, Held, Judged};

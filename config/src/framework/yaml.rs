@@ -1,5 +1,5 @@
-//! The part of YAML in which options are written: keys with values, objects and lists by their
-//! indentation, and JSON. What else there is of it is refused, with its line.
+//! The part of YAML that options are written in: keys with values, objects and lists by their
+//! indentation, and JSON. Everything else is refused, with its line.
 use serde_json::{Map, Value, json};
 
 /// Words for nothing, for yes and for no, as PyYAML reads them: in small letters, with a large

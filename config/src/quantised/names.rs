@@ -15,7 +15,7 @@ pub struct Names {
 enum Name {
     /// Every product.
     All,
-    /// Those of layers, and no head.
+    /// Those of layers, without the head.
     Layers,
     /// This one.
     Exact(String),

@@ -48,7 +48,7 @@ pub fn refuses(config: &Config, options: &Map<String, Value>) -> Result<(), Diag
     Ok(())
 }
 
-/// The fact of which SGLang makes which layers attend, of models with recurrent states.
+/// The fact from which SGLang derives the attending layers of models with recurrent states.
 const INTERVAL: &str = "full_attention_interval";
 
 /// Why SGLang cannot tell which layers of a configuration attend, and what to pass: transformers 5

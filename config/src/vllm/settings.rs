@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 /// A variable of the environment.
 pub struct Variable {
     pub name: &'static str,
-    /// What it may be; nothing for any text.
+    /// The allowed values; empty for any text.
     pub values: &'static [&'static str],
 }
 

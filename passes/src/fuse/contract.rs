@@ -102,7 +102,7 @@ fn prologue(r: &Regions, linear: NodeId, cx: &Cx) -> Taken {
     }
     let chosen =
         |x: Value| r.graph.op(x.node).reads(0) == Reads::Chosen && !r.is_given(r.graph.operands(x.node)[0].node);
-    // Of a product that several were made one of.
+    // A part of a product that was merged from several.
     let is_part = columns(r, x.node).is_some() && !taken.nodes.is_empty();
     if chosen(x) || is_part {
         match own(x, reader) {

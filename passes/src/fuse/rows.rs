@@ -1,4 +1,4 @@
-//! Kernels of what no other family has taken: row-wise ops, grouped.
+//! Kernels of the nodes that no other family has taken: row-wise ops, grouped.
 use std::collections::BTreeMap;
 
 use atomc_ir::results::EMBEDDINGS;
@@ -190,7 +190,7 @@ fn raise(
     rose
 }
 
-/// Disjoint sets of indices; the least index stands for its set.
+/// Disjoint sets of indices. The least index names its set.
 struct Groups(Vec<usize>);
 
 impl Groups {

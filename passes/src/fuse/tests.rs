@@ -49,7 +49,7 @@ fn the_largest_of_logits_is_a_kernel_behind_theirs() {
     assert_eq!(kernels(&ANY, text)[1], "rows: argmax");
 }
 
-/// What is made of a row of a weight belongs to the embeddings if they are called so.
+/// Rows of a weight, and values made of them, belong to the embeddings if they have that name.
 #[test]
 fn embeddings_are_a_kernel_of_their_own() {
     let text = |result: &str| {

@@ -155,7 +155,7 @@ const CODED: usize = 16 << 10;
 /// run 61 vector instructions for 256 columns; 8 of them are the product. Counted in the emulator
 /// (`tests/tests/counted.rs`). The cost of an additional launch is not measured.
 const NORMED: usize = 16 << 10;
-/// The same before a weight that is decoded, which takes as many instructions as the norm of twice
+/// The limit before a weight that is decoded, which takes as many instructions as the norm of twice
 /// as many numbers.
 const NORMED_BEFORE_CODES: usize = 32 << 10;
 

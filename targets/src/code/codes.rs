@@ -16,8 +16,8 @@ use super::{BUILT, Code, Int, Vector};
 pub struct Decoder {
     codes: DType,
     to: DType,
-    /// Whether pairs of numbers of 16 bits are computed with; otherwise numbers of 32, of which
-    /// bf16 are the upper halves.
+    /// Whether results are pairs of 16-bit numbers. Otherwise they are 32-bit numbers; a bf16 is
+    /// the upper half of one.
     pairs: bool,
     conversion: Conversion,
     /// Whether the pairs of a word of 4-bit codes are those that lie half a word apart, which takes
@@ -35,7 +35,7 @@ enum Conversion {
     ScaledPairs,
 }
 
-/// What is taken off integers, as often as they are computed with at once.
+/// The number that is subtracted from integers, once for each lane that is computed at once.
 #[derive(Clone, Copy, Debug)]
 pub struct Zero<'c>(pub Vector<'c>);
 
@@ -91,7 +91,7 @@ impl Decoder {
         (0..32 / self.codes.bits() / 2).map(pair).collect()
     }
 
-    /// The same with pairs of columns that lie half a word apart, where numbers come in pairs.
+    /// A decoder that pairs columns half a word apart, where it makes pairs.
     pub fn with_pairs_apart(self) -> Decoder {
         Decoder { apart: self.pairs && self.codes.bits() == 4, ..self }
     }
@@ -136,7 +136,7 @@ impl Decoder {
         let bias = self.bias() as f64;
         match (self.pairs, self.to, self.codes) {
             (true, DType::F16, _) => F16_UNIT.0 + bias,
-            // Those of 8 bits are computed with a sign.
+            // Codes of 8 bits are computed as signed numbers.
             (true, _, DType::U8) => -128.0,
             (true, ..) => 0.0,
             (false, ..) => bias,
@@ -286,7 +286,7 @@ impl Decoder {
         self.apart && (self.codes, self.to) == (DType::F4E2M1, DType::BF16)
     }
 
-    /// That factor for a byte of e8m0, as a pair of the same number.
+    /// The factor of a byte of e8m0, as a pair of equal numbers.
     pub fn factor_of<'c>(&self, byte: Int<'c>) -> Int<'c> {
         byte * 0x0080_0080 + LACKING as usize * 0x0080_0080
     }
@@ -312,8 +312,8 @@ impl Decoder {
         }
     }
 
-    /// The same as below where a permutation takes the number of a byte from each byte. The four
-    /// codes of even columns are looked up together, and those of odd ones.
+    /// As the function below, where a permutation takes a byte's number from a byte. The four codes
+    /// of even columns are looked up together, and so are those of odd columns.
     fn pairs_by_bytes<'c>(&self, c: &Code<'c>, word: Int<'c>) -> Vec<Int<'c>> {
         let permute = |low: Int<'c>, high: Int<'c>, bytes: Int<'c>| {
             c.as_int(c.call("llvm.amdgcn.perm", &[], &[high.into(), low.into(), bytes.into()]))
@@ -399,7 +399,7 @@ impl Decoder {
             // The zero point is taken off apart: both together may have more bits than a mantissa.
             (_, true) => c.fsub(self.as_numbers(c, v), self.lit(c, BF16_UNIT.0 + self.bias() as f64)),
             (DType::F16, _) => self.as_numbers(c, v ^ twice(F16_UNIT.1 | self.bias())),
-            // A mantissa has 7 bits: those of a number, less what its sign stands for.
+            // A mantissa has 7 bits: those of a number without its sign.
             (_, false) => {
                 let signed = if self.codes == DType::U8 { v ^ twice(0x80) } else { v };
                 let part = |mask: usize| self.as_numbers(c, (signed & twice(mask)) | twice(BF16_UNIT.1));

@@ -16,7 +16,7 @@ pub const LINE: usize = 64;
 /// A contraction on the host.
 pub struct Contraction<'k, 'a, 'c> {
     parts: Parts<'k, 'a, 'c>,
-    /// Of the weight's type, or of that of rows where the weight is stored as codes.
+    /// The products of the weight's type, or of the rows' type if the weight is quantised.
     pub dot: Dot,
     /// The head that is multiplied, where each has a matrix of its own.
     head: Option<Int<'c>>,
@@ -70,17 +70,17 @@ impl<'k, 'a, 'c> Contraction<'k, 'a, 'c> {
         Ok((experts, self.parts.rows_of_x()?))
     }
 
-    /// How many heads have a matrix of their own each.
+    /// The number of heads, if each has a matrix of its own.
     pub fn heads(&self) -> Option<usize> {
         self.parts.heads()
     }
 
-    /// How many experts there are.
+    /// The number of experts.
     pub fn expert_count(&self) -> usize {
         self.parts.w.ty.shape.0[0].fixed().unwrap_or(1)
     }
 
-    /// The same with the matrix of an expert.
+    /// The contraction with the matrix of an expert.
     pub fn of_expert(&self, expert: Int<'c>) -> Contraction<'k, 'a, 'c> {
         let (c, mut parts) = (self.code(), self.parts.clone());
         let rows = parts.w.ty.shape.0[1].fixed().unwrap_or(0);

@@ -28,7 +28,7 @@ pub struct Walk<'c> {
     pub step: usize,
     /// Groups in one turn of the loop, with sums of their own; divides `count`.
     pub unroll: usize,
-    /// How many bytes ahead of the reading to ask for.
+    /// Bytes to prefetch ahead of the reads.
     pub ahead: Option<Int<'c>>,
 }
 

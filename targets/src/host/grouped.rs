@@ -73,7 +73,7 @@ impl<'c> Runs<'c> {
         let found = c.for_each((0, experts + 1, 1), &[c.int(0).into(), c.int(0).into()], |place, found| {
             let [run, first] = [0, 1].map(|i| c.as_int(found[i]));
             let count = sorted.get(place);
-            // Where there is none the next run is written over it.
+            // An expert without rows is overwritten by the next run.
             store_word(c, places, run, place);
             store_word(c, starts, run, first);
             sorted.set(place, first);
@@ -102,14 +102,14 @@ struct Rows<'a, 'c> {
     bytes: usize,
 }
 
-/// Of floats, with the distance of rows, or staged for codes.
+/// Rows of floats with their distance, or rows staged for codes.
 enum Kind<'a, 'c> {
     Floats(Ptr<'c>, usize),
     Codes(Box<Products<'a, 'c>>),
 }
 
 impl<'a, 'c> Rows<'a, 'c> {
-    /// `count` rows with their marks at `at`, of which at most some are multiplied together.
+    /// `count` rows with their marks at `at`. At most some of them are multiplied together.
     fn new(
         contraction: &Contraction<'_, 'a, 'c>,
         at: Ptr<'c>,

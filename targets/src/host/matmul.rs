@@ -51,7 +51,7 @@ pub fn emit<'c>(c: &Host<'c>, spec: &KernelSpec) -> Result<manifest::Kernel, Dia
         let mut x = x;
         if let Some(bytes) = unpacked_row {
             let (to, mut made) = (c.at(rows_at, LINE), Ok(()));
-            // Most tasks go on with the rows of the one before.
+            // Most tasks use the same rows as the previous task.
             c.when(c.compare(IntPredicate::NE, c.load_i64(rows_at), from), || {
                 made = contraction.unpack(from, c.smaller(from + block, total), to);
                 c.store(rows_at, from, 8);
@@ -194,7 +194,8 @@ impl<'c> Job<'_, '_, '_, 'c> {
         })
     }
 
-    /// As many rows at a time as registers hold sums for. Spare rows as with tiles.
+    /// Multiplies as many rows at a time as registers hold sums for. Spare rows are handled as with
+    /// tiles.
     pub fn by_vectors(&self, from: Int<'c>, to: Int<'c>) -> Result<(), Diagnostic> {
         let (c, weights) = (self.c, self.weights());
         let registers = self.contraction.dot.core.vector.holds(c.arch.memory.panel);

@@ -55,7 +55,7 @@ const fn only(name: &'static str, family: Family, emit: Emit) -> Schedule {
     Schedule { name, family, invariant: true, suits: |_, _, _| Ok(()), open: None, emit }
 }
 
-/// The same where rows are unrolled: how many there are decides how each is added up.
+/// A schedule with unrolled rows: the order in which a row is summed depends on the number of rows.
 const fn few(name: &'static str, family: Family, emit: Emit) -> Schedule {
     Schedule { invariant: false, ..only(name, family, emit) }
 }

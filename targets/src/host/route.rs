@@ -90,7 +90,7 @@ impl<'r, 'a, 'c> Row<'r, 'a, 'c> {
         self.c.load_floats(self.c.at(list, at * 4), DType::F32)
     }
 
-    /// A vector of numbers of which some are there, and what stands for the others.
+    /// A vector of numbers in which experts that do not exist have the value `other`.
     fn inside(&self, v: Vector<'c>, col: Int<'c>, other: f64) -> Vector<'c> {
         self.c.choose(self.c.lanes_below(self.experts - col), v, self.c.lit(other))
     }

@@ -55,7 +55,7 @@ struct Rectangle<'k, 'c> {
     col: Int<'c>,
     width: Int<'c>,
     panel_bytes: Int<'c>,
-    /// What is added to each number, as the bits of an f32.
+    /// The number that is added to each number, as the bits of an f32.
     offset: Int<'c>,
 }
 
@@ -101,7 +101,7 @@ impl<'k, 'c> Rectangle<'k, 'c> {
         });
     }
 
-    /// Makes a unit, of which the rectangle may have a part, and the tensor less.
+    /// Makes a unit. The rectangle may have a part of it, and the tensor less.
     fn make(&self, to: Ptr<'c>, row: Int<'c>, col: Int<'c>) {
         let (c, size) = (self.c, self.types.0.size());
         let from = c.at(self.from, c.to_i64(row) * self.row_stride * size);

@@ -94,7 +94,7 @@ pub struct Products<'a, 'c> {
     rows: Ptr<'c>,
     /// Where the scales of each row lie, if rows are codes.
     scales: Option<Ptr<'c>>,
-    /// How many it has.
+    /// The scales in a row.
     scales_of_row: usize,
     /// Columns of x that share a scale, if a row has several.
     in_groups: Option<usize>,
@@ -182,7 +182,7 @@ impl<'a, 'c> Codes<'a, 'c> {
         (self.x_group < self.sizes()[1] && self.spans() != Spans::Columns).then_some(self.x_group)
     }
 
-    /// How many scales a row of x has, if it has some.
+    /// The number of scales of a row of x, if it has scales.
     pub fn scales_of_x(&self) -> usize {
         self.groups_of_x().map_or(1, |group| self.sizes()[1].div_ceil(group))
     }
@@ -202,7 +202,7 @@ impl<'a, 'c> Codes<'a, 'c> {
         }
     }
 
-    /// How many spans a row has.
+    /// The number of spans of a row.
     fn count(&self) -> usize {
         match self.spans() {
             Spans::Whole { .. } | Spans::Columns => 1,
@@ -294,7 +294,7 @@ impl<'a, 'c> Products<'a, 'c> {
         Ok(())
     }
 
-    /// As many of some rows as registers hold sums for, in turns of nearly as many each.
+    /// Divides rows into groups of nearly equal size, for which registers hold the sums.
     pub fn rows_together(&self, panels: usize, rows: usize) -> usize {
         let registers = self.codes.core.vector.holds(LANES);
         let sums = self.form.begin(self.rows, self.codes.c.int(0)).len() * panels;
@@ -302,7 +302,7 @@ impl<'a, 'c> Products<'a, 'c> {
         rows.div_ceil(rows.div_ceil(most.max(1)))
     }
 
-    /// The same rows with the matrix of an expert.
+    /// The products with the matrix of an expert.
     pub fn of_expert(&self, expert: Int<'c>) -> Products<'a, 'c> {
         Products { codes: self.codes.of_expert(expert), form: self.form.clone(), row: self.row.clone(), ..*self }
     }

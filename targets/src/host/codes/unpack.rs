@@ -68,7 +68,7 @@ impl<'c> Codes<'_, 'c> {
         });
     }
 
-    /// The same column by column.
+    /// Unpacks a panel column by column.
     fn unpack_columns(&self, panel: Panel<'c>, to: Ptr<'c>, dtype: DType) {
         let (c, per) = (self.c, self.per_word());
         let all = self.w.stride / per;

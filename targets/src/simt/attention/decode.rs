@@ -3,10 +3,10 @@
 //! has in a step which verifies a draft: their keys are in the cache, and each sees those up to its
 //! own.
 //!
-//! Its waves take the steps of its keys in turn, each with a running softmax of its own; these meet
-//! in local memory. Where a sequence is long, work-groups share its blocks: each leaves what it has
-//! in the workspace, and the last of them to finish puts all of it together. The key and the value
-//! of the token itself are written by the work-group that has the last block.
+//! Its waves take the steps of its keys in turn, each with a running softmax of its own; these are
+//! combined in local memory. Where a sequence is long, work-groups share its blocks: each leaves
+//! its sums in the workspace, and the last of them to finish combines all. The key and the value of
+//! the token itself are written by the work-group that has the last block.
 mod combine;
 mod kv_loop;
 mod kv_pipeline;
@@ -154,7 +154,7 @@ pub const VERIFY: Schedule = Schedule {
 
 fn emit<'c>(setup: &Setup<'c>, spec: &KernelSpec) -> launch::Made<'c> {
     let shape = Shape::new(spec, setup.gpu()?, &setup.choice)?;
-    // Where keys come of the kernel before this one, nothing is copied before that has ended.
+    // If the previous kernel makes keys, nothing is copied before it has ended.
     let is_early = shape.stages > 0 && spec.family == Family::AttendOne;
     let code = match is_early {
         false => setup.open(spec, shape.threads),
@@ -167,7 +167,7 @@ fn emit<'c>(setup: &Setup<'c>, spec: &KernelSpec) -> launch::Made<'c> {
         let (number, rest) = (c.group() / times, c.group() % times);
         let attention = match shape.of_values / shape.values {
             1 => Attention::with_codes(&kernel)?,
-            // Those of the same queries and keys follow each other.
+            // Parts with the same queries and keys are consecutive.
             parts => Attention::new(&kernel)?.of_values(rest / shape.splits % parts * shape.values, shape.values),
         };
         if shape.splits > 1 && 4 * shape.runs * shape.parts > COUNTERS {
@@ -209,7 +209,7 @@ fn even_bytes(bytes: usize, groups: usize, simt: &Simt) -> usize {
 /// Consecutive tokens of one sequence.
 #[derive(Clone, Copy)]
 struct Run<'c> {
-    /// Its place among the step's runs.
+    /// The number of the run in the step.
     number: Int<'c>,
     /// The first token, how many there are, and the position of the first.
     token: Int<'c>,
@@ -346,8 +346,8 @@ impl<'p, 'k, 'a, 'c> Part<'p, 'k, 'a, 'c> {
         Ok(())
     }
 
-    /// What is running of the lane's query before any key. Of all waves of all splits the first
-    /// counts a sink.
+    /// The running softmax of the lane's query before any key. Only the first wave of the first
+    /// split counts a sink.
     fn begin(&self) -> OnlineSoftmax<'c> {
         let (a, c) = (self.attention, self.code());
         a.begin(|| {

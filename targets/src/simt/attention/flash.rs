@@ -107,7 +107,7 @@ impl<'k, 'a, 'c> Attention<'k, 'a, 'c> {
         (first * 16, count * 16)
     }
 
-    /// The same by tiles of 32 keys, or dimensions, by as many queries.
+    /// The attention by tiles of 32 keys, or dimensions, and 32 queries.
     pub fn by_mfma_32x32(self) -> Attention<'k, 'a, 'c> {
         let accumulator = Accumulator::new(self.matrix);
         Attention { accumulator, half: accumulator.share(), ..self }
@@ -306,8 +306,8 @@ impl<'k, 'a, 'c> Attention<'k, 'a, 'c> {
         if self.cache.ty.is_prefix { self.turned(p, i) } else { self.load_panel(p, i * self.value_panel()) }
     }
 
-    /// The same where values are a part of keys: of some dimensions those of consecutive tokens,
-    /// one by one, as each token's dimensions lie side by side.
+    /// A fragment of values where these are a part of keys: for some dimensions the numbers of
+    /// consecutive tokens, loaded one by one, as each token's dimensions are adjacent.
     fn turned(&self, p: Ptr<'c>, i: usize) -> Fragment<'c> {
         let (c, m) = (self.code(), &self.matrix);
         let (vec16, size) = (m.vec16(), self.stored.bytes(m.dtype.size()));

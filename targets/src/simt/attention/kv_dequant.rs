@@ -1,8 +1,7 @@
 //! Keys and values as they lie in a cache, and as products take them.
 //!
-//! A cache of bytes is laid out as if its elements were those that it is widened to, which have two
-//! bytes: addresses of vectors are half of what they would be, and one vector becomes another in
-//! order.
+//! A cache of bytes has the layout of a cache of the two-byte elements that it is widened to:
+//! addresses of vectors are halved, and one vector becomes another in order.
 use atomc_ir::{CacheType, DType, Diagnostic};
 
 use crate::code::codes::Decoder;
@@ -16,7 +15,7 @@ use crate::simt::machine::fragment::{Fragment, VEC16};
 pub struct Stored {
     /// The type of products.
     pub dtype: DType,
-    /// How many times larger its elements are.
+    /// The factor by which its elements are larger.
     times: usize,
 }
 

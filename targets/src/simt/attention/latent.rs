@@ -12,8 +12,9 @@
 //! of 8 numbers. So a lane reads the vectors of 8 keys at the same columns and turns 8 by 8 numbers
 //! in registers, two in an instruction. Each then serves all tiles of queries.
 //!
-//! In decode steps work-groups share a sequence. Two that are neighbours meet in the workspace: the
-//! one that ends later takes in what the earlier one has left, and goes on to the next pair.
+//! In decode steps work-groups share a sequence. Two neighbours exchange sums through the
+//! workspace: the one that ends later adds the sums that the earlier one has left, and continues
+//! with the next pair.
 mod keys;
 mod queries;
 mod shape;
@@ -94,7 +95,7 @@ fn emit_many<'c>(setup: &Setup<'c>, spec: &KernelSpec) -> launch::Made<'c> {
         let batch = &attention.cache.batch;
         let (number, part) = (c.group() / shape.parts, c.group() % shape.parts);
         c.when(c.less(number, batch.tile_count), || {
-            // Those that see the most keys begin first.
+            // Tiles with the most keys begin first.
             let tile = batch.tile_count - 1 - number;
             let count = c.load_index(batch.tiles, tile * 2 + 1);
             let part = shape.parts - 1 - part;
@@ -113,8 +114,7 @@ struct Place<'c> {
     split: Int<'c>,
 }
 
-/// What is carried from turn to turn: sums of values so far, and the turn's own values, as they
-/// lie.
+/// Carried from turn to turn: the sums of values so far, and the turn's own values, as stored.
 struct Now<'c> {
     running: Running<'c>,
     sums: Vec<Vector<'c>>,

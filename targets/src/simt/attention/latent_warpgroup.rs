@@ -361,7 +361,7 @@ impl<'r, 'k, 'a, 'c> Group<'r, 'k, 'a, 'c> {
         TileForm::of_columns(QUERIES)
     }
 
-    /// The same as values: rows are columns of keys.
+    /// The form of a block as values: its rows are columns of keys.
     fn values_form(&self) -> TileForm {
         TileForm::of_columns_turned(QUERIES)
     }

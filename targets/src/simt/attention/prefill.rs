@@ -256,7 +256,7 @@ impl<'t, 'k, 'a, 'c> Tile<'t, 'k, 'a, 'c> {
         vec![(self.first, early, true), (early, late, false), (late, end, true)]
     }
 
-    /// Puts the first keys where they belong and asks for what comes next.
+    /// Stores the first keys and loads the next data.
     fn begin(&self) -> Ahead<'c> {
         let first = self.first;
         let [block, next, behind] = [0, 1, 2].map(|i| self.block(first + i));

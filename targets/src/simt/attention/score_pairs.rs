@@ -100,7 +100,7 @@ impl<'c> ScorePair<'c> {
         self.maxima.iter().chain(&self.sums).map(|&v| v.into()).collect()
     }
 
-    /// What was carried, of which it is the beginning.
+    /// The pair at the beginning of the carried values.
     pub fn of(carried: &[Any<'c>]) -> ScorePair<'c> {
         let two = |i: usize| [0, 1].map(|j| carried[i + j].into_float_value());
         ScorePair { maxima: two(0), sums: two(2) }

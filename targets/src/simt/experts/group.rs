@@ -107,7 +107,7 @@ impl<'c> Job<'_, 'c> {
         pairs.map(|pair| c.load_made_index(self.from, c.smaller(pair, self.of.pairs - 1))).collect()
     }
 
-    /// The number of an expert, of which none is the last.
+    /// The number of an expert. No expert is the last number.
     fn number(&self, expert: Int<'c>) -> Int<'c> {
         let c = self.c;
         c.pick_int(c.less(expert, 0), self.of.experts, c.smaller(expert, self.of.experts - 1))

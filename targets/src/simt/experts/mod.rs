@@ -21,7 +21,7 @@ pub struct Grouping<'c> {
 }
 
 impl<'c> Grouping<'c> {
-    /// Those of a contraction with the weights of experts, and where they lie.
+    /// The grouping of a contraction with the weights of experts, and its place.
     pub fn of(
         c: &Gpu<'c>,
         parts: &Parts<'_, '_, 'c>,

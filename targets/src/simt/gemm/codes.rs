@@ -135,7 +135,7 @@ impl<'c> Marks<'c> {
         at.first.iter().map(one).collect()
     }
 
-    /// How many values that makes.
+    /// The number of values that are loaded.
     fn loaded(&self, rows: usize) -> usize {
         let alike = self.is_packed() || self.encoding.block.rows.is_multiple_of(rows);
         if alike || self.encoding.block.rows >= self.encoding.size[0] { 1 } else { rows }
@@ -178,7 +178,7 @@ pub struct Codes<'c> {
 }
 
 impl<'c> Codes<'c> {
-    /// That of a contraction, if it is stored as codes.
+    /// The codes of a contraction, if its weight is quantised.
     pub fn of(parts: &Parts<'_, '_, 'c>) -> Result<Option<Codes<'c>>, Diagnostic> {
         let Some(encoding) = Encoding::of(parts.kernel.rows.graph) else { return Ok(None) };
         let mut marks = parts.marks()?.into_iter().map(|operand| Marks { operand: operand.clone(), encoding });
@@ -217,7 +217,7 @@ impl<'c> Codes<'c> {
         Some(decoder.zero(c, zero.integer(c, c.load_vector(c.bytes_type(1), 1, p, 1).into())))
     }
 
-    /// The same as a number.
+    /// The zero point as a number.
     pub fn zero_number_at(&self, c: &Gpu<'c>, p: Ptr<'c>) -> Option<FloatValue<'c>> {
         let zero = self.zero.as_ref()?;
         let bits = zero.integer(c, c.load_vector(c.bytes_type(1), 1, p, 1).into());
@@ -269,7 +269,7 @@ pub struct Way<'w, 'a, 'c> {
     /// For each piece: the scales of the rows of the lane's results, and the zero points of the
     /// rows of its codes.
     places: Vec<(MarksAt<'c>, Vec<MarksAt<'c>>)>,
-    /// The same as loaded, where each row has but one.
+    /// Those scales and zero points as loaded, where each row has only one.
     fixed: Vec<Vec<Any<'c>>>,
 }
 

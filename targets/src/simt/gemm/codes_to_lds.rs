@@ -73,7 +73,7 @@ pub struct CodesLoader<'k, 'c> {
     codes: &'k Codes<'c>,
     decoder: Decoder,
     scaling: Scaling,
-    /// That of zero points.
+    /// The decoder of zero points.
     zeros: Decoder,
     /// Whether scales are left to sums.
     scales_sums: bool,
@@ -95,10 +95,11 @@ enum Scaling {
     /// Pairs of bf16 times a power of two, computed as f32. The lower halves stay zero as long as
     /// the numbers are normal.
     Shifted,
-    /// Pairs of bf16 as f32, of which they are the upper halves.
+    /// Pairs of bf16 as f32: a bf16 is the upper half of one.
     Widened,
-    /// The same of 4-bit integers, from which the product of what they are too large by with the
-    /// scale is taken off. With a scale of 16 bits it is exact, as is all before the last rounding.
+    /// Pairs of bf16 as f32, for 4-bit integers: they are decoded with an offset, and offset times
+    /// scale is subtracted. With a scale of 16 bits the result is exact, as is everything before
+    /// the last rounding.
     Raised,
 }
 
@@ -147,7 +148,7 @@ impl<'c> Loaded<'c> {
         words.chain(scales).chain(self.zeros.iter().flatten().map(|zero| Any::from(zero.0)))
     }
 
-    /// The same from other registers.
+    /// The loaded values in other registers.
     fn in_registers(&self, c: &Gpu<'c>, registers: &mut impl Iterator<Item = Any<'c>>) -> Loaded<'c> {
         let mut next = || registers.next().expect("as many registers as it had");
         let words = self.words.iter().map(|_| c.as_int(next())).collect();
@@ -162,15 +163,15 @@ pub fn registers<'c>(loaded: &[Loaded<'c>]) -> Vec<Any<'c>> {
     loaded.iter().flat_map(Loaded::registers).collect()
 }
 
-/// The same as a loop carries it, of the form of what was loaded before the loop.
+/// The loaded values as a loop carries them, in the form of those that were loaded before the loop.
 pub fn in_registers<'c>(c: &Gpu<'c>, before: &[Loaded<'c>], registers: &[Any<'c>]) -> Vec<Loaded<'c>> {
     let mut registers = registers.iter().copied();
     before.iter().map(|loaded| loaded.in_registers(c, &mut registers)).collect()
 }
 
 impl<'k, 'c> CodesLoader<'k, 'c> {
-    /// Of the `thread` of a tile's. `panel` says where the panel in a place of the tile begins, and
-    /// which of the weight's it is.
+    /// The loader of one of a tile's threads. `panel` gives the address of a panel by its place in
+    /// the tile, and its number in the weight.
     pub fn new(
         c: &'k Gpu<'c>,
         codes: &'k Codes<'c>,
@@ -263,7 +264,7 @@ impl<'k, 'c> CodesLoader<'k, 'c> {
         loaded.words.chunks(of_part).enumerate().flat_map(part).collect()
     }
 
-    /// The same where a word has several parts.
+    /// The numbers of a word that has several parts.
     fn numbers_of_bits(&self, loaded: &Loaded<'c>) -> Vec<Int<'c>> {
         let parts = loaded.zeros.len();
         let in_word = parts / loaded.words.len();

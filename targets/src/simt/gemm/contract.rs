@@ -29,7 +29,7 @@ pub struct Sizes {
     pub encoding: Option<Encoding>,
     /// The experts, if each row is multiplied by the weight of one of them.
     pub experts: Option<Experts>,
-    /// How many heads have a matrix of their own each, if they do.
+    /// The number of heads, if each has a matrix of its own.
     pub heads: Option<usize>,
 }
 
@@ -138,9 +138,8 @@ impl<'k, 'a, 'c> Contraction<'k, 'a, 'c> {
         }
     }
 
-    /// Where the panel of each piece that makes a panel of the result begins, perhaps of an
-    /// expert's weight. For the result's padding it is the last: what is computed of it there is
-    /// stored as zeros.
+    /// The addresses of the panels of all pieces that make a panel of the result, perhaps in an
+    /// expert's weight. The result's padding uses the last panel; its results are stored as zeros.
     pub fn weights(&self, panel: Int<'c>, expert: Option<Int<'c>>) -> Vec<Ptr<'c>> {
         let panel = self.made(panel);
         let number = |start| self.weight_panel(panel, self.code().int(start / 16), expert);

@@ -45,7 +45,7 @@ pub struct Quantised {
 }
 
 impl Quantised {
-    /// That of a body's product, if its sums are those of quantised values.
+    /// The types of a body's product, if it sums quantised values.
     pub fn of(body: &Graph, arch: GpuArch) -> Option<Quantised> {
         let product = body.ids().find(|&id| matches!(body.op(id), Op::Linear { .. } | Op::Grouped { .. }))?;
         let encoding = Encoding::of(body).filter(|encoding| encoding.zero.is_none())?;
@@ -73,7 +73,7 @@ impl Quantised {
         (fits && (as_stored || is_widened)).then_some(found)
     }
 
-    /// That of rows of MX codes and such a weight.
+    /// The types for rows of MX codes and a weight of MX codes.
     fn of_mx((x, group): (&TensorType, usize), encoding: Encoding, arch: GpuArch) -> Option<Quantised> {
         let block = Block { rows: 1, cols: BlockScaled::COLUMNS };
         let alike = encoding.codes == x.dtype && encoding.scale == DType::E8M0 && encoding.block == block;

@@ -61,7 +61,7 @@ pub const SCHEDULE: Schedule = Schedule {
     emit: |setup, spec| launch::finish(emit(setup, spec)),
 };
 
-/// The same for blocks of experts' rows, which are gathered.
+/// The schedule for blocks of experts' rows, which are gathered.
 pub const GROUPED: Schedule = Schedule {
     name: "gemm_warpgroup_grouped",
     family: Family::GroupedMatmul,
@@ -99,7 +99,7 @@ pub const HEADS: Schedule = Schedule {
 /// Fewest tokens of a decode step for which heads use a tile of 128.
 const FEW_OF_HEADS: usize = 16;
 
-/// The same for decode steps.
+/// The schedule for decode steps.
 pub const FEW_HEADS: Schedule = Schedule {
     name: "gemm_warpgroup_few_heads",
     family: Family::GroupedMatvec,

@@ -2,10 +2,10 @@
 //! products of fragments.
 //!
 //! A fragment of A is 16 rows by [`Matrix::span`] columns of a weight, spread over a wave; one of B
-//! the same of a step's tokens, or of queries. Which columns a lane holds is the layout's business
-//! and the same for both, so their order never shows. A product adds 16 rows by 16 columns of
-//! results, or by 8, of which a lane holds `results` consecutive rows of one column: it knows one
-//! token and a few features of it.
+//! the same of a step's tokens, or of queries. The layout decides the columns of a lane, for both
+//! operands alike, so their order never shows. A product adds 16 rows by 16 columns of results, or
+//! by 8. A lane holds `results` consecutive rows of one column: it knows one token and a few
+//! features of it.
 use atomc_ir::DType;
 use atomc_ir::arch::{BlockScaled, Fp8, MatrixLayout, Product, ProductShape, Simt};
 use inkwell::types::{BasicTypeEnum, VectorType};
@@ -27,7 +27,8 @@ pub struct Matrix<'a, 'c> {
     pub layout: MatrixLayout,
     product: Option<Product>,
     wave: usize,
-    /// How many parts of a wave have vectors in turn, if a lane's do not follow each other.
+    /// The number of parts of a wave that have vectors in turn, if a lane's do not follow each
+    /// other.
     in_turn: Option<usize>,
 }
 
@@ -80,7 +81,7 @@ impl<'a, 'c> Matrix<'a, 'c> {
         }
     }
 
-    /// That of instructions which take scales of 32 columns.
+    /// The matrix of instructions which take scales of 32 columns.
     pub fn of_block_scaled(c: &'a Gpu<'c>, dtype: DType) -> Matrix<'a, 'c> {
         let layout = block_scaled_layout(c.simt);
         Matrix { layout, in_turn: Some(c.simt.wave / layout.columns), ..Matrix::new(c, dtype) }

@@ -79,8 +79,7 @@ impl<'c> Gpu<'c> {
         })
     }
 
-    /// The largest number of `size` neighbouring lanes, a power of two; no number if one of them is
-    /// none.
+    /// The largest number of `size` neighbouring lanes, a power of two; NaN if one of them is NaN.
     pub fn largest_of(&self, v: FloatValue<'c>, size: usize) -> FloatValue<'c> {
         self.over_lanes(v, size, &|a, b| {
             self.call("llvm.maximum", &[self.cx.f32_type().into()], &[a.into(), b.into()]).into_float_value()
@@ -93,8 +92,8 @@ impl<'c> Gpu<'c> {
         self.in_teams(size, v, &distances, f)
     }
 
-    /// The same over the `size` threads of the work-group, by way of local memory with a float for
-    /// each wave. The memory may be used again after the next barrier.
+    /// Combines a value over the `size` threads of the work-group, by way of local memory with a
+    /// float for each wave. The memory may be used again after the next barrier.
     fn over_group(&self, v: FloatValue<'c>, size: usize, exchange: Ptr<'c>, f: Combine<'_, 'c>) -> FloatValue<'c> {
         let waves = size / self.wave_size();
         let sum = self.over_lanes(v, self.wave_size(), f);

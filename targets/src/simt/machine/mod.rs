@@ -83,7 +83,7 @@ pub struct Gpu<'c> {
     pub simt: &'c Simt,
     /// Bytes of local memory that the launch must give, in addition to what the code itself states.
     pub shared: Cell<usize>,
-    /// Whether the kernel has waited for the one before it, as it has come so far.
+    /// Whether the emitted code has waited for the previous kernel.
     pub awaited: Cell<bool>,
 }
 
@@ -262,9 +262,9 @@ impl<'c> Gpu<'c> {
         }
     }
 
-    /// The same value, which is computed here and not later: matrix instructions want every lane of
-    /// the wave, so they may not be moved to where only some lanes need what they make. LLVM's
-    /// sinking does not know that of all of them.
+    /// The value, computed here and not later. Matrix instructions need every lane of the wave, so
+    /// they must not be moved to a place where only some lanes need their result. LLVM's sinking
+    /// does not know that for all of them.
     pub fn pin(&self, v: Vector<'c>) -> Vector<'c> {
         match self.isa() {
             Isa::Amdgcn => self.pin_vector(v),

@@ -39,7 +39,7 @@ impl<'c> Gpu<'c> {
         self.attribute("nvvm.maxnreg", &format!("{registers}"));
     }
 
-    /// Local memory, out of what the launch gives: what the code itself states may be 48 KiB at
+    /// Local memory out of the launch's share: memory that the code itself states may be 48 KiB at
     /// most.
     pub fn shared(&self, bytes: usize, align: usize) -> Ptr<'c> {
         let all = self.module.get_global(SHARED).unwrap_or_else(|| {
@@ -304,8 +304,8 @@ impl<'c> Gpu<'c> {
         self.assemble("fence.acquire.sync_restrict::shared::cluster.cluster;", None, "", &[]);
     }
 
-    /// All threads of the cluster come here before one goes on. What they did is in no order: for
-    /// the end of a kernel that has used what it read from others.
+    /// A barrier of all threads of the cluster, without an order of their accesses: for the end of
+    /// a kernel that has used everything it read from others.
     pub fn leave_cluster(&self) {
         self.call("llvm.nvvm.barrier.cluster.arrive.relaxed.aligned", &[], &[]);
         self.call("llvm.nvvm.barrier.cluster.wait.aligned", &[], &[]);

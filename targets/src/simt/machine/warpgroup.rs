@@ -57,7 +57,7 @@ impl TileForm {
         TileForm::Blocks { along: rows * 16, down: 128 }
     }
 
-    /// The same tile turned: its rows are what is contracted.
+    /// The tile transposed: its rows are contracted.
     pub fn of_columns_turned(rows: usize) -> TileForm {
         TileForm::Turned { along: 128, down: rows * 16 }
     }
@@ -344,7 +344,7 @@ fn products_of_words((sums, first): (usize, usize), dtype: DType, words: usize, 
     let list = |range: Range<usize>| range.map(|i| format!("${i}")).collect::<Vec<_>>().join(",");
     let (all, name) = (list(0..sums), dtype.name());
     let product = format!("wgmma.mma_async.sync.aligned.m64n{}k16.f32.{name}.{name}", 2 * sums);
-    // Only the low half of what products are told of a tile is an address, so steps need no carry.
+    // Only the low half of a tile's descriptor is an address, so steps need no carry.
     let mut text = String::from("{ .reg .b64 b; .reg .b32 low, high, next; .reg .pred p; ");
     write!(text, "mov.b64 {{low, high}}, ${}; setp.ne.b32 p, {}, 0; ", first + words, u8::from(adds))
         .expect("into memory");

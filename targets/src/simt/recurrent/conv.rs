@@ -85,7 +85,7 @@ impl<'c> Channels<'_, '_, 'c> {
         let (c, Conv { out, len, .. }) = (self.c, self.conv);
         let before = self.state.before(c, token, len - 1);
         let first = token - before;
-        // A token that sees none of what was kept is of the work-group that has it.
+        // A token that sees no kept input belongs to the work-group that has it.
         let by = c.as_int(c.pick(c.less(before, len - 1), first, token));
         c.when(!c.less(by, self.first) & c.less(by, self.end), || {
             let run = self.state.run(c, first, token + 1);

@@ -96,8 +96,8 @@ impl<'c> Few<'c> {
     }
 }
 
-/// Some columns of a head's state, of which the lane has those from `column` on, in rows from `row`
-/// on. Lanes without columns of their own compute with the last ones, and store nothing.
+/// Some columns of a head's state. The lane has those from `column` on, in rows from `row` on.
+/// Lanes without columns of their own compute with the last ones, and store nothing.
 pub struct Part<'a, 'k, 'c> {
     c: &'a Gpu<'c>,
     delta: &'a Delta<'k, 'c>,

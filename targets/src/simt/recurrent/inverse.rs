@@ -72,7 +72,7 @@ fn double<'c>(p: &Products<'_, 'c>, triangle: Rows<'c>, half: usize, rows: usize
         };
         own(span, c.floats(&(0..p.depth()).map(number).collect::<Vec<_>>()))
     });
-    // Of columns that no block has some others are loaded, and multiplied with nothing.
+    // For columns that no block has, other columns are loaded and multiplied by nothing.
     let columns = |from: Int<'c>| move |span: usize| c.smaller(from + p.first(span), rows - p.depth());
     let row = |r: Int<'c>| second + c.smaller(r, half - 1);
     let all = |_, _| true;

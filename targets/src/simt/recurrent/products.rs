@@ -60,7 +60,7 @@ impl<'a, 'c> Products<'a, 'c> {
         Products::meeting(c, Meeting::All)
     }
 
-    /// The same of some of a work-group's waves, the first ones.
+    /// The products of the first of a work-group's waves.
     pub fn meeting(c: &'a Gpu<'c>, meeting: Meeting) -> Products<'a, 'c> {
         let (short, wide) = (Matrix::new(c, DType::BF16), Matrix::new(c, DType::F32));
         Products { c, place: short.place(), thread: c.thread(), meeting, short, wide }
@@ -179,7 +179,8 @@ impl<'a, 'c> Products<'a, 'c> {
         self.joined(&sums)
     }
 
-    /// Two matrices times the same, of which parts are made once: `spans` of rows each.
+    /// Two matrices times the same operand, with the operand's parts made once: `spans` of rows
+    /// each.
     pub fn multiply_both(&self, left: [Rows<'c>; 2], right: &Runs<'c>, spans: usize) -> [Runs<'c>; 2] {
         let mut sums = [0; 2].map(|_| self.tiles(&self.zeros(spans)));
         for span in 0..right[0].len() {

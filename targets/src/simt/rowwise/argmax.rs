@@ -108,7 +108,7 @@ fn of_wave<'c>(c: &Gpu<'c>, found: Found<'c>) -> Found<'c> {
     })
 }
 
-/// `body` with the column of what the waves of a work-group found, in its first thread.
+/// Runs `body` with the column that the waves of a work-group found, in its first thread.
 fn of_group<'c>(c: &Gpu<'c>, (v, col): Found<'c>, thread: Int<'c>, threads: usize, body: impl FnOnce(Int<'c>)) {
     let waves = threads / c.simt.wave;
     // An element and a column for each wave.

@@ -26,7 +26,7 @@ const THREADS: usize = 128;
 /// Vectors of a head that a lane makes.
 const VECTORS: usize = 2;
 
-/// How many tokens' values make a run, for a body of this kind.
+/// The tokens in a run of values, for a body of this kind.
 pub fn run(graph: &Graph, arch: GpuArch) -> Option<usize> {
     let writes = |id| (graph.op(id).class() == Class::Effect).then(|| graph.operands(id));
     let written: Vec<_> = graph.ids().filter_map(writes).collect();

@@ -1,6 +1,6 @@
 //! Family `rows`: a work-group makes one row of the step. A flat result is made by all threads
-//! together; heads are shared out to teams of lanes, of which each makes one at a time. Where there
-//! is nothing but heads, work-groups take several tokens'.
+//! together; heads are shared out to teams of lanes, and a team makes one head at a time. A body of
+//! nothing but heads has several tokens in a work-group.
 mod argmax;
 mod heads;
 mod route;
@@ -33,8 +33,8 @@ const NORM_WAVES: usize = 4;
 /// tokens of Qwen3-8B in fp8 blocks takes 6.06 ms with 512 and 7.17 ms with 128 or 256.
 const QUANTISERS: usize = 512;
 
-/// Most threads that look for the largest element of a row, of which a step of one token has one
-/// work-group for 150,000 logits. On an H100 256 threads take 24 us.
+/// Most threads that search the largest element of a row. A step of one token has one work-group
+/// for 150,000 logits. On an H100 256 threads take 24 us.
 const SEEKERS: usize = 1024;
 
 /// Vectors of a row that a thread has on the way, and elements of them that it computes at a time.
@@ -47,8 +47,8 @@ pub fn vector(graph: &Graph) -> usize {
     [8, 4, 2].into_iter().find(|&n| fits(n)).unwrap_or(1)
 }
 
-/// Whether a value is scales, of a weight, of what becomes codes or of choices that are added up,
-/// which no row is read with.
+/// Whether a value is scales: of a weight, of a value that is quantised, or of choices that are
+/// added up. No row is read with it.
 fn is_scales(graph: &Graph, v: Value) -> bool {
     let as_scales = |&(user, slot): &(NodeId, usize)| match graph.op(user) {
         Op::Linear { block, .. } | Op::PerHead { block, .. } => block.is_some() && slot >= 2,
@@ -89,8 +89,8 @@ fn is_row_norm(graph: &Graph, v: Value) -> bool {
     is_norm(graph.op(v.node)) && graph.ty(v).as_tensor().is_some_and(|t| t.shape.rank() == 2)
 }
 
-/// Threads of a work-group: one for each vector of the widest result, or of what it is the largest
-/// of, in whole waves.
+/// Threads of a work-group: one for each vector of the widest result, or of the row that it is the
+/// largest element of, in whole waves.
 pub fn threads(graph: &Graph, arch: GpuArch) -> usize {
     let row = |v: Value| graph.ty(v).as_tensor().and_then(|t| t.shape.row()).unwrap_or(0);
     let width = |&v: &Value| match graph.ty(v) {
@@ -224,7 +224,7 @@ fn store_scale<'c>(c: &Gpu<'c>, out: &Operand<'c>, (row, number): (Int<'c>, Int<
     match scales.dtype {
         DType::F32 => c.store(c.at(out.ptr, first + number * 4), scale, 4),
         _ => {
-            // A power of two is its exponent, and what is no number has the bits of none.
+            // A power of two is stored as its exponent. The exponent bits of NaN are NaN in e8m0.
             let bits = c.as_int(c.bitcast(scale, c.cx.i32_type())).shift_right(23, false);
             let byte = c.b.build_int_truncate(bits.v, c.cx.i8_type(), "").expect("a byte of a word");
             c.store(c.at(out.ptr, first + number), byte, 1);

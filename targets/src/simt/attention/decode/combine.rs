@@ -65,8 +65,8 @@ impl<'c> Partial<'c> {
     }
 }
 
-/// Dimensions of which the waves add their values at a time: where these become codes, whole groups
-/// with one scale.
+/// Dimensions of which the waves add their values at a time: whole groups with one scale where the
+/// result is quantised.
 fn width(a: &Attention, columns: usize) -> usize {
     let (dim, least) = (a.values().1, a.codes.map_or(16, |(_, group)| group.max(16)));
     let fits = |width: &usize| dim.is_multiple_of(*width) && WAVES * columns * width * 4 <= EXCHANGED;

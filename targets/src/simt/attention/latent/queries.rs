@@ -66,7 +66,7 @@ impl<'c> Group<'_, '_, '_, 'c> {
         });
     }
 
-    /// The wave's tiles of queries, each as fragments of the columns of which it has scores.
+    /// The wave's tiles of queries, each as fragments of the columns that the wave has scores of.
     pub fn queries(&self) -> Result<Vec<Vec<Fragment<'c>>>, Diagnostic> {
         let (a, c, s) = (self.a, self.code(), &self.shape);
         let wave = self.wave_place();

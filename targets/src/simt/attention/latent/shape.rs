@@ -179,8 +179,8 @@ impl Shape {
         (1..=self.tiles).rev().find(fits).unwrap_or(1)
     }
 
-    /// Bytes of what one work-group has made of its keys: sums of values, then the row maximum and
-    /// the sum of weights of each query.
+    /// Bytes of one work-group's result of its keys: sums of values, then the row maximum and the
+    /// sum of weights of each query.
     pub fn partial(&self) -> usize {
         self.partial_values() + 8 * self.queries()
     }
@@ -190,7 +190,7 @@ impl Shape {
     }
 }
 
-/// That it is attention of these parts, on a machine with these instructions.
+/// Checks that it is attention of these parts, on a machine with these instructions.
 fn takes(body: &Graph, sizes: &Sizes, simt: &Simt) -> Result<(), WhyNot> {
     let cache = &sizes.cache;
     WhyNot::unless(cache.is_prefix && cache.heads == 1, || {

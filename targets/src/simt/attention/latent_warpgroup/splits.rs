@@ -127,8 +127,8 @@ impl<'c> Group<'_, '_, '_, 'c> {
         self.shape.splits.next_multiple_of(self.merged_at_once().max(4))
     }
 
-    /// This work-group's share of the result: some eights of columns, of which each thread has two
-    /// of both its queries.
+    /// This work-group's share of the result: some groups of eight columns. Each thread has two
+    /// columns of both its queries.
     fn merge_share(&self, tile: &Tile<'c>, shared: Shared<'c>, team: Int<'c>) {
         let (c, a, shape) = (self.code(), self.attention, self.shape);
         let rows = [0, 8].map(|more| self.row() + more);

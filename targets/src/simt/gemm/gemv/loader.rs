@@ -118,7 +118,7 @@ impl<'c> Group<'_, '_, '_, 'c> {
     pub(super) fn scales_of(&self, x: &dyn Source<'c>, (step, i): (Int<'c>, usize)) -> Vec<Any<'c>> {
         let m = self.matrix();
         if self.scaled_products.is_some() {
-            // Those of a step are a word.
+            // Those of a step form a word.
             let word = |&column: &Int<'c>| m.c.load(m.c.cx.i32_type(), x.scale(m, column, step + i), 4);
             return self.columns.iter().map(word).collect();
         }
@@ -191,7 +191,7 @@ impl<'c> Group<'_, '_, '_, 'c> {
         Ok(())
     }
 
-    /// Computes a vector of a row of a width, of which columns before `end` are staged.
+    /// Computes a vector of a row. Columns before `end` are staged.
     fn stage_vector(
         &self,
         (x, width): (Value, usize),

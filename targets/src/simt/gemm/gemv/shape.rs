@@ -89,7 +89,7 @@ impl Shape {
         let steps = arch.memory.padded(depth) / (span * times);
         let vec16s = dtype.bytes(layout.depth) / VEC16;
         let width = simt.matrix.columns;
-        // Of an expert's rows a tile has one block of columns.
+        // A tile of an expert's rows has one block of columns.
         let most = match heads {
             Some(_) if spec.invariant => OF_HEAD,
             Some(_) => spec.tokens.min(OF_HEAD),

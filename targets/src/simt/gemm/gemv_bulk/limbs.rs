@@ -45,7 +45,8 @@ pub const SCHEDULE: Schedule = Schedule {
     emit: |setup, spec| launch::finish(emit(setup, spec, form, begin)),
 };
 
-/// A weight of integers, or of so few values that they are some, and rows of floats.
+/// The form for a weight of integers, or of a type with so few values that they can be integers,
+/// and rows of floats.
 fn form(body: &Graph) -> Result<Form, WhyNot> {
     let integers = [DType::I4, DType::U4, DType::I8, DType::U8, DType::F4E2M1];
     let (Some(encoding), Some(encoded)) = (Encoding::of(body), Encoded::of(body)) else {
@@ -104,8 +105,9 @@ impl Integers {
         }
     }
 
-    /// The columns of each of the two words that come of four values: of 4 bits those of a word are
-    /// its even ones and its odd ones, or, where a table has their bytes, its first and its last.
+    /// The columns in each of the two words that four values become. With 4 bits, one word has the
+    /// even columns and one the odd ones, or, where a table has their bytes, the first and the last
+    /// ones.
     pub fn order(self) -> [[usize; 4]; 2] {
         match self.values {
             DType::I4 | DType::U4 => [[0, 2, 4, 6], [1, 3, 5, 7]],

@@ -60,14 +60,14 @@ pub struct StageAt<'c> {
     pub along: Int<'c>,
 }
 
-/// Where rows are: floats, of which there are K tiles, or all rows at once, as quantised values.
+/// The rows of a contraction: floats, K tile by K tile, or quantised values, all rows at once.
 pub enum Rows<'w, 'k, 'a, 'c> {
     Staged(Box<Staging<'w, 'k, 'a, 'c>>),
     Quantised(Box<QuantisedRows<'w, 'k, 'a, 'c>>),
 }
 
 impl<'w, 'k, 'a, 'c> Rows<'w, 'k, 'a, 'c> {
-    /// What comes first once kernels before this one have ended.
+    /// The first work after earlier kernels have ended.
     pub fn begin(&self) -> Result<(), Diagnostic> {
         match self {
             Rows::Staged(staging) => staging.set_scale(),
@@ -120,7 +120,7 @@ impl<'w, 'k, 'a, 'c> WorkGroup<'w, 'k, 'a, 'c> {
         at.k_tile * (self.shape.k_tile * self.shape.waves_k)
     }
 
-    /// The rows of floats, of which there are K tiles.
+    /// The rows of floats, which come in K tiles.
     fn staging(&self) -> &Staging<'w, 'k, 'a, 'c> {
         self.rows.staged().expect("rows of floats where they come in K tiles")
     }
@@ -196,8 +196,7 @@ impl<'w, 'k, 'a, 'c> WorkGroup<'w, 'k, 'a, 'c> {
         let count = shape.wave_panels * shape.pieces * shape.tiles() * 4;
         let first = pass * shape.wave_panels;
         let begin: Vec<Any> = std::iter::repeat_n(zero, count).chain(carried.iter().copied()).collect();
-        // As many K tiles a turn as are on their way, so that what is on its way need not change
-        // its registers.
+        // A turn takes as many K tiles as are in flight, so that these keep their registers.
         let turn = |k_tile: Int<'c>, carried: &[Any<'c>]| {
             let mut carried = carried.to_vec();
             for i in 0..shape.prefetched {

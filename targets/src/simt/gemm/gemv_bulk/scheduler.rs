@@ -55,7 +55,7 @@ pub struct PipelineIndex<'c> {
     /// The stage that is read next, and the last bit of how often all stages were.
     pub stage: Int<'c>,
     pub phase: Int<'c>,
-    /// What is loaded next.
+    /// The stage that is loaded next.
     pub next: Next<'c>,
 }
 

@@ -14,8 +14,8 @@ use crate::tuning::{Choice, Number};
 
 /// Waves of a work-group.
 const WAVES: usize = 8;
-/// The same where a weight is decoded, which takes instructions: with 8, int4 took 2.65 ms a step
-/// of Qwen3-8B for 2.48, and e4m3 2.69 for 2.59.
+/// Waves where a weight is decoded, which takes instructions: with 8, int4 took 2.65 ms a step of
+/// Qwen3-8B for 2.48, and e4m3 2.69 for 2.59.
 const DECODING_WAVES: usize = 16;
 /// Bytes of a step of 32 columns of a panel of 16-bit floats.
 pub const STEP: usize = 4 * 16 * VEC16;
@@ -180,7 +180,7 @@ impl Shape {
         };
         let steps = STEPS.into_iter().find(fits).unwrap_or(1);
         let stages_k = self.stages_k / steps;
-        // As many waves as bring all tokens, or a multiple.
+        // As many waves as load all tokens, or a multiple of that.
         let most_k = (waves / waves_n).min(stages_k);
         let shares = |n: &usize| (waves_n * n).is_multiple_of(self.tiles().next_power_of_two());
         let waves_k = (1..=most_k).rev().find(shares).unwrap_or(most_k);

@@ -136,7 +136,7 @@ impl Decoded {
         if self.scaling == Scaling::Epilogue { 0 } else { self.groups * (scale + zero) }
     }
 
-    /// Those of a group.
+    /// The bytes of the scales and zero points of a group.
     fn of_group(&self) -> [usize; 2] {
         [16 * self.encoding.scale.size(), self.encoding.zero.map_or(0, |zero| 16 * zero.size())]
     }
@@ -242,7 +242,7 @@ fn carried<'c>(fragments: &Fragments<'c>) -> Vec<Any<'c>> {
     fragments.iter().flatten().map(|word| Any::from(word.v)).collect()
 }
 
-/// Those that were carried.
+/// The fragments that a loop carried.
 fn fragments<'c>(c: &Gpu<'c>, words: &[Any<'c>]) -> Fragments<'c> {
     words.chunks(WORDS).map(|part| part.iter().map(|&word| c.as_int(word)).collect()).collect()
 }
@@ -261,7 +261,7 @@ struct DecodedProducts<'r, 'g, 'k, 'a, 'c> {
 }
 
 impl<'c> DecodedProducts<'_, '_, '_, '_, 'c> {
-    /// Adds the products of a K tile, of which the first stage is decoded. A stage is a block of
+    /// Adds the products of a K tile. Its first stage is decoded already. A stage is a block of
     /// columns.
     fn products(&self, at: At<'c>, first: &Fragments<'c>, sums: &[Any<'c>]) -> (Vec<Any<'c>>, Fragments<'c>) {
         let (c, half) = (self.group.code(), self.group.shape.columns / 2);
@@ -283,15 +283,15 @@ impl<'c> DecodedProducts<'_, '_, '_, '_, 'c> {
         (c.mma_wait(&own, 0), next)
     }
 
-    /// The same where sums of the K tile are scaled.
+    /// The products where sums of the K tile are scaled.
     fn scaled_products(&self, at: At<'c>, first: &Fragments<'c>, sums: &[Any<'c>]) -> (Vec<Any<'c>>, Fragments<'c>) {
         let (own, next) = self.products(at, first, &[]);
         let (upper, lower) = own.split_at(own.len() / 2);
         ([self.add_scaled(at.1, 0, sums, upper), self.add_scaled(at.1, 1, sums, lower)].concat(), next)
     }
 
-    /// The same where a stage is upper or lower rows, so that fewer sums of a K tile are there at
-    /// once.
+    /// The products where a stage is upper or lower rows, so that fewer sums of a K tile are held
+    /// at once.
     fn products_by_rows(&self, at: At<'c>, first: &Fragments<'c>, sums: &[Any<'c>]) -> (Vec<Any<'c>>, Fragments<'c>) {
         let c = self.group.code();
         let of = |a: &Fragments<'c>| {
@@ -421,8 +421,8 @@ impl<'c> DecodedProducts<'_, '_, '_, '_, 'c> {
         (self.decoded.groups / self.decoded.blocks).max(1)
     }
 
-    /// Of each of the wave's panels, the lane's row's scales and zero points for the groups of a
-    /// block, if they come with slots.
+    /// For each of the wave's panels, the scales and zero points of the lane's row for the groups
+    /// of a block, if they come with slots.
     fn scales(&self, at: Half<'c>) -> (Vec<FloatValue<'c>>, Vec<Zero<'c>>) {
         let (c, decoded) = (self.group.code(), self.decoded);
         let Some(codes) = self.group.codes.as_ref().filter(|_| decoded.scale_bytes() > 0) else {

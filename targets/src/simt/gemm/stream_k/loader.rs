@@ -77,7 +77,7 @@ impl<'c> Group<'_, '_, '_, 'c> {
             let mut squares: Vec<FloatValue> = squares.iter().map(|v| v.into_float_value()).collect();
             let each = brought.len() / together;
             let (turns, words): (_, Vec<&[Any]>) = (turns(turn), brought.chunks(each).collect());
-            // Half of the stages at a time, so that products go on with the others.
+            // Half of the stages at a time, so that products continue with the others.
             let batch = self.shape.stages / 2;
             for (turns, words) in turns.chunks(batch).zip(words.chunks(batch)) {
                 for (&turn, words) in turns.iter().zip(words) {

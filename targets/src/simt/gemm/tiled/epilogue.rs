@@ -111,8 +111,8 @@ impl<'c> Group<'_, '_, '_, 'c> {
         })
     }
 
-    /// Of each piece the scales of a lane's rows of a panel of the result, from one on, which they
-    /// have but one of, group by group.
+    /// For each piece the scales of a lane's rows in a panel of the result, from a row on, group by
+    /// group. These rows have one scale each.
     fn scales_of_row(&self, panel: Int<'c>, row: Int<'c>) -> Vec<Vector<'c>> {
         let c = self.contraction.matrix.c;
         let Some(codes) = self.codes.filter(|codes| codes.encoding.is_row_wise()) else { return vec![] };
@@ -163,8 +163,8 @@ impl<'c> Group<'_, '_, '_, 'c> {
         result
     }
 
-    /// Of each piece of a panel of the result: the scales of the lane's rows, which they have but
-    /// one of, group by group.
+    /// For each piece of a panel of the result, the scales of the lane's rows, group by group.
+    /// These rows have one scale each.
     fn scales(&self, panel: Int<'c>) -> Vec<Vec<Vector<'c>>> {
         let (s, c) = (&self.accumulator, self.contraction.matrix.c);
         let Some(codes) = self.codes.filter(|codes| codes.encoding.is_row_wise()) else { return vec![] };

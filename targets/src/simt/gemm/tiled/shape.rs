@@ -22,8 +22,8 @@ pub const LEAST_TOKENS: usize = 16 * SMALL / 2;
 /// Bytes of a weight at least where tiles are not full: of a smaller one that saves less than it
 /// takes work-groups to add up what they share.
 pub const LEAST_BYTES: usize = 32 << 20;
-/// The same of large tiles, which read half as many bytes for each product, and of which one stands
-/// on a unit.
+/// The side of large tiles, which read half as many bytes for each product. A unit holds one of
+/// them.
 const LARGE: usize = SIDE * 2;
 /// Panels of a wave where a tile is small: two waves make it.
 const SMALL_PANELS: usize = 2;
@@ -31,9 +31,9 @@ const SMALL_PANELS: usize = 2;
 /// hold what is needed in addition to the sums.
 const WIDE_PANELS: usize = 8;
 
-/// Parts of the weight for each of which a tile may have a work-group, and the fewest stretches of
-/// a part, of large tiles too. The sums of a large tile take as long to leave and to read as 24
-/// stretches: units that one tile leaves without work are worth less.
+/// Parts of the weight that may have a work-group each for a tile, and the fewest stretches of a
+/// part, also for large tiles. Leaving and reading the sums of a large tile takes as long as 24
+/// stretches: units without a tile are worth less.
 const SPLITS: [usize; 3] = [8, 4, 2];
 const STRETCHES: usize = 4;
 const LARGE_STRETCHES: usize = 24;
@@ -238,7 +238,7 @@ impl Shape {
         Ok(Some((few, limit)))
     }
 
-    /// Its tiles, as a scheduler has them.
+    /// The size of its tiles, for a scheduler.
     pub fn size(&self) -> TileSize {
         TileSize { panels: self.tile_panels(), columns: self.tokens(), threads: self.threads }
     }

@@ -63,7 +63,7 @@ impl<'f, 't, 'k, 'a, 'c> Epilogue<'f, 't, 'k, 'a, 'c> {
         (0..4).map(|part| self.group.contraction.parts.beside(self.inside(self.at(round, part)))).collect()
     }
 
-    /// The same place, if it is one of the result's, or another.
+    /// The place itself, if the result has it, or else another.
     fn inside(&self, at: At<'c>) -> At<'c> {
         let (c, padded) = (self.group.code(), self.padded());
         let row = self.group.tokens.map_or(at.row, |tokens| c.smaller(at.row, tokens - 1));

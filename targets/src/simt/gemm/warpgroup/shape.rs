@@ -26,9 +26,9 @@ pub const THREADS: usize = CONSUMERS + 128;
 pub const PRODUCERS: usize = THREADS - CONSUMERS;
 /// Registers of a thread that copies, and of one that multiplies.
 const COPIES: [usize; 2] = [40, 232];
-/// The same where rows are gathered.
+/// The same two numbers where rows are gathered.
 const GATHERS: [usize; 2] = [56, 224];
-/// The same where threads that copy also decode.
+/// The same two numbers where threads that copy also decode.
 const DECODES: [usize; 2] = [104, 200];
 /// Bytes of a row in a stretch, and how many products a stretch takes, each of 32 bytes.
 pub const STRETCH: usize = 128;

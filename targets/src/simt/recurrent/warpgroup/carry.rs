@@ -168,7 +168,7 @@ impl<'c> Chunks<'_, '_, 'c> {
         words(pairs.chunks(2).enumerate().map(two).collect())
     }
 
-    /// `e^(G_n) S + K^T (e^(G_n - G) D)`, of which the products are under way.
+    /// `e^(G_n) S + K^T (e^(G_n - G) D)`; its products are in flight.
     fn updated(&self, chunk: Chunk<'c>, state: &[Any<'c>]) -> Vec<Any<'c>> {
         let c = self.c;
         let kept = self.exp(self.of_token(chunk, OfToken::Decay, c.int(CHUNK - 1)));
@@ -196,7 +196,7 @@ impl<'c> Chunks<'_, '_, 'c> {
         })
     }
 
-    /// The same with parts of a left operand of 64 columns. What is below 2^-24 of the largest is
+    /// Multiplies with parts of a left operand of 64 columns. Parts below 2^-24 of the largest are
     /// left out.
     fn multiply_words(&self, sums: Vec<Any<'c>>, left: &Words<'c>, right: Ptr<'c>) -> Vec<Any<'c>> {
         let c = self.c;

@@ -94,7 +94,7 @@ impl<'s, 'k, 'a, 'c> LimbRows<'s, 'k, 'a, 'c> {
             let power = |exponent: Int<'c>| c.bitcast(exponent.shift_left(23), c.cx.f32_type()).into_float_value();
             let scale = power(283 - safe);
             c.when(c.equal(c.thread(), 0), || {
-                // What is infinite, or no number, makes a row of no numbers.
+                // Infinity or NaN makes a row of NaN.
                 let unit = c.pick(c.equal(exponent, 255), c.number(f64::NAN), power(safe - 29));
                 let (times, _) = self.how.unit();
                 let unit = c.float(unit) * c.number(1.0 / times as f64);

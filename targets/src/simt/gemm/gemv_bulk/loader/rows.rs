@@ -208,8 +208,8 @@ impl<'s, 'k, 'a, 'c> Staging<'s, 'k, 'a, 'c> {
         (0..self.vectors()).map(vector).collect()
     }
 
-    /// Stores what came of a K tile into a buffer, as the contraction wants it: the sum of its
-    /// squares and those before.
+    /// Stores a K tile's rows into a buffer, as the contraction takes them, and returns the sum of
+    /// squares so far.
     pub fn store(
         &self,
         k_tile: Int<'c>,
