@@ -95,7 +95,7 @@ impl Compiled {
     }
 }
 
-/// Called with the steps done, the steps in all, and what comes next.
+/// Called with the steps done, the steps in all, and the name of the next one.
 pub type Progress<'a> = &'a mut dyn FnMut(usize, usize, &str);
 
 /// Compiles a model. Weights are not looked at.
@@ -128,7 +128,7 @@ pub fn compile(config: &Config, options: &Options, progress: Progress) -> Result
     Ok(Compiled { manifest, code })
 }
 
-/// That an arch has kernels which attend over the cache, where they are to, and for its sizes.
+/// Checks that an arch has kernels which attend over the cache, if they are to, and for its sizes.
 fn check_cache(config: &Config, attention: &[Attention], arch: &Arch) -> Result<(), Diagnostic> {
     check_latent(config, arch)?;
     let (cache, query) = (config.cache_dtype(), config.dtype);
@@ -145,7 +145,7 @@ fn check_cache(config: &Config, attention: &[Attention], arch: &Arch) -> Result<
 /// head, and stores two numbers at once.
 const LATENT_UNITS: [(&str, usize); 3] = [("kv_lora_rank", 4), ("v_head_dim", 4), ("qk_nope_head_dim", 2)];
 
-/// That an arch has kernels for the sizes of latent attention.
+/// Checks that an arch has kernels for the sizes of latent attention.
 fn check_latent(config: &Config, arch: &Arch) -> Result<(), Diagnostic> {
     let latent = config.layers.iter().find_map(|layer| match &layer.mixer {
         Mixer::Latent(latent) => Some(latent),
@@ -162,7 +162,7 @@ fn check_latent(config: &Config, arch: &Arch) -> Result<(), Diagnostic> {
     }
 }
 
-/// That all that adds up the numbers of a row is atomc's own.
+/// Checks that atomc itself does everything that adds up the numbers of a row.
 fn check_invariant(options: &Options) -> Result<(), Diagnostic> {
     let no = |what: &str, at: &str, help: &str| {
         let message = format!("{what}, so no artifact can say that a row's bits are always the same");
@@ -178,8 +178,8 @@ fn check_invariant(options: &Options) -> Result<(), Diagnostic> {
     Ok(())
 }
 
-/// That all plans of a target do the same, by the same schedules: what is kept in registers in one
-/// kernel is rounded between two. In which order kernels run that do not need each other changes
+/// Checks that all plans of a target do the same, by the same schedules: a value that stays in
+/// registers in one kernel is rounded between two. The order of independent kernels changes
 /// nothing.
 fn check_same_kernels((target, archs): (&str, &[Arch]), plans: &[Plan], all: &Kernels) -> Result<(), Diagnostic> {
     let specs = all.specs();

@@ -63,7 +63,7 @@ impl Tally {
     }
 }
 
-/// What launches would have done, of which some work-groups are recorded instead. Clones share it.
+/// Records some work-groups of launches instead of running them. Clones share it.
 #[derive(Clone, Debug, Default)]
 pub struct Recorder(Arc<Mutex<Vec<Recorded>>>);
 
@@ -72,7 +72,7 @@ pub struct Recorder(Arc<Mutex<Vec<Recorded>>>);
 pub struct Recorded {
     /// Work-groups of its grid.
     pub groups: usize,
-    /// Those that make a part of the result together.
+    /// Work-groups that make a part of the result together.
     pub shared: usize,
     /// The traces of some work-groups, evenly out of the grid or out of a part. Where a work-group
     /// adds up the sums of others, its trace comes last.
@@ -173,7 +173,7 @@ impl Emulated {
         self.recorder.get_or_insert_default().clone()
     }
 
-    /// What kernels did so far.
+    /// The counts of kernels so far.
     pub fn tally(&self) -> Tally {
         self.tally.clone()
     }
@@ -223,7 +223,7 @@ impl Emulated {
 }
 
 fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
-    // What is locked is whole between any two statements.
+    // The locked value is whole between any two statements.
     shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

@@ -487,7 +487,7 @@ fn what_would_take_all_memory_is_refused() {
     assert!(out.status.code() == Some(1) && text.starts_with(want), "{text}");
 }
 
-/// Numbers of tokens for a model without a tokenizer. Greedy answers go on as prompts do.
+/// Numbers of tokens for a model without a tokenizer. Greedy answers continue prompts.
 #[test]
 fn tokens_in_and_out() {
     let bench = Bench::new();

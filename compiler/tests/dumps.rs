@@ -47,14 +47,14 @@ impl Guarded {
     fn new(len: usize, value: u8, align: usize) -> Guarded {
         let used = (len + align).next_multiple_of(PAGE);
         let (mapped, protection) = (used + PAGE, libc::PROT_READ | libc::PROT_WRITE);
-        // SAFETY: a new mapping of our own, of which the last page is locked.
+        // SAFETY: a new mapping of our own. Its last page is locked.
         let map = unsafe {
             let map = libc::mmap(ptr::null_mut(), mapped, protection, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1, 0);
             assert!(map != libc::MAP_FAILED, "no memory");
             assert_eq!(libc::mprotect(map.wrapping_byte_add(used), PAGE, libc::PROT_NONE), 0);
             map.cast::<u8>()
         };
-        // A page is a multiple of what buffers are aligned to.
+        // A page is a multiple of the alignment of buffers.
         let start = map.wrapping_add((used - align - len) / align * align);
         // SAFETY: it lies in the part that is not locked.
         unsafe { ptr::write_bytes(start, value, len + align) };
@@ -89,7 +89,8 @@ struct Dump {
     align: usize,
 }
 
-/// Its memory: of each argument, or of its lists; and what each argument points to.
+/// The memory of a launch: of each argument, or of its lists; and the memory that each argument
+/// points to.
 #[derive(Default)]
 struct Launch {
     memory: Vec<Guarded>,

@@ -1,6 +1,6 @@
-//! Faults of the machine, with the built binary: what is in the way of a file, kills, and files
-//! that are none. Whatever happens, a file is whole or not there, the exit code says so, and
-//! nothing is left over.
+//! Faults of the machine, with the built binary: obstacles to writing a file, kills, and paths that
+//! are no files. In every case a file is whole or absent, the exit code says so, and nothing else
+//! remains.
 mod common;
 
 use std::fs::File;
@@ -327,7 +327,7 @@ fn a_full_standard_error_changes_nothing() {
         let ((with, file), (without, file_without)) = (of(full().into()), of(Stdio::piped()));
         assert_eq!(with.status, without.status, "{args:?}");
         assert!(file == file_without, "{args:?}");
-        // What is printed of times differs from run to run.
+        // Printed times differ from run to run.
         if args[0] == "inspect" {
             assert_eq!(with.stdout, without.stdout);
         }
@@ -354,7 +354,7 @@ fn a_full_standard_output_is_an_error() {
     }
 }
 
-/// What is done to a file, and what is said of it.
+/// A change of a file, and the expected message.
 type Change<'a> = (&'a dyn Fn(&Path), &'a str);
 
 /// Starts a verb, changes a file as soon as it has opened it, and returns what it said.
@@ -403,8 +403,7 @@ fn a_file_that_changes_while_it_is_read_is_an_error() {
         };
         let changes: [Change; 2] = [(&shrink, ", and had "), (&overwrite, "it was written to")];
         for (change, want) in changes {
-            // What is done before the change came is right, and what came before a first look is of
-            // another file.
+            // Work before the change is right, and work before a first look is of another file.
             let early = |out: &Output| {
                 let said = String::from_utf8_lossy(&out.stderr);
                 out.status.success() || said.contains("is not a sound safetensors file") || said.contains("is damaged")

@@ -295,7 +295,7 @@ fn names_of_files_are_shown_as_text() {
     assert!(bench.succeed(&["trust", "--list"]).contains("caf\u{fffd}.atomc"));
 }
 
-/// What is wrong with the name of an output is found before anything is made.
+/// A fault in the name of an output is found before anything is made.
 #[test]
 fn outputs_that_are_folders_are_refused_at_once() {
     let bench = Bench::empty();

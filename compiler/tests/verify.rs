@@ -206,7 +206,7 @@ fn changed_code_is_wrong() {
     );
 }
 
-/// The same artifact path as on hardware, for the chips that the emulator knows.
+/// The artifact path of hardware, for the chips that the emulator knows.
 #[test]
 #[cfg(feature = "emulator")]
 fn every_kernel_of_emulated_gpus_is_right() {

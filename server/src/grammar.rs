@@ -266,7 +266,7 @@ pub(crate) fn bounded(mut schema: Value) -> Value {
     schema
 }
 
-/// The tokens, of which texts are made greedily: guides ask for bytes alone.
+/// The tokens. Texts are tokenised greedily: guides ask for bytes alone.
 struct Vocabulary {
     trie: TokTrie,
 }

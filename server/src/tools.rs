@@ -13,7 +13,7 @@ const CLOSE: &str = "</tool_call>";
 pub struct Call {
     /// The tool.
     pub name: String,
-    /// What it is given, as JSON.
+    /// The arguments, as JSON.
     pub arguments: String,
 }
 
@@ -79,7 +79,7 @@ impl Calls {
         parts
     }
 
-    /// What is left, as nothing follows.
+    /// The rest, when nothing follows.
     pub fn end(&mut self) -> Vec<Part> {
         let rest = std::mem::take(&mut self.held);
         // Some models end after a call without closing it.
@@ -187,7 +187,7 @@ mod tests {
         let whole = r#"<tool_call>{"name": "say", "arguments": {"text": "</tool_call> \" </tool_call>"}}</tool_call>."#;
         let call = made("say", r#"{"text":"</tool_call> \" </tool_call>"}"#);
         assert_eq!(parts(&[whole]), [call, text(".")]);
-        // What has no end is text as it is.
+        // A call without an end is text.
         assert_eq!(parts(&["<tool_call>{\"a</tool_call>"]), [text("<tool_call>{\"a</tool_call>")]);
     }
 

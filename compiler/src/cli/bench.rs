@@ -150,7 +150,7 @@ struct KernelTime {
     seconds: f64,
     bytes: u64,
     flops: u64,
-    /// Of how many experts a launch read the weights, if it reads some.
+    /// The number of experts with weights that a launch read, if it reads some.
     experts: Option<f64>,
     /// Bytes of keys and values among those above.
     cached: u64,
@@ -465,7 +465,7 @@ impl Report {
         trace.written()
     }
 
-    /// Of what a decode step could read in its time.
+    /// The share of the bytes that a decode step could read in its time.
     fn share(&self, decode: &Decode) -> Option<f64> {
         self.peaks.bandwidth().map(|bandwidth| decode.rate() / bandwidth)
     }

@@ -17,7 +17,7 @@ pub struct Bodies(Vec<Body>);
 
 struct Body {
     ops: String,
-    /// Tensors that it makes, for each of which a launch has an argument.
+    /// Tensors that it makes. A launch has an argument for each.
     results: Vec<TensorType>,
 }
 
@@ -32,7 +32,7 @@ pub struct Kept {
 
 /// One plan.
 pub struct Flow {
-    /// Pairs of launches, the second of which reads what the first made or wrote.
+    /// Pairs of launches: the second one reads a result or a write of the first.
     pub edges: BTreeSet<(usize, usize)>,
     pub kept: Vec<Kept>,
 }

@@ -42,7 +42,7 @@ impl std::str::FromStr for Modelled {
     }
 }
 
-/// What is taken for granted where a time depends on data, or on what ran before.
+/// Assumptions where a time depends on data, or on earlier launches.
 const ASSUMED: [&str; 3] = [
     "all operands and results of a launch move between HBM and the chip, none stay in caches from the launch before",
     "weights, activations and caches are zeros, and no address depends on them",
@@ -153,7 +153,7 @@ impl Launches {
     }
 }
 
-/// Of a share, as many digits as it is worth.
+/// A share, rounded to the digits that it is worth.
 fn rounded(share: f64) -> f64 {
     (share * 1000.0).round() / 1000.0
 }
@@ -446,7 +446,8 @@ pub fn show(out: &mut impl Write, artifact: &Artifact, chip: Modelled) -> Result
 }
 
 impl Predictor<'_> {
-    /// As many tokens as a plan takes: of one prompt, or of as many sequences that decode.
+    /// A step with as many tokens as a plan takes: of one prompt, or of several sequences that
+    /// decode.
     fn full(&self, plan: &Plan) -> Step {
         let most = self.artifact.manifest().model.max_positions;
         match plan.kind {

@@ -47,7 +47,7 @@ impl Kernels {
         Kernels { invariant, all: vec![], known: HashMap::new() }
     }
 
-    /// How many there are.
+    /// The number of kernels.
     pub fn count(&self) -> usize {
         self.all.len()
     }
@@ -81,7 +81,7 @@ impl Kernels {
         Ok(number)
     }
 
-    /// What is emitted, by number.
+    /// The kernels to emit, by number.
     pub fn specs(&self) -> Vec<KernelSpec<'_>> {
         self.all.iter().map(Entry::spec).collect()
     }
@@ -112,8 +112,8 @@ impl Entry {
     }
 }
 
-/// The symbol of the kernel of this number, which alone tells it from others: what else is said of
-/// it, in ASCII, ends where a name would be too long.
+/// The symbol of the kernel of this number. The number alone makes it unique: the rest, in ASCII,
+/// ends where a name would be too long.
 fn symbol(number: usize, says: &str) -> String {
     let mut name = format!("k{number}_{says}");
     name.truncate(MAX_NAME);

@@ -28,7 +28,7 @@ enum Group {
 }
 
 impl States {
-    /// Of graphs before the passes, in the order of their inputs.
+    /// The states of graphs before the passes, in the order of their inputs.
     pub fn of<'a>(graphs: impl IntoIterator<Item = &'a Graph>) -> Result<States, Diagnostic> {
         let mut states = States::default();
         graphs.into_iter().try_for_each(|graph| states.add(graph))?;

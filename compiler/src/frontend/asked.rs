@@ -1,4 +1,4 @@
-//! That the rules of `--quant` are about products of the model.
+//! Checks that the rules of `--quant` are about products of the model.
 use std::collections::BTreeSet;
 
 use atomc_config::Modules;

@@ -90,7 +90,7 @@ impl LayerBuilder<'_> {
         Ok(Some([scale(names.keys)?, scale(names.values)?]))
     }
 
-    /// Heads of queries, keys and values, and the gate of what is seen, if there is one.
+    /// Heads of queries, keys and values, and the gate of attention's result, if there is one.
     fn projections(&mut self, all: &Attention, x: Value) -> Result<([Value; 3], Option<Value>), Diagnostic> {
         let &Attention { heads, kv_heads, head_dim, qkv_bias: bias, fused, .. } = all;
         let (ranks, parts) = (self.part.ranks, parts_of_kv(all, self.part.ranks));

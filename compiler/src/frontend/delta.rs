@@ -6,8 +6,8 @@ use atomc_ir::{Builder, DType, Diagnostic, Elementwise, Op, Shape, SlotsType, Ty
 use super::layer::{LayerBuilder, Made, shard};
 use super::product::{Factor, joined};
 
-/// What is added to the sum of the squares of a query or key before it is divided by the root: of
-/// transformers' `l2norm` and of FLA.
+/// The constant that is added to the sum of the squares of a query or key before it is divided by
+/// the root, as transformers' `l2norm` and FLA have it.
 const UNIT_EPS: f64 = 1e-6;
 
 /// The sizes of one rank, or what cannot be shared out.
@@ -38,7 +38,7 @@ struct Projected {
     z: Value,
     /// What says how much of a state is made anew.
     b: Value,
-    /// What says how much of it is kept.
+    /// The input of the decay.
     a: Value,
 }
 
@@ -57,7 +57,7 @@ fn apart(all: &Delta) -> [Kind; 3] {
     [kind(0, keys), kind(all.key_rows(), keys), kind(2 * all.key_rows(), values)]
 }
 
-/// Rows of these kinds in the order of ranks, each of which has them kind by kind, head by head.
+/// Rows of these kinds in the order of ranks. Each rank has them kind by kind, head by head.
 fn by_rank(all: &Delta, ranks: usize, kinds: &[Kind]) -> Vec<(usize, usize)> {
     let each = all.key_heads / ranks;
     let of = |rank: usize, kind: Kind| {
@@ -141,7 +141,8 @@ impl LayerBuilder<'_> {
             StoredDelta::Grouped => {
                 let both = read("in_proj_qkvz", all.channels() + all.value_rows())?;
                 let gates = read("in_proj_ba", 2 * heads)?;
-                // Of each head of keys: a query, a key, its values, and their gates.
+                // The checkpoint has for each head of keys: a query, a key, its values, and their
+                // gates.
                 let (shared, values) = (heads / key_heads, all.value_rows() / key_heads);
                 let rows = |start, len| Kind { start, len, step: 2 * (key_dim + values) };
                 let gate = |start| Kind { start, len: shared, step: 2 * shared };

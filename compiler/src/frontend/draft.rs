@@ -2,7 +2,7 @@
 //! combined with the embedding of the next token into one row, which goes through the draft's
 //! layers.
 //!
-//! Ranks share its layers out as they do the target's; each makes all of what comes before them.
+//! Ranks share its layers out as they do the target's; each makes everything before them in full.
 use atomc_config::draft::{Beside, Eagle3};
 use atomc_config::{Draft, Fusion, Head};
 use atomc_ir::results::{DRAFTED, HIDDEN, LOGITS, PICKS};
@@ -55,7 +55,7 @@ pub fn graph(config: &Config, draft: &Draft, part: Part) -> Result<Graph, Diagno
         x = out;
     }
 
-    // Some EAGLE-3 heads go on from rows that are not normed.
+    // Some EAGLE-3 heads continue with rows that are not normed.
     let left_raw = matches!(&draft.fusion, Fusion::Eagle3(eagle) if !eagle.norm_output);
     let left = if left_raw { x } else { norm(&mut b, model, x, &draft.norm, model.hidden)? };
     let picked = b.at(&draft.norm).gather(left, rows)?;

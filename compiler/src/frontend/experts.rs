@@ -1,5 +1,5 @@
-//! The graph of a layer's experts, and how ranks share them out, so that a rank makes a part of a
-//! sum: the width of each, or else the experts, of which a rank holds some.
+//! The graph of a layer's experts, and how ranks share them out. Each rank makes a part of a sum: a
+//! part of the width of each expert, or else some of the experts.
 use atomc_config::{Experts, Gate, Gated, Router, Score, StoredExperts};
 use atomc_ir::{Best, Builder, DType, Diagnostic, Elementwise, Fact, Number, Op, Value, Whole};
 
@@ -66,7 +66,7 @@ struct Projections<'a> {
     gate: Factor<'a>,
     up: Factor<'a>,
     down: Factor<'a>,
-    /// Of gate, up and down.
+    /// The biases of gate, up and down.
     biases: Option<[Value; 3]>,
 }
 

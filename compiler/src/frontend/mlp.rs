@@ -20,13 +20,13 @@ impl LayerBuilder<'_> {
         self.sum((inner, None), "mlp.down_proj", all.intermediate, all.bias)
     }
 
-    /// The same of a module of this name, of which a rank makes a part of a sum.
+    /// The MLP of a module of this name. A rank makes a part of a sum.
     pub fn part_of_mlp(&mut self, module: &str, all: &Gated, x: Value) -> Made {
         let inner = self.inner(module, all, x)?;
         self.part((inner, None), &format!("{module}.down_proj"), all.intermediate)
     }
 
-    /// What is projected back.
+    /// The inner features, which are projected back.
     fn inner(&mut self, module: &str, all: &Gated, x: Value) -> Made {
         let &Gated { intermediate, activation, bias, fused } = all;
         let [both, gate, up] = ["gate_up_proj", "gate_proj", "up_proj"].map(|name| format!("{module}.{name}"));

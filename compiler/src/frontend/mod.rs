@@ -30,7 +30,7 @@ pub use part::Part;
 pub struct Asked<'a> {
     /// Rows of all tokens that enter these layers.
     pub hidden: &'a [usize],
-    /// Rows of all tokens that this draft goes on from.
+    /// Rows of all tokens that this draft continues with.
     pub draft: Option<&'a Draft>,
 }
 
@@ -44,8 +44,8 @@ pub fn graph_of(config: &Config, part: Part) -> Result<Graph, Diagnostic> {
     graph_with(config, part, Asked::default())
 }
 
-/// The same with further results: `hidden.2` are the rows of all tokens that enter layer 2,
-/// `drafted` those that a draft goes on from.
+/// The graph with further results: `hidden.2` are the input rows of layer 2 for all tokens,
+/// `drafted` those that a draft continues with.
 pub fn graph_with(config: &Config, part: Part, asked: Asked) -> Result<Graph, Diagnostic> {
     let graph = model::graph(config, part, asked)?;
     asked::check(config, &graph)?;

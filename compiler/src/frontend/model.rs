@@ -1,7 +1,7 @@
 //! The graph of a decoder's step: embeddings, layers, a norm and a head.
 //!
-//! Of ranks that share the model out, each has a share of every layer. Its output projections give
-//! a part of a sum, which the caller adds up over the ranks before biases and residuals. Each also
+//! If ranks share the model out, each has a share of every layer. Its output projections give a
+//! part of a sum, which the caller adds up over the ranks before biases and residuals. Each also
 //! has some of the logits, if the head has a weight of its own that can be shared out.
 use atomc_artifact::manifest;
 use atomc_config::{Draft, FeedForward, Fusion, Layer, Mixer};
@@ -93,8 +93,8 @@ pub fn index(b: &mut Builder, name: &str, dim: Dim) -> Value {
     b.input(name, Type::tensor(DType::I32, Shape(vec![dim])))
 }
 
-/// The rows of all tokens that a draft goes on from, of those that enter each layer and those that
-/// leave the last one.
+/// The rows of all tokens that a draft continues with, made of the inputs of each layer and the
+/// output of the last one.
 fn drafted(b: &mut Builder, config: &Config, draft: &Draft, entered: &[Value]) -> Made {
     match &draft.fusion {
         Fusion::Mtp(_) => norm(b, config, entered[config.layers.len()], &last_norm(config), config.hidden),

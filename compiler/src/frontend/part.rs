@@ -52,7 +52,7 @@ impl Part {
         Ok(Config { layers, ..config.clone() })
     }
 
-    /// That there are experts to hold for each rank, and ranks of one kind.
+    /// Checks that there are experts to hold for each rank, and ranks of one kind.
     fn check_experts(self, config: &Config) -> Result<(), Diagnostic> {
         let Part { ranks, expert_ranks, .. } = self;
         let fault = |message: String| Err(Diagnostic::new("config::ranks", message).at("--ep"));

@@ -69,7 +69,7 @@ impl<'a> Factor<'a> {
         b.at(path);
         let lead = usize::from(stack.is_some());
         let mut stored = InFile { b, path, dtype: config.dtype, stack };
-        // Those of all experts are alike.
+        // All experts are alike.
         let Some(scheme) = config.scheme(&nth_name(path, 0)) else {
             let weight = stored.tensor("weight", config.dtype, &sizes);
             return Ok(Factor { path: path.into(), weight, encoding: None, lead });
@@ -140,7 +140,7 @@ impl<'a> Factor<'a> {
         })
     }
 
-    /// Of the weights of experts those that the rank holds.
+    /// The weights of the experts that the rank holds.
     pub fn held(mut self, b: &mut Builder, held: Held) -> Result<Factor<'a>, Diagnostic> {
         self.weight = held.take(b, self.weight)?;
         if let Some(encoding) = &mut self.encoding {
@@ -228,9 +228,8 @@ impl<'a> Factor<'a> {
         }
     }
 
-    /// The same with floats in the place of codes, where these have scales that kernels cannot
-    /// take: one for some rows of each column. `dtype` has all products of a code and a power of
-    /// two.
+    /// The weight as floats instead of codes, if kernels cannot take its scales: one for some rows
+    /// of each column. `dtype` has all products of a code and a power of two.
     fn dequantised(mut self, b: &mut Builder, dtype: DType) -> Result<Factor<'a>, Diagnostic> {
         let Some(Encoding { scheme, grids, block, .. }) = &self.encoding else { return Ok(self) };
         if block.cols > 1 || scheme.scales != DType::E8M0 {
@@ -465,7 +464,7 @@ fn slice(b: &mut Builder, v: Value, axis: usize, (start, len): (usize, usize)) -
     b.push(Op::Slice { axis, start, len }, &[v])
 }
 
-/// Pieces of which those that follow each other are one.
+/// Merges consecutive pieces.
 fn runs(pieces: &[(usize, usize)]) -> Vec<(usize, usize)> {
     let mut runs: Vec<(usize, usize)> = Vec::new();
     for &(start, len) in pieces {
@@ -500,13 +499,13 @@ struct InFile<'a> {
     path: &'a str,
     /// The type of floats.
     dtype: DType,
-    /// Of experts.
+    /// The stack of experts.
     stack: Option<Stack>,
 }
 
 impl InFile<'_> {
-    /// Codes of a weight of these sizes, and scales and zero points, of which there are as many
-    /// rows and columns as the grid has.
+    /// Codes of a weight of these sizes, and scales and zero points with the rows and columns of
+    /// the grid.
     fn read(mut self, scheme: &Scheme, sizes: [usize; 2], grid: [usize; 2]) -> Result<(Value, Vec<Value>), Diagnostic> {
         match scheme.stored {
             Stored::Codes { scale, axes } => {

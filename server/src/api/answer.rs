@@ -15,7 +15,7 @@ use super::error::ApiError;
 use super::events::{Event, Events};
 use crate::schedule::{Chosen, End, Likelihood, Why};
 
-/// Least of what is told of a token that cannot be: JSON has no infinity.
+/// The likelihood that is reported for an impossible token: JSON has no infinity.
 const NEVER: f32 = -9999.0;
 
 /// A whole answer.
@@ -143,7 +143,7 @@ pub trait Render: Send + Unpin + 'static {
     /// Whether each chunk has the name that is its `type`, and none says that it was the last.
     const NAMED: bool = false;
 
-    /// What is told of an answer that failed, where others have begun.
+    /// Reports an answer that failed after others have begun.
     fn error(&mut self, error: &ApiError) -> Value {
         error.json()
     }

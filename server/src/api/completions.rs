@@ -94,7 +94,7 @@ fn begin(service: Shared, body: &Payload) -> Result<Begun, ApiError> {
     Ok(Begun { common, tokens, kind, shape })
 }
 
-/// A prompt, and what echoes of it are.
+/// A prompt, and the parts of it that are echoed.
 struct Given {
     tokens: Vec<u32>,
     text: String,
@@ -196,7 +196,7 @@ impl Place {
             let is_open = rest + chunk.valid().len() + invalid.len() == self.open.len() && is_begun(invalid);
             rest += chunk.valid().len();
             if !is_open && !invalid.is_empty() {
-                // It is shown as one character that stands for anything.
+                // It is shown as one replacement character.
                 self.characters += 1;
                 rest += invalid.len();
             }
@@ -319,7 +319,7 @@ mod tests {
             offsets.push(place.characters);
             place.pass(token);
         }
-        // What never becomes a character is one that stands for anything.
+        // Bytes that never form a character are shown as one replacement character.
         assert_eq!((offsets, place.characters), (vec![0, 0, 1, 1, 1, 2, 3, 5], 6));
     }
 }

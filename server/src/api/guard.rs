@@ -19,7 +19,7 @@ const X_API_KEY: HeaderName = HeaderName::from_static("x-api-key");
 /// Access rules for clients.
 #[derive(Clone, Debug, Default)]
 pub struct Access {
-    /// Keys of which a client must have one, if there are any.
+    /// Keys of clients. If there are any, a client must have one of them.
     pub keys: Vec<String>,
     /// Origins of pages that may ask; `*` for all.
     pub origins: Vec<String>,
@@ -28,7 +28,7 @@ pub struct Access {
     pub hosts: Option<Vec<String>>,
 }
 
-/// Refuses what comes over a connection that is there for `/health` alone.
+/// Refuses requests over a connection that is there for `/health` alone.
 pub async fn room(request: Request, next: Next) -> Response {
     let full = request.extensions().get::<Arc<Seat>>().and_then(|seat| seat.full());
     match full {

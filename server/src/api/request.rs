@@ -138,7 +138,7 @@ fn read<T: DeserializeOwned>(body: &[u8]) -> Result<T, ApiError> {
     Ok(value)
 }
 
-/// What is wrong with JSON, with the name of the field.
+/// The fault of JSON, with the name of the field.
 pub fn at_fault(error: &serde_path_to_error::Error<serde_json::Error>) -> ApiError {
     match error.path().to_string().as_str() {
         "." => ApiError::bad(format!("the request: {}", words::plain(&error.inner().to_string(), false))),

@@ -64,7 +64,7 @@ fn begin(service: Shared, body: &Payload) -> Result<Taken, ApiError> {
     Ok(Taken { begun: talk.begin(service, common)?, echo })
 }
 
-/// The status of what ended so.
+/// The status of an answer that ended for this reason.
 fn status(why: Why) -> &'static str {
     if why == Why::Length { "incomplete" } else { "completed" }
 }

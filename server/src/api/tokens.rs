@@ -63,7 +63,7 @@ pub async fn detokenize(State(service): State<Shared>, body: Payload) -> Result<
     .await
 }
 
-/// That tokens are some of the vocabulary, and no more than a sequence may have.
+/// Checks that tokens are in the vocabulary, and no more than a sequence may have.
 fn check(service: &Service, tokens: &[u32]) -> Result<(), ApiError> {
     let limits = service.handle.limits();
     if tokens.len() > limits.positions {

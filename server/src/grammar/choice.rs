@@ -35,7 +35,7 @@ impl Place {
     /// The place after another byte; nothing if no text continues with it.
     fn behind(&self, texts: &[Box<[u8]>], byte: u8) -> Option<Place> {
         let within = &texts[self.begin.clone()];
-        // A text that ends here comes before those that go on.
+        // A text that ends here comes before those that continue.
         let start = within.partition_point(|text| text.get(self.depth).is_none_or(|&next| next < byte));
         let len = within[start..].partition_point(|text| text.get(self.depth) == Some(&byte));
         let start = self.begin.start + start;
@@ -44,7 +44,7 @@ impl Place {
 }
 
 impl Choice {
-    /// Of these texts, which the tokens of `env` write.
+    /// A choice among texts that the tokens of `env` write.
     pub fn new(texts: Texts, env: TokEnv) -> Choice {
         let place = Place { begin: 0..texts.len(), depth: 0 };
         Choice { texts, env, place }

@@ -1,4 +1,4 @@
-//! A model for tests of what is around one, and for the fuzzer of requests.
+//! A model for tests of its surroundings, and for the fuzzer of requests.
 use std::collections::HashMap;
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
-//! Chat templates are somebody else's programs: none of them recurses without end, or nests so deep
-//! that a stack ends.
+//! Chat templates are programs from elsewhere: none of them may recurse without end, or nest so
+//! deep that the stack overflows.
 //!
 //! A value of Jinja can only become part of itself by way of a namespace, as `set` changes its
 //! fields. So each value that a field is set to goes through a filter first, which takes plain
@@ -44,7 +44,7 @@ pub fn guarded(source: &str) -> Result<String, String> {
     let mut place = Tag::Outside;
     let (mut before, mut tokens) = (0, 0);
     for token in tokenize(source, false, SyntaxConfig::default()) {
-        // What is no token is told by the parser, which reads the same.
+        // The parser reads the same text and reports a fault in it.
         let Ok((token, Span { end_offset, .. })) = token else { break };
         let begins = matches!(token, Token::TemplateData(_) | Token::BlockStart | Token::VariableStart);
         tokens = if begins { 0 } else { tokens + 1 };
@@ -92,7 +92,7 @@ pub fn guarded(source: &str) -> Result<String, String> {
 enum Tag {
     Outside,
     Begun,
-    /// What is set, up to `=` or `|`.
+    /// The variable that is set, up to `=` or `|`.
     Target {
         has_field: bool,
     },

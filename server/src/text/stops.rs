@@ -11,7 +11,7 @@ pub struct Stops {
     keep: bool,
     /// What may be the beginning of one.
     held: String,
-    /// Of each text, the bytes that the answer ends with.
+    /// For each text, the number of its bytes that the answer ends with.
     matched: Vec<usize>,
 }
 
@@ -55,7 +55,8 @@ impl Sought {
         matched + 1
     }
 
-    /// The end of the text in a piece, if it is there. What is there of it is kept.
+    /// The end of the text in a piece, if it is complete there. `matched` keeps the length of its
+    /// match.
     fn find(&self, matched: &mut usize, piece: &str) -> Option<usize> {
         piece.bytes().position(|byte| {
             *matched = self.next(*matched, byte);

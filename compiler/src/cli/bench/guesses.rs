@@ -1,4 +1,4 @@
-//! What it costs to verify a draft's guesses, and to make them.
+//! The cost of verifying a draft's guesses, and of making them.
 use std::io::Write;
 use std::time::Instant;
 
@@ -12,7 +12,7 @@ use crate::cli::failure::Failure;
 pub struct Verify {
     batch: usize,
     each: usize,
-    /// Of a step that verifies, and of a decode step of as many sequences.
+    /// Seconds of a step that verifies, and of a decode step of as many sequences.
     pub seconds: f64,
     decode: f64,
     /// For the draft's first guess, and for each further one.

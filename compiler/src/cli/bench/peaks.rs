@@ -26,7 +26,7 @@ pub enum Peaks {
 }
 
 impl Peaks {
-    /// Those of the engine's device. What is measured is measured now.
+    /// The peaks of the engine's device. Measured ones are measured now.
     pub fn of(engine: &mut Engine) -> Result<Peaks, Failure> {
         if engine.is_host() {
             let measured = bandwidth::measure(engine.pool(), HOST_BYTES, HOST_ROUNDS);

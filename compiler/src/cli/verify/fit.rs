@@ -45,8 +45,8 @@ pub struct Fit<'a> {
 }
 
 impl Fit<'_> {
-    /// That arguments are what the body takes and makes, in its order, and that each lies in its
-    /// buffer.
+    /// Checks that arguments are the body's operands and results, in its order, and that each lies
+    /// in its buffer.
     pub fn check(&self, body: &Graph, args: &[Arg]) -> Result<(), String> {
         let operands = body.inputs().into_iter().map(|v| (body.ty(v), true));
         let results = body.outputs().iter().map(|&v| (body.ty(v), false)).filter(|(ty, _)| ty.as_tensor().is_some());

@@ -28,7 +28,7 @@ pub struct Bench {
     args: Vec<Arg>,
     vocab: usize,
     pub room: Room,
-    /// How many of the last arguments are results.
+    /// The number of results, which are the last arguments.
     results: usize,
 }
 
@@ -38,7 +38,7 @@ pub struct Ran {
     /// Each argument's memory before, in order; empty for inputs, which follow from the step, and
     /// for V, which lies in K's.
     pub before: Vec<Vec<u8>>,
-    /// The same after.
+    /// The memory afterwards.
     pub after: Vec<Vec<u8>>,
     pub want: Vec<Val<Bound>>,
     pub verdict: Verdict,
@@ -58,7 +58,7 @@ impl Bench {
         Ok(Bench { plan, launch, symbol, memory, args, vocab, room, results, body })
     }
 
-    /// That this machine has the memory to try a case.
+    /// Checks that this machine has the memory to try a case.
     pub fn check_room(&self, target: &Target, case: &Case, machine: usize) -> Result<(), Failure> {
         let fit = fit(target, &target.plans[self.plan], &self.memory);
         match fit.need(&self.body, &self.args, &case.step) {

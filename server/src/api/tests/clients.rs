@@ -365,7 +365,7 @@ fn tokens_of_one_character_have_its_place() {
         assert!(tokens.iter().filter(|text| text.starts_with("bytes:\\x")).count() >= 4, "{tokens:?}");
         assert_eq!((offsets[0], offsets.last()), (0, Some(&2)), "{tokens:?} {offsets:?}");
         assert!(offsets.is_sorted() && offsets.contains(&1));
-        // Of each of them the likeliest are told, and none hides another.
+        // The likeliest are reported for each of them, and none hides another.
         let top = list["top_logprobs"].as_array().unwrap().iter().filter_map(Value::as_object);
         assert!(top.clone().count() > 3 && top.clone().all(|top| top.len() >= 3), "{list}");
         let chat = json!({ "messages": [{ "role": "user", "content": "x" }], "logprobs": true,
