@@ -124,7 +124,7 @@ pub struct Dispatch<'a> {
     pub grid: Grid,
     pub lds: u32,
     pub image: u64,
-    /// Kernel arguments, then the dispatch packet, then what stands for a queue; 16-byte units.
+    /// Kernel arguments, then the dispatch packet, then a stand-in for a queue; 16-byte units.
     block: Vec<u128>,
     packet: usize,
     queue: usize,

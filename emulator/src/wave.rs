@@ -27,7 +27,7 @@ pub struct Mode {
     /// sign).
     pub denormals32_in: bool,
     pub denormals32_out: bool,
-    /// The same for f16 and f64.
+    /// Whether f16 and f64 inputs, and results, keep denormals.
     pub denormals16_64_in: bool,
     pub denormals16_64_out: bool,
     /// Clamp turns NaN into zero (always so on gfx12).
@@ -56,7 +56,7 @@ pub struct Wave {
     /// Bit k of `written[r]`: lane k of row r holds a value that the program computed from
     /// initialised ones.
     pub written: Box<[u64]>,
-    /// The same for scalar registers.
+    /// Bit k: scalar register k holds a value that the program computed from initialised ones.
     pub scalar_written: u128,
     /// The condition code, too, may come from an uninitialised value.
     pub scc_written: bool,

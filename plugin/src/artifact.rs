@@ -47,8 +47,8 @@ fn is_trusted(path: &Path, fingerprint: Fingerprint) -> PyResult<bool> {
     Ok(list.has(fingerprint))
 }
 
-/// Whether a file is trusted, by its header alone: nothing of what it holds is read or unpacked. An
-/// artifact that is opened later may be another, and is asked again.
+/// Whether a file is trusted, by its header alone: nothing else is read or unpacked. An artifact
+/// that is opened later may be another, and is checked again.
 #[pyfunction]
 pub fn trusted(path: PathBuf) -> PyResult<bool> {
     let fingerprint = atomc_artifact::fingerprint(&path).map_err(|fault| raised_of(&path, fault))?;
@@ -119,7 +119,7 @@ impl Artifact {
         Ok((target.layout.block_tokens, paged(target).map(|pages| pages.block_bytes).max().unwrap_or(0)))
     }
 
-    /// Whether pages keep one row of each token, of which keys and values are parts.
+    /// Whether pages keep one row of each token, with keys and values as parts of it.
     #[getter]
     fn latent(&self) -> bool {
         let shared = |group: &StateGroup| match group {

@@ -19,7 +19,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 #[pyclass(frozen, module = "atomc")]
 pub struct Engine {
     inner: Mutex<Inner>,
-    /// Of the last answer.
+    /// The guesses of the last answer.
     guesses: Mutex<(usize, usize, usize)>,
 }
 

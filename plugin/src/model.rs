@@ -22,7 +22,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 #[pyclass(frozen, module = "atomc")]
 pub struct Model {
     hosted: Mutex<Hosted>,
-    /// Of the artifact.
+    /// The path of the artifact.
     path: PathBuf,
     target: String,
     device: String,
@@ -161,7 +161,7 @@ impl Model {
         }
     }
 
-    /// What is kept of each layer, by the number that `bind_cache` takes: pages of one that
+    /// The state of each layer, by the number that `bind_cache` takes: pages of a layer that
     /// attends, and slots, maybe several, of one with a recurrent state.
     #[getter]
     fn cache(&self) -> Vec<Cache> {
@@ -301,7 +301,7 @@ impl Model {
         self.lock().is_loaded()
     }
 
-    /// Whether there were weights once, so that what comes is an update.
+    /// Whether there were weights once, so that new tensors are an update.
     #[getter]
     fn had_weights(&self) -> bool {
         self.lock().had_weights()
@@ -402,7 +402,7 @@ impl Model {
         py.detach(|| {
             let mut hosted = self.lock();
             let tables: Vec<Table> = match self.attention {
-                // Of entries that have one the first says where it is.
+                // The first of the entries with a table gives its place.
                 Attention::Own => {
                     let first = if draft { hosted.model_states() } else { 0 };
                     let table = |bound: &Pages| tables.get(bound.states[0].0.checked_sub(first)?).map(address);
@@ -470,7 +470,7 @@ impl Model {
         Ok(Model::view(slf, logits.map_err(raised)?))
     }
 
-    /// The same of rows that steps of the draft have left, over the draft's vocabulary.
+    /// Makes logits of rows that steps of the draft have left, over the draft's vocabulary.
     #[pyo3(signature = (rows, stream = 0))]
     fn draft_head(slf: &Bound<'_, Model>, rows: usize, stream: usize) -> PyResult<View> {
         let model = slf.get();
@@ -527,13 +527,14 @@ fn address(allocate: &Py<PyAny>, bytes: usize) -> PyResult<usize> {
     Python::attach(|py| allocate.call1(py, (bytes,))?.extract(py))
 }
 
-/// What is kept of a layer that attends, in pages that are the kernels' own inside, or of one with
-/// a recurrent state, in a slot for each sequence. Where the caller attends, what it has to keep.
+/// The state of a layer that attends, in pages with a layout that kernels alone know, or of a layer
+/// with a recurrent state, in a slot for each sequence. If the caller attends, the state that it
+/// has to keep.
 #[pyclass(frozen, get_all, module = "atomc")]
 #[derive(Clone, Default)]
 pub struct Cache {
     layer: usize,
-    /// Whether it is a slot, of which nothing is said but its bytes.
+    /// Whether it is a slot. Only its bytes are given then.
     slot: bool,
     /// Whether it belongs to the draft. Its layers are numbered after the model's.
     draft: bool,

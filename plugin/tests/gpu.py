@@ -306,7 +306,7 @@ def asleep(framework, tensors, owned):
         given = tensor.clone()
         with model.loading(update=True) as load:
             load.feed(name, given, stream)
-        # Its owner may overwrite it as soon as the stream has come so far.
+        # Its owner may overwrite it as soon as the stream has packed it.
         given.fill_(255)
     print(f"{len(tensors)} tensors, one by one, in {time.perf_counter() - begin:.3f} s")
     return mixtures(framework, owned, 20, 0.01)

@@ -27,8 +27,8 @@ typedef enum atomc_status {
   ATOMC_STATUS_DEVICE = 3,
   // The checkpoint is not one for this model.
   ATOMC_STATUS_CHECKPOINT = 4,
-  // The step was refused, and no sequence has changed; or its logits are not finite, of which
-  // the message says where that began.
+  // The step was refused, and no sequence has changed; or its logits are not finite, and the
+  // message says where that began.
   ATOMC_STATUS_STEP = 5,
   // The cache has no block left: free a sequence or open with a larger cache.
   ATOMC_STATUS_CACHE_FULL = 6,
@@ -52,10 +52,10 @@ typedef struct atomc_options {
   // makes it as large as the longest sequence of the model.
   size_t cache_tokens;
   // Sequences that a model with a recurrent state has room for at once; 0 for 64 at most. Other
-  // models have none of it.
+  // models have no slots.
   size_t slots;
   // Most snapshots of recurrent states, from which atomc_sequence_fork and atomc_sequence_rewind
-  // go on; they lie in slots that no sequence has. 0 for as many as there are slots.
+  // resume; they lie in slots that no sequence has. 0 for as many as there are slots.
   size_t snapshots;
   // Tokens from one snapshot of a sequence to the next, rounded up to whole blocks; 0 for as
   // many as the largest plan takes. With SIZE_MAX there are none.
@@ -70,7 +70,7 @@ typedef struct atomc_request {
   uint64_t sequence;
   // Token ids, which are read before the call returns.
   const uint32_t *tokens;
-  // How many tokens there are: at least one.
+  // The number of tokens: at least one.
   size_t token_count;
   // ATOMC_LOGITS_NONE, ATOMC_LOGITS_LAST or ATOMC_LOGITS_ALL.
   uint32_t logits;
@@ -116,7 +116,7 @@ const char *atomc_device(const struct atomc_engine *engine);
 // `engine` is open, `directory` a C string.
 enum atomc_status atomc_load_weights(struct atomc_engine *engine, const char *directory);
 
-// The same with those of the artifact's draft from a directory of its own.
+// Loads weights, with those of the artifact's draft from a directory of its own.
 //
 // Requires:
 // `engine` is open, `directory` and `draft` are C strings.

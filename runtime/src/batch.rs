@@ -44,7 +44,7 @@ pub struct TableRoom {
     pub block_stride: usize,
 }
 
-/// What a step has so far.
+/// The size of a step so far.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Counts {
     /// Tokens of all sequences together.
@@ -175,9 +175,9 @@ impl Inputs {
         self.ints(self.parts.tiles, 0, 2 * tiles).fill(0);
     }
 
-    /// Adds consecutive tokens of one sequence: the first at a position, `length` being the
-    /// sequence's after the whole step, which may go on in another plan, with the blocks that the
-    /// sequence has by then in each table.
+    /// Adds consecutive tokens of one sequence, the first one at a position. `length` is the
+    /// sequence's after the whole step, which may continue in another plan. The sequence has its
+    /// blocks for that in each table.
     pub fn push<'a>(
         &mut self,
         tokens: &[u32],

@@ -27,8 +27,8 @@ pub enum AtomcStatus {
     Device = 3,
     /// The checkpoint is not one for this model.
     Checkpoint = 4,
-    /// The step was refused, and no sequence has changed; or its logits are not finite, of which
-    /// the message says where that began.
+    /// The step was refused, and no sequence has changed; or its logits are not finite, and the
+    /// message says where that began.
     Step = 5,
     /// The cache has no block left: free a sequence or open with a larger cache.
     CacheFull = 6,
@@ -50,7 +50,7 @@ pub struct AtomcEngine {
     engine: Option<Engine>,
     error: CString,
     device: CString,
-    /// Of the step under way; empty between steps.
+    /// The requests of the current step; empty between steps.
     requests: Vec<Request<'static>>,
 }
 
@@ -67,10 +67,10 @@ pub struct AtomcOptions {
     /// makes it as large as the longest sequence of the model.
     pub cache_tokens: usize,
     /// Sequences that a model with a recurrent state has room for at once; 0 for 64 at most. Other
-    /// models have none of it.
+    /// models have no slots.
     pub slots: usize,
     /// Most snapshots of recurrent states, from which atomc_sequence_fork and atomc_sequence_rewind
-    /// go on; they lie in slots that no sequence has. 0 for as many as there are slots.
+    /// resume; they lie in slots that no sequence has. 0 for as many as there are slots.
     pub snapshots: usize,
     /// Tokens from one snapshot of a sequence to the next, rounded up to whole blocks; 0 for as
     /// many as the largest plan takes. With SIZE_MAX there are none.
@@ -87,7 +87,7 @@ pub struct AtomcRequest {
     pub sequence: u64,
     /// Token ids, which are read before the call returns.
     pub tokens: *const u32,
-    /// How many tokens there are: at least one.
+    /// The number of tokens: at least one.
     pub token_count: usize,
     /// ATOMC_LOGITS_NONE, ATOMC_LOGITS_LAST or ATOMC_LOGITS_ALL.
     pub logits: u32,
@@ -187,7 +187,7 @@ pub unsafe extern "C" fn atomc_load_weights(engine: *mut AtomcEngine, directory:
     })
 }
 
-/// The same with those of the artifact's draft from a directory of its own.
+/// Loads weights, with those of the artifact's draft from a directory of its own.
 ///
 /// # Safety
 /// `engine` is open, `directory` and `draft` are C strings.

@@ -80,7 +80,7 @@ pub trait Device: Send {
     /// [`Device::run`].
     unsafe fn bind(&mut self, plans: &[Plan], memory: &Memory) -> Result<(), DeviceError>;
 
-    /// Runs one plan. The inputs are free again when the call returns; the work may go on until
+    /// Runs one plan. The inputs are free again when the call returns; the work may continue until
     /// something is downloaded.
     ///
     /// # Safety
@@ -116,8 +116,8 @@ pub trait Device: Send {
     /// Puts a rectangle of a tensor into a weight, and waits for nothing.
     ///
     /// # Safety
-    /// The device has the kernel for it; tensor and weight are in its memory and as the parameters
-    /// say, and stay until the stream has come so far. The stream is one of this device's.
+    /// The device has the kernel for it. Tensor and weight are in its memory, as the parameters
+    /// say, and stay until the stream has done the work. The stream is one of this device's.
     unsafe fn pack(&mut self, pack: &Pack, stream: Stream) -> Result<(), DeviceError> {
         let _ = (pack, stream);
         Err(DeviceError::Failed { device: self.name().to_owned(), detail: "it packs no weights".into() })
@@ -219,7 +219,7 @@ impl DeviceChoice {
         }
     }
 
-    /// The same on a stream of the caller's, where the device has streams.
+    /// Runs one plan on a stream of the caller's, where the device has streams.
     ///
     /// # Safety
     /// As for [`Gpu::on_stream`].

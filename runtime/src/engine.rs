@@ -41,21 +41,21 @@ pub struct EngineOptions {
     /// Sequences that layers with a recurrent state have a slot for at once; 0 for 64, or as many
     /// as the cache has blocks if these are fewer. Other models have none.
     pub slots: usize,
-    /// Most snapshots of recurrent states, from which sequences go on that begin like others, or
-    /// are taken back. They lie in slots that no sequence has, and make place for sequences. 0 for
-    /// as many as there are slots.
+    /// Most snapshots of recurrent states. Sequences that begin like others, or are taken back,
+    /// resume from them. They lie in slots that no sequence has, and make place for sequences. 0
+    /// for as many as there are slots.
     pub snapshots: usize,
     /// Tokens from one snapshot of a sequence to the next, rounded up to whole blocks; 0 for as
     /// many as the largest plan takes, so that prompts are cut there anyway, or
     /// [`EngineOptions::NO_SNAPSHOTS`].
     pub snapshot_tokens: usize,
     /// Whether the artifact's draft, if it has one, sees every step, so that [`Engine::draft`] can
-    /// guess what comes next.
+    /// guess the next tokens.
     pub draft: bool,
 }
 
 impl EngineOptions {
-    /// Of [`EngineOptions::snapshot_tokens`]: more than any sequence has.
+    /// For [`EngineOptions::snapshot_tokens`]: more than any sequence has.
     pub const NO_SNAPSHOTS: usize = usize::MAX;
 }
 
@@ -126,7 +126,7 @@ pub struct Engine {
     artifact: Artifact,
     /// Index of the device's target in the manifest.
     target: usize,
-    /// Those of the model, then those of its draft.
+    /// The model's plans, then its draft's.
     plans: Vec<Plan>,
     models: usize,
     draft: Option<Drafting>,
@@ -169,7 +169,7 @@ impl Engine {
         Engine::new(Artifact::open(path)?, options)
     }
 
-    /// The same with an artifact that is in memory.
+    /// Opens an artifact that is in memory.
     pub fn new(artifact: Artifact, options: &EngineOptions) -> Result<Engine, Error> {
         let target = options.device.target(artifact.manifest())?;
         check_whole(artifact.manifest(), target)?;
@@ -271,7 +271,7 @@ impl Engine {
         self.fill_weights(|_, names, sink| weights::load(sink, names, source, progress))
     }
 
-    /// The same where the draft's weights lie in a checkpoint of their own.
+    /// Loads weights, with those of the draft from a checkpoint of their own.
     pub fn load_weights_with(
         &mut self,
         source: &dyn Source,
@@ -282,7 +282,7 @@ impl Engine {
         self.load_weights(&beside, progress)
     }
 
-    /// The same from a file of packed weights, which only has to be copied.
+    /// Loads weights from a file of packed weights, which only has to be copied.
     pub fn load_packed(&mut self, packed: &Packed, progress: weights::Progress) -> Result<(), Error> {
         self.load_map(|target, name, count| packed.map(target, name, count))?;
         self.fill_weights(|target, _, sink| packed.load(target, sink, progress))
@@ -827,7 +827,7 @@ impl<'a> Logits<'a> {
     }
 }
 
-/// That the plans leave nothing to do to anybody else.
+/// Checks that the plans leave no work to a caller.
 fn check_whole(manifest: &Manifest, target: usize) -> Result<(), Error> {
     let target = &manifest.targets[target];
     match manifest.ranks() {
@@ -841,7 +841,7 @@ fn check_whole(manifest: &Manifest, target: usize) -> Result<(), Error> {
 fn check_cache(tokens: usize, (target, units): (&Target, &[Unit]), device: &dyn Device) -> Result<(), DeviceError> {
     // Slots do not grow with the tokens.
     let pages = target.states.iter().map(|state| &units[state.group]).filter(|unit| unit.kept != Kept::Slot);
-    // What is nothing to divide by is no cache.
+    // A target without pages, or with empty ones, has no cache.
     let block = pages.fold(units.len() * Kv::BLOCK_BYTES, |sum, unit| sum.saturating_add(unit.bytes)).max(1);
     let block_tokens = target.layout.block_tokens;
     let bytes = tokens.div_ceil(block_tokens) as u128 * block as u128;

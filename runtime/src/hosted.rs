@@ -71,7 +71,7 @@ pub struct HostedOptions {
 pub struct Rows {
     /// The first number, on the device. It may be followed until the next step or load.
     pub address: *mut u8,
-    /// How many there are: those of a step, or for as many as there is room.
+    /// The number of rows: those of a step, or those that there is room for.
     pub rows: usize,
     /// Numbers of a row, without padding.
     pub width: usize,
@@ -91,9 +91,9 @@ pub struct Hosted {
     artifact: Arc<Artifact>,
     /// Index of the device's target in the manifest.
     target: usize,
-    /// Those of the target that this process may run: the model's, then its draft's.
+    /// The plans that this process may run: the model's, then its draft's.
     plans: Vec<Plan>,
-    /// How many plans are the model's, and how many states.
+    /// The number of the model's plans, and of its states.
     models: usize,
     model_states: usize,
     /// Where rows for the draft lie, if it is driven, and whether its weights come from a
@@ -291,7 +291,7 @@ impl Hosted {
         &self.plans[..self.models]
     }
 
-    /// The same, or those of the draft.
+    /// The plans of the model, or of the draft.
     fn plans_of(&self, draft: bool) -> Range<usize> {
         if draft { self.models..self.plans.len() } else { 0..self.models }
     }
@@ -303,7 +303,7 @@ impl Hosted {
         if self.draft.is_some() { states } else { &states[..self.model_states] }
     }
 
-    /// How many of the states are the model's.
+    /// The number of states that are the model's.
     pub fn model_states(&self) -> usize {
         self.model_states
     }

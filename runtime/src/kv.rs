@@ -60,7 +60,7 @@ pub struct Fork {
     pub tokens: usize,
 }
 
-/// That what is in one block, or slot, of a group is to be copied to another before the next step.
+/// A copy of one block, or slot, of a group to another, to be made before the next step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlockCopy {
     /// The group.

@@ -22,7 +22,7 @@ enum Origin {
     Foreign(Release),
 }
 
-/// Frees memory, of which it is given the start.
+/// Frees memory, given its start.
 pub type Release = Box<dyn FnMut(NonNull<u8>) + Send>;
 
 // SAFETY: a buffer owns its mapping as a `Box<[u8]>` owns its memory; shared references only read.
@@ -79,7 +79,7 @@ impl Buffer {
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len) }
     }
 
-    /// The same to write, under the same condition for kernels that read.
+    /// The contents to write, under the same condition for kernels that read.
     pub fn as_mut_slice(&mut self) -> &mut [u8] {
         // SAFETY: as above, and the borrow is unique.
         unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.len) }

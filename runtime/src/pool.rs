@@ -106,7 +106,7 @@ impl Pool {
         self.shared.threads
     }
 
-    /// That all threads are in this process. A pool of the caller's thread alone is at home in
+    /// Checks that all threads are in this process. A pool of the caller's thread alone works in
     /// children too.
     pub fn check(&self) -> Result<(), Forked> {
         if self.workers.is_empty() { Ok(()) } else { self.process.check() }
@@ -118,9 +118,9 @@ impl Pool {
         self.run(&|worker| worker.tasks(count, |tasks| tasks.for_each(&each)));
     }
 
-    /// The same of calls that can fail, each with memory that its thread keeps from one to the
-    /// next. After a failure no others are made, and the first that was noticed comes out of this
-    /// call.
+    /// As [`Pool::for_each`] for calls that can fail, each with memory that its thread keeps from
+    /// one to the next. After a failure no others are made, and the first noticed failure is
+    /// returned.
     pub fn try_each<E: Send>(
         &mut self,
         count: usize,
@@ -231,7 +231,7 @@ impl Shared {
         }
     }
 
-    /// The next range: half of an even share of what is left, so that few calls are made and all
+    /// The next range: half of an even share of the rest, so that few calls are made and all
     /// threads end together. A single thread takes all at once.
     fn take(&self, count: usize) -> Option<Range<usize>> {
         let mut first = self.next_task.0.load(Relaxed);

@@ -28,15 +28,15 @@ impl Default for Sampling {
 pub struct SamplingError {
     /// Which number, as [`Sampling`] names it.
     pub field: &'static str,
-    /// What it is.
+    /// The value.
     pub value: f32,
-    /// What it may be, in words.
+    /// The allowed values, in words.
     pub allowed: &'static str,
 }
 
 impl Sampling {
-    /// That the numbers are ones to choose by. Every `top_k` is: one beyond the vocabulary keeps
-    /// all.
+    /// Checks that the numbers can be used to choose. Every `top_k` can: one beyond the vocabulary
+    /// keeps all.
     pub fn check(&self) -> Result<(), SamplingError> {
         let Sampling { temperature, top_p, min_p, .. } = *self;
         let fault = |field, value, allowed| Err(SamplingError { field, value, allowed });

@@ -42,7 +42,7 @@ pub fn require(key: Option<impl AsRef<Path>>, file: &Path, fingerprint: Fingerpr
     }
 }
 
-/// What is signed: text, so that any tool that signs with ed25519 can make a signature.
+/// The text that is signed. Any tool that signs with ed25519 can make a signature of it.
 pub fn message(fingerprint: Fingerprint) -> String {
     format!("{DOMAIN}{fingerprint}\n")
 }

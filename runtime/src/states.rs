@@ -24,17 +24,17 @@ pub struct Unit {
     pub bytes: usize,
     /// Where streams begin in it.
     streams: Vec<usize>,
-    /// What is to be cleared in one that had another owner: a slot is zero at the beginning of a
-    /// sequence whatever is in it.
+    /// The bytes to clear in a page that had another owner. A slot is read as zero at the beginning
+    /// of a sequence, whatever it holds.
     pub cleared: Range<usize>,
     /// The type of its elements, where that is known.
     pub dtype: Option<DType>,
-    /// How many a sequence has.
+    /// Whether a sequence has pages or a slot.
     pub kept: Kept,
 }
 
 impl Unit {
-    /// That of each group of a target.
+    /// The unit of each group of a target.
     pub fn all(target: &Target) -> Vec<Unit> {
         target.groups.iter().map(Unit::of).collect()
     }

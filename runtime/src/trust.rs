@@ -101,7 +101,7 @@ impl TrustList {
     }
 }
 
-/// That only its user, and root, may write to a list and to the folder it is in.
+/// Checks that only its user, and root, may write to a list and to its folder.
 fn check_owner(path: &Path, file: &File) -> Result<(), TrustError> {
     let io = || io_error("read", path);
     let real = std::fs::canonicalize(path).map_err(io())?;

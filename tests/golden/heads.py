@@ -119,7 +119,7 @@ def chains(head, ids, rows, steps, known=None):
     logits, rows = head(ids[:, 1:], rows[:, :-1], positions, causal(n, like), cache)
     made.append((logits, rows))
     if steps == 1: return made
-    # Each token goes on with a cache of its own: what is before it, and its chain.
+    # Each token continues with a cache of its own: its past, and its chain.
     layer = cache.layers[0]
     layer.keys, layer.values = (t.repeat_interleave(n, 0) for t in (layer.keys, layer.values))
     mask = causal(n, like).expand(b, 1, n, n).transpose(1, 2).reshape(b * n, 1, 1, n)

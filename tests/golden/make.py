@@ -293,7 +293,7 @@ def meaning(config):
     config = config.to_dict()
     # A key that was called "type" stays in `rope_parameters` in addition to "rope_type".
     config["rope_parameters"].pop("type", None)
-    # What is left of a field that was made another of.
+    # Remains of a field that became another.
     left = ("transformers_version", "_name_or_path", "sliding_window_pattern", "_sliding_window_pattern")
     return {k: v for k, v in config.items() if k not in left}
 

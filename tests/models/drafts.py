@@ -212,7 +212,7 @@ def train_head(train, args):
         with torch.no_grad():
             logits, entered, last = heads.target(model, x)
             wanted = logits[..., kept].softmax(-1)
-        # What goes on from a draft is learned once there are good ones.
+        # Continuing from a draft is learned once there are good ones.
         steps = args.chain if done > 0.6 else 1
         made = heads.chains(head, x, head.fuse(entered, last), steps, known=x)
         total = 0

@@ -41,7 +41,7 @@ impl Memory {
     }
 
     fn bytes(&mut self) -> &mut [u8] {
-        // SAFETY: plain bytes, of which there are enough.
+        // SAFETY: plain bytes; there are enough of them.
         unsafe { std::slice::from_raw_parts_mut(self.lines.as_mut_ptr().cast(), self.len) }
     }
 
@@ -64,7 +64,7 @@ struct Launch {
     /// Tokens and rows.
     step: [i64; 2],
     tasks: usize,
-    /// Address and bytes of what the kernel may touch.
+    /// Address and bytes of the memory that the kernel may touch.
     ranges: Vec<(u64, u64)>,
 }
 
@@ -109,7 +109,7 @@ impl Case<'_> {
         self.check_where(|arch| matches!(arch.machine, Machine::Cpu(_)));
     }
 
-    /// The same in every float type.
+    /// Checks every float type.
     pub fn check_on_cpus_in_all_types(&self) {
         for dtype in ["bf16", "f16", "f32"] {
             Case { text: &self.text.replace("bf16", dtype), ..*self }.check_on_cpus();
@@ -136,7 +136,7 @@ impl Case<'_> {
         }
     }
 
-    /// What is wrong with the kernel that a row's facts make.
+    /// The fault of the kernel that a row's facts make.
     pub fn fault_on(&self, graph: &Graph, arch: &Arch) -> Option<String> {
         let spec = KernelSpec::new(self.family, graph, self.bucket);
         let object = compile(&[spec], arch).unwrap_or_else(|e| panic!("{e}"));

@@ -185,7 +185,7 @@ fn arrows_up(root: &Path, from: &str, rooms: &[&str], handed: &BTreeMap<String, 
         let text = std::fs::read_to_string(&path).expect("a source file");
         for name in used(&text, from) {
             let used = handed.get(name).map_or(name, String::as_str);
-            // What is in no room comes from another crate.
+            // A name in no room comes from another crate.
             if height(used).is_some_and(|used| used > own) {
                 up.push(format!("{} uses {name}", below.display()));
             }

@@ -192,7 +192,7 @@ fn sinks_of_one_token() {
     one_sunk(Heads(4, 2, 256, 0), &[130, 5], "bf16");
 }
 
-/// Of all parts of a sequence one counts the sink.
+/// Only one part of a sequence counts the sink.
 #[test]
 fn sinks_of_sequences_that_work_groups_share() {
     one_sunk(Heads(8, 2, 64, 0), &[1000], "bf16");

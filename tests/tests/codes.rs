@@ -109,7 +109,7 @@ const MORE: [Scheme; 4] = [
     scheme("u8", "e8m0", [1, 32]),
 ];
 
-/// The same with activations of another type.
+/// The body with activations of another type.
 fn with_activations(text: &str, dtype: &str) -> String {
     text.replace("bf16[T", &format!("{dtype}[T")).replace("out = bf16", &format!("out = {dtype}"))
 }

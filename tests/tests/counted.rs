@@ -175,8 +175,8 @@ fn products(scheme: &str, arch: &'static Arch) -> BTreeMap<String, Product> {
     let kernels = driver::kernels(&config(scheme), &options, arch).unwrap_or_else(|e| panic!("{e}"));
     let mut products: BTreeMap<String, Product> = BTreeMap::new();
     for spec in kernels.specs().into_iter().filter(|spec| depth(spec.body).is_some()) {
-        // Of a prompt a tile along all of K, as long prompts have it. In steps `gemv` has its own
-        // number of waves, so that what a wave executes is comparable.
+        // For a prompt, a tile along all of K, as long prompts have it. In steps `gemv` has its own
+        // number of waves, so that a wave's instructions are comparable.
         let choice = Some(Choice::none("gemv"));
         let spec = &KernelSpec { invariant: spec.family == Family::Matmul, choice, ..spec };
         let tokens = match spec.family {

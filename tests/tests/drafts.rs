@@ -76,7 +76,7 @@ impl Case {
         self.golden[&format!("tokens.{sequence}")].data.iter().map(|&t| t as u32).collect()
     }
 
-    /// That numbers are those of the golden tensor, or of some of its rows from one on.
+    /// Checks that numbers are those of the golden tensor, or of its rows from `first` on.
     fn check(&self, name: &str, first: usize, found: &[f64]) {
         let golden = &self.golden[name];
         let golden = &golden.data[first * golden.shape[1]..][..found.len()];

@@ -36,7 +36,7 @@ fn routers() {
     }
 }
 
-/// Logits from -54 to -146, of which the logistic function is zero in f32 or nearly so.
+/// Logits from -54 to -146: their logistic function is zero in f32 or nearly so.
 #[test]
 fn routers_of_scores_that_underflow() {
     let text = "graph @k(%l: f32[T, 7]) {
@@ -202,7 +202,7 @@ fn many_rows_of_experts_in_tiles() {
         let text = blocks(&grouped(experts, k, sizes, x, "", "  return %0"), experts, k, tile);
         Case { runs: STEPS[2], ..case(&text, Family::GroupedMatmul, 128) }.check_on_gpus();
     }
-    // Those of 64 rows are tried with the others of codes.
+    // Blocks of 64 rows are tried with the other quantised weights.
     for text in &of_codes(3)[2..4] {
         let text = blocks(text, 5, 3, 128);
         Case { runs: STEPS[1], ..case(&text, Family::GroupedMatmul, 128) }.check_on_gpus();

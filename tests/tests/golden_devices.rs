@@ -166,8 +166,8 @@ fn sequences_alone(target: &str) -> usize {
     if target == "host" || std::env::var_os(DEVICE).is_some() { SEQUENCES } else { 1 }
 }
 
-/// How many of a sequence's last tokens come one by one: all, or in the short form on an emulated
-/// chip [`SINGLE`].
+/// The number of a sequence's last tokens that come one by one: all, or in the short form on an
+/// emulated chip [`SINGLE`].
 fn tokens_alone(target: &str) -> usize {
     let is_emulated = target != "host" && std::env::var_os(DEVICE).is_none();
     if is_emulated && std::env::var_os(LONG).is_none() { SINGLE } else { usize::MAX }

@@ -69,7 +69,7 @@ impl Encoding {
     }
 }
 
-/// How many of each instruction a loop has, by their names; `spill` is a vector in the stack.
+/// The number of each instruction in a loop, by their names; `spill` is a vector in the stack.
 type Counts = BTreeMap<String, usize>;
 
 /// The innermost loops of a kernel that have products.

@@ -42,7 +42,7 @@ fn compiled(name: &str, options: Options) -> (tempfile::TempDir, PathBuf) {
     compiled_layers(name, usize::MAX, options)
 }
 
-/// The same of the first layers of a model.
+/// Compiles the first layers of a model.
 fn compiled_layers(name: &str, layers: usize, options: Options) -> (tempfile::TempDir, PathBuf) {
     // Only steps of one token and one row have a plan of their own.
     let buckets = BucketOptions { decode: vec![1], each: 1, tokens: TOKENS, rows: TOKENS };
@@ -541,7 +541,7 @@ fn windows_let_sequences_be_longer_than_the_cache() {
     assert_eq!(error, "the KV cache is full: 5 more blocks of 32 tokens are needed, 4 of 4 are free");
 }
 
-/// Root mean square of what logits are off, by that of the logits.
+/// Root mean square of the errors of logits, and that of the logits.
 #[derive(Default)]
 struct Off(f64, f64);
 
@@ -652,7 +652,7 @@ fn a_sequence_without_a_slot_keeps_nothing() {
     assert_ne!(whole[1], part[1]);
 }
 
-/// What slots cannot be, by what is said of it.
+/// Impossible slots, and the messages that refuse them.
 #[test]
 fn slots_that_do_not_fit_are_refused() {
     let (_dir, path) = compiled("hybrid-next", Options::default());
@@ -664,7 +664,7 @@ fn slots_that_do_not_fit_are_refused() {
     let mut refused = |change: &dyn Fn(&mut Vec<Pages>)| {
         let mut tables = bound.clone();
         change(&mut tables);
-        // SAFETY: none of them is taken.
+        // SAFETY: none of them is used.
         unsafe { hosted.bind_cache(&tables) }.expect_err("a fault").to_string()
     };
     let small = refused(&|tables| tables[number].block_stride = bytes.next_multiple_of(256) - 256);

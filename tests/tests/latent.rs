@@ -34,7 +34,7 @@ impl Latent {
         format!("graph @k(%q: bf16[T, {heads}, {dim}], %kv: {cache}, %batch: batch) {{\n{body}  return %r\n}}")
     }
 
-    /// Queries and keys of two parts, of which the second is turned and that of keys has a norm.
+    /// Queries and keys of two parts. The second part is rotated, and that of keys has a norm.
     fn one(self) -> String {
         let (Latent(heads, rank, rope, _), cache) = (self, self.cache("bf16"));
         let (body, dim) = (self.attention("%q", "%w"), rank + rope);
@@ -86,7 +86,7 @@ fn long_sequences_are_shared_out() {
     one(Latent(128, 512, 64, 0), &[700]);
 }
 
-/// Tiles of 64 queries: heads of one token, of which the last tile has few, and of several tokens.
+/// Tiles of 64 queries: heads of one token, with few in the last tile, and of several tokens.
 #[test]
 fn tiles_of_heads_and_tokens() {
     let runs = [run(61, 4), run(0, 3)];
@@ -194,12 +194,12 @@ fn products_of_heads_with_their_own_matrices() {
         check(&bare(heads), FEW, &[run(0, 3)]).check_in_all_types();
         check(&bare(heads), MANY, &[run(0, 37)]).check();
     }
-    // Rows of heads that lie in memory as they are multiplied, in tiles of which some are not full.
+    // Rows of heads that lie in memory as they are multiplied, in tiles that are not all full.
     for heads in [Heads(2, 64, 128, 144), Heads(3, 0, 96, 128)] {
         check(&bare(heads), FEW, &[run(0, 40)]).check();
         check(&bare(heads), MANY, &[run(0, 131)]).check_in_all_types();
     }
-    // Of the result alone, as attention reads it.
+    // The result alone, as attention reads it.
     let text = bare(Heads(4, 0, 128, 64)).replace("return %2", "return %1");
     let text: Vec<&str> = text.lines().filter(|line| !line.contains("reshape")).collect();
     check(&text.join("\n"), FEW, &[run(0, 1)]).check();

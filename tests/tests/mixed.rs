@@ -170,7 +170,7 @@ fn a_layer_may_have_no_rotary_embedding() {
     assert!(turned > 1e-3 && plain < 1e-12, "{turned:e}, {plain:e}");
 }
 
-/// Token by token, and in pieces, as at once: both kinds of states go on.
+/// Token by token, in pieces, and at once: both kinds of states continue.
 #[test]
 fn states_go_on() {
     let graph = frontend::graph(&mixed()).expect("a graph");

@@ -332,7 +332,7 @@ fn emulated() -> impl Iterator<Item = &'static Arch> {
     atomc_tests::kernels::tried().filter(|arch| arch.gpu().is_some())
 }
 
-/// A weight, and what the host makes of it.
+/// A weight as the host makes it.
 fn host(weight: &Weight, rank: Rank, tensors: &Tensors) -> Vec<u8> {
     let (mut buffers, mut pool) = ([DeviceBuffer::Host(Buffer::new(weight.bytes).unwrap())], Pool::new(1).unwrap());
     let sink = Sink { weights: std::slice::from_ref(weight), rank, buffers: &mut buffers, pool: &mut pool };
@@ -536,7 +536,7 @@ fn the_host_makes_what_the_kernel_does_not() {
     }
 }
 
-/// What is at fault is said before anything is done, and changes nothing.
+/// A fault is reported before anything is done, and changes nothing.
 #[test]
 fn faults_change_nothing() {
     let arch = emulated().next().unwrap();

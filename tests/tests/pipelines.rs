@@ -20,7 +20,7 @@ fn config(architecture: &str) -> Config {
         "sliding_window": 32,
         "first_k_dense_replace": 0,
         "use_qk_norm": true,
-        // Of families that have both kinds of layers one with a recurrent state.
+        // Of families with both kinds of layers, one layer has a recurrent state.
         "full_attention_interval": 2,
         "linear_num_key_heads": 2,
         "linear_num_value_heads": 4,

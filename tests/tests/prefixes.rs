@@ -1,5 +1,5 @@
-//! Beginnings that sequences share in models with a recurrent state: a sequence that goes on from a
-//! snapshot, or from where another is, gives the bits that it gives alone.
+//! Beginnings that sequences share in models with a recurrent state: a sequence that resumes from a
+//! snapshot, or from the end of another, gives the bits that it gives alone.
 mod engines;
 
 use std::collections::HashMap;
@@ -47,7 +47,7 @@ fn alone(engine: &mut Engine, tokens: &[u32]) -> Vec<u32> {
     bits
 }
 
-/// A prompt of which others have the beginning, up to any token of it.
+/// A prompt with a beginning that others share, up to any token of it.
 fn shares(case: &Case) {
     let options = EngineOptions { cache_tokens: 2048, slots: 24, snapshot_tokens: BLOCK, ..EngineOptions::default() };
     let [mut engine, mut other] = engines(case, 64, [options.clone(), options]);
@@ -66,7 +66,7 @@ fn shares(case: &Case) {
         let want = alone(&mut other, &[&prompt[..shared], &rest].concat());
         assert!(found == want, "{}: {tokens} tokens of another", case.name);
     }
-    // The parent goes on, and back.
+    // The parent continues, and goes back.
     let more = random.tokens(70, vocab);
     let want = alone(&mut other, &[&prompt[..], &more].concat());
     assert!(feed(&mut engine, parent, &more) == want, "{}", case.name);
@@ -100,7 +100,7 @@ fn beams_go_on_from_where_they_part() {
         let before = engine.tokens_run();
         let mut next = vec![];
         for (number, (sequence, tokens)) in beams.iter().enumerate() {
-            // Each has two that go on from it.
+            // Two sequences continue each of them.
             for choice in 0..2 {
                 let fork = engine.fork(*sequence, tokens.len()).expect("a beam");
                 assert_eq!(fork.tokens, tokens.len());

@@ -55,7 +55,7 @@ fn weights(dir: &Path, graph: &Graph) -> HashMap<String, Tensor<f64>> {
             (other, _) => panic!("{name}: {other:?}"),
         };
         let count = tensor.shape().iter().product::<usize>();
-        // Of integers of 64 bits the lower half is read, which is all that there is of sizes.
+        // Of 64-bit integers the lower half is read, which holds all sizes.
         let step = tensor.data().len() / count.max(1);
         let element = |i: usize| match tensor.dtype() {
             Dtype::I64 => fetch(&tensor.data()[i * step..], 0, DType::I32),

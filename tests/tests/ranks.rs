@@ -92,7 +92,7 @@ mod meaning {
         all
     }
 
-    /// Logits of a sequence that begins with the first tokens, and goes on with the others if the
+    /// Logits of a sequence that begins with the first tokens, and continues with the others if the
     /// graph has caches.
     fn run(graph: &Graph, case: &Case, pieces: &[&[u32]]) -> Vec<f64> {
         let weights: HashMap<String, Tensor<f64>> =

@@ -1,5 +1,5 @@
 //! Kernels of layers with a recurrent state: the short convolution and the gated delta rule, over
-//! sequences that begin, go on and end anywhere.
+//! sequences that begin, continue and end anywhere.
 use atomc_ir::trial::Run;
 use atomc_ir::{Family, parse};
 use atomc_targets::{KernelSpec, ask, compile, rows};
@@ -95,7 +95,8 @@ fn convolutions() {
     check(&conv(21, 4), &[run(0, 65), run(4, 1)]).check();
 }
 
-/// Around the 64 tokens that may be computed at once, of sequences that begin and that go on.
+/// Lengths around the 64 tokens that may be computed at once, of sequences that begin and that
+/// continue.
 const LENGTHS: [Run; 6] = [run(0, 1), run(5, 63), run(0, 64), run(0, 65), run(64, 2), run(9, 130)];
 
 #[test]
@@ -104,8 +105,8 @@ fn sequences_of_any_length() {
     check(&delta([1, 2], [24, 20]), &LENGTHS).check();
 }
 
-/// Heads as released, in chunks: new sequences, others that go on, and some of a token among them,
-/// in an order that no multiple of a chunk fits.
+/// Heads as released, in chunks: new sequences, others that continue, and some of a single token
+/// among them, in an order that no multiple of a chunk fits.
 #[test]
 fn chunks() {
     let mixed = [run(3, 1), run(0, 65), run(7, 63), run(1, 1), run(64, 130)];

@@ -114,7 +114,8 @@ fn with_rows(x: &str, weights: (&str, &str, [usize; 2]), n: usize, k: usize) -> 
     )
 }
 
-/// The same, where a group of columns has a scale, or a row if the group is 0.
+/// A product of quantised rows in memory with a scale for each group of columns, or for each row if
+/// the group is 0.
 fn of_rows_in_memory((to, group): (&str, usize), weights: (&str, &str, [usize; 2]), n: usize, k: usize) -> String {
     let group = if group == 0 { k } else { group };
     with_rows(&format!("{to}[T, {k}]@scaled({group})"), weights, n, k)
@@ -245,7 +246,7 @@ fn which_rows_become_mx_codes() {
     }
 }
 
-/// The same of rows of MX codes.
+/// A product of rows of MX codes.
 fn of_mx_rows(to: &str, n: usize, k: usize) -> String {
     with_rows(&format!("{to}[T, {k}]@mx(32)"), (to, "e8m0", [1, 32]), n, k)
 }

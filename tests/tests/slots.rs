@@ -6,7 +6,7 @@ use atomc_runtime::checkpoint::{CheckpointError, Float, Source, Tensor};
 use atomc_runtime::{Artifact, Checkpoint, Engine, EngineOptions, Error, KvError, Request, SeqId, StepError, Want};
 use atomc_tests::{Case, cases_with_states};
 
-/// A checkpoint of which one tensor is no numbers.
+/// A checkpoint with one tensor of NaN.
 struct Broken<'a> {
     whole: &'a Checkpoint,
     name: &'a str,

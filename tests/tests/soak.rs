@@ -14,7 +14,7 @@ use atomc_passes::BucketOptions;
 use atomc_runtime::{Artifact, Checkpoint, Engine, EngineOptions, KvError, Request, SeqId, StepError, Want};
 use atomc_tests::random::Random;
 
-/// How many there are at once.
+/// Sequences at once.
 const SEQUENCES: usize = 64;
 /// Tokens of the cache: fewer than all sequences want on average, so that some are put off.
 const CACHE: usize = 2816;
@@ -35,7 +35,7 @@ struct Asked {
     answer: Vec<u32>,
 }
 
-/// A sequence that is under way: of what it is the answer, and all tokens that it has or is to get.
+/// A running sequence: the prompt that it answers, and all tokens that it has or is to get.
 struct Live {
     asked: usize,
     sequence: SeqId,
@@ -98,7 +98,7 @@ fn asked(engine: &mut Engine, random: &mut Random) -> Vec<Asked> {
     all
 }
 
-/// A new sequence for a prompt, which shares what another has of it.
+/// A new sequence for a prompt. It shares the beginning that another has of it.
 fn begin(engine: &mut Engine, all: &[Asked], live: &[Live], asked: usize, counts: &mut Counts) -> Live {
     let tokens = all[asked].prompt.clone();
     let common = |other: &Live| other.tokens.iter().zip(&tokens).take_while(|(a, b)| a == b).count();

@@ -72,7 +72,7 @@ fn answers(engine: &mut Engine, prompts: &[Vec<u32>], params: &Params, width: us
     all.into_iter().map(|answer| answer.expect("an answer")).collect()
 }
 
-/// That answers are the same with guesses; tells what became of these.
+/// Checks that answers are the same with guesses, and returns the counts of these.
 fn check(model: &mut Model, sampling: Sampling, width: usize) -> Guesses {
     let prompts = prompts(model.vocab);
     let plain = Params { max_new: 20, sampling, ..Params::default() };
@@ -132,7 +132,7 @@ fn wrong_guesses_leave_nothing() {
     assert_eq!(logits.last(0).expect("a row"), want[3]);
 }
 
-/// As many sequences as the largest plan for guesses has, whatever the largest for others has.
+/// As many sequences as the largest plan for guesses has, even if the largest for others has more.
 #[test]
 fn what_one_plan_verifies() {
     let engine = open("draft-eagle3", false, None).engine;

@@ -215,7 +215,7 @@ impl Row {
         slots.words(&[dim, inner, tokens, experts]).words(&strides).words(&[chosen, turns, parts]);
     }
 
-    /// Of `fmoe_2stages`.
+    /// The arguments of `fmoe_2stages` after the pointers.
     fn sizes_of_first(&self, slots: &mut Slots) {
         let Row { dim, inner, tokens, experts, chosen, .. } = *self;
         let out = chosen * inner * self.bytes_of_result();

@@ -63,7 +63,7 @@ struct Arg {
     name: String,
     offset: usize,
     size: usize,
-    /// Of the tensor that it points to.
+    /// Bytes of the tensor that it points to.
     bytes: Option<u64>,
     #[serde(default)]
     value: i64,

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use atomc_emulator::{Access, Memory};
 
-/// Alignment of what HIP gives out.
+/// Alignment of memory that HIP gives out.
 const ALIGN: usize = 4096;
 
 /// Bytes that kernels may read past a block: HIP gives out whole pages.

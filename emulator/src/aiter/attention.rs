@@ -152,7 +152,7 @@ pub struct Latent {
     /// Rows of a work-group.
     pub rows: usize,
     pub splits: usize,
-    /// Of queries and cache; bytes have one scale for each of both.
+    /// The type of queries and cache. Bytes have one scale for each of them.
     pub element: Element,
 }
 

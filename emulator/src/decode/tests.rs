@@ -85,7 +85,7 @@ fn modifiers() {
     assert_eq!(of("ds_read2st64_b32 v[0:1], v2 offset0:1 offset1:9"), Modifiers { offset: 1, offset1: 9, ..none });
 }
 
-/// The pattern of bits that each form of `swizzle` stands for.
+/// The pattern of bits that each form of `swizzle` means.
 #[test]
 fn swizzles() {
     let pattern = |form: &str| one(&format!("ds_swizzle_b32 v0, v1 offset:swizzle({form})")).modifiers.offset;
@@ -125,7 +125,7 @@ fn an_instruction_that_ends_behind_the_code_is_none() {
     }
 }
 
-/// What it is, the chips, words that are refused, and one that is read, as what.
+/// The rule, the chips, words that are refused, one that is read, and its text.
 type Refused<'t> = (&'t str, &'t [&'t str], &'t [Words], Words, &'t str);
 
 /// For each rule, words that break it, and similar words that are an instruction.

@@ -31,10 +31,10 @@ use crate::mem::{Places, lanes};
 /// Waves that a group can have.
 const WAVES: usize = 32;
 
-/// The number of the last store of each wave of a group that has come so far.
+/// For each wave of a group, the number of the last store that is done, written back or ordered.
 type Reach = [u32; WAVES];
 
-/// How many atomics on each counter were read, by the counter's address.
+/// The number of atomics on each counter that were read, by the counter's address.
 type History = BTreeMap<u64, usize>;
 
 /// The state that a launch's groups share: the last store to each byte, and the publications.
@@ -270,7 +270,7 @@ impl<'a> Others<'a> {
     }
 
     fn stores(&self) -> MutexGuard<'a, Stores> {
-        // What is locked is whole between any two statements.
+        // The locked value is whole between any two statements.
         self.stores.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

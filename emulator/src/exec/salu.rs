@@ -418,7 +418,7 @@ macro_rules! narrow {
     };
 }
 
-/// The number of a bit, or -1 where there is none.
+/// The number of a bit, or -1 for none.
 fn found(n: u32, width: u32) -> u32 {
     if n == width { u32::MAX } else { n }
 }

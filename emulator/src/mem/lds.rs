@@ -289,7 +289,7 @@ pub fn conflicts(places: &Places, bytes: u32) -> u64 {
     extra
 }
 
-/// Of accesses that begin in one cycle: how many more cycles the busiest bank needs for its
+/// For accesses that begin in one cycle: the additional cycles that the busiest bank needs for its
 /// different dwords.
 fn waits(dwords: impl Iterator<Item = u32> + Clone) -> u64 {
     let (mut used, mut holds) = (0u32, [0; 32]);

@@ -6,7 +6,7 @@ use super::profile::Sample;
 pub struct Number {
     pub name: &'static str,
     pub unit: &'static str,
-    /// What is physically possible; fits stay inside.
+    /// The physically possible range; fits stay inside.
     pub range: [f64; 2],
     pub meaning: &'static str,
 }
@@ -84,7 +84,7 @@ pub struct Parts {
     pub launch: f64,
     /// Compute units, with L2, starts of groups and bursts of results.
     pub compute: f64,
-    /// Of it, the work-groups' own clocks.
+    /// The work-groups' own clocks in it.
     pub own: f64,
     /// HBM.
     pub memory: f64,

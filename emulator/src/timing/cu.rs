@@ -30,7 +30,7 @@ pub struct Core {
     /// From LDS being done to the wait that it satisfies. Source: 64 clocks for `ds_read_b32` that
     /// finds LDS idle (GCN micro-benchmarks).
     pub lds: u64,
-    /// Of a scalar load that the scalar cache has.
+    /// The latency of a scalar load that hits the scalar cache.
     pub scalar_load: u64,
     /// Bytes a clock between L1 and registers. Source: CDNA3 white paper.
     pub l1_bytes: u64,
@@ -41,8 +41,8 @@ pub struct Core {
     pub lds_counter: usize,
 }
 
-/// Of CDNA3; CDNA4 differs in the clocks of LDS and of matrix instructions, which are in the
-/// trace.
+/// The core of CDNA3; CDNA4 differs in the clocks of LDS and of matrix instructions, which are in
+/// the trace.
 pub const CORE: Core = Core {
     simds: 4,
     issue: 4,
@@ -224,7 +224,7 @@ impl<'a> Cu<'a> {
         self.open(wave_group(&self.waves, at));
     }
 
-    /// Lets the waves of a group go on if all that still run have come.
+    /// Lets the waves of a group continue if all that still run have arrived.
     fn open(&mut self, group: usize) {
         let running = || self.waves.iter().filter(|w| w.group == group && w.at < w.events.len());
         if running().any(|w| !w.at_barrier) {

@@ -1,5 +1,5 @@
-//! A launch of many work-groups, of which some were recorded: its time on a chip, and what bounds
-//! it and each of its loops.
+//! A launch of many work-groups, with records of some: its time on a chip, and the limits of the
+//! launch and of each of its loops.
 use std::collections::BTreeMap;
 
 use super::chip::{Chip, NUMBERS, Work};
@@ -100,7 +100,7 @@ pub struct Loop {
 pub struct Prediction {
     pub us: f64,
     pub bound: Bound,
-    /// Of the whole work-group.
+    /// Busy clocks of the whole work-group.
     pub busy: Busy,
     /// In the order of their instructions.
     pub loops: Vec<Loop>,
@@ -193,7 +193,7 @@ struct Unfolded<'a> {
     latency: u64,
 }
 
-/// Of each wave, which of its events.
+/// For each wave, a range of its events.
 type Spans = Vec<std::ops::Range<usize>>;
 
 impl Unfolded<'_> {
@@ -201,7 +201,7 @@ impl Unfolded<'_> {
         self.trace.waves.iter().map(|events| 0..events.len()).collect()
     }
 
-    /// Clocks until every wave has come so far.
+    /// Clocks until every wave has reached its end.
     fn clocks(&self, ends: impl Iterator<Item = usize>) -> f64 {
         let end = self.trace.ops.iter().position(|op| op.unit == Unit::End).unwrap_or_default();
         let end = Event { op: end as u32, ..Event::default() };

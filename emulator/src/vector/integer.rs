@@ -8,7 +8,7 @@ pub fn rows() -> Vec<Entry> {
     [adds(), products(), shifts(), bits(), three(), orders(), short(), wide(), moves()].concat()
 }
 
-/// The same instruction with and without `clamp`.
+/// An instruction with and without `clamp`.
 fn saturating(mut plain: Entry, clamped: Entry) -> Entry {
     plain.saturating = Some(clamped.run);
     plain

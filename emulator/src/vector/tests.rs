@@ -150,8 +150,8 @@ fn is_wide(kind: char) -> bool {
     matches!(kind, 'w' | 'd')
 }
 
-/// Whether a result is as defined: any NaN stands for any other, and approximations may be off by
-/// one in the last place.
+/// Whether a result is as defined: all NaN are equal, and approximations may be off by one in the
+/// last place.
 fn same(kind: char, got: u64, want: u64, ulp: u64) -> bool {
     let close = |bits: u64| got == want || got ^ want < 1 << (bits - 1) && got.abs_diff(want) <= ulp;
     let nan = |x: u64| match kind {

@@ -20,7 +20,7 @@ CASES = [
     "phi3-short",
     "gemma3",
 ]
-# SGLang runs gpt-oss with backends of its own choice alone, of which a processor has none: ours
+# SGLang runs gpt-oss only with backends of its own choice, and a processor has none of them: ours
 # takes the place of one.
 SINKS = ["moe-gpt-oss"]
 EXPERTS = ["moe-qwen3", "moe-mixtral", "moe-glm"]

@@ -40,7 +40,7 @@ def turned(folder):
     config, other = json.loads((folder / "config.json").read_text()), {"0": "1", "1": "0"}
     # SGLang looks for it outside.
     rotary = {"partial_rotary_factor": config["rope_parameters"]["partial_rotary_factor"]}
-    # There are none, and 0.5.11 rounds that up.
+    # The value is zero, and 0.5.11 rounds that up.
     experts = dict(moe_intermediate_size=32, shared_expert_intermediate_size=32)
     (folder / "config.json").write_text(
         json.dumps(config | rotary | experts | {"layer_types": config["layer_types"][::-1]})

@@ -21,13 +21,13 @@ CASES = [
     pytest.param("mla-v3", "own", marks=short),
     pytest.param("hybrid-next", "own", marks=short),
     ("hybrid-next-fp8", "own"),
-    # Of which vLLM has positions of three rows.
+    # vLLM has positions of three rows for it.
     pytest.param("hybrid-3.5", "own", marks=short),
     pytest.param("q-awq", "own", marks=short),
     ("q-int8", "own"),
     ("q-fp8-block", "own"),
     ("q-cache", "own"),
-    # Of which vLLM renames the method.
+    # vLLM renames its method.
     ("moe-gpt-oss-mxfp4", "own"),
     *((name, "own") for name in PUBLISHED),
 ]

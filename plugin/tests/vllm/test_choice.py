@@ -564,7 +564,7 @@ def test_asynchronous_scheduling(model, asynchronous):
     assert greedy(llm, PROMPTS) == SOLUTIONS
 
 
-# What vLLM makes of each mode on a GPU, of what our layers promise, and of a model that it does not
+# vLLM's mode on a GPU for each mode, with the promises of our layers, for a model that it does not
 # compile.
 MODES = {
     "NONE": "NONE",

@@ -45,7 +45,7 @@ def folder(tmp_path_factory):
     return make
 
 
-# Of the other one vLLM has positions of three rows.
+# vLLM has positions of three rows for the other one.
 WHOLE: tuple[str, dict] = ("hybrid-next", {})
 PART: tuple[str, dict] = ("hybrid-3.5", {"language_model_only": True})
 

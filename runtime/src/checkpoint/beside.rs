@@ -4,7 +4,7 @@ use crate::error::Error;
 use crate::weights::spelled::Spelled;
 use atomc_artifact::manifest::{Target, TensorNames};
 
-/// Two sources, of which the second is asked for the names that it has.
+/// Two sources. The second one is asked for the names that it has.
 pub struct Beside<'a> {
     model: &'a dyn Source,
     draft: Spelled<'a>,

@@ -68,8 +68,8 @@ impl Stream {
         SCALE * (0.5 + (self.bits(index) & 0xffff) as f32 / 131_072.0)
     }
 
-    /// Element `index` of a tensor of codes, of which there are no NaN, in its lowest bits; of one
-    /// of words, which may have any.
+    /// Element `index` of a tensor of codes, in its lowest bits, never NaN; or of one of words,
+    /// which may have any bits.
     #[inline]
     pub fn code(self, index: u64, dtype: DType) -> u32 {
         let bits = self.bits(index) as u32;

@@ -89,8 +89,8 @@ impl Device for Apart {
         inputs: StepInputs<'_>,
         observe: Option<&mut Launches>,
     ) -> Result<(), DeviceError> {
-        // SAFETY: the block is at least as large as what a step uses of it, and the rest is passed
-        // on to the caller.
+        // SAFETY: the block is at least as large as a step's inputs, and the rest is passed on to
+        // the caller.
         unsafe {
             std::ptr::copy_nonoverlapping(inputs.bytes.as_ptr(), self.block, inputs.bytes.len());
             self.host.run(plan, inputs, observe)

@@ -254,7 +254,7 @@ enum Fit {
     Exact,
 }
 
-/// Ten times the compute capability that `sm_90` stands for.
+/// Ten times the compute capability, as in `sm_90`.
 fn capability(name: &str) -> Option<u32> {
     name.strip_prefix("sm_")?.parse().ok()
 }
@@ -299,7 +299,7 @@ impl Gpu {
         Gpu::with_driver(vendor.load(None)?, artifact, target, ordinal, None, threads)
     }
 
-    /// The same on a stream of the caller's.
+    /// Opens a device on a stream of the caller's.
     ///
     /// # Safety
     /// The stream is one of this device, in CUDA of its primary context, and stays alive as long as

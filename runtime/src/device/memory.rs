@@ -139,13 +139,13 @@ pub struct Memory {
     pub weights: Vec<DeviceBuffer>,
     /// By their numbers.
     pub states: Vec<StateMemory>,
-    /// Shared by all plans, of which one runs at a time.
+    /// Shared by all plans, as one runs at a time.
     pub arena: DeviceBuffer,
     /// The rows between body and head of a step.
     pub hidden: DeviceBuffer,
-    /// Those that heads read, if they are not the body's.
+    /// The rows that heads read, if they are not the body's.
     pub head_input: Option<DeviceBuffer>,
-    /// Shared by all kernels that want some, of which one runs at a time: zero between launches.
+    /// Shared by all kernels that want one, as one runs at a time: zero between launches.
     pub workspace: DeviceBuffer,
     /// What each step brings.
     pub inputs: InputAddresses,

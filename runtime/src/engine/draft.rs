@@ -27,11 +27,11 @@ pub(super) struct Drafting {
     rows: DraftRows,
     /// Tokens that it guesses among.
     vocab: usize,
-    /// Its plans among those of the engine.
+    /// The draft's plans among those of the engine.
     plans: Range<usize>,
     /// Rows that no step of the draft has taken.
     left: HashMap<SeqId, Left>,
-    /// Of each row that is kept, the sequence.
+    /// The sequence of each row that is kept.
     kept: Vec<Option<SeqId>>,
 }
 

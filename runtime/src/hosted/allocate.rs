@@ -23,7 +23,6 @@ pub(super) fn buffer(
     if !start.addr().get().is_multiple_of(ALIGN) {
         return Err(fault(format!("memory at {start:p} does not begin at a multiple of {ALIGN}")));
     }
-    // SAFETY: the caller of `Hosted::open` vouches for the memory, of which this much was asked
-    // for.
+    // SAFETY: the caller of `Hosted::open` vouches for the memory. This size was asked for.
     Ok(unsafe { device.adopt(start, bytes) })
 }

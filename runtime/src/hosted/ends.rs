@@ -56,7 +56,7 @@ impl Hosted {
         unsafe { self.logits(false, rows, stream) }
     }
 
-    /// The same of rows that steps of the draft have left, over its vocabulary.
+    /// Makes logits of rows that steps of the draft have left, over its vocabulary.
     ///
     /// # Safety
     /// As for [`Hosted::head`].

@@ -76,7 +76,7 @@ impl Hosted {
         &self.tables
     }
 
-    /// That each state has pages, once, and that they can hold it.
+    /// Checks that each state has pages, once, and that they can hold it.
     fn check_pages(&self, tables: &[Pages]) -> Result<(), HostedError> {
         let want = self.states().len();
         let mut found: Vec<usize> = tables.iter().flat_map(|table| table.states.iter().map(|state| state.0)).collect();

@@ -114,7 +114,7 @@ impl Batch<'_> {
             let table = |(table, &kept): (&Table, _)| unsafe { table.of(number, run.entries(kept)) };
             let tables = self.tables.iter().zip(&limits.kept).map(table);
             tables.clone().enumerate().try_for_each(|(at, pages)| run.check_table(pages, limits, at))?;
-            // SAFETY: the same numbers, none of which is negative.
+            // SAFETY: the same numbers; none of them is negative.
             let ids = unsafe { slice::from_raw_parts(run.ids.as_ptr().cast::<u32>(), run.ids.len()) };
             let position = run.positions[0] as usize;
             let none: &[i32] = &[];

@@ -8,9 +8,9 @@ use crate::weights::{self, DeviceSink, Given, Loading, Numbers, Sink, StoredScal
 use atomc_artifact::manifest::{Target, TensorNames};
 
 impl Hosted {
-    /// Begins to load weights, tensor by tensor, also anew over ones that are loaded: they keep
-    /// their addresses. Until the load is finished there are none. This and whatever else changes
-    /// weights ends a step that is under way.
+    /// Begins to load weights, tensor by tensor, also over ones that are loaded: they keep their
+    /// addresses. Until the load is finished there are none. This, like every change of weights,
+    /// ends the current step.
     pub fn begin_loading(&mut self) {
         (self.loaded, self.unloaded, self.mixed, self.step) = (false, false, false, None);
         self.loading = Some(self.new_loading());
@@ -20,9 +20,8 @@ impl Hosted {
         Loading::new(&self.target().weights, &self.artifact.manifest().tensors, self.rank)
     }
 
-    /// Begins to take any of the tensors, and goes on with earlier updates: a weight changes when
-    /// the last of its tensors has come. Where no weights were ever loaded it is a load as any
-    /// other.
+    /// Begins to take any of the tensors, and continues earlier updates: a weight changes when the
+    /// last of its tensors has come. If no weights were ever loaded, it is an ordinary load.
     pub fn begin_update(&mut self) {
         if !self.loaded {
             self.step = None;
@@ -70,7 +69,7 @@ impl Hosted {
         self.loading = Some(self.new_loading());
     }
 
-    /// Whether there were weights once, so that what comes is an update.
+    /// Whether there were weights once, so that new tensors are an update.
     pub fn had_weights(&self) -> bool {
         self.loaded || self.unloaded
     }
@@ -136,8 +135,8 @@ impl Hosted {
     /// stream find the new weights.
     ///
     /// # Safety
-    /// A tensor on the device is of the shape and type that are given, and stays until the stream
-    /// has come so far. The stream is one of the device's, and stays until the model is dropped.
+    /// A tensor on the device has the given shape and type, and stays until the stream has packed
+    /// it. The stream is one of the device's, and stays until the model is dropped.
     pub unsafe fn feed_on(&mut self, name: &str, tensor: Given, stream: Stream) -> Result<(), Error> {
         let loading = self.loading.as_mut().ok_or(HostedError::Loading("none is under way; begin one"))?;
         self.step = None;
@@ -159,7 +158,7 @@ impl Hosted {
         self.fill_weights(|_, _, sink| loading.finish(sink))
     }
 
-    /// Ends a load that cannot go on. There are no weights then.
+    /// Ends a load that cannot be finished. There are no weights then.
     pub fn abandon_loading(&mut self) {
         self.loading = None;
     }
@@ -169,7 +168,7 @@ impl Hosted {
         self.fill_weights(|_, names, sink| weights::load(sink, names, source, progress))
     }
 
-    /// The same from a file of packed weights, which only has to be copied.
+    /// Loads weights from a file of packed weights, which only has to be copied.
     pub fn load_packed(&mut self, packed: &Packed, progress: weights::Progress) -> Result<(), Error> {
         self.fill_weights(|target, _, sink| packed.load(target, sink, progress))
     }

@@ -28,7 +28,7 @@ impl Table {
 /// All blocks of a group.
 #[derive(Debug)]
 pub struct Blocks {
-    /// Of a slot all that a sequence may have.
+    /// For slots, all tokens that a sequence may have.
     block_tokens: usize,
     kept: Kept,
     /// Keys that a token sees, 0 for all.

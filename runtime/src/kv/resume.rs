@@ -1,7 +1,7 @@
-//! Where sequences go on that have the beginning of another, or that are taken back.
+//! Resuming: where sequences continue that have the beginning of another, or that are taken back.
 use super::{BlockCopy, Fork, Kv, KvError, Mark, SeqId, Sequence, Slot};
 
-/// From where a sequence goes on.
+/// The point at which a sequence resumes.
 #[derive(Clone, Copy)]
 struct Resume {
     tokens: usize,
@@ -12,7 +12,7 @@ struct Resume {
 /// The owner of a slot.
 #[derive(Clone, Copy)]
 enum From {
-    /// That of the other sequence.
+    /// The other sequence.
     Sequence,
     Snapshot(Mark),
 }
@@ -141,7 +141,7 @@ impl Kv {
         Ok(())
     }
 
-    /// What is to be copied before the next step, in this order.
+    /// The copies to make before the next step, in this order.
     pub fn take_copies(&mut self) -> std::vec::Drain<'_, BlockCopy> {
         self.copies.drain(..)
     }
@@ -177,7 +177,7 @@ impl Kv {
         sequence.marks.iter().rev().find(fits).copied()
     }
 
-    /// From where a sequence goes on that has the first tokens of another.
+    /// The point at which a sequence with the first tokens of another resumes.
     fn resume(&self, parent: &Sequence, tokens: usize) -> Resume {
         const NOTHING: Resume = Resume { tokens: 0, slot: None };
         if !self.has_slots() {

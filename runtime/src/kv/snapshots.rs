@@ -10,9 +10,9 @@
 pub struct Snapshots {
     /// Tokens from one to the next of a sequence.
     every: usize,
-    /// How many there may be.
+    /// Most snapshots.
     most: usize,
-    /// Those without holders are no more.
+    /// Entries without holders are free.
     all: Vec<Snapshot>,
     /// Counts what makes or uses one.
     clock: u64,
@@ -42,7 +42,7 @@ impl Snapshots {
         Snapshots { every: every.max(1), most, all: Vec::with_capacity(most), clock: 0 }
     }
 
-    /// How many there are.
+    /// The number of snapshots.
     pub fn count(&self) -> usize {
         self.all.iter().filter(|snapshot| snapshot.holders > 0).count()
     }
@@ -71,7 +71,7 @@ impl Snapshots {
         snapshot.holders > 0 && snapshot.made == mark.made
     }
 
-    /// Its unit in each group of slots.
+    /// The unit of a snapshot in each group of slots.
     pub fn units(&self, mark: Mark) -> &[Option<i32>] {
         &self.all[mark.index].units
     }
@@ -96,7 +96,7 @@ impl Snapshots {
         self.all[mark.index].holders += 1;
     }
 
-    /// A sequence goes on from it.
+    /// Notes that a sequence resumes from it.
     pub fn touch(&mut self, mark: Mark) {
         self.clock += 1;
         self.all[mark.index].used = self.clock;

@@ -220,7 +220,8 @@ fn sequences_have_a_slot_each() {
     assert_eq!((kv.grow(c, 5), slots(&kv, c)[0].clone()), (Ok(0..5), vec![0]));
 }
 
-/// A step that failed is taken back: blocks are free again, and the sequence goes on where it was.
+/// A step that failed is taken back: blocks are free again, and the sequence continues where it
+/// was.
 #[test]
 fn goes_back_to_where_a_step_began() {
     let mut kv = whole(6, 4, 24);

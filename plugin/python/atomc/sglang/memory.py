@@ -11,7 +11,7 @@ from . import compat
 from .config import logger
 
 OPTIONS = ("enable_memory_saver", "enable_weights_cpu_backup")
-# What is released where no tag is given.
+# The tags that are released if none is given.
 TAGS = ("kv_cache", "weights")
 
 

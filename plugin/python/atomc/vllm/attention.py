@@ -114,7 +114,7 @@ class Layer(AttentionLayerBase):
     """A layer's pages, each one run of bytes: vLLM hands them out, and only kernels know what is in them."""
 
     def __init__(self, backend: type[Backend], cache, model):
-        # Of which vLLM asks no more than its layers.
+        # vLLM uses only the model's layers.
         self.model = weakref.ref(model)
         self.backend, self.num_heads, self.window, self.kv_cache = (
             backend,

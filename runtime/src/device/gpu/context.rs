@@ -212,7 +212,7 @@ struct GpuMemory {
 enum Owner {
     /// Allocated here.
     Runtime,
-    /// The same in the order of its stream.
+    /// Allocated here, in the order of its stream.
     Stream,
     Caller,
 }

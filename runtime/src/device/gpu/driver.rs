@@ -73,9 +73,9 @@ pub struct Start {
 /// A loaded driver.
 ///
 /// # Safety
-/// Of all functions that take handles, addresses or pointers: they are what the driver gave, still
-/// alive, of the current device, and memory is as long as what is done with it and stays until the
-/// stream has done it.
+/// For all functions that take handles, addresses or pointers: they are the driver's, still alive,
+/// of the current device. Memory is as long as the call uses it, and stays until the stream has
+/// done the work.
 pub trait Driver: Debug + Send + Sync {
     fn vendor(&self) -> Vendor;
     fn count(&self) -> Result<usize, Fault>;
@@ -99,7 +99,7 @@ pub trait Driver: Debug + Send + Sync {
 
     fn allocate(&self, bytes: usize) -> Result<*mut c_void, Fault>;
     unsafe fn free(&self, start: *mut c_void) -> Result<(), Fault>;
-    /// Memory for what comes later on a stream.
+    /// Memory for later work on a stream.
     unsafe fn allocate_on(&self, bytes: usize, stream: Handle) -> Result<*mut c_void, Fault>;
     /// Frees such memory after the work that is on the stream.
     unsafe fn free_on(&self, start: *mut c_void, stream: Handle) -> Result<(), Fault>;
@@ -168,7 +168,7 @@ macro_rules! call {
     };
 }
 
-/// The same, for calls that give a handle through their first argument.
+/// A call that returns a handle through its first argument.
 macro_rules! made {
     ($driver:expr, $name:ident($($arg:expr),* $(,)?)) => {{
         let mut made = std::ptr::null_mut();

@@ -31,7 +31,7 @@ pub struct Bound {
 
 #[derive(Debug)]
 struct Launch {
-    /// Its number in the target.
+    /// The number of the kernel in the target.
     number: usize,
     kernel: Handle,
     tasks: Tasks,
@@ -204,7 +204,7 @@ impl Launch {
         unsafe { parameter.write(step as u64) };
     }
 
-    /// Of how many experts it has read the weights, if it reads some.
+    /// The number of experts with weights that it has read, if it reads some.
     ///
     /// # Safety
     /// As for [`super::super::Device::run`].

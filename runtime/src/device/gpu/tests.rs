@@ -81,7 +81,7 @@ impl Fake {
         self.artifact_of(toy::manifest(), |_| ())
     }
 
-    /// The same of a manifest, with other facts about its kernels.
+    /// The artifact of a manifest, with other facts about its kernels.
     fn artifact_of(&self, mut manifest: Manifest, change: impl FnOnce(&mut [manifest::Kernel])) -> Artifact {
         let target = &mut manifest.targets[0];
         target.name = self.target().into();

@@ -5,7 +5,7 @@ const BLOCK: usize = 4;
 const LONGEST: usize = 64;
 const EVERY: usize = 8;
 
-/// What the tables stand for: of each group what is in its blocks, or slots.
+/// The contents that tables should have: for each group those of its blocks, or slots.
 struct Model {
     kept: Vec<Kept>,
     /// By group and page: the token at each place.
@@ -261,8 +261,8 @@ fn sequences_go_on_from_where_another_is() {
     assert_eq!(kv.fork(a, 10).unwrap().tokens, 0);
 }
 
-/// Sequences that begin take the slots of snapshots, and one that goes on from the only snapshot
-/// takes over its slot where no other is free.
+/// Sequences that begin take the slots of snapshots. A sequence that resumes from the only snapshot
+/// takes over its slot if no other is free.
 #[test]
 fn snapshots_make_place() {
     let mut kv = with_slots(3, 3);

@@ -126,8 +126,7 @@ pub fn steps_that_fail_are_taken_back(vendor: Vendor) {
     }
 }
 
-/// A lost device says so in each call. What is dropped asks nothing of it, and another engine
-/// works.
+/// A lost device says so in each call. Dropping its values calls nothing, and another engine works.
 pub fn a_lost_device(vendor: Vendor) {
     let fake = Fake::new(vendor);
     let mut engine = fake.engine();
