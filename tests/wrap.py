@@ -64,7 +64,7 @@ def span(text, at):
 
 
 def fill(text, first, rest, width):
-    """Lines of a paragraph, behind `first` and then `rest`."""
+    """Lines of a paragraph; the first begins with `first`, the others with `rest`."""
     lines, line = [], ""
     for word in words(text):
         indent = rest if lines else first

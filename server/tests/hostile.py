@@ -454,7 +454,7 @@ def memory():
 
 
 def settled(most):
-    """The memory of the process, once it is at most so much or has had time to be."""
+    """The memory of the process, once it is at most `most`, or has had time to be."""
     until = time.monotonic() + REST
     while (found := memory()) > most and time.monotonic() < until:
         time.sleep(0.05)

@@ -125,7 +125,7 @@ def predicted(chip, scheme, size, tokens):
 
 
 def of_experts(step):
-    """Both products of a step, and what is between and behind them."""
+    """Both products of a step, and the kernels between and after them."""
 
     def counts(kernel):
         return "experts" in kernel["symbol"] and not (

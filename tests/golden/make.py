@@ -104,7 +104,8 @@ def v4_phi3(config):
 
 
 def v4_gemma3(config):
-    """Gemma's own: a base for the layers with a window, which are all but each so many-th, and a scaling of the others'."""
+    """Gemma's own: a base for the layers with a window, which are all but every n-th, and a scaling
+    of the others'."""
     rope = config.pop("rope_parameters")
     config["rope_theta"] = rope["full_attention"].pop("rope_theta")
     config["rope_scaling"] = rope["full_attention"]

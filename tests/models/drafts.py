@@ -255,7 +255,7 @@ def save_mtp(head, model, args):
 
 
 def experts_of(tensors, path, count, which):
-    """A projection of all experts, one behind the other."""
+    """A projection of all experts, concatenated."""
     return torch.stack([tensors[f"{path}.{e}.{which}.weight"] for e in range(count)])
 
 
@@ -288,7 +288,8 @@ def load_head(model, args):
 
 
 def rounds(drafts, answer, most):
-    """Drafts that a greedy answer accepts, in each round: `drafts[i]` are those behind token `i` of the answer."""
+    """Drafts that a greedy answer accepts, in each round: `drafts[i]` are those after token `i` of
+    the answer."""
     at, accepted = 0, []
     while at < len(answer) - 1:
         left = answer[at + 1 : at + 1 + most]

@@ -96,8 +96,8 @@ def find(wanted: Wanted, logger: Logger) -> atomc.Artifact | None:
 
 
 def located(wanted: Wanted, logger: Logger) -> tuple:
-    """The artifact that is named, else the one beside the model if its code is trusted, else one that is compiled now; or
-    none, how loud to say so, and why."""
+    """The artifact that is named, else the one next to the model if its code is trusted, else one
+    that is compiled now; or none, how loud to say so, and why."""
     named: str | Path | None = wanted.named
     beside = wanted.model / "model.atomc"
     # A link that leads nowhere is a fault, not a model without an artifact.
@@ -225,7 +225,7 @@ class Driven(torch.nn.Module):
         return torch.from_dlpack(self.engine.embed(len(ids), stream=self.stream()))
 
     def steps(self, step: Callable[[slice], torch.Tensor], tokens: int) -> torch.Tensor:
-        """Hidden rows of so many tokens, by steps no larger than plans."""
+        """Hidden rows of `tokens` tokens, by steps no larger than plans."""
         most = self.engine.max_tokens
         parts = [slice(first, min(first + most, tokens)) for first in range(0, tokens, most)]
         return (

@@ -140,7 +140,7 @@ def runner(folder, **options):
 
 
 def logits(runner, prompts):
-    """Logits behind each of some prompts, which are one step."""
+    """Logits after each of some prompts, which are one step."""
     from sglang.benchmark.one_batch import prepare_synthetic_inputs_for_latency_test
 
     requests = prepare_synthetic_inputs_for_latency_test(len(prompts), 0, prompts)

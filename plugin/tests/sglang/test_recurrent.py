@@ -1,4 +1,5 @@
-"""Layers with a recurrent state, of which a request has one slot: answers stay what they are, whoever else is there."""
+"""Layers with a recurrent state, which has one slot for each request: answers do not depend on
+other requests."""
 
 import json
 import re
@@ -36,7 +37,8 @@ def cached(engine, prompt) -> int:
 
 
 def turned(folder):
-    """Puts the layer that attends behind the other one, as SGLang has them, which takes another model of the same sizes for it."""
+    """Exchanges the two layers, so that the attending one comes last, as in SGLang's models. SGLang
+    takes another model of the same sizes for it."""
     config, other = json.loads((folder / "config.json").read_text()), {"0": "1", "1": "0"}
     # SGLang looks for it outside.
     rotary = {"partial_rotary_factor": config["rope_parameters"]["partial_rotary_factor"]}
@@ -77,8 +79,8 @@ def test_retracted_requests_equal_lone_ones(engine, tmp_path_factory):
 
 
 def test_requests_begin_with_states_of_others(engine, tmp_path_factory):
-    """States that SGLang keeps behind prompts and within answers, while there is room for some alone: whoever begins with one answers
-    as if there was none."""
+    """States that SGLang keeps after prompts and within answers, while there is room for a few
+    alone: a request that begins with one gets the answer that it gets without."""
     folder = golden_model(tmp_path_factory.mktemp("states"), "hybrid-3.5")
     every_other(folder)
     compile(folder, "--invariant")

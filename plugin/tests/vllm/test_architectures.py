@@ -102,7 +102,8 @@ def test_next_tokens_are_as_likely_as_with_transformers(
 
 
 def test_windows_give_pages_back(engine, tmp_path):
-    """Sequences longer than the cache, whose layers see the last 8 tokens alone, have the tokens that they have with room for all."""
+    """Sequences that are longer than the cache, in layers that see the last 8 tokens alone, have
+    the tokens that they have with room for all."""
     folder = golden_model(tmp_path, "mistral")
     compile(folder)
     options = dict(skip_tokenizer_init=True, max_num_batched_tokens=64, max_num_seqs=2)

@@ -58,7 +58,7 @@ def test_strict(bare, monkeypatch):
 
 @short
 def test_artifacts_beside_a_model_must_be_trusted(bare, tmp_path, monkeypatch):
-    """A folder as it comes from a hub: its artifact is code that nobody here has asked for."""
+    """A folder as it comes from a hub: its artifact is code that the user has not asked for."""
     # Other tests may have compiled the same bytes.
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "mine"))
     folder = bare("llama")

@@ -1,4 +1,5 @@
-"""Layers with a recurrent state, of which a sequence has one slot: answers stay what they are, whoever else is there."""
+"""Layers with a recurrent state, which has one slot for each sequence: answers do not depend on
+other sequences."""
 
 import json
 import os

@@ -71,8 +71,8 @@ class SlotBuilder(Builder):
 
 
 class Backend(AttentionBackend):
-    """Whose layers take pages of `block_tokens`, in vLLM's eyes of two halves or of one. Layers of vLLM's own attend in torch, on
-    the host."""
+    """The backend of layers that take pages of `block_tokens`, which vLLM sees as two halves or
+    one. Layers of vLLM's own attend in torch, on the host."""
 
     block_tokens, halves, slot_tokens, slot_bytes = 16, 2, 0, 0
     supported_dtypes = [torch.float32, torch.float16, torch.bfloat16]
@@ -215,7 +215,7 @@ def layers(kept: dict[str, list], vllm_config, model) -> dict[str, Layer | SlotL
 
 
 class TorchAttention(AttentionImpl[Batch]):
-    """Attention of vLLM's own models, and of artifacts whose caller attends, on a machine without kernels for it."""
+    """Attention outside of artifacts, in torch, on a machine without kernels for it."""
 
     def __init__(
         self,
