@@ -25,7 +25,7 @@ use atomc_targets::tuning::Class;
 use atomc_targets::{Choice, Hosted, KernelSpec};
 use serde_json::json;
 
-use crate::frontend::{self, Asked, Config, Mixer, Part};
+use crate::frontend::{self, Asked, Config, Part};
 pub use kernels::Kernels;
 use launches::{Kind, Parts};
 use states::States;
@@ -130,7 +130,7 @@ pub fn compile(config: &Config, options: &Options, progress: Progress) -> Result
 
 /// Checks that an arch has kernels which attend over the cache, if they are to, and for its sizes.
 fn check_cache(config: &Config, attention: &[Attention], arch: &Arch) -> Result<(), Diagnostic> {
-    check_latent(config, arch)?;
+    check_units(config, arch)?;
     let (cache, query) = (config.cache_dtype(), config.dtype);
     if !attention.contains(&Attention::Own) || atomc_targets::attends(cache, query, arch) {
         return Ok(());
@@ -141,23 +141,14 @@ fn check_cache(config: &Config, attention: &[Attention], arch: &Arch) -> Result<
     Err(Diagnostic::new("config::cache", message).at("--cache-dtype").help(help))
 }
 
-/// Units that GPU kernels need of the sizes of latent attention: a lane has this many features of a
-/// head, and stores two numbers at once.
-const LATENT_UNITS: [(&str, usize); 3] = [("kv_lora_rank", 4), ("v_head_dim", 4), ("qk_nope_head_dim", 2)];
-
-/// Checks that an arch has kernels for the sizes of latent attention.
-fn check_latent(config: &Config, arch: &Arch) -> Result<(), Diagnostic> {
-    let latent = config.layers.iter().find_map(|layer| match &layer.mixer {
-        Mixer::Latent(latent) => Some(latent),
-        _ => None,
-    });
-    let (Some(latent), Machine::Simt(_)) = (latent, &arch.machine) else { return Ok(()) };
-    let sizes = [latent.rank, latent.value, latent.nope];
-    match LATENT_UNITS.iter().zip(sizes).find(|((_, unit), size)| !size.is_multiple_of(*unit)) {
+/// Checks that an arch has kernels for the sizes of the model's layers.
+fn check_units(config: &Config, arch: &Arch) -> Result<(), Diagnostic> {
+    let Machine::Simt(_) = &arch.machine else { return Ok(()) };
+    match frontend::units(config).find(|unit| !unit.size.is_multiple_of(unit.unit)) {
         None => Ok(()),
-        Some(((field, unit), size)) => {
+        Some(frontend::Unit { field, size, unit }) => {
             let message = format!("kernels of {} take multiples of {unit}, not {size}", arch.name);
-            Err(Diagnostic::new("config::latent", message).at(format!("config.json: {field}")))
+            Err(Diagnostic::new("config::size", message).at(format!("config.json: {field}")))
         }
     }
 }

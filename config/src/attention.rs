@@ -3,6 +3,7 @@ use serde_json::json;
 
 use crate::family::Switch;
 use crate::fields::Fields;
+use crate::kind::Weights;
 use crate::{Diagnostic, Rope};
 
 /// Attention kernels are unrolled over the elements of a head.
@@ -30,6 +31,14 @@ pub struct Attention {
     pub window: usize,
     /// Which of the model's rotary embeddings turns queries and keys, if any.
     pub rope: Option<usize>,
+}
+
+impl Weights for Attention {
+    // A gate for each element of a query is of the same weight.
+    fn rows(&self) -> (&'static str, usize) {
+        let parts = if self.gated { 2 } else { 1 };
+        ("num_attention_heads", self.heads.saturating_mul(self.head_dim).saturating_mul(parts))
+    }
 }
 
 /// What of queries and keys is normed.

@@ -2,6 +2,7 @@
 //! says of them.
 use crate::Diagnostic;
 use crate::fields::Fields;
+use crate::kind::Weights;
 
 /// Longest convolution: published models have four tokens.
 const MAX_CONV: usize = 64;
@@ -20,6 +21,12 @@ pub struct Delta {
     /// Tokens that the convolution sees.
     pub conv: usize,
     pub stored: StoredDelta,
+}
+
+impl Weights for Delta {
+    fn rows(&self) -> (&'static str, usize) {
+        ("linear_num_value_heads", self.channels() + self.value_rows())
+    }
 }
 
 /// How a checkpoint has the projections.

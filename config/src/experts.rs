@@ -2,6 +2,7 @@
 //! each token.
 use crate::Diagnostic;
 use crate::fields::Fields;
+use crate::kind::Weights;
 use crate::mlp::{self, Activation, Gated};
 
 /// Most experts of a layer: some sixteen times what today's largest models have.
@@ -23,6 +24,13 @@ pub struct Experts {
     pub shared: Option<Gated>,
     /// Whether that one is multiplied with the logistic function of a score of the token.
     pub shared_gate: bool,
+}
+
+impl Weights for Experts {
+    // Both inner projections of all experts are one weight.
+    fn rows(&self) -> (&'static str, usize) {
+        ("num_experts", self.count.saturating_mul(self.width).saturating_mul(2))
+    }
 }
 
 /// How a token's experts are chosen and weighed.

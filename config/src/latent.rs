@@ -2,6 +2,7 @@
 //! short row for each token, and only that row is kept.
 use crate::fields::Fields;
 use crate::freqs::Scaling;
+use crate::kind::Weights;
 use crate::{Diagnostic, Rope};
 
 /// Attention kernels are unrolled over the elements of a head.
@@ -31,6 +32,13 @@ pub struct Latent {
     pub in_pairs: bool,
     /// The eps of the norms of both rows.
     pub eps: f64,
+}
+
+impl Weights for Latent {
+    fn rows(&self) -> (&'static str, usize) {
+        let width = (self.nope + self.rope).max(self.value);
+        ("num_attention_heads", self.heads.saturating_mul(width))
+    }
 }
 
 /// What differs between families.

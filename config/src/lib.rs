@@ -1,7 +1,8 @@
 //! The meaning of a `config.json`: its facts with every default. The compiler makes a graph of
 //! them. Users of an artifact compare them with the configuration that it was made of.
 //!
-//! `model.rs` has the model as a list of layers, each a mixer and a feed-forward. Their facts are
+//! `model.rs` has the model as a list of layers, each of halves, whose kinds are the rows of
+//! `kind.rs`. Their facts are
 //! in `attention.rs`, `latent.rs`, `delta.rs`, `mlp.rs` and `experts.rs`, and factors in
 //! `scales.rs`. `rope.rs` and `freqs.rs` are rotary embeddings. `family.rs` is the table of
 //! architectures. `draft.rs` has the models that guess tokens.
@@ -21,6 +22,7 @@ pub mod draft;
 mod experts;
 mod family;
 mod fields;
+mod kind;
 mod latent;
 mod mlp;
 mod model;
@@ -45,9 +47,10 @@ pub use draft::{Draft, Fusion, Head, Mtp};
 pub use experts::{Experts, Gate, Router, Score, StoredExperts, WholeExperts};
 pub use family::{FAMILIES, Family};
 pub use fields::{Facts, MAX_SIZE};
+pub use kind::{Half, Kind, Norms};
 pub use latent::Latent;
 pub use mlp::{Activation, Gated};
-pub use model::{Config, DTYPES, FeedForward, Layer, Mixer, Norms};
+pub use model::{Config, DTYPES, Layer};
 pub use others::OtherPart;
 pub use quantised::{Axes, Blocks, CacheScales, InputScales, Inputs, Modules, Quantisation, Scheme, Stored};
 pub use rope::{Rope, Short};

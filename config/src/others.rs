@@ -125,7 +125,7 @@ mod tests {
     fn models_that_see_images() {
         // As the release of 4B leaves out what its class has by default.
         let gemma = within("Gemma3ForConditionalGeneration", "gemma3_text", json!({})).expect("a good configuration");
-        let attention = gemma.layers[0].attention().expect("attention");
+        let attention = gemma.layers[0].half::<crate::Attention>().expect("attention");
         assert_eq!((gemma.vocab, attention.heads, attention.kv_heads, attention.head_dim), (262_208, 8, 4, 256));
         assert!(gemma.tied && gemma.path == "model.language_model");
         let sizes = json!({ "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 128, "head_dim": 16 });

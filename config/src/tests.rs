@@ -40,7 +40,7 @@ fn read(patch: Value) -> Config {
 
 /// The attention of the first layer.
 fn attention(config: &Config) -> &Attention {
-    config.layers[0].attention().expect("a layer that attends")
+    config.layers[0].half::<Attention>().expect("a layer that attends")
 }
 
 /// Families that attend over keys and values of heads.
@@ -50,14 +50,11 @@ fn of_heads() -> impl Iterator<Item = &'static Family> {
 
 /// The latent attention of the first layer.
 fn latent(config: &Config) -> &Latent {
-    match &config.layers[0].mixer {
-        Mixer::Latent(latent) => latent,
-        other => panic!("{other:?}"),
-    }
+    config.layers[0].half().expect("a layer of latent attention")
 }
 
 fn windows(config: &Config) -> Vec<usize> {
-    config.layers.iter().filter_map(Layer::attention).map(|attention| attention.window).collect()
+    config.layers.iter().filter_map(|layer| layer.half::<Attention>()).map(|attention| attention.window).collect()
 }
 
 /// The fault that the text is found to have.
@@ -200,7 +197,8 @@ mod meaning {
             "rope_scaling": { "rope_type": "linear", "factor": 8.0 },
         }));
         assert_eq!(windows(&c), [8, 0, 8]);
-        let ropes: Vec<_> = c.layers.iter().filter_map(Layer::attention).map(|attention| attention.rope).collect();
+        let ropes: Vec<_> =
+            c.layers.iter().filter_map(|layer| layer.half::<Attention>()).map(|attention| attention.rope).collect();
         assert_eq!(ropes, [Some(1), Some(0), Some(1)]);
         assert_eq!((c.ropes[0].freqs.theta, c.ropes[1].freqs.theta), (1e6, 1e4));
         assert_eq!(c.ropes[1].freqs.scaling, freqs::Scaling::Default);
@@ -231,9 +229,9 @@ mod meaning {
         let own = latent(&c);
         assert_eq!((own.q_rank, own.kept(), own.nope, own.value, own.in_pairs), (Some(1536), 576, 128, 128, true));
         assert_eq!((own.scale, own.eps, c.ropes[0].freqs.dim), (192f64.powf(-0.5), 1e-6, 64));
-        let dense: Vec<bool> = c.layers.iter().map(|l| matches!(l.feed_forward, FeedForward::Gated(_))).collect();
+        let dense: Vec<bool> = c.layers.iter().map(|l| l.half::<Gated>().is_some()).collect();
         assert_eq!(dense, [true, true, true, false]);
-        let FeedForward::Experts(experts) = &c.layers[3].feed_forward else { panic!("a layer of experts") };
+        let experts = c.layers[3].half::<Experts>().expect("a layer of experts");
         let Router { groups, kept, correction, scale, .. } = experts.router;
         assert_eq!((experts.count, groups, kept, correction, scale), (256, 8, 4, true, 2.5));
         // As released: what stretches the embedding is in the scale of scores, and not in cosines.
@@ -261,13 +259,14 @@ mod meaning {
         let kinds: Vec<&str> = mixers
             .iter()
             .map(|mixer| match mixer {
-                Mixer::Attention(_) => "heads",
-                Mixer::Latent(_) => "latent",
-                Mixer::Delta(_) => "delta",
+                Kind::Attention(_) => "heads",
+                Kind::Latent(_) => "latent",
+                Kind::Delta(_) => "delta",
+                Kind::Gated(_) | Kind::Experts(_) => "no mixer",
             })
             .collect();
         assert_eq!((kinds, ropes.len()), (vec!["delta", "latent", "delta"], 1));
-        assert!(matches!(behind, Mixer::Latent(_)));
+        assert!(matches!(behind, Kind::Latent(_)));
     }
 
     /// The language part of a model has a configuration inside, and says what is around it outside.
@@ -276,9 +275,9 @@ mod meaning {
         let name = "Qwen3_5MoeForConditionalGeneration";
         let c = read(json!({ "architectures": [name], "norm_topk_prob": false, "linear_conv_kernel_dim": 2 }));
         assert_eq!(c.path, "model.language_model");
-        let Mixer::Delta(delta) = &c.layers[0].mixer else { panic!("{:?}", c.layers[0].mixer) };
+        let delta = c.layers[0].half::<Delta>().expect("a layer with a state");
         assert_eq!((delta.conv, delta.stored), (2, StoredDelta::Apart));
-        let FeedForward::Experts(experts) = &c.layers[0].feed_forward else { panic!("{:?}", c.layers[0]) };
+        let experts = c.layers[0].half::<Experts>().expect("a layer of experts");
         assert!(experts.router.renormalise && experts.shared_gate);
         let with = |outside: Value| {
             let mut all: Value = serde_json::from_str(&config(json!({ "architectures": [name] }))).expect("JSON");
@@ -302,7 +301,8 @@ mod meaning {
         let router = |patch: Value| {
             let mut all = json!({ "architectures": ["DeepseekV2ForCausalLM"] });
             all.as_object_mut().unwrap().extend(patch.as_object().unwrap().clone());
-            let FeedForward::Experts(experts) = read(all).layers[0].feed_forward.clone() else { panic!("experts") };
+            let config = read(all);
+            let experts = config.layers[0].half::<Experts>().expect("a layer of experts");
             let Router { groups, kept, correction, renormalise, score, .. } = experts.router;
             (groups, kept, correction, renormalise, score)
         };
@@ -337,17 +337,13 @@ mod meaning {
         assert_eq!(read(json!({ "rms_norm_eps": 0 })).eps, 0.0);
         for (name, activation) in [("quick_gelu", Activation::QuickGelu), ("gelu_python", Activation::Gelu)] {
             let layer = &read(json!({ "hidden_act": name })).layers[0];
-            assert!(matches!(&layer.feed_forward, FeedForward::Gated(mlp) if mlp.activation == activation));
+            assert!(layer.half::<Gated>().is_some_and(|mlp| mlp.activation == activation));
         }
     }
 
     /// The experts of each layer.
     fn experts(config: &Config) -> Vec<Option<&Experts>> {
-        let of = |layer| match layer {
-            &Layer { feed_forward: FeedForward::Experts(ref experts), .. } => Some(experts),
-            _ => None,
-        };
-        config.layers.iter().map(of).collect()
+        config.layers.iter().map(Layer::half).collect()
     }
 
     fn sparse(patch: Value) -> Vec<bool> {

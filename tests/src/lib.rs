@@ -6,7 +6,8 @@ pub mod reference;
 use std::collections::{BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
 
-use atomc::frontend::{self, Config, FeedForward, Mixer};
+use atomc::frontend::{self, Config};
+use atomc_config::{Delta, Experts};
 use atomc_ir::trial::fetch;
 use atomc_ir::{DType, Graph, Op, nth_name};
 use safetensors::{Dtype, SafeTensors};
@@ -148,11 +149,11 @@ impl Case {
 
     /// Whether a layer has experts.
     pub fn has_experts(&self) -> bool {
-        self.config.layers.iter().any(|layer| matches!(layer.feed_forward, FeedForward::Experts(_)))
+        self.config.layers.iter().any(|layer| layer.half::<Experts>().is_some())
     }
 
     fn has_states(&self) -> bool {
-        self.config.layers.iter().any(|layer| matches!(layer.mixer, Mixer::Delta(_)))
+        self.config.layers.iter().any(|layer| layer.half::<Delta>().is_some())
     }
 
     /// The checkpoint's tensors, of all shards.

@@ -4,7 +4,8 @@
 use std::collections::HashMap;
 
 use atomc::driver::{self, Options};
-use atomc::frontend::{self, Config, Mixer};
+use atomc::frontend::{self, Config};
+use atomc_config::Kind;
 use atomc_ir::interp::Tensor;
 use atomc_ir::{Graph, Op, Shape};
 use atomc_passes::BucketOptions;
@@ -42,7 +43,7 @@ fn mixed() -> Config {
     }));
     let mut layers = vec![delta.layers[0].clone(), latent.layers[0].clone()];
     layers.extend([delta.layers[1].clone(), latent.layers[1].clone()]);
-    let Mixer::Latent(last) = &mut layers[3].mixer else { panic!("{:?}", layers[3].mixer) };
+    let Kind::Latent(last) = &mut layers[3].halves[0].kind else { panic!("{:?}", layers[3]) };
     last.embedding = None;
     Config { layers, ..latent }
 }

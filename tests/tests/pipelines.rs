@@ -1,7 +1,8 @@
 //! What each pass makes of one layer of each family.
 use std::collections::BTreeSet;
 
-use atomc::frontend::{self, Config, FAMILIES, FeedForward, Mixer, QkNorm};
+use atomc::frontend::{self, Config, FAMILIES, QkNorm};
+use atomc_config::{Attention, Delta, Experts, Latent};
 use atomc_ir::{Family, Graph, Op, parse};
 use atomc_passes::{Bucket, Cx};
 
@@ -105,15 +106,13 @@ fn count_kernels(target: &str, of_experts: usize) {
         let kernels = atomc_passes::Order::new(&graph, None, None).steps;
         let of_layer = kernels.iter().filter(|&&id| graph.location(id).starts_with(&first));
         let layer = &config.layers[0];
-        let behind = [layer.norms.mixer.1, layer.norms.feed_forward.1].into_iter().flatten().count();
-        let whole = layer.attention().is_some_and(|attention| attention.qk_norm == QkNorm::Row);
-        let experts = match &layer.feed_forward {
-            FeedForward::Gated(_) => 0,
-            FeedForward::Experts(experts) => of_experts + 2 * usize::from(experts.shared.is_some()),
-        };
-        let latent = if matches!(layer.mixer, Mixer::Latent(_)) { 3 } else { 0 };
+        let behind = layer.halves.iter().filter(|half| half.norms.1.is_some()).count();
+        let whole = layer.half::<Attention>().is_some_and(|attention| attention.qk_norm == QkNorm::Row);
+        let experts =
+            layer.half::<Experts>().map_or(0, |experts| of_experts + 2 * usize::from(experts.shared.is_some()));
+        let latent = if layer.half::<Latent>().is_some() { 3 } else { 0 };
         // Convolution, delta rule and gated norm are three kernels between two products.
-        let delta = if matches!(layer.mixer, Mixer::Delta(_)) { 3 } else { 0 };
+        let delta = if layer.half::<Delta>().is_some() { 3 } else { 0 };
         let most = 6 + behind + usize::from(whole) + experts + latent + delta;
         let count = of_layer.count();
         assert!(count <= most, "{} for {target}: {count}", family.architecture);
@@ -122,7 +121,7 @@ fn count_kernels(target: &str, of_experts: usize) {
             let is = |op: &Op, family: Family| matches!(op, Op::Kernel { family: own, .. } if *own == family);
             names.into_iter().filter(|&&id| !is(graph.op(id), Family::Matvec)).count()
         };
-        let linear = config.layers.iter().filter(|layer| matches!(layer.mixer, Mixer::Delta(_))).count();
+        let linear = config.layers.iter().filter(|layer| layer.half::<Delta>().is_some()).count();
         assert_eq!(between(&graph), 3 * linear, "{} for {target}", family.architecture);
     }
 }

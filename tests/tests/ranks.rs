@@ -4,8 +4,9 @@ use std::collections::{BTreeMap, HashMap};
 
 use atomc::driver::{self, Options};
 use atomc::emulated::Emulated;
-use atomc::frontend::{self, Config, FeedForward, InputScales, Mixer, Part};
+use atomc::frontend::{self, Config, InputScales, Part};
 use atomc_artifact::manifest::{Attention, DType, Logits, Place, Plan, PlanKind, Target, Work};
+use atomc_config::Kind;
 use atomc_ir::interp::{self, BatchState, CacheState, Cx, SlotState, Tensor, Val};
 use atomc_ir::{Elementwise, Graph, Op, Type, Value};
 use atomc_passes::BucketOptions;
@@ -149,9 +150,9 @@ mod meaning {
             InputScales::Group(columns) | InputScales::Power(columns) | InputScales::Mx(columns) => columns,
         };
         let own = part.of(&case.config).expect("a share");
-        let mut cut = own.layers.iter().flat_map(|layer| match (&layer.mixer, &layer.feed_forward) {
-            (Mixer::Attention(all), FeedForward::Gated(mlp)) => [all.heads * all.head_dim, mlp.intermediate],
-            (Mixer::Delta(all), FeedForward::Gated(mlp)) => [all.value_rows(), mlp.intermediate],
+        let mut cut = own.layers.iter().flat_map(|layer| match (&layer.halves[0].kind, &layer.halves[1].kind) {
+            (Kind::Attention(all), Kind::Gated(mlp)) => [all.heads * all.head_dim, mlp.intermediate],
+            (Kind::Delta(all), Kind::Gated(mlp)) => [all.value_rows(), mlp.intermediate],
             // No case of these has rows that become codes in groups which its ranks leave whole.
             _ => [1; 2],
         });

@@ -1,9 +1,10 @@
 //! The graph of a layer's attention, and how ranks share it out: heads, with the keys and values
 //! that they see.
 use atomc_config::{Attention, QkNorm};
-use atomc_ir::{DType, Diagnostic, Elementwise, Fact, Op, Value};
+use atomc_ir::{CacheType, DType, Diagnostic, Elementwise, Fact, Op, Type, Value};
 
-use super::layer::{LayerBuilder, Made, Rows, shard};
+use super::Config;
+use super::layer::{Given, Kind, LayerBuilder, Left, Made, Rows, shard};
 use super::product::{Factor, expected, joined};
 
 /// Parts of keys and values: where there are fewer heads of them than ranks, several ranks have the
@@ -12,24 +13,36 @@ fn parts_of_kv(all: &Attention, ranks: usize) -> usize {
     ranks.min(all.kv_heads)
 }
 
-/// The sizes of one rank, or what cannot be shared out.
-pub fn share(all: &Attention, ranks: usize) -> Result<Attention, String> {
-    let Attention { heads, kv_heads, qk_norm, .. } = *all;
-    if ranks > 1 && qk_norm == QkNorm::Row {
-        return Err("a norm over all heads".into());
+impl Kind for Attention {
+    fn share(&self, ranks: usize) -> Result<Attention, String> {
+        let Attention { heads, kv_heads, qk_norm, .. } = *self;
+        if ranks > 1 && qk_norm == QkNorm::Row {
+            return Err("a norm over all heads".into());
+        }
+        if !heads.is_multiple_of(ranks) {
+            return Err(format!("{heads} attention heads"));
+        }
+        if !kv_heads.is_multiple_of(ranks) && !ranks.is_multiple_of(kv_heads) {
+            return Err(format!("{kv_heads} heads of keys and values"));
+        }
+        Ok(Attention { heads: heads / ranks, kv_heads: kv_heads / parts_of_kv(self, ranks), ..self.clone() })
     }
-    if !heads.is_multiple_of(ranks) {
-        return Err(format!("{heads} attention heads"));
+
+    fn states(&self, config: &Config, index: usize) -> Vec<(String, Type)> {
+        let cache = CacheType::even(config.cache_dtype(), self.kv_heads, self.head_dim);
+        vec![(format!("kv{index}"), Type::Cache(cache))]
     }
-    if !kv_heads.is_multiple_of(ranks) && !ranks.is_multiple_of(kv_heads) {
-        return Err(format!("{kv_heads} heads of keys and values"));
+
+    fn build(&self, builder: &mut LayerBuilder, x: Value, Given { states, ropes, batch }: Given) -> Left {
+        let given = (self.rope.map(|rope| ropes[rope]), states.first().copied(), batch);
+        let (attended, state) = builder.attention(self, x, given)?;
+        Ok((attended, state.into_iter().collect()))
     }
-    Ok(Attention { heads: heads / ranks, kv_heads: kv_heads / parts_of_kv(all, ranks), ..all.clone() })
 }
 
 impl LayerBuilder<'_> {
     /// The attention over `x`, and the new state of the cache.
-    pub fn attention(
+    fn attention(
         &mut self,
         all: &Attention,
         x: Value,

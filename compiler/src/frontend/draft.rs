@@ -9,7 +9,7 @@ use atomc_ir::results::{DRAFTED, HIDDEN, LOGITS, PICKS};
 use atomc_ir::{Builder, DType, Diagnostic, Dim, Graph, Op, Shape, Type, Value};
 
 use super::layer::{LayerBuilder, Made, norm};
-use super::model::{Given, caches, head, index, ropes, through};
+use super::model::{Around, caches, head, index, ropes, through};
 use super::product::Factor;
 use super::{Config, Part};
 
@@ -43,13 +43,10 @@ pub fn graph(config: &Config, draft: &Draft, part: Part) -> Result<Graph, Diagno
         let mut builder = LayerBuilder { b: &mut b, config: model, part, index: first + number, path };
         let entering = match &draft.fusion {
             Fusion::Eagle3(eagle) if number == 0 => beside(&mut builder, eagle, embedded, hidden)?,
-            Fusion::Mtp(fusion) if number == 0 => {
-                let x = fused(builder.b, model, fusion, [embedded, hidden])?;
-                [x, builder.normed(x, layer.norms.mixer.0)?]
-            }
-            _ => [x, builder.normed(x, layer.norms.mixer.0)?],
+            Fusion::Mtp(fusion) if number == 0 => (fused(builder.b, model, fusion, [embedded, hidden])?, None),
+            _ => (x, None),
         };
-        let given = Given { states: &caches[number], ropes: &ropes, batch };
+        let given = Around { states: &caches[number], ropes: &ropes, batch };
         let (out, made) = through(&mut builder, layer, entering, given)?;
         states.extend(made);
         x = out;
@@ -91,13 +88,13 @@ fn beside(
     eagle: &Eagle3,
     embedded: Value,
     hidden: Value,
-) -> Result<[Value; 2], Diagnostic> {
+) -> Result<(Value, Option<Value>), Diagnostic> {
     let width = builder.config.hidden;
     let embedded = builder.norm(embedded, eagle.embedding_norm, width)?;
     let normed = builder.norm(hidden, eagle.hidden_norm, width)?;
     builder.b.at(&builder.path);
     let both = builder.b.push(Op::Beside {}, &[embedded, normed])?;
-    Ok([if eagle.norm_before_residual { normed } else { hidden }, both])
+    Ok((if eagle.norm_before_residual { normed } else { hidden }, Some(both)))
 }
 
 /// The projection of rows of a target's layers to one.

@@ -3,14 +3,20 @@
 use atomc_config::{Experts, Gate, Gated, Router, Score, StoredExperts};
 use atomc_ir::{Best, Builder, DType, Diagnostic, Elementwise, Fact, Number, Op, Value, Whole};
 
-use super::layer::{LayerBuilder, Made, shard};
+use super::layer::{Given, Kind, LayerBuilder, Left, Made, shard};
 use super::mlp;
 use super::product::{Factor, Stack, expected};
 
-/// The sizes of one rank, or what cannot be shared out. What is not a multiple is padded.
-pub fn share(all: &Experts, ranks: usize) -> Result<Experts, String> {
-    let shared = all.shared.as_ref().map(|shared| mlp::share(shared, ranks)).transpose()?;
-    Ok(Experts { shared, ..all.clone() })
+impl Kind for Experts {
+    /// What is not a multiple is padded.
+    fn share(&self, ranks: usize) -> Result<Experts, String> {
+        let shared = self.shared.as_ref().map(|shared| shared.share(ranks)).transpose()?;
+        Ok(Experts { shared, ..self.clone() })
+    }
+
+    fn build(&self, builder: &mut LayerBuilder, x: Value, _given: Given) -> Left {
+        Ok((builder.experts(self, x)?, vec![]))
+    }
 }
 
 /// How experts are shared out among ranks, each rank with a run of them. If their number is no
@@ -72,7 +78,7 @@ struct Projections<'a> {
 
 impl<'a> LayerBuilder<'a> {
     /// What the experts of each token make of `x`.
-    pub fn experts(&mut self, all: &Experts, x: Value) -> Made {
+    fn experts(&mut self, all: &Experts, x: Value) -> Made {
         let dtype = self.config.dtype;
         let held = Held::new(all.count, self.part.expert_ranks);
         let [weights, experts] = self.route(&all.router, (all.count, held), x)?;

@@ -1,10 +1,50 @@
 //! The parts that all halves of a layer are made of: norms, projections, residual connections.
-use atomc_ir::{Builder, DType, Diagnostic, Op, Value};
+use atomc_ir::{Builder, DType, Diagnostic, Op, Type, Value};
 
 use super::product::Factor;
 use super::{Config, Part};
 
 pub type Made = Result<Value, Diagnostic>;
+
+/// The rows that a half makes, and the states that it leaves of those that were kept.
+pub type Left = Result<(Value, Vec<Value>), Diagnostic>;
+
+/// A kind of halves: how ranks share it out, what it keeps of a sequence, and its graph.
+pub trait Kind: Sized {
+    /// The sizes of one rank, or what cannot be shared out.
+    fn share(&self, ranks: usize) -> Result<Self, String>;
+
+    /// The states of a rank's share in the layer of this number, by name, if it keeps some.
+    fn states(&self, config: &Config, index: usize) -> Vec<(String, Type)> {
+        let _ = (config, index);
+        vec![]
+    }
+
+    /// The sizes of which kernels of GPUs take multiples.
+    fn units(&self) -> Vec<Unit> {
+        vec![]
+    }
+
+    /// Its graph over normed rows. There are no states where the caller attends.
+    fn build(&self, builder: &mut LayerBuilder, x: Value, given: Given) -> Left;
+}
+
+/// A size of which kernels of GPUs take multiples.
+#[derive(Clone, Copy, Debug)]
+pub struct Unit {
+    /// The field of the configuration.
+    pub field: &'static str,
+    pub size: usize,
+    pub unit: usize,
+}
+
+/// What a half is given beside rows: its states, the tables of the rotary embeddings, the batch.
+#[derive(Clone, Copy)]
+pub struct Given<'a> {
+    pub states: &'a [Value],
+    pub ropes: &'a [Value],
+    pub batch: Value,
+}
 
 /// The state of building one layer. Each kind of mixer and of feed-forward has a file that adds its
 /// graph.

@@ -20,9 +20,10 @@ mod product;
 use atomc_config::Draft;
 use atomc_ir::{Diagnostic, Graph};
 
-pub use atomc_config::{Activation, Config, DTYPES, FAMILIES, FeedForward, InputScales, MAX_SIZE, Mixer, QkNorm, read};
+pub use atomc_config::{Activation, Config, DTYPES, FAMILIES, InputScales, MAX_SIZE, QkNorm, read};
 pub use draft::graph as draft_graph;
-pub(crate) use model::{HEAD, embedding};
+pub(crate) use layer::Unit;
+pub(crate) use model::{HEAD, embedding, units};
 pub use part::Part;
 
 /// The results that a step is to have in addition to its logits.
