@@ -1,10 +1,12 @@
 #!/usr/bin/env bash
 # Python of this tree: formatted and linted by ruff, type-checked by mypy, as pyproject.toml says.
+# Comments of Python and Rust: few words of riddles, as tests/english.py counts them.
 # usage: .ci/python.sh [--fix]       --fix formats, and mends what ruff can
 # Both tools come from an environment in TOOLS, target/python-tools. Where the package index cannot
 # be reached they are absent, which is said and fails nothing.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+python3 tests/english.py --check
 tools=${TOOLS:-${CARGO_TARGET_DIR:-target}/python-tools} wanted=("ruff==0.17.6" "mypy==2.4.1")
 
 if [ "$(cat "$tools/done" 2>/dev/null)" != "${wanted[*]}" ]; then

@@ -3,7 +3,7 @@
 fn main() {
     println!("cargo:rerun-if-env-changed=DEP_ATOMC_LLVM_DIR");
     if let Ok(dir) = std::env::var("DEP_ATOMC_LLVM_DIR") {
-        // An archive of `dist/build.sh` has the library beside the binary, and keeps this part
+        // An archive of `dist/build.sh` has the library next to the binary, and keeps this part
         // alone.
         println!("cargo:rustc-link-arg-bins=-Wl,-rpath,$ORIGIN/../lib");
         println!("cargo:rustc-link-arg=-Wl,-rpath,{dir}");

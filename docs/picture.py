@@ -24,7 +24,7 @@ COMMANDS = [
 
 
 def wrapped(text: str, first: str) -> list[str]:
-    """Lines of so many columns; those behind the first are indented."""
+    """Lines of at most COLUMNS characters; those after the first are indented."""
     lines, line = [], first
     for word in text.split(" "):
         if len(line) + len(word) > COLUMNS and line.strip():

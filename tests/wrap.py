@@ -64,7 +64,7 @@ def span(text, at):
 
 
 def fill(text, first, rest, width):
-    """Lines of a paragraph, behind `first` and then `rest`."""
+    """Lines of a paragraph; the first begins with `first`, the others with `rest`."""
     lines, line = [], ""
     for word in words(text):
         indent = rest if lines else first
@@ -189,7 +189,7 @@ def wrap_comments(text, numbers, marker):
         if group:
             prefix = kind
             bodies = [line[len(prefix) :] for line in group]
-            # The space behind the marker is part of it, where all lines have it.
+            # The space after the marker is part of it, where all lines have it.
             if all(not body or body.startswith(" ") for body in bodies):
                 prefix, bodies = prefix + " ", [body[1:] for body in bodies]
             wrapped = wrap(bodies, WIDTH - len(prefix))

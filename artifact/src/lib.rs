@@ -4,6 +4,12 @@
 //! The compiler calls [`write()`], the runtime [`Artifact::open`]. Both hold the manifest to the
 //! same rules ([`check`]), so that what cannot be opened is not written, and whoever has an
 //! [`Artifact`] may follow its indices without looking.
+//!
+//! `file.rs` has the layout of the file, `manifest.rs` the facts of the artifact.
+//! `manifest/expr.rs` has the expressions of the weight plan, with one fold that shapes, names and
+//! pieces are derived by. `check.rs` and `check/` hold all parts of a manifest against each other
+//! and against the file. `abi.rs` has the C structures that kernels receive. `files.rs` opens and
+//! writes the files that a user names. `hsaco.rs` reads AMDGPU code objects.
 #![warn(missing_docs)]
 pub mod abi;
 pub mod check;

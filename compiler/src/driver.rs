@@ -25,7 +25,7 @@ use atomc_targets::tuning::Class;
 use atomc_targets::{Choice, Hosted, KernelSpec};
 use serde_json::json;
 
-use crate::frontend::{self, Asked, Config, Mixer, Part};
+use crate::frontend::{self, Asked, Config, Part};
 pub use kernels::Kernels;
 use launches::{Kind, Parts};
 use states::States;
@@ -52,9 +52,10 @@ pub struct Options {
     pub ranks: usize,
     /// Ranks that hold some of the experts each, whole.
     pub expert_ranks: usize,
-    /// Who attends: plans are made for each.
+    /// Which side attends: plans are made for each.
     pub attention: Vec<Attention>,
-    /// Layers whose input rows frameworks want to see, besides those behind the last layer.
+    /// Layers that frameworks want to see the input rows of, in addition to the rows after the last
+    /// layer.
     pub hidden: Vec<usize>,
     /// What guesses the tokens that steps verify.
     pub draft: Option<Draft>,
@@ -94,7 +95,7 @@ impl Compiled {
     }
 }
 
-/// Called with the steps done, the steps in all, and what comes next.
+/// Called with the steps done, the steps in all, and the name of the next one.
 pub type Progress<'a> = &'a mut dyn FnMut(usize, usize, &str);
 
 /// Compiles a model. Weights are not looked at.
@@ -127,9 +128,9 @@ pub fn compile(config: &Config, options: &Options, progress: Progress) -> Result
     Ok(Compiled { manifest, code })
 }
 
-/// That an arch has kernels which attend over the cache, where they are to, and for its sizes.
+/// Checks that an arch has kernels which attend over the cache, if they are to, and for its sizes.
 fn check_cache(config: &Config, attention: &[Attention], arch: &Arch) -> Result<(), Diagnostic> {
-    check_latent(config, arch)?;
+    check_units(config, arch)?;
     let (cache, query) = (config.cache_dtype(), config.dtype);
     if !attention.contains(&Attention::Own) || atomc_targets::attends(cache, query, arch) {
         return Ok(());
@@ -140,28 +141,19 @@ fn check_cache(config: &Config, attention: &[Attention], arch: &Arch) -> Result<
     Err(Diagnostic::new("config::cache", message).at("--cache-dtype").help(help))
 }
 
-/// Units of the sizes of latent attention that kernels of GPUs take: a lane has so many features of
-/// a head, and stores two numbers at once.
-const LATENT_UNITS: [(&str, usize); 3] = [("kv_lora_rank", 4), ("v_head_dim", 4), ("qk_nope_head_dim", 2)];
-
-/// That an arch has kernels for the sizes of latent attention.
-fn check_latent(config: &Config, arch: &Arch) -> Result<(), Diagnostic> {
-    let latent = config.layers.iter().find_map(|layer| match &layer.mixer {
-        Mixer::Latent(latent) => Some(latent),
-        _ => None,
-    });
-    let (Some(latent), Machine::Simt(_)) = (latent, &arch.machine) else { return Ok(()) };
-    let sizes = [latent.rank, latent.value, latent.nope];
-    match LATENT_UNITS.iter().zip(sizes).find(|((_, unit), size)| !size.is_multiple_of(*unit)) {
+/// Checks that an arch has kernels for the sizes of the model's layers.
+fn check_units(config: &Config, arch: &Arch) -> Result<(), Diagnostic> {
+    let Machine::Simt(_) = &arch.machine else { return Ok(()) };
+    match frontend::units(config).find(|unit| !unit.size.is_multiple_of(unit.unit)) {
         None => Ok(()),
-        Some(((field, unit), size)) => {
+        Some(frontend::Unit { field, size, unit }) => {
             let message = format!("kernels of {} take multiples of {unit}, not {size}", arch.name);
-            Err(Diagnostic::new("config::latent", message).at(format!("config.json: {field}")))
+            Err(Diagnostic::new("config::size", message).at(format!("config.json: {field}")))
         }
     }
 }
 
-/// That all that adds up the numbers of a row is atomc's own.
+/// Checks that atomc itself does everything that adds up the numbers of a row.
 fn check_invariant(options: &Options) -> Result<(), Diagnostic> {
     let no = |what: &str, at: &str, help: &str| {
         let message = format!("{what}, so no artifact can say that a row's bits are always the same");
@@ -177,8 +169,8 @@ fn check_invariant(options: &Options) -> Result<(), Diagnostic> {
     Ok(())
 }
 
-/// That all plans of a target do the same, by the same schedules: what is kept in registers in one
-/// kernel is rounded between two. In which order kernels run that do not need each other changes
+/// Checks that all plans of a target do the same, by the same schedules: a value that stays in
+/// registers in one kernel is rounded between two. The order of independent kernels changes
 /// nothing.
 fn check_same_kernels((target, archs): (&str, &[Arch]), plans: &[Plan], all: &Kernels) -> Result<(), Diagnostic> {
     let specs = all.specs();
@@ -207,8 +199,8 @@ struct Model {
 }
 
 impl Model {
-    /// Whether there is a plan for a bucket. A step is whole only where nobody else takes part in
-    /// it, as in an engine.
+    /// Whether there is a plan for a bucket. A step is whole only without ranks and without a
+    /// caller that attends, as in an engine.
     fn takes(&self, bucket: &Bucket) -> bool {
         match bucket {
             Bucket::Whole { .. } => self.part == Part::default(),
@@ -345,7 +337,7 @@ fn planned(config: &Config, options: &Options, arch: &Arch) -> Result<(Kernels, 
     Ok((kernels, weights))
 }
 
-/// A kernel whose schedule leaves numbers open.
+/// A kernel with numbers that its schedule leaves open.
 #[derive(Clone, Debug)]
 pub struct OpenChoices {
     pub symbol: String,
@@ -431,7 +423,7 @@ fn facts(config: &Config) -> manifest::Model {
     }
 }
 
-/// Names of tensors in checkpoints of the model, and of its draft, beside those of the plan.
+/// Names of tensors in checkpoints of the model, and of its draft, other than those of the plan.
 pub fn tensor_names(config: &Config, draft: Option<&Draft>) -> TensorNames {
     let renamed = config.spellings.iter().map(|&(from, to)| Renamed { from: from.into(), to: to.into() });
     let other = |other: &OtherPart| Ignored { part: other.part.into(), names: Pattern::Begin(other.begins.clone()) };

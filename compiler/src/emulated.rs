@@ -23,7 +23,7 @@ use atomc_runtime::device::{
 use atomc_runtime::memory::Buffer;
 use atomc_runtime::pool::{self, Pool};
 
-/// Bytes behind a buffer that kernels may read.
+/// Bytes that kernels may read past a buffer.
 const SLACK: u64 = 256;
 
 /// A chip that is emulated.
@@ -46,8 +46,8 @@ pub struct Emulated {
 // SAFETY: the block is memory that `run` alone writes, under its contract; all else is `Send`.
 unsafe impl Send for Emulated {}
 
-/// What kernels did so far. Clones share it, so that whoever opened a device can read it while an
-/// engine owns the device.
+/// Counts of what kernels did so far. Clones share them, so that the opener of a device can read
+/// them while an engine owns the device.
 #[derive(Clone, Debug, Default)]
 pub struct Tally(Arc<Mutex<Vec<Vec<Counts>>>>);
 
@@ -63,7 +63,7 @@ impl Tally {
     }
 }
 
-/// What launches would have done, of which some work-groups are recorded instead. Clones share it.
+/// Records some work-groups of launches instead of running them. Clones share it.
 #[derive(Clone, Debug, Default)]
 pub struct Recorder(Arc<Mutex<Vec<Recorded>>>);
 
@@ -72,10 +72,10 @@ pub struct Recorder(Arc<Mutex<Vec<Recorded>>>);
 pub struct Recorded {
     /// Work-groups of its grid.
     pub groups: usize,
-    /// Those that make a part of the result together.
+    /// Work-groups that make a part of the result together.
     pub shared: usize,
-    /// What some of them executed, evenly out of the grid, or of those of a part: behind some of
-    /// them the one that adds up what the others left.
+    /// The traces of some work-groups, evenly out of the grid or out of a part. Where a work-group
+    /// adds up the sums of others, its trace comes last.
     pub traces: Vec<Trace>,
 }
 
@@ -86,8 +86,8 @@ impl Recorder {
     }
 }
 
-/// Work-groups of a launch that are recorded: more where they differ, by whose tokens, experts or
-/// part of a sequence is theirs.
+/// Work-groups of a launch that are recorded: more where they differ in their tokens, experts or
+/// part of a sequence.
 const ALIKE: usize = 2;
 const DIFFERENT: usize = 12;
 
@@ -117,7 +117,7 @@ fn shared(family: &str, tasks: Tasks, size: StepSize) -> usize {
     }
 }
 
-/// Some of the traces of a part, evenly out of all, and the longest of all behind them.
+/// Some of the traces of a part, evenly out of all, followed by the longest of all.
 fn longest_last(mut traces: Vec<Trace>) -> Vec<Trace> {
     let events = |(_, trace): &(usize, &Trace)| trace.waves.iter().map(Vec::len).sum::<usize>();
     let Some((longest, _)) = traces.iter().enumerate().max_by_key(events) else { return traces };
@@ -173,7 +173,7 @@ impl Emulated {
         self.recorder.get_or_insert_default().clone()
     }
 
-    /// What kernels did so far.
+    /// The counts of kernels so far.
     pub fn tally(&self) -> Tally {
         self.tally.clone()
     }
@@ -223,7 +223,7 @@ impl Emulated {
 }
 
 fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
-    // What is locked is whole between any two statements.
+    // The locked value is whole between any two statements.
     shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -249,8 +249,8 @@ impl Space {
         self.sizes.remove(&address);
     }
 
-    /// Lets kernels only read the buffer that this address is in, or also write it again. Gives
-    /// what they might do before.
+    /// Sets whether kernels may only read the buffer at this address, or also write it. Returns the
+    /// access that they had before.
     fn allow(&mut self, address: u64, access: Access) -> Option<Access> {
         let (&address, &(bytes, before)) = self.sizes.range(..=address).next_back()?;
         self.remove(address);
@@ -353,7 +353,7 @@ impl Device for Emulated {
         inputs: StepInputs<'_>,
         mut observe: Option<&mut Launches>,
     ) -> Result<(), DeviceError> {
-        // SAFETY: the block holds any step, and nobody else uses it meanwhile, by the contract of
+        // SAFETY: the block holds any step, and nothing else uses it meanwhile, by the contract of
         // this function.
         unsafe { std::ptr::copy_nonoverlapping(inputs.bytes.as_ptr(), self.block, inputs.bytes.len()) };
         let bound = &self.plans[plan];

@@ -1,5 +1,5 @@
-//! The built binary: what it does, and how it refuses. Every fault ends with exit code 1 (2 for
-//! wrong usage) and a message that names the field, without a panic, and leaves no file behind.
+//! The built binary: its output, and its refusals. Every fault ends with exit code 1 (2 for wrong
+//! usage) and a message that names the field, without a panic, and leaves no file.
 mod common;
 
 use std::collections::HashMap;
@@ -208,8 +208,8 @@ fn compiling_twice_gives_the_same_bytes() {
     assert!(first == bench.artifact());
 }
 
-/// Neither the folder, nor the name of the model's, nor how many processors there are, leaves
-/// anything behind in an artifact. Processors are those that the process may run on.
+/// Neither the folder, nor the name of the model's, nor the number of processors leaves a trace in
+/// an artifact. Processors are those that the process may run on.
 #[test]
 fn another_folder_and_one_thread_give_the_same_bytes() {
     let bench = Bench::new();
@@ -487,7 +487,7 @@ fn what_would_take_all_memory_is_refused() {
     assert!(out.status.code() == Some(1) && text.starts_with(want), "{text}");
 }
 
-/// Numbers of tokens for a model without a tokenizer. Greedy answers go on as prompts do.
+/// Numbers of tokens for a model without a tokenizer. Greedy answers continue prompts.
 #[test]
 fn tokens_in_and_out() {
     let bench = Bench::new();

@@ -1,8 +1,8 @@
 //! Dumps of `atomc verify`, run again from the files alone as docs/dumps.md describes them, by
 //! nothing that wrote them.
 //!
-//! Every buffer ends where its page does, up to what kernels may read behind it, and the next page
-//! cannot be touched: a kernel that reads what the files lack ends the test.
+//! Every buffer ends where its page does, except for the bytes that kernels may read past it, and
+//! the next page cannot be touched: a kernel that reads what the files lack ends the test.
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::ptr;
@@ -33,7 +33,7 @@ fn dumped(target: &str, device: &str) -> TempDir {
     dir
 }
 
-/// Memory that may be used up to `slack` bytes behind its end, and no further.
+/// Memory that may be used up to `slack` bytes past its end, and no further.
 struct Guarded {
     map: *mut u8,
     mapped: usize,
@@ -42,18 +42,19 @@ struct Guarded {
 }
 
 impl Guarded {
-    /// So many bytes of one value, at a multiple of `align`, with as many behind them to be read.
+    /// `len` bytes of one value, at a multiple of `align`, followed by `align` bytes that may be
+    /// read.
     fn new(len: usize, value: u8, align: usize) -> Guarded {
         let used = (len + align).next_multiple_of(PAGE);
         let (mapped, protection) = (used + PAGE, libc::PROT_READ | libc::PROT_WRITE);
-        // SAFETY: a new mapping of our own, of which the last page is locked.
+        // SAFETY: a new mapping of our own. Its last page is locked.
         let map = unsafe {
             let map = libc::mmap(ptr::null_mut(), mapped, protection, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1, 0);
             assert!(map != libc::MAP_FAILED, "no memory");
             assert_eq!(libc::mprotect(map.wrapping_byte_add(used), PAGE, libc::PROT_NONE), 0);
             map.cast::<u8>()
         };
-        // A page is a multiple of what buffers are aligned to.
+        // A page is a multiple of the alignment of buffers.
         let start = map.wrapping_add((used - align - len) / align * align);
         // SAFETY: it lies in the part that is not locked.
         unsafe { ptr::write_bytes(start, value, len + align) };
@@ -88,7 +89,8 @@ struct Dump {
     align: usize,
 }
 
-/// Its memory: of each argument, or of its lists; and what each argument points to.
+/// The memory of a launch: of each argument, or of its lists; and the memory that each argument
+/// points to.
 #[derive(Default)]
 struct Launch {
     memory: Vec<Guarded>,
@@ -233,7 +235,7 @@ fn the_emulator_runs_them_again() {
         let workspace = Guarded::new(number(&variant["workspace"]), 0, dump.align);
         let mut memory = Memory::default();
         for buffer in launch.memory.iter().chain([&step, &workspace]) {
-            // SAFETY: the buffers live until the launch is over, and nobody else has them.
+            // SAFETY: the buffers live until the launch is over, and nothing else refers to them.
             unsafe {
                 let (address, slack) = (buffer.start.expose_provenance() as u64, dump.align as u64);
                 memory.map_with_slack(address, buffer.len as u64, slack, Access::ReadWrite);

@@ -1,6 +1,6 @@
-//! Faults of the machine, with the built binary: what is in the way of a file, kills, and files
-//! that are none. Whatever happens, a file is whole or not there, the exit code says so, and
-//! nothing is left over.
+//! Faults of the machine, with the built binary: obstacles to writing a file, kills, and paths that
+//! are no files. In every case a file is whole or absent, the exit code says so, and nothing else
+//! remains.
 mod common;
 
 use std::fs::File;
@@ -64,8 +64,8 @@ fn message(out: &Output, args: &[&str]) -> String {
     error.join("\n").trim_end().to_owned()
 }
 
-/// Writes `model/config.json`, and a checkpoint of 113 MB beside it, whose numbers are holes in the
-/// file; `large.atomc` is its artifact.
+/// Writes `model/config.json` and next to it a checkpoint of 113 MB, stored as holes in the file;
+/// `large.atomc` is its artifact.
 fn large() -> Bench {
     let (bench, hidden, inner, vocab) = (Bench::empty(), 1024, 2048, 4096);
     let text = std::fs::read_to_string(Path::new(MODEL).join("config.json")).expect("a configuration");
@@ -107,8 +107,8 @@ fn holes(path: &Path, tensors: Vec<(String, Vec<usize>)>) {
     file.set_len((bytes.len() + end) as u64).expect("a file system that has holes");
 }
 
-/// A device in a folder of ours, where the machine lets us make one: whoever may not make one
-/// cannot replace one either.
+/// A device file in a folder of ours, where the machine lets us make one: a user that may not make
+/// one cannot replace one either.
 fn device(bench: &Bench) -> Option<&'static str> {
     let made = Command::new("mknod").arg(bench.path("device")).args(["c", "1", "7"]).output().expect("mknod runs");
     made.status.success().then_some("device")
@@ -228,8 +228,8 @@ fn a_kill_leaves_a_whole_file_or_none() {
     assert_eq!(bench.names("packed"), ["weights.host.safetensors"]);
 }
 
-/// Writers of one file, of two artifacts: whoever looks meanwhile sees one of these, whole. Each
-/// writer is done, and their user trusts both.
+/// Two writers of one file, with two artifacts: a reader sees one of these at any time, whole. Each
+/// writer succeeds, and their user trusts both.
 #[test]
 fn two_writers_of_one_file() {
     let bench = Bench::empty();
@@ -327,7 +327,7 @@ fn a_full_standard_error_changes_nothing() {
         let ((with, file), (without, file_without)) = (of(full().into()), of(Stdio::piped()));
         assert_eq!(with.status, without.status, "{args:?}");
         assert!(file == file_without, "{args:?}");
-        // What is printed of times differs from run to run.
+        // Printed times differ from run to run.
         if args[0] == "inspect" {
             assert_eq!(with.stdout, without.stdout);
         }
@@ -354,7 +354,7 @@ fn a_full_standard_output_is_an_error() {
     }
 }
 
-/// What is done to a file, and what is said of it.
+/// A change of a file, and the expected message.
 type Change<'a> = (&'a dyn Fn(&Path), &'a str);
 
 /// Starts a verb, changes a file as soon as it has opened it, and returns what it said.
@@ -403,8 +403,7 @@ fn a_file_that_changes_while_it_is_read_is_an_error() {
         };
         let changes: [Change; 2] = [(&shrink, ", and had "), (&overwrite, "it was written to")];
         for (change, want) in changes {
-            // What is done before the change came is right, and what came before a first look is of
-            // another file.
+            // Work before the change is right, and work before a first look is of another file.
             let early = |out: &Output| {
                 let said = String::from_utf8_lossy(&out.stderr);
                 out.status.success() || said.contains("is not a sound safetensors file") || said.contains("is damaged")
@@ -446,8 +445,9 @@ fn a_flipped_bit_of_packed_weights_is_noticed() {
     }
 }
 
-/// Outputs on a disk that is too small for them, in the folder `full`, and what is there
-/// afterwards. Wrappers are for a compilation, whose linker writes files too, and for the rest.
+/// Outputs on a disk that is too small for them, in the folder `full`, and the files that are there
+/// afterwards. One wrapper is for a compilation, where the linker writes files too, the other for
+/// the rest.
 fn on_a_full_disk(bench: &Bench, wrappers: [&[&str]; 2], fault: &str) {
     let logits = ["logits", "m.atomc", "--weights", MODEL, "--tokens", "ids.json", "-o", "full/out"];
     let compile = [&COMPILE[..], &["-o", "full/m.atomc"]].concat();
@@ -466,8 +466,8 @@ fn a_full_disk_is_an_error_and_leaves_nothing() {
     let bench = Bench::compiled();
     bench.write("ids.json", format!("[{:?}]", vec![1; 60]));
     std::fs::create_dir(bench.path("full")).expect("a folder");
-    // Files have so many blocks of 512 bytes at most, which is enough for what a linker writes, or
-    // for nothing.
+    // A limit of blocks of 512 bytes for each file: enough for what a linker writes, or for
+    // nothing.
     let limited =
         |blocks: usize| format!("trap '' XFSZ; ulimit -f {blocks}; \"$0\" \"$@\"; code=$?; ls -A full; exit $code");
     let limits = [limited(96), limited(32)];

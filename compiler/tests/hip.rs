@@ -6,7 +6,8 @@ use std::path::PathBuf;
 
 use common::{Bench, MODEL};
 
-/// The library, which Cargo built because these tests depend on it; it lies beside them.
+/// The library, which Cargo built because these tests depend on it. It lies in the tests' own
+/// folder.
 fn library() -> PathBuf {
     let beside = std::env::current_exe().expect("a path").with_file_name("libhip_on_emulator.so");
     assert!(beside.exists(), "{} was not built", beside.display());
@@ -31,7 +32,7 @@ impl Machine {
         self.run_with("", args)
     }
 
-    /// The same on a machine whose library has a fault.
+    /// Runs on a machine that has a fault in its library.
     fn run_with(&self, fault: &str, args: &[&str]) -> Result<String, String> {
         let mut command = self.bench.command(args);
         command.env("LD_LIBRARY_PATH", self.bench.path(".")).env("HIP_EMULATED_CHIP", self.chip);
@@ -87,8 +88,8 @@ fn logits_through_hip_are_those_of_the_emulator() {
     }
 }
 
-/// States are copied there and back around what is timed. That steps go on as if nothing was timed
-/// is asked of a model whose state runs off: `runtime/src/device/gpu/tests/slots.rs`.
+/// States are copied aside before the timing and back after it. A model with a diverging state
+/// tests that steps go on as if nothing was timed: `runtime/src/device/gpu/tests/slots.rs`.
 #[test]
 fn kernels_of_a_recurrent_model_are_timed() {
     let model = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/golden/hybrid-next");

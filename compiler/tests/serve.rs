@@ -178,7 +178,7 @@ fn a_folder_is_served_without_a_home() {
     );
     assert!(served.last().contains(", without keys, at http://127.0.0.1:"), "{}", served.last());
     drop(served);
-    // The next start finds what nobody has made here.
+    // The next start finds an artifact that was not made by it.
     let text = said(&mut start(""), 1);
     assert!(text.contains("is not on your list") && text.contains("--weights"), "{text}");
     let mut named = bench.serve(&["--port", "0", "--threads", "1", "--weights"]);

@@ -1,5 +1,5 @@
-//! Whose code runs: signatures, which verbs insist on them, and what a terminal gets to see of an
-//! artifact from elsewhere.
+//! Trust in code: signatures, the verbs that require them, and escaped output about an artifact
+//! from elsewhere.
 mod common;
 
 use std::process::Command;
@@ -229,7 +229,8 @@ fn looking_at_an_artifact_unpacks_no_code() {
     }
 }
 
-/// A folder that came from elsewhere, with links in the place of what verbs write beside others.
+/// A folder that came from elsewhere, with links in the place of the files that verbs write next to
+/// others.
 #[test]
 fn links_that_came_with_an_artifact_are_not_followed() {
     let bench = Bench::new();
@@ -294,7 +295,7 @@ fn names_of_files_are_shown_as_text() {
     assert!(bench.succeed(&["trust", "--list"]).contains("caf\u{fffd}.atomc"));
 }
 
-/// What is wrong with the name of an output is found before anything is made.
+/// A fault in the name of an output is found before anything is made.
 #[test]
 fn outputs_that_are_folders_are_refused_at_once() {
     let bench = Bench::empty();
@@ -302,7 +303,7 @@ fn outputs_that_are_folders_are_refused_at_once() {
     assert_eq!(said.trim_end(), "error[output]: made/: the name of a folder, not of a file");
 }
 
-/// A list that others may write is nobody's.
+/// A list that others may write is not obeyed.
 #[test]
 fn lists_that_others_may_write_are_not_obeyed() {
     use std::os::unix::fs::PermissionsExt;

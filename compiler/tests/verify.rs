@@ -33,7 +33,7 @@ impl Bench {
     fn run(&self, args: &[&str]) -> Output {
         let atomc = env!("CARGO_BIN_EXE_atomc");
         let mut command = Command::new(atomc);
-        // The list of trusted artifacts of whoever runs the tests is not theirs to change.
+        // The trusted artifacts of the user that runs the tests must not change.
         command.env("XDG_CONFIG_HOME", self.path("config"));
         command.args(args).current_dir(self.0.path()).output().expect("the binary runs")
     }
@@ -78,7 +78,7 @@ fn kernels_of_codes_are_right() {
     assert!(kernels(&table).iter().all(|kernel| kernel["right"] == true));
 }
 
-/// Of a rank the biases of experts are added behind the sum of all ranks, by kernels that gather
+/// On a rank, the biases of experts are added after the sum over all ranks, by kernels that gather
 /// them.
 #[test]
 fn kernels_of_a_rank_with_biases_of_experts_are_right() {
@@ -206,7 +206,7 @@ fn changed_code_is_wrong() {
     );
 }
 
-/// The same artifact path as on hardware, for the chips that the emulator knows.
+/// The artifact path of hardware, for the chips that the emulator knows.
 #[test]
 #[cfg(feature = "emulator")]
 fn every_kernel_of_emulated_gpus_is_right() {

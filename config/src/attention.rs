@@ -1,8 +1,9 @@
-//! The attention of each layer, and what a configuration says of it.
+//! The attention of each layer, as a configuration describes it.
 use serde_json::json;
 
 use crate::family::Switch;
 use crate::fields::Fields;
+use crate::kind::Weights;
 use crate::{Diagnostic, Rope};
 
 /// Attention kernels are unrolled over the elements of a head.
@@ -21,8 +22,8 @@ pub struct Attention {
     /// Whether the checkpoint has one weight for queries, keys and values.
     pub fused: bool,
     pub qk_norm: QkNorm,
-    /// Whether a head's query has a gate behind it in the same product, whose logistic function the
-    /// head's result is multiplied with.
+    /// Whether the query's product also has a gate for each head, after its query. The head's
+    /// result is multiplied by the gate's logistic function.
     pub gated: bool,
     /// Whether each head has a score that takes part in its softmax and has no value.
     pub sinks: bool,
@@ -30,6 +31,14 @@ pub struct Attention {
     pub window: usize,
     /// Which of the model's rotary embeddings turns queries and keys, if any.
     pub rope: Option<usize>,
+}
+
+impl Weights for Attention {
+    // A gate for each element of a query is of the same weight.
+    fn rows(&self) -> (&'static str, usize) {
+        let parts = if self.gated { 2 } else { 1 };
+        ("num_attention_heads", self.heads.saturating_mul(self.head_dim).saturating_mul(parts))
+    }
 }
 
 /// What of queries and keys is normed.
@@ -82,8 +91,8 @@ pub(crate) enum WindowRule {
     /// With `use_sliding_window`: those that `layer_types` lists, or else all without a rotary
     /// embedding.
     WithoutRope,
-    /// Those that `layer_types` lists, or else all but each `sliding_window_pattern`-th, which is
-    /// this many by default, through `sliding_window`, which is this much.
+    /// Those that `layer_types` lists, or else all but each `sliding_window_pattern`-th (by default
+    /// this many), with windows of `sliding_window` (by default this much).
     Pattern(usize, usize),
 }
 
@@ -91,8 +100,8 @@ pub(crate) enum WindowRule {
 #[derive(Clone, Copy)]
 pub(crate) enum RopeRule {
     All,
-    /// Those with a 1 in `no_rope_layers`, or else all but each `no_rope_layer_interval`-th, which
-    /// is this many by default.
+    /// Those with a 1 in `no_rope_layers`, or else all but each `no_rope_layer_interval`-th (by
+    /// default this many).
     Marked(usize),
     /// All; without any field of an embedding it is stretched as this says.
     Stretched(Stretch),
@@ -114,7 +123,7 @@ pub(crate) enum ScaleRule {
     HeadDim,
     /// This field; 1 by default.
     Field(&'static str),
-    /// One over the root of this field, by default of so much.
+    /// One over the square root of this field, with its default.
     Root(&'static str, f64),
 }
 
@@ -128,7 +137,7 @@ impl ScaleRule {
     }
 }
 
-/// The attention of so many layers, and the rotary embeddings that they name.
+/// The attention of all layers, and the rotary embeddings that they name.
 pub(crate) fn read(
     f: &Fields,
     traits: &Traits,

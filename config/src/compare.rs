@@ -23,13 +23,13 @@ pub const ELSEWHERE: [(&str, &str); 6] = [
 pub struct Difference {
     /// Its name in a `config.json`.
     pub field: String,
-    /// `null` where there is none.
+    /// `null` where it is absent.
     pub asked: Value,
     pub held: Value,
 }
 
 impl Difference {
-    /// In words, by whom the model was asked for.
+    /// The difference in words. `asker` names the program that asked for the model.
     pub fn between(&self, asker: &str) -> String {
         let Difference { field, asked, held } = self;
         format!("config.json: {field}: {asker} has {}, the artifact {}", told(asked), told(held))
@@ -51,7 +51,7 @@ pub fn plain(value: &Value) -> String {
     }
 }
 
-/// The same where others say what matters of it: of a whole configuration that there is one.
+/// A value in words. A whole configuration is only said to exist, as other facts give its contents.
 pub fn told(value: &Value) -> String {
     match value {
         Value::Object(parts) if !parts.is_empty() => "one".into(),

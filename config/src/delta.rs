@@ -2,14 +2,15 @@
 //! says of them.
 use crate::Diagnostic;
 use crate::fields::Fields;
+use crate::kind::Weights;
 
 /// Longest convolution: published models have four tokens.
 const MAX_CONV: usize = 64;
 /// Widest heads: kernels keep a head's state in registers or on the stack.
 const MAX_HEAD_DIM: usize = 256;
 
-/// A short convolution of queries, keys and values, then the gated delta rule, by heads of values
-/// of which several share a query and a key.
+/// A short convolution of queries, keys and values, then the gated delta rule, by heads of values.
+/// Several of these share a query and a key.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Delta {
     pub key_heads: usize,
@@ -22,10 +23,17 @@ pub struct Delta {
     pub stored: StoredDelta,
 }
 
+impl Weights for Delta {
+    fn rows(&self) -> (&'static str, usize) {
+        ("linear_num_value_heads", self.channels() + self.value_rows())
+    }
+}
+
 /// How a checkpoint has the projections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StoredDelta {
-    /// `in_proj_qkvz` and `in_proj_ba`, by heads of keys: of each all that goes with it.
+    /// `in_proj_qkvz` and `in_proj_ba`, grouped by key head: each head's rows of all parts are
+    /// together.
     Grouped,
     /// `in_proj_qkv`, `in_proj_z`, `in_proj_b` and `in_proj_a`.
     Apart,
@@ -37,7 +45,7 @@ impl Delta {
         self.key_heads * self.key_dim
     }
 
-    /// Rows of values, and of what gates them.
+    /// Rows of values, and of their gates.
     pub fn value_rows(&self) -> usize {
         self.heads * self.value_dim
     }

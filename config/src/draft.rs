@@ -1,8 +1,8 @@
-//! Models that guess tokens for a target to check: what a configuration says of the MTP layer in
-//! the target's own checkpoint, and of an EAGLE-3 head in one beside it.
+//! Models that guess tokens for a target to check: the MTP layer in the target's own checkpoint,
+//! and an EAGLE-3 head in a checkpoint of its own, as their configurations describe them.
 //!
-//! A draft takes a row of the target for each token, and the embedding of the token behind it, and
-//! guesses the one behind that; then it goes on with the rows that it leaves itself.
+//! For each token a draft takes a row of the target and the embedding of the next token, and
+//! guesses the token after that. Then it continues with the rows that it makes itself.
 use std::path::Path;
 
 use serde_json::{Map, Value, json};
@@ -25,11 +25,12 @@ const MAP: &str = "map of the vocabulary";
 /// A model that guesses the tokens of another one.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Draft {
-    /// Its own layers, sizes and names: `vocab` are the tokens that it guesses among, `spellings`
-    /// those of its own checkpoint, `others` what no step needs of that.
+    /// The draft's own layers, sizes and names: `vocab` is the number of tokens that it guesses
+    /// among, `spellings` those of its own checkpoint, `others` the tensors there that no step
+    /// needs.
     pub model: Config,
     pub fusion: Fusion,
-    /// The module of the norm behind its layers.
+    /// The module of the norm after its layers.
     pub norm: String,
     /// The tensor of the embedding, of all the target's tokens.
     pub embedding: String,
@@ -47,8 +48,8 @@ pub enum Fusion {
     Eagle3(Eagle3),
 }
 
-/// Both are normed and projected to one row. The target's rows are those behind its last norm, and
-/// the draft's own as well.
+/// Both are normalised and projected to one row. The target's rows are taken after its last norm,
+/// and so are the draft's own.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Beside {
     /// Modules of the norms and of the projection.
@@ -61,21 +62,21 @@ pub struct Beside {
 /// through.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Eagle3 {
-    /// The target's row is a projection of what enters these layers of it, in their order; the
-    /// number of its layers stands for what leaves the last one.
+    /// The target's row is a projection of the inputs of these layers, in their order. The number
+    /// of its layers stands for the output of the last one.
     pub layers: Vec<usize>,
     /// The norm of all that is projected.
     pub all_norm: Option<String>,
-    /// The norm of what enters each layer.
+    /// The norm of each layer's input.
     pub layer_norms: Option<Vec<String>>,
     /// The module of the projection.
     pub projection: String,
-    /// Modules of the norms, behind the path of the layer.
+    /// Modules of the norms, relative to the path of the layer.
     pub embedding_norm: &'static str,
     pub hidden_norm: &'static str,
     /// Whether the row that goes through is the normed one.
     pub norm_before_residual: bool,
-    /// Whether the draft goes on from rows behind its last norm.
+    /// Whether the draft goes on from rows after its last norm.
     pub norm_output: bool,
 }
 
@@ -86,7 +87,7 @@ pub enum Head {
     Embedding,
     /// The target's head, of this module.
     Target(&'static str),
-    /// Its own, of this module.
+    /// The draft's own head, of this module.
     Own(&'static str),
 }
 
@@ -97,9 +98,9 @@ pub(crate) struct Drafting {
     count: Option<(&'static str, usize)>,
     /// The field that says whether they have an embedding of their own.
     dedicated: Option<&'static str>,
-    /// What their names begin with; without it they are numbered behind the model's.
+    /// The beginning of their names; without it they are numbered after the model's layers.
     path: Option<&'static str>,
-    /// Modules behind that path, or behind that of the layer.
+    /// Modules relative to that path, or to the path of the layer.
     embedding_norm: &'static str,
     hidden_norm: &'static str,
     projection: &'static str,
@@ -108,7 +109,7 @@ pub(crate) struct Drafting {
     copies: &'static [&'static str],
 }
 
-/// Of DeepSeek V3 and GLM.
+/// For DeepSeek V3 and GLM.
 pub(crate) const BEHIND: Drafting = Drafting {
     count: Some(("num_nextn_predict_layers", 1)),
     dedicated: None,
@@ -120,7 +121,7 @@ pub(crate) const BEHIND: Drafting = Drafting {
     copies: &["embed_tokens", "shared_head.head"],
 };
 
-/// Of Qwen3-Next.
+/// For Qwen3-Next.
 pub(crate) const APART: Drafting = Drafting {
     count: None,
     dedicated: None,
@@ -132,7 +133,7 @@ pub(crate) const APART: Drafting = Drafting {
     copies: &[],
 };
 
-/// Of Qwen3.5.
+/// For Qwen3.5.
 pub(crate) const APART_COUNTED: Drafting =
     Drafting { count: Some(("mtp_num_hidden_layers", 1)), dedicated: Some("mtp_use_dedicated_embeddings"), ..APART };
 
@@ -148,7 +149,8 @@ pub struct Mtp {
 }
 
 impl Mtp {
-    /// What the fields say of a family that has such layers: behind so many, and like this one.
+    /// Reads the drafting layers, if the family has some. There are `before` other layers, and
+    /// `layer` is what each looks like.
     pub(crate) fn read(
         f: &Fields,
         drafting: Option<&'static Drafting>,
@@ -171,7 +173,7 @@ impl Mtp {
 }
 
 impl Draft {
-    /// What it is called by users.
+    /// The name that users give it.
     pub fn kind(&self) -> &'static str {
         match self.fusion {
             Fusion::Mtp(_) => "mtp",
@@ -189,7 +191,8 @@ impl Draft {
         others
     }
 
-    /// Every fact of it that the target does not tell, for the artifact's record of what shaped it.
+    /// Every fact of it that is not the target's, for the artifact's record of the facts that
+    /// shaped it.
     pub fn echo(&self) -> Value {
         let facts = match self.fusion {
             // All is in the target's.
@@ -239,7 +242,7 @@ impl Config {
     }
 }
 
-/// Architectures of EAGLE-3 heads, and the families whose layer they have: those of SGLang, of
+/// Architectures of EAGLE-3 heads, with the family that has the same layer: those of SGLang, of
 /// vLLM, of the authors, and of `speculators`.
 const ARCHITECTURES: [(&str, &str); 6] = [
     ("LlamaForCausalLMEagle3", "LlamaForCausalLM"),
@@ -262,7 +265,7 @@ const FIXED: [(&str, bool); 5] = [
     ("bias", false),
 ];
 
-/// The EAGLE-3 head in a folder, or whose `config.json` it is, for this target.
+/// Reads the EAGLE-3 head for this target from its folder or its `config.json`.
 pub fn read(path: &Path, target: &Config) -> Result<Draft, Diagnostic> {
     eagle3(&crate::text(&crate::file(path))?, target)
 }
@@ -296,7 +299,7 @@ pub fn eagle3(text: &str, target: &Config) -> Result<Draft, Diagnostic> {
     let is_own = f.flag("embed_requires_grad")?.unwrap_or(false);
     let embedding = if is_own { format!("{EAGLE3}.embed_tokens.weight") } else { target.embedding() };
     let ignored = |part, name: &str| OtherPart { part, begins: format!("{EAGLE3}.{name}") };
-    // The map to the target's tokens is read beside the weights.
+    // The map to the target's tokens is read separately from the weights.
     let mut others = vec![ignored(MAP, "t2d"), ignored(MAP, "d2t")];
     others.extend((!is_own).then(|| ignored(COPY, "embed_tokens.")));
     others.extend((!matches!(head, Head::Own(_))).then(|| ignored(COPY, "lm_head.")));
@@ -317,7 +320,7 @@ pub fn eagle3(text: &str, target: &Config) -> Result<Draft, Diagnostic> {
     Ok(Draft { model, fusion: Fusion::Eagle3(fusion), norm: format!("{EAGLE3}.norm"), embedding, head, map })
 }
 
-/// The family whose layer a head has.
+/// The family that has the same layer as a head.
 fn family(f: &Fields, layer: &Fields, of_speculators: bool) -> Result<&'static Family, Diagnostic> {
     let name = "architectures";
     let names = f.texts(name)?.unwrap_or_default();
@@ -336,7 +339,7 @@ fn family(f: &Fields, layer: &Fields, of_speculators: bool) -> Result<&'static F
     family.ok_or_else(|| f.fault("config::unknown-architecture", name, format!("no family {wanted:?}")))
 }
 
-/// That the head has a layer, rows as wide as the target's, and its tokens.
+/// Checks that the head has a layer, rows as wide as the target's, and its tokens.
 fn check_sizes(model: &Config, [f, layer]: [&Fields; 2], target: &Config) -> Result<(), Diagnostic> {
     let wrong = |f: &Fields, name: &str, message: String| Err(f.fault("config::draft", name, message));
     if model.layers.len() != 1 {
@@ -399,8 +402,8 @@ fn fusion(f: &Fields, eagle: Option<&Fields>, of_speculators: bool, target: &Con
     })
 }
 
-/// The target's layers whose input a head takes. Where `eagle_config` names some, it names those
-/// that leave it, as SGLang has it and those who train heads for it.
+/// The target's layers that a head takes the input of. `eagle_config` names layers by their output
+/// instead, as SGLang and the programs that train heads for it do.
 fn layers(f: &Fields, eagle: Option<&Fields>, count: usize) -> Result<Vec<usize>, Diagnostic> {
     let name = "eagle_aux_hidden_state_layer_ids";
     let wrong = |f: &Fields, message: String| Err(f.fault("config::draft", name, message));

@@ -1,7 +1,8 @@
-//! The experts of a layer, of which a router chooses some for each token, and what a configuration
-//! says of them.
+//! The experts of a layer, as a configuration describes them. A router chooses some of them for
+//! each token.
 use crate::Diagnostic;
 use crate::fields::Fields;
+use crate::kind::Weights;
 use crate::mlp::{self, Activation, Gated};
 
 /// Most experts of a layer: some sixteen times what today's largest models have.
@@ -12,7 +13,7 @@ const MAX_EXPERTS: usize = 1 << 13;
 #[derive(Clone, Debug, PartialEq)]
 pub struct Experts {
     pub router: Router,
-    /// How many there are.
+    /// The number of experts.
     pub count: usize,
     /// Rows of each of an expert's two inner projections.
     pub width: usize,
@@ -25,10 +26,17 @@ pub struct Experts {
     pub shared_gate: bool,
 }
 
+impl Weights for Experts {
+    // Both inner projections of all experts are one weight.
+    fn rows(&self) -> (&'static str, usize) {
+        ("num_experts", self.count.saturating_mul(self.width).saturating_mul(2))
+    }
+}
+
 /// How a token's experts are chosen and weighed.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Router {
-    /// Its module in the checkpoint, behind the path of the layer.
+    /// Its module in the checkpoint, relative to the path of the layer.
     pub module: &'static str,
     pub bias: bool,
     /// Whether something is added to scores where experts are chosen, and only there.
@@ -45,7 +53,7 @@ pub struct Router {
     pub scale: f64,
 }
 
-/// What becomes of a router's logits.
+/// How scores are made of a router's logits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Score {
     /// Their softmax.
@@ -61,17 +69,18 @@ pub enum Score {
 pub enum Gate {
     /// `activation(gate) * up`
     Plain(Activation),
-    /// `gate * sigmoid(alpha * gate) * (up + 1)`, of what is cut off at the limit.
+    /// `gate * sigmoid(alpha * gate) * (up + 1)`, with both cut off at the limit.
     Clamped { alpha: f64, limit: f64 },
 }
 
 /// How a checkpoint has the weights of experts.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum StoredExperts {
-    /// A module for each expert, whose number stands for the star; perhaps one tensor for all.
+    /// A module for each expert, with the expert's number in place of the star; perhaps one tensor
+    /// for all.
     Each { gate: &'static str, up: &'static str, down: &'static str, whole: Option<WholeExperts> },
-    /// In one tensor each for both inner projections, whose rows take turns, and for the outer one:
-    /// as columns, unless they are codes.
+    /// One tensor for both inner projections, with their rows alternating, and one for the outer
+    /// projection. Both are stored as columns, unless they are quantised.
     Together { path: &'static str },
 }
 
@@ -121,8 +130,8 @@ pub(crate) enum LayerRule {
 #[derive(Clone, Copy)]
 pub(crate) enum GroupRule {
     None,
-    /// They are, and are chosen by corrected scores: `n_group` groups of which `topk_group` are
-    /// kept, and the factor, with these defaults.
+    /// Experts are in groups, and are chosen by corrected scores: `n_group` groups, `topk_group` of
+    /// them kept, and the factor, with these defaults.
     Corrected(usize, usize, f64),
     /// If `topk_method` is `group_limited_greedy`; by default all are chosen from.
     Method,
@@ -169,7 +178,7 @@ pub(crate) fn read(
     Ok(sparse.into_iter().map(|has| has.then(|| experts.clone())).collect())
 }
 
-/// How many experts there are, by any of the names that the field goes by.
+/// The number of experts, by any of the names that the field goes by.
 fn count(f: &Fields, traits: &Traits) -> Result<usize, Diagnostic> {
     let (names, default) = traits.count;
     let mut count = None;
@@ -236,7 +245,7 @@ fn method(f: &Fields) -> Result<(usize, usize), Diagnostic> {
     }
 }
 
-/// That scores are what the family has, if anything is said of them.
+/// Checks that scores are the family's, if the configuration names them.
 fn scoring(f: &Fields, traits: &Traits) -> Result<(), Diagnostic> {
     let name = "scoring_func";
     let own = if traits.score == Score::Sigmoid { "sigmoid" } else { "softmax" };

@@ -1,12 +1,12 @@
-//! The table of architectures: a row says of which layers a family is, and in which fields its
-//! configurations say so.
+//! The table of architectures: a row has the layers of a family, and the fields of its
+//! configurations that describe them.
 use crate::attention::{self, QkNorm, RopeRule, ScaleRule, Stretch, WindowRule};
 use crate::delta::StoredDelta;
 use crate::draft::{self, Drafting};
 use crate::experts::{self, GroupRule, LayerRule, NormRule, Score, StoredExperts, WholeExperts};
 use crate::fields::Fields;
+use crate::kind::Norms;
 use crate::latent;
-use crate::model::Norms;
 use crate::others::{self, Other};
 use crate::scales;
 use crate::{Diagnostic, mlp};
@@ -23,21 +23,21 @@ pub struct Family {
     pub(crate) text_type: Option<&'static str>,
     /// What names of all tensors but the head's begin with.
     pub(crate) path: &'static str,
-    /// What checkpoints have beside the language model.
+    /// The parts of checkpoints other than the language model.
     pub(crate) others: &'static [Other],
     /// Beginnings of names that some writers use, and those that are in their place here.
     pub(crate) spellings: &'static [(&'static str, &'static str)],
     pub(crate) attention: attention::Traits,
-    /// Of a family whose layers attend over latent rows instead.
+    /// For a family of layers that attend over latent rows instead.
     pub(crate) latent: Option<latent::Traits>,
     pub(crate) mlp: mlp::Traits,
-    /// Of a family whose layers, or some of them, have a recurrent state.
+    /// For a family with a recurrent state in all of its layers, or some.
     pub(crate) delta: Option<StoredDelta>,
-    /// Of a family whose layers have experts, or some of them.
+    /// For a family with experts in all of its layers, or some.
     pub(crate) experts: Option<experts::Traits>,
-    /// Of a family whose checkpoints have a layer that drafts.
+    /// For a family that has a drafting layer in its checkpoints.
     pub(crate) mtp: Option<&'static Drafting>,
-    pub(crate) norms: Norms,
+    pub(crate) norms: [Norms; 2],
     /// What weights of norms are kept as differences from.
     pub(crate) norm_offset: f64,
     pub(crate) scales: scales::Traits,
@@ -105,7 +105,7 @@ const LLAMA: Family = Family {
     delta: None,
     experts: None,
     mtp: None,
-    norms: Norms { mixer: (Some("input_layernorm"), None), feed_forward: (Some("post_attention_layernorm"), None) },
+    norms: [(Some("input_layernorm"), None), (Some("post_attention_layernorm"), None)],
     norm_offset: 0.0,
     scales: scales::Traits::None,
     refused: &[],
@@ -192,10 +192,7 @@ const OLMO2: Family = Family {
     vllm: "olmo2",
     attention: attention::Traits { qk_norm: QkNorm::Row, ..LLAMA.attention },
     mlp: mlp::Traits { bias: Switch::Never, ..LLAMA.mlp },
-    norms: Norms {
-        mixer: (None, Some("post_attention_layernorm")),
-        feed_forward: (None, Some("post_feedforward_layernorm")),
-    },
+    norms: [(None, Some("post_attention_layernorm")), (None, Some("post_feedforward_layernorm"))],
     eps: 1e-5,
     bos: None,
     eos: Some(50_279),
@@ -233,10 +230,10 @@ const GEMMA3: Family = Family {
         ..LLAMA.attention
     },
     mlp: mlp::Traits { bias: Switch::Never, activation: ("hidden_activation", "gelu_pytorch_tanh"), ..LLAMA.mlp },
-    norms: Norms {
-        mixer: (Some("input_layernorm"), Some("post_attention_layernorm")),
-        feed_forward: (Some("pre_feedforward_layernorm"), Some("post_feedforward_layernorm")),
-    },
+    norms: [
+        (Some("input_layernorm"), Some("post_attention_layernorm")),
+        (Some("pre_feedforward_layernorm"), Some("post_feedforward_layernorm")),
+    ],
     norm_offset: 1.0,
     scales: scales::Traits::Root,
     refused: &["attn_logit_softcapping", "final_logit_softcapping", "use_bidirectional_attention"],

@@ -10,7 +10,7 @@ use crate::Diagnostic;
 /// No size in a configuration may be larger: products of two of them do not overflow.
 pub const MAX_SIZE: usize = 1 << 30;
 
-/// What is wrong with a field that nothing can be made of.
+/// The fault of a field without a value.
 const NULL: &str = "is null, where the model needs a value";
 
 /// The object at `path` of a file.
@@ -43,7 +43,7 @@ impl Facts {
         self.iter().find(|(other, _)| *other == name).map(|(_, value)| value)
     }
 
-    /// Puts a fact in the place of the one of this name, or behind all others.
+    /// Replaces the fact of this name, or adds one after all others.
     pub fn set(&mut self, name: &'static str, value: impl Into<Value>) {
         let value = value.into();
         match self.0.iter_mut().find(|(other, _)| *other == name) {
@@ -110,8 +110,8 @@ impl<'a> Fields<'a> {
         Ok(value)
     }
 
-    /// What the field says; without it the default. A `null` is a fault of which
-    /// transformers makes nothing either, but for flags.
+    /// The field's value; without it the default. `null` is a fault, as in transformers, except for
+    /// flags.
     pub fn given<T: Clone + Into<Value>>(&self, name: &str, read: Read<'a, T>, default: T) -> Result<T, Diagnostic> {
         let usual: Value = default.clone().into();
         match read(self, name)? {
@@ -182,7 +182,7 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// What the name stands for that the field has.
+    /// The meaning of the name that the field has.
     pub fn one_of<T: Copy>(&self, name: &str, default: &str, known: &[(&str, T)]) -> Result<T, Diagnostic> {
         let found = self.text(name)?.unwrap_or(default);
         known.iter().find(|(n, _)| *n == found).map(|(_, value)| *value).ok_or_else(|| {

@@ -1,5 +1,5 @@
-//! What is the same for all frameworks that run artifacts: options that are judged, what an
-//! artifact has, and the words in which one does not fit the other.
+//! The parts that all frameworks have in common: judged options, the facts of an artifact, and the
+//! words by which one does not fit the other.
 pub(crate) mod arguments;
 pub(crate) mod speculation;
 mod yaml;
@@ -42,7 +42,7 @@ pub struct Judged {
     /// Where the resolved configuration has it, if not under its name; `|` parts the places of
     /// different releases.
     pub at: &'static str,
-    /// Values that switch nothing on, beside `null`, `false`, 0 and what is empty.
+    /// Values that switch nothing on, in addition to `null`, `false`, 0 and empty ones.
     pub harmless: &'static [&'static str],
     /// What it is compared with, or why it is refused.
     pub why: &'static str,
@@ -99,7 +99,7 @@ pub struct Held<'a> {
     pub own: bool,
     /// Whether the bits of a row do not depend on what else is in its step.
     pub invariant: bool,
-    /// Whether layers keep a state of each sequence, beside pages.
+    /// Whether layers keep a state of each sequence, in addition to pages.
     pub slots: bool,
     /// What serves guesses.
     pub guesses: Guesses,
@@ -129,7 +129,8 @@ pub struct Rules {
     pub resolve: fn(&Path, &mut Options) -> Result<Config, Diagnostic>,
     /// Everything about which a configuration and its options do not fit an artifact.
     pub refusals: fn(&Config, &Options, &Held) -> Vec<String>,
-    /// The options of `atomc compile` whose artifact fits; the last says whether that attends.
+    /// The options of `atomc compile` that make a fitting artifact. The last parameter says whether
+    /// the artifact attends.
     pub compile_options: fn(&Config, &Options, bool) -> Vec<String>,
     /// Whether options say that requests are text alone.
     pub text_alone: fn(&Options) -> bool,
@@ -138,7 +139,7 @@ pub struct Rules {
 }
 
 impl Rules {
-    /// Those of a framework that artifacts run in.
+    /// The rules of a framework that artifacts run in.
     pub fn of(name: &str) -> Option<&'static Rules> {
         [&crate::vllm::RULES, &crate::sglang::RULES].into_iter().find(|rules| rules.name.eq_ignore_ascii_case(name))
     }
@@ -230,7 +231,7 @@ pub(crate) fn rows(judged: &[Judged]) -> String {
     text
 }
 
-/// The rest of such a table: of many options each what becomes of them, and why.
+/// The rest of such a table: the fate of many options, and why.
 pub(crate) fn list(others: &[(Fate, &str, &str)]) -> String {
     let row = |(fate, why, names): &(Fate, &str, &str)| {
         let what = if *fate == Fate::Acts { "acts" } else { "cannot matter" };
@@ -257,7 +258,7 @@ pub(crate) fn method(asked: &str, held: &Held) -> Option<String> {
     (method != Some(quantised::canonical(asked))).then(|| method.unwrap_or("none").to_owned())
 }
 
-/// Whether artifacts of an architecture are a part of its models, which have others beside it.
+/// Whether an architecture's models have other parts than the one that artifacts are made of.
 pub(crate) fn is_part(architecture: &str) -> bool {
     FAMILIES.iter().any(|family| family.architecture == architecture && family.text_config.is_some())
 }
@@ -283,7 +284,7 @@ pub(crate) mod tests {
         "num_attention_heads": 4, "vocab_size": 128, "max_position_embeddings": 512, "dtype": "bfloat16"
     }"#;
 
-    /// The same with experts.
+    /// A configuration with experts.
     pub fn with_experts() -> String {
         let experts = r#""num_experts": 4, "moe_intermediate_size": 32, "num_experts_per_tok": 2, "head_dim": 16, "#;
         MODEL.replace("LlamaFor", "Qwen3MoeFor").replace(r#""vocab_size""#, &format!(r#"{experts}"vocab_size""#))

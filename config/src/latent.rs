@@ -1,12 +1,14 @@
-//! Latent attention: what a configuration says of layers whose keys and values are made of one
-//! short row for each token, which is all that is kept of it.
+//! Latent attention, as a configuration describes it: a layer's keys and values are made of one
+//! short row for each token, and only that row is kept.
 use crate::fields::Fields;
 use crate::freqs::Scaling;
+use crate::kind::Weights;
 use crate::{Diagnostic, Rope};
 
 /// Attention kernels are unrolled over the elements of a head.
 const MAX_DIM: usize = 1024;
-/// Of the norms of both short rows: the models' own code does not ask the configuration.
+/// The eps of the norms of both short rows: the models' own code does not take it from the
+/// configuration.
 const EPS: f64 = 1e-6;
 
 /// Attention of heads over keys and values that are made of one row of `rank` numbers for each
@@ -28,8 +30,15 @@ pub struct Latent {
     pub embedding: Option<usize>,
     /// Whether neighbours are turned, and not halves.
     pub in_pairs: bool,
-    /// Of the norms of both rows.
+    /// The eps of the norms of both rows.
     pub eps: f64,
+}
+
+impl Weights for Latent {
+    fn rows(&self) -> (&'static str, usize) {
+        let width = (self.nope + self.rope).max(self.value);
+        ("num_attention_heads", self.heads.saturating_mul(width))
+    }
 }
 
 /// What differs between families.
@@ -46,7 +55,7 @@ impl Latent {
     }
 }
 
-/// The attention of so many layers, and its rotary embedding.
+/// The attention of all layers, and its rotary embedding.
 pub(crate) fn read(
     f: &Fields,
     traits: &Traits,

@@ -1,6 +1,19 @@
-//! What a `config.json` means: its facts with every default, for the compiler, which makes a graph
-//! of them, and for whoever has an artifact and wants to know whether a configuration is the one it
-//! was made of.
+//! The meaning of a `config.json`: its facts with every default. The compiler makes a graph of
+//! them. Users of an artifact compare them with the configuration that it was made of.
+//!
+//! `model.rs` has the model as a list of layers, each of halves, whose kinds are the rows of
+//! `kind.rs`. Their facts are
+//! in `attention.rs`, `latent.rs`, `delta.rs`, `mlp.rs` and `experts.rs`, and factors in
+//! `scales.rs`. `rope.rs` and `freqs.rs` are rotary embeddings. `family.rs` is the table of
+//! architectures. `draft.rs` has the models that guess tokens.
+//!
+//! `fields.rs` reads: every fault names its field, and each fact is noted when it is read.
+//! `quantised.rs`, with a file for each method, gives the encoding of a module's weight. `diag.rs`
+//! is a user's fault as one value. `compare.rs` lists the facts in which two models differ.
+//!
+//! `framework.rs` has the parts that are the same for the options of all frameworks, and their form
+//! on a command line. `vllm/` and `sglang/` have the table of each framework and its rules.
+//! `vllm/settings.rs` is the environment.
 mod attention;
 mod compare;
 mod delta;
@@ -9,6 +22,7 @@ pub mod draft;
 mod experts;
 mod family;
 mod fields;
+mod kind;
 mod latent;
 mod mlp;
 mod model;
@@ -33,9 +47,10 @@ pub use draft::{Draft, Fusion, Head, Mtp};
 pub use experts::{Experts, Gate, Router, Score, StoredExperts, WholeExperts};
 pub use family::{FAMILIES, Family};
 pub use fields::{Facts, MAX_SIZE};
+pub use kind::{Half, Kind, Norms};
 pub use latent::Latent;
 pub use mlp::{Activation, Gated};
-pub use model::{Config, DTYPES, FeedForward, Layer, Mixer, Norms};
+pub use model::{Config, DTYPES, Layer};
 pub use others::OtherPart;
 pub use quantised::{Axes, Blocks, CacheScales, InputScales, Inputs, Modules, Quantisation, Scheme, Stored};
 pub use rope::{Rope, Short};

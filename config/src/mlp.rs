@@ -1,7 +1,8 @@
-//! The gated MLP of each layer, and what a configuration says of it.
+//! The gated MLP of each layer, as a configuration describes it.
 use crate::Diagnostic;
 use crate::family::Switch;
 use crate::fields::Fields;
+use crate::kind::Weights;
 
 /// Two projections, one through an activation, multiplied with each other and projected back.
 #[derive(Clone, Debug, PartialEq)]
@@ -11,6 +12,12 @@ pub struct Gated {
     pub bias: bool,
     /// Whether the checkpoint has one weight for both projections.
     pub fused: bool,
+}
+
+impl Weights for Gated {
+    fn rows(&self) -> (&'static str, usize) {
+        ("intermediate_size", self.intermediate)
+    }
 }
 
 /// What differs between families.

@@ -2,14 +2,15 @@
 use atomc_dtype::nth_name;
 use serde_json::{Map, Value, json};
 
-use crate::attention::{self, Attention};
+use crate::attention;
 use crate::delta::{self, Delta};
 use crate::draft::Mtp;
 use crate::experts::{self, Experts, StoredExperts};
 use crate::family::{self, Family};
 use crate::fields::{self, Facts, Fields};
-use crate::latent::{self, Latent};
-use crate::mlp::{self, Gated};
+use crate::kind::{Half, Kind};
+use crate::latent;
+use crate::mlp;
 use crate::others::{self, OtherPart};
 use crate::quantised::{CacheScales, Quantisation, Scheme, Stored};
 use crate::scales::{self, Scales};
@@ -43,7 +44,7 @@ pub struct Config {
     pub cache: Option<DType>,
     /// How the checkpoint is quantised, if it is.
     pub quantised: Option<Quantisation>,
-    /// What was asked for of it, if it is done while weights are loaded.
+    /// The scheme that a user asked for, if weights are quantised while they are loaded.
     pub made: Option<Value>,
     pub vocab: usize,
     pub hidden: usize,
@@ -67,43 +68,19 @@ pub struct Config {
     pub facts: Facts,
 }
 
-/// Each half adds to what goes through.
+/// A layer: halves, one after the other, each of which adds to the rows that go through.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Layer {
-    pub mixer: Mixer,
-    pub feed_forward: FeedForward,
-    pub norms: Norms,
-}
-
-/// The norms before and behind each half of a layer, by their names in the checkpoint.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Norms {
-    pub mixer: (Option<&'static str>, Option<&'static str>),
-    pub feed_forward: (Option<&'static str>, Option<&'static str>),
-}
-
-/// How a layer lets tokens see each other.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Mixer {
-    Attention(Attention),
-    Latent(Latent),
-    Delta(Delta),
-}
-
-/// What a layer does with each token alone.
-#[derive(Clone, Debug, PartialEq)]
-pub enum FeedForward {
-    Gated(Gated),
-    Experts(Experts),
+    pub halves: Vec<Half>,
 }
 
 impl Layer {
-    /// Its attention, if it attends over keys and values of heads.
-    pub fn attention(&self) -> Option<&Attention> {
-        match &self.mixer {
-            Mixer::Attention(attention) => Some(attention),
-            Mixer::Latent(_) | Mixer::Delta(_) => None,
-        }
+    /// Its first half of a kind, if it has one.
+    pub fn half<'a, T>(&'a self) -> Option<&'a T>
+    where
+        &'a T: TryFrom<&'a Kind>,
+    {
+        self.halves.iter().find_map(|half| <&T>::try_from(&half.kind).ok())
     }
 }
 
@@ -134,7 +111,7 @@ impl Config {
 
     /// Whether any layer has experts.
     pub fn has_experts(&self) -> bool {
-        self.layers.iter().any(|layer| matches!(layer.feed_forward, FeedForward::Experts(_)))
+        self.layers.iter().any(|layer| layer.half::<Experts>().is_some())
     }
 
     /// Where the scales of the cache are, if it has some.
@@ -151,13 +128,13 @@ impl Config {
         self.ropes.iter().map(|rope| rope.reach(self.positions)).min().unwrap_or(self.positions)
     }
 
-    /// The first so many layers only, to measure: layers share their kernels.
+    /// Keeps only the first `layers` layers, to measure: layers share their kernels.
     pub fn shorten(&mut self, layers: usize) {
         self.layers.truncate(layers);
         self.facts.set("num_hidden_layers", self.layers.len());
     }
 
-    /// Reads the text of a `config.json` and of the `generation_config.json` beside it.
+    /// Reads the text of a `config.json` and of the `generation_config.json` in the same folder.
     pub fn parse(text: &str, generation: Option<&str>) -> Result<Config, Diagnostic> {
         let map = fields::parse("config.json", text)?;
         Config::read(&Fields::new("config.json", &map), generation)
@@ -191,9 +168,12 @@ impl Config {
         let positions = f.or("max_position_embeddings", Fields::size, family.positions)?;
         let (mixers, attending, ropes) = mixers(f, family, (hidden, count, positions))?;
         let feed_forward = feed_forward(f, family, count)?;
-        let layer = |(mixer, feed_forward)| Layer { mixer, feed_forward, norms: family.norms };
+        let layer = |(mixer, feed_forward)| {
+            let [before, after] = family.norms;
+            Layer { halves: vec![Half { kind: mixer, norms: before }, Half { kind: feed_forward, norms: after }] }
+        };
         // One that drafts attends, and has experts where any other has.
-        let mixed = feed_forward.iter().find(|half| matches!(half, FeedForward::Experts(_))).or(feed_forward.last());
+        let mixed = feed_forward.iter().find(|half| matches!(half, Kind::Experts(_))).or(feed_forward.last());
         let drafting = mixed.map(|half| layer((attending, half.clone())));
         let quantised = Quantisation::read(all, dtype)?;
         let config = Config {
@@ -233,15 +213,13 @@ impl Config {
 
     /// The layers with experts, and what a module below each is called.
     fn experts(&self) -> impl Iterator<Item = (&Experts, impl Fn(&str) -> String)> {
-        self.layers.iter().enumerate().filter_map(move |(index, layer)| match &layer.feed_forward {
-            FeedForward::Experts(experts) => {
-                Some((experts, move |module: &str| format!("{}.{module}", self.layer_path(index))))
-            }
-            FeedForward::Gated(_) => None,
+        self.layers.iter().enumerate().filter_map(move |(index, layer)| {
+            let experts = layer.half::<Experts>()?;
+            Some((experts, move |module: &str| format!("{}.{module}", self.layer_path(index))))
         })
     }
 
-    /// Two experts of a layer whose weights are quantised in different forms, if there are some.
+    /// Two experts of a layer that are quantised in different forms, if there are some.
     pub(crate) fn uneven_experts(&self) -> Option<[String; 2]> {
         self.experts().find_map(|(experts, path)| {
             let StoredExperts::Each { gate, up, down, .. } = experts.stored else { return None };
@@ -253,7 +231,8 @@ impl Config {
         })
     }
 
-    /// That experts of a layer are quantised alike, and in a form that goes with their tensors.
+    /// Checks that the experts of a layer are quantised alike, and in a form that suits their
+    /// tensors.
     fn check_experts(&self, f: &Fields) -> Result<(), Diagnostic> {
         let fault = |message: String| Err(f.fault("config::quantised", "quantization_config", message));
         if let Some([one, other]) = self.uneven_experts() {
@@ -306,29 +285,8 @@ impl Config {
 
     fn check_weights(&self, f: &Fields) -> Result<(), Diagnostic> {
         let mut all = vec![("vocab_size", self.vocab)];
-        for layer in &self.layers {
-            let rows = match &layer.mixer {
-                // A gate for each element of a query is of the same weight.
-                Mixer::Attention(a) => {
-                    let parts = if a.gated { 2 } else { 1 };
-                    ("num_attention_heads", a.heads.saturating_mul(a.head_dim).saturating_mul(parts))
-                }
-                Mixer::Latent(latent) => {
-                    let width = (latent.nope + latent.rope).max(latent.value);
-                    ("num_attention_heads", latent.heads.saturating_mul(width))
-                }
-                Mixer::Delta(delta) => ("linear_num_value_heads", delta.channels() + delta.value_rows()),
-            };
-            if !all.contains(&rows) {
-                all.push(rows);
-            }
-            let rows = match &layer.feed_forward {
-                FeedForward::Gated(mlp) => ("intermediate_size", mlp.intermediate),
-                // Both inner projections of all experts are one weight.
-                FeedForward::Experts(experts) => {
-                    ("num_experts", experts.count.saturating_mul(experts.width).saturating_mul(2))
-                }
-            };
+        for half in self.layers.iter().flat_map(|layer| &layer.halves) {
+            let rows = half.kind.rows();
             if !all.contains(&rows) {
                 all.push(rows);
             }
@@ -344,11 +302,11 @@ impl Config {
         Ok(())
     }
 
-    /// Every fact, for the artifact's record of what shaped it; [`differences`](crate::differences)
-    /// compares them.
+    /// Every fact, for the artifact's record of the facts that shaped it;
+    /// [`differences`](crate::differences) compares them.
     pub fn echo(&self) -> Value {
         let mut echo: Map<_, _> = self.facts.iter().map(|(name, fact)| (name.to_owned(), fact.clone())).collect();
-        // What a user may choose in the place of what the fields say.
+        // Users may choose these in place of the fields' values.
         echo.insert("dtype".into(), json!(self.dtype.name()));
         echo.insert("cache_dtype".into(), json!(self.cache_dtype().name()));
         echo.insert("context".into(), json!(self.context));
@@ -359,21 +317,21 @@ impl Config {
     }
 }
 
-/// How each layer lets tokens see each other, how one behind them does, which always attends, and
-/// the rotary embeddings.
+/// The mixer of each layer, that of a layer after the last one, which always attends, and the
+/// rotary embeddings.
 pub(crate) fn mixers(
     f: &Fields,
     family: &Family,
     (hidden, layers, positions): (usize, usize, usize),
-) -> Result<(Vec<Mixer>, Mixer, Vec<Rope>), Diagnostic> {
-    let (attending, ropes): (Vec<Mixer>, _) = match &family.latent {
+) -> Result<(Vec<Kind>, Kind, Vec<Rope>), Diagnostic> {
+    let (attending, ropes): (Vec<Kind>, _) = match &family.latent {
         Some(traits) => {
             let (latent, ropes) = latent::read(f, traits, (layers, positions))?;
-            (latent.into_iter().map(Mixer::Latent).collect(), ropes)
+            (latent.into_iter().map(Kind::Latent).collect(), ropes)
         }
         None => {
             let (attention, ropes) = attention::read(f, &family.attention, (hidden, layers, positions))?;
-            (attention.into_iter().map(Mixer::Attention).collect(), ropes)
+            (attention.into_iter().map(Kind::Attention).collect(), ropes)
         }
     };
     let delta = match family.delta {
@@ -382,21 +340,21 @@ pub(crate) fn mixers(
     };
     // There is a layer at least.
     let behind = attending[layers - 1].clone();
-    let of = |(attending, delta): (Mixer, Option<Delta>)| delta.map_or(attending, Mixer::Delta);
+    let of = |(attending, delta): (Kind, Option<Delta>)| delta.map_or(attending, Kind::Delta);
     Ok((attending.into_iter().zip(delta).map(of).collect(), behind, ropes))
 }
 
 /// What each layer does with each token alone.
-fn feed_forward(f: &Fields, family: &Family, layers: usize) -> Result<Vec<FeedForward>, Diagnostic> {
+fn feed_forward(f: &Fields, family: &Family, layers: usize) -> Result<Vec<Kind>, Diagnostic> {
     let experts = match &family.experts {
         Some(traits) => experts::read(f, traits, &family.mlp, layers)?,
         None => vec![None; layers],
     };
     let dense = match experts.iter().any(Option::is_none) {
-        true => Some(FeedForward::Gated(mlp::read(f, &family.mlp)?)),
+        true => Some(Kind::Gated(mlp::read(f, &family.mlp)?)),
         false => None,
     };
-    let of = |experts: Option<Experts>| experts.map(FeedForward::Experts).or_else(|| dense.clone());
+    let of = |experts: Option<Experts>| experts.map(Kind::Experts).or_else(|| dense.clone());
     Ok(experts.into_iter().filter_map(of).collect())
 }
 
@@ -405,7 +363,7 @@ fn outer<'f, 'a>(first: &'f Fields<'a>, other: &'f Fields<'a>, name: &str) -> &'
     if !first.has(name) && other.has(name) { other } else { first }
 }
 
-/// That the language part is of the type that the family has there.
+/// Checks that the language part has the type that the family has there.
 fn check_type(f: &Fields, family: &Family) -> Result<(), Diagnostic> {
     let Some(known) = family.text_type else { return Ok(()) };
     f.one_of("model_type", known, &[(known, ())])

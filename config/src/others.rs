@@ -1,4 +1,4 @@
-//! What a published checkpoint holds beside the language model: parts that do not run here, and
+//! The parts of a published checkpoint other than the language model, which do not run here, and
 //! other spellings of names.
 use crate::Diagnostic;
 use crate::fields::Fields;
@@ -14,7 +14,7 @@ pub(crate) struct Other {
 pub(crate) enum Tensors {
     /// Their names begin like this.
     Below(&'static str),
-    /// Layers behind those of the model, as many as this field says; so many without it.
+    /// Layers after those of the model. The field gives their number, with its default.
     Layers(&'static str, usize),
 }
 
@@ -32,18 +32,18 @@ pub(crate) const DRAFT: &str = "multi-token prediction";
 const VISION: &str = "vision tower";
 const PROJECTOR: &str = "projector of images";
 
-/// Of DeepSeek V3 and GLM: the drafting layer has the number behind the last.
+/// For DeepSeek V3 and GLM: the drafting layer has the number after the last layer's.
 pub(crate) const DRAFT_LAYERS: &[Other] =
     &[Other { part: DRAFT, tensors: Tensors::Layers("num_nextn_predict_layers", 1) }];
 
-/// Of Qwen3-Next and later.
+/// For Qwen3-Next and later.
 pub(crate) const MTP: &[Other] = &[below(DRAFT, "mtp.")];
 
-/// Of Qwen3.5.
+/// For Qwen3.5.
 pub(crate) const MTP_AND_VISUAL: &[Other] = &[below(DRAFT, "mtp."), below(VISION, "model.visual.")];
 
-/// Of models that see images through a tower and a projector, with a spelling before transformers 5
-/// and one since.
+/// For models that see images through a tower and a projector, with a spelling before transformers
+/// 5 and one since.
 pub(crate) const TOWER: &[Other] = &[
     below(VISION, "vision_tower."),
     below(VISION, "model.vision_tower."),
@@ -55,14 +55,14 @@ pub(crate) const TOWER: &[Other] = &[
 pub(crate) const LANGUAGE_MODEL: &[(&str, &str)] =
     &[("language_model.model.", "model.language_model."), ("language_model.lm_head.", "lm_head.")];
 
-/// Of a language part that was saved alone, which may keep the names of the whole.
+/// For a language part that was saved alone: it may keep the names of the whole.
 pub(crate) const SAVED_ALONE: &[(&str, &str)] = &[("model.language_model.", "model.")];
 
 const fn below(part: &'static str, begins: &'static str) -> Other {
     Other { part, tensors: Tensors::Below(begins) }
 }
 
-/// The parts of a model of so many layers, which lie at a path.
+/// The parts of a model with `layers` layers at a path.
 pub(crate) fn read(f: &Fields, others: &[Other], path: &str, layers: usize) -> Result<Vec<OtherPart>, Diagnostic> {
     let mut all = vec![];
     for other in others {
@@ -125,7 +125,7 @@ mod tests {
     fn models_that_see_images() {
         // As the release of 4B leaves out what its class has by default.
         let gemma = within("Gemma3ForConditionalGeneration", "gemma3_text", json!({})).expect("a good configuration");
-        let attention = gemma.layers[0].attention().expect("attention");
+        let attention = gemma.layers[0].half::<crate::Attention>().expect("attention");
         assert_eq!((gemma.vocab, attention.heads, attention.kv_heads, attention.head_dim), (262_208, 8, 4, 256));
         assert!(gemma.tied && gemma.path == "model.language_model");
         let sizes = json!({ "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 128, "head_dim": 16 });

@@ -1,5 +1,5 @@
-//! What a checkpoint's `quantization_config` says: which modules are quantised, in which form their
-//! tensors lie in the file, and what becomes of the rows that they multiply.
+//! The meaning of a checkpoint's `quantization_config`: which modules are quantised, how their
+//! tensors are stored in the file, and how the rows that they multiply are quantised.
 //!
 //! Each method has a file that reads its fields. What it cannot mean for us is a fault that names
 //! the field.
@@ -26,7 +26,7 @@ const FIELD: &str = "quantization_config";
 pub struct Quantisation {
     /// As the file names it.
     pub method: &'static str,
-    /// The first whose names have a module says what it is.
+    /// The first rule that names a module decides its scheme.
     rules: Vec<(Names, Option<Scheme>)>,
     /// Where scales of a cache of `f8e4m3` are, if the checkpoint has them.
     pub cache: Option<CacheScales>,
@@ -51,9 +51,9 @@ pub struct Scheme {
 pub enum Blocks {
     Tensor,
     Row,
-    /// So many columns of a row.
+    /// This many columns of a row.
     Group(usize),
-    /// So many rows and columns.
+    /// This many rows and columns.
     Square(usize, usize),
 }
 
@@ -83,32 +83,32 @@ pub enum Axes {
     One,
     /// A number for each row.
     Vector,
-    /// As many rows and columns as there are blocks.
+    /// A row and a column for each block.
     Matrix,
 }
 
-/// What becomes of the rows that a weight multiplies.
+/// How the rows that a weight multiplies are quantised.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Inputs {
     pub codes: DType,
     pub scales: InputScales,
 }
 
-/// Who makes the scales of rows.
+/// Where the scales of rows come from.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum InputScales {
     /// The file, as `input_scale`.
     Static,
     Row,
-    /// So many columns of a row.
+    /// This many columns of a row.
     Group(usize),
-    /// The same rounded up to a power of two.
+    /// This many columns of a row, with the scale rounded up to a power of two.
     Power(usize),
-    /// A power of two for so many columns of a row, as MX formats have it.
+    /// A power of two for this many columns of a row, as MX formats have it.
     Mx(usize),
 }
 
-/// The tensors with the scales of keys and of values, behind the path of a layer's attention.
+/// The tensors with the scales of keys and of values, relative to the path of a layer's attention.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CacheScales {
     pub keys: &'static str,
@@ -126,7 +126,7 @@ impl Quantisation {
         self.rules.iter().find(|(names, _)| is_of(names))?.1.as_ref()
     }
 
-    /// What a `config.json` says of it, if it says anything.
+    /// Reads the part of a `config.json`, if it has one.
     pub(crate) fn read(f: &Fields, dtype: DType) -> Result<Option<Quantisation>, Diagnostic> {
         let Some(fields) = f.object(FIELD)? else { return Ok(None) };
         let method = fields.text("quant_method")?.ok_or_else(|| fields.missing("quant_method"))?;
@@ -250,7 +250,8 @@ fn one_of_sizes(f: &Fields, name: &str, size: usize, known: &[usize]) -> Result<
     }
 }
 
-/// That a field has no meaning that weights would have to follow: absent, null, false or empty.
+/// Checks that a field has no meaning that weights would have to follow: absent, null, false or
+/// empty.
 fn without(f: &Fields, name: &str) -> Result<(), Diagnostic> {
     let empty = |v: &Value| match v {
         Value::Bool(set) => !set,

@@ -15,7 +15,7 @@ pub struct Rope {
     pub short: Option<Short>,
 }
 
-/// Factors for sequences of so many tokens at most.
+/// Factors for sequences up to a length.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Short {
     pub factors: Vec<f64>,
@@ -79,15 +79,15 @@ impl Rope {
         }
     }
 
-    /// How long a sequence may be where nobody asks for more: as long as those that the short
-    /// factors are for, if there are any, because these are what the model is best with.
+    /// The longest sequence if the user does not ask for another: as long as the short factors are
+    /// for, if there are any, because the model is best at that length.
     pub fn usual(&self, positions: usize) -> usize {
         self.short.as_ref().map_or(self.reach(positions), |short| short.positions.min(positions))
     }
 
-    /// Both spellings: all in `rope_parameters` (transformers 5), or `rope_theta` and
-    /// `partial_rotary_factor` beside `rope_scaling` (transformers 4), where the type may be called
-    /// `type`.
+    /// Reads both spellings: all in `rope_parameters` (transformers 5), or `rope_theta` and
+    /// `partial_rotary_factor` with a `rope_scaling` of their own (transformers 4), where the type
+    /// may be called `type`.
     pub(crate) fn read(
         config: &Fields,
         sizes: (usize, usize),
@@ -105,8 +105,8 @@ impl Rope {
         Rope::of(config, (at, rope), sizes, (theta, partial))
     }
 
-    /// The same, where an embedding of which nothing is said is one of yarn, of so many tokens, and
-    /// longer by a factor.
+    /// Reads an embedding that is stretched by yarn if the configuration does not describe one: by
+    /// `factor`, from `original` tokens.
     pub(crate) fn stretched(
         config: &Fields,
         sizes: (usize, usize),
@@ -120,7 +120,7 @@ impl Rope {
         Ok(Rope { freqs: Freqs { scaling, ..plain.freqs }, scale: 0.1 * factor.ln() + 1.0, short: None })
     }
 
-    /// Those of layers without a window, and of layers with one: an object for each in
+    /// The embeddings of layers without a window, and of layers with one: an object for each in
     /// `rope_parameters` (transformers 5), or `rope_theta` and `rope_scaling` for the former and
     /// `rope_local_base_freq` for the latter (transformers 4).
     pub(crate) fn read_two(
@@ -200,7 +200,7 @@ fn rotary_dim(config: &Fields, own: &Fields, (head_dim, partial): (usize, f64)) 
 }
 
 impl Rope {
-    /// The same frequencies with the scaling of its type.
+    /// The frequencies with the scaling of their type.
     fn scaled(self, config: &Fields, rope: &Fields, at: &str, positions: usize) -> Result<Rope, Diagnostic> {
         let needed = |name: &'static str| rope.positive(name)?.ok_or_else(|| rope.missing(name));
         // A value at the top level, as Phi-3 has it, goes first.

@@ -1,16 +1,16 @@
-//! What a model multiplies with on its way, and what a configuration says of it.
+//! The factors of a model, as a configuration describes them.
 use crate::Diagnostic;
 use crate::fields::Fields;
 
-/// Factors of what goes from part to part; 1 where there is none.
+/// Factors of values between the parts of a model; 1 by default.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Scales {
-    /// Of embeddings, before the first layer.
+    /// The factor of embeddings, before the first layer.
     pub embedding: f64,
     /// Whether that one is part of the embedding: it is rounded to the model's type, and rows that
     /// somebody has in the place of embeddings have it already.
     pub embedded: bool,
-    /// Of what each half of a layer adds.
+    /// The factor of each result of a half of a layer.
     pub residual: f64,
     pub logits: f64,
 }

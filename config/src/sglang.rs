@@ -19,7 +19,7 @@ use crate::{Config, DType};
 pub use own::interval;
 pub use resolve::{read, resolve};
 
-/// What is asked about SGLang.
+/// The rules of SGLang.
 pub const RULES: Rules = Rules {
     name: SGLANG.name,
     read,
@@ -170,8 +170,8 @@ pub const JUDGED: &[Judged] = &[
     must("context_length", "the artifact's longest sequence (`atomc compile --context`)"),
 ];
 
-/// The options of `atomc compile` whose artifact fits: of options as they are given, before SGLang
-/// knows the model. The artifact attends always.
+/// The options of `atomc compile` that make a fitting artifact, from SGLang's options as given,
+/// before SGLang knows the model. The artifact always attends.
 pub fn compile_options(config: &Config, options: &Map<String, Value>, _own: bool) -> Vec<String> {
     let text = |name: &str| options.get(name).and_then(Value::as_str).unwrap_or("auto");
     let number = |name: &str| options.get(name).and_then(Value::as_u64).map(|n| n as usize);
@@ -209,7 +209,7 @@ pub fn refusals(config: &Config, options: &Map<String, Value>, held: &Held) -> V
 
 fn unfit(judged: &Judged, value: &Value, asked: &Asked, held: &Held) -> Option<String> {
     let text = plain(value);
-    // Groups of ranks that have batches of their own, each of which runs the whole artifact.
+    // Groups of ranks that have batches of their own. Each group runs the whole artifact.
     let batches = asked.options.get("attn_dp_size").and_then(Value::as_u64).map_or(1, |n| n.max(1) as usize);
     match judged.name {
         _ if judged.fate == Fate::Refused => judged.refused(value),
@@ -220,8 +220,8 @@ fn unfit(judged: &Judged, value: &Value, asked: &Asked, held: &Held) -> Option<S
         | "return_hidden_states_mode" => speculation::sglang(judged.name, value, asked, held),
         _ if value.is_null() => None,
         "dtype" => dtype(&text, held),
-        // Of a checkpoint that names a type for its cache SGLang takes no notice where it makes its
-        // pools: by itself they are of the model's type.
+        // SGLang ignores a checkpoint's type of the cache where it makes its pools: by default they
+        // have the model's type.
         "kv_cache_dtype" if text == "auto" => {
             cache(held.dtype, held).map(|pages| format!("{pages}, and of auto SGLang makes {}", held.dtype))
         }

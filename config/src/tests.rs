@@ -24,7 +24,8 @@ fn config(patch: Value) -> String {
     nested(config).to_string()
 }
 
-/// Of a family whose language part is one of several, with its fields where they belong.
+/// The configuration of a family with a language part among several: its fields move into that
+/// part.
 fn nested(config: Value) -> Value {
     let family = FAMILIES.iter().find(|family| config["architectures"][0] == family.architecture);
     let Some(name) = family.and_then(|family| family.text_config) else { return config };
@@ -39,24 +40,21 @@ fn read(patch: Value) -> Config {
 
 /// The attention of the first layer.
 fn attention(config: &Config) -> &Attention {
-    config.layers[0].attention().expect("a layer that attends")
+    config.layers[0].half::<Attention>().expect("a layer that attends")
 }
 
-/// Families whose layers attend over keys and values of heads.
+/// Families that attend over keys and values of heads.
 fn of_heads() -> impl Iterator<Item = &'static Family> {
     FAMILIES.iter().filter(|family| family.latent.is_none())
 }
 
 /// The latent attention of the first layer.
 fn latent(config: &Config) -> &Latent {
-    match &config.layers[0].mixer {
-        Mixer::Latent(latent) => latent,
-        other => panic!("{other:?}"),
-    }
+    config.layers[0].half().expect("a layer of latent attention")
 }
 
 fn windows(config: &Config) -> Vec<usize> {
-    config.layers.iter().filter_map(Layer::attention).map(|attention| attention.window).collect()
+    config.layers.iter().filter_map(|layer| layer.half::<Attention>()).map(|attention| attention.window).collect()
 }
 
 /// The fault that the text is found to have.
@@ -199,7 +197,8 @@ mod meaning {
             "rope_scaling": { "rope_type": "linear", "factor": 8.0 },
         }));
         assert_eq!(windows(&c), [8, 0, 8]);
-        let ropes: Vec<_> = c.layers.iter().filter_map(Layer::attention).map(|attention| attention.rope).collect();
+        let ropes: Vec<_> =
+            c.layers.iter().filter_map(|layer| layer.half::<Attention>()).map(|attention| attention.rope).collect();
         assert_eq!(ropes, [Some(1), Some(0), Some(1)]);
         assert_eq!((c.ropes[0].freqs.theta, c.ropes[1].freqs.theta), (1e6, 1e4));
         assert_eq!(c.ropes[1].freqs.scaling, freqs::Scaling::Default);
@@ -230,9 +229,9 @@ mod meaning {
         let own = latent(&c);
         assert_eq!((own.q_rank, own.kept(), own.nope, own.value, own.in_pairs), (Some(1536), 576, 128, 128, true));
         assert_eq!((own.scale, own.eps, c.ropes[0].freqs.dim), (192f64.powf(-0.5), 1e-6, 64));
-        let dense: Vec<bool> = c.layers.iter().map(|l| matches!(l.feed_forward, FeedForward::Gated(_))).collect();
+        let dense: Vec<bool> = c.layers.iter().map(|l| l.half::<Gated>().is_some()).collect();
         assert_eq!(dense, [true, true, true, false]);
-        let FeedForward::Experts(experts) = &c.layers[3].feed_forward else { panic!("a layer of experts") };
+        let experts = c.layers[3].half::<Experts>().expect("a layer of experts");
         let Router { groups, kept, correction, scale, .. } = experts.router;
         assert_eq!((experts.count, groups, kept, correction, scale), (256, 8, 4, true, 2.5));
         // As released: what stretches the embedding is in the scale of scores, and not in cosines.
@@ -260,13 +259,14 @@ mod meaning {
         let kinds: Vec<&str> = mixers
             .iter()
             .map(|mixer| match mixer {
-                Mixer::Attention(_) => "heads",
-                Mixer::Latent(_) => "latent",
-                Mixer::Delta(_) => "delta",
+                Kind::Attention(_) => "heads",
+                Kind::Latent(_) => "latent",
+                Kind::Delta(_) => "delta",
+                Kind::Gated(_) | Kind::Experts(_) => "no mixer",
             })
             .collect();
         assert_eq!((kinds, ropes.len()), (vec!["delta", "latent", "delta"], 1));
-        assert!(matches!(behind, Mixer::Latent(_)));
+        assert!(matches!(behind, Kind::Latent(_)));
     }
 
     /// The language part of a model has a configuration inside, and says what is around it outside.
@@ -275,9 +275,9 @@ mod meaning {
         let name = "Qwen3_5MoeForConditionalGeneration";
         let c = read(json!({ "architectures": [name], "norm_topk_prob": false, "linear_conv_kernel_dim": 2 }));
         assert_eq!(c.path, "model.language_model");
-        let Mixer::Delta(delta) = &c.layers[0].mixer else { panic!("{:?}", c.layers[0].mixer) };
+        let delta = c.layers[0].half::<Delta>().expect("a layer with a state");
         assert_eq!((delta.conv, delta.stored), (2, StoredDelta::Apart));
-        let FeedForward::Experts(experts) = &c.layers[0].feed_forward else { panic!("{:?}", c.layers[0]) };
+        let experts = c.layers[0].half::<Experts>().expect("a layer of experts");
         assert!(experts.router.renormalise && experts.shared_gate);
         let with = |outside: Value| {
             let mut all: Value = serde_json::from_str(&config(json!({ "architectures": [name] }))).expect("JSON");
@@ -301,7 +301,8 @@ mod meaning {
         let router = |patch: Value| {
             let mut all = json!({ "architectures": ["DeepseekV2ForCausalLM"] });
             all.as_object_mut().unwrap().extend(patch.as_object().unwrap().clone());
-            let FeedForward::Experts(experts) = read(all).layers[0].feed_forward.clone() else { panic!("experts") };
+            let config = read(all);
+            let experts = config.layers[0].half::<Experts>().expect("a layer of experts");
             let Router { groups, kept, correction, renormalise, score, .. } = experts.router;
             (groups, kept, correction, renormalise, score)
         };
@@ -336,17 +337,13 @@ mod meaning {
         assert_eq!(read(json!({ "rms_norm_eps": 0 })).eps, 0.0);
         for (name, activation) in [("quick_gelu", Activation::QuickGelu), ("gelu_python", Activation::Gelu)] {
             let layer = &read(json!({ "hidden_act": name })).layers[0];
-            assert!(matches!(&layer.feed_forward, FeedForward::Gated(mlp) if mlp.activation == activation));
+            assert!(layer.half::<Gated>().is_some_and(|mlp| mlp.activation == activation));
         }
     }
 
     /// The experts of each layer.
     fn experts(config: &Config) -> Vec<Option<&Experts>> {
-        let of = |layer| match layer {
-            &Layer { feed_forward: FeedForward::Experts(ref experts), .. } => Some(experts),
-            _ => None,
-        };
-        config.layers.iter().map(of).collect()
+        config.layers.iter().map(Layer::half).collect()
     }
 
     fn sparse(patch: Value) -> Vec<bool> {
@@ -733,7 +730,7 @@ mod errors {
         insta::assert_snapshot!(yarn("attention_factor", 1e300), @"[config::value] config.json: rope_parameters.attention_factor: 1e300 is not between 1.1754944e-38 and 3.4028235e38, as numbers of f32 are");
         insta::assert_snapshot!(rope_fault(json!({ "rope_type": "linear", "factor": 1e-300 })), @"[config::value] config.json: rope_parameters.factor: 1e-300 is not between 1.1754944e-38 and 3.4028235e38, as numbers of f32 are");
         insta::assert_snapshot!(rope_fault(json!({ "rope_type": "dynamic", "factor": 1e300 })), @"[config::value] config.json: rope_parameters.factor: 1e300 is not between 1.1754944e-38 and 3.4028235e38, as numbers of f32 are");
-        // Each is a number of f32, and what they make is none.
+        // Each is a number of f32, and their result is not.
         insta::assert_snapshot!(rope_fault(json!({ "rope_type": "linear", "factor": 1e-30, "rope_theta": 1e-30 })), @"[config::value] config.json: rope_parameters.factor: makes rotary frequencies that are not finite in f32");
         insta::assert_snapshot!(fault(json!({ "rope_theta": 1e-300 })), @"[config::value] config.json: rope_theta: 1e-300 is not between 1.1754944e-38 and 3.4028235e38, as numbers of f32 are");
     }

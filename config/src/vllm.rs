@@ -17,7 +17,7 @@ use crate::framework::{Asked, Fate, Fit, Framework, Judged, Rules, cache, dtype,
 use options::{BLOCK_SIZE_GIVEN, JUDGED};
 pub use resolve::resolve;
 
-/// What is asked about vLLM.
+/// The rules of vLLM.
 pub const RULES: Rules = Rules {
     name: VLLM.name,
     read: arguments::read,
@@ -48,8 +48,8 @@ pub fn refusals(config: &Config, options: &Map<String, Value>, held: &Held) -> V
     VLLM.refusals(config, options, held)
 }
 
-/// The options of `atomc compile` whose artifact fits; where vLLM's layer attends, it is not the
-/// artifact's `own` kernels.
+/// The options of `atomc compile` that make a fitting artifact. If vLLM's layer attends, the
+/// artifact's `own` kernels do not.
 pub fn compile_options(config: &Config, options: &Map<String, Value>, own: bool) -> Vec<String> {
     let text = |name: &str| options.get(name).and_then(Value::as_str).unwrap_or("auto");
     let number = |name: &str| options.get(name).and_then(Value::as_u64).map(|n| n as usize);

@@ -129,7 +129,7 @@ pub struct Sdwa {
     pub src: [Select; 2],
 }
 
-/// Modifiers behind the operands. Bit k of a bit set belongs to source k, as the list in the text.
+/// Modifiers after the operands. Bit k of a bit set belongs to source k, as the list in the text.
 #[derive(Clone, Copy, Debug, PartialEq, Default)]
 pub struct Modifiers {
     pub clamp: bool,

@@ -8,7 +8,7 @@ pub struct Isa {
     pub family: Family,
     /// Lanes of a wave, as these kernels are compiled.
     pub lanes: u32,
-    /// Features that LLVM's disassembler needs besides the processor's.
+    /// Features that LLVM's disassembler needs in addition to the processor's.
     pub features: &'static str,
     /// Vector registers of a wave; matrix accumulators are counted apart.
     pub vgprs: u16,

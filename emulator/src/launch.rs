@@ -19,7 +19,7 @@ pub struct Grid {
     pub groups: [u32; 3],
     /// Work-items of a group.
     pub threads: [u32; 3],
-    /// Bytes of LDS behind what the kernel declares.
+    /// Bytes of LDS in addition to those that the kernel declares.
     pub dynamic_lds: u32,
 }
 
@@ -124,7 +124,7 @@ pub struct Dispatch<'a> {
     pub grid: Grid,
     pub lds: u32,
     pub image: u64,
-    /// Kernel arguments, then the dispatch packet, then what stands for a queue; 16-byte units.
+    /// Kernel arguments, then the dispatch packet, then a stand-in for a queue; 16-byte units.
     block: Vec<u128>,
     packet: usize,
     queue: usize,

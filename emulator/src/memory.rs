@@ -12,7 +12,7 @@ pub enum Access {
 struct Range {
     start: u64,
     end: u64,
-    /// Bytes behind the end that may be read.
+    /// Bytes past the end that may be read.
     slack: u64,
     access: Access,
 }
@@ -35,7 +35,7 @@ impl Memory {
         unsafe { self.map_with_slack(address, len, 0, access) }
     }
 
-    /// The same, and `slack` bytes behind the range may be read.
+    /// Maps a range; `slack` bytes past its end may be read.
     ///
     /// # Safety
     /// As for [`Memory::map`]; the slack must be readable.

@@ -51,7 +51,7 @@ fn exponent(x: f64) -> i32 {
 }
 
 /// Rounds a finite number to `mantissa` fraction bits, with exponents not below `min_exponent`.
-/// Exact for formats whose quantum is a normal f64.
+/// Exact for formats with a quantum that is a normal f64.
 fn quantise(x: f64, mantissa: i32, min_exponent: i32, rounding: Rounding) -> f64 {
     if x == 0.0 {
         return x;

@@ -5,7 +5,7 @@
 pub struct Random(u64);
 
 impl Random {
-    /// Of any seed.
+    /// A generator from any seed.
     pub fn new(seed: u64) -> Random {
         Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
     }

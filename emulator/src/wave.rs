@@ -27,7 +27,7 @@ pub struct Mode {
     /// sign).
     pub denormals32_in: bool,
     pub denormals32_out: bool,
-    /// The same for f16 and f64.
+    /// Whether f16 and f64 inputs, and results, keep denormals.
     pub denormals16_64_in: bool,
     pub denormals16_64_out: bool,
     /// Clamp turns NaN into zero (always so on gfx12).
@@ -38,7 +38,8 @@ pub struct Mode {
     pub fp16_ovfl: bool,
 }
 
-/// What registers hold that nobody wrote: a signalling NaN, an address that is mapped nowhere.
+/// The content of registers that were not written: a signalling NaN, an address that is mapped
+/// nowhere.
 const VECTOR_POISON: u32 = 0x7fa5_a5a5;
 const SCALAR_POISON: u32 = 0xa5a5_a5a5;
 
@@ -55,7 +56,7 @@ pub struct Wave {
     /// Bit k of `written[r]`: lane k of row r holds a value that the program computed from
     /// initialised ones.
     pub written: Box<[u64]>,
-    /// The same for scalar registers.
+    /// Bit k: scalar register k holds a value that the program computed from initialised ones.
     pub scalar_written: u128,
     /// The condition code, too, may come from an uninitialised value.
     pub scc_written: bool,
@@ -66,7 +67,7 @@ pub struct Wave {
 }
 
 impl Wave {
-    /// A wave whose registers hold a poison that no program computes by chance.
+    /// A wave with registers that hold a poison. No program computes it by chance.
     pub fn new(isa: &'static Isa, mode: Mode, number: u32) -> Wave {
         let rows = if isa.agprs { usize::from(AGPR) * 2 } else { usize::from(isa.vgprs) };
         let mut wave = Wave {

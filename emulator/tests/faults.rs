@@ -12,7 +12,8 @@ use common::{Arguments, compile, isas};
 /// `s_nop 0`, the same in all generations.
 const NOP: [u8; 4] = 0xbf80_0000u32.to_le_bytes();
 
-/// Code objects in each of which one instruction that `which` picks does nothing, with its text.
+/// Code objects with one instruction replaced by a no-op. `which` picks the instruction; its text
+/// is returned too.
 fn without(ir: &str, isa: &Isa, kernel: &str, which: impl Fn(&str) -> bool) -> Vec<(String, CodeObject)> {
     let bytes = testing::compile(ir, isa);
     let whole = CodeObject::load(&bytes).unwrap();
@@ -74,8 +75,7 @@ fn the_fault_says_which_counter() {
     insta::assert_snapshot!(text.replace(&text[place], " at PLACE"), @"kernel `vector_add`, group (0, 0, 0) wave 0, `v_add_f32_e32 v2, v2, v3` at PLACE: v2 is still being loaded: no wait on vmcnt/loadcnt covers it");
 }
 
-/// Waits whose absence has no effect on one lane's values are those for stores at the end, and
-/// there are none here.
+/// Only waits for stores at the end have no effect on one lane's values, and there are none here.
 #[test]
 fn every_dropped_wait_around_a_barrier() {
     for isa in isas() {
@@ -192,7 +192,7 @@ fn orders() -> impl Iterator<Item = Options> {
     seeds.chain([Options { threads: 4, ..Options::default() }])
 }
 
-/// Of a read of what another group stored.
+/// The fault of a read of another group's store.
 fn unordered(done: Result<Vec<u32>, FaultKind>) -> Unordered {
     let kind = done.expect_err("groups that share");
     let FaultKind::Unpublished { why, .. } = kind else { panic!("{kind}") };
@@ -340,7 +340,7 @@ fn what_cannot_be_loaded() {
     insta::assert_snapshot!(error, @"no interpreter for `gfx1250`; there is one for gfx90a, gfx942, gfx950, gfx9-4-generic, gfx1100, gfx1101, gfx1102, gfx1150, gfx1151, gfx1152, gfx11-generic, gfx1200, gfx1201, gfx12-generic");
 }
 
-/// Overwrites instructions by words that are none.
+/// Overwrites instructions by words that are no instructions.
 #[test]
 fn what_cannot_be_decoded() {
     let isa = Isa::find("gfx942").unwrap();

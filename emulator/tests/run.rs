@@ -232,8 +232,8 @@ fn the_rest_of_the_memory_units() {
     }
 }
 
-/// The same seed gives the same run, another one another order, and threads of the host change
-/// nothing but that.
+/// The same seed gives the same run, and another seed another order. Threads of the host change
+/// nothing else.
 #[test]
 fn seeds_and_threads() {
     let isa = isas()[1];

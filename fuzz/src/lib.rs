@@ -55,8 +55,8 @@ pub fn file(data: &[u8]) {
     _ = Artifact::open(written(&dir, "m.atomc", data));
 }
 
-/// The JSON of a manifest, in a file whose checksums are right. What can be written can be read,
-/// and is the same.
+/// The JSON of a manifest, in a file with correct checksums. A manifest that can be written can be
+/// read, and is the same.
 pub fn manifest(data: &[u8]) {
     let Ok(manifest) = serde_json::from_slice::<Manifest>(data) else { return };
     let named = manifest.targets.iter().flat_map(|target| &target.variants).map(|variant| variant.section).max();
@@ -97,7 +97,7 @@ pub fn bodies(data: &[u8]) {
     }
 }
 
-/// A `config.json`; behind a zero byte, if there is one, a `generation_config.json`.
+/// A `config.json`, and after a zero byte, if there is one, a `generation_config.json`.
 pub fn config(data: &[u8]) {
     let mut parts = data.splitn(2, |&byte| byte == 0).map(|part| std::str::from_utf8(part).ok());
     let (Some(Some(text)), generation) = (parts.next(), parts.next().flatten()) else { return };

@@ -63,7 +63,7 @@ impl Source for Made {
     }
 }
 
-/// What bytes spell; behind their end there are zeros.
+/// The values that bytes spell; zeros follow their end.
 struct Spell<'a> {
     data: &'a [u8],
     /// What all tensors hold, if they hold codes.
@@ -129,7 +129,7 @@ impl Spell<'_> {
             6 if self.codes.is_none() => {
                 let (step, spare) = (1 + self.below(3), self.below(3));
                 let start = self.below(step);
-                // The places behind the last one that is taken are fewer than a step.
+                // Fewer places than a step remain after the last one that is taken.
                 let all = start + (shape[axis] - 1) * step + 1 + spare % step;
                 let of = self.expr(along(shape, axis, all), ranks, depth - 1).into();
                 WeightExpr::Every { axis, step, start, of }

@@ -16,7 +16,7 @@ use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex};
 use tokio::runtime::{Builder, Runtime};
 
-/// The vocabulary of the example model, whose tokenizer it has.
+/// The vocabulary of the example model; its tokenizer is used.
 const VOCAB: usize = 512;
 /// Few, so that an answer takes a millisecond.
 const POSITIONS: usize = 96;

@@ -5,14 +5,15 @@ use atomc_ir::Diagnostic;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Bucket {
-    /// Up to so many tokens, each the next one of its own sequence.
+    /// Up to `tokens` tokens, each the next one of its own sequence.
     Decode { tokens: usize },
-    /// Up to so many sequences with up to so many tokens `each`, all of which want logits: the next
-    /// token of a sequence and those that a draft guesses behind it.
+    /// Up to `sequences` sequences with up to `each` tokens: the sequence's next token and the
+    /// guesses of a draft. All of them want logits.
     Verify { sequences: usize, each: usize },
-    /// Up to so many tokens in runs of any length, up to so many of which want logits.
+    /// Up to `tokens` tokens in runs of any length. Up to `rows` of them want logits.
     Any { tokens: usize, rows: usize },
-    /// As many, of which nothing but logits is wanted: no rows are made that they do not need.
+    /// A bucket of the same size with logits as its only results: no rows are made that they do not
+    /// need.
     Whole { tokens: usize, rows: usize },
 }
 

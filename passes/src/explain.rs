@@ -72,7 +72,7 @@ impl Why {
         Why { cause, text: text.into() }
     }
 
-    /// That a value is read by more than these nodes, or is a result of the graph.
+    /// The reason that a value is read by more nodes than these, or is a result of the graph.
     pub(crate) fn read_elsewhere(graph: &Graph, v: Value, by: &[NodeId]) -> Why {
         let mut others: Vec<NodeId> = graph.users(v).into_iter().map(|(user, _)| user).collect();
         others.retain(|user| !by.contains(user));

@@ -57,8 +57,8 @@ fn claimed<'a>(graph: &'a Graph, cx: &Cx) -> Result<Regions<'a>, Diagnostic> {
 }
 
 /// The kernels of several nodes, then each value that goes through memory between a kernel of rows,
-/// or the caller, and another kernel. Products and boundaries are kernels of their own, and nobody
-/// expects one of two of them.
+/// or the caller, and another kernel. Products and boundaries are kernels of their own, as no one
+/// expects two of them in one kernel.
 pub fn explain(graph: &Graph, cx: &Cx) -> Result<Vec<Place>, Diagnostic> {
     let r = claimed(graph, cx)?;
     let place = |location: &str, what, why_not| Place { pass: "fuse", location: location.into(), what, why_not };
@@ -94,7 +94,7 @@ fn alone(regions: &mut Regions, cx: &Cx) {
     }
 }
 
-/// Why a value goes through memory to a product that reads it beside its own rows.
+/// Why a value goes through memory to a product that reads it in addition to its own rows.
 pub(crate) const NOT_ITS_ROWS: &str = "the reader's kernel has rows of its own, and reads this beside them";
 
 /// What a kernel takes, and what it leaves: values with a reader of each, and why.
@@ -151,7 +151,7 @@ impl<'a> Regions<'a> {
         }
     }
 
-    /// Whether a product goes along rows expert by expert.
+    /// Whether a product has its rows grouped by experts.
     fn is_grouped(&self, id: NodeId) -> bool {
         let layouts = self.graph.operands(id).into_iter().filter_map(|v| Some(self.graph.ty(v).as_tensor()?.layout));
         layouts.into_iter().any(|layout| matches!(layout, Layout::Grouped { .. }))
@@ -194,7 +194,7 @@ impl<'a> Regions<'a> {
         (users.iter().all(|&(u, _)| u == reader) && !self.graph.is_output(v)).then_some(reader)
     }
 
-    /// That a node alone reads `v`.
+    /// Checks that a node alone reads `v`.
     fn is_read_by(&self, v: Value, reader: NodeId) -> Result<(), Why> {
         match self.sole_reader(v) == Some(reader) {
             true => Ok(()),

@@ -1,6 +1,6 @@
-//! Says which rows each expert has, where products of many rows go along them expert by expert.
-//! Where steps have few rows for each expert, kernels look for themselves. Where those would read
-//! an expert's weight for each of its rows, the bytes that are expected decide.
+//! Groups rows by their experts, where products have many rows. Where steps have few rows for each
+//! expert, kernels look for the rows themselves. Where those kernels would read an expert's weight
+//! once for each of its rows, the expected bytes decide.
 //!
 //! ```text
 //! %2 = grouped %x, %w, %experts         %2 = group %experts {experts = 8, tile = 16}
@@ -19,23 +19,22 @@ use crate::pass::{Changed, Cx};
 const LEAST: usize = 16;
 /// The most: beyond, a tile of a product does not grow.
 const MOST: usize = 64;
-/// Rows of a block where four waves multiply together, and the rows of an expert beyond which they
-/// are that many: fewer fit tiles whose columns are rows.
+/// Rows of a block where four waves multiply together, and the fewest rows of an expert for such
+/// blocks. Fewer rows fit into tiles that have them as columns.
 const WARPGROUP: usize = 128;
 const WARPGROUP_LEAST: usize = 33;
 /// Bytes of a row that these take at once.
 const K_TILE: usize = 128;
 
-/// Most rows of a decode step of which each is a tile of its own where four waves multiply
-/// together. Such kernels read an expert's weight once for each of its rows. Elsewhere kernels look
-/// for rows themselves up to a row for each expert, and read an expert's weight for each token of
-/// which the choices are added up.
+/// Most rows of a decode step that are a tile each where four waves multiply together. Such kernels
+/// read an expert's weight once for each of its rows. Elsewhere kernels look for rows themselves up
+/// to a row for each expert, and read an expert's weight for each token if choices are added up.
 const APART: usize = 32;
 
 pub fn run(graph: &mut Graph, cx: &Cx) -> Result<Changed, Diagnostic> {
     let mut changed = false;
     for id in graph.order() {
-        // What was remade is read by nobody.
+        // A node that was replaced has no readers.
         if matches!(graph.op(id), Op::Grouped { .. })
             && let Some((experts, group)) = group(graph, id, cx)
         {
@@ -86,13 +85,14 @@ struct Step {
 }
 
 impl Step {
-    /// That of a product and of those beside it, if their rows are not grouped yet.
+    /// The step of a product and of the other products with the same experts, if their rows are not
+    /// grouped yet.
     fn of(graph: &Graph, product: NodeId, cx: &Cx) -> Option<Step> {
         let operands = graph.operands(product);
         let (weight, chosen) = (graph.ty(operands[1]).as_tensor()?, operands[2]);
         let ty = graph.ty(chosen).as_tensor().filter(|t| t.layout == Layout::Rows)?;
         let experts = weight.shape.0[0].fixed()?;
-        // Of a rank that holds some, others have the rest.
+        // A rank may hold some of the experts; others have the rest.
         let all = match graph.op(chosen.node) {
             Op::Route { .. } => graph.ty(graph.operands(chosen.node)[0]).as_tensor()?.shape.last()?,
             _ => experts,

@@ -23,7 +23,7 @@ impl AddAssign for Ledger {
     }
 }
 
-/// The experts whose weights a kernel reads.
+/// The experts that a kernel reads the weights of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Chosen {
     /// The body's input that says which rows chose which, and the rows of each token.
@@ -76,8 +76,8 @@ fn bytes(t: &TensorType, cx: &Cx) -> u64 {
     t.bytes(cx.bucket.tokens(), cx.bucket.rows()) as u64
 }
 
-/// Of how many experts the tokens of a kernel's product choose, if that is known: more than there
-/// are weights of, where ranks hold some each.
+/// The number of experts that the tokens of a kernel's product choose from, if it is known: more
+/// than there are weights of, where ranks hold some each.
 fn all_experts(graph: &Graph, kernel: NodeId) -> Option<usize> {
     let (mut kernel, mut body) = (kernel, body_of(graph, kernel)?);
     let product = body.ids().find(|&id| matches!(body.op(id), Op::Grouped { .. }))?;
@@ -133,7 +133,7 @@ fn part_of(body: &Graph, product: NodeId, experts: Option<usize>, cx: &Cx) -> f6
     part_chosen(count, tensor(operands[2]).map_or(1, TensorType::choices), cx.bucket.tokens())
 }
 
-/// The part of so many experts that a step chooses on average, if all are chosen as often.
+/// The share of `experts` experts that a step chooses on average, if all are equally likely.
 pub fn part_chosen(experts: usize, choices: usize, tokens: usize) -> f64 {
     let missed = 1.0 - choices.min(experts) as f64 / experts as f64;
     1.0 - missed.powi(i32::try_from(tokens).unwrap_or(i32::MAX))
@@ -229,7 +229,8 @@ mod tests {
         assert_eq!(check(&DECODE, "%w: bf16[1000, 8], %ids: i32[T]", kernel), (16 + 4 + 16, 0));
     }
 
-    /// A prompt may be of one sequence, whose state is read and written once.
+    /// Bytes of slots are those of the fewest sequences: a prompt may be one sequence, and its
+    /// state is read and written once.
     #[test]
     fn of_slots_those_of_the_least_sequences() {
         let kernel = "%y, %t = kernel %s, %q, %k, %v, %g, %b, %batch {family = recur} : bf16[T, 2, 8], slots<f32, 2, 4, 8>

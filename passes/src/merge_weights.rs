@@ -41,14 +41,14 @@ pub fn run(graph: &mut Graph, cx: &Cx) -> Result<Changed, Diagnostic> {
         changed |= merge(graph, &linears)?;
     }
     if changed {
-        // Parts of what is a slice now are parts of the whole.
+        // A part of a weight that is a slice now becomes a slice of the whole.
         canonicalise::run(graph, cx)?;
     }
     Ok(changed.into())
 }
 
-/// What products that can be merged agree in: what they read, by whose experts, the types of result
-/// and weight, and the encoding.
+/// Products can be merged if these agree: what they read, the experts, the types of result and
+/// weight, and the encoding.
 type Key = (Value, Option<Value>, DType, DType, Option<Encoding>);
 
 /// What encodings of weights that are joined along their rows agree in. Their blocks may have
@@ -152,7 +152,7 @@ fn product(graph: &Graph, id: NodeId) -> Option<(DType, Option<Block>)> {
     }
 }
 
-/// The experts whose weights a product is with, if it is one of those.
+/// The experts of a grouped product.
 fn experts(graph: &Graph, id: NodeId) -> Option<Value> {
     matches!(graph.op(id), Op::Grouped { .. }).then(|| graph.operands(id)[2])
 }
@@ -169,7 +169,7 @@ fn weights(graph: &Graph, id: NodeId) -> Vec<Value> {
     slots(graph, id).into_iter().map(|slot| operands[slot]).collect()
 }
 
-/// The axis of a matrix's rows, of which experts have one each.
+/// The axis of a matrix's rows. Experts have a matrix each, along the first axis.
 fn axis_of_rows(graph: &Graph, v: Value) -> usize {
     usize::from(graph.ty(v).as_tensor().is_some_and(|t| t.shape.rank() == 3))
 }
@@ -219,8 +219,9 @@ fn merge(graph: &mut Graph, linears: &[NodeId]) -> Result<bool, Diagnostic> {
     Ok(true)
 }
 
-/// Rows that fill up the last vector of a joined result, which nothing reads: the first of the
-/// largest weight again. The gate of a shared expert has one row, and a router beside it many.
+/// Rows that fill up the last vector of a joined result. Nothing reads them; they repeat the first
+/// rows of the largest weight. The gate of a shared expert has one row, for example, and the router
+/// next to it many.
 fn padding(graph: &mut Graph, linears: &[NodeId]) -> Result<Option<Value>, Diagnostic> {
     let weights: Vec<Value> = linears.iter().map(|&id| graph.operands(id)[1]).collect();
     let all: usize = weights.iter().map(|&w| rows_of(graph, w)).sum();
@@ -252,8 +253,8 @@ fn height(graph: &Graph, linear: NodeId) -> Option<(usize, usize)> {
     Some((rows_of(graph, graph.operands(linear)[1]), block?.rows))
 }
 
-/// What stands for an operand of a linear where all are joined, whose blocks have so many rows: for
-/// scales and zero points each row as often as it is that of a smaller block.
+/// The parts that stand for an operand of a linear after joining, with blocks of `rows` rows.
+/// Scales and zero points of taller blocks are repeated for each smaller block.
 fn part(graph: &mut Graph, linear: NodeId, slot: usize, rows: usize) -> Result<Vec<Value>, Diagnostic> {
     let own = graph.operands(linear)[slot];
     let Some((all, height)) = height(graph, linear).filter(|&(_, height)| slot > 1 && height != rows) else {

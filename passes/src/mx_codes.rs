@@ -1,7 +1,7 @@
 //! Keeps rows that MX quantises as codes with their scales, where the chip has instructions that
 //! multiply both as they are. Elsewhere, and before products that such instructions do not make,
 //! rows are the numbers that codes and scales mean. A step of one token has such a kernel too: on
-//! MI355X the four products of a layer of Qwen3-8B take 32 us behind it and 110 us where each
+//! MI355X the four products of a layer of Qwen3-8B take 32 us with it and 110 us where each
 //! work-group quantises its rows (predicted).
 //!
 //! ```text
@@ -45,8 +45,8 @@ fn is_multiplied(graph: &Graph, id: NodeId, (to, columns): (DType, usize), cx: &
     has_instructions && fits
 }
 
-/// Whether a node is a product with a weight of such codes, whose scales are powers of two for as
-/// many columns of a row.
+/// Whether a node is a product with a weight of such codes that has a power of two as scale for the
+/// same number of columns.
 fn takes_codes(graph: &Graph, product: NodeId, to: DType) -> bool {
     let (Op::Linear { block, .. } | Op::Grouped { block, .. }) = *graph.op(product) else { return false };
     let operands = graph.operands(product);

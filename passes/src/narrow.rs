@@ -1,4 +1,4 @@
-//! Chooses rows before work on each row instead of behind it, where only the chosen ones are read.
+//! Chooses rows before work on each row instead of after it, where only the chosen rows are read.
 //!
 //! ```text
 //! %0 = linear %x, %w    : bf16[T, 8]        %0 = gather %x, %rows : bf16[R, 4]
@@ -8,7 +8,7 @@
 //!                                           return %3
 //! ```
 //!
-//! Attention needs all tokens of its layer, so what stands behind the last one is what this is for:
+//! Attention needs all tokens of its layer, so the pass serves the nodes after the last attention:
 //! of a prompt, only one token's row goes on from there.
 use std::collections::BTreeMap;
 
@@ -37,7 +37,8 @@ pub fn run(graph: &mut Graph, cx: &Cx) -> Result<Changed, Diagnostic> {
     Ok((!narrowed.made.is_empty()).into())
 }
 
-/// The nodes of which only some rows are read, always the same, with the choice of those.
+/// The nodes that have only some of their rows read, always the same ones, with the choice of these
+/// rows.
 fn narrow(graph: &Graph, order: &[NodeId]) -> BTreeMap<NodeId, Value> {
     let mut narrow: BTreeMap<NodeId, Value> = BTreeMap::new();
     for &id in order.iter().rev().filter(|&&id| has_row_a_token(graph, id.into()) && !graph.is_output(id.into())) {
@@ -81,9 +82,9 @@ fn choice(graph: &Graph, id: NodeId) -> Option<(Value, Value)> {
 }
 
 struct Narrowed {
-    /// What stands for each node with its chosen rows only.
+    /// The replacement of each node, with its chosen rows only.
     made: BTreeMap<NodeId, NodeId>,
-    /// The chosen rows of what has all.
+    /// The chosen rows of values that have all rows.
     chosen: BTreeMap<(Value, Value), NodeId>,
 }
 

@@ -1,7 +1,6 @@
-//! Lays contraction weights out as their kernels read them. What else reads such a weight reads the
-//! packed one, so that a tied embedding exists once. Scales and zero points, of which each row of a
-//! weight has its own, are packed in columns of panels; where rows share them they stay as they
-//! are.
+//! Lays contraction weights out as their kernels read them. Other readers of such a weight read the
+//! packed one, so that a tied embedding exists once. Scales and zero points are packed in columns
+//! of panels if each row of a weight has its own; where rows share them they stay as they are.
 //!
 //! ```text
 //! %0 = weight {name = "embed"} : bf16[512, 64]         %0 = weight {name = "embed"} : bf16[512, 64]
@@ -25,7 +24,7 @@ pub fn run(graph: &mut Graph, _: &Cx) -> Result<Changed, Diagnostic> {
         if wants.is_empty() {
             continue;
         }
-        // Scales and zero points too, of which a weight plan is made as well.
+        // Scales and zero points too: a weight plan makes them as well.
         let reads = |slot: usize| graph.op(id).reads(slot);
         let given = |slot: usize| reads(slot).layout().is_some() || reads(slot) == Reads::Shared;
         if !(0..operands.len()).all(|slot| !given(slot) || graph.is_constant(operands[slot].node)) {

@@ -3,7 +3,7 @@ use atomc_ir::{Arch, Diagnostic, Graph, Stage};
 
 use crate::bucket::Bucket;
 
-/// What a pass may know besides the graph.
+/// The facts that a pass may use in addition to the graph.
 #[derive(Clone, Copy, Debug)]
 pub struct Cx<'a> {
     pub arch: &'a Arch,
@@ -19,7 +19,8 @@ impl Cx<'_> {
         self.bucket.is_few() && !self.invariant
     }
 
-    /// Whether kernels attend with one token of each sequence, whose key and value they make.
+    /// Whether kernels attend with one token of each sequence, and make its key and value
+    /// themselves.
     pub fn attends_with_one(&self) -> bool {
         self.bucket.is_decode() && !self.invariant
     }
@@ -50,12 +51,12 @@ impl From<bool> for Changed {
     }
 }
 
-/// One rewrite of the whole graph. It may leave nodes behind that nothing needs any more; the
-/// driver removes them.
+/// One rewrite of the whole graph. It may leave nodes that have no readers; the driver removes
+/// them.
 #[derive(Clone, Copy)]
 pub struct Pass {
     pub name: &'static str,
-    /// The stage whose rules the graph keeps after it.
+    /// The stage of the graph after the pass. The verifier checks its rules.
     pub stage: Stage,
     pub run: fn(&mut Graph, &Cx) -> Result<Changed, Diagnostic>,
 }

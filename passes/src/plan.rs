@@ -31,8 +31,8 @@ pub struct MemoryPlan {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Order {
     pub steps: Vec<NodeId>,
-    /// So many of them make the body of the step; the others follow from the hidden rows and are
-    /// its head.
+    /// The number of steps that are the body; the others follow from the hidden rows and are the
+    /// head.
     pub body: usize,
     /// The rows between body and head, which lie in a buffer of their own.
     pub hidden: Option<Value>,
@@ -67,8 +67,8 @@ impl Order {
     }
 }
 
-/// Plans the arena. A kernel's results never lie where its operands do; a sum over ranks lies where
-/// its operand does, which nobody else may read. What the graph returns stays to the end.
+/// Plans the arena. A kernel's results never lie where its operands do. A sum over ranks lies where
+/// its operand does, which must have no other reader. The graph's results stay to the end.
 pub fn plan(graph: &Graph, order: &Order, cx: &Cx) -> MemoryPlan {
     let steps = &order.steps;
     let mut last_use: BTreeMap<Value, usize> = BTreeMap::new();
@@ -100,7 +100,7 @@ pub fn plan(graph: &Graph, order: &Order, cx: &Cx) -> MemoryPlan {
     MemoryPlan { bytes: arena.end, ..plan }
 }
 
-/// The value whose place this one takes over: itself, if it is not computed in place.
+/// The value that this one shares its place with: itself, if it is not computed in place.
 fn first_place(graph: &Graph, mut v: Value) -> Value {
     while let Some(slot) = graph.op(v.node).in_place() {
         v = graph.operands(v.node)[slot];

@@ -57,7 +57,7 @@ impl Prepared {
         Prepared { name: rule.name, find: Pattern::new(rule.find), make: Pattern::new(rule.make) }
     }
 
-    /// What the rule stands for at `root`.
+    /// The values that the rule's pattern matches at `root`.
     fn fits(&self, graph: &Graph, root: NodeId) -> Result<Match, Miss> {
         let found = self.find.matched(graph, root)?;
         let fits = self.make.fits(graph, root, &found);
@@ -65,7 +65,7 @@ impl Prepared {
         Ok(found)
     }
 
-    /// Whether the rule fires at a node, or why not; nothing where nobody expects that it does.
+    /// Whether the rule fires at a node, or why not; `None` where no one would expect it to.
     fn fires_at(&self, graph: &Graph, id: NodeId) -> Option<Result<(), Why>> {
         if self.find.roots_at(graph, id) {
             return match self.fits(graph, id) {

@@ -1,5 +1,5 @@
-//! Numbers the segments: what comes before the first boundary is 0, the boundary is 1, what follows
-//! is 2, and so on.
+//! Numbers the segments: nodes before the first boundary are 0, the boundary is 1, the nodes after
+//! it are 2, and so on.
 //!
 //! ```text
 //! %1 = linear %x, %w                    %1 = linear %x, %w                  #0
@@ -11,11 +11,11 @@
 //!
 //! Row-wise ops that serve one boundary alone belong to its segment, because they are fused into
 //! it: slices, head norms, rotary embedding, the write into the cache, the reshape of the result,
-//! and, where attention quantises, the codes that it becomes. An elementwise op on the result of an
-//! op with a state does, too. What a contraction takes as its epilogue does not, nor does a norm
-//! over a whole row, which each head would repeat. What the caller does is alone in its segment, as
-//! nothing can be fused into it. Parts of rows that are first read behind a boundary belong to
-//! their reader's segment.
+//! and, where attention quantises, the quantised result. An elementwise op on the result of an op
+//! with a state does, too. The epilogue of a contraction does not, nor does a norm over a whole
+//! row, which each head would repeat. The caller's work is alone in its segment, as nothing can be
+//! fused into it. Parts of rows that are first read after a boundary belong to their reader's
+//! segment.
 use std::collections::{BTreeMap, BTreeSet};
 
 use atomc_ir::{Class, Diagnostic, Graph, Maker, NodeId, Op, Reads, Rule, Type, Value, Values};
@@ -74,8 +74,8 @@ impl Splitter<'_> {
         all.into_iter().map(|(id, _)| (id, segment[&id])).collect()
     }
 
-    /// Parts of rows belong to the segment of their first reader behind a boundary, which reads
-    /// them where they lie: a kernel for them alone would copy them.
+    /// Parts of rows belong to the segment of their first reader after a boundary, which reads them
+    /// in place: a kernel for them alone would copy them.
     fn sink(&self, segment: &mut BTreeMap<NodeId, usize>, all: &[(NodeId, usize)]) {
         for &(id, own) in all.iter().rev() {
             let is_part = matches!(self.graph.op(id), Op::Slice { axis: 1, .. } | Op::Reshape { .. });
@@ -134,7 +134,7 @@ impl Splitter<'_> {
         (makes_codes && are_even && is_whole && of_head && !graph.is_output(flat.into())).then_some(id)
     }
 
-    /// Why a node is not in this segment, on a graph whose nodes know theirs.
+    /// Why a node is not in this segment, on a graph of nodes that know their segments.
     pub(crate) fn why(&self, id: NodeId, segment: Option<usize>) -> Why {
         let inside = self.order.iter().copied().filter(|&other| self.graph.segment(other) == segment).collect();
         let between = || Why::new(Cause::Boundary, "attention, a state or the caller's work is between");
@@ -143,7 +143,7 @@ impl Splitter<'_> {
         boundary.and_then(|_| self.serves(id, &inside).err()).unwrap_or_else(between)
     }
 
-    /// That a node is fused into the boundary that is inside.
+    /// Checks that a node is fused into the boundary that is inside.
     fn serves(&self, id: NodeId, inside: &BTreeSet<NodeId>) -> Result<(), Why> {
         let graph = self.graph;
         let op = graph.op(id);

@@ -47,8 +47,8 @@ fn is_trusted(path: &Path, fingerprint: Fingerprint) -> PyResult<bool> {
     Ok(list.has(fingerprint))
 }
 
-/// Whether a file is trusted, by its header alone: nothing of what it holds is read or unpacked. An
-/// artifact that is opened later may be another, and is asked again.
+/// Whether a file is trusted, by its header alone: nothing else is read or unpacked. An artifact
+/// that is opened later may be another, and is checked again.
 #[pyfunction]
 pub fn trusted(path: PathBuf) -> PyResult<bool> {
     let fingerprint = atomc_artifact::fingerprint(&path).map_err(|fault| raised_of(&path, fault))?;
@@ -92,15 +92,15 @@ impl Artifact {
     }
 
     /// Whether the user's list of trusted artifacts, which `atomc trust` keeps, has this content. A
-    /// framework that finds an artifact beside a model asks before it makes a `Model` of it, which
-    /// runs code. Where `ATOMC_REQUIRE_SIGNED_BY` names a key, its signature is asked for instead
-    /// of the list.
+    /// framework that finds an artifact next to a model asks before it makes a `Model` of it, which
+    /// runs code. Where `ATOMC_REQUIRE_SIGNED_BY` names a key, the artifact needs that key's
+    /// signature instead.
     fn trusted(&self) -> PyResult<bool> {
         is_trusted(&self.path, self.file.fingerprint())
     }
 
-    /// Whether it has a draft that a framework can drive: recurrent states cannot go back behind a
-    /// wrong guess there.
+    /// Whether it has a draft that a framework can drive: there, recurrent states cannot go back to
+    /// the token before a wrong guess.
     #[getter]
     fn draft(&self) -> bool {
         self.file.manifest().targets.iter().any(|target| target.draft.is_some() && !target.has_slots())
@@ -119,7 +119,7 @@ impl Artifact {
         Ok((target.layout.block_tokens, paged(target).map(|pages| pages.block_bytes).max().unwrap_or(0)))
     }
 
-    /// Whether pages keep one row of each token, of which keys and values are parts.
+    /// Whether pages keep one row of each token, with keys and values as parts of it.
     #[getter]
     fn latent(&self) -> bool {
         let shared = |group: &StateGroup| match group {

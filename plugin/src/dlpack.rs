@@ -1,6 +1,6 @@
 //! Tensors of other libraries, and ours for them, as DLPack has it:
 //! <https://dmlc.github.io/dlpack/latest/c_api.html>. Nothing is copied either way. A capsule that
-//! nobody took frees what it holds.
+//! was not consumed frees its tensor.
 use crate::error::WeightsError;
 use atomc_artifact::manifest::DType;
 use atomc_runtime::checkpoint::{Float, OnDevice};
@@ -109,8 +109,8 @@ impl Device {
     }
 }
 
-/// Rows of numbers, for other libraries to look at. It keeps the owner of the memory alive, who may
-/// fill it anew.
+/// Rows of numbers, for other libraries to look at. It keeps the owner of the memory alive, which
+/// may overwrite them.
 #[pyclass(frozen, module = "atomc")]
 pub struct View {
     address: usize,
@@ -273,7 +273,7 @@ fn capsule<'py, T: Form>(
     unsafe { Bound::from_owned_ptr_or_err(py, ffi::PyCapsule_New(made.cast(), T::FRESH.as_ptr(), Some(destructor))) }
 }
 
-/// Frees a tensor that nobody took.
+/// Frees a tensor that was not consumed.
 unsafe extern "C" fn destroy<T: Form + Delete>(capsule: *mut ffi::PyObject) {
     // SAFETY: Python calls this once for a capsule of ours, which holds a tensor while it has its
     // first name.
@@ -284,10 +284,10 @@ unsafe extern "C" fn destroy<T: Form + Delete>(capsule: *mut ffi::PyObject) {
     }
 }
 
-/// A tensor that whoever has it ends by a function of its own.
+/// A tensor that its holder frees by a function of its own.
 trait Delete {
     /// # Safety
-    /// The tensor is alive, and nobody uses it afterwards.
+    /// The tensor is alive, and is not used afterwards.
     unsafe fn delete(tensor: *mut Self);
 }
 
@@ -395,7 +395,7 @@ impl Foreign {
         // SAFETY: passed on to the caller.
         let Tensor { dtype, axes, shape, .. } = unsafe { &*tensor };
         let axes = usize::try_from(*axes).map_err(|_| negative(name, "number of axes"))?;
-        // SAFETY: a tensor has so many sizes.
+        // SAFETY: a tensor has `axes` sizes.
         let sizes = (0..axes).map(|axis| usize::try_from(unsafe { *shape.add(axis) }));
         let sizes: Result<_, _> = sizes.collect();
         (foreign.shape, foreign.dtype) = (sizes.map_err(|_| negative(name, "size"))?, *dtype);
@@ -461,7 +461,7 @@ impl Foreign {
             dense *= len as isize;
         }
         if follows {
-            // SAFETY: so many numbers lie there without gaps.
+            // SAFETY: `bytes` bytes lie there without gaps.
             return Ok(Cow::Borrowed(unsafe { std::slice::from_raw_parts(start, bytes) }));
         }
         let mut ordered = Vec::new();

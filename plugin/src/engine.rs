@@ -19,7 +19,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 #[pyclass(frozen, module = "atomc")]
 pub struct Engine {
     inner: Mutex<Inner>,
-    /// Of the last answer.
+    /// The guesses of the last answer.
     guesses: Mutex<(usize, usize, usize)>,
 }
 
@@ -50,7 +50,7 @@ impl Engine {
         draft: bool,
     ) -> PyResult<Engine> {
         let device: DeviceChoice = device.parse().map_err(|error| raised(Error::Device(error)))?;
-        // Nobody can share a beginning from here.
+        // Sequences cannot share a beginning in this interface.
         let snapshot_tokens = EngineOptions::NO_SNAPSHOTS;
         let options = EngineOptions { device, threads, cache_tokens, slots, snapshots: 0, snapshot_tokens, draft };
         let path = artifact.get().path();
@@ -66,8 +66,9 @@ impl Engine {
         self.lock().device_name().to_owned()
     }
 
-    /// Loads a checkpoint's directory, or a file of packed weights, whose checksums are compared if
-    /// it is to `verify`; `draft` is the directory of the draft's checkpoint, if it has its own.
+    /// Loads a checkpoint's directory, or a file of packed weights. The file's checksums are
+    /// compared if `verify` is set. `draft` is the directory of the draft's checkpoint, if it has
+    /// its own.
     #[pyo3(signature = (path, *, verify = true, draft = None))]
     fn load(&self, py: Python<'_>, path: PathBuf, verify: bool, draft: Option<PathBuf>) -> PyResult<()> {
         let packed = || Packed::open(&path).map(|packed| if verify { packed } else { packed.unverified() });
@@ -116,7 +117,7 @@ impl Engine {
     }
 
     /// Answers a prompt; without a temperature with the likeliest tokens. With `speculate` the
-    /// draft guesses so many tokens for each step to verify; the answer is the same.
+    /// draft guesses that many tokens for each step to verify; the answer is the same.
     #[pyo3(signature = (prompt, max_new, *, temperature = 0.0, top_k = 0, top_p = 1.0, seed = 0, speculate = 0))]
     #[allow(clippy::too_many_arguments, reason = "named in Python")]
     fn generate(
@@ -142,7 +143,7 @@ impl Engine {
     }
 
     /// Of the last answer: tokens that the draft guessed, those of them that were right, and the
-    /// model's steps behind the prompt.
+    /// model's steps after the prompt.
     #[getter]
     fn guesses(&self) -> (usize, usize, usize) {
         *self.guesses.lock().unwrap_or_else(PoisonError::into_inner)

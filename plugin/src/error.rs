@@ -29,7 +29,7 @@ pub fn raised(fault: impl Into<Fault>) -> PyErr {
     exception(fault, text)
 }
 
-/// The same for a fault of an artifact, whose file it names.
+/// The exception for a fault of an artifact. It names the file.
 pub fn raised_of(path: &Path, fault: impl Into<Fault>) -> PyErr {
     let fault = fault.into();
     let text = match &fault {

@@ -2,6 +2,26 @@
 //!
 //! It translates and nothing else. Whatever takes time runs without Python's lock; tensors pass by
 //! DLPack or by address.
+//!
+//! `model.rs` and `engine.rs` translate `Hosted` and `Engine`, `dlpack.rs` passes tensors without
+//! copies, `error.rs` is the only place that makes exceptions. The package has the runtime and no
+//! compiler, and uses the stable interface of Python 3.10.
+//!
+//! `python/atomc/` has a shim for each framework. `frameworks.py` is shared by them: the
+//! environment, the artifact of a model, and the loop of a step on torch's tensors. `pages.py` is
+//! their memory as pages of an artifact. Everything that depends on a framework's release is in its
+//! `compat.py`. `draft.py` is an artifact's draft as the framework sees it, and `guesses.py`
+//! replaces the framework's kernels for it where there is no GPU.
+//!
+//! `vllm/`: vLLM calls `plugin.py`; `config.py` translates; `model.py` and `attention.py` are
+//! vLLM's view of an artifact; `platform.py` and `worker.py` are machines without a GPU;
+//! `loader.py` is the load format `atomc`; `metrics.py` is the line in `/metrics`.
+//!
+//! `sglang/`: SGLang's registry finds `entry.py`; `adapters.py` has a row for each kind of model
+//! (how it is made, loaded, bound to a pool, and answers); `model.py` is the whole forward over
+//! SGLang's pools; `memory.py` is the memory that a host gives back when SGLang releases its own;
+//! `attention.py` is a backend that prepares nothing; `platform.py`, `pool.py` and `host_pools.py`
+//! are machines without a GPU.
 mod artifact;
 mod dlpack;
 mod engine;

@@ -22,7 +22,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 #[pyclass(frozen, module = "atomc")]
 pub struct Model {
     hosted: Mutex<Hosted>,
-    /// Of the artifact.
+    /// The path of the artifact.
     path: PathBuf,
     target: String,
     device: String,
@@ -42,7 +42,7 @@ pub struct Model {
 
 impl Model {
     fn lock(&self) -> MutexGuard<'_, Hosted> {
-        // A panic has left no step behind: what is under way is set when it is whole.
+        // A panic leaves no half-made step: a step is set when it is whole.
         self.hosted.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -161,7 +161,7 @@ impl Model {
         }
     }
 
-    /// What is kept of each layer, by the number that `bind_cache` takes: pages of one that
+    /// The state of each layer, by the number that `bind_cache` takes: pages of a layer that
     /// attends, and slots, maybe several, of one with a recurrent state.
     #[getter]
     fn cache(&self) -> Vec<Cache> {
@@ -217,8 +217,8 @@ impl Model {
         self.lock().unload();
     }
 
-    /// Loads a checkpoint's directory, or a file of packed weights, whose checksums are compared if
-    /// it is to `verify`.
+    /// Loads a checkpoint's directory, or a file of packed weights. The file's checksums are
+    /// compared if `verify` is set.
     #[pyo3(signature = (path, *, verify = true))]
     fn load(&self, py: Python<'_>, path: PathBuf, verify: bool) -> PyResult<()> {
         let packed = || Packed::open(&path).map(|packed| if verify { packed } else { packed.unverified() });
@@ -229,7 +229,7 @@ impl Model {
         py.detach(load).map_err(raised)
     }
 
-    /// The name of the file in which this rank's packed weights lie beside a model's config.json.
+    /// The name of the file of this rank's packed weights, in the folder of a model's config.json.
     #[getter]
     fn packed_name(&self) -> String {
         let hosted = self.lock();
@@ -282,8 +282,8 @@ impl Model {
         self.lock().hidden_names().map(str::to_owned).collect()
     }
 
-    /// Further rows of the step whose body has just run to its end, one for each token. They stay
-    /// until the next step, embedding or head. Where they lie depends on the size of the step.
+    /// Further rows of the step that has just run its body to the end, one for each token. They
+    /// stay until the next step, embedding or head. Their place depends on the size of the step.
     fn hidden_of(slf: &Bound<'_, Model>, name: &str) -> PyResult<View> {
         let rows = slf.get().lock().hidden_of(name).map_err(raised)?;
         Ok(Model::view(slf, rows))
@@ -301,7 +301,7 @@ impl Model {
         self.lock().is_loaded()
     }
 
-    /// Whether there were weights once, so that what comes is an update.
+    /// Whether there were weights once, so that new tensors are an update.
     #[getter]
     fn had_weights(&self) -> bool {
         self.lock().had_weights()
@@ -313,7 +313,7 @@ impl Model {
         self.lock().plans().iter().filter_map(|plan| plan.kind.each()).max().unwrap_or(1)
     }
 
-    /// The tensor that says how far behind each token of the draft's the model's number of it is,
+    /// The tensor with the difference from each of the draft's tokens to the model's number of it,
     /// if they differ.
     #[getter]
     fn draft_map(&self) -> Option<String> {
@@ -367,9 +367,9 @@ impl Model {
     }
 
     /// Begins a step, of tensors by their addresses: `ids` int32 [tokens], `positions` int64
-    /// [tokens], `starts` int32 [sequences + 1], `lengths` int32 [sequences]; of `tables`, one of
-    /// int32 [sequences, stride] for each entry of `cache`, the stride too: pages, or a slot and
-    /// whatever is behind it. A step of the model takes those of its entries, and one of the
+    /// [tokens], `starts` int32 [sequences + 1], `lengths` int32 [sequences]. `tables` has one of
+    /// int32 [sequences, stride] for each entry of `cache`, with its stride: pages, or a slot and
+    /// any entries after it. A step of the model takes the tables of its entries, and one of the
     /// `draft` those of the draft's. `each` is the most tokens of a sequence, if they are known to
     /// be few: 1 in a decode step. If it is `embedded`, a call asks for rows in the place of the
     /// tokens' embeddings.
@@ -402,7 +402,7 @@ impl Model {
         py.detach(|| {
             let mut hosted = self.lock();
             let tables: Vec<Table> = match self.attention {
-                // Of entries that have one the first says where it is.
+                // The first of the entries with a table gives its place.
                 Attention::Own => {
                     let first = if draft { hosted.model_states() } else { 0 };
                     let table = |bound: &Pages| tables.get(bound.states[0].0.checked_sub(first)?).map(address);
@@ -470,7 +470,7 @@ impl Model {
         Ok(Model::view(slf, logits.map_err(raised)?))
     }
 
-    /// The same of rows that steps of the draft have left, over the draft's vocabulary.
+    /// Makes logits of rows that steps of the draft have left, over the draft's vocabulary.
     #[pyo3(signature = (rows, stream = 0))]
     fn draft_head(slf: &Bound<'_, Model>, rows: usize, stream: usize) -> PyResult<View> {
         let model = slf.get();
@@ -527,19 +527,20 @@ fn address(allocate: &Py<PyAny>, bytes: usize) -> PyResult<usize> {
     Python::attach(|py| allocate.call1(py, (bytes,))?.extract(py))
 }
 
-/// What is kept of a layer that attends, in pages that are the kernels' own inside, or of one with
-/// a recurrent state, in a slot for each sequence. Where the caller attends, what it has to keep.
+/// The state of a layer that attends, in pages with a layout that kernels alone know, or of a layer
+/// with a recurrent state, in a slot for each sequence. If the caller attends, the state that it
+/// has to keep.
 #[pyclass(frozen, get_all, module = "atomc")]
 #[derive(Clone, Default)]
 pub struct Cache {
     layer: usize,
-    /// Whether it is a slot, of which nothing is said but its bytes.
+    /// Whether it is a slot. Only its bytes are given then.
     slot: bool,
-    /// Whether it is of the draft, whose layers are numbered behind the model's.
+    /// Whether it belongs to the draft. Its layers are numbered after the model's.
     draft: bool,
     /// Tokens in a page.
     block_tokens: usize,
-    /// Bytes of a page or a slot; 0 where the caller attends, whose pages are its own.
+    /// Bytes of a page or a slot; 0 if the caller attends and has pages of its own.
     block_bytes: usize,
     dtype: &'static str,
     heads: usize,
@@ -657,8 +658,8 @@ impl Loading {
         Ok(false)
     }
 
-    /// The name and the shape of the scales that a checkpoint has beside a tensor, and the rows and
-    /// columns that share one: of a matrix of codes in `float8_e4m3fn`.
+    /// For a matrix of codes in `float8_e4m3fn`: the name and the shape of its scales in the
+    /// checkpoint, and the rows and columns that share one.
     fn scales(&self, py: Python<'_>, name: &str) -> Option<(String, Vec<usize>, [usize; 2])> {
         let model = self.model.get();
         let scales = py.detach(|| model.lock().scales(name))?;
@@ -667,8 +668,8 @@ impl Loading {
 
     /// Takes a tensor of the checkpoint: anything with `__dlpack__`, in the memory of the host or
     /// of the model's device. There its weights are made in the order of the stream, which stays as
-    /// long as the model, and nobody waits. Whether weights are made of it; other parts of a model
-    /// are passed over.
+    /// long as the model, and this call does not wait. Returns whether weights are made of it;
+    /// other parts of a model are passed over.
     #[pyo3(signature = (name, tensor, stream = 0))]
     fn feed(&self, name: &str, tensor: &Bound<'_, PyAny>, stream: usize) -> PyResult<bool> {
         let (py, model) = (tensor.py(), self.model.get());

@@ -10,8 +10,8 @@ use serde_json::{Map, Value};
 use std::collections::HashMap;
 use std::ffi::OsString;
 
-/// The options that are judged, and where vLLM's resolved configuration has each, of which releases
-/// may have several.
+/// The options that are judged, and the places of each in vLLM's resolved configuration. Releases
+/// differ in places.
 #[pyfunction]
 pub fn judged_options() -> Vec<(&'static str, &'static str)> {
     let places = |judged: &'static Judged| judged.at.split('|').map(|at| (judged.name, at));
@@ -30,8 +30,8 @@ pub fn known_sglang_options() -> Vec<&'static str> {
     sglang::options::names().collect()
 }
 
-/// The architectures of which there can be artifacts, and of each the module of vLLM's models that
-/// has a class for it.
+/// The architectures that artifacts can be made of, each with the module of vLLM's models that has
+/// a class for it.
 #[pyfunction]
 pub fn architectures() -> Vec<(&'static str, &'static str)> {
     FAMILIES.iter().map(|family| (family.architecture, family.vllm)).collect()
@@ -71,8 +71,8 @@ pub fn overriding_artifact(ours: &str) -> PyResult<Option<String>> {
     named().map_err(PyValueError::new_err)
 }
 
-/// The options of `atomc compile` whose artifact fits a model and a framework's options, both as
-/// JSON; `own` says whether the artifact attends.
+/// The options of `atomc compile` that make an artifact for a model and a framework's options, both
+/// as JSON; `own` says whether the artifact attends.
 #[pyfunction]
 pub fn compile_options(framework: &str, config: &str, options: &str, own: bool) -> PyResult<Vec<String>> {
     let config = Config::parse(config, None).map_err(|fault| PyValueError::new_err(fault.to_string()))?;
@@ -80,8 +80,8 @@ pub fn compile_options(framework: &str, config: &str, options: &str, own: bool) 
     Ok((rules(framework)?.compile_options)(&config, &options, own))
 }
 
-/// The option without which a framework's own class runs models of an architecture, of which
-/// artifacts are a part, if its options, as JSON, lack it.
+/// The option that a framework's own class needs to run models of an architecture, if artifacts are
+/// a part of it and the options, as JSON, lack it.
 #[pyfunction]
 pub fn lacks(framework: &str, architecture: &str, options: &str) -> PyResult<Option<&'static str>> {
     let options = object(options).map_err(PyValueError::new_err)?;
@@ -95,7 +95,7 @@ pub fn interval_fault(config: &str) -> PyResult<Option<String>> {
     Ok(sglang::interval(&facts).map(|fault| format!("{fault}. {}", fault.help.as_deref().unwrap_or_default())))
 }
 
-/// What is asked about a framework, by its name.
+/// The rules of a framework, by its name.
 pub fn rules(framework: &str) -> PyResult<&'static Rules> {
     let unknown = || PyValueError::new_err(format!("framework: `{framework}` is neither `vLLM` nor `SGLang`"));
     Rules::of(framework).ok_or_else(unknown)

@@ -29,7 +29,7 @@ def compile_model(out, *options):
 
 @pytest.fixture(scope="session", autouse=True)
 def trusted(tmp_path_factory):
-    """The list of trusted artifacts of these tests: that of whoever runs them stays as it is."""
+    """The list of trusted artifacts of these tests. The user's own list stays as it is."""
     os.environ["XDG_CONFIG_HOME"] = str(tmp_path_factory.mktemp("config"))
 
 
@@ -40,7 +40,7 @@ def checkpoint():
 
 @pytest.fixture(scope="session")
 def artifact(tmp_path_factory):
-    """Steps of two rows or more have one plan, so that whoever runs them gets the same bits."""
+    """Steps of two rows or more have one plan, so that every caller gets the same bits."""
     return compile_model(
         tmp_path_factory.mktemp("artifact") / "qwen3.atomc", "--decode", "1", "--prefill", "96"
     )

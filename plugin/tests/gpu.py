@@ -76,7 +76,7 @@ class Framework:
                 loading.feed(name, tensor)
 
     def give(self, requests, sequences, tokens):
-        """Writes a step's tensors, padded to so many sequences and tokens."""
+        """Writes a step's tensors, padded to `sequences` sequences and `tokens` tokens."""
         ids, positions, starts, lengths, tables, self.owners = [], [], [0], [], [], []
         for name, new in requests:
             first = self.lengths.get(name, 0)
@@ -182,7 +182,7 @@ class Framework:
 
 
 class Owned:
-    """The engine, whose logits are wanted."""
+    """The engine, for its logits."""
 
     def __init__(self, artifact, device, checkpoint):
         self.engine = atomc.Engine(artifact, device, cache_tokens=8192)
@@ -306,7 +306,7 @@ def asleep(framework, tensors, owned):
         given = tensor.clone()
         with model.loading(update=True) as load:
             load.feed(name, given, stream)
-        # Its owner may overwrite it as soon as the stream has come so far.
+        # Its owner may overwrite it as soon as the stream has packed it.
         given.fill_(255)
     print(f"{len(tensors)} tensors, one by one, in {time.perf_counter() - begin:.3f} s")
     return mixtures(framework, owned, 20, 0.01)

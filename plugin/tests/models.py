@@ -53,7 +53,7 @@ def golden_model(tmp_path: Path, name: str) -> Path:
 
 
 def has_parts(folder: Path) -> bool:
-    """Whether a model has other parts beside that of language."""
+    """Whether a model has other parts than that of language."""
     return "text_config" in json.loads((folder / "config.json").read_text())
 
 
@@ -77,7 +77,7 @@ def large_model(tmp_path: Path) -> Path:
 
 @pytest.fixture(scope="session", autouse=True)
 def trusted(tmp_path_factory):
-    """The list of trusted artifacts of these tests: that of whoever runs them stays as it is."""
+    """The list of trusted artifacts of these tests. The user's own list stays as it is."""
     os.environ["XDG_CONFIG_HOME"] = str(tmp_path_factory.mktemp("config"))
 
 
@@ -95,7 +95,7 @@ def bare(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def model(bare):
-    """A folder with an example model and an artifact beside it."""
+    """A folder with an example model and an artifact for it."""
 
     @cache
     def make(name: str, *options: str) -> Path:
@@ -108,8 +108,8 @@ def model(bare):
 
 @pytest.fixture(scope="session")
 def reference():
-    """The likeliest token behind each beginning of an answer, and the logarithm of its probability, by transformers in f32. If
-    these are the answer's own tokens, it is the greedy one."""
+    """The likeliest token after each beginning of an answer, and the logarithm of its probability,
+    by transformers in f32. If these are the answer's own tokens, it is the greedy one."""
     import torch
     from transformers import AutoModelForCausalLM
 

@@ -18,7 +18,7 @@ METHODS = {
     *("update", "setdefault", "pop", "popitem", "clear", "append", "extend", "insert", "remove"),
     *("add", "discard", "sort", "reverse"),
 }
-# Whose results are modules, or what is in them.
+# Functions that return modules, or their contents.
 LOADERS = {"import_module", "resolve_name"}
 
 

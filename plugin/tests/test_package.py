@@ -58,8 +58,8 @@ class Framework:
         self.lengths, self.tables = {}, {}
 
     def step(self, requests, padding=0, decode=False, embedded=False):
-        """Gives each sequence of `(name, tokens)` its new tokens; the logits behind all of them. The model may get other tokens,
-        and embeddings that were looked up before."""
+        """Gives each sequence of `(name, tokens)` its new tokens, and returns the logits after all
+        of them. The model may get other tokens, and embeddings that were looked up before."""
         ids, positions, starts, lengths, tables = [], [], [0], [], []
         width = -(-self.model.max_positions // self.spec.block_tokens)
         for name, tokens in requests:
@@ -467,7 +467,7 @@ def test_steps_end_with_their_weights(artifact, tensors):
     model = load(atomc.Model(artifact, threads=1), tensors)
 
     class Between:
-        """The model, whose weights change between the beginning of a step and its run."""
+        """The model, with weights that change between the beginning of a step and its run."""
 
         def __init__(self, change):
             self.change = change
@@ -561,7 +561,7 @@ def test_python_runs_beside_steps(artifact, tensors):
             time.sleep(0)
 
     interval = sys.getswitchinterval()
-    # Nobody is asked to give way: the other thread, which does, runs when this one has let go or
+    # No thread is made to give way: the other thread runs when this one has released the lock, or
     # not at all.
     sys.setswitchinterval(60)
     try:

@@ -1,5 +1,5 @@
-//! `cargo bench -p atomc-runtime`: how fast weights are packed, beside how fast this machine reads
-//! memory, and what a launch costs that does nothing.
+//! `cargo bench -p atomc-runtime`: the speed of packing weights, next to this machine's speed of
+//! reading memory, and the cost of a launch that does nothing.
 use atomc_runtime::checkpoint::{CheckpointError, Float, Source, Tensor};
 use atomc_runtime::device::DeviceBuffer;
 use atomc_runtime::manifest::{DType, Layout, TensorNames, Weight, WeightExpr};
@@ -24,9 +24,9 @@ impl Source for One {
     }
 }
 
-/// What launches of 16 short tasks cost: all in one region, a region each, and as fork-joins of
-/// rayon. Empty tasks would measure who gives up sharing first, so each computes for half a
-/// microsecond or so; one thread shows how long that is.
+/// The cost of launches of 16 short tasks: all in one region, a region each, and as fork-joins of
+/// rayon. Empty tasks would measure which pool gives up sharing first, so each computes for about
+/// half a microsecond; one thread shows how long that is.
 fn launches(pool: &mut Pool) {
     const LAUNCHES: u32 = 2_000;
     const TASKS: usize = 16;

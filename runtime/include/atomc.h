@@ -9,10 +9,10 @@
 // No logits: there are more tokens to come.
 #define ATOMC_LOGITS_NONE 0
 
-// Logits behind the last token.
+// Logits after the last token.
 #define ATOMC_LOGITS_LAST 1
 
-// Logits behind every token.
+// Logits after every token.
 #define ATOMC_LOGITS_ALL 2
 
 // How a call went. Everything but ATOMC_STATUS_OK leaves a message for atomc_last_error.
@@ -27,8 +27,8 @@ typedef enum atomc_status {
   ATOMC_STATUS_DEVICE = 3,
   // The checkpoint is not one for this model.
   ATOMC_STATUS_CHECKPOINT = 4,
-  // The step was refused, and no sequence has changed; or its logits are not finite, of which
-  // the message says where that began.
+  // The step was refused, and no sequence has changed; or its logits are not finite, and the
+  // message says where that began.
   ATOMC_STATUS_STEP = 5,
   // The cache has no block left: free a sequence or open with a larger cache.
   ATOMC_STATUS_CACHE_FULL = 6,
@@ -52,10 +52,10 @@ typedef struct atomc_options {
   // makes it as large as the longest sequence of the model.
   size_t cache_tokens;
   // Sequences that a model with a recurrent state has room for at once; 0 for 64 at most. Other
-  // models have none of it.
+  // models have no slots.
   size_t slots;
   // Most snapshots of recurrent states, from which atomc_sequence_fork and atomc_sequence_rewind
-  // go on; they lie in slots that no sequence has. 0 for as many as there are slots.
+  // resume; they lie in slots that no sequence has. 0 for as many as there are slots.
   size_t snapshots;
   // Tokens from one snapshot of a sequence to the next, rounded up to whole blocks; 0 for as
   // many as the largest plan takes. With SIZE_MAX there are none.
@@ -70,7 +70,7 @@ typedef struct atomc_request {
   uint64_t sequence;
   // Token ids, which are read before the call returns.
   const uint32_t *tokens;
-  // How many tokens there are: at least one.
+  // The number of tokens: at least one.
   size_t token_count;
   // ATOMC_LOGITS_NONE, ATOMC_LOGITS_LAST or ATOMC_LOGITS_ALL.
   uint32_t logits;
@@ -81,7 +81,7 @@ extern "C" {
 #endif // __cplusplus
 
 // Opens an artifact. `engine` receives a handle whatever the status, so that atomc_last_error can
-// tell why it failed; close it with atomc_close. Whoever names an artifact asks for its code. If
+// tell why it failed; close it with atomc_close. Naming an artifact asks for its code to run. If
 // the variable ATOMC_REQUIRE_SIGNED_BY names a public key, an artifact without a valid signature
 // by it is refused as ATOMC_STATUS_ARTIFACT before any of its code is mapped.
 //
@@ -116,7 +116,7 @@ const char *atomc_device(const struct atomc_engine *engine);
 // `engine` is open, `directory` a C string.
 enum atomc_status atomc_load_weights(struct atomc_engine *engine, const char *directory);
 
-// The same with those of the artifact's draft from a directory of its own.
+// Loads weights, with those of the artifact's draft from a directory of its own.
 //
 // Requires:
 // `engine` is open, `directory` and `draft` are C strings.
@@ -155,9 +155,9 @@ const uint32_t *atomc_stop_tokens(const struct atomc_engine *engine, size_t *cou
 enum atomc_status atomc_sequence_new(struct atomc_engine *engine, uint64_t *sequence);
 
 // Adds a sequence that shares the first tokens of another, without a copy. Only whole blocks of
-// the cache can be shared: `shared` receives how many tokens the new sequence has; give it those
-// behind them again. In a model with recurrent states these are the tokens before a snapshot, or
-// all that the other sequence has if it is asked for all of them, and what it keeps is copied.
+// the cache can be shared: `shared` receives the number of tokens that the new sequence has; give
+// it the later ones again. In a model with recurrent states these are the tokens before a
+// snapshot, or all of the other sequence's if all are asked for; then its states are copied.
 //
 // Requires:
 // `engine` is open, `sequence` and `shared` valid for a write.
@@ -167,8 +167,8 @@ enum atomc_status atomc_sequence_fork(struct atomc_engine *engine,
                                       uint64_t *sequence,
                                       size_t *shared);
 
-// Takes a sequence back to its first `tokens`, or to the most before them behind which it can go
-// on: `left` receives how many it has then; give it those behind them again. In a model with
+// Takes a sequence back to its first `tokens`, or to the most before them that it can resume from:
+// `left` receives the number that it has then; give it the later ones again. In a model with
 // recurrent states these are the tokens before a snapshot. A sequence that a failed step has
 // broken is whole again.
 //
@@ -203,12 +203,12 @@ enum atomc_status atomc_step(struct atomc_engine *engine,
                              const struct atomc_request *requests,
                              size_t count);
 
-// Has the artifact's draft guess up to `count` tokens behind a sequence. `tokens` are those that
-// were chosen since the last call: behind each of its last computed tokens one, the last of them
-// new to the engine. `guesses` has room for `count` and receives as many as `made` says, which is
-// less where there is no room, or nothing to go on from. The next step of the sequence takes the
-// last token and its guesses with ATOMC_LOGITS_ALL; atomc_sequence_rewind takes those back that
-// were wrong.
+// Lets the artifact's draft guess up to `count` tokens after a sequence. `tokens` are those that
+// were chosen since the last call: one after each of its last computed tokens, the last of them
+// new to the engine. `guesses` has room for `count`. `made` receives the number of guesses, which
+// is smaller where there is no room, or where the draft lacks a row to go on from. The next step
+// of the sequence takes the last token and its guesses with ATOMC_LOGITS_ALL;
+// atomc_sequence_rewind takes the wrong ones back.
 //
 // Requires:
 // `engine` is open; `tokens` is valid for `token_count` reads, `guesses` for `count` writes and

@@ -27,7 +27,7 @@ pub struct Inputs {
 /// The largest steps that inputs have room for.
 #[derive(Clone, Debug)]
 pub struct Room {
-    /// Most tokens of a step; what is made for kernels has more behind it.
+    /// Most tokens of a step. The lists for kernels have room for more.
     pub tokens: usize,
     /// Most rows of logits.
     pub rows: usize,
@@ -44,7 +44,7 @@ pub struct TableRoom {
     pub block_stride: usize,
 }
 
-/// What a step has so far.
+/// The size of a step so far.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Counts {
     /// Tokens of all sequences together.
@@ -175,9 +175,9 @@ impl Inputs {
         self.ints(self.parts.tiles, 0, 2 * tiles).fill(0);
     }
 
-    /// Adds consecutive tokens of one sequence: the first at a position, `length` being the
-    /// sequence's after the whole step, which may go on in another plan, with the blocks that the
-    /// sequence has by then in each table.
+    /// Adds consecutive tokens of one sequence, the first one at a position. `length` is the
+    /// sequence's after the whole step, which may continue in another plan. The sequence has its
+    /// blocks for that in each table.
     pub fn push<'a>(
         &mut self,
         tokens: &[u32],
@@ -221,8 +221,8 @@ impl Inputs {
         let (first, room) = (sequence * self.parts.stride + self.before(number), self.tables[number].blocks);
         let (blocks, unused) = self.ints(self.parts.tables, first, room).split_at_mut(table.len());
         blocks.copy_from_slice(table);
-        // Whatever an earlier step left behind is a valid block as well; one more zero keeps a
-        // reader one block ahead sound.
+        // Entries of an earlier step are valid blocks as well. One more zero keeps a reader one
+        // block ahead sound.
         if let Some(next) = unused.first_mut() {
             *next = 0;
         }
@@ -303,7 +303,7 @@ impl Inputs {
         StepInputs { size: StepSize { step, tiles }, bytes }
     }
 
-    /// The batches of a step with so many tiles, whose pointers are those that kernels follow.
+    /// The batches of a step with `tiles` tiles. Their pointers are those that kernels follow.
     fn begin(&mut self, tiles: usize) {
         let block = self.addresses().block;
         let at = |offset| block.wrapping_add(offset).cast_const().cast();
@@ -328,7 +328,7 @@ impl Inputs {
         unsafe { bytes.as_mut_ptr().cast::<T>().write(value) };
     }
 
-    /// So many entries of a part.
+    /// `count` entries of a part.
     fn ints(&mut self, part: usize, first: usize, count: usize) -> &mut [i32] {
         let bytes = &mut self.block.as_mut_slice()[part + first * INT..][..count * INT];
         // SAFETY: in bounds as just checked, aligned, as parts are, and every pattern of bits is an

@@ -27,8 +27,8 @@ pub enum AtomcStatus {
     Device = 3,
     /// The checkpoint is not one for this model.
     Checkpoint = 4,
-    /// The step was refused, and no sequence has changed; or its logits are not finite, of which
-    /// the message says where that began.
+    /// The step was refused, and no sequence has changed; or its logits are not finite, and the
+    /// message says where that began.
     Step = 5,
     /// The cache has no block left: free a sequence or open with a larger cache.
     CacheFull = 6,
@@ -38,9 +38,9 @@ pub enum AtomcStatus {
 
 /// No logits: there are more tokens to come.
 pub const ATOMC_LOGITS_NONE: u32 = 0;
-/// Logits behind the last token.
+/// Logits after the last token.
 pub const ATOMC_LOGITS_LAST: u32 = 1;
-/// Logits behind every token.
+/// Logits after every token.
 pub const ATOMC_LOGITS_ALL: u32 = 2;
 
 /// An artifact on a device, with its weights, its cache and its sequences. One thread may use it at
@@ -50,7 +50,7 @@ pub struct AtomcEngine {
     engine: Option<Engine>,
     error: CString,
     device: CString,
-    /// Of the step under way; empty between steps.
+    /// The requests of the current step; empty between steps.
     requests: Vec<Request<'static>>,
 }
 
@@ -67,10 +67,10 @@ pub struct AtomcOptions {
     /// makes it as large as the longest sequence of the model.
     pub cache_tokens: usize,
     /// Sequences that a model with a recurrent state has room for at once; 0 for 64 at most. Other
-    /// models have none of it.
+    /// models have no slots.
     pub slots: usize,
     /// Most snapshots of recurrent states, from which atomc_sequence_fork and atomc_sequence_rewind
-    /// go on; they lie in slots that no sequence has. 0 for as many as there are slots.
+    /// resume; they lie in slots that no sequence has. 0 for as many as there are slots.
     pub snapshots: usize,
     /// Tokens from one snapshot of a sequence to the next, rounded up to whole blocks; 0 for as
     /// many as the largest plan takes. With SIZE_MAX there are none.
@@ -87,14 +87,14 @@ pub struct AtomcRequest {
     pub sequence: u64,
     /// Token ids, which are read before the call returns.
     pub tokens: *const u32,
-    /// How many tokens there are: at least one.
+    /// The number of tokens: at least one.
     pub token_count: usize,
     /// ATOMC_LOGITS_NONE, ATOMC_LOGITS_LAST or ATOMC_LOGITS_ALL.
     pub logits: u32,
 }
 
 /// Opens an artifact. `engine` receives a handle whatever the status, so that atomc_last_error can
-/// tell why it failed; close it with atomc_close. Whoever names an artifact asks for its code. If
+/// tell why it failed; close it with atomc_close. Naming an artifact asks for its code to run. If
 /// the variable ATOMC_REQUIRE_SIGNED_BY names a public key, an artifact without a valid signature
 /// by it is refused as ATOMC_STATUS_ARTIFACT before any of its code is mapped.
 ///
@@ -187,7 +187,7 @@ pub unsafe extern "C" fn atomc_load_weights(engine: *mut AtomcEngine, directory:
     })
 }
 
-/// The same with those of the artifact's draft from a directory of its own.
+/// Loads weights, with those of the artifact's draft from a directory of its own.
 ///
 /// # Safety
 /// `engine` is open, `directory` and `draft` are C strings.
@@ -264,9 +264,9 @@ pub unsafe extern "C" fn atomc_sequence_new(engine: *mut AtomcEngine, sequence: 
 }
 
 /// Adds a sequence that shares the first tokens of another, without a copy. Only whole blocks of
-/// the cache can be shared: `shared` receives how many tokens the new sequence has; give it those
-/// behind them again. In a model with recurrent states these are the tokens before a snapshot, or
-/// all that the other sequence has if it is asked for all of them, and what it keeps is copied.
+/// the cache can be shared: `shared` receives the number of tokens that the new sequence has; give
+/// it the later ones again. In a model with recurrent states these are the tokens before a
+/// snapshot, or all of the other sequence's if all are asked for; then its states are copied.
 ///
 /// # Safety
 /// `engine` is open, `sequence` and `shared` valid for a write.
@@ -288,8 +288,8 @@ pub unsafe extern "C" fn atomc_sequence_fork(
     })
 }
 
-/// Takes a sequence back to its first `tokens`, or to the most before them behind which it can go
-/// on: `left` receives how many it has then; give it those behind them again. In a model with
+/// Takes a sequence back to its first `tokens`, or to the most before them that it can resume from:
+/// `left` receives the number that it has then; give it the later ones again. In a model with
 /// recurrent states these are the tokens before a snapshot. A sequence that a failed step has
 /// broken is whole again.
 ///
@@ -365,12 +365,12 @@ pub unsafe extern "C" fn atomc_step(
     })
 }
 
-/// Has the artifact's draft guess up to `count` tokens behind a sequence. `tokens` are those that
-/// were chosen since the last call: behind each of its last computed tokens one, the last of them
-/// new to the engine. `guesses` has room for `count` and receives as many as `made` says, which is
-/// less where there is no room, or nothing to go on from. The next step of the sequence takes the
-/// last token and its guesses with ATOMC_LOGITS_ALL; atomc_sequence_rewind takes those back that
-/// were wrong.
+/// Lets the artifact's draft guess up to `count` tokens after a sequence. `tokens` are those that
+/// were chosen since the last call: one after each of its last computed tokens, the last of them
+/// new to the engine. `guesses` has room for `count`. `made` receives the number of guesses, which
+/// is smaller where there is no room, or where the draft lacks a row to go on from. The next step
+/// of the sequence takes the last token and its guesses with ATOMC_LOGITS_ALL;
+/// atomc_sequence_rewind takes the wrong ones back.
 ///
 /// # Safety
 /// `engine` is open; `tokens` is valid for `token_count` reads, `guesses` for `count` writes and

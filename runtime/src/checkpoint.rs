@@ -46,7 +46,7 @@ pub enum Tensor<'a> {
         /// One number after the other.
         bytes: &'a [u8],
     },
-    /// The same in a file.
+    /// A tensor in a file.
     Stored {
         /// Their type.
         float: Float,
@@ -67,7 +67,7 @@ pub enum Tensor<'a> {
 }
 
 impl Tensor<'_> {
-    /// That a weight of a type can be made of the tensor of this name.
+    /// Checks that a weight of a type can be made of the tensor of this name.
     pub(crate) fn check_becomes(&self, dtype: DType, name: impl fmt::Display) -> Result<(), CheckpointError> {
         let (becomes, found) = match self {
             Tensor::Bytes { float, .. } | Tensor::Stored { float, .. } | Tensor::Device { float, .. } => {

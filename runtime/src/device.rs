@@ -1,5 +1,12 @@
 //! What runs the launches of a plan. A device is an owned value: there is no current one, and two
 //! may live side by side.
+//!
+//! A device allocates memory, is bound once to the plans of a target, and then runs steps. Its
+//! memory is either the host's or its own. In the host's memory the engine packs weights and reads
+//! logits in place. For a device with memory of its own, weights are packed into a stage and
+//! uploaded, the inputs of a step are one block with one copy, and only the rows of logits that
+//! were asked for come back. Of a greedy step (`Engine::step_greedy`) only the picks come back: 4
+//! bytes a row.
 #[cfg(test)]
 pub(crate) mod apart;
 mod code;
@@ -33,7 +40,7 @@ pub trait Device: Send {
         None
     }
 
-    /// Bytes a second that move when the device copies so many in a memory of its own, each read
+    /// Bytes a second that move when the device copies `bytes` bytes in its own memory, each read
     /// once and written once.
     fn copy_rate(&mut self, bytes: usize) -> Result<Option<f64>, DeviceError> {
         let _ = bytes;
@@ -43,19 +50,19 @@ pub trait Device: Send {
     /// The threads of the host that work for this device.
     fn pool(&mut self) -> &mut Pool;
 
-    /// Bytes of memory that the device has, whoever uses them.
+    /// Bytes of memory that the device has, used or not.
     fn memory(&self) -> usize {
         crate::memory::installed()
     }
 
-    /// Zeroed memory that the device's kernels reach, with readable slack behind it.
+    /// Zeroed memory that the device's kernels reach, followed by readable slack.
     fn allocate(&mut self, bytes: usize) -> Result<DeviceBuffer, DeviceError>;
 
-    /// Memory of the caller's as if it were the device's own, but for who frees it.
+    /// Treats memory of the caller's as the device's own, except that the caller frees it.
     ///
     /// # Safety
-    /// It is memory of this device, of that many bytes with readable slack behind them, and stays
-    /// until the result is dropped.
+    /// It is memory of this device, of that many bytes followed by readable slack, and stays until
+    /// the result is dropped.
     unsafe fn adopt(&mut self, start: NonNull<u8>, bytes: usize) -> DeviceBuffer;
 
     /// Memory of the host in which the inputs of steps are put together, to be copied to a device
@@ -73,12 +80,12 @@ pub trait Device: Send {
     /// [`Device::run`].
     unsafe fn bind(&mut self, plans: &[Plan], memory: &Memory) -> Result<(), DeviceError>;
 
-    /// Runs one plan. The inputs are free again when the call returns; the work may go on until
+    /// Runs one plan. The inputs are free again when the call returns; the work may continue until
     /// something is downloaded.
     ///
     /// # Safety
     /// [`Device::bind`] was called, the inputs hold a step of this size that fits the plan, and
-    /// nobody else reads or writes what was bound meanwhile.
+    /// nothing else reads or writes the bound memory meanwhile.
     unsafe fn run(
         &mut self,
         plan: usize,
@@ -109,8 +116,8 @@ pub trait Device: Send {
     /// Puts a rectangle of a tensor into a weight, and waits for nothing.
     ///
     /// # Safety
-    /// The device has the kernel for it; tensor and weight are in its memory and as the parameters
-    /// say, and stay until the stream has come so far. The stream is one of this device's.
+    /// The device has the kernel for it. Tensor and weight are in its memory, as the parameters
+    /// say, and stay until the stream has done the work. The stream is one of this device's.
     unsafe fn pack(&mut self, pack: &Pack, stream: Stream) -> Result<(), DeviceError> {
         let _ = (pack, stream);
         Err(DeviceError::Failed { device: self.name().to_owned(), detail: "it packs no weights".into() })
@@ -135,7 +142,7 @@ pub trait Device: Send {
         Ok(())
     }
 
-    /// Runs a part of a plan for a step whose inputs are in the device's block already: copies
+    /// Runs a part of a plan for a step that has its inputs in the device's block already: copies
     /// nothing, allocates nothing, and where there are streams waits for nothing.
     ///
     /// # Safety
@@ -163,7 +170,7 @@ pub enum DeviceChoice {
     },
     /// A GPU by its driver's number.
     Gpu {
-        /// Whose driver counts.
+        /// The vendor of the driver that counts.
         vendor: Vendor,
         /// The number, from 0 on.
         ordinal: usize,
@@ -212,7 +219,7 @@ impl DeviceChoice {
         }
     }
 
-    /// The same on a stream of the caller's, where the device has streams.
+    /// Runs one plan on a stream of the caller's, where the device has streams.
     ///
     /// # Safety
     /// As for [`Gpu::on_stream`].
@@ -253,7 +260,7 @@ pub fn target(manifest: &Manifest, wanted: &str) -> Result<usize, DeviceError> {
     found.ok_or_else(|| DeviceError::NoTarget { wanted: wanted.to_owned(), have: have() })
 }
 
-/// A variant whose code does not unpack.
+/// A variant with code that does not unpack.
 pub fn packed(variant: &Variant, fault: &atomc_artifact::Error) -> DeviceError {
     DeviceError::Code { variant: variant.name.clone(), detail: fault.to_string() }
 }

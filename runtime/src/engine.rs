@@ -35,28 +35,28 @@ pub struct EngineOptions {
     /// process.
     pub threads: usize,
     /// Tokens that the KV cache holds, over all sequences; 0 makes it as large as the longest
-    /// sequence of the model. Where layers see a window alone, tokens behind it take no room.
+    /// sequence of the model. In layers that see a window alone, tokens before it take no room.
     /// Memory that no token has reached yet is only reserved, but more than the device has is
     /// refused.
     pub cache_tokens: usize,
     /// Sequences that layers with a recurrent state have a slot for at once; 0 for 64, or as many
     /// as the cache has blocks if these are fewer. Other models have none.
     pub slots: usize,
-    /// Most snapshots of recurrent states, from which sequences go on that begin like others, or
-    /// are taken back. They lie in slots that no sequence has, and make place for sequences. 0 for
-    /// as many as there are slots.
+    /// Most snapshots of recurrent states. Sequences that begin like others, or are taken back,
+    /// resume from them. They lie in slots that no sequence has, and make place for sequences. 0
+    /// for as many as there are slots.
     pub snapshots: usize,
     /// Tokens from one snapshot of a sequence to the next, rounded up to whole blocks; 0 for as
     /// many as the largest plan takes, so that prompts are cut there anyway, or
     /// [`EngineOptions::NO_SNAPSHOTS`].
     pub snapshot_tokens: usize,
     /// Whether the artifact's draft, if it has one, sees every step, so that [`Engine::draft`] can
-    /// guess what comes next.
+    /// guess the next tokens.
     pub draft: bool,
 }
 
 impl EngineOptions {
-    /// Of [`EngineOptions::snapshot_tokens`]: more than any sequence has.
+    /// For [`EngineOptions::snapshot_tokens`]: more than any sequence has.
     pub const NO_SNAPSHOTS: usize = usize::MAX;
 }
 
@@ -94,9 +94,9 @@ impl Request<'_> {
 
 /// Why a step was refused, or failed. No sequence has changed then: the same step may be asked for
 /// again. Where it failed half way, sequences that cannot go back are broken: those with a
-/// recurrent state, and those that gave back what their next token sees. [`Engine::rewind`] takes
-/// them back further. Sequences whose logits are not finite have their new tokens, and are best
-/// dropped.
+/// recurrent state, and those that gave back blocks that their next token sees. [`Engine::rewind`]
+/// takes them back further. Sequences with logits that are not finite have their new tokens, and
+/// are best dropped.
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs, reason = "a message says what its variant means, and shows the fields")]
 pub enum StepError {
@@ -148,8 +148,8 @@ pub struct Engine {
 struct Output {
     /// First row of each request, and the end.
     starts: Vec<usize>,
-    /// The plan in whose part of the arena they lie; none if the step took several plans and they
-    /// were gathered.
+    /// The plan with the part of the arena that they lie in; none if the step took several plans
+    /// and they were gathered.
     place: Option<LogitsPlace>,
     gathered: Vec<f32>,
 }
@@ -161,7 +161,7 @@ impl Engine {
         Engine::new(Artifact::open(path)?, options)
     }
 
-    /// The same with an artifact that is in memory.
+    /// Opens an artifact that is in memory.
     pub fn new(artifact: Artifact, options: &EngineOptions) -> Result<Engine, Error> {
         let target = options.device.target(artifact.manifest())?;
         check_whole(artifact.manifest(), target)?;
@@ -227,7 +227,7 @@ impl Engine {
         self.session.fill_weights(|_, names, sink| weights::load(sink, names, source, progress))
     }
 
-    /// The same where the draft's weights lie in a checkpoint of their own.
+    /// Loads weights, with those of the draft from a checkpoint of their own.
     pub fn load_weights_with(
         &mut self,
         source: &dyn Source,
@@ -238,7 +238,7 @@ impl Engine {
         self.load_weights(&beside, progress)
     }
 
-    /// The same from a file of packed weights, which only has to be copied.
+    /// Loads weights from a file of packed weights, which only has to be copied.
     pub fn load_packed(&mut self, packed: &Packed, progress: weights::Progress) -> Result<(), Error> {
         self.load_map(|target, name, count| packed.map(target, name, count))?;
         self.session.fill_weights(|target, _, sink| packed.load(target, sink, progress))
@@ -297,7 +297,7 @@ impl Engine {
         self.session.device.product()
     }
 
-    /// Bytes a second that the device moves in a memory of its own while it copies so many.
+    /// Bytes a second that the device moves in its own memory while it copies `bytes` bytes.
     pub fn copy_rate(&mut self, bytes: usize) -> Result<Option<f64>, DeviceError> {
         self.session.device.copy_rate(bytes)
     }
@@ -323,9 +323,9 @@ impl Engine {
     }
 
     /// A new sequence that shares the first tokens of another, rounded down to whole blocks.
-    /// Nothing is copied. In a model with recurrent states it begins behind the last snapshot of
-    /// these tokens, or behind all that the other sequence has if these are they: its slot and the
-    /// end of its last block are copied. It has a slot from now on.
+    /// Nothing is copied. In a model with recurrent states it begins after the last snapshot of
+    /// these tokens, or after all tokens of the other sequence if all are asked for: then its slot
+    /// and the end of its last block are copied. It has a slot from now on.
     pub fn fork(&mut self, sequence: SeqId, tokens: usize) -> Result<Fork, StepError> {
         let fork = self.kv.fork(sequence, tokens)?;
         if let Err(error) = self.copy_blocks() {
@@ -335,11 +335,11 @@ impl Engine {
         Ok(fork)
     }
 
-    /// Takes a sequence back to its first `tokens`, or to the most before them behind which it can
-    /// go on, and gives how many it has then: give it those behind them again. Blocks that others
-    /// hold too stay as they are, so it goes back to the beginning of one; a recurrent state goes
-    /// back to its last snapshot; what a window has given back is gone, and nothing is left then. A
-    /// sequence that a failed step has broken is whole again.
+    /// Takes a sequence back to its first `tokens`, or to the most before them that it can resume
+    /// from, and returns the number that it has then: give it the later ones again. Blocks that
+    /// others hold too stay as they are, so it goes back to the beginning of one; a recurrent state
+    /// goes back to its last snapshot; blocks that a window has given back are gone, and then no
+    /// token is left. A sequence that a failed step has broken is whole again.
     pub fn rewind(&mut self, sequence: SeqId, tokens: usize) -> Result<usize, StepError> {
         let tokens = self.kv.rewind(sequence, tokens)?;
         if let Some(draft) = &mut self.draft {
@@ -352,8 +352,9 @@ impl Engine {
         Ok(tokens)
     }
 
-    /// Takes sequences back to so many tokens each. One that can only go on from further back gets
-    /// those that it lacks then again, of which `tokens` is asked: by its index, and their places.
+    /// Takes sequences back to the given number of tokens each. A sequence that can only resume
+    /// further back gets the missing tokens again, which `tokens` returns for its index and their
+    /// positions.
     pub fn take_back(
         &mut self,
         sequences: &[(SeqId, usize)],
@@ -416,15 +417,15 @@ impl Engine {
         Ok(self.logits())
     }
 
-    /// A step of which only the likeliest token behind the last row of each request is wanted, if
-    /// that wants any row: as [`crate::sample::greedy`] chooses it, but where the kernels did so no
-    /// logits leave the device. There are none to ask for afterwards.
+    /// A step that returns only the likeliest token after the last row of each request that wants a
+    /// row: as [`crate::sample::greedy`] chooses it, but where the kernels did so no logits leave
+    /// the device. There are no logits to ask for afterwards.
     pub fn step_greedy(&mut self, requests: &[Request]) -> Result<Vec<Option<u32>>, StepError> {
         let picks = self.step_picks(requests)?;
         Ok(picks.into_iter().map(|picks| picks.last().copied()).collect())
     }
 
-    /// The same behind every row that a request wants.
+    /// The likeliest token after every row that a request wants.
     pub fn step_picks(&mut self, requests: &[Request]) -> Result<Vec<Vec<u32>>, StepError> {
         if self.plans().iter().any(|plan| plan.picks.is_none()) {
             let logits = self.step(requests)?;
@@ -768,7 +769,7 @@ impl<'a> Logits<'a> {
     }
 }
 
-/// That the plans leave nothing to do to anybody else.
+/// Checks that the plans leave no work to a caller.
 fn check_whole(manifest: &Manifest, target: usize) -> Result<(), Error> {
     let target = &manifest.targets[target];
     match manifest.ranks() {
@@ -778,11 +779,11 @@ fn check_whole(manifest: &Manifest, target: usize) -> Result<(), Error> {
     }
 }
 
-/// That the device has memory for so many tokens of cache.
+/// Checks that the device has memory for `tokens` tokens of cache.
 fn check_cache(tokens: usize, (target, units): (&Target, &[Unit]), device: &dyn Device) -> Result<(), DeviceError> {
     // Slots do not grow with the tokens.
     let pages = target.states.iter().map(|state| &units[state.group]).filter(|unit| unit.kept != Kept::Slot);
-    // What is nothing to divide by is no cache.
+    // A target without pages, or with empty ones, has no cache.
     let block = pages.fold(units.len() * Kv::BLOCK_BYTES, |sum, unit| sum.saturating_add(unit.bytes)).max(1);
     let block_tokens = target.layout.block_tokens;
     let bytes = tokens.div_ceil(block_tokens) as u128 * block as u128;
@@ -794,7 +795,7 @@ fn check_cache(tokens: usize, (target, units): (&Target, &[Unit]), device: &dyn 
     Err(DeviceError::Cache { tokens, bytes, device: device.name().to_owned(), memory, most })
 }
 
-/// That the device has memory for so many slots, which kernels count in 32 bits.
+/// Checks that the device has memory for `slots` slots, which kernels count in 32 bits.
 fn check_slots(slots: usize, (target, units): (&Target, &[Unit]), device: &dyn Device) -> Result<(), DeviceError> {
     let kept = target.states.iter().map(|state| &units[state.group]).filter(|unit| unit.kept == Kept::Slot);
     let slot = kept.fold(0_usize, |sum, unit| sum.saturating_add(unit.bytes)).max(1);

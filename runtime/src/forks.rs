@@ -1,5 +1,5 @@
 //! Whether this is still the process that made something, or a child that was forked from it. A
-//! child has none of its parent's threads, and nothing of what drivers keep for the parent.
+//! child has none of its parent's threads, and none of the driver's state for the parent.
 //!
 //! A fork is of the whole process, so what counts them is the only state here that nobody owns. The
 //! system calls it in each child: asking for the number of the process in every step would be a
@@ -35,7 +35,7 @@ impl Process {
         }
     }
 
-    /// That this is the process.
+    /// Checks that this is the process.
     pub fn check(self) -> Result<(), Forked> {
         if self.0 == FORKS.load(Relaxed) { Ok(()) } else { Err(Forked) }
     }

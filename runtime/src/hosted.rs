@@ -10,6 +10,17 @@
 //! An artifact's draft is driven alike: steps with [`Batch::draft`], and [`Hosted::draft_head`].
 //! Each step of the model leaves a row of each token in [`Hosted::drafted`], where the framework
 //! puts those that a step of the draft is to take.
+//!
+//! Memory comes from a function of the framework's, so that its accounting sees it: weights, the
+//! arena, the hidden rows and the heads' input. The block of inputs and the workspace are the
+//! runtime's own. Pages are bound table by table, by address and distance, and may be bound again.
+//! Heads run before they are bound, too.
+//!
+//! If the device's memory is the host's, `begin` reads the tensors and refuses impossible values
+//! with the name of the field. On a GPU the host does not read them: grids follow from the padded
+//! sizes, and heads find their step in a table of steps. Nothing there allocates, copies from the
+//! host or waits. Either way the values of a page that gets its first token are cleared, as the
+//! page's last owner may have left NaN.
 mod allocate;
 mod ends;
 mod error;
@@ -47,9 +58,9 @@ pub struct HostedOptions {
     pub threads: usize,
     /// This process's number among the ranks that share the model out.
     pub rank: usize,
-    /// Who attends: plans of the other kind are not used.
+    /// Which side attends: plans of the other kind are not used.
     pub attention: Attention,
-    /// Whether the artifact's draft is driven too. Its states are behind the model's then.
+    /// Whether the artifact's draft is driven too. Its states come after the model's then.
     pub draft: bool,
     /// On which weights are uploaded; steps name their own.
     pub stream: Stream,
@@ -60,7 +71,7 @@ pub struct HostedOptions {
 pub struct Rows {
     /// The first number, on the device. It may be followed until the next step or load.
     pub address: *mut u8,
-    /// How many there are: those of a step, or for as many as there is room.
+    /// The number of rows: those of a step, or those that there is room for.
     pub rows: usize,
     /// Numbers of a row, without padding.
     pub width: usize,
@@ -103,7 +114,7 @@ pub struct Hosted {
     step: Option<Running>,
 }
 
-/// A step under way, or over, whose values are still in the arena.
+/// A step that runs, or has run and has its values in the arena still.
 #[derive(Clone, Copy, Debug)]
 struct Running {
     at: Progress,
@@ -122,7 +133,7 @@ impl Hosted {
         let manifest = artifact.manifest();
         let target = options.device.target(manifest)?;
         check(manifest, target, options)?;
-        // SAFETY: passed on to the caller, who names a stream of this device.
+        // SAFETY: passed on to the caller, which names a stream of this device.
         let device =
             unsafe { options.device.open_on(&artifact, threads(options.threads, manifest.ranks()), options.stream) }?;
         Hosted::assemble(artifact, target, device, options, allocate)
@@ -203,7 +214,7 @@ impl Hosted {
         self.session.inputs.upload()
     }
 
-    /// What was opened, shared with whoever keeps it.
+    /// The opened artifact, for sharing.
     pub fn artifact(&self) -> &Arc<Artifact> {
         &self.session.artifact
     }
@@ -225,7 +236,7 @@ impl Hosted {
         if self.draft.is_some() { states } else { &states[..self.model_states] }
     }
 
-    /// How many of the states are the model's.
+    /// The number of states that are the model's.
     pub fn model_states(&self) -> usize {
         self.model_states
     }
@@ -266,8 +277,8 @@ impl Hosted {
         plans.flat_map(|plan| &plan.hidden).map(|rows| rows.name.as_str())
     }
 
-    /// Further rows of the step whose body has just run to its end, one for each token. They stay
-    /// until the next step, embedding or head. Where they lie depends on the size of the step.
+    /// Further rows of the step that has just run its body to the end, one for each token. They
+    /// stay until the next step, embedding or head. Their place depends on the size of the step.
     pub fn hidden_of(&self, name: &str) -> Result<Rows, HostedError> {
         let known = || self.hidden_names().map(str::to_owned).collect();
         let unknown = || HostedError::Hidden { name: name.to_owned(), known: known() };
@@ -313,7 +324,7 @@ impl Hosted {
         if batch.draft && self.draft.is_none() {
             return Err(HostedError::Draft("none is driven; open the artifact with it"));
         }
-        // Where the caller attends nobody looks at tables.
+        // Tables are not used where the caller attends.
         let batch = &Batch { tables: if own { batch.tables } else { &[] }, ..*batch };
         let (found, want) = (batch.tables.len(), self.tables_of(batch.draft).len());
         if own && found != want {
@@ -362,8 +373,8 @@ impl Hosted {
         Ok(inputs.step().size)
     }
 
-    /// Lets the device make the inputs of a step. What they are nobody here knows, but how many at
-    /// most.
+    /// Lets the device make the inputs of a step. The host knows only an upper limit of their
+    /// number.
     ///
     /// # Safety
     /// As for [`Hosted::begin`].
@@ -489,12 +500,12 @@ fn padded(call: Call, row: usize) -> Option<Place> {
     }
 }
 
-/// Whether a plan is one for the caller's steps, who wants their hidden rows.
+/// Whether a plan is one for the steps of a caller, which wants their hidden rows.
 fn runs(plan: &Plan, options: &HostedOptions) -> bool {
     plan.attention == options.attention && plan.kind != PlanKind::Whole
 }
 
-/// States of the model alone: those of a draft are numbered behind them.
+/// States of the model alone: those of a draft have later numbers.
 fn model_states(target: &Target) -> usize {
     let args = target.plans.iter().filter(|plan| plan.draft).flat_map(|plan| &plan.launches).flat_map(|l| &l.args);
     let first = args.filter_map(|arg| match arg {

@@ -1,14 +1,20 @@
 //! Which blocks of the KV cache belong to which sequence.
 //!
-//! The cache is cut into blocks of a fixed number of tokens. States whose layers see the same keys
-//! are a group, and in each group a sequence holds a table of blocks, in order of position; a block
-//! may be held by several sequences that begin alike. Only full blocks are shared, and kernels
-//! write only behind the end of a sequence, so a shared block is never written and never copied.
-//! Where tokens see a window alone, a sequence gives back the blocks that none of its next tokens
-//! sees.
+//! The cache is cut into blocks of a fixed number of tokens. States of layers that see the same
+//! keys are a group, and in each group a sequence holds a table of blocks, in order of position; a
+//! block may be held by several sequences that begin alike. Only full blocks are shared, and
+//! kernels write only after the end of a sequence, so a shared block is never written and never
+//! copied. Where tokens see a window alone, a sequence gives back the blocks that none of its next
+//! tokens sees.
 //!
-//! What a sequence keeps in a slot is that of all its tokens. So that others can begin like it,
-//! snapshots of the slot are kept behind some of its blocks, in slots that no sequence has.
+//! The inside of a page is known to kernels alone. The owner of the memory says how far pages lie
+//! apart (`abi::Batch.block_stride`), so pages of several layers may alternate. The first contents
+//! of a page do no harm: the padding of a key is written with it, and the values of a block that is
+//! not full are cleared. `abi::Batch` is the same for all kernels. There is one for each table, and
+//! a launch is bound to that of its states, so no kernel knows the number of groups.
+//!
+//! A slot holds the state after all tokens of a sequence. So that others can begin like it,
+//! snapshots of the slot are kept after some of its blocks, in slots that no sequence has.
 mod blocks;
 mod resume;
 mod snapshots;
@@ -17,7 +23,7 @@ use blocks::{Blocks, Table};
 use snapshots::{Mark, Snapshots};
 use std::ops::Range;
 
-/// A sequence. A stale one, whose sequence was dropped, is recognised as such.
+/// A sequence. The id of a sequence that was dropped is recognised as stale.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SeqId {
     slot: u32,
@@ -48,13 +54,13 @@ impl std::fmt::Display for SeqId {
 pub struct Fork {
     /// The new one.
     pub sequence: SeqId,
-    /// Tokens that it has already: whole blocks, or none if the next token would see some that were
-    /// given back. Of a sequence with a slot, those behind which the slot is known: all that the
-    /// other has, or those before a snapshot. Those behind them are to be computed again.
+    /// Tokens that it has already: whole blocks, or none if the next token would see blocks that
+    /// were given back. With slots, the tokens that have a known state: all of the other
+    /// sequence's, or those before a snapshot. The later ones are to be computed again.
     pub tokens: usize,
 }
 
-/// That what is in one block, or slot, of a group is to be copied to another before the next step.
+/// A copy of one block, or slot, of a group to another, to be made before the next step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlockCopy {
     /// The group.
@@ -88,7 +94,7 @@ pub enum KvError {
 /// What a group keeps of a sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kept {
-    /// A page for so many tokens, of which a token sees so many keys, 0 for all.
+    /// A page for a number of tokens. A token sees a number of keys, 0 for all.
     Pages {
         /// Keys that a token sees.
         window: usize,
@@ -211,7 +217,7 @@ impl Kv {
         SeqId { slot, generation: entry.generation }
     }
 
-    /// Forgets a sequence and frees the blocks that nobody else holds.
+    /// Forgets a sequence and frees the blocks that have no other holder.
     pub fn drop_sequence(&mut self, id: SeqId) -> Result<(), KvError> {
         self.get(id)?;
         let slot = &mut self.slots[id.slot as usize];
@@ -234,7 +240,8 @@ impl Kv {
         Ok(self.get(id)?.tables.iter().map(Table::entries))
     }
 
-    /// Whether sequences, or new ones, have room to grow to so many tokens each, all of them.
+    /// Whether sequences, or new ones, have room to grow to the given number of tokens each, all of
+    /// them together.
     pub fn has_room(&self, growing: impl Iterator<Item = (Option<SeqId>, usize)> + Clone) -> Result<(), KvError> {
         for (number, group) in self.groups.iter().enumerate() {
             let need = growing.clone().try_fold(0, |need, (id, len)| {
@@ -246,8 +253,8 @@ impl Kv {
         Ok(())
     }
 
-    /// That sequences can grow by so many tokens. What their next tokens do not see they give back,
-    /// even if they cannot.
+    /// Checks that sequences can grow by the given numbers of tokens. They give back the blocks
+    /// that their next tokens do not see, even if they cannot grow.
     pub fn reserve(&mut self, growing: impl Iterator<Item = (SeqId, usize)> + Clone) -> Result<(), KvError> {
         for (id, _) in growing.clone() {
             let (sequence, groups) = self.get_mut(id)?;
@@ -274,7 +281,7 @@ impl Kv {
         Ok(start..sequence.len)
     }
 
-    /// Gives a sequence blocks for so many more tokens, which it does not have yet.
+    /// Gives a sequence blocks for `tokens` more tokens, which it does not have yet.
     pub fn make_room(&mut self, id: SeqId, tokens: usize) -> Result<(), KvError> {
         self.reserve(std::iter::once((id, tokens)))?;
         let (sequence, groups) = self.get_mut(id)?;

@@ -16,6 +16,14 @@
 //!
 //! [`Engine::step`] is the layer below: new tokens for any number of sequences in, logits out.
 //! Everything is an owned value: two engines, on one device or on two, know nothing of each other.
+//!
+//! `weights.rs` evaluates the weight plan. `pool.rs` is the thread pool. `device.rs` is the trait
+//! of devices, `device/host.rs` and `device/gpu.rs` are the devices. `kv.rs` is the paged KV cache,
+//! `batch.rs` the inputs of a step, `engine.rs` the engine; `sample.rs` and `generate.rs` choose
+//! tokens. `capi.rs` is the C interface (`include/atomc.h` is generated), which `runtime/c/` builds
+//! as a library. A framework drives `hosted.rs` instead of the engine. `trust.rs` is the list of
+//! artifacts that a user trusts, `signature.rs` checks the signature of an artifact's maker.
+//! `probe.rs` runs one launch of a plan alone.
 #![warn(missing_docs)]
 #[cfg(target_endian = "big")]
 compile_error!("artifacts and checkpoints are little-endian, and so must the host be");

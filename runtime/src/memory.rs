@@ -7,15 +7,14 @@ pub(crate) const SLACK: usize = 256;
 const HUGE_PAGE: usize = 2 << 20;
 
 /// Zeroed memory that keeps its address: at least 64-byte aligned, on huge pages where it is large
-/// enough to gain from them, with readable slack behind its end. Pages that are never touched cost
-/// nothing.
+/// enough to gain from them, followed by readable slack. Pages that are never touched cost nothing.
 pub struct Buffer {
     start: NonNull<u8>,
     len: usize,
     origin: Origin,
 }
 
-/// Whom the memory goes back to.
+/// The allocator that the memory goes back to.
 enum Origin {
     /// The system: what was mapped, from here on this many bytes.
     Map(NonNull<u8>, usize),
@@ -23,7 +22,7 @@ enum Origin {
     Foreign(Release),
 }
 
-/// Frees memory, of which it is given the start.
+/// Frees memory, given its start.
 pub type Release = Box<dyn FnMut(NonNull<u8>) + Send>;
 
 // SAFETY: a buffer owns its mapping as a `Box<[u8]>` owns its memory; shared references only read.
@@ -53,13 +52,13 @@ impl Buffer {
     /// Memory of another allocator.
     ///
     /// # Safety
-    /// It is zeroed, aligned to 64 bytes, has the slack behind its `len` bytes, and nobody else
+    /// It is zeroed, aligned to 64 bytes, has the slack after its `len` bytes, and nothing else
     /// uses it until it is released.
     pub unsafe fn foreign(start: NonNull<u8>, len: usize, release: Release) -> Buffer {
         Buffer { start, len, origin: Origin::Foreign(release) }
     }
 
-    /// Bytes that it holds, without what kernels may read behind them.
+    /// Bytes that it holds, without the slack that kernels may read.
     pub fn len(&self) -> usize {
         self.len
     }
@@ -69,19 +68,18 @@ impl Buffer {
         self.len == 0
     }
 
-    /// The address for kernels, which write through it while nobody holds a reference into the
-    /// buffer.
+    /// The address for kernels. They write through it while there is no reference into the buffer.
     pub fn address(&self) -> *mut u8 {
         self.start.as_ptr()
     }
 
-    /// What it holds. Nobody may run kernels that write it while the reference lives.
+    /// The contents. No kernel may write them while the reference lives.
     pub fn as_slice(&self) -> &[u8] {
         // SAFETY: the mapping is readable, initialised (zeroed) and lives as long as the buffer.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len) }
     }
 
-    /// The same to write, under the same condition for kernels that read.
+    /// The contents to write, under the same condition for kernels that read.
     pub fn as_mut_slice(&mut self) -> &mut [u8] {
         // SAFETY: as above, and the borrow is unique.
         unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.len) }
@@ -91,8 +89,8 @@ impl Buffer {
     /// allocator's stays as it is.
     pub fn give_back(&mut self) {
         if let Origin::Map(base, bytes) = self.origin {
-            // SAFETY: the buffer's own private mapping, to which nobody has a reference. It fails
-            // only for locked memory, which the system may not take.
+            // SAFETY: the buffer's own private mapping, with no reference to it. It fails only for
+            // locked memory, which the system may not take.
             unsafe { libc::madvise(base.as_ptr().cast(), bytes, libc::MADV_DONTNEED) };
         }
     }

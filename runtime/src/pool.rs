@@ -29,8 +29,8 @@ type Region<'a> = dyn Fn(Worker<'_>) + Sync + 'a;
 /// barrier of a step waits for all.
 pub const MAX_THREADS: usize = 1024;
 
-/// As many threads as were asked for, or this process's part of what the system offers, which so
-/// many share.
+/// As many threads as were asked for, or this process's part of the system's, shared out among
+/// `processes`.
 pub fn threads(wanted: usize, processes: usize) -> usize {
     let available = || std::thread::available_parallelism().map_or(1, |threads| threads.get());
     if wanted == 0 { (available() / processes).clamp(1, MAX_THREADS) } else { wanted }
@@ -63,7 +63,7 @@ struct Shared {
 }
 
 // SAFETY: `region` is written by the caller alone, while no worker is inside a region, and read by
-// workers after they have acquired the epoch that the caller released behind the write. Everything
+// workers after they have acquired the epoch that the caller released after the write. Everything
 // else is atomic or locked.
 unsafe impl Sync for Shared {}
 // SAFETY: the pointer in `region` is used only while the call that wrote it is on the caller's
@@ -106,7 +106,7 @@ impl Pool {
         self.shared.threads
     }
 
-    /// That all threads are in this process. A pool of the caller's thread alone is at home in
+    /// Checks that all threads are in this process. A pool of the caller's thread alone works in
     /// children too.
     pub fn check(&self) -> Result<(), Forked> {
         if self.workers.is_empty() { Ok(()) } else { self.process.check() }
@@ -118,9 +118,9 @@ impl Pool {
         self.run(&|worker| worker.tasks(count, |tasks| tasks.for_each(&each)));
     }
 
-    /// The same of calls that can fail, each with memory that its thread keeps from one to the
-    /// next. After a failure no others are made, and the first that was noticed comes out of this
-    /// call.
+    /// As [`Pool::for_each`] for calls that can fail, each with memory that its thread keeps from
+    /// one to the next. After a failure no others are made, and the first noticed failure is
+    /// returned.
     pub fn try_each<E: Send>(
         &mut self,
         count: usize,
@@ -231,7 +231,7 @@ impl Shared {
         }
     }
 
-    /// The next range: half of an even share of what is left, so that few calls are made and all
+    /// The next range: half of an even share of the rest, so that few calls are made and all
     /// threads end together. A single thread takes all at once.
     fn take(&self, count: usize) -> Option<Range<usize>> {
         let mut first = self.next_task.0.load(Relaxed);
@@ -246,7 +246,7 @@ impl Shared {
         None
     }
 
-    /// The last worker to arrive resets the task counter, which nobody else looks at meanwhile.
+    /// The last worker to arrive resets the task counter. No other thread reads it meanwhile.
     fn barrier(&self) {
         let passed = self.passed.0.load(Relaxed);
         if self.arrived.0.fetch_add(1, AcqRel) + 1 == self.threads {

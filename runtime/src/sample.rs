@@ -7,10 +7,10 @@ pub struct Sampling {
     pub temperature: f32,
     /// Keep this many of the most likely tokens; 0 keeps all.
     pub top_k: usize,
-    /// Of those, keep the fewest whose probabilities add up to this much; 1 keeps all.
+    /// Of those, keep the fewest with probabilities that add up to this much; 1 keeps all.
     pub top_p: f32,
-    /// Keep tokens that are at least this likely beside the most likely one, before `top_p` counts;
-    /// 0 keeps all.
+    /// Keep tokens that are at least this likely relative to the most likely one, before `top_p`
+    /// counts; 0 keeps all.
     pub min_p: f32,
     /// Begins the sequence of random numbers; greedy choices need none.
     pub seed: u64,
@@ -28,15 +28,15 @@ impl Default for Sampling {
 pub struct SamplingError {
     /// Which number, as [`Sampling`] names it.
     pub field: &'static str,
-    /// What it is.
+    /// The value.
     pub value: f32,
-    /// What it may be, in words.
+    /// The allowed values, in words.
     pub allowed: &'static str,
 }
 
 impl Sampling {
-    /// That the numbers are ones to choose by. Every `top_k` is: one beyond the vocabulary keeps
-    /// all.
+    /// Checks that the numbers can be used to choose. Every `top_k` can: one beyond the vocabulary
+    /// keeps all.
     pub fn check(&self) -> Result<(), SamplingError> {
         let Sampling { temperature, top_p, min_p, .. } = *self;
         let fault = |field, value, allowed| Err(SamplingError { field, value, allowed });
@@ -262,7 +262,7 @@ mod tests {
 
     #[test]
     fn min_p_keeps_what_is_likely_beside_the_best() {
-        // Beside the best: 0.135, 1, 0.368, 0.050.
+        // Relative to the best: 0.135, 1, 0.368, 0.050.
         let sampling = |min_p| Sampling { temperature: 1.0, min_p, ..Sampling::default() };
         close(&frequencies(sampling(0.4), &LOGITS), &[0.0, 1.0, 0.0, 0.0]);
         close(&frequencies(sampling(0.3), &LOGITS), &[0.0, 0.731, 0.269, 0.0]);

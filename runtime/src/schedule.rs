@@ -1,15 +1,15 @@
 //! Continuous batching: which tokens of which requests are in the next step. Free of async, of
 //! HTTP and of text.
 //!
-//! A step takes the next token of every answer under way, and fills up with pieces of prompts: half
+//! A step takes the next token of every running answer, and fills up with pieces of prompts: half
 //! of the rest is for the prompt that came first, and what remains for the shortest. So no prompt
 //! waits for a long one to end, and of equal ones the first ends first. An answer is admitted when
 //! the cache has room for its prompt and for what the others need next. Requests take turns,
-//! however many answers each wants: the answer is next whose request has the fewest under way, and
-//! of equal ones the first that came (`admit.rs`).
-//! When the cache is full retained prefixes go first; then the request that came last gives its
-//! pages back, and computes them again when it is its turn. Behind the last token of an answer a
-//! step may verify what the engine's draft guesses (`guess.rs`).
+//! however many answers each wants: the next answer belongs to the request with the fewest running
+//! ones, and of equal ones to the first that came (`admit.rs`). When the cache is full, retained
+//! prefixes go first; then the request that came last gives its pages back, and computes them again
+//! when it is its turn. A step may verify guesses of the engine's draft after the last token of an
+//! answer (`guess.rs`).
 mod admit;
 mod backend;
 mod choose;
@@ -40,7 +40,7 @@ pub struct Options {
     pub step_tokens: usize,
     /// Whether beginnings of prompts are looked for in what others have computed.
     pub prefix_cache: bool,
-    /// Most tokens that the draft guesses behind an answer, for a step to verify; 0 for none.
+    /// Most tokens that the draft guesses after an answer, for a step to verify; 0 for none.
     pub speculate: usize,
 }
 
@@ -100,14 +100,14 @@ pub struct Scheduler<B> {
     failed: Option<StepError>,
 }
 
-/// Steps behind which a request that had no room is tried again though nothing has ended: windows
-/// give pages back.
+/// After this many steps a request that had no room is tried again although nothing has ended:
+/// windows give pages back.
 const PATIENCE: u64 = 16;
 
 /// Time for which a scheduler that has nothing else to do waits for a guide.
 const LOOK: Duration = Duration::from_millis(2);
 
-/// So many tokens of a running task in the next step.
+/// Tokens of a running task in the next step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Piece {
     task: usize,
@@ -115,15 +115,15 @@ struct Piece {
 }
 
 impl<B: Backend> Scheduler<B> {
-    /// With an engine whose weights are loaded.
+    /// A scheduler over an engine that has its weights loaded.
     pub fn new(backend: B, options: Options) -> Scheduler<B> {
         let mut limits = backend.limits();
         if options.step_tokens > 0 {
             limits.step_tokens = limits.step_tokens.min(options.step_tokens);
         }
         let options = Options { running: options.running.max(1), ..options };
-        // A retained sequence has a slot that others want, and snapshots lie in those that are
-        // free: each sequence whose next tokens are guessed has one.
+        // A retained sequence occupies a slot that others want. Snapshots lie in free slots, and
+        // each sequence with guesses has one.
         let most = match (options.prefix_cache, limits.slots) {
             (false, _) => 0,
             (true, 0) => usize::MAX,
@@ -255,7 +255,7 @@ impl<B: Backend> Scheduler<B> {
         }
     }
 
-    /// Ends the requests that nobody waits for any more.
+    /// Ends the requests that were given up.
     fn sweep(&mut self) {
         let before = self.waiting.len();
         self.waiting.retain(|task| !task.output.is_gone());
@@ -281,8 +281,8 @@ impl<B: Backend> Scheduler<B> {
         }
     }
 
-    /// What each task gets of the next step: those under way a token and what is guessed behind it,
-    /// prompts share the rest.
+    /// The share of each task in the next step: running answers get a token and the guesses after
+    /// it, prompts share the rest.
     fn pieces(&self) -> Vec<Piece> {
         let alone = self.running.iter().position(|task| task.alone && !task.is_held);
         let is_in = |index: &usize| !self.running[*index].is_held && alone.is_none_or(|alone| alone == *index);
@@ -349,7 +349,7 @@ impl<B: Backend> Scheduler<B> {
         });
         let requests: Vec<Request> = requests.collect();
         let mut seen: Vec<Seen> = requests.iter().map(|_| Seen::default()).collect();
-        // Which token of its request a row is behind.
+        // The token of its request that a row follows.
         let token = |request: usize, row: usize| match wants[request] {
             Want::All => row,
             _ => pieces[request].tokens - 1,
@@ -480,9 +480,10 @@ fn parts<'a>(running: &'a mut [Task], pieces: &[Piece]) -> Vec<Part<'a>> {
     tasks.filter_map(|(_, task)| task.part()).collect()
 }
 
-/// Tokens of a step for prompts, of tasks in the order of admission that want so many each. Half of
-/// them is for the first, so that each prompt is the first at some time, and makes progress.
-/// The shortest have the rest: the fewer tokens a prompt has left, the sooner its answer begins.
+/// Shares the tokens of a step for prompts out to tasks, given in the order of admission with the
+/// number of tokens that each wants. Half is for the first task, so that each prompt is the first
+/// at some time, and makes progress. The shortest have the rest: the fewer tokens a prompt has
+/// left, the sooner its answer begins.
 fn shares(wants: &[(usize, usize)], budget: usize) -> Vec<Piece> {
     let Some(&(first, most)) = wants.first() else { return vec![] };
     let reserved = most.min(budget.div_ceil(2));

@@ -1,4 +1,5 @@
-//! Who made an artifact: an ed25519 signature of its fingerprint, in a file of 64 bytes beside it.
+//! Signatures by an artifact's maker: an ed25519 signature of its fingerprint, in a file of 64
+//! bytes next to it.
 //!
 //! A signature of the fingerprint is one of every byte. The check needs only the artifact's
 //! header, so it comes before any of its code is mapped.
@@ -41,7 +42,7 @@ pub fn require(key: Option<impl AsRef<Path>>, file: &Path, fingerprint: Fingerpr
     }
 }
 
-/// What is signed: text, so that any tool that signs with ed25519 can make a signature.
+/// The text that is signed. Any tool that signs with ed25519 can make a signature of it.
 pub fn message(fingerprint: Fingerprint) -> String {
     format!("{DOMAIN}{fingerprint}\n")
 }
@@ -71,8 +72,8 @@ fn public_key(path: &Path) -> Result<VerifyingKey, SignatureError> {
         .map_err(|error| SignatureError::Key { path: path.to_owned(), detail: error.to_string() })
 }
 
-/// The signature, if there is a file, of which no more is read: whoever brought the artifact
-/// brought it too.
+/// The signature, if there is a file. One byte more than a signature is read at most, as the file
+/// may be hostile.
 fn read_signature(path: &Path) -> Result<Option<Signature>, SignatureError> {
     let fault = |source| SignatureError::Io { path: path.to_owned(), source };
     let file = match files::open(path) {

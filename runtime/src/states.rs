@@ -5,8 +5,8 @@ use crate::device::{DeviceBuffer, StateMemory};
 use crate::kv::Kept;
 use atomc_artifact::manifest::{DType, Paged, StateGroup, Target};
 
-/// Sequences that have a slot at once where nobody says: a slot of published models is some MiB in
-/// each of tens of layers.
+/// Sequences that have a slot at once by default: a slot of published models is some MiB in each of
+/// tens of layers.
 pub const SLOTS: usize = 64;
 
 /// The pages of each group of a target that has such.
@@ -24,17 +24,17 @@ pub struct Unit {
     pub bytes: usize,
     /// Where streams begin in it.
     streams: Vec<usize>,
-    /// What is to be cleared in one that had another owner: a slot is zero at the beginning of a
-    /// sequence whatever is in it.
+    /// The bytes to clear in a page that had another owner. A slot is read as zero at the beginning
+    /// of a sequence, whatever it holds.
     pub cleared: Range<usize>,
     /// The type of its elements, where that is known.
     pub dtype: Option<DType>,
-    /// How many a sequence has.
+    /// Whether a sequence has pages or a slot.
     pub kept: Kept,
 }
 
 impl Unit {
-    /// That of each group of a target.
+    /// The unit of each group of a target.
     pub fn all(target: &Target) -> Vec<Unit> {
         target.groups.iter().map(Unit::of).collect()
     }
@@ -54,12 +54,12 @@ impl Unit {
         }
     }
 
-    /// How many there are where the cache has so many blocks, and so many sequences a slot.
+    /// The number of units, with `blocks` blocks in the cache and slots for `slots` sequences.
     pub fn count(&self, blocks: usize, slots: usize) -> usize {
         if self.kept == Kept::Slot { slots } else { blocks }
     }
 
-    /// A state whose sequences have their units in a table.
+    /// A state with the units of its sequences in a table.
     pub fn memory(&self, pages: DeviceBuffer, table: usize) -> StateMemory {
         StateMemory { pages, streams: self.streams.clone(), table, advances: self.kept == Kept::Slot }
     }

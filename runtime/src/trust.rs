@@ -1,11 +1,11 @@
-//! Whose code runs where nobody named the file.
+//! Trust in code that no user has named.
 //!
-//! An artifact is native code. One that a user names is taken; one that merely lies beside a model,
-//! which may have come from anywhere, is code that the user has not asked for. The list here says
-//! which of those a user trusts, by fingerprint: it holds wherever the file lies, and for no other
+//! An artifact is native code. One that a user names is taken. One that merely lies next to a model
+//! may have come from anywhere, and the user has not asked for its code. The list here says which
+//! of those a user trusts, by fingerprint: it holds wherever the file lies, and for no other
 //! content.
 //!
-//! Whoever reads the environment, which the runtime does not, asks [`place`] where the list is.
+//! The runtime does not read the environment. Programs that do ask [`place`] for the list's place.
 use atomc_artifact::files::{self, Draft};
 use atomc_artifact::{Fingerprint, escaped};
 use std::collections::BTreeMap;
@@ -101,7 +101,7 @@ impl TrustList {
     }
 }
 
-/// That only its user, and root, may write to a list and to the folder it is in.
+/// Checks that only its user, and root, may write to a list and to its folder.
 fn check_owner(path: &Path, file: &File) -> Result<(), TrustError> {
     let io = || io_error("read", path);
     let real = std::fs::canonicalize(path).map_err(io())?;
@@ -124,8 +124,8 @@ fn check_owner(path: &Path, file: &File) -> Result<(), TrustError> {
     Ok(())
 }
 
-/// Changes the list in a file while nobody else does. The file appears whole or not at all, and
-/// only its user can read it. A link to it stays.
+/// Changes the list in a file under a lock. The file appears whole or not at all, and only its user
+/// can read it. A link to it stays.
 fn change<T>(path: &Path, change: impl FnOnce(&mut TrustList) -> T) -> Result<T, TrustError> {
     let folder = path.parent().unwrap_or(Path::new("/"));
     let io = |action| io_error(action, path);

@@ -4,6 +4,22 @@
 //! all tensors, everything that can be wrong is found before the first byte is written, so that a
 //! reload either changes all weights or none. Where they come one by one (`loading`), each weight
 //! is whole once its tensors were there.
+//!
+//! `parts.rs` evaluates an expression for a rank, as boxes of tensors. `fetch.rs` reads the part of
+//! each that a task packs; files are read by the threads that pack, and not mapped. `decode.rs`
+//! makes rows of it, a word at a time for words or columns of large matrices. `pack.rs` puts rows
+//! into layouts and does not know how they were stored. `told.rs` checks conditions before anything
+//! is written; codes that are NaN are found when they are packed. `fit.rs` says by names, shapes
+//! and types whether a checkpoint fits.
+//!
+//! A framework gives tensors one by one (`loading.rs`). Those in a GPU's memory are packed there
+//! (`on_device.rs`) by a kernel that every GPU variant has (`Variant.pack`), on the framework's
+//! stream. The kernel puts a rectangle of a tensor into any layout, byte for byte as `pack.rs` does
+//! on the host, so one kernel serves all weights. It can also compare instead, which finds a tied
+//! head that differs from the embedding. It copies and rounds; weights that are unpacked,
+//! transposed or under a condition are packed by the host. Packed weights (`packed.rs`) are a
+//! safetensors file of the buffers themselves, with the key of the weight plan and a checksum of
+//! every 4 MiB.
 mod bound;
 mod decode;
 mod dequantise;

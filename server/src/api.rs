@@ -40,7 +40,7 @@ pub use lanes::Lanes;
 pub(crate) use lanes::trim;
 pub use metrics::Metrics;
 
-/// What is served, and how.
+/// The model that is served, and the settings.
 pub struct Service {
     /// Where requests go.
     pub handle: Handle,
@@ -58,7 +58,7 @@ pub struct Service {
     pub stop: Vec<u32>,
     /// What a request takes that says nothing.
     pub defaults: Defaults,
-    /// Who may ask.
+    /// Access rules for clients.
     pub access: Access,
     /// Most bytes of a request.
     pub body_bytes: usize,
@@ -66,7 +66,7 @@ pub struct Service {
     pub choices: usize,
     /// Which requests are read at once.
     pub lanes: Arc<Lanes>,
-    /// What is counted.
+    /// Counters of requests.
     pub metrics: Arc<Metrics>,
     /// When it began.
     pub started: SystemTime,
@@ -74,7 +74,7 @@ pub struct Service {
 
 type Shared = Arc<Service>;
 
-/// What is answered always.
+/// Answered on every connection.
 const HEALTH: &str = "/health";
 
 /// The routes.
@@ -145,7 +145,7 @@ fn described(service: &Service, name: &str) -> Value {
 }
 
 impl Service {
-    /// That a request is for this model.
+    /// Checks that a request is for this model.
     fn check_name(&self, name: Option<&str>) -> Result<(), ApiError> {
         match name {
             Some(name) if !self.names.iter().any(|known| known == name) => Err(ApiError::no_model(name, &self.names)),
@@ -189,8 +189,8 @@ async fn read_apart<T: Send + 'static>(
     apart(move || read(service, &body)).await
 }
 
-/// Work that takes time (cutting text up, templates), where it keeps no other connection
-/// waiting. A panic of it is that of one request.
+/// Does work that takes time (tokenising, templates) where it delays no other connection. Its panic
+/// fails one request.
 async fn apart<T: Send + 'static>(work: impl FnOnce() -> Result<T, ApiError> + Send + 'static) -> Result<T, ApiError> {
     match tokio::task::spawn_blocking(work).await {
         Ok(done) => done,

@@ -137,7 +137,7 @@ impl Grammars {
 }
 
 impl Prepared {
-    /// One whose parser knows nothing yet of the answers of others.
+    /// A copy with a parser of its own, which knows nothing of other answers.
     fn own(self) -> Prepared {
         let parser = match self.parser {
             Made::Grammar(matcher) if Arc::strong_count(&matcher) > 1 => Made::Grammar(Arc::new(matcher.deep_clone())),
@@ -148,7 +148,8 @@ impl Prepared {
 }
 
 impl Prescribed {
-    /// A guide for one answer that begins like this. The form is that of the text behind a thought.
+    /// A guide for one answer that begins like this. If the model writes thoughts, the form is that
+    /// of the text after the thought.
     pub fn guide(&self, start: Start) -> Result<Box<dyn Guide>, FormError> {
         let follow = self.follow()?;
         // A model without tokens for them writes no thoughts.
@@ -262,7 +263,8 @@ impl Tools {
 /// Between two tokens of JSON: without an end to it some models write blanks only.
 const BLANKS: &str = r"[\x20\x0A\x0D\x09]{1,32}";
 
-/// A schema whose answers have an end, unless it says itself how they are written.
+/// A schema that bounds the length of blanks, so that answers have an end, unless the schema says
+/// itself how they are written.
 pub(crate) fn bounded(mut schema: Value) -> Value {
     if let Some(fields) = schema.as_object_mut() {
         fields.entry("x-guidance").or_insert(json!({ "whitespace_pattern": BLANKS }));
@@ -270,7 +272,7 @@ pub(crate) fn bounded(mut schema: Value) -> Value {
     schema
 }
 
-/// The tokens, of which texts are made greedily: guides ask for bytes alone.
+/// The tokens. Texts are tokenised greedily: guides ask for bytes alone.
 struct Vocabulary {
     trie: TokTrie,
 }

@@ -34,7 +34,7 @@ impl Parts {
         self.parts(split, false)
     }
 
-    /// What is left, as nothing follows.
+    /// The rest, when nothing follows.
     pub fn end(&mut self) -> Vec<Part> {
         let split = self.thoughts.end();
         self.parts(split, true)

@@ -32,7 +32,7 @@ use pace::{Answered, Paced, Sent};
 const LAST_WORDS: Duration = Duration::from_secs(2);
 /// Threads that read requests: few, as the engine wants the cores.
 const READERS: usize = 2;
-/// Rest behind a failure to take a connection, as when there are no more file descriptors.
+/// Pause after a failure to take a connection, as when there are no more file descriptors.
 const REST: Duration = Duration::from_millis(100);
 /// How often memory goes back to the system, where there were requests and none is left.
 const TIDY: Duration = Duration::from_secs(1);
@@ -60,7 +60,7 @@ pub fn serve(service: Service, place: &Place, ready: impl FnOnce(SocketAddr)) ->
         listen(listener, service, place, told).await;
         Ok(())
     });
-    // Nobody waits for what a reader still reads.
+    // Reads that are still going on are not waited for.
     runtime.shutdown_background();
     served
 }

@@ -53,7 +53,7 @@ const DEFAULT: &str = "default";
 const TOOLS: &str = "tool_use";
 
 impl Templates {
-    /// Those in the folder of a model.
+    /// The templates in the folder of a model.
     pub fn open(folder: &Path) -> Result<Templates, TemplateError> {
         let config = read(folder, "tokenizer_config.json")?;
         let config: Value = match &config {

@@ -51,7 +51,7 @@ impl Text {
     }
 
     /// Tokens of a text, with the special tokens that the model wants around it or without. A text
-    /// that is longer than so many of the longest token is refused before it is cut up, which
+    /// that is longer than `most` times the longest token is refused before it is tokenised, which
     /// takes some hundred times its bytes.
     pub fn encode(&self, text: &str, special: bool, most: usize) -> Result<Vec<u32>, TextError> {
         if text.len() > most.saturating_mul(self.longest) {
@@ -71,7 +71,7 @@ impl Text {
         self.tokenizer.token_to_id(text)
     }
 
-    /// The bytes of every token below so many. Special ones begin with a byte that no text has.
+    /// The bytes of every token below `vocab`. Special ones begin with a byte that no text has.
     pub fn bytes(&self, vocab: usize) -> Vec<Vec<u8>> {
         bytes::of(&self.tokenizer, 0..vocab as u32)
     }
@@ -79,7 +79,7 @@ impl Text {
     /// One token as it is shown, also if it is special.
     pub fn show(&self, token: u32) -> Shown {
         let text = self.decode(&[token], true).unwrap_or_default();
-        // What is not whole characters is shown as one that stands for anything.
+        // Bytes that are not whole characters are shown as one replacement character.
         let bytes = if text.contains('\u{fffd}') {
             bytes::of(&self.tokenizer, std::iter::once(token)).pop().unwrap_or_default()
         } else {
@@ -101,8 +101,7 @@ fn whole<T>(work: impl FnOnce() -> tokenizers::Result<T>) -> Result<T, String> {
 /// A token by itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Shown {
-    /// Its text; of one that is a part of a character, or more than whole ones, its bytes as OpenAI
-    /// writes them.
+    /// The text of the token. If it has a part of a character, its bytes as OpenAI writes them.
     pub text: String,
     /// Its bytes.
     pub bytes: Vec<u8>,
@@ -121,9 +120,9 @@ fn escaped(bytes: &[u8]) -> String {
 #[derive(Debug, Default)]
 pub struct Reader {
     special: bool,
-    /// Tokens whose text may change how the next is shown, and then those that were not shown.
+    /// Tokens that may change how the next one is shown, followed by those that were not shown.
     tokens: Vec<u32>,
-    /// Of the tokens, those that were shown.
+    /// The number of these tokens that were shown.
     shown: usize,
     /// Their text.
     before: String,
@@ -146,7 +145,7 @@ impl Reader {
         self.show(text, &whole)
     }
 
-    /// What is left of characters that never ended.
+    /// The rest of characters that never ended.
     pub fn end(&mut self, text: &Text) -> Result<String, TextError> {
         let whole = text.decode(&self.tokens, self.special)?;
         self.show(text, &whole)

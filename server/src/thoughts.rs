@@ -20,7 +20,7 @@ pub enum Start {
 }
 
 impl Start {
-    /// Of the answer to a prompt.
+    /// The start of the answer to a prompt.
     pub fn of(prompt: &str) -> Start {
         match prompt.trim_end() {
             prompt if prompt.ends_with(OPEN) => Start::Thought,
@@ -35,18 +35,18 @@ impl Start {
 pub struct Split {
     /// To the thought.
     pub thought: String,
-    /// To the text behind it.
+    /// To the text after the thought.
     pub text: String,
 }
 
-/// Tells a thought from the text behind it, in pieces that come one after the other. Blanks at the
-/// borders of a thought belong to neither.
+/// Separates a thought from the text after it, in pieces that come one after the other. Blanks at
+/// the borders of a thought belong to neither.
 #[derive(Clone, Debug, Default)]
 pub struct Thoughts {
     place: Start,
     /// What may be the beginning of a tag, and blanks before it.
     held: String,
-    /// Behind a tag, where blanks are not shown.
+    /// After a tag, where blanks are not shown.
     at_border: bool,
 }
 
@@ -64,7 +64,7 @@ impl Thoughts {
         split
     }
 
-    /// What is left, as nothing follows.
+    /// The rest, when nothing follows.
     pub fn end(&mut self) -> Split {
         let rest = std::mem::take(&mut self.held);
         match self.place {
@@ -73,7 +73,7 @@ impl Thoughts {
         }
     }
 
-    /// Takes what is known of what is held. Says whether a tag was passed.
+    /// Takes the part of the held text that is decided. Returns whether a tag was passed.
     fn next(&mut self, split: &mut Split) -> bool {
         if self.at_border {
             self.held.drain(..self.held.len() - self.held.trim_start().len());

@@ -1,5 +1,5 @@
-//! Threads for work on what others have written: with stacks that are deep enough for it, and
-//! behind the engine's in the queue for the processor.
+//! Threads for work on the input of clients: with stacks that are deep enough for it, and with a
+//! lower priority than the engine's.
 use std::io;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread::{Builder, JoinHandle};

@@ -13,7 +13,7 @@ const CLOSE: &str = "</tool_call>";
 pub struct Call {
     /// The tool.
     pub name: String,
-    /// What it is given, as JSON.
+    /// The arguments, as JSON.
     pub arguments: String,
 }
 
@@ -64,7 +64,7 @@ pub struct Calls {
 }
 
 impl Calls {
-    /// With at most so many.
+    /// Calls of one answer, with a limit.
     pub fn new(most: usize) -> Calls {
         Calls { held: String::new(), made: 0, most }
     }
@@ -79,10 +79,10 @@ impl Calls {
         parts
     }
 
-    /// What is left, as nothing follows.
+    /// The rest, when nothing follows.
     pub fn end(&mut self) -> Vec<Part> {
         let rest = std::mem::take(&mut self.held);
-        // Some models end behind a call without closing it.
+        // Some models end after a call without closing it.
         let call = rest.strip_prefix(OPEN).and_then(call);
         let part = call.map_or(Part::Text(rest), Part::Call);
         self.shown(part).into_iter().collect()
@@ -117,7 +117,7 @@ impl Calls {
     }
 }
 
-/// Whether a text is JSON that goes on behind it.
+/// Whether a text is the beginning of longer JSON.
 fn is_cut(text: &str) -> bool {
     serde_json::from_str::<serde::de::IgnoredAny>(text.trim_start()).is_err_and(|error| error.is_eof())
 }
@@ -187,7 +187,7 @@ mod tests {
         let whole = r#"<tool_call>{"name": "say", "arguments": {"text": "</tool_call> \" </tool_call>"}}</tool_call>."#;
         let call = made("say", r#"{"text":"</tool_call> \" </tool_call>"}"#);
         assert_eq!(parts(&[whole]), [call, text(".")]);
-        // What has no end is text as it is.
+        // A call without an end is text.
         assert_eq!(parts(&["<tool_call>{\"a</tool_call>"]), [text("<tool_call>{\"a</tool_call>")]);
     }
 

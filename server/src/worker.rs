@@ -62,7 +62,7 @@ impl Shared {
     }
 }
 
-/// Starts the thread. At most `queue` requests wait beside those that run.
+/// Starts the thread. At most `queue` requests wait in addition to those that run.
 pub fn start<B: Backend + 'static>(
     backend: B,
     options: Options,

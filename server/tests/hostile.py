@@ -34,7 +34,7 @@ URL, PROBLEMS, PID = sys.argv[1], sys.argv[2], int(sys.argv[3])
 COUNT = int(sys.argv[4]) if len(sys.argv) > 4 else 10**9
 NOISE = int(sys.argv[5]) if len(sys.argv) > 5 else 20_000
 KEY, CLIENTS, QUESTIONS = "secret", 8, 16
-# What an honest answer may take more beside a hostile request, in seconds.
+# Seconds that an honest answer may take more during a hostile request.
 MORE = 0.25
 # Share of memory that may be left of a hostile request.
 MEMORY = 1.2
@@ -206,7 +206,7 @@ def memory():
 
 
 def settled(most):
-    """The memory of the process, once it is at most so much or has had time to be."""
+    """The memory of the process, once it is at most `most`, or has had time to be."""
     until = time.monotonic() + REST
     while (found := memory()) > most and time.monotonic() < until:
         time.sleep(0.05)

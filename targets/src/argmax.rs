@@ -13,8 +13,9 @@ pub struct Argmax<'c> {
 }
 
 impl<'c> Argmax<'c> {
-    /// Before the first vector. Lanes that never see anything greater stand for their own first
-    /// column: so of a row without anything greater, whose lanes are all equal, column 0 is left.
+    /// The state before the first vector. A lane that never sees a value above minus infinity keeps
+    /// its own first column. If that holds for all lanes, they are equal and column 0 is the
+    /// result.
     pub fn none(c: &Code<'c>, first: Int<'c>) -> Argmax<'c> {
         Argmax { values: c.lit(f64::NEG_INFINITY), firsts: c.splat(short(c, first)) }
     }
@@ -45,7 +46,7 @@ impl<'c> Argmax<'c> {
     }
 }
 
-/// Of two elements with their columns the larger; of equals the one that comes first.
+/// The larger of two elements, with its column; of equals the first one.
 pub fn larger<'c>(
     c: &Code<'c>,
     (a, a_col): (FloatValue<'c>, Int<'c>),

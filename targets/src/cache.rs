@@ -76,7 +76,7 @@ pub struct Slot<'c> {
 pub struct Entry<'c> {
     pub k: Ptr<'c>,
     pub v: Ptr<'c>,
-    /// How many tokens there are.
+    /// The number of tokens.
     pub tokens: usize,
     pub offset: Int<'c>,
 }
@@ -156,7 +156,7 @@ impl<'c> Cache<'c> {
         self.write_part_to(rows, row, head, self.entry(rows.code, slot, head), col)
     }
 
-    /// The same to where another entry is.
+    /// Writes a part of a key and value to another entry.
     pub fn write_part_to(
         &self,
         rows: &Rows<'_, 'c>,
@@ -197,7 +197,7 @@ impl<'c> Cache<'c> {
             }
             return Ok(());
         };
-        // What a store writes might be what is loaded behind it, so all is loaded first.
+        // A store may overwrite what a later load reads, so all loads come first.
         let made = [eval(key, head_dim)?, eval(value, value_dim)?];
         self.put(c, made, entry, at);
         Ok(())
@@ -210,8 +210,8 @@ impl<'c> Cache<'c> {
         self.write_value(c, value, entry, col);
     }
 
-    /// A vector of a key, and behind the last one the padding: a query has zeros there, which have
-    /// to meet numbers.
+    /// A vector of a key, followed by the padding after the last one. A query has zeros there, and
+    /// zeros must meet numbers.
     fn write_key(&self, c: &Code<'c>, lanes: Vector<'c>, entry: Entry<'c>, col: Int<'c>) {
         self.put_key(c, lanes, entry, col);
         let end = self.ty.head_dim.next_multiple_of(c.lanes());
@@ -241,7 +241,8 @@ impl<'c> Cache<'c> {
         }
     }
 
-    /// Single elements, a group apart: the rows of one panel, of which a vector is a part.
+    /// Stores the vector's elements one by one, a group apart: they are in different rows of one
+    /// panel.
     fn write_value(&self, c: &Code<'c>, lanes: Vector<'c>, entry: Entry<'c>, col: Int<'c>) {
         let (l, size, panel) = (&self.layout, self.ty.dtype.size(), c.arch.memory.panel);
         let group = entry.offset / l.group * (panel * l.group * size);

@@ -66,7 +66,7 @@ impl<'c> Code<'c> {
         self.lanes.get()
     }
 
-    /// What follows works on vectors of so many elements.
+    /// Sets the number of elements of the vectors that later calls emit.
     pub fn set_lanes(&self, lanes: usize) {
         self.lanes.set(lanes);
     }
@@ -129,7 +129,7 @@ impl<'c> Code<'c> {
         self.as_int(self.b.build_int_truncate_or_bit_cast(v.v, self.index, "").expect(BUILT))
     }
 
-    /// How many bits a number has, up to its highest.
+    /// The bits of a number up to its highest one.
     pub fn bits(&self, v: Int<'c>) -> Int<'c> {
         let no = self.cx.bool_type().const_zero();
         let above = self.as_int(self.call("llvm.ctlz", &[v.get_type().into()], &[v.into(), no.into()]));
@@ -147,15 +147,15 @@ impl<'c> Code<'c> {
         self.as_int(self.cx.bool_type().const_all_ones())
     }
 
-    /// A lane's offset from an address that is the same for all lanes, in a loop whose number,
-    /// never negative, is `turn`. LLVM leaves the sum to the load only if it sees in the same block
-    /// that the offset has 32 bits, so it is made anew each turn.
+    /// A lane's offset from an address that all lanes share, in a loop with the counter `turn`,
+    /// which is never negative. LLVM leaves the addition to the load only if it sees in the same
+    /// block that the offset has 32 bits, so it is computed again in each turn.
     pub fn lane_offset(&self, offset: Int<'c>, turn: Int<'c>) -> Int<'c> {
         let sign = turn.shift_right(31, false);
         offset + sign
     }
 
-    /// `p` and so many bytes, which are never negative where indices have 32 bits.
+    /// `p` plus `bytes`, which must not be negative where indices have 32 bits.
     pub fn at(&self, p: Ptr<'c>, bytes: impl ToInt<'c>) -> Ptr<'c> {
         let bytes = self.to_i64(bytes.to_int(self));
         // SAFETY: no inbounds promise is made; the address is plain arithmetic.
@@ -177,7 +177,7 @@ impl<'c> Code<'c> {
         self.load_fixed(p.get_type(), p, 8).into_pointer_value()
     }
 
-    /// Loads what nobody changes while the kernel runs.
+    /// Loads memory that does not change while the kernel runs.
     pub fn load_fixed(&self, ty: impl BasicType<'c>, p: Ptr<'c>, align: u32) -> Any<'c> {
         let v = self.load(ty, p, align);
         if let (Machine::Simt(_), Some(load)) = (&self.arch.machine, v.as_instruction_value()) {
@@ -219,7 +219,7 @@ impl<'c> Code<'c> {
         self.call("llvm.prefetch", &[p.get_type().into()], &[p.into(), n(0), n(3), n(1)]);
     }
 
-    /// The integer of so many bytes.
+    /// The integer type of `bytes` bytes.
     pub fn bytes_type(&self, bytes: usize) -> IntType<'c> {
         let bits = std::num::NonZero::new(8 * bytes as u32).expect("at least one byte");
         self.cx.custom_width_int_type(bits).expect("at most a few registers")

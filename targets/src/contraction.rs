@@ -9,8 +9,8 @@ use crate::kernel::Kernel;
 use crate::row::{At, Col, Operand, unsupported};
 use crate::schedule::WhyNot;
 
-/// How the weight of a body's contraction is stored, if as codes: numbers that scales, and perhaps
-/// zero points, go with.
+/// How the weight of a body's contraction is stored, if it is quantised: codes with scales, and
+/// perhaps zero points.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Encoding {
     pub codes: DType,
@@ -43,7 +43,7 @@ impl Encoding {
         self.block.cols >= self.size[1]
     }
 
-    /// Why a schedule does not take a body whose weight is stored as codes, if it decodes none.
+    /// Refuses a body with a quantised weight, for a schedule that decodes none.
     pub fn none(body: &Graph) -> Result<(), WhyNot> {
         Encoding::of(body).map_or(Ok(()), |encoding| Err(encoding.refused("it decodes no weights")))
     }
@@ -67,7 +67,7 @@ pub fn experts_of(body: &Graph, product: NodeId) -> Option<Value> {
     matches!(body.op(product), Op::Grouped { .. }).then(|| body.operands(product)[2])
 }
 
-/// How many heads a product multiplies with a matrix of its own each, if it does.
+/// The number of heads, if a product multiplies each with a matrix of its own.
 pub fn heads_of(body: &Graph, product: NodeId) -> Option<usize> {
     let heads = || body.ty(body.operands(product)[1]).as_tensor()?.shape.0[0].fixed();
     matches!(body.op(product), Op::PerHead { .. }).then(heads).flatten()
@@ -148,7 +148,7 @@ pub struct Parts<'k, 'a, 'c> {
     /// Values that hold sums, and the first weight row of each.
     pieces: Vec<(Value, usize)>,
     linear: Value,
-    /// The sum over a token's choices that the result is made of, and of what.
+    /// The sum over a token's choices that makes the result, and its operand.
     combine: Option<(Value, Value)>,
     out: Value,
     pub to: &'k Operand<'c>,
@@ -211,7 +211,7 @@ impl<'k, 'a, 'c> Parts<'k, 'a, 'c> {
         }
     }
 
-    /// How many heads have a matrix of their own each, if they do.
+    /// The number of heads, if each has a matrix of its own.
     pub fn heads(&self) -> Option<usize> {
         heads_of(self.kernel.rows.graph, self.linear.node)
     }
@@ -298,7 +298,7 @@ impl<'k, 'a, 'c> Parts<'k, 'a, 'c> {
         self.rows_beside().map(|v| rows.operand(v).map(load)).collect()
     }
 
-    /// As [`Parts::result`], with what [`Parts::beside`] gave for the same place.
+    /// As [`Parts::result`], with the operands that [`Parts::beside`] loaded for the same place.
     pub fn result_with(
         &self,
         at: At<'c>,
@@ -318,7 +318,7 @@ impl<'k, 'a, 'c> Parts<'k, 'a, 'c> {
     pub fn result(&self, at: At<'c>, sums: &[Vector<'c>]) -> Result<Vector<'c>, Diagnostic> {
         let rows = &self.kernel.rows;
         if let Some((combine, of)) = self.combine {
-            // What comes to a choice's product is added up as the products were.
+            // An addend of a choice's product is summed over the choices as the products were.
             let mut all = sums[0];
             if of != self.linear {
                 let (c, choices) = (rows.code, self.choices());

@@ -19,8 +19,8 @@ const TRIPLE: &CStr = c"amdgcn-amd-amdhsa";
 /// Longer than any instruction's text.
 const TEXT_BYTES: usize = 512;
 
-/// Longer than any instruction (16 bytes): behind so many bytes LLVM never looks for a literal that
-/// is not there, which it does not survive.
+/// Longer than any instruction (16 bytes). With this many bytes after the code, LLVM never looks
+/// for a literal past the end, which would crash it.
 const WINDOW: usize = 32;
 
 /// A decoder for one processor.
@@ -97,7 +97,7 @@ impl Drop for Disassembler {
 mod tests {
     use super::*;
 
-    /// `s_mov_b32 s0, literal`, whose literal lies behind the end.
+    /// `s_mov_b32 s0, literal`, with the literal after the end of the code.
     #[test]
     fn an_instruction_that_ends_behind_the_code_is_none() {
         let mut disassembler = Disassembler::amd("gfx942", "").unwrap();

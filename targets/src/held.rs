@@ -15,7 +15,7 @@ pub struct Held<'c> {
 }
 
 impl<'c> Held<'c> {
-    /// Those of a router, unless all are.
+    /// The experts of a router that this rank holds, unless it holds all.
     pub fn of<'a>(rows: &Rows<'a, 'c>, router: Value) -> Result<Option<Held<'c>>, Diagnostic> {
         let &Op::Route { held: Some(count), .. } = rows.graph.op(router.node) else { return Ok(None) };
         let operands = rows.graph.operands(router.node);

@@ -73,7 +73,7 @@ impl<'a, 'c> Kernel<'a, 'c> {
         self.code.repeat(first, end, 1, body)
     }
 
-    /// So many tasks for each `per` rows of the results.
+    /// `times` tasks for each `per` rows of the results.
     pub fn row_tasks(&self, per: usize, times: usize) -> Tasks {
         match (self.by_rows, self.choices) {
             (true, _) => Tasks::Rows { per, times },

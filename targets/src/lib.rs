@@ -2,6 +2,24 @@
 //!
 //! Emitting is a pure function of a kernel and an arch row; each kernel has an LLVM context of its
 //! own, so they compile in parallel.
+//!
+//! `arch/` has the arch rows, a file a vendor. `tuning.rs` reads the tables in `tuned/`.
+//! `select.rs` chooses a schedule of the type in `schedule.rs`. `llvm.rs`, `link.rs` and
+//! `metadata.rs` use LLVM; `ptx.rs` makes NVIDIA's modules.
+//!
+//! There are two sets of schedules: `host/` for CPUs and `simt/` for GPUs, of the families of
+//! `ir/src/family.rs`. Both use `code.rs` with `code/` (the builder of all machines, and `Int` and
+//! `Float` with their operators), `math.rs`, `row.rs` (evaluates row-wise ops a vector at a time,
+//! without materialising anything), `kernel.rs`, `cache.rs` and `contraction.rs`. The inner steps
+//! of products are `host/dot.rs`, `host/codes/` and `simt/machine/fragment.rs`.
+//! `simt/machine/mod.rs` is `Gpu`, the builder with everything that only GPUs have; host kernels
+//! cannot reach it. GPU schedules are in `simt/{gemm,experts,attention,recurrent,rowwise}/`, a file
+//! or a folder each, and in the list in `simt/mod.rs`; all of them use `simt/launch.rs`.
+//!
+//! `report.rs` reads the resources of GPU kernels from the linked code object: registers, LDS and
+//! occupancy, and for each innermost loop the instructions of each class, the waits that leave
+//! loads in flight, and the arithmetic that hides a load. Loaders read one metadata note, so
+//! `metadata.rs` merges the notes of all kernels before linking.
 pub mod arch;
 mod argmax;
 mod cache;
@@ -72,7 +90,7 @@ pub fn verifies_apart(family: Family, arch: &Arch) -> bool {
     family == Family::AttendMany && arch.isa().is_some()
 }
 
-/// The kernels of a GPU that work for a framework, beside those of bodies.
+/// The kernels of a GPU that work for a framework, in addition to those of bodies.
 #[derive(Clone, Debug)]
 pub struct Hosted {
     /// Makes a step's inputs.
@@ -86,7 +104,7 @@ pub fn compile(kernels: &[KernelSpec], arch: &Arch) -> Result<Object, Diagnostic
     compile_jobs(&kernels.iter().map(Job::Body).collect::<Vec<_>>(), arch)
 }
 
-/// The same with, on GPUs, the kernels that work for a framework.
+/// Compiles kernels and, on GPUs, the kernels that work for a framework.
 pub fn compile_hosted(kernels: &[KernelSpec], arch: &Arch) -> Result<(Object, Option<Hosted>), Diagnostic> {
     let own = arch.isa().into_iter().flat_map(|_| [Job::Prepare, Job::Pack]);
     let jobs: Vec<Job> = kernels.iter().map(Job::Body).chain(own).collect();
@@ -128,13 +146,13 @@ fn compile_jobs(jobs: &[Job], arch: &Arch) -> Result<Object, Diagnostic> {
     Ok(Object { code: if is_final { code } else { linked(chosen, gpu)? }, kernels })
 }
 
-/// A code object of kernels, whose metadata come in their order.
+/// A code object of kernels. The metadata come in the kernels' order.
 fn linked(objects: Vec<Vec<u8>>, gpu: GpuArch) -> Result<Vec<u8>, Diagnostic> {
     link::shared(&metadata::merge(objects, gpu.arch())?)
 }
 
-/// A kernel's object, with at least so many waves on a SIMD as one of LLVM's schedulers of
-/// instructions finds room for.
+/// A kernel's object. If `waves` is given, one of LLVM's instruction schedulers has to leave room
+/// for that many waves on a SIMD.
 fn object(job: &Job, arch: &Arch, waves: Option<(usize, &str)>) -> Result<(Vec<u8>, manifest::Kernel), Diagnostic> {
     let cx = llvm::context();
     let b = cx.create_builder();

@@ -4,8 +4,8 @@ use std::process::Command;
 
 use atomc_ir::Diagnostic;
 
-/// The linker: of the toolchain that `ATOMC_SYSROOT` names; else what an archive of `dist/build.sh`
-/// has beside the binary; else that of the toolchain atomc was built with.
+/// The linker of the toolchain that `ATOMC_SYSROOT` names; else the one that an archive of
+/// `dist/build.sh` has next to the binary; else that of the toolchain atomc was built with.
 fn lld() -> PathBuf {
     let of = |sysroot: PathBuf| sysroot.join("lib/rustlib").join(env!("ATOMC_HOST")).join("bin/rust-lld");
     if let Some(sysroot) = std::env::var_os("ATOMC_SYSROOT") {

@@ -90,7 +90,7 @@ pub fn object(module: &Module, arch: &Arch) -> Result<Vec<u8>, Diagnostic> {
     emit(module, arch, FileType::Object)
 }
 
-/// An object of what an assembler reads.
+/// Assembles a text to an object.
 pub fn assembled(text: &str, arch: &Arch) -> Result<Vec<u8>, Diagnostic> {
     let cx = context();
     let module = cx.create_module("assembled");
@@ -145,7 +145,7 @@ extern "C" fn hear(told: LLVMDiagnosticInfoRef, errors: *mut c_void) {
     };
     match severity {
         LLVMDiagnosticSeverity::LLVMDSError => {
-            // SAFETY: the list that `heard` gave LLVM beside this function, and nobody else has.
+            // SAFETY: this is the list that `heard` above gave to LLVM. Nothing else refers to it.
             unsafe { &*errors.cast::<RefCell<Vec<String>>>() }.borrow_mut().push(text);
         }
         _ => tracing::debug!(text, "LLVM"),

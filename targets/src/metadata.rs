@@ -11,7 +11,7 @@ use crate::llvm;
 
 /// The kernels' part of the metadata, by LLVM's name.
 const KERNELS: &str = "amdhsa.kernels";
-/// Type of the note, and who it belongs to.
+/// Type of the note, and its owner.
 const NT_AMDGPU_METADATA: u32 = 32;
 const OWNER: &[u8] = b"AMDGPU\0";
 
@@ -19,7 +19,7 @@ fn fail(what: impl std::fmt::Display) -> Diagnostic {
     Diagnostic::new("target::metadata", format!("metadata of an object that LLVM made: {what}"))
 }
 
-/// The same objects without their notes, and one more that has a note for all of them.
+/// The objects without their notes, and one more object with a note for all of them.
 pub fn merge(objects: Vec<Vec<u8>>, arch: &Arch) -> Result<Vec<Vec<u8>>, Diagnostic> {
     let mut merged: Option<Value> = None;
     let mut apart = Vec::with_capacity(objects.len() + 1);

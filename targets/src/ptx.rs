@@ -44,7 +44,7 @@ impl Assembler {
         Ok(folders.map(|folder| folder.join("ptxas")).find(|file| file.is_file()).map(Assembler))
     }
 
-    /// Its release, e.g. `13.0, V13.0.88`: it shapes the code.
+    /// The release of the assembler, e.g. `13.0, V13.0.88`: it shapes the code.
     pub fn version(&self) -> Result<String, Diagnostic> {
         let text = self.run([OsStr::new("--version")])?.0;
         let release = text.lines().find_map(|line| line.split_once("release ")).map(|(_, release)| release.to_owned());
@@ -61,7 +61,7 @@ impl Assembler {
         Ok((std::fs::read(to).map_err(fail)?, said))
     }
 
-    /// What it writes to its two outputs.
+    /// Runs the assembler, and returns its two outputs.
     fn run<'a>(&self, args: impl IntoIterator<Item = &'a OsStr>) -> Result<(String, String), Diagnostic> {
         let done = Command::new(&self.0).args(args).output();
         let done = done.map_err(|e| fail(format!("{}: {e}", self.0.display())))?;

@@ -16,7 +16,7 @@ pub fn node(kernel: &Kernel) -> Result<Value, Diagnostic> {
     kernel.the("conv or delta_rule", |op| matches!(op, Op::Conv {} | Op::DeltaRule { .. }))
 }
 
-/// A state in memory, and the batch that says which slots are whose.
+/// A state in memory, and the batch that maps sequences to slots.
 #[derive(Clone, Copy)]
 pub struct State<'c> {
     slots: Ptr<'c>,
@@ -28,7 +28,7 @@ pub struct State<'c> {
 pub struct Run<'c> {
     pub first: Int<'c>,
     pub end: Int<'c>,
-    /// Whether the sequence has a slot, and whether it goes on from what is in it.
+    /// Whether the sequence has a slot, and whether it continues the state in it.
     pub has_slot: Int<'c>,
     pub goes_on: Int<'c>,
     /// The slot; some slot if the sequence has none.
@@ -43,7 +43,7 @@ impl<'c> State<'c> {
         }
     }
 
-    /// `body` if a token is the first of its sequence in the step, which has so many tokens.
+    /// Runs `body` if a token is the first of its sequence in the step, which has `tokens` tokens.
     pub fn when_first(&self, c: &Code<'c>, token: Int<'c>, tokens: Int<'c>, body: impl FnOnce(Run<'c>)) {
         c.when(c.equal(self.before(c, token, 1), 0), || {
             let end = self.end(c, token, tokens, c.bits(tokens));
@@ -56,8 +56,8 @@ impl<'c> State<'c> {
         c.load_index(self.batch.sequences, token)
     }
 
-    /// Where a token's sequence ends. Tokens of a sequence lie one behind the other, and sequences
-    /// in their order: it is found by halving, so often.
+    /// The end of a token's sequence. The tokens of a sequence are consecutive, and sequences are
+    /// in order, so `times` halvings find it.
     pub fn end(&self, c: &Code<'c>, token: Int<'c>, tokens: Int<'c>, times: Int<'c>) -> Int<'c> {
         let own = self.sequence(c, c.smaller(token, tokens - 1));
         let begin = token + 1;
@@ -71,7 +71,7 @@ impl<'c> State<'c> {
         c.as_int(end[0])
     }
 
-    /// Tokens of a sequence that lie before this one in the step, counted up to so many.
+    /// Tokens of the sequence that come before this one in the step, counted up to `most`.
     pub fn before(&self, c: &Code<'c>, token: Int<'c>, most: usize) -> Int<'c> {
         let own = self.sequence(c, token);
         (1..=most).fold(c.int(0), |count, back| {
@@ -165,9 +165,9 @@ pub struct Conv<'k, 'c> {
     pub channels: usize,
     /// Tokens that the convolution sees.
     pub len: usize,
-    /// Elements behind the beginning of a row, where what is convolved begins.
+    /// The element of a row at which the convolution's input begins.
     pub start: usize,
-    /// What the convolution makes, and what is stored of it.
+    /// The convolution's result, and the stored value.
     made: [Value; 2],
     elements: Elements<'k, 'c>,
 }
@@ -183,7 +183,7 @@ impl<'k, 'c> Conv<'k, 'c> {
         Ok(Conv { x, weight, out, channels, len, start, made: [node, last], elements })
     }
 
-    /// What is stored of a sum, at a column of a token.
+    /// The stored value of a sum, at a column of a token.
     pub fn stored(&self, c: &Code<'c>, sum: Vector<'c>, token: Int<'c>, column: Int<'c>) -> Vector<'c> {
         self.elements.at(c, self.made[1], token, column, Some((self.made[0], sum)))
     }
@@ -202,7 +202,7 @@ pub struct Delta<'k, 'c> {
     pub out: &'k Operand<'c>,
     pub sizes: DeltaSizes,
     pub eps: f64,
-    /// Elements behind the beginnings of rows, where queries, keys and values begin.
+    /// The elements of rows at which queries, keys and values begin.
     pub starts: [usize; 3],
     /// The gates.
     g: Value,
@@ -224,7 +224,7 @@ impl<'k, 'c> Delta<'k, 'c> {
         Ok(Delta { q, k, v, out, sizes, eps, starts, g, beta, elements })
     }
 
-    /// The gates of a token's head: the logarithm of what is kept, and how much is made anew.
+    /// The gates of a token's head: the logarithm of the decay, and the rate of the new value.
     pub fn gates(&self, c: &Code<'c>, token: Int<'c>, head: Int<'c>) -> [FloatValue<'c>; 2] {
         let lanes = c.lanes();
         c.set_lanes(1);

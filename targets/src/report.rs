@@ -63,8 +63,8 @@ fn resources(kernel: &Kernel, code: &[Instruction], arch: GpuArch) -> KernelReso
     KernelResources { symbol: kernel.name.clone(), resources, whole: loop_report(&classes), multiply_adds, load_bytes }
 }
 
-/// Without the padding behind the last end of the program, which LLVM adds for the instruction
-/// prefetcher.
+/// The instructions without the padding after the last end of the program, which LLVM adds for the
+/// instruction prefetcher.
 fn trimmed(instructions: &[Instruction]) -> &[Instruction] {
     let end = instructions.iter().rposition(|i| i.text.starts_with("s_endpgm"));
     end.map_or(instructions, |end| &instructions[..=end])

@@ -46,8 +46,7 @@ pub struct At<'c> {
     pub col: Col<'c>,
 }
 
-/// A vector that was computed: of which value, from which column on, which piece of it, and what it
-/// is.
+/// A vector that was computed: its value, its first column, its piece, and the vector itself.
 type Kept<'c> = (Value, Int<'c>, Option<usize>, Vector<'c>);
 
 /// The body of one kernel, with its operands in memory.
@@ -58,9 +57,9 @@ pub struct Rows<'a, 'c> {
     indices: HashMap<Value, Ptr<'c>>,
     /// Values that a family computes itself, for the position it is at.
     bound: RefCell<HashMap<Value, Vector<'c>>>,
-    /// Of each norm, for the row or head that was prepared last.
+    /// The statistics of each norm, for the row or head that was prepared last.
     statistics: RefCell<HashMap<Value, Statistics<'c>>>,
-    /// Of each value of codes with one scale for a row, for the row that was prepared last.
+    /// The scale of each quantised value with one scale a row, for the row that was prepared last.
     scales: RefCell<HashMap<Value, Scale<'c>>>,
     team: Cell<Option<Team<'a, 'c>>>,
     /// Where this member's first vectors of a row begin.
@@ -90,7 +89,7 @@ pub fn is_norm(op: &Op) -> bool {
 
 type Made<'c> = Result<Vector<'c>, Diagnostic>;
 
-/// Keeps what went wrong inside a loop's body, and gives the body something to go on with.
+/// Keeps an error inside a loop's body, and returns a vector that the body can continue with.
 fn kept<'c>(failed: &mut Result<(), Diagnostic>, e: Diagnostic, c: &Code<'c>) -> Vector<'c> {
     *failed = Err(e);
     c.zero()
@@ -245,8 +244,8 @@ impl<'a, 'c> Rows<'a, 'c> {
         }
     }
 
-    /// A head of parts of a row, read through the row: where the first begins, and the next behind
-    /// each.
+    /// The address of a head that is a part of a row: the first one begins at `start`, and the next
+    /// every `step` columns.
     fn part_of(&self, (start, step): (usize, usize), at: At<'c>) -> Result<At<'c>, Diagnostic> {
         let head = at.head.ok_or_else(|| unsupported("parts of a row without their number"))?;
         Ok(At { head: None, col: Col::Var(head * step + start + self.column(at.col)), ..at })

@@ -22,7 +22,7 @@ pub struct Schedule {
     pub invariant: bool,
     /// Whether it makes a kernel on an arch with these numbers.
     pub suits: fn(&KernelSpec, &Arch, &Choice) -> Result<(), WhyNot>,
-    /// What it leaves open to be found by measuring.
+    /// The numbers that it leaves open, to be found by measuring.
     pub open: Option<Open>,
     pub emit: Emit,
 }
@@ -46,7 +46,7 @@ pub struct Setup<'c> {
     pub choice: Choice,
 }
 
-/// Why a schedule does not make a kernel, for who writes kernels.
+/// Why a schedule does not make a kernel, for writers of kernels.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WhyNot(String);
 
@@ -55,7 +55,7 @@ impl WhyNot {
         WhyNot(why.into())
     }
 
-    /// The same as an error of emitting.
+    /// The reason as an error of emitting.
     pub fn diagnostic(self) -> Diagnostic {
         unsupported(self.0)
     }
@@ -87,13 +87,13 @@ impl Schedule {
         Ok(self.class(spec)?.and_then(|class| table.choice(&class)).unwrap_or(Choice::none(self.name)))
     }
 
-    /// That rows do not change each other's results, where they must not.
+    /// Checks that rows do not change each other's results, if they must not.
     pub fn keeps_rows_apart(&self, spec: &KernelSpec) -> Result<(), WhyNot> {
         let why = || "the order of its sums depends on how many rows a step has".to_owned();
         WhyNot::unless(self.invariant || !spec.invariant, why)
     }
 
-    /// That it is not one that the chip has faster ones for, or that nobody has run there.
+    /// Refuses a schedule if the chip has faster ones, or if it never ran there.
     pub fn is_wanted(&self, arch: &Arch) -> Result<(), WhyNot> {
         arch.avoided(self.name).map_or(Ok(()), |because| {
             Err(WhyNot::new(match because.found {
@@ -115,7 +115,7 @@ impl Schedule {
         self.open.as_ref().map_or(vec![], |open| Choice::all(self.name, open.numbers))
     }
 
-    /// What a line of a table may say of it, if it leaves something open.
+    /// The numbers that a line of a table may set for it, if it leaves some open.
     pub fn tunable(&self) -> Option<Tunable> {
         let open = self.open.as_ref()?;
         Some(Tunable { schedule: self.name, family: self.family, numbers: open.numbers })

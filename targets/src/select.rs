@@ -56,7 +56,7 @@ fn tunable(schedules: &[Schedule]) -> Vec<Tunable> {
     schedules.iter().filter_map(Schedule::tunable).collect()
 }
 
-/// Reads a table of numbers for an arch, whose lines must be for schedules of its machine.
+/// Reads a table of numbers for an arch. Its lines must be for schedules of that machine.
 pub fn read_table(text: &str, arch: &Arch) -> Result<Table, String> {
     Table::parse(text, &tunable(schedules(arch)))
 }

@@ -1,4 +1,4 @@
-//! What is asked for: a kernel of a body, and the form to show it in.
+//! The request: a kernel of a body, and the form to show it in.
 use atomc_ir::{Family, Graph};
 
 use crate::tuning::Choice;
@@ -9,8 +9,8 @@ pub struct KernelSpec<'a> {
     pub symbol: String,
     pub family: Family,
     pub body: &'a Graph,
-    /// Most rows of the step that the kernel is for: the bucket's tokens, or those whose logits are
-    /// wanted.
+    /// Most rows of the step that the kernel is for: the bucket's tokens, or those with wanted
+    /// logits.
     pub tokens: usize,
     /// Most tokens of a sequence in these steps, where attention is made for so few.
     pub each: Option<usize>,
@@ -21,7 +21,7 @@ pub struct KernelSpec<'a> {
 }
 
 impl<'a> KernelSpec<'a> {
-    /// A kernel for steps of so many rows, with the numbers that were found best.
+    /// A kernel for steps of `tokens` rows, with the numbers that were found best.
     pub fn new(family: Family, body: &'a Graph, tokens: usize) -> KernelSpec<'a> {
         KernelSpec { symbol: "k".into(), family, body, tokens, each: None, choice: None, invariant: false }
     }

@@ -3,8 +3,8 @@
 //!
 //! A line of a table is a class of kernels and what was best for it:
 //! `decode bf16 4 128 : 8 64 = groups 1, stages 1`. A kernel takes the numbers of the nearest class
-//! of its schedule and kind, whose sizes come behind the colon. A weight is part of the kind as it
-//! is stored, `bf16` or `i4/1x128+zeros`: what was measured with one encoding says nothing of
+//! of its schedule and kind; the class's sizes come after the colon. A weight is part of the kind
+//! as it is stored, `bf16` or `i4/1x128+zeros`: a measurement with one encoding says nothing of
 //! another. A line must name a schedule, a kind of kernels that it makes, and each of its open
 //! numbers with a value that it may have. The tables are part of the source, so the same model
 //! gives the same code wherever it is compiled; `atomc tune` writes them.
@@ -33,8 +33,8 @@ pub enum Kind {
     Attention { dtype: &'static str, group: usize, head_dim: usize },
 }
 
-/// How a weight is stored: as floats, or as quantised values of which so many rows and columns
-/// share a scale, and perhaps a zero point. `None` is all rows, or all columns.
+/// How a weight is stored: as floats, or as quantised values. The latter have a block of rows and
+/// columns that shares a scale, and perhaps a zero point. `None` is all rows, or all columns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Stored {
     dtype: &'static str,
@@ -81,7 +81,7 @@ impl Choice {
         })
     }
 
-    /// The name of the schedule whose numbers these are.
+    /// The name of the schedule that these numbers are for.
     pub fn schedule(&self) -> &'static str {
         self.schedule
     }
@@ -145,7 +145,7 @@ impl Stored {
         Stored { dtype: dtype.name(), block: None, has_zeros: false }
     }
 
-    /// A quantised weight of so many rows and columns.
+    /// A quantised weight of `rows` rows and `cols` columns.
     pub fn quantised(dtype: DType, block: Block, [rows, cols]: [usize; 2], has_zeros: bool) -> Stored {
         let part = |block: usize, all: usize| (block < all).then_some(block);
         let block = Some([part(block.rows, rows), part(block.cols, cols)]);
@@ -202,7 +202,7 @@ impl fmt::Display for Choice {
     }
 }
 
-/// Where the times behind a line come from.
+/// The origin of the times that a line is based on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Origin {
     Measured,
@@ -221,7 +221,7 @@ impl Origin {
     }
 }
 
-/// What a line ends with behind which no measurement is.
+/// The end of a line that is not based on a measurement.
 const MODELLED: &str = " (modelled)";
 
 /// What was measured on one chip, or modelled for it.
@@ -243,7 +243,7 @@ impl Table {
         Table(lines)
     }
 
-    /// Reads what [`Table`] prints, whose lines must be for these schedules.
+    /// Reads what [`Table`] prints. Its lines must be for these schedules.
     pub fn parse(text: &str, schedules: &[Tunable]) -> Result<Table, String> {
         let lines = text.lines().filter(|l| !l.is_empty() && !l.starts_with('#'));
         let lines = lines.map(|l| line(l, schedules).map_err(|why| format!("`{l}`: {why}")));
@@ -290,7 +290,7 @@ fn line(text: &str, schedules: &[Tunable]) -> Result<(Class, Choice, Origin), St
 }
 
 impl Class {
-    /// How many doublings apart the sizes are in all.
+    /// The doublings between the sizes, summed over all sizes.
     fn distance(&self, other: &Class) -> f64 {
         let ratio = |(&a, &b): (&usize, &usize)| (a as f64 / b as f64).log2().abs();
         self.sizes.iter().zip(&other.sizes).map(ratio).sum()

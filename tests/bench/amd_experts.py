@@ -25,7 +25,7 @@ CHIPS = {("gfx942", "304"): "MI300X", ("gfx950", "256"): "MI355X"}
 SCHEMES = {"per_1x128": "fp8-block", "per_Token": "fp8"}
 DECODE, PROMPTS = [1, 2, 4, 8, 16, 32, 64], [512, 2048]
 ATOMC = os.environ.get("ATOMC", "target/release/atomc")
-# One layer, of which nothing but the experts is looked at.
+# One layer. Only its experts are looked at.
 CONFIG = {
     "architectures": ["Qwen3MoeForCausalLM"],
     "model_type": "qwen3_moe",
@@ -125,7 +125,7 @@ def predicted(chip, scheme, size, tokens):
 
 
 def of_experts(step):
-    """Both products of a step, and what is between and behind them."""
+    """Both products of a step, and the kernels between and after them."""
 
     def counts(kernel):
         return "experts" in kernel["symbol"] and not (

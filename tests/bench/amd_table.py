@@ -18,7 +18,7 @@ KINDS = {"none": "bf16", "fp8": "fp8_row", "fp8-block": "fp8_block", "mxfp4-rows
 CHIPS = {"MI300X": ("gfx942", "304"), "MI308X": ("gfx942", "80"), "MI355X": ("gfx950", "256")}
 # Products that no scheme quantises: the head, and routers.
 PLAIN = ("lm_head", "gate", "router")
-# Rows of a product, by what a step of so many tokens is bound by.
+# Rows of a product, by the limit of a step with that many tokens.
 SIZES = [(1, 1), (2, 16), (17, 64), (65, 512), (513, 4096)]
 # Data-sheet peaks: bytes a second of HBM, and operations a second of matrix units by type.
 HBM = {"MI300X": 5.3e12, "MI355X": 8.0e12}
@@ -49,8 +49,8 @@ def predicted(folder):
         for step in [said["prefill"], *said["decode"]]:
             for kernel in step["kernels"]:
                 shape = kernel["product"]
-                # Rows of routed experts are several for each token, and have no rows in BEST.csv;
-                # behind a prompt's last attention only the rows that want logits go on.
+                # Rows of routed experts are several for each token, and have no rows in BEST.csv.
+                # After a prompt's last attention only the rows that want logits remain.
                 if not shape or shape["m"] != step["tokens"]:
                     continue
                 us = 1e6 * kernel["predicted_seconds"] / kernel["launches"]

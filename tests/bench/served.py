@@ -156,7 +156,7 @@ class Side:
 
 
 def run(sides: list[Side], limit: float) -> bool:
-    """Starts together, and measures one after the other, when nobody starts any more."""
+    """Starts together, and measures one after the other, when all have started."""
     until = time.monotonic() + limit
     while time.monotonic() < until and not all(side.ready() for side in sides):
         time.sleep(0.2)

@@ -20,7 +20,7 @@ HERE = pathlib.Path(__file__).parent
 LAYERS = 8
 SLACK = 0.01
 
-# Shapes beside those with a file each: the file, and what differs from it.
+# Shapes without a file of their own: the file that they are based on, and the differences.
 FORMS: dict[str, tuple[str, dict]] = {
     "deepseek-v3": (
         "deepseek-v3",
@@ -43,7 +43,7 @@ def config(shape: str) -> dict:
     name, changes = FORMS.get(shape, (shape, {}))
     whole = json.loads((HERE / f"{name}.json").read_text()) | changes
     part = whole.get("text_config", whole)
-    # Those that all layers but the first are like come behind these.
+    # Layers like all but the first ones come after these.
     part["num_hidden_layers"] = min(
         part["num_hidden_layers"], LAYERS, part.get("first_k_dense_replace", LAYERS) + 2
     )

@@ -1,5 +1,5 @@
 //! `cargo bench -p atomc-tests`: compiling, opening and stepping. `tests/bench/compare.sh` measures
-//! a real size beside its peers.
+//! a real size together with its peers.
 use std::path::{Path, PathBuf};
 
 use atomc::driver::{self, Options};
@@ -51,7 +51,7 @@ fn open(bencher: Bencher, name: &str) {
     bencher.bench_local(|| Engine::new(Artifact::open(&path).expect("whole"), &options).expect("it opens"));
 }
 
-/// One decode step of Qwen3-0.6B shapes behind 128 tokens.
+/// One decode step of Qwen3-0.6B shapes after 128 tokens.
 #[divan::bench(args = [1, 2, 4, 8], sample_count = 20, sample_size = 1)]
 fn decode(bencher: Bencher, batch: usize) {
     let dir = tempfile::tempdir().expect("a folder");

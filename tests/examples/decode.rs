@@ -55,7 +55,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// So many words in large pages, as the runtime has them.
+/// `words` words in large pages, as the runtime has them.
 fn memory(words: usize) -> Vec<u32> {
     const ADVICE_HUGE: i32 = 14;
     unsafe extern "C" {
@@ -70,7 +70,7 @@ fn memory(words: usize) -> Vec<u32> {
     memory
 }
 
-/// The body of a kernel, and the bytes of its weight with all that goes with it.
+/// The body of a kernel, and the bytes of its weight with scales and zero points.
 fn body((codes, scale, zero, group): (&str, &str, &str, usize), n: usize, k: usize) -> (String, usize) {
     let size = |dtype: &str, elements: usize| DType::from_name(dtype).map_or(0, |dtype| dtype.bytes(elements));
     let group = if group == 0 { k } else { group };
@@ -130,7 +130,7 @@ fn measure(
             for copy in 0..copies {
                 let base: *const u8 = memory.as_ptr().cast();
                 let at = |offset: usize| base.wrapping_add(offset).cast_mut();
-                // Rows of x, the codes, what goes with them.
+                // Rows of x, the codes, their scales and zero points.
                 let weight = copy * bytes.next_multiple_of(256);
                 let mut args = vec![at(0), at(weight)];
                 args.extend(

@@ -20,8 +20,8 @@ LENGTHS, STEPS = (19, 4), 3
 @dataclass
 class Case:
     config: transformers.PreTrainedConfig
-    # Of an EAGLE-3 head: its own fields, the target's layers whose input it takes, and how they are
-    # said.
+    # For an EAGLE-3 head: its own fields, the target's layers that it takes the input of, and their
+    # form in the configuration.
     head: dict | None = None
     layers: list | None = None
     said: dict = field(default_factory=dict)

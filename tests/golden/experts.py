@@ -239,7 +239,7 @@ def sigmoid_router(self, x):
 
 
 def method_router(self, x):
-    """DeepSeek-V2's: of groups whose best expert is not among the best, nothing is chosen."""
+    """The router of DeepSeek-V2: a group without one of the best experts is not chosen from."""
     scores = torch.nn.functional.linear(x.view(-1, self.hidden_dim), self.weight).softmax(-1)
     open_ = scores
     if self.topk_method == "group_limited_greedy":

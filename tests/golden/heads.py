@@ -25,7 +25,7 @@ class Lent:
 
 
 class Mtp(nn.Module):
-    """An MTP layer behind the last norm of a target."""
+    """An MTP layer after the last norm of a target."""
 
     def __init__(self, model):
         super().__init__()
@@ -99,7 +99,7 @@ class Eagle3(nn.Module):
 
 
 def target(model, ids):
-    """Logits of the target, the rows that enter each layer, and the rows behind its last norm."""
+    """Logits of the target, the input rows of each layer, and the rows after its last norm."""
     seen = model(ids, output_hidden_states=True, use_cache=False)
     return seen.logits, seen.hidden_states[:-1], seen.hidden_states[-1]
 
@@ -110,16 +110,16 @@ def causal(length, like):
 
 
 def chains(head, ids, rows, steps, known=None):
-    """Logits of `steps` drafts behind every token but the first, and the rows that each step leaves. The first draft has the
-    target's rows; the rows of later ones are the draft's own, and of the chain's own tokens: those that are likeliest, or, of
-    `known` sequences, those that follow."""
+    """Logits of `steps` drafts after every token but the first, and the rows that each step leaves.
+    The first draft has the target's rows. Later ones have the draft's own rows and the chain's own
+    tokens: the likeliest, or, for `known` sequences, the next ones."""
     (b, n), like = ids[:, 1:].shape, rows
     cache, made = transformers.DynamicCache(), []
     positions = torch.arange(1, n + 1, device=ids.device)[None].expand(b, n)
     logits, rows = head(ids[:, 1:], rows[:, :-1], positions, causal(n, like), cache)
     made.append((logits, rows))
     if steps == 1: return made
-    # Each token goes on with a cache of its own: what is before it, and its chain.
+    # Each token continues with a cache of its own: its past, and its chain.
     layer = cache.layers[0]
     layer.keys, layer.values = (t.repeat_interleave(n, 0) for t in (layer.keys, layer.values))
     mask = causal(n, like).expand(b, 1, n, n).transpose(1, 2).reshape(b * n, 1, 1, n)
@@ -137,7 +137,7 @@ def chains(head, ids, rows, steps, known=None):
 
 
 def picks(head, made):
-    """The drafts behind each token but the first, as the target's ids."""
+    """The drafts after each token but the first, as the target's ids."""
     all_ = torch.stack([logits.argmax(-1) for logits, _ in made], -1)
     return all_ if head.d2t is None else all_ + head.d2t[all_]
 

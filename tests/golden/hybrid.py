@@ -146,7 +146,7 @@ def save(model, path, codes, blocks):
     model.config.save_pretrained(path)
     language = "ForConditionalGeneration" in type(model).__name__
     for name, _ in model.named_modules():
-        # Of Qwen3.5 all experts are in one tensor.
+        # Qwen3.5 has all experts in one tensor.
         if not name.endswith(".experts") or language: continue
         both, down = tensors.pop(f"{name}.gate_up_proj"), tensors.pop(f"{name}.down_proj")
         for e in range(len(both)):

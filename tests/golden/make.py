@@ -104,7 +104,8 @@ def v4_phi3(config):
 
 
 def v4_gemma3(config):
-    """Gemma's own: a base for the layers with a window, which are all but each so many-th, and a scaling of the others'."""
+    """Gemma's own: a base for the layers with a window, which are all but every n-th, and a scaling
+    of the others'."""
     rope = config.pop("rope_parameters")
     config["rope_theta"] = rope["full_attention"].pop("rope_theta")
     config["rope_scaling"] = rope["full_attention"]
@@ -291,9 +292,9 @@ def write_json(path, value):
 
 def meaning(config):
     config = config.to_dict()
-    # A key that was called "type" stays in `rope_parameters` beside "rope_type".
+    # A key that was called "type" stays in `rope_parameters` in addition to "rope_type".
     config["rope_parameters"].pop("type", None)
-    # What is left of a field that was made another of.
+    # Remains of a field that became another.
     left = ("transformers_version", "_name_or_path", "sliding_window_pattern", "_sliding_window_pattern")
     return {k: v for k, v in config.items() if k not in left}
 

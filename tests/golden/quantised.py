@@ -217,10 +217,10 @@ FP8 = dict(quant_method="fp8", activation_scheme="dynamic", fmt="e4m3")
 class Quantised:
     model: Case
     config: dict
-    # Of a weight the tensors in the file, and what they mean in float64; none where no weight is
+    # For a weight, the tensors in the file, and their meaning in float64; none where no weight is
     # stored otherwise.
     store: Callable | None
-    # What becomes of the rows before a product, with the product's `input_scale`.
+    # The quantising of rows before a product, with the product's `input_scale`.
     inputs: Callable | None = None
     # Modules that are stored as they are.
     others: tuple = ()

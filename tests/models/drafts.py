@@ -212,7 +212,7 @@ def train_head(train, args):
         with torch.no_grad():
             logits, entered, last = heads.target(model, x)
             wanted = logits[..., kept].softmax(-1)
-        # What goes on from a draft is learned once there are good ones.
+        # Continuing from a draft is learned once there are good ones.
         steps = args.chain if done > 0.6 else 1
         made = heads.chains(head, x, head.fuse(entered, last), steps, known=x)
         total = 0
@@ -255,7 +255,7 @@ def save_mtp(head, model, args):
 
 
 def experts_of(tensors, path, count, which):
-    """A projection of all experts, one behind the other."""
+    """A projection of all experts, concatenated."""
     return torch.stack([tensors[f"{path}.{e}.{which}.weight"] for e in range(count)])
 
 
@@ -288,13 +288,14 @@ def load_head(model, args):
 
 
 def rounds(drafts, answer, most):
-    """Drafts that a greedy answer accepts, in each round: `drafts[i]` are those behind token `i` of the answer."""
+    """Drafts that a greedy answer accepts, in each round: `drafts[i]` are those after token `i` of
+    the answer."""
     at, accepted = 0, []
     while at < len(answer) - 1:
         left = answer[at + 1 : at + 1 + most]
         n = next((i for i, t in enumerate(left) if drafts[at][i] != t), len(left))
         accepted.append(n)
-        # The target's own token comes behind those.
+        # The target's own token comes after those.
         at += n + 1
     return accepted
 
@@ -311,7 +312,7 @@ def score(train, args):
         answer = x[0, len(prompt) :].tolist()
         good += tok.decode([t for t in answer if t > 1]).strip() == problem["solution"].strip()
         _, entered, last = heads.target(model, x)
-        # Behind token i of the sequence, from 1 on.
+        # Drafts after token i of the sequence, from 1 on.
         drafts = heads.picks(head, heads.chains(head, x, head.fuse(entered, last), args.chain))[
             0
         ].tolist()

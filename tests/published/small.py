@@ -48,7 +48,7 @@ def text(layers, vision, draw=0, **sizes):
 
 
 def yarn(original):
-    """The positions before and behind the scaling."""
+    """The positions before and after the scaling."""
     return {"rope_scaling.original_max_position_embeddings": original}
 
 
@@ -101,7 +101,7 @@ CASES = {
                                    **{"rope_scaling.long_factor": lambda v: v[::6], "rope_scaling.short_factor": lambda v: v[::6]}),
     "qwen2.5-7b-instruct": dense(),
     "qwen3-8b": dense(**QWEN3),
-    # A second block begins behind 128 rows.
+    # A second block begins after 128 rows.
     "qwen3-8b-fp8": dense(**QWEN3 | dict(intermediate_size=136)),
     "qwen3-30b-a3b": Small([0, 1], dense().sizes | QWEN3_MOE | dict(moe_intermediate_size=16, num_experts=4), draw=1),
     "qwen3-235b-a22b-fp8": Small([0, 1], dense().sizes | QWEN3_MOE, draw=1),
@@ -197,7 +197,7 @@ class Weight:
 
 
 def below(store):
-    """The tensors of a weight by what their names have behind its module's."""
+    """The tensors of a weight by the part of their names after its module's."""
     def f(w, draw):
         stored, means = store(w, draw)
         return {f".{k}": v for k, v in stored.items()}, means
@@ -331,7 +331,7 @@ def exact_model(model):
 # ---- rows while running ------------------------------------------------------------------------
 
 def rows_of(method):
-    """What becomes of rows that codes multiply, by what the configuration says of them."""
+    """How rows that codes multiply are quantised, by the configuration."""
     if not method: return None
     if method["quant_method"] == "fp8":
         return (quantised.powers_e4m3 if method.get("scale_fmt") == "ue8m0" else quantised.groups_e4m3)(method["weight_block_size"][1])

@@ -13,8 +13,8 @@ use atomc_ir::trial::{Fault, Fill, Operand, Run, Step, Trial};
 use atomc_ir::{Arch, Family, Graph, Layout, Op, Type, Value, parse};
 use atomc_targets::{KernelSpec, Object, Tasks, compile, rows};
 
-/// What a device would give: aligned, with readable slack behind the end, filled with NaN bits so
-/// that reads of what nobody wrote show.
+/// Memory as a device would give it: aligned, with readable slack after the end, filled with NaN
+/// bits so that reads of unwritten memory show.
 struct Memory {
     lines: Vec<Line>,
     len: usize,
@@ -33,7 +33,7 @@ impl Memory {
         Memory::with_room(bytes, bytes.len())
     }
 
-    /// With room for more behind the bytes.
+    /// The bytes, with room after them.
     fn with_room(bytes: &[u8], room: usize) -> Memory {
         let mut memory = Memory::new(room.max(bytes.len()));
         memory.bytes()[..bytes.len()].copy_from_slice(bytes);
@@ -41,7 +41,7 @@ impl Memory {
     }
 
     fn bytes(&mut self) -> &mut [u8] {
-        // SAFETY: plain bytes, of which there are enough.
+        // SAFETY: plain bytes; there are enough of them.
         unsafe { std::slice::from_raw_parts_mut(self.lines.as_mut_ptr().cast(), self.len) }
     }
 
@@ -64,7 +64,7 @@ struct Launch {
     /// Tokens and rows.
     step: [i64; 2],
     tasks: usize,
-    /// Address and bytes of what the kernel may touch.
+    /// Address and bytes of the memory that the kernel may touch.
     ranges: Vec<(u64, u64)>,
 }
 
@@ -76,7 +76,7 @@ pub fn supported(arch: &Arch) -> bool {
     }
 }
 
-/// The rows whose kernels tests try: those that this machine runs or emulates, of which one stands
+/// The rows that tests try the kernels of: those that this machine runs or emulates. One row stands
 /// for its siblings unless `ATOMC_TEST_SIBLINGS` is set.
 pub fn tried() -> impl Iterator<Item = &'static Arch> {
     let all = std::env::var_os("ATOMC_TEST_SIBLINGS").is_some();
@@ -94,7 +94,7 @@ pub struct Case<'t> {
     /// Tokens of the bucket.
     pub bucket: usize,
     pub runs: &'t [Run],
-    /// Runs whose slots are -1.
+    /// Runs with slot -1.
     pub slotless: &'t [usize],
     pub indices: &'t [(&'t str, &'t [i32])],
 }
@@ -109,7 +109,7 @@ impl Case<'_> {
         self.check_where(|arch| matches!(arch.machine, Machine::Cpu(_)));
     }
 
-    /// The same in every float type.
+    /// Checks every float type.
     pub fn check_on_cpus_in_all_types(&self) {
         for dtype in ["bf16", "f16", "f32"] {
             Case { text: &self.text.replace("bf16", dtype), ..*self }.check_on_cpus();
@@ -121,7 +121,7 @@ impl Case<'_> {
         self.check_where(|arch| arch.isa().is_some());
     }
 
-    /// On chips whose matrix instructions take scales of 32 columns.
+    /// On chips that have matrix instructions with scales of 32 columns.
     pub fn check_where_blocks_are_scaled(&self) {
         self.check_where(|arch| arch.gpu().is_some_and(|gpu| gpu.simt.block_scaled.is_some()));
     }
@@ -136,7 +136,7 @@ impl Case<'_> {
         }
     }
 
-    /// What is wrong with the kernel that a row's facts make.
+    /// The fault of the kernel that a row's facts make.
     pub fn fault_on(&self, graph: &Graph, arch: &Arch) -> Option<String> {
         let spec = KernelSpec::new(self.family, graph, self.bucket);
         let object = compile(&[spec], arch).unwrap_or_else(|e| panic!("{e}"));

@@ -6,7 +6,8 @@ pub mod reference;
 use std::collections::{BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
 
-use atomc::frontend::{self, Config, FeedForward, Mixer};
+use atomc::frontend::{self, Config};
+use atomc_config::{Delta, Experts};
 use atomc_ir::trial::fetch;
 use atomc_ir::{DType, Graph, Op, nth_name};
 use safetensors::{Dtype, SafeTensors};
@@ -148,11 +149,11 @@ impl Case {
 
     /// Whether a layer has experts.
     pub fn has_experts(&self) -> bool {
-        self.config.layers.iter().any(|layer| matches!(layer.feed_forward, FeedForward::Experts(_)))
+        self.config.layers.iter().any(|layer| layer.half::<Experts>().is_some())
     }
 
     fn has_states(&self) -> bool {
-        self.config.layers.iter().any(|layer| matches!(layer.mixer, Mixer::Delta(_)))
+        self.config.layers.iter().any(|layer| layer.half::<Delta>().is_some())
     }
 
     /// The checkpoint's tensors, of all shards.
@@ -165,7 +166,7 @@ impl Case {
         files.filter(shard).flat_map(|p| tensors(&p)).collect()
     }
 
-    /// The same as a graph takes them: bytes that it takes for exponents are powers of two.
+    /// The weights as a graph takes them: bytes that it takes for exponents are powers of two.
     pub fn weights_of(&self, graph: &Graph) -> HashMap<String, Tensor> {
         let mut all = self.weights();
         let mut exponents = BTreeSet::new();
@@ -197,9 +198,9 @@ impl Case {
     /// What our error may be of [PyTorch's](Case::torch_error), on any device.
     pub const SHARE: f64 = 1.25;
 
-    /// Root mean square of what PyTorch in the checkpoint's own type is off, in this sequence or in
-    /// all of them: the larger one. A sequence of a few tokens is a few draws of roundings, and
-    /// PyTorch is lucky with some.
+    /// Root mean square of the errors of PyTorch in the checkpoint's own type, in this sequence or
+    /// in all of them: the larger one. A sequence of a few tokens has a few roundings, and PyTorch
+    /// is lucky with some.
     pub fn torch_error(&self, mode: Mode, sequence: usize) -> f64 {
         let by_mode = if mode == Mode::Decode { self.facts.get("torch_error_decode") } else { None };
         let rms = by_mode.unwrap_or(&self.facts["torch_error"])["rms"].as_array().expect("errors");
@@ -209,7 +210,7 @@ impl Case {
         (squares / lengths.iter().sum::<f64>()).sqrt().max(of(sequence))
     }
 
-    /// Root mean square of what these logits are off.
+    /// Root mean square of the errors of these logits.
     pub fn error(&self, mode: Mode, sequence: usize, logits: impl ExactSizeIterator<Item = f64>) -> f64 {
         let reference = self.reference(mode, sequence);
         assert_eq!(reference.len(), logits.len(), "{} {mode:?} {sequence}", self.name);

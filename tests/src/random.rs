@@ -10,7 +10,7 @@ impl Random {
         (self.0 >> 33) as usize % end
     }
 
-    /// So many tokens of a vocabulary.
+    /// `count` tokens of a vocabulary.
     pub fn tokens(&mut self, count: usize, vocab: usize) -> Vec<u32> {
         (0..count).map(|_| self.below(vocab) as u32).collect()
     }

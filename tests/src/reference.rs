@@ -42,7 +42,7 @@ impl Reference {
         self.results_with(states, pieces, States::new())
     }
 
-    /// The same of a graph that has further parameters.
+    /// The results of a graph that has further parameters.
     pub fn results_with(&self, states: &mut States, pieces: &[Piece], mut further: States) -> States {
         let (mut ids, mut lengths, mut batch) = (vec![], vec![], BatchState::default());
         for p in pieces {

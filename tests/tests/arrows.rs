@@ -168,8 +168,9 @@ fn used<'t>(text: &'t str, from: &str) -> BTreeSet<&'t str> {
     found
 }
 
-/// Every use of a room above, of files below a folder whose names for each other begin with `from`.
-/// What the top hands on from a room, as `handed` says by name, is that room's.
+/// Every use of a room above, in the files below a folder that name each other with a path
+/// beginning with `from`. Names that the top module re-exports, as `handed` lists them, belong to
+/// the room that they come from.
 fn arrows_up(root: &Path, from: &str, rooms: &[&str], handed: &BTreeMap<String, String>) -> Vec<String> {
     let height = |name: &str| rooms.iter().position(|room| *room == name);
     let mut up = vec![];
@@ -185,7 +186,7 @@ fn arrows_up(root: &Path, from: &str, rooms: &[&str], handed: &BTreeMap<String, 
         let text = std::fs::read_to_string(&path).expect("a source file");
         for name in used(&text, from) {
             let used = handed.get(name).map_or(name, String::as_str);
-            // What is in no room comes from another crate.
+            // A name in no room comes from another crate.
             if height(used).is_some_and(|used| used > own) {
                 up.push(format!("{} uses {name}", below.display()));
             }

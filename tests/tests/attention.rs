@@ -58,14 +58,14 @@ fn tokens(positions: &[usize]) -> Vec<Run> {
     positions.iter().map(|&p| run(p, 1)).collect()
 }
 
-/// A body whose result becomes codes: of which type, by which rule, and what lies beside them.
+/// A body that quantises its result: the type of codes, the rule, and the layout of the scales.
 fn coded(heads: Heads, (to, rule, scales): (&str, &str, &str)) -> String {
     let width = heads.0 * heads.2;
     let quantise = format!("  %c = quantise %r {{to = {to}, rule = {rule}}} : {to}[T, {width}]@{scales}\n  return %c,");
     heads.one().replace("  return %r,", &quantise)
 }
 
-/// On GPUs, whose rows say whether they have such kernels.
+/// On GPUs with a row that says that they have such kernels.
 fn one_coded(heads: Heads, positions: &[usize], codes: (&str, &str, &str)) {
     let (text, runs) = (coded(heads, codes), tokens(positions));
     let case = Case { runs: &runs, ..case(&text, Family::AttendOne, positions.len().next_power_of_two()) };
@@ -77,7 +77,7 @@ fn one(heads: Heads, positions: &[usize]) {
     Case { runs: &runs, ..case(&heads.one(), Family::AttendOne, positions.len().next_power_of_two()) }.check();
 }
 
-/// A body whose heads have sinks of a type.
+/// A body with sinks of a type for its heads.
 fn sunk(text: &str, heads: Heads, dtype: &str) -> String {
     text.replace(", %batch {", ", %batch, %sinks {")
         .replace("%batch: batch", &format!("%batch: batch, %sinks: {dtype}[{}]", heads.0))
@@ -192,7 +192,7 @@ fn sinks_of_one_token() {
     one_sunk(Heads(4, 2, 256, 0), &[130, 5], "bf16");
 }
 
-/// Of all parts of a sequence one counts the sink.
+/// Only one part of a sequence counts the sink.
 #[test]
 fn sinks_of_sequences_that_work_groups_share() {
     one_sunk(Heads(8, 2, 64, 0), &[1000], "bf16");

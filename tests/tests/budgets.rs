@@ -1,5 +1,5 @@
-//! What the kernels of a real model (Qwen3-8B, bf16) take of each chip. The rules hold for every
-//! kernel; the table beside them is the budget: a change of it is a decision.
+//! The resources that the kernels of a real model (Qwen3-8B, bf16) take of each chip. The rules
+//! hold for every kernel. The table is the budget: a change of it is a decision.
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::path::Path;
@@ -89,7 +89,7 @@ fn qwen3_8b() {
 /// Bytes of scratch that prompts of GPT-OSS-120B still take on RDNA 3, whatever the scheduler.
 const RDNA3_SCRATCH: usize = 36;
 
-/// Prompts whose attention has windows and sinks, or latent rows: what has most in registers.
+/// Prompts that attend with windows and sinks, or over latent rows: these hold most in registers.
 #[test]
 fn nothing_spills_but_prompts_of_gpt_oss_on_rdna3() {
     let is_amd = |arch: &&Arch| arch.isa() == Some(Isa::Amdgcn);
@@ -119,8 +119,9 @@ fn nothing_spills_but_prompts_of_gpt_oss_on_rdna3() {
     assert!(faults.is_empty(), "{}", faults.join("\n"));
 }
 
-/// A prompt of 2,048 tokens on gfx950: all products of a layer have a tile of 256 by 256 for half
-/// of the units at least, and such tiles, whose sixteen waves share the registers of all SIMDs.
+/// A prompt of 2,048 tokens on gfx950: all products of a layer have a tile of 256 by 256 for at
+/// least half of the units, and use such tiles. Their sixteen waves share the registers of all
+/// SIMDs.
 #[test]
 fn large_tiles() {
     let buckets = BucketOptions { decode: vec![1], each: 1, tokens: 2048, rows: 64 };

@@ -101,7 +101,7 @@ fn on_gpus() -> impl Iterator<Item = Scheme> {
     SCHEMES.into_iter().chain(MORE).filter(|scheme| scheme.block[1].is_multiple_of(32))
 }
 
-/// Squares whose rows are no whole panels, and zero points of squares.
+/// Squares with rows that are no whole panels, and zero points of squares.
 const MORE: [Scheme; 4] = [
     scheme("i8", "f32", [24, 64]).with_zero("i8"),
     scheme("u4", "bf16", [3, 32]).with_zero("u8"),
@@ -109,7 +109,7 @@ const MORE: [Scheme; 4] = [
     scheme("u8", "e8m0", [1, 32]),
 ];
 
-/// The same with activations of another type.
+/// The body with activations of another type.
 fn with_activations(text: &str, dtype: &str) -> String {
     text.replace("bf16[T", &format!("{dtype}[T")).replace("out = bf16", &format!("out = {dtype}"))
 }

@@ -18,7 +18,7 @@ fn the_image_is_made_as_tests_install_the_package() {
     let kinds: Vec<&str> = all.iter().filter_map(|line| line.split(' ').next()).collect();
     assert_eq!(kinds, ["ARG", "FROM", "RUN", "RUN"], "{all:?}");
 
-    // The release of vLLM whose tests all run.
+    // The release of vLLM that all tests run with.
     let tests = read("plugin/tests/run.sh");
     let releases = tests.split("[vllm]=\"").nth(1).expect("releases of vLLM");
     let first = releases.split([' ', '"']).next().expect("a release");

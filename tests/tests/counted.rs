@@ -20,7 +20,7 @@ const CHIPS: [&str; 2] = ["gfx942", "gfx950"];
 /// What `--quant` takes, or nothing for floats; and what checkpoints of MX weights and rows have.
 const SCHEMES: [&str; 8] = ["", "fp8", "fp8-block", "int8", "int4-g128", "mxfp4", "mxfp4-rows", "mxfp8-rows"];
 
-/// The `quantization_config` of a checkpoint whose weights and rows have codes of MX, as the golden
+/// The `quantization_config` of a checkpoint with weights and rows quantised by MX, as the golden
 /// models `q-mxfp4` (Quark) and `q-mxfp8` (compressed-tensors).
 fn checkpoint(scheme: &str) -> Option<&'static str> {
     match scheme {
@@ -91,7 +91,7 @@ struct Zeros {
     bytes: usize,
 }
 
-/// Bytes between addresses of buffers, and readable behind them.
+/// Bytes between addresses of buffers, and readable after them.
 const ALIGN: usize = 256;
 
 impl Zeros {
@@ -108,7 +108,7 @@ fn bytes(graph: &Graph, v: Value, arch: &Arch, tokens: usize) -> usize {
     let Type::Tensor(t) = graph.ty(v) else { panic!("products have tensors") };
     let sizes: Vec<usize> = t.shape.0.iter().map(|dim| dim.at(tokens, tokens)).collect();
     let lead: usize = sizes[..sizes.len() - 1].iter().product();
-    // Rows with padding, and with scales behind them.
+    // Rows with padding, followed by scales.
     let row = arch.memory.result_stride(t).max(arch.memory.padded(sizes[sizes.len() - 1]));
     lead.next_multiple_of(arch.memory.rows).next_multiple_of(arch.memory.row) * row * t.dtype.bits().div_ceil(8)
 }
@@ -127,7 +127,7 @@ fn count(spec: &KernelSpec, arch: &Arch) -> Counts {
     pointers.extend([step.as_ptr() as u64, buffers.last().expect("the workspace").address()]);
     let mut memory = Memory::default();
     for zeros in &buffers {
-        // SAFETY: the buffers live until this function returns, and have room behind their ends.
+        // SAFETY: the buffers live until this function returns, and have room after their ends.
         unsafe { memory.map_with_slack(zeros.address(), zeros.bytes as u64, ALIGN as u64, Access::ReadWrite) };
     }
     // SAFETY: as above.
@@ -175,8 +175,8 @@ fn products(scheme: &str, arch: &'static Arch) -> BTreeMap<String, Product> {
     let kernels = driver::kernels(&config(scheme), &options, arch).unwrap_or_else(|e| panic!("{e}"));
     let mut products: BTreeMap<String, Product> = BTreeMap::new();
     for spec in kernels.specs().into_iter().filter(|spec| depth(spec.body).is_some()) {
-        // Of a prompt a tile along all of K, as long prompts have it. In steps `gemv` has its own
-        // number of waves, so that what a wave executes is comparable.
+        // For a prompt, a tile along all of K, as long prompts have it. In steps `gemv` has its own
+        // number of waves, so that a wave's instructions are comparable.
         let choice = Some(Choice::none("gemv"));
         let spec = &KernelSpec { invariant: spec.family == Family::Matmul, choice, ..spec };
         let tokens = match spec.family {
@@ -208,8 +208,9 @@ fn most_of_prompt(chip: &str, scheme: &str) -> Option<f64> {
     }
 }
 
-/// Times the vector instructions of a step of one token that a step of several may take, where
-/// these are more than a few. One token whose row is there as codes takes 5.3, and 32 tokens 16.6.
+/// How many times the vector instructions of a step of one token a step of several may take, where
+/// these are more than a few. One token with its row quantised in memory takes 5.3, and 32 tokens
+/// 16.6.
 const MOST_TIMES: f64 = 3.0;
 const FEW: f64 = 17.0;
 

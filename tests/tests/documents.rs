@@ -212,7 +212,7 @@ fn marker(file: &Path) -> Option<Option<&'static str>> {
     }
 }
 
-/// Whether text could go on in the next line: it has a space outside of code spans and links.
+/// Whether text could continue in the next line: it has a space outside of code spans and links.
 fn can_break(text: &str) -> bool {
     let item = text.trim_start();
     let item = item.trim_start_matches(|c: char| c.is_ascii_digit()).trim_start_matches(['-', '*', '.']).trim();

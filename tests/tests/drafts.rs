@@ -15,7 +15,7 @@ use atomc_tests::{Tensor, tensors};
 
 /// Relative, as for [`golden_interp`](../golden_interp.rs).
 const TOLERANCE: f64 = 2e-6;
-/// Sequences in each case, and drafts behind each token of them.
+/// Sequences in each case, and drafts after each token of them.
 const SEQUENCES: usize = 2;
 const STEPS: usize = 3;
 
@@ -76,7 +76,7 @@ impl Case {
         self.golden[&format!("tokens.{sequence}")].data.iter().map(|&t| t as u32).collect()
     }
 
-    /// That numbers are those of the golden tensor, or of some of its rows from one on.
+    /// Checks that numbers are those of the golden tensor, or of its rows from `first` on.
     fn check(&self, name: &str, first: usize, found: &[f64]) {
         let golden = &self.golden[name];
         let golden = &golden.data[first * golden.shape[1]..][..found.len()];
@@ -86,7 +86,7 @@ impl Case {
         assert!(error < TOLERANCE, "{} {name} {first}: relative error {error:e}", self.name);
     }
 
-    /// The rows that the target leaves of tokens, and what it picks behind each.
+    /// The rows that the target makes of tokens, and its pick after each.
     fn rows(&self, tokens: &[u32]) -> (interp::Tensor<f64>, Vec<i32>) {
         let piece = Piece { sequence: 0, from: 0, tokens };
         let mut results = self.target.results(&mut self.target.fresh(), &[piece]);
@@ -95,9 +95,8 @@ impl Case {
         (rows, picks)
     }
 
-    /// Drafts behind a token of some whose rows the target has left, step after step: each goes on
-    /// from the row that the one before has left, over a cache that has the target's rows before
-    /// it. What each step makes of its last token.
+    /// The guesses of a draft after the first `behind` tokens, step by step. Each step goes on from
+    /// the row of the step before, over a cache that begins with the target's rows.
     fn chain(&self, tokens: &[u32], rows: &interp::Tensor<f64>, behind: usize) -> Vec<Guess> {
         let (vocab, width, mut states) = (self.draft.model.vocab, self.config.hidden, self.step.fresh());
         let before = interp::Tensor::new(vec![behind, width], rows.data[..behind * width].to_vec());
@@ -122,7 +121,7 @@ impl Case {
     }
 }
 
-/// A draft behind a token, and what it is made of and leaves.
+/// A draft's guess of a token, the logits that it was picked from, and the row that its step made.
 struct Guess {
     logits: Vec<f64>,
     left: Vec<f64>,
@@ -151,7 +150,7 @@ fn step(
     Made { logits, left, picks }
 }
 
-/// A step over all of a sequence but its first token, whose rows lie in another order.
+/// A step over all of a sequence but its first token, with its rows in the opposite order.
 fn whole(case: &Case, reference: &Reference, sequence: usize) -> Made {
     let tokens = case.tokens(sequence);
     let (rows, _) = case.rows(&tokens);
@@ -212,7 +211,7 @@ fn acceptance_of_a_trained_layer() {
     }
 }
 
-/// States of a draft are numbered behind the target's, and what both have has one name.
+/// States of a draft are numbered after the target's, and shared parts have one name.
 #[test]
 fn states_and_shared_weights() {
     for case in cases() {

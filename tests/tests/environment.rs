@@ -23,7 +23,7 @@ fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// Names in a text that stand behind one of these characters.
+/// Names in a text that follow one of these characters.
 fn names(text: &str, behind: &[char]) -> Vec<String> {
     let starts = text.match_indices("ATOMC_").filter(|(at, _)| text[..*at].ends_with(behind));
     let name = |at: usize| text[at..].chars().take_while(|c| c.is_ascii_uppercase() || *c == '_').collect::<String>();

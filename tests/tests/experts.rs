@@ -36,7 +36,7 @@ fn routers() {
     }
 }
 
-/// Logits from -54 to -146, of which the logistic function is zero in f32 or nearly so.
+/// Logits from -54 to -146: their logistic function is zero in f32 or nearly so.
 #[test]
 fn routers_of_scores_that_underflow() {
     let text = "graph @k(%l: f32[T, 7]) {
@@ -175,7 +175,7 @@ fn of_codes(k: usize) -> Vec<String> {
     ]
 }
 
-/// The same products of many rows, whose experts are grouped.
+/// The same products of many rows, grouped by experts.
 fn blocks(text: &str, experts: usize, k: usize, tile: usize) -> String {
     let grouped = format!("%e: i32[T*{k}]@grouped({experts}, {tile})");
     text.replace(&format!("%e: i32[T*{k}]"), &grouped)
@@ -202,7 +202,7 @@ fn many_rows_of_experts_in_tiles() {
         let text = blocks(&grouped(experts, k, sizes, x, "", "  return %0"), experts, k, tile);
         Case { runs: STEPS[2], ..case(&text, Family::GroupedMatmul, 128) }.check_on_gpus();
     }
-    // Those of 64 rows are tried with the others of codes.
+    // Blocks of 64 rows are tried with the other quantised weights.
     for text in &of_codes(3)[2..4] {
         let text = blocks(text, 5, 3, 128);
         Case { runs: STEPS[1], ..case(&text, Family::GroupedMatmul, 128) }.check_on_gpus();
@@ -322,7 +322,7 @@ fn many_rows_with_everything_around() {
     Case { runs: STEPS[2], ..case(text, Family::GroupedMatmul, 128) }.check_on_cpus_in_all_types();
 }
 
-/// All rows are one expert's, or nobody's; two choices of a token are one expert.
+/// All rows belong to one expert, or to none; two choices of a token are one expert.
 #[test]
 fn experts_with_all_rows_and_with_none() {
     let lists: [&[i32]; 3] = [&[3; 14], &[-1; 14], &[6, 6, -1, 0, 0, 6, 6, 6, -1, -1, 2, 2, 0, -1]];
@@ -335,7 +335,7 @@ fn experts_with_all_rows_and_with_none() {
     }
 }
 
-/// Choices that are added up as their products are, with biases and what comes behind.
+/// Choices that are added up as their products are made, with biases and an epilogue.
 #[test]
 fn few_rows_that_are_added_up() {
     let ends = [

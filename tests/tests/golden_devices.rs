@@ -151,9 +151,9 @@ fn error_is_that_of_the_type(target: &str, wanted: impl Fn(&Case) -> bool) {
     error_is_at_most(target, cases().into_iter().filter(wanted).collect(), Case::SHARE);
 }
 
-/// Models with experts in f32: where two experts are all but equally good, rounding to 16 bits
-/// chooses between them, and what follows is as far off as if all were wrong. Trained models, whose
-/// routers are decided, and trials of kernels show the types of 16 bits.
+/// Models with experts in f32: where two experts are almost equally good, rounding to 16 bits
+/// chooses between them, and the rest is as far off as if all were wrong. Trained models, which
+/// have decided routers, and trials of kernels test the types of 16 bits.
 fn experts_are_right(target: &str, wanted: impl Fn(&Case) -> bool) {
     let mut cases: Vec<Case> = cases_of_experts().into_iter().filter(wanted).collect();
     cases.iter_mut().for_each(|case| case.config.dtype = DType::F32);
@@ -166,8 +166,8 @@ fn sequences_alone(target: &str) -> usize {
     if target == "host" || std::env::var_os(DEVICE).is_some() { SEQUENCES } else { 1 }
 }
 
-/// How many of a sequence's last tokens come one by one: all, or in the short form on an emulated
-/// chip [`SINGLE`].
+/// The number of a sequence's last tokens that come one by one: all, or in the short form on an
+/// emulated chip [`SINGLE`].
 fn tokens_alone(target: &str) -> usize {
     let is_emulated = target != "host" && std::env::var_os(DEVICE).is_none();
     if is_emulated && std::env::var_os(LONG).is_none() { SINGLE } else { usize::MAX }
@@ -263,8 +263,8 @@ fn gfx942() {
     error_is_that_of_the_type("gfx942", |_| true);
 }
 
-/// Not those that differ from others in numbers of their rotary embedding or in names alone, whose
-/// kernels gfx942 has shown.
+/// Leaves out cases that differ from others only in numbers of their rotary embedding or in names:
+/// gfx942 has tested their kernels.
 fn with_kernels_of_its_own(case: &Case) -> bool {
     let numbers = ["linear", "dynamic", "yarn", "-short", "tied", "sharded", "nowindow", "scalar", "headdim"];
     !numbers.iter().any(|part| case.name.contains(part))
@@ -296,7 +296,7 @@ fn gfx1100() {
     error_is_that_of_the_type("gfx1100", in_each_type);
 }
 
-/// Chips whose kernels are those of another for other numbers run one model.
+/// Chips that have another chip's kernels with other numbers run one model.
 #[test]
 fn siblings() {
     let siblings: Vec<&str> = rows().iter().filter(|row| row.sibling.is_some()).map(|row| row.name).collect();

@@ -7,8 +7,8 @@ use atomc_passes::Bucket;
 use atomc_tests::reference::{Piece, Reference};
 use atomc_tests::{CHUNK, Case, Mode, SEQUENCES, cases, cases_of_experts, cases_with_states};
 
-/// Relative. The references differ from ours in the last bits of the inverse frequencies alone,
-/// whose powers are taken in f32 there and in f64 here.
+/// Relative. The references differ from ours only in the last bits of the inverse frequencies:
+/// their powers are taken in f32 there and in f64 here.
 const TOLERANCE: f64 = 2e-6;
 
 struct Model {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use atomc_ir::{Family, parse};
 use atomc_targets::{Form, KernelSpec, rows, text};
 
-/// The row whose cores multiply pairs of bf16 every cycle.
+/// The row of cores that multiply pairs of bf16 every cycle.
 const ARCH: &str = "x86-64-v4-bf16";
 
 /// A weight: its codes, the attribute of its blocks, and how rows of x are stored.
@@ -29,7 +29,7 @@ const ENCODINGS: [Encoding; 3] = [
 ];
 
 impl Encoding {
-    /// The type of the scales of so many matrices of 1,024 by 1,024.
+    /// The type of the scales of `matrices` matrices of 1,024 by 1,024.
     fn scales(&self, matrices: &str) -> String {
         match self.codes {
             "f8e4m3" => format!("f32[{matrices}8, 8]"),
@@ -55,7 +55,7 @@ impl Encoding {
         )
     }
 
-    /// Products of eight choices of a token with experts, whose rows are grouped or not.
+    /// Products of eight choices of a token with experts, with rows that are grouped or not.
     fn experts(&self, layout: &str) -> String {
         let Encoding { codes, block, .. } = self;
         format!(
@@ -69,7 +69,7 @@ impl Encoding {
     }
 }
 
-/// How many of each instruction a loop has, by their names; `spill` is a vector in the stack.
+/// The number of each instruction in a loop, by their names; `spill` is a vector in the stack.
 type Counts = BTreeMap<String, usize>;
 
 /// The innermost loops of a kernel that have products.

@@ -42,7 +42,7 @@ fn compiled(name: &str, options: Options) -> (tempfile::TempDir, PathBuf) {
     compiled_layers(name, usize::MAX, options)
 }
 
-/// The same of the first layers of a model.
+/// Compiles the first layers of a model.
 fn compiled_layers(name: &str, layers: usize, options: Options) -> (tempfile::TempDir, PathBuf) {
     // Only steps of one token and one row have a plan of their own.
     let buckets = BucketOptions { decode: vec![1], each: 1, tokens: TOKENS, rows: TOKENS };
@@ -68,7 +68,7 @@ struct Framework {
     stride: usize,
     /// By table: whether a sequence has one slot.
     slots: Vec<bool>,
-    /// By table: keys that a token sees, if the framework takes back the pages behind them.
+    /// By table: keys that a token sees, if the framework takes back earlier pages.
     windows: Vec<usize>,
     /// By table.
     free: Vec<Vec<i32>>,
@@ -135,7 +135,7 @@ impl Rank {
             tables.push(Pages { states, block_stride, blocks: PAGES });
         }
         tables.extend(slots(&target, memory));
-        // SAFETY: the pages live beside the model.
+        // SAFETY: the pages live as long as the model.
         unsafe { hosted.bind_cache(&tables) }.expect("pages that fit");
         let layers = hosted.artifact().manifest().model.layers;
         Rank { hosted, _pages: kept, cache: vec![vec![vec![]; sequences]; layers] }
@@ -208,7 +208,7 @@ impl Framework {
         memory.address().cast_const().cast()
     }
 
-    /// Gives sequences new tokens, and the logits behind all of them.
+    /// Gives sequences new tokens, and returns the logits after each of them.
     fn step(&mut self, new: &[(usize, Vec<u32>)], padding: usize, decode: bool) -> Vec<Vec<f32>> {
         let (mut ids, mut positions, mut starts, mut lengths) = (vec![], vec![], vec![0], vec![]);
         let (mut tables, mut owners) = (vec![vec![]; self.windows.len()], vec![]);
@@ -217,7 +217,7 @@ impl Framework {
             for (number, table) in held.iter_mut().enumerate() {
                 let (window, free) = (self.windows[number], &mut self.free[number]);
                 if window > 0 {
-                    // Nothing is there, and the emulator lets nobody read it.
+                    // Such pages do not exist, and the emulator refuses reads of them.
                     let behind = (*len + 1).saturating_sub(window) / self.stride;
                     free.extend(table[..behind].iter().filter(|&&page| page != NOWHERE));
                     table[..behind].fill(NOWHERE);
@@ -241,7 +241,7 @@ impl Framework {
         tables.iter_mut().for_each(|table| table.extend(vec![-1; padding * PAGES]));
         // Every other step has its embeddings looked up before, and other tokens in it.
         let embedded = count.is_multiple_of(2);
-        // SAFETY: there is room for so many tokens, and nobody else has them.
+        // SAFETY: there is room for `count` tokens, and nothing else uses it.
         let embeddings = embedded.then(|| unsafe { self.ranks[0].embed(&ids[..count]) });
         if embedded {
             ids.fill(0);
@@ -348,7 +348,7 @@ impl Rank {
     }
 
     /// # Safety
-    /// There is room for so many tokens.
+    /// There is room for all of `ids`.
     unsafe fn embed(&mut self, ids: &[i32]) -> Vec<f32> {
         let input = self.hosted.embed_input();
         // SAFETY: passed on to the caller.
@@ -482,7 +482,7 @@ fn of(sequence: SeqId, tokens: &[u32]) -> Request<'_> {
 
 #[test]
 fn hosted_steps_have_the_engines_bits() {
-    // Two have heads with padding in pages, and two slots beside them.
+    // Two have heads with padding in pages, and two have slots as well.
     for name in ["qwen3", "llama", "llama-gqa-tied", "mistral", "hybrid-next-dense", "hybrid-3.5"] {
         let (_dir, path) = compiled(name, Options::default());
         let framework = Framework::new(&path, name, Attention::Own, 4);
@@ -516,9 +516,8 @@ fn pages_behind_the_window_are_not_read() {
     }
 }
 
-/// An engine gives back what lies behind a window: where all layers have one, a sequence may be
-/// longer than the cache, and nothing of what it says changes; where one layer sees all keys, it
-/// may not.
+/// An engine gives back the pages before a window: where all layers have one, a sequence may be
+/// longer than the cache, and its answers do not change; where one layer sees all keys, it may not.
 #[test]
 fn windows_let_sequences_be_longer_than_the_cache() {
     let prompt: Vec<u32> = (0..150).map(|token| token * 7 % 96).collect();
@@ -542,7 +541,7 @@ fn windows_let_sequences_be_longer_than_the_cache() {
     assert_eq!(error, "the KV cache is full: 5 more blocks of 32 tokens are needed, 4 of 4 are free");
 }
 
-/// Root mean square of what logits are off, by that of the logits.
+/// Root mean square of the errors of logits, and that of the logits.
 #[derive(Default)]
 struct Off(f64, f64);
 
@@ -619,7 +618,7 @@ fn what_enters_a_layer_is_what_the_layers_before_it_leave() {
                 assert_ne!(found["hidden"], want["hidden"]);
             }
         }
-        // SAFETY: there is room for so many tokens.
+        // SAFETY: there is room for one token.
         let embeddings = unsafe { whole.ranks[0].embed(&[12]) };
         assert_eq!(found[1]["hidden.0"], embeddings);
         assert_eq!(
@@ -653,7 +652,7 @@ fn a_sequence_without_a_slot_keeps_nothing() {
     assert_ne!(whole[1], part[1]);
 }
 
-/// What slots cannot be, by what is said of it.
+/// Impossible slots, and the messages that refuse them.
 #[test]
 fn slots_that_do_not_fit_are_refused() {
     let (_dir, path) = compiled("hybrid-next", Options::default());
@@ -665,7 +664,7 @@ fn slots_that_do_not_fit_are_refused() {
     let mut refused = |change: &dyn Fn(&mut Vec<Pages>)| {
         let mut tables = bound.clone();
         change(&mut tables);
-        // SAFETY: none of them is taken.
+        // SAFETY: none of them is used.
         unsafe { hosted.bind_cache(&tables) }.expect_err("a fault").to_string()
     };
     let small = refused(&|tables| tables[number].block_stride = bytes.next_multiple_of(256) - 256);

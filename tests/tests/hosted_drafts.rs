@@ -1,5 +1,5 @@
 //! A framework that drives a model and its draft, against the engine that drives both itself: the
-//! same guesses behind the same tokens, on the host, and on an emulated chip that makes a step's
+//! same guesses after the same tokens, on the host, and on an emulated chip that makes a step's
 //! inputs of a framework's tensors.
 use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
@@ -115,7 +115,7 @@ impl Framework {
             }
         });
         let (pages, tables) = bound(&hosted, &target);
-        // SAFETY: the pages live beside the model.
+        // SAFETY: the pages live as long as the model.
         unsafe { hosted.bind_cache(&tables) }.expect("pages that fit");
         Framework { hosted, _pages: pages, tensors, map }
     }
@@ -178,8 +178,8 @@ impl Framework {
         (0..rows.len()).map(|row| likeliest(&logits, row)).collect()
     }
 
-    /// Guesses behind sequences whose step has just run, each with the token behind its last one
-    /// that stays; `kept` says how many of its tokens do.
+    /// Guesses for sequences that have just run a step. `kept` is the number of a step's tokens
+    /// that stay, and `next` the token after them.
     fn guess(&mut self, runs: &[Run], kept: &[usize], next: &[u32], each: usize) -> Vec<Vec<u32>> {
         let mut shifted = runs.to_vec();
         for ((run, kept), next) in shifted.iter_mut().zip(kept).zip(next) {
@@ -349,7 +349,7 @@ fn guesses_on_an_emulated_chip() {
     }
 }
 
-/// Pages that a model and its draft share are refused, and so is a draft that nobody asked for.
+/// Pages that a model and its draft share are refused, and so is a draft that was not asked for.
 #[test]
 fn what_does_not_fit_is_refused() {
     let case = Case::new("draft-v3", "host");
@@ -358,7 +358,7 @@ fn what_does_not_fit_is_refused() {
     let (_pages, mut tables) = bound(&hosted, &target);
     let shared = tables.pop().expect("a table of the draft's");
     tables[0].states.extend(shared.states);
-    // SAFETY: the pages live beside the model.
+    // SAFETY: the pages live as long as the model.
     let error = unsafe { hosted.bind_cache(&tables) }.expect_err("one table for both").to_string();
     assert!(error.contains("of the model and of its draft, want a table each"), "{error}");
 }

@@ -1,6 +1,6 @@
-//! `--invariant`: the bits of a row do not depend on what else is in its steps, nor on how many
-//! rows there are, nor on how a prompt is cut. Each sequence is fed once alone and at once, and
-//! then in pieces of any size beside any others, in steps that take every plan.
+//! `--invariant`: the bits of a row do not depend on the other rows in its steps, nor on their
+//! number, nor on how a prompt is cut. Each sequence is fed once alone and at once, and then in
+//! pieces of any size together with any others, in steps that take every plan.
 //!
 //! `ATOMC_TEST_DEVICE` and `ATOMC_TEST_TARGET` name a real GPU to ask too.
 use atomc::driver::{self, Options};
@@ -72,7 +72,8 @@ fn alone(engine: &mut Engine, tokens: &[u32]) -> Vec<Vec<u32>> {
     rows
 }
 
-/// The same of several at once, each in pieces of any size, or all in pieces of one token.
+/// The answers of several sequences at once, each in pieces of any size, or all in pieces of one
+/// token.
 fn among_others(engine: &mut Engine, all: &[Vec<u32>], seed: u64) -> Vec<Vec<Vec<u32>>> {
     let mut random = Random(seed);
     let sequences: Vec<_> = all.iter().map(|_| engine.add_sequence()).collect();
@@ -208,8 +209,8 @@ fn what_cannot_be_invariant_is_refused() {
     assert_eq!(refused(ranks), ("driver::invariant", format!("sums over ranks are the framework's, {so}")));
 }
 
-/// All plans of an invariant artifact do the same by the same schedules, none of which is for few
-/// rows; it says so, and it is another artifact.
+/// All plans of an invariant artifact do the same by the same schedules, and no schedule is for few
+/// rows. The artifact says so, and is another one than without.
 #[test]
 fn plans_share_their_kernels() {
     let case = case("qwen3");

@@ -19,8 +19,7 @@ fn rows_norm_and_activation() {
     }
 }
 
-/// Rows that a team has in registers, rows that it goes along twice, and such as end inside a
-/// vector.
+/// Rows that a team has in registers, rows that it reads twice, and rows that end inside a vector.
 #[test]
 fn rows_layer_norm() {
     for n in [64, 50, 1024, 9000, 9001] {
@@ -36,7 +35,7 @@ fn rows_layer_norm() {
     }
 }
 
-/// Rows of two kinds side by side, and of three, whose borders lie inside a vector.
+/// Concatenated rows of two kinds, and of three, with borders inside a vector.
 #[test]
 fn rows_side_by_side() {
     for n in [64, 56, 72, 120, 9] {
@@ -106,7 +105,7 @@ fn rows_largest() {
     }
 }
 
-/// The largest of what the same kernel makes, which it also stores: sums that are exact.
+/// The largest element of a row that the same kernel makes and stores: sums that are exact.
 #[test]
 fn rows_largest_of_what_is_made() {
     for n in [48, 50] {
@@ -231,7 +230,7 @@ fn matvec_with_norm_activation_bias_residual() {
     }
 }
 
-/// Fewer features than a vector has, of which an epilogue makes something else than zeros of zeros.
+/// Fewer features than a vector has, with an epilogue that makes other numbers than zeros of zeros.
 #[test]
 fn products_of_few_features_are_padded_with_zeros() {
     let text = "graph @k(%x: bf16[T, 64], %w: bf16[4, 64]@panels) {
@@ -276,7 +275,7 @@ fn matmul_with_epilogues() {
     }
 }
 
-/// Tiles of 256 tokens, of which a small product has one for each unit only where units are few.
+/// Tiles of 256 tokens. A small product has one of them for each unit only where units are few.
 #[test]
 fn matmul_in_large_tiles() {
     let mut arch = rows().iter().find(|arch| arch.name == "gfx950").expect("a row").clone();
@@ -320,7 +319,7 @@ fn matmul_in_shared_tiles() {
 }
 
 /// Parts of the weight have whole groups of columns that share a scale: 33 stretches of 64 columns
-/// are not shared out, of which the last would be left away.
+/// are not shared out, as the last one would be left out.
 #[test]
 fn shared_tiles_have_whole_groups() {
     for depth in [2048, 2112] {

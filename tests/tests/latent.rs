@@ -1,5 +1,5 @@
-//! Attention over caches whose values are a part of keys, or of another width: latent attention,
-//! where all query heads share one head of the cache.
+//! Attention over caches with values that are a part of keys, or of another width: latent
+//! attention, where all query heads share one head of the cache.
 use std::collections::BTreeMap;
 
 use atomc_ir::interp::{self, BatchState, CacheState, Cx, Tensor, Val};
@@ -7,7 +7,7 @@ use atomc_ir::trial::Run;
 use atomc_ir::{Family, parse};
 use atomc_tests::kernels::{Case, case, run};
 
-/// Query heads, numbers of a value, those that a key has behind them, and the window.
+/// Query heads, numbers of a value, further numbers of a key, and the window.
 #[derive(Clone, Copy)]
 struct Latent(usize, usize, usize, usize);
 
@@ -34,7 +34,7 @@ impl Latent {
         format!("graph @k(%q: bf16[T, {heads}, {dim}], %kv: {cache}, %batch: batch) {{\n{body}  return %r\n}}")
     }
 
-    /// Queries and keys of two parts, of which the second is turned and that of keys has a norm.
+    /// Queries and keys of two parts. The second part is rotated, and that of keys has a norm.
     fn one(self) -> String {
         let (Latent(heads, rank, rope, _), cache) = (self, self.cache("bf16"));
         let (body, dim) = (self.attention("%q", "%w"), rank + rope);
@@ -86,7 +86,7 @@ fn long_sequences_are_shared_out() {
     one(Latent(128, 512, 64, 0), &[700]);
 }
 
-/// Tiles of 64 queries: heads of one token, of which the last tile has few, and of several tokens.
+/// Tiles of 64 queries: heads of one token, with few in the last tile, and of several tokens.
 #[test]
 fn tiles_of_heads_and_tokens() {
     let runs = [run(61, 4), run(0, 3)];
@@ -175,7 +175,7 @@ impl Heads {
         )
     }
 
-    /// With a scale for each square of so many rows and columns.
+    /// The product with a scale for each block of `high` rows and `wide` columns.
     fn in_blocks(self, high: usize, wide: usize) -> String {
         let Heads(heads, _, cols, rows) = self;
         let (down, along) = (rows.div_ceil(high), cols.div_ceil(wide));
@@ -194,12 +194,12 @@ fn products_of_heads_with_their_own_matrices() {
         check(&bare(heads), FEW, &[run(0, 3)]).check_in_all_types();
         check(&bare(heads), MANY, &[run(0, 37)]).check();
     }
-    // Rows of heads that lie in memory as they are multiplied, in tiles of which some are not full.
+    // Rows of heads that lie in memory as they are multiplied, in tiles that are not all full.
     for heads in [Heads(2, 64, 128, 144), Heads(3, 0, 96, 128)] {
         check(&bare(heads), FEW, &[run(0, 40)]).check();
         check(&bare(heads), MANY, &[run(0, 131)]).check_in_all_types();
     }
-    // Of the result alone, as attention reads it.
+    // The result alone, as attention reads it.
     let text = bare(Heads(4, 0, 128, 64)).replace("return %2", "return %1");
     let text: Vec<&str> = text.lines().filter(|line| !line.contains("reshape")).collect();
     check(&text.join("\n"), FEW, &[run(0, 1)]).check();

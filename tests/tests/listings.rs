@@ -99,7 +99,7 @@ fn loops(lines: &[&str]) -> Vec<(usize, usize)> {
     all
 }
 
-/// How many instructions of each class there are.
+/// The number of instructions of each class.
 fn counts(lines: &[&str]) -> String {
     let mut counts = [0; CLASSES.len()];
     lines.iter().filter_map(|l| mnemonic(l)).for_each(|name| counts[class(name)] += 1);
@@ -107,8 +107,8 @@ fn counts(lines: &[&str]) -> String {
     named.collect::<Vec<_>>().join(", ")
 }
 
-/// The instructions in their order, equal neighbours as one line. Registers come and go with every
-/// release of LLVM.
+/// The instructions in order, equal neighbours as one line. Registers change with every release of
+/// LLVM.
 fn instructions(lines: &[&str]) -> String {
     let mut runs: Vec<(&str, usize)> = vec![];
     for name in lines.iter().filter_map(|l| mnemonic(l)) {
@@ -160,7 +160,7 @@ fn main_loops() {
 fn check(body: &str, (family, tokens): (Family, usize), name: &str, chips: &[&Arch]) {
     let graph = parse(body).expect("a body in the text of the IR");
     graph.verify().unwrap_or_else(|e| panic!("{e}"));
-    // Of many tokens a tile along all of K, as long prompts have it.
+    // For many tokens, a tile along all of K, as long prompts have it.
     let invariant = family == Family::Matmul;
     let spec = KernelSpec { invariant, ..KernelSpec::new(family, &graph, tokens) };
     for chip in chips {

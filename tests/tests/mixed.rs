@@ -1,10 +1,11 @@
-//! A model of which each layer has the mixer that it names: latent attention beside a gated delta
-//! rule, as Kimi-Linear has them. No family reads such a configuration yet, so this one is put
-//! together of the layers of two.
+//! A model with layers that name their mixers: latent attention together with a gated delta rule,
+//! as Kimi-Linear has them. No family reads such a configuration yet, so this one is put together
+//! of the layers of two.
 use std::collections::HashMap;
 
 use atomc::driver::{self, Options};
-use atomc::frontend::{self, Config, Mixer};
+use atomc::frontend::{self, Config};
+use atomc_config::Kind;
 use atomc_ir::interp::Tensor;
 use atomc_ir::{Graph, Op, Shape};
 use atomc_passes::BucketOptions;
@@ -42,7 +43,7 @@ fn mixed() -> Config {
     }));
     let mut layers = vec![delta.layers[0].clone(), latent.layers[0].clone()];
     layers.extend([delta.layers[1].clone(), latent.layers[1].clone()]);
-    let Mixer::Latent(last) = &mut layers[3].mixer else { panic!("{:?}", layers[3].mixer) };
+    let Kind::Latent(last) = &mut layers[3].halves[0].kind else { panic!("{:?}", layers[3]) };
     last.embedding = None;
     Config { layers, ..latent }
 }
@@ -111,7 +112,7 @@ fn far(found: &[f64], want: &[f64]) -> f64 {
     (square(&mut found.iter().zip(want).map(|(a, b)| a - b)) / square(&mut want.iter().copied())).sqrt()
 }
 
-/// The rows of a layer alone, whose weights are those of another place, on given rows.
+/// The results of a layer alone on given rows, with the weights of layer `index`.
 fn one_layer(config: &Config, index: usize, weights: &Weights, rows: &Tensor<f64>) -> States {
     let mut alone = config.clone();
     alone.layers = vec![config.layers[index].clone()];
@@ -170,7 +171,7 @@ fn a_layer_may_have_no_rotary_embedding() {
     assert!(turned > 1e-3 && plain < 1e-12, "{turned:e}, {plain:e}");
 }
 
-/// Token by token, and in pieces, as at once: both kinds of states go on.
+/// Token by token, in pieces, and at once: both kinds of states continue.
 #[test]
 fn states_go_on() {
     let graph = frontend::graph(&mixed()).expect("a graph");

@@ -1,5 +1,5 @@
-//! The kernel that makes weights on a device, in the emulator on every chip: what comes of tensors
-//! that lie there is, byte for byte, what the host makes of them.
+//! The kernel that makes weights on a device, in the emulator on every chip: from tensors in device
+//! memory it makes, byte for byte, the weights that the host makes.
 #![allow(clippy::unwrap_used, reason = "what tests call may unwrap as they do")]
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -24,7 +24,7 @@ const FLOATS: [Float; 4] = [Float::BF16, Float::F16, Float::F32, Float::F64];
 const EMBEDDING: &str = "model.embed_tokens.weight";
 const HEAD: &str = "lm_head.weight";
 
-/// Bytes behind a buffer that kernels may read.
+/// Bytes that kernels may read past a buffer.
 const SLACK: u64 = 256;
 
 /// A chip that packs, and does nothing else.
@@ -261,7 +261,7 @@ impl Source for Tensors {
 /// How a tensor lies on a device.
 #[derive(Clone, Copy, Debug)]
 enum Lie {
-    /// Row by row, this many elements from the start of the memory, and with so many between rows.
+    /// Row by row, `skip` elements from the start of the memory, with `gap` elements between rows.
     Rows {
         skip: usize,
         gap: usize,
@@ -332,7 +332,7 @@ fn emulated() -> impl Iterator<Item = &'static Arch> {
     atomc_tests::kernels::tried().filter(|arch| arch.gpu().is_some())
 }
 
-/// A weight, and what the host makes of it.
+/// A weight as the host makes it.
 fn host(weight: &Weight, rank: Rank, tensors: &Tensors) -> Vec<u8> {
     let (mut buffers, mut pool) = ([DeviceBuffer::Host(Buffer::new(weight.bytes).unwrap())], Pool::new(1).unwrap());
     let sink = Sink { weights: std::slice::from_ref(weight), rank, buffers: &mut buffers, pool: &mut pool };
@@ -386,8 +386,7 @@ fn a_device_packs_as_the_host_does() {
     }
 }
 
-/// A head that the embedding stands for may come before it, behind it, and again, if it is the
-/// same.
+/// A head that the embedding replaces may come before it, after it, and again, if it is the same.
 #[test]
 fn a_tied_head_on_a_device_is_the_embedding() {
     let arch = emulated().next().unwrap();
@@ -537,7 +536,7 @@ fn the_host_makes_what_the_kernel_does_not() {
     }
 }
 
-/// What is at fault is said before anything is done, and changes nothing.
+/// A fault is reported before anything is done, and changes nothing.
 #[test]
 fn faults_change_nothing() {
     let arch = emulated().next().unwrap();

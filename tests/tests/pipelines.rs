@@ -1,7 +1,8 @@
 //! What each pass makes of one layer of each family.
 use std::collections::BTreeSet;
 
-use atomc::frontend::{self, Config, FAMILIES, FeedForward, Mixer, QkNorm};
+use atomc::frontend::{self, Config, FAMILIES, QkNorm};
+use atomc_config::{Attention, Delta, Experts, Latent};
 use atomc_ir::{Family, Graph, Op, parse};
 use atomc_passes::{Bucket, Cx};
 
@@ -20,7 +21,7 @@ fn config(architecture: &str) -> Config {
         "sliding_window": 32,
         "first_k_dense_replace": 0,
         "use_qk_norm": true,
-        // Of families that have both kinds of layers one with a recurrent state.
+        // Of families with both kinds of layers, one layer has a recurrent state.
         "full_attention_interval": 2,
         "linear_num_key_heads": 2,
         "linear_num_value_heads": 4,
@@ -85,8 +86,8 @@ fn every_family_after_every_pass() {
 }
 
 /// A dense layer is at most six kernels of a decode step, attention included, and one for each norm
-/// that no product takes. One with experts is at most seven, and eight on the host, whose products
-/// do not add up choices; and two more for an expert that all have. Latent attention has three
+/// that no product takes. A layer with experts is at most seven, and eight on the host, where
+/// products do not add up choices; and two more for a shared expert. Latent attention has three
 /// more: two products per head, and another one of queries.
 #[test]
 fn kernels_of_a_decode_layer() {
@@ -105,15 +106,13 @@ fn count_kernels(target: &str, of_experts: usize) {
         let kernels = atomc_passes::Order::new(&graph, None, None).steps;
         let of_layer = kernels.iter().filter(|&&id| graph.location(id).starts_with(&first));
         let layer = &config.layers[0];
-        let behind = [layer.norms.mixer.1, layer.norms.feed_forward.1].into_iter().flatten().count();
-        let whole = layer.attention().is_some_and(|attention| attention.qk_norm == QkNorm::Row);
-        let experts = match &layer.feed_forward {
-            FeedForward::Gated(_) => 0,
-            FeedForward::Experts(experts) => of_experts + 2 * usize::from(experts.shared.is_some()),
-        };
-        let latent = if matches!(layer.mixer, Mixer::Latent(_)) { 3 } else { 0 };
+        let behind = layer.halves.iter().filter(|half| half.norms.1.is_some()).count();
+        let whole = layer.half::<Attention>().is_some_and(|attention| attention.qk_norm == QkNorm::Row);
+        let experts =
+            layer.half::<Experts>().map_or(0, |experts| of_experts + 2 * usize::from(experts.shared.is_some()));
+        let latent = if layer.half::<Latent>().is_some() { 3 } else { 0 };
         // Convolution, delta rule and gated norm are three kernels between two products.
-        let delta = if matches!(layer.mixer, Mixer::Delta(_)) { 3 } else { 0 };
+        let delta = if layer.half::<Delta>().is_some() { 3 } else { 0 };
         let most = 6 + behind + usize::from(whole) + experts + latent + delta;
         let count = of_layer.count();
         assert!(count <= most, "{} for {target}: {count}", family.architecture);
@@ -122,7 +121,7 @@ fn count_kernels(target: &str, of_experts: usize) {
             let is = |op: &Op, family: Family| matches!(op, Op::Kernel { family: own, .. } if *own == family);
             names.into_iter().filter(|&&id| !is(graph.op(id), Family::Matvec)).count()
         };
-        let linear = config.layers.iter().filter(|layer| matches!(layer.mixer, Mixer::Delta(_))).count();
+        let linear = config.layers.iter().filter(|layer| layer.half::<Delta>().is_some()).count();
         assert_eq!(between(&graph), 3 * linear, "{} for {target}", family.architecture);
     }
 }

@@ -1,5 +1,5 @@
-//! Beginnings that sequences share in models with a recurrent state: a sequence that goes on from a
-//! snapshot, or from where another is, gives the bits that it gives alone.
+//! Beginnings that sequences share in models with a recurrent state: a sequence that resumes from a
+//! snapshot, or from the end of another, gives the bits that it gives alone.
 mod engines;
 
 use std::collections::HashMap;
@@ -34,7 +34,7 @@ fn engines<const N: usize>(case: &Case, tokens: usize, options: [EngineOptions; 
     engines::engines(&model, compiling, options.map(|options| EngineOptions { threads: 2, ..options }))
 }
 
-/// Gives a sequence tokens, and the bits of the logits behind the last of them.
+/// Gives a sequence tokens, and returns the bits of the logits after the last of them.
 fn feed(engine: &mut Engine, sequence: SeqId, tokens: &[u32]) -> Vec<u32> {
     let logits = engine.step(&[Request { sequence, tokens, logits: Want::Last }]).expect("a step");
     logits.last(0).expect("a row").iter().map(|value| value.to_bits()).collect()
@@ -47,7 +47,7 @@ fn alone(engine: &mut Engine, tokens: &[u32]) -> Vec<u32> {
     bits
 }
 
-/// A prompt of which others have the beginning, up to any token of it.
+/// A prompt with a beginning that others share, up to any token of it.
 fn shares(case: &Case) {
     let options = EngineOptions { cache_tokens: 2048, slots: 24, snapshot_tokens: BLOCK, ..EngineOptions::default() };
     let [mut engine, mut other] = engines(case, 64, [options.clone(), options]);
@@ -66,7 +66,7 @@ fn shares(case: &Case) {
         let want = alone(&mut other, &[&prompt[..shared], &rest].concat());
         assert!(found == want, "{}: {tokens} tokens of another", case.name);
     }
-    // The parent goes on, and back.
+    // The parent continues, and goes back.
     let more = random.tokens(70, vocab);
     let want = alone(&mut other, &[&prompt[..], &more].concat());
     assert!(feed(&mut engine, parent, &more) == want, "{}", case.name);
@@ -86,8 +86,8 @@ fn shared_beginnings_change_no_bit() {
     cases_with_states().into_iter().for_each(|case| shares(&longer(case, CONTEXT)));
 }
 
-/// A sequence for each token behind it that is tried, as sampling of several answers and beams
-/// have: nothing of what they share is computed again.
+/// A sequence for each next token that is tried, as sampling of several answers and beams have:
+/// their common beginning is not computed again.
 #[test]
 fn beams_go_on_from_where_they_part() {
     let case = case("hybrid-next", CONTEXT);
@@ -100,7 +100,7 @@ fn beams_go_on_from_where_they_part() {
         let before = engine.tokens_run();
         let mut next = vec![];
         for (number, (sequence, tokens)) in beams.iter().enumerate() {
-            // Each has two that go on from it.
+            // Two sequences continue each of them.
             for choice in 0..2 {
                 let fork = engine.fork(*sequence, tokens.len()).expect("a beam");
                 assert_eq!(fork.tokens, tokens.len());

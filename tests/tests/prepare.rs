@@ -8,7 +8,7 @@ use atomc_ir::Arch;
 use atomc_passes::BucketOptions;
 use atomc_targets::{Tasks, compile_hosted};
 
-/// A framework's step, padded: tokens behind the last sequence's, and sequences without any.
+/// A framework's step, padded: tokens after the last sequence's, and sequences without any.
 struct Framework {
     ids: Vec<i32>,
     positions: Vec<i64>,
@@ -29,7 +29,7 @@ impl Numbers {
 }
 
 impl Framework {
-    /// `counts` tokens in each sequence, then so much padding.
+    /// `counts` tokens in each sequence, then padding of `sequences` sequences and `tokens` tokens.
     fn new(counts: &[usize], sequences: usize, tokens: usize, numbers: &mut Numbers) -> Framework {
         let (mut positions, mut starts, mut lengths) = (vec![], vec![0], vec![]);
         for &count in counts {
@@ -39,7 +39,7 @@ impl Framework {
             starts.push(positions.len() as i32);
         }
         let total = positions.len();
-        // What padding holds is nobody's business, but for the starts.
+        // The contents of padding do not matter, except for the starts.
         positions.resize(total + tokens, -7);
         lengths.resize(counts.len() + sequences, 1);
         starts.resize(counts.len() + sequences + 1, total as i32);
@@ -93,7 +93,7 @@ impl Framework {
     }
 }
 
-/// Layers with pages, bytes of a page and of the gap behind it, and where its values begin.
+/// Layers with pages, bytes of a page and of the gap after it, and the place of its values.
 const LAYERS: usize = 2;
 const PAGE: usize = 512;
 const GAP: usize = 256;
@@ -104,7 +104,7 @@ const LEFT: u8 = 0x7f;
 fn check(code: &CodeObject, threads: usize, framework: &Framework, name: &str) {
     let Framework { ids, positions, starts, lengths, tables, stride } = framework;
     let want = framework.want();
-    // What an earlier step left behind.
+    // Leftovers of an earlier step.
     let mut made = want.each_ref().map(|list| vec![0x5a5a_5a5a; list.len()]);
     let mut step = [Step { tokens: -1, rows: 3 }];
     let mut batch = [Batch {

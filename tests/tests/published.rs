@@ -8,7 +8,8 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Instant;
 
 use atomc::driver::{self, Options};
-use atomc::frontend::{Config, FeedForward};
+use atomc::frontend::Config;
+use atomc_config::Experts;
 use atomc_ir::{Arch, DType};
 use atomc_passes::BucketOptions;
 use atomc_runtime::checkpoint::{CheckpointError, Float, Source, Tensor};
@@ -97,7 +98,8 @@ impl Release {
         files.iter().map(|path| Release::read(path)).collect()
     }
 
-    /// What the plan of so many ranks, which share projections or hold whole experts, reads of it.
+    /// The parts of the checkpoint that are read by the plan of `ranks` ranks, which share
+    /// projections or hold whole experts.
     fn fit(&self, arch: &Arch, (ranks, expert_ranks): (usize, usize)) -> Result<Fit, String> {
         let options = Options { ranks, expert_ranks, buckets: small(), ..Options::default() };
         let weights = driver::weights(&self.config, &options, arch).map_err(|fault| fault.to_string())?;
@@ -164,8 +166,7 @@ fn ranks_share_releases_out() {
             Err(fault) => fault,
         };
         let shared = [2, 4, 8].map(|ranks| fits((ranks, 1))).join(", ");
-        let has_experts =
-            release.config.layers.iter().any(|layer| matches!(layer.feed_forward, FeedForward::Experts(_)));
+        let has_experts = release.config.layers.iter().any(|layer| layer.half::<Experts>().is_some());
         let experts = if has_experts { format!("; --tp 8 --ep 8: {}", fits((8, 8))) } else { String::new() };
         format!("--tp 2, 4, 8: {shared}{experts}")
     });

@@ -15,7 +15,8 @@ use safetensors::{Dtype, SafeTensors};
 /// What logits may be off, as a part of their root mean square, where all codes are the same:
 /// PyTorch computes in float32.
 const SAME: f64 = 1e-5;
-/// The same where the last bits have made other codes of a number or two, whose steps are large.
+/// The tolerance where the last bits have changed the codes of a number or two, as codes have large
+/// steps.
 const TOLERANCE: f64 = 1e-2;
 
 fn folders() -> Vec<PathBuf> {
@@ -54,7 +55,7 @@ fn weights(dir: &Path, graph: &Graph) -> HashMap<String, Tensor<f64>> {
             (other, _) => panic!("{name}: {other:?}"),
         };
         let count = tensor.shape().iter().product::<usize>();
-        // Of integers of 64 bits the lower half is read, which is all that there is of sizes.
+        // Of 64-bit integers the lower half is read, which holds all sizes.
         let step = tensor.data().len() / count.max(1);
         let element = |i: usize| match tensor.dtype() {
             Dtype::I64 => fetch(&tensor.data()[i * step..], 0, DType::I32),

@@ -4,8 +4,9 @@ use std::collections::{BTreeMap, HashMap};
 
 use atomc::driver::{self, Options};
 use atomc::emulated::Emulated;
-use atomc::frontend::{self, Config, FeedForward, InputScales, Mixer, Part};
+use atomc::frontend::{self, Config, InputScales, Part};
 use atomc_artifact::manifest::{Attention, DType, Logits, Place, Plan, PlanKind, Target, Work};
+use atomc_config::Kind;
 use atomc_ir::interp::{self, BatchState, CacheState, Cx, SlotState, Tensor, Val};
 use atomc_ir::{Elementwise, Graph, Op, Type, Value};
 use atomc_passes::BucketOptions;
@@ -92,7 +93,7 @@ mod meaning {
         all
     }
 
-    /// Logits of a sequence that begins with the first tokens, and goes on with the others if the
+    /// Logits of a sequence that begins with the first tokens, and continues with the others if the
     /// graph has caches.
     fn run(graph: &Graph, case: &Case, pieces: &[&[u32]]) -> Vec<f64> {
         let weights: HashMap<String, Tensor<f64>> =
@@ -149,9 +150,9 @@ mod meaning {
             InputScales::Group(columns) | InputScales::Power(columns) | InputScales::Mx(columns) => columns,
         };
         let own = part.of(&case.config).expect("a share");
-        let mut cut = own.layers.iter().flat_map(|layer| match (&layer.mixer, &layer.feed_forward) {
-            (Mixer::Attention(all), FeedForward::Gated(mlp)) => [all.heads * all.head_dim, mlp.intermediate],
-            (Mixer::Delta(all), FeedForward::Gated(mlp)) => [all.value_rows(), mlp.intermediate],
+        let mut cut = own.layers.iter().flat_map(|layer| match (&layer.halves[0].kind, &layer.halves[1].kind) {
+            (Kind::Attention(all), Kind::Gated(mlp)) => [all.heads * all.head_dim, mlp.intermediate],
+            (Kind::Delta(all), Kind::Gated(mlp)) => [all.value_rows(), mlp.intermediate],
             // No case of these has rows that become codes in groups which its ranks leave whole.
             _ => [1; 2],
         });
@@ -197,7 +198,7 @@ mod meaning {
 
     #[test]
     fn the_callers_attention_is_the_same() {
-        // Scales of a cache are the business of whoever has it.
+        // The owner of a cache applies its scales.
         for case in cases().into_iter().filter(|case| case.config.cache_scales().is_none()) {
             let tokens = case.tokens(1);
             let want = run(&frontend::graph(&case.config).expect("a graph"), &case, &[&tokens[..5]]);
@@ -520,7 +521,7 @@ fn compiled_ranks_with_recurrent_states_on_gfx942() {
     compiled_in_f32("gfx942", &[("hybrid-next-dense", [2, 1]), ("hybrid-3.5-moe", [2, 2])], 1);
 }
 
-/// Dense models in the checkpoint's type, plain and as codes in blocks, beside one rank.
+/// Dense models in the checkpoint's type, plain and quantised in blocks, compared with one rank.
 #[test]
 fn compiled_ranks_with_recurrent_states_are_as_good_as_pytorch() {
     let mut shared = 0;

@@ -1,5 +1,5 @@
 //! Kernels of layers with a recurrent state: the short convolution and the gated delta rule, over
-//! sequences that begin, go on and end anywhere.
+//! sequences that begin, continue and end anywhere.
 use atomc_ir::trial::Run;
 use atomc_ir::{Family, parse};
 use atomc_targets::{KernelSpec, ask, compile, rows};
@@ -13,7 +13,7 @@ fn check(text: &str, runs: &[Run]) -> Case<'static> {
     Case { runs: Box::leak(runs.into()), ..case(Box::leak(text.into()), Family::Recur, tokens.next_power_of_two()) }
 }
 
-/// A convolution of so many channels over so many tokens.
+/// A convolution over `len` tokens of `channels` channels.
 fn conv(channels: usize, len: usize) -> String {
     let before = len - 1;
     format!(
@@ -35,7 +35,7 @@ fn delta([key_heads, heads]: [usize; 2], [dk, dv]: [usize; 2]) -> String {
     )
 }
 
-/// A convolution of a part of each row, with an activation behind it.
+/// A convolution of a part of each row, followed by an activation.
 fn conv_within(channels: usize, start: usize) -> String {
     let (width, state) = (start + channels + 3, format!("slots<bf16, 3, {channels}>"));
     format!(
@@ -75,7 +75,7 @@ fn delta_within([key_heads, heads]: [usize; 2], [dk, dv]: [usize; 2]) -> String 
     )
 }
 
-/// Parts of rows that begin anywhere, and what is before and behind in the same kernel.
+/// Parts of rows that begin anywhere, with other ops before and after them in the same kernel.
 #[test]
 fn with_what_is_around() {
     check(&conv_within(108, 64), &[run(0, 7), run(2, 2), run(0, 1), run(63, 3)]).check();
@@ -95,7 +95,8 @@ fn convolutions() {
     check(&conv(21, 4), &[run(0, 65), run(4, 1)]).check();
 }
 
-/// Around the 64 tokens that may be computed at once, of sequences that begin and that go on.
+/// Lengths around the 64 tokens that may be computed at once, of sequences that begin and that
+/// continue.
 const LENGTHS: [Run; 6] = [run(0, 1), run(5, 63), run(0, 64), run(0, 65), run(64, 2), run(9, 130)];
 
 #[test]
@@ -104,8 +105,8 @@ fn sequences_of_any_length() {
     check(&delta([1, 2], [24, 20]), &LENGTHS).check();
 }
 
-/// Heads as released, in chunks: new sequences, others that go on, and some of a token among them,
-/// in an order that no multiple of a chunk fits.
+/// Heads as released, in chunks: new sequences, others that continue, and some of a single token
+/// among them, in an order that no multiple of a chunk fits.
 #[test]
 fn chunks() {
     let mixed = [run(3, 1), run(0, 65), run(7, 63), run(1, 1), run(64, 130)];
@@ -161,7 +162,7 @@ fn delta_rules() {
     check(&delta([1, 1], [256, 16]), &[run(1, 1), run(0, 2)]).check();
 }
 
-/// Chips that nobody emulates, too.
+/// Chips that are not emulated, too.
 #[test]
 fn every_target_has_kernels() {
     for text in [conv(1536, 4), delta([2, 4], [128, 128])] {

@@ -1,5 +1,5 @@
-//! New weights in an open engine, and what old ones leave behind: a sequence after broken weights
-//! is as if they had never been.
+//! New weights in an open engine, and leftovers of old ones: a sequence after broken weights is as
+//! if they had never been.
 use atomc::driver::{self, Options};
 use atomc_passes::BucketOptions;
 use atomc_runtime::checkpoint::{CheckpointError, Float, Source, Tensor};

@@ -102,7 +102,7 @@ fn matvec_of_rows_that_become_codes() {
     }
 }
 
-/// A product of rows that another kernel has quantised, and rows beside it.
+/// A product of rows that another kernel has quantised, and other rows.
 fn with_rows(x: &str, weights: (&str, &str, [usize; 2]), n: usize, k: usize) -> String {
     let (parameters, block) = weight(weights, n, k);
     format!(
@@ -114,7 +114,8 @@ fn with_rows(x: &str, weights: (&str, &str, [usize; 2]), n: usize, k: usize) -> 
     )
 }
 
-/// The same, where a group of columns has a scale, or a row if the group is 0.
+/// A product of quantised rows in memory with a scale for each group of columns, or for each row if
+/// the group is 0.
 fn of_rows_in_memory((to, group): (&str, usize), weights: (&str, &str, [usize; 2]), n: usize, k: usize) -> String {
     let group = if group == 0 { k } else { group };
     with_rows(&format!("{to}[T, {k}]@scaled({group})"), weights, n, k)
@@ -134,8 +135,8 @@ fn products_of_codes_in_memory() {
     }
 }
 
-/// Products whose operands both have 8 bits: several groups along K, half of one, and rows and
-/// tokens that end inside a tile.
+/// Products of two 8-bit operands: several groups along K, half of one, and rows and tokens that
+/// end inside a tile.
 #[test]
 fn prompts_of_quantised_operands_on_gpus() {
     for (to, _, group) in [ROWS[0], ROWS[1], ROWS[3]] {
@@ -173,7 +174,7 @@ fn prompts_of_quantised_operands_in_pieces_on_gpus() {
     }
 }
 
-/// Decode steps whose operands both have 8 bits: rows in memory, and rows that become codes here.
+/// Decode steps of two 8-bit operands: rows quantised in memory, and rows that are quantised here.
 #[test]
 fn decode_of_quantised_operands_on_gpus() {
     for rows in ROWS.into_iter().take(4) {
@@ -245,7 +246,7 @@ fn which_rows_become_mx_codes() {
     }
 }
 
-/// The same of rows of MX codes.
+/// A product of rows of MX codes.
 fn of_mx_rows(to: &str, n: usize, k: usize) -> String {
     with_rows(&format!("{to}[T, {k}]@mx(32)"), (to, "e8m0", [1, 32]), n, k)
 }

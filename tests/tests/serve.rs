@@ -87,7 +87,8 @@ fn asked(vocab: usize) -> Vec<Asked> {
         let prompt = [shared, &random.tokens(own, vocab)].concat();
         let temperature = if index.is_multiple_of(3) { 0.8 } else { 0.0 };
         let sampling = Sampling { temperature, seed: index as u64, ..Sampling::default() };
-        // Those without are greedy steps of the engine's own, if all of a step are.
+        // Requests without likelihoods are greedy steps of the engine's own, if a step has no
+        // others.
         let logprobs = (index % 4 < 2).then_some(1);
         Asked { prompt, settings: Settings { max_new: 20 + index * 7 % 60, sampling, logprobs, ..Settings::default() } }
     };
@@ -130,7 +131,7 @@ fn answers_under_load_are_those_of_lone_requests() {
     }
 }
 
-/// The same with a draft's guesses, of which trained drafts have some right.
+/// The answers with a draft's guesses. Trained drafts have some of them right.
 #[test]
 fn answers_with_guesses_are_those_of_lone_requests() {
     const GUESSES: usize = 3;

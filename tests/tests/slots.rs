@@ -6,7 +6,7 @@ use atomc_runtime::checkpoint::{CheckpointError, Float, Source, Tensor};
 use atomc_runtime::{Artifact, Checkpoint, Engine, EngineOptions, Error, KvError, Request, SeqId, StepError, Want};
 use atomc_tests::{Case, cases_with_states};
 
-/// A checkpoint of which one tensor is no numbers.
+/// A checkpoint with one tensor of NaN.
 struct Broken<'a> {
     whole: &'a Checkpoint,
     name: &'a str,
@@ -65,13 +65,13 @@ fn as_many_as_were_asked_for() {
     assert!(error.starts_with("slots: 1099511627776 sequences take "), "{error}");
 }
 
-/// Numbers that are not finite are looked for by running launches again. The sequence goes on as if
-/// nobody had.
+/// Numbers that are not finite are searched by running launches again. The sequence goes on as if
+/// that had not happened.
 #[test]
 fn a_search_leaves_states_as_they_are() {
     let case = case();
     let whole = Checkpoint::open(&case.dir).expect("a checkpoint");
-    // Behind everything that has a state.
+    // A norm after every layer with a state.
     let broken = Broken { whole: &whole, name: "model.language_model.norm.weight", nan: vec![0xff; 1 << 10] };
     let tokens = case.tokens(2);
     let answer = |engine: &mut Engine, breaks: bool| {

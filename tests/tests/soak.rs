@@ -14,16 +14,15 @@ use atomc_passes::BucketOptions;
 use atomc_runtime::{Artifact, Checkpoint, Engine, EngineOptions, KvError, Request, SeqId, StepError, Want};
 use atomc_tests::random::Random;
 
-/// How many there are at once.
+/// Sequences at once.
 const SEQUENCES: usize = 64;
-/// Tokens of the cache: less than what so many sequences want in the mean, so that some are put
-/// off.
+/// Tokens of the cache: fewer than all sequences want on average, so that some are put off.
 const CACHE: usize = 2816;
-/// Slots for snapshots beside those of sequences.
+/// Slots for snapshots, in addition to those of sequences.
 const SNAPSHOTS: usize = 16;
 /// Positions of the model.
 const CONTEXT: usize = 160;
-/// Prompts, and how many of them begin alike, with so many tokens.
+/// Prompts; how many of them begin alike, and with how many equal tokens.
 const PROMPTS: usize = 24;
 const ALIKE: usize = 4;
 const BEGINNING: usize = 40;
@@ -36,7 +35,7 @@ struct Asked {
     answer: Vec<u32>,
 }
 
-/// A sequence that is under way: of what it is the answer, and all tokens that it has or is to get.
+/// A running sequence: the prompt that it answers, and all tokens that it has or is to get.
 struct Live {
     asked: usize,
     sequence: SeqId,
@@ -99,7 +98,7 @@ fn asked(engine: &mut Engine, random: &mut Random) -> Vec<Asked> {
     all
 }
 
-/// A new sequence for a prompt, which shares what another has of it.
+/// A new sequence for a prompt. It shares the beginning that another has of it.
 fn begin(engine: &mut Engine, all: &[Asked], live: &[Live], asked: usize, counts: &mut Counts) -> Live {
     let tokens = all[asked].prompt.clone();
     let common = |other: &Live| other.tokens.iter().zip(&tokens).take_while(|(a, b)| a == b).count();
@@ -132,7 +131,7 @@ fn soak(dir: &Path, time: Duration) {
         if before == 0 && start.elapsed() >= time / 3 {
             before = resident();
         }
-        // One at a time, so that those who are under way come to an end where the cache is full.
+        // One at a time, so that running sequences come to an end where the cache is full.
         if !is_ending && (live.len() < SEQUENCES / 2 || live.len() < SEQUENCES && random.below(3) == 0) {
             let new = begin(&mut engine, &all, &live, random.below(PROMPTS), &mut counts);
             live.push(new);

@@ -44,7 +44,7 @@ fn open(name: &str, invariant: bool, dtype: Option<DType>) -> Model {
     of_folders(&dir, head.is_dir().then_some(head.as_path()), (invariant, dtype))
 }
 
-/// A model with its draft, whose weights lie in a folder of their own or with the model's.
+/// A model with its draft, with weights in a folder of their own or with the model's.
 fn of_folders(dir: &Path, head: Option<&Path>, (invariant, dtype): (bool, Option<DType>)) -> Model {
     let mut config = atomc_config::read(dir).expect("a configuration");
     config.context = config.context.max(CONTEXT);
@@ -72,7 +72,7 @@ fn answers(engine: &mut Engine, prompts: &[Vec<u32>], params: &Params, width: us
     all.into_iter().map(|answer| answer.expect("an answer")).collect()
 }
 
-/// That answers are the same with guesses; tells what became of these.
+/// Checks that answers are the same with guesses, and returns the counts of these.
 fn check(model: &mut Model, sampling: Sampling, width: usize) -> Guesses {
     let prompts = prompts(model.vocab);
     let plain = Params { max_new: 20, sampling, ..Params::default() };
@@ -132,7 +132,7 @@ fn wrong_guesses_leave_nothing() {
     assert_eq!(logits.last(0).expect("a row"), want[3]);
 }
 
-/// As many sequences as the largest plan for guesses has, whatever the largest for others has.
+/// As many sequences as the largest plan for guesses has, even if the largest for others has more.
 #[test]
 fn what_one_plan_verifies() {
     let engine = open("draft-eagle3", false, None).engine;
@@ -148,7 +148,7 @@ fn integers(file: &SafeTensors, name: &str) -> (Vec<usize>, Vec<u32>) {
     (tensor.shape().to_vec(), numbers.collect())
 }
 
-/// Behind every beginning of a sequence the guesses are those that PyTorch makes in float64: in one
+/// After every beginning of a sequence the guesses are those that PyTorch makes in float64: in one
 /// step, token by token, and where the model's steps verified tokens that were then taken back.
 #[test]
 fn guesses_are_those_of_torch() {
@@ -171,7 +171,7 @@ fn guesses_are_those_of_torch() {
                 assert_eq!(guesses[0], want, "{name}, sequence {number}, {last} at once");
                 engine.drop_sequence(at_once).expect("a sequence");
 
-                // The last token and what is guessed behind the one before it, which is taken back.
+                // The last token and two wrong guesses, which are taken back.
                 let wrong = [known[last], known[last] ^ 1, known[last] ^ 2];
                 engine.step(&[Request { sequence: along, tokens: &wrong, logits: Want::All }]).expect("a step");
                 let back = engine.rewind(along, known.len()).expect("it goes back");

@@ -21,7 +21,7 @@ use safetensors::{Dtype, SafeTensors};
 /// The results of a graph of constants by name.
 type Results = BTreeMap<String, Tensor<f64>>;
 
-/// A checkpoint of which a plan uses some.
+/// The part of a checkpoint that a plan uses.
 struct Part<'a>(&'a Checkpoint);
 
 impl Source for Part<'_> {
@@ -56,7 +56,7 @@ fn stored(files: &SafeTensors, name: &str) -> Option<Tensor<f64>> {
     Some(Tensor::new(view.shape().to_vec(), (0..all).map(|i| trial::fetch(view.data(), i, dtype)).collect()))
 }
 
-/// The same with bytes of powers of two, which files have as integers.
+/// A stored tensor, with bytes of powers of two, which files have as integers.
 fn as_graph_has_it(graph: &Graph, files: &SafeTensors, name: &str) -> Option<Tensor<f64>> {
     let mut tensor = stored(files, name)?;
     let is_it = |&id: &atomc_ir::NodeId| matches!(graph.op(id), Op::Weight { name: other } if other == name);
@@ -85,7 +85,7 @@ fn loaded(graph: &Graph, v: Value, checkpoint: &Checkpoint) -> Tensor<f64> {
     Tensor::new(weight.shape.clone(), all.map(|(row, col)| at(row, col)).collect())
 }
 
-/// That a trainer that gives the tensors one after the other gets the same bytes.
+/// Checks that a trainer that gives the tensors one after the other gets the same bytes.
 fn given_one_by_one(weight: &Weight, checkpoint: &Checkpoint, want: &[u8]) {
     let (mut pool, mut buffers) =
         (Pool::new(1).expect("a pool"), [DeviceBuffer::Host(Buffer::new(weight.bytes).expect("memory"))]);
@@ -142,7 +142,7 @@ fn read(path: &Path) -> Graph {
     graph
 }
 
-/// `(code - zero) * scale` in f32, with a scale for each block of so many rows and columns.
+/// `(code - zero) * scale` in f32, with a scale for each block of rows and columns.
 fn dequantised(results: &Results, name: &str, [height, width]: [usize; 2]) -> Tensor<f64> {
     let of = |part: &str| results.get(&format!("{name}.{part}"));
     let (codes, scale) = (of("codes").expect("codes"), of("scale").expect("scales"));

@@ -97,7 +97,7 @@ def fp8_product(aiter, row, chip):
 
 
 def sum_of_splits(aiter, row, args):
-    """The kernel behind a product whose K is split."""
+    """The kernel after a product with a split K."""
     M, N, K = (int(row[k]) for k in "MNK")
     bias = args.get("bias_ptr")
     return aiter.reduce, {

@@ -150,7 +150,7 @@ struct KernelTime {
     seconds: f64,
     bytes: u64,
     flops: u64,
-    /// Of how many experts a launch read the weights, if it reads some.
+    /// The number of experts with weights that a launch read, if it reads some.
     experts: Option<f64>,
     /// Bytes of keys and values among those above.
     cached: u64,
@@ -302,7 +302,7 @@ fn decode(engine: &mut Engine, ids: &[u32], batch: usize, args: &Args) -> Result
     Ok(Decode { batch, seconds: median(times), bytes, timed })
 }
 
-/// The plan that a step of so many sequences with `each` tokens takes: a decode step of one.
+/// The plan for a step of `batch` sequences with `each` tokens: a decode step for one token.
 fn plan(engine: &Engine, batch: usize, each: usize) -> usize {
     let fits = |plan: &Plan| plan.tokens >= batch * each && plan.rows >= batch * each;
     let plans = engine.plans();
@@ -342,7 +342,7 @@ impl Lengths {
     }
 }
 
-/// Of so many tokens those that the last one sees.
+/// The number of tokens, of `length`, that the last one sees.
 fn seen(length: usize, window: usize) -> u64 {
     (if window == 0 { length } else { window.min(length) }) as u64
 }
@@ -448,7 +448,7 @@ impl Decode {
 }
 
 impl Report {
-    /// The mean steps, one behind the other, each launch in its place.
+    /// The mean steps in sequence, with each launch at its time.
     fn trace(&self) -> Result<Vec<u8>, Failure> {
         let mut trace = Trace::default();
         let decodes = self.decodes.iter().map(|d| (format!("decode, batch {}", d.batch), &d.timed));
@@ -465,7 +465,7 @@ impl Report {
         trace.written()
     }
 
-    /// Of what a decode step could read in its time.
+    /// The share of the bytes that a decode step could read in its time.
     fn share(&self, decode: &Decode) -> Option<f64> {
         self.peaks.bandwidth().map(|bandwidth| decode.rate() / bandwidth)
     }

@@ -61,7 +61,7 @@ impl Framework {
 }
 
 impl Args {
-    /// The framework, and its options: what stands behind the first of them is none of ours, but
+    /// The framework, and its options: everything after the first option is the framework's, except
     /// for `--for`, which no framework has.
     fn split(&self) -> Result<(Framework, Vec<String>), String> {
         let (mut framework, mut options) = (self.framework, Vec::new());
@@ -172,7 +172,7 @@ fn on(targets: &[&str], mut options: Map<String, Value>) -> Map<String, Value> {
 /// What a framework that has an option for it calls the kind of device.
 const DEVICE: &str = "device";
 
-/// What becomes of a model that has no artifact.
+/// The result for a model without an artifact.
 #[cfg(feature = "compiler")]
 fn without<'a>(
     asked: &Asked,
@@ -192,14 +192,14 @@ fn without<'a>(
     Ok(())
 }
 
-/// What becomes of a model that has no artifact.
+/// The result for a model without an artifact.
 #[cfg(not(feature = "compiler"))]
 fn without<'a>(_: &Asked, _: &Path, _: &str, _: &impl Fn(&str) -> &'a str, missing: &str) -> Result<(), Failure> {
     Err(Failure::new("check", missing.to_owned()))
 }
 
-/// Refuses an artifact whose code would not run: one that nobody named has to be on the user's
-/// list, or signed where signatures are asked for.
+/// Refuses an artifact if its code would not run: one that the user did not name has to be on the
+/// user's list, or signed where signatures are required.
 fn trusted(framework: &str, path: &Path, fingerprint: Fingerprint, asked: bool) -> Result<(), Failure> {
     if let Some(key) = var_os(signature::VARIABLE) {
         return Ok(signature::require(Some(key), path, fingerprint)?);

@@ -106,7 +106,7 @@ const MTP: &str = "mtp";
 /// Tokens that a draft guesses, where nothing is said.
 const GUESSED: u8 = 3;
 
-/// Who attends.
+/// Which side attends.
 #[derive(Clone, Copy, clap::ValueEnum)]
 enum Who {
     Own,
@@ -114,13 +114,13 @@ enum Who {
 }
 
 impl Args {
-    /// Those of a command line: what stands behind `atomc compile`.
+    /// Parses the words after `atomc compile` of a command line.
     pub fn parsed(words: &[OsString]) -> Result<Args, clap::Error> {
         let command = <Args as clap::Args>::augment_args(clap::Command::new("compile").no_binary_name(true));
         <Args as clap::FromArgMatches>::from_arg_matches(&command.try_get_matches_from(words)?)
     }
 
-    /// What they mean for a configuration.
+    /// Applies the options to a configuration.
     pub fn applied(&self, config: Config) -> Result<Config, Failure> {
         self.model.applied(config)
     }
@@ -138,7 +138,7 @@ impl Args {
         config.draft()?.ok_or_else(missing).map(Some)
     }
 
-    /// What they choose, for a configuration with all that was applied.
+    /// The driver's options, for a configuration with all options applied.
     pub fn options(&self, config: &Config) -> Result<Options, Failure> {
         let draft = self.draft(config)?;
         let guessed = self.speculate.unwrap_or(if draft.is_some() { GUESSED } else { 0 });
@@ -166,7 +166,7 @@ impl Args {
 /// Address space that a small model takes to compile; without it LLVM ends the process.
 const LEAST_MEMORY: u64 = 512 << 20;
 
-/// That a limit of this process leaves the compiler its memory.
+/// Checks that a limit of this process leaves the compiler enough memory.
 fn check_memory() -> Result<(), Failure> {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: the structure is of the call's type and outlives it.
@@ -183,7 +183,7 @@ pub fn run(args: &Args, spans: &Spans) -> Result<(), Failure> {
     made(args, spans).map(drop)
 }
 
-/// The same, and says which artifact was made.
+/// Compiles, and returns the artifact's fingerprint.
 pub fn made(args: &Args, spans: &Spans) -> Result<Fingerprint, Failure> {
     let start = Instant::now();
     check_memory()?;

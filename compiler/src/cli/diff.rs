@@ -84,7 +84,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Changes with how many there are of each, where layers that changed in the same way are one.
+/// Changes with their counts. Layers that changed in the same way are one change.
 pub fn grouped(all: &[Change]) -> Vec<(&Change, usize)> {
     let mut groups: Vec<(&Change, usize)> = vec![];
     let mut group_of: BTreeMap<[String; 3], usize> = BTreeMap::new();
@@ -118,7 +118,7 @@ fn part_of(about: &str, plan: &str) -> bool {
 const MEMORY: &str = " memory";
 const AT: &str = " at ";
 
-/// The facts of which one has another than the other, or none.
+/// The facts that differ, or that only one side has.
 fn changes(before: &Facts, after: &Facts) -> Vec<Change> {
     let names: BTreeSet<&String> = before.keys().chain(after.keys()).collect();
     let change = |name: &String| {
@@ -147,7 +147,7 @@ fn facts(artifact: &Artifact, is_shared: &dyn Fn(&str) -> bool) -> Result<Facts,
     Ok(facts)
 }
 
-/// Of each plan its memory, and what it does in each part of the model: the graph of its launches.
+/// For each plan its memory, and its work in each part of the model: the graph of its launches.
 fn steps(target: &Target) -> Result<Vec<(String, String)>, Failure> {
     let bodies = Bodies::of(target)?;
     let mut all = vec![];
@@ -172,7 +172,7 @@ fn steps(target: &Target) -> Result<Vec<(String, String)>, Failure> {
     Ok(all)
 }
 
-/// Every number and text of what shaped an artifact, by its place.
+/// Every number and text of the facts that shaped an artifact, by its place.
 fn shaped_by(place: &str, value: &Value, facts: &mut Facts) {
     match value {
         Value::Object(fields) => {

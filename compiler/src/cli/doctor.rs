@@ -177,7 +177,7 @@ fn environment(variables: impl IntoIterator<Item = (OsString, OsString)>) -> Fin
     }
 }
 
-/// The list of artifacts that may run where nobody named them.
+/// The list of artifacts that may run although the user does not name them.
 fn trusted() -> Finding {
     let list = trust::place(std::env::var_os("XDG_CONFIG_HOME"), std::env::var_os("HOME"))
         .and_then(|path| Ok((TrustList::read(&path)?.entries().count(), path)));

@@ -33,8 +33,8 @@ pub struct ArtifactArgs {
 }
 
 impl ArtifactArgs {
-    /// Opens it, and refuses it here if it is not signed as it must be: none of its code was looked
-    /// at yet.
+    /// Opens it, and refuses it here if a required signature is missing: its code has not been
+    /// looked at yet.
     pub fn open(&self) -> Result<Artifact, Failure> {
         let artifact = opened::open("artifact", &self.artifact)?;
         let key = self.require_signed_by.clone().or_else(|| var_os(signature::VARIABLE).map(PathBuf::from));
@@ -236,7 +236,7 @@ pub struct Sequences {
     pub cache_tokens: Option<usize>,
 }
 
-/// Of the memory that weights and arena leave, what a server's cache takes, in fifths.
+/// Fifths of the memory without weights and arena that a server's cache takes.
 const CACHE_FIFTHS: usize = 4;
 
 impl WeightArgs {
@@ -247,7 +247,7 @@ impl WeightArgs {
     }
 }
 
-/// Tokens of cache that fit a server's part of so many bytes of memory.
+/// Tokens of cache that fit into a server's `memory` bytes.
 fn fitting(target: &Target, memory: usize) -> usize {
     let weights: usize = target.weights.iter().map(|weight| weight.bytes).sum();
     let arena = target.plans.iter().map(|plan| plan.arena_bytes).max().unwrap_or(0);
@@ -291,8 +291,8 @@ impl EngineArgs {
         let options = EngineOptions {
             threads: self.threads,
             cache_tokens,
-            // Those that are retained for their beginnings have slots too, and so has what a
-            // sequence had before its guesses.
+            // Sequences that are retained for their beginnings have slots too, and so have states
+            // before guesses.
             slots: if draft { 3 * wanted.at_once } else { 2 * wanted.at_once },
             draft,
             ..EngineOptions::default()
@@ -323,7 +323,7 @@ impl EngineArgs {
         self.engine_on(device, artifact, sequences, draft)
     }
 
-    /// The same on a device that was opened already.
+    /// The engine on a device that was opened already.
     pub fn engine_on(
         &self,
         device: Option<Box<dyn Device>>,
@@ -336,7 +336,7 @@ impl EngineArgs {
         Ok(engine)
     }
 
-    /// The same without weights.
+    /// The engine without weights.
     pub fn unloaded(
         &self,
         device: Option<Box<dyn Device>>,
@@ -349,7 +349,7 @@ impl EngineArgs {
         let (name, block, longest) = (target.name.clone(), target.layout.block_tokens, manifest.model.max_positions);
         let room = |length: usize| length.clamp(1, longest).next_multiple_of(block);
         let rooms: Vec<usize> = sequences.into_iter().map(room).collect();
-        // Beside each slot one for what the sequence had before its guesses.
+        // Each slot has a second one for the sequence's state before its guesses.
         let slots = if draft { 2 * rooms.len() } else { rooms.len() };
         let cache_tokens = rooms.iter().sum();
         let options = EngineOptions {

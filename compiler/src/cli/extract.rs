@@ -41,7 +41,7 @@ fn files(target: &Target, variant: &Variant, section: &[u8]) -> Vec<Vec<(String,
     let pack = variant.pack.iter().map(|kernel| (PACK, kernel));
     let of = |(symbol, kernel): (&str, &Kernel)| {
         let Some(module) = &kernel.module else { return vec![whole.clone()] };
-        // The zero behind the text is not of the text.
+        // The zero after the text is no part of it.
         let text = Extent { bytes: module.ptx.bytes - 1, ..module.ptx };
         let cubin = module.cubin.map(|cubin| (format!("{name}-{symbol}.cubin"), cubin));
         std::iter::once((format!("{name}-{symbol}.ptx"), text)).chain(cubin).collect()

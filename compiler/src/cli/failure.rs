@@ -11,7 +11,7 @@ use super::shown::lines;
 #[derive(Debug)]
 pub enum Failure {
     Report(Box<Report>),
-    /// Nobody reads the output any more.
+    /// The reader of the output has closed it.
     Closed,
 }
 
@@ -40,14 +40,14 @@ pub fn show(report: Report) {
     tell(format_args!("{:?}", miette::Report::new(report)));
 }
 
-/// A line to standard error. Where nobody can read it the work goes on, and the exit code says the
+/// Writes a line to standard error. If that fails, the work goes on, and the exit code says the
 /// same.
 pub fn tell(line: fmt::Arguments) {
     let _ = writeln!(io::stderr(), "{}", lines(&line.to_string()));
 }
 
-/// A few lines that no width cuts, so that scripts can read them too. There is no source code to
-/// show beside them.
+/// A few lines that are not cut to a width, so that scripts can read them too. They show no source
+/// code.
 struct Plain;
 
 impl miette::ReportHandler for Plain {

@@ -17,7 +17,7 @@ pub struct Bodies(Vec<Body>);
 
 struct Body {
     ops: String,
-    /// Tensors that it makes, for each of which a launch has an argument.
+    /// Tensors that it makes. A launch has an argument for each.
     results: Vec<TensorType>,
 }
 
@@ -26,13 +26,13 @@ pub struct Kept {
     pub offset: usize,
     pub bytes: usize,
     pub from: usize,
-    /// As many as there are launches, if whoever runs the plan reads it.
+    /// The last launch that reads it. The number of launches if the caller of the plan reads it.
     pub to: usize,
 }
 
 /// One plan.
 pub struct Flow {
-    /// Pairs of launches, the second of which reads what the first made or wrote.
+    /// Pairs of launches: the second one reads a result or a write of the first.
     pub edges: BTreeSet<(usize, usize)>,
     pub kept: Vec<Kept>,
 }
@@ -114,7 +114,8 @@ fn body(def: &KernelDef) -> Result<Body, Failure> {
     Ok(Body { ops: ops(&graph), results })
 }
 
-/// Whether the size of a result can be worked out, whoever wrote its type.
+/// Whether the size of a result can be computed. Its type comes from the artifact and may be
+/// hostile.
 fn is_sane(ty: &TensorType) -> bool {
     let elements = ty.shape.0.iter().filter_map(|dim| dim.fixed()).fold(1, usize::saturating_mul);
     let groups = match ty.layout {

@@ -1,5 +1,5 @@
-//! Artifacts whose manifest somebody changed and whose checksums are right again: they are refused
-//! by a typed error, or what is done with them is harmless.
+//! Artifacts with a changed manifest and matching checksums: each is refused by a typed error, or
+//! its use is harmless.
 mod every_number;
 
 use std::path::{Path, PathBuf};
@@ -151,7 +151,7 @@ fn bodies_that_nothing_can_be_tried_with() {
     }
 }
 
-/// Strings of a maker who wants a page to do something else.
+/// Strings by which an artifact's maker tries to take over a page.
 #[test]
 fn a_page_of_hostile_strings() {
     let dir = TempDir::new().expect("a folder");
@@ -177,7 +177,7 @@ fn memory_that_no_machine_has() {
     }
 }
 
-/// A plan that would fill the disk: rows of zeros behind a small tensor.
+/// A plan that would fill the disk: rows of zeros after a small tensor.
 #[test]
 fn weights_are_bound_by_the_checkpoint() {
     let dir = TempDir::new().expect("a folder");

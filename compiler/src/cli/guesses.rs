@@ -12,7 +12,7 @@ pub struct GuessArgs {
 }
 
 impl GuessArgs {
-    /// That the artifact was made for so many guesses.
+    /// Checks that the artifact was made for this number of guesses.
     pub fn check(&self, engine: &Engine) -> Result<(), Failure> {
         let help = "`atomc compile --draft mtp --speculate N`, or with the folder of an EAGLE-3 head.";
         match self.speculate {

@@ -164,7 +164,7 @@ fn weight_bytes(target: &Target) -> usize {
     target.weights.iter().map(|weight| weight.bytes).sum()
 }
 
-/// The states of each group and its pages. What is no page is in the report alone.
+/// The states of each group of pages, and the pages. Other groups are in the report alone.
 fn pages(target: &Target) -> impl Iterator<Item = (usize, &Paged)> {
     target.groups.iter().enumerate().filter_map(|(number, group)| match group {
         StateGroup::Paged(pages) => Some((target.states.iter().filter(|state| state.group == number).count(), pages)),
@@ -172,7 +172,7 @@ fn pages(target: &Target) -> impl Iterator<Item = (usize, &Paged)> {
     })
 }
 
-/// Bytes of pages that a token takes, over so many states.
+/// Bytes of pages that a token takes, over `states` states.
 fn page_bytes(target: &Target, (states, pages): (usize, &Paged)) -> usize {
     pages.block_bytes.saturating_mul(states) / target.layout.block_tokens
 }
@@ -204,7 +204,7 @@ fn show_target(out: &mut impl Write, artifact: &Artifact, target: &Target, kerne
     let invariant = if target.invariant { ", invariant: a row's bits are the same in every step" } else { "" };
     writeln!(out, "target    {}{invariant}", target.name)?;
     show_memory(out, target)?;
-    // Those of all plans that have some.
+    // The rows of the first plan that has some.
     let named = target.plans.iter().map(|plan| &plan.hidden).find(|rows| !rows.is_empty());
     if let Some(rows) = named {
         let names: Vec<&str> = rows.iter().map(|rows| rows.name.as_str()).collect();
@@ -359,7 +359,7 @@ fn tasks(kernel: &Kernel) -> String {
 /// Sums over the launches of a plan.
 struct Summary {
     segments: usize,
-    /// What its caller has to do.
+    /// The work that its caller has to do.
     calls: usize,
     bytes: u64,
     flops: u64,

@@ -117,8 +117,8 @@ enum Verb {
     Completions(completions::Args),
 }
 
-/// The queues that CUDA's driver makes for streams beside each other. Here is one stream; seven
-/// more took a third of its start.
+/// The number of queues that CUDA's driver makes for streams in parallel. atomc uses one stream;
+/// seven more queues took a third of its start.
 const QUEUES: (&str, &str) = ("CUDA_DEVICE_MAX_CONNECTIONS", "1");
 
 pub fn main() -> ExitCode {
@@ -177,7 +177,7 @@ fn show_help(help: &clap::Error) -> ExitCode {
 fn end(done: Result<(), Failure>) -> ExitCode {
     match done {
         Ok(()) => ExitCode::SUCCESS,
-        // Whoever read the output has seen enough.
+        // The reader of the output has seen enough.
         Err(Failure::Closed) => ExitCode::SUCCESS,
         Err(Failure::Report(report)) => {
             failure::show(*report);

@@ -44,7 +44,7 @@ impl ModelArgs {
         self.applied(frontend::read(&self.model)?)
     }
 
-    /// A configuration with what these options change of it.
+    /// A configuration with these options applied.
     pub fn applied(&self, mut config: Config) -> Result<Config, Failure> {
         config.dtype = self.dtype.unwrap_or(config.dtype);
         config.cache = match self.cache_dtype {

@@ -10,7 +10,7 @@ pub fn open(code: &'static str, path: &Path) -> Result<Artifact, Failure> {
     Artifact::open(path).map_err(|error| fault(code, path, error))
 }
 
-/// What is wrong with the artifact in a file.
+/// The fault of the artifact in a file.
 pub fn fault(code: &'static str, path: &Path, error: Error) -> Failure {
     match error {
         // Which names the file itself.

@@ -10,7 +10,7 @@ pub fn check(path: &Path) -> Result<(), Failure> {
     files::check(path).map_err(|e| Failure::file("output", path, e))
 }
 
-/// The same for a name that the user did not choose: a link is refused.
+/// Writes a file with a name that the user did not choose: a link is refused.
 pub fn write_beside(path: &Path, bytes: &[u8]) -> Result<(), Failure> {
     files::write_beside(path, bytes).map_err(|e| Failure::file("output", path, e))
 }

@@ -1,5 +1,5 @@
-//! Times of an artifact's kernels on AMD chips that nobody here has, by the model of
-//! `docs/timing.md`. Whatever is shown of them says that it is predicted.
+//! Times of an artifact's kernels on AMD chips that are not at hand, by the model of
+//! `docs/timing.md`. All output says that it is predicted.
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
 use std::rc::Rc;
@@ -23,7 +23,7 @@ use super::failure::Failure;
 use super::inspect;
 use super::verify::launch::Bench;
 
-/// A chip for whose times there is a model.
+/// A chip that the model predicts times for.
 #[derive(Clone, Copy, Debug)]
 pub struct Modelled(pub Chip);
 
@@ -42,7 +42,7 @@ impl std::str::FromStr for Modelled {
     }
 }
 
-/// What is taken for granted where a time depends on data, or on what ran before.
+/// Assumptions where a time depends on data, or on earlier launches.
 const ASSUMED: [&str; 3] = [
     "all operands and results of a launch move between HBM and the chip, none stay in caches from the launch before",
     "weights, activations and caches are zeros, and no address depends on them",
@@ -153,12 +153,12 @@ impl Launches {
     }
 }
 
-/// Of a share, as many digits as it is worth.
+/// A share, rounded to the digits that it is worth.
 fn rounded(share: f64) -> f64 {
     (share * 1000.0).round() / 1000.0
 }
 
-/// The words that stand beside every prediction.
+/// The words that accompany every prediction.
 pub fn caveat(chip: &Chip) -> String {
     let known = chip.accuracy().map(|a| {
         let compiled = a.compiled.map(|errors| said(&errors, COMPILED));
@@ -235,7 +235,7 @@ impl<'a> Predictor<'a> {
         Ok(self.step(format!("prefill {tokens}"), tokens, 0, plan, kernels))
     }
 
-    /// A token of each of so many sequences, which have `position` tokens already.
+    /// A step of one token for each of `batch` sequences, which have `position` tokens already.
     pub fn decode(&mut self, batch: usize, position: usize) -> Result<PredictedStep, Failure> {
         let fits = |plan: &Plan| plan.tokens >= batch && plan.rows >= batch;
         let plan = self.target.plans.iter().position(|plan| own(plan) && plan.kind == PlanKind::Decode && fits(plan));
@@ -318,7 +318,7 @@ impl<'a> Predictor<'a> {
         })
     }
 
-    /// What the step moves and computes of a launch, whose ledger is that of the plan's full size.
+    /// The bytes and operations of a launch in this step. Its ledger is for the plan's full size.
     fn part(&self, plan: usize, launch: usize, bench: &Bench, step: &Step, groups: usize) -> Moved {
         let (item, body) = (&self.target.plans[plan], bench.body());
         let launch = &item.launches[launch];
@@ -393,10 +393,10 @@ fn room(kernel: &Kernel) -> usize {
     (waves as usize / kernel.threads.div_ceil(WAVE).max(1)).max(1)
 }
 
-/// Bytes that one XCD asks of what lies behind its L2. Products with tiles of tokens ask for each
-/// tile of an operand once a round of work-groups, of which an XCD gets every eighth. Where a
-/// token's choices are added up, work-groups ask for their panels of each choice's weight. Of all
-/// else each byte is asked for once.
+/// Bytes that one XCD requests from the memory beyond its L2. Products with tiles of tokens request
+/// each tile of an operand once a round of work-groups; an XCD gets every eighth work-group. Where
+/// a token's choices are added up, work-groups request their panels of each choice's weight. All
+/// other bytes are requested once.
 fn fetched(chip: &Chip, kernel: &Kernel, body: &Graph, tokens: usize, moved: &Moved) -> f64 {
     let even = moved.bytes as f64 / f64::from(chip.xcds);
     let (Tasks::Tokens { per, times }, Some(product)) = (kernel.tasks, product_of(body)) else { return even };
@@ -446,7 +446,8 @@ pub fn show(out: &mut impl Write, artifact: &Artifact, chip: Modelled) -> Result
 }
 
 impl Predictor<'_> {
-    /// As many tokens as a plan takes: of one prompt, or of as many sequences that decode.
+    /// A step with as many tokens as a plan takes: of one prompt, or of several sequences that
+    /// decode.
     fn full(&self, plan: &Plan) -> Step {
         let most = self.artifact.manifest().model.max_positions;
         match plan.kind {
@@ -462,7 +463,7 @@ impl Predictor<'_> {
     }
 }
 
-/// Tokens of each sequence of a decode step, where nobody says how many.
+/// Tokens of each sequence of a decode step, if the user does not say.
 const POSITION: usize = 512;
 
 /// One line of a kernel and one of each of its loops.

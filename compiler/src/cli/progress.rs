@@ -7,7 +7,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use super::failure::tell;
 
-/// Plain lines appear at the begin and at each of so many equal parts.
+/// Plain lines appear at the beginning and at each of this many equal parts.
 const LINES: u64 = 4;
 
 pub struct Progress {
@@ -37,7 +37,7 @@ impl Progress {
         Progress { what: what.to_owned(), unit, bar, told: AtomicU64::new(0) }
     }
 
-    /// So much is done of so much; from any thread.
+    /// Shows that `done` of `total` is done. Any thread may call it.
     pub fn at(&self, done: u64, total: u64) {
         if let Some(bar) = &self.bar {
             bar.set_length(total);

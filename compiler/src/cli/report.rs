@@ -40,7 +40,7 @@ pub struct Args {
     bench: Option<PathBuf>,
 }
 
-/// The page, whose parts go where their names stand.
+/// The page. Its parts replace their names.
 const PAGE: &str = include_str!("report/page.html");
 const STYLE: &str = include_str!("report/page.css");
 const SCRIPT: &str = include_str!("report/page.js");
@@ -79,8 +79,8 @@ fn read_bench(path: &Path) -> Result<Value, Failure> {
     if is_times { Ok(value) } else { Err(wrong("it is not what `atomc bench --kernels --json` writes".into())) }
 }
 
-/// Whose strings a page shows is no matter: in a script element only `<` could end it, and what the
-/// script shows is text.
+/// The strings of a page may be hostile: in a script element only `<` could end the element, and
+/// the script shows strings as text.
 fn page(facts: &Value) -> String {
     let data = facts.to_string().replace('<', "\\u003c").replace('\u{2028}', "\\u2028").replace('\u{2029}', "\\u2029");
     PAGE.replace("/*STYLE*/", STYLE).replace("/*SCRIPT*/", SCRIPT).replace("/*DATA*/", &data)

@@ -215,7 +215,7 @@ impl<'a> Stream<'a> {
         Ok(())
     }
 
-    /// What is left where the last character was not complete, and the end of the line.
+    /// Prints the rest of an incomplete last character, and the end of the line.
     fn end(&mut self, tokens: &[u32]) -> Result<(), Failure> {
         if let Some(failure) = self.failed.take() {
             return Err(failure);

@@ -151,7 +151,7 @@ fn about(engine: &Engine, access: &Access) -> String {
     format!("{}, with a cache of {tokens} tokens, {},", engine.device_name(), access::shown(access))
 }
 
-/// What is served beside the engine.
+/// The parts of a served model other than the engine.
 struct Model<'a> {
     text: Arc<Text>,
     /// Tokens that end an answer.
@@ -226,8 +226,8 @@ fn engine_args(args: &Args) -> Result<EngineArgs, Failure> {
     EngineArgs::named(artifact, &args.named, folder, (args.device.clone(), args.threads))
 }
 
-/// The artifact. One that nobody named runs only if its user trusts it, asked for a signature, or
-/// has just had it compiled.
+/// Opens the artifact. One that the user did not name runs only if the user trusts it, asked for a
+/// signature, or has just had it compiled.
 fn opened(args: &Args, engine: &EngineArgs) -> Result<Artifact, Failure> {
     let is_found = args.path.is_dir();
     let made = if is_found && !args.path.join(ARTIFACT).exists() { Some(compiled(args)?) } else { None };
@@ -252,7 +252,7 @@ fn opened(args: &Args, engine: &EngineArgs) -> Result<Artifact, Failure> {
     Ok(artifact)
 }
 
-/// That nobody names a target where nothing is compiled.
+/// Checks that no target is named where nothing is compiled.
 #[cfg(feature = "compiler")]
 fn check_target(args: &Args, is_made: bool) -> Result<(), Failure> {
     match &args.target {

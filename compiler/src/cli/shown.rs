@@ -1,5 +1,5 @@
-//! What verbs print of an artifact, whose maker chose its strings: nothing of it is more than text
-//! to a terminal.
+//! Output of verbs about an artifact. The artifact's maker chose its strings, so they are escaped:
+//! a terminal gets nothing but text.
 use std::io::Write;
 use std::path::Path;
 
@@ -8,17 +8,17 @@ use serde::Serialize;
 
 use super::failure::Failure;
 
-/// A message, whose lines stay lines.
+/// A message that keeps its line ends.
 pub fn lines(text: &str) -> String {
     text.split('\n').map(escaped).collect::<Vec<_>>().join("\n")
 }
 
-/// The name of a file. Whoever made the file may have chosen it.
+/// The name of a file, escaped: it may have been chosen by someone else.
 pub fn path(path: &Path) -> String {
     escaped(&path.display().to_string())
 }
 
-/// The name of a file in JSON, whose text is UTF-8; to be asked before anything is done.
+/// The name of a file in JSON, which is UTF-8. To be called before any work is done.
 pub fn json_path(path: &Path) -> Result<&str, Failure> {
     let why = "its name is not UTF-8, as text in JSON has to be: leave --json out, or rename it";
     path.to_str().ok_or_else(|| Failure::file("json", path, why))
@@ -30,7 +30,7 @@ pub fn json(out: &mut impl Write, value: &impl Serialize) -> Result<(), Failure>
     Ok(writeln!(out, "{}", text.split('\n').map(escaped_json).collect::<Vec<_>>().join("\n"))?)
 }
 
-/// A text whose module paths have a star for each number.
+/// A text with a star for each number in its module paths.
 pub fn without_numbers(text: &str) -> String {
     let word = |word: &str| -> String {
         let parts = word.split('.').map(|part| {

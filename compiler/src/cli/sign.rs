@@ -1,4 +1,4 @@
-//! `atomc sign`: signatures by which others know who made an artifact.
+//! `atomc sign`: signatures that prove who made an artifact.
 use std::io::Write;
 use std::path::{Path, PathBuf};
 

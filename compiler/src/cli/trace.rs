@@ -1,5 +1,5 @@
-//! Traces in the form that chrome://tracing and ui.perfetto.dev show: of steps, and of what the
-//! compiler did.
+//! Traces in the form that chrome://tracing and ui.perfetto.dev show: of steps, and of the
+//! compiler's work.
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
@@ -54,7 +54,7 @@ impl Spans {
         Spans { start: Instant::now(), seen: Arc::default() }
     }
 
-    /// What was seen so far, and forgets it.
+    /// Takes the spans so far.
     #[cfg(feature = "compiler")]
     pub fn take(&self) -> Trace {
         std::mem::take(&mut self.seen.lock().unwrap_or_else(PoisonError::into_inner).trace)

@@ -1,4 +1,4 @@
-//! `atomc trust`: the artifacts whose code a user lets run wherever they lie.
+//! `atomc trust`: the artifacts that may run in any place, as their user trusts them.
 use std::env::var_os;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -73,7 +73,7 @@ pub fn add(file: &Path, architecture: &str, fingerprint: Fingerprint) -> Result<
     TrustList::add(&place()?, fingerprint, &format!("{architecture} {}", file.display()))
 }
 
-/// Where the list of the user is who runs the command.
+/// The place of the list of the user that runs the command.
 pub fn place() -> Result<PathBuf, TrustError> {
     trust::place(var_os("XDG_CONFIG_HOME"), var_os("HOME"))
 }

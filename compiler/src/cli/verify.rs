@@ -189,7 +189,7 @@ fn table(out: &mut impl Write, probe: &Probe, rows: &[Row]) -> Result<(), Failur
 
 fn describe(probe: &Probe, rows: &[Row]) -> serde_json::Value {
     let row = |row: &Row| {
-        // JSON has no infinity: a number that is none is said by its absence.
+        // JSON has no infinity: a number that is not finite is left out.
         let number = |v: f64| v.is_finite().then_some(v);
         let fault = row.verdict.fault.as_ref().map(|fault| match fault {
             Fault::Element { at, got, want, budget } => json!({

@@ -6,7 +6,7 @@ use atomc_artifact::manifest::{KernelDef, Manifest, Target, Variant};
 
 use super::failure::Failure;
 
-/// The kernels whose symbol is this one or continues it behind a `_`.
+/// Shows the kernels with this symbol, or with one that continues it after a `_`.
 pub fn show(out: &mut impl Write, manifest: &Manifest, symbol: &str) -> Result<(), Failure> {
     let mut found = false;
     for target in &manifest.targets {
@@ -43,7 +43,8 @@ fn show_variant(
     reasons((target.invariant, variant), def, made_by)?.iter().try_for_each(|line| Ok(writeln!(out, "    {line}")?))
 }
 
-/// What this compiler says about the kernel of a variant, whose rows may have to be apart.
+/// This compiler's reasons for the kernel of a variant. `invariant` says whether a row's bits must
+/// not depend on other rows.
 #[cfg(feature = "compiler")]
 pub fn reasons((invariant, variant): (bool, &Variant), def: &KernelDef, made_by: &str) -> Result<Vec<String>, Failure> {
     use atomc_ir::Family;
@@ -87,7 +88,7 @@ pub fn reasons(_: (bool, &Variant), _: &KernelDef, _: &str) -> Result<Vec<String
 mod tests {
     use super::*;
 
-    /// A gate and up of a dense layer for so many tokens, made by a schedule.
+    /// The reasons for a gate and up of a dense layer for `tokens` tokens, made by a schedule.
     fn said(tokens: usize, made_by: &str, arch: &str) -> Vec<String> {
         let body = "graph @k(%x: bf16[T, 1024], %g: bf16[1024], %w: bf16[6144, 1024]@panels) {
   %0 = rms_norm %x, %g {eps = 1e-6} : bf16[T, 1024]
@@ -132,7 +133,7 @@ mod tests {
         );
     }
 
-    /// Of a chip that nobody has measured, each number says whose it is.
+    /// For a chip that was not measured, each number names the chip that it comes from.
     #[test]
     fn estimates_are_told() {
         assert_eq!(

@@ -1,5 +1,5 @@
-//! Rows that a model leaves for its draft, and the draft for itself: behind the hidden rows, in one
-//! buffer, so that a step of the draft finds each of them by a number.
+//! Rows that a model leaves for its draft, and the draft for itself. They follow the hidden rows in
+//! one buffer, so that a step of the draft finds each of them by a number.
 use atomc_artifact::manifest::{Draft, DraftRows, Hidden, Renamed};
 use atomc_config::Fusion;
 use atomc_ir::results::DRAFTED;
@@ -8,13 +8,13 @@ use atomc_passes::{Bucket, Cx, result_bytes};
 
 use super::{Model, Options};
 
-/// Rows that an engine keeps between steps: the last one of each of so many sequences.
+/// Rows that an engine keeps between steps: the last one of each of this many sequences.
 const KEEPS: usize = 64;
 
 /// Where rows for a draft lie, in bytes from the buffer's beginning.
 #[derive(Clone, Copy, Debug)]
 pub struct Places {
-    /// What the hidden rows take, behind which row 0 begins.
+    /// Bytes of the hidden rows. Row 0 comes after them.
     hidden: usize,
     stride: usize,
     /// Rows that the draft's own plans leave, and that the model's do, with all that their kernels
@@ -70,7 +70,7 @@ pub fn rows(hidden: Hidden, places: Option<Places>, options: &Options) -> Result
     let kept = (own + model) / stride;
     let rows = DraftRows { offset, stride, model: own / stride, kept, keeps: KEEPS };
     let draft = Draft { rows, vocab: draft.model.vocab, map: draft.map.clone(), renamed: own_names(draft) };
-    // Kernels may read some way behind the last row.
+    // Kernels may read a little past the last row.
     let bytes = offset + (kept + KEEPS) * stride + SLACK;
     Ok((Hidden { bytes, ..hidden }, Some(draft)))
 }
@@ -81,5 +81,5 @@ fn own_names(draft: &atomc_config::Draft) -> Option<Vec<Renamed>> {
     matches!(draft.fusion, Fusion::Eagle3(_)).then(|| renamed.collect())
 }
 
-/// What kernels may read behind a buffer's last row.
+/// Bytes that kernels may read past a buffer's last row.
 const SLACK: usize = 256;

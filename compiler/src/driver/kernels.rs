@@ -20,7 +20,7 @@ pub struct Kernels {
 #[derive(PartialEq, Eq, Hash)]
 struct Key {
     family: Family,
-    /// Rows, and tokens of a sequence, where it is made for so many.
+    /// Rows, and tokens of a sequence, if the kernel is made for given numbers of them.
     rows: Option<usize>,
     each: Option<usize>,
     /// Whether it is for decode steps alone.
@@ -35,8 +35,8 @@ struct Entry {
     tokens: usize,
     each: Option<usize>,
     invariant: bool,
-    /// What the symbol says beside number and schedule: rows, where kernels are for one bucket, and
-    /// the first place of use.
+    /// Parts of the symbol other than number and schedule: rows, where kernels are for one bucket,
+    /// and the first place of use.
     rows: String,
     place: String,
 }
@@ -47,7 +47,7 @@ impl Kernels {
         Kernels { invariant, all: vec![], known: HashMap::new() }
     }
 
-    /// How many there are.
+    /// The number of kernels.
     pub fn count(&self) -> usize {
         self.all.len()
     }
@@ -81,7 +81,7 @@ impl Kernels {
         Ok(number)
     }
 
-    /// What is emitted, by number.
+    /// The kernels to emit, by number.
     pub fn specs(&self) -> Vec<KernelSpec<'_>> {
         self.all.iter().map(Entry::spec).collect()
     }
@@ -112,8 +112,8 @@ impl Entry {
     }
 }
 
-/// The symbol of the kernel of this number, which alone tells it from others: what else is said of
-/// it, in ASCII, ends where a name would be too long.
+/// The symbol of the kernel of this number. The number alone makes it unique: the rest, in ASCII,
+/// ends where a name would be too long.
 fn symbol(number: usize, says: &str) -> String {
     let mut name = format!("k{number}_{says}");
     name.truncate(MAX_NAME);

@@ -97,7 +97,7 @@ fn chosen(graph: &Graph, kernel: NodeId, cx: &Cx) -> Option<Chosen> {
     Some(Chosen { argument, choices, bytes, counted })
 }
 
-/// The hidden rows of all tokens. Of a whole step there are none.
+/// The hidden rows of all tokens. A whole step has none.
 fn hidden(graph: &Graph, cx: &Cx) -> Result<Option<(Value, Hidden)>, Diagnostic> {
     let found = graph.result(HIDDEN);
     let made = |v: Value| {
@@ -112,8 +112,8 @@ fn hidden(graph: &Graph, cx: &Cx) -> Result<Option<(Value, Hidden)>, Diagnostic>
     }
 }
 
-/// That body and head can be run apart: the head reads the hidden rows, what it made itself,
-/// weights, and which rows are wanted.
+/// Checks that body and head can run separately: the head reads the hidden rows, its own results,
+/// weights, and the list of wanted rows.
 fn check_cut(graph: &Graph, order: &Order) -> Result<(), Diagnostic> {
     let (body, head) = order.steps.split_at(order.body);
     let fault = |id: NodeId, what: &str| {
@@ -252,7 +252,7 @@ impl Args<'_> {
         }
     }
 
-    /// The rows of all tokens that are results beside those that logits are made of.
+    /// The rows of all tokens that are results, other than those that logits are made of.
     fn named(&self) -> Result<Vec<NamedRows>, Diagnostic> {
         let named = self.graph.results().filter(|(name, _)| is_hidden(name) && *name != HIDDEN);
         named.map(|(name, v)| Ok(NamedRows { name: name.to_string(), place: self.place(v)? })).collect()

@@ -1,6 +1,6 @@
-//! What a model keeps between steps, as its graph says: each input that is a cache, or of slots, is
-//! a state of the layer whose number ends its name, `kv3`. States of one type whose tokens see
-//! equally many keys are a group; slots of one size are one.
+//! The states that a model keeps between steps, as its graph has them: each input that is a cache,
+//! or slots, is a state. The number at the end of its name, `kv3`, is its layer. States of one type
+//! form a group if their tokens see equally many keys; so do slots of one size.
 use std::collections::HashMap;
 
 use atomc_artifact::manifest::{Extent, PageStream, Paged, Slots, State, StateGroup, StreamLayout};
@@ -28,7 +28,7 @@ enum Group {
 }
 
 impl States {
-    /// Of graphs before the passes, in the order of their inputs.
+    /// The states of graphs before the passes, in the order of their inputs.
     pub fn of<'a>(graphs: impl IntoIterator<Item = &'a Graph>) -> Result<States, Diagnostic> {
         let mut states = States::default();
         graphs.into_iter().try_for_each(|graph| states.add(graph))?;

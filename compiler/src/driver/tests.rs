@@ -161,7 +161,7 @@ fn caches_that_no_kernel_reads() {
         );
         assert_eq!(make(target, f32, Attention::Own), Err(says));
     }
-    // Where the caller attends nobody reads the cache, and the host reads every one.
+    // If the caller attends, nothing reads the cache, and the host reads every one.
     for (target, dtype, attention) in
         [("gfx942", f32, Attention::Caller), ("gfx942", bf16, Attention::Own), ("host", f32, Attention::Own)]
     {
@@ -294,7 +294,7 @@ fn another(name: &str, value: &serde_json::Value) -> serde_json::Value {
     }
 }
 
-/// Who has the key of an artifact knows its bytes: each field of a configuration, and each option,
+/// The key of an artifact determines its bytes: each field of a configuration, and each option,
 /// changes the key or nothing. Those that change nothing are named.
 #[test]
 fn what_changes_an_artifact_changes_its_key() {
@@ -323,7 +323,7 @@ fn what_changes_an_artifact_changes_its_key() {
         let producer = artifact.manifest.producer.clone();
         let expected = Expected::Made(Made { producer, config: key(config, options) });
         if key(config, options) != known {
-            // Whoever expects another hears which field it is.
+            // If another value is expected, the refusal names the field.
             let refusal = artifact.manifest.expect(&expected).expect_err(what).to_string();
             assert!(refusal.contains("expected: config."), "{what}: {refusal}");
         } else {
@@ -365,8 +365,7 @@ fn what_changes_an_artifact_changes_its_key() {
     assert_eq!(idle, ["attention_dropout", "initializer_range", "pad_token_id", "use_cache"]);
 }
 
-/// What a checkpoint gives beside its weights, and would change answers in silence if it were
-/// wrong.
+/// The floats of a checkpoint other than weights: wrong ones would change answers in silence.
 #[test]
 fn floats_beside_weights_are_checked_when_they_are_loaded() {
     let checked = |model: &str| -> BTreeSet<String> {

@@ -15,7 +15,7 @@ pub struct Encoding {
 }
 
 impl Encoding {
-    /// That of a kernel's operand, if a product in its body has it as a weight of codes.
+    /// The encoding of a kernel's operand, if a product in its body has it as a quantised weight.
     pub fn of(graph: &Graph, kernel: NodeId, slot: usize) -> Option<Encoding> {
         let Op::Kernel { body, .. } = graph.op(kernel) else { return None };
         let inputs = body.inputs();
@@ -133,7 +133,7 @@ fn stored(graph: &Graph, v: Value) -> Result<Named, Diagnostic> {
     }
 }
 
-/// What is made of several constants; the first of them where the op takes one.
+/// The expression of an op on several constants; the first of them where the op takes one.
 fn several(op: &Op, (first, mut others): (Named, std::vec::IntoIter<Named>)) -> Result<Named, Named> {
     match (op, others.next()) {
         (&Op::Concat { axis }, second) => {
@@ -154,7 +154,7 @@ fn several(op: &Op, (first, mut others): (Named, std::vec::IntoIter<Named>)) -> 
     }
 }
 
-/// What is made of one constant.
+/// The expression of an op on one constant.
 fn step(graph: &Graph, v: Value, (name, of): Named) -> Result<Named, Diagnostic> {
     let of = Box::new(of);
     Ok(match graph.op(v.node) {

@@ -246,8 +246,8 @@ fn chips_that_are_not_there() {
     assert_eq!(error, "the artifact has no code for target `gfx950`; it has: gfx942");
 }
 
-/// Of work-groups that share a token's keys some are recorded, and behind them the one that adds up
-/// what the others left, which has most to do.
+/// Of the work-groups that share a token's keys some are recorded, followed by the one that adds up
+/// the sums of the others, which has most to do.
 #[test]
 fn the_part_that_adds_up_is_recorded() {
     use atomc_artifact::abi::Step;

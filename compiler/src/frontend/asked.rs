@@ -1,4 +1,4 @@
-//! That the rules of `--quant` are about products of the model.
+//! Checks that the rules of `--quant` are about products of the model.
 use std::collections::BTreeSet;
 
 use atomc_config::Modules;
@@ -27,7 +27,7 @@ pub fn check(config: &Config, graph: &Graph) -> Result<(), Diagnostic> {
     rules.check_use(&Modules { quantised: &quantised, products: &products, all: &all })
 }
 
-/// Adds the modules whose tensors a value is made of.
+/// Adds the modules of the tensors that a value is made of.
 fn add_modules(graph: &Graph, v: Value, modules: &mut BTreeSet<String>) {
     let mut open = vec![v];
     while let Some(v) = open.pop() {

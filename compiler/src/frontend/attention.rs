@@ -1,9 +1,10 @@
 //! The graph of a layer's attention, and how ranks share it out: heads, with the keys and values
 //! that they see.
 use atomc_config::{Attention, QkNorm};
-use atomc_ir::{DType, Diagnostic, Elementwise, Fact, Op, Value};
+use atomc_ir::{CacheType, DType, Diagnostic, Elementwise, Fact, Op, Type, Value};
 
-use super::layer::{LayerBuilder, Made, Rows, shard};
+use super::Config;
+use super::layer::{Given, Kind, LayerBuilder, Left, Made, Rows, shard};
 use super::product::{Factor, expected, joined};
 
 /// Parts of keys and values: where there are fewer heads of them than ranks, several ranks have the
@@ -12,24 +13,36 @@ fn parts_of_kv(all: &Attention, ranks: usize) -> usize {
     ranks.min(all.kv_heads)
 }
 
-/// The sizes of one rank, or what cannot be shared out.
-pub fn share(all: &Attention, ranks: usize) -> Result<Attention, String> {
-    let Attention { heads, kv_heads, qk_norm, .. } = *all;
-    if ranks > 1 && qk_norm == QkNorm::Row {
-        return Err("a norm over all heads".into());
+impl Kind for Attention {
+    fn share(&self, ranks: usize) -> Result<Attention, String> {
+        let Attention { heads, kv_heads, qk_norm, .. } = *self;
+        if ranks > 1 && qk_norm == QkNorm::Row {
+            return Err("a norm over all heads".into());
+        }
+        if !heads.is_multiple_of(ranks) {
+            return Err(format!("{heads} attention heads"));
+        }
+        if !kv_heads.is_multiple_of(ranks) && !ranks.is_multiple_of(kv_heads) {
+            return Err(format!("{kv_heads} heads of keys and values"));
+        }
+        Ok(Attention { heads: heads / ranks, kv_heads: kv_heads / parts_of_kv(self, ranks), ..self.clone() })
     }
-    if !heads.is_multiple_of(ranks) {
-        return Err(format!("{heads} attention heads"));
+
+    fn states(&self, config: &Config, index: usize) -> Vec<(String, Type)> {
+        let cache = CacheType::even(config.cache_dtype(), self.kv_heads, self.head_dim);
+        vec![(format!("kv{index}"), Type::Cache(cache))]
     }
-    if !kv_heads.is_multiple_of(ranks) && !ranks.is_multiple_of(kv_heads) {
-        return Err(format!("{kv_heads} heads of keys and values"));
+
+    fn build(&self, builder: &mut LayerBuilder, x: Value, Given { states, ropes, batch }: Given) -> Left {
+        let given = (self.rope.map(|rope| ropes[rope]), states.first().copied(), batch);
+        let (attended, state) = builder.attention(self, x, given)?;
+        Ok((attended, state.into_iter().collect()))
     }
-    Ok(Attention { heads: heads / ranks, kv_heads: kv_heads / parts_of_kv(all, ranks), ..all.clone() })
 }
 
 impl LayerBuilder<'_> {
     /// The attention over `x`, and the new state of the cache.
-    pub fn attention(
+    fn attention(
         &mut self,
         all: &Attention,
         x: Value,
@@ -76,7 +89,7 @@ impl LayerBuilder<'_> {
         Ok((self.sum((seen, of_seen), "self_attn.o_proj", heads * head_dim, all.o_bias)?, state))
     }
 
-    /// A score of each of the rank's heads, beside those of keys.
+    /// A score of each of the rank's heads, in addition to those of keys.
     fn sinks(&mut self, heads: usize) -> Made {
         let all = self.b.weight(format!("{}.self_attn.sinks", self.path), DType::F32, &[heads]);
         shard(self.b, all, 0, self.part.ranks)
@@ -90,7 +103,7 @@ impl LayerBuilder<'_> {
         Ok(Some([scale(names.keys)?, scale(names.values)?]))
     }
 
-    /// Heads of queries, keys and values, and the gate of what is seen, if there is one.
+    /// Heads of queries, keys and values, and the gate of attention's result, if there is one.
     fn projections(&mut self, all: &Attention, x: Value) -> Result<([Value; 3], Option<Value>), Diagnostic> {
         let &Attention { heads, kv_heads, head_dim, qkv_bias: bias, fused, .. } = all;
         let (ranks, parts) = (self.part.ranks, parts_of_kv(all, self.part.ranks));
@@ -113,7 +126,8 @@ impl LayerBuilder<'_> {
         Ok(([q, k, self.b.heads(v, kv_heads / parts, head_dim)?], gate))
     }
 
-    /// Queries, and what gates what they see: of each head one behind the other in the checkpoint.
+    /// Queries, and the gates of their results. The checkpoint has them in turn: a head's query,
+    /// its gate, then the next head's.
     fn queries_and_gates(&mut self, all: &Attention, x: Value) -> Result<[Value; 2], Diagnostic> {
         let (&Attention { heads, head_dim, qkv_bias, .. }, dtype) = (all, self.config.dtype);
         let (module, rows) = (format!("{}.self_attn.q_proj", self.path), 2 * heads * head_dim);

@@ -1,33 +1,40 @@
 //! The graph of a layer's recurrent state: a short convolution, then the gated delta rule; and how
 //! ranks share it out: heads of keys, each with the heads of values that see it.
 use atomc_config::{Delta, StoredDelta};
-use atomc_ir::{Builder, DType, Diagnostic, Elementwise, Op, Shape, SlotsType, Type, Value};
+use atomc_ir::{DType, Diagnostic, Elementwise, Op, Shape, SlotsType, Type, Value};
 
-use super::layer::{LayerBuilder, Made, shard};
+use super::Config;
+use super::layer::{Given, Kind, LayerBuilder, Left, Made, shard};
 use super::product::{Factor, joined};
 
-/// What is added to the sum of the squares of a query or key before it is divided by the root: of
-/// transformers' `l2norm` and of FLA.
+/// The constant that is added to the sum of the squares of a query or key before it is divided by
+/// the root, as transformers' `l2norm` and FLA have it.
 const UNIT_EPS: f64 = 1e-6;
 
-/// The sizes of one rank, or what cannot be shared out.
-pub fn share(all: &Delta, ranks: usize) -> Result<Delta, String> {
-    let Delta { key_heads, heads, .. } = *all;
-    match key_heads.is_multiple_of(ranks) {
-        true => Ok(Delta { key_heads: key_heads / ranks, heads: heads / ranks, ..all.clone() }),
-        false => Err(format!("{key_heads} heads of keys of a layer with a recurrent state")),
+impl Kind for Delta {
+    fn share(&self, ranks: usize) -> Result<Delta, String> {
+        let Delta { key_heads, heads, .. } = *self;
+        match key_heads.is_multiple_of(ranks) {
+            true => Ok(Delta { key_heads: key_heads / ranks, heads: heads / ranks, ..self.clone() }),
+            false => Err(format!("{key_heads} heads of keys of a layer with a recurrent state")),
+        }
     }
-}
 
-/// The states of the layer of this number: that of the convolution, then that of the delta rule.
-pub fn states(b: &mut Builder, all: &Delta, (index, dtype): (usize, DType)) -> [(String, Value); 2] {
-    let conv = SlotsType { dtype, shape: vec![all.conv - 1, all.channels()] };
-    let delta = SlotsType { dtype: DType::F32, shape: vec![all.heads, all.key_dim, all.value_dim] };
-    [("conv", conv), ("delta", delta)].map(|(kind, ty)| {
-        let name = format!("{kind}{index}");
-        let input = b.input(&name, Type::Slots(ty));
-        (name, input)
-    })
+    /// That of the convolution, then that of the delta rule.
+    fn states(&self, config: &Config, index: usize) -> Vec<(String, Type)> {
+        let conv = SlotsType { dtype: config.dtype, shape: vec![self.conv - 1, self.channels()] };
+        let delta = SlotsType { dtype: DType::F32, shape: vec![self.heads, self.key_dim, self.value_dim] };
+        vec![(format!("conv{index}"), Type::Slots(conv)), (format!("delta{index}"), Type::Slots(delta))]
+    }
+
+    fn build(&self, builder: &mut LayerBuilder, x: Value, Given { states, batch, .. }: Given) -> Left {
+        let &[conv, state] = states else {
+            let message = "layers with a recurrent state are the artifact's own: a framework does not compute them";
+            return Err(Diagnostic::new("config::attention", message).at("--attention"));
+        };
+        let (made, states) = builder.delta(self, x, ([conv, state], batch))?;
+        Ok((made, states.to_vec()))
+    }
 }
 
 /// What the projections of a token are, for a rank.
@@ -38,29 +45,29 @@ struct Projected {
     z: Value,
     /// What says how much of a state is made anew.
     b: Value,
-    /// What says how much of it is kept.
+    /// The input of the decay.
     a: Value,
 }
 
 /// Rows of one kind in a weight: `len` for each head of keys, `step` from one head to the next.
 #[derive(Clone, Copy)]
-struct Kind {
+struct Run {
     start: usize,
     len: usize,
     step: usize,
 }
 
 /// Queries, keys and values where each kind has its rows together.
-fn apart(all: &Delta) -> [Kind; 3] {
+fn apart(all: &Delta) -> [Run; 3] {
     let (keys, values) = (all.key_dim, all.value_rows() / all.key_heads);
-    let kind = |start, len| Kind { start, len, step: len };
+    let kind = |start, len| Run { start, len, step: len };
     [kind(0, keys), kind(all.key_rows(), keys), kind(2 * all.key_rows(), values)]
 }
 
-/// Rows of these kinds in the order of ranks, each of which has them kind by kind, head by head.
-fn by_rank(all: &Delta, ranks: usize, kinds: &[Kind]) -> Vec<(usize, usize)> {
+/// Rows of these kinds in the order of ranks. Each rank has them kind by kind, head by head.
+fn by_rank(all: &Delta, ranks: usize, kinds: &[Run]) -> Vec<(usize, usize)> {
     let each = all.key_heads / ranks;
-    let of = |rank: usize, kind: Kind| {
+    let of = |rank: usize, kind: Run| {
         (rank * each..(rank + 1) * each).map(move |head| (kind.start + head * kind.step, kind.len))
     };
     (0..ranks).flat_map(|rank| kinds.iter().flat_map(move |&kind| of(rank, kind))).collect()
@@ -68,7 +75,7 @@ fn by_rank(all: &Delta, ranks: usize, kinds: &[Kind]) -> Vec<(usize, usize)> {
 
 impl LayerBuilder<'_> {
     /// What the layer makes of `x`, and its new states: of the rank's heads.
-    pub fn delta(
+    fn delta(
         &mut self,
         all: &Delta,
         x: Value,
@@ -105,7 +112,7 @@ impl LayerBuilder<'_> {
         Ok((out, [conv, Value { out: 1, ..made }]))
     }
 
-    /// The norm of each head, whose weight is kept as it is, times the gate.
+    /// The norm of each head, with its weight as it is stored, times the gate.
     fn gated_norm(&mut self, own: &Delta, path: &str, (x, gate): (Value, Value)) -> Made {
         let path = format!("{path}.norm");
         self.b.at(&path);
@@ -141,11 +148,12 @@ impl LayerBuilder<'_> {
             StoredDelta::Grouped => {
                 let both = read("in_proj_qkvz", all.channels() + all.value_rows())?;
                 let gates = read("in_proj_ba", 2 * heads)?;
-                // Of each head of keys: a query, a key, its values, and their gates.
+                // The checkpoint has for each head of keys: a query, a key, its values, and their
+                // gates.
                 let (shared, values) = (heads / key_heads, all.value_rows() / key_heads);
-                let rows = |start, len| Kind { start, len, step: 2 * (key_dim + values) };
-                let gate = |start| Kind { start, len: shared, step: 2 * shared };
-                let of = |kinds: &[Kind]| by_rank(all, ranks, kinds);
+                let rows = |start, len| Run { start, len, step: 2 * (key_dim + values) };
+                let gate = |start| Run { start, len: shared, step: 2 * shared };
+                let of = |kinds: &[Run]| by_rank(all, ranks, kinds);
                 let qkv = of(&[rows(0, key_dim), rows(key_dim, key_dim), rows(2 * key_dim, values)]);
                 [
                     both.clone().pieces(self.b, &qkv)?,

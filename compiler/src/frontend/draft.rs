@@ -1,22 +1,23 @@
-//! The graph of a draft's step: a row of the target, or one that the draft has left itself, and the
-//! embedding of the token behind it become one row, which goes through the draft's layers.
+//! The graph of a draft's step. A row of the target, or one that the draft has made itself, is
+//! combined with the embedding of the next token into one row, which goes through the draft's
+//! layers.
 //!
-//! Ranks share its layers out as they do the target's; each makes all of what comes before them.
+//! Ranks share its layers out as they do the target's; each makes everything before them in full.
 use atomc_config::draft::{Beside, Eagle3};
 use atomc_config::{Draft, Fusion, Head};
 use atomc_ir::results::{DRAFTED, HIDDEN, LOGITS, PICKS};
 use atomc_ir::{Builder, DType, Diagnostic, Dim, Graph, Op, Shape, Type, Value};
 
 use super::layer::{LayerBuilder, Made, norm};
-use super::model::{Given, caches, head, index, ropes, through};
+use super::model::{Around, caches, head, index, ropes, through};
 use super::product::Factor;
 use super::{Config, Part};
 
 /// One step of the draft of a target, over T tokens, with logits for R of them.
 ///
 /// Inputs: `ids`, `positions`, `lengths`, `rows`, `sources`, the row of `drafted` that each token
-/// takes, `drafted`, `batch`, then the states of each layer, numbered behind those of the target;
-/// results: `logits` over the draft's vocabulary, the states, `picks`, unless ranks share the model
+/// takes, `drafted`, `batch`, then the states of each layer, numbered after those of the target.
+/// Results: `logits` over the draft's vocabulary, the states, `picks`, unless ranks share the model
 /// out, then `hidden`, the rows that a next step goes on from, of all tokens, and `drafted`, those
 /// of the R tokens.
 pub fn graph(config: &Config, draft: &Draft, part: Part) -> Result<Graph, Diagnostic> {
@@ -42,19 +43,16 @@ pub fn graph(config: &Config, draft: &Draft, part: Part) -> Result<Graph, Diagno
         let mut builder = LayerBuilder { b: &mut b, config: model, part, index: first + number, path };
         let entering = match &draft.fusion {
             Fusion::Eagle3(eagle) if number == 0 => beside(&mut builder, eagle, embedded, hidden)?,
-            Fusion::Mtp(fusion) if number == 0 => {
-                let x = fused(builder.b, model, fusion, [embedded, hidden])?;
-                [x, builder.normed(x, layer.norms.mixer.0)?]
-            }
-            _ => [x, builder.normed(x, layer.norms.mixer.0)?],
+            Fusion::Mtp(fusion) if number == 0 => (fused(builder.b, model, fusion, [embedded, hidden])?, None),
+            _ => (x, None),
         };
-        let given = Given { states: &caches[number], ropes: &ropes, batch };
+        let given = Around { states: &caches[number], ropes: &ropes, batch };
         let (out, made) = through(&mut builder, layer, entering, given)?;
         states.extend(made);
         x = out;
     }
 
-    // Some EAGLE-3 heads go on from rows that are not normed.
+    // Some EAGLE-3 heads continue with rows that are not normed.
     let left_raw = matches!(&draft.fusion, Fusion::Eagle3(eagle) if !eagle.norm_output);
     let left = if left_raw { x } else { norm(&mut b, model, x, &draft.norm, model.hidden)? };
     let picked = b.at(&draft.norm).gather(left, rows)?;
@@ -90,13 +88,13 @@ fn beside(
     eagle: &Eagle3,
     embedded: Value,
     hidden: Value,
-) -> Result<[Value; 2], Diagnostic> {
+) -> Result<(Value, Option<Value>), Diagnostic> {
     let width = builder.config.hidden;
     let embedded = builder.norm(embedded, eagle.embedding_norm, width)?;
     let normed = builder.norm(hidden, eagle.hidden_norm, width)?;
     builder.b.at(&builder.path);
     let both = builder.b.push(Op::Beside {}, &[embedded, normed])?;
-    Ok([if eagle.norm_before_residual { normed } else { hidden }, both])
+    Ok((if eagle.norm_before_residual { normed } else { hidden }, Some(both)))
 }
 
 /// The projection of rows of a target's layers to one.

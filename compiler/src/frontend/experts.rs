@@ -1,21 +1,27 @@
-//! The graph of a layer's experts, and how ranks share them out, so that a rank makes a part of a
-//! sum: the width of each, or else the experts, of which a rank holds some.
+//! The graph of a layer's experts, and how ranks share them out. Each rank makes a part of a sum: a
+//! part of the width of each expert, or else some of the experts.
 use atomc_config::{Experts, Gate, Gated, Router, Score, StoredExperts};
 use atomc_ir::{Best, Builder, DType, Diagnostic, Elementwise, Fact, Number, Op, Value, Whole};
 
-use super::layer::{LayerBuilder, Made, shard};
+use super::layer::{Given, Kind, LayerBuilder, Left, Made, shard};
 use super::mlp;
 use super::product::{Factor, Stack, expected};
 
-/// The sizes of one rank, or what cannot be shared out. What is not a multiple is padded.
-pub fn share(all: &Experts, ranks: usize) -> Result<Experts, String> {
-    let shared = all.shared.as_ref().map(|shared| mlp::share(shared, ranks)).transpose()?;
-    Ok(Experts { shared, ..all.clone() })
+impl Kind for Experts {
+    /// What is not a multiple is padded.
+    fn share(&self, ranks: usize) -> Result<Experts, String> {
+        let shared = self.shared.as_ref().map(|shared| shared.share(ranks)).transpose()?;
+        Ok(Experts { shared, ..self.clone() })
+    }
+
+    fn build(&self, builder: &mut LayerBuilder, x: Value, _given: Given) -> Left {
+        Ok((builder.experts(self, x)?, vec![]))
+    }
 }
 
-/// How experts are shared out among ranks that hold some each, one behind the other: the first
-/// ranks have one more where there are not as many for all. Theirs are as many as those of the
-/// others, whose last one is of zeros and nobody's.
+/// How experts are shared out among ranks, each rank with a run of them. If their number is no
+/// multiple of the ranks, the first ranks have one expert more. The other ranks have weights of
+/// equal size, and their last expert is zeros.
 #[derive(Clone, Copy, Debug)]
 pub struct Held {
     count: usize,
@@ -66,13 +72,13 @@ struct Projections<'a> {
     gate: Factor<'a>,
     up: Factor<'a>,
     down: Factor<'a>,
-    /// Of gate, up and down.
+    /// The biases of gate, up and down.
     biases: Option<[Value; 3]>,
 }
 
 impl<'a> LayerBuilder<'a> {
     /// What the experts of each token make of `x`.
-    pub fn experts(&mut self, all: &Experts, x: Value) -> Made {
+    fn experts(&mut self, all: &Experts, x: Value) -> Made {
         let dtype = self.config.dtype;
         let held = Held::new(all.count, self.part.expert_ranks);
         let [weights, experts] = self.route(&all.router, (all.count, held), x)?;

@@ -1,26 +1,50 @@
 //! The graph of a layer's latent attention, and how ranks share it out: heads, while all have the
 //! latent rows and their cache.
 //!
-//! What makes keys of a latent row is put on the query instead, and what makes values of it behind
-//! attention: each a product per head. So all heads see the same keys, which are the latent rows
-//! with the turned part behind them, and values are a part of keys.
+//! Keys and values are made of a latent row by a product for each head. The product for keys is
+//! applied to the query instead, and the product for values after attention. So all heads see the
+//! same keys, which are the latent rows followed by the rotated part, and values are a part of
+//! keys.
 use atomc_config::Latent;
-use atomc_ir::{Diagnostic, Op, Value};
+use atomc_ir::{CacheType, Diagnostic, Op, Type, Value};
 
-use super::layer::{LayerBuilder, Made};
+use super::Config;
+use super::layer::{Given, Kind, LayerBuilder, Left, Made, Unit};
 use super::product::Factor;
 
-/// The sizes of one rank, or what cannot be shared out.
-pub fn share(all: &Latent, ranks: usize) -> Result<Latent, String> {
-    match all.heads.is_multiple_of(ranks) {
-        true => Ok(Latent { heads: all.heads / ranks, ..all.clone() }),
-        false => Err(format!("{} attention heads", all.heads)),
+impl Kind for Latent {
+    fn share(&self, ranks: usize) -> Result<Latent, String> {
+        match self.heads.is_multiple_of(ranks) {
+            true => Ok(Latent { heads: self.heads / ranks, ..self.clone() }),
+            false => Err(format!("{} attention heads", self.heads)),
+        }
+    }
+
+    fn states(&self, config: &Config, index: usize) -> Vec<(String, Type)> {
+        let cache = CacheType::prefix(config.cache_dtype(), 1, self.kept(), self.rank);
+        vec![(format!("kv{index}"), Type::Cache(cache))]
+    }
+
+    /// A lane has four features of a latent row or of a value, and stores two numbers at once.
+    fn units(&self) -> Vec<Unit> {
+        let unit = |field, size, unit| Unit { field, size, unit };
+        vec![
+            unit("kv_lora_rank", self.rank, 4),
+            unit("v_head_dim", self.value, 4),
+            unit("qk_nope_head_dim", self.nope, 2),
+        ]
+    }
+
+    fn build(&self, builder: &mut LayerBuilder, x: Value, Given { states, ropes, batch }: Given) -> Left {
+        let given = (self.embedding.map(|rope| ropes[rope]), states.first().copied(), batch);
+        let (attended, state) = builder.latent(self, x, given)?;
+        Ok((attended, state.into_iter().collect()))
     }
 }
 
 impl LayerBuilder<'_> {
     /// The attention over `x`, and the new state of the cache.
-    pub fn latent(
+    fn latent(
         &mut self,
         all: &Latent,
         x: Value,
@@ -61,7 +85,7 @@ impl LayerBuilder<'_> {
         Ok((self.sum((values, None), "self_attn.o_proj", all.heads * value, false)?, Some(state)))
     }
 
-    /// A part of keys or queries behind its rotary embedding, if it has one.
+    /// A part of keys or queries after its rotary embedding, if it has one.
     fn turned(&mut self, all: &Latent, x: Value, table: Option<Value>) -> Made {
         let turn = if all.in_pairs { Op::RopePairs {} } else { Op::Rope {} };
         table.map_or(Ok(x), |table| self.b.push(turn, &[x, table]))
@@ -82,7 +106,7 @@ impl LayerBuilder<'_> {
         weight.shard(self.b, 0, self.part.ranks)?.multiply(self.b, x, dtype)
     }
 
-    /// A projection of so many features that every rank makes.
+    /// A projection to `out` features that every rank makes in full.
     fn projection(&mut self, (x, width): (Value, usize), module: &str, out: usize) -> Made {
         let path = format!("{}.{module}", self.path);
         let weight = Factor::read(self.b, self.config, &path, [out, width])?;

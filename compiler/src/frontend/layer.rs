@@ -1,12 +1,52 @@
-//! What all halves of a layer are made of: norms, projections, residual connections.
-use atomc_ir::{Builder, DType, Diagnostic, Op, Value};
+//! The parts that all halves of a layer are made of: norms, projections, residual connections.
+use atomc_ir::{Builder, DType, Diagnostic, Op, Type, Value};
 
 use super::product::Factor;
 use super::{Config, Part};
 
 pub type Made = Result<Value, Diagnostic>;
 
-/// What building one layer needs. Each kind of mixer and of feed-forward has a file that adds its
+/// The rows that a half makes, and the states that it leaves of those that were kept.
+pub type Left = Result<(Value, Vec<Value>), Diagnostic>;
+
+/// A kind of halves: how ranks share it out, what it keeps of a sequence, and its graph.
+pub trait Kind: Sized {
+    /// The sizes of one rank, or what cannot be shared out.
+    fn share(&self, ranks: usize) -> Result<Self, String>;
+
+    /// The states of a rank's share in the layer of this number, by name, if it keeps some.
+    fn states(&self, config: &Config, index: usize) -> Vec<(String, Type)> {
+        let _ = (config, index);
+        vec![]
+    }
+
+    /// The sizes of which kernels of GPUs take multiples.
+    fn units(&self) -> Vec<Unit> {
+        vec![]
+    }
+
+    /// Its graph over normed rows. There are no states where the caller attends.
+    fn build(&self, builder: &mut LayerBuilder, x: Value, given: Given) -> Left;
+}
+
+/// A size of which kernels of GPUs take multiples.
+#[derive(Clone, Copy, Debug)]
+pub struct Unit {
+    /// The field of the configuration.
+    pub field: &'static str,
+    pub size: usize,
+    pub unit: usize,
+}
+
+/// What a half is given beside rows: its states, the tables of the rotary embeddings, the batch.
+#[derive(Clone, Copy)]
+pub struct Given<'a> {
+    pub states: &'a [Value],
+    pub ropes: &'a [Value],
+    pub batch: Value,
+}
+
+/// The state of building one layer. Each kind of mixer and of feed-forward has a file that adds its
 /// graph.
 pub struct LayerBuilder<'a> {
     pub b: &'a mut Builder,
@@ -17,7 +57,8 @@ pub struct LayerBuilder<'a> {
     pub path: String,
 }
 
-/// The norm of a module. Weights that are kept as differences are added up in f32.
+/// The norm of a module. A weight that is stored as a difference from a constant gets the constant
+/// added in f32.
 pub fn norm(b: &mut Builder, config: &Config, x: Value, path: &str, width: usize) -> Made {
     b.at(path);
     let name = format!("{path}.weight");
@@ -62,12 +103,12 @@ impl Rows<'_> {
 }
 
 impl LayerBuilder<'_> {
-    /// The norm of this name, if the layer has it.
+    /// The norm of this name; `x` itself if the layer has no such norm.
     pub fn normed(&mut self, x: Value, module: Option<&str>) -> Made {
         module.map_or(Ok(x), |module| self.norm(x, module, self.config.hidden))
     }
 
-    /// `x` and what a half of the layer makes of it, behind a norm if it has a name.
+    /// `x` plus the result of a half of the layer, after the norm of this name, if there is one.
     pub fn residual(&mut self, x: Value, out: Value, norm: Option<&str>) -> Made {
         let out = self.normed(out, norm)?;
         self.b.at(self.path.clone());
@@ -79,8 +120,8 @@ impl LayerBuilder<'_> {
         norm(self.b, self.config, x, &format!("{}.{module}", self.path), width)
     }
 
-    /// A projection of all that `x` has to the features of these rows, of which the rank makes one
-    /// of so many parts.
+    /// A projection of `x` to the features of these rows, plus their bias. The features are shared
+    /// out in `parts` parts, and the rank makes its own.
     pub fn rows(&mut self, x: Value, rows: Rows, parts: usize, bias: bool) -> Made {
         let (path, dtype) = (format!("{}.{}", self.path, rows.module), self.config.dtype);
         let width = self.b.ty(x).as_tensor().and_then(|t| t.shape.last()).unwrap_or(self.config.hidden);
@@ -94,7 +135,7 @@ impl LayerBuilder<'_> {
         self.b.add(x, bias)
     }
 
-    /// The rank's part of such a sum.
+    /// The rank's part of a [`LayerBuilder::sum`], not yet summed over the ranks.
     pub fn part(&mut self, x: (Value, Option<Value>), module: &str, width: usize) -> Made {
         let Config { hidden, dtype, .. } = *self.config;
         let path = format!("{}.{module}", self.path);
@@ -102,8 +143,8 @@ impl LayerBuilder<'_> {
         weight.shard(self.b, 1, self.part.ranks)?.multiply_scaled(self.b, x, dtype)
     }
 
-    /// A projection of all `width` features, of which the rank has a part, back to the hidden size:
-    /// summed over the ranks. The features may have a scale.
+    /// A projection of `width` features back to the hidden size. The rank has a part of the
+    /// features, so the results are summed over the ranks. The features may have a scale.
     pub fn sum(&mut self, x: (Value, Option<Value>), module: &str, width: usize, bias: bool) -> Made {
         let Config { hidden, dtype, .. } = *self.config;
         let mut x = self.part(x, module, width)?;

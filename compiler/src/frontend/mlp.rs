@@ -3,30 +3,35 @@ use atomc_config::Gated;
 use atomc_ir::{Elementwise, Value};
 
 use super::Activation;
-use super::layer::{LayerBuilder, Made, Rows};
+use super::layer::{Given, Kind, LayerBuilder, Left, Made, Rows};
 
-/// The sizes of one rank, or what cannot be shared out.
-pub fn share(all: &Gated, ranks: usize) -> Result<Gated, String> {
-    match all.intermediate.is_multiple_of(ranks) {
-        true => Ok(Gated { intermediate: all.intermediate / ranks, ..all.clone() }),
-        false => Err(format!("an intermediate size of {}", all.intermediate)),
+impl Kind for Gated {
+    fn share(&self, ranks: usize) -> Result<Gated, String> {
+        match self.intermediate.is_multiple_of(ranks) {
+            true => Ok(Gated { intermediate: self.intermediate / ranks, ..self.clone() }),
+            false => Err(format!("an intermediate size of {}", self.intermediate)),
+        }
+    }
+
+    fn build(&self, builder: &mut LayerBuilder, x: Value, _given: Given) -> Left {
+        Ok((builder.mlp(self, x)?, vec![]))
     }
 }
 
 impl LayerBuilder<'_> {
     /// The MLP of `x`.
-    pub fn mlp(&mut self, all: &Gated, x: Value) -> Made {
+    fn mlp(&mut self, all: &Gated, x: Value) -> Made {
         let inner = self.inner("mlp", all, x)?;
         self.sum((inner, None), "mlp.down_proj", all.intermediate, all.bias)
     }
 
-    /// The same of a module of this name, of which a rank makes a part of a sum.
+    /// The MLP of a module of this name. A rank makes a part of a sum.
     pub fn part_of_mlp(&mut self, module: &str, all: &Gated, x: Value) -> Made {
         let inner = self.inner(module, all, x)?;
         self.part((inner, None), &format!("{module}.down_proj"), all.intermediate)
     }
 
-    /// What is projected back.
+    /// The inner features, which are projected back.
     fn inner(&mut self, module: &str, all: &Gated, x: Value) -> Made {
         let &Gated { intermediate, activation, bias, fused } = all;
         let [both, gate, up] = ["gate_up_proj", "gate_proj", "up_proj"].map(|name| format!("{module}.{name}"));

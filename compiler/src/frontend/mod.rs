@@ -1,4 +1,10 @@
 //! From a configuration to the graph of one step.
+//!
+//! `model.rs` is the graph of a step. `attention.rs`, `latent.rs`, `delta.rs`, `mlp.rs` and
+//! `experts.rs` are the graphs of a layer's halves, with the rule by which ranks share each out.
+//! `layer.rs` has the parts that all halves are made of. `product.rs` is a product with a weight,
+//! quantised or not. `part.rs` is the part of a model that an artifact computes. `draft.rs` is the
+//! graph of a draft's step.
 mod asked;
 mod attention;
 mod delta;
@@ -14,17 +20,18 @@ mod product;
 use atomc_config::Draft;
 use atomc_ir::{Diagnostic, Graph};
 
-pub use atomc_config::{Activation, Config, DTYPES, FAMILIES, FeedForward, InputScales, MAX_SIZE, Mixer, QkNorm, read};
+pub use atomc_config::{Activation, Config, DTYPES, FAMILIES, InputScales, MAX_SIZE, QkNorm, read};
 pub use draft::graph as draft_graph;
-pub(crate) use model::{HEAD, embedding};
+pub(crate) use layer::Unit;
+pub(crate) use model::{HEAD, embedding, units};
 pub use part::Part;
 
-/// What a step is to have beside its logits.
+/// The results that a step is to have in addition to its logits.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Asked<'a> {
     /// Rows of all tokens that enter these layers.
     pub hidden: &'a [usize],
-    /// Rows of all tokens that this draft goes on from.
+    /// Rows of all tokens that this draft continues with.
     pub draft: Option<&'a Draft>,
 }
 
@@ -38,8 +45,8 @@ pub fn graph_of(config: &Config, part: Part) -> Result<Graph, Diagnostic> {
     graph_with(config, part, Asked::default())
 }
 
-/// The same with further results: `hidden.2` are the rows of all tokens that enter layer 2,
-/// `drafted` those that a draft goes on from.
+/// The graph with further results: `hidden.2` are the input rows of layer 2 for all tokens,
+/// `drafted` those that a draft continues with.
 pub fn graph_with(config: &Config, part: Part, asked: Asked) -> Result<Graph, Diagnostic> {
     let graph = model::graph(config, part, asked)?;
     asked::check(config, &graph)?;

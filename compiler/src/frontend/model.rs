@@ -1,17 +1,17 @@
 //! The graph of a decoder's step: embeddings, layers, a norm and a head.
 //!
-//! Of ranks that share the model out, each has a share of every layer. Its output projections give
-//! a part of a sum, which the caller adds up over the ranks before biases and residuals. Each also
+//! If ranks share the model out, each has a share of every layer. Its output projections give a
+//! part of a sum, which the caller adds up over the ranks before biases and residuals. Each also
 //! has some of the logits, if the head has a weight of its own that can be shared out.
 use atomc_artifact::manifest;
-use atomc_config::{Draft, FeedForward, Fusion, Layer, Mixer};
+use atomc_config::{Draft, Fusion, Half, Layer, of_kind};
 use atomc_ir::results::{DRAFTED, EMBEDDINGS, HIDDEN, LOGITS, PICKS};
 use atomc_ir::trial::round;
-use atomc_ir::{Builder, CacheType, DType, Diagnostic, Dim, Graph, Op, Shape, Type, Value};
+use atomc_ir::{Builder, DType, Diagnostic, Dim, Graph, Op, Shape, Type, Value};
 
-use super::layer::{LayerBuilder, Made, norm};
+use super::layer::{Given, Kind, LayerBuilder, Made, Unit, norm};
 use super::product::Factor;
-use super::{Asked, Config, Part, delta, draft};
+use super::{Asked, Config, Part, draft};
 
 /// The module of the head, and its tensor.
 const HEAD_MODULE: &str = "lm_head";
@@ -22,7 +22,7 @@ pub fn embedding(config: &Config) -> String {
     config.embedding()
 }
 
-/// The module of the norm behind all layers.
+/// The module of the norm after all layers.
 fn last_norm(config: &Config) -> String {
     format!("{}.norm", config.path)
 }
@@ -30,9 +30,9 @@ fn last_norm(config: &Config) -> String {
 /// One step over T tokens, with logits for R of them.
 ///
 /// Inputs: `ids`, `positions`, `lengths`, `rows`, `batch`, then the states of each layer, `kv0`, or
-/// `conv1` and `delta1`, …, unless the caller attends; results: `logits`, then the cache states,
+/// `conv1` and `delta1`, …, unless the caller attends. Results: `logits`, then the cache states,
 /// called as the inputs are, then `picks`, unless ranks share the model out, then `hidden`
-/// ([`atomc_ir::results`]) and one for each layer in `hidden`, whose input it is, then what a draft
+/// ([`atomc_ir::results`]), then the input of each layer in `hidden`, then the rows that a draft
 /// goes on from.
 pub fn graph(config: &Config, part: Part, asked: Asked) -> Result<Graph, Diagnostic> {
     check_hidden(config, asked.hidden)?;
@@ -56,9 +56,8 @@ pub fn graph(config: &Config, part: Part, asked: Asked) -> Result<Graph, Diagnos
     let (mut states, mut entered) = (Vec::with_capacity(caches.len()), vec![x]);
     for (index, layer) in config.layers.iter().enumerate() {
         let mut builder = LayerBuilder { b: &mut b, config, part, index, path: config.layer_path(index) };
-        let normed = builder.normed(x, layer.norms.mixer.0)?;
-        let given = Given { states: &caches[index], ropes: &ropes, batch };
-        let (out, made) = through(&mut builder, layer, [x, normed], given)?;
+        let given = Around { states: &caches[index], ropes: &ropes, batch };
+        let (out, made) = through(&mut builder, layer, (x, None), given)?;
         states.extend(made);
         x = out;
         entered.push(x);
@@ -93,8 +92,8 @@ pub fn index(b: &mut Builder, name: &str, dim: Dim) -> Value {
     b.input(name, Type::tensor(DType::I32, Shape(vec![dim])))
 }
 
-/// The rows of all tokens that a draft goes on from, of those that enter each layer and those that
-/// leave the last one.
+/// The rows of all tokens that a draft continues with, made of the inputs of each layer and the
+/// output of the last one.
 fn drafted(b: &mut Builder, config: &Config, draft: &Draft, entered: &[Value]) -> Made {
     match &draft.fusion {
         Fusion::Mtp(_) => norm(b, config, entered[config.layers.len()], &last_norm(config), config.hidden),
@@ -109,67 +108,43 @@ fn drafted(b: &mut Builder, config: &Config, draft: &Draft, entered: &[Value]) -
     }
 }
 
-/// States of a layer, by name.
+/// States of a half, by name.
 pub type States = Vec<(String, Value)>;
 
-/// What a layer is given beside rows: its states, the tables of the rotary embeddings, the batch.
+/// What a layer is given beside rows: the states of each half, the tables of the rotary embeddings,
+/// the batch.
 #[derive(Clone, Copy)]
-pub struct Given<'a> {
-    pub states: &'a States,
+pub struct Around<'a> {
+    pub states: &'a [States],
     pub ropes: &'a [Value],
     pub batch: Value,
 }
 
-/// What goes through a layer, whose mixer sees the second of the two rows, and the states that it
-/// leaves.
+/// The rows that leave a layer, and its new states. `seen` is what its first half sees, if that is
+/// not the norm of the rows that go through.
 pub fn through(
     builder: &mut LayerBuilder,
     layer: &Layer,
-    [x, seen]: [Value; 2],
-    given: Given,
+    (mut x, mut seen): (Value, Option<Value>),
+    Around { states, ropes, batch }: Around,
 ) -> Result<(Value, States), Diagnostic> {
-    let (mixed, made) = mixed(builder, &layer.mixer, seen, given)?;
-    let x = builder.residual(x, mixed, layer.norms.mixer.1)?;
-    let normed = builder.normed(x, layer.norms.feed_forward.0)?;
-    let out = match &layer.feed_forward {
-        FeedForward::Gated(mlp) => builder.mlp(mlp, normed)?,
-        FeedForward::Experts(experts) => builder.experts(experts, normed)?,
-    };
-    let x = builder.residual(x, out, layer.norms.feed_forward.1)?;
-    Ok((x, given.states.iter().map(|(name, _)| name.clone()).zip(made).collect()))
-}
-
-/// What a mixer makes of normed rows, and the states that it leaves of those that were kept.
-fn mixed(
-    builder: &mut LayerBuilder,
-    mixer: &Mixer,
-    normed: Value,
-    Given { states, ropes, batch }: Given,
-) -> Result<(Value, Vec<Value>), Diagnostic> {
-    let kept: Vec<Value> = states.iter().map(|(_, v)| *v).collect();
-    match (mixer, &kept[..]) {
-        (Mixer::Attention(attention), cache) => {
-            let given = (attention.rope.map(|rope| ropes[rope]), cache.first().copied(), batch);
-            let (attended, state) = builder.attention(attention, normed, given)?;
-            Ok((attended, state.into_iter().collect()))
-        }
-        (Mixer::Latent(all), cache) => {
-            let given = (all.embedding.map(|rope| ropes[rope]), cache.first().copied(), batch);
-            let (attended, state) = builder.latent(all, normed, given)?;
-            Ok((attended, state.into_iter().collect()))
-        }
-        (Mixer::Delta(delta), &[conv, state]) => {
-            let (made, states) = builder.delta(delta, normed, ([conv, state], batch))?;
-            Ok((made, states.to_vec()))
-        }
-        (Mixer::Delta(_), _) => {
-            let message = "layers with a recurrent state are the artifact's own: a framework does not compute them";
-            Err(Diagnostic::new("config::attention", message).at("--attention"))
-        }
+    let mut left = States::new();
+    for (half, states) in layer.halves.iter().zip(states) {
+        let (before, after) = half.norms;
+        let normed = match seen.take() {
+            Some(seen) => seen,
+            None => builder.normed(x, before)?,
+        };
+        let kept: Vec<Value> = states.iter().map(|(_, state)| *state).collect();
+        let given = Given { states: &kept, ropes, batch };
+        let (out, made) = of_kind!(&half.kind, of => of.build(builder, normed, given)?);
+        x = builder.residual(x, out, after)?;
+        left.extend(states.iter().map(|(name, _)| name.clone()).zip(made));
     }
+    Ok((x, left))
 }
 
-/// That the layers whose input is wanted are there, once each.
+/// Checks that the layers with a wanted input exist, and are named once.
 fn check_hidden(config: &Config, hidden: &[usize]) -> Result<(), Diagnostic> {
     let fault = |message: String| Err(Diagnostic::new("config::hidden", message).at("--hidden"));
     for (number, layer) in hidden.iter().enumerate() {
@@ -184,22 +159,23 @@ fn check_hidden(config: &Config, hidden: &[usize]) -> Result<(), Diagnostic> {
     Ok(())
 }
 
-/// The states of each layer of the rank, with their names, whose numbers begin with the first: of
-/// one that attends a cache, and none if the caller does.
-pub fn caches(b: &mut Builder, own: &Config, attention: manifest::Attention, first: usize) -> Vec<States> {
-    let mut of = |(index, layer): (usize, &Layer)| {
-        let index = first + index;
-        let cache = match &layer.mixer {
-            _ if attention == manifest::Attention::Caller => return vec![],
-            Mixer::Attention(a) => CacheType::even(own.cache_dtype(), a.kv_heads, a.head_dim),
-            Mixer::Latent(a) => CacheType::prefix(own.cache_dtype(), 1, a.kept(), a.rank),
-            Mixer::Delta(all) => return delta::states(b, all, (index, own.dtype)).into(),
-        };
-        let name = format!("kv{index}");
-        let input = b.input(&name, Type::Cache(cache));
-        vec![(name, input)]
+/// The states of each half of each layer of the rank, with their names, whose numbers begin with
+/// the first. There are none if the caller attends.
+pub fn caches(b: &mut Builder, own: &Config, attention: manifest::Attention, first: usize) -> Vec<Vec<States>> {
+    let mut of_half = |index: usize, half: &Half| -> States {
+        if attention == manifest::Attention::Caller {
+            return vec![];
+        }
+        let states = of_kind!(&half.kind, of => of.states(own, index));
+        states.into_iter().map(|(name, ty)| (name.clone(), b.input(&name, ty))).collect()
     };
-    own.layers.iter().enumerate().map(&mut of).collect()
+    let layers = own.layers.iter().enumerate();
+    layers.map(|(at, layer)| layer.halves.iter().map(|half| of_half(first + at, half)).collect()).collect()
+}
+
+/// The sizes of a model of which kernels of GPUs take multiples.
+pub fn units(config: &Config) -> impl Iterator<Item = Unit> {
+    config.layers.iter().flat_map(|layer| &layer.halves).flat_map(|half| of_kind!(&half.kind, of => of.units()))
 }
 
 /// The table of each rotary embedding.

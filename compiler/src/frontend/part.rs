@@ -5,10 +5,11 @@
 //! width too, or else as they are: each rank holds some of them whole.
 use atomc_artifact::check::MAX_RANKS;
 use atomc_artifact::manifest::Attention;
-use atomc_config::{FeedForward, Layer, Mixer};
+use atomc_config::{Experts, Half, Layer, of_kind};
 use atomc_ir::Diagnostic;
 
-use super::{Config, attention, delta, experts, latent, mlp};
+use super::Config;
+use super::layer::Kind;
 
 /// One rank's part of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,17 +53,14 @@ impl Part {
         Ok(Config { layers, ..config.clone() })
     }
 
-    /// That there are experts to hold for each rank, and ranks of one kind.
+    /// Checks that there are experts to hold for each rank, and ranks of one kind.
     fn check_experts(self, config: &Config) -> Result<(), Diagnostic> {
         let Part { ranks, expert_ranks, .. } = self;
         let fault = |message: String| Err(Diagnostic::new("config::ranks", message).at("--ep"));
         if ranks > 1 && ranks != expert_ranks {
             return fault(format!("{expert_ranks} ranks hold experts, but --tp has {ranks}: as many, or 1"));
         }
-        let counts = config.layers.iter().filter_map(|layer| match &layer.feed_forward {
-            FeedForward::Experts(all) => Some(all.count),
-            FeedForward::Gated(_) => None,
-        });
+        let counts = config.layers.iter().filter_map(|layer| layer.half::<Experts>()).map(|experts| experts.count);
         match counts.min() {
             None => fault("the model has no experts".to_string()),
             Some(count) if count < expert_ranks => {
@@ -81,15 +79,9 @@ impl Part {
 
 /// One rank's share of a layer, or what of it cannot be shared out.
 fn share(layer: &Layer, ranks: usize) -> Result<Layer, String> {
-    let Layer { mixer, feed_forward, norms } = layer;
-    let mixer = match mixer {
-        Mixer::Attention(all) => Mixer::Attention(attention::share(all, ranks)?),
-        Mixer::Latent(all) => Mixer::Latent(latent::share(all, ranks)?),
-        Mixer::Delta(all) => Mixer::Delta(delta::share(all, ranks)?),
+    let half = |half: &Half| {
+        let kind = of_kind!(&half.kind, of => of.share(ranks)?.into());
+        Ok(Half { kind, norms: half.norms })
     };
-    let feed_forward = match feed_forward {
-        FeedForward::Gated(mlp) => FeedForward::Gated(mlp::share(mlp, ranks)?),
-        FeedForward::Experts(all) => FeedForward::Experts(experts::share(all, ranks)?),
-    };
-    Ok(Layer { mixer, feed_forward, norms: *norms })
+    Ok(Layer { halves: layer.halves.iter().map(half).collect::<Result<_, String>>()? })
 }

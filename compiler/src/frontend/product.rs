@@ -12,7 +12,7 @@ use super::layer::{Made, Rows, shard};
 /// Most pieces that scales are put together of, where a cut goes through blocks.
 const MOST_PIECES: usize = 4096;
 
-/// A weight, or a part of it; or one for each expert, one behind the other.
+/// A weight, or a part of it; or the weights of all experts, stacked.
 #[derive(Clone)]
 pub struct Factor<'a> {
     path: String,
@@ -22,7 +22,8 @@ pub struct Factor<'a> {
     lead: usize,
 }
 
-/// The experts of a layer whose weights are one value, and the tensor that may have them all.
+/// The experts of a layer that have their weights in one value, and the tensor that may have them
+/// all.
 #[derive(Clone)]
 pub struct Stack {
     pub count: usize,
@@ -48,7 +49,8 @@ impl<'a> Factor<'a> {
         Factor::stack(b, config, path, (None, sizes))
     }
 
-    /// The whole weights of the modules of experts, whose number stands for the star in the path.
+    /// The whole weights of the modules of experts. The path has a star in place of the expert's
+    /// number.
     pub fn experts(
         b: &mut Builder,
         config: &'a Config,
@@ -67,7 +69,7 @@ impl<'a> Factor<'a> {
         b.at(path);
         let lead = usize::from(stack.is_some());
         let mut stored = InFile { b, path, dtype: config.dtype, stack };
-        // Those of all experts are alike.
+        // All experts are alike.
         let Some(scheme) = config.scheme(&nth_name(path, 0)) else {
             let weight = stored.tensor("weight", config.dtype, &sizes);
             return Ok(Factor { path: path.into(), weight, encoding: None, lead });
@@ -138,7 +140,7 @@ impl<'a> Factor<'a> {
         })
     }
 
-    /// Of the weights of experts those that the rank holds.
+    /// The weights of the experts that the rank holds.
     pub fn held(mut self, b: &mut Builder, held: Held) -> Result<Factor<'a>, Diagnostic> {
         self.weight = held.take(b, self.weight)?;
         if let Some(encoding) = &mut self.encoding {
@@ -147,7 +149,7 @@ impl<'a> Factor<'a> {
         Ok(self)
     }
 
-    /// The weight with rows or columns of zeros behind it.
+    /// The weight, followed by rows or columns of zeros.
     pub fn pad(mut self, b: &mut Builder, axis: usize, len: usize) -> Result<Factor<'a>, Diagnostic> {
         self.weight = b.push(Op::Pad { axis: self.lead + axis, len }, &[self.weight])?;
         if let Some(encoding) = &mut self.encoding {
@@ -167,7 +169,7 @@ impl<'a> Factor<'a> {
         self.shard(b, 0, parts)
     }
 
-    /// Some of the rows, in another order: from each start on so many.
+    /// Some of the rows, in another order, as pairs of start and length.
     pub fn pieces(mut self, b: &mut Builder, pieces: &[(usize, usize)]) -> Result<Factor<'a>, Diagnostic> {
         let all = self.weight;
         self.weight = joined(b, all, self.lead, pieces)?;
@@ -186,8 +188,8 @@ impl<'a> Factor<'a> {
         Ok(self)
     }
 
-    /// Of so many heads, whose rows follow each other, `len` rows of each from `start` on, as a
-    /// matrix for each.
+    /// A matrix for each of `heads` consecutive heads of `each` rows: `len` of its rows, from
+    /// `start` on.
     pub fn heads(
         mut self,
         b: &mut Builder,
@@ -226,9 +228,8 @@ impl<'a> Factor<'a> {
         }
     }
 
-    /// The same with floats in the place of codes, where these have scales that kernels cannot
-    /// take: one for some rows of each column. `dtype` has all products of a code and a power of
-    /// two.
+    /// The weight as floats instead of codes, if kernels cannot take its scales: one for some rows
+    /// of each column. `dtype` has all products of a code and a power of two.
     fn dequantised(mut self, b: &mut Builder, dtype: DType) -> Result<Factor<'a>, Diagnostic> {
         let Some(Encoding { scheme, grids, block, .. }) = &self.encoding else { return Ok(self) };
         if block.cols > 1 || scheme.scales != DType::E8M0 {
@@ -463,7 +464,7 @@ fn slice(b: &mut Builder, v: Value, axis: usize, (start, len): (usize, usize)) -
     b.push(Op::Slice { axis, start, len }, &[v])
 }
 
-/// Pieces of which those that follow each other are one.
+/// Merges consecutive pieces.
 fn runs(pieces: &[(usize, usize)]) -> Vec<(usize, usize)> {
     let mut runs: Vec<(usize, usize)> = Vec::new();
     for &(start, len) in pieces {
@@ -475,7 +476,7 @@ fn runs(pieces: &[(usize, usize)]) -> Vec<(usize, usize)> {
     runs
 }
 
-/// Pieces along an axis, one behind the other; the value itself where they are all of it.
+/// Pieces along an axis, concatenated; the value itself if they are all of it.
 pub fn joined(b: &mut Builder, v: Value, axis: usize, pieces: &[(usize, usize)]) -> Made {
     let runs = runs(pieces);
     let sizes = b.ty(v).as_tensor().and_then(|t| t.shape.sizes());
@@ -498,13 +499,13 @@ struct InFile<'a> {
     path: &'a str,
     /// The type of floats.
     dtype: DType,
-    /// Of experts.
+    /// The stack of experts.
     stack: Option<Stack>,
 }
 
 impl InFile<'_> {
-    /// Codes of a weight of these sizes, and scales and zero points, of which there are as many
-    /// rows and columns as the grid has.
+    /// Codes of a weight of these sizes, and scales and zero points with the rows and columns of
+    /// the grid.
     fn read(mut self, scheme: &Scheme, sizes: [usize; 2], grid: [usize; 2]) -> Result<(Value, Vec<Value>), Diagnostic> {
         match scheme.stored {
             Stored::Codes { scale, axes } => {
@@ -574,7 +575,7 @@ impl InFile<'_> {
         self.b.push(Op::View { shape: Shape::fixed(&shape) }, &[flat])
     }
 
-    /// The codes in words, of which the words along an axis have so many.
+    /// The codes of packed words, `len` of them along an axis.
     fn unpacked(&mut self, words: Value, to: DType, (axis, len): (usize, usize), order: Order) -> Made {
         let from = self.b.ty(words).as_tensor().map_or(DType::I32, |t| t.dtype);
         let axis = self.axis(axis);

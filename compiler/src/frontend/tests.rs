@@ -26,7 +26,8 @@ fn config(patch: Value) -> String {
     nested(config).to_string()
 }
 
-/// Of a family whose language part is one of several, with its fields where they belong.
+/// The configuration of a family with a language part among several: its fields move into that
+/// part.
 fn nested(config: Value) -> Value {
     let family = FAMILIES.iter().find(|family| config["architectures"][0] == family.architecture);
     let Some(name) = family.and_then(|family| family.text_config) else { return config };

@@ -29,8 +29,8 @@ impl Bench {
         self.wrapped(&[env!("CARGO_BIN_EXE_atomc")], args)
     }
 
-    /// A command that ends in the binary's arguments. The list of trusted artifacts of whoever runs
-    /// the tests is not theirs to change, and their variables change nothing.
+    /// A command that ends in the binary's arguments. It must not change the trusted artifacts of
+    /// the user that runs the tests, and the user's variables must change nothing.
     pub fn wrapped(&self, command: &[&str], args: &[&str]) -> Command {
         let (program, before) = command.split_first().expect("a program");
         let mut command = Command::new(program);

@@ -42,7 +42,7 @@ fn layers_behind_the_last() {
         assert_eq!(mtp(architecture, json!({ "num_nextn_predict_layers": 0 })), None);
         // All layers of the model are dense, and the one that drafts is not.
         assert!(mtp(architecture, json!({ "first_k_dense_replace": 7 })).expect("a draft").model.has_experts());
-        // Of the first layers alone, to measure.
+        // With the first layers alone, to measure.
         let mut config = target(architecture, json!({}));
         config.shorten(2);
         assert_eq!(config.draft().expect("supported").expect("a draft").model.layer_path(0), "model.layers.8");
@@ -59,7 +59,7 @@ fn a_layer_apart_attends() {
         // No layer of the model attends.
         let linear = json!({ "layer_types": vec!["linear_attention"; 8], "tie_word_embeddings": true });
         let draft = mtp(architecture, linear).expect("a draft");
-        let attention = draft.model.layers[0].attention().expect("attention");
+        let attention = draft.model.layers[0].half::<crate::Attention>().expect("attention");
         assert!(attention.gated && attention.rope == Some(0));
         assert_eq!((draft.model.layer_path(0), &*draft.norm), ("mtp.layers.0".into(), "mtp.norm"));
         assert_eq!(draft.embedding, format!("{path}.embed_tokens.weight"));
@@ -133,7 +133,7 @@ fn an_eagle3_head() {
         assert!(eagle(json!({ "architectures": [architecture] })).is_ok());
     }
     let qwen = eagle(json!({ "architectures": ["Eagle3Qwen3ForCausalLM"], "model_type": "qwen3" })).expect("a head");
-    assert_eq!(qwen.model.layers[0].attention().expect("attention").qk_norm, crate::QkNorm::Heads);
+    assert_eq!(qwen.model.layers[0].half::<crate::Attention>().expect("attention").qk_norm, crate::QkNorm::Heads);
 }
 
 #[test]
@@ -184,7 +184,7 @@ fn a_head_of_speculators() {
     let draft =
         of(json!({ "transformer_layer_config": layer("qwen3"), "norm_before_residual": false })).expect("a head");
     assert!(!eagle_of(&draft).norm_before_residual);
-    assert_eq!(draft.model.layers[0].attention().expect("attention").qk_norm, crate::QkNorm::Heads);
+    assert_eq!(draft.model.layers[0].half::<crate::Attention>().expect("attention").qk_norm, crate::QkNorm::Heads);
     let fault = of(json!({ "transformer_layer_config": layer("mistral") })).expect_err("another layer");
     assert_eq!(
         fault.to_string(),

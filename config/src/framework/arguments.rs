@@ -18,7 +18,7 @@ const UNITS: [(char, u64); 8] = [
     ('T', 1 << 40),
 ];
 
-/// So many letters may be wrong in an option that is taken for another.
+/// Most wrong letters in an option that is taken for a known one.
 const NEAR: usize = 2;
 
 /// The option that names a file with others.
@@ -101,7 +101,7 @@ impl Syntax {
         find(&name).map(|name| (name, true)).or_else(|| find(name.strip_prefix("no_")?).map(|name| (name, false)))
     }
 
-    /// Those that are spelled nearly so, and where all are.
+    /// Known options with a similar spelling, and the place where all are listed.
     fn unknown(&self, argument: &str, name: &str) -> String {
         let name = name.replace('-', "_");
         let near: Vec<String> =

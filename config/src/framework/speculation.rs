@@ -1,4 +1,4 @@
-//! Speculative decoding in a framework: the draft of an artifact, and what may be asked of it.
+//! Speculative decoding in a framework: the draft of an artifact, and the options that fit it.
 use serde_json::{Map, Value};
 
 use super::{Asked, Held, Judged};
@@ -14,8 +14,8 @@ pub struct Guesses {
 }
 
 impl Guesses {
-    /// Of steps that verify so many, and of a draft, whose weights lie in the model's checkpoint or
-    /// apart.
+    /// The guesses of steps that verify `most` tokens, and of a draft, with its weights in the
+    /// model's checkpoint or in one of its own.
     pub fn of(most: usize, apart: Option<bool>) -> Guesses {
         Guesses { most, draft: apart.map(|apart| if apart { Drafts::Eagle3 } else { Drafts::Mtp }) }
     }
@@ -180,7 +180,7 @@ pub fn sglang(name: &str, value: &Value, asked: &Asked, artifact: &Held) -> Opti
     }
 }
 
-/// Positions behind the longest sequence that steps of SGLang's verify guesses at: it runs a step
+/// Positions after the longest sequence at which SGLang's steps verify guesses: it runs one step
 /// more than it needs.
 pub fn room(options: &Map<String, Value>) -> usize {
     algorithm(options).map_or(0, |_| 2 * (steps(options) + 1))

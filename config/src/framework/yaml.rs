@@ -1,5 +1,5 @@
-//! The part of YAML in which options are written: keys with values, objects and lists by their
-//! indentation, and JSON. What else there is of it is refused, with its line.
+//! The part of YAML that options are written in: keys with values, objects and lists by their
+//! indentation, and JSON. Everything else is refused, with its line.
 use serde_json::{Map, Value, json};
 
 /// Words for nothing, for yes and for no, as PyYAML reads them: in small letters, with a large
@@ -12,7 +12,7 @@ const NO: [&str; 3] = ["no", "off", "false"];
 /// reserved.
 const REFUSED: [char; 9] = ['&', '*', '!', '|', '>', '%', '@', '`', '?'];
 
-/// A line that says something: its number, its indentation, and what stands behind that.
+/// A line with content: its number, its indentation, and the text after that.
 #[derive(Clone, Copy)]
 struct Line<'a> {
     number: usize,

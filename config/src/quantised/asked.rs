@@ -1,4 +1,4 @@
-//! That every rule of `--quant` quantises something, or keeps something from it.
+//! Checks that every rule of `--quant` quantises something, or keeps something from it.
 use super::{HEAD, Quantisation};
 use crate::Diagnostic;
 use std::collections::BTreeSet;
@@ -6,9 +6,9 @@ use std::collections::BTreeSet;
 /// The modules of a model, each by the spellings of its name, the own one first.
 #[derive(Clone, Copy, Debug)]
 pub struct Modules<'a> {
-    /// Those whose weights became codes.
+    /// Those with a quantised weight.
     pub quantised: &'a [Vec<String>],
-    /// Those whose weights rows are multiplied with, quantised or not.
+    /// Those with a weight that rows are multiplied by, quantised or not.
     pub products: &'a [Vec<String>],
     /// All that have tensors.
     pub all: &'a [Vec<String>],
@@ -72,7 +72,7 @@ fn last(name: &str) -> &str {
     name.rsplit('.').next().unwrap_or(name)
 }
 
-/// How many letters have to be added, removed or replaced to make one of the other.
+/// The letters that have to be added, removed or replaced to make one of the other.
 fn distance(one: &str, other: &str) -> usize {
     let other: Vec<char> = other.chars().collect();
     let mut row: Vec<usize> = (0..=other.len()).collect();

@@ -29,7 +29,7 @@ pub fn gptq(f: &Fields, _: DType) -> Result<Quantisation, Diagnostic> {
     without(f, "modules_in_block_to_quantize")?;
     let is_symmetric = f.flag("sym")?.unwrap_or(true);
     let scheme = Scheme {
-        // Of symmetric codes the zero point is the middle, which makes them integers with a sign.
+        // Symmetric codes have their zero point in the middle, which makes them signed integers.
         codes: match (bits, is_symmetric) {
             (4, true) => DType::I4,
             (4, false) => DType::U4,

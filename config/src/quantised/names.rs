@@ -15,7 +15,7 @@ pub struct Names {
 enum Name {
     /// Every product.
     All,
-    /// Those of layers, and no head.
+    /// Those of layers, without the head.
     Layers,
     /// This one.
     Exact(String),
@@ -74,7 +74,7 @@ impl Names {
         Names::new(list.iter().map(|text| Name::Within((*text).to_owned())).collect(), list.join(" "))
     }
 
-    /// Modules by name, by class, which is `Linear` for all products, or by pattern behind `re:`.
+    /// Modules by name, by class, which is `Linear` for all products, or by a pattern after `re:`.
     pub fn targets(list: &[&str]) -> Result<Names, String> {
         let name = |text: &&str| match text.strip_prefix("re:") {
             Some(text) => pattern(text),
@@ -84,7 +84,7 @@ impl Names {
         Ok(Names::new(list.iter().map(name).collect::<Result<_, _>>()?, list.join(" ")))
     }
 
-    /// Modules by name, by pattern behind `re:`, or by one of file names (`*`, `?`).
+    /// Modules by name, by a pattern after `re:`, or by a pattern of file names (`*`, `?`).
     pub fn globs(list: &[&str]) -> Result<Names, String> {
         let name = |text: &&str| match text.strip_prefix("re:") {
             Some(text) => pattern(text),

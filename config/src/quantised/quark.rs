@@ -32,7 +32,7 @@ pub fn read(f: &Fields, _: DType) -> Result<Quantisation, Diagnostic> {
     Ok(Quantisation { method: "quark", rules, cache: cache(f)? })
 }
 
-/// What is said of one kind of tensors.
+/// The specification of one kind of tensors.
 struct Spec<'a> {
     f: Fields<'a>,
     dtype: &'a str,

@@ -1,4 +1,4 @@
-//! SGLang's options beside those that are judged, and why nothing has to be looked at.
+//! SGLang's options other than the judged ones, and why nothing has to be checked.
 use super::JUDGED;
 use crate::framework::{Fate, list, rows};
 

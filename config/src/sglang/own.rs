@@ -3,7 +3,7 @@ use serde_json::{Map, Value, json};
 
 use super::resolve::OVERRIDES;
 use crate::framework::flag;
-use crate::{Config, Diagnostic, Mixer};
+use crate::{Config, Diagnostic, Latent};
 
 /// Backends of attention that SGLang takes for GPT-OSS.
 const SINKS: [&str; 8] = ["triton", "trtllm_mha", "fa3", "fa4", "ascend", "intel_amx", "intel_xpu", "aiter"];
@@ -34,7 +34,7 @@ pub fn refuses(config: &Config, options: &Map<String, Value>) -> Result<(), Diag
         return fault("quantization", format!("SGLang has {method} for GPUs alone"));
     }
     if options.get("enable_deterministic_inference") == Some(&json!(true)) {
-        let latent = config.layers.iter().any(|layer| matches!(layer.mixer, Mixer::Latent(_)));
+        let latent = config.layers.iter().any(|layer| layer.half::<Latent>().is_some());
         let takes: &[&str] = if latent { &LATENT } else { &DETERMINISTIC };
         if let Some(other) = named(takes) {
             let why = format!("with --attention-backend SGLang takes one of {}, and not {other}", takes.join(", "));
@@ -48,7 +48,7 @@ pub fn refuses(config: &Config, options: &Map<String, Value>) -> Result<(), Diag
     Ok(())
 }
 
-/// The fact of which SGLang makes which layers attend, of models with recurrent states.
+/// The fact from which SGLang derives the attending layers of models with recurrent states.
 const INTERVAL: &str = "full_attention_interval";
 
 /// Why SGLang cannot tell which layers of a configuration attend, and what to pass: transformers 5

@@ -25,7 +25,7 @@ pub fn read(arguments: &[String]) -> Result<Map<String, Value>, String> {
 pub fn resolve(folder: &Path, options: &mut Map<String, Value>) -> Result<Config, Diagnostic> {
     let mut facts = fields::parse("config.json", &crate::text(&folder.join("config.json"))?)?;
     if let Some(Value::Object(overrides)) = options.get(OVERRIDES) {
-        // What is said to the plugin stands there too.
+        // Options of the plugin are in the same object.
         facts.extend(overrides.iter().filter(|(name, _)| *name != "atomc").map(|(n, v)| (n.clone(), v.clone())));
     }
     if let Some(fault) = own::interval(&facts) {

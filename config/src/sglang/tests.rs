@@ -85,8 +85,8 @@ fn types_of_caches() {
     ");
 }
 
-/// SGLang keeps recurrent states for other requests by one of its strategies, on GPUs behind
-/// prompts alone.
+/// SGLang keeps recurrent states for other requests by one of its strategies; on GPUs only after
+/// prompts.
 #[test]
 fn prefixes_of_recurrent_states() {
     let asks = |slots: bool, options: Value| refused_by(MODEL, |held| held.slots = slots, options);

@@ -4,7 +4,7 @@ use serde_json::{Map, Value, json};
 use super::options::{BLOCK_SIZE_GIVEN, SHORT, SPELLINGS, names};
 use crate::framework::arguments::Syntax;
 
-/// Options whose values vLLM wants to be JSON objects.
+/// Options that vLLM takes as JSON objects.
 const OBJECTS: &[&str] = &[
     "hf_overrides",
     "additional_config",

@@ -1,4 +1,4 @@
-//! vLLM's options: what becomes of each where an artifact runs. The plugin, `atomc check` and
+//! vLLM's options: the fate of each where an artifact runs. The plugin, `atomc check` and
 //! docs/vllm.md read this table.
 pub use crate::framework::{Fate, Judged, flag};
 use crate::framework::{compared, list, refused, rows};
@@ -168,7 +168,8 @@ pub const JUDGED: &[Judged] = &[
     ),
 ];
 
-/// Whether vLLM's block size was asked for, beside [`JUDGED`]: vLLM sets one where it was not.
+/// Whether vLLM's block size was asked for, in addition to [`JUDGED`]: vLLM sets one where it was
+/// not.
 pub const BLOCK_SIZE_GIVEN: (&str, &str) = ("user_specified_block_size", "cache_config.user_specified_block_size");
 
 /// Spellings of options that are judged under another name.

@@ -1,5 +1,5 @@
-//! What users set beside vLLM's options: variables of the environment, and what an artifact is
-//! named by.
+//! What users set in addition to vLLM's options: environment variables, and the name of an
+//! artifact.
 use std::ffi::OsStr;
 use std::fmt::Write;
 
@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 /// A variable of the environment.
 pub struct Variable {
     pub name: &'static str,
-    /// What it may be; nothing for any text.
+    /// The allowed values; empty for any text.
     pub values: &'static [&'static str],
 }
 
@@ -37,8 +37,8 @@ pub const VARIABLES: &[Variable] = &[
     text("ATOMC_SYSROOT"),
 ];
 
-/// Variables that builds, tests and benchmarks of atomc read. Whoever works on it may have them set
-/// for good.
+/// Variables that builds, tests and benchmarks of atomc read. Its developers may have them set
+/// permanently.
 pub const DEVELOPERS: &[&str] = &[
     "ATOMC_AITER",
     "ATOMC_AMD_TIMES",
@@ -89,8 +89,8 @@ pub fn read<S: AsRef<OsStr>>(environment: impl IntoIterator<Item = (S, S)>) -> R
     Ok(found)
 }
 
-/// What an option says to us that plugins share, such as `--additional-config`: all of it, or its
-/// object `atomc` where it has one, beside which other plugins' keys may stand.
+/// Our part of an option that plugins share, such as `--additional-config`: its object `atomc` if
+/// it has one, with keys of other plugins around it; else all of it.
 pub fn shared(option: &str, config: &Value) -> Result<Map<String, Value>, String> {
     let ours = match config {
         Value::Null => return Ok(Map::new()),

@@ -98,7 +98,7 @@ fn methods_of_quantisation() {
     insta::assert_snapshot!(asks(&quantised, &quantised.replace("32", "64"), json!("gptq")), @"config.json: quantization_config.rules.scheme: vLLM has i4 with scales of f16 for groups of 64 columns, stored as GPTQ's words down columns, 1 off zero points, the artifact i4 with scales of f16 for groups of 32 columns, stored as GPTQ's words down columns, 1 off zero points");
 }
 
-/// What is switched on and not served is refused by its own name.
+/// An option that is switched on and not served is refused by its own name.
 #[test]
 fn refusals_name_the_option_and_the_reason() {
     let options = [
@@ -226,7 +226,7 @@ fn command_lines() {
     ");
 }
 
-/// What vLLM takes for no configuration is none here either.
+/// Values that vLLM takes for no configuration are none here either.
 #[test]
 fn objects_are_json_objects() {
     let wrong = |option: &str, value: &str| arguments::read(&[option, value].map(str::to_owned)).expect_err(value);
@@ -313,7 +313,7 @@ fn variables_that_are_no_text() {
     assert_eq!(read(b"ATOMC_COMPILER", b"/caf\xe9").expect_err("bytes"), r#"ATOMC_COMPILER: "/caf\xE9" is not UTF-8"#);
     let unknown = read(b"ATOMC_\xff", b"1").expect_err("a name");
     assert!(unknown.starts_with("ATOMC_\u{fffd}: there is no such variable; known are ATOMC_STRICT, "), "{unknown}");
-    // What builds and tests read is set by whoever works on atomc, and changes nothing.
+    // Variables that builds and tests read are set by developers of atomc, and change nothing.
     assert_eq!(read(b"ATOMC_LLVM_DIR", b"/llvm"), Ok(Map::new()));
 }
 

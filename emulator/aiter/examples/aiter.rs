@@ -3,9 +3,9 @@
 //!     ATOMC_AITER=DIR cargo run --release -p atomc-aiter --example aiter [-- FILTER]
 //!
 //! DIR is the folder `hsa` of a copy of AITER's repository. FILTER is a part of
-//! `chip/family/kernel`. `--checks` runs each kernel once more for every checker alone, and tells
-//! what it found; `--quantum=N` takes waves in turn after N instructions instead of one (0: to the
-//! next barrier); `--decode` decodes every code object whose path has FILTER, and runs none.
+//! `chip/family/kernel`. `--checks` runs each kernel once more for every checker alone, and reports
+//! its findings; `--quantum=N` takes waves in turn after N instructions instead of one (0: to the
+//! next barrier); `--decode` decodes every code object that has FILTER in its path, and runs none.
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Instant;

@@ -152,7 +152,7 @@ pub struct Latent {
     /// Rows of a work-group.
     pub rows: usize,
     pub splits: usize,
-    /// Of queries and cache; bytes have one scale for each of both.
+    /// The type of queries and cache. Bytes have one scale for each of them.
     pub element: Element,
 }
 
@@ -326,7 +326,8 @@ impl Prompt {
             arguments: slots,
             buffers,
             compare: Box::new(compare),
-            // Weights become fp8. Where every query has all keys, results are small beside them.
+            // Weights become fp8. Where every query has all keys, results are small compared with
+            // them.
             allowed: match (element, causal) {
                 (Element::Bf16, _) => 1e-2,
                 (_, true) => 2.5e-2,

@@ -11,7 +11,7 @@ pub struct Buffer {
 #[repr(C, align(4096))]
 struct Page([u8; 4096]);
 
-/// Bytes behind a buffer: kernels load the next tile of the last one as well.
+/// Bytes after a buffer: kernels load the tile after the last one as well.
 pub const SLACK: usize = 128 << 10;
 
 impl Buffer {

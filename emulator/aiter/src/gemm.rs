@@ -46,7 +46,7 @@ impl Family {
 }
 
 impl Kernel {
-    /// Of a file's name without its extension.
+    /// Parses a file's name without its extension.
     pub fn parse(name: &str) -> Option<Kernel> {
         let family = match name.split_once('_')?.0 {
             "I8gemm" => Family::Int8,

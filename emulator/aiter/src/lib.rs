@@ -39,7 +39,7 @@ pub fn open(folder: &Path, path: &str) -> Result<CodeObject, OpenError> {
 
 /// A launch with its operands.
 pub struct Case {
-    /// Of the code object, below the folder: `gfx942/i8gemm/....co`.
+    /// The path of the code object, below the folder: `gfx942/i8gemm/....co`.
     pub path: String,
     /// For people: `200x384x1024, 2 splits`.
     pub sizes: String,

@@ -58,7 +58,7 @@ pub enum Element {
 }
 
 impl Element {
-    /// Bytes of so many.
+    /// Bytes of `count` elements.
     pub fn bytes(self, count: usize) -> usize {
         match self {
             Element::Int8 | Element::Fp8(_) => count,

@@ -1,6 +1,6 @@
-//! Faults on demand: the variable `HIP_EMULATED_FAULT` has a call fail. `hipMalloc:3:2` lets three
-//! calls of `hipMalloc` pass and gives the next one code 2; with `!` behind it, every call of any
-//! function fails from then on, as where a device is lost.
+//! Faults on demand: the variable `HIP_EMULATED_FAULT` makes a call fail. `hipMalloc:3:2` lets
+//! three calls of `hipMalloc` pass and gives the next one code 2. With `!` at the end, every call
+//! of any function fails from then on, as after the loss of a device.
 use std::sync::{LazyLock, Mutex, PoisonError};
 
 use hip_sys::hipError_t;

@@ -32,7 +32,7 @@ const MEMORY: usize = 64 << 30;
 static BLOCKS: LazyLock<Mutex<Blocks>> = LazyLock::new(Mutex::default);
 
 fn blocks() -> MutexGuard<'static, Blocks> {
-    // What is locked is whole between any two statements.
+    // The locked value is whole between any two statements.
     BLOCKS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -42,7 +42,7 @@ fn chip() -> Option<&'static Isa> {
     Isa::find(&name)
 }
 
-/// Puts a value behind a handle, which [`taken`] ends.
+/// Makes a handle to a value, which [`taken`] ends.
 ///
 /// # Safety
 /// `to` may be written.
@@ -55,10 +55,10 @@ unsafe fn made<T, H>(to: *mut *mut H, value: T) -> hipError_t {
     OK
 }
 
-/// Ends what a handle stands for.
+/// Frees the value of a handle.
 ///
 /// # Safety
-/// The handle is one that [`made`] gave for this type, and nobody uses it any more.
+/// The handle is one that [`made`] gave for this type, and it is not used any more.
 unsafe fn taken<T, H>(handle: *mut H) -> hipError_t {
     if handle.is_null() {
         return INVALID;
@@ -68,7 +68,7 @@ unsafe fn taken<T, H>(handle: *mut H) -> hipError_t {
     OK
 }
 
-/// What a handle stands for.
+/// The value of a handle.
 ///
 /// # Safety
 /// The handle is null, or one that [`made`] gave for this type and that was not taken.
@@ -173,7 +173,7 @@ hip! {
         }
     }
 
-    /// The same work.
+    /// Makes an executable graph, which has the same work.
     fn hipGraphInstantiate(
         instance: *mut hipGraphExec_t,
         graph: hipGraph_t,

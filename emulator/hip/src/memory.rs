@@ -4,10 +4,10 @@ use std::collections::HashMap;
 
 use atomc_emulator::{Access, Memory};
 
-/// Alignment of what HIP gives out.
+/// Alignment of memory that HIP gives out.
 const ALIGN: usize = 4096;
 
-/// Bytes behind a block that kernels may read: HIP gives out whole pages.
+/// Bytes that kernels may read past a block: HIP gives out whole pages.
 const SLACK: usize = 256;
 
 /// What was given out, and what kernels may touch.

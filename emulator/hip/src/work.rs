@@ -85,8 +85,8 @@ impl Function {
 
 impl Work {
     /// # Safety
-    /// Addresses are of as many bytes that may be read or written, and what kernels may touch is
-    /// nobody else's meanwhile.
+    /// At each address as many bytes may be read or written as the work says, and nothing else uses
+    /// the memory of kernels meanwhile.
     pub unsafe fn run(&self, blocks: &Blocks) -> hipError_t {
         match self {
             Work::Fill { to, value, bytes } => {
@@ -115,7 +115,7 @@ impl Work {
     }
 }
 
-/// The bytes of an ELF file of 64 bits, whose table of sections is its end, as linkers make it.
+/// The bytes of a 64-bit ELF file that ends with its table of sections, as linkers write it.
 ///
 /// # Safety
 /// Such a file is there.

@@ -18,8 +18,8 @@ unsafe extern "C" {
     fn LLVMInitializeAMDGPUDisassembler();
 }
 
-/// Longer than any instruction (16 bytes): behind so many bytes LLVM never looks for a literal that
-/// is not there, which it does not survive.
+/// Longer than any instruction (16 bytes). With this many bytes after the code, LLVM never looks
+/// for a literal past the end, which would crash it.
 const WINDOW: usize = 32;
 
 /// Registers LLVM's AMDGPU back end; again and again is harmless.
@@ -59,7 +59,7 @@ impl Disassembler {
     }
 
     /// The text of the instruction that begins `code`, and its length in bytes; `None` if it is
-    /// none, or ends behind `code`.
+    /// none, or ends past `code`.
     pub fn next(&self, code: &[u8], address: u64) -> Option<(String, usize)> {
         let left = code.len().min(WINDOW);
         let mut window = [0; WINDOW];

@@ -1,13 +1,13 @@
-//! Words that end the process if LLVM's disassembler is given them: it follows a null pointer, or
-//! arrives where its authors saw no way to. None of them is an instruction of its chip, so they are
-//! refused before.
+//! Words that crash LLVM's disassembler: it follows a null pointer, or reaches code that its
+//! authors took for unreachable. None of them is an instruction of its chip, so they are refused
+//! first.
 //!
-//! The usual one is a literal. LLVM 22 reads it once the encoding is decoded. Behind the longest
-//! encoding of a chip (8 bytes, on gfx950 16) it has no bytes left for one, and says so to a stream
-//! that is gone by then. Registers that no class of LLVM's has are another.
+//! The usual one is a literal. LLVM 22 reads it once the encoding is decoded. After the longest
+//! encoding of a chip (8 bytes, on gfx950 16) it has no bytes left for one, and reports that to a
+//! stream that no longer exists. Registers that belong to no class of LLVM's are another.
 use crate::isa::{Family, Isa};
 
-/// As many dwords as any rule looks at.
+/// As many dwords as the longest rule looks at.
 pub type Words = [u32; 4];
 
 /// What no instruction of some chips is.
@@ -38,7 +38,7 @@ static RULES: [Rule; 9] = [
 
 /// In place of an operand: parts of registers are selected in the next dword (SDWA).
 const SDWA: u32 = 0xf9;
-/// In place of an operand: a literal lies behind the instruction.
+/// In place of an operand: a literal follows the instruction.
 const LITERAL: u32 = 0xff;
 
 /// The bits of a dword that an encoding is told by, from the highest down.

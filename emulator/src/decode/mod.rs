@@ -22,7 +22,7 @@ pub struct Kernel {
     pub steps: Vec<Step>,
     /// The disassembler's text of each step.
     pub texts: Vec<Box<str>>,
-    /// The address behind the last instruction.
+    /// The address after the last instruction.
     pub end: u64,
     /// Rows of the vector registers that any instruction uses, as bits.
     pub touched: [u64; 8],

@@ -1,4 +1,4 @@
-//! The words behind the operands.
+//! The words after the operands.
 use crate::inst::{Dpp, DppControl, Modifiers, Omod, Sdwa, Select, Unused};
 
 /// Notes one modifier; an unknown one is an error.

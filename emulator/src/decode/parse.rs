@@ -42,14 +42,14 @@ fn instruction(text: &str, address: u64) -> Result<Inst, Unclear> {
     Ok(inst)
 }
 
-/// Instructions whose operands are expressions of their own; [`super::control`] reads them from the
-/// text.
+/// Instructions with operands that are expressions of their own; [`super::control`] reads them from
+/// the text.
 fn takes_text(mnemonic: &str) -> bool {
     let whole = ["s_waitcnt", "s_waitcnt_depctr", "s_wait_alu", "s_delay_alu", "s_sendmsg", "s_sendmsghalt"];
     whole.contains(&mnemonic) || mnemonic.starts_with("s_getreg") || mnemonic.starts_with("s_setreg")
 }
 
-/// The operands whose registers are taken by index: bits of three sources and the destination.
+/// The operands that take their registers by index: bits of three sources and the destination.
 fn indexed(list: &str) -> Option<u64> {
     let names = ["SRC0", "SRC1", "SRC2", "DST"];
     let bit = |name: &str| Some(1 << names.iter().position(|n| *n == name)?);

@@ -85,7 +85,7 @@ fn modifiers() {
     assert_eq!(of("ds_read2st64_b32 v[0:1], v2 offset0:1 offset1:9"), Modifiers { offset: 1, offset1: 9, ..none });
 }
 
-/// The pattern of bits that each form of `swizzle` stands for.
+/// The pattern of bits that each form of `swizzle` means.
 #[test]
 fn swizzles() {
     let pattern = |form: &str| one(&format!("ds_swizzle_b32 v0, v1 offset:swizzle({form})")).modifiers.offset;
@@ -112,7 +112,7 @@ fn what_is_not_understood() {
     assert_eq!(error("s_mov_b32 s200, 0"), Unclear("s200".into()));
 }
 
-/// The first dword is `s_mov_b32 s0, literal`; behind it a code object may end.
+/// The first dword is `s_mov_b32 s0, literal`; a code object may end after it.
 #[test]
 fn an_instruction_that_ends_behind_the_code_is_none() {
     let code = [0xbe8000ff_u32, 0x2a].map(u32::to_le_bytes).concat();
@@ -125,10 +125,10 @@ fn an_instruction_that_ends_behind_the_code_is_none() {
     }
 }
 
-/// What it is, the chips, words that are refused, and one that is read, as what.
+/// The rule, the chips, words that are refused, one that is read, and its text.
 type Refused<'t> = (&'t str, &'t [&'t str], &'t [Words], Words, &'t str);
 
-/// For each rule words that break it, and words beside them that are an instruction.
+/// For each rule, words that break it, and similar words that are an instruction.
 #[test]
 fn what_ends_the_disassembler_is_no_instruction() {
     let cdna: &[&str] = &["gfx90a", "gfx942", "gfx950"];
@@ -136,8 +136,8 @@ fn what_ends_the_disassembler_is_no_instruction() {
         (
             "a part of a register that there is not",
             cdna,
-            // The result's part, what becomes of its rest, the operand's part; of a comparison the
-            // sources'.
+            // The result's part, the treatment of its other bits, the operand's part; of a
+            // comparison the sources'.
             &[
                 [0x7e00_02f9, 0x0006_0701, 0, 0],
                 [0x7e00_02f9, 0x0006_1e01, 0, 0],
@@ -221,8 +221,8 @@ fn what_ends_the_disassembler_is_no_instruction() {
     }
 }
 
-/// Words that lean to what has ended LLVM's disassembler, on every chip. They show that it lives:
-/// without the rules few hundred words end this process.
+/// Random words on every chip, with a bias to encodings that have crashed LLVM's disassembler.
+/// Without the rules a few hundred words end this process.
 #[test]
 fn random_words_leave_the_disassembler_alive() {
     for isa in Isa::names().filter_map(Isa::find) {

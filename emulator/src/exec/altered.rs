@@ -44,7 +44,7 @@ fn set_m0(wave: &mut Wave, value: u32) {
     wave.scalar_written |= 1 << scalar::M0;
 }
 
-/// Executes a vector instruction behind such a one.
+/// Executes a vector instruction that was altered.
 #[cold]
 pub fn step<const CHECK: bool>(
     step: &Step,
@@ -72,8 +72,8 @@ pub fn step<const CHECK: bool>(
             Step { inst: inst.clone(), action: Action::Vector(*handler), class: step.class, registers, flops: 0 };
         shadow::check(&moved, wave, side, &group.checks)?;
     }
-    // SAFETY: `resolve` gave the handler for this instruction, whose registers are others of the
-    // same kind, on this machine.
+    // SAFETY: `resolve` gave the handler for this instruction on this machine. The other registers
+    // are of the same kind.
     unsafe { handler(wave, &inst) };
     Ok(())
 }

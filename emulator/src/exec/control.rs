@@ -8,7 +8,7 @@ use crate::inst::{Inst, Operand, scalar};
 use crate::isa::{Family, Isa};
 use crate::wave::{Mode, Wave};
 
-/// Instructions of which a functional model sees nothing, by name.
+/// Instructions without an effect in a functional model, by name.
 const NOTHING: [&str; 26] = [
     "s_nop",
     "s_sleep",
@@ -227,7 +227,7 @@ fn rare(control: Control, wave: &mut Wave, side: &mut Side, group: &Group, kerne
             return Ok(());
         }
         Control::Time { dst } => {
-            // Time goes on with every instruction: enough for a program that measures itself.
+            // Time advances with every instruction: enough for a program that measures itself.
             wave.set_scalar64(dst, group.hits.iter().sum());
             wave.scalar_written |= 3 << dst;
         }

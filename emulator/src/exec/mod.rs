@@ -24,7 +24,7 @@ use pending::{Kind, Operation, Pending, scalar_name};
 use publication::{Order, Others};
 use step::{Action, Class, Dual};
 
-/// What is checked beyond bounds. All of it costs time.
+/// The checks beyond bounds. All of them cost time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Checks {
     /// Values that the program never computed must not become addresses, stored data, masks or
@@ -108,7 +108,7 @@ pub struct Cx<'a, 'm> {
     pub group: &'a mut Group<'m>,
 }
 
-/// What a wave has besides its registers.
+/// The state of a wave other than its registers.
 pub struct Side {
     /// The number of the wave in its group.
     pub number: usize,
@@ -248,7 +248,7 @@ pub struct Runner {
     pub ended: bool,
     /// The instruction that told a barrier it had come, until the barrier opens.
     pub arrived: Option<usize>,
-    /// It must not go on before as many barriers as `awaits` have opened.
+    /// It must not continue before as many barriers as `awaits` have opened.
     pub waits: bool,
     pub awaits: u32,
 }

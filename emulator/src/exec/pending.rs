@@ -110,8 +110,8 @@ impl Pending {
         Some(self.explain(rows, scalars))
     }
 
-    /// The same for the destination of a load that is counted by `counter`: older loads of that
-    /// queue return before it.
+    /// As [`Pending::conflict`], for the destination of a load that is counted by `counter`: older
+    /// loads of that queue return before it.
     pub fn overwrites(&self, row: u16, rows: u8, counter: Counter) -> Option<(String, Counter)> {
         let hit = (row..row + u16::from(rows)).find(|r| self.rows[usize::from(r / 64)] >> (r % 64) & 1 != 0)?;
         let others = [Counter::Vector, Counter::Store, Counter::Lds, Counter::Scalar].into_iter();

@@ -6,7 +6,7 @@
 //! stores for each wave, so a wait of the wave that publishes says nothing of the others', and a
 //! barrier waits for waves, not for their stores. On gfx942 and gfx950 the stores must also have
 //! been written back from the cache of their die (`buffer_wbl2 sc1`, done at the next wait for
-//! zero), and on the reader's side the caches must be invalidated behind the atomic.
+//! zero), and on the reader's side the caches must be invalidated after the atomic.
 //!
 //! The check is made where the bytes are read, not where the atomic publishes: an atomic that only
 //! counts (a histogram) publishes nothing that anyone reads, and stores may be outstanding then.
@@ -31,13 +31,13 @@ use crate::mem::{Places, lanes};
 /// Waves that a group can have.
 const WAVES: usize = 32;
 
-/// The number of the last store of each wave of a group that has come so far.
+/// For each wave of a group, the number of the last store that is done, written back or ordered.
 type Reach = [u32; WAVES];
 
-/// How many atomics on each counter were read, by the counter's address.
+/// The number of atomics on each counter that were read, by the counter's address.
 type History = BTreeMap<u64, usize>;
 
-/// What a launch's groups share: whose store each byte is, and what was published.
+/// The state that a launch's groups share: the last store to each byte, and the publications.
 #[derive(Default)]
 pub struct Stores {
     /// The page of each page number: an index into `pages`.
@@ -163,7 +163,7 @@ pub struct Order {
     asked: Option<Reach>,
     /// Counters that were read.
     acquired: History,
-    /// The same, where caches were invalidated behind.
+    /// Those of them that were followed by an invalidation of the caches.
     known: History,
     /// Stores of a wave of another group that were found to be ordered, up to this number.
     ordered: HashMap<([u32; 3], usize), u32>,
@@ -270,7 +270,7 @@ impl<'a> Others<'a> {
     }
 
     fn stores(&self) -> MutexGuard<'a, Stores> {
-        // What is locked is whole between any two statements.
+        // The locked value is whole between any two statements.
         self.stores.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -418,7 +418,7 @@ macro_rules! narrow {
     };
 }
 
-/// The number of a bit, or -1 where there is none.
+/// The number of a bit, or -1 for none.
 fn found(n: u32, width: u32) -> u32 {
     if n == width { u32::MAX } else { n }
 }
@@ -512,7 +512,7 @@ fn compares(name: &str) -> Option<ScalarOp> {
 }
 
 /// Signed 16-bit immediates are printed without their sign: this gives it back to the instructions
-/// whose name has a `k`.
+/// with a `k` in their name.
 pub fn extend_immediate(inst: &mut Inst) {
     let name = inst.mnemonic.strip_prefix("s_").unwrap_or("");
     let signed = matches!(name, "movk_i32" | "cmovk_i32" | "addk_i32" | "addk_co_i32" | "mulk_i32");

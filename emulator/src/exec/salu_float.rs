@@ -72,7 +72,7 @@ macro_rules! compare {
     };
 }
 
-/// Of a name without `s_`.
+/// Resolves a name without `s_`.
 pub fn resolve(name: &str) -> Option<ScalarOp> {
     arithmetic(name).or_else(|| conversions(name)).or_else(|| comparisons(name.strip_prefix("cmp_")?))
 }

@@ -1,4 +1,4 @@
-//! Checks before an instruction: registers that are still being loaded, and values that nobody
+//! Checks before an instruction: registers that are still being loaded, and values that were never
 //! computed.
 //!
 //! Uninitialised values may be copied and combined, as compilers do with undefined ones; they are

@@ -93,7 +93,7 @@ pub enum Control {
 /// What happens to the vector instructions that follow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Alteration {
-    /// The first operand is added to the numbers of vector registers; bits of `aux` say of which
+    /// The first operand is added to the numbers of vector registers. Bits of `aux` select the
     /// operands: three sources, then the destination.
     IndexOn,
     /// The first operand is the new distance.
@@ -160,8 +160,8 @@ pub struct Registers {
 }
 
 impl Registers {
-    /// Of the operands, the first `dsts` of which are written; bit k of `reads_dst` says that
-    /// operand k is read all the same.
+    /// The registers of the operands. The first `dsts` of them are written; bit k of `reads_dst`
+    /// says that operand k is read as well.
     pub fn of(inst: &Inst, dsts: u8, reads_dst: u8) -> Registers {
         let (mut reads, mut writes) = (Vec::new(), Vec::new());
         let mut r = Registers::default();
@@ -170,7 +170,8 @@ impl Registers {
             let read = !written || reads_dst >> k & 1 != 0;
             match source.operand {
                 Operand::Vector { row, count, half } => {
-                    // Who writes one half first, and then the other, does not read what was there.
+                    // An instruction that writes one half of a register does not read the other
+                    // half's old value for that.
                     let read = read && !(written && merges(inst, half));
                     let rows = row..row + u16::from(count);
                     rows.clone().for_each(|row| r.touched[usize::from(row / 64)] |= 1 << (row % 64));
@@ -194,13 +195,13 @@ impl Registers {
         r
     }
 
-    /// For loads, whose destinations have a check of their own.
+    /// For loads: their destinations have a check of their own.
     pub fn touch_only_reads(&mut self) {
         self.touched = [0; 8];
         self.reads.iter().for_each(|row| self.touched[usize::from(row / 64)] |= 1 << (row % 64));
     }
 
-    /// Those of two instructions that run as one.
+    /// The registers of two instructions that run as one.
     pub fn join(self, other: Registers) -> Registers {
         let both = |a: Box<[u16]>, b: Box<[u16]>| a.iter().chain(b.iter()).copied().collect();
         Registers {
@@ -219,8 +220,8 @@ impl Registers {
     }
 }
 
-/// Of the scalar registers of an operand, as bits from its first on, those that are read: packed
-/// instructions on numbers of 32 bits may take one of two for both halves.
+/// The scalar registers of an operand that are read, as bits from its first on: packed instructions
+/// on 32-bit numbers may take one of two for both halves.
 fn chosen(inst: &Inst, operand: usize, count: u8) -> u128 {
     let m = &inst.modifiers;
     match operand.checked_sub(1) {
@@ -241,8 +242,8 @@ fn merges(inst: &Inst, half: Half) -> bool {
     half != Half::Whole || inst.modifiers.sdwa.is_some_and(|s| s.unused == Unused::Preserve)
 }
 
-/// The rows that the low and the high half of a 64-bit result depend on: compilers leave the half
-/// undefined that nobody needs.
+/// The rows that the low and the high half of a 64-bit result depend on: compilers leave an
+/// unneeded half undefined.
 pub fn halves(inst: &Inst) -> Option<Box<[Vec<u16>; 2]>> {
     let name: &str = &inst.mnemonic;
     let upward = ["v_mad_u64_u32", "v_mad_co_u64_u32", "v_lshlrev_b64", "v_lshl_add_u64", "v_add_nc_u64"];

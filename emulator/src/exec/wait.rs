@@ -12,7 +12,7 @@ pub struct Wait {
 }
 
 impl Wait {
-    /// Of an instruction's whole text; `None` if it is no wait for memory.
+    /// Parses an instruction's whole text; `None` if it is no wait for memory.
     pub fn parse(text: &str, family: Family) -> Option<Wait> {
         let (name, rest) = text.split_once(' ').unwrap_or((text, ""));
         match name {

@@ -11,7 +11,7 @@ pub struct Places {
     /// Host addresses; only those of `lanes` mean something.
     pub at: [u64; LANES],
     pub lanes: u64,
-    /// Lanes whose address is in LDS, and the byte in LDS that `at` stands for.
+    /// Lanes with an address in LDS, and the byte in LDS that `at` means.
     pub in_lds: u64,
     pub lds: [u32; LANES],
     /// Dwords that buffer bounds let through, if not all: lanes outside `lanes` have none.

@@ -68,12 +68,12 @@ impl Type {
 }
 
 impl AtomicOp {
-    /// Of a mnemonic behind `global_atomic_` and the like.
+    /// The operation of a mnemonic after `global_atomic_` and the like.
     pub fn find(name: &str) -> Option<AtomicOp> {
         AtomicOp::packed(name).or_else(|| AtomicOp::old(name)).or_else(|| AtomicOp::typed(name))
     }
 
-    /// Of a mnemonic behind `ds_`.
+    /// The operation of a mnemonic after `ds_`.
     pub fn find_lds(name: &str) -> Option<AtomicOp> {
         let name = name.replacen("_rtn", "", 1);
         AtomicOp::packed(&name).or_else(|| AtomicOp::typed(&name))

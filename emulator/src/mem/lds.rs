@@ -1,4 +1,4 @@
-//! The local memory of a work-group, with a memory of who used it.
+//! The local memory of a work-group, with a record of its uses.
 //!
 //! A race is an access to bytes that another wave wrote (or read, for writes) with no barrier
 //! between that orders them. Every use is stamped with the wave and a running number; at a barrier
@@ -28,7 +28,8 @@ pub struct Lds {
     arrived: [u32; WAVES * 2],
 }
 
-/// Who used a dword last: number of the use, whether atomic, actor, mask of bytes. Zero is nobody.
+/// The last use of a dword: its number, whether it was atomic, the actor, the mask of bytes. Zero
+/// is no use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Stamp(u32);
 
@@ -57,7 +58,7 @@ impl Stamp {
     }
 }
 
-/// What fills memory that nobody wrote.
+/// Fills memory that was not written.
 const POISON: u128 = 0x7fa5_a5a5_7fa5_a5a5_7fa5_a5a5_7fa5_a5a5;
 
 impl Lds {
@@ -288,7 +289,7 @@ pub fn conflicts(places: &Places, bytes: u32) -> u64 {
     extra
 }
 
-/// Of accesses that begin in one cycle: how many more cycles the busiest bank needs for its
+/// For accesses that begin in one cycle: the additional cycles that the busiest bank needs for its
 /// different dwords.
 fn waits(dwords: impl Iterator<Item = u32> + Clone) -> u64 {
     let (mut used, mut holds) = (0u32, [0; 32]);

@@ -139,8 +139,8 @@ impl MemoryOp {
         matches!(self.kind, Kind::Atomic(_)) && self.space.is_memory()
     }
 
-    /// How many of the first operands are destinations, and which of those are sources, too. Loads
-    /// of half a register are not: what loads the other half returns before.
+    /// The number of the first operands that are destinations, and those of them that are sources,
+    /// too. Loads of half a register are not: an older load of the other half returns before.
     pub fn destinations(&self) -> (u8, u8) {
         let both = matches!(self.kind, Kind::Atomic(_)) && self.space == Space::Buffer;
         if self.dst.is_some() { (1, u8::from(both)) } else { (0, 0) }

@@ -2,7 +2,7 @@
 use super::{Address, AtomicOp, Kind, MemoryOp, Registers, Space, Width};
 use crate::inst::{Half, Inst, Operand};
 
-/// The memory operation of an instruction; `None` if it is none, or none that is interpreted.
+/// The memory operation of an instruction; `None` if it is none, or one that is not interpreted.
 pub fn resolve(inst: &Inst) -> Option<MemoryOp> {
     let name: &str = &inst.mnemonic;
     if let Some(rest) = name.strip_prefix("ds_") {

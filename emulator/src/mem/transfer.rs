@@ -130,7 +130,7 @@ fn put(places: &Places, width: Width, data: Registers, wave: &Wave) -> Result<()
     }
 }
 
-/// What is where lanes store that another wave stored to, too.
+/// The contents of the places where lanes store and another wave stored, too.
 fn contents(places: &Places, width: Width) -> [[u8; 16]; LANES] {
     let mut all = [[0; 16]; LANES];
     for lane in lanes(places.rewrites) {

@@ -1,5 +1,5 @@
-//! How far the model's predictions are off, as far as that is known. Whoever shows a prediction
-//! shows this beside it.
+//! The errors of the model's predictions, as far as they are known. Every output of a prediction
+//! shows them.
 use super::chip::Chip;
 use super::chips::CHIPS;
 
@@ -18,9 +18,9 @@ pub struct Errors {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Accuracy {
     pub chip: &'static str,
-    /// Of products that were written by hand.
+    /// For products that were written by hand.
     pub written: Errors,
-    /// Of a compiler's products, if times of such are known for the chip.
+    /// For a compiler's products, if such times are known for the chip.
     pub compiled: Option<Errors>,
 }
 
@@ -30,7 +30,7 @@ pub const WRITTEN: &str = "AITER's hand-written matrix products, each predicted 
 /// What [`Accuracy::compiled`] are the errors of.
 pub const COMPILED: &str = "matrix products that Triton compiles, as atomc does, predicted without their times";
 
-/// What they say nothing about.
+/// The limits of these errors.
 pub const UNMEASURED: &str = "no kernel of atomc was measured on such a chip";
 
 /// What the tables of `docs/timing.md` have, which a test compares: the columns "left out", and the

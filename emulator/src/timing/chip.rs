@@ -7,7 +7,7 @@ pub struct Number {
     pub which: Which,
     pub name: &'static str,
     pub unit: &'static str,
-    /// What is physically possible; fits stay inside.
+    /// The physically possible range; fits stay inside.
     pub range: [f64; 2],
     pub meaning: &'static str,
 }
@@ -82,7 +82,7 @@ pub struct Work {
     /// Bytes of the operands, and of the results.
     pub read: f64,
     pub written: f64,
-    /// Bytes that one XCD asks of what lies behind its L2, over all rounds.
+    /// Bytes that one XCD requests from the memory beyond its L2, over all rounds.
     pub fetched: f64,
     /// The Infinity Cache has the operands.
     pub resident: bool,
@@ -96,7 +96,7 @@ pub struct Parts {
     pub launch: f64,
     /// Compute units, with L2, starts of groups and bursts of results.
     pub compute: f64,
-    /// Of it, the work-groups' own clocks.
+    /// The work-groups' own clocks in it.
     pub own: f64,
     /// HBM.
     pub memory: f64,
@@ -168,8 +168,8 @@ impl Chip {
         parts.launch + body + parts.memset
     }
 
-    /// Microseconds of kernels of one call. Those behind the first begin as soon as one that
-    /// clears.
+    /// Microseconds of the kernels of one call. Kernels after the first one begin as soon as one
+    /// that clears memory.
     pub fn call(&self, kernels: &[Work]) -> f64 {
         let [launch, next, ..] = self.numbers;
         let all: f64 = kernels.iter().map(|work| self.time(work)).sum();

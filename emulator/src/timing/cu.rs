@@ -3,7 +3,8 @@
 //!
 //! Waves issue in order, one instruction every four clocks. Waves of one SIMD share its vector,
 //! matrix and scalar units; all waves share LDS and the path to L1, which are queues in order.
-//! Memory answers after a given latency. The wave whose next instruction can go first goes first.
+//! Memory answers after a given latency. The wave with the next instruction that can start first
+//! goes first.
 use std::collections::VecDeque;
 
 #[cfg(test)]
@@ -23,13 +24,13 @@ pub struct Core {
     /// From a branch that is taken to the instruction it jumps to. Source: CDNA3 guide, wait
     /// states.
     pub branch: u64,
-    /// From the last pass of a matrix instruction to who reads the result, other than an addition
-    /// to it. Source: LLVM, `GCNHazardRecognizer` (5 wait states behind 4 passes).
+    /// From the last pass of a matrix instruction to a reader of its result, other than an addition
+    /// to it. Source: LLVM, `GCNHazardRecognizer` (5 wait states after 4 passes).
     pub matrix_result: u64,
     /// From LDS being done to the wait that it satisfies. Source: 64 clocks for `ds_read_b32` that
     /// finds LDS idle (GCN micro-benchmarks).
     pub lds: u64,
-    /// Of a scalar load that the scalar cache has.
+    /// The latency of a scalar load that hits the scalar cache.
     pub scalar_load: u64,
     /// Bytes a clock between L1 and registers. Source: CDNA3 white paper.
     pub l1_bytes: u64,
@@ -40,8 +41,8 @@ pub struct Core {
     pub lds_counter: usize,
 }
 
-/// Of CDNA3; CDNA4 differs in the clocks of LDS and of matrix instructions, which are in the
-/// trace.
+/// The core of CDNA3; CDNA4 differs in the clocks of LDS and of matrix instructions, which are in
+/// the trace.
 pub const CORE: Core = Core {
     simds: 4,
     issue: 4,
@@ -223,7 +224,7 @@ impl<'a> Cu<'a> {
         self.open(wave_group(&self.waves, at));
     }
 
-    /// Lets the waves of a group go on if all that still run have come.
+    /// Lets the waves of a group continue if all that still run have arrived.
     fn open(&mut self, group: usize) {
         let running = || self.waves.iter().filter(|w| w.group == group && w.at < w.events.len());
         if running().any(|w| !w.at_barrier) {

@@ -72,7 +72,7 @@ fn loads_come_back_in_order() {
     let until = |most| (wait(Wait { vector: Some(most), ..Wait::default() }), Event::default());
     let one = [load(1024), until(0)];
     assert_eq!(run(&same(1, &one)), LATENCY + 1024 / CORE.l1_bytes + CORE.issue);
-    // The second load is 16 clocks behind, and no wait counts it.
+    // The second load arrives 16 clocks later, and no wait counts it.
     let two = [load(1024), load(1024), until(1)];
     assert_eq!(run(&same(1, &two)), LATENCY + 16 + CORE.issue);
     let all = [load(1024), load(1024), until(0)];
@@ -84,7 +84,7 @@ fn a_barrier_waits_for_the_last_wave() {
     let ops = vec![op(Unit::Scalar, 400), op(Unit::Barrier, 4), op(Unit::Scalar, 4), op(Unit::End, 4)];
     let event = |op| Event { op, ..Event::default() };
     let trace = Trace { ops, waves: vec![vec![event(0), event(1), event(2)], vec![event(1), event(2)]] };
-    // 400 clocks, the barrier, and what stands behind it.
+    // 400 clocks, the barrier, and the instruction after it.
     assert_eq!(run(&trace), 400 + 4 + 4);
     // A wave that has ended is not waited for.
     let trace = Trace { waves: vec![vec![event(3)], vec![event(1), event(2)]], ..trace };

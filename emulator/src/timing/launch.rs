@@ -1,5 +1,5 @@
-//! A launch of many work-groups, of which some were recorded: its time on a chip, and what bounds
-//! it and each of its loops.
+//! A launch of many work-groups, with records of some: its time on a chip, and the limits of the
+//! launch and of each of its loops.
 use std::collections::BTreeMap;
 
 use super::chip::{Chip, Which, Work};
@@ -18,7 +18,7 @@ pub struct Launch {
     pub room: usize,
     /// Bytes of operands and results.
     pub bytes: f64,
-    /// Bytes that one XCD asks of what lies behind its L2.
+    /// Bytes that one XCD requests from the memory beyond its L2.
     pub fetched: f64,
     /// The Infinity Cache has the operands.
     pub resident: bool,
@@ -100,7 +100,7 @@ pub struct Loop {
 pub struct Prediction {
     pub us: f64,
     pub bound: Bound,
-    /// Of the whole work-group.
+    /// Busy clocks of the whole work-group.
     pub busy: Busy,
     /// In the order of their instructions.
     pub loops: Vec<Loop>,
@@ -114,7 +114,7 @@ impl Launch {
         [together, each % together]
     }
 
-    /// What so many take, in the mean of the recorded ones.
+    /// A sample of `together` work-groups, as the mean of the recorded ones.
     fn sample(&self, together: usize) -> Sample {
         let mut seen: Vec<(&Trace, Sample)> = Vec::new();
         let mut sum = vec![0.0; Sample::default().numbers().len()];
@@ -130,7 +130,7 @@ impl Launch {
         if !self.shares {
             return mean;
         }
-        // What the last does behind the others, the compute unit does alone.
+        // The additional work of the last one runs alone on the compute unit.
         let [alone, longer] = [first, last].map(|trace| Sample::of(trace, 1, &CORE).clocks);
         let more = |(at, clocks): (usize, &f64)| clocks + longer[at] - alone[at];
         let clocks: Vec<f64> = seen[0].1.clocks.iter().enumerate().map(more).collect();
@@ -192,7 +192,7 @@ struct Unfolded<'a> {
     latency: u64,
 }
 
-/// Of each wave, which of its events.
+/// For each wave, a range of its events.
 type Spans = Vec<std::ops::Range<usize>>;
 
 impl Unfolded<'_> {
@@ -200,7 +200,7 @@ impl Unfolded<'_> {
         self.trace.waves.iter().map(|events| 0..events.len()).collect()
     }
 
-    /// Clocks until every wave has come so far.
+    /// Clocks until every wave has reached its end.
     fn clocks(&self, ends: impl Iterator<Item = usize>) -> f64 {
         let end = self.trace.ops.iter().position(|op| op.unit == Unit::End).unwrap_or_default();
         let end = Event { op: end as u32, ..Event::default() };

@@ -16,8 +16,7 @@ const WAVES: u32 = 8;
 /// Groups of a compute unit that have barriers. Source: LLVM, `getMaxWorkGroupsPerCU`.
 const GROUPS: u32 = 16;
 
-/// How many groups of this shape a compute unit has room for: LDS, vector registers and waves
-/// decide.
+/// The groups of this shape that fit on a compute unit: LDS, vector registers and waves decide.
 pub fn groups(kernel: &Descriptor, isa: &Isa, grid: &Grid) -> u32 {
     let threads: u32 = grid.threads.iter().product();
     let waves = threads.div_ceil(64).max(1);

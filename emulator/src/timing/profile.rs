@@ -5,7 +5,7 @@ use super::trace::{Event, LINE, Op, Trace, Unit};
 /// Latencies, in clocks, for which a compute unit is run; others are interpolated.
 pub const LATENCIES: [u64; 9] = [200, 350, 500, 700, 900, 1200, 1600, 2200, 3000];
 
-/// Numbers of a sample behind those of the latencies.
+/// Numbers of a sample after those of the latencies.
 const OTHERS: usize = 6;
 
 /// What the work-groups take that a compute unit runs at once; often there is one.
@@ -73,7 +73,7 @@ pub struct Profile {
 }
 
 impl Profile {
-    /// What a work-group takes that goes along `k` elements.
+    /// A sample of a work-group that multiplies `k` elements of K.
     pub fn along(&self, k: f64) -> Sample {
         self.line(k, 1.0)
     }

@@ -1,8 +1,8 @@
 //! The executed instruction stream of one work-group, in a compact form.
 //!
-//! What is the same each time an instruction runs is in [`Op`], once; what depends on addresses is
-//! in [`Event`]. Matrix instructions are not computed while a stream is recorded: no address and no
-//! branch depends on them.
+//! Facts that are the same each time an instruction runs are in [`Op`], once; those that depend on
+//! addresses are in [`Event`]. Matrix instructions are not computed while a stream is recorded: no
+//! address and no branch depends on them.
 use crate::decode::Kernel;
 use crate::exec::step::{Action, Class, Control, Step};
 use crate::exec::wait::Wait;
@@ -30,7 +30,7 @@ pub struct Event {
     pub bytes: u16,
     /// Cache lines that these bytes touch.
     pub lines: u16,
-    /// Those of them that L1 does not have.
+    /// Lines that miss L1.
     pub misses: u16,
 }
 
@@ -205,7 +205,7 @@ impl Recorder {
         self.trace.waves[wave].push(Event { op: op as u32, ..Event::default() });
     }
 
-    /// What it accesses.
+    /// Records an access.
     pub fn access(&mut self, places: &Places, in_memory: u64, bytes: u32) {
         let Some(event) = self.trace.waves[self.wave].last_mut() else { return };
         if places.in_lds != 0 {

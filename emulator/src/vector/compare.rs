@@ -203,8 +203,8 @@ fn select<K: Kind<Cell = u32>>(wave: &mut Wave, inst: &Inst) {
     K::store(wave, inst, &mut out);
 }
 
-/// Additions and subtractions whose carry goes to a mask, the carry coming in from another where
-/// `IN` is set.
+/// Additions and subtractions with a carry that goes to a mask. Where `IN` is set, the carry comes
+/// in from another mask.
 macro_rules! carry {
     ($names:literal, $in:literal, ($a:ident, $b:ident, $c:ident) => $e:expr) => {{
         #[inline(always)]

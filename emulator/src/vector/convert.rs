@@ -338,8 +338,8 @@ fn narrow_scaled(wave: &mut Wave, inst: &Inst) {
     let Scaled { format, other } = Scaled::of(inst, wave.isa);
     let (values, scale) = pairs(wave, inst, other);
     let bits = format.bits();
-    // A pair of fp8 goes to a half, a pair of fp4 to a byte; the bits of op_sel behind the sources'
-    // say which.
+    // A pair of fp8 goes to a half, a pair of fp4 to a byte. The bits of op_sel after the sources'
+    // say which one.
     let select = (flags::own(inst) >> (usize::from(inst.count) - 1 - usize::from(bits == 4))) as u32;
     let shift = if bits == 4 { (select & 3) * 8 } else { (select & 1) * 16 };
     let mask = (1u32 << (2 * bits)) - 1;

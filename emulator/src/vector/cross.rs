@@ -83,7 +83,7 @@ fn permlane16<const X: usize>(wave: &mut Wave, inst: &Inst) {
     permute::<X>(wave, inst, |lane| (select >> (4 * (lane % 16))) as usize & 15);
 }
 
-/// The same with the lane's number in a vector register (gfx12).
+/// As above, with the lane's number in a vector register (gfx12).
 #[inline(always)]
 fn permlane16_var<const X: usize>(wave: &mut Wave, inst: &Inst) {
     let select = sources::read(wave, inst.operand(2));
@@ -135,7 +135,8 @@ fn permlane_swap<const N: usize>(wave: &mut Wave, inst: &Inst) {
     write_row(wave, inst.operand(1), &b, exec);
 }
 
-/// How many lanes below this one have their bit set, among 32 lanes from `FIRST`; plus an addend.
+/// The number of lanes below this one that have their bit set, among 32 lanes from `FIRST`; plus an
+/// addend.
 #[inline(always)]
 fn mbcnt<const FIRST: usize>(wave: &mut Wave, inst: &Inst) {
     let [mask, addend] = [1, 2].map(|p| U32::fetch(wave, inst, p));

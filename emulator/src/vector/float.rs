@@ -192,7 +192,7 @@ pub mod of64 {
     orders!(f64, u64, 1u64 << 51);
 }
 
-/// A row whose formula needs the IEEE bit of the mode register; `_num` forms never signal.
+/// A row with a formula that needs the IEEE bit of the mode register; `_num` forms never signal.
 macro_rules! order {
     ($names:literal, $K:ident, $ieee:ident, ($($s:ident),*) => $e:expr) => {{
         #[inline(always)]
@@ -467,7 +467,7 @@ pub fn trig_preop(a: f64, select: u32) -> f64 {
     ldexp64(bits as f64, scale)
 }
 
-/// Bit `n` of the 1201 bits of 2/pi behind the point.
+/// Bit `n` of the 1201 bits of 2/pi after the point.
 fn two_over_pi_bit(n: i32) -> u64 {
     let n = n as usize;
     if n >= 1201 { 0 } else { TWO_OVER_PI[n / 64] >> (63 - n % 64) & 1 }

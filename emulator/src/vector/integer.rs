@@ -8,7 +8,7 @@ pub fn rows() -> Vec<Entry> {
     [adds(), products(), shifts(), bits(), three(), orders(), short(), wide(), moves()].concat()
 }
 
-/// The same instruction with and without `clamp`.
+/// An instruction with and without `clamp`.
 fn saturating(mut plain: Entry, clamped: Entry) -> Entry {
     plain.saturating = Some(clamped.run);
     plain
@@ -146,7 +146,7 @@ fn dot8(a: u32, b: u32, signed: u8) -> i32 {
     (0..8).map(|n| part(a, n, 4, signed & 1 == 1) * part(b, n, 4, signed & 2 == 2)).sum()
 }
 
-/// Dot products whose `neg_lo` says which source is signed.
+/// Dot products with a `neg_lo` that says which source is signed.
 fn iu(names: &'static str, dot: fn(u32, u32, u8) -> i32) -> Entry {
     #[inline(always)]
     fn body<const EIGHT: bool>(wave: &mut Wave, inst: &Inst) {
@@ -254,7 +254,7 @@ fn bitop3<K: Kind<Cell = u32>>(names: &'static str, run: super::table::Builds) -
     Entry { keeps_high: true, ..Entry::new(names, run, &[K::CLASS], K::CLASS) }
 }
 
-/// Any function of three bits; the truth table is an immediate whose bit `4a + 2b + c` is the
+/// Any function of three bits. The truth table is an immediate; its bit `4a + 2b + c` is the
 /// result.
 #[inline(always)]
 fn bitop3_body<K: Kind<Cell = u32>>(wave: &mut Wave, inst: &Inst) {

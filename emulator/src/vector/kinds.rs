@@ -151,7 +151,7 @@ narrow!(
     |v| num::f32_to_f16(v) as u32
 );
 narrow!(
-    /// The same, with signalling NaN among the values.
+    /// F16 with signalling NaN among the values.
     S16,
     f32,
     F16,

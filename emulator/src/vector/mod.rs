@@ -1,4 +1,4 @@
-//! Vector arithmetic: everything whose mnemonic begins with `v_`.
+//! Vector arithmetic: everything with a mnemonic that begins with `v_`.
 //!
 //! # The contract
 //! The decoder parses an instruction into an [`Inst`] and calls [`resolve`] once. `resolve`
@@ -50,8 +50,8 @@ pub type Handler = unsafe fn(&mut Wave, &Inst);
 #[derive(Clone, Copy, Debug)]
 pub struct VectorOp {
     pub run: Handler,
-    /// How many of the first operands are destinations: 2 for `v_add_co_u32 v0, vcc, ...`, 0 for
-    /// `v_nop`.
+    /// The number of the first operands that are destinations: 2 for `v_add_co_u32 v0, vcc, ...`, 0
+    /// for `v_nop`.
     pub dsts: u8,
     /// Operands that are read as well as written, as bits by position (`v_fmac`: 1; `v_swap`,
     /// `v_permlane32_swap`: both are set and `dsts` is 2).

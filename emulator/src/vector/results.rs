@@ -90,7 +90,7 @@ pub fn write_wide(wave: &mut Wave, operand: Operand, wide: &Wide, lanes: u64) {
     }
 }
 
-/// Puts 16-bit results beside the half of the register that stays.
+/// Puts 16-bit results into one half of the register and keeps the other half.
 fn merge16(wave: &Wave, inst: &Inst, operand: Operand, row: &mut Row) {
     let (keep, shift) = match flags::dest16(inst) {
         Dest16::ZeroHigh => return row.iter_mut().for_each(|x| *x &= 0xffff),

@@ -70,7 +70,7 @@ macro_rules! builds {
     }};
 }
 
-/// How many lanes a loop goes over, in a form from which the compiler sees that it is 32 or 64.
+/// The number of lanes of a loop, in a form that shows the compiler that it is 32 or 64.
 macro_rules! lanes {
     ($wave:ident) => {
         if $wave.isa.lanes == 64 { 64 } else { 32 }

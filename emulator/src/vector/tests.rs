@@ -150,8 +150,8 @@ fn is_wide(kind: char) -> bool {
     matches!(kind, 'w' | 'd')
 }
 
-/// Whether a result is as defined: any NaN stands for any other, and approximations may be off by
-/// one in the last place.
+/// Whether a result is as defined: all NaN are equal, and approximations may be off by one in the
+/// last place.
 fn same(kind: char, got: u64, want: u64, ulp: u64) -> bool {
     let close = |bits: u64| got == want || got ^ want < 1 << (bits - 1) && got.abs_diff(want) <= ulp;
     let nan = |x: u64| match kind {
@@ -176,7 +176,7 @@ fn register(kind: char, k: usize) -> String {
 }
 
 /// Runs an instruction over all combinations and compares every lane. `kinds` is the result's
-/// letter, `=`, the sources'; a `+` behind the result says that the first source is the destination
+/// letter, `=`, the sources'; a `+` after the result says that the first source is the destination
 /// itself.
 pub fn check(chip: &str, mnemonic: &str, kinds: &str, ulp: u64, define: impl Fn(&[u64]) -> u64) {
     let (result, sources) = kinds.split_once('=').unwrap();

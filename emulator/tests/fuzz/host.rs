@@ -1,5 +1,4 @@
-//! The same programs on this machine: a shared object, compiled and linked with what the toolchain
-//! has.
+//! The programs on this machine: a shared object, compiled and linked with the toolchain.
 use std::process::Command;
 
 use inkwell::OptimizationLevel;

@@ -300,8 +300,8 @@ impl Builder {
     fn constant(&mut self, ty: Type) -> String {
         let word = self.random.word();
         let half = |bits: u32| half::f16::from_bits(bits as u16).to_f32();
-        // LLVM takes a subnormal f32 constant whose lower half is a small negative number for one
-        // of 16 bits when it makes `v_fma_mix`.
+        // LLVM takes a subnormal f32 constant for a 16-bit one when it makes `v_fma_mix`, if its
+        // lower half is a small negative number.
         let finite = |x: f64| if x == 0.0 || (x as f32).is_normal() { x } else { 1.5 };
         match ty {
             I1 => "true".into(),

@@ -108,7 +108,7 @@ impl Case {
     }
 }
 
-/// The largest error of an output, as a part of what is allowed, and where it is.
+/// The largest error of an output, as a part of the allowed one, and its place.
 pub fn worst(output: &Output, got: &[u8], tensors: &SafeTensors) -> (f64, String) {
     let tensor = tensors.tensor(&format!("out.{}", output.name)).unwrap();
     assert_eq!(got.len(), tensor.data().len());

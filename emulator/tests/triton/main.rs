@@ -50,7 +50,7 @@ impl Buffer {
 /// What a run of a case shows.
 struct Outcome {
     counts: Counts,
-    /// The largest error as a part of what is allowed, and where it is.
+    /// The largest error as a part of the allowed one, and its place.
     worst: (f64, String),
 }
 

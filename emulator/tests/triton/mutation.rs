@@ -10,7 +10,7 @@ use crate::{directory, run_code};
 /// `s_nop 0`
 const NOP: [u8; 4] = 0xbf80_0000u32.to_le_bytes();
 
-/// Code objects without one of the waits or barriers; with the text of what is missing.
+/// Code objects without one of the waits or barriers, and the text of the missing one.
 fn mutants(case: &Case) -> Vec<(String, Vec<u8>)> {
     let bytes = case.code();
     let whole = CodeObject::load(&bytes).unwrap();
@@ -57,7 +57,7 @@ fn outcomes(chip: &str) -> BTreeMap<&'static str, usize> {
     outcomes
 }
 
-/// Those that do not matter: code that these cases do not reach, and waits that older firmware's
+/// Mutants that do not matter: code that these cases do not reach, and waits that older firmware's
 /// entry needs.
 #[test]
 fn nothing_goes_wrong_unseen() {

@@ -181,7 +181,7 @@ proptest! {
     }
 }
 
-/// Nothing has the reason that is left for what nobody asked about.
+/// No place has the reason that is left for places without a question of their own.
 #[test]
 fn every_place_of_a_model_has_a_reason() {
     for model in [Dense::qwen3(2), Dense::llama(2)] {

@@ -24,7 +24,7 @@ pub fn claim(regions: &mut Regions, cx: &Cx) {
     }
 }
 
-/// The experts by whose weights a contraction multiplies its rows, if it chooses them.
+/// The experts that a contraction's rows choose, if they choose some.
 fn experts<'a>(r: &'a Regions, product: NodeId) -> Option<&'a TensorType> {
     r.graph.operands(product).into_iter().filter_map(|v| r.graph.ty(v).as_tensor()).find(|t| t.is_indices())
 }
@@ -102,7 +102,7 @@ fn prologue(r: &Regions, linear: NodeId, cx: &Cx) -> Taken {
     }
     let chosen =
         |x: Value| r.graph.op(x.node).reads(0) == Reads::Chosen && !r.is_given(r.graph.operands(x.node)[0].node);
-    // Of a product that several were made one of.
+    // A part of a product that was merged from several.
     let is_part = columns(r, x.node).is_some() && !taken.nodes.is_empty();
     if chosen(x) || is_part {
         match own(x, reader) {
@@ -185,7 +185,7 @@ fn epilogue(r: &Regions, linear: NodeId, cx: &Cx) -> Taken {
             Ok(combine) => {
                 taken.nodes.push(combine);
                 result = combine.into();
-                // What is behind it has rows of tokens.
+                // From here on there is one row for each token.
                 sliced = true;
                 continue;
             }
@@ -230,8 +230,8 @@ fn elementwise(r: &Regions, result: Value, segment: Option<usize>) -> Result<Nod
     r.is_read_by(result, reader).and_then(|()| r.joins(reader, segment)).map(|()| reader)
 }
 
-/// Rows that are chosen from a table by the same experts as the weights of a product, for a reader
-/// behind it alone.
+/// The nodes that choose rows of a table by the same experts as the product's weights, for one
+/// later reader alone.
 fn rows_of_experts(r: &Regions, product: NodeId, reader: NodeId) -> Vec<NodeId> {
     let own = |v: &Value| {
         let chosen = r.graph.op(v.node).reads(0) == Reads::Chosen && r.may_join(v.node, r.graph.segment(reader));
@@ -242,8 +242,8 @@ fn rows_of_experts(r: &Regions, product: NodeId, reader: NodeId) -> Vec<NodeId> 
     chosen.into_iter().map(|v| v.node).collect()
 }
 
-/// The sum over a token's choices, if it is of the product and perhaps biases alone: then GPUs add
-/// it up where rows are not grouped, as they go along the weights of a token's experts.
+/// The sum over a token's choices, if it sums only the product and perhaps biases. Where rows are
+/// not grouped, GPUs add it up while they multiply by the weights of a token's experts.
 fn combine(r: &Regions, product: NodeId, (result, nodes): (Value, &[NodeId]), cx: &Cx) -> Result<NodeId, Why> {
     let readers = r.graph.users(result);
     let sum = readers.into_iter().map(|(user, _)| user).find(|&user| r.graph.op(user).reads(0) == Reads::Choices);

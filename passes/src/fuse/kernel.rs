@@ -32,8 +32,8 @@ fn outputs(graph: &Graph, region: &Region, place: &BTreeMap<NodeId, usize>) -> V
     outputs
 }
 
-/// The region as a graph of its own, and what its parameters stand for: numbered by first use, in
-/// the order of the text.
+/// The region as a graph of its own, and the values that its parameters stand for: numbered by
+/// first use, in the order of the text.
 fn body(graph: &Graph, region: &Region, outputs: &[Value]) -> (Graph, Vec<Value>) {
     let inside = region.nodes.iter().map(|&id| (id, None)).collect();
     let mut copy = Copy { from: graph, inside, params: BTreeMap::new(), operands: vec![], body: Graph::new("k") };

@@ -1,5 +1,5 @@
-//! Kernels around an op with a state: of what is before it, what says where operands begin, and
-//! what makes a number for each head; of what is after it an elementwise op.
+//! Kernels around an op with a state. Before it they take nodes that move the beginnings of
+//! operands or make a number for each head, and after it an elementwise op.
 use std::collections::BTreeSet;
 
 use atomc_ir::{Graph, Maker, NodeId, Op, Reads, Value, Values};
@@ -40,7 +40,7 @@ pub fn taken(r: &Regions, boundary: NodeId) -> Taken {
     taken
 }
 
-/// That a node moves parts of rows, or makes a number for each head, for these nodes alone.
+/// Checks that a node moves parts of rows, or makes a number for each head, for these nodes alone.
 fn takes(r: &Regions, id: NodeId, is_number: bool, inside: &BTreeSet<NodeId>) -> Result<(), Why> {
     let (graph, v) = (r.graph, Value::from(id));
     if !(is_move(graph.op(id)) || is_number && is_inline(graph, id)) {

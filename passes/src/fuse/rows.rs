@@ -1,4 +1,4 @@
-//! Kernels of what no other family has taken: row-wise ops, grouped.
+//! Kernels of the nodes that no other family has taken: row-wise ops, grouped.
 use std::collections::BTreeMap;
 
 use atomc_ir::results::EMBEDDINGS;
@@ -7,11 +7,12 @@ use atomc_ir::{Diagnostic, Dim, Family, Graph, NodeId, Op, Reads, Type, Value, V
 use super::Regions;
 use crate::explain::{Cause, Why};
 
-/// Nodes can be in one kernel only if these agree. A value that comes through another kernel, or
-/// whose rows are not the rows of its reader, puts the reader one level up; so a path that leaves a
-/// kernel never comes back to its level. So do embeddings: who runs the step may have others, so
-/// that a kernel of their own makes them. So does a norm over a row of heads, which each head would
-/// repeat, and so do heads of a row that is normed, or becomes codes, as a whole.
+/// Nodes can be in one kernel only if their keys agree: segment, level, rows. A reader is one level
+/// above a value that comes through another kernel, or that has other rows than the reader. So a
+/// path that leaves a kernel never comes back to its level. A reader is also one level above
+/// embeddings, because the caller of a step may bring others, so a kernel of their own makes them.
+/// The same holds for a norm over a row of heads, which each head would repeat, and for heads of a
+/// row that is normalised, or quantised, as a whole.
 type Key = (Option<usize>, usize, Dim);
 
 pub fn claim(regions: &mut Regions) -> Result<(), Diagnostic> {
@@ -189,7 +190,7 @@ fn raise(
     rose
 }
 
-/// Disjoint sets of indices; the least index stands for its set.
+/// Disjoint sets of indices. The least index names its set.
 struct Groups(Vec<usize>);
 
 impl Groups {

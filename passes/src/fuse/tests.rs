@@ -49,7 +49,7 @@ fn the_largest_of_logits_is_a_kernel_behind_theirs() {
     assert_eq!(kernels(&ANY, text)[1], "rows: argmax");
 }
 
-/// What is made of a row of a weight belongs to the embeddings if they are called so.
+/// Rows of a weight, and values made of them, belong to the embeddings if they have that name.
 #[test]
 fn embeddings_are_a_kernel_of_their_own() {
     let text = |result: &str| {
@@ -144,7 +144,7 @@ fn as_many_numbers_become_codes_before_a_product_as_the_row_says() {
     assert_eq!([kernels(0, 128, 2), kernels(64, 127, 2)], [fused, apart]);
 }
 
-/// Two heads of 32, and codes of so many columns with one scale, before a product.
+/// Two heads of 32, quantised with one scale for `columns` columns, before a product.
 fn attended(columns: usize, more: &str) -> String {
     format!(
         r#"graph @g(%q: bf16[T, 2, 32], %kv0: cache<bf16, 2, 32>, %batch: batch) {{

@@ -7,11 +7,11 @@ use crate::explain::{Cause, Why};
 
 /// One side of a rule.
 pub struct Pattern {
-    /// Its inputs are the `?` values; the types in it mean nothing.
+    /// The inputs are the `?` values; the types in it are ignored.
     pub graph: Graph,
 }
 
-/// What a pattern stands for in a graph.
+/// A match of a pattern in a graph.
 #[derive(Clone, Debug, Default)]
 pub struct Match {
     pub values: BTreeMap<String, Value>,
@@ -22,7 +22,7 @@ pub struct Match {
 /// The alternative that came furthest before it failed.
 #[derive(Default)]
 pub struct Miss {
-    /// How many nodes it had.
+    /// The number of nodes that matched.
     pub nodes: usize,
     pub why: Option<Why>,
 }
@@ -55,7 +55,7 @@ impl Pattern {
         graph.op(id).name() == self.graph.op(self.root()).name()
     }
 
-    /// What the pattern stands for at `root`, or why it does not fit.
+    /// The match of the pattern at `root`, or why it does not fit.
     pub fn matched(&self, graph: &Graph, root: NodeId) -> Result<Match, Miss> {
         let mut miss = Miss::default();
         let alternatives = self.bind(graph, self.root().into(), root.into(), Match::default(), &mut miss);
@@ -68,7 +68,7 @@ impl Pattern {
         Err(miss)
     }
 
-    /// All ways in which pattern value `p` can stand for `v`, given what is bound already.
+    /// All ways in which pattern value `p` can match `v`, given the match so far.
     fn bind(&self, graph: &Graph, p: Value, v: Value, so_far: Match, miss: &mut Miss) -> Vec<Match> {
         let want = self.graph.op(p.node);
         if let Op::Input { name } = want {
@@ -148,7 +148,7 @@ impl Miss {
     }
 }
 
-/// Whether something outside of a match reads what a node inside of it makes.
+/// Whether a node outside of a match reads the result of a node inside.
 fn escapes(graph: &Graph, id: NodeId, found: &Match) -> bool {
     graph.is_output(id.into()) || graph.users(id.into()).iter().any(|(user, _)| !found.nodes.contains(user))
 }

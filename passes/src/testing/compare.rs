@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use atomc_ir::interp::{self, BatchState, CacheState, SlotState, Tensor, Val};
 use atomc_ir::{CacheType, DType, Graph, Op, SlotsType, Type, trial};
 
-/// Three tokens of two sequences that have a past, two of which want logits.
+/// Three tokens of two sequences that have a past. Two of the tokens want logits.
 const STEP: interp::Cx = interp::Cx { tokens: 3, rows: 2, coarse: false };
 const SEQUENCES: [i32; 3] = [0, 0, 1];
 const POSITIONS: [i32; 3] = [3, 4, 1];

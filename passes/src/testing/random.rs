@@ -133,8 +133,8 @@ impl Random {
         self.weight_of_parts(dtype, shape, (1, 2))
     }
 
-    /// A weight, perhaps of two, the first of which has so many rows, or cut out of a larger one,
-    /// which has so many rows before and behind it.
+    /// A weight, or a concatenation of two weights, the first with `before` rows, or a slice of a
+    /// larger weight with `before` more rows above it and `behind` below.
     fn weight_of_parts(&mut self, dtype: DType, shape: &[usize], (before, behind): (usize, usize)) -> Value {
         self.weights += 1;
         let (n, size) = (self.weights, shape.iter().map(|n| n.to_string()).collect::<Vec<_>>().join("x"));

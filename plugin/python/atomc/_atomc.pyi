@@ -32,7 +32,7 @@ def judged_options() -> list[tuple[str, str]]:
     """vLLM's options that are judged, and where its resolved configuration has each."""
 
 def known_options() -> list[str]:
-    """Every option of vLLM's that it is known what becomes of."""
+    """Every option of vLLM's that has a known fate."""
 
 def settings_of(environment: Mapping[str, str]) -> dict[str, str]:
     """Our variables of an environment. A ValueError names what is unknown among them, and what is known."""
@@ -44,14 +44,15 @@ def judged_sglang_options() -> list[str]:
     """SGLang's options that are judged."""
 
 def known_sglang_options() -> list[str]:
-    """Every option of SGLang's that it is known what becomes of."""
+    """Every option of SGLang's that has a known fate."""
 
 def overriding_artifact(ours: str) -> str | None:
     """The artifact that the object `atomc` of `--json-model-override-args` names, given as JSON."""
 
 def compile_options(framework: str, config: str, options: str, own: bool) -> list[str]:
-    """The options of `atomc compile` whose artifact fits a `config.json` and the options of `vLLM` or `SGLang`, both as JSON. `own`
-    says whether the artifact attends. A ValueError names what of the configuration is not supported."""
+    """The options of `atomc compile` that make an artifact for a `config.json` and the options of
+    `vLLM` or `SGLang`, both as JSON. `own` says whether the artifact attends. A ValueError names an
+    unsupported part of the configuration."""
 
 def lacks(framework: str, architecture: str, options: str) -> str | None:
     """The option without which a framework's own class runs models of an architecture, of which artifacts are a part, if its
@@ -78,9 +79,10 @@ class Artifact:
     def fingerprint(self) -> str:
         """What identifies the whole content."""
     def trusted(self) -> bool:
-        """Whether the user's list of trusted artifacts, which `atomc trust` keeps, has this content. A framework that finds an
-        artifact beside a model asks before it makes a `Model` of it, which runs code. Where `ATOMC_REQUIRE_SIGNED_BY` names a key,
-        its signature is asked for instead of the list."""
+        """Whether the user's list of trusted artifacts, which `atomc trust` keeps, has this
+        content. A framework that finds an artifact next to a model asks before it makes a `Model`
+        of it, which runs code. Where `ATOMC_REQUIRE_SIGNED_BY` names a key, the artifact needs that
+        key's signature instead."""
     @property
     def draft(self) -> bool:
         """Whether it has a draft that a framework can drive."""
@@ -110,7 +112,8 @@ class Artifact:
         """What differs between a `config.json` and the model that the artifact was made of, by what the fields mean."""
 
 class View:
-    """Rows of numbers in the memory of a device, for `from_dlpack`. It keeps the owner of the memory alive, who may fill it anew."""
+    """Rows of numbers in the memory of a device, for `from_dlpack`. It keeps the owner of the
+    memory alive, which may overwrite them."""
 
     @property
     def ptr(self) -> int: ...
@@ -146,13 +149,13 @@ class Cache:
         """Whether it is a slot, of which nothing is said but its bytes."""
     @property
     def draft(self) -> bool:
-        """Whether it is of the draft, whose layers are numbered behind the model's."""
+        """Whether it belongs to the draft. Its layers are numbered after the model's."""
     @property
     def block_tokens(self) -> int:
         """Tokens in a page."""
     @property
     def block_bytes(self) -> int:
-        """Bytes of a page or a slot; 0 where the caller attends, whose pages are its own."""
+        """Bytes of a page or a slot; 0 if the caller attends and has pages of its own."""
     @property
     def dtype(self) -> str: ...
     @property
@@ -189,7 +192,8 @@ class Call:
         """Keys that a token sees, 0 for all."""
 
 class Loading:
-    """A load under way: a context at whose end all tensors have to be there, unless it updates weights that are loaded."""
+    """A load in progress: a context. All tensors have to be there at its end, unless it updates
+    weights that are loaded."""
 
     def __enter__(self) -> Loading: ...
     def __exit__(
@@ -199,12 +203,13 @@ class Loading:
         trace: TracebackType | None,
     ) -> bool: ...
     def scales(self, name: str) -> tuple[str, list[int], list[int]] | None:
-        """The name and the shape of the scales that a checkpoint has beside a tensor, and the rows and columns that share one: of a
-        matrix of codes in `float8_e4m3fn`."""
+        """For a matrix of codes in `float8_e4m3fn`: the name and the shape of its scales in the
+        checkpoint, and the rows and columns that share one."""
 
     def feed(self, name: str, tensor: _Tensor, stream: int = 0) -> bool:
-        """Takes a tensor of the checkpoint, in the memory of the host or of the model's device. There its weights are made in the order
-        of the stream, which stays as long as the model, and nobody waits. Whether weights are made of it: other parts of a model are
+        """Takes a tensor of the checkpoint, in the memory of the host or of the model's device.
+        There its weights are made in the order of the stream, which stays as long as the model, and
+        this call does not wait. Returns whether weights are made of it: other parts of a model are
         passed over, and names that a model does not have are refused."""
 
 class Model:
@@ -261,7 +266,8 @@ class Model:
         """An entry for each layer that attends, and for each slot of a layer with a recurrent state."""
     @property
     def packed_name(self) -> str:
-        """The name of the file in which this rank's packed weights lie beside a model's config.json."""
+        """The name of the file of this rank's packed weights, in the folder of a model's
+        config.json."""
     def refusals(
         self, config: str, options: str, framework: Literal["vllm", "sglang"] = "vllm"
     ) -> list[str]:
@@ -275,13 +281,15 @@ class Model:
     def unload(self) -> None:
         """Forgets the weights. Memory of the host that is not the caller's goes back to the system until others are loaded."""
     def load(self, path: str | PathLike[str], *, verify: bool = True) -> None:
-        """Loads a checkpoint's directory, or a file that `atomc pack` made, whose checksums are compared unless `verify` is false."""
+        """Loads a checkpoint's directory, or a file that `atomc pack` made. The file's checksums
+        are compared unless `verify` is false."""
     def load_random(self, seed: int = 0) -> None:
         """Loads made-up weights."""
     def bind_cache(self, pages: Sequence[tuple[int, int, int, int]]) -> None:
-        """Takes the pages of the cache, of each entry of `cache`: the address of its first page, or slot, the bytes from one to the
-        next, how many there are, and any number that names its table: entries with the same have one. It costs little to be given the same
-        again. Kernels may read, and never write, up to 256 bytes behind the last page."""
+        """Takes the pages of the cache. For each entry of `cache`: the address of its first page,
+        or slot, the bytes from one to the next, their number, and any number that names its table:
+        entries with the same number share one. It costs little to be given the same again. Kernels
+        may read, and never write, up to 256 bytes past the last page."""
     @property
     def hidden(self) -> View:
         """The rows that the body of a step leaves, one for each token."""
@@ -290,8 +298,8 @@ class Model:
         """What the further rows are called that steps leave, as `atomc compile --hidden` asked for:
         `hidden.2` is what enters layer 2."""
     def hidden_of(self, name: str) -> View:
-        """Further rows of the step whose body has just run to its end, one for each token. They stay
-        until the next step, embedding or head. Where they lie depends on the size of the step."""
+        """Further rows of the step that has just run its body to the end, one for each token. They
+        stay until the next step, embedding or head. Their place depends on the size of the step."""
     @property
     def draft(self) -> bool:
         """Whether the artifact's draft is driven too: steps of `begin(draft=True)`, and `draft_head`."""
@@ -307,7 +315,8 @@ class Model:
         """Most tokens of a sequence in steps that have kernels for a few of each; 1 without such."""
     @property
     def draft_map(self) -> str | None:
-        """The tensor that says how far behind each token of the draft's the model's number of it is, if they differ."""
+        """The tensor with the difference from each of the draft's tokens to the model's number of
+        it, if they differ."""
     def draft_name(self, name: str) -> str:
         """What weights are made of calls a tensor of a checkpoint that has the draft alone."""
     @property
@@ -372,7 +381,8 @@ class Engine:
     @property
     def device(self) -> str: ...
     def load(self, path: str | PathLike[str], *, verify: bool = True) -> None:
-        """Loads a checkpoint's directory, or a file that `atomc pack` made, whose checksums are compared unless `verify` is false."""
+        """Loads a checkpoint's directory, or a file that `atomc pack` made. The file's checksums
+        are compared unless `verify` is false."""
     def load_random(self, seed: int = 0) -> None:
         """Loads made-up weights."""
     def add(self) -> int:

@@ -15,7 +15,8 @@ import torch
 import atomc
 from atomc import _atomc, autocompile, ranges
 
-# What trainers have weights in, and what becomes of those that a checkpoint has codes of.
+# Types of weights that trainers have, and the type of the codes that are made of them where a
+# checkpoint has codes.
 FLOATS, CODES = (torch.bfloat16, torch.float16, torch.float32), torch.float8_e4m3fn
 
 
@@ -95,8 +96,8 @@ def find(wanted: Wanted, logger: Logger) -> atomc.Artifact | None:
 
 
 def located(wanted: Wanted, logger: Logger) -> tuple:
-    """The artifact that is named, else the one beside the model if its code is trusted, else one that is compiled now; or
-    none, how loud to say so, and why."""
+    """The artifact that is named, else the one next to the model if its code is trusted, else one
+    that is compiled now; or none, how loud to say so, and why."""
     named: str | Path | None = wanted.named
     beside = wanted.model / "model.atomc"
     # A link that leads nowhere is a fault, not a model without an artifact.
@@ -105,8 +106,8 @@ def located(wanted: Wanted, logger: Logger) -> tuple:
         named = compiled(wanted, logger)
     if not named and not found:
         return None, logger.info, f"there is no {beside}"
-    # What lies beside a model may have come with it from anywhere: until it is trusted, nothing of
-    # it is unpacked.
+    # A file next to a model may have come with it from anywhere: until it is trusted, it is not
+    # unpacked.
     unasked = not named and not wanted.trusted
     if unasked and not _atomc.trusted(beside):
         return (
@@ -224,7 +225,7 @@ class Driven(torch.nn.Module):
         return torch.from_dlpack(self.engine.embed(len(ids), stream=self.stream()))
 
     def steps(self, step: Callable[[slice], torch.Tensor], tokens: int) -> torch.Tensor:
-        """Hidden rows of so many tokens, by steps no larger than plans."""
+        """Hidden rows of `tokens` tokens, by steps no larger than plans."""
         most = self.engine.max_tokens
         parts = [slice(first, min(first + most, tokens)) for first in range(0, tokens, most)]
         return (

@@ -8,8 +8,8 @@ import torch
 import atomc
 from atomc.frameworks import Refused
 
-# Kernels may read so many bytes behind the last page. On a device memory comes in granules, so
-# those behind an allocation are there up to the end of its last one.
+# Bytes that kernels may read past the last page. Device memory comes in granules, so the bytes
+# after an allocation exist up to the end of its last granule.
 SLACK, GPU_GRANULE = 256, 2 << 20
 # What pages and slots begin at a multiple of, and what they lie apart.
 ALIGN, STRIDE = 64, 256
@@ -22,7 +22,8 @@ def tokens(artifact: atomc.Artifact, asked: int) -> int:
 
 
 def fits(cache: atomc.Cache, rows: int) -> None:
-    """Refuses pages that are larger than a pool's slots of their tokens, with so many rows of each head: of numbers that are padded."""
+    """Refuses pages of padded numbers that are larger than a pool's slots of their tokens, with
+    `rows` rows of each head."""
     size = getattr(torch, cache.dtype).itemsize
     if (
         room := cache.block_tokens * rows * cache.heads * cache.head_dim * size
@@ -32,8 +33,8 @@ def fits(cache: atomc.Cache, rows: int) -> None:
 
 
 def within(cache: atomc.Cache, on_host: bool, slots: torch.Tensor) -> tuple[int, int, int]:
-    """Those of a layer in the memory that slots of tokens begin, up to its end: where they are, the bytes from one to the next, and
-    how many. Nobody but our kernels looks into them."""
+    """The pages of a layer in the memory of slots of tokens, up to its end: their address, the
+    bytes from one to the next, and their number. Only our kernels know their contents."""
     storage, blocks = slots.untyped_storage(), len(slots) // cache.block_tokens
     used, room = (
         blocks * cache.block_bytes,
@@ -77,8 +78,9 @@ def slot(cache: atomc.Cache, states: torch.Tensor) -> tuple[int, int, int]:
 def mapped(
     artifact: atomc.Artifact, layers: int, shape: tuple[int, ...], slots: int, dtype: torch.dtype
 ) -> tuple[list, list]:
-    """A tensor of this shape for each layer, in memory of the host's that has room for so many slots of tokens, and those mappings.
-    An artifact's pages may be larger than the tensor, and kernels read behind the last, for which there is one page more."""
+    """A tensor of this shape for each layer, in host memory with room for the slots of tokens, and
+    those mappings. An artifact's pages may be larger than the tensor, and kernels read past the
+    last one, so there is one page more."""
     held, size = artifact.page("host")
     room = (slots // held + 1) * size
     memory = [mmap.mmap(-1, room, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) for _ in range(layers)]

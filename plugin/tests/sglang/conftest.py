@@ -29,7 +29,7 @@ os.environ.update(SGLANG_EXTERNAL_MODEL_PACKAGE="atomc.sglang", ATOMC_STRICT="1"
 # A child that is forked has no use of the threads that its parent's products had, and waits for
 # them.
 torch.set_num_threads(1)
-# Nobody but an artifact attends with it, so that whatever answers is one.
+# Only an artifact attends with it, so any answer comes from one.
 OURS = dict(attention_backend="atomc")
 # Packages that SGLang imports for what these tests do not do.
 ABSENT = Path(__file__).with_name("absent")
@@ -97,7 +97,7 @@ def forked(work, *arguments):
             found = work(*arguments), None
         except Exception as fault:
             found = None, fault
-        # Tensors too, as their memory goes with the child.
+        # Results are pickled with their tensors, as shared memory ends with the child.
         sender.send_bytes(pickle.dumps(found))
         os._exit(0)
 
@@ -140,7 +140,7 @@ def runner(folder, **options):
 
 
 def logits(runner, prompts):
-    """Logits behind each of some prompts, which are one step."""
+    """Logits after each of some prompts, which are one step."""
     from sglang.benchmark.one_batch import prepare_synthetic_inputs_for_latency_test
 
     requests = prepare_synthetic_inputs_for_latency_test(len(prompts), 0, prompts)

@@ -32,7 +32,7 @@ TOKENS = [[(7 * i + k) % 96 + 3 for i in range(40)] for k in (1, 2, 3)]
 
 
 def runs(folder, **options):
-    """The class that runs, and its logits behind some prompts."""
+    """The class that runs, and its logits after some prompts."""
 
     def made():
         loaded = runner(folder, **options)
@@ -331,7 +331,8 @@ def test_unknown_releases_are_refused(model, monkeypatch):
 
 
 def test_models_are_prepared_for_others(model):
-    """The public door: whoever has a configuration gets what SGLang's registry would make of it, and models do not see each other."""
+    """The public door: a caller with a configuration gets the class that SGLang's registry would
+    give, and models do not see each other."""
 
     def made():
         from atomc.sglang import prepare_model
@@ -377,7 +378,8 @@ def test_rows_go_through_sglangs_code_where_it_is_asked(model):
 
 @pytest.mark.parametrize("kept", [False, True])
 def test_memory_is_given_back_by_tags(model, kept):
-    """Pages of the cache, whose memory is then not there, and weights, without which a step is refused, but not with a backup."""
+    """Pages of the cache, which have no memory then, and weights, without which a step is refused,
+    but not with a backup."""
 
     def resident(pool):
         """KiB of the memory of its first layer."""

@@ -10,7 +10,7 @@ from conftest import PROBLEMS, answers, greedy
 PROMPTS = [p["prompt"] for p in PROBLEMS]
 SOLUTIONS = [p["solution"] for p in PROBLEMS]
 MODEL = "qwen3", "--dtype", "float32"
-# The scheduler is done with a request a moment after its answer: so many seconds.
+# Seconds after an answer until the scheduler is done with its request.
 SETTLE = 1
 
 

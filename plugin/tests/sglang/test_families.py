@@ -20,7 +20,7 @@ CASES = [
     "phi3-short",
     "gemma3",
 ]
-# SGLang runs gpt-oss with backends of its own choice alone, of which a processor has none: ours
+# SGLang runs gpt-oss only with backends of its own choice, and a processor has none of them: ours
 # takes the place of one.
 SINKS = ["moe-gpt-oss"]
 EXPERTS = ["moe-qwen3", "moe-mixtral", "moe-glm"]
@@ -34,7 +34,7 @@ LATENT = [
         for name in ("mla-v2", "mla-v2-groups", "mla-v3-plain")
     ),
 ]
-# A sequence has a state, beside slots of its tokens.
+# A sequence has a state, in addition to slots of its tokens.
 RECURRENT = ["hybrid-next", "hybrid-3.5", "hybrid-3.5-moe"]
 QUANTISED = ["q-awq", "q-int4-zeros", "q-int8", "q-fp8-block", "q-fp8-token"]
 

@@ -13,7 +13,7 @@ PROBLEMS = PROBLEMS[:16]
 
 
 def test_two_ranks(engine, bare, monkeypatch):
-    # SGLang wants to know whose cores are whose where there are more ranks than memory nodes.
+    # SGLang wants a list of each rank's cores where there are more ranks than memory nodes.
     monkeypatch.setenv("SGLANG_CPU_OMP_THREADS_BIND", "0|1")
     folder = bare("qwen3")
     compile(folder, "--tp", "2")
@@ -33,7 +33,7 @@ if __name__ == "__main__":
     engine = sglang.Engine(model_path=folder, attention_backend="atomc", log_level="warning", device="cpu", **pool, **ranks)
     greedy = {"temperature": 0, "max_new_tokens": 80}
     # All at once, so that both ranks have some; then one, for which the other rank has none; then
-    # one whose rows go through SGLang's processor of logits.
+    # one with rows that go through SGLang's processor of logits.
     texts = [answer["text"] for answer in engine.generate(prompts, greedy)]
     alone = engine.generate(prompts[0], greedy)["text"]
     told = engine.generate(prompts[0], greedy, return_logprob=True, logprob_start_len=0)

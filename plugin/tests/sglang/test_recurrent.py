@@ -1,4 +1,5 @@
-"""Layers with a recurrent state, of which a request has one slot: answers stay what they are, whoever else is there."""
+"""Layers with a recurrent state, which has one slot for each request: answers do not depend on
+other requests."""
 
 import json
 import re
@@ -36,11 +37,12 @@ def cached(engine, prompt) -> int:
 
 
 def turned(folder):
-    """Puts the layer that attends behind the other one, as SGLang has them, which takes another model of the same sizes for it."""
+    """Exchanges the two layers, so that the attending one comes last, as in SGLang's models. SGLang
+    takes another model of the same sizes for it."""
     config, other = json.loads((folder / "config.json").read_text()), {"0": "1", "1": "0"}
     # SGLang looks for it outside.
     rotary = {"partial_rotary_factor": config["rope_parameters"]["partial_rotary_factor"]}
-    # There are none, and 0.5.11 rounds that up.
+    # The value is zero, and 0.5.11 rounds that up.
     experts = dict(moe_intermediate_size=32, shared_expert_intermediate_size=32)
     (folder / "config.json").write_text(
         json.dumps(config | rotary | experts | {"layer_types": config["layer_types"][::-1]})
@@ -77,8 +79,8 @@ def test_retracted_requests_equal_lone_ones(engine, tmp_path_factory):
 
 
 def test_requests_begin_with_states_of_others(engine, tmp_path_factory):
-    """States that SGLang keeps behind prompts and within answers, while there is room for some alone: whoever begins with one answers
-    as if there was none."""
+    """States that SGLang keeps after prompts and within answers, while there is room for a few
+    alone: a request that begins with one gets the answer that it gets without."""
     folder = golden_model(tmp_path_factory.mktemp("states"), "hybrid-3.5")
     every_other(folder)
     compile(folder, "--invariant")
@@ -103,7 +105,7 @@ def test_requests_begin_with_states_of_others(engine, tmp_path_factory):
         small.flush_cache()
         alone.append(answers(small, [prompt])[0][0])
     small.flush_cache()
-    # Of answers too: who goes on with one begins behind it.
+    # Prefixes of answers too: a prompt that continues an answer begins after it.
     longer = [prompt + [token for token, _ in answer] for prompt, answer in zip(prompts, alone)]
     retractions = 0
     for _ in range(2):

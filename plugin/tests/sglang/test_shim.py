@@ -228,7 +228,8 @@ def test_a_pool_of_sglang_has_room_behind_its_last_page_on_a_processor():
 @pytest.mark.short
 @pytest.mark.parametrize("kind", [torch.bfloat16, torch.uint8])
 def test_a_pool_on_a_gpu_is_made_of_one_allocation(monkeypatch, kind):
-    """Of releases that have two: as it would be on a GPU, whose granules are too large to end behind a page by chance."""
+    """In releases that have two: as it would be on a GPU, where granules are too large to end right
+    after a page by chance."""
     monkeypatch.setattr(pool.config, "artifact", lambda: "an artifact")
     monkeypatch.setattr(pool.pages, "GPU_GRANULE", 1)
     tags: list[str] = []

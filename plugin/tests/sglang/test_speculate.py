@@ -20,9 +20,9 @@ DRAFTS = Path(__file__).parents[3] / "tests" / "models"
 PROMPTS = [p["prompt"] for p in PROBLEMS]
 SOLUTIONS = [p["solution"] for p in PROBLEMS]
 HEAD = str(DRAFTS / "qwen3-eagle3")
-# The scheduler is done with a request a moment after its answer: so many seconds.
+# Seconds after an answer until the scheduler is done with its request.
 SETTLE = 1
-# Of each kind the artifact's options, what SGLang is to guess with, and how many tokens a step.
+# For each kind the artifact's options, SGLang's options for guessing, and the tokens of a step.
 KINDS = dict(
     dense=(
         EXAMPLES / "models" / "qwen3",

@@ -21,13 +21,13 @@ CASES = [
     pytest.param("mla-v3", "own", marks=short),
     pytest.param("hybrid-next", "own", marks=short),
     ("hybrid-next-fp8", "own"),
-    # Of which vLLM has positions of three rows.
+    # vLLM has positions of three rows for it.
     pytest.param("hybrid-3.5", "own", marks=short),
     pytest.param("q-awq", "own", marks=short),
     ("q-int8", "own"),
     ("q-fp8-block", "own"),
     ("q-cache", "own"),
-    # Of which vLLM renames the method.
+    # vLLM renames its method.
     ("moe-gpt-oss-mxfp4", "own"),
     *((name, "own") for name in PUBLISHED),
 ]
@@ -102,7 +102,8 @@ def test_next_tokens_are_as_likely_as_with_transformers(
 
 
 def test_windows_give_pages_back(engine, tmp_path):
-    """Sequences longer than the cache, whose layers see the last 8 tokens alone, have the tokens that they have with room for all."""
+    """Sequences that are longer than the cache, in layers that see the last 8 tokens alone, have
+    the tokens that they have with room for all."""
     folder = golden_model(tmp_path, "mistral")
     compile(folder)
     options = dict(skip_tokenizer_init=True, max_num_batched_tokens=64, max_num_seqs=2)

@@ -32,7 +32,8 @@ class Graph:
 
 
 class Engine:
-    """An engine whose launches are captured where a graph is open, for the plan that was picked then."""
+    """An engine with launches that are captured where a graph is open, for the plan that was picked
+    then."""
 
     def __init__(self, engine):
         self.engine, self.each = engine, None

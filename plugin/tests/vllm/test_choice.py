@@ -58,7 +58,7 @@ def test_strict(bare, monkeypatch):
 
 @short
 def test_artifacts_beside_a_model_must_be_trusted(bare, tmp_path, monkeypatch):
-    """A folder as it comes from a hub: its artifact is code that nobody here has asked for."""
+    """A folder as it comes from a hub: its artifact is code that the user has not asked for."""
     # Other tests may have compiled the same bytes.
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "mine"))
     folder = bare("llama")
@@ -564,7 +564,7 @@ def test_asynchronous_scheduling(model, asynchronous):
     assert greedy(llm, PROMPTS) == SOLUTIONS
 
 
-# What vLLM makes of each mode on a GPU, of what our layers promise, and of a model that it does not
+# vLLM's mode on a GPU for each mode, with the promises of our layers, for a model that it does not
 # compile.
 MODES = {
     "NONE": "NONE",

@@ -147,7 +147,7 @@ def test_blocks_of_several_pages(engine, model, size):
 
 
 def test_prompts_as_embeddings(engine, model):
-    """Beside prompts of tokens, in steps larger than a plan among others."""
+    """Together with prompts of tokens, in steps larger than a plan among others."""
     folder = model("qwen3")
     llm = engine(folder, enable_prompt_embeds=True, max_num_batched_tokens=1024)
     table = load_file(folder / "model.safetensors")["model.embed_tokens.weight"]
@@ -333,7 +333,8 @@ def test_sleep_gives_memory_back(engine, model):
 
 @short
 def test_weights_come_back_one_by_one(engine, model):
-    """What trl does with an engine beside its trainer: sleep, wake the weights, and give them tensor by tensor."""
+    """trl's use of an engine next to its trainer: sleep, wake the weights, and give them tensor by
+    tensor."""
     folder = model("qwen3")
     llm = engine(folder)
     llm.sleep(level=2)
@@ -351,7 +352,8 @@ def test_weights_come_back_one_by_one(engine, model):
 
 
 def test_trainers_find_no_module_to_patch(engine, model):
-    """verl looks for the inner model of whatever it trains, and in its layers for experts whose weights it would give loaders."""
+    """verl looks for the inner model of the model that it trains, and in its layers for experts
+    with weights that it would give loaders."""
     llm = engine(model("llama"))
     inner = getattr(own(llm), "model", None) or getattr(own(llm), "language_model", None)
     assert inner is not None and list(inner.layers) == []

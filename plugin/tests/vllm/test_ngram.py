@@ -1,5 +1,6 @@
-"""Guesses without a draft, which vLLM finds in the prompt. It imports numba for them, whose modules its own dispatcher of kernels cannot
-look through: so they have a file, and with it a process, of their own."""
+"""Guesses without a draft, which vLLM finds in the prompt. It imports numba for them, and its own
+dispatcher of kernels cannot look through numba's modules: so they have a file, and with it a
+process, of their own."""
 
 import shutil
 

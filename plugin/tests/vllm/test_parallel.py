@@ -62,10 +62,12 @@ def test_two_ranks(bare, tmp_path, name):
 
 @pytest.mark.timeout(600)
 def test_two_ranks_on_two_nodes_of_ray(bare, tmp_path, monkeypatch):
-    # Ray asks nobody outside, and ends no process because the machine is busy with others.
+    # Ray reports nothing to the outside, and ends no process because the machine is busy with other
+    # work.
     monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
     monkeypatch.setenv("RAY_memory_monitor_refresh_ms", "0")
-    # Its workers have the niceness 15 otherwise: beside other work they import vLLM for minutes.
+    # Its workers have the niceness 15 otherwise: with other work on the machine they import vLLM
+    # for minutes.
     monkeypatch.setenv("RAY_worker_niceness", "0")
     from ray.cluster_utils import Cluster
 

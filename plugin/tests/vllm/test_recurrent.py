@@ -1,4 +1,5 @@
-"""Layers with a recurrent state, of which a sequence has one slot: answers stay what they are, whoever else is there."""
+"""Layers with a recurrent state, which has one slot for each sequence: answers do not depend on
+other sequences."""
 
 import json
 import os
@@ -45,7 +46,7 @@ def folder(tmp_path_factory):
     return make
 
 
-# Of the other one vLLM has positions of three rows.
+# vLLM has positions of three rows for the other one.
 WHOLE: tuple[str, dict] = ("hybrid-next", {})
 PART: tuple[str, dict] = ("hybrid-3.5", {"language_model_only": True})
 

@@ -58,7 +58,8 @@ def test_answers_are_those_without_guesses(engine, folders, kind, guesses):
 
 @pytest.fixture(scope="module")
 def pair(engine, folders):
-    """Engines without guesses and with them, whose cache is too small for all requests at once."""
+    """Engines without guesses and with them, with a cache that is too small for all requests at
+    once."""
     few = dict(
         kv_cache_memory_bytes=300 << 10,
         max_model_len=192,
@@ -149,7 +150,7 @@ def test_refusals(folders, kind, guesses, message):
 
 
 def head(folder: Path, change) -> dict:
-    """The options of a head whose tensors were changed."""
+    """The options of a head with changed tensors."""
     shutil.copytree(HEAD, folder)
     tensors = load_file(folder / "model.safetensors")
     change(tensors)

@@ -4,14 +4,15 @@ use crate::error::Error;
 use crate::weights::spelled::Spelled;
 use atomc_artifact::manifest::{Target, TensorNames};
 
-/// Two sources, of which the second is asked for the names that it has.
+/// Two sources. The second one is asked for the names that it has.
 pub struct Beside<'a> {
     model: &'a dyn Source,
     draft: Spelled<'a>,
 }
 
 impl<'a> Beside<'a> {
-    /// For a target whose draft has weights of its own, of which it renames the tensors.
+    /// The two checkpoints of a target that has a draft with weights of its own. The target renames
+    /// the draft's tensors.
     pub fn new(target: &Target, model: &'a dyn Source, draft: &'a dyn Source) -> Result<Beside<'a>, Error> {
         let renamed = target.draft.as_ref().and_then(|draft| draft.renamed.clone());
         let renamed = renamed.ok_or(Error::NoDraftCheckpoint)?;

@@ -5,8 +5,8 @@ use atomc_artifact::manifest::DType;
 
 const STD: f32 = 0.02;
 
-/// The same of embeddings: what a token is outweighs what layers add to it, so that routers, which
-/// see it behind a norm, send tokens to experts evenly and each to others.
+/// The same for embeddings: a token's own row outweighs the additions of layers, so that routers,
+/// which see it after a norm, send tokens to experts evenly and each to others.
 const EMBEDDING_STD: f32 = 20.0;
 
 /// Scales of codes are between this and half of it, so that weights of them are small.
@@ -68,8 +68,8 @@ impl Stream {
         SCALE * (0.5 + (self.bits(index) & 0xffff) as f32 / 131_072.0)
     }
 
-    /// Element `index` of a tensor of codes, of which there are no NaN, in its lowest bits; of one
-    /// of words, which may have any.
+    /// Element `index` of a tensor of codes, in its lowest bits, never NaN; or of one of words,
+    /// which may have any bits.
     #[inline]
     pub fn code(self, index: u64, dtype: DType) -> u32 {
         let bits = self.bits(index) as u32;

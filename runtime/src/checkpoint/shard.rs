@@ -1,7 +1,7 @@
-//! A safetensors file whose numbers are read when they are wanted.
+//! A safetensors file that reads its numbers when they are wanted.
 //!
-//! It is not mapped: a look at a map behind the end of a file that has shrunk ends the process.
-//! What the file was when it was opened is compared with what it is when all has been read.
+//! It is not mapped: a read of a map past the end of a file that has shrunk ends the process. The
+//! file's state at opening is compared with its state when all has been read.
 use super::{CheckpointError, describe};
 use atomc_artifact::files;
 use safetensors::tensor::{Metadata, SafeTensorError, TensorInfo};
@@ -161,7 +161,7 @@ impl State {
     }
 }
 
-/// Reads a header as the crate does, which wants the numbers behind it too.
+/// Reads a header as the crate does. The crate itself wants the numbers after the header too.
 fn parse(json: &[u8]) -> Result<Metadata, SafeTensorError> {
     let text = std::str::from_utf8(json).map_err(SafeTensorError::InvalidHeader)?;
     let fields: Fields = serde_json::from_str(text).map_err(SafeTensorError::InvalidHeaderDeserialization)?;

@@ -1,5 +1,5 @@
-//! The host as a device whose memory the engine cannot reach, to test what devices with memory of
-//! their own need.
+//! The host as a device with memory that the engine cannot reach, to test the paths for devices
+//! with memory of their own.
 use super::{Device, DeviceBuffer, DeviceError, DeviceMemory, Launches, Memory, Part, StepInputs};
 use crate::memory::Buffer;
 use crate::pool::Pool;
@@ -89,8 +89,8 @@ impl Device for Apart {
         inputs: StepInputs<'_>,
         observe: Option<&mut Launches>,
     ) -> Result<(), DeviceError> {
-        // SAFETY: the block is at least as large as what a step uses of it, and the rest is passed
-        // on to the caller.
+        // SAFETY: the block is at least as large as a step's inputs, and the rest is passed on to
+        // the caller.
         unsafe {
             std::ptr::copy_nonoverlapping(inputs.bytes.as_ptr(), self.block, inputs.bytes.len());
             self.host.run(plan, inputs, observe)

@@ -13,7 +13,7 @@ impl Cpu {
         self.features.contains(name)
     }
 
-    /// Those of a variant's features that are not here.
+    /// The features of a variant that are missing here.
     pub fn lacks(&self, wanted: &[String]) -> Vec<String> {
         wanted.iter().filter(|name| !self.has(name)).cloned().collect()
     }

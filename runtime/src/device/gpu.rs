@@ -4,6 +4,34 @@
 //! A step is one copy of its inputs, then the launches of its plan, all on one stream. Decode plans
 //! are captured when they first run, plans for prompts when a size comes again, and replayed from
 //! then on: whatever else varies between steps lies in the inputs.
+//!
+//! A kernel gets pointers only: the arguments of its launch, then the step's sizes and the
+//! workspace. Everything that varies between steps lies in the block of inputs, so a captured plan
+//! can be replayed for any step that fits it. `plan.rs` captures decode plans at their largest
+//! grid, and plans for prompts at the grid of their size. The workspace is zero at first, and a
+//! kernel that counts in it leaves its counters zero. On NVIDIA a kernel may begin while the
+//! previous one ends, if it waits by itself where it has to (`Kernel::overlaps`); graphs keep that.
+//! Work-groups that wait for each other need a unit each (`Kernel::together`): a device with fewer
+//! is refused when the artifact is opened.
+//!
+//! `Device::launch` puts a part of a plan on a stream of the caller's and does nothing else, so the
+//! stream may be one that is being captured. A framework's tensors are on the device already: each
+//! variant has a kernel that makes the block of inputs of them there (`Variant.prepare`). Then the
+//! host does not know the contents of a step. The kernel gives every tile of a step a place that
+//! follows from the tile alone, which leaves places empty: attention does nothing there.
+//!
+//! `driver.rs` is the trait of a vendor's driver, some thirty calls; HIP and CUDA are its two
+//! implementations. Their functions are looked up in the machine's library when a device is opened.
+//! The signatures are checked against the bindings when atomc is built. Tests run the whole path
+//! against a stand-in library in C for either driver (`fake.c`): it executes host code as kernels,
+//! records the calls, and protects device memory between them.
+//!
+//! Code for AMD is one code object. For NVIDIA each kernel is a module of its own: PTX always, and
+//! a cubin if `ptxas` is at hand when the artifact is made (`ATOMC_PTXAS`, the path, `CUDA_HOME`,
+//! `/usr/local/cuda`); its release is part of the compile key. A device takes the target that suits
+//! it best: `sm_90a` for compute capability 9.0 alone, `sm_80` for all from 8.0 on. Cubins load on
+//! chips of their generation. On others, and without cubins, the driver translates the PTX when the
+//! device is opened, which takes seconds.
 mod code;
 mod context;
 mod cuda;
@@ -28,7 +56,7 @@ use std::fmt;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-/// Whose GPUs.
+/// A vendor of GPUs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Vendor {
     /// AMD's, through HIP.
@@ -40,7 +68,7 @@ pub enum Vendor {
 /// A GPU of this machine, by its driver's number.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GpuDevice {
-    /// Whose driver knows it.
+    /// The vendor of the driver that knows it.
     pub vendor: Vendor,
     /// The driver's number, which environment variables of the driver may change.
     pub ordinal: usize,
@@ -162,7 +190,7 @@ impl GpuDevice {
         })
     }
 
-    /// The target of these whose code suits this device best, if any runs here.
+    /// The one of these targets that has the best code for this device, if any runs here.
     pub fn best<'n>(&self, targets: impl Iterator<Item = &'n str>) -> Option<&'n str> {
         targets.filter_map(|name| Some((self.fit(name)?, name))).max().map(|(_, name)| name)
     }
@@ -226,7 +254,7 @@ enum Fit {
     Exact,
 }
 
-/// Ten times the compute capability that `sm_90` stands for.
+/// Ten times the compute capability, as in `sm_90`.
 fn capability(name: &str) -> Option<u32> {
     name.strip_prefix("sm_")?.parse().ok()
 }
@@ -271,7 +299,7 @@ impl Gpu {
         Gpu::with_driver(vendor.load(None)?, artifact, target, ordinal, None, threads)
     }
 
-    /// The same on a stream of the caller's.
+    /// Opens a device on a stream of the caller's.
     ///
     /// # Safety
     /// The stream is one of this device, in CUDA of its primary context, and stays alive as long as
@@ -330,7 +358,7 @@ impl Gpu {
     }
 }
 
-/// How a kernel is started whose tasks are the same for every step.
+/// The start of a kernel with the same tasks for every step.
 fn starts(kernel: Handle, facts: &Kernel) -> Start {
     let groups = match facts.tasks {
         Tasks::Fixed(count) => count,

@@ -151,7 +151,7 @@ impl Host {
 }
 
 impl Bound {
-    /// Of how many experts a launch has read the weights, if it reads some.
+    /// The number of experts with weights that a launch has read, if it reads some.
     ///
     /// # Safety
     /// As for [`Device::run`].
@@ -182,7 +182,7 @@ impl Bound {
     }
 }
 
-/// Those of a variant's features that this processor lacks.
+/// The features of a variant that this processor lacks.
 pub fn lacking<'f>(features: &[&'f str]) -> Vec<&'f str> {
     let cpu = Cpu::detect(features.iter().any(|name| name.starts_with("amx")));
     features.iter().copied().filter(|name| !cpu.has(name)).collect()

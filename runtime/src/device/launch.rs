@@ -84,7 +84,7 @@ pub struct Launches {
     pub experts: Vec<u64>,
 }
 
-/// How many experts rows chose, of which bytes say which: the number of each row's as `i32`.
+/// The number of experts that rows chose. The bytes have the number of each row's expert as `i32`.
 pub fn count_experts(chosen: &[u8]) -> u64 {
     let number = |bytes: &[u8]| i32::from_ne_bytes(bytes.try_into().expect("four bytes"));
     let numbers = chosen.chunks_exact(4).map(number).filter(|&expert| expert >= 0);

@@ -139,20 +139,20 @@ pub struct Memory {
     pub weights: Vec<DeviceBuffer>,
     /// By their numbers.
     pub states: Vec<StateMemory>,
-    /// Shared by all plans, of which one runs at a time.
+    /// Shared by all plans, as one runs at a time.
     pub arena: DeviceBuffer,
     /// The rows between body and head of a step.
     pub hidden: DeviceBuffer,
-    /// Those that heads read, if they are not the body's.
+    /// The rows that heads read, if they are not the body's.
     pub head_input: Option<DeviceBuffer>,
-    /// Shared by all kernels that want some, of which one runs at a time: zero between launches.
+    /// Shared by all kernels that want one, as one runs at a time: zero between launches.
     pub workspace: DeviceBuffer,
     /// What each step brings.
     pub inputs: InputAddresses,
 }
 
-/// Where kernels find what a step brings. All of it lies in one block, whose beginning
-/// [`super::Device::run`] is given.
+/// The places where kernels find a step's inputs. All of them lie in one block;
+/// [`super::Device::run`] takes its beginning.
 #[derive(Clone, Copy, Debug)]
 pub struct InputAddresses {
     /// The beginning of the block.
@@ -173,7 +173,7 @@ pub struct InputAddresses {
     pub batches: *mut u8,
 }
 
-// SAFETY: these are addresses for kernels, which nobody follows but under the contract of
+// SAFETY: these are addresses for kernels. They are followed only under the contract of
 // `Device::run`.
 unsafe impl Send for InputAddresses {}
 

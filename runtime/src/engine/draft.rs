@@ -1,11 +1,10 @@
-//! The draft of an artifact: a small model that guesses the tokens behind a sequence, which the
-//! next step of the model verifies.
+//! The draft of an artifact: a small model that guesses the tokens after a sequence, which the next
+//! step of the model verifies.
 //!
-//! A step of the draft takes, for each token of the model, the row that the model left for it and
-//! the token behind that. It has the positions, tables and blocks of the model's own steps, so
-//! nothing more is kept of a sequence than where the rows are that no step of the draft has taken
-//! yet. A draft changes how fast answers come and never what they are: where it lacks a row, it
-//! only guesses worse.
+//! For each token of the model, a step of the draft takes the row that the model left for it and
+//! the next token. It has the positions, tables and blocks of the model's own steps, so all that is
+//! kept of a sequence is the place of the rows that no step of the draft has taken yet. A draft
+//! changes the speed of answers and never the answers: where it lacks a row, it only guesses worse.
 use super::select::{self, Size};
 use super::{Engine, StepError};
 use crate::kv::SeqId;
@@ -18,7 +17,7 @@ use std::ops::Range;
 pub struct Chosen<'a> {
     /// A sequence of this engine, which no other of the call is for.
     pub sequence: SeqId,
-    /// The tokens behind the last ones that steps have computed: the last is new to the engine.
+    /// The tokens after the last ones that steps have computed: the last is new to the engine.
     pub tokens: &'a [u32],
 }
 
@@ -28,11 +27,11 @@ pub(super) struct Drafting {
     rows: DraftRows,
     /// Tokens that it guesses among.
     vocab: usize,
-    /// Its plans among those of the engine.
+    /// The draft's plans among those of the engine.
     plans: Range<usize>,
     /// Rows that no step of the draft has taken.
     left: HashMap<SeqId, Left>,
-    /// Of each row that is kept, the sequence.
+    /// The sequence of each row that is kept.
     kept: Vec<Option<SeqId>>,
 }
 
@@ -52,14 +51,15 @@ impl Left {
     }
 }
 
-/// Tokens that a step of the draft takes: those behind the rows, whose positions they get.
+/// Tokens that a step of the draft takes: each follows a row of the model, and gets that row's
+/// position.
 #[derive(Debug)]
 struct Run {
     sequence: SeqId,
     tokens: Vec<u32>,
     sources: Vec<usize>,
     position: usize,
-    /// Whether a guess is wanted behind the last one.
+    /// Whether a guess is wanted after the last one.
     guesses: bool,
 }
 
@@ -115,7 +115,7 @@ impl Engine {
         self.plans().iter().filter_map(|plan| plan.kind.each().filter(|&each| each > 1)).max()
     }
 
-    /// Most sequences of which one plan verifies so many guesses each; none without a draft.
+    /// Most sequences of which one plan verifies `guesses` guesses each; none without a draft.
     pub fn verifies_at_once(&self, guesses: usize) -> usize {
         let verifies =
             |plan: &Plan| plan.kind.each().filter(|&each| each > guesses.max(1)).map(|each| plan.tokens / each);
@@ -127,7 +127,7 @@ impl Engine {
         self.draft.is_some()
     }
 
-    /// Bytes that the draft moves at least for a guess behind each of so many sequences.
+    /// Bytes that the draft moves at least for a guess after each of `sequences` sequences.
     pub fn draft_bytes(&self, sequences: usize) -> u64 {
         let Some(draft) = &self.draft else { return 0 };
         let plans = &self.session.plans[draft.plans.clone()];
@@ -135,7 +135,7 @@ impl Engine {
         plans[select::choose(plans, size)].launches.iter().map(|launch| launch.bytes).sum()
     }
 
-    /// Guesses up to `count` tokens behind each sequence, the likeliest of the draft's. None where
+    /// Guesses up to `count` tokens after each sequence, the likeliest of the draft's. None where
     /// there is no room for them, nor for snapshots of all these sequences' slots, nor where the
     /// draft lacks the rows of the model's last step.
     pub fn draft(&mut self, chosen: &[Chosen], count: usize) -> Result<Vec<Vec<u32>>, StepError> {
@@ -173,7 +173,7 @@ impl Engine {
             let vocab = self.draft.as_ref().map_or(0, |draft| draft.vocab);
             let mut next = Vec::with_capacity(under_way.len());
             for (row, ((index, run), pick)) in under_way.into_iter().zip(picks).enumerate() {
-                // A draft whose logits are not finite picks nothing.
+                // A draft with logits that are not finite picks nothing.
                 let Some(token) = (pick < vocab as u32).then(|| self.model_token(pick)).flatten() else { continue };
                 guesses[index].push(token);
                 let position = run.position + run.tokens.len();
@@ -186,7 +186,7 @@ impl Engine {
         Ok(())
     }
 
-    /// What the draft begins with behind the tokens that the model has chosen.
+    /// The draft's first run after the tokens that the model has chosen.
     fn first_run(&mut self, chosen: &Chosen, count: usize) -> Result<Option<Run>, StepError> {
         let &Chosen { sequence, tokens } = chosen;
         let len = self.kv.len(sequence)?;
@@ -212,7 +212,7 @@ impl Engine {
         ((token as usize) < self.model().vocab).then_some(token)
     }
 
-    /// Runs a plan of the draft, and gives what it picks behind the runs that want guesses.
+    /// Runs a plan of the draft, and returns its picks after the runs that want guesses.
     fn draft_step(&mut self, runs: &[&Run]) -> Result<Vec<u32>, StepError> {
         let Some(draft) = &self.draft else { return Ok(Vec::new()) };
         let size = Size {
@@ -255,8 +255,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Behind a plan of the model: the draft's own step for those tokens whose next is known, where
-    /// they are no guesses. What is left waits for the next token.
+    /// After a plan of the model: the draft's own step for the tokens that have a known next one
+    /// and are no guesses. The other rows wait for the next token.
     pub(super) fn follow(&mut self, plan: usize, parts: &[Ran]) -> Result<(), StepError> {
         // What is guessed and does not fit a plan for few tokens is not guessed behind next.
         let is_long = !self.session.plans[plan].kind.is_few();

@@ -302,7 +302,7 @@ fn packed_weights_load_into_any_memory() {
         engine.load_packed(&Packed::open(&file).unwrap(), &|_, _| ()).unwrap();
         let second = engine.add_sequence();
         assert_eq!(step(&mut engine, &[(second, &tokens, Want::Last)]).unwrap().last(0).unwrap(), want);
-        // The same weights make the same file, and a file of others is refused.
+        // The same weights make the same file, and a file of other weights is refused.
         packed::write(&file, (engine.target(), &manifest::TensorNames::default()), Rank::ONLY, &random, &mut pool)
             .unwrap();
         assert!(std::fs::read(&file).unwrap() == bytes);

@@ -4,8 +4,8 @@ use crate::device::{Device, DeviceBuffer};
 use crate::memory::SLACK;
 use std::ptr::NonNull;
 
-/// Gives so many bytes of zeroed memory of the device, which stay while the artifact is open, or
-/// says why not.
+/// Returns this many bytes of zeroed memory of the device, which stay while the artifact is open,
+/// or the reason for having none.
 pub type Allocate<'a> = &'a mut dyn FnMut(usize) -> Result<NonNull<u8>, String>;
 
 /// What memory has to begin at a multiple of.
@@ -23,7 +23,6 @@ pub(super) fn buffer(
     if !start.addr().get().is_multiple_of(ALIGN) {
         return Err(fault(format!("memory at {start:p} does not begin at a multiple of {ALIGN}")));
     }
-    // SAFETY: the caller of `Hosted::open` vouches for the memory, of which this much was asked
-    // for.
+    // SAFETY: the caller of `Hosted::open` vouches for the memory. This size was asked for.
     Ok(unsafe { device.adopt(start, bytes) })
 }

@@ -57,7 +57,7 @@ impl Hosted {
         unsafe { self.logits(false, rows, stream) }
     }
 
-    /// The same of rows that steps of the draft have left, over its vocabulary.
+    /// Makes logits of rows that steps of the draft have left, over its vocabulary.
     ///
     /// # Safety
     /// As for [`Hosted::head`].
@@ -89,12 +89,12 @@ impl Hosted {
     }
 }
 
-/// The smallest plan that has room for so many.
+/// The smallest plan that has room for `wanted`.
 fn smallest(plans: &[Plan], room: fn(&Plan) -> usize, wanted: usize) -> Option<(usize, &Plan)> {
     plans.iter().enumerate().filter(|(_, plan)| room(plan) >= wanted).min_by_key(|(_, plan)| room(plan))
 }
 
-/// The step of an embedding or a head of so many rows.
+/// The step of an embedding or a head of `rows` rows.
 fn rows_alone(rows: usize) -> Step {
     Step { tokens: rows as i64, rows: rows as i64 }
 }

@@ -14,7 +14,7 @@ use std::ptr::NonNull;
 /// What pages have to lie apart a multiple of.
 const STRIDE_ALIGN: usize = 256;
 
-/// The pages of states whose sequences have one table, or their slots.
+/// The pages of states that have one table of each sequence, or their slots.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pages {
     /// By the numbers of the target: where the pages of each begin. States may lie in the same
@@ -36,8 +36,8 @@ impl Hosted {
     /// again.
     ///
     /// # Safety
-    /// The pages are memory of the device with the device's slack behind the last, stay until
-    /// others are bound, and belong to this model while a step runs.
+    /// The pages are memory of the device, the last one followed by the device's slack. They stay
+    /// until others are bound, and belong to this model while a step runs.
     pub unsafe fn bind_cache(&mut self, tables: &[Pages]) -> Result<(), HostedError> {
         if tables == self.tables {
             return Ok(());
@@ -67,7 +67,7 @@ impl Hosted {
         if draft { models..self.tables.len() } else { 0..models }
     }
 
-    /// Whether a table is of the draft's states. It is of none beside them.
+    /// Whether a table is of the draft's states. Then it has no other states.
     fn is_of_draft(&self, table: &Pages) -> bool {
         table.states.first().is_some_and(|(state, _)| *state >= self.model_states)
     }
@@ -77,7 +77,7 @@ impl Hosted {
         &self.tables
     }
 
-    /// That each state has pages, once, and that they can hold it.
+    /// Checks that each state has pages, once, and that they can hold it.
     fn check_pages(&self, tables: &[Pages]) -> Result<(), HostedError> {
         let want = self.states().len();
         let mut found: Vec<usize> = tables.iter().flat_map(|table| table.states.iter().map(|state| state.0)).collect();

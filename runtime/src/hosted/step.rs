@@ -14,8 +14,8 @@ pub struct Batch<'a> {
     pub ids: *const i32,
     /// `i64 [tokens]`: position of each token in its sequence.
     pub positions: *const i64,
-    /// `i32 [sequences + 1]`: the first token of each sequence, and where the last one's end.
-    /// Tokens from there on belong to nobody; sequences without tokens are none.
+    /// `i32 [sequences + 1]`: the first token of each sequence, and the end of the last one. Tokens
+    /// from there on are padding; sequences without tokens are none.
     pub starts: *const i32,
     /// `i32 [sequences]`: length of each sequence after this step.
     pub lengths: *const i32,
@@ -24,11 +24,11 @@ pub struct Batch<'a> {
     pub tables: &'a [Table],
     /// Rows of `lengths` and of each table; at least one.
     pub sequences: usize,
-    /// Entries of `ids` and of `positions`, with those that belong to nobody.
+    /// Entries of `ids` and of `positions`, with padding.
     pub tokens: usize,
     /// Most tokens of a sequence, where they are few: 1 in a decode step. 0 if it is not known.
     pub each: usize,
-    /// Whether it is a step of the draft, whose tokens take the rows of [`Hosted::drafted`].
+    /// Whether it is a step of the draft. Its tokens take the rows of [`Hosted::drafted`].
     ///
     /// [`Hosted::drafted`]: super::Hosted::drafted
     pub draft: bool,
@@ -41,9 +41,9 @@ pub struct Batch<'a> {
 /// The numbers of sequences' pages, or of their slots.
 #[derive(Clone, Copy, Debug)]
 pub struct Table {
-    /// `i32 [sequences, stride]`: the pages of each sequence, in order of position. Those that lie
-    /// behind the window of all layers of the table are any valid page. Of slots the first entry is
-    /// the sequence's, which no other one of the step has, or -1: then nothing is kept of it.
+    /// `i32 [sequences, stride]`: the pages of each sequence, in order of position. Pages that the
+    /// windows of all layers of the table have left may be any valid page. Of slots the first entry
+    /// is the sequence's, which no other one of the step has, or -1: then its state is not kept.
     pub pages: *const i32,
     /// Entries from one sequence to the next.
     pub stride: usize,
@@ -53,7 +53,7 @@ impl Table {
     /// The first pages of a sequence.
     ///
     /// # Safety
-    /// The table has a row for the sequence, which nobody writes meanwhile.
+    /// The table has a row for the sequence, which is not written meanwhile.
     unsafe fn of<'a>(&self, sequence: usize, pages: usize) -> &'a [i32] {
         // SAFETY: passed on to the caller.
         unsafe { slice::from_raw_parts(self.pages.add(sequence * self.stride), pages) }
@@ -98,7 +98,7 @@ impl Batch<'_> {
     /// that gets its first token.
     ///
     /// # Safety
-    /// The tensors have the sizes above and nobody writes them meanwhile.
+    /// The tensors have the sizes above and are not written meanwhile.
     pub(super) unsafe fn fill(
         &self,
         inputs: &mut Inputs,
@@ -114,7 +114,7 @@ impl Batch<'_> {
             let table = |(table, &kept): (&Table, _)| unsafe { table.of(number, run.entries(kept)) };
             let tables = self.tables.iter().zip(&limits.kept).map(table);
             tables.clone().enumerate().try_for_each(|(at, pages)| run.check_table(pages, limits, at))?;
-            // SAFETY: the same numbers, none of which is negative.
+            // SAFETY: the same numbers; none of them is negative.
             let ids = unsafe { slice::from_raw_parts(run.ids.as_ptr().cast::<u32>(), run.ids.len()) };
             let position = run.positions[0] as usize;
             let none: &[i32] = &[];
@@ -188,7 +188,7 @@ impl Run<'_> {
         if kept == Kept::Slot { 1 } else { self.pages }
     }
 
-    /// That there are so many pages as a table names.
+    /// Checks that the pages named by a table exist.
     fn check_table(&self, pages: &[i32], limits: &Limits, table: usize) -> Result<(), HostedError> {
         let (blocks, none) = (limits.tables[table].blocks, if limits.kept[table] == Kept::Slot { -1 } else { 0 });
         match pages.iter().find(|&&block| !(none..blocks as i64).contains(&i64::from(block))) {

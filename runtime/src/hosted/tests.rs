@@ -66,13 +66,14 @@ impl Framework {
         let mut pages = Buffer::new(PAGES * STRIDE).unwrap();
         // What an earlier owner left.
         pages.as_mut_slice().fill(0x7f);
-        // SAFETY: the buffer is that long and lives beside the model.
+        // SAFETY: the buffer is that long and lives as long as the model.
         unsafe { hosted.bind_cache(&[given(&[&pages], STRIDE, PAGES)]) }.unwrap();
         let sequences = (0..sequences).map(|_| Sequence::default()).collect();
         Framework { hosted, _pages: pages, free: (1..PAGES as i32).collect(), sequences }
     }
 
-    /// Gives sequences new tokens, in a step that is padded, and the likeliest token behind each.
+    /// Gives sequences new tokens, in a step that is padded, and returns the likeliest token after
+    /// each.
     fn step(&mut self, new: &[(usize, Vec<u32>)], padding: usize, decode: bool) -> Result<Vec<u32>, HostedError> {
         let (mut ids, mut positions, mut starts, mut lengths) = (vec![], vec![], vec![0], vec![]);
         let stride = MAX_POSITIONS / BLOCK;
@@ -88,7 +89,7 @@ impl Framework {
             tables.extend(table.iter().copied().chain(std::iter::repeat(0)).take(stride));
         }
         let last: Vec<usize> = starts[1..].iter().map(|&end| end as usize - 1).collect();
-        // Padded tokens belong to nobody and padded sequences have none.
+        // Padded tokens belong to no sequence, and padded sequences have no tokens.
         ids.extend(vec![-1; padding]);
         positions.extend(vec![-1; padding]);
         starts.extend(vec![starts[new.len()]; padding]);

@@ -8,9 +8,9 @@ use crate::weights::{self, Given, Loading, Numbers, Sink, StoredScales};
 use atomc_artifact::manifest::{Target, TensorNames};
 
 impl Hosted {
-    /// Begins to load weights, tensor by tensor, also anew over ones that are loaded: they keep
-    /// their addresses. Until the load is finished there are none. This and whatever else changes
-    /// weights ends a step that is under way.
+    /// Begins to load weights, tensor by tensor, also over ones that are loaded: they keep their
+    /// addresses. Until the load is finished there are none. This, like every change of weights,
+    /// ends the current step.
     pub fn begin_loading(&mut self) {
         (self.session.loaded, self.unloaded, self.mixed, self.step) = (false, false, false, None);
         self.loading = Some(self.new_loading());
@@ -20,9 +20,8 @@ impl Hosted {
         Loading::new(&self.target().weights, &self.session.artifact.manifest().tensors, self.session.rank)
     }
 
-    /// Begins to take any of the tensors, and goes on with earlier updates: a weight changes when
-    /// the last of its tensors has come. Where no weights were ever loaded it is a load as any
-    /// other.
+    /// Begins to take any of the tensors, and continues earlier updates: a weight changes when the
+    /// last of its tensors has come. If no weights were ever loaded, it is an ordinary load.
     pub fn begin_update(&mut self) {
         if !self.session.loaded {
             self.step = None;
@@ -68,13 +67,13 @@ impl Hosted {
         self.loading = Some(self.new_loading());
     }
 
-    /// Whether there were weights once, so that what comes is an update.
+    /// Whether there were weights once, so that new tensors are an update.
     pub fn had_weights(&self) -> bool {
         self.session.loaded || self.unloaded
     }
 
-    /// The scales that a checkpoint has beside a tensor, which is a matrix of codes, if the load
-    /// under way makes weights of such.
+    /// The scales of a matrix of codes in the checkpoint, if the load in progress makes weights of
+    /// such tensors.
     pub fn scales(&self, name: &str) -> Option<StoredScales> {
         self.loading.as_ref()?.scales(&self.target().weights, name)
     }
@@ -129,13 +128,13 @@ impl Hosted {
         unsafe { self.feed_on(name, tensor, self.stream) }
     }
 
-    /// Takes a tensor of the checkpoint, wherever it lies. What is in the device's memory is packed
-    /// there in the order of the stream, and nobody waits for it: steps on the same stream find the
-    /// new weights.
+    /// Takes a tensor of the checkpoint, in any memory. A tensor in the device's memory is packed
+    /// there in the order of the stream, and this call does not wait for it: steps on the same
+    /// stream find the new weights.
     ///
     /// # Safety
-    /// A tensor on the device is of the shape and type that are given, and stays until the stream
-    /// has come so far. The stream is one of the device's, and stays until the model is dropped.
+    /// A tensor on the device has the given shape and type, and stays until the stream has packed
+    /// it. The stream is one of the device's, and stays until the model is dropped.
     pub unsafe fn feed_on(&mut self, name: &str, tensor: Given, stream: Stream) -> Result<(), Error> {
         let loading = self.loading.as_mut().ok_or(HostedError::Loading("none is under way; begin one"))?;
         self.step = None;
@@ -153,7 +152,7 @@ impl Hosted {
         self.fill_weights(|_, _, sink| loading.finish(sink))
     }
 
-    /// Ends a load that cannot go on. There are no weights then.
+    /// Ends a load that cannot be finished. There are no weights then.
     pub fn abandon_loading(&mut self) {
         self.loading = None;
     }
@@ -163,7 +162,7 @@ impl Hosted {
         self.fill_weights(|_, names, sink| weights::load(sink, names, source, progress))
     }
 
-    /// The same from a file of packed weights, which only has to be copied.
+    /// Loads weights from a file of packed weights, which only has to be copied.
     pub fn load_packed(&mut self, packed: &Packed, progress: weights::Progress) -> Result<(), Error> {
         self.fill_weights(|target, _, sink| packed.load(target, sink, progress))
     }

@@ -1,4 +1,4 @@
-//! The blocks of one group of states: who holds each, and which are free.
+//! The blocks of one group of states: the holders of each, and the free ones.
 use super::{Kept, KvError, Sizes};
 use std::ops::Range;
 
@@ -19,7 +19,7 @@ impl Table {
         &self.entries[self.given_back..]
     }
 
-    /// Puts a block behind all others.
+    /// Adds a block at the end.
     pub fn push(&mut self, block: i32) {
         self.entries.push(block);
     }
@@ -28,7 +28,7 @@ impl Table {
 /// All blocks of a group.
 #[derive(Debug)]
 pub struct Blocks {
-    /// Of a slot all that a sequence may have.
+    /// For slots, all tokens that a sequence may have.
     block_tokens: usize,
     kept: Kept,
     /// Keys that a token sees, 0 for all.
@@ -75,18 +75,17 @@ impl Blocks {
         Table { entries: Vec::with_capacity(self.table_blocks), given_back: 0 }
     }
 
-    /// The first block that the next token of a sequence of so many sees.
+    /// The first block that the next token of a sequence of `len` tokens sees.
     fn first_seen(&self, len: usize) -> usize {
         if self.window == 0 { 0 } else { (len + 1).saturating_sub(self.window) / self.block_tokens }
     }
 
-    /// Whether all pages are there that the next token sees behind the first `tokens` of a
-    /// sequence.
+    /// Whether all pages are there that a token after the first `tokens` of a sequence sees.
     pub fn serves(&self, table: &Table, tokens: usize) -> bool {
         table.given_back <= self.first_seen(tokens)
     }
 
-    /// Whether tokens behind the first `tokens` of a sequence would be written into a block that
+    /// Whether tokens after the first `tokens` of a sequence would be written into a block that
     /// others hold too.
     pub fn is_shared(&self, table: &Table, tokens: usize) -> bool {
         let is_inside = !self.is_slots() && !tokens.is_multiple_of(self.block_tokens);
@@ -101,7 +100,7 @@ impl Blocks {
         to.held().iter().for_each(|&block| self.holders[block as usize] += 1);
     }
 
-    /// Blocks that a table, or a new one, may lack until the sequence has so many tokens: those of
+    /// Blocks that a table, or a new one, may lack until the sequence has `len` tokens: those of
     /// all its new tokens, but no more than a sequence holds at once. Blocks that others hold too
     /// are not free when it gives them back.
     pub fn lacks(&self, table: Option<&Table>, len: usize) -> usize {
@@ -114,7 +113,7 @@ impl Blocks {
         new.min(self.most.saturating_sub(own))
     }
 
-    /// Whether so many blocks are free, or slots with those that can be made free.
+    /// Checks that `need` blocks are free; slots count those of snapshots, which can be made free.
     pub fn reserve(&self, need: usize, snapshots: usize) -> Result<(), KvError> {
         let free = self.free.len() + if self.is_slots() { snapshots } else { 0 };
         let blocks = self.holders.len();
@@ -125,7 +124,7 @@ impl Blocks {
         }
     }
 
-    /// Gives a table free blocks for a sequence of so many tokens.
+    /// Gives a table free blocks for a sequence of `len` tokens.
     pub fn extend(&mut self, table: &mut Table, len: usize) {
         for _ in table.entries.len()..len.div_ceil(self.block_tokens) {
             let Some(block) = self.take() else { break };
@@ -140,7 +139,7 @@ impl Blocks {
         Some(block)
     }
 
-    /// Takes back the blocks that the next tokens of a sequence of so many do not see.
+    /// Takes back the blocks that the next tokens of a sequence of `len` tokens do not see.
     pub fn give_back(&mut self, table: &mut Table, len: usize) {
         let seen = self.first_seen(len).min(table.entries.len());
         for index in table.given_back..seen {
@@ -150,7 +149,7 @@ impl Blocks {
         table.given_back = table.given_back.max(seen);
     }
 
-    /// Takes back the blocks that a table has for tokens behind the first `len`.
+    /// Takes back the blocks that a table has for tokens after the first `len`.
     pub fn shrink(&mut self, table: &mut Table, len: usize) {
         let keep = len.div_ceil(self.block_tokens).min(table.entries.len());
         let held = keep.max(table.given_back);

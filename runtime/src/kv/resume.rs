@@ -1,18 +1,18 @@
-//! Where sequences go on that have the beginning of another, or that are taken back.
+//! Resuming: where sequences continue that have the beginning of another, or that are taken back.
 use super::{BlockCopy, Fork, Kv, KvError, Mark, SeqId, Sequence, Slot};
 
-/// From where a sequence goes on.
+/// The point at which a sequence resumes.
 #[derive(Clone, Copy)]
 struct Resume {
     tokens: usize,
-    /// Whose slot it begins with, if there are slots and it has any tokens.
+    /// The slot that it begins with, if there are slots and it has any tokens.
     slot: Option<From>,
 }
 
-/// Whose slot it is.
+/// The owner of a slot.
 #[derive(Clone, Copy)]
 enum From {
-    /// That of the other sequence.
+    /// The other sequence.
     Sequence,
     Snapshot(Mark),
 }
@@ -37,9 +37,9 @@ impl Kv {
         Ok(Fork { sequence, tokens: resume.tokens })
     }
 
-    /// Takes a sequence back to so many tokens, or to the most before them behind which it can go
-    /// on; none are always possible. Gives how many it has then. A broken sequence, of which those
-    /// before the step that failed are left, is whole again.
+    /// Takes a sequence back to `tokens` tokens, or to the most before them that it can resume
+    /// from; going back to none is always possible. Returns the number that it has then. A broken
+    /// sequence, which has kept the tokens before the step that failed, is whole again.
     pub fn rewind(&mut self, id: SeqId, tokens: usize) -> Result<usize, KvError> {
         let sequence = self.get(id)?;
         let &Sequence { len, broken, .. } = sequence;
@@ -60,9 +60,9 @@ impl Kv {
         Ok(tokens)
     }
 
-    /// Takes a sequence back to so many tokens, since what was to come behind them failed. A
-    /// sequence cannot go on there that has given back what its next token sees, or whose slot has
-    /// gone further: it is broken from then on.
+    /// Takes a sequence back to `len` tokens, after a step that failed. If it has given back blocks
+    /// that its next token sees, or its slot has advanced, it cannot go on from there: it is broken
+    /// from then on.
     pub fn undo(&mut self, id: SeqId, len: usize) -> Result<(), KvError> {
         let sequence = self.get(id)?;
         if sequence.len <= len {
@@ -76,7 +76,7 @@ impl Kv {
         self.spoil(id, len)
     }
 
-    /// That a sequence is of no more use as it is: what it has behind so many tokens is wrong.
+    /// Marks a sequence as broken: everything after its first `len` tokens is wrong.
     pub fn spoil(&mut self, id: SeqId, len: usize) -> Result<(), KvError> {
         let (sequence, _) = self.get_mut(id)?;
         sequence.broken = Some(sequence.broken.unwrap_or(len).min(len));
@@ -88,8 +88,8 @@ impl Kv {
         self.get(id).map_or(usize::MAX, |sequence| self.snapshots.until(sequence.len))
     }
 
-    /// Keeps a snapshot of a sequence's slot, if one is wanted behind the tokens that it has and a
-    /// slot is free or has an older snapshot. It is on [`Kv::take_copies`].
+    /// Keeps a snapshot of a sequence's slot, if one is wanted after its present tokens and a slot
+    /// is free or has an older snapshot. The copy is in [`Kv::take_copies`].
     pub fn keep_snapshot(&mut self, id: SeqId) -> Result<(), KvError> {
         let sequence = self.get(id)?;
         let len = sequence.len;
@@ -100,8 +100,8 @@ impl Kv {
         self.snapshot(id)
     }
 
-    /// Whether so many sequences at once may have a snapshot each of what [`Kv::keep_here`] keeps,
-    /// if they need one to be taken back.
+    /// Whether `sequences` sequences at once may have a snapshot each by [`Kv::keep_here`], if they
+    /// need one to be taken back.
     pub fn may_go_back(&self, sequences: usize) -> bool {
         !self.has_slots() || self.snapshots.room(self.free_slots()) >= sequences
     }
@@ -141,7 +141,7 @@ impl Kv {
         Ok(())
     }
 
-    /// What is to be copied before the next step, in this order.
+    /// The copies to make before the next step, in this order.
     pub fn take_copies(&mut self) -> std::vec::Drain<'_, BlockCopy> {
         self.copies.drain(..)
     }
@@ -150,13 +150,13 @@ impl Kv {
         self.groups.iter().any(super::Blocks::is_slots)
     }
 
-    /// Whether a sequence has all pages that a token behind the first `tokens` sees.
+    /// Whether a sequence has all pages that a token after the first `tokens` sees.
     fn serves(&self, sequence: &Sequence, tokens: usize) -> bool {
         self.groups.iter().zip(&sequence.tables).all(|(group, table)| group.serves(table, tokens))
     }
 
-    /// The most tokens up to so many behind which a sequence without slots goes on: it writes into
-    /// no block that others hold.
+    /// The most tokens, up to `tokens`, that a sequence without slots can resume from: it must not
+    /// write into a block that others hold.
     fn served(&self, sequence: &Sequence, tokens: usize) -> usize {
         let mut tables = self.groups.iter().zip(&sequence.tables);
         let is_shared = tables.any(|(group, table)| group.is_shared(table, tokens));
@@ -169,7 +169,7 @@ impl Kv {
         tokens / self.block_tokens * self.block_tokens
     }
 
-    /// The last snapshot of a sequence up to so many tokens from which it can go on.
+    /// The last snapshot of a sequence, up to `tokens` tokens, that it can resume from.
     fn mark_before(&self, sequence: &Sequence, tokens: usize) -> Option<Mark> {
         let fits = |mark: &&Mark| {
             mark.tokens <= tokens && self.snapshots.is_there(**mark) && self.serves(sequence, mark.tokens)
@@ -177,7 +177,7 @@ impl Kv {
         sequence.marks.iter().rev().find(fits).copied()
     }
 
-    /// From where a sequence goes on that has the first tokens of another.
+    /// The point at which a sequence with the first tokens of another resumes.
     fn resume(&self, parent: &Sequence, tokens: usize) -> Resume {
         const NOTHING: Resume = Resume { tokens: 0, slot: None };
         if !self.has_slots() {
@@ -254,7 +254,7 @@ impl Kv {
         Ok(())
     }
 
-    /// Takes back what a sequence has behind its first `len` tokens.
+    /// Takes back everything that a sequence has after its first `len` tokens.
     fn shorten(&mut self, id: SeqId, len: usize) -> Result<(), KvError> {
         self.let_marks_go(id, len)?;
         let (sequence, groups) = self.get_mut(id)?;
@@ -263,7 +263,7 @@ impl Kv {
         Ok(())
     }
 
-    /// A sequence holds no snapshot behind its first `len` tokens any longer.
+    /// Releases the snapshots of a sequence after its first `len` tokens.
     fn let_marks_go(&mut self, id: SeqId, len: usize) -> Result<(), KvError> {
         while let Some(&mark) = self.get(id)?.marks.last().filter(|mark| mark.tokens > len) {
             self.get_mut(id)?.0.marks.pop();

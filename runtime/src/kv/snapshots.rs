@@ -1,18 +1,18 @@
-//! Snapshots of what slots hold, behind whole blocks of tokens, from which a sequence goes on that
-//! begins like another, or that is taken back.
+//! Snapshots of slots, taken after whole blocks of tokens. A sequence resumes from one if it begins
+//! like another, or if it is taken back.
 //!
 //! A snapshot has a unit in each group of slots. Sequences that begin with its tokens hold it as
-//! they hold the blocks of these tokens, and it goes with the last of them. It goes sooner where
-//! its units are wanted: the one that was used longest ago first.
+//! they hold the blocks of these tokens, and it goes with the last of them. It goes sooner if its
+//! units are wanted: the one that was used longest ago first.
 
 /// All snapshots of a cache.
 #[derive(Debug)]
 pub struct Snapshots {
     /// Tokens from one to the next of a sequence.
     every: usize,
-    /// How many there may be.
+    /// Most snapshots.
     most: usize,
-    /// Those without holders are no more.
+    /// Entries without holders are free.
     all: Vec<Snapshot>,
     /// Counts what makes or uses one.
     clock: u64,
@@ -27,7 +27,7 @@ struct Snapshot {
     units: Vec<Option<i32>>,
 }
 
-/// That a sequence holds a snapshot behind so many of its tokens. One that went meanwhile is
+/// A sequence's hold of a snapshot after `tokens` of its tokens. A snapshot that went meanwhile is
 /// recognised as such.
 #[derive(Clone, Copy, Debug)]
 pub struct Mark {
@@ -42,7 +42,7 @@ impl Snapshots {
         Snapshots { every: every.max(1), most, all: Vec::with_capacity(most), clock: 0 }
     }
 
-    /// How many there are.
+    /// The number of snapshots.
     pub fn count(&self) -> usize {
         self.all.iter().filter(|snapshot| snapshot.holders > 0).count()
     }
@@ -51,17 +51,17 @@ impl Snapshots {
         self.count() >= self.most
     }
 
-    /// How many new ones there may be at once, with so many free slots, if the others go.
+    /// Most new ones at once, with `free` free slots, if the others go.
     pub fn room(&self, free: usize) -> usize {
         self.most.min(free + self.count())
     }
 
-    /// Tokens until a sequence of so many wants one.
+    /// Tokens until a sequence of `len` tokens wants one.
     pub fn until(&self, len: usize) -> usize {
         if self.most == 0 { usize::MAX } else { self.every - len % self.every }
     }
 
-    /// Whether a sequence of so many tokens wants one.
+    /// Whether a sequence of `len` tokens wants one.
     pub fn wants(&self, len: usize) -> bool {
         self.most > 0 && len > 0 && len.is_multiple_of(self.every)
     }
@@ -71,7 +71,7 @@ impl Snapshots {
         snapshot.holders > 0 && snapshot.made == mark.made
     }
 
-    /// Its unit in each group of slots.
+    /// The unit of a snapshot in each group of slots.
     pub fn units(&self, mark: Mark) -> &[Option<i32>] {
         &self.all[mark.index].units
     }
@@ -96,13 +96,13 @@ impl Snapshots {
         self.all[mark.index].holders += 1;
     }
 
-    /// A sequence goes on from it.
+    /// Notes that a sequence resumes from it.
     pub fn touch(&mut self, mark: Mark) {
         self.clock += 1;
         self.all[mark.index].used = self.clock;
     }
 
-    /// A sequence holds it no longer. Gives its units if nobody does.
+    /// Releases a sequence's hold. Returns the units of the snapshot if that was the last one.
     pub fn let_go(&mut self, mark: Mark) -> &[Option<i32>] {
         if !self.is_there(mark) {
             return &[];
@@ -112,7 +112,7 @@ impl Snapshots {
         if snapshot.holders == 0 { &snapshot.units } else { &[] }
     }
 
-    /// Forgets the one that was used longest ago, whoever holds it, and gives its units.
+    /// Forgets the one that was used longest ago, held or not, and returns its units.
     pub fn evict(&mut self) -> &[Option<i32>] {
         let there = self.all.iter_mut().filter(|snapshot| snapshot.holders > 0);
         there.min_by_key(|snapshot| snapshot.used).map_or(&[], |snapshot| {

@@ -220,7 +220,8 @@ fn sequences_have_a_slot_each() {
     assert_eq!((kv.grow(c, 5), slots(&kv, c)[0].clone()), (Ok(0..5), vec![0]));
 }
 
-/// A step that failed is taken back: blocks are free again, and the sequence goes on where it was.
+/// A step that failed is taken back: blocks are free again, and the sequence continues where it
+/// was.
 #[test]
 fn goes_back_to_where_a_step_began() {
     let mut kv = whole(6, 4, 24);
@@ -255,7 +256,7 @@ fn sequences_that_cannot_go_back_are_broken() {
         assert_eq!((kv.len(a), kv.free_blocks()), (Ok(0), 12));
         kv.grow(a, 10).unwrap();
         kv.grow(a, 10).unwrap();
-        // The next token's window begins behind the first blocks.
+        // The next token's window begins after the first blocks.
         reserve(&mut kv, a, 1).unwrap();
         kv.undo(a, 10).unwrap();
         assert_eq!(reserve(&mut kv, a, 1), Err(KvError::Broken { sequence: a }));

@@ -1,9 +1,9 @@
 //! Which of the answers that wait may join those under way.
 //!
-//! Requests take turns: an answer's turn is the number of answers of its request that are under way
-//! or come before it. Where there is no place for an answer, and another request has at least two
-//! more under way, the newest of those gives its place back: it is computed again in its turn, from
-//! what the prefix cache keeps of it. So one request with hundreds of answers keeps nobody waiting,
+//! Requests take turns: an answer's turn is the number of answers of its request that run or come
+//! before it. If there is no place for an answer, and another request has at least two more
+//! running, the newest of those gives its place back: it is computed again in its turn, from the
+//! part of it that the prefix cache keeps. So one request with hundreds of answers delays no other,
 //! and a request alone has all places.
 use std::collections::HashMap;
 
@@ -20,13 +20,13 @@ struct Waiting {
     turn: usize,
 }
 
-/// What becomes of an answer that waits.
+/// The decision about an answer that waits.
 enum Turn {
     /// It joins.
     Joins,
     /// Another one computes a beginning that it has too.
     Later,
-    /// There is no room, also for those behind it.
+    /// There is no room for it, nor for those after it.
     Full,
     /// The engine failed.
     Failed(StepError),
@@ -136,9 +136,9 @@ impl<B: Backend> Scheduler<B> {
         }
     }
 
-    /// Whether a sequence has room for so many tokens and one more, beside what those under way
-    /// have still to compute and a block more for each. Prefixes that are in the way go. The only
-    /// request may always try.
+    /// Whether a sequence has room for `tokens` tokens and one more, in addition to what the
+    /// running ones have still to compute and a block more for each. Prefixes that are in the way
+    /// go. The only request may always try.
     fn fits(&mut self, sequence: SeqId, tokens: usize) -> Result<bool, StepError> {
         let more = self.limits.block_tokens;
         let others = self.running.iter().map(|task| (task.sequence, self.most(task.tokens.len() + more)));

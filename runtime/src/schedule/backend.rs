@@ -22,7 +22,7 @@ pub struct Limits {
     pub slots: usize,
 }
 
-/// Which token of a step a row of logits is behind.
+/// The token of a step that a row of logits follows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Row {
     /// Index of its request.
@@ -51,16 +51,17 @@ pub trait Backend: Send {
     /// As [`Engine::drop_sequence`].
     fn drop_sequence(&mut self, sequence: SeqId) -> Result<(), StepError>;
 
-    /// Whether sequences, or new ones, have room to grow to so many tokens each, all of them.
+    /// Whether sequences, or new ones, have room to grow to the given number of tokens each, all of
+    /// them together.
     fn has_room(&self, growing: &[(Option<SeqId>, usize)]) -> Result<(), KvError>;
 
     /// A step, of which each row of logits is seen once, in order.
     fn step(&mut self, requests: &[Request], see: &mut dyn FnMut(Row, &[f32])) -> Result<(), StepError>;
 
-    /// A step, of which only the likeliest token behind each row is wanted.
+    /// A step that returns only the likeliest token after each row.
     fn step_picks(&mut self, requests: &[Request]) -> Result<Vec<Vec<u32>>, StepError>;
 
-    /// Most sequences that one plan verifies so many guesses of each; none without a draft.
+    /// Most sequences of which one plan verifies `guesses` guesses each; 0 without a draft.
     fn verifies(&self, guesses: usize) -> usize;
 
     /// As [`Engine::draft`].

@@ -20,7 +20,7 @@ pub struct Settings {
     pub penalties: Penalties,
     /// Added to the logits of these tokens.
     pub bias: Vec<(u32, f32)>,
-    /// Tell of each token how likely it was, and so many of the likeliest.
+    /// Reports how likely each token was, and this many of the likeliest.
     pub logprobs: Option<usize>,
     /// The same of the prompt's tokens.
     pub prompt_logprobs: Option<usize>,
@@ -61,7 +61,7 @@ impl Default for Penalties {
     }
 }
 
-/// How a guide stands behind the tokens that it took.
+/// The state of a guide after the tokens that it took.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Progress {
     /// Another token may come, and which is known.
@@ -144,7 +144,7 @@ impl Chooser {
         &self.settings
     }
 
-    /// Nobody asks any more how likely the prompt was.
+    /// Forgets the request for the prompt's likelihoods.
     pub fn prompt_was_told(&mut self) {
         self.settings.prompt_logprobs = None;
     }
@@ -236,7 +236,7 @@ fn forbid(row: &mut [f32], token: u32) {
     row.get_mut(token as usize).into_iter().for_each(|logit| *logit = f32::NEG_INFINITY);
 }
 
-/// How likely a token is by a row of logits, and so many of the likeliest.
+/// The likelihood of a token by a row of logits, and the `top` likeliest tokens.
 pub fn likelihood(logits: &[f32], token: u32, top: usize) -> Likelihood {
     let most = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     let sum: f64 = logits.iter().map(|&logit| f64::from(logit - most).exp()).sum();

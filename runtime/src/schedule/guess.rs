@@ -1,4 +1,4 @@
-//! Guesses of the engine's draft behind the answers under way, which the next step verifies.
+//! Guesses of the engine's draft after the running answers, which the next step verifies.
 //!
 //! A step with guesses is to be one plan, as that without them is: where more sequences are under
 //! way than a plan verifies nothing is guessed. A plan for prompts takes guesses too, in up to half
@@ -13,7 +13,7 @@ use super::{Piece, Scheduler};
 const SHARE: usize = 2;
 
 impl<B: Backend> Scheduler<B> {
-    /// Has the draft guess behind the answers under way, if the next step has room for that.
+    /// Lets the draft guess after the running answers, if the next step has room.
     pub(super) fn guess(&mut self) {
         let open = |&index: &usize| {
             let task = &self.running[index];
@@ -51,7 +51,7 @@ impl<B: Backend> Scheduler<B> {
         Ok(())
     }
 
-    /// Whether one plan takes the next step with so many guesses behind so many answers.
+    /// Whether one plan takes the next step with `count` guesses for each of `answers` answers.
     fn verifies(&self, answers: usize, count: usize) -> bool {
         let each = count + 1;
         let tokens = answers * each;
@@ -65,8 +65,8 @@ impl<B: Backend> Scheduler<B> {
         }
     }
 
-    /// Whether the cache has room for what all that run have still to compute, and so many guesses
-    /// behind each. Prefixes that are in the way go.
+    /// Whether the cache has room for everything that the running answers have still to compute,
+    /// with `count` guesses for each. Prefixes that are in the way go.
     fn has_room_ahead(&mut self, count: usize) -> Result<bool, StepError> {
         let most = |task: &Task| task.tokens.len() + count.min(task.guessable());
         let growing: Vec<_> = self.running.iter().map(|task| (task.sequence, most(task))).collect();
@@ -78,8 +78,8 @@ impl<B: Backend> Scheduler<B> {
         Ok(true)
     }
 
-    /// Takes the sequence of a task back whose step had tokens that were guessed wrong. One that
-    /// can only go on from further back computes what is missing with its next token.
+    /// Takes the sequence of a task back after a step with wrong guesses. A sequence that can only
+    /// resume further back computes the missing tokens with its next one.
     pub(super) fn go_back(&mut self, index: usize) -> Result<(), StepError> {
         let task = &mut self.running[index];
         if let Some(sequence) = task.sequence {

@@ -33,7 +33,7 @@ pub struct Prefixes {
 struct Node {
     /// None of roots.
     parent: Option<usize>,
-    /// Tokens behind the parent's.
+    /// Tokens after the parent's.
     edge: Vec<u32>,
     children: Vec<usize>,
     /// Of leaves.
@@ -74,7 +74,7 @@ pub fn common(a: &[u32], b: &[u32]) -> usize {
 }
 
 impl Prefixes {
-    /// With blocks of so many tokens, and at most so many sequences.
+    /// A tree with blocks of `block` tokens, and at most `most` sequences.
     pub fn new(block: usize, most: usize) -> Prefixes {
         Prefixes {
             nodes: vec![],
@@ -166,7 +166,7 @@ impl Prefixes {
     pub fn clear<B: Backend + ?Sized>(&mut self, backend: &mut B) -> Result<(), StepError> {
         let sequences: Vec<SeqId> = self.nodes.iter_mut().filter_map(|node| node.sequence.take()).collect();
         *self = Prefixes::new(self.block, self.most);
-        // All of them, whatever becomes of one.
+        // All of them, even if one fails.
         sequences.into_iter().map(|sequence| backend.drop_sequence(sequence)).fold(Ok(()), Result::and)
     }
 
@@ -263,8 +263,7 @@ impl Prefixes {
         }
     }
 
-    /// Takes a node without children out, and gives its parent. A root with nothing below it goes
-    /// with its last child.
+    /// Removes a node without children, and returns its parent. A root goes with its last child.
     fn remove(&mut self, node: usize) -> Option<usize> {
         let parent = std::mem::take(&mut self.nodes[node]).parent;
         self.unused.push(node);

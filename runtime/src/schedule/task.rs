@@ -17,7 +17,7 @@ pub type Salt = Option<Arc<str>>;
 pub struct Job {
     /// At least one token.
     pub prompt: Vec<u32>,
-    /// With whom it shares its beginning.
+    /// Requests with the same salt may share beginnings.
     pub salt: Salt,
     /// How tokens are chosen.
     pub settings: Settings,
@@ -29,8 +29,8 @@ pub struct Job {
 
 /// Where an answer goes. It is called by the thread of the scheduler, and must not wait.
 pub trait Output: Send {
-    /// The prompt is computed, of which so many tokens were there already. How likely each token
-    /// of it was comes with it, if that was asked for: nothing of the first.
+    /// The prompt is computed. `cached` of its tokens were there already. If they were asked for,
+    /// the likelihoods of its tokens come along, except for the first.
     fn begin(&mut self, cached: usize, prompt: Vec<Likelihood>);
 
     /// A token of the answer; a break if it has ended with it.
@@ -39,7 +39,7 @@ pub trait Output: Send {
     /// The end of the answer.
     fn end(self: Box<Self>, end: Result<End, JobError>);
 
-    /// Whether nobody waits for the answer any more.
+    /// Whether the answer was given up.
     fn is_gone(&self) -> bool;
 }
 
@@ -128,13 +128,13 @@ pub(super) struct Task {
     pub sequence: Option<SeqId>,
     /// Tokens that the sequence has.
     pub fed: usize,
-    /// The last token and those that are guessed behind it, which the next step verifies; none
-    /// where nothing is guessed.
+    /// The last token and the guesses after it, which the next step verifies; empty without
+    /// guesses.
     pub ahead: Vec<u32>,
     pub guesses: Guesses,
     /// Its place in the order of arrival.
     pub number: u64,
-    /// The request whose answer it is: all answers to one have the same number here.
+    /// The request that it answers: all answers to one have the same number here.
     pub request: u64,
     /// It is not to share a step with others: one of them made logits that are not finite.
     pub alone: bool,
@@ -154,8 +154,8 @@ pub(super) struct Task {
 #[derive(Default)]
 pub(super) struct Seen {
     scores: Vec<(usize, Likelihood)>,
-    /// A token behind each row, up to the first that is not the one that was guessed, or that ends
-    /// the answer.
+    /// The token after each row, up to the first that differs from its guess, or that ends the
+    /// answer.
     chosen: Vec<Result<Next, ChoiceError>>,
     is_over: bool,
 }
@@ -182,14 +182,14 @@ pub(super) struct Part<'a> {
 }
 
 impl<'a> Part<'a> {
-    /// The next tokens of the sequence, so many.
+    /// The sequence's next `tokens` tokens.
     pub fn next(&self, tokens: usize) -> &'a [u32] {
         if self.ahead.is_empty() { &self.tokens[self.fed..][..tokens] } else { self.ahead }
     }
 }
 
 impl Seen {
-    /// Takes the logits behind one of the tokens of a step, which are told by their index.
+    /// Takes the logits after one of the tokens of a step, given by its index.
     pub fn see(&mut self, part: &mut Part, index: usize, logits: &[f32]) {
         let position = part.fed + index;
         match (part.tokens.get(position + 1), part.chooser.settings().prompt_logprobs) {
@@ -199,7 +199,7 @@ impl Seen {
         }
     }
 
-    /// Takes the likeliest token behind one of the tokens of a step.
+    /// Takes the likeliest token after one of the tokens of a step.
     pub fn pick(&mut self, part: &mut Part, index: usize, token: u32) {
         self.choose(part, index, |_| Ok(Chosen { token, likelihood: None }));
     }
@@ -285,7 +285,7 @@ impl Task {
         sequence.map(|sequence| Part { sequence, chooser, tokens, fed: *fed, ahead })
     }
 
-    /// Tokens that may be guessed behind the last one: the last of an answer needs no guess.
+    /// Tokens that may be guessed after the last one: the last of an answer needs no guess.
     pub fn guessable(&self) -> usize {
         match self.new_tokens() {
             0 => 0,
@@ -323,7 +323,7 @@ impl Task {
         if self.has_scores_left() { self.left().min(limits.step_rows.max(1)) } else { self.left() }
     }
 
-    /// Which rows of so many tokens are wanted.
+    /// The wanted rows of `tokens` tokens.
     pub fn wants(&self, tokens: usize) -> Want {
         match tokens == self.left() {
             _ if self.has_scores_left() || !self.ahead.is_empty() => Want::All,
@@ -370,7 +370,7 @@ impl Task {
             return Some(Err(ChoiceError::NotFinite.into()));
         }
         for (index, next) in seen.chosen.into_iter().enumerate() {
-            // There is a next one only behind a guess that was right.
+            // A later entry exists only if the guess before it was right.
             let right = usize::from(index > 0);
             self.fed += right;
             self.guesses.right += right;

@@ -8,7 +8,7 @@ use crate::Sampling;
 use super::toy::{Toy, VOCAB, logits, sum};
 use super::*;
 
-/// The likeliest token behind these.
+/// The likeliest token after these.
 fn next(tokens: &[u32]) -> usize {
     sum(tokens) % VOCAB
 }
@@ -26,7 +26,7 @@ struct Told {
 struct Ear {
     told: Arc<Mutex<Told>>,
     gone: Arc<Mutex<bool>>,
-    /// Ends the answer behind so many tokens.
+    /// Ends the answer after this many tokens.
     enough: Option<usize>,
 }
 
@@ -178,13 +178,13 @@ fn beginnings_are_computed_once() {
     let prompts: Vec<Vec<u32>> = (0..4).map(|i| [&system[..], &ids(3, i)].concat()).collect();
     let ears: Vec<Ear> = prompts.iter().map(|prompt| submit(&mut scheduler, prompt.clone(), max_new(3))).collect();
     finish(&mut scheduler);
-    // The others wait for the first, and then begin behind the whole blocks that they have in
+    // The others wait for the first, and then begin after the whole blocks that they have in
     // common.
     assert_eq!(ears.iter().map(|ear| ear.told().cached).collect::<Vec<_>>(), [Some(0), Some(20), Some(20), Some(20)]);
     for (ear, prompt) in ears.iter().zip(&prompts) {
         assert_eq!(ear.ids(), answer(prompt, 3));
     }
-    // What goes on from an answer begins behind it.
+    // A prompt that continues an answer begins after that answer.
     let again = [&prompts[0][..], &answer(&prompts[0], 3), &ids(5, 7)].concat();
     let ear = submit(&mut scheduler, again.clone(), max_new(2));
     finish(&mut scheduler);
@@ -333,7 +333,7 @@ fn a_request_that_the_cache_cannot_hold_is_refused() {
     assert_eq!((fits.ids(), next.ids()), (answer(&ids(14, 1), 3), answer(&ids(9, 2), 3)));
 }
 
-/// A request with many answers has all places while it is alone, and no more than its share beside
+/// A request with many answers has all places while it is alone, and no more than its share with
 /// others: theirs begin at once, and every answer is the one that its prompt gets alone.
 #[test]
 fn requests_take_turns() {

@@ -1,4 +1,4 @@
-//! A model for tests of what is around one, and for the fuzzer of requests.
+//! A model for tests of its surroundings, and for the fuzzer of requests.
 use std::collections::HashMap;
 use std::time::Duration;
 
@@ -86,7 +86,7 @@ impl Toy {
         }
     }
 
-    /// The same with a draft, of whose guesses a step verifies those of so many sequences.
+    /// The engine with a draft. A step verifies the guesses of `sequences` sequences.
     pub fn with_draft(self, draft: Draft, sequences: usize) -> Toy {
         Toy { draft: Some((draft, sequences)), rows: 16, ..self }
     }
@@ -142,7 +142,7 @@ pub(super) fn sum(tokens: &[u32]) -> usize {
     tokens.iter().enumerate().map(|(position, &id)| (id as usize + 1) * (position + 1)).sum()
 }
 
-/// What a draft guesses behind these tokens.
+/// The guesses of a draft after these tokens.
 fn guesses(draft: Draft, tokens: &[u32], (count, vocab): (usize, usize)) -> Vec<u32> {
     let mut tokens = tokens.to_vec();
     let known = tokens.len();

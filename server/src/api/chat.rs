@@ -147,7 +147,7 @@ impl Shape {
         })
     }
 
-    /// Why an answer with so many calls ended.
+    /// The reason of the end of an answer with `calls` calls.
     fn ended(&self, why: Why, calls: usize) -> &'static str {
         if self.said.is_call(why, calls) { "tool_calls" } else { finish(why) }
     }

@@ -11,17 +11,17 @@ pub struct Defaults {
     pub temperature: Option<f32>,
     /// The share of the likeliest tokens.
     pub top_p: Option<f32>,
-    /// How many of the likeliest tokens.
+    /// The number of likeliest tokens.
     pub top_k: Option<i64>,
-    /// How likely beside the likeliest.
+    /// Least likelihood, relative to the likeliest token.
     pub min_p: Option<f32>,
     /// What makes tokens less likely that were there.
     pub repetition_penalty: Option<f32>,
 }
 
 impl Defaults {
-    /// Those that a file says. What no request may say is a fault of the file, with the name of the
-    /// field.
+    /// Reads the defaults of a file. A value that no request may have is a fault of the file, with
+    /// the name of the field.
     pub fn parse(text: &str) -> Result<Defaults, String> {
         let mut reader = serde_json::Deserializer::from_str(text);
         let defaults: Defaults =

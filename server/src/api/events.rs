@@ -41,7 +41,7 @@ pub struct Writer {
     stops: Stops,
     sender: UnboundedSender<(usize, Event)>,
     index: usize,
-    /// Tokens whose text was not sent yet.
+    /// Tokens with text that was not sent yet.
     tokens: Vec<Chosen>,
     metrics: Arc<Metrics>,
     started: Instant,
@@ -81,7 +81,7 @@ impl Writer {
         }
     }
 
-    /// Whoever does not listen any more is found by `is_gone`.
+    /// A client that no longer listens is found by `is_gone`.
     fn send(&mut self, event: Event) {
         _ = self.sender.send((self.index, event));
     }

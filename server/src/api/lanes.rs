@@ -1,5 +1,5 @@
-//! Which requests are read at once: of those that take long one, so that others are never behind
-//! two of them; and memory that is given back once they are over.
+//! Limits the requests that are read at once: one of those that take long, so that others never
+//! wait for two of them. Gives memory back once they are over.
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
@@ -31,7 +31,7 @@ impl Default for Lanes {
 }
 
 impl Lanes {
-    /// Waits for the turn of a request of so many bytes.
+    /// Waits for the turn of a request of `bytes` bytes.
     pub async fn enter(&self, bytes: usize, is_slow: bool) -> Result<Option<SemaphorePermit<'_>>, ApiError> {
         self.owe(bytes);
         if bytes <= LARGE && !is_slow {
@@ -46,7 +46,7 @@ impl Lanes {
         permit.map(Some).map_err(|_| ApiError::unavailable("the server is ending"))
     }
 
-    /// A request had memory beside its bytes, as that of a form.
+    /// Counts memory that a request took in addition to its bytes, such as that of a form.
     pub fn owe(&self, bytes: usize) {
         self.debt.fetch_add(bytes, Relaxed);
     }

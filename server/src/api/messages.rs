@@ -136,7 +136,7 @@ impl Message {
         parts.into_iter().flat_map(|part| self.blocks.push(part)).collect()
     }
 
-    /// What is left, as nothing follows.
+    /// The rest, when nothing follows.
     fn rest(&mut self) -> Vec<Value> {
         let parts = self.parts.end();
         let mut events: Vec<Value> = parts.into_iter().flat_map(|part| self.blocks.push(part)).collect();

@@ -111,7 +111,7 @@ pub struct Likely {
     pub prompt: Option<usize>,
 }
 
-/// What a kind of request says beside the fields that both have.
+/// The settings of a request in which the kinds differ.
 #[derive(Clone, Debug, Default)]
 pub struct Kind {
     pub likely: Likely,
@@ -138,7 +138,7 @@ fn read<T: DeserializeOwned>(body: &[u8]) -> Result<T, ApiError> {
     Ok(value)
 }
 
-/// What is wrong with JSON, with the name of the field.
+/// The fault of JSON, with the name of the field.
 pub fn at_fault(error: &serde_path_to_error::Error<serde_json::Error>) -> ApiError {
     match error.path().to_string().as_str() {
         "." => ApiError::bad(format!("the request: {}", words::plain(&error.inner().to_string(), false))),
@@ -197,7 +197,7 @@ impl Common {
         Ok(events)
     }
 
-    /// What is refused by its name, before so many prompts are cut up.
+    /// Refuses what can be refused by its name, before `prompts` prompts are tokenised.
     pub fn check(&self, service: &Service, prompts: usize) -> Result<(), ApiError> {
         service.check_name(self.model.as_deref())?;
         let answers = self.n.unwrap_or(1);

@@ -64,7 +64,7 @@ fn begin(service: Shared, body: &Payload) -> Result<Taken, ApiError> {
     Ok(Taken { begun: talk.begin(service, common)?, echo })
 }
 
-/// The status of what ended so.
+/// The status of an answer that ended for this reason.
 fn status(why: Why) -> &'static str {
     if why == Why::Length { "incomplete" } else { "completed" }
 }
@@ -99,7 +99,7 @@ impl Shape {
             "input_tokens": prompt,
             "input_tokens_details": cached.map(|cached| json!({ "cached_tokens": cached })),
             "output_tokens": answer,
-            // Nobody counts the tokens of thoughts apart.
+            // Tokens of thoughts are not counted separately.
             "output_tokens_details": (!self.said.service.thoughts).then(|| json!({ "reasoning_tokens": 0 })),
             "total_tokens": prompt + answer,
         });

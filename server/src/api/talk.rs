@@ -29,7 +29,7 @@ pub struct Talk {
     pub more: Map<String, Value>,
     /// Whether the prompt ends with the beginning of an answer.
     pub generate: bool,
-    /// How many of the likeliest tokens are told.
+    /// The number of likeliest tokens that are reported.
     pub likely: Option<usize>,
 }
 
@@ -49,7 +49,7 @@ impl Begun {
     }
 }
 
-/// What is known of answers before they come.
+/// The facts about answers that are known before they come.
 pub struct Said {
     pub wanted: Wanted,
     pub start: Start,
@@ -62,8 +62,8 @@ impl Said {
         Parts::new(self.start, &self.wanted)
     }
 
-    /// Whether an answer has called, in the interface's sense: who names a tool is not told that
-    /// one was called.
+    /// Whether an answer ended by a call in the interface's sense. A client that has named the tool
+    /// is not told so.
     pub fn is_call(&self, why: Why, made: usize) -> bool {
         why != Why::Length && made > 0 && !self.wanted.is_named
     }
@@ -99,7 +99,7 @@ impl Talk {
         Ok(Begun { common, usage, said: Said { wanted, start, service }, prompts, kind })
     }
 
-    /// The text that the model goes on from.
+    /// The text that the model continues.
     pub fn prompt(&self, service: &Shared) -> Result<String, ApiError> {
         let talk = self.conversation()?;
         let templates = service.templates.as_ref().map_err(|why| ApiError::bad(why.as_str()))?;

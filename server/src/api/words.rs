@@ -1,4 +1,4 @@
-//! What is wrong with JSON, in JSON's words and not in those of the program that reads it.
+//! Faults of JSON, in JSON's words and not in those of the program that reads it.
 
 /// Names of types that readers of JSON have, and what a client calls them.
 const TYPES: [(&str, &str); 14] = [

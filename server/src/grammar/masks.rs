@@ -1,5 +1,5 @@
-//! Threads that find which tokens a form lets come next, beside the steps of the engine: a form
-//! that takes long keeps its own answer waiting and no other.
+//! Threads that find the tokens that a form allows next, during the steps of the engine: a form
+//! that takes long delays its own answer and no other.
 use std::collections::BinaryHeap;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -83,7 +83,7 @@ enum State {
         worker: Option<Arc<Worker>>,
     },
     Done(Box<Parser>, Result<Next, String>),
-    /// Nobody wants it any more, or it was given away.
+    /// The answer was given up, or the parser was handed out.
     Gone,
 }
 
@@ -299,7 +299,7 @@ impl Follow {
         }
     }
 
-    /// Goes on behind a token. What may come next is known later, unless it is known at once.
+    /// Moves on by a token. The tokens that may follow are known at once, or later.
     pub fn take(&mut self, token: u32) -> Result<Standing, String> {
         self.standing(Duration::MAX)?;
         let Some(parser) = self.parser.take() else { return Err("the grammar's parser is gone".into()) };

@@ -64,7 +64,7 @@ impl Stop {
 }
 
 impl Workshop {
-    /// One that nobody works in.
+    /// A workshop that is empty.
     pub fn new(limits: FormLimits) -> Workshop {
         let places = Arc::new(Semaphore::new(AT_ONCE));
         Workshop { places, waiting: AtomicUsize::new(0), slow: Arc::default(), limits }

@@ -1,5 +1,5 @@
-//! What a schema asks for, found in one walk before any grammar is made of it: objects with many
-//! properties, and combinations of alternatives, are what grammars of it grow by.
+//! The demands of a schema, found in one walk before a grammar is made of it: grammars grow by
+//! objects with many properties, and by combinations of alternatives.
 use std::collections::{BTreeSet, HashMap};
 
 use serde_json::{Map, Value};

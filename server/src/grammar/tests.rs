@@ -36,7 +36,7 @@ fn refused(form: &Form) -> String {
 
 const FOR_EVER: Duration = Duration::from_secs(60);
 
-/// How a guide stands behind a token.
+/// A guide's progress after a token.
 fn last(guide: &mut dyn Guide, token: u32) -> Progress {
     guide.take(token).unwrap();
     guide.progress(FOR_EVER).unwrap()
@@ -168,7 +168,7 @@ fn forms_that_are_none_are_refused() {
     }
 }
 
-/// An object of so many properties.
+/// An object with `count` properties.
 fn wide(count: usize, property: &Value) -> Value {
     json!({ "type": "object", "properties": (0..count).map(|i| (format!("k{i}"), property.clone())).collect::<serde_json::Map<_, _>>() })
 }
@@ -269,7 +269,7 @@ fn one_of_the_choices_is_followed() {
         found.insert(said(&Form::Choice(texts.clone()), seed));
     }
     assert_eq!(found, texts.iter().cloned().collect());
-    // A text that ends an answer ends it at once where none goes on behind it.
+    // A text that ends an answer ends it at once, if no other text continues it.
     let (grammars, text, end) = grammars();
     let mut guide = guide(&grammars, &Form::Choice(vec!["7".into(), "71".into(), "71".into()]));
     let [seven, one] = ["7", "1"].map(|token| text.token(token).unwrap());

@@ -2,8 +2,8 @@
 use std::io;
 use std::time::Duration;
 
-/// Limits of connections. What happens where one is reached stands beside it; docs/serve.md has the
-/// same as a table.
+/// Limits of connections. Each field says what happens at its limit; docs/serve.md has the same as
+/// a table.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
     /// Most connections that are served. Where there are as many, one that waits for its client is
@@ -12,8 +12,8 @@ pub struct Limits {
     /// Most of them from one address: a client of IPv6 has the 64 bits of its network. Where there
     /// are as many, the same happens among its own.
     pub each: usize,
-    /// Connections beside those, on which `/health` is answered and all else gets status 503. The
-    /// oldest is closed for a new one.
+    /// Connections in addition to those. On them `/health` is answered and everything else gets
+    /// status 503. The oldest is closed for a new one.
     pub reserve: usize,
     /// How long a client may keep the server waiting. A head must be there in that time. Of bodies
     /// and answers each kibibyte gives a second of it back. Then a body gets status 408, and other
@@ -30,7 +30,7 @@ impl Default for Limits {
     }
 }
 
-/// Files that a server has open beside its connections: weights, devices, libraries, pipes.
+/// Files that a server has open in addition to its connections: weights, devices, libraries, pipes.
 const OTHER_FILES: usize = 96;
 /// Fewest connections that are worth a server.
 const FEWEST: usize = 8;
@@ -67,7 +67,8 @@ impl Limits {
     }
 }
 
-/// How many files this process may have open, raised to so many if it may be.
+/// Raises the number of files that this process may have open to `wanted`, if that is allowed, and
+/// returns it.
 fn raise_files(wanted: u64) -> io::Result<u64> {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: the structure is of the call's type and outlives it.

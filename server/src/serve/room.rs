@@ -1,10 +1,11 @@
-//! Room for connections: how many there are, and which of them goes where there is none.
+//! Room for connections: their limit, and the choice of the one that is closed when there is no
+//! more room.
 //!
-//! A connection waits for its client until a whole request is there, behind the end of an answer,
+//! A connection waits for its client until a whole request is there, after the end of an answer,
 //! and while the client does not take what it is sent. Only such connections are closed for others:
-//! first those that no key has opened, then those of the address with the most of them, then the
-//! one that has waited longest. So what many hold open that ask nothing takes no place from those
-//! that ask.
+//! first those that were opened without a key, then those of the address with the most of them,
+//! then the one that has waited longest. So many idle connections take no place from those that
+//! ask.
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv6Addr};
@@ -87,7 +88,7 @@ impl Room {
         close(&mut self.seats(), |_| true);
     }
 
-    /// Whether there were requests and none is left, of which it says so once.
+    /// Whether there were requests and none is left. It says so once.
     pub fn is_quiet(&self) -> bool {
         let seats = self.seats();
         let is_busy = seats.values().any(|seat| seat.turn().asking.is_none());
@@ -136,7 +137,7 @@ fn close(seats: &mut BTreeMap<u64, Arc<Seat>>, of: impl Fn(&Seat) -> bool) -> bo
     true
 }
 
-/// What of an address stands for one client.
+/// The part of an address that identifies a client.
 fn network(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V4(address) => IpAddr::V4(address),

@@ -11,7 +11,7 @@ const TOKEN_BYTES: usize = 4 << 10;
 const GROWTH: usize = 16;
 /// Most steps of a chain of normalizers or decoders.
 const STEPS: usize = 64;
-/// Most bytes that are put before each piece of a text, or behind a token.
+/// Most bytes that are put before each piece of a text, or after a token.
 const ADDED: usize = 64;
 
 /// Why a tokenizer is refused, with the field of its file.

@@ -11,7 +11,7 @@ pub struct Stops {
     keep: bool,
     /// What may be the beginning of one.
     held: String,
-    /// Of each text, the bytes that the answer ends with.
+    /// For each text, the number of its bytes that the answer ends with.
     matched: Vec<usize>,
 }
 
@@ -19,8 +19,8 @@ pub struct Stops {
 #[derive(Debug)]
 struct Sought {
     text: Box<str>,
-    /// Behind each byte, the bytes of the longest beginning of the text that it ends with here, but
-    /// for the text so far.
+    /// For each byte, the length of the longest proper prefix of the text that is also a suffix of
+    /// the text up to here.
     border: Box<[u32]>,
 }
 
@@ -43,7 +43,7 @@ impl Sought {
         sought
     }
 
-    /// Bytes of the text that are there behind another byte, of which there were so many.
+    /// The length of the match after another byte, from its length before.
     fn next(&self, mut matched: usize, byte: u8) -> usize {
         let text = self.text.as_bytes();
         while text.get(matched) != Some(&byte) {
@@ -55,7 +55,8 @@ impl Sought {
         matched + 1
     }
 
-    /// The end of the text in a piece, if it is there. What is there of it is kept.
+    /// The end of the text in a piece, if it is complete there. `matched` keeps the length of its
+    /// match.
     fn find(&self, matched: &mut usize, piece: &str) -> Option<usize> {
         piece.bytes().position(|byte| {
             *matched = self.next(*matched, byte);

@@ -150,12 +150,12 @@ const GFX1250: [Product; 2] = [
 /// (docs/timing.md) has steps of 2 and 4 tokens of Qwen3-8B 3 to 10 % faster so.
 const CODED: usize = 16 << 10;
 
-/// As bf16 these fill a work-group's local memory for rows once. Of more each work-group reads the
-/// rows, and norms them, once more for every 32 KiB. At 8 tokens of 4,096 numbers a wave would run
-/// 61 vector instructions for 256 columns, of which 8 are the product. Counted in the emulator
-/// (`tests/tests/counted.rs`). What a launch costs beside it is not measured.
+/// As bf16 these fill a work-group's local memory for rows once. With more, each work-group reads
+/// and normalises the rows once more for every 32 KiB. At 8 tokens of 4,096 numbers a wave would
+/// run 61 vector instructions for 256 columns; 8 of them are the product. Counted in the emulator
+/// (`tests/tests/counted.rs`). The cost of an additional launch is not measured.
 const NORMED: usize = 16 << 10;
-/// The same before a weight that is decoded, which takes as many instructions as the norm of twice
+/// The limit before a weight that is decoded, which takes as many instructions as the norm of twice
 /// as many numbers.
 const NORMED_BEFORE_CODES: usize = 32 << 10;
 
@@ -183,7 +183,7 @@ const fn row(
     }
 }
 
-/// Work-groups on one compute unit of a pair, each of whose SIMDs has its own registers.
+/// Work-groups run on one compute unit of a pair. Each of its SIMDs has its own registers.
 const RDNA: &str = "+cumode,+real-true16";
 
 const RX_7900_XTX: Chip = Chip { name: "RX 7900 XTX", units: 96, bandwidth: 960.0, bf16: 122.9, fp8: 0.0, fp4: 0.0 };
@@ -215,12 +215,12 @@ const GFX942: Simt = Simt {
     isa: Isa::Amdgcn,
 };
 
-/// A row whose kernels are those of another chip, for other numbers.
+/// A row that takes the kernels of a sibling chip, with other numbers.
 const fn like(sibling: &'static str, row: Arch) -> Arch {
     Arch { sibling: Some(sibling), ..row }
 }
 
-/// What RDNA 3 is beside registers and size.
+/// RDNA 3 apart from registers and size.
 const GFX1100: Simt = Simt {
     wave: 32,
     unit: RDNA_UNIT,

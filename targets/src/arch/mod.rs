@@ -14,13 +14,13 @@ use atomc_ir::arch::{Arch, Gemv, Known, Memory, Requantised};
 const GPU_MEMORY: Memory =
     Memory { row: 32, alias: 1 << 30, rows: 128, panel: 16, group_bytes: 16, block_tokens: 64, align: 256 };
 
-/// As bf16 these fill 96 KB of a work-group's local memory on an H200, beside what the weight
-/// streams through.
+/// As bf16 these fill 96 KB of a work-group's local memory on an H200. The rest holds the weight's
+/// pipeline.
 const REQUANTISED: Known<Requantised> =
     Known::estimated(Requantised { one: 48 << 10, several: 48 << 10, results: false }, "sm_90a");
 
-/// Two work-groups fit a compute unit of 64 KB. Nobody has timed other numbers on any of the chips
-/// yet, so that they are the same for all.
+/// Two work-groups fit a compute unit of 64 KB. No other numbers were timed on any of these chips,
+/// so all have the same.
 const GEMV: Known<Gemv> = Known::counted(Gemv { others: 20, in_flight: 8, local: 32 << 10 });
 
 /// Rows of one target stand together, best first.
@@ -120,7 +120,7 @@ mod tests {
         }
     }
 
-    /// Numbers that were measured on one chip are no other's, unless they say whose they are.
+    /// Numbers that were measured on one chip count for that chip alone, unless they name it.
     #[test]
     fn no_chip_speaks_for_another() {
         let find = |name: &str| rows().iter().find(|row| row.name == name);

@@ -80,8 +80,8 @@ const H200: Measured = Measured {
 const WITH_STREAM_K: Known<Requantised> =
     Known::measured(Requantised { one: 48 << 10, several: 16 << 10, results: false });
 
-/// Beyond 32 tokens of 4,096 numbers `gemv_bulk_dequant` has no room for rows beside a quantised
-/// weight of gate and up, and `gemm_warpgroup_few` takes rows that are in memory.
+/// Beyond 32 tokens of 4,096 numbers, `gemv_bulk_dequant` has no room for rows next to a quantised
+/// weight of gate and up. `gemm_warpgroup_few` takes rows that are in memory.
 const WITH_WARPGROUPS: Known<Renormed> = Known::measured(Renormed { floats: usize::MAX, quantised: 128 << 10 });
 
 /// No chip of this kind ever ran chunks of a recurrence.

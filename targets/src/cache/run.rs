@@ -1,5 +1,5 @@
-//! Keys and values of tokens that follow each other: in a cache, so many of them lie in one run of
-//! memory for each dimension of a value.
+//! Keys and values of consecutive tokens. In a cache, a run of memory holds several of them for
+//! each dimension of a value.
 use super::{Cache, Slot, Written};
 use crate::code::{Code, Int, Vector};
 
@@ -30,7 +30,7 @@ impl<'c> Cache<'c> {
         follow & c.equal(begin % run, 0)
     }
 
-    /// Writes the same columns of a run of tokens' values, of which `slot` is the first's.
+    /// Writes the same columns of a run of tokens' values. `slot` is the first token's.
     pub fn write_value_run(&self, c: &Code<'c>, tokens: &[Vector<'c>], head: Int<'c>, slot: Slot<'c>, col: Int<'c>) {
         let (l, size, panel) = (&self.layout, self.ty.dtype.size(), c.arch.memory.panel);
         let group = slot.offset / l.group * (panel * l.group * size);

@@ -16,8 +16,8 @@ use super::{BUILT, Code, Int, Vector};
 pub struct Decoder {
     codes: DType,
     to: DType,
-    /// Whether pairs of numbers of 16 bits are computed with; otherwise numbers of 32, of which
-    /// bf16 are the upper halves.
+    /// Whether results are pairs of 16-bit numbers. Otherwise they are 32-bit numbers; a bf16 is
+    /// the upper half of one.
     pairs: bool,
     conversion: Conversion,
     /// Whether the pairs of a word of 4-bit codes are those that lie half a word apart, which takes
@@ -35,11 +35,11 @@ enum Conversion {
     ScaledPairs,
 }
 
-/// What is taken off integers, as often as they are computed with at once.
+/// The number that is subtracted from integers, once for each lane that is computed at once.
 #[derive(Clone, Copy, Debug)]
 pub struct Zero<'c>(pub Vector<'c>);
 
-/// The number of 16 bits whose last place is one, and its bits.
+/// The number of 16 bits that has its last mantissa bit worth one, and its bits.
 const BF16_UNIT: (f64, usize) = (128.0, 0x4300);
 const F16_UNIT: (f64, usize) = (1024.0, 0x6400);
 /// By how much the exponent of e2m1 in the bits of bf16 is less than the number's.
@@ -91,12 +91,12 @@ impl Decoder {
         (0..32 / self.codes.bits() / 2).map(pair).collect()
     }
 
-    /// The same with pairs of columns that lie half a word apart, where numbers come in pairs.
+    /// A decoder that pairs columns half a word apart, where it makes pairs.
     pub fn with_pairs_apart(self) -> Decoder {
         Decoder { apart: self.pairs && self.codes.bits() == 4, ..self }
     }
 
-    /// Words of numbers that go with a word of codes, in their order.
+    /// The decoded words of one word of codes, in the order of its codes.
     pub fn ordered<'c>(&self, c: &Code<'c>, words: Vec<Int<'c>>) -> Vec<Int<'c>> {
         if !self.apart {
             return words;
@@ -131,12 +131,12 @@ impl Decoder {
         Zero(self.alike(c, all))
     }
 
-    /// What is taken off integers whose zero point is 0.
+    /// The number that is subtracted from integers with zero point 0.
     fn base(&self) -> f64 {
         let bias = self.bias() as f64;
         match (self.pairs, self.to, self.codes) {
             (true, DType::F16, _) => F16_UNIT.0 + bias,
-            // Those of 8 bits are computed with a sign.
+            // Codes of 8 bits are computed as signed numbers.
             (true, _, DType::U8) => -128.0,
             (true, ..) => 0.0,
             (false, ..) => bias,
@@ -183,8 +183,8 @@ impl Decoder {
         words.iter().flat_map(|&word| self.pairs_of_nibbles(c, word)).collect()
     }
 
-    /// By how much these are more than integers whose zero point is 0, or less another that
-    /// [a decoder](Decoder::zero) into f32 has.
+    /// The offset of these numbers from integers with zero point 0, or with the zero point of
+    /// [a decoder](Decoder::zero) into f32.
     pub fn raised_by<'c>(&self, c: &Code<'c>, zero: Option<Zero<'c>>) -> FloatValue<'c> {
         let unit = if self.to == DType::F16 { F16_UNIT.0 } else { BF16_UNIT.0 };
         match zero {
@@ -226,8 +226,8 @@ impl Decoder {
         c.as_int(c.bitcast(numbers, c.cx.i32_type()))
     }
 
-    /// Bits whose exponent is less by a number, as the numbers that are meant. Those that are
-    /// subnormal stay exact.
+    /// Turns bits with an exponent that is too small by `exponent` into the numbers that they mean.
+    /// Subnormal numbers stay exact.
     fn raised<'c>(&self, c: &Code<'c>, bits: Int<'c>, exponent: i32) -> Int<'c> {
         self.as_word(c, c.fmul(self.as_numbers(c, bits), self.lit(c, f64::from(exponent).exp2())))
     }
@@ -259,7 +259,7 @@ impl Decoder {
         self.lowered_pairs(word).into_iter().map(|bits| self.raised(c, bits, exponent)).collect()
     }
 
-    /// Pairs of e2m1 as bits whose exponent is less by a number.
+    /// Pairs of e2m1 as bits with an exponent that is too small by a constant.
     fn lowered_pairs<'c>(&self, word: Int<'c>) -> Vec<Int<'c>> {
         let by = if self.to == DType::F16 { 3 } else { 6 };
         let wanted = 0x8000_8000 | 0x7000_7000 >> by;
@@ -286,7 +286,7 @@ impl Decoder {
         self.apart && (self.codes, self.to) == (DType::F4E2M1, DType::BF16)
     }
 
-    /// That factor for a byte of e8m0, as a pair of the same number.
+    /// The factor of a byte of e8m0, as a pair of equal numbers.
     pub fn factor_of<'c>(&self, byte: Int<'c>) -> Int<'c> {
         byte * 0x0080_0080 + LACKING as usize * 0x0080_0080
     }
@@ -312,8 +312,8 @@ impl Decoder {
         }
     }
 
-    /// The same as below where a permutation takes the number of a byte from each byte. The four
-    /// codes of even columns are looked up together, and those of odd ones.
+    /// As the function below, where a permutation takes a byte's number from a byte. The four codes
+    /// of even columns are looked up together, and so are those of odd columns.
     fn pairs_by_bytes<'c>(&self, c: &Code<'c>, word: Int<'c>) -> Vec<Int<'c>> {
         let permute = |low: Int<'c>, high: Int<'c>, bytes: Int<'c>| {
             c.as_int(c.call("llvm.amdgcn.perm", &[], &[high.into(), low.into(), bytes.into()]))
@@ -334,7 +334,7 @@ impl Decoder {
         even.into_iter().zip(odd).flat_map(in_order).collect()
     }
 
-    /// Codes of e2m1, whose bytes are looked up in words of four by the machine's permutation.
+    /// Decodes e2m1: the machine's byte permutation looks up four bytes at a time.
     fn pairs_of_nibble_floats<'c>(&self, c: &Code<'c>, word: Int<'c>) -> Vec<Int<'c>> {
         let [upper, lower] = self.bytes_of_nibble_floats();
         let (sizes, raised) = (word & 0x7777_7777, word.shift_left(4));
@@ -352,7 +352,8 @@ impl Decoder {
         [two(0), two(1)].concat()
     }
 
-    /// Pairs of 4-bit integers, with the upper byte of a number whose last place is one.
+    /// Pairs of 4-bit integers, each with the upper byte of a number that has its last mantissa bit
+    /// worth one.
     fn pairs_of_nibbles<'c>(&self, c: &Code<'c>, word: Int<'c>) -> Vec<Int<'c>> {
         let unit = if self.to == DType::F16 { F16_UNIT.1 } else { BF16_UNIT.1 };
         let ptx = c.arch.isa() == Some(Isa::Ptx);
@@ -378,7 +379,7 @@ impl Decoder {
         if self.apart { moved(word, -4 * i as isize) & 0x000f_000f } else { lower_nibbles(word, i) }
     }
 
-    /// By way of f32, whose bits are those of the codes where they begin.
+    /// Decodes by way of f32: its upper bits are those of the codes.
     fn words_of_floats<'c>(&self, c: &Code<'c>, word: Int<'c>) -> Vec<Int<'c>> {
         let (bits, by, mask, exponent) = match self.codes {
             DType::F8E4M3 => (8, 4, 0x87f0_0000, 120),
@@ -398,7 +399,7 @@ impl Decoder {
             // The zero point is taken off apart: both together may have more bits than a mantissa.
             (_, true) => c.fsub(self.as_numbers(c, v), self.lit(c, BF16_UNIT.0 + self.bias() as f64)),
             (DType::F16, _) => self.as_numbers(c, v ^ twice(F16_UNIT.1 | self.bias())),
-            // A mantissa has 7 bits: those of a number, less what its sign stands for.
+            // A mantissa has 7 bits: those of a number without its sign.
             (_, false) => {
                 let signed = if self.codes == DType::U8 { v ^ twice(0x80) } else { v };
                 let part = |mask: usize| self.as_numbers(c, (signed & twice(mask)) | twice(BF16_UNIT.1));
@@ -601,7 +602,7 @@ mod tests {
         assert_eq!([128, 129, 255].map(has_none), [[0], [1], [1]]);
     }
 
-    /// The bits that stand for no number are 480 where nobody looks.
+    /// Whether bits are NaN. A decoder that does not check reads them as 480.
     fn is_nan_of_f8(codes: DType, bits: u8) -> bool {
         codes == DType::F8E4M3 && bits & 0x7f == 0x7f
     }

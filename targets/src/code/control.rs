@@ -55,7 +55,7 @@ impl<'c> Code<'c> {
         values
     }
 
-    /// The same with a body that may fail to be built, whose error is the loop's.
+    /// The loop with a body that may fail to be built. The loop returns its error.
     pub fn try_for_each<E>(
         &self,
         bounds: (impl ToInt<'c>, impl ToInt<'c>, usize),

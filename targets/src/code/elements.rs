@@ -81,8 +81,7 @@ impl<'c> Code<'c> {
         }
     }
 
-    /// Exponents. That of the smallest has no place in a normal number. What stands for no number
-    /// becomes infinity.
+    /// Widens exponents. The smallest one has no normal number; NaN becomes infinity.
     fn widen_e8m0(&self, bits: Vector<'c>) -> Vector<'c> {
         let wide = self.ints(self.cx.i32_type(), self.lanes());
         let k = |n: u64| self.splat(self.cx.i32_type().const_int(n, false));

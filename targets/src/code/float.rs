@@ -24,12 +24,12 @@ impl<'c> Code<'c> {
 }
 
 impl<'c> Float<'c> {
-    /// Whether it is less; not of what is no number.
+    /// Whether it is less; false for NaN.
     pub fn less(self, o: impl Into<FloatValue<'c>>) -> Int<'c> {
         self.compare(FloatPredicate::OLT, o)
     }
 
-    /// Whether it is greater; not of what is no number.
+    /// Whether it is greater; false for NaN.
     pub fn greater(self, o: impl Into<FloatValue<'c>>) -> Int<'c> {
         self.compare(FloatPredicate::OGT, o)
     }
@@ -39,7 +39,7 @@ impl<'c> Float<'c> {
         self.compare(FloatPredicate::OGE, o)
     }
 
-    /// Its whole part, as an integer of a type.
+    /// The whole part, as an integer of a type.
     pub fn whole(self, ty: IntType<'c>) -> Int<'c> {
         Int::new(self.b.build_float_to_signed_int(self.v, ty, "").expect(BUILT), self.b)
     }
@@ -49,7 +49,7 @@ impl<'c> Float<'c> {
         self.compare(FloatPredicate::OEQ, o)
     }
 
-    /// Whether both are not the same number, or one is none.
+    /// Whether the numbers differ, or one is NaN.
     pub fn differs(self, o: impl Into<FloatValue<'c>>) -> Int<'c> {
         self.compare(FloatPredicate::UNE, o)
     }

@@ -73,7 +73,7 @@ impl<'c> Code<'c> {
         self.below(&(0..self.lanes()).collect::<Vec<_>>(), n)
     }
 
-    /// Lanes whose number in the list is below `n`.
+    /// Lanes that have a number below `n` in the list.
     pub fn below(&self, numbers: &[usize], n: impl ToInt<'c>) -> Vector<'c> {
         let n = n.to_int(self);
         let n = self.b.build_int_truncate_or_bit_cast(n.v, self.cx.i32_type(), "").expect(BUILT);

@@ -2,9 +2,10 @@
 //! running softmax.
 //!
 //! `attend_one`: a task is a token and a cache head. It writes the token's key and value, then
-//! attends with every query head that shares them. Where values are a part of keys so many do that
-//! they are several tasks, each of which writes the same key. `attend_many`: a task is a tile of
-//! tokens and a query head; keys and values are there already.
+//! attends with every query head that shares them. Where values are a part of the keys, all query
+//! heads share one key; they are split into several tasks, and each writes the same key.
+//! `attend_many`: a task is a tile of tokens and a query head; keys and values are in the cache
+//! already.
 mod tiles;
 mod transpose;
 mod widen;
@@ -193,8 +194,8 @@ impl<'k, 'a, 'c> Attention<'k, 'a, 'c> {
         // Turns begin where the sequence has them, not where this tile's window does: a row's sums
         // are then the same in every tile.
         c.repeat(first / blocks * blocks, last + 1, blocks, |number| {
-            // Behind the last block stands the last again, and before the first the first: their
-            // keys are masked there.
+            // A number past the last block stands for the last one, and a number before the first
+            // for the first. Their keys are masked.
             let place = |number| {
                 let number = c.larger(c.smaller(number, last), first);
                 self.cache.head(c, c.load_index(table, number), span.head)

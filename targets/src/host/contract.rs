@@ -16,7 +16,7 @@ pub const LINE: usize = 64;
 /// A contraction on the host.
 pub struct Contraction<'k, 'a, 'c> {
     parts: Parts<'k, 'a, 'c>,
-    /// Of the weight's type, or of that of rows where the weight is stored as codes.
+    /// The products of the weight's type, or of the rows' type if the weight is quantised.
     pub dot: Dot,
     /// The head that is multiplied, where each has a matrix of its own.
     head: Option<Int<'c>>,
@@ -70,17 +70,17 @@ impl<'k, 'a, 'c> Contraction<'k, 'a, 'c> {
         Ok((experts, self.parts.rows_of_x()?))
     }
 
-    /// How many heads have a matrix of their own each.
+    /// The number of heads, if each has a matrix of its own.
     pub fn heads(&self) -> Option<usize> {
         self.parts.heads()
     }
 
-    /// How many experts there are.
+    /// The number of experts.
     pub fn expert_count(&self) -> usize {
         self.parts.w.ty.shape.0[0].fixed().unwrap_or(1)
     }
 
-    /// The same with the matrix of an expert.
+    /// The contraction with the matrix of an expert.
     pub fn of_expert(&self, expert: Int<'c>) -> Contraction<'k, 'a, 'c> {
         let (c, mut parts) = (self.code(), self.parts.clone());
         let rows = parts.w.ty.shape.0[1].fixed().unwrap_or(0);
@@ -122,7 +122,7 @@ impl<'k, 'a, 'c> Contraction<'k, 'a, 'c> {
         self.weight_panels(panel, None).map(|panel| panel.ptr).collect()
     }
 
-    /// Panel `panel` of each piece, behind which the one that is read next lies so many panels.
+    /// Panel `panel` of each piece. The panel that is read next lies `ahead` panels further on.
     pub fn weight_panels(&self, panel: Int<'c>, ahead: Option<Int<'c>>) -> impl Iterator<Item = Panel<'c>> {
         let c = self.code();
         self.parts.starts().map(move |start| {
@@ -176,7 +176,7 @@ impl<'k, 'a, 'c> Contraction<'k, 'a, 'c> {
         Some(c.splat(c.load(c.cx.f32_type(), at, 4)))
     }
 
-    /// A row of x in memory in the type of products, or its codes: behind them their scales, where
+    /// A row of x in memory in the type of products, or its codes followed by their scales where
     /// there are several.
     pub fn unpack_row(&self, row: Int<'c>, to: Ptr<'c>) -> Result<(), Diagnostic> {
         let (c, rows, x) = (self.code(), &self.parts.kernel.rows, self.parts.x);
@@ -193,7 +193,7 @@ impl<'k, 'a, 'c> Contraction<'k, 'a, 'c> {
             let at = At { row, head: self.head, col: Col::Var(col) };
             let lanes = if rows.has_row_scale(x) { rows.codes(x, at)? } else { rows.eval(x, at)? };
             let to = c.at(to, col * self.dot.dtype.size());
-            // Behind a head there are no zeros but the next head.
+            // After a head comes the next head and no padding.
             let is_padded = self.head.is_none() || width == self.parts.w.stride;
             let lanes = if is_padded { lanes } else { c.choose(c.lanes_below(width - col), lanes, c.zero()) };
             c.store_floats(to, lanes, self.dot.dtype);
@@ -252,7 +252,8 @@ impl<'k, 'a, 'c> Contraction<'k, 'a, 'c> {
         Ok(())
     }
 
-    /// Stores a vector of a head, whose last may be a part; and zeros behind the last head's last.
+    /// Stores a vector of a head. The head's last vector may be a partial one; after the last head
+    /// come zeros.
     fn finish_head(&self, head: Int<'c>, at: At<'c>, lanes: Vector<'c>) {
         let (c, rows, to) = (self.code(), &self.parts.kernel.rows, self.parts.to);
         let (width, heads) = (self.parts.width(), self.heads().unwrap_or(1));

@@ -19,7 +19,7 @@ pub struct Dot {
     pairs: bool,
 }
 
-/// How [`Dot::sums`] goes along panels.
+/// How [`Dot::sums`] steps through panels.
 #[derive(Clone, Copy, Debug)]
 pub struct Walk<'c> {
     /// Groups to sum over.
@@ -28,7 +28,7 @@ pub struct Walk<'c> {
     pub step: usize,
     /// Groups in one turn of the loop, with sums of their own; divides `count`.
     pub unroll: usize,
-    /// How many bytes ahead of the reading to ask for.
+    /// Bytes to prefetch ahead of the reads.
     pub ahead: Option<Int<'c>>,
 }
 

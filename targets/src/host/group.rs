@@ -35,7 +35,7 @@ impl<'a, 'c> Sorted<'a, 'c> {
         (4 * (experts + 1)).next_multiple_of(64)
     }
 
-    /// How many of so many rows each has.
+    /// Counts the rows of each expert, of `pairs` in all.
     pub fn count(c: &'a Code<'c>, counts: Ptr<'c>, from: Ptr<'c>, pairs: Int<'c>, experts: usize) -> Sorted<'a, 'c> {
         let sorted = Sorted { c, experts, counts };
         c.repeat(0, experts + 1, 1, |place| sorted.set(place, c.int(0)));
@@ -70,7 +70,7 @@ pub fn store_word<'c>(c: &Code<'c>, list: Ptr<'c>, at: Int<'c>, v: Int<'c>) {
     c.store(c.at(list, at * 4), word, 4);
 }
 
-/// Writes [`Groups`] of so many rows.
+/// Writes [`Groups`] for `pairs` rows.
 fn group<'c>(c: &Code<'c>, from: Ptr<'c>, to: Ptr<'c>, pairs: Int<'c>, (experts, tile): (usize, usize)) {
     let even = |n: Int<'c>| (n + (Groups::ALIGN - 1)) / Groups::ALIGN * Groups::ALIGN;
     let most = (pairs + c.smaller(pairs, experts + 1) * (tile - 1)) / tile;

@@ -1,12 +1,12 @@
 //! Families `grouped_matvec` and `grouped_matmul`: each row is multiplied with the matrix of its
 //! expert.
 //!
-//! `grouped_matvec`: each call sorts the rows by their experts. What is to be done are the panels
-//! of all experts that have rows, expert by expert; of these each thread has an even run, whichever
-//! experts were chosen, and reads each of its panels once for all of the expert's rows. A call
-//! stages a row when it first multiplies with it.
-//! `grouped_matmul`: a task is a block of rows of one expert against a few panels. A call's tasks
-//! follow each other on a block, whose rows it gathers once.
+//! `grouped_matvec`: each call sorts the rows by their experts. The work is the panels of all
+//! experts that have rows, expert by expert. Each thread has an even run of these panels, whichever
+//! experts were chosen, and reads a panel once for all of the expert's rows. A call stages a row
+//! when it first multiplies with it. `grouped_matmul`: a task is a block of rows of one expert
+//! against a few panels. A call's tasks follow each other on a block; it gathers the rows of the
+//! block once.
 use atomc_artifact::manifest;
 use atomc_ir::layout::Groups;
 use atomc_ir::{Diagnostic, Layout};
@@ -73,7 +73,7 @@ impl<'c> Runs<'c> {
         let found = c.for_each((0, experts + 1, 1), &[c.int(0).into(), c.int(0).into()], |place, found| {
             let [run, first] = [0, 1].map(|i| c.as_int(found[i]));
             let count = sorted.get(place);
-            // Where there is none the next run is written over it.
+            // An expert without rows is overwritten by the next run.
             store_word(c, places, run, place);
             store_word(c, starts, run, first);
             sorted.set(place, first);
@@ -102,14 +102,14 @@ struct Rows<'a, 'c> {
     bytes: usize,
 }
 
-/// Of floats, with the distance of rows, or staged for codes.
+/// Rows of floats with their distance, or rows staged for codes.
 enum Kind<'a, 'c> {
     Floats(Ptr<'c>, usize),
     Codes(Box<Products<'a, 'c>>),
 }
 
 impl<'a, 'c> Rows<'a, 'c> {
-    /// `count` rows with their marks at `at`, of which at most some are multiplied together.
+    /// `count` rows with their marks at `at`. At most some of them are multiplied together.
     fn new(
         contraction: &Contraction<'_, 'a, 'c>,
         at: Ptr<'c>,
@@ -171,7 +171,7 @@ struct Few<'j, 'k, 'a, 'c> {
 }
 
 impl<'c> Few<'_, '_, '_, 'c> {
-    /// Whether registers hold the sums of so many rows with so many panels.
+    /// Whether registers hold the sums of `height` rows with `panels` panels.
     fn fits(&self, height: usize, panels: usize) -> bool {
         let (c, pieces) = (self.c, self.contraction.pieces());
         match &self.rows.kind {
@@ -231,8 +231,9 @@ impl<'c> Few<'_, '_, '_, 'c> {
         })
     }
 
-    /// How many panels behind those of a unit the ones of the next lie. Behind an expert's last
-    /// they are of the next one that has rows; the last expert of all has none behind it.
+    /// The distance in panels from a unit's panels to those of the next unit. After an expert's
+    /// last unit, these are the panels of the next expert that has rows. The last expert has no
+    /// next one.
     fn ahead(&self, expert: Int<'c>, unit: Unit<'c>) -> Int<'c> {
         let (c, runs) = (self.c, &self.runs);
         let next = c.load_made_index(runs.places, unit.run + 1);
@@ -243,7 +244,7 @@ impl<'c> Few<'_, '_, '_, 'c> {
         c.pick_int(is_last, other, unit.panels)
     }
 
-    /// So many rows of a run from one on.
+    /// Multiplies `height` rows of a run from `row` on.
     fn rows_of(&self, of: &Multiplied<'_, '_, 'c>, row: Int<'c>, height: usize) -> Result<(), Diagnostic> {
         let (c, panels) = (self.c, of.panels);
         let pairs: Vec<Int> = (0..height).map(|i| c.load_made_index(self.runs.rows, row + i)).collect();
@@ -276,7 +277,7 @@ struct Multiplied<'k, 'a, 'c> {
     contraction: Contraction<'k, 'a, 'c>,
     panel: Int<'c>,
     panels: usize,
-    /// How far behind them those lie that are read next.
+    /// The distance in panels to those that are read next.
     ahead: Int<'c>,
 }
 

@@ -1,6 +1,6 @@
-//! Products of heads with a matrix of their own each: a task is some tokens' rows of one head
-//! against a few panels of its matrix. A call's tasks follow each other on a head, whose rows it
-//! gathers once.
+//! Products of heads that have a matrix each: a task is some tokens' rows of one head against a few
+//! panels of its matrix. A call's tasks follow each other on a head; it gathers the rows of the
+//! head once.
 use atomc_artifact::manifest;
 use atomc_ir::{Diagnostic, Graph, Op};
 use inkwell::IntPredicate;

@@ -51,7 +51,7 @@ pub fn emit<'c>(c: &Host<'c>, spec: &KernelSpec) -> Result<manifest::Kernel, Dia
         let mut x = x;
         if let Some(bytes) = unpacked_row {
             let (to, mut made) = (c.at(rows_at, LINE), Ok(()));
-            // Most tasks go on with the rows of the one before.
+            // Most tasks use the same rows as the previous task.
             c.when(c.compare(IntPredicate::NE, c.load_i64(rows_at), from), || {
                 made = contraction.unpack(from, c.smaller(from + block, total), to);
                 c.store(rows_at, from, 8);
@@ -89,8 +89,8 @@ pub struct Job<'j, 'k, 'a, 'c> {
     /// Which row of the result each is, and how many of them a row of x has, where rows are chosen.
     /// Then there is no room for spare ones.
     pub chosen: Option<(Ptr<'c>, usize)>,
-    /// Whether steps may have few rows: vectors then compute no spare ones, and ask for the weight
-    /// early. A row's sums are in the same order beside others and alone.
+    /// Whether steps may have few rows: vectors then compute no spare ones, and prefetch the
+    /// weight. A row's sums are in the same order for one row and for several.
     pub few: bool,
 }
 
@@ -153,8 +153,8 @@ impl<'c> Job<'_, '_, '_, 'c> {
         })
     }
 
-    /// Asks for half a tile of each panel at this distance: the first two turns over the rows bring
-    /// the next task's panels, which lie behind this one's.
+    /// Prefetches half a tile of each panel at this distance. The first two turns over the rows
+    /// bring in the next task's panels, which follow this one's.
     fn prefetch(&self, weights: &[Ptr<'c>], distance: Int<'c>) {
         let c = self.c;
         for &w in weights {
@@ -194,7 +194,8 @@ impl<'c> Job<'_, '_, '_, 'c> {
         })
     }
 
-    /// As many rows at a time as registers hold sums for. Spare rows as with tiles.
+    /// Multiplies as many rows at a time as registers hold sums for. Spare rows are handled as with
+    /// tiles.
     pub fn by_vectors(&self, from: Int<'c>, to: Int<'c>) -> Result<(), Diagnostic> {
         let (c, weights) = (self.c, self.weights());
         let registers = self.contraction.dot.core.vector.holds(c.arch.memory.panel);

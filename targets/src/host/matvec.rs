@@ -14,8 +14,8 @@ use crate::code::{Code, Ptr, Vector};
 use crate::kernel::Kernel;
 use crate::{KernelSpec, Tasks};
 
-/// From so many rows on, multiplying pairs takes longer than reading the weight (`vdpbf16ps` starts
-/// every other cycle on the cores that have tiles), and tiles are faster.
+/// From this number of rows on, multiplying pairs takes longer than reading the weight (`vdpbf16ps`
+/// starts every other cycle on the cores that have tiles), and tiles are faster.
 const TILE_ROWS: usize = 4;
 
 pub fn emit<'c>(c: &Host<'c>, spec: &KernelSpec) -> Result<manifest::Kernel, Diagnostic> {
@@ -97,7 +97,7 @@ struct Shape {
 }
 
 impl Shape {
-    /// As many sums as registers hold beside what is being multiplied: two streams of panels, then
+    /// As many sums as fit in registers next to the operands: two streams of panels, then
     /// unrolling.
     fn of_vectors(c: &Code, contraction: &Contraction, rows: usize) -> Shape {
         let registers = contraction.dot.core.vector.holds(c.arch.memory.panel);

@@ -1,4 +1,12 @@
 //! Kernels for x86-64 CPUs, one module a schedule family.
+//!
+//! Sixteen f32 lanes, or 16 rows by 4 bytes, are one AVX-512 register, one cache line and one row
+//! of an AMX tile. So weights are packed in panels of 16 rows; inside a panel, groups of 4 bytes of
+//! consecutive columns lie row by row. Matrix-vector kernels stream these bytes (`vdpbf16ps`, or
+//! widened multiply-add), and AMX loads the same bytes as tiles. Keys in the cache are laid out as
+//! a packed weight of 32 rows, values as one with tokens as columns, so attention is two
+//! contractions. Rows of activations are padded to 32 elements with zeros, and every kernel keeps
+//! the padding zero. A tied embedding exists once, packed: the lookup gathers from panels.
 mod attend;
 mod codes;
 mod contract;
@@ -47,7 +55,7 @@ const fn only(name: &'static str, family: Family, emit: Emit) -> Schedule {
     Schedule { name, family, invariant: true, suits: |_, _, _| Ok(()), open: None, emit }
 }
 
-/// The same where rows are unrolled: how many there are decides how each is added up.
+/// A schedule with unrolled rows: the order in which a row is summed depends on the number of rows.
 const fn few(name: &'static str, family: Family, emit: Emit) -> Schedule {
     Schedule { invariant: false, ..only(name, family, emit) }
 }

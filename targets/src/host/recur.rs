@@ -41,8 +41,8 @@ pub fn emit<'c>(c: &Host<'c>, spec: &KernelSpec) -> Result<manifest::Kernel, Dia
     Ok(manifest::Kernel::host(Tasks::Tokens { per: 1, times: heads }, scratch))
 }
 
-/// `body` for each vector of columns from `first` to `end` where these are whole vectors, and for
-/// those behind the last whole one of `width` if the part reaches there.
+/// Runs `body` for each whole vector of columns from `first` to `end`, and for the columns after
+/// the last whole vector of `width` if the part reaches there.
 fn columns<'c>(c: &Code<'c>, first: Int<'c>, end: Int<'c>, width: usize, body: impl Fn(Int<'c>)) {
     let (whole, rest) = (width / LANES * LANES, width % LANES);
     c.repeat(first, c.smaller(end, whole), LANES, &body);
@@ -60,7 +60,7 @@ fn element<'c>(c: &Code<'c>, x: &Operand<'c>, row: Int<'c>, column: Int<'c>) -> 
     c.at(x.ptr, (row * x.stride + column) * x.ty.dtype.size())
 }
 
-/// Zeros behind the columns of a row.
+/// Zeros after the columns of a row.
 fn pad<'c>(c: &Code<'c>, out: &Operand<'c>, row: Int<'c>) {
     let width = out.ty.shape.row().unwrap_or(0);
     let padded = c.arch.memory.padded(width);
@@ -101,8 +101,8 @@ fn conv_channels<'c>(c: &Code<'c>, conv: &Conv<'_, 'c>, run: Run<'c>, part: Int<
     });
 }
 
-/// One head of values, whose state is in scratch: rows of whole vectors. Before it the query and
-/// the key of a token.
+/// One head of values. Its state is in scratch, in rows of whole vectors. The query and the key of
+/// a token come before the state.
 struct Head<'a, 'k, 'c> {
     c: &'a Code<'c>,
     delta: &'a Delta<'k, 'c>,

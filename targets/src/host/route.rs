@@ -32,8 +32,8 @@ struct Row<'r, 'a, 'c> {
     by: Router,
     held: Option<usize>,
     experts: usize,
-    /// A score for each expert, and what it is chosen by: minus infinity behind the last, and where
-    /// it cannot be chosen.
+    /// A score for each expert, and the number that it is chosen by. That number is minus infinity
+    /// after the last expert, and for an expert that cannot be chosen.
     scores: Ptr<'c>,
     choices: Ptr<'c>,
     /// How good each group is: minus infinity where it is kept already, infinity where it stays.
@@ -90,7 +90,7 @@ impl<'r, 'a, 'c> Row<'r, 'a, 'c> {
         self.c.load_floats(self.c.at(list, at * 4), DType::F32)
     }
 
-    /// A vector of numbers of which some are there, and what stands for the others.
+    /// A vector of numbers in which experts that do not exist have the value `other`.
     fn inside(&self, v: Vector<'c>, col: Int<'c>, other: f64) -> Vector<'c> {
         self.c.choose(self.c.lanes_below(self.experts - col), v, self.c.lit(other))
     }

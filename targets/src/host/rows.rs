@@ -59,7 +59,7 @@ fn store_flat<'c>(rows: &Rows<'_, 'c>, v: Value, out: &Operand<'c>, row: Int<'c>
     })
 }
 
-/// A row of codes, padding as zeros, and behind it its scales.
+/// A row of codes: padding of zeros, then the scales.
 fn store_codes<'c>(
     rows: &Rows<'_, 'c>,
     v: Value,
@@ -112,7 +112,7 @@ fn store_code<'c>(rows: &Rows<'_, 'c>, out: &Operand<'c>, at: At<'c>, codes: Vec
     c.store(rows.address(out, at), to_bits(c, codes, out.ty.dtype), 1);
 }
 
-/// One of the scales behind a row of codes.
+/// One of the scales after a row of codes.
 fn store_scale<'c>(rows: &Rows<'_, 'c>, out: &Operand<'c>, row: Int<'c>, number: Int<'c>, scale: FloatValue<'c>) {
     let at = row * out.stride + number * 4 + rows.padded(out);
     rows.code.store(rows.code.at(out.ptr, at), scale, 4);

@@ -36,7 +36,7 @@ pub fn scratch<'c>(c: &Code<'c>) -> Ptr<'c> {
     pointer(c, 2)
 }
 
-/// First task and the one behind the last.
+/// The first task, and the end of the tasks.
 pub fn tasks<'c>(c: &Code<'c>) -> (Int<'c>, Int<'c>) {
     let n = |i| c.as_int(c.function.get_nth_param(i).expect("five parameters"));
     (n(3), n(4))

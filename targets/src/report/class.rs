@@ -14,13 +14,12 @@ pub enum Class {
     Load {
         bytes: usize,
     },
-    /// A store to global memory. Until gfx9, whose names spell sizes as words, stores count
-    /// together with loads.
+    /// A store to global memory. Up to gfx9, which spells sizes as words, stores share a counter
+    /// with loads.
     Store {
         counted: bool,
     },
-    /// A wait; `loads` is the number of loads from global memory that may still be under way behind
-    /// it.
+    /// A wait; `loads` is the number of loads from global memory that may be in flight after it.
     Wait {
         loads: Option<usize>,
     },

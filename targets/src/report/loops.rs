@@ -27,7 +27,7 @@ pub fn innermost(code: &[Instruction]) -> Vec<Range<usize>> {
     found
 }
 
-/// Where a branch goes: a signed number of words behind it.
+/// The target of a branch: a signed number of words after the branch.
 fn target(instruction: &Instruction) -> Option<u64> {
     let (name, operand) = instruction.text.split_once(' ')?;
     if name != "s_branch" && !name.starts_with("s_cbranch_") {

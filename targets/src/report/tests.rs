@@ -34,7 +34,7 @@ fn relocatable(ir: &str, arch: &atomc_ir::Arch) -> Vec<u8> {
     machine.write_to_memory_buffer(&module, FileType::Object).unwrap().as_slice().to_vec()
 }
 
-/// Sums rows of 16 bytes, the next of which is loaded before the last is used.
+/// Sums rows of 16 bytes. The next row is loaded before the last one is used.
 const STREAM: &str = r#"
 declare i32 @llvm.amdgcn.workitem.id.x()
 define amdgpu_kernel void @stream(ptr addrspace(1) noalias %in, ptr addrspace(1) noalias %out, i32 %n) #0 {

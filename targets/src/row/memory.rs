@@ -57,7 +57,7 @@ impl<'c> Rows<'_, 'c> {
                 all
             }
         };
-        // What is computed of zeros leaves no instructions.
+        // Computations on zeros leave no instructions.
         Ok(self.piece.get().map_or(c.zero(), |piece| c.widen(c.part(all, piece * lanes, lanes), x.ty.dtype)))
     }
 

@@ -6,15 +6,15 @@ use super::team::UNROLL;
 use super::{At, Col, Made, Place, Rows, is_norm, kept, unsupported};
 use crate::code::{Int, Vector};
 
-/// What a norm must know of a whole row: the mean, if it takes that off, and the scale of what is
-/// left.
+/// The statistics of a whole row that a norm needs: the mean, if it is subtracted, and the scale of
+/// the rest.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Statistics<'c> {
     centre: Option<FloatValue<'c>>,
     pub(super) scale: FloatValue<'c>,
 }
 
-/// What is added up along a row: the elements, or their squares, without the mean.
+/// The terms that are summed along a row: the elements, or their squares, without the mean.
 #[derive(Clone, Copy)]
 enum Term<'c> {
     Value,
@@ -56,7 +56,7 @@ impl<'c> Rows<'_, 'c> {
         }
     }
 
-    /// What is left of a vector without the mean of its row.
+    /// A vector less the mean of its row.
     fn left(&self, v: Vector<'c>, centre: Option<FloatValue<'c>>) -> Vector<'c> {
         centre.map_or(v, |centre| self.code.fsub(v, self.code.splat(centre)))
     }
@@ -94,8 +94,8 @@ impl<'c> Rows<'_, 'c> {
         self.statistics.borrow_mut().insert(norm, Statistics { centre: None, scale });
     }
 
-    /// Of a row or head: the mean, if the norm takes it off, and `1 / sqrt(mean(x^2) + eps)` of
-    /// what is left.
+    /// The statistics of a row or head: the mean, if the norm subtracts it, and
+    /// `1 / sqrt(mean(x^2) + eps)` of the rest.
     fn statistics_of(
         &self,
         x: Value,

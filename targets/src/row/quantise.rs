@@ -1,5 +1,5 @@
-//! Rows as codes: scales by the rules of `atomc_ir`'s `quantise`, operation by operation in f32,
-//! and the nearest codes.
+//! Quantises rows. Scales follow the rules of `atomc_ir`'s `quantise`, operation by operation in
+//! f32. Each number then becomes the nearest code.
 use atomc_ir::arch::Fp8;
 use atomc_ir::trial::largest;
 use atomc_ir::{DType, Diagnostic, LEAST_SCALE, LEAST_SIZE, Layout, Op, Rule, Type, Value};
@@ -11,11 +11,11 @@ use crate::code::{Any, Code, Int, Vector};
 
 const BUILT: &str = "floats, and integers of their size";
 
-/// The largest number whose nearest e4m3 is zero: half of the smallest, where the even one wins.
+/// The largest number that e4m3 rounds to zero: half of the smallest code, as a tie goes to the
+/// even code.
 const LARGEST_ZERO: f64 = 1.0 / 1024.0;
 
-/// What numbers are multiplied with, or divided by, to become codes; and what codes are multiplied
-/// with to be numbers again.
+/// The scale of some codes, and how a number is divided by it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Scale<'c> {
     by: By<'c>,
@@ -29,7 +29,7 @@ enum By<'c> {
 }
 
 impl<'c> Rows<'_, 'c> {
-    /// Columns that share a scale, of a value that is made of codes in this kernel or before it.
+    /// Columns that share a scale, if the value is quantised in this kernel or before it.
     pub fn scaled_group(&self, v: Value) -> Option<usize> {
         match self.graph.ty(v) {
             Type::Tensor(t) => match t.layout {
@@ -40,13 +40,13 @@ impl<'c> Rows<'_, 'c> {
         }
     }
 
-    /// Whether a value is codes with one scale for each row.
+    /// Whether a value is quantised with one scale for each row.
     pub fn has_row_scale(&self, v: Value) -> bool {
         let width = self.graph.ty(v).as_tensor().and_then(|t| t.shape.last());
         self.scaled_group(v).is_some_and(|group| Some(group) >= width)
     }
 
-    /// The codes of a value, as f32: for a row that was prepared, where a row has one scale.
+    /// The codes of a value, as f32. A row with one scale must have been prepared.
     pub fn codes(&self, v: Value, at: At<'c>) -> Made<'c> {
         match *self.graph.op(v.node) {
             Op::Quantise { to, .. } => {
@@ -70,7 +70,7 @@ impl<'c> Rows<'_, 'c> {
         known.ok_or_else(|| unsupported("codes of rows that are computed later"))
     }
 
-    /// The numbers that codes of this kernel mean.
+    /// The numbers that a row has after quantising in this kernel: codes times scales.
     pub(super) fn quantised(&self, v: Value, to: DType, rule: Rule, at: At<'c>) -> Made<'c> {
         let (c, x) = (self.code, self.graph.operands(v.node)[0]);
         let scale = match rule {
@@ -95,8 +95,8 @@ impl<'c> Rows<'_, 'c> {
         }
     }
 
-    /// The scale that codes of this kernel have, whose group of columns has this largest size, as
-    /// [`Rows::size_of`] has it.
+    /// The scale of a group that is quantised in this kernel, from the largest absolute value of
+    /// its columns ([`Rows::size_of`]).
     pub fn scale_of_size(&self, v: Value, size: FloatValue<'c>) -> Result<GroupScale<'c>, Diagnostic> {
         match *self.graph.op(v.node) {
             Op::Quantise { to, rule } => Ok(GroupScale { to, scale: self.scale_by(rule, to, size) }),
@@ -104,19 +104,20 @@ impl<'c> Rows<'_, 'c> {
         }
     }
 
-    /// The largest size of a vector's elements; no number if one of them is none, or infinite.
+    /// The largest absolute value in a vector. NaN if an element is NaN or infinite: such an
+    /// element times zero is NaN, which the sum carries on.
     pub fn size_of(&self, v: Vector<'c>) -> FloatValue<'c> {
         let c = self.code;
         let abs = c.call("llvm.fabs", &[v.get_type().into()], &[v.into()]).into_vector_value();
         (c.float(c.top(abs)) + c.sum(c.fmul(v, c.zero()))).v
     }
 
-    /// Codes of numbers, by the scale of their group.
+    /// The codes of numbers as f32, by the scale of their group.
     pub fn coded_by(&self, v: Vector<'c>, group: &GroupScale<'c>) -> Made<'c> {
         self.coded(v, group.to, group.scale)
     }
 
-    /// Codes of a vector whose columns have this scale.
+    /// The codes of a vector as f32. All of its columns have this scale.
     pub fn codes_by(&self, v: Value, at: At<'c>, group: &GroupScale<'c>) -> Made<'c> {
         match *self.graph.op(v.node) {
             Op::Quantise { .. } => self.coded(self.eval(self.graph.operands(v.node)[0], at)?, group.to, group.scale),
@@ -124,8 +125,8 @@ impl<'c> Rows<'_, 'c> {
         }
     }
 
-    /// The codes of a vector as they lie in memory: by the scale of their group, or that of a row
-    /// that was prepared.
+    /// The codes of a vector as stored in memory. The scale is the group's, or that of a prepared
+    /// row.
     pub fn code_bits(&self, v: Value, at: At<'c>, group: Option<&GroupScale<'c>>) -> Made<'c> {
         let c = self.code;
         let Op::Quantise { to, .. } = *self.graph.op(v.node) else {
@@ -136,7 +137,7 @@ impl<'c> Rows<'_, 'c> {
         Ok(self.bits_of(self.eval(self.graph.operands(v.node)[0], at)?, to, scale))
     }
 
-    /// The codes of numbers as they lie in memory, by the scale of their group.
+    /// The codes of numbers as stored in memory, by the scale of their group.
     pub fn bits_by(&self, numbers: Vector<'c>, group: &GroupScale<'c>) -> Vector<'c> {
         self.bits_of(numbers, group.to, group.scale)
     }
@@ -152,8 +153,8 @@ impl<'c> Rows<'_, 'c> {
         }
     }
 
-    /// Numbers over a power of two as e2m1, two to a byte, by the chip's instruction, which rounds
-    /// to the nearest, or the even one of two.
+    /// Numbers divided by a power of two, as e2m1, two to a byte. The chip's instruction rounds to
+    /// the nearest code, and ties to even.
     fn pairs_of_e2m1(&self, numbers: Vector<'c>, power: FloatValue<'c>) -> Vector<'c> {
         let (c, i32) = (self.code, self.code.cx.i32_type());
         let k = |n: usize| i32.const_int(n as u64, false);
@@ -170,8 +171,8 @@ impl<'c> Rows<'_, 'c> {
         c.part(all, 0, bytes)
     }
 
-    /// Numbers that become e4m3, of which none becomes a negative zero where matrix instructions
-    /// take those bits for no number: products need not look for them.
+    /// Replaces numbers that e4m3 would round to a negative zero by zero, where matrix instructions
+    /// read the bits of a negative zero as NaN. So products need not check for them.
     fn without_negative_zeros(&self, numbers: Vector<'c>) -> Vector<'c> {
         let c = self.code;
         if !c.arch.gpu().is_some_and(|gpu| gpu.simt.fp8 == Fp8::Fnuz) {
@@ -200,7 +201,7 @@ impl<'c> Rows<'_, 'c> {
         }
         let first = group * columns;
         let end = c.smaller(first + columns, width);
-        // A member of a team goes along the group alone.
+        // Each member of a team looks at the whole group by itself.
         let size = self.size(x, first, end, (row, None), None)?;
         Ok(self.scale_by(rule, to, size))
     }
@@ -232,7 +233,8 @@ impl<'c> Rows<'_, 'c> {
         Ok(())
     }
 
-    /// The largest size in a row's columns; no number if one of them is none, or infinite.
+    /// The largest absolute value in a row's columns. NaN if an element is NaN or infinite, as for
+    /// [`Rows::size_of`].
     fn size(
         &self,
         x: Value,
@@ -271,7 +273,7 @@ impl<'c> Rows<'_, 'c> {
     fn scale_by(&self, rule: Rule, to: DType, size: FloatValue<'c>) -> Scale<'c> {
         let c = self.code;
         let most = if to == DType::I8 { 127.0 } else { largest(to) };
-        // The other one where this is no number.
+        // NaN compares false, so it stays NaN.
         let at_least = |v: FloatValue<'c>, least: f64| {
             c.pick(c.float(v).less(c.number(least)), c.number(least), v).into_float_value()
         };
@@ -295,19 +297,19 @@ impl<'c> Rows<'_, 'c> {
         }
     }
 
-    /// The least power of two that is no smaller than a normal number.
+    /// The least power of two that is at least `v`, a normal number.
     fn power_above(&self, v: FloatValue<'c>) -> FloatValue<'c> {
         let c = self.code;
         let bits = (c.as_int(c.bitcast(v, c.cx.i32_type())) + 0x7f_ffff).shift_right(23, false).shift_left(23);
         let power = c.bitcast(bits, c.cx.f32_type()).into_float_value();
-        // What is no number stays none.
+        // `v - v` is zero, or NaN if `v` is NaN or infinite: NaN stays NaN.
         let odd = c.float(v) - v;
         (c.float(power) + odd).v
     }
 
-    /// The power of two of the MX formats. For e4m3 codes reach 1.75 times 2^8, and what is more
-    /// takes the next; for e2m1 a mantissa from 1.75 on counts as the next power, and codes reach
-    /// 2^2.
+    /// The scale of the MX formats, a power of two. e4m3 codes reach 1.75 * 2^8; a larger number
+    /// takes the next power. For e2m1 a mantissa of 1.75 or more counts as the next power, and
+    /// codes reach 2^2.
     fn power_of_two(&self, to: DType, size: FloatValue<'c>) -> Scale<'c> {
         let c = self.code;
         let bits = c.as_int(c.bitcast(size, c.cx.i32_type()));
@@ -318,7 +320,7 @@ impl<'c> Rows<'_, 'c> {
         let least = c.compare(IntPredicate::SLT, exponent, exponent.constant(1));
         let exponent = c.pick_int(least, exponent.constant(1), exponent);
         let power = |e: Int<'c>| c.bitcast(e.shift_left(23), c.cx.f32_type()).into_float_value();
-        // What is no number stays none.
+        // `v - v` is zero, or NaN if `v` is NaN or infinite: NaN stays NaN.
         let odd = c.float(size) - size;
         let scale = (c.float(power(exponent)) + odd).v;
         Scale { by: By::Factor(power(254 - exponent)), scale }
@@ -348,7 +350,7 @@ impl<'c> Rows<'_, 'c> {
         Ok(c.load(c.cx.f32_type(), at, 4).into_float_value())
     }
 
-    /// The numbers that codes in memory mean.
+    /// The numbers of codes in memory: codes times scales.
     pub(super) fn stored(&self, v: Value, group: usize, at: At<'c>) -> Made<'c> {
         let (c, width) = (self.code, self.shape(v)?.shape.last().unwrap_or(0));
         if group < width && !group.is_multiple_of(c.lanes()) {
@@ -373,8 +375,7 @@ impl<'c> GroupScale<'c> {
     }
 }
 
-/// The nearest code of a type, as f32: of integers the one away from zero where two are as near,
-/// else the even one.
+/// The nearest code of a type, as f32. Ties go away from zero for integers, and to even otherwise.
 fn nearest<'c>(c: &Code<'c>, v: Vector<'c>, to: DType) -> Vector<'c> {
     let intrinsic = |name: &str, v: Vector<'c>| c.call(name, &[v.get_type().into()], &[v.into()]).into_vector_value();
     match to {
@@ -409,11 +410,11 @@ fn of_bits<'c>(c: &Code<'c>, bits: Vector<'c>, dtype: DType) -> Vector<'c> {
     }
 }
 
-/// Codes, which are f32 so far, as they lie in memory.
+/// Converts codes from f32 to their form in memory.
 pub fn to_bits<'c>(c: &Code<'c>, codes: Vector<'c>, dtype: DType) -> Vector<'c> {
     match dtype {
         DType::I8 => {
-            // What is no number has no code; its scale is none.
+            // NaN has no integer code, so it becomes zero. Its scale is NaN.
             let is_number = c.b.build_float_compare(FloatPredicate::ORD, codes, codes, "").expect(BUILT);
             let codes = c.choose(is_number, codes, c.zero());
             c.b.build_float_to_signed_int(codes, c.ints(c.cx.i8_type(), c.lanes()), "").expect(BUILT)

@@ -1,5 +1,5 @@
-//! Rows whose columns change places: rotations of halves and of neighbours, and operands side by
-//! side.
+//! Rows with columns that change places: rotations of halves and of neighbours, and concatenated
+//! operands.
 use atomc_ir::{Diagnostic, Value};
 
 use super::{At, Col, Made, Rows, unsupported};
@@ -23,7 +23,7 @@ impl<'c> Rows<'_, 'c> {
             result = self.blend(turned, result, 0, half - col);
         }
         if col < rot && col + self.code.lanes() > half {
-            // In lane i stands element col + i, whose partner is `half` before it.
+            // Lane i holds element col + i. Its partner is `half` elements before it.
             let skip = half.saturating_sub(col);
             let from = (col + skip) - half;
             let late = |v: Vector<'c>| self.delayed(v, skip);

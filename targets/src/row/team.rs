@@ -1,4 +1,4 @@
-//! Threads that compute a row together, and rows whose vectors are computed piece by piece.
+//! Threads that compute a row together, and rows that are computed vector by vector.
 use atomc_ir::{Diagnostic, Value};
 use inkwell::values::FloatValue;
 
@@ -10,7 +10,7 @@ pub(super) const UNROLL: usize = 8;
 
 /// What a machine does for threads that compute a row together.
 pub trait Threads<'c> {
-    /// The sum over a team, all of whom come here.
+    /// The sum over a team. All of its threads call it.
     fn team_sum(&self, v: FloatValue<'c>, team: Team<'_, 'c>) -> FloatValue<'c>;
 
     /// The largest of a team's numbers.
@@ -20,7 +20,7 @@ pub trait Threads<'c> {
     fn keep_order(&self);
 }
 
-/// The threads that compute one row together; without a team, one thread goes along the whole row.
+/// The threads that compute one row together; without a team, one thread computes the whole row.
 #[derive(Clone, Copy)]
 pub struct Team<'a, 'c> {
     /// Which of them this one is.
@@ -97,7 +97,7 @@ impl<'a, 'c> Rows<'a, 'c> {
         self.each_columns(n, 1, |cols| body(cols[0]))
     }
 
-    /// As [`Rows::each_column`], at `together` vectors at a time where there are so many.
+    /// As [`Rows::each_column`], with `together` vectors at a time where there are that many.
     pub fn each_columns(
         &self,
         n: usize,

@@ -17,8 +17,8 @@ pub use crate::schedule::Setup;
 use crate::simt::machine;
 use crate::simt::machine::Gpu;
 
-/// Bytes at the start of a workspace that hold counters, whichever kernel uses it: behind every
-/// launch they are zero, and what one kernel leaves in the rest is never where another counts.
+/// Bytes at the start of a workspace that hold counters of any kernel. They are zero after every
+/// launch; the other data of kernels lies after them.
 pub const COUNTERS: usize = 128 << 10;
 
 /// The row of a GPU.
@@ -94,7 +94,7 @@ pub fn step_size<'c>(c: &Gpu<'c>, spec: &KernelSpec, by_rows: bool) -> Int<'c> {
     c.as_int(c.load_fixed(c.cx.i32_type(), field, 8))
 }
 
-/// `body` in work-groups whose row the step has.
+/// Runs `body` in work-groups with a row that the step has.
 pub fn when_in_step<'c>(
     c: &Gpu<'c>,
     spec: &KernelSpec,

@@ -96,8 +96,8 @@ pub fn emit_pack<'c>(llvm: Llvm<'c>, arch: GpuArch<'c>) -> (Module<'c>, manifest
     pack::emit(llvm, arch)
 }
 
-/// At least so many waves of a kernel for AMD on every SIMD, in place of what its schedule asked
-/// for, and who orders its instructions.
+/// Asks for at least `waves` waves of an AMD kernel on every SIMD, in place of its schedule's
+/// request, and sets the scheduler of its instructions.
 pub fn want_waves(module: &Module, symbol: &str, waves: usize, scheduler: &str) {
     let function = module.get_function(symbol).expect("the kernel that was emitted");
     machine::want_waves(function, waves);

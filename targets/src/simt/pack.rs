@@ -3,8 +3,8 @@
 //! a thread one after the other: stores are runs of memory, and loads are as long as the rows of a
 //! wave's units.
 //!
-//! A unit that has all its numbers, one behind the other, is loaded at once; others number by
-//! number. NaN become those that the host makes, whatever the chip's own conversions would give.
+//! A unit that has all its numbers in sequence is loaded at once, others number by number. NaN get
+//! the bits that the host makes, whatever the chip's own conversions give.
 use atomc_artifact::abi::{CONVERSIONS, Number, PACK_RUN, PACK_UNIT};
 use atomc_artifact::manifest;
 use atomc_artifact::manifest::PACK;
@@ -55,7 +55,7 @@ struct Rectangle<'k, 'c> {
     col: Int<'c>,
     width: Int<'c>,
     panel_bytes: Int<'c>,
-    /// What is added to each number, as the bits of an f32.
+    /// The number that is added to each number, as the bits of an f32.
     offset: Int<'c>,
 }
 
@@ -101,7 +101,7 @@ impl<'k, 'c> Rectangle<'k, 'c> {
         });
     }
 
-    /// Makes a unit, of which the rectangle may have a part, and the tensor less.
+    /// Makes a unit. The rectangle may have a part of it, and the tensor less.
     fn make(&self, to: Ptr<'c>, row: Int<'c>, col: Int<'c>) {
         let (c, size) = (self.c, self.types.0.size());
         let from = c.at(self.from, c.to_i64(row) * self.row_stride * size);

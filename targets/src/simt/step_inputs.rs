@@ -1,10 +1,10 @@
-//! The kernel that makes a step's inputs of a framework's tensors, which are on the device and stay
-//! there: [`Prepare`] has its parameters. In its first work-groups a thread makes the entries of a
-//! token, or a tile, after the other; its sequence it finds by halving. Behind them is a work-group
-//! for each sequence in each layer, which clears what the sequence will read of a new page.
+//! The kernel that makes a step's inputs of a framework's tensors, which stay on the device:
+//! [`Prepare`] has its parameters. In its first work-groups a thread makes the entries of one
+//! token, or tile, after the other, and finds its sequence by halving. The other work-groups, one
+//! for each sequence in each layer, clear the part of a new page that the sequence will read.
 //!
-//! Tile j of sequence s has the place `starts[s] / 32 + s + j`, which no other has, and which says
-//! whose it is. Places in between are empty: tiles of no tokens.
+//! Tile j of sequence s has the place `starts[s] / 32 + s + j`. No two tiles have the same place,
+//! so it also tells the sequence. Places in between are empty: tiles of no tokens.
 use std::mem::offset_of;
 
 use atomc_artifact::abi::{self, PREPARE_GROUPS, SPARE_TOKENS, TILE_TOKENS};
@@ -23,8 +23,8 @@ const THREADS: usize = 256;
 /// Bytes that a thread clears at once.
 const CLEARED: usize = 16;
 
-/// The kernel as a module. It begins when all before it has ended, and nothing behind it begins
-/// earlier than it ends: what it writes, kernels read before they wait.
+/// The kernel as a module. It begins when all earlier kernels have ended, and no later kernel
+/// begins before it ends: they read its results before they wait.
 pub fn emit<'c>(llvm: Llvm<'c>, arch: GpuArch<'c>) -> (Module<'c>, manifest::Kernel) {
     let code = machine::open_with_numbers(llvm, PREPARE, arch, 10, 5, THREADS);
     Step::new(&code).run();
@@ -162,8 +162,8 @@ impl<'k, 'c> Step<'k, 'c> {
         self.c.store(self.c.at(list, i * 4), value, 4);
     }
 
-    /// The last sequence whose `key` is not beyond a number. Keys never fall, and the first is
-    /// zero.
+    /// The last sequence with a `key` that is not beyond a number. Keys never fall, and the first
+    /// is zero.
     fn last(&self, key: impl Fn(Int<'c>) -> Int<'c>, number: Int<'c>) -> Int<'c> {
         let c = self.c;
         let (none, all) = (c.int(0), self.sequences);

@@ -21,8 +21,8 @@ pub fn run(arch: &Arch, object: &Object, launch: &Launch) {
     let slack = arch.memory.align as u64;
     let ranges = launch.ranges.iter().copied().chain([(workspace.ptr() as u64, object.kernels[0].workspace as u64)]);
     for (address, bytes) in ranges {
-        // SAFETY: the ranges are buffers that live until this function returns; behind each there
-        // is slack.
+        // SAFETY: the ranges are buffers that live until this function returns; each is followed by
+        // slack.
         unsafe { memory.map_with_slack(address, bytes, slack, Access::ReadWrite) };
     }
     let step: *const c_void = launch.step.as_ptr().cast();

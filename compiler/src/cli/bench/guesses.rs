@@ -1,4 +1,4 @@
-//! What it costs to verify a draft's guesses, and to make them.
+//! The cost of verifying a draft's guesses, and of making them.
 use std::io::Write;
 use std::time::Instant;
 
@@ -8,14 +8,14 @@ use serde_json::{Value, json};
 use super::{APART, Args, Lengths, Timed, kernel_times, median, plan, prefill};
 use crate::cli::failure::Failure;
 
-/// Steps of so many sequences with their guesses.
+/// Steps of `batch` sequences with their guesses.
 pub struct Verify {
     batch: usize,
     each: usize,
-    /// Of a step that verifies, and of a decode step of as many sequences.
+    /// Seconds of a step that verifies, and of a decode step of as many sequences.
     pub seconds: f64,
     decode: f64,
-    /// Of the draft's first guess, and of one more behind it.
+    /// For the draft's first guess, and for each further one.
     first: f64,
     more: f64,
     /// What one more guess moves.
@@ -24,7 +24,7 @@ pub struct Verify {
     pub timed: Timed,
 }
 
-/// Measures both behind prompts of these tokens. What is guessed does not matter: everything is
+/// Measures both after prompts of these tokens. The guessed tokens do not matter: all of them are
 /// taken back.
 pub fn measure(
     engine: &mut Engine,

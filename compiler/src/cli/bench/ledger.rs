@@ -1,4 +1,4 @@
-//! `atomc bench --ledger`: the time that each kernel reached beside its floor.
+//! `atomc bench --ledger`: the time of each kernel, compared with its floor.
 use std::io::{self, Write};
 
 use super::peaks::Peaks;

@@ -1,5 +1,5 @@
-//! `atomc bench --model`: times that nobody measured, of chips that nobody here has, and how far
-//! they were off when somebody did.
+//! `atomc bench --model`: predicted times for chips that were not measured, and the error where a
+//! measurement exists.
 use std::io::Write;
 use std::path::Path;
 

@@ -21,12 +21,12 @@ pub enum Peaks {
     Sheet(Chip),
     /// Bytes a second that this device copies, measured: no row has it.
     Copies(f64),
-    /// Neither: an artifact whose row has no peaks, on a device that does not copy by itself.
+    /// Unknown: an artifact that has no peaks in its row, on a device that does not copy by itself.
     Unknown,
 }
 
 impl Peaks {
-    /// Those of the engine's device. What is measured is measured now.
+    /// The peaks of the engine's device. Measured ones are measured now.
     pub fn of(engine: &mut Engine) -> Result<Peaks, Failure> {
         if engine.is_host() {
             let measured = bandwidth::measure(engine.pool(), HOST_BYTES, HOST_ROUNDS);
@@ -54,8 +54,8 @@ impl Peaks {
         }
     }
 
-    /// The least seconds that so many bytes and operations take; bytes alone count where nothing is
-    /// known of operations.
+    /// The least seconds that these bytes and operations take; bytes alone count where the rate of
+    /// operations is unknown.
     pub fn floor(&self, bytes: u64, flops: u64, rate: u32) -> Option<f64> {
         match self {
             Peaks::Sheet(chip) => Some(chip.floor(bytes, flops, rate)),
@@ -99,7 +99,7 @@ impl Peaks {
     }
 }
 
-/// The chip whose peaks the artifact's row for this device has.
+/// The chip of the artifact's row for this device, with its peaks.
 fn row(engine: &Engine) -> Option<Chip> {
     variant(engine).and_then(|variant| variant.chip.clone())
 }

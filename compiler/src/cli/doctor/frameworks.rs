@@ -38,7 +38,7 @@ pub fn look(python: &Path) -> Vec<Finding> {
 
 /// How long a Python may take: it imports no framework.
 const TIME: Duration = Duration::from_secs(20);
-/// Bytes that are read of what it prints, some hundred times what `atomc.packages` does.
+/// Bytes of its output that are read, some hundred times the output of `atomc.packages`.
 const MOST_BYTES: u64 = 64 << 10;
 /// Between two looks at whether it has ended.
 const PAUSE: Duration = Duration::from_millis(10);

@@ -1,4 +1,5 @@
-//! GPUs: what is in the machine, what the kernel shows of it, and what the driver's library finds.
+//! GPUs: the devices in the machine, the kernel's view of them, and the findings of the driver's
+//! library.
 use std::fs::{self, OpenOptions};
 use std::io::ErrorKind;
 use std::path::Path;
@@ -13,8 +14,7 @@ struct Seen {
     vendor: Vendor,
     /// Whether one is on the bus.
     on_bus: bool,
-    /// Whether the device file by which the driver is reached can be opened; nothing if there is
-    /// none.
+    /// Whether the device file of the driver can be opened; nothing if there is none.
     opens: Option<bool>,
     /// What the driver's library says.
     devices: Result<Vec<GpuDevice>, String>,
@@ -39,7 +39,7 @@ pub fn look(wanted: Option<&DeviceChoice>) -> Vec<Finding> {
     seen.iter().flat_map(findings).chain(missing).collect()
 }
 
-/// What is wrong with a device that has to be there.
+/// The fault of a device that has to be there.
 fn missing(wanted: &DeviceChoice) -> Option<Finding> {
     let DeviceChoice::Gpu { vendor, ordinal } = wanted else { return None };
     let error = vendor.device(*ordinal).err()?;

@@ -21,12 +21,12 @@ use tempfile::TempDir;
 use super::super::verify::{self, cases::Case, launch::Bench};
 use super::{inspect, sample, write};
 
-/// Most bytes at once, of which the sample needs a hundredth. Pages that are only reserved do not
+/// Most bytes at once. The sample needs a hundredth of them. Pages that are only reserved do not
 /// count.
 const MOST: usize = 64 << 20;
 
 thread_local! {
-    /// What a manifest has in place of what it should have.
+    /// The change of the manifest under test.
     static WHERE: RefCell<String> = const { RefCell::new(String::new()) };
 }
 
@@ -85,13 +85,13 @@ fn all_numbers() -> Vec<String> {
     all
 }
 
-/// The same field of things of one kind, e.g. of all launches.
+/// The field without indices, e.g. of all launches.
 fn kind(at: &str) -> String {
     let index = |part: &str| part.parse::<usize>().is_ok();
     at.split('/').map(|part| if index(part) { "*" } else { part }).collect::<Vec<_>>().join("/")
 }
 
-/// Looks at what becomes of a manifest with another number: whether it is accepted.
+/// Tries a manifest with another number, and returns whether it is accepted.
 fn is_harmless(dir: &TempDir, at: &str, value: u64) -> bool {
     let mut manifest = sample().manifest.clone();
     *manifest.pointer_mut(at).expect("a number") = json!(value);
@@ -100,7 +100,7 @@ fn is_harmless(dir: &TempDir, at: &str, value: u64) -> bool {
     catch_unwind(AssertUnwindSafe(|| is_accepted(dir, &manifest, target))).unwrap_or_else(|_| panic!("{at} = {value}"))
 }
 
-/// Whether a manifest is accepted, of which a target was changed.
+/// Whether a manifest with a changed target is accepted.
 fn is_accepted(dir: &TempDir, manifest: &Value, target: usize) -> bool {
     let sizes: Vec<usize> = std::iter::once(0).chain(sample().code.iter().map(Vec::len)).collect();
     let Ok(read) = serde_json::from_value::<Manifest>(manifest.clone()) else { return false };
@@ -183,7 +183,7 @@ fn digits(body: &str) -> Vec<std::ops::Range<usize>> {
     starts.map(|start| start..(start..body.len()).find(|&at| !digit(at)).unwrap_or(body.len())).collect()
 }
 
-/// Bodies are text, whose numbers the check does not see: `verify` reads them.
+/// Bodies are text, and the check does not see their numbers: `verify` reads them.
 #[test]
 fn in_bodies() {
     let mut manifest: Manifest = serde_json::from_value(sample().manifest.clone()).expect("a manifest");

@@ -1,4 +1,4 @@
-//! Who may ask a server, and over what: addresses, keys, origins, limits of connections.
+//! Access to a server: addresses, keys, origins, limits of connections.
 use std::env::var_os;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::os::unix::fs::MetadataExt;
@@ -77,7 +77,7 @@ impl AccessArgs {
         Ok(limits)
     }
 
-    /// Who may ask at an address.
+    /// The access rules at an address.
     pub fn access(&self, address: SocketAddr) -> Result<Access, Failure> {
         let keys = match &self.api_key_file {
             Some(file) => keys_of_file(file)?,

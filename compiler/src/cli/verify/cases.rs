@@ -102,7 +102,7 @@ impl Shapes<'_> {
         self.step(runs.into_iter().take(self.sequences()))
     }
 
-    /// As many tokens and rows as there is room for.
+    /// A step with as many tokens and rows as there is room for.
     fn full(&self) -> Step {
         let Plan { tokens, rows, kind, .. } = *self.plan;
         match kind {

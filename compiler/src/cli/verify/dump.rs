@@ -34,8 +34,8 @@ impl Entries {
         self.0.push((name, Dtype::U8, vec![bytes.len()], bytes.to_vec()));
     }
 
-    /// A list with zeros behind it up to so many entries, and as many more as kernels may read
-    /// beyond the tokens of a step.
+    /// A list, padded with zeros to `room` entries and to the entries that kernels may read after
+    /// the tokens of a step.
     fn ints(&mut self, name: String, values: &[i32], room: usize) {
         let entries = room.max(values.len()) + SPARE_TOKENS;
         let values = values.iter().chain(std::iter::repeat(&0)).take(entries);
@@ -200,7 +200,7 @@ fn operand(bench: &Bench, arg: Arg, ty: &Type, memory: &[u8]) -> Vec<u8> {
     memory
 }
 
-/// The structure `Batch`: its arrays are entries, its pointers are whoever replays it has to set.
+/// The structure `Batch`: its arrays are entries of the dump. A replay has to set its pointers.
 fn batch(entry: &str, bench: &Bench, ran: &Ran, case: &Case, before: &mut Entries) -> Value {
     let state = case.step.batch();
     let stride = ran.step.pieces.iter().map(|p| p.table.len()).max().unwrap_or(0) + 1;

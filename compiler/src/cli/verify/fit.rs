@@ -15,7 +15,7 @@ use super::launch::GAP;
 pub struct Room {
     pub tokens: usize,
     pub rows: usize,
-    /// Results have room for a multiple of so many rows.
+    /// Results have room for a multiple of this number of rows.
     round: usize,
 }
 
@@ -37,7 +37,7 @@ impl Room {
     }
 }
 
-/// A launch of a plan beside its body.
+/// A launch of a plan, together with its body.
 pub struct Fit<'a> {
     pub target: &'a Target,
     pub plan: &'a Plan,
@@ -45,8 +45,8 @@ pub struct Fit<'a> {
 }
 
 impl Fit<'_> {
-    /// That arguments are what the body takes and makes, in its order, and that each lies in its
-    /// buffer.
+    /// Checks that arguments are the body's operands and results, in its order, and that each lies
+    /// in its buffer.
     pub fn check(&self, body: &Graph, args: &[Arg]) -> Result<(), String> {
         let operands = body.inputs().into_iter().map(|v| (body.ty(v), true));
         let results = body.outputs().iter().map(|&v| (body.ty(v), false)).filter(|(ty, _)| ty.as_tensor().is_some());
@@ -65,7 +65,7 @@ impl Fit<'_> {
         }
     }
 
-    /// Whether an argument is of a type; a cache's values are the argument behind its keys.
+    /// Whether an argument is of a type. A cache's values are the argument after its keys.
     fn fits(&self, ty: &Type, arg: Arg, values: Option<Arg>, is_operand: bool) -> bool {
         match (ty, arg) {
             (Type::Batch, Arg::Batch { .. }) => true,

@@ -14,7 +14,8 @@ use super::fit::{Fit, Room};
 /// Bytes between pages of a cache, so that code shows which takes them to touch.
 pub const GAP: usize = 256;
 
-/// Bytes of numbers that kernels made, behind those of a step: a row that nobody has, of no table.
+/// The byte that fills the room after a step's numbers made by kernels. Its number is that of no
+/// row and no table.
 const BEHIND: u8 = i8::MAX as u8;
 
 /// A launch of a plan, and what its kernel must compute.
@@ -27,7 +28,7 @@ pub struct Bench {
     args: Vec<Arg>,
     vocab: usize,
     pub room: Room,
-    /// How many of the last arguments are results.
+    /// The number of results, which are the last arguments.
     results: usize,
 }
 
@@ -37,7 +38,7 @@ pub struct Ran {
     /// Each argument's memory before, in order; empty for inputs, which follow from the step, and
     /// for V, which lies in K's.
     pub before: Vec<Vec<u8>>,
-    /// The same after.
+    /// The memory afterwards.
     pub after: Vec<Vec<u8>>,
     pub want: Vec<Val<Bound>>,
     pub verdict: Verdict,
@@ -57,7 +58,7 @@ impl Bench {
         Ok(Bench { plan, launch, symbol, memory, args, vocab, room, results, body })
     }
 
-    /// That this machine has the memory to try a case.
+    /// Checks that this machine has the memory to try a case.
     pub fn check_room(&self, target: &Target, case: &Case, machine: usize) -> Result<(), Failure> {
         let fit = fit(target, &target.plans[self.plan], &self.memory);
         match fit.need(&self.body, &self.args, &case.step) {
@@ -160,8 +161,8 @@ impl Bench {
         contents
     }
 
-    /// An operand, and what an earlier step may have left behind its rows where these are numbers
-    /// of other rows. Poison would not do: numbers below zero say that there is none.
+    /// An operand with the room after its rows filled as an earlier step may have left it, where
+    /// its numbers name rows. Poison would not do: numbers below zero mean "none".
     fn with_room(&self, bytes: &[u8], v: Value, arg: Arg) -> Vec<u8> {
         let mut bytes = bytes.to_vec();
         match (arg, self.body.ty(v)) {

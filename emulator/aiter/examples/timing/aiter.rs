@@ -25,7 +25,7 @@ pub struct Product {
     pub splits: u32,
 }
 
-/// Bytes between buffers; all of them are zeros, which nobody touches but kernels.
+/// Bytes between buffers. All of them are zeros, and only kernels touch them.
 const REGION: usize = 64 << 20;
 const REGIONS: usize = 8;
 

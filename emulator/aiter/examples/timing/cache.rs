@@ -23,7 +23,7 @@ impl Cache {
         Cache { path: path.into(), entries: text.lines().filter_map(entry).collect() }
     }
 
-    /// Of one run of the program.
+    /// A cache for one run of the program, without a file.
     pub fn none() -> Cache {
         Cache { path: PathBuf::new(), entries: BTreeMap::new() }
     }
@@ -47,7 +47,7 @@ impl Cache {
         self.entries.insert(key, samples);
     }
 
-    /// What is kept, or what `make` gives.
+    /// The kept value, or the result of `make`.
     pub fn or_make(
         &mut self,
         key: &str,

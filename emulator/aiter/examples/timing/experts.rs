@@ -204,7 +204,7 @@ impl Row {
         (slots, zeros)
     }
 
-    /// What stands behind the pointers of `fmoe`.
+    /// The arguments of `fmoe` after the pointers.
     fn sizes(&self, kernel: &Kernel, slots: &mut Slots) {
         let Row { dim, inner, tokens, experts, chosen, .. } = *self;
         let parts = inner.div_ceil(kernel.columns);
@@ -215,7 +215,7 @@ impl Row {
         slots.words(&[dim, inner, tokens, experts]).words(&strides).words(&[chosen, turns, parts]);
     }
 
-    /// Of `fmoe_2stages`.
+    /// The arguments of `fmoe_2stages` after the pointers.
     fn sizes_of_first(&self, slots: &mut Slots) {
         let Row { dim, inner, tokens, experts, chosen, .. } = *self;
         let out = chosen * inner * self.bytes_of_result();
@@ -296,8 +296,8 @@ impl Row {
         })
     }
 
-    /// Bytes that an XCD asks of what lies behind its L2: in each round, weights of an expert's
-    /// part and rows of a block once.
+    /// Bytes that an XCD requests from the memory beyond its L2: in each round, weights of an
+    /// expert's part and rows of a block once.
     fn fetched(&self, routing: &Routing, kernel: &Kernel, chip: &Chip, together: u32) -> f64 {
         let parts = self.inner.div_ceil(kernel.columns) as usize;
         let weights = self.weights() / parts as f64;

@@ -6,7 +6,7 @@ use atomc_emulator::timing::chip::{COUNT, Chip, Origin, Work};
 /// A row with its work.
 #[derive(Clone)]
 pub struct Case {
-    /// Of its kernels, one after the other.
+    /// Its kernels, one after the other.
     pub works: Vec<Work>,
     pub us: f64,
     pub kernel: String,

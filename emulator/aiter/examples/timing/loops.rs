@@ -17,7 +17,7 @@ const CUS: u32 = 80;
 /// Elements of K of a step of the table.
 const STEP: f64 = 256.0;
 
-/// Latency in clocks that hides behind these loops.
+/// Latency in clocks that these loops hide.
 const LATENCY: f64 = 500.0;
 
 pub fn report(rows: &[Row], cache: &Cache) {

@@ -82,7 +82,7 @@ impl OfChip {
     /// All tables but one.
     fn without(&self, table: Option<usize>) -> Vec<Table<'_>> {
         let others = (0..NAMES.len()).filter(|at| Some(*at) != table);
-        // Of a table with four times as many rows the errors are known twice as well.
+        // The errors of a table with four times as many rows are known twice as well.
         let weight = |at: usize| (self.cases[at].len() as f64).sqrt() * WEIGHTS[at];
         others.map(|at| Table { cases: &self.cases[at], weight: weight(at) }).collect()
     }

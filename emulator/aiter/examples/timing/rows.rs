@@ -111,7 +111,7 @@ impl Row {
     }
 }
 
-/// Of A and of B, how many tiles the first XCD asks for, over all rounds.
+/// The number of tiles of A and of B that the first XCD requests, over all rounds.
 fn unique_tiles(grid: [u32; 2], splits: u32, chip: &Chip) -> [f64; 2] {
     let each = chip.cus / chip.xcds;
     let groups = grid[0] * grid[1];

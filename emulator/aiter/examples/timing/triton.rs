@@ -63,7 +63,7 @@ struct Arg {
     name: String,
     offset: usize,
     size: usize,
-    /// Of the tensor that it points to.
+    /// Bytes of the tensor that it points to.
     bytes: Option<u64>,
     #[serde(default)]
     value: i64,
@@ -144,7 +144,7 @@ impl Order {
         (m + n) * k
     }
 
-    /// Bytes that an XCD asks of what lies behind its L2: in each round, each tile once.
+    /// Bytes that an XCD requests from the memory beyond its L2: in each round, each tile once.
     fn fetched(&self, chip: &Chip, together: u32, element: f64) -> f64 {
         let [tm, tn, tk] = self.tile.map(f64::from);
         let groups: u32 = self.tiles.iter().product();

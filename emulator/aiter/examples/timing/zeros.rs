@@ -12,7 +12,7 @@ const APART: u64 = 1 << 20;
 const PAGE: u64 = 4096;
 
 impl Zeros {
-    /// For tensors of so many bytes.
+    /// Zeros for tensors of these numbers of bytes.
     pub fn of(tensors: impl Iterator<Item = u64>) -> Zeros {
         let bytes: u64 = tensors.map(|b| b.next_multiple_of(PAGE) + APART).sum::<u64>() + 2 * APART;
         let bytes = vec![0u128; bytes as usize / 16];

@@ -303,7 +303,7 @@ fn doubles(wave: &mut Wave, inst: &Inst) {
     for (n, out) in out.iter_mut().enumerate().take(results) {
         let c = pair(3, n);
         for lane in 0..LANES {
-            // Of 16 x 16: row 4n + lane / 16, column lane % 16. Of four blocks of 4 x 4: row lane /
+            // In 16 x 16: row 4n + lane / 16, column lane % 16. In four blocks of 4 x 4: row lane /
             // 16, block lane / 4 % 4.
             let (row, column) = if spec.blocks == 1 {
                 (4 * n + lane / 16, lane % 16)

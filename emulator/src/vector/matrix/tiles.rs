@@ -138,7 +138,7 @@ impl Operands<'_> {
     }
 }
 
-/// The lane whose B a lane uses under a lane group pattern.
+/// The lane that a lane takes B from under a lane group pattern.
 fn pattern(blgp: u8, lane: usize) -> usize {
     match blgp {
         1 => lane % 32,

@@ -65,7 +65,7 @@ fn turned(x: f64, quarters: f64) -> f64 {
     }
 }
 
-/// The sum of differences of bytes, over those whose reference counts.
+/// The sum of differences of bytes, over those that have a counting reference.
 fn sad8(x: &[u64], counts: fn(u8) -> bool) -> i64 {
     let bytes = |v: u64| (v as u32).to_le_bytes().into_iter();
     bytes(x[0]).zip(bytes(x[1])).filter(|(_, b)| counts(*b)).map(|(a, b)| i64::from(a.abs_diff(b))).sum()
@@ -708,8 +708,7 @@ fn decode8(code: u64, bias: i32, mantissa: i32) -> f32 {
     if code >= 0x80 { -x } else { x }
 }
 
-/// Those whose definition depends on the chip: numbers win over signalling NaN, 8-bit floats are
-/// OCP's.
+/// Definitions that depend on the chip: numbers win over signalling NaN, 8-bit floats are OCP's.
 const GFX12: &[(&str, &str, u64, Define)] = &[
     ("v_max_num_f32", "f=ff", 0, |x| quiet(x, max32)),
     ("v_min_num_f32", "f=ff", 0, |x| quiet(x, min32)),

@@ -161,7 +161,7 @@ fn parts_of_words() {
     assert_eq!(one("gfx942", half, 0, &[0x4000_0000]), f(-2.0));
 }
 
-/// v0 of all lanes after an instruction whose source v1 numbers the lanes.
+/// v0 of all lanes after an instruction on v1, which holds the numbers of the lanes.
 fn moved(chip: &str, exec: u64, tail: &str) -> Vec<u32> {
     let mut w = filled(chip, &[77]);
     w.vgpr[1] = std::array::from_fn(|lane| lane as u32);

@@ -52,7 +52,7 @@ def facts(config) -> dict:
 
 
 def load(model: Model, weights) -> set[str]:
-    """Packed weights beside the model at first: SGLang reads none of its own before it is asked for them."""
+    """Loads packed weights first: SGLang reads none of its own before it is asked for them."""
     packed, model.packed = model.packed, None
     if packed and packed.exists():
         model.engine.load(packed)

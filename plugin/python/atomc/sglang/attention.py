@@ -19,7 +19,7 @@ class Backend(AttentionBackend):
 
     @property
     def verify_mask(self):
-        """Where SGLang writes which tokens of a step attend to which, which is the same for all chains, and nobody reads."""
+        """Where SGLang writes which tokens attend to which. It is never read."""
         return self.mask
 
     def init_forward_metadata(self, forward_batch) -> None: ...
@@ -45,7 +45,7 @@ class Backend(AttentionBackend):
 
 
 class Guesses(Backend):
-    """The same for each guess of a draft behind the first, each of which SGLang has a backend for."""
+    """The backend of each guess of a draft after the first one. SGLang has one for each."""
 
     def __init__(self, runner, steps: int):
         super().__init__(runner)
@@ -70,5 +70,5 @@ def of_guesses(make, factory):
 
 
 def wrapped(wrap, runner, backend):
-    """SGLang's backend for layers with a recurrent state, beside one that attends: artifacts compute these layers themselves."""
+    """SGLang's backend for recurrent layers next to attention. Artifacts compute these layers."""
     return backend if isinstance(backend, Backend) else wrap(runner, backend)

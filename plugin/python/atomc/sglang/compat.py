@@ -19,8 +19,8 @@ OLDER = version("sglang") == "0.5.11"
 # The architectures that artifacts can hold.
 ARCHITECTURES = tuple(name for name, _ in _atomc.architectures())
 
-# What SGLang calls the classes of drafts: those that come with such models, of the tensors behind
-# the last layer, and heads with a checkpoint of their own.
+# SGLang's names of the classes of drafts: those that come with such models, made of the tensors
+# after the last layer, and heads with a checkpoint of their own.
 DRAFTS = (
     *(name + draft for name in ARCHITECTURES for draft in ("NextN", "MTP")),
     "LlamaForCausalLMEagle3",
@@ -41,8 +41,7 @@ ROUNDED = {
     "num_key_value_heads": "original_total_num_kv_heads",
 }
 
-# What SGLang's own functions are called whose hooks (`HookRegistry`) are used: docs/sglang.md says
-# of each why.
+# The functions of SGLang that are hooked (`HookRegistry`), with reasons in docs/sglang.md.
 PAGE_SIZE = (
     "sglang.srt.server_args.ServerArgs._handle_page_size"
     if OLDER
@@ -143,8 +142,8 @@ def pools(batch) -> tuple:
 
 
 def marks(batch, on_host: bool) -> torch.Tensor | None:
-    """Behind how many new tokens of each request SGLang keeps its state, or 0; none where it keeps none. Captured steps, which could
-    not look, keep none, as `config.check` makes sure."""
+    """For each request, the new tokens after which SGLang keeps its state, or 0; none if it keeps
+    none. Captured steps could not look and keep none, as `config.check` makes sure."""
     decode = batch.forward_mode.is_decode()
     if (
         OLDER
@@ -199,7 +198,7 @@ def own_class(architecture: str) -> type:
 
 
 def gpu() -> str:
-    """Whose GPUs SGLang runs on here: `hip`, `cuda`, or none."""
+    """The GPUs that SGLang runs on here: `hip`, `cuda`, or none."""
     if OLDER:  # whose platforms are those of plugins alone
         is_hip, is_cuda = __getattr__("is_hip"), __getattr__("is_cuda")
         return "hip" if is_hip() else "cuda" if is_cuda() else ""

@@ -15,7 +15,7 @@ from . import compat
 logger = logging.getLogger(__name__)
 
 
-# Of SGLang's options, those that say which artifact a model has.
+# SGLang's options that decide which artifact a model has.
 CHOOSING = (
     "model_path",
     "trust_remote_code",
@@ -23,8 +23,8 @@ CHOOSING = (
     "language_model_only",
     "enable_multimodal",
 )
-# Those for which one is compiled where there is none, as they are given: what SGLang makes of some
-# of them is not known yet when it asks for pages.
+# Options that an artifact is compiled for where there is none, as given: SGLang has not resolved
+# some of them when it asks for pages.
 COMPILING = (
     "dtype",
     "kv_cache_dtype",
@@ -39,7 +39,7 @@ COMPILING = (
     "speculative_draft_model_path",
 )
 
-# Those that say where states are kept for other requests.
+# Options that decide where states are kept for other requests.
 STATES = ("device", "mamba_radix_cache_strategy", "mamba_track_interval")
 
 

@@ -23,7 +23,7 @@ def draft(artifact: atomc.Artifact, architecture: str) -> "Draft":
 
 
 class Draft(Guessing):
-    """Guesses the tokens behind those of an artifact's model, from the rows that the model leaves."""
+    """Guesses the tokens after those of an artifact's model, from the rows that the model leaves."""
 
     def __init__(self):
         super().__init__(None)

@@ -1,11 +1,11 @@
-"""What SGLang's kernels for guesses do, in torch, for machines without a GPU. Each takes what SGLang's own takes. Guesses of a request are
-a chain: behind a token that is known, each behind the one before."""
+"""SGLang's kernels for guesses, in torch, for machines without a GPU, with SGLang's arguments.
+Guesses of a request are a chain: the first follows a known token, each other the one before."""
 
 import torch
 
 from . import compat
 
-# Of rows of a chain the next and the one beside, where there is none.
+# In a chain a row has a next one and no sibling.
 NONE = -1
 
 # Options that say how likely a guess has to be to be kept.
@@ -13,7 +13,7 @@ THRESHOLDS = ("speculative_accept_threshold_single", "speculative_accept_thresho
 
 
 def later(step: int, chances, tokens, rows, scores, _):
-    """A guess of each request behind the first. SGLang has torch's code for trees, and compiles it."""
+    """Each request's guess after the first one. SGLang has torch's code for trees, compiled."""
     scores = scores * chances
     return tokens.flatten(), rows, scores, (scores[:, None], tokens, torch.full_like(tokens, step))
 
@@ -47,7 +47,7 @@ def take_slots(requests, table, starts, ends, slots, _) -> None:
 
 
 def chain(_, __, lengths, mask, positions, index, following, beside, *sizes) -> None:
-    """Of each token that a step verifies its position, the one behind it, and which of its step it attends to."""
+    """Of each token to verify: its position, the next token, and the tokens that it attends to."""
     *_, count, of_step_alone = sizes
     order = torch.arange(count)
     positions.copy_((lengths.long()[:, None] + order).flatten())
@@ -137,13 +137,13 @@ def sample(candidates, chances, coins, thresholds) -> tuple[torch.Tensor, torch.
 
 
 def likeliest(probabilities: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
-    """Of each row as many of the likeliest tokens, whose probabilities are one."""
+    """The `counts` likeliest tokens of each row, their probabilities scaled to a sum of one."""
     order = probabilities.argsort(1, descending=True).argsort(1)
     return shares(probabilities * (order < counts.view(-1, 1)))
 
 
 def nucleus(probabilities: torch.Tensor, most: torch.Tensor) -> torch.Tensor:
-    """Of each row the likeliest tokens up to a sum, whose probabilities are one."""
+    """The likeliest tokens of each row up to a sum, scaled to a sum of one."""
     ordered, places = probabilities.sort(1, descending=True)
     ordered[ordered.cumsum(1) - ordered > most.view(-1, 1)] = 0
     return shares(torch.zeros_like(ordered).scatter_(1, places, ordered))

@@ -1,5 +1,5 @@
-"""What requests about memory do: checks of weights, and on machines without a GPU, of whose memory torch_memory_saver knows nothing,
-`release_memory_occupation`."""
+"""Requests about memory: checks of weights, and `release_memory_occupation` on machines without a
+GPU, where torch_memory_saver does not know the memory."""
 
 import torch
 from torch.overrides import TorchFunctionMode
@@ -11,7 +11,7 @@ from . import compat
 from .config import logger
 
 OPTIONS = ("enable_memory_saver", "enable_weights_cpu_backup")
-# What is released where no tag is given.
+# The tags that are released if none is given.
 TAGS = ("kv_cache", "weights")
 
 

@@ -16,13 +16,13 @@ from . import compat, config
 from .compat import LogitsProcessor
 from .pool import spread
 
-# Tables of a step beside the first: pages of layers with a window, states, and a draft's pages.
+# Tables of a step after the first: pages of layers with a window, states, and a draft's pages.
 WINDOW, STATE, DRAFT = 1, 2, 3
 
 
 @dataclass(frozen=True)
 class Tokens:
-    """New tokens, those of one request behind those of another."""
+    """New tokens, request by request."""
 
     ids: torch.Tensor
     positions: torch.Tensor
@@ -37,7 +37,7 @@ class Tokens:
     """Most new tokens of a request, if they are few, or 0."""
 
     def only(self, rows: torch.Tensor, counts: torch.Tensor, lengths: torch.Tensor) -> "Tokens":
-        """Some of the tokens, so many of each request; of what has none of them nothing is left."""
+        """Some of the tokens, `counts` of each request; requests with none of them are left out."""
         embeds, some = None if self.embeds is None else self.embeds[rows], counts > 0
         return Tokens(
             self.ids[rows],
@@ -51,8 +51,9 @@ class Tokens:
 
 
 def live(rows: torch.Tensor, lengths: torch.Tensor, decode: bool) -> torch.Tensor:
-    """Where SGLang's pool has requests. Rows that pad a captured step may name a request that goes on, whose pages they must not write:
-    theirs is the pool's row 0, which is nobody's. They are one token long, and no other row of a decode step is."""
+    """The rows of SGLang's pool that have requests. Rows that pad a captured step may name a
+    running request, and must not write its pages: they get the pool's row 0, which has no owner.
+    They are one token long, and no other row of a decode step is."""
     return rows.where(lengths > 1, 0) if decode else rows
 
 
@@ -107,7 +108,7 @@ class Model(Driven):
         return [cache for cache in self.engine.cache if not cache.slot]
 
     def adapter_of(self, cache: atomc.Cache):
-        """Whose pages a layer has: a head with a checkpoint of its own keeps keys and values, whatever the model keeps."""
+        """The adapter of a layer's pages. A head with its own checkpoint keeps keys and values."""
         return self.adapter.apart if cache.draft and self.engine.draft_apart else self.adapter
 
     def load_weights(self, weights) -> set[str]:

@@ -19,7 +19,7 @@ class HostPlatform(CpuDeviceMixin, SRTPlatform):
     _enum = PlatformEnum.OOT
 
     def apply_server_args_defaults(self, server_args) -> None:
-        """Pools take what so many requests can use, as they are touched."""
+        """Pools take as much memory as these requests can use, as pages are touched."""
         if server_args.speculative_use_rejection_sampling:
             raise Refused(
                 "--speculative-use-rejection-sampling: drafts that sample need SGLang's kernels, which are for GPUs"

@@ -54,7 +54,7 @@ def spread(held) -> None:
 
 
 def apart(states: torch.Tensor) -> torch.Tensor:
-    """A copy of a tensor of layers and slots, whose slots begin at multiples of what pages do."""
+    """A copy of a tensor of layers and slots, with slots that begin at the alignment of pages."""
     layers, slots, *shape = states.shape
     stride = -(-states[0, 0].nbytes // pages.STRIDE) * pages.STRIDE // states.itemsize
     memory = torch.zeros(

@@ -71,8 +71,8 @@ class SlotBuilder(Builder):
 
 
 class Backend(AttentionBackend):
-    """Whose layers take pages of `block_tokens`, in vLLM's eyes of two halves or of one. Layers of vLLM's own attend in torch, on
-    the host."""
+    """The backend of layers that take pages of `block_tokens`, which vLLM sees as two halves or
+    one. Layers of vLLM's own attend in torch, on the host."""
 
     block_tokens, halves, slot_tokens, slot_bytes = 16, 2, 0, 0
     supported_dtypes = [torch.float32, torch.float16, torch.bfloat16]
@@ -114,7 +114,7 @@ class Layer(AttentionLayerBase):
     """A layer's pages, each one run of bytes: vLLM hands them out, and only kernels know what is in them."""
 
     def __init__(self, backend: type[Backend], cache, model):
-        # Of which vLLM asks no more than its layers.
+        # vLLM uses only the model's layers.
         self.model = weakref.ref(model)
         self.backend, self.num_heads, self.window, self.kv_cache = (
             backend,
@@ -122,7 +122,7 @@ class Layer(AttentionLayerBase):
             cache.window,
             (),
         )
-        # Kernels may read behind a page, so each has that much room after it, in shares of its
+        # Kernels may read past a page, so each has that much room after it, in shares of its
         # tokens.
         self.half = -(-(cache.block_bytes + SLACK) // cache.block_tokens) // 2
 
@@ -215,7 +215,7 @@ def layers(kept: dict[str, list], vllm_config, model) -> dict[str, Layer | SlotL
 
 
 class TorchAttention(AttentionImpl[Batch]):
-    """Attention of vLLM's own models, and of artifacts whose caller attends, on a machine without kernels for it."""
+    """Attention outside of artifacts, in torch, on a machine without kernels for it."""
 
     def __init__(
         self,

@@ -102,8 +102,8 @@ def register_kernels(compute, copy, guessing) -> None:
     if takes_kernels():
         dispatcher = import_module("vllm.triton_utils.dispatcher")
         slots = import_module("vllm.v1.worker.block_table").ComputeSlotMappingKernel.kernel
-        # Of another engine in this process. vLLM would look at all modules again, which fails for
-        # some that others import meanwhile, as numba is with `ngram`.
+        # The override of another engine in this process. vLLM would look at all modules again,
+        # which fails for some that others import meanwhile, as numba is with `ngram`.
         if isinstance(slots, dispatcher.KernelOverride):
             return
 

@@ -65,7 +65,7 @@ def find(config: VllmConfig) -> atomc.Artifact | None:
 
 
 def gpu() -> str:
-    """Whose GPUs vLLM runs on here: `hip`, `cuda`, or none."""
+    """The GPUs that vLLM runs on here: `hip`, `cuda`, or none."""
     return (
         ""
         if not current_platform.is_cuda_alike()
@@ -76,7 +76,7 @@ def gpu() -> str:
 
 
 def attention() -> Literal["own", "caller"]:
-    """Who attends: atomc's kernels, or with ATOMC_ATTENTION=vllm the layer that vLLM chooses for this machine."""
+    """Which side attends: atomc's kernels, or with ATOMC_ATTENTION=vllm vLLM's layer."""
     return "caller" if setting("ATOMC_ATTENTION") == "vllm" else "own"
 
 

@@ -24,7 +24,7 @@ class DraftChoice:
 
 
 class Draft(Guessing):
-    """Guesses the tokens behind those of an artifact's model, from the rows that the model leaves."""
+    """Guesses the tokens after those of an artifact's model, from the rows that the model leaves."""
 
     has_own_embed_tokens = has_own_lm_head = False
     # Some of vLLM's classes look at this before they run.

@@ -1,6 +1,6 @@
-"""What vLLM's Triton kernels for guesses do, in torch, for machines without a GPU. Each takes what vLLM's own takes, by the same names:
-tensors in the place of pointers. Which places vLLM counts from is said there: guesses of all sequences lie one behind the other, and
-`cu_num_draft_tokens_ptr` has where those of each end."""
+"""vLLM's Triton kernels for guesses, in torch, for machines without a GPU, with vLLM's arguments and
+their names: tensors in the place of pointers. Guesses of all sequences are concatenated, and
+`cu_num_draft_tokens_ptr` has the end of each sequence's."""
 
 import torch
 
@@ -14,7 +14,7 @@ def runs(ends: torch.Tensor) -> list[tuple[int, int, int]]:
 
 
 def prepare_inputs(ends, counts, starts, to_sample, rejected, sequences):
-    """The last token of each sequence that is kept, and how many guesses behind it are not."""
+    """The last token of each sequence that is kept, and the number of rejected guesses after it."""
     guesses = torch.diff(ends[:sequences], prepend=ends.new_zeros(1))
     wrong = torch.where(guesses > 0, guesses + 1 - counts[:sequences], 0)
     to_sample[:sequences] = starts[1 : sequences + 1] - 1 - wrong

@@ -103,7 +103,7 @@ class Model(Driven):
         return next((layer.model() for layer in kept if isinstance(layer, Layer)), None)
 
     def leave_rows(self, most: int) -> None:
-        """Makes a place for the rows that a step leaves for its draft, whose plans may be more than one."""
+        """Makes a place for a step's rows for its draft. The step may take several plans."""
         self.drafted = self.left = self.hidden[:0]
         if not self.engine.draft:
             return
@@ -182,8 +182,8 @@ class Model(Driven):
 
     @eager_break_during_capture
     def begin(self, ids, positions: torch.Tensor, tokens: slice) -> None:
-        """Gives the runtime some tokens of the batch. What follows reads them from the device, so captures break here,
-        not at our own attention, and fit any mixture of so many tokens."""
+        """Gives the runtime some tokens of the batch. What follows reads them from the device, so
+        captures break here, not at our own attention, and fit any mixture of that size."""
         context = get_forward_context()
         batch = context.attn_metadata[next(iter(self.layers))]
         starts, lengths, requests = share(batch, tokens, len(positions))

@@ -97,7 +97,7 @@ def begin(runner) -> None:
 
 
 def slot_mapping(starts, positions, table, slots, block) -> None:
-    """The place of each token in the cache; of those behind the last request, none."""
+    """The place of each token in the cache; none for tokens after the last request."""
     counts = (starts[1:] - starts[:-1]).long()
     rows = torch.repeat_interleave(torch.arange(len(counts)), counts)
     page, place = positions[: len(rows)] // block, positions[: len(rows)] % block

@@ -106,8 +106,8 @@ unsafe impl Sync for Loaded {}
 impl Loaded {
     fn new(context: &Arc<Context>, code: &[u8]) -> Result<Loaded, DeviceError> {
         context.enter()?;
-        // SAFETY: whole code, whose headers or last zero say how long it is; the checksums of the
-        // artifact say so.
+        // SAFETY: whole code, as the checksums of the artifact ensure. Its headers or last zero
+        // give its length.
         let module = context.check(unsafe { context.driver.load(code) })?;
         Ok(Loaded { context: context.clone(), module })
     }

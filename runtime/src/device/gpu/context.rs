@@ -62,7 +62,7 @@ impl Context {
         result.map_err(|fault| self.driver.vendor().fault(self.ordinal, fault))
     }
 
-    /// The same where so many bytes were asked for.
+    /// The result of a call that asked for `bytes` bytes.
     fn sized<T>(&self, bytes: usize, result: Result<T, Fault>) -> Result<T, DeviceError> {
         self.check(result.map_err(|fault| Fault { text: format!("{bytes} bytes: {fault}"), ..fault }))
     }
@@ -107,8 +107,8 @@ impl Context {
         DeviceBuffer::Device(Box::new(memory))
     }
 
-    /// Memory that holds anything, for what comes on a stream from now on until it is dropped.
-    /// Nobody waits for either.
+    /// Uninitialised memory for the work that is put on a stream from now on until it is dropped.
+    /// Neither call waits.
     ///
     /// # Safety
     /// The stream is one of the device's, and stays until the memory has been dropped.
@@ -129,11 +129,12 @@ impl Context {
         let context = self.clone();
         let release = move |start: NonNull<u8>| {
             if context.enter().is_ok() {
-                // SAFETY: what was allocated above, freed once. Nobody can be told of an error.
+                // SAFETY: memory that was allocated above, freed once. An error cannot be reported
+                // from here.
                 let _ = unsafe { context.driver.free_host(start.as_ptr().cast()) };
             }
         };
-        // SAFETY: the memory was just made, that long, and belongs to nobody else.
+        // SAFETY: the memory was just made, that long, and has no other user.
         unsafe {
             start.write_bytes(0, bytes + SLACK);
             Ok(Buffer::foreign(start, bytes, Box::new(release)))
@@ -145,7 +146,7 @@ impl Context {
         Ok(Event { context: self.clone(), event: self.check(self.driver.event(timing))? })
     }
 
-    /// Bytes that move in a second while the device copies so many in its memory.
+    /// Bytes that move in a second while the device copies `bytes` bytes in its memory.
     pub fn copy_rate(self: &Arc<Context>, bytes: usize) -> Result<f64, DeviceError> {
         let (from, to) = (self.allocate(bytes)?, self.allocate(bytes)?);
         let (start, end) = (self.event(true)?, self.event(true)?);
@@ -206,12 +207,12 @@ struct GpuMemory {
     owner: Owner,
 }
 
-/// Whose some memory is.
+/// The owner of some memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Owner {
     /// Allocated here.
     Runtime,
-    /// The same in the order of its stream.
+    /// Allocated here, in the order of its stream.
     Stream,
     Caller,
 }
@@ -278,8 +279,8 @@ impl Drop for GpuMemory {
         if self.owner == Owner::Caller || self.context.enter().is_err() {
             return;
         }
-        // SAFETY: what was made here, freed once; drivers wait for work that still uses it, or free
-        // it behind that.
+        // SAFETY: memory that was made here, freed once. Drivers wait for work that still uses it,
+        // or free it after that work.
         let _ = unsafe {
             match self.owner {
                 Owner::Stream => self.context.driver.free_on(self.start, self.stream),

@@ -1,6 +1,6 @@
-//! What the runtime asks of a vendor's driver. HIP and CUDA offer the same under other names, so
-//! everything above this is written once. Handles are the driver's own and go through untouched;
-//! whoever has one made keeps it alive as long as it is used.
+//! The calls of a vendor's driver that the runtime uses. HIP and CUDA offer the same under other
+//! names, so everything above this is written once. Handles are the driver's own and go through
+//! untouched; the caller that makes one keeps it alive as long as it is used.
 use super::{GpuDevice, Vendor};
 pub use libloading::os::unix::Library;
 use libloading::os::unix::{RTLD_LOCAL, RTLD_NOW};
@@ -17,12 +17,12 @@ pub struct Fault {
     pub text: String,
 }
 
-/// What an error of a driver means for whoever asked.
+/// The meaning of a driver's error for the caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Trouble {
     /// The device has no memory for it.
     Memory,
-    /// A kernel did what it must not; nobody knows what it left.
+    /// A kernel made an invalid access; its results are unknown.
     Kernel,
     /// The device does not answer any more, for this process at least.
     Lost,
@@ -64,7 +64,7 @@ pub struct Start {
     pub kernel: Handle,
     pub groups: c_uint,
     pub threads: c_uint,
-    /// Bytes of shared memory beside what the code declares.
+    /// Bytes of shared memory in addition to those that the code declares.
     pub shared: c_uint,
     /// Whether the kernel may begin before the one before it has ended.
     pub overlaps: bool,
@@ -73,9 +73,9 @@ pub struct Start {
 /// A loaded driver.
 ///
 /// # Safety
-/// Of all functions that take handles, addresses or pointers: they are what the driver gave, still
-/// alive, of the current device, and memory is as long as what is done with it and stays until the
-/// stream has done it.
+/// For all functions that take handles, addresses or pointers: they are the driver's, still alive,
+/// of the current device. Memory is as long as the call uses it, and stays until the stream has
+/// done the work.
 pub trait Driver: Debug + Send + Sync {
     fn vendor(&self) -> Vendor;
     fn count(&self) -> Result<usize, Fault>;
@@ -99,9 +99,9 @@ pub trait Driver: Debug + Send + Sync {
 
     fn allocate(&self, bytes: usize) -> Result<*mut c_void, Fault>;
     unsafe fn free(&self, start: *mut c_void) -> Result<(), Fault>;
-    /// Memory for what comes later on a stream.
+    /// Memory for later work on a stream.
     unsafe fn allocate_on(&self, bytes: usize, stream: Handle) -> Result<*mut c_void, Fault>;
-    /// Frees such memory behind what is on the stream.
+    /// Frees such memory after the work that is on the stream.
     unsafe fn free_on(&self, start: *mut c_void, stream: Handle) -> Result<(), Fault>;
     /// Memory of the host that the device copies from by itself.
     fn allocate_host(&self, bytes: usize) -> Result<*mut c_void, Fault>;
@@ -113,11 +113,11 @@ pub trait Driver: Debug + Send + Sync {
     -> Result<(), Fault>;
     unsafe fn copy_out(&self, to: &mut [u8], from: *mut c_void, stream: Handle) -> Result<(), Fault>;
 
-    /// Loads code whose end follows from itself.
+    /// Loads code that marks its own end.
     unsafe fn load(&self, code: &[u8]) -> Result<Handle, Fault>;
     unsafe fn unload(&self, module: Handle) -> Result<(), Fault>;
     unsafe fn kernel(&self, module: Handle, symbol: &CStr) -> Result<Handle, Fault>;
-    /// Lets a kernel be started with so much shared memory.
+    /// Lets a kernel be started with `bytes` bytes of shared memory.
     unsafe fn allow_shared(&self, kernel: Handle, bytes: usize) -> Result<(), Fault>;
     /// Puts a kernel on the stream. The parameters are copied.
     unsafe fn launch(&self, start: Start, parameters: &[*mut c_void], stream: Handle) -> Result<(), Fault>;
@@ -132,7 +132,7 @@ pub trait Driver: Debug + Send + Sync {
 }
 
 /// A table of a driver's functions, found at run time; each gives an error code. The signatures are
-/// compared with the bindings', whose form `bound` gives.
+/// compared with those of the bindings; `bound` gives their form.
 macro_rules! functions {
     ($bound:ident, $needs:ident; $($name:ident($($ty:ty),* $(,)?);)*) => {
         /// What this runtime uses of the driver.
@@ -168,7 +168,7 @@ macro_rules! call {
     };
 }
 
-/// The same, for calls that give a handle through their first argument.
+/// A call that returns a handle through its first argument.
 macro_rules! made {
     ($driver:expr, $name:ident($($arg:expr),* $(,)?)) => {{
         let mut made = std::ptr::null_mut();

@@ -31,7 +31,7 @@ pub struct Bound {
 
 #[derive(Debug)]
 struct Launch {
-    /// Its number in the target.
+    /// The number of the kernel in the target.
     number: usize,
     kernel: Handle,
     tasks: Tasks,
@@ -102,7 +102,7 @@ impl Bound {
         done
     }
 
-    /// The size of step whose grids a step takes.
+    /// The size of the step that the grids are made for.
     fn grid_of(&self, size: StepSize) -> StepSize {
         if self.is_few { self.largest } else { size }
     }
@@ -119,10 +119,10 @@ impl Bound {
     }
 
     /// Times each kernel, then does the step. All launches of a kernel are replayed one after the
-    /// other, as in a graph and without the gaps that a clock between two launches would make; what
-    /// they leave in memory the step overwrites. Those that follow the routing of their layer are
-    /// timed one by one, in a step of their own: only there is what they follow. Slots, which
-    /// launches advance, get back what they held behind each of these.
+    /// other, as in a graph and without the gaps that a clock between two launches would make; the
+    /// step overwrites their results. Launches that depend on the routing of their layer are timed
+    /// one by one, in a step of their own, as the routing exists only there. Slots, which launches
+    /// advance, are restored after each of these.
     ///
     /// # Safety
     /// As for [`super::super::Device::run`]; the slots are those of the memory that was bound.
@@ -204,7 +204,7 @@ impl Launch {
         unsafe { parameter.write(step as u64) };
     }
 
-    /// Of how many experts it has read the weights, if it reads some.
+    /// The number of experts with weights that it has read, if it reads some.
     ///
     /// # Safety
     /// As for [`super::super::Device::run`].

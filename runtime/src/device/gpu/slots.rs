@@ -1,6 +1,6 @@
-//! What kernels advance in place, which launches that are replayed to be timed must not leave
-//! advanced: the step behind them would go on from it, and states that decay by numbers of no step
-//! end as NaN.
+//! Keeps and restores the memory that kernels advance in place. Launches that are replayed to be
+//! timed must not leave it advanced: the next step would go on from it, and states that decay by
+//! numbers of no step end as NaN.
 use super::super::{DeviceBuffer, DeviceError, Memory};
 use super::context::Context;
 use std::sync::Arc;

@@ -81,7 +81,7 @@ impl Fake {
         self.artifact_of(toy::manifest(), |_| ())
     }
 
-    /// The same of a manifest, with other facts about its kernels.
+    /// The artifact of a manifest, with other facts about its kernels.
     fn artifact_of(&self, mut manifest: Manifest, change: impl FnOnce(&mut [manifest::Kernel])) -> Artifact {
         let target = &mut manifest.targets[0];
         target.name = self.target().into();
@@ -170,7 +170,7 @@ fn a_prompt_is_launched_and_decode_steps_are_replayed(vendor: Vendor) {
     assert_eq!(engine.device_name(), name);
     let opened = fake.log();
     assert!(opened.starts_with(began), "{opened}");
-    // What kernels of NVIDIA's ask for beside their grid.
+    // The arguments of NVIDIA's launches other than the grid.
     let called = |found: &str, wanted: &str| {
         let early = |line: &str| match early {
             true if line.contains(" attend ") => format!("{line} sharing early"),
@@ -251,7 +251,7 @@ fn long_prompts_recycled_blocks_and_new_weights(vendor: Vendor) {
     assert_eq!(greedy(&mut engine, &[Request { sequence, tokens: &[50], logits: Want::Last }]), [3]);
 }
 
-/// On a stream of the caller's, who captures it.
+/// On a stream that the caller captures.
 fn a_plan_is_put_on_the_stream_and_nothing_else(vendor: Vendor) {
     let fake = Fake::new(vendor);
     let artifact = fake.artifact();
@@ -352,7 +352,7 @@ fn a_framework_captures_and_replays_steps(vendor: Vendor) {
         Hosted::with_device(artifact.clone(), fake.target(), Box::new(device), &options, Some(&mut give)).unwrap();
     hosted.load(&toy::Bias(vec![0; VOCAB * 4]), &|_, _| ()).unwrap();
     let pages = NonNull::new(tensors.zeroed(40 * 512).cast()).unwrap();
-    // SAFETY: there are so many pages, and they stay.
+    // SAFETY: these pages exist, and they stay.
     unsafe { hosted.bind_cache(&[Pages { states: vec![(0, pages)], block_stride: 512, blocks: 40 }]) }.unwrap();
     let [ids, positions, starts, lengths, pages] =
         [40 * 4, 40 * 8, 41 * 4, 40 * 4, 40 * TABLE * 4].map(|n| tensors.zeroed(n));

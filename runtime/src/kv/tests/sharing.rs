@@ -5,7 +5,7 @@ const BLOCK: usize = 4;
 const LONGEST: usize = 64;
 const EVERY: usize = 8;
 
-/// What the tables stand for: of each group what is in its blocks, or slots.
+/// The contents that tables should have: for each group those of its blocks, or slots.
 struct Model {
     kept: Vec<Kept>,
     /// By group and page: the token at each place.
@@ -159,7 +159,7 @@ impl Model {
 fn run(kept: &[Kept], sizes: Sizes) -> Seen {
     let (mut kv, mut model, mut random) = (Kv::new(kept, sizes), Model::new(kept, sizes), Random(7));
     for _ in 0..20_000 {
-        // Not so many that none of them has a slot to spare.
+        // Few enough that one of them has a slot to spare.
         match if model.alive.len() > sizes.slots { 4 } else { random.below(10) } {
             0 => model.alive.push((kv.add(), vec![])),
             _ if model.alive.is_empty() => {}
@@ -241,7 +241,7 @@ fn sequences_go_on_from_the_last_snapshot() {
     assert_eq!(kv.rewind(a, 20), Ok(16));
     assert_eq!(kv.take_copies().collect::<Vec<_>>(), [BlockCopy { group: 0, from: 2, to: 0 }]);
     assert_eq!(kv.rewind(a, 17), Err(KvError::NotBack { sequence: a, tokens: 17, len: 16 }));
-    // The snapshot behind 16 tokens is that of another too, and stays.
+    // The snapshot after 16 tokens is held by another sequence too, and stays.
     assert_eq!((kv.rewind(a, 15), kv.snapshots()), (Ok(8), 2));
     kv.drop_sequence(late.sequence).unwrap();
     assert_eq!(kv.snapshots(), 1);
@@ -261,8 +261,8 @@ fn sequences_go_on_from_where_another_is() {
     assert_eq!(kv.fork(a, 10).unwrap().tokens, 0);
 }
 
-/// Sequences that begin take the slots of snapshots, and one that goes on from the only snapshot
-/// takes over its slot where no other is free.
+/// Sequences that begin take the slots of snapshots. A sequence that resumes from the only snapshot
+/// takes over its slot if no other is free.
 #[test]
 fn snapshots_make_place() {
     let mut kv = with_slots(3, 3);

@@ -15,8 +15,8 @@ fn speculating(running: usize) -> Options {
     Options { speculate: GUESSES, ..options(running) }
 }
 
-/// Follows no grammar that is known: which tokens may come depends on how many there were, and the
-/// answer is complete behind so many.
+/// Follows no known grammar: the allowed tokens depend on their number, and the answer is complete
+/// after `most` of them.
 struct Every {
     taken: Vec<u32>,
     most: usize,
@@ -143,8 +143,8 @@ fn right_guesses_spare_steps() {
     let (plain, none) = steps(options(1));
     assert_eq!((plain.len(), none.made), (20, 0));
     let (guessed, guesses) = steps(speculating(1));
-    // Each step has a wrong guess behind two right ones, or the like; the last token of an answer
-    // is not guessed.
+    // Each step has a wrong guess after two right ones, or the like; the last token of an answer is
+    // not guessed.
     assert!(guessed.len() < 10, "{guessed:?}");
     assert_eq!(guesses.right, 20 - guessed.len());
     assert!(guessed[1..].iter().all(|step| step[0] <= 1 + GUESSES));
@@ -201,7 +201,7 @@ fn prefixes_make_room_for_guesses() {
     assert!(left < all, "{left} of {all}");
 }
 
-/// Logits behind a wrong guess may be no numbers: the request is tried without guesses.
+/// Logits after a wrong guess may be NaN: the request is tried without guesses.
 #[test]
 fn a_guess_with_bad_logits_harms_nobody() {
     let (prompt, count) = (ids(5, 1), 12);

@@ -108,7 +108,7 @@ fn blocks(content: &Value) -> Result<Vec<Value>, &'static str> {
     }
 }
 
-/// What a user says: what tools have answered, each in a message of its own, and text behind it.
+/// The messages of a user: each tool result as a message of its own, then the text.
 fn from_user(content: &Value) -> Result<Vec<Value>, &'static str> {
     let (mut messages, mut texts) = (vec![], vec![]);
     for block in blocks(content)? {

@@ -19,7 +19,7 @@ impl Server {
         Server { router: service(toy(), change, 64), room: Room::new(LIMITS) }
     }
 
-    /// A connection from an address, with room for so many bytes on the way.
+    /// A connection from an address, with room for `bytes` bytes in transit.
     fn open(&self, host: u8, bytes: usize) -> DuplexStream {
         let (client, stream) = duplex(bytes);
         let ticket = self.room.take(IpAddr::from([10, 0, 0, host]));
@@ -57,7 +57,7 @@ fn get(path: &str, headers: &str) -> String {
     format!("GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n{headers}\r\n")
 }
 
-/// The head of a completion whose body has so many bytes.
+/// The head of a completion with a body of `length` bytes.
 fn post(length: usize) -> String {
     format!(
         "POST {COMPLETIONS} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n"

@@ -1,6 +1,6 @@
-//! A turn of attention for 32 rows with products by tiles. Several blocks of keys at once, because
-//! what a turn costs besides its products (maxima, shrinking of results, results through memory)
-//! hardly depends on how many there are.
+//! A turn of attention for 32 rows, with products by tiles. It takes several blocks of keys at
+//! once: the other costs of a turn (maxima, rescaling of results, results through memory) hardly
+//! depend on the number of blocks.
 use atomc_ir::DType;
 
 use super::{Attention, Block, Span, Turn};

@@ -11,8 +11,8 @@ impl<'c> Attention<'_, '_, 'c> {
         self.cache.ty.dtype == DType::F8E4M3
     }
 
-    /// Keys, or values, of a turn's blocks in scratch. Those of the next are `next` bytes behind
-    /// them.
+    /// The keys or values of a turn's blocks, in scratch. Those of the next turn lie `next` bytes
+    /// further on.
     pub fn widen(&self, block: &Block<'c>, which: usize, stored: &[Ptr<'c>], next: Int<'c>) -> Vec<Ptr<'c>> {
         let (c, l) = (self.code(), &self.cache.layout);
         let stored_bytes = [l.head_bytes, l.value_bytes][which];

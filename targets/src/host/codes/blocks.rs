@@ -9,7 +9,7 @@ use crate::row::Operand;
 const BUILT: &str = "vectors of integers";
 
 impl<'c> Codes<'_, 'c> {
-    /// Of the rows of a panel, for one of the spans of columns.
+    /// The scale of a panel's rows, for one of the spans of columns.
     pub fn scale(&self, panel: Panel<'c>, span: Int<'c>) -> Vector<'c> {
         self.of_rows(&self.scale, panel, self.block_of(span, self.block.cols))
     }

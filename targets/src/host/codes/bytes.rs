@@ -24,21 +24,21 @@ pub const WIDEST: usize = 1 << 16;
 
 pub struct Bytes<'a, 'c> {
     c: &'a Code<'c>,
-    /// Of the codes.
+    /// The type of the codes.
     dtype: DType,
     /// Columns of a row with its padding.
     width: usize,
     spans: Spans,
     count: usize,
     has_zero: bool,
-    /// Of an element of x: one for codes.
+    /// Digits of an element of x: one for codes.
     digits: usize,
     /// Whether each half of a word has sums of its own, so that products wait less for each other.
     parts_halves: bool,
 }
 
 impl<'a, 'c> Bytes<'a, 'c> {
-    /// For products of so many rows at once.
+    /// Decoded bytes for products of `rows` rows at once.
     pub fn new(codes: &Codes<'a, 'c>, digits: usize, rows: usize) -> Bytes<'a, 'c> {
         let dtype = codes.w.ty.dtype;
         let (spans, count) = (codes.spans(), codes.count());
@@ -60,7 +60,7 @@ impl<'a, 'c> Bytes<'a, 'c> {
         8 / self.dtype.bits()
     }
 
-    /// What is added to codes, in the unit of the sums.
+    /// The offset that is added to codes, in the unit of the sums.
     fn offset(&self) -> u64 {
         match self.dtype {
             DType::I8 => 128,
@@ -122,8 +122,7 @@ impl<'a, 'c> Bytes<'a, 'c> {
         let unit = c.b.build_int_sub(exponent, self.words(21 << 23), "").expect(BUILT);
         let inverse = c.b.build_int_sub(self.words(275 << 23), exponent, "").expect(BUILT);
         let [unit, inverse] = [unit, inverse].map(|v| c.bitcast(v, c.f32s()).into_vector_value());
-        // Infinity and what is no number have no digits: every sum of their row becomes what is no
-        // number.
+        // Infinity and NaN have no digits: every sum of their row becomes NaN.
         [c.fadd(unit, c.splat(c.sum(odd))), inverse]
     }
 

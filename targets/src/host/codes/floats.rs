@@ -11,7 +11,7 @@ const BUILT: &str = "vectors of words";
 /// Rows are staged as they are, in f32.
 pub struct Floats<'a, 'c> {
     pub c: &'a Code<'c>,
-    /// Of the codes.
+    /// The type of the codes.
     pub dtype: DType,
     pub per_word: usize,
     /// Columns of a row with its padding.

@@ -1,6 +1,6 @@
-//! Weights that are stored as codes. Codes are decoded in registers, behind the loads of a panel,
-//! to what a form of products wants. Sums over the columns that share a scale are scaled as a
-//! whole; only where such columns end inside a word of codes is every code scaled.
+//! Weights that are stored as codes. Codes are decoded in registers after a panel is loaded, to the
+//! numbers that a form of products takes. The sum over the columns that share a scale is scaled as
+//! a whole. Only where a group of columns ends inside a word is every code scaled.
 mod blocks;
 mod bytes;
 mod floats;
@@ -36,8 +36,8 @@ pub struct Codes<'a, 'c> {
     by_pairs: bool,
 }
 
-/// A panel: which one of the weight it is, where it begins, and how many panels behind it the one
-/// lies that is read after it, if that is to be asked for.
+/// A panel: its number in the weight, its address, and the distance in panels to the one that is
+/// read next, if that one is to be prefetched.
 #[derive(Clone, Copy)]
 pub struct Panel<'c> {
     pub number: Int<'c>,
@@ -45,12 +45,12 @@ pub struct Panel<'c> {
     pub ahead: Option<Int<'c>>,
 }
 
-/// Columns whose products are added up before a scale goes with them, in words of a panel.
+/// Columns that are summed before a scale is applied, in words of a panel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Spans {
     /// All of a row.
     Whole { words: usize },
-    /// So many times some words, and what is left.
+    /// Groups of `words` words each, `count` of them, and the rest.
     Groups { count: usize, words: usize, rest: usize },
     /// None: they end inside words.
     Columns,
@@ -94,7 +94,7 @@ pub struct Products<'a, 'c> {
     rows: Ptr<'c>,
     /// Where the scales of each row lie, if rows are codes.
     scales: Option<Ptr<'c>>,
-    /// How many it has.
+    /// The scales in a row.
     scales_of_row: usize,
     /// Columns of x that share a scale, if a row has several.
     in_groups: Option<usize>,
@@ -182,7 +182,7 @@ impl<'a, 'c> Codes<'a, 'c> {
         (self.x_group < self.sizes()[1] && self.spans() != Spans::Columns).then_some(self.x_group)
     }
 
-    /// How many scales a row of x has, if it has some.
+    /// The number of scales of a row of x, if it has scales.
     pub fn scales_of_x(&self) -> usize {
         self.groups_of_x().map_or(1, |group| self.sizes()[1].div_ceil(group))
     }
@@ -192,7 +192,7 @@ impl<'a, 'c> Codes<'a, 'c> {
         self.block_of(span, self.x_group)
     }
 
-    /// The number of the block of so many columns in which a span lies.
+    /// The block of `columns` columns that a span lies in.
     fn block_of(&self, span: Int<'c>, columns: usize) -> Int<'c> {
         let (c, [_, cols]) = (self.c, self.sizes());
         match self.span_columns() {
@@ -202,7 +202,7 @@ impl<'a, 'c> Codes<'a, 'c> {
         }
     }
 
-    /// How many spans a row has.
+    /// The number of spans of a row.
     fn count(&self) -> usize {
         match self.spans() {
             Spans::Whole { .. } | Spans::Columns => 1,
@@ -228,7 +228,7 @@ impl<'a, 'c> Codes<'a, 'c> {
         }
     }
 
-    /// `turn` for so many words from `first` on, some of them in each turn of a loop.
+    /// Runs `turn` for `count` words from `first` on, several of them in each turn of a loop.
     fn each_word(
         &self,
         first: Int<'c>,
@@ -294,7 +294,7 @@ impl<'a, 'c> Products<'a, 'c> {
         Ok(())
     }
 
-    /// As many of some rows as registers hold sums for, in turns of nearly as many each.
+    /// Divides rows into groups of nearly equal size, for which registers hold the sums.
     pub fn rows_together(&self, panels: usize, rows: usize) -> usize {
         let registers = self.codes.core.vector.holds(LANES);
         let sums = self.form.begin(self.rows, self.codes.c.int(0)).len() * panels;
@@ -302,7 +302,7 @@ impl<'a, 'c> Products<'a, 'c> {
         rows.div_ceil(rows.div_ceil(most.max(1)))
     }
 
-    /// The same rows with the matrix of an expert.
+    /// The products with the matrix of an expert.
     pub fn of_expert(&self, expert: Int<'c>) -> Products<'a, 'c> {
         Products { codes: self.codes.of_expert(expert), form: self.form.clone(), row: self.row.clone(), ..*self }
     }
@@ -460,7 +460,7 @@ pub fn stage_groups<'c>(
 const UNROLLED: usize = 16;
 
 impl<'a, 'c> Codes<'a, 'c> {
-    /// The best way to multiply with so many rows of x at once, or with the codes of x.
+    /// The best form of products for `together` rows of x at once, or for rows of codes.
     fn form(&self, x: &TensorType, are_codes: bool, together: usize) -> Rc<dyn Form<'c> + 'a> {
         let (dtype, pairs) = (self.w.ty.dtype, self.core.has_pairs(DType::BF16));
         let per_word = self.per_word();

@@ -20,7 +20,7 @@ const WAYS: usize = 2;
 /// Rows are staged as bf16. With codes of 4 bits, columns stand in the order of [`TURNED`].
 pub struct Pairs<'a, 'c> {
     pub c: &'a Code<'c>,
-    /// Of the codes.
+    /// The type of the codes.
     pub dtype: DType,
     /// Columns of a row with its padding.
     pub width: usize,
@@ -119,8 +119,8 @@ impl<'c> Form<'c> for Pairs<'_, 'c> {
         if self.has_nibbles() { 0 } else { 4 }
     }
 
-    /// Of e4m3 those of rows 0 and 1, and of 2 and 3, of every four: both pairs of a row side by
-    /// side. Of 4 bits a pair of each row.
+    /// For e4m3, rows 0 and 1, and rows 2 and 3, of every four: both pairs of a row next to each
+    /// other. For 4 bits, a pair of each row.
     fn decode(&self, words: Vector<'c>, _: Option<Vector<'c>>) -> Vec<Vector<'c>> {
         let c = self.c;
         if self.has_nibbles() {

@@ -7,7 +7,7 @@ use crate::host::LANES;
 
 const BUILT: &str = "vectors of words";
 
-/// Columns whose sums are scaled, as pairs of them.
+/// Columns that share a scale, as pairs.
 #[derive(Clone, Copy)]
 pub struct Span<'c> {
     pub number: Int<'c>,
@@ -68,7 +68,7 @@ impl<'c> Codes<'_, 'c> {
         });
     }
 
-    /// The same column by column.
+    /// Unpacks a panel column by column.
     fn unpack_columns(&self, panel: Panel<'c>, to: Ptr<'c>, dtype: DType) {
         let (c, per) = (self.c, self.per_word());
         let all = self.w.stride / per;

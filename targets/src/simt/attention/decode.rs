@@ -3,10 +3,10 @@
 //! has in a step which verifies a draft: their keys are in the cache, and each sees those up to its
 //! own.
 //!
-//! Its waves take the steps of its keys in turn, each with a running softmax of its own; these meet
-//! in local memory. Where a sequence is long, work-groups share its blocks: each leaves what it has
-//! in the workspace, and the last of them to finish puts all of it together. The key and the value
-//! of the token itself are written by the work-group that has the last block.
+//! Its waves take the steps of its keys in turn, each with a running softmax of its own; these are
+//! combined in local memory. Where a sequence is long, work-groups share its blocks: each leaves
+//! its sums in the workspace, and the last of them to finish combines all. The key and the value of
+//! the token itself are written by the work-group that has the last block.
 mod combine;
 mod kv_loop;
 mod kv_pipeline;
@@ -67,7 +67,7 @@ struct Shape {
     /// Steps that a wave has on the way through local memory; 0 where the machine does not copy by
     /// itself, or what is stored is converted.
     stages: usize,
-    /// Panels of values of a work-group, and all that there are: registers hold so many sums.
+    /// Panels of values of a work-group, as many as registers hold sums for, and all panels.
     values: usize,
     of_values: usize,
     /// Whether a query's fragments are held for all keys of a step.
@@ -79,7 +79,7 @@ impl Shape {
         let (sizes, simt) = (Sizes::of(spec.body)?, arch.simt);
         let groups = choice.get(&OPEN_GROUPS).unwrap_or(GROUPS);
         let (runs, each) = match spec.each {
-            // A run may lie behind one more tile for every full tile of tokens.
+            // Each full tile of tokens may shift the runs by one more tile.
             Some(each) => (spec.tokens / each + spec.tokens / TILE_TOKENS, each),
             None => (spec.tokens, 1),
         };
@@ -125,8 +125,8 @@ pub const SCHEDULE: Schedule = Schedule {
     emit: |setup, spec| launch::finish(emit(setup, spec)),
 };
 
-/// The same for each of many tokens, whose keys are there already: for caches that no schedule for
-/// runs of tokens takes.
+/// The schedule for each of many tokens that have their keys in the cache: for caches that no
+/// schedule for runs of tokens takes.
 pub const TOKENS: Schedule = Schedule {
     name: "decode_tokens",
     family: Family::AttendMany,
@@ -140,7 +140,7 @@ pub const TOKENS: Schedule = Schedule {
     ..SCHEDULE
 };
 
-/// The same for the tokens of a sequence that a step verifies, whose keys are there already.
+/// The schedule for the tokens of a sequence that a step verifies. Their keys are in the cache.
 pub const VERIFY: Schedule = Schedule {
     name: "decode_verify",
     family: Family::AttendMany,
@@ -154,7 +154,7 @@ pub const VERIFY: Schedule = Schedule {
 
 fn emit<'c>(setup: &Setup<'c>, spec: &KernelSpec) -> launch::Made<'c> {
     let shape = Shape::new(spec, setup.gpu()?, &setup.choice)?;
-    // Where keys come of the kernel before this one, nothing is copied before that has ended.
+    // If the previous kernel makes keys, nothing is copied before it has ended.
     let is_early = shape.stages > 0 && spec.family == Family::AttendOne;
     let code = match is_early {
         false => setup.open(spec, shape.threads),
@@ -167,7 +167,7 @@ fn emit<'c>(setup: &Setup<'c>, spec: &KernelSpec) -> launch::Made<'c> {
         let (number, rest) = (c.group() / times, c.group() % times);
         let attention = match shape.of_values / shape.values {
             1 => Attention::with_codes(&kernel)?,
-            // Those of the same queries and keys follow each other.
+            // Parts with the same queries and keys are consecutive.
             parts => Attention::new(&kernel)?.of_values(rest / shape.splits % parts * shape.values, shape.values),
         };
         if shape.splits > 1 && 4 * shape.runs * shape.parts > COUNTERS {
@@ -209,7 +209,7 @@ fn even_bytes(bytes: usize, groups: usize, simt: &Simt) -> usize {
 /// Consecutive tokens of one sequence.
 #[derive(Clone, Copy)]
 struct Run<'c> {
-    /// Its place among the step's runs.
+    /// The number of the run in the step.
     number: Int<'c>,
     /// The first token, how many there are, and the position of the first.
     token: Int<'c>,
@@ -277,7 +277,7 @@ impl<'p, 'k, 'a, 'c> Part<'p, 'k, 'a, 'c> {
         let tokens = a.cache.layout.block_tokens;
         let (begin, last) = (a.first_key(run.position) / tokens, position / tokens);
         let blocks = last - begin + 1;
-        // So many blocks that all waves have a step.
+        // Enough blocks that every wave has a step.
         let least = (WAVES * a.span()).div_ceil(tokens);
         let each = c.larger((blocks + (shape.splits - 1)) / shape.splits, least);
         let used = (blocks + each - 1) / each;
@@ -307,7 +307,7 @@ impl<'p, 'k, 'a, 'c> Part<'p, 'k, 'a, 'c> {
         self.attention.code()
     }
 
-    /// The block that a step lies in; behind the last step, that one's.
+    /// The block of a step; a step after the last one has the last one's block.
     fn block(&self, step: Int<'c>) -> Int<'c> {
         let c = self.code();
         c.load_index(self.table, c.smaller(step, self.last) / self.attention.steps())
@@ -346,8 +346,8 @@ impl<'p, 'k, 'a, 'c> Part<'p, 'k, 'a, 'c> {
         Ok(())
     }
 
-    /// What is running of the lane's query before any key. Of all waves of all splits the first
-    /// counts a sink.
+    /// The running softmax of the lane's query before any key. Only the first wave of the first
+    /// split counts a sink.
     fn begin(&self) -> OnlineSoftmax<'c> {
         let (a, c) = (self.attention, self.code());
         a.begin(|| {
@@ -368,8 +368,8 @@ impl<'p, 'k, 'a, 'c> Part<'p, 'k, 'a, 'c> {
         (self.run.token + self.number_in_run(number / group), self.cache_head * group + number % group)
     }
 
-    /// The number of a token in its run: the last one's for those that the run does not have, whose
-    /// results are not stored.
+    /// The number of a token in its run. A token that the run does not have takes the last one's
+    /// number; its results are not stored.
     fn number_in_run(&self, token: Int<'c>) -> Int<'c> {
         self.code().smaller(token, self.run.count - 1)
     }
@@ -424,8 +424,8 @@ impl<'p, 'k, 'a, 'c> Part<'p, 'k, 'a, 'c> {
         written
     }
 
-    /// A team's number, where the last teams are those of the wave that has the token's step: who
-    /// writes the key is who needs it.
+    /// A team's number, rotated so that the last teams belong to the wave that has the token's
+    /// step. That wave writes the key that it needs.
     fn turned(&self, team: Int<'c>, teams: usize) -> Int<'c> {
         let a = self.attention;
         let own = self.position / a.span() - self.first;
@@ -433,7 +433,7 @@ impl<'p, 'k, 'a, 'c> Part<'p, 'k, 'a, 'c> {
         (team + later * (teams / WAVES)) % teams
     }
 
-    /// Zeros behind the staged queries' dimensions.
+    /// Zeros after the dimensions of the staged queries.
     fn stage_padding(&self, local: Ptr<'c>, row: usize) {
         let (a, c) = (self.attention, self.code());
         let (dim, size) = (a.cache.ty.head_dim, a.matrix.dtype.size());

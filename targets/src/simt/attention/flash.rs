@@ -1,5 +1,5 @@
-//! Flash attention as decode and prefill share it: keys and values as fragments, and scores, whose
-//! columns are queries.
+//! Flash attention as decode and prefill share it: keys and values as fragments, and scores with
+//! queries as their columns.
 //!
 //! Scores are products of keys (16 at a time) by queries, results of values (16 dimensions at a
 //! time) by weights. A lane holds scores of one query only. Which keys make a tile is chosen so
@@ -96,7 +96,7 @@ impl<'k, 'a, 'c> Attention<'k, 'a, 'c> {
         })
     }
 
-    /// The same for so many panels of values from one on.
+    /// The attention restricted to `count` panels of values from `first` on.
     pub fn of_values(self, first: Int<'c>, count: usize) -> Attention<'k, 'a, 'c> {
         Attention { of_values: (first, count), ..self }
     }
@@ -107,7 +107,7 @@ impl<'k, 'a, 'c> Attention<'k, 'a, 'c> {
         (first * 16, count * 16)
     }
 
-    /// The same by tiles of 32 keys, or dimensions, by as many queries.
+    /// The attention by tiles of 32 keys, or dimensions, and 32 queries.
     pub fn by_mfma_32x32(self) -> Attention<'k, 'a, 'c> {
         let accumulator = Accumulator::new(self.matrix);
         Attention { accumulator, half: accumulator.share(), ..self }
@@ -122,7 +122,7 @@ impl<'k, 'a, 'c> Attention<'k, 'a, 'c> {
         self.accumulator.span()
     }
 
-    /// Keys whose scores are made together: those of a step, or of as many as a tile has rows
+    /// Keys that have their scores made together: those of a step, or as many as a tile has rows
     /// for.
     pub fn unit(&self) -> usize {
         self.span().max(16 * self.accumulator.side())
@@ -153,8 +153,8 @@ impl<'k, 'a, 'c> Attention<'k, 'a, 'c> {
         16 * self.cache.layout.block_tokens * self.matrix.dtype.size()
     }
 
-    /// Where the keys and values of `turn` begin, the same for all lanes; a turn is so many steps,
-    /// and lies in this block.
+    /// The addresses of the keys and values of `turn`, the same for all lanes. A turn is `steps`
+    /// steps and lies in `block`.
     pub fn turn_in(&self, block: Int<'c>, head: Int<'c>, turn: Int<'c>, steps: usize) -> [Ptr<'c>; 2] {
         let c = self.code();
         let ([of_keys, of_values], inside) = (self.cache.head(c, block, head), turn % (self.steps() / steps));
@@ -164,7 +164,7 @@ impl<'k, 'a, 'c> Attention<'k, 'a, 'c> {
         [keys, if self.cache.ty.is_prefix { keys } else { c.at(c.at(self.cache.v, of_values), values) }]
     }
 
-    /// Vectors of the query of a token and head, from column `col` on; zeros behind the head's
+    /// Vectors of the query of a token and head, from column `col` on; zeros after the head's
     /// dimensions.
     pub fn query(&self, token: Int<'c>, head: Int<'c>, col: Int<'c>) -> Result<Vector<'c>, Diagnostic> {
         let (c, dim) = (self.code(), self.cache.ty.head_dim);
@@ -221,8 +221,8 @@ impl<'k, 'a, 'c> Attention<'k, 'a, 'c> {
         key / 16 * self.key_panel() + m.in_panel(self.place, key % 16)
     }
 
-    /// So many fragments, all loaded here; or, where products convert them, each where it is
-    /// wanted.
+    /// `count` fragments, all loaded here. Where products convert them, each is loaded when it is
+    /// used.
     pub fn fragments<'f>(&self, count: usize, load: impl Fn(usize) -> Fragment<'c> + 'f) -> Fragments<'f, 'c>
     where
         'c: 'f,
@@ -230,8 +230,8 @@ impl<'k, 'a, 'c> Attention<'k, 'a, 'c> {
         self.fragments_if(!self.matrix.converts(), count, load)
     }
 
-    /// So many fragments, all loaded here if they are `kept`; or each where it is wanted, so that
-    /// few are there at a time.
+    /// `count` fragments, all loaded here if they are `kept`. Otherwise each is loaded when it is
+    /// used, so that few are held at a time.
     pub fn fragments_if<'f>(
         &self,
         kept: bool,
@@ -262,7 +262,7 @@ impl<'k, 'a, 'c> Attention<'k, 'a, 'c> {
         self.load_panel(p, tile * m.layout.results * VEC16 + chunk * m.panel_step())
     }
 
-    /// A lane's fragment as it is stored in a panel, so many bytes of products on.
+    /// A lane's fragment as it is stored in a panel, `bytes` bytes of products further on.
     fn load_panel(&self, p: Ptr<'c>, bytes: usize) -> Fragment<'c> {
         let (c, m) = (self.code(), &self.matrix);
         let at = |offset: usize| c.at(p, self.stored.bytes(bytes + offset));
@@ -306,8 +306,8 @@ impl<'k, 'a, 'c> Attention<'k, 'a, 'c> {
         if self.cache.ty.is_prefix { self.turned(p, i) } else { self.load_panel(p, i * self.value_panel()) }
     }
 
-    /// The same where values are a part of keys: of some dimensions those of consecutive tokens,
-    /// one by one, as each token's dimensions lie side by side.
+    /// A fragment of values where these are a part of keys: for some dimensions the numbers of
+    /// consecutive tokens, loaded one by one, as each token's dimensions are adjacent.
     fn turned(&self, p: Ptr<'c>, i: usize) -> Fragment<'c> {
         let (c, m) = (self.code(), &self.matrix);
         let (vec16, size) = (m.vec16(), self.stored.bytes(m.dtype.size()));
@@ -362,7 +362,7 @@ impl<'k, 'a, 'c> Attention<'k, 'a, 'c> {
         })
     }
 
-    /// Zeros behind the last head of some rows, by all threads together.
+    /// Zeros after the last head of some rows, by all threads together.
     pub fn pad(&self, first: Int<'c>, count: Int<'c>, threads: usize) {
         let (c, rows) = (self.code(), &self.kernel.rows);
         let (width, padded) = (self.heads * self.cache.ty.value_dim, rows.padded(self.out));

@@ -1,8 +1,7 @@
 //! Keys and values as they lie in a cache, and as products take them.
 //!
-//! A cache of bytes is laid out as if its elements were those that it is widened to, which have two
-//! bytes: addresses of vectors are half of what they would be, and one vector becomes another in
-//! order.
+//! A cache of bytes has the layout of a cache of the two-byte elements that it is widened to:
+//! addresses of vectors are halved, and one vector becomes another in order.
 use atomc_ir::{CacheType, DType, Diagnostic};
 
 use crate::code::codes::Decoder;
@@ -16,7 +15,7 @@ use crate::simt::machine::fragment::{Fragment, VEC16};
 pub struct Stored {
     /// The type of products.
     pub dtype: DType,
-    /// How many times larger its elements are.
+    /// The factor by which its elements are larger.
     times: usize,
 }
 
@@ -40,7 +39,7 @@ impl Stored {
         self.times > 1
     }
 
-    /// Bytes in the cache of so many for products.
+    /// The bytes in the cache that become `bytes` bytes for products.
     pub fn bytes(&self, bytes: usize) -> usize {
         bytes / self.times
     }

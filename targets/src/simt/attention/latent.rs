@@ -1,19 +1,20 @@
-//! Attention over a latent cache, whose values are the first numbers of its keys and whose one head
-//! all query heads share: many queries meet each key, so a work-group is a tile of a product.
+//! Attention over a latent cache. The values are the first numbers of its keys, and all query heads
+//! share its one head: many queries meet each key, so a work-group is a tile of a product.
 //!
-//! Its queries are the heads of a token, or of several tokens of one sequence. All waves go along
-//! the keys together, 32 at a turn. These come into local memory once and serve both products: the
-//! loads of a later turn are under way while one is computed. Each wave has the scores of a tile of
-//! queries and a panel of keys, or of some columns of them. Scores meet in local memory, where
-//! neighbouring threads make a query's weights. Each wave then has some dimensions of the values
-//! for all queries, so registers hold their sums.
+//! Its queries are the heads of a token, or of several tokens of one sequence. All waves step
+//! through the keys together, 32 a turn. The keys come into local memory once and serve both
+//! products: the loads of a later turn are in flight while one is computed. Each wave has the
+//! scores of a tile of queries and a panel of keys, or of some columns of them. Scores are
+//! exchanged through local memory, where neighbouring threads make a query's weights. Each wave
+//! then has some dimensions of the values for all queries, so registers hold their sums.
 //!
 //! The second product wants numbers of 8 consecutive keys in a lane, and keys lie vector by vector
 //! of 8 numbers. So a lane reads the vectors of 8 keys at the same columns and turns 8 by 8 numbers
 //! in registers, two in an instruction. Each then serves all tiles of queries.
 //!
-//! In decode steps work-groups share a sequence. Two that are neighbours meet in the workspace: the
-//! one that ends later takes in what the earlier one has left, and goes on to the next pair.
+//! In decode steps work-groups share a sequence. Two neighbours exchange sums through the
+//! workspace: the one that ends later adds the sums that the earlier one has left, and continues
+//! with the next pair.
 mod keys;
 mod queries;
 mod shape;
@@ -94,7 +95,7 @@ fn emit_many<'c>(setup: &Setup<'c>, spec: &KernelSpec) -> launch::Made<'c> {
         let batch = &attention.cache.batch;
         let (number, part) = (c.group() / shape.parts, c.group() % shape.parts);
         c.when(c.less(number, batch.tile_count), || {
-            // Those that see the most keys begin first.
+            // Tiles with the most keys begin first.
             let tile = batch.tile_count - 1 - number;
             let count = c.load_index(batch.tiles, tile * 2 + 1);
             let part = shape.parts - 1 - part;
@@ -113,8 +114,7 @@ struct Place<'c> {
     split: Int<'c>,
 }
 
-/// What is carried from turn to turn: sums of values so far, and the turn's own values, as they
-/// lie.
+/// Carried from turn to turn: the sums of values so far, and the turn's own values, as stored.
 struct Now<'c> {
     running: Running<'c>,
     sums: Vec<Vector<'c>>,
@@ -128,7 +128,7 @@ impl<'c> Now<'c> {
         self.running.carried().into_iter().chain(vectors).chain(self.ahead.carried()).collect()
     }
 
-    /// With so many sums and values.
+    /// The carried values, split into `sums` sums and `values` values.
     fn of(c: &Gpu<'c>, carried: &[Any<'c>], sums: usize, values: usize) -> Now<'c> {
         let (running, rest) = carried.split_at(Running::COUNT);
         let (vectors, ahead) = rest.split_at(sums + values);
@@ -267,9 +267,9 @@ impl<'t, 'k, 'a, 'c> Group<'t, 'k, 'a, 'c> {
         Ok(())
     }
 
-    /// All turns. Scores of the next are made beside sums of values of this one, which is when all
-    /// waves read keys; between barriers weights are made of scores, and the next keys are put
-    /// where those were whose values all waves have.
+    /// All turns. All waves read keys at one time: the scores of the next turn are made together
+    /// with the sums of this turn's values. Between barriers weights are made of scores, and the
+    /// next keys replace those that all waves have taken the values from.
     fn turns(&self, queries: &[Vec<Fragment<'c>>]) -> (Running<'c>, Vec<Vector<'c>>) {
         let c = self.code();
         // What the cache has got, all waves see, and none reads queries any more where keys come.
@@ -304,7 +304,8 @@ impl<'t, 'k, 'a, 'c> Group<'t, 'k, 'a, 'c> {
         WavePlace { tile: wave % tiles * s.own_tiles, panel: share % panels, cut: share / panels }
     }
 
-    /// The number of a query of the work-group among all; behind the last one, that one's.
+    /// The number of a query of the work-group among all; a query after the last one takes the last
+    /// one's.
     fn flat(&self, query: Int<'c>) -> Int<'c> {
         self.code().smaller(self.first + query, self.limit - 1)
     }

@@ -1,16 +1,16 @@
-//! Attention over a cache of one head whose values are a part of its keys (latent attention), where
-//! four waves multiply together.
+//! Attention over a cache of one head with values that are a part of its keys (latent attention),
+//! on machines where four waves multiply together.
 //!
 //! All query heads see the same keys, so a tile is 64 queries by the 64 keys of a block: query
 //! heads of one token, or of several tokens of one sequence. A block comes into local memory once
 //! and is the right operand of both products, the second time turned.
 //!
-//! Teams of four waves share a tile. One makes scores and their softmax, and leaves the weights
-//! where the last columns of the block's keys were, which are no values. Two add up weighted
+//! Teams of four waves share a tile. One team makes scores and their softmax. It leaves the weights
+//! in place of the last columns of the block's keys, which are no values. Two teams add up weighted
 //! values, each half of the columns. While these add the values of one block, scores of the next
-//! one are made. There is no wave that only copies: sums of 256 columns take so many registers that
-//! three teams are all there is room for. The first team asks for a tile's first blocks, the second
-//! one for another block when it is done with one.
+//! one are made. No wave only copies: sums of 256 columns take so many registers that there is room
+//! for three teams alone. The first team loads a tile's first blocks; the second one loads another
+//! block when it has finished one.
 //!
 //! In decode, work-groups share the blocks of a sequence ([`splits`]).
 mod queries;
@@ -49,7 +49,7 @@ const REGISTERS: [usize; 2] = [120, 192];
 /// Threads that bring the queries of a token into local memory: a team of values has nothing else
 /// to do before the first block.
 const STAGERS: usize = 2 * TEAM;
-/// Blocks in local memory: as many as there is room for beside the queries.
+/// Blocks in local memory: as many as fit next to the queries.
 const STAGES: usize = 2;
 /// Bytes of 8 rows by 16 bytes of a panel, and of 16.
 const HALF: usize = 128;
@@ -59,7 +59,7 @@ const ROW: usize = 128;
 const CHUNK: usize = QUERIES * ROW;
 /// Most parts of a sequence.
 const SPLITS: usize = 64;
-/// The barrier of the work-group on which the value teams meet, and that behind queries.
+/// The barrier of the two value teams, and the one after the queries are staged.
 const VALUES_MEET: usize = 1;
 const QUERIES_MEET: usize = 2;
 
@@ -144,7 +144,7 @@ pub const SCHEDULE: Schedule = Schedule {
     emit: |setup, spec| launch::finish(emit(setup, spec)),
 };
 
-/// The same for tiles of many tokens, whose keys are there already.
+/// The schedule for tiles of many tokens that have their keys in the cache.
 pub const TOKENS: Schedule =
     Schedule { name: "latent_warpgroup_tokens", family: Family::AttendMany, invariant: true, ..SCHEDULE };
 
@@ -170,7 +170,7 @@ fn emit<'c>(setup: &Setup<'c>, spec: &KernelSpec) -> launch::Made<'c> {
 struct Group<'r, 'k, 'a, 'c> {
     attention: &'r Attention<'k, 'a, 'c>,
     shape: Shape,
-    /// The queries of a tile, in pieces of 64 columns whose rows are swizzled.
+    /// The queries of a tile, in pieces of 64 columns with swizzled rows.
     queries: Int<'c>,
     queries_at: Ptr<'c>,
     /// Blocks of keys; what a block's weights rescale, with its weights; and what a tile ends with.
@@ -207,7 +207,7 @@ struct Tile<'c> {
     shared: Option<Shared<'c>>,
 }
 
-/// A sequence whose blocks work-groups share.
+/// A sequence with its blocks shared out among work-groups.
 #[derive(Clone, Copy)]
 struct Shared<'c> {
     /// Which tile it is, which part of its blocks, and how many parts have blocks.
@@ -361,7 +361,7 @@ impl<'r, 'k, 'a, 'c> Group<'r, 'k, 'a, 'c> {
         TileForm::of_columns(QUERIES)
     }
 
-    /// The same as values: rows are columns of keys.
+    /// The form of a block as values: its rows are columns of keys.
     fn values_form(&self) -> TileForm {
         TileForm::of_columns_turned(QUERIES)
     }

@@ -1,5 +1,5 @@
-//! Online softmax: scores of keys become weights under the highest score so far, and what is summed
-//! up is rescaled when that score rises.
+//! Online softmax: scores of keys become weights under the highest score so far, and sums are
+//! rescaled when that score rises.
 use inkwell::values::FloatValue;
 
 use crate::code::{Any, Int, Vector};
@@ -46,9 +46,9 @@ impl<'c> Attention<'_, '_, 'c> {
         self.code().number(LOWEST)
     }
 
-    /// What is running of a query before any key. A sink is a score of a key without a value: all
-    /// lanes begin with it, and its weight is one lane's. `place` gives the query's head, and
-    /// whether the lane is the one.
+    /// The running softmax of a query before any key. A sink is a score of a key without a value:
+    /// all lanes begin with it, and one lane has its weight. `place` gives the query's head, and
+    /// whether the lane is that one.
     pub fn begin(&self, place: impl FnOnce() -> (Int<'c>, Int<'c>)) -> OnlineSoftmax<'c> {
         let values = vec![self.accumulator.zero(); self.panels()];
         let (row_max, sum) = self.before_keys(place);
@@ -77,7 +77,7 @@ impl<'c> Attention<'_, '_, 'c> {
         self.hide_some(scores, after, |i| i)
     }
 
-    /// The same where the lane's keys are not consecutive.
+    /// Masks scores, where the lane's keys are not consecutive.
     pub fn hide_some(&self, scores: Vector<'c>, after: Int<'c>, key: impl Fn(usize) -> usize) -> Vector<'c> {
         let c = self.code();
         c.set_lanes(self.held());

@@ -1,10 +1,10 @@
 //! Family `attend_many`: a work-group attends with a tile of tokens and the query heads that share
 //! a head of the cache.
 //!
-//! A wave has one query head and one or two tiles of as many tokens as a product has columns. All
-//! waves go along the keys together: the keys and values of a turn come into local memory once, and
-//! the loads of a later turn are under way while one is computed. Only turns that hold keys which
-//! some query does not see look at positions.
+//! A wave has one query head and one or two tiles of tokens, each as many tokens as a product has
+//! columns. All waves step through the keys together: the keys and values of a turn come into local
+//! memory once, and the loads of a later turn are in flight while one is computed. Positions are
+//! compared only in turns with keys that some query does not see.
 mod shape;
 
 use atomc_artifact::abi::TILE_TOKENS;
@@ -95,8 +95,8 @@ struct Offset<'c> {
     more: Int<'c>,
 }
 
-/// What is under way while a turn begins: its values and the keys of the next, and the blocks of
-/// the next and of the one behind it.
+/// In flight when a turn begins: its values, the keys of the next turn, and the blocks of the next
+/// turn and of the one after it.
 struct Ahead<'c> {
     values: Vec<Vector<'c>>,
     keys: Vec<Vector<'c>>,
@@ -172,8 +172,8 @@ impl<'t, 'k, 'a, 'c> Tile<'t, 'k, 'a, 'c> {
         self.to = [self.offsets(panel, |vec16| self.key_place(vec16)), self.offsets(1, along)];
     }
 
-    /// Where this thread's vectors are, by a rule that adds up over whole groups of so many
-    /// vectors, and inside each.
+    /// The places of this thread's vectors. `rule` is additive over whole groups of `group`
+    /// vectors, and inside each group.
     fn offsets(&self, group: usize, rule: impl Fn(Int<'c>) -> Int<'c>) -> Vec<Offset<'c>> {
         let (c, threads) = (self.attention.code(), self.shape.threads);
         let vec16s = self.shape.bytes / VEC16;
@@ -256,7 +256,7 @@ impl<'t, 'k, 'a, 'c> Tile<'t, 'k, 'a, 'c> {
         vec![(self.first, early, true), (early, late, false), (late, end, true)]
     }
 
-    /// Puts the first keys where they belong and asks for what comes next.
+    /// Stores the first keys and loads the next data.
     fn begin(&self) -> Ahead<'c> {
         let first = self.first;
         let [block, next, behind] = [0, 1, 2].map(|i| self.block(first + i));
@@ -274,9 +274,9 @@ impl<'t, 'k, 'a, 'c> Tile<'t, 'k, 'a, 'c> {
         c.smaller(turn + turns, self.last)
     }
 
-    /// A turn for all columns, some of whose keys may be hidden from them. Values go to local
-    /// memory under the products of keys, and the next keys under those of values: what is there is
-    /// in use, and what is not has a barrier before it.
+    /// A turn for all columns, where some keys may be masked. The turn's values are stored to local
+    /// memory before the products of keys, and the next turn's keys before the products of values.
+    /// A barrier before each store ensures that all waves have read what it overwrites.
     fn turn(
         &self,
         turn: Int<'c>,
@@ -306,7 +306,7 @@ impl<'t, 'k, 'a, 'c> Tile<'t, 'k, 'a, 'c> {
         (a.accumulate(&scores, &fragments, running), Ahead { values, keys, blocks })
     }
 
-    /// Where the lane's fragments begin in local memory, of panels of so many bytes.
+    /// The place of the lane's fragments in local memory, for panels of `panel` bytes.
     fn local(&self, what: usize, panel: usize) -> Ptr<'c> {
         let (a, c) = (self.attention, self.attention.code());
         c.at(c.at(self.local, a.accumulator.row_offset(panel)), what * self.shape.bytes)

@@ -33,8 +33,8 @@ use crate::simt::machine::warpgroup::{MAP, TensorMap, TileForm};
 use crate::{KernelSpec, Tasks};
 use queries::{OnlineSoftmaxPair, Queries};
 
-/// Work-groups are as large as if there were so many groups of four waves, so that a thread that
-/// multiplies can have its registers.
+/// Work-groups are as large as with this many groups of four waves, so that each thread that
+/// multiplies gets enough registers.
 const GROUPS: usize = 3;
 /// Bytes of 8 rows by 16 bytes of a panel, and of 16.
 const HALF: usize = 128;
@@ -231,7 +231,7 @@ impl<'r, 'k, 'a, 'c> Group<'r, 'k, 'a, 'c> {
         }
     }
 
-    /// How a block lies in local memory whose panels have so many bytes in the cache.
+    /// The layout in local memory of a block with panels of `panel` bytes in the cache.
     fn form(&self, panel: usize) -> TileForm {
         TileForm::Blocks { along: self.shape.bytes / panel * GROUP, down: HALF }
     }

@@ -2,10 +2,11 @@
 use crate::code::{Any, Int};
 use crate::simt::machine::Gpu;
 
-/// `body` for each of this work-group's numbers below `all`, with what is carried from one to the
-/// next; it is told whether there is such a number, and gets the last one where there is none.
-/// Every other round work-groups take numbers in the opposite order, so that all have about as much
-/// to do where the first numbers are the most work.
+/// Runs `body` for each of this work-group's numbers below `all`, with values carried from one to
+/// the next. All work-groups make the same number of calls: `body` is told whether its number
+/// exists, and gets the last one if it does not. Every other round work-groups take numbers in the
+/// opposite order, so that all have about the same amount of work if the first numbers have the
+/// most.
 pub fn each_in_rounds<'c>(
     c: &Gpu<'c>,
     all: Int<'c>,

@@ -14,8 +14,8 @@ pub struct ScorePair<'c> {
     pub sums: [FloatValue<'c>; 2],
 }
 
-/// What a block's scores have made: the pair behind it, by what everything before it is rescaled,
-/// and the block's weights.
+/// The results of a block's scores: the new pair, the factors that rescale all earlier sums, and
+/// the block's weights.
 pub struct Weighed<'c> {
     pub pair: ScorePair<'c>,
     pub rescale: [FloatValue<'c>; 2],
@@ -100,7 +100,7 @@ impl<'c> ScorePair<'c> {
         self.maxima.iter().chain(&self.sums).map(|&v| v.into()).collect()
     }
 
-    /// What was carried, of which it is the beginning.
+    /// The pair at the beginning of the carried values.
     pub fn of(carried: &[Any<'c>]) -> ScorePair<'c> {
         let two = |i: usize| [0, 1].map(|j| carried[i + j].into_float_value());
         ScorePair { maxima: two(0), sums: two(2) }

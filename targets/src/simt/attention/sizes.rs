@@ -28,12 +28,12 @@ impl Sizes {
         Ok(Sizes { heads, cache, stored: Stored::new(cache, query)? })
     }
 
-    /// Whether values are as wide as keys, and lie beside them.
+    /// Whether values are as wide as keys, and stored separately.
     pub fn are_even(&self) -> bool {
         !self.cache.is_prefix && self.cache.head_dim == self.cache.value_dim
     }
 
-    /// That they are, for schedules that take no others.
+    /// Checks that they are, for schedules that take no others.
     pub fn even(&self) -> Result<(), WhyNot> {
         WhyNot::unless(self.are_even(), || format!("{}: values must be as wide as keys, and beside them", self.cache))
     }
@@ -59,8 +59,8 @@ impl Sizes {
     }
 }
 
-/// That a query sees all keys before it and nothing else, for schedules that know neither windows
-/// nor sinks.
+/// Checks that a query sees all keys before it and nothing else, for schedules that know neither
+/// windows nor sinks.
 pub fn sees_all(body: &Graph) -> Result<(), WhyNot> {
     let plain = |id| match body.op(id) {
         Op::Attention { window, .. } => *window == 0 && body.operands(id).len() == 3,

@@ -15,7 +15,7 @@ use crate::simt::launch::Setup;
 use crate::simt::machine::Gpu;
 use crate::{KernelSpec, Tasks};
 
-/// Threads of a work-group, each with so many rows at most or about: fewer where rows are few.
+/// Threads of a work-group, least and most, and rows of each thread, about.
 const THREADS: [usize; 2] = [256, 1024];
 const EACH: usize = 16;
 /// Rows that a thread looks at together.
@@ -64,7 +64,8 @@ struct Job<'a, 'c> {
 impl<'c> Job<'_, 'c> {
     fn run(&self) {
         let (c, own, thread) = (self.c, self.c.group(), self.c.thread());
-        // Of each expert, of rows without one, and behind them the blocks before the own ones.
+        // A counter for each expert, one for rows without an expert, and one for the blocks before
+        // this work-group's.
         let words = self.of.experts + 2;
         let counts = c.local(words * 4);
         let found = c.local(self.threads / c.simt.wave * 4);
@@ -88,7 +89,7 @@ impl<'c> Job<'_, 'c> {
         let is_none = c.equal(own, self.of.experts);
         let name = c.pick_int(is_none, self.word(Groups::NONE), own);
         c.repeat(thread, blocks, self.threads, |i| c.store(c.at(self.to, (experts + first + i) * 4), name, 4));
-        // What an expert has no row for, and behind the last block all that is left.
+        // The rest of the expert's last block is empty. After the last block of all, everything is.
         let end = c.pick_int(is_none, self.of.blocks(c), first + blocks);
         let empty = self.word(Groups::EMPTY);
         c.repeat(thread + first + blocks, end, self.threads, |i| c.store(c.at(self.to, (experts + i) * 4), empty, 4));
@@ -99,14 +100,14 @@ impl<'c> Job<'_, 'c> {
         self.place(found, own, pairs + first * self.of.tile);
     }
 
-    /// What pairs chose, as it lies, all on its way before the first is used; of the last one
-    /// behind it.
+    /// The experts that pairs chose, as stored. All loads are issued before the first result is
+    /// used. A pair after the last one takes the last one's.
     fn load(&self, pairs: impl Iterator<Item = Int<'c>>) -> Vec<Int<'c>> {
         let c = self.c;
         pairs.map(|pair| c.load_made_index(self.from, c.smaller(pair, self.of.pairs - 1))).collect()
     }
 
-    /// The number of an expert, of which none is the last.
+    /// The number of an expert. No expert is the last number.
     fn number(&self, expert: Int<'c>) -> Int<'c> {
         let c = self.c;
         c.pick_int(c.less(expert, 0), self.of.experts, c.smaller(expert, self.of.experts - 1))

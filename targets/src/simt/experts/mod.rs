@@ -1,4 +1,4 @@
-//! What products with the weights of experts need beside themselves.
+//! The parts that products with the weights of experts need in addition to the products.
 pub mod group;
 
 use atomc_ir::layout::Groups;
@@ -21,7 +21,7 @@ pub struct Grouping<'c> {
 }
 
 impl<'c> Grouping<'c> {
-    /// Those of a contraction with the weights of experts, and where they lie.
+    /// The grouping of a contraction with the weights of experts, and its place.
     pub fn of(
         c: &Gpu<'c>,
         parts: &Parts<'_, '_, 'c>,
@@ -35,7 +35,7 @@ impl<'c> Grouping<'c> {
         Ok((Grouping { experts, tile, pairs }, parts.kernel.rows.index(v)?))
     }
 
-    /// So many work-groups for each block.
+    /// `times` work-groups for each block.
     pub fn tasks(&self, choices: usize, times: usize) -> Tasks {
         Tasks::Blocks { choices, experts: self.experts, tile: self.tile, times }
     }

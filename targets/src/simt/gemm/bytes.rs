@@ -45,7 +45,7 @@ impl Bytes {
         self.row_wise() != [true; 2]
     }
 
-    /// Why products with K tiles of so many columns are not made, if they are not.
+    /// Refuses K tiles of `k_tile` columns for which this schedule has no products, and says why.
     pub fn check(&self, k_tile: usize) -> Result<(), WhyNot> {
         let refused = |is: bool, why: &str| if is { Err(self.encoding.refused(why)) } else { Ok(()) };
         if !self.grouped() {

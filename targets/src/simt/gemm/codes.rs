@@ -32,8 +32,8 @@ pub struct Steps {
 }
 
 impl Steps {
-    /// Every way to go along a weight, the longest steps first. A step's columns are whole, and
-    /// have one scale.
+    /// The step sizes that suit a weight, largest first. The columns of a step are whole and share
+    /// one scale.
     pub fn all(encoding: Encoding, quantised: Option<Quantised>, arch: GpuArch) -> impl Iterator<Item = Steps> + use<> {
         let simt = arch.simt;
         let layout = quantised.map_or(simt.matrix, |quantised| layout_of(simt, quantised.dtype));
@@ -98,7 +98,7 @@ impl<'c> Marks<'c> {
         self.operand.ty.layout == Layout::Columns
     }
 
-    /// Of so many rows from one on of a panel.
+    /// The scales of `rows` rows of a panel, from row `row` on.
     fn at(&self, c: &Gpu<'c>, panel: Panel<'c>, row: Int<'c>, rows: usize) -> MarksAt<'c> {
         let (x, size) = (&self.operand, self.operand.ty.dtype.size());
         if self.is_packed() {
@@ -135,7 +135,7 @@ impl<'c> Marks<'c> {
         at.first.iter().map(one).collect()
     }
 
-    /// How many values that makes.
+    /// The number of values that are loaded.
     fn loaded(&self, rows: usize) -> usize {
         let alike = self.is_packed() || self.encoding.block.rows.is_multiple_of(rows);
         if alike || self.encoding.block.rows >= self.encoding.size[0] { 1 } else { rows }
@@ -178,7 +178,7 @@ pub struct Codes<'c> {
 }
 
 impl<'c> Codes<'c> {
-    /// That of a contraction, if it is stored as codes.
+    /// The codes of a contraction, if its weight is quantised.
     pub fn of(parts: &Parts<'_, '_, 'c>) -> Result<Option<Codes<'c>>, Diagnostic> {
         let Some(encoding) = Encoding::of(parts.kernel.rows.graph) else { return Ok(None) };
         let mut marks = parts.marks()?.into_iter().map(|operand| Marks { operand: operand.clone(), encoding });
@@ -196,7 +196,7 @@ impl<'c> Codes<'c> {
         std::iter::once(&self.scale).chain(&self.zero).map(run).collect()
     }
 
-    /// A scale of so many bytes in local memory.
+    /// Loads one scale from local memory.
     pub fn scale_at(&self, c: &Gpu<'c>, p: Ptr<'c>) -> FloatValue<'c> {
         let (lanes, dtype) = (c.lanes(), self.scale.operand.ty.dtype);
         let bits = c.load_vector(c.bytes_type(dtype.size()), 1, p, dtype.size());
@@ -217,7 +217,7 @@ impl<'c> Codes<'c> {
         Some(decoder.zero(c, zero.integer(c, c.load_vector(c.bytes_type(1), 1, p, 1).into())))
     }
 
-    /// The same as a number.
+    /// The zero point as a number.
     pub fn zero_number_at(&self, c: &Gpu<'c>, p: Ptr<'c>) -> Option<FloatValue<'c>> {
         let zero = self.zero.as_ref()?;
         let bits = zero.integer(c, c.load_vector(c.bytes_type(1), 1, p, 1).into());
@@ -229,7 +229,7 @@ impl<'c> Codes<'c> {
         (!self.encoding.is_row_wise()).then(|| column / self.encoding.block.cols)
     }
 
-    /// The scales of so many rows of a panel from one on.
+    /// The scales of `rows` rows of a panel, from row `row` on.
     pub fn scales(
         &self,
         c: &Gpu<'c>,
@@ -266,10 +266,10 @@ pub struct Way<'w, 'a, 'c> {
     steps: Steps,
     matrix: Matrix<'a, 'c>,
     decoder: Decoder,
-    /// Of each piece: scales of the rows that the lane has results of, zero points of those whose
-    /// codes it has.
+    /// For each piece: the scales of the rows of the lane's results, and the zero points of the
+    /// rows of its codes.
     places: Vec<(MarksAt<'c>, Vec<MarksAt<'c>>)>,
-    /// The same as loaded, where each row has but one.
+    /// Those scales and zero points as loaded, where each row has only one.
     fixed: Vec<Vec<Any<'c>>>,
 }
 
@@ -311,7 +311,7 @@ impl<'w, 'a, 'c> Way<'w, 'a, 'c> {
         self.matrix.layout.rows() + if self.fixed.is_empty() { marks() } else { 0 }
     }
 
-    /// Loads what a step takes of a piece's panel, whose codes begin at `p` for the lane.
+    /// Loads what a step needs of a piece's panel. The lane's codes begin at `p`.
     pub fn load(&self, piece: usize, p: Ptr<'c>, step: Int<'c>) -> Vec<Any<'c>> {
         let c = self.matrix.c;
         let words = self.steps.words();
@@ -408,7 +408,8 @@ impl<'w, 'a, 'c> Way<'w, 'a, 'c> {
         self.steps.quantised.is_some_and(|quantised| quantised.has_groups)
     }
 
-    /// Sums of all pieces, so many of each, times the scales that rows have but one of.
+    /// The sums of all pieces, `each` of them a piece, times the scales of rows that have one scale
+    /// only.
     pub fn finish(&self, sums: Vec<Vector<'c>>, each: usize) -> Vec<Vector<'c>> {
         let (c, results) = (self.matrix.c, self.matrix.layout.results);
         if self.fixed.is_empty() {

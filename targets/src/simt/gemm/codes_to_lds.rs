@@ -1,5 +1,5 @@
-//! A weight of codes on its way from global into local memory, where it lies as the numbers that
-//! products take: threads load vectors of codes, and decode them behind the products of the stretch
+//! A quantised weight on its way from global to local memory, where it lies as the numbers that
+//! products take. Threads load vectors of codes, and decode them after the products of the K tile
 //! before.
 //!
 //! Where a row has one scale, it is left to the sums. Otherwise numbers are scaled here, which
@@ -35,8 +35,8 @@ pub struct Tile {
 }
 
 impl Tile {
-    /// Words of codes in a piece: as many as a vector has, or so many less that each thread has
-    /// one.
+    /// Words of codes in a piece: as many as a vector has, or fewer, so that each thread has a
+    /// piece.
     fn words(&self, codes: DType) -> usize {
         let all = codes.bytes(16 * self.panels * self.columns) / 4;
         (all / self.threads).min(VEC16 / 4)
@@ -57,7 +57,7 @@ pub struct Blocks {
 const BLOCK: usize = 8 * VEC16;
 
 impl Blocks {
-    /// As panels of so many columns lie in memory.
+    /// Panels of `columns` columns in the layout that they have in memory.
     pub fn as_in_memory(columns: usize, dtype: DType) -> Blocks {
         Blocks { along: 2 * BLOCK, down: BLOCK, panel: columns * 16 * dtype.size() }
     }
@@ -73,7 +73,7 @@ pub struct CodesLoader<'k, 'c> {
     codes: &'k Codes<'c>,
     decoder: Decoder,
     scaling: Scaling,
-    /// That of zero points.
+    /// The decoder of zero points.
     zeros: Decoder,
     /// Whether scales are left to sums.
     scales_sums: bool,
@@ -92,13 +92,14 @@ enum Scaling {
     AsDecoded,
     /// By a power of two, by the instruction that decodes them.
     Converted,
-    /// Pairs of bf16 by a power of two, as f32, whose lower halves stay zero as long as numbers are
-    /// normal ones.
+    /// Pairs of bf16 times a power of two, computed as f32. The lower halves stay zero as long as
+    /// the numbers are normal.
     Shifted,
-    /// Pairs of bf16 as f32, of which they are the upper halves.
+    /// Pairs of bf16 as f32: a bf16 is the upper half of one.
     Widened,
-    /// The same of 4-bit integers, from which the product of what they are too large by with the
-    /// scale is taken off. With a scale of 16 bits it is exact, as is all before the last rounding.
+    /// Pairs of bf16 as f32, for 4-bit integers: they are decoded with an offset, and offset times
+    /// scale is subtracted. With a scale of 16 bits the result is exact, as is everything before
+    /// the last rounding.
     Raised,
 }
 
@@ -147,7 +148,7 @@ impl<'c> Loaded<'c> {
         words.chain(scales).chain(self.zeros.iter().flatten().map(|zero| Any::from(zero.0)))
     }
 
-    /// The same from other registers.
+    /// The loaded values in other registers.
     fn in_registers(&self, c: &Gpu<'c>, registers: &mut impl Iterator<Item = Any<'c>>) -> Loaded<'c> {
         let mut next = || registers.next().expect("as many registers as it had");
         let words = self.words.iter().map(|_| c.as_int(next())).collect();
@@ -162,15 +163,15 @@ pub fn registers<'c>(loaded: &[Loaded<'c>]) -> Vec<Any<'c>> {
     loaded.iter().flat_map(Loaded::registers).collect()
 }
 
-/// The same as a loop carries it, of the form of what was loaded before the loop.
+/// The loaded values as a loop carries them, in the form of those that were loaded before the loop.
 pub fn in_registers<'c>(c: &Gpu<'c>, before: &[Loaded<'c>], registers: &[Any<'c>]) -> Vec<Loaded<'c>> {
     let mut registers = registers.iter().copied();
     before.iter().map(|loaded| loaded.in_registers(c, &mut registers)).collect()
 }
 
 impl<'k, 'c> CodesLoader<'k, 'c> {
-    /// Of the `thread` of a tile's. `panel` says where the panel in a place of the tile begins, and
-    /// which of the weight's it is.
+    /// The loader of one of a tile's threads. `panel` gives the address of a panel by its place in
+    /// the tile, and its number in the weight.
     pub fn new(
         c: &'k Gpu<'c>,
         codes: &'k Codes<'c>,
@@ -263,7 +264,7 @@ impl<'k, 'c> CodesLoader<'k, 'c> {
         loaded.words.chunks(of_part).enumerate().flat_map(part).collect()
     }
 
-    /// The same where a word has several parts.
+    /// The numbers of a word that has several parts.
     fn numbers_of_bits(&self, loaded: &Loaded<'c>) -> Vec<Int<'c>> {
         let parts = loaded.zeros.len();
         let in_word = parts / loaded.words.len();
@@ -343,8 +344,8 @@ pub struct CodedRows<'k, 'c> {
     c: &'k Gpu<'c>,
     decoder: Decoder,
     columns: usize,
-    /// Where scales begin behind a row's codes, and for how many columns each is, if they are
-    /// applied here. The last of them.
+    /// If scales are applied here: the byte of a row at which its scales begin, the columns of a
+    /// scale, and the index of the last scale.
     scales: Option<(usize, usize, usize)>,
     pieces: Vec<RowPiece<'c>>,
 }
@@ -370,8 +371,8 @@ impl<'k, 'c> CodedRows<'k, 'c> {
         WhyNot::unless(fits, || format!("rows of {x}: {CODES} columns would have several scales"))
     }
 
-    /// Of blocks of 16 rows, as many as the tile has panels. `source` says which row of x one of
-    /// a block is, of the block whose first column of the tile this is.
+    /// Loads blocks of 16 rows, as many as the tile has panels. `source` gives the row of x for the
+    /// first column of a block and a row of that block.
     pub fn new(
         c: &'k Gpu<'c>,
         x: &Operand<'c>,

@@ -27,9 +27,9 @@ pub struct Sizes {
     pub quantised_rows: Option<DType>,
     /// How the weight is stored, if as codes.
     pub encoding: Option<Encoding>,
-    /// Whose weights, if each row has that of an expert.
+    /// The experts, if each row is multiplied by the weight of one of them.
     pub experts: Option<Experts>,
-    /// How many heads have a matrix of their own each, if they do.
+    /// The number of heads, if each has a matrix of its own.
     pub heads: Option<usize>,
 }
 
@@ -110,7 +110,7 @@ pub struct Panel<'c> {
     pub number: Int<'c>,
     /// Counted from the first of its matrix.
     pub own: Int<'c>,
-    /// The expert whose matrix it is of, where experts have one each.
+    /// The expert that the matrix belongs to, where experts have one each.
     pub expert: Option<Int<'c>>,
 }
 
@@ -138,9 +138,8 @@ impl<'k, 'a, 'c> Contraction<'k, 'a, 'c> {
         }
     }
 
-    /// Where the panel of each piece that makes a panel of the result begins, perhaps of an
-    /// expert's weight. For the result's padding it is the last: what is computed of it there is
-    /// stored as zeros.
+    /// The addresses of the panels of all pieces that make a panel of the result, perhaps in an
+    /// expert's weight. The result's padding uses the last panel; its results are stored as zeros.
     pub fn weights(&self, panel: Int<'c>, expert: Option<Int<'c>>) -> Vec<Ptr<'c>> {
         let panel = self.made(panel);
         let number = |start| self.weight_panel(panel, self.code().int(start / 16), expert);
@@ -194,7 +193,8 @@ impl<'k, 'a, 'c> Contraction<'k, 'a, 'c> {
         Ok(())
     }
 
-    /// The same for a head that has a matrix of its own. Behind the last one are zeros.
+    /// The epilogue for a head that has a matrix of its own. The columns after the last head's are
+    /// padded with zeros.
     pub fn finish_head(
         &self,
         token: Int<'c>,
@@ -227,8 +227,8 @@ impl<'k, 'a, 'c> Contraction<'k, 'a, 'c> {
         Ok(())
     }
 
-    /// The results of some panels that are made of zeros, of so many rows at most; a row below
-    /// zero is none.
+    /// Runs the epilogue of some panels with sums of zero, for at most `rows` rows. A row below
+    /// zero is skipped.
     pub fn finish_zeros(
         &self,
         threads: usize,
@@ -247,8 +247,8 @@ impl<'k, 'a, 'c> Contraction<'k, 'a, 'c> {
         })
     }
 
-    /// The epilogue for as many features as a vector has, with what was [asked for](Parts::beside)
-    /// early. Features of a head are followed by no padding.
+    /// The epilogue for as many features as a vector has, with operands that were
+    /// [loaded](Parts::beside) early. Features of a head are followed by no padding.
     pub fn finish_at(&self, at: At<'c>, sums: &[Vector<'c>], beside: &[Vector<'c>]) -> Result<(), Diagnostic> {
         let lanes = self.parts.result_with(at, sums, beside)?;
         let at = self.parts.place_of(at);

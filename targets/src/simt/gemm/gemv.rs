@@ -46,15 +46,15 @@ pub const SCHEDULE: Schedule = Schedule {
     emit: |setup, spec| launch::finish(emit(setup, spec)),
 };
 
-/// The same with the weights of experts.
+/// The schedule for the weights of experts.
 pub const GROUPED: Schedule = Schedule { name: "gemv_grouped", family: Family::GroupedMatvec, open: None, ..SCHEDULE };
 
-/// The same for blocks of an expert's rows, which a tile of many rows takes at once.
+/// The schedule for blocks of an expert's rows, which a tile of many rows takes at once.
 pub const BLOCKS: Schedule =
     Schedule { name: "gemv_blocks", family: Family::GroupedMatmul, invariant: true, open: None, ..SCHEDULE };
 
-/// The same for many rows and few features, such as a router's: tiles of some rows, the columns of
-/// which waves share, where those of many rows would leave most of the chip without work.
+/// The schedule for many rows and few features, such as a router's. Waves share the columns of
+/// tiles with some rows, where tiles with many rows would leave most of the chip without work.
 pub const ROWS: Schedule =
     Schedule { name: "gemv_rows", family: Family::Matmul, suits: suits_rows, open: None, ..SCHEDULE };
 

@@ -1,6 +1,6 @@
-//! Family `matvec` where the machine copies runs of memory into local memory by itself: the weight
-//! streams through pipelines, one of each wave, whose first stages are on their way before the
-//! kernel before this one has ended.
+//! Family `matvec` where the machine copies runs of memory into local memory by itself. The weight
+//! streams through pipelines, one for each wave. Their first stages are loaded before the previous
+//! kernel has ended.
 //!
 //! One work-group stays on each compute unit. Of the result it makes a run of panels, in passes
 //! over the columns of the weight: a wave takes every `waves_n`-th panel, and of the stages along
@@ -43,7 +43,8 @@ use main_loop::{Products, Rows, WorkGroup};
 use scheduler::PanelRun;
 use shape::{Form, Shape};
 
-/// Waves that a SIMD has registers for where tokens are few: another kernel's fit beside.
+/// Waves that a SIMD has registers for where tokens are few. The next kernel's waves fit in as
+/// well.
 const FEW_TOKENS: usize = 3;
 /// Most tokens.
 const TOKENS: usize = 64;

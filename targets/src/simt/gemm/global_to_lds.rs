@@ -101,7 +101,7 @@ impl<'k, 'c> Loader<'k, 'c> {
         c.at(p, c.lane_offset(self.lane(load), stretch) + stretch * self.step)
     }
 
-    /// Sends the wave's vectors of a stretch to local memory, where they are behind
+    /// Copies the wave's vectors of a stretch to local memory. They have arrived after
     /// [`Loader::wait`] and a barrier.
     pub fn load_async(&self, stretch: Int<'c>, to: Ptr<'c>, half: usize) {
         let c = self.c;
@@ -127,8 +127,8 @@ impl<'k, 'c> Loader<'k, 'c> {
         }
     }
 
-    /// A barrier behind which the stretch that was sent first is there, of all waves, while as many
-    /// `later` ones are still on their way. What reads local memory in front of it has ended.
+    /// A barrier after which the oldest stretch in flight has arrived from all waves. The `later`
+    /// ones after it stay in flight. All reads of local memory before the barrier have ended.
     pub fn await_first(&self, later: usize) {
         let c = self.c;
         let most = later * self.sources.len();
@@ -138,8 +138,8 @@ impl<'k, 'c> Loader<'k, 'c> {
         command(c, "llvm.amdgcn.s.barrier", &[]);
     }
 
-    /// Behind the next barrier, what this wave has sent is there. Barriers wait by themselves for
-    /// loads through resources, as for stores, and not for those that are counted apart.
+    /// After the next barrier, this wave's copies have arrived. Barriers already wait for loads
+    /// through resources and for stores, but not for loads that have a counter of their own.
     pub fn wait(&self) {
         if let Source::Address(_) = self.sources[0] {
             command(self.c, "llvm.amdgcn.s.wait.asynccnt", &[self.c.cx.i16_type().const_zero().into()]);

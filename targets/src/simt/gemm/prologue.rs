@@ -66,7 +66,7 @@ fn rows(body: &Graph, v: Value) -> Option<Value> {
     in_memory(body, from).map(|_| v)
 }
 
-/// The type of an operand whose rows lie one after the other.
+/// The type of an operand that is stored row by row.
 fn in_memory(body: &Graph, v: Value) -> Option<&TensorType> {
     let ty = body.ty(v).as_tensor().filter(|t| t.dtype.is_float() && t.layout == Layout::Rows);
     ty.filter(|_| matches!(body.op(v.node), Op::Input { .. }))

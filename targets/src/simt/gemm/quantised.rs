@@ -15,14 +15,14 @@ use crate::schedule::WhyNot;
 use crate::simt::machine::Gpu;
 use crate::simt::machine::fragment::{Matrix, block_scaled_layout, layout_of};
 
-/// Columns that groups have a multiple of: the most whose sums are scaled together.
+/// The columns of a group are a multiple of this: the most columns that are summed before scaling.
 pub const GROUP: usize = 128;
 /// Columns that a row is a multiple of: those that a wave of 64 lanes holds in vectors of 16 rows.
 pub const SPAN: usize = 64;
-/// Columns of i8 whose sums are less than 2^31.
+/// Up to this many columns, sums of i8 products stay below 2^31.
 const EXACT: usize = 1 << 17;
 
-/// Whether sums of so many columns are exact where they are integers.
+/// Whether integer sums over `depth` columns are exact.
 pub fn sums_exactly(dtype: DType, depth: usize) -> bool {
     dtype != DType::I8 || depth < EXACT
 }
@@ -45,7 +45,7 @@ pub struct Quantised {
 }
 
 impl Quantised {
-    /// That of a body's product, if its sums are those of quantised values.
+    /// The types of a body's product, if it sums quantised values.
     pub fn of(body: &Graph, arch: GpuArch) -> Option<Quantised> {
         let product = body.ids().find(|&id| matches!(body.op(id), Op::Linear { .. } | Op::Grouped { .. }))?;
         let encoding = Encoding::of(body).filter(|encoding| encoding.zero.is_none())?;
@@ -73,7 +73,7 @@ impl Quantised {
         (fits && (as_stored || is_widened)).then_some(found)
     }
 
-    /// That of rows of MX codes and such a weight.
+    /// The types for rows of MX codes and a weight of MX codes.
     fn of_mx((x, group): (&TensorType, usize), encoding: Encoding, arch: GpuArch) -> Option<Quantised> {
         let block = Block { rows: 1, cols: BlockScaled::COLUMNS };
         let alike = encoding.codes == x.dtype && encoding.scale == DType::E8M0 && encoding.block == block;
@@ -109,8 +109,8 @@ impl Quantised {
     }
 }
 
-/// Whether an instruction multiplies rows and a weight of these types, and sums of so many columns
-/// are exact where they are integers.
+/// Whether a matrix instruction takes rows and a weight of these types, and integer sums over
+/// `depth` columns are exact.
 fn is_taken(arch: GpuArch, [rows, weight]: [DType; 2], depth: usize) -> bool {
     rows == weight && rows.size() == 1 && Matrix::native(arch.simt, rows) && sums_exactly(rows, depth)
 }

@@ -130,7 +130,7 @@ pub const SCHEDULE: Schedule = Schedule {
     emit: |setup, spec| launch::finish(emit(setup, spec)),
 };
 
-/// The same for blocks of experts' rows.
+/// The schedule for blocks of experts' rows.
 pub const GROUPED: Schedule = Schedule {
     name: "stream_k_grouped",
     family: Family::GroupedMatmul,
@@ -139,7 +139,7 @@ pub const GROUPED: Schedule = Schedule {
     ..SCHEDULE
 };
 
-/// The same for a few rows that have an expert each, or are the sum of several.
+/// The schedule for a few rows that have an expert each, or are the sum of several.
 pub const CHOICES: Schedule = Schedule {
     name: "stream_k_choices",
     family: Family::GroupedMatvec,
@@ -305,7 +305,7 @@ impl<'g, 'k, 'a, 'c> Group<'g, 'k, 'a, 'c> {
                     choices.finish_without(self.contraction, threads, choice, panels)
                 })
             }
-            // Of rows that are added up those without an expert count nothing.
+            // In a sum over choices, those without an expert add nothing.
             _ => Ok(()),
         }
     }
@@ -348,12 +348,12 @@ impl<'g, 'k, 'a, 'c> Group<'g, 'k, 'a, 'c> {
         self.code().wave_index() - self.team() * (TEAM / 32)
     }
 
-    /// The team's of what there is one of for each team.
+    /// The team's one of items that every team has one of.
     fn of_team(&self, number: Int<'c>) -> Int<'c> {
         number * self.shape.teams + self.team()
     }
 
-    /// The team's part of local memory where each has so many bytes.
+    /// The team's part of local memory, where each team has `bytes` bytes.
     fn part_of_team(&self, all: Ptr<'c>, bytes: usize) -> Ptr<'c> {
         self.code().at(all, self.team() * bytes)
     }

@@ -36,11 +36,11 @@ enum Matrix<'c> {
 enum Rows<'c> {
     /// All from this one on.
     From(Int<'c>),
-    /// As many from the first one on.
+    /// `count` rows from `first` on.
     Run { first: Int<'c>, count: Int<'c> },
     /// This one.
     One(Int<'c>),
-    /// Of each column the row that a list has, -1 where there is none.
+    /// For each column the row in a list, -1 for none.
     Listed(Ptr<'c>),
 }
 
@@ -58,7 +58,7 @@ impl<'c> Tile<'c> {
         Tile { panel, columns, matrix: Matrix::Only, rows: Rows::From(row), each: 1 }
     }
 
-    /// The same, without columns beyond the last of so many rows of the step.
+    /// The tile without columns after the step's `rows` rows.
     pub fn cut(self, c: &Gpu<'c>, rows: usize) -> Tile<'c> {
         let first = self.row(c, c.int(0));
         Tile { rows: Rows::Run { first, count: c.int(rows) - first }, ..self }
@@ -76,17 +76,17 @@ impl<'c> Tile<'c> {
         Tile { panel, columns: 1, matrix: Matrix::Expert(c.larger(expert, 0)), rows, each }
     }
 
-    /// The same rows and panels, by the matrix of a head.
+    /// The tile with the matrix of a head.
     pub fn of_head(self, head: Int<'c>) -> Tile<'c> {
         Tile { matrix: Matrix::Head(head), ..self }
     }
 
-    /// The same panels of another row, if it is there.
+    /// The panels of the tile, for another row, if it exists.
     pub fn of_row(self, c: &Gpu<'c>, row: Int<'c>, is_there: Int<'c>) -> Tile<'c> {
         Tile { columns: 1, rows: Rows::Run { first: row, count: c.pick_int(is_there, 1, 0) }, ..self }
     }
 
-    /// The same rows, from a further panel on.
+    /// The rows of the tile, from a further panel on.
     pub fn further(self, panels: Int<'c>) -> Tile<'c> {
         Tile { panel: self.panel + panels, ..self }
     }
@@ -154,7 +154,7 @@ impl<'c> Tile<'c> {
         contraction.panels_of(panel, self.matrix())
     }
 
-    /// The same column, or the last one, if it is beyond that.
+    /// The column, limited to the last one.
     pub fn inside(&self, c: &Gpu<'c>, column: Int<'c>) -> Int<'c> {
         c.smaller(column, self.columns - 1)
     }
@@ -171,7 +171,7 @@ impl<'c> Tile<'c> {
         }
     }
 
-    /// The row of x that such a row is made of: any where there is none.
+    /// The row of x that a row is made of; any row if there is none.
     pub fn source_of(&self, c: &Gpu<'c>, row: Int<'c>) -> Int<'c> {
         match self.rows {
             Rows::From(_) => row,

@@ -1,10 +1,10 @@
 //! Family `matmul`: a contraction over many tokens, in tiles that waves share through local memory.
 //!
-//! A work-group makes a tile of 128 tokens by 128 rows of the weight, or of 256 by 256; of an
-//! expert's rows, 64 by 64 or as many. Both operands go through local memory in stretches of
-//! columns, laid out as fragments, two stretches in turn: while one is multiplied, the next is on
-//! its way from global memory into the other half, or into registers, from which it goes there
-//! behind the products. One barrier a stretch.
+//! A work-group makes a tile of 128 tokens by 128 rows of the weight, or of 256 by 256; for an
+//! expert's rows, 64 by 64 or as many as there are. Both operands go through local memory in K
+//! tiles, laid out as fragments; the code calls a K tile a stretch. Local memory has two halves.
+//! While the stretch in one half is multiplied, the next one is loaded into the other half, or into
+//! registers and from there after the products. There is one barrier a stretch.
 mod block_scales;
 mod epilogue;
 mod group_scales;
@@ -45,7 +45,7 @@ pub const SCHEDULE: Schedule = Schedule {
     emit: |setup, spec| launch::finish(emit(setup, spec)),
 };
 
-/// The same with the weights of experts, where a tile has many rows of one.
+/// The schedule for the weights of experts, where a tile has many rows of one expert.
 pub const BLOCKS: Schedule = Schedule {
     name: "gemm_tiled_blocks",
     family: Family::GroupedMatmul,
@@ -58,7 +58,7 @@ pub const BLOCKS: Schedule = Schedule {
     ..SCHEDULE
 };
 
-/// The same where each head of rows has a matrix of its own.
+/// The schedule for heads that have a matrix each.
 pub const HEADS: Schedule = Schedule {
     name: "gemm_tiled_heads",
     family: Family::GroupedMatmul,
@@ -71,9 +71,9 @@ pub const HEADS: Schedule = Schedule {
     ..SCHEDULE
 };
 
-/// The same for a step of many sequences that decode, in small tiles that work-groups share along
-/// K: a tile's rows are read once for four panels of the weight, where `gemv` reads all rows for
-/// each.
+/// The schedule for a step of many sequences that decode, in small tiles that work-groups share
+/// along K: a tile's rows are read once for four panels of the weight, where `gemv` reads all rows
+/// for each.
 pub const FEW: Schedule = Schedule {
     name: "gemm_tiled_few",
     family: Family::Matvec,
@@ -119,7 +119,7 @@ fn rows_of<'s>(spec: &KernelSpec<'s>) -> Option<(&'s Op, &'s TensorType)> {
     Some((spec.body.op(x.node), spec.body.ty(x).as_tensor()?))
 }
 
-/// That rows are in memory as the weight's type, or as codes.
+/// Checks that rows are in memory as the weight's type, or quantised.
 fn check_in_memory(spec: &KernelSpec) -> Result<(), WhyNot> {
     let are_codes = |(op, x): (&Op, &TensorType)| x.layout.is_coded() && matches!(op, Op::Input { .. });
     WhyNot::unless(Sizes::of(spec.body)?.plain || rows_of(spec).is_some_and(are_codes), || {
@@ -127,8 +127,8 @@ fn check_in_memory(spec: &KernelSpec) -> Result<(), WhyNot> {
     })
 }
 
-/// That tiles are full, or else gain enough: several stretches are on their way, and the weight is
-/// large.
+/// Checks that tiles are full, or else gain enough: several stretches are in flight, and the weight
+/// is large.
 fn check_full(spec: &KernelSpec, shape: Shape) -> Result<(), WhyNot> {
     let Sizes { dtype, rows, depth, .. } = Sizes::of(spec.body)?;
     if spec.tokens.is_multiple_of(shape.tokens()) {
@@ -141,7 +141,7 @@ fn check_full(spec: &KernelSpec, shape: Shape) -> Result<(), WhyNot> {
     WhyNot::unless(!is_mx, || "rows of MX, of which no time was predicted where tiles are not full".into())
 }
 
-/// That lanes reach rows, wherever among those of the step.
+/// Checks that lanes reach all rows of the step.
 fn check_reach(spec: &KernelSpec, arch: GpuArch) -> Result<(), WhyNot> {
     let Some((_, x)) = rows_of(spec) else { return Ok(()) };
     check_in_memory(spec)?;
@@ -268,7 +268,7 @@ impl<'g, 'k, 'a, 'c> Group<'g, 'k, 'a, 'c> {
         };
         let lanes = c.simt.wave;
         let first = c.wave_index() * (shape.loads() * lanes * VEC16);
-        // Rows lie behind the weight.
+        // Rows are stored after the weight.
         let first = if shape.is_coded { first + shape.half()[0] } else { first };
         let to = c.at(local, first);
         let [first, count] = part(c, shape, share);

@@ -61,7 +61,7 @@ pub const SCHEDULE: Schedule = Schedule {
     emit: |setup, spec| launch::finish(emit(setup, spec)),
 };
 
-/// The same for blocks of experts' rows, which are gathered.
+/// The schedule for blocks of experts' rows, which are gathered.
 pub const GROUPED: Schedule = Schedule {
     name: "gemm_warpgroup_grouped",
     family: Family::GroupedMatmul,
@@ -77,7 +77,7 @@ pub const GROUPED: Schedule = Schedule {
     ..SCHEDULE
 };
 
-/// The same for heads that have a matrix each, of rows whose parts are theirs.
+/// The schedule for heads that have a matrix each, and each a part of a row.
 pub const HEADS: Schedule = Schedule {
     name: "gemm_warpgroup_heads",
     family: Family::GroupedMatmul,
@@ -96,10 +96,10 @@ pub const HEADS: Schedule = Schedule {
     ..SCHEDULE
 };
 
-/// Fewest tokens of a decode step whose heads have a tile of 128.
+/// Fewest tokens of a decode step for which heads use a tile of 128.
 const FEW_OF_HEADS: usize = 16;
 
-/// The same for decode steps.
+/// The schedule for decode steps.
 pub const FEW_HEADS: Schedule = Schedule {
     name: "gemm_warpgroup_few_heads",
     family: Family::GroupedMatvec,
@@ -119,7 +119,8 @@ pub fn multiplied_as_stored(body: &Graph) -> Option<DType> {
 /// Fewest tokens of floats of a decode step. A tile has room for 128.
 const DECODED: usize = 33;
 
-/// The same for decode steps of more tokens than others have room for beside a quantised weight.
+/// The schedule for decode steps with more tokens than others have room for next to a quantised
+/// weight.
 pub const FEW: Schedule = Schedule {
     name: "gemm_warpgroup_few",
     family: Family::Matvec,
@@ -167,7 +168,7 @@ struct Group<'g, 'k, 'a, 'c> {
     codes: Option<Scales<'c>>,
     /// Tokens that the rows have room for, where these follow each other.
     room: usize,
-    /// The tokens of a decode step, whose rows have room for no more.
+    /// The tokens of a decode step. The rows have room for no more.
     tokens: Option<usize>,
     stages: Pipeline<'c>,
     maps: Ptr<'c>,

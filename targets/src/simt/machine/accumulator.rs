@@ -75,7 +75,7 @@ impl<'a, 'c> Accumulator<'a, 'c> {
         self.span() / self.matrix.vec16() * 16 * VEC16
     }
 
-    /// Where the lane's part begins of a tile's rows, whose panels are so many bytes apart.
+    /// The place of the lane's part of a tile's rows. Panels are `panel` bytes apart.
     pub fn row_offset(&self, panel: usize) -> Int<'c> {
         self.along(panel, self.place.row)
     }
@@ -105,7 +105,7 @@ impl<'a, 'c> Accumulator<'a, 'c> {
         if self.mfma_32x32.is_some() { self.load_32x32(p) } else { self.matrix.load_columns(p) }
     }
 
-    /// The lane's vectors of a step of 32 rows or columns, each beside that of the other half.
+    /// The lane's vectors of a step of 32 rows or columns, each next to that of the other half.
     fn load_32x32(&self, p: Ptr<'c>) -> Fragment<'c> {
         let c = self.matrix.c;
         let halves = c.simt.wave / 32;

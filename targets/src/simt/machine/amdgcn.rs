@@ -25,7 +25,7 @@ const UNUSED: [&str; 13] = [
     "amdgpu-no-default-queue",
 ];
 
-/// Makes the function a kernel for work-groups of so many threads.
+/// Makes the function a kernel for work-groups of `threads` threads.
 pub fn make_kernel(code: &Gpu, threads: usize) {
     code.function.set_call_conventions(AMDGPU_KERNEL);
     UNUSED.iter().for_each(|key| code.attribute(key, ""));

@@ -2,10 +2,10 @@
 //! products of fragments.
 //!
 //! A fragment of A is 16 rows by [`Matrix::span`] columns of a weight, spread over a wave; one of B
-//! the same of a step's tokens, or of queries. Which columns a lane holds is the layout's business
-//! and the same for both, so their order never shows. A product adds 16 rows by 16 columns of
-//! results, or by 8, of which a lane holds `results` consecutive rows of one column: it knows one
-//! token and a few features of it.
+//! the same of a step's tokens, or of queries. The layout decides the columns of a lane, for both
+//! operands alike, so their order never shows. A product adds 16 rows by 16 columns of results, or
+//! by 8. A lane holds `results` consecutive rows of one column: it knows one token and a few
+//! features of it.
 use atomc_ir::DType;
 use atomc_ir::arch::{BlockScaled, Fp8, MatrixLayout, Product, ProductShape, Simt};
 use inkwell::types::{BasicTypeEnum, VectorType};
@@ -27,7 +27,8 @@ pub struct Matrix<'a, 'c> {
     pub layout: MatrixLayout,
     product: Option<Product>,
     wave: usize,
-    /// How many parts of a wave have vectors in turn, if a lane's do not follow each other.
+    /// The number of parts of a wave that have vectors in turn, if a lane's do not follow each
+    /// other.
     in_turn: Option<usize>,
 }
 
@@ -42,7 +43,7 @@ pub struct BlockScale<'c> {
 const E4M3: usize = 0;
 const E2M1: usize = 4;
 
-/// Who a lane is in a fragment.
+/// The place of a lane in a fragment.
 #[derive(Clone, Copy)]
 pub struct Place<'c> {
     /// The row of A, and the column of the result and of B^T, that the lane holds.
@@ -80,7 +81,7 @@ impl<'a, 'c> Matrix<'a, 'c> {
         }
     }
 
-    /// That of instructions which take scales of 32 columns.
+    /// The matrix of instructions which take scales of 32 columns.
     pub fn of_block_scaled(c: &'a Gpu<'c>, dtype: DType) -> Matrix<'a, 'c> {
         let layout = block_scaled_layout(c.simt);
         Matrix { layout, in_turn: Some(c.simt.wave / layout.columns), ..Matrix::new(c, dtype) }
@@ -111,8 +112,8 @@ impl<'a, 'c> Matrix<'a, 'c> {
         self.layout.depth / self.vec16()
     }
 
-    /// The number of the first vector of a part, of which each has so many, and how far apart they
-    /// are.
+    /// The number of the first vector of a part with `count` vectors, and the distance between its
+    /// vectors.
     pub fn vec16s_of(&self, part: Int<'c>, count: usize) -> (Int<'c>, usize) {
         match self.in_turn {
             Some(parts) => (part, parts),
@@ -221,7 +222,7 @@ impl<'a, 'c> Matrix<'a, 'c> {
         self.c.cx.f32_type().vec_type(self.layout.results as u32).const_zero()
     }
 
-    /// So many sums that are zero, of the type that instructions add up in.
+    /// `count` sums of zero, of the type that instructions add up in.
     pub fn zero_sums(&self, count: usize) -> Vector<'c> {
         let cx = self.c.cx;
         match self.dtype {
@@ -230,10 +231,10 @@ impl<'a, 'c> Matrix<'a, 'c> {
         }
     }
 
-    /// Whether e4m3 has other bits in instructions than in memory: the OCP's are twice as large,
-    /// and have a negative zero, whose bits are no number there. So zeros lose their sign when
-    /// weights are loaded (`Weight::unsigned_zeros`) and when rows are quantised. Bits of the OCP's
-    /// that are no number count as 480, as wherever they are decoded.
+    /// Whether e4m3 has other bits in instructions than in memory. OCP numbers are twice as large
+    /// there, and their negative zero has the bits of NaN. So zeros lose their sign when weights
+    /// are loaded (`Weight::unsigned_zeros`) and when rows are quantised. The NaN bits of OCP count
+    /// as 480, as in every decoder.
     fn is_fnuz(&self) -> bool {
         self.dtype == DType::F8E4M3 && self.c.simt.fp8 == Fp8::Fnuz
     }

@@ -43,9 +43,9 @@ impl<'c> Gpu<'c> {
         self.as_int(self.b.build_int_truncate_or_bit_cast(count.v, self.index, "").expect(BUILT))
     }
 
-    /// Numbers of 32 bits of this lane and of one `distance` lanes away, in any order, in teams of
-    /// so many lanes that come here together. The lanes of each group of `distance` must agree
-    /// already where the distance is 4 or 8.
+    /// The 32-bit values of this lane and of the one `distance` lanes away, in any order, in teams
+    /// of `team` lanes that all call this. Where the distance is 4 or 8, the lanes of each group of
+    /// `distance` must already agree.
     pub fn pair(&self, v: Int<'c>, distance: usize, team: usize) -> (Int<'c>, Int<'c>) {
         match self.isa() {
             Isa::Amdgcn => self.pair_in_rows(v, distance),
@@ -53,8 +53,8 @@ impl<'c> Gpu<'c> {
         }
     }
 
-    /// Combines a value over lanes whose numbers differ in the bits of `distances`, smallest first;
-    /// all of them get the result. All lanes of the wave take part.
+    /// Combines a value over the lanes that have numbers differing in the bits of `distances`,
+    /// smallest first. All of them get the result. All lanes of the wave take part.
     pub fn across(
         &self,
         v: FloatValue<'c>,
@@ -79,8 +79,7 @@ impl<'c> Gpu<'c> {
         })
     }
 
-    /// The largest number of `size` neighbouring lanes, a power of two; no number if one of them is
-    /// none.
+    /// The largest number of `size` neighbouring lanes, a power of two; NaN if one of them is NaN.
     pub fn largest_of(&self, v: FloatValue<'c>, size: usize) -> FloatValue<'c> {
         self.over_lanes(v, size, &|a, b| {
             self.call("llvm.maximum", &[self.cx.f32_type().into()], &[a.into(), b.into()]).into_float_value()
@@ -93,8 +92,8 @@ impl<'c> Gpu<'c> {
         self.in_teams(size, v, &distances, f)
     }
 
-    /// The same over the `size` threads of the work-group, by way of local memory with a float for
-    /// each wave. The memory may be used again after the next barrier.
+    /// Combines a value over the `size` threads of the work-group, by way of local memory with a
+    /// float for each wave. The memory may be used again after the next barrier.
     fn over_group(&self, v: FloatValue<'c>, size: usize, exchange: Ptr<'c>, f: Combine<'_, 'c>) -> FloatValue<'c> {
         let waves = size / self.wave_size();
         let sum = self.over_lanes(v, self.wave_size(), f);

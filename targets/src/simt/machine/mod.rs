@@ -1,4 +1,4 @@
-//! What a GPU has beyond the builder: the signature of a kernel, who a thread is, local memory,
+//! What a GPU has beyond the builder: the signature of a kernel, indices of threads, local memory,
 //! barriers, and lanes that exchange values. Everything here is one instruction or a few; what
 //! vendors name or do differently is in `amdgcn` and `ptx`.
 pub mod accumulator;
@@ -28,12 +28,12 @@ use crate::llvm::Llvm;
 const GLOBAL: u16 = 1;
 const LOCAL: u16 = 3;
 
-/// An empty kernel of so many pointers, for work-groups of so many threads.
+/// An empty kernel with `pointers` pointers, for work-groups of `threads` threads.
 pub fn open<'c>(llvm: Llvm<'c>, symbol: &str, arch: GpuArch<'c>, pointers: usize, threads: usize) -> Gpu<'c> {
     open_with_numbers(llvm, symbol, arch, pointers, 0, threads)
 }
 
-/// The same with so many numbers of 64 bits behind the pointers.
+/// An empty kernel with 64-bit numbers after its pointers.
 pub fn open_with_numbers<'c>(
     llvm: Llvm<'c>,
     symbol: &str,
@@ -60,8 +60,7 @@ pub fn open_with_numbers<'c>(
     code
 }
 
-/// At least so many waves of an AMD kernel on every SIMD; what was asked for before does not count
-/// any more.
+/// Asks for at least `waves` waves of an AMD kernel on every SIMD, in place of an earlier request.
 pub fn want_waves(kernel: FunctionValue, waves: usize) {
     set(kernel, "amdgpu-waves-per-eu", &waves.to_string());
 }
@@ -82,9 +81,9 @@ pub fn exchange<'c>(c: &Gpu<'c>, threads: usize) -> Ptr<'c> {
 pub struct Gpu<'c> {
     code: Code<'c>,
     pub simt: &'c Simt,
-    /// Bytes of local memory that the launch must give, beside what the code itself states.
+    /// Bytes of local memory that the launch must give, in addition to what the code itself states.
     pub shared: Cell<usize>,
-    /// Whether the kernel has waited for the one before it, as it has come so far.
+    /// Whether the emitted code has waited for the previous kernel.
     pub awaited: Cell<bool>,
 }
 
@@ -119,7 +118,7 @@ impl<'c> Gpu<'c> {
         set(self.function, key, value);
     }
 
-    /// At least so many waves on every SIMD: how many registers a thread may take.
+    /// Asks for at least `waves` waves on every SIMD, which limits the registers of a thread.
     pub fn want_waves(&self, waves: usize) {
         match self.isa() {
             Isa::Amdgcn => want_waves(self.function, waves),
@@ -195,7 +194,8 @@ impl<'c> Gpu<'c> {
         global.as_pointer_value()
     }
 
-    /// All threads of the work-group meet; what each wrote before, all see behind.
+    /// A barrier of all threads of the work-group. Each thread's earlier writes are visible to all
+    /// after it.
     pub fn barrier(&self) {
         match self.isa() {
             Isa::Amdgcn => {
@@ -207,18 +207,18 @@ impl<'c> Gpu<'c> {
         }
     }
 
-    /// What lanes of a wave have written to local memory, its other lanes see behind this: a wave's
-    /// accesses are done in their order, so this holds back the compiler alone.
+    /// Makes the wave's writes to local memory visible to its other lanes. A wave's accesses are
+    /// done in order, so this holds back the compiler alone.
     pub fn wave_barrier(&self) {
         self.fence("wavefront", LLVMAtomicOrdering::LLVMAtomicOrderingRelease);
         self.call("llvm.amdgcn.wave.barrier", &[], &[]);
         self.fence("wavefront", LLVMAtomicOrdering::LLVMAtomicOrderingAcquire);
     }
 
-    /// [`Gpu::barrier`], behind which one thread may publish what all have written: it releases and
+    /// [`Gpu::barrier`], after which one thread may publish the writes of all: it releases and
     /// takes a turn. NVIDIA's release covers what the thread has seen by a barrier. AMD's GPUs
-    /// count stores that are under way for each wave, and LLVM's fence of a work-group does not
-    /// wait for them on gfx9, so there each wave releases its own.
+    /// count stores in flight for each wave, and LLVM's fence of a work-group does not wait for
+    /// them on gfx9, so there each wave releases its own.
     pub fn barrier_to_publish(&self) {
         if self.isa() == Isa::Amdgcn {
             self.release();
@@ -262,9 +262,9 @@ impl<'c> Gpu<'c> {
         }
     }
 
-    /// The same value, which is computed here and not later: matrix instructions want every lane of
-    /// the wave, so they may not be moved to where only some lanes need what they make. LLVM's
-    /// sinking does not know that of all of them.
+    /// The value, computed here and not later. Matrix instructions need every lane of the wave, so
+    /// they must not be moved to a place where only some lanes need their result. LLVM's sinking
+    /// does not know that for all of them.
     pub fn pin(&self, v: Vector<'c>) -> Vector<'c> {
         match self.isa() {
             Isa::Amdgcn => self.pin_vector(v),

@@ -1,6 +1,6 @@
-//! Pipelines through local memory, between producers, who fill places, and consumers, who release
-//! them. Each place has a barrier that says that it is full, and one that says that it is empty.
-//! What comes in its turn, counted from the first, has its place and its round.
+//! Pipelines through local memory. Producers fill places, and consumers release them. Each place
+//! has a barrier for "full" and one for "empty". The number of an item, counted from the first,
+//! gives its place and its round.
 use crate::code::Int;
 use crate::simt::machine::Gpu;
 
@@ -20,7 +20,8 @@ impl<'c> Pipeline<'c> {
         Pipeline { places, bytes, local, barriers: c.local_address(c.shared(2 * places * 8, 8)) }
     }
 
-    /// By one thread: so many arrive to say that a place is full, and that it is empty.
+    /// Initialises the barriers, by one thread: `full` threads arrive to say that a place is full,
+    /// and `empty` threads to say that it is empty.
     pub fn make_barriers(&self, c: &Gpu<'c>, [full, empty]: [usize; 2]) {
         for i in (0..self.places).map(|i| c.int(i)) {
             c.make_barrier_of(full, self.full(i));
@@ -67,8 +68,8 @@ impl<'c> Pipeline<'c> {
     }
 }
 
-/// Threads of a work-group part: the first `consumers` of them consume, and those behind them
-/// produce, each with its registers.
+/// Divides a work-group's threads by their roles: the first `consumers` of them consume, the others
+/// produce. Each role has its own number of registers.
 pub fn split_roles<'c>(
     c: &Gpu<'c>,
     consumers: usize,

@@ -20,15 +20,15 @@ const SHARED_ALIGN: u32 = 1024;
 /// The attribute that says how many threads a work-group has.
 const THREADS: &str = "nvvm.reqntid";
 
-/// Makes the function a kernel for work-groups of so many threads.
+/// Makes the function a kernel for work-groups of `threads` threads.
 pub fn make_kernel(code: &Gpu, threads: usize) {
     code.function.set_call_conventions(PTX_KERNEL);
     code.attribute(THREADS, &format!("{threads}"));
 }
 
 impl<'c> Gpu<'c> {
-    /// Registers for a thread, so that there is room for so many waves on a SIMD, and for all of
-    /// the work-group's.
+    /// Limits the registers of a thread, so that `waves` waves fit on a SIMD, and all waves of the
+    /// work-group.
     pub fn want_warps(&self, waves: usize) {
         let unit = &self.simt.unit;
         let threads = self.function.get_string_attribute(AttributeLoc::Function, THREADS);
@@ -39,7 +39,7 @@ impl<'c> Gpu<'c> {
         self.attribute("nvvm.maxnreg", &format!("{registers}"));
     }
 
-    /// Local memory, out of what the launch gives: what the code itself states may be 48 KiB at
+    /// Local memory out of the launch's share: memory that the code itself states may be 48 KiB at
     /// most.
     pub fn shared(&self, bytes: usize, align: usize) -> Ptr<'c> {
         let all = self.module.get_global(SHARED).unwrap_or_else(|| {
@@ -60,7 +60,7 @@ impl<'c> Gpu<'c> {
         self.call("llvm.nvvm.barrier.cta.sync.aligned.all", &[], &[all.into()]);
     }
 
-    /// So many threads meet at a barrier of their own, and see what each did before.
+    /// A barrier of `threads` threads. Each sees what the others did before.
     pub fn meet_some(&self, barrier: Int<'c>, threads: usize) {
         self.call("llvm.nvvm.barrier.cta.sync.aligned.count", &[], &[barrier.into(), self.int(threads).into()]);
     }
@@ -94,7 +94,7 @@ impl<'c> Gpu<'c> {
         self.as_int(self.b.build_left_shift(self.int((1 << team) - 1).v, first.v, "").expect("integers"))
     }
 
-    /// The value of the lane of the same team whose number differs in this bit.
+    /// The value of the lane of the same team that differs in this bit of its number.
     pub fn shuffle_by(&self, v: Int<'c>, distance: usize, team: usize) -> Int<'c> {
         let k = |n: u64| self.cx.i32_type().const_int(n, false).into();
         let args = [self.lanes_of(team).into(), v.into(), k(distance as u64), k(0x1f)];
@@ -123,12 +123,14 @@ impl<'c> Gpu<'c> {
         self.b.build_int_to_ptr(address.v, ty, "").expect("an address")
     }
 
-    /// Makes a barrier that one thread arms. Others see it behind the next [`Gpu::show_barriers`].
+    /// Initialises a barrier that one thread arms. Others see it after the next
+    /// [`Gpu::show_barriers`].
     pub fn make_barrier(&self, barrier: Int<'c>) {
         self.make_barrier_of(1, barrier);
     }
 
-    /// As [`Gpu::make_barrier`], for one whose turn is over when so many threads have come to it.
+    /// As [`Gpu::make_barrier`], for a barrier that completes a turn when `threads` threads have
+    /// arrived.
     pub fn make_barrier_of(&self, threads: usize, barrier: Int<'c>) {
         self.assemble(&format!("mbarrier.init.shared::cta.b64 [$0], {threads};"), None, "r", &[barrier.into()]);
     }
@@ -138,19 +140,19 @@ impl<'c> Gpu<'c> {
         self.assemble("fence.mbarrier_init.release.cluster; fence.proxy.async.shared::cta;", None, "", &[]);
     }
 
-    /// The machine's copies that are asked for behind the next meeting of threads see what this one
-    /// wrote.
+    /// Makes this thread's writes visible to the machine's copies that are issued after the next
+    /// barrier.
     pub fn show_to_copies(&self) {
         self.assemble("fence.proxy.async;", None, "", &[]);
     }
 
-    /// Products that are asked for behind the next meeting of threads see what this one wrote into
-    /// local memory.
+    /// Makes this thread's writes to local memory visible to products that are issued after the
+    /// next barrier.
     pub fn show_to_products(&self) {
         self.assemble("fence.proxy.async.shared::cta;", None, "", &[]);
     }
 
-    /// Where the condition holds: the barrier's next turn is over when so many bytes have come.
+    /// If the condition holds, the barrier's next turn is complete when `bytes` bytes have arrived.
     pub fn expect_bytes(&self, condition: Int<'c>, barrier: Int<'c>, bytes: usize) {
         let text = "{ .reg .pred p; setp.ne.b32 p, $0, 0; \
                     @p mbarrier.arrive.expect_tx.shared::cta.b64 _, [$1], $2; }";
@@ -192,8 +194,8 @@ impl<'c> Gpu<'c> {
         self.assemble(text, None, "r,l", &[to.into(), from.into()]);
     }
 
-    /// This thread arrives at a barrier as soon as all has come that it asked for by
-    /// [`Gpu::copy_vec16`]. Products see it behind the barrier and [`Gpu::show_to_products`].
+    /// This thread arrives at a barrier as soon as all its copies by [`Gpu::copy_vec16`] have
+    /// arrived. Products see them after the barrier and [`Gpu::show_to_products`].
     pub fn arrive_behind_copies(&self, barrier: Int<'c>) {
         self.assemble("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [$0];", None, "r", &[barrier.into()]);
     }
@@ -203,7 +205,7 @@ impl<'c> Gpu<'c> {
         self.assemble("cp.async.wait_all;", None, "", &[]);
     }
 
-    /// A run of memory comes near, into the cache of all units, and nobody is told.
+    /// Prefetches a run of memory into the cache of all units. Nothing signals its arrival.
     pub fn bring_near(&self, from: Ptr<'c>, bytes: usize) {
         let text = format!("cp.async.bulk.prefetch.L2.global [$0], {bytes};");
         self.assemble(&text, None, "l", &[from.into()]);
@@ -289,7 +291,7 @@ impl<'c> Gpu<'c> {
         self.as_int(self.call("llvm.nvvm.f2i.rn", &[], &[v.into()]))
     }
 
-    /// Every so many work-groups are a cluster.
+    /// Makes every `groups` consecutive work-groups a cluster.
     pub fn make_cluster(&self, groups: usize) {
         self.attribute("nvvm.cluster_dim", &format!("{groups},1,1"));
     }
@@ -302,8 +304,8 @@ impl<'c> Gpu<'c> {
         self.assemble("fence.acquire.sync_restrict::shared::cluster.cluster;", None, "", &[]);
     }
 
-    /// All threads of the cluster come here before one goes on. What they did is in no order: for
-    /// the end of a kernel that has used what it read from others.
+    /// A barrier of all threads of the cluster, without an order of their accesses: for the end of
+    /// a kernel that has used everything it read from others.
     pub fn leave_cluster(&self) {
         self.call("llvm.nvvm.barrier.cluster.arrive.relaxed.aligned", &[], &[]);
         self.call("llvm.nvvm.barrier.cluster.wait.aligned", &[], &[]);

@@ -1,8 +1,8 @@
 //! Tensor maps, and the products that four waves make together from tiles in local memory while
 //! they do other things.
 //!
-//! A tile is made of blocks of 8 rows by 16 bytes, each 128 consecutive bytes, or of rows of 128
-//! bytes whose 16-byte pieces are swizzled: piece `i` of row `r` lies in place `i ^ r % 8`. The PTX
+//! A tile consists of blocks of 8 rows by 16 bytes, each 128 consecutive bytes, or of rows of 128
+//! bytes with swizzled 16-byte pieces: piece `i` of row `r` lies in place `i ^ r % 8`. The PTX
 //! guide: "Asynchronous warpgroup level matrix instructions", and "Tensor-map".
 use std::fmt::Write;
 use std::ops::Range;
@@ -47,17 +47,17 @@ type Tile<'c> = (Int<'c>, TileForm);
 /// What products are added to.
 enum Sums<'s, 'c> {
     Before(&'s [Any<'c>]),
-    /// Nothing: so many sums of a lane are new.
+    /// No earlier sums: the lane's sums, of this number, are new.
     New(usize),
 }
 
 impl TileForm {
-    /// Of 16 bytes of columns so many rows together, then of the next 16 bytes.
+    /// Tiles in which 16 bytes of the columns of all `rows` rows are followed by the next 16 bytes.
     pub fn of_columns(rows: usize) -> TileForm {
         TileForm::Blocks { along: rows * 16, down: 128 }
     }
 
-    /// The same tile turned: its rows are what is contracted.
+    /// The tile transposed: its rows are contracted.
     pub fn of_columns_turned(rows: usize) -> TileForm {
         TileForm::Turned { along: 128, down: rows * 16 }
     }
@@ -70,12 +70,12 @@ impl TileForm {
         }
     }
 
-    /// What an instruction is told of a tile whose elements have two bytes: whether it is turned.
+    /// The instruction's flag for a tile of 2-byte elements: whether it is transposed.
     fn turned(self) -> u8 {
         u8::from(matches!(self, TileForm::Turned { .. }))
     }
 
-    /// The descriptor's bits beside the address: offsets in units of 16 bytes.
+    /// The descriptor's bits other than the address: offsets in units of 16 bytes.
     fn bits(self) -> u64 {
         let (along, down, swizzle) = match self {
             TileForm::Blocks { along, down } | TileForm::Turned { along, down } => (along, down, 0),
@@ -86,8 +86,8 @@ impl TileForm {
 }
 
 impl<'c> Gpu<'c> {
-    /// From here on a thread of this work-group's four waves has so many registers, more than at
-    /// the launch or less.
+    /// Sets the registers of each thread of the work-group's four waves from here on: more than at
+    /// the launch, or fewer.
     pub fn set_registers(&self, registers: usize, more: bool) {
         let which = if more { "inc" } else { "dec" };
         self.assemble(&format!("setmaxnreg.{which}.sync.aligned.u32 {registers};"), None, "", &[]);
@@ -138,7 +138,7 @@ impl<'c> Gpu<'c> {
         self.assemble(&text, None, operands, &args);
     }
 
-    /// Clears the local memory of maps, so many. All lanes of a wave do it together, before one of
+    /// Clears the local memory of `maps` maps. All lanes of a wave do it together, before one of
     /// them makes the maps.
     pub fn clear_maps(&self, local: Ptr<'c>, maps: usize) {
         for i in 0..maps {
@@ -202,7 +202,7 @@ impl<'c> Gpu<'c> {
         self.mma_of_tiles(Sums::Before(sums), dtype, operands, steps)
     }
 
-    /// The same for new sums, so many of a lane.
+    /// The products into `sums` new sums of a lane.
     pub fn mma_async_new(
         &self,
         sums: usize,
@@ -256,7 +256,7 @@ impl<'c> Gpu<'c> {
         self.change_sums(&text, sums, &words)
     }
 
-    /// The same for new sums, so many of a lane.
+    /// The products into `sums` new sums of a lane.
     pub fn mma_async_rs_new(&self, sums: usize, dtype: DType, a: &[Int<'c>], b: (Int<'c>, TileForm)) -> Vec<Any<'c>> {
         let text = products_of_words((sums, sums), dtype, a.len(), b.1, false);
         let words: Vec<Int<'c>> = a.iter().copied().chain([self.tile_at(b.0, b.1)]).collect();
@@ -292,7 +292,7 @@ impl<'c> Gpu<'c> {
         sums.iter().zip(others).enumerate().map(one).collect()
     }
 
-    /// All products are done, but for so many that were begun last.
+    /// Waits until all products are done, except for the `pending` that were begun last.
     pub fn mma_wait(&self, sums: &[Any<'c>], pending: usize) -> Vec<Any<'c>> {
         self.change_sums(&format!("wgmma.wait_group.sync.aligned {pending};"), sums, &[])
     }
@@ -303,7 +303,7 @@ impl<'c> Gpu<'c> {
         self.make_sums(text, (sums.len(), dtype), sums, words)
     }
 
-    /// An instruction that makes so many sums of products of a type, of those before if there are
+    /// An instruction that makes sums of products of a type, added to earlier sums if there are
     /// any.
     fn make_sums(
         &self,
@@ -329,7 +329,7 @@ impl<'c> Gpu<'c> {
     }
 }
 
-/// The instruction that multiplies 32 bytes of columns, with so many rows of the right operand.
+/// The instruction that multiplies 32 bytes of columns with `rows` rows of the right operand.
 fn product_of(dtype: DType, rows: usize) -> String {
     if dtype == DType::I8 {
         return format!("wgmma.mma_async.sync.aligned.m64n{rows}k32.s32.s8.s8");
@@ -338,13 +338,13 @@ fn product_of(dtype: DType, rows: usize) -> String {
     format!("wgmma.mma_async.sync.aligned.m64n{rows}k{}.f32.{name}.{name}", 32 / dtype.size())
 }
 
-/// Products of operands `$first` on, which are words of the left operand and the tile of the right
-/// one, with so many sums.
+/// Products of operands `$first` on: the words of the left operand and the tile of the right one.
+/// They make `sums` sums.
 fn products_of_words((sums, first): (usize, usize), dtype: DType, words: usize, form: TileForm, adds: bool) -> String {
     let list = |range: Range<usize>| range.map(|i| format!("${i}")).collect::<Vec<_>>().join(",");
     let (all, name) = (list(0..sums), dtype.name());
     let product = format!("wgmma.mma_async.sync.aligned.m64n{}k16.f32.{name}.{name}", 2 * sums);
-    // Only the low half of what products are told of a tile is an address, so steps need no carry.
+    // Only the low half of a tile's descriptor is an address, so steps need no carry.
     let mut text = String::from("{ .reg .b64 b; .reg .b32 low, high, next; .reg .pred p; ");
     write!(text, "mov.b64 {{low, high}}, ${}; setp.ne.b32 p, {}, 0; ", first + words, u8::from(adds))
         .expect("into memory");

@@ -1,7 +1,7 @@
 //! The gated delta rule of many tokens, in chunks of 64 or 32 on matrix instructions (the WY form).
 //!
-//! A work-group has some columns of a head's state, 16 a wave, in registers. In a chunk, with
-//! `G` the logarithms of what is kept, added up, and keys and queries of length one:
+//! A work-group has some columns of a head's state, 16 a wave, in registers. In a chunk, with `G`
+//! the running sum of the logarithms of the decay, and keys and queries of length one:
 //!
 //! - `A_ts = beta_t (k_t k_s) e^(G_t - G_s)` for `s < t`, and `T = (I + A)^-1`;
 //! - `D = T (beta (V - e^G K S))` is what each token puts into the state;
@@ -29,7 +29,7 @@ use crate::simt::machine::Gpu;
 use crate::simt::machine::fragment::{Matrix, VEC16};
 use crate::{KernelSpec, math};
 
-/// Tokens of a chunk: the first whose local memory and registers the chip has.
+/// Tokens of a chunk: the first of these that fits the chip's local memory and registers.
 const CHUNKS: [usize; 2] = [64, 32];
 /// Most waves of a work-group, and the least: a thread for each token of a chunk.
 const WAVES: usize = 4;
@@ -143,10 +143,10 @@ pub fn emit<'c>(setup: &Setup<'c>, spec: &KernelSpec) -> launch::Made<'c> {
 /// Numbers that each token of a chunk has in local memory.
 #[derive(Clone, Copy)]
 enum OfToken {
-    /// What is kept up to it, as a logarithm, and as a factor.
+    /// The decay up to it, as a logarithm, and as a factor.
     Decay,
     Kept,
-    /// What is kept from it up to the chunk's end.
+    /// The decay from it to the chunk's end.
     Rest,
     Beta,
     /// What makes its key, and its query, as long as they are meant.
@@ -257,7 +257,7 @@ impl<'a, 'k, 'c> Chunks<'a, 'k, 'c> {
         (c.at(slot, (c.smaller(row, self.shape.dim - 1) * width + column) * 4), c.less(row, self.shape.dim))
     }
 
-    /// A chunk from a token on; gives the state behind it.
+    /// Computes the chunk that begins at a token, and returns the new state.
     fn chunk(&self, first: Int<'c>, end: Int<'c>, state: Runs<'c>) -> Runs<'c> {
         let (c, p, shape) = (self.c, &self.products, self.shape);
         // What was there is not read any more.
@@ -329,7 +329,7 @@ impl<'a, 'k, 'c> Chunks<'a, 'k, 'c> {
         )
     }
 
-    /// Keys, queries and gates of a chunk, with zeros where there are none.
+    /// Loads keys, queries and gates of a chunk, with zeros where there are no tokens.
     fn bring(&self, first: Int<'c>, end: Int<'c>) {
         let (c, delta, shape, threads) = (self.c, self.delta, self.shape, self.threads());
         let [q, k, _] = delta.starts;

@@ -16,7 +16,7 @@ use super::{MANY_TOKENS, element, pad, vector};
 
 /// Most elements of a vector: 16 bytes of the short types.
 const LANES: usize = 8;
-/// Waves of a work-group in steps of more than so many tokens: some sequence may have many.
+/// Waves of a work-group in steps of more than `FEW_TOKENS` tokens: some sequence may have many.
 const WAVES: usize = 4;
 const FEW_TOKENS: usize = 8;
 /// Tokens of a work-group in steps of many.
@@ -85,7 +85,7 @@ impl<'c> Channels<'_, '_, 'c> {
         let (c, Conv { out, len, .. }) = (self.c, self.conv);
         let before = self.state.before(c, token, len - 1);
         let first = token - before;
-        // A token that sees none of what was kept is of the work-group that has it.
+        // A token that sees no kept input belongs to the work-group that has it.
         let by = c.as_int(c.pick(c.less(before, len - 1), first, token));
         c.when(!c.less(by, self.first) & c.less(by, self.end), || {
             let run = self.state.run(c, first, token + 1);
@@ -96,8 +96,7 @@ impl<'c> Channels<'_, '_, 'c> {
         });
     }
 
-    /// Writes what is kept of a sequence. What is kept of what was kept before lies behind its new
-    /// place.
+    /// Writes the inputs that a sequence keeps. An old input that stays moves to an earlier place.
     fn keep(&self, run: Run<'c>) {
         for i in 0..self.conv.len - 1 {
             let seen = self.seen(run, run.end - run.first + i);
@@ -105,7 +104,7 @@ impl<'c> Channels<'_, '_, 'c> {
         }
     }
 
-    /// What was kept, and behind it tokens of the sequence, by number.
+    /// Inputs by number: first the kept ones, then the tokens of the sequence.
     fn seen(&self, run: Run<'c>, number: Int<'c>) -> Vector<'c> {
         let (c, Conv { x, len, .. }) = (self.c, self.conv);
         let len = *len;

@@ -96,8 +96,8 @@ impl<'c> Few<'c> {
     }
 }
 
-/// Some columns of a head's state, of which the lane has those from `column` on, in rows from `row`
-/// on. Lanes without columns of their own compute with the last ones, and store nothing.
+/// Some columns of a head's state. The lane has those from `column` on, in rows from `row` on.
+/// Lanes without columns of their own compute with the last ones, and store nothing.
 pub struct Part<'a, 'k, 'c> {
     c: &'a Gpu<'c>,
     delta: &'a Delta<'k, 'c>,
@@ -225,7 +225,7 @@ impl<'a, 'k, 'c> Part<'a, 'k, 'c> {
         all
     }
 
-    /// Stores a token's result; gives the state behind it.
+    /// Stores a token's result and returns the new state.
     fn token(&self, token: Int<'c>, state: &[Any<'c>], x: Token<'c>) -> Vec<Any<'c>> {
         let (c, delta, sizes) = (self.c, self.delta, self.delta.sizes);
         let state: Vec<Vector> = state.iter().map(|v| v.into_vector_value()).collect();

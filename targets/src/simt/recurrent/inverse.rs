@@ -11,8 +11,8 @@ use super::products::{COLUMNS, Products, Rows, Runs};
 /// Rows and columns of the blocks to begin with.
 pub const BLOCK: usize = 16;
 
-/// Inverts a triangle of so many rows, in a work-group that has a thread for each row, and a wave
-/// for each 32. Barriers are around it.
+/// Inverts a triangle of `rows` rows, in a work-group with a thread for each row and a wave for
+/// each 32. The caller has barriers before and after.
 pub fn invert<'c>(p: &Products<'_, 'c>, triangle: Rows<'c>, rows: usize) {
     diagonal(p, triangle, rows);
     let mut half = BLOCK;
@@ -72,7 +72,7 @@ fn double<'c>(p: &Products<'_, 'c>, triangle: Rows<'c>, half: usize, rows: usize
         };
         own(span, c.floats(&(0..p.depth()).map(number).collect::<Vec<_>>()))
     });
-    // Of columns that no block has some others are loaded, and multiplied with nothing.
+    // For columns that no block has, other columns are loaded and multiplied by nothing.
     let columns = |from: Int<'c>| move |span: usize| c.smaller(from + p.first(span), rows - p.depth());
     let row = |r: Int<'c>| second + c.smaller(r, half - 1);
     let all = |_, _| true;

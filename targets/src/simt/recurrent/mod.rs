@@ -76,8 +76,8 @@ const FEW_TOKENS: usize = 16;
 /// Most work-groups of a part, which share out the sequences of a step.
 const SHARING: usize = 8;
 
-/// `body` in work-groups whose token begins a sequence, with the number of the part; and what a
-/// launch needs to know.
+/// Runs `body` in work-groups with a token that begins a sequence, with the number of the part.
+/// Returns the facts that a launch needs.
 fn each_part<'c>(
     c: &Gpu<'c>,
     spec: &KernelSpec,
@@ -132,8 +132,8 @@ fn each_sequence<'c>(
     Ok(manifest::Kernel::simt(Tasks::Fixed(parts * sharing), threads))
 }
 
-/// Elements of a vector that fit rows of so many, or that begin there: 16 bytes of the short types
-/// at most.
+/// Elements of a vector that divides rows of `width` elements, or that begins there: 16 bytes of
+/// the short types at most.
 fn vector(width: usize, most: usize) -> usize {
     1 << width.trailing_zeros().min(most.trailing_zeros())
 }
@@ -143,8 +143,7 @@ fn element<'c>(c: &Gpu<'c>, x: &Operand<'c>, row: Int<'c>, column: Int<'c>) -> P
     c.at(x.ptr, (row * x.stride + column) * x.ty.dtype.size())
 }
 
-/// Zeros behind the columns of some tokens' rows, by a part of the threads: of which this is the
-/// `first`, and so many there are.
+/// Zeros after the columns of some tokens' rows, by `threads` threads; this one is number `first`.
 fn pad<'c>(c: &Gpu<'c>, out: &Operand<'c>, tokens: [Int<'c>; 2], first: Int<'c>, threads: usize) {
     let width = out.ty.shape.row().unwrap_or(0);
     let padded = c.arch.memory.padded(width);

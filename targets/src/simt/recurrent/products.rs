@@ -1,4 +1,4 @@
-//! Products of a wave whose right operands and results stay in registers.
+//! Products of a wave with right operands and results that stay in registers.
 //!
 //! A wave has 16 columns. Of each a lane holds runs of consecutive numbers, as a right operand
 //! wants them. Rows of the left operand, in local memory, are taken in an order in which results
@@ -33,7 +33,7 @@ pub struct Rows<'c> {
 pub enum Meeting {
     /// All of the work-group.
     All,
-    /// So many threads, at a barrier of their own.
+    /// A part of the threads, at a barrier of their own.
     Some { barrier: usize, threads: usize },
 }
 
@@ -60,7 +60,7 @@ impl<'a, 'c> Products<'a, 'c> {
         Products::meeting(c, Meeting::All)
     }
 
-    /// The same of some of a work-group's waves, the first ones.
+    /// The products of the first of a work-group's waves.
     pub fn meeting(c: &'a Gpu<'c>, meeting: Meeting) -> Products<'a, 'c> {
         let (short, wide) = (Matrix::new(c, DType::BF16), Matrix::new(c, DType::F32));
         Products { c, place: short.place(), thread: c.thread(), meeting, short, wide }
@@ -74,8 +74,9 @@ impl<'a, 'c> Products<'a, 'c> {
         }
     }
 
-    /// The same for a turn of a loop, or behind one, by a number that is never negative. What LLVM
-    /// sees to be the same in all turns it makes once and keeps in registers, which are too few.
+    /// The products with places computed again for each turn of a loop, or after one; `turn` is
+    /// never negative. Otherwise LLVM would compute what all turns share once, and keep it in
+    /// registers, which are too few.
     pub fn anew(&self, turn: Int<'c>) -> Self {
         let made = |of| self.c.lane_offset(of, turn);
         let Place { row, column, part, share, results } = self.place;
@@ -110,7 +111,7 @@ impl<'a, 'c> Products<'a, 'c> {
         self.place.part * self.depth() + span * self.span()
     }
 
-    /// Runs for so many spans.
+    /// Runs of `spans` spans.
     pub fn runs(&self, spans: usize, mut run: impl FnMut(usize, usize) -> Vector<'c>) -> Runs<'c> {
         (0..self.blocks()).map(|block| (0..spans).map(|span| run(block, span)).collect()).collect()
     }
@@ -161,8 +162,8 @@ impl<'a, 'c> Products<'a, 'c> {
         }
     }
 
-    /// `sums + left * right`, by rows of a matrix whose columns begin at one; `wanted` says of a
-    /// span of rows and one of columns whether there is anything.
+    /// `sums + left * right`, for the rows of a matrix with columns that begin at `column`.
+    /// `wanted` says whether a span of rows and a span of columns hold anything.
     pub fn multiply(
         &self,
         (matrix, column, row): (Rows<'c>, impl Fn(usize) -> Int<'c>, impl Fn(Int<'c>) -> Int<'c>),
@@ -178,7 +179,8 @@ impl<'a, 'c> Products<'a, 'c> {
         self.joined(&sums)
     }
 
-    /// Two matrices times the same, of which parts are made once: `spans` of rows each.
+    /// Two matrices times the same operand, with the operand's parts made once: `spans` of rows
+    /// each.
     pub fn multiply_both(&self, left: [Rows<'c>; 2], right: &Runs<'c>, spans: usize) -> [Runs<'c>; 2] {
         let mut sums = [0; 2].map(|_| self.tiles(&self.zeros(spans)));
         for span in 0..right[0].len() {

@@ -35,7 +35,7 @@ const TEAM: usize = 128;
 const THREADS: usize = 2 * TEAM;
 /// Chunks in local memory.
 const STAGES: usize = 2;
-/// Columns of a work-group: the first of these of which the chip's units have all at once.
+/// Columns of a work-group: the first of these with which the chip's units hold all at once.
 const COLUMNS: [usize; 2] = [32, 64];
 /// Parts of a number of f32.
 const PARTS: usize = 3;
@@ -43,7 +43,7 @@ const PARTS: usize = 3;
 const OF_TOKEN: usize = 4;
 /// Bytes from row to row of the triangle, so that neighbouring rows lie in other banks.
 const PITCH: usize = CHUNK * 4 + VEC16;
-/// Meetings of each team, and of both: behind a stage that was made, and one that is used up.
+/// Barriers of each team and of both teams: one after a stage is made, one after it is used up.
 const MAKERS: usize = 1;
 const CARRIERS: usize = 2;
 const FULL: usize = 3;
@@ -75,7 +75,7 @@ impl Shape {
         CHUNK * self.dim * 2
     }
 
-    /// Bytes of a part of so many rows of the work-group's columns.
+    /// Bytes of a part of `rows` rows of the work-group's columns.
     fn part(&self, rows: usize) -> usize {
         rows * self.columns * 2
     }
@@ -156,7 +156,7 @@ impl<'c> Stages<'c> {
 /// Numbers that each token of a chunk has in local memory.
 #[derive(Clone, Copy)]
 enum OfToken {
-    /// What is kept up to it, as a logarithm.
+    /// The decay up to it, as a logarithm.
     Decay,
     Beta,
     /// What makes its key, and its query, as long as they are meant.
@@ -248,7 +248,7 @@ impl<'c> Chunks<'_, '_, 'c> {
         (self.c.local_address(tile), TileForm::of_columns(CHUNK))
     }
 
-    /// The first of the thread's two rows of a product, of which the other is 8 further on.
+    /// The first of the thread's two rows of a product. The other one is 8 rows further on.
     fn row(&self) -> Int<'c> {
         self.c.thread() % TEAM / 32 * 16 + self.c.lane_index() / 4
     }

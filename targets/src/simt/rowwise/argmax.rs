@@ -1,5 +1,5 @@
-//! The column of a row's largest element: each thread of the work-group looks at every so many
-//! vectors, then lanes and waves agree on the first of what they found.
+//! The column of a row's largest element: each thread of the work-group looks at every n-th vector,
+//! then lanes and waves agree on the first of what they found.
 use atomc_ir::{Diagnostic, Op, Value};
 use inkwell::values::FloatValue;
 
@@ -44,7 +44,7 @@ pub fn store<'a, 'c>(
     Ok(())
 }
 
-/// A row that so many threads share.
+/// A row that several threads share.
 struct Share<'a, 'g, 'c> {
     rows: &'a Rows<'g, 'c>,
     x: Value,
@@ -108,7 +108,7 @@ fn of_wave<'c>(c: &Gpu<'c>, found: Found<'c>) -> Found<'c> {
     })
 }
 
-/// `body` with the column of what the waves of a work-group found, in its first thread.
+/// Runs `body` with the column that the waves of a work-group found, in its first thread.
 fn of_group<'c>(c: &Gpu<'c>, (v, col): Found<'c>, thread: Int<'c>, threads: usize, body: impl FnOnce(Int<'c>)) {
     let waves = threads / c.simt.wave;
     // An element and a column for each wave.

@@ -2,10 +2,10 @@
 //! heads as well: the work is that of some neighbouring tokens, as many as have their values of a
 //! dimension in one run of memory, and cut into heads.
 //!
-//! A small team of lanes makes a head of one token, each lane vectors of both halves, so that what
-//! rotates them is loaded once. Neighbouring teams make the same head of the next tokens, whose
-//! keys lie side by side. A thread brings a vector of all the tokens' values and stores them
-//! dimension by dimension.
+//! A small team of lanes makes a head of one token, each lane vectors of both halves, so that their
+//! rotation is loaded once. Neighbouring teams make the same head of the next tokens; the keys of
+//! these are adjacent. A thread loads a vector of all the tokens' values and stores them dimension
+//! by dimension.
 use atomc_artifact::manifest;
 use atomc_ir::arch::GpuArch;
 use atomc_ir::arch::Isa;
@@ -26,7 +26,7 @@ const THREADS: usize = 128;
 /// Vectors of a head that a lane makes.
 const VECTORS: usize = 2;
 
-/// How many tokens' values make a run, for a body of this kind.
+/// The tokens in a run of values, for a body of this kind.
 pub fn run(graph: &Graph, arch: GpuArch) -> Option<usize> {
     let writes = |id| (graph.op(id).class() == Class::Effect).then(|| graph.operands(id));
     let written: Vec<_> = graph.ids().filter_map(writes).collect();
@@ -85,7 +85,7 @@ struct Part<'p, 'c> {
 }
 
 enum What<'p, 'c> {
-    /// So many heads of so many elements, as they are stored in a row.
+    /// Heads of a number of elements each, as they are stored in a row.
     Heads {
         value: Value,
         out: &'p Operand<'c>,

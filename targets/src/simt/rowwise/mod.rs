@@ -1,6 +1,6 @@
 //! Family `rows`: a work-group makes one row of the step. A flat result is made by all threads
-//! together; heads are shared out to teams of lanes, of which each makes one at a time. Where there
-//! is nothing but heads, work-groups take several tokens'.
+//! together; heads are shared out to teams of lanes, and a team makes one head at a time. A body of
+//! nothing but heads has several tokens in a work-group.
 mod argmax;
 mod heads;
 mod route;
@@ -29,12 +29,12 @@ use crate::simt::machine::Gpu;
 const WAVES: usize = 8;
 const NORM_WAVES: usize = 4;
 
-/// Most threads that quantise a row, which they go along two or three times. On an H100 a step of
-/// 32 tokens of Qwen3-8B in fp8 blocks takes 6.06 ms with 512 and 7.17 ms with 128 or 256.
+/// Most threads that quantise a row. They read it two or three times. On an H100 a step of 32
+/// tokens of Qwen3-8B in fp8 blocks takes 6.06 ms with 512 and 7.17 ms with 128 or 256.
 const QUANTISERS: usize = 512;
 
-/// Most threads that look for the largest element of a row, of which a step of one token has one
-/// work-group for 150,000 logits. On an H100 256 threads take 24 us.
+/// Most threads that search the largest element of a row. A step of one token has one work-group
+/// for 150,000 logits. On an H100 256 threads take 24 us.
 const SEEKERS: usize = 1024;
 
 /// Vectors of a row that a thread has on the way, and elements of them that it computes at a time.
@@ -47,8 +47,8 @@ pub fn vector(graph: &Graph) -> usize {
     [8, 4, 2].into_iter().find(|&n| fits(n)).unwrap_or(1)
 }
 
-/// Whether a value is scales, of a weight, of what becomes codes or of choices that are added up,
-/// which no row is read with.
+/// Whether a value is scales: of a weight, of a value that is quantised, or of choices that are
+/// added up. No row is read with it.
 fn is_scales(graph: &Graph, v: Value) -> bool {
     let as_scales = |&(user, slot): &(NodeId, usize)| match graph.op(user) {
         Op::Linear { block, .. } | Op::PerHead { block, .. } => block.is_some() && slot >= 2,
@@ -89,8 +89,8 @@ fn is_row_norm(graph: &Graph, v: Value) -> bool {
     is_norm(graph.op(v.node)) && graph.ty(v).as_tensor().is_some_and(|t| t.shape.rank() == 2)
 }
 
-/// Threads of a work-group: one for each vector of the widest result, or of what it is the largest
-/// of, in whole waves.
+/// Threads of a work-group: one for each vector of the widest result, or of the row that it is the
+/// largest element of, in whole waves.
 pub fn threads(graph: &Graph, arch: GpuArch) -> usize {
     let row = |v: Value| graph.ty(v).as_tensor().and_then(|t| t.shape.row()).unwrap_or(0);
     let width = |&v: &Value| match graph.ty(v) {
@@ -169,7 +169,7 @@ fn emit<'c>(setup: &Setup<'c>, spec: &KernelSpec) -> launch::Made<'c> {
     Ok((code, manifest::Kernel::simt(tasks, threads)))
 }
 
-/// The whole row as codes, padding as zeros, and behind it its scales.
+/// The whole row as codes: padding of zeros, then the scales.
 fn store_codes<'a, 'c>(
     kernel: &Kernel<'a, 'c>,
     v: Value,
@@ -217,14 +217,14 @@ fn store_codes<'a, 'c>(
     Ok(())
 }
 
-/// The scale of a group of a row's columns, behind the row's codes.
+/// The scale of a group of a row's columns, after the row's codes.
 fn store_scale<'c>(c: &Gpu<'c>, out: &Operand<'c>, (row, number): (Int<'c>, Int<'c>), scale: FloatValue<'c>) {
     let Some(scales) = c.arch.memory.row_scales(&out.ty) else { unreachable!("rows of codes have scales") };
     let first = row * out.ty.dtype.bytes(out.stride) + scales.first;
     match scales.dtype {
         DType::F32 => c.store(c.at(out.ptr, first + number * 4), scale, 4),
         _ => {
-            // A power of two is its exponent, and what is no number has the bits of none.
+            // A power of two is stored as its exponent. The exponent bits of NaN are NaN in e8m0.
             let bits = c.as_int(c.bitcast(scale, c.cx.i32_type())).shift_right(23, false);
             let byte = c.b.build_int_truncate(bits.v, c.cx.i8_type(), "").expect("a byte of a word");
             c.store(c.at(out.ptr, first + number), byte, 1);
@@ -303,7 +303,7 @@ fn store_flat<'a, 'c>(
     team: Team<'a, 'c>,
 ) -> Result<(), Diagnostic> {
     let (c, rows) = (kernel.code, &kernel.rows);
-    // Whoever finds the scale of a group goes along it in whole vectors.
+    // The scale of a group is found in whole vectors.
     let whole = rows.graph.ids().any(|id| rows.graph.op(id).values() == Values::Coded);
     let (lanes, pieces) = (c.lanes(), if whole { 1 } else { c.lanes().div_ceil(PIECE) });
     c.set_lanes(lanes / pieces);
@@ -339,7 +339,7 @@ pub fn teams<'a, 'c>(c: &'a Gpu<'c>, dim: usize, threads: usize) -> (Team<'a, 'c
     (c.lanes_team(thread % size, size), thread / size, threads / size)
 }
 
-/// `body` for each head, by the team whose turn it is.
+/// Runs `body` for each head, by the team that it falls to.
 pub fn each_head<'c>(
     c: &Gpu<'c>,
     count: usize,

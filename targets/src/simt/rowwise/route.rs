@@ -23,7 +23,7 @@ pub fn is_route(graph: &Graph, v: Value) -> bool {
 struct Expert<'c> {
     number: Int<'c>,
     score: FloatValue<'c>,
-    /// What it is chosen by: minus infinity if it cannot be.
+    /// The number that it is chosen by: minus infinity if it cannot be chosen.
     choice: FloatValue<'c>,
 }
 
@@ -189,7 +189,7 @@ impl<'a, 'c> Wave<'a, 'c> {
         (best.number, best)
     }
 
-    /// Of two experts the better one; of equals the one that comes first.
+    /// The better one of two experts; of equals the first one.
     fn better(&self, a: Expert<'c>, b: Expert<'c>) -> Expert<'c> {
         let c = self.c;
         let compare = |how| c.as_int(c.b.build_float_compare(how, b.choice, a.choice, "").expect("floats"));
@@ -220,7 +220,7 @@ impl<'a, 'c> Wave<'a, 'c> {
         if scale == 1.0 { scores } else { scores.into_iter().map(scaled).collect() }
     }
 
-    /// The exponential of what a number is above another.
+    /// The exponential of a number less another.
     fn below(&self, v: FloatValue<'c>, top: FloatValue<'c>) -> FloatValue<'c> {
         let c = self.c;
         let less = c.b.build_float_sub(v, top, "").expect("floats");

@@ -10,7 +10,8 @@ const CONTEXT_IS_DESTROYED: i32 = 709;
 const UNKNOWN: i32 = 999;
 
 impl Fake {
-    /// Has a call fail after so many of it that do not; all calls from then on, if `always`.
+    /// Lets `after` calls of a function pass and makes the next one fail; all calls from then on,
+    /// if `always`.
     fn fail(&self, call: &str, after: usize, code: i32, always: bool) {
         let call = std::ffi::CString::new(call).unwrap();
         type Fail = unsafe extern "C" fn(*const c_char, i32, i32, i32);
@@ -44,8 +45,8 @@ fn kind_of_step(error: &StepError) -> &'static str {
     }
 }
 
-/// Each allocation in turn finds no memory. What was there before is given back, and the same
-/// device is opened behind it.
+/// Each allocation in turn finds no memory. Earlier ones are given back, and the same device can be
+/// opened afterwards.
 pub fn memory_that_is_exhausted_at_load(vendor: Vendor) {
     let fake = Fake::new(vendor);
     let mut tried = 0;
@@ -125,8 +126,7 @@ pub fn steps_that_fail_are_taken_back(vendor: Vendor) {
     }
 }
 
-/// A lost device says so in each call. What is dropped asks nothing of it, and another engine
-/// works.
+/// A lost device says so in each call. Dropping its values calls nothing, and another engine works.
 pub fn a_lost_device(vendor: Vendor) {
     let fake = Fake::new(vendor);
     let mut engine = fake.engine();
@@ -149,7 +149,7 @@ pub fn a_lost_device(vendor: Vendor) {
     assert_eq!(greedy(&mut engine, &[Request { sequence, tokens: &[5], logits: Want::Last }]), [toy::next(&[5])]);
 }
 
-/// Code that cannot be loaded leaves nothing behind.
+/// Code that cannot be loaded leaves no allocation.
 pub fn code_that_does_not_load(vendor: Vendor) {
     let fake = Fake::new(vendor);
     fake.fail("load", 0, NO_MEMORY, false);

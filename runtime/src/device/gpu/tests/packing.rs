@@ -1,5 +1,4 @@
-//! Weights made on a device of tensors that lie there: what the driver is asked for, and what comes
-//! of it.
+//! Weights made on a device of tensors in its memory: the calls of the driver, and the results.
 use super::*;
 use crate::checkpoint::{CheckpointError, Float, OnDevice, Source, Tensor};
 use crate::error::Error;
@@ -10,7 +9,7 @@ use std::collections::BTreeMap;
 const STREAM: usize = 0x52;
 const COLS: usize = 40;
 
-/// Matrices of bf16 by name, each with so many rows.
+/// Matrices of bf16 by name, each with its own number of rows.
 struct Matrices(BTreeMap<&'static str, Vec<u8>>);
 
 impl Matrices {
@@ -165,7 +164,7 @@ pub(super) fn tensors_come_from_anywhere(vendor: Vendor) {
     assert!(found(&load) == wanted(&weights, &matrices));
 }
 
-/// Norms that are kept as what they differ by from one are raised where they are, and nobody waits.
+/// Norms that are stored as the difference from one are raised in device memory, and no call waits.
 pub(super) fn raised_weights_stay_there(vendor: Vendor) {
     let fake = Fake::new(vendor);
     let driver = fake.driver().unwrap();
@@ -184,7 +183,7 @@ pub(super) fn raised_weights_stay_there(vendor: Vendor) {
     assert!(found(&load) == wanted(&weights, &matrices));
 }
 
-/// An update in a framework: the next head on the stream has the new weights, and nobody waited.
+/// An update in a framework: the next head on the stream has the new weights, and no call waited.
 pub(super) fn an_update_waits_for_nothing(vendor: Vendor) {
     let fake = Fake::new(vendor);
     let artifact = Arc::new(fake.artifact());

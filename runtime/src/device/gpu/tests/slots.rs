@@ -3,7 +3,7 @@ use super::*;
 use crate::kv::SeqId;
 use atomc_artifact::manifest::{Arg, KernelDef, Launch, Slots, State, StateGroup};
 
-/// The toy with a recurrent state behind its attention.
+/// The toy with a recurrent state after its attention.
 fn recurrent(fake: &Fake) -> Artifact {
     let mut manifest = toy::manifest();
     let target = &mut manifest.targets[0];
@@ -33,7 +33,7 @@ fn feed(engine: &mut Engine, sequence: SeqId, tokens: &[u32]) -> u32 {
     greedy(engine, &[Request { sequence, tokens, logits: Want::Last }])[0]
 }
 
-/// What is chosen behind each prefix.
+/// The choice after each prefix.
 fn chosen(engine: &mut Engine, tokens: &[u32]) -> Vec<u32> {
     let sequence = engine.add_sequence();
     let (first, rest) = tokens.split_at(9);
@@ -43,8 +43,8 @@ fn chosen(engine: &mut Engine, tokens: &[u32]) -> Vec<u32> {
     all
 }
 
-/// Launches are replayed to be timed, with whatever is in the arena. Nothing of it is left in slots
-/// by the step behind.
+/// Launches are replayed to be timed, on the data that happens to be in the arena. The next step
+/// finds none of it in slots.
 pub fn timing_leaves_slots_as_they_are(vendor: Vendor) {
     let fake = Fake::new(vendor);
     let mut engine = engine(&fake);

@@ -65,15 +65,16 @@ impl<'c> Partial<'c> {
     }
 }
 
-/// Dimensions of which the waves add their values at a time: where these become codes, whole groups
-/// with one scale.
+/// Dimensions of which the waves add their values at a time: whole groups with one scale where the
+/// result is quantised.
 fn width(a: &Attention, columns: usize) -> usize {
     let (dim, least) = (a.values().1, a.codes.map_or(16, |(_, group)| group.max(16)));
     let fits = |width: &usize| dim.is_multiple_of(*width) && WAVES * columns * width * 4 <= EXCHANGED;
     (1..=dim / least).rev().map(|parts| least * parts).find(fits).unwrap_or(least)
 }
 
-/// Bytes of local memory in which the waves meet, behind so many that are in use until then.
+/// Bytes of local memory through which the waves combine their values. Its first `staged` bytes are
+/// in use until then.
 pub fn local_bytes(a: &Attention, columns: usize, staged: usize) -> usize {
     (staged + 8 * WAVES * columns).max(4 * WAVES * columns * width(a, columns))
 }
@@ -205,7 +206,7 @@ impl<'c> Part<'_, '_, '_, 'c> {
         })
     }
 
-    /// `body` for each vector of so many dimensions of each query, by all threads.
+    /// Runs `body` for each vector of `dims` dimensions of each query, by all threads.
     fn each(
         &self,
         dims: usize,

@@ -16,8 +16,8 @@ pub struct KvLoop<'w, 'p, 'k, 'a, 'c> {
     lanes: [Int<'c>; 2],
 }
 
-/// What is carried beside running values: the blocks of this step and of the wave's next, and this
-/// step's keys if they are asked for ahead.
+/// Carried in addition to the running values: the blocks of this step and of the wave's next one,
+/// and this step's keys if they are loaded ahead.
 struct Ahead<'c> {
     blocks: [Int<'c>; 2],
     keys: Vec<Fragment<'c>>,
@@ -29,7 +29,7 @@ impl<'c> Ahead<'c> {
         self.blocks.map(Any::from).into_iter().chain(keys.collect::<Vec<_>>())
     }
 
-    /// With so many vectors in a fragment.
+    /// The carried values, with `vec16s` vectors in a fragment.
     fn of(c: &Gpu<'c>, carried: &[Any<'c>], vec16s: usize) -> Ahead<'c> {
         let keys: Vec<Vector<'c>> = carried[2..].iter().map(|v| v.into_vector_value()).collect();
         let blocks = [0, 1].map(|i| c.as_int(carried[i]));

@@ -1,8 +1,8 @@
 //! Keys and values on their way through local memory, where the machine copies them by itself: a
-//! wave has a few steps on the way and registers for none of them. The first are asked for before
-//! the kernel before this one has ended. The token's own key and value, which come of that kernel,
-//! are written over what was copied in their place; if their step comes later, it is asked for when
-//! they are in the cache.
+//! wave has a few steps in flight and registers for none of them. The first ones are loaded before
+//! the previous kernel has ended. The token's own key and value, which that kernel makes, overwrite
+//! what was copied in their place; if their step comes later, it is loaded when they are in the
+//! cache.
 //!
 //! From there fragments are loaded in blocks of 8 rows by 16 bytes, without conflicts of banks. So
 //! a lane holds other columns than it would as runs, two of each 8, and so do its queries and its
@@ -19,7 +19,8 @@ use crate::simt::machine::fragment::{Fragment, VEC16};
 const KEYS: usize = 0;
 const VALUES: usize = 1;
 
-/// Bytes of keys and values, about, that come near behind the first steps while queries are made.
+/// Bytes of keys and values after the first steps, about, that are prefetched while queries are
+/// made.
 const NEAR: usize = 64 << 10;
 
 /// The i-th of the keys, or dimensions, that a lane has, from the first on.
@@ -84,8 +85,8 @@ impl<'r, 'p, 'k, 'a, 'c> KvPipeline<'r, 'p, 'k, 'a, 'c> {
         ring
     }
 
-    /// Brings near the blocks behind the first steps, a thread each. Where work-groups share a
-    /// sequence, each has few.
+    /// Prefetches the blocks after the first steps, one by each thread. Where work-groups share a
+    /// sequence, each has few blocks.
     fn bring_near(&self) {
         let (a, c) = (self.part.attention, self.part.code());
         let bytes = a.steps() * Self::half(self.part);
@@ -185,7 +186,7 @@ impl<'r, 'p, 'k, 'a, 'c> KvPipeline<'r, 'p, 'k, 'a, 'c> {
         OnlineSoftmax::of(&carried[..count])
     }
 
-    /// A fragment of what lies in a stage, by its place there.
+    /// A fragment of a stage, by its place there.
     fn fragments(&self, stage: Int<'c>) -> impl Fn(usize) -> Fragment<'c> {
         let (c, half) = (self.part.code(), Self::half(self.part));
         let base = c.at(self.local, stage * (2 * half));

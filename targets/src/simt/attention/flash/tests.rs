@@ -28,7 +28,7 @@ fn body(family: Family, (heads, kv, dim): Heads, dtype: &str) -> String {
     )
 }
 
-/// Those whose code is read for what it takes.
+/// The chips for which the tests count instructions and registers.
 fn chips() -> impl Iterator<Item = &'static atomc_ir::Arch> {
     rows().iter().filter(|a| a.isa() == Some(Isa::Amdgcn))
 }
@@ -71,8 +71,8 @@ fn everything_stays_in_registers() {
 
 #[test]
 fn few_instructions_for_each_product() {
-    // At most this many for a matrix instruction in the loop over keys that all queries see, for
-    // `attend_one` and `attend_many`, whose instructions multiply twice as much.
+    // The most instructions per matrix instruction in the loop over keys that all queries see, for
+    // `attend_one` and for `attend_many`, which multiplies twice as much with each instruction.
     for (chip, one, many) in [("gfx90a", 6.5, 6.0), ("gfx942", 6.5, 6.0), ("gfx950", 11.0, 9.0)] {
         let arch = chips().find(|a| a.name == chip).unwrap();
         for (family, most) in [(Family::AttendOne, one), (Family::AttendMany, many)] {

@@ -6,8 +6,8 @@ use crate::simt::gemm::global_to_lds::load_from;
 use crate::simt::machine::Gpu;
 use crate::simt::machine::fragment::{Fragment, VEC16};
 
-/// What is under way while a turn is computed: the keys of the next as they are stored, and the
-/// blocks of that turn and of the one behind it.
+/// In flight while a turn is computed: the next turn's keys as they are stored, and the blocks of
+/// that turn and of the one after it.
 pub struct Ahead<'c> {
     keys: Vec<Vector<'c>>,
     blocks: [Int<'c>; 2],
@@ -32,8 +32,8 @@ impl<'c> Group<'_, '_, '_, 'c> {
         Ahead { keys: self.bring(self.after(self.begin, 1), next), blocks: [next, behind] }
     }
 
-    /// Puts the keys behind a turn's where all waves read them, when none reads the turn's any
-    /// more, and asks for those behind.
+    /// Stores the keys of the next turn where all waves read them, once none reads this turn's any
+    /// more, and loads those of the turn after it.
     pub fn next_keys(&self, turn: Int<'c>, ahead: &Ahead<'c>) -> Ahead<'c> {
         let [_, behind] = ahead.blocks;
         let further = self.block(turn + 3);
@@ -42,12 +42,12 @@ impl<'c> Group<'_, '_, '_, 'c> {
         Ahead { keys, blocks: [behind, further] }
     }
 
-    /// A turn so many on, or the last.
+    /// The turn `turns` turns later, or the last.
     fn after(&self, turn: Int<'c>, turns: usize) -> Int<'c> {
         self.code().smaller(turn + turns, self.last)
     }
 
-    /// The block that a turn lies in; behind the last turn, that one's.
+    /// The block of a turn; a turn after the last one has the last one's block.
     fn block(&self, turn: Int<'c>) -> Int<'c> {
         let (c, turns) = (self.code(), self.a.cache.layout.block_tokens / self.shape.keys());
         c.load_index(self.table, c.smaller(turn, self.last) / turns)
@@ -147,8 +147,8 @@ impl<'c> Group<'_, '_, '_, 'c> {
         c.at(self.local, group / s.groups * s.panel_bytes() + in_panel)
     }
 
-    /// Where the lane's keys begin in a panel, from a product of columns on: of this product and of
-    /// the one behind it.
+    /// The addresses of the lane's keys in a panel, from a product of columns on: for this product
+    /// and for the next.
     pub fn key_lane(&self, panel: Int<'c>, chunk: Int<'c>) -> [Ptr<'c>; 2] {
         let (c, lane) = (self.code(), self.a.place);
         [0, 1].map(|odd| {
@@ -157,7 +157,7 @@ impl<'c> Group<'_, '_, '_, 'c> {
         })
     }
 
-    /// The fragment of a panel's keys so many products on.
+    /// The fragment of a panel's keys, `chunks` products further on.
     pub fn key(&self, lane: [Ptr<'c>; 2], panels: usize, chunks: usize) -> Fragment<'c> {
         let at = panels * self.shape.panel_bytes() + chunks / 2 * (2 * 4 * GROUP);
         vec![self.a.matrix.load_vec16(self.code().at(lane[chunks % 2], at))]

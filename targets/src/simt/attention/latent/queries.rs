@@ -66,7 +66,7 @@ impl<'c> Group<'_, '_, '_, 'c> {
         });
     }
 
-    /// The wave's tiles of queries, each as fragments of the columns of which it has scores.
+    /// The wave's tiles of queries, each as fragments of the columns that the wave has scores of.
     pub fn queries(&self) -> Result<Vec<Vec<Fragment<'c>>>, Diagnostic> {
         let (a, c, s) = (self.a, self.code(), &self.shape);
         let wave = self.wave_place();
@@ -133,7 +133,7 @@ impl<'c> Group<'_, '_, '_, 'c> {
         Ok(())
     }
 
-    /// Zeros behind a staged query's dimensions, by its team.
+    /// Zeros after a staged query's dimensions, by its team.
     fn stage_padding(&self, query: Int<'c>, size: usize) {
         let (c, s, dim) = (self.code(), &self.shape, self.a.cache.ty.head_dim);
         let to = c.at(self.local, query * s.query_row());
@@ -144,8 +144,8 @@ impl<'c> Group<'_, '_, '_, 'c> {
         }
     }
 
-    /// Scores of the wave's queries, into local memory. Keys are asked for some products ahead, and
-    /// behind the last ones what `behind` asks for.
+    /// Scores of the wave's queries, into local memory. Keys are loaded some products ahead. Once
+    /// the last keys are requested, the argument `behind` issues loads of its own.
     pub fn score<R>(&self, queries: &[Vec<Fragment<'c>>], behind: impl FnOnce() -> R) -> R {
         let (a, c, s) = (self.a, self.code(), &self.shape);
         let wave = self.wave_place();

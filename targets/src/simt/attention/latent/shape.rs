@@ -13,11 +13,10 @@ use crate::simt::machine::fragment::VEC16;
 pub const SIDE: usize = 16;
 /// Bytes of a group of 8 numbers of 16 keys.
 pub const GROUP: usize = SIDE * VEC16;
-/// Bytes of what all banks of local memory give at once, which are so many vectors. Rows of vectors
-/// lie in another order each, so that lanes which read one row, and lanes which read one column,
-/// find their vectors in banks of their own.
+/// Bytes that all banks of local memory give at once: `EIGHT` vectors. Each row of vectors is
+/// permuted differently, so lanes that read one row, or one column, use different banks.
 pub const LINE: usize = EIGHT * VEC16;
-/// Bytes behind a staged query.
+/// Bytes of padding after a staged query.
 const ROW_GAP: usize = VEC16;
 /// Tiles of queries where there are more than one has room for, and those that meet the keys that
 /// a wave has loaded.
@@ -54,7 +53,7 @@ pub struct Shape {
 }
 
 impl Shape {
-    /// For the tokens of a step, of which each has so many.
+    /// The shape for a step with `tokens_of_tile` tokens in a tile.
     pub fn new(spec: &KernelSpec, arch: GpuArch, tokens_of_tile: usize) -> Result<Shape, WhyNot> {
         let (sizes, simt) = (Sizes::of(spec.body)?, arch.simt);
         takes(spec.body, &sizes, simt)?;
@@ -149,7 +148,7 @@ impl Shape {
         self.groups * VEC16 + ROW_GAP
     }
 
-    /// Where scores begin, behind keys; each part of the columns has its own.
+    /// The place of the scores, after the keys. Each part of the columns has its own scores.
     pub fn scores(&self) -> usize {
         self.panels * self.panel_bytes()
     }
@@ -158,7 +157,7 @@ impl Shape {
         self.scores() + self.cuts * self.keys() / STEP * self.score_bytes()
     }
 
-    /// Two numbers of each query, and behind them one of the work-group.
+    /// The place of two numbers of each query, followed by one of the work-group.
     pub fn numbers(&self) -> usize {
         self.weights() + self.keys() / STEP * self.weight_bytes()
     }
@@ -180,8 +179,8 @@ impl Shape {
         (1..=self.tiles).rev().find(fits).unwrap_or(1)
     }
 
-    /// Bytes of what one work-group has made of its keys: sums of values, then the row maximum and
-    /// the sum of weights of each query.
+    /// Bytes of one work-group's result of its keys: sums of values, then the row maximum and the
+    /// sum of weights of each query.
     pub fn partial(&self) -> usize {
         self.partial_values() + 8 * self.queries()
     }
@@ -191,7 +190,7 @@ impl Shape {
     }
 }
 
-/// That it is attention of these parts, on a machine with these instructions.
+/// Checks that it is attention of these parts, on a machine with these instructions.
 fn takes(body: &Graph, sizes: &Sizes, simt: &Simt) -> Result<(), WhyNot> {
     let cache = &sizes.cache;
     WhyNot::unless(cache.is_prefix && cache.heads == 1, || {

@@ -79,8 +79,7 @@ impl<'c> Group<'_, '_, '_, 'c> {
         (0..s.cuts).map(part).collect()
     }
 
-    /// Where scores of a query lie from a key on, 4 of which are together: those of a part of the
-    /// columns.
+    /// The place of a query's scores from a key on, 4 of them together, for a part of the columns.
     pub fn score_place(&self, cut: usize, query: Int<'c>, key: Int<'c>) -> Ptr<'c> {
         let (c, s) = (self.code(), &self.shape);
         let four = (key % STEP / 4) ^ (query % EIGHT);
@@ -88,8 +87,7 @@ impl<'c> Group<'_, '_, '_, 'c> {
         c.at(self.local, at + (s.scores() + cut * s.keys() / STEP * s.score_bytes()))
     }
 
-    /// Where weights of a query lie from a key on, 8 of which are together. Two queries share a
-    /// line.
+    /// The place of a query's weights from a key on, 8 of them together. Two queries share a line.
     pub fn weight_place(&self, query: Int<'c>, key: Int<'c>) -> Ptr<'c> {
         let (c, s) = (self.code(), &self.shape);
         let eight = (query % 2 * 4 + key % STEP / EIGHT) ^ (query / 2 % EIGHT);
@@ -97,7 +95,7 @@ impl<'c> Group<'_, '_, '_, 'c> {
         c.at(self.local, at + s.weights())
     }
 
-    /// Scores without those of keys behind the query's token.
+    /// Scores, masked for keys that come after the query's token.
     fn seen(&self, turn: Int<'c>, scores: Vector<'c>) -> Vector<'c> {
         let (c, s) = (self.code(), &self.shape);
         let (query, share) = self.own_query();

@@ -1,15 +1,15 @@
-//! Where the shares of a sequence meet. Work-groups of neighbouring shares form pairs, pairs form
-//! pairs, and so on. Whichever of two ends first leaves what it has in the workspace. The other one
-//! takes it in, and stands for both from then on. So the longest way has a pair for each doubling,
-//! and no work-group reads more than one share at a time.
+//! Combines the shares of a sequence as a tree. Work-groups of neighbouring shares form pairs,
+//! pairs form pairs, and so on. The first of a pair to end leaves its sums in the workspace. The
+//! other one adds them to its own, and represents both from then on. So the longest path has one
+//! pair for each doubling, and no work-group reads more than one share at a time.
 use super::Group;
 use super::Split;
 use super::softmax::Running;
 use crate::code::{Any, Int, Ptr, Vector};
 use crate::simt::machine::fragment::VEC16;
 
-/// What a work-group carries from pair to pair: whether it still stands for shares, and the first
-/// of these.
+/// A work-group's state from pair to pair: whether it still represents shares, and the first of
+/// these.
 struct Standing<'c> {
     is_on: Int<'c>,
     first: Int<'c>,
@@ -64,7 +64,7 @@ impl<'c> Group<'_, '_, '_, 'c> {
         self.code().at(split.partials, number * self.shape.partial())
     }
 
-    /// Where a thread's sums lie, those of all threads beside each other.
+    /// The place of a thread's sums. Those of neighbouring threads are adjacent.
     fn sums_at(&self, p: Ptr<'c>, i: usize) -> Ptr<'c> {
         let c = self.code();
         c.at(p, c.thread() * VEC16 + i * self.shape.threads * VEC16)

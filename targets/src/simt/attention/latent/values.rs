@@ -30,8 +30,8 @@ impl<'c> Group<'_, '_, '_, 'c> {
         Weights { fragments: (0..s.keys() / STEP * s.tiles).map(weight).collect(), rescales }
     }
 
-    /// Adds a turn's values, weighted, to sums that are rescaled first. What `behind` asks for
-    /// takes the place of the values as they lie.
+    /// Adds a turn's weighted values to sums, which are rescaled first. `behind` issues its loads
+    /// once the values have left their registers.
     pub fn add_values<R>(
         &self,
         values: &[Vector<'c>],

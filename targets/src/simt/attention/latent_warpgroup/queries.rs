@@ -12,7 +12,8 @@ const TOGETHER: usize = 8;
 /// Vectors that a thread asks for in a turn of a loop.
 const COPIED: usize = 4;
 
-/// Columns of queries: of which value, from which on, and how many.
+/// A run of columns of the queries: the value that they come from, the first column in it, and
+/// their number.
 #[derive(Clone, Copy)]
 struct Part {
     value: Value,
@@ -21,7 +22,7 @@ struct Part {
 }
 
 impl<'c> Group<'_, '_, '_, 'c> {
-    /// The first threads bring a tile's queries into local memory: so many.
+    /// Copies a tile's queries into local memory, by the first `threads` threads.
     pub(super) fn stage(&self, tile: &Tile<'c>, threads: usize) -> Result<(), Diagnostic> {
         let (c, a) = (self.code(), self.attention);
         let mut first = 0;
@@ -39,7 +40,7 @@ impl<'c> Group<'_, '_, '_, 'c> {
         Ok(())
     }
 
-    /// What stands beside each other in a value's rows, and how wide it is.
+    /// The values that are concatenated in a value's rows, with their widths.
     fn parts_of(&self, v: Value) -> Result<Vec<(Value, usize)>, Diagnostic> {
         let rows = &self.attention.kernel.rows;
         let graph = rows.graph;
@@ -170,7 +171,7 @@ impl<'c> Group<'_, '_, '_, 'c> {
         c.meet_some(c.int(QUERIES_MEET), TEAM);
     }
 
-    /// Whether a row is a query: rows behind the last one have others' numbers.
+    /// Whether a row is a query. Rows after the last query hold numbers of other tiles.
     pub(super) fn is_query(&self, tile: &Tile<'c>, row: Int<'c>) -> Int<'c> {
         let c = self.code();
         let heads = self.shape.heads;

@@ -12,8 +12,8 @@ use crate::code::{Any, Int, Ptr, Vector};
 use crate::simt::launch::COUNTERS;
 use crate::simt::machine::warpgroup::MAP;
 
-/// Loads of a thread that are under way at once: of so many parts, or of fewer for several eights
-/// of columns. More make code that takes longer to come than its loads.
+/// Loads that a thread has in flight at once: one for each part, or for fewer parts and several
+/// groups of eight columns. With more, fetching the code takes longer than the loads.
 const LOADED: usize = 16;
 /// Threads that have values.
 const WORKERS: usize = VALUE_TEAMS * TEAM;
@@ -34,13 +34,13 @@ impl<'c> Group<'_, '_, '_, 'c> {
         c.at(c.at(self.workspace, COUNTERS + maps), bytes)
     }
 
-    /// Where a query's highest score lies in a partial, and its sum of weights behind it.
+    /// The place of a query's highest score in a partial. Its sum of weights comes next.
     fn pair_at(&self, partial: Ptr<'c>, row: Int<'c>) -> Ptr<'c> {
         self.code().at(partial, row * 8 + QUERIES * self.shape.values * 4)
     }
 
-    /// Where the thread's sums of eight columns lie in a partial: of both its queries two columns,
-    /// beside those of its neighbours.
+    /// The place of the thread's sums in eight columns of a partial: two columns of each of its two
+    /// queries, next to those of its neighbours.
     fn four_at(&self, partial: Ptr<'c>, eight: Int<'c>) -> Ptr<'c> {
         let c = self.code();
         c.at(partial, eight * (WORKERS * 16) + (c.thread() - TEAM) * 16)
@@ -122,13 +122,13 @@ impl<'c> Group<'_, '_, '_, 'c> {
         c.at(self.queries_at, row * (self.weighed() * 4) + split * 4)
     }
 
-    /// Parts of a query that have a weight, those behind the last one zero.
+    /// Parts of a query that have a weight. Those after the last real one have weight zero.
     fn weighed(&self) -> usize {
         self.shape.splits.next_multiple_of(self.merged_at_once().max(4))
     }
 
-    /// This work-group's share of the result: some eights of columns, of which each thread has two
-    /// of both its queries.
+    /// This work-group's share of the result: some groups of eight columns. Each thread has two
+    /// columns of both its queries.
     fn merge_share(&self, tile: &Tile<'c>, shared: Shared<'c>, team: Int<'c>) {
         let (c, a, shape) = (self.code(), self.attention, self.shape);
         let rows = [0, 8].map(|more| self.row() + more);

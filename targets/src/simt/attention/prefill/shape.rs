@@ -101,7 +101,7 @@ impl Shape {
         self.registers(sizes, arch, 1) <= sizes.registers(arch).most
     }
 
-    /// Registers that a wave takes with the keys of so many units at once. A tile of 32 by 32 is
+    /// Registers that a wave takes with the keys of `units` units at once. A tile of 32 by 32 is
     /// four small ones: two of keys by two of queries.
     fn registers(&self, sizes: &Sizes, arch: GpuArch, units: usize) -> usize {
         let r = sizes.registers(arch);

@@ -13,9 +13,9 @@ use crate::simt::machine::fragment::VEC16;
 use crate::simt::machine::pipeline::Pipeline;
 use crate::simt::machine::warpgroup::TileForm;
 
-/// What a lane has of its two queries behind some block: the highest score of each, the sum of its
-/// weights of it, and the block's weights, which wait for their values. Weighted sums of values
-/// before the block may be under way, and are rescaled when they are there.
+/// A lane's state of its two queries after a block: the highest score of each, the sum of its
+/// weights, and the block's weights, which wait for their values. Weighted sums of earlier values
+/// may be in flight; they are rescaled when they have arrived.
 pub struct OnlineSoftmaxPair<'c> {
     pair: ScorePair<'c>,
     rescale: [FloatValue<'c>; 2],
@@ -29,7 +29,7 @@ impl<'c> OnlineSoftmaxPair<'c> {
         self.pair.carried().into_iter().chain(floats).chain(self.values.iter().copied()).collect()
     }
 
-    /// What was carried, of which so many are weights.
+    /// The carried state, which has `weights` weights.
     pub fn of(carried: &[Any<'c>], weights: usize) -> OnlineSoftmaxPair<'c> {
         let rescale = [4, 5].map(|i| carried[i].into_float_value());
         let (weights, values) = carried[6..].split_at(weights);
@@ -165,9 +165,9 @@ impl<'q, 'r, 'k, 'a, 'c> Queries<'q, 'r, 'k, 'a, 'c> {
         ring.release(c, c.equal(c.lane_index(), 0), turn);
     }
 
-    /// The weighted sums of values of all blocks but the one before a turn's, rescaled to that
-    /// one's scores, and that one's weights as words. Until products are done their words must stay
-    /// in their registers, so that new words are made behind the wait.
+    /// The weighted sums of values of all blocks before the previous one, rescaled to the previous
+    /// block's scores, and the previous block's weights as words. Words must stay in their
+    /// registers until the products that read them are done, so new words are made after the wait.
     fn end_values(
         &self,
         block: Int<'c>,

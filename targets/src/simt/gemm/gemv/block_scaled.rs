@@ -1,5 +1,6 @@
-//! Products whose instructions take the scales of 32 columns of both operands. Codes come as they
-//! lie; a step is one product of 128 columns, of which a lane has 32 of a row, and the scale of 32.
+//! Matrix instructions that take the scales of 32 columns of both operands. Codes stay as they are
+//! stored. A step is one product of 128 columns; a lane has 32 of them, of one row, and their
+//! scale.
 use atomc_ir::arch::BlockScaled;
 
 use crate::code::{Any, Int, Ptr, Vector};
@@ -42,7 +43,8 @@ impl<'c> ScaledProducts<'c> {
         c.b.build_int_z_extend(byte, c.cx.i32_type(), "").expect("a byte to a word").into()
     }
 
-    /// Adds the products of a step of a piece, whose last value is the scale, with columns.
+    /// Adds the products of one step of a piece with `columns`. The last value of the step is its
+    /// scale.
     pub fn add(
         &self,
         m: &Matrix<'_, 'c>,

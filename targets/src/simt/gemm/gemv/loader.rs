@@ -87,7 +87,7 @@ impl<'c> Source<'c> for Staged<'c> {
 }
 
 impl<'c> Group<'_, '_, '_, 'c> {
-    /// Fragments of step `i` behind `step`, piece by piece.
+    /// The weight's fragments of step `step + i`, piece by piece.
     pub(super) fn weights_of(&self, (step, i): (Int<'c>, usize)) -> Vec<Vec<Any<'c>>> {
         let m = self.matrix();
         let c = m.c;
@@ -103,7 +103,7 @@ impl<'c> Group<'_, '_, '_, 'c> {
         self.weights.iter().enumerate().map(load).collect()
     }
 
-    /// The rows' fragments of step `i` behind `step`, tile by tile.
+    /// The rows' fragments of step `step + i`, tile by tile.
     pub(super) fn columns_of(&self, x: &dyn Source<'c>, (step, i): (Int<'c>, usize)) -> Vec<Fragment<'c>> {
         let m = self.matrix();
         let c = m.c;
@@ -114,12 +114,11 @@ impl<'c> Group<'_, '_, '_, 'c> {
         self.columns.iter().map(|&column| load(c.at(x.vec16(m, column, vec16s), further))).collect()
     }
 
-    /// The scales of the rows' parts of step `i` behind `step`, tile by tile, where rows have
-    /// several.
+    /// The scales of the rows in step `step + i`, tile by tile, where rows have several scales.
     pub(super) fn scales_of(&self, x: &dyn Source<'c>, (step, i): (Int<'c>, usize)) -> Vec<Any<'c>> {
         let m = self.matrix();
         if self.scaled_products.is_some() {
-            // Those of a step are a word.
+            // Those of a step form a word.
             let word = |&column: &Int<'c>| m.c.load(m.c.cx.i32_type(), x.scale(m, column, step + i), 4);
             return self.columns.iter().map(word).collect();
         }
@@ -174,7 +173,7 @@ impl<'c> Group<'_, '_, '_, 'c> {
                 c.keep_order();
             }
             let col = if first == 0 { col } else { col + first };
-            // What is behind a head is not computed, as the row may end there.
+            // Columns after the end of a head are not computed, as the row may end there.
             let inside = if head.is_none() || width >= end { col } else { c.smaller(col, width - c.lanes()) };
             let at = At { row, head, col: Col::Var(inside) };
             let found = match near {
@@ -192,7 +191,7 @@ impl<'c> Group<'_, '_, '_, 'c> {
         Ok(())
     }
 
-    /// Computes a vector of a row of a width, of which columns before `end` are staged.
+    /// Computes a vector of a row. Columns before `end` are staged.
     fn stage_vector(
         &self,
         (x, width): (Value, usize),

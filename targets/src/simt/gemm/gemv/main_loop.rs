@@ -1,5 +1,5 @@
-//! The main loop: each wave multiplies its steps along the weight, whose operands are in flight for
-//! some steps ahead.
+//! The main loop: each wave multiplies its steps along K. The operands of a few steps are in
+//! flight.
 use inkwell::values::FloatValue;
 
 use super::Group;
@@ -95,7 +95,7 @@ impl<'c> Group<'_, '_, '_, 'c> {
         Asked { columns, scales, weights: self.weights_of(step) }
     }
 
-    /// Adds the products of a step whose fragments from far away are there.
+    /// Adds the products of a step. Its operands from global memory have arrived.
     fn use_up(&self, x: &dyn Source<'c>, step: (Int<'c>, usize), asked: &Asked<'c>, sums: &mut [Vector<'c>]) {
         let near = if x.is_far() { vec![] } else { self.columns_of(x, step) };
         let columns = if x.is_far() { &asked.columns } else { &near };
@@ -120,7 +120,7 @@ impl<'c> Group<'_, '_, '_, 'c> {
         }
     }
 
-    /// Carried values as so many sums, and what was asked for, step by step.
+    /// Splits the values that a loop carries into the sums and the loads in flight, step by step.
     fn split(
         &self,
         carried: &[Any<'c>],

@@ -1,4 +1,4 @@
-//! How a kernel goes along the weight, by what registers and local memory hold.
+//! How a kernel divides the weight's columns into steps, by the room in registers and local memory.
 use atomc_ir::arch::{GpuArch, Isa, Simt};
 use atomc_ir::{Diagnostic, Family, Layout};
 
@@ -19,14 +19,14 @@ const ALONE: usize = 8;
 /// unit of the chip.
 const TURNS: [usize; 4] = [8, 4, 2, 1];
 const GROUPS: usize = 2;
-/// Most tokens whose rows of a head are multiplied together.
+/// Most tokens that are multiplied together by the matrix of one head.
 const OF_HEAD: usize = 32;
 /// Rows of a tile where there are many.
 pub const ROWS: usize = 32;
 /// Bytes of local memory that are left for small exchanges.
 const EXCHANGED: usize = 1 << 10;
 
-/// How a kernel goes along the weight.
+/// How a kernel divides the weight into steps, waves and tiles.
 #[derive(Clone, Copy, Debug)]
 pub struct Shape {
     /// Rows of the result that are made together: all tokens, or some rows of an expert.
@@ -43,8 +43,8 @@ pub struct Shape {
     pub turns: usize,
     /// Whether the waves share out a token's choices, which are added up, and not the columns.
     pub deals_choices: bool,
-    /// Steps along the weight in all, and those of a wave whose operands are in flight. A step is
-    /// one product, or of a weight of codes as many as are loaded together.
+    /// Steps along K, and how many of them each wave has in flight. A step is one product; for a
+    /// quantised weight it is the codes that are loaded together.
     pub steps: usize,
     pub ahead: usize,
     pub codes: Option<Steps>,
@@ -79,7 +79,7 @@ impl Shape {
         Ok(if fits(&first) { first } else { shapes.fold(first, |best, next| if fits(&best) { best } else { next }) })
     }
 
-    /// With so many waves at most.
+    /// The shape with at most `most_waves` waves.
     fn of((spec, most_waves): (&KernelSpec, usize), arch: GpuArch, sizes: Sizes, codes: Option<Steps>) -> Shape {
         let Sizes { dtype, depth, pieces, plain, heads, .. } = sizes;
         let simt = arch.simt;
@@ -89,7 +89,7 @@ impl Shape {
         let steps = arch.memory.padded(depth) / (span * times);
         let vec16s = dtype.bytes(layout.depth) / VEC16;
         let width = simt.matrix.columns;
-        // Of an expert's rows a tile has one block of columns.
+        // A tile of an expert's rows has one block of columns.
         let most = match heads {
             Some(_) if spec.invariant => OF_HEAD,
             Some(_) => spec.tokens.min(OF_HEAD),
@@ -114,7 +114,8 @@ impl Shape {
         let gemv = simt.gemv;
         let free = (simt.unit.vgprs / simt.unit.waves).saturating_sub(held + gemv.others) / 4;
         let ahead = (free.max(gemv.in_flight) / asked).max(2).min(steps);
-        // What the waves leave to each other has room beside rows and what else is exchanged.
+        // Partial sums that waves exchange share local memory with the rows and the small
+        // exchanges.
         let room = (simt.unit.lds_group - gemv.local - EXCHANGED) / (pieces * tokens * 16 * 4);
         // Rows that are staged are staged by all waves together.
         let deals_choices = plain && sizes.experts.is_some_and(|experts| experts.combined && experts.choices > 1);
@@ -164,12 +165,12 @@ impl Shape {
         self.codes.map_or(1, |codes| codes.times)
     }
 
-    /// Bytes of the rows of a step, whose elements have so many.
+    /// Bytes of the rows of a step, for elements of `size` bytes.
     pub fn step_bytes(&self, size: usize) -> usize {
         self.staged * self.span * self.times() * size
     }
 
-    /// Bytes of local memory for rows, beside what waves leave to each other.
+    /// Bytes of local memory for rows: what the partial sums of the waves leave.
     pub fn room_for_rows(&self, pieces: usize) -> usize {
         self.local.saturating_sub(self.waves * (4 + pieces * self.tokens * 16 * 4))
     }

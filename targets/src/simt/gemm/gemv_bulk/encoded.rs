@@ -1,5 +1,5 @@
-//! A quantised weight in stages: its values as they lie, and behind them the scales and zero points
-//! of their groups. Both schedules that take quantised weights read them here.
+//! A quantised weight in pipeline stages: its values as they are stored, then the scales and zero
+//! points of their groups. Both schedules that take quantised weights read them here.
 use atomc_ir::{Block, DType, Diagnostic, Graph, Layout, Op, Value};
 use inkwell::values::FloatValue;
 
@@ -30,7 +30,8 @@ pub struct Encoded {
     /// Bytes of a group's scales, and of its zero points, that come with the values of a panel.
     pub scales: usize,
     pub zeros: usize,
-    /// Whether all rows of a panel share the scale of a group, which lies beside the pipelines.
+    /// Whether all rows of a panel share the scale of a group. Such scales lie apart from the
+    /// pipelines.
     pub shared: bool,
     pub rows: Option<EncodedRows>,
 }
@@ -113,7 +114,7 @@ impl Encoded {
         self.group.unwrap_or(1).max(loads)
     }
 
-    /// Groups of so many steps.
+    /// The groups in `steps` steps.
     pub fn groups_of(&self, steps: usize) -> usize {
         self.group.map_or(1, |group| steps / group)
     }
@@ -149,8 +150,8 @@ pub struct StagePlace<'c> {
 }
 
 impl<'c> StagePlace<'c> {
-    /// Of a panel of a wave's in its pass, where so many stages are before the K tile, once it has
-    /// come.
+    /// The place of a panel in its stage, after the stage has arrived. `before` counts the stages
+    /// before the K tile.
     pub fn new(
         group: &WorkGroup<'_, '_, '_, 'c>,
         at: StageAt<'c>,
@@ -164,7 +165,7 @@ impl<'c> StagePlace<'c> {
     }
 }
 
-/// What goes with a group of values of the lane's two rows.
+/// The scales and zero points of a group of values, for the lane's two rows.
 pub struct PieceScales<'c> {
     pub scales: Option<[FloatValue<'c>; 2]>,
     /// Zero points as the decoder takes them, and as numbers.

@@ -1,5 +1,5 @@
-//! Where the sums of a pass meet, in local memory: those of a work-group's waves, then those of a
-//! cluster's members, each of which makes its share of the results.
+//! Combines the sums of a pass in local memory: first those of a work-group's waves, then those of
+//! a cluster's members. Each member makes its share of the results.
 use atomc_ir::Diagnostic;
 use inkwell::values::FloatValue;
 
@@ -9,7 +9,7 @@ use crate::code::{Any, Int, Ptr, Vector};
 use crate::row::{At, Col};
 use crate::simt::machine::Gpu;
 
-/// Results of which a thread loads sums at once.
+/// Results that a thread loads the sums of at once.
 const TOGETHER: usize = 4;
 
 /// Sums of a lane that one matrix instruction makes: the tile of tokens, the piece of the result,
@@ -159,7 +159,7 @@ impl<'c> WorkGroup<'_, '_, '_, 'c> {
         (1..self.shape.waves_k).fold(load(0), |sum, i| self.code().fadd(sum, load(i)))
     }
 
-    /// The same with those that other members have gathered.
+    /// A sum with the parts that other members have gathered.
     fn sum(&self, at: &Place<'c>, piece: usize) -> Vector<'c> {
         let (c, members) = (self.code(), self.shape.cluster);
         let gathered = self.part_at(at, piece, 0);
@@ -176,7 +176,7 @@ impl<'c> WorkGroup<'_, '_, '_, 'c> {
         At { row: place.token, head: None, col: Col::Var(place.col) }
     }
 
-    /// What epilogues read beside the sums.
+    /// Loads the operands that the epilogue reads in addition to the sums.
     fn load_beside(&self, own: &[Place<'c>]) -> Result<Vec<Vec<Vector<'c>>>, Diagnostic> {
         let (c, last) = (self.code(), 16 * self.shape.panels - self.contraction.matrix.layout.results);
         let near = |place: &Place<'c>| {

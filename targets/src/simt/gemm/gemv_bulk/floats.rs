@@ -77,8 +77,8 @@ impl<'c> Columns<'c> {
 
 impl<'c> Products<'c> for Floats {
     fn of_stage<'s>(&'s self, group: &'s WorkGroup<'_, '_, '_, 'c>, at: StageAt<'c>) -> AddProducts<'s, 'c> {
-        // Of few tokens the places are made anew for each panel: registers are for the panels under
-        // way.
+        // With few tokens the places are computed again for each panel: registers are for the
+        // panels in flight.
         let kept = (group.shape.tiles() > 1).then(|| Columns::new(group, at.rows));
         Box::new(move |_, index, sums| {
             let from = group.weights.wait_full(index) + group.code().lane_index() * VEC16;

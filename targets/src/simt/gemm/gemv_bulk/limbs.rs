@@ -45,7 +45,8 @@ pub const SCHEDULE: Schedule = Schedule {
     emit: |setup, spec| launch::finish(emit(setup, spec, form, begin)),
 };
 
-/// A weight of integers, or of so few values that they are some, and rows of floats.
+/// The form for a weight of integers, or of a type with so few values that they can be integers,
+/// and rows of floats.
 fn form(body: &Graph) -> Result<Form, WhyNot> {
     let integers = [DType::I4, DType::U4, DType::I8, DType::U8, DType::F4E2M1];
     let (Some(encoding), Some(encoded)) = (Encoding::of(body), Encoded::of(body)) else {
@@ -93,7 +94,7 @@ pub struct Integers {
 }
 
 impl Integers {
-    /// What the bytes are multiples of a value by, and the number whose byte is zero.
+    /// The factor from a value to its byte, and the number that the byte zero stands for.
     pub fn unit(self) -> (usize, usize) {
         match self.values {
             DType::I4 => (16, 0),
@@ -104,8 +105,9 @@ impl Integers {
         }
     }
 
-    /// The columns of each of the two words that come of four values: of 4 bits those of a word are
-    /// its even ones and its odd ones, or, where a table has their bytes, its first and its last.
+    /// The columns in each of the two words that four values become. With 4 bits, one word has the
+    /// even columns and one the odd ones, or, where a table has their bytes, the first and the last
+    /// ones.
     pub fn order(self) -> [[usize; 4]; 2] {
         match self.values {
             DType::I4 | DType::U4 => [[0, 2, 4, 6], [1, 3, 5, 7]],
@@ -136,7 +138,7 @@ impl Integers {
         })
     }
 
-    /// A step's bytes of the lane's two rows, of the words that so many steps were loaded as.
+    /// The bytes of one step for the lane's two rows. `words` holds `of` steps.
     fn panel<'c>(self, c: &Gpu<'c>, words: [Int<'c>; 4], step: usize, of: usize) -> [Int<'c>; 4] {
         if of == 1 {
             let sign = if self.values == DType::U8 { 0x8080_8080 } else { 0 };

@@ -36,8 +36,8 @@ pub struct WeightPipeline<'r, 'k, 'a, 'c> {
 }
 
 impl<'r, 'k, 'a, 'c> WeightPipeline<'r, 'k, 'a, 'c> {
-    /// The pipeline, and the first loads into all of its stages. A wave takes every `waves_n`-th
-    /// panel of the run, of which the work-group has its member's share of the columns.
+    /// The pipeline, with the first loads into all of its stages. A wave takes every `waves_n`-th
+    /// panel of the run, and the work-group has its member's share of their columns.
     pub fn fill(
         contraction: &'r Contraction<'k, 'a, 'c>,
         codes: Option<&'r Codes<'c>>,
@@ -95,7 +95,7 @@ impl<'r, 'k, 'a, 'c> WeightPipeline<'r, 'k, 'a, 'c> {
         self.base + stage * self.shape.stage_bytes()
     }
 
-    /// Asks for what comes next, if there is any more, and tells what comes after it.
+    /// Loads the next stage, if there is one, and returns the one after it.
     fn load(&self, stage: Int<'c>, next: Next<'c>) -> Next<'c> {
         let (c, shape) = (self.code(), self.shape);
         let is_left = c.less(next.first, self.panels) & c.less(0, self.stages);

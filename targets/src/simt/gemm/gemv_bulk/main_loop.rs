@@ -12,21 +12,21 @@ use crate::code::{Any, Int, Ptr};
 use crate::simt::gemm::contract::Contraction;
 use crate::simt::machine::Gpu;
 
-/// Adds the products of a panel of a pass, whose part of the weight is the stage at an index, to
-/// the panel's sums.
+/// Adds the products of one panel of a pass to the panel's sums. The index names the stage that
+/// holds the weight.
 pub type AddProducts<'s, 'c> = Box<dyn Fn(usize, PipelineIndex<'c>, &[Any<'c>]) -> Vec<Any<'c>> + 's>;
 
 /// What a schedule multiplies, and as what: all that the three schedules do differently once their
 /// operands are in local memory.
 pub trait Products<'c> {
-    /// What is made of the rows, whose first K tile begins there, before they are multiplied. The
-    /// work-group has met, and meets again.
+    /// Converts rows before they are multiplied. Their first K tile begins at the given place. The
+    /// work-group has a barrier before and after.
     fn convert(&self, _: &Gpu<'c>, _rows: Int<'c>) {}
 
     /// How the products of a stage are added.
     fn of_stage<'s>(&'s self, group: &'s WorkGroup<'_, '_, '_, 'c>, at: StageAt<'c>) -> AddProducts<'s, 'c>;
 
-    /// What sums of a token count, beside all scales.
+    /// A factor of all sums of a token, apart from the scales.
     fn unit(&self, _: &Gpu<'c>, _token: Int<'c>) -> Option<FloatValue<'c>> {
         None
     }
@@ -60,14 +60,14 @@ pub struct StageAt<'c> {
     pub along: Int<'c>,
 }
 
-/// Where rows are: floats, of which there are K tiles, or all rows at once, as quantised values.
+/// The rows of a contraction: floats, K tile by K tile, or quantised values, all rows at once.
 pub enum Rows<'w, 'k, 'a, 'c> {
     Staged(Box<Staging<'w, 'k, 'a, 'c>>),
     Quantised(Box<QuantisedRows<'w, 'k, 'a, 'c>>),
 }
 
 impl<'w, 'k, 'a, 'c> Rows<'w, 'k, 'a, 'c> {
-    /// What comes first once kernels before this one have ended.
+    /// The first work after earlier kernels have ended.
     pub fn begin(&self) -> Result<(), Diagnostic> {
         match self {
             Rows::Staged(staging) => staging.set_scale(),
@@ -120,7 +120,7 @@ impl<'w, 'k, 'a, 'c> WorkGroup<'w, 'k, 'a, 'c> {
         at.k_tile * (self.shape.k_tile * self.shape.waves_k)
     }
 
-    /// The rows of floats, of which there are K tiles.
+    /// The rows of floats, which come in K tiles.
     fn staging(&self) -> &Staging<'w, 'k, 'a, 'c> {
         self.rows.staged().expect("rows of floats where they come in K tiles")
     }
@@ -182,7 +182,7 @@ impl<'w, 'k, 'a, 'c> WorkGroup<'w, 'k, 'a, 'c> {
     /// The only pass.
     fn only_pass(&self, carried: &[Any<'c>]) -> Result<(), Diagnostic> {
         self.pass(self.code().int(0), carried)?;
-        // Nobody leaves while others read its sums.
+        // A work-group must not end while another one of its cluster reads its sums.
         if self.shape.cluster > 1 {
             self.code().leave_cluster();
         }
@@ -196,8 +196,7 @@ impl<'w, 'k, 'a, 'c> WorkGroup<'w, 'k, 'a, 'c> {
         let count = shape.wave_panels * shape.pieces * shape.tiles() * 4;
         let first = pass * shape.wave_panels;
         let begin: Vec<Any> = std::iter::repeat_n(zero, count).chain(carried.iter().copied()).collect();
-        // As many K tiles a turn as are on their way, so that what is on its way need not change
-        // its registers.
+        // A turn takes as many K tiles as are in flight, so that these keep their registers.
         let turn = |k_tile: Int<'c>, carried: &[Any<'c>]| {
             let mut carried = carried.to_vec();
             for i in 0..shape.prefetched {
@@ -249,7 +248,7 @@ impl<'w, 'k, 'a, 'c> WorkGroup<'w, 'k, 'a, 'c> {
         Ok(())
     }
 
-    /// The products of one K tile, whose rows begin there.
+    /// The products of one K tile. `rows` is the place of its rows.
     fn k_tile(&self, first: Int<'c>, k_tile: Int<'c>, rows: Int<'c>, carried: &[Any<'c>]) -> Vec<Any<'c>> {
         let (c, shape) = (self.code(), self.shape);
         let count = match shape.stages_of_a_wave() {
@@ -268,7 +267,7 @@ impl<'w, 'k, 'a, 'c> WorkGroup<'w, 'k, 'a, 'c> {
         })
     }
 
-    /// The products of one stage of each panel of the pass, and the pipeline's index behind them.
+    /// The products of one stage of each panel of the pass, and the pipeline's next index.
     fn stage(&self, at: StageAt<'c>, mut index: PipelineIndex<'c>, sums: &[Any<'c>]) -> Vec<Any<'c>> {
         let (c, shape) = (self.code(), self.shape);
         let add = self.products.of_stage(self, at);

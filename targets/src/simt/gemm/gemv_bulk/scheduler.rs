@@ -31,7 +31,7 @@ pub struct Next<'c> {
 }
 
 impl<'c> Next<'c> {
-    /// What comes after it, of a wave with so many panels and stages along each.
+    /// The stage that follows, for a wave with `panels` panels and `stages` stages along each.
     pub fn after(self, c: &Gpu<'c>, shape: Shape, panels: Int<'c>, stages: Int<'c>) -> Next<'c> {
         let (zero, one) = (c.int(0), c.int(1));
         let step = |at: Int<'c>, end: Int<'c>| {
@@ -55,7 +55,7 @@ pub struct PipelineIndex<'c> {
     /// The stage that is read next, and the last bit of how often all stages were.
     pub stage: Int<'c>,
     pub phase: Int<'c>,
-    /// What is loaded next.
+    /// The stage that is loaded next.
     pub next: Next<'c>,
 }
 

@@ -14,8 +14,8 @@ use crate::tuning::{Choice, Number};
 
 /// Waves of a work-group.
 const WAVES: usize = 8;
-/// The same where a weight is decoded, which takes instructions: with 8, int4 took 2.65 ms a step
-/// of Qwen3-8B for 2.48, and e4m3 2.69 for 2.59.
+/// Waves where a weight is decoded, which takes instructions: with 8, int4 took 2.65 ms a step of
+/// Qwen3-8B for 2.48, and e4m3 2.69 for 2.59.
 const DECODING_WAVES: usize = 16;
 /// Bytes of a step of 32 columns of a panel of 16-bit floats.
 pub const STEP: usize = 4 * 16 * VEC16;
@@ -41,7 +41,7 @@ const STEPS: [usize; 5] = [16, 8, 4, 2, 1];
 const PANELS: usize = 6;
 /// Most sums of a lane.
 const SUMS: usize = 128;
-/// Most bytes of sums that meet beside the pipelines.
+/// Most bytes of sums that are exchanged in memory apart from the pipelines.
 const MEETING: usize = 64 << 10;
 /// Bytes from one token's 16 sums to the next: lanes that hold the same features of other tokens
 /// have other banks.
@@ -180,7 +180,7 @@ impl Shape {
         };
         let steps = STEPS.into_iter().find(fits).unwrap_or(1);
         let stages_k = self.stages_k / steps;
-        // As many waves as bring all tokens, or a multiple.
+        // As many waves as load all tokens, or a multiple of that.
         let most_k = (waves / waves_n).min(stages_k);
         let shares = |n: &usize| (waves_n * n).is_multiple_of(self.tiles().next_power_of_two());
         let waves_k = (1..=most_k).rev().find(shares).unwrap_or(most_k);
@@ -222,11 +222,11 @@ impl Shape {
         let apart = if self.one_pass { 0 } else { self.waves() * self.sums_bytes() };
         let taken = self.rows_bytes() + self.scales_bytes() + apart + BARRIERS;
         let room = most.min(simt.unit.lds_group.saturating_sub(taken));
-        // What nobody fills would only keep the next kernel's work-groups away.
+        // Stages that are never filled would only keep the next kernel's work-groups out.
         let panels = self.panels.div_ceil(self.groups).div_ceil(self.waves_n);
         let needed = panels * self.stages_k.div_ceil(self.waves_k);
         let stages = (room / (self.waves() * self.stage_bytes())).clamp(2, STAGES).min(needed);
-        // Behind the only pass, sums meet where the pipelines were.
+        // After a single pass the sums are exchanged in the memory of the pipelines.
         let least = if self.one_pass { self.sums_bytes().div_ceil(self.stage_bytes()) } else { 0 };
         Shape { stages: stages.max(least), ..self }
     }
@@ -270,7 +270,7 @@ impl Shape {
         32 * self.waves()
     }
 
-    /// Tokens that a matrix instruction takes at once, and blocks of so many.
+    /// Tokens in one matrix instruction, which is the number of tokens in a block.
     pub fn tile(&self) -> usize {
         if matches!(self.form, Form::Limbs(_)) { limb_rows::TILE } else { 8 }
     }

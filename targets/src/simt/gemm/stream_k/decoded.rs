@@ -33,8 +33,8 @@ pub const TEAMS: usize = 2;
 /// Registers of a thread that asks for the weight, of one that brings rows, and of one that
 /// multiplies.
 pub const REGISTERS: [usize; 3] = [40, 136, 168];
-/// Most tokens whose sums of a K tile are there for upper and lower rows at once. Of more, numbers
-/// are scaled rather than sums, where scales are numbers of their type.
+/// Most tokens for which the accumulators of upper and lower rows fit at once. With more tokens,
+/// decoded numbers are scaled instead of sums, where the scales have their type.
 const TOGETHER: usize = 32;
 /// Panels of a wave.
 const OF_WAVE: usize = PANELS / 4;
@@ -63,7 +63,7 @@ enum Scaling {
 }
 
 impl Decoded {
-    /// That of a kernel whose rows are floats and whose weight is quantised.
+    /// The decoding of a kernel that multiplies floats by a quantised weight.
     pub fn of(spec: &KernelSpec) -> Option<Decoded> {
         let body = spec.body;
         let encoding = Encoding::of(body)?;
@@ -136,7 +136,7 @@ impl Decoded {
         if self.scaling == Scaling::Epilogue { 0 } else { self.groups * (scale + zero) }
     }
 
-    /// Those of a group.
+    /// The bytes of the scales and zero points of a group.
     fn of_group(&self) -> [usize; 2] {
         [16 * self.encoding.scale.size(), self.encoding.zero.map_or(0, |zero| 16 * zero.size())]
     }
@@ -173,7 +173,7 @@ impl<'c> Group<'_, '_, '_, 'c> {
     /// The sums of a part of a tile: those of upper rows, then those of lower ones.
     ///
     /// A stage is a block of a K tile, or half of its rows. The left operand of the next stage is
-    /// decoded while the products of one are under way. The assembler serialises products whose
+    /// decoded while the products of this stage run. The assembler serialises products if their
     /// operands are made after the first product of their stage.
     pub(super) fn decoded_main_loop(&self, part: Part<'c>, decoded: Decoded) -> Vec<Any<'c>> {
         let (c, shape) = (self.code(), self.shape);
@@ -242,7 +242,7 @@ fn carried<'c>(fragments: &Fragments<'c>) -> Vec<Any<'c>> {
     fragments.iter().flatten().map(|word| Any::from(word.v)).collect()
 }
 
-/// Those that were carried.
+/// The fragments that a loop carried.
 fn fragments<'c>(c: &Gpu<'c>, words: &[Any<'c>]) -> Fragments<'c> {
     words.chunks(WORDS).map(|part| part.iter().map(|&word| c.as_int(word)).collect()).collect()
 }
@@ -261,7 +261,7 @@ struct DecodedProducts<'r, 'g, 'k, 'a, 'c> {
 }
 
 impl<'c> DecodedProducts<'_, '_, '_, '_, 'c> {
-    /// Adds the products of a K tile, of which the first stage is decoded. A stage is a block of
+    /// Adds the products of a K tile. Its first stage is decoded already. A stage is a block of
     /// columns.
     fn products(&self, at: At<'c>, first: &Fragments<'c>, sums: &[Any<'c>]) -> (Vec<Any<'c>>, Fragments<'c>) {
         let (c, half) = (self.group.code(), self.group.shape.columns / 2);
@@ -274,7 +274,8 @@ impl<'c> DecodedProducts<'_, '_, '_, '_, 'c> {
             of(block, &a, &c.mma_wait(&own, 0))
         });
         if self.decoded.blocks == 1 {
-            // Its operands would be those of the stage behind it, which the assembler serialises.
+            // The products would take the operands of the next stage, which the assembler would
+            // serialise.
             let own = c.mma_wait(&own, 0);
             return (own, self.next_stage(at));
         }
@@ -282,15 +283,15 @@ impl<'c> DecodedProducts<'_, '_, '_, '_, 'c> {
         (c.mma_wait(&own, 0), next)
     }
 
-    /// The same where sums of the K tile are scaled.
+    /// The products where sums of the K tile are scaled.
     fn scaled_products(&self, at: At<'c>, first: &Fragments<'c>, sums: &[Any<'c>]) -> (Vec<Any<'c>>, Fragments<'c>) {
         let (own, next) = self.products(at, first, &[]);
         let (upper, lower) = own.split_at(own.len() / 2);
         ([self.add_scaled(at.1, 0, sums, upper), self.add_scaled(at.1, 1, sums, lower)].concat(), next)
     }
 
-    /// The same where a stage is upper or lower rows, so that fewer sums of a K tile are there at
-    /// once.
+    /// The products where a stage is upper or lower rows, so that fewer sums of a K tile are held
+    /// at once.
     fn products_by_rows(&self, at: At<'c>, first: &Fragments<'c>, sums: &[Any<'c>]) -> (Vec<Any<'c>>, Fragments<'c>) {
         let c = self.group.code();
         let of = |a: &Fragments<'c>| {
@@ -318,7 +319,7 @@ impl<'c> DecodedProducts<'_, '_, '_, '_, 'c> {
         }
     }
 
-    /// The first stage of the K tile behind one.
+    /// The first stage of the next K tile.
     fn next_stage(&self, (part, index): At<'c>) -> Fragments<'c> {
         let c = self.group.code();
         let next = c.smaller(index + 1, part.end - 1);
@@ -420,8 +421,8 @@ impl<'c> DecodedProducts<'_, '_, '_, '_, 'c> {
         (self.decoded.groups / self.decoded.blocks).max(1)
     }
 
-    /// Of each of the wave's panels, the lane's row's scales and zero points for the groups of a
-    /// block, if they come with slots.
+    /// For each of the wave's panels, the scales and zero points of the lane's row for the groups
+    /// of a block, if they come with slots.
     fn scales(&self, at: Half<'c>) -> (Vec<FloatValue<'c>>, Vec<Zero<'c>>) {
         let (c, decoded) = (self.group.code(), self.decoded);
         let Some(codes) = self.group.codes.as_ref().filter(|_| decoded.scale_bytes() > 0) else {
@@ -433,8 +434,9 @@ impl<'c> DecodedProducts<'_, '_, '_, '_, 'c> {
         (scales, zeros.into_iter().filter_map(|p| codes.zero_at(c, &self.decoder, p)).collect())
     }
 
-    /// Where those of the lane's row lie in a slot, of each of the wave's panels for the groups of
-    /// a block: so many bytes for each group, from a byte of a panel's on.
+    /// The addresses of the lane's scales or zero points in a slot, for each of the wave's panels
+    /// and each group of a block. Those of a group take `bytes` bytes; the first ones lie `first`
+    /// bytes into the panel's.
     fn places(&self, (index, block, half): Half<'c>, first: usize, bytes: usize) -> Vec<Ptr<'c>> {
         let (group, decoded) = (self.group, self.decoded);
         let (c, groups) = (group.code(), self.groups_of_block());

@@ -118,7 +118,7 @@ impl<'c> Group<'_, '_, '_, 'c> {
         (At { row, head: None, col: Col::Var(col) }, is_there)
     }
 
-    /// Asks for what the epilogue reads beside the sums.
+    /// Loads the operands that the epilogue reads in addition to the sums.
     pub(super) fn load_beside(&self, tile: Tile<'c>, tokens: Tokens<'c>) -> Result<Vec<Vec<Vector<'c>>>, Diagnostic> {
         let (c, shape) = (self.code(), self.shape);
         c.set_lanes(LANES);

@@ -12,7 +12,7 @@ use crate::simt::machine::fragment::VEC16;
 
 /// Most words of rows that a thread loads at once, and where it has fewer registers.
 const WORDS: [usize; 2] = [80, 40];
-/// Most slots whose rows these are.
+/// Most slots that one load of rows covers.
 const TOGETHER: usize = 8;
 
 impl<'c> Group<'_, '_, '_, 'c> {
@@ -54,8 +54,8 @@ impl<'c> Group<'_, '_, '_, 'c> {
         });
     }
 
-    /// Brings the rows' columns of all slots. A thread has 16 bytes of every so many tokens, and of
-    /// each part of a slot's columns.
+    /// Loads the rows' columns of all slots. A thread loads 16 bytes of every n-th token, for each
+    /// part of a slot's columns.
     pub(super) fn produce_rows(&self) -> Result<(), Diagnostic> {
         let (c, shape) = (self.code(), self.shape);
         let (thread, together) = (c.thread() - shape.consumers(), shape.loaded_tokens());
@@ -77,7 +77,7 @@ impl<'c> Group<'_, '_, '_, 'c> {
             let mut squares: Vec<FloatValue> = squares.iter().map(|v| v.into_float_value()).collect();
             let each = brought.len() / together;
             let (turns, words): (_, Vec<&[Any]>) = (turns(turn), brought.chunks(each).collect());
-            // Half of the stages at a time, so that products go on with the others.
+            // Half of the stages at a time, so that products continue with the others.
             let batch = self.shape.stages / 2;
             for (turns, words) in turns.chunks(batch).zip(words.chunks(batch)) {
                 for (&turn, words) in turns.iter().zip(words) {
@@ -100,8 +100,8 @@ impl<'c> Group<'_, '_, '_, 'c> {
         result
     }
 
-    /// The thread's vectors of some turns' columns, as bits, each turn's with those of the norm's
-    /// weights behind them.
+    /// The thread's vectors of some turns' columns, as bits. Each turn's are followed by those of
+    /// the norm's weights.
     fn load(&self, turns: &[Int<'c>], vec16: Int<'c>, tokens: &[Int<'c>]) -> Result<Vec<Any<'c>>, Diagnostic> {
         let (c, rows) = (self.code(), &self.contraction.parts.kernel.rows);
         c.set_lanes(self.lanes());
@@ -153,8 +153,8 @@ impl<'c> Group<'_, '_, '_, 'c> {
         self.shape.bytes.is_some_and(|bytes| !bytes.row_wise()[0])
     }
 
-    /// Stores what came of a turn's columns as products take it, of which nobody is told yet, and
-    /// adds up squares. With the last columns of a part of a tile these are stored, too.
+    /// Stores a turn's columns as products take them, without yet telling the consumers, and adds
+    /// up squares. The last turn of a part of a tile stores the squares as well.
     fn store(
         &self,
         (turn, vec16): (Int<'c>, Int<'c>),

@@ -88,8 +88,8 @@ impl<'c> Group<'_, '_, '_, 'c> {
         self.shape.bytes.map_or(self.contraction.matrix.dtype, |bytes| bytes.dtype)
     }
 
-    /// The same where sums of each slot are scaled before they are added up. The weight's scales of
-    /// the next slot are under way meanwhile.
+    /// The main loop where sums of each slot are scaled before they are added up. The weight's
+    /// scales of the next slot are in flight meanwhile.
     fn scaled_main_loop(&self, part: Part<'c>) -> Vec<Any<'c>> {
         let (c, shape) = (self.code(), self.shape);
         let none = vec![c.zero_sum(DType::F32); shape.sums()];
@@ -154,7 +154,7 @@ impl<'c> Group<'_, '_, '_, 'c> {
     ) -> Vec<Any<'c>> {
         let (c, half) = (self.code(), self.shape.columns / 2);
         let factor = |i: usize| {
-            // Of each half: two tokens of 8 of the first panel, then of the second.
+            // In each half: two tokens of 8 of the first panel, then of the second.
             let (panel, token) = (i % half / 2 % 2, i % half / 4 * 2 + i % 2);
             let weight = of_weight.get(panel).map(|scale| scale.into_float_value());
             match (weight, of_rows.get(token)) {

@@ -63,7 +63,7 @@ impl<'c> Group<'_, '_, '_, 'c> {
         c.at(self.workspace, place + COUNTERS)
     }
 
-    /// Where a row's squares lie, behind the sums that a work-group leaves.
+    /// The place of a row's sum of squares, after the sums that a work-group leaves.
     fn squares_at(&self, partial: Ptr<'c>, row: Int<'c>) -> Ptr<'c> {
         self.code().at(partial, row * 4 + self.shape.sums() * TEAM * 4)
     }
@@ -119,8 +119,8 @@ impl<'c> Group<'_, '_, '_, 'c> {
         (0..4).map(|lane| self.add_up(part, loaded.iter().map(|&v| c.lane(v, lane))).into()).collect()
     }
 
-    /// The sum of one number of each work-group of a tile, in their order. Numbers behind that of
-    /// the tile's last work-group are left out.
+    /// Adds up one number of each work-group of a tile, in their order. Later work-groups than the
+    /// tile's last one are left out.
     fn add_up(&self, part: Part<'c>, numbers: impl Iterator<Item = Any<'c>>) -> FloatValue<'c> {
         let c = self.code();
         let numbers = numbers.map(|number| number.into_float_value()).enumerate();

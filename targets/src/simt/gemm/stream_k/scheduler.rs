@@ -26,7 +26,7 @@ pub enum ExpertsOfTiles<'c> {
     Choices(Choices<'c>),
 }
 
-/// A slot: of which tiles, which matrix of those that make them together, and which K tile it is.
+/// A slot: its tiles, its matrix of those that make them together, and its K tile.
 #[derive(Clone, Copy)]
 pub struct Slot<'c> {
     pub number: Int<'c>,
@@ -40,7 +40,7 @@ pub struct Part<'c> {
     /// Which tiles these are, and which of the matrices that make them together.
     pub number: Int<'c>,
     pub choice: Int<'c>,
-    /// Its first slot and their end, as the work-group counts them.
+    /// The first slot and the end of the slots, as the work-group counts them.
     pub first: Int<'c>,
     pub end: Int<'c>,
     /// The first work-group that has slots of this tile, and how many have.
@@ -54,8 +54,8 @@ impl<'c> Share<'c> {
         Share::of(c, [c.int(shape.units()), c.int(shape.groups)], choices.map(ExpertsOfTiles::Choices))
     }
 
-    /// Those of the matrices that make blocks of experts' rows: blocks with an expert come first.
-    /// At most [`Shape::sharing`] work-groups share a tile.
+    /// The share of a work-group in the matrices that make blocks of experts' rows: blocks with an
+    /// expert come first. At most [`Shape::sharing`] work-groups share a tile.
     pub fn of_blocks(c: &Gpu<'c>, shape: Shape, blocks: ExpertBlocks<'c>) -> Share<'c> {
         let (lanes, most) = (c.simt.wave, blocks.most(c));
         let count = c.for_each((0, most, lanes), &[c.int(0).into()], |first, count| {
@@ -130,12 +130,12 @@ impl<'c> Group<'_, '_, '_, 'c> {
         }
     }
 
-    /// That of the thread's team, as a part's matrix makes it.
+    /// The tile of the thread's team, as a part's matrix makes it.
     pub(super) fn own_tile(&self, part: Part<'c>) -> Tile<'c> {
         self.tile(part.number, part.choice, self.team())
     }
 
-    /// That of the thread's team, as all matrices made it.
+    /// The tile of the thread's team, as all matrices made it.
     pub(super) fn made_tile(&self, part: Part<'c>) -> Tile<'c> {
         let (c, tile) = (self.code(), self.own_tile(part));
         match (self.shape.rows, &self.share.experts) {
@@ -155,7 +155,7 @@ impl<'c> Group<'_, '_, '_, 'c> {
         body: impl FnOnce(Part<'c>, &[Any<'c>]) -> Vec<Any<'c>>,
     ) -> Vec<Any<'c>> {
         let (c, length) = (self.code(), self.shape.length);
-        // Of the tile's first slot, which may be another work-group's.
+        // The index of the tile's first slot, which may be another work-group's.
         let start = part.number * self.shape.tile_length() - self.share.begin;
         let choice = |index: Int<'c>| (index - start) / length;
         c.for_each((choice(part.first), choice(part.end - 1) + 1, 1), carried, |choice, carried| {

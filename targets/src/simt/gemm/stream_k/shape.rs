@@ -25,7 +25,7 @@ pub const ROW_PRODUCERS: usize = 128;
 /// Threads that ask for the weight. A lane's copies go out one after the other, so four waves ask
 /// for some panels each.
 pub const WEIGHT_PRODUCERS: usize = 128;
-/// Tokens whose sums change threads at a time.
+/// Tokens in one round, in which threads exchange their sums.
 pub const ROUND: usize = 32;
 /// Bytes from one token's 16 sums to the next, so that neighbours have other banks.
 pub const PITCH: usize = 80;
@@ -78,9 +78,9 @@ pub enum RowsOfTiles {
     Step,
     /// Blocks of experts' rows, by an expert's. How many there are is known as the kernel runs.
     Blocks,
-    /// One of so many, by its expert's.
+    /// One of `count` rows, by the weight of its expert.
     One { count: usize },
-    /// One of so many, each the sum of so many choices, by those of all experts that it chose.
+    /// One of `count` rows, each the sum over `choices` experts, by the weights of all of them.
     Combined { count: usize, choices: usize },
 }
 
@@ -167,8 +167,9 @@ impl Shape {
         Ok(ROW / Bytes::of(spec.body).map_or(of_floats, |bytes| bytes.dtype).size())
     }
 
-    /// Whether so many tiles keep memory as busy with a work-group each as all work-groups do,
-    /// which then share none. To decode a tile takes longer than for it to come.
+    /// Whether `tiles` tiles with one work-group each keep memory as busy as all work-groups would.
+    /// Then no tile is shared. Tiles of a weight that is decoded are shared all the same: decoding
+    /// takes longer than loading.
     fn has_whole_tiles(&self, tiles: usize, units: usize) -> bool {
         self.decoded.is_none() && tiles <= units && tiles * 2 >= units
     }
@@ -269,7 +270,7 @@ impl Shape {
         self.columns
     }
 
-    /// Bytes of a team's sums of a tile, and of a row's squares behind them.
+    /// Bytes of a team's sums of a tile, followed by the sums of squares of its rows.
     pub fn partial_bytes(&self) -> usize {
         (self.sums() * TEAM + self.columns) * 4
     }

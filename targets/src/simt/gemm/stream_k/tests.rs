@@ -15,7 +15,7 @@ fn body(width: usize, rows: usize, dtype: &str) -> Graph {
     parse(&text.replace("bf16", dtype)).unwrap()
 }
 
-/// Gate and up of a dense layer, so many rows of each.
+/// Gate and up of a dense layer, `rows` rows each.
 fn gated(width: usize, rows: usize) -> Graph {
     let [gated, _] = crate::simt::gemm::gemv_bulk::tests::bodies(width, rows);
     gated
@@ -46,7 +46,7 @@ fn chosen_numbers_share_the_work_out() {
     assert!(all.iter().any(|choice| groups(choice) != own.groups));
 }
 
-/// A quantised weight of so many columns, in groups of so many with a scale of a type each.
+/// A quantised weight of `width` columns in groups of `group`, each with a scale of type `scale`.
 fn quantised(width: usize, codes: &str, group: usize, scale: &str) -> Graph {
     let groups = width / group;
     let text = format!(
@@ -157,7 +157,8 @@ fn grouped(width: usize, rows: usize, group: usize, scale: &str) -> Graph {
     parse(&text).unwrap()
 }
 
-/// Groups of a K tile scale sums, smaller ones the decoded numbers, whose type must have the scale.
+/// Groups as wide as a K tile scale the sums. Smaller groups scale the decoded numbers, which must
+/// have the scale's type.
 #[test]
 fn quantised_weights_of_whole_groups_are_decoded() {
     let suits = |body: &Graph, tokens| suits(&spec(body, tokens), row("sm_90a"), &Choice::none("stream_k")).is_ok();
@@ -189,7 +190,7 @@ fn two_teams_cover_a_quantised_weight() {
     }
 }
 
-/// Shares divide a tile's tokens, so that no thread reads behind its sums.
+/// Shares divide a tile's tokens, so that no thread reads past its sums.
 #[test]
 fn shares_divide_the_tokens_of_a_tile() {
     let arch = row("sm_90a");

@@ -11,7 +11,8 @@ use crate::simt::launch;
 use crate::simt::machine::Gpu;
 use crate::{KernelSpec, Tasks};
 
-/// Rows of which a lane has the experts on their way together, where a wave looks for those of one.
+/// Rows for which a lane has the experts in flight together, when a wave searches the rows of one
+/// expert.
 const TOGETHER: usize = 4;
 
 /// The blocks of experts' rows that a product is made of, as they were grouped before.
@@ -64,13 +65,12 @@ impl<'c> ExpertBlocks<'c> {
 pub struct Choices<'c> {
     from: Ptr<'c>,
     each: usize,
-    /// Those of the step's rows. What lies behind them, up to those of a whole bucket, nobody
-    /// wrote.
+    /// The rows of the step. The rows after them, up to the size of the bucket, are never written.
     count: Int<'c>,
 }
 
 impl<'c> Choices<'c> {
-    /// Those of a product's rows, if these have some.
+    /// The choices of a product's rows, if they have some.
     pub fn of(contraction: &Contraction<'_, '_, 'c>, spec: &KernelSpec) -> Result<Option<Choices<'c>>, Diagnostic> {
         let parts = &contraction.parts;
         let Some(experts) = parts.experts() else { return Ok(None) };
@@ -78,9 +78,8 @@ impl<'c> Choices<'c> {
         Ok(Some(Choices { from: parts.kernel.rows.index(experts)?, each: parts.rows_of_x()?, count }))
     }
 
-    /// Finishes the panels of a choice of the step's by `threads` threads, if it has no expert.
-    /// What the epilogue reads of an expert, such as a bias, is nowhere for a choice that nobody
-    /// made.
+    /// Finishes the panels of a choice without an expert, by `threads` threads. The epilogue's
+    /// operands of an expert, such as a bias, do not exist for such a choice.
     pub fn finish_without(
         &self,
         contraction: &Contraction<'_, '_, 'c>,
@@ -98,12 +97,13 @@ impl<'c> Choices<'c> {
         c.uniform(c.load_made_index(self.from, choice))
     }
 
-    /// That of any choice of a bucket: below zero too if no row of the step has made it.
+    /// The expert of any choice of a bucket: below zero also if no row of the step has made the
+    /// choice.
     fn expert_in_step(&self, c: &Gpu<'c>, choice: Int<'c>) -> Int<'c> {
         c.pick_int(c.less(choice, self.count), self.expert(c, choice), c.int(0) - 1)
     }
 
-    /// Whether the step has a row that so many choices are added up for.
+    /// Whether the step has this row, as a sum over `choices` choices.
     pub fn has_row(&self, c: &Gpu<'c>, row: Int<'c>, choices: usize) -> Int<'c> {
         c.less(row * choices, self.count)
     }
@@ -152,9 +152,9 @@ impl<'s, 'k, 'a, 'c> Blocks<'s, 'k, 'a, 'c> {
 }
 
 /// Tiles of experts' rows that were not grouped: work-groups for some panels and each row of the
-/// result. The first row of an expert stands for as many as a tile has columns, and so on;
-/// work-groups of the other rows have nothing to do. So an expert's weight is read once, and only
-/// if a row has it.
+/// result. The work-group of an expert's first row computes as many of its rows as a tile has
+/// columns, and so on; the work-groups of the other rows have nothing to do. So an expert's weight
+/// is read once, and only if a row has it.
 pub struct Grouped<'s, 'k, 'a, 'c> {
     contraction: &'s Contraction<'k, 'a, 'c>,
     size: TileSize,
@@ -212,7 +212,7 @@ impl<'s, 'k, 'a, 'c> Grouped<'s, 'k, 'a, 'c> {
         let is_first_wave = c.less(c.thread(), lanes);
         let is_asked = c.less(c.thread(), columns);
         c.when(is_asked, || c.store(c.at(list, c.thread() * 4), c.as_int(c.index.const_all_ones()), 4));
-        // How many rows were seen with the expert, and how many of them are before this one.
+        // The number of rows seen with the expert, and the number of those before this one.
         let turn = |base: Int<'c>, has: Int<'c>, [seen, before]: [Int<'c>; 2]| {
             let at = base + lane;
             let is = c.compare(IntPredicate::EQ, has, expert) & c.less(at, self.chosen.count);
@@ -237,8 +237,9 @@ impl<'s, 'k, 'a, 'c> Grouped<'s, 'k, 'a, 'c> {
     }
 }
 
-/// Tiles of a token's row, which is the sum over its choices. Sums never leave a work-group. It
-/// goes along the weights of all choices one after the other, or each of its waves has some.
+/// Tiles of a token's row, which is the sum over its choices. Sums never leave a work-group. The
+/// work-group multiplies the weights of all choices one after the other, or deals them out to its
+/// waves.
 pub struct Combined<'s, 'k, 'a, 'c> {
     contraction: &'s Contraction<'k, 'a, 'c>,
     tokens: Int<'c>,

@@ -39,7 +39,7 @@ pub struct Grid<'s, 'k, 'a, 'c> {
     splits: Splits,
 }
 
-/// How many work-groups may share a tile: a power of two, while the launch has `most` at most.
+/// Most work-groups that share a tile: a power of two, as long as the launch has `most` at most.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Splits {
     pub each: usize,
@@ -54,7 +54,7 @@ impl Splits {
         self.each > 1
     }
 
-    /// The work-groups of each of so many tiles.
+    /// The work-groups of each tile, where there are `tiles`.
     pub fn of(self, tiles: usize) -> usize {
         self.parts(1, 1).sharing(tiles)
     }
@@ -100,7 +100,7 @@ impl<'s, 'k, 'a, 'c> Grid<'s, 'k, 'a, 'c> {
         matches!(self.kernel.row_tasks(1, 1), Tasks::Tokens { .. })
     }
 
-    /// The same of every step, where it does not follow it.
+    /// The work-groups of every step, where their number does not depend on it.
     fn fixed(&self, spec: &KernelSpec) -> usize {
         self.splits.of(spec.tokens.div_ceil(self.size.columns) * self.across())
     }
@@ -147,7 +147,7 @@ impl<'s, 'k, 'a, 'c> Grid<'s, 'k, 'a, 'c> {
         }
     }
 
-    /// Its tiles, as what work-groups may share.
+    /// The tiles as parts that work-groups may share.
     pub fn parts(&self) -> Parts {
         self.splits.parts(self.size.columns, self.across())
     }

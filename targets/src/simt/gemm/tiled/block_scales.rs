@@ -32,7 +32,7 @@ impl<'c> StretchScales<'c> {
         self.rows.iter().chain(&self.weight).flatten().map(|word| word.v.into()).collect()
     }
 
-    /// The same as a loop has carried it.
+    /// The scales as a loop has carried them.
     pub fn of_carried(&self, c: &Gpu<'c>, carried: &[Any<'c>]) -> StretchScales<'c> {
         let mut next = carried.iter().map(|&v| c.as_int(v));
         let mut all = |of: &[Vec<Int<'c>>]| of.iter().map(|own| next.by_ref().take(own.len()).collect()).collect();
@@ -68,7 +68,7 @@ impl<'c> Group<'_, '_, '_, 'c> {
         Some(c.at(codes.scales_of_row(c, panel, row % 16), s.share() * 16))
     }
 
-    /// How many stretches the scales of a row come for at once.
+    /// The stretches for which the scales of a row are loaded at once.
     fn together(&self) -> usize {
         if self.shape.count.is_multiple_of(2) { 2 } else { 1 }
     }
@@ -87,7 +87,7 @@ impl<'c> Group<'_, '_, '_, 'c> {
         StretchScales { rows: from.rows.iter().map(words).collect(), weight: self.load_weight_blocks(from, stretch) }
     }
 
-    /// The same of the stretch behind another, in the second half.
+    /// Loads the scales of the next stretch, in the second half.
     pub(super) fn load_second_blocks(
         &self,
         from: &BlockScales<'c>,

@@ -48,7 +48,7 @@ impl<'c> Group<'_, '_, '_, 'c> {
         let passes = TILE / in_pass;
         let all = (0..self.blocks()).flat_map(|block| (0..passes).map(move |pass| (block, pass)));
         let row_scales: Vec<Option<Any<'c>>> = all.map(row_scale).collect();
-        // Nobody reads operands there any more.
+        // All waves have read their operands from local memory.
         c.barrier();
         let mut result = Ok(());
         for (tile, scales) in scales.iter().enumerate() {
@@ -111,8 +111,8 @@ impl<'c> Group<'_, '_, '_, 'c> {
         })
     }
 
-    /// Of each piece the scales of a lane's rows of a panel of the result, from one on, which they
-    /// have but one of, group by group.
+    /// For each piece the scales of a lane's rows in a panel of the result, from a row on, group by
+    /// group. These rows have one scale each.
     fn scales_of_row(&self, panel: Int<'c>, row: Int<'c>) -> Vec<Vector<'c>> {
         let c = self.contraction.matrix.c;
         let Some(codes) = self.codes.filter(|codes| codes.encoding.is_row_wise()) else { return vec![] };
@@ -154,8 +154,8 @@ impl<'c> Group<'_, '_, '_, 'c> {
                             result = std::mem::replace(&mut result, Ok(())).and(done);
                         });
                     }
-                    // One block at a time: what all of them take together has no room beside the
-                    // sums.
+                    // One block at a time: the operands of all blocks do not fit into registers
+                    // next to the sums.
                     c.keep_order();
                 }
             });
@@ -163,8 +163,8 @@ impl<'c> Group<'_, '_, '_, 'c> {
         result
     }
 
-    /// Of each piece of a panel of the result: the scales of the lane's rows, which they have but
-    /// one of, group by group.
+    /// For each piece of a panel of the result, the scales of the lane's rows, group by group.
+    /// These rows have one scale each.
     fn scales(&self, panel: Int<'c>) -> Vec<Vec<Vector<'c>>> {
         let (s, c) = (&self.accumulator, self.contraction.matrix.c);
         let Some(codes) = self.codes.filter(|codes| codes.encoding.is_row_wise()) else { return vec![] };
@@ -175,7 +175,7 @@ impl<'c> Group<'_, '_, '_, 'c> {
         self.tile.weights_of(self.contraction, panel).into_iter().map(of_piece).collect()
     }
 
-    /// The scale of a row of codes, which lies behind it.
+    /// The scale of a quantised row, which is stored after its codes.
     fn row_scale(&self, token: Int<'c>) -> Option<Any<'c>> {
         let (c, parts) = (self.contraction.matrix.c, &self.contraction.parts);
         let rows = &parts.kernel.rows;

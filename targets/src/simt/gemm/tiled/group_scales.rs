@@ -10,7 +10,7 @@ use crate::simt::gemm::codes::Codes;
 use crate::simt::gemm::contract::Panel;
 use crate::simt::machine::Gpu;
 
-/// Sums of all columns so far, and of the group at hand.
+/// Sums of all columns so far, and of the current group.
 pub struct Sums<'c> {
     pub all: Vec<Vector<'c>>,
     pub group: Vec<Vector<'c>>,
@@ -18,8 +18,8 @@ pub struct Sums<'c> {
     pub held: Option<Held<'c>>,
 }
 
-/// Scales that come with a stretch: behind what is on its way for the next one, they would wait for
-/// that.
+/// Scales that are loaded together with their stretch. Loaded after the next stretch, they would
+/// have to wait for it.
 pub enum Held<'c> {
     Groups(Scales<'c>),
     Blocks(StretchScales<'c>),
@@ -33,7 +33,7 @@ impl<'c> Held<'c> {
         }
     }
 
-    /// The same as a loop has carried it.
+    /// The scales as a loop has carried them.
     pub fn of_carried(&self, c: &Gpu<'c>, carried: &[Any<'c>]) -> Held<'c> {
         match self {
             Held::Groups(scales) => Held::Groups(scales.of_carried(carried)),
@@ -49,7 +49,7 @@ impl<'c> Sums<'c> {
         self.all.iter().map(|&v| v.into()).chain(held).collect()
     }
 
-    /// The same as a loop has carried it.
+    /// The sums as a loop has carried them.
     pub fn of_carried(&self, c: &Gpu<'c>, carried: &[Any<'c>]) -> Sums<'c> {
         let (all, held) = carried.split_at(self.all.len());
         let all = all.iter().map(|v| v.into_vector_value()).collect();
@@ -71,7 +71,7 @@ pub struct GroupScales<'g, 'c> {
     weight: Option<WeightScales<'g, 'c>>,
 }
 
-/// Those of rows of x.
+/// The scales of rows of x.
 struct RowScales<'c> {
     /// Where those of the row of each block's column begin.
     at: Vec<Ptr<'c>>,
@@ -79,7 +79,7 @@ struct RowScales<'c> {
     group: usize,
 }
 
-/// Those of rows of the weight.
+/// The scales of rows of the weight.
 struct WeightScales<'g, 'c> {
     codes: &'g Codes<'c>,
     panels: Vec<Panel<'c>>,
@@ -90,7 +90,7 @@ struct WeightScales<'g, 'c> {
 /// The scales of a group of columns: of each block's column, and of each panel's rows, as the lane
 /// has results of them, or of all.
 pub struct Scales<'c> {
-    /// Of one group, or of two that follow each other.
+    /// Scales of one group, or of two consecutive ones.
     rows: Option<Vec<Vector<'c>>>,
     /// Which of them these are for.
     number: usize,
@@ -145,7 +145,7 @@ impl<'g, 'c> Group<'g, '_, '_, 'c> {
         Some(WeightScales { codes, panels: (0..self.shape.panels).map(panel).collect(), is_shared })
     }
 
-    /// Whether scales of rows come for two stretches at once, the first of which lies in the first
+    /// Whether scales of rows are loaded for two stretches at once, the first of them in the first
     /// half of local memory: each row's are a line of their own.
     fn in_pairs(&self, rows: &RowScales<'c>) -> bool {
         rows.group == self.shape.stretch && self.shape.count.is_multiple_of(2)
@@ -162,7 +162,7 @@ impl<'g, 'c> Group<'g, '_, '_, 'c> {
         Scales { rows, number: 0, weight: self.load_weight_scales(from, stretch) }
     }
 
-    /// The same of a stretch in the second half, behind another.
+    /// Loads the scales of the next stretch, in the second half.
     fn load_second_scales(&self, from: &GroupScales<'_, 'c>, stretch: Int<'c>, held: &Scales<'c>) -> Scales<'c> {
         match &from.rows {
             Some(rows) if !self.in_pairs(rows) => self.load_scales(from, stretch),

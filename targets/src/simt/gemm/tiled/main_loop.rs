@@ -131,9 +131,9 @@ impl<'c> Group<'_, '_, '_, 'c> {
         }
     }
 
-    /// Multiplies the stretch in a half of local memory, whose columns share their scales. Sums are
-    /// scaled a tile at a time, so that the others have their registers; the other wave of the SIMD
-    /// multiplies while this one scales.
+    /// Multiplies the stretch in a half of local memory. Each column block has one scale there.
+    /// Sums are scaled one tile at a time, so that the other tiles keep their registers. The SIMD's
+    /// other wave multiplies while this one scales.
     pub(super) fn multiply_groups(&self, half: usize, scales: &Scales<'c>, sums: &mut [Vector<'c>]) {
         let (c, steps) = (self.contraction.matrix.c, self.shape.stretch / self.accumulator.span());
         let [rows, columns] = self.operands(half);
@@ -186,8 +186,8 @@ impl<'c> Group<'_, '_, '_, 'c> {
         fragment
     }
 
-    /// Adds products of all rows with all columns, whose scales are those of the columns' blocks
-    /// and of the rows' tiles.
+    /// Adds the products of all rows with all columns, with a scale for each block of columns and
+    /// each tile of rows.
     fn add_scaled(
         &self,
         [a, b]: [&[Fragment<'c>]; 2],

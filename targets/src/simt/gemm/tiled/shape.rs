@@ -22,18 +22,18 @@ pub const LEAST_TOKENS: usize = 16 * SMALL / 2;
 /// Bytes of a weight at least where tiles are not full: of a smaller one that saves less than it
 /// takes work-groups to add up what they share.
 pub const LEAST_BYTES: usize = 32 << 20;
-/// The same of large tiles, which read half as many bytes for each product, and of which one stands
-/// on a unit.
+/// The side of large tiles, which read half as many bytes for each product. A unit holds one of
+/// them.
 const LARGE: usize = SIDE * 2;
 /// Panels of a wave where a tile is small: two waves make it.
 const SMALL_PANELS: usize = 2;
-/// Those of a wave where a large tile is of codes: eight waves make it, with twice the registers,
-/// for what stands beside the sums.
+/// Panels of a wave in a large tile of codes. Eight waves make it with twice the registers, which
+/// hold what is needed in addition to the sums.
 const WIDE_PANELS: usize = 8;
 
-/// Parts of the weight for each of which a tile may have a work-group, and the fewest stretches of
-/// a part, of large tiles too. The sums of a large tile take as long to leave and to read as 24
-/// stretches: units that one tile leaves without work are worth less.
+/// Parts of the weight that may have a work-group each for a tile, and the fewest stretches of a
+/// part, also for large tiles. Leaving and reading the sums of a large tile takes as long as 24
+/// stretches: units without a tile are worth less.
 const SPLITS: [usize; 3] = [8, 4, 2];
 const STRETCHES: usize = 4;
 const LARGE_STRETCHES: usize = 24;
@@ -154,7 +154,7 @@ impl Shape {
         let (simt, depth) = (arch.simt, arch.memory.padded(depth));
         let quantised = Quantised::of(spec.body, arch);
         let dtype = quantised.map_or(dtype, |quantised| quantised.dtype);
-        // Sums of a group stand beside those of all columns.
+        // A group has sums of its own in addition to those of all columns.
         let sums = if quantised.is_some_and(|quantised| quantised.has_groups) { 2 } else { 1 };
         // Half as many lanes hold twice as many results each; that is no matter where four waves
         // stand on a SIMD that take twice the registers of 64 by 64 results. Where operands are
@@ -218,9 +218,9 @@ impl Shape {
         })
     }
 
-    /// How the same work-groups make a step whose large tiles are fewer than a third of the chip's
-    /// units: tiles of half as many rows and tokens, while each unit has one at most. And how many
-    /// tokens such a step has at most.
+    /// The shape for steps that have fewer large tiles than a third of the chip's units, and the
+    /// most tokens of such a step. The same work-groups make tiles of half as many rows and tokens,
+    /// as long as each unit has at most one.
     pub fn of_few(&self, spec: &KernelSpec, arch: GpuArch) -> Result<Option<(Shape, usize)>, Diagnostic> {
         let (units, rows) = (arch.simt.chip.units, Sizes::of(spec.body)?.rows);
         let across = rows.div_ceil(16 * LARGE);
@@ -238,7 +238,7 @@ impl Shape {
         Ok(Some((few, limit)))
     }
 
-    /// Its tiles, as a scheduler has them.
+    /// The size of its tiles, for a scheduler.
     pub fn size(&self) -> TileSize {
         TileSize { panels: self.tile_panels(), columns: self.tokens(), threads: self.threads }
     }
@@ -284,7 +284,7 @@ impl Shape {
         all * self.vec16s / self.threads
     }
 
-    /// Stretches whose sums are scaled together where scales change along K: one or two, as many as
+    /// Stretches that are summed before scaling where scales change along K: one or two, as many as
     /// a turn of the loop has.
     pub fn in_group(&self) -> usize {
         (GROUP / self.stretch).min(2)

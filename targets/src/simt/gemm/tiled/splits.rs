@@ -38,7 +38,7 @@ impl<'c> Group<'_, '_, '_, 'c> {
             }
         }
         c.barrier_to_publish();
-        // Nobody reads operands in local memory any more.
+        // All waves have read their operands from local memory.
         let turn = self.local;
         c.when(c.equal(c.thread(), 0), || {
             c.release();
@@ -73,8 +73,8 @@ impl<'c> Group<'_, '_, '_, 'c> {
         c.change_if(!many, &few, |_| add(MANY))
     }
 
-    /// Adds what some work-groups have left, from one on, in their order. Their sums are asked for
-    /// at once, but for what has no room beside all sums.
+    /// Adds the sums that `together` work-groups left, from `first` on, in their order. They are
+    /// loaded at once, except for those that do not fit into registers next to the sums.
     fn add_parts(
         &self,
         (first, together): (Int<'c>, usize),
@@ -125,7 +125,7 @@ const LANE: usize = 4;
 /// Registers that instructions name, and those that hold neither sums nor what is on its way.
 const NAMED: usize = 256;
 const OTHERS: usize = 64;
-/// Work-groups whose sums are asked for at once where two share a tile, and where more do and there
-/// are registers for it.
+/// Work-groups that have their sums loaded at once where two share a tile, and where more do and
+/// registers suffice.
 const FEW: usize = 2;
 const MANY: usize = 4;

@@ -1,9 +1,9 @@
 //! The main loop where local memory holds more than two stretches: all but the one that is
 //! multiplied are on their way.
 //!
-//! A turn waits for the oldest stretch alone, by a count of the wave's loads that may still be
-//! under way. One barrier then serves twice: that stretch is there of all waves, and all have read
-//! the one before, in whose place the next comes.
+//! A turn waits for the oldest stretch alone, by the count of the wave's loads in flight. One
+//! barrier serves twice: that stretch has arrived from all waves, and all waves have read the
+//! previous one, which the next load overwrites.
 use super::Group;
 use super::group_scales::{Held, Scaling, Sums};
 use crate::code::{Any, Int, Vector};
@@ -28,8 +28,8 @@ impl<'c> Group<'_, '_, '_, 'c> {
         let (c, stages) = (self.contraction.matrix.c, self.shape.stages);
         let ahead = stages - 1;
         let mut flow = self.begin((loader, scaling));
-        // Turns that ask for another stretch: those of the loop, whose stages are known, and the
-        // rest.
+        // Turns that load another stretch: those of the loop, where the stage is a constant, and
+        // the rest.
         let (looped, rest) = match self.share {
             Some(_) => (self.count - stages, 1),
             None => {

@@ -1,9 +1,9 @@
-//! What is multiplied: both operands as floats, both as quantised bytes, or a quantised weight that
-//! the loader decodes for rows of floats.
+//! The operands: both floats, both quantised bytes, or rows of floats and a quantised weight that
+//! the loader decodes.
 //!
-//! Of bytes, the epilogue applies the scales where a row of each has one. Where columns are in
-//! groups, a K tile is a group, and its sums are scaled before they are added up: the machine's own
-//! sums of e4m3 have fewer bits than f32, and so never grow beyond a group.
+//! For bytes, the epilogue applies the scales if each row has one. If columns are in groups, a K
+//! tile is a group, and its sums are scaled before they are added up: the machine's own sums of
+//! e4m3 have fewer bits than f32, and so never grow beyond a group.
 use atomc_ir::{DType, Diagnostic, Graph};
 use inkwell::values::FloatValue;
 
@@ -80,7 +80,7 @@ pub struct OfStretch<'c> {
 }
 
 impl<'c> Scales<'c> {
-    /// Those of a contraction, if its weight is quantised.
+    /// The scales of a contraction, if its weight is quantised.
     pub fn new(operands: Operands, contraction: &Contraction<'_, '_, 'c>) -> Result<Option<Scales<'c>>, Diagnostic> {
         let of_rows = if let Operands::Bytes(bytes) = operands { Some(bytes.of_rows) } else { None };
         Ok(Codes::of(&contraction.parts)?.map(|codes| Scales { codes, of_rows }))
@@ -96,7 +96,7 @@ impl<'c> Scales<'c> {
         OfStretch { tokens: [one; 2], features: vec![one; group.shape.rows / group.shape.scaled_features()] }
     }
 
-    /// Those of a K tile, where it is a group.
+    /// The scales of a K tile that is a group.
     pub(super) fn of_stretch(
         &self,
         group: &Group<'_, '_, '_, 'c>,

@@ -55,14 +55,15 @@ impl<'f, 't, 'k, 'a, 'c> Epilogue<'f, 't, 'k, 'a, 'c> {
         c.at(self.group.exchange, c.wave_index() * EXCHANGE + offset)
     }
 
-    /// Asks for what the epilogue reads beside the sums, for each of a round's tokens.
+    /// Loads the operands that the epilogue reads in addition to the sums, for each token of a
+    /// round.
     pub(super) fn load_beside(&self, round: usize) -> Result<Vec<Vec<Vector<'c>>>, Diagnostic> {
         let c = self.group.code();
         c.set_lanes(LANES);
         (0..4).map(|part| self.group.contraction.parts.beside(self.inside(self.at(round, part)))).collect()
     }
 
-    /// The same place, if it is one of the result's, or another.
+    /// The place itself, if the result has it, or else another.
     fn inside(&self, at: At<'c>) -> At<'c> {
         let (c, padded) = (self.group.code(), self.padded());
         let row = self.group.tokens.map_or(at.row, |tokens| c.smaller(at.row, tokens - 1));

@@ -43,7 +43,7 @@ impl<'c> Group<'_, '_, '_, 'c> {
     fn make_row_map(&self) {
         let (c, w, x, shape) = (self.code(), &self.contraction.parts.w, self.x, self.shape);
         let dtype = shape.operands.dtype(self.contraction.matrix.dtype);
-        // Of heads, each has some columns.
+        // With heads, each head has some of the columns.
         let width = if self.contraction.parts.heads().is_some() { x.stride } else { w.stride };
         let dims = [(width, 0, shape.stretch), (self.room, x.stride * dtype.size(), TOKENS)];
         c.make_map(self.map(1), x.ptr, &TensorMap { dtype, dims: &dims, outer: None, swizzled: true });
@@ -59,7 +59,7 @@ impl<'c> Group<'_, '_, '_, 'c> {
         (first..end).for_each(|i| c.place_map(c.at(self.placed, i * MAP), self.map(i)));
     }
 
-    /// Asks for all K tiles of a tile, the first of which has this index.
+    /// Loads all K tiles of a tile. The first one has this index.
     pub(super) fn produce(&self, tile: Tile<'c>, first: Int<'c>) {
         let (c, shape) = (self.code(), self.shape);
         let [weight, all] = shape.stage();
@@ -95,8 +95,8 @@ impl<'c> Group<'_, '_, '_, 'c> {
         c.copy_box(to, rows, &[column, tile.first_source(c, c.int(0))], full);
     }
 
-    /// The same for rows that come from anywhere: one lane asks for boxes of the weight, and all
-    /// for 16 bytes of each of some rows.
+    /// Loads rows from any places: one lane loads boxes of the weight, and every lane loads 16
+    /// bytes of each of some rows.
     pub(super) fn produce_gathered(&self, tile: Tile<'c>, first: Int<'c>, copies: Int<'c>) {
         let (c, shape) = (self.code(), self.shape);
         let [weight, _] = shape.stage();

@@ -10,14 +10,14 @@ use crate::simt::gemm::tile::Tile;
 use crate::simt::machine::warpgroup::TileForm;
 
 impl<'c> Group<'_, '_, '_, 'c> {
-    /// Makes a tile of what comes from a turn on.
+    /// Computes a tile from the stages that begin with a turn.
     pub(super) fn consume(&self, tile: Tile<'c>, first: Int<'c>) -> Result<(), Diagnostic> {
         if self.shape.gathers { self.consume_half(tile, first) } else { self.consume_rows(tile, first) }
     }
 
-    /// The same of a tile that may have no rows for this group of waves. Then one wave releases
-    /// what comes, and the others wait for it: a wave that stays behind would miss that a place was
-    /// filled twice.
+    /// Consumes a tile that may have no rows for this group of waves. Then one wave releases the
+    /// stages and the others wait for it: a wave that fell back would miss that a stage was filled
+    /// twice.
     fn consume_half(&self, tile: Tile<'c>, first: Int<'c>) -> Result<(), Diagnostic> {
         let c = self.code();
         let (wave, group) = (c.wave_index() % 4, c.wave_index() / 4);
@@ -88,9 +88,9 @@ impl<'c> Group<'_, '_, '_, 'c> {
         ((at + rows, TileForm::Swizzled), (at, TileForm::Blocks { along: BLOCK, down: EIGHT }))
     }
 
-    /// The sums of a tile, of which those of each K tile are scaled before they are added up. Of
-    /// two K tiles the second is multiplied while the sums of the first are scaled. The assembler
-    /// does not follow products that a loop's next turn waits for.
+    /// The sums of a tile. Those of each K tile are scaled before they are added up: while the
+    /// first of two K tiles is scaled, the second is multiplied. The assembler does not follow
+    /// products that a loop's next turn waits for.
     fn scaled_sums(&self, tile: Tile<'c>, first: Int<'c>, scales: &Scales<'c>) -> Result<Vec<Any<'c>>, Diagnostic> {
         let (c, count) = (self.code(), self.shape.count);
         let begin = |i: Int<'c>| self.begin(tile, (first, i), scales);
@@ -120,7 +120,7 @@ impl<'c> Group<'_, '_, '_, 'c> {
         Ok(end(last, &begin(last)?, &sums, 0))
     }
 
-    /// The same of a tile of several parts. While a part's sums are scaled, the other group of
+    /// The sums of a tile of several parts. While a part's sums are scaled, the other group of
     /// waves multiplies.
     fn scaled_sums_of_parts(
         &self,

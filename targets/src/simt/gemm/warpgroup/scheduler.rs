@@ -13,11 +13,11 @@ use crate::simt::launch::{Kernel, step_size};
 /// Which tiles there are.
 #[derive(Clone, Copy)]
 pub enum Tiles<'c> {
-    /// Those of all rows of a step: this number of times [`TOKENS`].
+    /// The tiles of all rows of a step: this number of times [`TOKENS`].
     Rows(Int<'c>),
-    /// The same for each of some heads that have a matrix each.
+    /// The tiles of all rows, for each of some heads that have a matrix each.
     Heads(Int<'c>, usize),
-    /// Those of blocks of experts' rows.
+    /// The tiles of blocks of experts' rows.
     Experts(ExpertBlocks<'c>),
 }
 

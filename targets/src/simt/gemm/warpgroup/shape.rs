@@ -26,15 +26,15 @@ pub const THREADS: usize = CONSUMERS + 128;
 pub const PRODUCERS: usize = THREADS - CONSUMERS;
 /// Registers of a thread that copies, and of one that multiplies.
 const COPIES: [usize; 2] = [40, 232];
-/// The same where rows are gathered.
+/// The same two numbers where rows are gathered.
 const GATHERS: [usize; 2] = [56, 224];
-/// The same where threads that copy also decode.
+/// The same two numbers where threads that copy also decode.
 const DECODES: [usize; 2] = [104, 200];
 /// Bytes of a row in a stretch, and how many products a stretch takes, each of 32 bytes.
 pub const STRETCH: usize = 128;
 pub const PRODUCTS: usize = STRETCH / 32;
-/// Rows of a part of a tile where sums are scaled with each stretch: those of a part are there
-/// beside all sums. A part of a piece has one scale.
+/// Rows of a part of a tile where sums are scaled with each stretch: a part's unscaled sums are
+/// held in addition to all sums. A part of a piece has one scale.
 pub const SCALED_ROWS: usize = 128;
 /// Bytes of 8 rows of a weight's stretch: 8 blocks of 8 rows by 16 bytes.
 pub const BLOCK: usize = 128;
@@ -119,8 +119,8 @@ impl Shape {
         }
     }
 
-    /// Parts of a tile whose sums are scaled one after the other, and features of a piece that
-    /// have one scale.
+    /// Parts of a tile that are scaled one after the other. The features of a piece in a part have
+    /// one scale.
     pub fn parts(&self) -> usize {
         self.rows.div_ceil(SCALED_ROWS)
     }

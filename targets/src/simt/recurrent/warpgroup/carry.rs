@@ -44,7 +44,7 @@ impl<'c> Chunks<'_, '_, 'c> {
         }
     }
 
-    /// Stores a chunk's results; gives the state behind it.
+    /// Stores a chunk's results and returns the new state.
     pub(super) fn carry(&self, chunk: Chunk<'c>, state: &[Any<'c>]) -> Vec<Any<'c>> {
         let (c, stages) = (self.c, self.stages);
         let values = self.values(chunk);
@@ -168,7 +168,7 @@ impl<'c> Chunks<'_, '_, 'c> {
         words(pairs.chunks(2).enumerate().map(two).collect())
     }
 
-    /// `e^(G_n) S + K^T (e^(G_n - G) D)`, of which the products are under way.
+    /// `e^(G_n) S + K^T (e^(G_n - G) D)`; its products are in flight.
     fn updated(&self, chunk: Chunk<'c>, state: &[Any<'c>]) -> Vec<Any<'c>> {
         let c = self.c;
         let kept = self.exp(self.of_token(chunk, OfToken::Decay, c.int(CHUNK - 1)));
@@ -196,7 +196,7 @@ impl<'c> Chunks<'_, '_, 'c> {
         })
     }
 
-    /// The same with parts of a left operand of 64 columns. What is below 2^-24 of the largest is
+    /// Multiplies with parts of a left operand of 64 columns. Parts below 2^-24 of the largest are
     /// left out.
     fn multiply_words(&self, sums: Vec<Any<'c>>, left: &Words<'c>, right: Ptr<'c>) -> Vec<Any<'c>> {
         let c = self.c;
@@ -210,13 +210,13 @@ impl<'c> Chunks<'_, '_, 'c> {
         })
     }
 
-    /// A part of a right operand of so many rows.
+    /// A part of a right operand of `rows` rows.
     fn right(&self, all: Ptr<'c>, rows: usize, part: usize) -> (Int<'c>, TileForm) {
         let at = self.c.local_address(all) + part * self.shape.part(rows);
         (at, TileForm::of_columns_turned(rows))
     }
 
-    /// Writes parts of 64 rows of a right operand of so many, from a row on.
+    /// Writes parts of 64 rows of a right operand of `rows` rows, from row `first` on.
     fn put(&self, all: Ptr<'c>, rows: usize, first: usize, numbers: &[Any<'c>]) {
         let c = self.c;
         let own = c.at(all, (self.row() + first) * VEC16 + self.side() * 2);

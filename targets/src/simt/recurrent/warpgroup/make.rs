@@ -33,8 +33,8 @@ impl<'c> Chunks<'_, '_, 'c> {
         inverse::invert(&products, self.triangle(chunk), CHUNK);
     }
 
-    /// Keys and queries, with zeros where there are none. Eight lanes have eight tokens, so that
-    /// they write 128 bytes that lie together.
+    /// Loads keys and queries, with zeros where there are no tokens. Eight lanes have eight tokens,
+    /// so that they write 128 consecutive bytes.
     fn bring(&self, chunk: Chunk<'c>) {
         let (c, delta, dim) = (self.c, self.delta, self.shape.dim);
         let [q, k, _] = delta.starts;
@@ -77,7 +77,7 @@ impl<'c> Chunks<'_, '_, 'c> {
         c.store(place, (length * scale.into_float_value()).v, 4);
     }
 
-    /// How much each token makes anew, and the logarithm of what is kept up to it. A lane has two
+    /// The rate of each token's new value, and the logarithm of the decay up to it. A lane has two
     /// tokens.
     fn gates(&self, chunk: Chunk<'c>) {
         let c = self.c;

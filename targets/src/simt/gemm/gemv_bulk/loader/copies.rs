@@ -21,7 +21,8 @@ pub struct Copies<'s, 'k, 'a, 'c> {
 }
 
 impl<'s, 'k, 'a, 'c> Copies<'s, 'k, 'a, 'c> {
-    /// Buffers and their barriers, which others see behind the next barrier of the work-group.
+    /// Sets up buffers and their barriers. Other waves see them after the work-group's next
+    /// barrier.
     pub fn begin(
         contraction: &'s Contraction<'k, 'a, 'c>,
         shape: Shape,

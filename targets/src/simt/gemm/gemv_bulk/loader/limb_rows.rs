@@ -10,9 +10,10 @@ use crate::simt::machine::fragment::VEC16;
 
 /// Limbs of a number.
 const LIMBS: usize = 4;
-/// Tokens whose limbs are the columns of one product.
+/// Tokens in one product: their limbs are its columns.
 pub const TILE: usize = 8 / LIMBS;
-/// Bytes between planes of limbs, beside whole lines of banks: lanes of other limbs have others.
+/// Bytes that are added to a plane of limbs, a multiple of 128 bytes long, so that lanes with
+/// different limbs use different banks.
 const APART: usize = 32;
 
 /// Bytes from one plane of limbs to the next.
@@ -35,7 +36,7 @@ pub struct LimbRows<'s, 'k, 'a, 'c> {
     contraction: &'s Contraction<'k, 'a, 'c>,
     shape: Shape,
     how: Integers,
-    /// Planes of limbs, a token's beside each other.
+    /// Planes of limbs. The planes of one token are adjacent.
     planes: Ptr<'c>,
     /// The largest number of each wave's part of a token, and what a token's limbs count.
     tops: Ptr<'c>,
@@ -93,7 +94,7 @@ impl<'s, 'k, 'a, 'c> LimbRows<'s, 'k, 'a, 'c> {
             let power = |exponent: Int<'c>| c.bitcast(exponent.shift_left(23), c.cx.f32_type()).into_float_value();
             let scale = power(283 - safe);
             c.when(c.equal(c.thread(), 0), || {
-                // What is infinite, or no number, makes a row of no numbers.
+                // Infinity or NaN makes a row of NaN.
                 let unit = c.pick(c.equal(exponent, 255), c.number(f64::NAN), power(safe - 29));
                 let (times, _) = self.how.unit();
                 let unit = c.float(unit) * c.number(1.0 / times as f64);
@@ -150,8 +151,8 @@ impl<'s, 'k, 'a, 'c> LimbRows<'s, 'k, 'a, 'c> {
         c.across(own, &[1], |a, b| (c.float(a) + b).v)
     }
 
-    /// The token whose sums a lane has behind [`LimbRows::joined`], of a tile. Every other lane has
-    /// the same again.
+    /// The token of a tile that the lane has sums of after [`LimbRows::joined`]. Every other lane
+    /// has the same token.
     pub fn token(&self, tile: usize) -> (Int<'c>, Int<'c>) {
         let (c, lane) = (self.code(), self.code().lane_index());
         let token = lane % 4 / 2 + TILE * tile;

@@ -74,7 +74,7 @@ impl<'s, 'k, 'a, 'c> QuantisedRows<'s, 'k, 'a, 'c> {
         c.store(c.at(self.scales, at * 4), scale, 4);
     }
 
-    /// A row, of which each member of a team makes every so many vectors.
+    /// Quantises a row. Each member of a team makes every `team`-th vector.
     fn row(&self, token: Int<'c>, index: Int<'c>, team: usize) -> Result<(), Diagnostic> {
         let (c, rows, x) = (self.code(), &self.contraction.parts.kernel.rows, self.x);
         let is_made = matches!(rows.graph.op(x.node), Op::Quantise { .. });

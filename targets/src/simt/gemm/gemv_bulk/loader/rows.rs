@@ -96,7 +96,8 @@ impl<'s, 'k, 'a, 'c> Staging<'s, 'k, 'a, 'c> {
         (self.code().float(a) + b).v
     }
 
-    /// Weights of the norm at a column of the work-group's share, or others behind its end.
+    /// The norm's weights at a column of the work-group's share. Columns after the end read the
+    /// last ones.
     fn weights_at(&self, norm: Norm, near: Int<'c>) -> Result<Vector<'c>, Diagnostic> {
         let c = self.code();
         let col = c.smaller(self.first + near, self.width - self.lanes);
@@ -194,7 +195,7 @@ impl<'s, 'k, 'a, 'c> Staging<'s, 'k, 'a, 'c> {
         (self.member + i * self.shape.members()) * self.lanes
     }
 
-    /// Asks for the thread's part of a K tile; behind the last one, for hardly anything.
+    /// Loads the thread's part of a K tile. After the last K tile it loads next to nothing.
     pub fn load(&self, k_tile: Int<'c>) -> Result<Vec<Any<'c>>, Diagnostic> {
         let c = self.code();
         c.set_lanes(self.lanes);
@@ -207,8 +208,8 @@ impl<'s, 'k, 'a, 'c> Staging<'s, 'k, 'a, 'c> {
         (0..self.vectors()).map(vector).collect()
     }
 
-    /// Stores what came of a K tile into a buffer, as the contraction wants it: the sum of its
-    /// squares and those before.
+    /// Stores a K tile's rows into a buffer, as the contraction takes them, and returns the sum of
+    /// squares so far.
     pub fn store(
         &self,
         k_tile: Int<'c>,
@@ -282,8 +283,8 @@ impl<'s, 'k, 'a, 'c> Staging<'s, 'k, 'a, 'c> {
         c.local_address(self.local) + number * self.shape.k_tile_bytes()
     }
 
-    /// The thread's squares, where sums are scaled by them, for others to see behind the next
-    /// barrier.
+    /// Stores the thread's sum of squares, where sums are scaled by it. Others see it after the
+    /// next barrier.
     pub fn store_squares(&self, squares: FloatValue<'c>) {
         if self.late {
             self.add_up(squares);
