@@ -27,9 +27,9 @@ pub struct Isa {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rates {
     /// Operations on f16 and on bf16 that a SIMD's matrix unit does in a pass of four clocks.
-    pub halves: u64,
+    pub halves: u32,
     /// The same on types of 8 bits.
-    pub bytes: u64,
+    pub bytes: u32,
     /// Bytes of LDS that a compute unit reads or writes in a clock.
     pub lds: u32,
 }

@@ -6,8 +6,7 @@ pub mod reference;
 use std::collections::{BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
 
-use atomc::frontend::{self, Config};
-use atomc_config::{Delta, Experts};
+use atomc::frontend::{self, Config, Delta};
 use atomc_ir::trial::fetch;
 use atomc_ir::{DType, Graph, Op, nth_name};
 use safetensors::{Dtype, SafeTensors};
@@ -149,7 +148,7 @@ impl Case {
 
     /// Whether a layer has experts.
     pub fn has_experts(&self) -> bool {
-        self.config.layers.iter().any(|layer| layer.half::<Experts>().is_some())
+        self.config.has_experts()
     }
 
     fn has_states(&self) -> bool {

@@ -20,7 +20,7 @@ mod product;
 use atomc_config::Draft;
 use atomc_ir::{Diagnostic, Graph};
 
-pub use atomc_config::{Activation, Config, DTYPES, FAMILIES, InputScales, MAX_SIZE, QkNorm, read};
+pub use atomc_config::{Activation, Config, DTYPES, Delta, FAMILIES, InputScales, MAX_SIZE, QkNorm, read};
 pub use draft::graph as draft_graph;
 pub(crate) use layer::Unit;
 pub(crate) use model::{HEAD, embedding, units};

@@ -7,7 +7,7 @@ use crate::decode::Kernel;
 use crate::exec::step::{Action, Class, Control, Step};
 use crate::exec::wait::Wait;
 use crate::inst::Operand;
-use crate::isa::{Family, Isa};
+use crate::isa::Isa;
 use crate::mem::{Kind, Places, lanes};
 
 /// A recorded work-group.
