@@ -5,9 +5,12 @@
 //! Graphs have a step as an op, plans as an expression. Both are made of the table by
 //! [`weight_steps`](crate::weight_steps). What a step does to numbers stands where numbers are: in
 //! the interpreter of graphs and in the loader.
-mod rules;
+#[cfg(test)]
+mod tests;
+mod value;
 
-pub use rules::{Elements, Fault, MAX_AXES, MAX_BYTES, Size, Stored, Value, is_shape, no_shape};
+pub use value::{Elements, Fault, MAX_AXES, MAX_BYTES, Size, Stored, Value, is_shape, no_shape};
+use value::{fault, product, shown, sizes, sound};
 
 use crate::{DType, Encode, Encoded, Fact, Order};
 
@@ -175,69 +178,233 @@ impl Step {
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+type Made<D> = Result<Value<D>, Fault>;
 
-    fn value(shape: &[usize], elements: Elements) -> Value {
-        Value::new(shape.to_vec(), elements, Stored::Tensor)
-    }
-
-    #[test]
-    fn lines_name_weights() {
-        let line = |step: Step, of: &[&str]| step.text(&of.iter().map(|&of| of.to_owned()).collect::<Vec<_>>());
-        assert_eq!(line(Step::Concat { axis: 0 }, &["a", "b"]), "concat(a, b)");
-        assert_eq!(line(Step::Concat { axis: 1 }, &["a", "b"]), "concat(a, b, axis 1)");
-        assert_eq!(line(Step::Slice { axis: 1, start: 2, len: 3 }, &["a"]), "slice(a, axis 1, 2..5)");
-        assert_eq!(line(Step::Every { axis: 1, step: 2, start: 1 }, &["a"]), "every(a, axis 1, 2 from 1)");
-        assert_eq!(line(Step::Pad { axis: 0, len: 8 }, &["a"]), "pad(a, axis 0, 8)");
-        assert_eq!(line(Step::Shard { axis: 0, parts: 2 }, &["a"]), "shard(a, axis 0, 1 of 2)");
-        assert_eq!(line(Step::Offset { by: 1.0 }, &["a"]), "offset(a, 1.0)");
-        assert_eq!(line(Step::Transpose {}, &["a"]), "transpose(a)");
-        assert_eq!(line(Step::View { shape: vec![2, 3] }, &["a"]), "view(a, [2, 3])");
-        let unpack = Step::Unpack { from: DType::I32, to: DType::U4, axis: 1, len: 15, order: Order::Awq };
-        assert_eq!(line(unpack, &["a"]), "unpack(a, 15 u4 along axis 1, awq)");
-        assert_eq!(line(Step::Shift { by: -8, to: DType::I4 }, &["a"]), "shift(a, -8, i4)");
-        let by = Encode { codes: DType::F4E2M1, scales: DType::E8M0, block: [1, 32] };
-        let encode = Step::Encode { by, made: Encoded::Codes };
-        assert_eq!(line(encode, &["a"]), "encode(a, codes of f4e2m1 by Block { rows: 1, cols: 32 })");
-        assert_eq!(line(Step::Expect { is: Fact::All(8) }, &["a", "b"]), "expect(a, b all(8))");
-        let dequantise = Step::Dequantise { block: [32, 1], to: DType::F32 };
-        assert_eq!(line(dequantise, &["a", "s"]), "dequantise(a, s, blocks of 32 by 1)");
-    }
-
-    #[test]
-    fn places_name_operands() {
-        assert_eq!(Step::Concat { axis: 0 }.place(3), ".concat.parts[3]");
-        assert_eq!(Step::Transpose {}.place(0), ".transpose.of");
-        let scaled = Step::Scaled { block: [1, 1] };
-        assert_eq!([0, 1, 2].map(|operand| scaled.place(operand)), [".scaled.of", ".scaled.scale", ".scaled.zero"]);
-    }
-
-    /// A step with fewer operands than it has is a fault, and no panic.
-    #[test]
-    fn operands_are_counted() {
-        let fault = |step: Step, of| step.value::<usize>(of).unwrap_err();
-        assert_eq!(fault(Step::Transpose {}, vec![]).detail, "too few operands");
-        assert_eq!(fault(Step::Concat { axis: 0 }, vec![]).detail, "concat of nothing");
-        let one = value(&[2, 2], Elements::Codes(DType::U4));
-        assert_eq!(fault(Step::Scaled { block: [1, 1] }, vec![one]).detail, "too few operands");
-        let deep = value(&[1; 9], Elements::Stored);
-        assert!(fault(Step::Transpose {}, vec![deep]).detail.ends_with("is not one to 4 sizes of at least 1"));
-    }
-
-    /// What a plan knows of its past, and a graph of its types.
-    #[test]
-    fn types_follow() {
-        let unpack = |to| Step::Unpack { from: DType::I32, to, axis: 1, len: 15, order: Order::Plain };
-        for words in [Elements::Stored, Elements::Of(DType::I32)] {
-            let codes = unpack(DType::U4).value(vec![value(&[4, 2], words)]).unwrap();
-            assert_eq!((codes.shape.as_slice(), codes.elements), (&[4, 15][..], Elements::Codes(DType::U4)));
+impl Step {
+    /// What the step makes of its operands, in the order of the table; one that may be left out
+    /// may be missing at the end.
+    pub fn value<D: Size>(&self, of: Vec<Value<D>>) -> Made<D> {
+        if let Some(large) = of.iter().find(|value| value.shape.len() > MAX_AXES) {
+            return Err(fault("", no_shape(&large.shape)));
         }
-        let other = unpack(DType::U4).value(vec![value(&[4, 2], Elements::Of(DType::U8))]).unwrap_err();
-        assert_eq!((&*other.at, &*other.detail), (".unpack.of", "these are other words"));
-        let by = Encode { codes: DType::F4E2M1, scales: DType::E8M0, block: [1, 32] };
-        let made = Step::Encode { by, made: Encoded::Codes }.value(vec![value(&[4, 33], Elements::Stored)]).unwrap();
-        assert_eq!((made.shape.as_slice(), made.elements), (&[4, 17][..], Elements::Made(DType::U8)));
+        if let (Step::Concat { .. }, []) = (self, &of[..]) {
+            return Err(fault("", "concat of nothing".to_owned()));
+        }
+        self.apply(of).map_err(|fault| fault.inside(&format!(".{}", self.name())))
     }
+
+    fn apply<D: Size>(&self, operands: Vec<Value<D>>) -> Made<D> {
+        if let &Step::Concat { axis } = self {
+            return concat(axis, operands);
+        }
+        let mut operands = operands.into_iter();
+        let mut next = || operands.next().ok_or_else(|| fault("", "too few operands".to_owned()));
+        let of = next()?;
+        match *self {
+            Step::Concat { axis } => concat(axis, vec![of]),
+            Step::Slice { axis, start, len } => slice(axis, start, len, of),
+            Step::Every { axis, step, start } => every(axis, step, start, of),
+            Step::Pad { axis, len } => pad(axis, len, of),
+            Step::Shard { axis, parts } => shard(axis, parts, of),
+            Step::Offset { by } => offset(by, of),
+            Step::Transpose {} => transpose(of),
+            Step::View { ref shape } => view(shape, of),
+            Step::Unpack { from, to, axis, len, order } => unpack(Words { from, to, order }, axis, len, of),
+            Step::Shift { by, to } => shift(by, to, of),
+            Step::Encode { by, made } => encode(by, made, of),
+            Step::Expect { ref is } => expect(is, next()?, of),
+            Step::Dequantise { block, to } => dequantise(block, to, next()?, of),
+            Step::Scaled { block } => {
+                let scale = next()?;
+                scaled(block, &scale, operands.next().as_ref(), of)
+            }
+        }
+    }
+}
+
+/// What words are made of.
+struct Words {
+    from: DType,
+    to: DType,
+    order: Order,
+}
+
+fn concat<D: Size>(axis: usize, parts: Vec<Value<D>>) -> Made<D> {
+    let mut whole: Option<Value<D>> = None;
+    for (index, part) in parts.into_iter().enumerate() {
+        let joined = join(whole.take(), part, axis);
+        whole = Some(joined.map_err(|fault| fault.inside(&format!(".parts[{index}]")))?);
+    }
+    whole.ok_or_else(|| fault("", "nothing to join".to_owned()))
+}
+
+/// What there is and one part more.
+fn join<D: Size>(whole: Option<Value<D>>, part: Value<D>, axis: usize) -> Made<D> {
+    let size = part.size(axis)?;
+    let Some(whole) = whole else { return Ok(part.made()) };
+    let (all, shape) = (&whole.shape, &part.shape);
+    let alike = shape.len() == all.len() && (0..shape.len()).all(|i| i == axis || shape[i] == all[i]);
+    sound(alike, "", || format!("shape {} does not join {} along axis {axis}", shown(shape), shown(all)))?;
+    sound(whole.elements.made() == part.elements.made(), "", || "codes do not join others".to_owned())?;
+    sound(whole.elements == part.elements, "", || {
+        format!("{} does not join {}", part.elements.name(), whole.elements.name())
+    })?;
+    let (packed, parted) = (whole.packed.and(part.packed), whole.parted.and(part.parted));
+    let joined = whole.size(axis)?.saturating_add(size);
+    let whole = whole.sized(axis, joined);
+    let fits = sizes(&whole.shape).is_none_or(|sizes| product(&sizes).is_some_and(|n| n <= MAX_BYTES));
+    sound(fits, "", || format!("{} is too large", shown(&whole.shape)))?;
+    Ok(Value { packed, parted, ..whole })
+}
+
+fn slice<D: Size>(axis: usize, start: usize, len: usize, of: Value<D>) -> Made<D> {
+    let size = of.size(axis)?;
+    let fits = len >= 1 && start.checked_add(len).is_some_and(|end| end <= size);
+    sound(fits, "", || format!("{len} from {start} on do not lie in axis {axis} of {}", shown(&of.shape)))?;
+    Ok(of.sized(axis, len))
+}
+
+fn every<D: Size>(axis: usize, step: usize, start: usize, of: Value<D>) -> Made<D> {
+    let size = of.size(axis)?;
+    sound(start < step && start < size, "", || {
+        format!("each place that is {start} more than a multiple of {step} is not to be had of {size}")
+    })?;
+    sound(!of.packed.has(axis), ".axis", || "several of its places are in a word".to_owned())?;
+    Ok(Value { parted: of.parted.with(axis), ..of.sized(axis, (size - start).div_ceil(step)) })
+}
+
+fn pad<D: Size>(axis: usize, len: usize, of: Value<D>) -> Made<D> {
+    let size = of.size(axis)?;
+    sound(size <= len, ".len", || format!("{len}, but there are {size} already"))?;
+    let of = of.sized(axis, len);
+    sound(is_shape(&of.shape), "", || no_shape(&of.shape))?;
+    Ok(of)
+}
+
+fn shard<D: Size>(axis: usize, parts: usize, of: Value<D>) -> Made<D> {
+    let size = of.size(axis)?;
+    sound(parts >= 1 && size.is_multiple_of(parts), ".parts", || {
+        format!("{parts} equal parts are not to be had of axis {axis} of {}", shown(&of.shape))
+    })?;
+    Ok(of.sized(axis, size / parts))
+}
+
+fn offset<D: Size>(by: f32, of: Value<D>) -> Made<D> {
+    sound(by.is_finite(), "", || format!("{by} is no number to add"))?;
+    sound(of.elements.may_be(DType::is_float), "", || "codes have no offset".to_owned())?;
+    Ok(of.made())
+}
+
+/// Columns of each matrix as rows.
+fn transpose<D: Size>(of: Value<D>) -> Made<D> {
+    let (stack, [rows, cols]) = of.matrix("")?;
+    let shape = [&stack[..], &[cols, rows]].concat().into_iter().map(D::of).collect();
+    let last = of.shape.len() - 1;
+    let (packed, parted) = (of.packed.swapped(last), of.parted.swapped(last));
+    Ok(Value { packed, parted, ..of.of_shape(shape) })
+}
+
+fn view<D: Size>(shape: &[usize], of: Value<D>) -> Made<D> {
+    let stored = match of.stored {
+        Stored::Tensor | Stored::Unknown => true,
+        Stored::Stack(count) => shape.first() == Some(&count) && shape.len() > 1,
+        Stored::Whole | Stored::No => false,
+    };
+    // What is made of a row stays in it.
+    let row = of.shape.last().and_then(|size| size.fixed());
+    let stored = stored && (of.elements.made().is_none() || shape.last().copied() == row);
+    sound(stored, ".of", || "only a tensor as it is stored has another shape".to_owned())?;
+    let same = is_shape(shape) && sizes(&of.shape).is_some_and(|sizes| product(shape) == product(&sizes));
+    sound(same, ".shape", || format!("{shape:?} has not the numbers of {}", shown(&of.shape)))?;
+    Ok(of.of_shape(shape.iter().map(|&size| D::of(size)).collect()))
+}
+
+fn unpack<D: Size>(Words { from, to, order }: Words, axis: usize, len: usize, of: Value<D>) -> Made<D> {
+    let codes = from.bits() / to.bits();
+    let unpacked = matches!(of.elements, Elements::Codes(_));
+    sound(!unpacked, ".of", || "codes are made of no others".to_owned())?;
+    sound(of.elements.dtype().is_none_or(|dtype| dtype == from), ".of", || "these are other words".to_owned())?;
+    sound(from.is_word() && to.is_code() && order.suits(codes), "", || {
+        format!("{} is not made of {} in the order {}", from.name(), to.name(), order.name())
+    })?;
+    let size = of.size(axis)?;
+    sound(axis + 2 >= of.shape.len(), ".axis", || format!("{axis} is not one of the last two"))?;
+    sound(len >= 1 && len.div_ceil(codes) == size, ".len", || {
+        format!("{len} codes do not lie in axis {axis} of {}, {codes} to a word", shown(&of.shape))
+    })?;
+    sound(!of.parted.has(axis), ".axis", || "places of it were left out".to_owned())?;
+    let of = of.sized(axis, len);
+    sound(is_shape(&of.shape), "", || format!("{} is too large", shown(&of.shape)))?;
+    Ok(Value { elements: Elements::Codes(to), packed: of.packed.with(axis), ..of })
+}
+
+fn shift<D: Size>(by: i32, to: DType, of: Value<D>) -> Made<D> {
+    sound(of.elements.codes().is_some_and(|codes| codes.shifts(by, to)), "", || {
+        format!("{} plus {by} does not become {}", of.elements.name(), to.name())
+    })?;
+    Ok(Value { elements: Elements::Codes(to), ..of.made() })
+}
+
+/// Codes or scales of a matrix as it is stored, or of one for each tensor of a stack; where a
+/// tensor has the matrices of all, blocks lie in single rows.
+fn encode<D: Size>(by: Encode, made: Encoded, of: Value<D>) -> Made<D> {
+    sound(by.is_sound(), ".by", || format!("{} with scales of {}", by.codes.name(), by.scales.name()))?;
+    sound(of.elements.may_be(DType::is_float), ".of", || "codes are made of no others".to_owned())?;
+    let plain = match of.stored {
+        Stored::Tensor => of.shape.len() == 2 || by.block[0] == 1,
+        Stored::Stack(_) => of.shape.len() == 3,
+        Stored::Whole => by.block[0] == 1,
+        Stored::No => false,
+        Stored::Unknown => true,
+    };
+    sound(plain && of.shape.len() > 1, ".of", || "only of a matrix as it is stored codes are made".to_owned())?;
+    let (stack, matrix) = of.matrix(".of")?;
+    let shape = [&stack[..], &by.sizes(made, matrix)].concat();
+    sound(is_shape(&shape), "", || no_shape(&shape))?;
+    let stored = if of.stored == Stored::Whole { Stored::No } else { of.stored };
+    let shape = shape.into_iter().map(D::of).collect();
+    Ok(Value { shape, elements: Elements::Made(by.dtype(made)), stored, ..of })
+}
+
+fn expect<D: Size>(is: &Fact, told: Value<D>, of: Value<D>) -> Made<D> {
+    let integers = |dtype: DType| dtype.integers().is_some();
+    let (wanted, fits) = match is.is_of_floats() {
+        true => ("floats", told.elements.may_be(DType::is_float)),
+        false => ("integers", told.elements.made().is_none() && told.elements.codes().is_none_or(integers)),
+    };
+    sound(fits, ".told", || format!("these are no {wanted}"))?;
+    sound(!told.shape.is_empty(), ".told", || "a number without an axis".to_owned())?;
+    sound(sizes(&told.shape).is_some(), ".told", || format!("{} has no fixed shape", shown(&told.shape)))?;
+    sound(*is != Fact::Groups(0), ".is", || "groups of nothing".to_owned())?;
+    Ok(of.made())
+}
+
+/// That there is a scale for each block of each matrix, and a zero point if there are some.
+fn scaled<D: Size>(block: [usize; 2], scale: &Value<D>, zero: Option<&Value<D>>, of: Value<D>) -> Made<D> {
+    let (stack, [rows, cols]) = of.matrix(".of")?;
+    sound(!block.contains(&0), ".block", || format!("blocks of {block:?}"))?;
+    let grid = [&stack[..], &[rows.div_ceil(block[0]), cols.div_ceil(block[1])]].concat();
+    let is_grid = |value: &Value<D>| sizes(&value.shape).is_some_and(|sizes| sizes == grid);
+    let wrong = |value: &Value<D>| {
+        format!("{}, but blocks of {block:?} in {} are {grid:?}", shown(&value.shape), shown(&of.shape))
+    };
+    sound(is_grid(scale), ".scale", || wrong(scale))?;
+    // Those of graphs are powers of two: others no step takes.
+    let is_scale =
+        scale.elements.codes().is_none_or(|dtype| scale.elements == Elements::Of(dtype) && dtype == DType::E8M0);
+    sound(is_scale, ".scale", || "codes are no scales".to_owned())?;
+    if let Some(zero) = zero {
+        sound(is_grid(zero), ".zero", || wrong(zero))?;
+        let integers = zero.elements.codes().is_none_or(|codes| codes.integers().is_some());
+        sound(integers, ".zero", || "these are no integers".to_owned())?;
+    }
+    Ok(of.made())
+}
+
+/// Floats of unpacked codes, with a scale for each block.
+fn dequantise<D: Size>(block: [usize; 2], to: DType, scale: Value<D>, of: Value<D>) -> Made<D> {
+    let of = scaled(block, &scale, None, of)?;
+    sound(of.elements.codes().is_some_and(DType::is_code), ".of", || "these are no unpacked codes".to_owned())?;
+    sound(to.is_float(), ".to", || format!("{} is no float", to.name()))?;
+    Ok(Value { elements: Elements::Made(to), ..of })
 }
