@@ -10,6 +10,7 @@ mod weights;
 
 use crate::error::Error;
 use crate::manifest::*;
+use atomc_dtype::step::MAX_BYTES;
 use std::collections::BTreeSet;
 
 /// Most tokens, and most rows of logits, in one step: activations of a step lie in one arena.
@@ -18,13 +19,9 @@ pub const MAX_STEP: usize = 1 << 16;
 /// of keys and values for.
 pub const MAX_RANKS: usize = 64;
 
-/// No buffer of a manifest may be larger: sums of a few of them cannot overflow.
-const MAX_BYTES: usize = 1 << 48;
 /// No count (tokens, tasks, vocabulary, positions) may be larger: kernels compute with 32-bit token
 /// numbers.
 const MAX_COUNT: usize = 1 << 30;
-/// Most axes of a weight: a matrix, stacked twice.
-const MAX_AXES: usize = 4;
 /// Longest name: those of a target, a variant and a kernel, with their endings, make one file name
 /// of at most 255 bytes.
 pub const MAX_NAME: usize = 64;

@@ -10,7 +10,7 @@ mod states;
 mod weights;
 
 pub use atomc_dtype::{DType, Encode, Encoded, Fact, Order, STAR, Whole, nth_name};
-pub use expr::{Sources, Term, WeightExpr};
+pub use expr::{Sources, WeightExpr};
 pub use kernels::{
     Chip, Extent, Kernel, KernelDef, LoopReport, Module, PACK, PREPARE, Parts, Resources, Tasks, Variant,
 };

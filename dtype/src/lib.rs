@@ -1,5 +1,6 @@
 //! Types of elements: the one list that configurations, graphs, artifacts and frameworks speak of.
 mod encode;
+pub mod step;
 mod stored;
 
 pub use encode::{Encode, Encoded, exponent};

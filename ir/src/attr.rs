@@ -1,7 +1,7 @@
 //! Attributes of ops in the text form.
 use crate::family::Family;
 use crate::rope::{Freqs, Scaling};
-use crate::types::{Best, Block, DType, Encoded, Fact, Layout, Order, Router, Rule, Score, Shape, Whole};
+use crate::types::{Best, Block, DType, Encode, Encoded, Fact, Layout, Order, Router, Rule, Score, Shape, Whole};
 
 /// An attribute's text form.
 pub trait Attr: Sized {
@@ -12,6 +12,39 @@ pub trait Attr: Sized {
     /// The value of an attribute that is left out, if it may be.
     fn absent() -> Option<Self> {
         None
+    }
+}
+
+/// What stands in an op as one attribute, and in the text form as one or several.
+pub trait Attributes: Sized {
+    /// Those of the text form, for an attribute of this name.
+    fn named(&self, name: &'static str) -> Vec<(&'static str, String)>;
+    /// Takes them out of those of a text, or says what is wrong with one.
+    fn take(attrs: &mut Vec<(String, String)>, name: &str) -> Result<Self, String>;
+}
+
+impl<A: Attr> Attributes for A {
+    fn named(&self, name: &'static str) -> Vec<(&'static str, String)> {
+        vec![(name, self.show())]
+    }
+    fn take(attrs: &mut Vec<(String, String)>, name: &str) -> Result<A, String> {
+        let Some(at) = attrs.iter().position(|(n, _)| n == name) else {
+            return A::absent().ok_or_else(|| format!("attribute `{name}` is missing"));
+        };
+        let (_, text) = attrs.remove(at);
+        A::read(&text).ok_or_else(|| format!("attribute `{name}` cannot be `{text}`"))
+    }
+}
+
+/// By its fields.
+impl Attributes for Encode {
+    fn named(&self, _: &'static str) -> Vec<(&'static str, String)> {
+        let Encode { codes, scales, block } = self;
+        vec![("codes", codes.show()), ("scales", scales.show()), ("block", block.show())]
+    }
+    fn take(attrs: &mut Vec<(String, String)>, _: &str) -> Result<Encode, String> {
+        let [codes, scales] = ["codes", "scales"].map(|name| DType::take(attrs, name));
+        Ok(Encode { codes: codes?, scales: scales?, block: Attributes::take(attrs, "block")? })
     }
 }
 
@@ -93,6 +126,16 @@ impl Attr for f64 {
     }
 }
 
+/// As an `f64`.
+impl Attr for f32 {
+    fn show(&self) -> String {
+        format!("{self:?}")
+    }
+    fn read(text: &str) -> Option<Self> {
+        text.parse().ok()
+    }
+}
+
 /// Nothing is escaped: names have neither quotes nor backslashes nor control characters.
 impl Attr for String {
     fn show(&self) -> String {
@@ -122,14 +165,25 @@ impl Attr for Shape {
     }
 }
 
-impl Attr for Block {
+/// Rows and columns of a block, at least one of each.
+impl Attr for [usize; 2] {
     fn show(&self) -> String {
-        format!("[{}, {}]", self.rows, self.cols)
+        format!("{self:?}")
     }
     fn read(text: &str) -> Option<Self> {
         let (rows, cols) = text.strip_prefix('[')?.strip_suffix(']')?.split_once(", ")?;
         let size = |text: &str| text.parse().ok().filter(|&n| n > 0);
-        Some(Block { rows: size(rows)?, cols: size(cols)? })
+        Some([size(rows)?, size(cols)?])
+    }
+}
+
+impl Attr for Block {
+    fn show(&self) -> String {
+        [self.rows, self.cols].show()
+    }
+    fn read(text: &str) -> Option<Self> {
+        let [rows, cols] = Attr::read(text)?;
+        Some(Block { rows, cols })
     }
 }
 

@@ -1,5 +1,7 @@
 //! The reference interpreter: plain loops, in f32 or f64, without rounding to the types of the
 //! graph in between; only what goes into a cache of [`DType::F8E4M3`] is rounded.
+mod step;
+
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
@@ -8,10 +10,10 @@ use crate::graph::{Graph, NodeId, Value};
 use crate::ops::{Class, Norm, Op, Values};
 use crate::quantise;
 use crate::rope::Freqs;
-use crate::trial::{of_bits, round};
-use crate::types::{
-    Best, Block, DType, Encode, Encoded, Fact, Layout, Order, Router, Rule, Score, Shape, Type, Whole, nth_name,
-};
+use crate::trial::round;
+use crate::types::{Best, Block, DType, Layout, Router, Rule, Score, Shape, Type, Whole, nth_name};
+
+pub(crate) use step::step;
 
 /// A number that the interpreter computes with.
 pub trait Real: Scalar + Default + std::fmt::Debug + PartialOrd + 'static {
@@ -280,7 +282,7 @@ fn stacked<S: Real>(
     let shape = ty.as_tensor().and_then(|t| t.shape.sizes()).ok_or("a stack of unknown sizes")?;
     if let Some((whole, tensor)) = whole.and_then(|whole| Some((whole, weight(&whole.name)?))) {
         let rows = shape.get(1).ok_or("a stack without rows")?;
-        return match &slice(&[&Val::Float(tensor)], NOTHING, &1, &whole.start, rows)?[0] {
+        return match &step::slice(&[&Val::Float(tensor)], 1, whole.start, *rows)?[0] {
             Val::Float(tensor) => Ok(tensor.clone()),
             _ => Err("a slice is a tensor".into()),
         };
@@ -294,9 +296,6 @@ fn stacked<S: Real>(
         false => Err(format!("the tensors {name} have {} elements, which are not {shape:?}", data.len())),
     }
 }
-
-/// The sizes of no step, for what has none.
-const NOTHING: Cx = Cx { tokens: 0, rows: 0, coarse: false };
 
 /// Whether a value is only a step on the way to codes, which no kernel rounds.
 fn becomes_codes(graph: &Graph, v: Value) -> bool {
@@ -355,165 +354,6 @@ pub(crate) fn rope_freqs<S: Real>(_: &[&Val<S>], _: Cx, freqs: &Freqs) -> Result
 
 pub(crate) fn numbers<S: Real>(_: &[&Val<S>], _: Cx, values: &[usize]) -> Results<S> {
     one(vec![values.len()], values.iter().map(|&value| S::of(value as f64)).collect())
-}
-
-pub(crate) fn offset<S: Real>(args: &[&Val<S>], _: Cx, &by: &f64) -> Results<S> {
-    let w = args[0].float()?;
-    one(w.shape.clone(), w.data.iter().map(|&w| w.add(w.lit(by))).collect())
-}
-
-/// Elements before, along and after an axis.
-fn around(shape: &[usize], axis: usize) -> (usize, usize, usize) {
-    (shape[..axis].iter().product(), shape[axis], shape[axis + 1..].iter().product())
-}
-
-pub(crate) fn concat<S: Real>(args: &[&Val<S>], _: Cx, &axis: &usize) -> Results<S> {
-    let parts: Vec<&Tensor<S>> = args.iter().map(|a| a.float()).collect::<Result<_, _>>()?;
-    let mut shape = parts[0].shape.clone();
-    shape[axis] = parts.iter().map(|p| p.shape[axis]).sum();
-    let (outer, _, inner) = around(&shape, axis);
-    let mut data = Vec::with_capacity(shape.iter().product());
-    for o in 0..outer {
-        for p in &parts {
-            let n = p.shape[axis] * inner;
-            data.extend_from_slice(&p.data[o * n..][..n]);
-        }
-    }
-    one(shape, data)
-}
-
-pub(crate) fn slice<S: Real>(args: &[&Val<S>], _: Cx, &axis: &usize, &start: &usize, &len: &usize) -> Results<S> {
-    let x = args[0].float()?;
-    let (outer, size, inner) = around(&x.shape, axis);
-    let mut shape = x.shape.clone();
-    shape[axis] = len;
-    let pick = |o: usize| x.data[(o * size + start) * inner..][..len * inner].iter().copied();
-    one(shape, (0..outer).flat_map(pick).collect())
-}
-
-pub(crate) fn every<S: Real>(args: &[&Val<S>], _: Cx, &axis: &usize, &step: &usize, &start: &usize) -> Results<S> {
-    let x = args[0].float()?;
-    let (outer, size, inner) = around(&x.shape, axis);
-    let mut shape = x.shape.clone();
-    shape[axis] = (size - start).div_ceil(step);
-    let places = |o: usize| (start..size).step_by(step).map(move |place| (o * size + place) * inner);
-    one(shape, (0..outer).flat_map(places).flat_map(|at| x.data[at..at + inner].iter().copied()).collect())
-}
-
-pub(crate) fn pad<S: Real>(args: &[&Val<S>], _: Cx, &axis: &usize, &len: &usize) -> Results<S> {
-    let x = args[0].float()?;
-    let (outer, size, inner) = around(&x.shape, axis);
-    let mut shape = x.shape.clone();
-    shape[axis] = len;
-    let mut data = Vec::with_capacity(outer * len * inner);
-    for o in 0..outer {
-        data.extend_from_slice(&x.data[o * size * inner..][..size * inner]);
-        data.resize((o + 1) * len * inner, S::of(0.0));
-    }
-    one(shape, data)
-}
-
-pub(crate) fn transpose<S: Real>(args: &[&Val<S>], _: Cx) -> Results<S> {
-    let x = args[0].float()?;
-    let &[ref stack @ .., rows, cols] = &x.shape[..] else { return Err("x is no matrix".into()) };
-    let turned = |m: &[S]| (0..rows * cols).map(|i| m[i % rows * cols + i / rows]).collect::<Vec<S>>();
-    one([stack, &[cols, rows]].concat(), x.data.chunks((rows * cols).max(1)).flat_map(turned).collect())
-}
-
-pub(crate) fn view<S: Real>(args: &[&Val<S>], cx: Cx, shape: &Shape) -> Results<S> {
-    reshape(args, cx, shape)
-}
-
-pub(crate) fn unpack<S: Real>(
-    args: &[&Val<S>],
-    _: Cx,
-    &from: &DType,
-    &to: &DType,
-    &axis: &usize,
-    &len: &usize,
-    &order: &Order,
-) -> Results<S> {
-    let words = args[0].float()?;
-    let [_, largest] = from.integers().ok_or("words are integers")?;
-    if S::of(largest as f64).get() != largest as f64 {
-        return Err(format!("a word of {} is no number of the precision that is computed in", from.name()));
-    }
-    let codes = from.bits() / to.bits();
-    let (outer, size, inner) = around(&words.shape, axis);
-    let mut shape = words.shape.clone();
-    shape[axis] = len;
-    let code = |i: usize| {
-        let (o, place, i) = (i / inner / len, i / inner % len, i % inner);
-        let word = words.data[(o * size + place / codes) * inner + i].get() as i64 as u32;
-        let bits = word >> (order.nth(place % codes) * to.bits()) & ((1 << to.bits()) - 1);
-        S::of(of_bits(bits, to))
-    };
-    one(shape, (0..outer * len * inner).map(code).collect())
-}
-
-pub(crate) fn encode<S: Real>(
-    args: &[&Val<S>],
-    _: Cx,
-    &codes: &DType,
-    &scales: &DType,
-    block: &Block,
-    &made: &Encoded,
-) -> Results<S> {
-    let w = args[0].float()?;
-    let by = Encode { codes, scales, block: [block.rows, block.cols] };
-    let [stack @ .., rows, cols] = &w.shape[..] else { return Err("a weight is a matrix".into()) };
-    let shape = [stack, &by.sizes(made, [*rows, *cols])].concat();
-    let matrices = w.data.chunks((rows * cols).max(1));
-    one(shape, matrices.flat_map(|matrix| encoded(matrix, by, made, [*rows, *cols])).collect())
-}
-
-/// The codes, or the scales, of a matrix as numbers; codes of 4 bits as bytes of two.
-fn encoded<S: Real>(matrix: &[S], by: Encode, made: Encoded, [rows, cols]: [usize; 2]) -> Vec<S> {
-    let numbers: Vec<f32> = matrix.iter().map(|v| v.get() as f32).collect();
-    let [down, along] = by.sizes(Encoded::Scales, [rows, cols]);
-    let mut sizes = vec![0.0f32; down * along];
-    for (at, number) in numbers.iter().enumerate() {
-        let size = &mut sizes[at / cols / by.block[0] * along + at % cols / by.block[1]];
-        *size = size.max(number.abs());
-    }
-    let scales: Vec<f32> = sizes.into_iter().map(|size| by.scale(size)).collect();
-    if made == Encoded::Scales {
-        return scales.into_iter().map(|scale| S::of(scale.into())).collect();
-    }
-    let mut codes = vec![0; cols];
-    let mut all = Vec::new();
-    for (row, numbers) in numbers.chunks(cols.max(1)).enumerate() {
-        let own = numbers.chunks(by.block[1]).zip(codes.chunks_mut(by.block[1]));
-        for (block, (numbers, codes)) in own.enumerate() {
-            by.codes(numbers, scales[row / by.block[0] * along + block], codes);
-        }
-        let number = |code: u8| S::of(of_bits(code.into(), by.codes));
-        let pair = |two: &[u8]| S::of((two[0] | two.get(1).map_or(0, |high| high << 4)).into());
-        match by.codes.bits() {
-            4 => all.extend(codes.chunks(2).map(pair)),
-            _ => all.extend(codes.iter().map(|&code| number(code))),
-        }
-    }
-    all
-}
-
-pub(crate) fn shift<S: Real>(args: &[&Val<S>], _: Cx, &by: &i32, _: &DType) -> Results<S> {
-    offset(args, NOTHING, &by.into())
-}
-
-pub(crate) fn expect<S: Real>(args: &[&Val<S>], _: Cx, is: &Fact) -> Results<S> {
-    if is.is_of_floats() {
-        let bad = args[1].float()?.data.iter().find(|v| !is.suits(v.get() as f32));
-        return match bad {
-            Some(bad) => Err(format!("{} is no such number: {}", bad.get(), is.wants())),
-            None => Ok(vec![args[0].clone()]),
-        };
-    }
-    let told: Vec<i32> = args[1].float()?.data.iter().map(|v| v.get() as i32).collect();
-    match is.fault(&told, args[1].float()?.width()) {
-        Some(fault) => Err(fault),
-        None => Ok(vec![args[0].clone()]),
-    }
 }
 
 pub(crate) fn pack<S: Real>(args: &[&Val<S>], _: Cx, _: &Layout) -> Results<S> {
@@ -718,18 +558,6 @@ fn dequantised<S: Real>(codes: &Tensor<S>, block: Block, scale: &Tensor<S>, zero
     Tensor::new(codes.shape.clone(), codes.data.iter().enumerate().map(element).collect())
 }
 
-pub(crate) fn dequantise<S: Real>(args: &[&Val<S>], _: Cx, block: &Block, _: &DType) -> Results<S> {
-    let (codes, scale) = (args[0].float()?, args[1].float()?);
-    let [.., rows, cols] = codes.shape[..] else { return Err("codes are a matrix".into()) };
-    let [.., down, along] = scale.shape[..] else { return Err("scales are a matrix".into()) };
-    let matrices = codes.data.chunks(rows * cols).zip(scale.data.chunks(down * along));
-    let one_matrix = |(codes, scale): (&[S], &[S])| {
-        let codes = Tensor::new(vec![rows, cols], codes.to_vec());
-        dequantised(&codes, *block, &Tensor::new(vec![down, along], scale.to_vec()), None).data
-    };
-    one(codes.shape.clone(), matrices.flat_map(one_matrix).collect())
-}
-
 pub(crate) fn quantise<S: Real>(args: &[&Val<S>], _: Cx, &to: &DType, &rule: &Rule) -> Results<S> {
     let x = args[0].float()?;
     let given = args.get(1).map(|scale| scale.float()).transpose()?.map(|scale| scale.data[0]);
@@ -830,9 +658,9 @@ pub(crate) fn parts<S: Real>(
     Ok(vec![Val::Float(Tensor::new(vec![x.shape[0], count, len], data))])
 }
 
-pub(crate) fn beside<S: Real>(args: &[&Val<S>], cx: Cx) -> Results<S> {
+pub(crate) fn beside<S: Real>(args: &[&Val<S>], _: Cx) -> Results<S> {
     let last = args[0].float()?.shape.len() - 1;
-    concat(args, cx, &last)
+    step::concat(args, last)
 }
 
 pub(crate) fn argmax<S: Real>(args: &[&Val<S>], _: Cx) -> Results<S> {
@@ -856,7 +684,7 @@ pub(crate) fn kv_write<S: Real>(args: &[&Val<S>], _: Cx) -> Results<S> {
 /// The values are the first elements of each head's key.
 pub(crate) fn key_write<S: Real>(args: &[&Val<S>], cx: Cx, &values: &usize) -> Results<S> {
     let &[cache, k, batch] = args else { unreachable!("checked by the verifier") };
-    let v = slice(&[k], cx, &2, &0, &values)?;
+    let v = step::slice(&[k], 2, 0, values)?;
     kv_write(&[cache, k, &v[0], batch], cx)
 }
 
@@ -939,10 +767,6 @@ pub(crate) fn delta_rule<S: Real>(args: &[&Val<S>], _: Cx, &eps: &f64) -> Result
         state.entries.insert(seq, slot);
     }
     Ok(vec![Val::Float(Tensor::new(v.shape.clone(), data)), Val::Slots(state)])
-}
-
-pub(crate) fn shard<S: Real>(_: &[&Val<S>], _: Cx, _: &usize, _: &usize) -> Results<S> {
-    Err("is of a rank, and the reference is none".into())
 }
 
 pub(crate) fn all_reduce<S: Real>(args: &[&Val<S>], _: Cx) -> Results<S> {
@@ -1077,9 +901,9 @@ mod tests {
         let wrong = |from: &str, to: &str| parse(&text("").replace(from, to)).unwrap().verify().unwrap_err().messages;
         assert_eq!(
             wrong("step = 2, start = 0", "step = 2, start = 2"),
-            ["every: each element of 3 that is 2 more than a multiple of 2"]
+            ["every: each place that is 2 more than a multiple of 2 is not to be had of 3"]
         );
-        assert_eq!(wrong("len = 3", "len = 1"), ["pad: 1 elements, of which 2 are there"]);
+        assert_eq!(wrong("len = 3", "len = 1"), ["pad: len: 1, but there are 2 already"]);
     }
 
     #[test]

@@ -1,14 +1,16 @@
 //! The op table: each op once, with its operands, attributes, result types and meaning.
 use std::fmt::Write;
 
-use crate::attr::Attr;
+use crate::attr::{Attr, Attributes};
 use crate::elementwise::Elementwise;
 use crate::family::Family;
 use crate::graph::Graph;
 use crate::interp::{self, Real, Val};
 use crate::rope::Freqs;
 use crate::shapes;
-use crate::types::{Block, DType, Encoded, Fact, Layout, Order, Router, Rule, Shape, Type, Whole};
+use crate::types::{Block, DType, Encode, Encoded, Fact, Layout, Order, Router, Rule, Shape, Type, Whole};
+use atomc_dtype::step::Step;
+use atomc_dtype::weight_steps;
 
 /// How far a graph has come. Each pass names the stage that it leaves; the verifier knows what each
 /// stage forbids.
@@ -153,7 +155,11 @@ pub struct Norm {
 }
 
 macro_rules! ops {
-    ($(
+    (graph [$(
+        $(#[doc = $step_doc:literal])*
+        $step:ident = $step_text:literal { $($step_attr:ident: $step_ty:ty),* $(; $own:ident: $own_ty:ty = $plans:expr)? }
+            of $of:tt packs $packs:literal op ($($step_arg:ident: $step_reads:expr),*) [$step_maker:expr, $step_values:expr];
+    )*] plan $plan:tt $(
         $(#[doc = $doc:literal])*
         $name:ident = $text:literal ($($arg:ident: $reads:expr),* $(; $($more:ident: $also:expr),*)?) {$($attr:ident: $ty:ty),*}
             [$class:ident, $maker:expr, $values:expr, $work:path] $shape:path, $eval:path;
@@ -170,15 +176,33 @@ macro_rules! ops {
                 /// What it computes.
                 body: Box<Graph>,
             },
+            $(
+                $(#[doc = $step_doc])*
+                $step {
+                    $(#[doc = concat!("The attribute `", stringify!($step_attr), "`.")] $step_attr: $step_ty,)*
+                    $(#[doc = concat!("The attribute `", stringify!($own), "`.")] $own: $own_ty)?
+                },
+            )*
             $($(#[doc = $doc])* $name { $(#[doc = concat!("The attribute `", stringify!($attr), "`.")] $attr: $ty),* },)*
         }
 
         impl Op {
+            /// The step of weight plans that it is, if it is one.
+            pub fn step(&self) -> Option<Step> {
+                match self {
+                    $(Op::$step { $($step_attr,)* $($own)? } => {
+                        Some(Step::$step { $($step_attr: $step_attr.to_owned(),)* $($own: $own.to_owned())? })
+                    })*
+                    _ => None,
+                }
+            }
+
             /// Its name in the text form.
             pub fn name(&self) -> &'static str {
                 match self {
                     Op::Map(e) => e.name(),
                     Op::Kernel { .. } => "kernel",
+                    $(Op::$step { .. } => $step_text,)*
                     $(Op::$name { .. } => $text,)*
                 }
             }
@@ -188,6 +212,7 @@ macro_rules! ops {
                 match self {
                     Op::Map(e) => Some(e.operands()),
                     Op::Kernel { .. } => None,
+                    $(Op::$step { .. } => operand_names(&[$(stringify!($step_arg)),*]),)*
                     $(Op::$name { .. } => operand_names(&[$(stringify!($arg)),*]),)*
                 }
             }
@@ -196,7 +221,7 @@ macro_rules! ops {
             pub fn optional(&self) -> &'static [&'static str] {
                 match self {
                     $(Op::$name { .. } => &[$($(stringify!($more)),*)?],)*
-                    Op::Map(_) | Op::Kernel { .. } => &[],
+                    Op::Map(_) | Op::Kernel { .. } $(| Op::$step { .. })* => &[],
                 }
             }
 
@@ -204,6 +229,7 @@ macro_rules! ops {
             pub fn class(&self) -> Class {
                 match self {
                     Op::Map(_) | Op::Kernel { .. } => Class::Compute,
+                    $(Op::$step { .. } => Class::Layout,)*
                     $(Op::$name { .. } => Class::$class,)*
                 }
             }
@@ -215,6 +241,7 @@ macro_rules! ops {
                 match self {
                     Op::Map(_) => Row,
                     Op::Kernel { .. } => All,
+                    $(Op::$step { $($step_attr,)* $($own)? } => nth(&[$($step_reads),*], slot),)*
                     $(Op::$name { $($attr),* } => nth(&[$($reads,)* $($($also),*)?], slot),)*
                 }
             }
@@ -225,6 +252,7 @@ macro_rules! ops {
                 match self {
                     Op::Map(_) => Inline,
                     Op::Kernel { .. } => Outside,
+                    $(Op::$step { .. } => $step_maker,)*
                     $(Op::$name { .. } => $maker,)*
                 }
             }
@@ -236,6 +264,7 @@ macro_rules! ops {
                 match self {
                     Op::Map(e) => e.values(),
                     Op::Kernel { .. } => Other,
+                    $(Op::$step { $($step_attr,)* $($own)? } => $step_values,)*
                     $(Op::$name { $($attr),* } => $values,)*
                 }
             }
@@ -244,7 +273,7 @@ macro_rules! ops {
             /// its kernels are for.
             pub fn work(&self, inputs: &[&Type]) -> usize {
                 match self {
-                    Op::Map(_) | Op::Kernel { .. } => 0,
+                    Op::Map(_) | Op::Kernel { .. } $(| Op::$step { .. })* => 0,
                     $(Op::$name { .. } => $work(inputs),)*
                 }
             }
@@ -254,6 +283,10 @@ macro_rules! ops {
                 let mut all: Vec<(&'static str, String)> = match self {
                     Op::Map(e) => e.constants().into_iter().map(|(name, value)| (name, value.show())).collect(),
                     Op::Kernel { family, .. } => vec![("family", family.show())],
+                    $(Op::$step { $($step_attr,)* $($own)? } => {
+                        let none = Vec::<(&'static str, String)>::new();
+                        [none, $($step_attr.named(stringify!($step_attr)),)* $($own.named(stringify!($own)))?].concat()
+                    })*
                     $(Op::$name { $($attr),* } => vec![$((stringify!($attr), $attr.show())),*],)*
                 };
                 all.retain(|(_, value)| !value.is_empty());
@@ -263,10 +296,14 @@ macro_rules! ops {
             /// The op of this name with these attributes, or what is wrong with them.
             pub(crate) fn from_text(name: &str, attrs: &mut Vec<(String, String)>) -> Result<Op, String> {
                 if let Some(&e) = Elementwise::ALL.iter().find(|e| e.name() == name) {
-                    return Ok(Op::Map(e.with(|name| take(attrs, name))?));
+                    return Ok(Op::Map(e.with(|name| Attributes::take(attrs, name))?));
                 }
                 match name {
-                    $($text => Ok(Op::$name { $($attr: take(attrs, stringify!($attr))?),* }),)*
+                    $($step_text => Ok(Op::$step {
+                        $($step_attr: Attributes::take(attrs, stringify!($step_attr))?,)*
+                        $($own: Attributes::take(attrs, stringify!($own))?)?
+                    }),)*
+                    $($text => Ok(Op::$name { $($attr: Attributes::take(attrs, stringify!($attr))?),* }),)*
                     _ => Err(format!("unknown op `{name}`")),
                 }
             }
@@ -279,6 +316,10 @@ macro_rules! ops {
                 match self {
                     Op::Map(_) => shapes::map(inputs),
                     Op::Kernel { body, .. } => shapes::kernel(inputs, body),
+                    $(Op::$step { $($step_attr,)* $($own)? } => {
+                        let step = Step::$step { $($step_attr: $step_attr.to_owned(),)* $($own: $own.to_owned())? };
+                        shapes::step(inputs, &step)
+                    })*
                     $(Op::$name { $($attr),* } => $shape(inputs $(, $attr)*),)*
                 }
             }
@@ -288,18 +329,25 @@ macro_rules! ops {
                 match self {
                     Op::Map(e) => interp::map(args, cx, *e),
                     Op::Kernel { body, .. } => interp::kernel(args, cx, body),
+                    $(Op::$step { $($step_attr,)* $($own)? } => {
+                        let step = Step::$step { $($step_attr: $step_attr.to_owned(),)* $($own: $own.to_owned())? };
+                        interp::step(args, cx, &step)
+                    })*
                     $(Op::$name { $($attr),* } => $eval(args, cx $(, $attr)*),)*
                 }
             }
 
             /// Every op as (text name, operands, documentation), for `docs` and tests.
             pub const TABLE: &'static [(&'static str, &'static [&'static str], &'static str)] =
-                &[$(($text, &[$(stringify!($arg),)* $($(stringify!($more)),*)?], concat!($($doc),*)),)*];
+                &[
+                    $(($step_text, &[$(stringify!($step_arg)),*], concat!($($step_doc),*)),)*
+                    $(($text, &[$(stringify!($arg),)* $($(stringify!($more)),*)?], concat!($($doc),*)),)*
+                ];
         }
     };
 }
 
-ops! {
+weight_steps!(ops! {
     /// A parameter of the graph.
     Input = "input" () { name: String }
         [Source, Outside, Other, work::none] shapes::source, interp::source;
@@ -316,50 +364,6 @@ ops! {
     /// Whole numbers in f32, a constant of the configuration.
     Numbers = "numbers" () { values: Vec<usize> }
         [Layout, Outside, Other, work::none] shapes::numbers, interp::numbers;
-    /// Joins operands along an axis.
-    Concat = "concat" (many: Reads::along(*axis)) { axis: usize }
-        [Layout, Rows, Kept, work::none] shapes::concat, interp::concat;
-    /// Elements `start` to `start + len` of an axis.
-    Slice = "slice" (x: Reads::along(*axis)) { axis: usize, start: usize, len: usize }
-        [Layout, Inline, Values::along(*axis, *start, *len), work::none] shapes::slice, interp::slice;
-    /// Each `step`-th element of an axis, from `start` on.
-    Every = "every" (x: Reads::along(*axis)) { axis: usize, step: usize, start: usize }
-        [Layout, Outside, Kept, work::none] shapes::every, interp::every;
-    /// `x` with zeros behind it along an axis, which then has `len` elements.
-    Pad = "pad" (x: Reads::along(*axis)) { axis: usize, len: usize }
-        [Layout, Outside, Kept, work::none] shapes::pad, interp::pad;
-    /// Of so many equal parts along an axis that of the rank, of those that share the model out.
-    Shard = "shard" (x: Reads::along(*axis)) { axis: usize, parts: usize }
-        [Layout, Outside, Kept, work::none] shapes::shard, interp::shard;
-    /// `w + by`, for a weight that is kept as what it differs by from a constant.
-    Offset = "offset" (w: Row) { by: f64 }
-        [Layout, Outside, Other, work::none] shapes::offset, interp::offset;
-    /// Columns of each matrix as rows.
-    Transpose = "transpose" (x: All) {}
-        [Layout, Outside, Other, work::none] shapes::transpose, interp::transpose;
-    /// The elements of a stored tensor in row-major order under any other shape.
-    View = "view" (x: All) { shape: Shape }
-        [Layout, Outside, Kept, work::none] shapes::view, interp::view;
-    /// The codes that the words of a checkpoint are made of, bit by bit: along the axis there are
-    /// `len` of them, whose last word may have bits to spare. `order` says where in a word each
-    /// lies.
-    Unpack = "unpack" (words: Reads::along(*axis)) { from: DType, to: DType, axis: usize, len: usize, order: Order }
-        [Layout, Outside, Other, work::none] shapes::unpack, interp::unpack;
-    /// `codes + by`, integers of another type, which has all of these.
-    Shift = "shift" (codes: Row) { by: i32, to: DType }
-        [Layout, Outside, Other, work::none] shapes::shift, interp::shift;
-    /// `x` of a checkpoint whose tensor `told`, which nothing is computed with, says that `x` is
-    /// stored as it is taken to be.
-    Expect = "expect" (x: Row, told: All) { is: Fact }
-        [Layout, Outside, Kept, work::none] shapes::expect, interp::expect;
-    /// The codes or the scales that a stored weight becomes, block by block; codes of 4 bits as
-    /// bytes of two.
-    Encode = "encode" (w: All) { codes: DType, scales: DType, block: Block, made: Encoded }
-        [Layout, Outside, Other, work::none] shapes::encode, interp::encode;
-    /// The numbers that unpacked codes mean, by a power of two for each block: the last step but
-    /// `pack`.
-    Dequantise = "dequantise" (codes: Shared, scale: Shared) { block: Block, to: DType }
-        [Layout, Outside, Other, work::none] shapes::dequantise, interp::dequantise;
     /// Other layout, same values.
     Pack = "pack" (w: Shared) { to: Layout }
         [Layout, Outside, Kept, work::none] shapes::pack, interp::pack;
@@ -460,7 +464,7 @@ ops! {
     /// reference sees those of the step alone.
     CallerAttention = "caller_attention" (q: Row, k: All, v: All, batch: Shared) { layer: usize, scale: f64, window: usize }
         [Call, Outside, Other, work::none] shapes::caller_attention, interp::caller_attention;
-}
+});
 
 /// Kernels around a product of rows with a weight.
 const CONTRACTION: Maker = Maker::Around { few: Family::Matvec, many: Family::Matmul };
@@ -563,14 +567,6 @@ fn operand_names(names: &'static [&'static str]) -> Option<&'static [&'static st
 /// The column of a slot; where any number of operands is allowed, all have that of the first.
 fn nth(columns: &[Reads], slot: usize) -> Reads {
     columns.get(slot).or(columns.first()).copied().unwrap_or(Reads::All)
-}
-
-fn take<A: Attr>(attrs: &mut Vec<(String, String)>, name: &str) -> Result<A, String> {
-    let Some(at) = attrs.iter().position(|(n, _)| n == name) else {
-        return A::absent().ok_or_else(|| format!("attribute `{name}` is missing"));
-    };
-    let (_, text) = attrs.remove(at);
-    A::read(&text).ok_or_else(|| format!("attribute `{name}` cannot be `{text}`"))
 }
 
 #[cfg(test)]

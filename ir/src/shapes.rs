@@ -2,9 +2,9 @@
 use crate::graph::Graph;
 use crate::rope::{Freqs, Scaling};
 use crate::types::{
-    Block, CacheType, DType, Dim, Encode, Encoded, Fact, Layout, Order, Router, Rule, Score, Shape, SlotsType,
-    TensorType, Type, Whole,
+    Block, CacheType, DType, Dim, Layout, Router, Rule, Score, Shape, SlotsType, TensorType, Type, Whole,
 };
+use atomc_dtype::step::{self, Elements, Fault, Step, Stored};
 
 type Types = Result<Vec<Type>, String>;
 
@@ -36,6 +36,24 @@ pub fn source(_: &[&Type], _: &str) -> Types {
 
 pub fn weights(_: &[&Type], name: &str, _: &usize, _: &Option<Whole>) -> Types {
     source(&[], name)
+}
+
+/// By the rule of the table of steps, which weight plans have too.
+pub fn step(inputs: &[&Type], step: &Step) -> Types {
+    let value = |ty: &&Type| {
+        let t = tensor(ty, "every operand")?;
+        Ok::<_, String>(step::Value::new(t.shape.0.clone(), Elements::Of(t.dtype), Stored::Unknown))
+    };
+    let operands = inputs.iter().map(value).collect::<Result<_, _>>()?;
+    let made = step.value(operands).map_err(|Fault { at, detail }| {
+        // The name of the op stands before it.
+        match at.trim_start_matches('.').split_once('.') {
+            None | Some((_, "of")) => detail,
+            Some((_, place)) => format!("{place}: {detail}"),
+        }
+    })?;
+    let dtype = made.elements.dtype().ok_or("makes elements of no type")?;
+    one(dtype, Shape(made.shape))
 }
 
 pub fn map(inputs: &[&Type]) -> Types {
@@ -72,160 +90,6 @@ pub fn rope_freqs(_: &[&Type], freqs: &Freqs) -> Types {
         return Err(format!("{} factors of {} frequencies", factors.len(), freqs.dim / 2));
     }
     one(DType::F32, Shape::fixed(&[freqs.dim / 2]))
-}
-
-pub fn concat(inputs: &[&Type], &axis: &usize) -> Types {
-    let first = tensor(inputs.first().ok_or("takes at least one operand")?, "the first operand")?;
-    let mut dims = first.shape.0.clone();
-    let mut total = 0;
-    for ty in inputs {
-        let t = tensor(ty, "every operand")?;
-        let size = t.shape.0.get(axis).and_then(|d| d.fixed()).ok_or(format!("axis {axis} of {ty} is no number"))?;
-        total = usize::saturating_add(total, size);
-        let others =
-            |s: &Shape| s.0.iter().enumerate().filter(|(i, _)| *i != axis).map(|(_, d)| *d).collect::<Vec<_>>();
-        if t.dtype != first.dtype || others(&t.shape) != others(&first.shape) {
-            return Err(format!("{ty} and {first} differ in more than axis {axis}"));
-        }
-    }
-    dims[axis] = Dim::Fixed(total);
-    one(first.dtype, Shape(dims))
-}
-
-pub fn slice(inputs: &[&Type], &axis: &usize, &start: &usize, &len: &usize) -> Types {
-    let t = tensor(inputs[0], "x")?;
-    let size = t.shape.0.get(axis).and_then(|d| d.fixed()).ok_or(format!("axis {axis} of {t} is no number"))?;
-    let end = start.saturating_add(len);
-    if len == 0 || end > size {
-        return Err(format!("elements {start} to {end} of {size}"));
-    }
-    let mut shape = t.shape.clone();
-    shape.0[axis] = Dim::Fixed(len);
-    one(t.dtype, shape)
-}
-
-pub fn every(inputs: &[&Type], &axis: &usize, &step: &usize, &start: &usize) -> Types {
-    let t = tensor(inputs[0], "x")?;
-    let size = t.shape.0.get(axis).and_then(|d| d.fixed()).ok_or(format!("axis {axis} of {t} is no number"))?;
-    if start >= step || start >= size {
-        return Err(format!("each element of {size} that is {start} more than a multiple of {step}"));
-    }
-    let mut shape = t.shape.clone();
-    shape.0[axis] = Dim::Fixed((size - start).div_ceil(step));
-    one(t.dtype, shape)
-}
-
-pub fn pad(inputs: &[&Type], &axis: &usize, &len: &usize) -> Types {
-    let t = tensor(inputs[0], "x")?;
-    let size = t.shape.0.get(axis).and_then(|d| d.fixed()).ok_or(format!("axis {axis} of {t} is no number"))?;
-    if len < size {
-        return Err(format!("{len} elements, of which {size} are there"));
-    }
-    let mut shape = t.shape.clone();
-    shape.0[axis] = Dim::Fixed(len);
-    one(t.dtype, shape)
-}
-
-pub fn shard(inputs: &[&Type], &axis: &usize, &parts: &usize) -> Types {
-    let t = tensor(inputs[0], "x")?;
-    let size = t.shape.0.get(axis).and_then(|d| d.fixed()).ok_or(format!("axis {axis} of {t} is no number"))?;
-    if parts == 0 || !size.is_multiple_of(parts) {
-        return Err(format!("{parts} equal parts of {size}"));
-    }
-    let mut shape = t.shape.clone();
-    shape.0[axis] = Dim::Fixed(size / parts);
-    one(t.dtype, shape)
-}
-
-pub fn offset(inputs: &[&Type], _: &f64) -> Types {
-    let t = float(inputs[0], "w")?;
-    one(t.dtype, t.shape.clone())
-}
-
-pub fn transpose(inputs: &[&Type]) -> Types {
-    let t = tensor(inputs[0], "x")?;
-    match t.shape.sizes().as_deref() {
-        Some(&[ref stack @ .., rows, cols]) => one(t.dtype, Shape::fixed(&[stack, &[cols, rows]].concat())),
-        _ => Err(format!("{t} must have two axes or more, of known size")),
-    }
-}
-
-pub fn view(inputs: &[&Type], shape: &Shape) -> Types {
-    let t = tensor(inputs[0], "x")?;
-    let elements = |shape: &Shape| shape.sizes()?.into_iter().try_fold(1usize, usize::checked_mul);
-    if !shape.well_formed() || elements(shape).is_none() || elements(&t.shape) != elements(shape) {
-        return Err(format!("{} cannot become {shape}: there must be as many elements", t.shape));
-    }
-    one(t.dtype, shape.clone())
-}
-
-pub fn unpack(inputs: &[&Type], &from: &DType, &to: &DType, &axis: &usize, &len: &usize, &order: &Order) -> Types {
-    let t = tensor(inputs[0], "words")?;
-    if t.dtype != from || !from.is_word() {
-        return Err(format!("words must be of i32, i8 or u8 as the attribute says, not {t} and {}", from.name()));
-    }
-    let codes = from.bits() / to.bits();
-    if !to.is_code() || codes < 2 || !order.suits(codes) {
-        return Err(format!("a word of {} is not made of {} in the order {}", from.name(), to.name(), order.name()));
-    }
-    if t.shape.0.get(axis) != Some(&Dim::Fixed(len.div_ceil(codes))) {
-        return Err(format!("axis {axis} of {t} does not have {len} codes, {codes} to a word"));
-    }
-    let mut shape = t.shape.clone();
-    shape.0[axis] = Dim::Fixed(len);
-    one(to, shape)
-}
-
-pub fn encode(inputs: &[&Type], &codes: &DType, &scales: &DType, block: &Block, &made: &Encoded) -> Types {
-    let t = float(inputs[0], "a weight")?;
-    let by = Encode { codes, scales, block: [block.rows, block.cols] };
-    if !by.is_sound() {
-        return Err(format!(
-            "codes of {} do not have scales of {} for {} by {}",
-            codes.name(),
-            scales.name(),
-            block.rows,
-            block.cols
-        ));
-    }
-    let sizes = t.shape.sizes().ok_or_else(|| format!("{t} has no fixed shape"))?;
-    let [stack @ .., rows, cols] = &sizes[..] else { return Err(format!("{t} is no matrix")) };
-    let made_of = by.sizes(made, [*rows, *cols]);
-    one(by.dtype(made), Shape::fixed(&[stack, &made_of].concat()))
-}
-
-pub fn dequantise(inputs: &[&Type], block: &Block, &to: &DType) -> Types {
-    let (codes, scale) = (tensor(inputs[0], "codes")?, tensor(inputs[1], "scale")?);
-    let sizes = |t: &TensorType| t.shape.sizes().ok_or_else(|| format!("{t} has no fixed shape"));
-    let (shape, scales) = (sizes(codes)?, sizes(scale)?);
-    let [stack @ .., rows, cols] = &shape[..] else { return Err(format!("{codes} is no matrix")) };
-    if !codes.dtype.is_code() || scale.dtype != DType::E8M0 || !to.is_float() {
-        return Err(format!("{codes} times {scale} are no numbers of {}", to.name()));
-    }
-    if scales != [stack, &block.grid(*rows, *cols)].concat() {
-        return Err(format!("{scale} has not one scale for each {block:?} of {codes}"));
-    }
-    one(to, codes.shape.clone())
-}
-
-pub fn shift(inputs: &[&Type], &by: &i32, &to: &DType) -> Types {
-    let t = tensor(inputs[0], "codes")?;
-    if !t.dtype.shifts(by, to) {
-        return Err(format!("not all of {t} plus {by} are integers of {}", to.name()));
-    }
-    one(to, t.shape.clone())
-}
-
-pub fn expect(inputs: &[&Type], is: &Fact) -> Types {
-    let (x, told) = (tensor(inputs[0], "x")?, tensor(inputs[1], "told")?);
-    if is.is_of_floats() {
-        let sound = told.dtype.is_float() && told.shape.sizes().is_some();
-        return if sound { Ok(vec![Type::Tensor(x.clone())]) } else { Err(format!("told must be floats, not {told}")) };
-    }
-    if told.dtype.integers().is_none() || told.shape.sizes().is_none() {
-        return Err(format!("told must be integers, not {told}"));
-    }
-    Ok(vec![Type::Tensor(x.clone())])
 }
 
 pub fn pack(inputs: &[&Type], &to: &Layout) -> Types {

@@ -2,6 +2,7 @@
 use std::fmt;
 
 use crate::graph::{Graph, NodeId};
+use atomc_dtype::step::Size;
 
 pub use atomc_dtype::{DType, Encode, Encoded, Fact, Order, Whole, nth_name};
 
@@ -38,6 +39,15 @@ impl Dim {
             Dim::Rows => rows,
             Dim::Choices(count) => tokens.saturating_mul(count),
         }
+    }
+}
+
+impl Size for Dim {
+    fn fixed(self) -> Option<usize> {
+        self.fixed()
+    }
+    fn of(size: usize) -> Dim {
+        Dim::Fixed(size)
     }
 }
 

@@ -1,149 +1,143 @@
 //! The weight plan: how a buffer of parameters follows from the tensors of a checkpoint.
-use atomc_dtype::{DType, Encode, Encoded, Fact, Order, Whole, nth_name};
+use atomc_dtype::step::Step;
+use atomc_dtype::{DType, Encode, Encoded, Fact, Order, Whole, nth_name, weight_steps};
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
 
-/// An expression over checkpoint tensors, of any number of axes. Conversion to the weight's type
-/// and layout comes last.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase", deny_unknown_fields)]
-#[allow(missing_docs, reason = "the documentation of a variant says what its fields are")]
-pub enum WeightExpr {
-    /// A tensor of the checkpoint by its name, which must have this shape: of any float type where
-    /// the weight is of one, else of the weight's.
-    Tensor { name: String, shape: Vec<usize> },
-    /// As many tensors of this shape, one behind the other along an axis before theirs: `name` has
-    /// a star in the place of their numbers. A checkpoint may have them in one tensor instead.
-    Stack {
-        name: String,
-        count: usize,
-        shape: Vec<usize>,
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        whole: Option<Whole>,
-    },
-    /// The parts one after the other along an axis.
-    Concat { axis: usize, parts: Vec<WeightExpr> },
-    /// `len` places of an axis from `start` on.
-    Slice { axis: usize, start: usize, len: usize, of: Box<WeightExpr> },
-    /// Each `step`-th place of an axis, from `start` on, which is below it.
-    Every { axis: usize, step: usize, start: usize, of: Box<WeightExpr> },
-    /// The value with zeros behind it along an axis, which then has `len` places.
-    Pad { axis: usize, len: usize, of: Box<WeightExpr> },
-    /// Of `parts` equal parts along an axis the one of this rank: number `rank * parts / ranks`.
-    Shard { axis: usize, parts: usize, of: Box<WeightExpr> },
-    /// The values and a constant, added in f32.
-    Offset { by: f32, of: Box<WeightExpr> },
-    /// Columns of each matrix as rows.
-    Transpose { of: Box<WeightExpr> },
-    /// The numbers of a tensor row by row under another shape.
-    View { shape: Vec<usize>, of: Box<WeightExpr> },
-    /// The first `len` codes of type `to` along one of the last two axes, of words of type `from`.
-    Unpack { from: DType, to: DType, axis: usize, len: usize, order: Order, of: Box<WeightExpr> },
-    /// Unpacked integers plus a number, as integers of type `to`.
-    Shift { by: i32, to: DType, of: Box<WeightExpr> },
-    /// The codes or the scales that a stored matrix of floats becomes, block by block; codes of 4
-    /// bits as bytes of two.
-    Encode { by: Encode, made: Encoded, of: Box<WeightExpr> },
-    /// The same, if something else in the checkpoint is as expected. What is not unpacked there is
-    /// of integers.
-    Expect { is: Fact, told: Box<WeightExpr>, of: Box<WeightExpr> },
-    /// Codes of a weight, if their scales are finite and not negative, and zero only where a whole
-    /// block of rows and columns is.
-    Scaled { block: [usize; 2], scale: Box<WeightExpr>, zero: Option<Box<WeightExpr>>, of: Box<WeightExpr> },
-    /// Unpacked codes times the power of two of their block of rows and columns, as floats: the
-    /// last step. Scales are as those of `Scaled`.
-    Dequantise { block: [usize; 2], scale: Box<WeightExpr>, of: Box<WeightExpr> },
-    /// Values that follow from the configuration alone (rotary frequencies).
-    Const { values: Vec<f32> },
+/// Operands of a step, as expressions have them.
+trait Operands: Sized {
+    /// Adds those that there are.
+    fn list<'a>(&'a self, all: &mut Vec<&'a WeightExpr>);
+    /// The next ones, if there are as many as there must be.
+    fn take(all: &mut std::vec::IntoIter<WeightExpr>) -> Option<Self>;
 }
 
-/// The outermost step of an expression. What a fold made of its operands stands in their place.
-#[derive(Clone, Debug, PartialEq)]
-#[allow(missing_docs, reason = "the documentation of a variant says what its fields are")]
-pub enum Term<'a, T> {
-    /// See [`WeightExpr::Tensor`].
-    Tensor { name: &'a str, shape: &'a [usize] },
-    /// See [`WeightExpr::Stack`].
-    Stack { name: &'a str, count: usize, shape: &'a [usize], whole: Option<&'a Whole> },
-    /// See [`WeightExpr::Concat`].
-    Concat { axis: usize, parts: Vec<T> },
-    /// See [`WeightExpr::Slice`].
-    Slice { axis: usize, start: usize, len: usize, of: T },
-    /// See [`WeightExpr::Every`].
-    Every { axis: usize, step: usize, start: usize, of: T },
-    /// See [`WeightExpr::Pad`].
-    Pad { axis: usize, len: usize, of: T },
-    /// See [`WeightExpr::Shard`].
-    Shard { axis: usize, parts: usize, of: T },
-    /// See [`WeightExpr::Offset`].
-    Offset { by: f32, of: T },
-    /// See [`WeightExpr::Transpose`].
-    Transpose { of: T },
-    /// See [`WeightExpr::View`].
-    View { shape: &'a [usize], of: T },
-    /// See [`WeightExpr::Unpack`].
-    Unpack { from: DType, to: DType, axis: usize, len: usize, order: Order, of: T },
-    /// See [`WeightExpr::Shift`].
-    Shift { by: i32, to: DType, of: T },
-    /// See [`WeightExpr::Encode`].
-    Encode { by: Encode, made: Encoded, of: T },
-    /// See [`WeightExpr::Expect`].
-    Expect { is: &'a Fact, told: T, of: T },
-    /// See [`WeightExpr::Scaled`].
-    Scaled { block: [usize; 2], scale: T, zero: Option<T>, of: T },
-    /// See [`WeightExpr::Dequantise`].
-    Dequantise { block: [usize; 2], scale: T, of: T },
-    /// See [`WeightExpr::Const`].
-    Const { values: &'a [f32] },
+impl Operands for Box<WeightExpr> {
+    fn list<'a>(&'a self, all: &mut Vec<&'a WeightExpr>) {
+        all.push(self);
+    }
+    fn take(all: &mut std::vec::IntoIter<WeightExpr>) -> Option<Self> {
+        all.next().map(Box::new)
+    }
 }
+
+impl Operands for Option<Box<WeightExpr>> {
+    fn list<'a>(&'a self, all: &mut Vec<&'a WeightExpr>) {
+        all.extend(self.as_deref());
+    }
+    fn take(all: &mut std::vec::IntoIter<WeightExpr>) -> Option<Self> {
+        Some(all.next().map(Box::new))
+    }
+}
+
+impl Operands for Vec<WeightExpr> {
+    fn list<'a>(&'a self, all: &mut Vec<&'a WeightExpr>) {
+        all.extend(self);
+    }
+    fn take(all: &mut std::vec::IntoIter<WeightExpr>) -> Option<Self> {
+        Some(all.collect())
+    }
+}
+
+macro_rules! operands {
+    (One) => { Box<WeightExpr> };
+    (Perhaps) => { Option<Box<WeightExpr>> };
+    (Many) => { Vec<WeightExpr> };
+}
+
+macro_rules! expressions {
+    (graph [$($graph:tt)*] plan [$($plan:tt)*]) => { expressions! { $($graph)* $($plan)* } };
+    ($(
+        $(#[doc = $doc:literal])*
+        $name:ident = $text:literal { $($attr:ident: $ty:ty),* $(; $own:ident: $own_ty:ty = $plans:expr)? }
+            of ($of:ident: $count:ident $(, $more:ident: $more_count:ident)*) packs $packs:literal
+            $(op $args:tt $columns:tt)?;
+    )*) => {
+        /// An expression over checkpoint tensors, of any number of axes. Conversion to the weight's
+        /// type and layout comes last.
+        #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+        #[serde(rename_all = "lowercase", deny_unknown_fields)]
+        #[allow(missing_docs, reason = "the documentation of a variant says what its fields are")]
+        pub enum WeightExpr {
+            /// A tensor of the checkpoint by its name, which must have this shape: of any float
+            /// type where the weight is of one, else of the weight's.
+            Tensor { name: String, shape: Vec<usize> },
+            /// As many tensors of this shape, one behind the other along an axis before theirs:
+            /// `name` has a star in the place of their numbers. A checkpoint may have them in one
+            /// tensor instead.
+            Stack {
+                name: String,
+                count: usize,
+                shape: Vec<usize>,
+                #[serde(default, skip_serializing_if = "Option::is_none")]
+                whole: Option<Whole>,
+            },
+            /// Values that follow from the configuration alone (rotary frequencies).
+            Const { values: Vec<f32> },
+            $(
+                $(#[doc = $doc])*
+                $name { $($attr: $ty,)* $($more: operands!($more_count),)* $of: operands!($count) },
+            )*
+        }
+
+        impl WeightExpr {
+            /// The outermost step; none of what a checkpoint or the configuration has.
+            pub fn step(&self) -> Option<Step> {
+                match self {
+                    WeightExpr::Tensor { .. } | WeightExpr::Stack { .. } | WeightExpr::Const { .. } => None,
+                    $(WeightExpr::$name { $($attr,)* .. } => {
+                        Some(Step::$name { $($attr: $attr.clone(),)* $($own: $plans)? })
+                    })*
+                }
+            }
+
+            /// A step of such operands, if there are as many as it has.
+            pub fn of(step: Step, operands: Vec<WeightExpr>) -> Option<WeightExpr> {
+                let mut operands = operands.into_iter();
+                let made = match step {
+                    $(Step::$name { $($attr,)* .. } => {
+                        let $of = Operands::take(&mut operands)?;
+                        $(let $more = Operands::take(&mut operands)?;)*
+                        WeightExpr::$name { $($attr,)* $($more,)* $of }
+                    })*
+                };
+                operands.next().is_none().then_some(made)
+            }
+
+            /// The operands of the outermost step, that of its numbers first.
+            pub fn operands(&self) -> Vec<&WeightExpr> {
+                let mut all = Vec::new();
+                match self {
+                    WeightExpr::Tensor { .. } | WeightExpr::Stack { .. } | WeightExpr::Const { .. } => {}
+                    $(WeightExpr::$name { $of, $($more,)* .. } => {
+                        $of.list(&mut all);
+                        $($more.list(&mut all);)*
+                    })*
+                }
+                all
+            }
+        }
+    };
+}
+
+weight_steps!(expressions! {});
 
 impl WeightExpr {
     /// Works something out for the expression: `make` makes it for each step, of what it made for
     /// the step's operands.
-    pub fn fold<'a, T>(&'a self, make: &mut impl FnMut(Term<'a, T>) -> T) -> T {
-        let term = match self {
-            WeightExpr::Tensor { name, shape } => Term::Tensor { name, shape },
-            WeightExpr::Stack { name, count, shape, whole } => {
-                Term::Stack { name, count: *count, shape, whole: whole.as_ref() }
-            }
-            WeightExpr::Const { values } => Term::Const { values },
-            &WeightExpr::Every { axis, step, start, ref of } => Term::Every { axis, step, start, of: of.fold(make) },
-            &WeightExpr::Pad { axis, len, ref of } => Term::Pad { axis, len, of: of.fold(make) },
-            &WeightExpr::Slice { axis, start, len, ref of } => Term::Slice { axis, start, len, of: of.fold(make) },
-            &WeightExpr::Shard { axis, parts, ref of } => Term::Shard { axis, parts, of: of.fold(make) },
-            &WeightExpr::Offset { by, ref of } => Term::Offset { by, of: of.fold(make) },
-            WeightExpr::Transpose { of } => Term::Transpose { of: of.fold(make) },
-            WeightExpr::View { shape, of } => Term::View { shape, of: of.fold(make) },
-            &WeightExpr::Unpack { from, to, axis, len, order, ref of } => {
-                Term::Unpack { from, to, axis, len, order, of: of.fold(make) }
-            }
-            &WeightExpr::Shift { by, to, ref of } => Term::Shift { by, to, of: of.fold(make) },
-            &WeightExpr::Encode { by, made, ref of } => Term::Encode { by, made, of: of.fold(make) },
-            WeightExpr::Scaled { block, scale, zero, of } => {
-                let (of, scale) = (of.fold(make), scale.fold(make));
-                Term::Scaled { block: *block, scale, zero: zero.as_ref().map(|zero| zero.fold(make)), of }
-            }
-            &WeightExpr::Dequantise { block, ref scale, ref of } => {
-                let of = of.fold(make);
-                Term::Dequantise { block, scale: scale.fold(make), of }
-            }
-            WeightExpr::Expect { is, told, of } => {
-                let of = of.fold(make);
-                Term::Expect { is, told: told.fold(make), of }
-            }
-            &WeightExpr::Concat { axis, ref parts } => {
-                Term::Concat { axis, parts: parts.iter().map(|part| part.fold(make)).collect() }
-            }
-        };
-        make(term)
+    pub fn fold<'a, T>(&'a self, make: &mut impl FnMut(&'a WeightExpr, Vec<T>) -> T) -> T {
+        let operands = self.operands().into_iter().map(|operand| operand.fold(make)).collect();
+        make(self, operands)
     }
 
     /// Every tensor that the expression names, from left to right.
     pub fn sources(&self) -> Vec<Sources<'_>> {
         let mut all = Vec::new();
-        self.fold(&mut |term| match term {
-            Term::Tensor { name, shape } => all.push(Sources::One { name, shape }),
-            Term::Stack { name, count, shape, whole } => all.push(Sources::Stack { name, count, shape, whole }),
+        self.fold(&mut |expr, _: Vec<()>| match expr {
+            WeightExpr::Tensor { name, shape } => all.push(Sources::One { name, shape }),
+            WeightExpr::Stack { name, count, shape, whole } => {
+                all.push(Sources::Stack { name, count: *count, shape, whole: whole.as_ref() });
+            }
             _ => {}
         });
         all
@@ -185,5 +179,39 @@ impl<'a> Sources<'a> {
         let &Sources::Stack { count, shape, whole: Some(whole), .. } = self else { return None };
         let rest = shape.get(1..).unwrap_or_default();
         Some(((&whole.name[..]).into(), [&[count, whole.rows], rest].concat().into()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Operands come in the order of the table; manifests have that of the numbers last.
+    #[test]
+    fn steps_and_operands_make_the_expression() {
+        let tensor = |name: &str| WeightExpr::Tensor { name: name.into(), shape: vec![1, 1] };
+        let one = |name: &str| Box::new(tensor(name));
+        let block = [1, 1];
+        for expr in [
+            WeightExpr::Concat { axis: 0, parts: vec![tensor("a"), tensor("b"), tensor("c")] },
+            WeightExpr::Transpose { of: one("a") },
+            WeightExpr::Expect { is: Fact::All(8), told: one("b"), of: one("a") },
+            WeightExpr::Scaled { block, scale: one("b"), zero: None, of: one("a") },
+            WeightExpr::Scaled { block, scale: one("b"), zero: Some(one("c")), of: one("a") },
+            WeightExpr::Dequantise { block, scale: one("b"), of: one("a") },
+        ] {
+            let operands: Vec<WeightExpr> = expr.operands().into_iter().cloned().collect();
+            let names = expr.tensors().into_iter().map(|(name, _)| name.into_owned()).collect::<String>();
+            assert!("abc".starts_with(&names) && names.len() == operands.len(), "{names}");
+            let step = expr.step().unwrap();
+            assert_eq!(WeightExpr::of(step.clone(), operands.clone()).as_ref(), Some(&expr));
+            let more = [operands, vec![tensor("d"), tensor("e")]].concat();
+            assert_eq!(WeightExpr::of(step, more).is_some(), matches!(expr, WeightExpr::Concat { .. }));
+            let of = expr.operands().first().map(|of| serde_json::to_string(of).unwrap()).unwrap();
+            let json = serde_json::to_string(&expr).unwrap();
+            assert!(json.ends_with(&format!("\"of\":{of}}}}}")) || json.starts_with("{\"concat\""), "{json}");
+        }
+        assert_eq!((tensor("a").step(), tensor("a").operands().len()), (None, 0));
+        assert_eq!(WeightExpr::of(Step::Transpose {}, vec![]), None);
     }
 }

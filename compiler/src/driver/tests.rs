@@ -1,7 +1,7 @@
 use std::collections::BTreeSet;
 
 use super::*;
-use atomc_artifact::manifest::Term;
+use atomc_artifact::manifest::WeightExpr;
 use atomc_artifact::{Expected, Made};
 
 fn config(layers: usize, tied: bool) -> Config {
@@ -374,12 +374,13 @@ fn floats_beside_weights_are_checked_when_they_are_loaded() {
         let compiled = compile(&config, &options(&[]), &mut |_, _, _| ()).expect("a model that compiles");
         let mut all = BTreeSet::new();
         for weight in &compiled.manifest.targets[0].weights {
-            weight.expr.fold(&mut |term: Term<Option<String>>| {
-                if let Term::Expect { is, told: Some(name), .. } = &term {
+            weight.expr.fold(&mut |expr, _: Vec<()>| {
+                if let WeightExpr::Expect { is, told, .. } = expr
+                    && let WeightExpr::Tensor { name, .. } = &**told
+                {
                     let name = name.rsplit('.').next().unwrap_or_default();
                     all.insert(format!("{name} {}", is.text()));
                 }
-                if let Term::Tensor { name, .. } = term { Some(name.to_owned()) } else { None }
             });
         }
         all

@@ -2,7 +2,7 @@
 //! once for all buckets.
 use std::collections::HashMap;
 
-use atomc_artifact::manifest::{Encode, Layout, Weight, WeightExpr};
+use atomc_artifact::manifest::{Layout, Weight, WeightExpr};
 use atomc_ir::arch::Fp8;
 use atomc_ir::layout::Panels;
 use atomc_ir::{Arch, Block, Class, Diagnostic, Graph, NodeId, Op, Value};
@@ -92,25 +92,26 @@ type Named = (String, WeightExpr);
 
 /// A constant of a plan. Packing is a matter of the buffer's layout, not of its values.
 fn expr(graph: &Graph, v: Value) -> Result<Named, Diagnostic> {
+    let op = graph.op(v.node);
     // What no plan can hold is named itself, and not what it is made of.
-    let operands = if graph.op(v.node).class() == Class::Layout { graph.operands(v.node) } else { vec![] };
+    let operands = if op.class() == Class::Layout { graph.operands(v.node) } else { vec![] };
     let operands: Vec<Named> = operands.into_iter().map(|v| expr(graph, v)).collect::<Result<_, _>>()?;
-    let mut operands = operands.into_iter();
-    match (graph.op(v.node), operands.next()) {
-        (Op::Weight { .. } | Op::Weights { .. }, _) => stored(graph, v),
-        (Op::RopeFreqs { freqs }, _) => {
+    if let Some(step) = op.step() {
+        let (names, operands): (Vec<String>, _) = operands.into_iter().unzip();
+        let name = step.text(&names);
+        return Ok((name, WeightExpr::of(step, operands).ok_or_else(|| no_plan(graph, v))?));
+    }
+    match op {
+        Op::Weight { .. } | Op::Weights { .. } => stored(graph, v),
+        Op::RopeFreqs { freqs } => {
             let values = freqs.inverse().into_iter().map(|f| f as f32).collect();
             Ok((format!("rope_freqs{freqs}"), WeightExpr::Const { values }))
         }
-        (Op::Numbers { values }, _) => {
+        Op::Numbers { values } => {
             let constant = values.iter().map(|&n| n as f32).collect();
             Ok((format!("numbers({values:?})"), WeightExpr::Const { values: constant }))
         }
-        (Op::Pack { .. }, Some(of)) => Ok(of),
-        (op, Some(of)) => match several(op, (of, operands)) {
-            Ok(made) => Ok(made),
-            Err(of) => step(graph, v, of),
-        },
+        Op::Pack { .. } => operands.into_iter().next().ok_or_else(|| no_plan(graph, v)),
         _ => Err(no_plan(graph, v)),
     }
 }
@@ -131,62 +132,6 @@ fn stored(graph: &Graph, v: Value) -> Result<Named, Diagnostic> {
         Op::Weight { name } => Ok((name.clone(), WeightExpr::Tensor { name: name.clone(), shape })),
         _ => Err(no_plan(graph, v)),
     }
-}
-
-/// The expression of an op on several constants; the first of them where the op takes one.
-fn several(op: &Op, (first, mut others): (Named, std::vec::IntoIter<Named>)) -> Result<Named, Named> {
-    match (op, others.next()) {
-        (&Op::Concat { axis }, second) => {
-            let (names, parts): (Vec<_>, Vec<_>) = std::iter::once(first).chain(second).chain(others).unzip();
-            let along = if axis == 0 { String::new() } else { format!(", axis {axis}") };
-            Ok((format!("concat({}{along})", names.join(", ")), WeightExpr::Concat { axis, parts }))
-        }
-        (Op::Expect { is }, Some((other, told))) => {
-            let (name, of) = (format!("expect({}, {other} {})", first.0, is.text()), Box::new(first.1));
-            Ok((name, WeightExpr::Expect { is: is.clone(), told: Box::new(told), of }))
-        }
-        (&Op::Dequantise { block, .. }, Some((other, scale))) => {
-            let (block, scale) = ([block.rows, block.cols], Box::new(scale));
-            let name = format!("dequantise({}, {other}, blocks of {} by {})", first.0, block[0], block[1]);
-            Ok((name, WeightExpr::Dequantise { block, scale, of: Box::new(first.1) }))
-        }
-        _ => Err(first),
-    }
-}
-
-/// The expression of an op on one constant.
-fn step(graph: &Graph, v: Value, (name, of): Named) -> Result<Named, Diagnostic> {
-    let of = Box::new(of);
-    Ok(match graph.op(v.node) {
-        &Op::Every { axis, step, start } => {
-            (format!("every({name}, axis {axis}, {step} from {start})"), WeightExpr::Every { axis, step, start, of })
-        }
-        &Op::Pad { axis, len } => (format!("pad({name}, axis {axis}, {len})"), WeightExpr::Pad { axis, len, of }),
-        &Op::Slice { axis, start, len } => {
-            let end = start + len;
-            (format!("slice({name}, axis {axis}, {start}..{end})"), WeightExpr::Slice { axis, start, len, of })
-        }
-        &Op::Shard { axis, parts } => {
-            (format!("shard({name}, axis {axis}, 1 of {parts})"), WeightExpr::Shard { axis, parts, of })
-        }
-        &Op::Offset { by } => (format!("offset({name}, {by:?})"), WeightExpr::Offset { by: by as f32, of }),
-        Op::Transpose {} => (format!("transpose({name})"), WeightExpr::Transpose { of }),
-        Op::View { shape } => {
-            let sizes = shape.sizes().ok_or_else(|| unsupported(graph, v, "has no fixed shape"))?;
-            (format!("view({name}, {shape})"), WeightExpr::View { shape: sizes, of })
-        }
-        &Op::Unpack { from, to, axis, len, order } => {
-            let name = format!("unpack({name}, {len} {} along axis {axis}, {})", to.name(), order.name());
-            (name, WeightExpr::Unpack { from, to, axis, len, order, of })
-        }
-        &Op::Shift { by, to } => (format!("shift({name}, {by}, {})", to.name()), WeightExpr::Shift { by, to, of }),
-        &Op::Encode { codes, scales, block, made } => {
-            let by = Encode { codes, scales, block: [block.rows, block.cols] };
-            let name = format!("encode({name}, {} of {} by {block:?})", made.name(), codes.name());
-            (name, WeightExpr::Encode { by, made, of })
-        }
-        _ => return Err(no_plan(graph, v)),
-    })
 }
 
 fn no_plan(graph: &Graph, v: Value) -> Diagnostic {

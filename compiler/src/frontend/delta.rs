@@ -1,7 +1,7 @@
 //! The graph of a layer's recurrent state: a short convolution, then the gated delta rule; and how
 //! ranks share it out: heads of keys, each with the heads of values that see it.
 use atomc_config::{Delta, StoredDelta};
-use atomc_ir::{DType, Diagnostic, Elementwise, Op, Shape, SlotsType, Type, Value};
+use atomc_ir::{DType, Diagnostic, Elementwise, Op, SlotsType, Type, Value};
 
 use super::Config;
 use super::layer::{Given, Kind, LayerBuilder, Left, Made, shard};
@@ -128,7 +128,7 @@ impl LayerBuilder<'_> {
     fn conv_weight(&mut self, all: &Delta, path: &str) -> Made {
         let (channels, tokens) = (all.channels(), all.conv);
         let weight = self.b.weight(format!("{path}.conv1d.weight"), self.config.dtype, &[channels, 1, tokens]);
-        let weight = self.b.push(Op::View { shape: Shape::fixed(&[channels, tokens]) }, &[weight])?;
+        let weight = self.b.push(Op::View { shape: vec![channels, tokens] }, &[weight])?;
         let weight = joined(self.b, weight, 0, &by_rank(all, self.part.ranks, &apart(all)))?;
         let weight = shard(self.b, weight, 0, self.part.ranks)?;
         self.b.push(Op::Transpose {}, &[weight])

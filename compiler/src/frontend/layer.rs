@@ -66,7 +66,7 @@ pub fn norm(b: &mut Builder, config: &Config, x: Value, path: &str, width: usize
         0.0 => b.weight(name, config.dtype, &[width]),
         by => {
             let difference = b.weight(name, DType::F32, &[width]);
-            b.push(Op::Offset { by }, &[difference])?
+            b.push(Op::Offset { by: by as f32 }, &[difference])?
         }
     };
     b.rms_norm(x, weight, config.eps)

@@ -2,7 +2,7 @@
 //! perhaps zero points, and rows may become codes before.
 use atomc_config::{Axes, Blocks, InputScales, Inputs, Scheme, Stored};
 use atomc_ir::{
-    Block, Builder, DType, Diagnostic, Elementwise, Encoded, Fact, Op, Order, Rule, Shape, Value, Whole, nth_name,
+    Block, Builder, DType, Diagnostic, Elementwise, Encode, Encoded, Fact, Op, Order, Rule, Value, Whole, nth_name,
 };
 
 use super::Config;
@@ -121,7 +121,7 @@ impl<'a> Factor<'a> {
         };
         let groups = cols / group;
         let bytes = b.weight(format!("{path}.{name}_blocks"), DType::U8, &[count, all, groups, group / 2]);
-        let bytes = b.push(Op::View { shape: Shape::fixed(&[count, all, cols / 2]) }, &[bytes])?;
+        let bytes = b.push(Op::View { shape: vec![count, all, cols / 2] }, &[bytes])?;
         let unpack = Op::Unpack { from: DType::U8, to: scheme.codes, axis: 2, len: cols, order: Order::Plain };
         let codes = b.push(unpack, &[bytes])?;
         let weight = every(b, codes)?;
@@ -209,7 +209,7 @@ impl<'a> Factor<'a> {
     fn viewed(&self, b: &mut Builder, (heads, each): (usize, usize)) -> Made {
         let cols = |b: &Builder, v: Value| b.ty(v).as_tensor().and_then(|t| t.shape.last()).unwrap_or(0);
         let view = |b: &mut Builder, v: Value| {
-            let shape = Shape::fixed(&[heads, each, cols(b, v)]);
+            let shape = vec![heads, each, cols(b, v)];
             b.push(Op::View { shape }, &[v])
         };
         match *b.op(self.weight) {
@@ -239,7 +239,8 @@ impl<'a> Factor<'a> {
             let message = "keys of latent rows by codes with powers of two have no room in float16";
             return Err(Diagnostic::new("config::quantised", message).at(&self.path).help("--dtype bf16 or f32"));
         }
-        self.weight = b.push(Op::Dequantise { block: *block, to: dtype }, &[self.weight, grids[0]])?;
+        self.weight =
+            b.push(Op::Dequantise { block: [block.rows, block.cols], to: dtype }, &[self.weight, grids[0]])?;
         self.encoding = None;
         Ok(self)
     }
@@ -364,11 +365,11 @@ impl Encoding<'_> {
         }
         self.each(|v| {
             if is_aligned {
-                let shape = Shape::fixed(&[heads, each / height, along]);
+                let shape = vec![heads, each / height, along];
                 let v = b.push(Op::View { shape }, &[v])?;
                 return slice(b, v, 1, (start / height, len / height));
             }
-            let rows = b.push(Op::View { shape: Shape::fixed(&[down, 1, along]) }, &[v])?;
+            let rows = b.push(Op::View { shape: vec![down, 1, along] }, &[v])?;
             let mut grids = Vec::with_capacity(heads);
             for head in 0..heads {
                 let first = head * each + start;
@@ -533,15 +534,13 @@ impl InFile<'_> {
         let floats = self.tensor("weight", self.dtype, &sizes);
         let [rows, cols] = sizes;
         let block = match scheme.blocks {
-            Blocks::Tensor => Block { rows, cols },
-            Blocks::Row => Block { rows: 1, cols },
-            Blocks::Group(columns) => Block { rows: 1, cols: columns },
-            Blocks::Square(height, width) => Block { rows: height.min(rows), cols: width.min(cols) },
+            Blocks::Tensor => [rows, cols],
+            Blocks::Row => [1, cols],
+            Blocks::Group(columns) => [1, columns],
+            Blocks::Square(height, width) => [height.min(rows), width.min(cols)],
         };
-        let mut made = |made| {
-            let encode = Op::Encode { codes: scheme.codes, scales: scheme.scales, block, made };
-            self.b.push(encode, &[floats])
-        };
+        let by = Encode { codes: scheme.codes, scales: scheme.scales, block };
+        let mut made = |made| self.b.push(Op::Encode { by, made }, &[floats]);
         let (codes, scales) = (made(Encoded::Codes)?, made(Encoded::Scales)?);
         let codes = match scheme.codes.bits() {
             4 => self.unpacked(codes, scheme.codes, (1, cols), Order::Plain)?,
@@ -571,8 +570,8 @@ impl InFile<'_> {
             Axes::Matrix => return Ok(self.tensor(name, scales, &grid)),
         };
         let count = self.stack.iter().map(|stack| stack.count);
-        let shape: Vec<usize> = count.chain(grid).collect();
-        self.b.push(Op::View { shape: Shape::fixed(&shape) }, &[flat])
+        let shape = count.chain(grid).collect();
+        self.b.push(Op::View { shape }, &[flat])
     }
 
     /// The codes of packed words, `len` of them along an axis.

@@ -18,7 +18,7 @@ use crate::device::{Device, DeviceBuffer, DeviceError, Stream};
 use crate::error::Error;
 use crate::memory::Buffer;
 use atomc_artifact::abi::{Number, PACK_UNIT, Pack};
-use atomc_artifact::manifest::{DType, Layout, Term, Weight};
+use atomc_artifact::manifest::{DType, Layout, Weight, WeightExpr};
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -170,23 +170,8 @@ impl DeviceSink<'_> {
             }
             Layout::Panels { group, .. } => group * number.size() == PACK_UNIT,
         });
-        fits && weight.expr.fold(&mut |term| match term {
-            Term::Tensor { .. } | Term::Stack { .. } | Term::Const { .. } => true,
-            Term::Concat { parts, .. } => parts.into_iter().all(|part| part),
-            Term::Slice { of, .. }
-            | Term::Every { of, .. }
-            | Term::Shard { of, .. }
-            | Term::Offset { of, .. }
-            | Term::Transpose { of } => of,
-            Term::Pad { .. }
-            | Term::View { .. }
-            | Term::Unpack { .. }
-            | Term::Shift { .. }
-            | Term::Encode { .. }
-            | Term::Scaled { .. }
-            | Term::Dequantise { .. }
-            | Term::Expect { .. } => false,
-        })
+        let packs = |expr: &WeightExpr| expr.step().is_none_or(|step| step.is_packed_by_devices());
+        fits && weight.expr.fold(&mut |expr, of: Vec<bool>| packs(expr) && of.into_iter().all(|packs| packs))
     }
 
     /// A tensor in the memory of the host, as it is. Waits for the stream.

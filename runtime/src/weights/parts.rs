@@ -5,7 +5,7 @@ use super::decode::{Codes, Form};
 use super::encode::Encoding;
 use super::pack::Piece;
 use crate::checkpoint::Tensor;
-use atomc_artifact::manifest::{DType, Encode, Encoded, Fact, Order, STAR, Term, WeightExpr, Whole, nth_name};
+use atomc_artifact::manifest::{DType, Encode, Encoded, Fact, Order, STAR, WeightExpr, Whole, nth_name};
 use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::fmt;
@@ -127,49 +127,49 @@ pub(super) struct Value<'a> {
 /// The parts of an expression's value, whose shapes are sound: the artifact was checked. `is_whole`
 /// says whether a tensor is there that has all of a stack.
 pub(super) fn parts<'a>(expr: &'a WeightExpr, rank: Rank, is_whole: &dyn Fn(&Whole, &[usize]) -> bool) -> Value<'a> {
-    expr.fold(&mut |term| match term {
-        Term::Tensor { name, shape } => {
-            let origin = Origin::Tensor { name: Name::Of(name), shape: shape.into() };
-            Value::all(origin, shape.to_vec())
-        }
-        Term::Stack { name, count, shape, whole } => {
-            let stored = |whole: &Whole| [&[count, whole.rows], &shape[1..]].concat();
-            match whole.filter(|whole| is_whole(whole, &stored(whole))) {
-                None => Value::stack(name, count, shape),
-                Some(whole) => {
-                    let origin = Origin::Tensor { name: Name::Of(&whole.name), shape: stored(whole).into() };
-                    Value::all(origin, stored(whole)).cut(1, whole.start, shape[0])
+    expr.fold(&mut |expr, of| {
+        let mut of = of.into_iter();
+        match *expr {
+            WeightExpr::Tensor { ref name, ref shape } => {
+                let origin = Origin::Tensor { name: Name::Of(name), shape: shape.into() };
+                Value::all(origin, shape.to_vec())
+            }
+            WeightExpr::Stack { ref name, count, ref shape, ref whole } => {
+                let stored = |whole: &Whole| [&[count, whole.rows], &shape[1..]].concat();
+                match whole.as_ref().filter(|whole| is_whole(whole, &stored(whole))) {
+                    None => Value::stack(name, count, shape),
+                    Some(whole) => {
+                        let origin = Origin::Tensor { name: Name::Of(&whole.name), shape: stored(whole).into() };
+                        Value::all(origin, stored(whole)).cut(1, whole.start, shape[0])
+                    }
                 }
             }
+            WeightExpr::Const { ref values } => Value::all(Origin::Values(values), vec![values.len()]),
+            WeightExpr::Concat { axis, .. } => Value::join(axis, of),
+            WeightExpr::Slice { axis, start, len, .. } => next(&mut of).cut(axis, start, len),
+            WeightExpr::Every { axis, step, start, .. } => next(&mut of).thinned(axis, step, start),
+            WeightExpr::Pad { axis, len, .. } => next(&mut of).padded(axis, len),
+            WeightExpr::Shard { axis, parts, .. } => next(&mut of).part(axis, rank.part(parts), parts),
+            WeightExpr::Offset { by, .. } => next(&mut of).raised(by),
+            WeightExpr::Transpose { .. } => next(&mut of).turned(),
+            WeightExpr::View { ref shape, .. } => next(&mut of).viewed(shape),
+            WeightExpr::Unpack { from, to, axis, len, order, .. } => {
+                next(&mut of).unpacked(Unpacked { from, to, order, by: 0, becomes: to }, axis, len)
+            }
+            WeightExpr::Shift { by, to, .. } => next(&mut of).shifted(by, to),
+            WeightExpr::Encode { by, made, .. } => next(&mut of).encoded(by, made),
+            WeightExpr::Expect { ref is, .. } => next(&mut of).told(is, next(&mut of)),
+            WeightExpr::Scaled { block, .. } => next(&mut of).scaled(block, next(&mut of), of.next()),
+            WeightExpr::Dequantise { block, .. } => {
+                Value { dequantised: true, ..next(&mut of).scaled(block, next(&mut of), None) }
+            }
         }
-        Term::Const { values } => Value::all(Origin::Values(values), vec![values.len()]),
-        Term::Concat { axis, parts } => Value::join(axis, parts),
-        Term::Slice { axis, start, len, of } => of.cut(axis, start, len),
-        Term::Every { axis, step, start, of } => of.thinned(axis, step, start),
-        Term::Pad { axis, len, mut of } => {
-            of.shape[axis] = len;
-            of
-        }
-        Term::Shard { axis, parts, of } => {
-            let len = of.shape[axis] / parts;
-            of.cut(axis, rank.part(parts) * len, len)
-        }
-        Term::Offset { by, of } => of.raised(by),
-        Term::Transpose { of } => of.turned(),
-        Term::View { shape, of } => of.viewed(shape),
-        Term::Unpack { from, to, axis, len, order, of } => {
-            of.unpacked(Unpacked { from, to, order, by: 0, becomes: to }, axis, len)
-        }
-        Term::Shift { by, to, of } => of.shifted(by, to),
-        Term::Encode { by, made, of } => of.encoded(by, made),
-        Term::Expect { is, told, mut of } => {
-            of.told.push(Told { is, shape: told.shape, parts: told.parts });
-            of.told.extend(told.told);
-            of
-        }
-        Term::Scaled { block, scale, zero, of } => of.scaled(block, scale, zero),
-        Term::Dequantise { block, scale, of } => Value { dequantised: true, ..of.scaled(block, scale, None) },
     })
+}
+
+/// The next operand of a step.
+fn next<'a>(of: &mut std::vec::IntoIter<Value<'a>>) -> Value<'a> {
+    of.next().expect("a checked step has its operands")
 }
 
 /// The tensors that a rank has a part of, in whichever form they come.
@@ -230,9 +230,8 @@ impl<'a> Value<'a> {
     }
 
     /// The values one after the other along an axis.
-    fn join(axis: usize, values: Vec<Value<'a>>) -> Value<'a> {
-        let mut values = values.into_iter();
-        let mut whole = values.next().expect("a checked concat has parts");
+    fn join(axis: usize, mut values: std::vec::IntoIter<Value<'a>>) -> Value<'a> {
+        let mut whole = next(&mut values);
         for mut value in values {
             value.parts.iter_mut().for_each(|part| part.axes[axis].at += whole.shape[axis]);
             whole.parts.append(&mut value.parts);
@@ -302,6 +301,25 @@ impl<'a> Value<'a> {
             (codes.by, codes.becomes) = (codes.by + by, to);
         }
         self
+    }
+
+    /// The value, and what must be so of another one.
+    fn told(mut self, is: &'a Fact, told: Value<'a>) -> Value<'a> {
+        self.told.push(Told { is, shape: told.shape, parts: told.parts });
+        self.told.extend(told.told);
+        self
+    }
+
+    /// The value with zeros behind it along an axis.
+    fn padded(mut self, axis: usize, len: usize) -> Value<'a> {
+        self.shape[axis] = len;
+        self
+    }
+
+    /// One of so many equal parts along an axis.
+    fn part(self, axis: usize, number: usize, parts: usize) -> Value<'a> {
+        let len = self.shape[axis] / parts;
+        self.cut(axis, number * len, len)
     }
 
     /// `len` places of an axis from `start` on.

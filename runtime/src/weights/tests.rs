@@ -7,9 +7,7 @@ mod values;
 use super::*;
 use crate::checkpoint::{Checkpoint, Float, Random, mix};
 use crate::device::apart;
-use atomc_artifact::manifest::{
-    DType, Fact, Ignored, Order, Pattern, Renamed, TensorNames, Term, Tied, WeightExpr, Whole,
-};
+use atomc_artifact::manifest::{DType, Fact, Ignored, Order, Pattern, Renamed, TensorNames, Tied, WeightExpr, Whole};
 use half::{bf16, f16};
 use std::collections::BTreeMap;
 
@@ -301,75 +299,92 @@ fn decoded(data: Tensor) -> Vec<f64> {
 }
 
 fn evaluate(expr: &WeightExpr, rank: Rank, source: &dyn Source) -> Vec<f64> {
-    let value = expr.fold(&mut |term| match term {
-        Term::Const { values } => Value::stored(&[values.len()], values.iter().map(|&v| v.into()).collect()),
-        Term::Tensor { name, shape } => Value::stored(shape, decoded(source.tensor(name, shape).unwrap())),
-        Term::Stack { name, count, shape, whole } => match whole.filter(|whole| source.names().contains(&&*whole.name))
-        {
-            Some(Whole { name, start, rows }) => {
-                let stored = [&[count, *rows], &shape[1..]].concat();
-                Value::stored(&stored, decoded(source.tensor(name, &stored).unwrap())).cut(1, *start, shape[0])
+    let value = expr.fold(&mut |expr, of: Vec<Value>| {
+        let mut all = of.into_iter();
+        let mut next = || all.next().unwrap();
+        match *expr {
+            WeightExpr::Const { ref values } => {
+                Value::stored(&[values.len()], values.iter().map(|&v| v.into()).collect())
             }
-            None => {
-                let one =
-                    |number: usize| decoded(source.tensor(&name.replace('*', &number.to_string()), shape).unwrap());
-                Value::stored(&[&[count], shape].concat(), (0..count).flat_map(one).collect())
+            WeightExpr::Tensor { ref name, ref shape } => {
+                Value::stored(shape, decoded(source.tensor(name, shape).unwrap()))
             }
-        },
-        Term::Every { axis, step, start, of: Value { mut shape, element } } => {
-            shape[axis] = (shape[axis] - start).div_ceil(step);
-            let place = move |at: &[usize]| {
-                let mut at = at.to_vec();
-                at[axis] = start + at[axis] * step;
-                element(&at)
-            };
-            Value { shape, element: Box::new(place) }
-        }
-        Term::Pad { axis, len, of: Value { mut shape, element } } => {
-            let size = std::mem::replace(&mut shape[axis], len);
-            Value { shape, element: Box::new(move |at| if at[axis] < size { element(at) } else { 0.0 }) }
-        }
-        Term::Concat { axis, parts } => Value::join(axis, parts),
-        Term::Slice { axis, start, len, of } => of.cut(axis, start, len),
-        Term::Shard { axis, parts, of } => {
-            let len = of.shape[axis] / parts;
-            of.cut(axis, rank.number * parts / rank.of * len, len)
-        }
-        Term::Offset { by, of: Value { shape, element } } => {
-            Value { shape, element: Box::new(move |at| (element(at) as f32 + by).into()) }
-        }
-        Term::Transpose { of: Value { mut shape, element } } => {
-            let last = shape.len() - 1;
-            shape.swap(last - 1, last);
-            let turned = move |at: &[usize]| {
-                let mut at = at.to_vec();
-                at.swap(last - 1, last);
-                element(&at)
-            };
-            Value { shape, element: Box::new(turned) }
-        }
-        Term::View { shape, of } => Value::stored(shape, of.elements()),
-        Term::Unpack { from, to, axis, len, order, of: Value { mut shape, element } } => {
-            shape[axis] = len;
-            let places = from.bits() / to.bits();
-            let code = move |at: &[usize]| {
-                let mut word = at.to_vec();
-                word[axis] /= places;
-                let nth = match order {
-                    Order::Plain => at[axis] % places,
-                    Order::Awq => [0, 4, 1, 5, 2, 6, 3, 7][at[axis] % places],
+            WeightExpr::Stack { ref name, count, ref shape, ref whole } => {
+                match whole.as_ref().filter(|whole| source.names().contains(&&*whole.name)) {
+                    Some(Whole { name, start, rows }) => {
+                        let stored = [&[count, *rows], &shape[1..]].concat();
+                        Value::stored(&stored, decoded(source.tensor(name, &stored).unwrap())).cut(1, *start, shape[0])
+                    }
+                    None => {
+                        let one = |number: usize| {
+                            decoded(source.tensor(&name.replace('*', &number.to_string()), shape).unwrap())
+                        };
+                        Value::stored(&[&[count], &shape[..]].concat(), (0..count).flat_map(one).collect())
+                    }
+                }
+            }
+            WeightExpr::Every { axis, step, start, .. } => {
+                let Value { mut shape, element } = next();
+                shape[axis] = (shape[axis] - start).div_ceil(step);
+                let place = move |at: &[usize]| {
+                    let mut at = at.to_vec();
+                    at[axis] = start + at[axis] * step;
+                    element(&at)
                 };
-                let code = element(&word) as i64 as u32 >> (nth * to.bits()) & ((1 << to.bits()) - 1);
-                let signed = matches!(to, DType::I8 | DType::I4) && code >> (to.bits() - 1) == 1;
-                f64::from(code) - if signed { f64::from(1 << to.bits()) } else { 0.0 }
-            };
-            Value { shape, element: Box::new(code) }
+                Value { shape, element: Box::new(place) }
+            }
+            WeightExpr::Pad { axis, len, .. } => {
+                let Value { mut shape, element } = next();
+                let size = std::mem::replace(&mut shape[axis], len);
+                Value { shape, element: Box::new(move |at| if at[axis] < size { element(at) } else { 0.0 }) }
+            }
+            WeightExpr::Concat { axis, .. } => Value::join(axis, all.collect()),
+            WeightExpr::Slice { axis, start, len, .. } => next().cut(axis, start, len),
+            WeightExpr::Shard { axis, parts, .. } => {
+                let of = next();
+                let len = of.shape[axis] / parts;
+                of.cut(axis, rank.number * parts / rank.of * len, len)
+            }
+            WeightExpr::Offset { by, .. } => {
+                let Value { shape, element } = next();
+                Value { shape, element: Box::new(move |at| (element(at) as f32 + by).into()) }
+            }
+            WeightExpr::Transpose { .. } => {
+                let Value { mut shape, element } = next();
+                let last = shape.len() - 1;
+                shape.swap(last - 1, last);
+                let turned = move |at: &[usize]| {
+                    let mut at = at.to_vec();
+                    at.swap(last - 1, last);
+                    element(&at)
+                };
+                Value { shape, element: Box::new(turned) }
+            }
+            WeightExpr::View { ref shape, .. } => Value::stored(shape, next().elements()),
+            WeightExpr::Unpack { from, to, axis, len, order, .. } => {
+                let Value { mut shape, element } = next();
+                shape[axis] = len;
+                let places = from.bits() / to.bits();
+                let code = move |at: &[usize]| {
+                    let mut word = at.to_vec();
+                    word[axis] /= places;
+                    let nth = match order {
+                        Order::Plain => at[axis] % places,
+                        Order::Awq => [0, 4, 1, 5, 2, 6, 3, 7][at[axis] % places],
+                    };
+                    let code = element(&word) as i64 as u32 >> (nth * to.bits()) & ((1 << to.bits()) - 1);
+                    let signed = matches!(to, DType::I8 | DType::I4) && code >> (to.bits() - 1) == 1;
+                    f64::from(code) - if signed { f64::from(1 << to.bits()) } else { 0.0 }
+                };
+                Value { shape, element: Box::new(code) }
+            }
+            WeightExpr::Shift { by, .. } => {
+                let Value { shape, element } = next();
+                Value { shape, element: Box::new(move |at| element(at) + f64::from(by)) }
+            }
+            WeightExpr::Expect { .. } | WeightExpr::Scaled { .. } => next(),
+            _ => unreachable!("no plan here makes codes"),
         }
-        Term::Shift { by, of: Value { shape, element }, .. } => {
-            Value { shape, element: Box::new(move |at| element(at) + f64::from(by)) }
-        }
-        Term::Expect { of, .. } | Term::Scaled { of, .. } => of,
-        Term::Dequantise { .. } | Term::Encode { .. } => unreachable!("no plan here makes codes"),
     });
     value.elements()
 }

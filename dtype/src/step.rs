@@ -1,0 +1,410 @@
+//! The steps that make a weight of the tensors of a checkpoint. The table has each step once: its
+//! name, its attributes, its operands and its columns in the op table of graphs. Beside it stand
+//! the rule for the shape and the type that a step makes, and its part of a weight's name.
+//!
+//! Graphs have a step as an op, plans as an expression. Both are made of the table by
+//! [`weight_steps`](crate::weight_steps). What a step does to numbers stands where numbers are: in
+//! the interpreter of graphs and in the loader.
+#[cfg(test)]
+mod tests;
+mod value;
+
+pub use value::{Elements, Fault, MAX_AXES, MAX_BYTES, Size, Stored, Value, is_shape, no_shape};
+use value::{fault, product, shown, sizes, sound};
+
+use crate::{DType, Encode, Encoded, Fact, Order};
+
+/// Gives the table of steps to a macro: `weight_steps!(steps! { more })` is
+/// `steps! { graph [rows] plan [rows] more }`. Graphs have the first rows as ops; the others are
+/// steps of plans alone.
+///
+/// A row has, in this order:
+/// - the step's variant, its name in graphs and manifests, and its attributes; behind `;` an
+///   attribute that graphs alone write, with its value in plans;
+/// - `of`: the operands as plans name them, that of the step's numbers first, and how many tensors
+///   each of them is;
+/// - `packs`: whether a device's kernel that packs weights does the step as well;
+/// - `op`, in rows of graphs: the operands as graphs name them, and the columns `Reads`, `Maker`
+///   and `Values` of the op table, in its words.
+#[macro_export]
+macro_rules! weight_steps {
+    ($table:ident! { $($more:tt)* }) => {
+        $table! {
+            graph [
+                /// The operands one after the other along an axis.
+                Concat = "concat" { axis: usize } of (parts: Many) packs true
+                    op (many: Reads::along(*axis)) [Rows, Kept];
+                /// `len` places of an axis from `start` on.
+                Slice = "slice" { axis: usize, start: usize, len: usize } of (of: One) packs true
+                    op (x: Reads::along(*axis)) [Inline, Values::along(*axis, *start, *len)];
+                /// Each `step`-th place of an axis, from `start` on, which is below it.
+                Every = "every" { axis: usize, step: usize, start: usize } of (of: One) packs true
+                    op (x: Reads::along(*axis)) [Outside, Kept];
+                /// The value with zeros behind it along an axis, which then has `len` places.
+                Pad = "pad" { axis: usize, len: usize } of (of: One) packs false
+                    op (x: Reads::along(*axis)) [Outside, Kept];
+                /// Of `parts` equal parts along an axis the one of this rank: number
+                /// `rank * parts / ranks`.
+                Shard = "shard" { axis: usize, parts: usize } of (of: One) packs true
+                    op (x: Reads::along(*axis)) [Outside, Kept];
+                /// The values and a constant, added in f32, for a weight that is kept as what it
+                /// differs by from the constant.
+                Offset = "offset" { by: f32 } of (of: One) packs true
+                    op (w: Row) [Outside, Other];
+                /// Columns of each matrix as rows.
+                Transpose = "transpose" {} of (of: One) packs true
+                    op (x: All) [Outside, Other];
+                /// The numbers of a stored tensor row by row under another shape.
+                View = "view" { shape: Vec<usize> } of (of: One) packs false
+                    op (x: All) [Outside, Kept];
+                /// The first `len` codes of type `to` along one of the last two axes, of words of
+                /// type `from`, whose last may have bits to spare. `order` says where in a word
+                /// each code lies.
+                Unpack = "unpack" { from: DType, to: DType, axis: usize, len: usize, order: Order }
+                    of (of: One) packs false
+                    op (words: Reads::along(*axis)) [Outside, Other];
+                /// Unpacked integers plus a number, as integers of type `to`, which has all of
+                /// these.
+                Shift = "shift" { by: i32, to: DType } of (of: One) packs false
+                    op (codes: Row) [Outside, Other];
+                /// The codes or the scales that a stored matrix of floats becomes, block by block;
+                /// codes of 4 bits as bytes of two.
+                Encode = "encode" { by: Encode, made: Encoded } of (of: One) packs false
+                    op (w: All) [Outside, Other];
+                /// The same, if something else in the checkpoint is as expected: `told`, which
+                /// nothing is computed with. What is not unpacked there is of integers, unless the
+                /// fact is one of floats.
+                Expect = "expect" { is: Fact } of (of: One, told: One) packs false
+                    op (x: Row, told: All) [Outside, Kept];
+                /// Unpacked codes times the power of two of their block of rows and columns, as
+                /// floats: the last step but for packing. Scales are as those of `Scaled`.
+                Dequantise = "dequantise" { block: [usize; 2]; to: DType = DType::F32 }
+                    of (of: One, scale: One) packs false
+                    op (codes: Shared, scale: Shared) [Outside, Other];
+            ]
+            plan [
+                /// Codes of a weight, if their scales are finite and not negative, and zero only
+                /// where a whole block of rows and columns is.
+                Scaled = "scaled" { block: [usize; 2] } of (of: One, scale: One, zero: Perhaps) packs false;
+            ]
+            $($more)*
+        }
+    };
+}
+
+/// How many expressions an operand of a plan is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Count {
+    One,
+    Perhaps,
+    Many,
+}
+
+macro_rules! steps {
+    (graph [$($graph:tt)*] plan [$($plan:tt)*]) => { steps! { $($graph)* $($plan)* } };
+    ($(
+        $(#[doc = $doc:literal])*
+        $name:ident = $text:literal { $($attr:ident: $ty:ty),* $(; $own:ident: $own_ty:ty = $plans:expr)? }
+            of ($($of:ident: $count:ident),*) packs $packs:literal $(op $args:tt $columns:tt)?;
+    )*) => {
+        /// A step with its attributes and without its operands.
+        #[derive(Clone, Debug, PartialEq)]
+        #[allow(missing_docs, reason = "the documentation of a variant says what its fields are")]
+        pub enum Step {
+            $($(#[doc = $doc])* $name { $($attr: $ty,)* $($own: $own_ty)? },)*
+        }
+
+        impl Step {
+            /// The name in graphs and manifests.
+            pub fn name(&self) -> &'static str {
+                match self {
+                    $(Step::$name { .. } => $text,)*
+                }
+            }
+
+            /// Whether a device's kernel that packs weights does the step as well.
+            pub fn is_packed_by_devices(&self) -> bool {
+                match self {
+                    $(Step::$name { .. } => $packs,)*
+                }
+            }
+
+            /// The operands as plans name them.
+            fn operands(&self) -> &'static [(&'static str, Count)] {
+                match self {
+                    $(Step::$name { .. } => &[$((stringify!($of), Count::$count)),*],)*
+                }
+            }
+        }
+    };
+}
+
+weight_steps!(steps! {});
+
+impl Step {
+    /// Where an operand stands in a manifest, seen from the expression of the step.
+    pub fn place(&self, operand: usize) -> String {
+        match self.operands() {
+            &[(name, Count::Many)] => format!(".{}.{name}[{operand}]", self.name()),
+            all => format!(".{}.{}", self.name(), all.get(operand).map_or("", |(name, _)| name)),
+        }
+    }
+
+    /// The step in the one line that names a weight, with its operands' lines.
+    pub fn text(&self, of: &[String]) -> String {
+        let said = match self {
+            Step::Concat { axis: 0 } | Step::Transpose {} => String::new(),
+            Step::Concat { axis } => format!(", axis {axis}"),
+            Step::Slice { axis, start, len } => format!(", axis {axis}, {start}..{}", start + len),
+            Step::Every { axis, step, start } => format!(", axis {axis}, {step} from {start}"),
+            Step::Pad { axis, len } => format!(", axis {axis}, {len}"),
+            Step::Shard { axis, parts } => format!(", axis {axis}, 1 of {parts}"),
+            Step::Offset { by } => format!(", {by:?}"),
+            Step::View { shape } => format!(", {shape:?}"),
+            Step::Unpack { to, axis, len, order, .. } => {
+                format!(", {len} {} along axis {axis}, {}", to.name(), order.name())
+            }
+            Step::Shift { by, to } => format!(", {by}, {}", to.name()),
+            Step::Encode { by: Encode { codes, block: [rows, cols], .. }, made } => {
+                let block = format!("Block {{ rows: {rows}, cols: {cols} }}");
+                format!(", {} of {} by {block}", made.name(), codes.name())
+            }
+            Step::Expect { is } => format!(" {}", is.text()),
+            Step::Dequantise { block: [rows, cols], .. } | Step::Scaled { block: [rows, cols] } => {
+                format!(", blocks of {rows} by {cols}")
+            }
+        };
+        format!("{}({}{said})", self.name(), of.join(", "))
+    }
+}
+
+type Made<D> = Result<Value<D>, Fault>;
+
+impl Step {
+    /// What the step makes of its operands, in the order of the table; one that may be left out
+    /// may be missing at the end.
+    pub fn value<D: Size>(&self, of: Vec<Value<D>>) -> Made<D> {
+        if let Some(large) = of.iter().find(|value| value.shape.len() > MAX_AXES) {
+            return Err(fault("", no_shape(&large.shape)));
+        }
+        if let (Step::Concat { .. }, []) = (self, &of[..]) {
+            return Err(fault("", "concat of nothing".to_owned()));
+        }
+        self.apply(of).map_err(|fault| fault.inside(&format!(".{}", self.name())))
+    }
+
+    fn apply<D: Size>(&self, operands: Vec<Value<D>>) -> Made<D> {
+        if let &Step::Concat { axis } = self {
+            return concat(axis, operands);
+        }
+        let mut operands = operands.into_iter();
+        let mut next = || operands.next().ok_or_else(|| fault("", "too few operands".to_owned()));
+        let of = next()?;
+        match *self {
+            Step::Concat { axis } => concat(axis, vec![of]),
+            Step::Slice { axis, start, len } => slice(axis, start, len, of),
+            Step::Every { axis, step, start } => every(axis, step, start, of),
+            Step::Pad { axis, len } => pad(axis, len, of),
+            Step::Shard { axis, parts } => shard(axis, parts, of),
+            Step::Offset { by } => offset(by, of),
+            Step::Transpose {} => transpose(of),
+            Step::View { ref shape } => view(shape, of),
+            Step::Unpack { from, to, axis, len, order } => unpack(Words { from, to, order }, axis, len, of),
+            Step::Shift { by, to } => shift(by, to, of),
+            Step::Encode { by, made } => encode(by, made, of),
+            Step::Expect { ref is } => expect(is, next()?, of),
+            Step::Dequantise { block, to } => dequantise(block, to, next()?, of),
+            Step::Scaled { block } => {
+                let scale = next()?;
+                scaled(block, &scale, operands.next().as_ref(), of)
+            }
+        }
+    }
+}
+
+/// What words are made of.
+struct Words {
+    from: DType,
+    to: DType,
+    order: Order,
+}
+
+fn concat<D: Size>(axis: usize, parts: Vec<Value<D>>) -> Made<D> {
+    let mut whole: Option<Value<D>> = None;
+    for (index, part) in parts.into_iter().enumerate() {
+        let joined = join(whole.take(), part, axis);
+        whole = Some(joined.map_err(|fault| fault.inside(&format!(".parts[{index}]")))?);
+    }
+    whole.ok_or_else(|| fault("", "nothing to join".to_owned()))
+}
+
+/// What there is and one part more.
+fn join<D: Size>(whole: Option<Value<D>>, part: Value<D>, axis: usize) -> Made<D> {
+    let size = part.size(axis)?;
+    let Some(whole) = whole else { return Ok(part.made()) };
+    let (all, shape) = (&whole.shape, &part.shape);
+    let alike = shape.len() == all.len() && (0..shape.len()).all(|i| i == axis || shape[i] == all[i]);
+    sound(alike, "", || format!("shape {} does not join {} along axis {axis}", shown(shape), shown(all)))?;
+    sound(whole.elements.made() == part.elements.made(), "", || "codes do not join others".to_owned())?;
+    sound(whole.elements == part.elements, "", || {
+        format!("{} does not join {}", part.elements.name(), whole.elements.name())
+    })?;
+    let (packed, parted) = (whole.packed.and(part.packed), whole.parted.and(part.parted));
+    let joined = whole.size(axis)?.saturating_add(size);
+    let whole = whole.sized(axis, joined);
+    let fits = sizes(&whole.shape).is_none_or(|sizes| product(&sizes).is_some_and(|n| n <= MAX_BYTES));
+    sound(fits, "", || format!("{} is too large", shown(&whole.shape)))?;
+    Ok(Value { packed, parted, ..whole })
+}
+
+fn slice<D: Size>(axis: usize, start: usize, len: usize, of: Value<D>) -> Made<D> {
+    let size = of.size(axis)?;
+    let fits = len >= 1 && start.checked_add(len).is_some_and(|end| end <= size);
+    sound(fits, "", || format!("{len} from {start} on do not lie in axis {axis} of {}", shown(&of.shape)))?;
+    Ok(of.sized(axis, len))
+}
+
+fn every<D: Size>(axis: usize, step: usize, start: usize, of: Value<D>) -> Made<D> {
+    let size = of.size(axis)?;
+    sound(start < step && start < size, "", || {
+        format!("each place that is {start} more than a multiple of {step} is not to be had of {size}")
+    })?;
+    sound(!of.packed.has(axis), ".axis", || "several of its places are in a word".to_owned())?;
+    Ok(Value { parted: of.parted.with(axis), ..of.sized(axis, (size - start).div_ceil(step)) })
+}
+
+fn pad<D: Size>(axis: usize, len: usize, of: Value<D>) -> Made<D> {
+    let size = of.size(axis)?;
+    sound(size <= len, ".len", || format!("{len}, but there are {size} already"))?;
+    let of = of.sized(axis, len);
+    sound(is_shape(&of.shape), "", || no_shape(&of.shape))?;
+    Ok(of)
+}
+
+fn shard<D: Size>(axis: usize, parts: usize, of: Value<D>) -> Made<D> {
+    let size = of.size(axis)?;
+    sound(parts >= 1 && size.is_multiple_of(parts), ".parts", || {
+        format!("{parts} equal parts are not to be had of axis {axis} of {}", shown(&of.shape))
+    })?;
+    Ok(of.sized(axis, size / parts))
+}
+
+fn offset<D: Size>(by: f32, of: Value<D>) -> Made<D> {
+    sound(by.is_finite(), "", || format!("{by} is no number to add"))?;
+    sound(of.elements.may_be(DType::is_float), "", || "codes have no offset".to_owned())?;
+    Ok(of.made())
+}
+
+/// Columns of each matrix as rows.
+fn transpose<D: Size>(of: Value<D>) -> Made<D> {
+    let (stack, [rows, cols]) = of.matrix("")?;
+    let shape = [&stack[..], &[cols, rows]].concat().into_iter().map(D::of).collect();
+    let last = of.shape.len() - 1;
+    let (packed, parted) = (of.packed.swapped(last), of.parted.swapped(last));
+    Ok(Value { packed, parted, ..of.of_shape(shape) })
+}
+
+fn view<D: Size>(shape: &[usize], of: Value<D>) -> Made<D> {
+    let stored = match of.stored {
+        Stored::Tensor | Stored::Unknown => true,
+        Stored::Stack(count) => shape.first() == Some(&count) && shape.len() > 1,
+        Stored::Whole | Stored::No => false,
+    };
+    // What is made of a row stays in it.
+    let row = of.shape.last().and_then(|size| size.fixed());
+    let stored = stored && (of.elements.made().is_none() || shape.last().copied() == row);
+    sound(stored, ".of", || "only a tensor as it is stored has another shape".to_owned())?;
+    let same = is_shape(shape) && sizes(&of.shape).is_some_and(|sizes| product(shape) == product(&sizes));
+    sound(same, ".shape", || format!("{shape:?} has not the numbers of {}", shown(&of.shape)))?;
+    Ok(of.of_shape(shape.iter().map(|&size| D::of(size)).collect()))
+}
+
+fn unpack<D: Size>(Words { from, to, order }: Words, axis: usize, len: usize, of: Value<D>) -> Made<D> {
+    let codes = from.bits() / to.bits();
+    let unpacked = matches!(of.elements, Elements::Codes(_));
+    sound(!unpacked, ".of", || "codes are made of no others".to_owned())?;
+    sound(of.elements.dtype().is_none_or(|dtype| dtype == from), ".of", || "these are other words".to_owned())?;
+    sound(from.is_word() && to.is_code() && order.suits(codes), "", || {
+        format!("{} is not made of {} in the order {}", from.name(), to.name(), order.name())
+    })?;
+    let size = of.size(axis)?;
+    sound(axis + 2 >= of.shape.len(), ".axis", || format!("{axis} is not one of the last two"))?;
+    sound(len >= 1 && len.div_ceil(codes) == size, ".len", || {
+        format!("{len} codes do not lie in axis {axis} of {}, {codes} to a word", shown(&of.shape))
+    })?;
+    sound(!of.parted.has(axis), ".axis", || "places of it were left out".to_owned())?;
+    let of = of.sized(axis, len);
+    sound(is_shape(&of.shape), "", || format!("{} is too large", shown(&of.shape)))?;
+    Ok(Value { elements: Elements::Codes(to), packed: of.packed.with(axis), ..of })
+}
+
+fn shift<D: Size>(by: i32, to: DType, of: Value<D>) -> Made<D> {
+    sound(of.elements.codes().is_some_and(|codes| codes.shifts(by, to)), "", || {
+        format!("{} plus {by} does not become {}", of.elements.name(), to.name())
+    })?;
+    Ok(Value { elements: Elements::Codes(to), ..of.made() })
+}
+
+/// Codes or scales of a matrix as it is stored, or of one for each tensor of a stack; where a
+/// tensor has the matrices of all, blocks lie in single rows.
+fn encode<D: Size>(by: Encode, made: Encoded, of: Value<D>) -> Made<D> {
+    sound(by.is_sound(), ".by", || format!("{} with scales of {}", by.codes.name(), by.scales.name()))?;
+    sound(of.elements.may_be(DType::is_float), ".of", || "codes are made of no others".to_owned())?;
+    let plain = match of.stored {
+        Stored::Tensor => of.shape.len() == 2 || by.block[0] == 1,
+        Stored::Stack(_) => of.shape.len() == 3,
+        Stored::Whole => by.block[0] == 1,
+        Stored::No => false,
+        Stored::Unknown => true,
+    };
+    sound(plain && of.shape.len() > 1, ".of", || "only of a matrix as it is stored codes are made".to_owned())?;
+    let (stack, matrix) = of.matrix(".of")?;
+    let shape = [&stack[..], &by.sizes(made, matrix)].concat();
+    sound(is_shape(&shape), "", || no_shape(&shape))?;
+    let stored = if of.stored == Stored::Whole { Stored::No } else { of.stored };
+    let shape = shape.into_iter().map(D::of).collect();
+    Ok(Value { shape, elements: Elements::Made(by.dtype(made)), stored, ..of })
+}
+
+fn expect<D: Size>(is: &Fact, told: Value<D>, of: Value<D>) -> Made<D> {
+    let integers = |dtype: DType| dtype.integers().is_some();
+    let (wanted, fits) = match is.is_of_floats() {
+        true => ("floats", told.elements.may_be(DType::is_float)),
+        false => ("integers", told.elements.made().is_none() && told.elements.codes().is_none_or(integers)),
+    };
+    sound(fits, ".told", || format!("these are no {wanted}"))?;
+    sound(!told.shape.is_empty(), ".told", || "a number without an axis".to_owned())?;
+    sound(sizes(&told.shape).is_some(), ".told", || format!("{} has no fixed shape", shown(&told.shape)))?;
+    sound(*is != Fact::Groups(0), ".is", || "groups of nothing".to_owned())?;
+    Ok(of.made())
+}
+
+/// That there is a scale for each block of each matrix, and a zero point if there are some.
+fn scaled<D: Size>(block: [usize; 2], scale: &Value<D>, zero: Option<&Value<D>>, of: Value<D>) -> Made<D> {
+    let (stack, [rows, cols]) = of.matrix(".of")?;
+    sound(!block.contains(&0), ".block", || format!("blocks of {block:?}"))?;
+    let grid = [&stack[..], &[rows.div_ceil(block[0]), cols.div_ceil(block[1])]].concat();
+    let is_grid = |value: &Value<D>| sizes(&value.shape).is_some_and(|sizes| sizes == grid);
+    let wrong = |value: &Value<D>| {
+        format!("{}, but blocks of {block:?} in {} are {grid:?}", shown(&value.shape), shown(&of.shape))
+    };
+    sound(is_grid(scale), ".scale", || wrong(scale))?;
+    // Those of graphs are powers of two: others no step takes.
+    let is_scale =
+        scale.elements.codes().is_none_or(|dtype| scale.elements == Elements::Of(dtype) && dtype == DType::E8M0);
+    sound(is_scale, ".scale", || "codes are no scales".to_owned())?;
+    if let Some(zero) = zero {
+        sound(is_grid(zero), ".zero", || wrong(zero))?;
+        let integers = zero.elements.codes().is_none_or(|codes| codes.integers().is_some());
+        sound(integers, ".zero", || "these are no integers".to_owned())?;
+    }
+    Ok(of.made())
+}
+
+/// Floats of unpacked codes, with a scale for each block.
+fn dequantise<D: Size>(block: [usize; 2], to: DType, scale: Value<D>, of: Value<D>) -> Made<D> {
+    let of = scaled(block, &scale, None, of)?;
+    sound(of.elements.codes().is_some_and(DType::is_code), ".of", || "these are no unpacked codes".to_owned())?;
+    sound(to.is_float(), ".to", || format!("{} is no float", to.name()))?;
+    Ok(Value { elements: Elements::Made(to), ..of })
+}

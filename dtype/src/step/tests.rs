@@ -1,0 +1,63 @@
+use super::*;
+
+fn value(shape: &[usize], elements: Elements) -> Value {
+    Value::new(shape.to_vec(), elements, Stored::Tensor)
+}
+
+#[test]
+fn lines_name_weights() {
+    let line = |step: Step, of: &[&str]| step.text(&of.iter().map(|&of| of.to_owned()).collect::<Vec<_>>());
+    assert_eq!(line(Step::Concat { axis: 0 }, &["a", "b"]), "concat(a, b)");
+    assert_eq!(line(Step::Concat { axis: 1 }, &["a", "b"]), "concat(a, b, axis 1)");
+    assert_eq!(line(Step::Slice { axis: 1, start: 2, len: 3 }, &["a"]), "slice(a, axis 1, 2..5)");
+    assert_eq!(line(Step::Every { axis: 1, step: 2, start: 1 }, &["a"]), "every(a, axis 1, 2 from 1)");
+    assert_eq!(line(Step::Pad { axis: 0, len: 8 }, &["a"]), "pad(a, axis 0, 8)");
+    assert_eq!(line(Step::Shard { axis: 0, parts: 2 }, &["a"]), "shard(a, axis 0, 1 of 2)");
+    assert_eq!(line(Step::Offset { by: 1.0 }, &["a"]), "offset(a, 1.0)");
+    assert_eq!(line(Step::Transpose {}, &["a"]), "transpose(a)");
+    assert_eq!(line(Step::View { shape: vec![2, 3] }, &["a"]), "view(a, [2, 3])");
+    let unpack = Step::Unpack { from: DType::I32, to: DType::U4, axis: 1, len: 15, order: Order::Awq };
+    assert_eq!(line(unpack, &["a"]), "unpack(a, 15 u4 along axis 1, awq)");
+    assert_eq!(line(Step::Shift { by: -8, to: DType::I4 }, &["a"]), "shift(a, -8, i4)");
+    let by = Encode { codes: DType::F4E2M1, scales: DType::E8M0, block: [1, 32] };
+    let encode = Step::Encode { by, made: Encoded::Codes };
+    assert_eq!(line(encode, &["a"]), "encode(a, codes of f4e2m1 by Block { rows: 1, cols: 32 })");
+    assert_eq!(line(Step::Expect { is: Fact::All(8) }, &["a", "b"]), "expect(a, b all(8))");
+    let dequantise = Step::Dequantise { block: [32, 1], to: DType::F32 };
+    assert_eq!(line(dequantise, &["a", "s"]), "dequantise(a, s, blocks of 32 by 1)");
+}
+
+#[test]
+fn places_name_operands() {
+    assert_eq!(Step::Concat { axis: 0 }.place(3), ".concat.parts[3]");
+    assert_eq!(Step::Transpose {}.place(0), ".transpose.of");
+    let scaled = Step::Scaled { block: [1, 1] };
+    assert_eq!([0, 1, 2].map(|operand| scaled.place(operand)), [".scaled.of", ".scaled.scale", ".scaled.zero"]);
+}
+
+/// A step with fewer operands than it has is a fault, and no panic.
+#[test]
+fn operands_are_counted() {
+    let fault = |step: Step, of| step.value::<usize>(of).unwrap_err();
+    assert_eq!(fault(Step::Transpose {}, vec![]).detail, "too few operands");
+    assert_eq!(fault(Step::Concat { axis: 0 }, vec![]).detail, "concat of nothing");
+    let one = value(&[2, 2], Elements::Codes(DType::U4));
+    assert_eq!(fault(Step::Scaled { block: [1, 1] }, vec![one]).detail, "too few operands");
+    let deep = value(&[1; 9], Elements::Stored);
+    assert!(fault(Step::Transpose {}, vec![deep]).detail.ends_with("is not one to 4 sizes of at least 1"));
+}
+
+/// What a plan knows of its past, and a graph of its types.
+#[test]
+fn types_follow() {
+    let unpack = |to| Step::Unpack { from: DType::I32, to, axis: 1, len: 15, order: Order::Plain };
+    for words in [Elements::Stored, Elements::Of(DType::I32)] {
+        let codes = unpack(DType::U4).value(vec![value(&[4, 2], words)]).unwrap();
+        assert_eq!((codes.shape.as_slice(), codes.elements), (&[4, 15][..], Elements::Codes(DType::U4)));
+    }
+    let other = unpack(DType::U4).value(vec![value(&[4, 2], Elements::Of(DType::U8))]).unwrap_err();
+    assert_eq!((&*other.at, &*other.detail), (".unpack.of", "these are other words"));
+    let by = Encode { codes: DType::F4E2M1, scales: DType::E8M0, block: [1, 32] };
+    let made = Step::Encode { by, made: Encoded::Codes }.value(vec![value(&[4, 33], Elements::Stored)]).unwrap();
+    assert_eq!((made.shape.as_slice(), made.elements), (&[4, 17][..], Elements::Made(DType::U8)));
+}
