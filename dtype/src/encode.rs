@@ -129,7 +129,7 @@ fn power(size: f32, reach: i32) -> f32 {
     f32::exp2(exponent(size, reach) as f32)
 }
 
-/// The exponent of [`power`].
+/// The exponent of that power of two.
 pub fn exponent(size: f32, reach: i32) -> i32 {
     (((size.to_bits() + (1 << 21)) >> 23) as i32 - 127 - reach).clamp(-127, 127)
 }
