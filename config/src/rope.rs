@@ -85,9 +85,9 @@ impl Rope {
         self.short.as_ref().map_or(self.reach(positions), |short| short.positions.min(positions))
     }
 
-    /// Reads both spellings: all in `rope_parameters` (transformers 5), or `rope_theta` and
-    /// `partial_rotary_factor` with a `rope_scaling` of their own (transformers 4), where the type
-    /// may be called `type`.
+    /// Reads both spellings: all in `rope_parameters` (transformers 5), or `rope_theta`,
+    /// `partial_rotary_factor` and `rope_scaling` as fields of their own (transformers 4), where
+    /// the type may be called `type`.
     pub(crate) fn read(
         config: &Fields,
         sizes: (usize, usize),
