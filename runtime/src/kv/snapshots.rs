@@ -14,7 +14,7 @@ pub struct Snapshots {
     most: usize,
     /// Entries without holders are free.
     all: Vec<Snapshot>,
-    /// Counts what makes or uses one.
+    /// Counts the calls that make or use a snapshot.
     clock: u64,
 }
 
