@@ -111,7 +111,7 @@ pub struct Hosted {
     steps: Option<DeviceBuffer>,
     /// The page, or the slot, of each group of states.
     units: Vec<Unit>,
-    /// The address of each state's pages, table by table, for a device that makes the inputs.
+    /// Where the pages of each state begin, table by table, for a device that makes the inputs.
     starts: Option<DeviceBuffer>,
     /// The part of a page of each state that is cleared.
     values: Vec<Range<usize>>,
@@ -190,7 +190,7 @@ impl Hosted {
         }
         let largest = |size: fn(&Plan) -> usize| plans.iter().map(size).max().unwrap_or(0);
         let units = Unit::all(code);
-        // Tables are not copied if the device makes the inputs.
+        // Tables stay where they are if the device makes the inputs.
         let blocks =
             if device.prepares() { 0 } else { manifest.model.max_positions.div_ceil(code.layout.block_tokens) };
         // Each state may have a table of its own.

@@ -94,7 +94,7 @@ pub enum KvError {
 /// The memory of a group for a sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kept {
-    /// A page for a number of tokens. A token sees all keys before it, or a window of them.
+    /// A page for a number of tokens. A token sees all keys up to its own, or a window of them.
     Pages {
         /// Keys that a token sees; 0 for all.
         window: usize,
