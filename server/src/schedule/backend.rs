@@ -7,7 +7,7 @@ use atomc_runtime::{self as runtime, Engine, Fork, KvError, Request, SeqId, Step
 pub struct Limits {
     /// Token ids are below this.
     pub vocab: usize,
-    /// Most tokens of a sequence: positions of the model, or what the cache holds.
+    /// Most tokens of a sequence: the model's positions, or the tokens of the cache.
     pub positions: usize,
     /// Tokens of the largest plan.
     pub step_tokens: usize,
@@ -17,7 +17,7 @@ pub struct Limits {
     pub block_tokens: usize,
     /// Blocks of the cache.
     pub blocks: usize,
-    /// Sequences that have a recurrent state at once; 0 where the model has none.
+    /// Sequences that have a recurrent state at once; 0 if the model has none.
     pub slots: usize,
 }
 
