@@ -10,22 +10,22 @@ use crate::rope::Freqs;
 use crate::shapes;
 use crate::types::{Block, DType, Encoded, Fact, Layout, Order, Router, Rule, Shape, Type, Whole};
 
-/// How far a graph has come. Each pass names the stage that it leaves; the verifier knows what each
-/// stage forbids.
+/// The stage of a graph. Each pass names the stage that it leaves; the verifier knows the rules of
+/// each stage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Stage {
     /// As a frontend builds it.
     Model,
     /// Contraction weights are packed and every node knows its segment.
     Segmented,
-    /// Every computing node is a kernel, but for the caller's.
+    /// Every computing node is a kernel, except for the caller's.
     Fused,
 }
 
 /// The class of an op, as a column of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Class {
-    /// Comes from outside the graph; its type is written, not inferred.
+    /// An input or a constant of the graph; its type is written, not inferred.
     Source,
     /// Pure, and allowed in a weight plan.
     Layout,
@@ -39,7 +39,8 @@ pub enum Class {
     Call,
 }
 
-/// Which rows of an operand a row of the result needs, as a column of the table for each operand.
+/// The rows of an operand that a row of the result needs, as a column of the table for each
+/// operand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reads {
     /// Row i for row i.
@@ -83,10 +84,10 @@ impl Reads {
     }
 }
 
-/// Which kernels compute an op, as a column of the table.
+/// The kernels that compute an op, as a column of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Maker {
-    /// None: it comes from outside, from the weight plan or from the caller.
+    /// No kernel: it is a source, or the weight plan or the caller computes it.
     Outside,
     /// Any kernel, a vector of a row at a time, as a part of its result.
     Inline,
@@ -183,7 +184,7 @@ macro_rules! ops {
                 }
             }
 
-            /// Names of the operands that there must be; `None` where any number is allowed.
+            /// Names of the required operands; `None` if any number is allowed.
             pub fn operands(&self) -> Option<&'static [&'static str]> {
                 match self {
                     Op::Map(e) => Some(e.operands()),
@@ -192,7 +193,7 @@ macro_rules! ops {
                 }
             }
 
-            /// Names of the operands that may follow.
+            /// Names of the optional operands.
             pub fn optional(&self) -> &'static [&'static str] {
                 match self {
                     $(Op::$name { .. } => &[$($(stringify!($more)),*)?],)*
@@ -425,7 +426,7 @@ ops! {
     /// `a` followed by `b` along the last axis.
     Beside = "beside" (a: Row, b: Row) {}
         [Compute, Inline, Other, work::none] shapes::beside, interp::beside;
-    /// The column of the largest element of each row; of equals the first. NaN is never the
+    /// The column of the largest element of each row; the first one of equals. NaN is never the
     /// largest. Without an element above minus infinity it is column 0.
     Argmax = "argmax" (x: Row) {}
         [Compute, Rows, Other, work::none] shapes::argmax, interp::argmax;
