@@ -1,10 +1,11 @@
 //! The emulator as a device: the artifact's code objects for a chip that is not here, run on the
 //! host.
 //!
-//! The engine sees a device with memory of its own, so that the path is that of hardware: the same
-//! uploads, the same grids, the same parameters. Every buffer is a range of its own to the
-//! emulator, and whatever lies outside is a fault; kernels may not write weights or the inputs of a
-//! step, but for those that make these. There are no streams: a launch is done when it returns.
+//! For the engine it is a device with memory of its own, so that the path is that of hardware: the
+//! same uploads, the same grids, the same parameters. Every buffer is a range of its own in the
+//! emulator, and an access outside all ranges is a fault. Kernels may not write weights or the
+//! inputs of a step, except for those that make these. There are no streams: a launch is done when
+//! it returns.
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::ptr::NonNull;
@@ -46,7 +47,7 @@ pub struct Emulated {
 // SAFETY: the block is memory that `run` alone writes, under its contract; all else is `Send`.
 unsafe impl Send for Emulated {}
 
-/// Counts of what kernels did so far. Clones share them, so that the opener of a device can read
+/// Counts of the kernels' work so far. Clones share them, so that the opener of a device can read
 /// them while an engine owns the device.
 #[derive(Clone, Debug, Default)]
 pub struct Tally(Arc<Mutex<Vec<Vec<Counts>>>>);
@@ -74,8 +75,8 @@ pub struct Recorded {
     pub groups: usize,
     /// Work-groups that make a part of the result together.
     pub shared: usize,
-    /// The traces of some work-groups, evenly out of the grid or out of a part. Where a work-group
-    /// adds up the sums of others, its trace comes last.
+    /// The traces of some work-groups, evenly out of the grid or out of a part. If a work-group
+    /// adds up the sums of others, its trace is last.
     pub traces: Vec<Trace>,
 }
 
@@ -86,8 +87,8 @@ impl Recorder {
     }
 }
 
-/// Work-groups of a launch that are recorded: more where they differ in their tokens, experts or
-/// part of a sequence.
+/// Work-groups of a launch that are recorded: more if they differ in their tokens, experts or part
+/// of a sequence.
 const ALIKE: usize = 2;
 const DIFFERENT: usize = 12;
 
@@ -231,7 +232,7 @@ fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
 #[derive(Debug, Default)]
 struct Space {
     ranges: Ranges,
-    /// Bytes by address, and what kernels may do with them.
+    /// Bytes by address, and the access that kernels have.
     sizes: BTreeMap<u64, (u64, Access)>,
 }
 
@@ -260,7 +261,7 @@ impl Space {
     }
 }
 
-/// What only the emulator's kernels reach.
+/// Memory that only the emulator's kernels reach.
 #[derive(Debug)]
 struct Emulation {
     buffer: Buffer,

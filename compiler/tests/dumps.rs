@@ -1,8 +1,9 @@
 //! Dumps of `atomc verify`, run again from the files alone as docs/dumps.md describes them, by
 //! nothing that wrote them.
 //!
-//! Every buffer ends where its page does, except for the bytes that kernels may read past it, and
-//! the next page cannot be touched: a kernel that reads what the files lack ends the test.
+//! Every buffer ends at the end of its page, except for the bytes that kernels may read past it,
+//! and the next page cannot be touched: a kernel that reads bytes that the files lack ends the
+//! test.
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::ptr;
@@ -63,7 +64,7 @@ impl Guarded {
 
     fn holding(bytes: &[u8], align: usize) -> Guarded {
         let memory = Guarded::new(bytes.len(), POISON, align);
-        // SAFETY: as many bytes as were asked for.
+        // SAFETY: the memory has this many bytes.
         unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), memory.start, bytes.len()) };
         memory
     }
@@ -163,7 +164,7 @@ impl Dump {
         launch.add(Guarded::holding(&fields.map(u64::to_le_bytes).concat(), self.align))
     }
 
-    /// Results and caches are to the byte what the device left.
+    /// Results and caches equal those of the device byte by byte.
     fn compare(&self, launch: &Launch) {
         for (argument, &pointer) in self.arguments().iter().zip(&launch.pointers) {
             if !["result", "cache"].contains(&text(&argument["kind"])) {

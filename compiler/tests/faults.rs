@@ -55,7 +55,7 @@ impl Bench {
     }
 }
 
-/// What a run that ends with exit code 1 says of it.
+/// The message of a run that ends with exit code 1.
 fn message(out: &Output, args: &[&str]) -> String {
     let text = String::from_utf8_lossy(&out.stderr);
     assert_eq!(out.status.code(), Some(1), "{args:?}: {:?} {text}", out.status);
@@ -107,8 +107,8 @@ fn holes(path: &Path, tensors: Vec<(String, Vec<usize>)>) {
     file.set_len((bytes.len() + end) as u64).expect("a file system that has holes");
 }
 
-/// A device file in a folder of ours, where the machine lets us make one: a user that may not make
-/// one cannot replace one either.
+/// A device file in a folder of ours, if the machine lets us make one: a user that may not make one
+/// cannot replace one either.
 fn device(bench: &Bench) -> Option<&'static str> {
     let made = Command::new("mknod").arg(bench.path("device")).args(["c", "1", "7"]).output().expect("mknod runs");
     made.status.success().then_some("device")
@@ -357,7 +357,7 @@ fn a_full_standard_output_is_an_error() {
 /// A change of a file, and the expected message.
 type Change<'a> = (&'a dyn Fn(&Path), &'a str);
 
-/// Starts a verb, changes a file as soon as it has opened it, and returns what it said.
+/// Starts a verb, changes a file as soon as it has opened it, and returns its output.
 fn while_it_reads(bench: &Bench, args: &[&str], file: &Path, change: impl Fn(&Path)) -> Output {
     let child = bench.command(args).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("the binary runs");
     let opened = || {
@@ -446,8 +446,8 @@ fn a_flipped_bit_of_packed_weights_is_noticed() {
 }
 
 /// Outputs on a disk that is too small for them, in the folder `full`, and the files that are there
-/// afterwards. One wrapper is for a compilation, where the linker writes files too, the other for
-/// the rest.
+/// afterwards. One wrapper is for a compilation, in which the linker writes files too, the other
+/// for the rest.
 fn on_a_full_disk(bench: &Bench, wrappers: [&[&str]; 2], fault: &str) {
     let logits = ["logits", "m.atomc", "--weights", MODEL, "--tokens", "ids.json", "-o", "full/out"];
     let compile = [&COMPILE[..], &["-o", "full/m.atomc"]].concat();
@@ -466,8 +466,7 @@ fn a_full_disk_is_an_error_and_leaves_nothing() {
     let bench = Bench::compiled();
     bench.write("ids.json", format!("[{:?}]", vec![1; 60]));
     std::fs::create_dir(bench.path("full")).expect("a folder");
-    // A limit of blocks of 512 bytes for each file: enough for what a linker writes, or for
-    // nothing.
+    // A limit of blocks of 512 bytes for each file: enough for a linker's output, or for nothing.
     let limited =
         |blocks: usize| format!("trap '' XFSZ; ulimit -f {blocks}; \"$0\" \"$@\"; code=$?; ls -A full; exit $code");
     let limits = [limited(96), limited(32)];

@@ -1,13 +1,12 @@
-//! The path of AMD GPUs through HIP, with HIP's library on the emulator in its place: what
-//! `tests/gpu.sh hip:0 TARGET` asks of a machine with a GPU.
+//! The path of AMD GPUs through HIP, on the emulator's library instead of HIP's: the same checks as
+//! `tests/gpu.sh hip:0 TARGET` makes on a machine with a GPU.
 mod common;
 
 use std::path::PathBuf;
 
 use common::{Bench, MODEL};
 
-/// The library, which Cargo built because these tests depend on it. It lies in the tests' own
-/// folder.
+/// The library, which Cargo built because these tests depend on it. It is in the tests' own folder.
 fn library() -> PathBuf {
     let beside = std::env::current_exe().expect("a path").with_file_name("libhip_on_emulator.so");
     assert!(beside.exists(), "{} was not built", beside.display());
@@ -71,8 +70,8 @@ fn every_kernel_of_an_artifact_is_right_through_hip() {
     assert!(said.contains("right on hip:0"), "{said}");
 }
 
-/// Token by token, so that decode steps are captured and replayed. A chip runs its family's code
-/// where it has none of its own.
+/// Token by token, so that decode steps are captured and replayed. A chip runs its family's code if
+/// it has none of its own.
 #[test]
 fn logits_through_hip_are_those_of_the_emulator() {
     for target in ["gfx1151", "gfx11-generic"] {

@@ -1,4 +1,5 @@
-//! `atomc bench --model` and what shows its predictions: each of them says that it is one.
+//! `atomc bench --model` and the other outputs with its predictions: each of them says that it is
+//! one.
 mod common;
 
 use std::collections::BTreeMap;

@@ -1,4 +1,4 @@
-//! What both frameworks would do with each published checkpoint (`tests/published`) and its maker's
+//! The fit of both frameworks with each published checkpoint (`tests/published`) and its maker's
 //! own options.
 #[allow(dead_code, reason = "each file of tests uses a part of it")]
 mod common;

@@ -1,4 +1,4 @@
-//! What `atomc serve` refuses before it serves, and where it starts.
+//! The refusals of `atomc serve` before it serves, and its addresses.
 #[allow(dead_code, reason = "other tests need more of it")]
 mod common;
 
@@ -37,7 +37,7 @@ impl Bench {
     }
 }
 
-/// What a command that fails says.
+/// The message of a command that fails.
 fn said(command: &mut Command, code: i32) -> String {
     let out = command.output().expect("the binary runs");
     let text = String::from_utf8(out.stderr).expect("UTF-8");
@@ -126,7 +126,7 @@ fn too_few_files_are_told_at_the_start() {
 /// A server that was started, and ends with this.
 struct Served {
     child: Child,
-    /// The line that says where it is, and those before.
+    /// The line with the server's address, and those before.
     lines: Vec<String>,
 }
 

@@ -229,8 +229,7 @@ fn looking_at_an_artifact_unpacks_no_code() {
     }
 }
 
-/// A folder that came from elsewhere, with links in the place of the files that verbs write next to
-/// others.
+/// A folder from elsewhere, with links in place of the files that verbs write next to others.
 #[test]
 fn links_that_came_with_an_artifact_are_not_followed() {
     let bench = Bench::new();

@@ -5,7 +5,7 @@ use serde_json::Value;
 
 use crate::Config;
 
-/// What parts of facts are called that no `config.json` has in this form.
+/// Names for parts of facts that no `config.json` has in this form.
 const PARTS: [(&str, &str); 1] = [("rope_parameters.rotary_dim", "partial_rotary_factor: elements that rotate")];
 
 /// Facts that are not compared, and why.
@@ -23,7 +23,7 @@ pub const ELSEWHERE: [(&str, &str); 6] = [
 pub struct Difference {
     /// Its name in a `config.json`.
     pub field: String,
-    /// `null` where it is absent.
+    /// `null` if it is absent.
     pub asked: Value,
     pub held: Value,
 }
@@ -42,7 +42,7 @@ impl fmt::Display for Difference {
     }
 }
 
-/// A value as it stands in a message: `none` for nothing.
+/// A value in the words of a message: `none` for nothing.
 pub fn plain(value: &Value) -> String {
     match value {
         Value::Null => "none".into(),
@@ -71,7 +71,7 @@ pub fn differences(asked: &Config, held: &Value) -> Vec<Difference> {
     compared.filter_map(|name| first(name, &echo[name], &held[name])).collect()
 }
 
-/// The first difference of two values, in what both are made of.
+/// The first difference of two values, part by part.
 fn first(field: &str, asked: &Value, held: &Value) -> Option<Difference> {
     match (asked, held) {
         // The type of an embedding says which other fields it has.

@@ -1,4 +1,4 @@
-//! What a user did wrong, in one value. Only the CLI renders it.
+//! A user's error as one value. Only the CLI renders it.
 use std::fmt;
 
 #[derive(Clone, Debug, PartialEq, Eq)]

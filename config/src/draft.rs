@@ -11,7 +11,7 @@ use crate::fields::{self, Fields};
 use crate::others::{DRAFT, OtherPart};
 use crate::{Config, Diagnostic, FAMILIES, Family, Layer};
 
-/// What names of the tensors of an EAGLE-3 head begin with here.
+/// The prefix that the names of the tensors of an EAGLE-3 head have here.
 pub const EAGLE3: &str = "draft";
 
 /// How its own files spell them: SafeAILab's name of the layer, that of others, and all the rest.
@@ -35,13 +35,13 @@ pub struct Draft {
     /// The tensor of the embedding, of all the target's tokens.
     pub embedding: String,
     pub head: Head,
-    /// The tensor that says how far the target's id of each of its tokens is from the own one,
-    /// where there are fewer.
+    /// The tensor with the distance from each of the draft's token ids to the target's, if the
+    /// draft has fewer tokens.
     pub map: Option<String>,
 }
 
-/// How a row of the target and the embedding of a token become what enters the first layer. The
-/// embedding goes first where both stand side by side.
+/// The first layer's input, made of a row of the target and the embedding of a token. If both are
+/// side by side the embedding is first.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Fusion {
     Mtp(Beside),
@@ -63,7 +63,7 @@ pub struct Beside {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Eagle3 {
     /// The target's row is a projection of the inputs of these layers, in their order. The number
-    /// of its layers stands for the output of the last one.
+    /// of its layers means the output of the last one.
     pub layers: Vec<usize>,
     /// The norm of all that is projected.
     pub all_norm: Option<String>,
@@ -80,7 +80,7 @@ pub struct Eagle3 {
     pub norm_output: bool,
 }
 
-/// What logits are made with.
+/// The weight that makes logits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Head {
     /// The embedding.
@@ -94,7 +94,7 @@ pub enum Head {
 /// How the checkpoints of a family have layers that draft.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Drafting {
-    /// The field that says how many there are, and the default; without it there is one.
+    /// The field with the number of layers, and the default; without a field there is one.
     count: Option<(&'static str, usize)>,
     /// The field that says whether they have an embedding of their own.
     dedicated: Option<&'static str>,
@@ -143,14 +143,14 @@ pub struct Mtp {
     drafting: &'static Drafting,
     count: usize,
     dedicated: bool,
-    /// Layers before the first one, where they are numbered together.
+    /// Layers before the first one, if they are numbered together.
     before: usize,
     layer: Layer,
 }
 
 impl Mtp {
     /// Reads the drafting layers, if the family has some. There are `before` other layers, and
-    /// `layer` is what each looks like.
+    /// `layer` is the form of each.
     pub(crate) fn read(
         f: &Fields,
         drafting: Option<&'static Drafting>,
@@ -181,7 +181,7 @@ impl Draft {
         }
     }
 
-    /// What of the target's checkpoint, and of the draft's own, no step of either needs.
+    /// The parts of the target's checkpoint, and of the draft's own, that no step of either needs.
     pub fn others(&self, target: &Config) -> Vec<OtherPart> {
         let mut others = target.others.clone();
         if matches!(self.fusion, Fusion::Mtp(_)) {
@@ -204,8 +204,8 @@ impl Draft {
 }
 
 impl Config {
-    /// The draft in the model's own checkpoint, if it has one: of the model as it is by now, with
-    /// all that a user has asked for of it.
+    /// The draft in the model's own checkpoint, if it has one. It takes its facts from this model,
+    /// including all that a user has changed.
     pub fn draft(&self) -> Result<Option<Draft>, Diagnostic> {
         let Some(Mtp { drafting, count, dedicated, before, layer }) = &self.mtp else { return Ok(None) };
         let fault = |field: &str, message: String| {
@@ -256,7 +256,7 @@ const ARCHITECTURES: [(&str, &str); 6] = [
 /// The field with the layer of a head that `speculators` wrote.
 const LAYER: &str = "transformer_layer_config";
 
-/// Fields that say what no head here does otherwise, and what they must say.
+/// Fields that every head must have at these values.
 const FIXED: [(&str, bool); 5] = [
     ("use_aux_hidden_state", true),
     ("use_input_layernorm_in_first_layer", true),
@@ -412,7 +412,7 @@ fn layers(f: &Fields, eagle: Option<&Fields>, count: usize) -> Result<Vec<usize>
     let (holder, layers) = match (entered, left, eagle) {
         (Some(layers), _, _) => (f, layers),
         (None, Some(layers), Some(eagle)) => (eagle, layers.into_iter().map(|layer| layer + 1).collect()),
-        // What the authors took, and all after them.
+        // The choice of EAGLE-3's authors, which all others kept.
         _ if count < 7 => {
             let message = format!("is missing, and a target of {count} layers has no usual ones");
             return Err(f.fault("config::missing", name, message));

@@ -1,5 +1,5 @@
-//! A JSON object read field by field, so that every fault names its field, and what was made of
-//! each is noted.
+//! A JSON object that is read field by field: every fault names its field, and each field's meaning
+//! is noted.
 use std::cell::RefCell;
 use std::rc::Rc;
 
@@ -22,7 +22,7 @@ pub struct Fields<'a> {
     notes: Rc<RefCell<Notes>>,
 }
 
-/// What reading has made of an object.
+/// The notes of reading an object.
 #[derive(Default)]
 struct Notes {
     facts: Facts,
@@ -30,7 +30,7 @@ struct Notes {
     asked: Vec<String>,
 }
 
-/// What fields mean, by their names, with every default, in the order in which they were read.
+/// The meanings of fields by their names, with every default, in the order in which they were read.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Facts(Vec<(&'static str, Value)>);
 
@@ -72,7 +72,7 @@ impl<'a> Fields<'a> {
         Fields { file, path: String::new(), map, notes: Rc::default() }
     }
 
-    /// What has been noted so far.
+    /// The notes so far.
     pub fn facts(&self) -> Facts {
         self.notes.borrow().facts.clone()
     }
@@ -83,8 +83,8 @@ impl<'a> Fields<'a> {
         self.notes.borrow().asked.clone()
     }
 
-    /// Notes what one field means, or several together that are known by this name. Models are
-    /// compared by what is noted.
+    /// Notes the meaning of a field, or of several together under this name. Models are compared by
+    /// these notes.
     pub fn note(&self, name: &'static str, value: impl Into<Value>) {
         self.notes.borrow_mut().facts.set(name, value);
     }
@@ -98,7 +98,7 @@ impl<'a> Fields<'a> {
         self.map.get(name)
     }
 
-    /// What the field says, noted; without it the default.
+    /// The field's value, noted; without it the default.
     pub fn or<T: Clone + Into<Value>>(
         &self,
         name: &'static str,
@@ -123,14 +123,14 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// What the field says, noted; without it a fault.
+    /// The field's value, noted; without it a fault.
     pub fn needed<T: Clone + Into<Value>>(&self, name: &'static str, read: Read<'a, T>) -> Result<T, Diagnostic> {
         let value = read(self, name)?.ok_or_else(|| self.missing(name))?;
         self.note(name, value.clone());
         Ok(value)
     }
 
-    /// What the field says, noted; without it the default, if there is one, else a fault.
+    /// The field's value, noted; without it the default, if there is one, else a fault.
     pub fn or_needed<T: Clone + Into<Value>>(
         &self,
         name: &'static str,

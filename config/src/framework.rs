@@ -12,25 +12,25 @@ use crate::compare::told;
 use crate::{Config, Diagnostic, FAMILIES, differences, quantised};
 pub use speculation::Guesses;
 
-/// Types of caches by the frameworks' names, where they differ from those of an artifact's pages.
+/// Types of caches by the frameworks' names, if they differ from those of an artifact's pages.
 const CACHES: [(&str, &str); 3] = [("fp8", "float8_e4m3fn"), ("fp8_e4m3", "float8_e4m3fn"), ("bf16", "bfloat16")];
 
 /// Types of tensors by short names.
 const DTYPES: [(&str, &str); 2] = [("half", "float16"), ("float", "float32")];
 
-/// A value in a message is cut here. Of a whole configuration the reason tells what matters.
+/// Letters of a value in a message. The reason names the part of a long value that matters.
 const LONGEST_VALUE: usize = 80;
 
-/// What an option does to a model that an artifact runs.
+/// The effect of an option on a model that an artifact runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
     /// A rule compares it with the artifact.
     Compared,
     /// Whatever switches something on is refused.
     Refused,
-    /// The framework does what it says.
+    /// The framework obeys it.
     Acts,
-    /// It is about what such a model does not have.
+    /// It is about a part that such a model does not have.
     CannotMatter,
 }
 
@@ -39,12 +39,12 @@ pub struct Judged {
     /// As the framework's arguments call it.
     pub name: &'static str,
     pub fate: Fate,
-    /// Where the resolved configuration has it, if not under its name; `|` parts the places of
-    /// different releases.
+    /// Its place in the resolved configuration, if that is not its name; `|` separates the places
+    /// of different releases.
     pub at: &'static str,
     /// Values that switch nothing on, in addition to `null`, `false`, 0 and empty ones.
     pub harmless: &'static [&'static str],
-    /// What it is compared with, or why it is refused.
+    /// The value that it has to have, or the reason why it is refused.
     pub why: &'static str,
 }
 
@@ -80,7 +80,7 @@ impl Judged {
     }
 }
 
-/// What an artifact has for a device. Types have torch's names.
+/// The properties of an artifact's target. Types have torch's names.
 #[derive(Clone, Debug)]
 pub struct Held<'a> {
     /// The facts of its model, as [`Config::echo`] gave them.
@@ -97,7 +97,7 @@ pub struct Held<'a> {
     pub page: usize,
     /// Whether the artifact attends, and not the framework's layer.
     pub own: bool,
-    /// Whether the bits of a row do not depend on what else is in its step.
+    /// Whether the bits of a row do not depend on the other rows of its step.
     pub invariant: bool,
     /// Whether layers keep a state of each sequence, in addition to pages.
     pub slots: bool,
@@ -105,19 +105,20 @@ pub struct Held<'a> {
     pub guesses: Guesses,
 }
 
-/// What a framework was asked for.
+/// The configuration and options of a framework.
 pub(crate) struct Asked<'a> {
     pub config: &'a Config,
     pub options: &'a Map<String, Value>,
 }
 
-/// What the artifact has, if the value of an option is not that.
+/// Compares the value of an option with the artifact. If they differ, returns the artifact's
+/// property in words.
 pub(crate) type Rule = fn(&Judged, &Value, &Asked, &Held) -> Option<String>;
 
 /// Options by the names of a framework.
 pub type Options = Map<String, Value>;
 
-/// What the plugin and `atomc check` ask about a framework.
+/// The functions of a framework for the plugin and `atomc check`.
 pub struct Rules {
     /// As it calls itself.
     pub name: &'static str,
@@ -176,14 +177,14 @@ impl Framework {
     }
 }
 
-/// What a framework would have of an artifact.
+/// The properties of an artifact that a framework's options ask for.
 pub(crate) struct Fit<'a> {
     pub dtype: &'a str,
     pub cache: &'a str,
     pub ranks: usize,
     /// Whether ranks are to have whole experts.
     pub spread: bool,
-    /// The longest sequence that is asked for.
+    /// The longest sequence, if one is asked for.
     pub context: Option<usize>,
 }
 
@@ -217,7 +218,7 @@ pub fn flag(name: &str) -> String {
     format!("--{}", name.replace('_', "-"))
 }
 
-/// The table of a document: of each option what it must be, or why it is refused.
+/// The table of a document: the value that each option must have, or the reason why it is refused.
 pub(crate) fn rows(judged: &[Judged]) -> String {
     let mut text = String::from("| option | | |\n|---|---|---|\n");
     for Judged { name, fate, why, harmless, .. } in judged {
@@ -252,7 +253,7 @@ pub(crate) fn cache(asked: &str, held: &Held) -> Option<String> {
     (asked != "auto" && named(asked, &CACHES) != held.cache_dtype).then(|| held.cache_dtype.to_owned())
 }
 
-/// The method of the artifact's checkpoint, if another is asked for.
+/// The method of the artifact's checkpoint, if options ask for another.
 pub(crate) fn method(asked: &str, held: &Held) -> Option<String> {
     let method = held.model["quantization_config"]["quant_method"].as_str();
     (method != Some(quantised::canonical(asked))).then(|| method.unwrap_or("none").to_owned())

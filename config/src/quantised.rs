@@ -1,8 +1,8 @@
 //! The meaning of a checkpoint's `quantization_config`: which modules are quantised, how their
 //! tensors are stored in the file, and how the rows that they multiply are quantised.
 //!
-//! Each method has a file that reads its fields. What it cannot mean for us is a fault that names
-//! the field.
+//! Each method has a file that reads its fields. A field with a meaning that we do not support is a
+//! fault that names it.
 mod asked;
 mod awq_gptq;
 mod compressed_tensors;
@@ -40,13 +40,13 @@ pub struct Scheme {
     /// The type of scales.
     pub scales: DType,
     pub blocks: Blocks,
-    /// Whether there is a zero point for each scale.
+    /// Whether each scale has a zero point.
     pub zeros: bool,
     pub stored: Stored,
     pub inputs: Option<Inputs>,
 }
 
-/// What shares a scale.
+/// The elements that share a scale.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Blocks {
     Tensor,
@@ -57,7 +57,7 @@ pub enum Blocks {
     Square(usize, usize),
 }
 
-/// In which tensors of the file a weight lies.
+/// The tensors of the file that make up a weight.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Stored {
     /// `weight`, a code an element, and scales of this name.
@@ -72,7 +72,8 @@ pub enum Stored {
     Blocks,
     /// `qweight`, words across columns, of the transposed weight.
     Awq,
-    /// `qweight`, words down columns, of the transposed weight. What was taken off zero points.
+    /// `qweight`, words down columns, of the transposed weight. `taken` was subtracted from zero
+    /// points.
     Gptq { taken: usize },
 }
 
@@ -94,7 +95,7 @@ pub struct Inputs {
     pub scales: InputScales,
 }
 
-/// Where the scales of rows come from.
+/// The source of rows' scales.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum InputScales {
     /// The file, as `input_scale`.
@@ -140,7 +141,7 @@ impl Quantisation {
         Ok(Some(quantisation))
     }
 
-    /// What tells models apart.
+    /// The facts that distinguish models.
     pub(crate) fn echo(&self) -> Value {
         let rules = self.rules.iter().map(|(names, scheme)| {
             let scheme = scheme.as_ref().map_or("none".into(), Scheme::to_string);
@@ -152,7 +153,7 @@ impl Quantisation {
     }
 }
 
-/// A method by its name, and what reads it.
+/// A method's name, and the function that reads it.
 type Method = (&'static str, fn(&Fields, DType) -> Result<Quantisation, Diagnostic>);
 
 const METHODS: [Method; 6] = [

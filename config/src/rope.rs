@@ -9,9 +9,9 @@ use crate::freqs::{Freqs, Scaling};
 #[derive(Clone, Debug, PartialEq)]
 pub struct Rope {
     pub freqs: Freqs,
-    /// What cosines and sines are multiplied with.
+    /// The factor of cosines and sines.
     pub scale: f64,
-    /// What stands in the place of the frequencies' factors where all sequences are short.
+    /// The replacement for the frequencies' factors if all sequences are short.
     pub short: Option<Short>,
 }
 
@@ -23,8 +23,8 @@ pub struct Short {
 }
 
 impl Rope {
-    /// The frequencies where no sequence is longer than `context`. Keys in a cache keep what they
-    /// were turned with, so that all tokens of all sequences have the same.
+    /// The frequencies if no sequence is longer than `context`. Keys in a cache stay rotated by the
+    /// frequencies of their step, so all tokens of all sequences have the same.
     pub fn freqs(&self, context: usize) -> Freqs {
         match &self.short {
             Some(Short { factors, positions }) if context <= *positions => {
@@ -70,8 +70,8 @@ impl Rope {
         echo
     }
 
-    /// How long a sequence may be that the embedding makes something of. Dynamic scaling begins
-    /// where the others end.
+    /// The longest sequence that the embedding supports. Dynamic scaling begins at the end of the
+    /// others.
     pub fn reach(&self, positions: usize) -> usize {
         match self.freqs.scaling {
             Scaling::Dynamic { factor, .. } => ((positions as f64 * factor) as usize).clamp(positions, MAX_SIZE),
@@ -79,15 +79,15 @@ impl Rope {
         }
     }
 
-    /// The longest sequence if the user does not ask for another: as long as the short factors are
-    /// for, if there are any, because the model is best at that length.
+    /// The longest sequence if the user does not ask for another: the length of the short factors,
+    /// if there are any, because the model is best at that length.
     pub fn usual(&self, positions: usize) -> usize {
         self.short.as_ref().map_or(self.reach(positions), |short| short.positions.min(positions))
     }
 
-    /// Reads both spellings: all in `rope_parameters` (transformers 5), or `rope_theta` and
-    /// `partial_rotary_factor` with a `rope_scaling` of their own (transformers 4), where the type
-    /// may be called `type`.
+    /// Reads both spellings: all in `rope_parameters` (transformers 5), or `rope_theta`,
+    /// `partial_rotary_factor` and `rope_scaling` as fields of their own (transformers 4), with the
+    /// type perhaps named `type`.
     pub(crate) fn read(
         config: &Fields,
         sizes: (usize, usize),
@@ -211,7 +211,7 @@ impl Rope {
         let name = if rope.get("rope_type").is_some() { "rope_type" } else { "type" };
         let (scaling, scale) = match rope.text(name)?.unwrap_or("default") {
             "default" => return Ok(self),
-            // What Phi-3 called it first.
+            // Phi-3's first name of it.
             "yarn" if rope.has("short_factor") => return self.long(rope, original()?, positions),
             "longrope" | "su" => return self.long(rope, original()?, positions),
             "linear" => (Scaling::Linear { factor: needed("factor")? }, 1.0),

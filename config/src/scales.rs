@@ -15,7 +15,7 @@ pub struct Scales {
     pub logits: f64,
 }
 
-/// What differs between families.
+/// The differences between families.
 #[derive(Clone, Copy)]
 pub(crate) enum Traits {
     None,

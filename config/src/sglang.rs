@@ -1,5 +1,5 @@
-//! What SGLang's configuration means for an artifact: which options fit it, and which it cannot
-//! serve.
+//! The meaning of SGLang's configuration for an artifact: the options that fit it, and those that
+//! it cannot serve.
 //!
 //! Options are values by the names of SGLang's `ServerArgs`, as SGLang has resolved them; its type
 //! and the length of sequences are those of the model that it has resolved.
@@ -31,7 +31,7 @@ pub const RULES: Rules = Rules {
     text_option: r#"--json-model-override-args '{"language_model_only": true}'"#,
 };
 
-/// SGLang looks for its option in the model's configuration too, which is where it can be said of
+/// SGLang also looks for its option in the model's configuration, the only place for it with
 /// architectures that the option itself refuses.
 fn text_alone(options: &Map<String, Value>) -> bool {
     let on = |options: &Map<String, Value>| options.get("language_model_only") == Some(&Value::Bool(true));
@@ -69,7 +69,7 @@ const TYPES: &str = "weights have the artifact's type";
 const EXPERTS: &str = "experts stay where they are";
 const MODULES: &str = "an artifact has no modules to look into";
 
-/// In the order in which they are judged. A bound on lengths comes last: it follows from everything
+/// In the order in which they are judged. A bound on lengths is last: it follows from everything
 /// else.
 pub const JUDGED: &[Judged] = &[
     off("is_embedding", &[], "an artifact generates, and embeds or classifies nothing"),
@@ -191,7 +191,7 @@ pub fn compile_options(config: &Config, options: &Map<String, Value>, _own: bool
     made
 }
 
-/// The type that SGLang takes: of checkpoints in f32 it makes f16 unless another is asked for.
+/// The type that SGLang takes: f16 for checkpoints in f32, unless another is asked for.
 fn taken<'a>(asked: &'a str, config: &Config) -> &'a str {
     match config.dtype {
         DType::F32 if asked == "auto" => "float16",
@@ -220,7 +220,7 @@ fn unfit(judged: &Judged, value: &Value, asked: &Asked, held: &Held) -> Option<S
         | "return_hidden_states_mode" => speculation::sglang(judged.name, value, asked, held),
         _ if value.is_null() => None,
         "dtype" => dtype(&text, held),
-        // SGLang ignores a checkpoint's type of the cache where it makes its pools: by default they
+        // SGLang ignores a checkpoint's type of the cache when it makes its pools: by default they
         // have the model's type.
         "kv_cache_dtype" if text == "auto" => {
             cache(held.dtype, held).map(|pages| format!("{pages}, and of auto SGLang makes {}", held.dtype))

@@ -1,5 +1,5 @@
-//! What vLLM's configuration means for an artifact: which options fit it, and which it cannot
-//! serve.
+//! The meaning of vLLM's configuration for an artifact: the options that fit it, and those that it
+//! cannot serve.
 //!
 //! Options are values by the names of vLLM's `EngineArgs`, as vLLM has resolved them, or as
 //! somebody wrote them on a command line.
@@ -75,7 +75,7 @@ pub fn compile_options(config: &Config, options: &Map<String, Value>, own: bool)
 
 const VLLM: Framework = Framework { name: "vLLM", judged: JUDGED, unfit };
 
-/// What the artifact has, if the value of an option is not that.
+/// The artifact's property in words, if the value of an option differs from it.
 fn unfit(judged: &Judged, value: &Value, asked: &Asked, held: &Held) -> Option<String> {
     let text = plain(value);
     let is = |want: &str| (text != want).then(|| want.to_owned());

@@ -1,11 +1,11 @@
-//! How numbers become codes of 8 and of 4 bits with scales when a weight is quantised: the one
-//! place of these roundings. The interpreter and the loader compute with it, operation by operation
-//! in f32, what compressed-tensors computes.
+//! Quantises weights to codes of 8 and of 4 bits with scales. All roundings of it are here. The
+//! interpreter and the loader compute with it, operation by operation in f32, the numbers that
+//! compressed-tensors computes.
 use crate::DType;
 use half::{bf16, f16};
 use serde::{Deserialize, Serialize};
 
-/// Which codes and scales a matrix of numbers becomes.
+/// The types of the codes and scales that a matrix is quantised to, and its blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Encode {
@@ -17,11 +17,11 @@ pub struct Encode {
     pub block: [usize; 2],
 }
 
-/// Which of the two is meant.
+/// One of the two results of quantising.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Encoded {
-    /// The codes; of 4 bits two in a byte, the first in the lower half.
+    /// The codes. Two codes of 4 bits are in a byte, the first one in the lower half.
     Codes,
     /// The scales, one for each block.
     Scales,
@@ -40,18 +40,19 @@ impl Encoded {
     }
 }
 
-/// Added to a number below 2^22 in size, it leaves the nearest integer in the lowest bits, halfway
-/// the even one.
+/// Added to a number below 2^22 in absolute value, it leaves the nearest integer in the lowest
+/// bits. Ties go to even.
 const ROUND: f32 = 12_582_912.0;
-/// The same for the nearest multiple of 2^-9, the least number of e4m3.
+/// Added to a number, it leaves the nearest multiple of 2^-9, the smallest e4m3, in the lowest
+/// bits.
 const ROUND_F8: f32 = 16_384.0;
 /// The largest number of e4m3.
 const LARGEST_F8: f32 = 448.0;
-/// The least number of e4m3 with a leading one.
+/// The smallest normal number of e4m3.
 const NORMAL_F8: f32 = 1.0 / 64.0;
 
 impl Encode {
-    /// Whether there are such codes and scales.
+    /// Whether these codes and scales can be made.
     pub fn is_sound(&self) -> bool {
         let Encode { codes, scales, block } = *self;
         let known = matches!(codes, DType::F8E4M3 | DType::F4E2M1 | DType::I8 | DType::I4);
@@ -64,7 +65,7 @@ impl Encode {
         known && suits && scales.is_scale() && !block.contains(&0)
     }
 
-    /// The type of what is made.
+    /// The type of a result.
     pub fn dtype(&self, made: Encoded) -> DType {
         match made {
             Encoded::Scales => self.scales,
@@ -73,7 +74,7 @@ impl Encode {
         }
     }
 
-    /// Rows and columns of what is made of a matrix.
+    /// Rows and columns of a result, for a matrix of this size.
     pub fn sizes(&self, made: Encoded, [rows, cols]: [usize; 2]) -> [usize; 2] {
         match made {
             Encoded::Scales => [rows.div_ceil(self.block[0]), cols.div_ceil(self.block[1])],
@@ -81,14 +82,14 @@ impl Encode {
         }
     }
 
-    /// The scale of numbers up to a size, as it is stored.
+    /// The stored scale of numbers with this largest absolute value.
     pub fn scale(&self, size: f32) -> f32 {
         let most = match self.codes {
             DType::I8 => 127.5,
             DType::I4 => 7.5,
             _ => LARGEST_F8,
         };
-        // Numbers that are all zero have some scale.
+        // Numbers that are all zero need a scale above zero.
         let or = |scale: f32, epsilon: f32| if scale == 0.0 { epsilon } else { scale };
         match self.scales {
             DType::E8M0 => power(size, if self.codes == DType::F4E2M1 { 2 } else { 8 }),
@@ -98,10 +99,11 @@ impl Encode {
         }
     }
 
-    /// A scale's bytes, of which the first ones are those of its type.
+    /// A scale's bytes. The first ones are those of its type; the others are unused.
     pub fn bytes_of_scale(&self, scale: f32) -> [u8; 4] {
         match self.scales {
-            // Its exponent, of which 0 stands for a power that a float has no leading one for.
+            // The exponent of the power of two. The exponent 0 is 2^-127, which is subnormal in
+            // f32.
             DType::E8M0 => [(scale.to_bits() >> 23) as u8, 0, 0, 0],
             DType::BF16 => u32::from(bf16::from_f32(scale).to_bits()).to_le_bytes(),
             DType::F16 => u32::from(f16::from_f32(scale).to_bits()).to_le_bytes(),
@@ -121,13 +123,13 @@ impl Encode {
     }
 }
 
-/// The power of two that a group of numbers up to a size has as its scale, whose codes reach up to
-/// another power: a mantissa from 1.75 on counts as the next power of two.
+/// The scale of a group of numbers with this largest absolute value: a power of two, for codes that
+/// reach up to `2^reach`. A mantissa of 1.75 or more counts as the next power of two.
 fn power(size: f32, reach: i32) -> f32 {
     f32::exp2(exponent(size, reach) as f32)
 }
 
-/// The exponent of such a power.
+/// The exponent of that power of two.
 pub fn exponent(size: f32, reach: i32) -> i32 {
     (((size.to_bits() + (1 << 21)) >> 23) as i32 - 127 - reach).clamp(-127, 127)
 }
@@ -136,18 +138,18 @@ fn integer(v: f32) -> u8 {
     (v + ROUND).to_bits() as u8
 }
 
-/// The nearest e4m3, halfway the even one.
+/// The nearest e4m3. Ties go to even.
 fn f8e4m3(v: f32) -> u8 {
     let sign = (v.to_bits() >> 24) as u8 & 0x80;
     let size = v.abs().min(LARGEST_F8);
     let small = (size + ROUND_F8).to_bits() as u8;
     let bits = size.to_bits();
-    // Sixteen exponents of the 256 are left, the first of which is that of 2^-7.
+    // Of the 256 exponents 16 remain. The first of them means 2^-7.
     let large = ((bits + 0x7_ffff + (bits >> 20 & 1)) >> 20).wrapping_sub(120 << 3) as u8;
     sign | if size < NORMAL_F8 { small } else { large }
 }
 
-/// The nearest e2m1, halfway the even one.
+/// The nearest e2m1. Ties go to even.
 fn f4e2m1(v: f32) -> u8 {
     let (sign, a) = ((v.to_bits() >> 28) as u8 & 8, v.abs());
     let above = [a > 0.25, a >= 0.75, a > 1.25, a >= 1.75, a > 2.5, a >= 3.5, a > 5.0];
@@ -170,7 +172,7 @@ mod tests {
     #[test]
     fn floats_of_8_bits() {
         assert_eq!(codes(E4M3, &[448.0, 17.0, 19.0, -1.0]), (vec![0x7e, 0x58, 0x5a, 0xb8], 1.0));
-        // Numbers without a leading one, and what becomes one.
+        // Subnormal numbers, and those that round to the smallest normal one.
         let tiny = 1.0 / 512.0;
         let by = |v: f32| f8e4m3(v);
         assert_eq!([tiny, tiny / 2.0, tiny * 1.5, tiny * 7.5, tiny * 8.0].map(by), [1, 0, 2, 8, 8]);

@@ -25,7 +25,7 @@ struct Entry {
     decoded: OnceLock<Result<Kernel, DecodeError>>,
 }
 
-/// No code object of ours comes near.
+/// Far larger than any code object of ours.
 const LARGEST_IMAGE: u64 = 1 << 30;
 
 /// `R_AMDGPU_ABS64` and `R_AMDGPU_RELATIVE64`: the only dynamic relocations that a self-contained
@@ -58,7 +58,7 @@ impl CodeObject {
         self.kernels.iter().map(|e| e.kernel.name.as_str())
     }
 
-    /// What the file says about a kernel.
+    /// The file's description of a kernel.
     pub fn kernel(&self, name: &str) -> Option<&hsaco::Kernel> {
         Some(&self.entry(name)?.kernel)
     }

@@ -1,4 +1,4 @@
-//! What running a kernel took.
+//! Counts of a kernel's run.
 use crate::exec::step::{Action, Class, Control, Step};
 use crate::fault::Operation;
 
@@ -70,7 +70,7 @@ impl std::ops::AddAssign for Counts {
 }
 
 impl Counts {
-    /// Adds what a kernel's instructions were, given how often each ran.
+    /// Adds a kernel's instructions, each as often as it ran.
     pub fn add(&mut self, steps: &[Step], hits: &[u64], traffic: &Traffic) {
         for (step, n) in steps.iter().zip(hits) {
             self.instructions += n;

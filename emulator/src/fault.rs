@@ -1,4 +1,4 @@
-//! What can be wrong with a kernel or its launch.
+//! Faults of a kernel or its launch.
 use thiserror::Error;
 
 /// Why a code object cannot be loaded.
@@ -39,7 +39,7 @@ pub struct Fault {
     pub kind: FaultKind,
 }
 
-/// Where a fault happened.
+/// The place of a fault.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Site {
     /// The instruction as LLVM disassembles it.
@@ -134,8 +134,8 @@ fn triple([x, y, z]: &[u32; 3]) -> String {
     format!("({x}, {y}, {z})")
 }
 
-/// Why a store of one work-group is not ordered before a load of another. Where a group publishes
-/// is the place of its atomic operation.
+/// The reason why a store of one work-group is not ordered before a load of another. The place of a
+/// publication is that of its atomic operation.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
 pub enum Unordered {
     #[error("its group publishes at {published:#x}, and no wait of the wave that stored is before that")]
@@ -183,7 +183,7 @@ pub enum LaunchError {
     Hidden(String),
 }
 
-/// A fault on its way from an instruction to the loop that knows the place.
+/// A fault between the instruction and the loop that knows the place.
 #[derive(Debug)]
 pub struct Trap {
     pub kind: FaultKind,

@@ -37,8 +37,8 @@ pub enum Operand {
     /// An inline floating-point constant as written (`0.5`, `0.15915494` for 1/2pi): its bits
     /// depend on the type of the operand.
     Float(f64),
-    /// A hexadecimal number in the text: a literal of at most 32 bits, or 64 where the operand has
-    /// 64 and the encoding allows it.
+    /// A hexadecimal number in the text: a literal of at most 32 bits, or 64 if the operand has 64
+    /// and the encoding allows it.
     Literal(u64),
     /// The final bits of a constant; a resolver replaces `Int`, `Float` and `Literal` by it.
     Const(u64),
@@ -63,7 +63,7 @@ pub enum Aperture {
     PrivateLimit,
 }
 
-/// An operand with what the text puts around it: `-v1`, `|v1|`, `-|v1|`, `sext(v1)`.
+/// An operand with its modifiers in the text: `-v1`, `|v1|`, `-|v1|`, `sext(v1)`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Source {
     pub operand: Operand,
@@ -133,9 +133,9 @@ pub struct Sdwa {
 #[derive(Clone, Copy, Debug, PartialEq, Default)]
 pub struct Modifiers {
     pub clamp: bool,
-    /// What the result is multiplied by: `mul:2`, `mul:4`, `div:2`.
+    /// The factor of the result: `mul:2`, `mul:4`, `div:2`.
     pub omod: Omod,
-    /// `None` where the text has no list: the default depends on the instruction (`op_sel_hi` of
+    /// `None` if the text has no list: the default depends on the instruction (`op_sel_hi` of
     /// packed ones is all ones).
     pub op_sel: Option<u8>,
     pub op_sel_hi: Option<u8>,
@@ -223,7 +223,7 @@ impl Inst {
 }
 
 impl Operand {
-    /// The bits of a constant where the instruction takes 32-bit values (floating-point or
+    /// The bits of a constant in an instruction that takes 32-bit values (floating-point or
     /// integer).
     pub fn bits32(self) -> Option<u32> {
         match self {

@@ -1,4 +1,4 @@
-//! Launching kernels: what the command processor of a GPU does before the first instruction.
+//! Launching kernels: the work of a GPU's command processor before the first instruction.
 use atomc_artifact::hsaco::{self, ValueKind};
 
 use crate::code::CodeObject;
@@ -63,7 +63,7 @@ impl Options {
     }
 }
 
-/// Runs kernels. It has no state of its own; code objects keep what was decoded.
+/// Runs kernels. It has no state of its own; code objects keep their decoded kernels.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Emulator;
 
@@ -84,8 +84,7 @@ impl Emulator {
         schedule::run(&dispatch, decoded, &memory, options)
     }
 
-    /// Runs one work-group of a launch and gives what it executed. Matrix instructions give no
-    /// results.
+    /// Runs one work-group of a launch and returns its trace. Matrix instructions give no results.
     pub fn record(
         &self,
         code: &CodeObject,
@@ -124,7 +123,8 @@ pub struct Dispatch<'a> {
     pub grid: Grid,
     pub lds: u32,
     pub image: u64,
-    /// Kernel arguments, then the dispatch packet, then a stand-in for a queue; 16-byte units.
+    /// Kernel arguments, then the dispatch packet, then a stand-in for a queue, in units of 16
+    /// bytes.
     block: Vec<u128>,
     packet: usize,
     queue: usize,
@@ -160,7 +160,7 @@ impl<'a> Dispatch<'a> {
             return Err(LaunchError::Scratch(meta.private_segment_fixed_size.into()));
         }
         let size = kernel.descriptor.kernarg_size.max(meta.kernarg_segment_size) as usize;
-        // Arguments of hand-written kernels may go beyond what their metadata says.
+        // Arguments of hand-written kernels may extend beyond those of their metadata.
         let extra = if meta.args.iter().any(|a| !a.value_kind.explicit()) { 0 } else { arguments.len() };
         let size = size.max(extra).next_multiple_of(64);
         let mut dispatch = Dispatch {
@@ -245,12 +245,12 @@ impl<'a> Dispatch<'a> {
         }
     }
 
-    /// Where the kernel arguments are.
+    /// The address of the kernel arguments.
     fn address(&self) -> u64 {
         self.block.as_ptr() as u64
     }
 
-    /// The caller's memory and what the launch adds.
+    /// The caller's memory with the ranges of the launch.
     fn map(&self, code: &CodeObject, memory: &Memory) -> Memory {
         let mut all = memory.clone();
         // SAFETY: both live as long as the launch and are only read.
@@ -285,7 +285,8 @@ impl<'a> Dispatch<'a> {
         let user = self.user_scalars(wave);
         self.system_scalars(wave, user, group);
         self.work_items(wave);
-        // Code for older firmware, which loads what is preloaded here, fills the first 256 bytes.
+        // The first 256 bytes are code for older firmware: it loads the registers that are
+        // preloaded here.
         let skip = if self.kernel.descriptor.preload.length > 0 { 256 } else { 0 };
         wave.pc = kernel.index(self.kernel.code.address + skip).unwrap_or(usize::MAX);
     }

@@ -1,7 +1,7 @@
 //! Global memory: ranges of the host's address space that kernels may touch.
 use crate::fault::{FaultKind, Operation};
 
-/// What kernels may do with a range.
+/// The access that kernels have to a range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
     Read,
@@ -44,7 +44,7 @@ impl Memory {
         self.ranges.insert(at, Range { start: address, end: address + len, slack, access });
     }
 
-    /// Takes back what [`Memory::map`] gave; tells whether a range began there.
+    /// Unmaps a range of [`Memory::map`]. Returns whether one began there.
     pub fn unmap(&mut self, address: u64) -> bool {
         let found = self.ranges.iter().position(|r| r.start == address);
         found.map(|at| self.ranges.remove(at)).is_some()
@@ -62,7 +62,7 @@ impl Memory {
         }
     }
 
-    /// The fault for what [`Memory::allows`] refused.
+    /// The fault of an access that [`Memory::allows`] refused.
     pub fn fault(&self, address: u64, bytes: u32, operation: Operation) -> FaultKind {
         let distance = |r: &&Range| r.start.saturating_sub(address).max(address.saturating_sub(r.end));
         let nearest = self.ranges.iter().min_by_key(distance).map(|r| (r.start, r.end));

@@ -1,4 +1,4 @@
-//! Number formats: conversions between f32 or f64 and what the chips store. Scalar and memory
+//! Number formats: conversions between f32 or f64 and the chips' formats. Scalar and memory
 //! instructions use them as well as vector arithmetic.
 //!
 //! Sixteen-bit conversions are branch-free, so that loops over lanes vectorise. Eight, six and four
@@ -92,8 +92,8 @@ pub fn f64_to_f16(x: f64, rounding: Rounding) -> u16 {
     sign | if rounding.stays_finite(x < 0.0) { 0x7bff } else { 0x7c00 }
 }
 
-/// The sum of two numbers with the lowest bit set where it is inexact (round to odd): rounding it
-/// again to fewer bits gives what rounding the exact sum once would.
+/// The sum of two numbers with the lowest bit set if it is inexact (round to odd): rounding it
+/// again to fewer bits gives the exact sum, rounded once.
 pub fn sum_to_odd(a: f64, b: f64) -> f64 {
     let s = a + b;
     if !s.is_finite() {
@@ -184,7 +184,7 @@ pub fn e8m0_to_f32(bits: u8) -> f32 {
     }
 }
 
-/// What a small format does with its top codes.
+/// The meaning of a small format's top codes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Specials {
     /// IEEE: the top exponent holds infinity and NaN (OCP e5m2).
@@ -197,10 +197,10 @@ pub enum Specials {
     None,
 }
 
-/// What an encoder does with numbers beyond the largest finite one.
+/// An encoder's result for numbers beyond the largest finite one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Overflow {
-    /// NaN, or infinity where the format has one.
+    /// NaN, or infinity if the format has one.
     Special,
     /// The largest finite number (`FP16_OVFL` of the MODE register). An infinity stays a special.
     Saturate,
@@ -323,7 +323,7 @@ impl Small {
         }
         let e = exponent(r).max(1 - self.bias);
         let integer = (r * exp2i(self.mantissa as i32 - e)) as u32;
-        // A subnormal has no implicit bit, so that its exponent field comes out as zero.
+        // A subnormal has no implicit bit, so its exponent field becomes zero.
         let biased = (e + self.bias - 1) as u32;
         sign | ((biased << self.mantissa) + integer)
     }

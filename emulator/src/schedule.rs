@@ -203,7 +203,7 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// Opens the barrier if all waves that still run have come to it.
+    /// Opens the barrier if all waves that still run have arrived.
     fn complete(&mut self, at: usize) -> Result<(), Fault> {
         let running = self.runners.iter().filter(|r| !r.ended);
         let arrived: Vec<usize> = self.runners.iter().filter_map(|r| r.arrived).collect();

@@ -18,7 +18,7 @@ pub enum Rounding {
     TowardZero,
 }
 
-/// What of the mode register arithmetic depends on.
+/// The fields of the mode register that arithmetic depends on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mode {
     pub round32: Rounding,
@@ -58,7 +58,7 @@ pub struct Wave {
     pub written: Box<[u64]>,
     /// Bit k: scalar register k holds a value that the program computed from initialised ones.
     pub scalar_written: u128,
-    /// The condition code, too, may come from an uninitialised value.
+    /// Whether the condition code is initialised.
     pub scc_written: bool,
     /// Index of the next instruction.
     pub pc: usize,

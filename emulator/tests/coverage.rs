@@ -1,5 +1,6 @@
-//! Which vector instructions LLVM knows on a processor and this interpreter does not: every opcode
-//! of every vector encoding is disassembled, and what cannot be resolved must be in the list below.
+//! Vector instructions that LLVM knows on a processor and this interpreter does not: every opcode
+//! of every vector encoding is disassembled, and those that cannot be resolved must be in the list
+//! below.
 #![allow(clippy::unwrap_used, reason = "what tests call may unwrap as they do")]
 use std::collections::BTreeSet;
 

@@ -178,7 +178,7 @@ fn loads_to_lds_need_their_wait() {
 
 const SHARES: &str = include_str!("kernels/shares.ll");
 
-/// Four work-groups of several waves; what the last one makes of the numbers of all.
+/// Four work-groups of several waves: the last one's result of the numbers of all.
 fn share(code: &CodeObject, kernel: &str, options: &Options) -> Result<Vec<u32>, FaultKind> {
     let (mut x, mut c, mut o) = (vec![0u32; 1024], vec![0u32; 1], vec![0u32; 256]);
     let arguments = Arguments::default().buffer(&mut x).buffer(&mut c).buffer(&mut o).value(4u32);

@@ -54,7 +54,7 @@ fn altered() {
         let arguments = Arguments::default().buffer(&mut x).buffer(&mut o);
         done(isa.name, arguments.launch(&code, "altered", Grid::linear(1, 64)));
         for lane in 0..64u32 {
-            // v12; v13 plus v10; v11; v13; what was skipped, plus the old count
+            // v12; v13 plus v10; v11; v13; the skipped ones, plus the old count
             let expected = [3 * lane, 5 * lane, 2 * lane, 4 * lane, 7 + lane];
             assert_eq!(o[lane as usize * 5..][..5], expected, "{} lane {lane}", isa.name);
         }

@@ -73,7 +73,7 @@ impl<T> Known<T> {
         Known { value, found: Found::Counted }
     }
 
-    /// Those of another row.
+    /// Numbers that were taken over from another row.
     pub const fn estimated(value: T, from: &'static str) -> Known<T> {
         Known { value, found: Found::Estimated { from } }
     }
@@ -90,7 +90,7 @@ impl<T> Deref for Known<T> {
 /// never ran there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Avoided {
-    /// Its name.
+    /// The name of the schedule.
     pub schedule: &'static str,
     /// Why, and how that was found.
     pub because: Known<&'static str>,
@@ -100,16 +100,16 @@ pub struct Avoided {
 /// or task, quantises all of them. Of more a kernel of its own does it once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Requantised {
-    /// Of steps of one token.
+    /// The limit in steps of one token.
     pub one: usize,
-    /// Of all rows of steps of several.
+    /// The limit for all rows together in steps of several tokens.
     pub several: usize,
     /// Whether attention with one token of each sequence quantises its results where it makes them.
     pub results: bool,
 }
 
 impl Requantised {
-    /// Of steps of so many tokens.
+    /// The limit in steps of `tokens` tokens.
     pub fn most(self, tokens: usize) -> usize {
         if tokens == 1 { self.one } else { self.several }
     }
@@ -276,7 +276,7 @@ pub struct Memory {
     /// same few cache sets.
     pub alias: usize,
     /// Where a step has any number of rows, results have room for a multiple of this many:
-    /// contractions compute rows in tiles, the last of which may be partly beyond the step.
+    /// contractions compute rows in tiles, and the last tile may be partly beyond the step.
     pub rows: usize,
     /// Rows of a weight in one panel.
     pub panel: usize,
@@ -294,18 +294,18 @@ impl Memory {
         width.next_multiple_of(self.row)
     }
 
-    /// Panels of a packed matrix of so many rows. Rows are padded like columns, so that a kernel
-    /// may fill whole rows of its result.
+    /// Panels of a packed matrix of `rows` rows. Rows are padded like columns, so that a kernel may
+    /// fill whole rows of its result.
     pub fn panels(&self, rows: usize) -> usize {
         self.padded(rows) / self.panel
     }
 
-    /// Bytes of a panel whose rows have so many elements, padding included.
+    /// Bytes of a panel with rows of `stride` elements, padding included.
     pub fn panel_bytes(&self, dtype: DType, stride: usize) -> usize {
         dtype.bytes(self.panel * stride)
     }
 
-    /// Bytes of a packed matrix of so many rows, which have so many elements, padding included.
+    /// Bytes of a packed matrix of `rows` rows of `stride` elements, padding included.
     pub fn packed_bytes(&self, dtype: DType, rows: usize, stride: usize) -> usize {
         dtype.bytes(self.padded(rows) * stride)
     }
@@ -334,7 +334,7 @@ impl Memory {
         }
     }
 
-    /// The scales behind the codes of a row, if rows have some.
+    /// The scales after the codes of a row, if rows have some.
     pub fn row_scales(&self, t: &TensorType) -> Option<RowScales> {
         let width = t.width();
         let first = t.dtype.bytes(self.padded(width));
@@ -348,9 +348,9 @@ impl Memory {
         }
     }
 
-    /// Bytes that a result needs in a step of so many tokens and rows of logits: padding of rows,
-    /// alignment, and what kernels may read beyond the end; in steps of any mixture also room for
-    /// spare rows.
+    /// Bytes that a result needs in a step of `tokens` tokens and `rows` rows of logits: padding of
+    /// rows, alignment, and the bytes that kernels may read past the end; in steps of any mixture
+    /// also room for spare rows.
     pub fn result_bytes(&self, ty: &TensorType, (tokens, rows): (usize, usize), is_decode: bool) -> usize {
         let lead = ty.shape.0.first().map_or(1, |lead| lead.at(tokens, rows));
         let bytes = match ty.layout {
@@ -371,12 +371,12 @@ pub struct RowScales {
     pub dtype: DType,
     /// The byte of the row with which they begin.
     pub first: usize,
-    /// How many there are.
+    /// The number of scales.
     pub count: usize,
 }
 
 impl RowScales {
-    /// The byte behind the last one.
+    /// The end of the scales.
     pub fn end(&self) -> usize {
         self.first + self.dtype.bytes(self.count)
     }
@@ -392,7 +392,7 @@ pub struct Vector {
 }
 
 impl Vector {
-    /// How many vectors of so many f32 elements all registers hold.
+    /// The number of vectors of `elements` f32 elements that all registers hold.
     pub fn holds(&self, elements: usize) -> usize {
         self.registers * self.lanes / elements
     }
@@ -429,8 +429,8 @@ pub struct Simt {
     /// Matrix instructions that also take a scale of e8m0 for each 32 columns of both operands, if
     /// there are some.
     pub block_scaled: Option<BlockScaled>,
-    /// The 8-bit floats of the matrix instructions. Where there are none, neither of the lists
-    /// above counts for them.
+    /// The 8-bit floats of the matrix instructions. If there are none, the lists above have no
+    /// instructions for them.
     pub fp8: Fp8,
     /// Whether two f32 become two bf16 in one instruction.
     pub packs_bf16: bool,
@@ -451,10 +451,10 @@ pub struct Simt {
     pub warpgroup_mma: bool,
     /// Whether a kernel may begin while the one before it ends, and wait for it later.
     pub dependent_launch: bool,
-    /// How many clusters of two work-groups, which see each other's local memory, run at once, and
-    /// of four; 0 where there are none.
+    /// Clusters of two work-groups, which see each other's local memory, that run at once, and
+    /// clusters of four; 0 if there are none.
     pub clusters: Known<[usize; 2]>,
-    /// How products of few rows go along a weight in registers.
+    /// The numbers of products of few rows with a weight that streams through registers.
     pub gemv: Known<Gemv>,
     /// What schedules for bulk copies and warpgroup products go by; none where there are neither.
     pub measured: Option<Known<Measured>>,
@@ -515,7 +515,7 @@ pub struct Measured {
     /// Bytes of weights in the time that a decode step takes to group experts' rows: kernels that
     /// say which rows each expert has and that add choices up.
     pub grouping: usize,
-    /// What a tile of warpgroup products costs beside its products, as rows of the weight: its
+    /// The cost of a tile of warpgroup products apart from its products, as rows of the weight: its
     /// copies of tokens, and its end.
     pub tile_cost: usize,
     /// Registers of a thread that copies, and of one that multiplies, where two groups of four
@@ -530,9 +530,9 @@ pub struct Measured {
 pub struct WarpgroupPrefill {
     /// Query heads of a work-group at most.
     pub heads: usize,
-    /// Largest heads whose results, scores and weights fit the registers.
+    /// Largest heads with results, scores and weights that fit the registers.
     pub dim: usize,
-    /// Largest heads whose queries do too.
+    /// Largest heads with queries that fit as well.
     pub in_registers: usize,
     /// Most blocks of the cache on their way.
     pub stages: usize,
@@ -555,7 +555,7 @@ pub struct StreamK {
     /// Fewest slots of a work-group, about: of a weight that is multiplied as it lies, and of one
     /// that is decoded.
     pub least: [usize; 2],
-    /// Most slots of which rows are there.
+    /// Most slots that hold rows at once.
     pub stages: usize,
     /// Most bytes of local memory for rows.
     pub row_bytes: usize,
@@ -589,7 +589,7 @@ pub struct ComputeUnit {
     /// Vector registers of one SIMD, in registers of a whole wave, and how many are given at a
     /// time.
     pub vgprs: usize,
-    /// How many vector registers are given at a time.
+    /// The granule in which vector registers are given out.
     pub vgpr_granule: usize,
     /// Most vector registers of one wave, accumulation registers among them.
     pub vgprs_wave: usize,
@@ -617,7 +617,7 @@ pub struct Chip {
 
 impl Chip {
     /// Operations on elements of a type in the time of one on 16-bit floats. Data sheets give 8-bit
-    /// integers the number of 8-bit floats, and where there are none, that of bf16.
+    /// integers the number of 8-bit floats, and without these, that of bf16.
     pub fn rate(&self, dtype: DType) -> u32 {
         match dtype {
             DType::F8E4M3 | DType::I8 if self.fp8 > 0.0 && self.bf16 > 0.0 => (self.fp8 / self.bf16).round() as u32,
@@ -684,7 +684,7 @@ pub struct Product {
 pub struct BlockScaled {
     /// LLVM's intrinsic for 16 by 16 results of 128 columns.
     pub small: &'static str,
-    /// That for 32 by 32 results of 64 columns.
+    /// The instruction for 32 by 32 results of 64 columns.
     pub large: &'static str,
 }
 
@@ -714,8 +714,9 @@ pub enum ProductShape {
     WmmaIu8,
     /// `(negA, A, negB, B, modC, C, reuseA, reuseB)`.
     WmmaReuse,
-    /// `m16n8k16`, whose 16 rows are two blocks of columns of ours, and whose 8 columns are rows of
-    /// A: four words, two words, four sums. Words are integers, or pairs of halves.
+    /// `m16n8k16`: its 16 rows are two of our blocks of columns, and its 8 columns are rows of A.
+    /// Operands are four words and two words, results four sums. Words are integers, or pairs of
+    /// halves.
     Mma {
         /// Whether words are integers.
         integers: bool,
@@ -729,7 +730,7 @@ pub enum Fp8 {
     None,
     /// Without a negative zero and with another bias.
     Fnuz,
-    /// Those of the OCP.
+    /// The floats of the OCP.
     Ocp,
 }
 

@@ -52,7 +52,7 @@ impl Builder {
         self.graph.add(Op::Weight { name: name.into() }, &[], vec![ty], &self.location).into()
     }
 
-    /// So many tensors of the checkpoint of this shape, one behind the other: see [`Op::Weights`].
+    /// `count` tensors of the checkpoint of this shape, stacked: see [`Op::Weights`].
     pub fn weights(
         &mut self,
         name: impl Into<String>,

@@ -12,7 +12,7 @@ macro_rules! families {
             /// Every family.
             pub const ALL: [Family; [$($text),*].len()] = [$(Family::$name),*];
 
-            /// Its name in the text form, in symbols and in manifests.
+            /// The name in the text form, in symbols and in manifests.
             pub fn name(self) -> &'static str {
                 match self {
                     $(Family::$name => $text,)*
@@ -34,10 +34,10 @@ macro_rules! families {
 pub enum Tokens {
     /// Any number.
     Any,
-    /// Those of one bucket: it is unrolled over them.
+    /// The number of a bucket: the kernel is unrolled over its rows.
     Bucket,
-    /// Those of one bucket on GPUs, where they decide among how many work-groups the work is shared
-    /// out.
+    /// The number of a bucket on GPUs, where it decides among how many work-groups the work is
+    /// shared out.
     BucketOnGpus,
     /// Any number; on GPUs decode steps have kernels of their own, as a sequence has one token
     /// there, and none goes in chunks.

@@ -1,4 +1,4 @@
-//! The graph: nodes in a petgraph that nobody else sees.
+//! The graph: nodes in a petgraph that is private to this file.
 //!
 //! Operand order is a slot on each edge, because petgraph yields incoming edges newest first.
 use std::fmt;
@@ -53,7 +53,7 @@ struct Use {
 /// A step of a model, or the body of a kernel.
 #[derive(Clone, Debug)]
 pub struct Graph {
-    /// Its name in the text form.
+    /// The name in the text form.
     pub name: String,
     nodes: StableDiGraph<Node, Use>,
     inputs: Vec<NodeId>,
@@ -75,7 +75,7 @@ impl Graph {
         id.into()
     }
 
-    /// A new node whose types follow from its op and operands.
+    /// A new node with types that follow from its op and operands.
     pub fn push(&mut self, op: Op, operands: &[Value], location: &str) -> Result<NodeId, Diagnostic> {
         let types: Vec<&Type> = operands.iter().map(|&v| self.ty(v)).collect();
         let types =
@@ -83,7 +83,7 @@ impl Graph {
         Ok(self.add(op, operands, types, location))
     }
 
-    /// A new node of these types. For sources, whose types are given, and for the parser; the
+    /// A new node of these types. For sources, which have given types, and for the parser; the
     /// verifier checks the rest.
     pub fn add(&mut self, op: Op, operands: &[Value], types: Vec<Type>, location: &str) -> NodeId {
         let id = self.nodes.add_node(Node { op, types, location: location.to_string(), segment: None });
@@ -159,7 +159,7 @@ impl Graph {
         self.nodes.node_indices().map(NodeId)
     }
 
-    /// How many nodes there are.
+    /// The number of nodes.
     pub fn len(&self) -> usize {
         self.nodes.node_count()
     }

@@ -28,8 +28,8 @@ impl Panels {
         Panels { width: memory.panel, group, rows: padded, cols, bytes }
     }
 
-    /// How scales or zero points of this shape are packed, in single columns. Nobody reads columns
-    /// that there are not.
+    /// The packing of scales or zero points of this shape, in single columns. Columns that do not
+    /// exist are not read.
     pub fn columns(rows: usize, cols: usize, dtype: DType, memory: &Memory) -> Panels {
         let bytes = memory.packed_bytes(dtype, rows, cols);
         Panels { width: memory.panel, group: 1, rows: memory.padded(rows), cols, bytes }
@@ -51,16 +51,16 @@ impl Panels {
     }
 }
 
-/// How the rows of a step are grouped by their experts: what lies behind the experts' indices, in
-/// words of 4 bytes. A row belongs to a pair of a token and one of its choices.
+/// How the rows of a step are grouped by their experts: the words of 4 bytes after the experts'
+/// indices. A row belongs to a pair of a token and one of its choices.
 ///
 /// First come the experts of all pairs, then that of each block, then the pairs of each block. A
 /// block has pairs of one expert in their order; blocks are in the order of experts. Pairs without
-/// one, whose expert is below zero, come last, in blocks of [`Groups::NONE`]. Blocks behind these
-/// are [`Groups::EMPTY`], and so is what a block has no pair for.
+/// an expert (below zero) come last, in blocks of [`Groups::NONE`]. Blocks after these are
+/// [`Groups::EMPTY`], and so are the free places of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Groups {
-    /// How many experts there are.
+    /// The number of experts.
     pub experts: usize,
     /// Pairs of a block.
     pub tile: usize,
@@ -69,14 +69,14 @@ pub struct Groups {
 }
 
 impl Groups {
-    /// The expert of blocks that nobody has.
+    /// The expert of empty blocks.
     pub const EMPTY: i32 = -1;
     /// The expert of blocks of pairs that have none.
     pub const NONE: i32 = -2;
-    /// Each of the three parts begins at a multiple of so many words.
+    /// Each of the three parts begins at a multiple of this many words.
     pub const ALIGN: usize = 16;
 
-    /// The most blocks that so many pairs can fill: each expert, and none, may have one that is not
+    /// The most blocks that `pairs` pairs can fill: each expert, and none, may have one that is not
     /// full.
     pub fn blocks(&self) -> usize {
         let partial = self.pairs.min(self.experts.saturating_add(1));
@@ -125,8 +125,9 @@ pub struct CacheLayout {
     pub dim: usize,
     /// `value_dim`, padded.
     pub value_dim: usize,
-    /// Consecutive tokens (of V) or columns (of K) that lie together: of bytes as many as of what
-    /// they are widened to, which has two, so that one becomes the other in order.
+    /// Consecutive tokens (of V) or columns (of K) that are stored together. Bytes have the same
+    /// number as the two-byte elements that they are widened to, so that one becomes the other in
+    /// order.
     pub group: usize,
     /// Bytes of one head in a block of K.
     pub head_bytes: usize,
@@ -183,7 +184,7 @@ pub fn value_offset(cache: CacheType, memory: &Memory, at: CacheAt) -> usize {
 /// A place in a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CacheAt {
-    /// Of the block.
+    /// The token in its block.
     pub token: usize,
     /// The head.
     pub head: usize,

@@ -12,22 +12,22 @@ use crate::types::{Block, DType, Encode, Encoded, Fact, Layout, Order, Router, R
 use atomc_dtype::step::Step;
 use atomc_dtype::weight_steps;
 
-/// How far a graph has come. Each pass names the stage that it leaves; the verifier knows what each
-/// stage forbids.
+/// The stage of a graph. Each pass names the stage that it leaves; the verifier knows the rules of
+/// each stage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Stage {
     /// As a frontend builds it.
     Model,
     /// Contraction weights are packed and every node knows its segment.
     Segmented,
-    /// Every computing node is a kernel, but for the caller's.
+    /// Every computing node is a kernel, except for the caller's.
     Fused,
 }
 
-/// What kind of thing an op is, as a column of the table.
+/// The class of an op, as a column of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Class {
-    /// Comes from outside the graph; its type is written, not inferred.
+    /// An input or a constant of the graph; its type is written, not inferred.
     Source,
     /// Pure, and allowed in a weight plan.
     Layout,
@@ -37,18 +37,19 @@ pub enum Class {
     Effect,
     /// Where graphs are split into segments.
     Boundary,
-    /// A boundary whose work is not a kernel's but that of whoever runs the step.
+    /// A boundary that the caller of a step works on, and no kernel.
     Call,
 }
 
-/// Which rows of an operand a row of the result needs, as a column of the table for each operand.
+/// The rows of an operand that a row of the result needs, as a column of the table for each
+/// operand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reads {
     /// Row i for row i.
     Row,
     /// The row that an operand of indices names.
     Chosen,
-    /// All rows of the token that row i stands for.
+    /// All rows of the token that row i belongs to.
     Choices,
     /// Any of them.
     All,
@@ -63,19 +64,19 @@ pub enum Reads {
 }
 
 impl Reads {
-    /// Of what works along an axis: rows are joined or parted along the first, and left alone along
-    /// the others.
+    /// The column of an op along an axis: along the first one rows are joined or parted, along the
+    /// others they stay apart.
     fn along(axis: usize) -> Reads {
         if axis == 0 { Reads::All } else { Reads::Row }
     }
 
-    /// Of what there is one for each block of a weight: kernels read those of a panel together
-    /// where each row has its own.
+    /// The column of scales or zero points of a weight: kernels read those of a panel together if
+    /// each row has its own.
     fn blocks(block: &Option<Block>) -> Reads {
         if block.is_some_and(|block| block.rows == 1) { Reads::Columns } else { Reads::Shared }
     }
 
-    /// The layout in which kernels read such an operand, if only one will do.
+    /// The layout that kernels need of such an operand, if they need one.
     pub fn layout(self) -> Option<Layout> {
         match self {
             Reads::Panels => Some(Layout::Panels),
@@ -85,16 +86,16 @@ impl Reads {
     }
 }
 
-/// Which kernels compute an op, as a column of the table.
+/// The kernels that compute an op, as a column of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Maker {
-    /// None: it comes from outside, from the weight plan or from the caller.
+    /// No kernel: it is a source, or the weight plan or the caller computes it.
     Outside,
-    /// Any, a vector of a row at a time, as a part of what they make.
+    /// Any kernel, a vector of a row at a time, as a part of its result.
     Inline,
-    /// Those that make whole rows and have a way of their own to store this one.
+    /// Kernels that make whole rows and store this result in a way of their own.
     Rows,
-    /// Those that are built around it: of one family in steps of few tokens, of another in all
+    /// Kernels that are built around it: of one family in steps of few tokens, of another in all
     /// others.
     Around {
         /// In decode steps.
@@ -104,41 +105,41 @@ pub enum Maker {
     },
 }
 
-/// What the elements of the first operand become, as a column of the table.
+/// The relation of the result's elements to those of the first operand, as a column of the table.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Values {
-    /// The same ones, perhaps elsewhere or of another type.
+    /// The same elements, perhaps in other places or of another type.
     Kept,
-    /// Of axis 1 those from `start` to `start + len`, and as many further on, so many times.
+    /// Equal parts of axis 1. The first one is elements `start` to `start + len`.
     Part {
-        /// How many parts there are.
+        /// The number of parts.
         of: usize,
         /// The first element of the first.
         start: usize,
-        /// How many elements.
+        /// The number of elements.
         len: usize,
     },
-    /// Each times the element of the next operand.
+    /// Each element times that of the next operand.
     Multiplied,
-    /// Each plus the element of the next operand.
+    /// Each element plus that of the next operand.
     Added,
-    /// What is `c` times as large for a row that is `c` times as large.
+    /// A result that is `c` times as large if the row is `c` times as large.
     Scaled,
-    /// The row by a statistic of its own.
+    /// The row, normalised by a statistic of its own.
     Normed(Norm),
-    /// The nearest codes by a scale, times that scale.
+    /// The row, quantised: the nearest codes times their scale.
     Coded,
-    /// Something else.
+    /// Any other function.
     Other,
 }
 
 impl Values {
-    /// Of what takes a range of an axis: a part of each row, or other rows.
+    /// The column of an op that takes a range of an axis: a part of each row, or other rows.
     fn along(axis: usize, start: usize, len: usize) -> Values {
         if axis == 1 { Values::Part { of: 1, start, len } } else { Values::Kept }
     }
 
-    /// Whether they are numbers of the first operand as they were, all or some.
+    /// Whether the result's elements are unchanged elements of the first operand.
     pub fn are_kept(self) -> bool {
         matches!(self, Values::Kept | Values::Part { .. })
     }
@@ -148,9 +149,9 @@ impl Values {
 /// `1 / sqrt(mean(x^2) + eps)` over the last axis.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Norm {
-    /// What is added to the mean of the squares.
+    /// The constant that is added to the mean of the squares.
     pub eps: f64,
-    /// Whether the mean of the row is taken off it before.
+    /// Whether the mean of the row is subtracted first.
     pub centred: bool,
 }
 
@@ -164,16 +165,16 @@ macro_rules! ops {
         $name:ident = $text:literal ($($arg:ident: $reads:expr),* $(; $($more:ident: $also:expr),*)?) {$($attr:ident: $ty:ty),*}
             [$class:ident, $maker:expr, $values:expr, $work:path] $shape:path, $eval:path;
     )*) => {
-        /// What a node does.
+        /// The op of a node.
         #[derive(Clone, Debug)]
         pub enum Op {
             /// An elementwise op.
             Map(Elementwise),
             /// A fused region: `body` computes the results from the operands, `family` says how.
             Kernel {
-                /// How it is computed.
+                /// The family of its schedules.
                 family: Family,
-                /// What it computes.
+                /// The graph that it computes.
                 body: Box<Graph>,
             },
             $(
@@ -207,7 +208,7 @@ macro_rules! ops {
                 }
             }
 
-            /// Names of the operands that there must be; `None` where any number is allowed.
+            /// Names of the required operands; `None` if any number is allowed.
             pub fn operands(&self) -> Option<&'static [&'static str]> {
                 match self {
                     Op::Map(e) => Some(e.operands()),
@@ -217,7 +218,7 @@ macro_rules! ops {
                 }
             }
 
-            /// Names of the operands that may follow.
+            /// Names of the optional operands.
             pub fn optional(&self) -> &'static [&'static str] {
                 match self {
                     $(Op::$name { .. } => &[$($(stringify!($more)),*)?],)*
@@ -225,7 +226,7 @@ macro_rules! ops {
                 }
             }
 
-            /// What kind of thing it is.
+            /// The class of the op.
             pub fn class(&self) -> Class {
                 match self {
                     Op::Map(_) | Op::Kernel { .. } => Class::Compute,
@@ -234,7 +235,7 @@ macro_rules! ops {
                 }
             }
 
-            /// Which rows of the operand in a slot a row of the result needs.
+            /// The rows that a row of the result needs of the operand in a slot.
             #[allow(unused_variables)]
             pub fn reads(&self, slot: usize) -> Reads {
                 use Reads::*;
@@ -246,7 +247,7 @@ macro_rules! ops {
                 }
             }
 
-            /// Which kernels compute it.
+            /// The kernels that compute it.
             pub fn maker(&self) -> Maker {
                 use Maker::*;
                 match self {
@@ -257,7 +258,7 @@ macro_rules! ops {
                 }
             }
 
-            /// What the elements of the first operand become.
+            /// The relation of the result's elements to those of the first operand.
             #[allow(unused_variables)]
             pub fn values(&self) -> Values {
                 use Values::*;
@@ -269,8 +270,8 @@ macro_rules! ops {
                 }
             }
 
-            /// Multiplications and additions for each element of the result, where these are what
-            /// its kernels are for.
+            /// Multiplications and additions for each element of the result, for ops that have
+            /// kernels built around them.
             pub fn work(&self, inputs: &[&Type]) -> usize {
                 match self {
                     Op::Map(_) | Op::Kernel { .. } $(| Op::$step { .. })* => 0,
@@ -293,7 +294,7 @@ macro_rules! ops {
                 all
             }
 
-            /// The op of this name with these attributes, or what is wrong with them.
+            /// The op of this name with these attributes, or their fault.
             pub(crate) fn from_text(name: &str, attrs: &mut Vec<(String, String)>) -> Result<Op, String> {
                 if let Some(&e) = Elementwise::ALL.iter().find(|e| e.name() == name) {
                     return Ok(Op::Map(e.with(|name| Attributes::take(attrs, name))?));
@@ -354,8 +355,8 @@ weight_steps!(ops! {
     /// A tensor of the checkpoint.
     Weight = "weight" () { name: String }
         [Source, Outside, Other, work::none] shapes::source, interp::source;
-    /// As many tensors of the checkpoint, one behind the other along a new first axis: `name` has a
-    /// star in the place of their numbers. Where there is a tensor `whole`, it has them all.
+    /// `count` tensors of the checkpoint, stacked along a new first axis. `name` has a star in the
+    /// place of their numbers. If the checkpoint has a tensor `whole`, it holds all of them.
     Weights = "weights" () { name: String, count: usize, whole: Option<Whole> }
         [Source, Outside, Other, work::none] shapes::weights, interp::weights;
     /// Inverse frequencies of a rotary embedding, a constant of the configuration.
@@ -367,44 +368,42 @@ weight_steps!(ops! {
     /// Other layout, same values.
     Pack = "pack" (w: Shared) { to: Layout }
         [Layout, Outside, Kept, work::none] shapes::pack, interp::pack;
-    /// Same elements in row-major order under another shape.
+    /// The same elements in row-major order under another shape.
     Reshape = "reshape" (x: Row) { shape: Shape }
         [Compute, Inline, Kept, work::none] shapes::reshape, interp::reshape;
-    /// Other element type.
+    /// The same values in another element type.
     Cast = "cast" (x: Row) { to: DType }
         [Compute, Inline, Kept, work::none] shapes::cast, interp::cast;
-    /// Row `rows[i]` of the table, for each i; the first one where that is below zero.
+    /// Row `rows[i]` of the table, for each i. An index below zero takes the first row.
     Gather = "gather" (table: Chosen, rows: Row) {}
         [Compute, Inline, Kept, work::none] shapes::gather, interp::gather;
-    /// `x @ w^T`, accumulated in f32. A weight that is stored as codes has scales, one for each
-    /// block of rows and columns, and may have zero points: its elements are
-    /// `(code - zero) * scale`.
+    /// `x @ w^T`, accumulated in f32. A quantised weight has scales, one for each block of rows and
+    /// columns, and may have zero points: its elements are `(code - zero) * scale`.
     Linear = "linear" (x: Row, w: Panels; scale: Reads::blocks(block), zero: Reads::blocks(block)) { out: DType, block: Option<Block> }
         [Compute, CONTRACTION, Other, work::dot] shapes::linear, interp::linear;
-    /// Which experts each token chooses by its logits, with the weight of each. A bias is added to
-    /// scores where experts are chosen, and only there. Equals are taken in the order of experts.
-    /// Of a rank that holds some of the experts the last operand says which is the first of these,
-    /// in f32, and experts are counted from there: others are -1, with a weight of zero.
+    /// The experts that each token chooses by its logits, with the weight of each. A bias is added
+    /// to scores for the choice, and only there. Of equal experts the first one is taken. A rank
+    /// may hold some of the experts: the last operand, in f32, is the first of these, and experts
+    /// are counted from there. Other experts are -1 then, with a weight of zero.
     Route = "route" (logits: Row; bias: Shared, first: Shared) { by: Router, held: Option<usize> }
         [Compute, Rows, Other, work::none] shapes::route, interp::route;
-    /// The same indices of experts, with the rows of each expert behind them.
+    /// The indices of experts, followed by the rows of each expert.
     Group = "group" (experts: All) { experts: usize, tile: usize }
         [Compute, GROUP, Kept, work::none] shapes::group, interp::group;
-    /// As `linear`, with the weight of an expert for each row; where the expert is below zero there
-    /// is none, and the row is zeros. Rows of x are those of tokens, or as many as there are
-    /// experts.
+    /// As `linear`, with the weight of an expert for each row. A row with an expert below zero is
+    /// zeros. Rows of x are those of tokens, or of all choices.
     Grouped = "grouped" (x: All, w: Panels, experts: Row; scale: Reads::blocks(block), zero: Reads::blocks(block)) { out: DType, block: Option<Block> }
         [Compute, GROUPED, Other, work::dot] shapes::grouped, interp::grouped;
-    /// Each of a row's heads times a matrix of its own, of as many as there are heads, accumulated
-    /// in f32. Weights are stored as those of `linear`.
+    /// Each of a row's heads times a matrix of its own, accumulated in f32. There are as many
+    /// matrices as heads. Weights are stored as those of `linear`.
     PerHead = "per_head" (x: Row, w: Panels; scale: Reads::blocks(block), zero: Reads::blocks(block)) { out: DType, block: Option<Block> }
         [Compute, GROUPED, Other, work::dot] shapes::per_head, interp::per_head;
-    /// The rows that a token's choices made, each times its weight, added up in their order. A
-    /// token may have one row, as it is.
+    /// The sum of the rows of a token's choices, each times its weight, in their order. A token may
+    /// have one row, which stays as it is.
     Combine = "combine" (y: Choices, weights: Row) {}
         [Compute, Inline, Other, work::none] shapes::combine, interp::combine;
-    /// `x` as codes of a type, by scales that a rule makes or that is given for all. The values are
-    /// `code * scale`.
+    /// `x`, quantised to codes of a type. A rule makes the scales, or one scale for all is given.
+    /// The values are `code * scale`.
     Quantise = "quantise" (x: Row; scale: Shared) { to: DType, rule: Rule }
         [Compute, Inline, Coded, work::none] shapes::quantise, interp::quantise;
     /// `x / sqrt(mean(x^2) + eps) * weight` over the last axis.
@@ -417,50 +416,51 @@ weight_steps!(ops! {
     /// grows with sequences longer than `original` (dynamic NTK).
     RopeTable = "rope_table" (positions: Row, lengths: Row, freqs: Shared) { scale: f64, growth: f64, original: usize }
         [Compute, Rows, Other, work::none] shapes::rope_table, interp::rope_table;
-    /// Rotates the first elements of each head, as many as the table is wide; halves, not pairs,
-    /// belong together.
+    /// Rotates the first elements of each head, as many as the table is wide. Element i and element
+    /// i of the other half are a pair.
     Rope = "rope" (x: Row, table: Row) {}
         [Compute, Inline, Scaled, work::none] shapes::rope, interp::rope;
-    /// Rotates the first elements of each head, as many as the table is wide; neighbours, not
-    /// halves, belong together.
+    /// Rotates the first elements of each head, as many as the table is wide. Neighbouring elements
+    /// are a pair.
     RopePairs = "rope_pairs" (x: Row, table: Row) {}
         [Compute, Inline, Scaled, work::none] shapes::rope, interp::rope_pairs;
-    /// Elements `start` to `start + len` of a row, the same `step` further on, and so on: `count`
-    /// times.
+    /// Elements `start` to `start + len` of a row, the same number again `step` elements further
+    /// on, and so on: `count` times.
     Parts = "parts" (x: Row) { count: usize, start: usize, len: usize, step: usize }
         [Compute, Inline, Part { of: *count, start: *start, len: *len }, work::none] shapes::parts, interp::parts;
-    /// `b` behind `a` along the last axis.
+    /// `a` followed by `b` along the last axis.
     Beside = "beside" (a: Row, b: Row) {}
         [Compute, Inline, Other, work::none] shapes::beside, interp::beside;
-    /// The column of the largest element of each row, the first of equals. NaN is never the
-    /// largest; where nothing is greater than minus infinity, column 0.
+    /// The column of the largest element of each row; the first one of equals. NaN is never the
+    /// largest. Without an element above minus infinity it is column 0.
     Argmax = "argmax" (x: Row) {}
         [Compute, Rows, Other, work::none] shapes::argmax, interp::argmax;
     /// Writes each token's key and value into the cache, at the token's position.
     KvWrite = "kv_write" (cache: Taken, k: Row, v: Row, batch: Shared) {}
         [Effect, Rows, Other, work::none] shapes::kv_write, interp::kv_write;
-    /// Writes each token's key into a cache whose values are so many first elements of its keys.
+    /// Writes each token's key into a cache that has the first `values` elements of its keys as
+    /// values.
     KeyWrite = "key_write" (cache: Taken, k: Row, batch: Shared) { values: usize }
         [Effect, Rows, Other, work::none] shapes::key_write, interp::key_write;
-    /// Causal attention of each token over its own sequence; `window` counts the keys that are
-    /// seen, 0 for all. `sinks` has a score for each head, as it is, that takes part in the softmax
-    /// and has no value.
+    /// Causal attention of each token over its own sequence. `window` is the number of keys that a
+    /// token sees, 0 for all. `sinks` is a score for each head that takes part in the softmax and
+    /// has no value. It is not scaled.
     Attention = "attention" (q: Row, cache: Shared, batch: Shared; sinks: Shared) { scale: f64, window: usize }
         [Boundary, ATTENTION, Other, work::none] shapes::attention, interp::attention;
-    /// A convolution of each channel over the tokens of a sequence: of a token and those before it,
-    /// as many as the weight is long, the last of which the state keeps.
+    /// A convolution of each channel over a sequence: a token and those before it, as many as the
+    /// weight is long. The state keeps the last inputs.
     Conv = "conv" (state: Taken, x: All, weight: Shared, batch: Shared) {}
         [Boundary, RECUR, Other, work::none] shapes::conv, interp::conv;
-    /// The gated delta rule: of each token in turn a head's state becomes `exp(g) S + k d^T` with
-    /// `d = beta (v - exp(g) S^T k)`, and gives `S^T q`. Of queries and keys, which several heads
-    /// of values may share, the op takes `x / sqrt(sum(x^2) + eps)`, of queries over the root of
-    /// their width.
+    /// The gated delta rule. For each token in order a head's state becomes `exp(g) S + k d^T` with
+    /// `d = beta (v - exp(g) S^T k)`, and the result is `S^T q`. Queries and keys, which several
+    /// heads of values may share, enter as `x / sqrt(sum(x^2) + eps)`; queries are also divided by
+    /// the root of their width.
     DeltaRule = "delta_rule" (state: Taken, q: All, k: All, v: All, g: All, beta: All, batch: Shared) { eps: f64 }
         [Boundary, RECUR, Other, work::delta] shapes::delta_rule, interp::delta_rule;
-    /// The sum over all ranks, of which the reference is one: of its own part alone.
+    /// The sum over all ranks. The reference is a single rank, which adds its own part alone.
     AllReduce = "all_reduce" (x: Taken) {}
         [Call, Outside, Other, work::none] shapes::all_reduce, interp::all_reduce;
-    /// Attention over a cache of the caller's, who puts these keys and values into it. The
+    /// Attention over a cache of the caller's. The caller puts these keys and values into it. The
     /// reference sees those of the step alone.
     CallerAttention = "caller_attention" (q: Row, k: All, v: All, batch: Shared) { layer: usize, scale: f64, window: usize }
         [Call, Outside, Other, work::none] shapes::caller_attention, interp::caller_attention;
@@ -470,15 +470,15 @@ weight_steps!(ops! {
 const CONTRACTION: Maker = Maker::Around { few: Family::Matvec, many: Family::Matmul };
 /// Kernels around a product of each row with the weight of its expert, or of parts of rows.
 const GROUPED: Maker = Maker::Around { few: Family::GroupedMatvec, many: Family::GroupedMatmul };
-/// Kernels that say which rows each expert has.
+/// Kernels that list the rows of each expert.
 const GROUP: Maker = Maker::Around { few: Family::Group, many: Family::Group };
 /// Kernels around attention over a cache.
 const ATTENTION: Maker = Maker::Around { few: Family::AttendOne, many: Family::AttendMany };
-/// Kernels that go through the tokens of each sequence.
+/// Kernels that process the tokens of each sequence in order.
 const RECUR: Maker = Maker::Around { few: Family::Recur, many: Family::Recur };
 
-/// Multiplications and additions for each element of a result. What depends on the sequences is not
-/// known here.
+/// Multiplications and additions for each element of a result, apart from the work that depends on
+/// the sequences.
 mod work {
     use crate::types::Type;
 
@@ -486,21 +486,21 @@ mod work {
         0
     }
 
-    /// One of each for every element of a row of the first operand.
+    /// One multiplication and one addition for every element of a row of the first operand.
     pub fn dot(inputs: &[&Type]) -> usize {
         2 * inputs[0].as_tensor().and_then(|t| t.shape.last()).unwrap_or(0)
     }
 
-    /// For every element of a row of values: what the state has for the key, what it is changed by,
-    /// and what it has for the query.
+    /// For every element of a row of values: the state's product with the key, the change of the
+    /// state, and its product with the query.
     pub fn delta(inputs: &[&Type]) -> usize {
         3 * inputs[1].as_tensor().and_then(|t| t.shape.last()).map_or(0, |keys| 2 * keys)
     }
 }
 
 impl Op {
-    /// Multiplications and additions for each pair of a token and one that it sees, of all heads:
-    /// those of a score, and of a weight with a value.
+    /// Multiplications and additions for each pair of a token and one that it sees, over all heads:
+    /// of the score, and of the weighted value.
     pub fn work_of_pair(&self, inputs: &[&Type]) -> usize {
         let (Op::Attention { .. }, [Type::Tensor(q), Type::Cache(c), ..]) = (self, inputs) else { return 0 };
         2 * q.shape.0.get(1).and_then(|heads| heads.fixed()).unwrap_or(0) * (c.head_dim + c.value_dim)
@@ -511,7 +511,7 @@ impl Op {
         matches!(self.class(), Class::Boundary | Class::Call)
     }
 
-    /// Whether kernels are built around it that take what follows as their epilogue.
+    /// Whether kernels are built around it, with the following ops as their epilogue.
     pub fn is_contraction(&self) -> bool {
         let product = |slot| self.reads(slot) == Reads::Panels;
         self.operands().is_some_and(|names| (0..names.len()).any(product))
@@ -522,13 +522,13 @@ impl Op {
         self.class() == Class::Call
     }
 
-    /// The slot of the operand whose place in memory the result takes.
+    /// The slot of the operand that gives the result its place in memory.
     pub fn in_place(&self) -> Option<usize> {
         let slots = self.operands().map_or(0, <[_]>::len);
         (0..slots).find(|&slot| self.reads(slot) == Reads::Taken)
     }
 
-    /// Whether row i of the result needs, of operands with rows, row i alone or one that indices
+    /// Whether row i of the result needs only row i of operands with rows, or a row that indices
     /// name.
     pub fn is_row_wise(&self) -> bool {
         let slots = self.operands().map_or(1, <[_]>::len);
@@ -549,7 +549,7 @@ impl Op {
     }
 }
 
-/// That there are as many operands as the table says.
+/// Checks that there are as many operands as the table says.
 fn check_count(op: &Op, names: &[&str], count: usize) -> Result<(), String> {
     let more = op.optional();
     if (names.len()..=names.len() + more.len()).contains(&count) {
@@ -564,7 +564,7 @@ fn operand_names(names: &'static [&'static str]) -> Option<&'static [&'static st
     (names != ["many"]).then_some(names)
 }
 
-/// The column of a slot; where any number of operands is allowed, all have that of the first.
+/// The column of a slot. If any number of operands is allowed, all have that of the first.
 fn nth(columns: &[Reads], slot: usize) -> Reads {
     columns.get(slot).or(columns.first()).copied().unwrap_or(Reads::All)
 }
@@ -616,8 +616,8 @@ mod tests {
         assert_eq!(Op::Gather {}.work(&[&x, &w]), 0);
     }
 
-    /// Of all heads of queries, which may share one of the cache, and of values that are a part of
-    /// keys.
+    /// Counts all heads of queries, which may share a head of the cache, and values that are a part
+    /// of keys.
     #[test]
     fn attention_takes_operations_for_each_pair_and_head() {
         use crate::types::{CacheType, Dim};

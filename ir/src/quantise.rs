@@ -67,7 +67,7 @@ fn with_either<S: Real>(size: S, power: impl Fn(f64) -> f64, made: impl Fn(S) ->
 
 /// The least power of two that is no smaller than a normal number.
 fn power_above(v: f32) -> f32 {
-    // What is no number stays none.
+    // NaN and infinity stay as they are.
     if v.is_finite() { f32::from_bits((v.to_bits() + MANTISSA) & !MANTISSA) } else { v }
 }
 

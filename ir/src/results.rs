@@ -3,22 +3,22 @@
 
 /// The logits of the rows that want them.
 pub const LOGITS: &str = "logits";
-/// The likeliest token behind each of those rows.
+/// The likeliest token after each of those rows.
 pub const PICKS: &str = "picks";
 /// The rows of all tokens that logits are made of, and all that logits need of a step. Rows of
 /// other layers are called `hidden.` and something.
 pub const HIDDEN: &str = "hidden";
 
-/// The rows that a draft model goes on from: of all tokens of the target's step, and of those that
-/// want logits of the draft's own. As a parameter of the draft's step, the rows that its tokens
-/// take.
+/// The rows that a draft model continues with: of all tokens of the target's step, and of those
+/// that want logits of the draft's own. As a parameter of the draft's step, the rows that its
+/// tokens take.
 pub const DRAFTED: &str = "drafted";
 
-/// What stands for each token before the first layer, if it is more than a row of a weight. Whoever
-/// runs the step may have others in its place.
+/// The rows of tokens before the first layer, if they are more than rows of a weight. The caller of
+/// a step may replace them.
 pub const EMBEDDINGS: &str = "embeddings";
 
-/// Whether a result is rows of all tokens, which nobody wants of a whole step.
+/// Whether a result is rows of all tokens, which a whole step does not have.
 pub fn is_hidden(name: &str) -> bool {
     name.strip_prefix(HIDDEN).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
 }

@@ -338,7 +338,7 @@ pub fn combine(inputs: &[&Type]) -> Types {
     }
 }
 
-/// Every operand behind the first is a vector along its last axis.
+/// Every operand after the first is a vector along its last axis.
 pub fn norm(inputs: &[&Type], &eps: &f64) -> Types {
     let x = float(inputs[0], "x")?;
     for ty in &inputs[1..] {

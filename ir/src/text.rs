@@ -292,7 +292,7 @@ fn read_cache(parts: &[&str]) -> Option<CacheType> {
     let &[values] = values else { return values.is_empty().then_some(even) };
     let (value_dim, is_prefix) = match values.strip_prefix("prefix ") {
         Some(text) => (size(text).filter(|&n| n <= even.head_dim)?, true),
-        // What is equal has one form.
+        // Equal widths have one form.
         None => (size(values).filter(|&n| n != even.head_dim)?, false),
     };
     Some(CacheType { value_dim, is_prefix, ..even })

@@ -18,7 +18,7 @@ pub enum Dim {
     Tokens,
     /// `R`: rows of the step that want logits.
     Rows,
-    /// `T*k`: so many rows for each token of the step, those of a token one after the other.
+    /// `T*k`: k rows for each token of the step, those of a token one after the other.
     Choices(usize),
 }
 
@@ -31,7 +31,7 @@ impl Dim {
         }
     }
 
-    /// The dimension's size in a step of so many tokens and rows.
+    /// The dimension's size in a step of these sizes.
     pub fn at(self, tokens: usize, rows: usize) -> usize {
         match self {
             Dim::Fixed(n) => n,
@@ -97,7 +97,7 @@ impl Shape {
         self.0.iter().map(|d| d.fixed()).collect()
     }
 
-    /// Elements in a step of so many tokens and rows.
+    /// Elements in a step of these sizes.
     pub fn elements(&self, tokens: usize, rows: usize) -> usize {
         self.0.iter().map(|d| d.at(tokens, rows)).product()
     }
@@ -128,15 +128,15 @@ pub enum Layout {
     /// Width and group come from the target's arch row.
     Panels,
     /// Panels of rows with single columns inside, as contraction kernels read the scales of a
-    /// weight whose blocks are of one row: those of a panel's rows lie side by side.
+    /// weight with blocks of one row: those of a panel's rows lie side by side.
     Columns,
-    /// Row after row of codes, behind each row its scales: one in f32 for so many columns. The
-    /// values are those of the codes times their scales.
+    /// Rows of codes, each followed by its scales: one in f32 for this many columns. The values are
+    /// the codes times their scales.
     Scaled(usize),
-    /// Row after row of codes as many to a byte as they have bits, behind each row its scales: one
-    /// in e8m0 for so many columns, those of the padding too.
+    /// Rows of codes, as many to a byte as their bits allow, each followed by its scales: one in
+    /// e8m0 for this many columns, also for those of the padding.
     Mx(usize),
-    /// The experts of rows, as any indices, and behind them which rows each expert has: see
+    /// The experts of rows, as any indices, followed by the rows of each expert: see
     /// [`crate::layout::Groups`].
     Grouped {
         /// How many experts there are.
@@ -164,12 +164,12 @@ impl Layout {
         matches!(self, Layout::Scaled(_) | Layout::Mx(_))
     }
 
-    /// Whether it is one of constants, whose elements a weight plan puts in another order.
+    /// Whether it is a layout of constants with elements in an order that a weight plan makes.
     pub fn is_packed(self) -> bool {
         matches!(self, Layout::Panels | Layout::Columns)
     }
 
-    /// The layout of such a text behind the `@`.
+    /// The layout of the text after the `@`.
     pub fn from_suffix(text: &str) -> Option<Layout> {
         match text {
             "panels" => Some(Layout::Panels),
@@ -257,7 +257,7 @@ pub struct Router {
 }
 
 impl Router {
-    /// The operands behind the logits: the bias, and the first of the experts that a rank holds.
+    /// The operands after the logits: the bias, and the first of the experts that a rank holds.
     pub fn behind_logits<T: Copy>(rest: &[T], held: Option<usize>) -> (Option<T>, Option<T>) {
         match (held, rest) {
             (Some(_), &[ref bias @ .., first]) => (bias.first().copied(), Some(first)),
@@ -285,12 +285,12 @@ pub enum Rule {
     Static,
     /// By a scale for each row: its largest size over `most`.
     Row,
-    /// By a scale for so many columns of a row, likewise.
+    /// By a scale for this many columns of a row, likewise.
     Group(usize),
     /// By the same scale rounded up to a power of two.
     Power(usize),
-    /// By a power of two for so many columns of a row, as the OCP's MX formats have it. The result
-    /// is numbers of the type of the rows, which holds them.
+    /// By a power of two for this many columns of a row, as the OCP's MX formats have it. The
+    /// result is numbers of the type of the rows, which holds them.
     Mx(usize),
     /// By the same powers of two; the result is the codes, with their scales.
     MxCodes(usize),
@@ -329,12 +329,12 @@ pub struct TensorType {
 }
 
 impl TensorType {
-    /// A tensor whose rows lie one after the other.
+    /// A tensor with rows one after the other.
     pub fn new(dtype: DType, shape: Shape) -> TensorType {
         TensorType { dtype, shape, layout: Layout::Rows }
     }
 
-    /// Bytes of its elements side by side, in a step of so many tokens and rows.
+    /// Bytes of its elements side by side, in a step of these sizes.
     pub fn bytes(&self, tokens: usize, rows: usize) -> usize {
         self.dtype.bytes(self.shape.elements(tokens, rows))
     }
@@ -379,7 +379,7 @@ pub struct CacheType {
     pub head_dim: usize,
     /// Elements of a head's value.
     pub value_dim: usize,
-    /// Whether a value is the first elements of its key, and nothing beside it.
+    /// Whether a value is the first elements of its key, and nothing else.
     pub is_prefix: bool,
 }
 
@@ -389,7 +389,7 @@ impl CacheType {
         CacheType { dtype, heads, head_dim, value_dim: head_dim, is_prefix: false }
     }
 
-    /// Keys whose first elements are the values.
+    /// Keys that have the values as their first elements.
     pub fn prefix(dtype: DType, heads: usize, head_dim: usize, value_dim: usize) -> CacheType {
         CacheType { dtype, heads, head_dim, value_dim, is_prefix: true }
     }
@@ -412,8 +412,8 @@ impl fmt::Display for CacheType {
     }
 }
 
-/// What one layer keeps of each sequence, however long that is: a slot of so many numbers. Steps
-/// give a new state, as with [`CacheType`]. A sequence's slot is zero when it begins.
+/// The state that one layer keeps of each sequence, whatever its length: a slot of fixed size.
+/// Steps give a new state, as with [`CacheType`]. A sequence's slot is zero when it begins.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SlotsType {
     /// The type of the numbers.
@@ -428,7 +428,7 @@ impl SlotsType {
         self.shape.iter().product()
     }
 
-    /// Bytes of a slot, whose numbers lie side by side: whole units of [`SLOT_ALIGN`].
+    /// Bytes of a slot, with its numbers side by side: whole units of [`SLOT_ALIGN`].
     pub fn bytes(&self) -> usize {
         self.dtype.bytes(self.numbers()).next_multiple_of(SLOT_ALIGN)
     }
@@ -457,7 +457,7 @@ impl DeltaSizes {
     }
 }
 
-/// Slots begin at multiples of so many bytes, as pages of a cache do.
+/// Slots begin at multiples of this many bytes, as pages of a cache do.
 pub const SLOT_ALIGN: usize = 256;
 
 impl fmt::Display for SlotsType {
@@ -483,7 +483,7 @@ pub enum Type {
 }
 
 impl Type {
-    /// A tensor whose rows lie one after the other.
+    /// A tensor with rows one after the other.
     pub fn tensor(dtype: DType, shape: Shape) -> Type {
         Type::Tensor(TensorType::new(dtype, shape))
     }

@@ -36,7 +36,7 @@ impl Bucket {
         self.each().is_some()
     }
 
-    /// Sequences of a full step: where tokens are in runs of any length, at least one.
+    /// Sequences of a full step; one, where tokens are in runs of any length.
     pub fn sequences(self) -> usize {
         match self {
             Bucket::Decode { tokens } => tokens,
@@ -79,10 +79,10 @@ impl fmt::Display for Bucket {
 pub struct BucketOptions {
     /// Tokens of the decode buckets, ascending.
     pub decode: Vec<usize>,
-    /// Tokens of a sequence in the buckets that verify what a draft guesses: there is one for as
-    /// many sequences as each decode bucket has. 1 for none.
+    /// Tokens of a sequence in the buckets that verify a draft's guesses: one of these buckets for
+    /// each decode bucket, with as many sequences. 1 for none.
     pub each: usize,
-    /// Tokens and rows of the buckets for everything else.
+    /// Tokens and rows of the buckets for all other steps.
     pub tokens: usize,
     pub rows: usize,
 }

@@ -1,4 +1,4 @@
-//! Removes steps that change nothing, and joins steps that are one.
+//! Removes steps that change nothing, and merges steps that are one.
 //!
 //! ```text
 //! %0 = slice %x {axis = 1, start = 8, len = 8}         %0 = slice %x {axis = 1, start = 12, len = 4}
@@ -58,7 +58,7 @@ fn is_nop(graph: &Graph, id: NodeId, operands: &[Value]) -> bool {
     kept && operands.len() == 1 && graph.ty(operands[0]) == graph.ty(id.into())
 }
 
-/// The operand of a concat that holds this range alone, and where the range begins in it.
+/// The operand of a concat that holds this range alone, and the beginning of the range in it.
 fn part_of(graph: &Graph, parts: &[Value], axis: usize, mut start: usize, len: usize) -> Option<(Value, usize)> {
     for &part in parts {
         let size = graph.ty(part).as_tensor()?.shape.0[axis].fixed()?;

@@ -1,4 +1,4 @@
-//! Computes what is computed twice only once. The first place keeps its location.
+//! Computes a value that occurs twice only once. The first occurrence keeps its location.
 //!
 //! ```text
 //! %0 = weight {name = "w"}         %0 = weight {name = "w"}

@@ -1,4 +1,4 @@
-//! Removes what no output depends on.
+//! Removes nodes that no output depends on.
 //!
 //! ```text
 //! %0 = silu %x                %0 = silu %x
@@ -6,8 +6,8 @@
 //! return %0
 //! ```
 //!
-//! The driver does the same after each pass that changed something; this one is for what a frontend
-//! made in vain.
+//! The driver does the same after each pass that changed something. This pass removes unused nodes
+//! of the frontend.
 use atomc_ir::{Diagnostic, Graph};
 
 use crate::pass::{Changed, Cx};

@@ -1,5 +1,5 @@
-//! Places where a reader expects that work is done in one go, and what became of each: passes give
-//! the reason where they decide.
+//! Places where a reader expects one kernel, or one product, and what the passes made of each.
+//! Passes give the reason where they decide.
 use std::borrow::Cow;
 use std::fmt;
 
@@ -9,7 +9,7 @@ use crate::pass::{Cx, Pass};
 use crate::pipeline::{self, PASSES};
 use crate::{fuse, group, merge_weights, rewrite};
 
-/// What kind of reason keeps work apart.
+/// The kind of reason that keeps work apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Cause {
     /// The value exists in memory anyway, because something else reads it.
@@ -58,10 +58,10 @@ impl Cause {
     }
 }
 
-/// Why work is not done in one go.
+/// Why work is not done together.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Why {
-    /// What kind of reason it is.
+    /// The kind of reason.
     pub cause: Cause,
     /// The reason in words.
     pub text: Cow<'static, str>,
@@ -96,16 +96,16 @@ impl fmt::Display for Why {
     }
 }
 
-/// One place where a reader expects that work is done in one go.
+/// One place where a reader expects that work is done together.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
     /// The pass that decides.
     pub pass: &'static str,
     /// The module path.
     pub location: String,
-    /// What is, or would be, one: names of ops in order.
+    /// The ops that are done together, or could be, in order.
     pub what: String,
-    /// `None` if it is one.
+    /// `None` if they are.
     pub why_not: Option<Why>,
 }
 
@@ -119,7 +119,7 @@ impl fmt::Display for Place {
 
 type Explain = fn(&Graph, &Cx) -> Result<Vec<Place>, Diagnostic>;
 
-/// The passes that make one of several, each with what it says of a graph that it finds.
+/// The passes that merge work, each with its explanation of a graph.
 const EXPLAINED: &[(&str, Explain)] = &[
     ("merge_weights", merge_weights::explain),
     ("rewrite", rewrite::explain),
@@ -127,8 +127,8 @@ const EXPLAINED: &[(&str, Explain)] = &[
     ("fuse", fuse::explain),
 ];
 
-/// Every place of a model's step where a reader expects that work is done in one go, in the order
-/// of the passes that decide.
+/// Every place of a model's step where a reader expects that work is done together, in the order of
+/// the passes that decide.
 pub fn explain(model: &Graph, cx: &Cx) -> Result<Vec<Place>, Diagnostic> {
     let mut all = Ok(vec![]);
     let mut before = |pass: &Pass, graph: &Graph| {

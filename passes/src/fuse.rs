@@ -84,7 +84,7 @@ pub fn explain(graph: &Graph, cx: &Cx) -> Result<Vec<Place>, Diagnostic> {
     Ok(all)
 }
 
-/// Nodes that a kernel is built around which takes nothing else.
+/// Nodes that have a kernel of their own without other nodes.
 fn alone(regions: &mut Regions, cx: &Cx) {
     for id in regions.nodes_where(|op| matches!(op.maker(), Maker::Around { .. })) {
         if regions.is_free(id) {
@@ -97,7 +97,7 @@ fn alone(regions: &mut Regions, cx: &Cx) {
 /// Why a value goes through memory to a product that reads it in addition to its own rows.
 pub(crate) const NOT_ITS_ROWS: &str = "the reader's kernel has rows of its own, and reads this beside them";
 
-/// What a kernel takes, and what it leaves: values with a reader of each, and why.
+/// The nodes that a kernel takes, and the values that it leaves, with a reader of each, and why.
 #[derive(Default)]
 struct Taken {
     nodes: Vec<NodeId>,
@@ -118,14 +118,14 @@ struct Region {
     nodes: Vec<NodeId>,
 }
 
-/// Which node goes into which kernel, as far as is decided.
+/// The kernel of each node, as far as it is decided.
 struct Regions<'a> {
     graph: &'a Graph,
     order: Vec<NodeId>,
     place: BTreeMap<NodeId, usize>,
     owner: BTreeMap<NodeId, usize>,
     regions: Vec<Region>,
-    /// Why a value goes through memory to a reader, where a kernel was asked to take both.
+    /// Why a value goes through memory to a reader, if a kernel could have taken both.
     left: BTreeMap<(Value, NodeId), Why>,
 }
 
@@ -211,7 +211,7 @@ impl<'a> Regions<'a> {
         computed && owners[0] != owners[1] && (rows || calls[0] || self.left.contains_key(&(v, reader)) && calls[1])
     }
 
-    /// Why a value goes through memory that no kernel was asked to keep.
+    /// Why a value goes through memory, if no kernel could have kept it.
     fn apart(&self, splitter: &split::Splitter, v: Value, reader: NodeId) -> Why {
         let segments = [v.node, reader].map(|id| self.graph.segment(id));
         if segments[0] != segments[1] {

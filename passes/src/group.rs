@@ -15,9 +15,9 @@ use crate::explain::{Cause, Place, Why};
 use crate::ledger::{self, part_chosen};
 use crate::pass::{Changed, Cx};
 
-/// The fewest rows of a block: what a matrix instruction has at least.
+/// The fewest rows of a block: those of a matrix instruction.
 const LEAST: usize = 16;
-/// The most: beyond, a tile of a product does not grow.
+/// The most rows of a block: a tile of a product does not grow further.
 const MOST: usize = 64;
 /// Rows of a block where four waves multiply together, and the fewest rows of an expert for such
 /// blocks. Fewer rows fit into tiles that have them as columns.
@@ -54,12 +54,12 @@ pub fn run(graph: &mut Graph, cx: &Cx) -> Result<Changed, Diagnostic> {
     Ok(changed.into())
 }
 
-/// The experts of a product that are not grouped yet, and how they will be.
+/// The experts of a product that are not grouped yet, and the op that groups them.
 fn group(graph: &Graph, product: NodeId, cx: &Cx) -> Option<(Value, Op)> {
     let step = Step::of(graph, product, cx)?;
     let known = graph.users(step.chosen).iter().any(|&(user, _)| matches!(graph.op(user), Op::Group { .. }));
     let takes_warpgroups = takes_warpgroups(graph, step.chosen, cx);
-    // Rows that an expert has if all have as many.
+    // Rows of an expert if all have the same number.
     let each = step.rows.div_ceil(step.experts);
     let tile = match each {
         _ if cx.invariant => LEAST,
@@ -70,11 +70,11 @@ fn group(graph: &Graph, product: NodeId, cx: &Cx) -> Option<(Value, Op)> {
     (!known && step.apart(graph, cx).is_none()).then_some((chosen, Op::Group { experts, tile }))
 }
 
-/// What a step chooses of the experts of some products.
+/// The choice of a step among the experts of some products.
 struct Step {
-    /// The value that says which rows chose which.
+    /// The value with the expert of each row.
     chosen: Value,
-    /// Rows, and the experts that there are weights of.
+    /// Rows, and the experts that have weights here.
     rows: usize,
     experts: usize,
     /// The experts that are read on average if rows are grouped, and if each row reads its own.
@@ -110,7 +110,8 @@ impl Step {
         })
     }
 
-    /// Why rows are not grouped, if they are not: kernels look for those of an expert themselves.
+    /// Why rows are not grouped, if they are not: then kernels search the rows of an expert
+    /// themselves.
     fn apart(&self, graph: &Graph, cx: &Cx) -> Option<Why> {
         if !cx.is_for_few() {
             return None;

@@ -8,9 +8,9 @@ use crate::pass::Cx;
 /// The least that a kernel moves and computes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ledger {
-    /// Each operand and each result once, without padding. Of a table that is gathered from, the
-    /// rows that are read; of a cache, the step's own keys and values, because how long the
-    /// sequences are is not known; of slots, those of the sequences that there are at least.
+    /// Each operand and each result once, without padding. Of a table that is gathered from, only
+    /// the chosen rows. Of a cache, the step's own keys and values, because the lengths of
+    /// sequences are not known. Of slots, those of the fewest possible sequences.
     pub bytes: u64,
     /// Operations of contractions, an addition and a multiplication each.
     pub flops: u64,
@@ -26,15 +26,15 @@ impl AddAssign for Ledger {
 /// The experts that a kernel reads the weights of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Chosen {
-    /// The body's input that says which rows chose which, and the rows of each token.
+    /// The body's input with the expert of each row, and the rows of each token.
     pub input: usize,
     pub choices: usize,
-    /// Bytes of the weights of one expert, and those that the ledger has.
+    /// Bytes of the weights of one expert, and those in the ledger.
     pub bytes: u64,
     pub counted: u64,
 }
 
-/// Which experts' weights a kernel reads, if it reads some.
+/// The experts with weights that a kernel reads, if it reads some.
 pub fn chosen(graph: &Graph, kernel: NodeId, cx: &Cx) -> Option<Chosen> {
     let body = body_of(graph, kernel)?;
     let product = body.ids().find(|&id| matches!(body.op(id), Op::Grouped { .. }))?;
@@ -51,7 +51,7 @@ pub fn chosen(graph: &Graph, kernel: NodeId, cx: &Cx) -> Option<Chosen> {
     })
 }
 
-/// The weights of experts that a product multiplies with, and what scales them.
+/// The weights of experts that a product multiplies by, with their scales and zero points.
 fn weights(graph: &Graph, product: NodeId) -> Vec<Value> {
     let operands = graph.operands(product).into_iter().enumerate();
     operands.filter(|&(slot, _)| slot != 0 && slot != 2).map(|(_, v)| v).collect()
@@ -185,8 +185,8 @@ mod tests {
         assert_eq!(check(&DECODE, params, kernel), (bytes, 2 * 64 * 16));
     }
 
-    /// A token chooses 2 of 4 experts, so that two tokens choose three on average; of a rank that
-    /// holds half of them as many in proportion.
+    /// A token chooses 2 of 4 experts, so two tokens choose three on average; of a rank that holds
+    /// half of them, proportionally.
     #[test]
     fn of_experts_those_that_are_chosen_on_average() {
         let text = |held: &str, first: &str, count: usize| {

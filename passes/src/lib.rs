@@ -1,8 +1,9 @@
 //! Rewrites of a graph: from the model that a frontend builds to kernels with their memory.
 //!
-//! A pass is a value in the table of [`pipeline`](PASSES); its file, its name and what the CLI
-//! calls it are the same. [`run`] is the driver, [`plan`] and [`ledger`] say what the result needs,
-//! [`explain`] where work was made one, and where it was not and why.
+//! A pass is a value in the table of [`pipeline`](PASSES); its file, its name and its name on the
+//! command line are the same. [`run`] is the driver, [`plan`] and [`ledger`] give the memory and
+//! the work of the result, and [`explain`] the places where work was merged or not, with the
+//! reasons.
 //!
 //! ```
 //! use atomc_passes::{Bucket, Cx, run};

@@ -8,18 +8,18 @@
 //!                                                      %5 = slice %3 {axis = 1, start = 8, …}     // mlp.up_proj
 //! ```
 //!
-//! Weights that are stored as codes are joined with their scales and zero points. Where blocks of
-//! one would reach into the next, or have other heights, those of the joined one are smaller, and
-//! scales are repeated.
+//! Quantised weights are joined with their scales and zero points. If blocks of one weight would
+//! reach into the next, or have other heights, the joined weight has smaller blocks, and scales are
+//! repeated.
 //!
-//! Products with the weights of experts are joined likewise, those of each expert with each other;
-//! their biases are then rows of a table that are chosen by experts.
+//! Products with the weights of experts are joined likewise, expert by expert; their biases are
+//! then rows of a table that experts choose.
 //!
-//! Rows are repeated until the joined result is whole vectors, in which kernels read and write
-//! rows.
+//! Rows are repeated until the joined result is a number of whole vectors, as kernels read and
+//! write rows in vectors.
 //!
-//! A weight that something else reads too, such as a tied embedding, stays alone, because joined it
-//! would exist twice.
+//! A weight with other readers, such as a tied embedding, stays alone, because joined it would
+//! exist twice.
 use std::collections::BTreeMap;
 
 use atomc_ir::{Block, DType, Diagnostic, Elementwise, Graph, Layout, NodeId, Op, Reads, Value};
@@ -31,8 +31,8 @@ use crate::pass::{Changed, Cx};
 /// Columns of a vector in which kernels read and write rows.
 const VECTOR: usize = 8;
 
-/// Parts that joined scales are made of at most: a dozen for each of q, k and v in blocks of 128
-/// rows that end anywhere. More would be a weight plan of rows.
+/// Most parts of joined scales: a dozen for each of q, k and v in blocks of 128 rows that end
+/// anywhere. More would be a weight plan of single rows.
 const MOST_PIECES: usize = 256;
 
 pub fn run(graph: &mut Graph, cx: &Cx) -> Result<Changed, Diagnostic> {
@@ -51,8 +51,7 @@ pub fn run(graph: &mut Graph, cx: &Cx) -> Result<Changed, Diagnostic> {
 /// weight, and the encoding.
 type Key = (Value, Option<Value>, DType, DType, Option<Encoding>);
 
-/// What encodings of weights that are joined along their rows agree in. Their blocks may have
-/// different heights.
+/// Encodings can be joined along rows if these agree. Their blocks may have different heights.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Encoding {
     /// Columns of a block.
@@ -61,8 +60,8 @@ struct Encoding {
     zero: Option<DType>,
 }
 
-/// Each group of products that read the same rows: which are one, and why each other one stays
-/// apart from the first.
+/// Each group of products that read the same rows: those that are merged, and why each other one
+/// stays apart from the first.
 pub fn explain(graph: &Graph, _: &Cx) -> Result<Vec<Place>, Diagnostic> {
     let mut readers: BTreeMap<(Value, Option<Value>), Vec<NodeId>> = BTreeMap::new();
     for id in graph.order().into_iter().filter(|&id| product(graph, id).is_some()) {
@@ -88,7 +87,7 @@ pub fn explain(graph: &Graph, _: &Cx) -> Result<Vec<Place>, Diagnostic> {
     Ok(all)
 }
 
-/// Why two products that read the same rows are not one.
+/// Why two products that read the same rows are not merged.
 fn apart(graph: &Graph, one: NodeId, other: NodeId) -> Why {
     let (first, second) = match (key(graph, one), key(graph, other)) {
         (Ok(first), Ok(second)) => (first, second),
@@ -124,7 +123,7 @@ fn siblings(graph: &Graph) -> Vec<Vec<NodeId>> {
     groups
 }
 
-/// What a product that can be merged has to agree in with others, or why it cannot be.
+/// The key of a product that can be merged, or why it cannot be.
 fn key(graph: &Graph, id: NodeId) -> Result<Key, Why> {
     let (out, block) = product(graph, id).ok_or_else(|| Why::new(Cause::Op, "it is no such product"))?;
     let operands = graph.operands(id);
@@ -236,9 +235,9 @@ fn padding(graph: &mut Graph, linears: &[NodeId]) -> Result<Option<Value>, Diagn
     Ok(Some(graph.push(Op::Slice { axis: 0, start: 0, len }, &[largest], &location)?.into()))
 }
 
-/// The rows of blocks that can be those of all the weights, one below the other: blocks end where
-/// weights do, and where their own blocks do. None if scales would have to be repeated too often; 1
-/// for weights without an encoding.
+/// The rows of blocks that suit all the weights, stacked: blocks end where weights do, and where
+/// their own blocks do. None if scales would have to be repeated too often; 1 for weights without
+/// an encoding.
 fn heights(graph: &Graph, linears: &[NodeId]) -> Option<usize> {
     let parts: Vec<(usize, usize)> = linears.iter().filter_map(|&id| height(graph, id)).collect();
     let ends = parts.split_last().map_or(&[][..], |(_, before)| before).iter().map(|&(rows, _)| rows);
@@ -277,7 +276,7 @@ fn gcd(a: usize, b: usize) -> usize {
     if b == 0 { a } else { gcd(b, a % b) }
 }
 
-/// The adds of bias vectors of one type that are all that happens to these linears, and the
+/// The adds of bias vectors of one type that are the only readers of these linears, and the
 /// vectors.
 fn biases(graph: &Graph, linears: &[NodeId]) -> Option<(Vec<NodeId>, Vec<Value>)> {
     let bias = |&id: &NodeId| {
@@ -411,7 +410,7 @@ mod tests {
         assert_eq!((after.matches("= linear").count(), after.matches("= add").count()), (1, 2), "{after}");
     }
 
-    /// Three linears of codes: their rows, the rows of a block, and columns.
+    /// Three linears with quantised weights: their rows, the rows of a block, and columns.
     fn encoded(parts: [(usize, usize); 3], cols: usize) -> String {
         let part = |(i, (rows, height)): (usize, (usize, usize))| {
             let grid = format!("[{}, {}]", rows.div_ceil(height), 8usize.div_ceil(cols));
@@ -453,7 +452,7 @@ mod tests {
         "#);
     }
 
-    /// One scale for each tensor becomes one for as many rows as go into all of them.
+    /// One scale for each tensor becomes one scale for as many rows as divide all of them.
     #[test]
     fn scales_of_tensors_are_repeated() {
         let after = check("merge_weights", &encoded([(12, 12), (4, 4), (4, 4)], 8));
@@ -461,7 +460,7 @@ mod tests {
         assert!(after.contains("f32[5, 1]") && !after.contains("axis = 0, start"), "{after}");
     }
 
-    /// A block that a weight ends in does not reach into the next weight.
+    /// A block at the end of a weight does not reach into the next weight.
     #[test]
     fn blocks_that_weights_end_in_are_parted() {
         let after = check("merge_weights", &encoded([(12, 8), (4, 8), (8, 8)], 8));
@@ -478,7 +477,7 @@ mod tests {
         assert_eq!(linears(&text), 1);
         assert_eq!(linears(&text.replace(r#"{name = "s1"} : f32"#, r#"{name = "s1"} : bf16"#)), 2);
         assert_eq!(linears(&text.replace(", %z2 {", " {")), 2);
-        // Rows in turn would have to have the scales of two of them.
+        // Alternating rows would need the scales of two of them.
         assert_eq!(linears(&encoded([(250, 2), (250, 1), (250, 1)], 8)), 1);
         assert_eq!(linears(&encoded([(1000, 2), (1000, 1), (1000, 1)], 8)), 3);
     }

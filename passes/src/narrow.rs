@@ -59,7 +59,7 @@ fn narrow(graph: &Graph, order: &[NodeId]) -> BTreeMap<NodeId, Value> {
 }
 
 /// Whether row i of the result needs, of each operand that has a row for each token, row i alone,
-/// and the op can be had of chosen rows.
+/// and the op can work on chosen rows.
 fn can_narrow(graph: &Graph, id: NodeId, rows: Value) -> bool {
     let op = graph.op(id);
     let narrowed = |(slot, &v): (usize, &Value)| match has_row_a_token(graph, v) {
@@ -75,7 +75,7 @@ fn has_row_a_token(graph: &Graph, v: Value) -> bool {
     graph.ty(v).as_tensor().is_some_and(|ty| ty.shape.0.first() == Some(&Dim::Tokens))
 }
 
-/// What a node chooses rows from that a step's tokens have, and which.
+/// The value of all tokens that a node chooses rows of, and the choice.
 fn choice(graph: &Graph, id: NodeId) -> Option<(Value, Value)> {
     let (Reads::Chosen, [table, rows]) = (graph.op(id).reads(0), &graph.operands(id)[..]) else { return None };
     has_row_a_token(graph, *table).then_some((*table, *rows))

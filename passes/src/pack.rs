@@ -42,7 +42,7 @@ pub fn run(graph: &mut Graph, _: &Cx) -> Result<Changed, Diagnostic> {
     Ok(changed.into())
 }
 
-/// Everything that reads `w` in a layout, or rows of it, reads it packed.
+/// Gives all readers of `w` in a layout, and of rows of it, the packed weight.
 fn pack(graph: &mut Graph, w: Value, to: Layout) -> Result<(), Diagnostic> {
     let takes = |reads: Reads| reads == Reads::Chosen || reads.layout() == Some(to);
     let mut readers: BTreeMap<NodeId, Vec<usize>> = BTreeMap::new();
@@ -129,7 +129,7 @@ mod tests {
         assert_eq!(e.message, "the weight of a linear must be a constant");
     }
 
-    /// A tensor may be codes for one reader and zero points for the next, or for the same one.
+    /// A tensor may be codes for one reader and zero points for another, or both for the same one.
     #[test]
     fn each_operand_gets_its_own_layout() {
         let text = r#"graph @g(%x: bf16[T, 4]) {

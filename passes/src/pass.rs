@@ -8,13 +8,13 @@ use crate::bucket::Bucket;
 pub struct Cx<'a> {
     pub arch: &'a Arch,
     pub bucket: Bucket,
-    /// Whether a row's bits are to be the same whatever else is in its step, and in every bucket.
+    /// Whether a row's bits must not depend on the other rows of its step, nor on the bucket.
     pub invariant: bool,
 }
 
 impl Cx<'_> {
-    /// Whether kernels are made for the few rows of a decode step: they are others than those of
-    /// many rows, so a row's bits are other ones.
+    /// Whether kernels are made for the few rows of a decode step. They differ from those of many
+    /// rows, and so do a row's bits.
     pub fn is_for_few(&self) -> bool {
         self.bucket.is_few() && !self.invariant
     }
@@ -30,15 +30,15 @@ impl Cx<'_> {
         self.bucket.each().filter(|&each| each > 1 && !self.invariant)
     }
 
-    /// Whether a kernel of its own makes codes of rows so wide: those of a decode step are made
-    /// where they are multiplied, if they are few.
+    /// Whether a kernel of its own quantises rows of this width: in a decode step a few rows are
+    /// quantised where they are multiplied.
     pub fn codes_apart(&self, width: usize) -> bool {
         let tokens = self.bucket.tokens();
         !self.is_for_few() || tokens * width > self.arch.requantised.most(tokens)
     }
 }
 
-/// Whether a pass did anything.
+/// Whether a pass changed anything.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Changed {
     No,
@@ -62,7 +62,7 @@ pub struct Pass {
 }
 
 impl Pass {
-    /// Runs the pass and cleans up after it. What it did to the graph is not verified here.
+    /// Runs the pass and cleans up after it. The result is not verified here.
     pub(crate) fn apply(&self, graph: &mut Graph, cx: &Cx) -> Result<Changed, Diagnostic> {
         let changed = (self.run)(graph, cx)?;
         if changed == Changed::Yes {

@@ -23,8 +23,8 @@ pub const PASSES: &[Pass] = &[
     Pass { name: "fuse", stage: Stage::Fused, run: fuse::run },
 ];
 
-/// Runs all passes, or those up to and with `until`, on what is wanted of a step. `observe` sees
-/// the graph after each.
+/// Runs all passes, or those up to and with `until`, on the wanted results of a step. `observe`
+/// sees the graph after each.
 pub fn run(
     graph: &mut Graph,
     cx: &Cx,

@@ -1,19 +1,19 @@
-//! Memory: where in one arena each kernel's results lie in a step of the bucket's size.
+//! Memory: the place of each kernel's results in one arena, for a step of the bucket's size.
 use std::collections::{BTreeMap, BTreeSet};
 
 use atomc_ir::{Graph, NodeId, Op, TensorType, Value};
 
 use crate::pass::Cx;
 
-/// Where a value lies in the arena.
+/// The place of a value in the arena.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Slot {
     pub offset: usize,
-    /// Padding of rows, alignment, and what kernels may read beyond the end included.
+    /// With padding of rows, alignment, and the bytes that kernels may read past the end.
     pub bytes: usize,
 }
 
-/// Slots of all tensors that kernels make, but for the hidden rows. Cache states are not in the
+/// Slots of all tensors that kernels make, except for the hidden rows. Cache states are not in the
 /// arena.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MemoryPlan {
@@ -22,7 +22,7 @@ pub struct MemoryPlan {
     pub bytes: usize,
     /// The most bytes that are live at once, which no plan can go below.
     pub peak: usize,
-    /// What all slots take together, without reuse.
+    /// The sum of all slots, without reuse.
     pub unshared: usize,
 }
 
@@ -34,12 +34,13 @@ pub struct Order {
     /// The number of steps that are the body; the others follow from the hidden rows and are the
     /// head.
     pub body: usize,
-    /// The rows between body and head, which lie in a buffer of their own.
+    /// The rows between body and head. They have a buffer of their own.
     pub hidden: Option<Value>,
 }
 
 impl Order {
-    /// Rows of all tokens that are `left` for a draft are the body's to make, also of hidden rows.
+    /// The body makes the rows of all tokens that are `left` for a draft, also those that come from
+    /// hidden rows.
     pub fn new(graph: &Graph, hidden: Option<Value>, left: Option<Value>) -> Order {
         let mut made: BTreeSet<NodeId> = BTreeSet::new();
         let mut open: Vec<NodeId> = left.iter().map(|v| v.node).collect();
@@ -124,8 +125,8 @@ struct Arena {
 }
 
 impl Arena {
-    /// The smallest hole that is large enough, the first of equals; else the end, from the last
-    /// hole on if it touches it.
+    /// The smallest hole that is large enough, the first of equals; else the end, or the last hole
+    /// if it touches the end.
     fn take(&mut self, bytes: usize) -> Slot {
         self.used += bytes;
         let best = self.holes.iter().filter(|&(_, &size)| size >= bytes).min_by_key(|&(&offset, &size)| (size, offset));

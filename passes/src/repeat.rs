@@ -1,5 +1,5 @@
-//! In decode steps products make their rows themselves: what stands before several of them, and is
-//! read by nothing else, is made by each, which costs less than a kernel of its own.
+//! In decode steps products make their rows themselves. Nodes before several products, without
+//! other readers, are copied for each product: that costs less than a kernel of their own.
 //!
 //! ```text
 //! %1 = rms_norm %x, %n                  %1 = rms_norm %x, %n
@@ -14,7 +14,7 @@ use crate::pass::{Changed, Cx};
 pub fn run(graph: &mut Graph, cx: &Cx) -> Result<Changed, Diagnostic> {
     let mut changed = false;
     if cx.is_for_few() {
-        // Readers first: what they read is then read by each of their copies.
+        // Readers first: their operands are then read by each of their copies.
         for id in graph.order().into_iter().rev() {
             let v = Value::from(id);
             let users = graph.users(v);
@@ -30,8 +30,8 @@ pub fn run(graph: &mut Graph, cx: &Cx) -> Result<Changed, Diagnostic> {
     Ok(changed.into())
 }
 
-/// Whether a product makes such rows itself: norms of whole rows, and codes, but those that have
-/// kernels of their own.
+/// Whether a product makes such rows itself: norms of whole rows, and quantised rows, except for
+/// those that have kernels of their own.
 fn is_repeated(graph: &Graph, id: NodeId) -> bool {
     let rank = graph.ty(id.into()).as_tensor().map_or(0, |t| t.shape.rank());
     let is_apart = matches!(graph.op(id), Op::Quantise { rule: Rule::MxCodes(_), .. });
@@ -85,7 +85,7 @@ mod tests {
           return %3, %6
         }
         "#);
-        // Somebody else reads it: it exists anyway.
+        // With another reader, it exists anyway.
         let read_elsewhere = text.replace("return %3, %5", "return %1, %3, %5");
         assert_eq!(check_in(&DECODE, "repeat", &read_elsewhere), read(&read_elsewhere).print());
     }

@@ -6,7 +6,7 @@
 //! return %1                   return %0
 //! ```
 //!
-//! One walk in order; at each node the rules are tried in the order of the table until none fires.
+//! One walk in order. At each node the rules are tried in the order of the table until none fires.
 mod pattern;
 mod rules;
 
@@ -30,8 +30,8 @@ pub fn run(graph: &mut Graph, _: &Cx) -> Result<Changed, Diagnostic> {
     Ok(changed.into())
 }
 
-/// For each rule, in order: where it fires, and where it is near: its root is there with a node
-/// before it, or that node is there without its root.
+/// For each rule, in order: where it fires, and where it nearly fires: its root is there with a
+/// node before it, or that node without its root.
 pub fn explain(graph: &Graph, _: &Cx) -> Result<Vec<Place>, Diagnostic> {
     let rules: Vec<Prepared> = RULES.iter().map(Prepared::new).collect();
     let mut all = Vec::new();
@@ -70,7 +70,7 @@ impl Prepared {
         if self.find.roots_at(graph, id) {
             return match self.fits(graph, id) {
                 Ok(_) => Some(Ok(())),
-                // The root alone is no reason to expect the rest.
+                // The root alone gives no reason to expect the rest.
                 Err(miss) => miss.why.filter(|_| miss.nodes > 1).map(Err),
             };
         }
@@ -80,7 +80,7 @@ impl Prepared {
         (self.find.has(graph.op(id)) && !read).then(lost)
     }
 
-    /// Fires at `root` if it can; gives the new root.
+    /// Fires at `root` if it can, and returns the new root.
     fn apply(&self, graph: &mut Graph, root: NodeId) -> Option<NodeId> {
         if !self.find.roots_at(graph, root) {
             return None;

@@ -98,7 +98,7 @@ impl Splitter<'_> {
         let mut last = boundary;
         loop {
             next.extend(graph.operands(last).iter().map(|v| self.place[&v.node]));
-            // Latest first: all users of a node are settled when its turn comes.
+            // Latest first: all users of a node are decided when its turn comes.
             let serving = std::iter::from_fn(|| next.pop_last())
                 .map(|place| self.order[place])
                 .find(|id| !taken.contains_key(id) && self.serves(*id, &inside).is_ok());
@@ -119,8 +119,8 @@ impl Splitter<'_> {
         inside
     }
 
-    /// The codes that the results of attention with one token become, if the columns that share a
-    /// scale are of one head: the lanes that have the head's results find it.
+    /// The quantised results of attention with one token, if the columns that share a scale belong
+    /// to one head: the lanes that have the head's results find the scale.
     fn codes(&self, attention: NodeId, flat: NodeId, cx: &Cx) -> Option<NodeId> {
         let graph = self.graph;
         let [(id, _)] = graph.users(flat.into())[..] else { return None };
@@ -148,7 +148,7 @@ impl Splitter<'_> {
         let graph = self.graph;
         let op = graph.op(id);
         if op.class() == Class::Effect {
-            // A state that several boundaries read belongs to the first.
+            // A state that several boundaries read belongs to the first one.
             return Ok(());
         }
         let same_row = |slot| matches!(op.reads(slot), Reads::Row | Reads::Shared);

@@ -1,5 +1,5 @@
-//! What tests of passes are written with: a checker that compares meanings, a small dense model,
-//! random graphs.
+//! Tools of the passes' tests: a checker that compares meanings, a small dense model, random
+//! graphs.
 mod compare;
 mod model;
 mod random;
@@ -47,7 +47,7 @@ fn round_trip(graph: &Graph) {
     assert_eq!(parse(&once).unwrap_or_else(|e| panic!("{e} in\n{once}")).print(), once);
 }
 
-/// What a pass makes of a text, once it is shown to be legal and to mean the same.
+/// The text that a pass makes of a text, after checks that it is legal and means the same.
 pub fn check(pass: &str, text: &str) -> String {
     check_in(&DECODE, pass, text)
 }

@@ -1,4 +1,4 @@
-//! How fast this machine reads memory: the roof under which a decode step stands.
+//! The memory bandwidth of this machine, which limits the speed of a decode step.
 use crate::memory::Buffer;
 use crate::pool::Pool;
 use std::io;
@@ -7,7 +7,7 @@ use std::time::Instant;
 /// Bytes that one task reads: large enough for the prefetchers, small enough to share out evenly.
 const TASK: usize = 4 << 20;
 
-/// How far ahead of the reading lines are asked for: hardware prefetchers stop at page borders.
+/// Distance of the prefetches ahead of the loads: hardware prefetchers stop at page borders.
 #[cfg(target_arch = "x86_64")]
 const AHEAD: usize = 2048;
 

@@ -1,7 +1,7 @@
-//! The inputs of one step, in one block at addresses that stay: sizes, token ids, positions,
-//! lengths, rows, and the batch that says where each token belongs. Where kernels cannot read the
-//! host's memory, the block is put together here and copied to one of the device before each step:
-//! pointers inside it are the device's.
+//! The inputs of one step, in one block at fixed addresses: sizes, token ids, positions, lengths,
+//! rows, and the batch, which assigns tokens to sequences. If kernels cannot read the host's
+//! memory, the block is filled here and copied to one of the device before each step. Pointers
+//! inside it are the device's.
 use crate::device::{Device, DeviceBuffer, DeviceError, InputAddresses, StepInputs, StepSize};
 use crate::memory::Buffer;
 use atomc_artifact::abi::{Batch, Prepare, SPARE_TOKENS, Step, TILE_TOKENS};
@@ -31,7 +31,7 @@ pub struct Room {
     pub tokens: usize,
     /// Most rows of logits.
     pub rows: usize,
-    /// What each sequence has.
+    /// The tables of each sequence.
     pub tables: Vec<TableRoom>,
 }
 
@@ -56,7 +56,7 @@ pub struct Counts {
     sequences: usize,
 }
 
-/// Offsets in the block. Tables come last, those of a sequence side by side: a step uses only the
+/// Offsets in the block. Tables are last, those of a sequence side by side: a step uses only the
 /// first of them.
 #[derive(Clone, Copy, Debug)]
 struct Parts {
@@ -144,7 +144,7 @@ impl Inputs {
         }
     }
 
-    /// Whether kernels read the inputs where they are put together.
+    /// Whether kernels read the inputs in the memory in which they are filled.
     pub fn in_place(&self) -> bool {
         self.device.is_none()
     }
@@ -210,8 +210,8 @@ impl Inputs {
         entries.for_each(|(entry, &row)| *entry = row as i32);
     }
 
-    /// Says that tokens take consecutive rows, in all steps of a draft until something else is
-    /// said: entries stay where a step has fewer tokens.
+    /// Assigns consecutive rows to tokens, in all following steps of a draft until the next call. A
+    /// step with fewer tokens leaves the entries as they are.
     pub fn take_rows_from(&mut self, row: usize, tokens: usize) {
         let entries = self.ints(self.parts.sources, 0, tokens).iter_mut().zip(row..);
         entries.for_each(|(entry, row)| *entry = row as i32);
@@ -253,7 +253,7 @@ impl Inputs {
         self.ints(self.parts.ids, 0, count)
     }
 
-    /// Copies what was pushed and wanted to the device, where the inputs are not in place.
+    /// Copies what was pushed to the device, unless kernels read the inputs in place.
     pub fn upload(&mut self) -> Result<(), DeviceError> {
         let end = self.step().bytes.len();
         match &mut self.device {
@@ -287,12 +287,12 @@ impl Inputs {
         }
     }
 
-    /// What was pushed since the step began.
+    /// Counts of what was pushed since the step began.
     pub fn counts(&self) -> Counts {
         self.used
     }
 
-    /// What was pushed, as a step to run.
+    /// The step, made of what was pushed.
     pub fn step(&mut self) -> StepInputs<'_> {
         let Counts { tokens, rows, tiles, sequences } = self.used;
         self.begin(tiles);

@@ -498,7 +498,7 @@ impl AtomcRequest {
     }
 }
 
-/// Runs a call on a handle and turns what goes wrong into a status.
+/// Runs a call on a handle and turns its errors and panics into a status.
 fn guard(engine: *mut AtomcEngine, call: impl FnOnce(&mut AtomcEngine) -> Result<(), Failure>) -> AtomcStatus {
     // SAFETY: every caller's contract says that the handle is open, and that one thread uses it.
     let Some(handle) = (unsafe { engine.as_mut() }) else { return AtomcStatus::InvalidArgument };

@@ -1,7 +1,7 @@
-//! Where weights come from: a directory of safetensors, or random values in their place.
+//! Sources of weights: a directory of safetensors, or random values instead.
 //!
-//! A [`Source`] knows tensors by name; [`crate::weights`] asks for what the weight plan of an
-//! artifact wants.
+//! A [`Source`] finds tensors by name. [`crate::weights`] asks it for the tensors of an artifact's
+//! weight plan.
 mod beside;
 mod random;
 mod shard;
@@ -26,7 +26,7 @@ pub trait Source: Sync {
     /// A tensor by name, which must have this shape.
     fn tensor(&self, name: &str, shape: &[usize]) -> Result<Tensor<'_>, CheckpointError>;
 
-    /// The names of all tensors, sorted. A source that makes up whatever is asked for has none.
+    /// The names of all tensors, sorted. A source that makes tensors up has none.
     fn names(&self) -> Vec<&str>;
 
     /// To be asked when all has been read: fails if something else wrote to the source since it was
@@ -81,8 +81,8 @@ impl Tensor<'_> {
     }
 }
 
-/// Where numbers lie in the memory of a device: the first one, and how many of them it is from one
-/// row to the next, and from one column to the next.
+/// Numbers in the memory of a device: the address of the first one, and the distance between rows
+/// and between columns, counted in numbers.
 #[derive(Clone, Copy, Debug)]
 pub struct OnDevice {
     /// Address of the first number, which the host must not follow.
@@ -155,8 +155,8 @@ impl Float {
         }
     }
 
-    /// Whether a weight of a type can be made of these numbers. Powers of two are written as bytes
-    /// where a format has no name for them.
+    /// Whether a weight of a type can be made of these numbers. Formats that have no name for
+    /// powers of two store them as bytes.
     pub(crate) fn becomes(self, dtype: DType) -> bool {
         match self {
             Float::Code(DType::U8) => matches!(dtype, DType::U8 | DType::E8M0),
@@ -269,13 +269,12 @@ struct Entry {
     shard: usize,
     dtype: Dtype,
     shape: Vec<usize>,
-    /// Where the numbers begin and end.
+    /// The range of the numbers in the file.
     place: (usize, usize),
 }
 
 impl Checkpoint {
-    /// Opens the files of a directory and reads their headers. Values are read when they are asked
-    /// for.
+    /// Opens the files of a directory and reads their headers. Values are read on demand.
     pub fn open(dir: impl AsRef<Path>) -> Result<Checkpoint, CheckpointError> {
         let dir = dir.as_ref();
         let mut checkpoint = Checkpoint { shards: Vec::new(), tensors: BTreeMap::new() };

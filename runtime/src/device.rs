@@ -1,12 +1,12 @@
-//! What runs the launches of a plan. A device is an owned value: there is no current one, and two
-//! may live side by side.
+//! Devices, which run the launches of a plan. A device is an owned value: there is no current one,
+//! and a process may have several.
 //!
 //! A device allocates memory, is bound once to the plans of a target, and then runs steps. Its
 //! memory is either the host's or its own. In the host's memory the engine packs weights and reads
-//! logits in place. For a device with memory of its own, weights are packed into a stage and
+//! logits in place. For a device with memory of its own, weights are packed in a staging buffer and
 //! uploaded, the inputs of a step are one block with one copy, and only the rows of logits that
-//! were asked for come back. Of a greedy step (`Engine::step_greedy`) only the picks come back: 4
-//! bytes a row.
+//! were asked for are copied to the host. A greedy step (`Engine::step_greedy`) copies only the
+//! picks: 4 bytes a row.
 #[cfg(test)]
 pub(crate) mod apart;
 mod code;
@@ -30,7 +30,7 @@ use atomc_artifact::abi::{Pack, Prepare};
 use atomc_artifact::manifest::{Manifest, Plan, Variant};
 use std::ptr::NonNull;
 
-/// What the engine asks of a device.
+/// The interface between the engine and a device.
 pub trait Device: Send {
     /// Kind and variant, e.g. `host:x86-64-v4`.
     fn name(&self) -> &str;
@@ -75,8 +75,8 @@ pub trait Device: Send {
     /// pointers.
     ///
     /// # Safety
-    /// The plans are those of the artifact that the device was opened with, the memory came from
-    /// this device, has the sizes that its manifest states, and keeps its addresses until the last
+    /// The plans are those of the artifact that the device was opened with. The memory is the
+    /// device's, has the sizes that its manifest states, and keeps its addresses until the last
     /// [`Device::run`].
     unsafe fn bind(&mut self, plans: &[Plan], memory: &Memory) -> Result<(), DeviceError>;
 
@@ -123,8 +123,8 @@ pub trait Device: Send {
         Err(DeviceError::Failed { device: self.name().to_owned(), detail: "it packs no weights".into() })
     }
 
-    /// Memory that holds anything, for what a stream is given from now on until it is dropped.
-    /// Copies to it and from it go by that stream.
+    /// Memory with undefined contents, for launches and copies on a stream from now until it is
+    /// dropped. Copies to it and from it are on that stream.
     ///
     /// # Safety
     /// The stream is one of this device's, and stays until the memory has been dropped.
@@ -142,16 +142,16 @@ pub trait Device: Send {
         Ok(())
     }
 
-    /// Runs a part of a plan for a step that has its inputs in the device's block already: copies
-    /// nothing, allocates nothing, and where there are streams waits for nothing.
+    /// Runs a part of a plan for a step. The device's block already has its inputs. Copies nothing,
+    /// allocates nothing, and does not wait if there are streams.
     ///
     /// # Safety
     /// As for [`Device::run`]; the stream is one of this device's.
     unsafe fn launch(&mut self, part: Part) -> Result<(), DeviceError>;
 }
 
-/// One step: its size, and the beginning of the block of inputs as far as the step uses it. Where
-/// the device's memory is the host's the bytes are in place, otherwise they are to be copied there.
+/// One step: its size, and the block of inputs as far as the step uses it. If the device's memory
+/// is the host's the bytes are in place, otherwise they have to be copied.
 #[derive(Clone, Copy, Debug)]
 pub struct StepInputs<'a> {
     /// Tokens, rows and tiles.
@@ -177,7 +177,7 @@ pub enum DeviceChoice {
     },
 }
 
-/// What a device can be named.
+/// The names of devices.
 const DEVICES: &[&str] = &["host", "host:<variant>", "hip", "hip:<number>", "cuda", "cuda:<number>"];
 
 impl Default for DeviceChoice {
@@ -219,7 +219,7 @@ impl DeviceChoice {
         }
     }
 
-    /// Runs one plan on a stream of the caller's, where the device has streams.
+    /// Runs one plan on a stream of the caller's, if the device has streams.
     ///
     /// # Safety
     /// As for [`Gpu::on_stream`].
@@ -235,8 +235,8 @@ impl DeviceChoice {
         Ok(Box::new(unsafe { Gpu::on_stream(*vendor, artifact, target, *ordinal, stream, threads) }?))
     }
 
-    /// Starts the device's driver, if it has one. What is opened while the result is there finds it
-    /// started.
+    /// Starts the device's driver, if it has one. For devices that are opened while the result is
+    /// alive it is started already.
     pub fn start(&self) -> Result<Option<Started>, DeviceError> {
         match self {
             DeviceChoice::Host { .. } => Ok(None),
@@ -244,7 +244,7 @@ impl DeviceChoice {
         }
     }
 
-    /// Which of the targets of an artifact has the code for this device.
+    /// The target of an artifact that has the code for this device.
     pub fn target(&self, manifest: &Manifest) -> Result<usize, DeviceError> {
         match self {
             DeviceChoice::Host { .. } => target(manifest, "host"),

@@ -43,8 +43,8 @@ pub struct EngineOptions {
     /// as the cache has blocks if these are fewer. Other models have none.
     pub slots: usize,
     /// Most snapshots of recurrent states. Sequences that begin like others, or are taken back,
-    /// resume from them. They lie in slots that no sequence has, and make place for sequences. 0
-    /// for as many as there are slots.
+    /// resume from them. They are in slots that no sequence has, and are dropped when a sequence
+    /// needs the slot. 0 for as many as there are slots.
     pub snapshots: usize,
     /// Tokens from one snapshot of a sequence to the next, rounded up to whole blocks; 0 for as
     /// many as the largest plan takes, so that prompts are cut there anyway, or
@@ -60,21 +60,21 @@ impl EngineOptions {
     pub const NO_SNAPSHOTS: usize = usize::MAX;
 }
 
-/// New tokens of one sequence, and which of them want logits.
+/// New tokens of one sequence, and which of them need logits.
 #[derive(Clone, Copy, Debug)]
 pub struct Request<'a> {
     /// A sequence of this engine, which no other request of the step is for.
     pub sequence: SeqId,
     /// At least one, of the vocabulary. They follow those that the sequence has.
     pub tokens: &'a [u32],
-    /// Which of these tokens want logits.
+    /// Which of these tokens need logits.
     pub logits: Want,
 }
 
 /// Rows of logits that a request wants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Want {
-    /// None: there are more tokens to come.
+    /// No logits: more tokens of the prompt follow.
     Nothing,
     /// One, for the last token.
     Last,
@@ -92,8 +92,8 @@ impl Request<'_> {
     }
 }
 
-/// Why a step was refused, or failed. No sequence has changed then: the same step may be asked for
-/// again. Where it failed half way, sequences that cannot go back are broken: those with a
+/// Reasons why a step was refused, or failed. No sequence has changed then: the same step may be
+/// tried again. If it failed half way, sequences that cannot go back are broken: those with a
 /// recurrent state, and those that gave back blocks that their next token sees. [`Engine::rewind`]
 /// takes them back further. Sequences with logits that are not finite have their new tokens, and
 /// are best dropped.
@@ -143,20 +143,20 @@ pub struct Engine {
     times: Option<Vec<Launches>>,
 }
 
-/// Where the logits of the last step are.
+/// The place of the last step's logits.
 #[derive(Debug, Default)]
 struct Output {
     /// First row of each request, and the end.
     starts: Vec<usize>,
-    /// The plan with the part of the arena that they lie in; none if the step took several plans
-    /// and they were gathered.
+    /// The plan with the part of the arena that has them; none if the step took several plans and
+    /// they were gathered.
     place: Option<LogitsPlace>,
     gathered: Vec<f32>,
 }
 
 impl Engine {
-    /// Opens an artifact: maps it, loads its code, reserves memory, starts threads. Weights come
-    /// later.
+    /// Opens an artifact: maps it, loads its code, reserves memory, starts threads. Weights are
+    /// loaded later.
     pub fn open(path: impl AsRef<Path>, options: &EngineOptions) -> Result<Engine, Error> {
         Engine::new(Artifact::open(path)?, options)
     }
@@ -218,10 +218,10 @@ impl Engine {
         })
     }
 
-    /// Fills the weights from a source, also anew over ones that are loaded: they keep their
-    /// addresses. If the source is not of the model the weights are as they were; if it fails or
-    /// changes under way, or the device fails, they have to be loaded again. Tokens that sequences
-    /// already have stay computed with the old ones.
+    /// Fills the weights from a source. Weights that are loaded may be replaced so: they keep their
+    /// addresses. If the source does not fit the model, the weights are as they were. If it fails
+    /// or changes meanwhile, or the device fails, they have to be loaded again. Tokens that
+    /// sequences already have stay computed with the old ones.
     pub fn load_weights(&mut self, source: &dyn Source, progress: weights::Progress) -> Result<(), Error> {
         self.load_map(|_, name, count| whole_numbers(source, name, count))?;
         self.session.fill_weights(|_, names, sink| weights::load(sink, names, source, progress))
@@ -267,17 +267,17 @@ impl Engine {
         &self.session.artifact
     }
 
-    /// What the artifact says about itself, of all its targets.
+    /// The artifact's manifest, with all its targets.
     pub fn manifest(&self) -> &Manifest {
         self.session.manifest()
     }
 
-    /// What the artifact says about the model.
+    /// The artifact's description of the model.
     pub fn model(&self) -> &Model {
         self.session.model()
     }
 
-    /// What the artifact has for the device.
+    /// The artifact's target for the device.
     pub fn target(&self) -> &Target {
         self.session.target()
     }
@@ -312,7 +312,7 @@ impl Engine {
         self.session.device.pool()
     }
 
-    /// The cache: how many blocks there are, and how many are free.
+    /// The cache: the number of blocks, and of free ones.
     pub fn cache(&self) -> &Kv {
         &self.kv
     }
@@ -324,8 +324,8 @@ impl Engine {
 
     /// A new sequence that shares the first tokens of another, rounded down to whole blocks.
     /// Nothing is copied. In a model with recurrent states it begins after the last snapshot of
-    /// these tokens, or after all tokens of the other sequence if all are asked for: then its slot
-    /// and the end of its last block are copied. It has a slot from now on.
+    /// these tokens, or after all tokens of the other sequence if all of them are asked for: then
+    /// its slot and the end of its last block are copied. It has a slot from now on.
     pub fn fork(&mut self, sequence: SeqId, tokens: usize) -> Result<Fork, StepError> {
         let fork = self.kv.fork(sequence, tokens)?;
         if let Err(error) = self.copy_blocks() {
@@ -391,8 +391,9 @@ impl Engine {
         self.tokens_run
     }
 
-    /// Gives each sequence its new tokens and computes the logits that are wanted. What does not
-    /// fit one plan runs in several. Allocates nothing once steps of the same size have run.
+    /// Gives each sequence its new tokens and computes the logits of the chosen ones. A step that
+    /// does not fit one plan runs in several. Allocates nothing once steps of the same size have
+    /// run.
     pub fn step(&mut self, requests: &[Request]) -> Result<Logits<'_>, StepError> {
         self.check(requests)?;
         self.output.begin(requests);
@@ -417,9 +418,9 @@ impl Engine {
         Ok(self.logits())
     }
 
-    /// A step that returns only the likeliest token after the last row of each request that wants a
-    /// row: as [`crate::sample::greedy`] chooses it, but where the kernels did so no logits leave
-    /// the device. There are no logits to ask for afterwards.
+    /// A step that returns only the likeliest token after the last row of each request that has a
+    /// row, chosen as by [`crate::sample::greedy`]. If the kernels choose, no logits leave the
+    /// device. There are no logits to read afterwards.
     pub fn step_greedy(&mut self, requests: &[Request]) -> Result<Vec<Option<u32>>, StepError> {
         let picks = self.step_picks(requests)?;
         Ok(picks.into_iter().map(|picks| picks.last().copied()).collect())
@@ -497,7 +498,7 @@ impl Engine {
         Ok(())
     }
 
-    /// What a plan has run of the requests from one place to another.
+    /// The parts of the requests between two cursors, which a plan has run.
     fn ran<'r>(&self, requests: &[Request<'r>], at: Cursor, end: Cursor) -> Result<Vec<Ran<'r>>, StepError> {
         let mut parts = Vec::new();
         if self.draft.is_none() {
@@ -518,7 +519,7 @@ impl Engine {
         Ok(parts)
     }
 
-    /// Copies what is to be equal from now on.
+    /// Does the copies of blocks and slots that the cache has noted.
     fn copy_blocks(&mut self) -> Result<(), StepError> {
         for BlockCopy { group, from, to } in self.kv.take_copies() {
             let bytes = self.session.units[group].bytes;
@@ -545,7 +546,7 @@ impl Engine {
         self.times = Some(vec![Launches::default(); self.session.plans.len()]);
     }
 
-    /// What was timed since [`Engine::time_launches`], by plan, and ends it.
+    /// The times since [`Engine::time_launches`], by plan. Ends the timing.
     pub fn take_launch_times(&mut self) -> Vec<Launches> {
         self.times.take().unwrap_or_default()
     }
@@ -607,8 +608,8 @@ impl Engine {
     }
 
     /// Clears the values in blocks that a sequence got for these positions and that had another
-    /// owner, but for those that the step fills. Kernels give tokens that do not exist yet the
-    /// weight zero, but zero times what an earlier sequence left may be NaN.
+    /// owner, unless the step fills them. Kernels give tokens that do not exist yet the weight
+    /// zero, but zero times the values of an earlier sequence may be NaN.
     fn clear_new_blocks(&mut self, sequence: SeqId, grown: Range<usize>) -> Result<(), StepError> {
         let tokens = self.kv.block_tokens();
         for (group, table) in self.kv.tables(sequence)?.enumerate() {
@@ -702,7 +703,7 @@ impl std::fmt::Debug for Engine {
     }
 }
 
-/// How far a step has come: all requests before `request`, and the first tokens of that one.
+/// The progress of a step: all requests before `request`, and the first tokens of that one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Cursor {
     request: usize,

@@ -1,9 +1,8 @@
 //! Whether this is still the process that made something, or a child that was forked from it. A
 //! child has none of its parent's threads, and none of the driver's state for the parent.
 //!
-//! A fork is of the whole process, so what counts them is the only state here that nobody owns. The
-//! system calls it in each child: asking for the number of the process in every step would be a
-//! system call.
+//! A fork duplicates the whole process, so its counter is the only global state here. The system
+//! calls the handler in each child: asking for the process id in every step would be a system call.
 use std::io;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -15,7 +14,7 @@ static FORKS: AtomicUsize = AtomicUsize::new(0);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Process(usize);
 
-/// What was asked of something that another process has made.
+/// The error of a call in another process than the one that made the value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "the engine was opened before a fork, by the process that this one comes from, and works there alone: open one in this \
@@ -45,8 +44,8 @@ extern "C" fn forked() {
     FORKS.fetch_add(1, Relaxed);
 }
 
-/// What a child of this process says. One that says nothing for ten seconds is ended, and counts as
-/// a no.
+/// The result of `act` in a child of this process. A child that does not end in ten seconds is
+/// killed, and counts as false.
 #[cfg(test)]
 pub(crate) fn in_child(act: impl FnOnce() -> bool) -> bool {
     use std::panic::{AssertUnwindSafe, catch_unwind};

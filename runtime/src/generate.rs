@@ -16,9 +16,9 @@ pub struct Params {
     pub sampling: Sampling,
     /// Tokens that end an answer.
     pub stop: Vec<u32>,
-    /// Tokens that the engine's draft guesses behind an answer, for the next step to verify; at
-    /// most as many as the artifact was made for. 0 for none. Answers are the same: a guess is kept
-    /// only where it is the token that the model's own logits and the seed choose.
+    /// Tokens that the engine's draft guesses after an answer, for the next step to verify; at most
+    /// the number that the artifact was made for. 0 for none. Answers are the same: a guess is kept
+    /// only if it is the token that the model's own logits and the seed choose.
     pub speculate: usize,
 }
 
@@ -47,7 +47,7 @@ pub struct Guesses {
     pub made: usize,
     /// Those that were right, with every guess before them.
     pub right: usize,
-    /// Steps of the model behind the prompt.
+    /// Steps of the model after the prompt.
     pub steps: usize,
 }
 

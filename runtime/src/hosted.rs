@@ -4,17 +4,17 @@
 //!
 //! A step is [`Hosted::begin`], then [`Hosted::run`] until no call is left, then [`Hosted::head`]
 //! on the hidden rows that the framework has put into [`Hosted::head_input`]. Between two runs the
-//! framework does what the call asks for. Embeddings alone are [`Hosted::embed`] of the tokens in
-//! [`Hosted::embed_input`].
+//! framework does the work that the call names. Embeddings alone are [`Hosted::embed`] of the
+//! tokens in [`Hosted::embed_input`].
 //!
 //! An artifact's draft is driven alike: steps with [`Batch::draft`], and [`Hosted::draft_head`].
-//! Each step of the model leaves a row of each token in [`Hosted::drafted`], where the framework
-//! puts those that a step of the draft is to take.
+//! Each step of the model leaves a row of each token in [`Hosted::drafted`]. The framework puts the
+//! rows that a step of the draft takes there.
 //!
-//! Memory comes from a function of the framework's, so that its accounting sees it: weights, the
-//! arena, the hidden rows and the heads' input. The block of inputs and the workspace are the
-//! runtime's own. Pages are bound table by table, by address and distance, and may be bound again.
-//! Heads run before they are bound, too.
+//! A function of the framework's allocates the memory, so the framework can account for it:
+//! weights, the arena, the hidden rows and the heads' input. The block of inputs and the workspace
+//! are the runtime's own. Pages are bound table by table, by address and distance, and may be bound
+//! again. Heads run before they are bound, too.
 //!
 //! If the device's memory is the host's, `begin` reads the tensors and refuses impossible values
 //! with the name of the field. On a GPU the host does not read them: grids follow from the padded
@@ -60,7 +60,7 @@ pub struct HostedOptions {
     pub rank: usize,
     /// Which side attends: plans of the other kind are not used.
     pub attention: Attention,
-    /// Whether the artifact's draft is driven too. Its states come after the model's then.
+    /// Whether the artifact's draft is driven too. Its states follow the model's then.
     pub draft: bool,
     /// On which weights are uploaded; steps name their own.
     pub stream: Stream,
@@ -91,8 +91,8 @@ pub struct Hosted {
     session: Session,
     /// How many of the states are the model's.
     model_states: usize,
-    /// Where rows for the draft lie, if it is driven, and whether its weights come from a
-    /// checkpoint of their own.
+    /// The rows for the draft, if it is driven, and whether its weights are in a checkpoint of
+    /// their own.
     draft: Option<DraftRows>,
     waits_for_draft: bool,
     /// The one that the device was opened with.
@@ -127,8 +127,8 @@ struct Running {
 }
 
 impl Hosted {
-    /// Opens an artifact on a device, in memory of the caller's where `allocate` is given. Weights
-    /// and pages come later.
+    /// Opens an artifact on a device, in memory of the caller's if `allocate` is given. Weights and
+    /// pages are given later.
     pub fn open(artifact: Arc<Artifact>, options: &HostedOptions, allocate: Option<Allocate>) -> Result<Hosted, Error> {
         let manifest = artifact.manifest();
         let target = options.device.target(manifest)?;
@@ -204,7 +204,7 @@ impl Hosted {
         Ok(hosted)
     }
 
-    /// Where inputs are made on the device, gives them what stays the same in all steps.
+    /// Gives a device that makes the inputs everything that is the same in all steps.
     fn set_inputs(&mut self) -> Result<(), DeviceError> {
         self.session.inputs.clear();
         self.session.inputs.want_first(self.session.plans.iter().map(|plan| plan.rows).max().unwrap_or(0));
@@ -219,7 +219,7 @@ impl Hosted {
         &self.session.artifact
     }
 
-    /// What the artifact has for the device.
+    /// The artifact's target for the device.
     pub fn target(&self) -> &Target {
         self.session.target()
     }
@@ -246,7 +246,7 @@ impl Hosted {
         self.draft.is_some()
     }
 
-    /// Which of the ranks that share the model out this is.
+    /// This rank, of those that share the model out.
     pub fn rank(&self) -> Rank {
         self.session.rank
     }
@@ -271,7 +271,7 @@ impl Hosted {
         self.hidden_rows(&self.session.memory.hidden, self.max_tokens())
     }
 
-    /// What the further rows are called that steps leave: `hidden.2` is what enters layer 2.
+    /// The names of the further rows that steps leave: `hidden.2` is the input of layer 2.
     pub fn hidden_names(&self) -> impl Iterator<Item = &str> {
         let plans = self.plans().first().into_iter();
         plans.flat_map(|plan| &plan.hidden).map(|rows| rows.name.as_str())
@@ -324,7 +324,7 @@ impl Hosted {
         if batch.draft && self.draft.is_none() {
             return Err(HostedError::Draft("none is driven; open the artifact with it"));
         }
-        // Tables are not used where the caller attends.
+        // Tables are not used if the caller does the attention.
         let batch = &Batch { tables: if own { batch.tables } else { &[] }, ..*batch };
         let (found, want) = (batch.tables.len(), self.tables_of(batch.draft).len());
         if own && found != want {
@@ -359,7 +359,7 @@ impl Hosted {
         let Model { vocab, max_positions, .. } = artifact.manifest().model;
         let target = &artifact.manifest().targets[*target];
         let block_tokens = target.layout.block_tokens;
-        // Where the caller attends there are no tables.
+        // There are no tables if the caller does the attention.
         let bound = &tables[range.start..range.start + batch.tables.len()];
         let kept = bound.iter().map(|table| units[target.states[table.states[0].0].group].kept).collect();
         let limits = Limits { vocab, max_positions, block_tokens, before: range.start, tables: bound, kept };
@@ -412,8 +412,8 @@ impl Hosted {
     /// Runs the body up to the next call, which it gives, or to its end.
     ///
     /// # Safety
-    /// The step's tensors and pages are still what they were, and the caller has done what the call
-    /// before asked for.
+    /// The step's tensors and pages are unchanged, and the caller has done the work of the call
+    /// before.
     pub unsafe fn run(&mut self) -> Result<Option<Call>, HostedError> {
         let step = self.step.as_mut().filter(|step| !step.at.done).ok_or(HostedError::NoStep)?;
         let Running { size, tokens, embedded, stream, .. } = *step;
@@ -428,7 +428,7 @@ impl Hosted {
         Ok(call)
     }
 
-    /// A value of the step under way: a row for each token.
+    /// A value of the current step: a row for each token.
     pub fn rows(&self, place: Place) -> Option<Rows> {
         self.step.map(|step| self.rows_at(place, step.tokens))
     }

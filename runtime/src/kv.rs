@@ -7,11 +7,11 @@
 //! copied. Where tokens see a window alone, a sequence gives back the blocks that none of its next
 //! tokens sees.
 //!
-//! The inside of a page is known to kernels alone. The owner of the memory says how far pages lie
-//! apart (`abi::Batch.block_stride`), so pages of several layers may alternate. The first contents
-//! of a page do no harm: the padding of a key is written with it, and the values of a block that is
-//! not full are cleared. `abi::Batch` is the same for all kernels. There is one for each table, and
-//! a launch is bound to that of its states, so no kernel knows the number of groups.
+//! Only kernels know the inside of a page. The owner of the memory gives the distance between pages
+//! (`abi::Batch.block_stride`), so pages of several layers may alternate. The first contents of a
+//! page do no harm: the padding of a key is written with it, and the values of a block that is not
+//! full are cleared. `abi::Batch` is the same for all kernels. There is one for each table, and a
+//! launch is bound to that of its states, so no kernel knows the number of groups.
 //!
 //! A slot holds the state after all tokens of a sequence. So that others can begin like it,
 //! snapshots of the slot are kept after some of its blocks, in slots that no sequence has.
@@ -71,7 +71,7 @@ pub struct BlockCopy {
     pub to: usize,
 }
 
-/// Why the cache cannot do what it was asked to. Nothing has changed then.
+/// Reasons why a call of the cache fails. Nothing has changed then.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 #[allow(missing_docs, reason = "a message says what its variant means, and shows the fields")]
 pub enum KvError {
@@ -91,19 +91,19 @@ pub enum KvError {
     NotBack { sequence: SeqId, tokens: usize, len: usize },
 }
 
-/// What a group keeps of a sequence.
+/// The memory of a group for a sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kept {
-    /// A page for a number of tokens. A token sees a number of keys, 0 for all.
+    /// A page for a number of tokens. A token sees all keys up to its own, or a window of them.
     Pages {
-        /// Keys that a token sees.
+        /// Keys that a token sees; 0 for all.
         window: usize,
     },
     /// A slot, however long it is.
     Slot,
 }
 
-/// What tables have room for.
+/// The room of tables.
 #[derive(Clone, Copy, Debug)]
 pub struct Sizes {
     /// Tokens of a block.
@@ -234,7 +234,7 @@ impl Kv {
         Ok(self.get(id)?.len)
     }
 
-    /// The blocks of a sequence in each group, in order of position; zero where they were given
+    /// The blocks of a sequence in each group, in order of position; zero for those that were given
     /// back.
     pub fn tables(&self, id: SeqId) -> Result<impl Iterator<Item = &[i32]>, KvError> {
         Ok(self.get(id)?.tables.iter().map(Table::entries))

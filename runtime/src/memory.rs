@@ -6,7 +6,7 @@ use std::ptr::NonNull;
 pub(crate) const SLACK: usize = 256;
 const HUGE_PAGE: usize = 2 << 20;
 
-/// Zeroed memory that keeps its address: at least 64-byte aligned, on huge pages where it is large
+/// Zeroed memory at a fixed address: aligned to at least 64 bytes, on huge pages if it is large
 /// enough to gain from them, followed by readable slack. Pages that are never touched cost nothing.
 pub struct Buffer {
     start: NonNull<u8>,
@@ -16,7 +16,7 @@ pub struct Buffer {
 
 /// The allocator that the memory goes back to.
 enum Origin {
-    /// The system: what was mapped, from here on this many bytes.
+    /// Memory that the system mapped: its address, and its bytes.
     Map(NonNull<u8>, usize),
     /// Another allocator.
     Foreign(Release),
@@ -42,8 +42,8 @@ impl Buffer {
         // SAFETY: `skip` is less than a huge page, which the mapping is larger than `len` by.
         let start = unsafe { base.add(skip) };
         if huge {
-            // SAFETY: the range lies in the mapping. The call is advice: where it fails, small
-            // pages serve.
+            // SAFETY: the range lies in the mapping. The call is advice: if it fails, small pages
+            // serve.
             unsafe { libc::madvise(start.as_ptr().cast(), len + SLACK, libc::MADV_HUGEPAGE) };
         }
         Ok(Buffer { start, len, origin: Origin::Map(base, mapped) })
@@ -112,8 +112,7 @@ impl Drop for Buffer {
     }
 }
 
-/// Bytes of memory that this machine has; as many as there are addresses where the system does not
-/// say.
+/// Bytes of memory of this machine; the number of addresses if the system does not say.
 pub fn installed() -> usize {
     // SAFETY: both only ask.
     let (pages, bytes) = unsafe { (libc::sysconf(libc::_SC_PHYS_PAGES), libc::sysconf(libc::_SC_PAGE_SIZE)) };
@@ -155,7 +154,7 @@ mod tests {
             let mut buffer = Buffer::new(len).unwrap();
             assert_eq!(buffer.address() as usize % if len < HUGE_PAGE { 4096 } else { HUGE_PAGE }, 0);
             assert_eq!(buffer.as_slice().len(), len);
-            // SAFETY: the slack is what is under test.
+            // SAFETY: the slack is readable, which this test checks.
             let with_slack = unsafe { std::slice::from_raw_parts(buffer.address(), len + SLACK) };
             assert!(with_slack.iter().all(|&byte| byte == 0));
             buffer.as_mut_slice().fill(1);

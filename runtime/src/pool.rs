@@ -6,8 +6,8 @@
 //! ends in a barrier. A step of a model is one region with one `tasks` per launch, so that threads
 //! are woken once a step, not once a kernel.
 //!
-//! Waiting spins, since launches are microseconds apart, but never for long: then it yields (more
-//! threads than cores must not stand in each other's way) or, between regions, parks.
+//! A wait spins, since launches are microseconds apart, but never for long: then it yields (more
+//! threads than cores must not block each other) or, between regions, parks.
 use crate::forks::{Forked, Process};
 use std::any::Any;
 use std::cell::UnsafeCell;
@@ -29,7 +29,7 @@ type Region<'a> = dyn Fn(Worker<'_>) + Sync + 'a;
 /// barrier of a step waits for all.
 pub const MAX_THREADS: usize = 1024;
 
-/// As many threads as were asked for, or this process's part of the system's, shared out among
+/// The number of threads: `wanted`, or this process's part of the system's, shared out among
 /// `processes`.
 pub fn threads(wanted: usize, processes: usize) -> usize {
     let available = || std::thread::available_parallelism().map_or(1, |threads| threads.get());
@@ -44,7 +44,8 @@ pub struct Pool {
     process: Process,
 }
 
-/// What the workers share. A value on its own cache line is written by all of them in turn.
+/// The state that the workers share. A value on a cache line of its own is written by all of them
+/// in turn.
 struct Shared {
     threads: usize,
     /// Counts regions. A new value tells the workers that `region` is to be run.
@@ -81,7 +82,7 @@ pub struct Worker<'a> {
     index: usize,
 }
 
-/// What unwinds a worker out of a region in which another one panicked.
+/// The payload that unwinds a worker out of a region in which another one panicked.
 struct Abandoned;
 
 impl Pool {
@@ -112,8 +113,8 @@ impl Pool {
         if self.workers.is_empty() { Ok(()) } else { self.process.check() }
     }
 
-    /// Calls `each` once for every number below `count`, on all threads. A panic in it comes out of
-    /// this call.
+    /// Calls `each` once for every number below `count`, on all threads. If it panics, so does this
+    /// call.
     pub fn for_each(&mut self, count: usize, each: impl Fn(usize) + Sync) {
         self.run(&|worker| worker.tasks(count, |tasks| tasks.for_each(&each)));
     }
@@ -174,7 +175,7 @@ impl Pool {
 impl Drop for Pool {
     fn drop(&mut self) {
         if self.check().is_err() {
-            // There is no thread to wait for, and what its handle points to is gone.
+            // There is no thread to wait for, and its handle points to nothing.
             self.workers.drain(..).for_each(std::mem::forget);
             return;
         }
@@ -206,7 +207,7 @@ impl Worker<'_> {
     }
 
     /// Hands out `0..count` in ranges, large ones first, and returns on every worker when all are
-    /// done: what one worker wrote before, each sees after.
+    /// done: each worker sees all that the others wrote before.
     pub fn tasks(self, count: usize, mut work: impl FnMut(Range<usize>)) {
         while let Some(range) = self.shared.take(count) {
             work(range);
@@ -261,7 +262,7 @@ impl Shared {
         }
     }
 
-    /// Runs the region on one worker and keeps what it panics with for the caller.
+    /// Runs the region on one worker and keeps the payload of a panic for the caller.
     fn enter(&self, region: &Region<'_>, index: usize) {
         let worker = Worker { shared: self, index };
         if let Err(panic) = catch_unwind(AssertUnwindSafe(|| region(worker))) {
@@ -347,7 +348,7 @@ mod tests {
             let values: Vec<AtomicUsize> = (0..TASKS).map(AtomicUsize::new).collect();
             pool.run(&|worker| {
                 for _ in 0..50 {
-                    // What a launch adds depends on all that came before; the empty launch keeps
+                    // A launch adds a number that depends on all before; the empty launch keeps
                     // reading and adding apart.
                     let sum: usize = values.iter().map(|value| value.load(Relaxed)).sum();
                     worker.tasks(0, |_| ());

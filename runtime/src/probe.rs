@@ -28,8 +28,8 @@ pub struct Piece {
     pub table: Vec<i32>,
 }
 
-/// The step that a launch belongs to. Its states have `blocks` pages each, which begin so many
-/// bytes apart.
+/// The step that a launch belongs to. Its states have `blocks` pages each, at the distance
+/// `block_stride`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ProbeStep {
     /// One for each sequence.
@@ -58,8 +58,8 @@ pub struct Outcome {
     pub states: BTreeMap<usize, Vec<u8>>,
 }
 
-/// Every byte of the arena and of the hidden rows that nobody filled is this: no number in any type
-/// of floats.
+/// Every byte of the arena and of the hidden rows that was never filled has this value: no number
+/// in any type of floats.
 pub const POISON: u8 = u8::MAX;
 
 /// Why a launch has no outcome.

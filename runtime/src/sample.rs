@@ -80,7 +80,7 @@ pub fn greedy(logits: &[f32]) -> u32 {
 }
 
 impl Sampler {
-    /// One for each sequence. What cannot be chosen by is for [`Sampling::check`] to find.
+    /// A sampler for one sequence. [`Sampling::check`] finds settings that it cannot choose by.
     pub fn new(sampling: Sampling) -> Sampler {
         Sampler { sampling, random: Pcg::new(sampling.seed), candidates: Vec::new() }
     }

@@ -2,14 +2,14 @@
 //! HTTP and of text.
 //!
 //! A step takes the next token of every running answer, and fills up with pieces of prompts: half
-//! of the rest is for the prompt that came first, and what remains for the shortest. So no prompt
-//! waits for a long one to end, and of equal ones the first ends first. An answer is admitted when
-//! the cache has room for its prompt and for what the others need next. Requests take turns,
-//! however many answers each wants: the next answer belongs to the request with the fewest running
-//! ones, and of equal ones to the first that came (`admit.rs`). When the cache is full, retained
-//! prefixes go first; then the request that came last gives its pages back, and computes them again
-//! when it is its turn. A step may verify guesses of the engine's draft after the last token of an
-//! answer (`guess.rs`).
+//! of the rest is for the earliest prompt, and the other half for the shortest. So no prompt waits
+//! for the end of a long one, and of equal ones the first ends first. An answer is admitted when
+//! the cache has room for its prompt and for the next tokens of the others. Requests take turns,
+//! however many answers each has: the next answer is of the request with the fewest running ones,
+//! and of equal ones of the earliest (`admit.rs`). When the cache is full, retained prefixes are
+//! dropped first; then the latest request gives its pages back, and computes them again in its
+//! turn. A step may verify guesses of the engine's draft after the last token of an answer
+//! (`guess.rs`).
 mod admit;
 mod backend;
 mod choose;
@@ -31,20 +31,20 @@ pub use task::{End, Job, JobError, Output, Salt, Why};
 
 use task::{Event, Part, Seen, Task};
 
-/// What the scheduler may be told.
+/// Options of the scheduler.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
-    /// Most requests under way at once.
+    /// Most requests that run at once.
     pub running: usize,
     /// Most tokens of a step; 0 for those of the largest plan.
     pub step_tokens: usize,
-    /// Whether beginnings of prompts are looked for in what others have computed.
+    /// Whether the beginnings of prompts are looked up among computed ones.
     pub prefix_cache: bool,
     /// Most tokens that the draft guesses after an answer, for a step to verify; 0 for none.
     pub speculate: usize,
 }
 
-/// What has happened since the start.
+/// Counts since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Steps of the engine.
@@ -65,7 +65,7 @@ pub struct Counts {
     pub faults: u64,
 }
 
-/// Where the scheduler stands.
+/// The state of the scheduler.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Gauges {
     /// Requests under way.
@@ -122,7 +122,7 @@ impl<B: Backend> Scheduler<B> {
             limits.step_tokens = limits.step_tokens.min(options.step_tokens);
         }
         let options = Options { running: options.running.max(1), ..options };
-        // A retained sequence occupies a slot that others want. Snapshots lie in free slots, and
+        // A retained sequence occupies a slot that others need. Snapshots occupy free slots, and
         // each sequence with guesses has one.
         let most = match (options.prefix_cache, limits.slots) {
             (false, _) => 0,
@@ -152,7 +152,7 @@ impl<B: Backend> Scheduler<B> {
         self.limits
     }
 
-    /// What has happened since the start.
+    /// Counts since the start.
     pub fn counts(&self) -> Counts {
         self.counts
     }
@@ -172,7 +172,7 @@ impl<B: Backend> Scheduler<B> {
         self.down.as_deref()
     }
 
-    /// Whether there is nothing to do.
+    /// Whether no request waits or runs.
     pub fn is_idle(&self) -> bool {
         self.running.is_empty() && self.waiting.is_empty()
     }
@@ -268,7 +268,7 @@ impl<B: Backend> Scheduler<B> {
         }
     }
 
-    /// Looks how the guides stand that were busy. They are waited for where all are.
+    /// Asks the guides that were busy for their progress. Waits for them if all are busy.
     fn look(&mut self) {
         let mut within = if self.running.iter().all(|task| task.is_held) { LOOK } else { Duration::ZERO };
         for index in (0..self.running.len()).rev() {
@@ -297,8 +297,8 @@ impl<B: Backend> Scheduler<B> {
         pieces
     }
 
-    /// Sees to it that the cache has room for the next step: prefixes go, then the requests that
-    /// came last.
+    /// Makes room in the cache for the next step: drops prefixes, then preempts the latest
+    /// requests.
     fn make_room(&mut self, pieces: &mut Vec<Piece>) {
         while let Err(error) = self.room_for(pieces) {
             match self.prefixes.evict(&mut self.backend) {
@@ -323,7 +323,7 @@ impl<B: Backend> Scheduler<B> {
         }
     }
 
-    /// Puts a task back into the queue, where its arrival belongs.
+    /// Puts a task back into the queue, at the place of its arrival.
     fn wait_again(&mut self, task: Task) {
         let place = self.waiting.iter().position(|other| other.number > task.number).unwrap_or(self.waiting.len());
         self.waiting.insert(place, task);
@@ -337,7 +337,7 @@ impl<B: Backend> Scheduler<B> {
         self.backend.has_room(&growing.collect::<Vec<_>>())
     }
 
-    /// Runs a step, and says what it means for each task.
+    /// Runs a step, and returns its results for each task.
     fn run(&mut self, pieces: &[Piece]) -> Result<Vec<Event>, StepError> {
         let Scheduler { backend, running, .. } = self;
         let wants: Vec<Want> = pieces.iter().map(|piece| running[piece.task].wants(piece.tokens)).collect();
@@ -367,7 +367,7 @@ impl<B: Backend> Scheduler<B> {
         Ok(pieces.iter().zip(seen).map(|(piece, seen)| Event { piece: *piece, seen }).collect())
     }
 
-    /// Gives each task what the step has found for it.
+    /// Gives each task its results of the step.
     fn take(&mut self, events: Vec<Event>) {
         let (mut ended, mut back) = (vec![], vec![]);
         for Event { piece, seen } in events {
@@ -395,13 +395,13 @@ impl<B: Backend> Scheduler<B> {
         let task = self.running.remove(index);
         match end {
             Ok(_) => self.retain(&task),
-            // What is wrong with its logits may be wrong with what it has in the cache.
+            // Its entries in the cache may be as wrong as its logits.
             Err(_) => self.drop_sequence(task.sequence),
         }
         task.end(end);
     }
 
-    /// Keeps what a task has computed, for others that begin like it.
+    /// Keeps the computed tokens of a task, for others that begin like it.
     fn retain(&mut self, task: &Task) {
         self.is_full = false;
         let Some(sequence) = task.sequence else { return };
@@ -413,13 +413,13 @@ impl<B: Backend> Scheduler<B> {
         self.settle(kept);
     }
 
-    /// A step has failed. Where logits are not finite each request of it is tried alone, to find
-    /// the one that is at fault; with any other fault all of them end, and what is in the cache is
-    /// not used again.
+    /// Ends or repeats the requests of a step that has failed. If logits are not finite each
+    /// request of it is tried alone, to find the one at fault; with any other fault all of them
+    /// end, and their entries in the cache are not used again.
     fn fault(&mut self, pieces: &[Piece], error: StepError) {
         tracing::error!(%error, requests = pieces.len(), "a step failed");
         self.counts.faults += 1;
-        // A wrong guess may be what is at fault: there are none where one is tried alone.
+        // A wrong guess may be the reason: a request that is tried alone has no guesses.
         let has_guesses = pieces.iter().any(|piece| !self.running[piece.task].ahead.is_empty());
         let retry = matches!(error, StepError::NotFinite(_)) && (pieces.len() > 1 || has_guesses);
         let message = error.to_string();

@@ -1,8 +1,8 @@
 //! Signatures by an artifact's maker: an ed25519 signature of its fingerprint, in a file of 64
 //! bytes next to it.
 //!
-//! A signature of the fingerprint is one of every byte. The check needs only the artifact's
-//! header, so it comes before any of its code is mapped.
+//! The fingerprint depends on every byte, so a signature of it is one of the whole artifact. The
+//! check needs only the artifact's header: it runs before any of its code is mapped.
 use atomc_artifact::{Fingerprint, files};
 use ed25519_dalek::pkcs8::DecodePublicKey;
 use ed25519_dalek::{SIGNATURE_LENGTH, Signature, VerifyingKey};
@@ -13,8 +13,8 @@ use std::path::{Path, PathBuf};
 /// key: with it, they run nothing that has no signature by that key.
 pub const VARIABLE: &str = "ATOMC_REQUIRE_SIGNED_BY";
 
-/// What a signed message begins with. A key that also signs other things makes no such message for
-/// them; the number is that of this way to sign.
+/// The first words of a signed message. A key that also signs other texts makes no such message for
+/// them. The number is the version of this scheme.
 const DOMAIN: &str = "atomc artifact signature 1\n";
 
 /// Why an artifact does not count as signed.
@@ -33,8 +33,8 @@ pub enum SignatureError {
     Wrong { artifact: PathBuf, signature: PathBuf, key: PathBuf },
 }
 
-/// Refuses an artifact that has no valid signature by the key in a file of PEM; without a key,
-/// nothing is asked for. `file` is where the artifact was opened, which names the signature.
+/// Refuses an artifact that has no valid signature by the key in a PEM file; without a key, nothing
+/// is checked. `file` is the path by which the artifact was opened, and names the signature.
 pub fn require(key: Option<impl AsRef<Path>>, file: &Path, fingerprint: Fingerprint) -> Result<(), SignatureError> {
     match key {
         Some(key) => check(key.as_ref(), file, fingerprint),
@@ -47,7 +47,7 @@ pub fn message(fingerprint: Fingerprint) -> String {
     format!("{DOMAIN}{fingerprint}\n")
 }
 
-/// Where the signature of an artifact's file is.
+/// The path of the signature of an artifact's file.
 pub fn path(artifact: &Path) -> PathBuf {
     let mut path = artifact.as_os_str().to_owned();
     path.push(".sig");

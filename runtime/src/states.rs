@@ -1,4 +1,5 @@
-//! What layers keep between steps: pages for a sequence's tokens, or a slot for the sequence.
+//! The memory that layers keep between steps: pages for a sequence's tokens, or a slot for the
+//! sequence.
 use std::ops::Range;
 
 use crate::device::{DeviceBuffer, StateMemory};

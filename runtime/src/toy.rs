@@ -64,7 +64,7 @@ void head(void *const *args, const step *s, void *scratch, int64_t first, int64_
 }
 "#;
 
-/// The likeliest token behind these.
+/// The likeliest token after these.
 pub fn next(tokens: &[u32]) -> u32 {
     let sum: usize = tokens.iter().enumerate().map(|(position, &id)| (id as usize + 1) * (position + 1)).sum();
     (sum % VOCAB) as u32
@@ -98,7 +98,7 @@ pub fn with(manifest: &Manifest) -> (tempfile::TempDir, Artifact) {
     (dir, artifact)
 }
 
-/// An engine with the toy's weights, whose plans do not say where the picks are.
+/// An engine with the toy's weights and without picks in its plans.
 pub fn engine_without_picks() -> Engine {
     let mut manifest = manifest();
     manifest.targets[0].plans.iter_mut().for_each(|plan| plan.picks = None);
@@ -116,7 +116,7 @@ pub fn engine(threads: usize, cache_tokens: usize) -> Engine {
     engine
 }
 
-/// The same on a device whose memory is not the host's.
+/// The same on a device with memory of its own.
 pub fn apart(threads: usize, cache_tokens: usize) -> Engine {
     let artifact = Artifact::open(path()).unwrap();
     let options = EngineOptions { threads, cache_tokens, ..EngineOptions::default() };

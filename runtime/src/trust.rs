@@ -1,9 +1,8 @@
 //! Trust in code that no user has named.
 //!
-//! An artifact is native code. One that a user names is taken. One that merely lies next to a model
-//! may have come from anywhere, and the user has not asked for its code. The list here says which
-//! of those a user trusts, by fingerprint: it holds wherever the file lies, and for no other
-//! content.
+//! An artifact is native code. One that a user names is run. One that only lies next to a model may
+//! be from anywhere, and the user has not asked for its code. The list here says which of those a
+//! user trusts, by fingerprint: it holds for that content in any place, and for no other content.
 //!
 //! The runtime does not read the environment. Programs that do ask [`place`] for the list's place.
 use atomc_artifact::files::{self, Draft};
@@ -31,7 +30,7 @@ pub enum TrustError {
     Line { path: PathBuf, line: usize },
 }
 
-/// Where a user's list is, by the values of XDG_CONFIG_HOME and HOME.
+/// The path of a user's list, by the values of XDG_CONFIG_HOME and HOME.
 pub fn place(config_home: Option<OsString>, home: Option<OsString>) -> Result<PathBuf, TrustError> {
     let set = |value: Option<OsString>| value.filter(|value| !value.is_empty()).map(PathBuf::from);
     let (variable, folder, below) = match (set(config_home), set(home)) {
@@ -45,8 +44,8 @@ pub fn place(config_home: Option<OsString>, home: Option<OsString>) -> Result<Pa
     }
 }
 
-/// The artifacts that a user trusts, as a file says: a line for each, its fingerprint and then what
-/// it was, for the reader.
+/// The artifacts that a user trusts, as read from a file: each line is a fingerprint and a
+/// description for the reader.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct TrustList {
     entries: BTreeMap<Fingerprint, String>,
@@ -73,12 +72,12 @@ impl TrustList {
         Ok(TrustList { entries: lines.map(entry).collect::<Result<_, TrustError>>()? })
     }
 
-    /// Whether its code may run wherever it lies.
+    /// Whether an artifact's code may run in any place.
     pub fn has(&self, fingerprint: Fingerprint) -> bool {
         self.entries.contains_key(&fingerprint)
     }
 
-    /// Fingerprints, and what each is of.
+    /// Fingerprints with their descriptions.
     pub fn entries(&self) -> impl Iterator<Item = (Fingerprint, &str)> {
         self.entries.iter().map(|(fingerprint, about)| (*fingerprint, about.as_str()))
     }

@@ -1,4 +1,5 @@
-//! The interfaces over HTTP: OpenAI's, and of Anthropic's and vLLM's what clients ask for.
+//! The interfaces over HTTP: OpenAI's, and the parts of Anthropic's and vLLM's that clients ask
+//! for.
 mod answer;
 mod body;
 mod chat;
@@ -52,11 +53,11 @@ pub struct Service {
     pub thoughts: bool,
     /// Makers of forms of answers.
     pub grammars: Grammars,
-    /// Names of the model; the first is what answers say.
+    /// Names of the model; answers have the first one.
     pub names: Vec<String>,
     /// Tokens that end an answer.
     pub stop: Vec<u32>,
-    /// What a request takes that says nothing.
+    /// Values of fields that a request does not have.
     pub defaults: Defaults,
     /// Access rules for clients.
     pub access: Access,
@@ -175,8 +176,8 @@ async fn health(State(service): State<Shared>) -> Response {
     }
 }
 
-/// Reads a request where it keeps no other connection waiting: large ones one at a time, and those
-/// that go through a template which is slow.
+/// Reads a request so that it delays no other connection. Large ones and those with a slow template
+/// are read one at a time.
 async fn read_apart<T: Send + 'static>(
     service: Shared,
     body: Payload,
@@ -189,8 +190,8 @@ async fn read_apart<T: Send + 'static>(
     apart(move || read(service, &body)).await
 }
 
-/// Does work that takes time (tokenising, templates) where it delays no other connection. Its panic
-/// fails one request.
+/// Does work that takes time (tokenising, templates) so that it delays no other connection. Its
+/// panic fails one request.
 async fn apart<T: Send + 'static>(work: impl FnOnce() -> Result<T, ApiError> + Send + 'static) -> Result<T, ApiError> {
     match tokio::task::spawn_blocking(work).await {
         Ok(done) => done,

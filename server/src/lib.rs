@@ -8,8 +8,8 @@
 //! `schedule.rs` decides which tokens of which requests are in the next step. It asks the engine
 //! through a trait (`schedule/backend.rs`), so its tests run a toy over the engine's own cache.
 //! `schedule/admit.rs` admits, `schedule/prefix.rs` is the radix tree of retained sequences,
-//! `schedule/choose.rs` chooses tokens, `schedule/task.rs` is one request. `worker.rs` is the thread
-//! that owns scheduler and engine: nothing else touches them.
+//! `schedule/choose.rs` chooses tokens, `schedule/task.rs` is one request. `worker.rs` is the
+//! thread that owns scheduler and engine: nothing else touches them.
 //!
 //! `text.rs` makes text of tokens, `template.rs` prompts of conversations, `tools.rs` calls of
 //! answers. `grammar.rs` makes masks of schemas and expressions: threads of its own prepare a

@@ -5,15 +5,15 @@ use crate::tools::{Call, Calls, Wanted};
 /// A part of an answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Part {
-    /// What stands before the answer.
+    /// Text before the answer.
     Thought(String),
-    /// What a reader sees.
+    /// Text for the reader.
     Text(String),
     /// A call.
     Call(Call),
 }
 
-/// Finds the parts of one answer, in pieces that come one after the other.
+/// Finds the parts of one answer, which comes in pieces.
 #[derive(Clone, Debug, Default)]
 pub struct Parts {
     thoughts: Thoughts,

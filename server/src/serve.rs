@@ -34,7 +34,7 @@ const LAST_WORDS: Duration = Duration::from_secs(2);
 const READERS: usize = 2;
 /// Pause after a failure to take a connection, as when there are no more file descriptors.
 const REST: Duration = Duration::from_millis(100);
-/// How often memory goes back to the system, where there were requests and none is left.
+/// The interval at which memory is given back to the system once no request is left.
 const TIDY: Duration = Duration::from_secs(1);
 
 /// Where and how long to serve.
@@ -42,7 +42,7 @@ const TIDY: Duration = Duration::from_secs(1);
 pub struct Place {
     /// The address to listen on.
     pub address: SocketAddr,
-    /// What connections may take.
+    /// Limits of connections.
     pub limits: Limits,
     /// Time that requests have to end when the server is told to.
     pub grace: Duration,
@@ -125,7 +125,7 @@ async fn ended(graceful: GracefulShutdown, within: Duration) {
 
 /// Serves a connection until it ends, or must go for another.
 fn take(stream: TcpStream, ticket: Ticket, router: &Router, graceful: &GracefulShutdown) {
-    // Pieces of an answer leave as they come.
+    // Pieces of an answer are sent at once.
     _ = stream.set_nodelay(true);
     let connection = graceful.watch(connection(stream, router.clone(), &ticket));
     tokio::spawn(async move {
@@ -162,6 +162,6 @@ pub fn connection<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
 /// Tells the scheduler to end, and waits for its thread.
 pub fn join(handle: &Handle, thread: std::thread::JoinHandle<()>) {
     handle.end(Duration::ZERO);
-    // A panic of it was told where it happened.
+    // Its panic was reported in its thread.
     _ = thread.join();
 }

@@ -1,5 +1,5 @@
-//! Text to tokens and back, by the model's own `tokenizer.json`: whole, and piece by piece as
-//! tokens come.
+//! Text to tokens and back, by the model's own `tokenizer.json`: whole, and piece by piece for a
+//! stream of tokens.
 mod bytes;
 mod check;
 mod stops;
@@ -12,8 +12,9 @@ use tokenizers::Tokenizer;
 
 pub use stops::Stops;
 
-/// Tokens that do not end a character after which they are shown as they are: no character has
-/// more bytes than half of this, and decoding what is left again and again would cost its square.
+/// Most tokens of a character that is not complete. After these it is shown as it is: no character
+/// has more bytes than half of this, and decoding the rest again and again would take quadratic
+/// time.
 const MOST_PENDING: usize = 8;
 
 /// Why text cannot be made tokens, or tokens text.
@@ -36,8 +37,8 @@ pub struct Text {
 }
 
 impl Text {
-    /// From a file, or from the `tokenizer.json` in a folder. As in transformers, what the file
-    /// says of truncation and padding is not for prompts, and is left aside.
+    /// From a file, or from the `tokenizer.json` in a folder. As in transformers, the file's
+    /// truncation and padding are not for prompts, and are ignored.
     pub fn open(path: &Path) -> Result<Text, TextError> {
         let path = if path.is_dir() { path.join("tokenizer.json") } else { path.to_owned() };
         let fault = |why: String| TextError::File { path: path.clone(), why };
@@ -90,7 +91,7 @@ impl Text {
     }
 }
 
-/// What the tokenizer makes. Some files make its library panic: that is a fault of theirs.
+/// The tokenizer's result. Some files make its library panic, which counts as an error of the file.
 fn whole<T>(work: impl FnOnce() -> tokenizers::Result<T>) -> Result<T, String> {
     match catch_unwind(AssertUnwindSafe(work)) {
         Ok(done) => done.map_err(|error| error.to_string()),
@@ -116,7 +117,7 @@ fn escaped(bytes: &[u8]) -> String {
     "bytes:".chars().map(String::from).chain(bytes.iter().map(one)).collect()
 }
 
-/// Tokens that come one after the other, as text that ends where characters do.
+/// A stream of tokens as text that ends at the ends of characters.
 #[derive(Debug, Default)]
 pub struct Reader {
     special: bool,
@@ -134,7 +135,7 @@ impl Reader {
         Reader { special, ..Reader::default() }
     }
 
-    /// What a token adds.
+    /// The text that a token adds.
     pub fn push(&mut self, text: &Text, token: u32) -> Result<String, TextError> {
         self.tokens.push(token);
         let whole = text.decode(&self.tokens, self.special)?;

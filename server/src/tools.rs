@@ -22,7 +22,7 @@ pub struct Call {
 pub struct Wanted {
     /// Most of them.
     pub most: usize,
-    /// What the answer must be, where it must call.
+    /// The form of the answer, if it has to call.
     pub form: Option<Form>,
     /// Whether the request named the tool.
     pub is_named: bool,
@@ -47,15 +47,15 @@ pub fn form<'a>(tools: impl Iterator<Item = &'a Value>, once: bool) -> Result<Fo
     Ok(Form::Lark(format!("start: call{more}\n{call}\ntool: {}\n{rules}", names.join(" | "))))
 }
 
-/// What a tool is called.
+/// The name of a tool.
 pub fn name(tool: &Value) -> Option<&str> {
     tool["function"]["name"].as_str()
 }
 
-/// Finds calls in pieces that come one after the other.
+/// Finds calls in an answer that comes in pieces.
 #[derive(Clone, Debug)]
 pub struct Calls {
-    /// What may be the beginning of a call, or is.
+    /// A call, or a possible beginning of one.
     held: String,
     /// Calls so far: blanks between them are no text.
     made: usize,
@@ -107,7 +107,7 @@ impl Calls {
             return Some(Part::Text(std::mem::replace(&mut self.held, rest)));
         }
         let inner = self.held.strip_prefix(OPEN)?;
-        // A text among the arguments may have what ends a call.
+        // A text among the arguments may contain the mark that ends a call.
         let mut ends = inner.match_indices(CLOSE).map(|(end, _)| &inner[..end]);
         let inner = ends.find(|inner| !is_cut(inner))?;
         let (end, call) = (OPEN.len() + inner.len() + CLOSE.len(), call(inner));

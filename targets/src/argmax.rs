@@ -4,8 +4,7 @@ use inkwell::values::FloatValue;
 
 use crate::code::{Any, Code, Int, Vector};
 
-/// For each lane the largest element so far, and the column of lane 0 in the vector that it came
-/// in.
+/// For each lane the largest element so far, and the column of lane 0 in its vector.
 #[derive(Clone, Copy)]
 pub struct Argmax<'c> {
     values: Vector<'c>,
@@ -20,7 +19,7 @@ impl<'c> Argmax<'c> {
         Argmax { values: c.lit(f64::NEG_INFINITY), firsts: c.splat(short(c, first)) }
     }
 
-    /// What a loop carries from turn to turn.
+    /// The values that a loop carries from turn to turn.
     pub fn carried(self) -> [Any<'c>; 2] {
         [self.values.into(), self.firsts.into()]
     }

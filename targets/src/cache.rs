@@ -45,14 +45,14 @@ impl<'c> Batch<'c> {
     }
 }
 
-/// One layer's cache, and what the kernel writes into it.
+/// One layer's cache, and the key and value that the kernel writes into it.
 pub struct Cache<'c> {
     pub ty: CacheType,
     pub layout: CacheLayout,
     pub k: Ptr<'c>,
     pub v: Ptr<'c>,
     pub batch: Batch<'c>,
-    /// What the kernel writes, if it does.
+    /// The key and value that the kernel writes, if it does.
     written: Option<Written>,
 }
 
@@ -109,8 +109,8 @@ impl<'c> Cache<'c> {
         Slot { block, offset: position % self.layout.block_tokens }
     }
 
-    /// Where a head of a block begins in K and in V, in bytes. Caches may be larger than 32 bits
-    /// count, a page is not.
+    /// The bytes of a block at which a head begins in K and in V. Caches may be larger than 32 bits
+    /// can address, a page is not.
     pub fn head(&self, c: &Code<'c>, block: Int<'c>, head: Int<'c>) -> [Int<'c>; 2] {
         let page = c.to_i64(block) * c.to_i64(self.batch.block_stride);
         let CacheLayout { head_bytes, value_bytes, .. } = self.layout;
@@ -125,7 +125,7 @@ impl<'c> Cache<'c> {
         cols.into_iter().try_for_each(|col| self.write_part(rows, row, head, slot, Col::Const(col)))
     }
 
-    /// What must be computed of a row before parts of it can be written.
+    /// Computes the statistics of a row that are needed before parts of it can be written.
     pub fn prepare(&self, rows: &Rows<'_, 'c>, row: Int<'c>, head: Int<'c>) -> Result<(), Diagnostic> {
         let Some(Written { key, value }) = self.written else { return Ok(()) };
         rows.prepare(key, row, Some(head))?;

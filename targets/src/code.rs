@@ -39,7 +39,7 @@ pub struct Code<'c> {
     pub b: &'c Builder<'c>,
     pub arch: &'c Arch,
     pub function: FunctionValue<'c>,
-    /// Elements of a logical vector, as far as the kernel has come.
+    /// Elements of a logical vector, for the code that is emitted next.
     lanes: Cell<usize>,
     /// The type of indices and offsets.
     pub index: IntType<'c>,
@@ -172,7 +172,7 @@ impl<'c> Code<'c> {
         self.b.build_store(p, v.into()).expect(BUILT).set_alignment(align).expect("a power of two");
     }
 
-    /// A pointer to a buffer, which lies in the address space that `p` points to.
+    /// Loads a pointer to a buffer from `p`.
     pub fn load_ptr(&self, p: Ptr<'c>) -> Ptr<'c> {
         self.load_fixed(p.get_type(), p, 8).into_pointer_value()
     }
@@ -212,7 +212,7 @@ impl<'c> Code<'c> {
         self.as_int(self.b.build_int_s_extend(v.v, self.index, "").expect(BUILT))
     }
 
-    /// Asks for a cache line that will be read soon.
+    /// Prefetches a cache line that will be read soon.
     pub fn prefetch(&self, p: Ptr<'c>) {
         let n = |n| self.cx.i32_type().const_int(n, false).into();
         // A read, with the highest locality, of data.

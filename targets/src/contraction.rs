@@ -1,5 +1,5 @@
-//! What both contraction families share, on every target: which values they are made of, and what
-//! happens to the sums.
+//! The parts that both contraction families share on every target: the values that a contraction is
+//! made of, and the epilogue of its sums.
 use atomc_ir::{Block, DType, Diagnostic, Graph, Layout, NodeId, Op, TensorType, Value};
 
 use inkwell::values::FloatValue;
@@ -73,8 +73,8 @@ pub fn heads_of(body: &Graph, product: NodeId) -> Option<usize> {
     matches!(body.op(product), Op::PerHead { .. }).then(heads).flatten()
 }
 
-/// Rows of heads that lie in memory as products take them: where each head's columns begin in a row
-/// of `of`, counted in elements.
+/// Rows of heads in memory, as products take them: the element of a row of `of` at which each
+/// head's columns begin.
 #[derive(Clone, Copy, Debug)]
 pub struct HeadRows {
     pub of: Value,
@@ -105,13 +105,13 @@ impl HeadRows {
         (is_there && is_whole).then_some(HeadRows { of, start, apart })
     }
 
-    /// Where a head's columns begin in a row.
+    /// The element of a row at which a head's columns begin.
     pub fn column<'c>(&self, head: Int<'c>) -> Int<'c> {
         head * self.apart + self.start
     }
 }
 
-/// The sum over a token's choices that a product goes into, and what of the product it is of.
+/// The sum over a token's choices that a product is part of, and its operand.
 pub fn combine_of(body: &Graph, product: NodeId) -> Option<(Value, Value)> {
     let mut of = Value::from(product);
     while let [(user, _)] = body.users(of)[..] {
@@ -129,8 +129,8 @@ pub fn multiplied(body: &Graph, x: &TensorType, w: &TensorType) -> DType {
     let row_wise = Encoding::of(body).is_none_or(|encoding| encoding.is_row_wise());
     match x.layout {
         _ if !w.dtype.is_code() => w.dtype,
-        // Codes are numbers of bf16; what they mean, where a row of either has several scales, is
-        // not.
+        // Codes are numbers of bf16. Scaled codes are not, if a row of either operand has several
+        // scales.
         Layout::Scaled(group) if row_wise && Some(group) >= x.shape.last() => DType::BF16,
         Layout::Scaled(_) => DType::F32,
         Layout::Mx(_) => w.dtype,
@@ -171,7 +171,7 @@ impl<'k, 'a, 'c> Parts<'k, 'a, 'c> {
         }
         let width = to.ty.shape.row().unwrap_or(0);
         let mut pieces = Vec::new();
-        // A bias of all pieces may come before they are told apart.
+        // A bias of all pieces may be added before the pieces are separated.
         let mut whole = linear;
         while let [(user, _)] = graph.users(whole)[..]
             && matches!(graph.op(user), Op::Map(_))
@@ -203,7 +203,7 @@ impl<'k, 'a, 'c> Parts<'k, 'a, 'c> {
         self.pieces.iter().map(|&(_, start)| start)
     }
 
-    /// Elements of a row of the result, or of a head of it where each has a matrix of its own.
+    /// Elements of a row of the result, or of one of its heads if each has a matrix of its own.
     pub fn width(&self) -> usize {
         match self.heads() {
             Some(_) => self.w.ty.shape.0[1].fixed().unwrap_or(0),
@@ -216,22 +216,21 @@ impl<'k, 'a, 'c> Parts<'k, 'a, 'c> {
         heads_of(self.kernel.rows.graph, self.linear.node)
     }
 
-    /// Where columns of a head lie in a row of the result.
+    /// The place of a head's columns in a row of the result.
     pub fn place_of(&self, at: At<'c>) -> At<'c> {
         let column = self.kernel.rows.column(at.col);
         let col = at.head.map_or(at.col, |head| Col::Var(head * self.width() + column));
         At { head: None, col, ..at }
     }
 
-    /// The type of numbers that are multiplied: the weight's, or that of x where the weight is
-    /// stored as codes.
+    /// The type of the products' operands: the weight's, or that of x if the weight is quantised.
     pub fn multiplied(&self) -> Result<DType, Diagnostic> {
         let (x, w) = (self.kernel.rows.shape(self.x)?, &self.w.ty);
         Ok(multiplied(self.kernel.rows.graph, x, w))
     }
 
-    /// The rows of x, if they lie in memory in the type of numbers that are multiplied; of heads
-    /// those that their rows are parts of.
+    /// The rows of x, if they are in memory in the type of products' operands; for heads, the rows
+    /// that theirs are parts of.
     pub fn rows_in_memory(&self) -> Option<&Operand<'c>> {
         let x = match self.heads() {
             Some(_) => self.kernel.rows.operand(self.head_rows()?.of).ok()?,
@@ -241,7 +240,7 @@ impl<'k, 'a, 'c> Parts<'k, 'a, 'c> {
             .then_some(x)
     }
 
-    /// Rows of heads in memory, where each head has a matrix of its own.
+    /// Rows of heads in memory, if each head has a matrix of its own.
     pub fn head_rows(&self) -> Option<HeadRows> {
         HeadRows::of(self.kernel.rows.graph, self.linear.node)
     }
@@ -281,8 +280,8 @@ impl<'k, 'a, 'c> Parts<'k, 'a, 'c> {
         Ok(rows.code.load(rows.code.cx.f32_type(), place, 4).into_float_value())
     }
 
-    /// Rows in memory that the epilogue reads where its result is, so that they can be asked for
-    /// before the sums are there.
+    /// Rows in memory that the epilogue reads at the places of its results, so that they can be
+    /// loaded before the sums are complete.
     fn rows_beside(&self) -> impl Iterator<Item = Value> {
         let (graph, shape) = (self.kernel.rows.graph, &self.to.ty.shape);
         graph.inputs().into_iter().filter(move |&v| {
@@ -314,7 +313,7 @@ impl<'k, 'a, 'c> Parts<'k, 'a, 'c> {
         result
     }
 
-    /// What the epilogue makes of the sums, one vector for each piece.
+    /// The epilogue's result for sums, one vector for each piece.
     pub fn result(&self, at: At<'c>, sums: &[Vector<'c>]) -> Result<Vector<'c>, Diagnostic> {
         let rows = &self.kernel.rows;
         if let Some((combine, of)) = self.combine {

@@ -1,4 +1,4 @@
-//! The kernels of one code object: what there is to emit, all at once.
+//! The kernels of one code object: all of them are emitted at once.
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 

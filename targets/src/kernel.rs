@@ -1,4 +1,4 @@
-//! What every family begins with: the kernel's parameters, found in the argument array.
+//! The beginning of every family's kernels: the parameters, found in the argument array.
 use atomc_ir::{Diagnostic, Dim, Op, Shape, Type, Value};
 
 use crate::cache::{Batch, Cache};
@@ -17,7 +17,7 @@ pub struct Kernel<'a, 'c> {
     pub outputs: Vec<(Value, Operand<'c>)>,
     /// Writes into caches that the body makes.
     pub caches: Vec<Cache<'c>>,
-    /// Where the slots of each state of such begin.
+    /// The addresses of the slots of each state that has some.
     pub slots: Vec<(Value, Ptr<'c>)>,
     /// Which sequences the step's tokens are of, if the body reads that.
     pub batch: Option<Batch<'c>>,
@@ -82,7 +82,7 @@ impl<'a, 'c> Kernel<'a, 'c> {
         }
     }
 
-    /// The only result, where a family has one.
+    /// The only result, for a family that has one.
     pub fn output(&self) -> Result<(Value, &Operand<'c>), Diagnostic> {
         match &self.outputs[..] {
             [(v, o)] => Ok((*v, o)),

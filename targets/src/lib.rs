@@ -84,8 +84,8 @@ pub fn decodes_apart(family: Family, arch: &Arch) -> bool {
     family.tokens() == Tokens::DecodeOnGpus && arch.isa().is_some()
 }
 
-/// Whether steps that verify what a draft guesses have kernels of the family of their own on the
-/// machine: several tokens of a sequence read its keys together.
+/// Whether steps that verify guesses have kernels of their own for the family on the machine:
+/// several tokens of a sequence read its keys together.
 pub fn verifies_apart(family: Family, arch: &Arch) -> bool {
     family == Family::AttendMany && arch.isa().is_some()
 }
@@ -163,7 +163,7 @@ fn object(job: &Job, arch: &Arch, waves: Option<(usize, &str)>) -> Result<(Vec<u
     Ok((llvm::object(&module, arch)?, info))
 }
 
-/// What each kernel of a code object takes of the GPU.
+/// The resources of each kernel of a code object.
 fn resources(code: &[u8], jobs: &[Job], gpu: GpuArch) -> Result<Vec<KernelResources>, Diagnostic> {
     let found = report::report(code, gpu)?;
     match found.iter().map(|kernel| kernel.symbol.as_str()).eq(jobs.iter().map(|job| job.symbol())) {
@@ -173,7 +173,7 @@ fn resources(code: &[u8], jobs: &[Job], gpu: GpuArch) -> Result<Vec<KernelResour
 }
 
 /// A better object of a kernel, with another wave on each SIMD, if a few registers less are enough
-/// for it, and what it takes of the GPU.
+/// for it, and its resources.
 fn one_wave_more(
     job: &Job,
     gpu: GpuArch,
@@ -192,8 +192,8 @@ fn one_wave_more(
     Ok(None)
 }
 
-/// An object of a kernel that keeps all it has in registers, or more of it, with fewer waves on
-/// each SIMD or by another of LLVM's schedulers, and what it takes of the GPU.
+/// An object of a kernel with fewer spills, by fewer waves on each SIMD or another of LLVM's
+/// schedulers, and its resources.
 fn without_spills(
     job: &Job,
     gpu: GpuArch,

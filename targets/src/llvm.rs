@@ -19,8 +19,8 @@ use inkwell::targets::{CodeModel, FileType, InitializationConfig, RelocMode, Tar
 
 use crate::Form;
 
-/// Where a kernel is made: a context, and the builder of all its instructions. Both outlive every
-/// value.
+/// The place where a kernel is built: a context, and the builder of all its instructions. Both
+/// outlive every value.
 #[derive(Clone, Copy)]
 pub struct Llvm<'c> {
     pub cx: &'c Context,
@@ -54,11 +54,11 @@ fn machine(arch: &Arch) -> Result<TargetMachine, Diagnostic> {
         .ok_or_else(|| fail("refused".into()))
 }
 
-/// Emitters write straight code; these passes hoist and share what they repeat. No pass here
-/// invents calls to a C library.
+/// Emitters write straight code; these passes hoist and share repeated parts. No pass here invents
+/// calls to a C library.
 const PASSES: &str = "early-cse<memssa>,instcombine<no-verify-fixpoint>,loop-mssa(licm),early-cse,simplifycfg";
 
-/// On GPUs loops end with their test, so that what they carry keeps its registers.
+/// On GPUs loops end with their test, so that carried values keep their registers.
 const SIMT_PASSES: &str =
     "early-cse<memssa>,instcombine<no-verify-fixpoint>,loop-mssa(loop-rotate,licm),early-cse<memssa>,simplifycfg";
 
@@ -121,8 +121,8 @@ fn emit(module: &Module, arch: &Arch, file: FileType) -> Result<Vec<u8>, Diagnos
     }
 }
 
-/// What `make` gives, and the errors that LLVM tells meanwhile. What else it tells is for
-/// developers: that it cannot keep as many waves as were asked for, say.
+/// The result of `make`, and the errors that LLVM reports meanwhile. Its other reports are for
+/// developers: that it cannot keep as many waves as requested, for example.
 fn heard<R>(module: &Module, make: impl FnOnce() -> R) -> (R, Vec<String>) {
     let (context, errors) = (module.get_context().raw(), RefCell::new(vec![]));
     // SAFETY: the context is the module's, which lives, and `errors` lives until its handler is
@@ -134,9 +134,9 @@ fn heard<R>(module: &Module, make: impl FnOnce() -> R) -> (R, Vec<String>) {
     (made, errors.into_inner())
 }
 
-/// Takes what LLVM tells; `errors` is the list of [`heard`].
+/// Takes a report of LLVM; `errors` is the list of [`heard`].
 extern "C" fn hear(told: LLVMDiagnosticInfoRef, errors: *mut c_void) {
-    // SAFETY: LLVM lends what it tells for this call, and gives a text that is ours to free.
+    // SAFETY: LLVM lends its report for this call, and gives a text that is ours to free.
     let (text, severity) = unsafe {
         let text = LLVMGetDiagInfoDescription(told);
         let copy = CStr::from_ptr(text).to_string_lossy().into_owned();

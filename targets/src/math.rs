@@ -82,8 +82,8 @@ pub fn exp<'c>(code: &Code<'c>, x: Vector<'c>) -> Vector<'c> {
     code.choose(high, code.lit(f64::INFINITY), y)
 }
 
-/// The exponential by the machine's power of two. What rounding the product loses would grow with
-/// it, so it is put back.
+/// The exponential by the machine's power of two. The rounding error of the product would grow with
+/// it, so it is corrected.
 fn exp_by_two<'c>(code: &Code<'c>, isa: Isa, x: Vector<'c>) -> Vector<'c> {
     const LOW: f64 = std::f64::consts::LOG2_E - (std::f64::consts::LOG2_E as f32) as f64;
     let lit = |v| code.lit(v);
@@ -92,7 +92,7 @@ fn exp_by_two<'c>(code: &Code<'c>, isa: Isa, x: Vector<'c>) -> Vector<'c> {
     let low = code.fma(x, lit(LOW), low);
     let y = code.exp2(isa, high);
     let corrected = code.fma(y, code.fmul(low, lit(std::f64::consts::LN_2)), y);
-    // Where the power is infinite there is nothing to put back.
+    // An infinite power needs no correction.
     code.choose(compare(code, FloatPredicate::OLT, y, lit(f64::INFINITY)), corrected, y)
 }
 

@@ -1,6 +1,6 @@
-//! Kernels for NVIDIA, each a module of its own: text, which drivers translate for the chip they
-//! find, and where NVIDIA's assembler is at hand also the code of the row's chip, which loads in no
-//! time. What a kernel takes is known only then.
+//! Kernels for NVIDIA, each a module of its own: PTX, which drivers translate for their chip, and
+//! with NVIDIA's assembler also the code of the row's chip, which loads without translation. The
+//! resources of a kernel are known only then.
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -19,7 +19,7 @@ use crate::{Resources, llvm, report};
 const INSTRUCTION: usize = 16;
 /// Bytes of shared memory that the system keeps of each work-group's.
 const RESERVED: usize = 1024;
-/// Where each part of a section begins: as aligned as a section itself.
+/// The alignment of each part of a section, and of the section.
 const ALIGN: usize = 64;
 
 /// NVIDIA's assembler.
@@ -51,7 +51,7 @@ impl Assembler {
         release.ok_or_else(|| fail(format!("ptxas --version says {text:?}")))
     }
 
-    /// The code of a module for the chip, and what is said about it.
+    /// The code of a module for the chip, and the assembler's report.
     fn assemble(&self, text: &str, arch: &Arch) -> Result<(Vec<u8>, String), Diagnostic> {
         let dir = tempfile::tempdir().map_err(fail)?;
         let (from, to) = (dir.path().join("kernel.ptx"), dir.path().join("kernel.cubin"));
@@ -111,8 +111,8 @@ pub fn compile(jobs: &[Job], arch: GpuArch) -> Result<Object, Diagnostic> {
     Ok(Object { code: section, kernels: infos })
 }
 
-/// What a kernel takes, as the assembler says and as its code shows. Matrix instructions are those
-/// of the text.
+/// The resources of a kernel, from the assembler's report and its code. Matrix instructions are
+/// those of the text.
 fn resources(
     text: &str,
     cubin: &[u8],
@@ -147,7 +147,7 @@ fn code_bytes(cubin: &[u8]) -> Result<usize, object::Error> {
     Ok(code.map(|s| s.size() as usize).sum())
 }
 
-/// The first number that ends where `what` begins.
+/// The first number that ends right before `what`.
 fn number_before(text: &str, what: &str) -> Option<usize> {
     let number = |(at, _): (usize, &str)| {
         let before = &text[..at];

@@ -1,5 +1,5 @@
-//! What kernels of the family `recur` have in common on all machines: which tokens of a step are of
-//! one sequence, where its slot is, and where operands begin that are parts of rows.
+//! The parts that kernels of the family `recur` share on all machines: the tokens of a sequence in
+//! a step, the sequence's slot, and the beginnings of operands that are parts of rows.
 use std::cell::RefCell;
 
 use atomc_ir::{DeltaSizes, Diagnostic, Op, Value};
@@ -123,7 +123,7 @@ pub fn start(rows: &Rows, v: Value) -> usize {
 /// Makes elements of a value, where another's may be given.
 type Eval<'k, 'c> = dyn Fn(Value, At<'c>, Option<(Value, Vector<'c>)>) -> Result<Vector<'c>, Diagnostic> + 'k;
 
-/// What a body makes element by element.
+/// The element-wise part of a body.
 struct Elements<'k, 'c> {
     eval: Box<Eval<'k, 'c>>,
     /// Whether all could be made.

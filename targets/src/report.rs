@@ -1,4 +1,4 @@
-//! What kernels take of an AMD GPU, read from the linked code object: its metadata, and its
+//! The resources of kernels on an AMD GPU, read from the linked code object: its metadata, and its
 //! instructions as LLVM disassembles them.
 mod class;
 mod loops;
@@ -14,7 +14,7 @@ use crate::jobs::parallel;
 use crate::{LoopReport, Resources};
 use class::Class;
 
-/// A kernel with what it takes.
+/// A kernel with its resources.
 #[derive(Clone, Debug, PartialEq)]
 pub struct KernelResources {
     pub symbol: String,
@@ -23,7 +23,7 @@ pub struct KernelResources {
     pub whole: LoopReport,
     /// Multiply-adds that its matrix instructions make, each counted once.
     pub multiply_adds: usize,
-    /// Bytes that its loads from global memory bring to a lane.
+    /// Bytes that its loads from global memory fetch for a lane.
     pub load_bytes: usize,
 }
 

@@ -1,8 +1,8 @@
 //! Evaluates the row-wise part of a kernel's body, one vector of elements at a time.
 //!
-//! Every family uses it: as the whole kernel, as what happens to the rows before a contraction, or
-//! as what happens to accumulators after it. Nothing is materialised; a norm's statistics are
-//! computed once a row by [`Rows::prepare`].
+//! Every family uses it: as the whole kernel, as the prologue of a contraction, or as the epilogue
+//! of its accumulators. Nothing is materialised; a norm's statistics are computed once a row by
+//! [`Rows::prepare`].
 mod memory;
 mod norm;
 mod quantise;
@@ -37,7 +37,7 @@ pub enum Col<'c> {
     Var(Int<'c>),
 }
 
-/// Where a vector of elements is: a row, for values with heads the head, and the first column
+/// The place of a vector of elements: a row, a head for values with heads, and the first column
 /// (inside the head).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct At<'c> {
@@ -62,16 +62,16 @@ pub struct Rows<'a, 'c> {
     /// The scale of each quantised value with one scale a row, for the row that was prepared last.
     scales: RefCell<HashMap<Value, Scale<'c>>>,
     team: Cell<Option<Team<'a, 'c>>>,
-    /// Where this member's first vectors of a row begin.
+    /// The columns of this member's first vectors of a row.
     columns: RefCell<Vec<Int<'c>>>,
-    /// In how many pieces vectors are computed, and which of them is; none while they are only
-    /// loaded.
+    /// The number of pieces in which vectors are computed, and the current piece; none while they
+    /// are only loaded.
     pieces: Cell<usize>,
     piece: Cell<Option<usize>>,
     /// Vectors that were computed for a norm's scale and are wanted again, by value, column and
     /// piece.
     kept: RefCell<Vec<Kept<'c>>>,
-    /// Whole vectors as they lie in memory, for all of their pieces.
+    /// Whole vectors as loaded from memory, for all of their pieces.
     loaded: RefCell<Vec<(Value, At<'c>, Vector<'c>)>>,
 }
 
@@ -82,7 +82,7 @@ pub fn unsupported(what: impl Into<String>) -> Diagnostic {
 /// A row and, for values with heads, the head.
 type Place<'c> = (Int<'c>, Option<Int<'c>>);
 
-/// Whether a statistic of the whole row comes before any of its elements.
+/// Whether a statistic of the whole row is needed before any of its elements.
 pub fn is_norm(op: &Op) -> bool {
     matches!(op.values(), Values::Normed(_))
 }
@@ -118,7 +118,7 @@ impl<'a, 'c> Rows<'a, 'c> {
         self.bound.borrow().contains_key(&v)
     }
 
-    /// Forgets what was kept of the last row.
+    /// Forgets the values of the last row.
     pub fn forget(&self) {
         self.kept.borrow_mut().clear();
     }

@@ -1,5 +1,4 @@
-//! What a schedule is: a way to make the kernels of a family. Which there are is known in
-//! `select.rs` alone.
+//! A schedule: a way to make the kernels of a family. Only `select.rs` knows all of them.
 use std::fmt;
 
 use atomc_artifact::manifest;
@@ -39,7 +38,7 @@ pub type Sizes = fn(&KernelSpec) -> Result<(Kind, Vec<usize>), Diagnostic>;
 /// Makes a kernel as a module with one function of its symbol.
 pub type Emit = for<'c> fn(&Setup<'c>, &KernelSpec) -> Result<(Module<'c>, manifest::Kernel), Diagnostic>;
 
-/// Where a kernel is made, and with which numbers.
+/// The place where a kernel is built, and its numbers.
 pub struct Setup<'c> {
     pub llvm: Llvm<'c>,
     pub arch: &'c Arch,
@@ -79,7 +78,7 @@ impl From<Diagnostic> for WhyNot {
 }
 
 impl Schedule {
-    /// The numbers for a kernel: those it asks for, or the best that a table knows.
+    /// The numbers for a kernel: those that it asks for, or the best ones of a table.
     pub fn choice(&self, spec: &KernelSpec, table: &Table) -> Result<Choice, Diagnostic> {
         if let Some(choice) = spec.choice.as_ref().filter(|choice| choice.schedule() == self.name) {
             return Ok(choice.clone());
@@ -103,7 +102,7 @@ impl Schedule {
         })
     }
 
-    /// What the best numbers for a kernel depend on, if some are open.
+    /// The class of a kernel: the facts that its best numbers depend on, if some are open.
     pub fn class(&self, spec: &KernelSpec) -> Result<Option<Class>, Diagnostic> {
         let Some(open) = &self.open else { return Ok(None) };
         let (kind, sizes) = (open.sizes)(spec)?;

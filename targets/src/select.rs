@@ -31,7 +31,7 @@ static TABLES: LazyLock<BTreeMap<&str, Table>> = LazyLock::new(|| {
 });
 static NO_TABLE: Table = Table::none();
 
-/// A schedule that was asked, and what it said.
+/// A schedule, and its answer.
 pub struct Asked {
     pub schedule: &'static Schedule,
     pub choice: Choice,
@@ -46,7 +46,7 @@ pub fn schedules(arch: &Arch) -> &'static [Schedule] {
     }
 }
 
-/// What the source's table for an arch says.
+/// The source's table for an arch.
 fn table(arch: &Arch) -> &'static Table {
     TABLES.get(arch.name).unwrap_or(&NO_TABLE)
 }
@@ -167,7 +167,7 @@ mod tests {
         assert!(refused.contains("no instruction takes the scales of such rows"), "{refused}");
     }
 
-    /// What a chip's row says of schedules is of some that there are.
+    /// A chip's row names only schedules that exist.
     #[test]
     fn avoided_schedules_exist() {
         for gpu in crate::rows().iter().filter_map(|arch| arch.gpu()) {
@@ -212,7 +212,7 @@ mod tests {
         assert_eq!(asked.iter().map(said).collect::<Vec<_>>(), want);
     }
 
-    /// Every table is of an arch row, and what it says can be.
+    /// Every table is for an arch row, and its lines are possible.
     #[test]
     fn tables_of_the_source() {
         for (name, table) in TABLES.iter() {

@@ -16,7 +16,7 @@ pub struct KernelSpec<'a> {
     pub each: Option<usize>,
     /// Numbers of the schedule to use instead of those that were found best, for `atomc tune`.
     pub choice: Option<Choice>,
-    /// Whether a row's result must not depend on what other rows a step has, nor on how many.
+    /// Whether a row's result must not depend on the other rows of a step, nor on their number.
     pub invariant: bool,
 }
 

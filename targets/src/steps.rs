@@ -14,15 +14,16 @@ const FEW: usize = 4;
 /// (`AMDGPUTargetMachine.cpp`): its default, then the one that takes the fewest registers.
 pub const SCHEDULERS: [&str; 2] = ["max-occupancy", "iterative-minreg"];
 
-/// The waves that a SIMD would hold if the kernel took a few registers less, where registers are
-/// what decides.
+/// The waves that a SIMD would hold if the kernel took a few registers less, if registers are the
+/// limit.
 pub fn within_reach(unit: &ComputeUnit, waves: usize, found: &KernelResources) -> Option<usize> {
     let (vgprs, lds) = (found.resources.vgprs, found.resources.lds);
     let (has, could) = (occupancy(unit, vgprs, lds, waves), occupancy(unit, vgprs.saturating_sub(FEW), lds, waves));
     (could.floor() > has).then_some(could as usize)
 }
 
-/// What code keeps in memory, or in lanes of other registers, because registers do not suffice.
+/// The values that code keeps in memory, or in lanes of other registers, because registers do not
+/// suffice.
 pub fn spills(code: &KernelResources) -> usize {
     let r = &code.resources;
     r.scratch + r.vgpr_spills + r.sgpr_spills

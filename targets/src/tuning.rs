@@ -21,12 +21,12 @@ pub struct Class {
     pub sizes: Vec<usize>,
 }
 
-/// What cannot differ at all between kernels that may want the same numbers.
+/// The facts that must agree exactly between kernels that may want the same numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
-    /// A contraction: the type of its rows, how its weight is stored, whether rows come from memory
-    /// as they are, and the pieces of its result. Sizes are rows and columns of the weight, and
-    /// tokens.
+    /// A contraction: the type of its rows, the encoding of its weight, whether rows are read from
+    /// memory as they are, and the pieces of its result. Sizes are rows and columns of the weight,
+    /// and tokens.
     Gemm { rows: &'static str, weight: Stored, plain: bool, pieces: usize },
     /// Attention: elements of the cache, query heads that share one of its heads, and the size of a
     /// head. Sizes are heads of the cache, and tokens.
@@ -42,7 +42,7 @@ pub struct Stored {
     has_zeros: bool,
 }
 
-/// A number that a schedule leaves open, and what it may be: first what it is otherwise.
+/// A number that a schedule leaves open, and its allowed values: the first one is the default.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Number {
     pub name: &'static str,
@@ -91,7 +91,7 @@ impl Choice {
         self.numbers.is_empty()
     }
 
-    /// A number of the schedule, where it was chosen.
+    /// A number of the schedule, if it was chosen.
     pub fn get(&self, number: &Number) -> Option<usize> {
         self.numbers.iter().find(|(n, _)| *n == number).map(|&(_, value)| value)
     }
@@ -114,7 +114,7 @@ impl Choice {
 }
 
 impl Kind {
-    /// Reads what it prints, for kernels of a family, and how many sizes they have.
+    /// Reads a printed kind, for kernels of a family, and the number of its sizes.
     fn parse(text: &str, family: Family) -> Option<(Kind, usize)> {
         use Family::{AttendMany, AttendOne, GroupedMatmul, GroupedMatvec, Matmul, Matvec};
         match (family, &text.split(' ').collect::<Vec<_>>()[..]) {
@@ -152,7 +152,7 @@ impl Stored {
         Stored { dtype: dtype.name(), block, has_zeros }
     }
 
-    /// Reads what it prints.
+    /// Reads a printed encoding.
     fn parse(text: &str) -> Option<Stored> {
         let Some((name, rest)) = text.split_once('/') else {
             return Some(Stored { dtype: dtype(text)?, block: None, has_zeros: false });
@@ -211,8 +211,8 @@ pub enum Origin {
 }
 
 impl Origin {
-    /// Times of choices as far apart are taken for equal, and the first choice is taken: a
-    /// schedule's own numbers come first.
+    /// Times of choices this close are equal, and the first choice is taken: a schedule's own
+    /// numbers are first.
     pub fn tie(self) -> f64 {
         match self {
             Origin::Measured => 1.0,
@@ -224,7 +224,7 @@ impl Origin {
 /// The end of a line that is not based on a measurement.
 const MODELLED: &str = " (modelled)";
 
-/// What was measured on one chip, or modelled for it.
+/// Numbers that were measured on one chip, or modelled for it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Table(Vec<(Class, Choice, Origin)>);
 
@@ -370,7 +370,7 @@ mod tests {
         assert_eq!((all[1].get(&OPEN[0]), all[1].get(&OPEN[1])), (Some(2), Some(3)));
     }
 
-    /// What no schedule would read is an error, and says what there is.
+    /// A line that no schedule would read is an error, which lists the known ones.
     #[test]
     fn a_line_that_has_no_effect_is_refused() {
         let why = |line: &str| Table::parse(line, SCHEDULES).unwrap_err();

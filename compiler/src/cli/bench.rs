@@ -1,4 +1,4 @@
-//! `atomc bench`: tokens a second, and how near that is to what the memory of the machine allows.
+//! `atomc bench`: tokens a second, and the share of the machine's memory bandwidth that this takes.
 #[cfg(feature = "emulator")]
 mod emulated;
 mod guesses;
@@ -127,7 +127,7 @@ struct Decode {
     timed: Timed,
 }
 
-/// What was timed of a step, if anything was.
+/// The times of a step, if it was timed.
 #[derive(Default)]
 struct Timed {
     /// Name of the plan that ran.

@@ -84,7 +84,7 @@ impl Args {
     }
 }
 
-/// What a framework was asked for.
+/// The configuration and options of a framework.
 struct Asked {
     rules: &'static Rules,
     config: Config,
@@ -161,7 +161,7 @@ impl Asked {
 /// The target of machines without a GPU.
 const HOST: &str = "host";
 
-/// Options of a framework on a machine for these targets: it knows where it runs.
+/// Options of a framework on a machine for these targets: it knows its device.
 fn on(targets: &[&str], mut options: Map<String, Value>) -> Map<String, Value> {
     if targets == [HOST] {
         options.entry(DEVICE).or_insert(Value::from("cpu"));
@@ -169,7 +169,7 @@ fn on(targets: &[&str], mut options: Map<String, Value>) -> Map<String, Value> {
     options
 }
 
-/// What a framework that has an option for it calls the kind of device.
+/// The name of the device option of frameworks that have one.
 const DEVICE: &str = "device";
 
 /// The result for a model without an artifact.
@@ -212,7 +212,7 @@ fn trusted(framework: &str, path: &Path, fingerprint: Fingerprint, asked: bool) 
     Err(Failure::new("check", format!("{} {why}", path.display())).help(help))
 }
 
-/// What a target holds, as the plugin finds it when it has opened the artifact.
+/// The properties of a target, as the plugin reads them from the open artifact.
 fn held<'a>(manifest: &'a Manifest, target: &'a Target, attention: Attention) -> Result<Held<'a>, String> {
     let plans = target.plans.iter().filter(|plan| plan.attention == attention);
     let step = plans.map(|plan| plan.tokens).max();

@@ -101,7 +101,7 @@ pub struct Args {
     json: bool,
 }
 
-/// What `--draft` names the model's own layer by.
+/// The name of the model's own layer for `--draft`.
 const MTP: &str = "mtp";
 /// Tokens that a draft guesses, where nothing is said.
 const GUESSED: u8 = 3;
@@ -125,7 +125,7 @@ impl Args {
         self.model.applied(config)
     }
 
-    /// What guesses tokens for a model, if something is to.
+    /// The draft of a model, if options name one.
     fn draft(&self, config: &Config) -> Result<Option<Draft>, Failure> {
         let Some(draft) = &self.draft else { return Ok(None) };
         if self.speculate == Some(0) {

@@ -1,4 +1,4 @@
-//! `atomc devices`: what this machine can run artifacts on.
+//! `atomc devices`: the devices of this machine that can run artifacts.
 use std::io::Write;
 
 use atomc_runtime::device::{GpuDevice, Vendor};

@@ -1,4 +1,4 @@
-//! `atomc diff`: what changed from one artifact to another.
+//! `atomc diff`: the changes from one artifact to another.
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
 use std::path::PathBuf;
@@ -98,7 +98,7 @@ pub fn grouped(all: &[Change]) -> Vec<(&Change, usize)> {
     groups
 }
 
-/// What changed from one artifact to another.
+/// The changes from one artifact to another.
 pub fn between(before: &Artifact, after: &Artifact) -> Result<Vec<Change>, Failure> {
     let (one, other) = (before.manifest(), after.manifest());
     let shared = |name: &str| [one, other].iter().all(|m| m.targets.iter().any(|target| target.name == name));
@@ -114,7 +114,7 @@ fn part_of(about: &str, plan: &str) -> bool {
     about.strip_prefix(plan).is_some_and(|rest| rest == MEMORY || rest.starts_with(AT))
 }
 
-/// What follows the name of a step where its memory is told of, and where a part of it is.
+/// The suffix of a step's name in a line about its memory, and in one about a part of that.
 const MEMORY: &str = " memory";
 const AT: &str = " at ";
 
@@ -246,7 +246,7 @@ fn plan(plan: &Plan) -> (String, String) {
     (format!("plan {}", name(plan)), text)
 }
 
-/// A kernel by what it computes and for how many tokens. Its number, with which its symbol begins,
+/// A kernel by its function and its number of tokens. Its number, with which its symbol begins,
 /// says nothing; the rest names its place in the model.
 fn kernel(variant: &str, def: &KernelDef, made: &Kernel, seen: &mut BTreeMap<String, usize>) -> (String, String) {
     let place = def.symbol.trim_start_matches(|c: char| c == 'k' || c.is_ascii_digit()).trim_start_matches('_');

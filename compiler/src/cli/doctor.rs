@@ -1,4 +1,4 @@
-//! `atomc doctor`: what stands between this machine and an artifact that runs, or is served.
+//! `atomc doctor`: everything that keeps this machine from running or serving an artifact.
 mod frameworks;
 mod gpus;
 
@@ -58,14 +58,14 @@ impl Verdict {
     }
 }
 
-/// What was found out about one thing.
+/// The result of one check.
 #[derive(Debug, PartialEq, Eq)]
 struct Finding {
     verdict: Verdict,
     /// The thing: `processor`, `hip:0`.
     about: String,
     text: String,
-    /// What to do about it.
+    /// Advice.
     help: Option<String>,
 }
 

@@ -130,7 +130,7 @@ impl std::str::FromStr for DeviceArg {
 }
 
 impl DeviceArg {
-    /// What the runtime is to open, unless it is handed a device.
+    /// The device that the runtime opens, unless it is handed one.
     fn choice(&self) -> DeviceChoice {
         match self {
             DeviceArg::Runtime(choice) => choice.clone(),
@@ -157,7 +157,7 @@ impl DeviceArg {
         }
     }
 
-    /// What to compile for, to run here.
+    /// The target to compile for, to run here.
     #[cfg(feature = "compiler")]
     pub fn known_target(&self) -> Result<String, Failure> {
         let arch = match self {
@@ -177,7 +177,7 @@ impl DeviceArg {
         })
     }
 
-    /// Which of an artifact's targets is for the device.
+    /// The artifact's target for the device.
     pub fn target(&self, manifest: &Manifest) -> Result<usize, DeviceError> {
         match self {
             DeviceArg::Runtime(choice) => choice.target(manifest),
@@ -227,7 +227,7 @@ impl Named {
     }
 }
 
-/// What a server wants room for.
+/// The sequences that a server needs room for.
 #[derive(Clone, Copy, Debug)]
 pub struct Sequences {
     /// Sequences that are computed at once.
@@ -255,7 +255,7 @@ fn fitting(target: &Target, memory: usize) -> usize {
     let paged = |unit: &&states::Unit| matches!(unit.kept, Kept::Pages { .. });
     let block: usize = target.states.iter().map(|state| &units[state.group]).filter(paged).map(|unit| unit.bytes).sum();
     let left = memory.saturating_sub(weights + arena) / (CACHE_FIFTHS + 1) * CACHE_FIFTHS;
-    // At least a block, so that what is missing is said where memory is taken.
+    // At least a block: if memory is too small, its allocation reports the fault.
     (left / block.max(1)).max(1).saturating_mul(target.layout.block_tokens)
 }
 
@@ -303,7 +303,7 @@ impl EngineArgs {
         Ok(engine)
     }
 
-    /// Opens the artifact, to see what it needs before memory is taken.
+    /// Opens the artifact, to read its needs before memory is allocated.
     pub fn artifact(&self) -> Result<Artifact, Failure> {
         self.artifact.open()
     }

@@ -1,4 +1,5 @@
-//! `atomc explain`: where the compiler made one kernel of several ops, and where not, and why.
+//! `atomc explain`: the places in which the compiler fused several ops into one kernel, and those
+//! in which it did not, with reasons.
 use std::collections::BTreeMap;
 use std::io::Write;
 
@@ -93,8 +94,8 @@ fn described(place: &Place) -> Value {
     json!({ "pass": pass, "location": location, "what": what, "fused": why_not.is_none(), "cause": cause, "why": why })
 }
 
-/// Places as text; those that differ in the numbers of layers alone are one line, where the first
-/// stands.
+/// Places as text. Those that differ only in the numbers of layers are one line, at the place of
+/// the first.
 fn lines(places: &[Place]) -> Vec<String> {
     let mut lines: Vec<(Place, usize)> = vec![];
     let mut line_of: BTreeMap<String, usize> = BTreeMap::new();

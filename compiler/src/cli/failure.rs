@@ -82,7 +82,7 @@ impl Failure {
     }
 }
 
-/// What failed is standard output: files name themselves.
+/// An I/O error without a file name is one of standard output.
 impl From<io::Error> for Failure {
     fn from(error: io::Error) -> Failure {
         match error.kind() {

@@ -1,5 +1,5 @@
-//! What flows between the launches of a plan, read off their arguments: which launch reads what
-//! another made, and how long each value is kept in the arena.
+//! The data flow between the launches of a plan, read from their arguments: which launch reads a
+//! result of which, and how long each value is kept in the arena.
 use std::collections::{BTreeMap, BTreeSet};
 
 use atomc_artifact::manifest::{Arg, DataLayout, KernelDef, Plan, Target};
@@ -8,11 +8,11 @@ use atomc_ir::{Graph, Layout, Op, TensorType};
 
 use super::failure::Failure;
 
-/// Fixed elements of a result beyond which no size is worked out: with the tokens of a step and
-/// bytes of an element it stays far below what a `usize` holds.
+/// Most fixed elements of a result with a computed size: multiplied by the tokens of a step and the
+/// bytes of an element, it stays far below the largest `usize`.
 const MOST_ELEMENTS: usize = 1 << 36;
 
-/// What kernels compute, as far as reports need it.
+/// The kernels' bodies, as far as reports need them.
 pub struct Bodies(Vec<Body>);
 
 struct Body {
@@ -21,7 +21,7 @@ struct Body {
     results: Vec<TensorType>,
 }
 
-/// A value that lies in the arena from the launch that makes it to the last one that reads it.
+/// A value that is in the arena from the launch that makes it to the last one that reads it.
 pub struct Kept {
     pub offset: usize,
     pub bytes: usize,
@@ -88,7 +88,7 @@ impl Bodies {
 }
 
 impl Flow {
-    /// Keeps what lies at a place until a launch, and says which made it.
+    /// Keeps the value at a place until a launch, and returns the launch that made it.
     fn read(&mut self, offset: usize, number: usize) -> Option<usize> {
         let there = |kept: &&mut Kept| (kept.offset..kept.offset + kept.bytes).contains(&offset);
         let kept = self.kept.iter_mut().rev().find(there)?;

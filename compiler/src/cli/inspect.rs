@@ -1,4 +1,4 @@
-//! `atomc inspect`: what is in an artifact.
+//! `atomc inspect`: the contents of an artifact.
 use std::collections::BTreeSet;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -260,7 +260,7 @@ fn show_target(out: &mut impl Write, artifact: &Artifact, target: &Target, kerne
     Ok(())
 }
 
-/// What kernels with modules of their own are there as.
+/// The form of code of kernels that have modules of their own.
 fn form(variant: &Variant) -> &'static str {
     let modules: Vec<_> = variant.kernels.iter().filter_map(|kernel| kernel.module.as_ref()).collect();
     match modules.iter().all(|module| module.cubin.is_some()) {
@@ -289,7 +289,7 @@ fn show_extremes(out: &mut impl Write, variant: &Variant) -> Result<(), Failure>
     Ok(())
 }
 
-/// What a kernel takes, and below it one line for each innermost loop.
+/// The resources of a kernel, and below it one line for each innermost loop.
 fn show_resources(out: &mut impl Write, threads: usize, r: &Resources) -> Result<(), Failure> {
     let Resources { vgprs, agprs, sgprs, lds, scratch, vgpr_spills, sgpr_spills, occupancy, .. } = r;
     writeln!(
@@ -442,7 +442,7 @@ fn describe_variant(artifact: &Artifact, target: &Target, v: &Variant) -> Value 
     })
 }
 
-/// What a kernel computes stays in the file: it is long, and `atomc print` shows it better.
+/// The body of a kernel is left out: it is long, and `atomc print` shows it better.
 fn describe_kernel((def, kernel): (&KernelDef, &Kernel)) -> Value {
     json!({
         "symbol": def.symbol,

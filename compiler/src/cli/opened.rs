@@ -5,7 +5,7 @@ use atomc_artifact::{Artifact, Error};
 
 use super::failure::Failure;
 
-/// Opens the artifact in a file. What is wrong with it is told with the file's name.
+/// Opens the artifact in a file. Errors have the file's name.
 pub fn open(code: &'static str, path: &Path) -> Result<Artifact, Failure> {
     Artifact::open(path).map_err(|error| fault(code, path, error))
 }

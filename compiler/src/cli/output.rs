@@ -5,7 +5,7 @@ use atomc_artifact::files;
 
 use super::failure::Failure;
 
-/// Whether a file can be put here, before hours go into what it is to hold.
+/// Whether a file can be written here, before hours are spent on its contents.
 pub fn check(path: &Path) -> Result<(), Failure> {
     files::check(path).map_err(|e| Failure::file("output", path, e))
 }

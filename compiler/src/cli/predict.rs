@@ -42,7 +42,7 @@ impl std::str::FromStr for Modelled {
     }
 }
 
-/// Assumptions where a time depends on data, or on earlier launches.
+/// Assumptions about times that depend on data, or on earlier launches.
 const ASSUMED: [&str; 3] = [
     "all operands and results of a launch move between HBM and the chip, none stay in caches from the launch before",
     "weights, activations and caches are zeros, and no address depends on them",
@@ -61,7 +61,8 @@ pub struct Predictor<'a> {
     only: Option<BTreeSet<String>>,
 }
 
-/// What makes launches alike: their kernel, and the position, tokens and rows of each sequence.
+/// The properties by which launches are alike: their kernel, and the position, tokens and rows of
+/// each sequence.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 struct Key {
     plan: usize,
@@ -202,7 +203,7 @@ pub fn json(chip: &Chip, steps: &[PredictedStep]) -> Json {
     })
 }
 
-/// What was assumed, for people.
+/// The assumptions, for people.
 pub fn assumed() -> impl Iterator<Item = &'static str> {
     ASSUMED.into_iter()
 }
@@ -341,7 +342,7 @@ impl<'a> Predictor<'a> {
     }
 }
 
-/// What a launch has to do.
+/// The work of a launch.
 struct Moved {
     groups: usize,
     bytes: u64,
@@ -394,8 +395,8 @@ fn room(kernel: &Kernel) -> usize {
 }
 
 /// Bytes that one XCD requests from the memory beyond its L2. Products with tiles of tokens request
-/// each tile of an operand once a round of work-groups; an XCD gets every eighth work-group. Where
-/// a token's choices are added up, work-groups request their panels of each choice's weight. All
+/// each tile of an operand once a round of work-groups; an XCD gets every eighth work-group. If a
+/// token's choices are added up, work-groups request their panels of each choice's weight. All
 /// other bytes are requested once.
 fn fetched(chip: &Chip, kernel: &Kernel, body: &Graph, tokens: usize, moved: &Moved) -> f64 {
     let even = moved.bytes as f64 / f64::from(chip.xcds);
@@ -428,7 +429,7 @@ fn weights_of_token(body: &Graph, product: NodeId) -> Option<f64> {
     Some(weights?.bytes(1, 1) as f64 * share)
 }
 
-/// What bounds every kernel, and its loops, in the last plan that has it, full.
+/// Shows the bounds of every kernel and of its loops, for a full step of the last plan that has it.
 pub fn show(out: &mut impl Write, artifact: &Artifact, chip: Modelled) -> Result<(), Failure> {
     let mut predictor = Predictor::new(artifact, chip.0)?;
     writeln!(out, "{}", caveat(&chip.0))?;

@@ -53,7 +53,7 @@ Examples:
     )
 }
 
-/// A bucket by what a user calls it.
+/// A bucket by its name for users.
 pub fn bucket(text: &str) -> Result<Bucket, String> {
     let count = |n: &str| n.parse::<usize>().ok().filter(|&n| n > 0);
     let default = BucketOptions::default();

@@ -1,4 +1,4 @@
-//! Progress of long work: a bar on a terminal, a few plain lines elsewhere. Both go to standard
+//! Progress of long work: a bar on a terminal, a few plain lines otherwise. Both go to standard
 //! error.
 use std::io::IsTerminal;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};

@@ -1,4 +1,4 @@
-//! `atomc run`: a prompt in, text out; or tokens in and out, where there is no tokenizer.
+//! `atomc run`: a prompt in, text out; or tokens in and out, if there is no tokenizer.
 use std::io::{Read, Write};
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
@@ -120,7 +120,8 @@ enum Words {
 }
 
 impl Words {
-    /// What each token adds to what is shown, called with one after the other.
+    /// A function that returns the text to show for each token, called for one token after the
+    /// other.
     fn stream(&self) -> Box<dyn FnMut(u32) -> Result<String, Failure> + '_> {
         match self {
             Words::Text(text) => Box::new(text.stream()),
@@ -180,7 +181,7 @@ fn describe(words: &Words, prompt: &[u32], answer: &Answer) -> Result<serde_json
     Ok(described)
 }
 
-/// Writes pieces of the answer as its tokens come.
+/// Writes the answer piece by piece.
 struct Stream<'a> {
     words: &'a Words,
     piece: Box<dyn FnMut(u32) -> Result<String, Failure> + 'a>,

@@ -21,7 +21,7 @@ use super::failure::{Failure, tell};
 use super::guesses::GuessArgs;
 use super::trust;
 
-/// What a folder's artifact is called.
+/// The name of a folder's artifact.
 const ARTIFACT: &str = "model.atomc";
 
 /// Serve a model over HTTP, as OpenAI's clients know it
@@ -204,7 +204,7 @@ fn names(args: &Args, folder: &Path) -> Vec<String> {
     vec![name.into_owned()]
 }
 
-/// What a model's folder says that requests take where they say nothing.
+/// The defaults of a model's folder for fields that requests do not have.
 fn defaults(folder: &Path) -> Result<Defaults, Failure> {
     let file = folder.join("generation_config.json");
     match files::read_to_string(&file) {

@@ -1,4 +1,4 @@
-//! `atomc targets`: what models can be compiled for.
+//! `atomc targets`: the targets that models can be compiled for.
 use std::io::Write;
 
 use atomc_ir::Arch;

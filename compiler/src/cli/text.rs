@@ -37,7 +37,7 @@ impl Text {
         self.tokenizer.decode(ids, false).map_err(failed)
     }
 
-    /// A stream of token ids turned into pieces of text, each cut where a character ends.
+    /// A stream of token ids as pieces of text, each cut at the end of a character.
     pub fn stream(&self) -> impl FnMut(u32) -> Result<String, Failure> + '_ {
         let mut reader = Reader::new(false);
         move |id| reader.push(&self.tokenizer, id).map_err(failed)

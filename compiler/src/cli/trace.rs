@@ -43,7 +43,7 @@ struct Seen {
     trace: Trace,
 }
 
-/// What a span is told of, and when it was entered.
+/// The fields of a span, and the time at which it was entered.
 struct Open {
     fields: BTreeMap<&'static str, Value>,
     entered: Instant,

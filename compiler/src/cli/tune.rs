@@ -60,7 +60,7 @@ pub struct Args {
     output: PathBuf,
 }
 
-/// Where times come from.
+/// The source of times.
 #[derive(Clone, Debug)]
 enum Clock {
     Device(DeviceChoice),
@@ -91,7 +91,7 @@ impl Clock {
         }
     }
 
-    /// Where times come from, for a reader of the table.
+    /// The source of times in words, for a reader of the table.
     fn said(&self, arch: &Arch) -> String {
         match self {
             Clock::Device(_) => format!("on {}", arch.gpu().map_or(arch.name, |gpu| gpu.simt.chip.name)),
@@ -203,7 +203,7 @@ fn measured(args: &Args, device: &DeviceChoice, artifact: Artifact) -> Result<BT
     Ok(seconds)
 }
 
-/// What was timed, a launch of each kernel. Where plans share a kernel, the plan in which it takes
+/// Adds times of a launch of each kernel. If plans share a kernel, the plan in which it takes
 /// longest counts.
 fn add(engine: &mut Engine, seconds: &mut BTreeMap<String, f64>) {
     let timed = engine.take_launch_times();
@@ -220,7 +220,7 @@ fn add(engine: &mut Engine, seconds: &mut BTreeMap<String, f64>) {
     }
 }
 
-/// The fastest choice of each class, and what it took: of kernels of one class the sum counts.
+/// The fastest choice of each class, with its time: the sum over the kernels of the class.
 fn best(open: &[OpenChoices], times: &[BTreeMap<String, f64>], origin: Origin) -> Table {
     let mut classes: BTreeMap<_, Vec<&OpenChoices>> = BTreeMap::new();
     for kernel in open {
@@ -242,7 +242,7 @@ fn merged(args: &Args, arch: &Arch, table: Table) -> Result<Table, Failure> {
     Ok(table.or(atomc_targets::read_table(&text, arch).map_err(|e| Failure::new("tune::table", e))?))
 }
 
-/// What every choice took.
+/// Shows the time of every choice.
 fn report(open: &[OpenChoices], times: &[BTreeMap<String, f64>]) -> Result<(), Failure> {
     let mut out = std::io::stdout().lock();
     for kernel in open {

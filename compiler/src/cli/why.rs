@@ -133,7 +133,7 @@ mod tests {
         );
     }
 
-    /// For a chip that was not measured, each number names the chip that it comes from.
+    /// For a chip that was not measured, each number names the chip that it was measured on.
     #[test]
     fn estimates_are_told() {
         assert_eq!(

@@ -11,10 +11,10 @@ use super::{Model, Options};
 /// Rows that an engine keeps between steps: the last one of each of this many sequences.
 const KEEPS: usize = 64;
 
-/// Where rows for a draft lie, in bytes from the buffer's beginning.
+/// The places of rows for a draft, in bytes from the buffer's beginning.
 #[derive(Clone, Copy, Debug)]
 pub struct Places {
-    /// Bytes of the hidden rows. Row 0 comes after them.
+    /// Bytes of the hidden rows. Row 0 follows them.
     hidden: usize,
     stride: usize,
     /// Rows that the draft's own plans leave, and that the model's do, with all that their kernels
@@ -59,7 +59,7 @@ fn drafted(graph: &Graph) -> Result<&TensorType, Diagnostic> {
     found.ok_or_else(|| Diagnostic::new("driver::draft", format!("a step without a result `{DRAFTED}`")))
 }
 
-/// The buffer of the hidden rows with those for a draft, and what the manifest says of them.
+/// The buffer of the hidden rows with those for a draft, and its entry in the manifest.
 pub fn rows(hidden: Hidden, places: Option<Places>, options: &Options) -> Result<(Hidden, Option<Draft>), Diagnostic> {
     let (Some(places), Some(draft)) = (places, &options.draft) else { return Ok((hidden, None)) };
     if hidden.bytes > places.hidden {

@@ -16,7 +16,7 @@ pub struct Kernels {
     known: HashMap<Key, usize>,
 }
 
-/// What two uses of one kernel agree in.
+/// The properties in which all uses of one kernel agree.
 #[derive(PartialEq, Eq, Hash)]
 struct Key {
     family: Family,
@@ -86,7 +86,7 @@ impl Kernels {
         self.all.iter().map(Entry::spec).collect()
     }
 
-    /// What the manifest says about the kernels, whatever the variant.
+    /// The manifest's entries for the kernels, the same for all variants.
     pub fn defs(&self) -> Vec<KernelDef> {
         let def = |entry: &Entry| KernelDef {
             symbol: entry.symbol.clone(),
@@ -105,7 +105,7 @@ impl Entry {
         KernelSpec { symbol: self.symbol.clone(), family, body: &self.body, tokens, each, choice: None, invariant }
     }
 
-    /// What a profiler shows: number, schedule, rows and place.
+    /// The text in a profiler: number, schedule, rows and place.
     fn symbol(&self, number: usize, arch: &Arch) -> Result<String, Diagnostic> {
         let (schedule, _) = atomc_targets::select(&self.spec(), arch)?;
         Ok(symbol(number, &format!("{}{}_{}", schedule.name, self.rows, self.place)))
@@ -113,7 +113,7 @@ impl Entry {
 }
 
 /// The symbol of the kernel of this number. The number alone makes it unique: the rest, in ASCII,
-/// ends where a name would be too long.
+/// is cut to the length of a name.
 fn symbol(number: usize, says: &str) -> String {
     let mut name = format!("k{number}_{says}");
     name.truncate(MAX_NAME);
@@ -130,7 +130,7 @@ fn room(graph: &Graph, id: NodeId, bucket: Bucket) -> usize {
     })
 }
 
-/// Where a kernel is used first, without the number of its layer, as a part of a symbol.
+/// The place of a kernel's first use, without the number of its layer, as a part of a symbol.
 fn place(location: &str) -> String {
     let counted = |part: &&str| !part.is_empty() && part.parse::<usize>().is_err();
     let parts: Vec<&str> = location.split('.').filter(counted).filter(|p| !["model", "layers"].contains(p)).collect();

@@ -17,20 +17,20 @@ use super::kernels::Kernels;
 use super::states::States;
 use super::weights::{Encoding, Weights};
 
-/// What plans of a target have in common.
+/// The parts that plans of a target share.
 pub struct Parts<'a> {
     pub states: &'a States,
     pub kernels: &'a mut Kernels,
     pub weights: &'a mut Weights,
 }
 
-/// What kind of step a plan is for.
+/// The kind of step that a plan is for.
 #[derive(Clone, Copy)]
 pub struct Kind {
     pub attention: Attention,
     /// Whether it is a step of the draft.
     pub draft: bool,
-    /// Where rows for a draft lie, if there is one.
+    /// The places of rows for a draft, if there is one.
     pub places: Option<Places>,
 }
 
@@ -139,8 +139,7 @@ fn is_input(graph: &Graph, v: Value, which: &str) -> bool {
     matches!(graph.op(v.node), Op::Input { name } if name == which)
 }
 
-/// What the first kernel makes of the tokens, if it alone reads them and nothing else that a step
-/// brings.
+/// The first kernel's result, if it alone reads the tokens and no other input of the step.
 fn embedding(graph: &Graph, order: &Order) -> Option<Value> {
     let first = *order.steps[..order.body].first()?;
     let ids = graph.inputs().into_iter().find(|&v| is_input(graph, v, "ids"))?;
@@ -175,7 +174,7 @@ struct Args<'a> {
     drafted: Option<(Value, usize)>,
     kind: Kind,
     states: &'a States,
-    /// The number of each state, as far as the launches have come.
+    /// The number of each state, for the launches so far.
     numbers: HashMap<Value, usize>,
     weights: &'a mut Weights,
 }
@@ -227,7 +226,7 @@ impl Args<'_> {
         if states.all(|state| group(state) == group(first)) { Ok(first) } else { fault("states of several groups") }
     }
 
-    /// What the caller does, with the places of its operands and its result.
+    /// The caller's work, with the places of its operands and its result.
     fn work(&self, call: NodeId) -> Result<Work, Diagnostic> {
         let graph = self.graph;
         let operands = graph.operands(call);
@@ -303,7 +302,7 @@ impl Args<'_> {
     }
 }
 
-/// What the caller gives under the names that frontends use.
+/// The input of a frontend's name.
 fn input(name: &str) -> Result<Input, Diagnostic> {
     match name {
         "ids" => Ok(Input::Ids),

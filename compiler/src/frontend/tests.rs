@@ -77,7 +77,7 @@ mod graphs {
     }
 }
 
-/// Whatever stands in a field, reading ends with a configuration or a fault, and so do graphs.
+/// Whatever is in a field, reading ends with a configuration or a fault, and so do graphs.
 #[test]
 fn nothing_panics() {
     let fields = [
@@ -123,7 +123,7 @@ fn nothing_panics() {
     }
 }
 
-/// Rules of `--quant` that would do nothing, and what is said of them.
+/// Rules of `--quant` without effect, and their messages.
 #[test]
 fn rules_that_nothing_follows() {
     let built = |architecture: &str, rules: &[&str]| {

@@ -1,12 +1,11 @@
-//! Options as they stand on the command line of a framework, or in the file that its `--config`
-//! names.
+//! Options on the command line of a framework, or in the file that its `--config` names.
 use std::path::Path;
 
 use serde_json::{Map, Value, json};
 
 use super::{flag, yaml};
 
-/// What the endings of a number multiply it with: in thousands, or in powers of two.
+/// The factors of a number's suffixes: thousands, or powers of two.
 const UNITS: [(char, u64); 8] = [
     ('k', 1_000),
     ('m', 1_000_000),
@@ -40,7 +39,7 @@ pub(crate) struct Syntax {
 
 impl Syntax {
     /// Reads options: `--name value`, `--name=value`, `--name` and `--no-name` alone,
-    /// `--name.key value` for a part of an object, and those of a file, which come first.
+    /// `--name.key value` for a part of an object, and those of a file, which are read first.
     pub fn read(&self, arguments: &[String]) -> Result<Map<String, Value>, String> {
         let mut options = Map::new();
         let arguments = self.with_file(arguments)?;
@@ -111,7 +110,7 @@ impl Syntax {
         format!("{argument}: there is no such option of {framework}'s; known are{meant} those in {document}")
     }
 
-    /// Refuses what the framework would not take for an object.
+    /// Refuses a value that the framework does not take for an object.
     fn check(&self, name: &str, keys: Option<&str>, value: &Value) -> Result<(), String> {
         if !self.objects.contains(&name) || keys.is_some() || value.is_object() || value.is_null() {
             return Ok(());

@@ -4,12 +4,12 @@ use serde_json::{Map, Value};
 use super::{Asked, Held, Judged};
 use crate::compare::plain;
 
-/// What of an artifact serves guesses.
+/// An artifact's means to serve guesses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Guesses {
     /// Most guesses that a step verifies.
     pub most: usize,
-    /// What guesses, if the artifact has it.
+    /// The kind of the draft, if the artifact has one.
     pub draft: Option<Drafts>,
 }
 
@@ -30,7 +30,7 @@ pub enum Drafts {
     Eagle3,
 }
 
-/// Fields of vLLM's `--speculative-config` that switch on what a draft of an artifact lacks.
+/// Fields of vLLM's `--speculative-config` that switch on a feature that drafts of artifacts lack.
 const FIELDS: [Judged; 9] = [
     field("parallel_drafting", &[], "a draft guesses one token after the other"),
     field("use_heterogeneous_vocab", &[], "the draft's tokens are the model's"),
@@ -47,7 +47,7 @@ const fn field(name: &'static str, harmless: &'static [&'static str], why: &'sta
     super::refused(name, name, harmless, why)
 }
 
-/// What of vLLM's `--speculative-config` an artifact does not have.
+/// The artifact's property that vLLM's `--speculative-config` does not fit, if there is one.
 pub fn vllm(config: &Value, artifact: &Held) -> Option<String> {
     let Some(config) = config.as_object().filter(|config| !config.is_empty()) else { return alone(artifact) };
     let text = |names: [&str; 2]| names.iter().find_map(|name| config.get(*name)).filter(|v| !v.is_null()).map(plain);
@@ -70,7 +70,7 @@ pub fn vllm(config: &Value, artifact: &Held) -> Option<String> {
     })
 }
 
-/// The options of `atomc compile` with which an artifact has the draft that vLLM asks for.
+/// The options of `atomc compile` that make the draft that vLLM asks for.
 pub fn options(config: &Map<String, Value>) -> Vec<String> {
     let text = |name: &str| config.get(name).and_then(Value::as_str);
     let without = |method: &str| WITHOUT_DRAFT.contains(&method);
@@ -110,7 +110,7 @@ fn guessing(method: &str, artifact: &Held) -> Option<String> {
     }
 }
 
-/// What guesses in a framework, or why nothing does.
+/// The artifact's draft, or the reason why it has none.
 fn drafting(artifact: &Held) -> Result<Drafts, String> {
     if artifact.slots {
         return Err("recurrent states, which cannot go back behind a wrong guess in a framework".to_owned());
@@ -128,8 +128,8 @@ fn most(count: usize, held: Guesses) -> Option<String> {
     (count > held.most).then(more)
 }
 
-/// What SGLang calls ways to guess that a draft of the kind serves; the first is what it makes of
-/// them.
+/// SGLang's names of the algorithms that a draft of the kind serves; SGLang itself turns them into
+/// the first one.
 const fn algorithms(draft: Drafts) -> &'static [&'static str] {
     match draft {
         Drafts::Mtp => &["EAGLE", "NEXTN"],
@@ -137,10 +137,10 @@ const fn algorithms(draft: Drafts) -> &'static [&'static str] {
     }
 }
 
-/// Guesses of a step where SGLang is not told how many.
+/// Guesses of a step if SGLang's options give no number.
 const STEPS: usize = 3;
 
-/// What SGLang is to guess with, if anything.
+/// SGLang's algorithm for guesses, if options name one.
 fn algorithm(options: &Map<String, Value>) -> Option<&str> {
     options.get("speculative_algorithm").and_then(Value::as_str).filter(|name| !name.is_empty())
 }
@@ -150,7 +150,7 @@ fn steps(options: &Map<String, Value>) -> usize {
     options.get("speculative_num_steps").and_then(Value::as_u64).map_or(STEPS, |steps| steps as usize)
 }
 
-/// What of SGLang's options for guesses an artifact does not have.
+/// The artifact's property that an option of SGLang's about guesses does not fit, if there is one.
 pub fn sglang(name: &str, value: &Value, asked: &Asked, artifact: &Held) -> Option<String> {
     let Some(wanted) = algorithm(asked.options) else {
         return (name == "speculative_algorithm").then(|| alone(artifact)).flatten();
@@ -186,7 +186,7 @@ pub fn room(options: &Map<String, Value>) -> usize {
     algorithm(options).map_or(0, |_| 2 * (steps(options) + 1))
 }
 
-/// The options of `atomc compile` with which an artifact has the draft that SGLang asks for.
+/// The options of `atomc compile` that make the draft that SGLang asks for.
 pub fn sglang_options(options: &Map<String, Value>) -> Vec<String> {
     let is = |draft| algorithm(options).is_some_and(|wanted| algorithms(draft).contains(&&*wanted.to_uppercase()));
     let head = options.get("speculative_draft_model_path").and_then(Value::as_str);

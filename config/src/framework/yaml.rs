@@ -8,8 +8,8 @@ const NOTHING: [&str; 2] = ["~", "null"];
 const YES: [&str; 3] = ["yes", "on", "true"];
 const NO: [&str; 3] = ["no", "off", "false"];
 
-/// What begins a value that is refused: anchors, tags, texts of several lines, and what is
-/// reserved.
+/// First letters of values that are refused: anchors, tags, texts of several lines, and reserved
+/// ones.
 const REFUSED: [char; 9] = ['&', '*', '!', '|', '>', '%', '@', '`', '?'];
 
 /// A line with content: its number, its indentation, and the text after that.
@@ -30,7 +30,7 @@ pub fn read(text: &str) -> Result<Map<String, Value>, String> {
         if text.starts_with('\t') {
             return Err(fault(number, "a tab is no indentation"));
         }
-        // The mark may stand before the first entry.
+        // The mark is allowed before the first entry.
         if !(text.is_empty() || text == "---" && lines.is_empty()) {
             lines.push(Line { number, indent, text });
         }
@@ -48,7 +48,7 @@ fn fault(line: usize, what: &str) -> String {
     format!("line {line}: {what}")
 }
 
-/// A line up to its comment, which a blank comes before.
+/// A line without its comment. A comment begins after a blank.
 fn without_comment(line: &str) -> &str {
     let (mut quoted, mut before) = (None, ' ');
     for (at, letter) in line.char_indices() {
@@ -86,12 +86,12 @@ fn object(rest: &mut &[Line], indent: usize) -> Result<Map<String, Value>, Strin
     Ok(entries)
 }
 
-/// What a key without a value on its own line has: an object, a list, or nothing.
+/// The value of a key that has none on its own line: an object, a list, or nothing.
 fn below(rest: &mut &[Line], indent: usize) -> Result<Value, String> {
     let Some(line) = rest.first() else { return Ok(Value::Null) };
     let (is_item, inside) = (item(line.text).is_some(), line.indent);
     match inside > indent {
-        // Items may stand as far left as their key.
+        // Items may have the indent of their key.
         _ if is_item && inside >= indent => list(rest, inside),
         true => Ok(Value::Object(object(rest, inside)?)),
         false => Ok(Value::Null),

@@ -69,7 +69,7 @@ fn bits(f: &Fields, known: &[usize]) -> Result<usize, Diagnostic> {
     one_of_sizes(f, name, bits, known)
 }
 
-/// What shares a scale: a group of columns, or a whole row where that is -1.
+/// The elements that share a scale: a group of columns, or a whole row for -1.
 fn blocks(f: &Fields) -> Result<Blocks, Diagnostic> {
     let name = if f.get("group_size").is_some() { "group_size" } else { "q_group_size" };
     if f.get(name).is_none() {

@@ -1,4 +1,4 @@
-//! `compressed-tensors`: what llm-compressor writes.
+//! `compressed-tensors`: the format of llm-compressor.
 use serde_json::Value;
 
 use super::names::Names;
@@ -37,7 +37,7 @@ pub fn read(f: &Fields, dtype: DType) -> Result<Quantisation, Diagnostic> {
     Ok(Quantisation { method: "compressed-tensors", rules, cache: cache(f)? })
 }
 
-/// What of a tensor's numbers a spec says.
+/// A spec's description of a tensor's numbers.
 struct Spec<'a> {
     f: Fields<'a>,
     bits: usize,

@@ -1,5 +1,4 @@
-//! Quantising while loading: what a user asks for in the place of a checkpoint's
-//! `quantization_config`.
+//! Quantising while loading: a user's rules instead of a checkpoint's `quantization_config`.
 use super::names::Names;
 use super::{Blocks, InputScales, Inputs, Quantisation, Scheme, Stored};
 use crate::{DType, Diagnostic};
@@ -25,8 +24,9 @@ const SQUARE: usize = 128;
 const MX_GROUP: usize = 32;
 
 impl Quantisation {
-    /// What rules say, each `SCHEME` or `MODULES=SCHEME`; those with modules go first, and of
-    /// these the first that has a module. Of all others no head is quantised.
+    /// The quantisation that rules describe, each `SCHEME` or `MODULES=SCHEME`. A module has the
+    /// first rule with modules that names it, else the rule without modules, which leaves out
+    /// heads.
     pub fn made(rules: &[String], dtype: DType) -> Result<Quantisation, Diagnostic> {
         let fault =
             |rule: &str, message: String| Diagnostic::new("config::quant", format!("--quant {rule}: {message}"));

@@ -19,11 +19,11 @@ enum Name {
     Layers,
     /// This one.
     Exact(String),
-    /// This one, and what lies below; also with a path before it.
+    /// This one, and all below it; also with a path before it.
     Part(String),
     /// Whatever has this in its name.
     Within(String),
-    /// What begins like this.
+    /// Names that begin like this.
     Pattern(Regex),
 }
 

@@ -1,4 +1,4 @@
-//! `quark`: what AMD's tool writes.
+//! `quark`: the format of AMD's tool.
 use serde_json::Value;
 
 use super::names::Names;

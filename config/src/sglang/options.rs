@@ -247,7 +247,8 @@ pub fn names() -> impl Iterator<Item = &'static str> {
     JUDGED.iter().map(|judged| judged.name).chain(OTHERS.iter().flat_map(|(_, _, names)| names.split(' ')))
 }
 
-/// The table of docs/sglang.md: what is compared, what is refused and why, then what needs no look.
+/// The table of docs/sglang.md: the compared options, the refused ones with reasons, then those
+/// that are not looked at.
 pub fn document() -> String {
     rows(JUDGED) + &list(OTHERS)
 }

@@ -1,5 +1,5 @@
-//! SGLang's options as they stand on a command line, and the configuration that it makes of a
-//! folder and of them, as far as artifacts are concerned.
+//! SGLang's options on a command line, and the configuration that it makes of a folder and of them,
+//! as far as artifacts are concerned.
 use std::path::Path;
 
 use serde_json::{Map, Value, json};
@@ -10,7 +10,7 @@ use crate::framework::arguments::Syntax;
 use crate::freqs::Scaling;
 use crate::{Config, Diagnostic, fields};
 
-/// The option with what replaces facts of the model.
+/// The option with replacements for facts of the model.
 pub const OVERRIDES: &str = "json_model_override_args";
 
 /// Reads options by the names of `ServerArgs`.
@@ -20,7 +20,7 @@ pub fn read(arguments: &[String]) -> Result<Map<String, Value>, String> {
     Syntax { framework: "SGLang", document, names: names().collect(), short: SHORT, objects }.read(arguments)
 }
 
-/// Resolves the configuration of a model's folder, and adds what SGLang takes for options that are
+/// Resolves the configuration of a model's folder, and adds SGLang's defaults for options that are
 /// not given.
 pub fn resolve(folder: &Path, options: &mut Map<String, Value>) -> Result<Config, Diagnostic> {
     let mut facts = fields::parse("config.json", &crate::text(&folder.join("config.json"))?)?;
@@ -51,13 +51,13 @@ pub fn resolve(folder: &Path, options: &mut Map<String, Value>) -> Result<Config
         let batches = options.get("dp_size").cloned().unwrap_or(json!(1));
         options.entry("attn_dp_size").or_insert(batches);
     }
-    // The plugin makes pages of the artifact's of whatever is asked for.
+    // The plugin makes pages of the artifact's size, whatever is asked for.
     options.remove("page_size");
     options.entry("context_length").or_insert(json!(longest(&config)));
     Ok(config)
 }
 
-/// The longest sequence that SGLang takes where none is asked for.
+/// SGLang's longest sequence if none is asked for.
 pub fn longest(config: &Config) -> usize {
     match &config.ropes[0].freqs.scaling {
         Scaling::Linear { factor } | Scaling::Dynamic { factor, .. } => (config.positions as f64 * factor) as usize,

@@ -9,7 +9,7 @@ fn refused(options: Value) -> String {
     refused_by(MODEL, |_| (), options)
 }
 
-/// What an artifact of a model refuses that has something else than the usual.
+/// The refusals of an artifact of a model with one property changed.
 fn refused_by(model: &str, change: impl Fn(&mut Held), options: Value) -> String {
     let config = Config::parse(model, None).expect("a good configuration");
     let model = config.echo();
@@ -66,8 +66,7 @@ fn whole_experts() {
     ");
 }
 
-/// Types of caches as SGLang spells them, and what it makes of `auto`, whatever the checkpoint
-/// says.
+/// SGLang's spellings of types of caches, and its meaning of `auto`, whatever the checkpoint says.
 #[test]
 fn types_of_caches() {
     let asks = |cache: &'static str, asked: &str| {
@@ -107,8 +106,8 @@ fn prefixes_of_recurrent_states() {
     insta::assert_snapshot!(kept("extra_buffer", "cuda", 256), @"--disable-radix-cache: SGLang has false, the artifact states behind prompts alone, which `--mamba-track-interval` asks for with the longest sequence");
 }
 
-/// Where a model has other parts, SGLang's own class runs unless requests are text alone, which
-/// several options say.
+/// If a model has other parts, SGLang's own class runs unless requests are text alone; several
+/// options say so.
 #[test]
 fn models_of_several_parts() {
     let lacks = |architecture: &str, options: Value| {
@@ -128,7 +127,7 @@ fn models_of_several_parts() {
     }
 }
 
-/// What SGLang promises of answers has to hold for the artifact.
+/// SGLang's promises about answers have to hold for the artifact.
 #[test]
 fn deterministic_inference() {
     let asks = |invariant: bool, on: bool| {
@@ -215,7 +214,7 @@ fn each_refused_option_is_named() {
     ");
 }
 
-/// What the plugin compiles where there is no artifact serves what was asked for.
+/// Without an artifact the plugin compiles one that serves the options.
 #[test]
 fn what_is_compiled_fits() {
     let made = |model: &str, options: Value| {
@@ -258,7 +257,7 @@ fn batches_of_their_own() {
     insta::assert_snapshot!(asks(4, 2), @"--tp-size: SGLang has 4, the artifact 1 for each of 2 batches");
 }
 
-/// What SGLang ends with before a model runs.
+/// Errors of SGLang's before a model runs.
 #[test]
 fn what_sglang_refuses_by_itself() {
     let says = |model: &str, options: Value| {

@@ -1,4 +1,4 @@
-//! vLLM's options as they stand on a command line: values by the names of `EngineArgs`.
+//! vLLM's options on a command line: values by the names of `EngineArgs`.
 use serde_json::{Map, Value, json};
 
 use super::options::{BLOCK_SIZE_GIVEN, SHORT, SPELLINGS, names};
@@ -39,7 +39,7 @@ fn levelled(arguments: &[String]) -> Vec<String> {
 
 const LEVEL: &str = "--optimization-level";
 
-/// Puts what is judged under another name there, as vLLM does.
+/// Moves options that are judged under another name there, as vLLM does.
 fn judge(options: &mut Map<String, Value>) {
     for (spelling, name) in SPELLINGS {
         let Some(value) = options.get(*spelling) else { continue };

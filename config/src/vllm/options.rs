@@ -1,4 +1,4 @@
-//! vLLM's options: the fate of each where an artifact runs. The plugin, `atomc check` and
+//! vLLM's options, and the fate of each if an artifact runs. The plugin, `atomc check` and
 //! docs/vllm.md read this table.
 pub use crate::framework::{Fate, Judged, flag};
 use crate::framework::{compared, list, refused, rows};
@@ -18,7 +18,7 @@ const LOADERS: &[&str] = &[
     "atomc",
 ];
 
-/// In the order in which they are judged. A bound on lengths comes last: it follows from everything
+/// In the order in which they are judged. A bound on lengths is last: it follows from everything
 /// else.
 pub const JUDGED: &[Judged] = &[
     compared("runner", "model_config.runner_type", "`generate`"),
@@ -168,8 +168,7 @@ pub const JUDGED: &[Judged] = &[
     ),
 ];
 
-/// Whether vLLM's block size was asked for, in addition to [`JUDGED`]: vLLM sets one where it was
-/// not.
+/// Whether vLLM's block size was asked for, in addition to [`JUDGED`]: vLLM sets one if it was not.
 pub const BLOCK_SIZE_GIVEN: (&str, &str) = ("user_specified_block_size", "cache_config.user_specified_block_size");
 
 /// Spellings of options that are judged under another name.
@@ -348,7 +347,8 @@ pub fn names() -> impl Iterator<Item = &'static str> {
     JUDGED.iter().map(|judged| judged.name).chain(SPELLINGS.iter().map(|(name, _)| *name)).chain(others)
 }
 
-/// The table of docs/vllm.md: what is compared, what is refused and why, then what needs no look.
+/// The table of docs/vllm.md: the compared options, the refused ones with reasons, then those that
+/// are not looked at.
 pub fn document() -> String {
     let mut text = rows(JUDGED);
     for (name, other) in SPELLINGS {

@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 use crate::freqs::Scaling;
 use crate::{Config, DTYPES, DType, Diagnostic, fields};
 
-/// Resolves the configuration of a model's folder, and adds what vLLM takes for options that are
+/// Resolves the configuration of a model's folder, and adds vLLM's defaults for options that are
 /// not given.
 pub fn resolve(folder: &Path, options: &mut Map<String, Value>) -> Result<Config, Diagnostic> {
     let place = match options.get("hf_config_path") {
@@ -24,7 +24,7 @@ pub fn resolve(folder: &Path, options: &mut Map<String, Value>) -> Result<Config
         return Err(Diagnostic::new("vllm", message).at("--enable-expert-parallel"));
     }
     let auto = |options: &Map<String, Value>| options.get("dtype").is_none_or(|dtype| *dtype == json!("auto"));
-    // What vLLM makes of f32 follows from the device.
+    // vLLM's type for f32 depends on the device.
     if auto(options) && config.dtype != DType::F32 {
         let name = DTYPES.iter().find(|(_, dtype)| *dtype == config.dtype).map(|(name, _)| *name);
         options.insert("dtype".into(), json!(name));
@@ -36,7 +36,7 @@ pub fn resolve(folder: &Path, options: &mut Map<String, Value>) -> Result<Config
     Ok(config)
 }
 
-/// The longest sequence that vLLM takes where none is asked for.
+/// vLLM's longest sequence if none is asked for.
 fn longest(config: &Config, folder: &Path) -> usize {
     let scaled = |length: usize, factor: f64| (length as f64 * factor) as usize;
     let model = match config.ropes[0].freqs.scaling {

@@ -1,4 +1,4 @@
-//! What users set in addition to vLLM's options: environment variables, and the name of an
+//! Users' settings in addition to vLLM's options: environment variables, and the name of an
 //! artifact.
 use std::ffi::OsStr;
 use std::fmt::Write;
@@ -60,7 +60,7 @@ pub const DEVELOPERS: &[&str] = &[
     "ATOMC_TRITON_GEMM",
 ];
 
-/// What names of ours begin with.
+/// The prefix of our names.
 const PREFIX: &str = "ATOMC_";
 
 /// Keys of ours in `--additional-config`.
@@ -106,7 +106,7 @@ pub fn shared(option: &str, config: &Value) -> Result<Map<String, Value>, String
     Ok(ours.clone())
 }
 
-/// What names an artifact in the value of an option has to be a path.
+/// The artifact in the value of an option, which has to be a path.
 pub fn artifact<'a>(option: &str, keys: &'a Map<String, Value>) -> Result<Option<&'a str>, String> {
     match keys.get("artifact") {
         None | Some(Value::Null) => Ok(None),

@@ -7,7 +7,7 @@ fn refused(options: Value, own: bool) -> Vec<String> {
     refused_by(MODEL, MODEL, options, own)
 }
 
-/// What an artifact of one model refuses where vLLM has another one.
+/// The refusals of an artifact of one model for vLLM with another one.
 fn refused_by(held: &str, asked: &str, options: Value, own: bool) -> Vec<String> {
     let [held, asked] = [held, asked].map(|text| Config::parse(text, None).expect("a good configuration"));
     let model = held.echo();
@@ -31,7 +31,7 @@ fn what_vllm_resolves_by_default_is_harmless() {
     assert_eq!(refused(resolved, true), [] as [&str; 0]);
 }
 
-/// What vLLM may ask of artifacts with drafts and without.
+/// vLLM's options for artifacts with drafts and without.
 #[test]
 fn guesses() {
     use crate::framework::Guesses;
@@ -131,8 +131,8 @@ fn refusals_name_the_option_and_the_reason() {
     }
 }
 
-/// The sums are the same whether experts are whole or not; what is refused is memory elsewhere than
-/// where it was asked for. Without experts the options act on nothing.
+/// The sums are the same with whole experts and with parts of them. Memory in other places than
+/// those asked for is refused. Without experts the options act on nothing.
 #[test]
 fn whole_experts() {
     let asks = |model: &str, experts: usize, options: Value| {
@@ -150,7 +150,7 @@ fn whole_experts() {
     insta::assert_snapshot!(asks(&model, 2, further), @"--data-parallel-size: vLLM has 2, the artifact its experts on the ranks of one step");
 }
 
-/// What the plugin compiles where there is no artifact serves what was asked for.
+/// Without an artifact the plugin compiles one that serves the options.
 #[test]
 fn what_is_compiled_fits() {
     let made = |model: &str, own: bool, options: Value| {
@@ -241,7 +241,7 @@ fn objects_are_json_objects() {
     assert!(arguments::read(&["--hf-overrides", "{}"].map(str::to_owned)).is_ok());
 }
 
-/// Options of a file come before those of the command line.
+/// Options of a file precede those of the command line.
 #[test]
 fn files_of_options() {
     let folder = tempfile::tempdir().expect("a folder");

@@ -1,10 +1,10 @@
 //! A stand-in for HIP's library, `libamdhip64.so`, that runs kernels in the emulator: programs for
-//! AMD GPUs do on this machine what they would do on one with a GPU, only slowly.
+//! AMD GPUs run here as on a machine with a GPU, only slowly.
 //!
 //! It has the functions that load code objects and launch their kernels, with streams, graphs and
-//! events, and no more. One chip is there, device 0, which the variable `HIP_EMULATED_CHIP` names.
-//! Work is done when it is asked for; what a captured stream is asked for is done when its graph is
-//! launched, with the parameters of then. A fault of a kernel is written to standard error.
+//! events, and no more. There is one chip, device 0, which the variable `HIP_EMULATED_CHIP` names.
+//! Every call does its work at once. A captured stream does its work when the graph is launched,
+//! with the parameters of that time. A fault of a kernel is written to standard error.
 mod faults;
 mod memory;
 mod work;
@@ -23,7 +23,7 @@ use work::{Function, Queue, Work};
 const OK: hipError_t = hipError_t_hipSuccess;
 const INVALID: hipError_t = hipError_t_hipErrorInvalidValue;
 
-/// The variable that names the chip, and the chip where it is not set.
+/// The variable that names the chip, and the chip if it is not set.
 const CHIP: (&str, &str) = ("HIP_EMULATED_CHIP", "gfx942");
 
 /// Bytes that the device says it has.
@@ -95,7 +95,7 @@ macro_rules! hip {
 }
 
 hip! {
-    /// Nothing is to be done, where the chip is known.
+    /// There is nothing to do if the chip is known.
     fn hipInit(_flags: c_uint) {
         if chip().is_some() { OK } else { hipError_t_hipErrorNoDevice }
     }
@@ -133,7 +133,7 @@ hip! {
         OK
     }
 
-    /// What the code means.
+    /// The meaning of the code.
     fn hipDrvGetErrorString(code: hipError_t, text: *mut *const c_char) {
         // SAFETY: by HIP's contract.
         unsafe { *text = meaning(code).1.as_ptr() };
@@ -152,7 +152,7 @@ hip! {
         unsafe { taken::<Queue, _>(stream) }
     }
 
-    /// Work is done when it was asked for.
+    /// Every call has done its work already.
     fn hipStreamSynchronize(_stream: hipStream_t) {
         OK
     }
@@ -163,7 +163,7 @@ hip! {
         unsafe { behind::<Queue, _>(stream) }.map_or(INVALID, |queue| queue.begin())
     }
 
-    /// What was kept, as a graph.
+    /// The kept work, as a graph.
     fn hipStreamEndCapture(stream: hipStream_t, graph: *mut hipGraph_t) {
         // SAFETY: by HIP's contract.
         match unsafe { behind::<Queue, _>(stream) }.and_then(Queue::end) {
@@ -323,7 +323,7 @@ hip! {
         }
     }
 
-    /// Ends the module; its functions keep what they need.
+    /// Ends the module; its functions keep the parts that they need.
     fn hipModuleUnload(module: hipModule_t) {
         // SAFETY: by HIP's contract.
         unsafe { taken::<Arc<CodeObject>, _>(module) }
@@ -362,7 +362,7 @@ hip! {
     }
 }
 
-/// Does work, or keeps it where the stream is captured.
+/// Does work, or keeps it if the stream is captured.
 ///
 /// # Safety
 /// As HIP has it for the call that asks.
@@ -386,7 +386,7 @@ fn write_text(to: &mut [c_char], text: &str) {
     }
 }
 
-/// The name of a code, and what it means.
+/// The name of a code, and its meaning.
 #[allow(non_upper_case_globals, reason = "the names of the codes are HIP's")]
 fn meaning(code: hipError_t) -> (&'static CStr, &'static CStr) {
     match code {

@@ -10,7 +10,7 @@ const ALIGN: usize = 4096;
 /// Bytes that kernels may read past a block: HIP gives out whole pages.
 const SLACK: usize = 256;
 
-/// What was given out, and what kernels may touch.
+/// The allocated blocks, and the ranges that kernels may touch.
 #[derive(Default)]
 pub struct Blocks {
     layouts: HashMap<usize, Layout>,
@@ -31,7 +31,7 @@ impl Blocks {
         Some(start)
     }
 
-    /// Whether there was such a block.
+    /// Frees a block. Returns whether there was such a block.
     pub fn free(&mut self, start: *mut u8) -> bool {
         let Some(layout) = self.layouts.remove(&start.addr()) else { return false };
         self.ranges.unmap(start.addr() as u64);

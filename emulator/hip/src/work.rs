@@ -1,4 +1,4 @@
-//! What streams are asked to do.
+//! The work of streams.
 use std::ffi::{CStr, c_void};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -11,7 +11,7 @@ use crate::memory::Blocks;
 pub struct Function {
     code: Arc<CodeObject>,
     name: String,
-    /// Where each parameter lies among the arguments, and its bytes.
+    /// The offset of each parameter among the arguments, and its bytes.
     parameters: Vec<(usize, usize)>,
 }
 
@@ -23,7 +23,7 @@ pub enum Work {
     Launch { function: Arc<Function>, grid: Grid, arguments: Vec<u8> },
 }
 
-/// A stream: what was asked for since its capture began, if it is captured.
+/// A stream: the work since its capture began, if it is captured.
 #[derive(Default)]
 pub struct Queue(Mutex<Option<Vec<Work>>>);
 

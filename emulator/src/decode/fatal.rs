@@ -10,14 +10,14 @@ use crate::isa::{Family, Isa};
 /// As many dwords as the longest rule looks at.
 pub type Words = [u32; 4];
 
-/// What no instruction of some chips is.
+/// A pattern that is no instruction of some chips.
 struct Rule {
     name: &'static str,
     chips: fn(Family) -> bool,
     is_broken: fn(Words) -> bool,
 }
 
-/// What begins `words` and may not, if so.
+/// The rule that `words` break, if they break one.
 pub fn broken(isa: &Isa, words: Words) -> Option<&'static str> {
     let rule = RULES.iter().find(|rule| (rule.chips)(isa.family) && (rule.is_broken)(words))?;
     Some(rule.name)

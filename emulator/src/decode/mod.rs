@@ -182,7 +182,7 @@ fn vector_registers(inst: &Inst, op: &VectorOp, isa: &Isa) -> Registers {
     registers
 }
 
-/// Finds an order in which neither half sees what the other wrote.
+/// Finds an order in which neither half reads a result of the other.
 fn dual(mut a: Inst, mut b: Inst, isa: &'static Isa) -> Option<Step> {
     let ops = [vector::resolve(&mut a, isa)?, vector::resolve(&mut b, isa)?];
     let [ra, rb] = [vector_registers(&a, &ops[0], isa), vector_registers(&b, &ops[1], isa)];

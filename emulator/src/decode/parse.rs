@@ -63,7 +63,7 @@ fn push(inst: &mut Inst, source: Source) -> Result<(), Unclear> {
     Ok(())
 }
 
-/// The mnemonic without the suffix of its encoding and without what marks half of a dual
+/// The mnemonic without the suffix of its encoding and without the mark of a half of a dual
 /// instruction.
 fn base(printed: &str) -> String {
     let mut name = printed;

@@ -1,4 +1,4 @@
-//! Texts as LLVM prints them, and what is read from them.
+//! Texts as LLVM prints them, and their parsed form.
 use super::fatal::{self, Words};
 use super::parse::{Unclear, instructions};
 use super::{DecodeError, Disassembler, Isa, Kernel};

@@ -1,5 +1,5 @@
-//! What gfx9 can do to the vector instructions that follow: take registers by index
-//! (`s_set_gpr_idx_on`), or skip them (`s_setvskip`). AITER's kernels do both.
+//! Two ways in which gfx9 changes the following vector instructions: registers by index
+//! (`s_set_gpr_idx_on`), or skipped instructions (`s_setvskip`). AITER's kernels use both.
 //!
 //! Source: instruction set of Vega, "VGPR Indexing" and `S_SETVSKIP`. Distance and choice of
 //! operands are in `m0`.

@@ -1,4 +1,4 @@
-//! Execution: the loop over a wave's instructions, and what stands around a wave.
+//! Execution: the loop over a wave's instructions, and a wave's state outside its registers.
 mod altered;
 pub mod control;
 pub mod pending;
@@ -34,9 +34,9 @@ pub struct Checks {
     pub waits: bool,
     /// Waves must not use the same bytes of LDS without a barrier between.
     pub races: bool,
-    /// All waves of a group come to the same barriers.
+    /// All waves of a group must arrive at the same barriers.
     pub barriers: bool,
-    /// Work-groups must not read what others store and do not publish.
+    /// Work-groups must not read stores of others that are not published.
     pub publication: bool,
 }
 
@@ -46,7 +46,7 @@ impl Checks {
         Checks { uninitialised: false, waits: false, races: false, barriers: false, publication: false };
 }
 
-/// What the waves of the running group share.
+/// The state that the waves of the running group share.
 pub struct Group<'a> {
     pub memory: &'a Memory,
     pub lds: Lds,
@@ -60,7 +60,7 @@ pub struct Group<'a> {
     pub image: u64,
     /// Room for the addresses of an access, to be used again.
     pub spare: Vec<Box<Places>>,
-    /// Notes what is executed, if that is wanted.
+    /// Records the executed instructions, if that is asked for.
     pub recorder: Option<Box<Recorder>>,
     /// The other groups, if this one may publish to them and that is checked.
     pub others: Option<Others<'a>>,
@@ -72,7 +72,7 @@ impl Group<'_> {
         self.checks.waits || self.others.is_some()
     }
 
-    /// A wave comes to a barrier.
+    /// A wave arrives at a barrier.
     pub fn arrive(&mut self, side: &Side) {
         self.lds.arrive(side);
         if let Some(others) = &mut self.others {
@@ -80,7 +80,7 @@ impl Group<'_> {
         }
     }
 
-    /// All waves have come.
+    /// All waves have arrived.
     pub fn release(&mut self) {
         self.lds.release();
         if let Some(others) = &mut self.others {
@@ -101,7 +101,7 @@ impl Group<'_> {
     }
 }
 
-/// What a memory instruction works on.
+/// The state that a memory instruction works on.
 pub struct Cx<'a, 'm> {
     pub wave: &'a mut Wave,
     pub side: &'a mut Side,
@@ -149,7 +149,7 @@ impl Side {
         self.to_lds_issued - self.pending.to_lds_outstanding().min(self.to_lds_issued)
     }
 
-    /// A load, or an atomic that gives back the old value, is on its way.
+    /// A load, or an atomic that returns the old value, has begun.
     pub fn issue_load(&mut self, op: &MemoryOp, dst: mem::Registers, group: &Group) {
         if !group.outstanding() {
             return;
@@ -241,12 +241,12 @@ impl Scratch {
     }
 }
 
-/// A wave with what stands around it.
+/// A wave with its state outside the registers.
 pub struct Runner {
     pub wave: Wave,
     pub side: Side,
     pub ended: bool,
-    /// The instruction that told a barrier it had come, until the barrier opens.
+    /// The instruction that signalled the barrier, until the barrier opens.
     pub arrived: Option<usize>,
     /// It must not continue before as many barriers as `awaits` have opened.
     pub waits: bool,
@@ -257,7 +257,7 @@ pub struct Runner {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stop {
     Budget,
-    /// It signals that it has come to a barrier; with `true` it also waits there.
+    /// It signals its arrival at a barrier; with `true` it also waits there.
     Signal(bool),
     /// It waits for the barrier that it signalled.
     Wait,

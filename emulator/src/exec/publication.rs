@@ -1,4 +1,4 @@
-//! What work-groups of a launch read of each other's stores.
+//! The check of reads of other work-groups' stores.
 //!
 //! A group publishes by an atomic operation on memory, a counter as a rule; another one that gets
 //! the counter's old value back may read what was published. For that, each store must have been
@@ -8,16 +8,16 @@
 //! been written back from the cache of their die (`buffer_wbl2 sc1`, done at the next wait for
 //! zero), and on the reader's side the caches must be invalidated after the atomic.
 //!
-//! The check is made where the bytes are read, not where the atomic publishes: an atomic that only
-//! counts (a histogram) publishes nothing that anyone reads, and stores may be outstanding then.
-//! What it needs was noted before, so it does not depend on the order in which groups and waves
-//! happen to run: each byte has the store that it is of, each atomic which stores of its group were
-//! done, and each wave how far it has read the counters. A barrier hands all of that from wave to
-//! wave. Only kernels that have an atomic operation on memory pay for it; other kernels cannot
-//! publish, since work-groups that wait for each other do not end here.
+//! The check is made at the read, not at the atomic: an atomic that only counts (a histogram)
+//! publishes nothing that is read, and stores may be outstanding then. The facts for it were noted
+//! before, so it does not depend on the order in which groups and waves happen to run: each byte
+//! has its last store, each atomic the stores of its group that were done, and each wave the part
+//! of the counters that it has read. A barrier hands all of that from wave to wave. Only kernels
+//! that have an atomic operation on memory pay for it; other kernels cannot publish, since
+//! work-groups that wait for each other do not end here.
 //!
-//! Generous: an invalidation by any wave serves those that meet it at a barrier, though on RDNA two
-//! halves of a work-group processor have caches of their own.
+//! The check is generous: an invalidation by any wave serves those that meet it at a barrier,
+//! though on RDNA two halves of a work-group processor have caches of their own.
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -59,20 +59,20 @@ struct Event {
     group: [u32; 3],
     wave: usize,
     number: u32,
-    /// Where the instruction is.
+    /// The address of the instruction.
     address: u64,
     /// It goes past the caches that need writing back.
     through: bool,
 }
 
-/// An atomic operation, and what was done before it.
+/// An atomic operation, and the stores that were done before it.
 #[derive(Debug)]
 struct Publication {
     group: [u32; 3],
-    /// Where the instruction is.
+    /// The address of the instruction.
     address: u64,
     stores: Done,
-    /// What the wave had read of others, which it passes on.
+    /// The wave's knowledge of other groups, which it passes on.
     knows: History,
 }
 
@@ -136,7 +136,7 @@ impl Stores {
         &mut self.pages[at]
     }
 
-    /// The last stores to bytes that lie in one page.
+    /// The last stores to bytes in one page.
     fn stores(&self, address: u64, bytes: u64) -> Option<&[u32]> {
         let at = *self.index.get(&(address / PAGE))?;
         let first = (address % PAGE) as usize;
@@ -144,7 +144,7 @@ impl Stores {
     }
 }
 
-/// The parts of a range that lie in one page each.
+/// The parts of a range, one for each page.
 fn parts(address: u64, bytes: u64) -> impl Iterator<Item = (u64, u64)> {
     let end = address + bytes;
     (address / PAGE..=(end - 1) / PAGE).map(move |page| {
@@ -153,13 +153,13 @@ fn parts(address: u64, bytes: u64) -> impl Iterator<Item = (u64, u64)> {
     })
 }
 
-/// What a wave has done for others, and learnt of them.
+/// The stores of a wave that are done, and its knowledge of others.
 #[derive(Default)]
 pub struct Order {
     /// Stores issued so far.
     stored: u32,
     written: Reach,
-    /// A write-back that is under way.
+    /// A write-back that has begun.
     asked: Option<Reach>,
     /// Counters that were read.
     acquired: History,
@@ -198,7 +198,7 @@ fn join(history: &mut History, other: &History) {
     }
 }
 
-/// What waves of a group know of each other by a barrier.
+/// The knowledge that waves of a group share by a barrier.
 #[derive(Clone, Default)]
 struct Met {
     stores: Done,
@@ -224,7 +224,7 @@ impl<'a> Others<'a> {
         *self = Others { group, ..Others::new(self.stores) };
     }
 
-    /// A wave comes to a barrier.
+    /// A wave arrives at a barrier.
     pub fn arrive(&mut self, side: &Side) {
         let arrived = &mut self.arrived;
         arrived.stores.performed[side.number] = side.order.performed(side);
@@ -233,7 +233,7 @@ impl<'a> Others<'a> {
         join(&mut arrived.known, &side.order.known);
     }
 
-    /// All waves have come.
+    /// All waves have arrived.
     pub fn release(&mut self) {
         self.visible = self.arrived.clone();
     }
@@ -262,7 +262,7 @@ impl<'a> Others<'a> {
         join(known, &self.visible.acquired);
     }
 
-    /// What a wave knows, and its group by the last barrier.
+    /// The knowledge of a wave, and of its group since the last barrier.
     fn history(&self, own: &History, of: impl Fn(&Met) -> &History) -> History {
         let mut all = of(&self.visible).clone();
         join(&mut all, own);
@@ -356,9 +356,9 @@ impl<'a> Others<'a> {
         Ok(())
     }
 
-    /// Publishes to the counters of an atomic operation's lanes what the wave says is done, and
-    /// notes what it reads of them. Others publish nothing until the operation is done, which is as
-    /// long as the caller holds what it gets.
+    /// Publishes the wave's finished stores to the counters of an atomic operation's lanes, and
+    /// notes the publications that it reads there. The caller holds the result until the operation
+    /// is done; no other group publishes meanwhile.
     pub fn publish(
         &self,
         counters: impl Iterator<Item = u64>,

@@ -9,7 +9,7 @@ use crate::wave::Wave;
 /// Executes a scalar instruction.
 pub type ScalarRun = fn(&mut Wave, &Inst);
 
-/// A scalar instruction and what it does with the condition code.
+/// A scalar instruction and its use of the condition code.
 #[derive(Clone, Copy)]
 pub struct ScalarOp {
     pub run: ScalarRun,
@@ -219,7 +219,7 @@ macro_rules! compare {
     };
 }
 
-/// `exec` combined with a source; the old `exec` goes to the destination.
+/// `exec` combined with a source; the destination gets the old `exec`.
 macro_rules! save_exec {
     (|$s:ident, $e:ident| $f:expr) => {
         ScalarOp {

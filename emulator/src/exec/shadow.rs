@@ -13,7 +13,7 @@ use crate::inst::scalar::{EXEC, NULL, VCC};
 use crate::mem::{MemoryOp, Space};
 use crate::wave::Wave;
 
-/// Checks an instruction and notes what it writes as computed or not.
+/// Checks an instruction and notes its results as computed or not.
 #[inline(always)]
 pub fn check(step: &Step, wave: &mut Wave, side: &Side, checks: &Checks) -> Result<(), Box<Trap>> {
     let registers = &step.registers;

@@ -1,4 +1,4 @@
-//! A decoded instruction with what the loop needs to run and check it.
+//! A decoded instruction, with all that the loop needs to run and check it.
 use super::salu::ScalarRun;
 use super::wait::Wait;
 use crate::inst::{Half, Inst, Operand, Unused};
@@ -32,7 +32,8 @@ pub enum Action {
 pub struct Dual {
     pub first: (Handler, Inst),
     pub second: (Handler, Inst),
-    /// Each half overwrites what the other reads: this row of the first is put aside.
+    /// A row of the first half's results that is set aside, if each half overwrites an operand of
+    /// the other.
     pub swap: Option<u16>,
 }
 
@@ -41,9 +42,9 @@ pub enum Control {
     /// Scheduling hints, priorities, messages, controls of caches that others do not share: nothing
     /// that a functional model sees.
     Nop,
-    /// What was stored becomes visible to the whole device.
+    /// Makes stores visible to the whole device.
     WriteBack,
-    /// What the whole device sees is loaded from now on.
+    /// Makes later loads see the stores of the whole device.
     Invalidate,
     End,
     Branch {
@@ -90,7 +91,7 @@ pub enum Control {
     Trap,
 }
 
-/// What happens to the vector instructions that follow.
+/// A change of the vector instructions that follow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Alteration {
     /// The first operand is added to the numbers of vector registers. Bits of `aux` select the
@@ -118,7 +119,7 @@ pub enum Condition {
     },
 }
 
-/// What instructions are counted as.
+/// The classes of instructions that are counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Class {
     Salu,
@@ -155,7 +156,7 @@ pub struct Registers {
     /// It reads or writes one lane, which its third operand names, whether that lane is active or
     /// not.
     pub one_lane: bool,
-    /// What each of two written rows depends on, where that is not simply all that is read.
+    /// The operands of each of two written rows, if these are not simply all operands.
     pub halves: Option<Box<[Vec<u16>; 2]>>,
 }
 

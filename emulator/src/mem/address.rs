@@ -6,7 +6,7 @@ use crate::fault::{FaultKind, Operation, Trap};
 use crate::inst::Inst;
 use crate::wave::{LANES, Wave};
 
-/// Where each lane reads or writes.
+/// The addresses of a memory access by lane.
 pub struct Places {
     /// Host addresses; only those of `lanes` mean something.
     pub at: [u64; LANES],
@@ -55,7 +55,7 @@ pub fn lanes(mut mask: u64) -> impl Iterator<Item = usize> + Clone {
 
 /// The pointers of an access of `bytes` bytes at `offset` from the address operands.
 ///
-/// They come from [`Group::spare`], where they belong when the access is done.
+/// They are taken from [`Group::spare`] and returned to it after the access.
 pub fn places(
     op: &MemoryOp,
     offset: i64,
@@ -116,7 +116,7 @@ fn local(op: &MemoryOp, offset: i64, wave: &Wave, places: &mut Places) {
     places.in_lds = places.lanes;
 }
 
-/// Address registers of active lanes must hold something, and so must what they store.
+/// Address registers of active lanes, and those of stored values, must be initialised.
 fn initialised(op: &MemoryOp, wave: &Wave, group: &Group) -> Result<(), Box<Trap>> {
     let exec = wave.exec();
     let parts = [op.address.vector, op.data, op.data2];

@@ -10,7 +10,7 @@ use crate::inst::Inst;
 use crate::num::{bf16_to_f32, f16_to_f32, f32_to_bf16, f32_to_f16};
 use crate::wave::Wave;
 
-/// What an atomic does, and on what.
+/// The function of an atomic, and its type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AtomicOp {
     action: Action,
@@ -31,9 +31,9 @@ enum Action {
     Decrement,
     Swap,
     CompareSwap,
-    /// Zero where it would be negative.
+    /// Zero if the difference is negative.
     SubClamp,
-    /// Nothing where it would be negative.
+    /// No change if the difference is negative.
     SubIf,
 }
 
@@ -282,7 +282,7 @@ pub fn run(op: &MemoryOp, atomic: AtomicOp, inst: &Inst, cx: &mut Cx) -> Result<
     Ok(())
 }
 
-/// The new value and what is compared with.
+/// The new value, and the value for the comparison.
 fn values(op: &MemoryOp, atomic: AtomicOp, lane: usize, wave: &Wave) -> (u64, u64) {
     let count = atomic.on.bytes() as usize / 4;
     let read = |row: usize| {

@@ -1,5 +1,5 @@
 //! Buffer addresses: a resource of four scalar registers, an index, offsets, and bounds that drop
-//! what is outside.
+//! accesses outside.
 use super::address::{Places, bounds, lanes};
 use super::{MemoryOp, Registers};
 use crate::exec::salu::src;
@@ -33,7 +33,7 @@ impl Resource {
     }
 }
 
-/// Fills in the pointers; gives the lanes that go to memory. Lanes outside the buffer leave
+/// Fills in the pointers; returns the lanes that access memory. Lanes outside the buffer leave
 /// `places.lanes`; lanes that are half outside are noted in `partial`.
 pub fn places(
     op: &MemoryOp,

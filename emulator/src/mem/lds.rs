@@ -2,11 +2,11 @@
 //!
 //! A race is an access to bytes that another wave wrote (or read, for writes) with no barrier
 //! between that orders them. Every use is stamped with the wave and a running number; at a barrier
-//! each wave's completed uses become visible to all. Uses that no wait covered when the wave came
-//! to the barrier stay invisible, as do loads from memory to LDS, which count as uses by an engine
-//! of the wave's own. Two waves may write the same bytes if they write the same values: compilers
-//! let several waves store what all of them have computed. Tracking is by dwords with a mask of
-//! bytes; of several readers the last one is remembered, and that there were more.
+//! each wave's completed uses become visible to all. Uses that no wait covered when the wave
+//! arrived at the barrier stay invisible, as do loads from memory to LDS, which count as uses by an
+//! engine of the wave's own. Two waves may write the same bytes if they write the same values:
+//! compilers let several waves store a value that all of them have computed. Tracking is by dwords
+//! with a mask of bytes. Of several readers it remembers the last one, and that there were more.
 use super::address::{Places, lanes};
 use crate::exec::{Checks, Side};
 use crate::fault::{FaultKind, Operation, Trap};
@@ -85,13 +85,13 @@ impl Lds {
         self.arrived = [0; WAVES * 2];
     }
 
-    /// A wave comes to a barrier.
+    /// A wave arrives at a barrier.
     pub fn arrive(&mut self, side: &Side) {
         self.arrived[side.number] = side.lds_retired().min(LAST);
         self.arrived[WAVES + side.number] = side.to_lds_retired().min(LAST);
     }
 
-    /// All waves have come.
+    /// All waves have arrived.
     pub fn release(&mut self) {
         self.visible = self.arrived;
     }
@@ -122,7 +122,7 @@ impl Lds {
                 }
                 match self.check(address, bytes, operation, side, checks) {
                     Ok(()) => {}
-                    // Whether it matters depends on what is stored.
+                    // It is a race only if the stored values differ.
                     Err(kind @ FaultKind::LdsRace { operation: Operation::Write, other: Operation::Write, .. }) => {
                         places.rewrites |= 1 << lane;
                         places.rewrite.get_or_insert(kind);
@@ -274,7 +274,7 @@ fn cells(address: u32, bytes: u32) -> impl Iterator<Item = (usize, u8)> {
     })
 }
 
-/// Cycles that an access waits for banks, beyond what its width costs anyway.
+/// Cycles that an access waits for banks, in addition to those for its width.
 ///
 /// The model: 32 banks of 4 bytes; lanes go in order, as many at once as fill 128 bytes; lanes that
 /// read the same dword share it.

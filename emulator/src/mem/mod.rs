@@ -19,7 +19,7 @@ pub use address::{Places, lanes};
 pub use atomic::AtomicOp;
 pub use names::resolve;
 
-/// Where the apertures of flat addresses lie: no host address has these upper halves.
+/// The apertures of flat addresses: no host address has these upper halves.
 pub mod flat {
     pub const SHARED: u64 = 1 << 48;
     pub const PRIVATE: u64 = 2 << 48;
@@ -50,7 +50,7 @@ pub enum Space {
 }
 
 impl Space {
-    /// Whether vector accesses may go to what other work-groups see.
+    /// Whether vector accesses may reach memory that other work-groups see.
     pub fn is_memory(self) -> bool {
         matches!(self, Space::Global | Space::Flat | Space::Buffer)
     }
@@ -85,7 +85,7 @@ pub enum Kind {
     Swizzle,
 }
 
-/// What a lane loads or stores.
+/// The type that a lane loads or stores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Width {
     /// 1, 2, 4, 8, 12 or 16.

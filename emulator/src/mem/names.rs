@@ -173,7 +173,7 @@ fn lds(inst: &Inst, rest: &str) -> Option<MemoryOp> {
     op.data = operands.next().flatten();
     op.data2 = operands.next().flatten();
     if rest.starts_with("cmpstore") {
-        // From gfx11 on the new value comes first, as in the other memories.
+        // From gfx11 on the new value is first, as in the other memories.
         (op.data, op.data2) = (op.data2, op.data);
     }
     let complete = match kind {

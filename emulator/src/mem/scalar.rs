@@ -44,7 +44,7 @@ fn change(op: &MemoryOp, atomic: AtomicOp, inst: &Inst, cx: &mut Cx) -> Result<(
     Ok(())
 }
 
-/// Where a store or an atomic goes; nothing if it is outside of its buffer.
+/// The address of a store or an atomic; nothing if it is outside of its buffer.
 fn place(op: &MemoryOp, bytes: u32, operation: Operation, inst: &Inst, cx: &mut Cx) -> Result<Option<u64>, Box<Trap>> {
     let base = op.address.scalar.expect("scalar memory has a base");
     if cx.group.checks.uninitialised {

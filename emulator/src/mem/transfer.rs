@@ -53,7 +53,7 @@ fn whole<const N: usize>(places: &Places, first: usize, wave: &mut Wave) {
     }
 }
 
-/// With lanes or dwords that lie outside a buffer.
+/// A load with lanes or dwords outside a buffer.
 fn partly(places: &Places, count: usize, first: usize, wave: &mut Wave) {
     for lane in lanes(wave.exec()) {
         let inside = if places.lanes >> lane & 1 == 0 { 0 } else { room(places, lane, count) };

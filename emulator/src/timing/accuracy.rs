@@ -24,17 +24,17 @@ pub struct Accuracy {
     pub compiled: Option<Errors>,
 }
 
-/// What [`Accuracy::written`] are the errors of.
+/// The kernels of [`Accuracy::written`].
 pub const WRITTEN: &str = "AITER's hand-written matrix products, each predicted without its own times";
 
-/// What [`Accuracy::compiled`] are the errors of.
+/// The kernels of [`Accuracy::compiled`].
 pub const COMPILED: &str = "matrix products that Triton compiles, as atomc does, predicted without their times";
 
 /// The limits of these errors.
 pub const UNMEASURED: &str = "no kernel of atomc was measured on such a chip";
 
-/// What the tables of `docs/timing.md` have, which a test compares: the columns "left out", and the
-/// errors of Triton's products by numbers that were fitted to kernels by hand.
+/// The numbers in the tables of `docs/timing.md`, which a test compares: the columns "left out",
+/// and the errors of Triton's products by numbers that were fitted to kernels by hand.
 const ACCURACIES: [Accuracy; 3] = [
     Accuracy { chip: "MI308X", written: errors(367, 1.8, 14.5), compiled: Some(errors(4, 45.1, 53.2)) },
     Accuracy { chip: "MI300X", written: errors(30, 6.5, 11.0), compiled: None },

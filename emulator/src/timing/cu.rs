@@ -14,7 +14,7 @@ mod tests;
 use super::trace::{Event, Op, Trace, Unit};
 use crate::exec::wait::Wait;
 
-/// What of a compute unit is the same in all chips of CDNA3 and CDNA4, in clocks.
+/// The properties of a compute unit that are the same in all chips of CDNA3 and CDNA4, in clocks.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Core {
     pub simds: usize,
@@ -89,7 +89,7 @@ struct Cu<'a> {
     latency: u64,
     simds: Vec<Simd>,
     waves: Vec<WaveState<'a>>,
-    /// When the queues of LDS and of L1 are free, and when the last data came back.
+    /// The times at which the queues of LDS and of L1 are free, and of the last data's return.
     lds: u64,
     memory: u64,
     data: u64,

@@ -1,4 +1,4 @@
-//! What a work-group costs, as a function of memory latency and of the length of its loop.
+//! The cost of a work-group, as a function of memory latency and of the length of its loop.
 use super::cu::{self, Core};
 use super::trace::{Event, LINE, Op, Trace, Unit};
 
@@ -8,7 +8,7 @@ pub const LATENCIES: [u64; 9] = [200, 350, 500, 700, 900, 1200, 1600, 2200, 3000
 /// Numbers of a sample after those of the latencies.
 const OTHERS: usize = 6;
 
-/// What the work-groups take that a compute unit runs at once; often there is one.
+/// The cost of the work-groups that a compute unit runs at once; often there is one.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Sample {
     /// Clocks at each of [`LATENCIES`].
@@ -65,7 +65,7 @@ impl Sample {
     }
 }
 
-/// Samples at two lengths of the loop; what is between or beyond is on the line through them.
+/// Samples at two lengths of the loop. Other lengths are on the line through them.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Profile {
     pub k: [f64; 2],
@@ -78,7 +78,7 @@ impl Profile {
         self.line(k, 1.0)
     }
 
-    /// What one more element takes.
+    /// The cost of one more element.
     pub fn slope(&self) -> Sample {
         self.line(1.0, 0.0)
     }

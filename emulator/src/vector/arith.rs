@@ -1,5 +1,5 @@
-//! Sums and products in a rounding direction. The direction is a type where it is the usual one, so
-//! that loops vectorise.
+//! Sums and products in a rounding direction. The usual direction is a type, so that loops
+//! vectorise.
 use crate::num::{f16_to_f32, f64_to_f16, f64_to_f32, sum_to_odd};
 use crate::wave::Rounding;
 
@@ -24,7 +24,7 @@ pub trait Direction: Copy {
 #[derive(Clone, Copy)]
 pub struct Nearest;
 
-/// An f64 as f32, with the last bit set where it is inexact.
+/// An f64 as f32, with the last bit set if it is inexact.
 #[inline(always)]
 pub fn to_odd32(x: f64) -> f32 {
     let r = x as f32;
@@ -107,7 +107,7 @@ fn directed64(result: f64, error: f64, r: Rounding) -> f64 {
     }
 }
 
-/// What a sum loses.
+/// The rounding error of a sum.
 fn lost(a: f64, b: f64) -> f64 {
     let s = a + b;
     let t = s - a;

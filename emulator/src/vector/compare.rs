@@ -1,6 +1,5 @@
-//! Comparisons and what masks of lanes steer: select, carry.
-// The negated predicates of the hardware accept unordered numbers, which is what the negated
-// operators say.
+//! Comparisons, and instructions that masks of lanes control: select, carry.
+// The negated predicates of the hardware accept unordered numbers, as the negated operators do.
 #![allow(clippy::neg_cmp_op_on_partial_ord, clippy::double_comparisons)]
 use super::flags;
 use super::kinds::{Bits16, Bits32, Class, F16, F32, F64, I16, I32, I64, Kind, U16, U32, U64};
@@ -180,7 +179,7 @@ fn selects() -> Vec<Entry> {
     ]
 }
 
-/// The mask that an operand names; `vcc` where the text names none.
+/// The mask that an operand names; `vcc` if the text names none.
 fn mask(wave: &Wave, inst: &Inst, position: usize) -> u64 {
     let named = if usize::from(inst.count) > position { inst.operand(position) } else { VCC };
     wave.mask(named)
@@ -203,8 +202,7 @@ fn select<K: Kind<Cell = u32>>(wave: &mut Wave, inst: &Inst) {
     K::store(wave, inst, &mut out);
 }
 
-/// Additions and subtractions with a carry that goes to a mask. Where `IN` is set, the carry comes
-/// in from another mask.
+/// Additions and subtractions with a carry to a mask. If `IN` is set, another mask is the carry in.
 macro_rules! carry {
     ($names:literal, $in:literal, ($a:ident, $b:ident, $c:ident) => $e:expr) => {{
         #[inline(always)]

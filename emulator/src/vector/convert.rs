@@ -320,7 +320,7 @@ fn any_op_sel(inst: &mut Inst, _: &Isa) -> bool {
     true
 }
 
-/// The operands of a narrowing conversion: pairs come in two registers of f32 or in one of 16-bit
+/// The operands of a narrowing conversion: pairs are in two registers of f32 or in one of 16-bit
 /// halves.
 fn pairs(wave: &Wave, inst: &Inst, other: Other) -> ([[f32; LANES]; 2], [u32; LANES]) {
     let a = Bits32::fetch(wave, inst, 1);
@@ -338,8 +338,8 @@ fn narrow_scaled(wave: &mut Wave, inst: &Inst) {
     let Scaled { format, other } = Scaled::of(inst, wave.isa);
     let (values, scale) = pairs(wave, inst, other);
     let bits = format.bits();
-    // A pair of fp8 goes to a half, a pair of fp4 to a byte. The bits of op_sel after the sources'
-    // say which one.
+    // A pair of fp8 is written to a half, a pair of fp4 to a byte. The bits of op_sel after the
+    // sources' select it.
     let select = (flags::own(inst) >> (usize::from(inst.count) - 1 - usize::from(bits == 4))) as u32;
     let shift = if bits == 4 { (select & 3) * 8 } else { (select & 1) * 16 };
     let mask = (1u32 << (2 * bits)) - 1;

@@ -66,8 +66,8 @@ fn writelane(wave: &mut Wave, inst: &Inst) {
     write_row(wave, inst.operand(0), &[value; LANES], 1 << lane);
 }
 
-/// `op_sel:[fi, bound_ctrl]`: bit 0 allows reads of inactive lanes, bit 1 makes what may not be
-/// read zero.
+/// `op_sel:[fi, bound_ctrl]`: bit 0 allows reads of inactive lanes, bit 1 makes forbidden reads
+/// zero.
 fn permlane_flags(inst: &mut Inst, _: &Isa) -> bool {
     let flags = inst.modifiers.op_sel.take().unwrap_or(0);
     super::flags::set_own(inst, flags.into());

@@ -86,7 +86,7 @@ macro_rules! division {
             wave.set_mask(inst.operand(1), mask & wave.exec());
         }
 
-        /// Repairs what the refinement cannot do: special operands, and quotients far below the
+        /// The cases that the refinement cannot do: special operands, and quotients far below the
         /// least number.
         #[inline(always)]
         fn $fixup(q: $T, d: $T, n: $T) -> $T {
@@ -134,7 +134,7 @@ fn fixup_16(q: f32, d: f32, n: f32) -> f32 {
     fixup_32(q, d, n)
 }
 
-/// The last step of the refinement. Where the operands were scaled (`vcc`), the quotient is scaled
+/// The last step of the refinement. If the operands were scaled (`vcc`), the quotient is scaled
 /// back by 2^64, up if it is at least 2 and down otherwise, with one rounding.
 #[inline(always)]
 fn div_fmas_32(wave: &mut Wave, inst: &Inst) {

@@ -1,4 +1,4 @@
-//! What `resolve` finds out once and handlers look up: bits of [`Inst::aux`].
+//! Facts that `resolve` finds once and handlers look up: bits of [`Inst::aux`].
 use super::kinds::Class;
 use super::table::Entry;
 use crate::inst::{Half, Inst, Omod, Operand};
@@ -13,7 +13,7 @@ const DSTS_SHIFT: u32 = 12;
 /// Sixteen bits for the instruction itself.
 const OWN_SHIFT: u32 = 16;
 
-/// Where a 16-bit result goes.
+/// The place of a 16-bit result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Dest16 {
     /// The lower half; the upper becomes zero (VOP1 and VOP2 instructions of gfx9).
@@ -51,7 +51,7 @@ pub fn dest16(inst: &Inst) -> Dest16 {
     }
 }
 
-/// What an instruction stored for itself.
+/// The bits that an instruction stored for its own use.
 #[inline(always)]
 pub fn own(inst: &Inst) -> u64 {
     inst.aux >> OWN_SHIFT
@@ -95,7 +95,7 @@ fn dest_of(inst: &Inst, row: &Entry, dsts: u8, isa: &Isa) -> Dest16 {
     }
 }
 
-/// Overrides where a 16-bit result goes.
+/// Overrides the place of a 16-bit result.
 pub fn set_dest16(inst: &mut Inst, dest: Dest16) {
     inst.aux = inst.aux & !(3 << DEST_SHIFT) | (dest as u64) << DEST_SHIFT;
 }

@@ -317,7 +317,7 @@ fn flush(x: f32) -> f32 {
     f32::from_bits(if b & 0x7f80_0000 == 0 { b & 0x8000_0000 } else { b })
 }
 
-/// 2^x. The fraction is within half of zero, where the Taylor series of degree 13 in x ln 2 is
+/// 2^x. The fraction is within half of zero: there the Taylor series of degree 13 in x ln 2 is
 /// exact to f64's precision.
 #[inline(always)]
 fn exp2(x: f32) -> f64 {

@@ -11,7 +11,7 @@ use crate::wave::{LANES, Mode, Rounding, Wave};
 /// Cells of all lanes, 64 bits each.
 pub type Wide = [u64; LANES];
 
-/// What decides about constants, modifiers and flushing of an operand.
+/// The kind of an operand, which decides about constants, modifiers and flushing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Class {
     /// Integers and plain bits.

@@ -46,7 +46,7 @@ use table::Entry;
 /// this machine.
 pub type Handler = unsafe fn(&mut Wave, &Inst);
 
-/// What the interpreter must know about a vector instruction.
+/// The interpreter's facts about a vector instruction.
 #[derive(Clone, Copy, Debug)]
 pub struct VectorOp {
     pub run: Handler,
@@ -112,7 +112,7 @@ fn class_of(inst: &Inst, entry: &Entry, k: usize) -> Class {
     if half { Class::F16 } else { class }
 }
 
-/// The handler for the modifiers of the result; `None` where the instruction does not take them.
+/// The handler for the modifiers of the result; `None` if the instruction does not take them.
 fn builds_for(inst: &Inst, entry: &Entry) -> Option<table::Builds> {
     let m = &inst.modifiers;
     let float =

@@ -62,7 +62,7 @@ pub fn read(wave: &Wave, operand: Operand) -> Row {
     }
 }
 
-/// An operand that is the same for all lanes; of a vector register, what lane 0 holds.
+/// An operand that is the same for all lanes; a vector register's value in lane 0.
 pub fn scalar(wave: &Wave, operand: Operand) -> u32 {
     match operand {
         Operand::Vector { row, .. } => wave.vgpr[usize::from(row)][0],
@@ -219,7 +219,7 @@ pub fn flush_pairs(wide: &mut Wide) {
     }
 }
 
-/// Where each lane of a DPP instruction reads.
+/// The lane that each lane of a DPP instruction reads.
 pub struct DppMap {
     pub from: [u8; LANES],
     /// Lanes that read an existing and (without `fi`) active lane.
@@ -241,7 +241,7 @@ impl DppMap {
             let enabled = dpp.row_mask >> (lane / 16) & 1 == 1 && dpp.bank_mask >> (lane % 16 / 4) & 1 == 1;
             map.write |= u64::from(enabled) << lane;
         }
-        // The eight-lane form has neither masks nor bound_ctrl: what is not there reads as zero.
+        // The eight-lane form has neither masks nor bound_ctrl: absent lanes read as zero.
         if matches!(dpp.control, DppControl::Dpp8(_)) {
             map.write = wave.isa.all_lanes();
         } else if !dpp.bound_ctrl {

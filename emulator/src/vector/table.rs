@@ -78,7 +78,7 @@ macro_rules! lanes {
 }
 
 /// A row from a formula over one lane: `op!("names", F32 = (a: F32, b: F32) => a + b)`. Sources
-/// that are read from the destination come first, in brackets:
+/// that are read from the destination are first, in brackets:
 /// `op!("names", F32 = [d: F32] (a: F32) => ...)`.
 macro_rules! op {
     ($names:literal, $R:ident = $([$d:ident : $D:ident])? ($($s:ident : $S:ident),*) => $e:expr) => {{

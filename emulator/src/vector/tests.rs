@@ -131,8 +131,8 @@ fn edges(kind: char) -> Vec<u64> {
     }
 }
 
-/// All combinations of edge values of some kinds; of three sources every fifth, which still meets
-/// all pairs.
+/// All combinations of edge values of some kinds; of three sources every fifth, which still has all
+/// pairs.
 fn combinations(kinds: &str) -> Vec<Vec<u64>> {
     let mut all = vec![vec![]];
     for kind in kinds.chars() {

@@ -1,8 +1,8 @@
 //! Random programs as LLVM IR text.
 //!
-//! A program is straight-line code with branches, over values of many types. What the language
-//! leaves open is kept out: NaN are made one pattern and zeros positive where their bits could show
-//! (LLVM fuses a product and a conversion to f16 with an addition of +0, for one), shifts and
+//! A program is straight-line code with branches, over values of many types. It contains nothing
+//! that the language leaves open: NaN are made one pattern and zeros positive if their bits could
+//! show (LLVM fuses a product and a conversion to f16 with an addition of +0, for one), shifts and
 //! divisions stay defined, and fused operations on f16 are absent, because this machine would round
 //! them twice.
 mod steps;

@@ -1,4 +1,4 @@
-//! A stored case: a code object, its launch, and what its buffers hold before and after.
+//! A stored case: a code object, its launch, and the contents of its buffers before and after.
 //! `tests/triton/README.md` has the format.
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -44,7 +44,7 @@ pub enum Value {
     Fp32(f32),
 }
 
-/// A buffer that the kernel writes; right is what differs by no more than
+/// A buffer that the kernel writes. A result is right if it differs by no more than
 /// `atol + rtol * |expected|`.
 #[derive(Debug, Deserialize)]
 pub struct Output {

@@ -1,4 +1,4 @@
-//! Runs kernels that the Triton compiler made, and compares with what they must compute.
+//! Runs kernels that the Triton compiler made, and compares their results with the expected ones.
 //!
 //! The stored cases are in `tests/triton/stored`. `tests/triton/make.sh --all` makes the long set,
 //! and
@@ -20,7 +20,8 @@ use safetensors::SafeTensors;
 
 use crate::case::Case;
 
-/// Bytes that start at a 256-byte boundary, as device memory does, and end where the tensor ends.
+/// Bytes that start at a 256-byte boundary, as device memory does, and end at the end of the
+/// tensor.
 struct Buffer {
     name: String,
     store: Vec<u8>,
@@ -47,7 +48,7 @@ impl Buffer {
     }
 }
 
-/// What a run of a case shows.
+/// The result of a run of a case.
 struct Outcome {
     counts: Counts,
     /// The largest error as a part of the allowed one, and its place.
@@ -86,9 +87,9 @@ fn run_code(case: &Case, code: &[u8]) -> Result<Outcome, Fault> {
     launch(case, code, &Options { checks, ..Options::default() }).expect("a code object that loads")
 }
 
-/// Runs a case with all checks, waves interleaved as the seed says. With eight waves, Triton lets
-/// the two halves of a group take turns at the matrix unit: they stand at different barriers of the
-/// same number, which only the check of barriers refuses.
+/// Runs a case with all checks, waves interleaved by the seed. With eight waves, Triton lets the
+/// two halves of a group take turns at the matrix unit: they wait at different barriers of the same
+/// number, which only the check of barriers refuses.
 fn run(case: &Case, seed: u64) -> Result<(Outcome, &'static str), String> {
     let options = Options { seed, ..Options::default() };
     match launch(case, &case.code(), &options).map_err(|e| e.to_string())? {
@@ -139,7 +140,7 @@ fn check(chip: &str) {
     assert!(wrong.is_empty(), "of {} cases are wrong:\n{wrong}", cases.len());
 }
 
-/// The arguments of each case are where the metadata of its code object says.
+/// The arguments of each case are at the offsets of its code object's metadata.
 #[test]
 fn arguments_are_those_of_the_metadata() {
     for chip in ["gfx90a", "gfx942", "gfx950", "gfx1100", "gfx1201"] {

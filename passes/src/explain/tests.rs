@@ -7,7 +7,7 @@ fn explained(cx: &Cx, text: &str) -> Vec<String> {
     explain(&read(text), cx).unwrap().iter().map(Place::to_string).collect()
 }
 
-/// A gated MLP on the norm of `x`, with what is `changed` in its text.
+/// A gated MLP on the norm of `x`, with parts of its text replaced.
 fn gated(changed: &[(&str, &str)]) -> String {
     let text = r#"graph @g(%x: bf16[T, 8]) {
         %n = weight {name = "norm"} : bf16[8]
@@ -40,7 +40,7 @@ fn what_is_one() {
     assert_eq!(explained(&DECODE, &gated(&[])), all);
 }
 
-/// Each is one change away from [`what_is_one`], and its reason is told.
+/// Each is one change away from [`what_is_one`], and gives its reason.
 #[test]
 fn near_misses() {
     let experts = r#"graph @g(%y: bf16[T*2, 8], %c: f32[T, 2], %experts: i32[T*2]) {
@@ -163,7 +163,7 @@ fn near_misses() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 60, ..ProptestConfig::default() })]
 
-    /// What each pass says of a place is what it does.
+    /// The explanation of each pass agrees with its result.
     #[test]
     fn what_is_said_is_done(graph in graphs()) {
         for cx in [DECODE, ANY, WHOLE] {

@@ -36,8 +36,8 @@ pub fn claim(regions: &mut Regions, cx: &Cx) {
     }
 }
 
-/// What queries of a latent cache are put together of. All heads of a token see the same keys, so a
-/// tile of queries is read once, and a kernel that only puts it together would write as much as
+/// The nodes that assemble the queries of a latent cache. All heads of a token see the same keys,
+/// so a tile of queries is read once. A kernel that only assembles it would write as much as
 /// attention reads.
 fn queries(r: &Regions, boundary: NodeId) -> Vec<NodeId> {
     let operands = r.graph.operands(boundary);

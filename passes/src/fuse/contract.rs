@@ -46,7 +46,7 @@ fn rank(r: &Regions, v: Value) -> Option<usize> {
     Some(r.graph.ty(v).as_tensor()?.shape.rank())
 }
 
-/// Nothing: steps of many rows make them once, not in each work-group.
+/// Nothing: steps of many rows compute them once, not in each work-group.
 fn rows_as_they_are(r: &Regions, linear: NodeId, _: &Cx) -> Taken {
     let mut taken = Taken::default();
     let text = "products of many rows read them as they are, made once and not in each work-group";
@@ -54,8 +54,9 @@ fn rows_as_they_are(r: &Regions, linear: NodeId, _: &Cx) -> Taken {
     taken
 }
 
-/// What only this contraction reads, in this order from it: codes, multiples by constants, a norm,
-/// a choice of rows, or columns of normed ones. Threads repeat them, which is cheap for few rows.
+/// The nodes that only this contraction reads, backwards from it: quantising, multiplication by
+/// constants, a norm, a choice of rows, or columns of normed ones. Threads repeat them, which is
+/// cheap for few rows.
 fn prologue(r: &Regions, linear: NodeId, cx: &Cx) -> Taken {
     let mut taken = Taken::default();
     let mut x = r.graph.operands(linear)[0];
@@ -117,7 +118,7 @@ fn prologue(r: &Regions, linear: NodeId, cx: &Cx) -> Taken {
     taken
 }
 
-/// Whether experts' codes of rows and weights are multiplied as they lie.
+/// Whether a product of experts multiplies quantised rows and weights as stored.
 fn multiplies_codes(r: &Regions, product: NodeId, cx: &Cx) -> bool {
     let operands = r.graph.operands(product);
     let dtype = |v: Value| r.graph.ty(v).as_tensor().map(|t| t.dtype);
@@ -127,7 +128,7 @@ fn multiplies_codes(r: &Regions, product: NodeId, cx: &Cx) -> bool {
 }
 
 /// Most numbers that are normed before a product. On GPUs each row of an expert has work-groups of
-/// its own, which would all norm it; where four waves multiply together they scale its sums.
+/// its own, which would all norm it. Where four waves multiply together, they scale its sums.
 fn normed(r: &Regions, linear: NodeId, cx: &Cx) -> usize {
     let tensor = |slot: usize| r.graph.ty(r.graph.operands(linear)[slot]).as_tensor();
     let limit = cx.arch.normed;
@@ -148,7 +149,7 @@ fn heads(r: &Regions, linear: NodeId) -> Vec<NodeId> {
     if own && is_part && of_rows() { vec![x.node] } else { vec![] }
 }
 
-/// Elementwise ops on the result, also on slices of it that come together again.
+/// Elementwise ops on the result, also on slices of it that are joined again.
 fn epilogue(r: &Regions, linear: NodeId, cx: &Cx) -> Taken {
     let panel = cx.arch.memory.panel;
     let segment = r.graph.segment(linear);
@@ -203,7 +204,8 @@ fn epilogue(r: &Regions, linear: NodeId, cx: &Cx) -> Taken {
     }
 }
 
-/// Whether an op gives the numbers of a value back, row by row, under another shape at most.
+/// Whether an op returns the elements of a value unchanged, row by row, at most under another
+/// shape.
 fn is_same(r: &Regions, v: Value, id: NodeId) -> bool {
     let dtype = |v: Value| r.graph.ty(v).as_tensor().map(|t| t.dtype);
     let op = r.graph.op(id);
@@ -267,8 +269,8 @@ fn combine(r: &Regions, product: NodeId, (result, nodes): (Value, &[NodeId]), cx
     }
 }
 
-/// Slices that part `whole` evenly along whole panels, with the elementwise ops that make one value
-/// of them again, which is the last.
+/// Slices that divide `whole` evenly along whole panels, and the elementwise ops that join them to
+/// one value. The last of these is the value.
 fn join(r: &Regions, whole: Value, panel: usize) -> Result<Vec<NodeId>, Why> {
     let mut nodes = slices(r, whole, panel)?;
     let several = || Why::new(Cause::ReadElsewhere, "more than one value of the parts is read behind them");
@@ -278,8 +280,7 @@ fn join(r: &Regions, whole: Value, panel: usize) -> Result<Vec<NodeId>, Why> {
         if second.is_none() {
             return if nodes.last() == Some(&first) { Ok(nodes) } else { Err(several()) };
         }
-        // The earliest reader comes next. If it cannot join, two values will leave whatever else
-        // does.
+        // The earliest reader comes next. If it cannot join, two values leave in any case.
         let readers = nodes.iter().flat_map(|&id| r.graph.users(id.into())).map(|(user, _)| user);
         let next = readers.filter(|user| !nodes.contains(user)).min_by_key(|user| r.place[user]);
         let next = next.ok_or_else(several)?;
@@ -292,7 +293,7 @@ fn join(r: &Regions, whole: Value, panel: usize) -> Result<Vec<NodeId>, Why> {
     }
 }
 
-/// The readers of `whole`, if they are slices that part it evenly along panels.
+/// The readers of `whole`, if they are slices that divide it evenly along panels.
 fn slices(r: &Regions, whole: Value, panel: usize) -> Result<Vec<NodeId>, Why> {
     let readers: Vec<NodeId> = r.graph.users(whole).into_iter().map(|(user, _)| user).collect();
     let range = |id: NodeId| Some((id, columns(r, id)?));

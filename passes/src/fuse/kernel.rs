@@ -22,7 +22,7 @@ pub fn replace(graph: &mut Graph, region: &Region, place: &BTreeMap<NodeId, usiz
     Ok(())
 }
 
-/// What leaves the region: tensors first, then cache states.
+/// The values that leave the region: tensors first, then cache states.
 fn outputs(graph: &Graph, region: &Region, place: &BTreeMap<NodeId, usize>) -> Vec<Value> {
     let inside: BTreeSet<NodeId> = region.nodes.iter().copied().collect();
     let leaves = |v: &Value| graph.is_output(*v) || graph.users(*v).iter().any(|(user, _)| !inside.contains(user));

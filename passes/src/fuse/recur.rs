@@ -52,8 +52,8 @@ fn takes(r: &Regions, id: NodeId, is_number: bool, inside: &BTreeSet<NodeId>) ->
     if own { Ok(()) } else { Err(Why::read_elsewhere(graph, v, &by)) }
 }
 
-/// The elementwise op that alone reads what a boundary with a state makes, and nothing else that
-/// was made.
+/// The elementwise op that alone reads the result of a boundary with a state, and no other computed
+/// value.
 pub fn after(graph: &Graph, boundary: NodeId) -> Option<NodeId> {
     let made = Value::from(boundary);
     match graph.users(made)[..] {
@@ -64,12 +64,12 @@ pub fn after(graph: &Graph, boundary: NodeId) -> Option<NodeId> {
     }
 }
 
-/// Whether a node says where a part of each row begins.
+/// Whether a node moves the beginning of a part of each row.
 fn is_move(op: &Op) -> bool {
     matches!(op, Op::Slice { axis: 1, .. } | Op::Reshape { .. })
 }
 
-/// Whether an element needs nothing but elements of its row.
+/// Whether an element depends only on elements of its row.
 fn is_inline(graph: &Graph, id: NodeId) -> bool {
     let op = graph.op(id);
     let same_row = |slot| matches!(op.reads(slot), Reads::Row | Reads::Shared);

@@ -53,7 +53,7 @@ pub fn claim(regions: &mut Regions) -> Result<(), Diagnostic> {
     Ok(())
 }
 
-/// The dimension that a row-wise op has a row for each of; `None` if the op is not row-wise.
+/// The dimension that gives a row-wise op its rows; `None` if the op is not row-wise.
 fn rows(graph: &Graph, id: NodeId) -> Option<Dim> {
     match graph.ty(id.into()) {
         _ if !graph.op(id).is_row_wise() => None,
@@ -99,7 +99,7 @@ fn parts_a_norm(graph: &Graph, id: NodeId, v: Value) -> bool {
     matches!(graph.op(v.node).values(), Values::Normed(_)) && rank(v) < rank(id.into())
 }
 
-/// Whether a node wants a whole row, of heads that the same kernel would make one by one.
+/// Whether a node needs a whole row of heads that the same kernel would make one by one.
 fn joins_heads(graph: &Graph, free: &BTreeMap<NodeId, Dim>, id: NodeId, row: Value) -> bool {
     let rank = |v: Value| graph.ty(v).as_tensor().map_or(0, |t| t.shape.rank());
     let is_made = |&heads: &Value| rank(heads) > rank(row) && free.contains_key(&heads.node);
@@ -107,20 +107,21 @@ fn joins_heads(graph: &Graph, free: &BTreeMap<NodeId, Dim>, id: NodeId, row: Val
     wants_all && graph.operands(row.node).iter().any(is_made)
 }
 
-/// The level of each free node: how many times a value has gone from kernel to kernel before it.
+/// The level of each free node: the number of kernels that values have left before it.
 fn levels(r: &Regions, lead: &BTreeMap<NodeId, Dim>) -> BTreeMap<NodeId, usize> {
     let mut of_region = vec![0; r.regions.len()];
     let mut of_free: BTreeMap<NodeId, usize> = BTreeMap::new();
     // A region's level is known once all of it was seen, which may be after its first reader: then
-    // another round settles. Regions that wait for each other, which only a bug can make, never
-    // settle; the verifier shows that cycle.
+    // another round settles it. Regions that wait for each other would never settle; only a bug can
+    // make them, and the verifier shows the cycle.
     let mut rounds = 0..r.regions.len() + 2;
     while rounds.next().is_some() && raise(r, lead, &mut of_region, &mut of_free) {}
     sink(r, lead, &mut of_free);
     of_free
 }
 
-/// Puts parts of rows where they are read first: a kernel for them alone would copy them.
+/// Puts parts of rows into the kernel that reads them first: a kernel for them alone would copy
+/// them.
 fn sink(r: &Regions, lead: &BTreeMap<NodeId, Dim>, of_free: &mut BTreeMap<NodeId, usize>) {
     let is_part = |op: &Op| matches!(op, Op::Slice { axis: 1, .. } | Op::Reshape { .. });
     let parts = r.order.iter().rev().filter(|&id| lead.contains_key(id) && is_part(r.graph.op(*id)));
@@ -138,7 +139,7 @@ fn sink(r: &Regions, lead: &BTreeMap<NodeId, Dim>, of_free: &mut BTreeMap<NodeId
     }
 }
 
-/// Why a value is made before a reader that chooses rows of it, or needs all.
+/// Why a value is made before a reader that chooses rows of it, or needs all of them.
 pub const OTHER_ROWS: &str = "a row of the reader needs other rows than its own";
 
 /// Why a node may not be in the kernel that makes one of its operands; `None` if it may.

@@ -67,7 +67,7 @@ fn embeddings_are_a_kernel_of_their_own() {
     assert_eq!(kernels(&ANY, &text(", embeddings = %1")), ["rows: gather scale", "rows: silu"]);
 }
 
-/// Heads of a row that is normed as a whole would each norm all of it.
+/// Heads of a row that is normed as a whole would each repeat the norm.
 #[test]
 fn a_norm_over_all_heads_is_a_kernel_of_its_own() {
     let text = r#"graph @g(%x: bf16[T, 8], %kv0: cache<bf16, 1, 4>, %batch: batch) {
@@ -304,7 +304,7 @@ fn segments_share_no_kernel() {
     assert_eq!(kernels(&ANY, text), ["rows: reshape kv_write", "attend_many: attention", "rows: silu"]);
 }
 
-/// `%0` and `%3` share `%x`, but what is between them is in another kernel.
+/// `%0` and `%3` share `%x`, but the nodes between them are in another kernel.
 #[test]
 fn no_kernel_waits_for_itself() {
     let text = r#"graph @g(%x: bf16[T, 8]) {
@@ -335,8 +335,8 @@ fn what_no_family_takes_is_refused() {
     );
 }
 
-/// A layer of one rank: what the caller sums is not fused over, and what follows is computed once
-/// for both of its readers.
+/// A layer of one rank: the caller's sums are not fused over, and their results are used once for
+/// both readers.
 #[test]
 fn sums_over_ranks_part_kernels() {
     let text = r#"graph @g(%x: bf16[T, 8], %y: bf16[T, 8]) {

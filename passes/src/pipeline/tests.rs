@@ -45,7 +45,7 @@ proptest! {
         }
     }
 
-    /// What a pass does follows from the text of a graph, not from how it was built.
+    /// The result of a pass follows from the text of a graph, not from how it was built.
     #[test]
     fn same_text_same_result(graph in graphs()) {
         let again = parse(&graph.print()).unwrap();
@@ -66,7 +66,7 @@ proptest! {
     }
 }
 
-/// What every emitter relies on.
+/// The facts that every emitter relies on.
 fn form(graph: &Graph, id: NodeId) -> Result<(), String> {
     let Op::Kernel { family, body } = graph.op(id) else { unreachable!("kernels are kernels") };
     let check = |ok: bool, what: &str| if ok { Ok(()) } else { Err(format!("{what}: {}", body.print())) };
@@ -145,7 +145,8 @@ fn equal_layers_share_their_kernels() {
             kernels_at(&graph, &format!("model.layers.{i}.")).iter().map(|(_, body)| body.print()).collect()
         };
         assert_eq!(of_layer(1), of_layer(3));
-        // The last layer gives its result to the head, the first takes its own from the embedding.
+        // The last layer gives its result to the head, and the first one takes its own from the
+        // embedding.
         assert_eq!(of_layer(1), of_layer(4));
         assert_eq!(of_layer(0).len(), of_layer(1).len());
     }

@@ -10,7 +10,8 @@ fn fused(graph: &Graph, cx: &Cx) -> Graph {
     graph
 }
 
-/// Steps at which a value must be kept, found without the plan: from its kernel to its last reader.
+/// Steps at which a value must be kept, derived without the plan: from its kernel to its last
+/// reader.
 fn life(graph: &Graph, kernels: &[NodeId], v: Value) -> (usize, usize) {
     let step = |id: NodeId| kernels.iter().position(|&k| k == id).expect("a kernel");
     let end = graph.users(v).into_iter().map(|(user, _)| step(user)).max().unwrap_or(step(v.node));
@@ -72,7 +73,8 @@ fn layers_share_their_memory() {
 fn rows_are_padded_and_buffers_have_slack() {
     let cx = Cx { bucket: Bucket::Decode { tokens: 3 }, ..DECODE };
     let ty = TensorType::new(atomc_ir::DType::BF16, atomc_ir::Shape::led_by(atomc_ir::Dim::Tokens, &[5, 7]));
-    // 35 elements a row are 64, of 2 bytes, 3 rows: 384, and 64 for readers that go too far.
+    // 35 elements a row are padded to 64, of 2 bytes, 3 rows: 384, and 64 for readers that go too
+    // far.
     assert_eq!(result_bytes(&ty, &cx), 448);
 }
 

@@ -19,7 +19,7 @@ pub struct Match {
     pub nodes: Vec<NodeId>,
 }
 
-/// The alternative that came furthest before it failed.
+/// The alternative that matched most before it failed.
 #[derive(Default)]
 pub struct Miss {
     /// The number of nodes that matched.

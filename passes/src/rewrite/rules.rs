@@ -1,14 +1,14 @@
 //! The table of fusion rules.
 
 /// A rewrite in the IR's text, without types: `%x` are the nodes of the pattern, `?x` any values.
-/// Operands of commuting ops match in either order, and a node that something outside of the
-/// pattern reads does not match.
+/// Operands of commuting ops match in either order. A node with readers outside of the pattern does
+/// not match.
 #[derive(Debug)]
 pub struct Rule {
     pub name: &'static str,
     pub find: &'static str,
     pub make: &'static str,
-    /// Rules that may want the same root and come later.
+    /// Rules that may want the same root and come later in the table.
     pub before: &'static [&'static str],
 }
 

@@ -6,7 +6,7 @@ use atomc_ir::{DType, Dim, Op, Shape, Type, Value};
 use super::*;
 use crate::testing::{DECODE, check, read};
 
-/// What a formula may trip over.
+/// Numbers at which a formula may fail.
 const SPECIALS: [f64; 12] =
     [f64::NAN, f64::INFINITY, f64::NEG_INFINITY, 0.0, -0.0, 1e-40, -1e-310, 1.5, -2.25, 88.0, -104.0, 3e38];
 

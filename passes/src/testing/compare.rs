@@ -90,7 +90,7 @@ fn past(name: &str, c: CacheType) -> CacheState<f64> {
     CacheState { entries: entries.into() }
 }
 
-/// What the sequences have before the step.
+/// The states of sequences before the step.
 fn kept(name: &str, ty: &SlotsType) -> SlotState<f64> {
     let slot = |seq| (seq, random(&format!("{name}.{seq}"), vec![ty.numbers()]).data);
     SlotState { entries: [0, 1].map(slot).into() }

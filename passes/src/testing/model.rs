@@ -10,7 +10,7 @@ const KV_HEADS: usize = 2;
 const HEAD_DIM: usize = 4;
 const MLP: usize = 12;
 
-/// Which of the families' features the model has.
+/// The features of families that the model has.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Dense {
     pub layers: usize,

@@ -1,5 +1,5 @@
-//! Random graphs that are legal and that the interpreter can run: a list of numbers decides what is
-//! built, so that fewer and smaller numbers are simpler graphs.
+//! Random graphs that are legal and that the interpreter can run. A list of numbers decides what is
+//! built, so that fewer and smaller numbers give simpler graphs.
 use atomc_ir::results::HIDDEN;
 use atomc_ir::rope::{Freqs, Scaling};
 use atomc_ir::{Block, Builder, CacheType, DType, Dim, Elementwise, Graph, Op, Shape, Type, Value};
@@ -171,7 +171,7 @@ impl Random {
             0 => {
                 let (width, dtype) = (self.width(x), self.dtype());
                 let w = self.weight(dtype, &[width]);
-                // A vector that is computed is no constant.
+                // A computed vector is no constant.
                 if self.below(3) == 0 { self.map(Elementwise::Relu, &[w]) } else { w }
             }
             _ => same[self.below(same.len())],
@@ -196,7 +196,7 @@ impl Random {
         self.map(Elementwise::Add, &[y, vector])
     }
 
-    /// A linear with a weight of codes, in blocks of any size.
+    /// A linear with a quantised weight, in blocks of any size.
     fn encoded(&mut self, x: Value, width: usize, out: DType) -> Value {
         let from = self.width(x);
         let codes = [DType::F8E4M3, DType::I8, DType::U4, DType::F4E2M1][self.below(4)];

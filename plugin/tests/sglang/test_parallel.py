@@ -33,7 +33,7 @@ if __name__ == "__main__":
     engine = sglang.Engine(model_path=folder, attention_backend="atomc", log_level="warning", device="cpu", **pool, **ranks)
     greedy = {"temperature": 0, "max_new_tokens": 80}
     # All at once, so that both ranks have some; then one, for which the other rank has none; then
-    # one with rows that go through SGLang's processor of logits.
+    # one whose rows go through SGLang's processor of logits.
     texts = [answer["text"] for answer in engine.generate(prompts, greedy)]
     alone = engine.generate(prompts[0], greedy)["text"]
     told = engine.generate(prompts[0], greedy, return_logprob=True, logprob_start_len=0)

@@ -85,7 +85,7 @@ fn opened_with_key(key: &Path, artifact: &Path) -> bool {
     child.env(crate::signature::VARIABLE, key).env(ARTIFACT, artifact).output().unwrap().status.success()
 }
 
-/// What the test below opens.
+/// The variable that names the artifact of the test below.
 const ARTIFACT: &str = "ATOMC_TEST_ARTIFACT";
 
 #[test]
@@ -184,7 +184,7 @@ fn tells_what_is_wrong() {
         )
     );
     let (_, engine) = open(toy, "host");
-    // SAFETY: the engine is open; the null pointers are what is under test.
+    // SAFETY: the engine is open. The test is about null pointers.
     unsafe {
         assert_eq!(atomc_load_weights(engine, null()), AtomcStatus::InvalidArgument);
         assert_eq!(message(engine), "directory is null");

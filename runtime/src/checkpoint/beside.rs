@@ -4,7 +4,8 @@ use crate::error::Error;
 use crate::weights::spelled::Spelled;
 use atomc_artifact::manifest::{Target, TensorNames};
 
-/// Two sources. The second one is asked for the names that it has.
+/// Two sources: the model's and the draft's. Names that the draft's source has are the draft's
+/// tensors, all others the model's.
 pub struct Beside<'a> {
     model: &'a dyn Source,
     draft: Spelled<'a>,

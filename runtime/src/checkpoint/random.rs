@@ -1,5 +1,4 @@
-//! Random weights: a stand-in for a checkpoint, so that a model can be timed from its configuration
-//! alone.
+//! Random weights instead of a checkpoint: a model can be timed with its configuration alone.
 use super::{CheckpointError, Source, Tensor};
 use atomc_artifact::manifest::DType;
 

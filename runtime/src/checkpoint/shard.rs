@@ -20,7 +20,7 @@ pub(crate) struct Shard {
     file: File,
     opened: State,
     header: Metadata,
-    /// Where the numbers begin.
+    /// Offset of the numbers in the file.
     start: u64,
 }
 
@@ -32,7 +32,7 @@ pub struct Stored<'a> {
     len: usize,
 }
 
-/// What a write changes of a file.
+/// Facts of a file that a write changes.
 #[derive(Debug, PartialEq, Eq)]
 struct State {
     bytes: u64,

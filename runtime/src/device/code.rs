@@ -13,8 +13,8 @@ pub(super) struct Code {
     pub kernels: Vec<HostKernel>,
     /// The kernels point into it. It is dropped before the file.
     _library: Library,
-    /// Kept open: the loader knows a library by the path it came from, here the number of this
-    /// descriptor, and would hand out the old library for a new file that got the same number.
+    /// Kept open. The loader knows a library by its path, here the number of this descriptor: a new
+    /// file with the same number would get the old library.
     _file: File,
 }
 

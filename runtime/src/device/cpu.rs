@@ -1,4 +1,5 @@
-//! What this processor and its operating system can run, by the names that variants use.
+//! The instruction sets that this processor and its operating system can run, by the names that
+//! variants use.
 use std::collections::BTreeSet;
 
 /// The features that were found.
@@ -64,8 +65,8 @@ fn tile_features() -> Vec<&'static str> {
 fn tiles_permitted() -> bool {
     const ARCH_REQ_XCOMP_PERM: libc::c_long = 0x1023;
     const XFEATURE_XTILEDATA: libc::c_long = 18;
-    // SAFETY: asks for a permission, touches no memory. A kernel that does not know the request
-    // refuses it.
+    // SAFETY: the call asks for a permission and touches no memory. A kernel that does not know the
+    // request refuses it.
     unsafe { libc::syscall(libc::SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA) == 0 }
 }
 

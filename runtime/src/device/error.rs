@@ -1,7 +1,7 @@
 use super::Vendor;
 use crate::forks::Forked;
 
-/// Why a device cannot be opened, or could not do what it was asked to.
+/// Reasons why a device cannot be opened, or could not do a call.
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs, reason = "a message says what its variant means, and shows the fields")]
 pub enum DeviceError {

@@ -2,17 +2,17 @@
 //! ROCm or CUDA is needed to build.
 //!
 //! A step is one copy of its inputs, then the launches of its plan, all on one stream. Decode plans
-//! are captured when they first run, plans for prompts when a size comes again, and replayed from
-//! then on: whatever else varies between steps lies in the inputs.
+//! are captured at their first run, plans for prompts at the second step of a size, and replayed
+//! afterwards: whatever else varies between steps is in the inputs.
 //!
-//! A kernel gets pointers only: the arguments of its launch, then the step's sizes and the
-//! workspace. Everything that varies between steps lies in the block of inputs, so a captured plan
-//! can be replayed for any step that fits it. `plan.rs` captures decode plans at their largest
-//! grid, and plans for prompts at the grid of their size. The workspace is zero at first, and a
-//! kernel that counts in it leaves its counters zero. On NVIDIA a kernel may begin while the
-//! previous one ends, if it waits by itself where it has to (`Kernel::overlaps`); graphs keep that.
-//! Work-groups that wait for each other need a unit each (`Kernel::together`): a device with fewer
-//! is refused when the artifact is opened.
+//! Kernels get only pointers: the arguments of the launch, then the step's sizes and the workspace.
+//! Everything that varies between steps is in the block of inputs, so a captured plan can be
+//! replayed for any step that fits it. `plan.rs` captures decode plans at their largest grid, and
+//! plans for prompts at the grid of their size. The workspace is zero at first, and a kernel that
+//! counts in it leaves its counters zero. On NVIDIA a kernel may begin while the previous one ends,
+//! if it waits by itself where it has to (`Kernel::overlaps`); graphs keep that. Work-groups that
+//! wait for each other need a unit each (`Kernel::together`): a device with fewer is refused when
+//! the artifact is opened.
 //!
 //! `Device::launch` puts a part of a plan on a stream of the caller's and does nothing else, so the
 //! stream may be one that is being captured. A framework's tensors are on the device already: each
@@ -23,7 +23,7 @@
 //! `driver.rs` is the trait of a vendor's driver, some thirty calls; HIP and CUDA are its two
 //! implementations. Their functions are looked up in the machine's library when a device is opened.
 //! The signatures are checked against the bindings when atomc is built. Tests run the whole path
-//! against a stand-in library in C for either driver (`fake.c`): it executes host code as kernels,
+//! with a stand-in library in C for either driver (`fake.c`): it executes host code as kernels,
 //! records the calls, and protects device memory between them.
 //!
 //! Code for AMD is one code object. For NVIDIA each kernel is a module of its own: PTX always, and
@@ -76,7 +76,7 @@ pub struct GpuDevice {
     pub name: String,
     /// The architecture: `gfx942`, or for NVIDIA the compute capability, `sm_90`.
     pub arch: String,
-    /// What AMD's architectures are followed by, e.g. `sramecc+`, `xnack-`.
+    /// The modes after the name of an AMD architecture, e.g. `sramecc+`, `xnack-`.
     pub modes: Vec<String>,
     /// Bytes of memory.
     pub memory: usize,
@@ -180,7 +180,7 @@ fn one(driver: &dyn Driver, ordinal: usize) -> Result<GpuDevice, DeviceError> {
 }
 
 impl GpuDevice {
-    /// Which of an artifact's targets has the best code for this device.
+    /// The target of an artifact that has the best code for this device.
     pub fn target(&self, manifest: &Manifest) -> Result<usize, DeviceError> {
         let fits = |(index, target): (usize, &Target)| Some((self.fit(&target.name)?, index));
         let best = manifest.targets.iter().enumerate().filter_map(fits).max();
@@ -195,8 +195,8 @@ impl GpuDevice {
         targets.filter_map(|name| Some((self.fit(name)?, name))).max().map(|(_, name)| name)
     }
 
-    /// How well code for an architecture, or for a mode, suits this device, if it can run there at
-    /// all. NVIDIA's code runs on later chips as well, but not where its name ends in a letter.
+    /// The fit of code for an architecture, or for a mode, to this device; none if it cannot run
+    /// there. NVIDIA's code runs on later chips as well, unless its architecture ends in a letter.
     fn fit(&self, wanted: &str) -> Option<Fit> {
         match self.vendor {
             Vendor::Hip if self.arch == wanted || self.modes.iter().any(|mode| mode == wanted) => Some(Fit::Exact),
@@ -268,7 +268,7 @@ pub struct Gpu {
     slots: Slots,
     code: Code,
     kernels: Vec<Kernel>,
-    /// Which of them multiply with the weights of experts.
+    /// The kernels that multiply by the weights of experts.
     routed: Vec<bool>,
     /// How the kernel that makes inputs is started.
     prepare: Option<Start>,
@@ -276,7 +276,7 @@ pub struct Gpu {
     pack: Option<Start>,
     /// The device's block of inputs.
     block: *mut u8,
-    /// Where the copy of the inputs ends.
+    /// The end of the copy of the inputs.
     copied: Event,
     context: Arc<Context>,
     /// Bytes of the GPU's memory.
@@ -377,8 +377,8 @@ impl Gpu {
     /// Starts a kernel that no plan has.
     ///
     /// # Safety
-    /// The parameters are the kernel's, and what it reads and writes is there; the stream is one of
-    /// the device's.
+    /// The parameters are the kernel's, and the memory that it reads and writes is valid. The
+    /// stream is one of the device's.
     unsafe fn start<const N: usize>(
         &self,
         kernel: Start,
@@ -488,7 +488,7 @@ impl Device for Gpu {
         self.context.check(unsafe { self.context.driver.synchronise(stream.handle()) })
     }
 
-    /// The stream may be one that the caller captures; what it captured fits every step of no more
+    /// The stream may be one that the caller captures. The capture fits every step of no more
     /// tokens, rows and tiles.
     unsafe fn launch(&mut self, part: Part) -> Result<(), DeviceError> {
         self.context.enter()?;

@@ -17,7 +17,7 @@ pub struct Host {
     name: String,
     pool: Pool,
     code: Code,
-    /// What the artifact says about the kernels, in the order of `code.kernels`.
+    /// The manifest's descriptions of the kernels, in the order of `code.kernels`.
     kernels: Vec<Kernel>,
     /// One for each thread, as large as the most demanding kernel wants.
     scratch: Vec<Buffer>,
@@ -36,7 +36,7 @@ struct Bound {
 struct Launch {
     kernel: HostKernel,
     tasks: Tasks,
-    /// Where its arguments begin.
+    /// Index of its first argument.
     args: usize,
     chosen: Option<Chosen>,
 }
@@ -58,8 +58,8 @@ impl Host {
         let tiles = target.variants.iter().any(|variant| variant.features.iter().any(|name| name.starts_with("amx")));
         let variant = choose(target, variant, &Cpu::detect(tiles))?;
         let section = artifact.section(variant.section).map_err(|fault| packed(variant, &fault))?;
-        // SAFETY: the code is what the compiler wrote next to the manifest that describes it; the
-        // checksums say so.
+        // SAFETY: the compiler wrote the code next to the manifest that describes it; the checksums
+        // say so.
         let code = unsafe { Code::load(section, variant, &target.kernels) }?;
         let pool = Pool::new(threads).map_err(|source| DeviceError::Threads { threads, source })?;
         let largest = variant.kernels.iter().map(|kernel| kernel.scratch).max().unwrap_or(0);
@@ -175,8 +175,8 @@ impl Bound {
         let args = self.args[launch.args..].as_ptr();
         let scratch = scratch[worker.index()].address();
         worker.tasks(count, |tasks| {
-            // SAFETY: the arguments are what the manifest lists for this kernel, the tasks are
-            // below its count, and each worker has scratch memory of its own.
+            // SAFETY: the arguments are those that the manifest lists for this kernel, the tasks
+            // are below its count, and each worker has scratch memory of its own.
             unsafe { (launch.kernel)(args, &size.step, scratch, tasks.start as i64, tasks.end as i64) }
         });
     }

@@ -11,12 +11,12 @@ pub struct Part {
     pub plan: usize,
     /// Which launches of the plan, in its order.
     pub launches: Range<usize>,
-    /// What grids follow from.
+    /// The size that determines the grids.
     pub size: StepSize,
     /// Where kernels of a device with memory of its own find the step: in the block of inputs, or
     /// elsewhere.
     pub step: *const u8,
-    /// Where they go if the device has streams.
+    /// The stream of the launches, if the device has streams.
     pub stream: Stream,
 }
 
@@ -80,7 +80,7 @@ pub struct Launches {
     pub steps: u64,
     /// By launch, added up over the steps.
     pub nanoseconds: Vec<u64>,
-    /// Likewise, of how many experts a launch read the weights.
+    /// By launch: the number of experts that it read the weights of, added up over the steps.
     pub experts: Vec<u64>,
 }
 

@@ -1,5 +1,5 @@
-//! Memory that kernels of a device reach: of the host, where the engine reads and writes it in
-//! place, or of the device alone, where everything goes through copies.
+//! Memory that kernels of a device reach: memory of the host, which the engine reads and writes in
+//! place, or memory of the device alone, which it reaches through copies.
 use super::DeviceError;
 use crate::memory::Buffer;
 use atomc_artifact::abi::Batch;
@@ -7,8 +7,8 @@ use atomc_artifact::manifest::{Arg, Input, Launch};
 use std::fmt::Debug;
 use std::ops::Range;
 
-/// Memory of a device, freed when dropped. Copies and fills happen in the order of the calls, after
-/// what the device was given to run before.
+/// Memory of a device, freed when dropped. Copies and fills run in the order of the calls, after
+/// earlier work of the device.
 pub trait DeviceMemory: Debug + Send {
     /// Bytes that it holds.
     fn len(&self) -> usize;
@@ -30,7 +30,7 @@ pub trait DeviceMemory: Debug + Send {
     /// Sets every byte of a range to one value.
     fn fill(&mut self, range: Range<usize>, value: u8) -> Result<(), DeviceError>;
 
-    /// Copies a range to an offset, where it does not overlap itself.
+    /// Copies a range to an offset. The two must not overlap.
     fn copy_within(&mut self, range: Range<usize>, to: usize) -> Result<(), DeviceError>;
 }
 
@@ -65,7 +65,7 @@ impl DeviceBuffer {
         self.len() == 0
     }
 
-    /// The bytes themselves, where they are the host's.
+    /// The bytes themselves, if the memory is the host's.
     pub fn host_view(&self) -> Option<&[u8]> {
         match self {
             DeviceBuffer::Host(buffer) => Some(buffer.as_slice()),
@@ -108,7 +108,7 @@ impl DeviceBuffer {
         Ok(())
     }
 
-    /// Copies a range to an offset, where it does not overlap itself.
+    /// Copies a range to an offset. The two must not overlap.
     pub fn copy_within(&mut self, range: Range<usize>, to: usize) -> Result<(), DeviceError> {
         match self {
             DeviceBuffer::Host(buffer) => buffer.as_mut_slice().copy_within(range, to),
@@ -118,17 +118,18 @@ impl DeviceBuffer {
     }
 }
 
-/// What a layer keeps between steps.
+/// The memory that a layer keeps between steps.
 #[derive(Debug)]
 pub struct StateMemory {
-    /// The first page is at its beginning; the inputs of a step say how far pages lie apart.
+    /// The pages, the first one at the beginning. The inputs of a step have the distance between
+    /// pages.
     pub pages: DeviceBuffer,
-    /// Where each stream begins in a page.
+    /// Offset of each stream in a page.
     pub streams: Vec<usize>,
     /// The number of the table, among those of the inputs, in which sequences have the numbers of
     /// its pages.
     pub table: usize,
-    /// Whether kernels change what they find in it: a step that runs again makes other numbers.
+    /// Whether kernels update its contents in place: the same step, run again, gives other numbers.
     pub advances: bool,
 }
 
@@ -147,11 +148,11 @@ pub struct Memory {
     pub head_input: Option<DeviceBuffer>,
     /// Shared by all kernels that want one, as one runs at a time: zero between launches.
     pub workspace: DeviceBuffer,
-    /// What each step brings.
+    /// The inputs of each step.
     pub inputs: InputAddresses,
 }
 
-/// The places where kernels find a step's inputs. All of them lie in one block;
+/// The addresses of a step's inputs for kernels. All of them are in one block;
 /// [`super::Device::run`] takes its beginning.
 #[derive(Clone, Copy, Debug)]
 pub struct InputAddresses {
@@ -178,7 +179,7 @@ pub struct InputAddresses {
 unsafe impl Send for InputAddresses {}
 
 impl InputAddresses {
-    /// Where an input begins.
+    /// The address of an input.
     pub fn of(&self, which: Input) -> *mut u8 {
         match which {
             Input::Ids => self.ids,
@@ -196,7 +197,7 @@ impl InputAddresses {
 }
 
 impl Memory {
-    /// Where an argument of a launch points, of one before the head of its plan or in it.
+    /// The address of an argument of a launch, before the head of its plan or in it.
     pub fn address(&self, arg: Arg, in_head: bool) -> *mut u8 {
         match arg {
             Arg::Arena { offset } => self.arena.address().wrapping_add(offset),

@@ -2,9 +2,9 @@
 //! step of the model verifies.
 //!
 //! For each token of the model, a step of the draft takes the row that the model left for it and
-//! the next token. It has the positions, tables and blocks of the model's own steps, so all that is
-//! kept of a sequence is the place of the rows that no step of the draft has taken yet. A draft
-//! changes the speed of answers and never the answers: where it lacks a row, it only guesses worse.
+//! the next token. It has the positions, tables and blocks of the model's own steps, so the engine
+//! keeps only the places of the rows that no step of the draft has taken yet. A draft changes the
+//! speed of answers and never the answers: if a row is missing, it only guesses worse.
 use super::select::{self, Size};
 use super::{Engine, StepError};
 use crate::kv::SeqId;
@@ -21,7 +21,7 @@ pub struct Chosen<'a> {
     pub tokens: &'a [u32],
 }
 
-/// What an engine knows of its draft.
+/// The engine's state of its draft.
 #[derive(Debug)]
 pub(super) struct Drafting {
     rows: DraftRows,
@@ -91,7 +91,7 @@ impl Drafting {
         Some(self.rows.kept + place)
     }
 
-    /// Whether a row lies among those that are kept.
+    /// Whether a row is one of those that are kept.
     fn is_kept(&self, row: usize) -> bool {
         row >= self.rows.kept
     }
@@ -110,7 +110,7 @@ pub(super) struct Ran<'a> {
 }
 
 impl Engine {
-    /// Whether the artifact has a draft, and how many tokens of a sequence a step verifies.
+    /// The number of tokens of a sequence that a step verifies; none without a draft.
     pub fn verifies(&self) -> Option<usize> {
         self.plans().iter().filter_map(|plan| plan.kind.each().filter(|&each| each > 1)).max()
     }
@@ -135,9 +135,9 @@ impl Engine {
         plans[select::choose(plans, size)].launches.iter().map(|launch| launch.bytes).sum()
     }
 
-    /// Guesses up to `count` tokens after each sequence, the likeliest of the draft's. None where
-    /// there is no room for them, nor for snapshots of all these sequences' slots, nor where the
-    /// draft lacks the rows of the model's last step.
+    /// Guesses up to `count` tokens after each sequence, the likeliest of the draft's. A sequence
+    /// gets no guesses without room for them, without snapshots of all these sequences' slots, or
+    /// if the draft lacks the rows of the model's last step.
     pub fn draft(&mut self, chosen: &[Chosen], count: usize) -> Result<Vec<Vec<u32>>, StepError> {
         let mut guesses = vec![Vec::new(); chosen.len()];
         let Some(draft) = &self.draft else { return Ok(guesses) };
@@ -238,8 +238,8 @@ impl Engine {
         Ok(picks)
     }
 
-    /// Before a plan of the model overwrites rows that no step of the draft has taken: keeps the
-    /// last one of each sequence, where there is room.
+    /// Runs before a plan of the model overwrites rows that no step of the draft has taken. Keeps
+    /// the last one of each sequence, if there is room.
     pub(super) fn keep_rows(&mut self) -> Result<(), StepError> {
         let Some(draft) = &mut self.draft else { return Ok(()) };
         let DraftRows { offset, stride, .. } = draft.rows;

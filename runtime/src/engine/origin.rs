@@ -18,7 +18,7 @@ const CHUNK: usize = 32 << 20;
 /// A number that is not finite.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Odd {
-    /// Not a number, which is made of infinite ones, or read from memory that nobody wrote.
+    /// Not a number: a result of infinite ones, or of memory that was never written.
     NaN,
     /// More than the type of the result holds.
     Infinite,
@@ -32,7 +32,7 @@ pub struct NotFinite {
     pub origin: Option<Origin>,
 }
 
-/// The first launch of a step whose result is not finite.
+/// The first launch of a step with a result that is not finite.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Origin {
     /// The kernel, by its name in the code object.
@@ -137,9 +137,9 @@ impl Engine {
         Ok(None)
     }
 
-    /// One launch of the step whose inputs are there still. Slots, which the step has advanced,
-    /// make other numbers of them, so where there are some all states are left as they were:
-    /// sequences that are well go on from them.
+    /// Runs one launch of the step again, with its inputs still in memory. Slots, which the step
+    /// has advanced, give other numbers, so if there are some all states are restored: sequences
+    /// without a fault continue from them.
     fn again(&mut self, index: usize, launch: &Launch) -> Result<(), DeviceError> {
         let mut kept = vec![];
         let has_slots = self.session.units.iter().any(|unit| unit.kept == Kept::Slot);
@@ -160,7 +160,7 @@ impl Engine {
     /// which get back what they had.
     fn cached(&mut self, index: usize, launch: &Launch, values: &Values) -> Result<Option<Odd>, DeviceError> {
         let Some(state) = launch.args.iter().find_map(state) else { return Ok(None) };
-        // Of slots nobody says what they are made of.
+        // Slots have no recorded type.
         let (pages, Some(dtype)) = (self.held(state), self.dtype(state)) else { return Ok(None) };
         let mut kept = vec![0; pages.len()];
         self.session.memory.states[state].pages.download(pages.start, &mut kept)?;
@@ -253,8 +253,8 @@ fn state(arg: &Arg) -> Option<usize> {
     }
 }
 
-/// The tensors that a launch makes: its last arguments, whose types are those of what the kernel's
-/// body returns, caches aside. There are none if the body does not say.
+/// The tensors that a launch makes: its last arguments, with the types of the body's results,
+/// except for caches. None if the body does not have them.
 fn results(body: &str, launch: &Launch) -> Vec<(Arg, DType)> {
     let names = body.lines().rev().find_map(|line| line.trim().strip_prefix("return ")).unwrap_or_default();
     let types = names.split(", ").map(|name| result_type(body, name));

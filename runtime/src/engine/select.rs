@@ -2,9 +2,9 @@
 use super::{Cursor, Request, SeqId, Want};
 use atomc_artifact::manifest::{Plan, PlanKind};
 
-/// The plan for what is left of a step, up to the first sequence that has to stop before its tokens
-/// end, `until` being how far each goes: the first `decode` plan that takes all of it if it is one
-/// token of each sequence, or the first `verify` plan if it is a few of each, else the first
+/// The plan for the rest of a step, up to the first sequence that has to stop before its tokens
+/// end; `until` gives the end of each. It is the first `decode` plan that takes all of it if it is
+/// one token of each sequence, or the first `verify` plan if it is a few of each, else the first
 /// `whole` plan that does, else the largest `whole` plan, which leaves a rest.
 pub(super) fn pick(plans: &[Plan], requests: &[Request], at: Cursor, until: impl Fn(SeqId) -> usize) -> usize {
     let mut size = Size::default();
@@ -23,7 +23,7 @@ pub(super) fn pick(plans: &[Plan], requests: &[Request], at: Cursor, until: impl
     choose(plans, size)
 }
 
-/// What there is to do.
+/// The size of the work that is left.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Size {
     pub tokens: usize,
@@ -47,7 +47,7 @@ pub(super) fn choose(plans: &[Plan], size: Size) -> usize {
     decode.or_else(whole).map_or(0, |(index, _)| index)
 }
 
-/// What one plan takes of a request.
+/// The part of a request that one plan takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Part {
     pub tokens: usize,

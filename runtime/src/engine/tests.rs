@@ -21,7 +21,7 @@ fn best(row: &[f32]) -> u32 {
     crate::sample::greedy(row)
 }
 
-/// What the toy says behind each prefix.
+/// The toy's next token after each prefix.
 fn expect(tokens: &[u32]) -> Vec<u32> {
     (1..=tokens.len()).map(|end| toy::next(&tokens[..end])).collect()
 }

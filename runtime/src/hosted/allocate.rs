@@ -8,10 +8,10 @@ use std::ptr::NonNull;
 /// or the reason for having none.
 pub type Allocate<'a> = &'a mut dyn FnMut(usize) -> Result<NonNull<u8>, String>;
 
-/// What memory has to begin at a multiple of.
+/// Alignment of memory.
 pub(super) const ALIGN: usize = 64;
 
-/// A buffer of the caller's memory, or of the device's where the caller gives none.
+/// A buffer in the caller's memory, or in the device's if the caller gives none.
 pub(super) fn buffer(
     device: &mut dyn Device,
     allocate: &mut Option<Allocate>,
@@ -23,6 +23,7 @@ pub(super) fn buffer(
     if !start.addr().get().is_multiple_of(ALIGN) {
         return Err(fault(format!("memory at {start:p} does not begin at a multiple of {ALIGN}")));
     }
-    // SAFETY: the caller of `Hosted::open` vouches for the memory. This size was asked for.
+    // SAFETY: the caller of `Hosted::open` vouches for the memory. It has the size that was asked
+    // for.
     Ok(unsafe { device.adopt(start, bytes) })
 }

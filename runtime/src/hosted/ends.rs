@@ -111,7 +111,7 @@ pub(super) fn steps(device: &mut dyn Device, most: usize) -> Result<DeviceBuffer
     Ok(memory)
 }
 
-/// Where a plan has the embeddings of tokens, and how many launches make them.
+/// The place of the tokens' embeddings in a plan, and the number of launches that make them.
 pub(super) fn embedding(plan: &Plan) -> Result<(Place, usize), HostedError> {
     let found = plan.calls.iter().find_map(|call| match call.work {
         Work::Embedding { value } => Some((value, call.before)),

@@ -11,14 +11,14 @@ use atomc_artifact::manifest::StateGroup;
 use std::ops::Range;
 use std::ptr::NonNull;
 
-/// What pages have to lie apart a multiple of.
+/// The distance between pages is a multiple of this.
 const STRIDE_ALIGN: usize = 256;
 
 /// The pages of states that have one table of each sequence, or their slots.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pages {
-    /// By the numbers of the target: where the pages of each begin. States may lie in the same
-    /// memory, if their tables share it out.
+    /// The address of each state's pages, by the state's number in the target. States may share
+    /// memory if their tables share it out.
     pub states: Vec<(usize, NonNull<u8>)>,
     /// Bytes from one page to the next.
     pub block_stride: usize,
@@ -125,8 +125,7 @@ impl Hosted {
         &self.session.units[self.target().states[state].group]
     }
 
-    /// Tells the device where the pages of each state begin, table by table, if it makes the
-    /// inputs.
+    /// Gives a device that makes the inputs the address of each state's pages, table by table.
     fn set_starts(&mut self) -> Result<(), DeviceError> {
         let Some(starts) = &mut self.starts else { return Ok(()) };
         let all = self.tables.iter().flat_map(|table| &table.states);
@@ -134,8 +133,8 @@ impl Hosted {
         starts.upload(0, &bytes)
     }
 
-    /// The parameters of a step that stay the same, with a table: where its inputs go, and which
-    /// pages may have to be cleared.
+    /// The parameters of a step with a table that are the same in all steps: the addresses of its
+    /// inputs, and the pages that may have to be cleared.
     pub(super) fn clears(&self, table: usize) -> Prepare {
         let inputs = self.session.inputs.prepare(table);
         let (Some(starts), Some(Pages { states, .. })) = (&self.starts, self.tables.get(table)) else { return inputs };
@@ -163,11 +162,11 @@ fn alike(one: &StateGroup, other: &StateGroup) -> bool {
     }
 }
 
-/// Clears the values in a page of a table, where the host reaches them.
+/// Clears the values in a page of a table, if the host reaches them.
 pub(super) fn clear(states: &mut [StateMemory], values: &[Range<usize>], table: usize, first: usize) {
     for (state, values) in states.iter_mut().zip(values).filter(|(state, _)| state.table == table) {
-        // Kernels give tokens that do not exist yet the weight zero, but zero times what an earlier
-        // sequence left may be NaN.
+        // Kernels give tokens that do not exist yet the weight zero, but zero times the values of
+        // an earlier sequence may be NaN.
         if let Some(pages) = state.pages.host_view_mut() {
             pages[first + values.start..first + values.end].fill(0);
         }

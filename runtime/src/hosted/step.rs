@@ -1,4 +1,4 @@
-//! The tensors of a framework's step, where they are in the host's memory.
+//! The tensors of a framework's step, if they are in the host's memory.
 use super::{HostedError, Pages};
 use crate::batch::Inputs;
 use crate::kv::Kept;
@@ -6,8 +6,8 @@ use atomc_artifact::abi::Prepare;
 use std::iter::repeat_n;
 use std::slice;
 
-/// What a step brings, by the addresses of a framework's tensors. Tokens lie one sequence after the
-/// other.
+/// The inputs of a step, by the addresses of a framework's tensors. Tokens lie one sequence after
+/// the other.
 #[derive(Clone, Copy, Debug)]
 pub struct Batch<'a> {
     /// `i32 [tokens]`
@@ -19,22 +19,22 @@ pub struct Batch<'a> {
     pub starts: *const i32,
     /// `i32 [sequences]`: length of each sequence after this step.
     pub lengths: *const i32,
-    /// As the pages were bound, those of the states that the step has: the model's, or its draft's.
-    /// None where the caller attends.
+    /// The tables of the states that the step has, the model's or its draft's, in the order in
+    /// which pages were bound. None if the caller does the attention.
     pub tables: &'a [Table],
     /// Rows of `lengths` and of each table; at least one.
     pub sequences: usize,
     /// Entries of `ids` and of `positions`, with padding.
     pub tokens: usize,
-    /// Most tokens of a sequence, where they are few: 1 in a decode step. 0 if it is not known.
+    /// Most tokens of a sequence, if they are few: 1 in a decode step. 0 if it is not known.
     pub each: usize,
     /// Whether it is a step of the draft. Its tokens take the rows of [`Hosted::drafted`].
     ///
     /// [`Hosted::drafted`]: super::Hosted::drafted
     pub draft: bool,
-    /// Whether other rows come in the place of the tokens' embeddings, when
-    /// [`atomc_artifact::manifest::Work::Embedding`] is due. The tokens are of the vocabulary all
-    /// the same.
+    /// Whether other rows replace the tokens' embeddings, when
+    /// [`atomc_artifact::manifest::Work::Embedding`] is due. The tokens have to be in the
+    /// vocabulary all the same.
     pub embedded: bool,
 }
 
@@ -60,7 +60,7 @@ impl Table {
     }
 }
 
-/// What a step has to keep to.
+/// The limits of a step.
 #[derive(Clone, Debug)]
 pub(super) struct Limits<'a> {
     pub vocab: usize,
@@ -68,7 +68,7 @@ pub(super) struct Limits<'a> {
     pub block_tokens: usize,
     /// Tables that are bound before those of the batch.
     pub before: usize,
-    /// The pages of each table of the batch, and what a sequence has in it.
+    /// The pages of each table of the batch, and what they keep of a sequence.
     pub tables: &'a [Pages],
     pub kept: Vec<Kept>,
 }
@@ -110,7 +110,7 @@ impl Batch<'_> {
             // SAFETY: passed on to the caller.
             let Some(run) = (unsafe { self.sequence(number, limits) })? else { continue };
             run.check(limits)?;
-            // SAFETY: the table's entries lie in its row, as was looked at.
+            // SAFETY: the table's entries are in its row; this was checked before.
             let table = |(table, &kept): (&Table, _)| unsafe { table.of(number, run.entries(kept)) };
             let tables = self.tables.iter().zip(&limits.kept).map(table);
             tables.clone().enumerate().try_for_each(|(at, pages)| run.check_table(pages, limits, at))?;
@@ -149,7 +149,7 @@ impl Batch<'_> {
         // SAFETY: below the number of sequences.
         let length = unsafe { *self.lengths.add(number) };
         let pages = (length.max(0) as usize).div_ceil(limits.block_tokens);
-        // SAFETY: the tokens lie before the last start.
+        // SAFETY: the tokens are before the last start.
         let (ids, positions) = unsafe {
             (slice::from_raw_parts(self.ids.add(start), count), slice::from_raw_parts(self.positions.add(start), count))
         };

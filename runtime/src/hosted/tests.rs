@@ -64,7 +64,7 @@ impl Framework {
         let mut hosted = open();
         load(&mut hosted, &[]);
         let mut pages = Buffer::new(PAGES * STRIDE).unwrap();
-        // What an earlier owner left.
+        // Values of an earlier owner.
         pages.as_mut_slice().fill(0x7f);
         // SAFETY: the buffer is that long and lives as long as the model.
         unsafe { hosted.bind_cache(&[given(&[&pages], STRIDE, PAGES)]) }.unwrap();
@@ -202,8 +202,7 @@ fn weights_are_updated_without_an_end() {
     }
 }
 
-/// What trainers do with a model that was put to sleep: they give tensors one by one, each in an
-/// update of its own.
+/// Trainers give a sleeping model its tensors one by one, each in an update of its own.
 #[test]
 fn weights_come_back_one_by_one() {
     let mut framework = Framework::new(1);
@@ -225,7 +224,7 @@ fn weights_come_back_one_by_one() {
     framework.hosted.end_update().unwrap();
     assert_eq!(framework.step(&[(0, vec![9])], 0, true).unwrap(), [7]);
 
-    // Whatever was never loaded has to come whole.
+    // A tensor that was never loaded has to be given whole.
     let mut hosted = open();
     hosted.begin_update();
     let error = hosted.end_update().unwrap_err().to_string();
@@ -297,7 +296,7 @@ fn steps_end_with_their_weights() {
         assert_eq!(error, NO_STEP, "change {number}");
     }
     framework.hosted.unload();
-    // SAFETY: what is refused is not used.
+    // SAFETY: a call that is refused uses none of its arguments.
     let ends = unsafe { [framework.hosted.head(1, Stream::default()), framework.hosted.embed(1, Stream::default())] };
     assert!(ends.iter().all(|end| matches!(end, Err(HostedError::NoWeights))));
 }
@@ -306,7 +305,7 @@ fn steps_end_with_their_weights() {
 fn refuses_what_cannot_be() {
     let mut hosted = open();
     let pages = Buffer::new(PAGES * STRIDE).unwrap();
-    // SAFETY: what is refused is not used.
+    // SAFETY: a call that is refused uses none of its arguments.
     let mut bound = |tables: &[Pages]| unsafe { hosted.bind_cache(tables).unwrap_err().to_string() };
     let one = |stride, blocks| given(&[&pages], stride, blocks);
     assert_eq!(
@@ -336,7 +335,7 @@ fn refuses_what_cannot_be() {
     framework.sequences[0].table = vec![80];
     let error = framework.step(&[(0, vec![1])], 0, true).unwrap_err().to_string();
     assert_eq!(error, "sequence 0: tables: page 80 of 80");
-    // SAFETY: what is refused is not used.
+    // SAFETY: a call that is refused uses none of its arguments.
     let error = unsafe { framework.hosted.head(4, Stream::default()) }.map(|rows| rows.rows);
     assert_eq!(error.unwrap(), 4);
     // SAFETY: as above.
@@ -345,7 +344,8 @@ fn refuses_what_cannot_be() {
     let input = framework.hosted.embed_input();
     assert_eq!((input.rows, input.width, input.dtype), (40, 1, DType::I32));
     let mut embedded = |tokens, id| {
-        // SAFETY: the input has room for more tokens, and what is refused is not used.
+        // SAFETY: the input has room for more tokens, and a call that is refused uses none of its
+        // arguments.
         unsafe {
             input.address.cast::<i32>().add(1).write(id);
             framework.hosted.embed(tokens, Stream::default()).unwrap_err().to_string()

@@ -19,7 +19,7 @@ enum From {
 
 impl Kv {
     /// A new sequence that begins with the first `tokens` of another, or with fewer, as [`Fork`]
-    /// says. What of it is to be copied is on [`Kv::take_copies`].
+    /// says. The copies that it needs are on [`Kv::take_copies`].
     pub fn fork(&mut self, from: SeqId, tokens: usize) -> Result<Fork, KvError> {
         let parent = self.get(from)?;
         if parent.broken.is_some() {
@@ -106,8 +106,8 @@ impl Kv {
         !self.has_slots() || self.snapshots.room(self.free_slots()) >= sequences
     }
 
-    /// Keeps a snapshot of a sequence's slot, whatever its length, in place of the last that was
-    /// kept so: tokens that come next may be taken back.
+    /// Keeps a snapshot of a sequence's slot, whatever its length, instead of the last one of this
+    /// kind: the next tokens may be taken back.
     pub fn keep_here(&mut self, id: SeqId) -> Result<(), KvError> {
         let sequence = self.get(id)?;
         if !self.has_slots() || sequence.len == 0 || sequence.marks.iter().any(|mark| mark.tokens == sequence.len) {
@@ -208,7 +208,7 @@ impl Kv {
                 self.snapshots.units(mark).to_vec()
             }
         };
-        // The snapshot itself goes where there is no other: its unit becomes the sequence's.
+        // If no slot is free the snapshot itself is dropped, and its unit becomes the sequence's.
         self.free_a_slot();
         for (group, from) in units.into_iter().enumerate().filter(|(_, from)| from.is_some()) {
             let unit = self.groups[group].take();
@@ -219,8 +219,8 @@ impl Kv {
         Ok(())
     }
 
-    /// Gives a new sequence the pages of the first tokens of another, and what it has of snapshots
-    /// of them. A block that these do not fill is copied.
+    /// Gives a new sequence the pages of the first tokens of another, and its snapshots of them. A
+    /// block that these do not fill is copied.
     fn share(&mut self, from: SeqId, to: SeqId, tokens: usize) -> Result<(), KvError> {
         let [from_slot, to_slot] = [from, to].map(|id| id.slot as usize);
         let [Slot { sequence: Some(parent), .. }, Slot { sequence: Some(child), .. }] =
@@ -291,7 +291,7 @@ impl Kv {
     }
 }
 
-/// A copy, unless nothing is to be copied or it lies there already.
+/// A copy, unless there is nothing to copy or both are the same.
 fn copy(group: usize, from: Option<i32>, to: Option<i32>) -> Option<BlockCopy> {
     let (from, to) = (from? as usize, to? as usize);
     (from != to).then_some(BlockCopy { group, from, to })

@@ -2,8 +2,8 @@
 //! like another, or if it is taken back.
 //!
 //! A snapshot has a unit in each group of slots. Sequences that begin with its tokens hold it as
-//! they hold the blocks of these tokens, and it goes with the last of them. It goes sooner if its
-//! units are wanted: the one that was used longest ago first.
+//! they hold the blocks of these tokens, and it is dropped with the last of them. It is dropped
+//! sooner if its units are needed: the one with the oldest use first.
 
 /// All snapshots of a cache.
 #[derive(Debug)]
@@ -14,7 +14,7 @@ pub struct Snapshots {
     most: usize,
     /// Entries without holders are free.
     all: Vec<Snapshot>,
-    /// Counts what makes or uses one.
+    /// Counts the calls that make or use a snapshot.
     clock: u64,
 }
 

@@ -91,7 +91,8 @@ fn windows_give_blocks_back() {
     assert_eq!(kv.table_blocks().collect::<Vec<_>>(), [25]);
 }
 
-/// A sequence longer than the cache is let in, as it comes in parts; two are, while they fit.
+/// A sequence longer than the cache is admitted, as it is computed in parts; two are, while they
+/// fit.
 #[test]
 fn windows_need_no_more_than_they_hold() {
     let mut kv = Kv::new(&[SEVEN], WINDOW);
@@ -141,8 +142,8 @@ fn forks_share_what_windows_left() {
 }
 
 /// Random adds, forks, growth and drops, in caches with and without windows: every block is either
-/// free or in as many tables as its count says, what was let in finds room, and whatever the next
-/// token sees is there.
+/// free or in as many tables as its count says, admitted sequences find room, and the blocks that
+/// the next token sees are there.
 #[test]
 fn never_loses_a_block() {
     for windows in [&[0][..], &[9], &[0, 9], &[1, 5, 64]] {
@@ -220,8 +221,8 @@ fn sequences_have_a_slot_each() {
     assert_eq!((kv.grow(c, 5), slots(&kv, c)[0].clone()), (Ok(0..5), vec![0]));
 }
 
-/// A step that failed is taken back: blocks are free again, and the sequence continues where it
-/// was.
+/// A step that failed is taken back: blocks are free again, and the sequence continues at the same
+/// token.
 #[test]
 fn goes_back_to_where_a_step_began() {
     let mut kv = whole(6, 4, 24);
@@ -244,7 +245,7 @@ fn goes_back_to_where_a_step_began() {
     assert_eq!(kv.free_blocks(), 6);
 }
 
-/// What was given back, and a state that went on, cannot be had again: then the sequence is of no
+/// Blocks that were given back and a state that has advanced are lost: then the sequence is of no
 /// more use, unless it had nothing before.
 #[test]
 fn sequences_that_cannot_go_back_are_broken() {

@@ -1,7 +1,7 @@
-//! Which of the answers that wait may join those under way.
+//! Admission: the waiting answers that may join the running ones.
 //!
-//! Requests take turns: an answer's turn is the number of answers of its request that run or come
-//! before it. If there is no place for an answer, and another request has at least two more
+//! Requests take turns: an answer's turn is the number of answers of its request that run or
+//! precede it. If there is no place for an answer, and another request has at least two more
 //! running, the newest of those gives its place back: it is computed again in its turn, from the
 //! part of it that the prefix cache keeps. So one request with hundreds of answers delays no other,
 //! and a request alone has all places.
@@ -86,7 +86,7 @@ impl<B: Backend> Scheduler<B> {
         turns
     }
 
-    /// How many answers of each request are under way.
+    /// The number of running answers of each request.
     fn under_way(&self) -> HashMap<u64, usize> {
         let mut answers = HashMap::new();
         self.running.iter().for_each(|task| *answers.entry(task.request).or_insert(0) += 1);
@@ -116,7 +116,7 @@ impl<B: Backend> Scheduler<B> {
             Source::None => (self.backend.add(), 0),
             Source::Match(found) => match self.backend.fork(found.sequence, found.tokens) {
                 Ok(Fork { sequence, tokens }) => (sequence, tokens),
-                // What it would have shared it computes.
+                // It computes the tokens that it would have shared.
                 Err(StepError::Kv(_)) => (self.backend.add(), 0),
                 Err(error) => return Turn::Failed(error),
             },
@@ -136,9 +136,9 @@ impl<B: Backend> Scheduler<B> {
         }
     }
 
-    /// Whether a sequence has room for `tokens` tokens and one more, in addition to what the
-    /// running ones have still to compute and a block more for each. Prefixes that are in the way
-    /// go. The only request may always try.
+    /// Whether a sequence has room for `tokens` tokens and one more, in addition to the tokens that
+    /// the running ones have left to compute and a block more for each. Prefixes are dropped to
+    /// make room. The only request may always try.
     fn fits(&mut self, sequence: SeqId, tokens: usize) -> Result<bool, StepError> {
         let more = self.limits.block_tokens;
         let others = self.running.iter().map(|task| (task.sequence, self.most(task.tokens.len() + more)));
@@ -158,8 +158,8 @@ impl<B: Backend> Scheduler<B> {
         tokens.min(self.limits.positions)
     }
 
-    /// What has the longest common beginning with a task of its salt: a retained sequence, or one
-    /// under way. The last token is always computed, for its logits.
+    /// The longest common beginning with a task of its salt: a retained sequence, or a running one.
+    /// The last token is always computed, for its logits.
     fn source(&mut self, task: &Task) -> Source {
         let tokens = &task.tokens[..task.tokens.len() - 1];
         let mut best = self.prefixes.find(Salted { salt: &task.salt, tokens });

@@ -8,7 +8,7 @@ use std::borrow::BorrowMut;
 pub struct Limits {
     /// Token ids are below this.
     pub vocab: usize,
-    /// Most tokens of a sequence: positions of the model, or what the cache holds.
+    /// Most tokens of a sequence: the model's positions, or the tokens of the cache.
     pub positions: usize,
     /// Tokens of the largest plan.
     pub step_tokens: usize,
@@ -18,7 +18,7 @@ pub struct Limits {
     pub block_tokens: usize,
     /// Blocks of the cache.
     pub blocks: usize,
-    /// Sequences that have a recurrent state at once; 0 where the model has none.
+    /// Sequences that have a recurrent state at once; 0 if the model has none.
     pub slots: usize,
 }
 

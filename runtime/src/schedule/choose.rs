@@ -1,5 +1,5 @@
-//! From a row of logits to a token, as one request wants it: what the runtime's sampler does, with
-//! penalties, a bias, a grammar and probabilities around it.
+//! The choice of a token from a row of logits, as one request asks for it: the runtime's sampler,
+//! with penalties, a bias, a grammar and probabilities.
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -14,9 +14,9 @@ pub struct Settings {
     pub max_new: usize,
     /// Tokens before which no stop token is chosen.
     pub min_new: usize,
-    /// What is left to chance.
+    /// The random part of the choice.
     pub sampling: Sampling,
-    /// What makes tokens less likely that were there already.
+    /// Make tokens that occurred before less likely.
     pub penalties: Penalties,
     /// Added to the logits of these tokens.
     pub bias: Vec<(u32, f32)>,
@@ -43,7 +43,7 @@ impl Default for Settings {
     }
 }
 
-/// What makes tokens less likely that were there already.
+/// Factors that make tokens less likely if they occurred before.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Penalties {
     /// Divides positive logits of tokens of prompt and answer, and multiplies negative ones; 1 for
@@ -51,7 +51,7 @@ pub struct Penalties {
     pub repetition: f32,
     /// Subtracted from the logit of a token of the answer.
     pub presence: f32,
-    /// Subtracted as often as the token stands in the answer.
+    /// Subtracted once for each time that the token is in the answer.
     pub frequency: f32,
 }
 
@@ -64,9 +64,9 @@ impl Default for Penalties {
 /// The state of a guide after the tokens that it took.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Progress {
-    /// Another token may come, and which is known.
+    /// Another token may follow, and the set of allowed ones is known.
     Open,
-    /// It is being found which may come.
+    /// The set of allowed tokens is being computed.
     Busy,
     /// The answer is complete, so that nothing may follow.
     Complete,
@@ -74,11 +74,11 @@ pub enum Progress {
 
 /// A grammar that an answer follows.
 pub trait Guide: Send {
-    /// How it stands, at the latest in so long.
+    /// The progress, after waiting for at most this time.
     fn progress(&mut self, within: Duration) -> Result<Progress, String>;
 
-    /// Clears the bits of tokens that may not come next; bit `i % 32` of word `i / 32` is token
-    /// `i`'s. Waits while that is being found.
+    /// Clears the bits of tokens that may not follow; bit `i % 32` of word `i / 32` is token `i`'s.
+    /// Waits until the set is known.
     fn allow(&mut self, allowed: &mut Vec<u32>) -> Result<(), String>;
 
     /// Takes a token.
@@ -99,7 +99,7 @@ pub struct Likelihood {
 pub struct Chosen {
     /// Its id.
     pub token: u32,
-    /// If it was asked for.
+    /// The likelihood, if it was asked for.
     pub likelihood: Option<Likelihood>,
 }
 
@@ -119,7 +119,7 @@ pub struct Chooser {
     settings: Settings,
     sampler: Sampler,
     guide: Option<Box<dyn Guide>>,
-    /// Tokens of the answer, and how often each stands there.
+    /// Tokens of the answer, and the number of each.
     counts: BTreeMap<u32, u32>,
     /// Of the prompt, if these matter.
     prompt: BTreeSet<u32>,
@@ -170,7 +170,7 @@ impl Chooser {
         Ok(Chosen { token, likelihood })
     }
 
-    /// How its guide stands, at the latest in so long; open without one.
+    /// The progress of its guide, after waiting for at most this time; open without a guide.
     pub fn progress(&mut self, within: Duration) -> Result<Progress, ChoiceError> {
         let Some(guide) = &mut self.guide else { return Ok(Progress::Open) };
         guide.progress(within).map_err(ChoiceError::Guide)

@@ -1,12 +1,12 @@
-//! The automatic prefix cache: a radix tree of what sequences that have ended left in the engine.
+//! The automatic prefix cache: a radix tree of sequences that have ended and stay in the engine.
 //!
-//! An edge is a run of tokens. Edges are cut where blocks end, and only a leaf may end inside one.
-//! Each leaf has a sequence of the engine that holds all tokens from the root to the leaf; inner
-//! nodes have none, as any leaf below holds their tokens. When memory is wanted the leaf goes that
-//! was used longest ago. If it was the last below its parent its sequence is taken back to where
-//! the parent ends, so that what was used more lately stays.
+//! An edge is a run of tokens. Edges are cut at the ends of blocks, and only a leaf may end inside
+//! one. Each leaf has a sequence of the engine that holds all tokens from the root to the leaf;
+//! inner nodes have none, as any leaf below holds their tokens. When memory is needed, the leaf
+//! with the oldest use is dropped. If it was the last one below its parent its sequence is cut to
+//! the end of the parent, so that tokens of later use stay.
 //!
-//! Each salt has a tree of its own: what was computed under one is never found under another.
+//! Each salt has a tree of its own: a prompt of one salt never finds tokens of another.
 use std::collections::BTreeMap;
 
 use crate::{SeqId, StepError};
@@ -41,7 +41,7 @@ struct Node {
     used: u64,
 }
 
-/// Where a list of tokens leaves the tree.
+/// The place at which a list of tokens leaves the tree.
 struct Place {
     node: usize,
     /// Tokens up to the beginning of the node's edge.
@@ -53,7 +53,7 @@ struct Place {
 /// Tokens under a salt.
 #[derive(Clone, Copy, Debug)]
 pub struct Salted<'a> {
-    /// What others must have to share them.
+    /// Sequences are shared only with others of this salt.
     pub salt: &'a Salt,
     /// The tokens.
     pub tokens: &'a [u32],
@@ -68,7 +68,7 @@ pub struct Match {
     pub tokens: usize,
 }
 
-/// How many tokens two lists have in common at their beginnings.
+/// The length of the common beginning of two lists.
 pub fn common(a: &[u32], b: &[u32]) -> usize {
     a.iter().zip(b).take_while(|(a, b)| a == b).count()
 }
@@ -106,7 +106,7 @@ impl Prefixes {
         }
         let whole = place.along / self.block * self.block;
         if whole > 0 && whole < self.nodes[place.node].edge.len() {
-            // What was used is apart from what was not from now on.
+            // The used part is separate from the rest from now on.
             place.node = self.split(place.node, whole);
         }
         self.touch(place.node);
@@ -136,7 +136,7 @@ impl Prefixes {
         Ok(())
     }
 
-    /// Lets go of what was used longest ago. Says whether there was anything.
+    /// Drops the leaf with the oldest use. Returns whether there was one.
     pub fn evict<B: Backend + ?Sized>(&mut self, backend: &mut B) -> Result<bool, StepError> {
         let leaves = self.nodes.iter().enumerate().filter(|(_, node)| node.sequence.is_some());
         let Some((leaf, _)) = leaves.min_by_key(|(_, node)| node.used) else { return Ok(false) };
@@ -200,7 +200,7 @@ impl Prefixes {
         }
     }
 
-    /// Puts a sequence where its tokens leave the tree.
+    /// Adds a sequence at the place at which its tokens leave the tree.
     fn graft<B: Backend + ?Sized>(
         &mut self,
         backend: &mut B,
@@ -211,7 +211,7 @@ impl Prefixes {
         let Place { node, before, along } = place;
         let is_whole = along == self.nodes[node].edge.len();
         if is_whole && let Some(shorter) = self.nodes[node].sequence.take() {
-            // It goes on from a leaf: what it holds is all of that, and more.
+            // It continues a leaf, and holds all of the leaf's tokens.
             self.nodes[node].sequence = Some(sequence);
             self.nodes[node].edge.extend_from_slice(&tokens[before + along..]);
             self.touch(node);

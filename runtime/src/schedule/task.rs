@@ -1,4 +1,4 @@
-//! One request: what it brings, where its answer goes, and how far it has come.
+//! One request: its contents, its output, and its progress.
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,8 +9,8 @@ use super::Piece;
 use super::backend::Limits;
 use super::choose::{ChoiceError, Chooser, Chosen, Guide, Likelihood, Progress, Settings, likelihood};
 
-/// What requests must have alike to share what was computed of their beginnings: none, or a text
-/// that only some clients know.
+/// Requests share computed beginnings only with requests of the same salt: none, or a text that
+/// only some clients know.
 pub type Salt = Option<Arc<str>>;
 
 /// A request.
@@ -23,14 +23,14 @@ pub struct Job {
     pub settings: Settings,
     /// A grammar that the answer follows.
     pub guide: Option<Box<dyn Guide>>,
-    /// Where the answer goes.
+    /// The receiver of the answer.
     pub output: Box<dyn Output>,
 }
 
-/// Where an answer goes. It is called by the thread of the scheduler, and must not wait.
+/// The receiver of an answer. The thread of the scheduler calls it, and it must not wait.
 pub trait Output: Send {
-    /// The prompt is computed. `cached` of its tokens were there already. If they were asked for,
-    /// the likelihoods of its tokens come along, except for the first.
+    /// The prompt is computed. `cached` of its tokens were there already. `prompt` has the
+    /// likelihoods of its tokens, except for the first, if they were asked for.
     fn begin(&mut self, cached: usize, prompt: Vec<Likelihood>);
 
     /// A token of the answer; a break if it has ended with it.
@@ -50,16 +50,16 @@ pub struct End {
     pub why: Why,
     /// Tokens of the answer; a stop token is one of them.
     pub tokens: usize,
-    /// What became of the draft's guesses.
+    /// The results of the draft's guesses.
     pub guesses: Guesses,
 }
 
-/// What ended an answer.
+/// The reason for which an answer ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Why {
     /// This stop token, or the end of a grammar.
     Stop(Option<u32>),
-    /// What reads the text.
+    /// The reader of the text.
     Output,
     /// As many tokens as were wanted, or as the model has positions.
     Length,
@@ -114,7 +114,7 @@ impl Job {
     }
 }
 
-/// A request on its way.
+/// A request that waits or runs.
 pub(super) struct Task {
     pub output: Box<dyn Output>,
     pub chooser: Chooser,
@@ -138,7 +138,7 @@ pub(super) struct Task {
     pub request: u64,
     /// It is not to share a step with others: one of them made logits that are not finite.
     pub alone: bool,
-    /// Its guide does not know yet which tokens may come next: it is in no step.
+    /// Its guide does not know yet which tokens may follow: it is in no step.
     pub is_held: bool,
     /// It has as many tokens as it may have, and its guide does not know yet whether it is
     /// complete.
@@ -150,7 +150,7 @@ pub(super) struct Task {
     begun: bool,
 }
 
-/// What the rows of a step say of one request.
+/// The results of a step's rows for one request.
 #[derive(Default)]
 pub(super) struct Seen {
     scores: Vec<(usize, Likelihood)>,
@@ -166,13 +166,13 @@ struct Next {
     end: Option<Why>,
 }
 
-/// What a step has found for a piece.
+/// The results of a step for a piece.
 pub(super) struct Event {
     pub piece: Piece,
     pub seen: Seen,
 }
 
-/// What a step needs of a running task.
+/// The parts of a running task that a step needs.
 pub(super) struct Part<'a> {
     pub sequence: SeqId,
     chooser: &'a mut Chooser,
@@ -210,7 +210,7 @@ impl Seen {
         index: usize,
         choose: impl FnOnce(&mut Chooser) -> Result<Chosen, ChoiceError>,
     ) {
-        // What follows a wrong guess follows nothing. A guess is not waited for either.
+        // Rows after a wrong guess are of no use. A guess does not wait for its guide either.
         if self.is_over || index > 0 && !matches!(part.chooser.progress(Duration::ZERO), Ok(Progress::Open)) {
             self.is_over = true;
             return;
@@ -264,7 +264,8 @@ impl Task {
         self.ahead.clear();
     }
 
-    /// Looks how its guide stands, at the latest in so long. Gives the end, if it is that.
+    /// Looks at the progress of its guide, after waiting for at most this time. Returns the end, if
+    /// it is complete.
     pub fn look(&mut self, within: Duration) -> Option<Result<End, JobError>> {
         if !self.is_held {
             return None;
@@ -279,7 +280,7 @@ impl Task {
         None
     }
 
-    /// What a step needs of it.
+    /// The parts that a step needs.
     pub fn part(&mut self) -> Option<Part<'_>> {
         let Task { sequence, chooser, tokens, fed, ahead, .. } = self;
         sequence.map(|sequence| Part { sequence, chooser, tokens, fed: *fed, ahead })
@@ -308,7 +309,7 @@ impl Task {
         self.tokens.len() - self.prompt
     }
 
-    /// Whether it may begin with what others have computed: not if each of its rows is wanted.
+    /// Whether it may begin with computed tokens of others: not if each of its rows is needed.
     pub fn may_share(&self) -> bool {
         !self.has_scores_left()
     }
@@ -317,8 +318,7 @@ impl Task {
         self.chooser.settings().prompt_logprobs.is_some() && self.scores.len() + 1 < self.prompt
     }
 
-    /// Most tokens that one step takes of it: where each has a row of logits, as many as there are
-    /// rows.
+    /// Most of its tokens in one step: the number of rows of logits, if each token needs one.
     pub fn most(&self, limits: &Limits) -> usize {
         if self.has_scores_left() { self.left().min(limits.step_rows.max(1)) } else { self.left() }
     }
@@ -341,8 +341,8 @@ impl Task {
         }
     }
 
-    /// Takes what a step has found. Gives the end, if it is that. The sequence has more tokens than
-    /// `fed` from then on where guesses were wrong.
+    /// Takes the results of a step. Returns the end, if it has ended. If guesses were wrong, the
+    /// sequence has more tokens than `fed` afterwards.
     pub fn advance(&mut self, tokens: usize, seen: Seen, limits: &Limits) -> Option<Result<End, JobError>> {
         let guessed = self.ahead.len().saturating_sub(1);
         self.ahead.clear();
@@ -360,7 +360,7 @@ impl Task {
         if !self.begun {
             self.begun = true;
             self.output.begin(self.cached.unwrap_or(0), std::mem::take(&mut self.scores));
-            // What was told is not wanted again where the prompt is computed again.
+            // If the prompt is computed again, its likelihoods are not needed again.
             self.chooser.prompt_was_told();
         }
         if self.limit == 0 {
@@ -396,7 +396,7 @@ impl Task {
             Some(why) => why,
             None => {
                 self.is_full = self.new_tokens() >= self.limit || self.tokens.len() > limits.positions;
-                // What is wrong with a guide is told when it is looked at.
+                // An error of the guide is reported by the next look at it.
                 self.is_held = !matches!(self.chooser.progress(Duration::ZERO), Ok(Progress::Open));
                 match self.is_full && !self.is_held {
                     true => Why::Length,

@@ -13,7 +13,7 @@ fn next(tokens: &[u32]) -> usize {
     sum(tokens) % VOCAB
 }
 
-/// What became of a request.
+/// The outcome of a request.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct Told {
     cached: Option<usize>,
@@ -240,7 +240,7 @@ fn what_nobody_waits_for_ends() {
     *running.gone.lock().unwrap() = true;
     scheduler.step();
     assert!(scheduler.is_idle());
-    // What it has computed is retained.
+    // Its computed tokens are retained.
     assert_eq!((scheduler.gauges().retained, running.ids().len(), waiting.ids().len()), (1, 3, 0));
 }
 
@@ -355,7 +355,7 @@ fn requests_take_turns() {
         for number in 2..8 {
             let short = ids(7, number);
             let ear = submit(&mut scheduler, short.clone(), max_new(3));
-            // Where the cache is small it may be computed twice.
+            // If the cache is small it may be computed twice.
             (0..12).for_each(|_| scheduler.step());
             assert_eq!(ear.ids(), answer(&short, 3), "request {number} waits, with {blocks} blocks");
         }
@@ -370,7 +370,7 @@ fn requests_take_turns() {
 fn beginnings_are_shared_among_equal_salts_alone() {
     let mut scheduler = Scheduler::new(Toy::new(200, 0), options(8));
     let prompt = ids(24, 1);
-    // What is under way is not shared with another salt, nor waited for.
+    // A running sequence is not shared with another salt, nor waited for.
     let ears = [salted(&mut scheduler, &prompt, "a"), salted(&mut scheduler, &prompt, "b")];
     finish(&mut scheduler);
     assert_eq!(scheduler.counts().cached_tokens, 0);

@@ -14,7 +14,7 @@ pub(super) const VOCAB: usize = 61;
 /// Positions of the smallest.
 const POSITIONS: usize = 64;
 
-/// What a toy's draft is worth.
+/// The quality of a toy's draft.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Draft {
     /// It is right four times of five, if the likeliest tokens are chosen.
@@ -42,7 +42,7 @@ pub struct Toy {
     pub panicking: Option<u32>,
     /// How long a step takes.
     pub pause: Duration,
-    /// Its draft, and how many sequences a step verifies.
+    /// Its draft, and the number of sequences that a step verifies.
     draft: Option<(Draft, usize)>,
     /// Rows of logits of a step with prompts.
     rows: usize,
@@ -151,7 +151,7 @@ fn guesses(draft: Draft, tokens: &[u32], (count, vocab): (usize, usize)) -> Vec<
         let guess = match draft {
             Draft::Silent => break,
             Draft::Good if tokens.len() % 5 != 3 => best,
-            // Far from what is likely.
+            // Far from the likeliest token.
             Draft::Good | Draft::Bad => (best + vocab / 2) % vocab,
         };
         tokens.push(guess as u32);
@@ -235,7 +235,7 @@ impl Backend for Toy {
         for &runtime::Chosen { sequence, tokens } in chosen {
             let held = &self.held[&sequence];
             let (&last, before) = tokens.split_last().expect("an answer has begun");
-            // It has those of the answer and no others: what was wrong was taken back.
+            // It holds the tokens of the answer and no others: wrong guesses were taken back.
             assert!(held.ends_with(before), "{held:?} does not end with {before:?}");
             let fits = held.len() + count <= self.positions && self.kv.may_go_back(chosen.len());
             all.push(match self.draft {

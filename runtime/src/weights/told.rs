@@ -1,5 +1,5 @@
-//! What must be so in a checkpoint for a weight to mean what its plan says: tensors that only tell
-//! how others are stored, scales, and codes that are numbers.
+//! Checks a checkpoint against the assumptions of the weight plan: tensors that only describe how
+//! others are stored, scales, and codes that must not be NaN.
 use super::fetch::fetch;
 use super::pack::{self, Piece, RUN};
 use super::parts::{Name, Origin, Part, Scaled, Told, Value};
@@ -10,11 +10,11 @@ use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::ops::Range;
 
-/// Rows that are looked at together.
+/// Rows that are checked together.
 const ROWS: usize = 64;
 
-/// What is wrong with what a weight is made of, before anything is. What a source makes up is as it
-/// has to be.
+/// Finds faults of a weight's tensors before anything is made of them. Tensors that a source makes
+/// up pass.
 pub(super) fn check<'a>(
     value: &Value<'a>,
     source: &'a dyn Source,
@@ -24,13 +24,13 @@ pub(super) fn check<'a>(
     value.scaled.iter().try_for_each(|scaled| check_scales(scaled, source, missing))
 }
 
-/// That the tensors which only tell something are of types that can.
+/// Checks that the tensors which only describe others have types that can.
 pub(super) fn check_types(
     value: &Value,
     source: &dyn Source,
     missing: &mut BTreeSet<String>,
 ) -> Result<(), CheckpointError> {
-    // Floats are what the weight is made of, whose types are looked at with it.
+    // Floats are parts of the weight itself. Their types are checked with it.
     for part in value.told.iter().filter(|told| !told.is.is_of_floats()).flat_map(|told| &told.parts) {
         let Origin::Tensor { name, ref shape } = part.origin else { continue };
         if let Some(data) = present(source.tensor(&name.text(), shape), missing)? {
@@ -61,7 +61,7 @@ fn check_told(told: &Told, source: &dyn Source, missing: &mut BTreeSet<String>) 
     }
 }
 
-/// That floats are such as the model can compute with.
+/// Checks that the model can compute with the floats.
 fn check_floats(told: &Told, source: &dyn Source, missing: &mut BTreeSet<String>) -> Result<(), CheckpointError> {
     for part in &told.parts {
         let Some(pieces) = pieces(std::slice::from_ref(part), &told.shape, source, missing)? else { return Ok(()) };
@@ -76,7 +76,7 @@ fn check_floats(told: &Told, source: &dyn Source, missing: &mut BTreeSet<String>
     Ok(())
 }
 
-/// The names of the tensors of pieces, the first few of many.
+/// The names of the tensors of pieces; of many only the first ones.
 fn names(pieces: &[Piece]) -> String {
     let names: BTreeSet<Cow<str>> = pieces.iter().map(|piece| piece.name.text()).collect();
     let more = names.len().saturating_sub(SHOWN);
@@ -84,10 +84,11 @@ fn names(pieces: &[Piece]) -> String {
     if more == 0 { shown } else { format!("{shown}` and {more} more, `…") }
 }
 
-/// Names of tensors in a message.
+/// Most names of tensors in a message.
 const SHOWN: usize = 4;
 
-/// That a tensor that only tells something is of integers, or of the words that these are made of.
+/// Checks that a tensor which only describes others has integers, or the words that they are packed
+/// in.
 pub(super) fn check_integers(data: Tensor, part: &Part, name: &str) -> Result<(), CheckpointError> {
     let (Tensor::Bytes { float, .. } | Tensor::Stored { float, .. } | Tensor::Device { float, .. }) = data else {
         return Ok(());
@@ -111,7 +112,7 @@ fn check_scales<'a>(
     let (scales, codes) = (of(&scaled.scale)?, of(&scaled.codes)?);
     let zeros = scaled.zero.as_ref().map(|zero| of(zero)).transpose()?;
     let (Some(scales), Some(codes)) = (scales, codes) else { return Ok(()) };
-    // What is made here is as it has to be.
+    // Scales that are quantised here pass.
     if scales.iter().any(|piece| piece.encode.is_some()) {
         return Ok(());
     }
@@ -128,11 +129,11 @@ fn check_scales<'a>(
     })
 }
 
-/// A number that is not simply good: its place among the numbers, its place in its tensor, and
-/// itself.
+/// Called with each number that fails a check: its place among the numbers, its place in its
+/// tensor, and the number.
 type Found<'a> = &'a mut dyn FnMut([usize; 2], [usize; 2], f32) -> Result<(), CheckpointError>;
 
-/// Looks for numbers that are not simply good.
+/// Calls `found` with each number that is not `good`.
 fn look(whole: &Piece, good: &dyn Fn(f32) -> bool, found: Found) -> Result<(), CheckpointError> {
     let (mut memory, mut numbers) = (Vec::new(), [0.0; RUN]);
     let (first, (place, down, beside)) = (whole.at.0, whole.places());
@@ -175,7 +176,7 @@ fn is_zero(
     Ok(true)
 }
 
-/// That the codes of a piece are numbers.
+/// Checks that no code of a piece is NaN.
 pub(super) fn check_piece(piece: &Piece) -> Result<(), CheckpointError> {
     let Tensor::Bytes { float, bytes } = piece.data else { return Ok(()) };
     let row = |row: usize| &bytes[row * piece.stride..][piece.cols.clone()];
@@ -185,7 +186,7 @@ pub(super) fn check_piece(piece: &Piece) -> Result<(), CheckpointError> {
     })
 }
 
-/// That codes are numbers, of which those with an exponent have others.
+/// Checks that no code is NaN. Only codes with an exponent can be.
 pub(super) fn check_numbers(name: &str, float: Float, codes: &[u8]) -> Result<(), CheckpointError> {
     match has_others(float, codes) {
         true => Err(CheckpointError::NotANumber { name: name.to_owned() }),
@@ -193,7 +194,7 @@ pub(super) fn check_numbers(name: &str, float: Float, codes: &[u8]) -> Result<()
     }
 }
 
-/// Whether some of these are no numbers.
+/// Whether some code is NaN.
 fn has_others(float: Float, codes: &[u8]) -> bool {
     let bad = || codes.iter().fold(false, |bad, code| bad | (code & 0x7f == 0x7f));
     float == Float::Code(DType::F8E4M3) && bad()
@@ -227,7 +228,7 @@ fn matrix(shape: &[usize]) -> [usize; 2] {
     }
 }
 
-/// Columns of a row as integers. Of floats it is known whether they are zero.
+/// Columns of a row as integers. For floats, the integer is zero exactly if the float is zero.
 fn integers(pieces: &[Piece], row: usize, columns: Range<usize>) -> Result<Vec<i32>, CheckpointError> {
     let (mut memory, mut all) = (Vec::new(), vec![0; columns.len()]);
     for piece in fetch(pieces, &(row..row + 1), &mut memory)? {
@@ -246,14 +247,14 @@ pub(super) fn integer(float: Float, bytes: &[u8], number: usize) -> i32 {
     match float {
         Float::I64 => {
             let wide = i64::from_le_bytes(bytes[number * 8..][..8].try_into().expect("eight bytes"));
-            // What is too large is not what anybody expects.
+            // No check expects a number this large, so it fails all of them.
             i32::try_from(wide).unwrap_or(i32::MIN)
         }
         Float::Code(DType::I32) => i32::from_le_bytes(bytes[number * 4..][..4].try_into().expect("four bytes")),
         Float::Code(DType::I8) => i32::from(bytes[number] as i8),
         Float::Code(DType::U4) => half().into(),
         Float::Code(DType::I4) => (i32::from(half()) << 28) >> 28,
-        // A sign makes no other zero.
+        // Without the sign: -0 is zero, too.
         Float::Code(DType::F4E2M1) => (half() & 7).into(),
         Float::Code(DType::F8E4M3) => (bytes[number] & 0x7f).into(),
         _ => bytes[number].into(),

@@ -151,15 +151,14 @@ pub trait Render: Send + Unpin + 'static {
     /// Before anything happens.
     fn begin(&mut self) -> Vec<Value>;
 
-    /// What an event adds.
+    /// The parts that an event adds to the stream.
     fn event(&mut self, index: usize, event: Event) -> Vec<Value>;
 
     /// The chunks after the last one.
     fn end(&mut self) -> Vec<Value>;
 }
 
-/// A stream of events, once the first answer has begun: what is wrong before is a response of its
-/// own.
+/// A stream of events, once the first answer has begun: an earlier fault is a response of its own.
 pub async fn stream<R: Render>(mut events: Events, mut render: R) -> Result<Response, ApiError> {
     let (index, event) = match events.recv().await {
         Some((_, Event::End(Err(error)))) => return Err(error),

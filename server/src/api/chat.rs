@@ -100,7 +100,7 @@ impl Chat {
     }
 }
 
-/// What every part of a response has.
+/// The fields of every part of a response.
 struct Shape {
     id: String,
     created: u64,
@@ -189,7 +189,7 @@ fn described(call: &Call, place: Option<usize>) -> Value {
     made
 }
 
-/// How far the stream of an answer has come.
+/// The progress of an answer's stream.
 struct Progress {
     parts: Parts,
     made: usize,

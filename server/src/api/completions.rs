@@ -17,7 +17,7 @@ use super::{Service, Shared, axum_json, name_of_answer, read_apart, seconds};
 use crate::schedule::{Chosen, Likelihood};
 use crate::text::{Shown, Text};
 
-/// Tokens of an answer, unless a request says how many.
+/// Tokens of an answer, unless a request has a number.
 const DEFAULT_TOKENS: usize = 16;
 
 #[derive(Deserialize)]
@@ -119,7 +119,7 @@ fn prompts(service: &Service, prompt: Option<Prompt>) -> Result<Vec<Given>, ApiE
     }
 }
 
-/// What every part of a response has.
+/// The fields of every part of a response.
 struct Shape {
     id: String,
     created: u64,
@@ -175,8 +175,8 @@ impl Shape {
     }
 }
 
-/// Where in a text a token begins, counted in characters. A character may be of several tokens: all
-/// of them begin where it does.
+/// The position of a token in a text, counted in characters. All tokens of one character have its
+/// position.
 #[derive(Clone, Default)]
 struct Place {
     /// Whole characters so far.
@@ -246,7 +246,7 @@ impl Logprobs {
     }
 }
 
-/// How far the stream of an answer has come.
+/// The progress of an answer's stream.
 #[derive(Clone, Default)]
 struct Progress {
     /// The place after the tokens that were reported.

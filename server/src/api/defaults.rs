@@ -1,9 +1,9 @@
-//! What a request takes that says nothing.
+//! Values of fields that a request does not have.
 use serde::Deserialize;
 
 use super::request::{Common, at_fault};
 
-/// What a request takes that says nothing: what stands in `generation_config.json`.
+/// Values of fields that a request does not have: those of `generation_config.json`.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct Defaults {
@@ -15,7 +15,7 @@ pub struct Defaults {
     pub top_k: Option<i64>,
     /// Least likelihood, relative to the likeliest token.
     pub min_p: Option<f32>,
-    /// What makes tokens less likely that were there.
+    /// Makes tokens that occurred before less likely.
     pub repetition_penalty: Option<f32>,
 }
 

@@ -1,4 +1,4 @@
-//! Answers as text, on their way from the scheduler to a connection.
+//! Answers as text, between the scheduler and a connection.
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Instant;
@@ -10,17 +10,17 @@ use super::metrics::Metrics;
 use crate::schedule::{Chosen, End, JobError, Likelihood, Output, Why};
 use crate::text::{Reader, Stops, Text, TextError};
 
-/// What happens to one answer.
+/// An event of one answer.
 #[derive(Debug)]
 pub enum Event {
     /// The prompt is computed.
     Begin {
         /// Tokens of it that were there already.
         cached: usize,
-        /// How likely its tokens were, from the second on, if that was asked for.
+        /// The likelihoods of the prompt's tokens, from the second on, if they were asked for.
         prompt: Vec<Likelihood>,
     },
-    /// More text, with the tokens that it is of where it was asked how likely they were.
+    /// More text, with its tokens if their likelihoods were asked for.
     Text {
         /// Whole characters.
         text: String,
@@ -105,7 +105,7 @@ impl Writer {
         }
     }
 
-    /// What was held back, as no token follows.
+    /// The text that was held back, as no token follows.
     fn rest(&mut self) -> Result<String, TextError> {
         let piece = self.reader.end(&self.text)?;
         let shown = self.stops.push(&piece);

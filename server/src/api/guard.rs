@@ -37,7 +37,7 @@ pub async fn room(request: Request, next: Next) -> Response {
     }
 }
 
-/// Lets clients with a key through, if one is wanted. Browsers ask for permission without one.
+/// Lets clients with a key through, if one is required. Browsers ask for permission without one.
 pub async fn key(State(service): State<Shared>, request: Request, next: Next) -> Response {
     let keys = &service.access.keys;
     let given = given(request.headers());
@@ -60,15 +60,15 @@ fn given(headers: &HeaderMap) -> &str {
     bearer.or_else(|| text(X_API_KEY)).unwrap_or_default()
 }
 
-/// Whether two keys are the same, in a time that does not depend on where they differ.
+/// Whether two keys are the same, in a time that does not depend on the place of a difference.
 fn is_same(key: &str, given: &str) -> bool {
     let (key, given) = (key.as_bytes(), given.as_bytes());
     let differ = |index: usize| key[index] ^ given.get(index).copied().unwrap_or(0);
     (0..key.len()).fold(0, |all, index| all | differ(index)) == 0 && key.len() == given.len()
 }
 
-/// Where no key is wanted: refuses what a page of another origin asks, and what was asked by a name
-/// that somebody else gives this address (DNS rebinding).
+/// Without keys: refuses requests of pages of other origins, and requests by a host name that
+/// somebody else gives this address (DNS rebinding).
 pub async fn page(State(service): State<Shared>, request: Request, next: Next) -> Response {
     match service.access.check(request.headers()) {
         Ok(()) => next.run(request).await,
@@ -126,7 +126,7 @@ fn is_local(host: &str) -> bool {
         || address.is_ok_and(|address| address.is_loopback() || address == Ipv4Addr::UNSPECIFIED)
 }
 
-/// What lets pages of other origins ask.
+/// Permits requests of pages of other origins.
 pub fn cors(origins: &[String]) -> Option<CorsLayer> {
     let layer = CorsLayer::new().allow_methods([Method::GET, Method::POST]).allow_headers([
         AUTHORIZATION,

@@ -51,15 +51,15 @@ impl Lanes {
         self.debt.fetch_add(bytes, Relaxed);
     }
 
-    /// Gives memory back to the system for as long as it is asked: the allocator keeps what large
-    /// requests had.
+    /// Gives memory back to the system until it is dropped: the allocator keeps the memory of large
+    /// requests.
     pub async fn give_back(&self) {
         loop {
             tokio::time::sleep(TICK).await;
             let debt = self.debt.load(Relaxed);
             if debt >= WORTH {
                 self.debt.fetch_sub(debt / 2, Relaxed);
-                // Where there is no thread for it now there is one the next time.
+                // If there is no thread for it now, there is one the next time.
                 _ = tokio::task::spawn_blocking(trim).await;
             }
         }
@@ -100,7 +100,7 @@ mod tests {
             let lanes = Lanes::default();
             let first = lanes.enter(LARGE + 1, false).await.unwrap();
             assert!(first.is_some() && lanes.enter(LARGE, false).await.unwrap().is_none());
-            // Another waits for it, and what is too much is refused at once.
+            // Another waits for it, and one that is too large is refused at once.
             let short = Duration::from_millis(20);
             assert!(tokio::time::timeout(short, lanes.enter(10, true)).await.is_err());
             let wait = async {

@@ -26,7 +26,7 @@ use output::Output;
 /// A request that the scheduler has.
 struct Taken {
     begun: Begun,
-    /// What every response says of its request.
+    /// The request's fields that every response repeats.
     echo: Value,
 }
 
@@ -69,7 +69,7 @@ fn status(why: Why) -> &'static str {
     if why == Why::Length { "incomplete" } else { "completed" }
 }
 
-/// What every state of a response has.
+/// The fields of every state of a response.
 struct Shape {
     id: String,
     created: u64,

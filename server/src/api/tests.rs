@@ -19,7 +19,7 @@ use crate::worker;
 mod bounds;
 
 const VOCAB: usize = 512;
-/// What the toy fails at, and what it panics at.
+/// Tokens at which the toy fails, and at which it panics.
 const FAILING: u32 = 500;
 const PANICKING: u32 = 501;
 

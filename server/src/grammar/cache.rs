@@ -1,4 +1,4 @@
-//! Forms that were prepared lately, by what they say.
+//! Forms that were prepared lately, by their description.
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 

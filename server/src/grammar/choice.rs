@@ -16,7 +16,7 @@ pub struct Choice {
     place: Place,
 }
 
-/// How far an answer has come: the texts that begin like it, and its bytes.
+/// The progress of an answer: the texts that begin like it, and its bytes.
 #[derive(Clone, Debug)]
 struct Place {
     begin: Range<usize>,
@@ -35,7 +35,7 @@ impl Place {
     /// The place after another byte; nothing if no text continues with it.
     fn behind(&self, texts: &[Box<[u8]>], byte: u8) -> Option<Place> {
         let within = &texts[self.begin.clone()];
-        // A text that ends here comes before those that continue.
+        // A text that ends here is before those that continue.
         let start = within.partition_point(|text| text.get(self.depth).is_none_or(|&next| next < byte));
         let len = within[start..].partition_point(|text| text.get(self.depth) == Some(&byte));
         let start = self.begin.start + start;
@@ -60,7 +60,7 @@ impl Choice {
         self.is_whole() && self.place.begin.len() == 1
     }
 
-    /// The tokens that may come next; that which ends an answer where it is one of the texts.
+    /// The tokens that may follow, with the end token if the answer is one of the texts.
     pub fn mask(&self) -> SimpleVob {
         let trie = self.env.tok_trie();
         let mut mask = trie.alloc_token_set();

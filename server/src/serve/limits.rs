@@ -1,16 +1,16 @@
-//! What connections may take of the server.
+//! The limits of the server's connections.
 use std::io;
 use std::time::Duration;
 
-/// Limits of connections. Each field says what happens at its limit; docs/serve.md has the same as
-/// a table.
+/// Limits of connections. Each field describes the behaviour at its limit; docs/serve.md has the
+/// same as a table.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Most connections that are served. Where there are as many, one that waits for its client is
-    /// closed for a new one; where none waits, the new one is of the reserve.
+    /// Most connections that are served. At the limit, one that waits for its client is closed for
+    /// a new one; if none waits, the new one is of the reserve.
     pub connections: usize,
-    /// Most of them from one address: a client of IPv6 has the 64 bits of its network. Where there
-    /// are as many, the same happens among its own.
+    /// Most of them from one address: a client of IPv6 has the 64 bits of its network. At the
+    /// limit, one of its own that waits is closed for a new one in the same way.
     pub each: usize,
     /// Connections in addition to those. On them `/health` is answered and everything else gets
     /// status 503. The oldest is closed for a new one.
@@ -46,8 +46,9 @@ pub enum FilesError {
 }
 
 impl Limits {
-    /// Takes what the system lets this process have of files: raises its limit where it may, and
-    /// takes fewer connections where `may_shrink` and there are too few files for all of them.
+    /// Fits the limits to the number of files that the system permits this process: raises that
+    /// number if it may, and takes fewer connections if `may_shrink` and there are too few files
+    /// for all of them.
     pub fn with_files(self, may_shrink: bool) -> Result<Limits, FilesError> {
         let needs = self.files();
         let has = raise_files(needs).map_err(FilesError::Unknown)?;

@@ -225,7 +225,7 @@ mod tests {
                 assert_eq!(waited(3, 3 << 10), 100, "a kibibyte a second is fast enough");
             }
             assert_eq!([waited(9, 1), waited(0, 2 << 10), waited(2, 0)], [10, 30, 10]);
-            // There is no time left, and it does not come back by waiting.
+            // There is no time left, and waiting gives none back.
             assert_eq!(waited(2, 0), 0);
             std::future::poll_fn(|cx| if pace.wait(cx).is_err() { Poll::Ready(()) } else { Poll::Pending }).await;
         });

@@ -15,7 +15,7 @@ use crate::threads::{self, Place};
 
 /// Most bytes of a template's source.
 pub const SOURCE: usize = 256 << 10;
-/// Most tokens of a tag: the parser looks for constants again and again in what nests.
+/// Most tokens of a tag: the parser searches nested expressions for constants again and again.
 const TOKENS: usize = 2048;
 /// For parsing and rendering: even a source of `SOURCE` bytes, each nesting an operator, takes only
 /// a part of this stack.
@@ -27,7 +27,7 @@ const DEPTH: usize = 64;
 /// Values in one.
 const VALUES: usize = 100_000;
 
-/// What types of maps are called that are never changed. Others show what a namespace holds later.
+/// Types of maps that never change. Others show later contents of a namespace.
 const OWNED: [&str; 2] = ["IndexMap<", "BTreeMap<"];
 
 /// A source in which fields are only set to plain values.
@@ -87,7 +87,7 @@ pub fn guarded(source: &str) -> Result<String, String> {
     Ok(made)
 }
 
-/// Where in a tag a token stands.
+/// The position of a token in a tag.
 #[derive(Clone, Copy)]
 enum Tag {
     Outside,
@@ -131,7 +131,7 @@ fn own(value: Item, depth: usize, seen: &mut usize) -> Result<Item, Error> {
     }
 }
 
-/// Work on templates, where the stack is deep.
+/// Works on templates in a thread with a deep stack.
 pub fn apart<T: Send>(work: impl FnOnce() -> T + Send) -> Result<T, String> {
     threads::within("atomc-template", STACK, work).map_err(|error| error.to_string())
 }

@@ -9,7 +9,7 @@ struct Cases {
     cases: Vec<Case>,
 }
 
-/// A conversation, and transformers' result for it: nothing where the template refuses it.
+/// A conversation, and transformers' result for it: nothing if the template refuses it.
 #[derive(Deserialize)]
 struct Case {
     template: String,

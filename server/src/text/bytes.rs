@@ -3,7 +3,7 @@ use std::collections::HashMap;
 
 use tokenizers::{DecoderWrapper, Tokenizer};
 
-/// What the bytes of a special token begin with.
+/// The first byte of a special token.
 const SPECIAL: u8 = 0xff;
 /// How tokenizers of pieces write a blank.
 const BLANK: char = '\u{2581}';

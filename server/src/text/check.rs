@@ -1,5 +1,5 @@
-//! What a tokenizer may be: it is somebody else's file, and what it makes of a text or of a token
-//! has bounds.
+//! Checks of a tokenizer: it is somebody else's file, so its output for a text or a token has to be
+//! bounded.
 use serde::Serialize;
 use serde_json::Value;
 use tokenizers::Tokenizer;

@@ -1,15 +1,15 @@
-//! Texts that end an answer, wherever tokens cut them: by Knuth, Morris and Pratt, so that each
-//! byte of an answer is looked at about once for each text, and answers share all but how far each
-//! has come.
+//! Texts that end an answer, whatever the borders of tokens: by Knuth, Morris and Pratt, so that
+//! each byte of an answer is looked at about once for each text. Answers share everything except
+//! their progress.
 use std::sync::Arc;
 
-/// Looks for texts in pieces that come one after the other.
+/// Looks for texts in an answer that comes in pieces.
 #[derive(Clone, Debug, Default)]
 pub struct Stops {
     texts: Arc<[Sought]>,
     /// Whether the text that ended the answer is part of it.
     keep: bool,
-    /// What may be the beginning of one.
+    /// A possible beginning of one.
     held: String,
     /// For each text, the number of its bytes that the answer ends with.
     matched: Vec<usize>,
@@ -24,7 +24,7 @@ struct Sought {
     border: Box<[u32]>,
 }
 
-/// What can be shown.
+/// Text that can be shown.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Shown {
     /// The piece.
@@ -72,7 +72,7 @@ impl Stops {
         Stops { matched: vec![0; texts.len()], texts, keep, held: String::new() }
     }
 
-    /// Takes a piece, and gives what can be shown by now.
+    /// Takes a piece, and returns the text that can be shown now.
     pub fn push(&mut self, piece: &str) -> Shown {
         let before = self.held.len();
         self.held.push_str(piece);
@@ -89,7 +89,7 @@ impl Stops {
         Shown { text: std::mem::replace(&mut self.held, rest), ends: false }
     }
 
-    /// What was held, as nothing follows.
+    /// The held text, as nothing follows.
     pub fn end(&mut self) -> String {
         self.matched.fill(0);
         std::mem::take(&mut self.held)

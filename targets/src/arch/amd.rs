@@ -190,7 +190,7 @@ const RX_7900_XTX: Chip = Chip { name: "RX 7900 XTX", units: 96, bandwidth: 960.
 
 const RX_9070_XT: Chip = Chip { name: "RX 9070 XT", units: 64, bandwidth: 644.6, bf16: 194.6, fp8: 389.3, fp4: 0.0 };
 
-/// What CDNA 3 is, from which CDNA 2 and 4 differ.
+/// CDNA 3. CDNA 2 and 4 are given by their differences from it.
 const GFX942: Simt = Simt {
     wave: 64,
     unit: CDNA2_UNIT,

@@ -8,9 +8,9 @@ use std::sync::LazyLock;
 use atomc_ir::Diagnostic;
 use atomc_ir::arch::{Arch, Gemv, Known, Memory, Requantised};
 
-/// A fragment of a weight is what one lane of a matrix instruction takes: 16 bytes of a row, 16
-/// rows side by side. A wave that loads a fragment reads one run of memory. No row is so long that
-/// its cache sets would matter.
+/// A fragment of a weight is one lane's operand of a matrix instruction: 16 bytes of a row, for 16
+/// adjacent rows. A wave that loads a fragment reads one run of memory. No row is so long that its
+/// cache sets would matter.
 const GPU_MEMORY: Memory =
     Memory { row: 32, alias: 1 << 30, rows: 128, panel: 16, group_bytes: 16, block_tokens: 64, align: 256 };
 
@@ -23,7 +23,7 @@ const REQUANTISED: Known<Requantised> =
 /// so all have the same.
 const GEMV: Known<Gemv> = Known::counted(Gemv { others: 20, in_flight: 8, local: 32 << 10 });
 
-/// Rows of one target stand together, best first.
+/// Rows of one target are consecutive, best first.
 static ROWS: LazyLock<Vec<Arch>> =
     LazyLock::new(|| host::ROWS.into_iter().chain(amd::ROWS).chain(nvidia::ROWS).collect());
 

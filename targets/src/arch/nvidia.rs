@@ -105,7 +105,7 @@ const fn row(
     source: &'static str,
     attributes: &'static str,
     (unit, chip, fp8): (ComputeUnit, Chip, Fp8),
-    // Clusters, copies by the machine and dependent launch came together.
+    // Clusters, copies by the machine and dependent launch exist on the same chips.
     (clusters, warpgroup_mma, measured): (Known<[usize; 2]>, bool, Option<Known<Measured>>),
 ) -> Arch {
     Arch {

@@ -4,7 +4,7 @@ use super::{Cache, Slot, Written};
 use crate::code::{Code, Int, Vector};
 
 impl<'c> Cache<'c> {
-    /// What the kernel writes.
+    /// The key and value that the kernel writes.
     pub fn written(&self) -> Option<Written> {
         self.written
     }

@@ -25,7 +25,7 @@ pub struct Decoder {
     apart: bool,
 }
 
-/// What the machine converts by itself.
+/// The conversions that the machine has instructions for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Conversion {
     Nothing,
@@ -143,7 +143,7 @@ impl Decoder {
         }
     }
 
-    /// What turns the codes' order into that of numbers without a sign.
+    /// The offset that makes signed codes unsigned without changing their order.
     fn bias(&self) -> usize {
         match self.codes {
             DType::I4 => 8,
@@ -177,8 +177,8 @@ impl Decoder {
         VectorType::const_vector(&vec![one; ty.get_size() as usize])
     }
 
-    /// Words of 4-bit integers as pairs of numbers, all in order, without what is
-    /// [taken off](Decoder::raised_by) them.
+    /// Words of 4-bit integers as pairs of numbers, all in order, before the
+    /// [offset](Decoder::raised_by) is subtracted.
     pub fn raised_pairs<'c>(&self, c: &Code<'c>, words: &[Int<'c>]) -> Vec<Int<'c>> {
         words.iter().flat_map(|&word| self.pairs_of_nibbles(c, word)).collect()
     }
@@ -263,8 +263,9 @@ impl Decoder {
     fn lowered_pairs<'c>(&self, word: Int<'c>) -> Vec<Int<'c>> {
         let by = if self.to == DType::F16 { 3 } else { 6 };
         let wanted = 0x8000_8000 | 0x7000_7000 >> by;
-        // A product with two powers of two has a nibble where its sign belongs, and where its size
-        // does: one instruction for two shifts, in a pipe that masks do not need.
+        // A product with two powers of two puts a nibble's sign bit where the sign belongs, and its
+        // other bits where they belong: one instruction instead of two shifts, in a pipe that masks
+        // do not need.
         let apart = |word: Int<'c>, i: usize| {
             let up = 12 - 4 * i;
             ((word & (0x000f_000f << (4 * i))) * ((1 << up) + (1 << (up - by)))) & wanted
@@ -280,8 +281,8 @@ impl Decoder {
         }
     }
 
-    /// Whether a scale of e8m0 and what the bits of codes lack are one factor of theirs, unless
-    /// [the scale is too large](Decoder::has_no_factor).
+    /// Whether a scale of e8m0 and the missing exponent of the codes' bits are combined into one
+    /// factor, unless [the scale is too large](Decoder::has_no_factor).
     pub fn takes_exponents(&self) -> bool {
         self.apart && (self.codes, self.to) == (DType::F4E2M1, DType::BF16)
     }
@@ -425,7 +426,7 @@ impl Decoder {
         (0..4).flat_map(|byte| bytes.iter().map(move |word| (byte, word))).map(one).collect()
     }
 
-    /// Integers less their zero point and what else is in them.
+    /// Integers less their zero point and their offset.
     fn less<'c>(&self, c: &Code<'c>, v: Vector<'c>, zero: Option<Zero<'c>>) -> Vector<'c> {
         match zero {
             Some(zero) => c.fsub(v, zero.0),
@@ -475,7 +476,7 @@ fn masked_xor<'c>(c: &Code<'c>, word: Int<'c>, mask: usize, other: usize) -> Int
     c.as_int(made.try_as_basic_value().basic().expect("a word"))
 }
 
-/// Nibbles `2 * i` and the next one in the upper bits of halves. What is below them is anything.
+/// Nibbles `2 * i` and the next one in the upper bits of halves. The bits below them are arbitrary.
 fn upper_nibbles<'c>(word: Int<'c>, i: usize) -> Int<'c> {
     (moved(word, 12 - 8 * i as isize) & 0xffff) | (moved(word, 24 - 8 * i as isize) & 0xffff_0000)
 }
@@ -511,7 +512,7 @@ mod tests {
         })
     }
 
-    /// LLVM computes what is known: the words that a function of constants stores are in its text.
+    /// LLVM folds constants: the words that a function of constants stores are in its text.
     fn folded(words: impl for<'c> FnOnce(&Code<'c>) -> Vec<Int<'c>>) -> Vec<u32> {
         let cx = llvm::context();
         let b = cx.create_builder();
@@ -551,7 +552,7 @@ mod tests {
                 for i in 0..bytes.len() * 8 / codes.bits() {
                     let want = fetch(&bytes, i, codes) - f64::from(zero.unwrap_or(0));
                     let got = fetch(&got, i, to);
-                    // Integers of eight bits and a sign are exact; what is beyond is rounded.
+                    // Signed integers of eight bits are exact; larger ones are rounded.
                     let exact = to != DType::BF16 || want.abs() <= 256.0;
                     let right = if exact { got == want } else { (got - want).abs() <= 1.0 };
                     assert!(
@@ -565,8 +566,8 @@ mod tests {
         }
     }
 
-    /// A word's pairs that lie half a word apart, of each code of e2m1, times scales of e8m0: as
-    /// one factor, as far as there is one.
+    /// Pairs of a word, half a word apart, of each code of e2m1, times scales of e8m0: as one
+    /// factor, if there is one.
     #[test]
     fn a_scale_and_what_bits_lack_are_a_factor() {
         let decoder = Decoder {

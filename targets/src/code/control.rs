@@ -72,8 +72,8 @@ impl<'c> Code<'c> {
         result.map(|()| values)
     }
 
-    /// A loop that carries nothing. Its body is built once, and what the builder returns is
-    /// returned: an error, where that may fail.
+    /// A loop that carries nothing. Its body is built once. The builder's result is returned, which
+    /// may be an error.
     pub fn repeat<R>(
         &self,
         begin: impl ToInt<'c>,
@@ -89,7 +89,7 @@ impl<'c> Code<'c> {
         built.expect("a body that was built")
     }
 
-    /// `body` where the condition holds. What its builder returns is returned.
+    /// Emits `body` under a condition. The builder's result is returned.
     pub fn when<R>(&self, cond: Int<'c>, body: impl FnOnce() -> R) -> R {
         let [inside, after] = [0; 2].map(|_| self.cx.append_basic_block(self.function, ""));
         self.b.build_conditional_branch(cond.v, inside, after).expect(BUILT);
@@ -100,7 +100,7 @@ impl<'c> Code<'c> {
         built
     }
 
-    /// Values as `change` makes them where a condition holds, or as they are.
+    /// Values changed by `change` if a condition holds, or unchanged.
     pub fn change_if(
         &self,
         condition: Int<'c>,

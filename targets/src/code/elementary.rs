@@ -28,8 +28,8 @@ impl<'c> Code<'c> {
         self.b.build_float_div(self.number(1.0), root, "").expect(BUILT)
     }
 
-    /// `2^x` by a GPU's own instruction: within two units in the last place, 0 for what would be
-    /// subnormal.
+    /// `2^x` by a GPU's own instruction: within two units in the last place, 0 for subnormal
+    /// results.
     pub fn exp2(&self, isa: Isa, x: Vector<'c>) -> Vector<'c> {
         self.each(x, |v| self.power_of_two(isa, v))
     }

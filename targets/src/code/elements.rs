@@ -6,12 +6,12 @@ use inkwell::{FloatPredicate, IntPredicate};
 
 use super::{BUILT, Code, Ptr, Vector};
 
-/// What the exponents of f32 are above those of `f8e4m3`.
+/// The difference of the exponents' biases of f32 and `f8e4m3`.
 const F8_EXPONENT: u64 = 120;
 
 impl<'c> Code<'c> {
-    /// What vectors in memory are aligned to. SIMT kernels choose their vectors so that whole ones
-    /// lie everywhere.
+    /// The alignment of vectors in memory. SIMT kernels choose their vectors so that all of them
+    /// are whole.
     pub fn alignment(&self, dtype: DType) -> u32 {
         let bytes = match self.arch.machine {
             Machine::Cpu(_) => dtype.size(),
@@ -34,7 +34,7 @@ impl<'c> Code<'c> {
         number
     }
 
-    /// A vector of consecutive elements as they lie in memory.
+    /// A vector of consecutive elements as bits, without conversion.
     pub fn load_bits(&self, p: Ptr<'c>, dtype: DType) -> Vector<'c> {
         let element = self.bytes_type(dtype.size());
         self.load(self.ints(element, self.lanes()), p, self.alignment(dtype)).into_vector_value()
@@ -108,7 +108,7 @@ impl<'c> Code<'c> {
         self.bitcast(bits, self.f32s()).into_vector_value()
     }
 
-    /// Round to nearest even, and to the largest number what is larger.
+    /// Rounds to nearest even. Larger numbers become the largest one.
     fn narrow_f8(&self, v: Vector<'c>) -> Vector<'c> {
         let (i8, i32) = (self.cx.i8_type(), self.cx.i32_type());
         let wide = self.ints(i32, self.lanes());

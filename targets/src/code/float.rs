@@ -8,8 +8,8 @@ use inkwell::values::{BasicMetadataValueEnum, FloatValue};
 
 use super::{Any, BUILT, Code, Int};
 
-/// A number. An operator appends its instruction where the builder stands; numbers that are known
-/// take the type of the other side.
+/// A number. An operator appends its instruction at the builder's position; constants take the type
+/// of the other side.
 #[derive(Clone, Copy, Debug)]
 pub struct Float<'c> {
     pub v: FloatValue<'c>,
@@ -84,7 +84,7 @@ impl<'c> Neg for Float<'c> {
     }
 }
 
-/// For what LLVM's values can tell, as their type.
+/// For the methods of LLVM's values, such as their type.
 impl<'c> Deref for Float<'c> {
     type Target = FloatValue<'c>;
     fn deref(&self) -> &FloatValue<'c> {

@@ -7,9 +7,8 @@ use inkwell::values::{BasicMetadataValueEnum, IntValue};
 
 use super::{Any, BUILT, Code};
 
-/// An index, an offset, a word or a condition. An operator appends its instruction where the
-/// builder stands; numbers that are known take the type of the other side. Quotients and remainders
-/// are those of numbers without a sign.
+/// An index, an offset, a word or a condition. An operator appends its instruction at the builder's
+/// position; constants take the type of the other side. Quotients and remainders are unsigned.
 #[derive(Clone, Copy, Debug)]
 pub struct Int<'c> {
     pub v: IntValue<'c>,
@@ -48,7 +47,7 @@ impl<'c> Int<'c> {
         Int { v: self.b.build_left_shift(self.v, self.constant(bits).v, "").expect(BUILT), ..self }
     }
 
-    /// The bits moved down; copies of the highest one come after them if it is a sign.
+    /// The bits shifted right; the sign is copied if `signed`.
     pub fn shift_right(self, bits: usize, signed: bool) -> Int<'c> {
         Int { v: self.b.build_right_shift(self.v, self.constant(bits).v, signed, "").expect(BUILT), ..self }
     }
@@ -114,7 +113,7 @@ impl PartialEq for Int<'_> {
     }
 }
 
-/// For what LLVM's values can tell, as their type.
+/// For the methods of LLVM's values, such as their type.
 impl<'c> Deref for Int<'c> {
     type Target = IntValue<'c>;
     fn deref(&self) -> &IntValue<'c> {

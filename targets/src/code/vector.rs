@@ -119,8 +119,7 @@ impl<'c> Code<'c> {
         self.b.build_shuffle_vector(a, b, VectorType::const_vector(&lanes), "").expect(BUILT)
     }
 
-    /// Lane `i` has what lane `i - by` of `v` has; lanes before the first that has one are
-    /// anything.
+    /// Lane `i` gets lane `i - by` of `v`; lanes without such a lane are arbitrary.
     pub fn moved_up(&self, v: Vector<'c>, by: Int<'c>) -> Vector<'c> {
         let lanes: Vec<Any<'c>> = (0..self.lanes())
             .map(|i| self.b.build_extract_element(v, self.larger(self.int(i) - by, 0).v, "").expect(BUILT))

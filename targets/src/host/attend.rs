@@ -28,7 +28,7 @@ use crate::{KernelSpec, Tasks};
 
 /// Query heads of a task of `attend_one`, where very many share a key.
 const TOGETHER: usize = 16;
-/// What a masked score is: below every real one, and far from overflow.
+/// The score of a masked key: below every real one, and far from overflow.
 const MASKED: f64 = -1e30;
 
 pub fn emit_one<'c>(c: &Host<'c>, spec: &KernelSpec) -> Result<manifest::Kernel, Diagnostic> {
@@ -88,8 +88,8 @@ struct Attention<'k, 'a, 'c> {
     dot: Dot,
 }
 
-/// Rows that share keys and values: which token tells their sequence, which cache head, how many
-/// rows, and how many positions each row is after the one before it.
+/// Rows that share keys and values: the token that gives their sequence, the cache head, the number
+/// of rows, and the distance in positions from each row to the next.
 struct Span<'c> {
     token: Int<'c>,
     head: Int<'c>,
@@ -98,7 +98,7 @@ struct Span<'c> {
 }
 
 /// Scratch for a number of rows: queries and weights in the type of products, scores, results,
-/// maxima and sums in f32; and for keys and values of a turn, where they must be widened.
+/// maxima and sums in f32; and widened keys and values of a turn, if they are widened.
 struct Block<'c> {
     height: usize,
     /// Keys of one turn: those of one or more blocks of the cache.
@@ -191,8 +191,8 @@ impl<'k, 'a, 'c> Attention<'k, 'a, 'c> {
             w => c.larger(position + 1 - w, 0) / tokens,
         };
         let (last, blocks) = (last / tokens, block.keys / tokens);
-        // Turns begin where the sequence has them, not where this tile's window does: a row's sums
-        // are then the same in every tile.
+        // Turns begin at fixed places of the sequence, not where this tile's window does: a row's
+        // sums are then the same in every tile.
         c.repeat(first / blocks * blocks, last + 1, blocks, |number| {
             // A number past the last block stands for the last one, and a number before the first
             // for the first. Their keys are masked.
@@ -302,8 +302,7 @@ impl<'k, 'a, 'c> Attention<'k, 'a, 'c> {
         });
     }
 
-    /// Turns one row's scores into weights, which it stores; returns by what earlier results
-    /// shrink.
+    /// Turns one row's scores into weights and stores them. Returns the factor of earlier results.
     fn soften(&self, block: &Block<'c>, row: Int<'c>, scores: &[Vector<'c>], turn: &Turn<'c>) -> Vector<'c> {
         let (c, size) = (self.code(), self.dot.dtype.size());
         let limit = turn.position + row * turn.per_row;
@@ -329,7 +328,7 @@ impl<'k, 'a, 'c> Attention<'k, 'a, 'c> {
         shrink
     }
 
-    /// Which of 16 keys from `first` on a query at position `limit` sees.
+    /// The mask of 16 keys from `first` on that a query at position `limit` sees.
     fn seen(&self, first: Int<'c>, limit: Int<'c>) -> Vector<'c> {
         let c = self.code();
         let after = limit + 1 - first;
@@ -375,9 +374,9 @@ impl<'k, 'a, 'c> Attention<'k, 'a, 'c> {
     }
 }
 
-/// Some blocks of keys and values: where they are and, unless they were widened, how far the first
-/// of the next turn is, how many blocks are left, the position of the first key, and the position
-/// of the first query row.
+/// Some blocks of keys and values: their addresses and, unless they were widened, the distance to
+/// the first one of the next turn, the number of blocks left, the position of the first key, and
+/// the position of the first query row.
 struct Turn<'c> {
     keys: Vec<Ptr<'c>>,
     values: Vec<Ptr<'c>>,

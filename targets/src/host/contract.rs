@@ -1,4 +1,5 @@
-//! What both contraction families of the host share: panels in memory, rows staged, sums finished.
+//! The parts that both contraction families of the host share: panels in memory, staged rows,
+//! finished sums.
 use atomc_ir::{DType, Diagnostic, Layout, TensorType, Value};
 
 use super::codes::{Codes, Panel, Products, stage_groups};
@@ -9,8 +10,8 @@ use crate::contraction::Parts;
 use crate::kernel::Kernel;
 use crate::row::{At, Col, Operand, unsupported};
 
-/// Bytes of a cache line: those in front of unpacked rows, where the number of the first of them
-/// stands, and what their scales are a multiple of.
+/// Bytes of a cache line: the space before unpacked rows that holds the number of the first of
+/// them, and the alignment of their scales.
 pub const LINE: usize = 64;
 
 /// A contraction on the host.
@@ -18,7 +19,7 @@ pub struct Contraction<'k, 'a, 'c> {
     parts: Parts<'k, 'a, 'c>,
     /// The products of the weight's type, or of the rows' type if the weight is quantised.
     pub dot: Dot,
-    /// The head that is multiplied, where each has a matrix of its own.
+    /// The head that is multiplied, if each has a matrix of its own.
     head: Option<Int<'c>>,
 }
 
@@ -28,7 +29,7 @@ impl<'k, 'a, 'c> Contraction<'k, 'a, 'c> {
         let (x, weight) = (kernel.rows.shape(parts.x)?, parts.w.ty.dtype);
         let dtype = match x.layout {
             _ if !weight.is_code() => weight,
-            // Codes are numbers of bf16. What they mean is not.
+            // Codes are numbers of bf16. Scaled codes are not.
             Layout::Scaled(_) => {
                 let sums = Codes::of(*c.core, &parts)?.is_some_and(|codes| codes.scales_sums());
                 if sums { DType::BF16 } else { DType::F32 }
@@ -146,7 +147,7 @@ impl<'k, 'a, 'c> Contraction<'k, 'a, 'c> {
         Some(self.row_bytes())
     }
 
-    /// Unpacks rows of codes: as they are where a row has one scale, else what they mean.
+    /// Unpacks quantised rows: as codes if a row has one scale, else scaled.
     pub fn unpack(&self, from: Int<'c>, end: Int<'c>, to: Ptr<'c>) -> Result<(), Diagnostic> {
         let c = self.code();
         c.repeat(from, end, 1, |row| self.unpack_row(row, c.at(to, (row - from) * self.row_bytes())))
@@ -167,8 +168,7 @@ impl<'k, 'a, 'c> Contraction<'k, 'a, 'c> {
         self.codes().ok().flatten().filter(Codes::scales_spans)
     }
 
-    /// What the sums of a span are multiplied with, of an unpacked row of codes with several
-    /// scales.
+    /// The factor of a span's sums, for an unpacked quantised row with several scales.
     pub fn span_scale(&self, row: Ptr<'c>, codes: &Codes<'a, 'c>, span: Int<'c>) -> Option<Vector<'c>> {
         let c = self.code();
         codes.groups_of_x()?;
@@ -201,7 +201,7 @@ impl<'k, 'a, 'c> Contraction<'k, 'a, 'c> {
         })
     }
 
-    /// What sums of a row of codes are multiplied with, if there is one such number.
+    /// The factor of a quantised row's sums, if there is one for all.
     pub fn row_scale(&self, row: Int<'c>) -> Result<Option<Vector<'c>>, Diagnostic> {
         let (c, rows, x) = (self.code(), &self.parts.kernel.rows, self.parts.x);
         rows.has_row_scale(x).then(|| Ok(c.splat(rows.scale(x, row)?))).transpose()

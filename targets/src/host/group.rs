@@ -50,7 +50,7 @@ impl<'a, 'c> Sorted<'a, 'c> {
     pub fn place(&self, from: Ptr<'c>, pair: Int<'c>) -> Int<'c> {
         let c = self.c;
         let expert = c.load_made_index(from, pair);
-        // As a number without a sign, what is below zero is above all experts.
+        // As an unsigned number, a negative one is above all experts.
         let known = c.compare(inkwell::IntPredicate::ULT, expert, self.experts);
         c.pick_int(known, expert, self.experts)
     }

@@ -43,7 +43,8 @@ pub fn emit_matvec<'c>(c: &Host<'c>, spec: &KernelSpec) -> Result<manifest::Kern
     let panels = job.panels();
     let times = contraction.panels() / panels;
     let (first, end) = signature::tasks(c);
-    // Tasks are as many as there can be at most, and what there is to do is shared out among them.
+    // There are as many tasks as there can be work at most, and the actual work is shared out among
+    // them.
     let all = runs.count * times;
     let [first, end] = [first, end].map(|task| task * all / (most * times));
     kernel
@@ -57,7 +58,7 @@ pub fn emit_matvec<'c>(c: &Host<'c>, spec: &KernelSpec) -> Result<manifest::Kern
 struct Runs<'c> {
     count: Int<'c>,
     experts: usize,
-    /// The expert of each run, or as many as there are experts, and where it begins.
+    /// The expert of each run, followed by the number of experts, and the beginning of each run.
     places: Ptr<'c>,
     starts: Ptr<'c>,
     rows: Ptr<'c>,
@@ -356,7 +357,7 @@ fn finish_none<'c>(
     })
 }
 
-/// The rows of a block in scratch: which block's, and how many there are.
+/// The rows of a block in scratch: the block, and the number of rows.
 struct Gathered<'a, 'c> {
     c: &'a Code<'c>,
     block: Ptr<'c>,

@@ -86,8 +86,8 @@ pub struct Job<'j, 'k, 'a, 'c> {
     pub panels: usize,
     /// Codes, and where their panels are unpacked.
     pub scratch: Option<(&'j Codes<'a, 'c>, Ptr<'c>)>,
-    /// Which row of the result each is, and how many of them a row of x has, where rows are chosen.
-    /// Then there is no room for spare ones.
+    /// The row of the result of each row, and the number of these for a row of x, if rows are
+    /// chosen. Then there is no room for spare ones.
     pub chosen: Option<(Ptr<'c>, usize)>,
     /// Whether steps may have few rows: vectors then compute no spare ones, and prefetch the
     /// weight. A row's sums are in the same order for one row and for several.
@@ -95,7 +95,7 @@ pub struct Job<'j, 'k, 'a, 'c> {
 }
 
 impl<'c> Job<'_, '_, '_, 'c> {
-    /// Where the panels begin, of floats.
+    /// The addresses of the panels, for floats.
     fn weights(&self) -> Vec<Ptr<'c>> {
         let (c, contraction) = (self.c, self.contraction);
         let Some((codes, scratch)) = self.scratch else {
@@ -226,7 +226,7 @@ impl<'c> Job<'_, '_, '_, 'c> {
         result
     }
 
-    /// The sums of some rows with unpacked panels, where those of spans are scaled.
+    /// The sums of some rows with unpacked panels, if sums of spans are scaled.
     fn by_spans(&self, rows: &[Ptr<'c>], weights: &[Ptr<'c>]) -> Option<Vec<Vec<Vector<'c>>>> {
         let (c, (codes, _), dot) = (self.c, self.scratch?, &self.contraction.dot);
         let zeros: Vec<Any> = vec![c.zero().into(); rows.len() * weights.len()];

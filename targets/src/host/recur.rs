@@ -55,7 +55,7 @@ fn columns<'c>(c: &Code<'c>, first: Int<'c>, end: Int<'c>, width: usize, body: i
     }
 }
 
-/// Where an element of a row begins.
+/// The address of an element of a row.
 fn element<'c>(c: &Code<'c>, x: &Operand<'c>, row: Int<'c>, column: Int<'c>) -> Ptr<'c> {
     c.at(x.ptr, (row * x.stride + column) * x.ty.dtype.size())
 }

@@ -1,4 +1,5 @@
-//! Which experts a token chooses. A row of scores, and what experts are chosen by, are in scratch.
+//! The experts that a token chooses. A row of scores, and of the numbers that experts are chosen
+//! by, are in scratch.
 use atomc_ir::{Best, DType, Diagnostic, Op, Router, Score, Value};
 use inkwell::FloatPredicate;
 use inkwell::values::FloatValue;
@@ -36,7 +37,7 @@ struct Row<'r, 'a, 'c> {
     /// after the last expert, and for an expert that cannot be chosen.
     scores: Ptr<'c>,
     choices: Ptr<'c>,
-    /// How good each group is: minus infinity where it is kept already, infinity where it stays.
+    /// The rank of each group: minus infinity if it is kept already, infinity if it stays.
     groups: Ptr<'c>,
     weights: Ptr<'c>,
     /// 1 for each choice that the rank holds, and 0 for others.
@@ -50,7 +51,7 @@ pub fn scratch(kernel: &Kernel, v: Value) -> usize {
     Row::new(kernel, v).map_or(0, |row| 4 * numbers(&row))
 }
 
-/// Stores what a router makes of a row of logits.
+/// Stores a router's result for a row of logits.
 pub fn store<'a, 'c>(kernel: &Kernel<'a, 'c>, v: Value, row: Int<'c>) -> Result<(), Diagnostic> {
     let router = Row::new(kernel, v)?;
     router.score(v, row)?;
@@ -95,7 +96,7 @@ impl<'r, 'a, 'c> Row<'r, 'a, 'c> {
         self.c.choose(self.c.lanes_below(self.experts - col), v, self.c.lit(other))
     }
 
-    /// Scores of all experts, and what they are chosen by.
+    /// Scores of all experts, and the numbers that they are chosen by.
     fn score(&self, v: Value, row: Int<'c>) -> Result<(), Diagnostic> {
         let (c, rows) = (self.c, &self.kernel.rows);
         let operands = rows.graph.operands(v.node);
@@ -223,7 +224,7 @@ impl<'r, 'a, 'c> Row<'r, 'a, 'c> {
         let some = |v: Vector<'c>, col: usize| c.choose(c.lanes_below(k - col), v, c.zero());
         let mut weights: Vec<Vector> = columns().map(|col| some(self.vector(self.weights, c.int(col)), col)).collect();
         if score == Score::Chosen {
-            // The largest comes first.
+            // The largest weight is the first.
             let top = c.splat(c.lane(weights[0], 0).into_float_value());
             let below = |(&w, col): (&Vector<'c>, usize)| some(math::exp(c, c.fsub(w, top)), col);
             weights = weights.iter().zip(columns()).map(below).collect();
@@ -235,7 +236,7 @@ impl<'r, 'a, 'c> Row<'r, 'a, 'c> {
             weights = weights.iter().zip(columns()).map(|(&w, col)| some(c.fdiv(w, sum), col)).collect();
         }
         if self.held.is_some() {
-            // Not a product: what others hold may be no number.
+            // Not a product: weights of experts on other ranks may be NaN.
             let owned = |(&w, col): (&Vector<'c>, usize)| {
                 let owned = some(self.vector(self.owned, c.int(col)), col);
                 let is_owned = c.b.build_float_compare(FloatPredicate::OGT, owned, c.zero(), "").expect(BUILT);

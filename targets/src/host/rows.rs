@@ -105,7 +105,7 @@ fn store_group<'c>(
     result
 }
 
-/// A vector of codes; what is beyond the row is zero.
+/// A vector of codes, with zeros beyond the row.
 fn store_code<'c>(rows: &Rows<'_, 'c>, out: &Operand<'c>, at: At<'c>, codes: Vector<'c>) {
     let (c, width) = (rows.code, out.ty.shape.row().unwrap_or(0));
     let codes = c.choose(c.lanes_below(width - rows.column(at.col)), codes, c.zero());

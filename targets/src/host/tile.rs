@@ -13,7 +13,7 @@ pub const DEPTH: usize = 32;
 pub struct Tiles<'a, 'c>(&'a Code<'c>);
 
 impl<'a, 'c> Tiles<'a, 'c> {
-    /// `rows` is how many rows x has in a tile, and so the sums.
+    /// `rows` is the number of rows of x, and so of sums, in a tile.
     pub fn open(c: &'a Code<'c>, rows: usize) -> Tiles<'a, 'c> {
         // Palette 1; bytes per row as eight u16 from byte 16; rows as eight bytes from byte 48
         // (Intel SDM, LDTILECFG).

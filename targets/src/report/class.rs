@@ -1,4 +1,4 @@
-//! What an instruction is, by its text.
+//! The class of an instruction, by its text.
 
 /// The classes that a report counts. Pairs of vector instructions in one word are one instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,7 +24,7 @@ pub enum Class {
         loads: Option<usize>,
     },
     Barrier,
-    /// Atomic operations, scratch memory, hints, and what the hardware needs for itself.
+    /// Atomic operations, scratch memory, hints, and instructions for the hardware's own needs.
     Other,
 }
 

@@ -1,4 +1,4 @@
-//! Loops in straight code: what lies between a branch back and its target.
+//! Loops in straight code: the instructions between a branch back and its target.
 use std::collections::VecDeque;
 use std::ops::Range;
 
@@ -40,8 +40,8 @@ fn target(instruction: &Instruction) -> Option<u64> {
 /// The mean number of vector and matrix instructions between a global load and the first wait that
 /// covers it, when the body runs again and again; 0 without loads.
 pub fn overlap(body: &[Class]) -> usize {
-    // What counts down in order: for loads of the first round, the arithmetic that had been issued
-    // before.
+    // For each outstanding load in order: in the first round, the arithmetic that had been issued
+    // before it.
     let mut outstanding: VecDeque<Option<usize>> = VecDeque::new();
     let (mut arithmetic, mut covered, mut loads) = (0, 0, 0);
     for (at, class) in body.iter().chain(body).chain(body).enumerate() {

@@ -138,7 +138,7 @@ fn matrix_loops() {
     }
 }
 
-/// What the file says is what LLVM was asked for.
+/// The file agrees with the requests to LLVM.
 #[test]
 fn code_objects_of_every_chip_are_read() {
     for arch in chips() {

@@ -1,4 +1,4 @@
-//! Rows in memory: where elements lie, and rows that indices or choices name.
+//! Rows in memory: addresses of elements, and rows that indices or choices name.
 use atomc_ir::arch::Machine;
 use atomc_ir::{Diagnostic, Dim, Layout, Op, Value};
 
@@ -19,8 +19,8 @@ impl<'c> Rows<'_, 'c> {
         }
     }
 
-    /// Stores a vector of a row, with what is beyond its width as zeros. Where widths are whole
-    /// vectors of GPUs, one lies on one side of it.
+    /// Stores a vector of a row, with zeros beyond its width. If GPUs' vectors divide the width, a
+    /// vector is on one side of it.
     pub fn store_padded(&self, lanes: Vector<'c>, out: &Operand<'c>, at: At<'c>) {
         let c = self.code;
         let width = out.ty.shape.row().unwrap_or(0);

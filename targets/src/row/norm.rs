@@ -1,4 +1,4 @@
-//! Norms: what they must know of a whole row, and what they make of its elements.
+//! Norms: their statistics of a whole row, and their results for its elements.
 use atomc_ir::{Diagnostic, Norm, Op, Reads, Type, Value, Values};
 use inkwell::values::FloatValue;
 
@@ -126,7 +126,7 @@ impl<'c> Rows<'_, 'c> {
         })
     }
 
-    /// What a term is made of.
+    /// The operand of a term.
     fn base(&self, v: Vector<'c>, term: Term<'c>) -> Vector<'c> {
         match term {
             Term::Value => v,

@@ -6,8 +6,8 @@ use super::{At, Col, Made, Rows, unsupported};
 use crate::code::{Int, Vector};
 
 impl<'c> Rows<'_, 'c> {
-    /// Element j of the first half is rotated with element j of the second; what the table does not
-    /// cover stays.
+    /// Element j of the first half is rotated with element j of the second; elements beyond the
+    /// table stay as they are.
     pub(super) fn rope(&self, operands: &[Value], at: At<'c>) -> Made<'c> {
         let c = self.code;
         let Col::Const(col) = at.col else { return self.rope_anywhere(operands, at) };
@@ -35,8 +35,7 @@ impl<'c> Rows<'_, 'c> {
         Ok(result)
     }
 
-    /// As [`Rows::rope`], where the column is known when the kernel runs: whole vectors lie in one
-    /// half.
+    /// As [`Rows::rope`], for a column that is known at run time: whole vectors lie in one half.
     fn rope_anywhere(&self, operands: &[Value], at: At<'c>) -> Made<'c> {
         let (c, x, table) = (self.code, operands[0], operands[1]);
         let (rot, dim) = (self.shape(table)?.shape.last(), self.shape(x)?.shape.last());
@@ -62,7 +61,7 @@ impl<'c> Rows<'_, 'c> {
         Ok(if all { turned } else { c.pick(turns, turned, own).into_vector_value() })
     }
 
-    /// Neighbours are rotated with each other: whole pairs lie in a vector.
+    /// Neighbours are rotated with each other. A vector has whole pairs.
     pub(super) fn rope_pairs(&self, operands: &[Value], at: At<'c>) -> Made<'c> {
         let (c, x, table) = (self.code, operands[0], operands[1]);
         let [rot, dim] = [table, x].map(|v| self.shape(v).map(|t| t.shape.last().unwrap_or(0)));
@@ -134,7 +133,7 @@ impl<'c> Rows<'_, 'c> {
         self.code.shuffle(a, b, &lanes)
     }
 
-    /// Lane i takes what lane `i - by` had.
+    /// Lane i gets lane `i - by`.
     fn delayed(&self, v: Vector<'c>, by: usize) -> Vector<'c> {
         let lanes: Vec<usize> = (0..self.code.lanes()).map(|i| i.saturating_sub(by)).collect();
         if by == 0 { v } else { self.code.shuffle(v, v, &lanes) }

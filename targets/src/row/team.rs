@@ -8,7 +8,7 @@ use crate::code::{Int, Ptr, Vector};
 /// Turns of a loop along a row up to which it is unrolled.
 pub(super) const UNROLL: usize = 8;
 
-/// What a machine does for threads that compute a row together.
+/// The operations that a machine offers to threads that compute a row together.
 pub trait Threads<'c> {
     /// The sum over a team. All of its threads call it.
     fn team_sum(&self, v: FloatValue<'c>, team: Team<'_, 'c>) -> FloatValue<'c>;
@@ -23,18 +23,18 @@ pub trait Threads<'c> {
 /// The threads that compute one row together; without a team, one thread computes the whole row.
 #[derive(Clone, Copy)]
 pub struct Team<'a, 'c> {
-    /// Which of them this one is.
+    /// The number of this thread in the team.
     pub index: Int<'c>,
     pub size: usize,
-    /// Where the waves of a work-group exchange a float each; none if the team is a part of one
-    /// wave.
+    /// Local memory in which the waves of a work-group exchange a float each; none if the team is a
+    /// part of one wave.
     pub exchange: Option<Ptr<'c>>,
     pub threads: &'a dyn Threads<'c>,
 }
 
 impl<'a, 'c> Rows<'a, 'c> {
     /// From here on vectors are computed a piece at a time, of as many lanes as the code has, so
-    /// that few registers hold what lies between loads and results. Loads are of whole vectors.
+    /// that few registers hold values between loads and results. Loads are of whole vectors.
     pub fn set_pieces(&self, pieces: usize) {
         self.pieces.set(pieces);
         self.loaded.borrow_mut().clear();
@@ -60,7 +60,7 @@ impl<'a, 'c> Rows<'a, 'c> {
         made
     }
 
-    /// Loads what the vectors that begin at `at` are made of, before any piece of them is computed.
+    /// Loads the operands of the vectors at `at`, before any piece of them is computed.
     pub fn load_ahead(&self, v: Value, at: &[At<'c>]) -> Result<(), Diagnostic> {
         if self.pieces.get() == 1 {
             return Ok(());
@@ -73,7 +73,7 @@ impl<'a, 'c> Rows<'a, 'c> {
         loaded
     }
 
-    /// What was begun before is under way while what follows computes.
+    /// Earlier loads are in flight while later code computes.
     pub(super) fn keep_order(&self) {
         if let Some(team) = self.team.get() {
             team.threads.keep_order();
@@ -87,8 +87,8 @@ impl<'a, 'c> Rows<'a, 'c> {
         *self.columns.borrow_mut() = (0..UNROLL).map(|turn| first + turn * team.size * self.whole()).collect();
     }
 
-    /// Does `body` at the vectors of a row of `n` elements that this member of the team has: where
-    /// each begins.
+    /// Runs `body` for each vector that this member of the team has in a row of `n` elements, with
+    /// its first column.
     pub fn each_column(
         &self,
         n: usize,
@@ -123,9 +123,9 @@ impl<'a, 'c> Rows<'a, 'c> {
         result
     }
 
-    /// `body` with vectors of some values at the same columns, of the row of `n` elements that this
-    /// member of the team has a share of. A norm's scale comes last where it can, so that what else
-    /// they are made of is loaded while squares are added up.
+    /// Runs `body` with vectors of some values at the same columns, for the share of this member of
+    /// the team in a row of `n` elements. A norm's scale is computed last if possible, so that
+    /// other operands are loaded while squares are added up.
     pub fn each_made<const N: usize>(
         &self,
         values: [Value; N],

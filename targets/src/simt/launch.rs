@@ -1,5 +1,5 @@
-//! The ground that every schedule stands on: where a kernel is made, its arguments, and how much of
-//! the step there is.
+//! The common ground of all schedules: the kernel under construction, its arguments, and the size
+//! of the step.
 use std::mem::offset_of;
 use std::ops::Deref;
 
@@ -32,7 +32,7 @@ impl<'c> Setup<'c> {
         gpu(self.arch)
     }
 
-    /// The kernel of a specification, where the kernel before it has ended.
+    /// Opens the kernel of a specification, after the previous kernel has ended.
     pub fn open(&self, spec: &KernelSpec, threads: usize) -> Result<Gpu<'c>, Diagnostic> {
         let code = self.open_early(spec, threads)?;
         code.await_previous();
@@ -46,17 +46,17 @@ impl<'c> Setup<'c> {
     }
 }
 
-/// What a schedule has made.
+/// The result of a schedule.
 pub type Made<'c> = Result<(Gpu<'c>, manifest::Kernel), Diagnostic>;
 
-/// The kernel's module, and what its code asks of a launch.
+/// The kernel's module, and the needs of its code at a launch.
 pub fn finish(made: Made) -> Result<(Module, manifest::Kernel), Diagnostic> {
     let (code, info) = made?;
     let info = manifest::Kernel { shared: code.shared.get(), overlaps: code.awaited.get(), ..info };
     Ok((code.finish(), info))
 }
 
-/// What was measured on the arch's chip, or is estimated for it.
+/// The numbers that were measured on the arch's chip, or estimated for it.
 pub fn measured(arch: GpuArch) -> Result<Measured, Diagnostic> {
     let found = arch.simt.measured.map(|known| known.value);
     found.ok_or_else(|| unsupported(format!("{}: nothing was measured on its chip", arch.name)))

@@ -65,7 +65,7 @@ pub const SCHEDULES: &[Schedule] = &[
     recurrent::DELTA,
 ];
 
-/// The type of quantised operands that a schedule multiplies as they lie, if it does.
+/// The type of quantised operands that a schedule multiplies as stored, if it does.
 pub fn multiplied_as_stored(spec: &KernelSpec, arch: GpuArch, schedule: &Schedule) -> Option<DType> {
     let by_bytes = [
         warpgroup::SCHEDULE,

@@ -174,7 +174,7 @@ impl<'k, 'c> Rectangle<'k, 'c> {
         }
     }
 
-    /// The bits of f32 and an offset. NaN stay what they are, and become quiet.
+    /// The bits of f32 and an offset. NaN keep their bits, and become quiet.
     fn raised(&self, bits: Vector<'c>) -> Vector<'c> {
         let c = self.c;
         let by = c.b.build_int_truncate(self.offset.v, c.cx.i32_type(), "").expect("an integer");

@@ -85,9 +85,9 @@ impl<'k, 'c> Step<'k, 'c> {
         c.when(!clears, || self.make());
     }
 
-    /// Clears the values in the page that a sequence's last token is in, if the page gets its first
-    /// token in this step and will not be full. Kernels give tokens that do not exist yet the
-    /// weight zero, but zero times what an earlier sequence left may be NaN.
+    /// Clears the values in the page of a sequence's last token, if the page gets its first token
+    /// in this step and will not be full. Kernels give tokens that do not exist yet the weight
+    /// zero, but zero times the data of an earlier sequence may be NaN.
     fn clear(&self, work: Int<'c>) {
         let (c, block) = (self.c, self.c.arch.memory.block_tokens);
         let [layer, sequence] = c.divide(work, self.sequences);

@@ -1,4 +1,4 @@
-//! `atomc bench` on an emulated chip: what kernels do instead of how long they take, which an
+//! `atomc bench` on an emulated chip: counts of the kernels' work instead of their times, which an
 //! emulator cannot tell.
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -53,7 +53,7 @@ pub fn run(args: &Args, chip: &Chip, artifact: Artifact, prompt: usize) -> Resul
     report(args, engine.device_name(), &steps)
 }
 
-/// What a step adds to the tally, by kernel.
+/// Adds the work of a step to the tally, by kernel.
 fn measure(
     engine: &mut Engine,
     tally: &Tally,

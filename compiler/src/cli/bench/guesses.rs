@@ -18,7 +18,7 @@ pub struct Verify {
     /// For the draft's first guess, and for each further one.
     first: f64,
     more: f64,
-    /// What one more guess moves.
+    /// Bytes that one more guess moves.
     bytes: u64,
     /// The kernels of a step that verifies.
     pub timed: Timed,

@@ -4,7 +4,7 @@ use std::io::{self, Write};
 use super::peaks::Peaks;
 use super::{KernelTime, Timed};
 
-/// Kernels by the time that they lose, then what all lose, and what no kernel takes.
+/// Kernels by the time that they lose, then the loss of all, and the time in which no kernel runs.
 pub fn show(out: &mut impl Write, timed: &Timed, step: f64, peaks: &Peaks) -> io::Result<()> {
     let Some(floors) = floors(timed, peaks) else {
         return writeln!(out, "  no ledger: nothing is known of what this device's memory gives");

@@ -1,5 +1,5 @@
-//! `atomc bench --model`: predicted times for chips that were not measured, and the error where a
-//! measurement exists.
+//! `atomc bench --model`: predicted times for chips that were not measured, and the error if there
+//! is a measurement.
 use std::io::Write;
 use std::path::Path;
 
@@ -64,7 +64,7 @@ fn show(out: &mut impl Write, step: &PredictedStep, kernels: bool) -> Result<(),
     Ok(())
 }
 
-/// What a chip really took.
+/// The measured times of a chip.
 struct Measured {
     product: String,
     bench: Value,

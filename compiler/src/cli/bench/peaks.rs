@@ -1,5 +1,5 @@
-//! What the times of a run are compared with: the peaks of the very product that runs it, or what
-//! its memory gives in the run.
+//! The peaks that the times of a run are compared with: those of the product itself, or the
+//! bandwidth of its memory in the run.
 use atomc_artifact::escaped;
 use atomc_runtime::manifest::{Chip, Variant};
 use atomc_runtime::{Engine, bandwidth};
@@ -13,7 +13,7 @@ const HOST_ROUNDS: usize = 5;
 /// More than the caches of a GPU hold: an MI300X has 256 MiB.
 const DEVICE_BYTES: usize = 512 << 20;
 
-/// What a device can do at most.
+/// The limits of a device.
 pub enum Peaks {
     /// Bytes a second that the host reads, measured.
     Host(f64),
@@ -54,7 +54,7 @@ impl Peaks {
         }
     }
 
-    /// The least seconds that these bytes and operations take; bytes alone count where the rate of
+    /// The least seconds for these bytes and operations; bytes alone count if the rate of
     /// operations is unknown.
     pub fn floor(&self, bytes: u64, flops: u64, rate: u32) -> Option<f64> {
         match self {
@@ -63,7 +63,7 @@ impl Peaks {
         }
     }
 
-    /// What a share of the bandwidth is a share of.
+    /// The name of the bandwidth that shares are relative to.
     pub fn meaning(&self) -> &'static str {
         match self {
             Peaks::Copies(_) => "copy bandwidth",

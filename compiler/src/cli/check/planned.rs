@@ -1,4 +1,4 @@
-//! What an artifact would be that is compiled for a framework's options, without writing it.
+//! The artifact that would be compiled for a framework's options, without writing it.
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
 
@@ -31,7 +31,7 @@ pub fn command(asked: &Asked, folder: &Path, target: &str) -> Result<String, Fai
     let compiled = driver::compile(&config, &options, &mut |_, _, _| ())?;
     let targets: Vec<&Target> = compiled.manifest.targets.iter().collect();
     let command = format!("`atomc compile {}`", words.join(OsStr::new(" ")).display());
-    // What options change of a configuration does not stand in the folder's file.
+    // Options may change the configuration, which the folder's file does not show.
     let changed = !differences(&asked.config, &atomc_config::read(folder)?.echo()).is_empty();
     let command = if changed { format!("{command}, of a config.json with these overrides,") } else { command };
     let fault = |fault| Failure::new("check", format!("what {command} makes: {fault}"));

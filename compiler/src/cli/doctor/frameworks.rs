@@ -1,4 +1,4 @@
-//! Frameworks: which releases a Python has, and which of them the package `atomc` was tested with.
+//! Frameworks: the releases that a Python has, and those that the package `atomc` was tested with.
 use std::io::Read;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
@@ -8,7 +8,7 @@ use serde::Deserialize;
 
 use super::Finding;
 
-/// What the module `atomc.packages` prints.
+/// The output of the module `atomc.packages`.
 #[derive(Deserialize)]
 struct Packages {
     python: String,
@@ -43,8 +43,7 @@ const MOST_BYTES: u64 = 64 << 10;
 /// Between two looks at whether it has ended.
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// What a command prints, if it ends in time. What it prints beyond the bytes that are read ends
-/// it.
+/// The output of a command, if it ends in time. Output beyond the bytes that are read ends it.
 fn output(mut command: Command, time: Duration) -> std::io::Result<Output> {
     let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
     let (out, err) = (reader(child.stdout.take()), reader(child.stderr.take()));
@@ -58,7 +57,7 @@ fn output(mut command: Command, time: Duration) -> std::io::Result<Output> {
 fn reader(pipe: Option<impl Read + Send + 'static>) -> std::thread::JoinHandle<Vec<u8>> {
     std::thread::spawn(move || {
         let mut bytes = Vec::new();
-        // What cannot be read is not there.
+        // A part that cannot be read counts as empty.
         let _ = pipe.map(|pipe| pipe.take(MOST_BYTES).read_to_end(&mut bytes));
         bytes
     })
@@ -104,7 +103,7 @@ fn findings(packages: &Packages) -> Vec<Finding> {
     std::iter::once(plugin).chain(frameworks.iter().filter_map(framework)).collect()
 }
 
-/// A framework, if it is installed. What follows a plus names a build of the same release.
+/// A framework, if it is installed. The text after a plus names a build of the same release.
 fn framework(Framework { name, version, tested }: &Framework) -> Option<Finding> {
     let version = version.as_ref()?;
     let release = version.split('+').next().unwrap_or_default();

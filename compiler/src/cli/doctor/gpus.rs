@@ -9,14 +9,14 @@ use atomc_runtime::device::{GpuDevice, Vendor};
 
 use super::Finding;
 
-/// What there is to see of one vendor's GPUs.
+/// The findings about one vendor's GPUs.
 struct Seen {
     vendor: Vendor,
     /// Whether one is on the bus.
     on_bus: bool,
     /// Whether the device file of the driver can be opened; nothing if there is none.
     opens: Option<bool>,
-    /// What the driver's library says.
+    /// The devices that the driver's library lists.
     devices: Result<Vec<GpuDevice>, String>,
 }
 
@@ -102,7 +102,7 @@ fn device(device: &GpuDevice) -> Finding {
     }
 }
 
-/// What to compile for a GPU.
+/// The target to compile for a GPU.
 #[cfg(feature = "compiler")]
 fn target(device: &GpuDevice) -> Option<&'static str> {
     device.best(atomc_targets::rows().iter().map(|row| row.target))

@@ -56,12 +56,12 @@ impl AccessArgs {
         let fault = |error: &dyn std::fmt::Display| Failure::new("address", format!("--host {}: {error}", self.host));
         let found = (self.host.as_str(), self.port).to_socket_addrs().map_err(|error| fault(&error))?;
         let found: Vec<SocketAddr> = found.collect();
-        // localhost is both, and clients that ask for it try both.
+        // localhost has addresses of both kinds, and its clients try both.
         let first = found.iter().find(|address| address.is_ipv4()).or(found.first());
         first.copied().ok_or_else(|| fault(&"it has no address"))
     }
 
-    /// What connections may take, as far as this process may have files.
+    /// The limits of connections that fit this process's limit of files.
     pub fn limits(&self) -> Result<Limits, Failure> {
         let usual = Limits::default();
         let connections = self.connections.unwrap_or(usual.connections);
@@ -92,7 +92,7 @@ impl AccessArgs {
     }
 }
 
-/// What the line at the start says of keys.
+/// The part about keys of the line at the start.
 pub fn shown(access: &Access) -> String {
     match access.keys.len() {
         0 => "without keys".into(),

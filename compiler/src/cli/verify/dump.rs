@@ -115,7 +115,7 @@ impl Dump {
     }
 }
 
-/// What a kernel is called with, in order.
+/// The parameters of a kernel, in order.
 fn parameters(kernel: &Kernel) -> &'static [&'static str] {
     match kernel.threads {
         // Only the host has no work-items.
@@ -166,7 +166,7 @@ fn arguments(
     all
 }
 
-/// Where a stream begins in a page.
+/// The offset of a stream in a page.
 fn offset(target: &Target, state: usize, stream: usize) -> usize {
     match target.group(state) {
         StateGroup::Paged(pages) => pages.streams[stream].at.start,
@@ -237,7 +237,7 @@ fn batch(entry: &str, bench: &Bench, ran: &Ran, case: &Case, before: &mut Entrie
     about
 }
 
-/// What tensor results should be, and the budgets, as numbers without padding.
+/// The expected tensor results, and the budgets, as numbers without padding.
 fn wanted(bench: &Bench, ran: &Ran, after: &mut Entries) {
     let exact = |v: &i32| Bound::of(f64::from(*v));
     let tensors = ran.want.iter().filter_map(|want| match want {

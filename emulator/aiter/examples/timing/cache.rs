@@ -1,4 +1,4 @@
-//! What was recorded, kept in a file.
+//! The recordings, kept in a file.
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 

@@ -155,14 +155,14 @@ pub fn leave_out(cases: &[Case], start: &Chip) -> Vec<f64> {
     errors
 }
 
-/// The chip with round numbers: nothing is left of a fit that knew what is left out.
+/// The chip with round numbers, so that nothing of an earlier fit remains.
 pub fn blank(chip: &Chip) -> Chip {
     let mut blank = *chip;
     fitted(chip).for_each(|at| blank.numbers[at] = TYPICAL[at].min(chip.range(at)[1]));
     blank
 }
 
-/// Searches are short where there is one for each kernel.
+/// Searches are short if there is one for each kernel.
 pub const LEFT_OUT_RESTARTS: usize = 2;
 
 /// Where they begin: round numbers of no chip.

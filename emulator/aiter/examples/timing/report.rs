@@ -54,7 +54,7 @@ pub fn kernel_biases(cases: &[Case], chip: &Chip) -> Vec<f64> {
     biases(cases, &fit::errors(cases, chip), 10).values().map(|(_, bias)| *bias).collect()
 }
 
-/// Where the time of each case goes, in microseconds.
+/// The parts of each case's time, in microseconds.
 pub fn parts(cases: &[Case], chip: &Chip) {
     println!("{}", chip.name);
     for case in cases {

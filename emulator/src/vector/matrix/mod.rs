@@ -121,8 +121,8 @@ impl Element {
 
 impl Spec {
     /// Reads a mnemonic: `v_mfma_f32_16x16x16_bf16`, `v_mfma_f32_4x4x4_16b_f16`,
-    /// `v_mfma_f32_32x32x8bf16_1k` (gfx90a), `v_wmma_i32_16x16x16_iu8`. The number of blocks
-    /// follows from the size of D where the name does not tell.
+    /// `v_mfma_f32_32x32x8bf16_1k` (gfx90a), `v_wmma_i32_16x16x16_iu8`. If the name has no number
+    /// of blocks, it follows from the size of D.
     pub fn parse(mnemonic: &str, registers: usize) -> Option<Spec> {
         let rest = mnemonic.strip_prefix("v_mfma_").or_else(|| mnemonic.strip_prefix("v_wmma_"))?;
         let (scaled, rest) = rest.strip_prefix("scale_").map_or((false, rest), |r| (true, r));

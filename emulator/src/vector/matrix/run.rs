@@ -55,7 +55,7 @@ impl Spec {
     }
 }
 
-/// Where four consecutive rows of D lie.
+/// The places of four consecutive rows of D.
 trait Layout {
     const M: usize;
     /// Register and first lane of row `i` of a block.

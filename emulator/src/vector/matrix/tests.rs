@@ -7,9 +7,9 @@ use crate::isa::Isa;
 use crate::num;
 use crate::wave::{Mode, Rounding, Wave};
 
-/// Where an element is: lane and number of the element in the lane.
+/// The place of an element: lane and number of the element in the lane.
 type Place = fn(i: usize, k: usize, block: usize) -> (usize, usize);
-/// Where a sum is: lane, register (or pair of registers) and shift.
+/// The place of a sum: lane, register (or pair of registers) and shift.
 type SumPlace = fn(i: usize, j: usize, block: usize) -> (usize, usize, u32);
 
 struct Case {

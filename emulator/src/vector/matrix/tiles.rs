@@ -19,7 +19,7 @@ pub struct Operands<'a> {
     pub element: Element,
 }
 
-/// Where a lane's elements lie in a row.
+/// The places of a lane's elements in a row.
 struct Place {
     /// Groups of lanes with different elements of the same rows.
     groups: usize,

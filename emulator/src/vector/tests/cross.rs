@@ -1,4 +1,4 @@
-//! Lanes that see each other, masks that steer, and what else is no plain function of one lane.
+//! Instructions that are no plain function of one lane: lanes that read each other, and masks.
 use super::{run, wave};
 use crate::inst::scalar;
 use crate::num;

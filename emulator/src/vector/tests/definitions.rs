@@ -1,4 +1,4 @@
-//! What each instruction computes, in plain arithmetic.
+//! The function of each instruction, in plain arithmetic.
 use super::check;
 
 type Define = fn(&[u64]) -> u64;
@@ -47,7 +47,7 @@ fn m24(x: u64) -> u64 {
     x % (1 << 24)
 }
 
-/// The sine of quarter turns, exact where it is zero or one.
+/// The sine of quarter turns, exact if it is zero or one.
 fn turned(x: f64, quarters: f64) -> f64 {
     let q = (x % 1.0) * 4.0 + quarters;
     match q.rem_euclid(4.0) {

@@ -1,4 +1,5 @@
-//! All comparisons: each predicate by what it accepts of less, equal, greater and unordered.
+//! All comparisons: each predicate by the relations that it accepts: less, equal, greater and
+//! unordered.
 use std::cmp::Ordering::{self, Equal, Greater, Less};
 use std::sync::LazyLock;
 

@@ -9,7 +9,7 @@ use atomc_artifact::manifest::{Kernel, KernelDef, Module, PACK, PREPARE, Variant
 use std::ffi::CString;
 use std::sync::{Arc, Mutex};
 
-/// What a kernel may use of shared memory without asking.
+/// Shared memory that a kernel may use without an attribute that permits more.
 const SHARED: usize = 48 << 10;
 
 /// Loaded kernels, by their numbers.
@@ -77,7 +77,7 @@ impl Code {
     }
 }
 
-/// A kernel, and the module that it alone comes from.
+/// A kernel, and its module if that has no other kernel.
 struct One(Handle, Option<Loaded>);
 
 // SAFETY: handles that drivers' functions take on any thread.

@@ -1,5 +1,5 @@
-//! A stream of one GPU, and what lives on it: memory, events, modules, graphs. Each keeps the
-//! context, so that the order in which they are dropped does not matter.
+//! A stream of one GPU, and the objects that need it: memory, events, modules, graphs. Each keeps
+//! the context alive, so they may be dropped in any order.
 //!
 //! Drivers have a current device for each thread of the host; every call here names its own first.
 use super::super::{DeviceBuffer, DeviceError, DeviceMemory};
@@ -62,7 +62,7 @@ impl Context {
         result.map_err(|fault| self.driver.vendor().fault(self.ordinal, fault))
     }
 
-    /// The result of a call that asked for `bytes` bytes.
+    /// The result of a call that allocates `bytes` bytes.
     fn sized<T>(&self, bytes: usize, result: Result<T, Fault>) -> Result<T, DeviceError> {
         self.check(result.map_err(|fault| Fault { text: format!("{bytes} bytes: {fault}"), ..fault }))
     }
@@ -78,7 +78,7 @@ impl Context {
         self.check(unsafe { self.driver.synchronise(self.stream) })
     }
 
-    /// What lies at an address when all on the stream is done.
+    /// Reads the bytes at an address after all earlier calls on the stream.
     ///
     /// # Safety
     /// Memory of the device begins there with as many bytes.
@@ -95,7 +95,7 @@ impl Context {
         let whole = bytes.saturating_add(SLACK);
         let start = self.sized(bytes, self.driver.allocate(whole))?;
         let memory = GpuMemory { context: self.clone(), start, len: bytes, stream: self.stream, owner: Owner::Runtime };
-        // SAFETY: the memory is as long as what is cleared.
+        // SAFETY: the memory has at least this many bytes.
         self.check(unsafe { self.driver.fill(start, 0, whole, self.stream) })?;
         Ok(DeviceBuffer::Device(Box::new(memory)))
     }

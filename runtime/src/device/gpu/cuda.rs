@@ -61,7 +61,7 @@ functions! {
     cuLaunchKernelEx(*const CUlaunchConfig, CUfunction, *mut *mut c_void, *mut *mut c_void);
 }
 
-/// What gives a text for an error: a function of a number here, as above.
+/// A function that gives a text for an error: it takes a number here, as above.
 type Text = unsafe extern "C" fn(c_uint, *mut *const c_char) -> c_uint;
 const _: unsafe fn(CUresult, *mut *const c_char) -> CUresult = cuGetErrorName;
 const _: unsafe fn(CUresult, *mut *const c_char) -> CUresult = cuGetErrorString;
@@ -92,8 +92,7 @@ impl Cuda {
             return Ok(());
         }
         let (mut name, mut meaning) = (std::ptr::null(), std::ptr::null());
-        // SAFETY: any code may be asked for, the pointers are to locals. A code that is not known
-        // makes them null.
+        // SAFETY: any code is allowed, the pointers are to locals. An unknown code makes them null.
         unsafe {
             (self.name)(code, &mut name);
             (self.meaning)(code, &mut meaning);

@@ -10,7 +10,7 @@ use std::fmt::Debug;
 /// A stream, an event, a module, a kernel, a graph, or a device as [`Driver::enter`] takes it.
 pub type Handle = *mut c_void;
 
-/// The call that failed, what the driver says about it, and what that means.
+/// The call that failed, the driver's text, and the meaning of the fault.
 #[derive(Clone, Debug)]
 pub struct Fault {
     pub trouble: Trouble,
@@ -123,7 +123,7 @@ pub trait Driver: Debug + Send + Sync {
     unsafe fn launch(&self, start: Start, parameters: &[*mut c_void], stream: Handle) -> Result<(), Fault>;
 
     unsafe fn begin_capture(&self, stream: Handle) -> Result<(), Fault>;
-    /// What was captured; it may be there although the capture failed.
+    /// The captured graph. It may be there although the capture failed.
     unsafe fn end_capture(&self, stream: Handle, graph: &mut Handle) -> Result<(), Fault>;
     unsafe fn destroy_graph(&self, graph: Handle) -> Result<(), Fault>;
     unsafe fn instantiate(&self, graph: Handle) -> Result<Handle, Fault>;
@@ -135,7 +135,7 @@ pub trait Driver: Debug + Send + Sync {
 /// compared with those of the bindings; `bound` gives their form.
 macro_rules! functions {
     ($bound:ident, $needs:ident; $($name:ident($($ty:ty),* $(,)?);)*) => {
-        /// What this runtime uses of the driver.
+        /// The functions of the driver that this runtime uses.
         #[allow(non_snake_case, reason = "these are the driver's names")]
         struct Api {
             $($name: unsafe extern "C" fn($($ty),*) -> c_uint,)*
@@ -160,7 +160,7 @@ macro_rules! functions {
     };
 }
 
-/// What a call of the driver gives: nothing, or an error that names it.
+/// The result of a call of the driver: nothing, or an error that names the call.
 macro_rules! call {
     ($driver:expr, $name:ident($($arg:expr),* $(,)?)) => {
         // SAFETY: the caller's, as the trait says; pointers to results are to locals.

@@ -6,8 +6,8 @@ use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::mem::MaybeUninit;
 use std::ptr::null_mut;
 
-/// Where the library may be: as the loader finds it, with the version in its name where only the
-/// runtime is installed, and where ROCm puts it.
+/// Names of the library: the loader's, those with the version if only the runtime is installed, and
+/// ROCm's own path.
 const LIBRARIES: &[&str] = &["libamdhip64.so", "libamdhip64.so.7", "libamdhip64.so.6", "/opt/rocm/lib/libamdhip64.so"];
 
 const NEEDS: &str = "ROCm 6 or later";
@@ -76,8 +76,8 @@ impl Hip {
             return Ok(());
         }
         let (mut name, mut meaning) = (std::ptr::null(), std::ptr::null());
-        // SAFETY: any code may be asked for, the pointers are to locals. A code that is not known
-        // leaves them as they are.
+        // SAFETY: any code is allowed, the pointers are to locals. An unknown code leaves them as
+        // they are.
         unsafe {
             (self.api.hipDrvGetErrorName)(code, &mut name);
             (self.api.hipDrvGetErrorString)(code, &mut meaning);

@@ -18,14 +18,14 @@ const SIZES: usize = 8;
 #[derive(Debug)]
 pub struct Bound {
     launches: Vec<Launch>,
-    /// The largest step. Kernels read what varies from the step's inputs, so what is captured at
-    /// this size fits any step.
+    /// The largest step. Kernels read everything that varies from the step's inputs, so a capture
+    /// at this size fits any step.
     largest: StepSize,
     /// Whether all steps take the largest grid: those of plans for few tokens, which is not much
     /// more than any of them needs.
     is_few: bool,
-    /// The sizes that came last, the latest at the end. Capturing costs more than one replay saves,
-    /// so a size of prompts is captured when it comes again.
+    /// The latest sizes, the last one at the end. A capture costs more than one replay saves, so a
+    /// size of prompts is captured at its second step.
     sizes: Vec<(StepSize, Option<Graph>)>,
 }
 
@@ -38,7 +38,7 @@ struct Launch {
     threads: c_uint,
     shared: c_uint,
     overlaps: bool,
-    /// Whether what it reads depends on the routing of its layer.
+    /// Whether its inputs depend on the routing of its layer.
     routed: bool,
     /// Which experts it reads, by the argument that says it.
     chosen: Option<Chosen>,
@@ -226,7 +226,7 @@ impl Launch {
         let groups = c_uint::try_from(groups).map_err(|_| context.fault(format!("a grid of {groups} work-groups")))?;
         let Launch { kernel, threads, shared, overlaps, .. } = *self;
         let start = Start { kernel, groups, threads, shared, overlaps };
-        // SAFETY: the parameters are what the manifest lists for this kernel, all pointers.
+        // SAFETY: the parameters are those that the manifest lists for this kernel, all pointers.
         context.check(unsafe { context.driver.launch(start, &self.pointers, stream) })
     }
 }
@@ -245,7 +245,7 @@ impl Graph {
     fn capture(context: &Arc<Context>, launch: impl FnOnce() -> Result<(), DeviceError>) -> Result<Graph, DeviceError> {
         let (driver, stream) = (&context.driver, context.stream());
         let mut graph = null_mut();
-        // SAFETY: the stream is alive, and what was captured is destroyed once it is instantiated.
+        // SAFETY: the stream is alive, and the captured graph is destroyed once it is instantiated.
         unsafe {
             context.check(driver.begin_capture(stream))?;
             // The capture has to end whether the launches could be captured or not.

@@ -9,7 +9,7 @@ use std::sync::Arc;
 #[derive(Debug, Default)]
 pub struct Slots(Vec<(u64, usize)>);
 
-/// What was in them.
+/// The contents of the slots.
 #[derive(Debug)]
 pub struct Kept<'s> {
     slots: &'s Slots,
@@ -39,7 +39,7 @@ impl Slots {
 }
 
 impl Kept<'_> {
-    /// Puts back what was there.
+    /// Restores the contents.
     ///
     /// # Safety
     /// As for [`Slots::keep`].

@@ -14,7 +14,7 @@ use std::ffi::{CStr, c_char};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// A stand-in for a driver, in a library of its own, so that tests do not see each other's state.
+/// A stand-in for a driver, in a library of its own, so that each test has its own state.
 struct Fake {
     vendor: Vendor,
     dir: tempfile::TempDir,
@@ -149,7 +149,7 @@ fn a_device_says_what_it_is_and_how_fast_it_copies() {
         let mut device = fake.device(&artifact, 0).unwrap();
         assert_eq!(device.product(), Some(name));
         fake.log();
-        // The stand-in's copies take a quarter of a millisecond, whatever they copy.
+        // The stand-in's copies take a quarter of a millisecond, whatever their size.
         assert_eq!(device.copy_rate(1 << 20).unwrap(), Some(2.0 * f64::from(1 << 20) / 0.25e-3));
         assert!(fake.log().contains("record; copy within; record; wait"));
     }
@@ -636,7 +636,7 @@ fn nvidia() -> GpuDevice {
     GpuDevice { vendor: Vendor::Cuda, ordinal: 0, name, arch, modes, memory: 0, units: 0 }
 }
 
-/// Assembled code where there is some and the chip is of its generation, text otherwise.
+/// Assembled code is loaded if there is some and the chip is of its generation, text otherwise.
 #[test]
 fn chooses_between_assembled_code_and_text() {
     let fake = Fake::new(Vendor::Cuda);

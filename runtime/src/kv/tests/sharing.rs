@@ -17,7 +17,7 @@ struct Model {
     seen: Seen,
 }
 
-/// What happened, so that a test can tell that it met it.
+/// Counts of events, by which a test checks that they happened.
 #[derive(Debug, Default)]
 struct Seen {
     forked_live: usize,
@@ -56,7 +56,7 @@ impl Model {
         }
     }
 
-    /// As an engine computes: in parts that end where a snapshot is wanted.
+    /// A step like the engine's: in parts that end at the positions of snapshots.
     fn step(&mut self, kv: &mut Kv, index: usize, random: &mut Random, count: usize) {
         let id = self.alive[index].0;
         let mut left = count;
@@ -94,7 +94,7 @@ impl Model {
         tokens.push(token);
     }
 
-    /// What the next token of each sequence sees is its own.
+    /// The next token of each sequence sees the sequence's own tokens.
     fn check(&self, kv: &Kv) {
         for (id, tokens) in &self.alive {
             let sequence = kv.get(*id).unwrap();
@@ -183,7 +183,7 @@ fn run(kept: &[Kept], sizes: Sizes) -> Seen {
 }
 
 /// Random admissions, forks, growth, failures and returns: whatever a sequence shares, its next
-/// token reads what its own tokens have made.
+/// token reads the entries of its own tokens.
 #[test]
 fn nobody_reads_what_another_made() {
     let sizes = Sizes {
@@ -247,7 +247,7 @@ fn sequences_go_on_from_the_last_snapshot() {
     assert_eq!(kv.snapshots(), 1);
 }
 
-/// All that a sequence has goes to one that forks there, with a copy of the block that is not full.
+/// A fork at the end of a sequence has all of it, with a copy of the block that is not full.
 #[test]
 fn sequences_go_on_from_where_another_is() {
     let mut kv = with_slots(2, 0);
@@ -280,7 +280,7 @@ fn snapshots_make_place() {
     assert_eq!(kv.grow(c, 1), Ok(0..1));
 }
 
-/// What others hold is not written when a sequence goes back into it.
+/// A sequence that goes back does not write blocks that others hold.
 #[test]
 fn slots_are_left_to_go_back() {
     let may = |slots, snapshots, running: usize| {

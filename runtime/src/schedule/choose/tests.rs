@@ -26,7 +26,7 @@ fn penalties_count_what_was_there() {
     assert_eq!(greedy(penalties(1.0, 1.0, 0.0), &[1], 4), [1, 3, 1, 1]);
     // 3, 2.5, 2.4, 1.9, 1.8.
     assert_eq!(greedy(penalties(1.0, 0.0, 0.6), &[1], 5), [1, 3, 1, 3, 1]);
-    // What is negative is multiplied.
+    // Negative logits are multiplied.
     let settings = Settings { bias: vec![(1, -99.0), (3, -99.0), (0, -99.0), (4, -99.0)], ..penalties(2.0, 0.0, 0.0) };
     let mut chooser = Chooser::new(settings, None, &[2]);
     chooser.choose(&LOGITS).unwrap();

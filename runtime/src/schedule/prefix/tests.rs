@@ -7,7 +7,7 @@ fn plain(tokens: &[u32]) -> Salted<'_> {
     Salted { salt: &None, tokens }
 }
 
-/// A sequence with these tokens, which begins with what is retained.
+/// A sequence with these tokens, made of the retained one that it begins like.
 fn computed(toy: &mut Toy, prefixes: &mut Prefixes, Salted { salt, tokens }: Salted) -> (SeqId, usize) {
     let found = prefixes.find(Salted { salt, tokens: &tokens[..tokens.len() - 1] });
     let (sequence, fed) = match found {
@@ -44,7 +44,7 @@ fn the_longest_beginning_is_found() {
         assert_eq!(prefixes.find(plain(tokens)).map(|found| found.tokens), Some(most));
     }
     assert_eq!(prefixes.find(plain(&run(30, 5))), None);
-    // What goes on from a leaf takes its place; what is there already goes.
+    // A sequence that continues a leaf replaces it; one that is retained already is dropped.
     assert_eq!(insert(&mut toy, &mut prefixes, &[a.clone(), run(50, 5)].concat()), 20);
     assert_eq!(insert(&mut toy, &mut prefixes, &run(0, 6)), 4);
     assert_eq!(prefixes.len(), 2);
@@ -61,7 +61,7 @@ fn what_was_used_longest_ago_goes_first() {
     insert(&mut toy, &mut prefixes, &[system.clone(), run(30, 8)].concat());
     assert_eq!(toy.free_blocks(), 100 - 2 - 4 - 2);
     prefixes.find(plain(&run(50, 8)));
-    // The two tails, and then what they had in common, which was used as long ago as the second.
+    // The two tails, and then their common part, with the use of the second.
     for (left, shared) in [(94, 8), (96, 8), (98, 0)] {
         assert!(prefixes.evict(&mut toy).unwrap());
         assert_eq!(toy.free_blocks(), left);

@@ -63,13 +63,13 @@ fn job(index: usize) -> (Job, Ear) {
 
 const REQUESTS: usize = 40;
 
-/// What is told of each request.
+/// The reports about each request.
 fn told(scheduler: &mut Scheduler<Toy>) -> Vec<Told> {
     let ears: Vec<Ear> = (0..REQUESTS)
         .map(|index| {
             let (job, ear) = job(index);
             scheduler.add(vec![job]);
-            // Some come while others are under way.
+            // Some arrive while others run.
             (0..index % 3).for_each(|_| scheduler.step());
             ear
         })
@@ -79,7 +79,7 @@ fn told(scheduler: &mut Scheduler<Toy>) -> Vec<Told> {
     ears.iter().map(Ear::told).collect()
 }
 
-/// What an answer is, without how it came to be.
+/// The contents of an answer, without the way in which it was made.
 fn answer_of(told: &Told) -> (usize, &[Chosen], Why, usize) {
     let end = told.end.as_ref().expect("it has ended").as_ref().expect("an answer");
     (told.scores, &told.tokens, end.why, end.tokens)
@@ -181,7 +181,7 @@ fn prompts_share_steps_with_guesses() {
     assert_eq!(steps[..3], [vec![4], vec![4, 12], vec![4, 12]], "{steps:?}");
 }
 
-/// Retained prefixes are let go for guesses as for all that is under way.
+/// Retained prefixes are dropped for guesses as for all running sequences.
 #[test]
 fn prefixes_make_room_for_guesses() {
     let steps = |blocks: usize| {
@@ -217,7 +217,7 @@ fn a_guess_with_bad_logits_harms_nobody() {
     assert!(scheduler.counts().faults > 0);
 }
 
-/// A draft that fails ends the answers that it was asked for, and nothing else.
+/// A draft that fails ends the answers of the call, and nothing else.
 #[test]
 fn the_server_goes_on_behind_a_draft_that_fails() {
     let mut scheduler = Scheduler::new(toy((200, 0), Draft::Good), speculating(8));
@@ -233,7 +233,7 @@ fn the_server_goes_on_behind_a_draft_that_fails() {
     assert_eq!((scheduler.counts().faults, scheduler.down()), (1, None));
 }
 
-/// A client that goes away while guesses are under way leaves what is right to others.
+/// A client that leaves while guesses run does not spoil the answers of others.
 #[test]
 fn what_nobody_waits_for_leaves_no_guesses() {
     for slots in [0, 12] {

@@ -12,7 +12,7 @@ pub struct Output {
     open: Option<Open>,
 }
 
-/// What text is of.
+/// The part of an answer that text belongs to.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Message,

@@ -112,7 +112,7 @@ fn responses_have_items() {
     });
 }
 
-/// The prompt is what a chat of the same would have.
+/// The prompt is that of a chat with the same messages.
 #[test]
 fn items_and_blocks_are_messages_of_a_chat() {
     let template = "{% for m in messages %}[{{ m.role }}|{{ m.content }}|{{ m.reasoning_content }}|\
@@ -343,7 +343,7 @@ fn salts_keep_beginnings_apart() {
             assert_eq!(cached(&router, "", &of(salt)).await, Some(0), "{salt:?}");
             assert!(cached(&router, "", &of(salt)).await > Some(30), "{salt:?}");
         }
-        // A client with one of several keys does not learn what others have asked.
+        // A client with one of several keys does not learn which prompts others have used.
         let keys = |service: &mut Service| service.access.keys = vec!["one".into(), "two".into()];
         let router = service(toy(), keys, 64);
         assert_eq!(cached(&router, "Bearer one", &of(None)).await, None);

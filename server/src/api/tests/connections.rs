@@ -1,4 +1,4 @@
-//! Whole connections: what a client may take of them.
+//! Whole connections, and the limits on clients.
 use std::net::IpAddr;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
@@ -42,7 +42,7 @@ async fn served(stream: DuplexStream, router: Router, ticket: Ticket) {
     }
 }
 
-/// All that still comes.
+/// All bytes that follow.
 async fn rest(client: &mut DuplexStream) -> String {
     let mut all = vec![];
     _ = client.read_to_end(&mut all).await;
@@ -93,7 +93,7 @@ fn answers_that_nobody_reads_are_given_up() {
         let asked = "GET /metrics HTTP/1.1\r\nhost: localhost\r\n\r\n";
         client.write_all(asked.as_bytes()).await.unwrap();
         tokio::time::sleep(Duration::from_millis(900)).await;
-        // The pipe has what was written before, and then its end.
+        // The pipe has the bytes that were written before, and then its end.
         let answer = rest(&mut client).await;
         assert!(answer.len() <= 256 && status(&answer) == 200, "{answer}");
     });

@@ -1,5 +1,5 @@
-//! Values that are a part of keys, block by block as products take them: keys lie token by token,
-//! and products with weights want numbers of consecutive tokens side by side.
+//! Values that are a part of keys, transposed block by block for products: keys lie token by token,
+//! and products with weights take numbers of consecutive tokens.
 use super::{Attention, Block};
 use crate::code::{Ptr, Vector};
 use crate::host::LANES;
@@ -42,7 +42,7 @@ impl<'c> Attention<'_, '_, 'c> {
         }
         let i32 = c.cx.i32_type();
         let k = |n: u64| c.splat(i32.const_int(n, false));
-        // In lane i stands token 2 * i, then token 2 * i + 1; the upper lanes are not used.
+        // Lane i holds token 2 * i, then token 2 * i + 1; the upper lanes are not used.
         let [even, odd] = [0, 1].map(|first| {
             let lanes: Vec<usize> = (0..LANES).map(|i| (2 * i + first) % LANES).collect();
             c.shuffle(words, words, &lanes)

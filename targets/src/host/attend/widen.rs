@@ -1,5 +1,5 @@
-//! Keys and values of a cache of bytes, widened block by block to what products take. They lie in
-//! the same order, or nearly: of groups of two bytes, f32 makes a group each.
+//! Keys and values of a cache of bytes, widened block by block for products. The order of elements
+//! stays nearly the same: two groups of two-byte elements become a group of f32 each.
 use atomc_ir::DType;
 
 use super::{Attention, Block};

@@ -18,7 +18,7 @@ impl<'c> Codes<'_, 'c> {
         self.zero.as_ref().map(|zero| self.of_rows(zero, panel, self.block_of(span, self.block.cols)))
     }
 
-    /// What codes of a column mean.
+    /// The numbers of a column's codes.
     pub fn element(&self, code: Vector<'c>, panel: Panel<'c>, col: Int<'c>) -> Vector<'c> {
         let c = self.c;
         let [_, groups] = self.grid();

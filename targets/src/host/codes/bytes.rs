@@ -1,11 +1,11 @@
 //! Products of bytes in integers (`vpdpbusd`), for codes that are integers or multiples of one
 //! half.
 //!
-//! Rows become integers of 23 bits, multiples of a power of two that goes by the largest number of
-//! the row: bf16 is exact down to 2^-14 of that, and what is smaller is off by as little as it.
+//! Rows become integers of 23 bits, multiples of a power of two that follows from the row's largest
+//! number: bf16 is exact down to 2^-14 of that, and smaller numbers have an error of that size.
 //! Such an integer is three digits to the base of 256, from -128 to 127, each in a plane of its
-//! own. Codes are counted from the least, which makes bytes without a sign of them; what that adds
-//! to a sum is taken off before it begins.
+//! own. Codes are counted from the smallest one, which makes them unsigned bytes; the sums begin
+//! with the correction for that.
 use atomc_ir::DType;
 use inkwell::IntPredicate;
 use inkwell::types::VectorType;
@@ -70,18 +70,18 @@ impl<'a, 'c> Bytes<'a, 'c> {
         }
     }
 
-    /// What an element of a code's bytes is worth.
+    /// The value of one step of a code's byte.
     fn worth(&self) -> f64 {
         if self.dtype == DType::F4E2M1 { 0.5 } else { 1.0 }
     }
 
-    /// Where a digit of some columns lies in a staged row.
+    /// The place of a digit of some columns in a staged row.
     fn plane(&self, digit: usize, half: usize) -> usize {
         (digit * self.halves() + half) * (self.width / self.halves())
     }
 
-    /// Where a row has what sums of each span begin with, by digit; then the sum of each span's
-    /// numbers; then its unit.
+    /// The place in a row of the beginnings of each span's sums, by digit; then the sum of each
+    /// span's numbers; then its unit.
     fn begins(&self) -> usize {
         self.digits * self.width
     }
@@ -98,8 +98,8 @@ impl<'a, 'c> Bytes<'a, 'c> {
         self.c.bitcast(v, self.c.ints(self.c.cx.i32_type(), LANES)).into_vector_value()
     }
 
-    /// The power of two that a row's numbers are divided by, and what they are divided by it with:
-    /// see [`Bytes::digits`].
+    /// The power of two that a row's numbers are divided by, and its inverse: see
+    /// [`Bytes::digits`].
     fn units(&self, from: Ptr<'c>) -> [Vector<'c>; 2] {
         let c = self.c;
         if self.digits == 1 {
@@ -154,7 +154,7 @@ impl<'a, 'c> Bytes<'a, 'c> {
         }
     }
 
-    /// What each span's sums begin with.
+    /// Stores the beginnings of each span's sums.
     fn store_spans(&self, to: Ptr<'c>) {
         let c = self.c;
         match self.spans {
@@ -205,7 +205,7 @@ impl<'a, 'c> Bytes<'a, 'c> {
         self.totals() + self.count * 4
     }
 
-    /// Nibbles of bytes that have one each, by what a table says.
+    /// The bytes of a table for the nibbles of bytes that have one each.
     fn looked_up(&self, nibbles: Vector<'c>) -> Vector<'c> {
         const DOUBLED: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];
         let c = self.c;

@@ -72,7 +72,7 @@ trait Form<'c> {
     /// Words of 16 rows as factors.
     fn decode(&self, words: Vector<'c>, zero: Option<Vector<'c>>) -> Vec<Vector<'c>>;
 
-    /// What the sums of a span begin with.
+    /// The beginnings of a span's sums.
     fn begin(&self, row: Ptr<'c>, span: Int<'c>) -> Vec<Any<'c>>;
 
     /// Adds the products of a word's columns.
@@ -81,7 +81,7 @@ trait Form<'c> {
     /// The sum of a span's products.
     fn end(&self, sums: &[Any<'c>], zero: Option<Vector<'c>>, row: Ptr<'c>, span: Int<'c>) -> Vector<'c>;
 
-    /// What sums of a row are multiples of.
+    /// The unit of a row's sums.
     fn unit(&self, row: Ptr<'c>) -> Option<Vector<'c>>;
 }
 
@@ -92,7 +92,7 @@ pub struct Products<'a, 'c> {
     /// A row as f32, before it is staged.
     row: Operand<'c>,
     rows: Ptr<'c>,
-    /// Where the scales of each row lie, if rows are codes.
+    /// The scales of each row, if rows are quantised.
     scales: Option<Ptr<'c>>,
     /// The scales in a row.
     scales_of_row: usize,
@@ -121,7 +121,7 @@ impl<'a, 'c> Codes<'a, 'c> {
         Ok(Some(Codes { c: rows.code, core, w, block, scale, zero, x_group, by_pairs }))
     }
 
-    /// The matrix of an expert, where each has one.
+    /// The matrix of an expert, if each has one.
     pub fn of_expert(&self, expert: Int<'c>) -> Codes<'a, 'c> {
         let (c, [rows, _]) = (self.c, self.grid());
         let matrix = |of: &Operand<'c>| {
@@ -177,7 +177,7 @@ impl<'a, 'c> Codes<'a, 'c> {
         }
     }
 
-    /// Columns of x that share a scale, if a row has several and sums end where they do.
+    /// Columns of x that share a scale, if a row has several and sums end at the same columns.
     pub fn groups_of_x(&self) -> Option<usize> {
         (self.x_group < self.sizes()[1] && self.spans() != Spans::Columns).then_some(self.x_group)
     }
@@ -187,7 +187,7 @@ impl<'a, 'c> Codes<'a, 'c> {
         self.groups_of_x().map_or(1, |group| self.sizes()[1].div_ceil(group))
     }
 
-    /// Which of a row's scales a span has.
+    /// The number of a span's scale in a row.
     pub fn scale_of_x(&self, span: Int<'c>) -> Int<'c> {
         self.block_of(span, self.x_group)
     }
@@ -220,7 +220,7 @@ impl<'a, 'c> Codes<'a, 'c> {
         c.load(c.ints(c.cx.i32_type(), LANES), at, 4).into_vector_value()
     }
 
-    /// Asks for a word of the panel that is read next.
+    /// Prefetches a word of the panel that is read next.
     fn prefetch(&self, panel: Panel<'c>, word: Int<'c>) {
         let c = self.c;
         if let Some(ahead) = panel.ahead {

@@ -1,5 +1,5 @@
 //! Products of pairs of bf16, for codes of e4m3 and of 4 bits: every one of them is a number of
-//! bf16. Bytes of those of e4m3 stand in tables, and numbers of those of 4 bits.
+//! bf16. Tables hold bytes for e4m3, and numbers for codes of 4 bits.
 use atomc_ir::DType;
 use atomc_ir::trial::fetch;
 use inkwell::types::VectorType;
@@ -17,7 +17,7 @@ const BYTES: usize = 4 * LANES;
 /// Sums that do not wait for each other.
 const WAYS: usize = 2;
 
-/// Rows are staged as bf16. With codes of 4 bits, columns stand in the order of [`TURNED`].
+/// Rows are staged as bf16. With codes of 4 bits, columns are in the order of [`TURNED`].
 pub struct Pairs<'a, 'c> {
     pub c: &'a Code<'c>,
     /// The type of the codes.
@@ -26,8 +26,8 @@ pub struct Pairs<'a, 'c> {
     pub width: usize,
 }
 
-/// Columns of two words of codes of 4 bits. Both halves of a word are shifted at once, so a column
-/// meets the one that is four further on.
+/// Columns of two words of 4-bit codes. Both halves of a word are shifted at once, so a column is
+/// paired with the one that is four further on.
 const TURNED: [usize; LANES] = [0, 4, 1, 5, 2, 6, 3, 7, 8, 12, 9, 13, 10, 14, 11, 15];
 
 /// The lane of a row's pair in both factors of e4m3.

@@ -32,7 +32,7 @@ impl<'c> Codes<'_, 'c> {
         self.by_pairs && matches!(self.spans(), Spans::Groups { .. })
     }
 
-    /// If sums of spans are scaled: what `add` makes of the sums before each span, one by one.
+    /// If sums of spans are scaled: applies `add` to the sums before each span, one by one.
     pub fn each_span(
         &self,
         zeros: &[Any<'c>],
@@ -51,8 +51,7 @@ impl<'c> Codes<'_, 'c> {
         })
     }
 
-    /// A panel's codes without their zero points, or what they mean, as a panel of a float type at
-    /// `to`.
+    /// A panel's codes without their zero points, or scaled, as a panel of a float type at `to`.
     pub fn unpack(&self, panel: Panel<'c>, to: Ptr<'c>, dtype: DType) {
         if !self.scales_sums() || self.zero.is_some() || !self.core.has_pairs(dtype) || !Pairs::decodes(self.w.ty.dtype)
         {

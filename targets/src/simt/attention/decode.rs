@@ -37,11 +37,11 @@ use crate::{KernelSpec, Tasks};
 const WAVES: usize = 4;
 /// Most parts of a sequence.
 const SPLITS: usize = 64;
-/// Work-groups for each compute unit, where there is enough to do.
+/// Work-groups for each compute unit, if there is enough work.
 const GROUPS: usize = 2;
-/// Steps that a wave has on the way where they are copied, if nothing is known.
+/// Steps that a wave has in flight if they are copied, without a measurement.
 const STAGES: usize = 1;
-/// What may be chosen by measuring in place of these two.
+/// The numbers that may be chosen by measuring instead of these two.
 const OPEN_GROUPS: Number = Number { name: "groups", values: &[GROUPS, 1, 4] };
 const OPEN_STAGES: Number = Number { name: "stages", values: &[1, 2] };
 /// Registers for all but keys, values and results, and more where products convert.
@@ -62,10 +62,10 @@ struct Shape {
     parts: usize,
     splits: usize,
     threads: usize,
-    /// Whether the next keys and values are under way while others are computed.
+    /// Whether the next keys and values are in flight while others are computed.
     ahead: bool,
-    /// Steps that a wave has on the way through local memory; 0 where the machine does not copy by
-    /// itself, or what is stored is converted.
+    /// Steps that a wave has in flight through local memory; 0 if the machine does not copy by
+    /// itself, or stored values are converted.
     stages: usize,
     /// Panels of values of a work-group, as many as registers hold sums for, and all panels.
     values: usize,
@@ -211,7 +211,7 @@ fn even_bytes(bytes: usize, groups: usize, simt: &Simt) -> usize {
 struct Run<'c> {
     /// The number of the run in the step.
     number: Int<'c>,
-    /// The first token, how many there are, and the position of the first.
+    /// The first token, the number of tokens, and the position of the first.
     token: Int<'c>,
     count: Int<'c>,
     position: Int<'c>,
@@ -232,7 +232,7 @@ impl<'c> Run<'c> {
     }
 }
 
-/// What one work-group does.
+/// The work of one work-group.
 struct Part<'p, 'k, 'a, 'c> {
     attention: &'p Attention<'k, 'a, 'c>,
     shape: Shape,
@@ -245,14 +245,14 @@ struct Part<'p, 'k, 'a, 'c> {
     cache_head: Int<'c>,
     head: Int<'c>,
     is_last_head: Int<'c>,
-    /// Which split this is, and how many have blocks.
+    /// The number of this split, and of splits with blocks.
     split: Int<'c>,
     used: Int<'c>,
     /// The first step, and the last of this split and of the sequence.
     first: Int<'c>,
     last: Int<'c>,
     counter: Ptr<'c>,
-    /// Where the splits' values lie.
+    /// The address of the splits' values.
     partials: Ptr<'c>,
 }
 
@@ -385,7 +385,7 @@ impl<'p, 'k, 'a, 'c> Part<'p, 'k, 'a, 'c> {
         self.run.position + self.number_in_run(token)
     }
 
-    /// Whether there is a token for a query.
+    /// Whether a query has a token.
     fn is_real(&self, column: Int<'c>) -> Int<'c> {
         let a = self.attention;
         self.code().less((self.head + column) / (a.heads / a.cache.ty.heads), self.run.count)
@@ -448,8 +448,8 @@ impl<'p, 'k, 'a, 'c> Part<'p, 'k, 'a, 'c> {
         });
     }
 
-    /// The token's key and value, by one team, which has no query if there are teams enough: into
-    /// the cache, and where they were copied from before.
+    /// Writes the token's key and value, by one team, which has no query if there are enough teams:
+    /// into the cache, and over the earlier copies of them.
     fn write(&self, is_writer: Int<'c>, ring: Option<&KvPipeline<'_, 'p, 'k, 'a, 'c>>) -> Result<(), Diagnostic> {
         let (a, c, rows) = (self.attention, self.code(), &self.attention.kernel.rows);
         let (cache, head) = (a.cache, self.cache_head);

@@ -2,9 +2,9 @@
 //! queries as their columns.
 //!
 //! Scores are products of keys (16 at a time) by queries, results of values (16 dimensions at a
-//! time) by weights. A lane holds scores of one query only. Which keys make a tile is chosen so
-//! that the scores that a lane gets are, as weights, what it must give to the second product: the
-//! keys `held * h + results * t ..` of a step belong to part `h` of the lanes in tile `t`.
+//! time) by weights. A lane holds scores of one query only. The keys of a tile are chosen so that a
+//! lane's scores are, as weights, its operands of the second product: the keys
+//! `held * h + results * t ..` of a step belong to part `h` of the lanes in tile `t`.
 use atomc_ir::{DType, Diagnostic, Op, Value};
 
 use crate::cache::Cache;
@@ -26,7 +26,7 @@ pub struct Attention<'k, 'a, 'c> {
     pub kernel: &'k Kernel<'a, 'c>,
     pub cache: &'k Cache<'c>,
     pub out: &'k Operand<'c>,
-    /// The quantised result, if the kernel quantises, and how many columns have one scale.
+    /// The quantised result, if the kernel quantises, and the columns of a scale.
     pub codes: Option<(Value, usize)>,
     pub heads: usize,
     pub window: usize,
@@ -44,7 +44,7 @@ pub struct Attention<'k, 'a, 'c> {
     /// Scores times this are powers of two. Its sign is in the queries.
     pub factor: f64,
     sign: f64,
-    /// Which panels of values are summed up: the first, and how many.
+    /// The panels of values that are summed up: the first one, and their number.
     of_values: (Int<'c>, usize),
 }
 
@@ -101,7 +101,7 @@ impl<'k, 'a, 'c> Attention<'k, 'a, 'c> {
         Attention { of_values: (first, count), ..self }
     }
 
-    /// The first dimension of values that are summed up, and how many are.
+    /// The first dimension of values that are summed up, and their number.
     pub fn values(&self) -> (Int<'c>, usize) {
         let (first, count) = self.of_values;
         (first * 16, count * 16)
@@ -187,7 +187,7 @@ impl<'k, 'a, 'c> Attention<'k, 'a, 'c> {
         if self.sign == 1.0 { v } else { c.fmul(v, c.lit(self.sign)) }
     }
 
-    /// The queries, and what scores times are powers of two.
+    /// The queries. Powers of two of their scores are taken.
     pub fn query_value(&self) -> Value {
         self.query
     }
@@ -196,7 +196,7 @@ impl<'k, 'a, 'c> Attention<'k, 'a, 'c> {
         self.factor
     }
 
-    /// A fragment of a query that lies in memory as products take it.
+    /// A fragment of a query in memory that products take without conversion.
     pub fn stored_query(
         &self,
         token: Int<'c>,
@@ -213,7 +213,7 @@ impl<'k, 'a, 'c> Attention<'k, 'a, 'c> {
         Ok(Some(self.matrix.load_row(rows.address(rows.operand(self.query)?, at))))
     }
 
-    /// Where the lane's keys begin in a step's.
+    /// The lane's place in a step's keys.
     pub fn key_lane(&self) -> Int<'c> {
         let (m, results) = (&self.matrix, self.matrix.layout.results);
         let row = self.place.row;
@@ -248,14 +248,14 @@ impl<'k, 'a, 'c> Attention<'k, 'a, 'c> {
         Box::new(move |i| all[i].clone())
     }
 
-    /// Ends what a product converted.
+    /// Ends the conversions of a product.
     pub fn converted(&self) {
         if self.matrix.converts() {
             self.code().keep_order();
         }
     }
 
-    /// Fragment `i` of a step's keys as it is stored, tile by tile, from where the lane's begin.
+    /// Fragment `i` of a step's keys as it is stored, tile by tile, from the lane's place.
     pub fn key(&self, p: Ptr<'c>, i: usize) -> Fragment<'c> {
         let m = &self.matrix;
         let (tile, chunk) = (i / self.chunks(), i % self.chunks());
@@ -284,7 +284,7 @@ impl<'k, 'a, 'c> Attention<'k, 'a, 'c> {
         self.unit() / 16 / self.accumulator.side()
     }
 
-    /// Where the lane's values begin in a step's.
+    /// The lane's place in a step's values.
     pub fn value_lane(&self) -> Int<'c> {
         let (m, first) = (&self.matrix, self.of_values.0);
         if !self.cache.ty.is_prefix {
@@ -301,7 +301,7 @@ impl<'k, 'a, 'c> Attention<'k, 'a, 'c> {
         token / 16 * self.key_panel() + token % 16 * VEC16 + column
     }
 
-    /// Fragment `i` of a step's values as it is stored, from where the lane's begin.
+    /// Fragment `i` of a step's values as it is stored, from the lane's place.
     pub fn value(&self, p: Ptr<'c>, i: usize) -> Fragment<'c> {
         if self.cache.ty.is_prefix { self.turned(p, i) } else { self.load_panel(p, i * self.value_panel()) }
     }

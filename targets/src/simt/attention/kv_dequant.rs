@@ -1,4 +1,4 @@
-//! Keys and values as they lie in a cache, and as products take them.
+//! Keys and values as stored in a cache, and as products take them.
 //!
 //! A cache of bytes has the layout of a cache of the two-byte elements that it is widened to:
 //! addresses of vectors are halved, and one vector becomes another in order.
@@ -48,7 +48,7 @@ impl Stored {
         if self.times == 1 { bytes } else { bytes / self.times }
     }
 
-    /// A vector as it lies there.
+    /// A stored vector.
     pub fn load_vec16<'c>(&self, c: &Gpu<'c>, p: Ptr<'c>) -> Vector<'c> {
         c.load_vector(c.cx.i32_type(), self.bytes(VEC16) / 4, p, self.bytes(VEC16))
     }

@@ -8,9 +8,9 @@
 //! exchanged through local memory, where neighbouring threads make a query's weights. Each wave
 //! then has some dimensions of the values for all queries, so registers hold their sums.
 //!
-//! The second product wants numbers of 8 consecutive keys in a lane, and keys lie vector by vector
-//! of 8 numbers. So a lane reads the vectors of 8 keys at the same columns and turns 8 by 8 numbers
-//! in registers, two in an instruction. Each then serves all tiles of queries.
+//! The second product takes numbers of 8 consecutive keys in a lane, and keys lie vector by vector
+//! of 8 numbers. So a lane reads the vectors of 8 keys at the same columns and transposes 8 by 8
+//! numbers in registers, two in an instruction. Each result then serves all tiles of queries.
 //!
 //! In decode steps work-groups share a sequence. Two neighbours exchange sums through the
 //! workspace: the one that ends later adds the sums that the earlier one has left, and continues
@@ -146,7 +146,7 @@ struct WavePlace<'c> {
     cut: Int<'c>,
 }
 
-/// What one work-group does. Queries are counted head by head, token by token.
+/// The work of one work-group. Queries are counted head by head, token by token.
 struct Group<'t, 'k, 'a, 'c> {
     a: &'t Attention<'k, 'a, 'c>,
     shape: Shape,
@@ -166,7 +166,7 @@ struct Group<'t, 'k, 'a, 'c> {
     tokens: Int<'c>,
 }
 
-/// Which split of a sequence a work-group has, where there are several.
+/// The split of a sequence that a work-group has, if there are several.
 struct Split<'c> {
     number: Int<'c>,
     used: Int<'c>,
@@ -272,7 +272,8 @@ impl<'t, 'k, 'a, 'c> Group<'t, 'k, 'a, 'c> {
     /// next keys replace those that all waves have taken the values from.
     fn turns(&self, queries: &[Vec<Fragment<'c>>]) -> (Running<'c>, Vec<Vector<'c>>) {
         let c = self.code();
-        // What the cache has got, all waves see, and none reads queries any more where keys come.
+        // All waves see the new entries of the cache, and have read the queries where keys are
+        // stored next.
         c.barrier();
         let ahead = self.first_keys();
         c.barrier();
@@ -296,7 +297,7 @@ impl<'t, 'k, 'a, 'c> Group<'t, 'k, 'a, 'c> {
         (running, sums)
     }
 
-    /// What the wave has scores of.
+    /// The queries and keys that the wave has scores of.
     fn wave_place(&self) -> WavePlace<'c> {
         let (s, wave) = (&self.shape, self.code().wave_index());
         let (tiles, panels) = (s.tiles / s.own_tiles, s.panels / s.own_panels);

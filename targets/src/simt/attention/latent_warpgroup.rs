@@ -2,8 +2,8 @@
 //! on machines where four waves multiply together.
 //!
 //! All query heads see the same keys, so a tile is 64 queries by the 64 keys of a block: query
-//! heads of one token, or of several tokens of one sequence. A block comes into local memory once
-//! and is the right operand of both products, the second time turned.
+//! heads of one token, or of several tokens of one sequence. A block is copied into local memory
+//! once and is the right operand of both products, the second time transposed.
 //!
 //! Teams of four waves share a tile. One team makes scores and their softmax. It leaves the weights
 //! in place of the last columns of the block's keys, which are no values. Two teams add up weighted
@@ -46,8 +46,8 @@ const THREADS: usize = TEAM * (1 + VALUE_TEAMS);
 /// Registers of a thread that makes scores, and of one that adds up values: together as many as the
 /// three teams have at the launch, 168 a thread.
 const REGISTERS: [usize; 2] = [120, 192];
-/// Threads that bring the queries of a token into local memory: a team of values has nothing else
-/// to do before the first block.
+/// Threads that stage the queries of a token: the value teams have no other work before the first
+/// block.
 const STAGERS: usize = 2 * TEAM;
 /// Blocks in local memory: as many as fit next to the queries.
 const STAGES: usize = 2;
@@ -75,7 +75,7 @@ struct Shape {
     /// Columns of keys, and of them those of values.
     dim: usize,
     values: usize,
-    /// Work-groups that stay, where they do.
+    /// Work-groups that stay, if they do.
     groups: usize,
 }
 
@@ -123,7 +123,7 @@ fn suits(spec: &KernelSpec, arch: GpuArch) -> Result<(), WhyNot> {
     let halves = cache.dtype.size() == 2 && sizes.stored.dtype == cache.dtype && Matrix::native(simt, cache.dtype);
     WhyNot::unless(halves, || format!("a cache of {}: warpgroup MMA takes 16-bit floats", cache.dtype.name()))?;
     WhyNot::unless(arch.memory.block_tokens == QUERIES, || format!("blocks of {}", arch.memory.block_tokens))?;
-    // Each value team has up to 256 columns, and weights lie where a key's last 64 columns were.
+    // Each value team has up to 256 columns. Weights overwrite a key's last 64 columns.
     let (dim, values) = (cache.head_dim, cache.value_dim);
     let fits = dim.is_multiple_of(QUERIES) && values.is_multiple_of(32 * VALUE_TEAMS) && values <= 256 * VALUE_TEAMS;
     let bytes = QUERIES * dim * 2 * (STAGES + 1) + (4 << 10);
@@ -166,14 +166,15 @@ fn emit<'c>(setup: &Setup<'c>, spec: &KernelSpec) -> launch::Made<'c> {
     Ok((code, manifest::Kernel { workspace, together: shape.splits, ..manifest::Kernel::simt(tasks, THREADS) }))
 }
 
-/// What one work-group does.
+/// The work of one work-group.
 struct Group<'r, 'k, 'a, 'c> {
     attention: &'r Attention<'k, 'a, 'c>,
     shape: Shape,
     /// The queries of a tile, in pieces of 64 columns with swizzled rows.
     queries: Int<'c>,
     queries_at: Ptr<'c>,
-    /// Blocks of keys; what a block's weights rescale, with its weights; and what a tile ends with.
+    /// Pipelines of blocks of keys, of a block's weights with the factors of earlier sums, and of a
+    /// tile's ends.
     keys: Pipeline<'c>,
     weights: Pipeline<'c>,
     ends: Pipeline<'c>,
@@ -191,7 +192,7 @@ struct Group<'r, 'k, 'a, 'c> {
 
 /// 64 queries, and the blocks that they see.
 struct Tile<'c> {
-    /// The first token, how many there are, and the position of the first.
+    /// The first token, the number of tokens, and the position of the first.
     token: Int<'c>,
     count: Int<'c>,
     position: Int<'c>,
@@ -210,7 +211,7 @@ struct Tile<'c> {
 /// A sequence with its blocks shared out among work-groups.
 #[derive(Clone, Copy)]
 struct Shared<'c> {
-    /// Which tile it is, which part of its blocks, and how many parts have blocks.
+    /// The number of its tile, of its part of the blocks, and of parts with blocks.
     tile: Int<'c>,
     split: Int<'c>,
     used: Int<'c>,
@@ -261,7 +262,7 @@ impl<'r, 'k, 'a, 'c> Group<'r, 'k, 'a, 'c> {
         });
         let makes_map = c.equal(c.wave_index(), 0);
         c.when(makes_map, || self.make_map());
-        // The kernel before this one may have its own maps where this one's will be.
+        // The previous kernel may have its own maps in the place of this one's.
         if one {
             c.await_previous();
         }
@@ -356,7 +357,7 @@ impl<'r, 'k, 'a, 'c> Group<'r, 'k, 'a, 'c> {
         result
     }
 
-    /// How a block's keys lie in local memory, as rows that are keys.
+    /// The form of a block's keys in local memory: its rows are keys.
     fn keys_form(&self) -> TileForm {
         TileForm::of_columns(QUERIES)
     }
@@ -366,7 +367,7 @@ impl<'r, 'k, 'a, 'c> Group<'r, 'k, 'a, 'c> {
         TileForm::of_columns_turned(QUERIES)
     }
 
-    /// Where the weights of a turn's block lie: in the last columns of its keys.
+    /// The place of the weights of a turn's block: the last columns of its keys.
     fn weights_at(&self, turn: Int<'c>) -> Int<'c> {
         self.keys.at(turn) + (self.shape.bytes() - CHUNK)
     }
@@ -385,7 +386,7 @@ impl<'r, 'k, 'a, 'c> Group<'r, 'k, 'a, 'c> {
         c.meet_in_wave();
     }
 
-    /// Asks for a block of a tile, where the condition holds and there is such a block. It waits
+    /// Issues the copy of a block of a tile, if the condition holds and the block exists. It waits
     /// until the turn's place is empty.
     fn ask(&self, tile: &Tile<'c>, condition: Int<'c>, block: Int<'c>) {
         let c = self.code();

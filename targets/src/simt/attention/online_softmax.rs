@@ -22,7 +22,7 @@ pub struct OnlineSoftmax<'c> {
     pub values: Vec<Vector<'c>>,
 }
 
-/// The highest score of a query, and by what weights under the one before are rescaled.
+/// The highest score of a query, and the factor of weights under the previous one.
 #[derive(Clone, Copy)]
 struct RowMax<'c> {
     value: FloatValue<'c>,
@@ -91,8 +91,8 @@ impl<'c> Attention<'_, '_, 'c> {
         }
     }
 
-    /// Takes the scores of some steps into what is running, for each of some queries; values come
-    /// panel by panel of dimensions, step by step.
+    /// Adds the scores of some steps to the running softmax, for each of some queries. Values are
+    /// given panel by panel of dimensions, step by step.
     pub fn accumulate(
         &self,
         scores: &[Vec<Vector<'c>>],
@@ -190,7 +190,7 @@ impl<'c> Attention<'_, '_, 'c> {
         c.across(sum, self.accumulator.sharing(), |a, b| (c.float(a) + b).v)
     }
 
-    /// What a weight becomes if the highest score rises.
+    /// The factor of a weight when the highest score rises.
     pub fn rescale(&self, old: FloatValue<'c>, new: FloatValue<'c>) -> FloatValue<'c> {
         let c = self.code();
         let by = (c.float(old) - new) * c.number(self.factor);

@@ -62,11 +62,11 @@ fn emit<'c>(setup: &Setup<'c>, spec: &KernelSpec) -> launch::Made<'c> {
     Ok((code, manifest::Kernel::simt(Tasks::Tiles { times }, shape.threads)))
 }
 
-/// One work-group's queries, and one thread's way to bring keys and values.
+/// One work-group's queries, and one thread's places of keys and values.
 struct Tile<'t, 'k, 'a, 'c> {
     attention: &'t Attention<'k, 'a, 'c>,
     shape: Shape,
-    /// The first token, how many there are, and the position of the first.
+    /// The first token, the number of tokens, and the position of the first.
     token: Int<'c>,
     count: Int<'c>,
     position: Int<'c>,
@@ -83,13 +83,13 @@ struct Tile<'t, 'k, 'a, 'c> {
     /// Which token of the tile each column of the lane is.
     columns: Vec<Int<'c>>,
     local: Ptr<'c>,
-    /// Where this thread's vectors of keys and values are in memory, from a turn on, and where they
-    /// go.
+    /// The addresses of this thread's vectors of keys and values in memory, from a turn on, and
+    /// their places in local memory.
     from: [Vec<Offset<'c>>; 2],
     to: [Vec<Offset<'c>>; 2],
 }
 
-/// Bytes to one of a thread's vectors, and what all threads add.
+/// Bytes to one of a thread's vectors, and the offset of all threads.
 struct Offset<'c> {
     lane: Int<'c>,
     more: Int<'c>,
@@ -157,8 +157,8 @@ impl<'t, 'k, 'a, 'c> Tile<'t, 'k, 'a, 'c> {
         made
     }
 
-    /// Which vectors this thread brings. Rows of keys are put where the tile that has them wants
-    /// them.
+    /// Sets the vectors that this thread loads. Rows of keys are stored at the places that match
+    /// their tile.
     fn place(&mut self) {
         let (a, shape) = (self.attention, self.shape);
         let along = |vec16: Int<'c>| vec16 * VEC16;
@@ -188,7 +188,7 @@ impl<'t, 'k, 'a, 'c> Tile<'t, 'k, 'a, 'c> {
         (0..vec16s).step_by(threads).map(offset).collect()
     }
 
-    /// Where a vector of keys lies in local memory.
+    /// The place of a vector of keys in local memory.
     fn key_place(&self, vec16: Int<'c>) -> Int<'c> {
         let a = self.attention;
         let in_panel = a.key_panel() / VEC16;

@@ -2,12 +2,13 @@
 //! by itself.
 //!
 //! A work-group stays, and attends with one tile of the batch and the query heads of a head of the
-//! cache after the other. One lane asks for blocks of the cache as soon as there is room in a ring
-//! in local memory. Two groups of four waves, each with 64 queries, multiply what has come: a lane
-//! has scores of two queries, which as weights are what the second product takes. The products of a
-//! block's values are under way together with those of the next block's keys, and while weights are
-//! made of these. A turn of the loop ends there: NVIDIA's assembler would move a wait for the
-//! values before the arithmetic, but not from one turn to the one before.
+//! cache after the other. One lane copies blocks of the cache as soon as there is room in a ring in
+//! local memory. Two groups of four waves, each with 64 queries, multiply the blocks that have
+//! arrived. A lane has scores of two queries, which as weights are its operands of the second
+//! product. The products of a block's values are in flight together with those of the next block's
+//! keys, and while weights are made of these. A turn of the loop ends there: NVIDIA's assembler
+//! would move a wait for the values before the arithmetic, but not from one turn to the previous
+//! one.
 //!
 //! The cache has keys and values panel by panel of 16 rows, and in a panel first 8 rows and then
 //! the other 8 of each 16 bytes of columns. Copies take them apart by columns, so that in local
@@ -47,7 +48,8 @@ const MAPS: usize = 2;
 
 #[derive(Clone, Copy, Debug)]
 struct Shape {
-    /// Query heads of a work-group, and how many share a head of the cache one after the other.
+    /// Query heads of a work-group, and the heads that share a head of the cache one after the
+    /// other.
     heads: usize,
     parts: usize,
     /// Threads that multiply.
@@ -62,8 +64,8 @@ struct Shape {
     registers: [usize; 2],
 }
 
-/// Whether the machine has what it takes for this attention, and the queries lie in memory as
-/// products take them.
+/// Checks that the machine has the instructions for this attention, and that products take the
+/// queries from memory as they are.
 fn suits(spec: &KernelSpec, arch: GpuArch) -> Result<(), WhyNot> {
     let sizes = Sizes::of(spec.body)?;
     sizes.even()?;
@@ -133,7 +135,7 @@ fn emit<'c>(setup: &Setup<'c>, spec: &KernelSpec) -> launch::Made<'c> {
     Ok((code, manifest::Kernel { workspace, ..manifest::Kernel::simt(Tasks::Fixed(shape.groups), shape.threads()) }))
 }
 
-/// What one work-group does. Blocks of keys and of values are on their way through local memory.
+/// The work of one work-group. Blocks of keys and of values are copied through local memory.
 struct Group<'r, 'k, 'a, 'c> {
     attention: &'r Attention<'k, 'a, 'c>,
     shape: Shape,
@@ -148,7 +150,7 @@ struct Group<'r, 'k, 'a, 'c> {
 
 /// One tile of the batch, and the query heads of a work-group.
 struct Tile<'c> {
-    /// The first token, how many there are, and the position of the first.
+    /// The first token, the number of tokens, and the position of the first.
     token: Int<'c>,
     count: Int<'c>,
     position: Int<'c>,
@@ -195,8 +197,8 @@ impl<'r, 'k, 'a, 'c> Group<'r, 'k, 'a, 'c> {
         result
     }
 
-    /// `body` for each tile of this work-group, with the turn of its first block. Those with many
-    /// keys come first.
+    /// Runs `body` for each tile of this work-group, with the turn of its first block. Tiles with
+    /// many keys are first.
     fn each_tile(&self, body: impl FnOnce(&Tile<'c>, Int<'c>)) {
         let (c, a, groups) = (self.code(), self.attention, self.shape.groups);
         let batch = &a.cache.batch;
@@ -260,7 +262,7 @@ impl<'r, 'k, 'a, 'c> Group<'r, 'k, 'a, 'c> {
         (0..MAPS).for_each(|i| c.place_map(c.at(self.placed, i * MAP), place(i)));
     }
 
-    /// Asks for all blocks of a tile, from a turn on.
+    /// Issues the copies of all blocks of a tile, from a turn on.
     fn produce(&self, tile: &Tile<'c>, turn: Int<'c>) {
         let (c, bytes) = (self.code(), self.shape.bytes);
         c.repeat(tile.first, tile.end, 1, |i| {

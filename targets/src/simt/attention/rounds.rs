@@ -1,4 +1,4 @@
-//! Work-groups that stay, and take what there is to do in rounds.
+//! Work-groups that stay, and take work in rounds.
 use crate::code::{Any, Int};
 use crate::simt::machine::Gpu;
 

@@ -1,5 +1,5 @@
-//! Scores as warpgroup MMA leaves them: a lane has two queries, 8 rows apart, and of each 8 keys
-//! two of both. What prompts and latent attention do with them is the same.
+//! Scores in the layout of warpgroup MMA: a lane has two queries, 8 rows apart, and of each 8 keys
+//! two of both. Prompts and latent attention use them in the same way.
 use inkwell::IntPredicate;
 use inkwell::values::FloatValue;
 
@@ -63,8 +63,8 @@ impl<'c> Attention<'_, '_, 'c> {
         }
     }
 
-    /// Sums of both queries, as products leave them, times what each is rescaled by, if any of the
-    /// wave's is.
+    /// Sums of both queries, in the products' layout, times their factors, if any of the wave's is
+    /// not one.
     pub fn rescale_pair(&self, sums: &[Any<'c>], rescale: [FloatValue<'c>; 2]) -> Vec<Any<'c>> {
         let c = self.code();
         let [first, second] = rescale.map(|v| c.float(v).differs(c.number(1.0)));

@@ -69,8 +69,8 @@ pub fn sees_all(body: &Graph) -> Result<(), WhyNot> {
     WhyNot::unless(body.ids().all(plain), || "a window, or sinks".into())
 }
 
-/// Registers of a query, of a step's keys and values, of results and of a step's scores, how many
-/// there are, and whether products convert what they are given.
+/// Registers of a query, of a step's keys and values, of results and of a step's scores, the number
+/// that there is, and whether products convert their operands.
 #[derive(Clone, Copy, Debug)]
 pub struct Registers {
     pub query: usize,
@@ -82,7 +82,7 @@ pub struct Registers {
     pub converts: bool,
 }
 
-/// What the best numbers of a schedule depend on.
+/// The facts that the best numbers of a schedule depend on.
 pub fn tuned_by(spec: &KernelSpec) -> Result<(Kind, Vec<usize>), Diagnostic> {
     let s = Sizes::of(spec.body)?;
     let kind = Kind::Attention { dtype: s.cache.dtype.name(), group: s.group(), head_dim: s.cache.head_dim };

@@ -1,6 +1,6 @@
-//! Family `group`: which rows each expert has. A work-group for each expert, and one for rows that
-//! have none, counts the rows of all experts in local memory, and so knows where the blocks of its
-//! own begin; its waves look at a run of rows each, which keeps rows in their order.
+//! Family `group`: lists the rows of each expert. A work-group for each expert, and one for rows
+//! that have none, counts the rows of all experts in local memory, and so knows where the blocks of
+//! its own begin. Its waves look at a run of rows each, which keeps rows in their order.
 use atomc_artifact::manifest;
 use atomc_ir::layout::Groups;
 use atomc_ir::{Family, Layout, Op, TensorType};

@@ -52,7 +52,7 @@ impl<'c> Grouping<'c> {
         c.load_made_index(from, experts + block)
     }
 
-    /// `body` where a block has rows without an expert.
+    /// Runs `body` if a block has rows without an expert.
     pub fn when_none<R>(&self, c: &Gpu<'c>, expert: Int<'c>, body: impl FnOnce() -> R) -> R {
         let none = c.as_int(c.index.const_int(Groups::NONE as i64 as u64, true));
         c.when(c.compare(IntPredicate::EQ, expert, none), body)
@@ -63,7 +63,7 @@ impl<'c> Grouping<'c> {
         (self.pairs + c.smaller(self.pairs, self.experts + 1) * (self.tile - 1)) / self.tile
     }
 
-    /// Where the experts of blocks begin, and their pairs.
+    /// The beginnings of the blocks' experts, and of their pairs.
     pub fn parts(&self, c: &Gpu<'c>) -> [Int<'c>; 2] {
         let up = |v: Int<'c>| (v + (Groups::ALIGN - 1)) / Groups::ALIGN * Groups::ALIGN;
         let experts = up(self.pairs.to_int(c));

@@ -1,6 +1,6 @@
-//! Products of rows and weights that are both quantised to a byte, which matrix instructions take
-//! as they are. Scales are applied to sums: to whole ones where a row has one scale, otherwise to
-//! those of each K tile, which is a group.
+//! Products of rows and weights that are both quantised to a byte, in the types that matrix
+//! instructions take. Scales are applied to sums: to whole sums if a row has one scale, otherwise
+//! to those of each K tile, which is a group.
 use atomc_ir::{DType, Graph, Layout, Op};
 
 use crate::contraction::Encoding;
@@ -10,7 +10,7 @@ use crate::simt::gemm::quantised::sums_exactly;
 /// Most rows of a weight in a tile.
 const ROWS: usize = 128;
 
-/// A product of bytes with bytes of the same type.
+/// A product of two operands of the same 8-bit type.
 #[derive(Clone, Copy, Debug)]
 pub struct Bytes {
     pub dtype: DType,
@@ -35,7 +35,7 @@ impl Bytes {
         }
     }
 
-    /// Whether a row of x has one scale, and whether a row of the weight has.
+    /// Whether a row of x has one scale, and whether a row of the weight has one.
     pub fn row_wise(&self) -> [bool; 2] {
         [self.of_rows >= self.encoding.size[1], self.encoding.is_row_wise()]
     }

@@ -1,9 +1,9 @@
-//! A weight that is stored as codes, as products take it: a lane loads codes as they lie, and has
-//! their fragments in registers. Scales and zero points are found for it here.
+//! A quantised weight, as products take it: a lane loads its codes from memory and decodes them to
+//! fragments in registers. Its scales and zero points are addressed here.
 //!
-//! A lane's part of a fragment is a few consecutive columns, 4 to 16 bytes of codes. A step is as
-//! many products as are loaded together: then the lane's columns are those of one vector of the
-//! step, and of the rows that it is multiplied with it takes the same.
+//! A lane's part of a fragment is a few consecutive columns, 4 to 16 bytes of codes. A step has as
+//! many products as are loaded together: the lane's columns are those of one vector of the step,
+//! and it takes the same columns of the rows of x.
 use atomc_ir::arch::GpuArch;
 use atomc_ir::arch::Simt;
 use atomc_ir::{Block, DType, Diagnostic, Layout};
@@ -25,9 +25,9 @@ pub struct Steps {
     pub encoding: Encoding,
     /// Products of a step.
     pub times: usize,
-    /// Columns of a row that a lane holds of one product.
+    /// Columns of a row that a lane has in one product.
     depth: usize,
-    /// How quantised operands are multiplied as they lie, if they are.
+    /// How quantised operands are multiplied as stored, if they are.
     quantised: Option<Quantised>,
 }
 
@@ -51,7 +51,7 @@ impl Steps {
         lengths.filter(fits).map(move |times| Steps { encoding, times, depth, quantised })
     }
 
-    /// Whether there is one, and if not why.
+    /// Whether there is a step size, and if not why.
     pub fn check(encoding: Encoding, quantised: Option<Quantised>, arch: GpuArch) -> Result<(), WhyNot> {
         let span = arch.simt.matrix.span(arch.simt.wave);
         let found = Steps::all(encoding, quantised, arch).next();
@@ -83,13 +83,13 @@ struct Marks<'c> {
     encoding: Encoding,
 }
 
-/// Where those of some rows of a panel lie, for the first group of columns: side by side, one for
-/// all, or each somewhere.
+/// The scales or zero points of some rows of a panel, for the first group of columns: consecutive,
+/// one for all, or each at an address of its own.
 #[derive(Clone)]
 pub struct MarksAt<'c> {
     first: Vec<Ptr<'c>>,
     rows: usize,
-    /// Whether the weight has each of the rows, where it may not.
+    /// Whether the weight has each of the rows, if it may lack some.
     has: Vec<Int<'c>>,
 }
 
@@ -116,14 +116,14 @@ impl<'c> Marks<'c> {
             c.at(first, row / high * (x.stride * size))
         };
         let count = if high.is_multiple_of(rows) || high >= all { 1 } else { rows };
-        // Rows that pad the weight have the codes of zeros, which a zero point makes numbers of.
+        // Rows that pad the weight have codes of zero, which a zero point would turn into numbers.
         let pads = self.encoding.zero.is_some() && !all.is_multiple_of(16);
         let has = |i: usize| c.less(panel.own * 16 + row + i, all);
         let has = if pads { (0..rows).map(has).collect() } else { vec![] };
         MarksAt { first: (0..count).map(one).collect(), rows, has }
     }
 
-    /// Loads those of a group of columns.
+    /// Loads the scales or zero points of a group of columns.
     fn load(&self, c: &Gpu<'c>, at: &MarksAt<'c>, group: Option<Int<'c>>) -> Vec<Any<'c>> {
         let size = self.operand.ty.dtype.size();
         let element = c.bytes_type(size);
@@ -141,7 +141,7 @@ impl<'c> Marks<'c> {
         if alike || self.encoding.block.rows >= self.encoding.size[0] { 1 } else { rows }
     }
 
-    /// What was loaded, as f32 of each row.
+    /// The loaded values as f32 of each row.
     fn floats(&self, c: &Gpu<'c>, at: &MarksAt<'c>, bits: &[Any<'c>]) -> Vector<'c> {
         let rows = at.rows;
         let (lanes, dtype) = (c.lanes(), self.operand.ty.dtype);
@@ -159,7 +159,7 @@ impl<'c> Marks<'c> {
         if at.has.is_empty() { all } else { c.floats(&at.has.iter().enumerate().map(number).collect::<Vec<_>>()) }
     }
 
-    /// What was loaded of one row, as an integer.
+    /// The loaded value of one row as an integer.
     fn integer(&self, c: &Gpu<'c>, bits: Any<'c>) -> Int<'c> {
         let (byte, word) = (c.lane(bits.into_vector_value(), 0).into_int_value(), c.cx.i32_type());
         let made = match self.operand.ty.dtype {
@@ -170,7 +170,7 @@ impl<'c> Marks<'c> {
     }
 }
 
-/// A weight of codes in memory.
+/// A quantised weight in memory.
 pub struct Codes<'c> {
     pub encoding: Encoding,
     scale: Marks<'c>,
@@ -186,8 +186,8 @@ impl<'c> Codes<'c> {
         Ok(Some(Codes { encoding, scale, zero: marks.next() }))
     }
 
-    /// Where the scales of a panel, and its zero points, begin for a group of columns, with the
-    /// bytes of each group: where all of them lie in columns.
+    /// The addresses of the scales and zero points of a panel for a group of columns, with the
+    /// bytes of each group, if all of them lie in columns.
     pub fn runs(&self, c: &Gpu<'c>, panel: Panel<'c>, group: Int<'c>) -> Vec<(Ptr<'c>, usize)> {
         let run = |marks: &Marks<'c>| {
             let bytes = 16 * marks.operand.ty.dtype.size();
@@ -224,7 +224,7 @@ impl<'c> Codes<'c> {
         Some(c.b.build_signed_int_to_float(bits.v, c.cx.f32_type(), "").expect("an integer"))
     }
 
-    /// The group that a column is in, where a row has several.
+    /// The group of a column, if a row has several.
     pub fn group(&self, column: Int<'c>) -> Option<Int<'c>> {
         (!self.encoding.is_row_wise()).then(|| column / self.encoding.block.cols)
     }
@@ -241,7 +241,7 @@ impl<'c> Codes<'c> {
         self.scale.floats(c, &at, &self.scale.load(c, &at, group))
     }
 
-    /// Where the scales of a row of a panel begin, of all of them in columns.
+    /// The address of the scales of a row of a panel. All scales of the panel lie in columns.
     pub fn scales_of_row(&self, c: &Gpu<'c>, panel: Panel<'c>, row: Int<'c>) -> Ptr<'c> {
         self.scale.at(c, panel, row, 1).first[0]
     }
@@ -260,7 +260,7 @@ impl<'c> Codes<'c> {
     }
 }
 
-/// One wave's way along a weight of codes, step by step.
+/// One wave's steps along a quantised weight.
 pub struct Way<'w, 'a, 'c> {
     codes: &'w Codes<'c>,
     steps: Steps,
@@ -290,7 +290,7 @@ impl<'w, 'a, 'c> Way<'w, 'a, 'c> {
         way
     }
 
-    /// Where in a panel the lane's codes of the first step begin, in bytes.
+    /// The byte of a panel at which the lane's codes of the first step begin.
     pub fn in_panel(&self, place: Place<'c>) -> Int<'c> {
         let own = self.steps.words() * 4;
         let shared = VEC16 / own;
@@ -373,7 +373,7 @@ impl<'w, 'a, 'c> Way<'w, 'a, 'c> {
         c.set_lanes(lanes);
     }
 
-    /// Factors of sums as instructions make them.
+    /// Factors for sums as instructions return them.
     fn in_unit(&self, factors: Vector<'c>) -> Vector<'c> {
         let (c, lanes) = (self.matrix.c, self.matrix.c.lanes());
         if self.matrix.unit() == 1.0 {

@@ -2,8 +2,8 @@
 //! products take. Threads load vectors of codes, and decode them after the products of the K tile
 //! before.
 //!
-//! Where a row has one scale, it is left to the sums. Otherwise numbers are scaled here, which
-//! rounds them.
+//! A single scale of a row is applied to the sums. Otherwise numbers are scaled here, which rounds
+//! them.
 use atomc_ir::{DType, Layout, TensorType};
 
 use crate::code::codes::{Decoder, Zero};
@@ -30,7 +30,7 @@ pub struct Tile {
     pub columns: usize,
     pub threads: usize,
     pub blocks: Blocks,
-    /// Whether scales are left to sums also where a row has several.
+    /// Whether scales are applied to sums also if a row has several.
     pub scales_sums: bool,
 }
 
@@ -43,7 +43,7 @@ impl Tile {
     }
 }
 
-/// How decoded panels lie in local memory: blocks of 8 rows by 16 bytes of numbers.
+/// The layout of decoded panels in local memory: blocks of 8 rows by 16 bytes of numbers.
 #[derive(Clone, Copy, Debug)]
 pub struct Blocks {
     /// Bytes from one block to the next along a row, to the next 8 rows of a panel, and to the next
@@ -67,7 +67,7 @@ impl Blocks {
     }
 }
 
-/// What a thread brings of each stretch.
+/// Loads a thread's part of each stretch.
 pub struct CodesLoader<'k, 'c> {
     c: &'k Gpu<'c>,
     codes: &'k Codes<'c>,
@@ -75,7 +75,7 @@ pub struct CodesLoader<'k, 'c> {
     scaling: Scaling,
     /// The decoder of zero points.
     zeros: Decoder,
-    /// Whether scales are left to sums.
+    /// Whether scales are applied to sums.
     scales_sums: bool,
     /// The type of numbers in local memory.
     dtype: DType,
@@ -88,9 +88,9 @@ pub struct CodesLoader<'k, 'c> {
 /// How numbers are scaled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Scaling {
-    /// In the type in which they are decoded, or not here.
+    /// Not scaled, or scaled in the type that they are decoded to.
     AsDecoded,
-    /// By a power of two, by the instruction that decodes them.
+    /// By a power of two, in the instruction that decodes them.
     Converted,
     /// Pairs of bf16 times a power of two, computed as f32. The lower halves stay zero as long as
     /// the numbers are normal.
@@ -123,13 +123,13 @@ impl Scaling {
 
 /// A vector of codes of a row, or a part of it.
 struct Piece<'c> {
-    /// Where it lies, in the first stretch.
+    /// The address in the first stretch.
     from: Ptr<'c>,
     /// The panel, the row in it, and the column in the stretch.
     panel: Panel<'c>,
     row: Int<'c>,
     column: Int<'c>,
-    /// Where the numbers go, in bytes.
+    /// The byte of local memory where the numbers are stored.
     to: Int<'c>,
 }
 
@@ -158,7 +158,7 @@ impl<'c> Loaded<'c> {
     }
 }
 
-/// All that a thread loaded of a stretch, for a loop to carry.
+/// Everything that a thread loaded of a stretch, for a loop to carry.
 pub fn registers<'c>(loaded: &[Loaded<'c>]) -> Vec<Any<'c>> {
     loaded.iter().flat_map(Loaded::registers).collect()
 }
@@ -239,7 +239,7 @@ impl<'k, 'c> CodesLoader<'k, 'c> {
         self.pieces.iter().map(load).collect()
     }
 
-    /// Puts what was loaded where the tile lies in local memory.
+    /// Stores loaded pieces at their places in local memory.
     pub fn put(&self, half: Ptr<'c>, loaded: &[Loaded<'c>]) {
         let c = self.c;
         for (piece, loaded) in self.pieces.iter().zip(loaded) {
@@ -337,9 +337,9 @@ impl<'k, 'c> CodesLoader<'k, 'c> {
     }
 }
 
-/// Rows of codes on their way into local memory: threads load 8 codes at a time. Where a row has
-/// one scale, they lie there as bf16, and the scale is left to the sums; otherwise as what they
-/// mean, in f32.
+/// Quantised rows on their way into local memory: threads load 8 codes at a time. If a row has one
+/// scale, the codes are stored as bf16, and the scale is applied to sums. Otherwise they are stored
+/// as scaled numbers, in f32.
 pub struct CodedRows<'k, 'c> {
     c: &'k Gpu<'c>,
     decoder: Decoder,
@@ -355,7 +355,7 @@ struct RowPiece<'c> {
     row: Ptr<'c>,
     /// The first column in a stretch.
     column: Int<'c>,
-    /// Where the numbers go, in bytes.
+    /// The byte of local memory where the numbers are stored.
     to: Int<'c>,
 }
 
@@ -414,7 +414,7 @@ impl<'k, 'c> CodedRows<'k, 'c> {
         self.pieces.iter().map(load).collect()
     }
 
-    /// Puts what was loaded into the part of local memory that rows have.
+    /// Stores loaded pieces in the rows' part of local memory.
     pub fn put(&self, rows: Ptr<'c>, loaded: &[(Vector<'c>, Option<Any<'c>>)]) {
         let c = self.c;
         for (piece, &(codes, scale)) in self.pieces.iter().zip(loaded) {

@@ -1,5 +1,5 @@
-//! What both contraction families share: the weight's panels as fragments, and the epilogue on
-//! results as lanes hold them.
+//! The parts that both contraction families share: the weight's panels as fragments, and the
+//! epilogue on results in the lanes' layout.
 use atomc_ir::{DType, Diagnostic, Graph, Layout, Op};
 
 use crate::KernelSpec;
@@ -21,11 +21,11 @@ pub struct Sizes {
     pub depth: usize,
     /// Pieces of the result.
     pub pieces: usize,
-    /// Whether the rows come from memory as they are.
+    /// Whether the rows are multiplied as they are in memory.
     pub plain: bool,
     /// The type that rows are quantised to, if they are.
     pub quantised_rows: Option<DType>,
-    /// How the weight is stored, if as codes.
+    /// The encoding of the weight, if it is quantised.
     pub encoding: Option<Encoding>,
     /// The experts, if each row is multiplied by the weight of one of them.
     pub experts: Option<Experts>,
@@ -93,7 +93,7 @@ impl Sizes {
     }
 }
 
-/// What the best numbers of a schedule depend on.
+/// The class of a kernel: the facts that the best numbers of a schedule depend on.
 pub fn tuned_by(spec: &KernelSpec) -> Result<(Kind, Vec<usize>), Diagnostic> {
     let s = Sizes::of(spec.body)?;
     let weight =
@@ -174,8 +174,8 @@ impl<'k, 'a, 'c> Contraction<'k, 'a, 'c> {
         self.code().smaller(panel, self.parts.width().div_ceil(16) - 1)
     }
 
-    /// Where a panel of the weight begins, counted from a first one. Weights may be larger than 32
-    /// bits count.
+    /// The address of a panel of the weight, counted from a first one. Weights may be larger than
+    /// 32 bits can address.
     pub fn weight_panel(&self, panel: Int<'c>, first: Int<'c>, expert: Option<Int<'c>>) -> Ptr<'c> {
         let (c, w) = (self.code(), &self.parts.w);
         let bytes = c.arch.memory.panel_bytes(w.ty.dtype, w.stride);

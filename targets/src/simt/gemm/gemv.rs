@@ -1,12 +1,12 @@
 //! Family `matvec`: a contraction over the few tokens of a decode step, which reads each byte of
 //! the weight once.
 //!
-//! A work-group makes one panel of the result (16 features, from one panel of each piece), its
-//! waves share the columns of the weight, and their sums meet in local memory. Of experts' rows
-//! each wave may make whole panels, one after the other. A wave has the operands of its next steps
-//! in flight, as many as registers allow while all waves stand on a SIMD. Rows that lie in memory
-//! are read as they are; others (a norm, chosen rows) are computed once into local memory, in
-//! vectors as fragments want them.
+//! A work-group makes one panel of the result (16 features, from one panel of each piece). Its
+//! waves share the columns of the weight, and their sums are added in local memory. Of experts'
+//! rows each wave may make whole panels, one after the other. A wave has the operands of its next
+//! steps in flight, as many as registers allow while all waves fit on a SIMD. Rows in memory are
+//! read as they are; others (a norm, chosen rows) are computed once into local memory, in vectors
+//! as fragments take them.
 mod block_scaled;
 mod epilogue;
 mod loader;
@@ -58,8 +58,8 @@ pub const BLOCKS: Schedule =
 pub const ROWS: Schedule =
     Schedule { name: "gemv_rows", family: Family::Matmul, suits: suits_rows, open: None, ..SCHEDULE };
 
-/// The part of a chip's units that tiles of many rows leave without work at least, and the fewest
-/// columns, along which these wait for one stretch after the other.
+/// The least part of a chip's units that tiles of many rows leave without work, and the fewest
+/// columns: along these, such tiles wait for one stretch after the other.
 const IDLE: usize = 8;
 const COLUMNS: usize = 1024;
 
@@ -121,7 +121,7 @@ fn emit<'c>(setup: &Setup<'c>, spec: &KernelSpec) -> launch::Made<'c> {
                 let choices = if shape.deals_choices { (code.wave_index(), shape.waves) } else { (code.int(0), 1) };
                 let sums = |tile| {
                     if !shape.deals_choices {
-                        // Rows of the choice before may still be read where they were staged.
+                        // Waves may still read the staged rows of the previous choice.
                         code.barrier();
                     }
                     group(tile).sums(spec)
@@ -159,7 +159,7 @@ struct Group<'g, 'k, 'a, 'c> {
     contraction: &'g Contraction<'k, 'a, 'c>,
     shape: Shape,
     tile: Tile<'c>,
-    /// Which of the waves this is that share the columns of the weight, and how many do.
+    /// The number of this wave among those that share the columns of the weight, and their number.
     wave: Int<'c>,
     sharing: usize,
     /// The lane's first vector of each piece.
@@ -167,9 +167,9 @@ struct Group<'g, 'k, 'a, 'c> {
     /// The columns of the tile that the lane holds.
     columns: Vec<Int<'c>>,
     part: Int<'c>,
-    /// Where the weight is stored as codes.
+    /// The steps along a quantised weight.
     way: Option<Way<'g, 'a, 'c>>,
-    /// Where instructions take scales of 32 columns.
+    /// The products by instructions with scales of 32 columns.
     scaled_products: Option<ScaledProducts<'c>>,
 }
 

@@ -2,14 +2,14 @@
 //! streams through pipelines, one for each wave. Their first stages are loaded before the previous
 //! kernel has ended.
 //!
-//! One work-group stays on each compute unit. Of the result it makes a run of panels, in passes
-//! over the columns of the weight: a wave takes every `waves_n`-th panel, and of the stages along
-//! the columns every `waves_k`-th, and keeps the sums of all its panels of a pass. Rows come into
-//! local memory a K tile at a time, the next one under the products of this one. At the end of a
-//! pass the sums of the waves meet in local memory.
+//! One work-group stays on each compute unit. It makes a run of panels of the result, in passes
+//! over the columns of the weight. A wave takes every `waves_n`-th panel, and every `waves_k`-th
+//! stage along the columns, and keeps the sums of all its panels of a pass. Rows are copied into
+//! local memory a K tile at a time, the next one during the products of this one. At the end of a
+//! pass the sums of the waves are added in local memory.
 //!
-//! Three schedules do so, a file each: `floats`, `dequant` and `limbs`. They say what the operands
-//! in local memory are multiplied as (`main_loop::Products`); all else is shared.
+//! There are three schedules, a file each: `floats`, `dequant` and `limbs`. They decide how the
+//! operands in local memory are multiplied (`main_loop::Products`); everything else is shared.
 mod dequant;
 mod encoded;
 mod epilogue;
@@ -49,10 +49,10 @@ const FEW_TOKENS: usize = 3;
 /// Most tokens.
 const TOKENS: usize = 64;
 
-/// What a schedule's operands are multiplied as, or why they are not.
+/// The form in which a schedule multiplies its operands, or why it does not.
 type FormOf = fn(&Graph) -> Result<Form, WhyNot>;
 
-/// The shape of a kernel, if the machine and the operands are such.
+/// The shape of a kernel, if the machine and the operands allow it.
 fn fits(spec: &KernelSpec, arch: GpuArch, choice: &Choice, form: FormOf) -> Result<Shape, WhyNot> {
     let (sizes, simt) = (Sizes::of(spec.body)?, arch.simt);
     let dtype = multiplied(spec.body, sizes.dtype);
@@ -65,7 +65,7 @@ fn fits(spec: &KernelSpec, arch: GpuArch, choice: &Choice, form: FormOf) -> Resu
     Ok(shape)
 }
 
-/// What operands are built on.
+/// The parts that operands are built on.
 #[derive(Clone, Copy)]
 struct Ground<'w, 'k, 'a, 'c> {
     contraction: &'w Contraction<'k, 'a, 'c>,
@@ -75,13 +75,13 @@ struct Ground<'w, 'k, 'a, 'c> {
     run: PanelRun<'c>,
 }
 
-/// Where rows come from, and how they and the weight are multiplied.
+/// The source of rows, and the products of rows with the weight.
 struct Operands<'w, 'k, 'a, 'c> {
     rows: Rows<'w, 'k, 'a, 'c>,
     products: Box<dyn Products<'c> + 'w>,
 }
 
-/// Begins to bring a schedule's operands, all that no kernel writes.
+/// Begins to load a schedule's operands, as far as no kernel writes them.
 type Begin = for<'w, 'k, 'a, 'c> fn(Ground<'w, 'k, 'a, 'c>) -> Result<Operands<'w, 'k, 'a, 'c>, Diagnostic>;
 
 /// A kernel of a schedule.

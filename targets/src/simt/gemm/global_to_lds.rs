@@ -1,10 +1,9 @@
-//! Operands on their way from global into local memory: vectors that a wave loads together, stretch
-//! by stretch.
+//! Copies of operands from global into local memory: vectors that a wave loads together, stretch by
+//! stretch.
 //!
-//! What lanes add to an address stays in one register for all of a wave's loads. What differs
-//! between loads is the same for all lanes, and so is what a stretch adds: scalar registers and no
-//! vector arithmetic. Where the machine can, vectors go to local memory without a stay in
-//! registers.
+//! The offset of a lane stays in one register for all of a wave's loads. The differences between
+//! loads, and the offset of a stretch, are the same for all lanes: scalar registers and no vector
+//! arithmetic. If the machine can, vectors go to local memory without passing through registers.
 use atomc_ir::arch::{Isa, Simt};
 use inkwell::AddressSpace;
 use inkwell::intrinsics::Intrinsic;
@@ -18,12 +17,12 @@ use crate::simt::machine::fragment::VEC16;
 const RESOURCE: u16 = 8;
 /// Bytes that a resource spans: as many as a signed offset reaches.
 const SPAN: u64 = 0x7fff_ffff;
-/// Bytes that an instruction adds at most, to both addresses.
+/// Most bytes that an instruction adds to both addresses.
 const ADDED: usize = 4096;
 /// Halves of local memory, or stages, that have scopes of their own.
 pub const MOST_STAGES: usize = 4;
-/// Loads that the counter of a wave holds, and an operand of `s_waitcnt` that waits for nothing
-/// else. Source: CDNA3 ISA, S_WAITCNT.
+/// Most loads that the counter of a wave holds, which is also the operand of `s_waitcnt` that waits
+/// for nothing else. Source: CDNA3 ISA, S_WAITCNT.
 const MOST_COUNTED: usize = 63;
 const OTHER_COUNTS: usize = 0xf << 8 | 0x7 << 4;
 
@@ -33,18 +32,19 @@ enum Source<'c> {
     Address(Ptr<'c>),
 }
 
-/// The loads of a wave. Each brings the next bytes of local memory.
+/// The loads of a wave. Each fills the next bytes of local memory.
 pub struct Loader<'k, 'c> {
     c: &'k Gpu<'c>,
     sources: Vec<Source<'c>>,
-    /// What the lane adds to all of them, or to each, and what all lanes add for each stretch.
+    /// The lane's offset for all of them, or for each, and the offset of all lanes for each
+    /// stretch.
     lane: Vec<Int<'c>>,
     step: Int<'c>,
 }
 
 impl<'k, 'c> Loader<'k, 'c> {
-    /// Loads that begin at `starts`, the same for all lanes, to which a lane adds a number: one
-    /// for all loads, or one for each.
+    /// Loads that begin at `starts`, the same for all lanes, plus the lane's offset: one for all
+    /// loads, or one for each.
     pub fn new(c: &'k Gpu<'c>, starts: &[Ptr<'c>], lane: Vec<Int<'c>>, step: Int<'c>) -> Loader<'k, 'c> {
         let mut loader = Loader { c, sources: vec![], lane, step };
         let source = |(i, &p): (usize, &Ptr<'c>)| match c.simt.buffer_word {
@@ -59,12 +59,12 @@ impl<'k, 'c> Loader<'k, 'c> {
         loader
     }
 
-    /// Whether vectors go to local memory by themselves.
+    /// Whether vectors go to local memory without registers.
     pub fn is_direct(&self) -> bool {
         is_direct(self.c)
     }
 
-    /// What the lane adds to the start of a load.
+    /// The lane's offset from the start of a load.
     fn lane(&self, load: usize) -> Int<'c> {
         self.lane[load % self.lane.len()]
     }
@@ -74,8 +74,8 @@ impl<'k, 'c> Loader<'k, 'c> {
         self.c.simt.wave * VEC16
     }
 
-    /// What the instruction of a direct load adds to both addresses. As far as that reaches, loads
-    /// share one in local memory.
+    /// The constant offset that the instruction of a direct load adds to both addresses. Loads in
+    /// its reach share one address in local memory.
     fn added(&self, load: usize) -> usize {
         load * self.load_bytes() % ADDED
     }
@@ -151,13 +151,13 @@ fn is_direct(c: &Gpu) -> bool {
     goes_direct(c.simt)
 }
 
-/// Whether a machine's vectors go to local memory by themselves.
+/// Whether a machine's vectors go to local memory without registers.
 pub fn goes_direct(simt: &Simt) -> bool {
     simt.isa == Isa::Amdgcn && simt.direct_to_lds >= VEC16
 }
 
-/// Loads of vectors of some words from `start` on, the same for all lanes, to which a lane adds a
-/// number, and all lanes another for each. Where there are resources no address is computed.
+/// Loads of vectors of some words from `start` on, the same for all lanes, plus the lane's offset
+/// and a constant offset for each. With resources no address is computed.
 pub fn load_from<'c>(c: &Gpu<'c>, start: Ptr<'c>, lane: Int<'c>, offsets: &[usize], words: usize) -> Vec<Vector<'c>> {
     let ty = c.cx.i32_type().vec_type(words as u32);
     let Some(word) = c.simt.buffer_word else {
@@ -173,8 +173,8 @@ pub fn load_from<'c>(c: &Gpu<'c>, start: Ptr<'c>, lane: Int<'c>, offsets: &[usiz
     offsets.iter().map(load).collect()
 }
 
-/// Says that an instruction uses one half, or stage, of local memory, and has nothing to do with
-/// the others: LLVM would wait with it for what is sent there.
+/// Marks an instruction as using one half, or stage, of local memory alone: LLVM would otherwise
+/// wait with it for copies to the others.
 pub fn mark<'c>(c: &Gpu<'c>, instruction: InstructionValue<'c>, half: usize) {
     if !is_direct(c) {
         return;

@@ -1,19 +1,19 @@
-//! What may stand before a product. It is read here once, for schedules that stage rows by
-//! themselves.
+//! The prologues of a product, read here once for schedules that stage rows themselves.
 use atomc_ir::{DType, Graph, Layout, Op, Reads, TensorType, Value, Values};
 
 use crate::schedule::WhyNot;
 
-/// How the rows of a contraction come to be.
+/// How the rows of a contraction are made.
 #[derive(Clone, Copy, Debug)]
 pub enum Prologue {
     /// Rows in memory, of any type of floats, or a choice of such rows.
     Rows(Value),
-    /// A norm of such rows that scales them and takes nothing off.
+    /// A norm of such rows that scales them and subtracts nothing.
     Norm { rows: Value, norm: Norm },
 }
 
-/// A norm. But for its weights it commutes with the product, so that sums can be scaled for rows.
+/// A norm. Apart from its weights it commutes with the product, so that sums can be scaled instead
+/// of rows.
 #[derive(Clone, Copy, Debug)]
 pub struct Norm {
     pub value: Value,
@@ -24,8 +24,7 @@ pub struct Norm {
 }
 
 impl Norm {
-    /// Whether sums can be scaled for rows of a type: rows that are not scaled must fit its
-    /// exponents.
+    /// Whether sums can be scaled instead of rows of a type: unscaled rows must fit its exponents.
     pub fn scales_sums(dtype: DType) -> bool {
         dtype == DType::BF16
     }
@@ -37,7 +36,7 @@ impl Prologue {
             let product = body.ids().find(|&id| body.op(id).is_contraction())?;
             let x = body.operands(product)[0];
             let Values::Normed(norm) = body.op(x.node).values() else { return rows(body, x).map(Prologue::Rows) };
-            // What takes the mean off, or adds a bias, does not commute.
+            // A norm that subtracts the mean, or adds a bias, does not commute.
             let &[source, weights] = body.operands(x.node).as_slice() else { return None };
             let dtype = in_memory(body, weights).filter(|_| !norm.centred)?.dtype;
             Some(Prologue::Norm { rows: rows(body, source)?, norm: Norm { value: x, weights, dtype, eps: norm.eps } })

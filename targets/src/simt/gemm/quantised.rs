@@ -1,12 +1,11 @@
 //! Products of quantised rows and a quantised weight, as sums of quantised values.
 //!
-//! Values of 8 bits are multiplied as they lie where the chip has an instruction for their type.
-//! Scales of whole rows, of either operand, are left to the epilogue. Where scales change along K,
-//! each group's partial sums are scaled as they are added up; there bf16, which holds every
-//! quantised value, serves chips without such an instruction.
+//! Values of 8 bits are multiplied as stored if the chip has an instruction for their type. Scales
+//! of whole rows, of either operand, are applied in the epilogue. If scales change along K, each
+//! group's partial sums are scaled as they are added up; without such an instruction the values are
+//! then multiplied as bf16, which holds every quantised value.
 //!
-//! Codes of MX with scales for 32 columns go to instructions that take the scales of both operands
-//! too.
+//! MX codes with scales for 32 columns use instructions that take the scales of both operands too.
 use atomc_ir::arch::{BlockScaled, GpuArch, Isa, MatrixLayout, Simt};
 use atomc_ir::{Block, DType, Graph, Layout, Op, TensorType};
 
@@ -17,7 +16,8 @@ use crate::simt::machine::fragment::{Matrix, block_scaled_layout, layout_of};
 
 /// The columns of a group are a multiple of this: the most columns that are summed before scaling.
 pub const GROUP: usize = 128;
-/// Columns that a row is a multiple of: those that a wave of 64 lanes holds in vectors of 16 rows.
+/// The columns of a row are a multiple of this: the columns that a wave of 64 lanes holds in
+/// vectors of 16 rows.
 pub const SPAN: usize = 64;
 /// Up to this many columns, sums of i8 products stay below 2^31.
 const EXACT: usize = 1 << 17;
@@ -27,20 +27,20 @@ pub fn sums_exactly(dtype: DType, depth: usize) -> bool {
     dtype != DType::I8 || depth < EXACT
 }
 
-/// How such a product is multiplied.
+/// How such a product is computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Quantised {
-    /// The type of numbers that are multiplied.
+    /// The type of the products' operands.
     pub dtype: DType,
-    /// Whether this is that of both operands, so that they are multiplied as they lie.
+    /// Whether both operands have this type, so that they are multiplied as stored.
     pub as_stored: bool,
     /// Whether scales change along K.
     pub has_groups: bool,
-    /// Columns of x that share a scale, if these are not all.
+    /// Columns of x that share a scale, if they are not all.
     pub row_group: Option<usize>,
-    /// Whether another kernel has quantised the rows, so that they are read as they lie.
+    /// Whether another kernel has quantised the rows, so that they are read from memory.
     pub in_memory: bool,
-    /// The instructions that take scales for 32 columns of both operands, if such multiply.
+    /// The instructions with scales for 32 columns of both operands, if they are used.
     pub block_scaled: Option<BlockScaled>,
 }
 
@@ -99,8 +99,8 @@ impl Quantised {
         }
     }
 
-    /// Why rows of a body's product are not multiplied, where only instructions that take their
-    /// scales multiply such.
+    /// Refuses rows that only instructions with scales of their own multiply, if these cannot be
+    /// used.
     pub fn check(body: &Graph, arch: GpuArch) -> Result<(), WhyNot> {
         let product = body.ids().find(|&id| body.op(id).is_contraction());
         let rows = product.and_then(|product| body.ty(body.operands(product)[0]).as_tensor());

@@ -1,20 +1,20 @@
-//! Family `matvec` for many tokens, where four waves multiply together: the weight streams through
-//! a ring of slots in local memory, and its first slots are on their way before the kernel before
-//! this one has ended.
+//! Family `matvec` for many tokens, on machines where four waves multiply together: the weight
+//! streams through a ring of slots in local memory, and its first slots are loaded before the
+//! previous kernel has ended.
 //!
-//! A slot has 64 columns of 8 panels, as many of each piece of the result. All slots of the weight,
-//! tile by tile of such panels, are shared out evenly: a work-group has a run of them, so it ends,
-//! begins, or is in the midst of a tile. Where a tile is several work-groups', each leaves its sums
-//! in the workspace, and the last of them to finish adds all of them up, in their order.
+//! A slot has 64 columns of 8 panels, the same number of each piece of the result. All slots of the
+//! weight, tile by tile, are shared out evenly: a work-group has a run of them, so it may begin or
+//! end inside a tile. If several work-groups share a tile, each leaves its sums in the workspace,
+//! and the last of them to finish adds all of them up, in their order.
 //!
-//! Four waves ask for slots. Four bring the rows' columns of each slot, as products take them. A
-//! norm commutes with the contraction, so rows are brought as they are times the norm's weights,
-//! and sums are scaled by what the squares of a row come to. Four waves multiply: the panels' upper
-//! rows are 64 rows of one product, and the lower ones of another.
+//! Four waves issue the copies of slots. Four load the rows' columns of each slot, as products take
+//! them. A norm commutes with the contraction, so rows are loaded times the norm's weights only,
+//! and sums are scaled by the sum of the row's squares. Four waves multiply: the panels' upper rows
+//! are 64 rows of one product, and the lower ones of another.
 //!
 //! A quantised weight for rows of floats is decoded by the waves that multiply (`decoded.rs`). Its
-//! slots have 128 columns of 16 panels, or 64 where rows are no whole slots of 128: a tile of 8
-//! panels for each of two teams of four waves.
+//! slots have 128 columns of 16 panels, or 64 columns if the rows are no multiple of 128: a tile of
+//! 8 panels for each of two teams of four waves.
 mod decoded;
 mod epilogue;
 mod loader;
@@ -54,7 +54,8 @@ const TOKENS: usize = 64;
 /// Consecutive elements of a thread: of rows, and of results.
 const LANES: usize = 8;
 
-/// Whether the machine has what it takes for this contraction, and enough tokens.
+/// Checks that the machine has the instructions for this contraction, and that there are enough
+/// tokens.
 fn suits(spec: &KernelSpec, arch: GpuArch, choice: &Choice) -> Result<(), WhyNot> {
     takes_weight(spec, arch)?;
     let measured = launch::measured(arch)?.stream_k;
@@ -98,7 +99,7 @@ fn takes_weight(spec: &KernelSpec, arch: GpuArch) -> Result<(), WhyNot> {
     })
 }
 
-/// Whether there is work enough, and room for it.
+/// Checks that there is enough work, and room for it.
 fn pays(spec: &KernelSpec, arch: GpuArch, choice: &Choice) -> Result<(), WhyNot> {
     let (shape, units, measured) =
         (Shape::new(spec, arch, choice)?, arch.simt.chip.units, launch::measured(arch)?.stream_k);
@@ -200,7 +201,7 @@ struct Group<'g, 'k, 'a, 'c> {
     contraction: &'g Contraction<'k, 'a, 'c>,
     shape: Shape,
     norm: Option<Norm>,
-    /// Rows as they lie in memory, their type and width.
+    /// Rows in memory, their type and width.
     from: Value,
     dtype: DType,
     width: usize,
@@ -208,8 +209,7 @@ struct Group<'g, 'k, 'a, 'c> {
     rows: Pipeline<'c>,
     /// Squares of rows, for each part of a tile.
     squares: Pipeline<'c>,
-    /// In local memory, of each team: sums of a tile, what sums are scaled by, and one word for
-    /// all.
+    /// In local memory, for each team: sums of a tile, the scales of its rows, and one word.
     sums: Ptr<'c>,
     scales: Ptr<'c>,
     word: Ptr<'c>,
@@ -263,7 +263,7 @@ impl<'g, 'k, 'a, 'c> Group<'g, 'k, 'a, 'c> {
     fn run(&self) -> Result<(), Diagnostic> {
         let (c, shape) = (self.code(), self.shape);
         c.when(c.equal(c.thread(), 0), || {
-            // Where products of a K tile are waited for, each wave says that it is done with it.
+            // If a wave waits for the products of a K tile, each wave signals that it has read it.
             let done = if shape.decoded.is_some() { shape.consumers() / 32 } else { 1 };
             self.weights.make_barriers(c, [1, done]);
             self.rows.make_barriers(c, [ROW_PRODUCERS / 32, done]);
@@ -327,7 +327,7 @@ impl<'g, 'k, 'a, 'c> Group<'g, 'k, 'a, 'c> {
         c.at(self.sums, address - c.local_address(self.sums))
     }
 
-    /// Where the scale of a row lies that a stage has brought.
+    /// The address of a row's scale in a stage.
     fn row_scale(&self, turn: Int<'c>, token: Int<'c>) -> Ptr<'c> {
         let place = turn % self.shape.stages * self.shape.columns + token;
         self.code().at(self.row_scales.expect("scales of each K tile"), place * 4)
@@ -339,7 +339,7 @@ impl<'g, 'k, 'a, 'c> Group<'g, 'k, 'a, 'c> {
         if self.shape.teams == 1 { c.int(0) } else { c.wave_index() / (TEAM / 32) }
     }
 
-    /// Which of its team's threads and waves one that multiplies is.
+    /// The number of a consumer's thread in its team, and below that of its wave.
     fn thread(&self) -> Int<'c> {
         self.code().thread() - self.team() * TEAM
     }
@@ -371,7 +371,7 @@ impl<'g, 'k, 'a, 'c> Group<'g, 'k, 'a, 'c> {
         self.code().equal(self.thread(), 0)
     }
 
-    /// The threads of a team meet.
+    /// A barrier of the threads of a team.
     fn sync_consumers(&self) {
         let c = self.code();
         c.meet_some(self.team() + 1, TEAM);

@@ -1,6 +1,6 @@
-//! The tile: a part of a product's result that a work-group makes. Every scheduler makes tiles, and
-//! every loader and epilogue reads them: which panels of the result it is of, which matrix of the
-//! weight makes them, and which rows its columns are. Experts and heads are both a matrix.
+//! The tile: a part of a product's result that a work-group makes. Schedulers make tiles, and
+//! loaders and epilogues read them: the panels of the result, the matrix of the weight, and the
+//! rows that are the columns. An expert's weight and a head's are both a matrix.
 pub mod experts;
 pub mod grid;
 pub mod heads;
@@ -9,7 +9,7 @@ use crate::code::{Int, Ptr};
 use crate::simt::gemm::contract::{Contraction, Panel};
 use crate::simt::machine::Gpu;
 
-/// Some panels of a product's result, of some of its rows.
+/// Panels of a product's result, for some of its rows.
 #[derive(Clone, Copy)]
 pub struct Tile<'c> {
     /// The first panel of the result.
@@ -31,7 +31,7 @@ enum Matrix<'c> {
     Head(Int<'c>),
 }
 
-/// The rows of the result that the columns of a tile are.
+/// The rows of the result that are the columns of a tile.
 #[derive(Clone, Copy)]
 enum Rows<'c> {
     /// All from this one on.
@@ -44,7 +44,7 @@ enum Rows<'c> {
     Listed(Ptr<'c>),
 }
 
-/// How large the tiles of a scheduler are, and how many threads make one.
+/// The sizes of a scheduler's tiles, and the threads that make one.
 #[derive(Clone, Copy)]
 pub struct TileSize {
     pub panels: usize,
@@ -53,7 +53,7 @@ pub struct TileSize {
 }
 
 impl<'c> Tile<'c> {
-    /// The tile of the rows from one on, by the weight's only matrix.
+    /// The tile of the rows from `first` on, by the weight's only matrix.
     pub fn from_row(panel: Int<'c>, row: Int<'c>, columns: usize) -> Tile<'c> {
         Tile { panel, columns, matrix: Matrix::Only, rows: Rows::From(row), each: 1 }
     }
@@ -100,7 +100,7 @@ impl<'c> Tile<'c> {
         self.panel * 16
     }
 
-    /// The matrix of the weight, where there are several.
+    /// The matrix of the weight, if there are several.
     fn matrix(&self) -> Option<Int<'c>> {
         match self.matrix {
             Matrix::Only => None,
@@ -108,13 +108,13 @@ impl<'c> Tile<'c> {
         }
     }
 
-    /// The head of its rows, where each head has a matrix of its own.
+    /// The head of its rows, if each head has a matrix of its own.
     pub fn head(&self) -> Option<Int<'c>> {
         if let Matrix::Head(head) = self.matrix { Some(head) } else { None }
     }
 
-    /// Where the columns of its rows begin in a row of x, in bytes: where heads have matrices of
-    /// their own, each has columns of its own.
+    /// The byte of a row of x at which the columns of its rows begin: heads with matrices of their
+    /// own have columns of their own.
     pub fn in_row(&self, contraction: &Contraction<'_, '_, 'c>) -> Int<'c> {
         let m = &contraction.matrix;
         match self.head().zip(contraction.parts.head_rows()) {
@@ -133,23 +133,23 @@ impl<'c> Tile<'c> {
         matches!(self.rows, Rows::Listed(_))
     }
 
-    /// Where a panel of the weight begins: that of a panel of the result, of the piece that begins
-    /// at a panel.
+    /// The address of a panel of the weight: the panel of the result, in the piece that begins at a
+    /// panel.
     pub fn weight(&self, contraction: &Contraction<'_, '_, 'c>, [panel, piece]: [Int<'c>; 2]) -> Ptr<'c> {
         contraction.weight_panel(panel, piece, self.matrix())
     }
 
-    /// This panel, by which scales are found.
+    /// The panel, by which scales are found.
     pub fn weight_of(&self, contraction: &Contraction<'_, '_, 'c>, [panel, piece]: [Int<'c>; 2]) -> Panel<'c> {
         contraction.numbered(panel + piece, self.matrix())
     }
 
-    /// Where the weight's panels of all pieces begin, of a panel of the result.
+    /// The addresses of the weight's panels of all pieces, for a panel of the result.
     pub fn weights(&self, contraction: &Contraction<'_, '_, 'c>, panel: Int<'c>) -> Vec<Ptr<'c>> {
         contraction.weights(panel, self.matrix())
     }
 
-    /// These panels, by which scales are found.
+    /// The panels, by which scales are found.
     pub fn weights_of(&self, contraction: &Contraction<'_, '_, 'c>, panel: Int<'c>) -> Vec<Panel<'c>> {
         contraction.panels_of(panel, self.matrix())
     }
@@ -159,7 +159,7 @@ impl<'c> Tile<'c> {
         c.smaller(column, self.columns - 1)
     }
 
-    /// The row of the result that a column is: where columns may have none, -1 says so.
+    /// The row of the result that a column is; -1 if it may have none and has none.
     pub fn row(&self, c: &Gpu<'c>, column: Int<'c>) -> Int<'c> {
         match self.rows {
             Rows::From(first) => first + column,
@@ -198,7 +198,7 @@ impl<'c> Tile<'c> {
         }
     }
 
-    /// `body` for the row of a column, if it is there.
+    /// Runs `body` for the row of a column, if it exists.
     pub fn when_there<R>(&self, c: &Gpu<'c>, row: Int<'c>, body: impl FnOnce() -> R) -> R {
         match self.rows {
             Rows::From(_) | Rows::One(_) => body(),

@@ -99,7 +99,7 @@ pub const FEW: Schedule = Schedule {
 /// Rows of most tiles, and of the weight in them.
 pub const ROWS: usize = 16 * shape::SIDE;
 
-/// Bytes that lanes add to an address at most.
+/// Most bytes that lanes add to an address.
 const REACH: usize = 1 << 31;
 
 fn suits(spec: &KernelSpec, arch: GpuArch) -> Result<(), WhyNot> {
@@ -150,7 +150,7 @@ fn check_reach(spec: &KernelSpec, arch: GpuArch) -> Result<(), WhyNot> {
     WhyNot::unless(bytes < REACH, || format!("{bytes} bytes of rows: lanes reach {REACH}"))
 }
 
-/// Waves on a SIMD that there are to be registers for.
+/// Waves on a SIMD that must have registers.
 fn waves(shape: Shape, simt: &Simt) -> usize {
     let fits_twice = 2 * shape.local() <= simt.unit.lds;
     match shape.is_large() {
@@ -216,7 +216,7 @@ fn emit<'c>(setup: &Setup<'c>, spec: &KernelSpec) -> launch::Made<'c> {
     Ok((code, manifest::Kernel { workspace, ..manifest::Kernel::simt(tasks, shape.threads) }))
 }
 
-/// The first stretch of a work-group's part of a tile, and how many it has.
+/// The first stretch of a work-group's part of a tile, and its number of stretches.
 fn part<'c>(c: &Gpu<'c>, shape: Shape, share: Option<Share<'c>>) -> [Int<'c>; 2] {
     let all = c.int(shape.count);
     let Some(share) = share else { return [c.int(0), all] };
@@ -225,7 +225,7 @@ fn part<'c>(c: &Gpu<'c>, shape: Shape, share: Option<Share<'c>>) -> [Int<'c>; 2]
         let count = all.shifted_down(share.shift);
         return [share.number * count, count];
     }
-    // Some have more than others, by as many as there are stages.
+    // Some parts are longer than others, by as many stretches as there are stages.
     let begin = |number: Int<'c>| (number * units).shifted_down(share.shift) * shape.stages;
     [begin(share.number), begin(share.number + 1) - begin(share.number)]
 }
@@ -239,15 +239,15 @@ struct Group<'g, 'k, 'a, 'c> {
     /// The wave's place along features and tokens.
     wave: [Int<'c>; 2],
     local: Ptr<'c>,
-    /// Where the wave's part begins of the first half.
+    /// The address of the wave's part in the first half.
     to: Ptr<'c>,
     codes: Option<&'g Codes<'c>>,
-    /// The work-group's part of the tile, where several may share it: its first stretch, and how
-    /// many it has.
+    /// The work-group's part of the tile, if several may share it: its first stretch, and its
+    /// number of stretches.
     share: Option<Share<'c>>,
     first: Int<'c>,
     count: Int<'c>,
-    /// Where it leaves its sums.
+    /// The address where it leaves its sums.
     workspace: Ptr<'c>,
 }
 

@@ -1,13 +1,14 @@
-//! Family `matmul` where four waves multiply together, and the machine copies tiles by itself.
+//! Family `matmul` on machines where four waves multiply together and tiles are copied by hardware.
 //!
-//! A work-group stays, and makes one tile of 128 tokens after the other. One lane of it asks for
-//! tiles of both operands, stretch by stretch, as soon as there is room in a ring in local memory;
-//! two groups of four waves, each with 64 tokens, multiply what has come. So copies of the next
-//! tile are under way while this one is finished. Tokens are the left operand here: a lane has sums
-//! of two tokens, which change lanes in local memory until each has 8 consecutive features.
+//! A work-group stays, and makes one tile of 128 tokens after the other. One of its lanes issues
+//! copies of both operands, stretch by stretch, as soon as there is room in a ring in local memory.
+//! Two groups of four waves, each with 64 tokens, multiply the stretches that have arrived. So
+//! copies of the next tile are in flight while this one is finished. Tokens are the left operand
+//! here: a lane has sums of two tokens, which are exchanged in local memory until each lane has 8
+//! consecutive features.
 //!
-//! A weight's tile comes as blocks of 8 rows by 16 bytes, just as they lie in panels; that of the
-//! rows is swizzled.
+//! A weight's tile consists of blocks of 8 rows by 16 bytes, as in the panels in memory; that of
+//! the rows is swizzled.
 mod codes;
 mod epilogue;
 mod loader;
@@ -36,7 +37,7 @@ use codes::{Operands, Scales};
 use scheduler::Tiles;
 use shape::{CONSUMERS, EXCHANGE, LINE, PRODUCERS, ROUND, STRETCH, Shape, THREADS, TILE, TOKENS, possible};
 
-/// Whether the machine has what it takes for this contraction.
+/// Checks that the machine has the instructions for this contraction.
 fn suits(spec: &KernelSpec, arch: GpuArch, choice: &Choice) -> Result<(), WhyNot> {
     let Sizes { dtype, depth, pieces, .. } = Sizes::of(spec.body)?;
     let simt = arch.simt;
@@ -111,7 +112,7 @@ pub const FEW_HEADS: Schedule = Schedule {
     ..HEADS
 };
 
-/// The type of rows and weight, if both are multiplied as they lie.
+/// The type of rows and weight, if both are multiplied as stored.
 pub fn multiplied_as_stored(body: &Graph) -> Option<DType> {
     Bytes::of(body).map(|bytes| bytes.dtype)
 }
@@ -166,14 +167,14 @@ struct Group<'g, 'k, 'a, 'c> {
     shape: Shape,
     /// A quantised weight.
     codes: Option<Scales<'c>>,
-    /// Tokens that the rows have room for, where these follow each other.
+    /// Tokens that the rows have room for, if these are consecutive.
     room: usize,
     /// The tokens of a decode step. The rows have room for no more.
     tokens: Option<usize>,
     stages: Pipeline<'c>,
     maps: Ptr<'c>,
     exchange: Ptr<'c>,
-    /// This work-group's place for maps.
+    /// This work-group's place for tensor maps.
     placed: Ptr<'c>,
 }
 
@@ -209,8 +210,7 @@ impl<'g, 'k, 'a, 'c> Group<'g, 'k, 'a, 'c> {
         matches!(self.shape.operands, Operands::Decoded).then_some(&scales.codes)
     }
 
-    /// Whether a lane asks for boxes of operands: not where rows are gathered and the weight is
-    /// decoded.
+    /// Whether a lane copies boxes of operands: not if rows are gathered and the weight is decoded.
     fn copies_boxes(&self) -> bool {
         !(self.shape.gathers && self.decoded().is_some())
     }
@@ -219,8 +219,8 @@ impl<'g, 'k, 'a, 'c> Group<'g, 'k, 'a, 'c> {
         let c = self.code();
         let wave = c.wave_index();
         c.when(c.equal(c.thread(), 0), || {
-            // To a full place comes the lane that copies boxes, a lane of each wave that decodes,
-            // and each thread that gathers rows.
+            // At the barrier of a full place arrive the lane that copies boxes, a lane of each wave
+            // that decodes, and each thread that gathers rows.
             let waves = if self.decoded().is_some() { PRODUCERS / 32 } else { 0 };
             let threads = if self.shape.gathers { PRODUCERS } else { 0 };
             let full = usize::from(self.copies_boxes()) + waves + threads;

@@ -128,7 +128,7 @@ impl<'a, 'c> Accumulator<'a, 'c> {
         }
     }
 
-    /// `sums[j] + a * b[j]`, where each lane has scales of its columns of `a` and of each `b`.
+    /// `sums[j] + a * b[j]`; each lane has scales of its columns of `a` and of each `b`.
     pub fn scaled_products(
         &self,
         (a, of_a): (&Fragment<'c>, BlockScale<'c>),

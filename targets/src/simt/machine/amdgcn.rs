@@ -7,8 +7,8 @@ use crate::code::{Int, Vector};
 /// LLVM's number for `amdgpu_kernel`.
 const AMDGPU_KERNEL: u32 = 91;
 
-/// What a launch gives that our kernels never ask for. Without these promises each costs registers
-/// and set-up.
+/// Values that a launch offers and our kernels never use. Without these promises each costs
+/// registers and set-up.
 const UNUSED: [&str; 13] = [
     "amdgpu-no-dispatch-ptr",
     "amdgpu-no-queue-ptr",

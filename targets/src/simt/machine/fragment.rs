@@ -13,7 +13,7 @@ use inkwell::types::{BasicTypeEnum, VectorType};
 use crate::code::{Any, Int, Ptr, Vector};
 use crate::simt::machine::Gpu;
 
-/// What one lane holds of an operand: vectors of 16 bytes, as `<4 x i32>`.
+/// One lane's part of an operand: vectors of 16 bytes, as `<4 x i32>`.
 pub type Fragment<'c> = Vec<Vector<'c>>;
 
 /// Bytes of such a vector.
@@ -56,14 +56,14 @@ pub struct Place<'c> {
     pub results: Int<'c>,
 }
 
-/// How operands of a type lie. A lane holds whole vectors: instructions that take less of a row
-/// take parts of one.
+/// The layout of operands of a type. A lane holds whole vectors: instructions that take less of a
+/// row take parts of one.
 pub fn layout_of(simt: &Simt, dtype: DType) -> MatrixLayout {
     let depth = if dtype.bits() <= 8 { VEC16 * 8 / dtype.bits() } else { simt.matrix.depth };
     MatrixLayout { depth, ..simt.matrix }
 }
 
-/// How operands of instructions lie that take scales of 32 columns.
+/// The layout of operands of instructions that take scales of 32 columns.
 pub fn block_scaled_layout(simt: &Simt) -> MatrixLayout {
     MatrixLayout { depth: BlockScaled::COLUMNS, ..simt.matrix }
 }
@@ -168,7 +168,7 @@ impl<'a, 'c> Matrix<'a, 'c> {
         }
     }
 
-    /// Where in a panel's fragment a lane's first vector lies, in bytes, for a row of the panel.
+    /// The byte of a panel's fragment at which a lane's first vector lies, for a row of the panel.
     pub fn in_panel(&self, place: Place<'c>, row: Int<'c>) -> Int<'c> {
         self.vec16s_of(place.part, self.vec16s()).0 * (16 * VEC16) + row * VEC16
     }
@@ -178,19 +178,19 @@ impl<'a, 'c> Matrix<'a, 'c> {
         self.panel_offsets().map(|offset| self.load_vec16(self.c.at(p, offset))).collect()
     }
 
-    /// Where the vectors of a lane's fragment lie in a panel: 16 rows apart, and where it holds two
-    /// rows, they are two apart.
+    /// The offsets of a lane's vectors in a panel: 16 rows apart, and two apart if the lane holds
+    /// two rows.
     pub fn panel_offsets(&self) -> impl Iterator<Item = usize> + use<> {
         let (vec16s, apart) = (self.vec16s(), self.in_turn.unwrap_or(1) * 16 * VEC16);
         (0..self.layout.rows()).flat_map(move |i| (0..vec16s).map(move |vec16| 2 * i * VEC16 + vec16 * apart))
     }
 
-    /// Loads a lane's fragment of columns that lie as a panel.
+    /// Loads a lane's fragment of columns in the layout of a panel.
     pub fn load_columns(&self, p: Ptr<'c>) -> Fragment<'c> {
         self.load_vec16s(p, 16 * VEC16)
     }
 
-    /// Loads a lane's fragment from a row of memory, where its vectors lie one after the other.
+    /// Loads a lane's fragment from a row of memory, with its vectors one after the other.
     pub fn load_row(&self, p: Ptr<'c>) -> Fragment<'c> {
         self.load_vec16s(p, VEC16)
     }
@@ -239,7 +239,7 @@ impl<'a, 'c> Matrix<'a, 'c> {
         self.dtype == DType::F8E4M3 && self.c.simt.fp8 == Fp8::Fnuz
     }
 
-    /// What sums are multiplied with to be those of the operands.
+    /// The factor that turns sums into those of the operands.
     pub fn unit(&self) -> f64 {
         if self.is_fnuz() { 4.0 } else { 1.0 }
     }
@@ -275,8 +275,8 @@ impl<'a, 'c> Matrix<'a, 'c> {
         16 / self.layout.columns
     }
 
-    /// `sums[j] + a * b[j]`: where an instruction takes two blocks of columns, half as many
-    /// instructions as one by one.
+    /// `sums[j] + a * b[j]`. An instruction that takes two blocks of columns halves the number of
+    /// instructions.
     pub fn products(&self, a: &Fragment<'c>, b: &[Fragment<'c>], sums: &mut [Vector<'c>]) {
         match self.product {
             Some(p @ Product { shape: ProductShape::Mma { .. }, .. }) => {
@@ -421,7 +421,7 @@ impl<'a, 'c> Matrix<'a, 'c> {
         c.call(intrinsic, &[a.get_type().into(), b.get_type().into()], &args).into_vector_value()
     }
 
-    /// f16 products by way of f32, where the machine's own lose subnormal numbers.
+    /// f16 products by way of f32, if the machine's own lose subnormal numbers.
     fn widened(&self, a: &Fragment<'c>, b: &Fragment<'c>, sums: Vector<'c>) -> Vector<'c> {
         let c = self.c;
         let wide = |x: &Fragment<'c>| -> Fragment<'c> {
@@ -435,14 +435,13 @@ impl<'a, 'c> Matrix<'a, 'c> {
         Matrix::new(c, DType::F32).product(&wide(a), &wide(b), sums)
     }
 
-    /// f32 products where the machine has none: each number is the sum of three bf16, exactly, and
-    /// of the nine products the three smallest, below 2^-24 of the largest, are left out. An
-    /// infinity becomes a NaN.
+    /// f32 products if the machine has none: each number is exactly the sum of three bf16. Of the
+    /// nine products the three smallest, below 2^-24 of the largest, are left out. An infinity
+    /// becomes NaN.
     fn in_parts(&self, a: &Fragment<'c>, b: &Fragment<'c>, sums: Vector<'c>) -> Vector<'c> {
         let bf16 = Matrix::new(self.c, DType::BF16);
         let (a, b) = (self.thirds(a), self.thirds(b));
-        // The small products come together first, so that the sums are rounded twice and not six
-        // times.
+        // The small products are added first, so that the sums are rounded twice and not six times.
         let small = [(0, 2), (2, 0), (1, 1), (0, 1), (1, 0)];
         let small = small.iter().fold(self.zero(), |sum, &(i, j)| bf16.product(&a[i], &b[j], sum));
         self.c.fadd(bf16.product(&a[0], &b[0], sums), small)

@@ -30,7 +30,8 @@ impl<'c> Gpu<'c> {
         }
     }
 
-    /// In how many of the first `lanes` lanes of the wave a condition holds. All lanes take part.
+    /// The number of the wave's first `lanes` lanes in which a condition holds. All lanes take
+    /// part.
     pub fn count_lanes(&self, condition: Int<'c>, lanes: Int<'c>) -> Int<'c> {
         let all = match self.isa() {
             Isa::Amdgcn => self.ballot(condition),
@@ -116,7 +117,7 @@ impl<'c> Gpu<'c> {
     }
 }
 
-/// What two numbers become.
+/// A function that combines two numbers.
 pub type Combine<'f, 'c> = &'f dyn Fn(FloatValue<'c>, FloatValue<'c>) -> FloatValue<'c>;
 
 impl<'c> Threads<'c> for Gpu<'c> {

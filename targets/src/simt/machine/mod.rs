@@ -76,8 +76,8 @@ pub fn exchange<'c>(c: &Gpu<'c>, threads: usize) -> Ptr<'c> {
     c.local(threads / c.simt.wave * 4)
 }
 
-/// A kernel for GPUs under construction: the builder that all machines share, and what only GPUs
-/// have.
+/// A kernel for GPUs under construction: the builder that all machines share, and the parts that
+/// only GPUs have.
 pub struct Gpu<'c> {
     code: Code<'c>,
     pub simt: &'c Simt,
@@ -154,12 +154,11 @@ impl<'c> Gpu<'c> {
         self.uniform(self.thread() / self.wave_size())
     }
 
-    /// The kernel before this one has ended, and all see what it wrote. Where kernels may begin
-    /// early, every kernel comes here in every thread, before it touches anything that another
-    /// kernel writes, and before it writes anything: only weights and sizes in the code may be read
-    /// earlier. So when a kernel is beyond this, not only the one before it has ended but all
-    /// before that, since each of them could only end after its own wait. The next kernel may begin
-    /// from here on.
+    /// Waits until the previous kernel has ended; all threads see its writes. If kernels may begin
+    /// early, every thread of every kernel comes here before it touches memory that another kernel
+    /// writes, and before it writes anything: only weights and constants may be read earlier. So
+    /// after this wait all earlier kernels have ended, since each could only end after its own
+    /// wait. The next kernel may begin from here on.
     pub fn await_previous(&self) {
         if self.simt.dependent_launch {
             self.call("llvm.nvvm.griddepcontrol.launch.dependents", &[], &[]);
@@ -226,7 +225,7 @@ impl<'c> Gpu<'c> {
         self.barrier();
     }
 
-    /// What this thread wrote, threads anywhere on the device see that acquire it.
+    /// Makes this thread's writes visible to threads anywhere on the device that acquire them.
     pub fn release(&self) {
         self.fence(self.device(), LLVMAtomicOrdering::LLVMAtomicOrderingRelease);
     }
@@ -235,13 +234,13 @@ impl<'c> Gpu<'c> {
         self.fence(self.device(), LLVMAtomicOrdering::LLVMAtomicOrderingAcquire);
     }
 
-    /// LLVM's name for what all threads of the device see.
+    /// LLVM's name of the scope of all threads of the device.
     fn device(&self) -> &'static str {
         if self.isa() == Isa::Amdgcn { "agent" } else { "device" }
     }
 
     fn fence(&self, scope: &str, ordering: LLVMAtomicOrdering) {
-        // SAFETY: the builder stands inside a function of this module.
+        // SAFETY: the builder's position is inside a function of this module.
         unsafe {
             LLVMBuildFenceSyncScope(self.b.as_mut_ptr(), ordering, self.scope(scope), c"".as_ptr());
         }
@@ -253,8 +252,8 @@ impl<'c> Gpu<'c> {
         unsafe { LLVMGetSyncScopeID(self.module.get_context().raw(), name.as_ptr().cast(), name.len()) }
     }
 
-    /// No instruction is moved across: what was asked for before is under way while what follows
-    /// computes. For NVIDIA's GPUs the vendor's assembler orders instructions, and takes no advice.
+    /// No instruction is moved across: earlier loads are in flight while later code computes. For
+    /// NVIDIA's GPUs the vendor's assembler orders instructions, and takes no hints.
     pub fn keep_order(&self) {
         if self.isa() == Isa::Amdgcn {
             let none = self.cx.i32_type().const_zero();
@@ -280,13 +279,13 @@ impl<'c> Gpu<'c> {
         unsafe { LLVMSetAtomicSyncScopeID(add.as_value_ref(), self.scope(self.group_scope())) };
     }
 
-    /// LLVM's name for what all threads of a work-group see.
+    /// LLVM's name of the scope of all threads of a work-group.
     fn group_scope(&self) -> &'static str {
         if self.isa() == Isa::Amdgcn { "workgroup" } else { "block" }
     }
 
-    /// The next of the turns at a counter in global memory. It acquires; what it publishes was
-    /// released before.
+    /// Takes the next turn at a counter in global memory. It acquires; the data was released
+    /// before.
     pub fn take_turn(&self, counter: Ptr<'c>) -> Int<'c> {
         let one = self.cx.i32_type().const_int(1, false);
         let order = inkwell::AtomicOrdering::Acquire;

@@ -38,12 +38,12 @@ impl<'c> Pipeline<'c> {
         turn / self.places % 2
     }
 
-    /// Where what a turn brings lies.
+    /// The place of a turn's data.
     pub fn at(&self, turn: Int<'c>) -> Int<'c> {
         self.local + self.place(turn) * self.bytes
     }
 
-    /// The barrier that says that what a turn brings is there.
+    /// The barrier that says that a turn's data has arrived.
     pub fn full(&self, turn: Int<'c>) -> Int<'c> {
         self.barriers + self.place(turn) * 8
     }
@@ -52,17 +52,17 @@ impl<'c> Pipeline<'c> {
         self.full(turn) + 8 * self.places
     }
 
-    /// Waits until what a turn brings is there.
+    /// Waits until a turn's data has arrived.
     pub fn wait_full(&self, c: &Gpu<'c>, turn: Int<'c>) {
         c.await_turn(self.full(turn), self.round(turn));
     }
 
-    /// Waits until there is room for what a turn brings: the turn before the first is over.
+    /// Waits until there is room for a turn's data: its place has been released.
     pub fn wait_empty(&self, c: &Gpu<'c>, turn: Int<'c>) {
         c.await_turn(self.empty(turn), 1 - self.round(turn));
     }
 
-    /// What a turn brought is not needed any more, where the condition holds.
+    /// Releases a turn's data, if the condition holds.
     pub fn release(&self, c: &Gpu<'c>, condition: Int<'c>, turn: Int<'c>) {
         c.arrive(condition, self.empty(turn));
     }

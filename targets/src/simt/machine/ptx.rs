@@ -17,7 +17,7 @@ const PTX_KERNEL: u32 = 71;
 const SHARED: &str = "group_memory";
 const SHARED_ALIGN: u32 = 1024;
 
-/// The attribute that says how many threads a work-group has.
+/// The attribute with the threads of a work-group.
 const THREADS: &str = "nvvm.reqntid";
 
 /// Makes the function a kernel for work-groups of `threads` threads.
@@ -54,7 +54,7 @@ impl<'c> Gpu<'c> {
         self.at(all.as_pointer_value(), first)
     }
 
-    /// All threads of the work-group meet, and see what each did before.
+    /// A barrier of all threads of the work-group. Each sees the others' earlier writes.
     pub fn sync(&self) {
         let all = self.cx.i32_type().const_zero();
         self.call("llvm.nvvm.barrier.cta.sync.aligned.all", &[], &[all.into()]);
@@ -65,8 +65,7 @@ impl<'c> Gpu<'c> {
         self.call("llvm.nvvm.barrier.cta.sync.aligned.count", &[], &[barrier.into(), self.int(threads).into()]);
     }
 
-    /// Comes to such a meeting, and does not wait for the others: they see what this thread did
-    /// before.
+    /// Arrives at such a barrier without waiting: the others see this thread's earlier writes.
     pub fn come_to_some(&self, barrier: Int<'c>, threads: usize) {
         self.assemble(&format!("bar.arrive $0, {threads};"), None, "r", &[barrier.into()]);
     }
@@ -110,7 +109,7 @@ impl<'c> Gpu<'c> {
 }
 
 /// Copies of runs of global memory into local memory that the machine makes by itself. Each has a
-/// barrier in local memory which knows how many bytes have come; addresses in local memory are
+/// barrier in local memory that counts the bytes that have arrived. Addresses in local memory are
 /// numbers here.
 impl<'c> Gpu<'c> {
     pub fn local_address(&self, p: Ptr<'c>) -> Int<'c> {
@@ -159,13 +158,13 @@ impl<'c> Gpu<'c> {
         self.assemble(text, None, "r,r,r", &[self.word_of(condition), barrier.into(), self.int(bytes).into()]);
     }
 
-    /// How caches treat what is read once.
+    /// The cache policy of data that is read once.
     pub fn once(&self) -> Int<'c> {
         let text = "createpolicy.fractional.L2::evict_first.b64 $0, 1.0;";
         self.as_int(self.assemble(text, Some(self.cx.i64_type().into()), "=l", &[]).expect("a policy"))
     }
 
-    /// Where the condition holds: a run of memory is on its way from here on.
+    /// Begins to copy a run of memory, if the condition holds.
     pub fn copy_run(
         &self,
         condition: Int<'c>,
@@ -181,14 +180,14 @@ impl<'c> Gpu<'c> {
         self.assemble(text, None, "r,r,l,r,r,l", &args);
     }
 
-    /// A run of memory, which others want as well, is on its way from here on.
+    /// Begins to copy a run of memory that other work-groups read as well.
     pub fn copy_run_often(&self, to: Int<'c>, from: Ptr<'c>, bytes: usize, barrier: Int<'c>) {
         let text = "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [$0], [$1], $2, [$3];";
         let args = [to.into(), from.into(), self.int(bytes).into(), barrier.into()];
         self.assemble(text, None, "r,l,r,r", &args);
     }
 
-    /// 16 bytes of memory are on their way into local memory, from this lane.
+    /// Begins to copy 16 bytes of memory into local memory, from this lane.
     pub fn copy_vec16(&self, to: Int<'c>, from: Ptr<'c>) {
         let text = "cp.async.cg.shared.global [$0], [$1], 16;";
         self.assemble(text, None, "r,l", &[to.into(), from.into()]);
@@ -200,7 +199,7 @@ impl<'c> Gpu<'c> {
         self.assemble("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [$0];", None, "r", &[barrier.into()]);
     }
 
-    /// All has come that this lane asked for by [`Gpu::copy_vec16`].
+    /// Waits for all of this lane's copies by [`Gpu::copy_vec16`].
     pub fn await_copies(&self) {
         self.assemble("cp.async.wait_all;", None, "", &[]);
     }
@@ -217,7 +216,7 @@ impl<'c> Gpu<'c> {
         self.meet_in_wave();
     }
 
-    /// As [`Gpu::await_bytes`], where this thread alone waits.
+    /// As [`Gpu::await_bytes`], for this thread alone.
     pub fn await_turn(&self, barrier: Int<'c>, turn: Int<'c>) {
         let text = "{ .reg .pred p; again: mbarrier.try_wait.parity.shared::cta.b64 p, [$0], $1; \
                     @p bra done; bra again; done: }";
@@ -242,15 +241,15 @@ impl<'c> Gpu<'c> {
         words
     }
 
-    /// Waits until a counter in memory has come to a number, and sees what others did before they
-    /// counted.
+    /// Waits until a counter in memory has reached a number, and sees the earlier writes of those
+    /// that counted.
     pub fn await_count(&self, counter: Ptr<'c>, count: Int<'c>) {
         let text = "{ .reg .pred p; .reg .b32 n; again: ld.acquire.gpu.global.u32 n, [$0]; \
                     setp.ge.u32 p, n, $1; @p bra done; bra again; done: }";
         self.assemble(text, None, "l,r", &[counter.into(), count.into()]);
     }
 
-    /// All lanes of the wave meet, and see what each did before.
+    /// A barrier of all lanes of the wave. Each sees the others' earlier writes.
     pub fn meet_in_wave(&self) {
         self.call("llvm.nvvm.bar.warp.sync", &[], &[self.all_lanes().into()]);
     }
@@ -275,8 +274,8 @@ impl<'c> Gpu<'c> {
         [0, 1, 2, 3].map(|i| self.as_int(self.b.build_extract_value(made, i, "").expect("four sums")))
     }
 
-    /// Four bytes of two words, each chosen by four bits of a third. The highest of the four asks
-    /// for the byte's sign in all of its bits.
+    /// Four bytes of two words, each chosen by four bits of a third. The highest of the four bits
+    /// selects the byte's sign for all of its bits.
     pub fn choose_bytes(&self, low: Int<'c>, high: Int<'c>, which: Int<'c>) -> Int<'c> {
         self.as_int(self.call("llvm.nvvm.prmt", &[], &[low.into(), high.into(), which.into()]))
     }
@@ -296,8 +295,8 @@ impl<'c> Gpu<'c> {
         self.attribute("nvvm.cluster_dim", &format!("{groups},1,1"));
     }
 
-    /// All threads of the cluster meet, and see what each left in local memory. To wait for memory
-    /// beyond that takes a microsecond.
+    /// A barrier of all threads of the cluster. Each sees the others' writes to local memory.
+    /// Waiting for other memory as well takes a microsecond.
     pub fn meet_in_cluster(&self) {
         self.assemble("fence.release.sync_restrict::shared::cta.cluster;", None, "", &[]);
         self.leave_cluster();
@@ -320,8 +319,8 @@ impl<'c> Gpu<'c> {
         self.b.build_int_z_extend(condition.v, self.cx.i32_type(), "").expect("a condition").into()
     }
 
-    /// An instruction that LLVM has no name for, or not in all forms. It stays where it is, and all
-    /// lanes come to it together.
+    /// An instruction that LLVM has no name for, or not in all forms. It is not moved, and all
+    /// lanes reach it together.
     pub fn assemble(
         &self,
         text: &str,

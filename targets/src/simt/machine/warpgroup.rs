@@ -18,8 +18,8 @@ use crate::code::{Any, Int, Ptr};
 pub const MAP: usize = 128;
 
 /// How a tensor in global memory is copied: for each dimension, the innermost first, its elements,
-/// the bytes from one to the next (of the first nothing), and how many a copy takes. Of one more
-/// dimension a copy takes one, and there is no end.
+/// the bytes from one to the next (none for the first), and the elements of a copy. A copy takes
+/// one element of a further dimension, which has no end.
 pub struct TensorMap<'m, 'c> {
     pub dtype: DType,
     pub dims: &'m [(usize, usize, usize)],
@@ -28,7 +28,7 @@ pub struct TensorMap<'m, 'c> {
     pub swizzled: bool,
 }
 
-/// How a tile lies in local memory.
+/// The layout of a tile in local memory.
 #[derive(Clone, Copy, Debug)]
 pub enum TileForm {
     /// Blocks of 8 rows by 16 bytes; bytes from one to the next along a row, and to the next 8
@@ -36,15 +36,15 @@ pub enum TileForm {
     Blocks { along: usize, down: usize },
     /// Rows of 128 bytes, swizzled.
     Swizzled,
-    /// The right operand turned: its columns are rows of these blocks, and its rows lie side by
-    /// side in them. Bytes to the next 8 columns, and to the next 8 rows.
+    /// The right operand transposed: its columns are rows of these blocks, and its rows are
+    /// adjacent in them. Bytes to the next 8 columns, and to the next 8 rows.
     Turned { along: usize, down: usize },
 }
 
 /// A tile in local memory: its address and form.
 type Tile<'c> = (Int<'c>, TileForm);
 
-/// What products are added to.
+/// The sums that products are added to.
 enum Sums<'s, 'c> {
     Before(&'s [Any<'c>]),
     /// No earlier sums: the lane's sums, of this number, are new.
@@ -164,8 +164,8 @@ impl<'c> Gpu<'c> {
         self.assemble(&text, None, "l", &[global.into()]);
     }
 
-    /// A box of a tensor, from these elements on, is on its way into local memory. What is beyond
-    /// the tensor comes as zeros.
+    /// Begins to copy a box of a tensor, from these elements on, into local memory. Elements beyond
+    /// the tensor are zeros.
     pub fn copy_box(&self, to: Int<'c>, map: Ptr<'c>, first: &[Int<'c>], barrier: Int<'c>) {
         let n = first.len();
         let places: Vec<String> = (3..3 + n).map(|i| format!("${i}")).collect();
@@ -177,13 +177,13 @@ impl<'c> Gpu<'c> {
         self.assemble(&text, None, &format!("r,l,r{}", ",r".repeat(n)), &args.collect::<Vec<_>>());
     }
 
-    /// Where the condition holds, this thread arrives at a barrier.
+    /// This thread arrives at a barrier, if the condition holds.
     pub fn arrive(&self, condition: Int<'c>, barrier: Int<'c>) {
         let text = "{ .reg .pred p; setp.ne.b32 p, $0, 0; @p mbarrier.arrive.shared::cta.b64 _, [$1]; }";
         self.assemble(text, None, "r,r", &[self.word_of(condition), barrier.into()]);
     }
 
-    /// What products are told of the tile that begins at an address in local memory.
+    /// The descriptor of the tile at an address in local memory.
     pub fn tile_at(&self, address: Int<'c>, form: TileForm) -> Int<'c> {
         let units = address % (1 << 18) / 16;
         self.to_i64(units) | form.bits() as usize
@@ -227,7 +227,7 @@ impl<'c> Gpu<'c> {
         let first = n + before.len();
         let all: Vec<String> = (0..n).map(|i| format!("${i}")).collect();
         let (all, product) = (all.join(","), product_of(dtype, 2 * n));
-        // Elements of a byte lie as the machine wants them, and are not transposed.
+        // 8-bit elements lie in the machine's order, and are not transposed.
         let forms = match dtype {
             DType::I8 => String::new(),
             dtype if dtype.size() == 1 => ", 1, 1".into(),
@@ -263,12 +263,12 @@ impl<'c> Gpu<'c> {
         self.make_sums(&text, (sums, dtype), &[], &words)
     }
 
-    /// What products of a type are added to first.
+    /// The initial sum of products of a type.
     pub fn zero_sum(&self, dtype: DType) -> Any<'c> {
         if dtype == DType::I8 { self.cx.i32_type().const_zero().into() } else { self.cx.f32_type().const_zero().into() }
     }
 
-    /// Sums as f32, where they may be those of integers.
+    /// Sums as f32; they may be sums of integers.
     pub fn sums_as_f32(&self, sums: Vec<Any<'c>>) -> Vec<Any<'c>> {
         let f32 = self.cx.f32_type();
         let float = |sum: Any<'c>| match sum {

@@ -4,7 +4,7 @@
 //! the running sum of the logarithms of the decay, and keys and queries of length one:
 //!
 //! - `A_ts = beta_t (k_t k_s) e^(G_t - G_s)` for `s < t`, and `T = (I + A)^-1`;
-//! - `D = T (beta (V - e^G K S))` is what each token puts into the state;
+//! - `D = T (beta (V - e^G K S))` is each token's contribution to the state;
 //! - the results are `e^G Q S + P D`, with `P_ts = (q_t k_s) e^(G_t - G_s)` for `s <= t`;
 //! - the state is then `e^(G_n) S + K^T (e^(G_n - G) D)`.
 //!
@@ -61,7 +61,7 @@ impl Shape {
         CHUNKS.map(of).into_iter().find(fits)
     }
 
-    /// Bytes from row to row, so that neighbouring rows lie in other banks.
+    /// Bytes from row to row, so that neighbouring rows are in different banks.
     fn pitch(numbers: usize, dtype: DType) -> usize {
         numbers * dtype.size() + VEC16
     }
@@ -149,7 +149,7 @@ enum OfToken {
     /// The decay from it to the chunk's end.
     Rest,
     Beta,
-    /// What makes its key, and its query, as long as they are meant.
+    /// The factors that give its key, and its query, their intended length.
     Key,
     Query,
 }
@@ -162,7 +162,7 @@ struct Chunks<'a, 'k, 'c> {
     shape: Shape,
     products: Products<'a, 'c>,
     head: Int<'c>,
-    /// The lane's columns, the last one where there are no more, and whether they exist.
+    /// The lane's columns, the last one if there are no more, and whether they exist.
     columns: Vec<(Int<'c>, Int<'c>)>,
     keys: Rows<'c>,
     queries: Rows<'c>,
@@ -245,11 +245,11 @@ impl<'a, 'k, 'c> Chunks<'a, 'k, 'c> {
         self.shape.padded == self.shape.dim
     }
 
-    /// Where a number of a run of the state lies, and whether there is one; another if not.
+    /// The place of a number of a run of the state, and whether it exists; another place if not.
     fn kept(&self, p: &Products<'_, 'c>, slot: Ptr<'c>, block: usize, span: usize, i: usize) -> (Ptr<'c>, Int<'c>) {
         let (c, width, column) = (self.c, self.delta.sizes.value_dim, self.columns[block].0);
         if self.all_rows_exist() {
-            // One address for each lane, and what the code adds.
+            // One address for each lane, plus constants.
             let from = c.at(slot, (p.first(0) * width + column) * 4);
             return (c.at(from, (span * p.span() + i) * width * 4), c.always());
         }
@@ -260,7 +260,7 @@ impl<'a, 'k, 'c> Chunks<'a, 'k, 'c> {
     /// Computes the chunk that begins at a token, and returns the new state.
     fn chunk(&self, first: Int<'c>, end: Int<'c>, state: Runs<'c>) -> Runs<'c> {
         let (c, p, shape) = (self.c, &self.products, self.shape);
-        // What was there is not read any more.
+        // The old values have been read.
         c.barrier();
         self.bring(first, end);
         c.barrier();
@@ -310,7 +310,7 @@ impl<'a, 'k, 'c> Chunks<'a, 'k, 'c> {
         self.shape.waves * self.c.simt.wave
     }
 
-    /// Where a token's number lies.
+    /// The place of a token's number.
     fn place(&self, of: OfToken, token: Int<'c>) -> Ptr<'c> {
         self.c.at(self.of_tokens, (token + of as usize * self.shape.chunk) * 4)
     }
@@ -366,7 +366,7 @@ impl<'a, 'k, 'c> Chunks<'a, 'k, 'c> {
         });
     }
 
-    /// What makes keys and queries of length one, and what is kept from token to token.
+    /// The factors that give keys and queries length one, and the decay from token to token.
     fn lengths_and_decays(&self) {
         let (c, shape) = (self.c, self.shape);
         let most = VEC16 / DType::BF16.size();

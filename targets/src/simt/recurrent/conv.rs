@@ -1,8 +1,8 @@
 //! The short convolution: a lane has a vector of channels, and the waves of a work-group take turns
 //! at some tokens of the step, whatever sequences they are of.
 //!
-//! The first tokens of a sequence also see what was kept. They are all of the work-group that has
-//! the first one, which then writes what is kept now: so no other reads what it writes.
+//! The first tokens of a sequence also see the kept inputs. They belong to the work-group that has
+//! the first one, which then writes the new kept inputs: so no other reads what it writes.
 use atomc_artifact::manifest;
 
 use crate::code::{Int, Ptr, Vector};
@@ -67,11 +67,11 @@ impl<'c> Channels<'_, '_, 'c> {
         c.when(exists, || {
             let weight = |i: usize| c.load_floats(element(c, weight, c.int(i), self.column), weight.ty.dtype);
             let weights: Vec<Vector> = (0..*len).map(weight).collect();
-            // A sequence that begins with the last token has more tokens that see what was kept.
+            // A sequence that begins with the last token has more tokens that see the kept inputs.
             let end = c.smaller(self.end + len.saturating_sub(2), self.tokens);
             c.repeat(self.first + c.wave_index(), end, self.waves, |token| self.token(token, &weights));
         });
-        // All have read what was kept.
+        // All waves have read the kept inputs.
         if self.waves > 1 {
             c.barrier();
         }

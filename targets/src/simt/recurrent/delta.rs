@@ -31,7 +31,7 @@ const TEAM: usize = 8;
 /// How a state is shared out.
 #[derive(Clone, Copy)]
 pub struct Shares {
-    /// Lanes of a team, and how many teams a wave has.
+    /// Lanes of a team, and the teams of a wave.
     team: usize,
     teams: usize,
     /// Rows and columns of a lane.
@@ -71,12 +71,12 @@ pub fn emit<'c>(setup: &Setup<'c>, spec: &KernelSpec) -> launch::Made<'c> {
     Ok((code, info))
 }
 
-/// Which wave takes the parts of a head in sequences of few tokens, where a work-group has other
+/// The wave that takes the parts of a head in sequences of few tokens, if a work-group has other
 /// columns than a wave: waves take those of all such sequences in turn.
 pub struct Few<'c> {
     pub shares: Shares,
     pub head: Int<'c>,
-    /// The work-group's number among those of the head, and how many these are.
+    /// The work-group's number among those of the head, and their number.
     pub part: Int<'c>,
     pub parts: usize,
     pub waves: usize,
@@ -159,7 +159,7 @@ impl<'a, 'k, 'c> Part<'a, 'k, 'c> {
         self.shares.team * self.shares.rows == self.delta.sizes.key_dim
     }
 
-    /// A row of the lane, and whether there is one; the last row if not.
+    /// A row of the lane, and whether it exists; the last row if not.
     fn own_row(&self, i: usize) -> (Int<'c>, Int<'c>) {
         let (c, row) = (self.c, self.row + i);
         if self.all_rows_exist() {

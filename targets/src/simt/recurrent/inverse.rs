@@ -1,8 +1,8 @@
-//! The inverse of a lower triangle of ones and what is below them, in local memory, in its place.
+//! Inverts a lower triangle with ones on the diagonal, in local memory, in place.
 //!
-//! Blocks of 16 by 16 on the diagonal are inverted by substitution, a column for each thread. Of
-//! two neighbouring blocks and what is below the first, `[a 0; b c]`, the inverse is `[a' 0; -c' b
-//! a', c']`: so blocks become twice as large until there is one.
+//! Blocks of 16 by 16 on the diagonal are inverted by substitution, a column for each thread. Two
+//! neighbouring blocks and the block below the first are `[a 0; b c]`, with the inverse
+//! `[a' 0; -c' b a', c']`: so blocks become twice as large until there is one.
 use crate::code::{Any, Int, Ptr, Vector};
 use crate::simt::machine::Gpu;
 
@@ -36,7 +36,7 @@ fn diagonal<'c>(p: &Products<'_, 'c>, triangle: Rows<'c>, rows: usize) {
         let terms = made.iter().zip(known);
         made.push(terms.fold(one, |sum, (&made, known)| c.fma(c.fmul(c.splat(known), c.lit(-1.0)), made, sum)));
     }
-    // All have read what is written over.
+    // All threads have read the values that are overwritten.
     p.meet();
     c.when(c.less(p.thread, rows), || {
         for (row, &made) in made.iter().enumerate() {
@@ -80,7 +80,7 @@ fn double<'c>(p: &Products<'_, 'c>, triangle: Rows<'c>, half: usize, rows: usize
     let made = p.runs(spans, |block, span| own(span, made[block][span]));
     let made: Runs<'c> = p.multiply((triangle, columns(second), row), &made, p.zeros(spans), all);
     let made = p.runs(spans, |block, span| c.pin(made[block][span]));
-    // All have read what is written over.
+    // All threads have read the values that are overwritten.
     p.meet();
     c.when(c.less(c.wave_index(), units), || {
         for (block, of_block) in made.iter().enumerate() {

@@ -93,8 +93,8 @@ fn each_part<'c>(
     Ok(manifest::Kernel::simt(Tasks::Tokens { per: 1, times: parts }, threads))
 }
 
-/// A sequence that falls to a work-group: the number of the part, and how many sequences fell to it
-/// before.
+/// A sequence that falls to a work-group: the number of the part, and the number of earlier
+/// sequences that fell to it.
 struct Share<'c> {
     part: Int<'c>,
     number: Int<'c>,
@@ -138,7 +138,7 @@ fn vector(width: usize, most: usize) -> usize {
     1 << width.trailing_zeros().min(most.trailing_zeros())
 }
 
-/// Where an element of a row begins.
+/// The address of an element of a row.
 fn element<'c>(c: &Gpu<'c>, x: &Operand<'c>, row: Int<'c>, column: Int<'c>) -> Ptr<'c> {
     c.at(x.ptr, (row * x.stride + column) * x.ty.dtype.size())
 }

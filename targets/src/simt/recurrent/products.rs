@@ -1,8 +1,8 @@
 //! Products of a wave with right operands and results that stay in registers.
 //!
 //! A wave has 16 columns. Of each a lane holds runs of consecutive numbers, as a right operand
-//! wants them. Rows of the left operand, in local memory, are taken in an order in which results
-//! come as such runs too, so they are the right operand of the next product as they are.
+//! takes them. The rows of the left operand, in local memory, are taken in an order that gives
+//! results in such runs too, so results are the right operand of the next product as they are.
 //!
 //! Numbers of f32 are sums of three of bf16, so products are as good as those of f32.
 use atomc_ir::DType;
@@ -28,7 +28,7 @@ pub struct Rows<'c> {
     pub dtype: DType,
 }
 
-/// The waves that meet where some write what others read.
+/// The waves of a barrier, where some write what others read.
 #[derive(Clone, Copy)]
 pub enum Meeting {
     /// All of the work-group.
@@ -37,7 +37,7 @@ pub enum Meeting {
     Some { barrier: usize, threads: usize },
 }
 
-/// What a wave multiplies with.
+/// The operands of a wave's products.
 #[derive(Clone, Copy)]
 pub struct Products<'a, 'c> {
     pub c: &'a Gpu<'c>,
@@ -66,7 +66,7 @@ impl<'a, 'c> Products<'a, 'c> {
         Products { c, place: short.place(), thread: c.thread(), meeting, short, wide }
     }
 
-    /// The waves see what each wrote before.
+    /// A barrier of the waves. Each sees the others' earlier writes.
     pub fn meet(&self) {
         match self.meeting {
             Meeting::All => self.c.barrier(),
@@ -120,7 +120,7 @@ impl<'a, 'c> Products<'a, 'c> {
         self.runs(spans, |_, _| self.c.cx.f32_type().vec_type(self.depth() as u32).const_zero())
     }
 
-    /// The row of the left operand that is this one of a tile, so that results come as runs.
+    /// The row of the left operand for this row of a tile, so that results are runs.
     fn row(&self, tile: usize, row: Int<'c>) -> Int<'c> {
         let (results, tiles) = (self.results(), self.depth() / self.results());
         let first = tile / tiles * self.span() + tile % tiles * results;
@@ -150,7 +150,7 @@ impl<'a, 'c> Products<'a, 'c> {
         (0..3).map(|part| thirds.iter().map(|thirds| thirds[part].clone()).collect()).collect()
     }
 
-    /// Adds products of parts, the small ones first. What is below 2^-24 of the largest is left
+    /// Adds products of parts, the small ones first. Products below 2^-24 of the largest are left
     /// out.
     pub fn add(&self, left: &[Fragment<'c>], right: &[Vec<Fragment<'c>>], sums: &mut [Vector<'c>]) {
         for size in (0..3).rev() {

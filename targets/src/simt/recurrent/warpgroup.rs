@@ -1,10 +1,10 @@
 //! The gated delta rule of many tokens in chunks of 64 (as in [`super::chunks`], with the same
 //! names) on warpgroup MMA.
 //!
-//! A work-group has some columns of a head's state. Four waves make what a chunk needs that does
+//! A work-group has some columns of a head's state. Four waves make the parts of a chunk that do
 //! not depend on the state: keys and queries as tiles, lengths, decays, and the inverse `T`. Four
-//! others carry the state from chunk to chunk, in sums of products; what they multiply with next
-//! goes through local memory. There are two stages, so the next chunk is made meanwhile.
+//! others carry the state from chunk to chunk, in sums of products; the operands of their next
+//! products go through local memory. There are two stages, so the next chunk is made meanwhile.
 //!
 //! Numbers of f32 are sums of three of bf16, so products are as good as those of f32.
 mod carry;
@@ -41,7 +41,7 @@ const COLUMNS: [usize; 2] = [32, 64];
 const PARTS: usize = 3;
 /// Numbers of f32 that each token of a chunk has.
 const OF_TOKEN: usize = 4;
-/// Bytes from row to row of the triangle, so that neighbouring rows lie in other banks.
+/// Bytes from row to row of the triangle, so that neighbouring rows are in different banks.
 const PITCH: usize = CHUNK * 4 + VEC16;
 /// Barriers of each team and of both teams: one after a stage is made, one after it is used up.
 const MAKERS: usize = 1;
@@ -128,8 +128,8 @@ struct Stages<'c> {
     queries: Ptr<'c>,
     triangle: Ptr<'c>,
     of_tokens: Ptr<'c>,
-    /// Right operands, as parts: the state, `beta (V - e^G K S)`, and what each token puts into the
-    /// state, as it is and as it counts at the chunk's end.
+    /// Right operands, as parts: the state, `beta (V - e^G K S)`, and each token's contribution to
+    /// the state, as it is and as it counts at the chunk's end.
     state: Ptr<'c>,
     wanted: Ptr<'c>,
     made: Ptr<'c>,
@@ -159,7 +159,7 @@ enum OfToken {
     /// The decay up to it, as a logarithm.
     Decay,
     Beta,
-    /// What makes its key, and its query, as long as they are meant.
+    /// The factors that give its key, and its query, their intended length.
     Key,
     Query,
 }
@@ -205,11 +205,11 @@ impl<'c> Chunks<'_, '_, 'c> {
             });
             c.when(run.has_slot, || self.store_state(run, &after));
         });
-        // Another sequence's chunks may come where these were.
+        // Another sequence's chunks may overwrite these.
         c.barrier();
     }
 
-    /// Where a stage of this lies.
+    /// The place of a stage.
     fn staged(&self, all: Ptr<'c>, stage: Int<'c>, bytes: usize) -> Ptr<'c> {
         self.c.at(all, stage * bytes)
     }
@@ -227,7 +227,7 @@ impl<'c> Chunks<'_, '_, 'c> {
         Rows { ptr, pitch: PITCH, dtype: DType::F32 }
     }
 
-    /// Where a token's number lies.
+    /// The place of a token's number.
     fn place(&self, chunk: Chunk<'c>, of: OfToken, token: Int<'c>) -> Ptr<'c> {
         let all = self.staged(self.stages.of_tokens, chunk.stage, OF_TOKEN * 4 * CHUNK);
         self.c.at(all, (token + of as usize * CHUNK) * 4)

@@ -55,7 +55,7 @@ struct Share<'a, 'g, 'c> {
 }
 
 impl<'c> Share<'_, '_, 'c> {
-    /// What the lanes of one thread find.
+    /// The largest elements of one thread's lanes.
     fn largest(&self, thread: Int<'c>) -> Result<Argmax<'c>, Diagnostic> {
         let c = self.rows.code;
         let (first, turn) = (thread * c.lanes(), self.threads * c.lanes());
@@ -96,7 +96,7 @@ impl<'c> Share<'_, '_, 'c> {
     }
 }
 
-/// What the lanes of a wave found: all of them get the result.
+/// The largest element of a wave's lanes: all of them get the result.
 fn of_wave<'c>(c: &Gpu<'c>, found: Found<'c>) -> Found<'c> {
     let distances = std::iter::successors(Some(1), |d| Some(d * 2)).take_while(|&d| d < c.simt.wave);
     distances.fold(found, |(v, col), distance| {

@@ -1,6 +1,6 @@
-//! Family `rows` where a step's keys and values go into the cache and all else that is made are
-//! heads as well: the work is that of some neighbouring tokens, as many as have their values of a
-//! dimension in one run of memory, and cut into heads.
+//! Family `rows` if a step's keys and values go into the cache and all other results are heads as
+//! well: the work of some neighbouring tokens, as many as have their values of a dimension in one
+//! run of memory, is cut into heads.
 //!
 //! A small team of lanes makes a head of one token, each lane vectors of both halves, so that their
 //! rotation is loaded once. Neighbouring teams make the same head of the next tokens; the keys of
@@ -78,7 +78,7 @@ pub fn emit<'c>(setup: &Setup<'c>, spec: &KernelSpec, run: usize) -> launch::Mad
     Ok((code, manifest::Kernel::simt(tasks, THREADS)))
 }
 
-/// What some of a run's work-groups make.
+/// The part of some of a run's work-groups.
 struct Part<'p, 'c> {
     what: What<'p, 'c>,
     groups: usize,

@@ -239,7 +239,7 @@ fn shares_groups(c: &Gpu, group: usize) -> bool {
 }
 
 /// A row as quantised groups: each thread has one vector, and the lanes of a group agree on its
-/// scale. All lanes of a wave come here as often.
+/// scale. All lanes of a wave call this the same number of times.
 fn quantise_groups<'a, 'c>(
     kernel: &Kernel<'a, 'c>,
     of: (Value, usize),
@@ -271,8 +271,8 @@ fn quantise_vector<'c>(
     store_coded(kernel, (v, group), out, (row, col), numbers)
 }
 
-/// Stores a vector of a row as codes, if the row reaches there, and the scale of its group of
-/// columns if it is the first of that. All lanes of the group come here together.
+/// Stores a vector of a quantised row, if the row reaches there, and the scale of its group of
+/// columns if it is the first vector of the group. All lanes of the group call this together.
 pub fn store_coded<'c>(
     kernel: &Kernel<'_, 'c>,
     (v, group): (Value, usize),
@@ -332,7 +332,7 @@ fn store_flat<'a, 'c>(
     Ok(())
 }
 
-/// Teams that are as wide as a head of `dim` elements, and how many there are among the threads.
+/// Teams that are as wide as a head of `dim` elements, and the number of teams among the threads.
 pub fn teams<'a, 'c>(c: &'a Gpu<'c>, dim: usize, threads: usize) -> (Team<'a, 'c>, Int<'c>, usize) {
     let size = dim.div_ceil(c.lanes()).next_power_of_two().min(c.simt.wave);
     let thread = c.thread();

@@ -27,7 +27,7 @@ struct Expert<'c> {
     choice: FloatValue<'c>,
 }
 
-/// Stores what a router makes of a row of logits, in a work-group of one wave.
+/// Stores a router's result for a row of logits, in a work-group of one wave.
 pub fn store<'a, 'c>(kernel: &Kernel<'a, 'c>, v: Value, row: Int<'c>) -> Result<(), Diagnostic> {
     let (c, rows) = (kernel.code, &kernel.rows);
     let Op::Route { by, held } = *rows.graph.op(v.node) else { unreachable!("a router was asked for") };
@@ -207,7 +207,7 @@ impl<'a, 'c> Wave<'a, 'c> {
     fn weights(&self, mut scores: Vec<FloatValue<'c>>) -> Vec<FloatValue<'c>> {
         let (c, Router { score, renormalise, scale, .. }) = (self.c, self.by);
         if score == Score::Chosen {
-            // The largest comes first.
+            // The largest score is the first.
             let top = scores[0];
             scores = self.shares(scores.into_iter().map(|s| self.below(s, top)).collect(), |own| own);
         }

@@ -89,8 +89,8 @@ pub fn weights_that_do_not_arrive(vendor: Vendor) {
 }
 
 /// A prompt of two plans and a decode step, which is captured, fail at each of their calls in turn.
-/// Sequences have the tokens that they had, blocks are given back, and the same step works when it
-/// is asked for again.
+/// Sequences keep the tokens that they had, blocks are free again, and a second try of the same
+/// step works.
 pub fn steps_that_fail_are_taken_back(vendor: Vendor) {
     for call in ["copy in", "launch", "wait", "instantiate", "replay", "copy out", "synchronise"] {
         for (code, wanted) in [(NO_MEMORY, "full"), (LAUNCH_FAILED, "kernel"), (UNKNOWN, "failed")] {

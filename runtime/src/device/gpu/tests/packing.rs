@@ -49,7 +49,7 @@ impl Source for Matrices {
     }
 }
 
-/// A load on a device of a stand-in, of tensors in one place that each of them overwrites.
+/// A load on a stand-in device. All tensors are in one place, and each overwrites the one before.
 struct Load<'a> {
     device: Gpu,
     tensors: Tensors<'a>,
@@ -90,12 +90,12 @@ impl<'a> Load<'a> {
     ) -> Result<(), Error> {
         let Load { device, buffers, loading, .. } = self;
         let given = Given { float: Float::BF16, shape: &matrices.shape(name), numbers };
-        // SAFETY: the tensor is there, and the stand-in's streams run at once.
+        // SAFETY: the tensor is valid, and the stand-in's streams run at once.
         unsafe { loading.feed_on(name, given, DeviceSink { weights, rank: Rank::ONLY, buffers, device, stream }) }
     }
 }
 
-/// What the host makes of them.
+/// The weights as the host packs them.
 fn wanted(weights: &[Weight], matrices: &Matrices) -> Vec<Vec<u8>> {
     let host = |weight: &Weight| DeviceBuffer::Host(Buffer::new(weight.bytes).unwrap());
     let mut buffers: Vec<DeviceBuffer> = weights.iter().map(host).collect();
@@ -136,8 +136,7 @@ pub(super) fn tensors_of_a_device_stay_there(vendor: Vendor) {
         let calls: Vec<&str> = log.split("; ").map(|call| call.split(" x").next().unwrap()).collect();
         let launches = calls.iter().filter(|call| call.starts_with("launch atomc_pack")).count();
         let count = |call: &str| calls.iter().filter(|&&found| found == call).count();
-        // Two copies, and four pieces of weights. What is copied in are the tensors themselves, by
-        // the test.
+        // Two copies, and four pieces of weights. The test itself copies the tensors in.
         assert_eq!((launches, count("borrow on 52"), count("return on 52")), (6, 2, 2), "{log}");
         assert_eq!((count("copy in"), calls.len()), (4, 14), "{log}");
         assert!(found(&load) == wanted(&weights, &matrices));
@@ -146,8 +145,8 @@ pub(super) fn tensors_of_a_device_stay_there(vendor: Vendor) {
     }
 }
 
-/// A weight of tensors of both memories is made on the device; what one stream has begun another
-/// waits for.
+/// A weight of tensors of both memories is made on the device. A stream waits for the pieces that
+/// another one has begun.
 pub(super) fn tensors_come_from_anywhere(vendor: Vendor) {
     let fake = Fake::new(vendor);
     let driver = fake.driver().unwrap();

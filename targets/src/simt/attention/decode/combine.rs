@@ -1,9 +1,9 @@
-//! Where the shares of a sequence meet: those of a work-group's waves in local memory, those of
+//! Combines the shares of a sequence: those of a work-group's waves in local memory, those of
 //! work-groups in the workspace.
 //!
-//! Waves first tell each other row maxima and sums of weights. Then each knows by how much its
-//! values are rescaled, and what is left to do is to add them, some dimensions at a time: so little
-//! local memory is enough.
+//! Waves first exchange row maxima and sums of weights. Then each knows the factor of its values,
+//! and the values only have to be added, some dimensions at a time: so little local memory is
+//! enough.
 use atomc_ir::Diagnostic;
 use inkwell::values::FloatValue;
 
@@ -20,8 +20,8 @@ const MERGED: usize = 16;
 /// Most bytes of local memory in which waves add their values.
 const EXCHANGED: usize = 8 << 10;
 
-/// What a work-group has made of its keys, in memory: sums of values query by query, then row
-/// maxima, then sums of weights.
+/// One work-group's result of its keys, in memory: sums of values query by query, then row maxima,
+/// then sums of weights.
 #[derive(Clone, Copy)]
 pub struct Partial<'c> {
     ptr: Ptr<'c>,
@@ -65,7 +65,7 @@ impl<'c> Partial<'c> {
     }
 }
 
-/// Dimensions of which the waves add their values at a time: whole groups with one scale where the
+/// Dimensions in which the waves add their values at a time: whole groups with one scale if the
 /// result is quantised.
 fn width(a: &Attention, columns: usize) -> usize {
     let (dim, least) = (a.values().1, a.codes.map_or(16, |(_, group)| group.max(16)));
@@ -173,9 +173,8 @@ impl<'c> Part<'_, '_, '_, 'c> {
         (1..WAVES).map(load).fold(load(0), |sum, v| c.fadd(sum, v))
     }
 
-    /// Where a wave leaves its values. Four dimensions stay together; in what order they follow
-    /// differs from query to query, so that those of the same dimensions do not lie in the same
-    /// banks.
+    /// The address where a wave leaves its values. Four dimensions stay together. Their order
+    /// differs from query to query, so that equal dimensions are in different banks.
     fn exchanged(&self, local: Ptr<'c>, wave: Int<'c>, column: Int<'c>, dim: Int<'c>) -> Ptr<'c> {
         let (c, columns) = (self.code(), self.shape.columns);
         let width = width(self.attention, columns);
@@ -185,7 +184,7 @@ impl<'c> Part<'_, '_, '_, 'c> {
         c.at(local, row + (four * 16 + dim % 4 * 4))
     }
 
-    /// The last of a sequence's work-groups puts what all have made together.
+    /// The last of a sequence's work-groups combines the results of all.
     fn combine_splits(&self, turn: Ptr<'c>) -> Result<(), Diagnostic> {
         let (a, c) = (self.attention, self.code());
         c.barrier_to_publish();
@@ -220,7 +219,7 @@ impl<'c> Part<'_, '_, '_, 'c> {
         })
     }
 
-    /// The values of all splits, some at a time so that their loads are under way together.
+    /// The values of all splits, some at a time so that their loads are in flight together.
     fn splits(&self, column: Int<'c>, dim: Int<'c>) -> Item<'c> {
         let (a, c) = (self.attention, self.code());
         let last = self.used - 1;
@@ -254,8 +253,8 @@ impl<'c> Part<'_, '_, '_, 'c> {
         (row_max, sum, values)
     }
 
-    /// Stores a vector of the result, as codes where the result is quantised. All lanes that have a
-    /// group of columns with one scale come here together.
+    /// Stores a vector of the result, quantised if the result is. All lanes with a group of columns
+    /// with one scale call this together.
     fn store(&self, column: Int<'c>, dim: Int<'c>, values: Vector<'c>) -> Result<(), Diagnostic> {
         let (a, c) = (self.attention, self.code());
         if let Some(codes) = a.codes {

@@ -9,10 +9,10 @@ use crate::simt::machine::fragment::Fragment;
 /// One wave, which takes every `WAVES`-th step.
 pub struct KvLoop<'w, 'p, 'k, 'a, 'c> {
     part: &'w Part<'p, 'k, 'a, 'c>,
-    /// Where the lane's query is staged: its fragments are loaded at every step, so that more waves
-    /// have registers.
+    /// The address of the lane's staged query: its fragments are loaded at every step, so that more
+    /// waves have registers.
     staged: Ptr<'c>,
-    /// Where the lane's keys and values lie in a step's.
+    /// The lane's places in a step's keys and values.
     lanes: [Int<'c>; 2],
 }
 
@@ -61,8 +61,7 @@ impl<'w, 'p, 'k, 'a, 'c> KvLoop<'w, 'p, 'k, 'a, 'c> {
         OnlineSoftmax::of(&carried[..count])
     }
 
-    /// One step. Its values, then keys of the next, are asked for before what was asked for earlier
-    /// is used.
+    /// One step. Its values, then the next keys, are loaded before earlier loads are used.
     fn step(&self, step: Int<'c>, running: &OnlineSoftmax<'c>, ahead: Ahead<'c>) -> (OnlineSoftmax<'c>, Ahead<'c>) {
         let (a, c) = (self.part.attention, self.part.code());
         let [block, next] = ahead.blocks;
@@ -114,7 +113,7 @@ impl<'w, 'p, 'k, 'a, 'c> KvLoop<'w, 'p, 'k, 'a, 'c> {
         move |i| a.value(p, i)
     }
 
-    /// Where the lane's keys, or values, of a step begin.
+    /// The address of the lane's keys, or values, of a step.
     fn lane(&self, which: usize, block: Int<'c>, step: Int<'c>) -> Ptr<'c> {
         let c = self.part.code();
         let starts = self.part.attention.turn_in(block, self.part.cache_head, step, 1);

@@ -38,7 +38,7 @@ pub struct KvPipeline<'r, 'p, 'k, 'a, 'c> {
     /// The wave's first step, and the one that has the token itself.
     first: Int<'c>,
     own: Int<'c>,
-    /// The block of the first step that is not on its way.
+    /// The block of the first step that is not in flight.
     next: Int<'c>,
 }
 
@@ -54,7 +54,7 @@ impl<'r, 'p, 'k, 'a, 'c> KvPipeline<'r, 'p, 'k, 'a, 'c> {
         WAVES * stages * 2 * Self::half(part)
     }
 
-    /// Asks for the first steps. `local` has room for every wave's.
+    /// Issues the copies of the first steps. `local` has room for every wave's.
     pub fn new(part: &'r Part<'p, 'k, 'a, 'c>, stages: usize, local: Ptr<'c>) -> KvPipeline<'r, 'p, 'k, 'a, 'c> {
         let c = part.code();
         let barriers = c.local_address(c.local(WAVES * stages * 16));
@@ -100,8 +100,9 @@ impl<'r, 'p, 'k, 'a, 'c> KvPipeline<'r, 'p, 'k, 'a, 'c> {
         });
     }
 
-    /// Where the token's own key and value belong in the wave's places, and whether their step is
-    /// one of its first: what was copied there is older than they are. The thread waits for that.
+    /// The place of the token's own key and value among the wave's stages, and whether their step
+    /// is one of its first: the copies there are older than they are. The thread waits for these
+    /// copies.
     pub fn own_entry(&self) -> (Int<'c>, Entry<'c>) {
         let (a, c) = (self.part.attention, self.part.code());
         let stage = (self.own - self.first) / WAVES;
@@ -127,8 +128,8 @@ impl<'r, 'p, 'k, 'a, 'c> KvPipeline<'r, 'p, 'k, 'a, 'c> {
         self.barrier + (stage * 16 + 8 * what)
     }
 
-    /// Has the keys or the values of a step, which lies in this block, brought to a place, if the
-    /// step is one of this part.
+    /// Copies the keys or the values of a step in this block to a stage, if the step is one of this
+    /// part.
     fn fetch(&self, stage: Int<'c>, what: usize, step: Int<'c>, block: Int<'c>) {
         let (a, c, half) = (self.part.attention, self.part.code(), Self::half(self.part));
         let is_part = c.less(step, self.part.last + 1);
@@ -166,7 +167,7 @@ impl<'r, 'p, 'k, 'a, 'c> KvPipeline<'r, 'p, 'k, 'a, 'c> {
         begin.push(self.next.into());
         let carried = c.for_each((self.first, end, WAVES), &begin, |step, carried| {
             let ahead = step + WAVES * self.stages;
-            // Asked for a turn earlier.
+            // Loaded a turn earlier.
             let block = c.as_int(carried[count]);
             let next = self.part.block(ahead + WAVES);
             let turn = (step - self.first) / WAVES;
@@ -192,7 +193,7 @@ impl<'r, 'p, 'k, 'a, 'c> KvPipeline<'r, 'p, 'k, 'a, 'c> {
         let base = c.at(self.local, stage * (2 * half));
         let base = c.local_address(base) + c.lane_index() * VEC16;
         move |at: usize| {
-            // Blocks lie column by column, of each first the upper rows.
+            // Blocks lie column by column, with the upper rows of each first.
             let [low, high] = [0, 32 * VEC16].map(|more| c.load_blocks(base + (at + more)));
             [0, 1].map(|rows| c.words(&[low[rows], low[rows + 2], high[rows], high[rows + 2]])).to_vec()
         }

@@ -1,4 +1,4 @@
-//! What attention takes of each chip.
+//! The resources of attention on each chip.
 use std::collections::BTreeSet;
 
 use atomc_ir::arch::Isa;
@@ -109,7 +109,7 @@ fn four_waves_multiply_where_registers_have_room() {
     }
 }
 
-/// Sinks change what is carried into a loop, and what products and loads are in none.
+/// Sinks change the values carried into a loop, and no products or loads inside of loops.
 #[test]
 fn sinks_are_taken_on_every_chip() {
     for arch in rows().iter().filter(|a| a.isa().is_some()) {
@@ -125,7 +125,7 @@ fn sinks_are_taken_on_every_chip() {
             let at = format!("{} {}", arch.name, family.name());
             assert_eq!(plain.schedule, sunk.schedule, "{at}");
             let (Some(plain), Some(sunk)) = (plain.resources, sunk.resources) else { continue };
-            // LLVM makes two loops of one where it likes.
+            // LLVM may make two loops of one.
             let loads = |r: &Resources| hot(r).iter().map(|l| (l.matrix, l.loads)).collect::<BTreeSet<_>>();
             assert_eq!(loads(&plain), loads(&sunk), "{at}");
             assert_eq!((sunk.scratch, sunk.vgpr_spills, sunk.sgpr_spills), (0, 0, 0), "{at}");

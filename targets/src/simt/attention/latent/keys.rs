@@ -1,4 +1,4 @@
-//! Keys on their way into local memory, and out of it as both products take them.
+//! Keys on their way into local memory, and from there as both products take them.
 use super::Group;
 use super::shape::{EIGHT, GROUP, SIDE, STEP};
 use crate::code::{Any, Int, Ptr, Vector};
@@ -25,7 +25,7 @@ impl<'c> Ahead<'c> {
 }
 
 impl<'c> Group<'_, '_, '_, 'c> {
-    /// Puts the first keys where all waves read them, and asks for the next.
+    /// Stores the first keys where all waves read them, and loads the next ones.
     pub fn first_keys(&self) -> Ahead<'c> {
         let [block, next, behind] = [0, 1, 2].map(|i| self.block(self.begin + i));
         self.put(self.begin, &self.bring(self.begin, block));
@@ -53,7 +53,7 @@ impl<'c> Group<'_, '_, '_, 'c> {
         c.load_index(self.table, c.smaller(turn, self.last) / turns)
     }
 
-    /// Vectors of a turn's keys, and those that each thread brings.
+    /// Vectors of a turn's keys, and those of each thread.
     fn vec16s(&self) -> usize {
         self.shape.panels * self.shape.groups * SIDE
     }
@@ -117,7 +117,7 @@ impl<'c> Group<'_, '_, '_, 'c> {
         }
     }
 
-    /// A turn's keys, among which the token's own comes from local memory.
+    /// A turn's keys, with the token's own taken from local memory.
     fn with_own_key(&self, turn: Int<'c>, keys: &[Vector<'c>]) -> Vec<Vector<'c>> {
         let (a, c, s) = (self.a, self.code(), &self.shape);
         let is_here = self.is_own_turn(turn);
@@ -133,7 +133,7 @@ impl<'c> Group<'_, '_, '_, 'c> {
         keys.into_iter().map(|v| v.into_vector_value()).collect()
     }
 
-    /// Where this thread's vector goes, of those from a number on.
+    /// The place of this thread's vector, of those from a number on.
     fn key_place(&self, first: usize) -> Ptr<'c> {
         let (c, s) = (self.code(), &self.shape);
         // Where panels have whole lines of groups, all of these are in the same order.
@@ -163,14 +163,14 @@ impl<'c> Group<'_, '_, '_, 'c> {
         vec![self.a.matrix.load_vec16(self.code().at(lane[chunks % 2], at))]
     }
 
-    /// The lane's dimensions of the values of a turn, step by step those of 8 keys, as they lie.
+    /// The lane's dimensions of the values of a turn as stored, step by step those of 8 keys.
     pub fn values(&self) -> Vec<Vector<'c>> {
         let (c, s, lane) = (self.code(), &self.shape, self.a.place);
         let (first, words) = (self.first_dim() + lane.row * s.dims, s.dims / 2);
         let load = |i: usize| {
             let key = lane.part * EIGHT + i / EIGHT * STEP;
             let panel = key / SIDE * s.panel_bytes() + first % EIGHT * 2;
-            // The lane's 8 keys lie in one line, in an order that differs from group to group.
+            // The lane's 8 keys are in one line, in an order that differs from group to group.
             let at = (panel + place(first / EIGHT, key % SIDE)) ^ (i % EIGHT * VEC16);
             c.load_vector(c.cx.i32_type(), words, c.at(self.local, at), 4 * words)
         };
@@ -192,7 +192,7 @@ impl<'c> Group<'_, '_, '_, 'c> {
     }
 }
 
-/// Where the vector of a group of a key lies in a panel.
+/// The place of a key's vector of a group in a panel.
 fn place<'c>(group: Int<'c>, key: Int<'c>) -> Int<'c> {
     group * GROUP + (key ^ (group % EIGHT)) * VEC16
 }

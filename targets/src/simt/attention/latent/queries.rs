@@ -9,13 +9,13 @@ use crate::row::Col;
 use crate::simt::machine::fragment::{Fragment, VEC16};
 use crate::simt::rowwise::{each_head, teams};
 
-/// Fragments of keys that are on their way out of local memory.
+/// Fragments of keys in flight from local memory.
 const AHEAD: usize = 3;
 
 impl<'c> Group<'_, '_, '_, 'c> {
-    /// The key of the token itself, where the work-group has its turn: one team makes it, all
-    /// threads keep it in local memory, and of those that share it the first stores it in the
-    /// cache. None reads there what another one stores.
+    /// Makes the key of the token itself, if the work-group has its turn: one team makes it, all
+    /// threads keep it in local memory, and the first of those that share it stores it in the
+    /// cache. No work-group reads the store of another one there.
     pub fn write(&self) -> Result<(), Diagnostic> {
         if self.a.cache.written().is_none() {
             return Ok(());
@@ -93,7 +93,7 @@ impl<'c> Group<'_, '_, '_, 'c> {
         })
     }
 
-    /// Fragments of a tile of queries where it is staged, or those that the wave has already.
+    /// Fragments of a staged tile of queries, or those that the wave has already.
     fn staged(&self, held: &[Fragment<'c>], (first, tile): (usize, Int<'c>), columns: Int<'c>) -> Vec<Fragment<'c>> {
         let (a, c, s) = (self.a, self.code(), &self.shape);
         let load = |tile: Int<'c>| -> Vec<Fragment<'c>> {
@@ -110,7 +110,7 @@ impl<'c> Group<'_, '_, '_, 'c> {
         here.into_iter().map(|v| vec![v.into_vector_value()]).collect()
     }
 
-    /// Some tiles of queries in local memory, where keys lie later.
+    /// Stages some tiles of queries in local memory, where keys are stored later.
     fn stage(&self, first: usize) -> Result<(), Diagnostic> {
         let (a, c, s, rows) = (self.a, self.code(), &self.shape, &self.a.kernel.rows);
         let (dim, count) = (a.cache.ty.head_dim, s.staged() * SIDE);

@@ -1,5 +1,5 @@
-//! How queries, keys and dimensions are shared out among the waves of a work-group, and what lies
-//! where in its local memory.
+//! How queries, keys and dimensions are shared out among the waves of a work-group, and the layout
+//! of its local memory.
 use atomc_ir::arch::{GpuArch, MatrixLayout, Simt};
 use atomc_ir::{Family, Graph};
 
@@ -18,8 +18,8 @@ pub const GROUP: usize = SIDE * VEC16;
 pub const LINE: usize = EIGHT * VEC16;
 /// Bytes of padding after a staged query.
 const ROW_GAP: usize = VEC16;
-/// Tiles of queries where there are more than one has room for, and those that meet the keys that
-/// a wave has loaded.
+/// Tiles of queries if one tile's room is not enough, and those that use the keys that a wave has
+/// loaded.
 const TILES: usize = 4;
 const TOGETHER: usize = 2;
 /// Keys that a product of values contracts.
@@ -36,8 +36,8 @@ pub struct Shape {
     pub panels: usize,
     pub waves: usize,
     pub threads: usize,
-    /// Tiles and panels that a wave has scores of, and into how many parts the columns of a key are
-    /// cut.
+    /// Tiles and panels that a wave has scores of, and the parts that the columns of a key are cut
+    /// into.
     pub own_tiles: usize,
     pub own_panels: usize,
     pub cuts: usize,
@@ -167,7 +167,7 @@ impl Shape {
         self.own_key() + self.groups * VEC16
     }
 
-    /// Where the key of the token itself lies, which this step writes.
+    /// The place of the key of the token itself, which this step writes.
     pub fn own_key(&self) -> usize {
         self.numbers() + 2 * 4 * self.queries() + VEC16
     }

@@ -31,14 +31,14 @@ impl<'c> Running<'c> {
 }
 
 impl<'c> Group<'_, '_, '_, 'c> {
-    /// The thread's query, and which of the threads that share it this one is.
+    /// The thread's query, and the number of this thread among those that share it.
     pub fn own_query(&self) -> (Int<'c>, Int<'c>) {
         let (c, sharing) = (self.code(), self.shape.sharing());
         (c.thread() / sharing, c.thread() % sharing)
     }
 
-    /// Weights of a turn's keys, and by what earlier ones are rescaled, into local memory. While
-    /// scores come from there, `meanwhile` is done.
+    /// Stores the weights of a turn's keys, and the factor of earlier ones, in local memory.
+    /// `meanwhile` runs while scores are loaded from there.
     pub fn weigh<R>(&self, turn: Int<'c>, running: &Running<'c>, meanwhile: impl FnOnce() -> R) -> (Running<'c>, R) {
         let (a, c, s) = (self.a, self.code(), &self.shape);
         let (query, share) = self.own_query();

@@ -16,7 +16,7 @@ struct Standing<'c> {
 }
 
 impl<'c> Group<'_, '_, '_, 'c> {
-    /// Takes in what others have made of the sequence, and finishes if all of it is there.
+    /// Adds the sums that others have left of the sequence, and finishes if all are there.
     pub fn meet(&self, split: &Split<'c>, running: &Running<'c>, sums: &[Vector<'c>]) {
         let c = self.code();
         let levels = self.shape.splits.next_power_of_two().trailing_zeros() as usize;
@@ -37,7 +37,7 @@ impl<'c> Group<'_, '_, '_, 'c> {
         });
     }
 
-    /// Leaves what it has, and if the other of the pair came before, takes that in.
+    /// Leaves its sums, or, if the other of the pair came first, adds that one's.
     fn pair(&self, split: &Split<'c>, pair: Int<'c>, step: Int<'c>, carried: &[Any<'c>]) -> Vec<Any<'c>> {
         let c = self.code();
         let first = c.as_int(carried[1]);
@@ -88,7 +88,7 @@ impl<'c> Group<'_, '_, '_, 'c> {
         });
     }
 
-    /// What this work-group has, and what another has left.
+    /// The sums of this work-group and those that another has left.
     fn merged(&self, p: Ptr<'c>, carried: &[Any<'c>]) -> (Running<'c>, Vec<Any<'c>>) {
         let (a, c, s) = (self.a, self.code(), &self.shape);
         let (query, share) = self.own_query();

@@ -6,8 +6,8 @@ use super::shape::{EIGHT, SIDE, STEP};
 use crate::code::{Any, Int, Vector};
 use crate::simt::machine::fragment::Fragment;
 
-/// Weights of a turn's keys as fragments, step by step those of each tile, and by what the lane's
-/// sums of each tile are rescaled.
+/// Weights of a turn's keys as fragments, step by step those of each tile, and the factor of the
+/// lane's sums of each tile.
 pub struct Weights<'c> {
     fragments: Vec<Fragment<'c>>,
     rescales: Vec<Any<'c>>,
@@ -19,7 +19,7 @@ impl<'c> Group<'_, '_, '_, 'c> {
         vec![self.a.matrix.zero(); self.shape.tiles * self.shape.dims]
     }
 
-    /// What a turn's weights are, and by what earlier ones are rescaled.
+    /// Loads the weights of a turn, and the factor of earlier ones.
     pub fn weights(&self) -> Weights<'c> {
         let (a, s) = (self.a, &self.shape);
         let weight = |i: usize| {

@@ -9,7 +9,7 @@ use crate::simt::machine::fragment::VEC16;
 /// Vectors of queries that a thread makes together.
 const TOGETHER: usize = 8;
 
-/// Vectors that a thread asks for in a turn of a loop.
+/// Vectors that a thread copies in a turn of a loop.
 const COPIED: usize = 4;
 
 /// A run of columns of the queries: the value that they come from, the first column in it, and
@@ -51,7 +51,7 @@ impl<'c> Group<'_, '_, '_, 'c> {
         all.into_iter().map(|v| Ok((v, rows.shape(v)?.shape.last().unwrap_or(0)))).collect()
     }
 
-    /// A part of queries that lies in memory as products take it.
+    /// A part of queries in memory that products take without conversion.
     fn stored(&self, value: Value) -> Result<Option<&Operand<'c>>, Diagnostic> {
         let (a, rows) = (self.attention, &self.attention.kernel.rows);
         let is_input = matches!(rows.graph.op(value.node), Op::Input { .. });
@@ -74,7 +74,7 @@ impl<'c> Group<'_, '_, '_, 'c> {
             let to = self.queries + self.in_tile(row, vector + part.first / lanes);
             c.copy_vec16(to, a.kernel.rows.address(stored, at));
         };
-        // A loop, as code takes its time to come too.
+        // A loop, as code takes time to fetch, too.
         let whole = all / (threads * COPIED) * (threads * COPIED);
         c.repeat(c.thread(), whole, threads * COPIED, |first| (0..COPIED).for_each(|i| copy(first + i * threads)));
         c.repeat(c.thread() + whole, all, threads, copy);
@@ -131,7 +131,7 @@ impl<'c> Group<'_, '_, '_, 'c> {
         (tile.token + c.smaller(row / self.shape.heads, tile.count - 1), head)
     }
 
-    /// Where 16 bytes of a query lie.
+    /// The place of 16 bytes of a query.
     fn in_tile(&self, row: Int<'c>, vector: Int<'c>) -> Int<'c> {
         let pieces = ROW / VEC16;
         let piece = (vector % pieces) ^ (row % pieces);
@@ -157,7 +157,7 @@ impl<'c> Group<'_, '_, '_, 'c> {
         Ok(())
     }
 
-    /// Puts the token's own key where it was copied from the cache before it was there.
+    /// Stores the token's own key over the copy that was made from the cache before it was written.
     pub(super) fn put_key(&self, tile: &Tile<'c>, turn: Int<'c>) {
         let c = self.code();
         c.await_turn(self.written, c.int(0));

@@ -59,7 +59,7 @@ impl<'c> Group<'_, '_, '_, 'c> {
         pair
     }
 
-    /// Asks for a block's scores: a lane's of two queries.
+    /// Issues the products of a block's scores. A lane has scores of two queries.
     fn scores(&self, turn: Int<'c>) -> Vec<Any<'c>> {
         let (c, dtype, form) = (self.code(), self.attention.matrix.dtype, self.keys_form());
         let keys = self.keys.at(turn);

@@ -3,8 +3,8 @@
 //! together, so that no work-group reads everything.
 //!
 //! A work-group waits for the others here. Each has a unit for itself, so all of them run on a chip
-//! with as many units: [`Kernel::together`](atomc_artifact::manifest::Kernel::together) tells the
-//! loader how many that are.
+//! with enough units: [`Kernel::together`](atomc_artifact::manifest::Kernel::together) tells the
+//! loader their number.
 use inkwell::values::FloatValue;
 
 use super::{Group, QUERIES, Shape, Shared, TEAM, Tile, VALUE_TEAMS, VALUES_MEET};
@@ -89,7 +89,8 @@ impl<'c> Group<'_, '_, '_, 'c> {
         });
     }
 
-    /// What each part's values count in a query's result, into local memory: four threads a query.
+    /// Stores the factor of each part's values in a query's result, in local memory: four threads a
+    /// query.
     fn weigh_parts(&self, shared: Shared<'c>) {
         let (c, a) = (self.code(), self.attention);
         let thread = c.thread() - TEAM;

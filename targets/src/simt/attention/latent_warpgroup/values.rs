@@ -41,7 +41,7 @@ impl<'c> Group<'_, '_, '_, 'c> {
         Ok(())
     }
 
-    /// Where a token writes its own key, a wave does, if the block is here.
+    /// If a token writes its own key, a wave does so, if the block is here.
     fn begin_tile(&self, tile: &Tile<'c>) -> Result<(), Diagnostic> {
         let c = self.code();
         let Some(written) = self.attention.cache.written() else { return Ok(()) };

@@ -10,8 +10,8 @@ use crate::simt::machine::fragment::VEC16;
 
 /// Most waves of a work-group.
 const WAVES: usize = 8;
-/// Registers for all but queries, keys or values, results, scores and what is brought, and more
-/// where products convert.
+/// Registers for everything except queries, keys or values, results, scores and loads in flight;
+/// and the additional ones where products convert.
 const OTHERS: usize = 28;
 const CONVERTED: usize = 96;
 

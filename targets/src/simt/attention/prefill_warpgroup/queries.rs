@@ -49,7 +49,7 @@ pub struct Queries<'q, 'r, 'k, 'a, 'c> {
     kept: Kept<'c>,
 }
 
-/// Where the queries of four waves are while they are multiplied.
+/// The place of the queries of four waves while they are multiplied.
 enum Kept<'c> {
     Words(Vec<Int<'c>>),
     Local(Ptr<'c>),
@@ -107,8 +107,8 @@ impl<'q, 'r, 'k, 'a, 'c> Queries<'q, 'r, 'k, 'a, 'c> {
         Ok((0..a.cache.ty.head_dim / 4).map(word).collect())
     }
 
-    /// Brings the wave's queries into local memory, of 16 bytes of columns all rows together: eight
-    /// lanes write eight rows, which lie together.
+    /// Stages the wave's queries in local memory: 16 bytes of the columns of all rows together.
+    /// Eight lanes write eight adjacent rows.
     fn stage(&self, all: Ptr<'c>) -> Result<Ptr<'c>, Diagnostic> {
         let (c, a, bytes) = (self.code(), self.group.attention, self.group.shape.queries);
         let operand = a.kernel.rows.operand(a.query_value())?;
@@ -135,7 +135,7 @@ impl<'q, 'r, 'k, 'a, 'c> Queries<'q, 'r, 'k, 'a, 'c> {
         Ok(own)
     }
 
-    /// Asks for scores of a turn's block.
+    /// Issues the products of the scores of a turn's block.
     fn begin_scores(&self, turn: Int<'c>) -> Vec<Any<'c>> {
         let (c, a, ring) = (self.code(), self.group.attention, &self.group.keys);
         let form = self.group.form(a.key_panel());
@@ -150,7 +150,7 @@ impl<'q, 'r, 'k, 'a, 'c> Queries<'q, 'r, 'k, 'a, 'c> {
         }
     }
 
-    /// Asks for the weighted values of the block before a turn's, on top of others.
+    /// Issues the products of the weighted values of the block before a turn's, added to others.
     fn begin_values(&self, turn: Int<'c>, weights: &[Int<'c>], values: &[Any<'c>]) -> Vec<Any<'c>> {
         let (c, a, ring) = (self.code(), self.group.attention, &self.group.values);
         let form = self.group.form(a.value_panel());
@@ -179,7 +179,7 @@ impl<'q, 'r, 'k, 'a, 'c> Queries<'q, 'r, 'k, 'a, 'c> {
         let all: Vec<Any<'c>> = running.values.iter().copied().chain(weights).collect();
         let ended = c.mma_wait(&all, 0);
         let (sums, weights) = ended.split_at(running.values.len());
-        // Under way were those of two blocks before, if there is such a block.
+        // The products in flight were those of the block two before, if it exists.
         let were = c.less(self.tile.first + 1, block);
         self.group.values.release(c, were & c.equal(c.lane_index(), 0), turn - 2);
         let words = self.packed(weights);
@@ -211,7 +211,7 @@ impl<'q, 'r, 'k, 'a, 'c> Queries<'q, 'r, 'k, 'a, 'c> {
         let (values, weights) = self.end_values(block, turn, &running);
         let scores = self.begin_scores(turn);
         let values = self.begin_values(turn, &weights, &values);
-        // The products of values may be under way.
+        // The products of values may be in flight.
         let scores = c.mma_wait(&scores, 1);
         self.leave(&self.group.keys, turn);
         self.softmax_weights(block, hides, &scores, OnlineSoftmaxPair { values, ..running })

@@ -14,7 +14,7 @@ const ROWS: usize = 16;
 /// Scales of a row that a step takes.
 const OF_STEP: usize = BlockScaled::SPAN / BlockScaled::COLUMNS;
 
-/// The weight's scales, and what multiplies.
+/// The weight's scales, and the instructions that multiply.
 pub struct ScaledProducts<'c> {
     intrinsic: &'static str,
     /// Where the lane's scales begin in each piece's panel.
@@ -36,7 +36,7 @@ impl<'c> ScaledProducts<'c> {
         ScaledProducts { intrinsic: instructions.small, weights, shift: place.part * 8 }
     }
 
-    /// Asks for the scale of the lane's codes of a step of a piece.
+    /// Loads the scale of the lane's codes of a step of a piece.
     pub fn load(&self, m: &Matrix<'_, 'c>, piece: usize, step: Int<'c>) -> Any<'c> {
         let c = m.c;
         let byte = c.load(c.cx.i8_type(), c.at(self.weights[piece], step * (OF_STEP * ROWS)), 1).into_int_value();

@@ -5,7 +5,7 @@ use super::{Group, Shape};
 use crate::code::{Int, Ptr, Vector};
 
 impl<'c> Group<'_, '_, '_, 'c> {
-    /// Sums times the scales of rows, which lie where the columns are said to have them.
+    /// Sums times the scales of rows. `at` gives the address of a column's scale.
     pub(super) fn scaled_by_rows(&self, sums: Vec<Vector<'c>>, at: impl Fn(Int<'c>) -> Ptr<'c>) -> Vec<Vector<'c>> {
         let m = self.matrix();
         let (c, f32) = (m.c, m.c.cx.f32_type());

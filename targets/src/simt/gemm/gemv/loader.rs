@@ -1,5 +1,5 @@
-//! The loaders: fragments of the weight come into registers as they lie, or as codes; those of rows
-//! from memory, or of local memory, where the prologue has staged them.
+//! The loaders: fragments of the weight are loaded into registers as stored, or as codes. Fragments
+//! of rows come from memory, or from local memory if the prologue has staged them.
 use atomc_ir::{Diagnostic, Op, Value};
 use inkwell::IntPredicate;
 
@@ -10,17 +10,17 @@ use crate::simt::gemm::codes::Way;
 use crate::simt::gemm::tile::Tile;
 use crate::simt::machine::fragment::{Fragment, Matrix, VEC16};
 
-/// Vectors of a row that a thread has on the way there.
+/// Vectors of a row that a thread has in flight to local memory.
 const TOGETHER: usize = 2;
 
-/// Where a vector of the row of a tile's column lies.
+/// The addresses of vectors in the row of a tile's column.
 pub trait Source<'c> {
     fn vec16(&self, m: &Matrix<'_, 'c>, column: Int<'c>, vec16: Int<'c>) -> Ptr<'c>;
     /// Bytes from one vector to the next.
     fn apart(&self) -> usize;
-    /// Whether they are far away, so that they must be asked for as early as weights.
+    /// Whether they are in global memory, and so must be loaded as early as weights.
     fn is_far(&self) -> bool;
-    /// Where the scale of a group of a column's row lies, where rows have several.
+    /// The address of the scale of a group in a column's row, if rows have several.
     fn scale(&self, m: &Matrix<'_, 'c>, column: Int<'c>, group: Int<'c>) -> Ptr<'c>;
 }
 
@@ -53,13 +53,13 @@ impl<'c> Source<'c> for InMemory<'c> {
     }
 }
 
-/// Rows in local memory: the vectors of all columns side by side.
+/// Rows in local memory: the vectors of all columns are adjacent.
 pub struct Staged<'c> {
     pub ptr: Ptr<'c>,
     pub columns: usize,
     /// Vectors from those of all columns to the next.
     pub apart: usize,
-    /// The first vector that is there.
+    /// The first vector that is staged.
     pub first: usize,
     /// Scales of all columns, or of all columns of each group.
     pub scales: Option<Ptr<'c>>,
@@ -230,7 +230,7 @@ impl<'c> Group<'_, '_, '_, 'c> {
         (fits && few && is_made).then_some(group)
     }
 
-    /// Stores the scale of a column's group where the group begins, or what is staged of one.
+    /// Stores the scale of a column's group where the group begins, or the staged scale.
     fn store_group_scale(
         &self,
         to: &Staged<'c>,
@@ -246,8 +246,8 @@ impl<'c> Group<'_, '_, '_, 'c> {
         Some(found)
     }
 
-    /// The scale of a column's group, where rows have several that are left to sums. It is
-    /// stored, too.
+    /// The scale of a column's group, if rows have several that are applied to sums. It is stored
+    /// as well.
     fn stage_group_scale(
         &self,
         to: &Staged<'c>,

@@ -8,11 +8,10 @@ use crate::code::{Any, Int, Vector};
 use crate::simt::gemm::codes::Way;
 use crate::simt::machine::fragment::Fragment;
 
-/// Turns up to which there is no loop.
+/// Most turns that are unrolled instead of looped.
 const UNROLLED: usize = 2;
 
-/// What a step needs from far away: rows, if they are there, and what is loaded of each piece's
-/// weight.
+/// The loads of a step from global memory: rows, if they are there, and each piece's weight.
 struct Asked<'c> {
     columns: Vec<Fragment<'c>>,
     scales: Vec<Any<'c>>,
@@ -32,7 +31,7 @@ impl<'c> Group<'_, '_, '_, 'c> {
         self.scaled(self.range(x, 0, self.shape.steps, self.zeros()))
     }
 
-    /// Sums as numbers, where they are those of codes.
+    /// Sums as numbers, if they are sums of codes.
     pub(super) fn scaled(&self, sums: Vec<Vector<'c>>) -> Vec<Vector<'c>> {
         match &self.way {
             Some(way) => way.finish(sums, self.shape.columns),
@@ -40,8 +39,8 @@ impl<'c> Group<'_, '_, '_, 'c> {
         }
     }
 
-    /// Sums over steps `first` to `end`: as many for each wave, one after the other, then one more
-    /// for some.
+    /// Sums over steps `first` to `end`: the same number for each wave, one after the other, then
+    /// one more for some waves.
     pub(super) fn range(&self, x: &dyn Source<'c>, first: usize, end: usize, sums: Vec<Vector<'c>>) -> Vec<Vector<'c>> {
         let waves = self.sharing;
         let count = (end - first) / waves;
@@ -50,8 +49,8 @@ impl<'c> Group<'_, '_, '_, 'c> {
         self.rest(x, first + count * waves, end, sums)
     }
 
-    /// Steps of the wave from `begin` on. Each takes the registers of the one that was just used,
-    /// so that as many are always in flight.
+    /// Steps of the wave from `begin` on. Each load takes the registers of the step that was just
+    /// used, so that as many are always in flight.
     fn stretch(&self, x: &dyn Source<'c>, begin: Int<'c>, count: usize, sums: Vec<Vector<'c>>) -> Vec<Vector<'c>> {
         let c = self.matrix().c;
         let ahead = self.shape.ahead.min(count);
@@ -88,7 +87,7 @@ impl<'c> Group<'_, '_, '_, 'c> {
         sums
     }
 
-    /// What a step needs from far away: rows, if they are there, then weights.
+    /// The loads of a step from global memory: rows, if they are there, then weights.
     fn asked(&self, x: &dyn Source<'c>, step: (Int<'c>, usize)) -> Asked<'c> {
         let columns = if x.is_far() { self.columns_of(x, step) } else { vec![] };
         let scales = if x.is_far() { self.scales_of(x, step) } else { vec![] };
@@ -140,7 +139,7 @@ impl<'c> Group<'_, '_, '_, 'c> {
         (sums.iter().map(vector).collect(), asked)
     }
 
-    /// Steps from `first` up to `end`, which not every wave has one of.
+    /// Steps from `first` up to `end`. Not every wave has one of them.
     fn rest(&self, x: &dyn Source<'c>, first: usize, end: usize, sums: Vec<Vector<'c>>) -> Vec<Vector<'c>> {
         if first == end {
             return sums;

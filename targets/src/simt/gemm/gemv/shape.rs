@@ -10,18 +10,18 @@ use crate::simt::machine::fragment::{VEC16, layout_of};
 use crate::tuning::Number;
 use crate::{Choice, KernelSpec};
 
-/// Most waves of a work-group, and what may be chosen in place of that.
+/// Most waves of a work-group, and the numbers that may be chosen instead.
 const WAVES: usize = 8;
 pub const OPEN_WAVES: Number = Number { name: "waves", values: &[WAVES, 4, 16] };
-/// Waves of a work-group in which each makes panels alone.
+/// Waves of a work-group if each makes panels alone.
 const ALONE: usize = 8;
-/// Panels that a wave makes alone, one after the other, and the fewest work-groups of such for each
-/// unit of the chip.
+/// Panels that a wave makes alone, one after the other, and the fewest work-groups of that kind for
+/// each unit of the chip.
 const TURNS: [usize; 4] = [8, 4, 2, 1];
 const GROUPS: usize = 2;
 /// Most tokens that are multiplied together by the matrix of one head.
 const OF_HEAD: usize = 32;
-/// Rows of a tile where there are many.
+/// Rows of a tile, if there are many.
 pub const ROWS: usize = 32;
 /// Bytes of local memory that are left for small exchanges.
 const EXCHANGED: usize = 1 << 10;
@@ -38,7 +38,7 @@ pub struct Shape {
     pub columns: usize,
     pub width: usize,
     pub waves: usize,
-    /// Teams of waves with a panel of the result each, and how many of these a team makes.
+    /// Teams of waves with a panel of the result each, and the panels that a team makes.
     pub teams: usize,
     pub turns: usize,
     /// Whether the waves share out a token's choices, which are added up, and not the columns.
@@ -48,7 +48,7 @@ pub struct Shape {
     pub steps: usize,
     pub ahead: usize,
     pub codes: Option<Steps>,
-    /// How quantised operands are multiplied as they lie, if they are.
+    /// How quantised operands are multiplied as stored, if they are.
     pub quantised: Option<Quantised>,
     /// Columns of one product.
     span: usize,
@@ -61,7 +61,7 @@ impl Shape {
         let sizes = Sizes::of(spec.body)?;
         let most = choice.get(&OPEN_WAVES).unwrap_or(WAVES);
         let Some(encoding) = sizes.encoding else { return Ok(Shape::of((spec, most), arch, sizes, None)) };
-        // As long steps as have room where rows are staged.
+        // Steps as long as fit where rows are staged.
         let quantised = Quantised::of(spec.body, arch);
         let sizes = match quantised {
             Some(Quantised { dtype, in_memory, .. }) => Sizes { dtype, plain: in_memory, ..sizes },
@@ -144,7 +144,7 @@ impl Shape {
         }
     }
 
-    /// Panels of experts' rows that a wave makes alone, one after the other: where there are enough
+    /// Panels of experts' rows that a wave makes alone, one after the other, if there are enough
     /// for each unit of the chip.
     fn turns(spec: &KernelSpec, arch: GpuArch, sizes: Sizes) -> Option<usize> {
         let experts = sizes.experts?;

@@ -1,6 +1,6 @@
-//! `gemv_bulk_dequant`: a quantised weight, decoded on its way from local memory into registers. A
-//! lane loads a word of values of a row, and from the rows the columns that these are. Rows may be
-//! quantised too: then products are those of quantised values, and sums are scaled as often as
+//! `gemv_bulk_dequant`: a quantised weight that is decoded on its way from local memory into
+//! registers. A lane loads a word of values of a row, and the same columns of the rows of x. Rows
+//! may be quantised too: then products are those of quantised values, and sums are scaled whenever
 //! scales change.
 use atomc_ir::arch::GpuArch;
 use atomc_ir::{Diagnostic, Family, Graph};
@@ -116,8 +116,8 @@ impl<'c> Dequantised<'_, 'c> {
         sums
     }
 
-    /// Adds the products of the columns of a word: of each piece the words of the lane's two rows,
-    /// and where the rows of x are.
+    /// Adds the products of the columns of a word: the words of the lane's two rows of each piece,
+    /// and the address of the rows of x.
     fn add_run(
         &self,
         group: &WorkGroup<'_, '_, '_, 'c>,
@@ -151,8 +151,8 @@ impl<'c> Dequantised<'_, 'c> {
     }
 }
 
-/// Where the lane's part of a stage's rows begins, of each tile, and how far from there a run of
-/// columns is.
+/// For each tile, the address of the lane's part of a stage's rows, and the distance from there to
+/// a run of columns.
 #[derive(Clone, Copy)]
 struct RunAt<'p, 'c> {
     places: &'p [Int<'c>],

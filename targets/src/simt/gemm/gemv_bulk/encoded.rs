@@ -20,14 +20,15 @@ const ROWS: usize = 100 << 10;
 /// Columns of a step.
 pub const STEP: usize = 32;
 
-/// How a quantised weight lies in stages, and how rows are quantised if they are too.
+/// The layout of a quantised weight in stages, and how rows are quantised if they are, too.
 #[derive(Clone, Copy, Debug)]
 pub struct Encoded {
     /// Bits of a value.
     pub bits: usize,
-    /// Steps that share scales, where a row of either operand has several.
+    /// Steps that share scales, if a row of either operand has several.
     pub group: Option<usize>,
-    /// Bytes of a group's scales, and of its zero points, that come with the values of a panel.
+    /// Bytes of a group's scales, and of its zero points, that are copied with the values of a
+    /// panel.
     pub scales: usize,
     pub zeros: usize,
     /// Whether all rows of a panel share the scale of a group. Such scales lie apart from the
@@ -64,7 +65,7 @@ impl Encoded {
         let group = of_groups.or((own < cols).then_some(own));
         let shared = own < cols && encoding.block.rows > 1;
         let with_values = own < cols && !shared;
-        // Scales are no rows: how many there are does not matter.
+        // Scales are no rows: their number does not matter.
         let parts = |n: usize| {
             body.ids().all(|id| !matches!(body.op(id), Op::Slice { start, .. } | Op::Parts { start, .. } if !start.is_multiple_of(n)))
         };
@@ -81,7 +82,7 @@ impl Encoded {
         })
     }
 
-    /// Why a body is not made with stages like these, if it is not.
+    /// Refuses a body that stages like these cannot serve.
     pub fn check(self, body: &Graph, shape: &Shape) -> Result<(), WhyNot> {
         let Some(encoding) = Encoding::of(body) else { return Ok(()) };
         let Block { rows: high, cols: wide } = encoding.block;
@@ -108,7 +109,8 @@ impl Encoded {
         self.scales + self.zeros
     }
 
-    /// Steps that a stage has a multiple of: whole groups, and whole loads of blocks.
+    /// The number that the steps of a stage are a multiple of: whole groups, and whole loads of
+    /// blocks.
     pub fn least_steps(&self) -> usize {
         let loads = 8 / self.bits;
         self.group.unwrap_or(1).max(loads)
@@ -119,7 +121,7 @@ impl Encoded {
         self.group.map_or(1, |group| steps / group)
     }
 
-    /// Columns of a row's 16 bytes.
+    /// Columns in 16 bytes of a row.
     pub fn run(&self) -> usize {
         VEC16 * 8 / self.bits
     }
@@ -130,8 +132,7 @@ impl Encoded {
     }
 }
 
-/// A quantised weight: what its values are decoded with, and the scales that all rows of a panel
-/// share, in local memory.
+/// A quantised weight: its decoder, and in local memory the scales that all rows of a panel share.
 pub struct EncodedWeight<'k, 'c> {
     pub codes: &'k Codes<'c>,
     pub encoded: Encoded,
@@ -140,8 +141,8 @@ pub struct EncodedWeight<'k, 'c> {
     shared: Ptr<'c>,
 }
 
-/// Where a stage of a panel is: the panel counted from the work-group's first, the stage along the
-/// work-group's share of it, and where it begins in local memory.
+/// The place of a panel's stage: the panel counted from the work-group's first, the stage along the
+/// work-group's share of it, and the address in local memory.
 #[derive(Clone, Copy)]
 pub struct StagePlace<'c> {
     panel: Int<'c>,
@@ -174,7 +175,7 @@ pub struct PieceScales<'c> {
 }
 
 impl<'k, 'c> EncodedWeight<'k, 'c> {
-    /// Brings what no kernel writes. The work-group meets before it is read.
+    /// Loads everything that no kernel writes. The work-group has a barrier before it is read.
     pub fn begin(ground: Ground<'k, '_, '_, 'c>) -> Result<EncodedWeight<'k, 'c>, Diagnostic> {
         let Ground { contraction, codes, shape, run, .. } = ground;
         let c = contraction.matrix.c;
@@ -238,8 +239,8 @@ impl<'k, 'c> EncodedWeight<'k, 'c> {
     }
 }
 
-/// The type of numbers that are multiplied: values of quantised rows are numbers of f16, into which
-/// the machine converts e4m3 by itself.
+/// The type of the products' operands: values of quantised rows are f16, as the machine converts
+/// e4m3 to f16 by itself.
 pub fn multiplied(body: &Graph, dtype: DType) -> DType {
     if quantised_rows(body).is_some() { DType::F16 } else { dtype }
 }

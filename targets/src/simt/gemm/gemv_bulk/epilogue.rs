@@ -32,7 +32,7 @@ struct Place<'c> {
 }
 
 impl<'c> Place<'c> {
-    /// This place, or the other if it is not there.
+    /// This place, or the other one if it does not exist.
     fn or(&self, c: &Gpu<'c>, other: &Place<'c>) -> Place<'c> {
         let pick = |a: Int<'c>, b: Int<'c>| c.pick_int(self.is_there, a, b);
         Place {
@@ -46,8 +46,8 @@ impl<'c> Place<'c> {
 }
 
 impl<'c> WorkGroup<'_, '_, '_, 'c> {
-    /// Makes results of the wave's sums of a pass, from the work-group's panel `first` on, and
-    /// those of all others.
+    /// Makes results of the wave's sums of a pass, from the work-group's panel `first` on, and of
+    /// all other waves' sums.
     pub fn epilogue(&self, first: Int<'c>, sums: &[Any<'c>]) -> Result<(), Diagnostic> {
         let own = self.results(first, 0);
         let beside = self.load_beside(&own)?;
@@ -61,7 +61,7 @@ impl<'c> WorkGroup<'_, '_, '_, 'c> {
         self.finish(&own, &beside, &weights)
     }
 
-    /// The scales of a place's features, piece by piece, where each has but one.
+    /// The scales of a place's features, piece by piece, if each has only one.
     fn scales_of_rows(&self, place: &Place<'c>) -> Vec<Vector<'c>> {
         let Some(codes) = self.weights.codes.filter(|codes| codes.encoding.is_row_wise()) else { return vec![] };
         let (c, results) = (self.code(), self.contraction.matrix.layout.results);
@@ -69,7 +69,7 @@ impl<'c> WorkGroup<'_, '_, '_, 'c> {
         panels.into_iter().map(|panel| codes.scales(c, (panel, place.feature), results, None)).collect()
     }
 
-    /// Where a wave's sums of one of its panels lie that meet, for a piece and a token.
+    /// The address of a wave's partial sums of one of its panels, for a piece and a token.
     fn sums_at(&self, wave: Int<'c>, panel: Int<'c>, piece: usize, token: Int<'c>) -> Ptr<'c> {
         let (c, shape, (partials, apart)) = (self.code(), self.shape, self.partials);
         let row = panel * shape.pieces + piece;
@@ -77,7 +77,7 @@ impl<'c> WorkGroup<'_, '_, '_, 'c> {
         c.at(partials, wave * apart + row * PITCH)
     }
 
-    /// All that have sums of the same panels meet.
+    /// A barrier of all that have sums of the same panels.
     pub fn sync(&self) {
         match self.shape.cluster {
             1 => self.code().barrier(),
@@ -85,7 +85,7 @@ impl<'c> WorkGroup<'_, '_, '_, 'c> {
         }
     }
 
-    /// The wave's sums of a pass, for the others to see.
+    /// Stores the wave's sums of a pass for the others.
     fn store_partials(&self, sums: &[Any<'c>]) {
         let (c, shape) = (self.code(), self.shape);
         for (i, sums) in sums.chunks(4).enumerate() {
@@ -106,7 +106,7 @@ impl<'c> WorkGroup<'_, '_, '_, 'c> {
     }
 
     /// The results of a pass, from the work-group's panel `first` on: the thread's `i`-th share of
-    /// them. The first share of each member's is its own, the others the next members' in turn.
+    /// them. Each member's first share is its own, the others are the next members' in turn.
     fn results(&self, first: Int<'c>, share: usize) -> Vec<Place<'c>> {
         let (c, shape, threads) = (self.code(), self.shape, self.shape.threads());
         let (results, members) = (self.contraction.matrix.layout.results, shape.cluster);
@@ -114,7 +114,7 @@ impl<'c> WorkGroup<'_, '_, '_, 'c> {
         let left = self.run.end - self.run.begin - first;
         let panels = c.smaller(left, shape.pass());
         let turns = (shape.pass() * shape.tokens * parts).div_ceil(threads * members);
-        // Lanes that load together have other tokens, and so other banks.
+        // Lanes that load together have different tokens, and so different banks.
         let near = 1 << shape.tokens.trailing_zeros().min(3);
         let owner = (self.run.member + share) % members;
         let place = |turn: usize| {
@@ -129,7 +129,8 @@ impl<'c> WorkGroup<'_, '_, '_, 'c> {
         (0..turns).map(place).collect()
     }
 
-    /// Adds up what the waves have left of others' results, so that they load each sum once.
+    /// Adds up the sums that the waves have stored for other members' results, so that these load
+    /// each sum once.
     fn gather(&self, first: Int<'c>) {
         let (c, shape) = (self.code(), self.shape);
         for at in (1..shape.cluster).flat_map(|share| self.results(first, share)) {
@@ -141,7 +142,7 @@ impl<'c> WorkGroup<'_, '_, '_, 'c> {
         }
     }
 
-    /// Where a vector of sums lies that the `i`-th wave along a panel has left.
+    /// The address of a vector of sums that the `i`-th wave along a panel has stored.
     fn part_at(&self, at: &Place<'c>, piece: usize, i: usize) -> Ptr<'c> {
         let (c, across) = (self.code(), self.shape.waves_n);
         let (wave, row) = (at.panel % across + i * across, at.panel / across);
@@ -194,11 +195,11 @@ impl<'c> WorkGroup<'_, '_, '_, 'c> {
         weights: &[Vec<Vector<'c>>],
     ) -> Result<(), Diagnostic> {
         let (c, shape) = (self.code(), self.shape);
-        // All results of a thread may be the same token's.
+        // All results of a thread may belong to one token.
         let one = shape.threads().is_multiple_of(shape.tokens * 16 / self.contraction.matrix.layout.results);
         c.when(own[0].is_there, || {
             let scale = self.scale(own[0].token);
-            // A result that is not there is the first one again.
+            // A result that does not exist repeats the first one.
             let own: Vec<_> = own.iter().map(|place| place.or(c, &own[0])).collect();
             let others = beside.chunks(TOGETHER).zip(weights.chunks(TOGETHER));
             for (own, (beside, weights)) in own.chunks(TOGETHER).zip(others) {

@@ -1,4 +1,4 @@
-//! `gemv_bulk`: rows and a weight of floats, multiplied as they lie in local memory.
+//! `gemv_bulk`: rows and a weight of floats, multiplied as they are in local memory.
 use atomc_ir::arch::GpuArch;
 use atomc_ir::{Diagnostic, Family, Graph};
 
@@ -43,8 +43,8 @@ fn begin<'w, 'k, 'a, 'c>(ground: Ground<'w, 'k, 'a, 'c>) -> Result<Operands<'w, 
 
 struct Floats;
 
-/// The rows that a stage is multiplied with: where each tile of them begins for the lane, and what
-/// was loaded for all panels.
+/// The rows for the products of a stage: each tile's address for the lane, and the fragments that
+/// were loaded for all panels.
 struct Columns<'c> {
     tiles: Vec<Int<'c>>,
     held: Vec<[Int<'c>; 4]>,
@@ -90,7 +90,7 @@ impl<'c> Products<'c> for Floats {
     }
 }
 
-/// The products of one stage, which begins there for the lane.
+/// The products of the stage at this address of the lane.
 fn products<'c>(
     group: &WorkGroup<'_, '_, '_, 'c>,
     from: Int<'c>,

@@ -1,9 +1,10 @@
 //! `gemv_bulk_limbs`: rows as limbs, which are multiplied with the integers of a quantised weight.
 //!
 //! A matrix instruction has 8 columns, and few tokens leave most of them idle. Here a row is a row
-//! of fixed-point numbers of 32 bits, each four limbs of 8 bits with a sign, and each limb is a
-//! column. Values of 4 bits become bytes by two instructions for four of them, values of 8 bits are
-//! bytes; as numbers of 16 bits they would take four times as many. Sums of integers are exact.
+//! of fixed-point numbers of 32 bits, four signed limbs of 8 bits each, and each limb is a column.
+//! Four values of 4 bits become bytes by two instructions, and values of 8 bits are bytes already;
+//! conversion to 16-bit numbers would take four times as many instructions. Sums of integers are
+//! exact.
 use atomc_ir::arch::GpuArch;
 use atomc_ir::{DType, Diagnostic, Family, Graph};
 use inkwell::values::FloatValue;
@@ -25,14 +26,14 @@ use crate::simt::machine::Gpu;
 use crate::simt::machine::fragment::VEC16;
 use crate::tuning::Choice;
 
-/// Most tokens: limbs of more take longer to make than the weight does.
+/// Most tokens: limbs of more take longer to make than the weight takes to load.
 const TOKENS: usize = 4;
 /// Most bytes of limbs, for the same reason.
 const BYTES: usize = 64 << 10;
-/// Steps of 32 columns that are added up as integers, at most: with bytes of either, their sums
-/// stay below 2^21.
+/// Most steps of 32 columns that are added up as integers: their sums of byte products stay below
+/// 2^21.
 const SPAN: usize = 4;
-/// The number 1.5 * 2^23 as bits: integers below 2^22 that are added to these bits are added to the
+/// The number 1.5 * 2^23 as bits: an integer below 2^22 that is added to these bits is added to the
 /// number.
 const BASE: (u64, f64) = (0x4b40_0000, 12_582_912.0);
 
@@ -121,9 +122,9 @@ impl Integers {
         if self.values != DType::F4E2M1 {
             return [word.shift_left(4), word].map(|word| (word & 0xf0f0_f0f0) ^ sign);
         }
-        // A table's byte is chosen by three bits. Where the fourth is set it is the byte's sign
-        // instead, and no byte has one: so what one word chooses is zero in the other. Half a
-        // negative number as 7 bits, moved up, is the number.
+        // Three bits choose a byte of the table. If the fourth bit is set, the result is the byte's
+        // sign, which is zero for all bytes: so a byte that one word chooses is zero in the other.
+        // A negative number is stored as its half in 7 bits, and shifted left.
         let table = |bytes: [u8; 8]| {
             let half = |i: usize| u32::from_le_bytes([bytes[i], bytes[i + 1], bytes[i + 2], bytes[i + 3]]);
             [0, 4].map(|i| c.int(half(i) as usize))
@@ -235,7 +236,7 @@ impl<'c> Limbs<'_, '_, '_, 'c> {
         sums
     }
 
-    /// Adds sums of integers, scaled, and less what zero points make of the columns.
+    /// Adds sums of integers, scaled, less the zero points' part of the columns.
     fn add_scaled(
         &self,
         group: &WorkGroup<'_, '_, '_, 'c>,
@@ -274,8 +275,8 @@ impl<'c> Limbs<'_, '_, '_, 'c> {
     }
 }
 
-/// Some steps of a stage: where the stage and the lane's limbs of each tile are, how many steps are
-/// added up as integers, and which steps these are.
+/// Some steps of a stage: the addresses of the stage and of the lane's limbs of each tile, the
+/// number of steps that are added up as integers, and the steps.
 struct Steps<'u, 'c> {
     place: StagePlace<'c>,
     rows: &'u [Int<'c>],
@@ -284,7 +285,7 @@ struct Steps<'u, 'c> {
     count: usize,
 }
 
-/// Sums of integers: of each piece and tile, and of the columns alone of each tile.
+/// Sums of integers: for each piece and tile, and for the columns alone of each tile.
 struct Added<'u, 'c> {
     own: &'u [[Int<'c>; 4]],
     columns: &'u [[Int<'c>; 4]],

@@ -18,13 +18,13 @@ pub struct WeightPipeline<'r, 'k, 'a, 'c> {
     /// The scales and zero points that come with a quantised weight.
     pub codes: Option<&'r Codes<'c>>,
     shape: Shape,
-    /// Where the pipelines of all waves begin, and this one.
+    /// The addresses of the pipelines of all waves, and of this one.
     pub local: Ptr<'c>,
     base: Int<'c>,
     barriers: Int<'c>,
     policy: Int<'c>,
     is_first_lane: Int<'c>,
-    /// The wave's first panel, how many it has, and its first stage along them.
+    /// The wave's first panel, the number of its panels, and its first stage along them.
     panel: Int<'c>,
     pub panels: Int<'c>,
     pub along: Int<'c>,
@@ -123,13 +123,13 @@ impl<'r, 'k, 'a, 'c> WeightPipeline<'r, 'k, 'a, 'c> {
         next.after(c, shape, self.panels, self.stages)
     }
 
-    /// Waits for the next stage: where it begins.
+    /// Waits for the next stage, and returns its address.
     pub fn wait_full(&self, at: PipelineIndex<'c>) -> Int<'c> {
         self.code().await_bytes(self.barrier(at.stage), at.phase);
         self.stage(at.stage)
     }
 
-    /// The stage was read by all lanes, and is filled again.
+    /// Releases a stage that all lanes have read; it is filled again.
     pub fn release(&self, at: PipelineIndex<'c>) -> PipelineIndex<'c> {
         let c = self.code();
         c.meet_in_wave();

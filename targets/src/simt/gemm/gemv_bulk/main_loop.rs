@@ -16,8 +16,8 @@ use crate::simt::machine::Gpu;
 /// holds the weight.
 pub type AddProducts<'s, 'c> = Box<dyn Fn(usize, PipelineIndex<'c>, &[Any<'c>]) -> Vec<Any<'c>> + 's>;
 
-/// What a schedule multiplies, and as what: all that the three schedules do differently once their
-/// operands are in local memory.
+/// How a schedule multiplies its operands: everything in which the three schedules differ once
+/// their operands are in local memory.
 pub trait Products<'c> {
     /// Converts rows before they are multiplied. Their first K tile begins at the given place. The
     /// work-group has a barrier before and after.
@@ -31,7 +31,7 @@ pub trait Products<'c> {
         None
     }
 
-    /// Stores a lane's sums of a block where sums meet: those of two tokens, of two rows each.
+    /// Stores a lane's sums of a block for the other waves: those of two tokens, of two rows each.
     fn store(&self, group: &WorkGroup<'_, '_, '_, 'c>, block: Block, sums: [FloatValue<'c>; 4]) {
         let (c, tokens) = (group.code(), group.shape.tokens);
         for second in 0..2 {
@@ -44,14 +44,14 @@ pub trait Products<'c> {
         }
     }
 
-    /// Whether rows are made into something else before they are multiplied.
+    /// Whether rows are converted before they are multiplied.
     fn converts(&self) -> bool {
         false
     }
 }
 
-/// Where a stage's rows begin, the first of the wave's panels in the pass, and the stage among all
-/// waves' in a K tile.
+/// The address of a stage's rows, the first of the wave's panels in the pass, and the stage among
+/// all waves' in a K tile.
 #[derive(Clone, Copy)]
 pub struct StageAt<'c> {
     pub rows: Int<'c>,
@@ -89,7 +89,7 @@ impl<'w, 'k, 'a, 'c> Rows<'w, 'k, 'a, 'c> {
         }
     }
 
-    /// What the sums of a token are to be scaled by, if they are.
+    /// The factor of a token's sums, if they are scaled.
     fn scale(&self, token: Int<'c>) -> Option<FloatValue<'c>> {
         match self {
             Rows::Staged(staging) => staging.scale(token),
@@ -98,14 +98,14 @@ impl<'w, 'k, 'a, 'c> Rows<'w, 'k, 'a, 'c> {
     }
 }
 
-/// One work-group's way along its panels.
+/// One work-group's passes along its panels.
 pub struct WorkGroup<'w, 'k, 'a, 'c> {
     pub contraction: &'w Contraction<'k, 'a, 'c>,
     pub shape: Shape,
     pub weights: &'w WeightPipeline<'w, 'k, 'a, 'c>,
     pub rows: Rows<'w, 'k, 'a, 'c>,
     pub products: Box<dyn Products<'c> + 'w>,
-    /// Where the sums of the waves meet, and how many bytes from one wave's to the next.
+    /// The address of the waves' partial sums, and the bytes from one wave's to the next.
     pub partials: (Ptr<'c>, usize),
     pub run: PanelRun<'c>,
 }
@@ -133,7 +133,7 @@ impl<'w, 'k, 'a, 'c> WorkGroup<'w, 'k, 'a, 'c> {
         }
     }
 
-    /// What the sums of a token are to be scaled by, if they are.
+    /// The factor of a token's sums, if they are scaled.
     pub fn scale(&self, token: Int<'c>) -> Option<FloatValue<'c>> {
         let c = self.code();
         let scale = self.rows.scale(token);
@@ -141,7 +141,7 @@ impl<'w, 'k, 'a, 'c> WorkGroup<'w, 'k, 'a, 'c> {
         Some(scale.map_or(unit, |scale| (c.float(scale) * unit).v))
     }
 
-    /// All passes. What is carried: the pipeline's index, the thread's parts of the next K tiles,
+    /// All passes. Carried values are the pipeline's index, the thread's parts of the next K tiles,
     /// and its squares.
     pub fn all(&self, index: PipelineIndex<'c>) -> Result<(), Diagnostic> {
         let (c, shape) = (self.code(), self.shape);
@@ -232,8 +232,8 @@ impl<'w, 'k, 'a, 'c> WorkGroup<'w, 'k, 'a, 'c> {
         Ok(carried[count..].to_vec())
     }
 
-    /// Stores the next K tile, counted over all passes, which is the `i`-th on its way, and asks
-    /// for another.
+    /// Stores the next K tile, counted over all passes, which is the `i`-th in flight, and loads
+    /// another.
     fn next(&self, number: Int<'c>, i: usize, rows: &mut [Any<'c>]) -> Result<(), Diagnostic> {
         let (c, shape, vectors) = (self.code(), self.shape, self.staging().vectors());
         let squares = rows[rows.len() - 1].into_float_value();

@@ -1,5 +1,5 @@
-//! Which panels of the result a work-group makes, and in which order a wave takes the stages of its
-//! panels.
+//! The panels of the result that a work-group makes, and the order in which a wave takes the stages
+//! of its panels.
 use super::Shape;
 use crate::code::{Any, Int};
 use crate::simt::machine::Gpu;
@@ -21,8 +21,8 @@ impl<'c> PanelRun<'c> {
     }
 }
 
-/// Which of the wave's panels and stages comes next: the first panel of a pass, the stage along the
-/// weight, and the panel of the pass.
+/// The next panel and stage of a wave: the first panel of a pass, the stage along the weight, and
+/// the panel of the pass.
 #[derive(Clone, Copy)]
 pub struct Next<'c> {
     pub first: Int<'c>,
@@ -49,10 +49,10 @@ impl<'c> Next<'c> {
     }
 }
 
-/// How far a wave has come in its pipeline.
+/// A wave's position in its pipeline.
 #[derive(Clone, Copy)]
 pub struct PipelineIndex<'c> {
-    /// The stage that is read next, and the last bit of how often all stages were.
+    /// The stage that is read next, and the parity of the rounds through all stages.
     pub stage: Int<'c>,
     pub phase: Int<'c>,
     /// The stage that is loaded next.

@@ -1,4 +1,4 @@
-//! How the work of a contraction is shared out, and what lies in local memory.
+//! How the work of a contraction is shared out, and the layout of local memory.
 use atomc_ir::Diagnostic;
 use atomc_ir::arch::GpuArch;
 use atomc_ir::arch::Simt;
@@ -23,19 +23,20 @@ pub const STEP: usize = 4 * 16 * VEC16;
 const STAGE: usize = 4 * STEP;
 /// Most stages of a wave's pipeline.
 const STAGES: usize = 16;
-/// Most bytes of rows that are in local memory as a whole.
+/// Most bytes of rows that are staged as a whole.
 const WHOLE: usize = 32 << 10;
 /// Bytes of a K tile of rows, about.
 const K_TILE: usize = 16 << 10;
-/// Most K tiles on their way.
+/// Most K tiles in flight.
 const PREFETCHED: usize = 4;
-/// Most words of K tiles on their way in a thread, together with its sums.
+/// Most words of K tiles in flight in a thread, together with its sums.
 const WORDS: usize = 128;
-/// Bytes of buffers into which the machine copies rows, where two are not more.
+/// Bytes of buffers for rows that the machine copies, unless two buffers are more.
 const COPIED: usize = 80 << 10;
-/// Most registers of sums and rows with which a wave keeps a stage's rows.
+/// Most registers of sums and rows for which a wave keeps a stage's rows in registers.
 const HELD: usize = 170;
-/// Steps of 32 columns of a stage, the most first: of quantised values more have as many bytes.
+/// Steps of 32 columns of a stage, the most first: a stage of quantised values has more steps in
+/// the same bytes.
 const STEPS: [usize; 5] = [16, 8, 4, 2, 1];
 /// Most panels of a wave in one pass.
 const PANELS: usize = 6;
@@ -51,7 +52,7 @@ const BARRIERS: usize = 2 << 10;
 /// Work-groups of a cluster, which may be chosen by measuring.
 pub const CLUSTER: Number = Number { name: "cluster", values: &[1, 2, 4] };
 
-/// What the operands are multiplied as, one for each schedule.
+/// The form in which the operands are multiplied, one for each schedule.
 #[derive(Clone, Copy, Debug)]
 pub enum Form {
     /// Floats, as the weight is stored.
@@ -63,7 +64,7 @@ pub enum Form {
 }
 
 impl Form {
-    /// How a quantised weight lies in stages.
+    /// The layout of a quantised weight in stages.
     pub fn encoded(self) -> Option<Encoded> {
         match self {
             Form::Floats => None,
@@ -78,7 +79,7 @@ pub struct Shape {
     pub form: Form,
     pub tokens: usize,
     pub pieces: usize,
-    /// Whether rows are staged as they lie in memory, and whether the machine brings them.
+    /// Whether rows are staged as they are in memory, and whether the machine copies them.
     plain: bool,
     pub copied: bool,
     /// Panels of the result, runs of them, and the work-groups that share the columns of a run.
@@ -98,7 +99,7 @@ pub struct Shape {
     /// Stages of a wave in a K tile of the rows, and K tiles.
     pub k_tile: usize,
     pub k_tiles: usize,
-    /// K tiles that are on their way while one is multiplied, a divisor of all.
+    /// K tiles that are in flight while one is multiplied, a divisor of all.
     pub prefetched: usize,
     /// Whether no work-group has more panels than it makes in one pass.
     pub one_pass: bool,
@@ -110,8 +111,7 @@ impl Shape {
         let (simt, tokens, steps) = (arch.simt, spec.tokens, arch.memory.padded(depth) / 32);
         let panels = arch.memory.padded(rows / pieces) / arch.memory.panel;
         let measured = launch::measured(arch)?;
-        // Each work-group of a cluster brings less of the rows to itself, and they read each
-        // other's sums.
+        // Each work-group of a cluster loads fewer of the rows, and they read each other's sums.
         let best = if tokens < measured.cluster_tokens || matches!(form, Form::Limbs(_)) {
             1
         } else if panels >= measured.cluster_panels * simt.clusters[0] {
@@ -149,7 +149,7 @@ impl Shape {
         Ok(shape.with_waves().with_k_tiles().with_pipelines(simt, measured.ring_bytes))
     }
 
-    /// Why there are not the threads, or not the local memory, if there are not.
+    /// Refuses the shape if it takes too many threads, or too much local memory.
     pub fn check(&self, arch: GpuArch) -> Result<(), WhyNot> {
         let (bytes, room) = (self.local_bytes(), arch.simt.unit.lds_group);
         WhyNot::unless(self.near() <= 8, || {
@@ -195,7 +195,7 @@ impl Shape {
         self.has_quantised_rows() || self.columns() * 2 * self.tokens <= WHOLE
     }
 
-    /// Whether rows are quantised too, which are staged as a whole.
+    /// Whether rows are quantised too. Then they are staged as a whole.
     pub fn has_quantised_rows(&self) -> bool {
         self.form.encoded().is_some_and(|encoded| encoded.rows.is_some())
     }
@@ -217,7 +217,7 @@ impl Shape {
         Shape { prefetched: if shape.k_tiles == 1 { 0 } else { prefetched }, ..shape }
     }
 
-    /// Gives pipelines the local memory that is left.
+    /// Gives the rest of local memory to pipelines.
     fn with_pipelines(self, simt: &Simt, most: usize) -> Shape {
         let apart = if self.one_pass { 0 } else { self.waves() * self.sums_bytes() };
         let taken = self.rows_bytes() + self.scales_bytes() + apart + BARRIERS;
@@ -279,9 +279,9 @@ impl Shape {
         self.tokens.div_ceil(self.tile())
     }
 
-    /// Tokens that lanes of one wave bring, the waves that together bring all, and the threads for
-    /// each. Of few tokens a wave reads longer runs: half a line of memory at a time is a third
-    /// slower.
+    /// Tokens that lanes of one wave load, the waves that together load all, and the threads of
+    /// each token. With few tokens a wave reads longer runs: half a line of memory at a time is a
+    /// third slower.
     pub fn near(&self) -> usize {
         self.tokens.next_power_of_two() / self.blocks()
     }
@@ -324,8 +324,8 @@ impl Shape {
         }
     }
 
-    /// Bytes from one run of a token to the next, and from one token to the next. What the machine
-    /// brings lies token by token, so that neighbours have other banks.
+    /// Bytes from one run of a token to the next, and from one token to the next. Rows that the
+    /// machine copies lie token by token, so that neighbours have different banks.
     pub fn vec16_bytes(&self) -> usize {
         match self.copied {
             true => VEC16,
@@ -369,7 +369,7 @@ impl Shape {
         self.waves_n * self.wave_panels
     }
 
-    /// Whether a wave keeps a stage's rows in registers, for all its panels.
+    /// Whether a wave keeps a stage's rows in registers for all its panels.
     pub fn holds_rows(&self) -> bool {
         let sums = self.wave_panels * self.pieces * self.tiles() * 4;
         let words = self.prefetched * (self.k_tile_bytes() / (4 * self.threads()));

@@ -27,7 +27,7 @@ pub fn bodies(width: usize, hidden: usize) -> [Graph; 2] {
     [gate, down].map(|text| parse(&text).unwrap())
 }
 
-/// Every panel, column and token is somebody's, and local memory holds what it must.
+/// Every panel, column and token belongs to some wave, and local memory holds everything.
 #[test]
 fn shapes_cover_the_work() {
     let arch = rows().iter().find(|a| a.name == "sm_90a").unwrap().gpu().unwrap();
@@ -91,8 +91,7 @@ fn few_tokens_are_limbs() {
     assert!(!limbs(&quantised("f8e4m3", 128, 4096, 4096), 1));
 }
 
-/// Where the machine has no such copies, or multiplies no such elements, contractions are made
-/// another way.
+/// Without such copies, or without products of such elements, contractions use another schedule.
 #[test]
 fn others_do_not_stream() {
     let [gate, _] = bodies(64, 96);

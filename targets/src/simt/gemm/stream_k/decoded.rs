@@ -1,10 +1,10 @@
-//! Quantised weights for rows of floats: slots hold the quantised values as they lie, and each lane
+//! Quantised weights for rows of floats: slots hold the quantised values as stored, and each lane
 //! decodes those of its fragment of the left operand in registers. Two teams have a tile each, so
 //! that one decodes while the other multiplies.
 //!
-//! A lane loads words of quantised values by `ldmatrix`. Which columns of the K tile these are is
-//! free, as long as the rows agree: producers of rows store each vector of 8 columns where the
-//! lanes' words want them.
+//! A lane loads words of quantised values by `ldmatrix`. The columns in these words may be in any
+//! order, as long as the rows agree: producers of rows store each vector of 8 columns at the place
+//! that matches the lanes' words.
 use atomc_ir::arch::GpuArch;
 use atomc_ir::{DType, Layout, Op};
 use inkwell::values::FloatValue;
@@ -25,13 +25,12 @@ use crate::simt::machine::warpgroup::TileForm;
 
 /// Columns of a swizzled block.
 const BLOCK: usize = ROW / 2;
-/// Blocks of a K tile, the best first. Products of a block run while the next one is decoded: with
-/// one block nothing of a K tile does.
+/// Blocks of a K tile, the best first. Products of a block run while the next one is decoded; with
+/// one block there is no such overlap in a K tile.
 const BLOCKS: [usize; 3] = [2, 3, 1];
 /// Teams that multiply.
 pub const TEAMS: usize = 2;
-/// Registers of a thread that asks for the weight, of one that brings rows, and of one that
-/// multiplies.
+/// Registers of a thread that loads the weight, of one that loads rows, and of one that multiplies.
 pub const REGISTERS: [usize; 3] = [40, 136, 168];
 /// Most tokens for which the accumulators of upper and lower rows fit at once. With more tokens,
 /// decoded numbers are scaled instead of sums, where the scales have their type.
@@ -41,7 +40,7 @@ const OF_WAVE: usize = PANELS / 4;
 /// Bytes of a panel's 16 bytes of each row.
 const RUN: usize = 16 * VEC16;
 
-/// How a quantised weight lies in slots.
+/// The layout of a quantised weight in slots.
 #[derive(Clone, Copy, Debug)]
 pub struct Decoded {
     pub encoding: Encoding,
@@ -87,8 +86,8 @@ impl Decoded {
         Some(Decoded { encoding, blocks: k_tile / BLOCK, groups, scaling })
     }
 
-    /// Columns of a K tile: blocks that rows of the weight are whole K tiles of. Those of three
-    /// have whole groups.
+    /// Columns of a K tile: blocks that divide the rows of the weight into whole K tiles. K tiles
+    /// of three blocks have whole groups.
     fn k_tile_of(encoding: &Encoding) -> usize {
         let (group, [_, depth]) = (encoding.block.cols, encoding.size);
         let has_groups = |blocks: usize| blocks < 3 || encoding.is_row_wise() || BLOCK.is_multiple_of(group);
@@ -101,7 +100,7 @@ impl Decoded {
         self.blocks * BLOCK
     }
 
-    /// Why a weight is not decoded this way, if it is not.
+    /// Refuses a weight that is not decoded this way.
     pub fn check(encoding: &Encoding, dtype: DType, arch: GpuArch) -> Result<(), WhyNot> {
         let refused = |is: bool, why: &str| if is { Err(encoding.refused(why)) } else { Ok(()) };
         let (group, [rows, _], k_tile) = (encoding.block.cols, encoding.size, Decoded::k_tile_of(encoding));
@@ -147,7 +146,7 @@ impl Decoded {
         if group > columns { k_tile / (group / columns) } else { k_tile * (columns / group) }
     }
 
-    /// What decodes values into a type.
+    /// The decoder of values into a type.
     fn decoder(&self, c: &Gpu<'_>, dtype: DType) -> Decoder {
         Decoder::new(c.arch, self.encoding.codes, dtype).with_pairs_apart()
     }
@@ -203,8 +202,8 @@ impl<'c> Group<'_, '_, '_, 'c> {
         all[..count].to_vec()
     }
 
-    /// Stores a vector of 8 columns of a row where the lanes' words want them: pair `i` of a lane's
-    /// in the `i`-th vector of 16 bytes of a block, at the lane's place.
+    /// Stores a vector of 8 columns of a row so that it matches the lanes' words: pair `i` of a
+    /// lane in the `i`-th vector of 16 bytes of a block, at the lane's place.
     pub(super) fn store_for_decoded(
         &self,
         decoded: Decoded,
@@ -237,7 +236,7 @@ impl<'c> Group<'_, '_, '_, 'c> {
 /// A part of a tile, and the pipeline's index of a K tile of it.
 type At<'c> = (Part<'c>, Int<'c>);
 
-/// Words as a loop carries them.
+/// Words in the form that a loop carries.
 fn carried<'c>(fragments: &Fragments<'c>) -> Vec<Any<'c>> {
     fragments.iter().flatten().map(|word| Any::from(word.v)).collect()
 }
@@ -327,7 +326,7 @@ impl<'c> DecodedProducts<'_, '_, '_, '_, 'c> {
         self.stage(next, 0)
     }
 
-    /// All sums' upper or lower rows, and those of a K tile, scaled: of two tokens those of the
+    /// Adds a K tile's scaled sums to all sums, for upper or lower rows: of two tokens those of the
     /// first panel, then those of the second.
     fn add_scaled(&self, index: Int<'c>, half: usize, sums: &[Any<'c>], own: &[Any<'c>]) -> Vec<Any<'c>> {
         let (scales, _) = self.scales((index, 0, half));
@@ -356,8 +355,8 @@ impl<'c> DecodedProducts<'_, '_, '_, '_, 'c> {
         }
     }
 
-    /// A stage where a scale's exponent is added to those of numbers, unless one of the wave's is
-    /// too large for that: then it is made as `whole` does.
+    /// A stage for which the scale's exponent is added to the exponents of numbers, unless one of
+    /// the wave's scales is too large for that: then it is made as by `whole`.
     fn by_exponents(
         &self,
         codes: &Codes<'c>,
@@ -391,7 +390,7 @@ impl<'c> DecodedProducts<'_, '_, '_, '_, 'c> {
         })
     }
 
-    /// The left operand of half a block: what `numbers` makes of each word of the wave's panels and
+    /// The left operand of half a block. `numbers` decodes each word of the wave's panels, given
     /// the number of its group.
     fn of_runs(&self, words: &[Int<'c>], numbers: impl Fn(Int<'c>, usize) -> Vec<Int<'c>>) -> Vec<Int<'c>> {
         let (runs, groups) = (self.decoded.runs(), self.groups_of_block());

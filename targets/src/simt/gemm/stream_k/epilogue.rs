@@ -1,5 +1,5 @@
-//! The epilogue: sums change threads through local memory, a round of tokens at a time, and become
-//! results.
+//! The epilogue: sums are exchanged between threads through local memory, a round of tokens at a
+//! time, and become results.
 use atomc_ir::Diagnostic;
 use inkwell::values::FloatValue;
 
@@ -18,7 +18,7 @@ pub struct Tokens<'c> {
 }
 
 impl<'c> Group<'_, '_, '_, 'c> {
-    /// Puts the sums of a part of a tile into the result, or with those of others.
+    /// Makes results of the sums of a part of a tile, or leaves them for those of others.
     pub(super) fn epilogue(&self, part: Part<'c>, sums: &[Any<'c>]) -> Result<(), Diagnostic> {
         let (c, own) = (self.code(), self.own_squares(part));
         let shared = c.less(1, part.owners);
@@ -58,8 +58,8 @@ impl<'c> Group<'_, '_, '_, 'c> {
         Ok(())
     }
 
-    /// Stores what a row's sums are scaled by, from its squares, if there is a norm: as many
-    /// threads have a row each.
+    /// Stores the factor of a row's sums, from its squares, if there is a norm. Each of `count`
+    /// threads has a row.
     pub(super) fn store_scale(&self, squares: Option<FloatValue<'c>>, row: Int<'c>, count: usize) {
         let c = self.code();
         if let (Some(squares), Some(norm)) = (squares, &self.norm) {
@@ -68,7 +68,8 @@ impl<'c> Group<'_, '_, '_, 'c> {
         }
     }
 
-    /// Sums of some tokens, of upper and of lower rows, change threads through local memory.
+    /// Exchanges sums of some tokens, of upper and of lower rows, between threads through local
+    /// memory.
     pub(super) fn exchange(&self, halves: &[Vec<Any<'c>>]) {
         let c = self.code();
         let (lane, wave) = (c.lane_index(), self.wave());
@@ -103,7 +104,7 @@ impl<'c> Group<'_, '_, '_, 'c> {
         (0..(count * each * 16 / LANES).div_ceil(TEAM)).map(vector).collect()
     }
 
-    /// Where a vector lies in the result, and whether it does.
+    /// The place of a vector in the result, and whether the result has it.
     fn vector_at(
         &self,
         tile: Tile<'c>,

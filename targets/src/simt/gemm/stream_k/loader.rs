@@ -1,4 +1,4 @@
-//! The loaders: producers of the weight ask for bulk copies, producers of rows bring them through
+//! The loaders: producers of the weight issue bulk copies, producers of rows load them through
 //! registers and the prologue.
 use atomc_ir::Diagnostic;
 use inkwell::values::FloatValue;
@@ -10,13 +10,14 @@ use crate::code::{Any, Int};
 use crate::row::{At, Col};
 use crate::simt::machine::fragment::VEC16;
 
-/// Most words of rows that a thread loads at once, and where it has fewer registers.
+/// Most words of rows that a thread loads at once, and the number for threads with fewer registers.
 const WORDS: [usize; 2] = [80, 40];
 /// Most slots that one load of rows covers.
 const TOGETHER: usize = 8;
 
 impl<'c> Group<'_, '_, '_, 'c> {
-    /// Asks for a wave's share of all slots of the weight: a lane for each of its panels.
+    /// Issues the copies of a wave's share of all slots of the weight: a lane for each of its
+    /// panels.
     pub(super) fn produce_weight(&self, wave: Int<'c>) {
         let (c, shape, ring) = (self.code(), self.shape, &self.weights);
         let (lane, policy, share) = (c.lane_index(), c.once(), shape.slot_panels() / (WEIGHT_PRODUCERS / 32));
@@ -72,7 +73,7 @@ impl<'c> Group<'_, '_, '_, 'c> {
         let mut result = Ok(());
         c.for_each((0, self.count(), together), &begin, |turn, carried| {
             let (squares, brought) = carried.split_at(count);
-            // What arrives next is on its way while this is stored.
+            // The next load is in flight while this one is stored.
             let next = self.load(&turns(turn + together), vec16, &tokens);
             let mut squares: Vec<FloatValue> = squares.iter().map(|v| v.into_float_value()).collect();
             let each = brought.len() / together;
@@ -131,7 +132,7 @@ impl<'c> Group<'_, '_, '_, 'c> {
         Ok(all)
     }
 
-    /// The vectors of a thread's in a row of a slot.
+    /// A thread's vectors in a row of a slot.
     fn vec16s(&self, vec16: Int<'c>) -> impl Iterator<Item = Int<'c>> {
         let shape = self.shape;
         (0..shape.row_parts()).map(move |part| vec16 + part * shape.row_threads())
@@ -148,7 +149,7 @@ impl<'c> Group<'_, '_, '_, 'c> {
         VEC16 / (self.shape.row_bytes() / self.shape.k_tile)
     }
 
-    /// Whether the rows' scales of each K tile come with it.
+    /// Whether each K tile has scales of its own for the rows.
     pub(super) fn row_groups(&self) -> bool {
         self.shape.bytes.is_some_and(|bytes| !bytes.row_wise()[0])
     }

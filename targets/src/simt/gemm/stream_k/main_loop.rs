@@ -104,7 +104,7 @@ impl<'c> Group<'_, '_, '_, 'c> {
             let own: Vec<Any> = (0..2).flat_map(|half| self.multiply_new(turn, half)).collect();
             let of_rows = self.row_scales(turn);
             let own = c.sums_as_f32(c.mma_wait(&own, 0));
-            // All waves have read scales and rows.
+            // All waves have read the scales and rows.
             self.sync_consumers();
             self.weights.release(c, self.is_leader(), turn);
             self.rows.release(c, self.is_leader(), turn);

@@ -11,8 +11,8 @@ use crate::code::{Any, Int, Ptr, Vector};
 use crate::simt::launch::COUNTERS;
 
 impl<'c> Group<'_, '_, '_, 'c> {
-    /// Leaves the sums of a part of a shared tile, and squares of rows, for the last of the tile's
-    /// work-groups. That one makes the tile's results.
+    /// Leaves the sums of a part of a shared tile, and squares of rows, in the workspace. The last
+    /// of the tile's work-groups makes the tile's results.
     pub(super) fn leave(
         &self,
         part: Part<'c>,
@@ -52,7 +52,7 @@ impl<'c> Group<'_, '_, '_, 'c> {
         })
     }
 
-    /// Where a work-group leaves its sums of this tile, which is its first or another.
+    /// The address where a work-group leaves its sums of this tile, its first one or another.
     fn partial(&self, part: Part<'c>, number: Int<'c>) -> Ptr<'c> {
         let (c, shape) = (self.code(), self.shape);
         let group = part.owner + number;
@@ -68,7 +68,7 @@ impl<'c> Group<'_, '_, '_, 'c> {
         self.code().at(partial, row * 4 + self.shape.sums() * TEAM * 4)
     }
 
-    /// Where four of the thread's sums lie in what a work-group leaves.
+    /// The address of four of the thread's sums in a work-group's partial sums.
     fn four_at(&self, partial: Ptr<'c>, four: Int<'c>) -> Ptr<'c> {
         self.code().at(partial, (four * TEAM + self.thread()) * 16)
     }
@@ -103,7 +103,7 @@ impl<'c> Group<'_, '_, '_, 'c> {
             let load = |&partial: &Ptr<'c>| c.load(c.cx.f32_type(), self.squares_at(partial, row), 4);
             self.add_up(part, partials.iter().map(load))
         });
-        // Waves may still read the share before this one.
+        // Waves may still read the previous share.
         self.sync_consumers();
         self.store_scale(squares, row, shape.share());
         self.exchange(&halves);

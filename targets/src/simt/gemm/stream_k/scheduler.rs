@@ -6,7 +6,7 @@ use crate::simt::gemm::tile::Tile;
 use crate::simt::gemm::tile::experts::{Choices, ExpertBlocks};
 use crate::simt::machine::Gpu;
 
-/// How slots are shared out.
+/// The shares of work-groups in all slots.
 #[derive(Clone, Copy)]
 pub struct Share<'c> {
     /// All slots, and the work-groups that have some of them.
@@ -19,7 +19,7 @@ pub struct Share<'c> {
     experts: Option<ExpertsOfTiles<'c>>,
 }
 
-/// Where tiles find the experts of their rows.
+/// The source of the experts of tiles' rows.
 #[derive(Clone, Copy)]
 pub enum ExpertsOfTiles<'c> {
     Blocks(ExpertBlocks<'c>),
@@ -37,13 +37,13 @@ pub struct Slot<'c> {
 /// A work-group's part of tiles that share rows, one of each team.
 #[derive(Clone, Copy)]
 pub struct Part<'c> {
-    /// Which tiles these are, and which of the matrices that make them together.
+    /// The tiles, and the one of the matrices that make them together.
     pub number: Int<'c>,
     pub choice: Int<'c>,
     /// The first slot and the end of the slots, as the work-group counts them.
     pub first: Int<'c>,
     pub end: Int<'c>,
-    /// The first work-group that has slots of this tile, and how many have.
+    /// The first work-group that has slots of this tile, and their number.
     pub owner: Int<'c>,
     pub owners: Int<'c>,
 }
@@ -97,7 +97,7 @@ impl<'c> Share<'c> {
 }
 
 impl<'c> Group<'_, '_, '_, 'c> {
-    /// `body` for the work-group's part of each of its tiles.
+    /// Runs `body` for the work-group's part of each of its tiles.
     pub(super) fn each_part<R>(&self, body: impl FnOnce(Part<'c>) -> R) -> R {
         let (c, length, share) = (self.code(), self.shape.tile_length(), &self.share);
         let last = (share.end - 1) / length;
@@ -147,7 +147,7 @@ impl<'c> Group<'_, '_, '_, 'c> {
         }
     }
 
-    /// `body` for the part that each of the matrices has which make a part together.
+    /// Runs `body` for the part of each of the matrices that make a part together.
     pub(super) fn each_choice(
         &self,
         part: Part<'c>,
@@ -177,7 +177,7 @@ impl<'c> Group<'_, '_, '_, 'c> {
         Slot { number: unit / all, choice, along: unit % length }
     }
 
-    /// Which of the work-group's parts one is.
+    /// The number of a part among the work-group's.
     pub(super) fn nth_part(&self, number: Int<'c>) -> Int<'c> {
         number - self.share.begin / self.shape.tile_length()
     }

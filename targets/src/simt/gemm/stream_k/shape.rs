@@ -1,4 +1,4 @@
-//! How a contraction is cut into tiles and slots, and what lies in local memory.
+//! How a contraction is cut into tiles and slots, and the layout of local memory.
 use atomc_ir::arch::GpuArch;
 use atomc_ir::{Diagnostic, Layout};
 
@@ -22,26 +22,26 @@ pub const HALF: usize = 128;
 pub const TEAM: usize = 128;
 /// Threads that bring rows.
 pub const ROW_PRODUCERS: usize = 128;
-/// Threads that ask for the weight. A lane's copies go out one after the other, so four waves ask
-/// for some panels each.
+/// Threads that load the weight. A lane's copies are issued one after the other, so four waves
+/// issue those of some panels each.
 pub const WEIGHT_PRODUCERS: usize = 128;
 /// Tokens in one round, in which threads exchange their sums.
 pub const ROUND: usize = 32;
-/// Bytes from one token's 16 sums to the next, so that neighbours have other banks.
+/// Bytes from one token's 16 sums to the next, so that neighbours have different banks.
 pub const PITCH: usize = 80;
 /// Most work-groups for each tile, about. They may be chosen by measuring.
 pub const GROUPS: Number = Number { name: "groups", values: &[2, 4, 6, 8] };
-/// Fewest slots of a work-group, about; likewise.
+/// Fewest slots of a work-group, about. They may be chosen by measuring.
 pub const LEAST: Number = Number { name: "least", values: &[2, 4, 8] };
 /// Most work-groups that share a tile of experts' rows.
 const SHARED: usize = 4;
-/// Bytes of local memory for barriers and what is small.
+/// Bytes of local memory for barriers and other small items.
 const SMALL: usize = 4 << 10;
 
 /// How the work is shared out.
 #[derive(Clone, Copy, Debug)]
 pub struct Shape {
-    /// Tokens of the step, and as many as products have.
+    /// Tokens of the step, and tokens of the products.
     pub tokens: usize,
     pub columns: usize,
     /// Columns of a slot.
@@ -59,24 +59,24 @@ pub struct Shape {
     pub tiles: usize,
     pub length: usize,
     pub groups: usize,
-    /// Fewest slots of a work-group, where their number is known as the kernel runs.
+    /// Fewest slots of a work-group, if their number is known only at run time.
     pub least: usize,
-    /// Which rows tiles have, and which matrices make them.
+    /// The rows of tiles, and the matrices that make them.
     pub rows: RowsOfTiles,
     /// Slots of the ring, and stages of rows.
     pub slots: usize,
     pub stages: usize,
-    /// Registers of a thread that asks for the weight, of one that brings rows, and of one that
+    /// Registers of a thread that loads the weight, of one that loads rows, and of one that
     /// multiplies.
     pub registers: [usize; 3],
 }
 
-/// Which rows tiles have, and which matrices of the weight make them.
+/// The rows of tiles, and the matrices of the weight that make them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RowsOfTiles {
     /// All of a step, by the only matrix.
     Step,
-    /// Blocks of experts' rows, by an expert's. How many there are is known as the kernel runs.
+    /// Blocks of experts' rows, by an expert's matrix. Their number is known only at run time.
     Blocks,
     /// One of `count` rows, by the weight of its expert.
     One { count: usize },
@@ -94,7 +94,7 @@ impl RowsOfTiles {
         }
     }
 
-    /// Rows, or blocks of them, that have tiles of their own, as far as these are known.
+    /// Rows, or blocks of them, that have tiles of their own, as far as they are known.
     fn count(self) -> usize {
         match self {
             RowsOfTiles::Step | RowsOfTiles::Blocks => 1,
@@ -174,7 +174,7 @@ impl Shape {
         self.decoded.is_none() && tiles <= units && tiles * 2 >= units
     }
 
-    /// All slots: of each block of experts' rows, where their number is not known.
+    /// All slots; those of each block of experts' rows, if the number of blocks is not known.
     pub fn units(&self) -> usize {
         self.rows.count() * self.tiles * self.tile_length()
     }
@@ -221,7 +221,7 @@ impl Shape {
         self.columns * self.row_bytes()
     }
 
-    /// Threads that bring a row's columns of a slot, and vectors of each.
+    /// Threads that load a row's columns of a slot, and vectors of each.
     pub fn row_threads(&self) -> usize {
         let vec16s = self.row_bytes() / VEC16;
         1 << vec16s.trailing_zeros()
@@ -250,7 +250,7 @@ impl Shape {
         self.stages * (self.stage_bytes() + self.scale_bytes())
     }
 
-    /// Bytes of a team's sums that change threads.
+    /// Bytes of a team's sums that are exchanged.
     pub fn sums_bytes(&self) -> usize {
         PANELS * self.columns.min(ROUND) * PITCH
     }

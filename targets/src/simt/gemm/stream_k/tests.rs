@@ -29,7 +29,7 @@ fn spec(body: &Graph, tokens: usize) -> KernelSpec<'_> {
     KernelSpec::new(Family::Matvec, body, tokens)
 }
 
-/// A table's numbers take the place of the chip's.
+/// A table's numbers replace the chip's.
 #[test]
 fn chosen_numbers_share_the_work_out() {
     let (body, arch) = (body(4096, 6144, "bf16"), row("sm_90a"));
@@ -58,7 +58,7 @@ fn quantised(width: usize, codes: &str, group: usize, scale: &str) -> Graph {
     parse(&text).unwrap()
 }
 
-/// K tiles have two blocks of 64 columns if they can, or three, and rows come whole either way.
+/// K tiles have two blocks of 64 columns if they can, or three; both divide the rows evenly.
 #[test]
 fn k_tiles_of_quantised_weights() {
     let arch = row("sm_90a");
@@ -76,8 +76,8 @@ fn k_tiles_of_quantised_weights() {
     assert_eq!(of(4096, "i4", 128, "bf16"), 128);
 }
 
-/// Sums are scaled as long as those of a K tile are there at once, and numbers beyond if scales are
-/// some.
+/// Sums are scaled as long as the sums of a whole K tile fit at once; with more tokens numbers are
+/// scaled, if scales are numbers of their type.
 #[test]
 fn numbers_are_scaled_where_sums_do_not_fit() {
     let of = |tokens: usize, scale: &str| {
@@ -104,8 +104,8 @@ fn only_many_tokens_of_rows_without_rest_spread() {
     assert!(!suits(&body(4128, 6144, "bf16"), 64, "sm_90a") && !suits(&body(4096, 6144, "f16"), 64, "sm_90a"));
 }
 
-/// Every panel of every piece is in a tile, every slot is one work-group's, and no more work-groups
-/// have slots of a tile than sums are added of.
+/// Every panel of every piece is in a tile, every slot belongs to one work-group, and no more
+/// work-groups have slots of a tile than can share it.
 #[test]
 fn shares_cover_the_weight() {
     let gated = [(64, 96), (1024, 3072), (4096, 12288)].map(|(width, rows)| (gated(width, rows), 2 * rows));

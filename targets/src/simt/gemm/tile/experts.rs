@@ -15,7 +15,7 @@ use crate::{KernelSpec, Tasks};
 /// expert.
 const TOGETHER: usize = 4;
 
-/// The blocks of experts' rows that a product is made of, as they were grouped before.
+/// The blocks of experts' rows of a product, as an earlier kernel grouped them.
 #[derive(Clone, Copy)]
 pub struct ExpertBlocks<'c> {
     of: Grouping<'c>,
@@ -60,7 +60,7 @@ impl<'c> ExpertBlocks<'c> {
     }
 }
 
-/// The experts that rows chose, as they lie.
+/// The experts that rows chose, in memory.
 #[derive(Clone, Copy)]
 pub struct Choices<'c> {
     from: Ptr<'c>,
@@ -114,7 +114,7 @@ impl<'c> Choices<'c> {
     }
 }
 
-/// Tiles of blocks of experts' rows: a work-group for each, those of one block after the other.
+/// Tiles of blocks of experts' rows: a work-group for each, block after block.
 pub struct Blocks<'s, 'k, 'a, 'c> {
     contraction: &'s Contraction<'k, 'a, 'c>,
     size: TileSize,
@@ -135,7 +135,8 @@ impl<'s, 'k, 'a, 'c> Blocks<'s, 'k, 'a, 'c> {
         self.contraction.panels().div_ceil(self.size.panels)
     }
 
-    /// `body` for the work-group's tile, if it has one. Rows that have no expert are finished here.
+    /// Runs `body` for the work-group's tile, if it has one. Rows that have no expert are finished
+    /// here.
     pub fn with_tile(&self, body: impl FnOnce(Tile<'c>) -> Result<(), Diagnostic>) -> Result<(), Diagnostic> {
         let (c, across, TileSize { panels, threads, .. }) = (self.contraction.matrix.c, self.across(), self.size);
         let (panel, block) = (c.group() % across * panels, c.uniform(c.group() / across));
@@ -183,7 +184,8 @@ impl<'s, 'k, 'a, 'c> Grouped<'s, 'k, 'a, 'c> {
         self.contraction.panels().div_ceil(self.size.panels)
     }
 
-    /// `body` for the work-group's tile, if it has one. Rows that have no expert are finished here.
+    /// Runs `body` for the work-group's tile, if it has one. Rows that have no expert are finished
+    /// here.
     pub fn with_tile(&self, body: impl FnOnce(Tile<'c>) -> Result<(), Diagnostic>) -> Result<(), Diagnostic> {
         let c = self.contraction.matrix.c;
         let (across, TileSize { panels, columns, threads }) = (self.across(), self.size);
@@ -204,8 +206,9 @@ impl<'s, 'k, 'a, 'c> Grouped<'s, 'k, 'a, 'c> {
         })
     }
 
-    /// Writes down the rows of an expert from one on, as many as a tile has columns. Says whether a
-    /// tile begins with that row. Each wave looks at all rows, one a lane, and the first writes.
+    /// Lists the rows of an expert from a row on, as many as a tile has columns, and returns
+    /// whether a tile begins with that row. Each wave looks at all rows, one a lane, and the first
+    /// wave writes.
     fn find(&self, list: Ptr<'c>, expert: Int<'c>, row: Int<'c>) -> Int<'c> {
         let (c, columns) = (self.contraction.matrix.c, self.size.columns);
         let (lane, lanes) = (c.lane_index(), c.simt.wave);
@@ -260,8 +263,8 @@ impl<'s, 'k, 'a, 'c> Combined<'s, 'k, 'a, 'c> {
         Tasks::Tokens { per: 1, times: self.contraction.panels() }
     }
 
-    /// Adds up what `sums` makes of the tile of each choice, or of every `step`-th from a first one
-    /// on, and finishes with the tile of the token.
+    /// Adds up the sums of the tile of each choice, or of every `step`-th from a first one on, and
+    /// finishes with the tile of the token.
     pub fn each(
         &self,
         zeros: &[Vector<'c>],

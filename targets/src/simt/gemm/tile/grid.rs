@@ -69,9 +69,9 @@ impl Splits {
 pub struct Share<'c> {
     /// The tile.
     pub tile: Int<'c>,
-    /// Which of the work-groups that share it this is.
+    /// The number of this work-group among those that share it.
     pub number: Int<'c>,
-    /// The logarithm of how many do.
+    /// The logarithm of their number.
     pub shift: Int<'c>,
 }
 
@@ -84,7 +84,7 @@ impl<'s, 'k, 'a, 'c> Grid<'s, 'k, 'a, 'c> {
         Grid { contraction, kernel, size, splits: Splits::ONE }
     }
 
-    /// With several work-groups for a tile where there are few in the step.
+    /// With several work-groups for a tile, if the step has few tiles.
     pub fn split(self, splits: Splits) -> Grid<'s, 'k, 'a, 'c> {
         Grid { splits, ..self }
     }
@@ -94,8 +94,8 @@ impl<'s, 'k, 'a, 'c> Grid<'s, 'k, 'a, 'c> {
         self.contraction.panels().div_ceil(self.size.panels)
     }
 
-    /// Whether the work-groups of a tile differ by the step's size: otherwise they are those of the
-    /// largest step.
+    /// Whether the number of work-groups of a tile depends on the step's size: otherwise it is that
+    /// of the largest step.
     pub fn follows_step(&self) -> bool {
         matches!(self.kernel.row_tasks(1, 1), Tasks::Tokens { .. })
     }
@@ -124,7 +124,8 @@ impl<'s, 'k, 'a, 'c> Grid<'s, 'k, 'a, 'c> {
         Share { tile, number: c.group() - tile.shifted_up(shift), shift }
     }
 
-    /// `body` for the work-group's tile, if the step has some of its rows, and for its part of it.
+    /// Runs `body` for the work-group's tile, if the step has some of its rows, with the
+    /// work-group's part of it.
     pub fn with_tile(
         &self,
         spec: &KernelSpec,

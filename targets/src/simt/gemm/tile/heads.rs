@@ -45,7 +45,7 @@ impl<'s, 'k, 'a, 'c> PerHead<'s, 'k, 'a, 'c> {
         self.contraction.panels().div_ceil(self.panels)
     }
 
-    /// `body` for the work-group's tile, if it has one.
+    /// Runs `body` for the work-group's tile, if it has one.
     pub fn with_tile(&self, body: impl FnOnce(Tile<'c>) -> Result<(), Diagnostic>) -> Result<(), Diagnostic> {
         let c = self.contraction.matrix.c;
         let across = self.across();

@@ -1,5 +1,5 @@
-//! Scales of both operands for 32 columns, which matrix instructions take as they lie: those of the
-//! next stretch come while one is multiplied.
+//! Scales of both operands for 32 columns, which matrix instructions take as stored. Those of the
+//! next stretch are loaded while one is multiplied.
 use super::Group;
 use crate::code::{Any, Int, Ptr};
 use crate::simt::gemm::codes::Codes;
@@ -11,17 +11,17 @@ use atomc_ir::arch::BlockScaled;
 /// Bytes of a word of scales of a row.
 const WORD: usize = 4;
 
-/// Where a lane's scales begin: those of the row of each block's column, and of its row of the
+/// The addresses of a lane's scales: of the row of each block's column, and of its row of the
 /// weight in each tile of panels.
 pub struct BlockScales<'c> {
     rows: Vec<Ptr<'c>>,
     weight: Vec<Ptr<'c>>,
-    /// Bits by which a word of a row's scales is shifted so that the lane's come first.
+    /// The shift of a word of a row's scales that puts the lane's first.
     shift: Int<'c>,
 }
 
-/// The scales of a stretch: of each block words of a row's scales, those of two stretches where
-/// these come together, and of each tile the lane's scale of each step.
+/// The scales of a stretch: for each block words of a row's scales, those of two stretches if they
+/// are loaded together, and for each tile the lane's scale of each step.
 pub struct StretchScales<'c> {
     rows: Vec<Vec<Int<'c>>>,
     weight: Vec<Vec<Int<'c>>>,
@@ -41,7 +41,7 @@ impl<'c> StretchScales<'c> {
 }
 
 impl<'c> Group<'_, '_, '_, 'c> {
-    /// Where scales lie, if instructions take them.
+    /// The addresses of scales, if instructions take them.
     pub(super) fn block_scales(&self) -> Option<BlockScales<'c>> {
         self.shape.block_scaled()?;
         let rows = (0..self.blocks()).map(|block| self.scales_of_block(block)).collect::<Option<Vec<_>>>()?;
@@ -73,8 +73,8 @@ impl<'c> Group<'_, '_, '_, 'c> {
         if self.shape.count.is_multiple_of(2) { 2 } else { 1 }
     }
 
-    /// Asks for the scales of a stretch that lies in the first half of local memory, or of any
-    /// where each stretch has its own.
+    /// Loads the scales of a stretch in the first half of local memory, or of any stretch if each
+    /// has its own.
     pub(super) fn load_blocks(&self, from: &BlockScales<'c>, stretch: Int<'c>) -> StretchScales<'c> {
         let c = self.contraction.matrix.c;
         let groups = self.shape.stretch / BlockScaled::COLUMNS;
@@ -112,7 +112,7 @@ impl<'c> Group<'_, '_, '_, 'c> {
         from.weight.iter().map(all).collect()
     }
 
-    /// The scales of a step of the stretch in a half: of each block, and of each tile.
+    /// The scales of a step of the stretch in a half, for each block and for each tile.
     pub(super) fn scales_of_step(
         &self,
         from: &BlockScales<'c>,

@@ -1,8 +1,8 @@
 //! The epilogue: each wave makes results of its sums, a panel and a block of columns at a time.
 //!
-//! A lane has sums of four rows of a token, and its neighbours have those of other tokens: stores
-//! of as many lines as there are lanes. Sums of tiles of 32 by 32 go through local memory, so that
-//! eight lanes have the features of one token that follow each other.
+//! A lane has sums of four rows of a token, and its neighbours have those of other tokens: a store
+//! touches as many lines as there are lanes. Sums of tiles of 32 by 32 go through local memory, so
+//! that eight lanes have consecutive features of one token.
 use atomc_ir::Diagnostic;
 
 use super::Group;
@@ -12,7 +12,7 @@ use crate::simt::gemm::contract::Panel;
 /// Rows and columns of a tile that goes through local memory at once, and features of a lane.
 const TILE: usize = 32;
 const LANE: usize = 4;
-/// Bytes from one token to the next there: lanes of a column are in different banks.
+/// Bytes from one token to the next there, so that lanes of a column use different banks.
 const PITCH: usize = TILE * 4 + 16;
 
 impl<'c> Group<'_, '_, '_, 'c> {
@@ -34,7 +34,7 @@ impl<'c> Group<'_, '_, '_, 'c> {
             let own = first + tile * self.accumulator.side() + lane % in_row / (16 / LANE);
             self.scales_of_row(own, lane % (16 / LANE) * LANE)
         };
-        // All that sums are scaled with is asked for at once.
+        // All scales are loaded at once.
         let scales: Vec<Vec<Vector<'c>>> = (0..tiles).map(scales_of).collect();
         let in_pass = c.simt.wave / in_row;
         let column = |block: usize, pass: usize| {
@@ -81,8 +81,7 @@ impl<'c> Group<'_, '_, '_, 'c> {
         result
     }
 
-    /// The sums of a tile, of tokens one after the other in which lanes have features that follow
-    /// each other.
+    /// The sums of a tile, token after token, with consecutive features in each lane.
     fn exchanged(&self, sums: Vector<'c>) -> Vec<Vector<'c>> {
         let (c, s) = (self.contraction.matrix.c, &self.accumulator);
         let (lane, in_row) = (c.lane_index(), TILE / LANE);
@@ -100,8 +99,8 @@ impl<'c> Group<'_, '_, '_, 'c> {
         (0..TILE / tokens).map(load).collect()
     }
 
-    /// Makes results of scaled sums of each piece: of a column of the tile, and features from one
-    /// on.
+    /// Makes results of the scaled sums of each piece: of a column of the tile, and features from
+    /// one on.
     fn finish(&self, [column, feature]: [Int<'c>; 2], sums: &[Vector<'c>]) -> Result<(), Diagnostic> {
         let c = self.contraction.matrix.c;
         let token = self.tile.row(c, column);

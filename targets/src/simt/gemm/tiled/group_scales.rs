@@ -1,5 +1,5 @@
-//! Scales that change along K: the sums of a group of columns are made by themselves, and scaled by
-//! both operands' scales as they are added to those of the groups before.
+//! Scales that change along K: a group of columns has sums of its own. They are multiplied by both
+//! operands' scales and added to the sums of the groups before.
 use inkwell::values::FloatValue;
 
 use super::Group;
@@ -14,7 +14,7 @@ use crate::simt::machine::Gpu;
 pub struct Sums<'c> {
     pub all: Vec<Vector<'c>>,
     pub group: Vec<Vector<'c>>,
-    /// The scales of the stretch at hand, where they came with it.
+    /// The scales of the current stretch, if they were loaded with it.
     pub held: Option<Held<'c>>,
 }
 
@@ -43,7 +43,7 @@ impl<'c> Held<'c> {
 }
 
 impl<'c> Sums<'c> {
-    /// As what a loop carries.
+    /// The scales as a loop carries them.
     pub fn carried(&self) -> Vec<Any<'c>> {
         let held = self.held.iter().flat_map(Held::carried);
         self.all.iter().map(|&v| v.into()).chain(held).collect()
@@ -57,7 +57,7 @@ impl<'c> Sums<'c> {
     }
 }
 
-/// What scales on the way along K, and where its scales lie.
+/// How sums are scaled along K, and the addresses of the scales.
 pub enum Scaling<'g, 'c> {
     /// Sums of groups are scaled as they are added up.
     Groups(GroupScales<'g, 'c>),
@@ -65,7 +65,7 @@ pub enum Scaling<'g, 'c> {
     Blocks(BlockScales<'c>),
 }
 
-/// Where the scales of a wave's part of the tile lie, as far as they change along K.
+/// The addresses of the scales of a wave's part of the tile, as far as they change along K.
 pub struct GroupScales<'g, 'c> {
     rows: Option<RowScales<'c>>,
     weight: Option<WeightScales<'g, 'c>>,
@@ -73,7 +73,7 @@ pub struct GroupScales<'g, 'c> {
 
 /// The scales of rows of x.
 struct RowScales<'c> {
-    /// Where those of the row of each block's column begin.
+    /// The addresses of the scales of each block's row.
     at: Vec<Ptr<'c>>,
     /// Columns that share one.
     group: usize,
@@ -83,16 +83,16 @@ struct RowScales<'c> {
 struct WeightScales<'g, 'c> {
     codes: &'g Codes<'c>,
     panels: Vec<Panel<'c>>,
-    /// Whether a panel's rows have one together.
+    /// Whether the rows of a panel share one scale.
     is_shared: bool,
 }
 
-/// The scales of a group of columns: of each block's column, and of each panel's rows, as the lane
-/// has results of them, or of all.
+/// The scales of a group of columns: of each block's column, and of each panel's rows, one for each
+/// result of the lane, or one for all.
 pub struct Scales<'c> {
     /// Scales of one group, or of two consecutive ones.
     rows: Option<Vec<Vector<'c>>>,
-    /// Which of them these are for.
+    /// The group that these are for.
     number: usize,
     weight: Option<Vec<Vec<Vector<'c>>>>,
 }
@@ -114,7 +114,7 @@ impl<'c> Scales<'c> {
 }
 
 impl<'g, 'c> Group<'g, '_, '_, 'c> {
-    /// Where scales lie, if they change along K.
+    /// The addresses of scales, if they change along K.
     pub(super) fn scaling(&self) -> Option<Scaling<'g, 'c>> {
         if let Some(blocks) = self.block_scales() {
             return Some(Scaling::Blocks(blocks));
@@ -151,7 +151,7 @@ impl<'g, 'c> Group<'g, '_, '_, 'c> {
         rows.group == self.shape.stretch && self.shape.count.is_multiple_of(2)
     }
 
-    /// Asks for the scales of the group that a stretch is in, and of rows perhaps for the next one.
+    /// Loads the scales of the group of a stretch, and perhaps those of rows for the next group.
     fn load_scales(&self, from: &GroupScales<'_, 'c>, stretch: Int<'c>) -> Scales<'c> {
         let c = self.contraction.matrix.c;
         let rows = from.rows.as_ref().map(|rows| {
@@ -190,8 +190,8 @@ impl<'g, 'c> Group<'g, '_, '_, 'c> {
         })
     }
 
-    /// Multiplies a stretch, which lies in a half of local memory, and adds its sums: at the end of
-    /// a group, scaled.
+    /// Multiplies a stretch in a half of local memory, and adds its sums: scaled, at the end of a
+    /// group.
     pub(super) fn multiply_stretch(
         &self,
         scaling: Option<&Scaling<'_, 'c>>,
@@ -210,7 +210,7 @@ impl<'g, 'c> Group<'g, '_, '_, 'c> {
         if let Some(Held::Groups(scales)) = &sums.held {
             return self.multiply_groups(half, scales, &mut sums.all);
         }
-        // Stretches of odd numbers lie in the second half.
+        // Stretches with odd numbers are in the second half.
         if half % in_group == 0 {
             sums.group = vec![self.accumulator.zero(); sums.all.len()];
         }
@@ -223,7 +223,7 @@ impl<'g, 'c> Group<'g, '_, '_, 'c> {
         }
     }
 
-    /// Adds what is left of a group that the last stretch has not ended.
+    /// Adds the rest of a group that the last stretch has not ended.
     pub(super) fn add_rest(&self, scaling: Option<&Scaling<'_, 'c>>, stretch: Int<'c>, sums: &mut Sums<'c>) {
         let Some(Scaling::Groups(from)) = scaling else { return };
         if !self.shape.count.is_multiple_of(self.shape.in_group()) {
@@ -244,7 +244,7 @@ impl<'g, 'c> Group<'g, '_, '_, 'c> {
         *all = c.fma(m.as_floats(group), factors, *all);
     }
 
-    /// What the sums of some panels and a block of columns are multiplied with.
+    /// The factors of the sums of some panels and a block of columns.
     fn factors(&self, scales: &Scales<'c>, tile: usize, block: usize) -> Vector<'c> {
         let (c, m, s) = (self.contraction.matrix.c, &self.contraction.matrix, &self.accumulator);
         let times = |a: FloatValue<'c>, b| c.b.build_float_mul(a, b, "").expect("floats");
@@ -304,9 +304,8 @@ impl<'g, 'c> Group<'g, '_, '_, 'c> {
         Sums { held, ..sums }
     }
 
-    /// Asks for the scales of the next stretch, which will lie in a half of local memory, where
-    /// they come with it: a group is then no longer than a stretch. Those of the stretch before are
-    /// held.
+    /// Loads the scales of the next stretch, if they are loaded with it: a group is then no longer
+    /// than a stretch. The scales of the previous stretch are held.
     pub(super) fn next_scales(
         &self,
         scaling: Option<&Scaling<'_, 'c>>,

@@ -1,4 +1,4 @@
-//! The loaders: both operands on their way into local memory, as they lie, or decoded.
+//! The loaders: both operands on their way into local memory, as stored or decoded.
 use atomc_ir::Layout;
 
 use super::Group;
@@ -8,19 +8,19 @@ use crate::simt::gemm::codes_to_lds::{self, Blocks, CodedRows, CodesLoader};
 use crate::simt::gemm::global_to_lds::Loader;
 use crate::simt::machine::fragment::VEC16;
 
-/// What brings a stretch: both operands as they lie, or rows alone and a weight that is decoded.
+/// The loader of a stretch: both operands as stored, or rows alone and a weight that is decoded.
 pub struct Loaders<'t, 'c> {
     pub rows: RowLoader<'t, 'c>,
     pub codes: Option<CodesLoader<'t, 'c>>,
 }
 
-/// What brings rows, and perhaps the weight with them.
+/// The loader of rows, and perhaps of the weight with them.
 pub enum RowLoader<'t, 'c> {
     Plain(Loader<'t, 'c>),
     Codes(CodedRows<'t, 'c>),
 }
 
-/// What was loaded of rows, or nothing if it goes to local memory by itself.
+/// The loaded rows, or nothing if they go to local memory without registers.
 pub enum Next<'c> {
     Vectors(Vec<Vector<'c>>),
     Codes(Vec<(Vector<'c>, Option<Any<'c>>)>),
@@ -55,7 +55,7 @@ impl<'g, 'c> Group<'g, '_, '_, 'c> {
         Loaders { rows, codes: Some(codes) }
     }
 
-    /// What the wave brings of the rows, where it brings nothing else.
+    /// The wave's loads of rows, if it loads nothing else.
     fn rows_loader(&self, x: &Operand<'c>) -> Loader<'g, 'c> {
         let (c, shape, m) = (self.contraction.matrix.c, self.shape, &self.contraction.matrix);
         let first = c.wave_index() * shape.loads();
@@ -63,7 +63,7 @@ impl<'g, 'c> Group<'g, '_, '_, 'c> {
         Loader::new(c, &starts, self.in_rows(x, first), c.int(m.dtype.bytes(shape.stretch)))
     }
 
-    /// Where 16 rows begin in a vector of all lanes: the same for these.
+    /// The address of 16 rows in a vector of all lanes, the same for all of these.
     fn rows_of_load(&self, x: &Operand<'c>, load: Int<'c>) -> Ptr<'c> {
         let (c, m) = (self.contraction.matrix.c, &self.contraction.matrix);
         let lanes = c.simt.wave;
@@ -73,14 +73,14 @@ impl<'g, 'c> Group<'g, '_, '_, 'c> {
         c.at(c.at(x.ptr, row), inside * (lanes / 16 * VEC16) + self.tile.in_row(self.contraction))
     }
 
-    /// Which 16 rows or panel a load brings, and which of its vectors of all lanes.
+    /// The 16 rows or the panel of a load, and which of its vectors of all lanes.
     fn place_of_load(&self, load: Int<'c>) -> [Int<'c>; 2] {
         let in_group = self.shape.vec16s / self.contraction.matrix.c.simt.wave;
         [load / in_group, load % in_group]
     }
 
-    /// What the lane adds to them: the same for all loads where rows follow each other, otherwise
-    /// one for each from the first one on.
+    /// The lane's offsets: the same for all loads if rows are consecutive, otherwise one for each
+    /// from the first one on.
     fn in_rows(&self, x: &Operand<'c>, first: Int<'c>) -> Vec<Int<'c>> {
         let (c, m) = (self.contraction.matrix.c, &self.contraction.matrix);
         let (lane, bytes) = (c.lane_index(), m.dtype.bytes(x.stride));
@@ -95,8 +95,8 @@ impl<'g, 'c> Group<'g, '_, '_, 'c> {
         (0..self.shape.loads()).map(row).collect()
     }
 
-    /// What the wave brings: the first waves the weight's panels, the others rows, 16 by 16. Each
-    /// load is the next of local memory.
+    /// The wave's loads: the first waves load the weight's panels, the others rows, 16 by 16. Each
+    /// load fills the next part of local memory.
     fn loader(&self, x: &Operand<'c>) -> Loader<'g, 'c> {
         let (c, shape, m) = (self.contraction.matrix.c, self.shape, &self.contraction.matrix);
         let lanes = c.simt.wave;
@@ -118,8 +118,8 @@ impl<'g, 'c> Group<'g, '_, '_, 'c> {
         Loader::new(c, &starts, lane, step)
     }
 
-    /// The panel of the result that stands in a place of the tile, for each wave piece by piece,
-    /// and the panel of the weight at which its piece begins.
+    /// The panel of the result at a place of the tile, for each wave piece by piece, and the panel
+    /// of the weight at which its piece begins.
     pub(super) fn place(&self, place: Int<'c>) -> [Int<'c>; 2] {
         let shape = self.shape;
         let (wave, inside) = (place / shape.panels, place % shape.panels);
@@ -151,12 +151,12 @@ impl<'g, 'c> Group<'g, '_, '_, 'c> {
         }
     }
 
-    /// Where the wave's part of a half begins.
+    /// The address of the wave's part of a half.
     pub(super) fn to(&self, half: usize) -> Ptr<'c> {
         self.contraction.matrix.c.at(self.to, self.contraction.matrix.c.int(half * self.shape.half()[1]))
     }
 
-    /// The last vector first: when it is there, all are, and there is nothing to wait for any more.
+    /// The last vector first: when it has arrived, all have, and no further waits are needed.
     fn put(&self, half: usize, vec16s: &[Vector<'c>]) {
         let m = &self.contraction.matrix;
         let c = m.c;

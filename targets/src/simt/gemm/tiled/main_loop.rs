@@ -1,5 +1,5 @@
-//! The main loop: while a stretch is multiplied, the next is on its way into the other half of
-//! local memory. Where that holds more of them, several are (`stages`).
+//! The main loop: while a stretch is multiplied, the next is loaded into the other half of local
+//! memory. With room for more, several are in flight (`stages`).
 use inkwell::values::BasicValue;
 
 use super::Group;
@@ -10,8 +10,8 @@ use crate::code::{Int, Ptr, Vector};
 use crate::simt::gemm::global_to_lds::mark;
 use crate::simt::machine::fragment::{BlockScale, Fragment, VEC16};
 
-/// An operand of a wave in a half of local memory: where the lane's part begins, how many fragments
-/// a step has, and of how many rows or columns.
+/// An operand of a wave in a half of local memory: the address of the lane's part, the fragments of
+/// a step, and the rows or columns of a fragment.
 struct Half<'c> {
     half: usize,
     first: Ptr<'c>,
@@ -59,7 +59,7 @@ impl<'c> Group<'_, '_, '_, 'c> {
         self.finished(sums.all)
     }
 
-    /// Brings a stretch into one half while the one before it is multiplied in the other.
+    /// Loads a stretch into one half while the previous one is multiplied in the other.
     fn turn(
         &self,
         (loaders, scaling): (&Loaders<'_, 'c>, Option<&Scaling<'_, 'c>>),
@@ -98,8 +98,8 @@ impl<'c> Group<'_, '_, '_, 'c> {
             None => self.add(a, b, 0, sums),
         };
         if self.shape.is_wide() {
-            // The sums leave registers for the fragments of one step. The other wave of the SIMD
-            // multiplies while they come.
+            // The sums leave registers for the fragments of one step. The SIMD's other wave
+            // multiplies while they are loaded.
             for step in 0..steps {
                 add([&all(&rows, step), &all(&columns, step)], step, sums);
                 c.keep_order();
@@ -107,7 +107,8 @@ impl<'c> Group<'_, '_, '_, 'c> {
             return;
         }
         if self.accumulator.side() > 1 {
-            // Fragments are half as many: the next step's come while one is multiplied.
+            // Fragments are half as many: those of the next step are loaded while one is
+            // multiplied.
             let mut next = (all(&rows, 0), all(&columns, 0));
             for step in 1..=steps {
                 let (a, b) = next;
@@ -149,7 +150,8 @@ impl<'c> Group<'_, '_, '_, 'c> {
                     self.accumulator.products(a, std::slice::from_ref(b), &mut group);
                 }
                 c.keep_order();
-                // Each block reads the rows again: fragments of all would have no registers.
+                // Each block reads the rows again: the fragments of all blocks do not fit into
+                // registers.
                 if block + 1 < columns.count || tile + 1 < rows.count {
                     a = along(&rows, (tile + 1) % rows.count);
                 }

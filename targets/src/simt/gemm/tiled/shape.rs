@@ -1,4 +1,4 @@
-//! How a tile is cut, by what registers and local memory hold.
+//! How a tile is cut, by the room in registers and local memory.
 use atomc_ir::arch::{BlockScaled, GpuArch, Isa, Simt};
 use atomc_ir::{Diagnostic, Family, Layout};
 
@@ -12,20 +12,20 @@ use crate::simt::gemm::tile::grid::Splits;
 use crate::simt::launch::COUNTERS;
 use crate::simt::machine::fragment::{Matrix, VEC16};
 
-/// Panels of 16 rows of the weight in a tile, and as many blocks of 16 tokens. The rows of an
-/// expert may have tiles of half as many.
+/// Panels of 16 rows of the weight in a tile, and the same number of blocks of 16 tokens. The rows
+/// of an expert may have tiles of half as many.
 pub const SIDE: usize = 8;
 const SMALL: usize = SIDE / 2;
-/// Tokens for which such tiles ask the caches for fewer bytes than a panel with all rows: these are
+/// Fewest tokens for which such tiles request fewer bytes of the caches than a panel with all rows:
 /// half of the tile's.
 pub const LEAST_TOKENS: usize = 16 * SMALL / 2;
-/// Bytes of a weight at least where tiles are not full: of a smaller one that saves less than it
-/// takes work-groups to add up what they share.
+/// Fewest bytes of a weight for tiles that are not full: with a smaller weight the gain is less
+/// than the cost of adding up shared sums.
 pub const LEAST_BYTES: usize = 32 << 20;
 /// The side of large tiles, which read half as many bytes for each product. A unit holds one of
 /// them.
 const LARGE: usize = SIDE * 2;
-/// Panels of a wave where a tile is small: two waves make it.
+/// Panels of a wave in a small tile, which two waves make.
 const SMALL_PANELS: usize = 2;
 /// Panels of a wave in a large tile of codes. Eight waves make it with twice the registers, which
 /// hold what is needed in addition to the sums.
@@ -38,24 +38,23 @@ const SPLITS: [usize; 3] = [8, 4, 2];
 const STRETCHES: usize = 4;
 const LARGE_STRETCHES: usize = 24;
 
-/// Blocks of tokens of a wave where as many waves as make a large tile make one of half as many
-/// rows.
+/// Blocks of tokens of a wave if the waves of a large tile make one of half as many rows.
 const FEW_BLOCKS: usize = 2;
-/// Units for each large tile of such a step: with fewer, the large ones end sooner.
+/// Units for each large tile of such a step: with fewer units, large tiles are faster.
 const FEW: usize = 3;
-/// The part of a chip's units that have a large tile at least: half of them ask the second cache
-/// for no more than all do with tiles of half as many rows.
+/// The least part of a chip's units that have a large tile: half of them request no more of the
+/// second cache than all units do with tiles of half as many rows.
 const BUSY: [usize; 2] = [1, 2];
 
-/// Stretches in local memory at least: one that is multiplied, and one on its way.
+/// Fewest stretches in local memory: one that is multiplied, and one in flight.
 const HALVES: usize = 2;
-/// Work-groups on a unit for which local memory has room, if tiles are not large, and as many for
-/// each unit at most where tiles are shared.
+/// Work-groups on a unit that local memory has room for, if tiles are not large, and the most for
+/// each unit if tiles are shared.
 const TOGETHER: usize = 2;
 
-/// Columns of a stretch of 16-bit floats, where local memory is large.
+/// Columns of a stretch of 16-bit floats, if local memory is large.
 const STRETCH: usize = 64;
-/// Bytes of a row in a stretch, where local memory is large.
+/// Bytes of a row in a stretch, if local memory is large.
 const STRETCH_BYTES: usize = 128;
 
 /// How a tile is cut.
@@ -73,7 +72,8 @@ pub struct Shape {
     pub vec16s: usize,
     /// Stretches that local memory holds.
     pub stages: usize,
-    /// Work-groups that share a tile, each along a part of the weight, and the stretches of all.
+    /// Work-groups that share a tile, each with a part of the weight's columns, and the stretches
+    /// of all.
     pub splits: Splits,
     pub count: usize,
     /// Panels of the result that one wave makes.
@@ -81,12 +81,12 @@ pub struct Shape {
     pub pieces: usize,
     /// Whether the weight is decoded on its way into local memory.
     pub is_coded: bool,
-    /// How quantised operands are multiplied as they lie, if they are.
+    /// How quantised operands are multiplied as stored, if they are.
     pub quantised: Option<Quantised>,
 }
 
-/// Whether tiles are large: local memory holds two stretches of one, rows have room for whole ones,
-/// and each unit of the chip has one, or a part of one.
+/// Whether tiles are large: local memory holds two of their stretches, rows have room for whole
+/// tiles, and each unit of the chip has one, or a part of one.
 fn is_large(spec: &KernelSpec, arch: GpuArch) -> Result<bool, Diagnostic> {
     let (side, simt) = (16 * LARGE, arch.simt);
     let Sizes { dtype, encoding, rows, depth, .. } = Sizes::of(spec.body)?;
@@ -102,9 +102,8 @@ fn is_large(spec: &KernelSpec, arch: GpuArch) -> Result<bool, Diagnostic> {
     Ok(as_they_lie && fits && arch.memory.rows.is_multiple_of(side) && groups * BUSY[1] >= simt.chip.units * BUSY[0])
 }
 
-/// Work-groups that share a tile where a step has few: as many as give each unit of the chip all
-/// that it holds at once, while a part of the weight has stretches enough, a multiple of the
-/// stages.
+/// Work-groups that share a tile in a step with few tiles: enough to fill each unit of the chip, as
+/// long as a part of the weight has enough stretches, a multiple of the stages.
 fn splits(spec: &KernelSpec, arch: GpuArch, (least, most): (usize, usize), [count, stages]: [usize; 2]) -> Splits {
     let has_one = Sizes::of(spec.body).is_ok_and(|sizes| sizes.experts.is_none() && sizes.heads.is_none());
     if arch.simt.isa != Isa::Amdgcn || spec.invariant || !has_one {
@@ -114,8 +113,8 @@ fn splits(spec: &KernelSpec, arch: GpuArch, (least, most): (usize, usize), [coun
     SPLITS.into_iter().find(fits).map_or(Splits::ONE, |each| Splits { each, most })
 }
 
-/// Stretches for which local memory has room that are on their way, or multiplied, at once. Scales
-/// that change along K come for two stretches at once, so these have stages of an even number.
+/// Stretches that local memory has room for, in flight or multiplied. Scales that change along K
+/// are loaded for two stretches at once, so then there is an even number of stages.
 fn stages(simt: &Simt, (quantised, stretch): (Option<Quantised>, usize), (count, rooms): (usize, usize)) -> usize {
     let scaled = quantised.filter(|quantised| quantised.has_groups || quantised.block_scaled.is_some());
     let in_stretch = scaled.is_none_or(|quantised| quantised.block_scaled.is_some() || stretch == GROUP);
@@ -138,7 +137,8 @@ impl Shape {
     pub fn new(spec: &KernelSpec, arch: GpuArch) -> Result<Shape, Diagnostic> {
         let Sizes { dtype, depth, pieces, encoding, experts, heads, .. } = Sizes::of(spec.body)?;
         let side = match experts.map(|experts| experts.layout) {
-            // In the same order along K: a tile is small where steps are, so that there are more.
+            // In the same order along K: small steps have small tiles, so that there are more of
+            // them.
             None if spec.invariant && spec.tokens <= SMALL * 16 => SMALL,
             None if spec.family == Family::Matvec => SMALL,
             None if heads.is_some() => SIDE,
@@ -156,9 +156,9 @@ impl Shape {
         let dtype = quantised.map_or(dtype, |quantised| quantised.dtype);
         // A group has sums of its own in addition to those of all columns.
         let sums = if quantised.is_some_and(|quantised| quantised.has_groups) { 2 } else { 1 };
-        // Half as many lanes hold twice as many results each; that is no matter where four waves
-        // stand on a SIMD that take twice the registers of 64 by 64 results. Where operands are
-        // converted on the way, the registers for that are missing elsewhere.
+        // Half as many lanes hold twice as many results each. That does not matter if four waves
+        // fit on a SIMD with twice the registers of 64 by 64 results. If operands are converted on
+        // the way, these registers are needed for that.
         let leaves_room = simt.unit.vgprs >= 4 * 2 * sums * (64 * 64 / simt.wave);
         let is_block_scaled = quantised.is_some_and(|quantised| quantised.block_scaled.is_some());
         let (panels, blocks) = match Matrix::native(simt, dtype) || is_block_scaled {
@@ -188,7 +188,7 @@ impl Shape {
         let vec16s = dtype.bytes(stretch * 16) / VEC16;
         let is_coded = encoding.is_some() && !quantised.is_some_and(|quantised| quantised.as_stored);
         let units = simt.chip.units;
-        // Where units have one tile at most, it has all of their local memory.
+        // If units have at most one tile, it has all of their local memory.
         let together = if side == SIDE && tiles(spec, side)? <= units { 1 } else { TOGETHER };
         let rooms = match side {
             LARGE => HALVES,
@@ -249,19 +249,19 @@ impl Shape {
         Ok(tiles * self.splits.of(tiles))
     }
 
-    /// Bytes of the workspace in which work-groups leave sums of the tiles that they share.
+    /// Bytes of the workspace for the sums of shared tiles.
     pub fn shared_bytes(&self, spec: &KernelSpec) -> Result<usize, Diagnostic> {
         let Splits { each, most } = self.splits;
         let groups = most.min(tiles(spec, self.side)? * each);
         Ok(if self.splits.share() { COUNTERS + groups * self.partial_bytes() } else { 0 })
     }
 
-    /// Bytes that a work-group leaves of its sums of a tile.
+    /// Bytes of a work-group's sums of a tile in the workspace.
     pub fn partial_bytes(&self) -> usize {
         self.side * self.side * 16 * 16 * 4
     }
 
-    /// The instructions that take scales for 32 columns of both operands, if such multiply.
+    /// The instructions with scales for 32 columns of both operands, if they are used.
     pub fn block_scaled(&self) -> Option<BlockScaled> {
         self.quantised?.block_scaled
     }
@@ -277,8 +277,7 @@ impl Shape {
         [self.side * panel, 2 * self.side * panel]
     }
 
-    /// Loads with which a wave brings its part of a stretch, or of its rows alone where the weight
-    /// comes as codes.
+    /// Loads of a wave for its part of a stretch, or of its rows alone if the weight is decoded.
     pub fn loads(&self) -> usize {
         let all = if self.is_coded { self.side } else { 2 * self.side };
         all * self.vec16s / self.threads
@@ -290,7 +289,7 @@ impl Shape {
         (GROUP / self.stretch).min(2)
     }
 
-    /// Whether several stretches are on their way at once.
+    /// Whether several stretches are in flight at once.
     pub fn is_staged(&self) -> bool {
         self.stages > HALVES
     }

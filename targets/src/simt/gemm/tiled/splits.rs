@@ -24,12 +24,12 @@ impl<'c> Group<'_, '_, '_, 'c> {
         })
     }
 
-    /// Where the work-groups of a tile count themselves.
+    /// The counter of the work-groups of a tile.
     fn counter(&self, share: Share<'c>) -> Ptr<'c> {
         self.contraction.matrix.c.at(self.workspace, share.tile * 4)
     }
 
-    /// Leaves sums for the last work-group of the tile, and says whether this is the last.
+    /// Leaves sums for the last work-group of the tile, and returns whether this is the last.
     fn leave(&self, share: Share<'c>, sums: &[Vector<'c>]) -> Int<'c> {
         let c = self.contraction.matrix.c;
         for (i, &v) in sums.iter().enumerate() {
@@ -110,7 +110,7 @@ impl<'c> Group<'_, '_, '_, 'c> {
         c.join(&self.parts(group, i, like).into_iter().map(load).collect::<Vec<_>>())
     }
 
-    /// Where the parts of a thread's `i`-th vector of sums lie in what a work-group leaves, and the
+    /// The addresses of the parts of a thread's `i`-th vector of sums in the workspace, and the
     /// first element of each. A part of all threads is one run of memory.
     fn parts(&self, group: Int<'c>, i: usize, like: Vector<'c>) -> Vec<(Ptr<'c>, usize)> {
         let (c, size) = (self.contraction.matrix.c, like.get_type().get_size() as usize);
@@ -122,7 +122,7 @@ impl<'c> Group<'_, '_, '_, 'c> {
 
 /// Sums that a lane moves at once.
 const LANE: usize = 4;
-/// Registers that instructions name, and those that hold neither sums nor what is on its way.
+/// Registers that instructions can name, and those that hold neither sums nor loads in flight.
 const NAMED: usize = 256;
 const OTHERS: usize = 64;
 /// Work-groups that have their sums loaded at once where two share a tile, and where more do and

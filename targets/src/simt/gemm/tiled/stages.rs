@@ -1,5 +1,5 @@
-//! The main loop where local memory holds more than two stretches: all but the one that is
-//! multiplied are on their way.
+//! The main loop with more than two stretches in local memory: all but the one that is multiplied
+//! are in flight.
 //!
 //! A turn waits for the oldest stretch alone, by the count of the wave's loads in flight. One
 //! barrier serves twice: that stretch has arrived from all waves, and all waves have read the
@@ -9,7 +9,7 @@ use super::group_scales::{Held, Scaling, Sums};
 use crate::code::{Any, Int, Vector};
 use crate::simt::gemm::global_to_lds::Loader;
 
-/// What goes from one turn to the next: sums, and the scales of the stretches that are asked for.
+/// Carried from turn to turn: sums, and the scales of the stretches in flight.
 struct Flow<'c> {
     sums: Sums<'c>,
     scales: Vec<Held<'c>>,
@@ -22,8 +22,8 @@ impl<'c> Flow<'c> {
 }
 
 impl<'c> Group<'_, '_, '_, 'c> {
-    /// The sums of the wave's part of the tile, which has as many stretches as there are stages at
-    /// least, and where it is shared a multiple of these.
+    /// The sums of the wave's part of the tile. It has at least as many stretches as there are
+    /// stages; if the tile is shared, a multiple of them.
     pub(super) fn staged_loop(&self, loader: &Loader<'_, 'c>, scaling: Option<&Scaling<'_, 'c>>) -> Vec<Vector<'c>> {
         let (c, stages) = (self.contraction.matrix.c, self.shape.stages);
         let ahead = stages - 1;
@@ -59,7 +59,7 @@ impl<'c> Group<'_, '_, '_, 'c> {
         self.finished(flow.sums.all)
     }
 
-    /// Asks for all stretches but one that have room.
+    /// Loads as many stretches as there is room for, less one.
     fn begin(&self, from: (&Loader<'_, 'c>, Option<&Scaling<'_, 'c>>)) -> Flow<'c> {
         let mut sums = self.zeros(from.1);
         let mut flow = Flow { scales: sums.held.take().into_iter().collect(), sums };
@@ -81,7 +81,7 @@ impl<'c> Group<'_, '_, '_, 'c> {
         loader.load_async(stretch, self.to(stage), stage);
     }
 
-    /// Multiplies a stretch, and brings another in the place of the one before it.
+    /// Multiplies a stretch, and loads another in the place of the previous one.
     fn staged_turn(
         &self,
         from: (&Loader<'_, 'c>, Option<&Scaling<'_, 'c>>),

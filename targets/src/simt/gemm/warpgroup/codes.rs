@@ -23,9 +23,9 @@ use crate::simt::gemm::tile::Tile;
 pub enum Operands {
     /// Both as they lie.
     Floats,
-    /// Both as they lie, quantised to a byte.
+    /// Both as stored, quantised to a byte.
     Bytes(Bytes),
-    /// Rows as they lie, the weight decoded in local memory.
+    /// Rows as stored, the weight decoded in local memory.
     Decoded,
 }
 
@@ -38,7 +38,7 @@ impl Operands {
         }
     }
 
-    /// The type that is multiplied, of a product in another where it is of floats.
+    /// The type of the products' operands, for a product that has floats of another.
     pub fn dtype(&self, of_floats: DType) -> DType {
         if let Operands::Bytes(bytes) = self { bytes.dtype } else { of_floats }
     }
@@ -48,7 +48,7 @@ impl Operands {
         matches!(self, Operands::Bytes(bytes) if bytes.grouped())
     }
 
-    /// Why a body is not made this way, if it is not.
+    /// Refuses a body that is not made this way.
     pub fn check(&self, body: &Graph, padded_depth: usize) -> Result<(), WhyNot> {
         let Some(encoding) = Encoding::of(body) else { return Ok(()) };
         let refused = |is: bool, why: &str| if is { Err(encoding.refused(why)) } else { Ok(()) };
@@ -67,7 +67,7 @@ impl Operands {
     }
 }
 
-/// A quantised weight, and for how many columns of x a scale is, if rows are quantised too.
+/// A quantised weight, and the columns of x for each scale, if rows are quantised too.
 pub struct Scales<'c> {
     pub codes: Codes<'c>,
     of_rows: Option<usize>,

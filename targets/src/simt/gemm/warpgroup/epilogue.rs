@@ -1,4 +1,5 @@
-//! The epilogue: sums change lanes in local memory until a lane has 8 features of a token.
+//! The epilogue: sums are exchanged between lanes in local memory until a lane has 8 features of a
+//! token.
 use atomc_ir::Diagnostic;
 
 use super::Group;
@@ -14,10 +15,11 @@ pub struct Epilogue<'f, 't, 'k, 'a, 'c> {
     /// The rows that the lane finishes, and its first feature.
     rows: [Int<'c>; 4],
     feature: Int<'c>,
-    /// Where it puts its sums of the first 8 features, and finds those of its first token.
+    /// The places where it stores its sums of the first 8 features, and loads those of its first
+    /// token.
     put: Int<'c>,
     get: Int<'c>,
-    /// Whether it finds the later half first, so that all lanes load from different banks.
+    /// Whether it loads the later half first, so that all lanes load from different banks.
     late: Int<'c>,
 }
 
@@ -27,8 +29,7 @@ impl<'f, 't, 'k, 'a, 'c> Epilogue<'f, 't, 'k, 'a, 'c> {
         let (lane, wave) = (c.lane_index(), c.wave_index());
         let times = |a: Int<'c>, n: usize| a * n;
         let all = |parts: &[Int<'c>]| parts.iter().copied().reduce(|a, b| a + b).expect("some");
-        // A line has a token's features, those of 8 after the other, mixed up by two bits of its
-        // number.
+        // A line has a token's features, 8 after 8, permuted by two bits of its number.
         let (row, pair) = (lane / 4, lane % 4);
         let put = all(&[times(row, LINE), times(row % 4, 32), times(pair, 8)]);
         let (line, eight) = (lane / 8, lane % 8);
@@ -142,7 +143,7 @@ impl<'f, 't, 'k, 'a, 'c> Epilogue<'f, 't, 'k, 'a, 'c> {
     }
 }
 
-/// The column of a place, which is known when the kernel runs.
+/// The column of a place, which is known at run time.
 fn contraction_column(at: At<'_>) -> Int<'_> {
     match at.col {
         Col::Var(col) => col,

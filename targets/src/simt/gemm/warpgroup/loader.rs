@@ -1,5 +1,5 @@
-//! The loaders: one lane asks for tiles of both operands by tensor maps, K tile by K tile; or for
-//! rows alone, while all lanes of the producer decode the weight.
+//! The loaders: one lane copies tiles of both operands by tensor maps, K tile by K tile; or rows
+//! alone, while all lanes of the producer decode the weight.
 use super::Group;
 use super::shape::{BLOCK, EIGHT, PRODUCERS, STRETCH, TOKENS};
 use crate::code::{Int, Ptr};
@@ -73,7 +73,7 @@ impl<'c> Group<'_, '_, '_, 'c> {
         });
     }
 
-    /// Asks for the weight's part of a K tile.
+    /// Issues the copy of the weight's part of a K tile.
     fn copy_weight(&self, tile: Tile<'c>, k_tile: Int<'c>, to: Int<'c>, full: Int<'c>) {
         let (c, shape) = (self.code(), self.shape);
         for (piece, start) in self.contraction.parts.starts().enumerate() {
@@ -114,7 +114,7 @@ impl<'c> Group<'_, '_, '_, 'c> {
         });
     }
 
-    /// Where the thread's vectors of a tile's rows begin, and where they go in a stage.
+    /// The addresses of the thread's vectors of a tile's rows, and their places in a stage.
     fn gathered_rows(&self, tile: Tile<'c>) -> Vec<(Ptr<'c>, Int<'c>)> {
         let (c, x) = (self.code(), self.x);
         let size = self.shape.operands.dtype(self.contraction.matrix.dtype).size();
@@ -130,7 +130,7 @@ impl<'c> Group<'_, '_, '_, 'c> {
         (0..TOKENS * vec16s / PRODUCERS).map(of_row).collect()
     }
 
-    /// Asks for the thread's vectors of a K tile's rows.
+    /// Issues the copies of the thread's vectors of a K tile's rows.
     fn gather(&self, rows: &[(Ptr<'c>, Int<'c>)], k_tile: Int<'c>, to: Int<'c>) {
         let c = self.code();
         for &(from, place) in rows {
@@ -138,8 +138,8 @@ impl<'c> Group<'_, '_, '_, 'c> {
         }
     }
 
-    /// As [`Group::produce`], where all lanes decode the weight. Quantised values of the next K
-    /// tile are under way while those of one are decoded.
+    /// As [`Group::produce`], with all lanes decoding the weight. Quantised values of the next K
+    /// tile are in flight while those of one are decoded.
     pub(super) fn produce_decoded(&self, tile: Tile<'c>, first: Int<'c>, codes: &Codes<'c>, copies: Int<'c>) {
         let (c, shape) = (self.code(), self.shape);
         let [weight, all] = shape.stage();
@@ -180,7 +180,7 @@ impl<'c> Group<'_, '_, '_, 'c> {
         });
     }
 
-    /// Where the panel in a place of a tile begins, and which of the weight's it is.
+    /// The address of the panel in a place of a tile, and its number in the weight.
     fn panel_of(&self, tile: Tile<'c>, place: Int<'c>) -> (Ptr<'c>, Panel<'c>) {
         let contraction = self.contraction;
         let of_piece = self.shape.features / 16;

@@ -1,4 +1,4 @@
-//! The main loop: four waves multiply the K tiles of a tile as they come.
+//! The main loop: four waves multiply the K tiles of a tile as they arrive.
 use atomc_ir::{DType, Diagnostic};
 
 use super::Group;
@@ -63,7 +63,7 @@ impl<'c> Group<'_, '_, '_, 'c> {
         finish.rounds(&sums, beside)
     }
 
-    /// Waits until products see what a turn brings.
+    /// Waits until a turn's stage is visible to products.
     fn wait_full(&self, turn: Int<'c>) {
         let c = self.code();
         self.stages.wait_full(c, turn);
@@ -80,7 +80,7 @@ impl<'c> Group<'_, '_, '_, 'c> {
         self.shape.operands.dtype(self.contraction.matrix.dtype)
     }
 
-    /// Where the group's rows and the weight lie that came in a turn.
+    /// The places of the group's rows and of the weight in a turn's stage.
     fn operands(&self, turn: Int<'c>) -> ((Int<'c>, TileForm), (Int<'c>, TileForm)) {
         let [weight, _] = self.shape.stage();
         let rows = self.code().wave_index() / 4 * (GROUP_TOKENS * 128) + weight;
@@ -173,7 +173,7 @@ impl<'c> Group<'_, '_, '_, 'c> {
     }
 }
 
-/// Products of a K tile that were begun, and what their sums are scaled by.
+/// Products of a K tile in flight, and the factors of their sums.
 struct Begun<'c> {
     sums: Vec<Any<'c>>,
     scales: OfStretch<'c>,

@@ -37,7 +37,7 @@ impl<'c> Tiles<'c> {
 }
 
 impl<'c> Group<'_, '_, '_, 'c> {
-    /// `body` for each tile of this work-group, with the pipeline's index of its first K tile.
+    /// Runs `body` for each tile of this work-group, with the pipeline's index of its first K tile.
     pub(super) fn each_tile<R>(&self, tiles: Tiles<'c>, body: impl FnOnce(Tile<'c>, Int<'c>) -> R) -> R {
         match tiles {
             Tiles::Rows(times) => self.each_of_rows(times, None, body),

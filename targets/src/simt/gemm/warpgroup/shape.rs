@@ -1,4 +1,4 @@
-//! How a contraction is cut into tiles and stretches, and what lies in local memory.
+//! How a contraction is cut into tiles and stretches, and the layout of local memory.
 use atomc_ir::arch::GpuArch;
 use atomc_ir::layout::Groups;
 use atomc_ir::{Diagnostic, Layout};
@@ -18,8 +18,8 @@ pub const TILE: Number = Number { name: "tile", values: &ROWS };
 /// Tokens that a group of four waves multiplies, and those of a tile.
 pub const GROUP_TOKENS: usize = 64;
 pub const TOKENS: usize = 2 * GROUP_TOKENS;
-/// Threads that multiply. Four more waves are there for the one that copies, since registers are
-/// dealt out to four at a time.
+/// Threads that multiply. The thread that copies comes with four more waves, since registers are
+/// dealt out to four waves at a time.
 pub const CONSUMERS: usize = 256;
 pub const THREADS: usize = CONSUMERS + 128;
 /// Threads of the producer.
@@ -30,7 +30,7 @@ const COPIES: [usize; 2] = [40, 232];
 const GATHERS: [usize; 2] = [56, 224];
 /// The same two numbers where threads that copy also decode.
 const DECODES: [usize; 2] = [104, 200];
-/// Bytes of a row in a stretch, and how many products a stretch takes, each of 32 bytes.
+/// Bytes of a row in a stretch, and the products of a stretch, each of 32 bytes.
 pub const STRETCH: usize = 128;
 pub const PRODUCTS: usize = STRETCH / 32;
 /// Rows of a part of a tile where sums are scaled with each stretch: a part's unscaled sums are
@@ -39,7 +39,7 @@ pub const SCALED_ROWS: usize = 128;
 /// Bytes of 8 rows of a weight's stretch: 8 blocks of 8 rows by 16 bytes.
 pub const BLOCK: usize = 128;
 pub const EIGHT: usize = 8 * BLOCK;
-/// Features that change lanes at once, and the bytes of local memory that a wave has for it: 16
+/// Features that are exchanged at once. A wave has local memory for this many features of 16
 /// tokens.
 pub const ROUND: usize = 64;
 pub const LINE: usize = ROUND * 4;
@@ -55,11 +55,11 @@ pub struct Shape {
     pub pieces: usize,
     /// How operands are multiplied.
     pub operands: Operands,
-    /// Whether rows are an expert's, and come from anywhere.
+    /// Whether rows are an expert's, and gathered from any places.
     pub gathers: bool,
     /// Columns of a stretch.
     pub stretch: usize,
-    /// Stretches along the weight, and how many fit local memory at once.
+    /// Stretches along the weight, and those that fit local memory at once.
     pub count: usize,
     pub stages: usize,
     /// Tiles along the features, and work-groups that make all of them.

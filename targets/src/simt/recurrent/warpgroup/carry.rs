@@ -18,7 +18,7 @@ impl<'c> Chunks<'_, '_, 'c> {
         self.shape.columns / 2
     }
 
-    /// Where two neighbours of the state lie in a slot.
+    /// The place of two neighbours of the state in a slot.
     fn slot(&self, run: Run<'c>, tile: usize, half: usize, eight: usize) -> Ptr<'c> {
         let (c, sizes) = (self.c, self.delta.sizes);
         let head = c.at(run.slot, self.head * (4 * sizes.key_dim * sizes.value_dim));
@@ -87,7 +87,7 @@ impl<'c> Chunks<'_, '_, 'c> {
         self.row() + 8 * i
     }
 
-    /// What this team has written may be multiplied with.
+    /// A barrier after which this team's writes may be multiplied.
     fn meet(&self) {
         self.c.show_to_products();
         self.c.meet_some(self.c.int(CARRIERS), TEAM);
@@ -133,7 +133,7 @@ impl<'c> Chunks<'_, '_, 'c> {
         by_keys.iter().zip(values).enumerate().map(wanted).collect()
     }
 
-    /// What of a token's part in the state is kept up to the chunk's end, by its key's length.
+    /// The part of a token's contribution that remains at the chunk's end, by its key's length.
     fn rest(&self, chunk: Chunk<'c>, i: usize) -> FloatValue<'c> {
         let c = self.c;
         let of = |of, token| self.of_token(chunk, of, token);

@@ -1,4 +1,4 @@
-//! What a chunk needs that does not depend on the state.
+//! The parts of a chunk that do not depend on the state.
 use atomc_ir::DType;
 use inkwell::IntPredicate;
 use inkwell::values::FloatValue;
@@ -59,7 +59,7 @@ impl<'c> Chunks<'_, '_, 'c> {
         }
     }
 
-    /// What makes keys and queries of length one: half of the threads have a key each.
+    /// The factors that give keys and queries length one: half of the threads have a key each.
     fn lengths(&self, chunk: Chunk<'c>) {
         let (c, dim) = (self.c, self.shape.dim);
         let is_query = !c.less(c.thread(), CHUNK);
@@ -105,7 +105,7 @@ impl<'c> Chunks<'_, '_, 'c> {
         })
     }
 
-    /// What `T` is the inverse of.
+    /// Stores the triangle that `T` is the inverse of.
     fn store_pairs(&self, chunk: Chunk<'c>, pairs: &[FloatValue<'c>]) {
         let (c, triangle) = (self.c, self.triangle(chunk));
         for half in [0, 1] {

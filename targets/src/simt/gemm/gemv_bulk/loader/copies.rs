@@ -1,6 +1,6 @@
-//! Rows that are staged as they lie in memory, brought by the machine: a run of columns of every
-//! token at a time, into buffers in turn. Each wave asks for some of the tokens, since a lane's
-//! copies go out one after the other.
+//! Rows that are staged as they are in memory, copied by the machine: a run of columns of every
+//! token at a time, into buffers in turn. Each wave issues the copies of some tokens, since a
+//! lane's copies are issued one after the other.
 use atomc_ir::{DType, Value};
 
 use crate::code::Int;
@@ -42,13 +42,13 @@ impl<'s, 'k, 'a, 'c> Copies<'s, 'k, 'a, 'c> {
         self.contraction.matrix.c
     }
 
-    /// Asks for the first K tiles.
+    /// Issues the copies of the first K tiles.
     pub fn load_first(&self) {
         (0..self.shape.buffers()).for_each(|i| self.load(self.code().int(i)));
     }
 
-    /// Asks for the wave's tokens of a K tile, a lane for each. Bytes may come before they are
-    /// expected.
+    /// Issues the copies of the wave's tokens of a K tile, a lane for each. Bytes may arrive before
+    /// the barrier expects them.
     fn load(&self, k_tile: Int<'c>) {
         let (c, rows, shape) = (self.code(), &self.contraction.parts.kernel.rows, self.shape);
         let barrier = self.buffers.full(k_tile);
@@ -66,7 +66,7 @@ impl<'s, 'k, 'a, 'c> Copies<'s, 'k, 'a, 'c> {
         });
     }
 
-    /// Waits for a K tile: where it begins.
+    /// Waits for a K tile, and returns its address.
     pub fn wait_full(&self, k_tile: Int<'c>) -> Int<'c> {
         let c = self.code();
         self.buffers.wait_full(c, k_tile);
@@ -74,8 +74,8 @@ impl<'s, 'k, 'a, 'c> Copies<'s, 'k, 'a, 'c> {
         self.buffers.at(k_tile)
     }
 
-    /// A thread has read a K tile. When all have read it, or where there are buffers enough the
-    /// one before it, its buffer is filled again.
+    /// A thread has read a K tile. Its buffer is filled again when all threads have read it; with
+    /// enough buffers, the buffer of the K tile before is filled.
     pub fn release(&self, k_tile: Int<'c>) {
         let (c, shape) = (self.code(), self.shape);
         if shape.k_tiles == shape.buffers() {

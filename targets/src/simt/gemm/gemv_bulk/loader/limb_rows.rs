@@ -26,7 +26,7 @@ pub fn limbs_bytes(shape: &Shape) -> usize {
     shape.tokens * plane_bytes(shape) * LIMBS
 }
 
-/// Bytes of local memory for limbs, and for what they are found with.
+/// Bytes of local memory for limbs, and for the numbers that they are derived from.
 pub fn bytes(shape: &Shape) -> usize {
     shape.tokens * (LIMBS * plane_bytes(shape) + 4 * shape.waves() + 4)
 }
@@ -38,7 +38,7 @@ pub struct LimbRows<'s, 'k, 'a, 'c> {
     how: Integers,
     /// Planes of limbs. The planes of one token are adjacent.
     planes: Ptr<'c>,
-    /// The largest number of each wave's part of a token, and what a token's limbs count.
+    /// The largest number of each wave's part of a token, and the unit of a token's limbs.
     tops: Ptr<'c>,
     units: Ptr<'c>,
 }
@@ -70,7 +70,7 @@ impl<'s, 'k, 'a, 'c> LimbRows<'s, 'k, 'a, 'c> {
         (0..8).map(|i| c.lane(v, i).into_float_value()).collect()
     }
 
-    /// Makes limbs of the rows that are staged there. Threads meet before they are read.
+    /// Makes limbs of staged rows. Threads need a barrier before they are read.
     pub fn make(&self, staged: Int<'c>) {
         let (c, shape) = (self.code(), self.shape);
         let (vectors, threads, word) = (shape.columns() / 8, shape.threads(), c.cx.i32_type());
@@ -88,7 +88,7 @@ impl<'s, 'k, 'a, 'c> LimbRows<'s, 'k, 'a, 'c> {
         for token in 0..shape.tokens {
             let load = |wave: usize| c.as_int(c.load(word, top_at(token, c.int(wave)), 4));
             let top = (1..shape.waves()).fold(load(0), |top, wave| c.larger(top, load(wave)));
-            // Numbers stay below 2^30, so that limbs carry into the highest and not beyond.
+            // Numbers stay below 2^30, so limbs carry into the highest one and not beyond.
             let exponent = top.shift_right(23, false);
             let safe = c.larger(exponent, 30);
             let power = |exponent: Int<'c>| c.bitcast(exponent.shift_left(23), c.cx.f32_type()).into_float_value();
@@ -125,13 +125,13 @@ impl<'s, 'k, 'a, 'c> LimbRows<'s, 'k, 'a, 'c> {
         c.store(at(first + 8), high, 4);
     }
 
-    /// What the sums of a token count.
+    /// The unit of a token's sums.
     pub fn unit(&self, token: Int<'c>) -> FloatValue<'c> {
         let c = self.code();
         c.load(c.cx.f32_type(), c.at(self.units, token * 4), 4).into_float_value()
     }
 
-    /// Where the lane's limbs of each tile begin.
+    /// The addresses of the lane's limbs of each tile.
     pub fn places(&self) -> Vec<Int<'c>> {
         let (c, shape) = (self.code(), self.shape);
         let (lane, planes) = (c.lane_index(), c.local_address(self.planes));
@@ -142,7 +142,7 @@ impl<'s, 'k, 'a, 'c> LimbRows<'s, 'k, 'a, 'c> {
         (0..shape.tiles()).map(place).collect()
     }
 
-    /// Two limbs' sums of a row of the lane as one number, which counts `unit` of its token.
+    /// A row's sums of two limbs as one number, in `unit`s of its token.
     pub fn joined(&self, [low, high]: [FloatValue<'c>; 2]) -> FloatValue<'c> {
         let c = self.code();
         let both = c.float(high) * c.number(256.0) + low;

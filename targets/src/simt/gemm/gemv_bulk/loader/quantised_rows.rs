@@ -1,4 +1,4 @@
-//! Quantised rows as numbers in local memory, with their scales. They are staged as a whole, once.
+//! Quantised rows as numbers in local memory, with their scales. All of them are staged at once.
 use atomc_ir::{Diagnostic, Op, Value};
 use inkwell::values::FloatValue;
 
@@ -92,7 +92,8 @@ impl<'s, 'k, 'a, 'c> QuantisedRows<'s, 'k, 'a, 'c> {
         Ok(())
     }
 
-    /// A vector of a row. All lanes have a part in the size of a group, and some of them no column.
+    /// A vector of a row. All lanes take part in finding the largest value of a group; some of them
+    /// have no column.
     fn vector(&self, token: Int<'c>, near: Int<'c>, is_made: bool) -> Result<(), Diagnostic> {
         let (c, rows, x) = (self.code(), &self.contraction.parts.kernel.rows, self.x);
         let (columns, lanes) = (self.shape.columns(), c.lanes());
@@ -119,7 +120,7 @@ impl<'s, 'k, 'a, 'c> QuantisedRows<'s, 'k, 'a, 'c> {
         Ok(())
     }
 
-    /// What sums of a token are scaled by, if all by the same.
+    /// The factor of a token's sums, if it is the same for all of them.
     pub fn scale(&self, token: Int<'c>) -> Option<FloatValue<'c>> {
         let c = self.code();
         let load = || c.load(c.cx.f32_type(), c.at(self.scales, token * 4), 4).into_float_value();

@@ -1,11 +1,10 @@
-//! The rows of a contraction, brought into local memory a K tile at a time, in vectors
-//! as matrix instructions want them: the vectors of all tokens side by side.
+//! The rows of a contraction, copied into local memory a K tile at a time, in vectors as matrix
+//! instructions take them: the vectors of all tokens are adjacent.
 //!
-//! Several K tiles are on their way at once, in registers and as they lie in memory: what is
-//! computed of them is computed when they have come. A norm commutes with the contraction, so rows
-//! are staged as they are times the norm's weights, and the sums are scaled by what the squares of
-//! the row have come to by then. Only where elements have so few exponents that a row might not
-//! fit, the squares are added up before anything else.
+//! Several K tiles are in flight at once, in registers and as stored in memory; they are processed
+//! when they have arrived. A norm commutes with the contraction, so rows are staged times the
+//! norm's weights only, and the sums are scaled by the sum of the row's squares at the end. Only if
+//! elements have so few exponents that a row might not fit, the squares are added up first.
 use atomc_ir::{DType, Diagnostic, Value};
 use inkwell::values::FloatValue;
 
@@ -20,7 +19,7 @@ use crate::simt::machine::Gpu;
 use crate::simt::machine::fragment::VEC16;
 use crate::simt::rowwise;
 
-/// Loads of rows that a thread has on the way where it only adds up squares.
+/// Loads of rows that a thread has in flight while it only adds up squares.
 const TOGETHER: usize = 4;
 
 pub struct Staging<'s, 'k, 'a, 'c> {
@@ -28,10 +27,10 @@ pub struct Staging<'s, 'k, 'a, 'c> {
     shape: Shape,
     /// Elements of a vector.
     lanes: usize,
-    /// The token that this thread brings, and which of its vectors.
+    /// The token that this thread loads, and which of its vectors.
     token: Int<'c>,
     member: Int<'c>,
-    /// Rows as they lie in memory, and their type and width.
+    /// Rows in memory, with their type and width.
     from: (Value, DType),
     width: usize,
     /// The first column of the work-group's share.
@@ -40,18 +39,18 @@ pub struct Staging<'s, 'k, 'a, 'c> {
     /// Whether sums are scaled, and not rows.
     late: bool,
     local: Ptr<'c>,
-    /// The norm's weights: those of the thread's vectors, where there is one K tile, or all in
+    /// The norm's weights: those of the thread's vectors if there is one K tile, or all of them in
     /// local memory.
     held: Vec<Vector<'c>>,
     weights: Ptr<'c>,
-    /// Sums of squares: of each token, from each row of waves that share the tokens.
+    /// Sums of squares of each token, from each row of waves that share the tokens.
     squares: Ptr<'c>,
-    /// Where the machine brings rows, instead of all this.
+    /// Used instead of all this if the machine copies rows.
     pub copies: Option<Copies<'s, 'k, 'a, 'c>>,
 }
 
 impl<'s, 'k, 'a, 'c> Staging<'s, 'k, 'a, 'c> {
-    /// What does not depend on other kernels: the norm's weights.
+    /// The work that does not depend on other kernels: the norm's weights.
     pub fn begin(ground: Ground<'s, 'k, 'a, 'c>) -> Result<Staging<'s, 'k, 'a, 'c>, Diagnostic> {
         let Ground { contraction, shape, spec, run, .. } = ground;
         let (c, parts) = (contraction.matrix.c, &contraction.parts);
@@ -125,7 +124,7 @@ impl<'s, 'k, 'a, 'c> Staging<'s, 'k, 'a, 'c> {
         (4 * self.lanes).min(16) as u32
     }
 
-    /// What the norm is to scale rows by: nothing yet, or the scale.
+    /// Sets the norm's scale of rows: none yet, or the scale.
     pub fn set_scale(&self) -> Result<(), Diagnostic> {
         let (c, rows) = (self.code(), &self.contraction.parts.kernel.rows);
         let Some(norm) = self.norm else { return Ok(()) };
@@ -160,13 +159,13 @@ impl<'s, 'k, 'a, 'c> Staging<'s, 'k, 'a, 'c> {
         self.add(sum, c.sum(c.fmul(v, v)))
     }
 
-    /// Whether all columns of all K tiles are the row's.
+    /// Whether all columns of all K tiles belong to the row.
     fn is_whole(&self) -> bool {
         let columns = self.shape.columns();
         columns == self.shape.k_tiles * self.shape.k_tile_columns() && self.width == self.shape.cluster * columns
     }
 
-    /// The bits of a vector of the thread's row; beyond its width, of another.
+    /// The bits of a vector of the thread's row; beyond its width, of another row.
     fn bits(&self, col: Int<'c>) -> Result<Vector<'c>, Diagnostic> {
         let c = self.code();
         let safe = match self.is_whole() {
@@ -241,7 +240,7 @@ impl<'s, 'k, 'a, 'c> Staging<'s, 'k, 'a, 'c> {
         Ok(sum)
     }
 
-    /// What a vector of a row comes to, as bits, by its column in the K tile and in the
+    /// A vector of a row as bits, after the prologue, by its column in the K tile and in the
     /// work-group's share.
     fn made(
         &self,
@@ -261,7 +260,7 @@ impl<'s, 'k, 'a, 'c> Staging<'s, 'k, 'a, 'c> {
         };
         let v = self.inside(col, c.widen(bits, self.from.1));
         if self.late {
-            // Beyond the K tile is the next one, and beyond the share another's.
+            // After the K tile comes the next one, and after the share another work-group's.
             let (k_tile, all) = (c.int(self.shape.k_tile_columns()), c.int(self.shape.columns()));
             let is_own = c.less(near, k_tile) & c.less(share, all);
             *squares = self.add_squares(*squares, c.pick(is_own, v, c.zero()).into_vector_value());
@@ -302,7 +301,7 @@ impl<'s, 'k, 'a, 'c> Staging<'s, 'k, 'a, 'c> {
         });
     }
 
-    /// What the sums of a token are to be scaled by, if they are.
+    /// The factor of a token's sums, if they are scaled.
     pub fn scale(&self, token: Int<'c>) -> Option<FloatValue<'c>> {
         self.norm.filter(|_| self.late).map(|norm| self.scale_of(token, norm))
     }
@@ -313,7 +312,7 @@ impl<'s, 'k, 'a, 'c> Staging<'s, 'k, 'a, 'c> {
         let part = |i: usize| {
             let at = place + i * blocks * near;
             let part = c.at(self.squares, at * 4);
-            // Sums that are scaled late are of all members' columns.
+            // Sums that are scaled at the end include all members' columns.
             let members = if self.late { self.shape.cluster } else { 1 };
             let of = |member: usize| {
                 let p = if members == 1 { part } else { c.of_member(part, c.int(member)) };
