@@ -107,13 +107,22 @@ impl Fit<'_> {
     /// Bytes of the host's memory that a try with a step takes: the trial's, and those of the
     /// device's buffers, filled, there and back.
     pub fn need(&self, body: &Graph, args: &[Arg], step: &Step) -> Option<usize> {
+        atomc_ir::trial::need(body, self.memory, step, GAP)?.checked_add(self.need_of_device(args)?)
+    }
+
+    /// The same without what the reference takes, where it computes a sample.
+    pub fn need_of_sample(&self, body: &Graph, args: &[Arg], step: &Step) -> Option<usize> {
+        atomc_ir::trial::need_of_operands(body, self.memory, step, GAP)?.checked_add(self.need_of_device(args)?)
+    }
+
+    fn need_of_device(&self, args: &[Arg]) -> Option<usize> {
         let buffers = args.iter().try_fold(0usize, |sum, arg| match *arg {
             Arg::Weight { index } => sum.checked_add(self.target.weights[index].bytes),
             _ => Some(sum),
         })?;
         let device = [self.plan.arena_bytes, self.target.hidden.bytes, self.target.workspace()];
         let device = device.into_iter().try_fold(0usize, |sum, bytes| sum.checked_add(bytes.checked_mul(3)?))?;
-        atomc_ir::trial::need(body, self.memory, step, GAP)?.checked_add(device)?.checked_add(buffers)
+        device.checked_add(buffers)
     }
 }
 
