@@ -185,6 +185,7 @@ impl Probe {
         step: &ProbeStep,
         contents: &[(Arg, &[u8])],
     ) -> Result<(), ProbeError> {
+        self.arena = None;
         let started = self.start(plan, launch, step, contents, false)?;
         self.workspace = Some(started.memory.workspace);
         Ok(())

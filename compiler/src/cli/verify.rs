@@ -3,6 +3,7 @@ pub mod cases;
 mod dump;
 mod fit;
 pub mod launch;
+mod wires;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
@@ -97,6 +98,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     if todo.is_empty() {
         return Err(Failure::new("verify", "no kernel has such a name").help("`atomc inspect --kernels` lists them."));
     }
+    wired(probe.target())?;
     let options = Options {
         seed: args.seed,
         whole: args.whole || dump.is_some(),
@@ -112,6 +114,12 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     progress.at(todo.len() as u64, todo.len() as u64);
     drop(progress);
     show(args, &options, &probe, &rows.into_values().collect::<Vec<_>>())
+}
+
+/// That each launch of every plan takes what its kernel does, and that those before it left it.
+fn wired(target: &Target) -> Result<(), Failure> {
+    let bodies = target.kernels.iter().map(launch::body).collect::<Result<Vec<_>, _>>()?;
+    wires::check(target, &bodies, &launch::memory(target)).map_err(|e| Failure::new("verify", e))
 }
 
 /// A number of bytes.

@@ -27,8 +27,8 @@ pub(super) fn lead(ty: &Type) -> Option<Dim> {
     }
 }
 
-/// Whether rows of the results can be computed without all others.
-pub(super) fn divides(graph: &Graph) -> bool {
+/// Whether rows of the results can be computed without all others, so that a sample of them can be.
+pub fn divides(graph: &Graph) -> bool {
     graph.ids().all(|id| {
         let operands = graph.operands(id);
         let of_step = |v: &Value| lead(graph.ty(*v)).is_some();

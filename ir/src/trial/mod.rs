@@ -21,6 +21,7 @@ pub use bound::Bound;
 pub(crate) use bytes::of_bits;
 pub use bytes::{fetch, largest, round, store};
 pub use judge::{Fault, Verdict};
+pub use demand::divides;
 pub use need::{need, need_of_operands};
 pub use part::Reference;
 pub use sample::Sampling;

@@ -24,6 +24,10 @@ const MOST: usize = 1 << 32;
 /// Elements of rows that are computed at most, if every other row will do.
 const MOST_ELEMENTS: usize = 1 << 23;
 
+/// How often every column is compared, in other rows if there are some: what is wrong with a column
+/// may be little in one of them.
+const REPEATS: usize = 2;
+
 /// How elements are chosen.
 #[derive(Clone, Copy, Debug)]
 pub struct Sampling {
@@ -42,7 +46,8 @@ struct Cells {
     unit: usize,
     /// Multiplications for each element.
     work: usize,
-    /// How many units of each cell a tile has; none for as many as it takes to have all.
+    /// How many units of each cell a tile has; none for as many as it takes to have all of them
+    /// [`REPEATS`] times.
     per: Option<usize>,
     /// Tiles that share out the columns among them.
     sharing: usize,
@@ -149,16 +154,17 @@ impl Trial<'_> {
 impl Cells {
     fn choose(&self, tiles: &Tiles, mask: &mut Mask, key: &impl Fn(usize) -> u64) {
         let units = mask.width / self.unit;
-        let per = self.per.unwrap_or_else(|| CELL.div_ceil(self.sharing.max(1)));
+        let per = self.per.unwrap_or_else(|| (REPEATS * CELL).div_ceil(self.sharing.max(1)));
         for (number, tile) in tiles.iter().enumerate() {
             for cell in 0..units.div_ceil(CELL) {
                 let own = CELL.min(units - cell * CELL);
                 let chosen = key(cell);
                 // An odd step meets all columns.
                 let (first, step) = (chosen as usize % CELL, (chosen >> 32) as usize % CELL | 1);
+                let start = hash(chosen, number, 0) as usize % tile.len() + cell;
                 for n in 0..per {
                     let unit = cell * CELL + (first + (number * per + n) * step) % CELL % own;
-                    let row = tile[(hash(chosen, number, 0) as usize % tile.len() + cell + n) % tile.len()];
+                    let row = tile[(start + n + n / CELL) % tile.len()];
                     mask.set_range(row, unit * self.unit..(unit + 1) * self.unit);
                 }
             }

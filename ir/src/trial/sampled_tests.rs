@@ -13,7 +13,11 @@ fn run(position: usize, tokens: usize, rows: usize) -> Run {
 
 /// Results as a kernel leaves them that rounds once.
 fn made(trial: &Trial) -> Vec<Vec<u8>> {
-    let want = trial.want().unwrap();
+    placed(trial, &trial.want().unwrap())
+}
+
+/// These results in memory.
+fn placed(trial: &Trial, want: &[Val<Bound>]) -> Vec<Vec<u8>> {
     let one = |(&v, want): (&Value, &Val<Bound>)| match (trial.graph.ty(v), want) {
         (Type::Tensor(ty), Val::Float(want)) => {
             let (width, stride) = (ty.width(), trial.memory.result_stride(ty));
@@ -41,7 +45,7 @@ fn made(trial: &Trial) -> Vec<Vec<u8>> {
         }
         _ => unreachable!(),
     };
-    trial.graph.outputs().iter().zip(&want).map(one).collect()
+    trial.graph.outputs().iter().zip(want).map(one).collect()
 }
 
 fn sampled(seed: u64, every_column: bool) -> Reference {
@@ -190,5 +194,133 @@ fn samples_of_what_is_right() {
                 assert_eq!(one.elements < one.all, is_large && step.tokens() > 1, "{text}: {one:?}");
             }
         }
+    }
+}
+
+/// A fault of a kernel, in what it leaves.
+#[derive(Clone, Copy, Debug)]
+enum Planted {
+    /// A lane of each 64 columns is wrong in every row.
+    Lane(usize),
+    /// A tile of so many rows and columns is wrong.
+    Tile { row: usize, col: usize, side: usize },
+}
+
+impl Planted {
+    /// One that a seed chooses.
+    fn all(seed: u64, rows: usize, width: usize) -> Vec<Planted> {
+        let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        let mut below = |count: usize| ((random.next() + 1.0) * 128.0) as usize * 131 % count.max(1);
+        let mut tile = |side: usize| {
+            let (row, col) = (below(rows / side) * side, below(width / side) * side);
+            Planted::Tile { row, col, side }
+        };
+        let tiles = [tile(16), tile(32), tile(64)];
+        [Planted::Lane(below(64))].into_iter().chain(tiles).collect()
+    }
+
+    fn hits(self, row: usize, col: usize) -> bool {
+        match self {
+            Planted::Lane(lane) => col % 64 == lane,
+            Planted::Tile { row: r, col: c, side } => (r..r + side).contains(&row) && (c..c + side).contains(&col),
+        }
+    }
+
+    /// The first result with the fault in it.
+    fn plant(self, trial: &Trial, got: &[Vec<u8>]) -> Vec<Vec<u8>> {
+        let ty = trial.graph.ty(trial.graph.outputs()[0]).as_tensor().unwrap().clone();
+        let (width, stride, mut all) = (ty.width(), trial.memory.result_stride(&ty), got.to_vec());
+        let bytes = ty.dtype.bytes(stride);
+        for (row, bytes) in all[0].chunks_mut(bytes).enumerate() {
+            let old: Vec<f64> = (0..width).map(|col| fetch(bytes, col, ty.dtype)).collect();
+            let size = (old.iter().map(|v| v * v).sum::<f64>() / width as f64).sqrt();
+            for col in (0..width).filter(|&col| self.hits(row, col)) {
+                let wrong = if old[col] > 0.0 { old[col] - size } else { old[col] + size };
+                store(bytes, col, wrong, ty.dtype);
+            }
+        }
+        all
+    }
+}
+
+/// Rows of a step: enough for tiles of 64.
+fn wide() -> Step {
+    Step { runs: vec![run(5, 90, 40), run(0, 70, 30)] }
+}
+
+/// Lanes and tiles of all sizes are found by every seed, in every family.
+#[test]
+fn samples_find_lanes_and_tiles() {
+    for &(text, _) in &BODIES[..9] {
+        let (graph, step) = (parse(text).unwrap(), wide());
+        let trial = Trial::new(&graph, MEMORY, step.clone(), (Fill::Random, 3), &indices(&graph, &step)).unwrap();
+        let (operands, got) = (trial.operands(), made(&trial));
+        let ty = graph.ty(graph.outputs()[0]);
+        let rows = ty.as_tensor().unwrap().shape.0[0].at(step.tokens(), step.rows());
+        for seed in 0..100 {
+            for planted in Planted::all(seed, rows, demand::row_width(ty)) {
+                let wrong = planted.plant(&trial, &got);
+                let found = trial.compare(sampled(seed, true), &operands, &wrong).unwrap();
+                assert!(found.fault.is_some(), "{text}: seed {seed}, {planted:?}");
+            }
+        }
+    }
+}
+
+/// One scale of one block that is twice as large is found by every seed: of squares, and of groups
+/// of a single row, of all rows of the weight and of an expert's.
+#[test]
+fn samples_find_a_scale() {
+    for &(text, _) in &BODIES[1..3] {
+        let (graph, step) = (parse(text).unwrap(), wide());
+        let trial = Trial::new(&graph, MEMORY, step.clone(), (Fill::Random, 3), &indices(&graph, &step)).unwrap();
+        let operands = trial.operands();
+        let scale = trial.number("s").unwrap();
+        let Param::Numbers(source) = &trial.params[scale] else { unreachable!() };
+        let count = source.tensor().data.len();
+        for seed in 0..100u64 {
+            let at = (seed as usize * 7919 + 13) % count;
+            let param = |wanted: &str| {
+                let number = trial.number(wanted)?;
+                Some(match &trial.params[number] {
+                    Param::Numbers(source) => {
+                        let mut numbers = source.tensor();
+                        if number == scale {
+                            // A scale of zero would stay what it is.
+                            numbers.data[at] = 2.0 * numbers.data[at] + 0.25;
+                        }
+                        let data = numbers.data.iter().map(|&v| Bound::operand(v, source.ty().dtype)).collect();
+                        Val::Float(Tensor::new(numbers.shape, data))
+                    }
+                    Param::Indices(list) => Val::Int(list.clone()),
+                    _ => trial.state_of(number)?,
+                })
+            };
+            let want = interp::run_with(&graph, step.cx(), &param, &|_| None, &|_, _, _| None).unwrap();
+            let found = trial.compare(sampled(seed, true), &operands, &placed(&trial, &want)).unwrap();
+            assert!(found.fault.is_some(), "{text}: seed {seed}, scale {at}");
+        }
+    }
+}
+
+/// What a sample compares of a long product: each column twice, each row, and an element of each
+/// cell.
+#[test]
+fn samples_cover_columns_rows_and_cells() {
+    let text = BODIES[0].0;
+    let graph = parse(text).unwrap();
+    for (tokens, twice) in [(300, true), (40, true)] {
+        let step = Step { runs: vec![run(0, tokens, 0)] };
+        let trial = Trial::new(&graph, MEMORY, step, (Fill::Random, 3), &|_| None).unwrap();
+        let (_, mask) = &trial.sample(Sampling { seed: 5, every_column: true })[0];
+        let times = |col: usize| (0..mask.rows).filter(|&row| mask.get(row, col)).count();
+        assert!((0..mask.width).all(|col| times(col) >= 1 + usize::from(twice)), "{tokens}");
+        assert!((0..mask.rows).all(|row| mask.any(row)), "{tokens}");
+        for (row, col) in (0..mask.rows - 15).step_by(16).flat_map(|r| (0..mask.width).step_by(16).map(move |c| (r, c)))
+        {
+            let cell = (row..row + 16).flat_map(|r| (col..col + 16).map(move |c| (r, c)));
+            assert!(cell.into_iter().any(|(r, c)| mask.get(r, c)), "{tokens}: {row}, {col}");
+        }
+        assert!(mask.count() < mask.rows * mask.width);
     }
 }

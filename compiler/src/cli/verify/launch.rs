@@ -1,9 +1,9 @@
 //! One launch with its body: operands in, results out, both judged.
-use atomc_artifact::manifest::{Arg, Input, Launch, Plan, Target};
+use atomc_artifact::manifest::{Arg, Input, KernelDef, Launch, Plan, Target};
 use atomc_ir::arch::Memory;
 use atomc_ir::interp::Val;
 use atomc_ir::layout::CacheLayout;
-use atomc_ir::trial::{Bound, Operand, Placing, Reference, Run, Sampling, Step, Trial, Verdict};
+use atomc_ir::trial::{Bound, Operand, Placing, Reference, Run, Sampling, Step, Trial, Verdict, divides};
 use atomc_ir::{DType, Graph, TensorType, Type, Value};
 use atomc_runtime::device::{DeviceBuffer, DeviceError};
 use atomc_runtime::probe::{Outcome, POISON, Piece, Probe, ProbeError, ProbeStep};
@@ -66,8 +66,7 @@ impl Bench {
         let item: &Launch = &target.plans[plan].launches[launch];
         let def = &target.kernels[item.kernel];
         let wrong = |what: &str| Failure::new("verify", format!("kernel {}: {what}", def.symbol));
-        let body = atomc_ir::parse(&def.body).map_err(|e| wrong(&format!("its body cannot be read: {e}")))?;
-        body.verify().map_err(|e| wrong(&format!("its body is broken: {e}")))?;
+        let body = body(def)?;
         let (plan_item, memory) = (&target.plans[plan], memory(target));
         fit(target, plan_item, &memory).check(&body, &item.args).map_err(|e| wrong(&e))?;
         let results = body.outputs().iter().filter(|&&v| body.ty(v).as_tensor().is_some()).count();
@@ -79,7 +78,7 @@ impl Bench {
     /// weights.
     pub fn check_room(&self, target: &Target, case: &Case, options: &Options) -> Result<usize, Failure> {
         let fit = fit(target, &target.plans[self.plan], &self.memory);
-        let need = match options.whole {
+        let need = match options.whole || !divides(&self.body) {
             true => fit.need(&self.body, &self.args, &case.step),
             false => fit.need_of_sample(&self.body, &self.args, &case.step),
         };
@@ -379,7 +378,16 @@ fn fit<'a>(target: &'a Target, plan: &'a Plan, memory: &'a Memory) -> Fit<'a> {
     Fit { target, plan, memory }
 }
 
-fn memory(target: &Target) -> Memory {
+/// What a kernel must compute.
+pub fn body(def: &KernelDef) -> Result<Graph, Failure> {
+    let wrong = |what: String| Failure::new("verify", format!("kernel {}: {what}", def.symbol));
+    let body = atomc_ir::parse(&def.body).map_err(|e| wrong(format!("its body cannot be read: {e}")))?;
+    body.verify().map_err(|e| wrong(format!("its body is broken: {e}")))?;
+    Ok(body)
+}
+
+/// How data lies on a target.
+pub fn memory(target: &Target) -> Memory {
     let l = target.layout;
     Memory {
         row: l.row,
