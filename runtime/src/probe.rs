@@ -154,8 +154,8 @@ impl Probe {
         &self.target
     }
 
-    /// Runs one launch of a plan, as a plan of its own. Weights that are neither kept nor filled, and
-    /// states that are not filled, are zero; a state is filled as its first stream.
+    /// Runs one launch of a plan, as a plan of its own. Weights that are neither kept nor filled,
+    /// and states that are not filled, are zero; a state is filled as its first stream.
     pub fn run(
         &mut self,
         plan: usize,

@@ -1,5 +1,5 @@
-//! That the arguments of a launch are of the kinds that its kernel takes: code follows every pointer
-//! blindly, and one too few is what lies behind the list.
+//! That the arguments of a launch are of the kinds that its kernel takes: code follows every
+//! pointer blindly, and one too few is what lies behind the list.
 use super::{Checked, ensure};
 use crate::manifest::*;
 
