@@ -17,10 +17,6 @@ impl Mask {
         Mask { rows, width, words, bits: vec![0; rows * words] }
     }
 
-    pub fn set(&mut self, row: usize, col: usize) {
-        self.bits[row * self.words + col / 64] |= 1 << (col % 64);
-    }
-
     pub fn set_range(&mut self, row: usize, cols: Range<usize>) {
         let mut col = cols.start;
         while col < cols.end {

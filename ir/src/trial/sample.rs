@@ -18,7 +18,7 @@ const CELL: usize = 16;
 /// Rows of the largest cell, if there is too much to do with smaller ones.
 const MOST_ROWS: usize = 128;
 /// Products that are few enough to compute all.
-const FEW: usize = 1 << 22;
+const FEW: usize = 1 << 20;
 /// Products of a sample at most, if larger cells have fewer.
 const MOST: usize = 1 << 32;
 /// Elements of rows that are computed at most, if every other row will do.
@@ -38,14 +38,12 @@ pub struct Sampling {
 }
 
 /// Rows of a result that lie in one tile.
-type Tiles = Vec<Vec<usize>>;
+pub(super) type Tiles = Vec<Vec<usize>>;
 
 /// A product of rows, or attention, as far as a sample of its results is concerned.
 struct Cells {
     /// Columns that belong together: one, or those of a head.
     unit: usize,
-    /// Multiplications for each element.
-    work: usize,
     /// How many units of each cell a tile has; none for as many as it takes to have all of them
     /// [`REPEATS`] times.
     per: Option<usize>,
@@ -73,15 +71,15 @@ impl Trial<'_> {
             (_, _, Type::Cache(_) | Type::Slots(_)) | (None, None, _) => self.rows(&mut mask, key(0)),
             (Some(cols), _, _) if mask.rows * width * cols <= FEW => all(&mut mask),
             (Some(work), _, _) => {
-                let mut tiles = self.tiles(v, dim, mask.rows, CELL);
+                let mut tiles = self.tiles(dim, mask.rows, CELL);
                 let per = if sampling.every_column { None } else { Some(1) };
-                let mut cells = Cells { unit: 1, work, per, sharing: tiles.len() };
+                let mut cells = Cells { unit: 1, per, sharing: tiles.len() };
                 while tiles.len() * width.div_ceil(CELL) * work > MOST && tiles.iter().any(|t| t.len() > CELL / 2) {
                     let next = 2 * tiles.iter().map(Vec::len).max().unwrap_or(CELL).next_power_of_two();
                     if next > MOST_ROWS {
                         break;
                     }
-                    tiles = self.tiles(v, dim, mask.rows, next);
+                    tiles = self.tiles(dim, mask.rows, next);
                 }
                 cells.sharing = if self.has_scales_of_rows() { self.fewest(dim, &tiles) } else { tiles.len() };
                 cells.choose(&tiles, &mut mask, &key);
@@ -90,12 +88,16 @@ impl Trial<'_> {
                 let unit = self.graph.ty(id.into()).as_tensor().and_then(|t| t.shape.last()).unwrap_or(1);
                 let positions: usize = self.step.runs.iter().map(|run| run.tokens * (run.position + run.tokens)).sum();
                 let work = positions / mask.rows.max(1) * 2;
+                if mask.rows * width * work <= FEW {
+                    all(&mut mask);
+                    return mask;
+                }
                 let mut side = CELL;
                 while mask.rows.div_ceil(side) * width * work > MOST && side < MOST_ROWS {
                     side *= 2;
                 }
-                let tiles = self.tiles(v, dim, mask.rows, side);
-                Cells { unit, work, per: Some(CELL), sharing: 1 }.choose(&tiles, &mut mask, &key);
+                let tiles = self.tiles(dim, mask.rows, side);
+                Cells { unit, per: Some(CELL), sharing: 1 }.choose(&tiles, &mut mask, &key);
             }
         }
         mask
@@ -115,8 +117,8 @@ impl Trial<'_> {
     }
 
     /// Tiles of so many rows of a result: of rows that have experts those of one each.
-    fn tiles(&self, v: Value, dim: Dim, rows: usize, most: usize) -> Tiles {
-        let of = self.experts_of(v, dim).filter(|experts| experts.len() == rows);
+    pub(super) fn tiles(&self, dim: Dim, rows: usize, most: usize) -> Tiles {
+        let of = self.experts_of(dim).filter(|experts| experts.len() == rows);
         let Some(experts) = of else { return (0..rows).collect::<Vec<_>>().chunks(most).map(<[_]>::to_vec).collect() };
         let mut order: Vec<usize> = (0..rows).collect();
         order.sort_by_key(|&row| experts[row]);
@@ -124,7 +126,7 @@ impl Trial<'_> {
     }
 
     /// The experts of a result's rows, if they have some.
-    fn experts_of(&self, _: Value, dim: Dim) -> Option<&[i32]> {
+    fn experts_of(&self, dim: Dim) -> Option<&[i32]> {
         let node = self.graph.ids().find(|&id| matches!(self.graph.op(id), Op::Grouped { .. }))?;
         let list = self.graph.operands(node)[2];
         let number = self.graph.inputs().into_iter().position(|v| v == list)?;
@@ -144,9 +146,7 @@ impl Trial<'_> {
 
     /// Tiles of the expert that has the fewest.
     fn fewest(&self, dim: Dim, tiles: &Tiles) -> usize {
-        let Some(experts) = self.graph.outputs().first().and_then(|&v| self.experts_of(v, dim)) else {
-            return tiles.len();
-        };
+        let Some(experts) = self.experts_of(dim) else { return tiles.len() };
         tiles.chunk_by(|a, b| experts[a[0]] == experts[b[0]]).map(<[_]>::len).min().unwrap_or(1)
     }
 }
