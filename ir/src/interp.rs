@@ -62,11 +62,9 @@ pub trait Real: Scalar + Default + std::fmt::Debug + PartialOrd + 'static {
         self
     }
 
-    /// The sum of the products of two rows, of which the second one has codes that a kernel may
-    /// round to the type of the first.
-    fn dot(a: &[Self], b: &[Self], codes: bool) -> Self {
-        let element = |a: Self, b: Self| if codes { b.narrowed_to(a) } else { b };
-        a.iter().zip(b).fold(Self::of(0.0), |sum, (&a, &b)| sum.add(a.mul(element(a, b))))
+    /// `self + a * b`
+    fn add_product(self, a: Self, b: Self) -> Self {
+        self.add(a.mul(b))
     }
 }
 
@@ -591,7 +589,8 @@ fn largest_of<S: Real>(a: &[S], b: &[S]) -> f64 {
 /// A row times a row of a weight. What codes mean may be rounded to the type of the row, which
 /// elements of floats have already.
 pub(crate) fn product<S: Real>(row: &[S], w: &[S], codes: bool, coarse: bool) -> S {
-    let sum = S::dot(row, w, codes);
+    let element = |a: S, b: S| if codes { b.narrowed_to(a) } else { b };
+    let sum = row.iter().zip(w).fold(S::of(0.0), |sum, (&a, &b)| sum.add_product(a, element(a, b)));
     if coarse { sum.coarse(largest_of(row, w), row.len()) } else { sum }
 }
 
@@ -999,7 +998,7 @@ pub(crate) fn caller_attention<S: Real>(
 
 /// One query over the keys and values that it sees, and perhaps over a sink.
 fn attend<S: Real>(query: &[S], seen: &[(&[S], &[S])], (scale, sink): (f64, Option<S>)) -> Vec<S> {
-    let dot = |k: &[S]| S::dot(query, k, false).mul(S::of(scale));
+    let dot = |k: &[S]| product(query, k, false, false).mul(S::of(scale));
     let scores: Vec<S> = seen.iter().map(|(k, _)| dot(k)).collect();
     let top = scores.iter().chain(&sink).fold(scores[0], |m, &s| Scalar::max(m, s));
     let weight = |&s: &S| s.sub(top).exp();
@@ -1008,7 +1007,7 @@ fn attend<S: Real>(query: &[S], seen: &[(&[S], &[S])], (scale, sink): (f64, Opti
     let mut out = vec![S::of(0.0); seen[0].1.len()];
     for (w, (_, v)) in weights.iter().zip(seen) {
         let weight = w.div(sum).narrowed();
-        out.iter_mut().zip(*v).for_each(|(o, &x)| *o = o.add(weight.mul(x)));
+        out.iter_mut().zip(*v).for_each(|(o, &x)| *o = o.add_product(weight, x));
     }
     out
 }

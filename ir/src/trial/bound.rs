@@ -258,22 +258,16 @@ impl Real for Bound {
         Bound { linear: self.linear + floor, variance, ..self }
     }
 
-    /// As adding up one product after the other does, but for the order in which errors are added.
-    fn dot(a: &[Bound], b: &[Bound], codes: bool) -> Bound {
-        let (mut sum, mut linear, mut variance, mut unit) = (0.0f64, 0.0f64, 0.0f64, 0.0f64);
-        for (a, b) in a.iter().zip(b) {
-            let b = if codes { b.narrowed_to(*a) } else { *b };
-            let product = a.value * b.value;
-            sum += product;
-            linear += b.value.abs() * a.linear + a.value.abs() * b.linear + F32 * (product.abs() + sum.abs());
-            variance += b.value * b.value * a.variance + a.value * a.value * b.variance;
-            unit = unit.max(a.unit).max(b.unit);
+    /// As addition and product do it one after the other, but for numbers without end.
+    fn add_product(self, a: Bound, b: Bound) -> Bound {
+        let product = a.value * b.value;
+        let value = self.value + product;
+        let linear = b.value.abs() * a.linear + a.value.abs() * b.linear + F32 * (product.abs() + value.abs());
+        let linear = self.linear + linear + 2.0 * SMALLEST;
+        let variance = self.variance + b.value * b.value * a.variance + a.value * a.value * b.variance;
+        match (linear + variance).is_finite() {
+            true => Bound { value, linear, variance, unit: self.unit.max(a.unit).max(b.unit) },
+            false => self.add(a.mul(b)),
         }
-        if !(linear + variance).is_finite() {
-            // Nothing times infinity is nothing in errors, which these sums do not know.
-            let element = |a: Bound, b: Bound| if codes { b.narrowed_to(a) } else { b };
-            return a.iter().zip(b).fold(Bound::of(0.0), |sum, (&a, &b)| sum.add(a.mul(element(a, b))));
-        }
-        Bound { value: sum, linear: linear + 2.0 * SMALLEST * a.len() as f64, variance, unit }
     }
 }
