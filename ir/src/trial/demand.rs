@@ -1,12 +1,12 @@
-//! Which elements of a body's values must be known for some elements of its results: the columns of
-//! the op table for rows, and here what there is to say of elements inside a row.
+//! Which elements of a body's values must be known for some elements of its results, by the columns
+//! of the op table.
 use std::collections::BTreeMap;
 
 use super::mask::Mask;
 use super::part::Part;
 use crate::graph::{Graph, NodeId, Value};
-use crate::ops::Op;
-use crate::types::{CacheType, Dim, Rule, TensorType, Type};
+use crate::ops::{Op, Reads, Within};
+use crate::types::{CacheType, Dim, TensorType, Type};
 
 /// Elements of a row of the step: of a tensor, or of what a token writes into a cache, its key and
 /// then its value.
@@ -31,19 +31,15 @@ pub(super) fn lead(ty: &Type) -> Option<Dim> {
 pub fn divides(graph: &Graph) -> bool {
     graph.ids().all(|id| {
         let operands = graph.operands(id);
-        let of_step = |v: &Value| lead(graph.ty(*v)).is_some();
-        match graph.op(id) {
-            Op::Gather {} => !of_step(&operands[0]) || matches!(graph.op(operands[1].node), Op::Input { .. }),
-            Op::Slice { axis, .. } | Op::Concat { axis } | Op::Every { axis, .. } | Op::Pad { axis, .. } => {
-                *axis > 0 || !operands.iter().any(of_step)
+        let of_step = |ty: &Type| lead(ty).is_some() || ty.is_state();
+        let chosen_by_whom = |rows: &Value| matches!(graph.op(rows.node), Op::Input { .. });
+        match graph.op(id).within() {
+            // Which rows of the step are chosen must be known before.
+            Within::Picked if matches!(graph.op(id).reads(0), Reads::Chosen) => {
+                !of_step(graph.ty(operands[0])) || chosen_by_whom(&operands[1])
             }
-            Op::Input { .. } | Op::Map(_) | Op::Cast { .. } | Op::Reshape { .. } | Op::Parts { .. } | Op::Beside {} => {
-                true
-            }
-            Op::RmsNorm { .. } | Op::LayerNorm { .. } | Op::Rope {} | Op::RopePairs {} | Op::RopeTable { .. } => true,
-            Op::Quantise { .. } | Op::Linear { .. } | Op::Grouped { .. } | Op::PerHead { .. } | Op::Combine {} => true,
-            Op::Route { .. } | Op::Argmax {} | Op::KvWrite {} | Op::KeyWrite { .. } | Op::Attention { .. } => true,
-            _ => graph.types(id).iter().all(|ty| lead(ty).is_none() && !ty.is_state()),
+            Within::Whole => !graph.types(id).iter().any(of_step),
+            _ => true,
         }
     })
 }
@@ -81,52 +77,35 @@ impl Step<'_> {
     /// Adds what the node needs of an operand.
     fn operand(&self, slot: usize, v: Value, to: &mut Mask) {
         let last = self.graph.ty(v).as_tensor().and_then(|t| t.shape.last()).unwrap_or(1);
-        match *self.graph.op(self.id) {
-            Op::Map(_) | Op::Cast { .. } | Op::Reshape { .. } if self.is_alike(to) => self.each(to, |col| col..col + 1),
-            Op::Quantise { rule: Rule::Static, .. } => self.each(to, |col| col..col + 1),
-            Op::Quantise { rule, .. } => {
-                let group = match rule {
-                    Rule::Static | Rule::Row => last,
-                    Rule::Group(cols) | Rule::Power(cols) | Rule::Mx(cols) | Rule::MxCodes(cols) => cols,
-                };
-                self.each(to, |col| {
-                    let (row, start) = (col / last * last, col % last / group * group);
-                    row + start..row + (start + group).min(last)
-                });
-            }
-            Op::RmsNorm { .. } | Op::LayerNorm { .. } => {
-                self.each(to, |col| col / last * last..(col / last + 1) * last)
-            }
-            Op::Rope {} | Op::RopePairs {} if slot == 0 => {
-                self.each(to, |col| col / last * last..(col / last + 1) * last);
-            }
-            Op::Parts { start, len, step, .. } => {
-                self.each(to, |col| Some(start + col / len * step + col % len).map_or(0..0, |at| at..at + 1));
-            }
-            Op::Slice { .. } | Op::Every { .. } | Op::Pad { .. } | Op::Concat { .. } | Op::Beside {} => {
-                self.moved(slot, v, to);
-            }
-            Op::Combine {} if slot == 0 => {
-                let each = to.rows / self.mask.rows.max(1);
-                (0..to.rows).for_each(|row| to.add_row(row, self.mask, row / each));
-            }
-            Op::Gather {} if slot == 0 => {
-                for (row, from) in self.part.gathered(self.id).iter().enumerate() {
-                    to.add_row(*from, self.mask, row);
-                }
-            }
-            Op::Linear { .. } | Op::Grouped { .. } if slot == 0 => {
-                let each = self.mask.rows / to.rows.max(1);
+        let op = self.graph.op(self.id);
+        match op.within() {
+            Within::Same if self.is_alike(to) => self.each(to, |col| col..col + 1),
+            Within::Moved => self.moved(slot, v, to),
+            Within::Axis if slot == 0 => self.each(to, |col| col / last * last..(col / last + 1) * last),
+            Within::Group(cols) => self.each(to, |col| {
+                let (row, start) = (col / last * last, col % last / cols * cols);
+                row + start..row + (start + cols).min(last)
+            }),
+            Within::Row if slot == 0 => {
+                let (each, width) = (self.mask.rows / to.rows.max(1), to.width);
                 let wanted = (0..self.mask.rows).filter(|&row| self.mask.any(row));
-                let width = to.width;
                 wanted.for_each(|row| to.set_range(row / each, 0..width));
             }
-            Op::PerHead { .. } | Op::Attention { .. } if slot == 0 => {
-                let heads = to.width / last.max(1);
-                let wide = self.mask.width / heads.max(1);
+            Within::Head if slot == 0 => {
+                let wide = self.mask.width / (to.width / last.max(1)).max(1);
                 self.each(to, |col| col / wide * last..(col / wide + 1) * last);
             }
-            Op::KvWrite {} | Op::KeyWrite { .. } if slot > 0 => self.written(slot, to),
+            Within::Picked if slot == 0 => match op.reads(0) {
+                Reads::Chosen => {
+                    let from = self.part.gathered(self.id).iter().enumerate();
+                    from.for_each(|(row, from)| to.add_row(*from, self.mask, row));
+                }
+                _ => {
+                    let each = to.rows / self.mask.rows.max(1);
+                    (0..to.rows).for_each(|row| to.add_row(row, self.mask, row / each));
+                }
+            },
+            Within::Written if slot > 0 => self.written(slot, to),
             _ => (0..to.rows).for_each(|row| to.set_range(row, 0..to.width)),
         }
     }
@@ -156,6 +135,10 @@ impl Step<'_> {
         };
         let (size, own, inner) = (made[axis], from[axis], made[axis + 1..].iter().product::<usize>());
         let before: usize = self.graph.operands(self.id)[..slot].iter().map(|&v| sizes(v)[axis]).sum();
+        if let Op::Parts { start, len, step, .. } = *self.graph.op(self.id) {
+            let from = |col: usize| start + col / len * step + col % len;
+            return self.each(to, |col| from(col)..from(col) + 1);
+        }
         let place = |at: usize| match *self.graph.op(self.id) {
             Op::Slice { start, .. } => Some(start + at),
             Op::Every { step, start, .. } => Some(start + at * step),
