@@ -107,6 +107,11 @@ impl Probe {
         self.room = bytes;
     }
 
+    /// Whether the device's memory is the host's.
+    pub fn is_in_host_memory(&mut self) -> Result<bool, ProbeError> {
+        Ok(self.device.allocate(1)?.host_view().is_some())
+    }
+
     /// The threads of the host.
     pub fn threads(&mut self) -> usize {
         self.device.pool().threads()

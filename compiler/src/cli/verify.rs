@@ -104,6 +104,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         whole: args.whole || dump.is_some(),
         threads: probe.threads(),
         memory: args.memory.unwrap_or_else(atomc_runtime::memory::installed),
+        on_host: probe.is_in_host_memory().map_err(|e| Failure::new("device", e))?,
     };
     let progress = Progress::new("verifying", Unit::Pieces);
     let mut rows = BTreeMap::new();

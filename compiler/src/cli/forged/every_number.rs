@@ -134,7 +134,7 @@ fn try_kernel(model: &Model, target: &Target, (plan, launch): (usize, usize)) {
     // The last case is the largest.
     let case =
         Case::all(&target.plans[plan], false, target.layout.block_tokens, model.max_positions).pop().expect("a case");
-    let options = Options { seed: 1, whole: true, threads: 1, memory: MOST };
+    let options = Options { seed: 1, whole: true, threads: 1, memory: MOST, on_host: true };
     if bench.check_room(target, &case, &options).is_ok() {
         let trial = bench.trial(&case, 1).expect("operands");
         assert_eq!(trial.operands().len(), bench.body().inputs().len());

@@ -56,6 +56,8 @@ pub struct Options {
     pub threads: usize,
     /// Bytes of the host's memory that a try may take.
     pub memory: usize,
+    /// Whether the device's memory is the host's.
+    pub on_host: bool,
 }
 
 /// Bytes of a weight that are made at once for a device with memory of its own.
@@ -80,7 +82,7 @@ impl Bench {
         let fit = fit(target, &target.plans[self.plan], &self.memory);
         let need = match options.whole || !divides(&self.body) {
             true => fit.need(&self.body, &self.args, &case.step),
-            false => fit.need_of_sample(&self.body, &self.args, &case.step),
+            false => fit.need_of_sample(&self.body, &self.args, &case.step, options.on_host),
         };
         match need {
             Some(need) if need <= options.memory => Ok(options.memory - need),
@@ -115,7 +117,7 @@ impl Bench {
         let room = self.check_room(probe.target(), case, options)?;
         let trial = self.trial(case, options.seed)?;
         let want = if options.whole { trial.want().map_err(|e| self.wrong(e))? } else { vec![] };
-        probe.keep_at_most(self.weights(probe.target()) + room - room / PARTS);
+        probe.keep_at_most(self.weights(probe.target()).saturating_add(room - room / PARTS));
         self.keep(probe, &trial, options.threads)?;
         let operands = self.operands(&trial, options.whole);
         let before = self.contents(&operands);
