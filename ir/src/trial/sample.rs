@@ -161,7 +161,8 @@ impl Cells {
                 let chosen = key(cell);
                 // An odd step meets all columns.
                 let (first, step) = (chosen as usize % CELL, (chosen >> 32) as usize % CELL | 1);
-                let start = hash(chosen, number, 0) as usize % tile.len() + cell;
+                // The next cell goes on with the rows.
+                let start = hash(key(usize::MAX), number, 0) as usize % tile.len() + cell * per;
                 for n in 0..per {
                     let unit = cell * CELL + (first + (number * per + n) * step) % CELL % own;
                     let row = tile[(start + n + n / CELL) % tile.len()];
@@ -189,7 +190,7 @@ fn all(mask: &mut Mask) {
 fn hash(seed: u64, a: usize, b: usize) -> u64 {
     let z = seed
         .wrapping_add((a as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15))
-        .wrapping_add((b as u64 + 1).wrapping_mul(0xd1b5_4a32_d192_ed03));
+        .wrapping_add((b as u64).wrapping_add(1).wrapping_mul(0xd1b5_4a32_d192_ed03));
     let z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     z ^ (z >> 31)
