@@ -12,13 +12,13 @@ pub(super) fn plan(plan: &Plan, signatures: &[Signature], at: &str) -> Checked {
 }
 
 fn launch(launch: &Launch, signature: &Signature, at: &str) -> Checked {
-    let operands = signature.operands.iter().flat_map(|ty| {
+    let operands = signature.operands.iter().flat_map(|&ty| {
         // Keys and values of a cache are two arguments.
         let count = if ty.starts_with("cache<") { 2 } else { 1 };
         (0..count).map(move |stream| Takes { ty, stream, is_operand: true })
     });
     let results = signature.results.iter().filter(|ty| !is_state(ty));
-    let results = results.map(|ty| Takes { ty, stream: 0, is_operand: false });
+    let results = results.map(|&ty| Takes { ty, stream: 0, is_operand: false });
     let takes: Vec<Takes> = operands.chain(results).collect();
     let (has, wants) = (launch.args.len(), takes.len());
     ensure(has == wants, at, || format!("{has} arguments, but the kernel takes {wants}"))?;
