@@ -776,7 +776,7 @@ fn launches_have_what_their_kernels_take() {
     );
     refused(
         |m| {
-            m.targets[0].states.push(State { layer: 1, group: 0 });
+            m.targets[0].states.push(State { layer: 0, group: 0 });
             m.targets[0].plans[0].launches[0].args[3] = Arg::State { state: 2, stream: 1 };
         },
         &format!("{at}[3].state: keys and values of two states"),
