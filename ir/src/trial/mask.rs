@@ -57,6 +57,7 @@ impl Mask {
     }
 
     /// How many are wanted.
+    #[cfg(test)]
     pub fn count(&self) -> usize {
         self.bits.iter().map(|word| word.count_ones() as usize).sum()
     }
