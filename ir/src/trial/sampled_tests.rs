@@ -82,7 +82,7 @@ const BODIES: &[(&str, bool)] = &[
     (
         "graph @k(%x: bf16[T, 256], %w: u4[640, 256]@panels, %s: bf16[640, 2]@columns, %z: u8[640, 2]@columns) {
   %0 = linear %x, %w, %s, %z {out = bf16, block = [1, 128]} : bf16[T, 640]
-  %1 = quantise %0 {to = f8e4m3, rule = group(128)} : f8e4m3[T, 640]@scaled(128)
+  %1 = quantise %0 {to = f8e4m3, rule = power(128)} : f8e4m3[T, 640]@scaled(128)
   return %1
 }",
         true,
@@ -288,8 +288,9 @@ fn samples_find_a_scale() {
                     Param::Numbers(source) => {
                         let mut numbers = source.tensor();
                         if number == scale {
-                            // A scale of zero would stay what it is.
-                            numbers.data[at] = 2.0 * numbers.data[at] + 0.25;
+                            // Twice a small scale would be little.
+                            let old = numbers.data[at];
+                            numbers.data[at] = if old.abs() < 0.25 { old + 0.5 } else { 2.0 * old };
                         }
                         Val::Float(numbers)
                     }
