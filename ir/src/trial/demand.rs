@@ -124,6 +124,10 @@ impl Step<'_> {
 
     /// Of what only puts elements elsewhere along an axis.
     fn moved(&self, slot: usize, v: Value, to: &mut Mask) {
+        if let Op::Parts { start, len, step, .. } = *self.graph.op(self.id) {
+            let from = |col: usize| start + col / len * step + col % len;
+            return self.each(to, |col| from(col)..from(col) + 1);
+        }
         let sizes = |v: Value| {
             let shape = self.graph.ty(v).as_tensor().map(|t| t.shape.0.clone()).unwrap_or_default();
             shape.iter().map(|dim| dim.fixed().unwrap_or(1)).collect::<Vec<_>>()
@@ -135,10 +139,6 @@ impl Step<'_> {
         };
         let (size, own, inner) = (made[axis], from[axis], made[axis + 1..].iter().product::<usize>());
         let before: usize = self.graph.operands(self.id)[..slot].iter().map(|&v| sizes(v)[axis]).sum();
-        if let Op::Parts { start, len, step, .. } = *self.graph.op(self.id) {
-            let from = |col: usize| start + col / len * step + col % len;
-            return self.each(to, |col| from(col)..from(col) + 1);
-        }
         let place = |at: usize| match *self.graph.op(self.id) {
             Op::Slice { start, .. } => Some(start + at),
             Op::Every { step, start, .. } => Some(start + at * step),
