@@ -226,21 +226,40 @@ impl Planted {
             Planted::Tile { rows, col: first, side } => rows.contains(&row) && (*first..first + side).contains(&col),
         }
     }
+}
 
-    /// The first result with the fault in it.
-    fn plant(&self, trial: &Trial, got: &[Vec<u8>]) -> Vec<Vec<u8>> {
-        let ty = trial.graph.ty(trial.graph.outputs()[0]).as_tensor().unwrap().clone();
-        let (width, stride, mut all) = (ty.width(), trial.memory.result_stride(&ty), got.to_vec());
-        let bytes = ty.dtype.bytes(stride);
-        for (row, bytes) in all[0].chunks_mut(bytes).enumerate() {
-            let old: Vec<f64> = (0..width).map(|col| fetch(bytes, col, ty.dtype)).collect();
-            let size = (old.iter().map(|v| v * v).sum::<f64>() / width as f64).sqrt();
-            for col in (0..width).filter(|&col| self.hits(row, col)) {
-                let wrong = if old[col] > 0.0 { old[col] - size } else { old[col] + size };
-                store(bytes, col, wrong, ty.dtype);
+/// The first result of a trial, right, with what faults are made of.
+struct Right<'t> {
+    ty: &'t TensorType,
+    stride: usize,
+    bytes: Vec<u8>,
+    /// Its elements as they are stored, and how large those of a row are.
+    rows: Vec<(Vec<f64>, f64)>,
+}
+
+impl<'t> Right<'t> {
+    fn of(trial: &Trial<'t>, bytes: &[u8]) -> Right<'t> {
+        let ty = trial.graph.ty(trial.graph.outputs()[0]).as_tensor().unwrap();
+        let (width, stride) = (ty.width(), trial.memory.result_stride(ty));
+        let row = |bytes: &[u8]| {
+            let row: Vec<f64> = (0..width).map(|col| fetch(bytes, col, ty.dtype)).collect();
+            let size = (row.iter().map(|v| v * v).sum::<f64>() / width as f64).sqrt();
+            (row, size)
+        };
+        let rows = bytes.chunks(ty.dtype.bytes(stride)).map(row).collect();
+        Right { ty, stride, bytes: bytes.to_vec(), rows }
+    }
+
+    /// Its bytes with a fault.
+    fn with(&self, planted: &Planted) -> Vec<u8> {
+        let (mut wrong, dtype) = (self.bytes.clone(), self.ty.dtype);
+        for (row, (old, size)) in self.rows.iter().enumerate() {
+            let here = &mut wrong[dtype.bytes(row * self.stride)..];
+            for (col, old) in old.iter().enumerate().filter(|(col, _)| planted.hits(row, *col)) {
+                store(here, col, if *old > 0.0 { old - size } else { old + size }, dtype);
             }
         }
-        all
+        wrong
     }
 }
 
@@ -249,25 +268,45 @@ fn wide() -> Step {
     Step { runs: vec![run(5, 80, 40), run(0, 50, 30)] }
 }
 
-/// Lanes and tiles of all sizes are found by every seed, in every family.
+/// The variable of the long form, in which the reference of every seed is computed by itself.
+const LONG: &str = "ATOMC_TEST_LONG";
+
+/// For how many seeds, of so many, the reference computes a sample and no more.
+fn computed(short: u64) -> u64 {
+    if std::env::var_os(LONG).is_some() { 100 } else { short }
+}
+
+/// Lanes and tiles of all sizes are found by every seed, in every family: among the elements of its
+/// sample there is one that is wrong.
 #[test]
 fn samples_find_lanes_and_tiles() {
     for &(text, _) in &BODIES[..9] {
         let (graph, step) = (parse(text).unwrap(), wide());
         let trial = Trial::new(&graph, MEMORY, step.clone(), (Fill::Random, 3), &indices(&graph, &step)).unwrap();
-        let (operands, got) = (trial.operands(), made(&trial));
+        let (operands, want) = (trial.operands(), trial.want().unwrap());
+        let got = placed(&trial, &want);
+        let right = Right::of(&trial, &got[0]);
+        let all: Vec<usize> = (0..right.rows.len()).collect();
         for seed in 0..100 {
+            let (v, mask) = &trial.sample(Sampling { seed, every_column: true })[0];
             for planted in Planted::of(seed, &trial) {
-                let wrong = planted.plant(&trial, &got);
-                let found = trial.compare(sampled(seed, true), &operands, &wrong).unwrap();
+                let mut wrong = got.clone();
+                wrong[0] = right.with(&planted);
+                let found = trial.judge_part(*v, &want[0], (&all, mask), &wrong[0]);
                 assert!(found.fault.is_some(), "{text}: seed {seed}, {planted:?}");
+                if seed < computed(1) {
+                    let found = trial.compare(sampled(seed, true), &operands, &wrong).unwrap();
+                    assert!(found.fault.is_some(), "{text}: seed {seed}, {planted:?}, computed");
+                }
             }
+            let clean = trial.judge_part(*v, &want[0], (&all, mask), &got[0]);
+            assert!(clean.fault.is_none() && clean.elements == mask.count(), "{text}: seed {seed}, {clean:?}");
         }
     }
 }
 
 /// One scale of one block that is twice as large is found by every seed: of squares, and of groups
-/// of a single row, of all rows of the weight and of an expert's.
+/// of a single row, of all rows of the weight and of an expert's. In the short form by five seeds.
 #[test]
 fn samples_find_a_scale() {
     for &(text, _) in &BODIES[1..3] {
@@ -280,7 +319,7 @@ fn samples_find_a_scale() {
         let scale = trial.number("s").unwrap();
         let Param::Numbers(source) = &trial.params[scale] else { unreachable!() };
         let count = source.tensor().data.len();
-        for seed in 0..100u64 {
+        for seed in 0..computed(5) {
             let at = (seed as usize * 7919 + 13) % count;
             let param = |wanted: &str| {
                 let number = trial.number(wanted)?;
