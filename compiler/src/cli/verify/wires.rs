@@ -1,6 +1,5 @@
 //! How plans wire their launches: that each launch finds in the arena what one before it left
 //! there, whole and of the type that its kernel takes, and that nothing is left for nobody.
-use std::collections::BTreeSet;
 use std::ops::Range;
 
 use atomc_artifact::manifest::{Arg, Place, Plan, PlanKind, Target, Work};
@@ -52,29 +51,6 @@ pub fn check(target: &Target, bodies: &[Graph], memory: &Memory) -> Result<(), S
         }
         walk.calls(plan.launches.len());
         walk.end().map_err(|e| format!("plans[{number}]: {e}"))?;
-    }
-    alike(target)
-}
-
-/// That plans of one kind of step use the same weights and states: of layers that look alike none
-/// stands for another.
-fn alike(target: &Target) -> Result<(), String> {
-    let used = |plan: &Plan| {
-        let args = plan.launches.iter().flat_map(|launch| &launch.args);
-        let used = args.filter_map(|arg| match *arg {
-            Arg::Weight { index } => Some((0, index)),
-            Arg::State { state, .. } => Some((1, state)),
-            _ => None,
-        });
-        used.collect::<BTreeSet<_>>()
-    };
-    for (number, plan) in target.plans.iter().enumerate() {
-        let same = |other: &&Plan| (other.draft, other.attention) == (plan.draft, plan.attention);
-        let Some(first) = target.plans.iter().find(same) else { continue };
-        if let Some((kind, index)) = used(first).symmetric_difference(&used(plan)).next() {
-            let what = if *kind == 0 { "weight" } else { "state" };
-            return Err(format!("plans[{number}]: {what} {index} is used by it or by another plan, but not by both"));
-        }
     }
     Ok(())
 }
