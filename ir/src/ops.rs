@@ -142,6 +142,51 @@ impl Values {
     }
 }
 
+/// Which elements inside a row an element of the result needs, as a column of the table: of the
+/// first operand, and of all others that have rows all, where it says nothing else. With [`Reads`]
+/// it says what of an operand must be known for some elements of a result.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Within {
+    /// The same one, of every operand that has as many.
+    Same,
+    /// One that lies elsewhere, of one of the operands.
+    Moved,
+    /// All of the last axis.
+    Axis,
+    /// Those of the last axis that share such a group of columns.
+    Group(usize),
+    /// All of the row.
+    Row,
+    /// All of the head that is as the result's.
+    Head,
+    /// The same one, of rows that are chosen.
+    Picked,
+    /// Of a token's key, or value, the one that is written.
+    Written,
+    /// All of every operand's row.
+    All,
+    /// Rows cannot be computed without others.
+    Whole,
+}
+
+impl Within {
+    /// Of what works along an axis.
+    fn along(axis: usize) -> Within {
+        if axis == 0 { Within::Whole } else { Within::Moved }
+    }
+
+    /// Of what a rule makes codes of.
+    fn of(rule: &Rule) -> Within {
+        match *rule {
+            Rule::Static => Within::Same,
+            Rule::Row => Within::Axis,
+            Rule::Group(columns) | Rule::Power(columns) | Rule::Mx(columns) | Rule::MxCodes(columns) => {
+                Within::Group(columns)
+            }
+        }
+    }
+}
+
 /// A norm of rows: `x * scale * weight`, plus a bias if there is one, where `scale` is
 /// `1 / sqrt(mean(x^2) + eps)` over the last axis.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -156,7 +201,7 @@ macro_rules! ops {
     ($(
         $(#[doc = $doc:literal])*
         $name:ident = $text:literal ($($arg:ident: $reads:expr),* $(; $($more:ident: $also:expr),*)?) {$($attr:ident: $ty:ty),*}
-            [$class:ident, $maker:expr, $values:expr, $work:path] $shape:path, $eval:path;
+            [$class:ident, $maker:expr, $values:expr, $within:expr, $work:path] $shape:path, $eval:path;
     )*) => {
         /// What a node does.
         #[derive(Clone, Debug)]
@@ -240,6 +285,17 @@ macro_rules! ops {
                 }
             }
 
+            /// Which elements inside rows of its operands an element of the result needs.
+            #[allow(unused_variables)]
+            pub fn within(&self) -> Within {
+                use Within::*;
+                match self {
+                    Op::Map(_) => Same,
+                    Op::Kernel { .. } => Whole,
+                    $(Op::$name { $($attr),* } => $within,)*
+                }
+            }
+
             /// Multiplications and additions for each element of the result, where these are what
             /// its kernels are for.
             pub fn work(&self, inputs: &[&Type]) -> usize {
@@ -302,164 +358,164 @@ macro_rules! ops {
 ops! {
     /// A parameter of the graph.
     Input = "input" () { name: String }
-        [Source, Outside, Other, work::none] shapes::source, interp::source;
+        [Source, Outside, Other, All, work::none] shapes::source, interp::source;
     /// A tensor of the checkpoint.
     Weight = "weight" () { name: String }
-        [Source, Outside, Other, work::none] shapes::source, interp::source;
+        [Source, Outside, Other, Whole, work::none] shapes::source, interp::source;
     /// As many tensors of the checkpoint, one behind the other along a new first axis: `name` has a
     /// star in the place of their numbers. Where there is a tensor `whole`, it has them all.
     Weights = "weights" () { name: String, count: usize, whole: Option<Whole> }
-        [Source, Outside, Other, work::none] shapes::weights, interp::weights;
+        [Source, Outside, Other, Whole, work::none] shapes::weights, interp::weights;
     /// Inverse frequencies of a rotary embedding, a constant of the configuration.
     RopeFreqs = "rope_freqs" () { freqs: Freqs }
-        [Layout, Outside, Other, work::none] shapes::rope_freqs, interp::rope_freqs;
+        [Layout, Outside, Other, Whole, work::none] shapes::rope_freqs, interp::rope_freqs;
     /// Whole numbers in f32, a constant of the configuration.
     Numbers = "numbers" () { values: Vec<usize> }
-        [Layout, Outside, Other, work::none] shapes::numbers, interp::numbers;
+        [Layout, Outside, Other, Whole, work::none] shapes::numbers, interp::numbers;
     /// Joins operands along an axis.
     Concat = "concat" (many: Reads::along(*axis)) { axis: usize }
-        [Layout, Rows, Kept, work::none] shapes::concat, interp::concat;
+        [Layout, Rows, Kept, Within::along(*axis), work::none] shapes::concat, interp::concat;
     /// Elements `start` to `start + len` of an axis.
     Slice = "slice" (x: Reads::along(*axis)) { axis: usize, start: usize, len: usize }
-        [Layout, Inline, Values::along(*axis, *start, *len), work::none] shapes::slice, interp::slice;
+        [Layout, Inline, Values::along(*axis, *start, *len), Within::along(*axis), work::none] shapes::slice, interp::slice;
     /// Each `step`-th element of an axis, from `start` on.
     Every = "every" (x: Reads::along(*axis)) { axis: usize, step: usize, start: usize }
-        [Layout, Outside, Kept, work::none] shapes::every, interp::every;
+        [Layout, Outside, Kept, Within::along(*axis), work::none] shapes::every, interp::every;
     /// `x` with zeros behind it along an axis, which then has `len` elements.
     Pad = "pad" (x: Reads::along(*axis)) { axis: usize, len: usize }
-        [Layout, Outside, Kept, work::none] shapes::pad, interp::pad;
+        [Layout, Outside, Kept, Within::along(*axis), work::none] shapes::pad, interp::pad;
     /// Of so many equal parts along an axis that of the rank, of those that share the model out.
     Shard = "shard" (x: Reads::along(*axis)) { axis: usize, parts: usize }
-        [Layout, Outside, Kept, work::none] shapes::shard, interp::shard;
+        [Layout, Outside, Kept, Whole, work::none] shapes::shard, interp::shard;
     /// `w + by`, for a weight that is kept as what it differs by from a constant.
     Offset = "offset" (w: Row) { by: f64 }
-        [Layout, Outside, Other, work::none] shapes::offset, interp::offset;
+        [Layout, Outside, Other, Same, work::none] shapes::offset, interp::offset;
     /// Columns of each matrix as rows.
     Transpose = "transpose" (x: All) {}
-        [Layout, Outside, Other, work::none] shapes::transpose, interp::transpose;
+        [Layout, Outside, Other, Whole, work::none] shapes::transpose, interp::transpose;
     /// The elements of a stored tensor in row-major order under any other shape.
     View = "view" (x: All) { shape: Shape }
-        [Layout, Outside, Kept, work::none] shapes::view, interp::view;
+        [Layout, Outside, Kept, Whole, work::none] shapes::view, interp::view;
     /// The codes that the words of a checkpoint are made of, bit by bit: along the axis there are
     /// `len` of them, whose last word may have bits to spare. `order` says where in a word each
     /// lies.
     Unpack = "unpack" (words: Reads::along(*axis)) { from: DType, to: DType, axis: usize, len: usize, order: Order }
-        [Layout, Outside, Other, work::none] shapes::unpack, interp::unpack;
+        [Layout, Outside, Other, Whole, work::none] shapes::unpack, interp::unpack;
     /// `codes + by`, integers of another type, which has all of these.
     Shift = "shift" (codes: Row) { by: i32, to: DType }
-        [Layout, Outside, Other, work::none] shapes::shift, interp::shift;
+        [Layout, Outside, Other, Same, work::none] shapes::shift, interp::shift;
     /// `x` of a checkpoint whose tensor `told`, which nothing is computed with, says that `x` is
     /// stored as it is taken to be.
     Expect = "expect" (x: Row, told: All) { is: Fact }
-        [Layout, Outside, Kept, work::none] shapes::expect, interp::expect;
+        [Layout, Outside, Kept, Whole, work::none] shapes::expect, interp::expect;
     /// The codes or the scales that a stored weight becomes, block by block; codes of 4 bits as
     /// bytes of two.
     Encode = "encode" (w: All) { codes: DType, scales: DType, block: Block, made: Encoded }
-        [Layout, Outside, Other, work::none] shapes::encode, interp::encode;
+        [Layout, Outside, Other, Whole, work::none] shapes::encode, interp::encode;
     /// The numbers that unpacked codes mean, by a power of two for each block: the last step but
     /// `pack`.
     Dequantise = "dequantise" (codes: Shared, scale: Shared) { block: Block, to: DType }
-        [Layout, Outside, Other, work::none] shapes::dequantise, interp::dequantise;
+        [Layout, Outside, Other, Whole, work::none] shapes::dequantise, interp::dequantise;
     /// Other layout, same values.
     Pack = "pack" (w: Shared) { to: Layout }
-        [Layout, Outside, Kept, work::none] shapes::pack, interp::pack;
+        [Layout, Outside, Kept, Same, work::none] shapes::pack, interp::pack;
     /// Same elements in row-major order under another shape.
     Reshape = "reshape" (x: Row) { shape: Shape }
-        [Compute, Inline, Kept, work::none] shapes::reshape, interp::reshape;
+        [Compute, Inline, Kept, Same, work::none] shapes::reshape, interp::reshape;
     /// Other element type.
     Cast = "cast" (x: Row) { to: DType }
-        [Compute, Inline, Kept, work::none] shapes::cast, interp::cast;
+        [Compute, Inline, Kept, Same, work::none] shapes::cast, interp::cast;
     /// Row `rows[i]` of the table, for each i; the first one where that is below zero.
     Gather = "gather" (table: Chosen, rows: Row) {}
-        [Compute, Inline, Kept, work::none] shapes::gather, interp::gather;
+        [Compute, Inline, Kept, Picked, work::none] shapes::gather, interp::gather;
     /// `x @ w^T`, accumulated in f32. A weight that is stored as codes has scales, one for each
     /// block of rows and columns, and may have zero points: its elements are
     /// `(code - zero) * scale`.
     Linear = "linear" (x: Row, w: Panels; scale: Reads::blocks(block), zero: Reads::blocks(block)) { out: DType, block: Option<Block> }
-        [Compute, CONTRACTION, Other, work::dot] shapes::linear, interp::linear;
+        [Compute, CONTRACTION, Other, Row, work::dot] shapes::linear, interp::linear;
     /// Which experts each token chooses by its logits, with the weight of each. A bias is added to
     /// scores where experts are chosen, and only there. Equals are taken in the order of experts.
     /// Of a rank that holds some of the experts the last operand says which is the first of these,
     /// in f32, and experts are counted from there: others are -1, with a weight of zero.
     Route = "route" (logits: Row; bias: Shared, first: Shared) { by: Router, held: Option<usize> }
-        [Compute, Rows, Other, work::none] shapes::route, interp::route;
+        [Compute, Rows, Other, All, work::none] shapes::route, interp::route;
     /// The same indices of experts, with the rows of each expert behind them.
     Group = "group" (experts: All) { experts: usize, tile: usize }
-        [Compute, GROUP, Kept, work::none] shapes::group, interp::group;
+        [Compute, GROUP, Kept, Whole, work::none] shapes::group, interp::group;
     /// As `linear`, with the weight of an expert for each row; where the expert is below zero there
     /// is none, and the row is zeros. Rows of x are those of tokens, or as many as there are
     /// experts.
     Grouped = "grouped" (x: All, w: Panels, experts: Row; scale: Reads::blocks(block), zero: Reads::blocks(block)) { out: DType, block: Option<Block> }
-        [Compute, GROUPED, Other, work::dot] shapes::grouped, interp::grouped;
+        [Compute, GROUPED, Other, Row, work::dot] shapes::grouped, interp::grouped;
     /// Each of a row's heads times a matrix of its own, of as many as there are heads, accumulated
     /// in f32. Weights are stored as those of `linear`.
     PerHead = "per_head" (x: Row, w: Panels; scale: Reads::blocks(block), zero: Reads::blocks(block)) { out: DType, block: Option<Block> }
-        [Compute, GROUPED, Other, work::dot] shapes::per_head, interp::per_head;
+        [Compute, GROUPED, Other, Head, work::dot] shapes::per_head, interp::per_head;
     /// The rows that a token's choices made, each times its weight, added up in their order. A
     /// token may have one row, as it is.
     Combine = "combine" (y: Choices, weights: Row) {}
-        [Compute, Inline, Other, work::none] shapes::combine, interp::combine;
+        [Compute, Inline, Other, Picked, work::none] shapes::combine, interp::combine;
     /// `x` as codes of a type, by scales that a rule makes or that is given for all. The values are
     /// `code * scale`.
     Quantise = "quantise" (x: Row; scale: Shared) { to: DType, rule: Rule }
-        [Compute, Inline, Coded, work::none] shapes::quantise, interp::quantise;
+        [Compute, Inline, Coded, Within::of(rule), work::none] shapes::quantise, interp::quantise;
     /// `x / sqrt(mean(x^2) + eps) * weight` over the last axis.
     RmsNorm = "rms_norm" (x: Row, weight: Shared) { eps: f64 }
-        [Compute, Inline, Normed(Norm { eps: *eps, centred: false }), work::none] shapes::norm, interp::rms_norm;
+        [Compute, Inline, Normed(Norm { eps: *eps, centred: false }), Axis, work::none] shapes::norm, interp::rms_norm;
     /// `(x - mean(x)) / sqrt(variance(x) + eps) * weight + bias` over the last axis.
     LayerNorm = "layer_norm" (x: Row, weight: Shared, bias: Shared) { eps: f64 }
-        [Compute, Inline, Normed(Norm { eps: *eps, centred: true }), work::none] shapes::norm, interp::layer_norm;
+        [Compute, Inline, Normed(Norm { eps: *eps, centred: true }), Axis, work::none] shapes::norm, interp::layer_norm;
     /// Cosines, then sines, of `position * freq`, times `scale`. With `growth` above zero the base
     /// grows with sequences longer than `original` (dynamic NTK).
     RopeTable = "rope_table" (positions: Row, lengths: Row, freqs: Shared) { scale: f64, growth: f64, original: usize }
-        [Compute, Rows, Other, work::none] shapes::rope_table, interp::rope_table;
+        [Compute, Rows, Other, All, work::none] shapes::rope_table, interp::rope_table;
     /// Rotates the first elements of each head, as many as the table is wide; halves, not pairs,
     /// belong together.
     Rope = "rope" (x: Row, table: Row) {}
-        [Compute, Inline, Scaled, work::none] shapes::rope, interp::rope;
+        [Compute, Inline, Scaled, Axis, work::none] shapes::rope, interp::rope;
     /// Rotates the first elements of each head, as many as the table is wide; neighbours, not
     /// halves, belong together.
     RopePairs = "rope_pairs" (x: Row, table: Row) {}
-        [Compute, Inline, Scaled, work::none] shapes::rope, interp::rope_pairs;
+        [Compute, Inline, Scaled, Axis, work::none] shapes::rope, interp::rope_pairs;
     /// Elements `start` to `start + len` of a row, the same `step` further on, and so on: `count`
     /// times.
     Parts = "parts" (x: Row) { count: usize, start: usize, len: usize, step: usize }
-        [Compute, Inline, Part { of: *count, start: *start, len: *len }, work::none] shapes::parts, interp::parts;
+        [Compute, Inline, Part { of: *count, start: *start, len: *len }, Moved, work::none] shapes::parts, interp::parts;
     /// `b` behind `a` along the last axis.
     Beside = "beside" (a: Row, b: Row) {}
-        [Compute, Inline, Other, work::none] shapes::beside, interp::beside;
+        [Compute, Inline, Other, Moved, work::none] shapes::beside, interp::beside;
     /// The column of the largest element of each row, the first of equals. NaN is never the
     /// largest; where nothing is greater than minus infinity, column 0.
     Argmax = "argmax" (x: Row) {}
-        [Compute, Rows, Other, work::none] shapes::argmax, interp::argmax;
+        [Compute, Rows, Other, All, work::none] shapes::argmax, interp::argmax;
     /// Writes each token's key and value into the cache, at the token's position.
     KvWrite = "kv_write" (cache: Taken, k: Row, v: Row, batch: Shared) {}
-        [Effect, Rows, Other, work::none] shapes::kv_write, interp::kv_write;
+        [Effect, Rows, Other, Written, work::none] shapes::kv_write, interp::kv_write;
     /// Writes each token's key into a cache whose values are so many first elements of its keys.
     KeyWrite = "key_write" (cache: Taken, k: Row, batch: Shared) { values: usize }
-        [Effect, Rows, Other, work::none] shapes::key_write, interp::key_write;
+        [Effect, Rows, Other, Written, work::none] shapes::key_write, interp::key_write;
     /// Causal attention of each token over its own sequence; `window` counts the keys that are
     /// seen, 0 for all. `sinks` has a score for each head, as it is, that takes part in the softmax
     /// and has no value.
     Attention = "attention" (q: Row, cache: Shared, batch: Shared; sinks: Shared) { scale: f64, window: usize }
-        [Boundary, ATTENTION, Other, work::none] shapes::attention, interp::attention;
+        [Boundary, ATTENTION, Other, Head, work::none] shapes::attention, interp::attention;
     /// A convolution of each channel over the tokens of a sequence: of a token and those before it,
     /// as many as the weight is long, the last of which the state keeps.
     Conv = "conv" (state: Taken, x: All, weight: Shared, batch: Shared) {}
-        [Boundary, RECUR, Other, work::none] shapes::conv, interp::conv;
+        [Boundary, RECUR, Other, Whole, work::none] shapes::conv, interp::conv;
     /// The gated delta rule: of each token in turn a head's state becomes `exp(g) S + k d^T` with
     /// `d = beta (v - exp(g) S^T k)`, and gives `S^T q`. Of queries and keys, which several heads
     /// of values may share, the op takes `x / sqrt(sum(x^2) + eps)`, of queries over the root of
     /// their width.
     DeltaRule = "delta_rule" (state: Taken, q: All, k: All, v: All, g: All, beta: All, batch: Shared) { eps: f64 }
-        [Boundary, RECUR, Other, work::delta] shapes::delta_rule, interp::delta_rule;
+        [Boundary, RECUR, Other, Whole, work::delta] shapes::delta_rule, interp::delta_rule;
     /// The sum over all ranks, of which the reference is one: of its own part alone.
     AllReduce = "all_reduce" (x: Taken) {}
-        [Call, Outside, Other, work::none] shapes::all_reduce, interp::all_reduce;
+        [Call, Outside, Other, Whole, work::none] shapes::all_reduce, interp::all_reduce;
     /// Attention over a cache of the caller's, who puts these keys and values into it. The
     /// reference sees those of the step alone.
     CallerAttention = "caller_attention" (q: Row, k: All, v: All, batch: Shared) { layer: usize, scale: f64, window: usize }
-        [Call, Outside, Other, work::none] shapes::caller_attention, interp::caller_attention;
+        [Call, Outside, Other, Whole, work::none] shapes::caller_attention, interp::caller_attention;
 }
 
 /// Kernels around a product of rows with a weight.

@@ -266,4 +266,17 @@ impl Real for Bound {
     fn or(self, other: Bound) -> Bound {
         Bound { linear: self.linear.max((other.value - self.value).abs() + other.budget()), ..self }
     }
+
+    /// As addition and product do it one after the other, but for numbers without end.
+    fn add_product(self, a: Bound, b: Bound) -> Bound {
+        let product = a.value * b.value;
+        let value = self.value + product;
+        let linear = b.value.abs() * a.linear + a.value.abs() * b.linear + F32 * (product.abs() + value.abs());
+        let linear = self.linear + linear + 2.0 * SMALLEST;
+        let variance = self.variance + b.value * b.value * a.variance + a.value * a.value * b.variance;
+        match (linear + variance).is_finite() {
+            true => Bound { value, linear, variance, unit: self.unit.max(a.unit).max(b.unit) },
+            false => self.add(a.mul(b)),
+        }
+    }
 }
