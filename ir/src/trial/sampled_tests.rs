@@ -244,7 +244,8 @@ impl<'t> Right<'t> {
         let row = |bytes: &[u8]| {
             let row: Vec<f64> = (0..width).map(|col| fetch(bytes, col, ty.dtype)).collect();
             let size = (row.iter().map(|v| v * v).sum::<f64>() / width as f64).sqrt();
-            (row, size)
+            // Rows without an expert are zeros.
+            (row, if size > 0.0 { size } else { 1.0 })
         };
         let rows = bytes.chunks(ty.dtype.bytes(stride)).map(row).collect();
         Right { ty, stride, bytes: bytes.to_vec(), rows }
