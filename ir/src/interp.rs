@@ -127,12 +127,15 @@ impl<S: Real> Tensor<S> {
     }
 }
 
+/// A key and its value.
+pub type Entry<S> = (Vec<S>, Vec<S>);
+
 /// Keys and values of one layer, by sequence and position.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct CacheState<S> {
     /// The key and the value of each sequence and position; a state shares those that it has of
     /// another one.
-    pub entries: BTreeMap<(i32, i32), Arc<(Vec<S>, Vec<S>)>>,
+    pub entries: BTreeMap<(i32, i32), Arc<Entry<S>>>,
 }
 
 /// What one layer keeps of sequences.
@@ -910,7 +913,7 @@ pub(crate) fn attention_of<S: Real>(
         let (seq, pos) = (batch.sequences[t], batch.positions[t]);
         let before = i32::try_from(window).ok().filter(|&keys| keys > 0 && keys <= pos);
         let first = before.map_or(0, |keys| pos + 1 - keys);
-        let seen: Vec<&(Vec<S>, Vec<S>)> = (first..=pos)
+        let seen: Vec<&Entry<S>> = (first..=pos)
             .map(|p| {
                 cache.entries.get(&(seq, p)).map(|entry| &**entry).ok_or(format!("sequence {seq} has no position {p}"))
             })

@@ -26,7 +26,7 @@ const MOST_ELEMENTS: usize = 1 << 23;
 
 /// How often every column is compared, in other rows if there are some: what is wrong with a column
 /// may be little in one of them.
-const REPEATS: usize = 2;
+pub(super) const REPEATS: usize = 2;
 
 /// How elements are chosen.
 #[derive(Clone, Copy, Debug)]
@@ -160,7 +160,7 @@ impl Cells {
                 let own = CELL.min(units - cell * CELL);
                 let chosen = key(cell);
                 // An odd step meets all columns.
-                let (first, step) = (chosen as usize % CELL, (chosen >> 32) as usize % CELL | 1);
+                let (first, step) = (chosen as usize % CELL, ((chosen >> 32) as usize % CELL) | 1);
                 // The next cell goes on with the rows.
                 let start = hash(key(usize::MAX), number, 0) as usize % tile.len() + cell * per;
                 for n in 0..per {
