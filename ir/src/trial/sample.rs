@@ -27,6 +27,9 @@ const MOST_ELEMENTS: usize = 1 << 23;
 /// How often every column is compared, in other rows if there are some: what is wrong with a column
 /// may be little in one of them.
 pub(super) const REPEATS: usize = 2;
+/// The same of columns with scales of their own, of which one is a part of a sum: it may be little
+/// in two rows by chance, as it is in one of some hundred.
+pub(super) const REPEATS_OF_SCALES: usize = 4;
 
 /// How elements are chosen.
 #[derive(Clone, Copy, Debug)]
@@ -44,9 +47,10 @@ pub(super) type Tiles = Vec<Vec<usize>>;
 struct Cells {
     /// Columns that belong together: one, or those of a head.
     unit: usize,
-    /// How many units of each cell a tile has; none for as many as it takes to have all of them
-    /// [`REPEATS`] times.
+    /// How many units of each cell a tile has; none for as many as it takes to have all of them so
+    /// often.
     per: Option<usize>,
+    repeats: usize,
     /// Tiles that share out the columns among them.
     sharing: usize,
 }
@@ -73,7 +77,8 @@ impl Trial<'_> {
             (Some(work), _, _) => {
                 let mut tiles = self.tiles(dim, mask.rows, CELL);
                 let per = if sampling.every_column { None } else { Some(1) };
-                let mut cells = Cells { unit: 1, per, sharing: tiles.len() };
+                let repeats = if self.has_scales_of_rows(|_| true) { REPEATS_OF_SCALES } else { REPEATS };
+                let mut cells = Cells { unit: 1, per, repeats, sharing: tiles.len() };
                 while tiles.len() * width.div_ceil(CELL) * work > MOST && tiles.iter().any(|t| t.len() > CELL / 2) {
                     let next = 2 * tiles.iter().map(Vec::len).max().unwrap_or(CELL).next_power_of_two();
                     if next > MOST_ROWS {
@@ -81,7 +86,8 @@ impl Trial<'_> {
                     }
                     tiles = self.tiles(dim, mask.rows, next);
                 }
-                cells.sharing = if self.has_scales_of_rows() { self.fewest(dim, &tiles) } else { tiles.len() };
+                let of_experts = self.has_scales_of_rows(|op| matches!(op, Op::Grouped { .. }));
+                cells.sharing = if of_experts { self.fewest(dim, &tiles) } else { tiles.len() };
                 cells.choose(&tiles, &mut mask, &key);
             }
             (None, Some(id), _) => {
@@ -97,7 +103,7 @@ impl Trial<'_> {
                     side *= 2;
                 }
                 let tiles = self.tiles(dim, mask.rows, side);
-                Cells { unit, per: Some(CELL), sharing: 1 }.choose(&tiles, &mut mask, &key);
+                Cells { unit, per: Some(CELL), repeats: 1, sharing: 1 }.choose(&tiles, &mut mask, &key);
             }
         }
         mask
@@ -137,9 +143,11 @@ impl Trial<'_> {
     }
 
     /// Whether rows of a weight have scales of their own, so that one of them is in one column.
-    fn has_scales_of_rows(&self) -> bool {
-        self.graph.ids().any(|id| match self.graph.op(id) {
-            Op::Grouped { block, .. } => block.is_some_and(|block| block.rows < CELL),
+    fn has_scales_of_rows(&self, wanted: impl Fn(&Op) -> bool) -> bool {
+        self.graph.ids().map(|id| self.graph.op(id)).filter(|op| wanted(op)).any(|op| match op {
+            Op::Linear { block, .. } | Op::PerHead { block, .. } | Op::Grouped { block, .. } => {
+                block.is_some_and(|block| block.rows < CELL)
+            }
             _ => false,
         })
     }
@@ -154,7 +162,7 @@ impl Trial<'_> {
 impl Cells {
     fn choose(&self, tiles: &Tiles, mask: &mut Mask, key: &impl Fn(usize) -> u64) {
         let units = mask.width / self.unit;
-        let per = self.per.unwrap_or_else(|| (REPEATS * CELL).div_ceil(self.sharing.max(1)));
+        let per = self.per.unwrap_or_else(|| (self.repeats * CELL).div_ceil(self.sharing.max(1)));
         for (number, tile) in tiles.iter().enumerate() {
             for cell in 0..units.div_ceil(CELL) {
                 let own = CELL.min(units - cell * CELL);

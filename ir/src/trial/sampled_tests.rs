@@ -1,5 +1,5 @@
 //! Samples beside the whole, and faults that samples find.
-use super::sample::REPEATS;
+use super::sample::REPEATS_OF_SCALES;
 use super::source::place_scaled;
 use super::*;
 use crate::interp::Real;
@@ -346,8 +346,8 @@ fn samples_find_a_scale() {
     }
 }
 
-/// What a sample compares of a long product: each column twice, each row, and an element of each
-/// cell.
+/// What a sample compares of a long product with scales of rows: each column four times, each row,
+/// and an element of each cell.
 #[test]
 fn samples_cover_columns_rows_and_cells() {
     let text = BODIES[1].0;
@@ -357,7 +357,7 @@ fn samples_cover_columns_rows_and_cells() {
         let trial = Trial::new(&graph, MEMORY, step, (Fill::Random, 3), &|_| None).unwrap();
         let (_, mask) = &trial.sample(Sampling { seed: 5, every_column: true })[0];
         let times = |col: usize| (0..mask.rows).filter(|&row| mask.get(row, col)).count();
-        assert!((0..mask.width).all(|col| times(col) >= REPEATS), "{tokens}");
+        assert!((0..mask.width).all(|col| times(col) >= REPEATS_OF_SCALES), "{tokens}");
         assert!((0..mask.rows).all(|row| mask.any(row)), "{tokens}");
         for (row, col) in (0..mask.rows - 15).step_by(16).flat_map(|r| (0..mask.width).step_by(16).map(move |c| (r, c)))
         {
