@@ -1,6 +1,7 @@
 //! What must hold inside a manifest for a loader to follow it blindly: indices in range, offsets
 //! inside their buffer, shapes that agree with sizes. Every fault names its field as a path, e.g.
 //! `targets[0].plans[2].launches[7].kernel`.
+mod arguments;
 mod code;
 mod layout;
 mod names;
@@ -118,7 +119,7 @@ fn check_target(target: &Target, model: (&Model, usize), sections: &[usize], at:
     states::groups(target, at)?;
     hidden(target, &format!("{at}.hidden"))?;
     draft(target, &format!("{at}.draft"))?;
-    code::kernels(&target.kernels, &format!("{at}.kernels"))?;
+    let signatures = code::kernels(&target.kernels, &format!("{at}.kernels"))?;
     ensure(!target.variants.is_empty(), &format!("{at}.variants"), || "a target without code".to_owned())?;
     let mut names = BTreeSet::new();
     for (index, item) in target.variants.iter().enumerate() {
@@ -129,6 +130,7 @@ fn check_target(target: &Target, model: (&Model, usize), sections: &[usize], at:
     }
     for (index, item) in target.plans.iter().enumerate() {
         plans::plan(item, target, model, &format!("{at}.plans[{index}]"))?;
+        arguments::plan(item, &signatures, &format!("{at}.plans[{index}]"))?;
     }
     Ok(())
 }

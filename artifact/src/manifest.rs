@@ -6,6 +6,7 @@ mod expr;
 mod kernels;
 mod names;
 mod plans;
+mod signature;
 mod states;
 mod weights;
 
@@ -17,6 +18,7 @@ pub use kernels::{
 pub use names::{Ignored, Pattern, Renamed, TensorNames, Tied};
 pub use plans::{Arg, Attention, Call, Chosen, Input, Launch, Logits, NamedRows, Picks, Place, Plan, PlanKind, Work};
 use serde::{Deserialize, Serialize};
+pub use signature::{Signature, is_state};
 pub use states::{PageStream, Paged, Slots, State, StateGroup, StreamLayout};
 pub use weights::{Layout, Weight};
 

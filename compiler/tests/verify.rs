@@ -2,7 +2,7 @@
 use std::path::PathBuf;
 use std::process::{Command, Output};
 
-use atomc_artifact::manifest::{DType, StateGroup};
+use atomc_artifact::manifest::{Arg, DType, StateGroup};
 use atomc_artifact::{Artifact, Manifest, encode};
 use serde_json::Value;
 use tempfile::TempDir;
@@ -234,5 +234,40 @@ fn code_is_extracted() {
     for variant in &artifact.manifest().targets[0].variants {
         let file = std::fs::read(bench.path("code").join(format!("host-{}.so", variant.name))).expect("a file");
         assert!(file == artifact.section(variant.section).expect("code"));
+    }
+}
+
+/// Places in the arena that launches of a plan take or leave, one after the other.
+fn places(manifest: &Manifest) -> Vec<(usize, usize, usize)> {
+    let plans = manifest.targets[0].plans.iter().enumerate();
+    let launches =
+        plans.flat_map(|(plan, item)| item.launches.iter().enumerate().map(move |(launch, item)| (plan, launch, item)));
+    launches
+        .flat_map(|(plan, launch, item)| {
+            let is_arena = |arg: &Arg| matches!(arg, Arg::Arena { .. });
+            let args = item.args.iter().enumerate().filter(move |(_, arg)| is_arena(arg));
+            args.map(move |(arg, _)| (plan, launch, arg))
+        })
+        .collect()
+}
+
+/// Every place in the arena that a launch of a plan takes or leaves, moved by some bytes.
+#[test]
+fn launches_that_are_wired_wrong_are_refused() {
+    let bench = Bench::new();
+    let sound = Artifact::open(bench.path("m.atomc")).expect("an artifact").manifest().clone();
+    let refused = |what: &str, change: &dyn Fn(&mut Manifest)| {
+        bench.break_it(|manifest, _| change(manifest));
+        let out = bench.run(&["verify", "broken.atomc", "--kernel", "lm_head"]);
+        let said = String::from_utf8_lossy(&out.stderr).into_owned();
+        assert_eq!(out.status.code(), Some(1), "{what}: {said}");
+        assert!(said.contains("plans["), "{what}: {said}");
+    };
+    for (plan, launch, arg) in places(&sound) {
+        refused(&format!("plan {plan}, launch {launch}, argument {arg}"), &|manifest| {
+            let arg = &mut manifest.targets[0].plans[plan].launches[launch].args[arg];
+            let Arg::Arena { offset } = arg else { unreachable!() };
+            *offset = if *offset >= 64 { *offset - 64 } else { *offset + 64 };
+        });
     }
 }

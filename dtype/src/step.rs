@@ -24,8 +24,8 @@ use crate::{DType, Encode, Encoded, Fact, Order};
 /// - `of`: the operands as plans name them, that of the step's numbers first, and how many tensors
 ///   each of them is;
 /// - `packs`: whether a device's kernel that packs weights does the step as well;
-/// - `op`, in rows of graphs: the operands as graphs name them, and the columns `Reads`, `Maker`
-///   and `Values` of the op table, in its words.
+/// - `op`, in rows of graphs: the operands as graphs name them, and the columns `Reads`, `Maker`,
+///   `Values` and `Within` of the op table, in its words.
 #[macro_export]
 macro_rules! weight_steps {
     ($table:ident! { $($more:tt)* }) => {
@@ -33,52 +33,52 @@ macro_rules! weight_steps {
             graph [
                 /// The operands one after the other along an axis.
                 Concat = "concat" { axis: usize } of (parts: Many) packs true
-                    op (many: Reads::along(*axis)) [Rows, Kept];
+                    op (many: Reads::along(*axis)) [Rows, Kept, Within::along(*axis)];
                 /// `len` places of an axis from `start` on.
                 Slice = "slice" { axis: usize, start: usize, len: usize } of (of: One) packs true
-                    op (x: Reads::along(*axis)) [Inline, Values::along(*axis, *start, *len)];
+                    op (x: Reads::along(*axis)) [Inline, Values::along(*axis, *start, *len), Within::along(*axis)];
                 /// Each `step`-th place of an axis, from `start` on, which is below it.
                 Every = "every" { axis: usize, step: usize, start: usize } of (of: One) packs true
-                    op (x: Reads::along(*axis)) [Outside, Kept];
+                    op (x: Reads::along(*axis)) [Outside, Kept, Within::along(*axis)];
                 /// The value with zeros behind it along an axis, which then has `len` places.
                 Pad = "pad" { axis: usize, len: usize } of (of: One) packs false
-                    op (x: Reads::along(*axis)) [Outside, Kept];
+                    op (x: Reads::along(*axis)) [Outside, Kept, Within::along(*axis)];
                 /// Of `parts` equal parts along an axis the one of this rank: number
                 /// `rank * parts / ranks`.
                 Shard = "shard" { axis: usize, parts: usize } of (of: One) packs true
-                    op (x: Reads::along(*axis)) [Outside, Kept];
+                    op (x: Reads::along(*axis)) [Outside, Kept, Whole];
                 /// The values and a constant, added in f32, for a weight that is kept as what it
                 /// differs by from the constant.
                 Offset = "offset" { by: f32 } of (of: One) packs true
-                    op (w: Row) [Outside, Other];
+                    op (w: Row) [Outside, Other, Same];
                 /// Columns of each matrix as rows.
                 Transpose = "transpose" {} of (of: One) packs true
-                    op (x: All) [Outside, Other];
+                    op (x: All) [Outside, Other, Whole];
                 /// The numbers of a stored tensor row by row under another shape.
                 View = "view" { shape: Vec<usize> } of (of: One) packs false
-                    op (x: All) [Outside, Kept];
+                    op (x: All) [Outside, Kept, Whole];
                 /// The first `len` codes of type `to` along one of the last two axes, of words of
                 /// type `from`, whose last may have bits to spare. `order` says where in a word
                 /// each code lies.
                 Unpack = "unpack" { from: DType, to: DType, axis: usize, len: usize, order: Order }
                     of (of: One) packs false
-                    op (words: Reads::along(*axis)) [Outside, Other];
+                    op (words: Reads::along(*axis)) [Outside, Other, Whole];
                 /// Unpacked integers plus a number, as integers of type `to`, which has all of
                 /// these.
                 Shift = "shift" { by: i32, to: DType } of (of: One) packs false
-                    op (codes: Row) [Outside, Other];
+                    op (codes: Row) [Outside, Other, Same];
                 /// The codes or the scales that a stored matrix of floats becomes, block by block;
                 /// codes of 4 bits as bytes of two.
                 Encode = "encode" { by: Encode, made: Encoded } of (of: One) packs false
-                    op (w: All) [Outside, Other];
+                    op (w: All) [Outside, Other, Whole];
                 /// The same, if something else in the checkpoint is as expected: `told`, which
                 /// nothing is computed with. What is not unpacked there is of integers, unless the
                 /// fact is one of floats.
                 Expect = "expect" { is: Fact } of (of: One, told: One) packs false
-                    op (x: Row, told: All) [Outside, Kept];
+                    op (x: Row, told: All) [Outside, Kept, Whole];
                 /// Unpacked codes times the power of two of their block of rows and columns, as
                 /// floats: the last step but for packing. Scales are as those of `Scaled`.
-                Dequantise = "dequantise" { block: [usize; 2]; to: DType = DType::F32 }
+                Dequantise = "dequantise" { block: [usize; 2, Whole]; to: DType = DType::F32 }
                     of (of: One, scale: One) packs false
                     op (codes: Shared, scale: Shared) [Outside, Other];
             ]

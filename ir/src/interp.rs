@@ -4,6 +4,7 @@ mod step;
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use crate::elementwise::{Elementwise, Scalar};
 use crate::graph::{Graph, NodeId, Value};
@@ -72,6 +73,11 @@ pub trait Real: Scalar + Default + std::fmt::Debug + PartialOrd + 'static {
     fn or(self, _: Self) -> Self {
         self
     }
+
+    /// `self + a * b`
+    fn add_product(self, a: Self, b: Self) -> Self {
+        self.add(a.mul(b))
+    }
 }
 
 impl Real for f32 {
@@ -123,11 +129,15 @@ impl<S: Real> Tensor<S> {
     }
 }
 
+/// A key and its value.
+pub type Entry<S> = (Vec<S>, Vec<S>);
+
 /// Keys and values of one layer, by sequence and position.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct CacheState<S> {
-    /// The key and the value of each sequence and position.
-    pub entries: BTreeMap<(i32, i32), (Vec<S>, Vec<S>)>,
+    /// The key and the value of each sequence and position; a state shares those that it has of
+    /// another one.
+    pub entries: BTreeMap<(i32, i32), Arc<Entry<S>>>,
 }
 
 /// What one layer keeps of sequences.
@@ -231,10 +241,25 @@ pub fn run<S: Real>(
     params: &BTreeMap<String, Val<S>>,
     weight: &dyn Fn(&str) -> Option<Tensor<S>>,
 ) -> Result<Vec<Val<S>>, String> {
+    run_with(graph, cx, &|name| params.get(name).cloned(), weight, &|_, _, _| None)
+}
+
+/// The results of a node, of its operands, by whoever does not take those of its op.
+pub(crate) type Own<'a, S> = &'a dyn Fn(NodeId, &[&Val<S>], Cx) -> Option<Results<S>>;
+
+/// The same with parameters that are made when they are asked for, and nodes that somebody else
+/// computes.
+pub(crate) fn run_with<S: Real>(
+    graph: &Graph,
+    cx: Cx,
+    params: &dyn Fn(&str) -> Option<Val<S>>,
+    weight: &dyn Fn(&str) -> Option<Tensor<S>>,
+    own: Own<'_, S>,
+) -> Result<Vec<Val<S>>, String> {
     let mut values: BTreeMap<Value, Val<S>> = BTreeMap::new();
     for id in graph.order() {
         let results = match graph.op(id) {
-            Op::Input { name } => vec![params.get(name).ok_or(format!("no value for %{name}"))?.clone()],
+            Op::Input { name } => vec![params(name).ok_or(format!("no value for %{name}"))?],
             Op::Weight { name } => vec![Val::Float(weight(name).ok_or(format!("no weight {name}"))?)],
             Op::Weights { name, count, whole } => {
                 vec![Val::Float(stacked(name, *count, whole.as_ref(), graph.ty(id.into()), weight)?)]
@@ -243,7 +268,7 @@ pub fn run<S: Real>(
                 let operands = graph.operands(id);
                 let args: Vec<&Val<S>> = operands.iter().map(|v| &values[v]).collect();
                 let cx = Cx { coarse: sums_may_be_coarse(graph, op, &operands), ..cx };
-                op.eval(&args, cx).map_err(|e| format!("{}: {e}", op.name()))?
+                own(id, &args, cx).unwrap_or_else(|| op.eval(&args, cx)).map_err(|e| format!("{}: {e}", op.name()))?
             }
         };
         for (out, (mut val, ty)) in results.into_iter().zip(graph.types(id)).enumerate() {
@@ -257,8 +282,10 @@ pub fn run<S: Real>(
                     tensor.data.iter_mut().for_each(|v| *v = v.stored(ty.dtype));
                 }
                 (Val::Cache(cache), Type::Cache(ty)) if ty.dtype == DType::F8E4M3 => {
-                    let entries = cache.entries.values_mut().flat_map(|(keys, values)| keys.iter_mut().chain(values));
-                    entries.for_each(|v| *v = v.stored(ty.dtype));
+                    // What the state before has too is rounded already.
+                    let entries = cache.entries.values_mut().filter_map(Arc::get_mut);
+                    let numbers = entries.flat_map(|(keys, values)| keys.iter_mut().chain(values));
+                    numbers.for_each(|v| *v = v.stored(ty.dtype));
                 }
                 (Val::Slots(slots), Type::Slots(ty)) => {
                     slots.entries.values_mut().flatten().for_each(|v| *v = v.stored(ty.dtype));
@@ -412,15 +439,17 @@ fn largest_of<S: Real>(a: &[S], b: &[S]) -> f64 {
     largest
 }
 
-/// A row times each row of a weight. What codes mean may be rounded to the type of the row, which
+/// A row times a row of a weight. What codes mean may be rounded to the type of the row, which
 /// elements of floats have already.
-fn products<S: Real>(row: &[S], w: &[S], codes: bool, coarse: bool) -> Vec<S> {
+pub(crate) fn product<S: Real>(row: &[S], w: &[S], codes: bool, coarse: bool) -> S {
     let element = |a: S, b: S| if codes { b.narrowed_to(a) } else { b };
-    let dot = |b: &[S]| {
-        let sum = row.iter().zip(b).fold(S::of(0.0), |s, (&a, &b)| s.add(a.mul(element(a, b))));
-        if coarse { sum.coarse(largest_of(row, b), row.len()) } else { sum }
-    };
-    w.chunks_exact(row.len()).map(dot).collect()
+    let sum = row.iter().zip(w).fold(S::of(0.0), |sum, (&a, &b)| sum.add_product(a, element(a, b)));
+    if coarse { sum.coarse(largest_of(row, w), row.len()) } else { sum }
+}
+
+/// A row times each row of a weight.
+fn products<S: Real>(row: &[S], w: &[S], codes: bool, coarse: bool) -> Vec<S> {
+    w.chunks_exact(row.len()).map(|w| product(row, w, codes, coarse)).collect()
 }
 
 pub(crate) fn grouped<S: Real>(args: &[&Val<S>], cx: Cx, _: &DType, block: &Option<Block>) -> Results<S> {
@@ -676,7 +705,7 @@ pub(crate) fn kv_write<S: Real>(args: &[&Val<S>], _: Cx) -> Results<S> {
     let (mut cache, k, v, batch) = (args[0].cache()?.clone(), args[1].float()?, args[2].float()?, args[3].batch()?);
     let row = |x: &Tensor<S>, t: usize| x.data[t * x.shape[1] * x.shape[2]..][..x.shape[1] * x.shape[2]].to_vec();
     for (t, (&seq, &pos)) in batch.sequences.iter().zip(&batch.positions).enumerate() {
-        cache.entries.insert((seq, pos), (row(k, t), row(v, t)));
+        cache.entries.insert((seq, pos), Arc::new((row(k, t), row(v, t))));
     }
     Ok(vec![Val::Cache(cache)])
 }
@@ -689,21 +718,36 @@ pub(crate) fn key_write<S: Real>(args: &[&Val<S>], cx: Cx, &values: &usize) -> R
 }
 
 pub(crate) fn attention<S: Real>(args: &[&Val<S>], _: Cx, &scale: &f64, &window: &usize) -> Results<S> {
+    attention_of(args, (scale, window), |_, _| true)
+}
+
+/// The same of some tokens' heads; all others have no numbers.
+pub(crate) fn attention_of<S: Real>(
+    args: &[&Val<S>],
+    (scale, window): (f64, usize),
+    wanted: impl Fn(usize, usize) -> bool,
+) -> Results<S> {
     let (q, cache, batch) = (args[0].float()?, args[1].cache()?, args[2].batch()?);
     let (heads, dim) = (q.shape[1], q.shape[2]);
     let sinks = args.get(3).map(|sinks| sinks.float()).transpose()?;
-    let (mut data, mut width) = (Vec::with_capacity(q.data.len()), dim);
+    let width = cache.entries.values().next().map_or(dim, |entry| entry.1.len() * dim / entry.0.len());
+    let mut data = Vec::with_capacity(q.data.len());
     for (i, query) in q.data.chunks_exact(dim).enumerate() {
         let (t, head) = (i / heads, i % heads);
+        if !wanted(t, head) {
+            data.resize(data.len() + width, S::of(f64::NAN));
+            continue;
+        }
         let (seq, pos) = (batch.sequences[t], batch.positions[t]);
         let before = i32::try_from(window).ok().filter(|&keys| keys > 0 && keys <= pos);
         let first = before.map_or(0, |keys| pos + 1 - keys);
-        let seen: Vec<&(Vec<S>, Vec<S>)> = (first..=pos)
-            .map(|p| cache.entries.get(&(seq, p)).ok_or(format!("sequence {seq} has no position {p}")))
+        let seen: Vec<&Entry<S>> = (first..=pos)
+            .map(|p| {
+                cache.entries.get(&(seq, p)).map(|entry| &**entry).ok_or(format!("sequence {seq} has no position {p}"))
+            })
             .collect::<Result<_, _>>()?;
         let kv_heads = seen[0].0.len() / dim;
         let of = head * kv_heads / heads;
-        width = seen[0].1.len() / kv_heads;
         let parts = seen.iter().map(|(k, v)| (&k[of * dim..][..dim], &v[of * width..][..width])).collect::<Vec<_>>();
         data.extend(attend(query, &parts, (scale, sinks.map(|sinks| sinks.data[head]))));
     }
@@ -791,7 +835,7 @@ pub(crate) fn caller_attention<S: Real>(
 
 /// One query over the keys and values that it sees, and perhaps over a sink.
 fn attend<S: Real>(query: &[S], seen: &[(&[S], &[S])], (scale, sink): (f64, Option<S>)) -> Vec<S> {
-    let dot = |k: &[S]| query.iter().zip(k).fold(S::of(0.0), |s, (&a, &b)| s.add(a.mul(b))).mul(S::of(scale));
+    let dot = |k: &[S]| product(query, k, false, false).mul(S::of(scale));
     let scores: Vec<S> = seen.iter().map(|(k, _)| dot(k)).collect();
     let top = scores.iter().chain(&sink).fold(scores[0], |m, &s| Scalar::max(m, s));
     let weight = |&s: &S| s.sub(top).exp();
@@ -799,9 +843,8 @@ fn attend<S: Real>(query: &[S], seen: &[(&[S], &[S])], (scale, sink): (f64, Opti
     let sum = weights.iter().copied().chain(sink.iter().map(weight)).fold(S::of(0.0), S::add);
     let mut out = vec![S::of(0.0); seen[0].1.len()];
     for (w, (_, v)) in weights.iter().zip(seen) {
-        for (o, &x) in out.iter_mut().zip(*v) {
-            *o = o.add(w.div(sum).narrowed().mul(x));
-        }
+        let weight = w.div(sum).narrowed();
+        out.iter_mut().zip(*v).for_each(|(o, &x)| *o = o.add_product(weight, x));
     }
     out
 }

@@ -88,7 +88,7 @@ pub use builder::Builder;
 pub use elementwise::{Elementwise, Number, Scalar};
 pub use family::{Family, Tokens};
 pub use graph::{Graph, NodeId, Value};
-pub use ops::{Class, Maker, Norm, Op, Reads, Stage, Values};
+pub use ops::{Class, Maker, Norm, Op, Reads, Stage, Values, Within};
 pub use quantise::{LEAST_SCALE, LEAST_SIZE};
 pub use text::parse;
 pub use types::{

@@ -145,6 +145,51 @@ impl Values {
     }
 }
 
+/// Which elements inside a row an element of the result needs, as a column of the table: of the
+/// first operand, and of all others that have rows all, where it says nothing else. With [`Reads`]
+/// it says what of an operand must be known for some elements of a result.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Within {
+    /// The same one, of every operand that has as many.
+    Same,
+    /// One that lies elsewhere, of one of the operands.
+    Moved,
+    /// All of the last axis.
+    Axis,
+    /// Those of the last axis that share such a group of columns.
+    Group(usize),
+    /// All of the row.
+    Row,
+    /// All of the head that is as the result's.
+    Head,
+    /// The same one, of rows that are chosen.
+    Picked,
+    /// Of a token's key, or value, the one that is written.
+    Written,
+    /// All of every operand's row.
+    All,
+    /// Rows cannot be computed without others.
+    Whole,
+}
+
+impl Within {
+    /// Of what works along an axis.
+    fn along(axis: usize) -> Within {
+        if axis == 0 { Within::Whole } else { Within::Moved }
+    }
+
+    /// Of what a rule makes codes of.
+    fn of(rule: &Rule) -> Within {
+        match *rule {
+            Rule::Static => Within::Same,
+            Rule::Row => Within::Axis,
+            Rule::Group(columns) | Rule::Power(columns) | Rule::Mx(columns) | Rule::MxCodes(columns) => {
+                Within::Group(columns)
+            }
+        }
+    }
+}
+
 /// A norm of rows: `x * scale * weight`, plus a bias if there is one, where `scale` is
 /// `1 / sqrt(mean(x^2) + eps)` over the last axis.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -159,11 +204,11 @@ macro_rules! ops {
     (graph [$(
         $(#[doc = $step_doc:literal])*
         $step:ident = $step_text:literal { $($step_attr:ident: $step_ty:ty),* $(; $own:ident: $own_ty:ty = $plans:expr)? }
-            of $of:tt packs $packs:literal op ($($step_arg:ident: $step_reads:expr),*) [$step_maker:expr, $step_values:expr];
+            of $of:tt packs $packs:literal op ($($step_arg:ident: $step_reads:expr),*) [$step_maker:expr, $step_values:expr, $step_within:expr];
     )*] plan $plan:tt $(
         $(#[doc = $doc:literal])*
         $name:ident = $text:literal ($($arg:ident: $reads:expr),* $(; $($more:ident: $also:expr),*)?) {$($attr:ident: $ty:ty),*}
-            [$class:ident, $maker:expr, $values:expr, $work:path] $shape:path, $eval:path;
+            [$class:ident, $maker:expr, $values:expr, $within:expr, $work:path] $shape:path, $eval:path;
     )*) => {
         /// The op of a node.
         #[derive(Clone, Debug)]
@@ -270,6 +315,18 @@ macro_rules! ops {
                 }
             }
 
+            /// Which elements inside rows of its operands an element of the result needs.
+            #[allow(unused_variables)]
+            pub fn within(&self) -> Within {
+                use Within::*;
+                match self {
+                    Op::Map(_) => Same,
+                    Op::Kernel { .. } => Whole,
+                    $(Op::$step { $($step_attr,)* $($own)? } => $step_within,)*
+                    $(Op::$name { $($attr),* } => $within,)*
+                }
+            }
+
             /// Multiplications and additions for each element of the result, for ops that have
             /// kernels built around them.
             pub fn work(&self, inputs: &[&Type]) -> usize {
@@ -351,119 +408,119 @@ macro_rules! ops {
 weight_steps!(ops! {
     /// A parameter of the graph.
     Input = "input" () { name: String }
-        [Source, Outside, Other, work::none] shapes::source, interp::source;
+        [Source, Outside, Other, All, work::none] shapes::source, interp::source;
     /// A tensor of the checkpoint.
     Weight = "weight" () { name: String }
-        [Source, Outside, Other, work::none] shapes::source, interp::source;
+        [Source, Outside, Other, Whole, work::none] shapes::source, interp::source;
     /// `count` tensors of the checkpoint, stacked along a new first axis. `name` has a star in the
     /// place of their numbers. If the checkpoint has a tensor `whole`, it holds all of them.
     Weights = "weights" () { name: String, count: usize, whole: Option<Whole> }
-        [Source, Outside, Other, work::none] shapes::weights, interp::weights;
+        [Source, Outside, Other, Whole, work::none] shapes::weights, interp::weights;
     /// Inverse frequencies of a rotary embedding, a constant of the configuration.
     RopeFreqs = "rope_freqs" () { freqs: Freqs }
-        [Layout, Outside, Other, work::none] shapes::rope_freqs, interp::rope_freqs;
+        [Layout, Outside, Other, Whole, work::none] shapes::rope_freqs, interp::rope_freqs;
     /// Whole numbers in f32, a constant of the configuration.
     Numbers = "numbers" () { values: Vec<usize> }
-        [Layout, Outside, Other, work::none] shapes::numbers, interp::numbers;
+        [Layout, Outside, Other, Whole, work::none] shapes::numbers, interp::numbers;
     /// Other layout, same values.
     Pack = "pack" (w: Shared) { to: Layout }
-        [Layout, Outside, Kept, work::none] shapes::pack, interp::pack;
+        [Layout, Outside, Kept, Same, work::none] shapes::pack, interp::pack;
     /// The same elements in row-major order under another shape.
     Reshape = "reshape" (x: Row) { shape: Shape }
-        [Compute, Inline, Kept, work::none] shapes::reshape, interp::reshape;
+        [Compute, Inline, Kept, Same, work::none] shapes::reshape, interp::reshape;
     /// The same values in another element type.
     Cast = "cast" (x: Row) { to: DType }
-        [Compute, Inline, Kept, work::none] shapes::cast, interp::cast;
+        [Compute, Inline, Kept, Same, work::none] shapes::cast, interp::cast;
     /// Row `rows[i]` of the table, for each i. An index below zero takes the first row.
     Gather = "gather" (table: Chosen, rows: Row) {}
-        [Compute, Inline, Kept, work::none] shapes::gather, interp::gather;
+        [Compute, Inline, Kept, Picked, work::none] shapes::gather, interp::gather;
     /// `x @ w^T`, accumulated in f32. A quantised weight has scales, one for each block of rows and
     /// columns, and may have zero points: its elements are `(code - zero) * scale`.
     Linear = "linear" (x: Row, w: Panels; scale: Reads::blocks(block), zero: Reads::blocks(block)) { out: DType, block: Option<Block> }
-        [Compute, CONTRACTION, Other, work::dot] shapes::linear, interp::linear;
+        [Compute, CONTRACTION, Other, Row, work::dot] shapes::linear, interp::linear;
     /// The experts that each token chooses by its logits, with the weight of each. A bias is added
     /// to scores for the choice, and only there. Of equal experts the first one is taken. A rank
     /// may hold some of the experts: the last operand, in f32, is the first of these, and experts
     /// are counted from there. Other experts are -1 then, with a weight of zero.
     Route = "route" (logits: Row; bias: Shared, first: Shared) { by: Router, held: Option<usize> }
-        [Compute, Rows, Other, work::none] shapes::route, interp::route;
+        [Compute, Rows, Other, All, work::none] shapes::route, interp::route;
     /// The indices of experts, followed by the rows of each expert.
     Group = "group" (experts: All) { experts: usize, tile: usize }
-        [Compute, GROUP, Kept, work::none] shapes::group, interp::group;
+        [Compute, GROUP, Kept, Whole, work::none] shapes::group, interp::group;
     /// As `linear`, with the weight of an expert for each row. A row with an expert below zero is
     /// zeros. Rows of x are those of tokens, or of all choices.
     Grouped = "grouped" (x: All, w: Panels, experts: Row; scale: Reads::blocks(block), zero: Reads::blocks(block)) { out: DType, block: Option<Block> }
-        [Compute, GROUPED, Other, work::dot] shapes::grouped, interp::grouped;
+        [Compute, GROUPED, Other, Row, work::dot] shapes::grouped, interp::grouped;
     /// Each of a row's heads times a matrix of its own, accumulated in f32. There are as many
     /// matrices as heads. Weights are stored as those of `linear`.
     PerHead = "per_head" (x: Row, w: Panels; scale: Reads::blocks(block), zero: Reads::blocks(block)) { out: DType, block: Option<Block> }
-        [Compute, GROUPED, Other, work::dot] shapes::per_head, interp::per_head;
+        [Compute, GROUPED, Other, Head, work::dot] shapes::per_head, interp::per_head;
     /// The sum of the rows of a token's choices, each times its weight, in their order. A token may
     /// have one row, which stays as it is.
     Combine = "combine" (y: Choices, weights: Row) {}
-        [Compute, Inline, Other, work::none] shapes::combine, interp::combine;
+        [Compute, Inline, Other, Picked, work::none] shapes::combine, interp::combine;
     /// `x`, quantised to codes of a type. A rule makes the scales, or one scale for all is given.
     /// The values are `code * scale`.
     Quantise = "quantise" (x: Row; scale: Shared) { to: DType, rule: Rule }
-        [Compute, Inline, Coded, work::none] shapes::quantise, interp::quantise;
+        [Compute, Inline, Coded, Within::of(rule), work::none] shapes::quantise, interp::quantise;
     /// `x / sqrt(mean(x^2) + eps) * weight` over the last axis.
     RmsNorm = "rms_norm" (x: Row, weight: Shared) { eps: f64 }
-        [Compute, Inline, Normed(Norm { eps: *eps, centred: false }), work::none] shapes::norm, interp::rms_norm;
+        [Compute, Inline, Normed(Norm { eps: *eps, centred: false }), Axis, work::none] shapes::norm, interp::rms_norm;
     /// `(x - mean(x)) / sqrt(variance(x) + eps) * weight + bias` over the last axis.
     LayerNorm = "layer_norm" (x: Row, weight: Shared, bias: Shared) { eps: f64 }
-        [Compute, Inline, Normed(Norm { eps: *eps, centred: true }), work::none] shapes::norm, interp::layer_norm;
+        [Compute, Inline, Normed(Norm { eps: *eps, centred: true }), Axis, work::none] shapes::norm, interp::layer_norm;
     /// Cosines, then sines, of `position * freq`, times `scale`. With `growth` above zero the base
     /// grows with sequences longer than `original` (dynamic NTK).
     RopeTable = "rope_table" (positions: Row, lengths: Row, freqs: Shared) { scale: f64, growth: f64, original: usize }
-        [Compute, Rows, Other, work::none] shapes::rope_table, interp::rope_table;
+        [Compute, Rows, Other, All, work::none] shapes::rope_table, interp::rope_table;
     /// Rotates the first elements of each head, as many as the table is wide. Element i and element
     /// i of the other half are a pair.
     Rope = "rope" (x: Row, table: Row) {}
-        [Compute, Inline, Scaled, work::none] shapes::rope, interp::rope;
+        [Compute, Inline, Scaled, Axis, work::none] shapes::rope, interp::rope;
     /// Rotates the first elements of each head, as many as the table is wide. Neighbouring elements
     /// are a pair.
     RopePairs = "rope_pairs" (x: Row, table: Row) {}
-        [Compute, Inline, Scaled, work::none] shapes::rope, interp::rope_pairs;
+        [Compute, Inline, Scaled, Axis, work::none] shapes::rope, interp::rope_pairs;
     /// Elements `start` to `start + len` of a row, the same number again `step` elements further
     /// on, and so on: `count` times.
     Parts = "parts" (x: Row) { count: usize, start: usize, len: usize, step: usize }
-        [Compute, Inline, Part { of: *count, start: *start, len: *len }, work::none] shapes::parts, interp::parts;
+        [Compute, Inline, Part { of: *count, start: *start, len: *len }, Moved, work::none] shapes::parts, interp::parts;
     /// `a` followed by `b` along the last axis.
     Beside = "beside" (a: Row, b: Row) {}
-        [Compute, Inline, Other, work::none] shapes::beside, interp::beside;
+        [Compute, Inline, Other, Moved, work::none] shapes::beside, interp::beside;
     /// The column of the largest element of each row; the first one of equals. NaN is never the
     /// largest. Without an element above minus infinity it is column 0.
     Argmax = "argmax" (x: Row) {}
-        [Compute, Rows, Other, work::none] shapes::argmax, interp::argmax;
+        [Compute, Rows, Other, All, work::none] shapes::argmax, interp::argmax;
     /// Writes each token's key and value into the cache, at the token's position.
     KvWrite = "kv_write" (cache: Taken, k: Row, v: Row, batch: Shared) {}
-        [Effect, Rows, Other, work::none] shapes::kv_write, interp::kv_write;
+        [Effect, Rows, Other, Written, work::none] shapes::kv_write, interp::kv_write;
     /// Writes each token's key into a cache that has the first `values` elements of its keys as
     /// values.
     KeyWrite = "key_write" (cache: Taken, k: Row, batch: Shared) { values: usize }
-        [Effect, Rows, Other, work::none] shapes::key_write, interp::key_write;
+        [Effect, Rows, Other, Written, work::none] shapes::key_write, interp::key_write;
     /// Causal attention of each token over its own sequence. `window` is the number of keys that a
     /// token sees, 0 for all. `sinks` is a score for each head that takes part in the softmax and
     /// has no value. It is not scaled.
     Attention = "attention" (q: Row, cache: Shared, batch: Shared; sinks: Shared) { scale: f64, window: usize }
-        [Boundary, ATTENTION, Other, work::none] shapes::attention, interp::attention;
+        [Boundary, ATTENTION, Other, Head, work::none] shapes::attention, interp::attention;
     /// A convolution of each channel over a sequence: a token and those before it, as many as the
     /// weight is long. The state keeps the last inputs.
     Conv = "conv" (state: Taken, x: All, weight: Shared, batch: Shared) {}
-        [Boundary, RECUR, Other, work::none] shapes::conv, interp::conv;
+        [Boundary, RECUR, Other, Whole, work::none] shapes::conv, interp::conv;
     /// The gated delta rule. For each token in order a head's state becomes `exp(g) S + k d^T` with
     /// `d = beta (v - exp(g) S^T k)`, and the result is `S^T q`. Queries and keys, which several
     /// heads of values may share, enter as `x / sqrt(sum(x^2) + eps)`; queries are also divided by
     /// the root of their width.
     DeltaRule = "delta_rule" (state: Taken, q: All, k: All, v: All, g: All, beta: All, batch: Shared) { eps: f64 }
-        [Boundary, RECUR, Other, work::delta] shapes::delta_rule, interp::delta_rule;
+        [Boundary, RECUR, Other, Whole, work::delta] shapes::delta_rule, interp::delta_rule;
     /// The sum over all ranks. The reference is a single rank, which adds its own part alone.
     AllReduce = "all_reduce" (x: Taken) {}
-        [Call, Outside, Other, work::none] shapes::all_reduce, interp::all_reduce;
+        [Call, Outside, Other, Whole, work::none] shapes::all_reduce, interp::all_reduce;
     /// Attention over a cache of the caller's. The caller puts these keys and values into it. The
     /// reference sees those of the step alone.
     CallerAttention = "caller_attention" (q: Row, k: All, v: All, batch: Shared) { layer: usize, scale: f64, window: usize }
-        [Call, Outside, Other, work::none] shapes::caller_attention, interp::caller_attention;
+        [Call, Outside, Other, Whole, work::none] shapes::caller_attention, interp::caller_attention;
 });
 
 /// Kernels around a product of rows with a weight.

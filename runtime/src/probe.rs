@@ -11,6 +11,23 @@ pub struct Probe {
     target: Target,
     /// Zero at first, then as the last launch left it, as in an engine.
     workspace: Option<DeviceBuffer>,
+    /// Memory of the launch before, which the next one may take.
+    arena: Option<DeviceBuffer>,
+    /// Weights that stay, by their numbers.
+    kept: BTreeMap<usize, Kept>,
+    /// Bytes of the host's memory that these may take.
+    room: usize,
+    /// Launches so far.
+    launches: u64,
+}
+
+/// A weight that stays on the device.
+struct Kept {
+    /// What it holds.
+    tag: String,
+    buffer: DeviceBuffer,
+    /// The last launch that took it.
+    used: u64,
 }
 
 /// Consecutive new tokens of one sequence, of which the last `rows` want logits.
@@ -80,7 +97,56 @@ pub enum ProbeError {
 impl Probe {
     /// On a device that was opened with the artifact's code for a target.
     pub fn new(device: Box<dyn Device>, target: &Target) -> Probe {
-        Probe { device, target: target.clone(), workspace: None }
+        let (kept, room) = (BTreeMap::new(), usize::MAX);
+        Probe { device, target: target.clone(), workspace: None, arena: None, kept, room, launches: 0 }
+    }
+
+    /// How many bytes of the host's memory weights that stay may take; those that were not used for
+    /// the longest time go first. Of the memory of a GPU they take three quarters.
+    pub fn keep_at_most(&mut self, bytes: usize) {
+        self.room = bytes;
+    }
+
+    /// Whether the device's memory is the host's.
+    pub fn is_in_host_memory(&mut self) -> Result<bool, ProbeError> {
+        Ok(self.device.allocate(1)?.host_view().is_some())
+    }
+
+    /// The threads of the host.
+    pub fn threads(&mut self) -> usize {
+        self.device.pool().threads()
+    }
+
+    /// A weight that stays for the launches that come. If it is not there, or is not what the tag
+    /// names, it is made.
+    pub fn keep(
+        &mut self,
+        weight: usize,
+        tag: &str,
+        make: impl FnOnce(&mut DeviceBuffer) -> Result<(), DeviceError>,
+    ) -> Result<(), ProbeError> {
+        if let Some(kept) = self.kept.get_mut(&weight).filter(|kept| kept.tag == tag) {
+            kept.used = self.launches;
+            return Ok(());
+        }
+        self.kept.remove(&weight);
+        let bytes = self.target.weights[weight].bytes;
+        self.make_room(bytes);
+        let mut buffer = self.device.allocate(bytes)?;
+        make(&mut buffer)?;
+        self.kept.insert(weight, Kept { tag: tag.to_owned(), buffer, used: self.launches });
+        Ok(())
+    }
+
+    /// Gives back what the next launch does not take, until so many bytes more have room.
+    fn make_room(&mut self, bytes: usize) {
+        let on_host = self.kept.values().any(|kept| kept.buffer.host_view().is_some());
+        let room = if on_host { self.room } else { self.device.memory() / 4 * 3 };
+        while self.kept.values().map(|kept| kept.buffer.len()).sum::<usize>().saturating_add(bytes) > room {
+            let idle = self.kept.iter().filter(|(_, kept)| kept.used < self.launches);
+            let Some(oldest) = idle.min_by_key(|(_, kept)| kept.used).map(|(&weight, _)| weight) else { return };
+            self.kept.remove(&oldest);
+        }
     }
 
     /// Kind and variant of the device, e.g. `host:x86-64-v4`.
@@ -93,8 +159,8 @@ impl Probe {
         &self.target
     }
 
-    /// Runs one launch of a plan, as a plan of its own. Weights and states that are not filled are
-    /// zero; a state is filled as its first stream.
+    /// Runs one launch of a plan, as a plan of its own. Weights that are neither kept nor filled,
+    /// and states that are not filled, are zero; a state is filled as its first stream.
     pub fn run(
         &mut self,
         plan: usize,
@@ -105,7 +171,13 @@ impl Probe {
         let started = self.start(plan, launch, step, contents, true)?;
         // Where launches go on after `run`, what they did wrong shows now.
         let outcome = self.outcome(&started, step.pages()).map_err(ProbeError::Launch);
-        self.workspace = Some(started.memory.workspace);
+        let Launched { numbers, memory, .. } = started;
+        (self.workspace, self.arena) = (Some(memory.workspace), Some(memory.arena));
+        let kept = numbers.weights.into_iter().zip(memory.weights).zip(numbers.tags);
+        let kept =
+            kept.filter_map(|((weight, buffer), tag)| Some((weight, Kept { tag: tag?, buffer, used: self.launches })));
+        self.kept.extend(kept);
+        self.launches += 1;
         outcome
     }
 
@@ -118,6 +190,7 @@ impl Probe {
         step: &ProbeStep,
         contents: &[(Arg, &[u8])],
     ) -> Result<(), ProbeError> {
+        self.arena = None;
         let started = self.start(plan, launch, step, contents, false)?;
         self.workspace = Some(started.memory.workspace);
         Ok(())
@@ -133,12 +206,12 @@ impl Probe {
     ) -> Result<Launched, ProbeError> {
         let plan = self.single(plan, launch);
         let mut inputs = self.inputs(&plan, step)?;
-        let mut memory = self.memory(&plan, step.pages(), &inputs)?;
+        let mut numbers = Numbers::of(&plan.launches[0].args);
+        let mut memory = self.memory(&plan, step.pages(), &inputs, &mut numbers)?;
         if poison {
             memory.arena.fill(0..plan.arena_bytes, POISON)?;
             memory.hidden.fill(0..self.target.hidden.bytes, POISON)?;
         }
-        let numbers = Numbers::of(&plan.launches[0].args);
         for (arg, bytes) in contents {
             self.fill(&mut memory, &plan, step.pages(), numbers.renamed(*arg), bytes)?;
         }
@@ -196,8 +269,28 @@ impl Probe {
         Ok(inputs)
     }
 
-    fn memory(&mut self, plan: &Plan, pages: usize, inputs: &Inputs) -> Result<Memory, ProbeError> {
-        let (numbers, units) = (Numbers::of(&plan.launches[0].args), Unit::all(&self.target));
+    fn memory(
+        &mut self,
+        plan: &Plan,
+        pages: usize,
+        inputs: &Inputs,
+        numbers: &mut Numbers,
+    ) -> Result<Memory, ProbeError> {
+        let units = Unit::all(&self.target);
+        let arena = match self.arena.take().filter(|arena| arena.len() == plan.arena_bytes) {
+            Some(arena) => arena,
+            None => self.device.allocate(plan.arena_bytes)?,
+        };
+        let (mut weights, mut tags) = (Vec::new(), Vec::new());
+        for weight in &numbers.weights {
+            let (buffer, tag) = match self.kept.remove(weight) {
+                Some(kept) => (kept.buffer, Some(kept.tag)),
+                None => (self.device.allocate(self.target.weights[*weight].bytes)?, None),
+            };
+            weights.push(buffer);
+            tags.push(tag);
+        }
+        numbers.tags = tags;
         let workspace = match self.workspace.take() {
             Some(workspace) => workspace,
             None => self.device.allocate(self.target.workspace())?,
@@ -207,9 +300,8 @@ impl Probe {
         let mut state = |&number: &usize| Ok(units[states[number].group].memory(device.allocate(pages)?, 0));
         Ok(Memory {
             states: numbers.states.iter().map(&mut state).collect::<Result<_, DeviceError>>()?,
-            weights: (numbers.weights.iter().map(|&w| device.allocate(self.target.weights[w].bytes)))
-                .collect::<Result<_, _>>()?,
-            arena: device.allocate(plan.arena_bytes)?,
+            weights,
+            arena,
             hidden: device.allocate(self.target.hidden.bytes)?,
             head_input: None,
             workspace,
@@ -266,11 +358,13 @@ struct Launched {
 struct Numbers {
     weights: Vec<usize>,
     states: Vec<usize>,
+    /// What weights hold that stay, once the launch has them.
+    tags: Vec<Option<String>>,
 }
 
 impl Numbers {
     fn of(args: &[Arg]) -> Numbers {
-        let mut numbers = Numbers { weights: Vec::new(), states: Vec::new() };
+        let mut numbers = Numbers { weights: Vec::new(), states: Vec::new(), tags: Vec::new() };
         for arg in args {
             let (list, number) = match *arg {
                 Arg::Weight { index } => (&mut numbers.weights, index),

@@ -200,9 +200,21 @@ pub fn manifest() -> Manifest {
 
             draft: None,
             kernels: vec![
-                def("scatter", "  %0 = kv_write : cache<i32, 1, 1>\n  return %0\n"),
-                def("attend", "  %0 = attention : i32[T, 2]\n  return %0\n"),
-                def("head", "  %0 = linear : f32[R, 97]\n  %1 = argmax %0 : i32[R]\n  return %0, %1\n"),
+                def(
+                    "scatter",
+                    "%a0: i32[T], %a1: batch, %a2: cache<i32, 1, 1>",
+                    "  %0 = kv_write : cache<i32, 1, 1>\n  return %0\n",
+                ),
+                def(
+                    "attend",
+                    "%a0: batch, %a1: i32[T], %a2: cache<i32, 1, 1>",
+                    "  %0 = attention : i32[T, 2]\n  return %0\n",
+                ),
+                def(
+                    "head",
+                    "%a0: i32[R], %a1: i32[T, 2], %a2: f32[97]",
+                    "  %0 = linear : f32[R, 97]\n  %1 = argmax %0 : i32[R]\n  return %0, %1\n",
+                ),
             ],
             variants: vec![variant("from-the-future", &["no-such-feature"]), variant("plain", &[])],
             plans: vec![
@@ -217,11 +229,11 @@ pub fn manifest() -> Manifest {
     }
 }
 
-fn def(symbol: &str, body: &str) -> KernelDef {
+fn def(symbol: &str, takes: &str, body: &str) -> KernelDef {
     KernelDef {
         symbol: symbol.into(),
         family: "toy".into(),
-        body: format!("graph @k() {{\n{body}}}\n"),
+        body: format!("graph @k({takes}) {{\n{body}}}\n"),
         tokens: 40,
         each: None,
     }

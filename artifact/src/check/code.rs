@@ -1,10 +1,13 @@
 //! Kernels and their code.
 use super::{Checked, MAX_COUNT, MAX_THREADS, below, bytes, count, ensure, name};
+use crate::error::Error;
 use crate::manifest::*;
 use std::collections::BTreeSet;
 
-pub(super) fn kernels(kernels: &[KernelDef], at: &str) -> Checked {
+/// The kernels of a target; what each takes and makes.
+pub(super) fn kernels<'a>(kernels: &'a [KernelDef], at: &str) -> Result<Vec<Signature<'a>>, Error> {
     let mut symbols = BTreeSet::new();
+    let mut signatures = Vec::with_capacity(kernels.len());
     for (index, kernel) in kernels.iter().enumerate() {
         let at = format!("{at}[{index}]");
         name(&kernel.symbol, &at, "symbol")?;
@@ -12,8 +15,11 @@ pub(super) fn kernels(kernels: &[KernelDef], at: &str) -> Checked {
             format!("`{}` appears twice", kernel.symbol)
         })?;
         count(kernel.tokens, &at, "tokens")?;
+        let fault =
+            || Error::Manifest { at: format!("{at}.body"), detail: "no graph with operands and results".into() };
+        signatures.push(Signature::of(&kernel.body).ok_or_else(fault)?);
     }
-    Ok(())
+    Ok(signatures)
 }
 
 pub(super) fn variant(variant: &Variant, kernels: usize, sections: &[usize], at: &str) -> Checked {

@@ -750,3 +750,39 @@ fn calls_that_nobody_can_answer() {
         "targets[0].plans: no plan of kind `any`, which every target needs",
     );
 }
+
+/// Code follows the pointers that it takes, whatever there are.
+#[test]
+fn launches_have_what_their_kernels_take() {
+    let args = |edit: fn(&mut Vec<Arg>)| move |m: &mut Manifest| edit(&mut m.targets[0].plans[0].launches[0].args);
+    let at = "targets[0].plans[0].launches[0].args";
+    refused(args(|args| _ = args.pop()), &format!("{at}: 4 arguments, but the kernel takes 5"));
+    refused(args(|args| args.push(Arg::Hidden)), &format!("{at}: 6 arguments, but the kernel takes 5"));
+    refused(
+        args(|args| args[2] = Arg::Batch { state: 0 }),
+        &format!("{at}[2]: {{\"batch\":{{\"state\":0}}}}, but the kernel takes cache<bf16, 1, 2>"),
+    );
+    refused(
+        args(|args| args.swap(2, 3)),
+        &format!("{at}[2]: {{\"state\":{{\"state\":0,\"stream\":1}}}}, but the kernel takes cache<bf16, 1, 2>"),
+    );
+    refused(
+        args(|args| args[0] = Arg::Weight { index: 2 }),
+        &format!("{at}[0]: {{\"weight\":{{\"index\":2}}}}, but the kernel takes bf16[T, 4]"),
+    );
+    refused(
+        args(|args| args[0] = Arg::Input { which: Input::Ids }),
+        &format!("{at}[0]: {{\"input\":{{\"which\":\"ids\"}}}}, but the kernel takes bf16[T, 4]"),
+    );
+    refused(
+        |m| {
+            m.targets[0].states.push(State { layer: 0, group: 0 });
+            m.targets[0].plans[0].launches[0].args[3] = Arg::State { state: 2, stream: 1 };
+        },
+        &format!("{at}[3].state: keys and values of two states"),
+    );
+    refused(
+        |m| m.targets[0].kernels[1].body = "graph @k() {}".into(),
+        "targets[0].kernels[1].body: no graph with operands and results",
+    );
+}

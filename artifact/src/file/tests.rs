@@ -76,7 +76,12 @@ fn pages() -> Paged {
 }
 
 fn def(symbol: &str) -> KernelDef {
-    KernelDef { symbol: symbol.into(), family: "rows".into(), body: "graph @body() {}".into(), tokens: 32, each: None }
+    let body = "graph @k(%a0: bf16[T, 4], %a1: f32[2], %a2: cache<bf16, 1, 2>, %a3: i32[T]) {
+  %0 = kv_write %a2, %a0, %a0, %a3 : cache<bf16, 1, 2>
+  return %0
+}
+";
+    KernelDef { symbol: symbol.into(), family: "rows".into(), body: body.into(), tokens: 32, each: None }
 }
 
 fn variant(name: &str, section: usize) -> Variant {
@@ -136,6 +141,7 @@ fn plan(kind: PlanKind, tokens: usize) -> Plan {
     let args = vec![
         Arg::Arena { offset: 64 },
         Arg::Weight { index: 2 },
+        Arg::State { state: 0, stream: 0 },
         Arg::State { state: 0, stream: 1 },
         Arg::Input { which: Input::Ids },
     ];

@@ -103,6 +103,12 @@ impl Bound {
         Bound { value, linear, variance: 0.0, unit: self.unit }
     }
 
+    /// `self + a * b` of numbers without end.
+    #[cold]
+    fn add_endless(self, a: Bound, b: Bound) -> Bound {
+        self.add(a.mul(b))
+    }
+
     fn map(self, value: f64, off: f64, slope: f64) -> Bound {
         Bound::make(value, off, (self, slope), (Bound::default(), 0.0))
     }
@@ -265,5 +271,20 @@ impl Real for Bound {
 
     fn or(self, other: Bound) -> Bound {
         Bound { linear: self.linear.max((other.value - self.value).abs() + other.budget()), ..self }
+    }
+
+    /// As addition and product do it one after the other, in one step where there is an end to it.
+    #[inline(always)]
+    fn add_product(self, a: Bound, b: Bound) -> Bound {
+        let product = a.value * b.value;
+        let value = self.value + product;
+        let linear = b.value.abs() * a.linear + a.value.abs() * b.linear + F32 * (product.abs() + value.abs());
+        let linear = self.linear + linear + 2.0 * SMALLEST;
+        let variance = self.variance + b.value * b.value * a.variance + a.value * a.value * b.variance;
+        if (linear + variance).is_finite() {
+            Bound { value, linear, variance, unit: self.unit.max(a.unit).max(b.unit) }
+        } else {
+            self.add_endless(a, b)
+        }
     }
 }

@@ -30,7 +30,8 @@ pub fn round(v: f64, dtype: DType) -> f64 {
     of_bits(to_bits(v, dtype), dtype)
 }
 
-fn to_bits(v: f64, dtype: DType) -> u32 {
+/// The bits of the nearest number of a type.
+pub(super) fn to_bits(v: f64, dtype: DType) -> u32 {
     let integer = || v.round_ties_even().clamp(least(dtype), largest(dtype)) as i32 as u32;
     match dtype {
         DType::F32 => (v as f32).to_bits(),

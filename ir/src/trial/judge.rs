@@ -1,5 +1,7 @@
 //! The bytes that came back against what should have.
+use super::mask::Mask;
 use super::{Bound, Operand, Trial, fetch, groups};
+use crate::graph::Value;
 use crate::interp::{CacheState, Real, SlotState, Tensor, Val};
 use crate::layout::Groups;
 use crate::types::{CacheType, DType, SlotsType, TensorType, Type};
@@ -11,6 +13,8 @@ pub struct Verdict {
     pub worst: f64,
     /// Elements that were compared.
     pub elements: usize,
+    /// Elements that there are.
+    pub all: usize,
     /// Elements whose budget has no end, or is not a number.
     pub unbounded: usize,
     /// The first that is wrong.
@@ -57,9 +61,15 @@ impl Verdict {
         Verdict {
             worst: self.worst.max(other.worst),
             elements: self.elements + other.elements,
+            all: self.all + other.all,
             unbounded: self.unbounded + other.unbounded,
             fault: self.fault.or(other.fault),
         }
+    }
+
+    /// Of a result that was compared whole.
+    fn whole(self) -> Verdict {
+        Verdict { all: self.elements, ..self }
     }
 
     fn see(&mut self, got: f64, want: f64, budget: f64, at: impl FnOnce() -> String) {
@@ -84,26 +94,145 @@ impl Verdict {
 impl Trial<'_> {
     /// A tensor result: its elements, and the zeros that pad its rows.
     pub fn judge_tensor(&self, ty: &TensorType, want: &Tensor<Bound>, got: &[u8]) -> Verdict {
-        let width = ty.width();
-        let padded = self.memory.padded(width);
-        let scales = self.memory.row_scales(ty);
-        let stride = if scales.is_some() { self.memory.result_stride(ty) } else { self.memory.stride(width) };
-        let mut verdict = Verdict::default();
-        for (row, values) in want.data.chunks(width).enumerate() {
-            for col in 0..padded {
-                let (value, budget) = values.get(col).map_or((0.0, 0.0), |v| (v.get(), v.budget()));
-                let scale = match scales {
-                    Some(scales) if col < width => {
-                        let first = ty.dtype.bytes(row * stride) + scales.first;
-                        fetch(&got[first..], col / scales.group, scales.dtype)
-                    }
-                    _ => 1.0,
-                };
-                let got = fetch(got, row * stride + col, ty.dtype) * scale;
-                verdict.see(got, value, budget, || format!("row {row}, column {col}"));
+        let mut verdict = self.judge_padding(ty, want.data.len() / ty.width().max(1), got);
+        for (row, values) in want.data.chunks(ty.width()).enumerate() {
+            for (col, value) in values.iter().enumerate() {
+                self.see(&mut verdict, ty, (row, col), *value, got);
+            }
+        }
+        verdict.all = verdict.elements;
+        verdict
+    }
+
+    /// The zeros that pad so many rows.
+    fn judge_padding(&self, ty: &TensorType, rows: usize, got: &[u8]) -> Verdict {
+        let (width, mut verdict) = (ty.width(), Verdict::default());
+        for row in 0..rows {
+            for col in width..self.memory.padded(width) {
+                let number = fetch(got, row * self.row_stride(ty) + col, ty.dtype);
+                verdict.see(number, 0.0, 0.0, || format!("row {row}, column {col}"));
             }
         }
         verdict
+    }
+
+    /// Elements from one row of a result to the next.
+    fn row_stride(&self, ty: &TensorType) -> usize {
+        match self.memory.row_scales(ty) {
+            Some(_) => self.memory.result_stride(ty),
+            None => self.memory.stride(ty.width()),
+        }
+    }
+
+    /// One element of a tensor result.
+    fn see(&self, verdict: &mut Verdict, ty: &TensorType, (row, col): (usize, usize), want: Bound, got: &[u8]) {
+        let stride = self.row_stride(ty);
+        let scale = self.memory.row_scales(ty).map_or(1.0, |scales| {
+            let first = ty.dtype.bytes(row * stride) + scales.first;
+            fetch(&got[first..], col / scales.group, scales.dtype)
+        });
+        let number = fetch(got, row * stride + col, ty.dtype) * scale;
+        verdict.see(number, want.get(), want.budget(), || format!("row {row}, column {col}"));
+    }
+
+    /// Of a result what the reference made of some rows, and of these the elements of a mask.
+    pub(super) fn judge_part(&self, v: Value, want: &Val<Bound>, of: (&[usize], &Mask), got: &[u8]) -> Verdict {
+        let ((rows, mask), mut verdict) = (of, Verdict::default());
+        match (self.graph.ty(v), want) {
+            (Type::Tensor(ty), Val::Float(want)) => {
+                for (place, &row) in rows.iter().enumerate() {
+                    for col in mask.cols(place) {
+                        self.see(&mut verdict, ty, (row, col), want.data[place * mask.width + col], got);
+                    }
+                }
+            }
+            (Type::Tensor(_), Val::Int(want)) => {
+                for (place, &row) in rows.iter().enumerate().filter(|(place, _)| mask.any(*place)) {
+                    verdict.see(fetch(got, row, DType::I32), f64::from(want[place]), 0.0, || format!("row {row}"));
+                }
+            }
+            (Type::Cache(c), Val::Cache(want)) => {
+                let batch = self.step.batch();
+                let keys = c.heads * c.head_dim;
+                for (place, &token) in rows.iter().enumerate() {
+                    let at = (batch.sequences[token], batch.positions[token]);
+                    let entry = &want.entries[&at];
+                    for col in mask.cols(place) {
+                        let (value, part) = if col < keys {
+                            (entry.0[col], (col, true))
+                        } else {
+                            (entry.1[col - keys], (col - keys, false))
+                        };
+                        self.see_cached(&mut verdict, *c, (at, part), value, got);
+                    }
+                }
+            }
+            _ => unreachable!("bodies with other results are computed whole"),
+        }
+        verdict
+    }
+
+    /// What of all results no sample leaves out: how many elements there are, padding, and what no
+    /// token writes of a cache.
+    pub(super) fn judge_rest(&self, operands: &[Operand], got: &[impl AsRef<[u8]>]) -> Verdict {
+        let (mut all, cx) = (Verdict::default(), self.step.cx());
+        for (&v, got) in self.graph.outputs().iter().zip(got) {
+            let got = got.as_ref();
+            let (rest, elements) = match self.graph.ty(v) {
+                Type::Tensor(t) if t.dtype == DType::I32 => (Verdict::default(), t.shape.elements(cx.tokens, cx.rows)),
+                Type::Tensor(t) => {
+                    let elements = t.shape.elements(cx.tokens, cx.rows);
+                    let rest = self.judge_padding(t, elements / t.width().max(1), got);
+                    let padding = rest.elements;
+                    (rest, elements + padding)
+                }
+                Type::Cache(c) => {
+                    let before = self.state(v).and_then(|n| operands.get(n)).expect("a state comes from a state");
+                    let batch = self.step.batch();
+                    let written = batch.sequences.into_iter().zip(batch.positions).collect::<Vec<_>>();
+                    let elements = written.len() * c.heads * (c.head_dim + c.value_dim);
+                    (self.judge_unwritten(*c, &written, before, got), elements)
+                }
+                _ => unreachable!("bodies with other results are computed whole"),
+            };
+            all = all.and(Verdict { all: elements, ..rest });
+        }
+        all
+    }
+
+    fn see_cached(
+        &self,
+        verdict: &mut Verdict,
+        c: CacheType,
+        (at, (i, is_key)): ((i32, i32), (usize, bool)),
+        want: Bound,
+        got: &[u8],
+    ) {
+        let number = fetch(&got[self.cache_offset(c, at, (i, is_key))..], 0, c.dtype);
+        let name = if is_key { "key" } else { "value" };
+        let place = || format!("{name} of sequence {}, position {}, element {i}", at.0, at.1);
+        verdict.see(number, want.get(), want.budget(), place);
+    }
+
+    /// That of a cache nothing changed but the keys and values of some positions.
+    fn judge_unwritten(&self, c: CacheType, written: &[(i32, i32)], before: &Operand, got: &[u8]) -> Verdict {
+        let Operand::Cache(before) = before else { unreachable!("a cache's operand is a cache") };
+        let (mut rest, size) = (before.clone(), c.dtype.size());
+        for &at in written {
+            for (count, is_key) in [(c.heads * c.head_dim, true), (c.heads * c.value_dim, false)] {
+                for i in 0..count {
+                    let offset = self.cache_offset(c, at, (i, is_key));
+                    rest[offset..offset + size].copy_from_slice(&got[offset..offset + size]);
+                }
+            }
+        }
+        match rest == got {
+            true => Verdict::default(),
+            false => {
+                let byte = (0..rest.len()).find(|&i| rest[i] != got[i]).unwrap_or(0);
+                Verdict::wrong(format!("byte {byte} of the cache, which belongs to nobody"))
+            }
+        }
     }
 
     /// A list of indices, of which none may be off.
@@ -112,7 +241,7 @@ impl Trial<'_> {
         for (row, &want) in want.iter().enumerate() {
             verdict.see(fetch(got, row, DType::I32), f64::from(want), 0.0, || format!("row {row}"));
         }
-        verdict
+        verdict.whole()
     }
 
     /// The experts of rows, and what each has.
@@ -126,31 +255,21 @@ impl Trial<'_> {
                 verdict.see(got, want, 0.0, || format!("{what} {i}"));
             }
         }
-        verdict
+        verdict.whole()
     }
 
     /// A cache result: every entry, and that nothing else changed.
     pub fn judge_cache(&self, c: CacheType, want: &CacheState<Bound>, before: &Operand, got: &[u8]) -> Verdict {
-        let Operand::Cache(before) = before else { unreachable!("a cache's operand is a cache") };
         let mut verdict = Verdict::default();
-        let mut rest = before.clone();
-        let size = c.dtype.size();
-        for (&at, (keys, values)) in &want.entries {
-            for (numbers, is_key) in [(keys, true), (values, false)] {
-                for (i, bound) in numbers.iter().enumerate() {
-                    let offset = self.cache_offset(c, at, (i, is_key));
-                    let here = &got[offset..offset + size];
-                    rest[offset..offset + size].copy_from_slice(here);
-                    let name = if is_key { "key" } else { "value" };
-                    let at = || format!("{name} of sequence {}, position {}, element {i}", at.0, at.1);
-                    verdict.see(fetch(here, 0, c.dtype), bound.get(), bound.budget(), at);
+        for (&at, entry) in &want.entries {
+            for (numbers, is_key) in [(&entry.0, true), (&entry.1, false)] {
+                for (i, &bound) in numbers.iter().enumerate() {
+                    self.see_cached(&mut verdict, c, (at, (i, is_key)), bound, got);
                 }
             }
         }
-        match (0..rest.len()).find(|&i| rest[i] != got[i]) {
-            Some(byte) => verdict.and(Verdict::wrong(format!("byte {byte} of the cache, which belongs to nobody"))),
-            None => verdict,
-        }
+        let written: Vec<_> = want.entries.keys().copied().collect();
+        verdict.whole().and(self.judge_unwritten(c, &written, before, got))
     }
 
     /// Slots: every number of those that the step has, and that nothing else changed.
@@ -167,15 +286,18 @@ impl Trial<'_> {
             }
         }
         match (0..rest.len()).find(|&i| rest[i] != got[i]) {
-            Some(byte) => verdict.and(Verdict::wrong(format!("byte {byte} of the slots, which belongs to nobody"))),
-            None => verdict,
+            Some(byte) => {
+                verdict.whole().and(Verdict::wrong(format!("byte {byte} of the slots, which belongs to nobody")))
+            }
+            None => verdict.whole(),
         }
     }
 
     /// All results, whose bytes are given by number.
-    pub fn judge(&self, operands: &[Operand], want: &[Val<Bound>], got: &[Vec<u8>]) -> Verdict {
+    pub fn judge(&self, operands: &[Operand], want: &[Val<Bound>], got: &[impl AsRef<[u8]>]) -> Verdict {
         let mut all = Verdict::default();
         for ((&v, want), got) in self.graph.outputs().iter().zip(want).zip(got) {
+            let got = got.as_ref();
             all = all.and(match (self.graph.ty(v), want) {
                 (Type::Tensor(t), Val::Float(want)) => self.judge_tensor(t, want, got),
                 (Type::Tensor(t), Val::Int(want)) => match groups(t, want.len()) {

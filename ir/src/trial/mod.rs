@@ -2,25 +2,36 @@
 //! judgement of the bytes that come back by the reference interpreter's values and error budgets.
 mod bound;
 mod bytes;
+mod demand;
 mod judge;
+mod mask;
 mod need;
+mod part;
+mod sample;
+#[cfg(test)]
+mod sampled_tests;
+mod source;
 mod step;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeMap;
+use std::sync::Arc;
 
 pub use bound::Bound;
 pub(crate) use bytes::of_bits;
 pub use bytes::{fetch, largest, round, store};
+pub use demand::divides;
 pub use judge::{Fault, Verdict};
-pub use need::need;
+pub use need::{need, need_of_operands};
+pub use part::Reference;
+pub use sample::Sampling;
+pub use source::{Placing, Source};
 pub use step::{Run, Step};
 
-use crate::arch::{Memory, RowScales};
+use crate::arch::Memory;
 use crate::graph::{Graph, Value};
 use crate::interp::{self, CacheState, SlotState, Tensor, Val};
-use crate::layout::{CacheAt, CacheLayout, Groups, Panels, key_offset, value_offset};
+use crate::layout::{CacheAt, CacheLayout, Groups, key_offset, value_offset};
 use crate::ops::Op;
 use crate::types::{CacheType, DType, Layout, SlotsType, TensorType, Type};
 
@@ -80,7 +91,18 @@ pub struct Trial<'g> {
     pub gap: usize,
     /// Sequences whose slots are -1.
     pub slotless: Vec<usize>,
-    params: BTreeMap<String, Val<f64>>,
+    /// By the number of the operand.
+    params: Vec<Param>,
+}
+
+/// An operand as numbers.
+enum Param {
+    /// Rows of activations, or a weight.
+    Numbers(Source),
+    Indices(Vec<i32>),
+    Cache(CacheState<f64>),
+    Slots(SlotState<f64>),
+    Batch,
 }
 
 /// The memory behind a kernel's operand.
@@ -105,32 +127,23 @@ impl<'g> Trial<'g> {
     ) -> Result<Trial<'g>, String> {
         let mut random = Random(seed);
         let exponents = graph.ids().any(|id| matches!(graph.op(id), Op::Attention { .. }));
-        let mut params = BTreeMap::new();
+        let mut params = Vec::new();
         for (number, v) in graph.inputs().into_iter().enumerate() {
-            let name = name(graph, v).to_string();
-            let value = match graph.ty(v) {
+            params.push(match graph.ty(v) {
                 Type::Tensor(t) if t.dtype == DType::I32 => {
                     let drawn = || experts(graph, v).map(|count| random.experts(count, t, &step));
                     let given = indices(number).or_else(drawn);
-                    Val::Int(given.ok_or_else(|| format!("nothing gives the indices %{name}"))?)
+                    Param::Indices(given.ok_or_else(|| format!("nothing gives the indices %{}", name(graph, v)))?)
                 }
                 Type::Tensor(t) => {
-                    let gate = gate_of(graph, v);
-                    let fill = if gate.is_some() || is_table(graph, v) { Fill::Random } else { fill };
-                    let mut made = tensor(t, &step, fill.scale(t.dtype, exponents), &mut random);
-                    if is_sinks(graph, v) {
-                        made.data.iter_mut().for_each(|sink| *sink *= SINK);
-                    }
-                    if let Some(sign) = gate {
-                        made.data.iter_mut().for_each(|gate| *gate = sign * gate.abs());
-                    }
-                    Val::Float(made)
+                    let always = gate_of(graph, v).is_some() || is_table(graph, v);
+                    let fill = if always { Fill::Random } else { fill };
+                    Param::Numbers(source(graph, v, t, &step, (fill.scale(t.dtype, exponents), seed)))
                 }
-                Type::Cache(c) => Val::Cache(history(*c, &step, &mut random)),
-                Type::Slots(s) => Val::Slots(kept(s, &step, &mut random)),
-                Type::Batch => Val::Batch(step.batch()),
-            };
-            params.insert(name, value);
+                Type::Cache(c) => Param::Cache(history(*c, &step, &mut random)),
+                Type::Slots(s) => Param::Slots(kept(s, &step, &mut random)),
+                Type::Batch => Param::Batch,
+            });
         }
         Ok(Trial { graph, memory, step, gap: 0, slotless: vec![], params })
     }
@@ -139,8 +152,8 @@ impl<'g> Trial<'g> {
     /// them.
     pub fn without_slots(mut self, slotless: &[usize]) -> Trial<'g> {
         self.slotless = slotless.to_vec();
-        for value in self.params.values_mut() {
-            let Val::Slots(state) = value else { continue };
+        for value in &mut self.params {
+            let Param::Slots(state) = value else { continue };
             let lost = state.entries.iter_mut().filter(|(sequence, _)| slotless.contains(&(**sequence as usize)));
             lost.for_each(|(_, numbers)| numbers.fill(0.0));
         }
@@ -149,47 +162,64 @@ impl<'g> Trial<'g> {
 
     /// What the kernel should make, with budgets.
     pub fn want(&self) -> Result<Vec<Val<Bound>>, String> {
-        let dtypes: BTreeMap<&str, DType> = self
-            .graph
-            .inputs()
-            .into_iter()
-            .filter_map(|v| Some((name(self.graph, v), dtype(self.graph.ty(v))?)))
-            .collect();
-        let bounds = |values: &[f64], dtype| values.iter().map(|&v| Bound::operand(v, dtype)).collect::<Vec<_>>();
-        let convert = |(name, value): (&String, &Val<f64>)| {
-            let dtype = dtypes.get(name.as_str()).copied().unwrap_or(DType::I32);
-            let value = match value {
-                Val::Float(t) => Val::Float(Tensor::new(t.shape.clone(), bounds(&t.data, dtype))),
-                Val::Int(i) => Val::Int(i.clone()),
-                Val::Batch(b) => Val::Batch(b.clone()),
-                Val::Cache(c) => {
-                    let entry = |(k, v): &(Vec<f64>, Vec<f64>)| (bounds(k, dtype), bounds(v, dtype));
-                    Val::Cache(CacheState { entries: c.entries.iter().map(|(at, e)| (*at, entry(e))).collect() })
-                }
-                Val::Slots(s) => {
-                    Val::Slots(SlotState { entries: s.entries.iter().map(|(at, e)| (*at, bounds(e, dtype))).collect() })
-                }
-            };
-            (name.clone(), value)
+        let bounds = |source: &Source| {
+            let numbers = source.tensor();
+            let data = numbers.data.iter().map(|&v| Bound::operand(v, source.ty().dtype)).collect();
+            Val::Float(Tensor::new(numbers.shape, data))
         };
-        let params = self.params.iter().map(convert).collect();
-        interp::run(self.graph, self.step.cx(), &params, &|_| None)
+        let param = |name: &str| {
+            let number = self.number(name)?;
+            Some(match &self.params[number] {
+                Param::Numbers(source) => bounds(source),
+                Param::Indices(indices) => Val::Int(indices.clone()),
+                _ => self.state_of(number)?,
+            })
+        };
+        interp::run_with(self.graph, self.step.cx(), &param, &|_| None, &|_, _, _| None)
+    }
+
+    /// The number of a parameter.
+    fn number(&self, wanted: &str) -> Option<usize> {
+        self.graph.inputs().into_iter().position(|v| name(self.graph, v) == wanted)
+    }
+
+    /// A state, or the batch, as the reference takes it.
+    fn state_of(&self, number: usize) -> Option<Val<Bound>> {
+        let dtype = dtype(self.graph.ty(self.graph.inputs()[number])).unwrap_or(DType::I32);
+        let bounds = |values: &[f64]| values.iter().map(|&v| Bound::operand(v, dtype)).collect::<Vec<_>>();
+        Some(match &self.params[number] {
+            Param::Cache(c) => {
+                let entry = |(k, v): &(Vec<f64>, Vec<f64>)| Arc::new((bounds(k), bounds(v)));
+                Val::Cache(CacheState { entries: c.entries.iter().map(|(at, e)| (*at, entry(e))).collect() })
+            }
+            Param::Slots(s) => {
+                Val::Slots(SlotState { entries: s.entries.iter().map(|(at, e)| (*at, bounds(e))).collect() })
+            }
+            Param::Batch => Val::Batch(self.step.batch()),
+            Param::Numbers(_) | Param::Indices(_) => return None,
+        })
     }
 
     /// The memory behind each operand, in the order of the kernel's arguments.
     pub fn operands(&self) -> Vec<Operand> {
-        self.graph.inputs().into_iter().map(|v| self.operand(v)).collect()
+        (0..self.params.len()).map(|number| self.operand(number)).collect()
     }
 
-    fn operand(&self, v: Value) -> Operand {
-        match (self.graph.ty(v), &self.params[name(self.graph, v)]) {
-            (Type::Tensor(t), Val::Int(ints)) => {
+    /// The memory behind one.
+    pub fn operand(&self, number: usize) -> Operand {
+        match (self.graph.ty(self.graph.inputs()[number]), &self.params[number]) {
+            (Type::Tensor(t), Param::Indices(ints)) => {
                 let words = groups(t, ints.len()).map_or_else(|| ints.clone(), |groups| groups.place(ints));
                 Operand::Tensor(words.iter().flat_map(|i| i.to_le_bytes()).collect())
             }
-            (Type::Tensor(t), Val::Float(x)) => Operand::Tensor(self.place(t, x)),
-            (Type::Cache(c), Val::Cache(state)) => self.place_cache(*c, state),
-            (Type::Slots(s), Val::Slots(state)) => self.place_slots(s, state),
+            (_, Param::Numbers(source)) => {
+                let placing = Placing::new(source, &self.memory);
+                let mut bytes = vec![0; placing.bytes()];
+                placing.write(0, &mut bytes, 1);
+                Operand::Tensor(bytes)
+            }
+            (Type::Cache(c), Param::Cache(state)) => self.place_cache(*c, state),
+            (Type::Slots(s), Param::Slots(state)) => self.place_slots(s, state),
             _ => Operand::Batch,
         }
     }
@@ -203,55 +233,6 @@ impl<'g> Trial<'g> {
         self.graph.inputs().iter().position(|&i| i == v)
     }
 
-    /// A tensor as it lies in memory, its padding zero; what lies between rows is not a number.
-    fn place(&self, t: &TensorType, x: &Tensor<f64>) -> Vec<u8> {
-        if let &[ref experts @ .., rows, cols] = &x.shape[..]
-            && let Some(p) = Panels::in_layout(t.layout, [rows, cols], t.dtype, &self.memory)
-        {
-            let matrices = experts.iter().product::<usize>();
-            let mut bytes = vec![0; matrices * p.bytes];
-            for (i, &v) in x.data.iter().enumerate() {
-                let (matrix, i) = (i / (rows * cols), i % (rows * cols));
-                store(&mut bytes[matrix * p.bytes..], p.index(i / cols, i % cols), v, t.dtype);
-            }
-            return bytes;
-        }
-        let width = t.width();
-        if let Some(scales) = self.memory.row_scales(t) {
-            return self.place_scaled(t, x, scales);
-        }
-        let (padded, stride) = (self.memory.padded(width), self.memory.stride(width));
-        let mut bytes = vec![u8::MAX; t.dtype.bytes(x.data.len() / width * stride)];
-        for (row, values) in x.data.chunks(width).enumerate() {
-            let padding = std::iter::repeat_n(&0.0, padded - width);
-            values
-                .iter()
-                .chain(padding)
-                .enumerate()
-                .for_each(|(c, &v)| store(&mut bytes, row * stride + c, v, t.dtype));
-        }
-        bytes
-    }
-
-    /// Rows of codes, whose scales are powers of two so that the values are exact, with their
-    /// scales behind them.
-    fn place_scaled(&self, t: &TensorType, x: &Tensor<f64>, of_row: RowScales) -> Vec<u8> {
-        let (width, stride) = (t.width(), t.dtype.bytes(self.memory.result_stride(t)));
-        let mut bytes = vec![u8::MAX; x.data.len() / width * stride];
-        for (row, values) in bytes.chunks_mut(stride).zip(x.data.chunks(width)) {
-            let (codes, scales) = row.split_at_mut(of_row.first);
-            codes.fill(0);
-            (0..of_row.count).for_each(|number| store(scales, number, 1.0, of_row.dtype));
-            for (number, values) in values.chunks(of_row.group).enumerate() {
-                let scale = scale_of(values, t.dtype);
-                store(scales, number, scale, of_row.dtype);
-                let first = number * of_row.group;
-                values.iter().enumerate().for_each(|(i, v)| store(codes, first + i, v / scale, t.dtype));
-            }
-        }
-        bytes
-    }
-
     fn place_cache(&self, c: CacheType, state: &CacheState<f64>) -> Operand {
         let layout = CacheLayout::of(c, &self.memory);
         let blocks = self.step.blocks(layout.block_tokens);
@@ -259,8 +240,8 @@ impl<'g> Trial<'g> {
         for page in pages.chunks_mut(self.block_stride(c)) {
             page[layout.block_bytes..].fill(u8::MAX);
         }
-        for (&(s, p), (keys, values)) in &state.entries {
-            for (numbers, is_key) in [(keys, true), (values, false)] {
+        for (&(s, p), entry) in &state.entries {
+            for (numbers, is_key) in [(&entry.0, true), (&entry.1, false)] {
                 for (i, &number) in numbers.iter().enumerate() {
                     store(&mut pages[self.cache_offset(c, (s, p), (i, is_key))..], 0, number, c.dtype);
                 }
@@ -377,35 +358,31 @@ fn dtype(ty: &Type) -> Option<DType> {
     }
 }
 
-/// Activations, which are led by the step's tokens or rows, take the scale; weights do not.
-fn tensor(t: &TensorType, step: &Step, scale: f64, random: &mut Random) -> Tensor<f64> {
+/// The numbers of a parameter. Activations, which are led by the step's tokens or rows, take the
+/// scale; weights do not. Two of one type have others, and those of a weight are the same in every
+/// kernel that has it.
+fn source(graph: &Graph, v: Value, t: &TensorType, step: &Step, (scale, seed): (f64, u64)) -> Source {
     let cx = step.cx();
     let shape: Vec<usize> = t.shape.0.iter().map(|d| d.at(cx.tokens, cx.rows)).collect();
     let weight = t.shape.0.first().is_none_or(|d| d.fixed().is_some());
+    let (sinks, sign) = (is_sinks(graph, v), gate_of(graph, v));
     let number = |random: f64| match t.dtype {
-        _ if !weight => random * scale,
+        _ if !weight => sign.map_or(random, |sign| sign * random.abs()) * scale,
         // Powers of two around one.
         DType::E8M0 => (4.0 * random).exp2(),
         dtype if dtype.is_code() => {
             let (least, largest) = (bytes::least(dtype), bytes::largest(dtype));
             least + (random + 1.0) / 2.0 * (largest - least)
         }
+        _ if sinks => random * SINK,
         _ => random,
     };
-    // Codes have no negative zeros: where a chip's matrix instructions have none, whoever loads
-    // weights makes none, nor do kernels that quantise.
-    let rounded = |v: f64| if t.dtype.is_code() { bytes::round(v, t.dtype) + 0.0 } else { bytes::round(v, t.dtype) };
-    let (Layout::Scaled(group) | Layout::Mx(group)) = t.layout else {
-        let data = (0..shape.iter().product()).map(|_| rounded(number(random.next()))).collect();
-        return Tensor::new(shape, data);
-    };
-    let width = t.width();
-    let mut data: Vec<f64> = (0..shape.iter().product()).map(|_| random.next() * scale).collect();
-    for values in data.chunks_mut(width).flat_map(|row| row.chunks_mut(group)) {
-        let scale = scale_of(values, t.dtype);
-        values.iter_mut().for_each(|v| *v = rounded(*v / scale) * scale);
-    }
-    Tensor::new(shape, data)
+    let before = graph.inputs().into_iter().take_while(|&other| other != v);
+    let same = before.filter(|&other| graph.ty(other) == graph.ty(v)).count();
+    // FNV-1a.
+    let name = format!("{t} {same} {sinks} {seed}");
+    let key = name.bytes().fold(0xcbf2_9ce4_8422_2325u64, |h, b| (h ^ u64::from(b)).wrapping_mul(0x100_0000_01b3));
+    Source::new(t, shape, key, number)
 }
 
 /// Entries for every position before and in the step.
@@ -421,7 +398,7 @@ fn history(c: CacheType, step: &Step, random: &mut Random) -> CacheState<f64> {
                 true => keys.chunks(c.head_dim).flat_map(|key| key[..c.value_dim].to_vec()).collect(),
                 false => numbers(c.value_dim),
             };
-            state.entries.insert((s as i32, p as i32), (keys, values));
+            state.entries.insert((s as i32, p as i32), Arc::new((keys, values)));
         }
     }
     state

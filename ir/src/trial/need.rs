@@ -25,6 +25,20 @@ pub fn need(graph: &Graph, memory: &Memory, step: &Step, gap: usize) -> Option<u
     })
 }
 
+/// Bytes that the operands of a trial take at most in memory where rows of weights are made as they
+/// are needed: of activations, and of states there and back with their numbers.
+pub fn need_of_operands(graph: &Graph, memory: &Memory, step: &Step, gap: usize) -> Option<usize> {
+    graph.inputs().into_iter().try_fold(0usize, |sum, v| {
+        let of_step = |t: &TensorType| t.shape.0.first().is_some_and(|lead| lead.fixed().is_none());
+        let bytes = match graph.ty(v) {
+            Type::Tensor(t) if of_step(t) => placed(t, memory, (step.tokens(), step.rows()))?.checked_mul(2)?,
+            Type::Tensor(_) => 0,
+            state => value(state, memory, step, gap)?.checked_mul(3)?,
+        };
+        sum.checked_add(bytes)
+    })
+}
+
 fn value(ty: &Type, memory: &Memory, step: &Step, gap: usize) -> Option<usize> {
     match ty {
         Type::Tensor(t) => tensor(t, memory, step),

@@ -1,3 +1,4 @@
+use super::source::place_scaled;
 use super::*;
 use crate::interp::Real;
 use crate::{Rule, Scalar, parse, quantise};
@@ -21,10 +22,26 @@ fn trial<'g>(graph: &'g Graph, fill: Fill) -> Trial<'g> {
 /// The result of a kernel that computes in 64 bits and rounds its result, after a change of each
 /// element.
 fn kernel(trial: &Trial, change: impl Fn(usize, f64) -> f64) -> Vec<u8> {
-    let Val::Float(want) = trial.want().unwrap().remove(0) else { unreachable!() };
+    placed(trial, &trial.want().unwrap().remove(0), change)
+}
+
+/// A result as a kernel leaves it that rounds each element once.
+fn placed(trial: &Trial, want: &Val<Bound>, change: impl Fn(usize, f64) -> f64) -> Vec<u8> {
+    let Val::Float(want) = want else { unreachable!() };
     let Type::Tensor(ty) = trial.graph.ty(trial.graph.outputs()[0]) else { unreachable!() };
-    let data = want.data.iter().enumerate().map(|(i, v)| change(i, v.get())).collect();
-    trial.place(ty, &Tensor::new(want.shape, data))
+    let data: Vec<f64> = want.data.iter().enumerate().map(|(i, v)| change(i, v.get())).collect();
+    let (width, stride) = (ty.width(), trial.memory.result_stride(ty));
+    let mut bytes = vec![u8::MAX; ty.dtype.bytes(data.len() / width * stride)];
+    for (row, values) in bytes.chunks_mut(ty.dtype.bytes(stride)).zip(data.chunks(width)) {
+        match trial.memory.row_scales(ty) {
+            Some(scales) => place_scaled(values, ty.dtype, scales, row),
+            None => {
+                row[..ty.dtype.bytes(trial.memory.padded(width))].fill(0);
+                values.iter().enumerate().for_each(|(col, &v)| store(row, col, v, ty.dtype));
+            }
+        }
+    }
+    bytes
 }
 
 fn judge(trial: &Trial, got: Vec<u8>) -> Verdict {
@@ -48,12 +65,16 @@ fn one_term_of_a_sum_too_few_is_wrong() {
     let full = trial(&graph, Fill::Random);
     let wide = full.want().unwrap();
     // The same operands, of which the last column of the weight is ignored.
-    let Val::Float(w) = &full.params["w"] else { unreachable!() };
-    let mut cut = trial(&graph, Fill::Random);
-    let zero = |(i, &v): (usize, &f64)| if i % 96 == 95 { 0.0 } else { v };
-    let data = w.data.iter().enumerate().map(zero).collect();
-    cut.params.insert("w".into(), Val::Float(Tensor::new(w.shape.clone(), data)));
-    let verdict = full.judge(&full.operands(), &wide, &[kernel(&cut, |_, v| v)]);
+    let names = ["x", "n", "w"].into_iter().zip(&full.params);
+    let params = names.map(|(name, param)| {
+        let Param::Numbers(source) = param else { unreachable!() };
+        let numbers = source.tensor();
+        let kept = |i: usize| name != "w" || i % 96 != 95;
+        let data = numbers.data.iter().enumerate().map(|(i, &v)| Bound::of(if kept(i) { v } else { 0.0 })).collect();
+        (name.to_owned(), Val::Float(Tensor::new(numbers.shape, data)))
+    });
+    let cut = interp::run(&graph, full.step.cx(), &params.collect(), &|_| None).unwrap();
+    let verdict = full.judge(&full.operands(), &wide, &[placed(&full, &cut[0], |_, v| v)]);
     assert!(verdict.worst > 2.0, "{verdict:?}");
 }
 
@@ -84,7 +105,8 @@ fn caches_change_only_where_they_are_written() {
     let (operands, want) = (trial.operands(), trial.want().unwrap());
     let Val::Cache(state) = &want[0] else { unreachable!() };
     let values = |v: &[Bound]| v.iter().map(|b| b.get()).collect::<Vec<f64>>();
-    let entries = state.entries.iter().map(|(at, (k, v))| (*at, (values(k), values(v)))).collect();
+    let entries =
+        state.entries.iter().map(|(at, entry)| (*at, Arc::new((values(&entry.0), values(&entry.1))))).collect();
     let cache = CacheType::even(DType::BF16, 2, 20);
     let Operand::Cache(pages) = trial.place_cache(cache, &CacheState { entries }) else { unreachable!() };
     let right = trial.judge(&operands, &want, std::slice::from_ref(&pages));
@@ -128,9 +150,10 @@ fn rows_of_codes() {
     assert_eq!(parse(&graph.print()).unwrap().print(), graph.print());
     let trial = trial(&graph, Fill::Random);
     let Operand::Tensor(placed) = &trial.operands()[0] else { unreachable!() };
-    let (ty, Val::Float(x)) = (graph.ty(graph.inputs()[0]).as_tensor().unwrap(), &trial.params["x"]) else {
+    let (ty, Param::Numbers(x)) = (graph.ty(graph.inputs()[0]).as_tensor().unwrap(), &trial.params[0]) else {
         unreachable!()
     };
+    let x = x.tensor();
     let exact = Tensor::new(x.shape.clone(), x.data.iter().map(|&v| Bound::of(v)).collect());
     assert_eq!(trial.judge_tensor(ty, &exact, placed).worst, 0.0);
     let mut wrong = placed.clone();
@@ -156,7 +179,7 @@ fn codes_of_what_a_kernel_makes_are_known() {
     let trial = trial(&graph, Fill::Random);
     let Val::Float(want) = trial.want().unwrap().remove(0) else { unreachable!() };
     let unsure = want.data.iter().filter(|v| v.budget() > 1e-3 * v.get().abs()).count();
-    assert!(unsure < want.data.len() / 100, "{unsure}");
+    assert!(unsure < want.data.len() / 50, "{unsure}");
 }
 
 #[test]

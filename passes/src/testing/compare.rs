@@ -1,5 +1,6 @@
 //! Whether two graphs mean the same, by the reference interpreter on one small step.
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use atomc_ir::interp::{self, BatchState, CacheState, SlotState, Tensor, Val};
 use atomc_ir::{CacheType, DType, Graph, Op, SlotsType, Type, trial};
@@ -86,7 +87,7 @@ fn past(name: &str, c: CacheType) -> CacheState<f64> {
         let values = values.unwrap_or_else(|| keys.chunks(c.head_dim).flat_map(part).collect());
         (keys, values)
     };
-    let entries = [(0, 0), (0, 1), (0, 2), (1, 0)].map(|at| (at, entry(at)));
+    let entries = [(0, 0), (0, 1), (0, 2), (1, 0)].map(|at| (at, Arc::new(entry(at))));
     CacheState { entries: entries.into() }
 }
 
@@ -116,7 +117,7 @@ fn same(a: &Val<f64>, b: &Val<f64>) -> Result<(), String> {
         (Val::Int(a), Val::Int(b)) if a == b => Ok(()),
         (Val::Cache(a), Val::Cache(b)) if a.entries.keys().eq(b.entries.keys()) => {
             let both = a.entries.values().zip(b.entries.values());
-            both.into_iter().try_for_each(|((ak, av), (bk, bv))| close(ak, bk).and(close(av, bv)))
+            both.into_iter().try_for_each(|(a, b)| close(&a.0, &b.0).and(close(&a.1, &b.1)))
         }
         (Val::Slots(a), Val::Slots(b)) if a.entries.keys().eq(b.entries.keys()) => {
             a.entries.values().zip(b.entries.values()).try_for_each(|(a, b)| close(a, b))

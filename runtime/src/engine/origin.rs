@@ -6,7 +6,7 @@
 use super::{Engine, StepError};
 use crate::device::{DeviceBuffer, DeviceError};
 use crate::kv::Kept;
-use atomc_artifact::manifest::{Arg, DType, Launch, Logits as LogitsPlace, Plan, PlanKind};
+use atomc_artifact::manifest::{Arg, DType, Launch, Logits as LogitsPlace, Plan, PlanKind, Signature, is_state};
 use half::{bf16, f16};
 use std::collections::BTreeSet;
 use std::fmt;
@@ -256,9 +256,8 @@ fn state(arg: &Arg) -> Option<usize> {
 /// The tensors that a launch makes: its last arguments, with the types of the body's results,
 /// except for caches. None if the body does not have them.
 fn results(body: &str, launch: &Launch) -> Vec<(Arg, DType)> {
-    let names = body.lines().rev().find_map(|line| line.trim().strip_prefix("return ")).unwrap_or_default();
-    let types = names.split(", ").map(|name| result_type(body, name));
-    let types: Vec<&str> = types.map(Option::unwrap_or_default).filter(|ty| !is_state(ty)).collect();
+    let Some(signature) = Signature::of(body) else { return vec![] };
+    let types: Vec<&str> = signature.results.into_iter().filter(|ty| !is_state(ty)).collect();
     let first = launch.args.len().saturating_sub(types.len());
     let dtype = |ty: &&str| match ty.split('[').next() {
         Some("f32") => Some(DType::F32),
@@ -267,21 +266,6 @@ fn results(body: &str, launch: &Launch) -> Vec<(Arg, DType)> {
         _ => None,
     };
     launch.args[first..].iter().zip(&types).filter_map(|(&arg, ty)| Some((arg, dtype(ty)?))).collect()
-}
-
-/// Whether a type is one of what layers keep between steps.
-fn is_state(ty: &str) -> bool {
-    ty.starts_with("cache<") || ty.starts_with("slots<")
-}
-
-/// The type of a value that a statement of the body names: `%0, %1 = op … : type, type`.
-fn result_type<'a>(body: &'a str, name: &str) -> Option<&'a str> {
-    body.lines().find_map(|line| {
-        let (names, rest) = line.trim().split_once(" = ")?;
-        let number = names.split(", ").position(|other| other == name)?;
-        let (_, types) = rest.split(" // ").next()?.rsplit_once(" : ")?;
-        types.split_inclusive([']', '>']).nth(number).map(|ty| ty.trim_start_matches([',', ' ']))
-    })
 }
 
 /// What is not finite of that which changed, and so was written, from where a result begins to

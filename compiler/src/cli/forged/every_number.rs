@@ -18,7 +18,7 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use super::super::verify::{self, cases::Case, launch::Bench};
+use super::super::verify::{self, cases::Case, launch::Bench, launch::Options};
 use super::{inspect, sample, write};
 
 /// Most bytes at once. The sample needs a hundredth of them. Pages that are only reserved do not
@@ -134,7 +134,8 @@ fn try_kernel(model: &Model, target: &Target, (plan, launch): (usize, usize)) {
     // The last case is the largest.
     let case =
         Case::all(&target.plans[plan], false, target.layout.block_tokens, model.max_positions).pop().expect("a case");
-    if bench.check_room(target, &case, MOST).is_ok() {
+    let options = Options { seed: 1, whole: true, threads: 1, memory: MOST, on_host: true };
+    if bench.check_room(target, &case, &options).is_ok() {
         let trial = bench.trial(&case, 1).expect("operands");
         assert_eq!(trial.operands().len(), bench.body().inputs().len());
     }

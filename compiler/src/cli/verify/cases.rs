@@ -10,6 +10,8 @@ pub struct Case {
     pub name: &'static str,
     pub fill: Fill,
     pub step: Step,
+    /// Whether it is the largest step that there is, by which a sample sees every column.
+    pub is_full: bool,
 }
 
 impl fmt::Display for Case {
@@ -23,11 +25,12 @@ impl Case {
     /// that read a cache.
     pub fn all(plan: &Plan, reads_cache: bool, block_tokens: usize, max_positions: usize) -> Vec<Case> {
         let shapes = Shapes { plan, block: block_tokens, max: max_positions };
-        let mut cases = vec![Case { name: "one token", fill: Fill::Random, step: shapes.one() }];
-        cases.extend(Fill::ALL.map(|fill| Case { name: "a mixture", fill, step: shapes.mixture() }));
-        cases.push(Case { name: "a full step", fill: Fill::Random, step: shapes.full() });
+        let case = |name, fill, step| Case { name, fill, step, is_full: false };
+        let mut cases = vec![case("one token", Fill::Random, shapes.one())];
+        cases.extend(Fill::ALL.map(|fill| case("a mixture", fill, shapes.mixture())));
+        cases.push(Case { is_full: true, ..case("a full step", Fill::Random, shapes.full()) });
         if reads_cache && plan.kind.is_few() {
-            cases.push(Case { name: "a long sequence", fill: Fill::Random, step: shapes.long() });
+            cases.push(case("a long sequence", Fill::Random, shapes.long()));
         }
         cases
     }

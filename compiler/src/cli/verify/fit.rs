@@ -107,13 +107,28 @@ impl Fit<'_> {
     /// Bytes of the host's memory that a try with a step takes: the trial's, and those of the
     /// device's buffers, filled, there and back.
     pub fn need(&self, body: &Graph, args: &[Arg], step: &Step) -> Option<usize> {
-        let buffers = args.iter().try_fold(0usize, |sum, arg| match *arg {
+        let device = self.need_of_weights(args)?.checked_add(self.need_of_device()?)?;
+        atomc_ir::trial::need(body, self.memory, step, GAP)?.checked_add(device)
+    }
+
+    /// The same without what the reference takes, where it computes a sample, and without weights
+    /// that lie in a memory of the device's own.
+    pub fn need_of_sample(&self, body: &Graph, args: &[Arg], step: &Step, on_host: bool) -> Option<usize> {
+        let weights = if on_host { self.need_of_weights(args)? } else { 0 };
+        let device = weights.checked_add(self.need_of_device()?)?;
+        atomc_ir::trial::need_of_operands(body, self.memory, step, GAP)?.checked_add(device)
+    }
+
+    fn need_of_weights(&self, args: &[Arg]) -> Option<usize> {
+        args.iter().try_fold(0usize, |sum, arg| match *arg {
             Arg::Weight { index } => sum.checked_add(self.target.weights[index].bytes),
             _ => Some(sum),
-        })?;
+        })
+    }
+
+    fn need_of_device(&self) -> Option<usize> {
         let device = [self.plan.arena_bytes, self.target.hidden.bytes, self.target.workspace()];
-        let device = device.into_iter().try_fold(0usize, |sum, bytes| sum.checked_add(bytes.checked_mul(3)?))?;
-        atomc_ir::trial::need(body, self.memory, step, GAP)?.checked_add(device)?.checked_add(buffers)
+        device.into_iter().try_fold(0usize, |sum, bytes| sum.checked_add(bytes.checked_mul(3)?))
     }
 }
 

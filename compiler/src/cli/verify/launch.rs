@@ -1,10 +1,11 @@
 //! One launch with its body: operands in, results out, both judged.
-use atomc_artifact::manifest::{Arg, Input, Launch, Plan, Target};
+use atomc_artifact::manifest::{Arg, Input, KernelDef, Launch, Plan, Target};
 use atomc_ir::arch::Memory;
 use atomc_ir::interp::Val;
 use atomc_ir::layout::CacheLayout;
-use atomc_ir::trial::{Bound, Operand, Run, Step, Trial, Verdict};
+use atomc_ir::trial::{Bound, Operand, Placing, Reference, Run, Sampling, Step, Trial, Verdict, divides};
 use atomc_ir::{DType, Graph, TensorType, Type, Value};
+use atomc_runtime::device::{DeviceBuffer, DeviceError};
 use atomc_runtime::probe::{Outcome, POISON, Piece, Probe, ProbeError, ProbeStep};
 
 use super::super::failure::Failure;
@@ -35,22 +36,40 @@ pub struct Bench {
 /// A launch that was run.
 pub struct Ran {
     pub step: ProbeStep,
-    /// Each argument's memory before, in order; empty for inputs, which follow from the step, and
-    /// for V, which lies in K's.
+    /// Each argument's memory before, in order; empty for inputs, which follow from the step, for
+    /// V, which lies in K's, and for weights where only a sample is computed.
     pub before: Vec<Vec<u8>>,
     /// The memory afterwards.
     pub after: Vec<Vec<u8>>,
+    /// What the results should be; nothing where only a sample is computed.
     pub want: Vec<Val<Bound>>,
     pub verdict: Verdict,
 }
+
+/// How kernels are tried.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// Random operands, and a sample of results, from this seed.
+    pub seed: u64,
+    /// Whether all of each result is computed.
+    pub whole: bool,
+    /// Threads of the host.
+    pub threads: usize,
+    /// Bytes of the host's memory that a try may take.
+    pub memory: usize,
+    /// Whether the device's memory is the host's.
+    pub on_host: bool,
+}
+
+/// Bytes of a weight that are made at once for a device with memory of its own.
+const CHUNK: usize = 64 << 20;
 
 impl Bench {
     pub fn new(target: &Target, plan: usize, launch: usize, vocab: usize) -> Result<Bench, Failure> {
         let item: &Launch = &target.plans[plan].launches[launch];
         let def = &target.kernels[item.kernel];
         let wrong = |what: &str| Failure::new("verify", format!("kernel {}: {what}", def.symbol));
-        let body = atomc_ir::parse(&def.body).map_err(|e| wrong(&format!("its body cannot be read: {e}")))?;
-        body.verify().map_err(|e| wrong(&format!("its body is broken: {e}")))?;
+        let body = body(def)?;
         let (plan_item, memory) = (&target.plans[plan], memory(target));
         fit(target, plan_item, &memory).check(&body, &item.args).map_err(|e| wrong(&e))?;
         let results = body.outputs().iter().filter(|&&v| body.ty(v).as_tensor().is_some()).count();
@@ -58,15 +77,21 @@ impl Bench {
         Ok(Bench { plan, launch, symbol, memory, args, vocab, room, results, body })
     }
 
-    /// Checks that this machine has the memory to try a case.
-    pub fn check_room(&self, target: &Target, case: &Case, machine: usize) -> Result<(), Failure> {
+    /// Checks that there is memory to try a case, and gives the bytes that are left for the reference and for
+    /// weights.
+    pub fn check_room(&self, target: &Target, case: &Case, options: &Options) -> Result<usize, Failure> {
         let fit = fit(target, &target.plans[self.plan], &self.memory);
-        match fit.need(&self.body, &self.args, &case.step) {
-            Some(need) if need <= machine => Ok(()),
+        let need = match options.whole || !divides(&self.body) {
+            true => fit.need(&self.body, &self.args, &case.step),
+            false => fit.need_of_sample(&self.body, &self.args, &case.step, options.on_host),
+        };
+        match need {
+            Some(need) if need <= options.memory => Ok(options.memory - need),
             need => {
                 let need = need.map_or("more than any machine has".to_owned(), |need| format!("{need} bytes"));
-                let message = format!("kernel {}: {case} takes {need}; this machine has {machine}", self.symbol);
-                Err(Failure::new("memory", message))
+                let has = options.memory;
+                let message = format!("kernel {}: {case} takes {need}; this machine has {has}", self.symbol);
+                Err(Failure::new("memory", message).help("--memory says how much a try may take."))
             }
         }
     }
@@ -89,12 +114,15 @@ impl Bench {
         &self.body
     }
 
-    pub fn run(&self, probe: &mut Probe, case: &Case, seed: u64) -> Result<Ran, Failure> {
-        let trial = self.trial(case, seed)?;
-        let want = trial.want().map_err(|e| self.wrong(e))?;
-        let operands = trial.operands();
+    pub fn run(&self, probe: &mut Probe, case: &Case, options: &Options) -> Result<Ran, Failure> {
+        let room = self.check_room(probe.target(), case, options)?;
+        let trial = self.trial(case, options.seed)?;
+        let want = if options.whole { trial.want().map_err(|e| self.wrong(e))? } else { vec![] };
+        probe.keep_at_most(self.weights(probe.target()).saturating_add(room - room / PARTS));
+        self.keep(probe, &trial, options.threads)?;
+        let operands = self.operands(&trial, options.whole);
         let before = self.contents(&operands);
-        let step = self.probe_step(&trial.step, &self.ids(case, seed), trial.gap);
+        let step = self.probe_step(&trial.step, &self.ids(case, options.seed), trial.gap);
         let contents: Vec<(Arg, &[u8])> =
             self.args.iter().copied().zip(before.iter().map(Vec::as_slice)).filter(|(_, b)| !b.is_empty()).collect();
         let outcome = match probe.run(self.plan, self.launch, &step, &contents) {
@@ -106,9 +134,50 @@ impl Bench {
             Err(e) => return Err(Failure::new("device", format!("kernel {}: {e}", self.symbol))),
         };
         let after = self.after(&outcome, &before);
-        let verdict =
-            trial.judge(&operands, &want, &self.results(&trial, &after)).and(self.strays(&outcome, &contents));
+        let results = self.results(&trial, &after);
+        let verdict = match options.whole {
+            true => trial.judge(&operands, &want, &results),
+            false => {
+                let sampling = Sampling { seed: options.seed, every_column: case.is_full };
+                let memory = room / PARTS;
+                let reference = Reference { sampling: Some(sampling), threads: options.threads, memory };
+                trial.compare(reference, &operands, &results).map_err(|e| self.wrong(e))?
+            }
+        };
+        let verdict = verdict.and(self.strays(&outcome, &contents));
         Ok(Ran { step, before, after, want, verdict })
+    }
+
+    /// Bytes of the weights of the launch.
+    fn weights(&self, target: &Target) -> usize {
+        let bytes = |arg: &Arg| if let Arg::Weight { index } = arg { target.weights[*index].bytes } else { 0 };
+        self.args.iter().map(bytes).sum()
+    }
+
+    /// Makes the weights of a trial on the device, if they are not there.
+    fn keep(&self, probe: &mut Probe, trial: &Trial, threads: usize) -> Result<(), Failure> {
+        for operand in 0..self.body.inputs().len() {
+            let (Arg::Weight { index }, Some(placing)) = (self.args[self.arg_of(operand)], trial.placing(operand))
+            else {
+                continue;
+            };
+            let fault = |e| Failure::new("device", format!("kernel {}: {e}", self.symbol));
+            let room = probe.target().weights[index].bytes;
+            if placing.bytes() > room {
+                return Err(fault(ProbeError::Room { arg: Arg::Weight { index }, bytes: placing.bytes(), room }));
+            }
+            probe.keep(index, &placing.tag(), |buffer| write(&placing, buffer, threads)).map_err(fault)?;
+        }
+        Ok(())
+    }
+
+    /// The memory of operands, without that of weights unless these are wanted too.
+    fn operands(&self, trial: &Trial, weights: bool) -> Vec<Operand> {
+        let one = |operand: usize| match self.args[self.arg_of(operand)] {
+            Arg::Weight { .. } if !weights => Operand::Tensor(vec![]),
+            _ => trial.operand(operand),
+        };
+        (0..self.body.inputs().len()).map(one).collect()
     }
 
     /// Operands for a case.
@@ -228,13 +297,13 @@ impl Bench {
     }
 
     /// The bytes of each result of the body.
-    fn results(&self, trial: &Trial, after: &[Vec<u8>]) -> Vec<Vec<u8>> {
+    fn results<'a>(&self, trial: &Trial, after: &'a [Vec<u8>]) -> Vec<&'a [u8]> {
         let mut tensor = self.first_result();
         let mut bytes = |v: Value| match trial.state(v) {
-            Some(operand) if self.body.ty(v).is_state() => after[self.arg_of(operand)].clone(),
+            Some(operand) if self.body.ty(v).is_state() => &after[self.arg_of(operand)][..],
             _ => {
                 tensor += 1;
-                after[tensor - 1].clone()
+                &after[tensor - 1][..]
             }
         };
         self.body.outputs().iter().map(|&v| bytes(v)).collect()
@@ -252,21 +321,45 @@ impl Bench {
                 _ => {}
             }
         }
-        let results = &self.args[self.first_result()..];
-        let mine = |byte: usize, hidden: bool| {
-            let mut here = (0..results.len()).filter(|&result| results[result].in_hidden().is_some() == hidden);
-            here.any(|result| self.extent(result).contains(&byte))
-        };
-        let stray = |before: &[u8], after: &[u8], is_hidden| {
-            (0..before.len()).filter(|&b| before[b] != after[b]).find(|&b| !mine(b, is_hidden))
+        for (result, arg) in self.args[self.first_result()..].iter().enumerate() {
+            let (expected, found) = match arg.in_hidden() {
+                Some(_) => (&mut hidden, &outcome.hidden),
+                None => (&mut arena, &outcome.arena),
+            };
+            let range = self.extent(result);
+            let range = range.start.min(found.len())..range.end.min(found.len());
+            expected[range.clone()].copy_from_slice(&found[range]);
+        }
+        let stray = |expected: &[u8], found: &[u8]| match expected == found {
+            true => None,
+            false => (0..expected.len()).find(|&byte| expected[byte] != found[byte]),
         };
         let fault = |byte, what: &str| Verdict::wrong(format!("byte {byte} of the {what}, which is not the kernel's"));
-        match (stray(&arena, &outcome.arena, false), stray(&hidden, &outcome.hidden, true)) {
+        match (stray(&arena, &outcome.arena), stray(&hidden, &outcome.hidden)) {
             (Some(byte), _) => fault(byte, "arena"),
             (None, Some(byte)) => fault(byte, "hidden rows"),
             (None, None) => Verdict::default(),
         }
     }
+}
+
+/// The part of the memory that is left which the reference may take; weights may take the rest.
+const PARTS: usize = 4;
+
+/// A tensor in a device's memory.
+fn write(placing: &Placing, buffer: &mut DeviceBuffer, threads: usize) -> Result<(), DeviceError> {
+    if let Some(bytes) = buffer.host_view_mut() {
+        placing.write(0, &mut bytes[..placing.bytes()], threads);
+        return Ok(());
+    }
+    let per = (CHUNK / placing.piece.max(1)).clamp(1, placing.pieces.max(1));
+    let mut chunk = vec![0; per * placing.piece];
+    for first in (0..placing.pieces).step_by(per) {
+        let bytes = &mut chunk[..per.min(placing.pieces - first) * placing.piece];
+        placing.write(first, bytes, threads);
+        buffer.upload(first * placing.piece, bytes)?;
+    }
+    Ok(())
 }
 
 /// The row of a draft's that each token takes: the last first.
@@ -288,7 +381,16 @@ fn fit<'a>(target: &'a Target, plan: &'a Plan, memory: &'a Memory) -> Fit<'a> {
     Fit { target, plan, memory }
 }
 
-fn memory(target: &Target) -> Memory {
+/// What a kernel must compute.
+pub fn body(def: &KernelDef) -> Result<Graph, Failure> {
+    let wrong = |what: String| Failure::new("verify", format!("kernel {}: {what}", def.symbol));
+    let body = atomc_ir::parse(&def.body).map_err(|e| wrong(format!("its body cannot be read: {e}")))?;
+    body.verify().map_err(|e| wrong(format!("its body is broken: {e}")))?;
+    Ok(body)
+}
+
+/// How data lies on a target.
+pub fn memory(target: &Target) -> Memory {
     let l = target.layout;
     Memory {
         row: l.row,

@@ -9,7 +9,9 @@ fn recurrent(fake: &Fake) -> Artifact {
     let target = &mut manifest.targets[0];
     target.states.push(State { layer: 0, group: 1 });
     target.groups.push(StateGroup::Slots(Slots { bytes: 64 }));
-    target.kernels.push(KernelDef { symbol: "advance".into(), ..target.kernels[1].clone() });
+    let body =
+        "graph @k(%a0: i32[T, 2], %a1: batch, %a2: slots<i32, 16>) {\n  %0 = recur : slots<i32, 16>\n  return %0\n}\n";
+    target.kernels.push(KernelDef { symbol: "advance".into(), body: body.into(), ..target.kernels[1].clone() });
     for variant in &mut target.variants {
         variant.kernels.push(Kernel { tasks: Tasks::Fixed(1), ..variant.kernels[0].clone() });
     }
