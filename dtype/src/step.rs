@@ -78,9 +78,9 @@ macro_rules! weight_steps {
                     op (x: Row, told: All) [Outside, Kept, Whole];
                 /// Unpacked codes times the power of two of their block of rows and columns, as
                 /// floats: the last step but for packing. Scales are as those of `Scaled`.
-                Dequantise = "dequantise" { block: [usize; 2, Whole]; to: DType = DType::F32 }
+                Dequantise = "dequantise" { block: [usize; 2]; to: DType = DType::F32 }
                     of (of: One, scale: One) packs false
-                    op (codes: Shared, scale: Shared) [Outside, Other];
+                    op (codes: Shared, scale: Shared) [Outside, Other, Whole];
             ]
             plan [
                 /// Codes of a weight, if their scales are finite and not negative, and zero only
