@@ -14,8 +14,8 @@ pub struct Step {
     pub rows: i64,
 }
 
-/// Where the tokens of a step belong: the pointer behind an argument of kind `batch`. Each table
-/// has one, and all else but the distance of the table's pages is the same in each.
+/// The tokens of each sequence in a step: the target of an argument of kind `batch`. Each table has
+/// one; they differ only in the distance of the table's pages.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Batch {
@@ -40,23 +40,23 @@ pub struct Batch {
 
 /// Most tokens in a tile of [`Batch::tiles`].
 pub const TILE_TOKENS: usize = 32;
-/// Entries behind those of a step's tokens that are zero: kernels work on groups of tokens and read
-/// whole ones.
+/// Zero entries after those of a step's tokens: kernels work on groups of tokens and read whole
+/// ones.
 pub const SPARE_TOKENS: usize = 64;
 
-/// The parameters of the kernel [`crate::manifest::PREPARE`], which makes a step's inputs of a
-/// framework's tensors: all of it in the device's memory, so that who launches it need not know
-/// what is there. In this order, 8 bytes each. A step launches it once for each table.
+/// The parameters of the kernel [`crate::manifest::PREPARE`], which makes a step's inputs from a
+/// framework's tensors. All of it is in the device's memory, so the program that launches it need
+/// not know the values. In this order, 8 bytes each. A step launches it once for each table.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Prepare {
-    /// `i32 [tokens]`: token ids. Sequences lie one behind the other.
+    /// `i32 [tokens]`: token ids. Sequences lie one after the other.
     pub ids: *const i32,
     /// `i64 [tokens]`: position of each token in its sequence.
     pub positions: *const i64,
-    /// `i32 [sequences + 1]`: where the tokens of each sequence begin, from 0 on, and where those
-    /// of the last one end. Sequences may have none, and tokens behind the last one's belong to
-    /// nobody.
+    /// `i32 [sequences + 1]`: the beginning of each sequence's tokens, from 0 on, and the end of
+    /// the last one's. Sequences may have none. Tokens after the end of the last one belong to no
+    /// sequence.
     pub starts: *const i32,
     /// `i32 [sequences]`: length of each sequence after the step.
     pub lengths: *const i32,
@@ -78,7 +78,7 @@ pub struct Prepare {
     pub table_stride: i64,
     /// At least one.
     pub sequences: i64,
-    /// How many entries of each list are made, beside [`SPARE_TOKENS`]. Those behind the last
+    /// Entries of each list that are made, in addition to [`SPARE_TOKENS`]. Those after the last
     /// sequence become zero.
     pub tokens: i64,
     /// Where the values begin in a page: like `value_bytes` a multiple of 16.
@@ -89,11 +89,11 @@ pub struct Prepare {
     pub layers: i64,
 }
 
-/// Work-groups of the kernel beside those that clear pages.
+/// Work-groups of the kernel, in addition to those that clear pages.
 pub const PREPARE_GROUPS: usize = 8;
 
 impl Prepare {
-    /// Tiles of a step of so many tokens, some of which may be empty: their count is 0.
+    /// Tiles of a step of this many tokens. Some may be empty: their count is 0.
     pub fn tiles(tokens: usize, sequences: usize) -> usize {
         (tokens / TILE_TOKENS).saturating_add(sequences)
     }
@@ -147,9 +147,9 @@ pub struct Pack {
     pub rows: i64,
     /// Columns of the rectangle, without padding.
     pub cols: i64,
-    /// Rows that are written; those behind `rows` become zero.
+    /// Rows that are written; those from `rows` on become zero.
     pub padded_rows: i64,
-    /// Columns that are written; those behind `cols` become zero.
+    /// Columns that are written; those from `cols` on become zero.
     pub padded_cols: i64,
     /// The row of the weight where the rectangle begins.
     pub row: i64,

@@ -135,8 +135,8 @@ fn check_target(target: &Target, model: (&Model, usize), sections: &[usize], at:
     Ok(())
 }
 
-/// That there are plans for whatever a step may be: for whoever attends, and for an engine if it
-/// can run the model.
+/// Checks that there are plans for every step: for each value of `attention`, and for an engine if
+/// it can run the model.
 fn complete(target: &Target, ranks: usize, at: &str) -> Checked {
     let has = |kind, attention| target.plans.iter().any(|p| !p.draft && p.kind == kind && p.attention == attention);
     let any = target.plans.iter().all(|plan| has(PlanKind::Any, plan.attention)) && !target.plans.is_empty();

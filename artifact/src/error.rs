@@ -31,7 +31,7 @@ pub enum Error {
     Unexpected { field: String, held: String, expected: String, more: usize },
 }
 
-/// What is said of fields behind the first that differs.
+/// The words about fields after the first one that differs.
 fn further(more: &usize) -> String {
     match more {
         0 => String::new(),

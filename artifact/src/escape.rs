@@ -1,7 +1,7 @@
 use std::ops::RangeInclusive;
 
-/// Text of an artifact as it may be shown: what a terminal or a reader would take for something
-/// else than text is written out, as `\u{1b}`. Whoever makes an artifact chooses its strings.
+/// Text of an artifact in a form that may be shown. Characters with a special meaning for a
+/// terminal or a reader are written out, as `\u{1b}`: the maker of an artifact chooses its strings.
 pub fn escaped(text: &str) -> String {
     replaced(text, |c| c.escape_default().collect())
 }

@@ -1,4 +1,4 @@
-//! What whoever loads an artifact expects of it.
+//! Expectations of an artifact's loader.
 use serde::Deserialize;
 use serde_json::Value;
 

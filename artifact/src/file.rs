@@ -74,7 +74,7 @@ struct Aligned {
 }
 
 impl Aligned {
-    /// Zeros, unless there is no memory for so many.
+    /// Zeros, unless memory does not suffice.
     fn zeros(len: usize) -> Option<Aligned> {
         let mut bytes: Vec<u8> = Vec::new();
         bytes.try_reserve_exact(len.checked_add(ALIGN)?).ok()?;

@@ -1,8 +1,8 @@
 //! Files that a user names: how they are opened, and how they come to be.
 //!
-//! A [`Draft`] has no name until it is whole (`O_TMPFILE`), so that a killed process leaves
-//! nothing. Where the file system knows no such files it is called `.atomc-PID-NUMBER` and locked
-//! while its writer lives; the next writer in the folder removes those that nobody holds.
+//! A [`Draft`] has no name until it is whole (`O_TMPFILE`), so a killed process leaves nothing. If
+//! the file system knows no such files its name is `.atomc-PID-NUMBER`, and it is locked while its
+//! writer lives; the next writer in the folder removes those that are not locked.
 use std::ffi::{CString, OsStr};
 use std::fs::{File, Metadata, OpenOptions, TryLockError};
 use std::io::{self, ErrorKind, Read, Write};
@@ -53,7 +53,7 @@ pub fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
     draft.publish()
 }
 
-/// The same for a name that nobody chose (see [`Draft::beside`]).
+/// The same for a derived name (see [`Draft::beside`]).
 pub fn write_beside(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let mut draft = Draft::beside(path)?;
     draft.file.write_all(bytes)?;
@@ -63,7 +63,7 @@ pub fn write_beside(path: &Path, bytes: &[u8]) -> io::Result<()> {
 /// A file that is being written, and appears in its place when it is whole.
 #[derive(Debug)]
 pub struct Draft {
-    /// Where the content goes. Nobody else sees it before [`Draft::publish`].
+    /// The file for the content. No other program sees it before [`Draft::publish`].
     pub file: File,
     place: PathBuf,
     /// What it is called until then, if it has to have a name.
@@ -77,8 +77,8 @@ impl Draft {
         Draft::begin(path, |folder| unnamed(folder).or_else(|_| named(folder)))
     }
 
-    /// The same for a name that nobody chose, as it follows from another: what lies there may have
-    /// come with that, and a link may lead to any file of the user's.
+    /// The same for a name that follows from another and that no user chose. A file of that name
+    /// may be from a stranger, and a link may lead to any file of the user's.
     pub fn beside(path: &Path) -> io::Result<Draft> {
         match std::fs::symlink_metadata(path) {
             Ok(found) if found.is_symlink() => {
@@ -189,7 +189,8 @@ fn named(folder: &Path) -> io::Result<(File, Option<PathBuf>)> {
             Err(error) if error.kind() == ErrorKind::AlreadyExists => continue,
             file => file?,
         };
-        // Whoever removes abandoned files can have come in between: then another name is taken.
+        // A program that removes abandoned files may have removed it meanwhile: then another name
+        // is taken.
         if lock(&file)? && file.metadata()?.nlink() > 0 {
             return Ok((file, Some(name)));
         }
@@ -235,7 +236,7 @@ fn is_unfinished(name: &OsStr) -> bool {
     parts.is_some_and(|(pid, count)| number(pid) && number(count))
 }
 
-/// Whether the file is locked now. Where a file system has no locks nobody can remove the file
+/// Whether the file is locked now. If a file system has no locks, no program removes the file
 /// either.
 fn lock(file: &File) -> io::Result<bool> {
     match file.try_lock() {

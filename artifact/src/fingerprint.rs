@@ -4,9 +4,9 @@ use std::str::FromStr;
 /// What identifies an artifact's whole content: the checksum of its header.
 ///
 /// The header holds the place, the length and the checksum of every section, and a file opens only
-/// if all of them are right and zeros lie between the sections. So no byte of an artifact can
-/// change, with or without its checksums, and leave the fingerprint as it was. Nothing in it is
-/// secret: it says what a file holds, not who made it.
+/// if all of them are right and zeros lie between the sections. So every change of a byte, with or
+/// without its checksums, changes the fingerprint. Nothing in it is secret: it identifies the
+/// contents of a file, not their maker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Fingerprint([u8; 32]);
 

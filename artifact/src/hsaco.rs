@@ -178,7 +178,7 @@ impl CodeObject {
 }
 
 impl Isa {
-    /// Of a target id: `amdgcn-amd-amdhsa--gfx942:sramecc+:xnack-`, or what is behind its `--`.
+    /// Of a target id: `amdgcn-amd-amdhsa--gfx942:sramecc+:xnack-`, or the part after its `--`.
     /// Newer compilers name the processor in the architecture as well:
     /// `amdgpu9.42-amd-amdhsa-unknown-gfx942`.
     pub fn parse(target: &str) -> Result<Isa, Error> {

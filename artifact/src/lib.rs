@@ -1,9 +1,9 @@
 //! The artifact file: one manifest and the code objects it names, every byte of it under a
 //! checksum.
 //!
-//! The compiler calls [`write()`], the runtime [`Artifact::open`]. Both hold the manifest to the
-//! same rules ([`check`]), so that what cannot be opened is not written, and whoever has an
-//! [`Artifact`] may follow its indices without looking.
+//! The compiler calls [`write()`], the runtime [`Artifact::open`]. Both check the manifest by the
+//! same rules ([`check`]), so every written artifact can be opened, and code that has an
+//! [`Artifact`] may follow its indices without checks.
 //!
 //! `file.rs` has the layout of the file, `manifest.rs` the facts of the artifact.
 //! `manifest/expr.rs` has the expressions of the weight plan, with one fold that shapes, names and

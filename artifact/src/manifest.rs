@@ -33,7 +33,7 @@ pub struct Manifest {
     pub config: serde_json::Value,
     /// What runs of the model: sizes, and tokens that end an answer.
     pub model: Model,
-    /// Names of tensors in checkpoints, beside those that the targets' weights are made of.
+    /// Names of tensors in checkpoints, in addition to those in the targets' weight plans.
     pub tensors: TensorNames,
     /// Ranks that share the model out, each of which runs this artifact with its shards of the
     /// weights; 1 for none.
@@ -74,7 +74,7 @@ impl Manifest {
     }
 }
 
-/// Facts of the model that whoever runs it needs, and that no target changes.
+/// Facts of the model that every program that runs it needs, the same for all targets.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Model {
@@ -84,12 +84,12 @@ pub struct Model {
     pub layers: usize,
     /// Numbers of a token between layers.
     pub hidden: usize,
-    /// Token ids are below this, and a row of logits has so many, all ranks together.
+    /// Token ids are below this. It is also the width of a row of logits, over all ranks.
     pub vocab: usize,
     /// Longest sequence that the model was made for.
     pub max_positions: usize,
-    /// Token ids that end an answer, from `config.json` and `generation_config.json` where it lay
-    /// beside it.
+    /// Token ids that end an answer, from `config.json` and, if it is in the same folder,
+    /// `generation_config.json`.
     pub stop: Vec<u32>,
     /// The token that a prompt begins with, if the model's files name one.
     pub bos: Option<u32>,
@@ -120,15 +120,16 @@ pub struct Target {
     pub draft: Option<Draft>,
     /// By the kernel number that launches use.
     pub kernels: Vec<KernelDef>,
-    /// Best first: the loader takes the first whose features the device has.
+    /// Best first: the loader takes the first one with features that the device has.
     pub variants: Vec<Variant>,
     /// In the order in which a runtime should consider them.
     pub plans: Vec<Plan>,
 }
 
-/// What is common to the plans of a draft, a small model that guesses tokens behind a sequence. A
-/// step of it takes a row for each token that the model has left, or an earlier step of the draft,
-/// and the token behind that; it has positions, states and tables as the model's steps do.
+/// The properties that all plans of a draft share. A draft is a small model that guesses tokens
+/// after a sequence. A step of it takes, for each token, a row that the model or an earlier step of
+/// the draft has left, and the token after that; it has positions, states and tables as the model's
+/// steps do.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Draft {
@@ -141,8 +142,8 @@ pub struct Draft {
     /// they differ.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub map: Option<String>,
-    /// Of a draft whose weights lie in a checkpoint of their own: beginnings of names there, and
-    /// those in their place.
+    /// For a draft with weights in a checkpoint of their own: prefixes of names there, and their
+    /// replacements.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub renamed: Option<Vec<Renamed>>,
 }
@@ -178,7 +179,7 @@ impl Target {
 }
 
 impl Target {
-    /// Whether a plan has kernels for the few rows of decode steps, whose results have no spare
+    /// Whether a plan has kernels for the few rows of decode steps. Their results have no spare
     /// rows.
     pub fn is_for_few(&self, plan: &Plan) -> bool {
         plan.kind.is_few() && !self.invariant
@@ -189,7 +190,7 @@ impl Target {
         &self.groups[self.states[state].group]
     }
 
-    /// Most guesses behind a token that a step verifies.
+    /// Most guesses after a token that a step verifies.
     pub fn most_guesses(&self) -> usize {
         self.plans.iter().filter_map(|plan| plan.kind.each()).max().unwrap_or(1) - 1
     }
@@ -204,7 +205,7 @@ impl Target {
         paged.map_or(self.hidden.dtype, |stream| stream.dtype)
     }
 
-    /// Whether it keeps slots of sequences, beside pages.
+    /// Whether it keeps slots of sequences, in addition to pages.
     pub fn has_slots(&self) -> bool {
         self.groups.iter().any(|group| matches!(group, StateGroup::Slots(_)))
     }
@@ -216,8 +217,8 @@ impl Target {
     }
 }
 
-/// How kernels lay out what they read and make. Loaders find all that they need beside weights and
-/// states; this is for who wants to read results.
+/// The layout of kernels' operands and results. Loaders need only weights and states, which have
+/// their own; this is for readers of results.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DataLayout {

@@ -18,8 +18,8 @@ pub enum DType {
     F16,
     /// The upper half of an `f32`.
     BF16,
-    /// `f8e4m3fn` of the OCP, saturating: what is above 448 is 448. What becomes of a NaN is not
-    /// said.
+    /// `f8e4m3fn` of the OCP, saturating: numbers above 448 become 448. The result for a NaN is not
+    /// defined.
     F8E4M3,
     /// `e8m0` of the OCP, a power of two from 2^-127 to 2^127, without a sign; 255 is NaN. An
     /// element of scales only.
@@ -104,7 +104,7 @@ impl DType {
         }
     }
 
-    /// Bytes of so many elements that lie side by side.
+    /// Bytes of this many elements side by side.
     pub fn bytes(self, elements: usize) -> usize {
         elements / 8 * self.bits() + (elements % 8 * self.bits()).div_ceil(8)
     }
@@ -121,7 +121,7 @@ impl DType {
         matches!(self, DType::F32 | DType::F16 | DType::BF16)
     }
 
-    /// Whether a weight may be stored in this type, as numbers that a scale goes with.
+    /// Whether a weight may be stored in this type, as codes that have a scale.
     pub fn is_code(self) -> bool {
         self.is_integer_code() || matches!(self, DType::F8E4M3 | DType::F4E2M1)
     }

@@ -1,4 +1,5 @@
-//! How checkpoints store weights that are no plain tensors, and what stands beside them.
+//! Checkpoints' formats of weights that are no plain tensors, and the further tensors of such a
+//! weight.
 use serde::{Deserialize, Serialize};
 use std::ops::RangeInclusive;
 
@@ -26,7 +27,7 @@ impl Order {
         }
     }
 
-    /// Whether words of so many codes may have it.
+    /// Whether words of `codes` codes may have this order.
     pub fn suits(self, codes: usize) -> bool {
         match self {
             Order::Plain => codes > 1,
@@ -52,7 +53,7 @@ pub enum Fact {
     All(i32),
     /// These, in this order: the sizes of a weight.
     Are(Vec<i32>),
-    /// Of each column the number of its group, of so many columns in a row.
+    /// For each column the number of its group, with this many consecutive columns in a group.
     Groups(usize),
     /// Floats that rows are divided by, each one of [`SCALES`].
     Scales,
@@ -90,8 +91,8 @@ impl Fact {
         }
     }
 
-    /// What is wrong with numbers in rows of so many, if something is. Sizes and groups are those
-    /// of each row: a stack of tensors has one for each.
+    /// The fault of numbers in rows of `width`, if there is one. Sizes and groups are those of each
+    /// row: a stack of tensors has one for each.
     pub fn fault(&self, numbers: &[i32], width: usize) -> Option<String> {
         match self {
             Fact::All(_) | Fact::Scales | Fact::Addends => self.fault_of_row(numbers),

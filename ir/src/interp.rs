@@ -42,8 +42,8 @@ pub trait Real: Scalar + Default + std::fmt::Debug + PartialOrd + 'static {
         Self::of(quantise::code(self.get(), dtype))
     }
 
-    /// As the sum of so many products that a machine may add up with fewer bits than f32 has, the
-    /// largest of which, and of what they add up to, is this.
+    /// As the sum of `_products` products on a machine that may keep fewer bits than f32 has.
+    /// `_largest` is the largest of the products and of their sum.
     fn coarse(self, _largest: f64, _products: usize) -> Self {
         self
     }
@@ -69,7 +69,7 @@ pub trait Real: Scalar + Default + std::fmt::Debug + PartialOrd + 'static {
         [self.get(); 2]
     }
 
-    /// As a number in whose place a kernel may as well have another one.
+    /// As a number that a kernel may replace by the other.
     fn or(self, _: Self) -> Self {
         self
     }
@@ -244,7 +244,7 @@ pub fn run<S: Real>(
     run_with(graph, cx, &|name| params.get(name).cloned(), weight, &|_, _, _| None)
 }
 
-/// The results of a node, of its operands, by whoever does not take those of its op.
+/// Gives the results of a node for its operands, or none for those of its op.
 pub(crate) type Own<'a, S> = &'a dyn Fn(NodeId, &[&Val<S>], Cx) -> Option<Results<S>>;
 
 /// The same with parameters that are made when they are asked for, and nodes that somebody else
@@ -656,7 +656,8 @@ pub(crate) fn rope_pairs<S: Real>(args: &[&Val<S>], _: Cx) -> Results<S> {
     rotated(args, |i, _| [2 * i, 2 * i + 1])
 }
 
-/// Rotates the two elements of each head that belong to frequency `i` of so many.
+/// Rotates the two elements of each head that belong to a frequency; `pair` gives them for the
+/// frequency and the number of frequencies.
 fn rotated<S: Real>(args: &[&Val<S>], pair: impl Fn(usize, usize) -> [usize; 2]) -> Results<S> {
     let (x, table) = (args[0].float()?, args[1].float()?);
     let (heads, dim, rot) = (x.shape[1], x.shape[2], table.width());
@@ -989,7 +990,7 @@ mod tests {
         near(run("2, sigmoid, 2, 1, max, false, 1.0", None, logits), [0.8, 0.5], [1, 0]);
     }
 
-    /// Choices of experts that a rank does not hold are nobody's and count nothing.
+    /// Choices of experts that the rank does not hold have no rows and count nothing.
     #[test]
     fn routers_of_ranks_by_hand() {
         let text = |values: &str, held: &str, operand: &str| {
@@ -1072,8 +1073,8 @@ mod tests {
     }
 
     /// A weight of 3 rows and 9 columns, as compressed-tensors, GPTQ and AWQ store it: two's
-    /// complement or with an offset, packed along its columns or its rows. What is behind the last
-    /// code of a word is nobody's.
+    /// complement or with an offset, packed along its columns or its rows. The bits after the last
+    /// code of a word are unused.
     #[test]
     fn words_are_unpacked() {
         let value = |row: usize, col: usize| ((row * 9 + col) * 5 % 16) as i64;

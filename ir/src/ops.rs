@@ -243,7 +243,7 @@ macro_rules! ops {
                 }
             }
 
-            /// Its name in the text form.
+            /// The name in the text form.
             pub fn name(&self) -> &'static str {
                 match self {
                     Op::Map(e) => e.name(),
@@ -422,7 +422,7 @@ weight_steps!(ops! {
     /// Whole numbers in f32, a constant of the configuration.
     Numbers = "numbers" () { values: Vec<usize> }
         [Layout, Outside, Other, Whole, work::none] shapes::numbers, interp::numbers;
-    /// Other layout, same values.
+    /// The same values in another layout.
     Pack = "pack" (w: Shared) { to: Layout }
         [Layout, Outside, Kept, Same, work::none] shapes::pack, interp::pack;
     /// The same elements in row-major order under another shape.

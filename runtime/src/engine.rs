@@ -262,7 +262,7 @@ impl Engine {
         Ok(())
     }
 
-    /// What was opened. Nothing that happens to its file changes it.
+    /// The artifact, as it was opened. Later changes to its file do not change it.
     pub fn artifact(&self) -> &Artifact {
         &self.session.artifact
     }
@@ -523,7 +523,7 @@ impl Engine {
     fn copy_blocks(&mut self) -> Result<(), StepError> {
         for BlockCopy { group, from, to } in self.kv.take_copies() {
             let bytes = self.session.units[group].bytes;
-            // What a block held is in the way of its next owner.
+            // The values in this block have to be cleared for its next owner.
             self.untouched[group] = self.untouched[group].max(to + 1);
             for state in self.session.memory.states.iter_mut().filter(|state| state.table == group) {
                 state.pages.copy_within(from * bytes..(from + 1) * bytes, to * bytes)?;
@@ -581,7 +581,7 @@ impl Engine {
         self.session.inputs.clear();
         while let Some(request) = requests.get(at.request) {
             let used = self.session.inputs.counts();
-            // A part ends where a snapshot is wanted.
+            // A part ends at the position of a snapshot.
             let room = (tokens - used.tokens).min(self.kv.until_snapshot(request.sequence));
             let part = select::part(request, at.token, room, rows - used.rows);
             if part.tokens > 0 {

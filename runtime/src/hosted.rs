@@ -100,7 +100,7 @@ pub struct Hosted {
     /// The steps of embeddings and heads, by their rows, where kernels read them from the device's
     /// memory.
     steps: Option<DeviceBuffer>,
-    /// Where the pages of each state begin, table by table, for a device that makes the inputs.
+    /// The address of each state's pages, table by table, for a device that makes the inputs.
     starts: Option<DeviceBuffer>,
     /// The part of a page of each state that is cleared.
     values: Vec<Range<usize>>,
@@ -449,12 +449,12 @@ impl std::fmt::Debug for Hosted {
 fn table_rooms(outline: &Outline) -> Vec<TableRoom> {
     let code = outline.target();
     let most = outline.artifact.manifest().model.max_positions.div_ceil(code.layout.block_tokens);
-    // Tables stay where they are if the device makes the inputs.
+    // Tables are not copied if the device makes the inputs.
     let blocks = if outline.device.prepares() { 0 } else { most };
     code.states.iter().map(|state| TableRoom { blocks, block_stride: outline.units[state.group].bytes }).collect()
 }
 
-/// That rows that a caller attends into have no padding where nobody clears it.
+/// Checks that rows with a caller's attention have no padding that is never cleared.
 fn check_padding(outline: &Outline, inputs: &Inputs) -> Result<(), HostedError> {
     let row = outline.target().layout.row;
     let unfilled = outline.plans.iter().flat_map(|plan| &plan.calls).find_map(|call| padded(*call, row));

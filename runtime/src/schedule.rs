@@ -226,7 +226,7 @@ impl<B: Backend> Scheduler<B> {
         (self.backend, self.failed)
     }
 
-    /// Takes the engine for what it is after a panic in a step: every sequence is dropped.
+    /// Continues after a panic in a step: every sequence is dropped.
     pub fn recover(&mut self, what: &str) {
         self.counts.faults += 1;
         self.fail_all(&JobError::Fault(what.to_owned()));

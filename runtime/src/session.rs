@@ -34,7 +34,7 @@ pub(crate) struct Session {
     pub units: Vec<Unit>,
     pub memory: Memory,
     pub inputs: Inputs,
-    /// Whose part of the weights it has.
+    /// The rank with the shards that it has.
     pub rank: Rank,
     /// Whether the weights are there.
     pub loaded: bool,
@@ -173,8 +173,8 @@ impl Session {
     /// its calls.
     ///
     /// # Safety
-    /// The inputs hold the step, the memory that the plan reads is as it expects, whoever the last
-    /// call was for has done what it asks, and the stream is one of the device's.
+    /// The inputs hold the step, the memory that the plan reads is as it expects, the work of the
+    /// last call is done, and the stream is one of the device's.
     pub unsafe fn advance(
         &mut self,
         at: &mut Progress,

@@ -74,11 +74,11 @@ pub struct Rank {
 }
 
 impl Rank {
-    /// A model that nobody shares out.
+    /// A model on a single rank.
     pub const ONLY: Rank = Rank { number: 0, of: 1 };
 
-    /// The number of this rank's part where there are so many: fewer than ranks are held by
-    /// several.
+    /// The number of this rank's part of `parts`. If there are fewer parts than ranks, several
+    /// ranks hold the same part.
     fn part(self, parts: usize) -> usize {
         self.number * parts / self.of
     }
@@ -141,11 +141,11 @@ impl<'a> Report<'a> {
 pub struct Sink<'a> {
     /// What is to be made: those of the target.
     pub weights: &'a [Weight],
-    /// Whose shards are loaded.
+    /// The rank with the shards that are loaded.
     pub rank: Rank,
     /// In the order of the weights, each of the size that its weight states.
     pub buffers: &'a mut [DeviceBuffer],
-    /// Who packs.
+    /// The threads that pack.
     pub pool: &'a mut Pool,
 }
 
@@ -311,8 +311,7 @@ fn tasks(index: usize, weight: &Weight) -> Vec<Task> {
     let step = (TASK_BYTES / row_bytes.max(1)).next_multiple_of(unit).max(unit);
     let task = |matrix: usize, first: usize| {
         let last = (first + step).min(rows);
-        // The last rows come with the padding behind them, which a device's memory may not have as
-        // zeros.
+        // The last rows include the padding after them: a device's memory may not be zero there.
         let end = match weight.layout {
             Layout::Rows { .. } if last == rows => weight.bytes,
             Layout::Panels { .. } if last == rows => matrix_bytes,

@@ -5,10 +5,8 @@
 //! text: its tokenizer ([`text`]), chat templates ([`template`]), the parts of answers ([`parts`]:
 //! [`thoughts`] and calls of [`tools`]) and their forms ([`grammar`]).
 //!
-//! `schedule.rs` decides which tokens of which requests are in the next step. It asks the engine
-//! through a trait (`schedule/backend.rs`), so its tests run a toy over the engine's own cache.
-//! `schedule/admit.rs` admits, `schedule/prefix.rs` is the radix tree of retained sequences,
-//! `schedule/choose.rs` chooses tokens, `schedule/task.rs` is one request. `worker.rs` is the
+//! The batcher is the runtime's (`runtime/src/schedule.rs`). It asks the engine through a trait
+//! (`schedule/backend.rs`), so its tests run a toy over the engine's own cache. `worker.rs` is the
 //! thread that owns scheduler and engine: nothing else touches them.
 //!
 //! `text.rs` makes text of tokens, `template.rs` prompts of conversations, `tools.rs` calls of

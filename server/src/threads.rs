@@ -21,9 +21,9 @@ pub const MASKS: Place = Place { stack: 64 << 20, nice: 5 };
 /// Following one that takes long.
 pub const SLOW_MASKS: Place = Place { nice: SLOW, ..MASKS };
 
-/// How far work stands back that takes long. The engine's threads wait for each other some hundred
-/// times a step: with 5 beside two of them on two cores an answer took 470 ms at most, with 10 the
-/// same, and with 15 or 19 it took 190 where it took 130 alone.
+/// The priority, below the engine's, of work that takes long. The engine's threads wait for each
+/// other some hundred times a step. With 5 and two threads of such work on two cores an answer took
+/// at most 470 ms, with 10 the same, and with 15 or 19 it took 190; without such work it took 130.
 pub const SLOW: i32 = 15;
 /// Time from which on work takes long.
 pub const QUICK: Duration = Duration::from_millis(50);
@@ -71,8 +71,8 @@ impl Worker {
         work()
     }
 
-    /// Lets other threads go before this one, from now on: only who may do all may take that back.
-    /// Says whether it still works.
+    /// Lowers the priority of the thread from now on; only a privileged process may raise it again.
+    /// Returns whether the thread still works.
     pub fn stand_back(&self, by: i32) -> bool {
         // The thread does not end while this is held.
         let thread = self.thread();
@@ -92,7 +92,7 @@ fn own() -> libc::pid_t {
     unsafe { libc::gettid() }
 }
 
-/// Lets threads go before one that stand back by less than this behind the process.
+/// Sets a thread's priority to this many steps below the process's.
 #[cfg(target_os = "linux")]
 fn stand_back(thread: libc::pid_t, by: i32) {
     // SAFETY: they take numbers. On Linux a thread has a priority of its own, and the process that

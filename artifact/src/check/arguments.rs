@@ -1,5 +1,5 @@
-//! That the arguments of a launch are of the kinds that its kernel takes: code follows every
-//! pointer blindly, and one too few is what lies behind the list.
+//! Checks that the arguments of a launch are of the kinds that its kernel takes. Code follows every
+//! pointer without checks, and an argument too few is whatever follows the list.
 use super::{Checked, ensure};
 use crate::manifest::*;
 

@@ -2,7 +2,7 @@
 use super::{Checked, MAX_STEP, below, bytes, count, ensure, product};
 use crate::manifest::*;
 
-/// A plan of a model on so many ranks.
+/// Checks a plan of a model on this many ranks.
 pub(super) fn plan(plan: &Plan, target: &Target, (model, ranks): (&Model, usize), at: &str) -> Checked {
     let layers = model.layers;
     for (field, value) in [("tokens", plan.tokens), ("rows", plan.rows)] {

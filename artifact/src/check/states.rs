@@ -32,7 +32,7 @@ pub(super) fn states(target: &Target, layers: usize, at: &str) -> Checked {
     ensure(many <= MAX_STATES, &format!("{at}.states"), || format!("{many} are more than {MAX_STATES}"))?;
     for (index, state) in target.states.iter().enumerate() {
         let at = format!("{at}.states[{index}]");
-        // Those of a draft's layers are numbered behind the model's.
+        // The numbers of a draft's layers follow the model's.
         let layers = if target.draft.is_some() { MAX_LAYERS } else { layers };
         below(state.layer, layers, &at, "layer")?;
         below(state.group, target.groups.len(), &at, "group")?;

@@ -205,7 +205,7 @@ fn weights_that_disagree_with_themselves() {
     let mut padded = sample();
     padded.targets[0].weights[2].bytes = 64;
     manifest(&padded, SECTIONS).unwrap();
-    // One row, whose distance to the next matters to nobody, but for who multiplies with it.
+    // The distance to the next row matters only to products, as there is one row.
     let row = |m: &mut Manifest| {
         let weight = &mut m.targets[0].weights[2];
         (weight.shape, weight.layout) = (vec![1, 2], Layout::Rows { stride: 1 << 63 });
@@ -277,7 +277,7 @@ fn packed(m: &mut Manifest, shape: &[usize], expr: WeightExpr) {
     weight.bytes = 16 * 16 / 2;
 }
 
-/// As checkpoints store codes: words of them, turned, shifted, with tensors beside them.
+/// Codes as checkpoints store them: in words, transposed, shifted, with further tensors.
 #[test]
 fn codes_as_they_are_stored() {
     let words = || tensor("t", &[4, 2]);

@@ -40,7 +40,7 @@ fn layout(weight: &Weight, target: &DataLayout, at: &str) -> Checked {
             let stride = stride(cols, target).filter(|stride| (stride % 8 * bits).is_multiple_of(8));
             (stride.map(|stride| Layout::Rows { stride }), stride.and_then(|stride| rows.checked_mul(stride)))
         }
-        // Scales and zero points, of which nobody reads columns that there are not.
+        // Kernels read no columns of scales and zero points that do not exist.
         Layout::Panels { group: 1, cols: have, .. } if have == cols && bits >= 8 => panels(rows, cols, 1, target),
         Layout::Panels { .. } => match padded(cols, target) {
             Some(padded) => panels(rows, padded, target.group_bytes * 8 / bits, target),
@@ -65,8 +65,8 @@ fn shown(layout: Layout) -> String {
     serde_json::to_string(&layout).unwrap_or_default()
 }
 
-/// Panels of rows, which are padded like columns of activations, with groups of so many of `cols`;
-/// and their elements.
+/// Panels of rows, which are padded like columns of activations, with groups of `group` of the
+/// `cols` columns; and their elements.
 fn panels(rows: usize, cols: usize, group: usize, target: &DataLayout) -> (Option<Layout>, Option<usize>) {
     let width = target.panel;
     let whole = |&rows: &usize| rows.is_multiple_of(width) && cols.is_multiple_of(group);
@@ -135,7 +135,7 @@ fn value(expr: &WeightExpr, operands: Vec<Made>) -> Made {
     }
 }
 
-/// So many tensors, or one that has them all.
+/// A stack of `count` tensors, or one tensor with all of them.
 fn stack(name: &str, count: usize, shape: &[usize], whole: Option<&Whole>) -> Made {
     sound(name.matches(STAR).count() == 1, ".stack.name", || {
         format!("{name:?} has not one star in the place of a number")

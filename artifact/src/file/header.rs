@@ -73,7 +73,7 @@ impl Header {
     }
 }
 
-/// The entries of a table, whose sections follow one another and fill the file.
+/// The entries of a table. Their sections follow one another and fill the file.
 fn entries(table: &[u8], count: usize, len: u64) -> Result<Vec<Entry>, Error> {
     let mut end = size(count);
     let mut entries = Vec::with_capacity(count);

@@ -265,7 +265,8 @@ fn sections_are_packed_and_lie_where_drivers_want_them() {
     assert!((0..3).all(|i| artifact.section(i).unwrap().as_ptr().align_offset(ALIGN) == 0));
 }
 
-/// Memory follows from the header, whose bounds do not depend on how small deflate makes zeros.
+/// The memory follows from the header. Its bounds do not depend on the ratio by which deflate
+/// shrinks zeros.
 #[test]
 fn what_would_take_much_memory_is_refused_by_the_header() {
     let good = encode(&sample(), &code()).unwrap();
@@ -309,7 +310,7 @@ fn code_is_unpacked_when_it_is_asked_for() {
     assert_eq!((held(), artifact.section(1).unwrap().as_ptr()), (vec![false, true, false], first));
 }
 
-/// Of a file that is damaged behind its header, as of one that is whole.
+/// A file that is damaged after its header has the fingerprint of the whole one.
 #[test]
 fn a_fingerprint_needs_the_header_alone() {
     let dir = tempfile::tempdir().unwrap();

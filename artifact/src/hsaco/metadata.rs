@@ -67,8 +67,8 @@ pub struct Arg {
     pub name: Option<String>,
 }
 
-/// What an argument holds. The kinds `Hidden…` are not parameters of the source: whoever dispatches
-/// fills them.
+/// The contents of an argument. The kinds `Hidden…` are not parameters of the source: the
+/// dispatcher fills them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ValueKind {

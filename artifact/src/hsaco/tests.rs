@@ -33,7 +33,7 @@ impl Default for Fixture {
 }
 
 impl Fixture {
-    /// One segment that is the whole file; the descriptor and behind it the code at its end.
+    /// One segment that is the whole file, with the descriptor and then the code at its end.
     fn build(&self) -> Vec<u8> {
         let mut file = vec![0; TEXT];
         let note = rmp_serde::to_vec(&self.metadata).unwrap();

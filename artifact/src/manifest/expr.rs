@@ -62,9 +62,8 @@ macro_rules! expressions {
             /// A tensor of the checkpoint by its name, which must have this shape: of any float
             /// type where the weight is of one, else of the weight's.
             Tensor { name: String, shape: Vec<usize> },
-            /// As many tensors of this shape, one behind the other along an axis before theirs:
-            /// `name` has a star in the place of their numbers. A checkpoint may have them in one
-            /// tensor instead.
+            /// `count` tensors of this shape, stacked along a new first axis: `name` has a star in
+            /// the place of their numbers. A checkpoint may have them in one tensor instead.
             Stack {
                 name: String,
                 count: usize,

@@ -32,8 +32,8 @@ pub struct Variant {
     pub features: Vec<String>,
     /// What times on a GPU are compared with; none on the host.
     pub chip: Option<Chip>,
-    /// Whether the compiler's tests run such code, on hardware or emulated; otherwise nobody has
-    /// seen it run.
+    /// Whether the compiler's tests run such code, on hardware or emulated; otherwise it was never
+    /// run.
     pub executed: bool,
     /// Index of the section that holds the code: one code object, or the modules of the kernels.
     pub section: usize,
@@ -66,8 +66,8 @@ pub struct Chip {
 }
 
 impl Chip {
-    /// The seconds that the peaks allow for so many bytes and operations of a kernel with this
-    /// [`Kernel::rate`].
+    /// The least seconds for these bytes and operations of a kernel with this [`Kernel::rate`], by
+    /// the peaks.
     pub fn floor(&self, bytes: u64, flops: u64, rate: u32) -> f64 {
         (bytes as f64 / self.bandwidth).max(flops as f64 / (self.flops * f64::from(rate)))
     }
@@ -86,11 +86,11 @@ pub struct Kernel {
     pub scratch: usize,
     /// Work-items of a work-group, of which there is one for each task; 0 on the host.
     pub threads: usize,
-    /// Bytes of device memory that all launches share: zero at first, and whoever counts in it
-    /// leaves its counters zero; 0 on the host.
+    /// Bytes of device memory that all launches share: zero at first, and a kernel that counts in
+    /// it leaves its counters zero; 0 on the host.
     pub workspace: usize,
-    /// Bytes of shared memory that a launch gives each work-group, beside what the code declares
-    /// for itself; 0 on AMD and the host.
+    /// Bytes of shared memory that a launch gives each work-group, in addition to those that the
+    /// code declares itself; 0 on AMD and the host.
     pub shared: usize,
     /// Operations on what the kernel multiplies in the time of one on 16-bit floats, by the chip's
     /// data sheet: more than one where quantised operands are multiplied as they lie.
@@ -109,7 +109,7 @@ pub struct Kernel {
 }
 
 impl Kernel {
-    /// A kernel for GPUs, in work-groups of so many threads, of a schedule that is not named yet.
+    /// A kernel for GPUs, in work-groups of this many threads, of a schedule without a name yet.
     pub fn simt(tasks: Tasks, threads: usize) -> Kernel {
         Kernel { threads, ..Kernel::host(tasks, 0) }
     }
@@ -268,7 +268,7 @@ pub enum Tasks {
     },
     /// Parts of the result that several tasks may share.
     Shared {
-        /// Those of steps of so many tokens at most.
+        /// The parts in steps of at most `limit` tokens.
         few: Parts,
         /// The most tokens of such a step.
         limit: usize,
@@ -288,7 +288,7 @@ pub struct Parts {
     pub times: usize,
     /// Most tasks that share a part, a power of two.
     pub splits: usize,
-    /// Most tasks of a launch whose parts are shared.
+    /// Most tasks of a launch with shared parts.
     pub most: usize,
 }
 
@@ -303,8 +303,8 @@ impl Tasks {
 }
 
 impl Parts {
-    /// How many tasks share each of so many parts: the largest power of two, to `splits`, with
-    /// which a launch has `most` tasks at most; otherwise one.
+    /// The number of tasks that share each of `parts` parts: the largest power of two, up to
+    /// `splits`, with which a launch has at most `most` tasks; otherwise one.
     pub fn sharing(&self, parts: usize) -> usize {
         let powers = (0..usize::BITS).map(|shift| 1 << shift).take_while(|power: &usize| *power <= self.splits);
         powers.filter(|power| parts.saturating_mul(*power) <= self.most).last().unwrap_or(1)

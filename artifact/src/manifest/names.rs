@@ -1,10 +1,10 @@
-//! What a checkpoint may hold beside the tensors of the weight plan, and how else it may spell
-//! their names.
+//! Tensors of a checkpoint in addition to those of the weight plan, and other spellings of names.
 use std::borrow::Cow;
 
 use serde::{Deserialize, Serialize};
 
-/// Names of tensors in the checkpoints that fit an artifact, beside those of the weight plan.
+/// Names of tensors in the checkpoints that fit an artifact, in addition to those of the weight
+/// plan.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TensorNames {

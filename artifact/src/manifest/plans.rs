@@ -15,8 +15,8 @@ pub struct Plan {
     pub rows: usize,
     /// Size of the buffer in which values live between launches. Nothing in it outlives the step.
     pub arena_bytes: usize,
-    /// Who attends. An engine runs those plans of kind `decode`, `verify` and `whole` that attend
-    /// themselves.
+    /// The program that does the attention. An engine runs those plans of kind `decode`, `verify`
+    /// and `whole` that do it themselves.
     pub attention: Attention,
     /// Whether it is a step of the draft and not of the model: its logits are of
     /// [`Draft::vocab`](super::Draft::vocab) tokens.
@@ -29,15 +29,15 @@ pub struct Plan {
     pub body: usize,
     /// What is the caller's to do between launches, in order.
     pub calls: Vec<Call>,
-    /// Rows of all tokens that the body leaves in the arena beside
-    /// [`Target::hidden`](super::Target::hidden), as whoever compiled the model asked for:
-    /// `hidden.2` is what enters layer 2. They stay until something else runs. The same in every
-    /// plan of a target that has a head.
+    /// Rows of all tokens that the body leaves in the arena, in addition to
+    /// [`Target::hidden`](super::Target::hidden), as the options of the compilation asked for:
+    /// `hidden.2` is the input of layer 2. They stay until the next run. The same in every plan of
+    /// a target that has a head.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub hidden: Vec<NamedRows>,
     /// Where the logits are when the last launch has run.
     pub logits: Logits,
-    /// Where the likeliest tokens are; without them, whoever wants them looks through the logits.
+    /// The place of the likeliest tokens; without them, the reader looks through the logits.
     pub picks: Option<Picks>,
 }
 
@@ -47,8 +47,8 @@ pub struct Plan {
 pub enum PlanKind {
     /// Exactly one token of each sequence.
     Decode,
-    /// Up to so many tokens of each sequence, all of which want logits: its next token, and those
-    /// that a draft guesses behind it. There are at most [`Plan::tokens`] over `each` sequences.
+    /// At most `each` tokens of each sequence, all with logits: its next token, and those that a
+    /// draft guesses after it. There are at most [`Plan::tokens`] over `each` sequences.
     Verify {
         /// Most tokens of a sequence.
         each: usize,
@@ -76,13 +76,13 @@ impl PlanKind {
     }
 }
 
-/// Who computes attention, and so who keeps keys and values.
+/// The program that computes attention, and so keeps keys and values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Attention {
     /// The plan's kernels, over [`Target::states`](super::Target::states).
     Own,
-    /// Whoever runs the plan, with a cache of its own: [`Work::Attention`].
+    /// The caller of the plan, with a cache of its own: [`Work::Attention`].
     Caller,
 }
 
@@ -97,7 +97,7 @@ pub struct Call {
     pub work: Work,
 }
 
-/// Kinds of work that an artifact leaves to whoever runs it.
+/// Kinds of work that an artifact leaves to its caller.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Work {
@@ -113,11 +113,11 @@ pub enum Work {
         /// This rank's part of the sum before, the sum after.
         value: Place,
     },
-    /// Puts `k` and `v`, of `heads` heads each, into the caller's cache and attends; `q` and `k`
-    /// are normed and rotated, and a head of `q` is as wide as one of `k`. `window` counts the keys
-    /// that a token sees, 0 for all. Where the width of `out` is no multiple of
-    /// [`DataLayout::row`](super::DataLayout::row), its padding up to that must be zero when
-    /// launches go on, so whoever runs the plan clears the rows before the caller fills them.
+    /// Puts `k` and `v`, of `heads` heads each, into the caller's cache and computes attention. `q`
+    /// and `k` are normed and rotated, and a head of `q` is as wide as one of `k`. `window` counts
+    /// the keys that a token sees, 0 for all. If the width of `out` is no multiple of
+    /// [`DataLayout::row`](super::DataLayout::row), its padding up to that must be zero at the next
+    /// launch, so the runtime clears the rows before the caller fills them.
     Attention {
         /// Number of the layer, which names the caller's cache.
         layer: usize,
@@ -210,7 +210,7 @@ pub struct Launch {
     pub chosen: Option<Chosen>,
 }
 
-/// The experts whose weights a launch reads.
+/// The experts with weights that a launch reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Chosen {

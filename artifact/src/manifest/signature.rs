@@ -1,5 +1,5 @@
-//! What a kernel takes and makes, as its body says in the text form of the graph IR: enough of it
-//! for whoever has no graphs.
+//! The operands and results of a kernel, read from its body in the text form of the graph IR, for
+//! programs without graphs.
 
 /// Types of a kernel's operands and results, in the order of its arguments.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -41,7 +41,7 @@ fn statement<'a>(body: &'a str, name: &str) -> Option<&'a str> {
     })
 }
 
-/// A type of a list, whose commas inside brackets are a type's own.
+/// A type of a list. Commas inside brackets belong to a type.
 fn nth(types: &str, number: usize) -> Option<&str> {
     let mut depth = 0usize;
     let comma = |c: char| {

@@ -8,7 +8,7 @@ use super::{DType, Extent};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct State {
-    /// Number of the layer whose state it is, from 0 on.
+    /// Number of the state's layer, from 0 on.
     pub layer: usize,
     /// Index into [`Target::groups`](super::Target::groups).
     pub group: usize,
@@ -32,7 +32,8 @@ pub enum StateGroup {
 pub struct Paged {
     /// Bytes of a page.
     pub block_bytes: usize,
-    /// What a page holds of each token, one behind the other: K and V of attention.
+    /// The streams of a page, one after the other, with an entry for each token: K and V of
+    /// attention.
     pub streams: Vec<PageStream>,
     /// Keys that a token sees at most, itself among them; 0 for all. Pages that lie further back
     /// are not read.
@@ -53,7 +54,7 @@ impl Paged {
     }
 }
 
-/// A slot of so many bytes for each sequence.
+/// A slot of this size for each sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Slots {
@@ -90,8 +91,8 @@ pub enum StreamLayout {
     Tokens,
     /// A row for each number: what the weights of tokens are multiplied with.
     Numbers,
-    /// The first numbers of each row of another stream, whose layout is `tokens`, and nothing
-    /// beside it.
+    /// The first numbers of each row of another stream, which has the layout `tokens`, and nothing
+    /// else.
     Prefix {
         /// Index of the other stream, which comes earlier.
         of: usize,

@@ -19,8 +19,8 @@ const FITTED: [Origin; COUNT] = [F; COUNT];
 /// has the same silicon.
 const SHARED: [Origin; COUNT] = [S, S, F, F, S, S, F, F, F, F, F, F];
 
-/// The highest clock, HBM, and fp8 of a compute unit (AMD's data sheets); then launch, memset, clock, power, near, far, hbm, cache, l2, group, atomics, store; see
-/// [`super::chip::NUMBERS`].
+/// The highest clock, HBM, and fp8 of a compute unit (AMD's data sheets); then launch, memset,
+/// clock, power, near, far, hbm, cache, l2, group, atomics, store; see [`super::chip::NUMBERS`].
 pub const CHIPS: [Chip; 3] = [
     chip(
         "MI308X",

@@ -45,9 +45,9 @@ use super::bytes;
 /// Error of an operation in f32, of its result: four units roundoff, for approximate instructions
 /// and for other orders.
 const F32: f64 = 1.0 / (1 << 22) as f64;
-/// Error of the sums of codes of e4m3 in NVIDIA's machines of the ninth generation, of the largest
-/// number that takes part: 13 bits behind its first, in each instruction. A lane's sums on an H200
-/// say so, and so does DeepSeek-V3's report (2412.19437, section 3.3.2).
+/// Error of the sums of codes of e4m3 in NVIDIA's machines of the ninth generation, relative to the
+/// largest number of the sum: 13 bits after its first, in each instruction. A lane's sums on an
+/// H200 show it, and DeepSeek-V3's report says so (2412.19437, section 3.3.2).
 const COARSE: f64 = 1.0 / (1 << 13) as f64;
 /// Products of such an instruction.
 const COARSE_PRODUCTS: usize = 32;
@@ -58,7 +58,7 @@ const DECAYED: f64 = (2 * 3 * 64) as f64;
 const NEAR: f64 = 1.0 / (1 << 20) as f64;
 /// The smallest normal number of f32 and of bf16.
 const SMALLEST: f64 = f32::MIN_POSITIVE as f64;
-/// Numbers whose inverse is subnormal, and which themselves may have become infinity.
+/// Numbers with a subnormal inverse. They may also have become infinity.
 const INFINITE: f64 = 1.0 / SMALLEST;
 const SIGMAS: f64 = 6.0;
 /// The exponential of numbers that are off by no more is as good as straight.

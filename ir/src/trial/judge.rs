@@ -15,7 +15,7 @@ pub struct Verdict {
     pub elements: usize,
     /// Elements that there are.
     pub all: usize,
-    /// Elements whose budget has no end, or is not a number.
+    /// Elements with a budget that is infinite or not a number.
     pub unbounded: usize,
     /// The first that is wrong.
     pub fault: Option<Fault>,
@@ -104,7 +104,7 @@ impl Trial<'_> {
         verdict
     }
 
-    /// The zeros that pad so many rows.
+    /// Judges the zeros that pad this many rows.
     fn judge_padding(&self, ty: &TensorType, rows: usize, got: &[u8]) -> Verdict {
         let (width, mut verdict) = (ty.width(), Verdict::default());
         for row in 0..rows {
@@ -293,7 +293,7 @@ impl Trial<'_> {
         }
     }
 
-    /// All results, whose bytes are given by number.
+    /// Judges all results, with their bytes by number.
     pub fn judge(&self, operands: &[Operand], want: &[Val<Bound>], got: &[impl AsRef<[u8]>]) -> Verdict {
         let mut all = Verdict::default();
         for ((&v, want), got) in self.graph.outputs().iter().zip(want).zip(got) {

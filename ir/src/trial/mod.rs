@@ -89,7 +89,7 @@ pub struct Trial<'g> {
     pub step: Step,
     /// Bytes between pages of a cache.
     pub gap: usize,
-    /// Sequences whose slots are -1.
+    /// Sequences with slots of -1.
     pub slotless: Vec<usize>,
     /// By the number of the operand.
     params: Vec<Param>,
@@ -105,7 +105,7 @@ enum Param {
     Batch,
 }
 
-/// The memory behind a kernel's operand.
+/// The memory of a kernel's operand.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Operand {
     /// Rows of activations, a weight, or indices.
@@ -200,12 +200,12 @@ impl<'g> Trial<'g> {
         })
     }
 
-    /// The memory behind each operand, in the order of the kernel's arguments.
+    /// The memory of each operand, in the order of the kernel's arguments.
     pub fn operands(&self) -> Vec<Operand> {
         (0..self.params.len()).map(|number| self.operand(number)).collect()
     }
 
-    /// The memory behind one.
+    /// The memory of one operand.
     pub fn operand(&self, number: usize) -> Operand {
         match (self.graph.ty(self.graph.inputs()[number]), &self.params[number]) {
             (Type::Tensor(t), Param::Indices(ints)) => {
@@ -224,7 +224,7 @@ impl<'g> Trial<'g> {
         }
     }
 
-    /// The number of the operand whose memory a state is in.
+    /// The number of the operand that has a state in its memory.
     pub fn state(&self, v: Value) -> Option<usize> {
         let mut v = Some(v).filter(|&v| self.graph.ty(v).is_state())?;
         while !matches!(self.graph.op(v.node), Op::Input { .. }) {
@@ -291,7 +291,7 @@ impl<'g> Trial<'g> {
     }
 }
 
-/// How the rows of so many experts are grouped behind them, if they are.
+/// The groups that follow the indices of experts, if there are some.
 pub fn groups(t: &TensorType, pairs: usize) -> Option<Groups> {
     match t.layout {
         Layout::Grouped { experts, tile } => Some(Groups { experts, tile, pairs }),
@@ -322,7 +322,7 @@ pub fn experts(graph: &Graph, v: Value) -> Option<usize> {
         let table = match *graph.op(user) {
             Op::Group { experts, .. } => return Some(experts),
             Op::Grouped { .. } if slot == 2 => graph.operands(user)[1],
-            // What is added to an expert's rows behind the sum of all ranks.
+            // The operand that is added to an expert's rows after the sum over all ranks.
             Op::Gather {} if slot == 1 => graph.operands(user)[0],
             _ => return None,
         };

@@ -12,8 +12,8 @@ const NUMBER: usize = size_of::<f64>() + 2 * size_of::<Bound>() + size_of::<f32>
 /// Bytes of the largest element.
 const LARGEST: usize = 4;
 
-/// Bytes that a trial of a graph takes at most, with pages so many bytes apart; none if no machine
-/// has as many.
+/// Most bytes that a trial of a graph takes, with pages at this distance; none if no machine has as
+/// many.
 pub fn need(graph: &Graph, memory: &Memory, step: &Step, gap: usize) -> Option<usize> {
     graph.ids().try_fold(0usize, |sum, id| {
         let inside = match graph.op(id) {

@@ -22,7 +22,7 @@ pub struct Reference {
     pub sampling: Option<Sampling>,
     /// Threads that compute.
     pub threads: usize,
-    /// Bytes that they may take together, beside the operands.
+    /// Most bytes of all threads together, in addition to the operands.
     pub memory: usize,
 }
 
@@ -33,7 +33,7 @@ const MOST_TOKENS: usize = 64;
 pub(super) struct Part {
     tokens: Vec<usize>,
     rows: Vec<usize>,
-    /// Of these, those whose results are compared.
+    /// Of these, those with results that are compared.
     own: BTreeSet<usize>,
     /// Whether these are rows, and not tokens.
     by_rows: bool,
@@ -221,7 +221,7 @@ impl Trial<'_> {
         !is_of_step(t) && !self.graph.is_output(v) && self.graph.users(v).iter().all(by_rows)
     }
 
-    /// A parameter whose rows are made when they are wanted.
+    /// A parameter with rows that are made on demand.
     fn source_of(&self, v: Value) -> Option<&Source> {
         let number = self.graph.inputs().into_iter().position(|input| input == v)?;
         match &self.params[number] {
@@ -405,7 +405,7 @@ impl Computed<'_> {
     }
 }
 
-/// The weight of a product, whose rows are made when they are needed.
+/// The weight of a product, with rows that are made on demand.
 struct Weight<'t> {
     codes: &'t Source,
     scale: Option<&'t Source>,

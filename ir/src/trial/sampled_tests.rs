@@ -1,4 +1,4 @@
-//! Samples beside the whole, and faults that samples find.
+//! Comparisons of samples with the whole, and faults that samples find.
 use super::sample::REPEATS_OF_SCALES;
 use super::source::place_scaled;
 use super::*;
@@ -203,7 +203,7 @@ fn samples_of_what_is_right() {
 enum Planted {
     /// A lane of each 64 columns is wrong in every row.
     Lane(usize),
-    /// A tile of so many rows and columns is wrong, of rows in the order in which tiles have them.
+    /// A tile of `side` rows and columns is wrong; rows are in the order of tiles.
     Tile { rows: Vec<usize>, col: usize, side: usize },
 }
 

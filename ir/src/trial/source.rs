@@ -1,5 +1,5 @@
-//! Operands whose numbers follow from their places, so that whoever wants some of them makes no
-//! others: the reference those that it reads, a device all of them in pieces.
+//! Operands with numbers that follow from their places. So any part can be made alone: the
+//! reference makes the numbers that it reads, a device all of them in pieces.
 use super::{Trial, bytes, scale_of};
 use crate::arch::{Memory, RowScales};
 use crate::interp::Tensor;
@@ -22,14 +22,14 @@ pub struct Source {
 }
 
 impl Source {
-    /// A tensor of this shape whose numbers are those of `number`, which is given all numbers
-    /// between -1 and 1 in steps of 1/128.
+    /// A tensor of this shape with numbers made by `number`. It is called with all numbers between
+    /// -1 and 1 in steps of 1/128.
     pub fn new(ty: &TensorType, shape: Vec<usize>, key: u64, number: impl Fn(f64) -> f64) -> Source {
         let scaled = ty.layout.is_coded();
         let value = |byte: i32| {
             let value = number(f64::from(byte - 128) / 128.0);
-            // Codes have no negative zeros: where a chip's matrix instructions have none, whoever
-            // loads weights makes none, nor do kernels that quantise.
+            // Codes have no negative zeros: for chips with matrix instructions that have none,
+            // neither the loader nor kernels that quantise make any.
             match ty.dtype.is_code() {
                 _ if scaled => value,
                 true => bytes::round(value, ty.dtype) + 0.0,
@@ -72,12 +72,12 @@ impl Source {
         mix(mix(row).wrapping_add((run as u64).wrapping_mul(0xd1b5_4a32_d192_ed03))).to_le_bytes()
     }
 
-    /// An element, of a tensor whose rows have no scales.
+    /// An element of a tensor without scales of rows.
     pub fn at(&self, row: usize, col: usize) -> f64 {
         self.values[usize::from(self.run(row, col / RUN)[col % RUN])]
     }
 
-    /// The numbers of a row, behind those that are there.
+    /// Appends the numbers of a row.
     pub fn row(&self, row: usize, to: &mut Vec<f64>) {
         let (first, width) = (to.len(), self.width());
         for run in 0..width.div_ceil(RUN) {
@@ -99,7 +99,7 @@ impl Source {
         Tensor::new(self.shape.clone(), data)
     }
 
-    /// The bytes of a row without padding, of a tensor whose rows have no scales.
+    /// The bytes of a row without padding, for a tensor without scales of rows.
     fn row_bytes(&self, row: usize, to: &mut [u8]) {
         let (width, bits) = (self.width(), self.ty.dtype.bits());
         for (run, to) in to.chunks_mut(RUN * bits / 8).enumerate() {
@@ -132,7 +132,7 @@ pub struct Placing<'t> {
 
 #[derive(Clone, Copy, Debug)]
 enum Form {
-    /// The panels of matrices of so many rows.
+    /// The panels of matrices of `rows` rows.
     Panels { panels: Panels, rows: usize },
     /// Rows, padded with zeros.
     Rows { padded: usize },
@@ -173,7 +173,7 @@ impl<'t> Placing<'t> {
         self.pieces * self.piece
     }
 
-    /// Whole pieces from one on, on so many threads.
+    /// Writes whole pieces from `first` on, on `threads` threads.
     pub fn write(&self, first: usize, to: &mut [u8], threads: usize) {
         let share = (to.len() / self.piece.max(1)).div_ceil(threads.max(1)).max(1);
         std::thread::scope(|scope| {
@@ -228,8 +228,8 @@ impl<'t> Placing<'t> {
         }
     }
 
-    /// A row of codes, whose scales are powers of two so that the values are exact, with its scales
-    /// behind it.
+    /// Writes a row of codes, followed by its scales. These are powers of two, so the values are
+    /// exact.
     fn scaled(&self, row: usize, of_row: RowScales, to: &mut [u8]) {
         let dtype = self.source.ty.dtype;
         let mut values = Vec::with_capacity(self.source.width());
@@ -238,7 +238,7 @@ impl<'t> Placing<'t> {
     }
 }
 
-/// A row of codes with its scales; what is behind them is not a number.
+/// Writes a row of codes with its scales; the bytes after them are not a number.
 pub(super) fn place_scaled(values: &[f64], dtype: DType, of_row: RowScales, to: &mut [u8]) {
     to.fill(u8::MAX);
     let (codes, scales) = to.split_at_mut(of_row.first);

@@ -58,14 +58,14 @@ impl Step {
         wanted
     }
 
-    /// Blocks that a cache needs for it, and one that nobody uses.
+    /// Blocks that a cache needs for it, and one that no sequence has.
     pub fn blocks(&self, block_tokens: usize) -> usize {
         let longest = self.runs.iter().map(|r| r.position + r.tokens).max().unwrap_or(0);
         longest.div_ceil(block_tokens) * self.runs.len() + 1
     }
 
-    /// The block of a sequence's position: no two that follow each other are neighbours unless
-    /// there is one sequence, whose blocks lie backwards.
+    /// The block of a sequence's position. Consecutive blocks of a sequence are not neighbours,
+    /// unless there is a single sequence: then they lie backwards.
     pub fn block(&self, sequence: usize, position: usize, block_tokens: usize) -> usize {
         let blocks = self.blocks(block_tokens);
         blocks - 1 - (sequence + self.runs.len() * (position / block_tokens))

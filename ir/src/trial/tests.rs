@@ -114,7 +114,7 @@ fn caches_change_only_where_they_are_written() {
     let Operand::Cache(old) = &operands[0] else { unreachable!() };
     let stale = trial.judge(&operands, &want, std::slice::from_ref(old));
     assert!(stale.fault.unwrap().to_string().starts_with("key of sequence 0, position 31, element 0: "));
-    // Page 0 is nobody's, nor is what lies between pages.
+    // No sequence has page 0 or the bytes between pages.
     let page = trial.block_stride(cache) - 64;
     for byte in [6, page + 6] {
         let mut stray = pages.clone();

@@ -258,7 +258,7 @@ impl Engine {
     /// After a plan of the model: the draft's own step for the tokens that have a known next one
     /// and are no guesses. The other rows wait for the next token.
     pub(super) fn follow(&mut self, plan: usize, parts: &[Ran]) -> Result<(), StepError> {
-        // What is guessed and does not fit a plan for few tokens is not guessed behind next.
+        // Guesses that do not fit a plan for few tokens have no guesses after them.
         let is_long = !self.session.plans[plan].kind.is_few();
         let Some(draft) = &mut self.draft else { return Ok(()) };
         let mut runs = Vec::new();

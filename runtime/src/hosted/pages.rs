@@ -47,7 +47,7 @@ impl Hosted {
         for (number, table) in tables.iter().enumerate() {
             self.session.inputs.set_block_stride(number, table.block_stride);
             for &(state, start) in &table.states {
-                // Behind the last there may be no more than it needs.
+                // The last one may have no bytes after those that it needs.
                 let unit = &self.session.units[self.target().states[state].group];
                 let bytes = table.block_stride * (table.blocks - 1) + unit.bytes;
                 // SAFETY: passed on to the caller.

@@ -1,4 +1,4 @@
-//! What the scheduler asks of an engine, so that its tests need none.
+//! The scheduler's interface to an engine, so that its tests need none.
 use crate::manifest::{PlanKind, StateGroup};
 use crate::{self as runtime, Engine, Fork, KvError, Request, SeqId, StepError};
 use std::borrow::BorrowMut;
@@ -76,7 +76,7 @@ impl<E: BorrowMut<Engine> + Send> Backend for E {
         let most = |size: fn(&crate::manifest::Plan) -> usize| plans.iter().map(size).max().unwrap_or(1);
         let block_tokens = engine.target().layout.block_tokens;
         let blocks = cache.blocks();
-        // Pages behind a window are given back, so there the cache is no limit of a sequence's.
+        // Pages before a window are given back, so the cache does not limit a sequence there.
         let keeps_all = |group: &StateGroup| matches!(group, StateGroup::Paged(pages) if pages.window == 0);
         let held = if engine.target().groups.iter().any(keeps_all) { blocks * block_tokens } else { usize::MAX };
         Limits {

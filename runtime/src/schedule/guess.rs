@@ -1,8 +1,8 @@
 //! Guesses of the engine's draft after the running answers, which the next step verifies.
 //!
-//! A step with guesses is to be one plan, as that without them is: where more sequences are under
-//! way than a plan verifies nothing is guessed. A plan for prompts takes guesses too, in up to half
-//! of its tokens, where it has rows of logits for all of them.
+//! A step with guesses has to be one plan, as it is without them: if there are more running
+//! sequences than a plan verifies, nothing is guessed. A plan for prompts takes guesses too, in up
+//! to half of its tokens, if it has rows of logits for all of them.
 use crate::{Chosen, StepError};
 
 use super::backend::{Backend, Limits};

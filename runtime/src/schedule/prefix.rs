@@ -263,7 +263,8 @@ impl Prefixes {
         }
     }
 
-    /// Removes a node without children, and returns its parent. A root goes with its last child.
+    /// Removes a node without children, and returns its parent. A root is removed with its last
+    /// child.
     fn remove(&mut self, node: usize) -> Option<usize> {
         let parent = std::mem::take(&mut self.nodes[node]).parent;
         self.unused.push(node);

@@ -1,5 +1,5 @@
-//! How much may be made of a checkpoint. Whoever makes an artifact chooses its plan, which could
-//! pad small tensors until memory or the disk is full.
+//! Limits of the bytes that are made from a checkpoint. The maker of an artifact chooses its plan,
+//! which could pad small tensors until memory or the disk is full.
 use super::pack::Piece;
 use crate::checkpoint::{CheckpointError, Tensor};
 use atomc_artifact::manifest::Weight;
@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 /// Bytes of weights for a byte of tensors: twice as wide, twice there, and as much padding again.
 const MOST_TIMES: usize = 8;
-/// Bytes that plans may make beside that: padding of many small weights, and constants.
+/// Bytes that plans may make in addition: padding of many small weights, and constants.
 const SPARE: usize = 64 << 20;
 
 /// Refuses a plan that makes more of the tensors it reads than any model needs. What a source makes

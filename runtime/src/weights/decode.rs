@@ -24,7 +24,7 @@ pub(super) struct Codes {
     /// The type of the codes in it.
     pub to: DType,
     pub order: Order,
-    /// Whether the codes of a word are below each other in the tensor, not beside each other.
+    /// Whether the codes of a word are below each other in the tensor, and not side by side.
     pub down: bool,
     /// What is added to each.
     pub by: i32,
@@ -87,8 +87,8 @@ fn mask(bits: usize) -> u32 {
     u32::MAX >> (32 - bits)
 }
 
-/// Decodes the part of a tensor that lies in a grid, whose first word may begin with codes that are
-/// skipped: so many along the rows and the columns of the tensor.
+/// Decodes the part of a tensor that lies in a grid. `skip` is the number of codes to skip at the
+/// beginning of the first word, along the rows and the columns of the tensor.
 pub(super) fn decode(form: Form, grid: Grid, skip: [usize; 2], to: Rows, out: &mut [u8]) {
     let Some(codes) = form.codes else { return places(form, grid, to, out) };
     out.fill(0);
@@ -186,8 +186,8 @@ fn words(codes: Codes, grid: Grid, to: Rows, out: &mut [u8]) {
     (0..to.rows).for_each(|row| clear_behind(to, &mut out[row * step..][..step]));
 }
 
-/// Words of codes that are beside each other: eight of them, below each other, are eight words of
-/// as many rows of the weight.
+/// Decodes words with codes side by side: eight of them, below each other, are eight words of as
+/// many rows of the weight.
 fn nibbles(codes: Codes, grid: Grid, skip: usize, to: Rows, out: &mut [u8]) {
     const EIGHT: usize = 8;
     let (step, add) = (to.bytes(), codes.adder());
@@ -222,7 +222,7 @@ fn turned(mut words: [u32; 8]) -> [u32; 8] {
     words
 }
 
-/// What is behind the last code of a row is nobody's.
+/// Clears the bits after the last code of a row.
 fn clear_behind(to: Rows, row: &mut [u8]) {
     let bits = (to.lead + to.cols) * to.bits;
     if !bits.is_multiple_of(8) {

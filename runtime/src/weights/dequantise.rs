@@ -1,4 +1,4 @@
-//! Codes as the floats that they mean, for weights whose products take floats alone.
+//! Dequantises codes to floats, for weights of products that take only floats.
 use super::fetch::fetch;
 use super::pack::{Piece, RUN};
 use super::told;
@@ -18,7 +18,7 @@ pub(super) struct Scales<'a> {
 }
 
 impl Scales<'_> {
-    /// Rows of a weight, whose codes in these rows the pieces are, row by row.
+    /// Rows of a weight. The pieces are its codes in these rows, row by row.
     pub fn floats(&self, codes: &[Piece], rows: &Range<usize>) -> Result<Vec<f32>, CheckpointError> {
         let [height, width] = self.sizes;
         let mut floats = vec![0.0; rows.len() * width];

@@ -39,8 +39,8 @@ impl Encoding {
         }
     }
 
-    /// Makes rows of `width` elements of what lies `stride` of them apart from each other, from
-    /// `first` on: so many elements of each.
+    /// Makes rows of a result: `rows` and `cols` are ranges of elements, with `stride` elements
+    /// from one row to the next.
     pub fn make(
         &self,
         piece: &Piece,
@@ -86,7 +86,7 @@ impl Encoding {
                     let codes = &codes[start * each - from..];
                     match each {
                         1 => out.copy_from_slice(&codes[..out.len()]),
-                        // The last of an odd number has none beside it.
+                        // The last code of an odd number shares its byte with none.
                         _ => out.iter_mut().zip(codes.chunks(2)).for_each(|(out, two)| {
                             *out = two[0] | two.get(1).map_or(0, |high| high << 4);
                         }),

@@ -5,7 +5,7 @@ use crate::checkpoint::{CheckpointError, Float, Stored, Stream, Tensor};
 use atomc_artifact::manifest::DType;
 use std::ops::Range;
 
-/// Numbers row by row: so many bytes each, and so many numbers from one row to the next.
+/// Numbers row by row: the bytes of each, and the numbers from one row to the next.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Grid<'a> {
     pub bytes: &'a [u8],
@@ -126,7 +126,7 @@ impl Piece<'_> {
         self.form.and_then(|form| form.codes)
     }
 
-    /// Codes that are below each other and beside each other in a word.
+    /// The number of codes below each other, and side by side, in a word.
     fn in_word(&self) -> [usize; 2] {
         match self.codes() {
             Some(codes) if codes.down => [codes.places(), 1],

@@ -1,4 +1,5 @@
-//! Weights of tensors that come one by one, in any order, as whoever reads a checkpoint has them.
+//! Loads weights from tensors that arrive one by one, in any order, as a reader of a checkpoint has
+//! them.
 //!
 //! A weight is packed as soon as the last of its tensors is there. Until then the others are kept,
 //! and no longer.

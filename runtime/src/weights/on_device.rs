@@ -1,6 +1,6 @@
-//! Weights made on a device that packs, of tensors that come one by one: those in its memory are
-//! packed where they are, in the order of a stream, and nobody waits. Tensors of the host are
-//! packed by the host, unless a weight takes both.
+//! Weights made on a device that packs, from tensors that arrive one by one. Tensors in its memory
+//! are packed in place, in the order of a stream, and no call waits. Tensors of the host are packed
+//! by the host, unless a weight takes both.
 //!
 //! The kernel that packs copies, adds a constant and rounds, from wherever numbers lie at even
 //! distances. A weight that is made in other ways, of words, or of which a tensor only tells
@@ -28,11 +28,11 @@ use std::ptr::null_mut;
 pub struct DeviceSink<'a> {
     /// What is to be made: those of the target.
     pub weights: &'a [Weight],
-    /// Whose shards are loaded.
+    /// The rank with the shards that are loaded.
     pub rank: Rank,
     /// In the order of the weights, on this device.
     pub buffers: &'a mut [DeviceBuffer],
-    /// Who packs; [`Device::packs`] says whether it can.
+    /// The device that packs; [`Device::packs`] says whether it can.
     pub device: &'a mut dyn Device,
     /// What is packed is there when this has come so far.
     pub stream: Stream,
@@ -96,7 +96,7 @@ impl Loading {
         if is_embedding { self.note_embedding(&mut sink) } else { Ok(()) }
     }
 
-    /// What goes on on one stream comes behind what went on on another.
+    /// Makes work on this stream follow earlier work on another.
     fn enter(&mut self, sink: &mut DeviceSink) -> Result<(), DeviceError> {
         match self.on_device.stream.replace(sink.stream) {
             // SAFETY: an earlier call's stream, which stays.
@@ -249,7 +249,8 @@ impl DeviceSink<'_> {
         let width = piece.width;
         let (float, bytes): (_, Cow<[u8]>) = match piece.data {
             Tensor::Device { float, numbers } => {
-                // So many numbers further on in the tensor, which may have gaps between its rows.
+                // The distance to the number `places` further in the tensor, which may have gaps
+                // between its rows.
                 let apart = |places: usize| {
                     let [rows, cols] = [places / width, places % width].map(|places| places as isize);
                     rows * numbers.row_stride + cols * numbers.col_stride
@@ -343,7 +344,7 @@ impl Place {
         (first / self.rows..end.div_ceil(self.rows)).map(pack).collect()
     }
 
-    /// The same of one matrix. The last rows and columns bring the padding behind them.
+    /// The same for one matrix. The last rows and columns include the padding after them.
     fn pack(&self, matrix: usize, rows: Range<usize>, piece: &Piece, (float, from): (Float, OnDevice)) -> Pack {
         let (width, padded_rows, padded_cols) = match self.layout {
             Layout::Rows { stride } => (1, self.rows, stride),

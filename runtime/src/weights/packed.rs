@@ -1,9 +1,9 @@
 //! Packed weights as a file: what the buffers of a target hold, so that loading is copying.
 //!
-//! It is a safetensors file with a tensor of bytes for each weight, named by its number; behind
-//! them one for the map of a draft's tokens, where the target has such a draft. Its metadata say
-//! what the weights were packed for: whatever has the same plan of weights, whichever kernels it
-//! has. Every `CHUNK_BYTES` of a weight have a checksum there, which loading compares.
+//! It is a safetensors file with a tensor of bytes for each weight, named by its number, and then
+//! one for the map of a draft's tokens, if the target has such a draft. Its metadata describe the
+//! target that the weights were packed for: any with the same plan of weights, whatever its
+//! kernels. Every `CHUNK_BYTES` of a weight have a checksum there, which loading compares.
 use super::spelled::Spelled;
 use super::{Progress, Rank, Report, STAGE_BYTES, Sink, Target as Place, Task, fill, resolve, tasks};
 use crate::checkpoint::{CheckpointError, Shard, Source, Stored, whole_numbers};
@@ -31,7 +31,7 @@ const VERSION: u32 = 2;
 const CHUNK_BYTES: usize = 4 << 20;
 /// Hexadecimal digits of a checksum.
 const DIGITS: usize = 2 * blake3::OUT_LEN;
-/// What the length of a header is a multiple of, so that the bytes behind it are aligned.
+/// The length of a header is a multiple of this, so that the bytes after it are aligned.
 const HEADER_ALIGN: usize = 8;
 
 /// What the metadata say.
@@ -179,7 +179,7 @@ fn header(target: &Target, rank: Rank, sums: Vec<String>) -> Vec<u8> {
     bytes
 }
 
-/// The parts of a weight of so many bytes that have a checksum each.
+/// The parts of a weight of this size that have a checksum each.
 fn chunks(bytes: usize) -> impl ExactSizeIterator<Item = Range<usize>> {
     (0..bytes).step_by(CHUNK_BYTES).map(move |start| start..(start + CHUNK_BYTES).min(bytes))
 }
@@ -259,7 +259,7 @@ impl Packed {
         Ok(self.file.check()?)
     }
 
-    /// How far the model's number of each token of the draft, so many, is from its own.
+    /// The distance from each of the draft's `count` token ids to the model's.
     pub(crate) fn map(&self, target: &Target, name: &str, count: usize) -> Result<Vec<i64>, CheckpointError> {
         self.check_for(target, Rank::ONLY)?;
         let kept = self.kept(target.weights.len(), name, count * size_of::<i64>())?;
@@ -336,7 +336,7 @@ impl Packed {
         Err(CheckpointError::Damaged { path, number: kept.number, weight, bytes: bytes.clone() })
     }
 
-    /// What the file has for a weight of so many bytes.
+    /// The file's bytes for a weight of this size.
     fn kept<'a>(&'a self, number: usize, name: &'a str, bytes: usize) -> Result<Kept<'a>, CheckpointError> {
         let malformed = |detail| CheckpointError::Malformed { path: self.path.clone(), detail };
         let info = self.file.header().info(&number.to_string());

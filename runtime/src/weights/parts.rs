@@ -71,7 +71,7 @@ pub(super) struct Part<'a> {
     encode: Option<(Encode, Encoded)>,
 }
 
-/// What the origin's words are made of, and what becomes of it.
+/// The types of the origin's words and of their codes, and the change of each code.
 #[derive(Clone, Copy, Debug)]
 struct Unpacked {
     from: DType,
@@ -96,7 +96,8 @@ struct Axis {
     size: usize,
     /// Whether several places are a word.
     packed: bool,
-    /// The first place of the origin, from each place to the next so many, and how many there are.
+    /// The first place of the origin, the step from each place to the next, and the number of
+    /// places.
     start: usize,
     step: usize,
     len: usize,
@@ -124,8 +125,8 @@ pub(super) struct Value<'a> {
     pub dequantised: bool,
 }
 
-/// The parts of an expression's value, whose shapes are sound: the artifact was checked. `is_whole`
-/// says whether a tensor is there that has all of a stack.
+/// The parts of an expression's value. Its shapes are sound, as the artifact was checked.
+/// `is_whole` says whether there is a tensor with all of a stack.
 pub(super) fn parts<'a>(expr: &'a WeightExpr, rank: Rank, is_whole: &dyn Fn(&Whole, &[usize]) -> bool) -> Value<'a> {
     expr.fold(&mut |expr, of| {
         let mut of = of.into_iter();
@@ -199,7 +200,7 @@ impl<'a> Value<'a> {
         Value { shape, parts: vec![part], told: Vec::new(), scaled: Vec::new(), dequantised: false }
     }
 
-    /// Tensors one behind the other, each a part.
+    /// Stacked tensors, each a part.
     fn stack(name: &'a str, count: usize, shape: &'a [usize]) -> Value<'a> {
         let one = |number| {
             let origin = Origin::Tensor { name: Name::Nth(name, number), shape: shape.into() };
@@ -398,7 +399,7 @@ impl Part<'_> {
         self.codes.is_some()
     }
 
-    /// The part as rectangles of its origin, whose numbers these are, in a weight of this shape.
+    /// The part as rectangles of its origin, which has these numbers, in a weight of this shape.
     pub fn pieces<'t>(&self, name: Name<'t>, data: Tensor<'t>, shape: &[usize]) -> Vec<Piece<'t>> {
         // A vector is a row.
         let (outer, rows, cols) = match &self.axes[..] {
@@ -421,8 +422,7 @@ impl Part<'_> {
             }
         };
         let piece = |(first, there, count): (usize, usize, usize)| {
-            // Of each so many rows of the origin one: these together are a row that is as much
-            // longer.
+            // One of each `step` rows of the origin: `step` rows together are one longer row.
             let skip = first % lines.step * width + along.start;
             let (first, stride) = (first / lines.step, width * lines.step);
             let (lines, along) = (first..first + count, skip..skip + along.len);
@@ -444,7 +444,7 @@ impl Part<'_> {
         blocks.into_iter().map(piece).collect()
     }
 
-    /// What is made of floats before, in matrices of so many rows and columns.
+    /// The quantising before, in matrices of these rows and columns.
     fn encoding(&self) -> Option<Encoding> {
         let ((by, made), Origin::Tensor { shape, .. }) = (self.encode?, &self.origin) else { return None };
         let (cols, rows) = shape.split_last()?;

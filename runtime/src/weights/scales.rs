@@ -1,4 +1,5 @@
-//! Scales beside matrices of codes, for whoever has the floats that both are made of.
+//! Scales that belong to matrices of codes, for programs that have the floats that both are made
+//! of.
 use super::loading::Loading;
 use super::parts::{Origin, Part, parts};
 use super::{Rank, check_type};
@@ -47,8 +48,8 @@ fn name(part: &Part) -> Option<String> {
     }
 }
 
-/// Rows and columns that share a scale, of the shapes of a matrix and of its scales: one for all,
-/// one for each row, or one for each block, whose sides are powers of two.
+/// Rows and columns that share a scale, from the shapes of a matrix and of its scales: one for all,
+/// one for each row, or one for each block with sides that are powers of two.
 fn block(matrix: &[usize], scales: &[usize]) -> Option<[usize; 2]> {
     let [rows, columns] = *matrix else { return None };
     let (high, wide) = match *scales {
@@ -60,7 +61,7 @@ fn block(matrix: &[usize], scales: &[usize]) -> Option<[usize; 2]> {
     Some([side(rows, high)?, side(columns, wide)?])
 }
 
-/// How long blocks are, of which there are so many along an axis: at most one power of two fits.
+/// The length of blocks, of which there are `count` along an axis: at most one power of two fits.
 fn side(len: usize, count: usize) -> Option<usize> {
     if count == 1 {
         return Some(len);

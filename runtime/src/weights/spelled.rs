@@ -1,4 +1,4 @@
-//! A source whose tensors have the names that a plan has for them.
+//! A source in which tensors have the plan's names.
 use std::collections::BTreeMap;
 
 use crate::checkpoint::{CheckpointError, Source, Tensor};

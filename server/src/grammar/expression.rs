@@ -1,8 +1,8 @@
-//! What an expression takes of those that follow it. llguidance follows expressions by derivatives:
-//! what is left of one behind a character is an expression again, and finding it goes through all
-//! that may come first. Where `a?b?c?…` has n items the rest of each begins in as many ways as
-//! there are items left, so that one character takes n² / 2 steps, which nothing interrupts. These
-//! steps are counted here before anything is made of the expression.
+//! The cost of an expression for those that follow it. llguidance follows expressions by
+//! derivatives: the rest of one after a character is an expression again, and the search for it
+//! visits everything that may be first. The items of `a?b?c?…` can each be first as long as all
+//! before them are left out, so with n items one character takes n² / 2 steps, which nothing
+//! interrupts. These steps are counted here before anything is made of the expression.
 use regex_syntax::ast::parse::Parser;
 use regex_syntax::ast::{Ast, ClassSet, ClassSetItem, RepetitionKind, RepetitionRange};
 
@@ -14,7 +14,7 @@ const UNICODE: u64 = 250;
 pub struct Measure {
     /// Ways in which it may begin.
     first: u64,
-    /// Steps of what is left of it, and of all that follows in it, behind one character.
+    /// Steps after one character, for the rest of it and all that follows in it.
     pub steps: u64,
     /// Whether nothing is a match.
     is_optional: bool,
@@ -24,7 +24,7 @@ impl Measure {
     /// Nothing.
     pub const NOTHING: Measure = Measure { first: 0, steps: 0, is_optional: true };
 
-    /// So many characters.
+    /// A text of `len` characters.
     pub const fn text(len: usize) -> Measure {
         Measure { first: (len > 0) as u64, steps: len as u64, is_optional: len == 0 }
     }
@@ -44,7 +44,7 @@ impl Measure {
         }
     }
 
-    /// One behind the other.
+    /// A sequence of parts.
     pub fn row(parts: &[Measure]) -> Measure {
         parts.iter().copied().rev().reduce(|rest, part| part.then(rest)).unwrap_or(Measure::NOTHING)
     }

@@ -97,7 +97,7 @@ impl<'a> Walk<'a> {
         1
     }
 
-    /// A text or an expression, with the letters behind it.
+    /// A text or an expression, with the letters after it.
     fn quoted(&mut self, rest: &'a str, mark: char) -> Result<usize, FormError> {
         self.counts.terminals += 1;
         self.counts.items += 1;
@@ -127,7 +127,7 @@ impl<'a> Walk<'a> {
         len
     }
 
-    /// What begins with `%`: JSON may stand behind its name.
+    /// A statement that begins with `%`: JSON may follow its name.
     fn statement(&mut self) -> Result<(), FormError> {
         let rest = &self.text[self.at + 1..];
         let len = rest.find(|next: char| !next.is_ascii_alphabetic()).unwrap_or(rest.len());

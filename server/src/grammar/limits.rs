@@ -49,7 +49,7 @@ pub struct FormLimits {
     pub terminals: usize,
     /// Bytes of an expression.
     pub expression: usize,
-    /// Steps that its expressions take behind one character.
+    /// Steps of its expressions after one character.
     pub steps: u64,
 }
 

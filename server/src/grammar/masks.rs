@@ -198,7 +198,7 @@ impl Drop for Masks {
     }
 }
 
-/// Starts a thread for what takes little time. It ends behind what turned out to take long.
+/// Starts a thread for short work. It ends after work that took long.
 fn start_quick(shared: &Arc<Shared>) -> io::Result<()> {
     let shared = shared.clone();
     threads::start("atomc-mask", threads::MASKS, move || run(&shared.quick, serve)).map(drop)
@@ -222,7 +222,7 @@ fn run(lane: &Lane, serve: impl Fn(Errand) -> Thread) {
     }
 }
 
-/// What becomes of a thread behind an errand.
+/// The state of a thread after an errand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Thread {
     Stays,

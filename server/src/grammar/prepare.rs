@@ -18,9 +18,10 @@ use crate::threads::{self, Clock, Worker};
 
 /// Forms that are prepared at once.
 const AT_ONCE: usize = 1;
-/// Threads that may go on beside them once they have taken long.
+/// Threads that may continue in addition to those once they have taken long.
 const MOST_SLOW: usize = 3;
-/// The wall clock may show so many times what a thread may take, where others have the processor.
+/// The limit of the wall clock, as a multiple of a thread's own limit: others may have the
+/// processor.
 const PATIENCE: u32 = 15;
 
 /// Where forms are prepared.
@@ -84,7 +85,7 @@ impl Workshop {
         let thread = move || {
             _ = tell.send(Clock::own());
             let done = told.worker.work(|| work(&told));
-            // Whoever waits may have gone.
+            // The waiting request may be gone.
             _ = give.send(done);
             drop(place);
         };

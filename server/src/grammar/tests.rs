@@ -321,7 +321,7 @@ fn forms_are_prepared_in_their_turn() {
         let first = workshop.make(wait);
         let second = async {
             tokio::task::yield_now().await;
-            // One waits, and another finds no room; nobody waits for ever.
+            // One waits, and another finds no room; none waits for ever.
             let (waits, full) = tokio::join!(workshop.make(|_| Ok(2)), workshop.make(|_| Ok(3)));
             assert_eq!((waits, full), (Err(FormError::Busy), Err(FormError::Busy)));
             go.send(()).unwrap();

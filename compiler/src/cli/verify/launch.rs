@@ -77,8 +77,8 @@ impl Bench {
         Ok(Bench { plan, launch, symbol, memory, args, vocab, room, results, body })
     }
 
-    /// Checks that there is memory to try a case, and gives the bytes that are left for the reference and for
-    /// weights.
+    /// Checks that there is memory to try a case, and gives the bytes that are left for the
+    /// reference and for weights.
     pub fn check_room(&self, target: &Target, case: &Case, options: &Options) -> Result<usize, Failure> {
         let fit = fit(target, &target.plans[self.plan], &self.memory);
         let need = match options.whole || !divides(&self.body) {

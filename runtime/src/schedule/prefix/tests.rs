@@ -100,8 +100,8 @@ fn nothing_is_shared_between_salts() {
     let others: Vec<SeqId> =
         salts.iter().map(|salt| prefixes.find(Salted { salt, tokens: &tokens }).unwrap().sequence).collect();
     assert!(others[0] != others[1] && others[1] != others[2]);
-    // Of all trees the entry that was used longest ago goes first, its tail and then its whole
-    // blocks, and a tree goes with its last leaf.
+    // The entry with the oldest use in all trees is dropped first, its tail and then its whole
+    // blocks, and a tree is dropped with its last leaf.
     (0..2).for_each(|_| assert!(prefixes.evict(&mut toy).unwrap()));
     assert_eq!(prefixes.find(plain(&tokens)), None);
     assert_eq!(prefixes.roots.len(), 2);

@@ -5,8 +5,8 @@ fn awq(axis: usize, len: usize, of: WeightExpr) -> WeightExpr {
     WeightExpr::Unpack { from: DType::I32, to: DType::U4, axis, len, order: Order::Awq, of: Box::new(of) }
 }
 
-/// A weight of codes, as checkpoints of each kind store it, its scales and its zero points, whose
-/// sizes are no multiples of anything.
+/// A weight of codes, as checkpoints of each kind store it, with its scales and its zero points.
+/// Its sizes are multiples of nothing.
 fn stored_codes([rows, cols]: [usize; 2]) -> (Map, Vec<(DType, [usize; 2], WeightExpr)>) {
     use DType::{F4E2M1, I4, I8, I32, U4, U8};
     let (r8, c8, c4, c2, groups) = (rows.div_ceil(8), cols.div_ceil(8), cols.div_ceil(4), cols.div_ceil(2), 3);

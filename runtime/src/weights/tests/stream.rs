@@ -63,7 +63,7 @@ fn weights_of_two_checkpoints_are_told() {
     }
 }
 
-/// A matrix of codes has its scales beside it, by the name that the checkpoint has for them.
+/// A matrix of codes has its scales in the same checkpoint, by the checkpoint's name for them.
 #[test]
 fn scales_are_found_beside_codes() {
     let scale = |name: &str, shape: &[usize]| tensor(&format!("{name}_scale"), shape);
@@ -112,7 +112,7 @@ fn updates_make_anew_what_was_lost() {
     }
 }
 
-/// A head that the embedding stands for may come before it, behind it, and again, if it is the
+/// A head that is tied to the embedding may arrive before it, after it, and again, if it is the
 /// same.
 #[test]
 fn a_tied_head_is_the_embedding() {
