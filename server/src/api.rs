@@ -38,7 +38,6 @@ pub use defaults::Defaults;
 use error::ApiError;
 pub use guard::Access;
 pub use lanes::Lanes;
-pub(crate) use lanes::trim;
 pub use metrics::Metrics;
 
 /// The model that is served, and the settings.

@@ -27,6 +27,8 @@ pub mod api;
 #[cfg(feature = "http")]
 pub mod grammar;
 #[cfg(feature = "http")]
+mod memory;
+#[cfg(feature = "http")]
 pub mod parts;
 #[cfg(feature = "http")]
 pub use atomc_runtime::schedule;

@@ -24,7 +24,8 @@ pub use limits::{FilesError, Limits};
 pub use pace::Slow;
 pub use room::{Full, Room, Seat, Ticket};
 
-use crate::api::{Service, router, trim};
+use crate::api::{Service, router};
+use crate::memory;
 use crate::worker::Handle;
 use pace::{Answered, Paced, Sent};
 
@@ -51,6 +52,7 @@ pub struct Place {
 /// Serves until the process is told to end (SIGTERM, SIGINT); a second time ends it at once.
 /// `ready` is called with the address once connections are taken.
 pub fn serve(service: Service, place: &Place, ready: impl FnOnce(SocketAddr)) -> io::Result<()> {
+    memory::share();
     let mut runtime = tokio::runtime::Builder::new_current_thread();
     let runtime = runtime.enable_all().max_blocking_threads(READERS).build()?;
     let served = runtime.block_on(async {
@@ -102,7 +104,7 @@ async fn listen(listener: TcpListener, service: Service, place: &Place, mut told
                 }
             },
             _ = tidy.tick() => if room.is_quiet() {
-                tokio::task::spawn_blocking(trim);
+                tokio::task::spawn_blocking(memory::trim);
             },
             () = told.wait() => break,
         }

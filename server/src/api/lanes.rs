@@ -60,7 +60,7 @@ impl Lanes {
             if debt >= WORTH {
                 self.debt.fetch_sub(debt / 2, Relaxed);
                 // If there is no thread for it now, there is one the next time.
-                _ = tokio::task::spawn_blocking(trim).await;
+                _ = tokio::task::spawn_blocking(crate::memory::trim).await;
             }
         }
     }
@@ -77,17 +77,6 @@ impl Drop for Waiting<'_> {
         self.waiting.fetch_sub(self.bytes, Relaxed);
     }
 }
-
-/// Gives the system the memory that large requests have taken: the allocator would keep it.
-#[cfg(all(target_os = "linux", target_env = "gnu"))]
-pub fn trim() {
-    // SAFETY: it takes a number, and may be called at any time from any thread.
-    unsafe { libc::malloc_trim(0) };
-}
-
-#[cfg(not(all(target_os = "linux", target_env = "gnu")))]
-/// Other allocators decide themselves.
-pub fn trim() {}
 
 #[cfg(test)]
 mod tests {
