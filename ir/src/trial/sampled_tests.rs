@@ -315,6 +315,9 @@ fn samples_find_a_scale() {
         // Codes of e4m3 are too far apart to tell every sum from its half.
         let text =
             text.split_once("  %1 = quantise").map_or(text.to_owned(), |(text, _)| format!("{text}  return %0\n}}"));
+        // Zero points have eight bits here, which codes of four are nothing beside: what a group
+        // makes would follow from its zero point and hardly from its scale.
+        let text = text.replace(", %z: u8[640, 2]@columns", "").replace(", %z {", " {").replace("u4", "i4");
         let (graph, step) = (parse(&text).unwrap(), wide());
         let trial = Trial::new(&graph, MEMORY, step.clone(), (Fill::Random, 3), &indices(&graph, &step)).unwrap();
         let operands = trial.operands();
