@@ -76,11 +76,16 @@ pub fn supported(arch: &Arch) -> bool {
     }
 }
 
+/// Chips that only the long form tries, with `ATOMC_TEST_LONG`. Another chip of the same vendor has
+/// the same schedules, and golden models of each type run on these chips too.
+const LONG_ONLY: [&str; 2] = ["gfx90a", "gfx1100"];
+
 /// The rows that tests try the kernels of: those that this machine runs or emulates. One row stands
 /// for its siblings unless `ATOMC_TEST_SIBLINGS` is set.
 pub fn tried() -> impl Iterator<Item = &'static Arch> {
-    let all = std::env::var_os("ATOMC_TEST_SIBLINGS").is_some();
-    rows().iter().filter(move |arch| supported(arch) && (all || arch.sibling.is_none()))
+    let [siblings, long] = ["ATOMC_TEST_SIBLINGS", "ATOMC_TEST_LONG"].map(|name| std::env::var_os(name).is_some());
+    let wanted = move |arch: &Arch| siblings || arch.sibling.is_none() && (long || !LONG_ONLY.contains(&arch.name));
+    rows().iter().filter(move |arch| supported(arch) && wanted(arch))
 }
 
 /// Bytes between pages of a cache.
