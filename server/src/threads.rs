@@ -161,6 +161,7 @@ mod tests {
 
     #[test]
     fn a_thread_stands_back_while_it_works() {
+        // SAFETY: it takes two numbers.
         let nice = || unsafe { libc::getpriority(libc::PRIO_PROCESS, 0) };
         let place = Place { stack: 1 << 20, nice: 1 };
         let found = within("atomc-test", place, || {
@@ -173,6 +174,7 @@ mod tests {
             assert!(!worker.stand_back(3));
             [first, then, nice()]
         });
+        // SAFETY: as above.
         let own = unsafe { libc::getpriority(libc::PRIO_PROCESS, libc::getpid().unsigned_abs()) };
         assert_eq!(found.unwrap(), [own + 1, own + 2, own + 2].map(|nice| nice.min(19)));
     }

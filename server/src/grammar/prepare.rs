@@ -154,9 +154,8 @@ impl Watch {
             }
             let wait = if quick.is_zero() { left } else { left.min(quick) };
             // Time that others have the processor is none that the form takes.
-            match timeout(wait.max(Duration::from_millis(10)), &mut made).await {
-                Ok(done) => return done.map_err(|_| gone())?,
-                Err(_) => {}
+            if let Ok(done) = timeout(wait.max(Duration::from_millis(10)), &mut made).await {
+                return done.map_err(|_| gone())?;
             }
         }
         self.stop.late();

@@ -1,8 +1,9 @@
 //! How plans wire their launches: that each launch finds in the arena what one before it left
-//! there, whole and of the type that its kernel takes, and that nothing is left for nobody.
+//! there, whole and of the type that its kernel takes, and that nothing is left unread. Plans that
+//! call a framework are not walked through: what a caller writes between launches is its own.
 use std::ops::Range;
 
-use atomc_artifact::manifest::{Arg, Place, Plan, PlanKind, Target, Work};
+use atomc_artifact::manifest::{Arg, Plan, PlanKind, Target};
 use atomc_ir::arch::Memory;
 use atomc_ir::{Graph, TensorType};
 
@@ -19,8 +20,7 @@ enum Buffer {
 struct Left {
     buffer: Buffer,
     bytes: Range<usize>,
-    /// Its type; none for what the caller puts there.
-    ty: Option<TensorType>,
+    ty: TensorType,
     by: String,
     is_read: bool,
 }
@@ -46,10 +46,13 @@ pub fn check(target: &Target, bodies: &[Graph], memory: &Memory) -> Result<(), S
             let body = &bodies[item.kernel];
             let fit = Fit { target, plan, memory };
             fit.check(body, &item.args).map_err(|e| fault(launch, e))?;
-            walk.calls(launch);
-            walk.launch(launch, body).map_err(|e| fault(launch, e))?;
+            if plan.calls.is_empty() {
+                walk.launch(launch, body).map_err(|e| fault(launch, e))?;
+            }
         }
-        walk.calls(plan.launches.len());
+        if !plan.calls.is_empty() {
+            continue;
+        }
         walk.end().map_err(|e| format!("plans[{number}]: {e}"))?;
     }
     Ok(())
@@ -78,7 +81,7 @@ impl Walk<'_> {
             }
             read.push((buffer, bytes.clone()));
             let by = format!("launches[{number}]");
-            self.write(Left { buffer, bytes, ty: Some(ty.clone()), by, is_read: false })?;
+            self.write(Left { buffer, bytes, ty: ty.clone(), by, is_read: false })?;
         }
         Ok(())
     }
@@ -99,8 +102,8 @@ impl Walk<'_> {
                 Err(format!("it reads {ty} at byte {offset}, where nothing is left"))
             };
         };
-        if let Some(other) = left.ty.as_ref().filter(|&other| other != ty) {
-            return Err(format!("it reads {ty} at byte {offset}, where {} left {other}", left.by));
+        if left.ty != *ty {
+            return Err(format!("it reads {ty} at byte {offset}, where {} left {}", left.by, left.ty));
         }
         left.is_read = true;
         Ok(())
@@ -118,31 +121,6 @@ impl Walk<'_> {
         self.left.retain(|left| !is_over(left));
         self.left.push(new);
         Ok(())
-    }
-
-    /// What the caller does before a launch.
-    fn calls(&mut self, launch: usize) {
-        for call in self.plan.calls.iter().filter(|call| call.before == launch) {
-            match call.work {
-                Work::Embedding { .. } => {}
-                Work::AllReduce { value } => self.taken(value),
-                Work::Attention { q, k, v, out, .. } => {
-                    [q, k, v].into_iter().for_each(|place| self.taken(place));
-                    let rows = self.plan.tokens.next_multiple_of(self.target.layout.rows.max(1));
-                    let bytes = out.offset..out.offset + out.dtype.bytes(rows * out.stride);
-                    self.left.retain(|left| left.buffer != Buffer::Arena || !overlap(&left.bytes, &bytes));
-                    let by = "the caller".to_owned();
-                    self.left.push(Left { buffer: Buffer::Arena, bytes, ty: None, by, is_read: false });
-                }
-            }
-        }
-    }
-
-    /// The caller reads what lies at a place.
-    fn taken(&mut self, place: Place) {
-        let here =
-            self.left.iter_mut().filter(|left| left.buffer == Buffer::Arena && left.bytes.contains(&place.offset));
-        here.for_each(|left| left.is_read = true);
     }
 
     /// Whether whoever runs the plan takes a value when it has run.
