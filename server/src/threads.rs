@@ -23,8 +23,10 @@ pub const SLOW_MASKS: Place = Place { nice: SLOW, ..MASKS };
 
 /// The priority, below the engine's, of work that takes long. The engine's threads wait for each
 /// other some hundred times a step. With 5 and two threads of such work on two cores an answer took
-/// at most 470 ms, with 10 the same, and with 15 or 19 it took 190; without such work it took 130.
-pub const SLOW: i32 = 15;
+/// 390 to 490 ms, with 10 250 to 480, with 15 or 19 160 to 240; without such work 60 to 250, as the
+/// machine had other work too. With 15 a schema of 2,000 numbers took 11 to 18 s, and one of four
+/// was refused; with 10 it took 4 to 9.
+pub const SLOW: i32 = 10;
 /// Time from which on work takes long.
 pub const QUICK: Duration = Duration::from_millis(50);
 
