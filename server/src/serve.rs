@@ -24,8 +24,7 @@ pub use limits::{FilesError, Limits};
 pub use pace::Slow;
 pub use room::{Full, Room, Seat, Ticket};
 
-use crate::api::{Service, router};
-use crate::memory;
+use crate::api::{Service, router, trim};
 use crate::worker::Handle;
 use pace::{Answered, Paced, Sent};
 
@@ -33,9 +32,9 @@ use pace::{Answered, Paced, Sent};
 const LAST_WORDS: Duration = Duration::from_secs(2);
 /// Threads that read requests: few, as the engine wants the cores.
 const READERS: usize = 2;
-/// Pause after a failure to take a connection, as when there are no more file descriptors.
+/// Rest behind a failure to take a connection, as when there are no more file descriptors.
 const REST: Duration = Duration::from_millis(100);
-/// The interval at which memory is given back to the system once no request is left.
+/// How often memory goes back to the system, where there were requests and none is left.
 const TIDY: Duration = Duration::from_secs(1);
 
 /// Where and how long to serve.
@@ -43,7 +42,7 @@ const TIDY: Duration = Duration::from_secs(1);
 pub struct Place {
     /// The address to listen on.
     pub address: SocketAddr,
-    /// Limits of connections.
+    /// What connections may take.
     pub limits: Limits,
     /// Time that requests have to end when the server is told to.
     pub grace: Duration,
@@ -52,7 +51,6 @@ pub struct Place {
 /// Serves until the process is told to end (SIGTERM, SIGINT); a second time ends it at once.
 /// `ready` is called with the address once connections are taken.
 pub fn serve(service: Service, place: &Place, ready: impl FnOnce(SocketAddr)) -> io::Result<()> {
-    memory::share();
     let mut runtime = tokio::runtime::Builder::new_current_thread();
     let runtime = runtime.enable_all().max_blocking_threads(READERS).build()?;
     let served = runtime.block_on(async {
@@ -62,7 +60,7 @@ pub fn serve(service: Service, place: &Place, ready: impl FnOnce(SocketAddr)) ->
         listen(listener, service, place, told).await;
         Ok(())
     });
-    // Reads that are still going on are not waited for.
+    // Nobody waits for what a reader still reads.
     runtime.shutdown_background();
     served
 }
@@ -104,7 +102,7 @@ async fn listen(listener: TcpListener, service: Service, place: &Place, mut told
                 }
             },
             _ = tidy.tick() => if room.is_quiet() {
-                tokio::task::spawn_blocking(memory::trim);
+                tokio::task::spawn_blocking(trim);
             },
             () = told.wait() => break,
         }
@@ -127,7 +125,7 @@ async fn ended(graceful: GracefulShutdown, within: Duration) {
 
 /// Serves a connection until it ends, or must go for another.
 fn take(stream: TcpStream, ticket: Ticket, router: &Router, graceful: &GracefulShutdown) {
-    // Pieces of an answer are sent at once.
+    // Pieces of an answer leave as they come.
     _ = stream.set_nodelay(true);
     let connection = graceful.watch(connection(stream, router.clone(), &ticket));
     tokio::spawn(async move {
@@ -164,6 +162,6 @@ pub fn connection<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
 /// Tells the scheduler to end, and waits for its thread.
 pub fn join(handle: &Handle, thread: std::thread::JoinHandle<()>) {
     handle.end(Duration::ZERO);
-    // Its panic was reported in its thread.
+    // A panic of it was told where it happened.
     _ = thread.join();
 }

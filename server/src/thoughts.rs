@@ -1,12 +1,13 @@
-//! Thoughts in answers: the text between `<think>` and `</think>`, as Qwen and DeepSeek write it.
+//! Thoughts in answers: what stands between `<think>` and `</think>`, as Qwen and DeepSeek write
+//! them.
 use crate::tools::begun;
 
-/// The beginning of a thought.
+/// What a thought begins with.
 pub const OPEN: &str = "<think>";
-/// The end of a thought.
+/// What a thought ends with.
 pub const CLOSE: &str = "</think>";
 
-/// The kind of text at an answer's beginning.
+/// What an answer is at its beginning.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Start {
     /// Text: thoughts are over, or are not told apart.
@@ -19,7 +20,7 @@ pub enum Start {
 }
 
 impl Start {
-    /// The start of the answer to a prompt.
+    /// Of the answer to a prompt.
     pub fn of(prompt: &str) -> Start {
         match prompt.trim_end() {
             prompt if prompt.ends_with(OPEN) => Start::Thought,
@@ -29,23 +30,23 @@ impl Start {
     }
 }
 
-/// The text that a piece of an answer adds.
+/// What a piece of an answer adds.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Split {
     /// To the thought.
     pub thought: String,
-    /// To the text after the thought.
+    /// To the text behind it.
     pub text: String,
 }
 
-/// Separates a thought from the text after it, in an answer that comes in pieces. Blanks at the
+/// Tells a thought from the text behind it, in pieces that come one after the other. Blanks at the
 /// borders of a thought belong to neither.
 #[derive(Clone, Debug, Default)]
 pub struct Thoughts {
     place: Start,
-    /// A possible beginning of a tag, and blanks before it.
+    /// What may be the beginning of a tag, and blanks before it.
     held: String,
-    /// After a tag, where blanks are not shown.
+    /// Behind a tag, where blanks are not shown.
     at_border: bool,
 }
 
@@ -55,7 +56,7 @@ impl Thoughts {
         Thoughts { place, held: String::new(), at_border: place == Start::Thought }
     }
 
-    /// Takes a piece, and returns the parts that are certain now.
+    /// Takes a piece, and gives what is known by now.
     pub fn push(&mut self, piece: &str) -> Split {
         self.held.push_str(piece);
         let mut split = Split::default();
@@ -63,7 +64,7 @@ impl Thoughts {
         split
     }
 
-    /// The rest, when nothing follows.
+    /// What is left, as nothing follows.
     pub fn end(&mut self) -> Split {
         let rest = std::mem::take(&mut self.held);
         match self.place {
@@ -72,7 +73,7 @@ impl Thoughts {
         }
     }
 
-    /// Takes the part of the held text that is decided. Returns whether a tag was passed.
+    /// Takes what is known of what is held. Says whether a tag was passed.
     fn next(&mut self, split: &mut Split) -> bool {
         if self.at_border {
             self.held.drain(..self.held.len() - self.held.trim_start().len());

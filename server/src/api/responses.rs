@@ -26,7 +26,7 @@ use output::Output;
 /// A request that the scheduler has.
 struct Taken {
     begun: Begun,
-    /// The request's fields that every response repeats.
+    /// What every response says of its request.
     echo: Value,
 }
 
@@ -64,12 +64,12 @@ fn begin(service: Shared, body: &Payload) -> Result<Taken, ApiError> {
     Ok(Taken { begun: talk.begin(service, common)?, echo })
 }
 
-/// The status of an answer that ended for this reason.
+/// The status of what ended so.
 fn status(why: Why) -> &'static str {
     if why == Why::Length { "incomplete" } else { "completed" }
 }
 
-/// The fields of every state of a response.
+/// What every state of a response has.
 struct Shape {
     id: String,
     created: u64,
@@ -99,7 +99,7 @@ impl Shape {
             "input_tokens": prompt,
             "input_tokens_details": cached.map(|cached| json!({ "cached_tokens": cached })),
             "output_tokens": answer,
-            // Tokens of thoughts are not counted separately.
+            // Nobody counts the tokens of thoughts apart.
             "output_tokens_details": (!self.said.service.thoughts).then(|| json!({ "reasoning_tokens": 0 })),
             "total_tokens": prompt + answer,
         });

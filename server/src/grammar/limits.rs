@@ -49,8 +49,6 @@ pub struct FormLimits {
     pub terminals: usize,
     /// Bytes of an expression.
     pub expression: usize,
-    /// Steps of its expressions after one character.
-    pub steps: u64,
 }
 
 impl Default for FormLimits {
@@ -71,14 +69,13 @@ impl Default for FormLimits {
             all_properties: 5_000,
             patterns: 64,
             references: 1000,
-            combined: 64,
+            combined: 512,
             conjuncts: 8,
             multiples: 20_000,
             rules: 2_000,
             items: 20_000,
             terminals: 2_500,
             expression: 64 << 10,
-            steps: 1_000_000,
         }
     }
 }

@@ -1,98 +1,64 @@
-//! Preparing forms: apart from all else, and each only as long as it may. One is quick at a time.
-//! What turns out to take long stands back, for a few others of its kind and for the next quick
-//! one.
+//! Preparing forms: apart from all else, one or two at a time, and each only as long as it may.
 //!
 //! llguidance cannot be told to stop while it makes a grammar. What a form may ask for is bounded
 //! before ([`schema`](super::schema), [`lark`](super::lark)); one that takes too long all the same
-//! is refused while its thread goes on. Once there is a grammar its thread is told to stop.
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+//! is refused while its thread goes on, last in the queue for the processor, and a few such threads
+//! do not keep the forms of others waiting.
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use llguidance::CancellationHandle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
-use tokio::time::{Instant, timeout};
+use tokio::time::timeout;
 
 use super::limits::{FormError, FormLimits};
-use crate::threads::{self, Clock, Worker};
+use crate::threads::{self, Clock};
 
 /// Forms that are prepared at once.
 const AT_ONCE: usize = 1;
-/// Threads that may continue in addition to those once they have taken long.
-const MOST_SLOW: usize = 3;
-/// The limit of the wall clock, as a multiple of a thread's own limit: others may have the
-/// processor.
-const PATIENCE: u32 = 15;
+/// Threads that may go on beside them when their time is over.
+const MOST_LATE: usize = 3;
+/// The wall clock may show so many times what a thread may take, where others have the processor.
+const PATIENCE: u32 = 10;
 
 /// Where forms are prepared.
 pub struct Workshop {
     places: Arc<Semaphore>,
     waiting: AtomicUsize,
-    slow: Arc<AtomicUsize>,
+    late: Arc<AtomicUsize>,
     limits: FormLimits,
 }
 
-/// A place in the workshop, until the work has ended or turns out to take long.
+/// A place in the workshop, until the work has ended or its time is over.
 type Held = Arc<Mutex<Option<OwnedSemaphorePermit>>>;
 
-/// Ends work that takes too long, from when it can be ended.
-#[derive(Default)]
-pub struct Stop {
-    is_late: AtomicBool,
-    handle: OnceLock<CancellationHandle>,
-    worker: Worker,
-}
-
-impl Stop {
-    /// From now on this ends the work.
-    pub fn by(&self, handle: CancellationHandle) {
-        let handle = self.handle.get_or_init(|| handle);
-        if self.is_late() {
-            handle.cancel();
-        }
-    }
-
-    /// Whether the work takes too long.
-    pub fn is_late(&self) -> bool {
-        self.is_late.load(SeqCst)
-    }
-
-    /// The work takes too long.
-    fn late(&self) {
-        self.is_late.store(true, SeqCst);
-        self.handle.get().into_iter().for_each(CancellationHandle::cancel);
-    }
-}
-
 impl Workshop {
-    /// A workshop that is empty.
+    /// One that nobody works in.
     pub fn new(limits: FormLimits) -> Workshop {
         let places = Arc::new(Semaphore::new(AT_ONCE));
-        Workshop { places, waiting: AtomicUsize::new(0), slow: Arc::default(), limits }
+        Workshop { places, waiting: AtomicUsize::new(0), late: Arc::default(), limits }
     }
 
     /// Does work on a thread of its own, in its turn. Work of which the caller has gone before is
     /// not begun.
     pub async fn make<T: Send + 'static>(
         &self,
-        work: impl FnOnce(&Stop) -> Result<T, FormError> + Send + 'static,
+        work: impl FnOnce() -> Result<T, FormError> + Send + 'static,
     ) -> Result<T, FormError> {
         let held: Held = Arc::new(Mutex::new(Some(self.place().await?)));
         let (tell, clock) = oneshot::channel();
         let (give, made) = oneshot::channel();
-        let stop = Arc::new(Stop::default());
-        let (place, told) = (held.clone(), stop.clone());
+        let place = held.clone();
         let thread = move || {
             _ = tell.send(Clock::own());
-            let done = told.worker.work(|| work(&told));
-            // The waiting request may be gone.
+            let done = work();
+            // Whoever waits may have gone.
             _ = give.send(done);
             drop(place);
         };
         let started = threads::start("atomc-form", threads::GRAMMARS, thread);
         started.map_err(|error| FormError::Fault(format!("no thread for a grammar: {error}")))?;
-        let watch = Watch { within: self.limits.prepare, slow: self.slow.clone(), held, stop };
-        let watch = watch.wait(clock, made);
+        let watch = watch(self.limits.prepare, self.late.clone(), held, clock, made);
         // The watch goes on where the caller does not.
         let ended = tokio::spawn(watch).await;
         ended.unwrap_or_else(|error| Err(FormError::Fault(format!("preparing the form failed: {error}"))))
@@ -122,74 +88,37 @@ impl Drop for Waiting<'_> {
     }
 }
 
-/// What a thread is watched with.
-struct Watch {
+/// Waits for what a thread makes, no longer than it may take.
+async fn watch<T: Send + 'static>(
     within: Duration,
-    slow: Arc<AtomicUsize>,
+    late: Arc<AtomicUsize>,
     held: Held,
-    stop: Arc<Stop>,
-}
-
-impl Watch {
-    /// Waits for what a thread makes, no longer than it may take.
-    async fn wait<T: Send + 'static>(
-        self,
-        clock: oneshot::Receiver<Clock>,
-        mut made: oneshot::Receiver<Result<T, FormError>>,
-    ) -> Result<T, FormError> {
-        let gone = || FormError::Wrong("the grammar is too much for its parser".into());
-        let clock = clock.await.map_err(|_| gone())?;
-        let until = Instant::now() + self.within.saturating_mul(PATIENCE);
-        let mut is_slow = None;
-        loop {
-            // A thread of which nothing is known has taken all its time.
-            let taken = clock.read().unwrap_or(self.within);
-            let left = self.within.saturating_sub(taken);
-            if left.is_zero() || Instant::now() >= until {
-                break;
-            }
-            let quick = threads::QUICK.saturating_sub(taken);
-            if quick.is_zero() && is_slow.is_none() {
-                is_slow = Some(self.stand_back());
-            }
-            let wait = if quick.is_zero() { left } else { left.min(quick) };
-            // Time that others have the processor is none that the form takes.
-            if let Ok(done) = timeout(wait.max(Duration::from_millis(10)), &mut made).await {
-                return done.map_err(|_| gone())?;
-            }
+    clock: oneshot::Receiver<Clock>,
+    mut made: oneshot::Receiver<Result<T, FormError>>,
+) -> Result<T, FormError> {
+    let gone = || FormError::Wrong("the grammar is too much for its parser".into());
+    let clock = clock.await.map_err(|_| gone())?;
+    let until = tokio::time::Instant::now() + within.saturating_mul(PATIENCE);
+    let mut left = within;
+    loop {
+        match timeout(left, &mut made).await {
+            Ok(done) => return done.map_err(|_| gone())?,
+            Err(_) if tokio::time::Instant::now() >= until => break,
+            Err(_) => left = within.saturating_sub(clock.read().unwrap_or(within)),
         }
-        self.stop.late();
-        let slow = is_slow.unwrap_or_else(|| self.stand_back());
+        if left.is_zero() {
+            break;
+        }
+        // Time that others have the processor is none that the form takes.
+        left = left.max(Duration::from_millis(10));
+    }
+    if late.fetch_update(Relaxed, Relaxed, |now| (now < MOST_LATE).then_some(now + 1)).is_ok() {
+        drop(held.lock().unwrap_or_else(PoisonError::into_inner).take());
         // It is one less when its thread has ended.
         tokio::spawn(async move {
             _ = made.await;
-            drop(slow);
+            late.fetch_sub(1, Relaxed);
         });
-        Err(FormError::Slow(self.within))
     }
-
-    /// Lets other threads go first, and gives the place to the next form, if there are not too many
-    /// such threads.
-    fn stand_back(&self) -> Option<Slow> {
-        self.stop.worker.stand_back(threads::SLOW);
-        let slow = Slow::count(&self.slow)?;
-        drop(self.held.lock().unwrap_or_else(PoisonError::into_inner).take());
-        Some(slow)
-    }
-}
-
-/// A thread that takes long, and is counted for as long as it does.
-struct Slow(Arc<AtomicUsize>);
-
-impl Slow {
-    fn count(slow: &Arc<AtomicUsize>) -> Option<Slow> {
-        let counted = slow.fetch_update(Relaxed, Relaxed, |now| (now < MOST_SLOW).then_some(now + 1));
-        counted.is_ok().then(|| Slow(slow.clone()))
-    }
-}
-
-impl Drop for Slow {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Relaxed);
-    }
+    Err(FormError::Slow(within))
 }
