@@ -3,7 +3,7 @@
 //! call a framework are not walked through: what a caller writes between launches is its own.
 use std::ops::Range;
 
-use atomc_artifact::manifest::{Arg, Plan, PlanKind, Target};
+use atomc_artifact::manifest::{Arg, Plan, PlanKind, Target, Work};
 use atomc_ir::arch::Memory;
 use atomc_ir::{Graph, TensorType};
 
@@ -41,16 +41,18 @@ pub fn check(target: &Target, bodies: &[Graph], memory: &Memory) -> Result<(), S
             let symbol = &target.kernels[item.kernel].symbol;
             format!("plans[{number}].launches[{launch}], {symbol} of {}: {what}", item.location)
         };
+        // Embeddings of the caller lie where those of tokens do.
+        let is_own = plan.calls.iter().all(|call| matches!(call.work, Work::Embedding { .. }));
         let mut walk = Walk { plan, target, memory, left: vec![] };
         for (launch, item) in plan.launches.iter().enumerate() {
             let body = &bodies[item.kernel];
             let fit = Fit { target, plan, memory };
             fit.check(body, &item.args).map_err(|e| fault(launch, e))?;
-            if plan.calls.is_empty() {
+            if is_own {
                 walk.launch(launch, body).map_err(|e| fault(launch, e))?;
             }
         }
-        if !plan.calls.is_empty() {
+        if !is_own {
             continue;
         }
         walk.end().map_err(|e| format!("plans[{number}]: {e}"))?;
