@@ -36,13 +36,14 @@ fn routers() {
     }
 }
 
-/// Logits from -54 to -146: their logistic function is zero in f32 or nearly so.
+/// Logits from -54 to -146: their logistic function is zero in f32 or nearly so. With nine experts
+/// no large operand lies between -109 and -103, where its own logistic function is zero in f32 and
+/// not in f64: the choice among such depends on rounding.
 #[test]
-#[ignore = "the operands that follow from places show a choice of rows of zeros that kernel and reference make differently"]
 fn routers_of_scores_that_underflow() {
-    let text = "graph @k(%l: f32[T, 7]) {
-  %0 = sigmoid %l : f32[T, 7]
-  %1 = scale %0 {by = -200.0} : f32[T, 7]
+    let text = "graph @k(%l: f32[T, 9]) {
+  %0 = sigmoid %l : f32[T, 9]
+  %1 = scale %0 {by = -200.0} : f32[T, 9]
   %2, %3 = route %1 {by = (2, sigmoid, 1, 1, max, true, 2.5)} : f32[T, 2], i32[T*2]
   return %2, %3
 }";

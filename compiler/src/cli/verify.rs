@@ -35,7 +35,7 @@ types, the lengths of sums and the data. A kernel is right if no element is furt
 nothing but its results.
 
 Of large results a sample is computed: an element of each 16 rows by 16 columns, in the full step every column of a weight at
-least once, of every expert rows, of attention every head. The table says how many elements of all. Padding, and all memory
+least twice, of every expert rows, of attention every head. The table says how many elements of all. Padding, and all memory
 that is not a kernel's to write, is compared whole. --whole computes all elements.
 
 Examples:
