@@ -47,9 +47,11 @@ def folder(tmp_path_factory):
 
 def starts(folder, options: list[str]) -> bool:
     """Whether SGLang does, as far as a model that runs."""
+    from sglang.srt.plugins import load_plugins
     from sglang.srt.server_args import prepare_server_args
 
     def start():
+        load_plugins()  # as the server does before it reads options
         given = prepare_server_args(["--model-path", str(folder), *options])
         names = [option[2:].replace("-", "_") for option in options if option.startswith("--")]
         asked = {name: getattr(given, name) for name in names}
