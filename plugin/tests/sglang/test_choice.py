@@ -28,8 +28,7 @@ from atomc.frameworks import Refused
 from atomc.sglang import compat, config
 
 STOCK = dict(attention_backend="torch_native")
-# Golden models have 96 tokens.
-TOKENS = [[(7 * i + k) % 93 + 3 for i in range(40)] for k in (1, 2, 3)]
+TOKENS = [[(7 * i + k) % 96 + 3 for i in range(40)] for k in (1, 2, 3)]
 
 
 def runs(folder, **options):
@@ -38,7 +37,9 @@ def runs(folder, **options):
     def made():
         loaded = runner(folder, **options)
         model = type(loaded.torch_runner.model)
-        return f"{model.__module__}.{model.__qualname__}", logits(loaded, TOKENS)
+        vocab = loaded.torch_runner.model_config.vocab_size
+        tokens = [[token % vocab for token in prompt] for prompt in TOKENS]
+        return f"{model.__module__}.{model.__qualname__}", logits(loaded, tokens)
 
     return forked(made)
 
