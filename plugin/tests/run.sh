@@ -5,22 +5,24 @@
 # files of tests run at once as there are cores. Builds are those of the dev profile: artifacts are
 # the same, and most of it is there after `cargo test`.
 # VENVS keeps environments elsewhere than in target/; ATOMC is a compiler that is built already.
-# usage: run.sh [--prepare] [--newest] [--all] [vllm] [sglang]; --prepare only makes the
+# usage: run.sh [--prepare] [--newest] [--short] [--all] [vllm] [sglang]; --prepare only makes the
 # environments, which needs no build of ours; --newest takes the first release of each framework
-# alone; --all also runs tests that cost much and show little that is new
+# alone; --short leaves out ranks, guesses and recurrent states; --all also runs tests that cost much
+# and show little that is new
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 here=$PWD/plugin/tests venvs=${VENVS:-$PWD/target}
 declare -A releases=([vllm]="0.33.0 0.30.0 0.26.0" [sglang]="0.5.23 0.5.11")
 
-prepare='' filter='not thorough' frameworks=()
+prepare='' filter='not thorough' left_out='' frameworks=()
 for word; do
     case $word in
     --prepare) prepare=1 ;;
     --newest) for framework in "${!releases[@]}"; do releases[$framework]=${releases[$framework]%% *}; done ;;
+    --short) left_out='test_(parallel|speculate|recurrent)\.py$' ;;
     --all) filter='short or not short' ;;
     vllm | sglang) frameworks+=("$word") ;;
-    *) echo "$word: known are --prepare, --newest, --all, vllm and sglang" >&2 && exit 2 ;;
+    *) echo "$word: known are --prepare, --newest, --short, --all, vllm and sglang" >&2 && exit 2 ;;
     esac
 done
 [ ${#frameworks[@]} -gt 0 ] || frameworks=(vllm sglang)
@@ -82,6 +84,7 @@ export -f tests
 for framework in "${frameworks[@]}"; do
     read -r first others <<<"${releases[$framework]}"
     for file in "$here/$framework"/test_*.py; do
+        [[ -z $left_out || ! $file =~ $left_out ]] || continue
         # All of these are for the other releases, and for --all.
         [[ $file == */test_release.py && $filter == 'not thorough' ]] || echo "$framework $first '$filter' $file"
     done
