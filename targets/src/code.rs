@@ -2,6 +2,7 @@
 //!
 //! Every logical vector of a kernel has the same number of elements; LLVM splits it where registers
 //! are shorter.
+mod carried;
 pub mod codes;
 mod control;
 mod elementary;
@@ -22,6 +23,7 @@ use inkwell::types::{BasicType, FunctionType, IntType};
 use inkwell::values::{BasicValue, BasicValueEnum, FloatValue, FunctionValue, PointerValue, VectorValue};
 
 use crate::llvm::Llvm;
+pub(crate) use carried::{Carried, carried};
 pub use int::{Int, ToInt};
 
 pub type Ptr<'c> = PointerValue<'c>;

@@ -27,15 +27,16 @@ mod tests;
 
 use atomc_artifact::manifest;
 use atomc_ir::arch::GpuArch;
-use atomc_ir::{DType, Diagnostic, Family, Value};
+use atomc_ir::{Diagnostic, Family};
 
 use crate::code::{Int, Ptr};
 use crate::contraction::Encoding;
+use crate::row::unsupported;
 use crate::schedule::{Open, Schedule, WhyNot};
 use crate::simt::gemm::bytes::Bytes;
 use crate::simt::gemm::codes::Codes;
 use crate::simt::gemm::contract::{Contraction, Sizes, tuned_by};
-use crate::simt::gemm::prologue::{Norm, Prologue};
+use crate::simt::gemm::prologue::Prologue;
 use crate::simt::gemm::tile::experts::{Choices, ExpertBlocks};
 use crate::simt::launch;
 use crate::simt::launch::{COUNTERS, Setup, arguments, kernel};
@@ -94,7 +95,7 @@ fn takes_weight(spec: &KernelSpec, arch: GpuArch) -> Result<(), WhyNot> {
     }
     WhyNot::unless(rowwise::vector(spec.body) == LANES, || format!("rows are not whole vectors of {LANES} elements"))?;
     let prologue = Prologue::of(spec.body)?;
-    WhyNot::unless(prologue.norm().is_none() || Norm::scales_sums(dtype), || {
+    WhyNot::unless(prologue.norm.is_none() || prologue.scales_sums(dtype), || {
         format!("a norm into {}: rows before it may not fit", dtype.name())
     })
 }
@@ -155,7 +156,7 @@ fn suits_choices(spec: &KernelSpec, arch: GpuArch, choice: &Choice) -> Result<()
     if experts.combined {
         let encoding = Encoding::of(spec.body).filter(|encoding| encoding.is_row_wise());
         encoding.map_or(Ok(()), |encoding| Err(encoding.refused("choices are added up before rows are scaled")))?;
-        let norm = Prologue::of(spec.body).ok().and_then(Prologue::norm);
+        let norm = Prologue::of(spec.body).ok().and_then(|prologue| prologue.norm);
         WhyNot::unless(norm.is_none(), || "a norm of rows that are added up".into())?;
     }
     has_room(Shape::new(spec, arch, choice)?)
@@ -200,11 +201,7 @@ fn emit<'c>(setup: &Setup<'c>, spec: &KernelSpec) -> launch::Made<'c> {
 struct Group<'g, 'k, 'a, 'c> {
     contraction: &'g Contraction<'k, 'a, 'c>,
     shape: Shape,
-    norm: Option<Norm>,
-    /// Rows in memory, their type and width.
-    from: Value,
-    dtype: DType,
-    width: usize,
+    prologue: Prologue,
     weights: Pipeline<'c>,
     rows: Pipeline<'c>,
     /// Squares of rows, for each part of a tile.
@@ -228,21 +225,14 @@ impl<'g, 'k, 'a, 'c> Group<'g, 'k, 'a, 'c> {
         spec: &KernelSpec,
     ) -> Result<Group<'g, 'k, 'a, 'c>, Diagnostic> {
         let (c, parts) = (contraction.matrix.c, &contraction.parts);
-        let (from, norm) = match shape.bytes {
-            Some(_) => (parts.x, None),
-            None => {
-                let prologue = Prologue::of(spec.body).map_err(WhyNot::diagnostic)?;
-                (prologue.source(), prologue.norm())
-            }
+        let prologue = match shape.bytes {
+            Some(_) => Prologue::as_stored(spec.body, parts.x).ok_or_else(|| unsupported("rows that are no tensor"))?,
+            None => Prologue::of(spec.body).map_err(WhyNot::diagnostic)?,
         };
-        let ty = parts.kernel.rows.shape(from)?;
         Ok(Group {
             contraction,
             shape,
-            norm,
-            from,
-            dtype: ty.dtype,
-            width: ty.shape.last().unwrap_or(0),
+            prologue,
             weights: Pipeline::new(c, shape.slots, shape.slot_bytes(), 1024),
             rows: Pipeline::new(c, shape.stages, shape.stage_bytes(), 1024),
             sums: c.shared(shape.teams * shape.sums_bytes(), 16),

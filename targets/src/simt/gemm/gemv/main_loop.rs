@@ -4,8 +4,7 @@ use inkwell::values::FloatValue;
 
 use super::Group;
 use super::loader::Source;
-use crate::code::{Any, Int, Vector};
-use crate::simt::gemm::codes::Way;
+use crate::code::{Any, Int, Vector, carried};
 use crate::simt::machine::fragment::Fragment;
 
 /// Most turns that are unrolled instead of looped.
@@ -18,12 +17,7 @@ struct Asked<'c> {
     weights: Vec<Vec<Any<'c>>>,
 }
 
-impl<'c> Asked<'c> {
-    fn all(&self) -> impl Iterator<Item = Any<'c>> + '_ {
-        let columns = self.columns.iter().flatten().map(|&v| v.into());
-        columns.chain(self.scales.iter().copied()).chain(self.weights.iter().flatten().copied())
-    }
-}
+carried!(Asked { columns, scales, weights });
 
 impl<'c> Group<'_, '_, '_, 'c> {
     /// Sums over the whole weight.
@@ -58,7 +52,7 @@ impl<'c> Group<'_, '_, '_, 'c> {
             c.keep_order();
             self.asked(x, (begin, i))
         };
-        let (known, mut sums) = (sums.len(), sums);
+        let mut sums = sums;
         let mut asked: Vec<Asked<'c>> = (0..ahead).map(ask).collect();
         let turn = |(from, i): (Int<'c>, usize), sums: &mut [Vector<'c>], asked: &mut [Asked<'c>], more: bool| {
             c.keep_order();
@@ -70,16 +64,10 @@ impl<'c> Group<'_, '_, '_, 'c> {
         };
         let looped = if count > UNROLLED * ahead { (count / ahead - 1) * ahead } else { 0 };
         if looped > 0 {
-            let columns = [asked[0].columns.len(), asked[0].scales.len()];
-            let all = |sums: &[Vector<'c>], asked: &[Asked<'c>]| -> Vec<Any<'c>> {
-                sums.iter().map(|&v| v.into()).chain(asked.iter().flat_map(Asked::all)).collect()
-            };
-            let carried = c.for_each((0, looped, ahead), &all(&sums, &asked), |at, carried| {
-                let (mut sums, mut asked) = self.split(carried, known, columns);
+            (sums, asked) = c.carry((0, looped, ahead), (sums, asked), |at, (mut sums, mut asked)| {
                 (0..ahead).for_each(|i| turn((begin + at, i), &mut sums, &mut asked, true));
-                all(&sums, &asked)
+                (sums, asked)
             });
-            (sums, asked) = self.split(&carried, known, columns);
         }
         let begin = begin + looped;
         let left = count - looped;
@@ -119,39 +107,16 @@ impl<'c> Group<'_, '_, '_, 'c> {
         }
     }
 
-    /// Splits the values that a loop carries into the sums and the loads in flight, step by step.
-    fn split(
-        &self,
-        carried: &[Any<'c>],
-        sums: usize,
-        [columns, scales]: [usize; 2],
-    ) -> (Vec<Vector<'c>>, Vec<Asked<'c>>) {
-        let vector = |v: &Any<'c>| v.into_vector_value();
-        let (sums, asked) = carried.split_at(sums);
-        let own = self.matrix().panel_vec16s() + usize::from(self.scaled_products.is_some());
-        let (near, each) = (columns * self.vec16s(), self.way.as_ref().map_or(own, Way::loaded));
-        let step = |all: &[Any<'c>]| Asked {
-            columns: all[..near].chunks(self.vec16s()).map(|vec16s| vec16s.iter().map(vector).collect()).collect(),
-            scales: all[near..near + scales].to_vec(),
-            weights: all[near + scales..].chunks(each).map(|all| all.to_vec()).collect(),
-        };
-        let asked = asked.chunks(near + scales + self.weights.len() * each).map(step).collect();
-        (sums.iter().map(vector).collect(), asked)
-    }
-
     /// Steps from `first` up to `end`. Not every wave has one of them.
     fn rest(&self, x: &dyn Source<'c>, first: usize, end: usize, sums: Vec<Vector<'c>>) -> Vec<Vector<'c>> {
         if first == end {
             return sums;
         }
         let c = self.matrix().c;
-        let carried: Vec<Any> = sums.iter().map(|&v| v.into()).collect();
         let begin = self.wave + first;
-        let carried = c.for_each((begin, end, self.sharing), &carried, |step, carried| {
-            let mut sums: Vec<Vector<'c>> = carried.iter().map(|v| v.into_vector_value()).collect();
+        c.carry((begin, end, self.sharing), sums, |step, mut sums| {
             self.use_up(x, (step, 0), &self.asked(x, (step, 0)), &mut sums);
-            sums.iter().map(|&v| v.into()).collect()
-        });
-        carried.iter().map(|v| v.into_vector_value()).collect()
+            sums
+        })
     }
 }

@@ -193,7 +193,7 @@ impl<'c> Limbs<'_, '_, '_, 'c> {
         };
         match shape.steps / unit {
             1 => run(c.int(0), sums),
-            count => c.for_each((0, count, 1), sums, |i, sums| run(i * unit, sums)),
+            count => c.carry((0, count, 1), sums.to_vec(), |i, sums| run(i * unit, &sums)),
         }
     }
 

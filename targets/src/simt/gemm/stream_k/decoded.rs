@@ -181,25 +181,22 @@ impl<'c> Group<'_, '_, '_, 'c> {
         let by_rows = is_new && shape.columns > TOGETHER;
         let products = DecodedProducts { group: self, decoded, decoder, by_rows };
         let is_first = c.equal(c.lane_index(), 0);
-        let count = shape.sums();
-        let zero = vec![c.zero_sum(DType::F32); count];
+        let zero = vec![c.zero_sum(DType::F32); shape.sums()];
         self.weights.wait_full(c, part.first);
-        let begin = zero.into_iter().chain(carried(&products.stage(part.first, 0))).collect::<Vec<_>>();
-        let all = c.for_each((part.first, part.end, 1), &begin, |index, all| {
-            let (sums, first) = all.split_at(count);
-            let first = fragments(c, first);
+        let begin = (zero, products.stage(part.first, 0));
+        let (sums, _) = c.carry((part.first, part.end, 1), begin, |index, (sums, first)| {
             self.rows.wait_full(c, index);
-            let (sums, next) = match (is_new, by_rows) {
-                (_, true) => products.products_by_rows((part, index), &first, sums),
-                (true, _) => products.scaled_products((part, index), &first, sums),
-                (false, _) => products.products((part, index), &first, sums),
+            let after = match (is_new, by_rows) {
+                (_, true) => products.products_by_rows((part, index), &first, &sums),
+                (true, _) => products.scaled_products((part, index), &first, &sums),
+                (false, _) => products.products((part, index), &first, &sums),
             };
             c.meet_in_wave();
             self.weights.release(c, is_first, index);
             self.rows.release(c, is_first, index);
-            sums.into_iter().chain(carried(&next)).collect()
+            after
         });
-        all[..count].to_vec()
+        sums
     }
 
     /// Stores a vector of 8 columns of a row so that it matches the lanes' words: pair `i` of a
@@ -235,16 +232,6 @@ impl<'c> Group<'_, '_, '_, 'c> {
 
 /// A part of a tile, and the pipeline's index of a K tile of it.
 type At<'c> = (Part<'c>, Int<'c>);
-
-/// Words in the form that a loop carries.
-fn carried<'c>(fragments: &Fragments<'c>) -> Vec<Any<'c>> {
-    fragments.iter().flatten().map(|word| Any::from(word.v)).collect()
-}
-
-/// The fragments that a loop carried.
-fn fragments<'c>(c: &Gpu<'c>, words: &[Any<'c>]) -> Fragments<'c> {
-    words.chunks(WORDS).map(|part| part.iter().map(|&word| c.as_int(word)).collect()).collect()
-}
 
 /// The upper or lower rows of a block of columns: the pipeline's index of a K tile, the block, and
 /// 1 for the lower ones.
@@ -371,10 +358,9 @@ impl<'c> DecodedProducts<'_, '_, '_, '_, 'c> {
             let factors: Vec<Int<'c>> = bytes.iter().map(|&byte| self.decoder.factor_of(byte)).collect();
             self.of_runs(words, |word, group| self.decoder.times_factor(c, word, factors[group]))
         };
-        let made = words.iter().zip(bytes.chunks(bytes.len() / halves.len())).map(of_half).collect();
+        let made: Fragments<'c> = words.iter().zip(bytes.chunks(bytes.len() / halves.len())).map(of_half).collect();
         let is_large = c.any_vote(self.decoder.has_no_factor(c, &bytes));
-        let made = c.change_if(is_large, &carried(&made), |_| carried(&whole()));
-        fragments(c, &made)
+        c.carry_if(is_large, made, |_| whole())
     }
 
     /// The upper or lower rows of a block of columns.

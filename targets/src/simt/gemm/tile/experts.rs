@@ -3,7 +3,7 @@ use atomc_ir::Diagnostic;
 use inkwell::IntPredicate;
 
 use super::{Matrix, Rows, Tile, TileSize};
-use crate::code::{Any, Int, Ptr, Vector};
+use crate::code::{Int, Ptr, Vector};
 use crate::row::unsupported;
 use crate::simt::experts::Grouping;
 use crate::simt::gemm::contract::Contraction;
@@ -226,17 +226,14 @@ impl<'s, 'k, 'a, 'c> Grouped<'s, 'k, 'a, 'c> {
             c.when(is_listed, || c.store(c.at(list, place * 4), at, 4));
             [seen + those(c.int(lanes)), before]
         };
-        let carried = [c.int(0); 2].map(|v| Any::from(v.v));
-        let found = c.for_each((0, self.most, TOGETHER * lanes), &carried, |base, carried| {
+        let [_, before] = c.carry((0, self.most, TOGETHER * lanes), [c.int(0); 2], |base, found| {
             let bases = || (0..TOGETHER).map(|i| base + i * lanes);
             // All loads before the first use.
             let load = |base: Int<'c>| c.load_made_index(self.chosen.from, c.smaller(base + lane, self.most - 1));
             let loaded: Vec<_> = bases().map(load).collect();
-            let first = [0, 1].map(|i| c.as_int(carried[i]));
-            let made = bases().zip(loaded).fold(first, |found, (base, has)| turn(base, has, found));
-            made.map(|v| v.v.into()).to_vec()
+            bases().zip(loaded).fold(found, |found, (base, has)| turn(base, has, found))
         });
-        c.equal(c.as_int(found[1]) % columns, 0)
+        c.equal(before % columns, 0)
     }
 }
 
@@ -281,28 +278,16 @@ impl<'s, 'k, 'a, 'c> Combined<'s, 'k, 'a, 'c> {
             Tile { panel, columns: 1, matrix, rows, each: self.chosen.each }
         };
         c.when(c.less(token, self.tokens), || {
-            let mut failed = Ok(());
-            let carried: Vec<Any<'c>> = zeros.iter().map(|&v| v.into()).collect();
-            let all = c.for_each((first, choices, step), &carried, |choice, carried| {
+            let all = c.try_carry((first, choices, step), zeros.to_vec(), |choice, all| {
                 let row = token * choices + choice;
                 let expert = self.chosen.expert(c, row);
-                let add = || {
-                    let sums = sums(tile(c.larger(expert, 0), row))?;
-                    let weight = parts.weight_of(token, choice)?;
-                    let weight = c.pick(c.less(expert, 0), c.number(0.0), weight);
-                    c.set_lanes(m.layout.results);
-                    let add = |(&all, sum): (&Any<'c>, Vector<'c>)| {
-                        c.fma(sum, c.splat(weight), all.into_vector_value()).into()
-                    };
-                    Ok(carried.iter().zip(sums).map(add).collect())
-                };
-                add().unwrap_or_else(|e| {
-                    failed = Err(e);
-                    carried.to_vec()
-                })
-            });
-            let all: Vec<Vector<'c>> = all.iter().map(|v| v.into_vector_value()).collect();
-            failed.and_then(|()| finish(tile(c.int(0), token), &all))
+                let sums = sums(tile(c.larger(expert, 0), row))?;
+                let weight = parts.weight_of(token, choice)?;
+                let weight = c.pick(c.less(expert, 0), c.number(0.0), weight);
+                c.set_lanes(m.layout.results);
+                Ok(all.into_iter().zip(sums).map(|(all, sum)| c.fma(sum, c.splat(weight), all)).collect())
+            })?;
+            finish(tile(c.int(0), token), &all)
         })
     }
 }

@@ -4,7 +4,7 @@ use super::Group;
 use super::shape::{BLOCK, EIGHT, PRODUCERS, STRETCH, TOKENS};
 use crate::code::{Int, Ptr};
 use crate::simt::gemm::codes::Codes;
-use crate::simt::gemm::codes_to_lds::{self, Blocks, CodesLoader, in_registers, registers};
+use crate::simt::gemm::codes_to_lds::{self, Blocks, CodesLoader};
 use crate::simt::gemm::contract::Panel;
 use crate::simt::gemm::tile::Tile;
 use crate::simt::machine::fragment::VEC16;
@@ -157,7 +157,7 @@ impl<'c> Group<'_, '_, '_, 'c> {
         let leads = c.equal(c.lane_index(), 0);
         let before = loader.load(c.int(0));
         let rows = if shape.gathers { self.gathered_rows(tile) } else { vec![] };
-        c.for_each((0, shape.count, 1), &registers(&before), |i, carried| {
+        c.carry((0, shape.count, 1), before, |i, loaded| {
             let index = first + i;
             let (full, to) = (self.stages.full(index), self.stages.at(index));
             let next = loader.load(c.smaller(i + 1, shape.count - 1));
@@ -172,11 +172,11 @@ impl<'c> Group<'_, '_, '_, 'c> {
                     self.copy_rows(tile, i, to + weight, full);
                 });
             }
-            loader.put(c.at_address(to), &in_registers(c, &before, carried));
+            loader.put(c.at_address(to), &loaded);
             c.show_to_products();
             c.meet_in_wave();
             c.arrive(leads, full);
-            registers(&next)
+            next
         });
     }
 
