@@ -189,6 +189,12 @@ impl<'c> Code<'c> {
         v
     }
 
+    /// A byte of memory, which is never negative, as a word.
+    pub fn byte_as_word(&self, p: Ptr<'c>) -> Int<'c> {
+        let byte = self.load(self.cx.i8_type(), p, 1).into_int_value();
+        self.as_int(self.b.build_int_z_extend(byte, self.cx.i32_type(), "").expect(BUILT))
+    }
+
     pub fn load_i64(&self, p: Ptr<'c>) -> Int<'c> {
         self.as_int(self.load(self.cx.i64_type(), p, 8))
     }

@@ -20,7 +20,7 @@ use crate::simt::machine::fragment::VEC16;
 pub fn check(encoding: &Encoding, dtype: DType) -> Result<(), WhyNot> {
     let vec16 = VEC16 / dtype.size();
     let whole = encoding.is_row_wise() || encoding.block.cols.is_multiple_of(vec16);
-    if whole { Ok(()) } else { Err(encoding.refused(&format!("{vec16} columns would have several scales"))) }
+    encoding.refuse_if(!whole, &format!("{vec16} columns would have several scales"))
 }
 
 /// The tile of a work-group: panels, and columns of a stretch.

@@ -3,6 +3,7 @@ use atomc_ir::{DType, Diagnostic, Graph, Layout, Op, Reads, TensorType, Value, V
 use inkwell::values::FloatValue;
 
 use crate::code::{Code, Vector};
+use crate::contraction::rows_of;
 use crate::row::{At, Rows};
 use crate::schedule::WhyNot;
 
@@ -38,8 +39,7 @@ impl Norm {
 impl Prologue {
     pub fn of(body: &Graph) -> Result<Prologue, WhyNot> {
         let read = || {
-            let product = body.ids().find(|&id| body.op(id).is_contraction())?;
-            let x = body.operands(product)[0];
+            let (x, _) = rows_of(body)?;
             let Values::Normed(norm) = body.op(x.node).values() else { return Prologue::rows(body, x, None) };
             // A norm that subtracts the mean, or adds a bias, does not commute.
             let &[source, weights] = body.operands(x.node).as_slice() else { return None };

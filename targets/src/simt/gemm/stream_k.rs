@@ -12,10 +12,10 @@
 //! and sums are scaled by the sum of the row's squares. Four waves multiply: the panels' upper rows
 //! are 64 rows of one product, and the lower ones of another.
 //!
-//! A quantised weight for rows of floats is decoded by the waves that multiply (`decoded.rs`). Its
+//! A quantised weight for rows of floats is decoded by the waves that multiply (`codes.rs`). Its
 //! slots have 128 columns of 16 panels, or 64 columns if the rows are no multiple of 128: a tile of
 //! 8 panels for each of two teams of four waves.
-mod decoded;
+mod codes;
 mod epilogue;
 mod loader;
 mod main_loop;
@@ -46,7 +46,7 @@ use crate::simt::machine::pipeline::Pipeline;
 use crate::simt::rowwise;
 use crate::tuning::Choice;
 use crate::{KernelSpec, Tasks};
-use decoded::Decoded;
+use codes::SlotCodes;
 use scheduler::{ExpertsOfTiles, Share};
 use shape::{GROUPS, LEAST, PANELS, ROW_PRODUCERS, RowsOfTiles, Shape, TEAM};
 
@@ -60,9 +60,9 @@ const LANES: usize = 8;
 fn suits(spec: &KernelSpec, arch: GpuArch, choice: &Choice) -> Result<(), WhyNot> {
     takes_weight(spec, arch)?;
     let measured = launch::measured(arch)?.stream_k;
-    let least = match (Bytes::of(spec.body), Decoded::of(spec)) {
+    let least = match (Bytes::of(spec.body), SlotCodes::of(spec)) {
         (Some(_), _) => 2,
-        (None, Some(decoded)) => measured.decoded[usize::from(decoded.scales_numbers())],
+        (None, Some(layout)) => measured.decoded[usize::from(layout.scales_numbers())],
         (None, None) => measured.tokens,
     };
     WhyNot::unless((least..=TOKENS).contains(&spec.tokens), || {
@@ -91,7 +91,7 @@ fn takes_weight(spec: &KernelSpec, arch: GpuArch) -> Result<(), WhyNot> {
         format!("weights of {}: warpgroup MMA takes 16-bit floats", dtype.name())
     })?;
     if let Some(encoding) = Encoding::of(spec.body) {
-        Decoded::check(&encoding, dtype, arch)?;
+        SlotCodes::check(&encoding, dtype, arch)?;
     }
     WhyNot::unless(rowwise::vector(spec.body) == LANES, || format!("rows are not whole vectors of {LANES} elements"))?;
     let prologue = Prologue::of(spec.body)?;
@@ -106,7 +106,7 @@ fn pays(spec: &KernelSpec, arch: GpuArch, choice: &Choice) -> Result<(), WhyNot>
         (Shape::new(spec, arch, choice)?, arch.simt.chip.units, launch::measured(arch)?.stream_k);
     WhyNot::unless(
         shape.bytes.is_some()
-            || shape.decoded.is_some()
+            || shape.codes.is_some()
             || spec.tokens > measured.few
             || shape.units() >= measured.slots * units,
         || {
@@ -194,7 +194,9 @@ fn emit<'c>(setup: &Setup<'c>, spec: &KernelSpec) -> launch::Made<'c> {
         }
     }
     let workspace = COUNTERS + shape.groups * 2 * shape.teams * shape.partial_bytes();
-    Ok((code, manifest::Kernel { workspace, ..manifest::Kernel::simt(Tasks::Fixed(shape.groups), shape.threads()) }))
+    let rate = launch::rate(setup.gpu()?, shape.bytes.map(|bytes| bytes.dtype));
+    let kernel = manifest::Kernel::simt(Tasks::Fixed(shape.groups), shape.threads());
+    Ok((code, manifest::Kernel { rate, workspace, ..kernel }))
 }
 
 /// What one work-group does.
@@ -254,7 +256,7 @@ impl<'g, 'k, 'a, 'c> Group<'g, 'k, 'a, 'c> {
         let (c, shape) = (self.code(), self.shape);
         c.when(c.equal(c.thread(), 0), || {
             // If a wave waits for the products of a K tile, each wave signals that it has read it.
-            let done = if shape.decoded.is_some() { shape.consumers() / 32 } else { 1 };
+            let done = if shape.codes.is_some() { shape.consumers() / 32 } else { 1 };
             self.weights.make_barriers(c, [1, done]);
             self.rows.make_barriers(c, [ROW_PRODUCERS / 32, done]);
             self.squares.make_barriers(c, [ROW_PRODUCERS, shape.consumers()]);

@@ -5,6 +5,7 @@ use inkwell::values::FloatValue;
 use super::Group;
 use super::loader::Source;
 use crate::code::{Any, Int, Vector, carried};
+use crate::simt::gemm::codes::StepWeight;
 use crate::simt::machine::fragment::Fragment;
 
 /// Most turns that are unrolled instead of looped.
@@ -14,7 +15,7 @@ const UNROLLED: usize = 2;
 struct Asked<'c> {
     columns: Vec<Fragment<'c>>,
     scales: Vec<Any<'c>>,
-    weights: Vec<Vec<Any<'c>>>,
+    weights: Vec<StepWeight<'c>>,
 }
 
 carried!(Asked { columns, scales, weights });
@@ -87,23 +88,19 @@ impl<'c> Group<'_, '_, '_, 'c> {
         let near = if x.is_far() { vec![] } else { self.columns_of(x, step) };
         let columns = if x.is_far() { &asked.columns } else { &near };
         let scales = if x.is_far() { asked.scales.clone() } else { self.scales_of(x, step) };
-        if let Some(products) = &self.scaled_products {
-            for (loaded, sums) in asked.weights.iter().zip(sums.chunks_mut(self.shape.columns)) {
-                products.add(self.matrix(), loaded, (columns, &scales), sums);
-            }
-            return;
-        }
-        let scales: Vec<FloatValue<'c>> = scales.iter().map(|scale| scale.into_float_value()).collect();
-        let Some(way) = &self.way else {
-            let fragment = |vec16s: &Vec<Any<'c>>| vec16s.iter().map(|vec16| vec16.into_vector_value()).collect();
-            let weights: Vec<Fragment<'c>> = asked.weights.iter().map(fragment).collect();
-            return self.contraction.multiply(&weights, columns, sums);
+        let floats: Vec<FloatValue<'c>> = match self.scaled_products {
+            Some(_) => vec![],
+            None => scales.iter().map(|scale| scale.into_float_value()).collect(),
         };
-        let vec16s = self.matrix().vec16s();
+        let (m, vec16s) = (self.matrix(), self.matrix().vec16s());
         let product = |i: usize| columns.iter().map(|column| column[i * vec16s..(i + 1) * vec16s].to_vec()).collect();
-        let columns: Vec<Vec<Fragment<'c>>> = (0..self.shape.times()).map(product).collect();
-        for ((piece, loaded), sums) in asked.weights.iter().enumerate().zip(sums.chunks_mut(self.shape.columns)) {
-            way.add(piece, loaded, (&columns, &scales), sums);
+        let products: Vec<Vec<Fragment<'c>>> = (0..self.shape.times()).map(product).collect();
+        for ((piece, weight), sums) in asked.weights.iter().enumerate().zip(sums.chunks_mut(self.shape.columns)) {
+            match (&self.way, &self.scaled_products) {
+                (Some(way), _) => way.add(piece, weight, (&products, &floats), sums),
+                (None, Some(scaled)) => scaled.add(m, weight, (columns, &scales), sums),
+                (None, None) => m.products(&weight.rows, columns, sums),
+            }
         }
     }
 

@@ -99,8 +99,8 @@ impl<'w, 'k, 'a, 'c> Rows<'w, 'k, 'a, 'c> {
     }
 }
 
-/// What a pass hands on to the next one: the wave's place in its pipeline, the thread's parts of the
-/// K tiles in flight, and the squares of its row.
+/// What a pass hands on to the next one: the wave's place in its pipeline, the thread's parts of
+/// the K tiles in flight, and the squares of its row.
 struct Flow<'c> {
     index: PipelineIndex<'c>,
     asked: Vec<Vec<Any<'c>>>,

@@ -16,8 +16,8 @@ const WORDS: [usize; 2] = [80, 40];
 /// Most slots that one load of rows covers.
 const TOGETHER: usize = 8;
 
-/// The columns of a turn that a thread loaded, as bits: those of each part of the slot's columns and
-/// each token, the scales of rows, and the norm's weights of each part.
+/// The columns of a turn that a thread loaded, as bits: those of each part of the slot's columns
+/// and each token, the scales of rows, and the norm's weights of each part.
 struct Brought<'c> {
     rows: Vec<Vec<Vector<'c>>>,
     scales: Vec<FloatValue<'c>>,
@@ -52,16 +52,13 @@ impl<'c> Group<'_, '_, '_, 'c> {
             let from = c.at(from, slot.along * chunk);
             let to = ring.at(turn) + panel * chunk;
             c.copy_run(asks, (to, from, chunk), full, policy);
-            let Some((decoded, codes)) = shape.decoded.zip(self.codes.as_ref()) else { return };
-            if decoded.scale_bytes() > 0 {
+            let Some((layout, codes)) = shape.codes.zip(self.codes.as_ref()) else { return };
+            if layout.scale_bytes() > 0 {
                 let piece = self.contraction.first_panel(own / shape.each());
                 let own = tile.weight_of(self.contraction, [self.contraction.made(of_result), piece]);
-                let mut to = ring.at(turn) + (panel * decoded.scale_bytes() + shape.slot_panels() * chunk);
-                for (from, of_group) in codes.runs(c, own, decoded.first_group(slot.along)) {
-                    let bytes = of_group * decoded.groups;
-                    c.copy_run(asks, (to, from, bytes), full, policy);
-                    to = to + bytes;
-                }
+                let to = ring.at(turn) + (panel * layout.scale_bytes() + shape.slot_panels() * chunk);
+                let groups = (layout.first_group(slot.along), layout.groups);
+                codes.copy_marks(c, own, groups, to, |run| c.copy_run(asks, run, full, policy));
             }
         });
     }
@@ -75,7 +72,7 @@ impl<'c> Group<'_, '_, '_, 'c> {
         let tokens: Vec<Int<'c>> = (0..shape.columns / together).map(|i| first + together * i).collect();
         let scales = if self.row_groups() { tokens.len() } else { 0 };
         let words = 4 * shape.row_parts() * (tokens.len() + self.prologue.norm.iter().len()) + scales;
-        let most = WORDS[usize::from(shape.decoded.is_some())];
+        let most = WORDS[usize::from(shape.codes.is_some())];
         let together = (most / words).clamp(1, TOGETHER);
         let turns = |first: Int<'c>| -> Vec<Int<'c>> { (0..together).map(|i| first + i).collect() };
         let load = |turns: &[Int<'c>]| -> Result<Vec<Brought<'c>>, Diagnostic> {
@@ -163,8 +160,8 @@ impl<'c> Group<'_, '_, '_, 'c> {
             ring.wait_empty(c, turn);
             let places = self.vec16s(vec16).flat_map(|vec16| tokens.iter().map(move |&token| (token, vec16)));
             for ((token, vec16), bits) in places.zip(made) {
-                if let Some(decoded) = shape.decoded {
-                    self.store_for_decoded(decoded, ring.at(turn), (token, vec16), bits);
+                if let Some(layout) = shape.codes {
+                    self.store_for_codes(layout, ring.at(turn), (token, vec16), bits);
                     continue;
                 }
                 // Pieces of 16 bytes are swizzled.
@@ -193,7 +190,8 @@ impl<'c> Group<'_, '_, '_, 'c> {
         let (c, dtype, prologue) = (self.code(), self.contraction.matrix.dtype, &self.prologue);
         let along = self.slot(turn).along;
         let columns = self.columns(turn, vec16);
-        let all = brought.rows.iter().enumerate().flat_map(|(part, rows)| rows.iter().enumerate().map(move |at| (part, at)));
+        let all =
+            brought.rows.iter().enumerate().flat_map(|(part, rows)| rows.iter().enumerate().map(move |at| (part, at)));
         let one = |(part, (i, &bits)): (usize, (usize, &Vector<'c>))| {
             c.set_lanes(self.lanes());
             if self.shape.bytes.is_some() {

@@ -14,8 +14,8 @@ const PRODUCTS: usize = ROW / 32;
 impl<'c> Group<'_, '_, '_, 'c> {
     /// The sums of a part of a tile: those of upper rows, then those of lower ones.
     pub(super) fn main_loop(&self, part: Part<'c>) -> Vec<Any<'c>> {
-        if let Some(decoded) = self.shape.decoded {
-            return self.decoded_main_loop(part, decoded);
+        if let Some(layout) = self.shape.codes {
+            return self.codes_main_loop(part, layout);
         }
         if self.shape.scales_each_tile() {
             return self.scaled_main_loop(part);

@@ -130,25 +130,18 @@ impl<'s, 'k, 'a, 'c> Blocks<'s, 'k, 'a, 'c> {
         Ok(Blocks { contraction, size, blocks: ExpertBlocks::new(contraction, spec)? })
     }
 
-    /// Tiles along the features.
-    fn across(&self) -> usize {
-        self.contraction.panels().div_ceil(self.size.panels)
-    }
-
-    /// Runs `body` for the work-group's tile, if it has one. Rows that have no expert are finished
-    /// here.
-    pub fn with_tile(&self, body: impl FnOnce(Tile<'c>) -> Result<(), Diagnostic>) -> Result<(), Diagnostic> {
-        let (c, across, TileSize { panels, threads, .. }) = (self.contraction.matrix.c, self.across(), self.size);
+    /// Runs `body` for the work-group's tile, if it has one, and returns the tasks. Rows that have
+    /// no expert are finished here.
+    pub fn with_tile(&self, body: impl FnOnce(Tile<'c>) -> Result<(), Diagnostic>) -> Result<Tasks, Diagnostic> {
+        let (c, across, TileSize { panels, threads, .. }) =
+            (self.contraction.matrix.c, self.size.across(self.contraction), self.size);
         let (panel, block) = (c.group() % across * panels, c.uniform(c.group() / across));
         c.when(c.less(block, self.blocks.most(c)), || {
             let rest = self.blocks.finish_without(self.contraction, threads, block, (panel, panels));
             let tile = self.blocks.tile(c, block, panel);
             rest.and(c.when(self.blocks.has_expert(c, block), || body(tile)))
-        })
-    }
-
-    pub fn tasks(&self) -> Tasks {
-        self.blocks.of.tasks(self.contraction.parts.choices(), self.across())
+        })?;
+        Ok(self.blocks.of.tasks(self.contraction.parts.choices(), across))
     }
 }
 
@@ -174,21 +167,11 @@ impl<'s, 'k, 'a, 'c> Grouped<'s, 'k, 'a, 'c> {
         Ok(Grouped { contraction, size, most: spec.tokens * contraction.parts.choices(), chosen })
     }
 
-    pub fn tasks(&self) -> Tasks {
-        let choices = self.contraction.parts.choices();
-        Tasks::Choices { choices, per: 1, times: self.across() }
-    }
-
-    /// Tiles along the features.
-    fn across(&self) -> usize {
-        self.contraction.panels().div_ceil(self.size.panels)
-    }
-
-    /// Runs `body` for the work-group's tile, if it has one. Rows that have no expert are finished
-    /// here.
-    pub fn with_tile(&self, body: impl FnOnce(Tile<'c>) -> Result<(), Diagnostic>) -> Result<(), Diagnostic> {
+    /// Runs `body` for the work-group's tile, if it has one, and returns the tasks. Rows that have
+    /// no expert are finished here.
+    pub fn with_tile(&self, body: impl FnOnce(Tile<'c>) -> Result<(), Diagnostic>) -> Result<Tasks, Diagnostic> {
         let c = self.contraction.matrix.c;
-        let (across, TileSize { panels, columns, threads }) = (self.across(), self.size);
+        let (across, TileSize { panels, columns, threads }) = (self.size.across(self.contraction), self.size);
         let (panel, row) = (c.group() % across * panels, c.uniform(c.group() / across));
         c.when(c.less(row, self.chosen.count), || {
             let expert = self.chosen.expert(c, row);
@@ -203,7 +186,8 @@ impl<'s, 'k, 'a, 'c> Grouped<'s, 'k, 'a, 'c> {
                 });
                 without.and(made)
             })
-        })
+        })?;
+        Ok(Tasks::Choices { choices: self.contraction.parts.choices(), per: 1, times: across })
     }
 
     /// Lists the rows of an expert from a row on, as many as a tile has columns, and returns
@@ -256,19 +240,15 @@ impl<'s, 'k, 'a, 'c> Combined<'s, 'k, 'a, 'c> {
         Ok(Combined { contraction, tokens, chosen })
     }
 
-    pub fn tasks(&self) -> Tasks {
-        Tasks::Tokens { per: 1, times: self.contraction.panels() }
-    }
-
     /// Adds up the sums of the tile of each choice, or of every `step`-th from a first one on, and
-    /// finishes with the tile of the token.
+    /// finishes with the tile of the token. Returns the tasks.
     pub fn each(
         &self,
         zeros: &[Vector<'c>],
         (first, step): (Int<'c>, usize),
         sums: impl FnOnce(Tile<'c>) -> Result<Vec<Vector<'c>>, Diagnostic>,
         finish: impl FnOnce(Tile<'c>, &[Vector<'c>]) -> Result<(), Diagnostic>,
-    ) -> Result<(), Diagnostic> {
+    ) -> Result<Tasks, Diagnostic> {
         let m = &self.contraction.matrix;
         let (c, parts) = (m.c, &self.contraction.parts);
         let (panels, choices) = (self.contraction.panels(), parts.choices());
@@ -288,6 +268,7 @@ impl<'s, 'k, 'a, 'c> Combined<'s, 'k, 'a, 'c> {
                 Ok(all.into_iter().zip(sums).map(|(all, sum)| c.fma(sum, c.splat(weight), all)).collect())
             })?;
             finish(tile(c.int(0), token), &all)
-        })
+        })?;
+        Ok(Tasks::Tokens { per: 1, times: panels })
     }
 }

@@ -15,7 +15,7 @@ impl<'c> Group<'_, '_, '_, 'c> {
         let c = self.code();
         c.clear_maps(self.maps, 2);
         c.when(c.equal(c.lane_index(), 0), || {
-            if self.decoded().is_none() {
+            if self.codes_to_decode().is_none() {
                 self.make_weight_map();
             }
             if !self.shape.gathers {
@@ -55,7 +55,7 @@ impl<'c> Group<'_, '_, '_, 'c> {
 
     pub(super) fn place_maps(&self) {
         let c = self.code();
-        let (first, end) = (usize::from(self.decoded().is_some()), if self.shape.gathers { 1 } else { 2 });
+        let (first, end) = (usize::from(self.codes_to_decode().is_some()), if self.shape.gathers { 1 } else { 2 });
         (first..end).for_each(|i| c.place_map(c.at(self.placed, i * MAP), self.map(i)));
     }
 
@@ -140,7 +140,7 @@ impl<'c> Group<'_, '_, '_, 'c> {
 
     /// As [`Group::produce`], with all lanes decoding the weight. Quantised values of the next K
     /// tile are in flight while those of one are decoded.
-    pub(super) fn produce_decoded(&self, tile: Tile<'c>, first: Int<'c>, codes: &Codes<'c>, copies: Int<'c>) {
+    pub(super) fn produce_codes(&self, tile: Tile<'c>, first: Int<'c>, codes: &Codes<'c>, copies: Int<'c>) {
         let (c, shape) = (self.code(), self.shape);
         let [weight, all] = shape.stage();
         let decoded = codes_to_lds::Tile {

@@ -73,8 +73,8 @@ impl<'c> Group<'_, '_, '_, 'c> {
         })
     }
 
-    /// Runs `body` for the number of each of this work-group's tiles, with the pipeline's index. The
-    /// body returns the index of the next tile's first K tile, too.
+    /// Runs `body` for the number of each of this work-group's tiles, with the pipeline's index.
+    /// The body returns the index of the next tile's first K tile, too.
     fn each_number<R>(&self, tiles: Int<'c>, body: impl FnOnce(Int<'c>, Int<'c>) -> (R, Int<'c>)) -> R {
         let c = self.code();
         let mut made = None;

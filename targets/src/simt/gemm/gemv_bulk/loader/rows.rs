@@ -146,7 +146,8 @@ impl<'s, 'k, 'a, 'c> Staging<'s, 'k, 'a, 'c> {
     /// Whether all columns of all K tiles belong to the row.
     fn is_whole(&self) -> bool {
         let columns = self.shape.columns();
-        columns == self.shape.k_tiles * self.shape.k_tile_columns() && self.prologue.width == self.shape.cluster * columns
+        columns == self.shape.k_tiles * self.shape.k_tile_columns()
+            && self.prologue.width == self.shape.cluster * columns
     }
 
     /// The bits of a vector of the thread's row; beyond its width, of another row.
@@ -156,7 +157,11 @@ impl<'s, 'k, 'a, 'c> Staging<'s, 'k, 'a, 'c> {
             true => col,
             false => c.pick_int(c.less(col, self.prologue.width), col, 0),
         };
-        self.contraction.parts.kernel.rows.bits(self.prologue.from, At { row: self.token, head: None, col: Col::Var(safe) })
+        self.contraction
+            .parts
+            .kernel
+            .rows
+            .bits(self.prologue.from, At { row: self.token, head: None, col: Col::Var(safe) })
     }
 
     /// A vector of the thread's row, with zeros beyond its width.
