@@ -2,7 +2,7 @@
 use inkwell::FloatPredicate;
 use inkwell::values::FloatValue;
 
-use crate::code::{Any, Code, Int, Vector};
+use crate::code::{Code, Int, Vector, carried};
 
 /// For each lane the largest element so far, and the column of lane 0 in its vector.
 #[derive(Clone, Copy)]
@@ -11,21 +11,14 @@ pub struct Argmax<'c> {
     firsts: Vector<'c>,
 }
 
+carried!(Argmax { values, firsts });
+
 impl<'c> Argmax<'c> {
     /// The state before the first vector. A lane that never sees a value above minus infinity keeps
     /// its own first column. If that holds for all lanes, they are equal and column 0 is the
     /// result.
     pub fn none(c: &Code<'c>, first: Int<'c>) -> Argmax<'c> {
         Argmax { values: c.lit(f64::NEG_INFINITY), firsts: c.splat(short(c, first)) }
-    }
-
-    /// The values that a loop carries from turn to turn.
-    pub fn carried(self) -> [Any<'c>; 2] {
-        [self.values.into(), self.firsts.into()]
-    }
-
-    pub fn of(carried: &[Any<'c>]) -> Argmax<'c> {
-        Argmax { values: carried[0].into_vector_value(), firsts: carried[1].into_vector_value() }
     }
 
     /// After the vector that begins at a column, beyond those before. NaN is never greater.

@@ -2,6 +2,7 @@
 //!
 //! Every logical vector of a kernel has the same number of elements; LLVM splits it where registers
 //! are shorter.
+mod carried;
 pub mod codes;
 mod control;
 mod elementary;
@@ -22,6 +23,7 @@ use inkwell::types::{BasicType, FunctionType, IntType};
 use inkwell::values::{BasicValue, BasicValueEnum, FloatValue, FunctionValue, PointerValue, VectorValue};
 
 use crate::llvm::Llvm;
+pub(crate) use carried::{Carried, carried};
 pub use int::{Int, ToInt};
 
 pub type Ptr<'c> = PointerValue<'c>;
@@ -185,6 +187,12 @@ impl<'c> Code<'c> {
             load.set_metadata(self.cx.metadata_node(&[]), kind).expect("a load of this context");
         }
         v
+    }
+
+    /// A byte of memory, which is never negative, as a word.
+    pub fn byte_as_word(&self, p: Ptr<'c>) -> Int<'c> {
+        let byte = self.load(self.cx.i8_type(), p, 1).into_int_value();
+        self.as_int(self.b.build_int_z_extend(byte, self.cx.i32_type(), "").expect(BUILT))
     }
 
     pub fn load_i64(&self, p: Ptr<'c>) -> Int<'c> {

@@ -48,11 +48,27 @@ impl Encoding {
         Encoding::of(body).map_or(Ok(()), |encoding| Err(encoding.refused("it decodes no weights")))
     }
 
+    /// Refuses it for a reason, if that holds.
+    pub fn refuse_if(&self, holds: bool, why: &str) -> Result<(), WhyNot> {
+        if holds { Err(self.refused(why)) } else { Ok(()) }
+    }
+
     /// Why a schedule does not take it.
     pub fn refused(&self, why: &str) -> WhyNot {
         let (codes, [rows, cols], Block { rows: high, cols: wide }) = (self.codes.name(), self.size, self.block);
         WhyNot::new(format!("{codes}[{rows}, {cols}] with a scale for each {high} by {wide}: {why}"))
     }
+}
+
+/// The product of a body, if it has one.
+pub fn product_of(body: &Graph) -> Option<NodeId> {
+    body.ids().find(|&id| body.op(id).is_contraction())
+}
+
+/// The rows of a body's product, with their type.
+pub fn rows_of(body: &Graph) -> Option<(Value, &TensorType)> {
+    let x = body.operands(product_of(body)?)[0];
+    Some((x, body.ty(x).as_tensor()?))
 }
 
 /// Scales, and zero points if there are some, of a product's weight.
@@ -71,6 +87,11 @@ pub fn experts_of(body: &Graph, product: NodeId) -> Option<Value> {
 pub fn heads_of(body: &Graph, product: NodeId) -> Option<usize> {
     let heads = || body.ty(body.operands(product)[1]).as_tensor()?.shape.0[0].fixed();
     matches!(body.op(product), Op::PerHead { .. }).then(heads).flatten()
+}
+
+/// Whether a body's product multiplies heads with matrices of their own.
+pub fn has_heads(body: &Graph) -> bool {
+    product_of(body).is_some_and(|product| matches!(body.op(product), Op::PerHead { .. }))
 }
 
 /// Rows of heads in memory, as products take them: the element of a row of `of` at which each

@@ -61,14 +61,13 @@ impl<'c> State<'c> {
     pub fn end(&self, c: &Code<'c>, token: Int<'c>, tokens: Int<'c>, times: Int<'c>) -> Int<'c> {
         let own = self.sequence(c, c.smaller(token, tokens - 1));
         let begin = token + 1;
-        let range = [begin.into(), c.pick_int(c.less(0, times), c.larger(tokens, begin), begin).into()];
-        let end = c.for_each((0, times, 1), &range, |_, range| {
-            let [low, high] = [0, 1].map(|i| c.as_int(range[i]));
+        let range = [begin, c.pick_int(c.less(0, times), c.larger(tokens, begin), begin)];
+        let [end, _] = c.carry((0, times, 1), range, |_, [low, high]| {
             let middle = (low + high) / 2;
             let is_own = c.less(middle, high) & !c.less(own, self.sequence(c, c.smaller(middle, tokens - 1)));
-            vec![c.pick(is_own, middle + 1, low), c.pick(is_own, high, middle)]
+            [c.pick_int(is_own, middle + 1, low), c.pick_int(is_own, high, middle)]
         });
-        c.as_int(end[0])
+        end
     }
 
     /// Tokens of the sequence that come before this one in the step, counted up to `most`.

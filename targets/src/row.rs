@@ -89,12 +89,6 @@ pub fn is_norm(op: &Op) -> bool {
 
 type Made<'c> = Result<Vector<'c>, Diagnostic>;
 
-/// Keeps an error inside a loop's body, and returns a vector that the body can continue with.
-fn kept<'c>(failed: &mut Result<(), Diagnostic>, e: Diagnostic, c: &Code<'c>) -> Vector<'c> {
-    *failed = Err(e);
-    c.zero()
-}
-
 impl<'a, 'c> Rows<'a, 'c> {
     pub fn new(code: &'a Code<'c>, graph: &'a Graph) -> Rows<'a, 'c> {
         Rows {

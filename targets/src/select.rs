@@ -101,15 +101,9 @@ pub fn emit<'c>(
     let made = || {
         let (schedule, choice) = select(spec, arch)?;
         let (module, info) = (schedule.emit)(&Setup { llvm, arch, choice }, spec)?;
-        Ok((module, manifest::Kernel { schedule: schedule.name.into(), rate: rate(spec, arch, schedule), ..info }))
+        Ok((module, manifest::Kernel { schedule: schedule.name.into(), ..info }))
     };
     made().map_err(|e: Diagnostic| e.at(format!("kernel {} on {}", spec.symbol, arch.name)))
-}
-
-/// [`manifest::Kernel::rate`] of a kernel.
-fn rate(spec: &KernelSpec, arch: &Arch, schedule: &Schedule) -> u32 {
-    let Some(gpu) = arch.gpu() else { return 1 };
-    simt::multiplied_as_stored(spec, gpu, schedule).map_or(1, |dtype| gpu.simt.chip.rate(dtype))
 }
 
 /// The class of a kernel and every choice of numbers that its schedule leaves open, if it leaves
@@ -160,7 +154,9 @@ mod tests {
             let (symbol, tokens) = ("k".into(), 128);
             let spec = KernelSpec { symbol, ..KernelSpec::new(Family::Matmul, &body, tokens) };
             let arch = crate::rows().iter().find(|arch| arch.name == chip).unwrap();
-            select(&spec, arch).map(|(schedule, _)| rate(&spec, arch, schedule)).map_err(|e| e.to_string())
+            let cx = crate::llvm::context();
+            let made = emit(Llvm { cx: &cx, b: &cx.create_builder() }, &spec, arch).map(|(_, kernel)| kernel.rate);
+            made.map_err(|e| e.to_string())
         };
         assert_eq!([of("gfx950", "f4e2m1"), of("gfx950", "f8e4m3")], [Ok(4), Ok(2)]);
         let refused = of("gfx942", "f4e2m1").unwrap_err();

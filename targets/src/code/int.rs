@@ -12,7 +12,7 @@ use super::{Any, BUILT, Code};
 #[derive(Clone, Copy, Debug)]
 pub struct Int<'c> {
     pub v: IntValue<'c>,
-    b: &'c Builder<'c>,
+    pub(super) b: &'c Builder<'c>,
 }
 
 /// An integer of the code, or one that is known while the code is made.

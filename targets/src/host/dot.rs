@@ -3,7 +3,7 @@ use atomc_ir::DType;
 use atomc_ir::arch::Cpu;
 
 use super::{Host, LANES};
-use crate::code::{Any, Code, Int, Ptr, Vector};
+use crate::code::{Code, Int, Ptr, Vector};
 
 /// Hardware prefetchers stop at page borders, every 4 KiB; asking half a page ahead carries the
 /// stream over them.
@@ -95,8 +95,8 @@ impl Dot {
     pub fn sums<'c>(&self, c: &Code<'c>, rows: &[Ptr<'c>], panels: &[Ptr<'c>], walk: Walk<'c>) -> Vec<Vec<Vector<'c>>> {
         let (m, n) = (rows.len(), panels.len());
         let Walk { count, step, unroll, ahead } = walk;
-        let zeros: Vec<Any> = vec![c.zero().into(); unroll * m * n];
-        let sums = c.for_each((0, count, unroll), &zeros, |i, sums| {
+        let zeros = vec![c.zero(); unroll * m * n];
+        let sums = c.carry((0, count, unroll), zeros, |i, sums| {
             let mut next = Vec::with_capacity(sums.len());
             for u in 0..unroll {
                 let at = i + u;
@@ -108,14 +108,13 @@ impl Dot {
                 for (r, &row) in rows.iter().enumerate() {
                     let x = self.row(c, c.at(row, at * c.arch.memory.group_bytes));
                     for (p, w) in weights.iter().enumerate() {
-                        let sum = sums[(u * m + r) * n + p].into_vector_value();
-                        next.push(self.add(c, sum, w, &x).into());
+                        next.push(self.add(c, sums[(u * m + r) * n + p], w, &x));
                     }
                 }
             }
             next
         });
-        let at = |u: usize, r: usize, p: usize| sums[(u * m + r) * n + p].into_vector_value();
+        let at = |u: usize, r: usize, p: usize| sums[(u * m + r) * n + p];
         let total = |r, p| (1..unroll).fold(at(0, r, p), |s, u| c.fadd(s, at(u, r, p)));
         (0..m).map(|r| (0..n).map(|p| total(r, p)).collect()).collect()
     }

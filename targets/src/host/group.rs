@@ -80,15 +80,15 @@ fn group<'c>(c: &Code<'c>, from: Ptr<'c>, to: Ptr<'c>, pairs: Int<'c>, (experts,
     let sorted = Sorted::count(c, signature::scratch(c), from, pairs, experts);
     let empty = 0 - c.int(1);
     c.repeat(0, most * tile, 1, |row| store_word(c, rows, row, empty));
-    let used = c.for_each((0, experts + 1, 1), &[c.int(0).into()], |place, first| {
-        let (first, count) = (c.as_int(first[0]), sorted.get(place));
+    let used = c.carry((0, experts + 1, 1), c.int(0), |place, first| {
+        let count = sorted.get(place);
         let end = first + (count + (tile - 1)) / tile;
         let expert = c.pick_int(c.less(place, experts), place, 0 - c.int(2));
         c.repeat(first, end, 1, |block| store_word(c, blocks, block, expert));
         sorted.set(place, first * tile);
-        vec![end.into()]
+        end
     });
-    c.repeat(c.as_int(used[0]), most, 1, |block| store_word(c, blocks, block, empty));
+    c.repeat(used, most, 1, |block| store_word(c, blocks, block, empty));
     c.repeat(0, pairs, 1, |pair| {
         let place = sorted.place(from, pair);
         let row = sorted.get(place);

@@ -71,17 +71,15 @@ impl<'c> Runs<'c> {
         let counts = Sorted::bytes(experts);
         let sorted = Sorted::count(c, signature::scratch(c), from, pairs, experts);
         let [places, starts, rows] = [0, 1, 2].map(|i| c.at(signature::scratch(c), counts + i * list));
-        let found = c.for_each((0, experts + 1, 1), &[c.int(0).into(), c.int(0).into()], |place, found| {
-            let [run, first] = [0, 1].map(|i| c.as_int(found[i]));
+        let [count, _] = c.carry((0, experts + 1, 1), [c.int(0); 2], |place, [run, first]| {
             let count = sorted.get(place);
             // An expert without rows is overwritten by the next run.
             store_word(c, places, run, place);
             store_word(c, starts, run, first);
             sorted.set(place, first);
             let is_run = c.less(0, count);
-            vec![c.pick(is_run, run + 1, run), (first + count).into()]
+            [c.pick_int(is_run, run + 1, run), first + count]
         });
-        let count = c.as_int(found[0]);
         store_word(c, starts, count, pairs);
         c.repeat(0, pairs, 1, |pair| {
             let place = sorted.place(from, pair);

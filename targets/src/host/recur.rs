@@ -151,18 +151,18 @@ impl<'a, 'k, 'c> Head<'a, 'k, 'c> {
         self.each_column(|column| {
             let (kept, beta) = (c.splat(kept), c.splat(beta));
             let at = self.head * sizes.value_dim + column;
-            let sums = c.for_each((0, sizes.key_dim, 1), &[c.zero().into()], |row, sum| {
-                vec![c.fma(self.state(row, column), self.splat(self.k, row), sum[0].into_vector_value()).into()]
+            let sum = c.carry((0, sizes.key_dim, 1), c.zero(), |row, sum| {
+                c.fma(self.state(row, column), self.splat(self.k, row), sum)
             });
             let v = c.load_floats(element(c, &delta.v, token, at), delta.v.ty.dtype);
-            let d = c.fmul(beta, c.fsub(v, c.fmul(kept, sums[0].into_vector_value())));
-            let sums = c.for_each((0, sizes.key_dim, 1), &[c.zero().into()], |row, sum| {
+            let d = c.fmul(beta, c.fsub(v, c.fmul(kept, sum)));
+            let sum = c.carry((0, sizes.key_dim, 1), c.zero(), |row, sum| {
                 let state = c.fma(self.splat(self.k, row), d, c.fmul(kept, self.state(row, column)));
                 self.set_state(row, column, state);
-                vec![c.fma(state, self.splat(self.q, row), sum[0].into_vector_value()).into()]
+                c.fma(state, self.splat(self.q, row), sum)
             });
             let out = delta.out;
-            c.store_floats(element(c, out, token, at), sums[0].into_vector_value(), out.ty.dtype);
+            c.store_floats(element(c, out, token, at), sum, out.ty.dtype);
         });
         c.when(c.equal(self.head, sizes.heads - 1), || pad(c, delta.out, token));
     }
@@ -172,11 +172,11 @@ impl<'a, 'k, 'c> Head<'a, 'k, 'c> {
         let (c, dim) = (self.c, self.delta.sizes.key_dim);
         c.set_lanes(1);
         let at = |i: Int<'c>| c.load_floats(element(c, x, token, head * dim + i), x.ty.dtype);
-        let square = c.for_each((0, dim, 1), &[c.zero().into()], |i, sum| {
+        let square = c.carry((0, dim, 1), c.zero(), |i, sum| {
             let v = at(i);
-            vec![c.fma(v, v, sum[0].into_vector_value()).into()]
+            c.fma(v, v, sum)
         });
-        let square: FloatValue = c.lane(square[0].into_vector_value(), 0).into_float_value();
+        let square: FloatValue = c.lane(square, 0).into_float_value();
         let scale = c.fmul(c.splat(c.inverse_root(square, 1, self.delta.eps)), c.lit(by));
         c.repeat(0, dim, 1, |i| c.store(c.at(to, i * 4), c.fmul(at(i), scale), 4));
         c.set_lanes(LANES);

@@ -103,14 +103,8 @@ impl<'r, 'a, 'c> Row<'r, 'a, 'c> {
         rows.prepare(operands[0], row, None)?;
         let (bias, _) = Router::behind_logits(&operands[1..], self.held);
         let by_logits = self.by.by_logits(bias.is_some());
-        let mut failed = Ok(());
-        let top = c.for_each((0, self.experts, LANES), &[c.lit(f64::NEG_INFINITY).into()], |col, top| {
-            let top = top[0].into_vector_value();
-            let logits = rows.eval(operands[0], At { row, head: None, col: Col::Var(col) });
-            let logits = logits.unwrap_or_else(|e| {
-                failed = Err(e);
-                c.zero()
-            });
+        let top = c.try_carry((0, self.experts, LANES), c.lit(f64::NEG_INFINITY), |col, top| {
+            let logits = rows.eval(operands[0], At { row, head: None, col: Col::Var(col) })?;
             let scores = match self.by.score {
                 Score::Sigmoid => c.fdiv(c.lit(1.0), c.fadd(c.lit(1.0), math::exp(c, c.fsub(c.zero(), logits)))),
                 Score::Softmax | Score::Chosen => logits,
@@ -118,18 +112,17 @@ impl<'r, 'a, 'c> Row<'r, 'a, 'c> {
             let logits = self.inside(logits, col, f64::NEG_INFINITY);
             c.store(c.at(self.scores, col * 4), scores, 4);
             c.store(c.at(self.choices, col * 4), logits, 4);
-            vec![c.fmax(top, logits).into()]
-        });
-        failed?;
+            Ok::<_, Diagnostic>(c.fmax(top, logits))
+        })?;
         if self.by.score == Score::Softmax {
-            let top = c.splat(c.top(top[0].into_vector_value()));
-            let sum = c.for_each((0, self.experts, LANES), &[c.zero().into()], |col, sum| {
+            let top = c.splat(c.top(top));
+            let sum = c.carry((0, self.experts, LANES), c.zero(), |col, sum| {
                 let part = math::exp(c, c.fsub(self.vector(self.scores, col), top));
                 let part = self.inside(part, col, 0.0);
                 c.store(c.at(self.scores, col * 4), part, 4);
-                vec![c.fadd(sum[0].into_vector_value(), part).into()]
+                c.fadd(sum, part)
             });
-            let sum = c.splat(c.sum(sum[0].into_vector_value()));
+            let sum = c.splat(c.sum(sum));
             c.repeat(0, self.experts, LANES, |col| {
                 c.store(c.at(self.scores, col * 4), c.fdiv(self.vector(self.scores, col), sum), 4);
             });
@@ -162,26 +155,24 @@ impl<'r, 'a, 'c> Row<'r, 'a, 'c> {
         let least = c.number(f64::NEG_INFINITY);
         c.repeat(0, groups, 1, |group| {
             let first = group * each;
-            let two = c.for_each((first, first + each, 1), &[least.into(), least.into()], |expert, two| {
-                let [one, two] = [0, 1].map(|i| two[i].into_float_value());
+            let [one, two] = c.carry((first, first + each, 1), [least; 2], |expert, [one, two]| {
                 let v = self.number(self.choices, expert);
                 let (is_best, is_second) = (self.greater(v, one), self.greater(v, two));
                 let second = c.pick(is_second, v, two).into_float_value();
-                vec![c.pick(is_best, v, one), c.pick(is_best, one, second)]
+                [c.pick(is_best, v, one), c.pick(is_best, one, second)].map(|v| v.into_float_value())
             });
-            let [one, two] = [0, 1].map(|i| two[i].into_float_value());
             let is_sum = best == Best::Sum2 && each > 1;
             let good = if is_sum { (c.float(one) + two).v } else { one };
             self.set(self.groups, group, good);
         });
         c.repeat(0, kept, 1, |_| {
-            let found = c.for_each((0, groups, 1), &[least.into(), c.int(0).into()], |group, found| {
+            let (_, best) = c.carry((0, groups, 1), (least, c.int(0)), |group, (most, best)| {
                 let v = self.number(self.groups, group);
                 let is_open = self.greater(c.number(f64::INFINITY), v);
-                let better = is_open & self.greater(v, found[0].into_float_value());
-                vec![c.pick(better, v, found[0]), c.pick(better, group, found[1])]
+                let better = is_open & self.greater(v, most);
+                (c.pick(better, v, most).into_float_value(), c.pick_int(better, group, best))
             });
-            self.set(self.groups, c.as_int(found[1]), c.number(f64::INFINITY));
+            self.set(self.groups, best, c.number(f64::INFINITY));
         });
         c.repeat(0, groups, 1, |group| {
             let is_closed = self.greater(c.number(f64::INFINITY), self.number(self.groups, group));
@@ -197,10 +188,10 @@ impl<'r, 'a, 'c> Row<'r, 'a, 'c> {
         let c = self.c;
         let held = Held::of(&self.kernel.rows, v)?;
         c.repeat(0, self.by.k, 1, |choice| {
-            let found = c.for_each((0, self.experts, LANES), &Argmax::none(c, c.int(0)).carried(), |col, before| {
-                Argmax::of(before).or_vector(c, self.vector(self.choices, col), col).carried().to_vec()
+            let found = c.carry((0, self.experts, LANES), Argmax::none(c, c.int(0)), |col, before| {
+                before.or_vector(c, self.vector(self.choices, col), col)
             });
-            let (_, expert) = Argmax::of(&found).of_lanes(c);
+            let (_, expert) = found.of_lanes(c);
             let wide = c.b.build_int_z_extend(expert.v, c.cx.i64_type(), "").expect("an index");
             let at = c.as_int(wide);
             self.set(self.weights, choice, self.number(self.scores, at));

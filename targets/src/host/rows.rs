@@ -171,19 +171,8 @@ fn store_largest<'c>(rows: &Rows<'_, 'c>, x: Value, out: &Operand<'c>, row: Int<
         Ok(best.or_vector(c, v, first))
     };
     let whole = n / LANES * LANES;
-    let mut failed = Ok(());
-    let carried = c.for_each((0, whole, LANES), &Argmax::none(c, c.int(0)).carried(), |col, before| {
-        let before = Argmax::of(before);
-        best(before, Col::Var(col))
-            .unwrap_or_else(|e| {
-                failed = Err(e);
-                before
-            })
-            .carried()
-            .to_vec()
-    });
-    failed?;
-    let mut found = Argmax::of(&carried);
+    let none = Argmax::none(c, c.int(0));
+    let mut found = c.try_carry((0, whole, LANES), none, |col, before| best(before, Col::Var(col)))?;
     if whole < n {
         found = best(found, Col::Const(whole))?;
     }

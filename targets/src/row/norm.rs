@@ -3,7 +3,7 @@ use atomc_ir::{Diagnostic, Norm, Op, Reads, Type, Value, Values};
 use inkwell::values::FloatValue;
 
 use super::team::UNROLL;
-use super::{At, Col, Made, Place, Rows, is_norm, kept, unsupported};
+use super::{At, Col, Made, Place, Rows, is_norm, unsupported};
 use crate::code::{Int, Vector};
 
 /// The statistics of a whole row that a norm needs: the mean, if it is subtracted, and the scale of
@@ -159,13 +159,7 @@ impl<'c> Rows<'_, 'c> {
             return Ok(sum);
         }
         let whole = n / lanes * lanes;
-        let mut failed = Ok(());
-        let carried = c.for_each((0, whole, lanes), &[sum.into()], |col, sums| {
-            let next = square(sums[0].into_vector_value(), Col::Var(col), lanes);
-            vec![next.unwrap_or_else(|e| kept(&mut failed, e, c)).into()]
-        });
-        failed?;
-        sum = carried[0].into_vector_value();
+        sum = c.try_carry((0, whole, lanes), sum, |col, sum| square(sum, Col::Var(col), lanes))?;
         if whole < n { square(sum, Col::Const(whole), n - whole) } else { Ok(sum) }
     }
 
@@ -202,15 +196,13 @@ impl<'c> Rows<'_, 'c> {
             }
             return Ok(sum);
         }
-        let mut failed = Ok(());
-        let carried = c.for_each((0, turns, 1), &[c.zero().into()], |turn, sums| {
-            let (col, mut sum) = (turn * (size * lanes) + first, sums[0].into_vector_value());
-            let all = self.each_piece(|| {
+        c.try_carry((0, turns, 1), c.zero(), |turn, mut sum| {
+            let col = turn * (size * lanes) + first;
+            self.each_piece(|| {
                 sum = self.added(value(col)?, sum, term);
                 Ok(sum)
-            });
-            vec![all.map_or_else(|e| kept(&mut failed, e, c), |_| sum).into()]
-        });
-        failed.map(|()| carried[0].into_vector_value())
+            })?;
+            Ok(sum)
+        })
     }
 }

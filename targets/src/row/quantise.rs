@@ -6,7 +6,7 @@ use atomc_ir::{DType, Diagnostic, LEAST_SCALE, LEAST_SIZE, Layout, Op, Rule, Typ
 use inkwell::values::FloatValue;
 use inkwell::{FloatPredicate, IntPredicate};
 
-use super::{At, Col, Made, Place, Rows, Team, kept, unsupported};
+use super::{At, Col, Made, Place, Rows, Team, unsupported};
 use crate::code::{Any, Code, Int, Vector};
 
 const BUILT: &str = "floats, and integers of their size";
@@ -248,17 +248,12 @@ impl<'c> Rows<'_, 'c> {
             Some(team) => (first + team.index * c.lanes(), team.size * c.lanes()),
             None => (first, c.lanes()),
         };
-        let mut failed = Ok(());
-        let found = c.for_each((first, end, apart), &[c.zero().into(), c.zero().into()], |col, found| {
-            let [size, odd] = [found[0], found[1]].map(|v| v.into_vector_value());
-            let v = self.eval(x, At { row, head, col: Col::Var(col) });
-            let v = v.unwrap_or_else(|e| kept(&mut failed, e, c));
+        let [size, odd] = c.try_carry((first, end, apart), [c.zero(); 2], |col, [size, odd]| {
+            let v = self.eval(x, At { row, head, col: Col::Var(col) })?;
             let v = c.choose(c.lanes_below(end - col), v, c.zero());
             let abs = c.call("llvm.fabs", &[v.get_type().into()], &[v.into()]).into_vector_value();
-            vec![c.fmax(size, abs).into(), c.fma(v, c.zero(), odd).into()]
-        });
-        failed?;
-        let [size, odd] = [found[0], found[1]].map(|v| v.into_vector_value());
+            Ok::<_, Diagnostic>([c.fmax(size, abs), c.fma(v, c.zero(), odd)])
+        })?;
         let (mut top, mut odd) = (c.top(size), c.sum(odd));
         if let Some(team) = team {
             (top, odd) = (team.threads.team_top(top, team), team.threads.team_sum(odd, team));

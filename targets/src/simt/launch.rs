@@ -6,7 +6,7 @@ use std::ops::Deref;
 use atomc_artifact::{abi, manifest};
 use atomc_ir::arch::GpuArch;
 use atomc_ir::arch::Measured;
-use atomc_ir::{Arch, Diagnostic, Graph, Type};
+use atomc_ir::{Arch, DType, Diagnostic, Graph, Type};
 use inkwell::module::Module;
 
 use crate::KernelSpec;
@@ -60,6 +60,11 @@ pub fn finish(made: Made) -> Result<(Module, manifest::Kernel), Diagnostic> {
 pub fn measured(arch: GpuArch) -> Result<Measured, Diagnostic> {
     let found = arch.simt.measured.map(|known| known.value);
     found.ok_or_else(|| unsupported(format!("{}: nothing was measured on its chip", arch.name)))
+}
+
+/// [`manifest::Kernel::rate`] of a product of operands of a type, if both are multiplied as stored.
+pub fn rate(arch: GpuArch, as_stored: Option<DType>) -> u32 {
+    as_stored.map_or(1, |dtype| arch.simt.chip.rate(dtype))
 }
 
 /// Pointers of a body: operands, then results. The step and the workspace follow.

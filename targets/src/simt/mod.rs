@@ -19,11 +19,9 @@ use atomc_ir::DType;
 use atomc_ir::arch::GpuArch;
 use inkwell::module::Module;
 
-use crate::KernelSpec;
 use crate::llvm::Llvm;
 use crate::schedule::Schedule;
 use attention::{decode, kv_dequant, latent, latent_warpgroup, prefill, prefill_warpgroup};
-use gemm::quantised::Quantised;
 use gemm::{gemv, gemv_bulk, stream_k, tiled, warpgroup};
 pub use launch::{COUNTERS, gpu};
 
@@ -64,22 +62,6 @@ pub const SCHEDULES: &[Schedule] = &[
     recurrent::CHUNKS,
     recurrent::DELTA,
 ];
-
-/// The type of quantised operands that a schedule multiplies as stored, if it does.
-pub fn multiplied_as_stored(spec: &KernelSpec, arch: GpuArch, schedule: &Schedule) -> Option<DType> {
-    let by_bytes = [
-        warpgroup::SCHEDULE,
-        warpgroup::FEW,
-        warpgroup::GROUPED,
-        stream_k::SCHEDULE,
-        stream_k::GROUPED,
-        stream_k::CHOICES,
-    ];
-    if by_bytes.iter().any(|of_bytes| of_bytes.name == schedule.name) {
-        return warpgroup::multiplied_as_stored(spec.body);
-    }
-    Quantised::of(spec.body, arch).filter(|quantised| quantised.as_stored).map(|quantised| quantised.dtype)
-}
 
 /// Whether kernels attend with queries of a type over a cache of another.
 pub fn attends(cache: DType, query: DType) -> bool {

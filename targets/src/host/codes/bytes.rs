@@ -105,14 +105,12 @@ impl<'a, 'c> Bytes<'a, 'c> {
         if self.digits == 1 {
             return [c.lit(1.0), c.lit(1.0)];
         }
-        let found = c.for_each((0, self.width, LANES), &[c.zero().into(), c.zero().into()], |col, found| {
+        let [top, odd] = c.carry((0, self.width, LANES), [c.zero(); 2], |col, [top, odd]| {
             let v = c.load(c.f32s(), c.at(from, col * 4), 4).into_vector_value();
             let size = c.b.build_and(self.bits(v), self.words(0x7fff_ffff), "").expect(BUILT);
             let size = c.bitcast(size, c.f32s()).into_vector_value();
-            let [top, odd] = [found[0], found[1]].map(|v| v.into_vector_value());
-            vec![c.fmax(top, size).into(), c.fma(v, c.zero(), odd).into()]
+            [c.fmax(top, size), c.fma(v, c.zero(), odd)]
         });
-        let [top, odd] = [found[0], found[1]].map(|v| v.into_vector_value());
         let exponent = self.bits(c.splat(c.top(top)));
         let exponent = c.b.build_and(exponent, self.words(0x7f80_0000), "").expect(BUILT);
         // Below this the other power would be infinite.
@@ -188,17 +186,16 @@ impl<'a, 'c> Bytes<'a, 'c> {
         let bytes = words * 4;
         let chunk = [16, 8, 4].into_iter().find(|chunk| bytes.is_multiple_of(*chunk)).expect("words");
         let wide = c.cx.i32_type().vec_type(chunk as u32);
-        let sums = c.for_each((0, bytes, chunk), &[wide.const_zero().into()], |at, sums| {
-            let mut sum = sums[0].into_vector_value();
+        let sum = c.carry((0, bytes, chunk), wide.const_zero(), |at, mut sum| {
             for half in 0..self.halves() {
                 let at = c.at(to, first * 4 + at + self.plane(digit, half));
                 let digits = c.load(c.ints(c.cx.i8_type(), chunk), at, 1).into_vector_value();
                 let digits = c.b.build_int_s_extend(digits, wide, "").expect(BUILT);
                 sum = c.b.build_int_add(sum, digits, "").expect(BUILT);
             }
-            vec![sum.into()]
+            sum
         });
-        c.as_int(c.call("llvm.vector.reduce.add", &[wide.into()], &[sums[0].into_vector_value().into()]))
+        c.as_int(c.call("llvm.vector.reduce.add", &[wide.into()], &[sum.into()]))
     }
 
     fn unit_at(&self) -> usize {

@@ -318,14 +318,11 @@ impl<'a, 'c> Products<'a, 'c> {
                 self.scaled(numbers, panels, zero, &sums, None)
             }
             Spans::Groups { count, words, rest } => {
-                let zeros: Vec<Any> = vec![c.zero().into(); rows.len() * panels.len()];
-                let sums = c.for_each((0, count, 1), &zeros, |span, before| {
+                let zeros = vec![c.zero(); rows.len() * panels.len()];
+                let sums = c.carry((0, count, 1), zeros, |span, before| {
                     let sums = self.span(&rows, panels, span * words, words, span);
-                    let before: Vec<Vector> = before.iter().map(|v| v.into_vector_value()).collect();
-                    let sums = self.scaled(numbers, panels, span, &sums, Some(&before));
-                    sums.into_iter().map(Any::from).collect()
+                    self.scaled(numbers, panels, span, &sums, Some(&before))
                 });
-                let sums: Vec<Vector> = sums.iter().map(|v| v.into_vector_value()).collect();
                 if rest == 0 {
                     sums
                 } else {

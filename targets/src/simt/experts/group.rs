@@ -145,24 +145,23 @@ impl<'c> Job<'_, 'c> {
             };
             pairs(base).zip(self.load(pairs(base))).map(is).collect()
         };
-        let count = c.for_each((begin, end, step), &[c.int(0).v.into()], |base, count| {
+        let count = c.carry((begin, end, step), c.int(0), |base, count| {
             let add = |count: Int<'c>, is: Int<'c>| count + c.count_lanes(is, c.int(lanes));
-            vec![are_own(base).into_iter().fold(c.as_int(count[0]), add).v.into()]
+            are_own(base).into_iter().fold(count, add)
         });
-        c.when(c.equal(c.lane_index(), 0), || c.store(c.at(found, wave * 4), c.as_int(count[0]), 4));
+        c.when(c.equal(c.lane_index(), 0), || c.store(c.at(found, wave * 4), count, 4));
         c.barrier();
-        let before = c.for_each((0, wave, 1), &[c.int(0).v.into()], |i, sum| {
+        let before = c.carry((0, wave, 1), c.int(0), |i, sum| {
             let found = c.as_int(c.load(c.index, c.at(found, i * 4), 4));
-            vec![(c.as_int(sum[0]) + found).v.into()]
+            sum + found
         });
-        c.for_each((begin, end, step), &before, |base, place| {
-            let mut place = c.as_int(place[0]);
+        c.carry((begin, end, step), before, |base, mut place| {
             for (pair, is) in pairs(base).zip(are_own(base)) {
                 let to = first + place + c.count_lanes(is, c.lane_index());
                 c.when(is, || c.store(c.at(self.to, to * 4), pair, 4));
                 place = place + c.count_lanes(is, c.int(lanes));
             }
-            vec![place.v.into()]
+            place
         });
     }
 }

@@ -3,7 +3,7 @@
 //! to those of each K tile, which is a group.
 use atomc_ir::{DType, Graph, Layout, Op};
 
-use crate::contraction::Encoding;
+use crate::contraction::{Encoding, has_heads, rows_of};
 use crate::schedule::WhyNot;
 use crate::simt::gemm::quantised::sums_exactly;
 
@@ -24,9 +24,7 @@ impl Bytes {
         let is_byte = |e: &Encoding| matches!(e.codes, DType::F8E4M3 | DType::I8) && e.zero.is_none();
         let encoding = Encoding::of(body).filter(|e| is_byte(e) && sums_exactly(e.codes, e.size[1]))?;
         // Heads have products of their own.
-        let product = body.ids().find(|&id| matches!(body.op(id), Op::Linear { .. } | Op::Grouped { .. }))?;
-        let x = body.operands(product)[0];
-        let ty = body.ty(x).as_tensor().filter(|t| t.dtype == encoding.codes)?;
+        let (x, ty) = rows_of(body).filter(|(_, ty)| ty.dtype == encoding.codes && !has_heads(body))?;
         match ty.layout {
             Layout::Scaled(of_rows) if matches!(body.op(x.node), Op::Input { .. }) => {
                 Some(Bytes { dtype: ty.dtype, encoding, of_rows })
@@ -47,7 +45,7 @@ impl Bytes {
 
     /// Refuses K tiles of `k_tile` columns for which this schedule has no products, and says why.
     pub fn check(&self, k_tile: usize) -> Result<(), WhyNot> {
-        let refused = |is: bool, why: &str| if is { Err(self.encoding.refused(why)) } else { Ok(()) };
+        let refused = |is: bool, why: &str| self.encoding.refuse_if(is, why);
         if !self.grouped() {
             return Ok(());
         }

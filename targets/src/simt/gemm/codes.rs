@@ -10,7 +10,7 @@ use atomc_ir::{Block, DType, Diagnostic, Layout};
 use inkwell::values::FloatValue;
 
 use crate::code::codes::{Decoder, Zero};
-use crate::code::{Any, Int, Ptr, Vector};
+use crate::code::{Any, Int, Ptr, Vector, carried};
 use crate::contraction::{Encoding, Parts};
 use crate::row::{Operand, unsupported};
 use crate::schedule::WhyNot;
@@ -135,12 +135,6 @@ impl<'c> Marks<'c> {
         at.first.iter().map(one).collect()
     }
 
-    /// The number of values that are loaded.
-    fn loaded(&self, rows: usize) -> usize {
-        let alike = self.is_packed() || self.encoding.block.rows.is_multiple_of(rows);
-        if alike || self.encoding.block.rows >= self.encoding.size[0] { 1 } else { rows }
-    }
-
     /// The loaded values as f32 of each row.
     fn floats(&self, c: &Gpu<'c>, at: &MarksAt<'c>, bits: &[Any<'c>]) -> Vector<'c> {
         let rows = at.rows;
@@ -186,14 +180,26 @@ impl<'c> Codes<'c> {
         Ok(Some(Codes { encoding, scale, zero: marks.next() }))
     }
 
-    /// The addresses of the scales and zero points of a panel for a group of columns, with the
-    /// bytes of each group, if all of them lie in columns.
-    pub fn runs(&self, c: &Gpu<'c>, panel: Panel<'c>, group: Int<'c>) -> Vec<(Ptr<'c>, usize)> {
+    /// Issues the copies of the scales, and then of the zero points, of some groups of a panel to
+    /// local memory from `to` on: `copy` issues one, given the place, the address and the bytes.
+    /// All of them lie in columns.
+    pub fn copy_marks(
+        &self,
+        c: &Gpu<'c>,
+        panel: Panel<'c>,
+        (group, count): (Int<'c>, usize),
+        mut to: Int<'c>,
+        copy: impl Fn((Int<'c>, Ptr<'c>, usize)),
+    ) {
         let run = |marks: &Marks<'c>| {
             let bytes = 16 * marks.operand.ty.dtype.size();
-            (c.at(marks.at(c, panel, c.int(0), 1).first[0], group * bytes), bytes)
+            (c.at(marks.at(c, panel, c.int(0), 1).first[0], group * bytes), bytes * count)
         };
-        std::iter::once(&self.scale).chain(&self.zero).map(run).collect()
+        let runs: Vec<_> = std::iter::once(&self.scale).chain(&self.zero).map(run).collect();
+        for (from, bytes) in runs {
+            copy((to, from, bytes));
+            to = to + bytes;
+        }
     }
 
     /// Loads one scale from local memory.
@@ -260,6 +266,23 @@ impl<'c> Codes<'c> {
     }
 }
 
+/// Scales as loaded, those of the rows of the lane's results, and zero points, those of the rows of
+/// its codes.
+pub struct StepMarks<'c> {
+    pub scales: Vec<Any<'c>>,
+    pub zeros: Vec<Any<'c>>,
+}
+
+/// The lane's part of a panel for a step: its bits of each row, and the scales and zero points that
+/// come with them.
+pub struct StepWeight<'c> {
+    pub rows: Vec<Vector<'c>>,
+    pub marks: Option<StepMarks<'c>>,
+}
+
+carried!(StepMarks { scales, zeros });
+carried!(StepWeight { rows, marks });
+
 /// One wave's steps along a quantised weight.
 pub struct Way<'w, 'a, 'c> {
     codes: &'w Codes<'c>,
@@ -270,7 +293,7 @@ pub struct Way<'w, 'a, 'c> {
     /// rows of its codes.
     places: Vec<(MarksAt<'c>, Vec<MarksAt<'c>>)>,
     /// Those scales and zero points as loaded, where each row has only one.
-    fixed: Vec<Vec<Any<'c>>>,
+    fixed: Vec<StepMarks<'c>>,
 }
 
 impl<'w, 'a, 'c> Way<'w, 'a, 'c> {
@@ -302,35 +325,22 @@ impl<'w, 'a, 'c> Way<'w, 'a, 'c> {
         self.codes.encoding.codes.bytes(16 * self.matrix.span() * self.steps.times)
     }
 
-    /// Values that are loaded of a panel for a step.
-    pub fn loaded(&self) -> usize {
-        let marks = || {
-            let zeros = self.codes.zero.as_ref().map_or(0, |_| self.matrix.layout.rows());
-            self.codes.scale.loaded(self.matrix.layout.results) + zeros
-        };
-        self.matrix.layout.rows() + if self.fixed.is_empty() { marks() } else { 0 }
-    }
-
     /// Loads what a step needs of a piece's panel. The lane's codes begin at `p`.
-    pub fn load(&self, piece: usize, p: Ptr<'c>, step: Int<'c>) -> Vec<Any<'c>> {
+    pub fn load(&self, piece: usize, p: Ptr<'c>, step: Int<'c>) -> StepWeight<'c> {
         let c = self.matrix.c;
         let words = self.steps.words();
-        let row = |i: usize| c.load_vector(c.cx.i32_type(), words, c.at(p, 2 * i * VEC16), 4 * words).into();
-        let mut all: Vec<Any<'c>> = (0..self.matrix.layout.rows()).map(row).collect();
-        if self.fixed.is_empty() {
-            let in_group = self.codes.encoding.block.cols / (self.matrix.span() * self.steps.times);
-            all.extend(self.load_marks(&self.places[piece], Some(step / in_group)));
-        }
-        all
+        let row = |i: usize| c.load_vector(c.cx.i32_type(), words, c.at(p, 2 * i * VEC16), 4 * words);
+        let rows = (0..self.matrix.layout.rows()).map(row).collect();
+        let in_group = || self.codes.encoding.block.cols / (self.matrix.span() * self.steps.times);
+        let marks = || self.load_marks(&self.places[piece], Some(step / in_group()));
+        StepWeight { rows, marks: self.fixed.is_empty().then(marks) }
     }
 
-    fn load_marks(&self, (scales, zeros): &(MarksAt<'c>, Vec<MarksAt<'c>>), group: Option<Int<'c>>) -> Vec<Any<'c>> {
+    fn load_marks(&self, (scales, zeros): &(MarksAt<'c>, Vec<MarksAt<'c>>), group: Option<Int<'c>>) -> StepMarks<'c> {
         let c = self.matrix.c;
-        let mut all = self.codes.scale.load(c, scales, group);
-        if let Some(zero) = &self.codes.zero {
-            all.extend(zeros.iter().flat_map(|at| zero.load(c, at, group)));
-        }
-        all
+        let scales = self.codes.scale.load(c, scales, group);
+        let zeros = self.codes.zero.iter().flat_map(|zero| zeros.iter().flat_map(|at| zero.load(c, at, group)));
+        StepMarks { scales, zeros: zeros.collect() }
     }
 
     /// Adds the products of a step of a piece with the step's columns, product by product. Columns
@@ -338,26 +348,24 @@ impl<'w, 'a, 'c> Way<'w, 'a, 'c> {
     pub fn add(
         &self,
         piece: usize,
-        loaded: &[Any<'c>],
+        weight: &StepWeight<'c>,
         (columns, scales_of_columns): (&[Vec<Fragment<'c>>], &[FloatValue<'c>]),
         sums: &mut [Vector<'c>],
     ) {
         let (c, m) = (self.matrix.c, &self.matrix);
-        let (codes, marks) = loaded.split_at(m.layout.rows());
-        let marks = self.fixed.get(piece).map_or(marks, |fixed| fixed);
-        let (scales, zeros) = marks.split_at(self.codes.scale.loaded(m.layout.results));
+        let marks = self.fixed.get(piece).or(weight.marks.as_ref()).expect("scales of a step or of whole rows");
         let zero = |bits: &Any<'c>| {
             let zero = self.codes.zero.as_ref().expect("zero points where some were loaded");
             self.decoder.zero(c, zero.integer(c, *bits))
         };
-        let zeros: Vec<Zero<'c>> = zeros.iter().map(zero).collect();
-        let fragments = self.fragments(codes, &zeros);
+        let zeros: Vec<Zero<'c>> = marks.zeros.iter().map(zero).collect();
+        let fragments = self.fragments(&weight.rows, &zeros);
         if !self.fixed.is_empty() && scales_of_columns.is_empty() {
             return fragments.iter().zip(columns).for_each(|(a, b)| m.products(a, b, sums));
         }
         let mut own = vec![m.zero_sums(m.layout.results); sums.len()];
         fragments.iter().zip(columns).for_each(|(a, b)| m.products(a, b, &mut own));
-        let scales = self.fixed.is_empty().then(|| self.codes.scale.floats(c, &self.places[piece].0, scales));
+        let scales = self.fixed.is_empty().then(|| self.codes.scale.floats(c, &self.places[piece].0, &marks.scales));
         let scales = scales.map(|scales| self.in_unit(scales));
         let lanes = c.lanes();
         c.set_lanes(m.layout.results);
@@ -386,10 +394,9 @@ impl<'w, 'a, 'c> Way<'w, 'a, 'c> {
     }
 
     /// The fragment of each product of a step.
-    fn fragments(&self, codes: &[Any<'c>], zeros: &[Zero<'c>]) -> Vec<Fragment<'c>> {
+    fn fragments(&self, codes: &[Vector<'c>], zeros: &[Zero<'c>]) -> Vec<Fragment<'c>> {
         let (c, m) = (self.matrix.c, &self.matrix);
-        let row = |(i, words): (usize, &Any<'c>)| -> Vec<Vector<'c>> {
-            let words = words.into_vector_value();
+        let row = |(i, &words): (usize, &Vector<'c>)| -> Vec<Vector<'c>> {
             let words: Vec<Int> = (0..self.steps.words()).map(|i| c.as_int(c.lane(words, i))).collect();
             if self.steps.quantised.is_some_and(|quantised| quantised.as_stored) {
                 return words.chunks(VEC16 / 4).map(|vec16| c.words(vec16)).collect();
@@ -411,12 +418,12 @@ impl<'w, 'a, 'c> Way<'w, 'a, 'c> {
     /// The sums of all pieces, `each` of them a piece, times the scales of rows that have one scale
     /// only.
     pub fn finish(&self, sums: Vec<Vector<'c>>, each: usize) -> Vec<Vector<'c>> {
-        let (c, results) = (self.matrix.c, self.matrix.layout.results);
+        let c = self.matrix.c;
         if self.fixed.is_empty() {
             return sums;
         }
-        let scaled = |(sums, (marks, at)): (&[Vector<'c>], (&Vec<Any<'c>>, &(MarksAt<'c>, _)))| {
-            let scales = self.codes.scale.floats(c, &at.0, &marks[..self.codes.scale.loaded(results)]);
+        let scaled = |(sums, (marks, at)): (&[Vector<'c>], (&StepMarks<'c>, &(MarksAt<'c>, _)))| {
+            let scales = self.codes.scale.floats(c, &at.0, &marks.scales);
             // Sums of groups are numbers already.
             let scales = if self.has_groups() { scales } else { self.in_unit(scales) };
             let number = |sum| if self.has_groups() { sum } else { self.matrix.as_floats(sum) };

@@ -7,7 +7,7 @@
 use atomc_ir::{DType, Layout, TensorType};
 
 use crate::code::codes::{Decoder, Zero};
-use crate::code::{Any, Int, Ptr, Vector};
+use crate::code::{Any, Int, Ptr, Vector, carried};
 use crate::contraction::Encoding;
 use crate::row::Operand;
 use crate::schedule::WhyNot;
@@ -20,7 +20,7 @@ use crate::simt::machine::fragment::VEC16;
 pub fn check(encoding: &Encoding, dtype: DType) -> Result<(), WhyNot> {
     let vec16 = VEC16 / dtype.size();
     let whole = encoding.is_row_wise() || encoding.block.cols.is_multiple_of(vec16);
-    if whole { Ok(()) } else { Err(encoding.refused(&format!("{vec16} columns would have several scales"))) }
+    encoding.refuse_if(!whole, &format!("{vec16} columns would have several scales"))
 }
 
 /// The tile of a work-group: panels, and columns of a stretch.
@@ -140,34 +140,7 @@ pub struct Loaded<'c> {
     zeros: Vec<Option<Zero<'c>>>,
 }
 
-impl<'c> Loaded<'c> {
-    /// The registers that hold it.
-    fn registers(&self) -> impl Iterator<Item = Any<'c>> {
-        let words = self.words.iter().map(|&word| Any::from(word.v));
-        let scales = self.scales.iter().map(|&scale| Any::from(scale));
-        words.chain(scales).chain(self.zeros.iter().flatten().map(|zero| Any::from(zero.0)))
-    }
-
-    /// The loaded values in other registers.
-    fn in_registers(&self, c: &Gpu<'c>, registers: &mut impl Iterator<Item = Any<'c>>) -> Loaded<'c> {
-        let mut next = || registers.next().expect("as many registers as it had");
-        let words = self.words.iter().map(|_| c.as_int(next())).collect();
-        let scales = self.scales.iter().map(|_| next().into_vector_value()).collect();
-        let zeros = self.zeros.iter().map(|zero| zero.map(|_| Zero(next().into_vector_value()))).collect();
-        Loaded { words, scales, zeros }
-    }
-}
-
-/// Everything that a thread loaded of a stretch, for a loop to carry.
-pub fn registers<'c>(loaded: &[Loaded<'c>]) -> Vec<Any<'c>> {
-    loaded.iter().flat_map(Loaded::registers).collect()
-}
-
-/// The loaded values as a loop carries them, in the form of those that were loaded before the loop.
-pub fn in_registers<'c>(c: &Gpu<'c>, before: &[Loaded<'c>], registers: &[Any<'c>]) -> Vec<Loaded<'c>> {
-    let mut registers = registers.iter().copied();
-    before.iter().map(|loaded| loaded.in_registers(c, &mut registers)).collect()
-}
+carried!(Loaded { words, scales, zeros });
 
 impl<'k, 'c> CodesLoader<'k, 'c> {
     /// The loader of one of a tile's threads. `panel` gives the address of a panel by its place in

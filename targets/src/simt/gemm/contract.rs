@@ -4,11 +4,13 @@ use atomc_ir::{DType, Diagnostic, Graph, Layout, Op};
 
 use crate::KernelSpec;
 use crate::code::{Int, Ptr, Vector};
-use crate::contraction::{Encoding, HeadRows, Parts, combine_of, experts_of, heads_of, multiplied};
+use crate::contraction::{
+    Encoding, HeadRows, Parts, combine_of, experts_of, heads_of, multiplied, product_of, rows_of,
+};
 use crate::row::{At, Col, unsupported};
 use crate::simt::launch::Kernel;
 use crate::simt::machine::Gpu;
-use crate::simt::machine::fragment::{Fragment, Matrix};
+use crate::simt::machine::fragment::Matrix;
 use crate::tuning::{Kind, Stored};
 
 /// Sizes of the contraction of a body, before there is a kernel.
@@ -53,20 +55,18 @@ impl Experts {
 
 impl Sizes {
     pub fn of(body: &Graph) -> Result<Sizes, Diagnostic> {
-        let linear = body.ids().find(|&id| body.op(id).is_contraction());
-        let x = linear.and_then(|linear| body.ty(body.operands(linear)[0]).as_tensor());
+        let linear = product_of(body);
         let is_coded = Encoding::of(body).is_some();
-        if let Some(x) = x.filter(|x| x.layout.is_coded() && !is_coded) {
+        if let Some((_, x)) = rows_of(body).filter(|(_, x)| x.layout.is_coded() && !is_coded) {
             return Err(unsupported(format!("products of rows of {x} with a weight of floats")));
         }
         let made = || {
             let weight = body.ty(body.operands(linear?)[1]).as_tensor()?;
             let width = body.ty(*body.outputs().first()?).as_tensor()?.shape.row()?;
             let all = body.ty(linear?.into()).as_tensor()?.shape.last()?;
-            let x = body.operands(linear?)[0];
+            let (rows, x) = rows_of(body)?;
             let heads = heads_of(body, linear?);
-            let is_input = matches!(body.op(x.node), Op::Input { .. });
-            let x = body.ty(x).as_tensor()?;
+            let is_input = matches!(body.op(rows.node), Op::Input { .. });
             let dtype = multiplied(body, x, weight);
             let plain = match heads {
                 Some(_) => HeadRows::of(body, linear?).is_some(),
@@ -183,31 +183,30 @@ impl<'k, 'a, 'c> Contraction<'k, 'a, 'c> {
         c.at(w.ptr, number * bytes)
     }
 
-    /// The epilogue for one token and some consecutive features of it, from their sums.
-    pub fn finish(&self, token: Int<'c>, col: Int<'c>, sums: &[Vector<'c>]) -> Result<(), Diagnostic> {
-        let c = self.code();
-        c.set_lanes(self.matrix.layout.results);
-        let at = At { row: token, head: None, col: Col::Var(col) };
-        let lanes = self.parts.result(at, sums)?;
-        self.parts.kernel.rows.store_padded(lanes, self.parts.to, at);
-        Ok(())
-    }
-
-    /// The epilogue for a head that has a matrix of its own. The columns after the last head's are
-    /// padded with zeros.
-    pub fn finish_head(
+    /// The epilogue for one token and some consecutive features of it, from their sums. The
+    /// features may be those of a head that has a matrix of its own.
+    pub fn finish(
         &self,
         token: Int<'c>,
-        head: Int<'c>,
+        head: Option<Int<'c>>,
         col: Int<'c>,
         sums: &[Vector<'c>],
     ) -> Result<(), Diagnostic> {
+        let (c, rows) = (self.code(), &self.parts.kernel.rows);
+        c.set_lanes(self.matrix.layout.results);
+        let at = At { row: token, head, col: Col::Var(col) };
+        let lanes = self.parts.result(at, sums)?;
+        match head {
+            Some(_) => self.store_head(self.parts.place_of(at), col, lanes),
+            None => rows.store_padded(lanes, self.parts.to, at),
+        }
+        Ok(())
+    }
+
+    /// Stores features of a head. The columns after the last head's are padded with zeros.
+    fn store_head(&self, place: At<'c>, col: Int<'c>, lanes: Vector<'c>) {
         let (c, rows, to) = (self.code(), &self.parts.kernel.rows, self.parts.to);
         let (width, results) = (self.parts.width(), self.matrix.layout.results);
-        c.set_lanes(results);
-        let at = At { row: token, head: Some(head), col: Col::Var(col) };
-        let lanes = self.parts.result(at, sums)?;
-        let place = self.parts.place_of(at);
         let store = || c.store_floats(rows.address(to, place), lanes, to.ty.dtype);
         if width.is_multiple_of(16) {
             store()
@@ -224,7 +223,6 @@ impl<'k, 'a, 'c> Contraction<'k, 'a, 'c> {
                 }
             });
         }
-        Ok(())
     }
 
     /// Runs the epilogue of some panels with sums of zero, for at most `rows` rows. A row below
@@ -243,7 +241,7 @@ impl<'k, 'a, 'c> Contraction<'k, 'a, 'c> {
             let (row, col) = (row(item / count), panel * 16 + item % count * results);
             let is_row = c.less(0, row + 1);
             let is_there = if panels == 1 { is_row } else { is_row & c.less(col, self.panels() * 16) };
-            c.when(is_there, || self.finish(row, col, &zeros))
+            c.when(is_there, || self.finish(row, None, col, &zeros))
         })
     }
 
@@ -254,12 +252,5 @@ impl<'k, 'a, 'c> Contraction<'k, 'a, 'c> {
         let at = self.parts.place_of(at);
         self.parts.kernel.rows.store_padded(lanes, self.parts.to, at);
         Ok(())
-    }
-
-    /// Adds the products of fragments: `sums[i][j] += a[i] * b[j]`.
-    pub fn multiply(&self, a: &[Fragment<'c>], b: &[Fragment<'c>], sums: &mut [Vector<'c>]) {
-        for (a, sums) in a.iter().zip(sums.chunks_mut(b.len())) {
-            self.matrix.products(a, b, sums);
-        }
     }
 }

@@ -109,15 +109,11 @@ fn emit<'c>(setup: &Setup<'c>, spec: &KernelSpec) -> launch::Made<'c> {
             code.repeat(team, shape.teams * shape.turns, shape.teams, |panel| one(tile.further(panel)))
         };
         match spec.family {
-            _ if contraction.parts.heads().is_some() => {
-                let scheduler = PerHead::new(&contraction, size, spec)?;
-                scheduler.with_tile(run)?;
-                scheduler.tasks()
-            }
+            _ if contraction.parts.heads().is_some() => PerHead::new(&contraction, size, spec)?.with_tile(run)?,
             Family::GroupedMatvec if combine_of(spec.body, contraction.parts.product()).is_some() => {
-                let scheduler = Combined::new(&contraction, spec)?;
                 let group = |tile| Group::new(&contraction, codes.as_ref(), shape, tile);
                 let zeros = vec![contraction.matrix.zero(); contraction.parts.starts().len()];
+                let scheduler = Combined::new(&contraction, spec)?;
                 let choices = if shape.deals_choices { (code.wave_index(), shape.waves) } else { (code.int(0), 1) };
                 let sums = |tile| {
                     if !shape.deals_choices {
@@ -126,32 +122,20 @@ fn emit<'c>(setup: &Setup<'c>, spec: &KernelSpec) -> launch::Made<'c> {
                     }
                     group(tile).sums(spec)
                 };
-                scheduler.each(&zeros, choices, sums, |tile, sums| group(tile).epilogue(sums))?;
-                scheduler.tasks()
+                scheduler.each(&zeros, choices, sums, |tile, sums| group(tile).epilogue(sums))?
             }
-            Family::GroupedMatvec => {
-                let scheduler = Grouped::new(&contraction, size, spec)?;
-                scheduler.with_tile(run)?;
-                scheduler.tasks()
-            }
-            Family::GroupedMatmul => {
-                let scheduler = Blocks::new(&contraction, size, spec)?;
-                scheduler.with_tile(run)?;
-                scheduler.tasks()
-            }
+            Family::GroupedMatvec => Grouped::new(&contraction, size, spec)?.with_tile(run)?,
+            Family::GroupedMatmul => Blocks::new(&contraction, size, spec)?.with_tile(run)?,
             Family::Matmul => {
                 let scheduler = Grid::new(&contraction, &kernel, size);
                 scheduler.with_tile(spec, |tile, _| run(tile))?;
                 scheduler.tasks(spec)
             }
-            _ => {
-                let scheduler = AllRows::new(&contraction, size);
-                run(scheduler.tile())?;
-                scheduler.tasks()
-            }
+            _ => AllRows::new(&contraction, size).with_tile(run)?,
         }
     };
-    Ok((code, manifest::Kernel::simt(tasks, threads)))
+    let rate = launch::rate(gpu, shape.quantised.and_then(|quantised| quantised.stored_as()));
+    Ok((code, manifest::Kernel { rate, ..manifest::Kernel::simt(tasks, threads) }))
 }
 
 /// What one work-group does.

@@ -10,8 +10,8 @@
 //!
 //! There are three schedules, a file each: `floats`, `dequant` and `limbs`. They decide how the
 //! operands in local memory are multiplied (`main_loop::Products`); everything else is shared.
+mod codes;
 mod dequant;
-mod encoded;
 mod epilogue;
 mod floats;
 mod limbs;
@@ -34,8 +34,8 @@ use crate::simt::launch::Setup;
 use crate::simt::machine::fragment::Matrix;
 use crate::tuning::Choice;
 use crate::{KernelSpec, Tasks};
+use codes::multiplied;
 pub use dequant::SCHEDULE as DEQUANT;
-use encoded::multiplied;
 pub use floats::SCHEDULE;
 pub use limbs::SCHEDULE as LIMBS;
 use loader::WeightPipeline;
@@ -61,7 +61,7 @@ fn fits(spec: &KernelSpec, arch: GpuArch, choice: &Choice, form: FormOf) -> Resu
     WhyNot::unless(Matrix::native(simt, dtype), || format!("{} has no MMA of {}", arch.name, dtype.name()))?;
     WhyNot::unless(spec.tokens <= TOKENS, || format!("{} tokens: at most {TOKENS}", spec.tokens))?;
     let shape = Shape::new(spec, arch, choice, form)?;
-    form.encoded().map_or(Ok(()), |encoded| encoded.check(spec.body, &shape))?;
+    form.codes().map_or(Ok(()), |layout| layout.check(spec.body, &shape))?;
     Ok(shape)
 }
 

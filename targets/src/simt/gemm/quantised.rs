@@ -9,7 +9,7 @@
 use atomc_ir::arch::{BlockScaled, GpuArch, Isa, MatrixLayout, Simt};
 use atomc_ir::{Block, DType, Graph, Layout, Op, TensorType};
 
-use crate::contraction::Encoding;
+use crate::contraction::{Encoding, has_heads, rows_of};
 use crate::schedule::WhyNot;
 use crate::simt::machine::Gpu;
 use crate::simt::machine::fragment::{Matrix, block_scaled_layout, layout_of};
@@ -47,10 +47,9 @@ pub struct Quantised {
 impl Quantised {
     /// The types of a body's product, if it sums quantised values.
     pub fn of(body: &Graph, arch: GpuArch) -> Option<Quantised> {
-        let product = body.ids().find(|&id| matches!(body.op(id), Op::Linear { .. } | Op::Grouped { .. }))?;
+        // Heads have products of their own.
+        let (rows, x) = rows_of(body).filter(|_| !has_heads(body))?;
         let encoding = Encoding::of(body).filter(|encoding| encoding.zero.is_none())?;
-        let rows = body.operands(product)[0];
-        let x = body.ty(rows).as_tensor()?;
         let group = match x.layout {
             Layout::Scaled(group) => group,
             Layout::Mx(group) => return Quantised::of_mx((x, group), encoding, arch),
@@ -83,6 +82,11 @@ impl Quantised {
         Some(Quantised { dtype, as_stored: true, has_groups: false, row_group: None, in_memory, block_scaled })
     }
 
+    /// The type of both operands, if they are multiplied as stored.
+    pub fn stored_as(&self) -> Option<DType> {
+        self.as_stored.then_some(self.dtype)
+    }
+
     /// How operands lie.
     pub fn layout(&self, simt: &Simt) -> MatrixLayout {
         match self.block_scaled {
@@ -102,9 +106,8 @@ impl Quantised {
     /// Refuses rows that only instructions with scales of their own multiply, if these cannot be
     /// used.
     pub fn check(body: &Graph, arch: GpuArch) -> Result<(), WhyNot> {
-        let product = body.ids().find(|&id| body.op(id).is_contraction());
-        let rows = product.and_then(|product| body.ty(body.operands(product)[0]).as_tensor());
-        let is_made = rows.is_none_or(|x| !matches!(x.layout, Layout::Mx(_))) || Quantised::of(body, arch).is_some();
+        let is_made = rows_of(body).is_none_or(|(_, x)| !matches!(x.layout, Layout::Mx(_)))
+            || Quantised::of(body, arch).is_some();
         WhyNot::unless(is_made, || "no instruction takes the scales of such rows and of the weight".into())
     }
 }

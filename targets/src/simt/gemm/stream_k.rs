@@ -12,10 +12,10 @@
 //! and sums are scaled by the sum of the row's squares. Four waves multiply: the panels' upper rows
 //! are 64 rows of one product, and the lower ones of another.
 //!
-//! A quantised weight for rows of floats is decoded by the waves that multiply (`decoded.rs`). Its
+//! A quantised weight for rows of floats is decoded by the waves that multiply (`codes.rs`). Its
 //! slots have 128 columns of 16 panels, or 64 columns if the rows are no multiple of 128: a tile of
 //! 8 panels for each of two teams of four waves.
-mod decoded;
+mod codes;
 mod epilogue;
 mod loader;
 mod main_loop;
@@ -27,15 +27,16 @@ mod tests;
 
 use atomc_artifact::manifest;
 use atomc_ir::arch::GpuArch;
-use atomc_ir::{DType, Diagnostic, Family, Value};
+use atomc_ir::{Diagnostic, Family};
 
 use crate::code::{Int, Ptr};
 use crate::contraction::Encoding;
+use crate::row::unsupported;
 use crate::schedule::{Open, Schedule, WhyNot};
 use crate::simt::gemm::bytes::Bytes;
 use crate::simt::gemm::codes::Codes;
 use crate::simt::gemm::contract::{Contraction, Sizes, tuned_by};
-use crate::simt::gemm::prologue::{Norm, Prologue};
+use crate::simt::gemm::prologue::Prologue;
 use crate::simt::gemm::tile::experts::{Choices, ExpertBlocks};
 use crate::simt::launch;
 use crate::simt::launch::{COUNTERS, Setup, arguments, kernel};
@@ -45,7 +46,7 @@ use crate::simt::machine::pipeline::Pipeline;
 use crate::simt::rowwise;
 use crate::tuning::Choice;
 use crate::{KernelSpec, Tasks};
-use decoded::Decoded;
+use codes::SlotCodes;
 use scheduler::{ExpertsOfTiles, Share};
 use shape::{GROUPS, LEAST, PANELS, ROW_PRODUCERS, RowsOfTiles, Shape, TEAM};
 
@@ -59,9 +60,9 @@ const LANES: usize = 8;
 fn suits(spec: &KernelSpec, arch: GpuArch, choice: &Choice) -> Result<(), WhyNot> {
     takes_weight(spec, arch)?;
     let measured = launch::measured(arch)?.stream_k;
-    let least = match (Bytes::of(spec.body), Decoded::of(spec)) {
+    let least = match (Bytes::of(spec.body), SlotCodes::of(spec)) {
         (Some(_), _) => 2,
-        (None, Some(decoded)) => measured.decoded[usize::from(decoded.scales_numbers())],
+        (None, Some(layout)) => measured.decoded[usize::from(layout.scales_numbers())],
         (None, None) => measured.tokens,
     };
     WhyNot::unless((least..=TOKENS).contains(&spec.tokens), || {
@@ -90,11 +91,11 @@ fn takes_weight(spec: &KernelSpec, arch: GpuArch) -> Result<(), WhyNot> {
         format!("weights of {}: warpgroup MMA takes 16-bit floats", dtype.name())
     })?;
     if let Some(encoding) = Encoding::of(spec.body) {
-        Decoded::check(&encoding, dtype, arch)?;
+        SlotCodes::check(&encoding, dtype, arch)?;
     }
     WhyNot::unless(rowwise::vector(spec.body) == LANES, || format!("rows are not whole vectors of {LANES} elements"))?;
     let prologue = Prologue::of(spec.body)?;
-    WhyNot::unless(prologue.norm().is_none() || Norm::scales_sums(dtype), || {
+    WhyNot::unless(prologue.norm.is_none() || prologue.scales_sums(dtype), || {
         format!("a norm into {}: rows before it may not fit", dtype.name())
     })
 }
@@ -105,7 +106,7 @@ fn pays(spec: &KernelSpec, arch: GpuArch, choice: &Choice) -> Result<(), WhyNot>
         (Shape::new(spec, arch, choice)?, arch.simt.chip.units, launch::measured(arch)?.stream_k);
     WhyNot::unless(
         shape.bytes.is_some()
-            || shape.decoded.is_some()
+            || shape.codes.is_some()
             || spec.tokens > measured.few
             || shape.units() >= measured.slots * units,
         || {
@@ -155,7 +156,7 @@ fn suits_choices(spec: &KernelSpec, arch: GpuArch, choice: &Choice) -> Result<()
     if experts.combined {
         let encoding = Encoding::of(spec.body).filter(|encoding| encoding.is_row_wise());
         encoding.map_or(Ok(()), |encoding| Err(encoding.refused("choices are added up before rows are scaled")))?;
-        let norm = Prologue::of(spec.body).ok().and_then(Prologue::norm);
+        let norm = Prologue::of(spec.body).ok().and_then(|prologue| prologue.norm);
         WhyNot::unless(norm.is_none(), || "a norm of rows that are added up".into())?;
     }
     has_room(Shape::new(spec, arch, choice)?)
@@ -193,18 +194,16 @@ fn emit<'c>(setup: &Setup<'c>, spec: &KernelSpec) -> launch::Made<'c> {
         }
     }
     let workspace = COUNTERS + shape.groups * 2 * shape.teams * shape.partial_bytes();
-    Ok((code, manifest::Kernel { workspace, ..manifest::Kernel::simt(Tasks::Fixed(shape.groups), shape.threads()) }))
+    let rate = launch::rate(setup.gpu()?, shape.bytes.map(|bytes| bytes.dtype));
+    let kernel = manifest::Kernel::simt(Tasks::Fixed(shape.groups), shape.threads());
+    Ok((code, manifest::Kernel { rate, workspace, ..kernel }))
 }
 
 /// What one work-group does.
 struct Group<'g, 'k, 'a, 'c> {
     contraction: &'g Contraction<'k, 'a, 'c>,
     shape: Shape,
-    norm: Option<Norm>,
-    /// Rows in memory, their type and width.
-    from: Value,
-    dtype: DType,
-    width: usize,
+    prologue: Prologue,
     weights: Pipeline<'c>,
     rows: Pipeline<'c>,
     /// Squares of rows, for each part of a tile.
@@ -228,21 +227,14 @@ impl<'g, 'k, 'a, 'c> Group<'g, 'k, 'a, 'c> {
         spec: &KernelSpec,
     ) -> Result<Group<'g, 'k, 'a, 'c>, Diagnostic> {
         let (c, parts) = (contraction.matrix.c, &contraction.parts);
-        let (from, norm) = match shape.bytes {
-            Some(_) => (parts.x, None),
-            None => {
-                let prologue = Prologue::of(spec.body).map_err(WhyNot::diagnostic)?;
-                (prologue.source(), prologue.norm())
-            }
+        let prologue = match shape.bytes {
+            Some(_) => Prologue::as_stored(spec.body, parts.x).ok_or_else(|| unsupported("rows that are no tensor"))?,
+            None => Prologue::of(spec.body).map_err(WhyNot::diagnostic)?,
         };
-        let ty = parts.kernel.rows.shape(from)?;
         Ok(Group {
             contraction,
             shape,
-            norm,
-            from,
-            dtype: ty.dtype,
-            width: ty.shape.last().unwrap_or(0),
+            prologue,
             weights: Pipeline::new(c, shape.slots, shape.slot_bytes(), 1024),
             rows: Pipeline::new(c, shape.stages, shape.stage_bytes(), 1024),
             sums: c.shared(shape.teams * shape.sums_bytes(), 16),
@@ -264,7 +256,7 @@ impl<'g, 'k, 'a, 'c> Group<'g, 'k, 'a, 'c> {
         let (c, shape) = (self.code(), self.shape);
         c.when(c.equal(c.thread(), 0), || {
             // If a wave waits for the products of a K tile, each wave signals that it has read it.
-            let done = if shape.decoded.is_some() { shape.consumers() / 32 } else { 1 };
+            let done = if shape.codes.is_some() { shape.consumers() / 32 } else { 1 };
             self.weights.make_barriers(c, [1, done]);
             self.rows.make_barriers(c, [ROW_PRODUCERS / 32, done]);
             self.squares.make_barriers(c, [ROW_PRODUCERS, shape.consumers()]);

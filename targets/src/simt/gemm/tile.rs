@@ -52,6 +52,13 @@ pub struct TileSize {
     pub threads: usize,
 }
 
+impl TileSize {
+    /// Tiles along the features of a product's result.
+    pub fn across(&self, contraction: &Contraction<'_, '_, '_>) -> usize {
+        contraction.panels().div_ceil(self.panels)
+    }
+}
+
 impl<'c> Tile<'c> {
     /// The tile of the rows from `first` on, by the weight's only matrix.
     pub fn from_row(panel: Int<'c>, row: Int<'c>, columns: usize) -> Tile<'c> {

@@ -16,9 +16,10 @@ mod stages;
 
 use atomc_artifact::manifest;
 use atomc_ir::arch::{GpuArch, Isa, Simt};
-use atomc_ir::{Diagnostic, Family, Op, TensorType};
+use atomc_ir::{Diagnostic, Family, Op, TensorType, Value};
 
 use crate::code::{Int, Ptr};
+use crate::contraction::rows_of;
 use crate::row::{Operand, unsupported};
 use crate::schedule::{Schedule, WhyNot};
 use crate::simt::gemm::codes::Codes;
@@ -107,22 +108,16 @@ fn suits(spec: &KernelSpec, arch: GpuArch) -> Result<(), WhyNot> {
     let Sizes { dtype, encoding, .. } = Sizes::of(spec.body)?;
     if !Quantised::of(spec.body, arch).is_some_and(|quantised| quantised.as_stored) {
         encoding.map_or(Ok(()), |encoding| codes_to_lds::check(&encoding, dtype))?;
-        rows_of(spec).map_or(Ok(()), |(_, x)| CodedRows::check(x))?;
+        rows_of(spec.body).map_or(Ok(()), |(_, x)| CodedRows::check(x))?;
     }
     Ok(Shape::new(spec, arch).map(drop)?)
 }
 
-/// The rows of a body's product.
-fn rows_of<'s>(spec: &KernelSpec<'s>) -> Option<(&'s Op, &'s TensorType)> {
-    let product = spec.body.ids().find(|&id| spec.body.op(id).is_contraction())?;
-    let x = spec.body.operands(product)[0];
-    Some((spec.body.op(x.node), spec.body.ty(x).as_tensor()?))
-}
-
 /// Checks that rows are in memory as the weight's type, or quantised.
 fn check_in_memory(spec: &KernelSpec) -> Result<(), WhyNot> {
-    let are_codes = |(op, x): (&Op, &TensorType)| x.layout.is_coded() && matches!(op, Op::Input { .. });
-    WhyNot::unless(Sizes::of(spec.body)?.plain || rows_of(spec).is_some_and(are_codes), || {
+    let are_codes =
+        |(x, ty): (Value, &TensorType)| ty.layout.is_coded() && matches!(spec.body.op(x.node), Op::Input { .. });
+    WhyNot::unless(Sizes::of(spec.body)?.plain || rows_of(spec.body).is_some_and(are_codes), || {
         "rows that are not in memory as the weight's type".into()
     })
 }
@@ -137,13 +132,13 @@ fn check_full(spec: &KernelSpec, shape: Shape) -> Result<(), WhyNot> {
     let (bytes, least) = (shape.quantised.map_or(dtype, |q| q.dtype).bytes(rows * depth), shape::LEAST_BYTES);
     WhyNot::unless(shape.is_staged(), || format!("{} tokens fill no tiles of {}", spec.tokens, shape.tokens()))?;
     WhyNot::unless(bytes >= least, || format!("{bytes} bytes of weight: {least} where tiles are not full"))?;
-    let is_mx = rows_of(spec).is_some_and(|(_, x)| matches!(x.layout, atomc_ir::Layout::Mx(_)));
+    let is_mx = rows_of(spec.body).is_some_and(|(_, x)| matches!(x.layout, atomc_ir::Layout::Mx(_)));
     WhyNot::unless(!is_mx, || "rows of MX, of which no time was predicted where tiles are not full".into())
 }
 
 /// Checks that lanes reach all rows of the step.
 fn check_reach(spec: &KernelSpec, arch: GpuArch) -> Result<(), WhyNot> {
-    let Some((_, x)) = rows_of(spec) else { return Ok(()) };
+    let Some((_, x)) = rows_of(spec.body) else { return Ok(()) };
     check_in_memory(spec)?;
     let row = x.dtype.bytes(arch.memory.result_stride(x));
     let bytes = spec.tokens.saturating_mul(x.choices()).saturating_mul(row);
@@ -184,13 +179,9 @@ fn emit<'c>(setup: &Setup<'c>, spec: &KernelSpec) -> launch::Made<'c> {
         };
         let run = |tile, share| run_as(shape, tile, share);
         if contraction.parts.heads().is_some() {
-            let scheduler = PerHead::new(&contraction, size, spec)?.whole();
-            scheduler.with_tile(|tile| run(tile, None))?;
-            scheduler.tasks()
+            PerHead::new(&contraction, size, spec)?.whole().with_tile(|tile| run(tile, None))?
         } else if spec.family == Family::GroupedMatmul {
-            let scheduler = Blocks::new(&contraction, size, spec)?;
-            scheduler.with_tile(|tile| run(tile, None))?;
-            scheduler.tasks()
+            Blocks::new(&contraction, size, spec)?.with_tile(|tile| run(tile, None))?
         } else {
             let grid = |shape: Shape| Grid::new(&contraction, &kernel, shape.size()).split(shape.splits);
             let emit = |shape: Shape| {
@@ -213,7 +204,8 @@ fn emit<'c>(setup: &Setup<'c>, spec: &KernelSpec) -> launch::Made<'c> {
     };
     let few = shape.of_few(spec, setup.gpu()?)?.map_or(Ok(0), |(few, _)| few.shared_bytes(spec))?;
     let workspace = shape.shared_bytes(spec)?.max(few);
-    Ok((code, manifest::Kernel { workspace, ..manifest::Kernel::simt(tasks, shape.threads) }))
+    let rate = launch::rate(setup.gpu()?, shape.quantised.and_then(|quantised| quantised.stored_as()));
+    Ok((code, manifest::Kernel { rate, workspace, ..manifest::Kernel::simt(tasks, shape.threads) }))
 }
 
 /// The first stretch of a work-group's part of a tile, and its number of stretches.

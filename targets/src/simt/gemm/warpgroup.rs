@@ -18,7 +18,7 @@ mod shape;
 
 use atomc_artifact::manifest;
 use atomc_ir::arch::GpuArch;
-use atomc_ir::{DType, Diagnostic, Family, Graph};
+use atomc_ir::{Diagnostic, Family};
 
 use crate::code::Ptr;
 use crate::row::{Operand, unsupported};
@@ -112,11 +112,6 @@ pub const FEW_HEADS: Schedule = Schedule {
     ..HEADS
 };
 
-/// The type of rows and weight, if both are multiplied as stored.
-pub fn multiplied_as_stored(body: &Graph) -> Option<DType> {
-    Bytes::of(body).map(|bytes| bytes.dtype)
-}
-
 /// Fewest tokens of floats of a decode step. A tile has room for 128.
 const DECODED: usize = 33;
 
@@ -130,7 +125,7 @@ pub const FEW: Schedule = Schedule {
         match Operands::of(spec.body) {
             Operands::Floats => return Err(WhyNot::new("the weight is not quantised")),
             Operands::Bytes(_) => (),
-            Operands::Decoded => WhyNot::unless(spec.tokens >= DECODED, || {
+            Operands::Codes => WhyNot::unless(spec.tokens >= DECODED, || {
                 format!("{} tokens of floats: {DECODED} at least", spec.tokens)
             })?,
         }
@@ -157,7 +152,8 @@ fn emit<'c>(setup: &Setup<'c>, spec: &KernelSpec) -> launch::Made<'c> {
         Group::new(&contraction, x, shape, spec)?.run(tiles)?;
     }
     let workspace = COUNTERS + shape.groups * 2 * MAP;
-    Ok((code, manifest::Kernel { workspace, ..manifest::Kernel::simt(Tasks::Fixed(shape.groups), THREADS) }))
+    let rate = launch::rate(setup.gpu()?, Bytes::of(spec.body).map(|bytes| bytes.dtype));
+    Ok((code, manifest::Kernel { rate, workspace, ..manifest::Kernel::simt(Tasks::Fixed(shape.groups), THREADS) }))
 }
 
 /// What one work-group does.
@@ -205,14 +201,14 @@ impl<'g, 'k, 'a, 'c> Group<'g, 'k, 'a, 'c> {
     }
 
     /// The weight, if the producer decodes it.
-    fn decoded(&self) -> Option<&Codes<'c>> {
+    fn codes_to_decode(&self) -> Option<&Codes<'c>> {
         let scales = self.codes.as_ref()?;
-        matches!(self.shape.operands, Operands::Decoded).then_some(&scales.codes)
+        matches!(self.shape.operands, Operands::Codes).then_some(&scales.codes)
     }
 
     /// Whether a lane copies boxes of operands: not if rows are gathered and the weight is decoded.
     fn copies_boxes(&self) -> bool {
-        !(self.shape.gathers && self.decoded().is_some())
+        !(self.shape.gathers && self.codes_to_decode().is_some())
     }
 
     fn run(&self, tiles: Tiles<'c>) -> Result<(), Diagnostic> {
@@ -221,7 +217,7 @@ impl<'g, 'k, 'a, 'c> Group<'g, 'k, 'a, 'c> {
         c.when(c.equal(c.thread(), 0), || {
             // At the barrier of a full place arrive the lane that copies boxes, a lane of each wave
             // that decodes, and each thread that gathers rows.
-            let waves = if self.decoded().is_some() { PRODUCERS / 32 } else { 0 };
+            let waves = if self.codes_to_decode().is_some() { PRODUCERS / 32 } else { 0 };
             let threads = if self.shape.gathers { PRODUCERS } else { 0 };
             let full = usize::from(self.copies_boxes()) + waves + threads;
             self.stages.make_barriers(c, [full, CONSUMERS / 128]);
@@ -234,9 +230,9 @@ impl<'g, 'k, 'a, 'c> Group<'g, 'k, 'a, 'c> {
         let leads = c.equal(c.lane_index(), 0);
         let produce = || {
             c.when(copies, || self.place_maps());
-            match self.decoded() {
+            match self.codes_to_decode() {
                 Some(codes) => {
-                    self.each_tile(tiles, |tile, index| self.produce_decoded(tile, index, codes, copies & leads))
+                    self.each_tile(tiles, |tile, index| self.produce_codes(tile, index, codes, copies & leads))
                 }
                 None if self.shape.gathers => {
                     self.each_tile(tiles, |tile, index| self.produce_gathered(tile, index, copies & leads))

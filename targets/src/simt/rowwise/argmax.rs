@@ -59,25 +59,15 @@ impl<'c> Share<'_, '_, 'c> {
     fn largest(&self, thread: Int<'c>) -> Result<Argmax<'c>, Diagnostic> {
         let c = self.rows.code;
         let (first, turn) = (thread * c.lanes(), self.threads * c.lanes());
-        let (stride, mut failed) = (AHEAD * turn, Ok(()));
+        let stride = AHEAD * turn;
         let whole = self.n / stride * stride;
         let none = Argmax::none(c, first);
-        let carried = c.for_each((0, whole, stride), &none.carried(), |base, before| {
+        let seen = c.try_carry((0, whole, stride), none, |base, before| {
             let columns: [_; AHEAD] = std::array::from_fn(|i| base + first + i * turn);
-            let before = Argmax::of(before);
-            let next =
-                columns.iter().map(|&col| self.vector(col)).collect::<Result<Vec<_>, _>>().map(|vectors| {
-                    columns.iter().zip(vectors).fold(before, |best, (&col, v)| best.or_vector(c, v, col))
-                });
-            next.unwrap_or_else(|e| {
-                failed = Err(e);
-                before
-            })
-            .carried()
-            .to_vec()
-        });
-        failed?;
-        (whole..self.n).step_by(turn).try_fold(Argmax::of(&carried), |best, from| {
+            let vectors = columns.iter().map(|&col| self.vector(col)).collect::<Result<Vec<_>, Diagnostic>>()?;
+            Ok::<_, Diagnostic>(columns.iter().zip(vectors).fold(before, |best, (&col, v)| best.or_vector(c, v, col)))
+        })?;
+        (whole..self.n).step_by(turn).try_fold(seen, |best, from| {
             let col = first + from;
             let v = if from + turn <= self.n { self.vector(col)? } else { self.last_vector(col)? };
             Ok(best.or_vector(c, v, col))

@@ -204,22 +204,21 @@ impl<'c> Tokens<'_, '_, 'c> {
         let item = group * THREADS + c.thread();
         let (head, col) = (item / vectors, item % vectors * c.lanes());
         let of = |row: Int<'c>| rows.eval(value, At { row, head: Some(head), col: Col::Var(col) });
-        let mut result = Ok(());
         c.when(c.less(head, cache.ty.heads), || {
             let end = self.first + self.run;
             let whole = c.less(end, self.tokens + 1);
             let is_run = whole & cache.is_run(c, self.first);
-            c.when(is_run, || {
-                let all = (0..self.run).map(|i| of(self.first + i)).collect::<Result<Vec<_>, _>>();
-                let write = |all: Vec<_>| cache.write_value_run(c, &all, head, cache.slot(c, self.first), col);
-                result = all.map(write);
+            let run = c.when(is_run, || {
+                let all = (0..self.run).map(|i| of(self.first + i)).collect::<Result<Vec<_>, _>>()?;
+                cache.write_value_run(c, &all, head, cache.slot(c, self.first), col);
+                Ok(())
             });
             let end = c.pick_int(is_run, self.first, c.smaller(end, self.tokens));
-            c.repeat(self.first, end, 1, |row| match of(row) {
-                Ok(lanes) => cache.write_value_part(c, lanes, head, cache.slot(c, row), col),
-                Err(e) => result = Err(e),
+            let rest = c.repeat(self.first, end, 1, |row| {
+                cache.write_value_part(c, of(row)?, head, cache.slot(c, row), col);
+                Ok(())
             });
-        });
-        result
+            run.and(rest)
+        })
     }
 }

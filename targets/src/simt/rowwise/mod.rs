@@ -248,11 +248,9 @@ fn quantise_groups<'a, 'c>(
     team: Team<'a, 'c>,
 ) -> Result<(), Diagnostic> {
     let c = kernel.code;
-    let mut result = Ok(());
     c.repeat(0, kernel.rows.padded(out), team.size * c.lanes(), |first| {
-        result = quantise_vector(kernel, of, out, row, first + team.index * c.lanes());
-    });
-    result
+        quantise_vector(kernel, of, out, row, first + team.index * c.lanes())
+    })
 }
 
 /// The vector of a row from a column on, if the row reaches there.
@@ -346,9 +344,7 @@ pub fn each_head<'c>(
     (first, teams): (Int<'c>, usize),
     body: impl FnOnce(Int<'c>) -> Result<(), Diagnostic>,
 ) -> Result<(), Diagnostic> {
-    let mut result = Ok(());
-    c.repeat(first, count, teams, |head| result = body(head));
-    result
+    c.repeat(first, count, teams, body)
 }
 
 fn store_heads<'c>(
@@ -428,12 +424,8 @@ fn store_table<'c>(
     let half = rows.shape(operands[2])?.shape.last().unwrap_or(0);
     let length = wide(c.load_index(rows.index(operands[1])?, row));
     let log = (growth != 0.0).then(|| math::log_stretch(c, length, growth, original));
-    let mut result = Ok(());
     c.repeat(c.thread(), half, threads, |col| {
-        let freq = match rows.eval(operands[2], At { row: c.int(0), head: None, col: Col::Var(col) }) {
-            Ok(freq) => freq,
-            Err(e) => return result = Err(e),
-        };
+        let freq = rows.eval(operands[2], At { row: c.int(0), head: None, col: Col::Var(col) })?;
         let mut angle = c.fmul(math::to_wide(c, freq), position);
         if let Some(log) = log {
             let exponent = c.fmul(wide(col), splat_wide(-2.0 / (2.0 * half as f64 - 2.0).max(1.0)));
@@ -444,8 +436,8 @@ fn store_table<'c>(
             let lanes = c.fmul(math::to_narrow(c, values), c.lit(scale));
             c.store_floats(rows.address(out, At { row, head: None, col: Col::Var(col) }), lanes, out.ty.dtype);
         }
-    });
-    result?;
+        Ok::<_, Diagnostic>(())
+    })?;
     pad(kernel, out, row, 2 * half);
     c.set_lanes(lanes);
     Ok(())

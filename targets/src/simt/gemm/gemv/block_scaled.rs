@@ -4,7 +4,7 @@
 use atomc_ir::arch::BlockScaled;
 
 use crate::code::{Any, Int, Ptr, Vector};
-use crate::simt::gemm::codes::Codes;
+use crate::simt::gemm::codes::{Codes, StepWeight};
 use crate::simt::gemm::contract::Contraction;
 use crate::simt::gemm::tile::Tile;
 use crate::simt::machine::fragment::{BlockScale, Fragment, Matrix, Place};
@@ -39,25 +39,22 @@ impl<'c> ScaledProducts<'c> {
     /// Loads the scale of the lane's codes of a step of a piece.
     pub fn load(&self, m: &Matrix<'_, 'c>, piece: usize, step: Int<'c>) -> Any<'c> {
         let c = m.c;
-        let byte = c.load(c.cx.i8_type(), c.at(self.weights[piece], step * (OF_STEP * ROWS)), 1).into_int_value();
-        c.b.build_int_z_extend(byte, c.cx.i32_type(), "").expect("a byte to a word").into()
+        c.byte_as_word(c.at(self.weights[piece], step * (OF_STEP * ROWS))).into()
     }
 
-    /// Adds the products of one step of a piece with `columns`. The last value of the step is its
-    /// scale.
+    /// Adds the products of one step of a piece with `columns`.
     pub fn add(
         &self,
         m: &Matrix<'_, 'c>,
-        loaded: &[Any<'c>],
+        weight: &StepWeight<'c>,
         (columns, scales): (&[Fragment<'c>], &[Any<'c>]),
         sums: &mut [Vector<'c>],
     ) {
-        let Some((&scale, vec16s)) = loaded.split_last() else { unreachable!("codes come with their scale") };
-        let a: Fragment<'c> = vec16s.iter().map(|vec16| vec16.into_vector_value()).collect();
-        let of_a = BlockScale { word: m.c.as_int(scale), byte: 0 };
+        let marks = weight.marks.as_ref().expect("codes come with their scale");
+        let of_a = BlockScale { word: m.c.as_int(marks.scales[0]), byte: 0 };
         for ((b, &word), sum) in columns.iter().zip(scales).zip(sums) {
             let of_b = BlockScale { word: m.c.as_int(word).shifted_down(self.shift), byte: 0 };
-            *sum = m.block_scaled(self.intrinsic, [&a, b], [of_a, of_b], *sum);
+            *sum = m.block_scaled(self.intrinsic, [&weight.rows, b], [of_a, of_b], *sum);
         }
     }
 }

@@ -22,17 +22,13 @@ impl<'c> Group<'_, '_, '_, 'c> {
         let Shape { tokens, columns, width, waves, .. } = self.shape;
         let sums: Vec<Vector<'c>> = sums.iter().map(|&sum| c.pin(sum)).collect();
         let first = tile.feature();
-        let mut result = Ok(());
         let column = |j: usize| place.column + width * j;
+        let finish = |row, col, sums: &[_]| self.contraction.finish(row, tile.head(), col, sums);
         if self.shape.team() == 1 {
-            for j in 0..columns {
+            return (0..columns).try_for_each(|j| {
                 let sums: Vec<Vector<'c>> = sums.iter().skip(j).step_by(columns).copied().collect();
-                c.when(tile.has(c, column(j)), || {
-                    let done = self.finish(tile.row(c, column(j)), first + place.results, &sums);
-                    result = std::mem::replace(&mut result, Ok(())).and(done);
-                });
-            }
-            return result;
+                c.when(tile.has(c, column(j)), || finish(tile.row(c, column(j)), first + place.results, &sums))
+            });
         }
         let pieces = sums.len() / columns;
         let local = c.local(waves * pieces * tokens * 16 * 4);
@@ -57,16 +53,7 @@ impl<'c> Group<'_, '_, '_, 'c> {
             let sum = |piece: usize| (1..waves).fold(load(0, piece), |sum, wave| c.fadd(sum, load(wave, piece)));
             let sums: Vec<Vector<'c>> = (0..pieces).map(sum).collect();
             let row = tile.row(c, column);
-            result = tile.when_there(c, row, || self.finish(row, first + feature, &sums));
-        });
-        result
-    }
-
-    /// The epilogue for one row and some features of it, perhaps of a head.
-    fn finish(&self, row: Int<'c>, col: Int<'c>, sums: &[Vector<'c>]) -> Result<(), Diagnostic> {
-        match self.tile.head() {
-            Some(head) => self.contraction.finish_head(row, head, col, sums),
-            None => self.contraction.finish(row, col, sums),
-        }
+            tile.when_there(c, row, || finish(row, first + feature, &sums))
+        })
     }
 }

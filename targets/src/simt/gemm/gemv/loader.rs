@@ -1,12 +1,12 @@
 //! The loaders: fragments of the weight are loaded into registers as stored, or as codes. Fragments
 //! of rows come from memory, or from local memory if the prologue has staged them.
-use atomc_ir::{Diagnostic, Op, Value};
+use atomc_ir::{Diagnostic, Op};
 use inkwell::IntPredicate;
 
 use super::Group;
-use crate::code::{Any, Int, Ptr};
+use crate::code::{Any, Int, Ptr, Vector};
 use crate::row::{At, Col, GroupScale};
-use crate::simt::gemm::codes::Way;
+use crate::simt::gemm::codes::{StepMarks, StepWeight, Way};
 use crate::simt::gemm::tile::Tile;
 use crate::simt::machine::fragment::{Fragment, Matrix, VEC16};
 
@@ -86,9 +86,19 @@ impl<'c> Source<'c> for Staged<'c> {
     }
 }
 
+/// A row on its way into local memory: the columns from `first` up to `end` of the row of a tile's
+/// column. The row has `width` columns; zeros follow them.
+struct StagedRow<'t, 'c> {
+    to: &'t Staged<'c>,
+    column: Int<'c>,
+    first: usize,
+    end: usize,
+    width: usize,
+}
+
 impl<'c> Group<'_, '_, '_, 'c> {
     /// The weight's fragments of step `step + i`, piece by piece.
-    pub(super) fn weights_of(&self, (step, i): (Int<'c>, usize)) -> Vec<Vec<Any<'c>>> {
+    pub(super) fn weights_of(&self, (step, i): (Int<'c>, usize)) -> Vec<StepWeight<'c>> {
         let m = self.matrix();
         let c = m.c;
         let bytes = self.way.as_ref().map_or(m.panel_step(), Way::step_bytes);
@@ -97,7 +107,8 @@ impl<'c> Group<'_, '_, '_, 'c> {
             Some(way) => way.load(piece, first(p), step + i),
             None => {
                 let scale = self.scaled_products.as_ref().map(|products| products.load(m, piece, step + i));
-                m.load_panel(first(p)).into_iter().map(|vec16| vec16.into()).chain(scale).collect()
+                let marks = scale.map(|scale| StepMarks { scales: vec![scale], zeros: vec![] });
+                StepWeight { rows: m.load_panel(first(p)), marks }
             }
         };
         self.weights.iter().enumerate().map(load).collect()
@@ -133,18 +144,18 @@ impl<'c> Group<'_, '_, '_, 'c> {
         let c = self.matrix().c;
         let rows = &self.contraction.parts.kernel.rows;
         let (tokens, waves, wave) = (self.shape.tokens, self.shape.waves, c.simt.wave);
+        let width = rows.shape(self.contraction.parts.x)?.shape.last().unwrap_or(0);
+        let row = |column| StagedRow { to, column, first, end, width };
         if tokens == 1 {
             rows.set_team(c.group_team(waves * wave, exchange));
-            self.stage_row(to, c.int(0), first, end)?;
+            self.stage_row(row(c.int(0)))?;
             return self.stage_scale(to, c.int(0), c.thread());
         }
         rows.set_team(c.lanes_team(c.lane_index(), wave));
-        let mut result = Ok(());
         c.repeat(self.wave, tokens, waves, |column| {
-            let staged = self.stage_row(to, column, first, end);
-            result = staged.and_then(|()| self.stage_scale(to, column, c.lane_index()));
-        });
-        result
+            self.stage_row(row(column))?;
+            self.stage_scale(to, column, c.lane_index())
+        })
     }
 
     /// The scale of a row of codes that was just computed, by the first thread of those that did.
@@ -156,12 +167,12 @@ impl<'c> Group<'_, '_, '_, 'c> {
         Ok(())
     }
 
-    fn stage_row(&self, to: &Staged<'c>, column: Int<'c>, first: usize, end: usize) -> Result<(), Diagnostic> {
+    fn stage_row(&self, staged: StagedRow<'_, 'c>) -> Result<(), Diagnostic> {
         let m = self.matrix();
         let (c, parts) = (m.c, &self.contraction.parts);
+        let StagedRow { to, column, first, end, width } = staged;
         let row = self.tile.source(c, column);
         let (rows, x) = (&parts.kernel.rows, parts.x);
-        let width = rows.shape(x)?.shape.last().unwrap_or(0);
         rows.forget();
         let head = self.tile.head();
         rows.prepare(x, row, head)?;
@@ -176,46 +187,36 @@ impl<'c> Group<'_, '_, '_, 'c> {
             // Columns after the end of a head are not computed, as the row may end there.
             let inside = if head.is_none() || width >= end { col } else { c.smaller(col, width - c.lanes()) };
             let at = At { row, head, col: Col::Var(inside) };
-            let found = match near {
-                Some(group) => {
-                    let v = rows.eval(rows.graph.operands(x.node)[0], at)?;
-                    let found = rows.scale_of_size(x, c.largest_of(rows.size_of(v), group / c.lanes()))?;
-                    self.store_group_scale(to, (column, col, first), found)
-                }
-                None => self.stage_group_scale(to, (column, col, first), at)?,
-            };
+            let scale = self.stage_group_scale(&staged, near, col, at)?;
             let place = c.at(to.vec16(m, column, col / m.vec16()), col % m.vec16() * m.dtype.size());
-            self.stage_vector((x, width), (col, end), at, (found.as_ref(), place))
+            let bits = self.vector(at, scale.as_ref())?;
+            let zeros = bits.get_type().const_zero();
+            let bits = if width < end { c.pick(c.less(col, width), bits, zeros).into_vector_value() } else { bits };
+            match self.is_as_stored() {
+                true => c.store(place, bits, c.alignment(m.dtype)),
+                false => c.store_floats(place, bits, m.dtype),
+            }
+            Ok(())
         })?;
         rows.forget();
         Ok(())
     }
 
-    /// Computes a vector of a row. Columns before `end` are staged.
-    fn stage_vector(
-        &self,
-        (x, width): (Value, usize),
-        (col, end): (Int<'c>, usize),
-        at: At<'c>,
-        (found, place): (Option<&GroupScale<'c>>, Ptr<'c>),
-    ) -> Result<(), Diagnostic> {
-        let m = self.matrix();
-        let (c, rows) = (m.c, &self.contraction.parts.kernel.rows);
-        if self.shape.quantised.is_some_and(|quantised| quantised.as_stored) {
-            let bits = rows.code_bits(x, at, found)?;
-            let zeros = bits.get_type().const_zero();
-            let bits = if width < end { c.pick(c.less(col, width), bits, zeros) } else { bits.into() };
-            c.store(place, bits, c.alignment(m.dtype));
-            return Ok(());
+    /// Whether operands are multiplied as stored.
+    fn is_as_stored(&self) -> bool {
+        self.shape.quantised.is_some_and(|quantised| quantised.as_stored)
+    }
+
+    /// A vector of a row: codes as bits if they are multiplied as stored, or else numbers. Its
+    /// group may have a scale.
+    fn vector(&self, at: At<'c>, scale: Option<&GroupScale<'c>>) -> Result<Vector<'c>, Diagnostic> {
+        let (rows, x) = (&self.contraction.parts.kernel.rows, self.contraction.parts.x);
+        match scale {
+            _ if self.is_as_stored() => rows.code_bits(x, at, scale),
+            Some(scale) => rows.codes_by(x, at, scale),
+            None if rows.has_row_scale(x) => rows.codes(x, at),
+            None => rows.eval(x, at),
         }
-        let v = match found {
-            Some(found) => rows.codes_by(x, at, found)?,
-            None if rows.has_row_scale(x) => rows.codes(x, at)?,
-            None => rows.eval(x, at)?,
-        };
-        let v = if width < end { c.pick(c.less(col, width), v, c.zero()).into_vector_value() } else { v };
-        c.store_floats(place, v, m.dtype);
-        Ok(())
     }
 
     /// Columns of a group of a row that is quantised here, if neighbouring lanes compute all of
@@ -230,35 +231,30 @@ impl<'c> Group<'_, '_, '_, 'c> {
         (fits && few && is_made).then_some(group)
     }
 
-    /// Stores the scale of a column's group where the group begins, or the staged scale.
-    fn store_group_scale(
-        &self,
-        to: &Staged<'c>,
-        (column, col, first): (Int<'c>, Int<'c>, usize),
-        found: GroupScale<'c>,
-    ) -> Option<GroupScale<'c>> {
-        let (m, group) = (self.matrix(), self.shape.quantised.and_then(|quantised| quantised.row_group)?);
-        let c = m.c;
-        let width = self.contraction.parts.kernel.rows.shape(self.contraction.parts.x).ok()?.shape.last()?;
-        let number = c.smaller(col / group, width.div_ceil(group) - 1);
-        let begins = c.compare(IntPredicate::EQ, col, c.larger(number * group, first));
-        c.when(begins, || c.store(to.scale(m, column, number), found.scale(), 4));
-        Some(found)
-    }
-
     /// The scale of a column's group, if rows have several that are applied to sums. It is stored
-    /// as well.
+    /// where the group begins. Neighbouring lanes find it together if they have all of a group.
     fn stage_group_scale(
         &self,
-        to: &Staged<'c>,
-        (column, col, first): (Int<'c>, Int<'c>, usize),
+        &StagedRow { to, column, first, width, .. }: &StagedRow<'_, 'c>,
+        near: Option<usize>,
+        col: Int<'c>,
         at: At<'c>,
     ) -> Result<Option<GroupScale<'c>>, Diagnostic> {
         let Some(group) = self.shape.quantised.and_then(|quantised| quantised.row_group) else { return Ok(None) };
-        let (c, parts) = (self.matrix().c, &self.contraction.parts);
-        let last = parts.kernel.rows.shape(parts.x)?.shape.last().unwrap_or(0).div_ceil(group) - 1;
-        let found = parts.kernel.rows.group_of(parts.x, at.row, c.smaller(col / group, last))?;
-        Ok(self.store_group_scale(to, (column, col, first), found))
+        let (m, rows, x) = (self.matrix(), &self.contraction.parts.kernel.rows, self.contraction.parts.x);
+        let c = m.c;
+        let last = width.div_ceil(group) - 1;
+        let found = match near {
+            Some(group) => {
+                let v = rows.eval(rows.graph.operands(x.node)[0], at)?;
+                rows.scale_of_size(x, c.largest_of(rows.size_of(v), group / c.lanes()))?
+            }
+            None => rows.group_of(x, at.row, c.smaller(col / group, last))?,
+        };
+        let number = c.smaller(col / group, last);
+        let begins = c.compare(IntPredicate::EQ, col, c.larger(number * group, first));
+        c.when(begins, || c.store(to.scale(m, column, number), found.scale(), 4));
+        Ok(Some(found))
     }
 
     /// Vectors of a row's part of a step.

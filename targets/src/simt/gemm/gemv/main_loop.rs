@@ -4,8 +4,8 @@ use inkwell::values::FloatValue;
 
 use super::Group;
 use super::loader::Source;
-use crate::code::{Any, Int, Vector};
-use crate::simt::gemm::codes::Way;
+use crate::code::{Any, Int, Vector, carried};
+use crate::simt::gemm::codes::StepWeight;
 use crate::simt::machine::fragment::Fragment;
 
 /// Most turns that are unrolled instead of looped.
@@ -15,15 +15,10 @@ const UNROLLED: usize = 2;
 struct Asked<'c> {
     columns: Vec<Fragment<'c>>,
     scales: Vec<Any<'c>>,
-    weights: Vec<Vec<Any<'c>>>,
+    weights: Vec<StepWeight<'c>>,
 }
 
-impl<'c> Asked<'c> {
-    fn all(&self) -> impl Iterator<Item = Any<'c>> + '_ {
-        let columns = self.columns.iter().flatten().map(|&v| v.into());
-        columns.chain(self.scales.iter().copied()).chain(self.weights.iter().flatten().copied())
-    }
-}
+carried!(Asked { columns, scales, weights });
 
 impl<'c> Group<'_, '_, '_, 'c> {
     /// Sums over the whole weight.
@@ -58,7 +53,7 @@ impl<'c> Group<'_, '_, '_, 'c> {
             c.keep_order();
             self.asked(x, (begin, i))
         };
-        let (known, mut sums) = (sums.len(), sums);
+        let mut sums = sums;
         let mut asked: Vec<Asked<'c>> = (0..ahead).map(ask).collect();
         let turn = |(from, i): (Int<'c>, usize), sums: &mut [Vector<'c>], asked: &mut [Asked<'c>], more: bool| {
             c.keep_order();
@@ -70,16 +65,10 @@ impl<'c> Group<'_, '_, '_, 'c> {
         };
         let looped = if count > UNROLLED * ahead { (count / ahead - 1) * ahead } else { 0 };
         if looped > 0 {
-            let columns = [asked[0].columns.len(), asked[0].scales.len()];
-            let all = |sums: &[Vector<'c>], asked: &[Asked<'c>]| -> Vec<Any<'c>> {
-                sums.iter().map(|&v| v.into()).chain(asked.iter().flat_map(Asked::all)).collect()
-            };
-            let carried = c.for_each((0, looped, ahead), &all(&sums, &asked), |at, carried| {
-                let (mut sums, mut asked) = self.split(carried, known, columns);
+            (sums, asked) = c.carry((0, looped, ahead), (sums, asked), |at, (mut sums, mut asked)| {
                 (0..ahead).for_each(|i| turn((begin + at, i), &mut sums, &mut asked, true));
-                all(&sums, &asked)
+                (sums, asked)
             });
-            (sums, asked) = self.split(&carried, known, columns);
         }
         let begin = begin + looped;
         let left = count - looped;
@@ -99,44 +88,20 @@ impl<'c> Group<'_, '_, '_, 'c> {
         let near = if x.is_far() { vec![] } else { self.columns_of(x, step) };
         let columns = if x.is_far() { &asked.columns } else { &near };
         let scales = if x.is_far() { asked.scales.clone() } else { self.scales_of(x, step) };
-        if let Some(products) = &self.scaled_products {
-            for (loaded, sums) in asked.weights.iter().zip(sums.chunks_mut(self.shape.columns)) {
-                products.add(self.matrix(), loaded, (columns, &scales), sums);
-            }
-            return;
-        }
-        let scales: Vec<FloatValue<'c>> = scales.iter().map(|scale| scale.into_float_value()).collect();
-        let Some(way) = &self.way else {
-            let fragment = |vec16s: &Vec<Any<'c>>| vec16s.iter().map(|vec16| vec16.into_vector_value()).collect();
-            let weights: Vec<Fragment<'c>> = asked.weights.iter().map(fragment).collect();
-            return self.contraction.multiply(&weights, columns, sums);
+        let floats: Vec<FloatValue<'c>> = match self.scaled_products {
+            Some(_) => vec![],
+            None => scales.iter().map(|scale| scale.into_float_value()).collect(),
         };
-        let vec16s = self.matrix().vec16s();
+        let (m, vec16s) = (self.matrix(), self.matrix().vec16s());
         let product = |i: usize| columns.iter().map(|column| column[i * vec16s..(i + 1) * vec16s].to_vec()).collect();
-        let columns: Vec<Vec<Fragment<'c>>> = (0..self.shape.times()).map(product).collect();
-        for ((piece, loaded), sums) in asked.weights.iter().enumerate().zip(sums.chunks_mut(self.shape.columns)) {
-            way.add(piece, loaded, (&columns, &scales), sums);
+        let products: Vec<Vec<Fragment<'c>>> = (0..self.shape.times()).map(product).collect();
+        for ((piece, weight), sums) in asked.weights.iter().enumerate().zip(sums.chunks_mut(self.shape.columns)) {
+            match (&self.way, &self.scaled_products) {
+                (Some(way), _) => way.add(piece, weight, (&products, &floats), sums),
+                (None, Some(scaled)) => scaled.add(m, weight, (columns, &scales), sums),
+                (None, None) => m.products(&weight.rows, columns, sums),
+            }
         }
-    }
-
-    /// Splits the values that a loop carries into the sums and the loads in flight, step by step.
-    fn split(
-        &self,
-        carried: &[Any<'c>],
-        sums: usize,
-        [columns, scales]: [usize; 2],
-    ) -> (Vec<Vector<'c>>, Vec<Asked<'c>>) {
-        let vector = |v: &Any<'c>| v.into_vector_value();
-        let (sums, asked) = carried.split_at(sums);
-        let own = self.matrix().panel_vec16s() + usize::from(self.scaled_products.is_some());
-        let (near, each) = (columns * self.vec16s(), self.way.as_ref().map_or(own, Way::loaded));
-        let step = |all: &[Any<'c>]| Asked {
-            columns: all[..near].chunks(self.vec16s()).map(|vec16s| vec16s.iter().map(vector).collect()).collect(),
-            scales: all[near..near + scales].to_vec(),
-            weights: all[near + scales..].chunks(each).map(|all| all.to_vec()).collect(),
-        };
-        let asked = asked.chunks(near + scales + self.weights.len() * each).map(step).collect();
-        (sums.iter().map(vector).collect(), asked)
     }
 
     /// Steps from `first` up to `end`. Not every wave has one of them.
@@ -145,13 +110,10 @@ impl<'c> Group<'_, '_, '_, 'c> {
             return sums;
         }
         let c = self.matrix().c;
-        let carried: Vec<Any> = sums.iter().map(|&v| v.into()).collect();
         let begin = self.wave + first;
-        let carried = c.for_each((begin, end, self.sharing), &carried, |step, carried| {
-            let mut sums: Vec<Vector<'c>> = carried.iter().map(|v| v.into_vector_value()).collect();
+        c.carry((begin, end, self.sharing), sums, |step, mut sums| {
             self.use_up(x, (step, 0), &self.asked(x, (step, 0)), &mut sums);
-            sums.iter().map(|&v| v.into()).collect()
-        });
-        carried.iter().map(|v| v.into_vector_value()).collect()
+            sums
+        })
     }
 }

@@ -81,7 +81,7 @@ impl Shape {
 
     /// The shape with at most `most_waves` waves.
     fn of((spec, most_waves): (&KernelSpec, usize), arch: GpuArch, sizes: Sizes, codes: Option<Steps>) -> Shape {
-        let Sizes { dtype, depth, pieces, plain, heads, .. } = sizes;
+        let Sizes { dtype, depth, pieces, plain, .. } = sizes;
         let simt = arch.simt;
         let layout = Quantised::of(spec.body, arch).map_or(layout_of(simt, dtype), |quantised| quantised.layout(simt));
         let times = codes.map_or(1, |codes| codes.times);
@@ -89,18 +89,7 @@ impl Shape {
         let steps = arch.memory.padded(depth) / (span * times);
         let vec16s = dtype.bytes(layout.depth) / VEC16;
         let width = simt.matrix.columns;
-        // A tile of an expert's rows has one block of columns.
-        let most = match heads {
-            Some(_) if spec.invariant => OF_HEAD,
-            Some(_) => spec.tokens.min(OF_HEAD),
-            None if spec.family == Family::Matmul => ROWS,
-            None => spec.tokens,
-        };
-        let tokens = sizes.experts.map_or(most, |experts| match experts.layout {
-            Layout::Grouped { tile, .. } => tile,
-            _ if experts.combined => 1,
-            _ => (spec.tokens * experts.choices).min(width),
-        });
+        let tokens = Shape::tokens(spec, &sizes, width);
         let (columns, rows) = (tokens.div_ceil(width), simt.matrix.rows());
         let near = columns * vec16s * times;
         let asked = match codes {
@@ -142,6 +131,22 @@ impl Shape {
             span,
             local: gemv.local,
         }
+    }
+
+    /// Rows of the result that are made together.
+    fn tokens(spec: &KernelSpec, sizes: &Sizes, width: usize) -> usize {
+        let most = match sizes.heads {
+            Some(_) if spec.invariant => OF_HEAD,
+            Some(_) => spec.tokens.min(OF_HEAD),
+            None if spec.family == Family::Matmul => ROWS,
+            None => spec.tokens,
+        };
+        // A tile of an expert's rows has one block of columns.
+        sizes.experts.map_or(most, |experts| match experts.layout {
+            Layout::Grouped { tile, .. } => tile,
+            _ if experts.combined => 1,
+            _ => (spec.tokens * experts.choices).min(width),
+        })
     }
 
     /// Panels of experts' rows that a wave makes alone, one after the other, if there are enough

@@ -6,7 +6,7 @@ use atomc_ir::arch::GpuArch;
 use atomc_ir::{Diagnostic, Family, Graph};
 use inkwell::values::FloatValue;
 
-use super::encoded::{Encoded, EncodedWeight, PieceScales, STEP, StagePlace};
+use super::codes::{PieceScales, STEP, StageCodes, StagePlace, WeightCodes};
 use super::loader::quantised_rows::QuantisedRows;
 use super::loader::rows::Staging;
 use super::main_loop::{AddProducts, Products, Rows, StageAt, WorkGroup};
@@ -31,7 +31,7 @@ pub const SCHEDULE: Schedule = Schedule {
 };
 
 fn form(body: &Graph) -> Result<Form, WhyNot> {
-    Encoded::of(body).map(Form::Dequantised).ok_or_else(|| WhyNot::new("the weight is not quantised"))
+    StageCodes::of(body).map(Form::Codes).ok_or_else(|| WhyNot::new("the weight is not quantised"))
 }
 
 /// The shape of a kernel that is made this way.
@@ -45,19 +45,19 @@ pub fn suits(spec: &KernelSpec, arch: GpuArch, choice: &Choice) -> Result<Shape,
 }
 
 fn begin<'w, 'k, 'a, 'c>(ground: Ground<'w, 'k, 'a, 'c>) -> Result<Operands<'w, 'k, 'a, 'c>, Diagnostic> {
-    let weight = EncodedWeight::begin(ground)?;
+    let weight = WeightCodes::begin(ground)?;
     let rows = match QuantisedRows::begin(ground) {
         Some(rows) => Rows::Quantised(Box::new(rows)),
         None => Rows::Staged(Box::new(Staging::begin(ground)?)),
     };
-    Ok(Operands { rows, products: Box::new(Dequantised { weight }) })
+    Ok(Operands { rows, products: Box::new(CodeProducts { weight }) })
 }
 
-struct Dequantised<'w, 'c> {
-    weight: EncodedWeight<'w, 'c>,
+struct CodeProducts<'w, 'c> {
+    weight: WeightCodes<'w, 'c>,
 }
 
-impl<'c> Products<'c> for Dequantised<'_, 'c> {
+impl<'c> Products<'c> for CodeProducts<'_, 'c> {
     fn of_stage<'s>(&'s self, group: &'s WorkGroup<'_, '_, '_, 'c>, at: StageAt<'c>) -> AddProducts<'s, 'c> {
         let before = group.before(at);
         Box::new(move |panel, index, sums| {
@@ -67,7 +67,7 @@ impl<'c> Products<'c> for Dequantised<'_, 'c> {
     }
 }
 
-impl<'c> Dequantised<'_, 'c> {
+impl<'c> CodeProducts<'_, 'c> {
     /// The products of one stage.
     fn products(
         &self,
@@ -77,16 +77,16 @@ impl<'c> Dequantised<'_, 'c> {
         sums: &[Any<'c>],
     ) -> Vec<Any<'c>> {
         let (c, shape) = (group.code(), group.shape);
-        let encoded = self.weight.encoded;
-        let (lane, tiles, run) = (c.lane_index(), shape.tiles(), encoded.run());
-        let column = lane % 4 * encoded.each();
+        let layout = self.weight.layout;
+        let (lane, tiles, run) = (c.lane_index(), shape.tiles(), layout.run());
+        let column = lane % 4 * layout.each();
         let tile_at = |tile: usize| {
             let token = c.smaller(lane / 4 + 8 * tile, shape.tokens - 1);
             rows + (token * shape.token_bytes() + column / 8 * shape.vec16_bytes() + column % 8 * 2)
         };
         let places: Vec<Int> = (0..tiles).map(tile_at).collect();
         let runs = shape.steps * STEP / run;
-        let in_group = encoded.group.map(|group| group * STEP / run);
+        let in_group = layout.group.map(|group| group * STEP / run);
         let mut sums = sums.to_vec();
         let zeros = || vec![c.number(0.0).into(); sums.len()];
         let mut own: Vec<Any> = zeros();
@@ -109,7 +109,7 @@ impl<'c> Dequantised<'_, 'c> {
             let x = RunAt { places: &places, apart: i * run / 8 * shape.vec16_bytes() };
             self.add_run(group, &words, &scales, x, into);
             let Some(count) = in_group.filter(|count| (i + 1) % count == 0) else { continue };
-            let number = place.along * encoded.groups_of(shape.steps) + i / count;
+            let number = place.along * layout.groups_of(shape.steps) + i / count;
             add_scaled(group, &scales, number, &own, &mut sums);
             own = vec![c.number(0.0).into(); sums.len()];
         }
@@ -127,7 +127,7 @@ impl<'c> Dequantised<'_, 'c> {
         sums: &mut [Any<'c>],
     ) {
         let (c, m, decoder) = (group.code(), &group.contraction.matrix, &self.weight.decoder);
-        let (tiles, each) = (x.places.len(), self.weight.encoded.each());
+        let (tiles, each) = (x.places.len(), self.weight.layout.each());
         let decoded = |(words, scales): (&[Int<'c>; 2], &PieceScales<'c>)| {
             [0, 1].map(|high| {
                 let zero = scales.zeros.as_ref().map(|zeros| zeros[high]);

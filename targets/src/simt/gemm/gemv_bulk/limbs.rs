@@ -9,7 +9,7 @@ use atomc_ir::arch::GpuArch;
 use atomc_ir::{DType, Diagnostic, Family, Graph};
 use inkwell::values::FloatValue;
 
-use super::encoded::{Encoded, EncodedWeight, StagePlace};
+use super::codes::{StageCodes, StagePlace, WeightCodes};
 use super::epilogue::Block;
 use super::loader::limb_rows::{LimbRows, limbs_bytes};
 use super::loader::rows::Staging;
@@ -50,14 +50,14 @@ pub const SCHEDULE: Schedule = Schedule {
 /// and rows of floats.
 fn form(body: &Graph) -> Result<Form, WhyNot> {
     let integers = [DType::I4, DType::U4, DType::I8, DType::U8, DType::F4E2M1];
-    let (Some(encoding), Some(encoded)) = (Encoding::of(body), Encoded::of(body)) else {
+    let (Some(encoding), Some(layout)) = (Encoding::of(body), StageCodes::of(body)) else {
         return Err(WhyNot::new("the weight is not quantised"));
     };
-    let refused = |is: bool, why: &str| if is { Err(encoding.refused(why)) } else { Ok(()) };
+    let refused = |is: bool, why: &str| encoding.refuse_if(is, why);
     refused(!integers.contains(&encoding.codes), "its values are no integers")?;
-    refused(encoded.rows.is_some(), "rows are quantised too")?;
-    refused(encoded.group.is_some_and(|group| !group.is_power_of_two()), "groups are no power of two of steps")?;
-    Ok(Form::Limbs(encoded))
+    refused(layout.rows.is_some(), "rows are quantised too")?;
+    refused(layout.group.is_some_and(|group| !group.is_power_of_two()), "groups are no power of two of steps")?;
+    Ok(Form::Limbs(layout))
 }
 
 /// The shape of a kernel that is made this way.
@@ -74,7 +74,7 @@ pub fn suits(spec: &KernelSpec, arch: GpuArch, choice: &Choice) -> Result<Shape,
 }
 
 fn begin<'w, 'k, 'a, 'c>(ground: Ground<'w, 'k, 'a, 'c>) -> Result<Operands<'w, 'k, 'a, 'c>, Diagnostic> {
-    let weight = EncodedWeight::begin(ground)?;
+    let weight = WeightCodes::begin(ground)?;
     let rows = Rows::Staged(Box::new(Staging::begin(ground)?));
     let how = Integers { values: weight.codes.encoding.codes };
     let limbs = LimbRows::begin(ground, how);
@@ -83,7 +83,7 @@ fn begin<'w, 'k, 'a, 'c>(ground: Ground<'w, 'k, 'a, 'c>) -> Result<Operands<'w, 
 
 /// A weight of integers, and rows as limbs.
 struct Limbs<'w, 'k, 'a, 'c> {
-    weight: EncodedWeight<'w, 'c>,
+    weight: WeightCodes<'w, 'c>,
     how: Integers,
     limbs: LimbRows<'w, 'k, 'a, 'c>,
 }
@@ -181,10 +181,10 @@ impl<'c> Products<'c> for Limbs<'_, '_, '_, 'c> {
 impl<'c> Limbs<'_, '_, '_, 'c> {
     /// The products of one stage.
     fn products(&self, group: &WorkGroup<'_, '_, '_, 'c>, place: StagePlace<'c>, sums: &[Any<'c>]) -> Vec<Any<'c>> {
-        let (c, shape, encoded) = (group.code(), group.shape, self.weight.encoded);
-        let span = encoded.group.unwrap_or(SPAN).min(SPAN).min(shape.steps);
+        let (c, shape, layout) = (group.code(), group.shape, self.weight.layout);
+        let span = layout.group.unwrap_or(SPAN).min(SPAN).min(shape.steps);
         // Blocks come in pairs.
-        let unit = span.max(8 / encoded.bits).min(shape.steps);
+        let unit = span.max(8 / layout.bits).min(shape.steps);
         let first = place.along * (shape.steps * 32);
         let places: Vec<Int> = self.limbs.places().into_iter().map(|place| place + first).collect();
         let run = |first: Int<'c>, sums: &[Any<'c>]| {
@@ -193,14 +193,14 @@ impl<'c> Limbs<'_, '_, '_, 'c> {
         };
         match shape.steps / unit {
             1 => run(c.int(0), sums),
-            count => c.for_each((0, count, 1), sums, |i, sums| run(i * unit, sums)),
+            count => c.carry((0, count, 1), sums.to_vec(), |i, sums| run(i * unit, &sums)),
         }
     }
 
     /// The products of some steps of a stage.
     fn steps(&self, group: &WorkGroup<'_, '_, '_, 'c>, u: &Steps<'_, 'c>, sums: &[Any<'c>]) -> Vec<Any<'c>> {
         let (c, shape, how) = (group.code(), group.shape, self.how);
-        let (tiles, in_pair) = (shape.tiles(), 8 / self.weight.encoded.bits);
+        let (tiles, in_pair) = (shape.tiles(), 8 / self.weight.layout.bits);
         let word = c.cx.i32_type();
         let none = [c.as_int(word.const_int(BASE.0, false)); 4];
         let ones = [c.int(0x0101_0101); 4];
@@ -227,7 +227,7 @@ impl<'c> Limbs<'_, '_, '_, 'c> {
                 }
             }
             if (step + 1).is_multiple_of(u.span) {
-                let number = (u.first + step) / self.weight.encoded.group.unwrap_or(shape.steps);
+                let number = (u.first + step) / self.weight.layout.group.unwrap_or(shape.steps);
                 self.add_scaled(group, u, number, &Added { own: &own, columns: &columns }, &mut sums);
                 own.fill(none);
                 columns.fill(none);

@@ -109,15 +109,13 @@ impl<'r, 'k, 'a, 'c> WeightPipeline<'r, 'k, 'a, 'c> {
             let to = self.stage(stage) + piece * shape.piece_bytes();
             c.copy_run(asks, (to, c.at(from, at), bytes), barrier, self.policy);
         }
-        let encoded = shape.form.encoded().filter(|encoded| encoded.scales_bytes() > 0);
-        if let Some((codes, encoded)) = self.codes.zip(encoded) {
-            let groups = encoded.groups_of(shape.steps);
+        let layout = shape.form.codes().filter(|layout| layout.scales_bytes() > 0);
+        if let Some((codes, layout)) = self.codes.zip(layout) {
+            let groups = layout.groups_of(shape.steps);
             for (piece, panel) in self.contraction.panels_of(self.panel + number, None).into_iter().enumerate() {
-                let mut to = self.stage(stage) + (piece * shape.piece_bytes() + bytes);
-                for (from, of_group) in codes.runs(c, panel, (along + self.stages_before) * groups) {
-                    c.copy_run(asks, (to, from, of_group * groups), barrier, self.policy);
-                    to = to + of_group * groups;
-                }
+                let to = self.stage(stage) + (piece * shape.piece_bytes() + bytes);
+                let first = (along + self.stages_before) * groups;
+                codes.copy_marks(c, panel, (first, groups), to, |run| c.copy_run(asks, run, barrier, self.policy));
             }
         }
         next.after(c, shape, self.panels, self.stages)

@@ -5,10 +5,11 @@ use inkwell::values::FloatValue;
 use super::Shape;
 use super::epilogue::Block;
 use super::loader::WeightPipeline;
+use super::loader::copies::Copies;
 use super::loader::quantised_rows::QuantisedRows;
 use super::loader::rows::Staging;
-use super::scheduler::{CARRIED, PanelRun, PipelineIndex};
-use crate::code::{Any, Int, Ptr};
+use super::scheduler::{PanelRun, PipelineIndex};
+use crate::code::{Any, Int, Ptr, carried};
 use crate::simt::gemm::contract::Contraction;
 use crate::simt::machine::Gpu;
 
@@ -98,6 +99,16 @@ impl<'w, 'k, 'a, 'c> Rows<'w, 'k, 'a, 'c> {
     }
 }
 
+/// What a pass hands on to the next one: the wave's place in its pipeline, the thread's parts of
+/// the K tiles in flight, and the squares of its row.
+struct Flow<'c> {
+    index: PipelineIndex<'c>,
+    asked: Vec<Vec<Any<'c>>>,
+    squares: Option<FloatValue<'c>>,
+}
+
+carried!(Flow { index, asked, squares });
+
 /// One work-group's passes along its panels.
 pub struct WorkGroup<'w, 'k, 'a, 'c> {
     pub contraction: &'w Contraction<'k, 'a, 'c>,
@@ -141,26 +152,23 @@ impl<'w, 'k, 'a, 'c> WorkGroup<'w, 'k, 'a, 'c> {
         Some(scale.map_or(unit, |scale| (c.float(scale) * unit).v))
     }
 
-    /// All passes. Carried values are the pipeline's index, the thread's parts of the next K tiles,
-    /// and its squares.
+    /// All passes.
     pub fn all(&self, index: PipelineIndex<'c>) -> Result<(), Diagnostic> {
         let (c, shape) = (self.code(), self.shape);
-        if let Some(copies) = self.rows.staged().and_then(|staging| staging.copies.as_ref()) {
+        let mut flow = Flow { index, asked: vec![], squares: None };
+        if let Some(copies) = self.copies() {
             copies.load_first();
-            return self.only_pass(&index.carried());
+            return self.only_pass(flow);
         }
-        let mut carried: Vec<Any> = index.carried().to_vec();
         if let Some(staging) = self.rows.staged() {
-            let mut asked = Vec::new();
-            for k_tile in 0..=shape.prefetched {
-                asked.extend(staging.load(c.int(k_tile % shape.k_tiles))?);
-            }
-            let rest = asked.split_off(staging.vectors());
-            let squares = staging.store(c.int(0), c.int(0), &asked, c.number(0.0))?;
+            let load = |k_tile: usize| staging.load(c.int(k_tile % shape.k_tiles));
+            flow.asked = (0..=shape.prefetched).map(load).collect::<Result<_, _>>()?;
+            let first = flow.asked.remove(0);
+            let squares = staging.store(c.int(0), c.int(0), &first, c.number(0.0))?;
             if shape.k_tiles == 1 {
                 staging.store_squares(squares);
             }
-            carried.extend(rest.into_iter().chain([squares.into()]));
+            flow.squares = Some(squares);
         }
         c.barrier();
         if self.products.converts() {
@@ -168,20 +176,25 @@ impl<'w, 'k, 'a, 'c> WorkGroup<'w, 'k, 'a, 'c> {
             c.barrier();
         }
         if shape.one_pass {
-            return self.only_pass(&carried);
+            return self.only_pass(flow);
         }
         let passes = (self.run.end - self.run.begin + (shape.pass() - 1)) / shape.pass();
-        c.try_for_each((0, passes, 1), &carried, |pass, carried| {
-            let carried = self.pass(pass, carried)?;
+        c.try_carry((0, passes, 1), flow, |pass, flow| {
+            let flow = self.pass(pass, flow)?;
             self.sync();
-            Ok(carried)
+            Ok(flow)
         })
         .map(drop)
     }
 
+    /// The copies of rows, if the machine makes them.
+    fn copies(&self) -> Option<&Copies<'w, 'k, 'a, 'c>> {
+        self.rows.staged()?.copies.as_ref()
+    }
+
     /// The only pass.
-    fn only_pass(&self, carried: &[Any<'c>]) -> Result<(), Diagnostic> {
-        self.pass(self.code().int(0), carried)?;
+    fn only_pass(&self, flow: Flow<'c>) -> Result<(), Diagnostic> {
+        self.pass(self.code().int(0), flow)?;
         // A work-group must not end while another one of its cluster reads its sums.
         if self.shape.cluster > 1 {
             self.code().leave_cluster();
@@ -190,66 +203,65 @@ impl<'w, 'k, 'a, 'c> WorkGroup<'w, 'k, 'a, 'c> {
     }
 
     /// One pass over the columns of the weight.
-    fn pass(&self, pass: Int<'c>, carried: &[Any<'c>]) -> Result<Vec<Any<'c>>, Diagnostic> {
+    fn pass(&self, pass: Int<'c>, flow: Flow<'c>) -> Result<Flow<'c>, Diagnostic> {
         let (c, shape) = (self.code(), self.shape);
-        let zero = c.number(0.0).into();
         let count = shape.wave_panels * shape.pieces * shape.tiles() * 4;
+        let zeros: Vec<Any> = vec![c.number(0.0).into(); count];
         let first = pass * shape.wave_panels;
-        let begin: Vec<Any> = std::iter::repeat_n(zero, count).chain(carried.iter().copied()).collect();
-        // A turn takes as many K tiles as are in flight, so that these keep their registers.
-        let turn = |k_tile: Int<'c>, carried: &[Any<'c>]| {
-            let mut carried = carried.to_vec();
-            for i in 0..shape.prefetched {
-                let k_tile = k_tile + i;
-                let number = pass * shape.k_tiles + k_tile;
-                let rows = self.buffer(number % 2);
-                let made = self.k_tile(first, k_tile, rows, &carried[..count + CARRIED]);
-                carried.splice(..count + CARRIED, made);
-                self.next(number + 1, i, &mut carried[count + CARRIED..])?;
-                c.barrier();
-            }
-            Ok::<_, Diagnostic>(carried)
-        };
-        let copies = self.rows.staged().and_then(|staging| staging.copies.as_ref());
-        let carried = match (shape.k_tiles, copies) {
-            (k_tiles, Some(copies)) => c.for_each((0, k_tiles, 1), &begin, |k_tile, carried| {
-                let made = self.k_tile(first, k_tile, copies.wait_full(k_tile), carried);
+        let (sums, flow) = match (shape.k_tiles, self.copies()) {
+            (k_tiles, Some(copies)) => c.carry((0, k_tiles, 1), (zeros, flow), |k_tile, (sums, flow)| {
+                let (sums, index) = self.k_tile((first, k_tile), copies.wait_full(k_tile), sums, flow.index);
                 copies.release(k_tile);
-                made
+                (sums, Flow { index, ..flow })
             }),
             (1, None) => {
-                let (products, rows) = begin.split_at(count + CARRIED);
-                let products = self.k_tile(first, c.int(0), self.buffer(c.int(0)), products);
-                products.into_iter().chain(rows.iter().copied()).collect()
+                let (sums, index) = self.k_tile((first, c.int(0)), self.buffer(c.int(0)), zeros, flow.index);
+                (sums, Flow { index, ..flow })
             }
-            (k_tiles, None) => c.try_for_each((0, k_tiles, shape.prefetched), &begin, turn)?,
+            // A turn takes as many K tiles as are in flight, so that these keep their registers.
+            (k_tiles, None) => c.try_carry((0, k_tiles, shape.prefetched), (zeros, flow), |k_tile, (sums, flow)| {
+                (0..shape.prefetched).try_fold((sums, flow), |(sums, flow), i| {
+                    let k_tile = k_tile + i;
+                    let number = pass * shape.k_tiles + k_tile;
+                    let rows = self.buffer(number % 2);
+                    let (sums, index) = self.k_tile((first, k_tile), rows, sums, flow.index);
+                    let flow = self.next(number + 1, i, Flow { index, ..flow })?;
+                    c.barrier();
+                    Ok::<_, Diagnostic>((sums, flow))
+                })
+            })?,
         };
-        if shape.k_tiles > 1 && !shape.copied {
-            self.staging().store_squares(carried[carried.len() - 1].into_float_value());
+        if let Some(squares) = flow.squares.filter(|_| shape.k_tiles > 1) {
+            self.staging().store_squares(squares);
         }
-        let panel = pass * shape.pass();
-        self.epilogue(panel, &carried[..count])?;
-        Ok(carried[count..].to_vec())
+        self.epilogue(pass * shape.pass(), &sums)?;
+        Ok(flow)
     }
 
     /// Stores the next K tile, counted over all passes, which is the `i`-th in flight, and loads
     /// another.
-    fn next(&self, number: Int<'c>, i: usize, rows: &mut [Any<'c>]) -> Result<(), Diagnostic> {
-        let (c, shape, vectors) = (self.code(), self.shape, self.staging().vectors());
-        let squares = rows[rows.len() - 1].into_float_value();
-        let words = &mut rows[i * vectors..(i + 1) * vectors];
-        let sum = self.staging().store(number % shape.k_tiles, number % 2, words, squares)?;
+    fn next(&self, number: Int<'c>, i: usize, mut flow: Flow<'c>) -> Result<Flow<'c>, Diagnostic> {
+        let (c, shape, staging) = (self.code(), self.shape, self.staging());
+        let squares = flow.squares.expect("squares of rows of floats");
+        let sum = staging.store(number % shape.k_tiles, number % 2, &flow.asked[i], squares)?;
         let later = number + shape.prefetched;
         let later = if shape.one_pass { later } else { later % shape.k_tiles };
-        words.copy_from_slice(&self.staging().load(later)?);
+        flow.asked[i] = staging.load(later)?;
         // The first pass sees the whole row.
         let is_new = c.less(number, shape.k_tiles);
-        rows[rows.len() - 1] = c.pick(is_new, sum, squares);
-        Ok(())
+        flow.squares = Some(c.pick(is_new, sum, squares).into_float_value());
+        Ok(flow)
     }
 
-    /// The products of one K tile. `rows` is the place of its rows.
-    fn k_tile(&self, first: Int<'c>, k_tile: Int<'c>, rows: Int<'c>, carried: &[Any<'c>]) -> Vec<Any<'c>> {
+    /// Adds the products of one K tile of the wave's panels from `first` on. `rows` is the place of
+    /// its rows.
+    fn k_tile(
+        &self,
+        (first, k_tile): (Int<'c>, Int<'c>),
+        rows: Int<'c>,
+        sums: Vec<Any<'c>>,
+        index: PipelineIndex<'c>,
+    ) -> (Vec<Any<'c>>, PipelineIndex<'c>) {
         let (c, shape) = (self.code(), self.shape);
         let count = match shape.stages_of_a_wave() {
             Some(stages) if stages.is_multiple_of(shape.k_tile) => c.int(shape.k_tile),
@@ -258,40 +270,35 @@ impl<'w, 'k, 'a, 'c> WorkGroup<'w, 'k, 'a, 'c> {
                 c.smaller(c.larger(left, 0), shape.k_tile)
             }
         };
-        c.for_each((0, count, 1), carried, |stage, carried| {
+        c.carry((0, count, 1), (sums, index), |stage, (sums, index)| {
             let along = stage * shape.waves_k + self.weights.along;
             let rows = rows + along * (shape.steps * 4 * shape.vec16_bytes());
-            let (sums, index) = carried.split_at(carried.len() - CARRIED);
-            let index = PipelineIndex::of(c, index);
-            self.stage(StageAt { rows, first, k_tile, along }, index, sums)
+            self.stage(StageAt { rows, first, k_tile, along }, index, &sums)
         })
     }
 
-    /// The products of one stage of each panel of the pass, and the pipeline's next index.
-    fn stage(&self, at: StageAt<'c>, mut index: PipelineIndex<'c>, sums: &[Any<'c>]) -> Vec<Any<'c>> {
+    /// Adds the products of one stage of each panel of the pass.
+    fn stage(
+        &self,
+        at: StageAt<'c>,
+        mut index: PipelineIndex<'c>,
+        sums: &[Any<'c>],
+    ) -> (Vec<Any<'c>>, PipelineIndex<'c>) {
         let (c, shape) = (self.code(), self.shape);
         let add = self.products.of_stage(self, at);
         let mut all = Vec::new();
         for (panel, sums) in sums.chunks(sums.len() / shape.wave_panels).enumerate() {
-            if shape.even() {
-                all.extend(add(panel, index, sums));
-                index = self.weights.release(index);
-                continue;
-            }
-            let is_there = c.less(at.first + panel, self.weights.panels);
-            let once = c.pick_int(is_there, 1, 0);
-            let carried: Vec<Any> = sums.iter().copied().chain(index.carried()).collect();
-            let made = c.for_each((0, once, 1), &carried, |_, carried| {
-                let (sums, index) = carried.split_at(carried.len() - CARRIED);
-                let index = PipelineIndex::of(c, index);
-                let sums = add(panel, index, sums);
-                sums.into_iter().chain(self.weights.release(index).carried()).collect()
-            });
-            let (sums, after) = made.split_at(made.len() - CARRIED);
-            index = PipelineIndex::of(c, after);
-            all.extend(sums.iter().copied());
+            let turn = |sums: &[Any<'c>], index| (add(panel, index, sums), self.weights.release(index));
+            let (sums, after) = if shape.even() {
+                turn(sums, index)
+            } else {
+                let is_there = c.less(at.first + panel, self.weights.panels);
+                let once = c.pick_int(is_there, 1, 0);
+                c.carry((0, once, 1), (sums.to_vec(), index), |_, (sums, index)| turn(&sums, index))
+            };
+            all.extend(sums);
+            index = after;
         }
-        all.extend(index.carried());
-        all
+        (all, index)
     }
 }

@@ -1,7 +1,7 @@
 //! The panels of the result that a work-group makes, and the order in which a wave takes the stages
 //! of its panels.
 use super::Shape;
-use crate::code::{Any, Int};
+use crate::code::{Int, carried};
 use crate::simt::machine::Gpu;
 
 /// A work-group's run of panels, and its place in the cluster that shares their columns.
@@ -59,16 +59,5 @@ pub struct PipelineIndex<'c> {
     pub next: Next<'c>,
 }
 
-/// Integers that a loop carries for a pipeline's index.
-pub const CARRIED: usize = 5;
-
-impl<'c> PipelineIndex<'c> {
-    pub fn carried(&self) -> [Any<'c>; CARRIED] {
-        [self.stage, self.phase, self.next.first, self.next.along, self.next.panel].map(|v| v.into())
-    }
-
-    pub fn of(c: &Gpu<'c>, carried: &[Any<'c>]) -> PipelineIndex<'c> {
-        let i = |i: usize| c.as_int(carried[i]);
-        PipelineIndex { stage: i(0), phase: i(1), next: Next { first: i(2), along: i(3), panel: i(4) } }
-    }
-}
+carried!(Next { first, along, panel });
+carried!(PipelineIndex { stage, phase, next });

@@ -3,7 +3,7 @@ use atomc_ir::Diagnostic;
 use atomc_ir::arch::GpuArch;
 use atomc_ir::arch::Simt;
 
-use super::encoded::Encoded;
+use super::codes::StageCodes;
 use super::loader::limb_rows;
 use crate::KernelSpec;
 use crate::schedule::WhyNot;
@@ -58,17 +58,17 @@ pub enum Form {
     /// Floats, as the weight is stored.
     Floats,
     /// A quantised weight is decoded to the type of the rows.
-    Dequantised(Encoded),
+    Codes(StageCodes),
     /// Integers of a quantised weight, and rows as limbs of fixed-point numbers.
-    Limbs(Encoded),
+    Limbs(StageCodes),
 }
 
 impl Form {
     /// The layout of a quantised weight in stages.
-    pub fn encoded(self) -> Option<Encoded> {
+    pub fn codes(self) -> Option<StageCodes> {
         match self {
             Form::Floats => None,
-            Form::Dequantised(encoded) | Form::Limbs(encoded) => Some(encoded),
+            Form::Codes(layout) | Form::Limbs(layout) => Some(layout),
         }
     }
 }
@@ -170,11 +170,11 @@ impl Shape {
             _ => fitting.rev().min_by_key(idle).unwrap_or(WAVES),
         };
         let whole = self.is_whole();
-        let encoded = self.form.encoded();
-        let waves = if encoded.is_some() && self.tiles() == 1 { DECODING_WAVES } else { WAVES };
+        let layout = self.form.codes();
+        let waves = if layout.is_some() && self.tiles() == 1 { DECODING_WAVES } else { WAVES };
         let fits = |n: &usize| {
             let k_tile = (waves / waves_n).min(self.stages_k / n) * n * 64 * self.tokens;
-            let even = encoded.is_none_or(|encoded| n.is_multiple_of(encoded.least_steps()));
+            let even = layout.is_none_or(|layout| n.is_multiple_of(layout.least_steps()));
             let room = n * self.pieces * self.step_bytes() <= STAGE && (whole || k_tile <= 2 * K_TILE);
             self.stages_k.is_multiple_of(*n) && even && room
         };
@@ -197,7 +197,7 @@ impl Shape {
 
     /// Whether rows are quantised too. Then they are staged as a whole.
     pub fn has_quantised_rows(&self) -> bool {
-        self.form.encoded().is_some_and(|encoded| encoded.rows.is_some())
+        self.form.codes().is_some_and(|layout| layout.rows.is_some())
     }
 
     /// Cuts rows into K tiles.
@@ -240,7 +240,7 @@ impl Shape {
     /// Groups of columns of the work-group's share that have scales of their own; one if rows have
     /// one each.
     pub fn scale_groups(&self) -> usize {
-        let group = self.form.encoded().and_then(|encoded| encoded.group);
+        let group = self.form.codes().and_then(|layout| layout.group);
         group.map_or(1, |group| (self.stages_k * self.steps).div_ceil(group))
     }
 
@@ -253,13 +253,13 @@ impl Shape {
     /// Bytes of the scales of the work-group's panels that rows of the weight share.
     pub fn shared_bytes(&self) -> usize {
         let panels = self.panels.div_ceil(self.groups) + 1;
-        let is_shared = self.form.encoded().is_some_and(|encoded| encoded.shared);
+        let is_shared = self.form.codes().is_some_and(|layout| layout.shared);
         if is_shared { panels * self.pieces * self.scale_groups() * 4 } else { 0 }
     }
 
     /// Bytes of a step of 32 columns of a panel.
     pub fn step_bytes(&self) -> usize {
-        self.form.encoded().map_or(STEP, |encoded| STEP * encoded.bits / 16)
+        self.form.codes().map_or(STEP, |layout| STEP * layout.bits / 16)
     }
 
     pub fn waves(&self) -> usize {
@@ -300,8 +300,8 @@ impl Shape {
     }
 
     pub fn piece_bytes(&self) -> usize {
-        let scales = |encoded: Encoded| encoded.scales_bytes() * encoded.groups_of(self.steps);
-        self.values_bytes() + self.form.encoded().map_or(0, scales)
+        let scales = |layout: StageCodes| layout.scales_bytes() * layout.groups_of(self.steps);
+        self.values_bytes() + self.form.codes().map_or(0, scales)
     }
 
     pub fn stage_bytes(&self) -> usize {

@@ -62,8 +62,8 @@ impl<'c> Group<'_, '_, '_, 'c> {
     /// threads has a row.
     pub(super) fn store_scale(&self, squares: Option<FloatValue<'c>>, row: Int<'c>, count: usize) {
         let c = self.code();
-        if let (Some(squares), Some(norm)) = (squares, &self.norm) {
-            let scale = c.inverse_root(squares, self.width, norm.eps);
+        if let (Some(squares), Some(norm)) = (squares, self.prologue.norm) {
+            let scale = self.prologue.scale_of(c, norm, squares);
             c.when(c.less(self.thread(), count), || c.store(c.at(self.scales(), row * 4), scale, 4));
         }
     }
@@ -142,13 +142,12 @@ impl<'c> Group<'_, '_, '_, 'c> {
     ) -> Result<(), Diagnostic> {
         let c = self.code();
         let f32 = c.cx.f32_type();
-        let mut result = Ok(());
         for (vector, beside) in self.vectors(tokens.count).into_iter().zip(beside) {
             let (at, is_there) = self.vector_at(tile, tokens, vector);
             c.when(is_there, || {
                 let [token, panel, feature] = vector;
                 c.set_lanes(LANES);
-                let scale = self.norm.is_some().then(|| {
+                let scale = self.prologue.norm.is_some().then(|| {
                     let scale = c.load(f32, c.at(self.scales(), (tokens.first + token) * 4), 4);
                     c.splat(scale.into_float_value())
                 });
@@ -159,12 +158,11 @@ impl<'c> Group<'_, '_, '_, 'c> {
                     scale.map_or(sums, |scale| c.fmul(sums, scale))
                 };
                 let sums: Vec<_> = (0..self.shape.pieces).map(piece).collect();
-                let sums = self.scaled(at, tile, (panel, feature), sums);
-                let made = sums.and_then(|sums| self.contraction.finish_at(at, &sums, beside));
-                result = std::mem::replace(&mut result, Ok(())).and(made);
-            });
+                let sums = self.scaled(at, tile, (panel, feature), sums)?;
+                self.contraction.finish_at(at, &sums, beside)
+            })?;
         }
-        result
+        Ok(())
     }
 
     /// Sums of a token's features times the scales of quantised operands that a whole row has.
@@ -183,7 +181,7 @@ impl<'c> Group<'_, '_, '_, 'c> {
         };
         if of_rows {
             let row = tile.source_of(c, at.row);
-            let scale = self.contraction.parts.kernel.rows.scale(self.from, row)?;
+            let scale = self.contraction.parts.kernel.rows.scale(self.prologue.from, row)?;
             sums.iter_mut().for_each(|sum| *sum = c.fmul(*sum, c.splat(scale)));
         }
         if of_weight {

@@ -6,14 +6,25 @@ use inkwell::values::FloatValue;
 use super::Group;
 use super::scheduler::Slot;
 use super::shape::{PANELS, ROW, WEIGHT_PRODUCERS};
-use crate::code::{Any, Int};
+use crate::code::{Int, Vector, carried};
 use crate::row::{At, Col};
+use crate::simt::gemm::prologue::Prologue;
 use crate::simt::machine::fragment::VEC16;
 
 /// Most words of rows that a thread loads at once, and the number for threads with fewer registers.
 const WORDS: [usize; 2] = [80, 40];
 /// Most slots that one load of rows covers.
 const TOGETHER: usize = 8;
+
+/// The columns of a turn that a thread loaded, as bits: those of each part of the slot's columns
+/// and each token, the scales of rows, and the norm's weights of each part.
+struct Brought<'c> {
+    rows: Vec<Vec<Vector<'c>>>,
+    scales: Vec<FloatValue<'c>>,
+    weights: Vec<Vector<'c>>,
+}
+
+carried!(Brought { rows, scales, weights });
 
 impl<'c> Group<'_, '_, '_, 'c> {
     /// Issues the copies of a wave's share of all slots of the weight: a lane for each of its
@@ -41,16 +52,13 @@ impl<'c> Group<'_, '_, '_, 'c> {
             let from = c.at(from, slot.along * chunk);
             let to = ring.at(turn) + panel * chunk;
             c.copy_run(asks, (to, from, chunk), full, policy);
-            let Some((decoded, codes)) = shape.decoded.zip(self.codes.as_ref()) else { return };
-            if decoded.scale_bytes() > 0 {
+            let Some((layout, codes)) = shape.codes.zip(self.codes.as_ref()) else { return };
+            if layout.scale_bytes() > 0 {
                 let piece = self.contraction.first_panel(own / shape.each());
                 let own = tile.weight_of(self.contraction, [self.contraction.made(of_result), piece]);
-                let mut to = ring.at(turn) + (panel * decoded.scale_bytes() + shape.slot_panels() * chunk);
-                for (from, of_group) in codes.runs(c, own, decoded.first_group(slot.along)) {
-                    let bytes = of_group * decoded.groups;
-                    c.copy_run(asks, (to, from, bytes), full, policy);
-                    to = to + bytes;
-                }
+                let to = ring.at(turn) + (panel * layout.scale_bytes() + shape.slot_panels() * chunk);
+                let groups = (layout.first_group(slot.along), layout.groups);
+                codes.copy_marks(c, own, groups, to, |run| c.copy_run(asks, run, full, policy));
             }
         });
     }
@@ -63,27 +71,26 @@ impl<'c> Group<'_, '_, '_, 'c> {
         let (vec16, first) = (thread % shape.row_threads(), thread / shape.row_threads());
         let tokens: Vec<Int<'c>> = (0..shape.columns / together).map(|i| first + together * i).collect();
         let scales = if self.row_groups() { tokens.len() } else { 0 };
-        let words = 4 * shape.row_parts() * (tokens.len() + self.norm.iter().len()) + scales;
-        let most = WORDS[usize::from(shape.decoded.is_some())];
+        let words = 4 * shape.row_parts() * (tokens.len() + self.prologue.norm.iter().len()) + scales;
+        let most = WORDS[usize::from(shape.codes.is_some())];
         let together = (most / words).clamp(1, TOGETHER);
         let turns = |first: Int<'c>| -> Vec<Int<'c>> { (0..together).map(|i| first + i).collect() };
-        let none: Vec<Any> = vec![c.number(0.0).into(); if self.norm.is_some() { tokens.len() } else { 0 }];
-        let count = none.len();
-        let begin: Vec<Any> = none.into_iter().chain(self.load(&turns(c.int(0)), vec16, &tokens)?).collect();
-        let mut result = Ok(());
-        c.for_each((0, self.count(), together), &begin, |turn, carried| {
-            let (squares, brought) = carried.split_at(count);
+        let load = |turns: &[Int<'c>]| -> Result<Vec<Brought<'c>>, Diagnostic> {
+            c.set_lanes(self.lanes());
+            let last = self.count() - 1;
+            turns.iter().map(|&turn| self.load(c.smaller(turn, last), vec16, &tokens)).collect()
+        };
+        let squares = vec![c.number(0.0); if self.prologue.norm.is_some() { tokens.len() } else { 0 }];
+        let begin = (squares, load(&turns(c.int(0)))?);
+        let all = c.try_carry((0, self.count(), together), begin, |turn, (mut squares, brought)| {
             // The next load is in flight while this one is stored.
-            let next = self.load(&turns(turn + together), vec16, &tokens);
-            let mut squares: Vec<FloatValue> = squares.iter().map(|v| v.into_float_value()).collect();
-            let each = brought.len() / together;
-            let (turns, words): (_, Vec<&[Any]>) = (turns(turn), brought.chunks(each).collect());
+            let next = load(&turns(turn + together))?;
+            let turns = turns(turn);
             // Half of the stages at a time, so that products continue with the others.
             let batch = self.shape.stages / 2;
-            for (turns, words) in turns.chunks(batch).zip(words.chunks(batch)) {
-                for (&turn, words) in turns.iter().zip(words) {
-                    let stored = self.store((turn, vec16), &tokens, words, &mut squares);
-                    result = std::mem::replace(&mut result, Ok(())).and(stored);
+            for (turns, brought) in turns.chunks(batch).zip(brought.chunks(batch)) {
+                for (&turn, brought) in turns.iter().zip(brought) {
+                    self.store((turn, vec16), &tokens, brought, &mut squares)?;
                 }
                 c.show_to_products();
                 c.meet_in_wave();
@@ -92,44 +99,27 @@ impl<'c> Group<'_, '_, '_, 'c> {
                     c.arrive(arrives, self.rows.full(turn));
                 }
             }
-            let next = next.unwrap_or_else(|e| {
-                result = Err(e);
-                brought.to_vec()
-            });
-            squares.into_iter().map(Any::from).chain(next).collect()
+            Ok((squares, next))
         });
-        result
+        all.map(drop)
     }
 
-    /// The thread's vectors of some turns' columns, as bits. Each turn's are followed by those of
-    /// the norm's weights.
-    fn load(&self, turns: &[Int<'c>], vec16: Int<'c>, tokens: &[Int<'c>]) -> Result<Vec<Any<'c>>, Diagnostic> {
+    /// The thread's vectors of a turn's columns.
+    fn load(&self, turn: Int<'c>, vec16: Int<'c>, tokens: &[Int<'c>]) -> Result<Brought<'c>, Diagnostic> {
         let (c, rows) = (self.code(), &self.contraction.parts.kernel.rows);
-        c.set_lanes(self.lanes());
-        let last = self.count() - 1;
-        let mut all = Vec::new();
-        for &turn in turns {
-            let turn = c.smaller(turn, last);
-            let slot = self.slot(turn);
-            let tile = self.tile(slot.number, slot.choice, c.int(0));
-            let row = |token: Int<'c>| tile.source(c, tile.inside(c, token));
-            let columns = self.columns(turn, vec16);
-            for &col in &columns {
-                for &token in tokens {
-                    all.push(rows.bits(self.from, At { row: row(token), head: None, col })?.into());
-                }
-            }
-            if self.row_groups() {
-                let scale = |&token: &Int<'c>| Ok(rows.group_of(self.from, row(token), slot.along)?.scale().into());
-                all.extend(tokens.iter().map(scale).collect::<Result<Vec<Any>, Diagnostic>>()?);
-            }
-            if let Some(norm) = &self.norm {
-                for &col in &columns {
-                    all.push(rows.bits(norm.weights, At { row: c.int(0), head: None, col })?.into());
-                }
-            }
-        }
-        Ok(all)
+        let slot = self.slot(turn);
+        let tile = self.tile(slot.number, slot.choice, c.int(0));
+        let row = |token: Int<'c>| tile.source(c, tile.inside(c, token));
+        let columns = self.columns(turn, vec16);
+        let bits = |value, row, col| rows.bits(value, At { row, head: None, col });
+        let of_part = |&col| tokens.iter().map(|&token| bits(self.prologue.from, row(token), col)).collect();
+        let rows_of_x = columns.iter().map(of_part).collect::<Result<_, _>>()?;
+        let groups = if self.row_groups() { tokens } else { &[] };
+        let scale = |&token: &Int<'c>| Ok(rows.group_of(self.prologue.from, row(token), slot.along)?.scale());
+        let scales = groups.iter().map(scale).collect::<Result<_, Diagnostic>>()?;
+        let weights = self.prologue.norm.iter().flat_map(|norm| columns.iter().map(|&col| (norm.weights, col)));
+        let weights = weights.map(|(weights, col)| bits(weights, c.int(0), col)).collect::<Result<_, _>>()?;
+        Ok(Brought { rows: rows_of_x, scales, weights })
     }
 
     /// A thread's vectors in a row of a slot.
@@ -160,51 +150,18 @@ impl<'c> Group<'_, '_, '_, 'c> {
         &self,
         (turn, vec16): (Int<'c>, Int<'c>),
         tokens: &[Int<'c>],
-        words: &[Any<'c>],
+        brought: &Brought<'c>,
         squares: &mut [FloatValue<'c>],
     ) -> Result<(), Diagnostic> {
         let (c, shape, ring) = (self.code(), self.shape, &self.rows);
-        let dtype = self.contraction.matrix.dtype;
         let is_there = c.less(turn, self.count());
-        let along = self.slot(turn).along;
-        let mut made = Vec::new();
-        let columns = self.columns(turn, vec16);
-        let count = tokens.len() * columns.len();
-        for (at, bits) in words[..count].iter().enumerate() {
-            let (part, i) = (at / tokens.len(), at % tokens.len());
-            c.set_lanes(self.lanes());
-            let bits = bits.into_vector_value();
-            if shape.bytes.is_some() {
-                made.push(bits);
-                continue;
-            }
-            let v = c.widen(bits, self.dtype);
-            let Some(norm) = &self.norm else {
-                made.push(if self.dtype == dtype { bits } else { c.narrow(v, dtype) });
-                continue;
-            };
-            let rows = &self.contraction.parts.kernel.rows;
-            let w = c.widen(words[count + part].into_vector_value(), norm.dtype);
-            let before = if part > 0 {
-                squares[i]
-            } else {
-                c.pick(c.equal(along, 0), c.number(0.0), squares[i]).into_float_value()
-            };
-            squares[i] = c.b.build_float_add(before, c.sum(c.fmul(v, v)), "").expect("floats");
-            rows.set_scale(norm.value, c.number(1.0));
-            rows.bind(self.from, v);
-            rows.bind(norm.weights, w);
-            let scaled = rows.eval(norm.value, At { row: tokens[i], head: None, col: columns[part] });
-            rows.unbind(self.from);
-            rows.unbind(norm.weights);
-            made.push(c.narrow(scaled?, dtype));
-        }
+        let made = self.made((turn, vec16), tokens, brought, squares)?;
         c.when(is_there, || {
             ring.wait_empty(c, turn);
             let places = self.vec16s(vec16).flat_map(|vec16| tokens.iter().map(move |&token| (token, vec16)));
-            for ((token, vec16), &bits) in places.zip(&made) {
-                if let Some(decoded) = shape.decoded {
-                    self.store_for_decoded(decoded, ring.at(turn), (token, vec16), bits);
+            for ((token, vec16), bits) in places.zip(made) {
+                if let Some(layout) = shape.codes {
+                    self.store_for_codes(layout, ring.at(turn), (token, vec16), bits);
                     continue;
                 }
                 // Pieces of 16 bytes are swizzled.
@@ -213,17 +170,54 @@ impl<'c> Group<'_, '_, '_, 'c> {
                 c.store(self.local(ring.at(turn) + at), bits, VEC16 as u32);
             }
             if self.row_groups() {
-                self.store_scales((turn, vec16), tokens, &words[count..][..tokens.len()]);
+                self.store_scales((turn, vec16), tokens, &brought.scales);
             }
-            if self.norm.is_some() {
+            if self.prologue.norm.is_some() {
                 self.store_squares((turn, vec16), tokens, squares);
             }
         });
         Ok(())
     }
 
+    /// A turn's vectors after the prologue, part by part. Their squares are added up.
+    fn made(
+        &self,
+        (turn, vec16): (Int<'c>, Int<'c>),
+        tokens: &[Int<'c>],
+        brought: &Brought<'c>,
+        squares: &mut [FloatValue<'c>],
+    ) -> Result<Vec<Vector<'c>>, Diagnostic> {
+        let (c, dtype, prologue) = (self.code(), self.contraction.matrix.dtype, &self.prologue);
+        let along = self.slot(turn).along;
+        let columns = self.columns(turn, vec16);
+        let all =
+            brought.rows.iter().enumerate().flat_map(|(part, rows)| rows.iter().enumerate().map(move |at| (part, at)));
+        let one = |(part, (i, &bits)): (usize, (usize, &Vector<'c>))| {
+            c.set_lanes(self.lanes());
+            if self.shape.bytes.is_some() {
+                return Ok(bits);
+            }
+            let v = c.widen(bits, prologue.dtype);
+            let Some(norm) = prologue.norm else {
+                return Ok(if prologue.dtype == dtype { bits } else { c.narrow(v, dtype) });
+            };
+            let w = c.widen(brought.weights[part], norm.dtype);
+            let before = if part > 0 {
+                squares[i]
+            } else {
+                c.pick(c.equal(along, 0), c.number(0.0), squares[i]).into_float_value()
+            };
+            squares[i] = Prologue::add_squares(c, before, v);
+            let rows = &self.contraction.parts.kernel.rows;
+            rows.set_scale(norm.value, c.number(1.0));
+            let at = At { row: tokens[i], head: None, col: columns[part] };
+            Ok(c.narrow(prologue.normed(rows, norm, [v, w], at)?, dtype))
+        };
+        all.map(one).collect()
+    }
+
     /// Stores the rows' scales of a turn's K tile.
-    fn store_scales(&self, (turn, vec16): (Int<'c>, Int<'c>), tokens: &[Int<'c>], scales: &[Any<'c>]) {
+    fn store_scales(&self, (turn, vec16): (Int<'c>, Int<'c>), tokens: &[Int<'c>], scales: &[FloatValue<'c>]) {
         let c = self.code();
         c.when(c.equal(vec16, 0), || {
             for (&token, &scale) in tokens.iter().zip(scales) {

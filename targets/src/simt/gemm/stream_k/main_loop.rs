@@ -14,8 +14,8 @@ const PRODUCTS: usize = ROW / 32;
 impl<'c> Group<'_, '_, '_, 'c> {
     /// The sums of a part of a tile: those of upper rows, then those of lower ones.
     pub(super) fn main_loop(&self, part: Part<'c>) -> Vec<Any<'c>> {
-        if let Some(decoded) = self.shape.decoded {
-            return self.decoded_main_loop(part, decoded);
+        if let Some(layout) = self.shape.codes {
+            return self.codes_main_loop(part, layout);
         }
         if self.shape.scales_each_tile() {
             return self.scaled_main_loop(part);
@@ -23,7 +23,7 @@ impl<'c> Group<'_, '_, '_, 'c> {
         let (c, shape) = (self.code(), self.shape);
         let each = shape.columns / 2;
         let zero = vec![c.zero_sum(self.multiplied()); shape.sums()];
-        let sums = c.for_each((part.first, part.end, 1), &zero, |turn, sums| {
+        let sums = c.carry((part.first, part.end, 1), zero, |turn, sums| {
             self.weights.wait_full(c, turn);
             self.rows.wait_full(c, turn);
             let mut all = Vec::new();
@@ -50,22 +50,13 @@ impl<'c> Group<'_, '_, '_, 'c> {
         let (c, parts, shape) = (self.code(), &self.contraction.parts, self.shape);
         let none = vec![c.zero_sum(DType::F32); shape.sums()];
         let token = part.number / shape.tiles;
-        let mut failed = Ok(());
-        let sums = self.each_choice(part, &none, |part, all| {
+        self.each_choice(part, none, |part, all| {
             let sums = self.main_loop(part);
-            match parts.weight_of(token, part.choice) {
-                Ok(weight) => {
-                    let is_none = c.less(self.own_tile(part).row(c, c.int(0)), 0);
-                    let weight = c.pick(is_none, c.number(0.0), weight).into_float_value();
-                    c.add_scaled(all, &sums, |_| weight)
-                }
-                Err(e) => {
-                    failed = Err(e);
-                    all.to_vec()
-                }
-            }
-        });
-        failed.map(|()| sums)
+            let weight = parts.weight_of(token, part.choice)?;
+            let is_none = c.less(self.own_tile(part).row(c, c.int(0)), 0);
+            let weight = c.pick(is_none, c.number(0.0), weight).into_float_value();
+            Ok(c.add_scaled(&all, &sums, |_| weight))
+        })
     }
 
     /// Adds the products of a slot's upper or lower rows.
@@ -93,11 +84,8 @@ impl<'c> Group<'_, '_, '_, 'c> {
     fn scaled_main_loop(&self, part: Part<'c>) -> Vec<Any<'c>> {
         let (c, shape) = (self.code(), self.shape);
         let none = vec![c.zero_sum(DType::F32); shape.sums()];
-        let scales = self.weight_scales(part, part.first);
-        let count = scales.len();
-        let begin: Vec<Any> = scales.into_iter().chain(none).collect();
-        let all = c.for_each((part.first, part.end, 1), &begin, |turn, carried| {
-            let (scales, sums) = carried.split_at(count);
+        let begin = (self.weight_scales(part, part.first), none);
+        let (_, sums) = c.carry((part.first, part.end, 1), begin, |turn, (scales, sums)| {
             let next = self.weight_scales(part, c.smaller(turn + 1, part.end - 1));
             self.weights.wait_full(c, turn);
             self.rows.wait_full(c, turn);
@@ -108,9 +96,9 @@ impl<'c> Group<'_, '_, '_, 'c> {
             self.sync_consumers();
             self.weights.release(c, self.is_leader(), turn);
             self.rows.release(c, self.is_leader(), turn);
-            next.into_iter().chain(self.add_scaled(scales, &of_rows, &own, sums)).collect()
+            (next, self.add_scaled(&scales, &of_rows, &own, &sums))
         });
-        all[count..].to_vec()
+        sums
     }
 
     /// The weight's scales of a slot for the wave's two panels, where a row has several.

@@ -41,7 +41,7 @@ impl<'c> Group<'_, '_, '_, 'c> {
     /// The thread's row's squares of a part of a tile, if there is a norm.
     pub(super) fn own_squares(&self, part: Part<'c>) -> Option<FloatValue<'c>> {
         let (c, shape) = (self.code(), self.shape);
-        self.norm.is_some().then(|| {
+        self.prologue.norm.is_some().then(|| {
             let number = self.nth_part(part.number);
             let row = c.smaller(self.thread(), shape.columns - 1);
             let from = self.squares.at(number);
@@ -99,7 +99,7 @@ impl<'c> Group<'_, '_, '_, 'c> {
         };
         let halves = [0, 1].map(half);
         let row = first + c.smaller(self.thread(), shape.share() - 1);
-        let squares = self.norm.is_some().then(|| {
+        let squares = self.prologue.norm.is_some().then(|| {
             let load = |&partial: &Ptr<'c>| c.load(c.cx.f32_type(), self.squares_at(partial, row), 4);
             self.add_up(part, partials.iter().map(load))
         });

@@ -1,4 +1,6 @@
 //! The tile scheduler: every work-group has an even run of the weight's slots, tile by tile.
+use atomc_ir::Diagnostic;
+
 use super::Group;
 use super::shape::{RowsOfTiles, Shape};
 use crate::code::{Any, Int};
@@ -58,12 +60,12 @@ impl<'c> Share<'c> {
     /// expert come first. At most [`Shape::sharing`] work-groups share a tile.
     pub fn of_blocks(c: &Gpu<'c>, shape: Shape, blocks: ExpertBlocks<'c>) -> Share<'c> {
         let (lanes, most) = (c.simt.wave, blocks.most(c));
-        let count = c.for_each((0, most, lanes), &[c.int(0).into()], |first, count| {
+        let count = c.carry((0, most, lanes), c.int(0), |first, count| {
             let block = first + c.lane_index();
             let is = c.less(block, most) & blocks.has_expert(c, c.smaller(block, most - 1));
-            vec![(c.as_int(count[0]) + c.count_lanes(is, c.int(lanes))).into()]
+            count + c.count_lanes(is, c.int(lanes))
         });
-        let units = c.as_int(count[0]) * shape.units();
+        let units = count * shape.units();
         let groups = c.larger(c.smaller(units / shape.least, shape.groups), 1);
         Share::of(c, [units, groups], Some(ExpertsOfTiles::Blocks(blocks)))
     }
@@ -151,17 +153,17 @@ impl<'c> Group<'_, '_, '_, 'c> {
     pub(super) fn each_choice(
         &self,
         part: Part<'c>,
-        carried: &[Any<'c>],
-        body: impl FnOnce(Part<'c>, &[Any<'c>]) -> Vec<Any<'c>>,
-    ) -> Vec<Any<'c>> {
+        sums: Vec<Any<'c>>,
+        body: impl FnOnce(Part<'c>, Vec<Any<'c>>) -> Result<Vec<Any<'c>>, Diagnostic>,
+    ) -> Result<Vec<Any<'c>>, Diagnostic> {
         let (c, length) = (self.code(), self.shape.length);
         // The index of the tile's first slot, which may be another work-group's.
         let start = part.number * self.shape.tile_length() - self.share.begin;
         let choice = |index: Int<'c>| (index - start) / length;
-        c.for_each((choice(part.first), choice(part.end - 1) + 1, 1), carried, |choice, carried| {
+        c.try_carry((choice(part.first), choice(part.end - 1) + 1, 1), sums, |choice, sums| {
             let first = start + choice * length;
             let (first, end) = (c.larger(part.first, first), c.smaller(part.end, first + length));
-            body(Part { choice, first, end, ..part }, carried)
+            body(Part { choice, first, end, ..part }, sums)
         })
     }
 

@@ -2,7 +2,7 @@
 use atomc_ir::arch::GpuArch;
 use atomc_ir::{Diagnostic, Layout};
 
-use super::decoded::{self, Decoded};
+use super::codes::{self, SlotCodes};
 use crate::KernelSpec;
 use crate::simt::gemm::bytes::Bytes;
 use crate::simt::gemm::contract::{Experts, Sizes};
@@ -49,7 +49,7 @@ pub struct Shape {
     /// Rows and a weight that are both quantised to a byte.
     pub bytes: Option<Bytes>,
     /// A quantised weight that is decoded for rows of floats.
-    pub decoded: Option<Decoded>,
+    pub codes: Option<SlotCodes>,
     /// Teams that multiply, each a tile of its own with the same rows.
     pub teams: usize,
     /// Pieces of the result, its panels, groups of a tile for each team, and slots along the
@@ -111,22 +111,22 @@ impl RowsOfTiles {
 impl Shape {
     pub fn new(spec: &KernelSpec, arch: GpuArch, choice: &Choice) -> Result<Shape, Diagnostic> {
         let Sizes { rows, depth, pieces, experts, .. } = Sizes::of(spec.body)?;
-        let (bytes, decoded, k_tile) = (Bytes::of(spec.body), Decoded::of(spec), Shape::k_tile(spec)?);
+        let (bytes, codes, k_tile) = (Bytes::of(spec.body), SlotCodes::of(spec), Shape::k_tile(spec)?);
         let (simt, measured) = (arch.simt, launch::measured(arch)?.stream_k);
         let tokens = Shape::tokens_of_tile(spec, experts);
         let of_tiles = RowsOfTiles::of(spec, experts);
         let columns = tokens.next_multiple_of(TOKENS);
         let panels = arch.memory.panels(rows / pieces);
-        let teams = if decoded.is_some() { decoded::TEAMS } else { 1 };
+        let teams = if codes.is_some() { codes::TEAMS } else { 1 };
         let (tiles, length) = (panels.div_ceil(teams * PANELS / pieces), depth / k_tile);
         let stages = (measured.row_bytes / (columns * ROW)).min(measured.stages);
-        let registers = if decoded.is_some() { decoded::REGISTERS } else { measured.registers };
+        let registers = if codes.is_some() { codes::REGISTERS } else { measured.registers };
         let mut shape = Shape {
             tokens,
             columns,
             k_tile,
             bytes,
-            decoded,
+            codes,
             teams,
             pieces,
             panels,
@@ -142,7 +142,7 @@ impl Shape {
         let room = simt.unit.lds_group.saturating_sub(teams * shape.sums_bytes() + shape.rows_bytes() + SMALL);
         shape.slots = (room / shape.slot_bytes()).min(measured.ring);
         let groups = teams * choice.get(&GROUPS).unwrap_or(measured.groups);
-        let least = choice.get(&LEAST).unwrap_or(measured.least[usize::from(decoded.is_some())]);
+        let least = choice.get(&LEAST).unwrap_or(measured.least[usize::from(codes.is_some())]);
         let most = (of_tiles.count() * tiles * groups).min(shape.units().div_ceil(least));
         shape.groups = match of_tiles {
             RowsOfTiles::Step => simt.chip.units.min(most),
@@ -160,8 +160,8 @@ impl Shape {
 
     /// Columns of a slot.
     pub fn k_tile(spec: &KernelSpec) -> Result<usize, Diagnostic> {
-        if let Some(decoded) = Decoded::of(spec) {
-            return Ok(decoded.k_tile());
+        if let Some(codes) = SlotCodes::of(spec) {
+            return Ok(codes.k_tile());
         }
         let of_floats = Sizes::of(spec.body)?.dtype;
         Ok(ROW / Bytes::of(spec.body).map_or(of_floats, |bytes| bytes.dtype).size())
@@ -171,7 +171,7 @@ impl Shape {
     /// Then no tile is shared. Tiles of a weight that is decoded are shared all the same: decoding
     /// takes longer than loading.
     fn has_whole_tiles(&self, tiles: usize, units: usize) -> bool {
-        self.decoded.is_none() && tiles <= units && tiles * 2 >= units
+        self.codes.is_none() && tiles <= units && tiles * 2 >= units
     }
 
     /// All slots; those of each block of experts' rows, if the number of blocks is not known.
@@ -200,7 +200,7 @@ impl Shape {
 
     /// Bytes of a panel in a slot.
     pub fn chunk(&self) -> usize {
-        self.decoded.map_or(16 * ROW, |decoded| decoded.chunk())
+        self.codes.map_or(16 * ROW, |codes| codes.chunk())
     }
 
     /// Panels of a slot.
@@ -209,12 +209,12 @@ impl Shape {
     }
 
     pub fn slot_bytes(&self) -> usize {
-        self.slot_panels() * (self.chunk() + self.decoded.map_or(0, |decoded| decoded.scale_bytes()))
+        self.slot_panels() * (self.chunk() + self.codes.map_or(0, |codes| codes.scale_bytes()))
     }
 
     /// Bytes of a row in a stage: those of its swizzled blocks.
     pub fn row_bytes(&self) -> usize {
-        self.decoded.map_or(1, |decoded| decoded.blocks) * ROW
+        self.codes.map_or(1, |codes| codes.blocks) * ROW
     }
 
     pub fn stage_bytes(&self) -> usize {
@@ -258,7 +258,7 @@ impl Shape {
     /// Tokens of a shared tile that are finished at a time, a divisor of its columns. A thread
     /// loads their sums of all work-groups at once: one that decodes has registers for 16.
     pub fn share(&self) -> usize {
-        if self.decoded.is_none() && self.columns.is_multiple_of(ROUND) { ROUND } else { TOKENS }
+        if self.codes.is_none() && self.columns.is_multiple_of(ROUND) { ROUND } else { TOKENS }
     }
 
     pub fn rounds(&self) -> usize {

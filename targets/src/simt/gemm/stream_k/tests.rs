@@ -82,7 +82,7 @@ fn k_tiles_of_quantised_weights() {
 fn numbers_are_scaled_where_sums_do_not_fit() {
     let of = |tokens: usize, scale: &str| {
         let body = quantised(4096, "i4", 128, scale);
-        Decoded::of(&spec(&body, tokens)).unwrap().scales_numbers()
+        SlotCodes::of(&spec(&body, tokens)).unwrap().scales_numbers()
     };
     assert_eq!([16, 32, 33, 64].map(|tokens| of(tokens, "bf16")), [false, false, true, true]);
     assert_eq!([32, 64].map(|tokens| of(tokens, "f16")), [false, false]);

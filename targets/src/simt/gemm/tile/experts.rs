@@ -3,7 +3,7 @@ use atomc_ir::Diagnostic;
 use inkwell::IntPredicate;
 
 use super::{Matrix, Rows, Tile, TileSize};
-use crate::code::{Any, Int, Ptr, Vector};
+use crate::code::{Int, Ptr, Vector};
 use crate::row::unsupported;
 use crate::simt::experts::Grouping;
 use crate::simt::gemm::contract::Contraction;
@@ -130,25 +130,18 @@ impl<'s, 'k, 'a, 'c> Blocks<'s, 'k, 'a, 'c> {
         Ok(Blocks { contraction, size, blocks: ExpertBlocks::new(contraction, spec)? })
     }
 
-    /// Tiles along the features.
-    fn across(&self) -> usize {
-        self.contraction.panels().div_ceil(self.size.panels)
-    }
-
-    /// Runs `body` for the work-group's tile, if it has one. Rows that have no expert are finished
-    /// here.
-    pub fn with_tile(&self, body: impl FnOnce(Tile<'c>) -> Result<(), Diagnostic>) -> Result<(), Diagnostic> {
-        let (c, across, TileSize { panels, threads, .. }) = (self.contraction.matrix.c, self.across(), self.size);
+    /// Runs `body` for the work-group's tile, if it has one, and returns the tasks. Rows that have
+    /// no expert are finished here.
+    pub fn with_tile(&self, body: impl FnOnce(Tile<'c>) -> Result<(), Diagnostic>) -> Result<Tasks, Diagnostic> {
+        let (c, across, TileSize { panels, threads, .. }) =
+            (self.contraction.matrix.c, self.size.across(self.contraction), self.size);
         let (panel, block) = (c.group() % across * panels, c.uniform(c.group() / across));
         c.when(c.less(block, self.blocks.most(c)), || {
             let rest = self.blocks.finish_without(self.contraction, threads, block, (panel, panels));
             let tile = self.blocks.tile(c, block, panel);
             rest.and(c.when(self.blocks.has_expert(c, block), || body(tile)))
-        })
-    }
-
-    pub fn tasks(&self) -> Tasks {
-        self.blocks.of.tasks(self.contraction.parts.choices(), self.across())
+        })?;
+        Ok(self.blocks.of.tasks(self.contraction.parts.choices(), across))
     }
 }
 
@@ -174,21 +167,11 @@ impl<'s, 'k, 'a, 'c> Grouped<'s, 'k, 'a, 'c> {
         Ok(Grouped { contraction, size, most: spec.tokens * contraction.parts.choices(), chosen })
     }
 
-    pub fn tasks(&self) -> Tasks {
-        let choices = self.contraction.parts.choices();
-        Tasks::Choices { choices, per: 1, times: self.across() }
-    }
-
-    /// Tiles along the features.
-    fn across(&self) -> usize {
-        self.contraction.panels().div_ceil(self.size.panels)
-    }
-
-    /// Runs `body` for the work-group's tile, if it has one. Rows that have no expert are finished
-    /// here.
-    pub fn with_tile(&self, body: impl FnOnce(Tile<'c>) -> Result<(), Diagnostic>) -> Result<(), Diagnostic> {
+    /// Runs `body` for the work-group's tile, if it has one, and returns the tasks. Rows that have
+    /// no expert are finished here.
+    pub fn with_tile(&self, body: impl FnOnce(Tile<'c>) -> Result<(), Diagnostic>) -> Result<Tasks, Diagnostic> {
         let c = self.contraction.matrix.c;
-        let (across, TileSize { panels, columns, threads }) = (self.across(), self.size);
+        let (across, TileSize { panels, columns, threads }) = (self.size.across(self.contraction), self.size);
         let (panel, row) = (c.group() % across * panels, c.uniform(c.group() / across));
         c.when(c.less(row, self.chosen.count), || {
             let expert = self.chosen.expert(c, row);
@@ -203,7 +186,8 @@ impl<'s, 'k, 'a, 'c> Grouped<'s, 'k, 'a, 'c> {
                 });
                 without.and(made)
             })
-        })
+        })?;
+        Ok(Tasks::Choices { choices: self.contraction.parts.choices(), per: 1, times: across })
     }
 
     /// Lists the rows of an expert from a row on, as many as a tile has columns, and returns
@@ -226,17 +210,14 @@ impl<'s, 'k, 'a, 'c> Grouped<'s, 'k, 'a, 'c> {
             c.when(is_listed, || c.store(c.at(list, place * 4), at, 4));
             [seen + those(c.int(lanes)), before]
         };
-        let carried = [c.int(0); 2].map(|v| Any::from(v.v));
-        let found = c.for_each((0, self.most, TOGETHER * lanes), &carried, |base, carried| {
+        let [_, before] = c.carry((0, self.most, TOGETHER * lanes), [c.int(0); 2], |base, found| {
             let bases = || (0..TOGETHER).map(|i| base + i * lanes);
             // All loads before the first use.
             let load = |base: Int<'c>| c.load_made_index(self.chosen.from, c.smaller(base + lane, self.most - 1));
             let loaded: Vec<_> = bases().map(load).collect();
-            let first = [0, 1].map(|i| c.as_int(carried[i]));
-            let made = bases().zip(loaded).fold(first, |found, (base, has)| turn(base, has, found));
-            made.map(|v| v.v.into()).to_vec()
+            bases().zip(loaded).fold(found, |found, (base, has)| turn(base, has, found))
         });
-        c.equal(c.as_int(found[1]) % columns, 0)
+        c.equal(before % columns, 0)
     }
 }
 
@@ -259,19 +240,15 @@ impl<'s, 'k, 'a, 'c> Combined<'s, 'k, 'a, 'c> {
         Ok(Combined { contraction, tokens, chosen })
     }
 
-    pub fn tasks(&self) -> Tasks {
-        Tasks::Tokens { per: 1, times: self.contraction.panels() }
-    }
-
     /// Adds up the sums of the tile of each choice, or of every `step`-th from a first one on, and
-    /// finishes with the tile of the token.
+    /// finishes with the tile of the token. Returns the tasks.
     pub fn each(
         &self,
         zeros: &[Vector<'c>],
         (first, step): (Int<'c>, usize),
         sums: impl FnOnce(Tile<'c>) -> Result<Vec<Vector<'c>>, Diagnostic>,
         finish: impl FnOnce(Tile<'c>, &[Vector<'c>]) -> Result<(), Diagnostic>,
-    ) -> Result<(), Diagnostic> {
+    ) -> Result<Tasks, Diagnostic> {
         let m = &self.contraction.matrix;
         let (c, parts) = (m.c, &self.contraction.parts);
         let (panels, choices) = (self.contraction.panels(), parts.choices());
@@ -281,28 +258,17 @@ impl<'s, 'k, 'a, 'c> Combined<'s, 'k, 'a, 'c> {
             Tile { panel, columns: 1, matrix, rows, each: self.chosen.each }
         };
         c.when(c.less(token, self.tokens), || {
-            let mut failed = Ok(());
-            let carried: Vec<Any<'c>> = zeros.iter().map(|&v| v.into()).collect();
-            let all = c.for_each((first, choices, step), &carried, |choice, carried| {
+            let all = c.try_carry((first, choices, step), zeros.to_vec(), |choice, all| {
                 let row = token * choices + choice;
                 let expert = self.chosen.expert(c, row);
-                let add = || {
-                    let sums = sums(tile(c.larger(expert, 0), row))?;
-                    let weight = parts.weight_of(token, choice)?;
-                    let weight = c.pick(c.less(expert, 0), c.number(0.0), weight);
-                    c.set_lanes(m.layout.results);
-                    let add = |(&all, sum): (&Any<'c>, Vector<'c>)| {
-                        c.fma(sum, c.splat(weight), all.into_vector_value()).into()
-                    };
-                    Ok(carried.iter().zip(sums).map(add).collect())
-                };
-                add().unwrap_or_else(|e| {
-                    failed = Err(e);
-                    carried.to_vec()
-                })
-            });
-            let all: Vec<Vector<'c>> = all.iter().map(|v| v.into_vector_value()).collect();
-            failed.and_then(|()| finish(tile(c.int(0), token), &all))
-        })
+                let sums = sums(tile(c.larger(expert, 0), row))?;
+                let weight = parts.weight_of(token, choice)?;
+                let weight = c.pick(c.less(expert, 0), c.number(0.0), weight);
+                c.set_lanes(m.layout.results);
+                Ok(all.into_iter().zip(sums).map(|(all, sum)| c.fma(sum, c.splat(weight), all)).collect())
+            })?;
+            finish(tile(c.int(0), token), &all)
+        })?;
+        Ok(Tasks::Tokens { per: 1, times: panels })
     }
 }

@@ -19,14 +19,11 @@ impl<'s, 'k, 'a, 'c> AllRows<'s, 'k, 'a, 'c> {
         AllRows { contraction, size }
     }
 
-    /// The work-group's.
-    pub fn tile(&self) -> Tile<'c> {
+    /// Runs `body` for the work-group's tile, and returns the tasks.
+    pub fn with_tile(&self, body: impl FnOnce(Tile<'c>) -> Result<(), Diagnostic>) -> Result<Tasks, Diagnostic> {
         let c = self.contraction.matrix.c;
-        Tile::from_row(c.group() * self.size.panels, c.int(0), self.size.columns)
-    }
-
-    pub fn tasks(&self) -> Tasks {
-        Tasks::Fixed(self.contraction.panels().div_ceil(self.size.panels))
+        body(Tile::from_row(c.group() * self.size.panels, c.int(0), self.size.columns))?;
+        Ok(Tasks::Fixed(self.size.across(self.contraction)))
     }
 }
 
@@ -89,11 +86,6 @@ impl<'s, 'k, 'a, 'c> Grid<'s, 'k, 'a, 'c> {
         Grid { splits, ..self }
     }
 
-    /// Tiles along the features.
-    fn across(&self) -> usize {
-        self.contraction.panels().div_ceil(self.size.panels)
-    }
-
     /// Whether the number of work-groups of a tile depends on the step's size: otherwise it is that
     /// of the largest step.
     pub fn follows_step(&self) -> bool {
@@ -102,7 +94,7 @@ impl<'s, 'k, 'a, 'c> Grid<'s, 'k, 'a, 'c> {
 
     /// The work-groups of every step, where their number does not depend on it.
     fn fixed(&self, spec: &KernelSpec) -> usize {
-        self.splits.of(spec.tokens.div_ceil(self.size.columns) * self.across())
+        self.splits.of(spec.tokens.div_ceil(self.size.columns) * self.size.across(self.contraction))
     }
 
     /// The work-group's part of a tile.
@@ -114,7 +106,7 @@ impl<'s, 'k, 'a, 'c> Grid<'s, 'k, 'a, 'c> {
         let shift = match self.follows_step() {
             true => {
                 let rows = launch::step_size(c, spec, false);
-                let tiles = (rows + (self.size.columns - 1)) / self.size.columns * self.across();
+                let tiles = (rows + (self.size.columns - 1)) / self.size.columns * self.size.across(self.contraction);
                 let fits = |power: u32| c.pick_int(c.less(tiles, (self.splits.most >> power) + 1), 1, 0);
                 (1..=self.splits.each.ilog2()).map(fits).fold(c.int(0), |shift, more| shift + more)
             }
@@ -131,7 +123,7 @@ impl<'s, 'k, 'a, 'c> Grid<'s, 'k, 'a, 'c> {
         spec: &KernelSpec,
         body: impl FnOnce(Tile<'c>, Share<'c>) -> Result<(), Diagnostic>,
     ) -> Result<(), Diagnostic> {
-        let (c, across, share) = (self.contraction.matrix.c, self.across(), self.share(spec));
+        let (c, across, share) = (self.contraction.matrix.c, self.size.across(self.contraction), self.share(spec));
         let (number, row): (Int<'c>, Int<'c>) = (share.tile % across, share.tile / across * self.size.columns);
         launch::when_in_step(c, spec, self.kernel, row, || {
             let tile = Tile::from_row(number * self.size.panels, row, self.size.columns);
@@ -144,12 +136,12 @@ impl<'s, 'k, 'a, 'c> Grid<'s, 'k, 'a, 'c> {
     pub fn tasks(&self, spec: &KernelSpec) -> Tasks {
         match self.splits.share() && self.follows_step() {
             true => Tasks::Shared { few: self.parts(), limit: 0, many: self.parts() },
-            false => self.kernel.row_tasks(self.size.columns, self.across() * self.fixed(spec)),
+            false => self.kernel.row_tasks(self.size.columns, self.size.across(self.contraction) * self.fixed(spec)),
         }
     }
 
     /// The tiles as parts that work-groups may share.
     pub fn parts(&self) -> Parts {
-        self.splits.parts(self.size.columns, self.across())
+        self.splits.parts(self.size.columns, self.size.across(self.contraction))
     }
 }

@@ -11,8 +11,7 @@ use crate::{KernelSpec, Tasks};
 
 pub struct PerHead<'s, 'k, 'a, 'c> {
     contraction: &'s Contraction<'k, 'a, 'c>,
-    columns: usize,
-    panels: usize,
+    size: TileSize,
     heads: usize,
     rows: Int<'c>,
     /// Whether tiles are of whole rows of the padding, too.
@@ -32,7 +31,7 @@ impl<'s, 'k, 'a, 'c> PerHead<'s, 'k, 'a, 'c> {
             return Err(unsupported(format!("heads of {} features, {results} of which a lane has", parts.width())));
         }
         let rows = launch::step_size(c, spec, parts.kernel.by_rows);
-        Ok(PerHead { contraction, columns: size.columns, panels: size.panels, heads, rows, is_whole: false })
+        Ok(PerHead { contraction, size, heads, rows, is_whole: false })
     }
 
     /// Tiles have all their rows, as memory is padded to as many.
@@ -40,26 +39,17 @@ impl<'s, 'k, 'a, 'c> PerHead<'s, 'k, 'a, 'c> {
         PerHead { is_whole: true, ..self }
     }
 
-    /// Tiles along a head's features.
-    fn across(&self) -> usize {
-        self.contraction.panels().div_ceil(self.panels)
-    }
-
-    /// Runs `body` for the work-group's tile, if it has one.
-    pub fn with_tile(&self, body: impl FnOnce(Tile<'c>) -> Result<(), Diagnostic>) -> Result<(), Diagnostic> {
+    /// Runs `body` for the work-group's tile, if it has one, and returns the tasks.
+    pub fn with_tile(&self, body: impl FnOnce(Tile<'c>) -> Result<(), Diagnostic>) -> Result<Tasks, Diagnostic> {
         let c = self.contraction.matrix.c;
-        let across = self.across();
-        let (panel, place) = (c.group() % across * self.panels, c.uniform(c.group() / across));
-        let (head, first) = (place % self.heads, place / self.heads * self.columns);
+        let (across, columns) = (self.size.across(self.contraction), self.size.columns);
+        let (panel, place) = (c.group() % across * self.size.panels, c.uniform(c.group() / across));
+        let (head, first) = (place % self.heads, place / self.heads * columns);
         c.when(c.less(first, self.rows), || {
-            let count = c.smaller(self.rows - first, self.columns);
+            let count = c.smaller(self.rows - first, columns);
             let rows = if self.is_whole { Rows::From(first) } else { Rows::Run { first, count } };
-            body(Tile { panel, columns: self.columns, matrix: Matrix::Head(head), rows, each: 1 })
-        })
-    }
-
-    pub fn tasks(&self) -> Tasks {
-        let times = self.heads * self.across();
-        self.contraction.parts.kernel.row_tasks(self.columns, times)
+            body(Tile { panel, columns, matrix: Matrix::Head(head), rows, each: 1 })
+        })?;
+        Ok(self.contraction.parts.kernel.row_tasks(columns, self.heads * across))
     }
 }

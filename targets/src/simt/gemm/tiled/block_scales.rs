@@ -1,9 +1,9 @@
 //! Scales of both operands for 32 columns, which matrix instructions take as stored. Those of the
 //! next stretch are loaded while one is multiplied.
 use super::Group;
+use super::group_scales::StretchScales;
 use crate::code::{Any, Int, Ptr};
 use crate::simt::gemm::codes::Codes;
-use crate::simt::machine::Gpu;
 use crate::simt::machine::fragment::BlockScale;
 
 use atomc_ir::arch::BlockScaled;
@@ -18,26 +18,6 @@ pub struct BlockScales<'c> {
     weight: Vec<Ptr<'c>>,
     /// The shift of a word of a row's scales that puts the lane's first.
     shift: Int<'c>,
-}
-
-/// The scales of a stretch: for each block words of a row's scales, those of two stretches if they
-/// are loaded together, and for each tile the lane's scale of each step.
-pub struct StretchScales<'c> {
-    rows: Vec<Vec<Int<'c>>>,
-    weight: Vec<Vec<Int<'c>>>,
-}
-
-impl<'c> StretchScales<'c> {
-    pub fn carried(&self) -> Vec<Any<'c>> {
-        self.rows.iter().chain(&self.weight).flatten().map(|word| word.v.into()).collect()
-    }
-
-    /// The scales as a loop has carried them.
-    pub fn of_carried(&self, c: &Gpu<'c>, carried: &[Any<'c>]) -> StretchScales<'c> {
-        let mut next = carried.iter().map(|&v| c.as_int(v));
-        let mut all = |of: &[Vec<Int<'c>>]| of.iter().map(|own| next.by_ref().take(own.len()).collect()).collect();
-        StretchScales { rows: all(&self.rows), weight: all(&self.weight) }
-    }
 }
 
 impl<'c> Group<'_, '_, '_, 'c> {
@@ -68,65 +48,47 @@ impl<'c> Group<'_, '_, '_, 'c> {
         Some(c.at(codes.scales_of_row(c, panel, row % 16), s.share() * 16))
     }
 
-    /// The stretches for which the scales of a row are loaded at once.
-    fn together(&self) -> usize {
-        if self.shape.count.is_multiple_of(2) { 2 } else { 1 }
-    }
-
-    /// Loads the scales of a stretch in the first half of local memory, or of any stretch if each
-    /// has its own.
-    pub(super) fn load_blocks(&self, from: &BlockScales<'c>, stretch: Int<'c>) -> StretchScales<'c> {
+    /// Loads words of scales of each block's row, for a stretch in the first half of local memory,
+    /// or for any stretch if each has its own.
+    pub(super) fn load_block_rows(&self, from: &BlockScales<'c>, stretch: Int<'c>) -> Vec<Vec<Any<'c>>> {
         let c = self.contraction.matrix.c;
         let groups = self.shape.stretch / BlockScaled::COLUMNS;
-        let bytes = groups * self.together();
+        let bytes = groups * if self.shape.has_pairs() { 2 } else { 1 };
         // One load: the rows of lanes are far apart, and each is a line of its own.
-        let words = |&p: &Ptr<'c>| -> Vec<Int<'c>> {
+        let words = |&p: &Ptr<'c>| -> Vec<Any<'c>> {
             let words = c.load_vector(c.cx.i32_type(), bytes / WORD, c.at(p, stretch * groups), bytes);
-            (0..bytes / WORD).map(|i| c.as_int(c.lane(words, i))).collect()
+            (0..bytes / WORD).map(|i| c.lane(words, i)).collect()
         };
-        StretchScales { rows: from.rows.iter().map(words).collect(), weight: self.load_weight_blocks(from, stretch) }
+        from.rows.iter().map(words).collect()
     }
 
-    /// Loads the scales of the next stretch, in the second half.
-    pub(super) fn load_second_blocks(
-        &self,
-        from: &BlockScales<'c>,
-        stretch: Int<'c>,
-        held: &StretchScales<'c>,
-    ) -> StretchScales<'c> {
-        if self.together() == 1 {
-            return self.load_blocks(from, stretch);
-        }
-        StretchScales { rows: held.rows.clone(), weight: self.load_weight_blocks(from, stretch) }
-    }
-
-    fn load_weight_blocks(&self, from: &BlockScales<'c>, stretch: Int<'c>) -> Vec<Vec<Int<'c>>> {
+    /// Loads the lane's scale of each step of a stretch, for each tile.
+    pub(super) fn load_block_weights(&self, from: &BlockScales<'c>, stretch: Int<'c>) -> Vec<Vec<Any<'c>>> {
         let (c, s) = (self.contraction.matrix.c, &self.accumulator);
         let groups = self.shape.stretch / BlockScaled::COLUMNS;
         let byte = |&p: &Ptr<'c>, step: usize| {
             let p = c.at(c.at(p, stretch * (groups * 16)), step * (s.span() / BlockScaled::COLUMNS * 16));
-            let byte = c.load(c.cx.i8_type(), p, 1).into_int_value();
-            c.as_int(c.b.build_int_z_extend(byte, c.cx.i32_type(), "").expect("a byte to a word"))
+            c.byte_as_word(p).into()
         };
         let all = |p: &Ptr<'c>| (0..self.shape.stretch / s.span()).map(|i| byte(p, i)).collect();
         from.weight.iter().map(all).collect()
     }
 
-    /// The scales of a step of the stretch in a half, for each block and for each tile.
+    /// The scales of a step of a stretch, for each block and for each tile.
     pub(super) fn scales_of_step(
         &self,
         from: &BlockScales<'c>,
         of: &StretchScales<'c>,
-        (half, step): (usize, usize),
+        step: usize,
     ) -> [Vec<BlockScale<'c>>; 2] {
+        let c = self.contraction.matrix.c;
         let in_step = self.accumulator.span() / BlockScaled::COLUMNS;
-        let before = if self.together() == 2 { half % 2 * self.shape.stretch / BlockScaled::COLUMNS } else { 0 };
-        let first = before + step * in_step;
-        let of_row = |words: &Vec<Int<'c>>| BlockScale {
-            word: words[first / WORD].shifted_down(from.shift),
+        let first = of.number * self.shape.stretch / BlockScaled::COLUMNS + step * in_step;
+        let of_row = |words: &Vec<Any<'c>>| BlockScale {
+            word: c.as_int(words[first / WORD]).shifted_down(from.shift),
             byte: first % WORD,
         };
-        let of_weight = |bytes: &Vec<Int<'c>>| BlockScale { word: bytes[step], byte: 0 };
+        let of_weight = |bytes: &Vec<Any<'c>>| BlockScale { word: c.as_int(bytes[step]), byte: 0 };
         [of.rows.iter().map(of_row).collect(), of.weight.iter().map(of_weight).collect()]
     }
 }

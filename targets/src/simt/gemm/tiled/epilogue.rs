@@ -50,7 +50,6 @@ impl<'c> Group<'_, '_, '_, 'c> {
         let row_scales: Vec<Option<Any<'c>>> = all.map(row_scale).collect();
         // All waves have read their operands from local memory.
         c.barrier();
-        let mut result = Ok(());
         for (tile, scales) in scales.iter().enumerate() {
             let panel = first + tile * self.accumulator.side();
             let own = panel + lane % in_row / (16 / LANE);
@@ -61,8 +60,8 @@ impl<'c> Group<'_, '_, '_, 'c> {
                     self.exchanged(sums[number * self.blocks() + block])
                 };
                 let pieces: Vec<Vec<Vector<'c>>> = (0..shape.pieces).map(of_piece).collect();
-                c.when(c.less(inside, panels), || {
-                    for pass in 0..passes {
+                let made = c.when(c.less(inside, panels), || {
+                    (0..passes).try_for_each(|pass| {
                         let of_row = row_scales[block * passes + pass];
                         let scaled = |(i, piece): (usize, &Vec<Vector<'c>>)| {
                             c.set_lanes(LANE);
@@ -70,15 +69,17 @@ impl<'c> Group<'_, '_, '_, 'c> {
                             self.times(of_weight.map_or(piece[pass], |&by| c.fmul(piece[pass], by)), of_row)
                         };
                         let sums: Vec<Vector<'c>> = pieces.iter().enumerate().map(scaled).collect();
-                        let at = [column(block, pass), panel * 16 + lane % in_row * LANE];
-                        let done = self.finish(at, &sums);
-                        result = std::mem::replace(&mut result, Ok(())).and(done);
-                    }
+                        let (column, feature) = (column(block, pass), panel * 16 + lane % in_row * LANE);
+                        let token = self.tile.row(c, column);
+                        let finish = || self.contraction.finish(token, self.tile.head(), feature, &sums);
+                        self.tile.when_there(c, token, finish)
+                    })
                 });
                 c.keep_order();
+                made?;
             }
         }
-        result
+        Ok(())
     }
 
     /// The sums of a tile, token after token, with consecutive features in each lane.
@@ -99,17 +100,6 @@ impl<'c> Group<'_, '_, '_, 'c> {
         (0..TILE / tokens).map(load).collect()
     }
 
-    /// Makes results of the scaled sums of each piece: of a column of the tile, and features from
-    /// one on.
-    fn finish(&self, [column, feature]: [Int<'c>; 2], sums: &[Vector<'c>]) -> Result<(), Diagnostic> {
-        let c = self.contraction.matrix.c;
-        let token = self.tile.row(c, column);
-        self.tile.when_there(c, token, || match self.tile.head() {
-            Some(head) => self.contraction.finish_head(token, head, feature, sums),
-            None => self.contraction.finish(token, feature, sums),
-        })
-    }
-
     /// For each piece the scales of a lane's rows in a panel of the result, from a row on, group by
     /// group. These rows have one scale each.
     fn scales_of_row(&self, panel: Int<'c>, row: Int<'c>) -> Vec<Vector<'c>> {
@@ -124,7 +114,6 @@ impl<'c> Group<'_, '_, '_, 'c> {
         let (s, shape, c) = (&self.accumulator, self.shape, self.contraction.matrix.c);
         let first = self.tile.panel() + self.wave[0] * shape.made;
         let columns = self.wave[1] * (shape.blocks * 16) + s.column();
-        let mut result = Ok(());
         for made in 0..shape.made {
             let panel = first + made;
             c.when(c.less(panel, self.contraction.panels()), || {
@@ -145,21 +134,17 @@ impl<'c> Group<'_, '_, '_, 'c> {
                     let pieces: Vec<_> = (0..shape.pieces).map(results).collect();
                     for (i, &(row, _)) in pieces[0].iter().enumerate() {
                         let sums: Vec<Vector<'c>> = pieces.iter().map(|p| p[i].1).collect();
-                        self.tile.when_there(c, token, || {
-                            let done = match self.tile.head() {
-                                Some(head) => self.contraction.finish_head(token, head, col + row, &sums),
-                                None => self.contraction.finish(token, col + row, &sums),
-                            };
-                            result = std::mem::replace(&mut result, Ok(())).and(done);
-                        });
+                        let finish = || self.contraction.finish(token, self.tile.head(), col + row, &sums);
+                        self.tile.when_there(c, token, finish)?;
                     }
                     // One block at a time: the operands of all blocks do not fit into registers
                     // next to the sums.
                     c.keep_order();
                 }
-            });
+                Ok(())
+            })?;
         }
-        result
+        Ok(())
     }
 
     /// For each piece of a panel of the result, the scales of the lane's rows, group by group.

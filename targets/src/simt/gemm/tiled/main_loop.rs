@@ -3,8 +3,8 @@
 use inkwell::values::BasicValue;
 
 use super::Group;
-use super::block_scales::{BlockScales, StretchScales};
-use super::group_scales::{Scales, Scaling, Sums};
+use super::block_scales::BlockScales;
+use super::group_scales::{Scaling, StretchScales, Sums};
 use super::loader::{Loaders, RowLoader};
 use crate::code::{Int, Ptr, Vector};
 use crate::simt::gemm::global_to_lds::mark;
@@ -41,14 +41,12 @@ impl<'c> Group<'_, '_, '_, 'c> {
         let pairs = (shape.count - 1) / 2;
         let end = if self.share.is_some() { self.count - 1 } else { c.int(1 + 2 * pairs) };
         if pairs > 0 {
-            let carried = c.for_each((1, end, 2), &sums.carried(), |stretch, carried| {
+            sums = c.carry((1, end, 2), sums, |stretch, mut sums| {
                 let stretch = if self.share.is_none() { stretch } else { stretch + self.first };
-                let mut sums = sums.of_carried(c, carried);
                 self.turn((loaders, scaling), stretch, 1, &mut sums);
                 self.turn((loaders, scaling), stretch + 1, 0, &mut sums);
-                sums.carried()
+                sums
             });
-            sums = sums.of_carried(c, &carried);
         }
         let last = self.first + (self.count - 1);
         if shape.count > 1 + 2 * pairs {
@@ -94,7 +92,7 @@ impl<'c> Group<'_, '_, '_, 'c> {
             (0..operand.count).map(|i| self.fragment(operand, i, step)).collect()
         };
         let add = |[a, b]: [&[Fragment<'c>]; 2], step: usize, sums: &mut [Vector<'c>]| match scales {
-            Some((from, of)) => self.add_scaled([a, b], self.scales_of_step(from, of, (half, step)), sums),
+            Some((from, of)) => self.add_scaled([a, b], self.scales_of_step(from, of, step), sums),
             None => self.add(a, b, 0, sums),
         };
         if self.shape.is_wide() {
@@ -135,7 +133,7 @@ impl<'c> Group<'_, '_, '_, 'c> {
     /// Multiplies the stretch in a half of local memory. Each column block has one scale there.
     /// Sums are scaled one tile at a time, so that the other tiles keep their registers. The SIMD's
     /// other wave multiplies while this one scales.
-    pub(super) fn multiply_groups(&self, half: usize, scales: &Scales<'c>, sums: &mut [Vector<'c>]) {
+    pub(super) fn multiply_groups(&self, half: usize, scales: &StretchScales<'c>, sums: &mut [Vector<'c>]) {
         let (c, steps) = (self.contraction.matrix.c, self.shape.stretch / self.accumulator.span());
         let [rows, columns] = self.operands(half);
         let along = |operand: &Half<'c>, i: usize| -> Vec<Fragment<'c>> {

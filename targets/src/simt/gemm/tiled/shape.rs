@@ -1,6 +1,6 @@
 //! How a tile is cut, by the room in registers and local memory.
 use atomc_ir::arch::{BlockScaled, GpuArch, Isa, Simt};
-use atomc_ir::{Diagnostic, Family, Layout};
+use atomc_ir::{DType, Diagnostic, Family, Layout};
 
 use crate::KernelSpec;
 use crate::row::unsupported;
@@ -133,57 +133,72 @@ fn tiles(spec: &KernelSpec, side: usize) -> Result<usize, Diagnostic> {
     Ok(spec.tokens.div_ceil(16 * side) * rows.div_ceil(16 * side))
 }
 
+/// Panels, and blocks of tokens, of a tile's side.
+fn side(spec: &KernelSpec, arch: GpuArch) -> Result<usize, Diagnostic> {
+    let Sizes { experts, heads, .. } = Sizes::of(spec.body)?;
+    Ok(match experts.map(|experts| experts.layout) {
+        // In the same order along K: small steps have small tiles, so that there are more of them.
+        None if spec.invariant && spec.tokens <= SMALL * 16 => SMALL,
+        None if spec.family == Family::Matvec => SMALL,
+        None if heads.is_some() => SIDE,
+        None if is_large(spec, arch)? => LARGE,
+        None => SIDE,
+        Some(Layout::Grouped { tile, .. }) if [SMALL, SIDE].contains(&(tile / 16)) && tile % 16 == 0 => tile / 16,
+        Some(Layout::Grouped { tile, .. }) => {
+            let [small, large] = [SMALL, SIDE].map(|side| side * 16);
+            return Err(unsupported(format!("blocks of {tile} rows: tiles have {small} or {large}")));
+        }
+        Some(_) => return Err(unsupported("a product of many rows whose experts are not grouped")),
+    })
+}
+
+/// Panels and blocks of a wave, in a tile of a side.
+fn of_wave(simt: &Simt, dtype: DType, quantised: Option<Quantised>, side: usize) -> (usize, usize) {
+    // A group has sums of its own in addition to those of all columns.
+    let sums = if quantised.is_some_and(|quantised| quantised.has_groups) { 2 } else { 1 };
+    // Half as many lanes hold twice as many results each. That does not matter if four waves fit on
+    // a SIMD with twice the registers of 64 by 64 results. If operands are converted on the way,
+    // these registers are needed for that.
+    let leaves_room = simt.unit.vgprs >= 4 * 2 * sums * (64 * 64 / simt.wave);
+    let is_block_scaled = quantised.is_some_and(|quantised| quantised.block_scaled.is_some());
+    let (panels, blocks) = match Matrix::native(simt, dtype) || is_block_scaled {
+        true => (if leaves_room { 4 } else { simt.wave / 16 }, 4),
+        false => (simt.wave / 16, 2),
+    };
+    let panels = match side {
+        SMALL => panels.min(SMALL_PANELS),
+        LARGE if quantised.is_some() => WIDE_PANELS,
+        _ => panels,
+    };
+    (panels, blocks)
+}
+
+/// Columns of a stretch.
+fn stretch(simt: &Simt, dtype: DType, quantised: Option<Quantised>, depth: usize) -> usize {
+    // Two halves of both operands, twice on a unit, if local memory is large.
+    let roomy =
+        |columns: usize| depth.is_multiple_of(columns) && simt.unit.lds >= 4 * (2 * SIDE) * dtype.bytes(16 * columns);
+    match quantised {
+        Some(Quantised { as_stored: true, .. }) if dtype.bits() == 4 && roomy(2 * GROUP) => 2 * GROUP,
+        Some(Quantised { as_stored: true, .. }) if roomy(GROUP) || dtype.bits() == 4 => GROUP,
+        Some(Quantised { as_stored: true, .. }) => SPAN,
+        _ if roomy(STRETCH) => STRETCH,
+        _ => 32,
+    }
+}
+
 impl Shape {
     pub fn new(spec: &KernelSpec, arch: GpuArch) -> Result<Shape, Diagnostic> {
-        let Sizes { dtype, depth, pieces, encoding, experts, heads, .. } = Sizes::of(spec.body)?;
-        let side = match experts.map(|experts| experts.layout) {
-            // In the same order along K: small steps have small tiles, so that there are more of
-            // them.
-            None if spec.invariant && spec.tokens <= SMALL * 16 => SMALL,
-            None if spec.family == Family::Matvec => SMALL,
-            None if heads.is_some() => SIDE,
-            None if is_large(spec, arch)? => LARGE,
-            None => SIDE,
-            Some(Layout::Grouped { tile, .. }) if [SMALL, SIDE].contains(&(tile / 16)) && tile % 16 == 0 => tile / 16,
-            Some(Layout::Grouped { tile, .. }) => {
-                let [small, large] = [SMALL, SIDE].map(|side| side * 16);
-                return Err(unsupported(format!("blocks of {tile} rows: tiles have {small} or {large}")));
-            }
-            Some(_) => return Err(unsupported("a product of many rows whose experts are not grouped")),
-        };
+        let Sizes { dtype, depth, pieces, encoding, .. } = Sizes::of(spec.body)?;
+        let side = side(spec, arch)?;
         let (simt, depth) = (arch.simt, arch.memory.padded(depth));
         let quantised = Quantised::of(spec.body, arch);
         let dtype = quantised.map_or(dtype, |quantised| quantised.dtype);
-        // A group has sums of its own in addition to those of all columns.
-        let sums = if quantised.is_some_and(|quantised| quantised.has_groups) { 2 } else { 1 };
-        // Half as many lanes hold twice as many results each. That does not matter if four waves
-        // fit on a SIMD with twice the registers of 64 by 64 results. If operands are converted on
-        // the way, these registers are needed for that.
-        let leaves_room = simt.unit.vgprs >= 4 * 2 * sums * (64 * 64 / simt.wave);
-        let is_block_scaled = quantised.is_some_and(|quantised| quantised.block_scaled.is_some());
-        let (panels, blocks) = match Matrix::native(simt, dtype) || is_block_scaled {
-            true => (if leaves_room { 4 } else { simt.wave / 16 }, 4),
-            false => (simt.wave / 16, 2),
-        };
-        let panels = match side {
-            SMALL => panels.min(SMALL_PANELS),
-            LARGE if quantised.is_some() => WIDE_PANELS,
-            _ => panels,
-        };
+        let (panels, blocks) = of_wave(simt, dtype, quantised, side);
         if !panels.is_multiple_of(pieces) {
             return Err(unsupported(format!("a tiled contraction with {pieces} pieces")));
         }
-        // Two halves of both operands, twice on a unit, if local memory is large.
-        let roomy = |columns: usize| {
-            depth.is_multiple_of(columns) && simt.unit.lds >= 4 * (2 * SIDE) * dtype.bytes(16 * columns)
-        };
-        let stretch = match quantised {
-            Some(Quantised { as_stored: true, .. }) if dtype.bits() == 4 && roomy(2 * GROUP) => 2 * GROUP,
-            Some(Quantised { as_stored: true, .. }) if roomy(GROUP) || dtype.bits() == 4 => GROUP,
-            Some(Quantised { as_stored: true, .. }) => SPAN,
-            _ if roomy(STRETCH) => STRETCH,
-            _ => 32,
-        };
+        let stretch = stretch(simt, dtype, quantised, depth);
         let count = depth / stretch;
         let vec16s = dtype.bytes(stretch * 16) / VEC16;
         let is_coded = encoding.is_some() && !quantised.is_some_and(|quantised| quantised.as_stored);
@@ -287,6 +302,11 @@ impl Shape {
     /// a turn of the loop has.
     pub fn in_group(&self) -> usize {
         (GROUP / self.stretch).min(2)
+    }
+
+    /// Whether scales of rows may be loaded for two stretches at once: there is no odd one.
+    pub fn has_pairs(&self) -> bool {
+        self.count.is_multiple_of(2)
     }
 
     /// Whether several stretches are in flight at once.

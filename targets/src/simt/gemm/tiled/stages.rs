@@ -5,21 +5,17 @@
 //! barrier serves twice: that stretch has arrived from all waves, and all waves have read the
 //! previous one, which the next load overwrites.
 use super::Group;
-use super::group_scales::{Held, Scaling, Sums};
-use crate::code::{Any, Int, Vector};
+use super::group_scales::{Scaling, StretchScales, Sums};
+use crate::code::{Int, Vector, carried};
 use crate::simt::gemm::global_to_lds::Loader;
 
 /// Carried from turn to turn: sums, and the scales of the stretches in flight.
 struct Flow<'c> {
     sums: Sums<'c>,
-    scales: Vec<Held<'c>>,
+    scales: Vec<StretchScales<'c>>,
 }
 
-impl<'c> Flow<'c> {
-    fn carried(&self) -> Vec<Any<'c>> {
-        self.sums.carried().into_iter().chain(self.scales.iter().flat_map(Held::carried)).collect()
-    }
-}
+carried!(Flow { sums, scales });
 
 impl<'c> Group<'_, '_, '_, 'c> {
     /// The sums of the wave's part of the tile. It has at least as many stretches as there are
@@ -37,14 +33,12 @@ impl<'c> Group<'_, '_, '_, 'c> {
                 (c.int(turns - turns % stages), turns % stages)
             }
         };
-        let carried = c.for_each((0, looped, stages), &flow.carried(), |at, carried| {
-            let mut flow = self.of_carried(&flow, carried);
+        flow = c.carry((0, looped, stages), flow, |at, mut flow| {
             for stage in 0..stages {
                 self.staged_turn((loader, scaling), (self.first + at + stage, stage), ahead - 1, &mut flow);
             }
-            flow.carried()
+            flow
         });
-        flow = self.of_carried(&flow, &carried);
         for turn in 0..rest + ahead {
             let later = (ahead - 1).min(rest + ahead - 1 - turn);
             let place = (self.first + looped + turn, turn % stages);
@@ -102,17 +96,5 @@ impl<'c> Group<'_, '_, '_, 'c> {
         self.multiply_stretch(scaling, place, &mut flow.sums);
         flow.sums.held = None;
         c.keep_order();
-    }
-
-    fn of_carried(&self, like: &Flow<'c>, carried: &[Any<'c>]) -> Flow<'c> {
-        let c = self.contraction.matrix.c;
-        let (sums, mut rest) = carried.split_at(like.sums.all.len());
-        let scales = like.scales.iter().map(|held| {
-            let (own, others) = rest.split_at(held.carried().len());
-            rest = others;
-            held.of_carried(c, own)
-        });
-        let scales = scales.collect();
-        Flow { sums: like.sums.of_carried(c, sums), scales }
     }
 }

@@ -26,14 +26,14 @@ pub enum Operands {
     /// Both as stored, quantised to a byte.
     Bytes(Bytes),
     /// Rows as stored, the weight decoded in local memory.
-    Decoded,
+    Codes,
 }
 
 impl Operands {
     pub fn of(body: &Graph) -> Operands {
         match Bytes::of(body) {
             Some(bytes) => Operands::Bytes(bytes),
-            None if Encoding::of(body).is_some() => Operands::Decoded,
+            None if Encoding::of(body).is_some() => Operands::Codes,
             None => Operands::Floats,
         }
     }
@@ -51,7 +51,7 @@ impl Operands {
     /// Refuses a body that is not made this way.
     pub fn check(&self, body: &Graph, padded_depth: usize) -> Result<(), WhyNot> {
         let Some(encoding) = Encoding::of(body) else { return Ok(()) };
-        let refused = |is: bool, why: &str| if is { Err(encoding.refused(why)) } else { Ok(()) };
+        let refused = |is: bool, why: &str| encoding.refuse_if(is, why);
         if let Operands::Bytes(bytes) = self {
             return bytes.check(STRETCH);
         }

@@ -4,7 +4,7 @@ use super::Group;
 use super::shape::{BLOCK, EIGHT, PRODUCERS, STRETCH, TOKENS};
 use crate::code::{Int, Ptr};
 use crate::simt::gemm::codes::Codes;
-use crate::simt::gemm::codes_to_lds::{self, Blocks, CodesLoader, in_registers, registers};
+use crate::simt::gemm::codes_to_lds::{self, Blocks, CodesLoader};
 use crate::simt::gemm::contract::Panel;
 use crate::simt::gemm::tile::Tile;
 use crate::simt::machine::fragment::VEC16;
@@ -15,7 +15,7 @@ impl<'c> Group<'_, '_, '_, 'c> {
         let c = self.code();
         c.clear_maps(self.maps, 2);
         c.when(c.equal(c.lane_index(), 0), || {
-            if self.decoded().is_none() {
+            if self.codes_to_decode().is_none() {
                 self.make_weight_map();
             }
             if !self.shape.gathers {
@@ -55,7 +55,7 @@ impl<'c> Group<'_, '_, '_, 'c> {
 
     pub(super) fn place_maps(&self) {
         let c = self.code();
-        let (first, end) = (usize::from(self.decoded().is_some()), if self.shape.gathers { 1 } else { 2 });
+        let (first, end) = (usize::from(self.codes_to_decode().is_some()), if self.shape.gathers { 1 } else { 2 });
         (first..end).for_each(|i| c.place_map(c.at(self.placed, i * MAP), self.map(i)));
     }
 
@@ -140,7 +140,7 @@ impl<'c> Group<'_, '_, '_, 'c> {
 
     /// As [`Group::produce`], with all lanes decoding the weight. Quantised values of the next K
     /// tile are in flight while those of one are decoded.
-    pub(super) fn produce_decoded(&self, tile: Tile<'c>, first: Int<'c>, codes: &Codes<'c>, copies: Int<'c>) {
+    pub(super) fn produce_codes(&self, tile: Tile<'c>, first: Int<'c>, codes: &Codes<'c>, copies: Int<'c>) {
         let (c, shape) = (self.code(), self.shape);
         let [weight, all] = shape.stage();
         let decoded = codes_to_lds::Tile {
@@ -157,7 +157,7 @@ impl<'c> Group<'_, '_, '_, 'c> {
         let leads = c.equal(c.lane_index(), 0);
         let before = loader.load(c.int(0));
         let rows = if shape.gathers { self.gathered_rows(tile) } else { vec![] };
-        c.for_each((0, shape.count, 1), &registers(&before), |i, carried| {
+        c.carry((0, shape.count, 1), before, |i, loaded| {
             let index = first + i;
             let (full, to) = (self.stages.full(index), self.stages.at(index));
             let next = loader.load(c.smaller(i + 1, shape.count - 1));
@@ -172,11 +172,11 @@ impl<'c> Group<'_, '_, '_, 'c> {
                     self.copy_rows(tile, i, to + weight, full);
                 });
             }
-            loader.put(c.at_address(to), &in_registers(c, &before, carried));
+            loader.put(c.at_address(to), &loaded);
             c.show_to_products();
             c.meet_in_wave();
             c.arrive(leads, full);
-            registers(&next)
+            next
         });
     }
 

@@ -48,10 +48,10 @@ impl<'c> Group<'_, '_, '_, 'c> {
         }
         let is_leader = self.is_leader();
         let zero = vec![c.zero_sum(self.multiplied()); shape.rows / 2];
-        let sums = c.for_each((0, shape.count, 1), &zero, |i, sums| {
+        let sums = c.carry((0, shape.count, 1), zero, |i, sums| {
             let turn = first + i;
             self.wait_full(turn);
-            let sums = c.mma_async(sums, self.multiplied(), self.operands(turn), PRODUCTS);
+            let sums = c.mma_async(&sums, self.multiplied(), self.operands(turn), PRODUCTS);
             let is_over = is_leader & c.less(0, i);
             self.stages.release(c, is_over, first + (i - 1));
             sums
@@ -99,20 +99,12 @@ impl<'c> Group<'_, '_, '_, 'c> {
             self.stages.release(c, self.is_leader(), first + i);
             scales.add_scaled(self, (&begun.scales, 0), &own, sums)
         };
-        let mut failed = Ok(());
         let none = vec![c.zero_sum(DType::F32); self.shape.rows / 2];
-        let sums = c.for_each((0, count / 2 * 2, 2), &none, |i, sums| {
-            let two = || {
-                let (one, other) = (begin(i)?, begin(i + 1)?);
-                let sums = end(i, &one, sums, 1);
-                Ok(end(i + 1, &other, &sums, 0))
-            };
-            two().unwrap_or_else(|e| {
-                failed = Err(e);
-                sums.to_vec()
-            })
-        });
-        failed?;
+        let sums = c.try_carry((0, count / 2 * 2, 2), none, |i, sums| {
+            let (one, other) = (begin(i)?, begin(i + 1)?);
+            let sums = end(i, &one, &sums, 1);
+            Ok::<_, Diagnostic>(end(i + 1, &other, &sums, 0))
+        })?;
         if count.is_multiple_of(2) {
             return Ok(sums);
         }
@@ -130,17 +122,10 @@ impl<'c> Group<'_, '_, '_, 'c> {
     ) -> Result<Vec<Any<'c>>, Diagnostic> {
         let (c, shape) = (self.code(), self.shape);
         let each = shape.rows / 2 / shape.parts();
-        let mut failed = Ok(());
         let none = vec![c.zero_sum(DType::F32); shape.rows / 2];
-        let sums = c.for_each((0, shape.count, 1), &none, |i, sums| {
+        c.try_carry((0, shape.count, 1), none, |i, sums| {
             let turn = first + i;
-            let of_stretch = match scales.of_stretch(self, tile, i) {
-                Ok(scales) => scales,
-                Err(e) => {
-                    failed = Err(e);
-                    return sums.to_vec();
-                }
-            };
+            let of_stretch = scales.of_stretch(self, tile, i)?;
             self.wait_full(turn);
             let mut made = Vec::new();
             for (part, sums) in sums.chunks(each).enumerate() {
@@ -153,9 +138,8 @@ impl<'c> Group<'_, '_, '_, 'c> {
                 }
                 made.extend(scales.add_scaled(self, (&of_stretch, part), &own, sums));
             }
-            made
-        });
-        failed.map(|()| sums)
+            Ok(made)
+        })
     }
 
     /// Begins the products of a K tile.

@@ -48,11 +48,9 @@ impl<'c> Group<'_, '_, '_, 'c> {
 
     /// Tiles of the same features are made at the same time, so that weights are read once.
     fn each_of_rows<R>(&self, times: Int<'c>, heads: Option<usize>, body: impl FnOnce(Tile<'c>, Int<'c>) -> R) -> R {
-        let (c, across) = (self.code(), self.shape.across);
+        let across = self.shape.across;
         let tiles = times * (across * heads.unwrap_or(1));
-        let mut made = None;
-        c.for_each((c.group(), tiles, self.shape.groups), &[c.int(0).into()], |number, index| {
-            let index = c.as_int(index[0]);
+        self.each_number(tiles, |number, index| {
             let column = number / times;
             let token = (number - column * times) * TOKENS;
             let panel = |column: Int<'c>| column * self.shape.tile_panels();
@@ -60,23 +58,30 @@ impl<'c> Group<'_, '_, '_, 'c> {
                 None => Tile::from_row(panel(column), token, TOKENS),
                 Some(_) => Tile::from_row(panel(column % across), token, TOKENS).of_head(column / across),
             };
-            made = Some(body(tile, index));
-            vec![(index + self.shape.count).into()]
-        });
-        made.expect("a body that was built")
+            (body(tile, index), index + self.shape.count)
+        })
     }
 
     /// Tiles of the same block are made at the same time, and then those of the same expert.
     fn each_of_experts<R>(&self, blocks: ExpertBlocks<'c>, body: impl FnOnce(Tile<'c>, Int<'c>) -> R) -> R {
         let (c, across) = (self.code(), self.shape.across);
-        let tiles = blocks.most(c) * across;
-        let mut made = None;
-        c.for_each((c.group(), tiles, self.shape.groups), &[c.int(0).into()], |number, index| {
-            let index = c.as_int(index[0]);
+        self.each_number(blocks.most(c) * across, |number, index| {
             let (block, panel) = (number / across, number % across * self.shape.tile_panels());
             let has_expert = blocks.has_expert(c, block);
-            made = Some(c.when(has_expert, || body(blocks.tile(c, block, panel), index)));
-            vec![c.pick_int(has_expert, index + self.shape.count, index).into()]
+            let made = c.when(has_expert, || body(blocks.tile(c, block, panel), index));
+            (made, c.pick_int(has_expert, index + self.shape.count, index))
+        })
+    }
+
+    /// Runs `body` for the number of each of this work-group's tiles, with the pipeline's index.
+    /// The body returns the index of the next tile's first K tile, too.
+    fn each_number<R>(&self, tiles: Int<'c>, body: impl FnOnce(Int<'c>, Int<'c>) -> (R, Int<'c>)) -> R {
+        let c = self.code();
+        let mut made = None;
+        c.carry((c.group(), tiles, self.shape.groups), c.int(0), |number, index| {
+            let (built, next) = body(number, index);
+            made = Some(built);
+            next
         });
         made.expect("a body that was built")
     }

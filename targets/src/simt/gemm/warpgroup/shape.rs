@@ -113,7 +113,7 @@ impl Shape {
     /// Registers of a producer's thread, and of a consumer's.
     pub fn registers(&self) -> [usize; 2] {
         match self.operands {
-            Operands::Decoded => DECODES,
+            Operands::Codes => DECODES,
             _ if self.gathers => GATHERS,
             _ => COPIES,
         }

@@ -76,13 +76,12 @@ impl<'s, 'k, 'a, 'c> LimbRows<'s, 'k, 'a, 'c> {
         let (vectors, threads, word) = (shape.columns() / 8, shape.threads(), c.cx.i32_type());
         let top_at = |token: usize, wave: Int<'c>| c.at(self.tops, (wave + token * shape.waves()) * 4);
         for token in 0..shape.tokens {
-            let none = word.const_zero().into();
-            let top = c.for_each((c.thread(), vectors, threads), &[none], |i, top| {
+            let top = c.carry((c.thread(), vectors, threads), c.as_int(word.const_zero()), |i, top| {
                 let bits = |v: FloatValue<'c>| c.as_int(c.bitcast(v, word)) & 0x7fff_ffff;
                 let all = self.numbers(staged, token, i).into_iter().map(bits);
-                vec![all.fold(c.as_int(top[0]), |a, b| c.larger(a, b)).into()]
+                all.fold(top, |a, b| c.larger(a, b))
             });
-            c.store(top_at(token, c.wave_index()), c.largest_of_wave(c.as_int(top[0])), 4);
+            c.store(top_at(token, c.wave_index()), c.largest_of_wave(top), 4);
         }
         c.barrier();
         for token in 0..shape.tokens {

@@ -5,7 +5,7 @@ use inkwell::values::FloatValue;
 use crate::code::{Int, Ptr, Vector};
 use crate::row::{At, Col};
 use crate::simt::gemm::contract::Contraction;
-use crate::simt::gemm::gemv_bulk::encoded::quantised_rows;
+use crate::simt::gemm::gemv_bulk::codes::quantised_rows;
 use crate::simt::gemm::gemv_bulk::{Ground, Shape};
 use crate::simt::machine;
 use crate::simt::machine::Gpu;
@@ -31,13 +31,13 @@ impl<'s, 'k, 'a, 'c> QuantisedRows<'s, 'k, 'a, 'c> {
         let Ground { contraction, shape, run, .. } = ground;
         let c = contraction.matrix.c;
         let (x, group) = quantised_rows(contraction.parts.kernel.rows.graph)?;
-        let encoded = shape.form.encoded()?.rows?;
+        let layout = shape.form.codes()?.rows?;
         Some(QuantisedRows {
             contraction,
             shape,
             x,
-            lanes: encoded.lanes,
-            group: encoded.grouped.then_some(group),
+            lanes: layout.lanes,
+            group: layout.grouped.then_some(group),
             first: run.member * shape.columns(),
             local: c.shared(shape.k_tile_bytes(), 128),
             scales: c.shared(shape.scale_groups() * 8 * shape.tiles() * 4, 16),

@@ -5,7 +5,7 @@
 //! when they have arrived. A norm commutes with the contraction, so rows are staged times the
 //! norm's weights only, and the sums are scaled by the sum of the row's squares at the end. Only if
 //! elements have so few exponents that a row might not fit, the squares are added up first.
-use atomc_ir::{DType, Diagnostic, Value};
+use atomc_ir::Diagnostic;
 use inkwell::values::FloatValue;
 
 use super::copies::Copies;
@@ -30,12 +30,9 @@ pub struct Staging<'s, 'k, 'a, 'c> {
     /// The token that this thread loads, and which of its vectors.
     token: Int<'c>,
     member: Int<'c>,
-    /// Rows in memory, with their type and width.
-    from: (Value, DType),
-    width: usize,
+    prologue: Prologue,
     /// The first column of the work-group's share.
     first: Int<'c>,
-    norm: Option<Norm>,
     /// Whether sums are scaled, and not rows.
     late: bool,
     local: Ptr<'c>,
@@ -53,18 +50,15 @@ impl<'s, 'k, 'a, 'c> Staging<'s, 'k, 'a, 'c> {
     /// The work that does not depend on other kernels: the norm's weights.
     pub fn begin(ground: Ground<'s, 'k, 'a, 'c>) -> Result<Staging<'s, 'k, 'a, 'c>, Diagnostic> {
         let Ground { contraction, shape, spec, run, .. } = ground;
-        let (c, parts) = (contraction.matrix.c, &contraction.parts);
+        let c = contraction.matrix.c;
         let prologue = Prologue::of(spec.body).map_err(WhyNot::diagnostic)?;
-        let (from, norm) = (prologue.source(), prologue.norm());
-        let ty = parts.kernel.rows.shape(from)?;
         let (lane, wave) = (c.lane_index(), c.wave_index());
         let (near, blocks) = (shape.near(), shape.blocks());
         let token = lane % near + wave % blocks * near;
         let member = lane / near + wave / blocks * (32 / near);
-        let width = ty.shape.last().unwrap_or(0);
-        let local_weights = if norm.is_some() && shape.k_tiles > 1 { shape.columns() * 4 } else { 0 };
+        let local_weights = if prologue.norm.is_some() && shape.k_tiles > 1 { shape.columns() * 4 } else { 0 };
         let first = run.member * shape.columns();
-        let copies = shape.copied.then(|| Copies::begin(contraction, shape, from, first));
+        let copies = shape.copied.then(|| Copies::begin(contraction, shape, prologue.from, first));
         let own = if shape.copied { 0 } else { shape.buffers() * shape.k_tile_bytes() };
         let mut staging = Staging {
             contraction,
@@ -72,11 +66,9 @@ impl<'s, 'k, 'a, 'c> Staging<'s, 'k, 'a, 'c> {
             lanes: rowwise::vector(spec.body).min(contraction.matrix.vec16()),
             token: c.smaller(token, shape.tokens - 1),
             member,
-            from: (from, ty.dtype),
-            width,
+            prologue,
             first,
-            norm,
-            late: norm.is_some() && Norm::scales_sums(contraction.matrix.dtype),
+            late: prologue.scales_sums(contraction.matrix.dtype),
             local: c.shared(own, 128),
             held: vec![],
             weights: c.shared(local_weights, 16),
@@ -99,13 +91,13 @@ impl<'s, 'k, 'a, 'c> Staging<'s, 'k, 'a, 'c> {
     /// last ones.
     fn weights_at(&self, norm: Norm, near: Int<'c>) -> Result<Vector<'c>, Diagnostic> {
         let c = self.code();
-        let col = c.smaller(self.first + near, self.width - self.lanes);
+        let col = c.smaller(self.first + near, self.prologue.width - self.lanes);
         self.contraction.parts.kernel.rows.eval(norm.weights, At { row: c.int(0), head: None, col: Col::Var(col) })
     }
 
     fn bring_weights(&mut self) -> Result<(), Diagnostic> {
         let c = self.code();
-        let Some(norm) = self.norm else { return Ok(()) };
+        let Some(norm) = self.prologue.norm else { return Ok(()) };
         c.set_lanes(self.lanes);
         if self.shape.k_tiles == 1 {
             let held = (0..self.vectors()).map(|i| self.weights_at(norm, self.column(i)));
@@ -127,7 +119,7 @@ impl<'s, 'k, 'a, 'c> Staging<'s, 'k, 'a, 'c> {
     /// Sets the norm's scale of rows: none yet, or the scale.
     pub fn set_scale(&self) -> Result<(), Diagnostic> {
         let (c, rows) = (self.code(), &self.contraction.parts.kernel.rows);
-        let Some(norm) = self.norm else { return Ok(()) };
+        let Some(norm) = self.prologue.norm else { return Ok(()) };
         if self.held.is_empty() {
             c.barrier();
         }
@@ -137,32 +129,25 @@ impl<'s, 'k, 'a, 'c> Staging<'s, 'k, 'a, 'c> {
         }
         c.set_lanes(self.lanes);
         let apart = self.shape.members() * self.lanes;
-        let none = c.number(0.0).into();
-        let sums = c.try_for_each((0, self.width, apart * TOGETHER), &[none], |first, sums| {
-            let mut sum = sums[0].into_float_value();
-            for i in 0..TOGETHER {
+        let sum = c.try_carry((0, self.prologue.width, apart * TOGETHER), c.number(0.0), |first, sum| {
+            (0..TOGETHER).try_fold(sum, |sum, i| {
                 let col = first + (self.member * self.lanes + i * apart);
-                let inside = c.less(col, self.width);
-                let v = c.widen(self.bits(c.pick_int(inside, col, 0))?, self.from.1);
-                sum = self.add_squares(sum, c.pick(inside, v, c.zero()).into_vector_value());
-            }
-            Ok(vec![sum.into()])
+                let inside = c.less(col, self.prologue.width);
+                let v = c.widen(self.bits(c.pick_int(inside, col, 0))?, self.prologue.dtype);
+                Ok::<_, Diagnostic>(Prologue::add_squares(c, sum, c.pick(inside, v, c.zero()).into_vector_value()))
+            })
         })?;
-        self.add_up(sums[0].into_float_value());
+        self.add_up(sum);
         c.barrier();
         rows.set_scale(norm.value, self.scale_of(self.token, norm));
         Ok(())
     }
 
-    fn add_squares(&self, sum: FloatValue<'c>, v: Vector<'c>) -> FloatValue<'c> {
-        let c = self.code();
-        self.add(sum, c.sum(c.fmul(v, v)))
-    }
-
     /// Whether all columns of all K tiles belong to the row.
     fn is_whole(&self) -> bool {
         let columns = self.shape.columns();
-        columns == self.shape.k_tiles * self.shape.k_tile_columns() && self.width == self.shape.cluster * columns
+        columns == self.shape.k_tiles * self.shape.k_tile_columns()
+            && self.prologue.width == self.shape.cluster * columns
     }
 
     /// The bits of a vector of the thread's row; beyond its width, of another row.
@@ -170,9 +155,13 @@ impl<'s, 'k, 'a, 'c> Staging<'s, 'k, 'a, 'c> {
         let c = self.code();
         let safe = match self.is_whole() {
             true => col,
-            false => c.pick_int(c.less(col, self.width), col, 0),
+            false => c.pick_int(c.less(col, self.prologue.width), col, 0),
         };
-        self.contraction.parts.kernel.rows.bits(self.from.0, At { row: self.token, head: None, col: Col::Var(safe) })
+        self.contraction
+            .parts
+            .kernel
+            .rows
+            .bits(self.prologue.from, At { row: self.token, head: None, col: Col::Var(safe) })
     }
 
     /// A vector of the thread's row, with zeros beyond its width.
@@ -180,7 +169,7 @@ impl<'s, 'k, 'a, 'c> Staging<'s, 'k, 'a, 'c> {
         let c = self.code();
         match self.is_whole() {
             true => v,
-            false => c.pick(c.less(col, self.width), v, v.get_type().const_zero()).into_vector_value(),
+            false => c.pick(c.less(col, self.prologue.width), v, v.get_type().const_zero()).into_vector_value(),
         }
     }
 
@@ -252,28 +241,24 @@ impl<'s, 'k, 'a, 'c> Staging<'s, 'k, 'a, 'c> {
     ) -> Result<Vector<'c>, Diagnostic> {
         let (c, rows, dtype) = (self.code(), &self.contraction.parts.kernel.rows, self.contraction.matrix.dtype);
         let col = self.first + share;
-        let Some(norm) = self.norm else {
-            return Ok(match dtype == self.from.1 {
+        let Some(norm) = self.prologue.norm else {
+            return Ok(match dtype == self.prologue.dtype {
                 true => self.inside(col, bits),
-                false => c.narrow(self.inside(col, c.widen(bits, self.from.1)), dtype),
+                false => c.narrow(self.inside(col, c.widen(bits, self.prologue.dtype)), dtype),
             });
         };
-        let v = self.inside(col, c.widen(bits, self.from.1));
+        let v = self.inside(col, c.widen(bits, self.prologue.dtype));
         if self.late {
             // After the K tile comes the next one, and after the share another work-group's.
             let (k_tile, all) = (c.int(self.shape.k_tile_columns()), c.int(self.shape.columns()));
             let is_own = c.less(near, k_tile) & c.less(share, all);
-            *squares = self.add_squares(*squares, c.pick(is_own, v, c.zero()).into_vector_value());
+            *squares = Prologue::add_squares(c, *squares, c.pick(is_own, v, c.zero()).into_vector_value());
         }
         let last = c.smaller(share, self.shape.columns() - self.lanes);
         let in_local = || c.load(c.f32s(), c.at(self.weights, last * 4), self.weights_align());
         let w = self.held.get(i).copied().unwrap_or_else(|| in_local().into_vector_value());
-        rows.bind(self.from.0, v);
-        rows.bind(norm.weights, w);
-        let made = rows.eval(norm.value, At { row: self.token, head: None, col: Col::Var(col) });
-        rows.unbind(self.from.0);
-        rows.unbind(norm.weights);
-        Ok(c.narrow(made?, dtype))
+        let made = self.prologue.normed(rows, norm, [v, w], At { row: self.token, head: None, col: Col::Var(col) })?;
+        Ok(c.narrow(made, dtype))
     }
 
     /// The address of a buffer.
@@ -303,7 +288,7 @@ impl<'s, 'k, 'a, 'c> Staging<'s, 'k, 'a, 'c> {
 
     /// The factor of a token's sums, if they are scaled.
     pub fn scale(&self, token: Int<'c>) -> Option<FloatValue<'c>> {
-        self.norm.filter(|_| self.late).map(|norm| self.scale_of(token, norm))
+        self.prologue.norm.filter(|_| self.late).map(|norm| self.scale_of(token, norm))
     }
 
     fn scale_of(&self, token: Int<'c>, norm: Norm) -> FloatValue<'c> {
@@ -321,6 +306,6 @@ impl<'s, 'k, 'a, 'c> Staging<'s, 'k, 'a, 'c> {
             (1..members).fold(of(0), |sum, member| self.add(sum, of(member)))
         };
         let sum = (1..self.shape.waves() / blocks).fold(part(0), |sum, i| self.add(sum, part(i)));
-        c.inverse_root(sum, self.width, norm.eps)
+        self.prologue.scale_of(c, norm, sum)
     }
 }

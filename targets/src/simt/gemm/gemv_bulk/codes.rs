@@ -8,7 +8,7 @@ use super::scheduler::PipelineIndex;
 use super::{Ground, Shape};
 use crate::code::codes::{Decoder, Zero};
 use crate::code::{Int, Ptr};
-use crate::contraction::Encoding;
+use crate::contraction::{Encoding, rows_of};
 use crate::row::unsupported;
 use crate::schedule::WhyNot;
 use crate::simt::gemm::codes::Codes;
@@ -22,7 +22,7 @@ pub const STEP: usize = 32;
 
 /// The layout of a quantised weight in stages, and how rows are quantised if they are, too.
 #[derive(Clone, Copy, Debug)]
-pub struct Encoded {
+pub struct StageCodes {
     /// Bits of a value.
     pub bits: usize,
     /// Steps that share scales, if a row of either operand has several.
@@ -34,12 +34,12 @@ pub struct Encoded {
     /// Whether all rows of a panel share the scale of a group. Such scales lie apart from the
     /// pipelines.
     pub shared: bool,
-    pub rows: Option<EncodedRows>,
+    pub rows: Option<RowCodes>,
 }
 
 /// How quantised rows are made.
 #[derive(Clone, Copy, Debug)]
-pub struct EncodedRows {
+pub struct RowCodes {
     /// Values that a thread makes at a time.
     pub lanes: usize,
     /// Whether a row has a scale for each group of columns.
@@ -48,16 +48,12 @@ pub struct EncodedRows {
 
 /// The rows of a body's product, and columns that share a scale, if they are quantised.
 pub fn quantised_rows(body: &Graph) -> Option<(Value, usize)> {
-    let product = body.ids().find(|&id| body.op(id).is_contraction())?;
-    let x = body.operands(product)[0];
-    match body.ty(x).as_tensor()?.layout {
-        Layout::Scaled(group) => Some((x, group)),
-        _ => None,
-    }
+    let (x, ty) = rows_of(body)?;
+    if let Layout::Scaled(group) = ty.layout { Some((x, group)) } else { None }
 }
 
-impl Encoded {
-    pub fn of(body: &Graph) -> Option<Encoded> {
+impl StageCodes {
+    pub fn of(body: &Graph) -> Option<StageCodes> {
         let encoding = Encoding::of(body)?;
         let (own, [_, cols]) = (encoding.block.cols, encoding.size);
         let of_rows = quantised_rows(body).map(|(_, group)| group);
@@ -72,13 +68,13 @@ impl Encoded {
         let fits =
             |n: &usize| cols.is_multiple_of(*n) && of_rows.is_none_or(|group| group.is_multiple_of(*n)) && parts(*n);
         let lanes = [8, 4, 2].into_iter().find(fits).unwrap_or(1);
-        Some(Encoded {
+        Some(StageCodes {
             bits: encoding.codes.bits(),
             group: group.map(|group| group / STEP),
             scales: if with_values { 16 * encoding.scale.size() } else { 0 },
             zeros: encoding.zero.filter(|_| with_values).map_or(0, |zero| 16 * zero.size()),
             shared,
-            rows: of_rows.map(|_| EncodedRows { lanes, grouped: of_groups.is_some() }),
+            rows: of_rows.map(|_| RowCodes { lanes, grouped: of_groups.is_some() }),
         })
     }
 
@@ -87,7 +83,7 @@ impl Encoded {
         let Some(encoding) = Encoding::of(body) else { return Ok(()) };
         let Block { rows: high, cols: wide } = encoding.block;
         let [rows, cols] = encoding.size;
-        let refused = |is: bool, why: &str| if is { Err(encoding.refused(why)) } else { Ok(()) };
+        let refused = |is: bool, why: &str| encoding.refuse_if(is, why);
         let of_rows = quantised_rows(body).map_or(cols, |(_, group)| group);
         let both = of_rows < cols && wide < cols && of_rows != wide;
         refused(both, "rows have scales for other columns")?;
@@ -133,9 +129,9 @@ impl Encoded {
 }
 
 /// A quantised weight: its decoder, and in local memory the scales that all rows of a panel share.
-pub struct EncodedWeight<'k, 'c> {
+pub struct WeightCodes<'k, 'c> {
     pub codes: &'k Codes<'c>,
-    pub encoded: Encoded,
+    pub layout: StageCodes,
     pub decoder: Decoder,
     shape: Shape,
     shared: Ptr<'c>,
@@ -174,16 +170,16 @@ pub struct PieceScales<'c> {
     pub zero_numbers: Option<[FloatValue<'c>; 2]>,
 }
 
-impl<'k, 'c> EncodedWeight<'k, 'c> {
+impl<'k, 'c> WeightCodes<'k, 'c> {
     /// Loads everything that no kernel writes. The work-group has a barrier before it is read.
-    pub fn begin(ground: Ground<'k, '_, '_, 'c>) -> Result<EncodedWeight<'k, 'c>, Diagnostic> {
+    pub fn begin(ground: Ground<'k, '_, '_, 'c>) -> Result<WeightCodes<'k, 'c>, Diagnostic> {
         let Ground { contraction, codes, shape, run, .. } = ground;
         let c = contraction.matrix.c;
         let missing = || unsupported("a weight that is not quantised");
-        let (codes, encoded) = codes.zip(shape.form.encoded()).ok_or_else(missing)?;
-        let weight = EncodedWeight {
+        let (codes, layout) = codes.zip(shape.form.codes()).ok_or_else(missing)?;
+        let weight = WeightCodes {
             codes,
-            encoded,
+            layout,
             decoder: Decoder::new(c.arch, codes.encoding.codes, contraction.matrix.dtype).with_pairs_apart(),
             shape,
             shared: c.shared(shape.shared_bytes(), 16),
@@ -207,15 +203,15 @@ impl<'k, 'c> EncodedWeight<'k, 'c> {
 
     /// Scales, and zero points, of the lane's two rows of a panel for a group of a stage.
     pub fn scales(&self, c: &Gpu<'c>, at: StagePlace<'c>, piece: usize, group: Int<'c>) -> PieceScales<'c> {
-        let (encoded, shape) = (self.encoded, self.shape);
-        let groups = encoded.groups_of(shape.steps);
-        if encoded.shared {
+        let (layout, shape) = (self.layout, self.shape);
+        let groups = layout.groups_of(shape.steps);
+        if layout.shared {
             let row = at.panel * shape.pieces + piece;
             let number = row * shape.scale_groups() + at.along * groups + group;
             let scale = c.load(c.cx.f32_type(), c.at(self.shared, number * 4), 4).into_float_value();
             return PieceScales { scales: Some([scale; 2]), zeros: None, zero_numbers: None };
         }
-        let (scale, zero) = (encoded.scales, encoded.zeros);
+        let (scale, zero) = (layout.scales, layout.zeros);
         if scale == 0 {
             return PieceScales { scales: None, zeros: None, zero_numbers: None };
         }

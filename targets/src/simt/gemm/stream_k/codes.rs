@@ -15,7 +15,7 @@ use super::shape::{PANELS, ROW, Shape};
 use crate::KernelSpec;
 use crate::code::codes::{Decoder, Zero};
 use crate::code::{Any, Int, Ptr, Vector};
-use crate::contraction::Encoding;
+use crate::contraction::{Encoding, product_of, rows_of};
 use crate::schedule::WhyNot;
 use crate::simt::gemm::codes::Codes;
 use crate::simt::gemm::contract::Sizes;
@@ -42,7 +42,7 @@ const RUN: usize = 16 * VEC16;
 
 /// The layout of a quantised weight in slots.
 #[derive(Clone, Copy, Debug)]
-pub struct Decoded {
+pub struct SlotCodes {
     pub encoding: Encoding,
     /// Swizzled blocks of rows in a K tile.
     pub blocks: usize,
@@ -61,18 +61,17 @@ enum Scaling {
     Pairs,
 }
 
-impl Decoded {
+impl SlotCodes {
     /// The decoding of a kernel that multiplies floats by a quantised weight.
-    pub fn of(spec: &KernelSpec) -> Option<Decoded> {
+    pub fn of(spec: &KernelSpec) -> Option<SlotCodes> {
         let body = spec.body;
         let encoding = Encoding::of(body)?;
-        let product = body.ids().find(|&id| body.op(id).is_contraction())?;
-        let rows = body.ty(body.operands(product)[0]).as_tensor()?;
+        let (product, (_, rows)) = (product_of(body)?, rows_of(body)?);
         (rows.layout == Layout::Rows && matches!(body.op(product), Op::Linear { .. } | Op::Grouped { .. }))
             .then_some(())?;
         let sizes = Sizes::of(body).ok()?;
         let tokens = Shape::tokens_of_tile(spec, sizes.experts);
-        let k_tile = Decoded::k_tile_of(&encoding);
+        let k_tile = SlotCodes::k_tile_of(&encoding);
         let scales_sums = tokens <= TOGETHER || !scales_are_numbers(&encoding, sizes.dtype);
         let scaling = match encoding.block.cols {
             _ if encoding.is_row_wise() => Scaling::Epilogue,
@@ -83,7 +82,7 @@ impl Decoded {
             Scaling::Pairs => (k_tile / encoding.block.cols.max(1)).max(1),
             _ => 1,
         };
-        Some(Decoded { encoding, blocks: k_tile / BLOCK, groups, scaling })
+        Some(SlotCodes { encoding, blocks: k_tile / BLOCK, groups, scaling })
     }
 
     /// Columns of a K tile: blocks that divide the rows of the weight into whole K tiles. K tiles
@@ -102,8 +101,8 @@ impl Decoded {
 
     /// Refuses a weight that is not decoded this way.
     pub fn check(encoding: &Encoding, dtype: DType, arch: GpuArch) -> Result<(), WhyNot> {
-        let refused = |is: bool, why: &str| if is { Err(encoding.refused(why)) } else { Ok(()) };
-        let (group, [rows, _], k_tile) = (encoding.block.cols, encoding.size, Decoded::k_tile_of(encoding));
+        let refused = |is: bool, why: &str| encoding.refuse_if(is, why);
+        let (group, [rows, _], k_tile) = (encoding.block.cols, encoding.size, SlotCodes::k_tile_of(encoding));
         refused(!Decoder::new(arch.arch(), encoding.codes, dtype).makes_pairs(), "values are not decoded in pairs")?;
         if encoding.is_row_wise() {
             return refused(encoding.zero.is_some(), "zero points of whole rows");
@@ -174,39 +173,36 @@ impl<'c> Group<'_, '_, '_, 'c> {
     /// A stage is a block of a K tile, or half of its rows. The left operand of the next stage is
     /// decoded while the products of this stage run. The assembler serialises products if their
     /// operands are made after the first product of their stage.
-    pub(super) fn decoded_main_loop(&self, part: Part<'c>, decoded: Decoded) -> Vec<Any<'c>> {
+    pub(super) fn codes_main_loop(&self, part: Part<'c>, layout: SlotCodes) -> Vec<Any<'c>> {
         let (c, shape) = (self.code(), self.shape);
-        let decoder = decoded.decoder(c, self.contraction.matrix.dtype);
-        let is_new = decoded.scaling == Scaling::KTile;
+        let decoder = layout.decoder(c, self.contraction.matrix.dtype);
+        let is_new = layout.scaling == Scaling::KTile;
         let by_rows = is_new && shape.columns > TOGETHER;
-        let products = DecodedProducts { group: self, decoded, decoder, by_rows };
+        let products = CodeProducts { group: self, layout, decoder, by_rows };
         let is_first = c.equal(c.lane_index(), 0);
-        let count = shape.sums();
-        let zero = vec![c.zero_sum(DType::F32); count];
+        let zero = vec![c.zero_sum(DType::F32); shape.sums()];
         self.weights.wait_full(c, part.first);
-        let begin = zero.into_iter().chain(carried(&products.stage(part.first, 0))).collect::<Vec<_>>();
-        let all = c.for_each((part.first, part.end, 1), &begin, |index, all| {
-            let (sums, first) = all.split_at(count);
-            let first = fragments(c, first);
+        let begin = (zero, products.stage(part.first, 0));
+        let (sums, _) = c.carry((part.first, part.end, 1), begin, |index, (sums, first)| {
             self.rows.wait_full(c, index);
-            let (sums, next) = match (is_new, by_rows) {
-                (_, true) => products.products_by_rows((part, index), &first, sums),
-                (true, _) => products.scaled_products((part, index), &first, sums),
-                (false, _) => products.products((part, index), &first, sums),
+            let after = match (is_new, by_rows) {
+                (_, true) => products.products_by_rows((part, index), &first, &sums),
+                (true, _) => products.scaled_products((part, index), &first, &sums),
+                (false, _) => products.products((part, index), &first, &sums),
             };
             c.meet_in_wave();
             self.weights.release(c, is_first, index);
             self.rows.release(c, is_first, index);
-            sums.into_iter().chain(carried(&next)).collect()
+            after
         });
-        all[..count].to_vec()
+        sums
     }
 
     /// Stores a vector of 8 columns of a row so that it matches the lanes' words: pair `i` of a
     /// lane in the `i`-th vector of 16 bytes of a block, at the lane's place.
-    pub(super) fn store_for_decoded(
+    pub(super) fn store_for_codes(
         &self,
-        decoded: Decoded,
+        layout: SlotCodes,
         stage: Int<'c>,
         (token, vec16): (Int<'c>, Int<'c>),
         bits: Vector<'c>,
@@ -214,14 +210,14 @@ impl<'c> Group<'_, '_, '_, 'c> {
         let (c, vec16s) = (self.code(), BLOCK * 2 / VEC16);
         let words = c.bitcast(bits, c.cx.i32_type().vec_type(4)).into_vector_value();
         let words: Vec<Int> = (0..4).map(|i| c.as_int(c.lane(words, i))).collect();
-        let words = decoded.decoder(c, self.contraction.matrix.dtype).ordered(c, words);
+        let words = layout.decoder(c, self.contraction.matrix.dtype).ordered(c, words);
         let row = stage + vec16 / vec16s * (self.shape.columns * ROW) + token * ROW;
         let place = vec16 % vec16s;
         let put = |number: Int<'c>, bytes: Int<'c>, words: &[Int<'c>]| {
             let at = row + (number ^ (token % 8)) * VEC16 + bytes;
             c.store(self.local(at), c.words(words), 4 * words.len() as u32);
         };
-        if decoded.encoding.codes.bits() == 4 {
+        if layout.encoding.codes.bits() == 4 {
             // A vector is a lane's word of a run.
             let (run, lane) = (place / 4, place % 4);
             words.iter().enumerate().for_each(|(i, &word)| put(run * 4 + i, lane * 4, &[word]));
@@ -236,30 +232,20 @@ impl<'c> Group<'_, '_, '_, 'c> {
 /// A part of a tile, and the pipeline's index of a K tile of it.
 type At<'c> = (Part<'c>, Int<'c>);
 
-/// Words in the form that a loop carries.
-fn carried<'c>(fragments: &Fragments<'c>) -> Vec<Any<'c>> {
-    fragments.iter().flatten().map(|word| Any::from(word.v)).collect()
-}
-
-/// The fragments that a loop carried.
-fn fragments<'c>(c: &Gpu<'c>, words: &[Any<'c>]) -> Fragments<'c> {
-    words.chunks(WORDS).map(|part| part.iter().map(|&word| c.as_int(word)).collect()).collect()
-}
-
 /// The upper or lower rows of a block of columns: the pipeline's index of a K tile, the block, and
 /// 1 for the lower ones.
 type Half<'c> = (Int<'c>, usize, usize);
 
 /// Reads the wave's part of a slot, decodes it, and multiplies it with its rows.
-struct DecodedProducts<'r, 'g, 'k, 'a, 'c> {
+struct CodeProducts<'r, 'g, 'k, 'a, 'c> {
     group: &'r Group<'g, 'k, 'a, 'c>,
-    decoded: Decoded,
+    layout: SlotCodes,
     decoder: Decoder,
     /// Whether a stage is upper or lower rows of both blocks, and not a block of both.
     by_rows: bool,
 }
 
-impl<'c> DecodedProducts<'_, '_, '_, '_, 'c> {
+impl<'c> CodeProducts<'_, '_, '_, '_, 'c> {
     /// Adds the products of a K tile. Its first stage is decoded already. A stage is a block of
     /// columns.
     fn products(&self, at: At<'c>, first: &Fragments<'c>, sums: &[Any<'c>]) -> (Vec<Any<'c>>, Fragments<'c>) {
@@ -268,11 +254,11 @@ impl<'c> DecodedProducts<'_, '_, '_, '_, 'c> {
             let sums = |i: usize| if sums.is_empty() { sums } else { &sums[i * half..][..half] };
             [0, 1].map(|i| self.begin(at.1, block, &a[i], sums(i))).concat()
         };
-        let own = (1..self.decoded.blocks).fold(of(0, first, sums), |own, block| {
+        let own = (1..self.layout.blocks).fold(of(0, first, sums), |own, block| {
             let a = self.stage(at.1, block);
             of(block, &a, &c.mma_wait(&own, 0))
         });
-        if self.decoded.blocks == 1 {
+        if self.layout.blocks == 1 {
             // The products would take the operands of the next stage, which the assembler would
             // serialise.
             let own = c.mma_wait(&own, 0);
@@ -342,13 +328,13 @@ impl<'c> DecodedProducts<'_, '_, '_, '_, 'c> {
     /// The left operand of a stage of a K tile.
     fn stage(&self, index: Int<'c>, stage: usize) -> Fragments<'c> {
         let halves: Vec<Half<'c>> = match self.by_rows {
-            true => (0..self.decoded.blocks).map(|block| (index, block, stage)).collect(),
+            true => (0..self.layout.blocks).map(|block| (index, block, stage)).collect(),
             false => (0..2).map(|half| (index, stage, half)).collect(),
         };
         let words: Vec<Vec<Int<'c>>> = halves.iter().map(|&half| self.words(half)).collect();
         let whole = || halves.iter().zip(&words).map(|(&half, words)| self.half(half, words)).collect();
         match &self.group.codes {
-            Some(codes) if self.decoded.scaling == Scaling::Pairs && self.decoder.takes_exponents() => {
+            Some(codes) if self.layout.scaling == Scaling::Pairs && self.decoder.takes_exponents() => {
                 self.by_exponents(codes, &halves, &words, whole)
             }
             _ => whole(),
@@ -365,16 +351,15 @@ impl<'c> DecodedProducts<'_, '_, '_, '_, 'c> {
         whole: impl FnOnce() -> Fragments<'c>,
     ) -> Fragments<'c> {
         let c = self.group.code();
-        let places = halves.iter().flat_map(|&half| self.places(half, 0, self.decoded.of_group()[0]));
+        let places = halves.iter().flat_map(|&half| self.places(half, 0, self.layout.of_group()[0]));
         let bytes: Vec<Int<'c>> = places.map(|p| codes.scale_byte_at(c, p)).collect();
         let of_half = |(words, bytes): (&Vec<Int<'c>>, &[Int<'c>])| {
             let factors: Vec<Int<'c>> = bytes.iter().map(|&byte| self.decoder.factor_of(byte)).collect();
             self.of_runs(words, |word, group| self.decoder.times_factor(c, word, factors[group]))
         };
-        let made = words.iter().zip(bytes.chunks(bytes.len() / halves.len())).map(of_half).collect();
+        let made: Fragments<'c> = words.iter().zip(bytes.chunks(bytes.len() / halves.len())).map(of_half).collect();
         let is_large = c.any_vote(self.decoder.has_no_factor(c, &bytes));
-        let made = c.change_if(is_large, &carried(&made), |_| carried(&whole()));
-        fragments(c, &made)
+        c.carry_if(is_large, made, |_| whole())
     }
 
     /// The upper or lower rows of a block of columns.
@@ -383,7 +368,7 @@ impl<'c> DecodedProducts<'_, '_, '_, '_, 'c> {
         let (scales, zeros) = self.scales(half);
         self.of_runs(words, |word, group| {
             let numbers = self.decoder.decode(c, &[word], zeros.get(group).copied());
-            match self.decoded.scaling {
+            match self.layout.scaling {
                 Scaling::Pairs => self.decoder.scaled(c, &numbers, scales[group]),
                 _ => numbers,
             }
@@ -393,7 +378,7 @@ impl<'c> DecodedProducts<'_, '_, '_, '_, 'c> {
     /// The left operand of half a block. `numbers` decodes each word of the wave's panels, given
     /// the number of its group.
     fn of_runs(&self, words: &[Int<'c>], numbers: impl Fn(Int<'c>, usize) -> Vec<Int<'c>>) -> Vec<Int<'c>> {
-        let (runs, groups) = (self.decoded.runs(), self.groups_of_block());
+        let (runs, groups) = (self.layout.runs(), self.groups_of_block());
         let of_panel = |panel: usize| -> Vec<Int<'c>> {
             let of_run = |(run, &word): (usize, &Int<'c>)| numbers(word, panel * groups + run * groups / runs);
             words[panel * runs..][..runs].iter().enumerate().flat_map(of_run).collect()
@@ -406,7 +391,7 @@ impl<'c> DecodedProducts<'_, '_, '_, '_, 'c> {
     fn words(&self, (index, block, half): Half<'c>) -> Vec<Int<'c>> {
         let c = self.group.code();
         let (lane, (slot, panel)) = (c.lane_index(), self.place(index));
-        let (runs, chunk) = (self.decoded.runs(), self.decoded.chunk());
+        let (runs, chunk) = (self.layout.runs(), self.layout.chunk());
         let load = |first: usize| {
             let number = lane / 8 + first;
             let at = (panel + number / runs) * chunk + (number % runs + block * runs) * RUN;
@@ -417,19 +402,19 @@ impl<'c> DecodedProducts<'_, '_, '_, '_, 'c> {
 
     /// Groups of a block that have scales.
     fn groups_of_block(&self) -> usize {
-        (self.decoded.groups / self.decoded.blocks).max(1)
+        (self.layout.groups / self.layout.blocks).max(1)
     }
 
     /// For each of the wave's panels, the scales and zero points of the lane's row for the groups
     /// of a block, if they come with slots.
     fn scales(&self, at: Half<'c>) -> (Vec<FloatValue<'c>>, Vec<Zero<'c>>) {
-        let (c, decoded) = (self.group.code(), self.decoded);
-        let Some(codes) = self.group.codes.as_ref().filter(|_| decoded.scale_bytes() > 0) else {
+        let (c, layout) = (self.group.code(), self.layout);
+        let Some(codes) = self.group.codes.as_ref().filter(|_| layout.scale_bytes() > 0) else {
             return (vec![], vec![]);
         };
-        let [scale, zero] = decoded.of_group();
+        let [scale, zero] = layout.of_group();
         let scales = self.places(at, 0, scale).into_iter().map(|p| codes.scale_at(c, p)).collect();
-        let zeros = if zero > 0 { self.places(at, decoded.groups * scale, zero) } else { vec![] };
+        let zeros = if zero > 0 { self.places(at, layout.groups * scale, zero) } else { vec![] };
         (scales, zeros.into_iter().filter_map(|p| codes.zero_at(c, &self.decoder, p)).collect())
     }
 
@@ -437,14 +422,14 @@ impl<'c> DecodedProducts<'_, '_, '_, '_, 'c> {
     /// and each group of a block. Those of a group take `bytes` bytes; the first ones lie `first`
     /// bytes into the panel's.
     fn places(&self, (index, block, half): Half<'c>, first: usize, bytes: usize) -> Vec<Ptr<'c>> {
-        let (group, decoded) = (self.group, self.decoded);
+        let (group, layout) = (self.group, self.layout);
         let (c, groups) = (group.code(), self.groups_of_block());
         let (slot, panel) = self.place(index);
-        let base = slot + group.shape.slot_panels() * decoded.chunk();
+        let base = slot + group.shape.slot_panels() * layout.chunk();
         let row = c.lane_index() / 4 + 8 * half;
-        let of_block = if decoded.groups > 1 { block * groups } else { 0 };
+        let of_block = if layout.groups > 1 { block * groups } else { 0 };
         let place = |(i, group): (usize, usize)| {
-            let own = base + (panel + i) * decoded.scale_bytes();
+            let own = base + (panel + i) * layout.scale_bytes();
             c.at_address(own + row * (bytes / 16) + (first + (of_block + group) * bytes))
         };
         (0..OF_WAVE).flat_map(|i| (0..groups).map(move |group| (i, group))).map(place).collect()
