@@ -55,9 +55,11 @@ const ELSEWHERE: Measure = Measure::text(1);
 const IGNORED: &str = "%ignore";
 
 impl<'a> Definitions<'a> {
-    /// Nothing yet.
+    /// Nothing yet but what may stand before the first of them.
     pub fn new() -> Definitions<'a> {
-        Definitions { is_fresh: true, ..Definitions::default() }
+        let mut none = Definitions::default();
+        none.begin("", false);
+        Definitions { is_fresh: true, ..none }
     }
 
     /// A line ends, or another grammar begins.

@@ -217,10 +217,12 @@ fn forms_that_are_too_much_are_refused_by_the_limit() {
         (Form::Lark(format!("{}%ignore T0", doubling(30).replace("T0\n", "\"a\"\n"))), "steps behind one character"),
         (Form::Lark(format!("start[stop=\"\"]: {}", "\"a\"? ".repeat(2000))), "steps behind one character"),
     ] {
-        let began = std::time::Instant::now();
-        let why = refused(&form);
+        let clock = Clock::own();
+        let why = form.check(&patient()).expect_err(what).to_string();
+        let taken = clock.read().unwrap();
         assert!(why.contains(what), "{why}");
-        assert!(began.elapsed() < Duration::from_secs(1), "{what}: {:?}", began.elapsed());
+        assert!(taken < Duration::from_secs(1), "{what}: {taken:?}");
+        assert_eq!(refused(&form), why);
     }
 }
 
@@ -287,21 +289,19 @@ fn a_form_that_takes_too_long_ends_its_answer_alone() {
     let text =
         Arc::new(Text::open(Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/models/qwen3"))).unwrap());
     let (end, a) = (text.token("<|end|>").unwrap(), text.token("a").unwrap());
-    let limits = FormLimits { mask: Duration::from_millis(20), ..FormLimits::default() };
-    let grammars = Grammars::new(text, 512, vec![end], limits);
     let slow: String = (0..1000).map(|i| format!("r{i}: r{}? \"x\"? \"a\"?\n", i + 1)).collect();
     let form = Form::Lark(format!("start: \"a\" r0\n{slow}r1000: \"b\"?\n"));
-    let mut guide = guide(&grammars, &form);
-    let began = std::time::Instant::now();
-    assert_eq!(guide.take(a), Ok(Progress::Busy));
-    assert!(began.elapsed() < Duration::from_millis(20));
-    let why = loop {
-        match guide.progress(FOR_EVER) {
-            Ok(Progress::Busy) => {}
-            Ok(progress) => panic!("{progress:?}"),
-            Err(why) => break why,
-        }
+    let after = |mask| {
+        let grammars = Grammars::new(text.clone(), 512, vec![end], FormLimits { mask, ..patient() });
+        let mut guide = guide(&grammars, &form);
+        (guide.take(a), guide)
     };
+    assert_eq!(after(FOR_EVER).0, Ok(Progress::Busy));
+    let (mut progress, mut guide) = after(Duration::from_millis(20));
+    while progress == Ok(Progress::Busy) {
+        progress = guide.progress(FOR_EVER);
+    }
+    let why = progress.unwrap_err();
     assert!(why.contains("takes longer than 0.02 s"), "{why}");
     // Others go on.
     assert_eq!(said(&Form::Lark("start: \"a\" \"b\"".into()), 1), "ab");
@@ -334,7 +334,7 @@ fn forms_are_prepared_in_their_turn() {
 
 #[test]
 fn work_without_end_keeps_no_other_waiting() {
-    let limits = FormLimits { prepare: Duration::from_millis(30), ..FormLimits::default() };
+    let limits = FormLimits { prepare: Duration::from_millis(300), ..FormLimits::default() };
     let workshop = Workshop::new(limits);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let is_over = Arc::new(std::sync::atomic::AtomicBool::new(false));
