@@ -1,4 +1,5 @@
-//! The interfaces over HTTP: OpenAI's, and of Anthropic's and vLLM's what clients ask for.
+//! The interfaces over HTTP: OpenAI's, and the parts of Anthropic's and vLLM's that clients ask
+//! for.
 mod answer;
 mod body;
 mod chat;
@@ -37,10 +38,9 @@ pub use defaults::Defaults;
 use error::ApiError;
 pub use guard::Access;
 pub use lanes::Lanes;
-pub(crate) use lanes::trim;
 pub use metrics::Metrics;
 
-/// What is served, and how.
+/// The model that is served, and the settings.
 pub struct Service {
     /// Where requests go.
     pub handle: Handle,
@@ -52,13 +52,13 @@ pub struct Service {
     pub thoughts: bool,
     /// Makers of forms of answers.
     pub grammars: Grammars,
-    /// Names of the model; the first is what answers say.
+    /// Names of the model; answers have the first one.
     pub names: Vec<String>,
     /// Tokens that end an answer.
     pub stop: Vec<u32>,
-    /// What a request takes that says nothing.
+    /// Values of fields that a request does not have.
     pub defaults: Defaults,
-    /// Who may ask.
+    /// Access rules for clients.
     pub access: Access,
     /// Most bytes of a request.
     pub body_bytes: usize,
@@ -66,7 +66,7 @@ pub struct Service {
     pub choices: usize,
     /// Which requests are read at once.
     pub lanes: Arc<Lanes>,
-    /// What is counted.
+    /// Counters of requests.
     pub metrics: Arc<Metrics>,
     /// When it began.
     pub started: SystemTime,
@@ -74,7 +74,7 @@ pub struct Service {
 
 type Shared = Arc<Service>;
 
-/// What is answered always.
+/// Answered on every connection.
 const HEALTH: &str = "/health";
 
 /// The routes.
@@ -145,7 +145,7 @@ fn described(service: &Service, name: &str) -> Value {
 }
 
 impl Service {
-    /// That a request is for this model.
+    /// Checks that a request is for this model.
     fn check_name(&self, name: Option<&str>) -> Result<(), ApiError> {
         match name {
             Some(name) if !self.names.iter().any(|known| known == name) => Err(ApiError::no_model(name, &self.names)),
@@ -175,8 +175,8 @@ async fn health(State(service): State<Shared>) -> Response {
     }
 }
 
-/// Reads a request where it keeps no other connection waiting: large ones one at a time, and those
-/// that go through a template which is slow.
+/// Reads a request so that it delays no other connection. Large ones and those with a slow template
+/// are read one at a time.
 async fn read_apart<T: Send + 'static>(
     service: Shared,
     body: Payload,
@@ -189,8 +189,8 @@ async fn read_apart<T: Send + 'static>(
     apart(move || read(service, &body)).await
 }
 
-/// Work that takes time (cutting text up, templates), where it keeps no other connection
-/// waiting. A panic of it is that of one request.
+/// Does work that takes time (tokenising, templates) so that it delays no other connection. Its
+/// panic fails one request.
 async fn apart<T: Send + 'static>(work: impl FnOnce() -> Result<T, ApiError> + Send + 'static) -> Result<T, ApiError> {
     match tokio::task::spawn_blocking(work).await {
         Ok(done) => done,

@@ -2,11 +2,13 @@
 //! one of some texts.
 mod cache;
 mod choice;
+mod expression;
 mod lark;
 mod limits;
 mod masks;
 mod prepare;
 mod schema;
+mod terminals;
 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -19,12 +21,13 @@ use serde_json::{Value, json};
 use crate::schedule::{Guide, Progress};
 use crate::text::Text;
 use crate::thoughts::{CLOSE, OPEN, Start};
+use crate::threads::Clock;
 use cache::Cache;
 use choice::{Choice, Texts};
 use limits::at_most;
 pub use limits::{FormError, FormLimits};
 use masks::{Masks, Next, Parser, Standing, first_line};
-use prepare::Workshop;
+use prepare::{Stop, Workshop};
 
 /// What an answer must be.
 #[derive(Clone, Debug, PartialEq)]
@@ -51,7 +54,7 @@ impl Form {
         at_most("bytes", self.bytes(), limits.bytes)?;
         match self {
             Form::Json(schema) => schema::check(schema, limits),
-            Form::Regex(regex) => lark::check_expression(regex, limits),
+            Form::Regex(regex) => lark::measured(regex, limits).map(drop),
             Form::Lark(text) => lark::check(text, limits),
             Form::Choice(_) => Ok(()),
         }
@@ -127,7 +130,7 @@ impl Grammars {
             Some(outcome) => outcome?,
             None => {
                 let (shared, form) = (self.shared.clone(), form.clone());
-                self.workshop.make(move || shared.make(&form, &limits)).await?
+                self.workshop.make(move |stop| shared.make(&form, &limits, stop)).await?
             }
         };
         Ok(Prescribed { shared, limits, made: made.own() })
@@ -135,7 +138,7 @@ impl Grammars {
 }
 
 impl Prepared {
-    /// One whose parser knows nothing yet of the answers of others.
+    /// A copy with a parser of its own, which knows nothing of other answers.
     fn own(self) -> Prepared {
         let parser = match self.parser {
             Made::Grammar(matcher) if Arc::strong_count(&matcher) > 1 => Made::Grammar(Arc::new(matcher.deep_clone())),
@@ -146,7 +149,8 @@ impl Prepared {
 }
 
 impl Prescribed {
-    /// A guide for one answer that begins like this. The form is that of the text behind a thought.
+    /// A guide for one answer that begins like this. If the model writes thoughts, the form is that
+    /// of the text after the thought.
     pub fn guide(&self, start: Start) -> Result<Box<dyn Guide>, FormError> {
         let follow = self.follow()?;
         // A model without tokens for them writes no thoughts.
@@ -172,13 +176,21 @@ impl Prescribed {
 
 impl Shared {
     /// Prepares a form, and keeps what came of it.
-    fn make(&self, form: &Form, limits: &FormLimits) -> Result<Prepared, FormError> {
-        let outcome = self.made(form, limits);
+    fn make(&self, form: &Form, limits: &FormLimits, stop: &Stop) -> Result<Prepared, FormError> {
+        let clock = Clock::own();
+        let mut outcome = self.made(form, limits, stop);
+        if stop.is_late() {
+            outcome = Err(FormError::Slow(limits.prepare));
+            // While others had the processor: it may be quick next time.
+            if clock.read().is_some_and(|taken| taken < limits.prepare) {
+                return outcome;
+            }
+        }
         self.cache.put(form, &outcome);
         outcome
     }
 
-    fn made(&self, form: &Form, limits: &FormLimits) -> Result<Prepared, FormError> {
+    fn made(&self, form: &Form, limits: &FormLimits, stop: &Stop) -> Result<Prepared, FormError> {
         form.check(limits)?;
         let tools = self.tools()?;
         let (parser, mut first) = match form {
@@ -188,6 +200,7 @@ impl Shared {
             }
             form => {
                 let matcher = tools.matcher(form)?;
+                matcher.cancellation_handle().into_iter().for_each(|handle| stop.by(handle));
                 (Made::Grammar(Arc::new(matcher.deep_clone())), Parser::Grammar(Box::new(matcher)))
             }
         };
@@ -256,7 +269,8 @@ impl Tools {
 /// Between two tokens of JSON: without an end to it some models write blanks only.
 const BLANKS: &str = r"[\x20\x0A\x0D\x09]{1,32}";
 
-/// A schema whose answers have an end, unless it says itself how they are written.
+/// A schema that bounds the length of blanks, so that answers have an end, unless the schema says
+/// itself how they are written.
 pub(crate) fn bounded(mut schema: Value) -> Value {
     if let Some(fields) = schema.as_object_mut() {
         fields.entry("x-guidance").or_insert(json!({ "whitespace_pattern": BLANKS }));
@@ -264,7 +278,7 @@ pub(crate) fn bounded(mut schema: Value) -> Value {
     schema
 }
 
-/// The tokens, of which texts are made greedily: guides ask for bytes alone.
+/// The tokens. Texts are tokenised greedily: guides ask for bytes alone.
 struct Vocabulary {
     trie: TokTrie,
 }

@@ -5,15 +5,15 @@ use crate::tools::{Call, Calls, Wanted};
 /// A part of an answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Part {
-    /// What stands before the answer.
+    /// Text before the answer.
     Thought(String),
-    /// What a reader sees.
+    /// Text for the reader.
     Text(String),
     /// A call.
     Call(Call),
 }
 
-/// Finds the parts of one answer, in pieces that come one after the other.
+/// Finds the parts of one answer, which comes in pieces.
 #[derive(Clone, Debug, Default)]
 pub struct Parts {
     thoughts: Thoughts,
@@ -34,7 +34,7 @@ impl Parts {
         self.parts(split, false)
     }
 
-    /// What is left, as nothing follows.
+    /// The rest, when nothing follows.
     pub fn end(&mut self) -> Vec<Part> {
         let split = self.thoughts.end();
         self.parts(split, true)

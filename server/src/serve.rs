@@ -24,7 +24,8 @@ pub use limits::{FilesError, Limits};
 pub use pace::Slow;
 pub use room::{Full, Room, Seat, Ticket};
 
-use crate::api::{Service, router, trim};
+use crate::api::{Service, router};
+use crate::memory;
 use crate::worker::Handle;
 use pace::{Answered, Paced, Sent};
 
@@ -32,9 +33,9 @@ use pace::{Answered, Paced, Sent};
 const LAST_WORDS: Duration = Duration::from_secs(2);
 /// Threads that read requests: few, as the engine wants the cores.
 const READERS: usize = 2;
-/// Rest behind a failure to take a connection, as when there are no more file descriptors.
+/// Pause after a failure to take a connection, as when there are no more file descriptors.
 const REST: Duration = Duration::from_millis(100);
-/// How often memory goes back to the system, where there were requests and none is left.
+/// The interval at which memory is given back to the system once no request is left.
 const TIDY: Duration = Duration::from_secs(1);
 
 /// Where and how long to serve.
@@ -42,7 +43,7 @@ const TIDY: Duration = Duration::from_secs(1);
 pub struct Place {
     /// The address to listen on.
     pub address: SocketAddr,
-    /// What connections may take.
+    /// Limits of connections.
     pub limits: Limits,
     /// Time that requests have to end when the server is told to.
     pub grace: Duration,
@@ -51,6 +52,7 @@ pub struct Place {
 /// Serves until the process is told to end (SIGTERM, SIGINT); a second time ends it at once.
 /// `ready` is called with the address once connections are taken.
 pub fn serve(service: Service, place: &Place, ready: impl FnOnce(SocketAddr)) -> io::Result<()> {
+    memory::share();
     let mut runtime = tokio::runtime::Builder::new_current_thread();
     let runtime = runtime.enable_all().max_blocking_threads(READERS).build()?;
     let served = runtime.block_on(async {
@@ -60,7 +62,7 @@ pub fn serve(service: Service, place: &Place, ready: impl FnOnce(SocketAddr)) ->
         listen(listener, service, place, told).await;
         Ok(())
     });
-    // Nobody waits for what a reader still reads.
+    // Reads that are still going on are not waited for.
     runtime.shutdown_background();
     served
 }
@@ -102,7 +104,7 @@ async fn listen(listener: TcpListener, service: Service, place: &Place, mut told
                 }
             },
             _ = tidy.tick() => if room.is_quiet() {
-                tokio::task::spawn_blocking(trim);
+                tokio::task::spawn_blocking(memory::trim);
             },
             () = told.wait() => break,
         }
@@ -125,7 +127,7 @@ async fn ended(graceful: GracefulShutdown, within: Duration) {
 
 /// Serves a connection until it ends, or must go for another.
 fn take(stream: TcpStream, ticket: Ticket, router: &Router, graceful: &GracefulShutdown) {
-    // Pieces of an answer leave as they come.
+    // Pieces of an answer are sent at once.
     _ = stream.set_nodelay(true);
     let connection = graceful.watch(connection(stream, router.clone(), &ticket));
     tokio::spawn(async move {
@@ -162,6 +164,6 @@ pub fn connection<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
 /// Tells the scheduler to end, and waits for its thread.
 pub fn join(handle: &Handle, thread: std::thread::JoinHandle<()>) {
     handle.end(Duration::ZERO);
-    // A panic of it was told where it happened.
+    // Its panic was reported in its thread.
     _ = thread.join();
 }

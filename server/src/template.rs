@@ -31,11 +31,11 @@ pub enum TemplateError {
 pub struct Conversation {
     /// Its messages.
     pub messages: Vec<Value>,
-    /// What the model may call.
+    /// The tools that the model may call.
     pub tools: Vec<Value>,
     /// Whether the prompt ends with the beginning of an answer.
     pub generate: bool,
-    /// What else the template is told.
+    /// Further names for the template.
     pub more: Map<String, Value>,
 }
 
@@ -53,7 +53,7 @@ const DEFAULT: &str = "default";
 const TOOLS: &str = "tool_use";
 
 impl Templates {
-    /// Those in the folder of a model.
+    /// The templates in the folder of a model.
     pub fn open(folder: &Path) -> Result<Templates, TemplateError> {
         let config = read(folder, "tokenizer_config.json")?;
         let config: Value = match &config {
@@ -92,7 +92,7 @@ impl Templates {
         let with_tools = (!talk.tools.is_empty()).then_some(TOOLS);
         let found = with_tools.into_iter().chain([DEFAULT]).find_map(|name| self.environment.get_template(name).ok());
         let template = found.ok_or(TemplateError::None)?;
-        // Templates ask whether there are tools: none is no list.
+        // Templates test whether there are tools: none is no list.
         let tools = (!talk.tools.is_empty()).then_some(&talk.tools);
         let given = context! {
             messages => Item::from(Serde(&talk.messages)),
@@ -113,7 +113,7 @@ impl Templates {
     }
 }
 
-/// What a template raised, or what is wrong with it.
+/// The error that a template raised, or the template's own fault.
 fn refused(error: Error) -> TemplateError {
     match (error.kind(), error.detail().and_then(|detail| detail.strip_prefix(RAISED))) {
         (ErrorKind::InvalidOperation, Some(raised)) => TemplateError::Raised(raised.to_owned()),
@@ -139,7 +139,7 @@ fn named(entry: &Value) -> Option<(String, String)> {
     Some((entry["name"].as_str()?.to_owned(), entry["template"].as_str()?.to_owned()))
 }
 
-/// A template without the marks around what a model is trained on, which mean nothing here.
+/// A template without the tags that mark a model's training text, which mean nothing here.
 fn plain(text: &str) -> String {
     let mut rest = text;
     let mut made = String::with_capacity(text.len());
@@ -170,7 +170,7 @@ fn mark_before(text: &str) -> &'static str {
 
 /// Time from which on a conversation takes long.
 const SLOW: Duration = Duration::from_millis(50);
-/// What the detail of an error begins with that a template has raised.
+/// The prefix of an error's detail if a template has raised it.
 const RAISED: &str = "raised: ";
 /// Steps of a template, for one that never ends. Of the texts that it makes 64 bytes are a step, so
 /// all of them have at most 192 MB.

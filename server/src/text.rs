@@ -1,5 +1,5 @@
-//! Text to tokens and back, by the model's own `tokenizer.json`: whole, and piece by piece as
-//! tokens come.
+//! Text to tokens and back, by the model's own `tokenizer.json`: whole, and piece by piece for a
+//! stream of tokens.
 mod bytes;
 mod check;
 mod stops;
@@ -12,8 +12,9 @@ use tokenizers::Tokenizer;
 
 pub use stops::Stops;
 
-/// Tokens that do not end a character after which they are shown as they are: no character has
-/// more bytes than half of this, and decoding what is left again and again would cost its square.
+/// Most tokens of a character that is not complete. After these it is shown as it is: no character
+/// has more bytes than half of this, and decoding the rest again and again would take quadratic
+/// time.
 const MOST_PENDING: usize = 8;
 
 /// Why text cannot be made tokens, or tokens text.
@@ -36,8 +37,8 @@ pub struct Text {
 }
 
 impl Text {
-    /// From a file, or from the `tokenizer.json` in a folder. As in transformers, what the file
-    /// says of truncation and padding is not for prompts, and is left aside.
+    /// From a file, or from the `tokenizer.json` in a folder. As in transformers, the file's
+    /// truncation and padding are not for prompts, and are ignored.
     pub fn open(path: &Path) -> Result<Text, TextError> {
         let path = if path.is_dir() { path.join("tokenizer.json") } else { path.to_owned() };
         let fault = |why: String| TextError::File { path: path.clone(), why };
@@ -51,7 +52,7 @@ impl Text {
     }
 
     /// Tokens of a text, with the special tokens that the model wants around it or without. A text
-    /// that is longer than so many of the longest token is refused before it is cut up, which
+    /// that is longer than `most` times the longest token is refused before it is tokenised, which
     /// takes some hundred times its bytes.
     pub fn encode(&self, text: &str, special: bool, most: usize) -> Result<Vec<u32>, TextError> {
         if text.len() > most.saturating_mul(self.longest) {
@@ -71,7 +72,7 @@ impl Text {
         self.tokenizer.token_to_id(text)
     }
 
-    /// The bytes of every token below so many. Special ones begin with a byte that no text has.
+    /// The bytes of every token below `vocab`. Special ones begin with a byte that no text has.
     pub fn bytes(&self, vocab: usize) -> Vec<Vec<u8>> {
         bytes::of(&self.tokenizer, 0..vocab as u32)
     }
@@ -79,7 +80,7 @@ impl Text {
     /// One token as it is shown, also if it is special.
     pub fn show(&self, token: u32) -> Shown {
         let text = self.decode(&[token], true).unwrap_or_default();
-        // What is not whole characters is shown as one that stands for anything.
+        // Bytes that are not whole characters are shown as one replacement character.
         let bytes = if text.contains('\u{fffd}') {
             bytes::of(&self.tokenizer, std::iter::once(token)).pop().unwrap_or_default()
         } else {
@@ -90,7 +91,7 @@ impl Text {
     }
 }
 
-/// What the tokenizer makes. Some files make its library panic: that is a fault of theirs.
+/// The tokenizer's result. Some files make its library panic, which counts as an error of the file.
 fn whole<T>(work: impl FnOnce() -> tokenizers::Result<T>) -> Result<T, String> {
     match catch_unwind(AssertUnwindSafe(work)) {
         Ok(done) => done.map_err(|error| error.to_string()),
@@ -101,8 +102,7 @@ fn whole<T>(work: impl FnOnce() -> tokenizers::Result<T>) -> Result<T, String> {
 /// A token by itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Shown {
-    /// Its text; of one that is a part of a character, or more than whole ones, its bytes as OpenAI
-    /// writes them.
+    /// The text of the token. If it has a part of a character, its bytes as OpenAI writes them.
     pub text: String,
     /// Its bytes.
     pub bytes: Vec<u8>,
@@ -117,13 +117,13 @@ fn escaped(bytes: &[u8]) -> String {
     "bytes:".chars().map(String::from).chain(bytes.iter().map(one)).collect()
 }
 
-/// Tokens that come one after the other, as text that ends where characters do.
+/// A stream of tokens as text that ends at the ends of characters.
 #[derive(Debug, Default)]
 pub struct Reader {
     special: bool,
-    /// Tokens whose text may change how the next is shown, and then those that were not shown.
+    /// Tokens that may change how the next one is shown, followed by those that were not shown.
     tokens: Vec<u32>,
-    /// Of the tokens, those that were shown.
+    /// The number of these tokens that were shown.
     shown: usize,
     /// Their text.
     before: String,
@@ -135,7 +135,7 @@ impl Reader {
         Reader { special, ..Reader::default() }
     }
 
-    /// What a token adds.
+    /// The text that a token adds.
     pub fn push(&mut self, text: &Text, token: u32) -> Result<String, TextError> {
         self.tokens.push(token);
         let whole = text.decode(&self.tokens, self.special)?;
@@ -146,7 +146,7 @@ impl Reader {
         self.show(text, &whole)
     }
 
-    /// What is left of characters that never ended.
+    /// The rest of characters that never ended.
     pub fn end(&mut self, text: &Text) -> Result<String, TextError> {
         let whole = text.decode(&self.tokens, self.special)?;
         self.show(text, &whole)

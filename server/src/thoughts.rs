@@ -1,13 +1,12 @@
-//! Thoughts in answers: what stands between `<think>` and `</think>`, as Qwen and DeepSeek write
-//! them.
+//! Thoughts in answers: the text between `<think>` and `</think>`, as Qwen and DeepSeek write it.
 use crate::tools::begun;
 
-/// What a thought begins with.
+/// The beginning of a thought.
 pub const OPEN: &str = "<think>";
-/// What a thought ends with.
+/// The end of a thought.
 pub const CLOSE: &str = "</think>";
 
-/// What an answer is at its beginning.
+/// The kind of text at an answer's beginning.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Start {
     /// Text: thoughts are over, or are not told apart.
@@ -20,7 +19,7 @@ pub enum Start {
 }
 
 impl Start {
-    /// Of the answer to a prompt.
+    /// The start of the answer to a prompt.
     pub fn of(prompt: &str) -> Start {
         match prompt.trim_end() {
             prompt if prompt.ends_with(OPEN) => Start::Thought,
@@ -30,23 +29,23 @@ impl Start {
     }
 }
 
-/// What a piece of an answer adds.
+/// The text that a piece of an answer adds.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Split {
     /// To the thought.
     pub thought: String,
-    /// To the text behind it.
+    /// To the text after the thought.
     pub text: String,
 }
 
-/// Tells a thought from the text behind it, in pieces that come one after the other. Blanks at the
+/// Separates a thought from the text after it, in an answer that comes in pieces. Blanks at the
 /// borders of a thought belong to neither.
 #[derive(Clone, Debug, Default)]
 pub struct Thoughts {
     place: Start,
-    /// What may be the beginning of a tag, and blanks before it.
+    /// A possible beginning of a tag, and blanks before it.
     held: String,
-    /// Behind a tag, where blanks are not shown.
+    /// After a tag, where blanks are not shown.
     at_border: bool,
 }
 
@@ -56,7 +55,7 @@ impl Thoughts {
         Thoughts { place, held: String::new(), at_border: place == Start::Thought }
     }
 
-    /// Takes a piece, and gives what is known by now.
+    /// Takes a piece, and returns the parts that are certain now.
     pub fn push(&mut self, piece: &str) -> Split {
         self.held.push_str(piece);
         let mut split = Split::default();
@@ -64,7 +63,7 @@ impl Thoughts {
         split
     }
 
-    /// What is left, as nothing follows.
+    /// The rest, when nothing follows.
     pub fn end(&mut self) -> Split {
         let rest = std::mem::take(&mut self.held);
         match self.place {
@@ -73,7 +72,7 @@ impl Thoughts {
         }
     }
 
-    /// Takes what is known of what is held. Says whether a tag was passed.
+    /// Takes the part of the held text that is decided. Returns whether a tag was passed.
     fn next(&mut self, split: &mut Split) -> bool {
         if self.at_border {
             self.held.drain(..self.held.len() - self.held.trim_start().len());

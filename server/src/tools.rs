@@ -13,7 +13,7 @@ const CLOSE: &str = "</tool_call>";
 pub struct Call {
     /// The tool.
     pub name: String,
-    /// What it is given, as JSON.
+    /// The arguments, as JSON.
     pub arguments: String,
 }
 
@@ -22,7 +22,7 @@ pub struct Call {
 pub struct Wanted {
     /// Most of them.
     pub most: usize,
-    /// What the answer must be, where it must call.
+    /// The form of the answer, if it has to call.
     pub form: Option<Form>,
     /// Whether the request named the tool.
     pub is_named: bool,
@@ -47,15 +47,15 @@ pub fn form<'a>(tools: impl Iterator<Item = &'a Value>, once: bool) -> Result<Fo
     Ok(Form::Lark(format!("start: call{more}\n{call}\ntool: {}\n{rules}", names.join(" | "))))
 }
 
-/// What a tool is called.
+/// The name of a tool.
 pub fn name(tool: &Value) -> Option<&str> {
     tool["function"]["name"].as_str()
 }
 
-/// Finds calls in pieces that come one after the other.
+/// Finds calls in an answer that comes in pieces.
 #[derive(Clone, Debug)]
 pub struct Calls {
-    /// What may be the beginning of a call, or is.
+    /// A call, or a possible beginning of one.
     held: String,
     /// Calls so far: blanks between them are no text.
     made: usize,
@@ -64,7 +64,7 @@ pub struct Calls {
 }
 
 impl Calls {
-    /// With at most so many.
+    /// Calls of one answer, with a limit.
     pub fn new(most: usize) -> Calls {
         Calls { held: String::new(), made: 0, most }
     }
@@ -79,10 +79,10 @@ impl Calls {
         parts
     }
 
-    /// What is left, as nothing follows.
+    /// The rest, when nothing follows.
     pub fn end(&mut self) -> Vec<Part> {
         let rest = std::mem::take(&mut self.held);
-        // Some models end behind a call without closing it.
+        // Some models end after a call without closing it.
         let call = rest.strip_prefix(OPEN).and_then(call);
         let part = call.map_or(Part::Text(rest), Part::Call);
         self.shown(part).into_iter().collect()
@@ -107,7 +107,7 @@ impl Calls {
             return Some(Part::Text(std::mem::replace(&mut self.held, rest)));
         }
         let inner = self.held.strip_prefix(OPEN)?;
-        // A text among the arguments may have what ends a call.
+        // A text among the arguments may contain the mark that ends a call.
         let mut ends = inner.match_indices(CLOSE).map(|(end, _)| &inner[..end]);
         let inner = ends.find(|inner| !is_cut(inner))?;
         let (end, call) = (OPEN.len() + inner.len() + CLOSE.len(), call(inner));
@@ -117,7 +117,7 @@ impl Calls {
     }
 }
 
-/// Whether a text is JSON that goes on behind it.
+/// Whether a text is the beginning of longer JSON.
 fn is_cut(text: &str) -> bool {
     serde_json::from_str::<serde::de::IgnoredAny>(text.trim_start()).is_err_and(|error| error.is_eof())
 }
@@ -187,7 +187,7 @@ mod tests {
         let whole = r#"<tool_call>{"name": "say", "arguments": {"text": "</tool_call> \" </tool_call>"}}</tool_call>."#;
         let call = made("say", r#"{"text":"</tool_call> \" </tool_call>"}"#);
         assert_eq!(parts(&[whole]), [call, text(".")]);
-        // What has no end is text as it is.
+        // A call without an end is text.
         assert_eq!(parts(&["<tool_call>{\"a</tool_call>"]), [text("<tool_call>{\"a</tool_call>")]);
     }
 

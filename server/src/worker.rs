@@ -23,10 +23,10 @@ pub enum Refused {
     Down(String),
 }
 
-/// What the scheduler said last.
+/// The scheduler's last report.
 #[derive(Clone, Debug, Default)]
 pub struct Snapshot {
-    /// What has happened since the start.
+    /// Counts since the start.
     pub counts: Counts,
     /// Where it stands.
     pub gauges: Gauges,
@@ -62,7 +62,7 @@ impl Shared {
     }
 }
 
-/// Starts the thread. At most `queue` requests wait beside those that run.
+/// Starts the thread. At most `queue` requests wait in addition to those that run.
 pub fn start<B: Backend + 'static>(
     backend: B,
     options: Options,
@@ -88,7 +88,7 @@ impl Handle {
         self.shared.limits
     }
 
-    /// What the scheduler said last.
+    /// The scheduler's last report.
     pub fn said(&self) -> Snapshot {
         self.shared.said()
     }
@@ -144,8 +144,8 @@ fn run<B: Backend>(mut scheduler: Scheduler<B>, receiver: &Receiver<Vec<Job>>, s
     }
 }
 
-/// Takes what was sent; waits for it where there is nothing else to do. Says whether there may be
-/// more, and how many came.
+/// Takes the jobs that were sent; waits for some if there is nothing else to do. Returns whether
+/// there may be more, and the number that were taken.
 fn receive<B: Backend>(scheduler: &mut Scheduler<B>, receiver: &Receiver<Vec<Job>>) -> (bool, usize) {
     let (mut new, is_idle) = (0, scheduler.is_idle());
     let mut add = |jobs: Vec<Job>| {
@@ -180,7 +180,7 @@ fn tell<B: Backend>(scheduler: &Scheduler<B>, shared: &Shared, down: Option<Stri
     *shared.said.lock().unwrap_or_else(PoisonError::into_inner) = said;
 }
 
-/// What a panic said.
+/// The message of a panic.
 fn panicked(panic: &(dyn std::any::Any + Send)) -> String {
     let text = panic.downcast_ref::<String>().map(String::as_str);
     let text = text.or_else(|| panic.downcast_ref::<&str>().copied());

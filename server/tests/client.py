@@ -137,7 +137,8 @@ def test_logprobs():
     )
     scored = complete(PROMPT + SOLUTION, max_tokens=0, echo=True, logprobs=1).choices[0]
     assert scored.text == PROMPT + SOLUTION and scored.logprobs.token_logprobs[0] is None
-    # Of a prompt's tokens the model thinks as it does of those that it chooses.
+    # The model's likelihoods of a prompt's tokens are those of the same tokens when it chooses
+    # them.
     tail = scored.logprobs.token_logprobs[-len(told) :]
     assert all(math.isclose(a, b.logprob, abs_tol=1e-3) for a, b in zip(tail, told)), (tail, told)
 

@@ -46,7 +46,7 @@ def ask(index):
     asked = {"temperature": 0, "max_tokens": 64, **KINDS[index % len(KINDS)]}
     prompt = PROBLEMS[index // 2 % len(PROBLEMS)]["prompt"]
     if index % 5 == 0:
-        # The same as a stream.
+        # The same request as a stream.
         told = {}
         for chunk in CLIENT.completions.create(model="model", prompt=prompt, stream=True, **asked):
             for choice in chunk.choices:

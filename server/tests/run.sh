@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
 # OpenAI's and Anthropic's Python clients against `atomc serve` with the example model, half a
-# minute of clients that vanish, and answers with a draft's guesses beside those without: three
-# minutes at most. With HOSTILE also hostile requests beside honest clients.
+# minute of clients that vanish, and answers with a draft's guesses beside those without: four
+# minutes at most.
 # usage: server/tests/run.sh [COUNT [CLIENTS]]     problems that are asked alone and then at once
 # ATOMC is the command line; without it the one of cargo's folder for debug builds is taken.
 # SOAK is how many seconds of clients that vanish there are (30; an hour is 3600).
-# HOSTILE is how many hostile requests of the list there are, and of damaged ones ("40 500"; none):
-# HOSTILE="1000 20000" takes all. It wants a build for release and a machine without other work.
+# HOSTILE is how many hostile requests of the list there are beside honest clients, how many damaged
+# ones, and after how many seconds the rest is left out ("40 500 50"); none without it.
+# HOSTILE="1000 20000" takes all: that wants a build for release on a machine without other work.
 # MODEL and PROBLEMS are a folder with a model and a file of problems.
 # DRAFT is the folder of a draft for the model; the example has one, another MODEL none.
 set -euo pipefail
@@ -64,10 +65,8 @@ grep -q 'is not on your list' "$work/log"
 start
 "$venv/bin/python" server/tests/client.py "$url" "$problems" "$@" || { cat "$work/log" && exit 1; }
 "$venv/bin/python" server/tests/soak.py "$url" "$problems" "${SOAK:-30}" "$server" || { cat "$work/log" && exit 1; }
-if [ -n "${HOSTILE:-}" ]; then
-    read -ra hostile <<<"$HOSTILE"
-    "$venv/bin/python" server/tests/hostile.py "$url" "$problems" "$server" "${hostile[@]}" || { cat "$work/log" && exit 1; }
-fi
+read -ra hostile <<<"${HOSTILE:-}"
+[ -z "${HOSTILE:-}" ] || "$venv/bin/python" server/tests/hostile.py "$url" "$problems" "$server" "${hostile[@]}" || { cat "$work/log" && exit 1; }
 
 # A request that is under way when the server is told to end is answered.
 curl -sN "$url/v1/completions" -H 'Authorization: Bearer secret' -H 'Content-Type: application/json' \

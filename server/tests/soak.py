@@ -87,7 +87,7 @@ def resets(prompt, _, numbers):
     sent = body(prompt, max_tokens=400, ignore_eos=True, stream=True)
     connection = opened(head(len(sent)) + sent)
     connection.recv(1)
-    # The system sends a reset, as with a client whose process was killed.
+    # The system sends a reset, as with a client that was killed.
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
     connection.close()
 

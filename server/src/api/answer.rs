@@ -15,7 +15,7 @@ use super::error::ApiError;
 use super::events::{Event, Events};
 use crate::schedule::{Chosen, End, Likelihood, Why};
 
-/// Least of what is told of a token that cannot be: JSON has no infinity.
+/// The likelihood that is reported for an impossible token: JSON has no infinity.
 const NEVER: f32 = -9999.0;
 
 /// A whole answer.
@@ -73,12 +73,12 @@ impl Usage {
         })
     }
 
-    /// Of answers to so many tokens of prompts.
+    /// The usage of answers to `prompt` tokens of prompts.
     pub fn new(prompt: usize, knows_cached: bool) -> Usage {
         Usage { prompt, cached: knows_cached.then_some(0), ..Usage::default() }
     }
 
-    /// With all answers to so many prompts, where the first answer to a prompt speaks for it.
+    /// Adds all answers to `prompts` prompts. The first answer to a prompt gives its cached tokens.
     pub fn with(mut self, prompts: usize, answers: &[Answer]) -> Usage {
         let every = answers.len() / prompts.max(1);
         answers.iter().step_by(every.max(1)).for_each(|answer| self.add_cached(answer.cached));
@@ -98,8 +98,8 @@ impl Usage {
     }
 }
 
-/// What a stream tells of its usage, if that is wanted: nothing in its chunks, and all in one
-/// behind them.
+/// The usage that a stream reports, if it is wanted: null in its chunks, and the total in one after
+/// them.
 pub struct StreamUsage {
     pub usage: Usage,
     pub is_wanted: bool,
@@ -143,7 +143,7 @@ pub trait Render: Send + Unpin + 'static {
     /// Whether each chunk has the name that is its `type`, and none says that it was the last.
     const NAMED: bool = false;
 
-    /// What is told of an answer that failed, where others have begun.
+    /// Reports an answer that failed after others have begun.
     fn error(&mut self, error: &ApiError) -> Value {
         error.json()
     }
@@ -151,15 +151,14 @@ pub trait Render: Send + Unpin + 'static {
     /// Before anything happens.
     fn begin(&mut self) -> Vec<Value>;
 
-    /// What an event adds.
+    /// The parts that an event adds to the stream.
     fn event(&mut self, index: usize, event: Event) -> Vec<Value>;
 
-    /// Behind the last.
+    /// The chunks after the last one.
     fn end(&mut self) -> Vec<Value>;
 }
 
-/// A stream of events, once the first answer has begun: what is wrong before is a response of its
-/// own.
+/// A stream of events, once the first answer has begun: an earlier fault is a response of its own.
 pub async fn stream<R: Render>(mut events: Events, mut render: R) -> Result<Response, ApiError> {
     let (index, event) = match events.recv().await {
         Some((_, Event::End(Err(error)))) => return Err(error),
@@ -204,7 +203,7 @@ impl<R: Render> hyper::body::Body for Stream<R> {
             let chunks = match std::task::ready!(self.events.poll_recv(cx)) {
                 Some((_, Event::End(Err(error)))) => {
                     self.is_over = true;
-                    // Nobody waits for the other answers.
+                    // The other answers are not waited for.
                     self.events.close();
                     vec![self.render.error(&error)]
                 }

@@ -100,7 +100,7 @@ impl Chat {
     }
 }
 
-/// What every part of a response has.
+/// The fields of every part of a response.
 struct Shape {
     id: String,
     created: u64,
@@ -147,7 +147,7 @@ impl Shape {
         })
     }
 
-    /// Why an answer with so many calls ended.
+    /// The reason of the end of an answer with `calls` calls.
     fn ended(&self, why: Why, calls: usize) -> &'static str {
         if self.said.is_call(why, calls) { "tool_calls" } else { finish(why) }
     }
@@ -189,7 +189,7 @@ fn described(call: &Call, place: Option<usize>) -> Value {
     made
 }
 
-/// How far the stream of an answer has come.
+/// The progress of an answer's stream.
 struct Progress {
     parts: Parts,
     made: usize,

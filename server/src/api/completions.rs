@@ -17,7 +17,7 @@ use super::{Service, Shared, axum_json, name_of_answer, read_apart, seconds};
 use crate::schedule::{Chosen, Likelihood};
 use crate::text::{Shown, Text};
 
-/// Tokens of an answer, unless a request says how many.
+/// Tokens of an answer, unless a request has a number.
 const DEFAULT_TOKENS: usize = 16;
 
 #[derive(Deserialize)]
@@ -94,7 +94,7 @@ fn begin(service: Shared, body: &Payload) -> Result<Begun, ApiError> {
     Ok(Begun { common, tokens, kind, shape })
 }
 
-/// A prompt, and what echoes of it are.
+/// A prompt, and the parts of it that are echoed.
 struct Given {
     tokens: Vec<u32>,
     text: String,
@@ -119,7 +119,7 @@ fn prompts(service: &Service, prompt: Option<Prompt>) -> Result<Vec<Given>, ApiE
     }
 }
 
-/// What every part of a response has.
+/// The fields of every part of a response.
 struct Shape {
     id: String,
     created: u64,
@@ -162,7 +162,7 @@ impl Shape {
         })
     }
 
-    /// The tokens of a prompt: of the first nobody knows how likely it was.
+    /// The tokens of a prompt. The first one has no likelihood.
     fn add_prompt(&self, list: &mut Logprobs, given: &Given, scores: &[Likelihood]) {
         for (position, &token) in given.tokens.iter().enumerate() {
             let score = position.checked_sub(1).and_then(|before| scores.get(before));
@@ -175,8 +175,8 @@ impl Shape {
     }
 }
 
-/// Where in a text a token begins, counted in characters. A character may be of several tokens: all
-/// of them begin where it does.
+/// The position of a token in a text, counted in characters. All tokens of one character have its
+/// position.
 #[derive(Clone, Default)]
 struct Place {
     /// Whole characters so far.
@@ -186,7 +186,7 @@ struct Place {
 }
 
 impl Place {
-    /// Goes on behind these bytes.
+    /// Counts these bytes.
     fn pass(&mut self, bytes: &[u8]) {
         self.open.extend_from_slice(bytes);
         let mut rest = 0;
@@ -196,7 +196,7 @@ impl Place {
             let is_open = rest + chunk.valid().len() + invalid.len() == self.open.len() && is_begun(invalid);
             rest += chunk.valid().len();
             if !is_open && !invalid.is_empty() {
-                // It is shown as one character that stands for anything.
+                // It is shown as one replacement character.
                 self.characters += 1;
                 rest += invalid.len();
             }
@@ -246,10 +246,10 @@ impl Logprobs {
     }
 }
 
-/// How far the stream of an answer has come.
+/// The progress of an answer's stream.
 #[derive(Clone, Default)]
 struct Progress {
-    /// Behind the tokens that were told.
+    /// The place after the tokens that were reported.
     place: Place,
 }
 
@@ -319,7 +319,7 @@ mod tests {
             offsets.push(place.characters);
             place.pass(token);
         }
-        // What never becomes a character is one that stands for anything.
+        // Bytes that never form a character are shown as one replacement character.
         assert_eq!((offsets, place.characters), (vec![0, 0, 1, 1, 1, 2, 3, 5], 6));
     }
 }

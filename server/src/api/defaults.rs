@@ -1,9 +1,9 @@
-//! What a request takes that says nothing.
+//! Values of fields that a request does not have.
 use serde::Deserialize;
 
 use super::request::{Common, at_fault};
 
-/// What a request takes that says nothing: what stands in `generation_config.json`.
+/// Values of fields that a request does not have: those of `generation_config.json`.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct Defaults {
@@ -11,17 +11,17 @@ pub struct Defaults {
     pub temperature: Option<f32>,
     /// The share of the likeliest tokens.
     pub top_p: Option<f32>,
-    /// How many of the likeliest tokens.
+    /// The number of likeliest tokens.
     pub top_k: Option<i64>,
-    /// How likely beside the likeliest.
+    /// Least likelihood, relative to the likeliest token.
     pub min_p: Option<f32>,
-    /// What makes tokens less likely that were there.
+    /// Makes tokens that occurred before less likely.
     pub repetition_penalty: Option<f32>,
 }
 
 impl Defaults {
-    /// Those that a file says. What no request may say is a fault of the file, with the name of the
-    /// field.
+    /// Reads the defaults of a file. A value that no request may have is a fault of the file, with
+    /// the name of the field.
     pub fn parse(text: &str) -> Result<Defaults, String> {
         let mut reader = serde_json::Deserializer::from_str(text);
         let defaults: Defaults =

@@ -1,4 +1,4 @@
-//! What is wrong with a request, as OpenAI's clients know it.
+//! Faults of a request, as OpenAI's clients know them.
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
@@ -50,7 +50,7 @@ impl ApiError {
         ApiError { code: Some("invalid_api_key"), kind: "authentication_error", ..ApiError::bad(message).status(401) }
     }
 
-    /// Somebody who may not ask.
+    /// A client without permission.
     pub fn forbidden(message: impl Into<String>) -> ApiError {
         ApiError { kind: "permission_error", ..ApiError::bad(message).status(403) }
     }
@@ -70,7 +70,7 @@ impl ApiError {
         self.status.as_u16()
     }
 
-    /// What is wrong.
+    /// The message of the fault.
     pub fn message(&self) -> &str {
         &self.message
     }

@@ -1,4 +1,4 @@
-//! Answers as text, on their way from the scheduler to a connection.
+//! Answers as text, between the scheduler and a connection.
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Instant;
@@ -10,17 +10,17 @@ use super::metrics::Metrics;
 use crate::schedule::{Chosen, End, JobError, Likelihood, Output, Why};
 use crate::text::{Reader, Stops, Text, TextError};
 
-/// What happens to one answer.
+/// An event of one answer.
 #[derive(Debug)]
 pub enum Event {
     /// The prompt is computed.
     Begin {
         /// Tokens of it that were there already.
         cached: usize,
-        /// How likely its tokens were, from the second on, if that was asked for.
+        /// The likelihoods of the prompt's tokens, from the second on, if they were asked for.
         prompt: Vec<Likelihood>,
     },
-    /// More text, with the tokens that it is of where it was asked how likely they were.
+    /// More text, with its tokens if their likelihoods were asked for.
     Text {
         /// Whole characters.
         text: String,
@@ -41,7 +41,7 @@ pub struct Writer {
     stops: Stops,
     sender: UnboundedSender<(usize, Event)>,
     index: usize,
-    /// Tokens whose text was not sent yet.
+    /// Tokens with text that was not sent yet.
     tokens: Vec<Chosen>,
     metrics: Arc<Metrics>,
     started: Instant,
@@ -81,7 +81,7 @@ impl Writer {
         }
     }
 
-    /// Whoever does not listen any more is found by `is_gone`.
+    /// A client that no longer listens is found by `is_gone`.
     fn send(&mut self, event: Event) {
         _ = self.sender.send((self.index, event));
     }
@@ -105,7 +105,7 @@ impl Writer {
         }
     }
 
-    /// What was held back, as no token follows.
+    /// The text that was held back, as no token follows.
     fn rest(&mut self) -> Result<String, TextError> {
         let piece = self.reader.end(&self.text)?;
         let shown = self.stops.push(&piece);

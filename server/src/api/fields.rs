@@ -16,8 +16,8 @@ pub const IGNORED: HeaderName = HeaderName::from_static("x-atomc-ignored");
 const MOST_NAMES: usize = 32;
 const MOST_CHARACTERS: usize = 64;
 
-/// Fields that other servers have and that would change what an answer is, with what to say of
-/// them. They are refused unless they ask for nothing.
+/// Fields of other servers that would change an answer, with a text for each. They are refused
+/// unless they ask for nothing.
 const REFUSED: [(&str, &str); 26] = [
     ("allowed_token_ids", "not offered; `logit_bias` is"),
     ("audio", "only text is offered"),

@@ -1,4 +1,4 @@
-//! Who may ask.
+//! Access of clients to a server.
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
@@ -16,19 +16,19 @@ use crate::serve::Seat;
 /// Where Anthropic's clients have their key.
 const X_API_KEY: HeaderName = HeaderName::from_static("x-api-key");
 
-/// Who may ask.
+/// Access rules for clients.
 #[derive(Clone, Debug, Default)]
 pub struct Access {
-    /// Keys of which a client must have one, if there are any.
+    /// Keys of clients. If there are any, a client must have one of them.
     pub keys: Vec<String>,
-    /// Origins whose pages may ask; `*` for all.
+    /// Origins of pages that may ask; `*` for all.
     pub origins: Vec<String>,
-    /// Names by which the server may be asked, beside those of this machine for itself; none where
-    /// any name will do.
+    /// Names by which the server may be asked, in addition to those of this machine for itself;
+    /// none where any name will do.
     pub hosts: Option<Vec<String>>,
 }
 
-/// Refuses what comes over a connection that is there for `/health` alone.
+/// Refuses requests over a connection that is there for `/health` alone.
 pub async fn room(request: Request, next: Next) -> Response {
     let full = request.extensions().get::<Arc<Seat>>().and_then(|seat| seat.full());
     match full {
@@ -37,7 +37,7 @@ pub async fn room(request: Request, next: Next) -> Response {
     }
 }
 
-/// Lets through who has a key, if one is wanted. Browsers ask for permission without one.
+/// Lets clients with a key through, if one is required. Browsers ask for permission without one.
 pub async fn key(State(service): State<Shared>, request: Request, next: Next) -> Response {
     let keys = &service.access.keys;
     let given = given(request.headers());
@@ -60,15 +60,15 @@ fn given(headers: &HeaderMap) -> &str {
     bearer.or_else(|| text(X_API_KEY)).unwrap_or_default()
 }
 
-/// Whether two keys are the same, in a time that does not depend on where they differ.
+/// Whether two keys are the same, in a time that does not depend on the place of a difference.
 fn is_same(key: &str, given: &str) -> bool {
     let (key, given) = (key.as_bytes(), given.as_bytes());
     let differ = |index: usize| key[index] ^ given.get(index).copied().unwrap_or(0);
     (0..key.len()).fold(0, |all, index| all | differ(index)) == 0 && key.len() == given.len()
 }
 
-/// Where no key is wanted: refuses what a page of another origin asks, and what was asked by a name
-/// that somebody else gives this address (DNS rebinding).
+/// Without keys: refuses requests of pages of other origins, and requests by a host name that
+/// somebody else gives this address (DNS rebinding).
 pub async fn page(State(service): State<Shared>, request: Request, next: Next) -> Response {
     match service.access.check(request.headers()) {
         Ok(()) => next.run(request).await,
@@ -118,7 +118,7 @@ fn name(host: &str) -> &str {
     host[..end].trim_start_matches('[').trim_end_matches(']')
 }
 
-/// Whether a host is this machine, by a name that nobody else gives.
+/// Whether a host is this machine, by a name that always means this machine.
 fn is_local(host: &str) -> bool {
     let name = name(host);
     let address = name.parse::<IpAddr>();
@@ -126,7 +126,7 @@ fn is_local(host: &str) -> bool {
         || address.is_ok_and(|address| address.is_loopback() || address == Ipv4Addr::UNSPECIFIED)
 }
 
-/// What lets pages of other origins ask.
+/// Permits requests of pages of other origins.
 pub fn cors(origins: &[String]) -> Option<CorsLayer> {
     let layer = CorsLayer::new().allow_methods([Method::GET, Method::POST]).allow_headers([
         AUTHORIZATION,

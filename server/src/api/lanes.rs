@@ -1,5 +1,5 @@
-//! Which requests are read at once: of those that take long one, so that others are never behind
-//! two of them; and memory that is given back once they are over.
+//! Limits the requests that are read at once: one of those that take long, so that others never
+//! wait for two of them. Gives memory back once they are over.
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
@@ -31,7 +31,7 @@ impl Default for Lanes {
 }
 
 impl Lanes {
-    /// Waits for the turn of a request of so many bytes.
+    /// Waits for the turn of a request of `bytes` bytes.
     pub async fn enter(&self, bytes: usize, is_slow: bool) -> Result<Option<SemaphorePermit<'_>>, ApiError> {
         self.owe(bytes);
         if bytes <= LARGE && !is_slow {
@@ -46,21 +46,21 @@ impl Lanes {
         permit.map(Some).map_err(|_| ApiError::unavailable("the server is ending"))
     }
 
-    /// A request had memory beside its bytes, as that of a form.
+    /// Counts memory that a request took in addition to its bytes, such as that of a form.
     pub fn owe(&self, bytes: usize) {
         self.debt.fetch_add(bytes, Relaxed);
     }
 
-    /// Gives memory back to the system for as long as it is asked: the allocator keeps what large
-    /// requests had.
+    /// Gives memory back to the system until it is dropped: the allocator keeps the memory of large
+    /// requests.
     pub async fn give_back(&self) {
         loop {
             tokio::time::sleep(TICK).await;
             let debt = self.debt.load(Relaxed);
             if debt >= WORTH {
                 self.debt.fetch_sub(debt / 2, Relaxed);
-                // Where there is no thread for it now there is one the next time.
-                _ = tokio::task::spawn_blocking(trim).await;
+                // If there is no thread for it now, there is one the next time.
+                _ = tokio::task::spawn_blocking(crate::memory::trim).await;
             }
         }
     }
@@ -78,17 +78,6 @@ impl Drop for Waiting<'_> {
     }
 }
 
-/// Gives the system the memory that large requests have taken: the allocator would keep it.
-#[cfg(all(target_os = "linux", target_env = "gnu"))]
-pub fn trim() {
-    // SAFETY: it takes a number, and may be called at any time from any thread.
-    unsafe { libc::malloc_trim(0) };
-}
-
-#[cfg(not(all(target_os = "linux", target_env = "gnu")))]
-/// Other allocators decide themselves.
-pub fn trim() {}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -100,7 +89,7 @@ mod tests {
             let lanes = Lanes::default();
             let first = lanes.enter(LARGE + 1, false).await.unwrap();
             assert!(first.is_some() && lanes.enter(LARGE, false).await.unwrap().is_none());
-            // Another waits for it, and what is too much is refused at once.
+            // Another waits for it, and one that is too large is refused at once.
             let short = Duration::from_millis(20);
             assert!(tokio::time::timeout(short, lanes.enter(10, true)).await.is_err());
             let wait = async {

@@ -21,7 +21,7 @@ use crate::schedule::Why;
 use asked::Asked;
 use blocks::Blocks;
 
-/// Where the interface is.
+/// The path of the interface.
 pub const PATH: &str = "/v1/messages";
 
 /// A request that the scheduler has.
@@ -84,14 +84,14 @@ fn begin(service: Shared, body: &Payload) -> Result<Taken, ApiError> {
     let stops = asked.stop_sequences.clone().unwrap_or_default();
     if !stops.is_empty() {
         common.stop = Some(Several::Many(stops.clone()));
-        // Which of them it was is seen at the end of the text.
+        // The end of the text shows which of them it was.
         common.include_stop_str_in_output = Some(true);
     }
     let (talk, shows_thoughts) = (asked.talk()?, asked.shows_thoughts());
     Ok(Taken { begun: talk.begin(service, common)?, stops, shows_thoughts })
 }
 
-/// An answer on its way.
+/// An answer that is being made.
 struct Message {
     id: String,
     parts: Parts,
@@ -136,7 +136,7 @@ impl Message {
         parts.into_iter().flat_map(|part| self.blocks.push(part)).collect()
     }
 
-    /// What is left, as nothing follows.
+    /// The rest, when nothing follows.
     fn rest(&mut self) -> Vec<Value> {
         let parts = self.parts.end();
         let mut events: Vec<Value> = parts.into_iter().flat_map(|part| self.blocks.push(part)).collect();
@@ -207,7 +207,7 @@ fn told(error: &ApiError) -> Value {
     json!({ "type": "error", "error": { "type": kind, "message": error.message() } })
 }
 
-/// Tells what is wrong with a request to this interface in its form.
+/// Puts errors into the form of this interface.
 pub async fn errors(request: Request, next: Next) -> Response {
     let is_ours = request.uri().path().starts_with(PATH);
     let mut response = next.run(request).await;

@@ -13,7 +13,7 @@ use crate::schedule::{End, JobError, Why};
 /// Upper ends of the buckets of times, in milliseconds.
 const BUCKETS: [u64; 12] = [5, 10, 25, 50, 100, 250, 500, 1000, 2500, 5000, 10_000, 60_000];
 
-/// What is counted where answers leave.
+/// Counters of answers.
 #[derive(Debug, Default)]
 pub struct Metrics {
     /// From a request to the first token of its answer.
@@ -30,7 +30,7 @@ pub struct Metrics {
 /// Times.
 #[derive(Debug, Default)]
 pub struct Histogram {
-    /// Those up to each end; the last is all of them.
+    /// Counts up to each limit; the last one counts all.
     counts: [AtomicU64; BUCKETS.len() + 1],
     micros: AtomicU64,
 }
@@ -68,7 +68,7 @@ impl Metrics {
         count.fetch_add(1, Relaxed);
     }
 
-    /// Counts an answer that nobody waited for.
+    /// Counts an answer that its client gave up.
     pub fn gone(&self) {
         self.gone.fetch_add(1, Relaxed);
     }

@@ -1,4 +1,4 @@
-//! What completions and chats are asked with alike.
+//! The fields that completions and chats share.
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -111,26 +111,26 @@ pub struct Likely {
     pub prompt: Option<usize>,
 }
 
-/// What a kind of request says beside the fields that both have.
+/// The settings of a request in which the kinds differ.
 #[derive(Clone, Debug, Default)]
 pub struct Kind {
     pub likely: Likely,
-    /// Most tokens of an answer, where the request does not say.
+    /// Most tokens of an answer, if the request does not say.
     pub most: usize,
-    /// What answers must be to call a tool.
+    /// The form of answers that call a tool.
     pub calls: Option<Form>,
     /// How answers begin.
     pub start: Start,
 }
 
-/// Reads what all requests have, and what this kind has.
+/// Reads the fields of all requests, and those of this kind.
 pub fn read_both<T: DeserializeOwned>(Payload(body): &Payload) -> Result<(Common, T), ApiError> {
     let (mut common, kind): (Common, T) = (read(body)?, read(body)?);
     common.ignored = fields::ignored::<Common, T>(&read::<fields::Given>(body)?)?;
     Ok((common, kind))
 }
 
-/// Reads a body. What is wrong with it is told with the name of the field.
+/// Reads a body. An error has the name of the field.
 fn read<T: DeserializeOwned>(body: &[u8]) -> Result<T, ApiError> {
     let mut reader = serde_json::Deserializer::from_slice(body);
     let value = serde_path_to_error::deserialize(&mut reader).map_err(|error| at_fault(&error))?;
@@ -138,7 +138,7 @@ fn read<T: DeserializeOwned>(body: &[u8]) -> Result<T, ApiError> {
     Ok(value)
 }
 
-/// What is wrong with JSON, with the name of the field.
+/// The fault of JSON, with the name of the field.
 pub fn at_fault(error: &serde_path_to_error::Error<serde_json::Error>) -> ApiError {
     match error.path().to_string().as_str() {
         "." => ApiError::bad(format!("the request: {}", words::plain(&error.inner().to_string(), false))),
@@ -155,8 +155,8 @@ impl Common {
         self.stream_options.and_then(|options| options.include_usage).unwrap_or(false)
     }
 
-    /// Whether the client may know what of its prompt was there already, which is what others have
-    /// asked: clients with one key, or with none, are one party, and so are those that know a salt.
+    /// Whether the client may know how much of its prompt was computed before, for others. Clients
+    /// with one key, or with none, are one party, and so are those that know a salt.
     pub fn knows_cached(&self, service: &Service) -> bool {
         service.access.keys.len() <= 1 || self.cache_salt.is_some()
     }
@@ -197,7 +197,7 @@ impl Common {
         Ok(events)
     }
 
-    /// What is refused by its name, before so many prompts are cut up.
+    /// Refuses requests by their fields alone, before `prompts` prompts are tokenised.
     pub fn check(&self, service: &Service, prompts: usize) -> Result<(), ApiError> {
         service.check_name(self.model.as_deref())?;
         let answers = self.n.unwrap_or(1);
@@ -305,7 +305,7 @@ impl Common {
         Ok(Stops::new(texts, self.include_stop_str_in_output == Some(true)))
     }
 
-    /// What answers must be, if they must be anything.
+    /// The form of answers, if the request asks for one.
     fn form(&self) -> Result<Option<Form>, ApiError> {
         let structured = self.structured_outputs.as_ref().and_then(Structured::form);
         let Some(ResponseFormat { kind, json_schema }) = &self.response_format else { return Ok(structured) };

@@ -26,7 +26,7 @@ use output::Output;
 /// A request that the scheduler has.
 struct Taken {
     begun: Begun,
-    /// What every response says of its request.
+    /// The request's fields that every response repeats.
     echo: Value,
 }
 
@@ -64,12 +64,12 @@ fn begin(service: Shared, body: &Payload) -> Result<Taken, ApiError> {
     Ok(Taken { begun: talk.begin(service, common)?, echo })
 }
 
-/// The status of what ended so.
+/// The status of an answer that ended for this reason.
 fn status(why: Why) -> &'static str {
     if why == Why::Length { "incomplete" } else { "completed" }
 }
 
-/// What every state of a response has.
+/// The fields of every state of a response.
 struct Shape {
     id: String,
     created: u64,
@@ -99,7 +99,7 @@ impl Shape {
             "input_tokens": prompt,
             "input_tokens_details": cached.map(|cached| json!({ "cached_tokens": cached })),
             "output_tokens": answer,
-            // Nobody counts the tokens of thoughts apart.
+            // Tokens of thoughts are not counted separately.
             "output_tokens_details": (!self.said.service.thoughts).then(|| json!({ "reasoning_tokens": 0 })),
             "total_tokens": prompt + answer,
         });

@@ -1,5 +1,5 @@
-//! The way from a conversation to an answer, which all interfaces of chats share. What each asks in
-//! its own words is a [`Talk`].
+//! The steps from a conversation to an answer, which all interfaces of chats share. Each turns its
+//! request into a [`Talk`].
 use serde_json::{Map, Value};
 
 use super::Shared;
@@ -13,23 +13,23 @@ use crate::template::{Conversation, TemplateError};
 use crate::thoughts::Start;
 use crate::tools::{self, Wanted};
 
-/// What a template is given itself, and no request may replace.
+/// Names that the server sets in a template. No request may replace them.
 const GIVEN: [&str; 3] = ["messages", "tools", "add_generation_prompt"];
 
 /// A conversation to which somebody wants an answer, in the words of `/v1/chat/completions`.
 #[derive(Clone, Debug)]
 pub struct Talk {
     pub messages: Vec<Map<String, Value>>,
-    /// What the model may call.
+    /// The tools that the model may call.
     pub tools: Vec<Value>,
     pub tool_choice: Value,
     /// Whether it may call more than once.
     pub parallel: bool,
-    /// What else the template is told.
+    /// Further names for the template.
     pub more: Map<String, Value>,
     /// Whether the prompt ends with the beginning of an answer.
     pub generate: bool,
-    /// How many of the likeliest tokens are told.
+    /// The number of likeliest tokens that are reported.
     pub likely: Option<usize>,
 }
 
@@ -43,13 +43,13 @@ pub struct Begun {
 }
 
 impl Begun {
-    /// Gives what it asks to the scheduler.
+    /// Gives its request to the scheduler.
     pub async fn submit(&self) -> Result<Events, ApiError> {
         self.common.submit(&self.said.service, &self.prompts, &self.kind).await
     }
 }
 
-/// What is known of answers before they come.
+/// The facts about answers that are known before they begin.
 pub struct Said {
     pub wanted: Wanted,
     pub start: Start,
@@ -57,13 +57,13 @@ pub struct Said {
 }
 
 impl Said {
-    /// What finds the parts of an answer.
+    /// The finder of an answer's parts.
     pub fn parts(&self) -> Parts {
         Parts::new(self.start, &self.wanted)
     }
 
-    /// Whether an answer has called, in the interface's sense: who names a tool is not told that
-    /// one was called.
+    /// Whether an answer ended by a call in the interface's sense. A client that has named the tool
+    /// is not told so.
     pub fn is_call(&self, why: Why, made: usize) -> bool {
         why != Why::Length && made > 0 && !self.wanted.is_named
     }
@@ -99,7 +99,7 @@ impl Talk {
         Ok(Begun { common, usage, said: Said { wanted, start, service }, prompts, kind })
     }
 
-    /// The text that the model goes on from.
+    /// The text that the model continues.
     pub fn prompt(&self, service: &Shared) -> Result<String, ApiError> {
         let talk = self.conversation()?;
         let templates = service.templates.as_ref().map_err(|why| ApiError::bad(why.as_str()))?;
@@ -136,7 +136,7 @@ impl Talk {
         Ok(Wanted { most, form: Some(form), is_named })
     }
 
-    /// What a template is given.
+    /// The names that a template gets.
     fn conversation(&self) -> Result<Conversation, ApiError> {
         if self.messages.is_empty() {
             return Err(ApiError::field("messages", "there are none"));
@@ -152,7 +152,7 @@ impl Talk {
     }
 }
 
-/// A message as templates expect it: its text as one, what tools were given as values.
+/// A message as templates expect it: its text as one string, arguments of tools as values.
 fn message(index: usize, fields: &Map<String, Value>) -> Result<Value, ApiError> {
     let mut message = fields.clone();
     let at = |field: &str| format!("messages[{index}].{field}");
@@ -169,7 +169,7 @@ fn message(index: usize, fields: &Map<String, Value>) -> Result<Value, ApiError>
         }
         Some(_) => return Err(ApiError::field(at("content"), "is neither a text nor a list of parts")),
     }
-    // What this server told may come back.
+    // Clients may send back the thoughts that this server sent.
     if let Some(thought) = message.get("reasoning").cloned() {
         message.entry("reasoning_content").or_insert(thought);
     }

@@ -19,7 +19,7 @@ use crate::worker;
 mod bounds;
 
 const VOCAB: usize = 512;
-/// What the toy fails at, and what it panics at.
+/// Tokens at which the toy fails, and at which it panics.
 const FAILING: u32 = 500;
 const PANICKING: u32 = 501;
 
@@ -31,7 +31,7 @@ fn toy() -> Toy {
     Toy::sized(400, 0, (VOCAB, 128))
 }
 
-/// One whose steps take so many milliseconds.
+/// An engine that takes `pause` milliseconds for a step.
 fn slow(pause: u64) -> Toy {
     let mut toy = toy();
     toy.pause = Duration::from_millis(pause);
@@ -148,7 +148,7 @@ fn guesses_are_told() {
                 assert!((accepted > 0) == right && rejected > 0);
                 (made, were_right) = (made + accepted + rejected, were_right + accepted);
             }
-            // What is counted is told behind the last step.
+            // Counts are updated after the last step.
             while counted(&router, "requests_running").await > 0 {
                 tokio::time::sleep(Duration::from_millis(1)).await;
             }
@@ -265,7 +265,7 @@ fn calls_of_tools_are_parsed() {
     });
 }
 
-/// A tool whose argument is one of two names. Blanks would take the toy's few positions.
+/// A tool with an argument that is one of two names. Blanks would take the toy's few positions.
 fn tool(name: &str) -> Value {
     let schema = json!({
         "$defs": { "city": { "enum": ["Rom", "Oslo"] } },

@@ -12,7 +12,7 @@ use super::fields::named;
 use super::request::{Common, read_both};
 use super::{Service, Shared, axum_json, read_apart};
 
-/// What is asked beside a conversation, which is a chat's.
+/// The fields of a request to tokenise that a conversation does not have.
 #[derive(Deserialize)]
 struct Text {
     prompt: Option<String>,
@@ -63,7 +63,7 @@ pub async fn detokenize(State(service): State<Shared>, body: Payload) -> Result<
     .await
 }
 
-/// That tokens are some of the vocabulary, and no more than a sequence may have.
+/// Checks that tokens are in the vocabulary, and no more than a sequence may have.
 fn check(service: &Service, tokens: &[u32]) -> Result<(), ApiError> {
     let limits = service.handle.limits();
     if tokens.len() > limits.positions {

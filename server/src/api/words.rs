@@ -1,6 +1,6 @@
-//! What is wrong with JSON, in JSON's words and not in those of the program that reads it.
+//! Faults of JSON, in JSON's words and not in those of the program that reads it.
 
-/// Names of types that readers of JSON have, and what a client calls them.
+/// Names of types in messages of the JSON reader, and words for clients.
 const TYPES: [(&str, &str); 14] = [
     ("map", "an object"),
     ("sequence", "a list"),
@@ -24,7 +24,7 @@ pub fn plain(message: &str, is_field: bool) -> String {
         Some(at) => message.split_at(at),
         None => (message, ""),
     };
-    // Where a field is told, its place in the text says nothing more.
+    // If the message has a field, the position in the text adds nothing.
     let place = if is_field { "" } else { place };
     let told = ["invalid type: ", "invalid value: "].iter().find_map(|head| text.strip_prefix(head));
     match told.and_then(|rest| rest.split_once(", expected ")) {

@@ -1,4 +1,4 @@
-//! Forms that were prepared lately, by what they say.
+//! Forms that were prepared lately, by their description.
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -12,10 +12,10 @@ const MOST_BYTES: usize = 16 << 20;
 /// A grammar holds some hundred times the bytes of its form: 900 for one of 1,000 properties.
 const BYTES_PER_BYTE: usize = 900;
 
-/// What came of a form: one that was refused is refused again.
+/// The result of preparing a form: a refused form is refused again.
 type Outcome = Result<Prepared, FormError>;
 
-/// Forms with what came of them, those that were asked for last at the end.
+/// Forms with their results, the most recently used ones at the end.
 #[derive(Default)]
 pub struct Cache {
     kept: Mutex<VecDeque<(Form, Outcome)>>,
@@ -26,7 +26,7 @@ impl Cache {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What came of a form that was prepared before.
+    /// The result of a form that was prepared before.
     pub fn get(&self, form: &Form) -> Option<Outcome> {
         let mut kept = self.kept();
         let place = kept.iter().position(|(known, _)| known == form)?;
@@ -36,7 +36,7 @@ impl Cache {
         Some(outcome)
     }
 
-    /// Keeps what came of a form, where it is not too large.
+    /// Keeps the result of a form, if it is not too large.
     pub fn put(&self, form: &Form, outcome: &Outcome) {
         let mut kept = self.kept();
         if bytes(form) > MOST_BYTES / 4 || kept.iter().any(|(known, _)| known == form) {

@@ -16,7 +16,7 @@ pub struct Choice {
     place: Place,
 }
 
-/// How far an answer has come: the texts that begin like it, and its bytes.
+/// The progress of an answer: the texts that begin like it, and its bytes.
 #[derive(Clone, Debug)]
 struct Place {
     begin: Range<usize>,
@@ -32,10 +32,10 @@ pub fn sorted(texts: &[String]) -> Texts {
 }
 
 impl Place {
-    /// Behind another byte; nothing where no text goes on so.
+    /// The place after another byte; nothing if no text continues with it.
     fn behind(&self, texts: &[Box<[u8]>], byte: u8) -> Option<Place> {
         let within = &texts[self.begin.clone()];
-        // A text that ends here comes before those that go on.
+        // A text that ends here is before those that continue.
         let start = within.partition_point(|text| text.get(self.depth).is_none_or(|&next| next < byte));
         let len = within[start..].partition_point(|text| text.get(self.depth) == Some(&byte));
         let start = self.begin.start + start;
@@ -44,7 +44,7 @@ impl Place {
 }
 
 impl Choice {
-    /// Of these texts, which the tokens of `env` write.
+    /// A choice among texts that the tokens of `env` write.
     pub fn new(texts: Texts, env: TokEnv) -> Choice {
         let place = Place { begin: 0..texts.len(), depth: 0 };
         Choice { texts, env, place }
@@ -55,12 +55,12 @@ impl Choice {
         self.texts.get(self.place.begin.start).is_some_and(|text| text.len() == self.place.depth)
     }
 
-    /// Whether it is, and no other text goes on behind it.
+    /// Whether the answer is one of the texts, and no other text continues it.
     pub fn is_complete(&self) -> bool {
         self.is_whole() && self.place.begin.len() == 1
     }
 
-    /// The tokens that may come next; that which ends an answer where it is one of the texts.
+    /// The tokens that may follow, with the end token if the answer is one of the texts.
     pub fn mask(&self) -> SimpleVob {
         let trie = self.env.tok_trie();
         let mut mask = trie.alloc_token_set();
@@ -72,7 +72,7 @@ impl Choice {
         mask
     }
 
-    /// Goes on behind a token.
+    /// Moves on by a token.
     pub fn take(&mut self, token: u32) -> Result<(), String> {
         for &byte in self.env.tok_trie().token(token) {
             let place = self.place.behind(&self.texts, byte);

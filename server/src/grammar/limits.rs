@@ -49,6 +49,8 @@ pub struct FormLimits {
     pub terminals: usize,
     /// Bytes of an expression.
     pub expression: usize,
+    /// Steps of its expressions after one character.
+    pub steps: u64,
 }
 
 impl Default for FormLimits {
@@ -69,13 +71,14 @@ impl Default for FormLimits {
             all_properties: 5_000,
             patterns: 64,
             references: 1000,
-            combined: 512,
+            combined: 64,
             conjuncts: 8,
             multiples: 20_000,
             rules: 2_000,
             items: 20_000,
             terminals: 2_500,
             expression: 64 << 10,
+            steps: 1_000_000,
         }
     }
 }

@@ -1,8 +1,9 @@
-//! Threads that find which tokens a form lets come next, beside the steps of the engine: a form
-//! that takes long keeps its own answer waiting and no other.
+//! Threads that find the tokens that a form allows next, during the steps of the engine: a form
+//! that takes long delays its own answer and no other.
 use std::collections::BinaryHeap;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -11,7 +12,7 @@ use llguidance::{CancellationHandle, Matcher};
 
 use super::choice::Choice;
 use super::limits::FormLimits;
-use crate::threads;
+use crate::threads::{self, Clock, Worker};
 
 /// What knows how an answer goes on.
 pub enum Parser {
@@ -78,9 +79,12 @@ enum State {
     Running {
         since: Instant,
         cancel: Option<CancellationHandle>,
+        /// What has the thread, until it stands back.
+        worker: Option<Arc<Worker>>,
     },
-    Done(Box<Parser>, Result<Next, String>),
-    /// Nobody wants it any more, or it was given away.
+    /// With the time of the processor that it took.
+    Done(Box<Parser>, Result<Next, String>, Duration),
+    /// The answer was given up, or the parser was handed out.
     Gone,
 }
 
@@ -88,6 +92,8 @@ enum State {
 struct Desk {
     state: Mutex<State>,
     done: Condvar,
+    /// Whether another thread has the place of the one that works.
+    is_replaced: AtomicBool,
 }
 
 impl Desk {
@@ -131,13 +137,32 @@ struct Queue {
     is_closed: bool,
 }
 
+/// Errands, with threads that wait for them.
 #[derive(Default)]
-struct Shared {
+struct Lane {
     queue: Mutex<Queue>,
     more: Condvar,
 }
 
-impl Shared {
+#[derive(Default)]
+struct Shared {
+    /// Those of answers that took little time.
+    quick: Lane,
+    /// Those of others.
+    slow: Lane,
+}
+
+impl Lane {
+    fn push(&self, errand: Errand) {
+        self.queue().errands.push(errand);
+        self.more.notify_one();
+    }
+
+    fn close(&self) {
+        self.queue().is_closed = true;
+        self.more.notify_all();
+    }
+
     fn queue(&self) -> MutexGuard<'_, Queue> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -154,54 +179,77 @@ const CORES: usize = 4;
 const MOST: usize = 8;
 
 impl Masks {
-    /// Starts them: one, and more where there are many cores.
+    /// Starts them: one of each kind, and more where there are many cores.
     pub fn start() -> io::Result<Masks> {
-        let shared = Arc::new(Shared::default());
+        let masks = Masks { shared: Arc::default() };
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        for index in 0..(cores / CORES).clamp(1, MOST) {
-            let shared = shared.clone();
-            threads::start(&format!("atomc-mask-{index}"), threads::MASKS, move || run(&shared))?;
+        for _ in 0..(cores / CORES).clamp(1, MOST) {
+            start_quick(&masks.shared)?;
+            let shared = masks.shared.clone();
+            threads::start("atomc-slow-mask", threads::SLOW_MASKS, move || run(&shared.slow, serve))?;
         }
-        Ok(Masks { shared })
+        Ok(masks)
     }
 }
 
 impl Drop for Masks {
     fn drop(&mut self) {
-        self.shared.queue().is_closed = true;
-        self.shared.more.notify_all();
+        self.shared.quick.close();
+        self.shared.slow.close();
     }
 }
 
-fn run(shared: &Shared) {
-    let mut queue = shared.queue();
+/// Starts a thread for short work. It ends after work that took long.
+fn start_quick(shared: &Arc<Shared>) -> io::Result<()> {
+    let shared = shared.clone();
+    threads::start("atomc-mask", threads::MASKS, move || run(&shared.quick, serve)).map(drop)
+}
+
+/// Serves errands for as long as they are served on this thread.
+fn run(lane: &Lane, serve: impl Fn(Errand) -> Thread) {
+    let mut queue = lane.queue();
     loop {
         match queue.errands.pop() {
             Some(errand) => {
                 drop(queue);
-                serve(errand);
-                queue = shared.queue();
+                if serve(errand) == Thread::Ends {
+                    return;
+                }
+                queue = lane.queue();
             }
             None if queue.is_closed => return,
-            None => queue = shared.more.wait(queue).unwrap_or_else(PoisonError::into_inner),
+            None => queue = lane.more.wait(queue).unwrap_or_else(PoisonError::into_inner),
         }
     }
 }
 
-fn serve(Errand { mut parser, token, desk, .. }: Errand) {
+/// The state of a thread after an errand.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Thread {
+    Stays,
+    /// It has stood back, and another has its place.
+    Ends,
+}
+
+fn serve(Errand { mut parser, token, desk, .. }: Errand) -> Thread {
+    let worker = Arc::new(Worker::default());
     {
         let mut state = desk.state();
         if matches!(*state, State::Gone) {
-            return;
+            return Thread::Stays;
         }
-        *state = State::Running { since: Instant::now(), cancel: parser.cancellation() };
+        let (since, cancel) = (Instant::now(), parser.cancellation());
+        *state = State::Running { since, cancel, worker: Some(worker.clone()) };
     }
-    let next = parser.go_on(token);
+    let clock = Clock::own();
+    let next = worker.work(|| parser.go_on(token));
+    let taken = clock.read().unwrap_or_default();
     let mut state = desk.state();
     if !matches!(*state, State::Gone) {
-        *state = State::Done(parser, next);
+        *state = State::Done(parser, next, taken);
         desk.done.notify_all();
     }
+    if desk.is_replaced.swap(false, Relaxed) { Thread::Ends } else { Thread::Stays }
 }
 
 /// How the work on an answer stands.
@@ -215,6 +263,8 @@ pub enum Standing {
     Complete,
 }
 
+/// Time for each token that an answer takes without being slow.
+const EASY: Duration = Duration::from_millis(2);
 /// Work that took so short a time is waited for.
 const SHORT: Duration = Duration::from_micros(200);
 
@@ -226,8 +276,9 @@ pub struct Follow {
     parser: Option<Box<Parser>>,
     next: Option<Result<Next, String>>,
     began: Instant,
-    /// Time that the last work took, and all of it.
+    /// Time until the last work was seen to be done.
     last: Duration,
+    /// Time of the processor that all of it took.
     spent: Duration,
     tokens: u32,
 }
@@ -238,7 +289,11 @@ impl Follow {
         Follow {
             shared: masks.shared.clone(),
             limits,
-            desk: Arc::new(Desk { state: Mutex::new(State::Gone), done: Condvar::new() }),
+            desk: Arc::new(Desk {
+                state: Mutex::new(State::Gone),
+                done: Condvar::new(),
+                is_replaced: AtomicBool::new(false),
+            }),
             parser: Some(Box::new(parser)),
             next: Some(Ok(first)),
             began: Instant::now(),
@@ -248,7 +303,7 @@ impl Follow {
         }
     }
 
-    /// Goes on behind a token. What may come next is known later, unless it is known at once.
+    /// Moves on by a token. The tokens that may follow are known at once, or later.
     pub fn take(&mut self, token: u32) -> Result<Standing, String> {
         self.standing(Duration::MAX)?;
         let Some(parser) = self.parser.take() else { return Err("the grammar's parser is gone".into()) };
@@ -256,8 +311,8 @@ impl Follow {
         self.tokens += 1;
         *self.desk.state() = State::Waiting;
         let errand = Errand { parser, token: Some(token), desk: self.desk.clone(), spent: self.spent };
-        self.shared.queue().errands.push(errand);
-        self.shared.more.notify_one();
+        let lane = if self.is_slow() { &self.shared.slow } else { &self.shared.quick };
+        lane.push(errand);
         self.standing(if self.last <= SHORT { SHORT } else { Duration::ZERO })
     }
 
@@ -284,14 +339,27 @@ impl Follow {
         }
     }
 
+    /// Whether it has taken so long that it waits for others of its kind.
+    fn is_slow(&self) -> bool {
+        self.spent > threads::QUICK + EASY.saturating_mul(self.tokens)
+    }
+
     fn look(&mut self, within: Duration) -> Result<(), String> {
         let until = Instant::now() + within.min(self.limits.mask.saturating_mul(2));
+        let is_slow = self.is_slow();
         let mut state = self.desk.state();
         loop {
-            match &*state {
+            match &mut *state {
                 State::Done(..) => break,
                 State::Gone => return Err("the grammar's parser is gone".into()),
-                State::Running { since, cancel } => {
+                State::Running { since, cancel, worker } => {
+                    if !is_slow && since.elapsed() >= threads::QUICK {
+                        let still_works = worker.take().is_some_and(|worker| worker.stand_back(threads::SLOW));
+                        // Where there is no thread for the others they wait.
+                        if still_works && start_quick(&self.shared).is_ok() {
+                            self.desk.is_replaced.store(true, Relaxed);
+                        }
+                    }
                     let left = self.limits.left(self.tokens, self.spent);
                     if since.elapsed() >= left {
                         cancel.iter().for_each(CancellationHandle::cancel);
@@ -313,9 +381,9 @@ impl Follow {
             let wait = left.min(Duration::from_millis(10));
             state = self.desk.done.wait_timeout(state, wait).unwrap_or_else(PoisonError::into_inner).0;
         }
-        if let State::Done(parser, next) = std::mem::replace(&mut *state, State::Gone) {
+        if let State::Done(parser, next, taken) = std::mem::replace(&mut *state, State::Gone) {
             self.last = self.began.elapsed();
-            self.spent += self.last;
+            self.spent += taken;
             (self.parser, self.next) = (Some(parser), Some(next));
         }
         Ok(())

@@ -1,64 +1,104 @@
-//! Preparing forms: apart from all else, one or two at a time, and each only as long as it may.
+//! Preparing forms: apart from all else, and each only as long as it may. One is quick at a time.
+//! What turns out to take long stands back, for a few others of its kind and for the next quick
+//! one.
 //!
 //! llguidance cannot be told to stop while it makes a grammar. What a form may ask for is bounded
 //! before ([`schema`](super::schema), [`lark`](super::lark)); one that takes too long all the same
-//! is refused while its thread goes on, last in the queue for the processor, and a few such threads
-//! do not keep the forms of others waiting.
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, PoisonError};
+//! is refused while its thread goes on. Once there is a grammar its thread is told to stop.
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
+use llguidance::CancellationHandle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 use super::limits::{FormError, FormLimits};
-use crate::threads::{self, Clock};
+use crate::threads::{self, Clock, Worker};
 
 /// Forms that are prepared at once.
 const AT_ONCE: usize = 1;
-/// Threads that may go on beside them when their time is over.
-const MOST_LATE: usize = 3;
-/// The wall clock may show so many times what a thread may take, where others have the processor.
-const PATIENCE: u32 = 10;
+/// Threads that may continue in addition to those once they have taken long.
+const MOST_SLOW: usize = 3;
+/// The limit of the wall clock, as a multiple of a thread's own limit: others may have the
+/// processor.
+const PATIENCE: u32 = 15;
 
 /// Where forms are prepared.
 pub struct Workshop {
     places: Arc<Semaphore>,
     waiting: AtomicUsize,
-    late: Arc<AtomicUsize>,
+    slow: Arc<AtomicUsize>,
     limits: FormLimits,
 }
 
-/// A place in the workshop, until the work has ended or its time is over.
+/// A place in the workshop, until the work has ended or turns out to take long.
 type Held = Arc<Mutex<Option<OwnedSemaphorePermit>>>;
 
+/// Gives a place to the next form.
+fn leave(held: &Held) {
+    drop(held.lock().unwrap_or_else(PoisonError::into_inner).take());
+}
+
+/// Ends work that takes too long, from when it can be ended.
+#[derive(Default)]
+pub struct Stop {
+    is_late: AtomicBool,
+    handle: OnceLock<CancellationHandle>,
+    worker: Worker,
+}
+
+impl Stop {
+    /// From now on this ends the work.
+    pub fn by(&self, handle: CancellationHandle) {
+        let handle = self.handle.get_or_init(|| handle);
+        if self.is_late() {
+            handle.cancel();
+        }
+    }
+
+    /// Whether the work takes too long.
+    pub fn is_late(&self) -> bool {
+        self.is_late.load(SeqCst)
+    }
+
+    /// The work takes too long.
+    fn late(&self) {
+        self.is_late.store(true, SeqCst);
+        self.handle.get().into_iter().for_each(CancellationHandle::cancel);
+    }
+}
+
 impl Workshop {
-    /// One that nobody works in.
+    /// A workshop that is empty.
     pub fn new(limits: FormLimits) -> Workshop {
         let places = Arc::new(Semaphore::new(AT_ONCE));
-        Workshop { places, waiting: AtomicUsize::new(0), late: Arc::default(), limits }
+        Workshop { places, waiting: AtomicUsize::new(0), slow: Arc::default(), limits }
     }
 
     /// Does work on a thread of its own, in its turn. Work of which the caller has gone before is
     /// not begun.
     pub async fn make<T: Send + 'static>(
         &self,
-        work: impl FnOnce() -> Result<T, FormError> + Send + 'static,
+        work: impl FnOnce(&Stop) -> Result<T, FormError> + Send + 'static,
     ) -> Result<T, FormError> {
         let held: Held = Arc::new(Mutex::new(Some(self.place().await?)));
         let (tell, clock) = oneshot::channel();
         let (give, made) = oneshot::channel();
-        let place = held.clone();
+        let stop = Arc::new(Stop::default());
+        let (place, told) = (held.clone(), stop.clone());
         let thread = move || {
             _ = tell.send(Clock::own());
-            let done = work();
-            // Whoever waits may have gone.
+            let done = told.worker.work(|| work(&told));
+            // Who waits for this form may ask for the next one at once.
+            leave(&place);
+            // The waiting request may be gone.
             _ = give.send(done);
-            drop(place);
         };
         let started = threads::start("atomc-form", threads::GRAMMARS, thread);
         started.map_err(|error| FormError::Fault(format!("no thread for a grammar: {error}")))?;
-        let watch = watch(self.limits.prepare, self.late.clone(), held, clock, made);
+        let watch = Watch { within: self.limits.prepare, slow: self.slow.clone(), held, stop };
+        let watch = watch.wait(clock, made);
         // The watch goes on where the caller does not.
         let ended = tokio::spawn(watch).await;
         ended.unwrap_or_else(|error| Err(FormError::Fault(format!("preparing the form failed: {error}"))))
@@ -88,37 +128,99 @@ impl Drop for Waiting<'_> {
     }
 }
 
-/// Waits for what a thread makes, no longer than it may take.
-async fn watch<T: Send + 'static>(
+/// What a thread is watched with.
+struct Watch {
     within: Duration,
-    late: Arc<AtomicUsize>,
+    slow: Arc<AtomicUsize>,
     held: Held,
-    clock: oneshot::Receiver<Clock>,
-    mut made: oneshot::Receiver<Result<T, FormError>>,
-) -> Result<T, FormError> {
-    let gone = || FormError::Wrong("the grammar is too much for its parser".into());
-    let clock = clock.await.map_err(|_| gone())?;
-    let until = tokio::time::Instant::now() + within.saturating_mul(PATIENCE);
-    let mut left = within;
-    loop {
-        match timeout(left, &mut made).await {
-            Ok(done) => return done.map_err(|_| gone())?,
-            Err(_) if tokio::time::Instant::now() >= until => break,
-            Err(_) => left = within.saturating_sub(clock.read().unwrap_or(within)),
+    stop: Arc<Stop>,
+}
+
+impl Watch {
+    /// Waits for what a thread makes, no longer than it may take.
+    async fn wait<T: Send + 'static>(
+        self,
+        clock: oneshot::Receiver<Clock>,
+        mut made: oneshot::Receiver<Result<T, FormError>>,
+    ) -> Result<T, FormError> {
+        let gone = || FormError::Wrong("the grammar is too much for its parser".into());
+        let clock = clock.await.map_err(|_| gone())?;
+        let until = Instant::now() + self.within.saturating_mul(PATIENCE);
+        let mut is_slow = None;
+        let mut wait = self.within.min(threads::QUICK);
+        loop {
+            // A result that is there is taken, however late this looks for it.
+            if let Ok(done) = timeout(wait, &mut made).await {
+                return done.map_err(|_| gone())?;
+            }
+            // The clock of a thread that has ended shows nothing: the result has come meanwhile.
+            let taken = clock.read().unwrap_or_default();
+            let left = self.within.saturating_sub(taken);
+            if left.is_zero() || Instant::now() >= until {
+                break;
+            }
+            let quick = threads::QUICK.saturating_sub(taken);
+            if quick.is_zero() && is_slow.is_none() {
+                is_slow = Some(self.stand_back());
+            }
+            let more = if quick.is_zero() { left } else { left.min(quick) };
+            // Time that others have the processor is none that the form takes.
+            wait = more.max(Duration::from_millis(10));
         }
-        if left.is_zero() {
-            break;
-        }
-        // Time that others have the processor is none that the form takes.
-        left = left.max(Duration::from_millis(10));
-    }
-    if late.fetch_update(Relaxed, Relaxed, |now| (now < MOST_LATE).then_some(now + 1)).is_ok() {
-        drop(held.lock().unwrap_or_else(PoisonError::into_inner).take());
+        self.stop.late();
+        let slow = is_slow.unwrap_or_else(|| self.stand_back());
         // It is one less when its thread has ended.
         tokio::spawn(async move {
             _ = made.await;
-            late.fetch_sub(1, Relaxed);
+            drop(slow);
         });
+        Err(FormError::Slow(self.within))
     }
-    Err(FormError::Slow(within))
+
+    /// Lets other threads go first, and gives the place to the next form, if there are not too many
+    /// such threads.
+    fn stand_back(&self) -> Option<Slow> {
+        self.stop.worker.stand_back(threads::SLOW);
+        let slow = Slow::count(&self.slow)?;
+        leave(&self.held);
+        Some(slow)
+    }
+}
+
+/// A thread that takes long, and is counted for as long as it does.
+struct Slow(Arc<AtomicUsize>);
+
+impl Slow {
+    fn count(slow: &Arc<AtomicUsize>) -> Option<Slow> {
+        let counted = slow.fetch_update(Relaxed, Relaxed, |now| (now < MOST_SLOW).then_some(now + 1));
+        counted.is_ok().then(|| Slow(slow.clone()))
+    }
+}
+
+impl Drop for Slow {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A thread may end before anything looks at its clock: then the clock shows nothing.
+    #[test]
+    fn what_a_thread_has_made_is_taken_after_its_end() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        for within in [Duration::ZERO, Duration::from_secs(2)] {
+            let (tell, clock) = oneshot::channel();
+            let (give, made) = oneshot::channel();
+            let thread = std::thread::spawn(move || {
+                tell.send(Clock::own()).unwrap();
+                give.send(Ok(7)).unwrap();
+            });
+            thread.join().unwrap();
+            let watch = Watch { within, slow: Arc::default(), held: Arc::default(), stop: Arc::default() };
+            assert_eq!(runtime.block_on(watch.wait(clock, made)), Ok(7));
+        }
+    }
 }

@@ -1,9 +1,10 @@
-//! What a schema asks for, found in one walk before any grammar is made of it: objects with many
-//! properties, and combinations of alternatives, are what grammars of it grow by.
+//! The demands of a schema, found in one walk before a grammar is made of it: grammars grow by
+//! objects with many properties, and by combinations of alternatives.
 use std::collections::{BTreeSet, HashMap};
 
 use serde_json::{Map, Value};
 
+use super::lark;
 use super::limits::{FormError, FormLimits, at_most};
 
 /// That a grammar of this schema is not too much.
@@ -39,6 +40,7 @@ struct Counts {
     properties: usize,
     patterns: usize,
     multiples: BTreeSet<u64>,
+    steps: u64,
 }
 
 impl Counts {
@@ -53,10 +55,10 @@ impl Counts {
         self.properties += own;
         self.patterns += len("patternProperties");
         self.enum_values += len("enum");
-        for name in ["pattern", "whitespace_pattern"] {
-            if let Some(pattern) = fields.get(name).and_then(Value::as_str) {
-                at_most("bytes of one expression", pattern.len(), limits.expression)?;
-            }
+        let written = ["pattern", "whitespace_pattern"].into_iter().filter_map(|name| fields.get(name)?.as_str());
+        let named = fields.get("patternProperties").and_then(Value::as_object).into_iter().flat_map(Map::keys);
+        for pattern in written.chain(named.map(String::as_str)) {
+            self.steps = self.steps.saturating_add(lark::measured(pattern, limits)?.steps);
         }
         if let Some(Value::Number(multiple)) = fields.get("multipleOf") {
             self.multiples.insert(digits(&multiple.to_string()));
@@ -69,6 +71,7 @@ impl Counts {
         at_most("values of `enum`", self.enum_values, limits.enum_values)?;
         at_most("properties", self.properties, limits.all_properties)?;
         at_most("patterns of properties", self.patterns, limits.patterns)?;
+        at_most(lark::STEPS, self.steps, limits.steps)?;
         let sum = self.multiples.iter().fold(0_u64, |sum, &multiple| sum.saturating_add(multiple));
         at_most("units of `multipleOf`", sum, limits.multiples)
     }

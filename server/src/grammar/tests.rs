@@ -36,7 +36,7 @@ fn refused(form: &Form) -> String {
 
 const FOR_EVER: Duration = Duration::from_secs(60);
 
-/// How a guide stands behind a token.
+/// A guide's progress after a token.
 fn last(guide: &mut dyn Guide, token: u32) -> Progress {
     guide.take(token).unwrap();
     guide.progress(FOR_EVER).unwrap()
@@ -168,7 +168,7 @@ fn forms_that_are_none_are_refused() {
     }
 }
 
-/// An object of so many properties.
+/// An object with `count` properties.
 fn wide(count: usize, property: &Value) -> Value {
     json!({ "type": "object", "properties": (0..count).map(|i| (format!("k{i}"), property.clone())).collect::<serde_json::Map<_, _>>() })
 }
@@ -191,6 +191,7 @@ fn forms_that_are_too_much_are_refused_by_the_limit() {
         (Form::Json(wide(5000, &json!({}))), "5000 properties of one object; at most 2500"),
         (Form::Json(json!({ "required": texts(3000) })), "3000 properties of one object"),
         (Form::Json(json!({ "allOf": (0..12).map(alternatives).collect::<Vec<_>>() })), "4096 combined alternatives"),
+        (Form::Json(json!({ "allOf": (0..9).map(alternatives).collect::<Vec<_>>() })), "512 combined alternatives"),
         (Form::Json(json!({ "allOf": (1..12).map(patterns).collect::<Vec<_>>() })), "11 expressions for one text"),
         (Form::Json(json!({ "$ref": "#/$defs/d0", "$defs": chain })), "1001 schemas within one another"),
         (Form::Json(json!({ "type": "integer", "multipleOf": 1_000_003 })), "1000003 units of `multipleOf`"),
@@ -205,16 +206,50 @@ fn forms_that_are_too_much_are_refused_by_the_limit() {
         (Form::Choice(texts(150_000)), "150000 choices; at most 100000 are taken"),
         (Form::Choice(vec!["a".repeat(3 << 20)]), "bytes of choices"),
         (Form::Regex("a".repeat(70_000)), "70000 bytes of one expression"),
+        (Form::Regex("a?".repeat(25_000)), "steps behind one character"),
+        (Form::Json(json!({ "pattern": "(a|b?)".repeat(2000) })), "steps behind one character"),
+        (Form::Json(json!({ "patternProperties": { "[a-z]*".repeat(2000): {} } })), "steps behind one character"),
+        (Form::Lark(format!("start: /{}/", "a*".repeat(2000))), "steps behind one character"),
+        // What is named is written out where it stands, and what is not used takes nothing.
+        (Form::Lark(format!("start: A\nA: {}\nB: \"b\"?", "B ".repeat(2000))), "steps behind one character"),
+        (Form::Lark(format!("start: A\nA: {}\nB: \"b\"", "[B] ".repeat(2000))), "steps behind one character"),
+        (Form::Lark(doubling(30)), "steps behind one character"),
+        (Form::Lark(format!("{}%ignore T0", doubling(30).replace("T0\n", "\"a\"\n"))), "steps behind one character"),
+        (Form::Lark(format!("start[stop=\"\"]: {}", "\"a\"? ".repeat(2000))), "steps behind one character"),
     ] {
-        let began = std::time::Instant::now();
-        let why = refused(&form);
+        let clock = Clock::own();
+        let why = form.check(&patient()).expect_err(what).to_string();
+        let taken = clock.read().unwrap();
         assert!(why.contains(what), "{why}");
-        assert!(began.elapsed() < Duration::from_secs(1), "{what}: {:?}", began.elapsed());
+        assert!(taken < Duration::from_secs(1), "{what}: {taken:?}");
+        assert_eq!(refused(&form), why);
     }
 }
 
 fn quoted(texts: &[String]) -> String {
     texts.iter().map(|text| json!(text).to_string()).collect::<Vec<_>>().join(" | ")
+}
+
+/// Terminals of which each is the next one twice.
+fn doubling(count: usize) -> String {
+    let terminals: String = (0..count).map(|i| format!("T{i}: T{} T{}\n", i + 1, i + 1)).collect();
+    format!("start: T0\n{terminals}T{count}: \"b\"\n")
+}
+
+#[test]
+fn expressions_that_take_their_length_are_taken() {
+    let words: Vec<String> = (0..5000).map(|i| format!("word{i}")).collect();
+    let unused = format!("start: \"a\"\n{}", doubling(30).replace("start: T0\n", ""));
+    for form in [
+        Form::Regex(words.join("|")),
+        Form::Regex("a?".repeat(1000)),
+        Form::Lark(format!("start: A\nA: ({}) /x/i~0..3", quoted(&words[..2000]))),
+        Form::Lark(format!("start: {}", "A ".repeat(2000)) + "\nA: \"b\"?"),
+        Form::Lark(doubling(12)),
+        Form::Lark(unused),
+    ] {
+        assert_eq!(form.check(&patient()), Ok(()));
+    }
 }
 
 #[test]
@@ -236,7 +271,7 @@ fn one_of_the_choices_is_followed() {
         found.insert(said(&Form::Choice(texts.clone()), seed));
     }
     assert_eq!(found, texts.iter().cloned().collect());
-    // A text that ends an answer ends it at once where none goes on behind it.
+    // A text that ends an answer ends it at once, if no other text continues it.
     let (grammars, text, end) = grammars();
     let mut guide = guide(&grammars, &Form::Choice(vec!["7".into(), "71".into(), "71".into()]));
     let [seven, one] = ["7", "1"].map(|token| text.token(token).unwrap());
@@ -254,21 +289,19 @@ fn a_form_that_takes_too_long_ends_its_answer_alone() {
     let text =
         Arc::new(Text::open(Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/models/qwen3"))).unwrap());
     let (end, a) = (text.token("<|end|>").unwrap(), text.token("a").unwrap());
-    let limits = FormLimits { mask: Duration::from_millis(20), ..FormLimits::default() };
-    let grammars = Grammars::new(text, 512, vec![end], limits);
     let slow: String = (0..1000).map(|i| format!("r{i}: r{}? \"x\"? \"a\"?\n", i + 1)).collect();
     let form = Form::Lark(format!("start: \"a\" r0\n{slow}r1000: \"b\"?\n"));
-    let mut guide = guide(&grammars, &form);
-    let began = std::time::Instant::now();
-    assert_eq!(guide.take(a), Ok(Progress::Busy));
-    assert!(began.elapsed() < Duration::from_millis(20));
-    let why = loop {
-        match guide.progress(FOR_EVER) {
-            Ok(Progress::Busy) => {}
-            Ok(progress) => panic!("{progress:?}"),
-            Err(why) => break why,
-        }
+    let after = |mask| {
+        let grammars = Grammars::new(text.clone(), 512, vec![end], FormLimits { mask, ..patient() });
+        let mut guide = guide(&grammars, &form);
+        (guide.take(a), guide)
     };
+    assert_eq!(after(FOR_EVER).0, Ok(Progress::Busy));
+    let (mut progress, mut guide) = after(Duration::from_millis(20));
+    while progress == Ok(Progress::Busy) {
+        progress = guide.progress(FOR_EVER);
+    }
+    let why = progress.unwrap_err();
     assert!(why.contains("takes longer than 0.02 s"), "{why}");
     // Others go on.
     assert_eq!(said(&Form::Lark("start: \"a\" \"b\"".into()), 1), "ab");
@@ -281,47 +314,69 @@ fn forms_are_prepared_in_their_turn() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         let (go, gate) = std::sync::mpsc::channel::<()>();
-        let wait = move || {
+        let wait = move |_: &Stop| {
             _ = gate.recv();
             Ok(1)
         };
         let first = workshop.make(wait);
         let second = async {
             tokio::task::yield_now().await;
-            // One waits, and another finds no room; nobody waits for ever.
-            let (waits, full) = tokio::join!(workshop.make(|| Ok(2)), workshop.make(|| Ok(3)));
+            // One waits, and another finds no room; none waits for ever.
+            let (waits, full) = tokio::join!(workshop.make(|_| Ok(2)), workshop.make(|_| Ok(3)));
             assert_eq!((waits, full), (Err(FormError::Busy), Err(FormError::Busy)));
             go.send(()).unwrap();
         };
         let (first, ()) = tokio::join!(first, second);
         assert_eq!(first, Ok(1));
-        assert_eq!(workshop.make(|| Ok(4)).await, Ok(4));
+        assert_eq!(workshop.make(|_| Ok(4)).await, Ok(4));
     });
 }
 
 #[test]
 fn work_without_end_keeps_no_other_waiting() {
-    let limits = FormLimits { prepare: Duration::from_millis(30), ..FormLimits::default() };
+    let limits = FormLimits { prepare: Duration::from_millis(300), ..FormLimits::default() };
     let workshop = Workshop::new(limits);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let is_over = Arc::new(std::sync::atomic::AtomicBool::new(false));
     runtime.block_on(async {
         for _ in 0..3 {
             let is_over = is_over.clone();
-            let spin = move || {
+            let spin = move |_: &Stop| {
                 while !is_over.load(std::sync::atomic::Ordering::Relaxed) {
                     std::hint::spin_loop();
                 }
                 Ok(0)
             };
             assert_eq!(workshop.make(spin).await, Err(FormError::Slow(limits.prepare)));
-            assert_eq!(workshop.make(|| Ok(1)).await, Ok(1));
+            assert_eq!(workshop.make(|_| Ok(1)).await, Ok(1));
         }
         is_over.store(true, std::sync::atomic::Ordering::Relaxed);
         // A panic is that of one form.
-        let fails = || -> Result<i32, FormError> { panic!("out of everything") };
+        let fails = |_: &Stop| -> Result<i32, FormError> { panic!("out of everything") };
         assert!(matches!(workshop.make(fails).await, Err(FormError::Wrong(_))));
-        assert_eq!(workshop.make(|| Ok(2)).await, Ok(2));
+        assert_eq!(workshop.make(|_| Ok(2)).await, Ok(2));
+    });
+}
+
+#[test]
+fn work_that_takes_long_keeps_no_quick_one_waiting() {
+    let workshop = Workshop::new(patient());
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let is_over = Arc::new(std::sync::atomic::AtomicBool::new(false));
+        let flag = is_over.clone();
+        let long = workshop.make(move |_: &Stop| {
+            while !flag.load(std::sync::atomic::Ordering::Relaxed) {
+                std::hint::spin_loop();
+            }
+            Ok(1)
+        });
+        let quick = async {
+            assert_eq!(workshop.make(|_: &Stop| Ok(2)).await, Ok(2));
+            is_over.store(true, std::sync::atomic::Ordering::Relaxed);
+        };
+        let (long, ()) = tokio::join!(long, quick);
+        assert_eq!(long, Ok(1));
     });
 }
 

@@ -1,19 +1,19 @@
-//! What connections may take of the server.
+//! The limits of the server's connections.
 use std::io;
 use std::time::Duration;
 
-/// Limits of connections. What happens where one is reached stands beside it; docs/serve.md has the
+/// Limits of connections. Each field describes the behaviour at its limit; docs/serve.md has the
 /// same as a table.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Most connections that are served. Where there are as many, one that waits for its client is
-    /// closed for a new one; where none waits, the new one is of the reserve.
+    /// Most connections that are served. At the limit, one that waits for its client is closed for
+    /// a new one; if none waits, the new one is of the reserve.
     pub connections: usize,
-    /// Most of them from one address: a client of IPv6 has the 64 bits of its network. Where there
-    /// are as many, the same happens among its own.
+    /// Most of them from one address: a client of IPv6 has the 64 bits of its network. At the
+    /// limit, one of its own that waits is closed for a new one in the same way.
     pub each: usize,
-    /// Connections beside those, on which `/health` is answered and all else gets status 503. The
-    /// oldest is closed for a new one.
+    /// Connections in addition to those. On them `/health` is answered and everything else gets
+    /// status 503. The oldest is closed for a new one.
     pub reserve: usize,
     /// How long a client may keep the server waiting. A head must be there in that time. Of bodies
     /// and answers each kibibyte gives a second of it back. Then a body gets status 408, and other
@@ -30,7 +30,7 @@ impl Default for Limits {
     }
 }
 
-/// Files that a server has open beside its connections: weights, devices, libraries, pipes.
+/// Files that a server has open in addition to its connections: weights, devices, libraries, pipes.
 const OTHER_FILES: usize = 96;
 /// Fewest connections that are worth a server.
 const FEWEST: usize = 8;
@@ -46,8 +46,9 @@ pub enum FilesError {
 }
 
 impl Limits {
-    /// Takes what the system lets this process have of files: raises its limit where it may, and
-    /// takes fewer connections where `may_shrink` and there are too few files for all of them.
+    /// Fits the limits to the number of files that the system permits this process: raises that
+    /// number if it may, and takes fewer connections if `may_shrink` and there are too few files
+    /// for all of them.
     pub fn with_files(self, may_shrink: bool) -> Result<Limits, FilesError> {
         let needs = self.files();
         let has = raise_files(needs).map_err(FilesError::Unknown)?;
@@ -67,7 +68,8 @@ impl Limits {
     }
 }
 
-/// How many files this process may have open, raised to so many if it may be.
+/// Raises the number of files that this process may have open to `wanted`, if that is allowed, and
+/// returns it.
 fn raise_files(wanted: u64) -> io::Result<u64> {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: the structure is of the call's type and outlives it.

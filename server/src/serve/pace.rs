@@ -49,7 +49,7 @@ impl Pace {
         }
     }
 
-    /// So many bytes went on.
+    /// Counts bytes that were moved.
     fn moved(&mut self, bytes: usize) {
         let waited = self.since.take().map_or(Duration::ZERO, |since| since.elapsed());
         let back = Duration::from_secs(bytes as u64) / BYTES_A_SECOND;
@@ -105,7 +105,7 @@ impl Body for Sent {
     }
 }
 
-/// A connection, whose client takes answers at its pace.
+/// A connection to a client that takes answers at its own pace.
 pub(super) struct Paced<S> {
     stream: S,
     pace: Pace,
@@ -168,7 +168,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Paced<S> {
     }
 }
 
-/// The body of an answer, at whose end the connection waits for the next request.
+/// The body of an answer. At its end the connection waits for the next request.
 pub(super) struct Answered<B> {
     body: B,
     seat: Arc<Seat>,
@@ -225,7 +225,7 @@ mod tests {
                 assert_eq!(waited(3, 3 << 10), 100, "a kibibyte a second is fast enough");
             }
             assert_eq!([waited(9, 1), waited(0, 2 << 10), waited(2, 0)], [10, 30, 10]);
-            // There is no time left, and it does not come back by waiting.
+            // There is no time left, and waiting gives none back.
             assert_eq!(waited(2, 0), 0);
             std::future::poll_fn(|cx| if pace.wait(cx).is_err() { Poll::Ready(()) } else { Poll::Pending }).await;
         });

@@ -1,10 +1,10 @@
-//! Room for connections: how many there are, and which of them goes where there is none.
+//! Room for connections: their limit, and the choice of the one that is closed when there is no
+//! more room.
 //!
-//! A connection waits for its client until a whole request is there, behind the end of an answer,
-//! and while the client does not take what it is sent. Only such connections are closed for others:
-//! first those that no key has opened, then those of the address with the most of them, then the
-//! one that has waited longest. So what many hold open that ask nothing takes no place from those
-//! that ask.
+//! A connection waits for its client until a whole request is there, after the end of an answer,
+//! and while the client does not read. Only such connections are closed for others: first those
+//! that were opened without a key, then those of the address with the most of them, then the one
+//! with the longest wait. Idle connections therefore take no place from those with requests.
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv6Addr};
@@ -32,7 +32,7 @@ pub enum Full {
 pub struct Room {
     limits: Limits,
     seats: Mutex<BTreeMap<u64, Arc<Seat>>>,
-    /// Whether there were requests since it was quiet.
+    /// Whether there were requests since the last quiet time.
     was_asked: Arc<AtomicBool>,
 }
 
@@ -49,12 +49,12 @@ pub struct Seat {
     was_asked: Arc<AtomicBool>,
 }
 
-/// For what a connection waits.
+/// The waits of a connection.
 #[derive(Debug)]
 struct Turn {
     /// Since when it waits for the client to ask; none while it has a request.
     asking: Option<Instant>,
-    /// Since when it waits for the client to take what it is sent.
+    /// The time since which the client does not read; none while it does.
     stuck: Option<Instant>,
 }
 
@@ -87,7 +87,7 @@ impl Room {
         close(&mut self.seats(), |_| true);
     }
 
-    /// Whether there were requests and none is left, of which it says so once.
+    /// Whether there were requests and none is left. Returns true only once for that.
     pub fn is_quiet(&self) -> bool {
         let seats = self.seats();
         let is_busy = seats.values().any(|seat| seat.turn().asking.is_none());
@@ -122,7 +122,7 @@ fn count(seats: &BTreeMap<u64, Arc<Seat>>, of: impl Fn(&Seat) -> bool) -> usize 
     seats.values().filter(|seat| of(seat)).count()
 }
 
-/// Closes one of these that waits for its client. Says whether there was one.
+/// Closes one of these that waits for its client. Returns whether there was one.
 fn close(seats: &mut BTreeMap<u64, Arc<Seat>>, of: impl Fn(&Seat) -> bool) -> bool {
     let waiting: Vec<(Instant, &Arc<Seat>)> =
         seats.values().filter(|seat| of(seat)).filter_map(|seat| Some((seat.waits_since()?, seat))).collect();
@@ -136,7 +136,7 @@ fn close(seats: &mut BTreeMap<u64, Arc<Seat>>, of: impl Fn(&Seat) -> bool) -> bo
     true
 }
 
-/// What of an address stands for one client.
+/// The part of an address that identifies a client.
 fn network(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V4(address) => IpAddr::V4(address),
@@ -176,7 +176,7 @@ impl Seat {
         self.was_asked.store(true, Relaxed);
     }
 
-    /// The client does not take what it is sent, or does.
+    /// Sets whether the client has stopped reading.
     pub(super) fn is_stuck(&self, stuck: bool) {
         let mut turn = self.turn();
         turn.stuck = if stuck { turn.stuck.or_else(|| Some(Instant::now())) } else { None };

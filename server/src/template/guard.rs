@@ -1,11 +1,11 @@
-//! Chat templates are somebody else's programs: none of them recurses without end, or nests so deep
-//! that a stack ends.
+//! Chat templates are programs from elsewhere: none of them may recurse without end, or nest so
+//! deep that the stack overflows.
 //!
-//! A value of Jinja can only be part of itself by way of a namespace, whose fields `set` changes.
-//! So each value that a field is set to goes through a filter first, which takes plain values
-//! alone, nested to a depth. It is written into the source where minijinja's own lexer finds the
-//! assignment. The parser recurses within itself for some operators: the source is short, and it
-//! is parsed and rendered where the stack is deep.
+//! A value of Jinja can only become part of itself by way of a namespace, as `set` changes its
+//! fields. So each value that a field is set to goes through a filter first, which takes plain
+//! values alone, nested to a limited depth. The filter is written into the source where minijinja's
+//! own lexer finds the assignment. The parser recurses within itself for some operators: the source
+//! is short, and it is parsed and rendered on a deep stack.
 use minijinja::machinery::{Span, Token, tokenize};
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::{Value as Item, ValueKind};
@@ -15,10 +15,10 @@ use crate::threads::{self, Place};
 
 /// Most bytes of a template's source.
 pub const SOURCE: usize = 256 << 10;
-/// Most tokens of a tag: the parser looks for constants again and again in what nests.
+/// Most tokens of a tag: the parser searches nested expressions for constants again and again.
 const TOKENS: usize = 2048;
-/// Parsing and rendering: a source of so many bytes, each of which nests an operator, takes a part
-/// of this stack.
+/// For parsing and rendering: even a source of `SOURCE` bytes, each nesting an operator, takes only
+/// a part of this stack.
 pub const STACK: Place = Place { stack: 256 << 20, nice: 5 };
 /// The filter, which no template can name anew.
 pub const PLAIN: &str = "_plain";
@@ -27,10 +27,10 @@ const DEPTH: usize = 64;
 /// Values in one.
 const VALUES: usize = 100_000;
 
-/// What types of maps are called that are never changed. Others show what a namespace holds later.
+/// Types of maps that never change. Others show later contents of a namespace.
 const OWNED: [&str; 2] = ["IndexMap<", "BTreeMap<"];
 
-/// A source whose fields are only set to plain values.
+/// A source in which fields are only set to plain values.
 pub fn guarded(source: &str) -> Result<String, String> {
     if source.len() > SOURCE {
         return Err(format!("has {} bytes; at most {SOURCE} are taken", source.len()));
@@ -44,7 +44,7 @@ pub fn guarded(source: &str) -> Result<String, String> {
     let mut place = Tag::Outside;
     let (mut before, mut tokens) = (0, 0);
     for token in tokenize(source, false, SyntaxConfig::default()) {
-        // What is no token is told by the parser, which reads the same.
+        // The parser reads the same text and reports a fault in it.
         let Ok((token, Span { end_offset, .. })) = token else { break };
         let begins = matches!(token, Token::TemplateData(_) | Token::BlockStart | Token::VariableStart);
         tokens = if begins { 0 } else { tokens + 1 };
@@ -87,12 +87,12 @@ pub fn guarded(source: &str) -> Result<String, String> {
     Ok(made)
 }
 
-/// Where in a tag a token stands.
+/// The position of a token in a tag.
 #[derive(Clone, Copy)]
 enum Tag {
     Outside,
     Begun,
-    /// What is set, up to `=` or `|`.
+    /// The variable that is set, up to `=` or `|`.
     Target {
         has_field: bool,
     },
@@ -131,7 +131,7 @@ fn own(value: Item, depth: usize, seen: &mut usize) -> Result<Item, Error> {
     }
 }
 
-/// Work on templates, where the stack is deep.
+/// Works on templates in a thread with a deep stack.
 pub fn apart<T: Send>(work: impl FnOnce() -> T + Send) -> Result<T, String> {
     threads::within("atomc-template", STACK, work).map_err(|error| error.to_string())
 }

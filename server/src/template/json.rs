@@ -1,4 +1,4 @@
-//! `tojson` as templates mean it: what Python's `json.dumps` writes.
+//! `tojson` of templates: the output of Python's `json.dumps`.
 use std::io::{self, Write};
 
 use minijinja::value::{Kwargs, Value as Item};

@@ -9,7 +9,7 @@ struct Cases {
     cases: Vec<Case>,
 }
 
-/// A conversation, and what transformers makes of it: nothing where the template refuses it.
+/// A conversation, and transformers' result for it: nothing if the template refuses it.
 #[derive(Deserialize)]
 struct Case {
     template: String,
@@ -78,7 +78,7 @@ fn rendered(source: &str) -> Result<String, TemplateError> {
     templates.render(&Conversation { messages: vec![json!({ "role": "user", "content": "x" })], ..Default::default() })
 }
 
-/// None of these ends the process: it is rendered, or refused.
+/// None of these ends the process: each is rendered or refused.
 #[test]
 fn templates_cannot_nest_or_recurse_without_end() {
     for source in [

@@ -1,14 +1,14 @@
-//! The bytes that each token stands for, which grammars need.
+//! The bytes of each token, which grammars need.
 use std::collections::HashMap;
 
 use tokenizers::{DecoderWrapper, Tokenizer};
 
-/// What the bytes of a special token begin with.
+/// The first byte of a special token.
 const SPECIAL: u8 = 0xff;
 /// How tokenizers of pieces write a blank.
 const BLANK: char = '\u{2581}';
 
-/// The bytes of tokens; none of those that there are not.
+/// The bytes of tokens; none of a token that does not exist.
 pub fn of(tokenizer: &Tokenizer, tokens: impl Iterator<Item = u32>) -> Vec<Vec<u8>> {
     let added = tokenizer.get_added_tokens_decoder();
     let levels = has_byte_level(tokenizer.get_decoder()).then(byte_level);

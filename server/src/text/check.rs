@@ -1,5 +1,5 @@
-//! What a tokenizer may be: it is somebody else's file, and what it makes of a text or of a token
-//! has bounds.
+//! Checks of a tokenizer: it is somebody else's file, so its output for a text or a token has to be
+//! bounded.
 use serde::Serialize;
 use serde_json::Value;
 use tokenizers::Tokenizer;
@@ -11,7 +11,7 @@ const TOKEN_BYTES: usize = 4 << 10;
 const GROWTH: usize = 16;
 /// Most steps of a chain of normalizers or decoders.
 const STEPS: usize = 64;
-/// Most bytes that are put before each piece of a text, or behind a token.
+/// Most bytes that are put before each piece of a text, or after a token.
 const ADDED: usize = 64;
 
 /// Why a tokenizer is refused, with the field of its file.

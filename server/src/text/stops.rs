@@ -1,17 +1,17 @@
-//! Texts that end an answer, wherever tokens cut them: by Knuth, Morris and Pratt, so that each
-//! byte of an answer is looked at about once for each text, and answers share all but how far each
-//! has come.
+//! Texts that end an answer, whatever the borders of tokens: by Knuth, Morris and Pratt, so that
+//! each byte of an answer is looked at about once for each text. Answers share everything except
+//! their progress.
 use std::sync::Arc;
 
-/// Looks for texts in pieces that come one after the other.
+/// Looks for texts in an answer that comes in pieces.
 #[derive(Clone, Debug, Default)]
 pub struct Stops {
     texts: Arc<[Sought]>,
     /// Whether the text that ended the answer is part of it.
     keep: bool,
-    /// What may be the beginning of one.
+    /// A possible beginning of one.
     held: String,
-    /// Of each text, the bytes that the answer ends with.
+    /// For each text, the number of its bytes that the answer ends with.
     matched: Vec<usize>,
 }
 
@@ -19,12 +19,12 @@ pub struct Stops {
 #[derive(Debug)]
 struct Sought {
     text: Box<str>,
-    /// Behind each byte, the bytes of the longest beginning of the text that it ends with here, but
-    /// for the text so far.
+    /// For each byte, the length of the longest proper prefix of the text that is also a suffix of
+    /// the text up to here.
     border: Box<[u32]>,
 }
 
-/// What can be shown.
+/// Text that can be shown.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Shown {
     /// The piece.
@@ -43,7 +43,7 @@ impl Sought {
         sought
     }
 
-    /// Bytes of the text that are there behind another byte, of which there were so many.
+    /// The length of the match after another byte, from its length before.
     fn next(&self, mut matched: usize, byte: u8) -> usize {
         let text = self.text.as_bytes();
         while text.get(matched) != Some(&byte) {
@@ -55,7 +55,8 @@ impl Sought {
         matched + 1
     }
 
-    /// The end of the text in a piece, if it is there. What is there of it is kept.
+    /// The end of the text in a piece, if it is complete there. `matched` keeps the length of its
+    /// match.
     fn find(&self, matched: &mut usize, piece: &str) -> Option<usize> {
         piece.bytes().position(|byte| {
             *matched = self.next(*matched, byte);
@@ -71,7 +72,7 @@ impl Stops {
         Stops { matched: vec![0; texts.len()], texts, keep, held: String::new() }
     }
 
-    /// Takes a piece, and gives what can be shown by now.
+    /// Takes a piece, and returns the text that can be shown now.
     pub fn push(&mut self, piece: &str) -> Shown {
         let before = self.held.len();
         self.held.push_str(piece);
@@ -88,7 +89,7 @@ impl Stops {
         Shown { text: std::mem::replace(&mut self.held, rest), ends: false }
     }
 
-    /// What was held, as nothing follows.
+    /// The held text, as nothing follows.
     pub fn end(&mut self) -> String {
         self.matched.fill(0);
         std::mem::take(&mut self.held)

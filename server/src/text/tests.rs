@@ -157,7 +157,7 @@ fn tokenizers_that_grow_texts_are_refused() {
     }
     let long = changed(|file| file["model"]["vocab"]["a".repeat(5000)] = 511.into());
     assert!(long.err().unwrap().to_string().contains("has 5000 bytes; at most 4096 are taken"));
-    // What makes the library panic is a fault of the file.
+    // A panic of the library is an error of the file.
     let wrong = changed(|file| file["model"]["continuing_subword_prefix"] = "##########################".into());
     assert!(wrong.is_err());
 }

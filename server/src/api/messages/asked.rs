@@ -1,4 +1,4 @@
-//! What a request for a message asks, in the words of a chat.
+//! A request for a message, turned into a chat.
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
@@ -108,7 +108,7 @@ fn blocks(content: &Value) -> Result<Vec<Value>, &'static str> {
     }
 }
 
-/// What a user says: what tools have answered, each in a message of its own, and text behind it.
+/// The messages of a user: each tool result as a message of its own, then the text.
 fn from_user(content: &Value) -> Result<Vec<Value>, &'static str> {
     let (mut messages, mut texts) = (vec![], vec![]);
     for block in blocks(content)? {
@@ -131,7 +131,7 @@ fn from_user(content: &Value) -> Result<Vec<Value>, &'static str> {
     Ok(messages)
 }
 
-/// What the model has said: thoughts, text and calls.
+/// The model's earlier words: thoughts, text and calls.
 fn from_model(content: &Value) -> Result<Value, &'static str> {
     let (mut texts, mut thoughts, mut calls) = (vec![], vec![], vec![]);
     for block in blocks(content)? {

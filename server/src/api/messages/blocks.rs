@@ -24,7 +24,7 @@ const TEXT: Kind = Kind { block: "text", field: "text", delta: "text_delta" };
 const THOUGHT: Kind = Kind { block: "thinking", field: "thinking", delta: "thinking_delta" };
 
 impl Blocks {
-    /// None so far; thoughts are told or left out.
+    /// No blocks; thoughts are shown or left out.
     pub fn new(shows_thoughts: bool) -> Blocks {
         Blocks { content: vec![], is_open: false, calls: 0, shows_thoughts }
     }
@@ -34,7 +34,7 @@ impl Blocks {
         &self.content
     }
 
-    /// How many are uses of tools.
+    /// The number of tool uses.
     pub fn calls(&self) -> usize {
         self.calls
     }
@@ -49,7 +49,7 @@ impl Blocks {
         }
     }
 
-    /// Ends the block that goes on.
+    /// Ends the open block.
     pub fn close(&mut self) -> Vec<Value> {
         match std::mem::take(&mut self.is_open) {
             true => vec![json!({ "type": "content_block_stop", "index": self.content.len() - 1 })],
@@ -92,7 +92,7 @@ impl Blocks {
         let mut events = self.start(json!({ "type": "tool_use", "id": id, "name": call.name, "input": {} }));
         events.push(self.delta(json!({ "type": "input_json_delta", "partial_json": call.arguments })));
         if let Some(block) = self.content.last_mut() {
-            // What is no JSON stays the text that it is.
+            // Arguments that are no JSON stay text.
             let text = || call.arguments.as_str().into();
             block["input"] = serde_json::from_str(&call.arguments).unwrap_or_else(|_| text());
         }

@@ -1,4 +1,4 @@
-//! What a request for a response asks, in the words of a chat.
+//! A request for a response, turned into a chat.
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
@@ -43,7 +43,7 @@ struct Reasoning {
 }
 
 impl Asked {
-    /// The conversation; what the answer must be goes to what all requests have.
+    /// The conversation. The form of the answer is put into the fields that all requests have.
     pub fn talk(&self, common: &mut Common) -> Result<Talk, ApiError> {
         if self.truncation.as_deref().is_some_and(|truncation| truncation != "disabled") {
             return Err(ApiError::field("truncation", "nothing of a conversation is left out"));
@@ -75,7 +75,7 @@ impl Asked {
         })
     }
 
-    /// What a response says of its request.
+    /// The request's fields that a response repeats.
     pub fn echo(&self, common: &Common) -> Value {
         let format = self.text.as_ref().and_then(|text| text.format.clone());
         json!({
@@ -127,7 +127,7 @@ impl Asked {
 #[derive(Default)]
 struct Messages {
     messages: Vec<Map<String, Value>>,
-    /// A thought, which belongs to what the model says next.
+    /// A thought, which is part of the model's next message.
     thought: Option<String>,
 }
 

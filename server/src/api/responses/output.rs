@@ -12,14 +12,14 @@ pub struct Output {
     open: Option<Open>,
 }
 
-/// What text is of.
+/// The part of an answer that text belongs to.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Message,
     Thought,
 }
 
-/// An item that goes on.
+/// An open item.
 struct Open {
     kind: Kind,
     id: String,
@@ -27,7 +27,7 @@ struct Open {
 }
 
 impl Kind {
-    /// What its events are called, and its part.
+    /// The name of its events, and its part.
     fn name(self) -> &'static str {
         match self {
             Kind::Message => "output_text",
@@ -55,7 +55,7 @@ impl Open {
 }
 
 impl Output {
-    /// Those that have ended.
+    /// The items that have ended.
     pub fn items(&self) -> &[Value] {
         &self.items
     }
@@ -69,7 +69,7 @@ impl Output {
         }
     }
 
-    /// Ends the item that goes on.
+    /// Ends the open item.
     pub fn close(&mut self, status: &str) -> Vec<Value> {
         let Some(open) = self.open.take() else { return vec![] };
         let (index, name, part) = (self.items.len(), open.kind.name(), open.part(&open.text));
@@ -133,7 +133,7 @@ impl Output {
         events
     }
 
-    /// An event of the one part that the item has which goes on.
+    /// An event of the open item's only part.
     fn within(&self, id: &str, kind: &str) -> Value {
         json!({ "type": kind, "item_id": id, "output_index": self.items.len(), "content_index": 0 })
     }

@@ -1,5 +1,5 @@
-//! What asks for too much, or for what there is not, is refused for a reason, and keeps no other
-//! request waiting.
+//! A request for too much, or for things that do not exist, is refused with a reason, and keeps no
+//! other request waiting.
 use std::time::Instant;
 
 use super::*;

@@ -1,4 +1,4 @@
-//! Interfaces beside OpenAI's completions and chats, salts, and fields that nothing is made of.
+//! Interfaces other than OpenAI's completions and chats, salts, and fields that are ignored.
 use super::*;
 
 const RESPONSES: &str = "/v1/responses";
@@ -112,7 +112,7 @@ fn responses_have_items() {
     });
 }
 
-/// The prompt is what a chat of the same would have.
+/// The prompt is that of a chat with the same messages.
 #[test]
 fn items_and_blocks_are_messages_of_a_chat() {
     let template = "{% for m in messages %}[{{ m.role }}|{{ m.content }}|{{ m.reasoning_content }}|\
@@ -343,7 +343,7 @@ fn salts_keep_beginnings_apart() {
             assert_eq!(cached(&router, "", &of(salt)).await, Some(0), "{salt:?}");
             assert!(cached(&router, "", &of(salt)).await > Some(30), "{salt:?}");
         }
-        // Who has one of several keys is not told what others have asked.
+        // A client with one of several keys does not learn which prompts others have used.
         let keys = |service: &mut Service| service.access.keys = vec!["one".into(), "two".into()];
         let router = service(toy(), keys, 64);
         assert_eq!(cached(&router, "Bearer one", &of(None)).await, None);
@@ -365,7 +365,7 @@ fn tokens_of_one_character_have_its_place() {
         assert!(tokens.iter().filter(|text| text.starts_with("bytes:\\x")).count() >= 4, "{tokens:?}");
         assert_eq!((offsets[0], offsets.last()), (0, Some(&2)), "{tokens:?} {offsets:?}");
         assert!(offsets.is_sorted() && offsets.contains(&1));
-        // Of each of them the likeliest are told, and none hides another.
+        // The likeliest are reported for each of them, and none hides another.
         let top = list["top_logprobs"].as_array().unwrap().iter().filter_map(Value::as_object);
         assert!(top.clone().count() > 3 && top.clone().all(|top| top.len() >= 3), "{list}");
         let chat = json!({ "messages": [{ "role": "user", "content": "x" }], "logprobs": true,

@@ -1,4 +1,4 @@
-//! Whole connections: what a client may take of them.
+//! Whole connections, and the limits on clients.
 use std::net::IpAddr;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
@@ -19,7 +19,7 @@ impl Server {
         Server { router: service(toy(), change, 64), room: Room::new(LIMITS) }
     }
 
-    /// A connection from an address, with room for so many bytes on the way.
+    /// A connection from an address, with room for `bytes` bytes in transit.
     fn open(&self, host: u8, bytes: usize) -> DuplexStream {
         let (client, stream) = duplex(bytes);
         let ticket = self.room.take(IpAddr::from([10, 0, 0, host]));
@@ -42,7 +42,7 @@ async fn served(stream: DuplexStream, router: Router, ticket: Ticket) {
     }
 }
 
-/// All that still comes.
+/// All bytes that follow.
 async fn rest(client: &mut DuplexStream) -> String {
     let mut all = vec![];
     _ = client.read_to_end(&mut all).await;
@@ -57,7 +57,7 @@ fn get(path: &str, headers: &str) -> String {
     format!("GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n{headers}\r\n")
 }
 
-/// The head of a completion whose body has so many bytes.
+/// The head of a completion with a body of `length` bytes.
 fn post(length: usize) -> String {
     format!(
         "POST {COMPLETIONS} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n"
@@ -93,7 +93,7 @@ fn answers_that_nobody_reads_are_given_up() {
         let asked = "GET /metrics HTTP/1.1\r\nhost: localhost\r\n\r\n";
         client.write_all(asked.as_bytes()).await.unwrap();
         tokio::time::sleep(Duration::from_millis(900)).await;
-        // The pipe has what was written before, and then its end.
+        // The pipe has the bytes that were written before, and then its end.
         let answer = rest(&mut client).await;
         assert!(answer.len() <= 256 && status(&answer) == 200, "{answer}");
     });
