@@ -442,19 +442,30 @@ mod errors {
 
     #[test]
     fn no_json() {
-        insta::assert_snapshot!(fault_in("{\"hidden_size\": "), @"
-        [config::json] config.json: is not JSON: EOF while parsing a value at line 1 column 16
-          Python's NaN and Infinity are no JSON either.
-        ");
+        insta::assert_snapshot!(fault_in("{\"hidden_size\": "), @"[config::json] config.json: is not JSON: EOF while parsing a value at line 1 column 16");
         insta::assert_snapshot!(fault_in("[1]"), @"[config::json] config.json: must be an object, not [1]");
-        insta::assert_snapshot!(fault_in("{\"rms_norm_eps\": NaN}"), @"
-        [config::json] config.json: is not JSON: expected value at line 1 column 18
-          Python's NaN and Infinity are no JSON either.
-        ");
-        insta::assert_snapshot!(fault_in("{\"rms_norm_eps\": 1e999}"), @"
-        [config::json] config.json: is not JSON: number out of range at line 1 column 22
-          Python's NaN and Infinity are no JSON either.
-        ");
+        insta::assert_snapshot!(fault_in("{\"rms_norm_eps\": 1Infinity}"), @"[config::json] config.json: is not JSON: expected `,` or `}` at line 1 column 19");
+        insta::assert_snapshot!(fault_in("{\"rms_norm_eps\": 1e999}"), @"[config::json] config.json: is not JSON: number out of range at line 1 column 22");
+    }
+
+    /// Python writes them, and readers in Python take them.
+    #[test]
+    fn numbers_that_are_not_finite() {
+        let with = |name: &str, value: &str| {
+            let text = config(json!({ "time_step_limit": [0.0, 1.0], name: "VALUE" }));
+            text.replace("\"VALUE\"", value).replace("1.0", "Infinity")
+        };
+        let plain = read(json!({ "_name": "\\\"NaN: -Infinity" }));
+        for value in ["NaN", "Infinity", "-Infinity", "[NaN,Infinity]", "\"\\\"NaN: -Infinity\""] {
+            assert_eq!(Config::parse(&with("_name", value), None).as_ref(), Ok(&plain), "{value}");
+        }
+        let fault = |value| fault_in(&with("rms_norm_eps", value));
+        insta::assert_snapshot!(fault("NaN"), @"[config::value] config.json: rms_norm_eps: must be a number of at least 0, not NaN");
+        insta::assert_snapshot!(fault("-Infinity"), @"[config::value] config.json: rms_norm_eps: must be a number of at least 0, not -Infinity");
+        insta::assert_snapshot!(fault_in(&with("hidden_act", "Infinity")), @r#"
+        [config::value] config.json: hidden_act: unknown value "Infinity"
+          Known: silu, swish, gelu, gelu_python, gelu_new, gelu_fast, gelu_pytorch_tanh, quick_gelu, relu.
+        "#);
     }
 
     #[test]
