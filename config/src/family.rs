@@ -3,24 +3,27 @@
 use crate::attention::{self, QkNorm, RopeRule, ScaleRule, Stretch, WindowRule};
 use crate::delta::StoredDelta;
 use crate::draft::{self, Drafting};
-use crate::experts::{self, GroupRule, LayerRule, NormRule, Score, StoredExperts, WholeExperts};
+use crate::experts::{self, Correction, GroupRule, LayerRule, NormRule, Score, StoredExperts, WholeExperts};
 use crate::fields::Fields;
 use crate::kind::Norms;
 use crate::latent;
+use crate::model::BoundRule;
 use crate::others::{self, Other};
 use crate::scales;
-use crate::{Diagnostic, mlp};
+use crate::{Bound, Diagnostic, mlp};
 
 /// What differs between the architectures. Defaults are those of transformers' configuration
 /// classes.
 pub struct Family {
     pub architecture: &'static str,
-    /// The module of `vllm.model_executor.models` that has vLLM's own class.
+    /// The module of `vllm.model_executor.models` that has vLLM's own class. Where a release has no
+    /// such module, its class over transformers' code stands in.
     pub vllm: &'static str,
     /// The field with the configuration of the language part, where a checkpoint has other parts.
     pub text_config: Option<&'static str>,
-    /// The type that the language part has, where a family takes parts of several types.
-    pub(crate) text_type: Option<&'static str>,
+    /// The types that the language part may have, where makers have parts of several types; the
+    /// first is the usual one.
+    pub(crate) text_types: &'static [&'static str],
     /// What names of all tensors but the head's begin with.
     pub(crate) path: &'static str,
     /// The parts of checkpoints other than the language model.
@@ -41,6 +44,8 @@ pub struct Family {
     /// What weights of norms are kept as differences from.
     pub(crate) norm_offset: f64,
     pub(crate) scales: scales::Traits,
+    /// What longer sequences would need that is not computed.
+    pub(crate) bound: Option<BoundRule>,
     /// Fields that must be null or false.
     pub(crate) refused: &'static [&'static str],
     /// Without `vocab_size`, which there must be otherwise.
@@ -79,7 +84,7 @@ const LLAMA: Family = Family {
     architecture: "LlamaForCausalLM",
     vllm: "llama",
     text_config: None,
-    text_type: None,
+    text_types: &[],
     path: "model",
     others: &[],
     spellings: &[],
@@ -89,11 +94,14 @@ const LLAMA: Family = Family {
         fused: false,
         qk_norm: QkNorm::None,
         qk_norm_if: None,
+        norm_names: ["q_norm", "k_norm"],
         gated: false,
         sinks: false,
         window: WindowRule::None,
         rope: RopeRule::All,
+        in_pairs: false,
         partial: 1.0,
+        rotary_dim: false,
         scale: ScaleRule::HeadDim,
         theta: 10_000.0,
         heads: None,
@@ -108,6 +116,7 @@ const LLAMA: Family = Family {
     norms: [(Some("input_layernorm"), None), (Some("post_attention_layernorm"), None)],
     norm_offset: 0.0,
     scales: scales::Traits::None,
+    bound: None,
     refused: &[],
     vocab: None,
     positions: 2048,
@@ -262,7 +271,7 @@ const MISTRAL3: Family = Family {
     architecture: "Mistral3ForConditionalGeneration",
     vllm: "mistral3",
     text_config: Some("text_config"),
-    text_type: Some("mistral"),
+    text_types: &["mistral"],
     path: "model.language_model",
     others: others::TOWER,
     spellings: others::LANGUAGE_MODEL,
@@ -272,6 +281,7 @@ const MISTRAL3: Family = Family {
 const QWEN3_EXPERTS: experts::Traits = experts::Traits {
     count: (&["num_experts", "num_local_experts"], 128),
     chosen: 8,
+    chosen_field: "num_experts_per_tok",
     width: ("moe_intermediate_size", 768),
     layers: LayerRule::Sparse,
     router: "mlp.gate",
@@ -279,6 +289,7 @@ const QWEN3_EXPERTS: experts::Traits = experts::Traits {
     score: Score::Softmax,
     renormalise: NormRule::Field(false),
     groups: GroupRule::None,
+    correction: ("mlp.gate.e_score_correction_bias", Correction::Row),
     clamped: false,
     bias: false,
     stored: StoredExperts::Each {
@@ -288,6 +299,7 @@ const QWEN3_EXPERTS: experts::Traits = experts::Traits {
         whole: Some(WholeExperts { gate_up: "mlp.experts.gate_up_proj", down: "mlp.experts.down_proj" }),
     },
     shared: None,
+    shared_module: "mlp.shared_experts",
     shared_gate: false,
 };
 
@@ -364,7 +376,7 @@ const GPT_OSS: Family = Family {
         o_bias: Switch::Unless("attention_bias"),
         sinks: true,
         window: WindowRule::Pattern(2, 128),
-        rope: RopeRule::Stretched(Stretch { factor: 32.0, original: 4096 }),
+        rope: RopeRule::Stretched(Stretch { factor: 32.0, original: 4096, truncate: false, scaled: true }),
         theta: 150_000.0,
         kv_heads: Some(8),
         head_dim: Some(64),
@@ -381,7 +393,7 @@ const GPT_OSS: Family = Family {
         renormalise: NormRule::Never,
         clamped: true,
         bias: true,
-        stored: StoredExperts::Together { path: "mlp.experts" },
+        stored: StoredExperts::Together { path: "mlp.experts", alternating: true },
         ..QWEN3_EXPERTS
     }),
     positions: 131_072,
@@ -457,6 +469,7 @@ const QWEN3_NEXT: Family = Family {
         width: ("moe_intermediate_size", 512),
         renormalise: NormRule::Field(true),
         shared: Some(("shared_expert_intermediate_size", 512)),
+        shared_module: "mlp.shared_expert",
         shared_gate: true,
         ..QWEN3_EXPERTS
     }),
@@ -489,6 +502,7 @@ const QWEN3_5_MOE: Family = Family {
         layers: LayerRule::All,
         renormalise: NormRule::Always,
         shared: Some(("shared_expert_intermediate_size", 512)),
+        shared_module: "mlp.shared_expert",
         shared_gate: true,
         ..QWEN3_EXPERTS
     }),

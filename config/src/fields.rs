@@ -268,6 +268,14 @@ impl<'a> Fields<'a> {
         self.read(name, &format!("a whole number up to {MAX_SIZE}"), size)
     }
 
+    /// A whole number, which may be zero; -1 is as good as `null`.
+    pub fn number_or_none(&self, name: &str) -> Result<Option<usize>, Diagnostic> {
+        if self.get(name).and_then(Value::as_i64) == Some(-1) {
+            return Ok(None);
+        }
+        self.read(name, &format!("null, -1 or a whole number up to {MAX_SIZE}"), size)
+    }
+
     /// A list of whole numbers.
     pub fn numbers(&self, name: &str) -> Result<Option<Vec<usize>>, Diagnostic> {
         self.read(name, "a list of whole numbers", |v| v.as_array()?.iter().map(size).collect())
@@ -293,6 +301,25 @@ impl<'a> Fields<'a> {
         let one = |v: &Value| v.as_f64().filter(|n| *n > 0.0);
         let numbers = self.read(name, "a list of numbers above 0", |v| v.as_array()?.iter().map(one).collect())?;
         numbers.map(|all: Vec<f64>| all.into_iter().map(|n| self.in_f32(name, n)).collect()).transpose()
+    }
+
+    /// A list of bases of rotary embeddings, where null and 0 are none.
+    pub fn bases(&self, name: &str) -> Result<Option<Vec<Option<f64>>>, Diagnostic> {
+        let one = |v: &Value| if v.is_null() { Some(0.0) } else { v.as_f64().filter(|n| *n >= 0.0) };
+        let numbers =
+            self.read(name, "a list of numbers of at least 0", |v| v.as_array()?.iter().map(one).collect())?;
+        let base = |n: f64| if n == 0.0 { Ok(None) } else { self.in_f32(name, n).map(Some) };
+        numbers.map(|all: Vec<f64>| all.into_iter().map(base).collect()).transpose()
+    }
+
+    /// A whole number of at least one, or a list of as many for each layer.
+    pub fn size_of_all(&self, name: &str) -> Result<Option<usize>, Diagnostic> {
+        let wanted = format!("a whole number from 1 to {MAX_SIZE}, or a list of equal ones");
+        self.read(name, &wanted, |v| {
+            let all = v.as_array().map_or(std::slice::from_ref(v), Vec::as_slice);
+            let first = all.first().and_then(size).filter(|&n| n > 0)?;
+            all.iter().all(|other| size(other) == Some(first)).then_some(first)
+        })
     }
 
     /// A number that is not negative, in f32 too.

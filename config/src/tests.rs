@@ -60,8 +60,16 @@ fn windows(config: &Config) -> Vec<usize> {
 /// The fault that the text is found to have.
 fn fault_in(text: &str) -> String {
     let d = Config::parse(text, None).expect_err("a fault");
-    let help = d.help.as_ref().map(|h| format!("\n  {h}")).unwrap_or_default();
+    let help = d.help.as_ref().map(|h| format!("\n  {}", cut(h))).unwrap_or_default();
     format!("[{}] {d}{help}", d.code)
+}
+
+/// A help without all architectures but the first: a new one changes no test of faults.
+fn cut(help: &str) -> String {
+    match help.split_once("LlamaForCausalLM, ") {
+        Some((before, _)) => format!("{before}LlamaForCausalLM, …"),
+        None => help.to_owned(),
+    }
 }
 
 fn fault(patch: Value) -> String {
@@ -233,7 +241,7 @@ mod meaning {
         assert_eq!(dense, [true, true, true, false]);
         let experts = c.layers[3].half::<Experts>().expect("a layer of experts");
         let Router { groups, kept, correction, scale, .. } = experts.router;
-        assert_eq!((experts.count, groups, kept, correction, scale), (256, 8, 4, true, 2.5));
+        assert_eq!((experts.count, groups, kept, correction.is_some(), scale), (256, 8, 4, true, 2.5));
         // As released: what stretches the embedding is in the scale of scores, and not in cosines.
         let yarn = json!({ "type": "yarn", "factor": 40, "mscale": 1.0, "mscale_all_dim": 1.0,
             "original_max_position_embeddings": 4096 });
@@ -304,7 +312,7 @@ mod meaning {
             let config = read(all);
             let experts = config.layers[0].half::<Experts>().expect("a layer of experts");
             let Router { groups, kept, correction, renormalise, score, .. } = experts.router;
-            (groups, kept, correction, renormalise, score)
+            (groups, kept, correction.is_some(), renormalise, score)
         };
         assert_eq!(router(json!({ "n_group": 8 })), (1, 1, false, false, Score::Softmax));
         let limited = json!({ "topk_method": "group_limited_greedy", "n_group": 8, "topk_group": 3 });
@@ -369,7 +377,7 @@ mod meaning {
                 r.renormalise,
                 r.scale,
                 r.bias,
-                r.correction,
+                r.correction.is_some(),
                 e.bias,
                 e.shared.as_ref().map(|shared| shared.intermediate),
                 attention(&c).sinks,
@@ -478,11 +486,11 @@ mod errors {
     fn architecture() {
         insta::assert_snapshot!(fault(json!({ "architectures": ["GPT2LMHeadModel"] })), @r#"
         [config::unknown-architecture] config.json: architectures: unknown architecture "GPT2LMHeadModel"
-          Known architectures: LlamaForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM, MistralForCausalLM, SmolLM3ForCausalLM, GraniteForCausalLM, Olmo2ForCausalLM, Phi3ForCausalLM, Gemma3ForCausalLM, Gemma3ForConditionalGeneration, Mistral3ForConditionalGeneration, Qwen3MoeForCausalLM, MixtralForCausalLM, Glm4MoeForCausalLM, GptOssForCausalLM, DeepseekV2ForCausalLM, DeepseekV3ForCausalLM, Qwen3NextForCausalLM, Qwen3_5ForConditionalGeneration, Qwen3_5MoeForConditionalGeneration, Qwen3_5ForCausalLM, Qwen3_5MoeForCausalLM.
+          Known architectures: LlamaForCausalLM, …
         "#);
         insta::assert_snapshot!(fault(json!({ "architectures": null })), @r"
         [config::missing] config.json: architectures: is missing
-          Known architectures: LlamaForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM, MistralForCausalLM, SmolLM3ForCausalLM, GraniteForCausalLM, Olmo2ForCausalLM, Phi3ForCausalLM, Gemma3ForCausalLM, Gemma3ForConditionalGeneration, Mistral3ForConditionalGeneration, Qwen3MoeForCausalLM, MixtralForCausalLM, Glm4MoeForCausalLM, GptOssForCausalLM, DeepseekV2ForCausalLM, DeepseekV3ForCausalLM, Qwen3NextForCausalLM, Qwen3_5ForConditionalGeneration, Qwen3_5MoeForConditionalGeneration, Qwen3_5ForCausalLM, Qwen3_5MoeForCausalLM.
+          Known architectures: LlamaForCausalLM, …
         ");
         insta::assert_snapshot!(fault(json!({ "architectures": "LlamaForCausalLM" })), @r#"[config::value] config.json: architectures: must be a list of texts, not the text "LlamaForCausalLM""#);
         insta::assert_snapshot!(fault(json!({ "quantization_config": {} })), @"[config::missing] config.json: quantization_config.quant_method: is missing");
