@@ -526,6 +526,21 @@ const QWEN3_5_MOE_TEXT: Family = Family {
     ..QWEN3_5_MOE
 };
 
+const SEED_OSS: Family = Family {
+    architecture: "SeedOssForCausalLM",
+    vllm: "seed_oss",
+    attention: attention::Traits {
+        qkv_bias: Switch::Unless("attention_bias"),
+        o_bias: Switch::Field("attention_out_bias"),
+        kv_heads: Some(8),
+        head_dim: Some(128),
+        ..LLAMA.attention
+    },
+    positions: 524_288,
+    bos: Some(0),
+    ..LLAMA
+};
+
 pub const FAMILIES: &[Family] = &[
     LLAMA,
     QWEN2,
@@ -549,6 +564,7 @@ pub const FAMILIES: &[Family] = &[
     QWEN3_5_MOE,
     QWEN3_5_TEXT,
     QWEN3_5_MOE_TEXT,
+    SEED_OSS,
 ];
 
 /// The row of a configuration.

@@ -57,7 +57,9 @@ class Family:
 
 VISION = dict(depth=1, hidden_size=16, intermediate_size=16, num_heads=2, out_hidden_size=48, num_position_embeddings=4, deepstack_visual_indexes=[0])
 KIMI_VISION = dict(patch_size=2, pos_emb_height=2, pos_emb_width=2, num_attention_heads=2, num_hidden_layers=1, hidden_size=16, intermediate_size=16)
-FAMILIES: list[Family] = []
+FAMILIES = [
+    Family("SeedOssForCausalLM", "Qwen2ForCausalLM", dict(attention_out_bias=False, attention_dropout=0.0, residual_dropout=0.0)),
+]
 
 
 def known(architecture): return next((f for f in FAMILIES if architecture in (f.architecture, f.published)), Family(architecture, "LlamaForCausalLM"))
