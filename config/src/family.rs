@@ -541,6 +541,31 @@ const SEED_OSS: Family = Family {
     ..LLAMA
 };
 
+const SOLAR_OPEN: Family = Family {
+    architecture: "SolarOpenForCausalLM",
+    vllm: "solar_open",
+    attention: attention::Traits {
+        o_bias: Switch::Never,
+        theta: 1_000_000.0,
+        kv_heads: Some(8),
+        head_dim: Some(128),
+        ..LLAMA.attention
+    },
+    experts: Some(experts::Traits {
+        count: (&["n_routed_experts", "num_local_experts"], 128),
+        width: ("moe_intermediate_size", 1280),
+        layers: LayerRule::All,
+        score: Score::Sigmoid,
+        renormalise: NormRule::Field(true),
+        groups: GroupRule::Corrected(1, 1, 1.0),
+        shared: Some(("n_shared_experts", 1)),
+        ..QWEN3_EXPERTS
+    }),
+    others: &[],
+    mtp: None,
+    ..GLM4_MOE
+};
+
 pub const FAMILIES: &[Family] = &[
     LLAMA,
     QWEN2,
@@ -565,6 +590,7 @@ pub const FAMILIES: &[Family] = &[
     QWEN3_5_TEXT,
     QWEN3_5_MOE_TEXT,
     SEED_OSS,
+    SOLAR_OPEN,
 ];
 
 /// The row of a configuration.
