@@ -541,6 +541,35 @@ const SEED_OSS: Family = Family {
     ..LLAMA
 };
 
+const DOTS1: Family = Family {
+    architecture: "Dots1ForCausalLM",
+    vllm: "dots1",
+    attention: attention::Traits {
+        o_bias: Switch::Field("attention_bias"),
+        qk_norm_if: None,
+        window: WindowRule::From(4096, 62),
+        kv_heads: Some(32),
+        partial: 1.0,
+        ..GLM4_MOE.attention
+    },
+    experts: Some(experts::Traits {
+        count: (&["n_routed_experts", "num_local_experts"], 128),
+        chosen: 6,
+        width: ("moe_intermediate_size", 1408),
+        layers: LayerRule::From(0),
+        score: Score::Sigmoid,
+        renormalise: NormRule::Field(false),
+        groups: GroupRule::Corrected(1, 1, 1.0),
+        shared: Some(("n_shared_experts", 2)),
+        ..QWEN3_EXPERTS
+    }),
+    others: &[],
+    mtp: None,
+    positions: 2048,
+    eps: 1e-6,
+    ..GLM4_MOE
+};
+
 const SOLAR_OPEN: Family = Family {
     architecture: "SolarOpenForCausalLM",
     vllm: "solar_open",
@@ -590,6 +619,7 @@ pub const FAMILIES: &[Family] = &[
     QWEN3_5_TEXT,
     QWEN3_5_MOE_TEXT,
     SEED_OSS,
+    DOTS1,
     SOLAR_OPEN,
 ];
 

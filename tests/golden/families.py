@@ -59,6 +59,8 @@ VISION = dict(depth=1, hidden_size=16, intermediate_size=16, num_heads=2, out_hi
 KIMI_VISION = dict(patch_size=2, pos_emb_height=2, pos_emb_width=2, num_attention_heads=2, num_hidden_layers=1, hidden_size=16, intermediate_size=16)
 FAMILIES = [
     Family("SeedOssForCausalLM", "Qwen2ForCausalLM", dict(attention_out_bias=False, attention_dropout=0.0, residual_dropout=0.0)),
+    Family("Dots1ForCausalLM", "Glm4MoeForCausalLM", dict(n_routed_experts=6, n_shared_experts=2, n_group=3, topk_group=2, norm_topk_prob=True,
+           routed_scaling_factor=1.7, max_window_layers=1)),
     Family("SolarOpenForCausalLM", "Glm4MoeForCausalLM", dict(n_routed_experts=6, attention_bias=True)),
 ]
 
