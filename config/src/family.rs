@@ -595,6 +595,39 @@ const SOLAR_OPEN: Family = Family {
     ..GLM4_MOE
 };
 
+const HY_V3: Family = Family {
+    architecture: "HYV3ForCausalLM",
+    vllm: "hy_v3",
+    attention: attention::Traits {
+        qk_norm: QkNorm::Heads,
+        theta: 11_158_840.0,
+        kv_heads: Some(8),
+        head_dim: Some(128),
+        ..LLAMA.attention
+    },
+    mlp: LLAMA.mlp,
+    experts: Some(experts::Traits {
+        count: (&["num_experts", "num_local_experts"], 192),
+        width: ("moe_intermediate_size", 1536),
+        layers: LayerRule::Typed(1),
+        router: "mlp.router.gate",
+        score: Score::Sigmoid,
+        renormalise: NormRule::Always,
+        groups: GroupRule::Whole(Some(("router_scaling_factor", 2.826))),
+        correction: ("mlp.expert_bias", Correction::Row),
+        shared: Some(("num_shared_experts", 1)),
+        shared_module: "mlp.shared_mlp",
+        ..QWEN3_EXPERTS
+    }),
+    others: others::DRAFT_LAYERS,
+    refused: &["mlp_bias"],
+    positions: 131_072,
+    eps: 1e-5,
+    bos: None,
+    eos: None,
+    ..LLAMA
+};
+
 pub const FAMILIES: &[Family] = &[
     LLAMA,
     QWEN2,
@@ -621,6 +654,7 @@ pub const FAMILIES: &[Family] = &[
     SEED_OSS,
     DOTS1,
     SOLAR_OPEN,
+    HY_V3,
 ];
 
 /// The row of a configuration.

@@ -62,6 +62,7 @@ FAMILIES = [
     Family("Dots1ForCausalLM", "Glm4MoeForCausalLM", dict(n_routed_experts=6, n_shared_experts=2, n_group=3, topk_group=2, norm_topk_prob=True,
            routed_scaling_factor=1.7, max_window_layers=1)),
     Family("SolarOpenForCausalLM", "Glm4MoeForCausalLM", dict(n_routed_experts=6, attention_bias=True)),
+    Family("HYV3ForCausalLM", "Glm4MoeForCausalLM", dict(num_experts=7)),
 ]
 
 
