@@ -628,6 +628,25 @@ const HY_V3: Family = Family {
     ..LLAMA
 };
 
+const GLM4_MOE_LITE: Family = Family {
+    architecture: "Glm4MoeLiteForCausalLM",
+    vllm: "glm4_moe_lite",
+    experts: Some(experts::Traits {
+        count: (&["n_routed_experts", "num_local_experts"], 64),
+        chosen: 4,
+        width: ("moe_intermediate_size", 1536),
+        layers: LayerRule::Typed(1),
+        score: Score::Sigmoid,
+        renormalise: NormRule::Field(true),
+        groups: GroupRule::Corrected(1, 1, 1.8),
+        shared: Some(("n_shared_experts", 1)),
+        ..QWEN3_EXPERTS
+    }),
+    positions: 202_752,
+    eps: 1e-5,
+    ..DEEPSEEK_V3
+};
+
 pub const FAMILIES: &[Family] = &[
     LLAMA,
     QWEN2,
@@ -655,6 +674,7 @@ pub const FAMILIES: &[Family] = &[
     DOTS1,
     SOLAR_OPEN,
     HY_V3,
+    GLM4_MOE_LITE,
 ];
 
 /// The row of a configuration.

@@ -63,6 +63,8 @@ FAMILIES = [
            routed_scaling_factor=1.7, max_window_layers=1)),
     Family("SolarOpenForCausalLM", "Glm4MoeForCausalLM", dict(n_routed_experts=6, attention_bias=True)),
     Family("HYV3ForCausalLM", "Glm4MoeForCausalLM", dict(num_experts=7)),
+    Family("Glm4MoeLiteForCausalLM", "DeepseekV3ForCausalLM", dict(num_attention_heads=3, num_key_value_heads=3, q_lora_rank=28, kv_lora_rank=40,
+           qk_nope_head_dim=24, qk_rope_head_dim=16, v_head_dim=32, n_routed_experts=6)),
 ]
 
 
