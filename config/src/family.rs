@@ -647,6 +647,22 @@ const GLM4_MOE_LITE: Family = Family {
     ..DEEPSEEK_V3
 };
 
+const KIMI_K25: Family = Family {
+    architecture: "KimiK25ForConditionalGeneration",
+    vllm: "kimi_k25",
+    text_config: Some("text_config"),
+    text_types: &["kimi_k2", "deepseek_v3"],
+    path: "model.language_model",
+    others: others::KIMI_TOWER,
+    spellings: others::LANGUAGE_MODEL,
+    mtp: None,
+    ..DEEPSEEK_V3
+};
+
+// As transformers calls it, and vLLM does not.
+const KIMI_K25_SAVED: Family =
+    Family { architecture: "Kimi_K25ForConditionalGeneration", vllm: "kimi_k25_saved", ..KIMI_K25 };
+
 pub const FAMILIES: &[Family] = &[
     LLAMA,
     QWEN2,
@@ -675,6 +691,8 @@ pub const FAMILIES: &[Family] = &[
     SOLAR_OPEN,
     HY_V3,
     GLM4_MOE_LITE,
+    KIMI_K25,
+    KIMI_K25_SAVED,
 ];
 
 /// The row of a configuration.

@@ -65,6 +65,11 @@ FAMILIES = [
     Family("HYV3ForCausalLM", "Glm4MoeForCausalLM", dict(num_experts=7)),
     Family("Glm4MoeLiteForCausalLM", "DeepseekV3ForCausalLM", dict(num_attention_heads=3, num_key_value_heads=3, q_lora_rank=28, kv_lora_rank=40,
            qk_nope_head_dim=24, qk_rope_head_dim=16, v_head_dim=32, n_routed_experts=6)),
+    Family("Kimi_K25ForConditionalGeneration", "DeepseekV3ForCausalLM", dict(model_type="deepseek_v3", num_attention_heads=3, num_key_value_heads=3,
+           q_lora_rank=28, kv_lora_rank=40, qk_nope_head_dim=24, qk_rope_head_dim=16, v_head_dim=32, n_routed_experts=6, n_group=1, topk_group=1),
+           dict(vision_config=KIMI_VISION, projection_hidden_size=16), published="KimiK25ForConditionalGeneration",
+           # What transformers 5.24 renames of the tower, it renames of the language part too.
+           names=[(r"^language_model\.model\.blocks\.", "language_model.model.layers."), (r"^model\.mm_projector\.", "mm_projector.")]),
 ]
 
 
