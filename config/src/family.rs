@@ -541,6 +541,24 @@ const SEED_OSS: Family = Family {
     ..LLAMA
 };
 
+const GRANITE_SWA: Family = Family {
+    architecture: "GraniteSWAForCausalLM",
+    vllm: "granite_swa",
+    attention: attention::Traits {
+        sinks: true,
+        window: WindowRule::AllButFirst(4, 128),
+        rope: RopeRule::Listed,
+        kv_heads: Some(4),
+        ..GRANITE.attention
+    },
+    positions: 8192,
+    eps: 1e-5,
+    tied: true,
+    bos: Some(100_257),
+    eos: Some(100_257),
+    ..GRANITE
+};
+
 const DOTS1: Family = Family {
     architecture: "Dots1ForCausalLM",
     vllm: "dots1",
@@ -687,6 +705,7 @@ pub const FAMILIES: &[Family] = &[
     QWEN3_5_TEXT,
     QWEN3_5_MOE_TEXT,
     SEED_OSS,
+    GRANITE_SWA,
     DOTS1,
     SOLAR_OPEN,
     HY_V3,
