@@ -267,6 +267,22 @@ const GEMMA3_IMAGES: Family = Family {
     ..GEMMA3
 };
 
+const MINISTRAL3: Family = Family {
+    architecture: "Ministral3ForCausalLM",
+    vllm: "ministral3",
+    attention: attention::Traits {
+        window: WindowRule::All(0),
+        rope: RopeRule::Stretched(Stretch { factor: 16.0, original: 16_384, truncate: true, scaled: false }),
+        theta: 1_000_000.0,
+        head_dim: Some(128),
+        ..MISTRAL.attention
+    },
+    bound: Some(Bound::of_growing_queries),
+    positions: 262_144,
+    eps: 1e-5,
+    ..MISTRAL
+};
+
 const MISTRAL3: Family = Family {
     architecture: "Mistral3ForConditionalGeneration",
     vllm: "mistral3",
@@ -704,6 +720,7 @@ pub const FAMILIES: &[Family] = &[
     QWEN3_5_MOE,
     QWEN3_5_TEXT,
     QWEN3_5_MOE_TEXT,
+    MINISTRAL3,
     SEED_OSS,
     GRANITE_SWA,
     DOTS1,

@@ -130,6 +130,7 @@ mod meaning {
         Qwen3_5MoeForConditionalGeneration: 2 kv heads of 256, 32768 positions, window 0, eps 1e-6, bf16, stop [], bos None
         Qwen3_5ForCausalLM: 4 kv heads of 256, 32768 positions, window 0, eps 1e-6, bf16, stop [], bos None
         Qwen3_5MoeForCausalLM: 2 kv heads of 256, 32768 positions, window 0, eps 1e-6, bf16, stop [], bos None
+        Ministral3ForCausalLM: 8 kv heads of 128, 262144 positions, window 0, eps 1e-5, bf16, stop [2], bos Some(1)
         SeedOssForCausalLM: 8 kv heads of 128, 524288 positions, window 0, eps 1e-6, bf16, stop [2], bos Some(0)
         GraniteSWAForCausalLM: 4 kv heads of 4, 8192 positions, window 0, eps 1e-5, bf16, stop [100257], bos Some(100257)
         Dots1ForCausalLM: 32 kv heads of 4, 2048 positions, window 0, eps 1e-6, bf16, stop [], bos None

@@ -67,6 +67,7 @@ FAMILIES = [
            qk_nope_head_dim=24, qk_rope_head_dim=16, v_head_dim=32, n_routed_experts=6)),
     Family("GraniteSWAForCausalLM", "GraniteForCausalLM", dict(num_hidden_layers=3, layer_rope_theta=[5000.0, 10000.0, 0.0], embedding_multiplier=3.0,
            attention_multiplier=0.125, residual_multiplier=0.22, logits_scaling=2.5)),
+    Family("Ministral3ForCausalLM", "MistralForCausalLM", dict(sliding_window=None)),
     Family("Kimi_K25ForConditionalGeneration", "DeepseekV3ForCausalLM", dict(model_type="deepseek_v3", num_attention_heads=3, num_key_value_heads=3,
            q_lora_rank=28, kv_lora_rank=40, qk_nope_head_dim=24, qk_rope_head_dim=16, v_head_dim=32, n_routed_experts=6, n_group=1, topk_group=1),
            dict(vision_config=KIMI_VISION, projection_hidden_size=16), published="KimiK25ForConditionalGeneration",
