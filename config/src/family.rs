@@ -575,6 +575,18 @@ const GRANITE_SWA: Family = Family {
     ..GRANITE
 };
 
+const OLMO3: Family = Family {
+    architecture: "Olmo3ForCausalLM",
+    vllm: "olmo3",
+    attention: attention::Traits {
+        window: WindowRule::Pattern(4, 4096),
+        rope: RopeRule::ByWindow(500_000.0),
+        theta: 500_000.0,
+        ..OLMO2.attention
+    },
+    ..OLMO2
+};
+
 const DOTS1: Family = Family {
     architecture: "Dots1ForCausalLM",
     vllm: "dots1",
@@ -723,6 +735,7 @@ pub const FAMILIES: &[Family] = &[
     MINISTRAL3,
     SEED_OSS,
     GRANITE_SWA,
+    OLMO3,
     DOTS1,
     SOLAR_OPEN,
     HY_V3,
