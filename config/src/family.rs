@@ -587,6 +587,23 @@ const OLMO3: Family = Family {
     ..OLMO2
 };
 
+const EXAONE4: Family = Family {
+    architecture: "Exaone4ForCausalLM",
+    vllm: "exaone4",
+    attention: attention::Traits {
+        qkv_bias: Switch::Never,
+        o_bias: Switch::Never,
+        qk_norm: QkNorm::Heads,
+        window: WindowRule::Pattern(4, 4096),
+        rope: RopeRule::OfWindows,
+        kv_heads: Some(32),
+        ..LLAMA.attention
+    },
+    bos: Some(0),
+    eos: Some(2),
+    ..OLMO2
+};
+
 const DOTS1: Family = Family {
     architecture: "Dots1ForCausalLM",
     vllm: "dots1",
@@ -736,6 +753,7 @@ pub const FAMILIES: &[Family] = &[
     SEED_OSS,
     GRANITE_SWA,
     OLMO3,
+    EXAONE4,
     DOTS1,
     SOLAR_OPEN,
     HY_V3,
