@@ -604,6 +604,27 @@ const EXAONE4: Family = Family {
     ..OLMO2
 };
 
+const EXAONE_MOE: Family = Family {
+    architecture: "ExaoneMoeForCausalLM",
+    vllm: "exaone_moe",
+    others: others::MTP,
+    experts: Some(experts::Traits {
+        count: (&["num_experts"], 64),
+        width: ("moe_intermediate_size", 1024),
+        layers: LayerRule::Typed(1),
+        score: Score::Sigmoid,
+        renormalise: NormRule::Field(true),
+        groups: GroupRule::Corrected(1, 1, 2.5),
+        correction: ("mlp.e_score_correction_bias", Correction::Row),
+        shared: Some(("num_shared_experts", 1)),
+        ..QWEN3_EXPERTS
+    }),
+    norms: LLAMA.norms,
+    bos: Some(1),
+    eos: Some(53),
+    ..EXAONE4
+};
+
 const DOTS1: Family = Family {
     architecture: "Dots1ForCausalLM",
     vllm: "dots1",
@@ -754,6 +775,7 @@ pub const FAMILIES: &[Family] = &[
     GRANITE_SWA,
     OLMO3,
     EXAONE4,
+    EXAONE_MOE,
     DOTS1,
     SOLAR_OPEN,
     HY_V3,

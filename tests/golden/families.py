@@ -72,6 +72,7 @@ FAMILIES = [
            original_max_position_embeddings=16, beta_fast=32.0, beta_slow=1.0, attention_factor=1.2)))),
     Family("Exaone4ForCausalLM", "Olmo2ForCausalLM", dict(layer_types=["sliding_attention", "full_attention"])),
     Family("Ministral3ForCausalLM", "MistralForCausalLM", dict(sliding_window=None)),
+    Family("ExaoneMoeForCausalLM", "Exaone4ForCausalLM", dict(num_experts=6, n_group=1, topk_group=1, layer_types=["sliding_attention", "full_attention"])),
     Family("Kimi_K25ForConditionalGeneration", "DeepseekV3ForCausalLM", dict(model_type="deepseek_v3", num_attention_heads=3, num_key_value_heads=3,
            q_lora_rank=28, kv_lora_rank=40, qk_nope_head_dim=24, qk_rope_head_dim=16, v_head_dim=32, n_routed_experts=6, n_group=1, topk_group=1),
            dict(vision_config=KIMI_VISION, projection_hidden_size=16), published="KimiK25ForConditionalGeneration",
