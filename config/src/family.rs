@@ -625,6 +625,25 @@ const EXAONE_MOE: Family = Family {
     ..EXAONE4
 };
 
+const GLM: Family = Family {
+    architecture: "GlmForCausalLM",
+    vllm: "glm",
+    attention: attention::Traits {
+        o_bias: Switch::Never,
+        in_pairs: true,
+        partial: 0.5,
+        kv_heads: Some(2),
+        head_dim: Some(128),
+        ..LLAMA.attention
+    },
+    mlp: mlp::Traits { bias: Switch::Never, fused: true, ..LLAMA.mlp },
+    positions: 131_072,
+    eps: 1.5625e-07,
+    bos: None,
+    eos: None,
+    ..LLAMA
+};
+
 const DOTS1: Family = Family {
     architecture: "Dots1ForCausalLM",
     vllm: "dots1",
@@ -776,6 +795,7 @@ pub const FAMILIES: &[Family] = &[
     OLMO3,
     EXAONE4,
     EXAONE_MOE,
+    GLM,
     DOTS1,
     SOLAR_OPEN,
     HY_V3,
