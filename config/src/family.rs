@@ -644,6 +644,16 @@ const GLM: Family = Family {
     ..LLAMA
 };
 
+const GLM4: Family = Family {
+    architecture: "Glm4ForCausalLM",
+    vllm: "glm4",
+    norms: [
+        (Some("input_layernorm"), Some("post_self_attn_layernorm")),
+        (Some("post_attention_layernorm"), Some("post_mlp_layernorm")),
+    ],
+    ..GLM
+};
+
 const DOTS1: Family = Family {
     architecture: "Dots1ForCausalLM",
     vllm: "dots1",
@@ -796,6 +806,7 @@ pub const FAMILIES: &[Family] = &[
     EXAONE4,
     EXAONE_MOE,
     GLM,
+    GLM4,
     DOTS1,
     SOLAR_OPEN,
     HY_V3,

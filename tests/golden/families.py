@@ -71,6 +71,7 @@ FAMILIES = [
            sliding_attention=dict(rope_type="default", rope_theta=500.0), full_attention=dict(rope_type="yarn", rope_theta=500.0, factor=4.0,
            original_max_position_embeddings=16, beta_fast=32.0, beta_slow=1.0, attention_factor=1.2)))),
     Family("Exaone4ForCausalLM", "Olmo2ForCausalLM", dict(layer_types=["sliding_attention", "full_attention"])),
+    Family("Glm4ForCausalLM", "GlmForCausalLM", dict(attention_bias=True)),
     Family("GlmForCausalLM", "Phi3ForCausalLM", dict(attention_bias=True)),
     Family("Ministral3ForCausalLM", "MistralForCausalLM", dict(sliding_window=None)),
     Family("ExaoneMoeForCausalLM", "Exaone4ForCausalLM", dict(num_experts=6, n_group=1, topk_group=1, layer_types=["sliding_attention", "full_attention"])),
