@@ -654,6 +654,25 @@ const GLM4: Family = Family {
     ..GLM
 };
 
+const ERNIE4_5: Family = Family {
+    architecture: "Ernie4_5ForCausalLM",
+    vllm: "ernie45",
+    attention: attention::Traits {
+        qkv_bias: Switch::Field("use_bias"),
+        o_bias: Switch::Field("use_bias"),
+        in_pairs: true,
+        theta: 500_000.0,
+        kv_heads: Some(2),
+        head_dim: Some(128),
+        ..LLAMA.attention
+    },
+    mlp: mlp::Traits { bias: Switch::Field("use_bias"), ..LLAMA.mlp },
+    positions: 131_072,
+    eps: 1e-5,
+    tied: true,
+    ..LLAMA
+};
+
 const DOTS1: Family = Family {
     architecture: "Dots1ForCausalLM",
     vllm: "dots1",
@@ -807,6 +826,7 @@ pub const FAMILIES: &[Family] = &[
     EXAONE_MOE,
     GLM,
     GLM4,
+    ERNIE4_5,
     DOTS1,
     SOLAR_OPEN,
     HY_V3,

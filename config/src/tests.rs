@@ -138,6 +138,7 @@ mod meaning {
         ExaoneMoeForCausalLM: 32 kv heads of 4, 2048 positions, window 4096, eps 1e-5, bf16, stop [53], bos Some(1)
         GlmForCausalLM: 2 kv heads of 128, 131072 positions, window 0, eps 1.5625e-7, bf16, stop [], bos None
         Glm4ForCausalLM: 2 kv heads of 128, 131072 positions, window 0, eps 1.5625e-7, bf16, stop [], bos None
+        Ernie4_5ForCausalLM: 2 kv heads of 128, 131072 positions, window 0, eps 1e-5, bf16, stop [2], bos Some(1)
         Dots1ForCausalLM: 32 kv heads of 4, 2048 positions, window 0, eps 1e-6, bf16, stop [], bos None
         SolarOpenForCausalLM: 8 kv heads of 128, 131072 positions, window 0, eps 1e-5, bf16, stop [], bos None
         HYV3ForCausalLM: 8 kv heads of 128, 131072 positions, window 0, eps 1e-5, bf16, stop [], bos None
