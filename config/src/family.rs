@@ -673,6 +673,34 @@ const ERNIE4_5: Family = Family {
     ..LLAMA
 };
 
+const ERNIE4_5_MOE: Family = Family {
+    architecture: "Ernie4_5_MoeForCausalLM",
+    vllm: "ernie45_moe",
+    attention: attention::Traits {
+        qkv_bias: Switch::Never,
+        o_bias: Switch::Never,
+        kv_heads: Some(4),
+        head_dim: None,
+        ..ERNIE4_5.attention
+    },
+    mlp: mlp::Traits { bias: Switch::Never, ..LLAMA.mlp },
+    experts: Some(experts::Traits {
+        count: (&["moe_num_experts", "num_experts"], 64),
+        chosen: 6,
+        chosen_field: "moe_k",
+        width: ("moe_intermediate_size", 1536),
+        layers: LayerRule::Between(1),
+        renormalise: NormRule::Always,
+        groups: GroupRule::Whole(None),
+        correction: ("mlp.moe_statics.e_score_correction_bias", Correction::Matrix),
+        shared: Some(("moe_num_shared_experts", 2)),
+        ..QWEN3_EXPERTS
+    }),
+    others: others::ERNIE_MTP,
+    refused: &["use_bias"],
+    ..ERNIE4_5
+};
+
 const DOTS1: Family = Family {
     architecture: "Dots1ForCausalLM",
     vllm: "dots1",
@@ -827,6 +855,7 @@ pub const FAMILIES: &[Family] = &[
     GLM,
     GLM4,
     ERNIE4_5,
+    ERNIE4_5_MOE,
     DOTS1,
     SOLAR_OPEN,
     HY_V3,

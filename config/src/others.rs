@@ -59,6 +59,9 @@ pub(crate) const KIMI_TOWER: &[Other] = &[
     below(PROJECTOR, "model.mm_projector."),
 ];
 
+/// For ERNIE 4.5.
+pub(crate) const ERNIE_MTP: &[Other] = &[below(DRAFT, "model.mtp_")];
+
 /// Beginnings of names before transformers 5, and since.
 pub(crate) const LANGUAGE_MODEL: &[(&str, &str)] =
     &[("language_model.model.", "model.language_model."), ("language_model.lm_head.", "lm_head.")];
