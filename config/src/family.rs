@@ -701,6 +701,20 @@ const ERNIE4_5_MOE: Family = Family {
     ..ERNIE4_5
 };
 
+const HUNYUAN: Family = Family {
+    architecture: "HunYuanDenseV1ForCausalLM",
+    vllm: "hunyuan_v1",
+    attention: attention::Traits {
+        qk_norm: QkNorm::Turned,
+        norm_names: ["query_layernorm", "key_layernorm"],
+        rope: RopeRule::Alpha,
+        ..LLAMA.attention
+    },
+    mlp: mlp::Traits { bias: Switch::Never, ..LLAMA.mlp },
+    eps: 1e-5,
+    ..LLAMA
+};
+
 const DOTS1: Family = Family {
     architecture: "Dots1ForCausalLM",
     vllm: "dots1",
@@ -856,6 +870,7 @@ pub const FAMILIES: &[Family] = &[
     GLM4,
     ERNIE4_5,
     ERNIE4_5_MOE,
+    HUNYUAN,
     DOTS1,
     SOLAR_OPEN,
     HY_V3,
