@@ -715,6 +715,24 @@ const HUNYUAN: Family = Family {
     ..LLAMA
 };
 
+const HUNYUAN_MOE: Family = Family {
+    architecture: "HunYuanMoEV1ForCausalLM",
+    experts: Some(experts::Traits {
+        count: (&["num_experts"], 1),
+        chosen: 1,
+        chosen_field: "moe_topk",
+        width: ("intermediate_size", 11_008),
+        layers: LayerRule::All,
+        router: "mlp.gate.wg",
+        renormalise: NormRule::Always,
+        shared: Some(("num_shared_expert", 1)),
+        shared_module: "mlp.shared_mlp",
+        ..QWEN3_EXPERTS
+    }),
+    refused: &["use_cla"],
+    ..HUNYUAN
+};
+
 const DOTS1: Family = Family {
     architecture: "Dots1ForCausalLM",
     vllm: "dots1",
@@ -871,6 +889,7 @@ pub const FAMILIES: &[Family] = &[
     ERNIE4_5,
     ERNIE4_5_MOE,
     HUNYUAN,
+    HUNYUAN_MOE,
     DOTS1,
     SOLAR_OPEN,
     HY_V3,

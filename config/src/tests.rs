@@ -141,6 +141,7 @@ mod meaning {
         Ernie4_5ForCausalLM: 2 kv heads of 128, 131072 positions, window 0, eps 1e-5, bf16, stop [2], bos Some(1)
         Ernie4_5_MoeForCausalLM: 4 kv heads of 4, 131072 positions, window 0, eps 1e-5, bf16, stop [2], bos Some(1)
         HunYuanDenseV1ForCausalLM: 32 kv heads of 4, 2048 positions, window 0, eps 1e-5, bf16, stop [2], bos Some(1)
+        HunYuanMoEV1ForCausalLM: 32 kv heads of 4, 2048 positions, window 0, eps 1e-5, bf16, stop [2], bos Some(1)
         Dots1ForCausalLM: 32 kv heads of 4, 2048 positions, window 0, eps 1e-6, bf16, stop [], bos None
         SolarOpenForCausalLM: 8 kv heads of 128, 131072 positions, window 0, eps 1e-5, bf16, stop [], bos None
         HYV3ForCausalLM: 8 kv heads of 128, 131072 positions, window 0, eps 1e-5, bf16, stop [], bos None
