@@ -820,6 +820,45 @@ const HY_V3: Family = Family {
     ..LLAMA
 };
 
+const MINIMAX_M2: Family = Family {
+    architecture: "MiniMaxM2ForCausalLM",
+    vllm: "minimax_m2",
+    attention: attention::Traits {
+        qkv_bias: Switch::Never,
+        o_bias: Switch::Never,
+        qk_norm: QkNorm::Row,
+        rotary_dim: true,
+        theta: 5_000_000.0,
+        kv_heads: Some(8),
+        head_dim: Some(128),
+        ..LLAMA.attention
+    },
+    experts: Some(experts::Traits {
+        count: (&["num_local_experts", "num_experts"], 256),
+        chosen: 8,
+        width: ("intermediate_size", 1536),
+        layers: LayerRule::All,
+        router: "block_sparse_moe.gate",
+        score: Score::Sigmoid,
+        renormalise: NormRule::Always,
+        groups: GroupRule::Whole(None),
+        correction: ("block_sparse_moe.e_score_correction_bias", Correction::Row),
+        stored: StoredExperts::Each {
+            gate: "block_sparse_moe.experts.*.w1",
+            up: "block_sparse_moe.experts.*.w3",
+            down: "block_sparse_moe.experts.*.w2",
+            whole: None,
+        },
+        ..QWEN3_EXPERTS
+    }),
+    others: others::MTP,
+    positions: 196_608,
+    eps: 1e-6,
+    bos: Some(200_034),
+    eos: Some(200_020),
+    ..LLAMA
+};
+
 const GLM4_MOE_LITE: Family = Family {
     architecture: "Glm4MoeLiteForCausalLM",
     vllm: "glm4_moe_lite",
@@ -893,6 +932,7 @@ pub const FAMILIES: &[Family] = &[
     DOTS1,
     SOLAR_OPEN,
     HY_V3,
+    MINIMAX_M2,
     GLM4_MOE_LITE,
     KIMI_K25,
     KIMI_K25_SAVED,

@@ -78,6 +78,7 @@ FAMILIES = [
     Family("HunYuanDenseV1ForCausalLM", "LlamaForCausalLM", dict(tie_word_embeddings=True, rope_parameters=dict(rope_type="dynamic", rope_theta=10000.0,
            alpha=50.0, factor=1.0))),
     Family("HunYuanMoEV1ForCausalLM", "HunYuanDenseV1ForCausalLM", dict(num_experts=5, moe_topk=2, intermediate_size=20)),
+    Family("MiniMaxM2ForCausalLM", "MixtralForCausalLM", dict(num_local_experts=6, intermediate_size=20, rotary_dim=8)),
     Family("Ministral3ForCausalLM", "MistralForCausalLM", dict(sliding_window=None)),
     Family("ExaoneMoeForCausalLM", "Exaone4ForCausalLM", dict(num_experts=6, n_group=1, topk_group=1, layer_types=["sliding_attention", "full_attention"])),
     Family("Kimi_K25ForConditionalGeneration", "DeepseekV3ForCausalLM", dict(model_type="deepseek_v3", num_attention_heads=3, num_key_value_heads=3,
