@@ -894,6 +894,19 @@ const KIMI_K25: Family = Family {
 const KIMI_K25_SAVED: Family =
     Family { architecture: "Kimi_K25ForConditionalGeneration", vllm: "kimi_k25_saved", ..KIMI_K25 };
 
+// Positions have three rows, which are equal where all is text, and rows of images that are added
+// to layers are none.
+const QWEN3_VL: Family = Family {
+    architecture: "Qwen3VLForConditionalGeneration",
+    vllm: "qwen3_vl",
+    text_config: Some("text_config"),
+    path: "model.language_model",
+    others: others::VISUAL,
+    attention: attention::Traits { window: WindowRule::None, theta: 500_000.0, ..QWEN3.attention },
+    positions: 128_000,
+    ..QWEN3
+};
+
 pub const FAMILIES: &[Family] = &[
     LLAMA,
     QWEN2,
@@ -936,6 +949,7 @@ pub const FAMILIES: &[Family] = &[
     GLM4_MOE_LITE,
     KIMI_K25,
     KIMI_K25_SAVED,
+    QWEN3_VL,
 ];
 
 /// The row of a configuration.

@@ -51,6 +51,9 @@ pub(crate) const TOWER: &[Other] = &[
     below(PROJECTOR, "model.multi_modal_projector."),
 ];
 
+/// For Qwen3-VL.
+pub(crate) const VISUAL: &[Other] = &[below(VISION, "model.visual."), below(VISION, "visual.")];
+
 /// For Kimi-K2.5, with both spellings.
 pub(crate) const KIMI_TOWER: &[Other] = &[
     below(VISION, "vision_tower."),
