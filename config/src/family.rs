@@ -907,6 +907,21 @@ const QWEN3_VL: Family = Family {
     ..QWEN3
 };
 
+const QWEN3_VL_MOE: Family = Family {
+    architecture: "Qwen3VLMoeForConditionalGeneration",
+    vllm: "qwen3_vl_moe",
+    attention: attention::Traits { kv_heads: Some(16), head_dim: None, ..QWEN3_VL.attention },
+    experts: Some(experts::Traits {
+        count: (&["num_experts", "num_local_experts"], 60),
+        chosen: 4,
+        width: ("moe_intermediate_size", 1408),
+        renormalise: NormRule::Always,
+        stored: StoredExperts::Together { path: "mlp.experts", alternating: false },
+        ..QWEN3_EXPERTS
+    }),
+    ..QWEN3_VL
+};
+
 pub const FAMILIES: &[Family] = &[
     LLAMA,
     QWEN2,
@@ -950,6 +965,7 @@ pub const FAMILIES: &[Family] = &[
     KIMI_K25,
     KIMI_K25_SAVED,
     QWEN3_VL,
+    QWEN3_VL_MOE,
 ];
 
 /// The row of a configuration.

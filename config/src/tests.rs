@@ -147,7 +147,99 @@ mod meaning {
         HYV3ForCausalLM: 8 kv heads of 128, 131072 positions, window 0, eps 1e-5, bf16, stop [], bos None
         MiniMaxM2ForCausalLM: 8 kv heads of 128, 196608 positions, window 0, eps 1e-6, bf16, stop [200020], bos Some(200034)
         Qwen3VLForConditionalGeneration: 32 kv heads of 128, 128000 positions, window 0, eps 1e-6, bf16, stop [], bos None
+        Qwen3VLMoeForConditionalGeneration: 16 kv heads of 4, 128000 positions, window 0, eps 1e-6, bf16, stop [], bos None
         ");
+    }
+
+    /// Windows and embeddings by layer, as families of 2025 and 2026 have them.
+    #[test]
+    fn embeddings_of_some_layers() {
+        let of = |patch: Value| {
+            let config = read(patch);
+            let layers = config.layers.iter().filter_map(|layer| layer.half::<Attention>());
+            layers.map(|own| (own.window, own.rope)).collect::<Vec<_>>()
+        };
+        let exaone = |window: Value| {
+            let all = json!({ "architectures": ["Exaone4ForCausalLM"], "num_hidden_layers": 4, "sliding_window": 8 });
+            let text = config(all).replace("\"sliding_window\":8", &format!("\"sliding_window\":{window}"));
+            let config = Config::parse(&text, None).expect("a good configuration");
+            let layers = config.layers.iter().filter_map(|layer| layer.half::<Attention>());
+            layers.map(|own| (own.window, own.rope)).collect::<Vec<_>>()
+        };
+        let turned = Some(0);
+        assert_eq!(exaone(json!(8)), vec![(8, turned), (8, turned), (8, turned), (0, None)]);
+        assert_eq!(exaone(json!(null)), vec![(0, turned); 4]);
+        // As released: a pattern in letters beside the list of layers.
+        let listed = json!({
+            "architectures": ["Exaone4ForCausalLM"], "num_hidden_layers": 2, "sliding_window_pattern": "LLLG",
+            "layer_types": ["full_attention", "sliding_attention"], "sliding_window": 8,
+        });
+        assert_eq!(of(listed), [(0, None), (8, turned)]);
+        let granite = json!({
+            "architectures": ["GraniteSWAForCausalLM"], "num_hidden_layers": 5, "layer_rope_theta": [2e4, 1e4, 0, 2e4, 1e4],
+        });
+        let bases = read(granite.clone()).ropes.iter().map(|rope| rope.freqs.theta).collect::<Vec<_>>();
+        assert_eq!(bases, [2e4, 1e4]);
+        assert_eq!(of(granite), [(0, Some(0)), (128, Some(1)), (128, None), (128, Some(0)), (0, Some(1))]);
+        let few =
+            json!({ "architectures": ["GraniteSWAForCausalLM"], "num_hidden_layers": 2, "layer_rope_theta": [1e4] });
+        insta::assert_snapshot!(fault(few), @"[config::value] config.json: layer_rope_theta: lists 1 layers, num_hidden_layers is 2");
+    }
+
+    #[test]
+    fn parts_of_heads_and_larger_bases() {
+        let minimax = read(json!({ "architectures": ["MiniMaxM2ForCausalLM"], "head_dim": 32, "rotary_dim": 16 }));
+        assert_eq!(minimax.ropes[0].freqs.dim, 16);
+        let alpha = json!({ "type": "dynamic", "alpha": 1000.0, "factor": 1.0 });
+        let hunyuan = read(json!({
+            "architectures": ["HunYuanDenseV1ForCausalLM"], "head_dim": 128, "rope_theta": 1e4, "rope_scaling": alpha,
+        }));
+        let base = 1e4 * 1000f64.powf(128.0 / 126.0);
+        assert!((hunyuan.ropes[0].freqs.theta / base - 1.0).abs() < 1e-12);
+        assert_eq!(hunyuan.ropes[0].growth(), (0.0, 0));
+    }
+
+    /// The layers that have experts, and lists of equal numbers.
+    #[test]
+    fn experts_by_types_and_intervals() {
+        let sparse =
+            |patch: Value| read(patch).layers.iter().map(|layer| layer.half::<Experts>().is_some()).collect::<Vec<_>>();
+        let lite = |types: Value| json!({ "architectures": ["HYV3ForCausalLM"], "num_hidden_layers": 3, "mlp_layer_types": types });
+        assert_eq!(sparse(lite(json!(["sparse", "dense", "sparse"]))), [true, false, true]);
+        assert_eq!(sparse(lite(Value::Null)), [false, true, true]);
+        insta::assert_snapshot!(fault(lite(json!(["sparse", "dense", "odd"]))), @r#"
+        [config::value] config.json: mlp_layer_types: unknown type of a layer "odd"
+          Known types: dense, sparse.
+        "#);
+        let ernie = json!({
+            "architectures": ["Ernie4_5_MoeForCausalLM"], "num_hidden_layers": 6, "moe_layer_start_index": 1,
+            "moe_layer_end_index": 4, "moe_layer_interval": 2,
+        });
+        assert_eq!(sparse(ernie), [false, true, false, true, false, false]);
+        let hunyuan = |width: Value| {
+            json!({
+                "architectures": ["HunYuanMoEV1ForCausalLM"], "num_experts": 8, "moe_topk": [2, 2],
+                "num_hidden_layers": 2, "num_shared_expert": width,
+            })
+        };
+        let config = read(hunyuan(json!([1, 1])));
+        let own = config.layers[0].half::<Experts>().expect("a layer of experts");
+        assert_eq!((own.router.chosen, own.shared.as_ref().map(|shared| shared.intermediate)), (2, Some(96)));
+        insta::assert_snapshot!(fault(hunyuan(json!([1, 2]))), @"[config::value] config.json: num_shared_expert: must be a whole number from 1 to 1073741824, or a list of equal ones, not [1,2]");
+    }
+
+    /// Sequences beyond what is computed are refused where a graph is made.
+    #[test]
+    fn sequences_up_to_a_length() {
+        let rope = json!({ "rope_type": "yarn", "factor": 16.0, "original_max_position_embeddings": 64, "llama_4_scaling_beta": 0.1 });
+        let mut model = read(json!({ "architectures": ["Ministral3ForCausalLM"], "rope_parameters": rope }));
+        assert_eq!((model.positions, model.context), (512, 64));
+        assert_eq!(model.check_context(), Ok(()));
+        model.context = 65;
+        let fault = model.check_context().expect_err("too long");
+        insta::assert_snapshot!(format!("[{}] {fault}; {}", fault.code, fault.help.as_deref().unwrap_or_default()), @"[config::context] config.json: original_max_position_embeddings: sequences of 65 tokens: after 64 queries grow with their position, which is not supported; --context 64 has the model without them.");
+        let plain = json!({ "rope_type": "yarn", "factor": 16.0, "original_max_position_embeddings": 64 });
+        assert_eq!(read(json!({ "architectures": ["Ministral3ForCausalLM"], "rope_parameters": plain })).context, 512);
     }
 
     #[test]

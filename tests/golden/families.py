@@ -82,6 +82,9 @@ FAMILIES = [
     Family("Ministral3ForCausalLM", "MistralForCausalLM", dict(sliding_window=None)),
     Family("Qwen3VLForConditionalGeneration", "Qwen3ForCausalLM", dict(rope_parameters=dict(rope_type="default", rope_theta=10000.0, mrope_section=[3, 3, 2],
            mrope_interleaved=True)), dict(vision_config=VISION)),
+    Family("Qwen3VLMoeForConditionalGeneration", "Qwen3MoeForCausalLM", dict(num_experts=5, num_experts_per_tok=2, sliding_window=None, rope_parameters=dict(
+           rope_type="default", rope_theta=10000.0, mrope_section=[3, 3, 2], mrope_interleaved=True)), dict(vision_config=VISION),
+           columns=r"mlp\.experts\.(gate_up|down)_proj$"),
     Family("ExaoneMoeForCausalLM", "Exaone4ForCausalLM", dict(num_experts=6, n_group=1, topk_group=1, layer_types=["sliding_attention", "full_attention"])),
     Family("Kimi_K25ForConditionalGeneration", "DeepseekV3ForCausalLM", dict(model_type="deepseek_v3", num_attention_heads=3, num_key_value_heads=3,
            q_lora_rank=28, kv_lora_rank=40, qk_nope_head_dim=24, qk_rope_head_dim=16, v_head_dim=32, n_routed_experts=6, n_group=1, topk_group=1),
