@@ -558,7 +558,9 @@ fn what_cannot_be_compiled() {
     let kept = bench.artifact();
     let compile = |patch: Value| {
         bench.write("config.json", config(patch));
-        bench.fail(1, &["compile", "config.json", "-o", "m.atomc"])
+        let text = bench.fail(1, &["compile", "config.json", "-o", "m.atomc"]);
+        // A new architecture changes no test of faults.
+        text.split_once("LlamaForCausalLM, ").map_or(text.clone(), |(before, _)| format!("{before}LlamaForCausalLM, …"))
     };
     insta::assert_snapshot!(compile(json!({ "num_attention_heads": 0 })), @"error[config::value]: config.json: num_attention_heads: must be a whole number from 1 to 1073741824, not 0");
     insta::assert_snapshot!(compile(json!({ "hidden_size": 66, "head_dim": null })), @"error[config::value]: config.json: hidden_size: 66 is no multiple of num_attention_heads, 4, and there is no head_dim");
@@ -568,7 +570,7 @@ fn what_cannot_be_compiled() {
     ");
     insta::assert_snapshot!(compile(json!({ "architectures": ["GPT2LMHeadModel"] })), @r#"
     error[config::unknown-architecture]: config.json: architectures: unknown architecture "GPT2LMHeadModel"
-      help: Known architectures: LlamaForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM, MistralForCausalLM, SmolLM3ForCausalLM, GraniteForCausalLM, Olmo2ForCausalLM, Phi3ForCausalLM, Gemma3ForCausalLM, Gemma3ForConditionalGeneration, Mistral3ForConditionalGeneration, Qwen3MoeForCausalLM, MixtralForCausalLM, Glm4MoeForCausalLM, GptOssForCausalLM, DeepseekV2ForCausalLM, DeepseekV3ForCausalLM, Qwen3NextForCausalLM, Qwen3_5ForConditionalGeneration, Qwen3_5MoeForConditionalGeneration, Qwen3_5ForCausalLM, Qwen3_5MoeForCausalLM.
+      help: Known architectures: LlamaForCausalLM, …
     "#);
     insta::assert_snapshot!(compile(json!({ "rope_parameters": { "rope_type": "spiral" } })), @r#"
     error[config::unknown-rope-type]: config.json: rope_parameters.rope_type: unknown rope type "spiral" in `rope_parameters`

@@ -3,6 +3,7 @@ use serde_json::json;
 
 use crate::family::Switch;
 use crate::fields::Fields;
+use crate::freqs::Freqs;
 use crate::kind::Weights;
 use crate::{Diagnostic, Rope};
 
@@ -22,6 +23,8 @@ pub struct Attention {
     /// Whether the checkpoint has one weight for queries, keys and values.
     pub fused: bool,
     pub qk_norm: QkNorm,
+    /// The names of the norms of queries and keys.
+    pub norm_names: [&'static str; 2],
     /// Whether the query's product also has a gate for each head, after its query. The head's
     /// result is multiplied by the gate's logistic function.
     pub gated: bool,
@@ -31,6 +34,8 @@ pub struct Attention {
     pub window: usize,
     /// Which of the model's rotary embeddings turns queries and keys, if any.
     pub rope: Option<usize>,
+    /// Whether neighbours are turned, and not halves.
+    pub in_pairs: bool,
 }
 
 impl Weights for Attention {
@@ -47,6 +52,8 @@ pub enum QkNorm {
     None,
     /// Each head.
     Heads,
+    /// Each head, after its rotary embedding.
+    Turned,
     /// All heads of a token together.
     Row,
 }
@@ -60,12 +67,16 @@ pub(crate) struct Traits {
     pub qk_norm: QkNorm,
     /// The field that says whether there are such norms; without it there are.
     pub qk_norm_if: Option<&'static str>,
+    pub norm_names: [&'static str; 2],
     pub gated: bool,
     pub sinks: bool,
     pub window: WindowRule,
     pub rope: RopeRule,
+    pub in_pairs: bool,
     /// Without `partial_rotary_factor`.
     pub partial: f64,
+    /// Whether `rotary_dim` may say how many elements are turned.
+    pub rotary_dim: bool,
     pub scale: ScaleRule,
     /// Without `rope_theta`.
     pub theta: f64,
@@ -91,9 +102,15 @@ pub(crate) enum WindowRule {
     /// With `use_sliding_window`: those that `layer_types` lists, or else all without a rotary
     /// embedding.
     WithoutRope,
+    /// Those that `layer_types` lists, or else all from `max_window_layers` on (by default this
+    /// one), with windows of `sliding_window` (by default this much).
+    From(usize, usize),
     /// Those that `layer_types` lists, or else all but each `sliding_window_pattern`-th (by default
     /// this many), with windows of `sliding_window` (by default this much).
     Pattern(usize, usize),
+    /// Those that `layer_types` lists, or else all but the first of each so many, with windows of
+    /// `sliding_window` (by default this much).
+    AllButFirst(usize, usize),
 }
 
 /// Which layers have a rotary embedding.
@@ -107,13 +124,23 @@ pub(crate) enum RopeRule {
     Stretched(Stretch),
     /// All, of two: layers with a window have one with this `rope_theta` by default.
     ByWindow(f64),
+    /// Those with a window; all if `sliding_window` is null.
+    OfWindows,
+    /// Those for which `layer_rope_theta` has a number above zero, which is their `rope_theta`;
+    /// without that field all.
+    Listed,
+    /// All; a dynamic one with `alpha` has a base that is larger by `alpha` for every sequence.
+    Alpha,
 }
 
-/// A yarn without truncation.
+/// A yarn.
 #[derive(Clone, Copy)]
 pub(crate) struct Stretch {
     pub factor: f64,
     pub original: usize,
+    pub truncate: bool,
+    /// Whether cosines and sines are stretched too.
+    pub scaled: bool,
 }
 
 /// What products of queries and keys are multiplied with.
@@ -152,12 +179,24 @@ pub(crate) fn read(
     let qk_norm = if has_norm { traits.qk_norm } else { QkNorm::None };
     let ropes = ropes(f, traits.rope, layers)?;
     let windows = windows(f, traits.window, &ropes)?;
-    let ropes = windows.iter().zip(ropes).map(|(&window, rope)| match traits.rope {
+    let rule = match traits.rope {
+        RopeRule::OfWindows if f.has("sliding_window") && f.size_or_none("sliding_window")?.is_none() => RopeRule::All,
+        rule => rule,
+    };
+    let of_window = |(&window, rope): (&usize, Option<usize>)| match rule {
         RopeRule::ByWindow(_) => Some(usize::from(window > 0)),
-        RopeRule::All | RopeRule::Marked(_) | RopeRule::Stretched(_) => rope,
-    });
-    let ropes: Vec<_> = ropes.collect();
-    let embeddings = embeddings(f, traits, head_dim, positions)?;
+        RopeRule::OfWindows => rope.filter(|_| window > 0),
+        _ => rope,
+    };
+    let ropes: Vec<_> = windows.iter().zip(ropes).map(of_window).collect();
+    if matches!(traits.rope, RopeRule::OfWindows) {
+        f.note("no_rope_layers", ropes.iter().map(Option::is_some).collect::<Vec<_>>());
+    }
+    let sizes = (head_dim, positions);
+    let (embeddings, ropes) = match traits.rope {
+        RopeRule::Listed => listed_ropes(f, traits, layers, sizes)?,
+        _ => (embeddings(f, traits, sizes)?, ropes),
+    };
     let layer = |(window, rope)| Attention {
         heads,
         kv_heads,
@@ -167,10 +206,12 @@ pub(crate) fn read(
         o_bias,
         fused: traits.fused,
         qk_norm,
+        norm_names: traits.norm_names,
         gated: traits.gated,
         sinks: traits.sinks,
         window,
         rope,
+        in_pairs: traits.in_pairs,
     };
     Ok((windows.into_iter().zip(ropes).map(layer).collect(), embeddings))
 }
@@ -204,22 +245,58 @@ fn kv_heads(f: &Fields, traits: &Traits, heads: usize) -> Result<usize, Diagnost
 }
 
 /// The rotary embeddings.
-fn embeddings(f: &Fields, traits: &Traits, head_dim: usize, positions: usize) -> Result<Vec<Rope>, Diagnostic> {
+fn embeddings(f: &Fields, traits: &Traits, sizes: (usize, usize)) -> Result<Vec<Rope>, Diagnostic> {
     let name = "rope_parameters";
     if let RopeRule::ByWindow(local) = traits.rope {
-        let [full, sliding] = Rope::read_two(f, (head_dim, positions), (traits.theta, local))?;
+        let [full, sliding] = Rope::read_two(f, sizes, (traits.theta, local))?;
         f.note(name, json!({ "full_attention": full.echo(), "sliding_attention": sliding.echo() }));
         return Ok(vec![full, sliding]);
     }
-    let sizes = (head_dim, positions);
     let rope = match traits.rope {
-        RopeRule::Stretched(Stretch { factor, original }) => {
-            Rope::stretched(f, sizes, (traits.theta, factor, original))?
-        }
-        _ => Rope::read(f, sizes, (traits.theta, traits.partial))?,
+        RopeRule::Stretched(stretch) => Rope::stretched(f, sizes, (traits.theta, stretch))?,
+        RopeRule::Alpha => Rope::grown(f, sizes, traits.theta)?,
+        _ => Rope::read(f, sizes, (traits.theta, partial(f, traits, sizes.0)?))?,
     };
     f.note(name, rope.echo());
     Ok(vec![rope])
+}
+
+/// The part of a head that is turned, without `partial_rotary_factor`.
+fn partial(f: &Fields, traits: &Traits, head_dim: usize) -> Result<f64, Diagnostic> {
+    let name = "rotary_dim";
+    match if traits.rotary_dim { f.size(name)? } else { None } {
+        Some(dim) => Ok(f.at_most(name, dim, head_dim)? as f64 / head_dim as f64),
+        None => Ok(traits.partial),
+    }
+}
+
+/// An embedding for each base that `layer_rope_theta` lists, and which one each layer has.
+fn listed_ropes(
+    f: &Fields,
+    traits: &Traits,
+    layers: usize,
+    sizes: (usize, usize),
+) -> Result<(Vec<Rope>, Vec<Option<usize>>), Diagnostic> {
+    let name = "layer_rope_theta";
+    let Some(thetas) = f.bases(name)? else { return Ok((embeddings(f, traits, sizes)?, vec![Some(0); layers])) };
+    if thetas.len() != layers {
+        let message = format!("lists {} layers, num_hidden_layers is {layers}", thetas.len());
+        return Err(f.fault("config::value", name, message));
+    }
+    let (mut bases, mut ropes) = (Vec::new(), Vec::with_capacity(layers));
+    for theta in &thetas {
+        ropes.push(theta.map(|theta| {
+            bases.iter().position(|base| *base == theta).unwrap_or_else(|| {
+                bases.push(theta);
+                bases.len() - 1
+            })
+        }));
+    }
+    let rope = Rope::read(f, sizes, (traits.theta, traits.partial))?;
+    f.note("rope_parameters", rope.echo());
+    f.note(name, json!(thetas));
+    let of = |theta| Rope { freqs: Freqs { theta, ..rope.freqs.clone() }, ..rope.clone() };
+    Ok((bases.into_iter().map(of).collect(), ropes))
 }
 
 /// The rotary embedding of each layer.
@@ -243,8 +320,17 @@ fn windows(f: &Fields, rule: WindowRule, ropes: &[Option<usize>]) -> Result<Vec<
     let name = "sliding_window";
     let window = match rule {
         WindowRule::None => 0,
-        WindowRule::All(default) | WindowRule::Pattern(_, default) if !f.has(name) => default,
-        WindowRule::All(_) | WindowRule::Pattern(..) => f.size_or_none(name)?.unwrap_or(0),
+        WindowRule::All(default)
+        | WindowRule::Pattern(_, default)
+        | WindowRule::AllButFirst(_, default)
+        | WindowRule::From(default, _)
+            if !f.has(name) =>
+        {
+            default
+        }
+        WindowRule::All(_) | WindowRule::Pattern(..) | WindowRule::AllButFirst(..) | WindowRule::From(..) => {
+            f.size_or_none(name)?.unwrap_or(0)
+        }
         WindowRule::Listed | WindowRule::WithoutRope | WindowRule::Switched(_)
             if !f.flag("use_sliding_window")?.unwrap_or(false) =>
         {
@@ -260,9 +346,20 @@ fn windows(f: &Fields, rule: WindowRule, ropes: &[Option<usize>]) -> Result<Vec<
             let first = f.size_or_none("max_window_layers")?.unwrap_or(if f.has("max_window_layers") { 0 } else { 28 });
             listed(f, window, (0..ropes.len()).map(|i| i >= first).collect())?
         }
+        WindowRule::From(_, default) => {
+            let first = f.given("max_window_layers", Fields::number, default)?;
+            listed(f, window, (0..ropes.len()).map(|i| i >= first).collect())?
+        }
         WindowRule::Pattern(default, _) => {
-            let pattern = f.given("sliding_window_pattern", Fields::size, default)?;
+            // Makers write other things here where they list the layers.
+            let pattern = match f.has("layer_types") {
+                true => default,
+                false => f.given("sliding_window_pattern", Fields::size, default)?,
+            };
             listed(f, window, (1..=ropes.len()).map(|i| !i.is_multiple_of(pattern)).collect())?
+        }
+        WindowRule::AllButFirst(each, _) => {
+            listed(f, window, (0..ropes.len()).map(|i| !i.is_multiple_of(each)).collect())?
         }
         WindowRule::WithoutRope => listed(f, window, ropes.iter().map(Option::is_none).collect())?,
     };

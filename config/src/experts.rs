@@ -22,6 +22,8 @@ pub struct Experts {
     pub stored: StoredExperts,
     /// The expert that all tokens have.
     pub shared: Option<Gated>,
+    /// Its module in the checkpoint, relative to the path of the layer.
+    pub shared_module: &'static str,
     /// Whether that one is multiplied with the logistic function of a score of the token.
     pub shared_gate: bool,
 }
@@ -39,8 +41,9 @@ pub struct Router {
     /// Its module in the checkpoint, relative to the path of the layer.
     pub module: &'static str,
     pub bias: bool,
-    /// Whether something is added to scores where experts are chosen, and only there.
-    pub correction: bool,
+    /// The tensor that is added to scores where experts are chosen, and only there, relative to the
+    /// path of the layer, and its shape.
+    pub correction: Option<(&'static str, Correction)>,
     pub score: Score,
     /// Experts of a token.
     pub chosen: usize,
@@ -51,6 +54,15 @@ pub struct Router {
     pub renormalise: bool,
     /// What weights are multiplied with.
     pub scale: f64,
+}
+
+/// The shape of what is added to scores.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Correction {
+    /// A number for each expert.
+    Row,
+    /// A matrix of one such row.
+    Matrix,
 }
 
 /// How scores are made of a router's logits.
@@ -79,9 +91,10 @@ pub enum StoredExperts {
     /// A module for each expert, with the expert's number in place of the star; perhaps one tensor
     /// for all.
     Each { gate: &'static str, up: &'static str, down: &'static str, whole: Option<WholeExperts> },
-    /// One tensor for both inner projections, with their rows alternating, and one for the outer
-    /// projection. Both are stored as columns, unless they are quantised.
-    Together { path: &'static str },
+    /// One tensor for both inner projections and one for the outer projection. Both are stored as
+    /// columns, unless they are quantised. Rows of the inner projections alternate, or those of the
+    /// gate come first.
+    Together { path: &'static str, alternating: bool },
 }
 
 /// The tensors of all experts: gate rows, then up rows; and the outer projections.
@@ -96,8 +109,9 @@ pub struct WholeExperts {
 pub(crate) struct Traits {
     /// Fields that say how many experts there are, the first one by default, and the default.
     pub count: (&'static [&'static str], usize),
-    /// Without `num_experts_per_tok`.
+    /// Without the field that says how many experts a token has.
     pub chosen: usize,
+    pub chosen_field: &'static str,
     /// The field of the width, and its default.
     pub width: (&'static str, usize),
     pub layers: LayerRule,
@@ -106,6 +120,7 @@ pub(crate) struct Traits {
     pub score: Score,
     pub renormalise: NormRule,
     pub groups: GroupRule,
+    pub correction: (&'static str, Correction),
     /// Whether gates are clamped.
     pub clamped: bool,
     pub bias: bool,
@@ -113,6 +128,7 @@ pub(crate) struct Traits {
     /// The field that says how many experts' widths the shared one has, if there is one, and its
     /// default; with a gate it is the width.
     pub shared: Option<(&'static str, usize)>,
+    pub shared_module: &'static str,
     pub shared_gate: bool,
 }
 
@@ -124,6 +140,11 @@ pub(crate) enum LayerRule {
     Sparse,
     /// All from `first_k_dense_replace` on, which is this many by default.
     From(usize),
+    /// Those that `mlp_layer_types` calls sparse, or else as `From`.
+    Typed(usize),
+    /// Each `moe_layer_interval`-th from `moe_layer_start_index` to `moe_layer_end_index`, by
+    /// default from this one on.
+    Between(usize),
 }
 
 /// Whether experts are in groups and have weights with a factor.
@@ -133,6 +154,9 @@ pub(crate) enum GroupRule {
     /// Experts are in groups, and are chosen by corrected scores: `n_group` groups, `topk_group` of
     /// them kept, and the factor, with these defaults.
     Corrected(usize, usize, f64),
+    /// No groups, but experts are chosen by corrected scores. This field has the factor, and this
+    /// is its default.
+    Whole(Option<(&'static str, f64)>),
     /// If `topk_method` is `group_limited_greedy`; by default all are chosen from.
     Method,
 }
@@ -155,7 +179,7 @@ pub(crate) fn read(
 ) -> Result<Vec<Option<Experts>>, Diagnostic> {
     let sparse = sparse(f, traits.layers, layers)?;
     let count = count(f, traits)?;
-    let width = f.or(traits.width.0, Fields::size, traits.width.1)?;
+    let width = f.or(traits.width.0, Fields::size_of_all, traits.width.1)?;
     let gate = match traits.clamped {
         false => Gate::Plain(mlp::activation(f, dense.activation)?),
         true => Gate::Clamped {
@@ -165,7 +189,7 @@ pub(crate) fn read(
     };
     let shared = match (traits.shared, gate) {
         (Some((name, default)), Gate::Plain(activation)) => {
-            let intermediate = f.or(name, Fields::size, default)?;
+            let intermediate = f.or(name, Fields::size_of_all, default)?;
             let intermediate = if traits.shared_gate { intermediate } else { intermediate.saturating_mul(width) };
             let intermediate = f.at_most(name, intermediate, crate::fields::MAX_SIZE)?;
             Some(Gated { intermediate, activation, bias: false, fused: false })
@@ -173,8 +197,8 @@ pub(crate) fn read(
         _ => None,
     };
     let (router, stored, bias) = (router(f, traits, count)?, traits.stored, traits.bias);
-    let shared_gate = traits.shared_gate;
-    let experts = Experts { router, count, width, gate, bias, stored, shared, shared_gate };
+    let (shared_module, shared_gate) = (traits.shared_module, traits.shared_gate);
+    let experts = Experts { router, count, width, gate, bias, stored, shared, shared_module, shared_gate };
     Ok(sparse.into_iter().map(|has| has.then(|| experts.clone())).collect())
 }
 
@@ -194,11 +218,13 @@ fn count(f: &Fields, traits: &Traits) -> Result<usize, Diagnostic> {
 }
 
 fn router(f: &Fields, traits: &Traits, count: usize) -> Result<Router, Diagnostic> {
+    let factor = "routed_scaling_factor";
     let ((groups, kept), factor) = match traits.groups {
-        GroupRule::Corrected(groups, kept, factor) => {
-            ((f.or("n_group", Fields::size, groups)?, f.or("topk_group", Fields::size, kept)?), Some(factor))
+        GroupRule::Corrected(groups, kept, default) => {
+            ((f.or("n_group", Fields::size, groups)?, f.or("topk_group", Fields::size, kept)?), Some((factor, default)))
         }
-        GroupRule::Method => (method(f)?, Some(1.0)),
+        GroupRule::Method => (method(f)?, Some((factor, 1.0))),
+        GroupRule::Whole(factor) => ((1, 1), factor),
         GroupRule::None => ((1, 1), None),
     };
     scoring(f, traits)?;
@@ -210,8 +236,8 @@ fn router(f: &Fields, traits: &Traits, count: usize) -> Result<Router, Diagnosti
     if kept > groups {
         return Err(f.fault("config::value", "topk_group", format!("{kept} of n_group, {groups}, cannot be kept")));
     }
-    let name = "num_experts_per_tok";
-    let (chosen, open) = (f.or(name, Fields::size, traits.chosen)?, kept * (count / groups));
+    let name = traits.chosen_field;
+    let (chosen, open) = (f.or(name, Fields::size_of_all, traits.chosen)?, kept * (count / groups));
     if chosen > open {
         let of = if groups > 1 { format!("{kept} groups") } else { traits.count.0[0].to_owned() };
         return Err(f.fault("config::value", name, format!("{chosen} cannot be chosen of {open} experts ({of})")));
@@ -219,7 +245,8 @@ fn router(f: &Fields, traits: &Traits, count: usize) -> Result<Router, Diagnosti
     Ok(Router {
         module: traits.router,
         bias: traits.router_bias,
-        correction: matches!(traits.groups, GroupRule::Corrected(..)),
+        correction: matches!(traits.groups, GroupRule::Corrected(..) | GroupRule::Whole(_))
+            .then_some(traits.correction),
         score: traits.score,
         chosen,
         groups,
@@ -229,7 +256,7 @@ fn router(f: &Fields, traits: &Traits, count: usize) -> Result<Router, Diagnosti
             NormRule::Never => false,
             NormRule::Field(default) => f.or("norm_topk_prob", Fields::flag, default)?,
         },
-        scale: factor.map_or(Ok(1.0), |factor| f.or("routed_scaling_factor", Fields::positive, factor))?,
+        scale: factor.map_or(Ok(1.0), |(name, default)| f.or(name, Fields::positive, default))?,
     })
 }
 
@@ -266,11 +293,47 @@ fn sparse(f: &Fields, rule: LayerRule, layers: usize) -> Result<Vec<bool>, Diagn
             let dense = f.numbers("mlp_only_layers")?.unwrap_or_default();
             (0..layers).map(|layer| (layer + 1).is_multiple_of(step) && !dense.contains(&layer)).collect()
         }
-        LayerRule::From(default) => {
-            let first = f.given("first_k_dense_replace", Fields::number, default)?;
-            (0..layers).map(|layer| layer >= first).collect()
+        LayerRule::From(default) => from(f, default, layers)?,
+        LayerRule::Typed(default) => match f.texts("mlp_layer_types")? {
+            None => from(f, default, layers)?,
+            Some(types) => types_of(f, &types, layers)?,
+        },
+        LayerRule::Between(default) => {
+            let start = f.given("moe_layer_start_index", Fields::number, default)?;
+            let step = f.given("moe_layer_interval", Fields::size, 1)?;
+            let end = f.number_or_none("moe_layer_end_index")?.unwrap_or(layers);
+            (0..layers).map(|layer| (start..=end).contains(&layer) && (layer + 1).is_multiple_of(step)).collect()
         }
     };
-    f.note(if matches!(rule, LayerRule::Sparse) { "mlp_only_layers" } else { "first_k_dense_replace" }, &sparse[..]);
+    let name = match rule {
+        LayerRule::Sparse => "mlp_only_layers",
+        LayerRule::Typed(_) => "mlp_layer_types",
+        LayerRule::Between(_) => "moe_layer_interval",
+        LayerRule::From(_) | LayerRule::All => "first_k_dense_replace",
+    };
+    f.note(name, &sparse[..]);
     Ok(sparse)
+}
+
+/// All layers but the first ones, as many as `first_k_dense_replace` says.
+fn from(f: &Fields, default: usize, layers: usize) -> Result<Vec<bool>, Diagnostic> {
+    let first = f.given("first_k_dense_replace", Fields::number, default)?;
+    Ok((0..layers).map(|layer| layer >= first).collect())
+}
+
+/// Layers by their types.
+fn types_of(f: &Fields, types: &[&str], layers: usize) -> Result<Vec<bool>, Diagnostic> {
+    let name = "mlp_layer_types";
+    if types.len() != layers {
+        let message = format!("lists {} layers, num_hidden_layers is {layers}", types.len());
+        return Err(f.fault("config::value", name, message));
+    }
+    let of = |ty: &&str| match *ty {
+        "sparse" => Ok(true),
+        "dense" => Ok(false),
+        other => Err(f
+            .fault("config::value", name, format!("unknown type of a layer {other:?}"))
+            .help("Known types: dense, sparse.")),
+    };
+    types.iter().map(of).collect()
 }

@@ -3,24 +3,27 @@
 use crate::attention::{self, QkNorm, RopeRule, ScaleRule, Stretch, WindowRule};
 use crate::delta::StoredDelta;
 use crate::draft::{self, Drafting};
-use crate::experts::{self, GroupRule, LayerRule, NormRule, Score, StoredExperts, WholeExperts};
+use crate::experts::{self, Correction, GroupRule, LayerRule, NormRule, Score, StoredExperts, WholeExperts};
 use crate::fields::Fields;
 use crate::kind::Norms;
 use crate::latent;
+use crate::model::BoundRule;
 use crate::others::{self, Other};
 use crate::scales;
-use crate::{Diagnostic, mlp};
+use crate::{Bound, Diagnostic, mlp};
 
 /// What differs between the architectures. Defaults are those of transformers' configuration
 /// classes.
 pub struct Family {
     pub architecture: &'static str,
-    /// The module of `vllm.model_executor.models` that has vLLM's own class.
+    /// The module of `vllm.model_executor.models` that has vLLM's own class. Where a release has no
+    /// such module, its class over transformers' code stands in.
     pub vllm: &'static str,
     /// The field with the configuration of the language part, where a checkpoint has other parts.
     pub text_config: Option<&'static str>,
-    /// The type that the language part has, where a family takes parts of several types.
-    pub(crate) text_type: Option<&'static str>,
+    /// The types that the language part may have, where makers have parts of several types; the
+    /// first is the usual one.
+    pub(crate) text_types: &'static [&'static str],
     /// What names of all tensors but the head's begin with.
     pub(crate) path: &'static str,
     /// The parts of checkpoints other than the language model.
@@ -41,6 +44,8 @@ pub struct Family {
     /// What weights of norms are kept as differences from.
     pub(crate) norm_offset: f64,
     pub(crate) scales: scales::Traits,
+    /// What longer sequences would need that is not computed.
+    pub(crate) bound: Option<BoundRule>,
     /// Fields that must be null or false.
     pub(crate) refused: &'static [&'static str],
     /// Without `vocab_size`, which there must be otherwise.
@@ -79,7 +84,7 @@ const LLAMA: Family = Family {
     architecture: "LlamaForCausalLM",
     vllm: "llama",
     text_config: None,
-    text_type: None,
+    text_types: &[],
     path: "model",
     others: &[],
     spellings: &[],
@@ -89,11 +94,14 @@ const LLAMA: Family = Family {
         fused: false,
         qk_norm: QkNorm::None,
         qk_norm_if: None,
+        norm_names: ["q_norm", "k_norm"],
         gated: false,
         sinks: false,
         window: WindowRule::None,
         rope: RopeRule::All,
+        in_pairs: false,
         partial: 1.0,
+        rotary_dim: false,
         scale: ScaleRule::HeadDim,
         theta: 10_000.0,
         heads: None,
@@ -108,6 +116,7 @@ const LLAMA: Family = Family {
     norms: [(Some("input_layernorm"), None), (Some("post_attention_layernorm"), None)],
     norm_offset: 0.0,
     scales: scales::Traits::None,
+    bound: None,
     refused: &[],
     vocab: None,
     positions: 2048,
@@ -258,11 +267,27 @@ const GEMMA3_IMAGES: Family = Family {
     ..GEMMA3
 };
 
+const MINISTRAL3: Family = Family {
+    architecture: "Ministral3ForCausalLM",
+    vllm: "ministral3",
+    attention: attention::Traits {
+        window: WindowRule::All(0),
+        rope: RopeRule::Stretched(Stretch { factor: 16.0, original: 16_384, truncate: true, scaled: false }),
+        theta: 1_000_000.0,
+        head_dim: Some(128),
+        ..MISTRAL.attention
+    },
+    bound: Some(Bound::of_growing_queries),
+    positions: 262_144,
+    eps: 1e-5,
+    ..MISTRAL
+};
+
 const MISTRAL3: Family = Family {
     architecture: "Mistral3ForConditionalGeneration",
     vllm: "mistral3",
     text_config: Some("text_config"),
-    text_type: Some("mistral"),
+    text_types: &["mistral"],
     path: "model.language_model",
     others: others::TOWER,
     spellings: others::LANGUAGE_MODEL,
@@ -272,6 +297,7 @@ const MISTRAL3: Family = Family {
 const QWEN3_EXPERTS: experts::Traits = experts::Traits {
     count: (&["num_experts", "num_local_experts"], 128),
     chosen: 8,
+    chosen_field: "num_experts_per_tok",
     width: ("moe_intermediate_size", 768),
     layers: LayerRule::Sparse,
     router: "mlp.gate",
@@ -279,6 +305,7 @@ const QWEN3_EXPERTS: experts::Traits = experts::Traits {
     score: Score::Softmax,
     renormalise: NormRule::Field(false),
     groups: GroupRule::None,
+    correction: ("mlp.gate.e_score_correction_bias", Correction::Row),
     clamped: false,
     bias: false,
     stored: StoredExperts::Each {
@@ -288,6 +315,7 @@ const QWEN3_EXPERTS: experts::Traits = experts::Traits {
         whole: Some(WholeExperts { gate_up: "mlp.experts.gate_up_proj", down: "mlp.experts.down_proj" }),
     },
     shared: None,
+    shared_module: "mlp.shared_experts",
     shared_gate: false,
 };
 
@@ -364,7 +392,7 @@ const GPT_OSS: Family = Family {
         o_bias: Switch::Unless("attention_bias"),
         sinks: true,
         window: WindowRule::Pattern(2, 128),
-        rope: RopeRule::Stretched(Stretch { factor: 32.0, original: 4096 }),
+        rope: RopeRule::Stretched(Stretch { factor: 32.0, original: 4096, truncate: false, scaled: true }),
         theta: 150_000.0,
         kv_heads: Some(8),
         head_dim: Some(64),
@@ -381,7 +409,7 @@ const GPT_OSS: Family = Family {
         renormalise: NormRule::Never,
         clamped: true,
         bias: true,
-        stored: StoredExperts::Together { path: "mlp.experts" },
+        stored: StoredExperts::Together { path: "mlp.experts", alternating: true },
         ..QWEN3_EXPERTS
     }),
     positions: 131_072,
@@ -457,6 +485,7 @@ const QWEN3_NEXT: Family = Family {
         width: ("moe_intermediate_size", 512),
         renormalise: NormRule::Field(true),
         shared: Some(("shared_expert_intermediate_size", 512)),
+        shared_module: "mlp.shared_expert",
         shared_gate: true,
         ..QWEN3_EXPERTS
     }),
@@ -489,6 +518,7 @@ const QWEN3_5_MOE: Family = Family {
         layers: LayerRule::All,
         renormalise: NormRule::Always,
         shared: Some(("shared_expert_intermediate_size", 512)),
+        shared_module: "mlp.shared_expert",
         shared_gate: true,
         ..QWEN3_EXPERTS
     }),
@@ -510,6 +540,386 @@ const QWEN3_5_MOE_TEXT: Family = Family {
     path: "model",
     spellings: others::SAVED_ALONE,
     ..QWEN3_5_MOE
+};
+
+const SEED_OSS: Family = Family {
+    architecture: "SeedOssForCausalLM",
+    vllm: "seed_oss",
+    attention: attention::Traits {
+        qkv_bias: Switch::Unless("attention_bias"),
+        o_bias: Switch::Field("attention_out_bias"),
+        kv_heads: Some(8),
+        head_dim: Some(128),
+        ..LLAMA.attention
+    },
+    positions: 524_288,
+    bos: Some(0),
+    ..LLAMA
+};
+
+const GRANITE_SWA: Family = Family {
+    architecture: "GraniteSWAForCausalLM",
+    vllm: "granite_swa",
+    attention: attention::Traits {
+        sinks: true,
+        window: WindowRule::AllButFirst(4, 128),
+        rope: RopeRule::Listed,
+        kv_heads: Some(4),
+        ..GRANITE.attention
+    },
+    positions: 8192,
+    eps: 1e-5,
+    tied: true,
+    bos: Some(100_257),
+    eos: Some(100_257),
+    ..GRANITE
+};
+
+const OLMO3: Family = Family {
+    architecture: "Olmo3ForCausalLM",
+    vllm: "olmo3",
+    attention: attention::Traits {
+        window: WindowRule::Pattern(4, 4096),
+        rope: RopeRule::ByWindow(500_000.0),
+        theta: 500_000.0,
+        ..OLMO2.attention
+    },
+    ..OLMO2
+};
+
+const EXAONE4: Family = Family {
+    architecture: "Exaone4ForCausalLM",
+    vllm: "exaone4",
+    attention: attention::Traits {
+        qkv_bias: Switch::Never,
+        o_bias: Switch::Never,
+        qk_norm: QkNorm::Heads,
+        window: WindowRule::Pattern(4, 4096),
+        rope: RopeRule::OfWindows,
+        kv_heads: Some(32),
+        ..LLAMA.attention
+    },
+    bos: Some(0),
+    eos: Some(2),
+    ..OLMO2
+};
+
+const EXAONE_MOE: Family = Family {
+    architecture: "ExaoneMoeForCausalLM",
+    vllm: "exaone_moe",
+    others: others::MTP,
+    experts: Some(experts::Traits {
+        count: (&["num_experts"], 64),
+        width: ("moe_intermediate_size", 1024),
+        layers: LayerRule::Typed(1),
+        score: Score::Sigmoid,
+        renormalise: NormRule::Field(true),
+        groups: GroupRule::Corrected(1, 1, 2.5),
+        correction: ("mlp.e_score_correction_bias", Correction::Row),
+        shared: Some(("num_shared_experts", 1)),
+        ..QWEN3_EXPERTS
+    }),
+    norms: LLAMA.norms,
+    bos: Some(1),
+    eos: Some(53),
+    ..EXAONE4
+};
+
+const GLM: Family = Family {
+    architecture: "GlmForCausalLM",
+    vllm: "glm",
+    attention: attention::Traits {
+        o_bias: Switch::Never,
+        in_pairs: true,
+        partial: 0.5,
+        kv_heads: Some(2),
+        head_dim: Some(128),
+        ..LLAMA.attention
+    },
+    mlp: mlp::Traits { bias: Switch::Never, fused: true, ..LLAMA.mlp },
+    positions: 131_072,
+    eps: 1.5625e-07,
+    bos: None,
+    eos: None,
+    ..LLAMA
+};
+
+const GLM4: Family = Family {
+    architecture: "Glm4ForCausalLM",
+    vllm: "glm4",
+    norms: [
+        (Some("input_layernorm"), Some("post_self_attn_layernorm")),
+        (Some("post_attention_layernorm"), Some("post_mlp_layernorm")),
+    ],
+    ..GLM
+};
+
+const ERNIE4_5: Family = Family {
+    architecture: "Ernie4_5ForCausalLM",
+    vllm: "ernie45",
+    attention: attention::Traits {
+        qkv_bias: Switch::Field("use_bias"),
+        o_bias: Switch::Field("use_bias"),
+        in_pairs: true,
+        theta: 500_000.0,
+        kv_heads: Some(2),
+        head_dim: Some(128),
+        ..LLAMA.attention
+    },
+    mlp: mlp::Traits { bias: Switch::Field("use_bias"), ..LLAMA.mlp },
+    positions: 131_072,
+    eps: 1e-5,
+    tied: true,
+    ..LLAMA
+};
+
+const ERNIE4_5_MOE: Family = Family {
+    architecture: "Ernie4_5_MoeForCausalLM",
+    vllm: "ernie45_moe",
+    attention: attention::Traits {
+        qkv_bias: Switch::Never,
+        o_bias: Switch::Never,
+        kv_heads: Some(4),
+        head_dim: None,
+        ..ERNIE4_5.attention
+    },
+    mlp: mlp::Traits { bias: Switch::Never, ..LLAMA.mlp },
+    experts: Some(experts::Traits {
+        count: (&["moe_num_experts", "num_experts"], 64),
+        chosen: 6,
+        chosen_field: "moe_k",
+        width: ("moe_intermediate_size", 1536),
+        layers: LayerRule::Between(1),
+        renormalise: NormRule::Always,
+        groups: GroupRule::Whole(None),
+        correction: ("mlp.moe_statics.e_score_correction_bias", Correction::Matrix),
+        shared: Some(("moe_num_shared_experts", 2)),
+        ..QWEN3_EXPERTS
+    }),
+    others: others::ERNIE_MTP,
+    refused: &["use_bias"],
+    ..ERNIE4_5
+};
+
+const HUNYUAN: Family = Family {
+    architecture: "HunYuanDenseV1ForCausalLM",
+    vllm: "hunyuan_v1",
+    attention: attention::Traits {
+        qk_norm: QkNorm::Turned,
+        norm_names: ["query_layernorm", "key_layernorm"],
+        rope: RopeRule::Alpha,
+        ..LLAMA.attention
+    },
+    mlp: mlp::Traits { bias: Switch::Never, ..LLAMA.mlp },
+    eps: 1e-5,
+    ..LLAMA
+};
+
+const HUNYUAN_MOE: Family = Family {
+    architecture: "HunYuanMoEV1ForCausalLM",
+    experts: Some(experts::Traits {
+        count: (&["num_experts"], 1),
+        chosen: 1,
+        chosen_field: "moe_topk",
+        width: ("intermediate_size", 11_008),
+        layers: LayerRule::All,
+        router: "mlp.gate.wg",
+        renormalise: NormRule::Always,
+        shared: Some(("num_shared_expert", 1)),
+        shared_module: "mlp.shared_mlp",
+        ..QWEN3_EXPERTS
+    }),
+    refused: &["use_cla"],
+    ..HUNYUAN
+};
+
+const DOTS1: Family = Family {
+    architecture: "Dots1ForCausalLM",
+    vllm: "dots1",
+    attention: attention::Traits {
+        o_bias: Switch::Field("attention_bias"),
+        qk_norm_if: None,
+        window: WindowRule::From(4096, 62),
+        kv_heads: Some(32),
+        partial: 1.0,
+        ..GLM4_MOE.attention
+    },
+    experts: Some(experts::Traits {
+        count: (&["n_routed_experts", "num_local_experts"], 128),
+        chosen: 6,
+        width: ("moe_intermediate_size", 1408),
+        layers: LayerRule::From(0),
+        score: Score::Sigmoid,
+        renormalise: NormRule::Field(false),
+        groups: GroupRule::Corrected(1, 1, 1.0),
+        shared: Some(("n_shared_experts", 2)),
+        ..QWEN3_EXPERTS
+    }),
+    others: &[],
+    mtp: None,
+    positions: 2048,
+    eps: 1e-6,
+    ..GLM4_MOE
+};
+
+const SOLAR_OPEN: Family = Family {
+    architecture: "SolarOpenForCausalLM",
+    vllm: "solar_open",
+    attention: attention::Traits {
+        o_bias: Switch::Never,
+        theta: 1_000_000.0,
+        kv_heads: Some(8),
+        head_dim: Some(128),
+        ..LLAMA.attention
+    },
+    experts: Some(experts::Traits {
+        count: (&["n_routed_experts", "num_local_experts"], 128),
+        width: ("moe_intermediate_size", 1280),
+        layers: LayerRule::All,
+        score: Score::Sigmoid,
+        renormalise: NormRule::Field(true),
+        groups: GroupRule::Corrected(1, 1, 1.0),
+        shared: Some(("n_shared_experts", 1)),
+        ..QWEN3_EXPERTS
+    }),
+    others: &[],
+    mtp: None,
+    ..GLM4_MOE
+};
+
+const HY_V3: Family = Family {
+    architecture: "HYV3ForCausalLM",
+    vllm: "hy_v3",
+    attention: attention::Traits {
+        qk_norm: QkNorm::Heads,
+        theta: 11_158_840.0,
+        kv_heads: Some(8),
+        head_dim: Some(128),
+        ..LLAMA.attention
+    },
+    mlp: LLAMA.mlp,
+    experts: Some(experts::Traits {
+        count: (&["num_experts", "num_local_experts"], 192),
+        width: ("moe_intermediate_size", 1536),
+        layers: LayerRule::Typed(1),
+        router: "mlp.router.gate",
+        score: Score::Sigmoid,
+        renormalise: NormRule::Always,
+        groups: GroupRule::Whole(Some(("router_scaling_factor", 2.826))),
+        correction: ("mlp.expert_bias", Correction::Row),
+        shared: Some(("num_shared_experts", 1)),
+        shared_module: "mlp.shared_mlp",
+        ..QWEN3_EXPERTS
+    }),
+    others: others::DRAFT_LAYERS,
+    refused: &["mlp_bias"],
+    positions: 131_072,
+    eps: 1e-5,
+    bos: None,
+    eos: None,
+    ..LLAMA
+};
+
+const MINIMAX_M2: Family = Family {
+    architecture: "MiniMaxM2ForCausalLM",
+    vllm: "minimax_m2",
+    attention: attention::Traits {
+        qkv_bias: Switch::Never,
+        o_bias: Switch::Never,
+        qk_norm: QkNorm::Row,
+        rotary_dim: true,
+        theta: 5_000_000.0,
+        kv_heads: Some(8),
+        head_dim: Some(128),
+        ..LLAMA.attention
+    },
+    experts: Some(experts::Traits {
+        count: (&["num_local_experts", "num_experts"], 256),
+        chosen: 8,
+        width: ("intermediate_size", 1536),
+        layers: LayerRule::All,
+        router: "block_sparse_moe.gate",
+        score: Score::Sigmoid,
+        renormalise: NormRule::Always,
+        groups: GroupRule::Whole(None),
+        correction: ("block_sparse_moe.e_score_correction_bias", Correction::Row),
+        stored: StoredExperts::Each {
+            gate: "block_sparse_moe.experts.*.w1",
+            up: "block_sparse_moe.experts.*.w3",
+            down: "block_sparse_moe.experts.*.w2",
+            whole: None,
+        },
+        ..QWEN3_EXPERTS
+    }),
+    others: others::MTP,
+    positions: 196_608,
+    eps: 1e-6,
+    bos: Some(200_034),
+    eos: Some(200_020),
+    ..LLAMA
+};
+
+const GLM4_MOE_LITE: Family = Family {
+    architecture: "Glm4MoeLiteForCausalLM",
+    vllm: "glm4_moe_lite",
+    experts: Some(experts::Traits {
+        count: (&["n_routed_experts", "num_local_experts"], 64),
+        chosen: 4,
+        width: ("moe_intermediate_size", 1536),
+        layers: LayerRule::Typed(1),
+        score: Score::Sigmoid,
+        renormalise: NormRule::Field(true),
+        groups: GroupRule::Corrected(1, 1, 1.8),
+        shared: Some(("n_shared_experts", 1)),
+        ..QWEN3_EXPERTS
+    }),
+    positions: 202_752,
+    eps: 1e-5,
+    ..DEEPSEEK_V3
+};
+
+const KIMI_K25: Family = Family {
+    architecture: "KimiK25ForConditionalGeneration",
+    vllm: "kimi_k25",
+    text_config: Some("text_config"),
+    text_types: &["kimi_k2", "deepseek_v3"],
+    path: "model.language_model",
+    others: others::KIMI_TOWER,
+    spellings: others::LANGUAGE_MODEL,
+    mtp: None,
+    ..DEEPSEEK_V3
+};
+
+// As transformers calls it, and vLLM does not.
+const KIMI_K25_SAVED: Family =
+    Family { architecture: "Kimi_K25ForConditionalGeneration", vllm: "kimi_k25_saved", ..KIMI_K25 };
+
+// Positions have three rows, which are equal where all is text, and rows of images that are added
+// to layers are none.
+const QWEN3_VL: Family = Family {
+    architecture: "Qwen3VLForConditionalGeneration",
+    vllm: "qwen3_vl",
+    text_config: Some("text_config"),
+    path: "model.language_model",
+    others: others::VISUAL,
+    attention: attention::Traits { window: WindowRule::None, theta: 500_000.0, ..QWEN3.attention },
+    positions: 128_000,
+    ..QWEN3
+};
+
+const QWEN3_VL_MOE: Family = Family {
+    architecture: "Qwen3VLMoeForConditionalGeneration",
+    vllm: "qwen3_vl_moe",
+    attention: attention::Traits { kv_heads: Some(16), head_dim: None, ..QWEN3_VL.attention },
+    experts: Some(experts::Traits {
+        count: (&["num_experts", "num_local_experts"], 60),
+        chosen: 4,
+        width: ("moe_intermediate_size", 1408),
+        renormalise: NormRule::Always,
+        stored: StoredExperts::Together { path: "mlp.experts", alternating: false },
+        ..QWEN3_EXPERTS
+    }),
+    ..QWEN3_VL
 };
 
 pub const FAMILIES: &[Family] = &[
@@ -535,6 +945,27 @@ pub const FAMILIES: &[Family] = &[
     QWEN3_5_MOE,
     QWEN3_5_TEXT,
     QWEN3_5_MOE_TEXT,
+    MINISTRAL3,
+    SEED_OSS,
+    GRANITE_SWA,
+    OLMO3,
+    EXAONE4,
+    EXAONE_MOE,
+    GLM,
+    GLM4,
+    ERNIE4_5,
+    ERNIE4_5_MOE,
+    HUNYUAN,
+    HUNYUAN_MOE,
+    DOTS1,
+    SOLAR_OPEN,
+    HY_V3,
+    MINIMAX_M2,
+    GLM4_MOE_LITE,
+    KIMI_K25,
+    KIMI_K25_SAVED,
+    QWEN3_VL,
+    QWEN3_VL_MOE,
 ];
 
 /// The row of a configuration.

@@ -58,13 +58,54 @@ pub type Read<'a, T> = fn(&Fields<'a>, &str) -> Result<Option<T>, Diagnostic>;
 
 /// The object that a file holds.
 pub fn parse(file: &'static str, text: &str) -> Result<Map<String, Value>, Diagnostic> {
-    match serde_json::from_str(text) {
+    // JSON has no words for them, and Python's writer no numbers.
+    let read = serde_json::from_str(text).or_else(|fault| match worded(text) {
+        Some(text) => serde_json::from_str(&text),
+        None => Err(fault),
+    });
+    match read {
         Ok(Value::Object(map)) => Ok(map),
         Ok(other) => Err(Diagnostic::new("config::json", format!("must be an object, not {}", kind(&other))).at(file)),
-        Err(e) => Err(Diagnostic::new("config::json", format!("is not JSON: {e}"))
-            .at(file)
-            .help("Python's NaN and Infinity are no JSON either.")),
+        Err(e) => Err(Diagnostic::new("config::json", format!("is not JSON: {e}")).at(file)),
     }
+}
+
+/// Numbers that are not finite, as Python's writer of JSON has them.
+const NOT_FINITE: [&str; 3] = ["NaN", "Infinity", "-Infinity"];
+
+/// The text with numbers that are not finite as texts, if it has some. No reader of a number takes
+/// a text, so such a number is a fault where it would count, and nothing elsewhere.
+fn worded(text: &str) -> Option<String> {
+    let (mut made, mut rest, mut found) = (String::with_capacity(text.len()), text, false);
+    let mut before = None;
+    while let Some(c) = rest.chars().next() {
+        let starts = !before.is_some_and(|c: char| c.is_alphanumeric() || "-+._".contains(c));
+        let word = NOT_FINITE.iter().find(|word| starts && rest.starts_with(**word));
+        let len = match (c, word) {
+            ('"', _) => string(rest),
+            (_, Some(word)) => word.len(),
+            _ => c.len_utf8(),
+        };
+        let (part, behind) = rest.split_at(len);
+        match word {
+            Some(_) => made.extend(["\"", part, "\""]),
+            None => made.push_str(part),
+        }
+        found |= word.is_some();
+        (before, rest) = (part.chars().last(), behind);
+    }
+    found.then_some(made)
+}
+
+/// The length of the string of JSON that a text begins with.
+fn string(text: &str) -> usize {
+    let mut escaped = false;
+    let end = text.char_indices().skip(1).find(|&(_, c)| {
+        let ends = c == '"' && !escaped;
+        escaped = c == '\\' && !escaped;
+        ends
+    });
+    end.map_or(text.len(), |(at, _)| at + 1)
 }
 
 impl<'a> Fields<'a> {
@@ -227,6 +268,14 @@ impl<'a> Fields<'a> {
         self.read(name, &format!("a whole number up to {MAX_SIZE}"), size)
     }
 
+    /// A whole number, which may be zero; -1 is as good as `null`.
+    pub fn number_or_none(&self, name: &str) -> Result<Option<usize>, Diagnostic> {
+        if self.get(name).and_then(Value::as_i64) == Some(-1) {
+            return Ok(None);
+        }
+        self.read(name, &format!("null, -1 or a whole number up to {MAX_SIZE}"), size)
+    }
+
     /// A list of whole numbers.
     pub fn numbers(&self, name: &str) -> Result<Option<Vec<usize>>, Diagnostic> {
         self.read(name, "a list of whole numbers", |v| v.as_array()?.iter().map(size).collect())
@@ -252,6 +301,25 @@ impl<'a> Fields<'a> {
         let one = |v: &Value| v.as_f64().filter(|n| *n > 0.0);
         let numbers = self.read(name, "a list of numbers above 0", |v| v.as_array()?.iter().map(one).collect())?;
         numbers.map(|all: Vec<f64>| all.into_iter().map(|n| self.in_f32(name, n)).collect()).transpose()
+    }
+
+    /// A list of bases of rotary embeddings, where null and 0 are none.
+    pub fn bases(&self, name: &str) -> Result<Option<Vec<Option<f64>>>, Diagnostic> {
+        let one = |v: &Value| if v.is_null() { Some(0.0) } else { v.as_f64().filter(|n| *n >= 0.0) };
+        let numbers =
+            self.read(name, "a list of numbers of at least 0", |v| v.as_array()?.iter().map(one).collect())?;
+        let base = |n: f64| if n == 0.0 { Ok(None) } else { self.in_f32(name, n).map(Some) };
+        numbers.map(|all: Vec<f64>| all.into_iter().map(base).collect()).transpose()
+    }
+
+    /// A whole number of at least one, or a list of as many for each layer.
+    pub fn size_of_all(&self, name: &str) -> Result<Option<usize>, Diagnostic> {
+        let wanted = format!("a whole number from 1 to {MAX_SIZE}, or a list of equal ones");
+        self.read(name, &wanted, |v| {
+            let all = v.as_array().map_or(std::slice::from_ref(v), Vec::as_slice);
+            let first = all.first().and_then(size).filter(|&n| n > 0)?;
+            all.iter().all(|other| size(other) == Some(first)).then_some(first)
+        })
     }
 
     /// A number that is not negative, in f32 too.
@@ -320,6 +388,7 @@ fn kind(v: &Value) -> String {
     match v {
         Value::Object(_) => "an object".into(),
         Value::Array(list) if list.len() > 4 => format!("a list of {}", list.len()),
+        Value::String(s) if NOT_FINITE.contains(&s.as_str()) => s.clone(),
         Value::String(s) => format!("the text {s:?}"),
         other => other.to_string(),
     }

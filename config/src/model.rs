@@ -55,6 +55,8 @@ pub struct Config {
     pub positions: usize,
     /// Longest sequence that is wanted.
     pub context: usize,
+    /// What longer sequences would need that is not computed.
+    pub bound: Option<Bound>,
     pub scales: Scales,
     /// What weights of norms are kept as differences from.
     pub norm_offset: f64,
@@ -66,6 +68,38 @@ pub struct Config {
     pub mtp: Option<Mtp>,
     /// What the fields were found to mean.
     pub facts: Facts,
+}
+
+/// A length of sequences up to which the model is what its configuration means.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Bound {
+    pub tokens: usize,
+    /// The field that says so.
+    pub field: &'static str,
+    /// What begins behind it.
+    pub what: &'static str,
+}
+
+/// How a bound is read, with the model's positions.
+pub(crate) type BoundRule = fn(&Fields, usize) -> Result<Option<Bound>, Diagnostic>;
+
+impl Bound {
+    /// For queries that grow with their position: their factor is 1 before the first length of the
+    /// embedding ends. Source of the default: transformers, `Ministral3Config`.
+    pub(crate) fn of_growing_queries(f: &Fields, positions: usize) -> Result<Option<Bound>, Diagnostic> {
+        let (field, what) = ("original_max_position_embeddings", "queries grow with their position");
+        let old = f.object("rope_scaling")?.filter(|o| o.entries().next().is_some());
+        let rope = old.map_or_else(|| f.object("rope_parameters"), |rope| Ok(Some(rope)))?;
+        let (grows, tokens) = match rope {
+            Some(rope) => {
+                let grows = rope.positive_or_none("llama_4_scaling_beta")?.is_some();
+                (grows, rope.size(field)?.unwrap_or(positions))
+            }
+            None => (true, 16_384),
+        };
+        f.note("llama_4_scaling_beta", grows.then_some(tokens));
+        Ok(grows.then_some(Bound { tokens, field, what }))
+    }
 }
 
 /// A layer: halves, one after the other, each of which adds to the rows that go through.
@@ -128,6 +162,20 @@ impl Config {
         self.ropes.iter().map(|rope| rope.reach(self.positions)).min().unwrap_or(self.positions)
     }
 
+    /// Checks that no sequence is longer than what is computed.
+    pub fn check_context(&self) -> Result<(), Diagnostic> {
+        match &self.bound {
+            Some(Bound { tokens, field, what }) if self.context > *tokens => {
+                let message =
+                    format!("sequences of {} tokens: after {tokens} {what}, which is not supported", self.context);
+                Err(Diagnostic::new("config::context", message)
+                    .at(format!("config.json: {field}"))
+                    .help(format!("--context {tokens} has the model without them.")))
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Keeps only the first `layers` layers, to measure: layers share their kernels.
     pub fn shorten(&mut self, layers: usize) {
         self.layers.truncate(layers);
@@ -168,6 +216,8 @@ impl Config {
         let positions = f.or("max_position_embeddings", Fields::size, family.positions)?;
         let (mixers, attending, ropes) = mixers(f, family, (hidden, count, positions))?;
         let feed_forward = feed_forward(f, family, count)?;
+        let bound = family.bound.map_or(Ok(None), |read| read(f, positions))?;
+        let usual = ropes.iter().map(|rope| rope.usual(positions)).min().unwrap_or(positions);
         let layer = |(mixer, feed_forward)| {
             let [before, after] = family.norms;
             Layer { halves: vec![Half { kind: mixer, norms: before }, Half { kind: feed_forward, norms: after }] }
@@ -190,7 +240,8 @@ impl Config {
             hidden,
             layers: mixers.into_iter().zip(feed_forward).map(layer).collect(),
             positions,
-            context: ropes.iter().map(|rope| rope.usual(positions)).min().unwrap_or(positions),
+            context: bound.as_ref().map_or(usual, |bound| usual.min(bound.tokens)),
+            bound,
             ropes,
             norm_offset: family.norm_offset,
             scales: scales::read(f, family.scales, hidden)?,
@@ -240,7 +291,7 @@ impl Config {
         }
         for (experts, path) in self.experts() {
             match experts.stored {
-                StoredExperts::Together { path: module } => {
+                StoredExperts::Together { path: module, .. } => {
                     let module = path(module);
                     if self.scheme(&module).is_some() && !self.is_blocks(&module) {
                         return fault(format!("{module} in this form are not supported"));
@@ -274,7 +325,9 @@ impl Config {
             return fault(format!("{one} and {other} would be quantised in different forms"));
         }
         let together = self.experts().find_map(|(experts, path)| match experts.stored {
-            StoredExperts::Together { path: module } => Some(path(module)).filter(|path| self.scheme(path).is_some()),
+            StoredExperts::Together { path: module, .. } => {
+                Some(path(module)).filter(|path| self.scheme(path).is_some())
+            }
             StoredExperts::Each { .. } => None,
         });
         match together {
@@ -365,8 +418,11 @@ fn outer<'f, 'a>(first: &'f Fields<'a>, other: &'f Fields<'a>, name: &str) -> &'
 
 /// Checks that the language part has the type that the family has there.
 fn check_type(f: &Fields, family: &Family) -> Result<(), Diagnostic> {
-    let Some(known) = family.text_type else { return Ok(()) };
-    f.one_of("model_type", known, &[(known, ())])
+    let known: Vec<(&str, ())> = family.text_types.iter().map(|known| (*known, ())).collect();
+    match known.first() {
+        Some((first, ())) => f.one_of("model_type", first, &known),
+        None => Ok(()),
+    }
 }
 
 fn dtype(f: &Fields) -> Result<DType, Diagnostic> {

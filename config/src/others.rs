@@ -51,6 +51,20 @@ pub(crate) const TOWER: &[Other] = &[
     below(PROJECTOR, "model.multi_modal_projector."),
 ];
 
+/// For Qwen3-VL.
+pub(crate) const VISUAL: &[Other] = &[below(VISION, "model.visual."), below(VISION, "visual.")];
+
+/// For Kimi-K2.5, with both spellings.
+pub(crate) const KIMI_TOWER: &[Other] = &[
+    below(VISION, "vision_tower."),
+    below(VISION, "model.vision_tower."),
+    below(PROJECTOR, "mm_projector."),
+    below(PROJECTOR, "model.mm_projector."),
+];
+
+/// For ERNIE 4.5.
+pub(crate) const ERNIE_MTP: &[Other] = &[below(DRAFT, "model.mtp_")];
+
 /// Beginnings of names before transformers 5, and since.
 pub(crate) const LANGUAGE_MODEL: &[(&str, &str)] =
     &[("language_model.model.", "model.language_model."), ("language_model.lm_head.", "lm_head.")];

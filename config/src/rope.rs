@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::Diagnostic;
+use crate::attention::Stretch;
 use crate::fields::{Fields, MAX_SIZE};
 use crate::freqs::{Freqs, Scaling};
 
@@ -105,19 +106,40 @@ impl Rope {
         Rope::of(config, (at, rope), sizes, (theta, partial))
     }
 
-    /// Reads an embedding that is stretched by yarn if the configuration does not describe one: by
-    /// `factor`, from `original` tokens.
+    /// Reads an embedding that is stretched by yarn if the configuration does not describe one.
     pub(crate) fn stretched(
         config: &Fields,
         sizes: (usize, usize),
-        (theta, factor, original): (f64, f64, usize),
+        (theta, stretch): (f64, Stretch),
     ) -> Result<Rope, Diagnostic> {
         if config.get("rope_parameters").is_some() || config.get("rope_scaling").is_some() {
             return Rope::read(config, sizes, (theta, 1.0));
         }
         let plain = Rope::read(config, sizes, (theta, 1.0))?;
-        let scaling = Scaling::Yarn { factor, beta_fast: 32.0, beta_slow: 1.0, original, truncate: false };
-        Ok(Rope { freqs: Freqs { scaling, ..plain.freqs }, scale: 0.1 * factor.ln() + 1.0, short: None })
+        let Stretch { factor, original, truncate, scaled } = stretch;
+        let scaling = Scaling::Yarn { factor, beta_fast: 32.0, beta_slow: 1.0, original, truncate };
+        let scale = if scaled { 0.1 * factor.ln() + 1.0 } else { 1.0 };
+        Ok(Rope { freqs: Freqs { scaling, ..plain.freqs }, scale, short: None })
+    }
+
+    /// Reads an embedding whose base a dynamic scaling with `alpha` makes larger for every
+    /// sequence.
+    pub(crate) fn grown(config: &Fields, sizes: (usize, usize), theta: f64) -> Result<Rope, Diagnostic> {
+        let old = config.object("rope_scaling")?.filter(|o| o.entries().next().is_some());
+        let rope = old.map_or_else(|| config.object("rope_parameters"), |rope| Ok(Some(rope)))?;
+        let named = |name| rope.as_ref().map_or(Ok(None), |rope| rope.text(name));
+        let is_dynamic = named("rope_type")?.or(named("type")?) == Some("dynamic");
+        let alpha = rope.as_ref().map_or(Ok(None), |rope| rope.positive_or_none("alpha"))?;
+        let (Some(rope), Some(alpha), true) = (&rope, alpha, is_dynamic) else {
+            return Rope::read(config, sizes, (theta, 1.0));
+        };
+        let theta = config.given("rope_theta", Fields::positive, theta)?;
+        let theta = rope.given("rope_theta", Fields::positive, theta)?;
+        let dim = rotary_dim(config, rope, (sizes.0, 1.0))?;
+        let theta = theta * alpha.powf(dim as f64 / (dim as f64 - 2.0));
+        let made = Rope { freqs: Freqs { theta, dim, scaling: Scaling::Default }, scale: 1.0, short: None };
+        made.check(config, rope)?;
+        Ok(made)
     }
 
     /// The embeddings of layers without a window, and of layers with one: an object for each in

@@ -151,6 +151,12 @@ impl Case {
         self.config.has_experts()
     }
 
+    /// Whether it is the one case of a family, which is made from transformers alone
+    /// (`golden/families.py`).
+    pub fn is_of_family(&self) -> bool {
+        self.name.starts_with("family-")
+    }
+
     fn has_states(&self) -> bool {
         self.config.layers.iter().any(|layer| layer.half::<Delta>().is_some())
     }

@@ -3,10 +3,13 @@
 //! off by no more than a quarter more than PyTorch's own kernels in the checkpoint's type. On
 //! emulated GPUs one sequence of each case is alone, all of it at once, and in a batch the last
 //! tokens come one by one. With ATOMC_TEST_LONG it goes through all modes, token by token.
+use std::collections::BTreeSet;
+
 use atomc::driver::{self, Options};
 use atomc::emulated::Emulated;
+use atomc::frontend;
 use atomc_ir::DType;
-use atomc_passes::BucketOptions;
+use atomc_passes::{Bucket, BucketOptions, Cx};
 use atomc_runtime::{
     Artifact, Checkpoint, DeviceChoice, DeviceError, Engine, EngineOptions, Error, Request, SeqId, Want,
 };
@@ -253,18 +256,91 @@ fn experts_on_host() {
 
 #[test]
 fn experts_on_gfx942() {
-    experts_are_right("gfx942", |_| true);
+    let families = bringing_kernels("gfx942", &cases_of_experts(), |_| true);
+    experts_are_right("gfx942", |case| !case.is_of_family() || families.contains(&case.name));
 }
 
 #[test]
 fn experts_on_gfx1201() {
-    experts_are_right("gfx1201", |_| true);
+    let families = bringing_kernels("gfx1201", &cases_of_experts(), |_| true);
+    experts_are_right("gfx1201", |case| !case.is_of_family() || families.contains(&case.name));
 }
 
 #[test]
 fn gfx942() {
     let is_long = std::env::var_os(LONG).is_some();
-    error_is_that_of_the_type("gfx942", |case| is_long || with_kernels_of_its_own(case));
+    dense_on("gfx942", |case| is_long || with_kernels_of_its_own(case));
+}
+
+/// Models without experts on a chip: those that are wanted, and families that bring a kernel.
+fn dense_on(chip: &str, wanted: impl Fn(&Case) -> bool) {
+    let families = bringing_kernels(chip, &cases(), &wanted);
+    error_is_that_of_the_type(chip, |case| match case.is_of_family() {
+        true => families.contains(&case.name),
+        false => wanted(case),
+    });
+}
+
+/// The cases of families that bring a kernel to a chip: none that runs there has it, and no family
+/// before.
+fn bringing_kernels(chip: &str, all: &[Case], runs: impl Fn(&Case) -> bool) -> BTreeSet<String> {
+    let (families, others): (Vec<&Case>, Vec<&Case>) = all.iter().partition(|case| case.is_of_family());
+    let mut seen: BTreeSet<String> =
+        others.into_iter().filter(|case| runs(case)).flat_map(|c| kernels(c, chip)).collect();
+    let brings = |case: &&Case| {
+        let own = kernels(case, chip);
+        let new = !own.is_subset(&seen);
+        seen.extend(own);
+        new
+    };
+    families.into_iter().filter(brings).map(|case| case.name.clone()).collect()
+}
+
+/// The kernels of a case on a chip, whatever their sizes: of a number only counts whether it is
+/// zero.
+fn kernels(case: &Case, chip: &str) -> BTreeSet<String> {
+    let arch = &atomc_targets::variants(chip).expect("a target")[0];
+    let graph = frontend::graph(&case.config).expect("a graph");
+    let buckets = [Bucket::Decode { tokens: 1 }, Bucket::Decode { tokens: 4 }, Bucket::Any { tokens: 32, rows: 16 }];
+    let of = |bucket| {
+        let cx = Cx { arch, bucket, invariant: false };
+        let text = driver::lower(&graph, &cx, None).unwrap_or_else(|e| panic!("{}: {e}", case.name)).print();
+        let mut all = vec![];
+        let mut family = "";
+        for line in text.lines() {
+            match line.trim_start() {
+                own if own.contains("{family = ") => family = family_of(own),
+                own if own.starts_with("graph @k") => all.push(format!("{family} {}", without_sizes(own))),
+                own if line.starts_with("      ") => all.last_mut().expect("a body").push_str(&without_sizes(own)),
+                _ => {}
+            }
+        }
+        all
+    };
+    buckets.into_iter().flat_map(of).collect()
+}
+
+/// The family that a kernel's line names.
+fn family_of(line: &str) -> &str {
+    line.split("{family = ").nth(1).and_then(|rest| rest.split('}').next()).unwrap_or_default()
+}
+
+/// A line of a graph with each number as 0 or N. Digits of names stay.
+fn without_sizes(line: &str) -> String {
+    let (mut made, mut number) = (String::new(), String::new());
+    for c in line.chars().chain(['\n']) {
+        let begins = number.is_empty() && !made.ends_with(|c: char| c.is_ascii_alphanumeric() || "%_@".contains(c));
+        if c.is_ascii_digit() && (begins || !number.is_empty()) || !number.is_empty() && ".e-".contains(c) {
+            number.push(c);
+            continue;
+        }
+        if !number.is_empty() {
+            made.push(if number.contains(|c: char| ('1'..='9').contains(&c)) { 'N' } else { '0' });
+            number.clear();
+        }
+        made.push(c);
+    }
+    made
 }
 
 /// Leaves out cases that differ from others only in numbers of their rotary embedding or in names:
@@ -276,7 +352,7 @@ fn with_kernels_of_its_own(case: &Case) -> bool {
 
 #[test]
 fn gfx1201() {
-    error_is_that_of_the_type("gfx1201", with_kernels_of_its_own);
+    dense_on("gfx1201", with_kernels_of_its_own);
 }
 
 /// One model in each type, on chips that only differ from the others in their instructions.

@@ -17,7 +17,7 @@ use clap::ValueEnum;
 use serde_json::{Map, Value};
 
 use super::failure::Failure;
-use super::{opened, shown};
+use super::{hub, opened, shown};
 
 /// Check whether a framework would run a model through its artifact
 #[derive(clap::Args)]
@@ -37,7 +37,8 @@ pub struct Args {
     /// The framework, before its options or behind them [default: vllm]
     #[arg(long = "for", value_enum, value_name = "FRAMEWORK")]
     framework: Option<Framework>,
-    /// The model's folder, as the framework takes it
+    /// The model's folder, as the framework takes it, or a name of the hub that is in its cache
+    #[arg(value_parser = hub::argument())]
     model: PathBuf,
     /// The framework's options
     #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "ITS OPTIONS")]
@@ -114,6 +115,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     if named.is_none() && path.symlink_metadata().is_err() {
         let missing = format!("there is no {}: {}'s own model would run", path.display(), rules.name);
         if !args.model.join("config.json").exists() {
+            hub::check(&args.model)?;
             return Err(wrong(missing));
         }
         let target = Some(set("ATOMC_TARGET")).filter(|target| !target.is_empty()).unwrap_or(HOST);

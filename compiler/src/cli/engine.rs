@@ -13,8 +13,8 @@ use atomc_runtime::{Artifact, Checkpoint, DeviceChoice, Engine, EngineOptions, E
 
 use super::failure::Failure;
 use super::guesses::GuessArgs;
-use super::opened;
 use super::progress::{Progress, Unit};
+use super::{hub, opened};
 
 /// An artifact whose user has named it.
 #[derive(clap::Args)]
@@ -193,7 +193,7 @@ pub struct WeightArgs {
     /// Hugging Face folder with model.safetensors, or shards and their index; or a file that
     /// `atomc pack` made. Nothing may write to them while they are loaded: that is noticed, and an
     /// error
-    #[arg(long, value_name = "PATH")]
+    #[arg(long, value_name = "PATH", value_parser = hub::argument())]
     weights: Option<PathBuf>,
     /// Random weights from a seed instead of a checkpoint, to measure speed
     #[arg(long, value_name = "SEED", num_args = 0..=1, default_missing_value = "0")]
@@ -204,7 +204,7 @@ pub struct WeightArgs {
 #[derive(clap::Args)]
 pub struct Named {
     /// Hugging Face folder with weights, or a file that `atomc pack` made [default: the folder]
-    #[arg(long, value_name = "PATH", group = "weights_of")]
+    #[arg(long, value_name = "PATH", value_parser = hub::argument(), group = "weights_of")]
     weights: Option<PathBuf>,
     /// Random weights from a seed instead of a checkpoint, to measure speed
     #[arg(long, value_name = "SEED", num_args = 0..=1, default_missing_value = "0", group = "weights_of")]
@@ -382,6 +382,7 @@ impl EngineArgs {
                 engine.load_packed(&packed, &progress)?;
             }
             WeightArgs { weights: Some(dir), .. } => {
+                hub::check(dir)?;
                 let checkpoint = Checkpoint::open(dir).map_err(Error::from)?;
                 match &self.draft_weights {
                     None => engine.load_weights(&checkpoint, &progress)?,

@@ -17,6 +17,7 @@ mod flow;
 #[cfg(all(test, feature = "compiler"))]
 mod forged;
 mod guesses;
+mod hub;
 mod inspect;
 mod logits;
 #[cfg(feature = "compiler")]

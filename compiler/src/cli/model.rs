@@ -5,10 +5,12 @@ use atomc::frontend::{self, Config};
 use atomc_ir::DType;
 
 use super::failure::{Failure, tell};
+use super::hub;
 
 #[derive(clap::Args)]
 pub struct ModelArgs {
-    /// Hugging Face model folder, or its config.json
+    /// Hugging Face model folder, or its config.json, or a name of the hub that is in its cache
+    #[arg(value_parser = hub::argument())]
     model: PathBuf,
     /// Type to compute with: bf16, f16 or f32 [default: the configuration's]
     #[arg(long, value_name = "TYPE", value_parser = dtype)]
@@ -41,6 +43,7 @@ fn context(text: &str) -> Result<usize, String> {
 
 impl ModelArgs {
     pub fn config(&self) -> Result<Config, Failure> {
+        hub::check(&self.model)?;
         self.applied(frontend::read(&self.model)?)
     }
 

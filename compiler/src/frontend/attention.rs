@@ -52,7 +52,12 @@ impl LayerBuilder<'_> {
         let ([mut q, mut k, mut v], gate) = self.projections(all, x)?;
         self.b.at(format!("{}.self_attn", self.path));
         if let Some(rope) = rope {
-            (q, k) = (self.b.rope(q, rope)?, self.b.rope(k, rope)?);
+            let turn = if all.in_pairs { Op::RopePairs {} } else { Op::Rope {} };
+            (q, k) = (self.b.push(turn.clone(), &[q, rope])?, self.b.push(turn, &[k, rope])?);
+        }
+        if all.qk_norm == QkNorm::Turned {
+            (q, k) = (self.normed_heads(all, q, 0)?, self.normed_heads(all, k, 1)?);
+            self.b.at(format!("{}.self_attn", self.path));
         }
         let mut of_seen = None;
         let (seen, state) = match cache {
@@ -119,9 +124,9 @@ impl LayerBuilder<'_> {
             }
             false => (self.rows(x, rows("self_attn.q_proj", 0, q_rows), ranks, bias)?, None),
         };
-        let q = self.heads(all, q, "q", heads / ranks)?;
+        let q = self.heads(all, q, 0, heads / ranks)?;
         let k = self.rows(x, rows("self_attn.k_proj", q_rows, kv_rows), parts, bias)?;
-        let k = self.heads(all, k, "k", kv_heads / parts)?;
+        let k = self.heads(all, k, 1, kv_heads / parts)?;
         let v = self.rows(x, rows("self_attn.v_proj", q_rows + kv_rows, kv_rows), parts, bias)?;
         Ok(([q, k, self.b.heads(v, kv_heads / parts, head_dim)?], gate))
     }
@@ -147,19 +152,24 @@ impl LayerBuilder<'_> {
         Ok(made)
     }
 
-    /// Heads of a projection, normed as the family does.
-    fn heads(&mut self, all: &Attention, x: Value, which: &str, heads: usize) -> Made {
-        let (norm, head_dim) = (format!("self_attn.{which}_norm"), all.head_dim);
+    /// Heads of queries (0) or keys (1) of a projection, normed as the family does.
+    fn heads(&mut self, all: &Attention, x: Value, which: usize, heads: usize) -> Made {
+        let head_dim = all.head_dim;
         match all.qk_norm {
-            QkNorm::None => self.b.heads(x, heads, head_dim),
+            QkNorm::None | QkNorm::Turned => self.b.heads(x, heads, head_dim),
             QkNorm::Heads => {
                 let x = self.b.heads(x, heads, head_dim)?;
-                self.norm(x, &norm, head_dim)
+                self.normed_heads(all, x, which)
             }
             QkNorm::Row => {
-                let x = self.norm(x, &norm, heads * head_dim)?;
+                let x = self.norm(x, &format!("self_attn.{}", all.norm_names[which]), heads * head_dim)?;
                 self.b.heads(x, heads, head_dim)
             }
         }
+    }
+
+    /// The norm of each head of queries (0) or keys (1).
+    fn normed_heads(&mut self, all: &Attention, x: Value, which: usize) -> Made {
+        self.norm(x, &format!("self_attn.{}", all.norm_names[which]), all.head_dim)
     }
 }

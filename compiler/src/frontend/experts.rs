@@ -1,6 +1,6 @@
 //! The graph of a layer's experts, and how ranks share them out. Each rank makes a part of a sum: a
 //! part of the width of each expert, or else some of the experts.
-use atomc_config::{Experts, Gate, Gated, Router, Score, StoredExperts};
+use atomc_config::{Correction, Experts, Gate, Gated, Router, Score, StoredExperts};
 use atomc_ir::{Best, Builder, DType, Diagnostic, Elementwise, Fact, Number, Op, Value, Whole};
 
 use super::layer::{Given, Kind, LayerBuilder, Left, Made, shard};
@@ -132,10 +132,10 @@ impl<'a> LayerBuilder<'a> {
     /// What the expert that all tokens have makes of `x`.
     fn shared(&mut self, all: &Experts, shared: &Gated, x: Value) -> Made {
         if !all.shared_gate {
-            return self.part_of_mlp("mlp.shared_experts", shared, x);
+            return self.part_of_mlp(all.shared_module, shared, x);
         }
-        let made = self.part_of_mlp("mlp.shared_expert", shared, x)?;
-        let path = format!("{}.mlp.shared_expert_gate", self.path);
+        let made = self.part_of_mlp(all.shared_module, shared, x)?;
+        let path = format!("{}.{}_gate", self.path, all.shared_module);
         self.b.at(&path);
         let weight = self.b.weight(format!("{path}.weight"), self.config.dtype, &[1, self.config.hidden]);
         let score = self.b.linear(x, weight, DType::F32)?;
@@ -164,8 +164,19 @@ impl<'a> LayerBuilder<'a> {
             let bias = expected(self.b, format!("{path}.bias"), &[count], Fact::Addends)?;
             logits = self.b.add(logits, bias)?;
         }
-        let name = format!("{path}.e_score_correction_bias");
-        let correction = router.correction.then(|| expected(self.b, name, &[count], Fact::Addends)).transpose()?;
+        let correction = match router.correction {
+            Some((tensor, shape)) => {
+                let (name, row) = (format!("{}.{tensor}", self.path), [count]);
+                Some(match shape {
+                    Correction::Row => expected(self.b, name, &row, Fact::Addends)?,
+                    Correction::Matrix => {
+                        let matrix = expected(self.b, name, &[1, count], Fact::Addends)?;
+                        self.b.push(Op::View { shape: row.to_vec() }, &[matrix])?
+                    }
+                })
+            }
+            None => None,
+        };
         let by = atomc_ir::Router {
             k: router.chosen,
             score: match router.score {
@@ -204,10 +215,14 @@ impl<'a> LayerBuilder<'a> {
                 let down = Factor::experts(b, self.config, &path(down), (outer, [hidden, width]))?;
                 ([gate, up, down], String::new())
             }
-            StoredExperts::Together { path: module } => {
+            StoredExperts::Together { path: module, alternating } => {
                 let path = path(module);
-                let inner = |b: &mut Builder, start| {
-                    Factor::together(b, self.config, (&path, "gate_up_proj"), (count, [width, hidden], Some(start)))
+                let inner = |b: &mut Builder, half: usize| {
+                    let take = match alternating {
+                        true => Op::Every { axis: 1, step: 2, start: half },
+                        false => Op::Slice { axis: 1, start: half * width, len: width },
+                    };
+                    Factor::together(b, self.config, (&path, "gate_up_proj"), (count, [width, hidden], Some(take)))
                 };
                 let (gate, up) = (inner(b, 0)?, inner(b, 1)?);
                 let down = Factor::together(b, self.config, (&path, "down_proj"), (count, [hidden, width], None))?;

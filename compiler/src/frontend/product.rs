@@ -102,18 +102,18 @@ impl<'a> Factor<'a> {
         b: &mut Builder,
         config: &'a Config,
         (path, name): (&str, &str),
-        (count, [rows, cols], start): (usize, [usize; 2], Option<usize>),
+        (count, [rows, cols], half): (usize, [usize; 2], Option<Op>),
     ) -> Result<Factor<'a>, Diagnostic> {
         b.at(path);
-        let all = if start.is_some() { 2 * rows } else { rows };
-        let every = |b: &mut Builder, v: Value| match start {
-            Some(start) => b.push(Op::Every { axis: 1, step: 2, start }, &[v]),
+        let all = if half.is_some() { 2 * rows } else { rows };
+        let own = |b: &mut Builder, v: Value| match &half {
+            Some(half) => b.push(half.clone(), &[v]),
             None => Ok(v),
         };
         let Some(scheme) = config.scheme(path) else {
             let weight = b.weight(format!("{path}.{name}"), config.dtype, &[count, cols, all]);
             let weight = b.push(Op::Transpose {}, &[weight])?;
-            let weight = every(b, weight)?;
+            let weight = own(b, weight)?;
             return Ok(Factor { path: path.into(), weight, encoding: None, lead: 1 });
         };
         let Blocks::Group(group) = scheme.blocks else {
@@ -124,9 +124,9 @@ impl<'a> Factor<'a> {
         let bytes = b.push(Op::View { shape: vec![count, all, cols / 2] }, &[bytes])?;
         let unpack = Op::Unpack { from: DType::U8, to: scheme.codes, axis: 2, len: cols, order: Order::Plain };
         let codes = b.push(unpack, &[bytes])?;
-        let weight = every(b, codes)?;
+        let weight = own(b, codes)?;
         let scales = b.weight(format!("{path}.{name}_scales"), scheme.scales, &[count, all, groups]);
-        let grids = vec![every(b, scales)?];
+        let grids = vec![own(b, scales)?];
         let block = Block { rows: 1, cols: group };
         let encoding = Encoding { scheme, grids, block, sizes: [rows, cols], lead: 1 };
         Ok(Factor { path: path.into(), weight, encoding: Some(encoding), lead: 1 })

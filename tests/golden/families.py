@@ -1,0 +1,317 @@
+"""Golden models of families, made from transformers alone: no code of a family is here, only what it is called and its sizes.
+
+    pip install torch==2.14.0 transformers==5.24.0 safetensors==0.8.0
+    python tests/golden/families.py [ARCHITECTURE ...]           the golden model of each; all of FAMILIES if none is named
+    python tests/golden/families.py --differs ARCHITECTURE       how its configuration and tensors differ from those of what it is like
+    python tests/golden/families.py --skeleton ARCHITECTURE      the begin of a file in tests/published, at the size of its class
+    python tests/golden/families.py --new                        what transformers has and no row of atomc
+
+The reference is transformers' own code, in which each float32 is a float64 while it runs (`Wide`): only inverse frequencies stay the
+numbers of float32 that they are. Checkpoints have the names that transformers saves, which are those of releases.
+"""
+import itertools, json, re, shutil, sys, zlib
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import safetensors.torch, torch, transformers
+from transformers import core_model_loading
+from transformers.models.auto import modeling_auto as auto
+
+HERE = Path(__file__).resolve().parent
+LENGTHS = (37, 5, 21)
+CHUNK = 8
+# Small values of fields that many classes have. Those of a family go first, and a field that a
+# class does not have is left out.
+SMALL = dict(
+    vocab_size=96, hidden_size=48, intermediate_size=60, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
+    max_position_embeddings=512, rms_norm_eps=1e-5, tie_word_embeddings=False, bos_token_id=None, eos_token_id=None, pad_token_id=None,
+    head_dim=16, moe_intermediate_size=20, num_experts_per_tok=3, first_k_dense_replace=1,
+    sliding_window=8, num_nextn_predict_layers=0, num_mtp_layers=0,
+)
+# Numbers of layers and of experts in names of tensors.
+NUMBER = re.compile(r"(?<=\.)\d+(?=\.)")
+
+
+@dataclass
+class Family:
+    architecture: str
+    # The architecture whose row it is nearest to.
+    like: str
+    # Fields of the tiny configuration, or of its language part where there are several.
+    sizes: dict = field(default_factory=dict)
+    # Fields of the other parts, by the part's name.
+    parts: dict = field(default_factory=dict)
+    # What a release is called where transformers has another name for it.
+    published: str | None = None
+    # Names in the checkpoint that are not transformers': a pattern and what is in its place.
+    names: list = field(default_factory=list)
+    # Tensors that releases have with their last two axes exchanged. transformers takes both forms.
+    columns: str | None = None
+
+    def stored(self, tensors):
+        """Tensors as a release has them."""
+        for old, new in self.names: tensors = {re.sub(old, new, name): t for name, t in tensors.items()}
+        is_column = lambda name: self.columns and re.search(self.columns, name)
+        return {name: t.mT.contiguous() if is_column(name) else t for name, t in tensors.items()}
+
+
+VISION = dict(depth=1, hidden_size=16, intermediate_size=16, num_heads=2, out_hidden_size=48, num_position_embeddings=4, deepstack_visual_indexes=[0])
+KIMI_VISION = dict(patch_size=2, pos_emb_height=2, pos_emb_width=2, num_attention_heads=2, num_hidden_layers=1, hidden_size=16, intermediate_size=16)
+FAMILIES = [
+    Family("SeedOssForCausalLM", "Qwen2ForCausalLM", dict(attention_out_bias=False, attention_dropout=0.0, residual_dropout=0.0)),
+    Family("Dots1ForCausalLM", "Glm4MoeForCausalLM", dict(n_routed_experts=6, n_shared_experts=2, n_group=3, topk_group=2, norm_topk_prob=True,
+           routed_scaling_factor=1.7, max_window_layers=1)),
+    Family("SolarOpenForCausalLM", "Glm4MoeForCausalLM", dict(n_routed_experts=6, attention_bias=True)),
+    Family("HYV3ForCausalLM", "Glm4MoeForCausalLM", dict(num_experts=7)),
+    Family("Glm4MoeLiteForCausalLM", "DeepseekV3ForCausalLM", dict(num_attention_heads=3, num_key_value_heads=3, q_lora_rank=28, kv_lora_rank=40,
+           qk_nope_head_dim=24, qk_rope_head_dim=16, v_head_dim=32, n_routed_experts=6)),
+    Family("GraniteSWAForCausalLM", "GraniteForCausalLM", dict(num_hidden_layers=3, layer_rope_theta=[5000.0, 10000.0, 0.0], embedding_multiplier=3.0,
+           attention_multiplier=0.125, residual_multiplier=0.22, logits_scaling=2.5)),
+    Family("Olmo3ForCausalLM", "Olmo2ForCausalLM", dict(layer_types=["sliding_attention", "full_attention"], rope_parameters=dict(
+           sliding_attention=dict(rope_type="default", rope_theta=500.0), full_attention=dict(rope_type="yarn", rope_theta=500.0, factor=4.0,
+           original_max_position_embeddings=16, beta_fast=32.0, beta_slow=1.0, attention_factor=1.2)))),
+    Family("Exaone4ForCausalLM", "Olmo2ForCausalLM", dict(layer_types=["sliding_attention", "full_attention"])),
+    Family("Glm4ForCausalLM", "GlmForCausalLM", dict(attention_bias=True)),
+    Family("GlmForCausalLM", "Phi3ForCausalLM", dict(attention_bias=True)),
+    Family("Ernie4_5ForCausalLM", "LlamaForCausalLM", dict(use_bias=True, tie_word_embeddings=True)),
+    Family("Ernie4_5_MoeForCausalLM", "Ernie4_5ForCausalLM", dict(moe_k=2, moe_num_experts=5, head_dim=16)),
+    Family("HunYuanDenseV1ForCausalLM", "LlamaForCausalLM", dict(tie_word_embeddings=True, rope_parameters=dict(rope_type="dynamic", rope_theta=10000.0,
+           alpha=50.0, factor=1.0))),
+    Family("HunYuanMoEV1ForCausalLM", "HunYuanDenseV1ForCausalLM", dict(num_experts=5, moe_topk=2, intermediate_size=20)),
+    Family("MiniMaxM2ForCausalLM", "MixtralForCausalLM", dict(num_local_experts=6, intermediate_size=20, rotary_dim=8)),
+    Family("Ministral3ForCausalLM", "MistralForCausalLM", dict(sliding_window=None)),
+    Family("Qwen3VLForConditionalGeneration", "Qwen3ForCausalLM", dict(rope_parameters=dict(rope_type="default", rope_theta=10000.0, mrope_section=[3, 3, 2],
+           mrope_interleaved=True)), dict(vision_config=VISION)),
+    Family("Qwen3VLMoeForConditionalGeneration", "Qwen3MoeForCausalLM", dict(num_experts=5, num_experts_per_tok=2, sliding_window=None, rope_parameters=dict(
+           rope_type="default", rope_theta=10000.0, mrope_section=[3, 3, 2], mrope_interleaved=True)), dict(vision_config=VISION),
+           columns=r"mlp\.experts\.(gate_up|down)_proj$"),
+    Family("ExaoneMoeForCausalLM", "Exaone4ForCausalLM", dict(num_experts=6, n_group=1, topk_group=1, layer_types=["sliding_attention", "full_attention"])),
+    Family("Kimi_K25ForConditionalGeneration", "DeepseekV3ForCausalLM", dict(model_type="deepseek_v3", num_attention_heads=3, num_key_value_heads=3,
+           q_lora_rank=28, kv_lora_rank=40, qk_nope_head_dim=24, qk_rope_head_dim=16, v_head_dim=32, n_routed_experts=6, n_group=1, topk_group=1),
+           dict(vision_config=KIMI_VISION, projection_hidden_size=16), published="KimiK25ForConditionalGeneration",
+           # What transformers 5.24 renames of the tower, it renames of the language part too.
+           names=[(r"^language_model\.model\.blocks\.", "language_model.model.layers."), (r"^model\.mm_projector\.", "mm_projector.")]),
+]
+
+
+def known(architecture): return next((f for f in FAMILIES if architecture in (f.architecture, f.published)), Family(architecture, "LlamaForCausalLM"))
+
+
+def config_class(architecture):
+    """The configuration class of an architecture, by transformers' tables."""
+    for table in (auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, auto.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES):
+        for kind, names in table.items():
+            if architecture in ((names,) if isinstance(names, str) else names): return transformers.CONFIG_MAPPING[kind]
+    sys.exit(f"transformers {transformers.__version__} has no {architecture}")
+
+
+def text(config): return getattr(config, "text_config", config)
+
+
+def tiny(family):
+    """The tiny configuration."""
+    cls = config_class(family.architecture)
+    language = cls.sub_configs.get("text_config", cls)
+    if language is transformers.AutoConfig: language = transformers.CONFIG_MAPPING[family.sizes["model_type"]]
+    has = language().to_dict()
+    sizes = {k: v for k, v in SMALL.items() if k in has} | {k: v for k, v in family.sizes.items() if k != "model_type"}
+    if language is cls: return cls(**sizes)
+    return cls(text_config=language(**sizes).to_dict(), tie_word_embeddings=sizes.get("tie_word_embeddings", False), **family.parts)
+
+
+def make(config, device="cpu"):
+    kind = transformers.AutoModelForImageTextToText if hasattr(config, "text_config") else transformers.AutoModelForCausalLM
+    with torch.device(device): return kind.from_config(config, dtype=torch.float32, attn_implementation="eager").eval()
+
+
+def is_wide(name): return name.endswith(("correction_bias", "expert_bias"))
+
+
+def randomize(model, seed):
+    """Draws every weight far from what an initializer gives, so that a skipped bias or norm shows in the logits."""
+    draw = torch.Generator().manual_seed(seed)
+    buffers = [(n, b) for n, b in model.named_buffers() if is_wide(n)]
+    for name, p in sorted([*model.named_parameters(), *buffers]):
+        mean = float(p.flatten()[0]) if "norm" in name and name.endswith("weight") else 0.0
+        scale = 0.3 if p.dim() < 2 or is_wide(name) else 0.2
+        p.data.copy_(torch.randn(p.shape, generator=draw) * scale + mean)
+
+
+class Wide(torch.overrides.TorchFunctionMode):
+    """Every float32 that code asks for is a float64."""
+
+    def __torch_function__(self, func, kinds, args=(), kwargs=None):
+        wide = lambda v: torch.float64 if v is torch.float32 else v
+        func = {torch.Tensor.float: torch.Tensor.double}.get(func, func)
+        return func(*map(wide, args), **{k: wide(v) for k, v in (kwargs or {}).items()})
+
+
+def load(path, dtype):
+    cls = transformers.AutoConfig.from_pretrained(path)
+    kind = transformers.AutoModelForImageTextToText if hasattr(cls, "text_config") else transformers.AutoModelForCausalLM
+    return kind.from_pretrained(path, dtype=dtype, attn_implementation="eager", experts_implementation="eager").eval()
+
+
+def whole(n): return [n]
+def decode(n): return [-(-n // 3)] + [1] * (n - -(-n // 3))
+def chunked(n): return [min(CHUNK, n - i) for i in range(0, n, CHUNK)]
+
+
+MODES = {"prefill": whole, "decode": decode, "chunked": chunked}
+
+
+def logits(model, tokens, pieces):
+    cache, out, at = None, [], 0
+    for piece in tokens.split(pieces):
+        # Models that see images remember where those of their last prompt were, unless told.
+        positions = torch.arange(at, at + len(piece))[None]
+        o = model(input_ids=piece[None], position_ids=positions, cache=cache, use_cache=True)
+        cache, at = o.cache, at + len(piece)
+        out.append(o.logits[0])
+    return torch.cat(out)
+
+
+def exactly(path, tokens):
+    """The logits of a checkpoint in float64, by mode."""
+    model = load(path, torch.float32).double()
+    default = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    with Wide(): made = [{mode: logits(model, t, pieces(len(t))) for mode, pieces in MODES.items()} for t in tokens]
+    torch.set_default_dtype(default)
+    for r in made:
+        assert all(x.dtype == torch.float64 for x in r.values())
+        apart = max((r[mode] - r["prefill"]).abs().max().item() for mode in MODES)
+        assert apart < 1e-9, (path.name, apart)
+    return made
+
+
+def errors(model, reference, tokens, mode):
+    diff = [logits(model, t, MODES[mode](len(t))).double() - r[mode] for t, r in zip(tokens, reference)]
+    return {"rms": [d.pow(2).mean().sqrt().item() for d in diff], "max": [d.abs().max().item() for d in diff]}
+
+
+def write_json(path, value): path.write_text(json.dumps(value, indent=2) + "\n")
+
+
+def folder(family): return HERE / f"family-{(family.published or family.architecture).removesuffix('ForCausalLM').removesuffix('ForConditionalGeneration').lower()}"
+
+
+def published(path, family):
+    """Writes the checkpoint as a release has it, where transformers' own names are others."""
+    if family.published:
+        config = json.loads((path / "config.json").read_text())
+        write_json(path / "config.json", config | {"architectures": [family.published]})
+    tensors = family.stored(safetensors.torch.load_file(path / "model.safetensors"))
+    safetensors.torch.save_file(tensors, path / "model.safetensors", {"format": "pt"})
+
+
+def golden(family):
+    path, config = folder(family), tiny(family)
+    seed = zlib.crc32(path.name.encode())
+    shutil.rmtree(path, ignore_errors=True)
+    model = make(config)
+    randomize(model, seed)
+    for p in [p for n, p in model.named_parameters() if not is_wide(n)]: p.data = p.data.to(torch.bfloat16)
+    model.config.dtype = text(model.config).dtype = torch.bfloat16
+    model.save_pretrained(path)
+    (path / "generation_config.json").unlink(missing_ok=True)
+    draw = torch.Generator().manual_seed(seed + 1000)
+    tokens = [torch.randint(text(config).vocab_size, (n,), generator=draw) for n in LENGTHS]
+    reference = exactly(path, tokens)
+    tensors = {f"tokens.{i}": t.int() for i, t in enumerate(tokens)}
+    tensors |= {f"{mode}.{i}": x.float().contiguous() for i, r in enumerate(reference) for mode, x in r.items()}
+    safetensors.torch.save_file(tensors, path / "golden.safetensors")
+    facts = {"torch_error": errors(load(path, torch.bfloat16), reference, tokens, "prefill")}
+    write_json(path / "golden.json", facts)
+    published(path, family)
+    spread, size = reference[0]["prefill"].std().item(), sum(f.stat().st_size for f in path.iterdir())
+    print(f"{path.name}: {size} bytes, logits std {spread:.2f}, torch rms error {facts['torch_error']['rms'][0]:.2e}", flush=True)
+
+
+# ---- what a family has ---------------------------------------------------------------------------
+
+def tensors_of(config, family):
+    """The tensors that a release of this configuration has, by name: type and shape. None is made."""
+    model = make(config, "meta")
+    state = core_model_loading.revert_weight_conversion(model, dict(model.state_dict()))
+    tied = set(model._tied_weights_keys or ()) if text(config).tie_word_embeddings else set()
+    return {n: ("F32" if is_wide(n) else "BF16", list(t.shape)) for n, t in family.stored(state).items() if n not in tied}
+
+
+def fields(architecture):
+    cls = config_class(architecture)
+    language = cls.sub_configs.get("text_config", cls)
+    config = language().to_dict() if language is not transformers.AutoConfig else {}
+    return {k: v for k, v in config.items() if not k.startswith("_") and k not in ("transformers_version", "architectures", "model_type")}
+
+
+def differs(family):
+    """What a row `..LIKE` has to say."""
+    own, other = fields(family.architecture), fields(family.like)
+    print(f"{family.architecture} beside {family.like}, transformers {transformers.__version__}\n\nfields of the class, and their defaults:")
+    for name in sorted(own.keys() | other.keys()):
+        if own.get(name) != other.get(name) or (name in own) != (name in other):
+            show = lambda of: json.dumps(of[name], default=str) if name in of else "is none"
+            print(f"  {name}: {show(own)}; there {show(other)}")
+    print("\ntensors, by their names and numbers of axes:")
+    names = lambda f: {(NUMBER.sub("N", n), len(shape)) for n, (_, shape) in tensors_of(tiny(f), f).items()}
+    mine, theirs = names(family), names(known(family.like))
+    for mark, of in (("+", mine - theirs), ("-", theirs - mine)):
+        for name, axes in sorted(of): print(f"  {mark} {name} [{axes}]")
+
+
+def ranges(numbers):
+    """`0..3,5`"""
+    runs = [[n for _, n in run] for _, run in itertools.groupby(enumerate(sorted(numbers)), lambda p: p[1] - p[0])]
+    return ",".join(str(r[0]) if len(r) == 1 else f"{r[0]}..{r[-1]}" for r in runs)
+
+
+def patterns(tensors):
+    """Lines of tensors, with names that differ in numbers alone as one."""
+    groups = {}
+    for name, of in tensors.items():
+        numbers = tuple(int(n) for n in NUMBER.findall(name))
+        groups.setdefault((NUMBER.sub("{}", name), of[0], tuple(of[1])), set()).add(numbers)
+    lines = []
+    for (pattern, dtype, shape), found in groups.items():
+        axes = [sorted({n[i] for n in found}) for i in range(pattern.count("{}"))]
+        # Not every combination may be there: then the first number goes alone.
+        whole = len(found) == len(list(itertools.product(*axes)))
+        parts = [axes] if whole else [[[first], *[sorted({n[i] for n in found if n[0] == first}) for i in range(1, len(axes))]] for first in axes[0]]
+        for part in parts:
+            filled = pattern.format(*(f"{{{ranges(of)}}}" if len(of) > 1 else str(of[0]) for of in part))
+            lines.append((filled, dtype, list(shape)))
+    width = max(len(name) for name, _, _ in lines)
+    return [f"{name:<{width}} {dtype:<4} {shape}" for name, dtype, shape in lines]
+
+
+def skeleton(family):
+    """A file of tests/published whose sizes are the defaults of transformers' class, which a release may not have."""
+    config = config_class(family.architecture)()
+    config.architectures, config.dtype = [family.published or family.architecture], torch.bfloat16
+    tensors = tensors_of(config, family)
+    lines = ["# MAKER/NAME", f"source: config and tensors: class defaults of transformers {transformers.__version__}",
+             "unconfirmed: everything: put the release's config.json here, and its types from the header of a shard",
+             "vllm: --tensor-parallel-size 1", "sglang: --tp 1", "", "config.json", json.dumps(config.to_diff_dict(), indent=2, default=str), "", "tensors"]
+    print("\n".join([*lines, *patterns(tensors)]))
+
+
+def news():
+    """Architectures of transformers that no row has."""
+    table = (HERE / "../../docs/models.md").read_text()
+    rows = set(re.findall(r"^\| `(\w+)`", table, re.M))
+    for names in auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values():
+        for name in (names,) if isinstance(names, str) else names:
+            if name not in rows: print(name)
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    torch.set_grad_enabled(False)
+    transformers.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
+    options = {"--differs": differs, "--skeleton": skeleton, "--new": lambda _: news()}
+    given = sys.argv[1:]
+    act = options.get(given[0], golden) if given else golden
+    if act is not golden: given = given[1:] or [""]
+    for name in given or [f.architecture for f in FAMILIES]: act(known(name))
