@@ -6,7 +6,7 @@
 //! fault: an address or stored data ([`crate::mem`]), the execution mask, a branch.
 use super::pending::scalar_name;
 use super::salu::src;
-use super::step::{Action, Class, Condition, Control, Registers, Step};
+use super::step::{Action, Class, Condition, Control, Registers, Sources, Step};
 use super::{Checks, Side};
 use crate::fault::{Counter, FaultKind, Trap};
 use crate::inst::scalar::{EXEC, NULL, VCC};
@@ -86,12 +86,15 @@ fn vector(r: &Registers, exec: u64, wave: &mut Wave) -> Result<(), Box<Trap>> {
         *written = *written & !exec | computed & exec;
     };
     match &r.halves {
-        Some(halves) if scalars => {
-            let of = |rows: &[u16]| rows.iter().fold(u64::MAX, |all, row| all & wave.written[usize::from(*row)]);
-            let parts = halves.each_ref().map(|rows| of(rows));
+        Some(halves) => {
+            let of = |part: &Sources| {
+                let scalars = if part.scalars & !wave.scalar_written == 0 { u64::MAX } else { 0 };
+                part.rows.iter().fold(scalars, |all, row| all & wave.written[usize::from(*row)])
+            };
+            let parts = halves.each_ref().map(of);
             r.writes.iter().zip(parts).for_each(|(row, part)| note_row(*row, part, wave));
         }
-        _ => r.writes.iter().for_each(|row| note_row(*row, computed, wave)),
+        None => r.writes.iter().for_each(|row| note_row(*row, computed, wave)),
     }
     if r.scalar_writes != 0 {
         let known = computed & exec != 0 || exec == 0;

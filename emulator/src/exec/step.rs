@@ -157,7 +157,14 @@ pub struct Registers {
     /// not.
     pub one_lane: bool,
     /// The operands of each of two written rows, if these are not simply all operands.
-    pub halves: Option<Box<[Vec<u16>; 2]>>,
+    pub halves: Option<Box<[Sources; 2]>>,
+}
+
+/// The registers that a part of a result depends on.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Sources {
+    pub rows: Vec<u16>,
+    pub scalars: u128,
 }
 
 impl Registers {
@@ -243,9 +250,9 @@ fn merges(inst: &Inst, half: Half) -> bool {
     half != Half::Whole || inst.modifiers.sdwa.is_some_and(|s| s.unused == Unused::Preserve)
 }
 
-/// The rows that the low and the high half of a 64-bit result depend on: compilers leave an
+/// The registers that the low and the high half of a 64-bit result depend on: compilers leave an
 /// unneeded half undefined.
-pub fn halves(inst: &Inst) -> Option<Box<[Vec<u16>; 2]>> {
+pub fn halves(inst: &Inst) -> Option<Box<[Sources; 2]>> {
     let name: &str = &inst.mnemonic;
     let upward = ["v_mad_u64_u32", "v_mad_co_u64_u32", "v_lshlrev_b64", "v_lshl_add_u64", "v_add_nc_u64"];
     let packed = is_packed(name) || name == "v_mov_b64";
@@ -258,19 +265,28 @@ pub fn halves(inst: &Inst) -> Option<Box<[Vec<u16>; 2]>> {
         true => (m.op_sel.unwrap_or(0), m.op_sel_hi.unwrap_or(u8::MAX)),
         false => (0, u8::MAX),
     };
-    let mut rows = [Vec::new(), Vec::new()];
-    for (k, source) in inst.operands()[1..].iter().enumerate() {
+    // A sum with a carry has a second result.
+    let results = if name.starts_with("v_mad_") { 2 } else { 1 };
+    let mut parts = [Sources::default(), Sources::default()];
+    for (k, source) in inst.operands()[results..].iter().enumerate() {
+        let chosen = [low >> k & 1, high >> k & 1];
         match source.operand {
             Operand::Vector { row, count: 2, .. } => {
-                rows[0].push(row + u16::from(low >> k & 1));
-                rows[1].push(row + u16::from(high >> k & 1));
+                parts.iter_mut().zip(chosen).for_each(|(part, half)| part.rows.push(row + u16::from(half)));
                 if !packed {
-                    rows[1].push(row);
+                    parts[1].rows.push(row);
                 }
             }
-            Operand::Vector { row, .. } => rows.iter_mut().for_each(|r| r.push(row)),
+            Operand::Vector { row, .. } => parts.iter_mut().for_each(|part| part.rows.push(row)),
+            Operand::Scalar { index, count: 2 } => {
+                parts.iter_mut().zip(chosen).for_each(|(part, half)| part.scalars |= 1 << (index + half));
+                if !packed {
+                    parts[1].scalars |= 1 << index;
+                }
+            }
+            Operand::Scalar { index, .. } => parts.iter_mut().for_each(|part| part.scalars |= 1 << index),
             _ => {}
         }
     }
-    Some(Box::new(rows))
+    Some(Box::new(parts))
 }
