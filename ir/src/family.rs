@@ -57,6 +57,11 @@ families! {
     AttendOne = "attend_one" BucketOnGpus;
     /// Attention of runs of tokens over a cache that already holds their keys and values.
     AttendMany = "attend_many" Any;
+    /// The positions that each token attends to, by scores of the keys of a cache.
+    Choose = "choose" Any;
+    /// Attention of each token over listed positions of a cache that already holds their keys and
+    /// values.
+    AttendListed = "attend_listed" BucketOnGpus;
     /// Which rows of a step each expert has.
     Group = "group" Any;
     /// A contraction of few rows with the weights of their experts, with elementwise ops after it.

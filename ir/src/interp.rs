@@ -3,6 +3,7 @@
 mod step;
 
 use std::borrow::Cow;
+use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -728,9 +729,24 @@ pub(crate) fn attention_of<S: Real>(
     (scale, window): (f64, usize),
     wanted: impl Fn(usize, usize) -> bool,
 ) -> Results<S> {
+    let batch = args[2].batch()?;
+    let positions = |t: usize| {
+        let pos = batch.positions[t];
+        let before = i32::try_from(window).ok().filter(|&keys| keys > 0 && keys <= pos);
+        (before.map_or(0, |keys| pos + 1 - keys)..=pos).collect()
+    };
+    attend_over(args, (scale, positions), wanted)
+}
+
+/// Attention of some tokens' heads over the positions of each token.
+fn attend_over<S: Real>(
+    args: &[&Val<S>],
+    (scale, positions): (f64, impl Fn(usize) -> Vec<i32>),
+    wanted: impl Fn(usize, usize) -> bool,
+) -> Results<S> {
     let (q, cache, batch) = (args[0].float()?, args[1].cache()?, args[2].batch()?);
     let (heads, dim) = (q.shape[1], q.shape[2]);
-    let sinks = args.get(3).map(|sinks| sinks.float()).transpose()?;
+    let sinks = args.get(3).and_then(|sinks| sinks.float().ok());
     let width = cache.entries.values().next().map_or(dim, |entry| entry.1.len() * dim / entry.0.len());
     let mut data = Vec::with_capacity(q.data.len());
     for (i, query) in q.data.chunks_exact(dim).enumerate() {
@@ -739,10 +755,9 @@ pub(crate) fn attention_of<S: Real>(
             data.resize(data.len() + width, S::of(f64::NAN));
             continue;
         }
-        let (seq, pos) = (batch.sequences[t], batch.positions[t]);
-        let before = i32::try_from(window).ok().filter(|&keys| keys > 0 && keys <= pos);
-        let first = before.map_or(0, |keys| pos + 1 - keys);
-        let seen: Vec<&Entry<S>> = (first..=pos)
+        let seq = batch.sequences[t];
+        let seen: Vec<&Entry<S>> = positions(t)
+            .into_iter()
             .map(|p| {
                 cache.entries.get(&(seq, p)).map(|entry| &**entry).ok_or(format!("sequence {seq} has no position {p}"))
             })
@@ -753,6 +768,50 @@ pub(crate) fn attention_of<S: Real>(
         data.extend(attend(query, &parts, (scale, sinks.map(|sinks| sinks.data[head]))));
     }
     one(vec![q.shape[0], heads, width], data)
+}
+
+/// Sums are compared in f32, as kernels compare them.
+pub(crate) fn choose<S: Real>(args: &[&Val<S>], _: Cx, &k: &usize) -> Results<S> {
+    let (q, w, cache, batch) = (args[0].float()?, args[1].float()?, args[2].cache()?, args[3].batch()?);
+    let (heads, dim) = (q.shape[1], q.shape[2]);
+    let mut list = Vec::with_capacity(k * batch.positions.len());
+    for (t, (&seq, &pos)) in batch.sequences.iter().zip(&batch.positions).enumerate() {
+        let queries = q.data[t * heads * dim..][..heads * dim].chunks_exact(dim);
+        let weighted: Vec<(&[S], S)> = queries.zip(w.data[t * heads..][..heads].iter().copied()).collect();
+        let score = |p: i32| {
+            let entry = cache.entries.get(&(seq, p)).ok_or(format!("sequence {seq} has no position {p}"))?;
+            let zero = S::of(0.0);
+            let of_head = |(query, w): &(&[S], S)| {
+                let dot = query.iter().zip(&entry.0).fold(zero, |sum, (&q, &k)| sum.add(q.mul(k)));
+                w.mul(if dot.get() > 0.0 { dot } else { zero })
+            };
+            Ok(weighted.iter().fold(zero, |sum, pair| sum.add(of_head(pair))).get() as f32)
+        };
+        let scores: Vec<f32> = (0..=pos).map(score).collect::<Result<_, String>>()?;
+        let mut order: Vec<usize> = (0..scores.len()).collect();
+        // The sort is stable: of equal ones the first stays the first.
+        order.sort_by(|&a, &b| scores[b].partial_cmp(&scores[a]).unwrap_or(Ordering::Equal));
+        order.truncate(k);
+        order.sort_unstable();
+        list.extend(order.iter().map(|&p| p as i32).chain(std::iter::repeat_n(-1, k - order.len())));
+    }
+    Ok(vec![Val::Int(list)])
+}
+
+pub(crate) fn attend_listed<S: Real>(args: &[&Val<S>], _: Cx, &scale: &f64) -> Results<S> {
+    attend_listed_of(args, scale, |_, _| true)
+}
+
+/// The same of some tokens' heads; all others have no numbers.
+pub(crate) fn attend_listed_of<S: Real>(
+    args: &[&Val<S>],
+    scale: f64,
+    wanted: impl Fn(usize, usize) -> bool,
+) -> Results<S> {
+    let (batch, list) = (args[2].batch()?, args[3].int()?);
+    let each = list.len() / batch.positions.len().max(1);
+    let positions = |t: usize| list[t * each..][..each].iter().copied().take_while(|&p| p >= 0).collect();
+    attend_over(args, (scale, positions), wanted)
 }
 
 pub(crate) fn conv<S: Real>(args: &[&Val<S>], _: Cx) -> Results<S> {

@@ -504,6 +504,15 @@ weight_steps!(ops! {
     /// has no value. It is not scaled.
     Attention = "attention" (q: Row, cache: Shared, batch: Shared; sinks: Shared) { scale: f64, window: usize }
         [Boundary, ATTENTION, Other, Head, work::none] shapes::attention, interp::attention;
+    /// The positions that a token attends to, in ascending order: the `k` of its sequence, up to
+    /// its own, with the largest sum over heads of `w * relu(q . key)`. Of equal sums the first
+    /// position is taken. A token that has fewer positions has -1 after the last one.
+    Choose = "choose" (q: Row, w: Row, cache: Shared, batch: Shared) { k: usize }
+        [Boundary, CHOOSE, Other, All, work::none] shapes::choose, interp::choose;
+    /// Attention of each token over the positions of its sequence that a list has for it: as many
+    /// as the token has positions, or as the list has room for. What follows them is -1.
+    AttendListed = "attend_listed" (q: Row, cache: Shared, batch: Shared, list: Choices) { scale: f64 }
+        [Boundary, ATTEND_LISTED, Other, Head, work::none] shapes::attend_listed, interp::attend_listed;
     /// A convolution of each channel over a sequence: a token and those before it, as many as the
     /// weight is long. The state keeps the last inputs.
     Conv = "conv" (state: Taken, x: All, weight: Shared, batch: Shared) {}
@@ -531,6 +540,10 @@ const GROUPED: Maker = Maker::Around { few: Family::GroupedMatvec, many: Family:
 const GROUP: Maker = Maker::Around { few: Family::Group, many: Family::Group };
 /// Kernels around attention over a cache.
 const ATTENTION: Maker = Maker::Around { few: Family::AttendOne, many: Family::AttendMany };
+/// Kernels that choose positions by the keys of a cache.
+const CHOOSE: Maker = Maker::Around { few: Family::Choose, many: Family::Choose };
+/// Kernels around attention over listed positions of a cache.
+const ATTEND_LISTED: Maker = Maker::Around { few: Family::AttendListed, many: Family::AttendListed };
 /// Kernels that process the tokens of each sequence in order.
 const RECUR: Maker = Maker::Around { few: Family::Recur, many: Family::Recur };
 

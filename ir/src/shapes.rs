@@ -458,6 +458,30 @@ pub fn attention(inputs: &[&Type], _: &f64, _: &usize) -> Types {
     one(q.dtype, Shape::led_by(Dim::Tokens, &[heads, c.value_dim]))
 }
 
+pub fn choose(inputs: &[&Type], &k: &usize) -> Types {
+    let (q, w, c) = (float(inputs[0], "q")?, float(inputs[1], "w")?, cache(inputs[2])?);
+    batch(inputs[3])?;
+    let heads = match q.shape.0[..] {
+        [Dim::Tokens, Dim::Fixed(heads), Dim::Fixed(dim)] if dim == c.head_dim && c.heads == 1 => heads,
+        _ => return Err(format!("q {q} does not fit {}: one head of keys serves all queries", inputs[2])),
+    };
+    if w.shape != Shape::led_by(Dim::Tokens, &[heads]) || w.dtype != DType::F32 {
+        return Err(format!("w must be f32[T, {heads}], a weight for each head, not {w}"));
+    }
+    if k == 0 {
+        return Err("no positions are chosen".into());
+    }
+    one(DType::I32, Shape(vec![Dim::Choices(k)]))
+}
+
+pub fn attend_listed(inputs: &[&Type], scale: &f64) -> Types {
+    let list = inputs[3].as_tensor().filter(|list| list.is_indices() && list.layout == Layout::Rows);
+    match list.map(|list| &list.shape.0[..]) {
+        Some([Dim::Choices(_)]) => attention(&inputs[..3], scale, &0),
+        _ => Err(format!("list must be i32[T*k], not {}", inputs[3])),
+    }
+}
+
 fn slots(ty: &Type) -> Result<&SlotsType, String> {
     ty.as_slots().ok_or_else(|| format!("state must be of slots, not {ty}"))
 }

@@ -94,6 +94,10 @@ impl Splitter<'_> {
         if graph.op(boundary).is_call() {
             return inside;
         }
+        if reads_what_lies(graph.op(boundary)) {
+            inside.extend(self.flattened(boundary));
+            return inside;
+        }
         let mut next = BTreeSet::new();
         let mut last = boundary;
         loop {
@@ -106,10 +110,7 @@ impl Splitter<'_> {
             inside.insert(id);
             last = id;
         }
-        if let [(user, _)] = graph.users(boundary.into())[..]
-            && matches!(graph.op(user), Op::Reshape { .. })
-            && !graph.is_output(boundary.into())
-        {
+        if let Some(user) = self.flattened(boundary) {
             inside.insert(user);
             inside.extend(self.codes(boundary, user, cx));
         }
@@ -117,6 +118,13 @@ impl Splitter<'_> {
             inside.extend(fuse::elementwise_after(graph, boundary));
         }
         inside
+    }
+
+    /// The reshape of a boundary's result, if nothing else reads that.
+    fn flattened(&self, boundary: NodeId) -> Option<NodeId> {
+        let [(user, _)] = self.graph.users(boundary.into())[..] else { return None };
+        let is_reshape = matches!(self.graph.op(user), Op::Reshape { .. });
+        (is_reshape && !self.graph.is_output(boundary.into())).then_some(user)
     }
 
     /// The quantised results of attention with one token, if the columns that share a scale belong
@@ -171,6 +179,12 @@ impl Splitter<'_> {
             false => Err(Why::new(Cause::Op, format!("a boundary does not take `{}`", op.name()))),
         }
     }
+}
+
+/// Whether a boundary's kernel reads its rows and its cache from memory: any token of the step may
+/// choose, or attend to, what another one wrote.
+fn reads_what_lies(op: &Op) -> bool {
+    matches!(op, Op::Choose { .. } | Op::AttendListed { .. })
 }
 
 #[cfg(test)]

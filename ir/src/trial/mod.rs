@@ -126,17 +126,21 @@ impl<'g> Trial<'g> {
         indices: &dyn Fn(usize) -> Option<Vec<i32>>,
     ) -> Result<Trial<'g>, String> {
         let mut random = Random(seed);
-        let exponents = graph.ids().any(|id| matches!(graph.op(id), Op::Attention { .. }));
+        let attends = |op: &Op| matches!(op, Op::Attention { .. } | Op::AttendListed { .. });
+        let exponents = graph.ids().any(|id| attends(graph.op(id)));
         let mut params = Vec::new();
         for (number, v) in graph.inputs().into_iter().enumerate() {
             params.push(match graph.ty(v) {
                 Type::Tensor(t) if t.dtype == DType::I32 => {
-                    let drawn = || experts(graph, v).map(|count| random.experts(count, t, &step));
+                    let drawn = || match is_list(graph, v) {
+                        true => Some(random.positions(t, &step)),
+                        false => experts(graph, v).map(|count| random.experts(count, t, &step)),
+                    };
                     let given = indices(number).or_else(drawn);
                     Param::Indices(given.ok_or_else(|| format!("nothing gives the indices %{}", name(graph, v)))?)
                 }
                 Type::Tensor(t) => {
-                    let always = gate_of(graph, v).is_some() || is_table(graph, v);
+                    let always = gate_of(graph, v).is_some() || is_table(graph, v) || weighs(graph, v);
                     let fill = if always { Fill::Random } else { fill };
                     Param::Numbers(source(graph, v, t, &step, (fill.scale(t.dtype, exponents), seed)))
                 }
@@ -330,6 +334,17 @@ pub fn experts(graph: &Graph, v: Value) -> Option<usize> {
     })
 }
 
+/// Whether a parameter lists the positions that tokens attend to.
+fn is_list(graph: &Graph, v: Value) -> bool {
+    graph.users(v).iter().any(|&(user, slot)| matches!(graph.op(user), Op::AttendListed { .. }) && slot == 3)
+}
+
+/// Whether a parameter weighs the scores of a choice: were it as small as the queries, f32 would
+/// not tell scores apart.
+fn weighs(graph: &Graph, v: Value) -> bool {
+    graph.users(v).iter().any(|&(user, slot)| matches!(graph.op(user), Op::Choose { .. }) && slot == 1)
+}
+
 /// Whether a parameter is a table of rotations, which are never large.
 fn is_table(graph: &Graph, v: Value) -> bool {
     graph.users(v).iter().any(|&(user, slot)| matches!(graph.op(user), Op::Rope {} | Op::RopePairs {}) && slot == 1)
@@ -418,6 +433,20 @@ impl Random {
     fn next(&mut self) -> f64 {
         self.0 = self.0.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
         ((self.0 >> 40) as i64 % 256 - 128) as f64 / 128.0
+    }
+
+    /// Positions of each token's sequence up to its own, in ascending order: as many as the list
+    /// has room for, if there are as many, and then -1.
+    fn positions(&mut self, t: &TensorType, step: &Step) -> Vec<i32> {
+        let (k, mut all) = (t.choices(), Vec::new());
+        for position in step.batch().positions {
+            let there = position as usize + 1;
+            let count = there.min(k);
+            let part = (self.next() + 1.0) / 2.0;
+            all.extend((0..count).map(|i| ((i as f64 + part) * there as f64 / count as f64) as i32));
+            all.extend(std::iter::repeat_n(-1, k - count));
+        }
+        all
     }
 
     /// The experts of a step's rows. One in sixteen tokens has none for its last.

@@ -67,7 +67,8 @@ impl Trial<'_> {
         let ty = self.graph.ty(v);
         let (dim, width) = (lead(ty).unwrap_or(Dim::Fixed(1)), row_width(ty));
         let mut mask = Mask::new(dim.at(cx.tokens, cx.rows), width);
-        let attention = self.graph.ids().find(|&id| matches!(self.graph.op(id), Op::Attention { .. }));
+        let attends = |op: &Op| matches!(op, Op::Attention { .. } | Op::AttendListed { .. });
+        let attention = self.graph.ids().find(|&id| attends(self.graph.op(id)));
         let key =
             |part: usize| hash(sampling.seed, self.graph.outputs().iter().position(|&o| o == v).unwrap_or(0), part);
         match (contracted(self.graph), attention, ty) {

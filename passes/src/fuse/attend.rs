@@ -18,7 +18,7 @@ pub fn claim(regions: &mut Regions, cx: &Cx) {
             let taken = recur::taken(regions, boundary);
             regions.leave(taken.left);
             taken.nodes
-        } else if cx.attends_with_one() {
+        } else if cx.attends_with_one() || regions.family(boundary, cx) != Family::AttendMany {
             graph.segment(boundary).and_then(|s| segments.remove(&s)).unwrap_or_default()
         } else {
             let why = Why::new(Cause::Step, "attention of many tokens reads what lies in memory");

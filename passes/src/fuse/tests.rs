@@ -330,7 +330,7 @@ fn what_no_family_takes_is_refused() {
     assert_eq!(
         e.help.as_deref(),
         Some(
-            "the families are rows, matvec, matmul, attend_one, attend_many, group, grouped_matvec, grouped_matmul, recur"
+            "the families are rows, matvec, matmul, attend_one, attend_many, choose, attend_listed, group, grouped_matvec, grouped_matmul, recur"
         )
     );
 }

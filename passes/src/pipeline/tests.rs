@@ -75,7 +75,7 @@ fn form(graph: &Graph, id: NodeId) -> Result<(), String> {
         Family::Rows => (0, 0),
         Family::Matvec | Family::Matmul | Family::GroupedMatvec | Family::GroupedMatmul => (1, 0),
         Family::Group => (0, 0),
-        Family::AttendOne | Family::AttendMany | Family::Recur => (0, 1),
+        Family::AttendOne | Family::AttendMany | Family::AttendListed | Family::Choose | Family::Recur => (0, 1),
     };
     check(count(Op::is_contraction) == contractions, "contractions")?;
     check(count(Op::is_boundary) == boundaries, "boundaries")?;

@@ -6,6 +6,9 @@
 //! heads share one key; they are split into several tasks, and each writes the same key.
 //! `attend_many`: a task is a tile of tokens and a query head; keys and values are in the cache
 //! already.
+//! `attend_listed`: a task is a token and some of the query heads that share a cache head. The keys
+//! and values of listed positions are gathered into blocks first.
+mod gather;
 mod tiles;
 mod transpose;
 mod widen;
@@ -76,6 +79,29 @@ pub fn emit_many<'c>(c: &Host<'c>, spec: &KernelSpec) -> Result<manifest::Kernel
     Ok(manifest::Kernel::host(Tasks::Tiles { times: a.heads }, block.bytes))
 }
 
+pub fn emit_listed<'c>(c: &Host<'c>, spec: &KernelSpec) -> Result<manifest::Kernel, Diagnostic> {
+    let kernel = signature::kernel(c, spec)?;
+    let a = Attention::new(c, &kernel)?;
+    if a.widens() {
+        return Err(unsupported("attention over listed positions of a cache of bytes"));
+    }
+    let group = a.heads / a.cache.ty.heads;
+    let together = group.min(TOGETHER);
+    let parts = group.div_ceil(together);
+    let times = a.cache.ty.heads * parts;
+    let block = a.block(together, 1);
+    let (first, end) = signature::tasks(c);
+    kernel.each(first, end, |task| {
+        let [token, rest] = c.divide(task, c.int(times));
+        let [head, part] = c.divide(rest, c.int(parts));
+        let query_head = head * group + part * together;
+        let place = |r: Int<'c>| (token, query_head + r);
+        let count = c.smaller(c.int(group) - part * together, together);
+        a.run(&block, &Span { token, head, count, per_row: 0 }, &place, None)
+    })?;
+    Ok(manifest::Kernel::host(Tasks::Tokens { per: 1, times }, block.bytes))
+}
+
 struct Attention<'k, 'a, 'c> {
     kernel: &'k Kernel<'a, 'c>,
     cache: &'k Cache<'c>,
@@ -85,6 +111,9 @@ struct Attention<'k, 'a, 'c> {
     scale: f64,
     window: usize,
     sinks: Option<&'k Operand<'c>>,
+    /// The positions that each token attends to, if not all up to its own, and how many it may
+    /// have.
+    list: Option<(Ptr<'c>, usize)>,
     dot: Dot,
 }
 
@@ -120,11 +149,17 @@ type Place<'p, 'c> = &'p dyn Fn(Int<'c>) -> (Int<'c>, Int<'c>);
 impl<'k, 'a, 'c> Attention<'k, 'a, 'c> {
     fn new(c: &Host<'c>, kernel: &'k Kernel<'a, 'c>) -> Result<Attention<'k, 'a, 'c>, Diagnostic> {
         let graph = kernel.rows.graph;
-        let node = kernel.the("attention", |op| matches!(op, Op::Attention { .. }))?;
-        let Op::Attention { scale, window } = *graph.op(node.node) else { unreachable!("just matched") };
+        let node = kernel.the("attention", |op| matches!(op, Op::Attention { .. } | Op::AttendListed { .. }))?;
         let operands = graph.operands(node.node);
-        let (query, sinks) = (operands[0], operands.get(3));
+        let query = operands[0];
+        let (scale, window, sinks, list) = match *graph.op(node.node) {
+            Op::Attention { scale, window } => (scale, window, operands.get(3), None),
+            Op::AttendListed { scale } => (scale, 0, None, Some(operands[3])),
+            _ => unreachable!("just matched"),
+        };
         let sinks = sinks.map(|&sinks| kernel.rows.operand(sinks)).transpose()?;
+        let entries = |list: Value| Ok::<_, Diagnostic>((kernel.rows.index(list)?, kernel.rows.shape(list)?.choices()));
+        let list = list.map(entries).transpose()?;
         let [cache] = &kernel.caches[..] else { return Err(unsupported("attention over other than one cache")) };
         let (out, to) = kernel.output()?;
         let flattened = matches!(graph.op(out.node), Op::Reshape { .. }) && graph.operands(out.node) == [node];
@@ -134,7 +169,7 @@ impl<'k, 'a, 'c> Attention<'k, 'a, 'c> {
         let heads = kernel.rows.shape(query)?.shape.0[1].fixed().unwrap_or(0);
         let stored = cache.ty.dtype;
         let dot = Dot::new(c, if stored == DType::F8E4M3 { kernel.rows.shape(query)?.dtype } else { stored });
-        Ok(Attention { kernel, cache, query, out: to, heads, scale, window, sinks, dot })
+        Ok(Attention { kernel, cache, query, out: to, heads, scale, window, sinks, list, dot })
     }
 
     fn code(&self) -> &'a Code<'c> {
@@ -168,7 +203,8 @@ impl<'k, 'a, 'c> Attention<'k, 'a, 'c> {
         let is_prefix = self.cache.ty.is_prefix;
         let own = |dim: usize, is_wanted: bool| if is_wanted { keys * dim * size } else { 0 };
         let widened = [(l.dim, true), (l.value_dim, !is_prefix)];
-        let widened = widened.map(|(dim, is_wanted)| take(own(dim, is_wanted && self.widens())));
+        let widened =
+            widened.map(|(dim, is_wanted)| take(own(dim, is_wanted && (self.widens() || self.list.is_some()))));
         let turned = take(own(l.value_dim, is_prefix));
         Block { height, keys, query, score, weight, result, top, sum, widened, turned, bytes }
     }
@@ -182,8 +218,13 @@ impl<'k, 'a, 'c> Attention<'k, 'a, 'c> {
     ) -> Result<(), Diagnostic> {
         let c = self.code();
         self.begin(block, span, place)?;
-        let position = c.load_index(self.cache.batch.positions, span.token);
         let table = self.cache.batch.table(c, span.token);
+        let entries = self.list.map(|(list, most)| self.entries(list, most, span.token));
+        // A list's entries are counted as positions are.
+        let position = match &entries {
+            Some(entries) => entries.count - 1,
+            None => c.load_index(self.cache.batch.positions, span.token),
+        };
         let last = position + (span.count - 1) * span.per_row;
         let tokens = self.cache.layout.block_tokens;
         let first = match self.window {
@@ -196,6 +237,19 @@ impl<'k, 'a, 'c> Attention<'k, 'a, 'c> {
         c.repeat(first / blocks * blocks, last + 1, blocks, |number| {
             // A number past the last block stands for the last one, and a number before the first
             // for the first. Their keys are masked.
+            if let Some(entries) = &entries {
+                let (keys, values) = self.gather(block, entries, (table, span.head), number * tokens);
+                let turn = Turn {
+                    keys,
+                    values,
+                    next: None,
+                    left: last - number,
+                    first: number * tokens,
+                    position,
+                    per_row: span.per_row,
+                };
+                return c.repeat(0, span.count, block.height, |row| self.turn_by_vectors(block, row, &turn));
+            }
             let place = |number| {
                 let number = c.larger(c.smaller(number, last), first);
                 self.cache.head(c, c.load_index(table, number), span.head)

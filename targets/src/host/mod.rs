@@ -8,6 +8,7 @@
 //! contractions. Rows of activations are padded to 32 elements with zeros, and every kernel keeps
 //! the padding zero. A tied embedding exists once, packed: the lookup gathers from panels.
 mod attend;
+mod choose;
 mod codes;
 mod contract;
 mod dot;
@@ -44,6 +45,8 @@ pub const SCHEDULES: &[Schedule] = &[
     only("matmul", Family::Matmul, |setup, spec| emit(setup, spec, matmul::emit)),
     few("attend_one", Family::AttendOne, |setup, spec| emit(setup, spec, attend::emit_one)),
     only("attend_many", Family::AttendMany, |setup, spec| emit(setup, spec, attend::emit_many)),
+    only("choose", Family::Choose, |setup, spec| emit(setup, spec, choose::emit)),
+    only("attend_listed", Family::AttendListed, |setup, spec| emit(setup, spec, attend::emit_listed)),
     only("group", Family::Group, |setup, spec| emit(setup, spec, group::emit)),
     few("grouped_matvec", Family::GroupedMatvec, |setup, spec| emit(setup, spec, grouped::emit_matvec)),
     only("grouped_matmul", Family::GroupedMatmul, |setup, spec| emit(setup, spec, grouped::emit_matmul)),

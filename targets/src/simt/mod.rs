@@ -12,6 +12,7 @@ mod machine;
 mod pack;
 mod recurrent;
 mod rowwise;
+mod sparse;
 mod step_inputs;
 
 use atomc_artifact::manifest;
@@ -57,6 +58,9 @@ pub const SCHEDULES: &[Schedule] = &[
     prefill_warpgroup::SCHEDULE,
     prefill::SCHEDULE,
     decode::TOKENS,
+    sparse::choose::SCHEDULE,
+    latent::LISTED,
+    sparse::attend::SCHEDULE,
     recurrent::CONV,
     recurrent::WARPGROUP,
     recurrent::CHUNKS,

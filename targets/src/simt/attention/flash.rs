@@ -41,6 +41,9 @@ pub struct Attention<'k, 'a, 'c> {
     query: Value,
     /// A number for each query head, if heads have sinks.
     pub sinks: Option<&'k Operand<'c>>,
+    /// The positions that each token attends to, if not all up to its own, and how many it may
+    /// have.
+    pub list: Option<(Ptr<'c>, usize)>,
     /// Scores times this are powers of two. Its sign is in the queries.
     pub factor: f64,
     sign: f64,
@@ -58,8 +61,13 @@ impl<'k, 'a, 'c> Attention<'k, 'a, 'c> {
     /// Attention of a kernel that may also quantise its results.
     pub fn with_codes(kernel: &'k Kernel<'a, 'c>) -> Result<Attention<'k, 'a, 'c>, Diagnostic> {
         let (c, graph) = (kernel.code, kernel.rows.graph);
-        let node = kernel.the("attention", |op| matches!(op, Op::Attention { .. }))?;
-        let Op::Attention { scale, window } = *graph.op(node.node) else { unreachable!("just matched") };
+        let node = kernel.the("attention", |op| matches!(op, Op::Attention { .. } | Op::AttendListed { .. }))?;
+        let operands = graph.operands(node.node);
+        let (scale, window, sinks, list) = match *graph.op(node.node) {
+            Op::Attention { scale, window } => (scale, window, operands.get(3), None),
+            Op::AttendListed { scale } => (scale, 0, None, Some(operands[3])),
+            _ => unreachable!("just matched"),
+        };
         let [cache] = &kernel.caches[..] else { return Err(unsupported("attention over other than one cache")) };
         let (stored, out) = kernel.output()?;
         let is_coded = matches!(graph.op(stored.node), Op::Quantise { .. });
@@ -70,8 +78,9 @@ impl<'k, 'a, 'c> Attention<'k, 'a, 'c> {
             return Err(unsupported("attention whose result is computed on"));
         }
         let Sizes { heads, stored, .. } = Sizes::of(graph)?;
-        let operands = graph.operands(node.node);
-        let sinks = operands.get(3).map(|&sinks| kernel.rows.operand(sinks)).transpose()?;
+        let sinks = sinks.map(|&sinks| kernel.rows.operand(sinks)).transpose()?;
+        let entries = |list: Value| Ok::<_, Diagnostic>((kernel.rows.index(list)?, kernel.rows.shape(list)?.choices()));
+        let list = list.map(entries).transpose()?;
         let matrix = Matrix::new(c, stored.dtype);
         // Without a scale all keys weigh the same, as they do if the queries are zero.
         let (sign, size) = if scale == 0.0 { (0.0, 1.0) } else { (scale.signum(), scale.abs()) };
@@ -90,6 +99,7 @@ impl<'k, 'a, 'c> Attention<'k, 'a, 'c> {
             lanes: vector(graph),
             query: operands[0],
             sinks,
+            list,
             factor: size * std::f64::consts::LOG2_E,
             sign,
             of_values: (c.int(0), cache.layout.value_dim / 16),

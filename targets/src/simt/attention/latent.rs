@@ -59,6 +59,16 @@ pub const MANY: Schedule = Schedule {
     emit: |setup, spec| launch::finish(emit_many(setup, spec)),
 };
 
+/// Attention over listed positions: a work-group gathers the keys of its own token's list.
+pub const LISTED: Schedule = Schedule {
+    name: "latent_listed",
+    family: Family::AttendListed,
+    invariant: false,
+    suits: |spec, arch, _| Shape::new(spec, launch::gpu(arch)?, 1).map(drop),
+    open: None,
+    emit: |setup, spec| launch::finish(emit_one(setup, spec)),
+};
+
 fn emit_one<'c>(setup: &Setup<'c>, spec: &KernelSpec) -> launch::Made<'c> {
     let shape = Shape::new(spec, setup.gpu()?, 1).map_err(WhyNot::diagnostic)?;
     let code = setup.open(spec, shape.threads)?;
@@ -128,13 +138,14 @@ impl<'c> Now<'c> {
         self.running.carried().into_iter().chain(vectors).chain(self.ahead.carried()).collect()
     }
 
-    /// The carried values, split into `sums` sums and `values` values.
-    fn of(c: &Gpu<'c>, carried: &[Any<'c>], sums: usize, values: usize) -> Now<'c> {
+    /// The carried values, split into sums, values, and places of keys, by their numbers.
+    fn of(c: &Gpu<'c>, carried: &[Any<'c>], [sums, values, places]: [usize; 3]) -> Now<'c> {
         let (running, rest) = carried.split_at(Running::COUNT);
         let (vectors, ahead) = rest.split_at(sums + values);
         let vectors: Vec<Vector<'c>> = vectors.iter().map(|v| v.into_vector_value()).collect();
         let (sums, values) = vectors.split_at(sums);
-        Now { running: Running::of(running), sums: sums.to_vec(), values: values.to_vec(), ahead: Ahead::of(c, ahead) }
+        let ahead = Ahead::of(c, ahead, places);
+        Now { running: Running::of(running), sums: sums.to_vec(), values: values.to_vec(), ahead }
     }
 }
 
@@ -157,6 +168,8 @@ struct Group<'t, 'k, 'a, 'c> {
     first: Int<'c>,
     limit: Int<'c>,
     table: Ptr<'c>,
+    /// The positions whose keys these are, if not all: entries are counted as positions are.
+    list: Option<Ptr<'c>>,
     /// The first turn, and the last.
     begin: Int<'c>,
     last: Int<'c>,
@@ -183,6 +196,8 @@ impl<'t, 'k, 'a, 'c> Group<'t, 'k, 'a, 'c> {
     ) -> Group<'t, 'k, 'a, 'c> {
         let (c, batch) = (a.code(), &a.cache.batch);
         let position = c.load_index(batch.positions, place.token);
+        // A list has as many entries as the token has positions, if it has room for as many.
+        let position = a.list.map_or(position, |(_, most)| c.smaller(position, most - 1));
         let turns = a.cache.layout.block_tokens / shape.keys();
         let blocks = position / a.cache.layout.block_tokens + 1;
         let each = c.larger((blocks + (shape.splits - 1)) / shape.splits, LEAST);
@@ -204,6 +219,7 @@ impl<'t, 'k, 'a, 'c> Group<'t, 'k, 'a, 'c> {
             first: place.part * shape.queries(),
             limit: c.int(a.heads),
             table: batch.table(c, place.token),
+            list: a.list.map(|(list, most)| c.at(list, place.token * (4 * most))),
             begin: own * turns,
             last: c.smaller(end, position / shape.keys()),
             local: c.local(shape.local()),
@@ -232,6 +248,7 @@ impl<'t, 'k, 'a, 'c> Group<'t, 'k, 'a, 'c> {
             first,
             limit,
             table: batch.table(c, token),
+            list: None,
             begin: c.int(0),
             last: c.uniform((position + end / a.heads) / shape.keys()),
             local: c.local(shape.local()),
@@ -279,9 +296,9 @@ impl<'t, 'k, 'a, 'c> Group<'t, 'k, 'a, 'c> {
         c.barrier();
         let values = self.score(queries, || self.values());
         let now = Now { running: Running::begin(self), sums: self.no_sums(), values, ahead };
-        let (sums, values) = (now.sums.len(), now.values.len());
+        let counts = [now.sums.len(), now.values.len(), self.places()];
         let carried = c.for_each((self.begin, self.last, 1), &now.carried(), |turn, carried| {
-            let now = Now::of(c, carried, sums, values);
+            let now = Now::of(c, carried, counts);
             c.barrier();
             let (running, ahead) = self.weigh(turn, &now.running, || self.next_keys(turn, &now.ahead));
             c.barrier();
@@ -289,7 +306,7 @@ impl<'t, 'k, 'a, 'c> Group<'t, 'k, 'a, 'c> {
             let (sums, values) = self.add_values(&now.values, &weights, &now.sums, || self.values());
             Now { running, sums, values, ahead }.carried()
         });
-        let now = Now::of(c, &carried, sums, values);
+        let now = Now::of(c, &carried, counts);
         c.barrier();
         let (running, ()) = self.weigh(self.last, &now.running, || ());
         c.barrier();

@@ -18,7 +18,8 @@ pub struct Sizes {
 
 impl Sizes {
     pub fn of(body: &Graph) -> Result<Sizes, Diagnostic> {
-        let node = body.ids().find(|&id| matches!(body.op(id), Op::Attention { .. }));
+        let attends = |op: &Op| matches!(op, Op::Attention { .. } | Op::AttendListed { .. });
+        let node = body.ids().find(|&id| attends(body.op(id)));
         let made = || {
             let operands = body.operands(node?);
             let query = body.ty(operands[0]).as_tensor()?;

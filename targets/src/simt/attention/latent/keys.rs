@@ -6,40 +6,46 @@ use crate::simt::gemm::global_to_lds::load_from;
 use crate::simt::machine::Gpu;
 use crate::simt::machine::fragment::{Fragment, VEC16};
 
-/// In flight while a turn is computed: the next turn's keys as they are stored, and the blocks of
-/// that turn and of the one after it.
+/// In flight while a turn is computed: the next turn's keys as they are stored, and the places of
+/// the keys of that turn and of the one after it.
 pub struct Ahead<'c> {
     keys: Vec<Vector<'c>>,
-    blocks: [Int<'c>; 2],
+    places: [Places<'c>; 2],
 }
+
+/// Where the keys of a turn are: their block, or for each panel the byte at which the key of the
+/// thread's row begins.
+pub type Places<'c> = Vec<Int<'c>>;
 
 impl<'c> Ahead<'c> {
     pub fn carried(&self) -> Vec<Any<'c>> {
-        self.blocks.iter().map(|&v| v.into()).chain(self.keys.iter().map(|&v| v.into())).collect()
+        self.places.iter().flatten().map(|&v| v.into()).chain(self.keys.iter().map(|&v| v.into())).collect()
     }
 
-    pub fn of(c: &Gpu<'c>, carried: &[Any<'c>]) -> Ahead<'c> {
-        let keys = carried[2..].iter().map(|v| v.into_vector_value()).collect();
-        Ahead { keys, blocks: [c.as_int(carried[0]), c.as_int(carried[1])] }
+    /// With `count` places for each of the two turns.
+    pub fn of(c: &Gpu<'c>, carried: &[Any<'c>], count: usize) -> Ahead<'c> {
+        let keys = carried[2 * count..].iter().map(|v| v.into_vector_value()).collect();
+        let places = |turn: usize| carried[turn * count..][..count].iter().map(|&v| c.as_int(v)).collect();
+        Ahead { keys, places: [places(0), places(1)] }
     }
 }
 
 impl<'c> Group<'_, '_, '_, 'c> {
     /// Stores the first keys where all waves read them, and loads the next ones.
     pub fn first_keys(&self) -> Ahead<'c> {
-        let [block, next, behind] = [0, 1, 2].map(|i| self.block(self.begin + i));
-        self.put(self.begin, &self.bring(self.begin, block));
-        Ahead { keys: self.bring(self.after(self.begin, 1), next), blocks: [next, behind] }
+        let [first, next, behind] = [0, 1, 2].map(|i| self.places_of(self.begin + i));
+        self.put(self.begin, &self.bring(self.begin, &first));
+        Ahead { keys: self.bring(self.after(self.begin, 1), &next), places: [next, behind] }
     }
 
     /// Stores the keys of the next turn where all waves read them, once none reads this turn's any
     /// more, and loads those of the turn after it.
     pub fn next_keys(&self, turn: Int<'c>, ahead: &Ahead<'c>) -> Ahead<'c> {
-        let [_, behind] = ahead.blocks;
-        let further = self.block(turn + 3);
+        let behind = ahead.places[1].clone();
+        let further = self.places_of(turn + 3);
         self.put(turn + 1, &ahead.keys);
-        let keys = self.bring(self.after(turn, 2), behind);
-        Ahead { keys, blocks: [behind, further] }
+        let keys = self.bring(self.after(turn, 2), &behind);
+        Ahead { keys, places: [behind, further] }
     }
 
     /// The turn `turns` turns later, or the last.
@@ -47,10 +53,42 @@ impl<'c> Group<'_, '_, '_, 'c> {
         self.code().smaller(turn + turns, self.last)
     }
 
-    /// The block of a turn; a turn after the last one has the last one's block.
-    fn block(&self, turn: Int<'c>) -> Int<'c> {
-        let (c, turns) = (self.code(), self.a.cache.layout.block_tokens / self.shape.keys());
-        c.load_index(self.table, c.smaller(turn, self.last) / turns)
+    /// How many places the keys of a turn have.
+    pub fn places(&self) -> usize {
+        if self.list.is_some() { self.shape.panels } else { 1 }
+    }
+
+    /// The places of a turn's keys; a turn after the last one has the last one's.
+    fn places_of(&self, turn: Int<'c>) -> Places<'c> {
+        let (a, c, tokens) = (self.a, self.code(), self.a.cache.layout.block_tokens);
+        let turn = c.smaller(turn, self.last);
+        let Some(list) = self.list else {
+            return vec![c.load_index(self.table, turn / (tokens / self.shape.keys()))];
+        };
+        // After the last entry it is repeated: its copies have no weight.
+        let place = |panel: usize| {
+            let entry = turn * self.shape.keys() + c.thread() % SIDE + panel * SIDE;
+            let position = c.load_made_index(list, c.smaller(entry, self.position));
+            let [key, _] = a.cache.head(c, c.load_index(self.table, position / tokens), c.int(0));
+            let token = position % tokens;
+            let panel = token / SIDE * a.stored.bytes(a.key_panel());
+            key + c.to_i64(panel + token % SIDE * a.stored.bytes(VEC16))
+        };
+        (0..self.shape.panels).map(place).collect()
+    }
+
+    /// This thread's vectors of keys that lie where the places say.
+    fn gather(&self, places: &[Int<'c>]) -> Vec<Vector<'c>> {
+        let (a, c, s) = (self.a, self.code(), &self.shape);
+        let (all, words) = (self.vec16s(), a.stored.bytes(VEC16) / 4);
+        let load = |first: usize| {
+            let vec16 = c.smaller(c.thread() + first, all - 1);
+            let (panel, group) = (vec16 / SIDE / s.groups, vec16 / SIDE % s.groups);
+            let place = (1..s.panels).fold(places[0], |place, i| c.pick_int(c.equal(panel, i), places[i], place));
+            let from = c.at(c.at(a.cache.k, place), group * a.stored.bytes(GROUP));
+            c.load_vector(c.cx.i32_type(), words, from, 4 * words)
+        };
+        (0..all).step_by(s.threads).map(load).collect()
     }
 
     /// Vectors of a turn's keys, and those of each thread.
@@ -58,10 +96,13 @@ impl<'c> Group<'_, '_, '_, 'c> {
         self.shape.panels * self.shape.groups * SIDE
     }
 
-    /// Loads this thread's vectors of a turn's keys in a block, as they are stored.
-    fn bring(&self, turn: Int<'c>, block: Int<'c>) -> Vec<Vector<'c>> {
+    /// Loads this thread's vectors of a turn's keys, as they are stored.
+    fn bring(&self, turn: Int<'c>, places: &[Int<'c>]) -> Vec<Vector<'c>> {
+        if self.list.is_some() {
+            return self.gather(places);
+        }
         let (a, c, threads) = (self.a, self.code(), self.shape.threads);
-        let [start, _] = a.turn_in(block, c.int(0), turn, self.shape.keys() / a.span());
+        let [start, _] = a.turn_in(places[0], c.int(0), turn, self.shape.keys() / a.span());
         let (all, words) = (self.vec16s(), a.stored.bytes(VEC16) / 4);
         let lane = |own: Int<'c>| a.stored.offset(own * VEC16);
         let firsts: Vec<usize> = (0..all).step_by(threads).collect();

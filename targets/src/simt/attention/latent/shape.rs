@@ -66,7 +66,7 @@ impl Shape {
         let resident = (simt.unit.lds / shape.local()).min(2 * simt.unit.simds / shape.waves).max(1);
         let parts = queries.div_ceil(shape.queries());
         let splits = match spec.family {
-            Family::AttendOne => {
+            Family::AttendOne | Family::AttendListed => {
                 let most = SPLITS.min(COUNTERS / 4 / (spec.tokens * parts));
                 (resident * simt.chip.units / (spec.tokens * parts)).clamp(1, most.max(1))
             }

@@ -1,0 +1,68 @@
+//! Keys and values of listed positions, gathered into blocks as a cache has them.
+use super::{Attention, Block};
+use crate::code::{Int, Ptr};
+use crate::host::LANES;
+
+/// The list of one token: its entries, and how many there are.
+pub struct Entries<'c> {
+    list: Ptr<'c>,
+    pub count: Int<'c>,
+}
+
+impl<'c> Attention<'_, '_, 'c> {
+    /// The list of a token, which has at most this many entries.
+    pub fn entries(&self, lists: Ptr<'c>, most: usize, token: Int<'c>) -> Entries<'c> {
+        let c = self.code();
+        let position = c.load_index(self.cache.batch.positions, token);
+        Entries { list: c.at(lists, token * (4 * most)), count: c.smaller(position + 1, most) }
+    }
+
+    /// A block of keys, and one of values, from an entry on. After the last entry it is repeated.
+    pub fn gather(
+        &self,
+        block: &Block<'c>,
+        entries: &Entries<'c>,
+        (table, head): (Ptr<'c>, Int<'c>),
+        first: Int<'c>,
+    ) -> (Vec<Ptr<'c>>, Vec<Ptr<'c>>) {
+        let (c, l, is_prefix) = (self.code(), &self.cache.layout, self.cache.ty.is_prefix);
+        let [keys, values] = block.widened;
+        c.repeat(0, l.block_tokens, 1, |to| {
+            let position = c.load_made_index(entries.list, c.smaller(first + to, entries.count - 1));
+            let page = c.load_index(table, position / l.block_tokens);
+            let [key, value] = self.cache.head(c, page, head);
+            let from = position % l.block_tokens;
+            self.copy_key((c.at(self.cache.k, key), from), (keys, to));
+            if !is_prefix {
+                self.copy_value((c.at(self.cache.v, value), from), (values, to));
+            }
+        });
+        let keys = vec![keys];
+        let values = if is_prefix { self.turned(block, &keys) } else { vec![values] };
+        (keys, values)
+    }
+
+    /// Copies the key of a token of a block to the place of another one.
+    fn copy_key(&self, (from, token): (Ptr<'c>, Int<'c>), (to, place): (Ptr<'c>, Int<'c>)) {
+        let (c, l, size) = (self.code(), &self.cache.layout, self.cache.ty.dtype.size());
+        let group = l.group * size;
+        let lane = |token: Int<'c>| token / LANES * (LANES * l.dim * size) + token % LANES * group;
+        let (from, to) = (c.at(from, lane(token)), c.at(to, lane(place)));
+        c.repeat(0, l.dim / l.group, 1, |i| {
+            let at = i * (LANES * group);
+            let word = c.load(c.bytes_type(group), c.at(from, at), group as u32);
+            c.store(c.at(to, at), word, group as u32);
+        });
+    }
+
+    /// Copies the value of a token of a block to the place of another one.
+    fn copy_value(&self, (from, token): (Ptr<'c>, Int<'c>), (to, place): (Ptr<'c>, Int<'c>)) {
+        let (c, l, size) = (self.code(), &self.cache.layout, self.cache.ty.dtype.size());
+        let lane = |token: Int<'c>| token / l.group * (LANES * l.group * size) + token % l.group * size;
+        let (from, to) = (c.at(from, lane(token)), c.at(to, lane(place)));
+        c.repeat(0, l.value_dim, 1, |col| {
+            let at = col / LANES * (LANES * l.block_tokens * size) + col % LANES * (l.group * size);
+            c.store(c.at(to, at), c.load(c.bytes_type(size), c.at(from, at), size as u32), size as u32);
+        });
+    }
+}

@@ -1,0 +1,106 @@
+//! Attention that chooses what it reads: the positions of each token, and attention over them.
+//! These schedules take any size and any type of two bytes or more, and multiply without matrix
+//! instructions: a thread has a key.
+pub mod attend;
+pub mod choose;
+
+use atomc_ir::{CacheType, DType};
+
+use crate::cache::Cache;
+use crate::code::{Int, Ptr, Vector};
+use crate::schedule::WhyNot;
+use crate::simt::machine::Gpu;
+
+/// Threads of a work-group.
+pub const THREADS: usize = 256;
+
+/// The place of keys in pages.
+pub struct Keys<'k, 'c> {
+    c: &'k Gpu<'c>,
+    cache: &'k Cache<'c>,
+    table: Ptr<'c>,
+}
+
+impl<'k, 'c> Keys<'k, 'c> {
+    /// Those of a token's sequence.
+    pub fn of(c: &'k Gpu<'c>, cache: &'k Cache<'c>, token: Int<'c>) -> Keys<'k, 'c> {
+        Keys { c, cache, table: cache.batch.table(c, token) }
+    }
+
+    /// The page of a position, and the token in it.
+    pub fn page(&self, position: Int<'c>) -> [Int<'c>; 2] {
+        let tokens = self.cache.layout.block_tokens;
+        [self.c.load_index(self.table, position / tokens), position % tokens]
+    }
+
+    /// Bytes from the begin of the cache to the first group of a position's key.
+    pub fn key(&self, [page, token]: [Int<'c>; 2], head: Int<'c>) -> Int<'c> {
+        let (c, l, panel) = (self.c, &self.cache.layout, self.c.arch.memory.panel);
+        let [key, _] = self.cache.head(c, page, head);
+        let group = l.group * self.size();
+        key + c.to_i64(token / panel * (panel * l.dim * self.size()) + token % panel * group)
+    }
+
+    /// Bytes from the begin of the values to a position's number of the first dimension.
+    pub fn value(&self, [page, token]: [Int<'c>; 2], head: Int<'c>) -> Int<'c> {
+        let (c, l, panel) = (self.c, &self.cache.layout, self.c.arch.memory.panel);
+        let [_, value] = self.cache.head(c, page, head);
+        value + c.to_i64(token / l.group * (panel * l.group * self.size()) + token % l.group * self.size())
+    }
+
+    /// Columns of a group, and groups of a key.
+    pub fn groups(&self) -> (usize, usize) {
+        (self.cache.layout.group, self.cache.layout.dim / self.cache.layout.group)
+    }
+
+    /// A group of columns of a key, in f32.
+    pub fn key_group(&self, key: Int<'c>, group: impl Into<Place<'c>>) -> Vector<'c> {
+        let step = self.c.arch.memory.panel * self.cache.layout.group * self.size();
+        let from = self.c.at(self.cache.k, key);
+        let from = match group.into() {
+            Place::Known(group) => self.c.at(from, group * step),
+            Place::Computed(group) => self.c.at(from, group * step),
+        };
+        self.c.load_floats(from, self.cache.ty.dtype)
+    }
+
+    /// As many dimensions of a value as a group has columns, in f32.
+    pub fn value_group(&self, value: Int<'c>, group: Int<'c>) -> Vector<'c> {
+        let (c, l, panel) = (self.c, &self.cache.layout, self.c.arch.memory.panel);
+        let first = group * l.group;
+        let panels = first / panel * (panel * l.block_tokens * self.size());
+        let at = c.at(c.at(self.cache.v, value), panels + first % panel * (l.group * self.size()));
+        let number = |i: usize| c.load_number(c.at(at, i * l.group * self.size()), self.cache.ty.dtype).into();
+        c.floats(&(0..l.group).map(number).collect::<Vec<_>>())
+    }
+
+    fn size(&self) -> usize {
+        self.cache.ty.dtype.size()
+    }
+}
+
+/// The number of a group of columns.
+pub enum Place<'c> {
+    Known(usize),
+    Computed(Int<'c>),
+}
+
+impl From<usize> for Place<'_> {
+    fn from(group: usize) -> Self {
+        Place::Known(group)
+    }
+}
+
+impl<'c> From<Int<'c>> for Place<'c> {
+    fn from(group: Int<'c>) -> Self {
+        Place::Computed(group)
+    }
+}
+
+/// Checks the types and widths that these schedules take.
+fn takes(cache: CacheType, group: usize) -> Result<(), WhyNot> {
+    let is_wide = cache.dtype != DType::F8E4M3;
+    WhyNot::unless(is_wide, || format!("{cache}: listed positions are not read from bytes"))?;
+    let whole = cache.head_dim.is_multiple_of(group) && cache.value_dim.is_multiple_of(group);
+    WhyNot::unless(whole, || format!("{cache}: widths must be multiples of {group}"))
+}

@@ -1,0 +1,68 @@
+//! Attention that chooses what it reads: the positions of each token, and attention over them.
+use atomc_ir::Family;
+use atomc_ir::trial::Run;
+use atomc_tests::kernels::{Case, case, run};
+
+fn check(text: &str, family: Family, runs: &[Run]) {
+    let tokens: usize = runs.iter().map(|r| r.tokens).sum();
+    Case { runs, ..case(text, family, tokens.next_power_of_two()) }.check_in_all_types();
+}
+
+/// Queries of some heads, of so many numbers, over keys of their width, of which `k` are chosen.
+fn choose(heads: usize, dim: usize, k: usize) -> String {
+    format!(
+        "graph @k(%q: bf16[T, {heads}, {dim}], %w: f32[T, {heads}], %keys: cache<bf16, 1, {dim}, prefix 8>, %batch: batch) {{
+  %0 = choose %q, %w, %keys, %batch {{k = {k}}} : i32[T*{k}]
+  return %0
+}}"
+    )
+}
+
+/// Attention of some heads over a cache, by lists of `k` positions.
+fn attend(heads: usize, dim: usize, cache: &str, values: usize, k: usize) -> String {
+    let width = heads * values;
+    format!(
+        "graph @k(%q: bf16[T, {heads}, {dim}], %kv: {cache}, %batch: batch, %list: i32[T*{k}]) {{
+  %0 = attend_listed %q, %kv, %batch, %list {{scale = 0.2}} : bf16[T, {heads}, {values}]
+  %1 = reshape %0 {{shape = [T, {width}]}} : bf16[T, {width}]
+  return %1
+}}"
+    )
+}
+
+#[test]
+fn the_best_of_few_positions_are_chosen() {
+    check(&choose(4, 32, 8), Family::Choose, &[run(0, 3), run(40, 2), run(7, 1), run(6, 1)]);
+}
+
+/// Lists are cut more than once.
+#[test]
+fn the_best_of_many_positions_are_chosen() {
+    check(&choose(5, 16, 24), Family::Choose, &[run(700, 1), run(1_500, 1)]);
+}
+
+#[test]
+fn widths_of_released_indexers() {
+    check(&choose(64, 128, 64), Family::Choose, &[run(300, 1)]);
+}
+
+#[test]
+fn listed_positions_of_latent_rows() {
+    let runs = [run(0, 3), run(90, 2), run(11, 1)];
+    check(&attend(4, 24, "cache<bf16, 1, 24, prefix 16>", 16, 12), Family::AttendListed, &runs);
+    check(&attend(20, 576, "cache<bf16, 1, 576, prefix 512>", 512, 40), Family::AttendListed, &[run(70, 2)]);
+}
+
+/// Work-groups share the list of a token.
+#[test]
+fn long_lists_of_latent_rows() {
+    let text = attend(16, 576, "cache<bf16, 1, 576, prefix 512>", 512, 700);
+    check(&text, Family::AttendListed, &[run(900, 1), run(300, 1)]);
+}
+
+#[test]
+fn listed_positions_of_keys_and_values() {
+    let runs = [run(0, 2), run(50, 2)];
+    check(&attend(6, 32, "cache<bf16, 2, 32>", 32, 12), Family::AttendListed, &runs);
+    check(&attend(4, 64, "cache<bf16, 4, 64, 32>", 32, 300), Family::AttendListed, &[run(290, 1)]);
+}
