@@ -417,21 +417,23 @@ const GPT_OSS: Family = Family {
     ..QWEN2
 };
 
+const DEEPSEEK_V3_EXPERTS: experts::Traits = experts::Traits {
+    count: (&["n_routed_experts", "num_local_experts"], 256),
+    width: ("moe_intermediate_size", 2048),
+    layers: LayerRule::From(3),
+    score: Score::Sigmoid,
+    renormalise: NormRule::Field(true),
+    groups: GroupRule::Corrected(8, 4, 2.5),
+    shared: Some(("n_shared_experts", 1)),
+    ..QWEN3_EXPERTS
+};
+
 const DEEPSEEK_V3: Family = Family {
     architecture: "DeepseekV3ForCausalLM",
     vllm: "deepseek_v2",
-    latent: Some(latent::Traits { marked: true }),
+    latent: Some(latent::Traits { marked: true, indexer: None }),
     mlp: mlp::Traits { bias: Switch::Never, ..LLAMA.mlp },
-    experts: Some(experts::Traits {
-        count: (&["n_routed_experts", "num_local_experts"], 256),
-        width: ("moe_intermediate_size", 2048),
-        layers: LayerRule::From(3),
-        score: Score::Sigmoid,
-        renormalise: NormRule::Field(true),
-        groups: GroupRule::Corrected(8, 4, 2.5),
-        shared: Some(("n_shared_experts", 1)),
-        ..QWEN3_EXPERTS
-    }),
+    experts: Some(DEEPSEEK_V3_EXPERTS),
     refused: &["attention_bias"],
     others: others::DRAFT_LAYERS,
     mtp: Some(&draft::BEHIND),
@@ -441,9 +443,31 @@ const DEEPSEEK_V3: Family = Family {
     ..LLAMA
 };
 
+const DEEPSEEK_V32: Family = Family {
+    architecture: "DeepseekV32ForCausalLM",
+    latent: Some(latent::Traits { marked: true, indexer: Some((64, false)) }),
+    experts: Some(experts::Traits { layers: LayerRule::Typed(3), ..DEEPSEEK_V3_EXPERTS }),
+    mtp: None,
+    positions: 163_840,
+    ..DEEPSEEK_V3
+};
+
+const GLM_DSA: Family = Family {
+    architecture: "GlmMoeDsaForCausalLM",
+    latent: Some(latent::Traits { marked: true, indexer: Some((32, true)) }),
+    experts: Some(experts::Traits {
+        groups: GroupRule::Corrected(1, 1, 2.5),
+        layers: LayerRule::Typed(3),
+        ..DEEPSEEK_V3_EXPERTS
+    }),
+    positions: 202_752,
+    eps: 1e-5,
+    ..DEEPSEEK_V32
+};
+
 const DEEPSEEK_V2: Family = Family {
     architecture: "DeepseekV2ForCausalLM",
-    latent: Some(latent::Traits { marked: false }),
+    latent: Some(latent::Traits { marked: false, indexer: None }),
     experts: Some(experts::Traits {
         count: (&["n_routed_experts", "num_experts"], 64),
         chosen: 6,
@@ -940,6 +964,8 @@ pub const FAMILIES: &[Family] = &[
     GPT_OSS,
     DEEPSEEK_V2,
     DEEPSEEK_V3,
+    DEEPSEEK_V32,
+    GLM_DSA,
     QWEN3_NEXT,
     QWEN3_5,
     QWEN3_5_MOE,

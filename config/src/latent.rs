@@ -1,5 +1,6 @@
 //! Latent attention, as a configuration describes it: a layer's keys and values are made of one
-//! short row for each token, and only that row is kept.
+//! short row for each token, and only that row is kept. An indexer may choose the positions that a
+//! token attends to.
 use crate::fields::Fields;
 use crate::freqs::Scaling;
 use crate::kind::Weights;
@@ -32,6 +33,31 @@ pub struct Latent {
     pub in_pairs: bool,
     /// The eps of the norms of both rows.
     pub eps: f64,
+    pub positions: Positions,
+}
+
+/// The positions that a token attends to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Positions {
+    /// All up to its own.
+    All,
+    /// Those that the layer's own indexer chooses.
+    Chosen(Indexer),
+    /// Those that the nearest layer below with an indexer has chosen.
+    Shared,
+}
+
+/// What chooses positions: scores of short keys.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Indexer {
+    /// Heads of its queries, which share one key.
+    pub heads: usize,
+    /// Elements of a query, and of a key.
+    pub dim: usize,
+    /// Most positions of a token.
+    pub most: usize,
+    /// Whether neighbours are turned, and not halves.
+    pub in_pairs: bool,
 }
 
 impl Weights for Latent {
@@ -46,6 +72,8 @@ impl Weights for Latent {
 pub(crate) struct Traits {
     /// Whether `rope_interleave` says if neighbours are turned; they are without it.
     pub marked: bool,
+    /// For a family with indexers: heads by default, and whether neighbours are turned there.
+    pub indexer: Option<(usize, bool)>,
 }
 
 impl Latent {
@@ -87,8 +115,66 @@ pub(crate) fn read(
     f.note("mscale_all_dim", all_dim);
     let stretch = if all_dim > 0.0 { 0.1 * all_dim * factor.ln() + 1.0 } else { 1.0 };
     let scale = ((nope + rope) as f64).powf(-0.5) * stretch * stretch;
-    let layer = Latent { heads, q_rank, rank, nope, rope, value, scale, embedding: Some(0), in_pairs, eps: EPS };
-    Ok((vec![layer; layers], vec![embedding]))
+    let positions = positions_of_layers(f, traits, (layers, q_rank, rope))?;
+    let layer = |positions| {
+        let embedding = Some(0);
+        Latent { heads, q_rank, rank, nope, rope, value, scale, embedding, in_pairs, eps: EPS, positions }
+    };
+    Ok((positions.into_iter().map(layer).collect(), vec![embedding]))
+}
+
+/// The positions that tokens of each layer attend to.
+fn positions_of_layers(
+    f: &Fields,
+    traits: &Traits,
+    (layers, q_rank, rope): (usize, Option<usize>, usize),
+) -> Result<Vec<Positions>, Diagnostic> {
+    let Some((heads, in_pairs)) = traits.indexer else { return Ok(vec![Positions::All; layers]) };
+    if q_rank.is_none() {
+        let message = "null: an indexer takes its queries from the short row of queries";
+        return Err(f.fault("config::value", "q_lora_rank", message));
+    }
+    let heads = f.or("index_n_heads", Fields::size, heads)?;
+    let dim = f.at_most("index_head_dim", f.or("index_head_dim", Fields::size, 128)?, MAX_DIM)?;
+    if dim < rope {
+        let message = format!("{dim} is less than the {rope} elements that are turned");
+        return Err(f.fault("config::value", "index_head_dim", message));
+    }
+    let most = f.or("index_topk", Fields::size, 2048)?;
+    let in_pairs = f.or("indexer_rope_interleave", Fields::flag, in_pairs)?;
+    let chosen = Positions::Chosen(Indexer { heads, dim, most, in_pairs });
+    let full = full(f, layers)?;
+    f.note("indexer_types", &full[..]);
+    Ok(full.into_iter().map(|full| if full { chosen } else { Positions::Shared }).collect())
+}
+
+/// Whether each layer has an indexer: by a list of words, by a pattern of letters, or by a period.
+fn full(f: &Fields, layers: usize) -> Result<Vec<bool>, Diagnostic> {
+    let (listed, pattern) = ("indexer_types", "index_topk_pattern");
+    let name = if f.get(listed).is_some() { listed } else { pattern };
+    let words = match f.get(name).and_then(|value| value.as_str()) {
+        Some(letters) => Some(letters.split("").filter(|letter| !letter.is_empty()).collect()),
+        None => f.texts(name)?,
+    };
+    let Some(words) = words else {
+        let period = f.given("index_topk_freq", Fields::size, 1)?;
+        let offset = f.given("index_skip_topk_offset", Fields::number, 2)?;
+        return Ok((0..layers).map(|layer| (layer + 1).saturating_sub(offset).is_multiple_of(period)).collect());
+    };
+    let fault = |message: String| f.fault("config::value", name, message);
+    if words.len() != layers {
+        return Err(fault(format!("{} entries of {layers} layers", words.len())));
+    }
+    let is_full = |word: &&str| match *word {
+        "full" | "F" => Ok(true),
+        "shared" | "S" => Ok(false),
+        other => Err(fault(format!("{other:?} is neither full nor shared"))),
+    };
+    let full: Vec<bool> = words.iter().map(is_full).collect::<Result<_, _>>()?;
+    match full.first() {
+        Some(true) => Ok(full),
+        _ => Err(fault("the first layer has no layer below that it could share positions with".into())),
+    }
 }
 
 /// `mscale_all_dim` of the rotary embedding, in either spelling; 0 without it.

@@ -48,7 +48,7 @@ pub use experts::{Correction, Experts, Gate, Router, Score, StoredExperts, Whole
 pub use family::{FAMILIES, Family};
 pub use fields::{Facts, MAX_SIZE};
 pub use kind::{Half, Kind, Norms};
-pub use latent::Latent;
+pub use latent::{Indexer, Latent, Positions};
 pub use mlp::{Activation, Gated};
 pub use model::{Bound, Config, DTYPES, Layer};
 pub use others::OtherPart;

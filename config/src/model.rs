@@ -9,7 +9,7 @@ use crate::experts::{self, Experts, StoredExperts};
 use crate::family::{self, Family};
 use crate::fields::{self, Facts, Fields};
 use crate::kind::{Half, Kind};
-use crate::latent;
+use crate::latent::{self, Latent, Positions};
 use crate::mlp;
 use crate::others::{self, OtherPart};
 use crate::quantised::{CacheScales, Quantisation, Scheme, Stored};
@@ -146,6 +146,12 @@ impl Config {
     /// Whether any layer has experts.
     pub fn has_experts(&self) -> bool {
         self.layers.iter().any(|layer| layer.half::<Experts>().is_some())
+    }
+
+    /// Whether any layer chooses the positions that tokens attend to.
+    pub fn has_indexers(&self) -> bool {
+        let of_latent = |layer: &Layer| layer.half::<Latent>().is_some_and(|latent| latent.positions != Positions::All);
+        self.layers.iter().any(of_latent)
     }
 
     /// Where the scales of the cache are, if it has some.

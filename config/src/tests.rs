@@ -363,6 +363,54 @@ mod meaning {
         assert!((latent(&c).scale - 192f64.powf(-0.5) * stretch * stretch).abs() < 1e-15);
     }
 
+    #[test]
+    fn indexers_of_layers() {
+        let of = |architecture: &str, patch: Value| {
+            let mut all = json!({ "architectures": [architecture], "num_hidden_layers": 6 });
+            all.as_object_mut().expect("an object").extend(patch.as_object().expect("an object").clone());
+            Config::parse(&config(all), None)
+        };
+        let letters = |config: Config| -> String {
+            let positions = config.layers.iter().filter_map(|layer| layer.half::<Latent>()).map(|l| l.positions);
+            positions.map(|positions| if positions == Positions::Shared { 'S' } else { 'F' }).collect()
+        };
+        let glm = |patch: Value| of("GlmMoeDsaForCausalLM", patch).map(letters).map_err(|fault| fault.to_string());
+        assert_eq!(glm(json!({})), Ok("FFFFFF".into()));
+        assert_eq!(glm(json!({ "index_topk_freq": 2 })), Ok("FFSFSF".into()));
+        assert_eq!(glm(json!({ "index_topk_freq": 3, "index_skip_topk_offset": 1 })), Ok("FSSFSS".into()));
+        assert_eq!(glm(json!({ "index_topk_pattern": "FFSSSF" })), Ok("FFSSSF".into()));
+        let listed = ["full", "shared", "shared", "full", "shared", "full"];
+        assert_eq!(glm(json!({ "indexer_types": listed, "index_topk_pattern": "FFFFFF" })), Ok("FSSFSF".into()));
+        let fault = |patch: Value| glm(patch).expect_err("a fault");
+        assert_eq!(
+            fault(json!({ "index_topk_pattern": "FF" })),
+            "config.json: index_topk_pattern: 2 entries of 6 layers"
+        );
+        let first =
+            "config.json: index_topk_pattern: the first layer has no layer below that it could share positions with";
+        assert_eq!(fault(json!({ "index_topk_pattern": "SFFFFF" })), first);
+        let unknown = "config.json: index_topk_pattern: \"X\" is neither full nor shared";
+        assert_eq!(fault(json!({ "index_topk_pattern": "FFXFFF" })), unknown);
+        let whole = "config.json: q_lora_rank: null: an indexer takes its queries from the short row of queries";
+        let text = config(json!({ "architectures": ["GlmMoeDsaForCausalLM"] }));
+        let text = text.replacen('{', "{\"q_lora_rank\":null,", 1);
+        assert_eq!(Config::parse(&text, None).map(drop).map_err(|fault| fault.to_string()), Err(whole.into()));
+        // DeepSeek turns halves, and GLM neighbours, unless a field says otherwise.
+        let indexer = |architecture: &str, patch: Value| {
+            let config = of(architecture, patch).expect("a good configuration");
+            let Positions::Chosen(indexer) = latent(&config).positions else { panic!("no indexer") };
+            (indexer.heads, indexer.dim, indexer.most, indexer.in_pairs)
+        };
+        assert_eq!(indexer("DeepseekV32ForCausalLM", json!({})), (64, 128, 2048, false));
+        assert_eq!(indexer("GlmMoeDsaForCausalLM", json!({})), (32, 128, 2048, true));
+        let turned = json!({ "indexer_rope_interleave": true, "index_topk": 512 });
+        assert_eq!(indexer("DeepseekV32ForCausalLM", turned), (64, 128, 512, true));
+        let words = ["dense", "sparse", "dense", "sparse", "sparse", "sparse"];
+        let config = of("DeepseekV32ForCausalLM", json!({ "mlp_layer_types": words })).expect("a good configuration");
+        let dense: Vec<bool> = config.layers.iter().map(|layer| layer.half::<Gated>().is_some()).collect();
+        assert_eq!(dense, [true, false, true, false, false, false]);
+    }
+
     /// Each layer has the mixer that is listed for it, whatever the others attend over. No family
     /// has both kinds yet.
     #[test]

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 
 import safetensors.torch, torch, transformers
 from transformers.models.deepseek_v2 import modeling_deepseek_v2 as deepseek_v2
+from transformers.models.deepseek_v32 import modeling_deepseek_v32 as deepseek_v32
+from transformers.models.glm_moe_dsa import modeling_glm_moe_dsa as glm_dsa
 
 import make
 from make import HERE, LENGTHS, MODES, llama, logits, write_json
@@ -71,6 +73,16 @@ def kimi(**kw):
     return deepseek3(**{**shape, **kw})
 
 
+def sparse(cls=transformers.DeepseekV32Config, **kw):
+    """Fewer positions are chosen than most tokens have."""
+    shape = dict(num_hidden_layers=2, num_attention_heads=3, num_key_value_heads=3, hidden_size=64, q_lora_rank=32, kv_lora_rank=32,
+                 qk_nope_head_dim=16, qk_rope_head_dim=8, v_head_dim=16, rms_norm_eps=1e-6, intermediate_size=60,
+                 moe_intermediate_size=20, n_routed_experts=8, num_experts_per_tok=3, n_group=4, topk_group=2, n_shared_experts=1,
+                 first_k_dense_replace=1, routed_scaling_factor=2.5, pad_token_id=None, index_topk=8, index_n_heads=4,
+                 index_head_dim=16)
+    return llama(cls, **{**shape, **kw})
+
+
 @dataclass
 class Case:
     config: transformers.PreTrainedConfig
@@ -104,6 +116,9 @@ CASES = {
     "mla-v2": Case(deepseek2()),
     "mla-v2-groups": Case(deepseek2(q_lora_rank=20, topk_method="group_limited_greedy", n_group=3, topk_group=2,
                                     routed_scaling_factor=3.0, num_experts_per_tok=3)),
+    "dsa-v3.2": Case(sparse()),
+    "dsa-glm": Case(sparse(transformers.GlmMoeDsaConfig, num_hidden_layers=4, n_group=1, topk_group=1, index_n_heads=6,
+                           indexer_types=["full", "shared", "shared", "full"])),
     "moe-gpt-oss": Case(oss(), never=2, always=4),
     "moe-gpt-oss-mxfp4": Case(oss(intermediate_size=96, num_local_experts=7, num_experts_per_tok=4), stored="mxfp4"),
 }
@@ -262,8 +277,11 @@ def apply_complex64(q, k, turns):
     return turn(q), turn(k)
 
 
-def attention64(module, query, key, value, attention_mask, scaling, **_):
-    """As make.attention64, with sinks."""
+def attention64(module, query, key, value, attention_mask, scaling, indices=None, **_):
+    """As make.attention64, with sinks, and with the positions that an indexer has chosen."""
+    if indices is not None:
+        hidden = torch.ones(attention_mask.shape[0], *attention_mask.shape[2:], dtype=torch.bool).scatter(-1, indices.long(), False)
+        attention_mask = attention_mask.masked_fill(hidden.unsqueeze(1), torch.finfo(torch.float64).min)
     key = key.repeat_interleave(module.num_key_value_groups, dim=1)
     value = value.repeat_interleave(module.num_key_value_groups, dim=1)
     scores = query @ key.transpose(2, 3) * scaling + attention_mask
@@ -282,8 +300,36 @@ def rotary_halves64(self, x, position_ids):
     return angle.cos() * self.attention_scaling, angle.sin() * self.attention_scaling
 
 
+@torch.no_grad()
+def indexer64(self, hidden, short, embeddings, mask, position_ids=None, past_key_values=None):
+    """The module of transformers with its conversions to float32 left out. Of equal scores the first position is chosen."""
+    cos, sin = embeddings
+    split = [self.qk_rope_head_dim, self.head_dim - self.qk_rope_head_dim]
+    q = self.wq_b(short).unflatten(-1, (self.n_heads, self.head_dim)).split(split, dim=-1)
+    k = self.k_norm(self.wk(hidden)).unsqueeze(2).split(split, dim=-1)
+    is_glm = type(self).__name__.startswith("Glm")
+    turn = glm_dsa.apply_rotary_pos_emb_interleave if is_glm else deepseek_v32.apply_rotary_pos_emb
+    turned = turn(q[0], k[0], cos, sin, unsqueeze_dim=2)
+    q, k = torch.cat([turned[0], q[1]], dim=-1), torch.cat([turned[1], k[1]], dim=-1).squeeze(2)
+    if past_key_values is not None: k = past_key_values.update_indexer(k, self.layer_idx)
+    scores = (q @ k.transpose(-1, -2).unsqueeze(1) * self.head_dim**-0.5).relu()
+    weights = self.weights_proj(hidden) * self.n_heads**-0.5
+    scores = (weights.unsqueeze(-2) @ scores).squeeze(-2) + mask
+    assert scores.dtype == torch.float64
+    # The last score that is chosen and the first that is not are equal, as zeros are, or more than
+    # a rounding apart.
+    order = scores.sort(dim=-1, descending=True).values
+    if scores.shape[-1] > self.index_topk:
+        last, first = order[..., self.index_topk - 1], order[..., self.index_topk]
+        apart = (last - first)[first > -1e30]
+        assert ((apart == 0) | (apart > 1e-4)).all(), apart.min()
+    return pick(scores, min(self.index_topk, scores.shape[-1])).int()
+
+
+INDEXERS = ("DeepseekV32Indexer", "GlmMoeDsaIndexer")
 ROUTERS = {"Qwen3MoeTopKRouter": softmax_router, "MixtralTopKRouter": softmax_router, "GptOssTopKRouter": chosen_router,
-           "Glm4MoeTopkRouter": sigmoid_router, "DeepseekV3TopkRouter": sigmoid_router, "DeepseekV2TopkRouter": method_router}
+           "Glm4MoeTopkRouter": sigmoid_router, "DeepseekV3TopkRouter": sigmoid_router,
+           "DeepseekV32TopkRouter": sigmoid_router, "GlmMoeDsaTopkRouter": sigmoid_router, "DeepseekV2TopkRouter": method_router}
 
 
 def float64(model):
@@ -291,6 +337,7 @@ def float64(model):
     for module in model.modules():
         router = ROUTERS.get(type(module).__name__)
         if router: module.forward = router.__get__(module)
+        if type(module).__name__ in INDEXERS: module.forward = indexer64.__get__(module)
     if isinstance(model, transformers.GptOssForCausalLM):
         model.model.rotary_emb.forward = rotary_halves64.__get__(model.model.rotary_emb)
     if isinstance(model, transformers.DeepseekV2ForCausalLM):

@@ -8,7 +8,7 @@ use atomc_config::{Draft, Fusion, Head};
 use atomc_ir::results::{DRAFTED, HIDDEN, LOGITS, PICKS};
 use atomc_ir::{Builder, DType, Diagnostic, Dim, Graph, Op, Shape, Type, Value};
 
-use super::layer::{LayerBuilder, Made, norm};
+use super::layer::{Carried, LayerBuilder, Made, norm};
 use super::model::{Around, caches, head, index, ropes, through};
 use super::product::Factor;
 use super::{Config, Part};
@@ -40,7 +40,9 @@ pub fn graph(config: &Config, draft: &Draft, part: Part) -> Result<Graph, Diagno
     let (mut x, mut states) = (hidden, vec![]);
     for (number, layer) in model.layers.iter().enumerate() {
         let path = model.layer_path(number);
-        let mut builder = LayerBuilder { b: &mut b, config: model, part, index: first + number, path };
+        let index = first + number;
+        let mut builder =
+            LayerBuilder { b: &mut b, config: model, part, index, path, carried: &mut Carried::default() };
         let entering = match &draft.fusion {
             Fusion::Eagle3(eagle) if number == 0 => beside(&mut builder, eagle, embedded, hidden)?,
             Fusion::Mtp(fusion) if number == 0 => (fused(builder.b, model, fusion, [embedded, hidden])?, None),

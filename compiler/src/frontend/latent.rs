@@ -5,12 +5,15 @@
 //! applied to the query instead, and the product for values after attention. So all heads see the
 //! same keys, which are the latent rows followed by the rotated part, and values are a part of
 //! keys.
-use atomc_config::Latent;
-use atomc_ir::{CacheType, Diagnostic, Op, Type, Value};
+use atomc_config::{Indexer, Latent, Positions};
+use atomc_ir::{CacheType, DType, Diagnostic, Op, Type, Value};
 
 use super::Config;
 use super::layer::{Given, Kind, LayerBuilder, Left, Made, Unit};
 use super::product::Factor;
+
+/// The eps of the norm of an indexer's keys, which no configuration has.
+const INDEXER_EPS: f64 = 1e-6;
 
 impl Kind for Latent {
     fn share(&self, ranks: usize) -> Result<Latent, String> {
@@ -22,7 +25,13 @@ impl Kind for Latent {
 
     fn states(&self, config: &Config, index: usize) -> Vec<(String, Type)> {
         let cache = CacheType::prefix(config.cache_dtype(), 1, self.kept(), self.rank);
-        vec![(format!("kv{index}"), Type::Cache(cache))]
+        let mut states = vec![(format!("kv{index}"), Type::Cache(cache))];
+        if let Positions::Chosen(Indexer { dim, .. }) = self.positions {
+            // Its values are its keys, which nothing reads.
+            let keys = CacheType::prefix(config.dtype, 1, dim, dim);
+            states.push((format!("index{index}"), Type::Cache(keys)));
+        }
+        states
     }
 
     /// A lane has four features of a latent row or of a value, and stores two numbers at once.
@@ -36,23 +45,16 @@ impl Kind for Latent {
     }
 
     fn build(&self, builder: &mut LayerBuilder, x: Value, Given { states, ropes, batch }: Given) -> Left {
-        let given = (self.embedding.map(|rope| ropes[rope]), states.first().copied(), batch);
-        let (attended, state) = builder.latent(self, x, given)?;
-        Ok((attended, state.into_iter().collect()))
+        builder.latent(self, x, (self.embedding.map(|rope| ropes[rope]), states, batch))
     }
 }
 
 impl LayerBuilder<'_> {
-    /// The attention over `x`, and the new state of the cache.
-    fn latent(
-        &mut self,
-        all: &Latent,
-        x: Value,
-        (table, cache, batch): (Option<Value>, Option<Value>, Value),
-    ) -> Result<(Value, Option<Value>), Diagnostic> {
+    /// The attention over `x`, and the new states of the caches.
+    fn latent(&mut self, all: &Latent, x: Value, (table, caches, batch): (Option<Value>, &[Value], Value)) -> Left {
         let &Latent { rank, nope, rope, value, scale, .. } = all;
         let unsupported = |message: &str, at: &str| Err(Diagnostic::new("config::latent", message).at(at));
-        let Some(cache) = cache else {
+        let Some(&cache) = caches.first() else {
             let message = "latent attention is the artifact's own: a framework does not compute it here";
             return unsupported(message, "--attention");
         };
@@ -60,7 +62,8 @@ impl LayerBuilder<'_> {
             return unsupported("scales of a cache of latent rows are not supported", "quantization_config");
         }
         let heads = all.heads / self.part.ranks;
-        let q = self.queries(all, x)?;
+        let (short, width) = self.short_queries(all, x)?;
+        let q = self.queries(all, short, width)?;
         let a = self.projection((x, self.config.hidden), "self_attn.kv_a_proj_with_mqa", all.kept())?;
         self.b.at(format!("{}.self_attn", self.path));
         let part = |count, start, len, step| Op::Parts { count, start, len, step };
@@ -77,12 +80,60 @@ impl LayerBuilder<'_> {
         let turned = self.turned(all, turned, table)?;
         let query = self.b.push(Op::Beside {}, &[query, turned])?;
         let state = self.b.push(Op::KeyWrite { values: rank }, &[cache, key, batch])?;
-        let seen = self.b.push(Op::Attention { scale, window: 0 }, &[query, state, batch])?;
+        let mut states = vec![state];
+        let seen = match all.positions {
+            Positions::All => self.b.push(Op::Attention { scale, window: 0 }, &[query, state, batch])?,
+            Positions::Chosen(indexer) => {
+                let (list, keys) = self.chosen(indexer, x, (short, width), (table, caches[1], batch))?;
+                states.push(keys);
+                self.carried.positions = Some(list);
+                self.b.at(format!("{}.self_attn", self.path));
+                self.b.push(Op::AttendListed { scale }, &[query, state, batch, list])?
+            }
+            Positions::Shared => {
+                let list = self.carried.positions.expect("the first layer has an indexer");
+                self.b.push(Op::AttendListed { scale }, &[query, state, batch, list])?
+            }
+        };
         let seen = self.b.flat(seen, heads * rank)?;
         let seen = self.b.push(part(heads, 0, rank, rank), &[seen])?;
         let values = self.of_heads(all, seen, false)?;
         let values = self.b.flat(values, heads * value)?;
-        Ok((self.sum((values, None), "self_attn.o_proj", all.heads * value, false)?, Some(state)))
+        Ok((self.sum((values, None), "self_attn.o_proj", all.heads * value, false)?, states))
+    }
+
+    /// The positions that an indexer chooses, and the new state of its keys. Every rank chooses the
+    /// same ones.
+    fn chosen(
+        &mut self,
+        indexer: Indexer,
+        x: Value,
+        (short, width): (Value, usize),
+        (table, cache, batch): (Option<Value>, Value, Value),
+    ) -> Result<(Value, Value), Diagnostic> {
+        let Indexer { heads, dim, most, in_pairs } = indexer;
+        let path = format!("{}.self_attn.indexer", self.path);
+        let turned = |builder: &mut LayerBuilder, x: Value| {
+            let turn = if in_pairs { Op::RopePairs {} } else { Op::Rope {} };
+            table.map_or(Ok(x), |table| builder.b.push(turn, &[x, table]))
+        };
+        let q = self.projection((short, width), "self_attn.indexer.wq_b", heads * dim)?;
+        let q = self.b.at(&path).heads(q, heads, dim)?;
+        let q = turned(self, q)?;
+        let k = self.projection((x, self.config.hidden), "self_attn.indexer.wk", dim)?;
+        let norm = ["weight", "bias"].map(|part| {
+            let name = format!("{path}.k_norm.{part}");
+            self.b.at(&path).weight(name, self.config.dtype, &[dim])
+        });
+        let k = self.b.push(Op::LayerNorm { eps: INDEXER_EPS }, &[k, norm[0], norm[1]])?;
+        let k = self.b.heads(k, 1, dim)?;
+        let k = turned(self, k)?;
+        let keys = self.b.push(Op::KeyWrite { values: dim }, &[cache, k, batch])?;
+        let name = format!("{path}.weights_proj.weight");
+        let weight = self.b.weight(name, self.config.dtype, &[heads, self.config.hidden]);
+        let weights = self.b.linear(x, weight, DType::F32)?;
+        let weights = self.b.scale(weights, (heads as f64 * dim as f64).powf(-0.5))?;
+        Ok((self.b.push(Op::Choose { k: most }, &[q, weights, keys, batch])?, keys))
     }
 
     /// A part of keys or queries after its rotary embedding, if it has one.
@@ -91,16 +142,17 @@ impl LayerBuilder<'_> {
         table.map_or(Ok(x), |table| self.b.push(turn, &[x, table]))
     }
 
+    /// The rows that queries are made of, and their width.
+    fn short_queries(&mut self, all: &Latent, x: Value) -> Result<(Value, usize), Diagnostic> {
+        let Some(rank) = all.q_rank else { return Ok((x, self.config.hidden)) };
+        let row = self.projection((x, self.config.hidden), "self_attn.q_a_proj", rank)?;
+        Ok((self.norm_by(row, "self_attn.q_a_layernorm", (rank, all.eps))?, rank))
+    }
+
     /// The rank's queries, head by head, before they are turned.
-    fn queries(&mut self, all: &Latent, x: Value) -> Made {
+    fn queries(&mut self, all: &Latent, x: Value, width: usize) -> Made {
         let rows = all.heads * (all.nope + all.rope);
-        let (x, width, module) = match all.q_rank {
-            None => (x, self.config.hidden, "self_attn.q_proj"),
-            Some(rank) => {
-                let row = self.projection((x, self.config.hidden), "self_attn.q_a_proj", rank)?;
-                (self.norm_by(row, "self_attn.q_a_layernorm", (rank, all.eps))?, rank, "self_attn.q_b_proj")
-            }
-        };
+        let module = if all.q_rank.is_some() { "self_attn.q_b_proj" } else { "self_attn.q_proj" };
         let (path, dtype) = (format!("{}.{module}", self.path), self.config.dtype);
         let weight = Factor::read(self.b, self.config, &path, [rows, width])?;
         weight.shard(self.b, 0, self.part.ranks)?.multiply(self.b, x, dtype)

@@ -55,6 +55,14 @@ pub struct LayerBuilder<'a> {
     pub index: usize,
     /// The module path in the checkpoint.
     pub path: String,
+    pub carried: &'a mut Carried,
+}
+
+/// Values that a layer makes for those above it.
+#[derive(Default)]
+pub struct Carried {
+    /// The positions that tokens attend to, of the last layer that chose some.
+    pub positions: Option<Value>,
 }
 
 /// The norm of a module. A weight that is stored as a difference from a constant gets the constant

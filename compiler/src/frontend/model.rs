@@ -9,7 +9,7 @@ use atomc_ir::results::{DRAFTED, EMBEDDINGS, HIDDEN, LOGITS, PICKS};
 use atomc_ir::trial::round;
 use atomc_ir::{Builder, DType, Diagnostic, Dim, Graph, Op, Shape, Type, Value};
 
-use super::layer::{Given, Kind, LayerBuilder, Made, Unit, norm};
+use super::layer::{Carried, Given, Kind, LayerBuilder, Made, Unit, norm};
 use super::product::Factor;
 use super::{Asked, Config, Part, draft};
 
@@ -54,8 +54,10 @@ pub fn graph(config: &Config, part: Part, asked: Asked) -> Result<Graph, Diagnos
     let ropes = ropes(&mut b, config, (positions, lengths))?;
 
     let (mut states, mut entered) = (Vec::with_capacity(caches.len()), vec![x]);
+    let mut carried = Carried::default();
     for (index, layer) in config.layers.iter().enumerate() {
-        let mut builder = LayerBuilder { b: &mut b, config, part, index, path: config.layer_path(index) };
+        let mut builder =
+            LayerBuilder { b: &mut b, config, part, index, path: config.layer_path(index), carried: &mut carried };
         let given = Around { states: &caches[index], ropes: &ropes, batch };
         let (out, made) = through(&mut builder, layer, (x, None), given)?;
         states.extend(made);
