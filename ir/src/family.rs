@@ -58,7 +58,7 @@ families! {
     /// Attention of runs of tokens over a cache that already holds their keys and values.
     AttendMany = "attend_many" Any;
     /// The positions that each token attends to, by scores of the keys of a cache.
-    Choose = "choose" Any;
+    Choose = "choose" BucketOnGpus;
     /// Attention of each token over listed positions of a cache that already holds their keys and
     /// values.
     AttendListed = "attend_listed" BucketOnGpus;

@@ -1,20 +1,26 @@
-//! Family `choose`: a work-group is a token, and goes through the keys of its sequence, a key in
-//! each thread. Local memory has the queries, and a list of the best positions so far, in ascending
-//! order. A full list is cut to the `k` best; from then on only better keys enter it.
+//! Family `choose`: a work-group is a token, or a part of a token's keys in steps of few tokens. Its
+//! waves multiply panels of keys with the queries of all heads, which are in registers. Local memory
+//! has the scores of a turn of keys, and a list of the best positions so far, in ascending order. A
+//! full list is cut to the `k` best; from then on only better keys enter it. The last work-group of
+//! a token chooses from the lists of all.
 //!
 //! A score is kept as a whole number in the order of the scores. The least number of the best is
-//! found byte by byte, from the highest one on.
+//! found byte by byte, from the highest one on. A token with no more than `k` positions takes all of
+//! them without a look at any key.
 use atomc_artifact::manifest;
-use atomc_ir::{DType, Diagnostic, Family, Op, Value};
+use atomc_ir::arch::GpuArch;
+use atomc_ir::{Diagnostic, Family, Op, Value};
 use inkwell::IntPredicate;
+use inkwell::values::FloatValue;
 
 use super::{Keys, THREADS, takes};
 use crate::cache::Cache;
-use crate::code::{Any, Int, Ptr, Vector};
+use crate::code::{Any, Int, Ptr};
 use crate::row::{At, Col, Operand, unsupported};
 use crate::schedule::{Schedule, WhyNot};
-use crate::simt::launch::{self, Kernel, Setup};
+use crate::simt::launch::{self, COUNTERS, Kernel, Setup};
 use crate::simt::machine::Gpu;
+use crate::simt::machine::fragment::{Fragment, Matrix, VEC16};
 use crate::{KernelSpec, Tasks};
 
 const BUILT: &str = "numbers";
@@ -22,6 +28,13 @@ const BUILT: &str = "numbers";
 const DIGITS: usize = 256;
 /// Turns of keys that a list has room for, beyond the best.
 const TURNS: usize = 2;
+/// Keys of a panel.
+const PANEL: usize = 16;
+/// Most work-groups of a token, and the fewest turns of each.
+const SPLITS: usize = 32;
+const LEAST: usize = 2;
+/// Most registers of a lane for queries.
+const HELD: usize = 64;
 
 pub const SCHEDULE: Schedule = Schedule {
     name: "choose",
@@ -31,7 +44,7 @@ pub const SCHEDULE: Schedule = Schedule {
         let gpu = launch::gpu(arch)?;
         let sizes = Sizes::of(spec)?;
         takes(sizes.cache, gpu.memory.group_bytes / sizes.cache.dtype.size())?;
-        let bytes = sizes.bytes(gpu.memory.padded(sizes.cache.head_dim), gpu.simt.wave);
+        let bytes = sizes.bytes(gpu);
         let why = || format!("{bytes} bytes of local memory, {} are there", gpu.simt.unit.lds_group);
         WhyNot::unless(bytes <= gpu.simt.unit.lds_group, why)
     },
@@ -64,22 +77,49 @@ impl Sizes {
         self.k + TURNS * THREADS
     }
 
+    /// Heads in whole tiles of products.
+    fn padded_heads(&self, gpu: GpuArch) -> usize {
+        self.heads.next_multiple_of(gpu.simt.matrix.columns)
+    }
+
+    /// Bytes of a query in local memory.
+    fn query_row(&self, gpu: GpuArch) -> usize {
+        gpu.memory.padded(self.cache.head_dim) * self.cache.dtype.size() + VEC16
+    }
+
     /// Bytes of local memory.
-    fn bytes(&self, dim: usize, wave: usize) -> usize {
-        4 * (self.heads * (dim + 1) + 2 * self.room() + DIGITS + THREADS / wave)
+    fn bytes(&self, gpu: GpuArch) -> usize {
+        let heads = self.padded_heads(gpu);
+        heads * (self.query_row(gpu) + 4) + 4 * (2 * self.room() + THREADS + DIGITS + THREADS / gpu.simt.wave + 1)
+    }
+
+    /// Work-groups that share the keys of a token, in steps of this many tokens.
+    fn splits(&self, gpu: GpuArch, tokens: usize) -> usize {
+        let most = SPLITS.min(COUNTERS / 4 / tokens);
+        (2 * gpu.simt.chip.units / tokens).clamp(1, most.max(1))
+    }
+
+    /// Bytes of the list that a work-group leaves: how many entries, then numbers and positions.
+    fn left(&self) -> usize {
+        4 * (2 * self.k + 2)
     }
 }
 
 fn emit<'c>(setup: &Setup<'c>, spec: &KernelSpec) -> launch::Made<'c> {
     let code = setup.open(spec, THREADS)?;
+    let sizes = Sizes::of(spec)?;
+    let (splits, left) = (sizes.splits(setup.gpu()?, spec.tokens), sizes.left());
     {
         let c = &code;
         let kernel = launch::kernel(c, spec)?;
-        let chooser = Chooser::new(&kernel, Sizes::of(spec)?)?;
-        let token = c.group();
-        c.when(c.less(token, launch::step_size(c, spec, false)), || chooser.run(token))?;
+        let chooser = Chooser::new(&kernel, Sizes::of(spec)?, splits)?;
+        let workspace = c.argument(launch::arguments(spec.body) + 1);
+        let [token, split] = c.divide(c.group(), c.int(splits));
+        c.when(c.less(token, launch::step_size(c, spec, false)), || chooser.run(token, split, workspace))?;
     }
-    Ok((code, manifest::Kernel::simt(Tasks::Tokens { per: 1, times: 1 }, THREADS)))
+    let workspace = if splits > 1 { COUNTERS + spec.tokens * splits * left } else { 0 };
+    let info = manifest::Kernel::simt(Tasks::Tokens { per: 1, times: splits }, THREADS);
+    Ok((code, manifest::Kernel { workspace, ..info }))
 }
 
 struct Chooser<'k, 'a, 'c> {
@@ -89,18 +129,28 @@ struct Chooser<'k, 'a, 'c> {
     weight: Value,
     out: &'k Operand<'c>,
     sizes: Sizes,
+    splits: usize,
+    matrix: Matrix<'a, 'c>,
     local: Local<'c>,
 }
 
-/// Local memory: queries and weights of heads in f32, numbers and positions of the list, a count
-/// for each value of a byte, and one for each wave.
+/// Local memory: queries in the type of keys, weights of heads and scores of a turn in f32, numbers
+/// and positions of the list, a count for each value of a byte and for each wave, and a turn.
 struct Local<'c> {
     query: Ptr<'c>,
     weight: Ptr<'c>,
+    score: Ptr<'c>,
     number: Ptr<'c>,
     position: Ptr<'c>,
     count: Ptr<'c>,
     waves: Ptr<'c>,
+    turn: Ptr<'c>,
+}
+
+/// A lane's part of a tile of queries, and the weight of its head.
+struct Tile<'c> {
+    queries: Vec<Fragment<'c>>,
+    weight: FloatValue<'c>,
 }
 
 /// The list as far as it is filled, and the number that an entry must be above.
@@ -121,7 +171,7 @@ impl<'c> Filled<'c> {
 }
 
 impl<'k, 'a, 'c> Chooser<'k, 'a, 'c> {
-    fn new(kernel: &'k Kernel<'a, 'c>, sizes: Sizes) -> Result<Chooser<'k, 'a, 'c>, Diagnostic> {
+    fn new(kernel: &'k Kernel<'a, 'c>, sizes: Sizes, splits: usize) -> Result<Chooser<'k, 'a, 'c>, Diagnostic> {
         let (c, graph) = (kernel.code, kernel.rows.graph);
         let node = kernel.the("choose", |op| matches!(op, Op::Choose { .. }))?;
         let [cache] = &kernel.caches[..] else { return Err(unsupported("a choice by other than one cache")) };
@@ -130,85 +180,209 @@ impl<'k, 'a, 'c> Chooser<'k, 'a, 'c> {
             return Err(unsupported("a choice that is computed on"));
         }
         let (query, weight) = (graph.operands(node.node)[0], graph.operands(node.node)[1]);
-        let dim = cache.layout.dim;
+        let gpu = launch::gpu(c.arch)?;
+        let heads = sizes.padded_heads(gpu);
         let local = Local {
-            query: c.local(4 * sizes.heads * dim),
-            weight: c.local(4 * sizes.heads),
+            query: c.local(heads * sizes.query_row(gpu)),
+            weight: c.local(4 * heads),
+            score: c.local(4 * THREADS),
             number: c.local(4 * sizes.room()),
             position: c.local(4 * sizes.room()),
             count: c.local(4 * DIGITS),
             waves: c.local(4 * (THREADS / c.simt.wave)),
+            turn: c.local(4),
         };
-        Ok(Chooser { kernel, cache, query, weight, out: to, sizes, local })
+        let matrix = Matrix::new(c, cache.ty.dtype);
+        Ok(Chooser { kernel, cache, query, weight, out: to, sizes, splits, matrix, local })
     }
 
     fn code(&self) -> &'a Gpu<'c> {
         self.kernel.code
     }
 
-    fn run(&self, token: Int<'c>) -> Result<(), Diagnostic> {
+    fn run(&self, token: Int<'c>, split: Int<'c>, workspace: Ptr<'c>) -> Result<(), Diagnostic> {
         let c = self.code();
         let lanes = c.lanes();
-        self.stage(token)?;
         let last = c.load_index(self.cache.batch.positions, token);
-        let keys = Keys::of(c, self.cache, token);
-        let none = Filled { count: c.int(0), above: c.int(0) };
-        let filled = c.for_each((0, last + 1, THREADS), &none.carried(), |first, filled| {
-            let position = first + c.thread();
-            let number = self.number(&keys, c.smaller(position, last));
-            let filled = self.append(Filled::of(c, filled), (position, last), number);
-            self.cut_if(filled, self.sizes.room() - THREADS).carried()
-        });
-        let filled = self.cut_if(Filled::of(c, &filled), self.sizes.k);
-        self.store(token, filled.count);
+        let has_few = c.less(last, self.sizes.k);
+        c.when(has_few & c.equal(split, 0), || self.take_all(token, last));
+        let chosen = c.when(!has_few, || self.choose((token, split), last, workspace));
         c.set_lanes(lanes);
-        Ok(())
+        chosen
     }
 
-    /// The token's queries and the weights of its heads.
+    /// All positions up to the last one, which are no more than are wanted.
+    fn take_all(&self, token: Int<'c>, last: Int<'c>) {
+        let c = self.code();
+        c.repeat(c.thread(), self.sizes.k, THREADS, |i| {
+            let none = c.as_int(c.cx.i32_type().const_all_ones());
+            c.store(self.place(token, i), c.pick_int(c.less(last, i), none, i), 4);
+        });
+    }
+
+    /// The best of a part of the keys, and of all parts if it is the last one.
+    fn choose(&self, (token, split): (Int<'c>, Int<'c>), last: Int<'c>, workspace: Ptr<'c>) -> Result<(), Diagnostic> {
+        let c = self.code();
+        let turns = last / THREADS + 1;
+        let each = c.larger((turns + (self.splits - 1)) / self.splits, LEAST);
+        let used = c.uniform((turns + each - 1) / each);
+        let begin = split * each;
+        c.when(c.less(begin, turns), || {
+            self.stage(token)?;
+            let end = c.smaller((begin + each) * THREADS, last + 1);
+            let filled = self.best((begin * THREADS, end), token, last);
+            if self.splits == 1 {
+                self.store(token, filled.count);
+                return Ok(());
+            }
+            c.when(c.equal(used, 1), || self.store(token, filled.count));
+            c.when(c.less(1, used), || self.meet((token, split), used, filled.count, workspace));
+            Ok(())
+        })
+    }
+
+    /// The best of the keys from one position to another.
+    fn best(&self, (begin, end): (Int<'c>, Int<'c>), token: Int<'c>, last: Int<'c>) -> Filled<'c> {
+        let c = self.code();
+        let keys = Keys::of(c, self.cache, token);
+        // Where registers have no room for all queries, a tile is loaded for each panel of keys.
+        let (tiles, chunks) = self.tiles();
+        let registers = tiles * chunks * self.matrix.vec16s() * (VEC16 / 4);
+        let held = (registers <= HELD).then(|| (0..tiles).map(|tile| self.tile(c.int(tile))).collect::<Vec<_>>());
+        let none = Filled { count: c.int(0), above: c.int(0) };
+        let filled = c.for_each((begin, end, THREADS), &none.carried(), |first, filled| {
+            self.score(&keys, (first, last), held.as_deref());
+            c.barrier();
+            let number = self.number();
+            let filled = self.append(Filled::of(c, filled), (first + c.thread(), end - 1), number);
+            self.cut_if(filled, self.sizes.room() - THREADS).carried()
+        });
+        self.cut_if(Filled::of(c, &filled), self.sizes.k)
+    }
+
+    /// The token's queries and the weights of its heads; zeros for heads after the last one.
     fn stage(&self, token: Int<'c>) -> Result<(), Diagnostic> {
         let (c, rows, l) = (self.code(), &self.kernel.rows, &self.cache.layout);
+        let gpu = launch::gpu(c.arch)?;
         let (query, weight) = (rows.operand(self.query)?, rows.operand(self.weight)?);
-        let (groups, dim) = (l.dim / l.group, self.cache.ty.head_dim);
+        let (groups, dim, heads) = (l.dim / l.group, self.cache.ty.head_dim, self.sizes.padded_heads(gpu));
         c.set_lanes(l.group);
-        c.repeat(c.thread(), self.sizes.heads * groups, THREADS, |i| {
+        c.repeat(c.thread(), heads * groups, THREADS, |i| {
             let (head, col) = (i / groups, i % groups * l.group);
-            let inside = c.less(col, dim);
-            let at = At { row: token, head: Some(head), col: Col::Var(c.pick_int(inside, col, 0)) };
-            let v = c.load_floats(rows.address(query, at), query.ty.dtype);
-            let v = c.pick(inside, v, c.zero());
-            c.store(c.at(self.local.query, (head * l.dim + col) * 4), v, 4);
+            let inside = c.less(col, dim) & c.less(head, self.sizes.heads);
+            let (head_there, col_there) = (c.pick_int(inside, head, 0), c.pick_int(inside, col, 0));
+            let at = At { row: token, head: Some(head_there), col: Col::Var(col_there) };
+            let v = c.pick(inside, c.load_floats(rows.address(query, at), query.ty.dtype), c.zero());
+            let to = head * self.sizes.query_row(gpu) + col * self.cache.ty.dtype.size();
+            c.store_floats(c.at(self.local.query, to), v.into_vector_value(), self.cache.ty.dtype);
         });
-        c.repeat(c.thread(), self.sizes.heads, THREADS, |head| {
-            let at = At { row: token, head: None, col: Col::Var(head) };
+        c.repeat(c.thread(), heads, THREADS, |head| {
+            let inside = c.less(head, self.sizes.heads);
+            let at = At { row: token, head: None, col: Col::Var(c.pick_int(inside, head, 0)) };
             let v = c.load(c.cx.f32_type(), rows.address(weight, at), 4);
-            c.store(c.at(self.local.weight, head * 4), v, 4);
+            c.store(c.at(self.local.weight, head * 4), c.pick(inside, v, c.number(0.0)), 4);
         });
         c.barrier();
         Ok(())
     }
 
-    /// The score of a key as a number in the order of the scores; both zeros are one.
-    fn number(&self, keys: &Keys<'_, 'c>, position: Int<'c>) -> Int<'c> {
+    /// Tiles of heads, and products along a key.
+    fn tiles(&self) -> (usize, usize) {
+        let columns = self.matrix.layout.columns;
+        (self.sizes.heads.div_ceil(columns), self.cache.layout.dim / self.matrix.span())
+    }
+
+    /// The wave's fragments of a tile of queries, and the weight of the lane's head.
+    fn tile(&self, tile: Int<'c>) -> Tile<'c> {
+        let (c, size, place) = (self.code(), self.cache.ty.dtype.size(), self.matrix.place());
+        let head = place.column + tile * self.matrix.layout.columns;
+        let row = self.cache.layout.dim * size + VEC16;
+        let first = c.at(self.local.query, head * row + place.part * (self.matrix.vec16s() * VEC16));
+        let load = |chunk: usize| self.matrix.load_row(c.at(first, chunk * self.matrix.span() * size));
+        let weight = c.load(c.cx.f32_type(), c.at(self.local.weight, head * 4), 4).into_float_value();
+        Tile { queries: (0..self.tiles().1).map(load).collect(), weight }
+    }
+
+    /// The sums of a lane's keys, with the scores of a tile of heads.
+    fn add_tile(&self, key: &[Fragment<'c>], tile: &Tile<'c>, sums: &[Any<'c>]) -> Vec<Any<'c>> {
+        let (c, m) = (self.code(), &self.matrix);
+        let dots = key.iter().zip(&tile.queries).fold(m.zero(), |dots, (key, query)| m.product(key, query, dots));
+        let add = |(i, sum): (usize, &Any<'c>)| {
+            let dot = c.lane(dots, i).into_float_value();
+            let counts = c.pick(c.float(dot).greater(c.number(0.0)), dot, c.number(0.0));
+            (c.float(counts) * tile.weight + sum.into_float_value()).v.into()
+        };
+        sums.iter().enumerate().map(add).collect()
+    }
+
+    /// Scores of a turn's keys, into local memory. A wave has every so many panels.
+    fn score(&self, keys: &Keys<'_, 'c>, (first, last): (Int<'c>, Int<'c>), held: Option<&[Tile<'c>]>) {
+        let (c, m, place) = (self.code(), &self.matrix, self.matrix.place());
+        let columns = match m.layout.columns {
+            16 => &[1, 2, 4, 8][..],
+            _ => &[4, 8, 16],
+        };
+        // Unrolled: in a loop LLVM leaves out the wait for the last store, ahead of the barrier.
+        let waves = THREADS / c.simt.wave;
+        for own in 0..THREADS / PANEL / waves {
+            let panel = c.wave_index() + own * waves;
+            // Keys after the last position are not counted: any panel stands for theirs.
+            let at = c.smaller(first + panel * PANEL, last / PANEL * PANEL);
+            let start = c.at(self.cache.k, keys.key(keys.page(at), c.int(0)));
+            let lane = c.at(start, m.in_panel(place, place.row));
+            let (_, chunks) = self.tiles();
+            let key: Vec<Fragment> = (0..chunks).map(|i| m.load_panel(c.at(lane, i * m.panel_step()))).collect();
+            let none: Vec<Any> = vec![c.number(0.0).into(); m.layout.results];
+            let scores = match held {
+                Some(tiles) => tiles.iter().fold(none, |sums, tile| self.add_tile(&key, tile, &sums)),
+                None => {
+                    c.for_each((0, self.tiles().0, 1), &none, |tile, sums| self.add_tile(&key, &self.tile(tile), sums))
+                }
+            };
+            for (i, score) in scores.into_iter().enumerate() {
+                let score = c.across(score.into_float_value(), columns, |a, b| (c.float(a) + b).v);
+                let to = c.at(self.local.score, (panel * PANEL + place.results + i) * 4);
+                c.when(c.equal(place.column, 0), || c.store(to, score, 4));
+            }
+        }
+    }
+
+    /// The score of the thread's key as a number in the order of the scores; both zeros are one.
+    fn number(&self) -> Int<'c> {
         let (c, word) = (self.code(), self.code().cx.i32_type());
-        let key = keys.key(keys.page(position), c.int(0));
-        let (group, groups) = keys.groups();
-        c.set_lanes(group);
-        let key: Vec<Vector> = (0..groups).map(|i| keys.key_group(key, i)).collect();
-        let none: [Any; 1] = [c.number(0.0).into()];
-        let score = c.for_each((0, self.sizes.heads, 1), &none, |head, score| {
-            let query = c.at(self.local.query, head * (4 * group * groups));
-            let dot = key.iter().enumerate().fold(c.zero(), |sum, (i, &key)| {
-                c.fma(key, c.load_floats(c.at(query, 4 * i * group), DType::F32), sum)
-            });
-            let dot = c.sum(dot);
-            let counts = c.pick(c.float(dot).greater(c.number(0.0)), dot, c.number(0.0)).into_float_value();
-            let weight = c.load(c.cx.f32_type(), c.at(self.local.weight, head * 4), 4).into_float_value();
-            vec![(c.float(counts) * weight + score[0].into_float_value()).v.into()]
-        });
-        let score = c.b.build_float_add(score[0].into_float_value(), c.number(0.0), "").expect(BUILT);
+        let score = c.load(c.cx.f32_type(), c.at(self.local.score, c.thread() * 4), 4).into_float_value();
+        let score = c.b.build_float_add(score, c.number(0.0), "").expect(BUILT);
         let bits = c.as_int(c.bitcast(score, word));
         bits ^ (bits.shift_right(31, true) | c.as_int(word.const_int(1 << 31, false)))
+    }
+
+    /// Leaves a list in the workspace. The last one of a token chooses from all lists.
+    fn meet(&self, (token, split): (Int<'c>, Int<'c>), used: Int<'c>, count: Int<'c>, workspace: Ptr<'c>) {
+        let (c, k) = (self.code(), self.sizes.k);
+        let lists = c.at(c.at(workspace, COUNTERS), token * (self.splits * self.sizes.left()));
+        let (numbers, positions) = (lists, c.at(lists, self.splits * (4 * k)));
+        c.barrier();
+        c.repeat(c.thread(), k, THREADS, |i| {
+            let (is_there, from) = (c.less(i, count), c.smaller(i, count - 1));
+            let to = (split * k + i) * 4;
+            c.store(c.at(numbers, to), c.pick_int(is_there, self.load(self.local.number, from), 0), 4);
+            c.store(c.at(positions, to), self.load(self.local.position, from), 4);
+        });
+        let counter = c.at(workspace, token * 4);
+        c.barrier_to_publish();
+        c.when(c.equal(c.thread(), 0), || {
+            c.release();
+            c.store(self.local.turn, c.take_turn(counter), 4);
+        });
+        c.barrier();
+        let turn = c.uniform(self.load(self.local.turn, c.int(0)));
+        c.when(c.equal(used - turn, 1), || {
+            c.acquire();
+            c.when(c.equal(c.thread(), 0), || c.store(counter, c.cx.i32_type().const_zero(), 4));
+            // There are more positions than are wanted, so a number of zero is never kept.
+            let filled = self.cut((numbers, positions), used * k);
+            self.store(token, filled.count);
+        });
     }
 
     /// Puts the keys of a turn into the list that are above its least number.
@@ -253,13 +427,17 @@ impl<'k, 'a, 'c> Chooser<'k, 'a, 'c> {
     fn cut_if(&self, filled: Filled<'c>, most: usize) -> Filled<'c> {
         let c = self.code();
         let is_full = c.less(c.int(most), filled.count);
-        let left = c.change_if(is_full, &filled.carried(), |filled| self.cut(Filled::of(c, filled)).carried());
+        let own = (self.local.number, self.local.position);
+        let left = c.change_if(is_full, &filled.carried(), |filled| {
+            c.barrier();
+            self.cut(own, Filled::of(c, filled).count).carried()
+        });
         Filled::of(c, &left)
     }
 
-    /// Keeps the `k` best entries of a list that has more, in their order.
-    fn cut(&self, filled: Filled<'c>) -> Filled<'c> {
-        let (c, count) = (self.code(), filled.count);
+    /// Keeps the `k` best of `count` entries of a list, in their order, as the work-group's own.
+    fn cut(&self, (numbers, positions): (Ptr<'c>, Ptr<'c>), count: Int<'c>) -> Filled<'c> {
+        let c = self.code();
         // The bytes of the least number that are known, and how many of its equals are kept.
         let (mut known, mut wanted) = (c.int(0), c.int(self.sizes.k));
         for byte in (0..4).rev() {
@@ -270,7 +448,7 @@ impl<'k, 'a, 'c> Chooser<'k, 'a, 'c> {
             c.repeat(c.thread(), DIGITS, THREADS, |digit| c.store(c.at(self.local.count, digit * 4), c.int(0), 4));
             c.barrier();
             c.repeat(c.thread(), count, THREADS, |i| {
-                let number = self.load(self.local.number, i);
+                let number = self.load(numbers, i);
                 c.when(c.compare(IntPredicate::EQ, above(number), known), || {
                     let digit = number.shift_right(8 * byte, false) & 0xff;
                     c.add_local(c.at(self.local.count, digit * 4), c.int(1));
@@ -287,7 +465,7 @@ impl<'k, 'a, 'c> Chooser<'k, 'a, 'c> {
             let [to, equals] = [0, 1].map(|n| c.as_int(now[n]));
             let i = first + c.thread();
             let (is_there, at) = (c.less(i, count), c.smaller(i, count - 1));
-            let (number, position) = (self.load(self.local.number, at), self.load(self.local.position, at));
+            let (number, position) = (self.load(numbers, at), self.load(positions, at));
             let is_equal = is_there & c.compare(IntPredicate::EQ, number, known);
             let [before, all_equals] = self.among(is_equal);
             let is_larger = is_there & c.compare(IntPredicate::UGT, number, known);
@@ -320,8 +498,16 @@ impl<'k, 'a, 'c> Chooser<'k, 'a, 'c> {
     fn store(&self, token: Int<'c>, count: Int<'c>) {
         let c = self.code();
         c.barrier();
-        let to = |i: Int<'c>| c.at(self.out.ptr, (token * self.sizes.k + i) * 4);
-        c.repeat(c.thread(), count, THREADS, |i| c.store(to(i), self.load(self.local.position, i), 4));
-        c.repeat(count + c.thread(), self.sizes.k, THREADS, |i| c.store(to(i), c.cx.i32_type().const_all_ones(), 4));
+        c.repeat(c.thread(), count, THREADS, |i| {
+            c.store(self.place(token, i), self.load(self.local.position, i), 4);
+        });
+        c.repeat(count + c.thread(), self.sizes.k, THREADS, |i| {
+            c.store(self.place(token, i), c.cx.i32_type().const_all_ones(), 4);
+        });
+    }
+
+    /// The place of an entry of a token's list.
+    fn place(&self, token: Int<'c>, entry: Int<'c>) -> Ptr<'c> {
+        self.code().at(self.out.ptr, (token * self.sizes.k + entry) * 4)
     }
 }

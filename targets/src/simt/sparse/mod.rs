@@ -1,6 +1,5 @@
 //! Attention that chooses what it reads: the positions of each token, and attention over them.
-//! These schedules take any size and any type of two bytes or more, and multiply without matrix
-//! instructions: a thread has a key.
+//! These schedules take any size and any type of two bytes or more.
 pub mod attend;
 pub mod choose;
 
@@ -54,13 +53,9 @@ impl<'k, 'c> Keys<'k, 'c> {
     }
 
     /// A group of columns of a key, in f32.
-    pub fn key_group(&self, key: Int<'c>, group: impl Into<Place<'c>>) -> Vector<'c> {
+    pub fn key_group(&self, key: Int<'c>, group: Int<'c>) -> Vector<'c> {
         let step = self.c.arch.memory.panel * self.cache.layout.group * self.size();
-        let from = self.c.at(self.cache.k, key);
-        let from = match group.into() {
-            Place::Known(group) => self.c.at(from, group * step),
-            Place::Computed(group) => self.c.at(from, group * step),
-        };
+        let from = self.c.at(self.c.at(self.cache.k, key), group * step);
         self.c.load_floats(from, self.cache.ty.dtype)
     }
 
@@ -76,24 +71,6 @@ impl<'k, 'c> Keys<'k, 'c> {
 
     fn size(&self) -> usize {
         self.cache.ty.dtype.size()
-    }
-}
-
-/// The number of a group of columns.
-pub enum Place<'c> {
-    Known(usize),
-    Computed(Int<'c>),
-}
-
-impl From<usize> for Place<'_> {
-    fn from(group: usize) -> Self {
-        Place::Known(group)
-    }
-}
-
-impl<'c> From<Int<'c>> for Place<'c> {
-    fn from(group: Int<'c>) -> Self {
-        Place::Computed(group)
     }
 }
 
