@@ -1,12 +1,12 @@
-//! Family `choose`: a work-group is a token, or a part of a token's keys in steps of few tokens. Its
-//! waves multiply panels of keys with the queries of all heads, which are in registers. Local memory
-//! has the scores of a turn of keys, and a list of the best positions so far, in ascending order. A
-//! full list is cut to the `k` best; from then on only better keys enter it. The last work-group of
-//! a token chooses from the lists of all.
+//! Family `choose`: a work-group is a token, or a part of a token's keys in steps of few tokens.
+//! Its waves multiply panels of keys with the queries of all heads, which are in registers. Local
+//! memory has the scores of a turn of keys, and a list of the best positions so far, in ascending
+//! order. A full list is cut to the `k` best; from then on only better keys enter it. The last
+//! work-group of a token chooses from the lists of all.
 //!
 //! A score is kept as a whole number in the order of the scores. The least number of the best is
-//! found byte by byte, from the highest one on. A token with no more than `k` positions takes all of
-//! them without a look at any key.
+//! found byte by byte, from the highest one on. A token with no more than `k` positions takes all
+//! of them without a look at any key.
 use atomc_artifact::manifest;
 use atomc_ir::arch::GpuArch;
 use atomc_ir::{Diagnostic, Family, Op, Value};
