@@ -56,8 +56,8 @@ fn listed_positions_of_latent_rows() {
 /// Work-groups share the list of a token.
 #[test]
 fn long_lists_of_latent_rows() {
-    let text = attend(16, 576, "cache<bf16, 1, 576, prefix 512>", 512, 700);
-    check(&text, Family::AttendListed, &[run(900, 1), run(300, 1)]);
+    let text = attend(4, 576, "cache<bf16, 1, 576, prefix 512>", 512, 260);
+    check(&text, Family::AttendListed, &[run(300, 1), run(200, 1)]);
 }
 
 #[test]
