@@ -161,14 +161,19 @@ impl Case {
         self.config.layers.iter().any(|layer| layer.half::<Delta>().is_some())
     }
 
-    /// The checkpoint's tensors, of all shards.
+    /// The checkpoint's tensors, of all shards, by the names that the graph has for them.
     pub fn weights(&self) -> HashMap<String, Tensor> {
         let files = std::fs::read_dir(&self.dir).expect("a folder").map(|e| e.expect("an entry").path());
         let shard = |p: &PathBuf| {
             let name = p.file_name().and_then(|n| n.to_str()).expect("a name");
             name.starts_with("model") && name.ends_with(".safetensors")
         };
-        files.filter(shard).flat_map(|p| tensors(&p)).collect()
+        let named = |(name, tensor): (String, Tensor)| {
+            let other =
+                self.config.spellings.iter().find_map(|(from, to)| Some(format!("{to}{}", name.strip_prefix(from)?)));
+            (other.unwrap_or(name), tensor)
+        };
+        files.filter(shard).flat_map(|p| tensors(&p)).map(named).collect()
     }
 
     /// The weights as a graph takes them: bytes that it takes for exponents are powers of two.

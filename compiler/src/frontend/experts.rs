@@ -170,8 +170,9 @@ impl<'a> LayerBuilder<'a> {
                 Some(match shape {
                     Correction::Row => expected(self.b, name, &row, Fact::Addends)?,
                     Correction::Matrix => {
-                        let matrix = expected(self.b, name, &[1, count], Fact::Addends)?;
-                        self.b.push(Op::View { shape: row.to_vec() }, &[matrix])?
+                        let matrix = self.b.weight(name, DType::F32, &[1, count]);
+                        let row = self.b.push(Op::View { shape: row.to_vec() }, &[matrix])?;
+                        self.b.push(Op::Expect { is: Fact::Addends }, &[row, row])?
                     }
                 })
             }
