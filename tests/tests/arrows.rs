@@ -119,7 +119,7 @@ const TARGETS: &[&str] = &[
 
 /// Rooms of the GPUs' schedules, in the same way.
 const ROOMS: &[&str] =
-    &["machine", "launch", "pack", "step_inputs", "experts", "rowwise", "recurrent", "gemm", "attention"];
+    &["machine", "launch", "pack", "step_inputs", "experts", "rowwise", "recurrent", "sparse", "gemm", "attention"];
 
 /// The source files below a folder.
 fn sources(root: &Path) -> Vec<PathBuf> {

@@ -2,7 +2,7 @@
 use std::collections::BTreeSet;
 
 use atomc::frontend::{self, Config, FAMILIES, QkNorm};
-use atomc_config::{Attention, Delta, Experts, Latent};
+use atomc_config::{Attention, Delta, Experts, Latent, Positions};
 use atomc_ir::{Family, Graph, Op, parse};
 use atomc_passes::{Bucket, Cx};
 
@@ -94,7 +94,8 @@ fn families_with_other_ops_after_every_pass() {
 /// A dense layer is at most six kernels of a decode step, attention included, and one for each norm
 /// that no product takes. A layer with experts is at most seven, and eight on the host, where
 /// products do not add up choices; and two more for a shared expert. Latent attention has three
-/// more: two products per head, and another one of queries.
+/// more: two products per head, and another one of queries. An indexer has five more: the choice,
+/// rows before it, and the rows that attention then reads from memory.
 #[test]
 fn kernels_of_a_decode_layer() {
     for (target, more) in [("host", 2), ("gfx942", 1)] {
@@ -116,7 +117,7 @@ fn count_kernels(target: &str, of_experts: usize) {
         let whole = layer.half::<Attention>().is_some_and(|attention| attention.qk_norm == QkNorm::Row);
         let experts =
             layer.half::<Experts>().map_or(0, |experts| of_experts + 2 * usize::from(experts.shared.is_some()));
-        let latent = if layer.half::<Latent>().is_some() { 3 } else { 0 };
+        let latent = layer.half::<Latent>().map_or(0, |latent| 3 + 5 * usize::from(latent.positions != Positions::All));
         // Convolution, delta rule and gated norm are three kernels between two products.
         let delta = if layer.half::<Delta>().is_some() { 3 } else { 0 };
         let most = 6 + behind + usize::from(whole) + experts + latent + delta;
