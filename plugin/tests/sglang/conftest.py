@@ -5,6 +5,7 @@ import multiprocessing
 import os
 import pickle
 import sys
+import time
 from importlib.metadata import version
 from pathlib import Path
 
@@ -82,6 +83,16 @@ def every_other(folder: Path) -> None:
 def answers(engine, prompts, tokens=80, **options):
     """Greedy answers, each with what SGLang says of it."""
     return engine.generate(prompts, {"temperature": 0, "max_new_tokens": tokens, **options})
+
+
+def until_idle(engine):
+    """Waits for the scheduler to be done with its requests, which it is some time after their answers. Without it SGLang ends all of
+    its processes where it is asked for what only an idle scheduler does."""
+    for _ in range(600):
+        if engine.flush_cache().success:
+            return
+        time.sleep(0.1)
+    raise TimeoutError("a minute after its answers the scheduler still has requests")
 
 
 def greedy(engine, prompts, tokens=80, **options):

@@ -2,16 +2,13 @@
 
 import json
 import re
-import time
 
 import pytest
-from conftest import PROBLEMS, answers, greedy
+from conftest import PROBLEMS, answers, greedy, until_idle
 
 PROMPTS = [p["prompt"] for p in PROBLEMS]
 SOLUTIONS = [p["solution"] for p in PROBLEMS]
 MODEL = "qwen3", "--dtype", "float32"
-# Seconds after an answer until the scheduler is done with its request.
-SETTLE = 1
 
 
 @pytest.fixture(scope="module")
@@ -136,7 +133,7 @@ def test_weights_are_updated_in_place(small, model):
     assert greedy(small, PROMPTS[:2]) != before
     update(weights[name])
     assert greedy(small, PROMPTS[:2]) == before == SOLUTIONS[:2]
-    time.sleep(SETTLE)
+    until_idle(small)
     assert small.update_weights_from_disk(str(folder))[:2] == (
         True,
         "Succeeded to update model weights.",
@@ -152,7 +149,7 @@ def test_memory_goes_back_and_weights_come_in_buckets(small, model):
     from sglang.srt.weight_sync.tensor_bucket import FlattenedTensorBucket
 
     before = greedy(small, PROMPTS[:2])
-    time.sleep(SETTLE)
+    until_idle(small)
     small.release_memory_occupation()
     small.resume_memory_occupation(tags=["weights"])
     weights = list(load_file(model(*MODEL) / "model.safetensors").items())

@@ -2,13 +2,12 @@
 
 import re
 import shutil
-import time
 from pathlib import Path
 
 import pytest
 import sglang
 import torch
-from conftest import EXAMPLES, OURS, PROBLEMS, answers, compile
+from conftest import EXAMPLES, OURS, PROBLEMS, answers, compile, until_idle
 from safetensors.torch import load_file
 
 from atomc.sglang import compat
@@ -20,8 +19,6 @@ DRAFTS = Path(__file__).parents[3] / "tests" / "models"
 PROMPTS = [p["prompt"] for p in PROBLEMS]
 SOLUTIONS = [p["solution"] for p in PROBLEMS]
 HEAD = str(DRAFTS / "qwen3-eagle3")
-# Seconds after an answer until the scheduler is done with its request.
-SETTLE = 1
 # For each kind the artifact's options, SGLang's options for guessing, and the tokens of a step.
 KINDS = dict(
     dense=(
@@ -135,7 +132,7 @@ def updated(llm) -> dict:
         return answers(llm, PROMPTS[:4])
 
     changed, back = update(torch.zeros_like(weights[name])), update(weights[name])
-    time.sleep(SETTLE)
+    until_idle(llm)
     assert llm.update_weights_from_disk(str(folder))[0]
     return dict(changed=changed, back=back, read=answers(llm, PROMPTS[:16]))
 

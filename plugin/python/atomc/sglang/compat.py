@@ -92,6 +92,7 @@ SINCE = {
     "sglang.srt.arg_groups.choices": "add_attention_backend_choices add_deterministic_attention_backend_choices "
     "add_radix_supported_deterministic_attention_backend_choices",
     "sglang.srt.arg_groups.overrides": "model_config_of",
+    "sglang.srt.constants": "GPU_MEMORY_ALL_TYPES",
     "sglang.srt.layers.attention.verify_mask": "maybe_create_verify_mask",
     "sglang.srt.managers.io_struct": "ReleaseMemoryOccupationReqOutput",
     "sglang.srt.managers.scheduler_components.weight_updater": "_export_static_state",

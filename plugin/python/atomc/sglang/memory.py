@@ -11,8 +11,6 @@ from . import compat
 from .config import logger
 
 OPTIONS = ("enable_memory_saver", "enable_weights_cpu_backup")
-# The tags that are released if none is given.
-TAGS = ("kv_cache", "weights")
 
 
 def saver(create, enable: bool):
@@ -45,7 +43,7 @@ def released(_, manager, request):
     """Gives back what the tags name, if SGLang was started to. Weights stay with a backup, which would be in the same memory; else
     the next ones have to be all. In the place of SGLang's own, which waits for a GPU at its end."""
     runner, asked = manager.tp_worker.model_runner, compat.options(OPTIONS)
-    tags = request.tags or TAGS
+    tags = request.tags or compat.GPU_MEMORY_ALL_TYPES
     manager.offload_tags.update(tags)
     if "kv_cache" in tags:
         manager.flush_cache()
