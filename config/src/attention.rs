@@ -279,10 +279,7 @@ fn listed_ropes(
 ) -> Result<(Vec<Rope>, Vec<Option<usize>>), Diagnostic> {
     let name = "layer_rope_theta";
     let Some(thetas) = f.bases(name)? else { return Ok((embeddings(f, traits, sizes)?, vec![Some(0); layers])) };
-    if thetas.len() != layers {
-        let message = format!("lists {} layers, num_hidden_layers is {layers}", thetas.len());
-        return Err(f.fault("config::value", name, message));
-    }
+    let thetas = f.of_layers(name, thetas, layers)?;
     let (mut bases, mut ropes) = (Vec::new(), Vec::with_capacity(layers));
     for theta in &thetas {
         ropes.push(theta.map(|theta| {
@@ -305,10 +302,7 @@ fn ropes(f: &Fields, rule: RopeRule, layers: usize) -> Result<Vec<Option<usize>>
     let (name, interval) = ("no_rope_layers", f.given("no_rope_layer_interval", Fields::size, default)?);
     let marks = match f.marks(name)? {
         Some(marks) if marks.len() >= layers => marks[..layers].to_vec(),
-        Some(marks) => {
-            let message = format!("lists {} layers, num_hidden_layers is {layers}", marks.len());
-            return Err(f.fault("config::value", name, message));
-        }
+        Some(marks) => f.of_layers(name, marks, layers)?,
         None => (1..=layers).map(|i| !i.is_multiple_of(interval)).collect(),
     };
     f.note(name, &marks[..]);
@@ -373,10 +367,7 @@ fn listed(f: &Fields, window: usize, default: Vec<bool>) -> Result<Vec<usize>, D
     let Some(types) = f.texts("layer_types")? else {
         return Ok(default.into_iter().map(|has| if has { window } else { 0 }).collect());
     };
-    if types.len() != layers {
-        let message = format!("lists {} layers, num_hidden_layers is {layers}", types.len());
-        return Err(f.fault("config::value", "layer_types", message));
-    }
+    let types = f.of_layers("layer_types", types, layers)?;
     let of = |ty: &&str| match *ty {
         "full_attention" => Ok(0),
         "sliding_attention" if window == 0 => Err(f

@@ -85,10 +85,6 @@ pub(crate) fn read(f: &Fields, stored: StoredDelta, layers: usize) -> Result<Vec
 fn linear(f: &Fields, layers: usize) -> Result<Vec<bool>, Diagnostic> {
     let name = "layer_types";
     let linear = match f.texts(name)? {
-        Some(types) if types.len() != layers => {
-            let message = format!("lists {} layers, num_hidden_layers is {layers}", types.len());
-            return Err(f.fault("config::value", name, message));
-        }
         Some(types) => {
             let of = |ty: &&str| match *ty {
                 "full_attention" => Ok(false),
@@ -97,7 +93,7 @@ fn linear(f: &Fields, layers: usize) -> Result<Vec<bool>, Diagnostic> {
                     .fault("config::value", name, format!("unknown layer type {other:?}"))
                     .help("Known layer types: full_attention, linear_attention.")),
             };
-            types.iter().map(of).collect::<Result<Vec<_>, _>>()?
+            f.of_layers(name, types, layers)?.iter().map(of).collect::<Result<Vec<_>, _>>()?
         }
         None => {
             let interval = f.given("full_attention_interval", Fields::size, 4)?;

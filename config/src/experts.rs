@@ -296,7 +296,7 @@ fn sparse(f: &Fields, rule: LayerRule, layers: usize) -> Result<Vec<bool>, Diagn
         LayerRule::From(default) => from(f, default, layers)?,
         LayerRule::Typed(default) => match f.texts("mlp_layer_types")? {
             None => from(f, default, layers)?,
-            Some(types) => types_of(f, &types, layers)?,
+            Some(types) => types_of(f, f.of_layers("mlp_layer_types", types, layers)?)?,
         },
         LayerRule::Between(default) => {
             let start = f.given("moe_layer_start_index", Fields::number, default)?;
@@ -322,12 +322,8 @@ fn from(f: &Fields, default: usize, layers: usize) -> Result<Vec<bool>, Diagnost
 }
 
 /// Layers by their types.
-fn types_of(f: &Fields, types: &[&str], layers: usize) -> Result<Vec<bool>, Diagnostic> {
+fn types_of(f: &Fields, types: Vec<&str>) -> Result<Vec<bool>, Diagnostic> {
     let name = "mlp_layer_types";
-    if types.len() != layers {
-        let message = format!("lists {} layers, num_hidden_layers is {layers}", types.len());
-        return Err(f.fault("config::value", name, message));
-    }
     let of = |ty: &&str| match *ty {
         "sparse" => Ok(true),
         "dense" => Ok(false),

@@ -356,6 +356,17 @@ const MIXTRAL: Family = Family {
     ..MISTRAL
 };
 
+const GLM4_MOE_EXPERTS: experts::Traits = experts::Traits {
+    count: (&["n_routed_experts", "num_local_experts"], 128),
+    width: ("moe_intermediate_size", 1408),
+    layers: LayerRule::From(1),
+    score: Score::Sigmoid,
+    renormalise: NormRule::Field(true),
+    groups: GroupRule::Corrected(1, 1, 1.0),
+    shared: Some(("n_shared_experts", 1)),
+    ..QWEN3_EXPERTS
+};
+
 const GLM4_MOE: Family = Family {
     architecture: "Glm4MoeForCausalLM",
     vllm: "glm4_moe",
@@ -367,16 +378,7 @@ const GLM4_MOE: Family = Family {
         partial: 0.5,
         ..LLAMA.attention
     },
-    experts: Some(experts::Traits {
-        count: (&["n_routed_experts", "num_local_experts"], 128),
-        width: ("moe_intermediate_size", 1408),
-        layers: LayerRule::From(1),
-        score: Score::Sigmoid,
-        renormalise: NormRule::Field(true),
-        groups: GroupRule::Corrected(1, 1, 1.0),
-        shared: Some(("n_shared_experts", 1)),
-        ..QWEN3_EXPERTS
-    }),
+    experts: Some(GLM4_MOE_EXPERTS),
     others: others::DRAFT_LAYERS,
     mtp: Some(&draft::BEHIND),
     positions: 131_072,
@@ -769,15 +771,11 @@ const DOTS1: Family = Family {
         ..GLM4_MOE.attention
     },
     experts: Some(experts::Traits {
-        count: (&["n_routed_experts", "num_local_experts"], 128),
         chosen: 6,
-        width: ("moe_intermediate_size", 1408),
         layers: LayerRule::From(0),
-        score: Score::Sigmoid,
         renormalise: NormRule::Field(false),
-        groups: GroupRule::Corrected(1, 1, 1.0),
         shared: Some(("n_shared_experts", 2)),
-        ..QWEN3_EXPERTS
+        ..GLM4_MOE_EXPERTS
     }),
     others: &[],
     mtp: None,
@@ -797,14 +795,9 @@ const SOLAR_OPEN: Family = Family {
         ..LLAMA.attention
     },
     experts: Some(experts::Traits {
-        count: (&["n_routed_experts", "num_local_experts"], 128),
         width: ("moe_intermediate_size", 1280),
         layers: LayerRule::All,
-        score: Score::Sigmoid,
-        renormalise: NormRule::Field(true),
-        groups: GroupRule::Corrected(1, 1, 1.0),
-        shared: Some(("n_shared_experts", 1)),
-        ..QWEN3_EXPERTS
+        ..GLM4_MOE_EXPERTS
     }),
     others: &[],
     mtp: None,
@@ -891,11 +884,8 @@ const GLM4_MOE_LITE: Family = Family {
         chosen: 4,
         width: ("moe_intermediate_size", 1536),
         layers: LayerRule::Typed(1),
-        score: Score::Sigmoid,
-        renormalise: NormRule::Field(true),
         groups: GroupRule::Corrected(1, 1, 1.8),
-        shared: Some(("n_shared_experts", 1)),
-        ..QWEN3_EXPERTS
+        ..DEEPSEEK_V3_EXPERTS
     }),
     positions: 202_752,
     eps: 1e-5,

@@ -239,6 +239,17 @@ impl<'a> Fields<'a> {
         })
     }
 
+    /// A list that the field has for every layer.
+    pub fn of_layers<T>(&self, name: &str, list: Vec<T>, layers: usize) -> Result<Vec<T>, Diagnostic> {
+        match list.len() == layers {
+            true => Ok(list),
+            false => {
+                let message = format!("lists {} layers, num_hidden_layers is {layers}", list.len());
+                Err(self.fault("config::value", name, message))
+            }
+        }
+    }
+
     pub fn flag(&self, name: &str) -> Result<Option<bool>, Diagnostic> {
         self.read(name, "true or false", Value::as_bool)
     }

@@ -161,10 +161,8 @@ fn full(f: &Fields, layers: usize) -> Result<Vec<bool>, Diagnostic> {
         let offset = f.given("index_skip_topk_offset", Fields::number, 2)?;
         return Ok((0..layers).map(|layer| (layer + 1).saturating_sub(offset).is_multiple_of(period)).collect());
     };
+    let words = f.of_layers(name, words, layers)?;
     let fault = |message: String| f.fault("config::value", name, message);
-    if words.len() != layers {
-        return Err(fault(format!("{} entries of {layers} layers", words.len())));
-    }
     let is_full = |word: &&str| match *word {
         "full" | "F" => Ok(true),
         "shared" | "S" => Ok(false),
@@ -179,8 +177,7 @@ fn full(f: &Fields, layers: usize) -> Result<Vec<bool>, Diagnostic> {
 
 /// `mscale_all_dim` of the rotary embedding, in either spelling; 0 without it.
 fn all_dim(f: &Fields) -> Result<f64, Diagnostic> {
-    let old = f.object("rope_scaling")?.filter(|o| o.entries().next().is_some());
-    let rope = old.map_or_else(|| f.object("rope_parameters"), |rope| Ok(Some(rope)))?;
+    let (_, rope) = Rope::described(f)?;
     let all_dim = rope.map_or(Ok(None), |rope| rope.positive_or_none("mscale_all_dim"))?;
     Ok(all_dim.unwrap_or(0.0))
 }

@@ -88,8 +88,7 @@ impl Bound {
     /// embedding ends. Source of the default: transformers, `Ministral3Config`.
     pub(crate) fn of_growing_queries(f: &Fields, positions: usize) -> Result<Option<Bound>, Diagnostic> {
         let (field, what) = ("original_max_position_embeddings", "queries grow with their position");
-        let old = f.object("rope_scaling")?.filter(|o| o.entries().next().is_some());
-        let rope = old.map_or_else(|| f.object("rope_parameters"), |rope| Ok(Some(rope)))?;
+        let (_, rope) = Rope::described(f)?;
         let (grows, tokens) = match rope {
             Some(rope) => {
                 let grows = rope.positive_or_none("llama_4_scaling_beta")?.is_some();

@@ -86,6 +86,15 @@ impl Rope {
         self.short.as_ref().map_or(self.reach(positions), |short| short.positions.min(positions))
     }
 
+    /// The field that describes the embedding in either spelling, and what it has.
+    pub(crate) fn described<'a>(config: &Fields<'a>) -> Result<(&'static str, Option<Fields<'a>>), Diagnostic> {
+        let old = config.object("rope_scaling")?.filter(|o| o.entries().next().is_some());
+        Ok(match old {
+            Some(rope) => ("rope_scaling", Some(rope)),
+            None => ("rope_parameters", config.object("rope_parameters")?),
+        })
+    }
+
     /// Reads both spellings: all in `rope_parameters` (transformers 5), or `rope_theta`,
     /// `partial_rotary_factor` and `rope_scaling` as fields of their own (transformers 4), with the
     /// type perhaps named `type`.
@@ -94,11 +103,7 @@ impl Rope {
         sizes: (usize, usize),
         (default_theta, partial): (f64, f64),
     ) -> Result<Rope, Diagnostic> {
-        let old = config.object("rope_scaling")?.filter(|o| o.entries().next().is_some());
-        let (at, rope) = match old {
-            Some(rope) => ("rope_scaling", Some(rope)),
-            None => ("rope_parameters", config.object("rope_parameters")?),
-        };
+        let (at, rope) = Rope::described(config)?;
         if let Some((rope, name)) = rope.iter().find_map(|r| Some((r, r.entries().find(|(_, v)| v.is_object())?.0))) {
             return Err(rope.fault("config::nested-rope", name, "one rotary embedding for all layers is supported"));
         }
@@ -125,8 +130,7 @@ impl Rope {
     /// Reads an embedding whose base a dynamic scaling with `alpha` makes larger for every
     /// sequence.
     pub(crate) fn grown(config: &Fields, sizes: (usize, usize), theta: f64) -> Result<Rope, Diagnostic> {
-        let old = config.object("rope_scaling")?.filter(|o| o.entries().next().is_some());
-        let rope = old.map_or_else(|| config.object("rope_parameters"), |rope| Ok(Some(rope)))?;
+        let (_, rope) = Rope::described(config)?;
         let named = |name| rope.as_ref().map_or(Ok(None), |rope| rope.text(name));
         let is_dynamic = named("rope_type")?.or(named("type")?) == Some("dynamic");
         let alpha = rope.as_ref().map_or(Ok(None), |rope| rope.positive_or_none("alpha"))?;

@@ -384,7 +384,7 @@ mod meaning {
         let fault = |patch: Value| glm(patch).expect_err("a fault");
         assert_eq!(
             fault(json!({ "index_topk_pattern": "FF" })),
-            "config.json: index_topk_pattern: 2 entries of 6 layers"
+            "config.json: index_topk_pattern: lists 2 layers, num_hidden_layers is 6"
         );
         let first =
             "config.json: index_topk_pattern: the first layer has no layer below that it could share positions with";

@@ -51,10 +51,7 @@ impl LayerBuilder<'_> {
         let &Attention { heads, head_dim, scale, window, .. } = all;
         let ([mut q, mut k, mut v], gate) = self.projections(all, x)?;
         self.b.at(format!("{}.self_attn", self.path));
-        if let Some(rope) = rope {
-            let turn = if all.in_pairs { Op::RopePairs {} } else { Op::Rope {} };
-            (q, k) = (self.b.push(turn.clone(), &[q, rope])?, self.b.push(turn, &[k, rope])?);
-        }
+        (q, k) = (self.turned(q, rope, all.in_pairs)?, self.turned(k, rope, all.in_pairs)?);
         if all.qk_norm == QkNorm::Turned {
             (q, k) = (self.normed_heads(all, q, 0)?, self.normed_heads(all, k, 1)?);
             self.b.at(format!("{}.self_attn", self.path));

@@ -71,13 +71,13 @@ impl LayerBuilder<'_> {
         let key = self.norm_by(key, "self_attn.kv_a_layernorm", (rank, all.eps))?;
         self.b.at(format!("{}.self_attn", self.path));
         let turned = self.b.push(part(1, rank, rope, rank + rope), &[a])?;
-        let turned = self.turned(all, turned, table)?;
+        let turned = self.turned(turned, table, all.in_pairs)?;
         let key = self.b.push(Op::Beside {}, &[key, turned])?;
         let plain = self.b.push(part(heads, 0, nope, nope + rope), &[q])?;
         let query = self.of_heads(all, plain, true)?;
         self.b.at(format!("{}.self_attn", self.path));
         let turned = self.b.push(part(heads, nope, rope, nope + rope), &[q])?;
-        let turned = self.turned(all, turned, table)?;
+        let turned = self.turned(turned, table, all.in_pairs)?;
         let query = self.b.push(Op::Beside {}, &[query, turned])?;
         let state = self.b.push(Op::KeyWrite { values: rank }, &[cache, key, batch])?;
         let mut states = vec![state];
@@ -113,13 +113,9 @@ impl LayerBuilder<'_> {
     ) -> Result<(Value, Value), Diagnostic> {
         let Indexer { heads, dim, most, in_pairs } = indexer;
         let path = format!("{}.self_attn.indexer", self.path);
-        let turned = |builder: &mut LayerBuilder, x: Value| {
-            let turn = if in_pairs { Op::RopePairs {} } else { Op::Rope {} };
-            table.map_or(Ok(x), |table| builder.b.push(turn, &[x, table]))
-        };
         let q = self.projection((short, width), "self_attn.indexer.wq_b", heads * dim)?;
         let q = self.b.at(&path).heads(q, heads, dim)?;
-        let q = turned(self, q)?;
+        let q = self.turned(q, table, in_pairs)?;
         let k = self.projection((x, self.config.hidden), "self_attn.indexer.wk", dim)?;
         let norm = ["weight", "bias"].map(|part| {
             let name = format!("{path}.k_norm.{part}");
@@ -127,19 +123,13 @@ impl LayerBuilder<'_> {
         });
         let k = self.b.push(Op::LayerNorm { eps: INDEXER_EPS }, &[k, norm[0], norm[1]])?;
         let k = self.b.heads(k, 1, dim)?;
-        let k = turned(self, k)?;
+        let k = self.turned(k, table, in_pairs)?;
         let keys = self.b.push(Op::KeyWrite { values: dim }, &[cache, k, batch])?;
         let name = format!("{path}.weights_proj.weight");
         let weight = self.b.weight(name, self.config.dtype, &[heads, self.config.hidden]);
         let weights = self.b.linear(x, weight, DType::F32)?;
         let weights = self.b.scale(weights, (heads as f64 * dim as f64).powf(-0.5))?;
         Ok((self.b.push(Op::Choose { k: most }, &[q, weights, keys, batch])?, keys))
-    }
-
-    /// A part of keys or queries after its rotary embedding, if it has one.
-    fn turned(&mut self, all: &Latent, x: Value, table: Option<Value>) -> Made {
-        let turn = if all.in_pairs { Op::RopePairs {} } else { Op::Rope {} };
-        table.map_or(Ok(x), |table| self.b.push(turn, &[x, table]))
     }
 
     /// The rows that queries are made of, and their width.

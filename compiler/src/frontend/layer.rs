@@ -128,6 +128,12 @@ impl LayerBuilder<'_> {
         norm(self.b, self.config, x, &format!("{}.{module}", self.path), width)
     }
 
+    /// Heads after their rotary embedding, if they have one: neighbours are turned, or halves.
+    pub fn turned(&mut self, x: Value, table: Option<Value>, in_pairs: bool) -> Made {
+        let turn = if in_pairs { Op::RopePairs {} } else { Op::Rope {} };
+        table.map_or(Ok(x), |table| self.b.push(turn, &[x, table]))
+    }
+
     /// A projection of `x` to the features of these rows, plus their bias. The features are shared
     /// out in `parts` parts, and the rank makes its own.
     pub fn rows(&mut self, x: Value, rows: Rows, parts: usize, bias: bool) -> Made {
