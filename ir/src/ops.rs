@@ -576,6 +576,11 @@ impl Op {
         2 * q.shape.0.get(1).and_then(|heads| heads.fixed()).unwrap_or(0) * (c.head_dim + c.value_dim)
     }
 
+    /// Whether it is attention over a cache of this model's own.
+    pub fn attends(&self) -> bool {
+        matches!(self, Op::Attention { .. } | Op::AttendListed { .. })
+    }
+
     /// Whether the graph is split here.
     pub fn is_boundary(&self) -> bool {
         matches!(self.class(), Class::Boundary | Class::Call)

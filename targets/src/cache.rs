@@ -105,8 +105,37 @@ impl<'c> Cache<'c> {
     /// The block and the offset inside it of a token.
     pub fn slot(&self, c: &Code<'c>, token: Int<'c>) -> Slot<'c> {
         let position = c.load_index(self.batch.positions, token);
-        let block = c.load_index(self.batch.table(c, token), position / self.layout.block_tokens);
+        self.slot_at(c, self.batch.table(c, token), position)
+    }
+
+    /// The block and the offset inside it of a position, by its sequence's table.
+    pub fn slot_at(&self, c: &Code<'c>, table: Ptr<'c>, position: Int<'c>) -> Slot<'c> {
+        let block = c.load_index(table, position / self.layout.block_tokens);
         Slot { block, offset: position % self.layout.block_tokens }
+    }
+
+    /// The bytes of a head's block at which the first group of a token's key begins.
+    pub fn key_row(&self, c: &Code<'c>, offset: Int<'c>) -> Int<'c> {
+        let (panel, size) = (c.arch.memory.panel, self.ty.dtype.size());
+        offset / panel * (panel * self.layout.dim * size) + offset % panel * (self.layout.group * size)
+    }
+
+    /// The bytes of a head's block at which the first number of a token's value is.
+    pub fn value_row(&self, c: &Code<'c>, offset: Int<'c>) -> Int<'c> {
+        let (panel, size, group) = (c.arch.memory.panel, self.ty.dtype.size(), self.layout.group);
+        offset / group * (panel * group * size) + offset % group * size
+    }
+
+    /// The bytes of K at which a head's key of a slot begins.
+    pub fn key_at(&self, c: &Code<'c>, slot: Slot<'c>, head: Int<'c>) -> Int<'c> {
+        let [key, _] = self.head(c, slot.block, head);
+        key + c.to_i64(self.key_row(c, slot.offset))
+    }
+
+    /// The bytes of V at which the first number of a head's value of a slot is.
+    pub fn value_at(&self, c: &Code<'c>, slot: Slot<'c>, head: Int<'c>) -> Int<'c> {
+        let [_, value] = self.head(c, slot.block, head);
+        value + c.to_i64(self.value_row(c, slot.offset))
     }
 
     /// The bytes of a block at which a head begins in K and in V. Caches may be larger than 32 bits
@@ -228,11 +257,10 @@ impl<'c> Cache<'c> {
         let (m, size) = (c.arch.memory, self.ty.dtype.size());
         let (group, bytes) = (self.layout.group, c.lanes() * size);
         let group_bytes = group * size;
-        let panel = entry.offset / m.panel * (m.panel * self.layout.dim * size);
-        let lane = entry.offset % m.panel * group_bytes;
+        let row = self.key_row(c, entry.offset);
         let groups = col / group * (m.panel * group_bytes);
         let inside = if bytes < group_bytes { col % group * size } else { c.int(0) };
-        let p = c.at(entry.k, panel + lane + (groups + inside));
+        let p = c.at(entry.k, row + (groups + inside));
         let part_bytes = bytes.min(group_bytes);
         let part = c.bytes_type(part_bytes);
         let parts = c.bitcast(lanes, c.ints(part, bytes / part_bytes)).into_vector_value();
@@ -245,11 +273,10 @@ impl<'c> Cache<'c> {
     /// panel.
     fn write_value(&self, c: &Code<'c>, lanes: Vector<'c>, entry: Entry<'c>, col: Int<'c>) {
         let (l, size, panel) = (&self.layout, self.ty.dtype.size(), c.arch.memory.panel);
-        let group = entry.offset / l.group * (panel * l.group * size);
-        let inside = entry.offset % l.group * size;
+        let row = self.value_row(c, entry.offset);
         let panels = col / panel * (panel * entry.tokens * size);
         let rows = col % panel * (l.group * size);
-        let p = c.at(entry.v, group + inside + (panels + rows));
+        let p = c.at(entry.v, row + (panels + rows));
         for i in 0..c.lanes() {
             c.store(c.at(p, i * l.group * size), c.lane(lanes, i), size as u32);
         }

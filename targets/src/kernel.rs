@@ -101,6 +101,49 @@ impl<'a, 'c> Kernel<'a, 'c> {
     }
 }
 
+/// The attention of a body: what it attends with, and to which keys.
+pub struct Attending<'k, 'c> {
+    pub node: Value,
+    pub query: Value,
+    pub scale: f64,
+    /// The number of keys that a token sees, 0 for all.
+    pub window: usize,
+    /// A number for each query head, if heads have sinks.
+    pub sinks: Option<&'k Operand<'c>>,
+    /// The positions that each token attends to, if not all up to its own, and how many it may
+    /// have.
+    pub list: Option<(Ptr<'c>, usize)>,
+}
+
+impl<'k, 'c> Attending<'k, 'c> {
+    /// The only attention of a kernel.
+    pub fn of(kernel: &'k Kernel<'_, 'c>) -> Result<Attending<'k, 'c>, Diagnostic> {
+        let rows = &kernel.rows;
+        let node = kernel.the("attention", Op::attends)?;
+        let operands = rows.graph.operands(node.node);
+        let (scale, window, sinks, list) = match *rows.graph.op(node.node) {
+            Op::Attention { scale, window } => (scale, window, operands.get(3), None),
+            Op::AttendListed { scale } => (scale, 0, None, Some(operands[3])),
+            _ => unreachable!("only these attend"),
+        };
+        let sinks = sinks.map(|&sinks| rows.operand(sinks)).transpose()?;
+        let entries = |list: Value| Ok::<_, Diagnostic>((rows.index(list)?, rows.shape(list)?.choices()));
+        let list = list.map(entries).transpose()?;
+        Ok(Attending { node, query: operands[0], scale, window, sinks, list })
+    }
+
+    /// Checks that a value is the result, flattened or not.
+    pub fn is_stored_as(&self, rows: &Rows, result: Value) -> Result<(), Diagnostic> {
+        let graph = rows.graph;
+        let flattened =
+            matches!(graph.op(result.node), Op::Reshape { .. }) && graph.operands(result.node) == [self.node];
+        match result == self.node || flattened {
+            true => Ok(()),
+            false => Err(unsupported("attention whose result is computed on")),
+        }
+    }
+}
+
 /// A flattened value is stored head by head.
 pub fn through_reshape(rows: &Rows, v: Value) -> Result<Value, Diagnostic> {
     let flat = rows.shape(v)?.shape.rank() == 2;

@@ -23,6 +23,7 @@
 pub mod arch;
 mod argmax;
 mod cache;
+mod choice;
 mod code;
 mod contraction;
 mod disasm;

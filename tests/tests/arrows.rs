@@ -98,6 +98,7 @@ const TARGETS: &[&str] = &[
     "math",
     "row",
     "argmax",
+    "choice",
     "held",
     "cache",
     "kernel",

@@ -126,8 +126,7 @@ impl<'g> Trial<'g> {
         indices: &dyn Fn(usize) -> Option<Vec<i32>>,
     ) -> Result<Trial<'g>, String> {
         let mut random = Random(seed);
-        let attends = |op: &Op| matches!(op, Op::Attention { .. } | Op::AttendListed { .. });
-        let exponents = graph.ids().any(|id| attends(graph.op(id)));
+        let exponents = graph.ids().any(|id| graph.op(id).attends());
         let mut params = Vec::new();
         for (number, v) in graph.inputs().into_iter().enumerate() {
             params.push(match graph.ty(v) {

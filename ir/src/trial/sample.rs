@@ -67,8 +67,7 @@ impl Trial<'_> {
         let ty = self.graph.ty(v);
         let (dim, width) = (lead(ty).unwrap_or(Dim::Fixed(1)), row_width(ty));
         let mut mask = Mask::new(dim.at(cx.tokens, cx.rows), width);
-        let attends = |op: &Op| matches!(op, Op::Attention { .. } | Op::AttendListed { .. });
-        let attention = self.graph.ids().find(|&id| attends(self.graph.op(id)));
+        let attention = self.graph.ids().find(|&id| self.graph.op(id).attends());
         let key =
             |part: usize| hash(sampling.seed, self.graph.outputs().iter().position(|&o| o == v).unwrap_or(0), part);
         match (contracted(self.graph), attention, ty) {

@@ -6,8 +6,8 @@
 //! heads share one key; they are split into several tasks, and each writes the same key.
 //! `attend_many`: a task is a tile of tokens and a query head; keys and values are in the cache
 //! already.
-//! `attend_listed`: a task is a token and some of the query heads that share a cache head. The keys
-//! and values of listed positions are gathered into blocks first.
+//! `attend_listed`: as `attend_one`, but keys and values are in the cache already; those of listed
+//! positions are gathered into blocks first.
 mod gather;
 mod tiles;
 mod transpose;
@@ -15,7 +15,7 @@ mod widen;
 
 use atomc_artifact::abi::TILE_TOKENS;
 use atomc_artifact::manifest;
-use atomc_ir::{DType, Diagnostic, Op, Value};
+use atomc_ir::{DType, Diagnostic, Value};
 use inkwell::values::FloatValue;
 
 use super::dot::{Dot, Walk};
@@ -24,12 +24,12 @@ use super::tile::{self, Tiles};
 use super::{Host, LANES};
 use crate::cache::Cache;
 use crate::code::{Code, Int, Ptr, Vector};
-use crate::kernel::Kernel;
+use crate::kernel::{Attending, Kernel};
 use crate::math;
 use crate::row::{At, Col, Operand, unsupported};
 use crate::{KernelSpec, Tasks};
 
-/// Query heads of a task of `attend_one`, where very many share a key.
+/// Query heads of a task of `attend_one`, where very many share a key, or a list.
 const TOGETHER: usize = 16;
 /// The score of a masked key: below every real one, and far from overflow.
 const MASKED: f64 = -1e30;
@@ -38,7 +38,11 @@ pub fn emit_one<'c>(c: &Host<'c>, spec: &KernelSpec) -> Result<manifest::Kernel,
     let kernel = signature::kernel(c, spec)?;
     let a = Attention::new(c, &kernel)?;
     let (group, heads) = (a.heads / a.cache.ty.heads, a.cache.ty.heads);
-    let together = if a.cache.ty.is_prefix { group.min(TOGETHER) } else { group };
+    if a.list.is_some() && a.widens() {
+        return Err(unsupported("attention over listed positions of a cache of bytes"));
+    }
+    let are_many = a.cache.ty.is_prefix || a.list.is_some();
+    let together = if are_many { group.min(TOGETHER) } else { group };
     let parts = group.div_ceil(together);
     let times = heads * parts;
     let block = a.block(together, 1);
@@ -46,7 +50,9 @@ pub fn emit_one<'c>(c: &Host<'c>, spec: &KernelSpec) -> Result<manifest::Kernel,
     kernel.each(first, end, |task| {
         let (token, rest) = (task / times, task % times);
         let (head, part) = if parts == 1 { (rest, c.int(0)) } else { (rest / parts, rest % parts) };
-        a.cache.write(&kernel.rows, token, head, a.cache.slot(c, token))?;
+        if a.list.is_none() {
+            a.cache.write(&kernel.rows, token, head, a.cache.slot(c, token))?;
+        }
         let query_head = head * group + part * together;
         let place = |r: Int<'c>| (token, query_head + r);
         let count = match group.is_multiple_of(together) {
@@ -77,29 +83,6 @@ pub fn emit_many<'c>(c: &Host<'c>, spec: &KernelSpec) -> Result<manifest::Kernel
         tiles.close();
     }
     Ok(manifest::Kernel::host(Tasks::Tiles { times: a.heads }, block.bytes))
-}
-
-pub fn emit_listed<'c>(c: &Host<'c>, spec: &KernelSpec) -> Result<manifest::Kernel, Diagnostic> {
-    let kernel = signature::kernel(c, spec)?;
-    let a = Attention::new(c, &kernel)?;
-    if a.widens() {
-        return Err(unsupported("attention over listed positions of a cache of bytes"));
-    }
-    let group = a.heads / a.cache.ty.heads;
-    let together = group.min(TOGETHER);
-    let parts = group.div_ceil(together);
-    let times = a.cache.ty.heads * parts;
-    let block = a.block(together, 1);
-    let (first, end) = signature::tasks(c);
-    kernel.each(first, end, |task| {
-        let [token, rest] = c.divide(task, c.int(times));
-        let [head, part] = c.divide(rest, c.int(parts));
-        let query_head = head * group + part * together;
-        let place = |r: Int<'c>| (token, query_head + r);
-        let count = c.smaller(c.int(group) - part * together, together);
-        a.run(&block, &Span { token, head, count, per_row: 0 }, &place, None)
-    })?;
-    Ok(manifest::Kernel::host(Tasks::Tokens { per: 1, times }, block.bytes))
 }
 
 struct Attention<'k, 'a, 'c> {
@@ -148,24 +131,11 @@ type Place<'p, 'c> = &'p dyn Fn(Int<'c>) -> (Int<'c>, Int<'c>);
 
 impl<'k, 'a, 'c> Attention<'k, 'a, 'c> {
     fn new(c: &Host<'c>, kernel: &'k Kernel<'a, 'c>) -> Result<Attention<'k, 'a, 'c>, Diagnostic> {
-        let graph = kernel.rows.graph;
-        let node = kernel.the("attention", |op| matches!(op, Op::Attention { .. } | Op::AttendListed { .. }))?;
-        let operands = graph.operands(node.node);
-        let query = operands[0];
-        let (scale, window, sinks, list) = match *graph.op(node.node) {
-            Op::Attention { scale, window } => (scale, window, operands.get(3), None),
-            Op::AttendListed { scale } => (scale, 0, None, Some(operands[3])),
-            _ => unreachable!("just matched"),
-        };
-        let sinks = sinks.map(|&sinks| kernel.rows.operand(sinks)).transpose()?;
-        let entries = |list: Value| Ok::<_, Diagnostic>((kernel.rows.index(list)?, kernel.rows.shape(list)?.choices()));
-        let list = list.map(entries).transpose()?;
+        let attending = Attending::of(kernel)?;
         let [cache] = &kernel.caches[..] else { return Err(unsupported("attention over other than one cache")) };
         let (out, to) = kernel.output()?;
-        let flattened = matches!(graph.op(out.node), Op::Reshape { .. }) && graph.operands(out.node) == [node];
-        if out != node && !flattened {
-            return Err(unsupported("attention whose result is computed on"));
-        }
+        attending.is_stored_as(&kernel.rows, out)?;
+        let Attending { query, scale, window, sinks, list, .. } = attending;
         let heads = kernel.rows.shape(query)?.shape.0[1].fixed().unwrap_or(0);
         let stored = cache.ty.dtype;
         let dot = Dot::new(c, if stored == DType::F8E4M3 { kernel.rows.shape(query)?.dtype } else { stored });

@@ -1,15 +1,16 @@
 //! Family `choose`: a task is a token. It scores the keys of its sequence block by block and keeps
 //! the best positions in a list with room for twice as many; a full list is cut to the best.
-//!
-//! A score is kept as a whole number in the order of the scores. The least number of the best is
-//! found byte by byte, from the highest one on. Positions stay in ascending order.
+//! Positions stay in ascending order.
 use atomc_artifact::manifest;
 use atomc_ir::{DType, Diagnostic, Op, Value};
+
+use inkwell::IntPredicate;
 
 use super::dot::{Dot, Walk};
 use super::{Host, LANES, signature};
 use crate::cache::Cache;
-use crate::code::{Any, Code, Int, Ptr, Vector};
+use crate::choice::{self, DIGITS};
+use crate::code::{Code, Int, Ptr};
 use crate::kernel::Kernel;
 use crate::row::{At, Col, Operand, unsupported};
 use crate::{KernelSpec, Tasks};
@@ -17,8 +18,6 @@ use crate::{KernelSpec, Tasks};
 const BUILT: &str = "whole numbers";
 /// Query heads that are multiplied together.
 const HEIGHT: usize = 4;
-/// Values of a byte.
-const DIGITS: usize = 256;
 
 pub fn emit<'c>(c: &Host<'c>, spec: &KernelSpec) -> Result<manifest::Kernel, Diagnostic> {
     let kernel = signature::kernel(c, spec)?;
@@ -82,17 +81,14 @@ impl<'k, 'a, 'c> Chooser<'k, 'a, 'c> {
         let position = c.load_index(self.cache.batch.positions, token);
         let table = self.cache.batch.table(c, token);
         let tokens = self.cache.layout.block_tokens;
-        let none: Any = c.int(0).into();
-        let filled = c.for_each((0, position / tokens + 1, 1), &[none], |block, filled| {
+        let filled = c.carry((0, position / tokens + 1, 1), c.int(0), |block, filled| {
             let [keys, _] = self.cache.head(c, c.load_index(table, block), c.int(0));
             self.score(c.at(self.cache.k, keys));
             let count = c.smaller(position + 1 - block * tokens, tokens);
-            let filled = c.as_int(filled[0]);
             c.repeat(0, count, 1, |i| self.append(filled + i, i, block * tokens + i));
-            vec![self.cut_if(filled + count, self.capacity() - tokens).into()]
+            self.cut_if(filled + count, self.capacity() - tokens)
         });
-        let filled = self.cut_if(c.as_int(filled[0]), self.k);
-        self.store(token, filled);
+        self.store(token, self.cut_if(filled, self.k));
         Ok(())
     }
 
@@ -133,36 +129,30 @@ impl<'k, 'a, 'c> Chooser<'k, 'a, 'c> {
         let (c, l) = (self.code(), &self.cache.layout);
         let size = self.dot.dtype.size();
         let panels: Vec<_> = (0..l.block_tokens / LANES).map(|p| c.at(keys, p * LANES * l.dim * size)).collect();
-        let none: Vec<Any> = vec![c.zero().into(); panels.len()];
-        let scores = c.for_each((0, self.heads, HEIGHT), &none, |head, scores| {
+        let scores = c.carry((0, self.heads, HEIGHT), vec![c.zero(); panels.len()], |head, mut scores| {
             // The last heads of a turn may be one: it is counted once.
             let own = |i: usize| c.smaller(head + i, self.heads - 1);
             let queries: Vec<_> = (0..HEIGHT).map(|i| c.at(self.room.query, own(i) * (l.dim * size))).collect();
             let walk = Walk { count: l.dim / self.dot.group, step: self.dot.step(c), unroll: 1, ahead: None };
             let sums = self.dot.sums(c, &queries, &panels, walk);
-            let mut scores: Vec<Vector> = scores.iter().map(|score| score.into_vector_value()).collect();
             for (i, sums) in sums.iter().enumerate() {
                 let weight = c.load_number(c.at(self.room.weight, (head + i) * 4), DType::F32);
                 for (score, &sum) in scores.iter_mut().zip(sums) {
                     *score = c.fma(c.splat(weight), c.fmax(sum, c.zero()), *score);
                 }
             }
-            scores.into_iter().map(Any::from).collect()
+            scores
         });
-        for (i, score) in scores.iter().enumerate() {
-            c.store(c.at(self.room.score, 4 * i * LANES), *score, 4);
+        for (i, score) in scores.into_iter().enumerate() {
+            c.store(c.at(self.room.score, 4 * i * LANES), score, 4);
         }
     }
 
-    /// Puts a key of the block into the list. Numbers are in the order of the scores; both zeros
-    /// are one.
+    /// Puts a key of the block into the list.
     fn append(&self, to: Int<'c>, key: Int<'c>, position: Int<'c>) {
         let c = self.code();
-        let word = c.cx.i32_type();
-        let score = c.load(c.cx.f32_type(), c.at(self.room.score, key * 4), 4).into_float_value();
-        let bits = c.as_int(c.bitcast(c.b.build_float_add(score, c.number(0.0), "").expect(BUILT), word));
-        let number = bits ^ (bits.shift_right(31, true) | c.as_int(word.const_int(1 << 31, false)));
-        c.store(c.at(self.room.number, to * 4), number, 4);
+        let score = c.load(c.cx.f32_type(), c.at(self.room.score, key * 4), 4);
+        c.store(c.at(self.room.number, to * 4), choice::number(c, score.into_float_value()), 4);
         c.store(c.at(self.room.position, to * 4), self.narrow(position), 4);
     }
 
@@ -171,18 +161,10 @@ impl<'k, 'a, 'c> Chooser<'k, 'a, 'c> {
         c.as_int(c.b.build_int_truncate(v.v, c.cx.i32_type(), "").expect(BUILT))
     }
 
-    /// A number of a list of whole numbers, as an index.
-    fn load(&self, list: Ptr<'c>, at: Int<'c>) -> Int<'c> {
-        let c = self.code();
-        let v = c.as_int(c.load(c.cx.i32_type(), c.at(list, at * 4), 4));
-        c.as_int(c.b.build_int_z_extend(v.v, c.index, "").expect(BUILT))
-    }
-
     /// Cuts a list that has more entries than `most`. Returns how many it has then.
     fn cut_if(&self, filled: Int<'c>, most: usize) -> Int<'c> {
         let c = self.code();
-        let left = c.change_if(c.less(most, filled), &[filled.into()], |_| vec![self.cut(filled).into()]);
-        c.as_int(left[0])
+        c.carry_if(c.less(most, filled), filled, |_| self.cut(filled))
     }
 
     /// Keeps the best entries of a list that has more, in their order.
@@ -191,47 +173,32 @@ impl<'k, 'a, 'c> Chooser<'k, 'a, 'c> {
         // The bytes of the least number that are known, and how many of its equals are kept.
         let (mut known, mut wanted) = (c.int(0), c.int(self.k));
         for byte in (0..4).rev() {
-            let above = |number: Int<'c>| match byte {
-                3 => c.int(0),
-                _ => number.shift_right(8 * (byte + 1), false),
-            };
             c.repeat(0, DIGITS, 1, |digit| c.store(c.at(self.room.count, digit * 4), c.cx.i32_type().const_zero(), 4));
             c.repeat(0, filled, 1, |i| {
-                let number = self.load(self.room.number, i);
-                c.when(c.compare(inkwell::IntPredicate::EQ, above(number), known), || {
-                    let digit = number.shift_right(8 * byte, false) & 0xff;
-                    let count = self.load(self.room.count, digit) + 1;
+                let number = choice::load(c, self.room.number, i);
+                c.when(c.compare(IntPredicate::EQ, choice::above(number, byte), known), || {
+                    let digit = choice::digit(number, byte);
+                    let count = choice::load(c, self.room.count, digit) + 1;
                     c.store(c.at(self.room.count, digit * 4), self.narrow(count), 4);
                 });
             });
-            // From the largest digit down: the first one that reaches what is wanted.
-            let start: [Any; 3] = [c.int(0).into(), c.int(0).into(), c.int(0).into()];
-            let found = c.for_each((0, DIGITS, 1), &start, |i, now| {
-                let [sum, digit, before] = [0, 1, 2].map(|n| c.as_int(now[n]));
-                let candidate = (DIGITS - 1) - i;
-                let total = sum + self.load(self.room.count, candidate);
-                let is_first = c.less(sum, wanted) & !c.less(total, wanted);
-                let (digit, before) = (c.pick(is_first, candidate, digit), c.pick(is_first, sum, before));
-                vec![total.into(), digit, before]
-            });
-            known = known * DIGITS + c.as_int(found[1]);
-            wanted = wanted - c.as_int(found[2]);
+            let [digit, before] = choice::last_digit(c, self.room.count, wanted);
+            known = known * DIGITS + digit;
+            wanted = wanted - before;
         }
-        let start: [Any; 2] = [c.int(0).into(), c.int(0).into()];
-        let kept = c.for_each((0, filled, 1), &start, |i, now| {
-            let [to, equals] = [0, 1].map(|n| c.as_int(now[n]));
-            let number = self.load(self.room.number, i);
-            let is_equal = c.compare(inkwell::IntPredicate::EQ, number, known);
+        let [kept, _] = c.carry((0, filled, 1), [c.int(0); 2], |i, [to, equals]| {
+            let number = choice::load(c, self.room.number, i);
+            let is_equal = c.compare(IntPredicate::EQ, number, known);
             let is_kept = c.less(known, number) | (is_equal & c.less(equals, wanted));
-            let next = c.change_if(is_kept, &[to.into()], |_| {
+            let next = c.carry_if(is_kept, to, |_| {
                 for list in [self.room.number, self.room.position] {
                     c.store(c.at(list, to * 4), c.load(c.cx.i32_type(), c.at(list, i * 4), 4), 4);
                 }
-                vec![(to + 1).into()]
+                to + 1
             });
-            vec![next[0], c.pick(is_equal, equals + 1, equals)]
+            [next, c.pick_int(is_equal, equals + 1, equals)]
         });
-        c.as_int(kept[0])
+        kept
     }
 
     /// The list, and -1 after its last entry.

@@ -46,7 +46,7 @@ pub const SCHEDULES: &[Schedule] = &[
     few("attend_one", Family::AttendOne, |setup, spec| emit(setup, spec, attend::emit_one)),
     only("attend_many", Family::AttendMany, |setup, spec| emit(setup, spec, attend::emit_many)),
     only("choose", Family::Choose, |setup, spec| emit(setup, spec, choose::emit)),
-    only("attend_listed", Family::AttendListed, |setup, spec| emit(setup, spec, attend::emit_listed)),
+    only("attend_listed", Family::AttendListed, |setup, spec| emit(setup, spec, attend::emit_one)),
     only("group", Family::Group, |setup, spec| emit(setup, spec, group::emit)),
     few("grouped_matvec", Family::GroupedMatvec, |setup, spec| emit(setup, spec, grouped::emit_matvec)),
     only("grouped_matmul", Family::GroupedMatmul, |setup, spec| emit(setup, spec, grouped::emit_matmul)),

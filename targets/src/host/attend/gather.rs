@@ -29,12 +29,10 @@ impl<'c> Attention<'_, '_, 'c> {
         let [keys, values] = block.widened;
         c.repeat(0, l.block_tokens, 1, |to| {
             let position = c.load_made_index(entries.list, c.smaller(first + to, entries.count - 1));
-            let page = c.load_index(table, position / l.block_tokens);
-            let [key, value] = self.cache.head(c, page, head);
-            let from = position % l.block_tokens;
-            self.copy_key((c.at(self.cache.k, key), from), (keys, to));
+            let slot = self.cache.slot_at(c, table, position);
+            self.copy_key(c.at(self.cache.k, self.cache.key_at(c, slot, head)), (keys, to));
             if !is_prefix {
-                self.copy_value((c.at(self.cache.v, value), from), (values, to));
+                self.copy_value(c.at(self.cache.v, self.cache.value_at(c, slot, head)), (values, to));
             }
         });
         let keys = vec![keys];
@@ -42,12 +40,10 @@ impl<'c> Attention<'_, '_, 'c> {
         (keys, values)
     }
 
-    /// Copies the key of a token of a block to the place of another one.
-    fn copy_key(&self, (from, token): (Ptr<'c>, Int<'c>), (to, place): (Ptr<'c>, Int<'c>)) {
+    /// Copies a key to a place of a block.
+    fn copy_key(&self, from: Ptr<'c>, (block, place): (Ptr<'c>, Int<'c>)) {
         let (c, l, size) = (self.code(), &self.cache.layout, self.cache.ty.dtype.size());
-        let group = l.group * size;
-        let lane = |token: Int<'c>| token / LANES * (LANES * l.dim * size) + token % LANES * group;
-        let (from, to) = (c.at(from, lane(token)), c.at(to, lane(place)));
+        let (group, to) = (l.group * size, c.at(block, self.cache.key_row(c, place)));
         c.repeat(0, l.dim / l.group, 1, |i| {
             let at = i * (LANES * group);
             let word = c.load(c.bytes_type(group), c.at(from, at), group as u32);
@@ -55,11 +51,10 @@ impl<'c> Attention<'_, '_, 'c> {
         });
     }
 
-    /// Copies the value of a token of a block to the place of another one.
-    fn copy_value(&self, (from, token): (Ptr<'c>, Int<'c>), (to, place): (Ptr<'c>, Int<'c>)) {
+    /// Copies a value to a place of a block.
+    fn copy_value(&self, from: Ptr<'c>, (block, place): (Ptr<'c>, Int<'c>)) {
         let (c, l, size) = (self.code(), &self.cache.layout, self.cache.ty.dtype.size());
-        let lane = |token: Int<'c>| token / l.group * (LANES * l.group * size) + token % l.group * size;
-        let (from, to) = (c.at(from, lane(token)), c.at(to, lane(place)));
+        let to = c.at(block, self.cache.value_row(c, place));
         c.repeat(0, l.value_dim, 1, |col| {
             let at = col / LANES * (LANES * l.block_tokens * size) + col % LANES * (l.group * size);
             c.store(c.at(to, at), c.load(c.bytes_type(size), c.at(from, at), size as u32), size as u32);

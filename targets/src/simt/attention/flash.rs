@@ -9,6 +9,7 @@ use atomc_ir::{DType, Diagnostic, Op, Value};
 
 use crate::cache::Cache;
 use crate::code::{Int, Ptr, Vector};
+use crate::kernel::Attending;
 use crate::row::{At, Col, Operand, unsupported};
 use crate::simt::attention::kv_dequant::Stored;
 use crate::simt::attention::sizes::Sizes;
@@ -61,26 +62,15 @@ impl<'k, 'a, 'c> Attention<'k, 'a, 'c> {
     /// Attention of a kernel that may also quantise its results.
     pub fn with_codes(kernel: &'k Kernel<'a, 'c>) -> Result<Attention<'k, 'a, 'c>, Diagnostic> {
         let (c, graph) = (kernel.code, kernel.rows.graph);
-        let node = kernel.the("attention", |op| matches!(op, Op::Attention { .. } | Op::AttendListed { .. }))?;
-        let operands = graph.operands(node.node);
-        let (scale, window, sinks, list) = match *graph.op(node.node) {
-            Op::Attention { scale, window } => (scale, window, operands.get(3), None),
-            Op::AttendListed { scale } => (scale, 0, None, Some(operands[3])),
-            _ => unreachable!("just matched"),
-        };
+        let attending = Attending::of(kernel)?;
         let [cache] = &kernel.caches[..] else { return Err(unsupported("attention over other than one cache")) };
         let (stored, out) = kernel.output()?;
         let is_coded = matches!(graph.op(stored.node), Op::Quantise { .. });
         let codes = if is_coded { kernel.rows.scaled_group(stored).map(|columns| (stored, columns)) } else { None };
         let result = codes.map_or(stored, |_| graph.operands(stored.node)[0]);
-        let flattened = matches!(graph.op(result.node), Op::Reshape { .. }) && graph.operands(result.node) == [node];
-        if result != node && !flattened {
-            return Err(unsupported("attention whose result is computed on"));
-        }
+        attending.is_stored_as(&kernel.rows, result)?;
+        let Attending { query, scale, window, sinks, list, .. } = attending;
         let Sizes { heads, stored, .. } = Sizes::of(graph)?;
-        let sinks = sinks.map(|&sinks| kernel.rows.operand(sinks)).transpose()?;
-        let entries = |list: Value| Ok::<_, Diagnostic>((kernel.rows.index(list)?, kernel.rows.shape(list)?.choices()));
-        let list = list.map(entries).transpose()?;
         let matrix = Matrix::new(c, stored.dtype);
         // Without a scale all keys weigh the same, as they do if the queries are zero.
         let (sign, size) = if scale == 0.0 { (0.0, 1.0) } else { (scale.signum(), scale.abs()) };
@@ -97,7 +87,7 @@ impl<'k, 'a, 'c> Attention<'k, 'a, 'c> {
             stored,
             matrix,
             lanes: vector(graph),
-            query: operands[0],
+            query,
             sinks,
             list,
             factor: size * std::f64::consts::LOG2_E,

@@ -18,8 +18,7 @@ pub struct Sizes {
 
 impl Sizes {
     pub fn of(body: &Graph) -> Result<Sizes, Diagnostic> {
-        let attends = |op: &Op| matches!(op, Op::Attention { .. } | Op::AttendListed { .. });
-        let node = body.ids().find(|&id| attends(body.op(id)));
+        let node = body.ids().find(|&id| body.op(id).attends());
         let made = || {
             let operands = body.operands(node?);
             let query = body.ty(operands[0]).as_tensor()?;

@@ -4,10 +4,12 @@
 //! same dimensions meet in local memory at the end.
 use atomc_artifact::manifest;
 use atomc_ir::{CacheType, DType, Diagnostic, Family, Op, Value};
+use inkwell::values::FloatValue;
 
 use super::{Keys, THREADS, takes};
 use crate::cache::Cache;
-use crate::code::{Any, Int, Ptr, Vector};
+use crate::code::{Int, Ptr, Vector, carried};
+use crate::kernel::Attending;
 use crate::row::Threads as _;
 use crate::row::{At, Col, Operand, Team, unsupported};
 use crate::schedule::{Schedule, WhyNot};
@@ -120,35 +122,23 @@ struct Local<'c> {
 
 /// For each head the highest score, the sum of weights, and the thread's sums of values.
 struct Running<'c> {
-    top: Vec<Any<'c>>,
-    sum: Vec<Any<'c>>,
-    values: Vec<Any<'c>>,
+    top: Vec<FloatValue<'c>>,
+    sum: Vec<FloatValue<'c>>,
+    values: Vec<Vector<'c>>,
 }
 
-impl<'c> Running<'c> {
-    fn carried(&self) -> Vec<Any<'c>> {
-        [&self.top, &self.sum, &self.values].into_iter().flatten().copied().collect()
-    }
-
-    fn of(carried: &[Any<'c>]) -> Running<'c> {
-        let each = carried.len() / 3;
-        let part = |i: usize| carried[i * each..(i + 1) * each].to_vec();
-        Running { top: part(0), sum: part(1), values: part(2) }
-    }
-}
+carried!(Running { top, sum, values });
 
 impl<'k, 'a, 'c> Listed<'k, 'a, 'c> {
     fn new(kernel: &'k Kernel<'a, 'c>, sizes: Sizes) -> Result<Listed<'k, 'a, 'c>, Diagnostic> {
-        let (c, graph) = (kernel.code, kernel.rows.graph);
-        let node = kernel.the("attend_listed", |op| matches!(op, Op::AttendListed { .. }))?;
-        let Op::AttendListed { scale } = *graph.op(node.node) else { unreachable!("just matched") };
+        let c = kernel.code;
+        let attending = Attending::of(kernel)?;
         let [cache] = &kernel.caches[..] else { return Err(unsupported("attention over other than one cache")) };
         let (out, to) = kernel.output()?;
-        let flattened = matches!(graph.op(out.node), Op::Reshape { .. }) && graph.operands(out.node) == [node];
-        if out != node && !flattened {
-            return Err(unsupported("attention whose result is computed on"));
-        }
-        let (query, list) = (graph.operands(node.node)[0], graph.operands(node.node)[3]);
+        attending.is_stored_as(&kernel.rows, out)?;
+        let Attending { query, scale, list: Some((list, _)), .. } = attending else {
+            return Err(unsupported("a family of listed attention without a list"));
+        };
         let l = &cache.layout;
         let local = Local {
             query: c.local(4 * sizes.own() * l.dim),
@@ -158,7 +148,7 @@ impl<'k, 'a, 'c> Listed<'k, 'a, 'c> {
             sums: c.local(4 * THREADS / (l.value_dim / l.group) * l.value_dim),
         };
         let factor = scale * std::f64::consts::LOG2_E;
-        Ok(Listed { kernel, cache, query, list: kernel.rows.index(list)?, out: to, sizes, factor, local })
+        Ok(Listed { kernel, cache, query, list, out: to, sizes, factor, local })
     }
 
     fn code(&self) -> &'a Gpu<'c> {
@@ -181,17 +171,14 @@ impl<'k, 'a, 'c> Listed<'k, 'a, 'c> {
         let length = c.smaller(position + 1, self.sizes.most);
         c.barrier();
         let keys = Keys::of(c, self.cache, token);
-        let each = |v: Any<'c>| vec![v; self.sizes.own()];
-        let none = Running {
-            top: each(c.number(LOWEST).into()),
-            sum: each(c.number(0.0).into()),
-            values: each(c.zero().into()),
-        };
-        let running = c.for_each((0, length, THREADS), &none.carried(), |turn, running| {
+        let own = self.sizes.own();
+        let none =
+            Running { top: vec![c.number(LOWEST); own], sum: vec![c.number(0.0); own], values: vec![c.zero(); own] };
+        let running = c.carry((0, length, THREADS), none, |turn, running| {
             let count = c.smaller(length - turn, THREADS);
-            self.turn(&keys, (c.at(list, turn * 4), count), head, Running::of(running)).carried()
+            self.turn(&keys, (c.at(list, turn * 4), count), head, running)
         });
-        self.finish(token, (first, end), &Running::of(&running));
+        self.finish(token, (first, end), &running);
         self.pad(token, first);
         c.set_lanes(lanes);
         Ok(())
@@ -223,47 +210,41 @@ impl<'k, 'a, 'c> Listed<'k, 'a, 'c> {
     ) -> Running<'c> {
         let c = self.code();
         let is_there = c.less(c.thread(), count);
-        let page = keys.page(c.load_made_index(list, c.smaller(c.thread(), count - 1)));
-        let key = keys.key(page, head);
+        let slot = keys.slot(c.load_made_index(list, c.smaller(c.thread(), count - 1)));
+        let key = keys.key(slot, head);
         let scores = self.scores(keys, key);
-        let place = if self.cache.ty.is_prefix { key } else { keys.value(page, head) };
+        let place = if self.cache.ty.is_prefix { key } else { keys.value(slot, head) };
         c.store(c.at(self.local.place, c.thread() * 8), place, 8);
         let (mut tops, mut sums, mut values) = (vec![], vec![], vec![]);
         for (h, score) in scores.into_iter().enumerate() {
-            let score = c.pick(is_there, score, c.number(LOWEST));
-            let top = c.team_top(score.into_float_value(), self.team());
-            let old = before.top[h].into_float_value();
+            let score = c.pick(is_there, score, c.number(LOWEST)).into_float_value();
+            let (top, old) = (c.team_top(score, self.team()), before.top[h]);
             let top = c.pick(c.float(top).greater(old), top, old).into_float_value();
-            let power = |v: Any<'c>| c.power_of_two(c.simt.isa, (c.float(v) - top).v);
-            let (shrink, weight) = (power(old.into()), power(score));
+            let power = |v: FloatValue<'c>| c.power_of_two(c.simt.isa, (c.float(v) - top).v);
+            let (shrink, weight) = (power(old), power(score));
             let weight = c.pick(is_there, weight, c.number(0.0)).into_float_value();
             c.store(c.at(self.local.weight, (c.thread() + h * THREADS) * 4), weight, 4);
-            let sum = (c.float(before.sum[h]) * shrink + c.team_sum(weight, self.team())).v;
-            values.push(c.fmul(before.values[h].into_vector_value(), c.splat(shrink)).into());
-            tops.push(top.into());
-            sums.push(sum.into());
+            sums.push((c.float(before.sum[h]) * shrink + c.team_sum(weight, self.team())).v);
+            values.push(c.fmul(before.values[h], c.splat(shrink)));
+            tops.push(top);
         }
         c.barrier();
-        let values = self.add_values(keys, count, &values);
+        let values = self.add_values(keys, count, values);
         c.barrier();
         Running { top: tops, sum: sums, values }
     }
 
     /// A score of the thread's key with each head.
-    fn scores(&self, keys: &Keys<'_, 'c>, key: Int<'c>) -> Vec<Any<'c>> {
+    fn scores(&self, keys: &Keys<'_, 'c>, key: Int<'c>) -> Vec<FloatValue<'c>> {
         let (c, l) = (self.code(), &self.cache.layout);
         let (group, groups) = keys.groups();
-        let none = vec![c.zero().into(); self.sizes.own()];
-        let sums = c.for_each((0, groups, 1), &none, |i, sums| {
+        let sums = c.carry((0, groups, 1), vec![c.zero(); self.sizes.own()], |i, sums| {
             let key = keys.key_group(key, i);
             let query = c.at(self.local.query, i * (4 * group));
-            let add = |(h, sum): (usize, &Any<'c>)| {
-                let query = c.load_floats(c.at(query, 4 * h * l.dim), DType::F32);
-                c.fma(key, query, sum.into_vector_value()).into()
-            };
-            sums.iter().enumerate().map(add).collect()
+            let query = |h: usize| c.load_floats(c.at(query, 4 * h * l.dim), DType::F32);
+            sums.into_iter().enumerate().map(|(h, sum)| c.fma(key, query(h), sum)).collect()
         });
-        sums.into_iter().map(|sum| c.sum(sum.into_vector_value()).into()).collect()
+        sums.into_iter().map(|sum| c.sum(sum)).collect()
     }
 
     /// The group of dimensions that the thread has, and the first of the entries that it takes.
@@ -279,21 +260,18 @@ impl<'k, 'a, 'c> Listed<'k, 'a, 'c> {
     }
 
     /// The thread's sums, with those of a turn added.
-    fn add_values(&self, keys: &Keys<'_, 'c>, count: Int<'c>, sums: &[Any<'c>]) -> Vec<Any<'c>> {
+    fn add_values(&self, keys: &Keys<'_, 'c>, count: Int<'c>, sums: Vec<Vector<'c>>) -> Vec<Vector<'c>> {
         let (c, subsets) = (self.code(), self.subsets());
         let [group, own] = self.dims();
         let first = c.pick_int(c.less(own, subsets), own, count);
-        c.for_each((first, count, subsets), sums, |i, sums| {
+        c.carry((first, count, subsets), sums, |i, sums| {
             let place = c.load_i64(c.at(self.local.place, i * 8));
             let value = match self.cache.ty.is_prefix {
                 true => keys.key_group(place, group),
                 false => keys.value_group(place, group),
             };
-            let add = |(h, sum): (usize, &Any<'c>)| {
-                let at = c.at(self.local.weight, (i + h * THREADS) * 4);
-                c.fma(c.splat(c.load(c.cx.f32_type(), at, 4)), value, sum.into_vector_value()).into()
-            };
-            sums.iter().enumerate().map(add).collect()
+            let weight = |h: usize| c.load(c.cx.f32_type(), c.at(self.local.weight, (i + h * THREADS) * 4), 4);
+            sums.into_iter().enumerate().map(|(h, sum)| c.fma(c.splat(weight(h)), value, sum)).collect()
         })
     }
 

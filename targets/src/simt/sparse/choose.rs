@@ -4,9 +4,7 @@
 //! order. A full list is cut to the `k` best; from then on only better keys enter it. The last
 //! work-group of a token chooses from the lists of all.
 //!
-//! A score is kept as a whole number in the order of the scores. The least number of the best is
-//! found byte by byte, from the highest one on. A token with no more than `k` positions takes all
-//! of them without a look at any key.
+//! A token with no more than `k` positions takes all of them without a look at any key.
 use atomc_artifact::manifest;
 use atomc_ir::arch::GpuArch;
 use atomc_ir::{Diagnostic, Family, Op, Value};
@@ -15,7 +13,8 @@ use inkwell::values::FloatValue;
 
 use super::{Keys, THREADS, takes};
 use crate::cache::Cache;
-use crate::code::{Any, Int, Ptr};
+use crate::choice::{self, DIGITS};
+use crate::code::{Any, Int, Ptr, carried};
 use crate::row::{At, Col, Operand, unsupported};
 use crate::schedule::{Schedule, WhyNot};
 use crate::simt::launch::{self, COUNTERS, Kernel, Setup};
@@ -23,9 +22,6 @@ use crate::simt::machine::Gpu;
 use crate::simt::machine::fragment::{Fragment, Matrix, VEC16};
 use crate::{KernelSpec, Tasks};
 
-const BUILT: &str = "numbers";
-/// Values of a byte.
-const DIGITS: usize = 256;
 /// Turns of keys that a list has room for, beyond the best.
 const TURNS: usize = 2;
 /// Keys of a panel.
@@ -99,9 +95,9 @@ impl Sizes {
         (2 * gpu.simt.chip.units / tokens).clamp(1, most.max(1))
     }
 
-    /// Bytes of the list that a work-group leaves: how many entries, then numbers and positions.
+    /// Bytes of the list that a work-group leaves: numbers and positions.
     fn left(&self) -> usize {
-        4 * (2 * self.k + 2)
+        2 * 4 * self.k
     }
 }
 
@@ -112,7 +108,7 @@ fn emit<'c>(setup: &Setup<'c>, spec: &KernelSpec) -> launch::Made<'c> {
     {
         let c = &code;
         let kernel = launch::kernel(c, spec)?;
-        let chooser = Chooser::new(&kernel, Sizes::of(spec)?, splits)?;
+        let chooser = Chooser::new(&kernel, sizes, splits)?;
         let workspace = c.argument(launch::arguments(spec.body) + 1);
         let [token, split] = c.divide(c.group(), c.int(splits));
         c.when(c.less(token, launch::step_size(c, spec, false)), || chooser.run(token, split, workspace))?;
@@ -129,6 +125,9 @@ struct Chooser<'k, 'a, 'c> {
     weight: Value,
     out: &'k Operand<'c>,
     sizes: Sizes,
+    /// Heads in whole tiles of products, and bytes of a query in local memory.
+    heads: usize,
+    query_row: usize,
     splits: usize,
     matrix: Matrix<'a, 'c>,
     local: Local<'c>,
@@ -160,15 +159,7 @@ struct Filled<'c> {
     above: Int<'c>,
 }
 
-impl<'c> Filled<'c> {
-    fn carried(self) -> Vec<Any<'c>> {
-        vec![self.count.into(), self.above.into()]
-    }
-
-    fn of(c: &Gpu<'c>, carried: &[Any<'c>]) -> Filled<'c> {
-        Filled { count: c.as_int(carried[0]), above: c.as_int(carried[1]) }
-    }
-}
+carried!(Filled { count, above });
 
 impl<'k, 'a, 'c> Chooser<'k, 'a, 'c> {
     fn new(kernel: &'k Kernel<'a, 'c>, sizes: Sizes, splits: usize) -> Result<Chooser<'k, 'a, 'c>, Diagnostic> {
@@ -181,9 +172,9 @@ impl<'k, 'a, 'c> Chooser<'k, 'a, 'c> {
         }
         let (query, weight) = (graph.operands(node.node)[0], graph.operands(node.node)[1]);
         let gpu = launch::gpu(c.arch)?;
-        let heads = sizes.padded_heads(gpu);
+        let (heads, query_row) = (sizes.padded_heads(gpu), sizes.query_row(gpu));
         let local = Local {
-            query: c.local(heads * sizes.query_row(gpu)),
+            query: c.local(heads * query_row),
             weight: c.local(4 * heads),
             score: c.local(4 * THREADS),
             number: c.local(4 * sizes.room()),
@@ -193,7 +184,7 @@ impl<'k, 'a, 'c> Chooser<'k, 'a, 'c> {
             turn: c.local(4),
         };
         let matrix = Matrix::new(c, cache.ty.dtype);
-        Ok(Chooser { kernel, cache, query, weight, out: to, sizes, splits, matrix, local })
+        Ok(Chooser { kernel, cache, query, weight, out: to, sizes, heads, query_row, splits, matrix, local })
     }
 
     fn code(&self) -> &'a Gpu<'c> {
@@ -250,33 +241,31 @@ impl<'k, 'a, 'c> Chooser<'k, 'a, 'c> {
         let registers = tiles * chunks * self.matrix.vec16s() * (VEC16 / 4);
         let held = (registers <= HELD).then(|| (0..tiles).map(|tile| self.tile(c.int(tile))).collect::<Vec<_>>());
         let none = Filled { count: c.int(0), above: c.int(0) };
-        let filled = c.for_each((begin, end, THREADS), &none.carried(), |first, filled| {
+        let filled = c.carry((begin, end, THREADS), none, |first, filled| {
             self.score(&keys, (first, last), held.as_deref());
             c.barrier();
-            let number = self.number();
-            let filled = self.append(Filled::of(c, filled), (first + c.thread(), end - 1), number);
-            self.cut_if(filled, self.sizes.room() - THREADS).carried()
+            let filled = self.append(filled, (first + c.thread(), end - 1), self.number());
+            self.cut_if(filled, self.sizes.room() - THREADS)
         });
-        self.cut_if(Filled::of(c, &filled), self.sizes.k)
+        self.cut_if(filled, self.sizes.k)
     }
 
     /// The token's queries and the weights of its heads; zeros for heads after the last one.
     fn stage(&self, token: Int<'c>) -> Result<(), Diagnostic> {
         let (c, rows, l) = (self.code(), &self.kernel.rows, &self.cache.layout);
-        let gpu = launch::gpu(c.arch)?;
         let (query, weight) = (rows.operand(self.query)?, rows.operand(self.weight)?);
-        let (groups, dim, heads) = (l.dim / l.group, self.cache.ty.head_dim, self.sizes.padded_heads(gpu));
+        let (groups, dim) = (l.dim / l.group, self.cache.ty.head_dim);
         c.set_lanes(l.group);
-        c.repeat(c.thread(), heads * groups, THREADS, |i| {
+        c.repeat(c.thread(), self.heads * groups, THREADS, |i| {
             let (head, col) = (i / groups, i % groups * l.group);
             let inside = c.less(col, dim) & c.less(head, self.sizes.heads);
             let (head_there, col_there) = (c.pick_int(inside, head, 0), c.pick_int(inside, col, 0));
             let at = At { row: token, head: Some(head_there), col: Col::Var(col_there) };
             let v = c.pick(inside, c.load_floats(rows.address(query, at), query.ty.dtype), c.zero());
-            let to = head * self.sizes.query_row(gpu) + col * self.cache.ty.dtype.size();
+            let to = head * self.query_row + col * self.cache.ty.dtype.size();
             c.store_floats(c.at(self.local.query, to), v.into_vector_value(), self.cache.ty.dtype);
         });
-        c.repeat(c.thread(), heads, THREADS, |head| {
+        c.repeat(c.thread(), self.heads, THREADS, |head| {
             let inside = c.less(head, self.sizes.heads);
             let at = At { row: token, head: None, col: Col::Var(c.pick_int(inside, head, 0)) };
             let v = c.load(c.cx.f32_type(), rows.address(weight, at), 4);
@@ -289,15 +278,14 @@ impl<'k, 'a, 'c> Chooser<'k, 'a, 'c> {
     /// Tiles of heads, and products along a key.
     fn tiles(&self) -> (usize, usize) {
         let columns = self.matrix.layout.columns;
-        (self.sizes.heads.div_ceil(columns), self.cache.layout.dim / self.matrix.span())
+        (self.heads / columns, self.cache.layout.dim / self.matrix.span())
     }
 
     /// The wave's fragments of a tile of queries, and the weight of the lane's head.
     fn tile(&self, tile: Int<'c>) -> Tile<'c> {
         let (c, size, place) = (self.code(), self.cache.ty.dtype.size(), self.matrix.place());
         let head = place.column + tile * self.matrix.layout.columns;
-        let row = self.cache.layout.dim * size + VEC16;
-        let first = c.at(self.local.query, head * row + place.part * (self.matrix.vec16s() * VEC16));
+        let first = c.at(self.local.query, head * self.query_row + place.part * (self.matrix.vec16s() * VEC16));
         let load = |chunk: usize| self.matrix.load_row(c.at(first, chunk * self.matrix.span() * size));
         let weight = c.load(c.cx.f32_type(), c.at(self.local.weight, head * 4), 4).into_float_value();
         Tile { queries: (0..self.tiles().1).map(load).collect(), weight }
@@ -328,7 +316,7 @@ impl<'k, 'a, 'c> Chooser<'k, 'a, 'c> {
             let panel = c.wave_index() + own * waves;
             // Keys after the last position are not counted: any panel stands for theirs.
             let at = c.smaller(first + panel * PANEL, last / PANEL * PANEL);
-            let start = c.at(self.cache.k, keys.key(keys.page(at), c.int(0)));
+            let start = c.at(self.cache.k, keys.key(keys.slot(at), c.int(0)));
             let lane = c.at(start, m.in_panel(place, place.row));
             let (_, chunks) = self.tiles();
             let key: Vec<Fragment> = (0..chunks).map(|i| m.load_panel(c.at(lane, i * m.panel_step()))).collect();
@@ -347,13 +335,11 @@ impl<'k, 'a, 'c> Chooser<'k, 'a, 'c> {
         }
     }
 
-    /// The score of the thread's key as a number in the order of the scores; both zeros are one.
+    /// The number of the thread's key.
     fn number(&self) -> Int<'c> {
-        let (c, word) = (self.code(), self.code().cx.i32_type());
-        let score = c.load(c.cx.f32_type(), c.at(self.local.score, c.thread() * 4), 4).into_float_value();
-        let score = c.b.build_float_add(score, c.number(0.0), "").expect(BUILT);
-        let bits = c.as_int(c.bitcast(score, word));
-        bits ^ (bits.shift_right(31, true) | c.as_int(word.const_int(1 << 31, false)))
+        let c = self.code();
+        let score = c.load(c.cx.f32_type(), c.at(self.local.score, c.thread() * 4), 4);
+        choice::number(c, score.into_float_value())
     }
 
     /// Leaves a list in the workspace. The last one of a token chooses from all lists.
@@ -365,8 +351,8 @@ impl<'k, 'a, 'c> Chooser<'k, 'a, 'c> {
         c.repeat(c.thread(), k, THREADS, |i| {
             let (is_there, from) = (c.less(i, count), c.smaller(i, count - 1));
             let to = (split * k + i) * 4;
-            c.store(c.at(numbers, to), c.pick_int(is_there, self.load(self.local.number, from), 0), 4);
-            c.store(c.at(positions, to), self.load(self.local.position, from), 4);
+            c.store(c.at(numbers, to), c.pick_int(is_there, choice::load(c, self.local.number, from), 0), 4);
+            c.store(c.at(positions, to), choice::load(c, self.local.position, from), 4);
         });
         let counter = c.at(workspace, token * 4);
         c.barrier_to_publish();
@@ -375,7 +361,7 @@ impl<'k, 'a, 'c> Chooser<'k, 'a, 'c> {
             c.store(self.local.turn, c.take_turn(counter), 4);
         });
         c.barrier();
-        let turn = c.uniform(self.load(self.local.turn, c.int(0)));
+        let turn = c.uniform(choice::load(c, self.local.turn, c.int(0)));
         c.when(c.equal(used - turn, 1), || {
             c.acquire();
             c.when(c.equal(c.thread(), 0), || c.store(counter, c.cx.i32_type().const_zero(), 4));
@@ -401,11 +387,6 @@ impl<'k, 'a, 'c> Chooser<'k, 'a, 'c> {
         c.store(c.at(self.local.position, to * 4), position, 4);
     }
 
-    fn load(&self, list: Ptr<'c>, at: Int<'c>) -> Int<'c> {
-        let c = self.code();
-        c.as_int(c.load(c.cx.i32_type(), c.at(list, at * 4), 4))
-    }
-
     /// The threads before this one in which a condition holds, and all of them.
     fn among(&self, condition: Int<'c>) -> [Int<'c>; 2] {
         let (c, wave) = (self.code(), self.code().simt.wave);
@@ -415,7 +396,7 @@ impl<'k, 'a, 'c> Chooser<'k, 'a, 'c> {
         c.barrier();
         let start = [own, c.int(0)];
         let sums = (0..THREADS / wave).fold(start, |[before, all], i| {
-            let count = self.load(self.local.waves, c.int(i));
+            let count = choice::load(c, self.local.waves, c.int(i));
             let is_before = c.less(c.int(i), c.wave_index());
             [before + c.pick_int(is_before, count, 0), all + count]
         });
@@ -428,11 +409,10 @@ impl<'k, 'a, 'c> Chooser<'k, 'a, 'c> {
         let c = self.code();
         let is_full = c.less(c.int(most), filled.count);
         let own = (self.local.number, self.local.position);
-        let left = c.change_if(is_full, &filled.carried(), |filled| {
+        c.carry_if(is_full, filled, |filled| {
             c.barrier();
-            self.cut(own, Filled::of(c, filled).count).carried()
-        });
-        Filled::of(c, &left)
+            self.cut(own, filled.count)
+        })
     }
 
     /// Keeps the `k` best of `count` entries of a list, in their order, as the work-group's own.
@@ -441,57 +421,34 @@ impl<'k, 'a, 'c> Chooser<'k, 'a, 'c> {
         // The bytes of the least number that are known, and how many of its equals are kept.
         let (mut known, mut wanted) = (c.int(0), c.int(self.sizes.k));
         for byte in (0..4).rev() {
-            let above = |number: Int<'c>| match byte {
-                3 => c.int(0),
-                _ => number.shift_right(8 * (byte + 1), false),
-            };
             c.repeat(c.thread(), DIGITS, THREADS, |digit| c.store(c.at(self.local.count, digit * 4), c.int(0), 4));
             c.barrier();
             c.repeat(c.thread(), count, THREADS, |i| {
-                let number = self.load(numbers, i);
-                c.when(c.compare(IntPredicate::EQ, above(number), known), || {
-                    let digit = number.shift_right(8 * byte, false) & 0xff;
-                    c.add_local(c.at(self.local.count, digit * 4), c.int(1));
+                let number = choice::load(c, numbers, i);
+                c.when(c.compare(IntPredicate::EQ, choice::above(number, byte), known), || {
+                    c.add_local(c.at(self.local.count, choice::digit(number, byte) * 4), c.int(1));
                 });
             });
             c.barrier();
-            let [digit, before] = self.digit(wanted);
+            let [digit, before] = choice::last_digit(c, self.local.count, wanted);
             known = known * DIGITS + digit;
             wanted = wanted - before;
             c.barrier();
         }
-        let start: [Any; 2] = [c.int(0).into(), c.int(0).into()];
-        let kept = c.for_each((0, count, THREADS), &start, |first, now| {
-            let [to, equals] = [0, 1].map(|n| c.as_int(now[n]));
+        let [count, _] = c.carry((0, count, THREADS), [c.int(0); 2], |first, [to, equals]| {
             let i = first + c.thread();
             let (is_there, at) = (c.less(i, count), c.smaller(i, count - 1));
-            let (number, position) = (self.load(numbers, at), self.load(positions, at));
+            let (number, position) = (choice::load(c, numbers, at), choice::load(c, positions, at));
             let is_equal = is_there & c.compare(IntPredicate::EQ, number, known);
             let [before, all_equals] = self.among(is_equal);
             let is_larger = is_there & c.compare(IntPredicate::UGT, number, known);
             let is_kept = is_larger | (is_equal & c.less(equals + before, wanted));
             let [before, all] = self.among(is_kept);
             c.when(is_kept, || self.put(to + before, number, position));
-            vec![(to + all).into(), (equals + all_equals).into()]
+            [to + all, equals + all_equals]
         });
         c.barrier();
-        Filled { count: c.as_int(kept[0]), above: known }
-    }
-
-    /// The largest value of a byte with at least as many numbers from it on as are wanted, and the
-    /// count of those above it.
-    fn digit(&self, wanted: Int<'c>) -> [Int<'c>; 2] {
-        let c = self.code();
-        let start: [Any; 3] = [c.int(0).into(), c.int(0).into(), c.int(0).into()];
-        let found = c.for_each((0, DIGITS, 1), &start, |i, now| {
-            let [sum, digit, before] = [0, 1, 2].map(|n| c.as_int(now[n]));
-            let candidate = (DIGITS - 1) - i;
-            let total = sum + self.load(self.local.count, candidate);
-            let is_first = c.less(sum, wanted) & !c.less(total, wanted);
-            let (digit, before) = (c.pick(is_first, candidate, digit), c.pick(is_first, sum, before));
-            vec![total.into(), digit, before]
-        });
-        [c.as_int(found[1]), c.as_int(found[2])]
+        Filled { count, above: known }
     }
 
     /// The list, and -1 after its last entry.
@@ -499,7 +456,7 @@ impl<'k, 'a, 'c> Chooser<'k, 'a, 'c> {
         let c = self.code();
         c.barrier();
         c.repeat(c.thread(), count, THREADS, |i| {
-            c.store(self.place(token, i), self.load(self.local.position, i), 4);
+            c.store(self.place(token, i), choice::load(c, self.local.position, i), 4);
         });
         c.repeat(count + c.thread(), self.sizes.k, THREADS, |i| {
             c.store(self.place(token, i), c.cx.i32_type().const_all_ones(), 4);

@@ -5,7 +5,7 @@ pub mod choose;
 
 use atomc_ir::{CacheType, DType};
 
-use crate::cache::Cache;
+use crate::cache::{Cache, Slot};
 use crate::code::{Int, Ptr, Vector};
 use crate::schedule::WhyNot;
 use crate::simt::machine::Gpu;
@@ -26,25 +26,19 @@ impl<'k, 'c> Keys<'k, 'c> {
         Keys { c, cache, table: cache.batch.table(c, token) }
     }
 
-    /// The page of a position, and the token in it.
-    pub fn page(&self, position: Int<'c>) -> [Int<'c>; 2] {
-        let tokens = self.cache.layout.block_tokens;
-        [self.c.load_index(self.table, position / tokens), position % tokens]
+    /// The place of a position.
+    pub fn slot(&self, position: Int<'c>) -> Slot<'c> {
+        self.cache.slot_at(self.c, self.table, position)
     }
 
-    /// Bytes from the begin of the cache to the first group of a position's key.
-    pub fn key(&self, [page, token]: [Int<'c>; 2], head: Int<'c>) -> Int<'c> {
-        let (c, l, panel) = (self.c, &self.cache.layout, self.c.arch.memory.panel);
-        let [key, _] = self.cache.head(c, page, head);
-        let group = l.group * self.size();
-        key + c.to_i64(token / panel * (panel * l.dim * self.size()) + token % panel * group)
+    /// Bytes from the begin of the cache to the first group of a head's key.
+    pub fn key(&self, slot: Slot<'c>, head: Int<'c>) -> Int<'c> {
+        self.cache.key_at(self.c, slot, head)
     }
 
-    /// Bytes from the begin of the values to a position's number of the first dimension.
-    pub fn value(&self, [page, token]: [Int<'c>; 2], head: Int<'c>) -> Int<'c> {
-        let (c, l, panel) = (self.c, &self.cache.layout, self.c.arch.memory.panel);
-        let [_, value] = self.cache.head(c, page, head);
-        value + c.to_i64(token / l.group * (panel * l.group * self.size()) + token % l.group * self.size())
+    /// Bytes from the begin of the values to the first number of a head's value.
+    pub fn value(&self, slot: Slot<'c>, head: Int<'c>) -> Int<'c> {
+        self.cache.value_at(self.c, slot, head)
     }
 
     /// Columns of a group, and groups of a key.

@@ -69,10 +69,7 @@ impl<'c> Group<'_, '_, '_, 'c> {
         let place = |panel: usize| {
             let entry = turn * self.shape.keys() + c.thread() % SIDE + panel * SIDE;
             let position = c.load_made_index(list, c.smaller(entry, self.position));
-            let [key, _] = a.cache.head(c, c.load_index(self.table, position / tokens), c.int(0));
-            let token = position % tokens;
-            let panel = token / SIDE * a.stored.bytes(a.key_panel());
-            key + c.to_i64(panel + token % SIDE * a.stored.bytes(VEC16))
+            a.cache.key_at(c, a.cache.slot_at(c, self.table, position), c.int(0))
         };
         (0..self.shape.panels).map(place).collect()
     }

@@ -1,0 +1,46 @@
+//! The best of many scores, which are compared as whole numbers in their order. The least number of
+//! the best is found byte by byte, from the highest one on.
+use inkwell::values::FloatValue;
+
+use crate::code::{Code, Int, Ptr};
+
+const BUILT: &str = "numbers";
+/// Values of a byte.
+pub const DIGITS: usize = 256;
+
+/// A score as a number of 32 bits in the order of the scores; both zeros are one.
+pub fn number<'c>(c: &Code<'c>, score: FloatValue<'c>) -> Int<'c> {
+    let word = c.cx.i32_type();
+    let score = c.b.build_float_add(score, c.number(0.0), "").expect(BUILT);
+    let bits = c.as_int(c.bitcast(score, word));
+    bits ^ (bits.shift_right(31, true) | c.as_int(word.const_int(1 << 31, false)))
+}
+
+/// A number of a list of such numbers, as an index.
+pub fn load<'c>(c: &Code<'c>, list: Ptr<'c>, at: Int<'c>) -> Int<'c> {
+    let v = c.as_int(c.load(c.cx.i32_type(), c.at(list, at * 4), 4));
+    c.as_int(c.b.build_int_z_extend_or_bit_cast(v.v, c.index, "").expect(BUILT))
+}
+
+/// The bytes of a number above one of its bytes.
+pub fn above(number: Int<'_>, byte: usize) -> Int<'_> {
+    if byte == 3 { number.constant(0) } else { number.shift_right(8 * (byte + 1), false) }
+}
+
+/// One byte of a number.
+pub fn digit(number: Int<'_>, byte: usize) -> Int<'_> {
+    number.shift_right(8 * byte, false) & 0xff
+}
+
+/// Of counts for each value of a byte the largest value with at least as many numbers from it on as
+/// are wanted, and the count of those above it.
+pub fn last_digit<'c>(c: &Code<'c>, counts: Ptr<'c>, wanted: Int<'c>) -> [Int<'c>; 2] {
+    let none = c.int(0);
+    let [_, digit, before] = c.carry((0, DIGITS, 1), [none; 3], |i, [sum, digit, before]| {
+        let candidate = (DIGITS - 1) - i;
+        let total = sum + load(c, counts, candidate);
+        let is_last = c.less(sum, wanted) & !c.less(total, wanted);
+        [total, c.pick_int(is_last, candidate, digit), c.pick_int(is_last, sum, before)]
+    });
+    [digit, before]
+}
