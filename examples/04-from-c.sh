@@ -3,7 +3,7 @@
 # header.
 source "$(dirname "$0")/common.sh"
 
-cargo build --profile "$profile" --quiet -p atomc -p atomc-c
+build -p atomc -p atomc-c
 atomc compile $qwen3 --target host -o "$out/qwen3.atomc"
 cc -std=c11 -Wall -Wextra -Werror -Iruntime/include examples/04-from-c.c -L"$built" -latomc_runtime -o "$out/from-c"
 LD_LIBRARY_PATH=$built "$out/from-c" "$out/qwen3.atomc" $qwen3

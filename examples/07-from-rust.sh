@@ -4,4 +4,5 @@
 source "$(dirname "$0")/common.sh"
 
 atomc compile $qwen3 --target host -o "$out/qwen3.atomc"
-cargo run --profile "$profile" --quiet --example from-rust -- "$out/qwen3.atomc" $qwen3 "$question"
+build --example from-rust
+"$built/examples/from-rust" "$out/qwen3.atomc" $qwen3 "$question"

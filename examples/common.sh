@@ -1,7 +1,8 @@
 # What the examples share. `atomc` is the command line of this checkout, built if it has to be, or
-# what ATOMC names; PROFILE is cargo's profile. $out is a folder that goes when the script ends.
-# With `first` set the build is the one that takes least: without the server and the emulator, and
-# with code of its own that is not optimised. Kernels are.
+# what ATOMC names; PROFILE is cargo's profile. BUILT is a folder where all is built already, as
+# `cargo build --workspace --all-targets` leaves it. $out is a folder that goes when the script
+# ends. With `first` set the build is the one that takes least: without the server and the emulator,
+# and with code of its own that is not optimised. Kernels are.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 profile=${PROFILE:-release} features=() out=$(mktemp -d)
@@ -12,9 +13,10 @@ trap 'rm -rf "$out"' EXIT
 # The list of trusted artifacts is the example's own.
 export XDG_CONFIG_HOME=$out/config
 # What `cargo build` leaves, and where.
-built=${CARGO_TARGET_DIR:-target}/${profile/#dev/debug}
+built=${BUILT:-${CARGO_TARGET_DIR:-target}/${profile/#dev/debug}}
+build() { [ -n "${BUILT:-}" ] || cargo build --profile "$profile" --quiet "$@"; }
 if [ -z "${ATOMC:-}" ]; then
-    cargo build --profile "$profile" "${features[@]}" --quiet --bin atomc
+    build "${features[@]}" --bin atomc
     ATOMC=$built/atomc
 fi
 atomc() { "$ATOMC" "$@"; }

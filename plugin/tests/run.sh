@@ -4,10 +4,13 @@
 # all, others those marked short, those between first and last without models and ranks. As many
 # files of tests run at once as there are cores. Builds are those of the dev profile: artifacts are
 # the same, and most of it is there after `cargo test`. VENVS keeps environments elsewhere than in
-# target/; ATOMC is a compiler that is built already. usage: run.sh [--prepare] [--newest] [--short]
-# [--all] [vllm] [sglang]; --prepare only makes the environments, which needs no build of ours;
-# --newest takes the first release of each framework alone; --short leaves out ranks, guesses and
-# recurrent states; --all also runs tests that cost much and show little that is new
+# target/; ATOMC is a compiler that is built already.
+#
+# usage: run.sh [--prepare] [--newest] [--short] [--all] [vllm] [sglang]
+#
+# --prepare only makes the environments, which needs no build of ours; --newest takes the first
+# release of each framework alone; --short leaves out ranks, guesses and recurrent states; --all
+# also runs tests that cost much and show little that is new.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 here=$PWD/plugin/tests venvs=${VENVS:-$PWD/target}
