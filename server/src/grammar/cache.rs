@@ -8,7 +8,7 @@ use super::{Form, Prepared};
 /// Forms that are kept.
 const MOST: usize = 64;
 /// Bytes that they may hold, by estimate.
-const MOST_BYTES: usize = 16 << 20;
+const MOST_BYTES: usize = 8 << 20;
 /// A grammar holds some hundred times the bytes of its form: 900 for one of 1,000 properties.
 const BYTES_PER_BYTE: usize = 900;
 
@@ -39,7 +39,7 @@ impl Cache {
     /// Keeps the result of a form, if it is not too large.
     pub fn put(&self, form: &Form, outcome: &Outcome) {
         let mut kept = self.kept();
-        if bytes(form) > MOST_BYTES / 4 || kept.iter().any(|(known, _)| known == form) {
+        if bytes(form) > MOST_BYTES / 2 || kept.iter().any(|(known, _)| known == form) {
             return;
         }
         kept.push_back((form.clone(), outcome.clone()));
