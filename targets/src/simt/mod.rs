@@ -59,6 +59,7 @@ pub const SCHEDULES: &[Schedule] = &[
     prefill::SCHEDULE,
     decode::TOKENS,
     sparse::choose::SCHEDULE,
+    latent_warpgroup::LISTED,
     latent::LISTED,
     sparse::attend::SCHEDULE,
     recurrent::CONV,

@@ -13,6 +13,9 @@
 //! block when it has finished one.
 //!
 //! In decode, work-groups share the blocks of a sequence ([`splits`]).
+//!
+//! A token that attends to a list has 64 entries of it in place of a block ([`listed`]).
+mod listed;
 mod queries;
 mod scores;
 mod splits;
@@ -24,6 +27,7 @@ use atomc_ir::arch::GpuArch;
 use atomc_ir::{Diagnostic, Family};
 
 use crate::code::{Int, Ptr};
+use crate::row::unsupported;
 use crate::schedule::{Schedule, WhyNot};
 use crate::simt::attention::flash::Attention;
 use crate::simt::attention::rounds::each_in_rounds;
@@ -77,6 +81,10 @@ struct Shape {
     values: usize,
     /// Work-groups that stay, if they do.
     groups: usize,
+    /// Whether a work-group is a token with some of its heads, and not one that stays.
+    by_token: bool,
+    /// Entries of a token's list, if it attends to one.
+    listed: Option<usize>,
 }
 
 impl Shape {
@@ -84,16 +92,19 @@ impl Shape {
         let (sizes, units) = (Sizes::of(spec.body)?, arch.simt.chip.units);
         let parts = sizes.heads.div_ceil(QUERIES);
         let heads = sizes.heads.div_ceil(parts);
-        let one = spec.family == Family::AttendOne;
-        let splits = if one { (units / (spec.tokens * parts)).clamp(1, SPLITS) } else { 1 };
+        let by_token = spec.family != Family::AttendMany;
+        let most = sizes.listed.map_or(SPLITS, |entries| SPLITS.min(entries.div_ceil(QUERIES)));
+        let splits = if by_token { (units / (spec.tokens * parts)).clamp(1, most) } else { 1 };
         Ok(Shape {
             heads,
-            tokens: if one { 1 } else { QUERIES / heads },
+            tokens: if by_token { 1 } else { QUERIES / heads },
             parts,
             splits,
             dim: sizes.cache.head_dim,
             values: sizes.cache.value_dim,
             groups: units,
+            by_token,
+            listed: sizes.listed,
         })
     }
 
@@ -148,19 +159,25 @@ pub const SCHEDULE: Schedule = Schedule {
 pub const TOKENS: Schedule =
     Schedule { name: "latent_warpgroup_tokens", family: Family::AttendMany, invariant: true, ..SCHEDULE };
 
+/// The schedule for tokens that attend to a list.
+pub const LISTED: Schedule = Schedule { name: "latent_warpgroup_listed", family: Family::AttendListed, ..SCHEDULE };
+
 fn emit<'c>(setup: &Setup<'c>, spec: &KernelSpec) -> launch::Made<'c> {
     let shape = Shape::new(spec, setup.gpu()?)?;
-    let one = spec.family == Family::AttendOne;
-    let code = if one { setup.open_early(spec, THREADS) } else { setup.open(spec, THREADS) }?;
+    let early = spec.family == Family::AttendOne;
+    let code = if early { setup.open_early(spec, THREADS) } else { setup.open(spec, THREADS) }?;
     code.want_waves(THREADS / TEAM);
     {
         let kernel = kernel(&code, spec)?;
         let attention = Attention::new(&kernel)?;
-        Group::new(&attention, shape, spec).run(one)?;
+        if shape.listed.is_some() && attention.cache.written().is_some() {
+            return Err(unsupported("attention over a list by a kernel that writes the key"));
+        }
+        Group::new(&attention, shape, spec).run(early)?;
     }
     let times = shape.parts * shape.splits;
-    let tasks = if one { Tasks::Tokens { per: 1, times } } else { Tasks::Fixed(shape.groups) };
-    let groups = if one { spec.tokens * times } else { shape.groups };
+    let tasks = if shape.by_token { Tasks::Tokens { per: 1, times } } else { Tasks::Fixed(shape.groups) };
+    let groups = if shape.by_token { spec.tokens * times } else { shape.groups };
     let partials = if shape.splits > 1 { groups * shape.partial_bytes() } else { 0 };
     let workspace = COUNTERS + groups * MAP + partials;
     Ok((code, manifest::Kernel { workspace, together: shape.splits, ..manifest::Kernel::simt(tasks, THREADS) }))
@@ -197,6 +214,8 @@ struct Tile<'c> {
     count: Int<'c>,
     position: Int<'c>,
     table: Ptr<'c>,
+    /// The token's list: its entries are counted as positions are.
+    list: Option<Ptr<'c>>,
     /// The first query head.
     head: Int<'c>,
     /// The blocks of this work-group.
@@ -251,41 +270,55 @@ impl<'r, 'k, 'a, 'c> Group<'r, 'k, 'a, 'c> {
         self.attention.code()
     }
 
-    fn run(&self, one: bool) -> Result<(), Diagnostic> {
+    /// With `early` it begins before the kernel ahead of it ends.
+    fn run(&self, early: bool) -> Result<(), Diagnostic> {
         let c = self.code();
         c.when(c.equal(c.thread(), 0), || {
-            self.keys.make_barriers(c, [1, VALUE_TEAMS * TEAM / 32]);
+            let copiers = if self.shape.listed.is_some() { VALUE_TEAMS * TEAM } else { 1 };
+            self.keys.make_barriers(c, [copiers, VALUE_TEAMS * TEAM / 32]);
             self.weights.make_barriers(c, [TEAM, 1]);
             self.ends.make_barriers(c, [TEAM, VALUE_TEAMS * TEAM]);
             c.make_barrier_of(32, self.written);
             c.show_barriers();
         });
-        let makes_map = c.equal(c.wave_index(), 0);
-        c.when(makes_map, || self.make_map());
-        // The previous kernel may have its own maps in the place of this one's.
-        if one {
-            c.await_previous();
-        }
-        c.when(makes_map, || c.place_map(self.placed, c.local_address(self.map)));
-        c.barrier();
-        c.see_map(self.placed);
+        self.share_map(early);
         let (team, mut result) = (c.thread() / TEAM, Ok(()));
         c.when(c.equal(team, 0), || {
             c.set_registers(REGISTERS[0], false);
-            result = self.each_tile(one, |tile| self.make_scores(tile, one));
+            result = self.each_tile(|tile| self.make_scores(tile));
         });
         result?;
         let mut result = Ok(());
         c.when(c.less(0, team), || {
             c.set_registers(REGISTERS[1], true);
-            result = self.each_tile(one, |tile| self.add_values(tile, team - 1, one));
+            result = self.each_tile(|tile| self.add_values(tile, team - 1));
         });
         result
     }
 
+    /// Makes the map of keys, if blocks are copied by one.
+    fn share_map(&self, early: bool) {
+        let c = self.code();
+        let makes_map = c.equal(c.wave_index(), 0);
+        if self.shape.listed.is_none() {
+            c.when(makes_map, || self.make_map());
+        }
+        // The previous kernel may have its own maps in the place of this one's.
+        if early {
+            c.await_previous();
+        }
+        if self.shape.listed.is_none() {
+            c.when(makes_map, || c.place_map(self.placed, c.local_address(self.map)));
+        }
+        c.barrier();
+        if self.shape.listed.is_none() {
+            c.see_map(self.placed);
+        }
+    }
+
     /// `body` for each tile of this work-group.
-    fn each_tile(&self, one: bool, body: impl FnOnce(&Tile<'c>) -> Result<(), Diagnostic>) -> Result<(), Diagnostic> {
-        if one { self.own_tile(body) } else { self.each_of_batch(body) }
+    fn each_tile(&self, body: impl FnOnce(&Tile<'c>) -> Result<(), Diagnostic>) -> Result<(), Diagnostic> {
+        if self.shape.by_token { self.own_tile(body) } else { self.each_of_batch(body) }
     }
 
     /// The tile of a token and some of its heads, if there is one, with this work-group's blocks.
@@ -295,6 +328,8 @@ impl<'r, 'k, 'a, 'c> Group<'r, 'k, 'a, 'c> {
         let (token, part) = (place / shape.parts, place % shape.parts);
         c.when(c.less(token, self.in_step), || {
             let position = c.load_index(a.cache.batch.positions, token);
+            // A list has as many entries as the token has positions, if it has room for as many.
+            let position = a.list.map_or(position, |(_, most)| c.smaller(position, most - 1));
             let blocks = position / a.cache.layout.block_tokens + 1;
             let each = (blocks + (shape.splits - 1)) / shape.splits;
             let used = (blocks + each - 1) / each;
@@ -304,6 +339,7 @@ impl<'r, 'k, 'a, 'c> Group<'r, 'k, 'a, 'c> {
                 count: c.int(1),
                 position,
                 table: a.cache.batch.table(c, token),
+                list: a.list.map(|(list, most)| c.at(list, token * (4 * most))),
                 head: self.first_head(part),
                 first,
                 end: c.smaller(first + each, blocks),
@@ -344,6 +380,7 @@ impl<'r, 'k, 'a, 'c> Group<'r, 'k, 'a, 'c> {
                 count,
                 position,
                 table: batch.table(c, token),
+                list: None,
                 head: self.first_head(rest % shape.parts),
                 first: c.int(0),
                 end,

@@ -14,6 +14,8 @@ pub struct Sizes {
     pub heads: usize,
     pub cache: CacheType,
     pub stored: Stored,
+    /// Entries of a token's list, if it attends to one.
+    pub listed: Option<usize>,
 }
 
 impl Sizes {
@@ -22,10 +24,15 @@ impl Sizes {
         let made = || {
             let operands = body.operands(node?);
             let query = body.ty(operands[0]).as_tensor()?;
-            Some((query.dtype, query.shape.0.get(1)?.fixed()?, body.ty(operands[1]).as_cache()?))
+            let listed = match body.op(node?) {
+                Op::AttendListed { .. } => Some(body.ty(operands[3]).as_tensor()?.choices()),
+                _ => None,
+            };
+            Some((query.dtype, query.shape.0.get(1)?.fixed()?, body.ty(operands[1]).as_cache()?, listed))
         };
-        let (query, heads, cache) = made().ok_or_else(|| unsupported("an attention family without attention"))?;
-        Ok(Sizes { heads, cache, stored: Stored::new(cache, query)? })
+        let (query, heads, cache, listed) =
+            made().ok_or_else(|| unsupported("an attention family without attention"))?;
+        Ok(Sizes { heads, cache, stored: Stored::new(cache, query)?, listed })
     }
 
     /// Whether values are as wide as keys, and stored separately.

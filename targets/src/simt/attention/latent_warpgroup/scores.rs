@@ -10,14 +10,16 @@ use crate::simt::machine::fragment::VEC16;
 use crate::simt::machine::warpgroup::TileForm;
 
 impl<'c> Group<'_, '_, '_, 'c> {
-    pub(super) fn make_scores(&self, tile: &Tile<'c>, one: bool) -> Result<(), Diagnostic> {
-        let (c, a) = (self.code(), self.attention);
-        (0..STAGES).for_each(|i| self.ask(tile, c.equal(c.thread(), 0), tile.first + i));
-        self.stage(tile, if one { STAGERS } else { TEAM })?;
+    pub(super) fn make_scores(&self, tile: &Tile<'c>) -> Result<(), Diagnostic> {
+        let (c, a, by_token) = (self.code(), self.attention, self.shape.by_token);
+        if tile.list.is_none() {
+            (0..STAGES).for_each(|i| self.ask(tile, c.equal(c.thread(), 0), tile.first + i));
+        }
+        self.stage(tile, if by_token { STAGERS } else { TEAM })?;
         let none = c.number(0.0);
         let begin = ScorePair { maxima: [a.lowest(); 2], sums: [none; 2] };
         // The block that a token's own key is in is not like those before it.
-        let late = if one { tile.position } else { tile.position + 1 } / a.cache.layout.block_tokens;
+        let late = if by_token { tile.position } else { tile.position + 1 } / a.cache.layout.block_tokens;
         let late = c.larger(c.smaller(late, tile.end), tile.first);
         let mut running = begin.carried();
         for (first, end, hides) in [(tile.first, late, false), (late, tile.end, true)] {
@@ -39,6 +41,9 @@ impl<'c> Group<'_, '_, '_, 'c> {
         let (c, a) = (self.code(), self.attention);
         let turn = tile.turn + (block - tile.first);
         self.keys.wait_full(c, turn);
+        if tile.list.is_some() {
+            c.show_to_products();
+        }
         if hides && a.cache.written().is_some() {
             c.when(c.equal(self.own_block(tile) - block, 0), || self.put_key(tile, turn));
         }

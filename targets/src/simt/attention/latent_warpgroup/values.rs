@@ -13,17 +13,23 @@ impl<'c> Group<'_, '_, '_, 'c> {
         self.shape.values / VALUE_TEAMS
     }
 
-    pub(super) fn add_values(&self, tile: &Tile<'c>, team: Int<'c>, one: bool) -> Result<(), Diagnostic> {
+    pub(super) fn add_values(&self, tile: &Tile<'c>, team: Int<'c>) -> Result<(), Diagnostic> {
         let c = self.code();
-        if one {
+        self.gather_first(tile);
+        if self.shape.by_token {
             c.when(c.less(c.thread(), STAGERS), || self.stage(tile, STAGERS))?;
         }
         self.begin_tile(tile)?;
         let none = vec![c.number(0.0).into(); self.width() / 2];
         let leader = c.equal(c.thread() - TEAM, 0);
         let values = c.for_each((tile.first, tile.end, 1), &none, |block, values| {
-            let values = self.add_block(tile.turn + (block - tile.first), team, values);
-            self.ask(tile, leader, block + STAGES);
+            let (turn, next) = (tile.turn + (block - tile.first), block + STAGES);
+            let place = tile.list.map(|list| self.place_of_key(tile, list, next));
+            let values = self.add_block(turn, team, values);
+            match place {
+                Some(place) => self.gather(tile, next, place),
+                None => self.ask(tile, leader, next),
+            }
             values
         });
         self.ends.wait_full(c, tile.number);
