@@ -8,12 +8,14 @@ const BUILT: &str = "numbers";
 /// Values of a byte.
 pub const DIGITS: usize = 256;
 
-/// A score as a number of 32 bits in the order of the scores; both zeros are one.
+/// A score as a number of 32 bits in the order of the scores; both zeros are one. No score is zero,
+/// so that any key may be chosen, even if all scores are NaN.
 pub fn number<'c>(c: &Code<'c>, score: FloatValue<'c>) -> Int<'c> {
     let word = c.cx.i32_type();
     let score = c.b.build_float_add(score, c.number(0.0), "").expect(BUILT);
     let bits = c.as_int(c.bitcast(score, word));
-    bits ^ (bits.shift_right(31, true) | c.as_int(word.const_int(1 << 31, false)))
+    let number = bits ^ (bits.shift_right(31, true) | c.as_int(word.const_int(1 << 31, false)));
+    c.pick_int(c.equal(number, 0), number.constant(1), number)
 }
 
 /// A number of a list of such numbers, as an index.
@@ -30,6 +32,19 @@ pub fn above(number: Int<'_>, byte: usize) -> Int<'_> {
 /// One byte of a number.
 pub fn digit(number: Int<'_>, byte: usize) -> Int<'_> {
     number.shift_right(8 * byte, false) & 0xff
+}
+
+/// Of `n` counts from one of a list on the number of the last one with at least as many from it on
+/// as are wanted, and the sum of those after it.
+pub fn last_of<'c>(c: &Code<'c>, (counts, from, n): (Ptr<'c>, Int<'c>, usize), wanted: Int<'c>) -> [Int<'c>; 2] {
+    let all: Vec<Int<'c>> = (0..n).map(|i| load(c, counts, from + i)).collect();
+    let none = c.int(0);
+    let [_, last, before] = (0..n).rev().fold([none; 3], |[sum, last, before], i| {
+        let total = sum + all[i];
+        let is_last = c.less(sum, wanted) & !c.less(total, wanted);
+        [total, c.pick_int(is_last, c.int(i), last), c.pick_int(is_last, sum, before)]
+    });
+    [last, before]
 }
 
 /// Of counts for each value of a byte the largest value with at least as many numbers from it on as

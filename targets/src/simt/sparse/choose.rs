@@ -1,10 +1,13 @@
 //! Family `choose`: a work-group is a token, or a part of a token's keys in steps of few tokens.
 //! Its waves multiply panels of keys with the queries of all heads, which are in registers. Local
 //! memory has the scores of a turn of keys, and a list of the best positions so far, in ascending
-//! order. A full list is cut to the `k` best; from then on only better keys enter it. The last
-//! work-group of a token chooses from the lists of all.
+//! order. A full list is cut to the `k` best; from then on only better keys enter it. Then the
+//! work-groups of a token choose together from their lists ([`together`]), where a chip lets them
+//! wait for each other; elsewhere the last one chooses from the lists of all.
 //!
 //! A token with no more than `k` positions takes all of them without a look at any key.
+mod together;
+
 use atomc_artifact::manifest;
 use atomc_ir::arch::GpuArch;
 use atomc_ir::{Diagnostic, Family, Op, Value};
@@ -29,6 +32,8 @@ const PANEL: usize = 16;
 /// Most work-groups of a token, and the fewest turns of each.
 const SPLITS: usize = 32;
 const LEAST: usize = 2;
+/// Digits that a thread counts together.
+const COUNTED: usize = 16;
 /// Most registers of a lane for queries.
 const HELD: usize = 64;
 
@@ -95,16 +100,21 @@ impl Sizes {
         (2 * gpu.simt.chip.units / tokens).clamp(1, most.max(1))
     }
 
-    /// Bytes of the list that a work-group leaves: numbers and positions.
-    fn left(&self) -> usize {
-        2 * 4 * self.k
+    /// Whether the work-groups of a token wait for each other. On AMD's chips that was not tried.
+    fn wait(gpu: GpuArch) -> bool {
+        gpu.simt.warpgroup_mma
+    }
+
+    /// Bytes that a work-group leaves for the others: a list of numbers and positions, or counts.
+    fn left(&self, gpu: GpuArch) -> usize {
+        if Sizes::wait(gpu) { together::LEFT } else { 2 * 4 * self.k }
     }
 }
 
 fn emit<'c>(setup: &Setup<'c>, spec: &KernelSpec) -> launch::Made<'c> {
     let code = setup.open(spec, THREADS)?;
-    let sizes = Sizes::of(spec)?;
-    let (splits, left) = (sizes.splits(setup.gpu()?, spec.tokens), sizes.left());
+    let (sizes, gpu) = (Sizes::of(spec)?, setup.gpu()?);
+    let (splits, left) = (sizes.splits(gpu, spec.tokens), sizes.left(gpu));
     {
         let c = &code;
         let kernel = launch::kernel(c, spec)?;
@@ -115,7 +125,8 @@ fn emit<'c>(setup: &Setup<'c>, spec: &KernelSpec) -> launch::Made<'c> {
     }
     let workspace = if splits > 1 { COUNTERS + spec.tokens * splits * left } else { 0 };
     let info = manifest::Kernel::simt(Tasks::Tokens { per: 1, times: splits }, THREADS);
-    Ok((code, manifest::Kernel { workspace, ..info }))
+    let together = if Sizes::wait(gpu) { splits } else { 1 };
+    Ok((code, manifest::Kernel { workspace, together, ..info }))
 }
 
 struct Chooser<'k, 'a, 'c> {
@@ -129,6 +140,7 @@ struct Chooser<'k, 'a, 'c> {
     heads: usize,
     query_row: usize,
     splits: usize,
+    gpu: GpuArch<'a>,
     matrix: Matrix<'a, 'c>,
     local: Local<'c>,
 }
@@ -184,7 +196,7 @@ impl<'k, 'a, 'c> Chooser<'k, 'a, 'c> {
             turn: c.local(4),
         };
         let matrix = Matrix::new(c, cache.ty.dtype);
-        Ok(Chooser { kernel, cache, query, weight, out: to, sizes, heads, query_row, splits, matrix, local })
+        Ok(Chooser { kernel, cache, query, weight, out: to, sizes, heads, query_row, splits, gpu, matrix, local })
     }
 
     fn code(&self) -> &'a Gpu<'c> {
@@ -227,7 +239,10 @@ impl<'k, 'a, 'c> Chooser<'k, 'a, 'c> {
                 return Ok(());
             }
             c.when(c.equal(used, 1), || self.store(token, filled.count));
-            c.when(c.less(1, used), || self.meet((token, split), used, filled.count, workspace));
+            c.when(c.less(1, used), || match Sizes::wait(self.gpu) {
+                true => self.choose_together((token, split), used, filled.count, workspace),
+                false => self.meet((token, split), used, filled.count, workspace),
+            });
             Ok(())
         })
     }
@@ -303,35 +318,48 @@ impl<'k, 'a, 'c> Chooser<'k, 'a, 'c> {
         sums.iter().enumerate().map(add).collect()
     }
 
-    /// Scores of a turn's keys, into local memory. A wave has every so many panels.
+    /// Scores of a turn's keys, into local memory. Waves share the panels out.
     fn score(&self, keys: &Keys<'_, 'c>, (first, last): (Int<'c>, Int<'c>), held: Option<&[Tile<'c>]>) {
+        let (c, waves) = (self.code(), THREADS / self.code().simt.wave);
+        // Unrolled: in a loop LLVM leaves out the wait for the last store, ahead of the barrier.
+        for own in 0..THREADS / PANEL / waves {
+            let panel = c.wave_index() + own * waves;
+            let key = self.key(keys, first + panel * PANEL, last);
+            self.store_scores(panel, &self.sums(&key, held));
+        }
+    }
+
+    /// The lane's part of the keys of a panel. Keys after the last position are not counted: any
+    /// panel stands for theirs.
+    fn key(&self, keys: &Keys<'_, 'c>, first: Int<'c>, last: Int<'c>) -> Vec<Fragment<'c>> {
+        let (c, m, place) = (self.code(), &self.matrix, self.matrix.place());
+        let at = c.smaller(first, last / PANEL * PANEL);
+        let start = c.at(self.cache.k, keys.key(keys.slot(at), c.int(0)));
+        let lane = c.at(start, m.in_panel(place, place.row));
+        (0..self.tiles().1).map(|i| m.load_panel(c.at(lane, i * m.panel_step()))).collect()
+    }
+
+    /// The sums of a lane's keys over its heads.
+    fn sums(&self, key: &[Fragment<'c>], held: Option<&[Tile<'c>]>) -> Vec<Any<'c>> {
+        let c = self.code();
+        let none: Vec<Any> = vec![c.number(0.0).into(); self.matrix.layout.results];
+        match held {
+            Some(tiles) => tiles.iter().fold(none, |sums, tile| self.add_tile(key, tile, &sums)),
+            None => c.for_each((0, self.tiles().0, 1), &none, |tile, sums| self.add_tile(key, &self.tile(tile), sums)),
+        }
+    }
+
+    /// The scores of a panel: sums over the lanes that share a key.
+    fn store_scores(&self, panel: Int<'c>, sums: &[Any<'c>]) {
         let (c, m, place) = (self.code(), &self.matrix, self.matrix.place());
         let columns = match m.layout.columns {
             16 => &[1, 2, 4, 8][..],
             _ => &[4, 8, 16],
         };
-        // Unrolled: in a loop LLVM leaves out the wait for the last store, ahead of the barrier.
-        let waves = THREADS / c.simt.wave;
-        for own in 0..THREADS / PANEL / waves {
-            let panel = c.wave_index() + own * waves;
-            // Keys after the last position are not counted: any panel stands for theirs.
-            let at = c.smaller(first + panel * PANEL, last / PANEL * PANEL);
-            let start = c.at(self.cache.k, keys.key(keys.slot(at), c.int(0)));
-            let lane = c.at(start, m.in_panel(place, place.row));
-            let (_, chunks) = self.tiles();
-            let key: Vec<Fragment> = (0..chunks).map(|i| m.load_panel(c.at(lane, i * m.panel_step()))).collect();
-            let none: Vec<Any> = vec![c.number(0.0).into(); m.layout.results];
-            let scores = match held {
-                Some(tiles) => tiles.iter().fold(none, |sums, tile| self.add_tile(&key, tile, &sums)),
-                None => {
-                    c.for_each((0, self.tiles().0, 1), &none, |tile, sums| self.add_tile(&key, &self.tile(tile), sums))
-                }
-            };
-            for (i, score) in scores.into_iter().enumerate() {
-                let score = c.across(score.into_float_value(), columns, |a, b| (c.float(a) + b).v);
-                let to = c.at(self.local.score, (panel * PANEL + place.results + i) * 4);
-                c.when(c.equal(place.column, 0), || c.store(to, score, 4));
-            }
+        for (i, sum) in sums.iter().enumerate() {
+            let score = c.across(sum.into_float_value(), columns, |a, b| (c.float(a) + b).v);
+            let to = c.at(self.local.score, (panel * PANEL + place.results + i) * 4);
+            c.when(c.equal(place.column, 0), || c.store(to, score, 4));
         }
     }
 
@@ -345,7 +373,7 @@ impl<'k, 'a, 'c> Chooser<'k, 'a, 'c> {
     /// Leaves a list in the workspace. The last one of a token chooses from all lists.
     fn meet(&self, (token, split): (Int<'c>, Int<'c>), used: Int<'c>, count: Int<'c>, workspace: Ptr<'c>) {
         let (c, k) = (self.code(), self.sizes.k);
-        let lists = c.at(c.at(workspace, COUNTERS), token * (self.splits * self.sizes.left()));
+        let lists = c.at(c.at(workspace, COUNTERS), token * (self.splits * self.sizes.left(self.gpu)));
         let (numbers, positions) = (lists, c.at(lists, self.splits * (4 * k)));
         c.barrier();
         c.repeat(c.thread(), k, THREADS, |i| {
@@ -421,16 +449,8 @@ impl<'k, 'a, 'c> Chooser<'k, 'a, 'c> {
         // The bytes of the least number that are known, and how many of its equals are kept.
         let (mut known, mut wanted) = (c.int(0), c.int(self.sizes.k));
         for byte in (0..4).rev() {
-            c.repeat(c.thread(), DIGITS, THREADS, |digit| c.store(c.at(self.local.count, digit * 4), c.int(0), 4));
-            c.barrier();
-            c.repeat(c.thread(), count, THREADS, |i| {
-                let number = choice::load(c, numbers, i);
-                c.when(c.compare(IntPredicate::EQ, choice::above(number, byte), known), || {
-                    c.add_local(c.at(self.local.count, choice::digit(number, byte) * 4), c.int(1));
-                });
-            });
-            c.barrier();
-            let [digit, before] = choice::last_digit(c, self.local.count, wanted);
+            self.count_digits((numbers, count), byte, known);
+            let [digit, before] = self.last_digit(wanted);
             known = known * DIGITS + digit;
             wanted = wanted - before;
             c.barrier();
@@ -449,6 +469,35 @@ impl<'k, 'a, 'c> Chooser<'k, 'a, 'c> {
         });
         c.barrier();
         Filled { count, above: known }
+    }
+
+    /// Counts the values of a byte in those of `count` numbers that have the known bytes above it.
+    fn count_digits(&self, (numbers, count): (Ptr<'c>, Int<'c>), byte: usize, known: Int<'c>) {
+        let c = self.code();
+        c.repeat(c.thread(), DIGITS, THREADS, |digit| c.store(c.at(self.local.count, digit * 4), c.int(0), 4));
+        c.barrier();
+        c.repeat(c.thread(), count, THREADS, |i| {
+            let number = choice::load(c, numbers, i);
+            c.when(c.compare(IntPredicate::EQ, choice::above(number, byte), known), || {
+                c.add_local(c.at(self.local.count, choice::digit(number, byte) * 4), c.int(1));
+            });
+        });
+        c.barrier();
+    }
+
+    /// The largest digit with at least as many numbers from it on as are wanted, and the count of
+    /// those above it: first among groups of digits, then in one.
+    fn last_digit(&self, wanted: Int<'c>) -> [Int<'c>; 2] {
+        let (c, counts, groups) = (self.code(), self.local.count, DIGITS / COUNTED);
+        c.when(c.less(c.thread(), groups), || {
+            let one = |i: usize| choice::load(c, counts, c.thread() * COUNTED + i);
+            let sum = (1..COUNTED).fold(one(0), |sum, i| sum + one(i));
+            c.store(c.at(self.local.score, c.thread() * 4), sum, 4);
+        });
+        c.barrier();
+        let [group, before] = choice::last_of(c, (self.local.score, c.int(0), groups), wanted);
+        let [digit, more] = choice::last_of(c, (counts, group * COUNTED, COUNTED), wanted - before);
+        [group * COUNTED + digit, before + more]
     }
 
     /// The list, and -1 after its last entry.
