@@ -272,11 +272,13 @@ fn method(f: &Fields) -> Result<(usize, usize), Diagnostic> {
     }
 }
 
-/// Checks that scores are the family's, if the configuration names them.
+/// Checks that scores are the family's, if the configuration names them. dots.llm1 names them as
+/// the choice that is made by sigmoids with a correction.
 fn scoring(f: &Fields, traits: &Traits) -> Result<(), Diagnostic> {
     let name = "scoring_func";
     let own = if traits.score == Score::Sigmoid { "sigmoid" } else { "softmax" };
     match f.text(name)? {
+        Some("noaux_tc") if own == "sigmoid" => Ok(()),
         Some(other) if other != own => {
             Err(f.fault("config::unsupported", name, format!("{other:?} is not what the architecture has, {own:?}")))
         }

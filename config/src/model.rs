@@ -230,7 +230,7 @@ impl Config {
         // One that drafts attends, and has experts where any other has.
         let mixed = feed_forward.iter().find(|half| matches!(half, Kind::Experts(_))).or(feed_forward.last());
         let drafting = mixed.map(|half| layer((attending, half.clone())));
-        let quantised = Quantisation::read(all, dtype)?;
+        let quantised = Quantisation::read(outer(all, f, "quantization_config"), dtype)?;
         let config = Config {
             architecture: family.architecture,
             path: family.path,

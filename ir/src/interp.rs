@@ -623,6 +623,23 @@ fn normed<S: Real>(args: &[&Val<S>], norm: Norm) -> Results<S> {
     one(x.shape.clone(), data)
 }
 
+pub(crate) fn squares<S: Real>(args: &[&Val<S>], _: Cx) -> Results<S> {
+    let (a, b) = (args[0].float()?, args[1].float()?);
+    let sum = |row: &[S]| row.iter().fold(S::of(0.0), |sum, &v| sum.add(v.mul(v)));
+    let data = a.rows().zip(b.rows()).flat_map(|(a, b)| [sum(a), sum(b)]).collect();
+    one(vec![a.shape[0], 2], data)
+}
+
+pub(crate) fn part_norm<S: Real>(args: &[&Val<S>], _: Cx, &eps: &f64, &of: &usize, &at: &usize) -> Results<S> {
+    let (x, w, squares) = (args[0].float()?, args[1].float()?, args[2].float()?);
+    let mut data = Vec::with_capacity(x.data.len());
+    for (row, sums) in x.rows().zip(squares.rows()) {
+        let scale = S::of(1.0).div(sums[at].div(S::of(of as f64)).add(S::of(eps)).sqrt());
+        data.extend(row.iter().zip(&w.data).map(|(&v, &w)| v.mul(scale).mul(w)));
+    }
+    one(x.shape.clone(), data)
+}
+
 /// How much the frequencies of dynamic NTK change for a sequence of this length: frequency i is
 /// multiplied by `stretch^(-2 i / (dim - 2))`.
 pub fn stretch(length: i32, growth: f64, original: usize) -> f64 {
@@ -1219,6 +1236,42 @@ mod tests {
         let params = [("x", [3, 20].as_slice()), ("weight", &[20]), ("bias", &[20])];
         let params = params.map(|(name, shape)| (name, float(shape, &numbers(name))));
         near(&eval(text, 3, &params), &numbers("y"));
+    }
+
+    /// The parts of two ranks, of which both have the second row: it is summed up twice, and its
+    /// elements count twice.
+    #[test]
+    fn norms_of_parts_are_the_norm_of_the_row() {
+        let text = "graph @g(%a: f32[T, 2], %b: f32[T, 2], %c: f32[T, 3], %w: f32[2], %n: f32[3]) {
+  %0 = squares %a, %c : f32[T, 2]
+  %1 = squares %b, %c : f32[T, 2]
+  %2 = add %0, %1 : f32[T, 2]
+  %3 = part_norm %b, %w, %2 {eps = 1e-5, of = 4, at = 0} : f32[T, 2]
+  %4 = part_norm %c, %n, %2 {eps = 1e-5, of = 6, at = 1} : f32[T, 3]
+  %5 = beside %3, %4 : f32[T, 5]
+  return %5
+}";
+        let whole = "graph @g(%all: f32[T, 4], %c: f32[T, 3], %w: f32[4], %n: f32[3]) {
+  %0 = rms_norm %all, %w {eps = 1e-5} : f32[T, 4]
+  %1 = slice %0 {axis = 1, start = 2, len = 2} : f32[T, 2]
+  %2 = rms_norm %c, %n {eps = 1e-5} : f32[T, 3]
+  %3 = beside %1, %2 : f32[T, 5]
+  return %3
+}";
+        let (a, b, c) = ([1.0, -2.0, 0.0, 0.5], [3.0, 0.25, -4.0, 1.5], [0.5, 2.0, -1.0, 8.0, 0.0, 0.125]);
+        let (w, n) = ([1.0, 2.0, -3.0, 0.5], [0.5, -1.0, 4.0]);
+        let all = [&a[..2], &b[..2], &a[2..], &b[2..]].concat();
+        let params = [
+            ("a", float(&[2, 2], &a)),
+            ("b", float(&[2, 2], &b)),
+            ("c", float(&[2, 3], &c)),
+            ("w", float(&[2], &w[2..])),
+            ("n", float(&[3], &n)),
+        ];
+        let of_parts = eval(text, 2, &params);
+        let params =
+            [("all", float(&[2, 4], &all)), ("c", float(&[2, 3], &c)), ("w", float(&[4], &w)), ("n", float(&[3], &n))];
+        near(&of_parts, &eval(whole, 2, &params));
     }
 
     #[test]

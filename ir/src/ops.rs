@@ -466,6 +466,13 @@ weight_steps!(ops! {
     /// `x / sqrt(mean(x^2) + eps) * weight` over the last axis.
     RmsNorm = "rms_norm" (x: Row, weight: Shared) { eps: f64 }
         [Compute, Inline, Normed(Norm { eps: *eps, centred: false }), Axis, work::none] shapes::norm, interp::rms_norm;
+    /// The sum of the squares of each row of `a`, then of `b`.
+    Squares = "squares" (a: Row, b: Row) {}
+        [Compute, Rows, Other, Row, work::none] shapes::squares, interp::squares;
+    /// `x / sqrt(squares / of + eps) * weight`, where x is a part of each row: column `at` of
+    /// `squares` has the sum of the squares of all `of` elements.
+    PartNorm = "part_norm" (x: Row, weight: Shared, squares: Row) { eps: f64, of: usize, at: usize }
+        [Compute, Inline, Other, Axis, work::none] shapes::part_norm, interp::part_norm;
     /// `(x - mean(x)) / sqrt(variance(x) + eps) * weight + bias` over the last axis.
     LayerNorm = "layer_norm" (x: Row, weight: Shared, bias: Shared) { eps: f64 }
         [Compute, Inline, Normed(Norm { eps: *eps, centred: true }), Axis, work::none] shapes::norm, interp::layer_norm;

@@ -356,6 +356,29 @@ pub fn norm(inputs: &[&Type], &eps: &f64) -> Types {
     one(x.dtype, x.shape.clone())
 }
 
+pub fn squares(inputs: &[&Type]) -> Types {
+    let (a, b) = (float(inputs[0], "a")?, float(inputs[1], "b")?);
+    match (&a.shape.0[..], &b.shape.0[..]) {
+        (&[rows, Dim::Fixed(_)], &[other, Dim::Fixed(_)]) if rows == other => {
+            one(DType::F32, Shape(vec![rows, Dim::Fixed(2)]))
+        }
+        _ => Err(format!("a is {}, b is {}: both must have the same rows, and two axes", a.shape, b.shape)),
+    }
+}
+
+pub fn part_norm(inputs: &[&Type], eps: &f64, &of: &usize, &at: &usize) -> Types {
+    let (x, squares) = (float(inputs[0], "x")?, float(inputs[2], "squares")?);
+    let width = x.shape.last().unwrap_or(0);
+    if x.shape.rank() != 2 || of < width {
+        return Err(format!("x is {}: it must be a part of a row of {of} elements", x.shape));
+    }
+    let has_sums = squares.shape.rank() == 2 && squares.shape.0[0] == x.shape.0[0];
+    if !has_sums || squares.dtype != DType::F32 || squares.shape.last() <= Some(at) {
+        return Err(format!("squares is {squares}: it must be f32, with column {at} for each row of {}", x.shape));
+    }
+    norm(&inputs[..2], eps)
+}
+
 pub fn rope_table(inputs: &[&Type], _: &f64, _: &f64, _: &usize) -> Types {
     let (pos, len, freqs) = (index(inputs[0], "positions")?, index(inputs[1], "lengths")?, float(inputs[2], "freqs")?);
     match freqs.shape.sizes().as_deref() {

@@ -202,6 +202,7 @@ impl<'a, 'c> Rows<'a, 'c> {
             Op::Slice { axis, start, .. } => self.eval(operands[0], self.moved(v, *axis, *start, at)?),
             Op::Gather {} => self.gather(&operands, at),
             op if is_norm(op) => self.norm(v, &operands, at),
+            Op::PartNorm { .. } => self.norm(v, &operands[..2], at),
             Op::Rope {} => self.rope(&operands, at),
             Op::RopePairs {} => self.rope_pairs(&operands, at),
             &Op::Parts { start, step, .. } => self.eval(operands[0], self.part_of((start, step), at)?),

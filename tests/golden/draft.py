@@ -42,6 +42,7 @@ FULL, LINEAR = hybrid.FULL, hybrid.LINEAR
 CASES = {
     "draft-v3": Case(experts.deepseek3(num_hidden_layers=2, num_mtp_layers=1, hidden_size=80)),
     "draft-glm": Case(experts.glm(num_hidden_layers=2, num_mtp_layers=1)),
+    "draft-glm-lite": Case(experts.glm_lite(num_hidden_layers=2, num_mtp_layers=1)),
     "draft-next": Case(hybrid.next_(num_hidden_layers=2, layer_types=[LINEAR, FULL])),
     # All layers have a recurrent state, but the one that drafts.
     "draft-3.5": Case(hybrid.of_images(transformers.Qwen3_5Config, num_hidden_layers=1, layer_types=[LINEAR])),

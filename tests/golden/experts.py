@@ -37,6 +37,15 @@ def glm(**kw):
     return llama(transformers.Glm4MoeConfig, **{**shape, **kw})
 
 
+def glm_lite(**kw):
+    """GLM-4.7-Flash: latent attention, values wider than keys."""
+    shape = dict(num_hidden_layers=2, num_attention_heads=3, num_key_value_heads=3, q_lora_rank=28, kv_lora_rank=40,
+                 qk_nope_head_dim=24, qk_rope_head_dim=16, v_head_dim=32, intermediate_size=60, moe_intermediate_size=20,
+                 n_routed_experts=6, num_experts_per_tok=3, n_group=1, topk_group=1, n_shared_experts=1, routed_scaling_factor=1.8,
+                 mlp_layer_types=["dense", "sparse"], pad_token_id=None, num_mtp_layers=0)
+    return llama(transformers.Glm4MoeLiteConfig, **{**shape, **kw})
+
+
 def oss(**kw):
     yarn = dict(rope_type="yarn", rope_theta=500.0, factor=4.0, original_max_position_embeddings=16, truncate=False,
                 beta_fast=32.0, beta_slow=1.0)

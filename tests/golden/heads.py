@@ -32,7 +32,7 @@ class Mtp(nn.Module):
         config = copy.deepcopy(text(model.config))
         # A draft has a layer 0 with experts, if there are any, that attends to all.
         config.layer_types = ["full_attention"]
-        for name, value in (("first_k_dense_replace", 0), ("num_hidden_layers", 1)):
+        for name, value in (("first_k_dense_replace", 0), ("mlp_layer_types", ["sparse"]), ("num_hidden_layers", 1)):
             if hasattr(config, name): setattr(config, name, value)
         layers = decoder(model).layers
         norm = type(layers[0].input_layernorm)

@@ -164,6 +164,51 @@ fn rows_prepare_attention_with_layer_norm() {
     }
 }
 
+/// Rows of which other ranks have the other parts: queries and keys of heads of a qkv matrix.
+#[test]
+fn rows_sum_up_squares() {
+    for (q, k) in [(128, 64), (60, 20), (1536, 256), (25, 7)] {
+        let n = q + 2 * k;
+        let text = format!(
+            "graph @k(%qkv: bf16[T, {n}]) {{
+  %0 = slice %qkv {{axis = 1, start = 0, len = {q}}} : bf16[T, {q}]
+  %1 = slice %qkv {{axis = 1, start = {q}, len = {k}}} : bf16[T, {k}]
+  %2 = squares %0, %1 : f32[T, 2]
+  return %2
+}}"
+        );
+        case(&text, Family::Rows, 8).check_in_all_types();
+    }
+}
+
+/// The norms of heads are those of a part of a row each.
+fn parts_of_norms(text: &str, (heads, kv, dim): (usize, usize, usize)) -> String {
+    let (q, k) = (heads * dim, kv * dim);
+    let signature = format!("%qn: bf16[{q}], %kn: bf16[{k}], %squares: f32[T, 2],");
+    let mut text = text.replace(&format!("%qn: bf16[{dim}], %kn: bf16[{dim}],"), &signature);
+    for (i, name, heads, of) in [(0, "qn", heads, 2 * q), (1, "kn", kv, 4 * k)] {
+        let [row, split, made] = [0, 1, 2].map(|place| 4 * i + place);
+        let (width, from) = (heads * dim, format!("  %{split} = reshape"));
+        let begin = text.find(&from).expect("heads");
+        let end = text[begin..].find(&format!("  %{} = rope", made + 1)).expect("a rotation") + begin;
+        let norm = format!(
+            "  %{split} = part_norm %{row}, %{name}, %squares {{eps = 1e-6, of = {of}, at = {i}}} : bf16[T, {width}]
+  %{made} = reshape %{split} {{shape = [T, {heads}, {dim}]}} : bf16[T, {heads}, {dim}]
+"
+        );
+        text.replace_range(begin..end, &norm);
+    }
+    text
+}
+
+#[test]
+fn rows_prepare_attention_with_parts_of_norms() {
+    for (dim, rot) in [(32, 32), (20, 12), (48, 24)] {
+        let text = parts_of_norms(&qkv(4, 2, dim, rot, "", "%3, %10"), (4, 2, dim));
+        case(&text, Family::Rows, 8).check();
+    }
+}
+
 #[test]
 fn attention_of_one_token_each() {
     let runs = [run(3, 1), run(0, 1), run(70, 1)];
@@ -177,6 +222,7 @@ fn attention_of_one_token_each() {
         let text = qkv(heads, kv, dim, dim, &tail, "%12, %10");
         Case { runs: &runs, ..case(&text, Family::AttendOne, 4) }.check_in_all_types();
         Case { runs: &runs, ..case(&centred(&text), Family::AttendOne, 4) }.check();
+        Case { runs: &runs, ..case(&parts_of_norms(&text, (heads, kv, dim)), Family::AttendOne, 4) }.check();
     }
 }
 

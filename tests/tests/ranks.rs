@@ -451,9 +451,18 @@ fn share_of_error(case: &Case, all: &mut Ranks, attention: Attention, (mode, seq
 #[test]
 fn compiled_ranks_together_are_as_good_as_pytorch() {
     // One of each family, with biases everywhere, keys of fewer heads than ranks, heads of a size
-    // of their own, odd sizes.
-    let chosen =
-        ["llama-bias", "llama-gqa-tied", "llama-headdim", "llama-odd", "llama-f16", "mistral", "qwen2", "qwen3-bias"];
+    // of their own, odd sizes, norms over the heads of all ranks.
+    let chosen = [
+        "llama-bias",
+        "llama-gqa-tied",
+        "llama-headdim",
+        "llama-odd",
+        "llama-f16",
+        "mistral",
+        "olmo2",
+        "qwen2",
+        "qwen3-bias",
+    ];
     for case in cases().into_iter().filter(|case| chosen.contains(&case.name.as_str())) {
         for part in [Part::default()].into_iter().chain(parts(&case.config)) {
             let both = [Attention::Own, Attention::Caller];
@@ -487,7 +496,8 @@ fn compiled_in_f32(chip: &str, chosen: &[(&str, [usize; 2])], sequence: usize) {
 }
 
 /// Experts that are odd to share out; biases of experts and codes in groups; a shared expert;
-/// heads over latent rows that all ranks have.
+/// heads over latent rows that all ranks have; norms over the heads of all ranks, of which two have
+/// the same keys.
 #[test]
 fn compiled_ranks_that_hold_experts() {
     let chosen = [
@@ -497,6 +507,8 @@ fn compiled_ranks_that_hold_experts() {
         ("moe-glm", [1, 2]),
         ("mla-kimi", [2, 1]),
         ("mla-v3", [1, 2]),
+        ("family-minimaxm2", [2, 1]),
+        ("family-minimaxm2", [4, 4]),
     ];
     compiled_in_f32("host", &chosen, 1);
 }

@@ -4,7 +4,7 @@ use atomc_config::{Attention, QkNorm};
 use atomc_ir::{CacheType, DType, Diagnostic, Elementwise, Fact, Op, Type, Value};
 
 use super::Config;
-use super::layer::{Given, Kind, LayerBuilder, Left, Made, Rows, shard};
+use super::layer::{Given, Kind, LayerBuilder, Left, Made, Rows, norm_weight, shard};
 use super::product::{Factor, expected, joined};
 
 /// Parts of keys and values: where there are fewer heads of them than ranks, several ranks have the
@@ -15,10 +15,7 @@ fn parts_of_kv(all: &Attention, ranks: usize) -> usize {
 
 impl Kind for Attention {
     fn share(&self, ranks: usize) -> Result<Attention, String> {
-        let Attention { heads, kv_heads, qk_norm, .. } = *self;
-        if ranks > 1 && qk_norm == QkNorm::Row {
-            return Err("a norm over all heads".into());
-        }
+        let Attention { heads, kv_heads, .. } = *self;
         if !heads.is_multiple_of(ranks) {
             return Err(format!("{heads} attention heads"));
         }
@@ -121,9 +118,18 @@ impl LayerBuilder<'_> {
             }
             false => (self.rows(x, rows("self_attn.q_proj", 0, q_rows), ranks, bias)?, None),
         };
-        let q = self.heads(all, q, 0, heads / ranks)?;
-        let k = self.rows(x, rows("self_attn.k_proj", q_rows, kv_rows), parts, bias)?;
-        let k = self.heads(all, k, 1, kv_heads / parts)?;
+        let of_keys = rows("self_attn.k_proj", q_rows, kv_rows);
+        let [q, k] = match ranks > 1 && all.qk_norm == QkNorm::Row {
+            true => {
+                let k = self.rows(x, of_keys, parts, bias)?;
+                self.normed_parts(all, [(q, heads, ranks), (k, kv_heads, parts)])?
+            }
+            false => {
+                let q = self.heads(all, q, 0, heads / ranks)?;
+                let k = self.rows(x, of_keys, parts, bias)?;
+                [q, self.heads(all, k, 1, kv_heads / parts)?]
+            }
+        };
         let v = self.rows(x, rows("self_attn.v_proj", q_rows + kv_rows, kv_rows), parts, bias)?;
         Ok(([q, k, self.b.heads(v, kv_heads / parts, head_dim)?], gate))
     }
@@ -163,6 +169,27 @@ impl LayerBuilder<'_> {
                 self.b.heads(x, heads, head_dim)
             }
         }
+    }
+
+    /// Heads of queries and of keys, each of which are one of so many parts of all heads, after
+    /// norms over all of them. Each rank sums up the squares of its own parts, then these sums are
+    /// added up. Heads that several ranks have count as often in both sum and number.
+    fn normed_parts(&mut self, all: &Attention, rows: [(Value, usize, usize); 2]) -> Result<[Value; 2], Diagnostic> {
+        let (ranks, head_dim, eps) = (self.part.ranks, all.head_dim, self.config.eps);
+        let mut normed = rows.map(|(x, ..)| x);
+        self.b.at(format!("{}.self_attn", self.path));
+        let squares = self.b.push(Op::Squares {}, &normed)?;
+        let squares = self.b.push(Op::AllReduce {}, &[squares])?;
+        for (at, (x, heads, parts)) in rows.into_iter().enumerate() {
+            let path = format!("{}.self_attn.{}", self.path, all.norm_names[at]);
+            self.b.at(path.clone());
+            let weight = norm_weight(self.b, self.config, &path, heads * head_dim)?;
+            let weight = shard(self.b, weight, 0, parts)?;
+            let of = ranks * (heads / parts) * head_dim;
+            let x = self.b.push(Op::PartNorm { eps, of, at }, &[x, weight, squares])?;
+            normed[at] = self.b.heads(x, heads / parts, head_dim)?;
+        }
+        Ok(normed)
     }
 
     /// The norm of each head of queries (0) or keys (1).

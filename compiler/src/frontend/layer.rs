@@ -69,15 +69,20 @@ pub struct Carried {
 /// added in f32.
 pub fn norm(b: &mut Builder, config: &Config, x: Value, path: &str, width: usize) -> Made {
     b.at(path);
+    let weight = norm_weight(b, config, path, width)?;
+    b.rms_norm(x, weight, config.eps)
+}
+
+/// The weight of a norm.
+pub fn norm_weight(b: &mut Builder, config: &Config, path: &str, width: usize) -> Made {
     let name = format!("{path}.weight");
-    let weight = match config.norm_offset {
-        0.0 => b.weight(name, config.dtype, &[width]),
+    match config.norm_offset {
+        0.0 => Ok(b.weight(name, config.dtype, &[width])),
         by => {
             let difference = b.weight(name, DType::F32, &[width]);
-            b.push(Op::Offset { by: by as f32 }, &[difference])?
+            b.push(Op::Offset { by: by as f32 }, &[difference])
         }
-    };
-    b.rms_norm(x, weight, config.eps)
+    }
 }
 
 /// The rank's part of a weight.

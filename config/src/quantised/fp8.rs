@@ -5,7 +5,7 @@ use crate::fields::Fields;
 use crate::{DType, Diagnostic};
 
 pub fn read(f: &Fields, _: DType) -> Result<Quantisation, Diagnostic> {
-    f.one_of("fmt", "e4m3", &[("e4m3", ())])?;
+    f.one_of("fmt", "e4m3", &[("e4m3", ()), ("float8_e4m3fn", ())])?;
     let is_dynamic = f.one_of("activation_scheme", "dynamic", &[("dynamic", true), ("static", false)])?;
     if f.flag("is_checkpoint_fp8_serialized")? == Some(false) {
         let message = "must be true: there are no codes otherwise";

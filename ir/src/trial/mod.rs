@@ -139,7 +139,7 @@ impl<'g> Trial<'g> {
                     Param::Indices(given.ok_or_else(|| format!("nothing gives the indices %{}", name(graph, v)))?)
                 }
                 Type::Tensor(t) => {
-                    let always = gate_of(graph, v).is_some() || is_table(graph, v) || weighs(graph, v);
+                    let always = sign_of(graph, v).is_some() || is_table(graph, v) || weighs(graph, v);
                     let fill = if always { Fill::Random } else { fill };
                     Param::Numbers(source(graph, v, t, &step, (fill.scale(t.dtype, exponents), seed)))
                 }
@@ -349,11 +349,12 @@ fn is_table(graph: &Graph, v: Value) -> bool {
     graph.users(v).iter().any(|&(user, slot)| matches!(graph.op(user), Op::Rope {} | Op::RopePairs {}) && slot == 1)
 }
 
-/// The sign of a parameter that says how much of a state is kept, or how much of it is made anew.
-fn gate_of(graph: &Graph, v: Value) -> Option<f64> {
+/// The sign of a parameter that says how much of a state is kept, or how much of it is made anew,
+/// or that has sums of squares.
+fn sign_of(graph: &Graph, v: Value) -> Option<f64> {
     graph.users(v).iter().find_map(|&(user, slot)| match (graph.op(user), slot) {
         (Op::DeltaRule { .. }, 4) => Some(-1.0),
-        (Op::DeltaRule { .. }, 5) => Some(1.0),
+        (Op::DeltaRule { .. }, 5) | (Op::PartNorm { .. }, 2) => Some(1.0),
         _ => None,
     })
 }
@@ -379,7 +380,7 @@ fn source(graph: &Graph, v: Value, t: &TensorType, step: &Step, (scale, seed): (
     let cx = step.cx();
     let shape: Vec<usize> = t.shape.0.iter().map(|d| d.at(cx.tokens, cx.rows)).collect();
     let weight = t.shape.0.first().is_none_or(|d| d.fixed().is_some());
-    let (sinks, sign) = (is_sinks(graph, v), gate_of(graph, v));
+    let (sinks, sign) = (is_sinks(graph, v), sign_of(graph, v));
     let number = |random: f64| match t.dtype {
         _ if !weight => sign.map_or(random, |sign| sign * random.abs()) * scale,
         // Powers of two around one.

@@ -5,8 +5,11 @@ import json
 import pytest
 import torch
 from conftest import TEXT_ALONE, compile, every_other, forked, golden_model, logits, runner
-from models import PUBLISHED, case, has_parts, wider
+from models import FAMILIES, PUBLISHED, UNPUBLISHED, case, checks, has_parts, wider
 from safetensors.torch import load_file
+from sglang.srt.utils.hf_transformers_utils import get_config
+
+from atomc import _atomc
 
 CASES = [
     "llama3",
@@ -83,3 +86,15 @@ def test_next_tokens_are_as_likely_as_with_transformers(tmp_path, name):
         torch.testing.assert_close(
             found.log_softmax(-1), right, atol=(0.02 if wide else 1.5) * errors[i], rtol=0
         )
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_family_can_be_compiled_as_sglang_reads_it(name):
+    """From what SGLang's own classes make of its configuration."""
+    facts = get_config(str(case(name)), trust_remote_code=False).to_dict()
+    _atomc.compile_options("SGLang", json.dumps(facts, default=str), "{}", True)
+
+
+@pytest.mark.parametrize("name", UNPUBLISHED)
+def test_atomc_check_says_that_sglang_runs_a_family(name):
+    assert not checks(case(name), "--for", "sglang", "--context-length", "64")

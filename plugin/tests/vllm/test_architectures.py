@@ -5,9 +5,12 @@ import json
 import pytest
 import torch
 from conftest import compile, golden_model, is_ours, own
-from models import PUBLISHED, SMALL, case, has_parts, wider
+from models import FAMILIES, PUBLISHED, SMALL, UNPUBLISHED, case, checks, has_parts, wider
 from safetensors.torch import load_file
 from vllm import SamplingParams
+from vllm.transformers_utils.config import get_config
+
+from atomc import _atomc
 
 short, thorough = pytest.mark.short, pytest.mark.thorough
 # Where vLLM has something to do: windows in all layers, in groups, and in its own attention;
@@ -99,6 +102,18 @@ def test_next_tokens_are_as_likely_as_with_transformers(
         # As far off as PyTorch is with bf16, and half as much again; or a fiftieth.
         right = golden[f"prefill.{i}"][-1].float().log_softmax(-1)
         torch.testing.assert_close(likely, right, atol=(0.02 if wide else 1.5) * errors[i], rtol=0)
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_family_can_be_compiled_as_vllm_reads_it(name):
+    """From what vLLM's own classes make of its configuration."""
+    facts = get_config(case(name), trust_remote_code=False).to_dict()
+    _atomc.compile_options("vLLM", json.dumps(facts, default=str), "{}", True)
+
+
+@pytest.mark.parametrize("name", UNPUBLISHED)
+def test_atomc_check_says_that_vllm_runs_a_family(name):
+    assert not checks(case(name), "--for", "vllm", "--max-model-len", "64")
 
 
 def test_windows_give_pages_back(engine, tmp_path):

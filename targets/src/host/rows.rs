@@ -38,6 +38,9 @@ fn store_output<'c>(rows: &Rows<'_, 'c>, v: Value, out: &Operand<'c>, row: Int<'
     if let Op::Argmax {} = rows.graph.op(v.node) {
         return store_largest(rows, rows.graph.operands(v.node)[0], out, row);
     }
+    if let Op::Squares {} = rows.graph.op(v.node) {
+        return store_squares(rows, v, out, row);
+    }
     if let Some(group) = rows.scaled_group(v) {
         return store_codes(rows, v, out, row, group);
     }
@@ -178,6 +181,16 @@ fn store_largest<'c>(rows: &Rows<'_, 'c>, x: Value, out: &Operand<'c>, row: Int<
     }
     let (_, col) = found.of_lanes(c);
     c.store(c.at(out.ptr, row * (out.stride * out.ty.dtype.size())), col, 4);
+    Ok(())
+}
+
+/// The sums of squares of two rows.
+fn store_squares<'c>(rows: &Rows<'_, 'c>, v: Value, out: &Operand<'c>, row: Int<'c>) -> Result<(), Diagnostic> {
+    let (c, operands) = (rows.code, rows.graph.operands(v.node));
+    let [a, b] = [rows.squares(operands[0], row)?, rows.squares(operands[1], row)?].map(|sum| c.splat(sum));
+    let both = c.choose(c.lanes_below(1), a, b);
+    rows.store_padded(both, out, At { row, head: None, col: Col::Const(0) });
+    pad(rows, out, row, LANES);
     Ok(())
 }
 

@@ -1,5 +1,6 @@
-//! Norms: their statistics of a whole row, and their results for its elements.
-use atomc_ir::{Diagnostic, Norm, Op, Reads, Type, Value, Values};
+//! Norms: their statistics of a whole row, and their results for its elements. Of a row that ranks
+//! share, the statistics are of a sum that lies in memory.
+use atomc_ir::{DType, Diagnostic, Norm, Op, Reads, Type, Value, Values};
 use inkwell::values::FloatValue;
 
 use super::team::UNROLL;
@@ -41,7 +42,8 @@ impl<'c> Rows<'_, 'c> {
     /// Whether a norm must be prepared before the value can be computed.
     pub(super) fn needs_norm(&self, v: Value) -> bool {
         let needs = || self.graph.operands(v.node).into_iter().any(|v| self.needs_norm(v));
-        !self.is_bound(v) && (is_norm(self.graph.op(v.node)) || needs())
+        let op = self.graph.op(v.node);
+        !self.is_bound(v) && (is_norm(op) || matches!(op, Op::PartNorm { .. }) || needs())
     }
 
     pub(super) fn norm(&self, v: Value, operands: &[Value], at: At<'c>) -> Made<'c> {
@@ -80,6 +82,14 @@ impl<'c> Rows<'_, 'c> {
                 let Op::Quantise { to, rule } = *op else { return Ok(()) };
                 self.prepare_scale(v, to, rule, (row, head))
             }
+            _ if let Op::PartNorm { eps, of, at } = *op => {
+                self.prepare(operands[0], row, head)?;
+                let sum = self.operand(operands[2])?;
+                let sum = self.address(sum, At { row, head: None, col: Col::Const(at) });
+                let scale = self.code.inverse_root(self.code.load_number(sum, DType::F32), of, eps);
+                self.set_scale(v, scale);
+                Ok(())
+            }
             _ if op.reads(0) == Reads::Chosen => {
                 let row = self.code.load_index(self.index(operands[1])?, row);
                 self.prepare(operands[0], row, head)
@@ -112,6 +122,15 @@ impl<'c> Rows<'_, 'c> {
         }
         let squares = self.sum(x, n, (row, head), Term::Square(centre))?;
         Ok(Statistics { centre, scale: c.inverse_root(squares, n, norm.eps) })
+    }
+
+    /// The sum of the squares of a row, by the whole team.
+    pub fn squares(&self, x: Value, row: Int<'c>) -> Result<FloatValue<'c>, Diagnostic> {
+        self.prepare(x, row, None)?;
+        let n = self.shape(x)?.shape.row().unwrap_or(0);
+        let sum = self.sum(x, n, (row, None), Term::Square(None));
+        self.forget();
+        sum
     }
 
     /// The sum of a term of each element of a row, by the whole team.

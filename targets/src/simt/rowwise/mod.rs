@@ -47,13 +47,14 @@ pub fn vector(graph: &Graph) -> usize {
     [8, 4, 2].into_iter().find(|&n| fits(n)).unwrap_or(1)
 }
 
-/// Whether a value is scales: of a weight, of a value that is quantised, or of choices that are
-/// added up. No row is read with it.
+/// Whether a value is scales: of a weight, of a value that is quantised, of choices that are added
+/// up, or of a part of a row that is normed. No row is read with it.
 fn is_scales(graph: &Graph, v: Value) -> bool {
     let as_scales = |&(user, slot): &(NodeId, usize)| match graph.op(user) {
         Op::Linear { block, .. } | Op::PerHead { block, .. } => block.is_some() && slot >= 2,
         Op::Grouped { block, .. } => block.is_some() && slot >= 3,
         Op::Quantise { .. } | Op::Combine {} => slot == 1,
+        Op::PartNorm { .. } => slot == 2,
         _ => false,
     };
     let users = graph.users(v);
@@ -62,7 +63,7 @@ fn is_scales(graph: &Graph, v: Value) -> bool {
 
 /// The sizes that vectors of a value must divide.
 fn axes(graph: &Graph, v: Value) -> Vec<usize> {
-    if is_scales(graph, v) {
+    if is_scales(graph, v) || is_squares(graph, v) {
         return vec![];
     }
     let last = |v: Value| graph.ty(v).as_tensor().filter(|t| t.dtype.is_float()).and_then(|t| t.shape.last());
@@ -84,17 +85,21 @@ fn is_argmax(graph: &Graph, v: Value) -> bool {
     matches!(graph.op(v.node), Op::Argmax {})
 }
 
-/// Whether a norm is over the whole row.
+fn is_squares(graph: &Graph, v: Value) -> bool {
+    matches!(graph.op(v.node), Op::Squares {})
+}
+
+/// Whether a norm is over the whole row, or its squares are.
 fn is_row_norm(graph: &Graph, v: Value) -> bool {
-    is_norm(graph.op(v.node)) && graph.ty(v).as_tensor().is_some_and(|t| t.shape.rank() == 2)
+    (is_norm(graph.op(v.node)) || is_squares(graph, v)) && graph.ty(v).as_tensor().is_some_and(|t| t.shape.rank() == 2)
 }
 
 /// Threads of a work-group: one for each vector of the widest result, or of the row that it is the
-/// largest element of, in whole waves.
+/// largest element of, or has the squares of, in whole waves.
 pub fn threads(graph: &Graph, arch: GpuArch) -> usize {
     let row = |v: Value| graph.ty(v).as_tensor().and_then(|t| t.shape.row()).unwrap_or(0);
     let width = |&v: &Value| match graph.ty(v) {
-        Type::Tensor(_) if is_argmax(graph, v) => row(graph.operands(v.node)[0]),
+        Type::Tensor(_) if is_argmax(graph, v) || is_squares(graph, v) => row(graph.operands(v.node)[0]),
         Type::Tensor(_) => row(v),
         Type::Cache(c) => c.heads * c.head_dim.max(c.value_dim),
         Type::Slots(_) | Type::Batch => 0,
@@ -150,6 +155,10 @@ fn emit<'c>(setup: &Setup<'c>, spec: &KernelSpec) -> launch::Made<'c> {
                 }
                 if is_argmax(spec.body, *v) {
                     argmax::store(&kernel, spec.body.operands(v.node)[0], out, row, team)?;
+                    continue;
+                }
+                if is_squares(spec.body, *v) {
+                    store_squares(&kernel, *v, out, row, team)?;
                     continue;
                 }
                 if kernel.rows.scaled_group(*v).is_some() {
@@ -289,6 +298,29 @@ pub fn store_coded<'c>(
     let end = if matches!(out.ty.layout, Layout::Mx(_)) { padded } else { width };
     let begins = c.equal(col % group, 0) & c.less(col, end);
     c.when(begins, || store_scale(c, out, (row, col / group), found.scale()));
+    Ok(())
+}
+
+/// The sums of squares of two rows.
+fn store_squares<'a, 'c>(
+    kernel: &Kernel<'a, 'c>,
+    v: Value,
+    out: &Operand<'c>,
+    row: Int<'c>,
+    team: Team<'a, 'c>,
+) -> Result<(), Diagnostic> {
+    let (c, rows) = (kernel.code, &kernel.rows);
+    rows.set_team(team);
+    let operands = rows.graph.operands(v.node);
+    let [a, b] = [rows.squares(operands[0], row)?, rows.squares(operands[1], row)?];
+    let lanes = c.lanes();
+    c.set_lanes(1);
+    c.repeat(team.index, rows.padded(out), team.size, |col| {
+        let behind = c.pick(c.equal(col, 1), b, c.number(0.0));
+        let sum = c.pick(c.equal(col, 0), a, behind).into_float_value();
+        c.store_floats(rows.address(out, At { row, head: None, col: Col::Var(col) }), c.splat(sum), out.ty.dtype);
+    });
+    c.set_lanes(lanes);
     Ok(())
 }
 
