@@ -126,6 +126,8 @@ pub(crate) enum RopeRule {
     ByWindow(f64),
     /// Those with a window; all if `sliding_window` is null.
     OfWindows,
+    /// Those with a window, and no others.
+    OnlyOfWindows,
     /// Those for which `layer_rope_theta` has a number above zero, which is their `rope_theta`;
     /// without that field all.
     Listed,
@@ -185,11 +187,11 @@ pub(crate) fn read(
     };
     let of_window = |(&window, rope): (&usize, Option<usize>)| match rule {
         RopeRule::ByWindow(_) => Some(usize::from(window > 0)),
-        RopeRule::OfWindows => rope.filter(|_| window > 0),
+        RopeRule::OfWindows | RopeRule::OnlyOfWindows => rope.filter(|_| window > 0),
         _ => rope,
     };
     let ropes: Vec<_> = windows.iter().zip(ropes).map(of_window).collect();
-    if matches!(traits.rope, RopeRule::OfWindows) {
+    if matches!(traits.rope, RopeRule::OfWindows | RopeRule::OnlyOfWindows) {
         f.note("no_rope_layers", ropes.iter().map(Option::is_some).collect::<Vec<_>>());
     }
     let sizes = (head_dim, positions);

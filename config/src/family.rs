@@ -41,8 +41,12 @@ pub struct Family {
     /// For a family that has a drafting layer in its checkpoints.
     pub(crate) mtp: Option<&'static Drafting>,
     pub(crate) norms: [Norms; 2],
+    /// Whether the second half of a layer sees what the first one sees.
+    pub(crate) parallel: bool,
     /// What weights of norms are kept as differences from.
     pub(crate) norm_offset: f64,
+    /// Whether norms subtract the mean of a row.
+    pub(crate) centred: bool,
     pub(crate) scales: scales::Traits,
     /// What longer sequences would need that is not computed.
     pub(crate) bound: Option<BoundRule>,
@@ -52,6 +56,7 @@ pub struct Family {
     pub(crate) vocab: Option<usize>,
     pub(crate) positions: usize,
     pub(crate) eps: f64,
+    pub(crate) eps_field: &'static str,
     /// Whether the head is the embedding.
     pub(crate) tied: bool,
     pub(crate) bos: Option<u32>,
@@ -114,13 +119,16 @@ const LLAMA: Family = Family {
     experts: None,
     mtp: None,
     norms: [(Some("input_layernorm"), None), (Some("post_attention_layernorm"), None)],
+    parallel: false,
     norm_offset: 0.0,
+    centred: false,
     scales: scales::Traits::None,
     bound: None,
     refused: &[],
     vocab: None,
     positions: 2048,
     eps: 1e-6,
+    eps_field: "rms_norm_eps",
     tied: false,
     bos: Some(1),
     eos: Some(2),
@@ -936,6 +944,29 @@ const QWEN3_VL_MOE: Family = Family {
     ..QWEN3_VL
 };
 
+const COHERE2: Family = Family {
+    architecture: "Cohere2ForCausalLM",
+    vllm: "commandr",
+    attention: attention::Traits {
+        window: WindowRule::Pattern(4, 4096),
+        rope: RopeRule::OnlyOfWindows,
+        in_pairs: true,
+        ..LLAMA.attention
+    },
+    mlp: mlp::Traits { bias: Switch::Never, ..LLAMA.mlp },
+    norms: [(Some("input_layernorm"), None), (None, None)],
+    parallel: true,
+    centred: true,
+    scales: scales::Traits::Logits("logit_scale", 0.0625),
+    positions: 8192,
+    eps: 1e-5,
+    eps_field: "layer_norm_eps",
+    tied: true,
+    bos: Some(5),
+    eos: Some(255_001),
+    ..LLAMA
+};
+
 pub const FAMILIES: &[Family] = &[
     LLAMA,
     QWEN2,
@@ -982,6 +1013,7 @@ pub const FAMILIES: &[Family] = &[
     KIMI_K25_SAVED,
     QWEN3_VL,
     QWEN3_VL_MOE,
+    COHERE2,
 ];
 
 /// The row of a configuration.

@@ -60,6 +60,8 @@ pub struct Config {
     pub scales: Scales,
     /// What weights of norms are kept as differences from.
     pub norm_offset: f64,
+    /// Whether norms subtract the mean of a row.
+    pub centred: bool,
     pub eps: f64,
     pub tied: bool,
     pub stop: Vec<u32>,
@@ -105,6 +107,8 @@ impl Bound {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Layer {
     pub halves: Vec<Half>,
+    /// Whether every half sees what the first one sees.
+    pub parallel: bool,
 }
 
 impl Layer {
@@ -225,7 +229,8 @@ impl Config {
         let usual = ropes.iter().map(|rope| rope.usual(positions)).min().unwrap_or(positions);
         let layer = |(mixer, feed_forward)| {
             let [before, after] = family.norms;
-            Layer { halves: vec![Half { kind: mixer, norms: before }, Half { kind: feed_forward, norms: after }] }
+            let halves = vec![Half { kind: mixer, norms: before }, Half { kind: feed_forward, norms: after }];
+            Layer { halves, parallel: family.parallel }
         };
         // One that drafts attends, and has experts where any other has.
         let mixed = feed_forward.iter().find(|half| matches!(half, Kind::Experts(_))).or(feed_forward.last());
@@ -249,8 +254,9 @@ impl Config {
             bound,
             ropes,
             norm_offset: family.norm_offset,
+            centred: family.centred,
             scales: scales::read(f, family.scales, hidden)?,
-            eps: f.or("rms_norm_eps", Fields::not_negative, family.eps)?,
+            eps: f.or(family.eps_field, Fields::not_negative, family.eps)?,
             tied: outer(all, f, "tie_word_embeddings").or("tie_word_embeddings", Fields::flag, family.tied)?,
             stop: stop(outer(f, all, "eos_token_id"), family, generation)?,
             bos: bos(outer(f, all, "bos_token_id"), family)?,

@@ -466,8 +466,9 @@ weight_steps!(ops! {
     /// `x / sqrt(mean(x^2) + eps) * weight` over the last axis.
     RmsNorm = "rms_norm" (x: Row, weight: Shared) { eps: f64 }
         [Compute, Inline, Normed(Norm { eps: *eps, centred: false }), Axis, work::none] shapes::norm, interp::rms_norm;
-    /// `(x - mean(x)) / sqrt(variance(x) + eps) * weight + bias` over the last axis.
-    LayerNorm = "layer_norm" (x: Row, weight: Shared, bias: Shared) { eps: f64 }
+    /// `(x - mean(x)) / sqrt(variance(x) + eps) * weight` over the last axis, plus a bias if there
+    /// is one.
+    LayerNorm = "layer_norm" (x: Row, weight: Shared; bias: Shared) { eps: f64 }
         [Compute, Inline, Normed(Norm { eps: *eps, centred: true }), Axis, work::none] shapes::norm, interp::layer_norm;
     /// Cosines, then sines, of `position * freq`, times `scale`. With `growth` above zero the base
     /// grows with sequences longer than `original` (dynamic NTK).

@@ -91,6 +91,8 @@ FAMILIES = [
            dict(vision_config=KIMI_VISION, projection_hidden_size=16), published="KimiK25ForConditionalGeneration",
            # What transformers 5.24 renames of the tower, it renames of the language part too.
            names=[(r"^language_model\.model\.blocks\.", "language_model.model.layers."), (r"^model\.mm_projector\.", "mm_projector.")]),
+    Family("Cohere2ForCausalLM", "LlamaForCausalLM", dict(num_attention_heads=3, num_key_value_heads=1, layer_types=["sliding_attention", "full_attention"],
+           logit_scale=0.3, attention_bias=True, tie_word_embeddings=True)),
 ]
 
 

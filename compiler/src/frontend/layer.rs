@@ -77,7 +77,10 @@ pub fn norm(b: &mut Builder, config: &Config, x: Value, path: &str, width: usize
             b.push(Op::Offset { by: by as f32 }, &[difference])?
         }
     };
-    b.rms_norm(x, weight, config.eps)
+    match config.centred {
+        true => b.push(Op::LayerNorm { eps: config.eps }, &[x, weight]),
+        false => b.rms_norm(x, weight, config.eps),
+    }
 }
 
 /// The rank's part of a weight.

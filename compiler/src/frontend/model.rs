@@ -137,6 +137,7 @@ pub fn through(
             Some(seen) => seen,
             None => builder.normed(x, before)?,
         };
+        seen = layer.parallel.then_some(normed);
         let kept: Vec<Value> = states.iter().map(|(_, state)| *state).collect();
         let given = Given { states: &kept, ropes, batch };
         let (out, made) = of_kind!(&half.kind, of => of.build(builder, normed, given)?);
