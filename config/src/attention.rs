@@ -255,7 +255,7 @@ fn embeddings(f: &Fields, traits: &Traits, sizes: (usize, usize)) -> Result<Vec<
         return Ok(vec![full, sliding]);
     }
     let rope = match traits.rope {
-        RopeRule::Stretched(stretch) => Rope::stretched(f, sizes, (traits.theta, stretch))?,
+        RopeRule::Stretched(stretch) => Rope::stretched(f, sizes, (traits.theta, 1.0), stretch)?,
         RopeRule::Alpha => Rope::grown(f, sizes, traits.theta)?,
         _ => Rope::read(f, sizes, (traits.theta, partial(f, traits, sizes.0)?))?,
     };

@@ -50,6 +50,8 @@ pub struct Router {
     /// Groups of as many experts each, and of how many of them a token chooses.
     pub groups: usize,
     pub kept: usize,
+    /// Whether the best groups are told by their two best experts, and not by the best one.
+    pub by_two: bool,
     /// Whether the weights of a token are divided by their sum.
     pub renormalise: bool,
     /// What weights are multiplied with.
@@ -154,6 +156,8 @@ pub(crate) enum GroupRule {
     /// Experts are in groups, and are chosen by corrected scores: `n_group` groups, `topk_group` of
     /// them kept, and the factor, with these defaults.
     Corrected(usize, usize, f64),
+    /// The same, but experts are chosen by scores alone.
+    Plain(usize, usize, f64),
     /// No groups, but experts are chosen by corrected scores. This field has the factor, and this
     /// is its default.
     Whole(Option<(&'static str, f64)>),
@@ -220,7 +224,7 @@ fn count(f: &Fields, traits: &Traits) -> Result<usize, Diagnostic> {
 fn router(f: &Fields, traits: &Traits, count: usize) -> Result<Router, Diagnostic> {
     let factor = "routed_scaling_factor";
     let ((groups, kept), factor) = match traits.groups {
-        GroupRule::Corrected(groups, kept, default) => {
+        GroupRule::Corrected(groups, kept, default) | GroupRule::Plain(groups, kept, default) => {
             ((f.or("n_group", Fields::size, groups)?, f.or("topk_group", Fields::size, kept)?), Some((factor, default)))
         }
         GroupRule::Method => (method(f)?, Some((factor, 1.0))),
@@ -251,6 +255,7 @@ fn router(f: &Fields, traits: &Traits, count: usize) -> Result<Router, Diagnosti
         chosen,
         groups,
         kept,
+        by_two: !matches!(traits.groups, GroupRule::Method) || groups == 1,
         renormalise: match traits.renormalise {
             NormRule::Always => true,
             NormRule::Never => false,

@@ -5,15 +5,16 @@ use crate::delta::StoredDelta;
 use crate::draft::{self, Drafting};
 use crate::experts::{self, Correction, GroupRule, LayerRule, NormRule, Score, StoredExperts, WholeExperts};
 use crate::fields::Fields;
+use crate::growth;
 use crate::kind::Norms;
 use crate::latent;
-use crate::model::BoundRule;
 use crate::others::{self, Other};
 use crate::scales;
-use crate::{Bound, Diagnostic, mlp};
+use crate::{Diagnostic, mlp};
 
 /// What differs between the architectures. Defaults are those of transformers' configuration
 /// classes.
+#[derive(Clone, Copy)]
 pub struct Family {
     pub architecture: &'static str,
     /// The module of `vllm.model_executor.models` that has vLLM's own class. Where a release has no
@@ -22,8 +23,8 @@ pub struct Family {
     /// The field with the configuration of the language part, where a checkpoint has other parts.
     pub text_config: Option<&'static str>,
     /// The types that the language part may have, where makers have parts of several types; the
-    /// first is the usual one.
-    pub(crate) text_types: &'static [&'static str],
+    /// first is the usual one. Layers of a type are those of a row of its own, if it has one.
+    pub(crate) text_types: &'static [(&'static str, Option<&'static Family>)],
     /// What names of all tensors but the head's begin with.
     pub(crate) path: &'static str,
     /// The parts of checkpoints other than the language model.
@@ -48,8 +49,7 @@ pub struct Family {
     /// Whether norms subtract the mean of a row.
     pub(crate) centred: bool,
     pub(crate) scales: scales::Traits,
-    /// What longer sequences would need that is not computed.
-    pub(crate) bound: Option<BoundRule>,
+    pub(crate) growth: growth::Rule,
     /// Fields that must be null or false.
     pub(crate) refused: &'static [&'static str],
     /// Without `vocab_size`, which there must be otherwise.
@@ -82,6 +82,18 @@ impl Switch {
             Switch::Field(name) => f.or(name, Fields::flag, false),
             Switch::Unless(name) => f.or(name, Fields::flag, true),
         }
+    }
+}
+
+impl Family {
+    /// The row with the layers of the type that the language part has.
+    pub(crate) fn of_text(&self, f: &Fields) -> Result<Family, Diagnostic> {
+        let (name, types) = ("model_type", self.text_types);
+        let Some((usual, _)) = types.first() else { return Ok(*self) };
+        let Some(layers) = f.one_of(name, usual, types)? else { return Ok(*self) };
+        f.note(name, f.text(name)?);
+        let Family { architecture, vllm, text_config, path, others, spellings, .. } = *self;
+        Ok(Family { architecture, vllm, text_config, text_types: &[], path, others, spellings, ..*layers })
     }
 }
 
@@ -123,7 +135,7 @@ const LLAMA: Family = Family {
     norm_offset: 0.0,
     centred: false,
     scales: scales::Traits::None,
-    bound: None,
+    growth: growth::Rule::None,
     refused: &[],
     vocab: None,
     positions: 2048,
@@ -285,7 +297,7 @@ const MINISTRAL3: Family = Family {
         head_dim: Some(128),
         ..MISTRAL.attention
     },
-    bound: Some(Bound::of_growing_queries),
+    growth: growth::Rule::Rope { beta: 0.1, length: 16_384 },
     positions: 262_144,
     eps: 1e-5,
     ..MISTRAL
@@ -295,7 +307,7 @@ const MISTRAL3: Family = Family {
     architecture: "Mistral3ForConditionalGeneration",
     vllm: "mistral3",
     text_config: Some("text_config"),
-    text_types: &["mistral"],
+    text_types: &[("mistral", None), ("ministral3", Some(&MINISTRAL3)), ("mistral4", Some(&MISTRAL4))],
     path: "model.language_model",
     others: others::TOWER,
     spellings: others::LANGUAGE_MODEL,
@@ -438,10 +450,18 @@ const DEEPSEEK_V3_EXPERTS: experts::Traits = experts::Traits {
     ..QWEN3_EXPERTS
 };
 
+const LATENT: latent::Traits = latent::Traits {
+    marked: true,
+    stretch: None,
+    of_head: false,
+    sizes: latent::Sizes { q_rank: 1536, rank: 512, nope: 128 },
+    indexer: None,
+};
+
 const DEEPSEEK_V3: Family = Family {
     architecture: "DeepseekV3ForCausalLM",
     vllm: "deepseek_v2",
-    latent: Some(latent::Traits { marked: true, indexer: None }),
+    latent: Some(LATENT),
     mlp: mlp::Traits { bias: Switch::Never, ..LLAMA.mlp },
     experts: Some(DEEPSEEK_V3_EXPERTS),
     refused: &["attention_bias"],
@@ -455,7 +475,7 @@ const DEEPSEEK_V3: Family = Family {
 
 const DEEPSEEK_V32: Family = Family {
     architecture: "DeepseekV32ForCausalLM",
-    latent: Some(latent::Traits { marked: true, indexer: Some((64, false)) }),
+    latent: Some(latent::Traits { indexer: Some((64, false)), ..LATENT }),
     experts: Some(experts::Traits { layers: LayerRule::Typed(3), ..DEEPSEEK_V3_EXPERTS }),
     mtp: None,
     positions: 163_840,
@@ -464,7 +484,7 @@ const DEEPSEEK_V32: Family = Family {
 
 const GLM_DSA: Family = Family {
     architecture: "GlmMoeDsaForCausalLM",
-    latent: Some(latent::Traits { marked: true, indexer: Some((32, true)) }),
+    latent: Some(latent::Traits { indexer: Some((32, true)), ..LATENT }),
     experts: Some(experts::Traits {
         groups: GroupRule::Corrected(1, 1, 2.5),
         layers: LayerRule::Typed(3),
@@ -477,7 +497,7 @@ const GLM_DSA: Family = Family {
 
 const DEEPSEEK_V2: Family = Family {
     architecture: "DeepseekV2ForCausalLM",
-    latent: Some(latent::Traits { marked: false, indexer: None }),
+    latent: Some(latent::Traits { marked: false, ..LATENT }),
     experts: Some(experts::Traits {
         count: (&["n_routed_experts", "num_experts"], 64),
         chosen: 6,
@@ -904,7 +924,7 @@ const KIMI_K25: Family = Family {
     architecture: "KimiK25ForConditionalGeneration",
     vllm: "kimi_k25",
     text_config: Some("text_config"),
-    text_types: &["kimi_k2", "deepseek_v3"],
+    text_types: &[("kimi_k2", None), ("deepseek_v3", None)],
     path: "model.language_model",
     others: others::KIMI_TOWER,
     spellings: others::LANGUAGE_MODEL,
@@ -967,6 +987,32 @@ const COHERE2: Family = Family {
     ..LLAMA
 };
 
+const MISTRAL4: Family = Family {
+    architecture: "Mistral4ForCausalLM",
+    vllm: "mistral4",
+    latent: Some(latent::Traits {
+        stretch: Some(Stretch { factor: 128.0, original: 8192, truncate: true, scaled: false }),
+        of_head: true,
+        sizes: latent::Sizes { q_rank: 1024, rank: 256, nope: 64 },
+        ..LATENT
+    }),
+    experts: Some(experts::Traits {
+        count: (&["n_routed_experts", "num_local_experts"], 128),
+        chosen: 4,
+        layers: LayerRule::From(0),
+        score: Score::Softmax,
+        groups: GroupRule::Plain(1, 1, 1.0),
+        ..DEEPSEEK_V3_EXPERTS
+    }),
+    growth: growth::Rule::Rope { beta: 0.1, length: 8192 },
+    others: &[],
+    mtp: None,
+    positions: 1_048_576,
+    bos: Some(1),
+    eos: Some(2),
+    ..DEEPSEEK_V3
+};
+
 pub const FAMILIES: &[Family] = &[
     LLAMA,
     QWEN2,
@@ -1014,6 +1060,7 @@ pub const FAMILIES: &[Family] = &[
     QWEN3_VL,
     QWEN3_VL_MOE,
     COHERE2,
+    MISTRAL4,
 ];
 
 /// The row of a configuration.

@@ -8,6 +8,7 @@ use crate::draft::Mtp;
 use crate::experts::{self, Experts, StoredExperts};
 use crate::family::{self, Family};
 use crate::fields::{self, Facts, Fields};
+use crate::growth::{self, Growth};
 use crate::kind::{Half, Kind};
 use crate::latent::{self, Latent, Positions};
 use crate::mlp;
@@ -55,8 +56,8 @@ pub struct Config {
     pub positions: usize,
     /// Longest sequence that is wanted.
     pub context: usize,
-    /// What longer sequences would need that is not computed.
-    pub bound: Option<Bound>,
+    /// How queries grow with their position, if they do.
+    pub growth: Option<Growth>,
     pub scales: Scales,
     /// What weights of norms are kept as differences from.
     pub norm_offset: f64,
@@ -70,37 +71,6 @@ pub struct Config {
     pub mtp: Option<Mtp>,
     /// What the fields were found to mean.
     pub facts: Facts,
-}
-
-/// A length of sequences up to which the model is what its configuration means.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Bound {
-    pub tokens: usize,
-    /// The field that says so.
-    pub field: &'static str,
-    /// What begins behind it.
-    pub what: &'static str,
-}
-
-/// How a bound is read, with the model's positions.
-pub(crate) type BoundRule = fn(&Fields, usize) -> Result<Option<Bound>, Diagnostic>;
-
-impl Bound {
-    /// For queries that grow with their position: their factor is 1 before the first length of the
-    /// embedding ends. Source of the default: transformers, `Ministral3Config`.
-    pub(crate) fn of_growing_queries(f: &Fields, positions: usize) -> Result<Option<Bound>, Diagnostic> {
-        let (field, what) = ("original_max_position_embeddings", "queries grow with their position");
-        let (_, rope) = Rope::described(f)?;
-        let (grows, tokens) = match rope {
-            Some(rope) => {
-                let grows = rope.positive_or_none("llama_4_scaling_beta")?.is_some();
-                (grows, rope.size(field)?.unwrap_or(positions))
-            }
-            None => (true, 16_384),
-        };
-        f.note("llama_4_scaling_beta", grows.then_some(tokens));
-        Ok(grows.then_some(Bound { tokens, field, what }))
-    }
 }
 
 /// A layer: halves, one after the other, each of which adds to the rows that go through.
@@ -171,20 +141,6 @@ impl Config {
         self.ropes.iter().map(|rope| rope.reach(self.positions)).min().unwrap_or(self.positions)
     }
 
-    /// Checks that no sequence is longer than what is computed.
-    pub fn check_context(&self) -> Result<(), Diagnostic> {
-        match &self.bound {
-            Some(Bound { tokens, field, what }) if self.context > *tokens => {
-                let message =
-                    format!("sequences of {} tokens: after {tokens} {what}, which is not supported", self.context);
-                Err(Diagnostic::new("config::context", message)
-                    .at(format!("config.json: {field}"))
-                    .help(format!("--context {tokens} has the model without them.")))
-            }
-            _ => Ok(()),
-        }
-    }
-
     /// Keeps only the first `layers` layers, to measure: layers share their kernels.
     pub fn shorten(&mut self, layers: usize) {
         self.layers.truncate(layers);
@@ -202,7 +158,7 @@ impl Config {
         let own = family.text_config.map(|name| all.object(name)?.ok_or_else(|| all.missing(name))).transpose()?;
         let f = own.as_ref().unwrap_or(all);
         let dtype = dtype(if DTYPE_FIELDS.iter().any(|name| all.has(name)) { all } else { f })?;
-        Config::of(family, [all, f], dtype, generation)
+        Config::of(&family.of_text(f)?, [all, f], dtype, generation)
     }
 
     /// A model of a family and a type, from all fields and those of its language part.
@@ -212,7 +168,6 @@ impl Config {
         dtype: DType,
         generation: Option<&str>,
     ) -> Result<Config, Diagnostic> {
-        check_type(f, family)?;
         for name in family.refused {
             if f.get(name).is_some_and(|value| *value != json!(false)) {
                 return Err(f.fault("config::unsupported", name, "is not supported: it must be null or false"));
@@ -225,7 +180,6 @@ impl Config {
         let positions = f.or("max_position_embeddings", Fields::size, family.positions)?;
         let (mixers, attending, ropes) = mixers(f, family, (hidden, count, positions))?;
         let feed_forward = feed_forward(f, family, count)?;
-        let bound = family.bound.map_or(Ok(None), |read| read(f, positions))?;
         let usual = ropes.iter().map(|rope| rope.usual(positions)).min().unwrap_or(positions);
         let layer = |(mixer, feed_forward)| {
             let [before, after] = family.norms;
@@ -250,8 +204,8 @@ impl Config {
             hidden,
             layers: mixers.into_iter().zip(feed_forward).map(layer).collect(),
             positions,
-            context: bound.as_ref().map_or(usual, |bound| usual.min(bound.tokens)),
-            bound,
+            context: usual,
+            growth: growth::read(f, family.growth, positions)?,
             ropes,
             norm_offset: family.norm_offset,
             centred: family.centred,
@@ -425,15 +379,6 @@ fn feed_forward(f: &Fields, family: &Family, layers: usize) -> Result<Vec<Kind>,
 /// The first, unless only the other has the field.
 fn outer<'f, 'a>(first: &'f Fields<'a>, other: &'f Fields<'a>, name: &str) -> &'f Fields<'a> {
     if !first.has(name) && other.has(name) { other } else { first }
-}
-
-/// Checks that the language part has the type that the family has there.
-fn check_type(f: &Fields, family: &Family) -> Result<(), Diagnostic> {
-    let known: Vec<(&str, ())> = family.text_types.iter().map(|known| (*known, ())).collect();
-    match known.first() {
-        Some((first, ())) => f.one_of("model_type", first, &known),
-        None => Ok(()),
-    }
 }
 
 fn dtype(f: &Fields) -> Result<DType, Diagnostic> {

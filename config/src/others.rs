@@ -145,8 +145,11 @@ mod tests {
         let sizes = json!({ "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 128, "head_dim": 16 });
         let mistral = |model_type: &str| within("Mistral3ForConditionalGeneration", model_type, sizes.clone());
         assert!(!mistral("mistral").expect("a good configuration").tied);
-        let fault = mistral("ministral3").expect_err("another language part");
-        assert_eq!(fault.to_string(), "config.json: text_config.model_type: unknown value \"ministral3\"");
+        let ministral = mistral("ministral3").expect("a good configuration");
+        assert_eq!((ministral.architecture, ministral.path), ("Mistral3ForConditionalGeneration", "model.language_model"));
+        assert!(ministral.growth.is_some() && ministral.eps == 1e-5);
+        let fault = mistral("mistral5").expect_err("another language part");
+        assert_eq!(fault.to_string(), "config.json: text_config.model_type: unknown value \"mistral5\"");
         let fault = within("Mistral3ForConditionalGeneration", "mistral", json!({})).expect_err("no sizes");
         assert_eq!(fault.to_string(), "config.json: text_config.vocab_size: is missing");
     }

@@ -115,12 +115,13 @@ impl Rope {
     pub(crate) fn stretched(
         config: &Fields,
         sizes: (usize, usize),
-        (theta, stretch): (f64, Stretch),
+        default: (f64, f64),
+        stretch: Stretch,
     ) -> Result<Rope, Diagnostic> {
         if config.get("rope_parameters").is_some() || config.get("rope_scaling").is_some() {
-            return Rope::read(config, sizes, (theta, 1.0));
+            return Rope::read(config, sizes, default);
         }
-        let plain = Rope::read(config, sizes, (theta, 1.0))?;
+        let plain = Rope::read(config, sizes, default)?;
         let Stretch { factor, original, truncate, scaled } = stretch;
         let scaling = Scaling::Yarn { factor, beta_fast: 32.0, beta_slow: 1.0, original, truncate };
         let scale = if scaled { 0.1 * factor.ln() + 1.0 } else { 1.0 };

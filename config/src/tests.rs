@@ -229,18 +229,22 @@ mod meaning {
         insta::assert_snapshot!(fault(hunyuan(json!([1, 2]))), @"[config::value] config.json: num_shared_expert: must be a whole number from 1 to 1073741824, or a list of equal ones, not [1,2]");
     }
 
-    /// Sequences beyond what is computed are refused where a graph is made.
+    /// By the fields of the embedding, or where there is none by the family.
     #[test]
-    fn sequences_up_to_a_length() {
-        let rope = json!({ "rope_type": "yarn", "factor": 16.0, "original_max_position_embeddings": 64, "llama_4_scaling_beta": 0.1 });
-        let mut model = read(json!({ "architectures": ["Ministral3ForCausalLM"], "rope_parameters": rope }));
-        assert_eq!((model.positions, model.context), (512, 64));
-        assert_eq!(model.check_context(), Ok(()));
-        model.context = 65;
-        let fault = model.check_context().expect_err("too long");
-        insta::assert_snapshot!(format!("[{}] {fault}; {}", fault.code, fault.help.as_deref().unwrap_or_default()), @"[config::context] config.json: original_max_position_embeddings: sequences of 65 tokens: after 64 queries grow with their position, which is not supported; --context 64 has the model without them.");
-        let plain = json!({ "rope_type": "yarn", "factor": 16.0, "original_max_position_embeddings": 64 });
-        assert_eq!(read(json!({ "architectures": ["Ministral3ForCausalLM"], "rope_parameters": plain })).context, 512);
+    fn growing_queries() {
+        let rope = json!({ "rope_type": "yarn", "factor": 16.0, "original_max_position_embeddings": 64 });
+        let mut grown = rope.clone();
+        grown["llama_4_scaling_beta"] = json!(0.2);
+        let of = |architecture: &str, rope: Value| {
+            let growth = read(json!({ "architectures": [architecture], "rope_parameters": rope })).growth;
+            growth.map(|growth| (growth.beta, growth.length, growth.shift))
+        };
+        let ministral = "Ministral3ForCausalLM";
+        assert_eq!(of(ministral, grown.clone()), Some((0.2, 64, 0)));
+        assert_eq!(of(ministral, rope), None);
+        assert_eq!(of(ministral, Value::Null), Some((0.1, 16_384, 0)));
+        assert_eq!(of("Mistral4ForCausalLM", Value::Null), Some((0.1, 8192, 0)));
+        assert_eq!(of("LlamaForCausalLM", grown), None);
     }
 
     #[test]

@@ -57,6 +57,8 @@ class Family:
 
 VISION = dict(depth=1, hidden_size=16, intermediate_size=16, num_heads=2, out_hidden_size=48, num_position_embeddings=4, deepstack_visual_indexes=[0])
 KIMI_VISION = dict(patch_size=2, pos_emb_height=2, pos_emb_width=2, num_attention_heads=2, num_hidden_layers=1, hidden_size=16, intermediate_size=16)
+GROWING = dict(rope_type="yarn", rope_theta=10000.0, factor=4.0, original_max_position_embeddings=8, beta_fast=32.0, beta_slow=1.0, mscale=1.0,
+               mscale_all_dim=1.0)
 FAMILIES = [
     Family("SeedOssForCausalLM", "Qwen2ForCausalLM", dict(attention_out_bias=False, attention_dropout=0.0, residual_dropout=0.0)),
     Family("Dots1ForCausalLM", "Glm4MoeForCausalLM", dict(n_routed_experts=6, n_shared_experts=2, n_group=3, topk_group=2, norm_topk_prob=True,
@@ -79,7 +81,7 @@ FAMILIES = [
            alpha=50.0, factor=1.0))),
     Family("HunYuanMoEV1ForCausalLM", "HunYuanDenseV1ForCausalLM", dict(num_experts=5, moe_topk=2, intermediate_size=20)),
     Family("MiniMaxM2ForCausalLM", "MixtralForCausalLM", dict(num_local_experts=6, intermediate_size=20, rotary_dim=8)),
-    Family("Ministral3ForCausalLM", "MistralForCausalLM", dict(sliding_window=None)),
+    Family("Ministral3ForCausalLM", "MistralForCausalLM", dict(sliding_window=None, rope_parameters=dict(GROWING, llama_4_scaling_beta=0.4))),
     Family("Qwen3VLForConditionalGeneration", "Qwen3ForCausalLM", dict(rope_parameters=dict(rope_type="default", rope_theta=10000.0, mrope_section=[3, 3, 2],
            mrope_interleaved=True)), dict(vision_config=VISION)),
     Family("Qwen3VLMoeForConditionalGeneration", "Qwen3MoeForCausalLM", dict(num_experts=5, num_experts_per_tok=2, sliding_window=None, rope_parameters=dict(
@@ -93,6 +95,12 @@ FAMILIES = [
            names=[(r"^language_model\.model\.blocks\.", "language_model.model.layers."), (r"^model\.mm_projector\.", "mm_projector.")]),
     Family("Cohere2ForCausalLM", "LlamaForCausalLM", dict(num_attention_heads=3, num_key_value_heads=1, layer_types=["sliding_attention", "full_attention"],
            logit_scale=0.3, attention_bias=True, tie_word_embeddings=True)),
+    Family("Mistral4ForCausalLM", "DeepseekV3ForCausalLM", dict(num_attention_heads=3, num_key_value_heads=3, q_lora_rank=28, kv_lora_rank=40,
+           qk_nope_head_dim=24, qk_rope_head_dim=16, head_dim=40, v_head_dim=32, n_routed_experts=6, n_group=3, topk_group=2, routed_scaling_factor=1.7,
+           rope_parameters=dict(GROWING, llama_4_scaling_beta=0.4))),
+    Family("Mistral3ForConditionalGeneration", "Mistral4ForCausalLM", dict(model_type="mistral4", num_attention_heads=2, num_key_value_heads=2,
+           q_lora_rank=None, kv_lora_rank=40, qk_nope_head_dim=16, qk_rope_head_dim=16, head_dim=32, v_head_dim=32, n_routed_experts=6, first_k_dense_replace=1),
+           dict(vision_config=dict(model_type="pixtral", hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2, head_dim=8))),
 ]
 
 
@@ -121,9 +129,14 @@ def tiny(family):
     return cls(text_config=language(**sizes).to_dict(), tie_word_embeddings=sizes.get("tie_word_embeddings", False), **family.parts)
 
 
+def kind_of(config):
+    # Of some language parts transformers has tables for the whole model alone.
+    is_text = not hasattr(config, "text_config") and type(config) in transformers.MODEL_FOR_CAUSAL_LM_MAPPING
+    return transformers.AutoModelForCausalLM if is_text else transformers.AutoModelForImageTextToText
+
+
 def make(config, device="cpu"):
-    kind = transformers.AutoModelForImageTextToText if hasattr(config, "text_config") else transformers.AutoModelForCausalLM
-    with torch.device(device): return kind.from_config(config, dtype=torch.float32, attn_implementation="eager").eval()
+    with torch.device(device): return kind_of(config).from_config(config, dtype=torch.float32, attn_implementation="eager").eval()
 
 
 def is_wide(name): return name.endswith(("correction_bias", "expert_bias"))
@@ -149,9 +162,7 @@ class Wide(torch.overrides.TorchFunctionMode):
 
 
 def load(path, dtype):
-    cls = transformers.AutoConfig.from_pretrained(path)
-    kind = transformers.AutoModelForImageTextToText if hasattr(cls, "text_config") else transformers.AutoModelForCausalLM
-    return kind.from_pretrained(path, dtype=dtype, attn_implementation="eager", experts_implementation="eager").eval()
+    return kind_of(transformers.AutoConfig.from_pretrained(path)).from_pretrained(path, dtype=dtype, attn_implementation="eager", experts_implementation="eager").eval()
 
 
 def whole(n): return [n]

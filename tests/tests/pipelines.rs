@@ -120,7 +120,9 @@ fn count_kernels(target: &str, of_experts: usize) {
         let latent = layer.half::<Latent>().map_or(0, |latent| 3 + 5 * usize::from(latent.positions != Positions::All));
         // Convolution, delta rule and gated norm are three kernels between two products.
         let delta = if layer.half::<Delta>().is_some() { 3 } else { 0 };
-        let most = 6 + behind + usize::from(whole) + experts + latent + delta;
+        // Queries that grow are made apart from attention over heads.
+        let grown = usize::from(config.growth.is_some());
+        let most = 6 + behind + usize::from(whole) + experts + latent + delta + grown;
         let count = of_layer.count();
         assert!(count <= most, "{} for {target}: {count}", family.architecture);
         let between = |graph: &Graph| {

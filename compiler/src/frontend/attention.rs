@@ -33,9 +33,9 @@ impl Kind for Attention {
         vec![(format!("kv{index}"), Type::Cache(cache))]
     }
 
-    fn build(&self, builder: &mut LayerBuilder, x: Value, Given { states, ropes, batch }: Given) -> Left {
-        let given = (self.rope.map(|rope| ropes[rope]), states.first().copied(), batch);
-        let (attended, state) = builder.attention(self, x, given)?;
+    fn build(&self, builder: &mut LayerBuilder, x: Value, Given { states, ropes, growth, batch }: Given) -> Left {
+        let tables = (self.rope.map(|rope| ropes[rope]), growth);
+        let (attended, state) = builder.attention(self, x, tables, (states.first().copied(), batch))?;
         Ok((attended, state.into_iter().collect()))
     }
 }
@@ -46,7 +46,8 @@ impl LayerBuilder<'_> {
         &mut self,
         all: &Attention,
         x: Value,
-        (rope, cache, batch): (Option<Value>, Option<Value>, Value),
+        (rope, growth): (Option<Value>, Option<Value>),
+        (cache, batch): (Option<Value>, Value),
     ) -> Result<(Value, Option<Value>), Diagnostic> {
         let &Attention { heads, head_dim, scale, window, .. } = all;
         let ([mut q, mut k, mut v], gate) = self.projections(all, x)?;
@@ -55,6 +56,11 @@ impl LayerBuilder<'_> {
         if all.qk_norm == QkNorm::Turned {
             (q, k) = (self.normed_heads(all, q, 0)?, self.normed_heads(all, k, 1)?);
             self.b.at(format!("{}.self_attn", self.path));
+        }
+        if growth.is_some() {
+            let rows = self.b.flat(q, heads / self.part.ranks * head_dim)?;
+            let rows = self.grown(rows, growth)?;
+            q = self.b.heads(rows, heads / self.part.ranks, head_dim)?;
         }
         let mut of_seen = None;
         let (seen, state) = match cache {

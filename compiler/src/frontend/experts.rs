@@ -187,7 +187,7 @@ impl<'a> LayerBuilder<'a> {
             },
             groups: router.groups,
             kept: router.kept,
-            best: if router.score == Score::Softmax && router.groups > 1 { Best::Max } else { Best::Sum2 },
+            best: if router.by_two { Best::Sum2 } else { Best::Max },
             renormalise: router.renormalise,
             scale: router.scale,
         };

@@ -43,6 +43,8 @@ pub struct Unit {
 pub struct Given<'a> {
     pub states: &'a [Value],
     pub ropes: &'a [Value],
+    /// What queries are multiplied with, if they grow.
+    pub growth: Option<Value>,
     pub batch: Value,
 }
 
@@ -135,6 +137,11 @@ impl LayerBuilder<'_> {
     pub fn turned(&mut self, x: Value, table: Option<Value>, in_pairs: bool) -> Made {
         let turn = if in_pairs { Op::RopePairs {} } else { Op::Rope {} };
         table.map_or(Ok(x), |table| self.b.push(turn, &[x, table]))
+    }
+
+    /// Rows of queries times what those of their positions are multiplied with, if they grow.
+    pub fn grown(&mut self, rows: Value, growth: Option<Value>) -> Made {
+        growth.map_or(Ok(rows), |growth| self.b.push(Op::Combine {}, &[rows, growth]))
     }
 
     /// A projection of `x` to the features of these rows, plus their bias. The features are shared
