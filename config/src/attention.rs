@@ -25,6 +25,8 @@ pub struct Attention {
     pub qk_norm: QkNorm,
     /// The names of the norms of queries and keys.
     pub norm_names: [&'static str; 2],
+    /// The module of the outer projection.
+    pub outer: &'static str,
     /// Whether the query's product also has a gate for each head, after its query. The head's
     /// result is multiplied by the gate's logistic function.
     pub gated: bool,
@@ -68,6 +70,7 @@ pub(crate) struct Traits {
     /// The field that says whether there are such norms; without it there are.
     pub qk_norm_if: Option<&'static str>,
     pub norm_names: [&'static str; 2],
+    pub outer: &'static str,
     pub gated: bool,
     pub sinks: bool,
     pub window: WindowRule,
@@ -209,6 +212,7 @@ pub(crate) fn read(
         fused: traits.fused,
         qk_norm,
         norm_names: traits.norm_names,
+        outer: traits.outer,
         gated: traits.gated,
         sinks: traits.sinks,
         window,

@@ -1,6 +1,7 @@
 //! The experts of a layer, as a configuration describes them. A router chooses some of them for
 //! each token.
 use crate::Diagnostic;
+use crate::family::Switch;
 use crate::fields::Fields;
 use crate::kind::Weights;
 use crate::mlp::{self, Activation, Gated};
@@ -22,8 +23,6 @@ pub struct Experts {
     pub stored: StoredExperts,
     /// The expert that all tokens have.
     pub shared: Option<Gated>,
-    /// Its module in the checkpoint, relative to the path of the layer.
-    pub shared_module: &'static str,
     /// Whether that one is multiplied with the logistic function of a score of the token.
     pub shared_gate: bool,
 }
@@ -123,6 +122,8 @@ pub(crate) struct Traits {
     pub renormalise: NormRule,
     pub groups: GroupRule,
     pub correction: (&'static str, Correction),
+    /// Whether scores are corrected, where [`Traits::groups`] says that they may be.
+    pub corrected: Switch,
     /// Whether gates are clamped.
     pub clamped: bool,
     pub bias: bool,
@@ -142,6 +143,8 @@ pub(crate) enum LayerRule {
     Sparse,
     /// All from `first_k_dense_replace` on, which is this many by default.
     From(usize),
+    /// All from this one on, as the field says, with its default.
+    Behind(&'static str, usize),
     /// Those that `mlp_layer_types` calls sparse, or else as `From`.
     Typed(usize),
     /// Each `moe_layer_interval`-th from `moe_layer_start_index` to `moe_layer_end_index`, by
@@ -196,13 +199,13 @@ pub(crate) fn read(
             let intermediate = f.or(name, Fields::size_of_all, default)?;
             let intermediate = if traits.shared_gate { intermediate } else { intermediate.saturating_mul(width) };
             let intermediate = f.at_most(name, intermediate, crate::fields::MAX_SIZE)?;
-            Some(Gated { intermediate, activation, bias: false, fused: false })
+            let modules = mlp::Modules { path: traits.shared_module, ..dense.modules };
+            Some(Gated { intermediate, activation, bias: false, fused: false, modules })
         }
         _ => None,
     };
     let (router, stored, bias) = (router(f, traits, count)?, traits.stored, traits.bias);
-    let (shared_module, shared_gate) = (traits.shared_module, traits.shared_gate);
-    let experts = Experts { router, count, width, gate, bias, stored, shared, shared_module, shared_gate };
+    let experts = Experts { router, count, width, gate, bias, stored, shared, shared_gate: traits.shared_gate };
     Ok(sparse.into_iter().map(|has| has.then(|| experts.clone())).collect())
 }
 
@@ -246,11 +249,12 @@ fn router(f: &Fields, traits: &Traits, count: usize) -> Result<Router, Diagnosti
         let of = if groups > 1 { format!("{kept} groups") } else { traits.count.0[0].to_owned() };
         return Err(f.fault("config::value", name, format!("{chosen} cannot be chosen of {open} experts ({of})")));
     }
+    let corrected =
+        matches!(traits.groups, GroupRule::Corrected(..) | GroupRule::Whole(_)) && traits.corrected.read(f)?;
     Ok(Router {
         module: traits.router,
         bias: traits.router_bias,
-        correction: matches!(traits.groups, GroupRule::Corrected(..) | GroupRule::Whole(_))
-            .then_some(traits.correction),
+        correction: corrected.then_some(traits.correction),
         score: traits.score,
         chosen,
         groups,
@@ -298,9 +302,10 @@ fn sparse(f: &Fields, rule: LayerRule, layers: usize) -> Result<Vec<bool>, Diagn
             let dense = f.numbers("mlp_only_layers")?.unwrap_or_default();
             (0..layers).map(|layer| (layer + 1).is_multiple_of(step) && !dense.contains(&layer)).collect()
         }
-        LayerRule::From(default) => from(f, default, layers)?,
+        LayerRule::From(default) => from(f, "first_k_dense_replace", default, layers)?,
+        LayerRule::Behind(name, default) => from(f, name, default, layers)?,
         LayerRule::Typed(default) => match f.texts("mlp_layer_types")? {
-            None => from(f, default, layers)?,
+            None => from(f, "first_k_dense_replace", default, layers)?,
             Some(types) => types_of(f, f.of_layers("mlp_layer_types", types, layers)?)?,
         },
         LayerRule::Between(default) => {
@@ -314,15 +319,16 @@ fn sparse(f: &Fields, rule: LayerRule, layers: usize) -> Result<Vec<bool>, Diagn
         LayerRule::Sparse => "mlp_only_layers",
         LayerRule::Typed(_) => "mlp_layer_types",
         LayerRule::Between(_) => "moe_layer_interval",
+        LayerRule::Behind(name, _) => name,
         LayerRule::From(_) | LayerRule::All => "first_k_dense_replace",
     };
     f.note(name, &sparse[..]);
     Ok(sparse)
 }
 
-/// All layers but the first ones, as many as `first_k_dense_replace` says.
-fn from(f: &Fields, default: usize, layers: usize) -> Result<Vec<bool>, Diagnostic> {
-    let first = f.given("first_k_dense_replace", Fields::number, default)?;
+/// All layers but the first ones, as many as a field says.
+fn from(f: &Fields, name: &str, default: usize, layers: usize) -> Result<Vec<bool>, Diagnostic> {
+    let first = f.given(name, Fields::number, default)?;
     Ok((0..layers).map(|layer| layer >= first).collect())
 }
 

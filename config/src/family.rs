@@ -37,6 +37,8 @@ pub struct Family {
     pub(crate) mlp: mlp::Traits,
     /// For a family with a recurrent state in all of its layers, or some.
     pub(crate) delta: Option<StoredDelta>,
+    /// Whether layers may have short convolutions.
+    pub(crate) conv: bool,
     /// For a family with experts in all of its layers, or some.
     pub(crate) experts: Option<experts::Traits>,
     /// For a family that has a drafting layer in its checkpoints.
@@ -59,6 +61,8 @@ pub struct Family {
     pub(crate) eps_field: &'static str,
     /// Whether the head is the embedding.
     pub(crate) tied: bool,
+    /// A field that says so in place of the usual one.
+    pub(crate) tied_also: Option<&'static str>,
     pub(crate) bos: Option<u32>,
     pub(crate) eos: Option<u32>,
 }
@@ -112,6 +116,7 @@ const LLAMA: Family = Family {
         qk_norm: QkNorm::None,
         qk_norm_if: None,
         norm_names: ["q_norm", "k_norm"],
+        outer: "self_attn.o_proj",
         gated: false,
         sinks: false,
         window: WindowRule::None,
@@ -126,8 +131,15 @@ const LLAMA: Family = Family {
         head_dim: None,
     },
     latent: None,
-    mlp: mlp::Traits { bias: Switch::Field("mlp_bias"), fused: false, activation: ("hidden_act", "silu") },
+    mlp: mlp::Traits {
+        bias: Switch::Field("mlp_bias"),
+        fused: false,
+        activation: ("hidden_act", "silu"),
+        width: mlp::Width::Field("intermediate_size"),
+        modules: mlp::Modules { path: "mlp", gate: "gate_proj", up: "up_proj", down: "down_proj" },
+    },
     delta: None,
+    conv: false,
     experts: None,
     mtp: None,
     norms: [(Some("input_layernorm"), None), (Some("post_attention_layernorm"), None)],
@@ -142,6 +154,7 @@ const LLAMA: Family = Family {
     eps: 1e-6,
     eps_field: "rms_norm_eps",
     tied: false,
+    tied_also: None,
     bos: Some(1),
     eos: Some(2),
 };
@@ -326,6 +339,7 @@ const QWEN3_EXPERTS: experts::Traits = experts::Traits {
     renormalise: NormRule::Field(false),
     groups: GroupRule::None,
     correction: ("mlp.gate.e_score_correction_bias", Correction::Row),
+    corrected: Switch::Always,
     clamped: false,
     bias: false,
     stored: StoredExperts::Each {
@@ -1013,6 +1027,66 @@ const MISTRAL4: Family = Family {
     ..DEEPSEEK_V3
 };
 
+const LFM2: Family = Family {
+    architecture: "Lfm2ForCausalLM",
+    vllm: "lfm2",
+    spellings: others::EMBEDDING_NORM,
+    attention: attention::Traits {
+        qkv_bias: Switch::Never,
+        o_bias: Switch::Never,
+        qk_norm: QkNorm::Heads,
+        norm_names: ["q_layernorm", "k_layernorm"],
+        outer: "self_attn.out_proj",
+        theta: 1_000_000.0,
+        kv_heads: Some(8),
+        ..LLAMA.attention
+    },
+    mlp: mlp::Traits {
+        bias: Switch::Never,
+        width: mlp::Width::Adjusted,
+        modules: mlp::Modules { path: "feed_forward", gate: "w1", up: "w3", down: "w2" },
+        ..LLAMA.mlp
+    },
+    conv: true,
+    norms: [(Some("operator_norm"), None), (Some("ffn_norm"), None)],
+    refused: &["conv_bias"],
+    positions: 128_000,
+    eps: 1e-5,
+    eps_field: "norm_eps",
+    tied: true,
+    tied_also: Some("tie_embedding"),
+    ..LLAMA
+};
+
+const LFM2_MOE: Family = Family {
+    architecture: "Lfm2MoeForCausalLM",
+    vllm: "lfm2_moe",
+    mlp: mlp::Traits { width: LLAMA.mlp.width, ..LFM2.mlp },
+    experts: Some(experts::Traits {
+        count: (&["num_experts", "num_local_experts"], 32),
+        chosen: 4,
+        width: ("moe_intermediate_size", 1792),
+        layers: LayerRule::Behind("num_dense_layers", 2),
+        router: "feed_forward.gate",
+        score: Score::Sigmoid,
+        renormalise: NormRule::Field(true),
+        groups: GroupRule::Whole(Some(("routed_scaling_factor", 1.0))),
+        correction: ("feed_forward.expert_bias", Correction::Row),
+        corrected: Switch::Unless("use_expert_bias"),
+        stored: StoredExperts::Each {
+            gate: "feed_forward.experts.*.w1",
+            up: "feed_forward.experts.*.w3",
+            down: "feed_forward.experts.*.w2",
+            whole: Some(WholeExperts {
+                gate_up: "feed_forward.experts.gate_up_proj",
+                down: "feed_forward.experts.down_proj",
+            }),
+        },
+        ..QWEN3_EXPERTS
+    }),
+    ..LFM2
+};
+
 pub const FAMILIES: &[Family] = &[
     LLAMA,
     QWEN2,
@@ -1061,6 +1135,8 @@ pub const FAMILIES: &[Family] = &[
     QWEN3_VL_MOE,
     COHERE2,
     MISTRAL4,
+    LFM2,
+    LFM2_MOE,
 ];
 
 /// The row of a configuration.

@@ -3,7 +3,8 @@ use atomc_dtype::nth_name;
 use serde_json::{Map, Value, json};
 
 use crate::attention;
-use crate::delta::{self, Delta};
+use crate::conv;
+use crate::delta;
 use crate::draft::Mtp;
 use crate::experts::{self, Experts, StoredExperts};
 use crate::family::{self, Family};
@@ -27,6 +28,9 @@ pub const DTYPES: [(&str, DType); 3] = [("bfloat16", DType::BF16), ("float16", D
 
 /// What the field of the type is called, and was.
 const DTYPE_FIELDS: [&str; 2] = ["dtype", "torch_dtype"];
+
+/// The field that says whether the head is the embedding.
+const TIED: &str = "tie_word_embeddings";
 
 /// A decoder, completely described: embeddings, layers, a norm and a head.
 #[derive(Clone, Debug, PartialEq)]
@@ -211,7 +215,7 @@ impl Config {
             centred: family.centred,
             scales: scales::read(f, family.scales, hidden)?,
             eps: f.or(family.eps_field, Fields::not_negative, family.eps)?,
-            tied: outer(all, f, "tie_word_embeddings").or("tie_word_embeddings", Fields::flag, family.tied)?,
+            tied: tied([outer(all, f, TIED), f], family)?,
             stop: stop(outer(f, all, "eos_token_id"), family, generation)?,
             bos: bos(outer(f, all, "bos_token_id"), family)?,
             mtp: drafting.map_or(Ok(None), |layer| Mtp::read(f, family.mtp, count, layer))?,
@@ -358,8 +362,13 @@ pub(crate) fn mixers(
     };
     // There is a layer at least.
     let behind = attending[layers - 1].clone();
-    let of = |(attending, delta): (Kind, Option<Delta>)| delta.map_or(attending, Kind::Delta);
-    Ok((attending.into_iter().zip(delta).map(of).collect(), behind, ropes))
+    let conv = match family.conv {
+        true => conv::read(f, hidden, layers)?,
+        false => vec![None; layers],
+    };
+    let recurrent = delta.into_iter().zip(conv).map(|(delta, conv)| delta.map(Kind::Delta).or(conv.map(Kind::ShortConv)));
+    let mixers = recurrent.zip(attending).map(|(recurrent, attending)| recurrent.unwrap_or(attending));
+    Ok((mixers.collect(), behind, ropes))
 }
 
 /// What each layer does with each token alone.
@@ -384,6 +393,14 @@ fn outer<'f, 'a>(first: &'f Fields<'a>, other: &'f Fields<'a>, name: &str) -> &'
 fn dtype(f: &Fields) -> Result<DType, Diagnostic> {
     let [new, old] = DTYPE_FIELDS;
     f.one_of(if f.get(new).is_some() { new } else { old }, "bfloat16", &DTYPES)
+}
+
+/// Whether the head is the embedding.
+fn tied([f, language]: [&Fields; 2], family: &Family) -> Result<bool, Diagnostic> {
+    match family.tied_also.filter(|name| language.has(name)) {
+        Some(name) => language.or(name, Fields::flag, family.tied),
+        None => f.or(TIED, Fields::flag, family.tied),
+    }
 }
 
 /// Tokens that end an answer, from both files.

@@ -69,6 +69,9 @@ pub(crate) const ERNIE_MTP: &[Other] = &[below(DRAFT, "model.mtp_")];
 pub(crate) const LANGUAGE_MODEL: &[(&str, &str)] =
     &[("language_model.model.", "model.language_model."), ("language_model.lm_head.", "lm_head.")];
 
+/// For LFM2: the last norm.
+pub(crate) const EMBEDDING_NORM: &[(&str, &str)] = &[("model.embedding_norm.", "model.norm.")];
+
 /// For a language part that was saved alone: it may keep the names of the whole.
 pub(crate) const SAVED_ALONE: &[(&str, &str)] = &[("model.language_model.", "model.")];
 

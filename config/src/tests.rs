@@ -149,6 +149,8 @@ mod meaning {
         Qwen3VLForConditionalGeneration: 32 kv heads of 128, 128000 positions, window 0, eps 1e-6, bf16, stop [], bos None
         Qwen3VLMoeForConditionalGeneration: 16 kv heads of 4, 128000 positions, window 0, eps 1e-6, bf16, stop [], bos None
         Cohere2ForCausalLM: 32 kv heads of 4, 8192 positions, window 4096, eps 1e-5, bf16, stop [255001], bos Some(5)
+        Lfm2ForCausalLM: 8 kv heads of 4, 128000 positions, window 0, eps 1e-5, bf16, stop [2], bos Some(1)
+        Lfm2MoeForCausalLM: 8 kv heads of 4, 128000 positions, window 0, eps 1e-5, bf16, stop [2], bos Some(1)
         ");
     }
 
@@ -431,7 +433,7 @@ mod meaning {
             .map(|mixer| match mixer {
                 Kind::Attention(_) => "heads",
                 Kind::Latent(_) => "latent",
-                Kind::Delta(_) => "delta",
+                Kind::Delta(_) | Kind::ShortConv(_) => "delta",
                 Kind::Gated(_) | Kind::Experts(_) => "no mixer",
             })
             .collect();

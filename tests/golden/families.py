@@ -101,6 +101,10 @@ FAMILIES = [
     Family("Mistral3ForConditionalGeneration", "Mistral4ForCausalLM", dict(model_type="mistral4", num_attention_heads=2, num_key_value_heads=2,
            q_lora_rank=None, kv_lora_rank=40, qk_nope_head_dim=16, qk_rope_head_dim=16, head_dim=32, v_head_dim=32, n_routed_experts=6, first_k_dense_replace=1),
            dict(vision_config=dict(model_type="pixtral", hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2, head_dim=8))),
+    Family("Lfm2ForCausalLM", "Qwen3ForCausalLM", dict(num_hidden_layers=3, layer_types=["conv", "full_attention", "conv"], norm_eps=1e-5,
+           block_multiple_of=4, block_ffn_dim_multiplier=1.2)),
+    Family("Lfm2MoeForCausalLM", "Lfm2ForCausalLM", dict(num_hidden_layers=3, layer_types=["conv", "full_attention", "conv"], norm_eps=1e-5,
+           num_experts=6, num_dense_layers=1, routed_scaling_factor=1.7)),
 ]
 
 

@@ -94,7 +94,7 @@ impl LayerBuilder<'_> {
             }
             None => seen,
         };
-        Ok((self.sum((seen, of_seen), "self_attn.o_proj", heads * head_dim, all.o_bias)?, state))
+        Ok((self.sum((seen, of_seen), all.outer, heads * head_dim, all.o_bias)?, state))
     }
 
     /// A score of each of the rank's heads, in addition to those of keys.

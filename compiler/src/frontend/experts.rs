@@ -132,10 +132,10 @@ impl<'a> LayerBuilder<'a> {
     /// What the expert that all tokens have makes of `x`.
     fn shared(&mut self, all: &Experts, shared: &Gated, x: Value) -> Made {
         if !all.shared_gate {
-            return self.part_of_mlp(all.shared_module, shared, x);
+            return self.part_of_mlp(shared, x);
         }
-        let made = self.part_of_mlp(all.shared_module, shared, x)?;
-        let path = format!("{}.{}_gate", self.path, all.shared_module);
+        let made = self.part_of_mlp(shared, x)?;
+        let path = format!("{}.{}_gate", self.path, shared.modules.path);
         self.b.at(&path);
         let weight = self.b.weight(format!("{path}.weight"), self.config.dtype, &[1, self.config.hidden]);
         let score = self.b.linear(x, weight, DType::F32)?;
