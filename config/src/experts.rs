@@ -121,6 +121,8 @@ pub(crate) struct Traits {
     pub score: Score,
     pub renormalise: NormRule,
     pub groups: GroupRule,
+    /// Whether a factor of null is 1.
+    pub null_factor: bool,
     pub correction: (&'static str, Correction),
     /// Whether scores are corrected, where [`Traits::groups`] says that they may be.
     pub corrected: Switch,
@@ -265,7 +267,14 @@ fn router(f: &Fields, traits: &Traits, count: usize) -> Result<Router, Diagnosti
             NormRule::Never => false,
             NormRule::Field(default) => f.or("norm_topk_prob", Fields::flag, default)?,
         },
-        scale: factor.map_or(Ok(1.0), |(name, default)| f.or(name, Fields::positive, default))?,
+        scale: match factor {
+            Some((name, _)) if traits.null_factor && f.has(name) && f.get(name).is_none() => {
+                f.note(name, 1.0);
+                1.0
+            }
+            Some((name, default)) => f.or(name, Fields::positive, default)?,
+            None => 1.0,
+        },
     })
 }
 
@@ -281,16 +290,16 @@ fn method(f: &Fields) -> Result<(usize, usize), Diagnostic> {
     }
 }
 
-/// Checks that scores are the family's, if the configuration names them.
+/// Checks that scores are the family's, if the configuration names them, by either name.
 fn scoring(f: &Fields, traits: &Traits) -> Result<(), Diagnostic> {
-    let name = "scoring_func";
     let own = if traits.score == Score::Sigmoid { "sigmoid" } else { "softmax" };
-    match f.text(name)? {
-        Some(other) if other != own => {
-            Err(f.fault("config::unsupported", name, format!("{other:?} is not what the architecture has, {own:?}")))
+    for name in ["scoring_func", "score_function"] {
+        if let Some(other) = f.text(name)?.filter(|other| *other != own) {
+            let message = format!("{other:?} is not what the architecture has, {own:?}");
+            return Err(f.fault("config::unsupported", name, message));
         }
-        _ => Ok(()),
     }
+    Ok(())
 }
 
 /// Whether each layer has experts.

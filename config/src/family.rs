@@ -1,6 +1,6 @@
 //! The table of architectures: a row has the layers of a family, and the fields of its
 //! configurations that describe them.
-use crate::attention::{self, QkNorm, RopeRule, ScaleRule, Stretch, WindowRule};
+use crate::attention::{self, QkNorm, RopeRule, ScaleRule, Sinks, Stretch, WindowRule};
 use crate::delta::StoredDelta;
 use crate::draft::{self, Drafting};
 use crate::experts::{self, Correction, GroupRule, LayerRule, NormRule, Score, StoredExperts, WholeExperts};
@@ -54,6 +54,8 @@ pub struct Family {
     pub(crate) growth: growth::Rule,
     /// Fields that must be null or false.
     pub(crate) refused: &'static [&'static str],
+    /// Fields that must be null or true.
+    pub(crate) required: &'static [&'static str],
     /// Without `vocab_size`, which there must be otherwise.
     pub(crate) vocab: Option<usize>,
     pub(crate) positions: usize,
@@ -116,9 +118,9 @@ const LLAMA: Family = Family {
         qk_norm: QkNorm::None,
         qk_norm_if: None,
         norm_names: ["q_norm", "k_norm"],
-        outer: "self_attn.o_proj",
+        modules: attention::Modules { path: "self_attn", qkv: "qkv_proj", outer: "o_proj" },
         gated: false,
-        sinks: false,
+        sinks: Sinks::None,
         window: WindowRule::None,
         rope: RopeRule::All,
         in_pairs: false,
@@ -129,6 +131,9 @@ const LLAMA: Family = Family {
         heads: None,
         kv_heads: None,
         head_dim: None,
+        window_kv: 1,
+        value_dim: None,
+        value_scale: None,
     },
     latent: None,
     mlp: mlp::Traits {
@@ -149,6 +154,7 @@ const LLAMA: Family = Family {
     scales: scales::Traits::None,
     growth: growth::Rule::None,
     refused: &[],
+    required: &[],
     vocab: None,
     positions: 2048,
     eps: 1e-6,
@@ -338,6 +344,7 @@ const QWEN3_EXPERTS: experts::Traits = experts::Traits {
     score: Score::Softmax,
     renormalise: NormRule::Field(false),
     groups: GroupRule::None,
+    null_factor: false,
     correction: ("mlp.gate.e_score_correction_bias", Correction::Row),
     corrected: Switch::Always,
     clamped: false,
@@ -426,7 +433,7 @@ const GPT_OSS: Family = Family {
     attention: attention::Traits {
         qkv_bias: Switch::Unless("attention_bias"),
         o_bias: Switch::Unless("attention_bias"),
-        sinks: true,
+        sinks: Sinks::All("sinks"),
         window: WindowRule::Pattern(2, 128),
         rope: RopeRule::Stretched(Stretch { factor: 32.0, original: 4096, truncate: false, scaled: true }),
         theta: 150_000.0,
@@ -629,7 +636,7 @@ const GRANITE_SWA: Family = Family {
     architecture: "GraniteSWAForCausalLM",
     vllm: "granite_swa",
     attention: attention::Traits {
-        sinks: true,
+        sinks: Sinks::All("sinks"),
         window: WindowRule::AllButFirst(4, 128),
         rope: RopeRule::Listed,
         kv_heads: Some(4),
@@ -1036,7 +1043,7 @@ const LFM2: Family = Family {
         o_bias: Switch::Never,
         qk_norm: QkNorm::Heads,
         norm_names: ["q_layernorm", "k_layernorm"],
-        outer: "self_attn.out_proj",
+        modules: attention::Modules { outer: "out_proj", ..LLAMA.attention.modules },
         theta: 1_000_000.0,
         kv_heads: Some(8),
         ..LLAMA.attention
@@ -1085,6 +1092,76 @@ const LFM2_MOE: Family = Family {
         ..QWEN3_EXPERTS
     }),
     ..LFM2
+};
+
+const MIMO_V2_FLASH: Family = Family {
+    architecture: "MiMoV2FlashForCausalLM",
+    vllm: "mimo_v2",
+    attention: attention::Traits {
+        o_bias: Switch::Never,
+        sinks: Sinks::Windows("attention_sink_bias"),
+        window: WindowRule::Inner(6, 129),
+        rope: RopeRule::ByWindow(10_000.0),
+        partial: 0.334,
+        theta: 5_000_000.0,
+        kv_heads: Some(4),
+        head_dim: Some(192),
+        window_kv: 2,
+        value_dim: Some(128),
+        value_scale: Some(("attention_value_scale", 0.707)),
+        ..LLAMA.attention
+    },
+    mlp: mlp::Traits { bias: Switch::Never, ..LLAMA.mlp },
+    experts: Some(experts::Traits {
+        count: (&["n_routed_experts", "num_local_experts"], 256),
+        width: ("moe_intermediate_size", 2048),
+        layers: LayerRule::Typed(1),
+        null_factor: true,
+        shared: None,
+        ..GLM4_MOE_EXPERTS
+    }),
+    others: others::MIMO_MTP,
+    positions: 131_072,
+    eps: 1e-5,
+    bos: Some(1),
+    eos: None,
+    ..LLAMA
+};
+
+const BAILING_MOE_V2: Family = Family {
+    architecture: "BailingMoeV2ForCausalLM",
+    vllm: "bailing_moe",
+    spellings: others::WORD_EMBEDDINGS,
+    attention: attention::Traits {
+        qkv_bias: Switch::Field("use_qkv_bias"),
+        o_bias: Switch::Never,
+        fused: true,
+        qk_norm: QkNorm::Heads,
+        qk_norm_if: Some("use_qk_norm"),
+        norm_names: ["query_layernorm", "key_layernorm"],
+        modules: attention::Modules { path: "attention", qkv: "query_key_value", outer: "dense" },
+        rotary_dim: true,
+        ..LLAMA.attention
+    },
+    mlp: mlp::Traits { bias: Switch::Never, ..LLAMA.mlp },
+    experts: Some(experts::Traits {
+        count: (&["num_experts"], 16),
+        chosen: 2,
+        width: ("moe_intermediate_size", 512),
+        layers: LayerRule::From(0),
+        correction: ("mlp.gate.expert_bias", Correction::Row),
+        groups: GroupRule::Corrected(8, 4, 2.5),
+        shared: Some(("num_shared_experts", 1)),
+        ..GLM4_MOE_EXPERTS
+    }),
+    others: others::DRAFT_LAYERS,
+    refused: &["use_bias", "norm_head"],
+    required: &["use_rmsnorm", "moe_router_enable_expert_bias"],
+    positions: 16_384,
+    eps: 1e-5,
+    bos: None,
+    eos: None,
+    ..LLAMA
 };
 
 pub const FAMILIES: &[Family] = &[
@@ -1137,6 +1214,8 @@ pub const FAMILIES: &[Family] = &[
     MISTRAL4,
     LFM2,
     LFM2_MOE,
+    MIMO_V2_FLASH,
+    BAILING_MOE_V2,
 ];
 
 /// The row of a configuration.

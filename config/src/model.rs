@@ -177,6 +177,11 @@ impl Config {
                 return Err(f.fault("config::unsupported", name, "is not supported: it must be null or false"));
             }
         }
+        for name in family.required {
+            if f.get(name).is_some_and(|value| *value != json!(true)) {
+                return Err(f.fault("config::unsupported", name, "is not supported: it must be null or true"));
+            }
+        }
         let count = f.needed("num_hidden_layers", Fields::size)?;
         let count = f.at_most("num_hidden_layers", count, MAX_LAYERS)?;
         let vocab = f.or_needed("vocab_size", Fields::size, family.vocab)?;
@@ -366,7 +371,8 @@ pub(crate) fn mixers(
         true => conv::read(f, hidden, layers)?,
         false => vec![None; layers],
     };
-    let recurrent = delta.into_iter().zip(conv).map(|(delta, conv)| delta.map(Kind::Delta).or(conv.map(Kind::ShortConv)));
+    let recurrent =
+        delta.into_iter().zip(conv).map(|(delta, conv)| delta.map(Kind::Delta).or(conv.map(Kind::ShortConv)));
     let mixers = recurrent.zip(attending).map(|(recurrent, attending)| recurrent.unwrap_or(attending));
     Ok((mixers.collect(), behind, ropes))
 }
@@ -398,7 +404,11 @@ fn dtype(f: &Fields) -> Result<DType, Diagnostic> {
 /// Whether the head is the embedding.
 fn tied([f, language]: [&Fields; 2], family: &Family) -> Result<bool, Diagnostic> {
     match family.tied_also.filter(|name| language.has(name)) {
-        Some(name) => language.or(name, Fields::flag, family.tied),
+        Some(name) => {
+            let tied = language.given(name, Fields::flag, family.tied)?;
+            language.note(TIED, tied);
+            Ok(tied)
+        }
         None => f.or(TIED, Fields::flag, family.tied),
     }
 }

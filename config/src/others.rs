@@ -65,6 +65,12 @@ pub(crate) const KIMI_TOWER: &[Other] = &[
 /// For ERNIE 4.5.
 pub(crate) const ERNIE_MTP: &[Other] = &[below(DRAFT, "model.mtp_")];
 
+/// For MiMo-V2-Flash.
+pub(crate) const MIMO_MTP: &[Other] = &[below(DRAFT, "model.mtp.")];
+
+/// For Ling and Ring 2.
+pub(crate) const WORD_EMBEDDINGS: &[(&str, &str)] = &[("model.word_embeddings.", "model.embed_tokens.")];
+
 /// Beginnings of names before transformers 5, and since.
 pub(crate) const LANGUAGE_MODEL: &[(&str, &str)] =
     &[("language_model.model.", "model.language_model."), ("language_model.lm_head.", "lm_head.")];
@@ -149,7 +155,10 @@ mod tests {
         let mistral = |model_type: &str| within("Mistral3ForConditionalGeneration", model_type, sizes.clone());
         assert!(!mistral("mistral").expect("a good configuration").tied);
         let ministral = mistral("ministral3").expect("a good configuration");
-        assert_eq!((ministral.architecture, ministral.path), ("Mistral3ForConditionalGeneration", "model.language_model"));
+        assert_eq!(
+            (ministral.architecture, ministral.path),
+            ("Mistral3ForConditionalGeneration", "model.language_model")
+        );
         assert!(ministral.growth.is_some() && ministral.eps == 1e-5);
         let fault = mistral("mistral5").expect_err("another language part");
         assert_eq!(fault.to_string(), "config.json: text_config.model_type: unknown value \"mistral5\"");

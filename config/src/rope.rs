@@ -154,6 +154,7 @@ impl Rope {
         config: &Fields,
         sizes: (usize, usize),
         (theta, local_theta): (f64, f64),
+        partial: f64,
     ) -> Result<[Rope; 2], Diagnostic> {
         let both = config.object("rope_parameters")?;
         if let Some((rope, name)) = both.iter().find_map(|r| Some((r, r.entries().find(|(_, v)| !v.is_object())?.0))) {
@@ -166,7 +167,7 @@ impl Rope {
         let theta = config.given("rope_theta", Fields::positive, theta)?;
         let local = config.given("rope_local_base_freq", Fields::positive, local_theta)?;
         let sliding = ("sliding_attention", of("sliding_attention")?);
-        Ok([Rope::of(config, full, sizes, (theta, 1.0))?, Rope::of(config, sliding, sizes, (local, 1.0))?])
+        Ok([Rope::of(config, full, sizes, (theta, partial))?, Rope::of(config, sliding, sizes, (local, partial))?])
     }
 
     fn of(

@@ -151,6 +151,8 @@ mod meaning {
         Cohere2ForCausalLM: 32 kv heads of 4, 8192 positions, window 4096, eps 1e-5, bf16, stop [255001], bos Some(5)
         Lfm2ForCausalLM: 8 kv heads of 4, 128000 positions, window 0, eps 1e-5, bf16, stop [2], bos Some(1)
         Lfm2MoeForCausalLM: 8 kv heads of 4, 128000 positions, window 0, eps 1e-5, bf16, stop [2], bos Some(1)
+        MiMoV2FlashForCausalLM: 4 kv heads of 192, 131072 positions, window 0, eps 1e-5, bf16, stop [], bos Some(1)
+        BailingMoeV2ForCausalLM: 32 kv heads of 4, 16384 positions, window 0, eps 1e-5, bf16, stop [], bos None
         ");
     }
 
@@ -544,7 +546,7 @@ mod meaning {
                 r.correction.is_some(),
                 e.bias,
                 e.shared.as_ref().map(|shared| shared.intermediate),
-                attention(&c).sinks,
+                attention(&c).sinks.is_some(),
                 c.ropes[0].freqs.dim,
                 windows(&c),
             )
@@ -1080,7 +1082,8 @@ mod comparison {
         for family in FAMILIES {
             let base = json!({
                 "architectures": [family.architecture], "num_hidden_layers": 2, "use_sliding_window": true, "sliding_window": 4,
-                "rope_scaling": { "rope_type": "linear", "factor": 3.0 }, "first_k_dense_replace": 1, "full_attention_interval": 2,
+                "rope_scaling": { "rope_type": "linear", "factor": 3.0 }, "first_k_dense_replace": 1, "num_dense_layers": 1,
+                "full_attention_interval": 2,
             });
             let map = fields::parse("config.json", &config(base)).expect("an object");
             let fields = Fields::new("config.json", &map);

@@ -474,8 +474,8 @@ weight_steps!(ops! {
     /// grows with sequences longer than `original` (dynamic NTK).
     RopeTable = "rope_table" (positions: Row, lengths: Row, freqs: Shared) { scale: f64, growth: f64, original: usize }
         [Compute, Rows, Other, All, work::none] shapes::rope_table, interp::rope_table;
-    /// What queries at a position are multiplied with: `1 + beta ln(1 + n)`, where `n` is the number
-    /// of whole lengths in `position + shift`.
+    /// What queries at a position are multiplied with: `1 + beta ln(1 + n)`, where `n` is the
+    /// number of whole lengths in `position + shift`.
     Growth = "growth" (positions: Row) { beta: f64, length: usize, shift: usize }
         [Compute, Rows, Other, All, work::none] shapes::growth, interp::growth;
     /// Rotates the first elements of each head, as many as the table is wide. Element i and element

@@ -32,6 +32,10 @@ fn config(architecture: &str) -> Config {
         config["layer_types"] = serde_json::json!(["conv"]);
         config["num_dense_layers"] = 0.into();
     }
+    if architecture.starts_with("MiMo") {
+        config["partial_rotary_factor"] = 0.5.into();
+        config["v_head_dim"] = 8.into();
+    }
     if architecture.starts_with("Deepseek") {
         config["moe_intermediate_size"] = 96.into();
     }
@@ -124,8 +128,8 @@ fn count_kernels(target: &str, of_experts: usize) {
         let latent = layer.half::<Latent>().map_or(0, |latent| 3 + 5 * usize::from(latent.positions != Positions::All));
         // Convolution, delta rule and gated norm are three kernels between two products.
         let delta = if layer.half::<Delta>().is_some() { 3 } else { 0 };
-        // A gated convolution has the product before it, both gates, and itself.
-        let conv = if layer.half::<ShortConv>().is_some() { 1 } else { 0 };
+        // Both gates of a convolution are kernels of their own.
+        let conv = if layer.half::<ShortConv>().is_some() { 2 } else { 0 };
         // Queries that grow are made apart from attention over heads.
         let grown = usize::from(config.growth.is_some());
         let most = 6 + behind + usize::from(whole) + experts + latent + delta + conv + grown;

@@ -30,7 +30,13 @@ impl Kind for ShortConv {
 
 impl LayerBuilder<'_> {
     /// What the layer makes of `x`, and its new state: of the rank's channels.
-    fn convolved(&mut self, all: &ShortConv, x: Value, state: Value, batch: Value) -> Result<(Value, Value), Diagnostic> {
+    fn convolved(
+        &mut self,
+        all: &ShortConv,
+        x: Value,
+        state: Value,
+        batch: Value,
+    ) -> Result<(Value, Value), Diagnostic> {
         let &ShortConv { channels, .. } = all;
         let ranks = self.part.ranks;
         let mut part = |number: usize| {
