@@ -68,6 +68,8 @@ pub enum QkNorm {
     Heads,
     /// Each head, after its rotary embedding.
     Turned,
+    /// Each head that has a rotary embedding, after it and without a weight.
+    Unweighted,
     /// All heads of a token together.
     Row,
 }
@@ -79,8 +81,8 @@ pub(crate) struct Traits {
     pub o_bias: Switch,
     pub fused: bool,
     pub qk_norm: QkNorm,
-    /// The field that says whether there are such norms; without it there are.
-    pub qk_norm_if: Option<&'static str>,
+    /// Whether there are such norms.
+    pub qk_norm_if: Switch,
     pub norm_names: [&'static str; 2],
     pub modules: Modules,
     pub gated: bool,
@@ -210,7 +212,7 @@ pub(crate) fn read(
     let head_dim = head_dim(f, traits, hidden, heads)?;
     let scale = traits.scale.read(f, head_dim)?;
     let (qkv_bias, o_bias) = (traits.qkv_bias.read(f)?, traits.o_bias.read(f)?);
-    let has_norm = traits.qk_norm_if.map_or(Ok(true), |name| f.or(name, Fields::flag, false))?;
+    let has_norm = traits.qk_norm_if.read(f)?;
     let qk_norm = if has_norm { traits.qk_norm } else { QkNorm::None };
     let ropes = ropes(f, traits.rope, layers)?;
     let windows = windows(f, traits.window, &ropes)?;
@@ -233,7 +235,7 @@ pub(crate) fn read(
         _ => (embeddings(f, traits, sizes)?, ropes),
     };
     let (value_dim, value_scale) = values(f, traits, head_dim)?;
-    let layer = |(window, rope)| Attention {
+    let layer = |(window, rope): (usize, Option<usize>)| Attention {
         heads,
         kv_heads: if window > 0 { kv_heads * traits.window_kv } else { kv_heads },
         head_dim,
@@ -243,7 +245,7 @@ pub(crate) fn read(
         qkv_bias,
         o_bias,
         fused: traits.fused,
-        qk_norm,
+        qk_norm: if qk_norm == QkNorm::Unweighted && rope.is_none() { QkNorm::None } else { qk_norm },
         norm_names: traits.norm_names,
         modules: traits.modules,
         gated: traits.gated,
@@ -355,7 +357,7 @@ fn listed_ropes(
 fn ropes(f: &Fields, rule: RopeRule, layers: usize) -> Result<Vec<Option<usize>>, Diagnostic> {
     let RopeRule::Marked(default) = rule else { return Ok(vec![Some(0); layers]) };
     let (name, interval) = ("no_rope_layers", f.given("no_rope_layer_interval", Fields::size, default)?);
-    let marks = match f.marks(name)? {
+    let marks = match f.marks(name)?.filter(|marks| !marks.is_empty()) {
         Some(marks) if marks.len() >= layers => marks[..layers].to_vec(),
         Some(marks) => f.of_layers(name, marks, layers)?,
         None => (1..=layers).map(|i| !i.is_multiple_of(interval)).collect(),

@@ -19,6 +19,9 @@ pub struct Experts {
     /// Rows of each of an expert's two inner projections.
     pub width: usize,
     pub gate: Gate,
+    /// Whether the weight of a token's only expert multiplies what goes into it, and not what comes
+    /// out.
+    pub on_input: bool,
     pub bias: bool,
     pub stored: StoredExperts,
     /// The expert that all tokens have.
@@ -128,6 +131,7 @@ pub(crate) struct Traits {
     pub corrected: Switch,
     /// Whether gates are clamped.
     pub clamped: bool,
+    pub on_input: bool,
     pub bias: bool,
     pub stored: StoredExperts,
     /// The field that says how many experts' widths the shared one has, if there is one, and its
@@ -147,6 +151,8 @@ pub(crate) enum LayerRule {
     From(usize),
     /// All from this one on, as the field says, with its default.
     Behind(&'static str, usize),
+    /// Those that `moe_layers` names, or else each `interleave_moe_layer_step`-th.
+    Named,
     /// Those that `mlp_layer_types` calls sparse, or else as `From`.
     Typed(usize),
     /// Each `moe_layer_interval`-th from `moe_layer_start_index` to `moe_layer_end_index`, by
@@ -207,7 +213,14 @@ pub(crate) fn read(
         _ => None,
     };
     let (router, stored, bias) = (router(f, traits, count)?, traits.stored, traits.bias);
-    let experts = Experts { router, count, width, gate, bias, stored, shared, shared_gate: traits.shared_gate };
+    let on_input = traits.on_input;
+    if on_input && router.chosen != 1 {
+        let message =
+            format!("{} experts of a token, whose weights multiply their input: 1 is supported", router.chosen);
+        return Err(f.fault("config::unsupported", traits.chosen_field, message));
+    }
+    let experts =
+        Experts { router, count, width, gate, on_input, bias, stored, shared, shared_gate: traits.shared_gate };
     Ok(sparse.into_iter().map(|has| has.then(|| experts.clone())).collect())
 }
 
@@ -313,6 +326,13 @@ fn sparse(f: &Fields, rule: LayerRule, layers: usize) -> Result<Vec<bool>, Diagn
         }
         LayerRule::From(default) => from(f, "first_k_dense_replace", default, layers)?,
         LayerRule::Behind(name, default) => from(f, name, default, layers)?,
+        LayerRule::Named => match f.numbers("moe_layers")? {
+            Some(named) => (0..layers).map(|layer| named.contains(&layer)).collect(),
+            None => {
+                let step = f.given("interleave_moe_layer_step", Fields::size, 1)?;
+                (1..=layers).map(|layer| layer.is_multiple_of(step)).collect()
+            }
+        },
         LayerRule::Typed(default) => match f.texts("mlp_layer_types")? {
             None => from(f, "first_k_dense_replace", default, layers)?,
             Some(types) => types_of(f, f.of_layers("mlp_layer_types", types, layers)?)?,
@@ -329,6 +349,7 @@ fn sparse(f: &Fields, rule: LayerRule, layers: usize) -> Result<Vec<bool>, Diagn
         LayerRule::Typed(_) => "mlp_layer_types",
         LayerRule::Between(_) => "moe_layer_interval",
         LayerRule::Behind(name, _) => name,
+        LayerRule::Named => "moe_layers",
         LayerRule::From(_) | LayerRule::All => "first_k_dense_replace",
     };
     f.note(name, &sparse[..]);

@@ -52,6 +52,8 @@ pub struct Family {
     pub(crate) centred: bool,
     pub(crate) scales: scales::Traits,
     pub(crate) growth: growth::Rule,
+    /// For a family with layers that attend within chunks: `attention_chunk_size` by default.
+    pub(crate) chunked: Option<usize>,
     /// Fields that must be null or false.
     pub(crate) refused: &'static [&'static str],
     /// Fields that must be null or true.
@@ -116,7 +118,7 @@ const LLAMA: Family = Family {
         o_bias: Switch::Field("attention_bias"),
         fused: false,
         qk_norm: QkNorm::None,
-        qk_norm_if: None,
+        qk_norm_if: Switch::Always,
         norm_names: ["q_norm", "k_norm"],
         modules: attention::Modules { path: "self_attn", qkv: "qkv_proj", outer: "o_proj" },
         gated: false,
@@ -153,6 +155,7 @@ const LLAMA: Family = Family {
     centred: false,
     scales: scales::Traits::None,
     growth: growth::Rule::None,
+    chunked: None,
     refused: &[],
     required: &[],
     vocab: None,
@@ -348,6 +351,7 @@ const QWEN3_EXPERTS: experts::Traits = experts::Traits {
     correction: ("mlp.gate.e_score_correction_bias", Correction::Row),
     corrected: Switch::Always,
     clamped: false,
+    on_input: false,
     bias: false,
     stored: StoredExperts::Each {
         gate: "mlp.experts.*.gate_proj",
@@ -414,7 +418,7 @@ const GLM4_MOE: Family = Family {
     attention: attention::Traits {
         o_bias: Switch::Never,
         qk_norm: QkNorm::Heads,
-        qk_norm_if: Some("use_qk_norm"),
+        qk_norm_if: Switch::Field("use_qk_norm"),
         kv_heads: Some(8),
         partial: 0.5,
         ..LLAMA.attention
@@ -813,7 +817,7 @@ const DOTS1: Family = Family {
     vllm: "dots1",
     attention: attention::Traits {
         o_bias: Switch::Field("attention_bias"),
-        qk_norm_if: None,
+        qk_norm_if: Switch::Always,
         window: WindowRule::From(4096, 62),
         kv_heads: Some(32),
         partial: 1.0,
@@ -1137,7 +1141,7 @@ const BAILING_MOE_V2: Family = Family {
         o_bias: Switch::Never,
         fused: true,
         qk_norm: QkNorm::Heads,
-        qk_norm_if: Some("use_qk_norm"),
+        qk_norm_if: Switch::Field("use_qk_norm"),
         norm_names: ["query_layernorm", "key_layernorm"],
         modules: attention::Modules { path: "attention", qkv: "query_key_value", outer: "dense" },
         rotary_dim: true,
@@ -1162,6 +1166,55 @@ const BAILING_MOE_V2: Family = Family {
     bos: None,
     eos: None,
     ..LLAMA
+};
+
+const LLAMA4: Family = Family {
+    architecture: "Llama4ForCausalLM",
+    vllm: "llama4",
+    attention: attention::Traits {
+        qk_norm: QkNorm::Unweighted,
+        qk_norm_if: Switch::Unless("use_qk_norm"),
+        rope: RopeRule::Marked(4),
+        in_pairs: true,
+        theta: 500_000.0,
+        kv_heads: Some(8),
+        head_dim: Some(128),
+        ..LLAMA.attention
+    },
+    mlp: mlp::Traits {
+        bias: Switch::Never,
+        width: mlp::Width::Field("intermediate_size_mlp"),
+        modules: mlp::Modules { path: "feed_forward", ..LLAMA.mlp.modules },
+        ..LLAMA.mlp
+    },
+    experts: Some(experts::Traits {
+        count: (&["num_local_experts", "num_experts"], 16),
+        chosen: 1,
+        width: ("intermediate_size", 8192),
+        layers: LayerRule::Named,
+        router: "feed_forward.router",
+        score: Score::Sigmoid,
+        renormalise: NormRule::Never,
+        on_input: true,
+        stored: StoredExperts::Together { path: "feed_forward.experts", alternating: false },
+        shared: Some(("n_shared_experts", 1)),
+        shared_module: "feed_forward.shared_expert",
+        ..QWEN3_EXPERTS
+    }),
+    growth: growth::Rule::Tuned { beta: 0.1, length: 8192 },
+    chunked: Some(8192),
+    positions: 131_072,
+    eps: 1e-5,
+    ..LLAMA
+};
+
+const LLAMA4_IMAGES: Family = Family {
+    architecture: "Llama4ForConditionalGeneration",
+    vllm: "mllama4",
+    text_config: Some("text_config"),
+    others: others::LLAMA4_TOWER,
+    spellings: others::LLAMA4_LANGUAGE_MODEL,
+    ..LLAMA4
 };
 
 pub const FAMILIES: &[Family] = &[
@@ -1216,6 +1269,8 @@ pub const FAMILIES: &[Family] = &[
     LFM2_MOE,
     MIMO_V2_FLASH,
     BAILING_MOE_V2,
+    LLAMA4,
+    LLAMA4_IMAGES,
 ];
 
 /// The row of a configuration.

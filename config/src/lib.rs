@@ -54,7 +54,7 @@ pub use growth::Growth;
 pub use kind::{Half, Kind, Norms};
 pub use latent::{Indexer, Latent, Positions};
 pub use mlp::{Activation, Gated};
-pub use model::{Config, DTYPES, Layer};
+pub use model::{Bound, Config, DTYPES, Layer};
 pub use others::OtherPart;
 pub use quantised::{Axes, Blocks, CacheScales, InputScales, Inputs, Modules, Quantisation, Scheme, Stored};
 pub use rope::{Rope, Short};

@@ -62,6 +62,8 @@ pub struct Config {
     pub context: usize,
     /// How queries grow with their position, if they do.
     pub growth: Option<Growth>,
+    /// What longer sequences would need that is not computed.
+    pub bound: Option<Bound>,
     pub scales: Scales,
     /// What weights of norms are kept as differences from.
     pub norm_offset: f64,
@@ -75,6 +77,28 @@ pub struct Config {
     pub mtp: Option<Mtp>,
     /// What the fields were found to mean.
     pub facts: Facts,
+}
+
+/// A length of sequences up to which the model is what its configuration means.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Bound {
+    pub tokens: usize,
+    /// The field that says so.
+    pub field: &'static str,
+    /// What begins behind it.
+    pub what: &'static str,
+}
+
+impl Bound {
+    /// For layers that attend within chunks of a sequence: the first chunk is all that its tokens
+    /// would see anyway.
+    fn of_chunks(f: &Fields, chunked: Option<usize>) -> Result<Option<Bound>, Diagnostic> {
+        let Some(default) = chunked else { return Ok(None) };
+        let field = "attention_chunk_size";
+        let tokens = if f.has(field) { f.size(field)? } else { Some(default) };
+        f.note(field, tokens);
+        Ok(tokens.map(|tokens| Bound { tokens, field, what: "layers attend within chunks" }))
+    }
 }
 
 /// A layer: halves, one after the other, each of which adds to the rows that go through.
@@ -145,6 +169,20 @@ impl Config {
         self.ropes.iter().map(|rope| rope.reach(self.positions)).min().unwrap_or(self.positions)
     }
 
+    /// Checks that no sequence is longer than what is computed.
+    pub fn check_context(&self) -> Result<(), Diagnostic> {
+        match &self.bound {
+            Some(Bound { tokens, field, what }) if self.context > *tokens => {
+                let message =
+                    format!("sequences of {} tokens: after {tokens} {what}, which is not supported", self.context);
+                Err(Diagnostic::new("config::context", message)
+                    .at(format!("config.json: {field}"))
+                    .help(format!("--context {tokens} has the model without them.")))
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Keeps only the first `layers` layers, to measure: layers share their kernels.
     pub fn shorten(&mut self, layers: usize) {
         self.layers.truncate(layers);
@@ -189,6 +227,7 @@ impl Config {
         let positions = f.or("max_position_embeddings", Fields::size, family.positions)?;
         let (mixers, attending, ropes) = mixers(f, family, (hidden, count, positions))?;
         let feed_forward = feed_forward(f, family, count)?;
+        let bound = Bound::of_chunks(f, family.chunked)?;
         let usual = ropes.iter().map(|rope| rope.usual(positions)).min().unwrap_or(positions);
         let layer = |(mixer, feed_forward)| {
             let [before, after] = family.norms;
@@ -213,7 +252,8 @@ impl Config {
             hidden,
             layers: mixers.into_iter().zip(feed_forward).map(layer).collect(),
             positions,
-            context: usual,
+            context: bound.as_ref().map_or(usual, |bound| usual.min(bound.tokens)),
+            bound,
             growth: growth::read(f, family.growth, positions)?,
             ropes,
             norm_offset: family.norm_offset,

@@ -54,6 +54,13 @@ pub(crate) const TOWER: &[Other] = &[
 /// For Qwen3-VL.
 pub(crate) const VISUAL: &[Other] = &[below(VISION, "model.visual."), below(VISION, "visual.")];
 
+/// For Llama 4.
+pub(crate) const LLAMA4_TOWER: &[Other] = &[below(VISION, "vision_model."), below(PROJECTOR, "multi_modal_projector.")];
+
+/// For Llama 4, whose head is part of the language model.
+pub(crate) const LLAMA4_LANGUAGE_MODEL: &[(&str, &str)] =
+    &[("language_model.model.", "model."), ("language_model.lm_head.", "lm_head.")];
+
 /// For Kimi-K2.5, with both spellings.
 pub(crate) const KIMI_TOWER: &[Other] = &[
     below(VISION, "vision_tower."),

@@ -153,6 +153,8 @@ mod meaning {
         Lfm2MoeForCausalLM: 8 kv heads of 4, 128000 positions, window 0, eps 1e-5, bf16, stop [2], bos Some(1)
         MiMoV2FlashForCausalLM: 4 kv heads of 192, 131072 positions, window 0, eps 1e-5, bf16, stop [], bos Some(1)
         BailingMoeV2ForCausalLM: 32 kv heads of 4, 16384 positions, window 0, eps 1e-5, bf16, stop [], bos None
+        Llama4ForCausalLM: 8 kv heads of 128, 131072 positions, window 0, eps 1e-5, bf16, stop [2], bos Some(1)
+        Llama4ForConditionalGeneration: 8 kv heads of 128, 131072 positions, window 0, eps 1e-5, bf16, stop [2], bos Some(1)
         ");
     }
 
@@ -249,6 +251,30 @@ mod meaning {
         assert_eq!(of(ministral, Value::Null), Some((0.1, 16_384, 0)));
         assert_eq!(of("Mistral4ForCausalLM", Value::Null), Some((0.1, 8192, 0)));
         assert_eq!(of("LlamaForCausalLM", grown), None);
+        let llama4 = read(json!({ "architectures": ["Llama4ForCausalLM"], "floor_scale": 64 })).growth;
+        assert_eq!(
+            llama4.map(|growth| (growth.beta, growth.length, growth.shift, growth.unturned)),
+            Some((0.1, 64, 1, true))
+        );
+        let plain = json!({ "architectures": ["Llama4ForCausalLM"], "attn_temperature_tuning": false });
+        assert_eq!(read(plain).growth, None);
+    }
+
+    /// Sequences beyond what is computed are refused where a graph is made.
+    #[test]
+    fn sequences_up_to_a_length() {
+        let mut model = read(json!({ "architectures": ["Llama4ForCausalLM"], "attention_chunk_size": 64 }));
+        assert_eq!((model.positions, model.context), (512, 64));
+        assert_eq!(model.check_context(), Ok(()));
+        model.context = 65;
+        let fault = model.check_context().expect_err("too long");
+        insta::assert_snapshot!(format!("[{}] {fault}; {}", fault.code, fault.help.as_deref().unwrap_or_default()), @"[config::context] config.json: attention_chunk_size: sequences of 65 tokens: after 64 layers attend within chunks, which is not supported; --context 64 has the model without them.");
+        let text = config(json!({ "architectures": ["Llama4ForCausalLM"] })).replacen(
+            '{',
+            "{\"attention_chunk_size\":null,",
+            1,
+        );
+        assert_eq!(Config::parse(&text, None).expect("a good configuration").context, 512);
     }
 
     #[test]

@@ -132,7 +132,9 @@ fn count_kernels(target: &str, of_experts: usize) {
         let conv = if layer.half::<ShortConv>().is_some() { 2 } else { 0 };
         // Queries that grow are made apart from attention over heads.
         let grown = usize::from(config.growth.is_some());
-        let most = 6 + behind + usize::from(whole) + experts + latent + delta + conv + grown;
+        // A weight on what goes into an expert wants that row in memory, and makes another.
+        let entering = if layer.half::<Experts>().is_some_and(|experts| experts.on_input) { 2 } else { 0 };
+        let most = 6 + behind + usize::from(whole) + experts + latent + delta + conv + grown + entering;
         let count = of_layer.count();
         assert!(count <= most, "{} for {target}: {count}", family.architecture);
         let between = |graph: &Graph| {

@@ -35,7 +35,8 @@ impl Kind for Attention {
     }
 
     fn build(&self, builder: &mut LayerBuilder, x: Value, Given { states, ropes, growth, batch }: Given) -> Left {
-        let tables = (self.rope.map(|rope| ropes[rope]), growth);
+        let grows = builder.config.growth.is_some_and(|growth| !growth.unturned || self.rope.is_none());
+        let tables = (self.rope.map(|rope| ropes[rope]), growth.filter(|_| grows));
         let (attended, state) = builder.attention(self, x, tables, (states.first().copied(), batch))?;
         Ok((attended, state.into_iter().collect()))
     }
@@ -57,6 +58,10 @@ impl LayerBuilder<'_> {
         if all.qk_norm == QkNorm::Turned {
             (q, k) = (self.normed_heads(all, q, 0)?, self.normed_heads(all, k, 1)?);
             self.b.at(format!("{}.{}", self.path, modules.path));
+        }
+        if all.qk_norm == QkNorm::Unweighted {
+            let ones = self.b.push(Op::Numbers { values: vec![1; head_dim] }, &[])?;
+            (q, k) = (self.b.rms_norm(q, ones, self.config.eps)?, self.b.rms_norm(k, ones, self.config.eps)?);
         }
         if growth.is_some() {
             let rows = self.b.flat(q, heads / self.part.ranks * head_dim)?;
@@ -169,7 +174,7 @@ impl LayerBuilder<'_> {
     fn heads(&mut self, all: &Attention, x: Value, which: usize, heads: usize) -> Made {
         let head_dim = all.head_dim;
         match all.qk_norm {
-            QkNorm::None | QkNorm::Turned => self.b.heads(x, heads, head_dim),
+            QkNorm::None | QkNorm::Turned | QkNorm::Unweighted => self.b.heads(x, heads, head_dim),
             QkNorm::Heads => {
                 let x = self.b.heads(x, heads, head_dim)?;
                 self.normed_heads(all, x, which)

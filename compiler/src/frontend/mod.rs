@@ -49,6 +49,7 @@ pub fn graph_of(config: &Config, part: Part) -> Result<Graph, Diagnostic> {
 /// The graph with further results: `hidden.2` are the input rows of layer 2 for all tokens,
 /// `drafted` those that a draft continues with.
 pub fn graph_with(config: &Config, part: Part, asked: Asked) -> Result<Graph, Diagnostic> {
+    config.check_context()?;
     let graph = model::graph(config, part, asked)?;
     asked::check(config, &graph)?;
     Ok(graph)

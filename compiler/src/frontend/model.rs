@@ -197,7 +197,7 @@ pub fn ropes(b: &mut Builder, config: &Config, (positions, lengths): (Value, Val
 
 /// What queries are multiplied with, if they grow.
 pub fn growth(b: &mut Builder, config: &Config, positions: Value) -> Result<Option<Value>, Diagnostic> {
-    let Some(Growth { beta, length, shift }) = config.growth else { return Ok(None) };
+    let Some(Growth { beta, length, shift, .. }) = config.growth else { return Ok(None) };
     b.at(format!("{}.rotary_emb", config.path));
     Ok(Some(b.push(Op::Growth { beta, length, shift }, &[positions])?))
 }
