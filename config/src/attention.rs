@@ -15,7 +15,11 @@ const MAX_HEAD_DIM: usize = 1024;
 pub struct Attention {
     pub heads: usize,
     pub kv_heads: usize,
+    /// Elements of a head's query and key, and of its value.
     pub head_dim: usize,
+    pub value_dim: usize,
+    /// What values are multiplied with.
+    pub value_scale: f64,
     /// What products of queries and keys are multiplied with.
     pub scale: f64,
     pub qkv_bias: bool,
@@ -25,17 +29,27 @@ pub struct Attention {
     pub qk_norm: QkNorm,
     /// The names of the norms of queries and keys.
     pub norm_names: [&'static str; 2],
+    pub modules: Modules,
     /// Whether the query's product also has a gate for each head, after its query. The head's
     /// result is multiplied by the gate's logistic function.
     pub gated: bool,
-    /// Whether each head has a score that takes part in its softmax and has no value.
-    pub sinks: bool,
+    /// The tensor of scores, one for each head, that take part in its softmax and have no value.
+    pub sinks: Option<&'static str>,
     /// Keys that a token sees; 0 for all.
     pub window: usize,
     /// Which of the model's rotary embeddings turns queries and keys, if any.
     pub rope: Option<usize>,
     /// Whether neighbours are turned, and not halves.
     pub in_pairs: bool,
+}
+
+/// Modules of the checkpoint: that of attention relative to the path of the layer, the one weight
+/// for queries, keys and values where there is one, and the outer projection.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Modules {
+    pub path: &'static str,
+    pub qkv: &'static str,
+    pub outer: &'static str,
 }
 
 impl Weights for Attention {
@@ -54,6 +68,8 @@ pub enum QkNorm {
     Heads,
     /// Each head, after its rotary embedding.
     Turned,
+    /// Each head that has a rotary embedding, after it and without a weight.
+    Unweighted,
     /// All heads of a token together.
     Row,
 }
@@ -65,11 +81,12 @@ pub(crate) struct Traits {
     pub o_bias: Switch,
     pub fused: bool,
     pub qk_norm: QkNorm,
-    /// The field that says whether there are such norms; without it there are.
-    pub qk_norm_if: Option<&'static str>,
+    /// Whether there are such norms.
+    pub qk_norm_if: Switch,
     pub norm_names: [&'static str; 2],
+    pub modules: Modules,
     pub gated: bool,
-    pub sinks: bool,
+    pub sinks: Sinks,
     pub window: WindowRule,
     pub rope: RopeRule,
     pub in_pairs: bool,
@@ -86,6 +103,20 @@ pub(crate) struct Traits {
     pub kv_heads: Option<usize>,
     /// Without `head_dim`; `None`: the hidden size over the heads, which `null` means for all.
     pub head_dim: Option<usize>,
+    /// How many times as many heads of keys layers with a window have.
+    pub window_kv: usize,
+    /// Without `v_head_dim`, where values have a width of their own.
+    pub value_dim: Option<usize>,
+    /// The field of what values are multiplied with, and its default; null is 1.
+    pub value_scale: Option<(&'static str, f64)>,
+}
+
+/// Which layers have sinks, by the name of their tensor.
+#[derive(Clone, Copy)]
+pub(crate) enum Sinks {
+    None,
+    All(&'static str),
+    Windows(&'static str),
 }
 
 /// Which layers attend through a sliding window.
@@ -108,6 +139,10 @@ pub(crate) enum WindowRule {
     /// Those that `layer_types` lists, or else all but each `sliding_window_pattern`-th (by default
     /// this many), with windows of `sliding_window` (by default this much).
     Pattern(usize, usize),
+    /// Those that `layer_types` lists, or else all but the first one and each one of this number. A
+    /// window is one more than `sliding_window_size`, or else `sliding_window` (by default this
+    /// much).
+    Inner(usize, usize),
     /// Those that `layer_types` lists, or else all but the first of each so many, with windows of
     /// `sliding_window` (by default this much).
     AllButFirst(usize, usize),
@@ -126,6 +161,8 @@ pub(crate) enum RopeRule {
     ByWindow(f64),
     /// Those with a window; all if `sliding_window` is null.
     OfWindows,
+    /// Those with a window, and no others.
+    OnlyOfWindows,
     /// Those for which `layer_rope_theta` has a number above zero, which is their `rope_theta`;
     /// without that field all.
     Listed,
@@ -175,7 +212,7 @@ pub(crate) fn read(
     let head_dim = head_dim(f, traits, hidden, heads)?;
     let scale = traits.scale.read(f, head_dim)?;
     let (qkv_bias, o_bias) = (traits.qkv_bias.read(f)?, traits.o_bias.read(f)?);
-    let has_norm = traits.qk_norm_if.map_or(Ok(true), |name| f.or(name, Fields::flag, false))?;
+    let has_norm = traits.qk_norm_if.read(f)?;
     let qk_norm = if has_norm { traits.qk_norm } else { QkNorm::None };
     let ropes = ropes(f, traits.rope, layers)?;
     let windows = windows(f, traits.window, &ropes)?;
@@ -185,11 +222,11 @@ pub(crate) fn read(
     };
     let of_window = |(&window, rope): (&usize, Option<usize>)| match rule {
         RopeRule::ByWindow(_) => Some(usize::from(window > 0)),
-        RopeRule::OfWindows => rope.filter(|_| window > 0),
+        RopeRule::OfWindows | RopeRule::OnlyOfWindows => rope.filter(|_| window > 0),
         _ => rope,
     };
     let ropes: Vec<_> = windows.iter().zip(ropes).map(of_window).collect();
-    if matches!(traits.rope, RopeRule::OfWindows) {
+    if matches!(traits.rope, RopeRule::OfWindows | RopeRule::OnlyOfWindows) {
         f.note("no_rope_layers", ropes.iter().map(Option::is_some).collect::<Vec<_>>());
     }
     let sizes = (head_dim, positions);
@@ -197,18 +234,26 @@ pub(crate) fn read(
         RopeRule::Listed => listed_ropes(f, traits, layers, sizes)?,
         _ => (embeddings(f, traits, sizes)?, ropes),
     };
-    let layer = |(window, rope)| Attention {
+    let (value_dim, value_scale) = values(f, traits, head_dim)?;
+    let layer = |(window, rope): (usize, Option<usize>)| Attention {
         heads,
-        kv_heads,
+        kv_heads: if window > 0 { kv_heads * traits.window_kv } else { kv_heads },
         head_dim,
+        value_dim,
+        value_scale,
         scale,
         qkv_bias,
         o_bias,
         fused: traits.fused,
-        qk_norm,
+        qk_norm: if qk_norm == QkNorm::Unweighted && rope.is_none() { QkNorm::None } else { qk_norm },
         norm_names: traits.norm_names,
+        modules: traits.modules,
         gated: traits.gated,
-        sinks: traits.sinks,
+        sinks: match traits.sinks {
+            Sinks::All(name) => Some(name),
+            Sinks::Windows(name) => Some(name).filter(|_| window > 0),
+            Sinks::None => None,
+        },
         window,
         rope,
         in_pairs: traits.in_pairs,
@@ -231,13 +276,25 @@ fn head_dim(f: &Fields, traits: &Traits, hidden: usize, heads: usize) -> Result<
     f.at_most(name, head_dim, MAX_HEAD_DIM)
 }
 
+/// Elements of a value, and what values are multiplied with.
+fn values(f: &Fields, traits: &Traits, head_dim: usize) -> Result<(usize, f64), Diagnostic> {
+    let dim = match traits.value_dim {
+        Some(default) => f.at_most("v_head_dim", f.or("v_head_dim", Fields::size, default)?, MAX_HEAD_DIM)?,
+        None => head_dim,
+    };
+    let Some((name, default)) = traits.value_scale else { return Ok((dim, 1.0)) };
+    let scale = if f.has(name) { f.positive_or_none(name)?.unwrap_or(1.0) } else { default };
+    f.note(name, scale);
+    Ok((dim, scale))
+}
+
 fn kv_heads(f: &Fields, traits: &Traits, heads: usize) -> Result<usize, Diagnostic> {
     let name = "num_key_value_heads";
     let default = traits.kv_heads.filter(|_| !f.has(name)).unwrap_or(heads);
     // Without groups of heads transformers has null.
     let kv_heads = f.size(name)?.unwrap_or(default);
     f.note(name, kv_heads);
-    if heads.is_multiple_of(kv_heads) {
+    if heads.is_multiple_of(kv_heads * traits.window_kv) {
         return Ok(kv_heads);
     }
     let message = format!("num_attention_heads, {heads}, is no multiple of {kv_heads}");
@@ -248,12 +305,12 @@ fn kv_heads(f: &Fields, traits: &Traits, heads: usize) -> Result<usize, Diagnost
 fn embeddings(f: &Fields, traits: &Traits, sizes: (usize, usize)) -> Result<Vec<Rope>, Diagnostic> {
     let name = "rope_parameters";
     if let RopeRule::ByWindow(local) = traits.rope {
-        let [full, sliding] = Rope::read_two(f, sizes, (traits.theta, local))?;
+        let [full, sliding] = Rope::read_two(f, sizes, (traits.theta, local), traits.partial)?;
         f.note(name, json!({ "full_attention": full.echo(), "sliding_attention": sliding.echo() }));
         return Ok(vec![full, sliding]);
     }
     let rope = match traits.rope {
-        RopeRule::Stretched(stretch) => Rope::stretched(f, sizes, (traits.theta, stretch))?,
+        RopeRule::Stretched(stretch) => Rope::stretched(f, sizes, (traits.theta, 1.0), stretch)?,
         RopeRule::Alpha => Rope::grown(f, sizes, traits.theta)?,
         _ => Rope::read(f, sizes, (traits.theta, partial(f, traits, sizes.0)?))?,
     };
@@ -300,7 +357,7 @@ fn listed_ropes(
 fn ropes(f: &Fields, rule: RopeRule, layers: usize) -> Result<Vec<Option<usize>>, Diagnostic> {
     let RopeRule::Marked(default) = rule else { return Ok(vec![Some(0); layers]) };
     let (name, interval) = ("no_rope_layers", f.given("no_rope_layer_interval", Fields::size, default)?);
-    let marks = match f.marks(name)? {
+    let marks = match f.marks(name)?.filter(|marks| !marks.is_empty()) {
         Some(marks) if marks.len() >= layers => marks[..layers].to_vec(),
         Some(marks) => f.of_layers(name, marks, layers)?,
         None => (1..=layers).map(|i| !i.is_multiple_of(interval)).collect(),
@@ -312,19 +369,27 @@ fn ropes(f: &Fields, rule: RopeRule, layers: usize) -> Result<Vec<Option<usize>>
 /// The window of each layer.
 fn windows(f: &Fields, rule: WindowRule, ropes: &[Option<usize>]) -> Result<Vec<usize>, Diagnostic> {
     let name = "sliding_window";
+    let seen_before = match rule {
+        WindowRule::Inner(..) => f.size("sliding_window_size")?,
+        _ => None,
+    };
     let window = match rule {
         WindowRule::None => 0,
+        WindowRule::Inner(..) if seen_before.is_some() => seen_before.unwrap_or(0).saturating_add(1),
         WindowRule::All(default)
         | WindowRule::Pattern(_, default)
         | WindowRule::AllButFirst(_, default)
+        | WindowRule::Inner(_, default)
         | WindowRule::From(default, _)
             if !f.has(name) =>
         {
             default
         }
-        WindowRule::All(_) | WindowRule::Pattern(..) | WindowRule::AllButFirst(..) | WindowRule::From(..) => {
-            f.size_or_none(name)?.unwrap_or(0)
-        }
+        WindowRule::All(_)
+        | WindowRule::Pattern(..)
+        | WindowRule::AllButFirst(..)
+        | WindowRule::Inner(..)
+        | WindowRule::From(..) => f.size_or_none(name)?.unwrap_or(0),
         WindowRule::Listed | WindowRule::WithoutRope | WindowRule::Switched(_)
             if !f.flag("use_sliding_window")?.unwrap_or(false) =>
         {
@@ -354,6 +419,9 @@ fn windows(f: &Fields, rule: WindowRule, ropes: &[Option<usize>]) -> Result<Vec<
         }
         WindowRule::AllButFirst(each, _) => {
             listed(f, window, (0..ropes.len()).map(|i| !i.is_multiple_of(each)).collect())?
+        }
+        WindowRule::Inner(each, _) => {
+            listed(f, window, (1..=ropes.len()).map(|i| i > 1 && !i.is_multiple_of(each)).collect())?
         }
         WindowRule::WithoutRope => listed(f, window, ropes.iter().map(Option::is_none).collect())?,
     };

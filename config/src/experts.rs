@@ -1,6 +1,7 @@
 //! The experts of a layer, as a configuration describes them. A router chooses some of them for
 //! each token.
 use crate::Diagnostic;
+use crate::family::Switch;
 use crate::fields::Fields;
 use crate::kind::Weights;
 use crate::mlp::{self, Activation, Gated};
@@ -18,12 +19,13 @@ pub struct Experts {
     /// Rows of each of an expert's two inner projections.
     pub width: usize,
     pub gate: Gate,
+    /// Whether the weight of a token's only expert multiplies what goes into it, and not what comes
+    /// out.
+    pub on_input: bool,
     pub bias: bool,
     pub stored: StoredExperts,
     /// The expert that all tokens have.
     pub shared: Option<Gated>,
-    /// Its module in the checkpoint, relative to the path of the layer.
-    pub shared_module: &'static str,
     /// Whether that one is multiplied with the logistic function of a score of the token.
     pub shared_gate: bool,
 }
@@ -50,6 +52,8 @@ pub struct Router {
     /// Groups of as many experts each, and of how many of them a token chooses.
     pub groups: usize,
     pub kept: usize,
+    /// Whether the best groups are told by their two best experts, and not by the best one.
+    pub by_two: bool,
     /// Whether the weights of a token are divided by their sum.
     pub renormalise: bool,
     /// What weights are multiplied with.
@@ -120,9 +124,14 @@ pub(crate) struct Traits {
     pub score: Score,
     pub renormalise: NormRule,
     pub groups: GroupRule,
+    /// Whether a factor of null is 1.
+    pub null_factor: bool,
     pub correction: (&'static str, Correction),
+    /// Whether scores are corrected, where [`Traits::groups`] says that they may be.
+    pub corrected: Switch,
     /// Whether gates are clamped.
     pub clamped: bool,
+    pub on_input: bool,
     pub bias: bool,
     pub stored: StoredExperts,
     /// The field that says how many experts' widths the shared one has, if there is one, and its
@@ -140,6 +149,10 @@ pub(crate) enum LayerRule {
     Sparse,
     /// All from `first_k_dense_replace` on, which is this many by default.
     From(usize),
+    /// All from this one on, as the field says, with its default.
+    Behind(&'static str, usize),
+    /// Those that `moe_layers` names, or else each `interleave_moe_layer_step`-th.
+    Named,
     /// Those that `mlp_layer_types` calls sparse, or else as `From`.
     Typed(usize),
     /// Each `moe_layer_interval`-th from `moe_layer_start_index` to `moe_layer_end_index`, by
@@ -154,6 +167,8 @@ pub(crate) enum GroupRule {
     /// Experts are in groups, and are chosen by corrected scores: `n_group` groups, `topk_group` of
     /// them kept, and the factor, with these defaults.
     Corrected(usize, usize, f64),
+    /// The same, but experts are chosen by scores alone.
+    Plain(usize, usize, f64),
     /// No groups, but experts are chosen by corrected scores. This field has the factor, and this
     /// is its default.
     Whole(Option<(&'static str, f64)>),
@@ -192,13 +207,20 @@ pub(crate) fn read(
             let intermediate = f.or(name, Fields::size_of_all, default)?;
             let intermediate = if traits.shared_gate { intermediate } else { intermediate.saturating_mul(width) };
             let intermediate = f.at_most(name, intermediate, crate::fields::MAX_SIZE)?;
-            Some(Gated { intermediate, activation, bias: false, fused: false })
+            let modules = mlp::Modules { path: traits.shared_module, ..dense.modules };
+            Some(Gated { intermediate, activation, bias: false, fused: false, modules })
         }
         _ => None,
     };
     let (router, stored, bias) = (router(f, traits, count)?, traits.stored, traits.bias);
-    let (shared_module, shared_gate) = (traits.shared_module, traits.shared_gate);
-    let experts = Experts { router, count, width, gate, bias, stored, shared, shared_module, shared_gate };
+    let on_input = traits.on_input;
+    if on_input && router.chosen != 1 {
+        let message =
+            format!("{} experts of a token, whose weights multiply their input: 1 is supported", router.chosen);
+        return Err(f.fault("config::unsupported", traits.chosen_field, message));
+    }
+    let experts =
+        Experts { router, count, width, gate, on_input, bias, stored, shared, shared_gate: traits.shared_gate };
     Ok(sparse.into_iter().map(|has| has.then(|| experts.clone())).collect())
 }
 
@@ -220,7 +242,7 @@ fn count(f: &Fields, traits: &Traits) -> Result<usize, Diagnostic> {
 fn router(f: &Fields, traits: &Traits, count: usize) -> Result<Router, Diagnostic> {
     let factor = "routed_scaling_factor";
     let ((groups, kept), factor) = match traits.groups {
-        GroupRule::Corrected(groups, kept, default) => {
+        GroupRule::Corrected(groups, kept, default) | GroupRule::Plain(groups, kept, default) => {
             ((f.or("n_group", Fields::size, groups)?, f.or("topk_group", Fields::size, kept)?), Some((factor, default)))
         }
         GroupRule::Method => (method(f)?, Some((factor, 1.0))),
@@ -242,21 +264,30 @@ fn router(f: &Fields, traits: &Traits, count: usize) -> Result<Router, Diagnosti
         let of = if groups > 1 { format!("{kept} groups") } else { traits.count.0[0].to_owned() };
         return Err(f.fault("config::value", name, format!("{chosen} cannot be chosen of {open} experts ({of})")));
     }
+    let corrected =
+        matches!(traits.groups, GroupRule::Corrected(..) | GroupRule::Whole(_)) && traits.corrected.read(f)?;
     Ok(Router {
         module: traits.router,
         bias: traits.router_bias,
-        correction: matches!(traits.groups, GroupRule::Corrected(..) | GroupRule::Whole(_))
-            .then_some(traits.correction),
+        correction: corrected.then_some(traits.correction),
         score: traits.score,
         chosen,
         groups,
         kept,
+        by_two: !matches!(traits.groups, GroupRule::Method) || groups == 1,
         renormalise: match traits.renormalise {
             NormRule::Always => true,
             NormRule::Never => false,
             NormRule::Field(default) => f.or("norm_topk_prob", Fields::flag, default)?,
         },
-        scale: factor.map_or(Ok(1.0), |(name, default)| f.or(name, Fields::positive, default))?,
+        scale: match factor {
+            Some((name, _)) if traits.null_factor && f.has(name) && f.get(name).is_none() => {
+                f.note(name, 1.0);
+                1.0
+            }
+            Some((name, default)) => f.or(name, Fields::positive, default)?,
+            None => 1.0,
+        },
     })
 }
 
@@ -272,18 +303,18 @@ fn method(f: &Fields) -> Result<(usize, usize), Diagnostic> {
     }
 }
 
-/// Checks that scores are the family's, if the configuration names them. dots.llm1 names them as
-/// the choice that is made by sigmoids with a correction.
+/// Checks that scores are the family's, if the configuration names them, by either name. dots.llm1
+/// names them as the choice that is made by sigmoids with a correction.
 fn scoring(f: &Fields, traits: &Traits) -> Result<(), Diagnostic> {
-    let name = "scoring_func";
     let own = if traits.score == Score::Sigmoid { "sigmoid" } else { "softmax" };
-    match f.text(name)? {
-        Some("noaux_tc") if own == "sigmoid" => Ok(()),
-        Some(other) if other != own => {
-            Err(f.fault("config::unsupported", name, format!("{other:?} is not what the architecture has, {own:?}")))
+    for name in ["scoring_func", "score_function"] {
+        let is_own = |&other: &&str| other == own || (other == "noaux_tc" && own == "sigmoid");
+        if let Some(other) = f.text(name)?.filter(|other| !is_own(other)) {
+            let message = format!("{other:?} is not what the architecture has, {own:?}");
+            return Err(f.fault("config::unsupported", name, message));
         }
-        _ => Ok(()),
     }
+    Ok(())
 }
 
 /// Whether each layer has experts.
@@ -295,9 +326,17 @@ fn sparse(f: &Fields, rule: LayerRule, layers: usize) -> Result<Vec<bool>, Diagn
             let dense = f.numbers("mlp_only_layers")?.unwrap_or_default();
             (0..layers).map(|layer| (layer + 1).is_multiple_of(step) && !dense.contains(&layer)).collect()
         }
-        LayerRule::From(default) => from(f, default, layers)?,
+        LayerRule::From(default) => from(f, "first_k_dense_replace", default, layers)?,
+        LayerRule::Behind(name, default) => from(f, name, default, layers)?,
+        LayerRule::Named => match f.numbers("moe_layers")? {
+            Some(named) => (0..layers).map(|layer| named.contains(&layer)).collect(),
+            None => {
+                let step = f.given("interleave_moe_layer_step", Fields::size, 1)?;
+                (1..=layers).map(|layer| layer.is_multiple_of(step)).collect()
+            }
+        },
         LayerRule::Typed(default) => match f.texts("mlp_layer_types")? {
-            None => from(f, default, layers)?,
+            None => from(f, "first_k_dense_replace", default, layers)?,
             Some(types) => types_of(f, f.of_layers("mlp_layer_types", types, layers)?)?,
         },
         LayerRule::Between(default) => {
@@ -311,15 +350,17 @@ fn sparse(f: &Fields, rule: LayerRule, layers: usize) -> Result<Vec<bool>, Diagn
         LayerRule::Sparse => "mlp_only_layers",
         LayerRule::Typed(_) => "mlp_layer_types",
         LayerRule::Between(_) => "moe_layer_interval",
+        LayerRule::Behind(name, _) => name,
+        LayerRule::Named => "moe_layers",
         LayerRule::From(_) | LayerRule::All => "first_k_dense_replace",
     };
     f.note(name, &sparse[..]);
     Ok(sparse)
 }
 
-/// All layers but the first ones, as many as `first_k_dense_replace` says.
-fn from(f: &Fields, default: usize, layers: usize) -> Result<Vec<bool>, Diagnostic> {
-    let first = f.given("first_k_dense_replace", Fields::number, default)?;
+/// All layers but the first ones, as many as a field says.
+fn from(f: &Fields, name: &str, default: usize, layers: usize) -> Result<Vec<bool>, Diagnostic> {
+    let first = f.given(name, Fields::number, default)?;
     Ok((0..layers).map(|layer| layer >= first).collect())
 }
 

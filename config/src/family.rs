@@ -1,19 +1,20 @@
 //! The table of architectures: a row has the layers of a family, and the fields of its
 //! configurations that describe them.
-use crate::attention::{self, QkNorm, RopeRule, ScaleRule, Stretch, WindowRule};
+use crate::attention::{self, QkNorm, RopeRule, ScaleRule, Sinks, Stretch, WindowRule};
 use crate::delta::StoredDelta;
 use crate::draft::{self, Drafting};
 use crate::experts::{self, Correction, GroupRule, LayerRule, NormRule, Score, StoredExperts, WholeExperts};
 use crate::fields::Fields;
+use crate::growth;
 use crate::kind::Norms;
 use crate::latent;
-use crate::model::BoundRule;
 use crate::others::{self, Other};
 use crate::scales;
-use crate::{Bound, Diagnostic, mlp};
+use crate::{Diagnostic, mlp};
 
 /// What differs between the architectures. Defaults are those of transformers' configuration
 /// classes.
+#[derive(Clone, Copy)]
 pub struct Family {
     pub architecture: &'static str,
     /// The module of `vllm.model_executor.models` that has vLLM's own class. Where a release has no
@@ -22,8 +23,8 @@ pub struct Family {
     /// The field with the configuration of the language part, where a checkpoint has other parts.
     pub text_config: Option<&'static str>,
     /// The types that the language part may have, where makers have parts of several types; the
-    /// first is the usual one.
-    pub(crate) text_types: &'static [&'static str],
+    /// first is the usual one. Layers of a type are those of a row of its own, if it has one.
+    pub(crate) text_types: &'static [(&'static str, Option<&'static Family>)],
     /// What names of all tensors but the head's begin with.
     pub(crate) path: &'static str,
     /// The parts of checkpoints other than the language model.
@@ -36,24 +37,36 @@ pub struct Family {
     pub(crate) mlp: mlp::Traits,
     /// For a family with a recurrent state in all of its layers, or some.
     pub(crate) delta: Option<StoredDelta>,
+    /// Whether layers may have short convolutions.
+    pub(crate) conv: bool,
     /// For a family with experts in all of its layers, or some.
     pub(crate) experts: Option<experts::Traits>,
     /// For a family that has a drafting layer in its checkpoints.
     pub(crate) mtp: Option<&'static Drafting>,
     pub(crate) norms: [Norms; 2],
+    /// Whether the second half of a layer sees what the first one sees.
+    pub(crate) parallel: bool,
     /// What weights of norms are kept as differences from.
     pub(crate) norm_offset: f64,
+    /// Whether norms subtract the mean of a row.
+    pub(crate) centred: bool,
     pub(crate) scales: scales::Traits,
-    /// What longer sequences would need that is not computed.
-    pub(crate) bound: Option<BoundRule>,
+    pub(crate) growth: growth::Rule,
+    /// For a family with layers that attend within chunks: `attention_chunk_size` by default.
+    pub(crate) chunked: Option<usize>,
     /// Fields that must be null or false.
     pub(crate) refused: &'static [&'static str],
+    /// Fields that must be null or true.
+    pub(crate) required: &'static [&'static str],
     /// Without `vocab_size`, which there must be otherwise.
     pub(crate) vocab: Option<usize>,
     pub(crate) positions: usize,
     pub(crate) eps: f64,
+    pub(crate) eps_field: &'static str,
     /// Whether the head is the embedding.
     pub(crate) tied: bool,
+    /// A field that says so in place of the usual one.
+    pub(crate) tied_also: Option<&'static str>,
     pub(crate) bos: Option<u32>,
     pub(crate) eos: Option<u32>,
 }
@@ -80,6 +93,18 @@ impl Switch {
     }
 }
 
+impl Family {
+    /// The row with the layers of the type that the language part has.
+    pub(crate) fn of_text(&self, f: &Fields) -> Result<Family, Diagnostic> {
+        let (name, types) = ("model_type", self.text_types);
+        let Some((usual, _)) = types.first() else { return Ok(*self) };
+        let Some(layers) = f.one_of(name, usual, types)? else { return Ok(*self) };
+        f.note(name, f.text(name)?);
+        let Family { architecture, vllm, text_config, path, others, spellings, .. } = *self;
+        Ok(Family { architecture, vllm, text_config, text_types: &[], path, others, spellings, ..*layers })
+    }
+}
+
 const LLAMA: Family = Family {
     architecture: "LlamaForCausalLM",
     vllm: "llama",
@@ -93,10 +118,11 @@ const LLAMA: Family = Family {
         o_bias: Switch::Field("attention_bias"),
         fused: false,
         qk_norm: QkNorm::None,
-        qk_norm_if: None,
+        qk_norm_if: Switch::Always,
         norm_names: ["q_norm", "k_norm"],
+        modules: attention::Modules { path: "self_attn", qkv: "qkv_proj", outer: "o_proj" },
         gated: false,
-        sinks: false,
+        sinks: Sinks::None,
         window: WindowRule::None,
         rope: RopeRule::All,
         in_pairs: false,
@@ -107,21 +133,37 @@ const LLAMA: Family = Family {
         heads: None,
         kv_heads: None,
         head_dim: None,
+        window_kv: 1,
+        value_dim: None,
+        value_scale: None,
     },
     latent: None,
-    mlp: mlp::Traits { bias: Switch::Field("mlp_bias"), fused: false, activation: ("hidden_act", "silu") },
+    mlp: mlp::Traits {
+        bias: Switch::Field("mlp_bias"),
+        fused: false,
+        activation: ("hidden_act", "silu"),
+        width: mlp::Width::Field("intermediate_size"),
+        modules: mlp::Modules { path: "mlp", gate: "gate_proj", up: "up_proj", down: "down_proj" },
+    },
     delta: None,
+    conv: false,
     experts: None,
     mtp: None,
     norms: [(Some("input_layernorm"), None), (Some("post_attention_layernorm"), None)],
+    parallel: false,
     norm_offset: 0.0,
+    centred: false,
     scales: scales::Traits::None,
-    bound: None,
+    growth: growth::Rule::None,
+    chunked: None,
     refused: &[],
+    required: &[],
     vocab: None,
     positions: 2048,
     eps: 1e-6,
+    eps_field: "rms_norm_eps",
     tied: false,
+    tied_also: None,
     bos: Some(1),
     eos: Some(2),
 };
@@ -277,7 +319,7 @@ const MINISTRAL3: Family = Family {
         head_dim: Some(128),
         ..MISTRAL.attention
     },
-    bound: Some(Bound::of_growing_queries),
+    growth: growth::Rule::Rope { beta: 0.1, length: 16_384 },
     positions: 262_144,
     eps: 1e-5,
     ..MISTRAL
@@ -287,7 +329,7 @@ const MISTRAL3: Family = Family {
     architecture: "Mistral3ForConditionalGeneration",
     vllm: "mistral3",
     text_config: Some("text_config"),
-    text_types: &["mistral"],
+    text_types: &[("mistral", None), ("ministral3", Some(&MINISTRAL3)), ("mistral4", Some(&MISTRAL4))],
     path: "model.language_model",
     others: others::TOWER,
     spellings: others::LANGUAGE_MODEL,
@@ -305,8 +347,11 @@ const QWEN3_EXPERTS: experts::Traits = experts::Traits {
     score: Score::Softmax,
     renormalise: NormRule::Field(false),
     groups: GroupRule::None,
+    null_factor: false,
     correction: ("mlp.gate.e_score_correction_bias", Correction::Row),
+    corrected: Switch::Always,
     clamped: false,
+    on_input: false,
     bias: false,
     stored: StoredExperts::Each {
         gate: "mlp.experts.*.gate_proj",
@@ -373,7 +418,7 @@ const GLM4_MOE: Family = Family {
     attention: attention::Traits {
         o_bias: Switch::Never,
         qk_norm: QkNorm::Heads,
-        qk_norm_if: Some("use_qk_norm"),
+        qk_norm_if: Switch::Field("use_qk_norm"),
         kv_heads: Some(8),
         partial: 0.5,
         ..LLAMA.attention
@@ -392,7 +437,7 @@ const GPT_OSS: Family = Family {
     attention: attention::Traits {
         qkv_bias: Switch::Unless("attention_bias"),
         o_bias: Switch::Unless("attention_bias"),
-        sinks: true,
+        sinks: Sinks::All("sinks"),
         window: WindowRule::Pattern(2, 128),
         rope: RopeRule::Stretched(Stretch { factor: 32.0, original: 4096, truncate: false, scaled: true }),
         theta: 150_000.0,
@@ -430,10 +475,18 @@ const DEEPSEEK_V3_EXPERTS: experts::Traits = experts::Traits {
     ..QWEN3_EXPERTS
 };
 
+const LATENT: latent::Traits = latent::Traits {
+    marked: true,
+    stretch: None,
+    of_head: false,
+    sizes: latent::Sizes { q_rank: 1536, rank: 512, nope: 128 },
+    indexer: None,
+};
+
 const DEEPSEEK_V3: Family = Family {
     architecture: "DeepseekV3ForCausalLM",
     vllm: "deepseek_v2",
-    latent: Some(latent::Traits { marked: true, indexer: None }),
+    latent: Some(LATENT),
     mlp: mlp::Traits { bias: Switch::Never, ..LLAMA.mlp },
     experts: Some(DEEPSEEK_V3_EXPERTS),
     refused: &["attention_bias"],
@@ -447,7 +500,7 @@ const DEEPSEEK_V3: Family = Family {
 
 const DEEPSEEK_V32: Family = Family {
     architecture: "DeepseekV32ForCausalLM",
-    latent: Some(latent::Traits { marked: true, indexer: Some((64, false)) }),
+    latent: Some(latent::Traits { indexer: Some((64, false)), ..LATENT }),
     experts: Some(experts::Traits { layers: LayerRule::Typed(3), ..DEEPSEEK_V3_EXPERTS }),
     mtp: None,
     positions: 163_840,
@@ -456,7 +509,7 @@ const DEEPSEEK_V32: Family = Family {
 
 const GLM_DSA: Family = Family {
     architecture: "GlmMoeDsaForCausalLM",
-    latent: Some(latent::Traits { marked: true, indexer: Some((32, true)) }),
+    latent: Some(latent::Traits { indexer: Some((32, true)), ..LATENT }),
     experts: Some(experts::Traits {
         groups: GroupRule::Corrected(1, 1, 2.5),
         layers: LayerRule::Typed(3),
@@ -469,7 +522,7 @@ const GLM_DSA: Family = Family {
 
 const DEEPSEEK_V2: Family = Family {
     architecture: "DeepseekV2ForCausalLM",
-    latent: Some(latent::Traits { marked: false, indexer: None }),
+    latent: Some(latent::Traits { marked: false, ..LATENT }),
     experts: Some(experts::Traits {
         count: (&["n_routed_experts", "num_experts"], 64),
         chosen: 6,
@@ -587,7 +640,7 @@ const GRANITE_SWA: Family = Family {
     architecture: "GraniteSWAForCausalLM",
     vllm: "granite_swa",
     attention: attention::Traits {
-        sinks: true,
+        sinks: Sinks::All("sinks"),
         window: WindowRule::AllButFirst(4, 128),
         rope: RopeRule::Listed,
         kv_heads: Some(4),
@@ -764,7 +817,7 @@ const DOTS1: Family = Family {
     vllm: "dots1",
     attention: attention::Traits {
         o_bias: Switch::Field("attention_bias"),
-        qk_norm_if: None,
+        qk_norm_if: Switch::Always,
         window: WindowRule::From(4096, 62),
         kv_heads: Some(32),
         partial: 1.0,
@@ -896,7 +949,7 @@ const KIMI_K25: Family = Family {
     architecture: "KimiK25ForConditionalGeneration",
     vllm: "kimi_k25",
     text_config: Some("text_config"),
-    text_types: &["kimi_k2", "deepseek_v3"],
+    text_types: &[("kimi_k2", None), ("deepseek_v3", None)],
     path: "model.language_model",
     others: others::KIMI_TOWER,
     spellings: others::LANGUAGE_MODEL,
@@ -934,6 +987,234 @@ const QWEN3_VL_MOE: Family = Family {
         ..QWEN3_EXPERTS
     }),
     ..QWEN3_VL
+};
+
+const COHERE2: Family = Family {
+    architecture: "Cohere2ForCausalLM",
+    vllm: "commandr",
+    attention: attention::Traits {
+        window: WindowRule::Pattern(4, 4096),
+        rope: RopeRule::OnlyOfWindows,
+        in_pairs: true,
+        ..LLAMA.attention
+    },
+    mlp: mlp::Traits { bias: Switch::Never, ..LLAMA.mlp },
+    norms: [(Some("input_layernorm"), None), (None, None)],
+    parallel: true,
+    centred: true,
+    scales: scales::Traits::Logits("logit_scale", 0.0625),
+    positions: 8192,
+    eps: 1e-5,
+    eps_field: "layer_norm_eps",
+    tied: true,
+    bos: Some(5),
+    eos: Some(255_001),
+    ..LLAMA
+};
+
+const MISTRAL4: Family = Family {
+    architecture: "Mistral4ForCausalLM",
+    vllm: "mistral4",
+    latent: Some(latent::Traits {
+        stretch: Some(Stretch { factor: 128.0, original: 8192, truncate: true, scaled: false }),
+        of_head: true,
+        sizes: latent::Sizes { q_rank: 1024, rank: 256, nope: 64 },
+        ..LATENT
+    }),
+    experts: Some(experts::Traits {
+        count: (&["n_routed_experts", "num_local_experts"], 128),
+        chosen: 4,
+        layers: LayerRule::From(0),
+        score: Score::Softmax,
+        groups: GroupRule::Plain(1, 1, 1.0),
+        ..DEEPSEEK_V3_EXPERTS
+    }),
+    growth: growth::Rule::Rope { beta: 0.1, length: 8192 },
+    others: &[],
+    mtp: None,
+    positions: 1_048_576,
+    bos: Some(1),
+    eos: Some(2),
+    ..DEEPSEEK_V3
+};
+
+const LFM2: Family = Family {
+    architecture: "Lfm2ForCausalLM",
+    vllm: "lfm2",
+    spellings: others::EMBEDDING_NORM,
+    attention: attention::Traits {
+        qkv_bias: Switch::Never,
+        o_bias: Switch::Never,
+        qk_norm: QkNorm::Heads,
+        norm_names: ["q_layernorm", "k_layernorm"],
+        modules: attention::Modules { outer: "out_proj", ..LLAMA.attention.modules },
+        theta: 1_000_000.0,
+        kv_heads: Some(8),
+        ..LLAMA.attention
+    },
+    mlp: mlp::Traits {
+        bias: Switch::Never,
+        width: mlp::Width::Adjusted,
+        modules: mlp::Modules { path: "feed_forward", gate: "w1", up: "w3", down: "w2" },
+        ..LLAMA.mlp
+    },
+    conv: true,
+    norms: [(Some("operator_norm"), None), (Some("ffn_norm"), None)],
+    refused: &["conv_bias"],
+    positions: 128_000,
+    eps: 1e-5,
+    eps_field: "norm_eps",
+    tied: true,
+    tied_also: Some("tie_embedding"),
+    ..LLAMA
+};
+
+const LFM2_MOE: Family = Family {
+    architecture: "Lfm2MoeForCausalLM",
+    vllm: "lfm2_moe",
+    mlp: mlp::Traits { width: LLAMA.mlp.width, ..LFM2.mlp },
+    experts: Some(experts::Traits {
+        count: (&["num_experts", "num_local_experts"], 32),
+        chosen: 4,
+        width: ("moe_intermediate_size", 1792),
+        layers: LayerRule::Behind("num_dense_layers", 2),
+        router: "feed_forward.gate",
+        score: Score::Sigmoid,
+        renormalise: NormRule::Field(true),
+        groups: GroupRule::Whole(Some(("routed_scaling_factor", 1.0))),
+        correction: ("feed_forward.expert_bias", Correction::Row),
+        corrected: Switch::Unless("use_expert_bias"),
+        stored: StoredExperts::Each {
+            gate: "feed_forward.experts.*.w1",
+            up: "feed_forward.experts.*.w3",
+            down: "feed_forward.experts.*.w2",
+            whole: Some(WholeExperts {
+                gate_up: "feed_forward.experts.gate_up_proj",
+                down: "feed_forward.experts.down_proj",
+            }),
+        },
+        ..QWEN3_EXPERTS
+    }),
+    ..LFM2
+};
+
+const MIMO_V2_FLASH: Family = Family {
+    architecture: "MiMoV2FlashForCausalLM",
+    vllm: "mimo_v2",
+    attention: attention::Traits {
+        o_bias: Switch::Never,
+        sinks: Sinks::Windows("attention_sink_bias"),
+        window: WindowRule::Inner(6, 129),
+        rope: RopeRule::ByWindow(10_000.0),
+        partial: 0.334,
+        theta: 5_000_000.0,
+        kv_heads: Some(4),
+        head_dim: Some(192),
+        window_kv: 2,
+        value_dim: Some(128),
+        value_scale: Some(("attention_value_scale", 0.707)),
+        ..LLAMA.attention
+    },
+    mlp: mlp::Traits { bias: Switch::Never, ..LLAMA.mlp },
+    experts: Some(experts::Traits {
+        count: (&["n_routed_experts", "num_local_experts"], 256),
+        width: ("moe_intermediate_size", 2048),
+        layers: LayerRule::Typed(1),
+        null_factor: true,
+        shared: None,
+        ..GLM4_MOE_EXPERTS
+    }),
+    others: others::MIMO_MTP,
+    positions: 131_072,
+    eps: 1e-5,
+    bos: Some(1),
+    eos: None,
+    ..LLAMA
+};
+
+const BAILING_MOE_V2: Family = Family {
+    architecture: "BailingMoeV2ForCausalLM",
+    vllm: "bailing_moe",
+    spellings: others::WORD_EMBEDDINGS,
+    attention: attention::Traits {
+        qkv_bias: Switch::Field("use_qkv_bias"),
+        o_bias: Switch::Never,
+        fused: true,
+        qk_norm: QkNorm::Heads,
+        qk_norm_if: Switch::Field("use_qk_norm"),
+        norm_names: ["query_layernorm", "key_layernorm"],
+        modules: attention::Modules { path: "attention", qkv: "query_key_value", outer: "dense" },
+        rotary_dim: true,
+        ..LLAMA.attention
+    },
+    mlp: mlp::Traits { bias: Switch::Never, ..LLAMA.mlp },
+    experts: Some(experts::Traits {
+        count: (&["num_experts"], 16),
+        chosen: 2,
+        width: ("moe_intermediate_size", 512),
+        layers: LayerRule::From(0),
+        correction: ("mlp.gate.expert_bias", Correction::Row),
+        groups: GroupRule::Corrected(8, 4, 2.5),
+        shared: Some(("num_shared_experts", 1)),
+        ..GLM4_MOE_EXPERTS
+    }),
+    others: others::DRAFT_LAYERS,
+    refused: &["use_bias", "norm_head"],
+    required: &["use_rmsnorm", "moe_router_enable_expert_bias"],
+    positions: 16_384,
+    eps: 1e-5,
+    bos: None,
+    eos: None,
+    ..LLAMA
+};
+
+const LLAMA4: Family = Family {
+    architecture: "Llama4ForCausalLM",
+    vllm: "llama4",
+    attention: attention::Traits {
+        qk_norm: QkNorm::Unweighted,
+        qk_norm_if: Switch::Unless("use_qk_norm"),
+        rope: RopeRule::Marked(4),
+        in_pairs: true,
+        theta: 500_000.0,
+        kv_heads: Some(8),
+        head_dim: Some(128),
+        ..LLAMA.attention
+    },
+    mlp: mlp::Traits {
+        bias: Switch::Never,
+        width: mlp::Width::Field("intermediate_size_mlp"),
+        modules: mlp::Modules { path: "feed_forward", ..LLAMA.mlp.modules },
+        ..LLAMA.mlp
+    },
+    experts: Some(experts::Traits {
+        count: (&["num_local_experts", "num_experts"], 16),
+        chosen: 1,
+        width: ("intermediate_size", 8192),
+        layers: LayerRule::Named,
+        router: "feed_forward.router",
+        score: Score::Sigmoid,
+        renormalise: NormRule::Never,
+        on_input: true,
+        stored: StoredExperts::Together { path: "feed_forward.experts", alternating: false },
+        shared: Some(("n_shared_experts", 1)),
+        shared_module: "feed_forward.shared_expert",
+        ..QWEN3_EXPERTS
+    }),
+    growth: growth::Rule::Tuned { beta: 0.1, length: 8192 },
+    chunked: Some(8192),
+    positions: 131_072,
+    eps: 1e-5,
+    ..LLAMA
+};
+
+const LLAMA4_IMAGES: Family = Family {
+    architecture: "Llama4ForConditionalGeneration",
+    vllm: "mllama4",
+    text_config: Some("text_config"),
+    others: others::LLAMA4_TOWER,
+    spellings: others::LLAMA4_LANGUAGE_MODEL,
+    ..LLAMA4
 };
 
 pub const FAMILIES: &[Family] = &[
@@ -982,6 +1263,14 @@ pub const FAMILIES: &[Family] = &[
     KIMI_K25_SAVED,
     QWEN3_VL,
     QWEN3_VL_MOE,
+    COHERE2,
+    MISTRAL4,
+    LFM2,
+    LFM2_MOE,
+    MIMO_V2_FLASH,
+    BAILING_MOE_V2,
+    LLAMA4,
+    LLAMA4_IMAGES,
 ];
 
 /// The row of a configuration.

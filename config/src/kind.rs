@@ -1,6 +1,6 @@
 //! The kinds of halves that layers have: a row each. The type of a row says how large its weights
 //! are, and the compiler has a file for each with its graph.
-use crate::{Attention, Delta, Experts, Gated, Latent};
+use crate::{Attention, Delta, Experts, Gated, Latent, ShortConv};
 
 /// A half of a layer. The result of its kind is added to the rows that go through.
 #[derive(Clone, Debug, PartialEq)]
@@ -71,6 +71,8 @@ kinds! { ($)
     Latent(Latent),
     /// A convolution and the gated delta rule, with a recurrent state.
     Delta(Delta),
+    /// A gated short convolution, with a recurrent state.
+    ShortConv(ShortConv),
     /// A gated MLP.
     Gated(Gated),
     /// A mixture of experts.

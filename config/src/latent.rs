@@ -1,6 +1,7 @@
 //! Latent attention, as a configuration describes it: a layer's keys and values are made of one
 //! short row for each token, and only that row is kept. An indexer may choose the positions that a
 //! token attends to.
+use crate::attention::Stretch;
 use crate::fields::Fields;
 use crate::freqs::Scaling;
 use crate::kind::Weights;
@@ -72,8 +73,21 @@ impl Weights for Latent {
 pub(crate) struct Traits {
     /// Whether `rope_interleave` says if neighbours are turned; they are without it.
     pub marked: bool,
+    /// The embedding of a configuration that describes none.
+    pub stretch: Option<Stretch>,
+    /// Whether `partial_rotary_factor` is a part of the whole head, and not of what is turned.
+    pub of_head: bool,
+    pub sizes: Sizes,
     /// For a family with indexers: heads by default, and whether neighbours are turned there.
     pub indexer: Option<(usize, bool)>,
+}
+
+/// Sizes of a configuration that leaves them out.
+#[derive(Clone, Copy)]
+pub(crate) struct Sizes {
+    pub q_rank: usize,
+    pub rank: usize,
+    pub nope: usize,
 }
 
 impl Latent {
@@ -95,23 +109,31 @@ pub(crate) fn read(
     };
     let heads = f.needed("num_attention_heads", Fields::size)?;
     let name = "q_lora_rank";
-    let q_rank = if f.has(name) { f.size(name)? } else { Some(1536) };
+    let q_rank = if f.has(name) { f.size(name)? } else { Some(traits.sizes.q_rank) };
     f.note(name, q_rank);
-    let (rank, nope) = (size("kv_lora_rank", 512)?, size("qk_nope_head_dim", 128)?);
+    let (rank, nope) = (size("kv_lora_rank", traits.sizes.rank)?, size("qk_nope_head_dim", traits.sizes.nope)?);
     let (rope, value) = (size("qk_rope_head_dim", 64)?, size("v_head_dim", 128)?);
     if !rope.is_multiple_of(4) {
         let message = format!("{rope} must be a multiple of 4: pairs of both halves are turned together");
         return Err(f.fault("config::value", "qk_rope_head_dim", message));
     }
     let in_pairs = if traits.marked { f.or("rope_interleave", Fields::flag, true)? } else { true };
-    let embedding = Rope::read(f, (rope, positions), (10_000.0, 1.0))?;
+    let (width, partial) = if traits.of_head { (nope + rope, rope as f64 / (nope + rope) as f64) } else { (rope, 1.0) };
+    let embedding = match traits.stretch {
+        Some(stretch) => Rope::stretched(f, (width, positions), (10_000.0, partial), stretch)?,
+        None => Rope::read(f, (width, positions), (10_000.0, partial))?,
+    };
+    if embedding.freqs.dim != rope {
+        let message = format!("turns {} elements of a head, qk_rope_head_dim is {rope}", embedding.freqs.dim);
+        return Err(f.fault("config::rotary-dim", "partial_rotary_factor", message));
+    }
     f.note("rope_parameters", embedding.echo());
     let factor = match embedding.freqs.scaling {
         Scaling::Yarn { factor, .. } | Scaling::Llama3 { factor, .. } => factor,
         Scaling::Linear { factor } | Scaling::Dynamic { factor, .. } => factor,
         Scaling::Default | Scaling::Long { .. } => 1.0,
     };
-    let all_dim = if factor > 1.0 { all_dim(f)? } else { 0.0 };
+    let all_dim = if factor > 1.0 { all_dim(f, traits.stretch.is_some())? } else { 0.0 };
     f.note("mscale_all_dim", all_dim);
     let stretch = if all_dim > 0.0 { 0.1 * all_dim * factor.ln() + 1.0 } else { 1.0 };
     let scale = ((nope + rope) as f64).powf(-0.5) * stretch * stretch;
@@ -175,9 +197,11 @@ fn full(f: &Fields, layers: usize) -> Result<Vec<bool>, Diagnostic> {
     }
 }
 
-/// `mscale_all_dim` of the rotary embedding, in either spelling; 0 without it.
-fn all_dim(f: &Fields) -> Result<f64, Diagnostic> {
-    let (_, rope) = Rope::described(f)?;
-    let all_dim = rope.map_or(Ok(None), |rope| rope.positive_or_none("mscale_all_dim"))?;
-    Ok(all_dim.unwrap_or(0.0))
+/// `mscale_all_dim` of the rotary embedding, in either spelling; 0 without it. Without a
+/// description it is 1 if the family's own embedding is stretched.
+fn all_dim(f: &Fields, stretched: bool) -> Result<f64, Diagnostic> {
+    match Rope::described(f)?.1 {
+        Some(rope) => Ok(rope.positive_or_none("mscale_all_dim")?.unwrap_or(0.0)),
+        None => Ok(if stretched { 1.0 } else { 0.0 }),
+    }
 }

@@ -3,7 +3,7 @@
 //!
 //! `model.rs` has the model as a list of layers, each of halves, whose kinds are the rows of
 //! `kind.rs`. Their facts are
-//! in `attention.rs`, `latent.rs`, `delta.rs`, `mlp.rs` and `experts.rs`, and factors in
+//! in `attention.rs`, `latent.rs`, `delta.rs`, `conv.rs`, `mlp.rs` and `experts.rs`, and factors in
 //! `scales.rs`. `rope.rs` and `freqs.rs` are rotary embeddings. `family.rs` is the table of
 //! architectures. `draft.rs` has the models that guess tokens.
 //!
@@ -16,12 +16,14 @@
 //! `vllm/settings.rs` is the environment.
 mod attention;
 mod compare;
+mod conv;
 mod delta;
 mod diag;
 pub mod draft;
 mod experts;
 mod family;
 mod fields;
+mod growth;
 mod kind;
 mod latent;
 mod mlp;
@@ -41,12 +43,14 @@ use std::path::{Path, PathBuf};
 pub use atomc_dtype::DType;
 pub use attention::{Attention, QkNorm};
 pub use compare::{Difference, differences};
+pub use conv::ShortConv;
 pub use delta::{Delta, StoredDelta};
 pub use diag::Diagnostic;
 pub use draft::{Draft, Fusion, Head, Mtp};
 pub use experts::{Correction, Experts, Gate, Router, Score, StoredExperts, WholeExperts};
 pub use family::{FAMILIES, Family};
 pub use fields::{Facts, MAX_SIZE};
+pub use growth::Growth;
 pub use kind::{Half, Kind, Norms};
 pub use latent::{Indexer, Latent, Positions};
 pub use mlp::{Activation, Gated};

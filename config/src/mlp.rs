@@ -12,6 +12,17 @@ pub struct Gated {
     pub bias: bool,
     /// Whether the checkpoint has one weight for both projections.
     pub fused: bool,
+    pub modules: Modules,
+}
+
+/// Modules of the checkpoint: that of the MLP relative to the path of the layer, and its three
+/// projections.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Modules {
+    pub path: &'static str,
+    pub gate: &'static str,
+    pub up: &'static str,
+    pub down: &'static str,
 }
 
 impl Weights for Gated {
@@ -27,6 +38,44 @@ pub(crate) struct Traits {
     pub fused: bool,
     /// The field of the activation, and its default.
     pub activation: (&'static str, &'static str),
+    pub width: Width,
+    pub modules: Modules,
+}
+
+/// The rows of each inner projection.
+#[derive(Clone, Copy)]
+pub(crate) enum Width {
+    /// As this field says.
+    Field(&'static str),
+    /// Two thirds of `block_ff_dim`, or else `intermediate_size`, times `block_ffn_dim_multiplier`
+    /// and up to a multiple of `block_multiple_of`; unless `block_auto_adjust_ff_dim` is false.
+    Adjusted,
+}
+
+impl Width {
+    fn read(self, f: &Fields) -> Result<usize, Diagnostic> {
+        let Width::Field(name) = self else { return adjusted(f) };
+        f.needed(name, Fields::size)
+    }
+}
+
+/// See [`Width::Adjusted`]: as transformers' `Lfm2MLP` computes it.
+fn adjusted(f: &Fields) -> Result<usize, Diagnostic> {
+    let name = if f.has("block_ff_dim") { "block_ff_dim" } else { "intermediate_size" };
+    let whole = f.size(name)?.ok_or_else(|| f.missing(name))?;
+    let mut width = whole;
+    if f.given("block_auto_adjust_ff_dim", Fields::flag, true)? {
+        width = 2 * whole / 3;
+        let factor = "block_ffn_dim_multiplier";
+        let factor = if f.has(factor) { f.positive_or_none(factor)? } else { Some(1.0) };
+        if let Some(factor) = factor {
+            let unit = f.given("block_multiple_of", Fields::size, 256)?;
+            width = ((width as f64 * factor) as usize).next_multiple_of(unit);
+        }
+    }
+    let width = f.at_most(name, width.max(1), crate::fields::MAX_SIZE)?;
+    f.note("intermediate_size", width);
+    Ok(width)
 }
 
 /// What the gate of an MLP goes through.
@@ -66,10 +115,11 @@ const ACTIVATIONS: [(&str, Activation); 9] = [
 /// The MLP of every layer.
 pub(crate) fn read(f: &Fields, traits: &Traits) -> Result<Gated, Diagnostic> {
     Ok(Gated {
-        intermediate: f.needed("intermediate_size", Fields::size)?,
+        intermediate: traits.width.read(f)?,
         activation: activation(f, traits.activation)?,
         bias: traits.bias.read(f)?,
         fused: traits.fused,
+        modules: traits.modules,
     })
 }
 

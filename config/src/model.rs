@@ -3,11 +3,13 @@ use atomc_dtype::nth_name;
 use serde_json::{Map, Value, json};
 
 use crate::attention;
-use crate::delta::{self, Delta};
+use crate::conv;
+use crate::delta;
 use crate::draft::Mtp;
 use crate::experts::{self, Experts, StoredExperts};
 use crate::family::{self, Family};
 use crate::fields::{self, Facts, Fields};
+use crate::growth::{self, Growth};
 use crate::kind::{Half, Kind};
 use crate::latent::{self, Latent, Positions};
 use crate::mlp;
@@ -26,6 +28,9 @@ pub const DTYPES: [(&str, DType); 3] = [("bfloat16", DType::BF16), ("float16", D
 
 /// What the field of the type is called, and was.
 const DTYPE_FIELDS: [&str; 2] = ["dtype", "torch_dtype"];
+
+/// The field that says whether the head is the embedding.
+const TIED: &str = "tie_word_embeddings";
 
 /// A decoder, completely described: embeddings, layers, a norm and a head.
 #[derive(Clone, Debug, PartialEq)]
@@ -55,11 +60,15 @@ pub struct Config {
     pub positions: usize,
     /// Longest sequence that is wanted.
     pub context: usize,
+    /// How queries grow with their position, if they do.
+    pub growth: Option<Growth>,
     /// What longer sequences would need that is not computed.
     pub bound: Option<Bound>,
     pub scales: Scales,
     /// What weights of norms are kept as differences from.
     pub norm_offset: f64,
+    /// Whether norms subtract the mean of a row.
+    pub centred: bool,
     pub eps: f64,
     pub tied: bool,
     pub stop: Vec<u32>,
@@ -80,24 +89,15 @@ pub struct Bound {
     pub what: &'static str,
 }
 
-/// How a bound is read, with the model's positions.
-pub(crate) type BoundRule = fn(&Fields, usize) -> Result<Option<Bound>, Diagnostic>;
-
 impl Bound {
-    /// For queries that grow with their position: their factor is 1 before the first length of the
-    /// embedding ends. Source of the default: transformers, `Ministral3Config`.
-    pub(crate) fn of_growing_queries(f: &Fields, positions: usize) -> Result<Option<Bound>, Diagnostic> {
-        let (field, what) = ("original_max_position_embeddings", "queries grow with their position");
-        let (_, rope) = Rope::described(f)?;
-        let (grows, tokens) = match rope {
-            Some(rope) => {
-                let grows = rope.positive_or_none("llama_4_scaling_beta")?.is_some();
-                (grows, rope.size(field)?.unwrap_or(positions))
-            }
-            None => (true, 16_384),
-        };
-        f.note("llama_4_scaling_beta", grows.then_some(tokens));
-        Ok(grows.then_some(Bound { tokens, field, what }))
+    /// For layers that attend within chunks of a sequence: the first chunk is all that its tokens
+    /// would see anyway.
+    fn of_chunks(f: &Fields, chunked: Option<usize>) -> Result<Option<Bound>, Diagnostic> {
+        let Some(default) = chunked else { return Ok(None) };
+        let field = "attention_chunk_size";
+        let tokens = if f.has(field) { f.size(field)? } else { Some(default) };
+        f.note(field, tokens);
+        Ok(tokens.map(|tokens| Bound { tokens, field, what: "layers attend within chunks" }))
     }
 }
 
@@ -105,6 +105,8 @@ impl Bound {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Layer {
     pub halves: Vec<Half>,
+    /// Whether every half sees what the first one sees.
+    pub parallel: bool,
 }
 
 impl Layer {
@@ -198,7 +200,7 @@ impl Config {
         let own = family.text_config.map(|name| all.object(name)?.ok_or_else(|| all.missing(name))).transpose()?;
         let f = own.as_ref().unwrap_or(all);
         let dtype = dtype(if DTYPE_FIELDS.iter().any(|name| all.has(name)) { all } else { f })?;
-        Config::of(family, [all, f], dtype, generation)
+        Config::of(&family.of_text(f)?, [all, f], dtype, generation)
     }
 
     /// A model of a family and a type, from all fields and those of its language part.
@@ -208,10 +210,14 @@ impl Config {
         dtype: DType,
         generation: Option<&str>,
     ) -> Result<Config, Diagnostic> {
-        check_type(f, family)?;
         for name in family.refused {
             if f.get(name).is_some_and(|value| *value != json!(false)) {
                 return Err(f.fault("config::unsupported", name, "is not supported: it must be null or false"));
+            }
+        }
+        for name in family.required {
+            if f.get(name).is_some_and(|value| *value != json!(true)) {
+                return Err(f.fault("config::unsupported", name, "is not supported: it must be null or true"));
             }
         }
         let count = f.needed("num_hidden_layers", Fields::size)?;
@@ -221,11 +227,12 @@ impl Config {
         let positions = f.or("max_position_embeddings", Fields::size, family.positions)?;
         let (mixers, attending, ropes) = mixers(f, family, (hidden, count, positions))?;
         let feed_forward = feed_forward(f, family, count)?;
-        let bound = family.bound.map_or(Ok(None), |read| read(f, positions))?;
+        let bound = Bound::of_chunks(f, family.chunked)?;
         let usual = ropes.iter().map(|rope| rope.usual(positions)).min().unwrap_or(positions);
         let layer = |(mixer, feed_forward)| {
             let [before, after] = family.norms;
-            Layer { halves: vec![Half { kind: mixer, norms: before }, Half { kind: feed_forward, norms: after }] }
+            let halves = vec![Half { kind: mixer, norms: before }, Half { kind: feed_forward, norms: after }];
+            Layer { halves, parallel: family.parallel }
         };
         // One that drafts attends, and has experts where any other has.
         let mixed = feed_forward.iter().find(|half| matches!(half, Kind::Experts(_))).or(feed_forward.last());
@@ -247,11 +254,13 @@ impl Config {
             positions,
             context: bound.as_ref().map_or(usual, |bound| usual.min(bound.tokens)),
             bound,
+            growth: growth::read(f, family.growth, positions)?,
             ropes,
             norm_offset: family.norm_offset,
+            centred: family.centred,
             scales: scales::read(f, family.scales, hidden)?,
-            eps: f.or("rms_norm_eps", Fields::not_negative, family.eps)?,
-            tied: outer(all, f, "tie_word_embeddings").or("tie_word_embeddings", Fields::flag, family.tied)?,
+            eps: f.or(family.eps_field, Fields::not_negative, family.eps)?,
+            tied: tied([outer(all, f, TIED), f], family)?,
             stop: stop(outer(f, all, "eos_token_id"), family, generation)?,
             bos: bos(outer(f, all, "bos_token_id"), family)?,
             mtp: drafting.map_or(Ok(None), |layer| Mtp::read(f, family.mtp, count, layer))?,
@@ -398,8 +407,14 @@ pub(crate) fn mixers(
     };
     // There is a layer at least.
     let behind = attending[layers - 1].clone();
-    let of = |(attending, delta): (Kind, Option<Delta>)| delta.map_or(attending, Kind::Delta);
-    Ok((attending.into_iter().zip(delta).map(of).collect(), behind, ropes))
+    let conv = match family.conv {
+        true => conv::read(f, hidden, layers)?,
+        false => vec![None; layers],
+    };
+    let recurrent =
+        delta.into_iter().zip(conv).map(|(delta, conv)| delta.map(Kind::Delta).or(conv.map(Kind::ShortConv)));
+    let mixers = recurrent.zip(attending).map(|(recurrent, attending)| recurrent.unwrap_or(attending));
+    Ok((mixers.collect(), behind, ropes))
 }
 
 /// What each layer does with each token alone.
@@ -421,18 +436,21 @@ fn outer<'f, 'a>(first: &'f Fields<'a>, other: &'f Fields<'a>, name: &str) -> &'
     if !first.has(name) && other.has(name) { other } else { first }
 }
 
-/// Checks that the language part has the type that the family has there.
-fn check_type(f: &Fields, family: &Family) -> Result<(), Diagnostic> {
-    let known: Vec<(&str, ())> = family.text_types.iter().map(|known| (*known, ())).collect();
-    match known.first() {
-        Some((first, ())) => f.one_of("model_type", first, &known),
-        None => Ok(()),
-    }
-}
-
 fn dtype(f: &Fields) -> Result<DType, Diagnostic> {
     let [new, old] = DTYPE_FIELDS;
     f.one_of(if f.get(new).is_some() { new } else { old }, "bfloat16", &DTYPES)
+}
+
+/// Whether the head is the embedding.
+fn tied([f, language]: [&Fields; 2], family: &Family) -> Result<bool, Diagnostic> {
+    match family.tied_also.filter(|name| language.has(name)) {
+        Some(name) => {
+            let tied = language.given(name, Fields::flag, family.tied)?;
+            language.note(TIED, tied);
+            Ok(tied)
+        }
+        None => f.or(TIED, Fields::flag, family.tied),
+    }
 }
 
 /// Tokens that end an answer, from both files.

@@ -54,6 +54,13 @@ pub(crate) const TOWER: &[Other] = &[
 /// For Qwen3-VL.
 pub(crate) const VISUAL: &[Other] = &[below(VISION, "model.visual."), below(VISION, "visual.")];
 
+/// For Llama 4.
+pub(crate) const LLAMA4_TOWER: &[Other] = &[below(VISION, "vision_model."), below(PROJECTOR, "multi_modal_projector.")];
+
+/// For Llama 4, whose head is part of the language model.
+pub(crate) const LLAMA4_LANGUAGE_MODEL: &[(&str, &str)] =
+    &[("language_model.model.", "model."), ("language_model.lm_head.", "lm_head.")];
+
 /// For Kimi-K2.5, with both spellings.
 pub(crate) const KIMI_TOWER: &[Other] = &[
     below(VISION, "vision_tower."),
@@ -65,9 +72,18 @@ pub(crate) const KIMI_TOWER: &[Other] = &[
 /// For ERNIE 4.5.
 pub(crate) const ERNIE_MTP: &[Other] = &[below(DRAFT, "model.mtp_")];
 
+/// For MiMo-V2-Flash.
+pub(crate) const MIMO_MTP: &[Other] = &[below(DRAFT, "model.mtp.")];
+
+/// For Ling and Ring 2.
+pub(crate) const WORD_EMBEDDINGS: &[(&str, &str)] = &[("model.word_embeddings.", "model.embed_tokens.")];
+
 /// Beginnings of names before transformers 5, and since.
 pub(crate) const LANGUAGE_MODEL: &[(&str, &str)] =
     &[("language_model.model.", "model.language_model."), ("language_model.lm_head.", "lm_head.")];
+
+/// For LFM2: the last norm.
+pub(crate) const EMBEDDING_NORM: &[(&str, &str)] = &[("model.embedding_norm.", "model.norm.")];
 
 /// For a language part that was saved alone: it may keep the names of the whole.
 pub(crate) const SAVED_ALONE: &[(&str, &str)] = &[("model.language_model.", "model.")];
@@ -145,8 +161,14 @@ mod tests {
         let sizes = json!({ "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 128, "head_dim": 16 });
         let mistral = |model_type: &str| within("Mistral3ForConditionalGeneration", model_type, sizes.clone());
         assert!(!mistral("mistral").expect("a good configuration").tied);
-        let fault = mistral("ministral3").expect_err("another language part");
-        assert_eq!(fault.to_string(), "config.json: text_config.model_type: unknown value \"ministral3\"");
+        let ministral = mistral("ministral3").expect("a good configuration");
+        assert_eq!(
+            (ministral.architecture, ministral.path),
+            ("Mistral3ForConditionalGeneration", "model.language_model")
+        );
+        assert!(ministral.growth.is_some() && ministral.eps == 1e-5);
+        let fault = mistral("mistral5").expect_err("another language part");
+        assert_eq!(fault.to_string(), "config.json: text_config.model_type: unknown value \"mistral5\"");
         let fault = within("Mistral3ForConditionalGeneration", "mistral", json!({})).expect_err("no sizes");
         assert_eq!(fault.to_string(), "config.json: text_config.vocab_size: is missing");
     }

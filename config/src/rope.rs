@@ -115,12 +115,13 @@ impl Rope {
     pub(crate) fn stretched(
         config: &Fields,
         sizes: (usize, usize),
-        (theta, stretch): (f64, Stretch),
+        default: (f64, f64),
+        stretch: Stretch,
     ) -> Result<Rope, Diagnostic> {
         if config.get("rope_parameters").is_some() || config.get("rope_scaling").is_some() {
-            return Rope::read(config, sizes, (theta, 1.0));
+            return Rope::read(config, sizes, default);
         }
-        let plain = Rope::read(config, sizes, (theta, 1.0))?;
+        let plain = Rope::read(config, sizes, default)?;
         let Stretch { factor, original, truncate, scaled } = stretch;
         let scaling = Scaling::Yarn { factor, beta_fast: 32.0, beta_slow: 1.0, original, truncate };
         let scale = if scaled { 0.1 * factor.ln() + 1.0 } else { 1.0 };
@@ -153,6 +154,7 @@ impl Rope {
         config: &Fields,
         sizes: (usize, usize),
         (theta, local_theta): (f64, f64),
+        partial: f64,
     ) -> Result<[Rope; 2], Diagnostic> {
         let both = config.object("rope_parameters")?;
         if let Some((rope, name)) = both.iter().find_map(|r| Some((r, r.entries().find(|(_, v)| !v.is_object())?.0))) {
@@ -165,7 +167,7 @@ impl Rope {
         let theta = config.given("rope_theta", Fields::positive, theta)?;
         let local = config.given("rope_local_base_freq", Fields::positive, local_theta)?;
         let sliding = ("sliding_attention", of("sliding_attention")?);
-        Ok([Rope::of(config, full, sizes, (theta, 1.0))?, Rope::of(config, sliding, sizes, (local, 1.0))?])
+        Ok([Rope::of(config, full, sizes, (theta, partial))?, Rope::of(config, sliding, sizes, (local, partial))?])
     }
 
     fn of(

@@ -23,6 +23,8 @@ pub(crate) enum Traits {
     Fields,
     /// Embeddings have the root of the hidden size.
     Root,
+    /// Logits have this field, with its default.
+    Logits(&'static str, f64),
 }
 
 pub(crate) fn read(f: &Fields, traits: Traits, hidden: usize) -> Result<Scales, Diagnostic> {
@@ -30,6 +32,7 @@ pub(crate) fn read(f: &Fields, traits: Traits, hidden: usize) -> Result<Scales, 
     match traits {
         Traits::None => Ok(none),
         Traits::Root => Ok(Scales { embedding: (hidden as f64).sqrt(), embedded: true, ..none }),
+        Traits::Logits(name, default) => Ok(Scales { logits: f.or(name, Fields::positive, default)?, ..none }),
         Traits::Fields => Ok(Scales {
             embedding: f.or("embedding_multiplier", Fields::positive, 1.0)?,
             residual: f.or("residual_multiplier", Fields::positive, 1.0)?,

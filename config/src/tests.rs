@@ -148,6 +148,13 @@ mod meaning {
         MiniMaxM2ForCausalLM: 8 kv heads of 128, 196608 positions, window 0, eps 1e-6, bf16, stop [200020], bos Some(200034)
         Qwen3VLForConditionalGeneration: 32 kv heads of 128, 128000 positions, window 0, eps 1e-6, bf16, stop [], bos None
         Qwen3VLMoeForConditionalGeneration: 16 kv heads of 4, 128000 positions, window 0, eps 1e-6, bf16, stop [], bos None
+        Cohere2ForCausalLM: 32 kv heads of 4, 8192 positions, window 4096, eps 1e-5, bf16, stop [255001], bos Some(5)
+        Lfm2ForCausalLM: 8 kv heads of 4, 128000 positions, window 0, eps 1e-5, bf16, stop [2], bos Some(1)
+        Lfm2MoeForCausalLM: 8 kv heads of 4, 128000 positions, window 0, eps 1e-5, bf16, stop [2], bos Some(1)
+        MiMoV2FlashForCausalLM: 4 kv heads of 192, 131072 positions, window 0, eps 1e-5, bf16, stop [], bos Some(1)
+        BailingMoeV2ForCausalLM: 32 kv heads of 4, 16384 positions, window 0, eps 1e-5, bf16, stop [], bos None
+        Llama4ForCausalLM: 8 kv heads of 128, 131072 positions, window 0, eps 1e-5, bf16, stop [2], bos Some(1)
+        Llama4ForConditionalGeneration: 8 kv heads of 128, 131072 positions, window 0, eps 1e-5, bf16, stop [2], bos Some(1)
         ");
     }
 
@@ -228,18 +235,46 @@ mod meaning {
         insta::assert_snapshot!(fault(hunyuan(json!([1, 2]))), @"[config::value] config.json: num_shared_expert: must be a whole number from 1 to 1073741824, or a list of equal ones, not [1,2]");
     }
 
+    /// By the fields of the embedding, or where there is none by the family.
+    #[test]
+    fn growing_queries() {
+        let rope = json!({ "rope_type": "yarn", "factor": 16.0, "original_max_position_embeddings": 64 });
+        let mut grown = rope.clone();
+        grown["llama_4_scaling_beta"] = json!(0.2);
+        let of = |architecture: &str, rope: Value| {
+            let growth = read(json!({ "architectures": [architecture], "rope_parameters": rope })).growth;
+            growth.map(|growth| (growth.beta, growth.length, growth.shift))
+        };
+        let ministral = "Ministral3ForCausalLM";
+        assert_eq!(of(ministral, grown.clone()), Some((0.2, 64, 0)));
+        assert_eq!(of(ministral, rope), None);
+        assert_eq!(of(ministral, Value::Null), Some((0.1, 16_384, 0)));
+        assert_eq!(of("Mistral4ForCausalLM", Value::Null), Some((0.1, 8192, 0)));
+        assert_eq!(of("LlamaForCausalLM", grown), None);
+        let llama4 = read(json!({ "architectures": ["Llama4ForCausalLM"], "floor_scale": 64 })).growth;
+        assert_eq!(
+            llama4.map(|growth| (growth.beta, growth.length, growth.shift, growth.unturned)),
+            Some((0.1, 64, 1, true))
+        );
+        let plain = json!({ "architectures": ["Llama4ForCausalLM"], "attn_temperature_tuning": false });
+        assert_eq!(read(plain).growth, None);
+    }
+
     /// Sequences beyond what is computed are refused where a graph is made.
     #[test]
     fn sequences_up_to_a_length() {
-        let rope = json!({ "rope_type": "yarn", "factor": 16.0, "original_max_position_embeddings": 64, "llama_4_scaling_beta": 0.1 });
-        let mut model = read(json!({ "architectures": ["Ministral3ForCausalLM"], "rope_parameters": rope }));
+        let mut model = read(json!({ "architectures": ["Llama4ForCausalLM"], "attention_chunk_size": 64 }));
         assert_eq!((model.positions, model.context), (512, 64));
         assert_eq!(model.check_context(), Ok(()));
         model.context = 65;
         let fault = model.check_context().expect_err("too long");
-        insta::assert_snapshot!(format!("[{}] {fault}; {}", fault.code, fault.help.as_deref().unwrap_or_default()), @"[config::context] config.json: original_max_position_embeddings: sequences of 65 tokens: after 64 queries grow with their position, which is not supported; --context 64 has the model without them.");
-        let plain = json!({ "rope_type": "yarn", "factor": 16.0, "original_max_position_embeddings": 64 });
-        assert_eq!(read(json!({ "architectures": ["Ministral3ForCausalLM"], "rope_parameters": plain })).context, 512);
+        insta::assert_snapshot!(format!("[{}] {fault}; {}", fault.code, fault.help.as_deref().unwrap_or_default()), @"[config::context] config.json: attention_chunk_size: sequences of 65 tokens: after 64 layers attend within chunks, which is not supported; --context 64 has the model without them.");
+        let text = config(json!({ "architectures": ["Llama4ForCausalLM"] })).replacen(
+            '{',
+            "{\"attention_chunk_size\":null,",
+            1,
+        );
+        assert_eq!(Config::parse(&text, None).expect("a good configuration").context, 512);
     }
 
     #[test]
@@ -426,7 +461,7 @@ mod meaning {
             .map(|mixer| match mixer {
                 Kind::Attention(_) => "heads",
                 Kind::Latent(_) => "latent",
-                Kind::Delta(_) => "delta",
+                Kind::Delta(_) | Kind::ShortConv(_) => "delta",
                 Kind::Gated(_) | Kind::Experts(_) => "no mixer",
             })
             .collect();
@@ -537,7 +572,7 @@ mod meaning {
                 r.correction.is_some(),
                 e.bias,
                 e.shared.as_ref().map(|shared| shared.intermediate),
-                attention(&c).sinks,
+                attention(&c).sinks.is_some(),
                 c.ropes[0].freqs.dim,
                 windows(&c),
             )
@@ -1073,7 +1108,8 @@ mod comparison {
         for family in FAMILIES {
             let base = json!({
                 "architectures": [family.architecture], "num_hidden_layers": 2, "use_sliding_window": true, "sliding_window": 4,
-                "rope_scaling": { "rope_type": "linear", "factor": 3.0 }, "first_k_dense_replace": 1, "full_attention_interval": 2,
+                "rope_scaling": { "rope_type": "linear", "factor": 3.0 }, "first_k_dense_replace": 1, "num_dense_layers": 1,
+                "full_attention_interval": 2,
             });
             let map = fields::parse("config.json", &config(base)).expect("an object");
             let fields = Fields::new("config.json", &map);

@@ -666,6 +666,13 @@ pub(crate) fn rope_table<S: Real>(
     one(vec![positions.len(), 2 * half], data)
 }
 
+pub(crate) fn growth<S: Real>(args: &[&Val<S>], _: Cx, &beta: &f64, &length: &usize, &shift: &usize) -> Results<S> {
+    let lengths = |&p: &i32| ((p.max(0) as usize + shift) / length) as f64;
+    let of = |p| S::near(1.0 + beta * f64::ln_1p(lengths(p)));
+    let positions = args[0].int()?;
+    one(vec![positions.len(), 1], positions.iter().map(of).collect())
+}
+
 pub(crate) fn rope<S: Real>(args: &[&Val<S>], _: Cx) -> Results<S> {
     rotated(args, |i, half| [i, i + half])
 }

@@ -473,13 +473,18 @@ weight_steps!(ops! {
     /// `squares` has the sum of the squares of all `of` elements.
     PartNorm = "part_norm" (x: Row, weight: Shared, squares: Row) { eps: f64, of: usize, at: usize }
         [Compute, Inline, Other, Axis, work::none] shapes::part_norm, interp::part_norm;
-    /// `(x - mean(x)) / sqrt(variance(x) + eps) * weight + bias` over the last axis.
-    LayerNorm = "layer_norm" (x: Row, weight: Shared, bias: Shared) { eps: f64 }
+    /// `(x - mean(x)) / sqrt(variance(x) + eps) * weight` over the last axis, plus a bias if there
+    /// is one.
+    LayerNorm = "layer_norm" (x: Row, weight: Shared; bias: Shared) { eps: f64 }
         [Compute, Inline, Normed(Norm { eps: *eps, centred: true }), Axis, work::none] shapes::norm, interp::layer_norm;
     /// Cosines, then sines, of `position * freq`, times `scale`. With `growth` above zero the base
     /// grows with sequences longer than `original` (dynamic NTK).
     RopeTable = "rope_table" (positions: Row, lengths: Row, freqs: Shared) { scale: f64, growth: f64, original: usize }
         [Compute, Rows, Other, All, work::none] shapes::rope_table, interp::rope_table;
+    /// What queries at a position are multiplied with: `1 + beta ln(1 + n)`, where `n` is the
+    /// number of whole lengths in `position + shift`.
+    Growth = "growth" (positions: Row) { beta: f64, length: usize, shift: usize }
+        [Compute, Rows, Other, All, work::none] shapes::growth, interp::growth;
     /// Rotates the first elements of each head, as many as the table is wide. Element i and element
     /// i of the other half are a pair.
     Rope = "rope" (x: Row, table: Row) {}

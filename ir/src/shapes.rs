@@ -387,6 +387,14 @@ pub fn rope_table(inputs: &[&Type], _: &f64, _: &f64, _: &usize) -> Types {
     }
 }
 
+pub fn growth(inputs: &[&Type], _: &f64, &length: &usize, _: &usize) -> Types {
+    match (&index(inputs[0], "positions")?.shape.0[..], length) {
+        (_, 0) => Err("a length must not be 0".into()),
+        (&[lead], _) => one(DType::F32, Shape(vec![lead, Dim::Fixed(1)])),
+        _ => Err("positions must have one axis".into()),
+    }
+}
+
 pub fn rope(inputs: &[&Type]) -> Types {
     let (x, table) = (float(inputs[0], "x")?, float(inputs[1], "table")?);
     match (&x.shape.0[..], &table.shape.0[..]) {

@@ -6,7 +6,7 @@ use inkwell::FloatPredicate;
 use inkwell::types::VectorType;
 use inkwell::values::VectorValue;
 
-use crate::code::{Any, Code, Vector};
+use crate::code::{Any, Code, Int, Vector};
 
 /// A vector of emitted code as the scalar of elementwise formulas.
 #[derive(Clone, Copy)]
@@ -218,6 +218,15 @@ pub fn ln<'c>(code: &Code<'c>, x: Vector<'c>) -> Vector<'c> {
     let series: Vec<f64> = (0..15).map(|i| 2.0 / (2 * i + 1) as f64).collect();
     let lnm = code.fmul(t, polynomial(code, code.fmul(t, t), &series));
     code.fma(e, c(std::f64::consts::LN_2), lnm)
+}
+
+/// What queries at a position are multiplied with: see `atomc_ir::Op::Growth`.
+pub fn growth<'c>(c: &Code<'c>, position: Int<'c>, beta: f64, length: usize, shift: usize) -> Vector<'c> {
+    let [lengths, _] = c.divide(position + shift, c.int(length));
+    let lengths = c.b.build_signed_int_to_float(lengths.v, c.cx.f64_type(), "").expect("an integer");
+    let lengths = c.splat(lengths);
+    let grown = ln(c, c.fadd(lengths, constant(lengths, 1.0)));
+    to_narrow(c, c.fma(grown, constant(grown, beta), constant(grown, 1.0)))
 }
 
 /// Exponential of f64 lanes between -40 and 40, to about 1e-13.

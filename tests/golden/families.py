@@ -45,11 +45,19 @@ class Family:
     published: str | None = None
     # Names in the checkpoint that are not transformers': a pattern and what is in its place.
     names: list = field(default_factory=list)
+    # Fields of a release in place of transformers': their names here, or a value of their own.
+    config: dict = field(default_factory=dict)
+    # Tensors that a release has as one, one after the other: ends of names, and the end of the
+    # whole.
+    joined: list = field(default_factory=list)
     # Tensors that releases have with their last two axes exchanged. transformers takes both forms.
     columns: str | None = None
 
     def stored(self, tensors):
         """Tensors as a release has them."""
+        for parts, whole in self.joined:
+            for name in [n.removesuffix(parts[0]) for n in tensors if n.endswith(parts[0])]:
+                tensors[name + whole] = torch.cat([tensors.pop(name + part) for part in parts])
         for old, new in self.names: tensors = {re.sub(old, new, name): t for name, t in tensors.items()}
         is_column = lambda name: self.columns and re.search(self.columns, name)
         return {name: t.mT.contiguous() if is_column(name) else t for name, t in tensors.items()}
@@ -57,6 +65,10 @@ class Family:
 
 VISION = dict(depth=1, hidden_size=16, intermediate_size=16, num_heads=2, out_hidden_size=48, num_position_embeddings=4, deepstack_visual_indexes=[0])
 KIMI_VISION = dict(patch_size=2, pos_emb_height=2, pos_emb_width=2, num_attention_heads=2, num_hidden_layers=1, hidden_size=16, intermediate_size=16)
+BAILING = dict(num_experts="n_routed_experts", num_shared_experts="n_shared_experts", use_qkv_bias="attention_bias", use_bias=False, norm_head=False,
+               score_function="sigmoid", moe_router_enable_expert_bias=True, use_rmsnorm=True, model_type="bailing_moe")
+GROWING = dict(rope_type="yarn", rope_theta=10000.0, factor=4.0, original_max_position_embeddings=8, beta_fast=32.0, beta_slow=1.0, mscale=1.0,
+               mscale_all_dim=1.0)
 FAMILIES = [
     Family("SeedOssForCausalLM", "Qwen2ForCausalLM", dict(attention_out_bias=False, attention_dropout=0.0, residual_dropout=0.0)),
     Family("Dots1ForCausalLM", "Glm4MoeForCausalLM", dict(n_routed_experts=6, n_shared_experts=2, n_group=3, topk_group=2, norm_topk_prob=True,
@@ -79,7 +91,7 @@ FAMILIES = [
            alpha=50.0, factor=1.0))),
     Family("HunYuanMoEV1ForCausalLM", "HunYuanDenseV1ForCausalLM", dict(num_experts=5, moe_topk=2, intermediate_size=20)),
     Family("MiniMaxM2ForCausalLM", "MixtralForCausalLM", dict(num_local_experts=6, intermediate_size=20, rotary_dim=8)),
-    Family("Ministral3ForCausalLM", "MistralForCausalLM", dict(sliding_window=None)),
+    Family("Ministral3ForCausalLM", "MistralForCausalLM", dict(sliding_window=None, rope_parameters=dict(GROWING, llama_4_scaling_beta=0.4))),
     Family("Qwen3VLForConditionalGeneration", "Qwen3ForCausalLM", dict(rope_parameters=dict(rope_type="default", rope_theta=10000.0, mrope_section=[3, 3, 2],
            mrope_interleaved=True)), dict(vision_config=VISION)),
     Family("Qwen3VLMoeForConditionalGeneration", "Qwen3MoeForCausalLM", dict(num_experts=5, num_experts_per_tok=2, sliding_window=None, rope_parameters=dict(
@@ -91,18 +103,43 @@ FAMILIES = [
            dict(vision_config=KIMI_VISION, projection_hidden_size=16), published="KimiK25ForConditionalGeneration",
            # What transformers 5.24 renames of the tower, it renames of the language part too.
            names=[(r"^language_model\.model\.blocks\.", "language_model.model.layers."), (r"^model\.mm_projector\.", "mm_projector.")]),
+    Family("Cohere2ForCausalLM", "LlamaForCausalLM", dict(num_attention_heads=3, num_key_value_heads=1, layer_types=["sliding_attention", "full_attention"],
+           logit_scale=0.3, attention_bias=True, tie_word_embeddings=True)),
+    Family("Mistral4ForCausalLM", "DeepseekV3ForCausalLM", dict(num_attention_heads=3, num_key_value_heads=3, q_lora_rank=28, kv_lora_rank=40,
+           qk_nope_head_dim=24, qk_rope_head_dim=16, head_dim=40, v_head_dim=32, n_routed_experts=6, n_group=3, topk_group=2, routed_scaling_factor=1.7,
+           rope_parameters=dict(GROWING, llama_4_scaling_beta=0.4))),
+    Family("Mistral3ForConditionalGeneration", "Mistral4ForCausalLM", dict(model_type="mistral4", num_attention_heads=2, num_key_value_heads=2,
+           q_lora_rank=None, kv_lora_rank=40, qk_nope_head_dim=16, qk_rope_head_dim=16, head_dim=32, v_head_dim=32, n_routed_experts=6, first_k_dense_replace=1),
+           dict(vision_config=dict(model_type="pixtral", hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2, head_dim=8))),
+    Family("Lfm2ForCausalLM", "Qwen3ForCausalLM", dict(num_hidden_layers=3, layer_types=["conv", "full_attention", "conv"], norm_eps=1e-5,
+           block_multiple_of=4, block_ffn_dim_multiplier=1.2)),
+    Family("Lfm2MoeForCausalLM", "Lfm2ForCausalLM", dict(num_hidden_layers=3, layer_types=["conv", "full_attention", "conv"], norm_eps=1e-5,
+           num_experts=6, num_dense_layers=1, routed_scaling_factor=1.7)),
+    Family("MiMoV2FlashForCausalLM", "Glm4MoeForCausalLM", dict(num_hidden_layers=3, num_key_value_heads=1, head_dim=24, v_head_dim=16, sliding_window=9,
+           n_routed_experts=6, layer_types=["full_attention", "sliding_attention", "full_attention"])),
+    # As sarvam_moe of transformers, which is the same: GLM-4-MoE with other names.
+    Family("Glm4MoeForCausalLM", "Glm4MoeForCausalLM", dict(n_routed_experts=6, n_group=3, topk_group=2, use_qk_norm=True, routed_scaling_factor=1.7,
+           num_nextn_predict_layers=0), published="BailingMoeV2ForCausalLM", config=BAILING,
+           names=[(r"^model\.embed_tokens\.", "model.word_embeddings."), (r"\.self_attn\.o_proj\.", ".attention.dense."),
+                  (r"\.self_attn\.q_norm\.", ".attention.query_layernorm."), (r"\.self_attn\.k_norm\.", ".attention.key_layernorm."),
+                  (r"\.mlp\.gate\.e_score_correction_bias$", ".mlp.gate.expert_bias")],
+           joined=[([f".self_attn.{n}_proj.weight" for n in "qkv"], ".attention.query_key_value.weight")]),
+    # All positions are in the first chunk.
+    Family("Llama4ForCausalLM", "MixtralForCausalLM", dict(num_hidden_layers=3, no_rope_layers=[1, 0, 1], num_local_experts=5, num_experts_per_tok=1,
+           intermediate_size=20, intermediate_size_mlp=60, moe_layers=[1, 2], attention_chunk_size=64, floor_scale=8, attn_scale=0.4)),
 ]
 
 
-def known(architecture): return next((f for f in FAMILIES if architecture in (f.architecture, f.published)), Family(architecture, "LlamaForCausalLM"))
+def known(architecture):
+    # A class that stands for another architecture is not it.
+    is_it = lambda f: architecture == f.published or architecture == f.architecture and not f.config
+    return next(filter(is_it, FAMILIES), Family(architecture, "LlamaForCausalLM"))
 
 
 def config_class(architecture):
-    """The configuration class of an architecture, by transformers' tables."""
-    for table in (auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, auto.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES):
-        for kind, names in table.items():
-            if architecture in ((names,) if isinstance(names, str) else names): return transformers.CONFIG_MAPPING[kind]
-    sys.exit(f"transformers {transformers.__version__} has no {architecture}")
+    """The configuration class of an architecture."""
+    if not hasattr(transformers, architecture): sys.exit(f"transformers {transformers.__version__} has no {architecture}")
+    return getattr(transformers, architecture).config_class
 
 
 def text(config): return getattr(config, "text_config", config)
@@ -119,9 +156,14 @@ def tiny(family):
     return cls(text_config=language(**sizes).to_dict(), tie_word_embeddings=sizes.get("tie_word_embeddings", False), **family.parts)
 
 
+def kind_of(config):
+    # Of some language parts transformers has tables for the whole model alone.
+    is_text = not hasattr(config, "text_config") and type(config) in transformers.MODEL_FOR_CAUSAL_LM_MAPPING
+    return transformers.AutoModelForCausalLM if is_text else transformers.AutoModelForImageTextToText
+
+
 def make(config, device="cpu"):
-    kind = transformers.AutoModelForImageTextToText if hasattr(config, "text_config") else transformers.AutoModelForCausalLM
-    with torch.device(device): return kind.from_config(config, dtype=torch.float32, attn_implementation="eager").eval()
+    with torch.device(device): return kind_of(config).from_config(config, dtype=torch.float32, attn_implementation="eager").eval()
 
 
 def is_wide(name): return name.endswith(("correction_bias", "expert_bias"))
@@ -147,9 +189,7 @@ class Wide(torch.overrides.TorchFunctionMode):
 
 
 def load(path, dtype):
-    cls = transformers.AutoConfig.from_pretrained(path)
-    kind = transformers.AutoModelForImageTextToText if hasattr(cls, "text_config") else transformers.AutoModelForCausalLM
-    return kind.from_pretrained(path, dtype=dtype, attn_implementation="eager", experts_implementation="eager").eval()
+    return kind_of(transformers.AutoConfig.from_pretrained(path)).from_pretrained(path, dtype=dtype, attn_implementation="eager", experts_implementation="eager").eval()
 
 
 def whole(n): return [n]
@@ -200,6 +240,7 @@ def published(path, family):
     """Writes the checkpoint as a release has it, where transformers' own names are others."""
     if family.published:
         config = json.loads((path / "config.json").read_text())
+        for name, of in family.config.items(): config[name] = config.pop(of) if isinstance(of, str) and of in config else of
         write_json(path / "config.json", config | {"architectures": [family.published]})
     tensors = family.stored(safetensors.torch.load_file(path / "model.safetensors"))
     safetensors.torch.save_file(tensors, path / "model.safetensors", {"format": "pt"})
@@ -314,4 +355,4 @@ if __name__ == "__main__":
     given = sys.argv[1:]
     act = options.get(given[0], golden) if given else golden
     if act is not golden: given = given[1:] or [""]
-    for name in given or [f.architecture for f in FAMILIES]: act(known(name))
+    for name in given or [f.published or f.architecture for f in FAMILIES]: act(known(name))

@@ -6,7 +6,7 @@ pub mod reference;
 use std::collections::{BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
 
-use atomc::frontend::{self, Config, Delta};
+use atomc::frontend::{self, Config, Delta, ShortConv};
 use atomc_ir::trial::fetch;
 use atomc_ir::{DType, Graph, Op, nth_name};
 use safetensors::{Dtype, SafeTensors};
@@ -158,7 +158,7 @@ impl Case {
     }
 
     fn has_states(&self) -> bool {
-        self.config.layers.iter().any(|layer| layer.half::<Delta>().is_some())
+        self.config.layers.iter().any(|layer| layer.half::<Delta>().is_some() || layer.half::<ShortConv>().is_some())
     }
 
     /// The checkpoint's tensors, of all shards, by the names that the graph has for them.

@@ -92,6 +92,16 @@ fn rows_rope_table() {
     }
 }
 
+#[test]
+fn rows_growth() {
+    let text = "graph @k(%positions: i32[T]) {
+  %0 = growth %positions {beta = 0.1, length = 100, shift = 1} : f32[T, 1]
+  return %0
+}";
+    let indices: &[(&str, &[i32])] = &[("positions", &[0, 99, 131071, 98, 500])];
+    Case { indices, ..case(text, Family::Rows, 8) }.check();
+}
+
 /// Trials hold a few hundred different numbers, so that wide rows have several that are the
 /// largest.
 #[test]

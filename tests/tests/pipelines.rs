@@ -2,7 +2,7 @@
 use std::collections::BTreeSet;
 
 use atomc::frontend::{self, Config, FAMILIES, QkNorm};
-use atomc_config::{Attention, Delta, Experts, Latent, Positions};
+use atomc_config::{Attention, Delta, Experts, Latent, Positions, ShortConv};
 use atomc_ir::{Family, Graph, Op, parse};
 use atomc_passes::{Bucket, Cx};
 
@@ -28,6 +28,14 @@ fn config(architecture: &str) -> Config {
         "linear_key_head_dim": 16,
         "linear_value_head_dim": 16,
     });
+    if architecture.starts_with("Lfm2") {
+        config["layer_types"] = serde_json::json!(["conv"]);
+        config["num_dense_layers"] = 0.into();
+    }
+    if architecture.starts_with("MiMo") {
+        config["partial_rotary_factor"] = 0.5.into();
+        config["v_head_dim"] = 8.into();
+    }
     if architecture.starts_with("Deepseek") {
         config["moe_intermediate_size"] = 96.into();
     }
@@ -120,7 +128,13 @@ fn count_kernels(target: &str, of_experts: usize) {
         let latent = layer.half::<Latent>().map_or(0, |latent| 3 + 5 * usize::from(latent.positions != Positions::All));
         // Convolution, delta rule and gated norm are three kernels between two products.
         let delta = if layer.half::<Delta>().is_some() { 3 } else { 0 };
-        let most = 6 + behind + usize::from(whole) + experts + latent + delta;
+        // Both gates of a convolution are kernels of their own.
+        let conv = if layer.half::<ShortConv>().is_some() { 2 } else { 0 };
+        // Queries that grow are made apart from attention over heads.
+        let grown = usize::from(config.growth.is_some());
+        // A weight on what goes into an expert wants that row in memory, and makes another.
+        let entering = if layer.half::<Experts>().is_some_and(|experts| experts.on_input) { 2 } else { 0 };
+        let most = 6 + behind + usize::from(whole) + experts + latent + delta + conv + grown + entering;
         let count = of_layer.count();
         assert!(count <= most, "{} for {target}: {count}", family.architecture);
         let between = |graph: &Graph| {

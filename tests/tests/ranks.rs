@@ -200,7 +200,8 @@ mod meaning {
     fn the_callers_attention_is_the_same() {
         // The owner of a cache applies its scales, and sinks.
         let has_sinks = |case: &Case| {
-            let of_heads = |layer: &atomc_config::Layer| layer.half::<atomc_config::Attention>().map(|of| of.sinks);
+            let of_heads =
+                |layer: &atomc_config::Layer| layer.half::<atomc_config::Attention>().map(|of| of.sinks.is_some());
             case.config.layers.iter().filter_map(of_heads).any(|sinks| sinks)
         };
         let own = |case: &Case| case.config.cache_scales().is_some() || has_sinks(case);

@@ -26,13 +26,15 @@ impl Kind for Attention {
     }
 
     fn states(&self, config: &Config, index: usize) -> Vec<(String, Type)> {
-        let cache = CacheType::even(config.cache_dtype(), self.kv_heads, self.head_dim);
+        let &Attention { kv_heads: heads, head_dim, value_dim, .. } = self;
+        let cache = CacheType { dtype: config.cache_dtype(), heads, head_dim, value_dim, is_prefix: false };
         vec![(format!("kv{index}"), Type::Cache(cache))]
     }
 
-    fn build(&self, builder: &mut LayerBuilder, x: Value, Given { states, ropes, batch }: Given) -> Left {
-        let given = (self.rope.map(|rope| ropes[rope]), states.first().copied(), batch);
-        let (attended, state) = builder.attention(self, x, given)?;
+    fn build(&self, builder: &mut LayerBuilder, x: Value, Given { states, ropes, growth, batch }: Given) -> Left {
+        let grows = builder.config.growth.is_some_and(|growth| !growth.unturned || self.rope.is_none());
+        let tables = (self.rope.map(|rope| ropes[rope]), growth.filter(|_| grows));
+        let (attended, state) = builder.attention(self, x, tables, (states.first().copied(), batch))?;
         Ok((attended, state.into_iter().collect()))
     }
 }
@@ -43,34 +45,49 @@ impl LayerBuilder<'_> {
         &mut self,
         all: &Attention,
         x: Value,
-        (rope, cache, batch): (Option<Value>, Option<Value>, Value),
+        (rope, growth): (Option<Value>, Option<Value>),
+        (cache, batch): (Option<Value>, Value),
     ) -> Result<(Value, Option<Value>), Diagnostic> {
-        let &Attention { heads, head_dim, scale, window, .. } = all;
+        let &Attention { heads, head_dim, value_dim, scale, window, modules, .. } = all;
         let ([mut q, mut k, mut v], gate) = self.projections(all, x)?;
-        self.b.at(format!("{}.self_attn", self.path));
+        self.b.at(format!("{}.{}", self.path, modules.path));
         (q, k) = (self.turned(q, rope, all.in_pairs)?, self.turned(k, rope, all.in_pairs)?);
         if all.qk_norm == QkNorm::Turned {
             (q, k) = (self.normed_heads(all, q, 0)?, self.normed_heads(all, k, 1)?);
-            self.b.at(format!("{}.self_attn", self.path));
+            self.b.at(format!("{}.{}", self.path, modules.path));
+        }
+        if all.qk_norm == QkNorm::Unweighted {
+            let ones = self.b.push(Op::Numbers { values: vec![1; head_dim] }, &[])?;
+            (q, k) = (self.b.rms_norm(q, ones, self.config.eps)?, self.b.rms_norm(k, ones, self.config.eps)?);
+        }
+        if growth.is_some() {
+            let rows = self.b.flat(q, heads / self.part.ranks * head_dim)?;
+            let rows = self.grown(rows, growth)?;
+            q = self.b.heads(rows, heads / self.part.ranks, head_dim)?;
         }
         let mut of_seen = None;
         let (seen, state) = match cache {
             Some(cache) => {
-                let scales = self.cache_scales()?;
+                let scales = self.cache_scales(all)?;
                 if let Some([of_keys, of_values]) = scales {
                     q = self.b.map(Elementwise::Mul, &[q, of_keys])?;
                     k = self.b.map(Elementwise::Unscale, &[k, of_keys])?;
                     v = self.b.map(Elementwise::Unscale, &[v, of_values])?;
                 }
                 let state = self.b.push(Op::KvWrite {}, &[cache, k, v, batch])?;
-                let sinks = if all.sinks { Some(self.sinks(heads)?) } else { None };
+                let sinks = all.sinks.map(|name| self.sinks(all, name)).transpose()?;
                 let operands: Vec<Value> = [q, state, batch].into_iter().chain(sinks).collect();
                 let seen = self.b.push(Op::Attention { scale, window }, &operands)?;
                 of_seen = scales.map(|[_, of_values]| of_values);
-                (self.b.flat(seen, heads / self.part.ranks * head_dim)?, Some(state))
+                (self.b.flat(seen, heads / self.part.ranks * value_dim)?, Some(state))
             }
-            None if all.sinks => {
+            None if all.sinks.is_some() => {
                 let message = "attention with sinks is the artifact's own: a framework does not compute it here";
+                return Err(Diagnostic::new("config::attention", message).at("--attention"));
+            }
+            None if head_dim != value_dim => {
+                let message =
+                    "values of another width than keys are the artifact's own: a framework has no such cache here";
                 return Err(Diagnostic::new("config::attention", message).at("--attention"));
             }
             None => {
@@ -85,30 +102,33 @@ impl LayerBuilder<'_> {
             }
             None => seen,
         };
-        Ok((self.sum((seen, of_seen), "self_attn.o_proj", heads * head_dim, all.o_bias)?, state))
+        let outer = format!("{}.{}", modules.path, modules.outer);
+        Ok((self.sum((seen, of_seen), &outer, heads * value_dim, all.o_bias)?, state))
     }
 
     /// A score of each of the rank's heads, in addition to those of keys.
-    fn sinks(&mut self, heads: usize) -> Made {
-        let all = self.b.weight(format!("{}.self_attn.sinks", self.path), DType::F32, &[heads]);
-        shard(self.b, all, 0, self.part.ranks)
+    fn sinks(&mut self, all: &Attention, name: &str) -> Made {
+        let every = self.b.weight(format!("{}.{}.{name}", self.path, all.modules.path), DType::F32, &[all.heads]);
+        shard(self.b, every, 0, self.part.ranks)
     }
 
     /// The scales of keys and of values in the cache, if the checkpoint has them.
-    fn cache_scales(&mut self) -> Result<Option<[Value; 2]>, Diagnostic> {
+    fn cache_scales(&mut self, all: &Attention) -> Result<Option<[Value; 2]>, Diagnostic> {
         let Some(names) = self.config.cache_scales() else { return Ok(None) };
-        let path = format!("{}.self_attn", self.path);
+        let path = format!("{}.{}", self.path, all.modules.path);
         let mut scale = |name| expected(self.b, format!("{path}.{name}"), &[1], Fact::Scales);
         Ok(Some([scale(names.keys)?, scale(names.values)?]))
     }
 
     /// Heads of queries, keys and values, and the gate of attention's result, if there is one.
     fn projections(&mut self, all: &Attention, x: Value) -> Result<([Value; 3], Option<Value>), Diagnostic> {
-        let &Attention { heads, kv_heads, head_dim, qkv_bias: bias, fused, .. } = all;
+        let &Attention { heads, kv_heads, head_dim, value_dim, qkv_bias: bias, fused, modules, .. } = all;
         let (ranks, parts) = (self.part.ranks, parts_of_kv(all, self.part.ranks));
-        let (q_rows, kv_rows) = (heads * head_dim, kv_heads * head_dim);
+        let (q_rows, k_rows, v_rows) = (heads * head_dim, kv_heads * head_dim, kv_heads * value_dim);
+        let [both, of_q, of_k, of_v] =
+            [modules.qkv, "q_proj", "k_proj", "v_proj"].map(|name| format!("{}.{name}", modules.path));
         let rows = |module, start, out| match fused {
-            true => Rows { module: "self_attn.qkv_proj", start, out, of: q_rows + 2 * kv_rows },
+            true => Rows { module: &both, start, out, of: q_rows + k_rows + v_rows },
             false => Rows::all(module, out),
         };
         let (q, gate) = match all.gated {
@@ -116,9 +136,9 @@ impl LayerBuilder<'_> {
                 let [q, gate] = self.queries_and_gates(all, x)?;
                 (q, Some(gate))
             }
-            false => (self.rows(x, rows("self_attn.q_proj", 0, q_rows), ranks, bias)?, None),
+            false => (self.rows(x, rows(&of_q, 0, q_rows), ranks, bias)?, None),
         };
-        let of_keys = rows("self_attn.k_proj", q_rows, kv_rows);
+        let of_keys = rows(&of_k, q_rows, k_rows);
         let [q, k] = match ranks > 1 && all.qk_norm == QkNorm::Row {
             true => {
                 let k = self.rows(x, of_keys, parts, bias)?;
@@ -130,15 +150,16 @@ impl LayerBuilder<'_> {
                 [q, self.heads(all, k, 1, kv_heads / parts)?]
             }
         };
-        let v = self.rows(x, rows("self_attn.v_proj", q_rows + kv_rows, kv_rows), parts, bias)?;
-        Ok(([q, k, self.b.heads(v, kv_heads / parts, head_dim)?], gate))
+        let v = self.rows(x, rows(&of_v, q_rows + k_rows, v_rows), parts, bias)?;
+        let v = self.b.scale(v, all.value_scale)?;
+        Ok(([q, k, self.b.heads(v, kv_heads / parts, value_dim)?], gate))
     }
 
     /// Queries, and the gates of their results. The checkpoint has them in turn: a head's query,
     /// its gate, then the next head's.
     fn queries_and_gates(&mut self, all: &Attention, x: Value) -> Result<[Value; 2], Diagnostic> {
         let (&Attention { heads, head_dim, qkv_bias, .. }, dtype) = (all, self.config.dtype);
-        let (module, rows) = (format!("{}.self_attn.q_proj", self.path), 2 * heads * head_dim);
+        let (module, rows) = (format!("{}.{}.q_proj", self.path, all.modules.path), 2 * heads * head_dim);
         let both = Factor::read(self.b, self.config, &module, [rows, self.config.hidden])?;
         let mut made = [x; 2];
         for (number, made) in made.iter_mut().enumerate() {
@@ -159,13 +180,13 @@ impl LayerBuilder<'_> {
     fn heads(&mut self, all: &Attention, x: Value, which: usize, heads: usize) -> Made {
         let head_dim = all.head_dim;
         match all.qk_norm {
-            QkNorm::None | QkNorm::Turned => self.b.heads(x, heads, head_dim),
+            QkNorm::None | QkNorm::Turned | QkNorm::Unweighted => self.b.heads(x, heads, head_dim),
             QkNorm::Heads => {
                 let x = self.b.heads(x, heads, head_dim)?;
                 self.normed_heads(all, x, which)
             }
             QkNorm::Row => {
-                let x = self.norm(x, &format!("self_attn.{}", all.norm_names[which]), heads * head_dim)?;
+                let x = self.norm(x, &format!("{}.{}", all.modules.path, all.norm_names[which]), heads * head_dim)?;
                 self.b.heads(x, heads, head_dim)
             }
         }
@@ -194,6 +215,6 @@ impl LayerBuilder<'_> {
 
     /// The norm of each head of queries (0) or keys (1).
     fn normed_heads(&mut self, all: &Attention, x: Value, which: usize) -> Made {
-        self.norm(x, &format!("self_attn.{}", all.norm_names[which]), all.head_dim)
+        self.norm(x, &format!("{}.{}", all.modules.path, all.norm_names[which]), all.head_dim)
     }
 }

@@ -9,7 +9,7 @@ use atomc_ir::results::{DRAFTED, HIDDEN, LOGITS, PICKS};
 use atomc_ir::{Builder, DType, Diagnostic, Dim, Graph, Op, Shape, Type, Value};
 
 use super::layer::{Carried, LayerBuilder, Made, norm};
-use super::model::{Around, caches, head, index, ropes, through};
+use super::model::{Around, caches, growth, head, index, ropes, through};
 use super::product::Factor;
 use super::{Config, Part};
 
@@ -36,6 +36,7 @@ pub fn graph(config: &Config, draft: &Draft, part: Part) -> Result<Graph, Diagno
     let embedding = b.at(module).weight(&draft.embedding, config.dtype, &[config.vocab, config.hidden]);
     let embedded = b.gather(embedding, ids)?;
     let ropes = ropes(&mut b, model, (positions, lengths))?;
+    let growth = growth(&mut b, model, positions)?;
 
     let (mut x, mut states) = (hidden, vec![]);
     for (number, layer) in model.layers.iter().enumerate() {
@@ -48,7 +49,7 @@ pub fn graph(config: &Config, draft: &Draft, part: Part) -> Result<Graph, Diagno
             Fusion::Mtp(fusion) if number == 0 => (fused(builder.b, model, fusion, [embedded, hidden])?, None),
             _ => (x, None),
         };
-        let given = Around { states: &caches[number], ropes: &ropes, batch };
+        let given = Around { states: &caches[number], ropes: &ropes, growth, batch };
         let (out, made) = through(&mut builder, layer, entering, given)?;
         states.extend(made);
         x = out;

@@ -1,6 +1,6 @@
 //! The graph of a layer's experts, and how ranks share them out. Each rank makes a part of a sum: a
 //! part of the width of each expert, or else some of the experts.
-use atomc_config::{Correction, Experts, Gate, Gated, Router, Score, StoredExperts};
+use atomc_config::{Correction, Experts, Gate, Gated, Score, StoredExperts};
 use atomc_ir::{Best, Builder, DType, Diagnostic, Elementwise, Fact, Number, Op, Value, Whole};
 
 use super::layer::{Given, Kind, LayerBuilder, Left, Made, shard};
@@ -81,10 +81,15 @@ impl<'a> LayerBuilder<'a> {
     fn experts(&mut self, all: &Experts, x: Value) -> Made {
         let dtype = self.config.dtype;
         let held = Held::new(all.count, self.part.expert_ranks);
-        let [weights, experts] = self.route(&all.router, (all.count, held), x)?;
+        let (mut weights, experts, ones) = self.route(all, held, x)?;
+        let mut entering = x;
+        if let Some(ones) = ones {
+            entering = self.b.push(Op::Combine {}, &[x, weights])?;
+            weights = ones;
+        }
         let Projections { gate, up, down, biases } = self.projections_of(all)?;
-        let mut inner =
-            [gate.multiply_grouped(self.b, x, experts, dtype)?, up.multiply_grouped(self.b, x, experts, dtype)?];
+        let gate = gate.multiply_grouped(self.b, entering, experts, dtype)?;
+        let mut inner = [gate, up.multiply_grouped(self.b, entering, experts, dtype)?];
         if let Some([gate, up, _]) = biases {
             for (v, bias) in inner.iter_mut().zip([gate, up]) {
                 *v = self.biased(*v, bias, experts)?;
@@ -132,10 +137,10 @@ impl<'a> LayerBuilder<'a> {
     /// What the expert that all tokens have makes of `x`.
     fn shared(&mut self, all: &Experts, shared: &Gated, x: Value) -> Made {
         if !all.shared_gate {
-            return self.part_of_mlp(all.shared_module, shared, x);
+            return self.part_of_mlp(shared, x);
         }
-        let made = self.part_of_mlp(all.shared_module, shared, x)?;
-        let path = format!("{}.{}_gate", self.path, all.shared_module);
+        let made = self.part_of_mlp(shared, x)?;
+        let path = format!("{}.{}_gate", self.path, shared.modules.path);
         self.b.at(&path);
         let weight = self.b.weight(format!("{path}.weight"), self.config.dtype, &[1, self.config.hidden]);
         let score = self.b.linear(x, weight, DType::F32)?;
@@ -149,13 +154,16 @@ impl<'a> LayerBuilder<'a> {
         self.b.add(rows, bias)
     }
 
-    /// The weights of each token's experts, and which these are.
+    /// The weights of each token's experts, and which these are. Where the weight of the only
+    /// expert multiplies its input, also what multiplies its result: one, or zero if another rank
+    /// has it.
     fn route(
         &mut self,
-        router: &Router,
-        (count, held): (usize, Option<Held>),
+        all: &Experts,
+        held: Option<Held>,
         x: Value,
-    ) -> Result<[Value; 2], Diagnostic> {
+    ) -> Result<(Value, Value, Option<Value>), Diagnostic> {
+        let (router, count) = (&all.router, all.count);
         let path = format!("{}.{}", self.path, router.module);
         self.b.at(&path);
         let weight = self.b.weight(format!("{path}.weight"), self.config.dtype, &[count, self.config.hidden]);
@@ -187,14 +195,17 @@ impl<'a> LayerBuilder<'a> {
             },
             groups: router.groups,
             kept: router.kept,
-            best: if router.score == Score::Softmax && router.groups > 1 { Best::Max } else { Best::Sum2 },
+            best: if router.by_two { Best::Sum2 } else { Best::Max },
             renormalise: router.renormalise,
             scale: router.scale,
         };
         let first = held.map(|held| held.first_of_rank(self.b)).transpose()?;
         let operands: Vec<Value> = [logits].into_iter().chain(correction).chain(first).collect();
-        let weights = self.b.push(Op::Route { by, held: held.map(Held::most) }, &operands)?;
-        Ok([weights, Value { out: 1, ..weights }])
+        let held = held.map(Held::most);
+        let weights = self.b.push(Op::Route { by, held }, &operands)?;
+        let ones = atomc_ir::Router { score: atomc_ir::Score::Chosen, ..by };
+        let ones = all.on_input.then(|| self.b.push(Op::Route { by: ones, held }, &operands)).transpose()?;
+        Ok((weights, Value { out: 1, ..weights }, ones))
     }
 
     /// The rank's part of the experts' projections.

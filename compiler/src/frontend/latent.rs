@@ -44,14 +44,20 @@ impl Kind for Latent {
         ]
     }
 
-    fn build(&self, builder: &mut LayerBuilder, x: Value, Given { states, ropes, batch }: Given) -> Left {
-        builder.latent(self, x, (self.embedding.map(|rope| ropes[rope]), states, batch))
+    fn build(&self, builder: &mut LayerBuilder, x: Value, Given { states, ropes, growth, batch }: Given) -> Left {
+        builder.latent(self, x, (self.embedding.map(|rope| ropes[rope]), growth), (states, batch))
     }
 }
 
 impl LayerBuilder<'_> {
     /// The attention over `x`, and the new states of the caches.
-    fn latent(&mut self, all: &Latent, x: Value, (table, caches, batch): (Option<Value>, &[Value], Value)) -> Left {
+    fn latent(
+        &mut self,
+        all: &Latent,
+        x: Value,
+        (table, growth): (Option<Value>, Option<Value>),
+        (caches, batch): (&[Value], Value),
+    ) -> Left {
         let &Latent { rank, nope, rope, value, scale, .. } = all;
         let unsupported = |message: &str, at: &str| Err(Diagnostic::new("config::latent", message).at(at));
         let Some(&cache) = caches.first() else {
@@ -64,6 +70,7 @@ impl LayerBuilder<'_> {
         let heads = all.heads / self.part.ranks;
         let (short, width) = self.short_queries(all, x)?;
         let q = self.queries(all, short, width)?;
+        let q = self.grown(q, growth)?;
         let a = self.projection((x, self.config.hidden), "self_attn.kv_a_proj_with_mqa", all.kept())?;
         self.b.at(format!("{}.self_attn", self.path));
         let part = |count, start, len, step| Op::Parts { count, start, len, step };

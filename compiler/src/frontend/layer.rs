@@ -43,6 +43,8 @@ pub struct Unit {
 pub struct Given<'a> {
     pub states: &'a [Value],
     pub ropes: &'a [Value],
+    /// What queries are multiplied with, if they grow.
+    pub growth: Option<Value>,
     pub batch: Value,
 }
 
@@ -70,7 +72,10 @@ pub struct Carried {
 pub fn norm(b: &mut Builder, config: &Config, x: Value, path: &str, width: usize) -> Made {
     b.at(path);
     let weight = norm_weight(b, config, path, width)?;
-    b.rms_norm(x, weight, config.eps)
+    match config.centred {
+        true => b.push(Op::LayerNorm { eps: config.eps }, &[x, weight]),
+        false => b.rms_norm(x, weight, config.eps),
+    }
 }
 
 /// The weight of a norm.
@@ -137,6 +142,11 @@ impl LayerBuilder<'_> {
     pub fn turned(&mut self, x: Value, table: Option<Value>, in_pairs: bool) -> Made {
         let turn = if in_pairs { Op::RopePairs {} } else { Op::Rope {} };
         table.map_or(Ok(x), |table| self.b.push(turn, &[x, table]))
+    }
+
+    /// Rows of queries times what those of their positions are multiplied with, if they grow.
+    pub fn grown(&mut self, rows: Value, growth: Option<Value>) -> Made {
+        growth.map_or(Ok(rows), |growth| self.b.push(Op::Combine {}, &[rows, growth]))
     }
 
     /// A projection of `x` to the features of these rows, plus their bias. The features are shared

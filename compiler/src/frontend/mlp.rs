@@ -21,20 +21,21 @@ impl Kind for Gated {
 impl LayerBuilder<'_> {
     /// The MLP of `x`.
     fn mlp(&mut self, all: &Gated, x: Value) -> Made {
-        let inner = self.inner("mlp", all, x)?;
-        self.sum((inner, None), "mlp.down_proj", all.intermediate, all.bias)
+        let inner = self.inner(all, x)?;
+        self.sum((inner, None), &outer(all), all.intermediate, all.bias)
     }
 
-    /// The MLP of a module of this name. A rank makes a part of a sum.
-    pub fn part_of_mlp(&mut self, module: &str, all: &Gated, x: Value) -> Made {
-        let inner = self.inner(module, all, x)?;
-        self.part((inner, None), &format!("{module}.down_proj"), all.intermediate)
+    /// The MLP of `x`, of which a rank makes a part of a sum.
+    pub fn part_of_mlp(&mut self, all: &Gated, x: Value) -> Made {
+        let inner = self.inner(all, x)?;
+        self.part((inner, None), &outer(all), all.intermediate)
     }
 
     /// The inner features, which are projected back.
-    fn inner(&mut self, module: &str, all: &Gated, x: Value) -> Made {
-        let &Gated { intermediate, activation, bias, fused } = all;
-        let [both, gate, up] = ["gate_up_proj", "gate_proj", "up_proj"].map(|name| format!("{module}.{name}"));
+    fn inner(&mut self, all: &Gated, x: Value) -> Made {
+        let &Gated { intermediate, activation, bias, fused, modules } = all;
+        let module = modules.path;
+        let [both, gate, up] = ["gate_up_proj", modules.gate, modules.up].map(|name| format!("{module}.{name}"));
         let [gate, up] = match fused {
             true => {
                 [0, intermediate].map(|start| Rows { module: &both, start, out: intermediate, of: 2 * intermediate })
@@ -47,6 +48,11 @@ impl LayerBuilder<'_> {
         let gate = self.b.map(formula(activation), &[gate])?;
         self.b.map(Elementwise::Mul, &[gate, up])
     }
+}
+
+/// The module of the outer projection.
+fn outer(all: &Gated) -> String {
+    format!("{}.{}", all.modules.path, all.modules.down)
 }
 
 /// The op of an activation.

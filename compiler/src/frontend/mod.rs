@@ -1,12 +1,13 @@
 //! From a configuration to the graph of one step.
 //!
-//! `model.rs` is the graph of a step. `attention.rs`, `latent.rs`, `delta.rs`, `mlp.rs` and
-//! `experts.rs` are the graphs of a layer's halves, with the rule by which ranks share each out.
-//! `layer.rs` has the parts that all halves are made of. `product.rs` is a product with a weight,
-//! quantised or not. `part.rs` is the part of a model that an artifact computes. `draft.rs` is the
-//! graph of a draft's step.
+//! `model.rs` is the graph of a step. `attention.rs`, `latent.rs`, `delta.rs`, `conv.rs`, `mlp.rs`
+//! and `experts.rs` are the graphs of a layer's halves, with the rule by which ranks share each
+//! out. `layer.rs` has the parts that all halves are made of. `product.rs` is a product with a
+//! weight, quantised or not. `part.rs` is the part of a model that an artifact computes. `draft.rs`
+//! is the graph of a draft's step.
 mod asked;
 mod attention;
+mod conv;
 mod delta;
 mod draft;
 mod experts;
@@ -20,7 +21,7 @@ mod product;
 use atomc_config::Draft;
 use atomc_ir::{Diagnostic, Graph};
 
-pub use atomc_config::{Activation, Config, DTYPES, Delta, FAMILIES, InputScales, MAX_SIZE, QkNorm, read};
+pub use atomc_config::{Activation, Config, DTYPES, Delta, FAMILIES, InputScales, MAX_SIZE, QkNorm, ShortConv, read};
 pub use draft::graph as draft_graph;
 pub(crate) use layer::Unit;
 pub(crate) use model::{HEAD, embedding, units};

@@ -4,7 +4,7 @@
 //! part of a sum, which the caller adds up over the ranks before biases and residuals. Each also
 //! has some of the logits, if the head has a weight of its own that can be shared out.
 use atomc_artifact::manifest;
-use atomc_config::{Draft, Fusion, Half, Layer, of_kind};
+use atomc_config::{Draft, Fusion, Growth, Half, Layer, of_kind};
 use atomc_ir::results::{DRAFTED, EMBEDDINGS, HIDDEN, LOGITS, PICKS};
 use atomc_ir::trial::round;
 use atomc_ir::{Builder, DType, Diagnostic, Dim, Graph, Op, Shape, Type, Value};
@@ -52,13 +52,14 @@ pub fn graph(config: &Config, part: Part, asked: Asked) -> Result<Graph, Diagnos
     };
     let mut x = embedded;
     let ropes = ropes(&mut b, config, (positions, lengths))?;
+    let growth = growth(&mut b, config, positions)?;
 
     let (mut states, mut entered) = (Vec::with_capacity(caches.len()), vec![x]);
     let mut carried = Carried::default();
     for (index, layer) in config.layers.iter().enumerate() {
         let mut builder =
             LayerBuilder { b: &mut b, config, part, index, path: config.layer_path(index), carried: &mut carried };
-        let given = Around { states: &caches[index], ropes: &ropes, batch };
+        let given = Around { states: &caches[index], ropes: &ropes, growth, batch };
         let (out, made) = through(&mut builder, layer, (x, None), given)?;
         states.extend(made);
         x = out;
@@ -114,11 +115,12 @@ fn drafted(b: &mut Builder, config: &Config, draft: &Draft, entered: &[Value]) -
 pub type States = Vec<(String, Value)>;
 
 /// What a layer is given beside rows: the states of each half, the tables of the rotary embeddings,
-/// the batch.
+/// what queries are multiplied with, the batch.
 #[derive(Clone, Copy)]
 pub struct Around<'a> {
     pub states: &'a [States],
     pub ropes: &'a [Value],
+    pub growth: Option<Value>,
     pub batch: Value,
 }
 
@@ -128,7 +130,7 @@ pub fn through(
     builder: &mut LayerBuilder,
     layer: &Layer,
     (mut x, mut seen): (Value, Option<Value>),
-    Around { states, ropes, batch }: Around,
+    Around { states, ropes, growth, batch }: Around,
 ) -> Result<(Value, States), Diagnostic> {
     let mut left = States::new();
     for (half, states) in layer.halves.iter().zip(states) {
@@ -137,8 +139,9 @@ pub fn through(
             Some(seen) => seen,
             None => builder.normed(x, before)?,
         };
+        seen = layer.parallel.then_some(normed);
         let kept: Vec<Value> = states.iter().map(|(_, state)| *state).collect();
-        let given = Given { states: &kept, ropes, batch };
+        let given = Given { states: &kept, ropes, growth, batch };
         let (out, made) = of_kind!(&half.kind, of => of.build(builder, normed, given)?);
         x = builder.residual(x, out, after)?;
         left.extend(states.iter().map(|(name, _)| name.clone()).zip(made));
@@ -190,6 +193,13 @@ pub fn ropes(b: &mut Builder, config: &Config, (positions, lengths): (Value, Val
         tables.push(b.push(Op::RopeTable { scale: rope.scale, growth, original }, &[positions, lengths, freqs])?);
     }
     Ok(tables)
+}
+
+/// What queries are multiplied with, if they grow.
+pub fn growth(b: &mut Builder, config: &Config, positions: Value) -> Result<Option<Value>, Diagnostic> {
+    let Some(Growth { beta, length, shift, .. }) = config.growth else { return Ok(None) };
+    b.at(format!("{}.rotary_emb", config.path));
+    Ok(Some(b.push(Op::Growth { beta, length, shift }, &[positions])?))
 }
 
 /// The products of normed rows and a head of its own: the rank's part of the vocabulary.

@@ -83,5 +83,5 @@ fn share(layer: &Layer, ranks: usize) -> Result<Layer, String> {
         let kind = of_kind!(&half.kind, of => of.share(ranks)?.into());
         Ok(Half { kind, norms: half.norms })
     };
-    Ok(Layer { halves: layer.halves.iter().map(half).collect::<Result<_, String>>()? })
+    Ok(Layer { halves: layer.halves.iter().map(half).collect::<Result<_, String>>()?, ..*layer })
 }

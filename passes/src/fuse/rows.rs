@@ -2,7 +2,7 @@
 use std::collections::BTreeMap;
 
 use atomc_ir::results::EMBEDDINGS;
-use atomc_ir::{Diagnostic, Dim, Family, Graph, NodeId, Op, Reads, Type, Value, Values};
+use atomc_ir::{Diagnostic, Dim, Family, Graph, Maker, NodeId, Op, Reads, Type, Value, Values, Within};
 
 use super::Regions;
 use crate::explain::{Cause, Why};
@@ -11,8 +11,8 @@ use crate::explain::{Cause, Why};
 /// above a value that comes through another kernel, or that has other rows than the reader. So a
 /// path that leaves a kernel never comes back to its level. A reader is also one level above
 /// embeddings, because the caller of a step may bring others, so a kernel of their own makes them.
-/// The same holds for a norm over a row of heads, which each head would repeat, and for heads of a
-/// row that is normalised, or quantised, as a whole.
+/// The same holds for what is stored in a way of its own, for a norm over a row of heads, which
+/// each head would repeat, and for heads of a row that is normalised, or quantised, as a whole.
 type Key = (Option<usize>, usize, Dim);
 
 pub fn claim(regions: &mut Regions) -> Result<(), Diagnostic> {
@@ -153,10 +153,17 @@ fn apart(r: &Regions, lead: &BTreeMap<NodeId, Dim>, id: NodeId, v: Value) -> Opt
         (Cause::Shape, "each head would norm the whole row again")
     } else if joins_heads(r.graph, lead, id, v) {
         (Cause::Shape, "the reader wants a whole row, which is made head by head")
+    } else if is_stored_alone(r.graph.op(v.node)) {
+        (Cause::Op, "it is stored in a way of its own, and read from memory")
     } else {
         return None;
     };
     Some(Why::new(cause, text))
+}
+
+/// Whether kernels compute a result of this op only where they store it, a row at once.
+fn is_stored_alone(op: &Op) -> bool {
+    op.maker() == Maker::Rows && op.within() == Within::All
 }
 
 /// Whether a node may not be in the kernel that makes one of its operands.

@@ -35,6 +35,14 @@ fn store_output<'c>(rows: &Rows<'_, 'c>, v: Value, out: &Operand<'c>, row: Int<'
     if let Op::RopeTable { scale, growth, original } = rows.graph.op(v.node) {
         return store_table(rows, v, out, row, *scale, *growth, *original);
     }
+    if let Op::Growth { beta, length, shift } = *rows.graph.op(v.node) {
+        let c = rows.code;
+        let position = c.load_index(rows.index(rows.graph.operands(v.node)[0])?, row);
+        let p = rows.address(out, At { row, head: None, col: Col::Const(0) });
+        c.store_some(p, math::growth(c, position, beta, length, shift), out.ty.dtype, 1);
+        pad(rows, out, row, 1);
+        return Ok(());
+    }
     if let Op::Argmax {} = rows.graph.op(v.node) {
         return store_largest(rows, rows.graph.operands(v.node)[0], out, row);
     }

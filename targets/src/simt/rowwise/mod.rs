@@ -146,6 +146,10 @@ fn emit<'c>(setup: &Setup<'c>, spec: &KernelSpec) -> launch::Made<'c> {
                     store_table(&kernel, *v, out, row, threads)?;
                     continue;
                 }
+                if matches!(spec.body.op(v.node), Op::Growth { .. }) {
+                    store_growth(&kernel, *v, out, row)?;
+                    continue;
+                }
                 let team = c.group_team(threads, exchange);
                 if route::is_route(spec.body, *v) {
                     if v.out == 0 || kernel.outputs.iter().all(|(other, _)| other.node != v.node || other == v) {
@@ -431,6 +435,22 @@ fn write_caches<'c>(kernel: &Kernel<'_, 'c>, row: Int<'c>, threads: usize) -> Re
         })?;
         rows.forget();
     }
+    Ok(())
+}
+
+/// What queries at the row's position are multiplied with, by the first thread.
+fn store_growth<'c>(kernel: &Kernel<'_, 'c>, v: Value, out: &Operand<'c>, row: Int<'c>) -> Result<(), Diagnostic> {
+    let (c, rows) = (kernel.code, &kernel.rows);
+    let Op::Growth { beta, length, shift } = *rows.graph.op(v.node) else { unreachable!("a factor was asked for") };
+    let lanes = c.lanes();
+    c.set_lanes(1);
+    let position = c.load_index(rows.index(rows.graph.operands(v.node)[0])?, row);
+    let factor = math::growth(c, position, beta, length, shift);
+    c.when(c.less(c.thread(), 1), || {
+        c.store_floats(rows.address(out, At { row, head: None, col: Col::Const(0) }), factor, out.ty.dtype);
+    });
+    pad(kernel, out, row, 1);
+    c.set_lanes(lanes);
     Ok(())
 }
 
