@@ -27,23 +27,23 @@ CASES = [
 # takes the place of one.
 SINKS = ["moe-gpt-oss"]
 EXPERTS = ["moe-qwen3", "moe-mixtral", "moe-glm"]
-# What SGLang keeps of a token is one row, in pools of their own kind. Others of their kind differ
-# in the compiler alone.
-LATENT = [
-    "mla-v3",
-    "mla-kimi",
-    *(
-        pytest.param(name, marks=pytest.mark.thorough)
-        for name in ("mla-v2", "mla-v2-groups", "mla-v3-plain")
-    ),
-]
+# What SGLang keeps of a token is one row, in pools of their own kind.
+LATENT = ["mla-v3", "mla-kimi", "mla-v2", "mla-v2-groups", "mla-v3-plain"]
 # A sequence has a state, in addition to slots of its tokens.
 RECURRENT = ["hybrid-next", "hybrid-3.5", "hybrid-3.5-moe"]
 QUANTISED = ["q-awq", "q-int4-zeros", "q-int8", "q-fp8-block", "q-fp8-token"]
 
+# These differ from others of their kind in the compiler alone.
+THOROUGH = (
+    "mla-v2 mla-v2-groups mla-v3-plain qwen2 smollm3-sliding granite olmo2 phi3-short".split()
+)
+THOROUGH += ["hybrid-3.5-moe", "q-int4-zeros", "q-fp8-token"]
+ALL = [*CASES, *EXPERTS, *SINKS, *LATENT, *RECURRENT, *QUANTISED, *PUBLISHED]
+
 
 @pytest.mark.parametrize(
-    "name", [*CASES, *EXPERTS, *SINKS, *LATENT, *RECURRENT, *QUANTISED, *PUBLISHED]
+    "name",
+    [pytest.param(name, marks=[pytest.mark.thorough] * (name in THOROUGH)) for name in ALL],
 )
 def test_next_tokens_are_as_likely_as_with_transformers(tmp_path, name):
     folder = golden_model(tmp_path, name)
