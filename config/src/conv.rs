@@ -24,17 +24,8 @@ impl Weights for ShortConv {
 /// `full_attn_idxs` does not name; without both there are none.
 pub(crate) fn read(f: &Fields, hidden: usize, layers: usize) -> Result<Vec<Option<ShortConv>>, Diagnostic> {
     let name = "layer_types";
-    let convolved: Vec<bool> = match (f.texts(name)?, f.numbers("full_attn_idxs")?) {
-        (Some(types), _) => {
-            let of = |ty: &&str| match *ty {
-                "full_attention" => Ok(false),
-                "conv" => Ok(true),
-                other => Err(f
-                    .fault("config::value", name, format!("unknown layer type {other:?}"))
-                    .help("Known layer types: full_attention, conv.")),
-            };
-            f.of_layers(name, types, layers)?.iter().map(of).collect::<Result<_, _>>()?
-        }
+    let convolved: Vec<bool> = match (f.layers_of_type("conv", layers)?, f.numbers("full_attn_idxs")?) {
+        (Some(convolved), _) => convolved,
         (None, Some(attending)) => (0..layers).map(|layer| !attending.contains(&layer)).collect(),
         (None, None) => vec![false; layers],
     };

@@ -84,17 +84,8 @@ pub(crate) fn read(f: &Fields, stored: StoredDelta, layers: usize) -> Result<Vec
 /// `full_attention_interval`-th.
 fn linear(f: &Fields, layers: usize) -> Result<Vec<bool>, Diagnostic> {
     let name = "layer_types";
-    let linear = match f.texts(name)? {
-        Some(types) => {
-            let of = |ty: &&str| match *ty {
-                "full_attention" => Ok(false),
-                "linear_attention" => Ok(true),
-                other => Err(f
-                    .fault("config::value", name, format!("unknown layer type {other:?}"))
-                    .help("Known layer types: full_attention, linear_attention.")),
-            };
-            f.of_layers(name, types, layers)?.iter().map(of).collect::<Result<Vec<_>, _>>()?
-        }
+    let linear = match f.layers_of_type("linear_attention", layers)? {
+        Some(linear) => linear,
         None => {
             let interval = f.given("full_attention_interval", Fields::size, 4)?;
             (1..=layers).map(|layer| !layer.is_multiple_of(interval)).collect()

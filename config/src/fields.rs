@@ -250,6 +250,20 @@ impl<'a> Fields<'a> {
         }
     }
 
+    /// Whether each layer is of a type, and not `full_attention`, if `layer_types` lists them.
+    pub fn layers_of_type(&self, ty: &str, layers: usize) -> Result<Option<Vec<bool>>, Diagnostic> {
+        let name = "layer_types";
+        let Some(types) = self.texts(name)? else { return Ok(None) };
+        let of = |found: &&str| match *found {
+            "full_attention" => Ok(false),
+            found if found == ty => Ok(true),
+            other => Err(self
+                .fault("config::value", name, format!("unknown layer type {other:?}"))
+                .help(format!("Known layer types: full_attention, {ty}."))),
+        };
+        self.of_layers(name, types, layers)?.iter().map(of).collect::<Result<_, _>>().map(Some)
+    }
+
     pub fn flag(&self, name: &str) -> Result<Option<bool>, Diagnostic> {
         self.read(name, "true or false", Value::as_bool)
     }

@@ -198,12 +198,13 @@ impl LayerBuilder<'_> {
     fn normed_parts(&mut self, all: &Attention, rows: [(Value, usize, usize); 2]) -> Result<[Value; 2], Diagnostic> {
         let (ranks, head_dim, eps) = (self.part.ranks, all.head_dim, self.config.eps);
         let mut normed = rows.map(|(x, ..)| x);
-        self.b.at(format!("{}.self_attn", self.path));
+        let path = format!("{}.{}", self.path, all.modules.path);
+        self.b.at(&path);
         let squares = self.b.push(Op::Squares {}, &normed)?;
         let squares = self.b.push(Op::AllReduce {}, &[squares])?;
         for (at, (x, heads, parts)) in rows.into_iter().enumerate() {
-            let path = format!("{}.self_attn.{}", self.path, all.norm_names[at]);
-            self.b.at(path.clone());
+            let path = format!("{path}.{}", all.norm_names[at]);
+            self.b.at(&path);
             let weight = norm_weight(self.b, self.config, &path, heads * head_dim)?;
             let weight = shard(self.b, weight, 0, parts)?;
             let of = ranks * (heads / parts) * head_dim;

@@ -296,24 +296,21 @@ impl<'r, 'k, 'a, 'c> Group<'r, 'k, 'a, 'c> {
         result
     }
 
-    /// Makes the map of keys, if blocks are copied by one.
+    /// Makes the map of keys, if blocks are copied by one. All threads meet here.
     fn share_map(&self, early: bool) {
         let c = self.code();
-        let makes_map = c.equal(c.wave_index(), 0);
-        if self.shape.listed.is_none() {
-            c.when(makes_map, || self.make_map());
+        if self.shape.listed.is_some() {
+            return c.barrier();
         }
+        let makes_map = c.equal(c.wave_index(), 0);
+        c.when(makes_map, || self.make_map());
         // The previous kernel may have its own maps in the place of this one's.
         if early {
             c.await_previous();
         }
-        if self.shape.listed.is_none() {
-            c.when(makes_map, || c.place_map(self.placed, c.local_address(self.map)));
-        }
+        c.when(makes_map, || c.place_map(self.placed, c.local_address(self.map)));
         c.barrier();
-        if self.shape.listed.is_none() {
-            c.see_map(self.placed);
-        }
+        c.see_map(self.placed);
     }
 
     /// `body` for each tile of this work-group.
