@@ -5,7 +5,16 @@ import json
 import pytest
 import torch
 from conftest import TEXT_ALONE, compile, every_other, forked, golden_model, logits, runner
-from models import FAMILIES, PUBLISHED, UNPUBLISHED, case, checks, has_parts, wider
+from models import (
+    FAMILIES,
+    PUBLISHED,
+    UNPUBLISHED,
+    case,
+    checks,
+    has_parts,
+    register_remote_code,
+    wider,
+)
 from safetensors.torch import load_file
 from sglang.srt.utils.hf_transformers_utils import get_config
 
@@ -91,6 +100,7 @@ def test_next_tokens_are_as_likely_as_with_transformers(tmp_path, name):
 @pytest.mark.parametrize("name", FAMILIES)
 def test_a_family_can_be_compiled_as_sglang_reads_it(name):
     """From what SGLang's own classes make of its configuration."""
+    register_remote_code()
     facts = get_config(str(case(name)), trust_remote_code=False).to_dict()
     _atomc.compile_options("SGLang", json.dumps(facts, default=str), "{}", True)
 

@@ -5,7 +5,17 @@ import json
 import pytest
 import torch
 from conftest import compile, golden_model, is_ours, own
-from models import FAMILIES, PUBLISHED, SMALL, UNPUBLISHED, case, checks, has_parts, wider
+from models import (
+    FAMILIES,
+    PUBLISHED,
+    SMALL,
+    UNPUBLISHED,
+    case,
+    checks,
+    has_parts,
+    register_remote_code,
+    wider,
+)
 from safetensors.torch import load_file
 from vllm import SamplingParams
 from vllm.transformers_utils.config import get_config
@@ -107,6 +117,7 @@ def test_next_tokens_are_as_likely_as_with_transformers(
 @pytest.mark.parametrize("name", FAMILIES)
 def test_a_family_can_be_compiled_as_vllm_reads_it(name):
     """From what vLLM's own classes make of its configuration."""
+    register_remote_code()
     facts = get_config(case(name), trust_remote_code=False).to_dict()
     _atomc.compile_options("vLLM", json.dumps(facts, default=str), "{}", True)
 
