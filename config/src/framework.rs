@@ -166,12 +166,6 @@ impl Framework {
     pub fn refusals(&self, config: &Config, options: &Map<String, Value>, held: &Held) -> Vec<String> {
         let mut found: Vec<String> =
             differences(config, held.model).iter().map(|fact| fact.between(self.name)).collect();
-        if config.has_indexers() {
-            found.push(format!(
-                "config.json: index_topk: an artifact has no pages of {} for an indexer's keys",
-                self.name
-            ));
-        }
         for judged in self.judged {
             let value = options.get(judged.name).unwrap_or(&Value::Null);
             let fault = (self.unfit)(judged, value, &Asked { config, options }, held);

@@ -244,21 +244,20 @@ impl Model {
 
     /// Takes the pages of the cache, of each entry of `cache`: the address of its first page, or
     /// slot, the bytes from one to the next, how many there are, and any number that names its
-    /// table: entries with the same have one.
+    /// table: entries with the same have one, if their pages hold the same and lie equally far
+    /// apart.
     fn bind_cache(&self, py: Python<'_>, pages: Vec<(usize, usize, usize, usize)>) -> PyResult<()> {
         let (mut tables, mut names): (Vec<Pages>, Vec<usize>) = (vec![], vec![]);
         for (state, (start, block_stride, blocks, name)) in pages.into_iter().enumerate() {
             let start = NonNull::new(std::ptr::with_exposed_provenance_mut(start));
             let start = start.ok_or_else(|| StepError::new_err(format!("cache {state}: a null pointer")))?;
-            match names.iter().position(|other| *other == name).map(|at| &mut tables[at]) {
-                Some(table) if (table.block_stride, table.blocks) == (block_stride, blocks) => {
-                    table.states.push((state, start));
-                }
-                Some(_) => {
-                    let message =
-                        format!("cache {state}: {blocks} pages of {block_stride} bytes, but others of its table");
-                    return Err(StepError::new_err(message));
-                }
+            let shared = names.iter().zip(&mut tables).find(|(other, table)| {
+                **other == name
+                    && (table.block_stride, table.blocks) == (block_stride, blocks)
+                    && self.lock().are_alike(table.states[0].0, state)
+            });
+            match shared {
+                Some((_, table)) => table.states.push((state, start)),
                 None => {
                     tables.push(Pages { states: vec![(state, start)], block_stride, blocks });
                     names.push(name);

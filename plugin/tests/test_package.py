@@ -432,10 +432,6 @@ def test_errors_name_the_field(artifact, tensors, tmp_path):
         model.bind_cache([(4096, 4096, 1, 0)])
     with pytest.raises(atomc.StepError, match="^cache 1: a null pointer"):
         model.bind_cache([(4096, 4096, 1, 0), (0, 4096, 1, 0)])
-    with pytest.raises(
-        atomc.StepError, match="^cache 1: 1 pages of 8192 bytes, but others of its table"
-    ):
-        model.bind_cache([(4096, 4096, 1, 7), (4096, 8192, 1, 7)])
     with pytest.raises(atomc.StepError, match="^block_stride: "):
         model.bind_cache([(4096, 4096 + 64, 1, 0)] * 4)
     framework = Framework(model)

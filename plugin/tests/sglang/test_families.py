@@ -37,7 +37,7 @@ CASES = [
 SINKS = ["moe-gpt-oss"]
 EXPERTS = ["moe-qwen3", "moe-mixtral", "moe-glm"]
 # What SGLang keeps of a token is one row, in pools of their own kind.
-LATENT = ["mla-v3", "mla-kimi", "mla-v2", "mla-v2-groups", "mla-v3-plain"]
+LATENT = ["dsa-v3.2", "dsa-glm", "mla-v3", "mla-kimi", "mla-v2", "mla-v2-groups", "mla-v3-plain"]
 # A sequence has a state, in addition to slots of its tokens.
 RECURRENT = ["hybrid-next", "hybrid-3.5", "hybrid-3.5-moe"]
 QUANTISED = ["q-awq", "q-int4-zeros", "q-int8", "q-fp8-block", "q-fp8-token"]

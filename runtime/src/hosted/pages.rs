@@ -77,6 +77,16 @@ impl Hosted {
         &self.tables
     }
 
+    /// Whether two states may have one table.
+    pub fn are_alike(&self, one: usize, other: usize) -> bool {
+        let states = &self.target().states;
+        let both = states.get(one).zip(states.get(other));
+        both.is_some_and(|(one, other)| {
+            let groups = &self.target().groups;
+            alike(&groups[one.group], &groups[other.group])
+        })
+    }
+
     /// Checks that each state has pages, once, and that they can hold it.
     fn check_pages(&self, tables: &[Pages]) -> Result<(), HostedError> {
         let want = self.states().len();

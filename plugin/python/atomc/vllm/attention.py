@@ -110,26 +110,34 @@ class SlotBackend(Backend):
         return SlotBuilder
 
 
-class Layer(AttentionLayerBase):
-    """A layer's pages, each one run of bytes: vLLM hands them out, and only kernels know what is in them."""
+def side_by_side(caches: list) -> tuple[list[int], int]:
+    """Where in a page each of a layer's caches begins, and the bytes of all, with what kernels may read past them."""
+    starts, size = [], 0
+    for cache in caches:
+        starts.append(size)
+        size += -(-cache.block_bytes // ALIGN) * ALIGN
+    return starts, size + SLACK
 
-    def __init__(self, backend: type[Backend], cache, model):
+
+class Layer(AttentionLayerBase):
+    """A layer's pages, each one run of bytes: vLLM hands them out, and only kernels know what is in
+    them. A layer with an indexer has the keys of that behind its rows, in the same page."""
+
+    def __init__(self, backend: type[Backend], caches: list, model):
         # vLLM uses only the model's layers.
         self.model = weakref.ref(model)
-        self.backend, self.num_heads, self.window, self.kv_cache = (
-            backend,
-            cache.heads,
-            cache.window,
-            (),
-        )
+        first, self.kv_cache = caches[0], ()
+        self.backend, self.num_heads, self.window = backend, first.heads, first.window
+        self.starts, size = side_by_side(caches)
         # Kernels may read past a page, so each has that much room after it, in shares of its
         # tokens.
-        self.half = -(-(cache.block_bytes + SLACK) // cache.block_tokens) // 2
+        self.half = -(-size // first.block_tokens) // 2
 
     def pages(self) -> list[tuple[int, int, int]]:
         """Of each entry of the artifact's cache: where they begin, the bytes from one to the next, and how many there are."""
         [pages] = self.kv_cache
-        return [(pages.data_ptr(), pages.stride(0) * pages.element_size(), len(pages))]
+        stride = pages.stride(0) * pages.element_size()
+        return [(pages.data_ptr() + start, stride, len(pages)) for start in self.starts]
 
     @property
     def kv_cache(self) -> tuple[torch.Tensor, ...]:
@@ -167,11 +175,7 @@ class SlotLayer(MambaBase):
     mamba_type = MambaAttentionBackendEnum.GDN_ATTN
 
     def __init__(self, caches: list):
-        self.starts, self.bytes = [], 0
-        for cache in caches:
-            self.starts.append(self.bytes)
-            self.bytes += -(-cache.block_bytes // ALIGN) * ALIGN
-        self.bytes += SLACK
+        self.starts, self.bytes = side_by_side(caches)
 
     def get_state_shape(self):
         return ((self.bytes,),)
@@ -203,11 +207,11 @@ def layers(kept: dict[str, list], vllm_config, model) -> dict[str, Layer | SlotL
     """Layers of a model by their names, of what is kept of each, where vLLM finds them."""
     slots = {name: SlotLayer(caches) for name, caches in kept.items() if caches[0].slot}
     most = max((layer.bytes for layer in slots.values()), default=0)
-    paged = {name: cache for name, [cache, *_] in kept.items() if not cache.slot}
-    tokens = next(iter(paged.values())).block_tokens
+    paged = {name: caches for name, caches in kept.items() if not caches[0].slot}
+    tokens = next(iter(paged.values()))[0].block_tokens
     kind = dict(block_tokens=tokens, halves=1 if model.latent else 2)
     backend: Any = new_class("Backend", (Backend,), exec_body=lambda body: body.update(kind))
-    found = {name: Layer(backend, cache, model) for name, cache in paged.items()}
+    found = {name: Layer(backend, caches, model) for name, caches in paged.items()}
     page = min(2 * layer.half for layer in found.values()) * tokens
     backend.slot_tokens, backend.slot_bytes = -(-most // page) * tokens, most
     vllm_config.compilation_config.static_forward_context.update(slots | found)

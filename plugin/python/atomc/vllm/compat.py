@@ -34,6 +34,7 @@ NAMES = {
     "vllm.model_executor.layers.mamba.mamba_utils": "get_temporal_copy_spec",
     "vllm.model_executor.model_loader": "register_model_loader",
     "vllm.model_executor.model_loader.default_loader": "DefaultModelLoader",
+    "vllm.model_executor.models.registry": "_VLLM_MODELS",
     "vllm.platforms": "builtin_platform_plugins current_platform",
     "vllm.platforms.interface": "Platform PlatformEnum",
     "vllm.v1.attention.backend": "AttentionBackend AttentionCGSupport AttentionImpl AttentionMetadataBuilder CommonAttentionMetadata",
@@ -67,12 +68,10 @@ def own_class(architecture: str) -> type | None:
         module, name = DRAFTS[architecture]
         return getattr(import_module(f"vllm.model_executor.models.{module}"), name)
     if architecture in (*ARCHITECTURES, TRANSFORMERS):
-        module = f"vllm.model_executor.models.{ARCHITECTURES.get(architecture, 'transformers')}"
-        return (
-            getattr(import_module(module), architecture)
-            if find_spec(module)
-            else own_class(TRANSFORMERS)
-        )
+        models = __getattr__("_VLLM_MODELS")
+        module, name = models.get(architecture) or models[TRANSFORMERS]
+        within = "" if module.startswith("vllm.") else "vllm.model_executor.models."
+        return getattr(import_module(within + module), name)
     return None
 
 
