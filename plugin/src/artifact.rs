@@ -2,11 +2,11 @@ use crate::error::{raised, raised_of};
 use atomc_artifact::manifest::{StateGroup, StreamLayout};
 use atomc_artifact::{Fingerprint, escaped};
 use atomc_config::Config;
-use atomc_runtime::states::paged;
 use atomc_runtime::{Artifact as File, Error, Expected, TrustList};
 use atomc_runtime::{device, signature, trust};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
+use std::collections::BTreeMap;
 use std::env::var_os;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -111,12 +111,19 @@ impl Artifact {
         self.file.manifest().targets.iter().map(|target| target.name.as_str()).collect()
     }
 
-    /// The pages of a target's cache: tokens in one, and bytes of the largest.
+    /// The pages of a target's cache: tokens in one, and the bytes of a layer's pages of those, of
+    /// the layer that has most.
     fn page(&self, target: &str) -> PyResult<(usize, usize)> {
         let manifest = self.file.manifest();
         let number = device::target(manifest, target).map_err(|error| raised(Error::Device(error)))?;
         let target = &manifest.targets[number];
-        Ok((target.layout.block_tokens, paged(target).map(|pages| pages.block_bytes).max().unwrap_or(0)))
+        let mut layers = BTreeMap::<usize, usize>::new();
+        for state in &target.states {
+            if let StateGroup::Paged(pages) = &target.groups[state.group] {
+                *layers.entry(state.layer).or_default() += pages.block_bytes;
+            }
+        }
+        Ok((target.layout.block_tokens, layers.into_values().max().unwrap_or(0)))
     }
 
     /// Whether pages keep one row of each token, with keys and values as parts of it.

@@ -1,6 +1,7 @@
 """Memory of a framework's as pages of an artifact."""
 
 import mmap
+from collections.abc import Iterable
 from math import prod
 
 import torch
@@ -21,28 +22,48 @@ def tokens(artifact: atomc.Artifact, asked: int) -> int:
     return -(-asked // page) * page
 
 
-def fits(cache: atomc.Cache, rows: int) -> None:
+def by_layer(caches: Iterable[atomc.Cache]) -> dict[int, list[atomc.Cache]]:
+    """Entries of an artifact's cache, of each layer: an indexer's keys come after a layer's rows."""
+    found: dict[int, list[atomc.Cache]] = {}
+    for cache in caches:
+        found.setdefault(cache.layer, []).append(cache)
+    return found
+
+
+def side_by_side(caches: list[atomc.Cache]) -> tuple[list[int], int]:
+    """Where each of a layer's caches begins in a page that has all of them, and the bytes of that."""
+    starts, size = [], 0
+    for cache in caches:
+        starts.append(size)
+        size += -(-cache.block_bytes // ALIGN) * ALIGN
+    return starts, size
+
+
+def fits(caches: list[atomc.Cache], rows: int) -> None:
     """Refuses pages of padded numbers that are larger than a pool's slots of their tokens, with
     `rows` rows of each head."""
-    size = getattr(torch, cache.dtype).itemsize
-    if (
-        room := cache.block_tokens * rows * cache.heads * cache.head_dim * size
-    ) < cache.block_bytes:
-        layer = f"layer {cache.layer}: pages of {cache.block_bytes} bytes, as rows are multiples of 32 numbers"
+    numbers = sum(cache.block_tokens * cache.heads * cache.head_dim for cache in caches)
+    room = rows * numbers * getattr(torch, caches[0].dtype).itemsize
+    if room < (size := side_by_side(caches)[1]):
+        layer = f"layer {caches[0].layer}: pages of {size} bytes, as rows are multiples of 32 numbers"
         raise Refused(f"{layer}, but the framework's pools have {room} bytes for one")
 
 
-def within(cache: atomc.Cache, on_host: bool, slots: torch.Tensor) -> tuple[int, int, int]:
-    """The pages of a layer in the memory of slots of tokens, up to its end: their address, the
-    bytes from one to the next, and their number. Only our kernels know their contents."""
-    storage, blocks = slots.untyped_storage(), len(slots) // cache.block_tokens
+def within(
+    caches: list[atomc.Cache], on_host: bool, slots: torch.Tensor
+) -> list[tuple[int, int, int]]:
+    """The pages of a layer in the memory of slots of tokens, up to its end: for each of its caches
+    their address, the bytes from one to the next, and their number. Only our kernels know their
+    contents."""
+    layer, blocks = caches[0].layer, len(slots) // caches[0].block_tokens
+    storage, (starts, size) = slots.untyped_storage(), side_by_side(caches)
     used, room = (
-        blocks * cache.block_bytes,
+        blocks * size,
         lambda: storage.data_ptr() + storage.nbytes() - slots.data_ptr(),
     )
     if used > room():
         raise Refused(
-            f"layer {cache.layer}: {blocks} pages of {cache.block_bytes} bytes, but the pool has {room()} bytes"
+            f"layer {layer}: {blocks} pages of {size} bytes, but the pool has {room()} bytes"
         )
     # A pool that is not ours; all that look at it see where it is then.
     if on_host and room() - used < SLACK:
@@ -51,19 +72,20 @@ def within(cache: atomc.Cache, on_host: bool, slots: torch.Tensor) -> tuple[int,
         raise Refused(
             f"--max-total-tokens: a pool of {len(slots)} ends where memory does; with a page more or less it does not"
         )
-    return slots.data_ptr(), cache.block_bytes, blocks
+    return [(slots.data_ptr() + start, size, blocks) for start in starts]
 
 
 def halves(
-    cache: atomc.Cache, on_host: bool, k: torch.Tensor, v: torch.Tensor
-) -> tuple[int, int, int]:
+    caches: list[atomc.Cache], on_host: bool, k: torch.Tensor, v: torch.Tensor
+) -> list[tuple[int, int, int]]:
     """Pages of K and V, which have to be halves of one allocation."""
     if (
         v.data_ptr() - k.data_ptr() != k.nbytes
         or v.untyped_storage().data_ptr() != k.untyped_storage().data_ptr()
     ):
-        raise Refused(f"layer {cache.layer}: K and V of the pool are not halves of one allocation")
-    return within(cache, on_host, k)
+        layer = f"layer {caches[0].layer}"
+        raise Refused(f"{layer}: K and V of the pool are not halves of one allocation")
+    return within(caches, on_host, k)
 
 
 def slot(cache: atomc.Cache, states: torch.Tensor) -> tuple[int, int, int]:

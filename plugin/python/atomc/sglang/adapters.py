@@ -23,8 +23,8 @@ class Adapter:
     """The model, of its adapter, its artifact and its facts."""
     load: Callable[[torch.nn.Module, object], set[str]]
     """Loads a checkpoint's tensors, or packed weights that are in the model's folder. The names of those tensors."""
-    bind: Callable[..., tuple[int, int, int]]
-    """The pages of a layer in SGLang's pool, as `atomc.Model.bind_cache` takes them, without a table's name."""
+    bind: Callable[..., list[tuple[int, int, int]]]
+    """The pages of a layer's caches in SGLang's pool, as `atomc.Model.bind_cache` takes them, without a table's name."""
     rows: int
     """Rows of each head that SGLang's pool has of a token."""
     output: Callable[..., object]
@@ -60,9 +60,11 @@ def load(model: Model, weights) -> set[str]:
     return Driven.load_weights(model, weights)
 
 
-def rows(cache: atomc.Cache, on_host: bool, k: torch.Tensor, _) -> tuple[int, int, int]:
-    """Pages of latent rows, of which V is a part."""
-    return pages.within(cache, on_host, k)
+def rows(
+    caches: list[atomc.Cache], on_host: bool, k: torch.Tensor, _
+) -> list[tuple[int, int, int]]:
+    """Pages of latent rows, of which V is a part, and of an indexer's keys behind them."""
+    return pages.within(caches, on_host, k)
 
 
 def next_tokens(model: Model, ids: torch.Tensor, hidden: torch.Tensor, batch):

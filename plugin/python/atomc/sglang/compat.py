@@ -32,8 +32,13 @@ EAGLE = ("EAGLE", "EAGLE3")
 # What runs instead with `--model-impl transformers`, and where SGLang has no class of its own.
 TRANSFORMERS = "TransformersForCausalLM"
 
-# Facts of a model that SGLang rounds up for processors, and where it keeps what they were.
+# A fact that SGLang is not to see, and where it is kept.
+INDEXED, KEPT_INDEXED = "index_topk", "original_index_topk"
+
+# Facts of a model that SGLang rounds up for processors, or that it is not to see, and where what
+# they were is kept.
 ROUNDED = {
+    INDEXED: KEPT_INDEXED,
     "intermediate_size": "original_intermediate_size",
     "moe_intermediate_size": "original_moe_intermediate_size",
     "shared_expert_intermediate_size": "original_shared_expert_intermediate_size",
@@ -49,6 +54,7 @@ PAGE_SIZE = (
 )
 HALVES = "sglang.srt.mem_cache.memory_pool.MHATokenToKVPool._create_buffers"
 ROWS = "sglang.srt.mem_cache.memory_pool.MLATokenToKVPool._create_buffers"
+MODEL_CONFIG = "sglang.srt.configs.model_config.ModelConfig.from_server_args"
 WRAPPER = "sglang.srt.layers.attention.attention_registry.attn_backend_wrapper"
 SAVER = "sglang.srt.utils.torch_memory_saver_adapter.TorchMemorySaverAdapter.create"
 CHECKER = "sglang.srt.utils.weight_checker.WeightChecker.handle"

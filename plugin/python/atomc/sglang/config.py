@@ -87,6 +87,24 @@ def page_size(default, view) -> dict:
     return compat.take_page(view, taken)
 
 
+def without_indexers(create, server_args, *options, **named):
+    """SGLang's configuration of a model whose layers have indexers, as of one whose layers have
+    none, and have an indexer's key more in the row of each token: pages of an artifact hold both,
+    and its own kernels choose."""
+    made = create(server_args, *options, **named)
+    most = getattr(made.hf_config, compat.INDEXED, None)
+    asked = {name: getattr(server_args, name, None) for name in CHOOSING + COMPILING}
+    if most is None or located(wanted(asked), logger)[0] is None:
+        return made
+    for config in (made.hf_config, made.hf_text_config):
+        setattr(config, compat.KEPT_INDEXED, most)
+        # Some classes refuse the value where it is set as an attribute.
+        vars(config)[compat.INDEXED] = None
+    made.kv_lora_rank += made.index_head_dim
+    made.index_head_dim = None
+    return made
+
+
 def check_layers(view) -> None:
     """Refuses a configuration of which SGLang cannot tell which layers attend, before it fails without a word of what to do."""
     overrides = json.loads(view.json_model_override_args or "{}")
@@ -113,6 +131,8 @@ def check(facts: dict, artifact: atomc.Artifact, engine: atomc.Model) -> None:
     asked |= dict(dtype=dtype, context_length=compat.context_length())
     if compat.OLDER and asked["speculative_algorithm"]:
         raise Refused("--speculative-algorithm: with SGLang 0.5.11 no draft of an artifact guesses")
+    if compat.OLDER and facts.get(compat.INDEXED) is not None:
+        raise Refused("config.json: index_topk: SGLang 0.5.11 has no pages for an indexer's keys")
     if refusals := engine.refusals(
         json.dumps(facts, default=str), json.dumps(asked, default=str), framework="sglang"
     ):

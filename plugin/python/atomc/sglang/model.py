@@ -88,8 +88,8 @@ class Model(Driven):
         asked = compat.options(["model_path", "load_format"])
         self.make_up(asked["load_format"])
         if not compat.on_host():
-            for cache in self.paged():
-                pages.fits(cache, self.adapter_of(cache).rows)
+            for caches in pages.by_layer(self.paged()).values():
+                pages.fits(caches, self.adapter_of(caches[0]).rows)
         self.pool, self.block_tokens = None, self.paged()[0].block_tokens
         self.drafted = torch.from_dlpack(self.engine.drafted) if draft else self.hidden[:0]
         # Rows that a step has left for the draft, and the draft's pool.
@@ -220,20 +220,21 @@ class Model(Driven):
             return
         if self.pool is None and compat.on_host() and any(c.slot for c in self.engine.cache):
             spread(of_requests.mamba_pool)
-        bound, states = [], {}
-        of_draft = itertools.count()
-        for cache in self.engine.cache:
-            if cache.draft:
+        bound, of_draft = [], itertools.count()
+        for caches in pages.by_layer(self.engine.cache).values():
+            first = caches[0]
+            if first.draft:
                 of_layer = self.draft_pool.get_kv_buffer(next(of_draft))
-                page = self.adapter_of(cache).bind(cache, self.on_host, *of_layer)
-            elif cache.slot:
-                if cache.layer not in states:
-                    of_layer = of_requests.mamba2_layer_cache(cache.layer)
-                    states[cache.layer] = iter((*of_layer.conv, of_layer.temporal))
-                page = pages.slot(cache, next(states[cache.layer]))
+                found = self.adapter_of(first).bind(caches, self.on_host, *of_layer)
+            elif first.slot:
+                states = of_requests.mamba2_layer_cache(first.layer)
+                found = [pages.slot(*one) for one in zip(caches, (*states.conv, states.temporal))]
             else:
-                page = self.adapter.bind(cache, self.on_host, *pool.get_kv_buffer(cache.layer))
+                of_layer = pool.get_kv_buffer(first.layer)
+                found = self.adapter.bind(caches, self.on_host, *of_layer)
             # Slots of one table are equally far apart.
-            bound.append((*page, STATE + page[1] if cache.slot else self.kind(pool, cache)))
+            bound += [
+                (*page, STATE + page[1] if first.slot else self.kind(pool, first)) for page in found
+            ]
         self.engine.bind_cache(bound)
         self.pool = pool

@@ -22,6 +22,9 @@ def register() -> None:
     compat.HookRegistry.register(compat.CHECKER, memory.checked, compat.HookType.AROUND)
     pool.register()
     if not compat.OLDER:
+        compat.HookRegistry.register(
+            compat.MODEL_CONFIG, config.without_indexers, compat.HookType.AROUND
+        )
         compat.HookRegistry.register(compat.DRAFT_BACKEND, of_draft, compat.HookType.AROUND)
         compat.HookRegistry.register(compat.GUESS_BACKENDS, of_guesses, compat.HookType.AROUND)
     if compat.on_host():

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from atomc.frameworks import part
-from atomc.pages import ALIGN, SLACK
+from atomc.pages import SLACK, side_by_side
 
 from .compat import (
     AttentionBackend,
@@ -110,15 +110,6 @@ class SlotBackend(Backend):
         return SlotBuilder
 
 
-def side_by_side(caches: list) -> tuple[list[int], int]:
-    """Where in a page each of a layer's caches begins, and the bytes of all, with what kernels may read past them."""
-    starts, size = [], 0
-    for cache in caches:
-        starts.append(size)
-        size += -(-cache.block_bytes // ALIGN) * ALIGN
-    return starts, size + SLACK
-
-
 class Layer(AttentionLayerBase):
     """A layer's pages, each one run of bytes: vLLM hands them out, and only kernels know what is in
     them. A layer with an indexer has the keys of that behind its rows, in the same page."""
@@ -131,7 +122,7 @@ class Layer(AttentionLayerBase):
         self.starts, size = side_by_side(caches)
         # Kernels may read past a page, so each has that much room after it, in shares of its
         # tokens.
-        self.half = -(-size // first.block_tokens) // 2
+        self.half = -(-(size + SLACK) // first.block_tokens) // 2
 
     def pages(self) -> list[tuple[int, int, int]]:
         """Of each entry of the artifact's cache: where they begin, the bytes from one to the next, and how many there are."""
@@ -175,7 +166,8 @@ class SlotLayer(MambaBase):
     mamba_type = MambaAttentionBackendEnum.GDN_ATTN
 
     def __init__(self, caches: list):
-        self.starts, self.bytes = side_by_side(caches)
+        self.starts, size = side_by_side(caches)
+        self.bytes = size + SLACK
 
     def get_state_shape(self):
         return ((self.bytes,),)
