@@ -97,6 +97,28 @@ def test_next_tokens_are_as_likely_as_with_transformers(tmp_path, name):
         )
 
 
+def test_chosen_positions_of_chunks_and_of_kept_prefixes_are_those_of_a_whole_prompt(
+    engine, tmp_path
+):
+    """Indexers choose 8 of 90 to 110 positions, and their keys lie in the pages that a prefix is kept in."""
+    folder = golden_model(tmp_path, "dsa-glm")
+    compile(folder, "--dtype", "float32")
+    prompts = [[(7 * i + k * i * i) % 96 for i in range(90)] for k in (1, 2)]
+    options = dict(skip_tokenizer_init=True, dtype="float32", max_running_requests=4)
+
+    def answers(made):
+        asked = {"temperature": 0, "max_new_tokens": 20, "ignore_eos": True}
+        return made.generate(input_ids=prompts, sampling_params=asked)
+
+    tokens = lambda made: [answer["output_ids"] for answer in made]
+    whole = tokens(answers(engine(folder, disable_radix_cache=True, **options)))
+    cut = engine(folder, chunked_prefill_size=32, **options)
+    assert tokens(answers(cut)) == whole
+    again = answers(cut)
+    assert tokens(again) == whole
+    assert all(answer["meta_info"]["cached_tokens"] >= 64 for answer in again)
+
+
 @pytest.mark.parametrize("name", FAMILIES)
 def test_a_family_can_be_compiled_as_sglang_reads_it(name):
     """From what SGLang's own classes make of its configuration."""

@@ -130,6 +130,28 @@ def test_atomc_check_says_that_vllm_runs_a_family(name):
     assert not checks(case(name), "--for", "vllm", "--max-model-len", "64")
 
 
+def test_chosen_positions_of_chunks_and_of_kept_prefixes_are_those_of_a_whole_prompt(
+    engine, tmp_path
+):
+    """Indexers choose 8 of 90 to 110 positions, and their keys lie in the pages that a prefix is kept in."""
+    folder = golden_model(tmp_path, "dsa-glm")
+    compile(folder, "--dtype", "float32")
+    prompts = [{"prompt_token_ids": [(7 * i + k * i * i) % 96 for i in range(90)]} for k in (1, 2)]
+    params = SamplingParams(temperature=0, max_tokens=20, ignore_eos=True, detokenize=False)
+    options = dict(skip_tokenizer_init=True, dtype="float32", max_num_seqs=4)
+
+    def answers(llm):
+        made = llm.generate(prompts, params, use_tqdm=False)
+        return [answer.outputs[0].token_ids for answer in made], made
+
+    whole, _ = answers(engine(folder, enable_prefix_caching=False, **options))
+    llm = engine(folder, max_num_batched_tokens=32, **options)
+    assert answers(llm)[0] == whole
+    again, made = answers(llm)
+    assert again == whole
+    assert all(answer.num_cached_tokens >= 64 for answer in made)
+
+
 def test_windows_give_pages_back(engine, tmp_path):
     """Sequences that are longer than the cache, in layers that see the last 8 tokens alone, have
     the tokens that they have with room for all."""
