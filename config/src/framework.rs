@@ -172,6 +172,12 @@ impl Framework {
                 self.name
             ));
         }
+        if config.chooses_blocks() {
+            found.push(format!(
+                "config.json: index_topk_blocks: an artifact has no pages of {} for the keys that choose blocks",
+                self.name
+            ));
+        }
         for judged in self.judged {
             let value = options.get(judged.name).unwrap_or(&Value::Null);
             let fault = (self.unfit)(judged, value, &Asked { config, options }, held);

@@ -537,7 +537,7 @@ mod meaning {
         assert_eq!(read(json!({ "rms_norm_eps": 0 })).eps, 0.0);
         for (name, activation) in [("quick_gelu", Activation::QuickGelu), ("gelu_python", Activation::Gelu)] {
             let layer = &read(json!({ "hidden_act": name })).layers[0];
-            assert!(layer.half::<Gated>().is_some_and(|mlp| mlp.activation == activation));
+            assert!(layer.half::<Gated>().is_some_and(|mlp| mlp.gate == Gate::Plain(activation)));
         }
     }
 

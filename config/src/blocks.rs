@@ -1,0 +1,95 @@
+//! The choice of blocks of keys, as a configuration describes it: each head of keys has queries of
+//! its own that choose its blocks, by products with one short key of each token.
+use crate::Diagnostic;
+use crate::fields::{Fields, Read};
+
+/// The field that has all others of the choice in releases.
+const RELEASED: &str = "sparse_attention_config";
+/// The type of layers that choose.
+const TYPE: &str = "minimax_m3_sparse";
+
+/// How a token's blocks are chosen. A block has the largest product of any key that the token sees.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BlockChoice {
+    /// Elements of a query and of a key.
+    pub dim: usize,
+    /// Positions of a block.
+    pub size: usize,
+    /// Most blocks of a token.
+    pub most: usize,
+    /// How many of the last blocks are always among them.
+    pub local: usize,
+}
+
+/// The choice of each layer, if it has one, for so many heads of keys, of which so many elements
+/// are turned.
+pub(crate) fn read<'a>(
+    f: &Fields<'a>,
+    layers: usize,
+    (kv_heads, turned, most_dim): (usize, usize, usize),
+) -> Result<Vec<Option<BlockChoice>>, Diagnostic> {
+    let released = f.object(RELEASED)?;
+    let of = |name: &'static str, other: &str, read: Read<'a, usize>, default: usize| {
+        let value = match released.as_ref().filter(|released| released.has(other)) {
+            Some(released) => released.given(other, read, default)?,
+            None => f.given(name, read, default)?,
+        };
+        f.note(name, value);
+        Ok::<_, Diagnostic>(value)
+    };
+    let heads = of("index_n_heads", "sparse_num_index_heads", Fields::size, 4)?;
+    let dim = of("index_head_dim", "sparse_index_dim", Fields::size, 128)?;
+    let size = of("index_block_size", "sparse_block_size", Fields::size, 128)?;
+    let most = of("index_topk_blocks", "sparse_topk_blocks", Fields::size, 16)?;
+    let local = of("index_local_blocks", "sparse_local_block", Fields::number, 1)?;
+    let chosen = layers_that_choose(f, released.as_ref(), layers)?;
+    if chosen.contains(&true) {
+        f.at_most("index_head_dim", dim, most_dim)?;
+        let fault = |name, message: String| Err(f.fault("config::value", name, message));
+        if heads != kv_heads {
+            let message = format!("{heads} heads choose blocks for {kv_heads} heads of keys: they must be as many");
+            return fault("index_n_heads", message);
+        }
+        if dim < turned {
+            return fault("index_head_dim", format!("{dim} is less than the {turned} elements that are turned"));
+        }
+        if local > most {
+            return fault("index_local_blocks", format!("{local} are more than index_topk_blocks, {most}"));
+        }
+    }
+    let blocks = BlockChoice { dim, size, most, local };
+    Ok(chosen.into_iter().map(|chooses| chooses.then_some(blocks)).collect())
+}
+
+/// Whether each layer chooses: by its type, or else by a list of marks. Without both none does.
+fn layers_that_choose(f: &Fields, released: Option<&Fields>, layers: usize) -> Result<Vec<bool>, Diagnostic> {
+    let name = "sparse_attention_freq";
+    let marks = match released {
+        Some(released) => released.marks(name)?.map(|marks| released.of_layers(name, marks, layers)).transpose()?,
+        None => None,
+    };
+    let chosen = f.layers_of_type(TYPE, layers)?.or(marks).unwrap_or(vec![false; layers]);
+    f.note("layer_types", &chosen[..]);
+    if let Some(released) = released.filter(|_| chosen.contains(&true)) {
+        check(released, &chosen)?;
+    }
+    Ok(chosen)
+}
+
+/// Checks that nothing is asked for that is not computed.
+fn check(released: &Fields, chosen: &[bool]) -> Result<(), Diagnostic> {
+    let fault = |name, message| Err(released.fault("config::unsupported", name, message));
+    released.one_of("sparse_score_type", "max", &[("max", ())])?;
+    if released.flag("use_sparse_attention")? == Some(false) {
+        return fault("use_sparse_attention", "is false, and layers are listed that choose blocks");
+    }
+    if released.number("sparse_init_block")?.unwrap_or(0) > 0 {
+        return fault("sparse_init_block", "is not supported: it must be 0");
+    }
+    let name = "sparse_disable_index_value";
+    let without = released.marks(name)?.map(|marks| released.of_layers(name, marks, chosen.len())).transpose()?;
+    match without.is_none_or(|without| chosen.iter().zip(without).all(|(&chooses, without)| !chooses || without)) {
+        true => Ok(()),
+        false => fault(name, "must be 1 for each layer that chooses: queries of a choice have no values"),
+    }
+}
