@@ -93,3 +93,89 @@ fn check(released: &Fields, chosen: &[bool]) -> Result<(), Diagnostic> {
         false => fault(name, "must be 1 for each layer that chooses: queries of a choice have no values"),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::BlockChoice;
+    use crate::{Attention, Config, Diagnostic, Experts, Gate, Gated, Layer};
+    use serde_json::{Value, json};
+
+    fn read(fields: Value) -> Result<Config, Diagnostic> {
+        let mut all = json!({
+            "architectures": ["MiniMaxM3SparseForCausalLM"], "hidden_size": 64, "num_hidden_layers": 3, "head_dim": 32,
+            "num_attention_heads": 8, "num_key_value_heads": 4, "vocab_size": 128, "dense_intermediate_size": 96,
+        });
+        all.as_object_mut().expect("an object").extend(fields.as_object().expect("an object").clone());
+        Config::parse(&all.to_string(), None)
+    }
+
+    fn choices(config: &Config) -> Vec<Option<BlockChoice>> {
+        config.layers.iter().map(|layer| layer.half::<Attention>().expect("it attends").blocks).collect()
+    }
+
+    const USUAL: BlockChoice = BlockChoice { dim: 128, size: 128, most: 16, local: 1 };
+
+    #[test]
+    fn layers_choose_by_type_or_mark() {
+        let of = |fields| choices(&read(fields).expect("a good configuration"));
+        assert_eq!(of(json!({})), [None; 3]);
+        let types = json!(["full_attention", "minimax_m3_sparse", "full_attention"]);
+        assert_eq!(of(json!({ "layer_types": types })), [None, Some(USUAL), None]);
+        let marks = json!({ "sparse_attention_freq": [0, 0, 1] });
+        assert_eq!(of(json!({ "sparse_attention_config": marks })), [None, None, Some(USUAL)]);
+        assert_eq!(of(json!({ "layer_types": types, "sparse_attention_config": marks })), [None, Some(USUAL), None]);
+    }
+
+    #[test]
+    fn both_spellings_say_how() {
+        let own = BlockChoice { dim: 64, size: 32, most: 5, local: 0 };
+        let types = json!(["minimax_m3_sparse", "full_attention", "full_attention"]);
+        let flat = json!({
+            "layer_types": types, "index_n_heads": 4, "index_head_dim": 64, "index_block_size": 32,
+            "index_topk_blocks": 5, "index_local_blocks": 0,
+        });
+        let released = json!({ "layer_types": types, "index_topk_blocks": 9, "sparse_attention_config": {
+            "sparse_num_index_heads": 4, "sparse_index_dim": 64, "sparse_block_size": 32, "sparse_topk_blocks": 5,
+            "sparse_local_block": 0, "sparse_score_type": "max", "sparse_init_block": 0, "use_sparse_attention": true,
+            "sparse_disable_index_value": [1, 0, 0],
+        }});
+        let [flat, released] = [flat, released].map(|fields| read(fields).expect("a good configuration"));
+        assert_eq!(choices(&flat), [Some(own), None, None]);
+        assert_eq!(choices(&flat), choices(&released));
+        assert!(flat.chooses_blocks());
+    }
+
+    #[test]
+    fn what_is_not_computed_is_refused() {
+        let fault = |own: Value, released: Value| {
+            let mut fields = json!({ "layer_types": ["minimax_m3_sparse", "full_attention", "full_attention"] });
+            fields.as_object_mut().expect("an object").extend(own.as_object().expect("an object").clone());
+            fields["sparse_attention_config"] = released;
+            read(fields).expect_err("a fault").to_string()
+        };
+        let faults = [
+            fault(json!({ "index_n_heads": 2 }), json!({})),
+            fault(json!({ "index_head_dim": 8 }), json!({})),
+            fault(json!({ "index_local_blocks": 17 }), json!({})),
+            fault(json!({}), json!({ "sparse_init_block": 1 })),
+            fault(json!({}), json!({ "sparse_score_type": "mean" })),
+            fault(json!({}), json!({ "use_sparse_attention": false })),
+            fault(json!({}), json!({ "sparse_disable_index_value": [0, 0, 0] })),
+            fault(json!({ "attention_output_gate": true }), json!({})),
+            fault(json!({ "use_gemma_norm": false }), json!({})),
+        ];
+        insta::assert_snapshot!(faults.join("\n"), @"");
+    }
+
+    #[test]
+    fn gates_of_all_mlps_are_clamped() {
+        let config = read(json!({ "moe_layer_freq": [0, 1, 1], "swiglu_limit": 5.0 })).expect("a good configuration");
+        let gate = Gate::Clamped { alpha: 1.702, limit: 5.0 };
+        let dense: Vec<_> = config.layers.iter().map(|layer| layer.half::<Gated>().map(|mlp| mlp.gate)).collect();
+        assert_eq!(dense, [Some(gate), None, None]);
+        let experts: &Experts = Layer::half(&config.layers[1]).expect("experts");
+        let shared = experts.shared.as_ref().expect("a shared expert");
+        assert_eq!((experts.gate, shared.gate, shared.intermediate), (gate, gate, 3072));
+        assert_eq!((experts.router.scale, experts.width), (2.0, 3072));
+    }
+}

@@ -104,7 +104,7 @@ fn the_best_blocks_are_chosen() {
 #[test]
 fn the_best_of_many_blocks_are_chosen() {
     check(&choose_blocks(4, 128, [16, 128, 1]), Family::Choose, &[run(4_000, 1)]);
-    check(&choose_blocks(2, 16, [24, 1, 0]), Family::Choose, &[run(700, 1), run(1_500, 1)]);
+    check(&choose_blocks(2, 16, [24, 8, 0]), Family::Choose, &[run(700, 1), run(1_500, 1)]);
 }
 
 #[test]
