@@ -2,9 +2,10 @@
 //! them. Users of an artifact compare them with the configuration that it was made of.
 //!
 //! `model.rs` has the model as a list of layers, each of halves, whose kinds are the rows of
-//! `kind.rs`. Their facts are in `attention.rs` (with `blocks.rs`), `latent.rs`, `delta.rs`, `conv.rs`, `mlp.rs` and `experts.rs`, and factors in
-//! `scales.rs`. `rope.rs` and `freqs.rs` are rotary embeddings. `family.rs` is the table of
-//! architectures. `draft.rs` has the models that guess tokens.
+//! `kind.rs`. Their facts are in `attention.rs` (with `blocks.rs`), `latent.rs`, `delta.rs`,
+//! `conv.rs`, `mlp.rs` and `experts.rs`, and factors in `scales.rs`. `rope.rs` and `freqs.rs` are
+//! rotary embeddings. `family.rs` is the table of architectures. `draft.rs` has the models that
+//! guess tokens.
 //!
 //! `fields.rs` reads: every fault names its field, and each fact is noted when it is read.
 //! `quantised.rs`, with a file for each method, gives the encoding of a module's weight. `diag.rs`

@@ -1,6 +1,6 @@
-//! Family `choose`: a task is a list of a token. It scores the keys of its sequence page by page and
-//! keeps the best positions, or blocks of them, in a list with room for twice as many; a full list
-//! is cut to the best. Entries stay in ascending order.
+//! Family `choose`: a task is a list of a token. It scores the keys of its sequence page by page
+//! and keeps the best positions, or blocks of them, in a list with room for twice as many; a full
+//! list is cut to the best. Entries stay in ascending order.
 use atomc_artifact::manifest;
 use atomc_ir::{DType, Diagnostic, Op};
 

@@ -1,9 +1,9 @@
-//! Family `choose`: a work-group is a list of a token, or a part of its keys in steps of few tokens.
-//! Its waves multiply panels of keys with the queries of all heads, which are in registers. Local
-//! memory has the scores of a turn of keys, and a list of the best positions so far, in ascending
-//! order. A full list is cut to the `k` best; from then on only better keys enter it. Then the
-//! work-groups of a list choose together from what they have ([`together`]), where a chip lets them
-//! wait for each other; elsewhere the last one chooses from what all have.
+//! Family `choose`: a work-group is a list of a token, or a part of its keys in steps of few
+//! tokens. Its waves multiply panels of keys with the queries of all heads, which are in registers.
+//! Local memory has the scores of a turn of keys, and a list of the best positions so far, in
+//! ascending order. A full list is cut to the `k` best; from then on only better keys enter it.
+//! Then the work-groups of a list choose together from what they have ([`together`]), where a chip
+//! lets them wait for each other; elsewhere the last one chooses from what all have.
 //!
 //! A list has positions, by scores that are sums over heads; or each head of queries has a list, of
 //! blocks of keys, by the largest score of a block.

@@ -1,6 +1,6 @@
-//! The work-groups of a list choose together, each from its own part of it. For each byte of the least
-//! number they add up their counts of its values. Then each knows the places of its entries in the
-//! result from the numbers of entries that those before it keep.
+//! The work-groups of a list choose together, each from its own part of it. For each byte of the
+//! least number they add up their counts of its values. Then each knows the places of its entries
+//! in the result from the numbers of entries that those before it keep.
 //!
 //! A work-group waits for the others here.
 //! [`Kernel::together`](atomc_artifact::manifest::Kernel::together) tells the loader their number.
