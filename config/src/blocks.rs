@@ -29,6 +29,10 @@ pub(crate) fn read<'a>(
     (kv_heads, turned, most_dim): (usize, usize, usize),
 ) -> Result<Vec<Option<BlockChoice>>, Diagnostic> {
     let released = f.object(RELEASED)?;
+    let chosen = layers_that_choose(f, released.as_ref(), layers)?;
+    if !chosen.contains(&true) {
+        return Ok(vec![None; layers]);
+    }
     let of = |name: &'static str, other: &str, read: Read<'a, usize>, default: usize| {
         let value = match released.as_ref().filter(|released| released.has(other)) {
             Some(released) => released.given(other, read, default)?,
@@ -42,20 +46,17 @@ pub(crate) fn read<'a>(
     let size = of("index_block_size", "sparse_block_size", Fields::size, 128)?;
     let most = of("index_topk_blocks", "sparse_topk_blocks", Fields::size, 16)?;
     let local = of("index_local_blocks", "sparse_local_block", Fields::number, 1)?;
-    let chosen = layers_that_choose(f, released.as_ref(), layers)?;
-    if chosen.contains(&true) {
-        f.at_most("index_head_dim", dim, most_dim)?;
-        let fault = |name, message: String| Err(f.fault("config::value", name, message));
-        if heads != kv_heads {
-            let message = format!("{heads} heads choose blocks for {kv_heads} heads of keys: they must be as many");
-            return fault("index_n_heads", message);
-        }
-        if dim < turned {
-            return fault("index_head_dim", format!("{dim} is less than the {turned} elements that are turned"));
-        }
-        if local > most {
-            return fault("index_local_blocks", format!("{local} are more than index_topk_blocks, {most}"));
-        }
+    f.at_most("index_head_dim", dim, most_dim)?;
+    let fault = |name, message: String| Err(f.fault("config::value", name, message));
+    if heads != kv_heads {
+        let message = format!("{heads} heads choose blocks for {kv_heads} heads of keys: they must be as many");
+        return fault("index_n_heads", message);
+    }
+    if dim < turned {
+        return fault("index_head_dim", format!("{dim} is less than the {turned} elements that are turned"));
+    }
+    if local > most {
+        return fault("index_local_blocks", format!("{local} are more than index_topk_blocks, {most}"));
     }
     let blocks = BlockChoice { dim, size, most, local };
     Ok(chosen.into_iter().map(|chooses| chooses.then_some(blocks)).collect())
@@ -164,7 +165,17 @@ mod tests {
             fault(json!({ "attention_output_gate": true }), json!({})),
             fault(json!({ "use_gemma_norm": false }), json!({})),
         ];
-        insta::assert_snapshot!(faults.join("\n"), @"");
+        insta::assert_snapshot!(faults.join("\n"), @r#"
+        config.json: index_n_heads: 2 heads choose blocks for 4 heads of keys: they must be as many
+        config.json: index_head_dim: 8 is less than the 16 elements that are turned
+        config.json: index_local_blocks: 17 are more than index_topk_blocks, 16
+        config.json: sparse_attention_config.sparse_init_block: is not supported: it must be 0
+        config.json: sparse_attention_config.sparse_score_type: unknown value "mean"
+        config.json: sparse_attention_config.use_sparse_attention: is false, and layers are listed that choose blocks
+        config.json: sparse_attention_config.sparse_disable_index_value: must be 1 for each layer that chooses: queries of a choice have no values
+        config.json: attention_output_gate: is not supported: it must be null or false
+        config.json: use_gemma_norm: is not supported: it must be null or true
+        "#);
     }
 
     #[test]
