@@ -1,6 +1,7 @@
 //! The attention of each layer, as a configuration describes it.
 use serde_json::json;
 
+use crate::blocks::{self, BlockChoice};
 use crate::family::Switch;
 use crate::fields::Fields;
 use crate::freqs::Freqs;
@@ -37,6 +38,8 @@ pub struct Attention {
     pub sinks: Option<&'static str>,
     /// Keys that a token sees; 0 for all.
     pub window: usize,
+    /// How the blocks of keys are chosen that a token sees, if it does not see all.
+    pub blocks: Option<BlockChoice>,
     /// Which of the model's rotary embeddings turns queries and keys, if any.
     pub rope: Option<usize>,
     /// Whether neighbours are turned, and not halves.
@@ -88,6 +91,8 @@ pub(crate) struct Traits {
     pub gated: bool,
     pub sinks: Sinks,
     pub window: WindowRule,
+    /// Whether layers may choose blocks of keys.
+    pub blocks: bool,
     pub rope: RopeRule,
     pub in_pairs: bool,
     /// Without `partial_rotary_factor`.
@@ -235,7 +240,12 @@ pub(crate) fn read(
         _ => (embeddings(f, traits, sizes)?, ropes),
     };
     let (value_dim, value_scale) = values(f, traits, head_dim)?;
-    let layer = |(window, rope): (usize, Option<usize>)| Attention {
+    let turned = embeddings.first().map_or(0, |rope| rope.freqs.dim);
+    let blocks = match traits.blocks {
+        true => blocks::read(f, layers, (kv_heads, turned, MAX_HEAD_DIM))?,
+        false => vec![None; layers],
+    };
+    let layer = |((window, rope), blocks): ((usize, Option<usize>), Option<BlockChoice>)| Attention {
         heads,
         kv_heads: if window > 0 { kv_heads * traits.window_kv } else { kv_heads },
         head_dim,
@@ -255,10 +265,11 @@ pub(crate) fn read(
             Sinks::None => None,
         },
         window,
+        blocks,
         rope,
         in_pairs: traits.in_pairs,
     };
-    Ok((windows.into_iter().zip(ropes).map(layer).collect(), embeddings))
+    Ok((windows.into_iter().zip(ropes).zip(blocks).map(layer).collect(), embeddings))
 }
 
 fn head_dim(f: &Fields, traits: &Traits, hidden: usize, heads: usize) -> Result<usize, Diagnostic> {

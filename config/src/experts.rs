@@ -4,7 +4,7 @@ use crate::Diagnostic;
 use crate::family::Switch;
 use crate::fields::Fields;
 use crate::kind::Weights;
-use crate::mlp::{self, Activation, Gated};
+use crate::mlp::{self, Gate, Gated};
 
 /// Most experts of a layer: some sixteen times what today's largest models have.
 const MAX_EXPERTS: usize = 1 << 13;
@@ -80,15 +80,6 @@ pub enum Score {
     Chosen,
 }
 
-/// What makes an inner row of the two projections.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Gate {
-    /// `activation(gate) * up`
-    Plain(Activation),
-    /// `gate * sigmoid(alpha * gate) * (up + 1)`, with both cut off at the limit.
-    Clamped { alpha: f64, limit: f64 },
-}
-
 /// How a checkpoint has the weights of experts.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum StoredExperts {
@@ -129,16 +120,31 @@ pub(crate) struct Traits {
     pub correction: (&'static str, Correction),
     /// Whether scores are corrected, where [`Traits::groups`] says that they may be.
     pub corrected: Switch,
-    /// Whether gates are clamped.
-    pub clamped: bool,
     pub on_input: bool,
     pub bias: bool,
     pub stored: StoredExperts,
-    /// The field that says how many experts' widths the shared one has, if there is one, and its
-    /// default; with a gate it is the width.
-    pub shared: Option<(&'static str, usize)>,
+    pub shared: Option<SharedWidth>,
     pub shared_module: &'static str,
     pub shared_gate: bool,
+}
+
+/// The field that says how wide the shared expert is, with its default.
+#[derive(Clone, Copy)]
+pub(crate) enum SharedWidth {
+    /// As so many of the others.
+    Times(&'static str, usize),
+    /// This wide.
+    Field(&'static str, usize),
+}
+
+impl SharedWidth {
+    /// The width, where others have this one.
+    fn read(self, f: &Fields, width: usize) -> Result<usize, Diagnostic> {
+        let (SharedWidth::Times(name, default) | SharedWidth::Field(name, default)) = self;
+        let size = f.or(name, Fields::size_of_all, default)?;
+        let size = if matches!(self, SharedWidth::Times(..)) { size.saturating_mul(width) } else { size };
+        f.at_most(name, size, crate::fields::MAX_SIZE)
+    }
 }
 
 /// Which layers have experts.
@@ -155,6 +161,9 @@ pub(crate) enum LayerRule {
     Named,
     /// Those that `mlp_layer_types` calls sparse, or else as `From`.
     Typed(usize),
+    /// Those that `mlp_layer_types` calls sparse, or else those with a 1 in `moe_layer_freq`, or
+    /// else all.
+    Marked,
     /// Each `moe_layer_interval`-th from `moe_layer_start_index` to `moe_layer_end_index`, by
     /// default from this one on.
     Between(usize),
@@ -195,22 +204,14 @@ pub(crate) fn read(
     let sparse = sparse(f, traits.layers, layers)?;
     let count = count(f, traits)?;
     let width = f.or(traits.width.0, Fields::size_of_all, traits.width.1)?;
-    let gate = match traits.clamped {
-        false => Gate::Plain(mlp::activation(f, dense.activation)?),
-        true => Gate::Clamped {
-            alpha: f.or("swiglu_alpha", Fields::positive, 1.702)?,
-            limit: f.or("swiglu_limit", Fields::positive, 7.0)?,
-        },
-    };
-    let shared = match (traits.shared, gate) {
-        (Some((name, default)), Gate::Plain(activation)) => {
-            let intermediate = f.or(name, Fields::size_of_all, default)?;
-            let intermediate = if traits.shared_gate { intermediate } else { intermediate.saturating_mul(width) };
-            let intermediate = f.at_most(name, intermediate, crate::fields::MAX_SIZE)?;
+    let gate = mlp::gate(f, dense)?;
+    let shared = match traits.shared {
+        Some(shared) => {
+            let intermediate = shared.read(f, width)?;
             let modules = mlp::Modules { path: traits.shared_module, ..dense.modules };
-            Some(Gated { intermediate, activation, bias: false, fused: false, modules })
+            Some(Gated { intermediate, gate, bias: false, fused: false, modules })
         }
-        _ => None,
+        None => None,
     };
     let (router, stored, bias) = (router(f, traits, count)?, traits.stored, traits.bias);
     let on_input = traits.on_input;
@@ -339,6 +340,11 @@ fn sparse(f: &Fields, rule: LayerRule, layers: usize) -> Result<Vec<bool>, Diagn
             None => from(f, "first_k_dense_replace", default, layers)?,
             Some(types) => types_of(f, f.of_layers("mlp_layer_types", types, layers)?)?,
         },
+        LayerRule::Marked => match (f.texts("mlp_layer_types")?, f.marks("moe_layer_freq")?) {
+            (Some(types), _) => types_of(f, f.of_layers("mlp_layer_types", types, layers)?)?,
+            (None, Some(marks)) => f.of_layers("moe_layer_freq", marks, layers)?,
+            (None, None) => vec![true; layers],
+        },
         LayerRule::Between(default) => {
             let start = f.given("moe_layer_start_index", Fields::number, default)?;
             let step = f.given("moe_layer_interval", Fields::size, 1)?;
@@ -348,7 +354,7 @@ fn sparse(f: &Fields, rule: LayerRule, layers: usize) -> Result<Vec<bool>, Diagn
     };
     let name = match rule {
         LayerRule::Sparse => "mlp_only_layers",
-        LayerRule::Typed(_) => "mlp_layer_types",
+        LayerRule::Typed(_) | LayerRule::Marked => "mlp_layer_types",
         LayerRule::Between(_) => "moe_layer_interval",
         LayerRule::Behind(name, _) => name,
         LayerRule::Named => "moe_layers",

@@ -3,7 +3,9 @@
 use crate::attention::{self, QkNorm, RopeRule, ScaleRule, Sinks, Stretch, WindowRule};
 use crate::delta::StoredDelta;
 use crate::draft::{self, Drafting};
-use crate::experts::{self, Correction, GroupRule, LayerRule, NormRule, Score, StoredExperts, WholeExperts};
+use crate::experts::{
+    self, Correction, GroupRule, LayerRule, NormRule, Score, SharedWidth, StoredExperts, WholeExperts,
+};
 use crate::fields::Fields;
 use crate::growth;
 use crate::kind::Norms;
@@ -124,6 +126,7 @@ const LLAMA: Family = Family {
         gated: false,
         sinks: Sinks::None,
         window: WindowRule::None,
+        blocks: false,
         rope: RopeRule::All,
         in_pairs: false,
         partial: 1.0,
@@ -142,6 +145,7 @@ const LLAMA: Family = Family {
         bias: Switch::Field("mlp_bias"),
         fused: false,
         activation: ("hidden_act", "silu"),
+        clamped: false,
         width: mlp::Width::Field("intermediate_size"),
         modules: mlp::Modules { path: "mlp", gate: "gate_proj", up: "up_proj", down: "down_proj" },
     },
@@ -350,7 +354,6 @@ const QWEN3_EXPERTS: experts::Traits = experts::Traits {
     null_factor: false,
     correction: ("mlp.gate.e_score_correction_bias", Correction::Row),
     corrected: Switch::Always,
-    clamped: false,
     on_input: false,
     bias: false,
     stored: StoredExperts::Each {
@@ -408,7 +411,7 @@ const GLM4_MOE_EXPERTS: experts::Traits = experts::Traits {
     score: Score::Sigmoid,
     renormalise: NormRule::Field(true),
     groups: GroupRule::Corrected(1, 1, 1.0),
-    shared: Some(("n_shared_experts", 1)),
+    shared: Some(SharedWidth::Times("n_shared_experts", 1)),
     ..QWEN3_EXPERTS
 };
 
@@ -445,6 +448,7 @@ const GPT_OSS: Family = Family {
         head_dim: Some(64),
         ..LLAMA.attention
     },
+    mlp: mlp::Traits { clamped: true, ..QWEN2.mlp },
     experts: Some(experts::Traits {
         count: (&["num_local_experts", "num_experts"], 128),
         chosen: 4,
@@ -454,7 +458,6 @@ const GPT_OSS: Family = Family {
         router_bias: true,
         score: Score::Chosen,
         renormalise: NormRule::Never,
-        clamped: true,
         bias: true,
         stored: StoredExperts::Together { path: "mlp.experts", alternating: true },
         ..QWEN3_EXPERTS
@@ -471,7 +474,7 @@ const DEEPSEEK_V3_EXPERTS: experts::Traits = experts::Traits {
     score: Score::Sigmoid,
     renormalise: NormRule::Field(true),
     groups: GroupRule::Corrected(8, 4, 2.5),
-    shared: Some(("n_shared_experts", 1)),
+    shared: Some(SharedWidth::Times("n_shared_experts", 1)),
     ..QWEN3_EXPERTS
 };
 
@@ -530,7 +533,7 @@ const DEEPSEEK_V2: Family = Family {
         layers: LayerRule::From(0),
         renormalise: NormRule::Never,
         groups: GroupRule::Method,
-        shared: Some(("n_shared_experts", 2)),
+        shared: Some(SharedWidth::Times("n_shared_experts", 2)),
         ..QWEN3_EXPERTS
     }),
     refused: &["attention_bias", "mlp_bias", "norm_topk_prob"],
@@ -563,7 +566,7 @@ const QWEN3_NEXT: Family = Family {
         chosen: 10,
         width: ("moe_intermediate_size", 512),
         renormalise: NormRule::Field(true),
-        shared: Some(("shared_expert_intermediate_size", 512)),
+        shared: Some(SharedWidth::Field("shared_expert_intermediate_size", 512)),
         shared_module: "mlp.shared_expert",
         shared_gate: true,
         ..QWEN3_EXPERTS
@@ -596,7 +599,7 @@ const QWEN3_5_MOE: Family = Family {
         width: ("moe_intermediate_size", 512),
         layers: LayerRule::All,
         renormalise: NormRule::Always,
-        shared: Some(("shared_expert_intermediate_size", 512)),
+        shared: Some(SharedWidth::Field("shared_expert_intermediate_size", 512)),
         shared_module: "mlp.shared_expert",
         shared_gate: true,
         ..QWEN3_EXPERTS
@@ -695,7 +698,7 @@ const EXAONE_MOE: Family = Family {
         renormalise: NormRule::Field(true),
         groups: GroupRule::Corrected(1, 1, 2.5),
         correction: ("mlp.e_score_correction_bias", Correction::Row),
-        shared: Some(("num_shared_experts", 1)),
+        shared: Some(SharedWidth::Times("num_shared_experts", 1)),
         ..QWEN3_EXPERTS
     }),
     norms: LLAMA.norms,
@@ -772,7 +775,7 @@ const ERNIE4_5_MOE: Family = Family {
         renormalise: NormRule::Always,
         groups: GroupRule::Whole(None),
         correction: ("mlp.moe_statics.e_score_correction_bias", Correction::Matrix),
-        shared: Some(("moe_num_shared_experts", 2)),
+        shared: Some(SharedWidth::Times("moe_num_shared_experts", 2)),
         ..QWEN3_EXPERTS
     }),
     others: others::ERNIE_MTP,
@@ -804,7 +807,7 @@ const HUNYUAN_MOE: Family = Family {
         layers: LayerRule::All,
         router: "mlp.gate.wg",
         renormalise: NormRule::Always,
-        shared: Some(("num_shared_expert", 1)),
+        shared: Some(SharedWidth::Times("num_shared_expert", 1)),
         shared_module: "mlp.shared_mlp",
         ..QWEN3_EXPERTS
     }),
@@ -827,7 +830,7 @@ const DOTS1: Family = Family {
         chosen: 6,
         layers: LayerRule::From(0),
         renormalise: NormRule::Field(false),
-        shared: Some(("n_shared_experts", 2)),
+        shared: Some(SharedWidth::Times("n_shared_experts", 2)),
         ..GLM4_MOE_EXPERTS
     }),
     others: &[],
@@ -877,7 +880,7 @@ const HY_V3: Family = Family {
         renormalise: NormRule::Always,
         groups: GroupRule::Whole(Some(("router_scaling_factor", 2.826))),
         correction: ("mlp.expert_bias", Correction::Row),
-        shared: Some(("num_shared_experts", 1)),
+        shared: Some(SharedWidth::Times("num_shared_experts", 1)),
         shared_module: "mlp.shared_mlp",
         ..QWEN3_EXPERTS
     }),
@@ -888,6 +891,25 @@ const HY_V3: Family = Family {
     bos: None,
     eos: None,
     ..LLAMA
+};
+
+const MINIMAX_M2_EXPERTS: experts::Traits = experts::Traits {
+    count: (&["num_local_experts", "num_experts"], 256),
+    chosen: 8,
+    width: ("intermediate_size", 1536),
+    layers: LayerRule::All,
+    router: "block_sparse_moe.gate",
+    score: Score::Sigmoid,
+    renormalise: NormRule::Always,
+    groups: GroupRule::Whole(None),
+    correction: ("block_sparse_moe.e_score_correction_bias", Correction::Row),
+    stored: StoredExperts::Each {
+        gate: "block_sparse_moe.experts.*.w1",
+        up: "block_sparse_moe.experts.*.w3",
+        down: "block_sparse_moe.experts.*.w2",
+        whole: None,
+    },
+    ..QWEN3_EXPERTS
 };
 
 const MINIMAX_M2: Family = Family {
@@ -903,30 +925,56 @@ const MINIMAX_M2: Family = Family {
         head_dim: Some(128),
         ..LLAMA.attention
     },
-    experts: Some(experts::Traits {
-        count: (&["num_local_experts", "num_experts"], 256),
-        chosen: 8,
-        width: ("intermediate_size", 1536),
-        layers: LayerRule::All,
-        router: "block_sparse_moe.gate",
-        score: Score::Sigmoid,
-        renormalise: NormRule::Always,
-        groups: GroupRule::Whole(None),
-        correction: ("block_sparse_moe.e_score_correction_bias", Correction::Row),
-        stored: StoredExperts::Each {
-            gate: "block_sparse_moe.experts.*.w1",
-            up: "block_sparse_moe.experts.*.w3",
-            down: "block_sparse_moe.experts.*.w2",
-            whole: None,
-        },
-        ..QWEN3_EXPERTS
-    }),
+    experts: Some(MINIMAX_M2_EXPERTS),
     others: others::MTP,
     positions: 196_608,
     eps: 1e-6,
     bos: Some(200_034),
     eos: Some(200_020),
     ..LLAMA
+};
+
+const MINIMAX_M3: Family = Family {
+    architecture: "MiniMaxM3SparseForCausalLM",
+    vllm: "minimax_m3",
+    attention: attention::Traits {
+        qk_norm: QkNorm::Heads,
+        blocks: true,
+        partial: 0.5,
+        kv_heads: Some(4),
+        heads: Some(64),
+        ..MINIMAX_M2.attention
+    },
+    mlp: mlp::Traits {
+        bias: Switch::Never,
+        clamped: true,
+        width: mlp::Width::Field("dense_intermediate_size"),
+        ..LLAMA.mlp
+    },
+    experts: Some(experts::Traits {
+        count: (&["num_local_experts", "num_experts"], 128),
+        chosen: 4,
+        width: ("intermediate_size", 3072),
+        layers: LayerRule::Marked,
+        groups: GroupRule::Whole(Some(("routed_scaling_factor", 2.0))),
+        shared: Some(SharedWidth::Field("shared_intermediate_size", 3072)),
+        shared_module: "block_sparse_moe.shared_experts",
+        ..MINIMAX_M2_EXPERTS
+    }),
+    norm_offset: 1.0,
+    refused: &["attention_output_gate"],
+    required: &["use_gemma_norm", "use_qk_norm", "use_routing_bias"],
+    positions: 524_288,
+    ..MINIMAX_M2
+};
+
+const MINIMAX_M3_IMAGES: Family = Family {
+    architecture: "MiniMaxM3SparseForConditionalGeneration",
+    text_config: Some("text_config"),
+    path: "model.language_model",
+    others: others::MINIMAX_M3_TOWER,
+    spellings: others::LANGUAGE_MODEL,
+    ..MINIMAX_M3
 };
 
 const GLM4_MOE_LITE: Family = Family {
@@ -1155,7 +1203,7 @@ const BAILING_MOE_V2: Family = Family {
         layers: LayerRule::From(0),
         correction: ("mlp.gate.expert_bias", Correction::Row),
         groups: GroupRule::Corrected(8, 4, 2.5),
-        shared: Some(("num_shared_experts", 1)),
+        shared: Some(SharedWidth::Times("num_shared_experts", 1)),
         ..GLM4_MOE_EXPERTS
     }),
     others: others::DRAFT_LAYERS,
@@ -1197,7 +1245,7 @@ const LLAMA4: Family = Family {
         renormalise: NormRule::Never,
         on_input: true,
         stored: StoredExperts::Together { path: "feed_forward.experts", alternating: false },
-        shared: Some(("n_shared_experts", 1)),
+        shared: Some(SharedWidth::Times("n_shared_experts", 1)),
         shared_module: "feed_forward.shared_expert",
         ..QWEN3_EXPERTS
     }),
@@ -1258,6 +1306,8 @@ pub const FAMILIES: &[Family] = &[
     SOLAR_OPEN,
     HY_V3,
     MINIMAX_M2,
+    MINIMAX_M3,
+    MINIMAX_M3_IMAGES,
     GLM4_MOE_LITE,
     KIMI_K25,
     KIMI_K25_SAVED,

@@ -2,10 +2,10 @@
 //! them. Users of an artifact compare them with the configuration that it was made of.
 //!
 //! `model.rs` has the model as a list of layers, each of halves, whose kinds are the rows of
-//! `kind.rs`. Their facts are
-//! in `attention.rs`, `latent.rs`, `delta.rs`, `conv.rs`, `mlp.rs` and `experts.rs`, and factors in
-//! `scales.rs`. `rope.rs` and `freqs.rs` are rotary embeddings. `family.rs` is the table of
-//! architectures. `draft.rs` has the models that guess tokens.
+//! `kind.rs`. Their facts are in `attention.rs` (with `blocks.rs`), `latent.rs`, `delta.rs`,
+//! `conv.rs`, `mlp.rs` and `experts.rs`, and factors in `scales.rs`. `rope.rs` and `freqs.rs` are
+//! rotary embeddings. `family.rs` is the table of architectures. `draft.rs` has the models that
+//! guess tokens.
 //!
 //! `fields.rs` reads: every fault names its field, and each fact is noted when it is read.
 //! `quantised.rs`, with a file for each method, gives the encoding of a module's weight. `diag.rs`
@@ -15,6 +15,7 @@
 //! on a command line. `vllm/` and `sglang/` have the table of each framework and its rules.
 //! `vllm/settings.rs` is the environment.
 mod attention;
+mod blocks;
 mod compare;
 mod conv;
 mod delta;
@@ -42,18 +43,19 @@ use std::path::{Path, PathBuf};
 
 pub use atomc_dtype::DType;
 pub use attention::{Attention, QkNorm};
+pub use blocks::BlockChoice;
 pub use compare::{Difference, differences};
 pub use conv::ShortConv;
 pub use delta::{Delta, StoredDelta};
 pub use diag::Diagnostic;
 pub use draft::{Draft, Fusion, Head, Mtp};
-pub use experts::{Correction, Experts, Gate, Router, Score, StoredExperts, WholeExperts};
+pub use experts::{Correction, Experts, Router, Score, StoredExperts, WholeExperts};
 pub use family::{FAMILIES, Family};
 pub use fields::{Facts, MAX_SIZE};
 pub use growth::Growth;
 pub use kind::{Half, Kind, Norms};
 pub use latent::{Indexer, Latent, Positions};
-pub use mlp::{Activation, Gated};
+pub use mlp::{Activation, Gate, Gated};
 pub use model::{Bound, Config, DTYPES, Layer};
 pub use others::OtherPart;
 pub use quantised::{Axes, Blocks, CacheScales, InputScales, Inputs, Modules, Quantisation, Scheme, Stored};

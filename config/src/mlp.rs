@@ -8,7 +8,7 @@ use crate::kind::Weights;
 #[derive(Clone, Debug, PartialEq)]
 pub struct Gated {
     pub intermediate: usize,
-    pub activation: Activation,
+    pub gate: Gate,
     pub bias: bool,
     /// Whether the checkpoint has one weight for both projections.
     pub fused: bool,
@@ -38,6 +38,8 @@ pub(crate) struct Traits {
     pub fused: bool,
     /// The field of the activation, and its default.
     pub activation: (&'static str, &'static str),
+    /// Whether gates are clamped instead, of experts too.
+    pub clamped: bool,
     pub width: Width,
     pub modules: Modules,
 }
@@ -78,6 +80,15 @@ fn adjusted(f: &Fields) -> Result<usize, Diagnostic> {
     Ok(width)
 }
 
+/// What makes an inner row of the two projections.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Gate {
+    /// `activation(gate) * up`
+    Plain(Activation),
+    /// `gate * sigmoid(alpha * gate) * (up + 1)`, with both cut off at the limit.
+    Clamped { alpha: f64, limit: f64 },
+}
+
 /// What the gate of an MLP goes through.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Activation {
@@ -116,14 +127,25 @@ const ACTIVATIONS: [(&str, Activation); 9] = [
 pub(crate) fn read(f: &Fields, traits: &Traits) -> Result<Gated, Diagnostic> {
     Ok(Gated {
         intermediate: traits.width.read(f)?,
-        activation: activation(f, traits.activation)?,
+        gate: gate(f, traits)?,
         bias: traits.bias.read(f)?,
         fused: traits.fused,
         modules: traits.modules,
     })
 }
 
-pub(crate) fn activation(f: &Fields, (name, default): (&'static str, &'static str)) -> Result<Activation, Diagnostic> {
+/// The gate of every MLP.
+pub(crate) fn gate(f: &Fields, traits: &Traits) -> Result<Gate, Diagnostic> {
+    Ok(match traits.clamped {
+        false => Gate::Plain(activation(f, traits.activation)?),
+        true => Gate::Clamped {
+            alpha: f.or("swiglu_alpha", Fields::positive, 1.702)?,
+            limit: f.or("swiglu_limit", Fields::positive, 7.0)?,
+        },
+    })
+}
+
+fn activation(f: &Fields, (name, default): (&'static str, &'static str)) -> Result<Activation, Diagnostic> {
     if f.has(name) && f.get(name).is_none() {
         return Err(f.fault("config::value", name, "must be a text, not null"));
     }

@@ -2,7 +2,7 @@
 use atomc_dtype::nth_name;
 use serde_json::{Map, Value, json};
 
-use crate::attention;
+use crate::attention::{self, Attention};
 use crate::conv;
 use crate::delta;
 use crate::draft::Mtp;
@@ -149,10 +149,9 @@ impl Config {
         self.layers.iter().any(|layer| layer.half::<Experts>().is_some())
     }
 
-    /// Whether any layer chooses the positions that tokens attend to.
-    pub fn has_indexers(&self) -> bool {
-        let of_latent = |layer: &Layer| layer.half::<Latent>().is_some_and(|latent| latent.positions != Positions::All);
-        self.layers.iter().any(of_latent)
+    /// Whether any layer chooses the blocks of keys that tokens attend to.
+    pub fn chooses_blocks(&self) -> bool {
+        self.layers.iter().any(|layer| layer.half::<Attention>().is_some_and(|attention| attention.blocks.is_some()))
     }
 
     /// Where the scales of the cache are, if it has some.

@@ -69,6 +69,17 @@ pub(crate) const KIMI_TOWER: &[Other] = &[
     below(PROJECTOR, "model.mm_projector."),
 ];
 
+/// For MiniMax-M3, with both spellings.
+pub(crate) const MINIMAX_M3_TOWER: &[Other] = &[
+    below(DRAFT, "mtp."),
+    below(DRAFT, "model.language_model.mtp."),
+    below(VISION, "vision_tower."),
+    below(VISION, "model.vision_tower."),
+    below(PROJECTOR, "multi_modal_projector."),
+    below(PROJECTOR, "model.multi_modal_projector."),
+    below(PROJECTOR, "patch_merge_mlp."),
+];
+
 /// For ERNIE 4.5.
 pub(crate) const ERNIE_MTP: &[Other] = &[below(DRAFT, "model.mtp_")];
 

@@ -156,8 +156,9 @@ impl Quantisation {
 /// A method's name, and the function that reads it.
 type Method = (&'static str, fn(&Fields, DType) -> Result<Quantisation, Diagnostic>);
 
-const METHODS: [Method; 6] = [
+const METHODS: [Method; 7] = [
     ("fp8", fp8::read),
+    ("mxfp8", fp8::read_powers),
     ("mxfp4", mxfp4::read),
     ("compressed-tensors", compressed_tensors::read),
     ("quark", quark::read),

@@ -204,7 +204,12 @@ const SGLANG: Framework = Framework { name: "SGLang", judged: JUDGED, unfit };
 /// Everything about which a configuration and its options do not fit an artifact, one line each,
 /// the telling ones first.
 pub fn refusals(config: &Config, options: &Map<String, Value>, held: &Held) -> Vec<String> {
-    SGLANG.refusals(config, options, held)
+    let mut found = SGLANG.refusals(config, options, held);
+    if config.chooses_blocks() {
+        let fault = "an artifact has no pages of SGLang for the keys that choose blocks";
+        found.push(format!("config.json: index_topk_blocks: {fault}"));
+    }
+    found
 }
 
 fn unfit(judged: &Judged, value: &Value, asked: &Asked, held: &Held) -> Option<String> {

@@ -146,6 +146,8 @@ mod meaning {
         SolarOpenForCausalLM: 8 kv heads of 128, 131072 positions, window 0, eps 1e-5, bf16, stop [], bos None
         HYV3ForCausalLM: 8 kv heads of 128, 131072 positions, window 0, eps 1e-5, bf16, stop [], bos None
         MiniMaxM2ForCausalLM: 8 kv heads of 128, 196608 positions, window 0, eps 1e-6, bf16, stop [200020], bos Some(200034)
+        MiniMaxM3SparseForCausalLM: 4 kv heads of 128, 524288 positions, window 0, eps 1e-6, bf16, stop [200020], bos Some(200034)
+        MiniMaxM3SparseForConditionalGeneration: 4 kv heads of 128, 524288 positions, window 0, eps 1e-6, bf16, stop [200020], bos Some(200034)
         Qwen3VLForConditionalGeneration: 32 kv heads of 128, 128000 positions, window 0, eps 1e-6, bf16, stop [], bos None
         Qwen3VLMoeForConditionalGeneration: 16 kv heads of 4, 128000 positions, window 0, eps 1e-6, bf16, stop [], bos None
         Cohere2ForCausalLM: 32 kv heads of 4, 8192 positions, window 4096, eps 1e-5, bf16, stop [255001], bos Some(5)
@@ -537,7 +539,7 @@ mod meaning {
         assert_eq!(read(json!({ "rms_norm_eps": 0 })).eps, 0.0);
         for (name, activation) in [("quick_gelu", Activation::QuickGelu), ("gelu_python", Activation::Gelu)] {
             let layer = &read(json!({ "hidden_act": name })).layers[0];
-            assert!(layer.half::<Gated>().is_some_and(|mlp| mlp.activation == activation));
+            assert!(layer.half::<Gated>().is_some_and(|mlp| mlp.gate == Gate::Plain(activation)));
         }
     }
 

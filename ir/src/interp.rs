@@ -759,19 +759,22 @@ pub(crate) fn attention_of<S: Real>(
         let before = i32::try_from(window).ok().filter(|&keys| keys > 0 && keys <= pos);
         (before.map_or(0, |keys| pos + 1 - keys)..=pos).collect()
     };
-    attend_over(args, (scale, positions), wanted)
+    attend_over(args, (scale, |t, _| positions(t)), wanted)
 }
 
-/// Attention of some tokens' heads over the positions of each token.
+/// Attention of some tokens' heads over the positions of each token and head of the cache, of
+/// which there are so many.
 fn attend_over<S: Real>(
     args: &[&Val<S>],
-    (scale, positions): (f64, impl Fn(usize) -> Vec<i32>),
+    (scale, positions): (f64, impl Fn(usize, [usize; 2]) -> Vec<i32>),
     wanted: impl Fn(usize, usize) -> bool,
 ) -> Results<S> {
     let (q, cache, batch) = (args[0].float()?, args[1].cache()?, args[2].batch()?);
     let (heads, dim) = (q.shape[1], q.shape[2]);
     let sinks = args.get(3).and_then(|sinks| sinks.float().ok());
-    let width = cache.entries.values().next().map_or(dim, |entry| entry.1.len() * dim / entry.0.len());
+    let first = cache.entries.values().next();
+    let width = first.map_or(dim, |entry| entry.1.len() * dim / entry.0.len());
+    let kv_heads = first.map_or(1, |entry| entry.0.len() / dim);
     let mut data = Vec::with_capacity(q.data.len());
     for (i, query) in q.data.chunks_exact(dim).enumerate() {
         let (t, head) = (i / heads, i % heads);
@@ -779,15 +782,13 @@ fn attend_over<S: Real>(
             data.resize(data.len() + width, S::of(f64::NAN));
             continue;
         }
-        let seq = batch.sequences[t];
-        let seen: Vec<&Entry<S>> = positions(t)
+        let (seq, of) = (batch.sequences[t], head * kv_heads / heads);
+        let seen: Vec<&Entry<S>> = positions(t, [of, kv_heads])
             .into_iter()
             .map(|p| {
                 cache.entries.get(&(seq, p)).map(|entry| &**entry).ok_or(format!("sequence {seq} has no position {p}"))
             })
             .collect::<Result<_, _>>()?;
-        let kv_heads = seen[0].0.len() / dim;
-        let of = head * kv_heads / heads;
         let parts = seen.iter().map(|(k, v)| (&k[of * dim..][..dim], &v[of * width..][..width])).collect::<Vec<_>>();
         data.extend(attend(query, &parts, (scale, sinks.map(|sinks| sinks.data[head]))));
     }
@@ -812,29 +813,70 @@ pub(crate) fn choose<S: Real>(args: &[&Val<S>], _: Cx, &k: &usize) -> Results<S>
             Ok(weighted.iter().fold(zero, |sum, pair| sum.add(of_head(pair))).get() as f32)
         };
         let scores: Vec<f32> = (0..=pos).map(score).collect::<Result<_, String>>()?;
-        let mut order: Vec<usize> = (0..scores.len()).collect();
-        // The sort is stable: of equal ones the first stays the first.
-        order.sort_by(|&a, &b| scores[b].partial_cmp(&scores[a]).unwrap_or(Ordering::Equal));
-        order.truncate(k);
-        order.sort_unstable();
-        list.extend(order.iter().map(|&p| p as i32).chain(std::iter::repeat_n(-1, k - order.len())));
+        list.extend(best(&scores, k));
     }
     Ok(vec![Val::Int(list)])
 }
 
-pub(crate) fn attend_listed<S: Real>(args: &[&Val<S>], _: Cx, &scale: &f64) -> Results<S> {
-    attend_listed_of(args, scale, |_, _| true)
+/// The places of the `k` largest scores in ascending order, then -1. Of equal ones the first is
+/// taken.
+fn best(scores: &[f32], k: usize) -> impl Iterator<Item = i32> {
+    let mut order: Vec<usize> = (0..scores.len()).collect();
+    // The sort is stable: of equal ones the first stays the first.
+    order.sort_by(|&a, &b| scores[b].partial_cmp(&scores[a]).unwrap_or(Ordering::Equal));
+    order.truncate(k);
+    order.sort_unstable();
+    let none = std::iter::repeat_n(-1, k - order.len());
+    order.into_iter().map(|place| place as i32).chain(none)
+}
+
+/// Products are compared in f32, as kernels compare them.
+pub(crate) fn choose_blocks<S: Real>(
+    args: &[&Val<S>],
+    _: Cx,
+    &k: &usize,
+    &block: &usize,
+    &local: &usize,
+) -> Results<S> {
+    let (q, cache, batch) = (args[0].float()?, args[1].cache()?, args[2].batch()?);
+    let (heads, dim) = (q.shape[1], q.shape[2]);
+    let mut list = Vec::with_capacity(heads * k * batch.positions.len());
+    for (i, query) in q.data.chunks_exact(dim).enumerate() {
+        let (seq, pos) = (batch.sequences[i / heads], batch.positions[i / heads]);
+        let score = |p: i32| {
+            let entry = cache.entries.get(&(seq, p)).ok_or(format!("sequence {seq} has no position {p}"))?;
+            Ok(query.iter().zip(&entry.0).fold(S::of(0.0), |sum, (&q, &k)| sum.add(q.mul(k))).get() as f32)
+        };
+        let scores: Vec<f32> = (0..=pos).map(score).collect::<Result<_, String>>()?;
+        let largest = |keys: &[f32]| keys.iter().fold(f32::NEG_INFINITY, |most, &score| most.max(score));
+        let mut blocks: Vec<f32> = scores.chunks(block).map(largest).collect();
+        blocks.iter_mut().rev().take(local).for_each(|score| *score = f32::INFINITY);
+        list.extend(best(&blocks, k));
+    }
+    Ok(vec![Val::Int(list)])
+}
+
+pub(crate) fn attend_listed<S: Real>(args: &[&Val<S>], _: Cx, &scale: &f64, &block: &Option<usize>) -> Results<S> {
+    attend_listed_of(args, (scale, block), |_, _| true)
 }
 
 /// The same of some tokens' heads; all others have no numbers.
 pub(crate) fn attend_listed_of<S: Real>(
     args: &[&Val<S>],
-    scale: f64,
+    (scale, block): (f64, Option<usize>),
     wanted: impl Fn(usize, usize) -> bool,
 ) -> Results<S> {
     let (batch, list) = (args[2].batch()?, args[3].int()?);
     let each = list.len() / batch.positions.len().max(1);
-    let positions = |t: usize| list[t * each..][..each].iter().copied().take_while(|&p| p >= 0).collect();
+    let positions = |t: usize, [head, heads]: [usize; 2]| {
+        let of_token = &list[t * each..][..each];
+        let (own, size) = match block {
+            Some(size) => (&of_token[each / heads * head..][..each / heads], size as i32),
+            None => (of_token, 1),
+        };
+        let entries = own.iter().take_while(|&&entry| entry >= 0);
+        entries.flat_map(|&entry| entry * size..(entry + 1) * size).filter(|&p| p <= batch.positions[t]).collect()
+    };
     attend_over(args, (scale, positions), wanted)
 }
 

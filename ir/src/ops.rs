@@ -521,9 +521,18 @@ weight_steps!(ops! {
     /// position is taken. A token that has fewer positions has -1 after the last one.
     Choose = "choose" (q: Row, w: Row, cache: Shared, batch: Shared) { k: usize }
         [Boundary, CHOOSE, Other, All, work::none] shapes::choose, interp::choose;
+    /// The blocks of keys that each head of a token attends to, head by head, in ascending order.
+    /// Block `i` has `block` positions of the sequence, from `i * block` on. A head has the `k`
+    /// blocks with the largest product of its query with a key, up to the token's own. The last
+    /// `local` blocks are taken first, and of equal ones the first one. A head of a token that has
+    /// fewer blocks has -1 after the last one.
+    ChooseBlocks = "choose_blocks" (q: Row, cache: Shared, batch: Shared) { k: usize, block: usize, local: usize }
+        [Boundary, CHOOSE, Other, All, work::none] shapes::choose_blocks, interp::choose_blocks;
     /// Attention of each token over the positions of its sequence that a list has for it: as many
-    /// as the token has positions, or as the list has room for. What follows them is -1.
-    AttendListed = "attend_listed" (q: Row, cache: Shared, batch: Shared, list: Choices) { scale: f64 }
+    /// as the token has positions, or as the list has room for. What follows them is -1. With a
+    /// size of blocks each head of the cache has a list of its own, of blocks. Of these the token
+    /// sees the positions up to its own.
+    AttendListed = "attend_listed" (q: Row, cache: Shared, batch: Shared, list: Choices) { scale: f64, block: Option<usize> }
         [Boundary, ATTEND_LISTED, Other, Head, work::none] shapes::attend_listed, interp::attend_listed;
     /// A convolution of each channel over a sequence: a token and those before it, as many as the
     /// weight is long. The state keeps the last inputs.
@@ -552,7 +561,7 @@ const GROUPED: Maker = Maker::Around { few: Family::GroupedMatvec, many: Family:
 const GROUP: Maker = Maker::Around { few: Family::Group, many: Family::Group };
 /// Kernels around attention over a cache.
 const ATTENTION: Maker = Maker::Around { few: Family::AttendOne, many: Family::AttendMany };
-/// Kernels that choose positions by the keys of a cache.
+/// Kernels that choose positions, or blocks of them, by the keys of a cache.
 const CHOOSE: Maker = Maker::Around { few: Family::Choose, many: Family::Choose };
 /// Kernels around attention over listed positions of a cache.
 const ATTEND_LISTED: Maker = Maker::Around { few: Family::AttendListed, many: Family::AttendListed };

@@ -492,10 +492,7 @@ pub fn attention(inputs: &[&Type], _: &f64, _: &usize) -> Types {
 pub fn choose(inputs: &[&Type], &k: &usize) -> Types {
     let (q, w, c) = (float(inputs[0], "q")?, float(inputs[1], "w")?, cache(inputs[2])?);
     batch(inputs[3])?;
-    let heads = match q.shape.0[..] {
-        [Dim::Tokens, Dim::Fixed(heads), Dim::Fixed(dim)] if dim == c.head_dim && c.heads == 1 => heads,
-        _ => return Err(format!("q {q} does not fit {}: one head of keys serves all queries", inputs[2])),
-    };
+    let heads = heads_of_one_key(q, c)?;
     if w.shape != Shape::led_by(Dim::Tokens, &[heads]) || w.dtype != DType::F32 {
         return Err(format!("w must be f32[T, {heads}], a weight for each head, not {w}"));
     }
@@ -505,11 +502,38 @@ pub fn choose(inputs: &[&Type], &k: &usize) -> Types {
     one(DType::I32, Shape(vec![Dim::Choices(k)]))
 }
 
-pub fn attend_listed(inputs: &[&Type], scale: &f64) -> Types {
+/// Heads of queries that one head of keys serves.
+fn heads_of_one_key(q: &TensorType, c: CacheType) -> Result<usize, String> {
+    match q.shape.0[..] {
+        [Dim::Tokens, Dim::Fixed(heads), Dim::Fixed(dim)] if dim == c.head_dim && c.heads == 1 => Ok(heads),
+        _ => Err(format!("q {q} does not fit {}: one head of keys serves all queries", Type::Cache(c))),
+    }
+}
+
+pub fn choose_blocks(inputs: &[&Type], &k: &usize, &block: &usize, &local: &usize) -> Types {
+    let heads = heads_of_one_key(float(inputs[0], "q")?, cache(inputs[1])?)?;
+    batch(inputs[2])?;
+    if k == 0 || block == 0 {
+        return Err(format!("no keys are chosen by {k} blocks of {block}"));
+    }
+    if local > k {
+        return Err(format!("the last {local} blocks are more than the {k} that are chosen"));
+    }
+    one(DType::I32, Shape(vec![Dim::Choices(heads.saturating_mul(k))]))
+}
+
+pub fn attend_listed(inputs: &[&Type], scale: &f64, block: &Option<usize>) -> Types {
     let list = inputs[3].as_tensor().filter(|list| list.is_indices() && list.layout == Layout::Rows);
-    match list.map(|list| &list.shape.0[..]) {
-        Some([Dim::Choices(_)]) => attention(&inputs[..3], scale, &0),
-        _ => Err(format!("list must be i32[T*k], not {}", inputs[3])),
+    let Some(&[Dim::Choices(entries)]) = list.map(|list| &list.shape.0[..]) else {
+        return Err(format!("list must be i32[T*k], not {}", inputs[3]));
+    };
+    let heads = cache(inputs[1])?.heads;
+    match *block {
+        Some(0) => Err("blocks must have a position".into()),
+        Some(_) if !entries.is_multiple_of(heads) => {
+            Err(format!("{entries} blocks are no lists of {heads} heads with as many each"))
+        }
+        _ => attention(&inputs[..3], scale, &0),
     }
 }
 

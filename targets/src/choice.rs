@@ -1,12 +1,67 @@
 //! The best of many scores, which are compared as whole numbers in their order. The least number of
 //! the best is found byte by byte, from the highest one on.
+use atomc_ir::{CacheType, Diagnostic, Graph, Op, Value};
 use inkwell::values::FloatValue;
 
 use crate::code::{Code, Int, Ptr};
+use crate::row::unsupported;
 
 const BUILT: &str = "numbers";
 /// Values of a byte.
 pub const DIGITS: usize = 256;
+
+/// The number of a score above all others.
+pub const ABOVE_ALL: u64 = u32::MAX as u64;
+
+/// The choice of a body.
+pub struct Choice {
+    pub cache: CacheType,
+    pub query: Value,
+    /// The weights of heads whose scores are added up; without them each head has a list of its
+    /// own.
+    pub weight: Option<Value>,
+    heads: usize,
+    /// Entries of a list.
+    pub k: usize,
+    /// Positions of an entry, and how many of the last entries are always taken.
+    pub size: usize,
+    pub local: usize,
+}
+
+impl Choice {
+    /// The only choice of a body.
+    pub fn of(body: &Graph) -> Result<Choice, Diagnostic> {
+        let made = |id| {
+            let operands = body.operands(id);
+            let (weight, cache, [k, size, local]) = match *body.op(id) {
+                Op::Choose { k } => (Some(operands[1]), operands[2], [k, 1, 0]),
+                Op::ChooseBlocks { k, block, local } => (None, operands[1], [k, block, local]),
+                _ => return None,
+            };
+            let (query, cache) = (operands[0], body.ty(cache).as_cache()?);
+            let heads = body.ty(query).as_tensor()?.shape.0.get(1)?.fixed()?;
+            Some(Choice { cache, query, weight, heads, k, size, local })
+        };
+        match &body.ids().filter_map(made).collect::<Vec<_>>()[..] {
+            [_] => Ok(body.ids().find_map(made).expect("just found")),
+            all => Err(unsupported(format!("{} choices where the family wants one", all.len()))),
+        }
+    }
+
+    /// Heads whose scores are added up, and lists of a token.
+    pub fn heads(&self) -> usize {
+        if self.weight.is_some() { self.heads } else { 1 }
+    }
+
+    pub fn lists(&self) -> usize {
+        self.heads / self.heads()
+    }
+
+    /// Whether an entry is one of the last ones, where `own` has the token's position.
+    pub fn is_local<'c>(&self, c: &Code<'c>, entry: Int<'c>, own: Int<'c>) -> Int<'c> {
+        c.less(own, entry + self.local)
+    }
+}
 
 /// A score as a number of 32 bits in the order of the scores; both zeros are one. No score is zero,
 /// so that any key may be chosen, even if all scores are NaN.
@@ -20,8 +75,12 @@ pub fn number<'c>(c: &Code<'c>, score: FloatValue<'c>) -> Int<'c> {
 
 /// A number of a list of such numbers, as an index.
 pub fn load<'c>(c: &Code<'c>, list: Ptr<'c>, at: Int<'c>) -> Int<'c> {
-    let v = c.as_int(c.load(c.cx.i32_type(), c.at(list, at * 4), 4));
-    c.as_int(c.b.build_int_z_extend_or_bit_cast(v.v, c.index, "").expect(BUILT))
+    wide(c, c.as_int(c.load(c.cx.i32_type(), c.at(list, at * 4), 4)))
+}
+
+/// A number as an index.
+pub fn wide<'c>(c: &Code<'c>, number: Int<'c>) -> Int<'c> {
+    c.as_int(c.b.build_int_z_extend_or_bit_cast(number.v, c.index, "").expect(BUILT))
 }
 
 /// The bytes of a number above one of its bytes.

@@ -110,9 +110,54 @@ pub struct Attending<'k, 'c> {
     pub window: usize,
     /// A number for each query head, if heads have sinks.
     pub sinks: Option<&'k Operand<'c>>,
-    /// The positions that each token attends to, if not all up to its own, and how many it may
-    /// have.
-    pub list: Option<(Ptr<'c>, usize)>,
+    /// The positions that each token attends to, if not all up to its own.
+    pub lists: Option<Lists<'c>>,
+}
+
+/// Lists of the positions that tokens attend to.
+#[derive(Clone, Copy)]
+pub struct Lists<'c> {
+    pub ptr: Ptr<'c>,
+    /// Entries that a list has room for.
+    pub most: usize,
+    /// Positions of an entry, if entries are blocks, and how many lists a token has then: one for
+    /// each head of the cache.
+    block: Option<(usize, usize)>,
+}
+
+/// The list of a token, or of a head of the cache.
+pub struct List<'c> {
+    ptr: Ptr<'c>,
+    /// Positions that it has.
+    pub count: Int<'c>,
+    block: Option<usize>,
+}
+
+impl<'c> Lists<'c> {
+    /// The list of a token at a position. Of the last block the token sees what is up to its own
+    /// position.
+    pub fn of(&self, c: &Code<'c>, position: Int<'c>, (token, head): (Int<'c>, Int<'c>)) -> List<'c> {
+        let Some((size, heads)) = self.block else {
+            let ptr = c.at(self.ptr, token * (4 * self.most));
+            return List { ptr, count: c.smaller(position + 1, self.most), block: None };
+        };
+        let ptr = c.at(self.ptr, (token * heads + head) * (4 * self.most));
+        let own = position / size;
+        let before = c.smaller(own, self.most - 1);
+        let is_earlier = c.less(c.load_made_index(ptr, before), own);
+        let last = c.pick_int(is_earlier, size, position % size + 1);
+        List { ptr, count: before * size + last, block: Some(size) }
+    }
+}
+
+impl<'c> List<'c> {
+    /// A position of the list, by its number.
+    pub fn position(&self, c: &Code<'c>, number: Int<'c>) -> Int<'c> {
+        match self.block {
+            Some(size) => c.load_made_index(self.ptr, number / size) * size + number % size,
+            None => c.load_made_index(self.ptr, number),
+        }
+    }
 }
 
 impl<'k, 'c> Attending<'k, 'c> {
@@ -121,15 +166,20 @@ impl<'k, 'c> Attending<'k, 'c> {
         let rows = &kernel.rows;
         let node = kernel.the("attention", Op::attends)?;
         let operands = rows.graph.operands(node.node);
-        let (scale, window, sinks, list) = match *rows.graph.op(node.node) {
+        let (scale, window, sinks, listed) = match *rows.graph.op(node.node) {
             Op::Attention { scale, window } => (scale, window, operands.get(3), None),
-            Op::AttendListed { scale } => (scale, 0, None, Some(operands[3])),
+            Op::AttendListed { scale, block } => (scale, 0, None, Some((operands[3], block))),
             _ => unreachable!("only these attend"),
         };
         let sinks = sinks.map(|&sinks| rows.operand(sinks)).transpose()?;
-        let entries = |list: Value| Ok::<_, Diagnostic>((rows.index(list)?, rows.shape(list)?.choices()));
-        let list = list.map(entries).transpose()?;
-        Ok(Attending { node, query: operands[0], scale, window, sinks, list })
+        let lists = |(list, block): (Value, Option<usize>)| {
+            let heads = rows.graph.ty(operands[1]).as_cache().map_or(1, |cache| cache.heads);
+            let entries = rows.shape(list)?.choices();
+            let most = if block.is_some() { entries / heads } else { entries };
+            Ok::<_, Diagnostic>(Lists { ptr: rows.index(list)?, most, block: block.map(|size| (size, heads)) })
+        };
+        let lists = listed.map(lists).transpose()?;
+        Ok(Attending { node, query: operands[0], scale, window, sinks, lists })
     }
 
     /// Checks that a value is the result, flattened or not.

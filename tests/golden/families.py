@@ -52,9 +52,15 @@ class Family:
     joined: list = field(default_factory=list)
     # Tensors that releases have with their last two axes exchanged. transformers takes both forms.
     columns: str | None = None
+    lengths: tuple = LENGTHS
+    # What names begin with of a language part that is published alone.
+    alone: str | None = None
+    # What its folder is called where that is not the architecture.
+    case: str | None = None
 
     def stored(self, tensors):
         """Tensors as a release has them."""
+        if self.alone: tensors = {n.removeprefix(self.alone): t for n, t in tensors.items() if n.startswith(self.alone)}
         for parts, whole in self.joined:
             for name in [n.removesuffix(parts[0]) for n in tensors if n.endswith(parts[0])]:
                 tensors[name + whole] = torch.cat([tensors.pop(name + part) for part in parts])
@@ -69,6 +75,14 @@ BAILING = dict(num_experts="n_routed_experts", num_shared_experts="n_shared_expe
                score_function="sigmoid", moe_router_enable_expert_bias=True, use_rmsnorm=True, model_type="bailing_moe")
 GROWING = dict(rope_type="yarn", rope_theta=10000.0, factor=4.0, original_max_position_embeddings=8, beta_fast=32.0, beta_slow=1.0, mscale=1.0,
                mscale_all_dim=1.0)
+MINIMAX_M3 = dict(num_hidden_layers=4, num_attention_heads=6, num_key_value_heads=2, head_dim=16, rotary_dim=8,
+                  rope_parameters=dict(rope_type="default", rope_theta=10000.0, partial_rotary_factor=0.5),
+                  num_local_experts=5, num_experts_per_tok=2, intermediate_size=20, dense_intermediate_size=60, shared_intermediate_size=28,
+                  mlp_layer_types=["dense", "sparse", "sparse", "dense"], swiglu_limit=1.5, routed_scaling_factor=1.7,
+                  layer_types=["full_attention", "minimax_m3_sparse", "full_attention", "minimax_m3_sparse"],
+                  index_n_heads=2, index_head_dim=24, index_block_size=4, index_topk_blocks=4)
+MINIMAX_PARTS = dict(projector_hidden_size=16, vision_config=dict(hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2,
+                     patch_size=2, image_size=4))
 FAMILIES = [
     Family("SeedOssForCausalLM", "Qwen2ForCausalLM", dict(attention_out_bias=False, attention_dropout=0.0, residual_dropout=0.0)),
     Family("Dots1ForCausalLM", "Glm4MoeForCausalLM", dict(n_routed_experts=6, n_shared_experts=2, n_group=3, topk_group=2, norm_topk_prob=True,
@@ -127,6 +141,11 @@ FAMILIES = [
     # All positions are in the first chunk.
     Family("Llama4ForCausalLM", "MixtralForCausalLM", dict(num_hidden_layers=3, no_rope_layers=[1, 0, 1], num_local_experts=5, num_experts_per_tok=1,
            intermediate_size=20, intermediate_size_mlp=60, moe_layers=[1, 2], attention_chunk_size=64, floor_scale=8, attn_scale=0.4)),
+    # Two layers attend to 4 of 12 blocks of keys.
+    Family("MiniMaxM3SparseForConditionalGeneration", "MiniMaxM2ForCausalLM", MINIMAX_M3, MINIMAX_PARTS, lengths=(47, 5, 21), case="minimaxm3"),
+    # The language part alone. No block is always among a token's.
+    Family("MiniMaxM3SparseForConditionalGeneration", "MiniMaxM2ForCausalLM", dict(MINIMAX_M3, index_local_blocks=0, index_topk_blocks=3), MINIMAX_PARTS,
+           published="MiniMaxM3SparseForCausalLM", alone="language_model.", lengths=(47, 5, 21), case="minimaxm3text"),
 ]
 
 
@@ -233,13 +252,14 @@ def errors(model, reference, tokens, mode):
 def write_json(path, value): path.write_text(json.dumps(value, indent=2) + "\n")
 
 
-def folder(family): return HERE / f"family-{(family.published or family.architecture).removesuffix('ForCausalLM').removesuffix('ForConditionalGeneration').lower()}"
+def folder(family): return HERE / f"family-{family.case or (family.published or family.architecture).removesuffix('ForCausalLM').removesuffix('ForConditionalGeneration').lower()}"
 
 
 def published(path, family):
     """Writes the checkpoint as a release has it, where transformers' own names are others."""
     if family.published:
         config = json.loads((path / "config.json").read_text())
+        if family.alone: config = config["text_config"]
         for name, of in family.config.items(): config[name] = config.pop(of) if isinstance(of, str) and of in config else of
         write_json(path / "config.json", config | {"architectures": [family.published]})
     tensors = family.stored(safetensors.torch.load_file(path / "model.safetensors"))
@@ -257,7 +277,7 @@ def golden(family):
     model.save_pretrained(path)
     (path / "generation_config.json").unlink(missing_ok=True)
     draw = torch.Generator().manual_seed(seed + 1000)
-    tokens = [torch.randint(text(config).vocab_size, (n,), generator=draw) for n in LENGTHS]
+    tokens = [torch.randint(text(config).vocab_size, (n,), generator=draw) for n in family.lengths]
     reference = exactly(path, tokens)
     tensors = {f"tokens.{i}": t.int() for i, t in enumerate(tokens)}
     tensors |= {f"{mode}.{i}": x.float().contiguous() for i, r in enumerate(reference) for mode, x in r.items()}

@@ -2,6 +2,7 @@
 //! frontend's graph, in f64, against the logits that transformers computes in float64.
 use atomc::driver;
 use atomc::frontend::{self, Config};
+use atomc_config::{BlockChoice, Kind};
 use atomc_ir::interp::Tensor;
 use atomc_passes::Bucket;
 use atomc_tests::reference::{Piece, Reference};
@@ -47,6 +48,46 @@ fn each_sequence_alone_in_every_mode() {
             }
             model.check(mode, sequence, &logits);
         }
+    }
+}
+
+/// Models that choose blocks of keys.
+fn models_of_blocks() -> Vec<Model> {
+    let models: Vec<Model> = models().filter(|model| model.case.config.chooses_blocks()).collect();
+    assert!(models.len() >= 2, "only {} models choose blocks", models.len());
+    models
+}
+
+/// Pieces that end within blocks.
+#[test]
+fn blocks_are_chosen_alike_in_pieces_of_five() {
+    for model in models_of_blocks() {
+        for sequence in 0..SEQUENCES {
+            let (tokens, mut caches) = (model.case.tokens(sequence), model.reference.fresh());
+            let step = |(i, tokens)| model.reference.step(&mut caches, &[Piece { sequence, from: 5 * i, tokens }]);
+            let logits: Vec<f64> = tokens.chunks(5).enumerate().flat_map(step).collect();
+            model.check(Mode::Prefill, sequence, &logits);
+        }
+    }
+}
+
+/// Where all blocks are chosen, attention is what it is without a choice.
+#[test]
+fn all_blocks_are_all_keys() {
+    for model in models_of_blocks() {
+        let logits = |most: Option<usize>| {
+            let mut config = model.case.config.clone();
+            for half in config.layers.iter_mut().flat_map(|layer| &mut layer.halves) {
+                let Kind::Attention(attention) = &mut half.kind else { continue };
+                attention.blocks = attention.blocks.and_then(|blocks| Some(BlockChoice { most: most?, ..blocks }));
+            }
+            let graph = frontend::graph(&config).expect("a graph");
+            let reference = Reference { graph, weights: model.reference.weights.clone() };
+            let tokens = model.case.tokens(0);
+            reference.step(&mut reference.fresh(), &[Piece { sequence: 0, from: 0, tokens: &tokens }])
+        };
+        assert_eq!(logits(Some(12)), logits(None), "{}", model.case.name);
+        assert_ne!(logits(Some(11)), logits(None), "{}", model.case.name);
     }
 }
 

@@ -66,3 +66,51 @@ fn listed_positions_of_keys_and_values() {
     check(&attend(6, 32, "cache<bf16, 2, 32>", 32, 12), Family::AttendListed, &runs);
     check(&attend(4, 64, "cache<bf16, 4, 64, 32>", 32, 300), Family::AttendListed, &[run(290, 1)]);
 }
+
+/// Queries of some heads over keys of their width, of which each chooses `k` blocks.
+fn choose_blocks(heads: usize, dim: usize, [k, block, local]: [usize; 3]) -> String {
+    let entries = heads * k;
+    format!(
+        "graph @k(%q: bf16[T, {heads}, {dim}], %keys: cache<bf16, 1, {dim}, prefix {dim}>, %batch: batch) {{
+  %0 = choose_blocks %q, %keys, %batch {{k = {k}, block = {block}, local = {local}}} : i32[T*{entries}]
+  return %0
+}}"
+    )
+}
+
+/// Attention of some heads over a cache, by lists of `k` blocks for each of its heads.
+fn attend_blocks(heads: usize, dim: usize, cache: (&str, usize), [k, block]: [usize; 2]) -> String {
+    let (width, entries, cache) = (heads * dim, cache.1 * k, cache.0);
+    format!(
+        "graph @k(%q: bf16[T, {heads}, {dim}], %kv: {cache}, %batch: batch, %list: i32[T*{entries}]) {{
+  %0 = attend_listed %q, %kv, %batch, %list {{scale = 0.2, block = {block}}} : bf16[T, {heads}, {dim}]
+  %1 = reshape %0 {{shape = [T, {width}]}} : bf16[T, {width}]
+  return %1
+}}"
+    )
+}
+
+/// Blocks smaller and larger than a page, the last of them whole or not, with as many as there are
+/// and with fewer.
+#[test]
+fn the_best_blocks_are_chosen() {
+    let runs = [run(0, 3), run(46, 2), run(15, 1), run(16, 1)];
+    check(&choose_blocks(2, 24, [4, 4, 1]), Family::Choose, &runs);
+    check(&choose_blocks(3, 16, [2, 8, 0]), Family::Choose, &runs);
+    check(&choose_blocks(1, 16, [3, 128, 2]), Family::Choose, &[run(700, 1), run(511, 2)]);
+}
+
+/// Work-groups share the keys of a list.
+#[test]
+fn the_best_of_many_blocks_are_chosen() {
+    check(&choose_blocks(4, 128, [16, 128, 1]), Family::Choose, &[run(4_000, 1)]);
+    check(&choose_blocks(2, 16, [24, 8, 0]), Family::Choose, &[run(700, 1), run(1_500, 1)]);
+}
+
+#[test]
+fn chosen_blocks_of_keys_and_values() {
+    let runs = [run(0, 2), run(50, 2), run(31, 1)];
+    check(&attend_blocks(6, 32, ("cache<bf16, 2, 32>", 2), [3, 4]), Family::AttendListed, &runs);
+    check(&attend_blocks(6, 16, ("cache<bf16, 3, 16>", 3), [2, 8]), Family::AttendListed, &runs);
+    check(&attend_blocks(16, 128, ("cache<bf16, 1, 128>", 1), [3, 128]), Family::AttendListed, &[run(700, 1)]);
+}

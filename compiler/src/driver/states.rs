@@ -92,7 +92,7 @@ fn window(graph: &Graph, state: Value, name: &str) -> Result<usize, Diagnostic> 
         for (user, slot) in graph.users(v) {
             match *graph.op(user) {
                 Op::Attention { window, .. } => windows.push(window),
-                Op::AttendListed { .. } | Op::Choose { .. } => windows.push(0),
+                Op::AttendListed { .. } | Op::Choose { .. } | Op::ChooseBlocks { .. } => windows.push(0),
                 Op::KvWrite {} | Op::KeyWrite { .. } if slot == 0 => rest.push(user.into()),
                 _ => {}
             }

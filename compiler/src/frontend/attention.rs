@@ -1,6 +1,6 @@
 //! The graph of a layer's attention, and how ranks share it out: heads, with the keys and values
 //! that they see.
-use atomc_config::{Attention, QkNorm};
+use atomc_config::{Attention, BlockChoice, QkNorm};
 use atomc_ir::{CacheType, DType, Diagnostic, Elementwise, Fact, Op, Type, Value};
 
 use super::Config;
@@ -28,27 +28,32 @@ impl Kind for Attention {
     fn states(&self, config: &Config, index: usize) -> Vec<(String, Type)> {
         let &Attention { kv_heads: heads, head_dim, value_dim, .. } = self;
         let cache = CacheType { dtype: config.cache_dtype(), heads, head_dim, value_dim, is_prefix: false };
-        vec![(format!("kv{index}"), Type::Cache(cache))]
+        let mut states = vec![(format!("kv{index}"), Type::Cache(cache))];
+        if let Some(BlockChoice { dim, .. }) = self.blocks {
+            // Its values are its keys, which nothing reads.
+            let keys = CacheType::prefix(config.dtype, 1, dim, dim);
+            states.push((format!("index{index}"), Type::Cache(keys)));
+        }
+        states
     }
 
     fn build(&self, builder: &mut LayerBuilder, x: Value, Given { states, ropes, growth, batch }: Given) -> Left {
         let grows = builder.config.growth.is_some_and(|growth| !growth.unturned || self.rope.is_none());
         let tables = (self.rope.map(|rope| ropes[rope]), growth.filter(|_| grows));
-        let (attended, state) = builder.attention(self, x, tables, (states.first().copied(), batch))?;
-        Ok((attended, state.into_iter().collect()))
+        builder.attention(self, x, tables, (states, batch))
     }
 }
 
 impl LayerBuilder<'_> {
-    /// The attention over `x`, and the new state of the cache.
+    /// The attention over `x`, and the new states of the caches.
     fn attention(
         &mut self,
         all: &Attention,
         x: Value,
         (rope, growth): (Option<Value>, Option<Value>),
-        (cache, batch): (Option<Value>, Value),
-    ) -> Result<(Value, Option<Value>), Diagnostic> {
-        let &Attention { heads, head_dim, value_dim, scale, window, modules, .. } = all;
+        (caches, batch): (&[Value], Value),
+    ) -> Left {
+        let &Attention { heads, head_dim, value_dim, modules, .. } = all;
         let ([mut q, mut k, mut v], gate) = self.projections(all, x)?;
         self.b.at(format!("{}.{}", self.path, modules.path));
         (q, k) = (self.turned(q, rope, all.in_pairs)?, self.turned(k, rope, all.in_pairs)?);
@@ -65,9 +70,9 @@ impl LayerBuilder<'_> {
             let rows = self.grown(rows, growth)?;
             q = self.b.heads(rows, heads / self.part.ranks, head_dim)?;
         }
-        let mut of_seen = None;
-        let (seen, state) = match cache {
-            Some(cache) => {
+        let (seen, of_seen, states) = match caches {
+            [] => (self.seen_by_caller(all, [q, k, v, batch])?, None, vec![]),
+            &[cache, ..] => {
                 let scales = self.cache_scales(all)?;
                 if let Some([of_keys, of_values]) = scales {
                     q = self.b.map(Elementwise::Mul, &[q, of_keys])?;
@@ -75,24 +80,9 @@ impl LayerBuilder<'_> {
                     v = self.b.map(Elementwise::Unscale, &[v, of_values])?;
                 }
                 let state = self.b.push(Op::KvWrite {}, &[cache, k, v, batch])?;
-                let sinks = all.sinks.map(|name| self.sinks(all, name)).transpose()?;
-                let operands: Vec<Value> = [q, state, batch].into_iter().chain(sinks).collect();
-                let seen = self.b.push(Op::Attention { scale, window }, &operands)?;
-                of_seen = scales.map(|[_, of_values]| of_values);
-                (self.b.flat(seen, heads / self.part.ranks * value_dim)?, Some(state))
-            }
-            None if all.sinks.is_some() => {
-                let message = "attention with sinks is the artifact's own: a framework does not compute it here";
-                return Err(Diagnostic::new("config::attention", message).at("--attention"));
-            }
-            None if head_dim != value_dim => {
-                let message =
-                    "values of another width than keys are the artifact's own: a framework has no such cache here";
-                return Err(Diagnostic::new("config::attention", message).at("--attention"));
-            }
-            None => {
-                let op = Op::CallerAttention { layer: self.index, scale, window };
-                (self.b.push(op, &[q, k, v, batch])?, None)
+                let (seen, keys) = self.seen(all, [q, state, batch], (x, rope, caches.get(1)))?;
+                let seen = self.b.flat(seen, heads / self.part.ranks * value_dim)?;
+                (seen, scales.map(|[_, of_values]| of_values), [state].into_iter().chain(keys).collect())
             }
         };
         let seen = match gate {
@@ -103,7 +93,68 @@ impl LayerBuilder<'_> {
             None => seen,
         };
         let outer = format!("{}.{}", modules.path, modules.outer);
-        Ok((self.sum((seen, of_seen), &outer, heads * value_dim, all.o_bias)?, state))
+        Ok((self.sum((seen, of_seen), &outer, heads * value_dim, all.o_bias)?, states))
+    }
+
+    /// What heads of queries see in a cache, and the new state of the keys that blocks are chosen
+    /// by.
+    fn seen(
+        &mut self,
+        all: &Attention,
+        [q, state, batch]: [Value; 3],
+        (x, rope, keys): (Value, Option<Value>, Option<&Value>),
+    ) -> Result<(Value, Option<Value>), Diagnostic> {
+        let &Attention { scale, window, .. } = all;
+        if let (Some(choice), Some(&keys)) = (all.blocks, keys) {
+            let (list, keys) = self.chosen_blocks(all, choice, (x, rope), (keys, batch))?;
+            self.b.at(format!("{}.{}", self.path, all.modules.path));
+            let op = Op::AttendListed { scale, block: Some(choice.size) };
+            return Ok((self.b.push(op, &[q, state, batch, list])?, Some(keys)));
+        }
+        let sinks = all.sinks.map(|name| self.sinks(all, name)).transpose()?;
+        let operands: Vec<Value> = [q, state, batch].into_iter().chain(sinks).collect();
+        Ok((self.b.push(Op::Attention { scale, window }, &operands)?, None))
+    }
+
+    /// What heads see in a cache of a framework's.
+    fn seen_by_caller(&mut self, all: &Attention, rows: [Value; 4]) -> Made {
+        let fault = |message: &str| Err(Diagnostic::new("config::attention", message).at("--attention"));
+        if all.sinks.is_some() {
+            return fault("attention with sinks is the artifact's own: a framework does not compute it here");
+        }
+        if all.blocks.is_some() {
+            return fault("attention over chosen blocks is the artifact's own: a framework does not compute it here");
+        }
+        if all.head_dim != all.value_dim {
+            return fault(
+                "values of another width than keys are the artifact's own: a framework has no such cache here",
+            );
+        }
+        self.b.push(Op::CallerAttention { layer: self.index, scale: all.scale, window: all.window }, &rows)
+    }
+
+    /// The blocks that each head of keys chooses, and the new state of the keys that it chooses by,
+    /// which every rank has.
+    fn chosen_blocks(
+        &mut self,
+        all: &Attention,
+        choice: BlockChoice,
+        (x, rope): (Value, Option<Value>),
+        (cache, batch): (Value, Value),
+    ) -> Result<(Value, Value), Diagnostic> {
+        let (BlockChoice { dim, size, most, local }, parts) = (choice, parts_of_kv(all, self.part.ranks));
+        let mut made = [x; 2];
+        for (made, (name, heads, parts)) in made.iter_mut().zip([("q", all.kv_heads, parts), ("k", 1, 1)]) {
+            let module = |part| format!("{}.index_{name}_{part}", all.modules.path);
+            let row = self.rows(x, Rows::all(&module("proj"), heads * dim), parts, false)?;
+            let row = self.b.heads(row, heads / parts, dim)?;
+            let row = self.norm(row, &module("norm"), dim)?;
+            self.b.at(format!("{}.{}", self.path, all.modules.path));
+            *made = self.turned(row, rope, all.in_pairs)?;
+        }
+        let keys = self.b.push(Op::KeyWrite { values: dim }, &[cache, made[1], batch])?;
+        let op = Op::ChooseBlocks { k: most, block: size, local };
+        Ok((self.b.push(op, &[made[0], keys, batch])?, keys))
     }
 
     /// A score of each of the rank's heads, in addition to those of keys.

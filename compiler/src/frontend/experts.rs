@@ -1,10 +1,9 @@
 //! The graph of a layer's experts, and how ranks share them out. Each rank makes a part of a sum: a
 //! part of the width of each expert, or else some of the experts.
-use atomc_config::{Correction, Experts, Gate, Gated, Score, StoredExperts};
-use atomc_ir::{Best, Builder, DType, Diagnostic, Elementwise, Fact, Number, Op, Value, Whole};
+use atomc_config::{Correction, Experts, Gated, Score, StoredExperts};
+use atomc_ir::{Best, Builder, DType, Diagnostic, Elementwise, Fact, Op, Value, Whole};
 
 use super::layer::{Given, Kind, LayerBuilder, Left, Made, shard};
-use super::mlp;
 use super::product::{Factor, Stack, expected};
 
 impl Kind for Experts {
@@ -96,16 +95,7 @@ impl<'a> LayerBuilder<'a> {
             }
         }
         self.b.at(format!("{}.mlp", self.path));
-        let inner = match all.gate {
-            Gate::Plain(activation) => {
-                let gate = self.b.map(mlp::formula(activation), &[inner[0]])?;
-                self.b.map(Elementwise::Mul, &[gate, inner[1]])?
-            }
-            Gate::Clamped { alpha, limit } => {
-                let op = Elementwise::SwigluClamped { alpha: Number(alpha), limit: Number(limit) };
-                self.b.map(op, &inner)?
-            }
-        };
+        let inner = self.through(all.gate, inner)?;
         let mut made = down.multiply_grouped(self.b, inner, experts, dtype)?;
         // Every rank that has a part of each expert has its whole outer bias, which counts once.
         let is_cut = self.part.ranks > 1 && held.is_none();

@@ -95,11 +95,11 @@ impl LayerBuilder<'_> {
                 states.push(keys);
                 self.carried.positions = Some(list);
                 self.b.at(format!("{}.self_attn", self.path));
-                self.b.push(Op::AttendListed { scale }, &[query, state, batch, list])?
+                self.b.push(Op::AttendListed { scale, block: None }, &[query, state, batch, list])?
             }
             Positions::Shared => {
                 let list = self.carried.positions.expect("the first layer has an indexer");
-                self.b.push(Op::AttendListed { scale }, &[query, state, batch, list])?
+                self.b.push(Op::AttendListed { scale, block: None }, &[query, state, batch, list])?
             }
         };
         let seen = self.b.flat(seen, heads * rank)?;

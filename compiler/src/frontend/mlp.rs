@@ -1,6 +1,6 @@
 //! The graph of a layer's gated MLP, and how ranks share it out: the rows between its two ends.
-use atomc_config::Gated;
-use atomc_ir::{Elementwise, Value};
+use atomc_config::{Gate, Gated};
+use atomc_ir::{Elementwise, Number, Value};
 
 use super::Activation;
 use super::layer::{Given, Kind, LayerBuilder, Left, Made, Rows};
@@ -33,7 +33,7 @@ impl LayerBuilder<'_> {
 
     /// The inner features, which are projected back.
     fn inner(&mut self, all: &Gated, x: Value) -> Made {
-        let &Gated { intermediate, activation, bias, fused, modules } = all;
+        let &Gated { intermediate, gate: of, bias, fused, modules } = all;
         let module = modules.path;
         let [both, gate, up] = ["gate_up_proj", modules.gate, modules.up].map(|name| format!("{module}.{name}"));
         let [gate, up] = match fused {
@@ -45,8 +45,21 @@ impl LayerBuilder<'_> {
         let gate = self.rows(x, gate, self.part.ranks, bias)?;
         let up = self.rows(x, up, self.part.ranks, bias)?;
         self.b.at(format!("{}.{module}", self.path));
-        let gate = self.b.map(formula(activation), &[gate])?;
-        self.b.map(Elementwise::Mul, &[gate, up])
+        self.through(of, [gate, up])
+    }
+
+    /// What a gate makes of the two inner projections.
+    pub fn through(&mut self, of: Gate, inner: [Value; 2]) -> Made {
+        match of {
+            Gate::Plain(activation) => {
+                let gate = self.b.map(formula(activation), &inner[..1])?;
+                self.b.map(Elementwise::Mul, &[gate, inner[1]])
+            }
+            Gate::Clamped { alpha, limit } => {
+                let op = Elementwise::SwigluClamped { alpha: Number(alpha), limit: Number(limit) };
+                self.b.map(op, &inner)
+            }
+        }
     }
 }
 
@@ -56,7 +69,7 @@ fn outer(all: &Gated) -> String {
 }
 
 /// The op of an activation.
-pub fn formula(activation: Activation) -> Elementwise {
+fn formula(activation: Activation) -> Elementwise {
     match activation {
         Activation::Silu => Elementwise::Silu,
         Activation::Gelu => Elementwise::Gelu,

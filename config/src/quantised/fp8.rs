@@ -4,6 +4,9 @@ use super::{Axes, Blocks, InputScales, Inputs, Quantisation, Scheme, Stored, wit
 use crate::fields::Fields;
 use crate::{DType, Diagnostic};
 
+/// Columns that share a scale in MX formats.
+const MX_GROUP: usize = 32;
+
 pub fn read(f: &Fields, _: DType) -> Result<Quantisation, Diagnostic> {
     f.one_of("fmt", "e4m3", &[("e4m3", ()), ("float8_e4m3fn", ())])?;
     let is_dynamic = f.one_of("activation_scheme", "dynamic", &[("dynamic", true), ("static", false)])?;
@@ -35,6 +38,28 @@ pub fn read(f: &Fields, _: DType) -> Result<Quantisation, Diagnostic> {
         }
         Some(_) => return Err(f.fault("config::value", "weight_block_size", "must be two sizes")),
     };
+    all_but_excluded(f, "fp8", scheme)
+}
+
+/// `mxfp8`: codes of e4m3 with a power of two for 32 columns, as MiniMax-M3 is released.
+pub fn read_powers(f: &Fields, _: DType) -> Result<Quantisation, Diagnostic> {
+    f.one_of("activation_scheme", "dynamic", &[("dynamic", ())])?;
+    if f.sizes("weight_block_size")?.is_some_and(|block| block != [1, MX_GROUP]) {
+        let message = format!("must be [1, {MX_GROUP}], which mxfp8 means");
+        return Err(f.fault("config::value", "weight_block_size", message));
+    }
+    let scheme = Scheme {
+        scales: DType::E8M0,
+        blocks: Blocks::Group(MX_GROUP),
+        stored: Stored::Codes { scale: "weight_scale_inv", axes: Axes::Matrix },
+        inputs: inputs(InputScales::Mx(MX_GROUP)),
+        ..CODES
+    };
+    all_but_excluded(f, "mxfp8", scheme)
+}
+
+/// Every product in a scheme but those of modules that are listed.
+fn all_but_excluded(f: &Fields, method: &'static str, scheme: Scheme) -> Result<Quantisation, Diagnostic> {
     let mut excluded = vec!["lm_head"];
     for name in ["modules_to_not_convert", "ignored_layers"] {
         excluded.extend(f.texts(name)?.unwrap_or_default());
@@ -43,7 +68,7 @@ pub fn read(f: &Fields, _: DType) -> Result<Quantisation, Diagnostic> {
     excluded.dedup();
     let fault = |e| f.fault("config::value", "modules_to_not_convert", e);
     let rules = vec![(Names::parts(&excluded).map_err(fault)?, None), (Names::all(), Some(scheme))];
-    Ok(Quantisation { method: "fp8", rules, cache: None })
+    Ok(Quantisation { method, rules, cache: None })
 }
 
 /// Codes of e4m3 with scales in f32.

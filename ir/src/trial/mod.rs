@@ -131,9 +131,9 @@ impl<'g> Trial<'g> {
         for (number, v) in graph.inputs().into_iter().enumerate() {
             params.push(match graph.ty(v) {
                 Type::Tensor(t) if t.dtype == DType::I32 => {
-                    let drawn = || match is_list(graph, v) {
-                        true => Some(random.positions(t, &step)),
-                        false => experts(graph, v).map(|count| random.experts(count, t, &step)),
+                    let drawn = || match listed_by(graph, v) {
+                        Some(list) => Some(random.positions(t, list, &step)),
+                        None => experts(graph, v).map(|count| random.experts(count, t, &step)),
                     };
                     let given = indices(number).or_else(drawn);
                     Param::Indices(given.ok_or_else(|| format!("nothing gives the indices %{}", name(graph, v)))?)
@@ -333,9 +333,16 @@ pub fn experts(graph: &Graph, v: Value) -> Option<usize> {
     })
 }
 
-/// Whether a parameter lists the positions that tokens attend to.
-fn is_list(graph: &Graph, v: Value) -> bool {
-    graph.users(v).iter().any(|&(user, slot)| matches!(graph.op(user), Op::AttendListed { .. }) && slot == 3)
+/// Of a parameter that lists what tokens attend to, the lists of a token and the positions of an
+/// entry.
+fn listed_by(graph: &Graph, v: Value) -> Option<(usize, usize)> {
+    graph.users(v).iter().find_map(|&(user, slot)| match *graph.op(user) {
+        Op::AttendListed { block: Some(block), .. } if slot == 3 => {
+            Some((graph.ty(graph.operands(user)[1]).as_cache()?.heads, block))
+        }
+        Op::AttendListed { block: None, .. } if slot == 3 => Some((1, 1)),
+        _ => None,
+    })
 }
 
 /// Whether a parameter weighs the scores of a choice: were it as small as the queries, f32 would
@@ -437,10 +444,10 @@ impl Random {
 
     /// Positions of each token's sequence up to its own, in ascending order: as many as the list
     /// has room for, if there are as many, and then -1.
-    fn positions(&mut self, t: &TensorType, step: &Step) -> Vec<i32> {
-        let (k, mut all) = (t.choices(), Vec::new());
-        for position in step.batch().positions {
-            let there = position as usize + 1;
+    fn positions(&mut self, t: &TensorType, (lists, size): (usize, usize), step: &Step) -> Vec<i32> {
+        let (k, mut all) = (t.choices() / lists, Vec::new());
+        for position in step.batch().positions.into_iter().flat_map(|position| std::iter::repeat_n(position, lists)) {
+            let there = position as usize / size + 1;
             let count = there.min(k);
             let part = (self.next() + 1.0) / 2.0;
             all.extend((0..count).map(|i| ((i as f64 + part) * there as f64 / count as f64) as i32));

@@ -319,12 +319,12 @@ impl Computed<'_> {
                 let wanted = |t: usize, head: usize| (head * wide..(head + 1) * wide).any(|col| mask.get(t, col));
                 Some(interp::attention_of(args, (*scale, *window), wanted))
             }
-            Op::AttendListed { scale } => {
+            Op::AttendListed { scale, block } => {
                 let mask = mask?;
                 let heads = args[0].float().ok()?.shape[1];
                 let wide = mask.width / heads;
                 let wanted = |t: usize, head: usize| (head * wide..(head + 1) * wide).any(|col| mask.get(t, col));
-                Some(interp::attend_listed_of(args, *scale, wanted))
+                Some(interp::attend_listed_of(args, (*scale, *block), wanted))
             }
             op if op.is_contraction() => {
                 let weight = Weight::of(self.trial, id)?;

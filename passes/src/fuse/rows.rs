@@ -2,7 +2,7 @@
 use std::collections::BTreeMap;
 
 use atomc_ir::results::EMBEDDINGS;
-use atomc_ir::{Diagnostic, Dim, Family, Graph, Maker, NodeId, Op, Reads, Type, Value, Values, Within};
+use atomc_ir::{Class, Diagnostic, Dim, Family, Graph, Maker, NodeId, Op, Reads, Type, Value, Values, Within};
 
 use super::Regions;
 use crate::explain::{Cause, Why};
@@ -12,7 +12,8 @@ use crate::explain::{Cause, Why};
 /// path that leaves a kernel never comes back to its level. A reader is also one level above
 /// embeddings, because the caller of a step may bring others, so a kernel of their own makes them.
 /// The same holds for what is stored in a way of its own, for a norm over a row of heads, which
-/// each head would repeat, and for heads of a row that is normalised, or quantised, as a whole.
+/// each head would repeat, and for heads of a row that is normalised, or quantised, as a whole. A
+/// write into a cache is above writes into caches of other types: a kernel has one table of pages.
 type Key = (Option<usize>, usize, Dim);
 
 pub fn claim(regions: &mut Regions) -> Result<(), Diagnostic> {
@@ -41,7 +42,10 @@ pub fn claim(regions: &mut Regions) -> Result<(), Diagnostic> {
         group_of.insert(id, group);
         for v in regions.graph.operands(id).into_iter().filter(|v| group_of.get(&v.node).is_some_and(|&g| g != group)) {
             if regions.graph.segment(id) == regions.graph.segment(v.node) {
-                let order = || Why::new(Cause::Order, "a value on the way comes out of another kernel");
+                let order = || match regions.graph.op(id).class() {
+                    Class::Effect => Why::new(Cause::Op, OTHER_CACHE),
+                    _ => Why::new(Cause::Order, "a value on the way comes out of another kernel"),
+                };
                 let why = apart(regions, &lead, id, v).unwrap_or_else(order);
                 regions.left.insert((v, id), why);
             }
@@ -116,8 +120,26 @@ fn levels(r: &Regions, lead: &BTreeMap<NodeId, Dim>) -> BTreeMap<NodeId, usize> 
     // make them, and the verifier shows the cycle.
     let mut rounds = 0..r.regions.len() + 2;
     while rounds.next().is_some() && raise(r, lead, &mut of_region, &mut of_free) {}
+    part_writes(r, lead, &mut of_free);
     sink(r, lead, &mut of_free);
     of_free
+}
+
+/// Why a write into a cache is apart from what makes its rows.
+const OTHER_CACHE: &str = "that kernel writes into a cache of another type, and has the table of one";
+
+/// Raises writes above those into caches of other types. What reads a cache is in a later segment.
+fn part_writes(r: &Regions, lead: &BTreeMap<NodeId, Dim>, of_free: &mut BTreeMap<NodeId, usize>) {
+    let is_write = |id: &&NodeId| lead.contains_key(id) && r.graph.op(**id).class() == Class::Effect;
+    let mut types: BTreeMap<(Option<usize>, usize), &Type> = BTreeMap::new();
+    for &id in r.order.iter().filter(is_write) {
+        let (segment, ty) = (r.graph.segment(id), r.graph.ty(id.into()));
+        let level = of_free.entry(id).or_default();
+        while types.get(&(segment, *level)).is_some_and(|other| *other != ty) {
+            *level += 1;
+        }
+        types.insert((segment, *level), ty);
+    }
 }
 
 /// Puts parts of rows into the kernel that reads them first: a kernel for them alone would copy

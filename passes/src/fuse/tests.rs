@@ -49,6 +49,31 @@ fn the_largest_of_logits_is_a_kernel_behind_theirs() {
     assert_eq!(kernels(&ANY, text)[1], "rows: argmax");
 }
 
+/// A kernel has the table of pages of one kind of cache: keys that are turned by the same table are
+/// written by a kernel each.
+#[test]
+fn writes_into_caches_of_two_types_are_apart() {
+    let text = |of_other: &str| {
+        format!(
+            r#"graph @g(%k: bf16[T, 1, 8], %i: bf16[T, 1, 8], %table: f32[T, 4], %kv0: cache<bf16, 1, 8>, %index0: {of_other}, %batch: batch) {{
+            %0 = rope %k, %table : bf16[T, 1, 8]
+            %1 = rope %i, %table : bf16[T, 1, 8]
+            %2 = kv_write %kv0, %0, %0, %batch : cache<bf16, 1, 8>
+            %3 = {} : {of_other}
+            return %2, %3
+            }}"#,
+            if of_other.contains("prefix") {
+                "key_write %index0, %1, %batch {values = 8}"
+            } else {
+                "kv_write %index0, %1, %1, %batch"
+            }
+        )
+    };
+    assert_eq!(kernels(&DECODE, &text("cache<bf16, 1, 8>")), ["rows: rope rope kv_write kv_write"]);
+    let apart = ["rows: rope rope kv_write", "rows: key_write"];
+    assert_eq!(kernels(&DECODE, &text("cache<bf16, 1, 8, prefix 8>")), apart);
+}
+
 /// Rows of a weight, and values made of them, belong to the embeddings if they have that name.
 #[test]
 fn embeddings_are_a_kernel_of_their_own() {

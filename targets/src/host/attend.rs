@@ -24,7 +24,7 @@ use super::tile::{self, Tiles};
 use super::{Host, LANES};
 use crate::cache::Cache;
 use crate::code::{Code, Int, Ptr, Vector};
-use crate::kernel::{Attending, Kernel};
+use crate::kernel::{Attending, Kernel, Lists};
 use crate::math;
 use crate::row::{At, Col, Operand, unsupported};
 use crate::{KernelSpec, Tasks};
@@ -38,10 +38,10 @@ pub fn emit_one<'c>(c: &Host<'c>, spec: &KernelSpec) -> Result<manifest::Kernel,
     let kernel = signature::kernel(c, spec)?;
     let a = Attention::new(c, &kernel)?;
     let (group, heads) = (a.heads / a.cache.ty.heads, a.cache.ty.heads);
-    if a.list.is_some() && a.widens() {
+    if a.lists.is_some() && a.widens() {
         return Err(unsupported("attention over listed positions of a cache of bytes"));
     }
-    let are_many = a.cache.ty.is_prefix || a.list.is_some();
+    let are_many = a.cache.ty.is_prefix || a.lists.is_some();
     let together = if are_many { group.min(TOGETHER) } else { group };
     let parts = group.div_ceil(together);
     let times = heads * parts;
@@ -50,7 +50,7 @@ pub fn emit_one<'c>(c: &Host<'c>, spec: &KernelSpec) -> Result<manifest::Kernel,
     kernel.each(first, end, |task| {
         let (token, rest) = (task / times, task % times);
         let (head, part) = if parts == 1 { (rest, c.int(0)) } else { (rest / parts, rest % parts) };
-        if a.list.is_none() {
+        if a.lists.is_none() {
             a.cache.write(&kernel.rows, token, head, a.cache.slot(c, token))?;
         }
         let query_head = head * group + part * together;
@@ -94,9 +94,8 @@ struct Attention<'k, 'a, 'c> {
     scale: f64,
     window: usize,
     sinks: Option<&'k Operand<'c>>,
-    /// The positions that each token attends to, if not all up to its own, and how many it may
-    /// have.
-    list: Option<(Ptr<'c>, usize)>,
+    /// The positions that each token attends to, if not all up to its own.
+    lists: Option<Lists<'c>>,
     dot: Dot,
 }
 
@@ -135,11 +134,11 @@ impl<'k, 'a, 'c> Attention<'k, 'a, 'c> {
         let [cache] = &kernel.caches[..] else { return Err(unsupported("attention over other than one cache")) };
         let (out, to) = kernel.output()?;
         attending.is_stored_as(&kernel.rows, out)?;
-        let Attending { query, scale, window, sinks, list, .. } = attending;
+        let Attending { query, scale, window, sinks, lists, .. } = attending;
         let heads = kernel.rows.shape(query)?.shape.0[1].fixed().unwrap_or(0);
         let stored = cache.ty.dtype;
         let dot = Dot::new(c, if stored == DType::F8E4M3 { kernel.rows.shape(query)?.dtype } else { stored });
-        Ok(Attention { kernel, cache, query, out: to, heads, scale, window, sinks, list, dot })
+        Ok(Attention { kernel, cache, query, out: to, heads, scale, window, sinks, lists, dot })
     }
 
     fn code(&self) -> &'a Code<'c> {
@@ -174,7 +173,7 @@ impl<'k, 'a, 'c> Attention<'k, 'a, 'c> {
         let own = |dim: usize, is_wanted: bool| if is_wanted { keys * dim * size } else { 0 };
         let widened = [(l.dim, true), (l.value_dim, !is_prefix)];
         let widened =
-            widened.map(|(dim, is_wanted)| take(own(dim, is_wanted && (self.widens() || self.list.is_some()))));
+            widened.map(|(dim, is_wanted)| take(own(dim, is_wanted && (self.widens() || self.lists.is_some()))));
         let turned = take(own(l.value_dim, is_prefix));
         Block { height, keys, query, score, weight, result, top, sum, widened, turned, bytes }
     }
@@ -189,12 +188,10 @@ impl<'k, 'a, 'c> Attention<'k, 'a, 'c> {
         let c = self.code();
         self.begin(block, span, place)?;
         let table = self.cache.batch.table(c, span.token);
-        let entries = self.list.map(|(list, most)| self.entries(list, most, span.token));
-        // A list's entries are counted as positions are.
-        let position = match &entries {
-            Some(entries) => entries.count - 1,
-            None => c.load_index(self.cache.batch.positions, span.token),
-        };
+        let position = c.load_index(self.cache.batch.positions, span.token);
+        let list = self.lists.map(|lists| lists.of(c, position, (span.token, span.head)));
+        // The positions of a list are counted as those of a sequence are.
+        let position = list.as_ref().map_or(position, |list| list.count - 1);
         let last = position + (span.count - 1) * span.per_row;
         let tokens = self.cache.layout.block_tokens;
         let first = match self.window {
@@ -207,8 +204,8 @@ impl<'k, 'a, 'c> Attention<'k, 'a, 'c> {
         c.repeat(first / blocks * blocks, last + 1, blocks, |number| {
             // A number past the last block stands for the last one, and a number before the first
             // for the first. Their keys are masked.
-            if let Some(entries) = &entries {
-                let (keys, values) = self.gather(block, entries, (table, span.head), number * tokens);
+            if let Some(list) = &list {
+                let (keys, values) = self.gather(block, list, (table, span.head), number * tokens);
                 let turn = Turn {
                     keys,
                     values,

@@ -1,16 +1,16 @@
-//! Family `choose`: a task is a token. It scores the keys of its sequence block by block and keeps
-//! the best positions in a list with room for twice as many; a full list is cut to the best.
-//! Positions stay in ascending order.
+//! Family `choose`: a task is a list of a token. It scores the keys of its sequence page by page
+//! and keeps the best positions, or blocks of them, in a list with room for twice as many; a full
+//! list is cut to the best. Entries stay in ascending order.
 use atomc_artifact::manifest;
-use atomc_ir::{DType, Diagnostic, Op, Value};
+use atomc_ir::{DType, Diagnostic, Op};
 
 use inkwell::IntPredicate;
 
 use super::dot::{Dot, Walk};
 use super::{Host, LANES, signature};
 use crate::cache::Cache;
-use crate::choice::{self, DIGITS};
-use crate::code::{Code, Int, Ptr};
+use crate::choice::{self, ABOVE_ALL, Choice, DIGITS};
+use crate::code::{Code, Int, Ptr, Vector};
 use crate::kernel::Kernel;
 use crate::row::{At, Col, Operand, unsupported};
 use crate::{KernelSpec, Tasks};
@@ -23,12 +23,13 @@ pub fn emit<'c>(c: &Host<'c>, spec: &KernelSpec) -> Result<manifest::Kernel, Dia
     let kernel = signature::kernel(c, spec)?;
     let chooser = Chooser::new(c, &kernel)?;
     let (first, end) = signature::tasks(c);
-    kernel.each(first, end, |token| chooser.run(token))?;
-    Ok(manifest::Kernel::host(Tasks::Tokens { per: 1, times: 1 }, chooser.room.bytes))
+    let times = chooser.choice.lists();
+    kernel.each(first, end, |list| chooser.run(list, list / times, list % times))?;
+    Ok(manifest::Kernel::host(Tasks::Tokens { per: 1, times }, chooser.room.bytes))
 }
 
-/// Scratch: queries in the type of products, weights of heads, scores of a block's keys, numbers
-/// and positions of the list, and a count for each value of a byte.
+/// Scratch: queries in the type of products, weights of heads, scores of a page's keys, numbers and
+/// positions of the list, and a count for each value of a byte.
 struct Room<'c> {
     query: Ptr<'c>,
     weight: Ptr<'c>,
@@ -42,99 +43,107 @@ struct Room<'c> {
 struct Chooser<'k, 'a, 'c> {
     kernel: &'k Kernel<'a, 'c>,
     cache: &'k Cache<'c>,
-    query: Value,
-    weight: Value,
+    choice: Choice,
     out: &'k Operand<'c>,
-    heads: usize,
-    k: usize,
     dot: Dot,
     room: Room<'c>,
 }
 
 impl<'k, 'a, 'c> Chooser<'k, 'a, 'c> {
     fn new(c: &Host<'c>, kernel: &'k Kernel<'a, 'c>) -> Result<Chooser<'k, 'a, 'c>, Diagnostic> {
-        let graph = kernel.rows.graph;
-        let node = kernel.the("choose", |op| matches!(op, Op::Choose { .. }))?;
-        let Op::Choose { k } = *graph.op(node.node) else { unreachable!("just matched") };
-        let (query, weight) = (graph.operands(node.node)[0], graph.operands(node.node)[1]);
+        let choice = Choice::of(kernel.rows.graph)?;
         let [cache] = &kernel.caches[..] else { return Err(unsupported("a choice by other than one cache")) };
         if cache.ty.dtype == DType::F8E4M3 {
             return Err(unsupported("a choice by keys of bytes"));
         }
         let (out, to) = kernel.output()?;
-        if out != node {
+        if !matches!(kernel.rows.graph.op(out.node), Op::Choose { .. } | Op::ChooseBlocks { .. }) {
             return Err(unsupported("a choice that is computed on"));
         }
-        let heads = kernel.rows.shape(query)?.shape.0[1].fixed().unwrap_or(0);
         let dot = Dot::new(c, cache.ty.dtype);
-        let room = Room::new(c, cache, (heads, k), dot.dtype);
-        Ok(Chooser { kernel, cache, query, weight, out: to, heads, k, dot, room })
+        let room = Room::new(c, cache, (choice.heads(), choice.k), dot.dtype);
+        Ok(Chooser { kernel, cache, choice, out: to, dot, room })
     }
 
     fn code(&self) -> &'a Code<'c> {
         self.kernel.code
     }
 
-    fn run(&self, token: Int<'c>) -> Result<(), Diagnostic> {
+    fn run(&self, list: Int<'c>, token: Int<'c>, head: Int<'c>) -> Result<(), Diagnostic> {
         let c = self.code();
-        self.stage(token)?;
+        self.stage(token, head)?;
         let position = c.load_index(self.cache.batch.positions, token);
         let table = self.cache.batch.table(c, token);
         let tokens = self.cache.layout.block_tokens;
-        let filled = c.carry((0, position / tokens + 1, 1), c.int(0), |block, filled| {
-            let [keys, _] = self.cache.head(c, c.load_index(table, block), c.int(0));
+        let [filled, _] = c.carry((0, position / tokens + 1, 1), [c.int(0); 2], |page, [filled, top]| {
+            let [keys, _] = self.cache.head(c, c.load_index(table, page), c.int(0));
             self.score(c.at(self.cache.k, keys));
-            let count = c.smaller(position + 1 - block * tokens, tokens);
-            c.repeat(0, count, 1, |i| self.append(filled + i, i, block * tokens + i));
-            self.cut_if(filled + count, self.capacity() - tokens)
+            let count = c.smaller(position + 1 - page * tokens, tokens);
+            let [filled, top] = c.carry((0, count, 1), [filled, top], |i, [filled, top]| {
+                self.append((filled, top), i, (page * tokens + i, position))
+            });
+            [self.cut_if(filled, self.capacity() - tokens), top]
         });
-        self.store(token, self.cut_if(filled, self.k));
+        self.store(list, self.cut_if(filled, self.choice.k));
         Ok(())
     }
 
     /// Entries that the list has room for.
     fn capacity(&self) -> usize {
-        capacity(self.k, self.cache.layout.block_tokens)
+        capacity(self.choice.k, self.cache.layout.block_tokens)
     }
 
-    /// The token's queries, and the weight of each head.
-    fn stage(&self, token: Int<'c>) -> Result<(), Diagnostic> {
+    /// The token's queries from a head on, and the weight of each head.
+    fn stage(&self, token: Int<'c>, first: Int<'c>) -> Result<(), Diagnostic> {
         let (c, rows, l) = (self.code(), &self.kernel.rows, &self.cache.layout);
-        let dim = self.cache.ty.head_dim;
-        c.repeat(0, self.heads, 1, |head| {
-            rows.prepare(self.query, token, Some(head))?;
+        let (dim, query, heads) = (self.cache.ty.head_dim, self.choice.query, self.choice.heads());
+        c.repeat(0, heads, 1, |own| {
+            let head = first + own;
+            rows.prepare(query, token, Some(head))?;
             for col in (0..l.dim).step_by(LANES) {
                 let v = match col < dim {
-                    true => rows.eval(self.query, At { row: token, head: Some(head), col: Col::Const(col) })?,
+                    true => rows.eval(query, At { row: token, head: Some(head), col: Col::Const(col) })?,
                     false => c.zero(),
                 };
                 let v = c.choose(c.lanes_below(dim.saturating_sub(col)), v, c.zero());
-                let at = (head * l.dim + col) * self.dot.dtype.size();
+                let at = (own * l.dim + col) * self.dot.dtype.size();
                 c.store_floats(c.at(self.room.query, at), v, self.dot.dtype);
             }
             Ok::<_, Diagnostic>(())
         })?;
-        rows.prepare(self.weight, token, None)?;
-        for col in (0..self.heads).step_by(LANES) {
-            let v = rows.eval(self.weight, At { row: token, head: None, col: Col::Const(col) })?;
+        let Some(weight) = self.choice.weight else { return Ok(()) };
+        rows.prepare(weight, token, None)?;
+        for col in (0..heads).step_by(LANES) {
+            let v = rows.eval(weight, At { row: token, head: None, col: Col::Const(col) })?;
             // Heads after the last one have no queries of their own and count nothing.
-            let v = c.choose(c.lanes_below(self.heads - col), v, c.zero());
+            let v = c.choose(c.lanes_below(heads - col), v, c.zero());
             c.store(c.at(self.room.weight, 4 * col), v, 4);
         }
         Ok(())
     }
 
-    /// The scores of a block's keys.
+    /// The scores of a page's keys.
     fn score(&self, keys: Ptr<'c>) {
         let (c, l) = (self.code(), &self.cache.layout);
         let size = self.dot.dtype.size();
         let panels: Vec<_> = (0..l.block_tokens / LANES).map(|p| c.at(keys, p * LANES * l.dim * size)).collect();
-        let scores = c.carry((0, self.heads, HEIGHT), vec![c.zero(); panels.len()], |head, mut scores| {
-            // The last heads of a turn may be one: it is counted once.
-            let own = |i: usize| c.smaller(head + i, self.heads - 1);
-            let queries: Vec<_> = (0..HEIGHT).map(|i| c.at(self.room.query, own(i) * (l.dim * size))).collect();
+        let sums = |queries: &[Ptr<'c>]| {
             let walk = Walk { count: l.dim / self.dot.group, step: self.dot.step(c), unroll: 1, ahead: None };
-            let sums = self.dot.sums(c, &queries, &panels, walk);
+            self.dot.sums(c, queries, &panels, walk)
+        };
+        let put = |scores: Vec<Vector<'c>>| {
+            let at = |i: usize| c.at(self.room.score, 4 * i * LANES);
+            scores.into_iter().enumerate().for_each(|(i, score)| c.store(at(i), score, 4));
+        };
+        if self.choice.weight.is_none() {
+            return sums(&[self.room.query]).into_iter().for_each(put);
+        }
+        let heads = self.choice.heads();
+        put(c.carry((0, heads, HEIGHT), vec![c.zero(); panels.len()], |head, mut scores| {
+            // The last heads of a turn may be one: it is counted once.
+            let own = |i: usize| c.smaller(head + i, heads - 1);
+            let queries: Vec<_> = (0..HEIGHT).map(|i| c.at(self.room.query, own(i) * (l.dim * size))).collect();
+            let sums = sums(&queries);
             for (i, sums) in sums.iter().enumerate() {
                 let weight = c.load_number(c.at(self.room.weight, (head + i) * 4), DType::F32);
                 for (score, &sum) in scores.iter_mut().zip(sums) {
@@ -142,18 +151,30 @@ impl<'k, 'a, 'c> Chooser<'k, 'a, 'c> {
                 }
             }
             scores
-        });
-        for (i, score) in scores.into_iter().enumerate() {
-            c.store(c.at(self.room.score, 4 * i * LANES), score, 4);
-        }
+        }));
     }
 
-    /// Puts a key of the block into the list.
-    fn append(&self, to: Int<'c>, key: Int<'c>, position: Int<'c>) {
-        let c = self.code();
+    /// Takes a key of the page: the last one of an entry puts the entry into the list. Returns how
+    /// many entries there are, and the largest number of the entry so far.
+    fn append(
+        &self,
+        (filled, top): (Int<'c>, Int<'c>),
+        key: Int<'c>,
+        (position, last): (Int<'c>, Int<'c>),
+    ) -> [Int<'c>; 2] {
+        let (c, size) = (self.code(), self.choice.size);
         let score = c.load(c.cx.f32_type(), c.at(self.room.score, key * 4), 4);
-        c.store(c.at(self.room.number, to * 4), choice::number(c, score.into_float_value()), 4);
-        c.store(c.at(self.room.position, to * 4), self.narrow(position), 4);
+        let top = c.larger(top, choice::wide(c, choice::number(c, score.into_float_value())));
+        let is_end = c.equal((position + 1) % size, 0) | !c.less(position, last);
+        let filled = c.carry_if(is_end, filled, |_| {
+            let entry = position / size;
+            let above_all = c.as_int(c.index.const_int(ABOVE_ALL, false));
+            let number = c.pick_int(self.choice.is_local(c, entry, last / size), above_all, top);
+            c.store(c.at(self.room.number, filled * 4), self.narrow(number), 4);
+            c.store(c.at(self.room.position, filled * 4), self.narrow(entry), 4);
+            filled + 1
+        });
+        [filled, c.pick_int(is_end, 0, top)]
     }
 
     fn narrow(&self, v: Int<'c>) -> Int<'c> {
@@ -171,7 +192,7 @@ impl<'k, 'a, 'c> Chooser<'k, 'a, 'c> {
     fn cut(&self, filled: Int<'c>) -> Int<'c> {
         let c = self.code();
         // The bytes of the least number that are known, and how many of its equals are kept.
-        let (mut known, mut wanted) = (c.int(0), c.int(self.k));
+        let (mut known, mut wanted) = (c.int(0), c.int(self.choice.k));
         for byte in (0..4).rev() {
             c.repeat(0, DIGITS, 1, |digit| c.store(c.at(self.room.count, digit * 4), c.cx.i32_type().const_zero(), 4));
             c.repeat(0, filled, 1, |i| {
@@ -202,13 +223,13 @@ impl<'k, 'a, 'c> Chooser<'k, 'a, 'c> {
     }
 
     /// The list, and -1 after its last entry.
-    fn store(&self, token: Int<'c>, filled: Int<'c>) {
-        let c = self.code();
-        let to = |i: Int<'c>| c.at(self.out.ptr, (token * self.k + i) * 4);
+    fn store(&self, list: Int<'c>, filled: Int<'c>) {
+        let (c, k) = (self.code(), self.choice.k);
+        let to = |i: Int<'c>| c.at(self.out.ptr, (list * k + i) * 4);
         c.repeat(0, filled, 1, |i| {
             c.store(to(i), c.load(c.cx.i32_type(), c.at(self.room.position, i * 4), 4), 4);
         });
-        c.repeat(filled, self.k, 1, |i| c.store(to(i), c.cx.i32_type().const_all_ones(), 4));
+        c.repeat(filled, k, 1, |i| c.store(to(i), c.cx.i32_type().const_all_ones(), 4));
     }
 }
 

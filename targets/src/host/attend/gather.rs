@@ -2,33 +2,22 @@
 use super::{Attention, Block};
 use crate::code::{Int, Ptr};
 use crate::host::LANES;
-
-/// The list of one token: its entries, and how many there are.
-pub struct Entries<'c> {
-    list: Ptr<'c>,
-    pub count: Int<'c>,
-}
+use crate::kernel::List;
 
 impl<'c> Attention<'_, '_, 'c> {
-    /// The list of a token, which has at most this many entries.
-    pub fn entries(&self, lists: Ptr<'c>, most: usize, token: Int<'c>) -> Entries<'c> {
-        let c = self.code();
-        let position = c.load_index(self.cache.batch.positions, token);
-        Entries { list: c.at(lists, token * (4 * most)), count: c.smaller(position + 1, most) }
-    }
-
-    /// A block of keys, and one of values, from an entry on. After the last entry it is repeated.
+    /// A block of keys, and one of values, from a position of a list on. After the last one it is
+    /// repeated.
     pub fn gather(
         &self,
         block: &Block<'c>,
-        entries: &Entries<'c>,
+        list: &List<'c>,
         (table, head): (Ptr<'c>, Int<'c>),
         first: Int<'c>,
     ) -> (Vec<Ptr<'c>>, Vec<Ptr<'c>>) {
         let (c, l, is_prefix) = (self.code(), &self.cache.layout, self.cache.ty.is_prefix);
         let [keys, values] = block.widened;
         c.repeat(0, l.block_tokens, 1, |to| {
-            let position = c.load_made_index(entries.list, c.smaller(first + to, entries.count - 1));
+            let position = list.position(c, c.smaller(first + to, list.count - 1));
             let slot = self.cache.slot_at(c, table, position);
             self.copy_key(c.at(self.cache.k, self.cache.key_at(c, slot, head)), (keys, to));
             if !is_prefix {

@@ -9,7 +9,7 @@ use atomc_ir::{DType, Diagnostic, Op, Value};
 
 use crate::cache::Cache;
 use crate::code::{Int, Ptr, Vector};
-use crate::kernel::Attending;
+use crate::kernel::{Attending, Lists};
 use crate::row::{At, Col, Operand, unsupported};
 use crate::simt::attention::kv_dequant::Stored;
 use crate::simt::attention::sizes::Sizes;
@@ -44,7 +44,7 @@ pub struct Attention<'k, 'a, 'c> {
     pub sinks: Option<&'k Operand<'c>>,
     /// The positions that each token attends to, if not all up to its own, and how many it may
     /// have.
-    pub list: Option<(Ptr<'c>, usize)>,
+    pub lists: Option<Lists<'c>>,
     /// Scores times this are powers of two. Its sign is in the queries.
     pub factor: f64,
     sign: f64,
@@ -69,7 +69,7 @@ impl<'k, 'a, 'c> Attention<'k, 'a, 'c> {
         let codes = if is_coded { kernel.rows.scaled_group(stored).map(|columns| (stored, columns)) } else { None };
         let result = codes.map_or(stored, |_| graph.operands(stored.node)[0]);
         attending.is_stored_as(&kernel.rows, result)?;
-        let Attending { query, scale, window, sinks, list, .. } = attending;
+        let Attending { query, scale, window, sinks, lists, .. } = attending;
         let Sizes { heads, stored, .. } = Sizes::of(graph)?;
         let matrix = Matrix::new(c, stored.dtype);
         // Without a scale all keys weigh the same, as they do if the queries are zero.
@@ -89,7 +89,7 @@ impl<'k, 'a, 'c> Attention<'k, 'a, 'c> {
             lanes: vector(graph),
             query,
             sinks,
-            list,
+            lists,
             factor: size * std::f64::consts::LOG2_E,
             sign,
             of_values: (c.int(0), cache.layout.value_dim / 16),

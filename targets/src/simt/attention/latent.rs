@@ -197,7 +197,7 @@ impl<'t, 'k, 'a, 'c> Group<'t, 'k, 'a, 'c> {
         let (c, batch) = (a.code(), &a.cache.batch);
         let position = c.load_index(batch.positions, place.token);
         // A list has as many entries as the token has positions, if it has room for as many.
-        let position = a.list.map_or(position, |(_, most)| c.smaller(position, most - 1));
+        let position = a.lists.map_or(position, |lists| c.smaller(position, lists.most - 1));
         let turns = a.cache.layout.block_tokens / shape.keys();
         let blocks = position / a.cache.layout.block_tokens + 1;
         let each = c.larger((blocks + (shape.splits - 1)) / shape.splits, LEAST);
@@ -219,7 +219,7 @@ impl<'t, 'k, 'a, 'c> Group<'t, 'k, 'a, 'c> {
             first: place.part * shape.queries(),
             limit: c.int(a.heads),
             table: batch.table(c, place.token),
-            list: a.list.map(|(list, most)| c.at(list, place.token * (4 * most))),
+            list: a.lists.map(|lists| c.at(lists.ptr, place.token * (4 * lists.most))),
             begin: own * turns,
             last: c.smaller(end, position / shape.keys()),
             local: c.local(shape.local()),

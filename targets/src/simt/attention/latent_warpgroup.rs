@@ -326,7 +326,7 @@ impl<'r, 'k, 'a, 'c> Group<'r, 'k, 'a, 'c> {
         c.when(c.less(token, self.in_step), || {
             let position = c.load_index(a.cache.batch.positions, token);
             // A list has as many entries as the token has positions, if it has room for as many.
-            let position = a.list.map_or(position, |(_, most)| c.smaller(position, most - 1));
+            let position = a.lists.map_or(position, |lists| c.smaller(position, lists.most - 1));
             let blocks = position / a.cache.layout.block_tokens + 1;
             let each = (blocks + (shape.splits - 1)) / shape.splits;
             let used = (blocks + each - 1) / each;
@@ -336,7 +336,7 @@ impl<'r, 'k, 'a, 'c> Group<'r, 'k, 'a, 'c> {
                 count: c.int(1),
                 position,
                 table: a.cache.batch.table(c, token),
-                list: a.list.map(|(list, most)| c.at(list, token * (4 * most))),
+                list: a.lists.map(|lists| c.at(lists.ptr, token * (4 * lists.most))),
                 head: self.first_head(part),
                 first,
                 end: c.smaller(first + each, blocks),

@@ -66,14 +66,15 @@ impl Sizes {
     }
 }
 
-/// Checks that a query sees all keys before it and nothing else, for schedules that know neither
-/// windows nor sinks.
+/// Checks that a query sees all keys before it, or those of its token's list, and nothing else: for
+/// schedules that know neither windows nor sinks, nor lists of blocks.
 pub fn sees_all(body: &Graph) -> Result<(), WhyNot> {
     let plain = |id| match body.op(id) {
         Op::Attention { window, .. } => *window == 0 && body.operands(id).len() == 3,
+        Op::AttendListed { block, .. } => block.is_none(),
         _ => true,
     };
-    WhyNot::unless(body.ids().all(plain), || "a window, or sinks".into())
+    WhyNot::unless(body.ids().all(plain), || "a window, sinks, or lists of blocks".into())
 }
 
 /// Registers of a query, of a step's keys and values, of results and of a step's scores, the number

@@ -9,7 +9,7 @@ use inkwell::values::FloatValue;
 use super::{Keys, THREADS, takes};
 use crate::cache::Cache;
 use crate::code::{Int, Ptr, Vector, carried};
-use crate::kernel::Attending;
+use crate::kernel::{Attending, List, Lists};
 use crate::row::Threads as _;
 use crate::row::{At, Col, Operand, Team, unsupported};
 use crate::schedule::{Schedule, WhyNot};
@@ -45,8 +45,6 @@ pub const SCHEDULE: Schedule = Schedule {
 struct Sizes {
     cache: CacheType,
     heads: usize,
-    /// Entries of a list.
-    most: usize,
 }
 
 impl Sizes {
@@ -56,8 +54,7 @@ impl Sizes {
             let node = body.ids().find(|&id| matches!(body.op(id), Op::AttendListed { .. }))?;
             let operands = body.operands(node);
             let heads = body.ty(operands[0]).as_tensor()?.shape.0.get(1)?.fixed()?;
-            let most = body.ty(operands[3]).as_tensor()?.choices();
-            Some(Sizes { cache: body.ty(operands[1]).as_cache()?, heads, most })
+            Some(Sizes { cache: body.ty(operands[1]).as_cache()?, heads })
         };
         made().ok_or_else(|| unsupported("a family of listed attention without it"))
     }
@@ -102,7 +99,7 @@ struct Listed<'k, 'a, 'c> {
     kernel: &'k Kernel<'a, 'c>,
     cache: &'k Cache<'c>,
     query: Value,
-    list: Ptr<'c>,
+    lists: Lists<'c>,
     out: &'k Operand<'c>,
     sizes: Sizes,
     /// What scores are multiplied with: they are powers of two.
@@ -136,7 +133,7 @@ impl<'k, 'a, 'c> Listed<'k, 'a, 'c> {
         let [cache] = &kernel.caches[..] else { return Err(unsupported("attention over other than one cache")) };
         let (out, to) = kernel.output()?;
         attending.is_stored_as(&kernel.rows, out)?;
-        let Attending { query, scale, list: Some((list, _)), .. } = attending else {
+        let Attending { query, scale, lists: Some(lists), .. } = attending else {
             return Err(unsupported("a family of listed attention without a list"));
         };
         let l = &cache.layout;
@@ -148,7 +145,7 @@ impl<'k, 'a, 'c> Listed<'k, 'a, 'c> {
             sums: c.local(4 * THREADS / (l.value_dim / l.group) * l.value_dim),
         };
         let factor = scale * std::f64::consts::LOG2_E;
-        Ok(Listed { kernel, cache, query, list, out: to, sizes, factor, local })
+        Ok(Listed { kernel, cache, query, lists, out: to, sizes, factor, local })
     }
 
     fn code(&self) -> &'a Gpu<'c> {
@@ -166,9 +163,9 @@ impl<'k, 'a, 'c> Listed<'k, 'a, 'c> {
         let end = (head + 1) * self.sizes.group();
         c.set_lanes(l.group);
         self.stage(token, (first, end))?;
-        let list = c.at(self.list, token * (4 * self.sizes.most));
         let position = c.load_index(self.cache.batch.positions, token);
-        let length = c.smaller(position + 1, self.sizes.most);
+        let list = self.lists.of(c, position, (token, head));
+        let length = c.uniform(list.count);
         c.barrier();
         let keys = Keys::of(c, self.cache, token);
         let own = self.sizes.own();
@@ -176,7 +173,7 @@ impl<'k, 'a, 'c> Listed<'k, 'a, 'c> {
             Running { top: vec![c.number(LOWEST); own], sum: vec![c.number(0.0); own], values: vec![c.zero(); own] };
         let running = c.carry((0, length, THREADS), none, |turn, running| {
             let count = c.smaller(length - turn, THREADS);
-            self.turn(&keys, (c.at(list, turn * 4), count), head, running)
+            self.turn(&keys, (&list, turn, count), head, running)
         });
         self.finish(token, (first, end), &running);
         self.pad(token, first);
@@ -200,17 +197,17 @@ impl<'k, 'a, 'c> Listed<'k, 'a, 'c> {
         Ok(())
     }
 
-    /// Scores, softmax and sums of values of some entries, one for each thread.
+    /// Scores, softmax and sums of values of some positions of a list, one for each thread.
     fn turn(
         &self,
         keys: &Keys<'_, 'c>,
-        (list, count): (Ptr<'c>, Int<'c>),
+        (list, first, count): (&List<'c>, Int<'c>, Int<'c>),
         head: Int<'c>,
         before: Running<'c>,
     ) -> Running<'c> {
         let c = self.code();
         let is_there = c.less(c.thread(), count);
-        let slot = keys.slot(c.load_made_index(list, c.smaller(c.thread(), count - 1)));
+        let slot = keys.slot(list.position(c, first + c.smaller(c.thread(), count - 1)));
         let key = keys.key(slot, head);
         let scores = self.scores(keys, key);
         let place = if self.cache.ty.is_prefix { key } else { keys.value(slot, head) };

@@ -1,22 +1,25 @@
-//! Family `choose`: a work-group is a token, or a part of a token's keys in steps of few tokens.
-//! Its waves multiply panels of keys with the queries of all heads, which are in registers. Local
-//! memory has the scores of a turn of keys, and a list of the best positions so far, in ascending
-//! order. A full list is cut to the `k` best; from then on only better keys enter it. Then the
-//! work-groups of a token choose together from their lists ([`together`]), where a chip lets them
-//! wait for each other; elsewhere the last one chooses from the lists of all.
+//! Family `choose`: a work-group is a list of a token, or a part of its keys in steps of few
+//! tokens. Its waves multiply panels of keys with the queries of all heads, which are in registers.
+//! Local memory has the scores of a turn of keys, and a list of the best positions so far, in
+//! ascending order. A full list is cut to the `k` best; from then on only better keys enter it.
+//! Then the work-groups of a list choose together from what they have ([`together`]), where a chip
+//! lets them wait for each other; elsewhere the last one chooses from what all have.
 //!
-//! A token with no more than `k` positions takes all of them without a look at any key.
+//! A list has positions, by scores that are sums over heads; or each head of queries has a list, of
+//! blocks of keys, by the largest score of a block.
+//!
+//! A token with no more than `k` positions or blocks takes all of them without a look at any key.
 mod together;
 
 use atomc_artifact::manifest;
 use atomc_ir::arch::GpuArch;
-use atomc_ir::{Diagnostic, Family, Op, Value};
+use atomc_ir::{Diagnostic, Family, Op};
 use inkwell::IntPredicate;
 use inkwell::values::FloatValue;
 
 use super::{Keys, THREADS, takes};
 use crate::cache::Cache;
-use crate::choice::{self, DIGITS};
+use crate::choice::{self, ABOVE_ALL, Choice, DIGITS};
 use crate::code::{Any, Int, Ptr, carried};
 use crate::row::{At, Col, Operand, unsupported};
 use crate::schedule::{Schedule, WhyNot};
@@ -29,7 +32,7 @@ use crate::{KernelSpec, Tasks};
 const TURNS: usize = 2;
 /// Keys of a panel.
 const PANEL: usize = 16;
-/// Most work-groups of a token, and the fewest turns of each.
+/// Most work-groups of a list, and the fewest turns of each.
 const SPLITS: usize = 32;
 const LEAST: usize = 2;
 /// Digits that a thread counts together.
@@ -44,7 +47,9 @@ pub const SCHEDULE: Schedule = Schedule {
     suits: |spec, arch, _| {
         let gpu = launch::gpu(arch)?;
         let sizes = Sizes::of(spec)?;
-        takes(sizes.cache, gpu.memory.group_bytes / sizes.cache.dtype.size())?;
+        let Choice { cache, size, .. } = sizes.choice;
+        takes(cache, gpu.memory.group_bytes / cache.dtype.size())?;
+        WhyNot::unless(THREADS.is_multiple_of(size), || format!("blocks of {size} keys: {THREADS} are no whole ones"))?;
         let bytes = sizes.bytes(gpu);
         let why = || format!("{bytes} bytes of local memory, {} are there", gpu.simt.unit.lds_group);
         WhyNot::unless(bytes <= gpu.simt.unit.lds_group, why)
@@ -55,37 +60,27 @@ pub const SCHEDULE: Schedule = Schedule {
 
 /// Sizes of a choice before there is a kernel.
 struct Sizes {
-    cache: atomc_ir::CacheType,
-    heads: usize,
-    k: usize,
+    choice: Choice,
 }
 
 impl Sizes {
     fn of(spec: &KernelSpec) -> Result<Sizes, Diagnostic> {
-        let body = spec.body;
-        let made = || {
-            let node = body.ids().find(|&id| matches!(body.op(id), Op::Choose { .. }))?;
-            let Op::Choose { k } = *body.op(node) else { return None };
-            let operands = body.operands(node);
-            let heads = body.ty(operands[0]).as_tensor()?.shape.0.get(1)?.fixed()?;
-            Some(Sizes { cache: body.ty(operands[2]).as_cache()?, heads, k })
-        };
-        made().ok_or_else(|| unsupported("a family of choices without a choice"))
+        Ok(Sizes { choice: Choice::of(spec.body)? })
     }
 
     /// Entries that a list has room for.
     fn room(&self) -> usize {
-        self.k + TURNS * THREADS
+        self.choice.k + TURNS * THREADS
     }
 
     /// Heads in whole tiles of products.
     fn padded_heads(&self, gpu: GpuArch) -> usize {
-        self.heads.next_multiple_of(gpu.simt.matrix.columns)
+        self.choice.heads().next_multiple_of(gpu.simt.matrix.columns)
     }
 
     /// Bytes of a query in local memory.
     fn query_row(&self, gpu: GpuArch) -> usize {
-        gpu.memory.padded(self.cache.head_dim) * self.cache.dtype.size() + VEC16
+        gpu.memory.padded(self.choice.cache.head_dim) * self.choice.cache.dtype.size() + VEC16
     }
 
     /// Bytes of local memory.
@@ -94,37 +89,40 @@ impl Sizes {
         heads * (self.query_row(gpu) + 4) + 4 * (2 * self.room() + THREADS + DIGITS + THREADS / gpu.simt.wave + 1)
     }
 
-    /// Work-groups that share the keys of a token, in steps of this many tokens.
+    /// Work-groups that share the keys of a list, in steps of this many tokens.
     fn splits(&self, gpu: GpuArch, tokens: usize) -> usize {
-        let most = SPLITS.min(COUNTERS / 4 / tokens);
-        (2 * gpu.simt.chip.units / tokens).clamp(1, most.max(1))
+        let lists = tokens * self.choice.lists();
+        let most = SPLITS.min(COUNTERS / 4 / lists);
+        (2 * gpu.simt.chip.units / lists).clamp(1, most.max(1))
     }
 
-    /// Whether the work-groups of a token wait for each other. On AMD's chips that was not tried.
+    /// Whether the work-groups of a list wait for each other. On AMD's chips that was not tried.
     fn wait(gpu: GpuArch) -> bool {
         gpu.simt.warpgroup_mma
     }
 
     /// Bytes that a work-group leaves for the others: a list of numbers and positions, or counts.
     fn left(&self, gpu: GpuArch) -> usize {
-        if Sizes::wait(gpu) { together::LEFT } else { 2 * 4 * self.k }
+        if Sizes::wait(gpu) { together::LEFT } else { 2 * 4 * self.choice.k }
     }
 }
 
 fn emit<'c>(setup: &Setup<'c>, spec: &KernelSpec) -> launch::Made<'c> {
     let code = setup.open(spec, THREADS)?;
     let (sizes, gpu) = (Sizes::of(spec)?, setup.gpu()?);
-    let (splits, left) = (sizes.splits(gpu, spec.tokens), sizes.left(gpu));
+    let (splits, left, lists) = (sizes.splits(gpu, spec.tokens), sizes.left(gpu), sizes.choice.lists());
     {
         let c = &code;
         let kernel = launch::kernel(c, spec)?;
         let chooser = Chooser::new(&kernel, sizes, splits)?;
         let workspace = c.argument(launch::arguments(spec.body) + 1);
-        let [token, split] = c.divide(c.group(), c.int(splits));
-        c.when(c.less(token, launch::step_size(c, spec, false)), || chooser.run(token, split, workspace))?;
+        let [list, split] = c.divide(c.group(), c.int(splits));
+        let [token, head] = c.divide(list, c.int(lists));
+        let run = || chooser.run((token, head), (list, split), workspace);
+        c.when(c.less(token, launch::step_size(c, spec, false)), run)?;
     }
-    let workspace = if splits > 1 { COUNTERS + spec.tokens * splits * left } else { 0 };
-    let info = manifest::Kernel::simt(Tasks::Tokens { per: 1, times: splits }, THREADS);
+    let workspace = if splits > 1 { COUNTERS + spec.tokens * lists * splits * left } else { 0 };
+    let info = manifest::Kernel::simt(Tasks::Tokens { per: 1, times: lists * splits }, THREADS);
     let together = if Sizes::wait(gpu) { splits } else { 1 };
     Ok((code, manifest::Kernel { workspace, together, ..info }))
 }
@@ -132,8 +130,6 @@ fn emit<'c>(setup: &Setup<'c>, spec: &KernelSpec) -> launch::Made<'c> {
 struct Chooser<'k, 'a, 'c> {
     kernel: &'k Kernel<'a, 'c>,
     cache: &'k Cache<'c>,
-    query: Value,
-    weight: Value,
     out: &'k Operand<'c>,
     sizes: Sizes,
     /// Heads in whole tiles of products, and bytes of a query in local memory.
@@ -175,14 +171,12 @@ carried!(Filled { count, above });
 
 impl<'k, 'a, 'c> Chooser<'k, 'a, 'c> {
     fn new(kernel: &'k Kernel<'a, 'c>, sizes: Sizes, splits: usize) -> Result<Chooser<'k, 'a, 'c>, Diagnostic> {
-        let (c, graph) = (kernel.code, kernel.rows.graph);
-        let node = kernel.the("choose", |op| matches!(op, Op::Choose { .. }))?;
+        let c = kernel.code;
         let [cache] = &kernel.caches[..] else { return Err(unsupported("a choice by other than one cache")) };
         let (out, to) = kernel.output()?;
-        if out != node {
+        if !matches!(kernel.rows.graph.op(out.node), Op::Choose { .. } | Op::ChooseBlocks { .. }) {
             return Err(unsupported("a choice that is computed on"));
         }
-        let (query, weight) = (graph.operands(node.node)[0], graph.operands(node.node)[1]);
         let gpu = launch::gpu(c.arch)?;
         let (heads, query_row) = (sizes.padded_heads(gpu), sizes.query_row(gpu));
         let local = Local {
@@ -196,52 +190,63 @@ impl<'k, 'a, 'c> Chooser<'k, 'a, 'c> {
             turn: c.local(4),
         };
         let matrix = Matrix::new(c, cache.ty.dtype);
-        Ok(Chooser { kernel, cache, query, weight, out: to, sizes, heads, query_row, splits, gpu, matrix, local })
+        Ok(Chooser { kernel, cache, out: to, sizes, heads, query_row, splits, gpu, matrix, local })
     }
 
     fn code(&self) -> &'a Gpu<'c> {
         self.kernel.code
     }
 
-    fn run(&self, token: Int<'c>, split: Int<'c>, workspace: Ptr<'c>) -> Result<(), Diagnostic> {
-        let c = self.code();
+    fn run(
+        &self,
+        query: (Int<'c>, Int<'c>),
+        (list, split): (Int<'c>, Int<'c>),
+        workspace: Ptr<'c>,
+    ) -> Result<(), Diagnostic> {
+        let (c, choice) = (self.code(), &self.sizes.choice);
         let lanes = c.lanes();
-        let last = c.load_index(self.cache.batch.positions, token);
-        let has_few = c.less(last, self.sizes.k);
-        c.when(has_few & c.equal(split, 0), || self.take_all(token, last));
-        let chosen = c.when(!has_few, || self.choose((token, split), last, workspace));
+        let last = c.load_index(self.cache.batch.positions, query.0);
+        let has_few = c.less(last / choice.size, choice.k);
+        c.when(has_few & c.equal(split, 0), || self.take_all(list, last / choice.size));
+        let chosen = c.when(!has_few, || self.choose(query, (list, split), last, workspace));
         c.set_lanes(lanes);
         chosen
     }
 
-    /// All positions up to the last one, which are no more than are wanted.
-    fn take_all(&self, token: Int<'c>, last: Int<'c>) {
+    /// All entries up to the last one, which are no more than are wanted.
+    fn take_all(&self, list: Int<'c>, last: Int<'c>) {
         let c = self.code();
-        c.repeat(c.thread(), self.sizes.k, THREADS, |i| {
+        c.repeat(c.thread(), self.sizes.choice.k, THREADS, |i| {
             let none = c.as_int(c.cx.i32_type().const_all_ones());
-            c.store(self.place(token, i), c.pick_int(c.less(last, i), none, i), 4);
+            c.store(self.place(list, i), c.pick_int(c.less(last, i), none, i), 4);
         });
     }
 
     /// The best of a part of the keys, and of all parts if it is the last one.
-    fn choose(&self, (token, split): (Int<'c>, Int<'c>), last: Int<'c>, workspace: Ptr<'c>) -> Result<(), Diagnostic> {
+    fn choose(
+        &self,
+        (token, head): (Int<'c>, Int<'c>),
+        (list, split): (Int<'c>, Int<'c>),
+        last: Int<'c>,
+        workspace: Ptr<'c>,
+    ) -> Result<(), Diagnostic> {
         let c = self.code();
         let turns = last / THREADS + 1;
         let each = c.larger((turns + (self.splits - 1)) / self.splits, LEAST);
         let used = c.uniform((turns + each - 1) / each);
         let begin = split * each;
         c.when(c.less(begin, turns), || {
-            self.stage(token)?;
+            self.stage(token, head)?;
             let end = c.smaller((begin + each) * THREADS, last + 1);
             let filled = self.best((begin * THREADS, end), token, last);
             if self.splits == 1 {
-                self.store(token, filled.count);
+                self.store(list, filled.count);
                 return Ok(());
             }
-            c.when(c.equal(used, 1), || self.store(token, filled.count));
+            c.when(c.equal(used, 1), || self.store(list, filled.count));
             c.when(c.less(1, used), || match Sizes::wait(self.gpu) {
-                true => self.choose_together((token, split), used, filled.count, workspace),
-                false => self.meet((token, split), used, filled.count, workspace),
+                true => self.choose_together((list, split), used, filled.count, workspace),
+                false => self.meet((list, split), used, filled.count, workspace),
             });
             Ok(())
         })
@@ -259,31 +264,38 @@ impl<'k, 'a, 'c> Chooser<'k, 'a, 'c> {
         let filled = c.carry((begin, end, THREADS), none, |first, filled| {
             self.score(&keys, (first, last), held.as_deref());
             c.barrier();
-            let filled = self.append(filled, (first + c.thread(), end - 1), self.number());
+            let filled = match self.sizes.choice.weight {
+                Some(_) => self.append(filled, (first + c.thread(), end - 1), self.number()),
+                None => self.append_blocks(filled, (first, end - 1), last),
+            };
             self.cut_if(filled, self.sizes.room() - THREADS)
         });
-        self.cut_if(filled, self.sizes.k)
+        self.cut_if(filled, self.sizes.choice.k)
     }
 
-    /// The token's queries and the weights of its heads; zeros for heads after the last one.
-    fn stage(&self, token: Int<'c>) -> Result<(), Diagnostic> {
+    /// The token's queries from a head on, and the weights of heads; zeros for heads after the last
+    /// one.
+    fn stage(&self, token: Int<'c>, own: Int<'c>) -> Result<(), Diagnostic> {
         let (c, rows, l) = (self.code(), &self.kernel.rows, &self.cache.layout);
-        let (query, weight) = (rows.operand(self.query)?, rows.operand(self.weight)?);
+        let choice = &self.sizes.choice;
+        let query = rows.operand(choice.query)?;
+        let weight = choice.weight.map(|weight| rows.operand(weight)).transpose()?;
         let (groups, dim) = (l.dim / l.group, self.cache.ty.head_dim);
         c.set_lanes(l.group);
         c.repeat(c.thread(), self.heads * groups, THREADS, |i| {
             let (head, col) = (i / groups, i % groups * l.group);
-            let inside = c.less(col, dim) & c.less(head, self.sizes.heads);
+            let inside = c.less(col, dim) & c.less(head, choice.heads());
             let (head_there, col_there) = (c.pick_int(inside, head, 0), c.pick_int(inside, col, 0));
-            let at = At { row: token, head: Some(head_there), col: Col::Var(col_there) };
+            let at = At { row: token, head: Some(own + head_there), col: Col::Var(col_there) };
             let v = c.pick(inside, c.load_floats(rows.address(query, at), query.ty.dtype), c.zero());
             let to = head * self.query_row + col * self.cache.ty.dtype.size();
             c.store_floats(c.at(self.local.query, to), v.into_vector_value(), self.cache.ty.dtype);
         });
         c.repeat(c.thread(), self.heads, THREADS, |head| {
-            let inside = c.less(head, self.sizes.heads);
+            let inside = c.less(head, choice.heads());
             let at = At { row: token, head: None, col: Col::Var(c.pick_int(inside, head, 0)) };
-            let v = c.load(c.cx.f32_type(), rows.address(weight, at), 4);
+            let load = |weight| c.load(c.cx.f32_type(), rows.address(weight, at), 4).into_float_value();
+            let v = weight.map_or(c.number(1.0), load);
             c.store(c.at(self.local.weight, head * 4), c.pick(inside, v, c.number(0.0)), 4);
         });
         c.barrier();
@@ -312,7 +324,8 @@ impl<'k, 'a, 'c> Chooser<'k, 'a, 'c> {
         let dots = key.iter().zip(&tile.queries).fold(m.zero(), |dots, (key, query)| m.product(key, query, dots));
         let add = |(i, sum): (usize, &Any<'c>)| {
             let dot = c.lane(dots, i).into_float_value();
-            let counts = c.pick(c.float(dot).greater(c.number(0.0)), dot, c.number(0.0));
+            let positive = |dot| c.pick(c.float(dot).greater(c.number(0.0)), dot, c.number(0.0)).into_float_value();
+            let counts = if self.sizes.choice.weight.is_some() { positive(dot) } else { dot };
             (c.float(counts) * tile.weight + sum.into_float_value()).v.into()
         };
         sums.iter().enumerate().map(add).collect()
@@ -370,10 +383,10 @@ impl<'k, 'a, 'c> Chooser<'k, 'a, 'c> {
         choice::number(c, score.into_float_value())
     }
 
-    /// Leaves a list in the workspace. The last one of a token chooses from all lists.
-    fn meet(&self, (token, split): (Int<'c>, Int<'c>), used: Int<'c>, count: Int<'c>, workspace: Ptr<'c>) {
-        let (c, k) = (self.code(), self.sizes.k);
-        let lists = c.at(c.at(workspace, COUNTERS), token * (self.splits * self.sizes.left(self.gpu)));
+    /// Leaves its list in the workspace. The last work-group of a list chooses from what all left.
+    fn meet(&self, (list, split): (Int<'c>, Int<'c>), used: Int<'c>, count: Int<'c>, workspace: Ptr<'c>) {
+        let (c, k) = (self.code(), self.sizes.choice.k);
+        let lists = c.at(c.at(workspace, COUNTERS), list * (self.splits * self.sizes.left(self.gpu)));
         let (numbers, positions) = (lists, c.at(lists, self.splits * (4 * k)));
         c.barrier();
         c.repeat(c.thread(), k, THREADS, |i| {
@@ -382,7 +395,7 @@ impl<'k, 'a, 'c> Chooser<'k, 'a, 'c> {
             c.store(c.at(numbers, to), c.pick_int(is_there, choice::load(c, self.local.number, from), 0), 4);
             c.store(c.at(positions, to), choice::load(c, self.local.position, from), 4);
         });
-        let counter = c.at(workspace, token * 4);
+        let counter = c.at(workspace, list * 4);
         c.barrier_to_publish();
         c.when(c.equal(c.thread(), 0), || {
             c.release();
@@ -393,9 +406,9 @@ impl<'k, 'a, 'c> Chooser<'k, 'a, 'c> {
         c.when(c.equal(used - turn, 1), || {
             c.acquire();
             c.when(c.equal(c.thread(), 0), || c.store(counter, c.cx.i32_type().const_zero(), 4));
-            // There are more positions than are wanted, so a number of zero is never kept.
+            // There are more entries than are wanted, so a number of zero is never kept.
             let filled = self.cut((numbers, positions), used * k);
-            self.store(token, filled.count);
+            self.store(list, filled.count);
         });
     }
 
@@ -407,6 +420,30 @@ impl<'k, 'a, 'c> Chooser<'k, 'a, 'c> {
         let [before, all] = self.among(enters);
         c.when(enters, || self.put(filled.count + before, number, position));
         Filled { count: filled.count + all, ..filled }
+    }
+
+    /// Puts the blocks of a turn into the list that are above its least number. A block's number is
+    /// the largest of its keys up to `end`.
+    fn append_blocks(&self, filled: Filled<'c>, (first, end): (Int<'c>, Int<'c>), last: Int<'c>) -> Filled<'c> {
+        let (c, choice) = (self.code(), &self.sizes.choice);
+        let at = |i: Int<'c>| c.at(self.local.score, i * 4);
+        let number = c.pick_int(c.less(end, first + c.thread()), 0, self.number());
+        c.store(at(c.thread()), number, 4);
+        for half in (0..choice.size.ilog2()).map(|bit| 1 << bit) {
+            c.barrier();
+            c.when(c.equal(c.thread() % (2 * half), 0), || {
+                let [own, other] = [0, half].map(|i| choice::load(c, self.local.score, c.thread() + i));
+                c.store(at(c.thread()), c.pick_int(c.compare(IntPredicate::UGT, other, own), other, own), 4);
+            });
+        }
+        c.barrier();
+        let is_there = c.less(c.thread(), THREADS / choice.size);
+        let block = first / choice.size + c.thread();
+        let number = choice::load(c, self.local.score, c.pick_int(is_there, c.thread() * choice.size, 0));
+        let above_all = c.as_int(c.cx.i32_type().const_int(ABOVE_ALL, false));
+        let number = c.pick_int(choice.is_local(c, block, last / choice.size), above_all, number);
+        let end = end / choice.size;
+        self.append(filled, (c.pick_int(is_there, block, end + 1), end), number)
     }
 
     fn put(&self, to: Int<'c>, number: Int<'c>, position: Int<'c>) {
@@ -447,7 +484,7 @@ impl<'k, 'a, 'c> Chooser<'k, 'a, 'c> {
     fn cut(&self, (numbers, positions): (Ptr<'c>, Ptr<'c>), count: Int<'c>) -> Filled<'c> {
         let c = self.code();
         // The bytes of the least number that are known, and how many of its equals are kept.
-        let (mut known, mut wanted) = (c.int(0), c.int(self.sizes.k));
+        let (mut known, mut wanted) = (c.int(0), c.int(self.sizes.choice.k));
         for byte in (0..4).rev() {
             self.count_digits((numbers, count), byte, known);
             let [digit, before] = self.last_digit(wanted);
@@ -501,19 +538,19 @@ impl<'k, 'a, 'c> Chooser<'k, 'a, 'c> {
     }
 
     /// The list, and -1 after its last entry.
-    fn store(&self, token: Int<'c>, count: Int<'c>) {
+    fn store(&self, list: Int<'c>, count: Int<'c>) {
         let c = self.code();
         c.barrier();
         c.repeat(c.thread(), count, THREADS, |i| {
-            c.store(self.place(token, i), choice::load(c, self.local.position, i), 4);
+            c.store(self.place(list, i), choice::load(c, self.local.position, i), 4);
         });
-        c.repeat(count + c.thread(), self.sizes.k, THREADS, |i| {
-            c.store(self.place(token, i), c.cx.i32_type().const_all_ones(), 4);
+        c.repeat(count + c.thread(), self.sizes.choice.k, THREADS, |i| {
+            c.store(self.place(list, i), c.cx.i32_type().const_all_ones(), 4);
         });
     }
 
-    /// The place of an entry of a token's list.
-    fn place(&self, token: Int<'c>, entry: Int<'c>) -> Ptr<'c> {
-        self.code().at(self.out.ptr, (token * self.sizes.k + entry) * 4)
+    /// The place of an entry of a list.
+    fn place(&self, list: Int<'c>, entry: Int<'c>) -> Ptr<'c> {
+        self.code().at(self.out.ptr, (list * self.sizes.choice.k + entry) * 4)
     }
 }

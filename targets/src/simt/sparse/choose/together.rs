@@ -1,6 +1,6 @@
-//! The work-groups of a token choose together, each from its own list. For each byte of the least
-//! number they add up their counts of its values. Then each knows the places of its entries in the
-//! result from the numbers of entries that those before it keep.
+//! The work-groups of a list choose together, each from its own part of it. For each byte of the
+//! least number they add up their counts of its values. Then each knows the places of its entries
+//! in the result from the numbers of entries that those before it keep.
 //!
 //! A work-group waits for the others here.
 //! [`Kernel::together`](atomc_artifact::manifest::Kernel::together) tells the loader their number.
@@ -17,7 +17,7 @@ const BYTES: usize = 4;
 const TOTALS: usize = BYTES * DIGITS * 4;
 pub const LEFT: usize = TOTALS + 2 * 4;
 
-/// The work-groups of a token that have keys, and what they leave.
+/// The work-groups of a list that have keys, and what they leave.
 struct Team<'c> {
     split: Int<'c>,
     used: Int<'c>,
@@ -28,19 +28,19 @@ struct Team<'c> {
 }
 
 impl<'c> Chooser<'_, '_, 'c> {
-    /// Stores the part of a token's result that comes from this work-group's list.
+    /// Stores the part of a list that comes from this work-group's own.
     pub(super) fn choose_together(
         &self,
-        (token, split): (Int<'c>, Int<'c>),
+        (list, split): (Int<'c>, Int<'c>),
         used: Int<'c>,
         count: Int<'c>,
         workspace: Ptr<'c>,
     ) {
         let c = self.code();
-        let [arrived, done] = [0, 4].map(|at| c.at(workspace, token * 8 + at));
-        let left = c.at(c.at(workspace, COUNTERS), token * (self.splits * LEFT));
+        let [arrived, done] = [0, 4].map(|at| c.at(workspace, list * 8 + at));
+        let left = c.at(c.at(workspace, COUNTERS), list * (self.splits * LEFT));
         let team = Team { split, used, arrived, done, left };
-        let (mut known, mut wanted) = (c.int(0), c.int(self.sizes.k));
+        let (mut known, mut wanted) = (c.int(0), c.int(self.sizes.choice.k));
         for byte in (0..BYTES).rev() {
             let turn = BYTES - 1 - byte;
             c.barrier();
@@ -51,7 +51,7 @@ impl<'c> Chooser<'_, '_, 'c> {
             wanted = wanted - before;
         }
         let [larger, equals] = self.before(&team, count, known);
-        self.store_own((token, count), known, [larger + c.smaller(equals, wanted), equals], wanted);
+        self.store_own((list, count), known, [larger + c.smaller(equals, wanted), equals], wanted);
         self.leave(&team);
     }
 
@@ -120,7 +120,7 @@ impl<'c> Chooser<'_, '_, 'c> {
 
     /// Stores the positions of the own entries that are kept. `start` is the first one's place, and
     /// how many equals of the least number come earlier; `wanted` of all equals are kept.
-    fn store_own(&self, (token, count): (Int<'c>, Int<'c>), known: Int<'c>, start: [Int<'c>; 2], wanted: Int<'c>) {
+    fn store_own(&self, (list, count): (Int<'c>, Int<'c>), known: Int<'c>, start: [Int<'c>; 2], wanted: Int<'c>) {
         let c = self.code();
         c.carry((0, count, THREADS), start, |first, [to, equals]| {
             let [is_larger, is_equal] = self.beside((first, count), known);
@@ -128,7 +128,7 @@ impl<'c> Chooser<'_, '_, 'c> {
             let is_kept = is_larger | (is_equal & c.less(equals + before, wanted));
             let [before, all] = self.among(is_kept);
             c.when(is_kept, || {
-                c.store(self.place(token, to + before), choice::load(c, self.local.position, first + c.thread()), 4);
+                c.store(self.place(list, to + before), choice::load(c, self.local.position, first + c.thread()), 4);
             });
             [to + all, equals + all_equals]
         });
