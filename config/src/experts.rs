@@ -19,6 +19,8 @@ pub struct Experts {
     /// Rows of each of an expert's two inner projections.
     pub width: usize,
     pub gate: Gate,
+    /// As of [`Gated`].
+    pub limit: Option<f64>,
     /// Whether the weight of a token's only expert multiplies what goes into it, and not what comes
     /// out.
     pub on_input: bool,
@@ -99,6 +101,8 @@ pub enum StoredExperts {
     /// columns, unless they are quantised. Rows of the inner projections alternate, or those of the
     /// gate come first.
     Together { path: &'static str, alternating: bool },
+    /// One tensor for each projection.
+    Apart { gate: &'static str, up: &'static str, down: &'static str },
 }
 
 /// The tensors of all experts: gate rows, then up rows; and the outer projections.
@@ -131,12 +135,15 @@ pub(crate) struct Traits {
     pub corrected: Switch,
     /// Whether gates are clamped.
     pub clamped: bool,
+    /// The field that lists a limit for each layer.
+    pub limits: Option<&'static str>,
     pub on_input: bool,
     pub bias: bool,
     pub stored: StoredExperts,
     /// The field that says how many experts' widths the shared one has, if there is one, and its
-    /// default; with a gate it is the width.
+    /// default; or the width itself.
     pub shared: Option<(&'static str, usize)>,
+    pub shared_is_width: bool,
     pub shared_module: &'static str,
     pub shared_gate: bool,
 }
@@ -155,6 +162,9 @@ pub(crate) enum LayerRule {
     Named,
     /// Those that `mlp_layer_types` calls sparse, or else as `From`.
     Typed(usize),
+    /// Those that `mlp_layer_types` calls sparse, or else those that `moe_layers_enum` names, or
+    /// else all from this one on.
+    Enumerated(usize),
     /// Each `moe_layer_interval`-th from `moe_layer_start_index` to `moe_layer_end_index`, by
     /// default from this one on.
     Between(usize),
@@ -205,10 +215,10 @@ pub(crate) fn read(
     let shared = match (traits.shared, gate) {
         (Some((name, default)), Gate::Plain(activation)) => {
             let intermediate = f.or(name, Fields::size_of_all, default)?;
-            let intermediate = if traits.shared_gate { intermediate } else { intermediate.saturating_mul(width) };
+            let intermediate = if traits.shared_is_width { intermediate } else { intermediate.saturating_mul(width) };
             let intermediate = f.at_most(name, intermediate, crate::fields::MAX_SIZE)?;
             let modules = mlp::Modules { path: traits.shared_module, ..dense.modules };
-            Some(Gated { intermediate, activation, bias: false, fused: false, modules })
+            Some(Gated { intermediate, activation, limit: None, bias: false, fused: false, modules })
         }
         _ => None,
     };
@@ -219,9 +229,18 @@ pub(crate) fn read(
             format!("{} experts of a token, whose weights multiply their input: 1 is supported", router.chosen);
         return Err(f.fault("config::unsupported", traits.chosen_field, message));
     }
+    let limit = None;
     let experts =
-        Experts { router, count, width, gate, on_input, bias, stored, shared, shared_gate: traits.shared_gate };
-    Ok(sparse.into_iter().map(|has| has.then(|| experts.clone())).collect())
+        Experts { router, count, width, gate, limit, on_input, bias, stored, shared, shared_gate: traits.shared_gate };
+    let limits = match traits.limits {
+        Some(name) => f.limits(name, layers)?.into_iter().zip(dense.limits(f, layers)?).collect(),
+        None => vec![(None, None); layers],
+    };
+    let of_layer = |(has, (limit, of_shared)): (bool, _)| {
+        let shared = experts.shared.clone().map(|shared| Gated { limit: of_shared, ..shared });
+        has.then(|| Experts { limit, shared, ..experts.clone() })
+    };
+    Ok(sparse.into_iter().zip(limits).map(of_layer).collect())
 }
 
 /// The number of experts, by any of the names that the field goes by.
@@ -303,11 +322,11 @@ fn method(f: &Fields) -> Result<(usize, usize), Diagnostic> {
     }
 }
 
-/// Checks that scores are the family's, if the configuration names them, by either name. dots.llm1
+/// Checks that scores are the family's, if the configuration names them, by any name. dots.llm1
 /// names them as the choice that is made by sigmoids with a correction.
 fn scoring(f: &Fields, traits: &Traits) -> Result<(), Diagnostic> {
     let own = if traits.score == Score::Sigmoid { "sigmoid" } else { "softmax" };
-    for name in ["scoring_func", "score_function"] {
+    for name in ["scoring_func", "score_function", "moe_router_activation"] {
         let is_own = |&other: &&str| other == own || (other == "noaux_tc" && own == "sigmoid");
         if let Some(other) = f.text(name)?.filter(|other| !is_own(other)) {
             let message = format!("{other:?} is not what the architecture has, {own:?}");
@@ -339,6 +358,11 @@ fn sparse(f: &Fields, rule: LayerRule, layers: usize) -> Result<Vec<bool>, Diagn
             None => from(f, "first_k_dense_replace", default, layers)?,
             Some(types) => types_of(f, f.of_layers("mlp_layer_types", types, layers)?)?,
         },
+        LayerRule::Enumerated(default) => match (f.texts("mlp_layer_types")?, f.enumerated("moe_layers_enum")?) {
+            (Some(types), _) => types_of(f, f.of_layers("mlp_layer_types", types, layers)?)?,
+            (None, Some(named)) => (0..layers).map(|layer| named.contains(&layer)).collect(),
+            (None, None) => (0..layers).map(|layer| layer >= default).collect(),
+        },
         LayerRule::Between(default) => {
             let start = f.given("moe_layer_start_index", Fields::number, default)?;
             let step = f.given("moe_layer_interval", Fields::size, 1)?;
@@ -348,7 +372,7 @@ fn sparse(f: &Fields, rule: LayerRule, layers: usize) -> Result<Vec<bool>, Diagn
     };
     let name = match rule {
         LayerRule::Sparse => "mlp_only_layers",
-        LayerRule::Typed(_) => "mlp_layer_types",
+        LayerRule::Typed(_) | LayerRule::Enumerated(_) => "mlp_layer_types",
         LayerRule::Between(_) => "moe_layer_interval",
         LayerRule::Behind(name, _) => name,
         LayerRule::Named => "moe_layers",

@@ -1,10 +1,10 @@
 //! The table of architectures: a row has the layers of a family, and the fields of its
 //! configurations that describe them.
-use crate::attention::{self, QkNorm, RopeRule, ScaleRule, Sinks, Stretch, WindowRule};
+use crate::attention::{self, GatedBy, QkNorm, RopeRule, ScaleRule, Sinks, Stretch, WindowRule};
 use crate::delta::StoredDelta;
 use crate::draft::{self, Drafting};
 use crate::experts::{self, Correction, GroupRule, LayerRule, NormRule, Score, StoredExperts, WholeExperts};
-use crate::fields::Fields;
+use crate::fields::{Fields, Names};
 use crate::growth;
 use crate::kind::Norms;
 use crate::latent;
@@ -17,11 +17,14 @@ use crate::{Diagnostic, mlp};
 #[derive(Clone, Copy)]
 pub struct Family {
     pub architecture: &'static str,
-    /// The module of `vllm.model_executor.models` that has vLLM's own class. Where a release has no
-    /// such module, its class over transformers' code stands in.
+    /// The module of `vllm.model_executor.models` that has vLLM's own class, and behind a colon what
+    /// that is called if not as the architecture. Where a release has no such module or class, its
+    /// class over transformers' code stands in.
     pub vllm: &'static str,
     /// The field with the configuration of the language part, where a checkpoint has other parts.
     pub text_config: Option<&'static str>,
+    /// Other names of fields.
+    pub(crate) fields: Names,
     /// The types that the language part may have, where makers have parts of several types; the
     /// first is the usual one. Layers of a type are those of a row of its own, if it has one.
     pub(crate) text_types: &'static [(&'static str, Option<&'static Family>)],
@@ -100,8 +103,8 @@ impl Family {
         let Some((usual, _)) = types.first() else { return Ok(*self) };
         let Some(layers) = f.one_of(name, usual, types)? else { return Ok(*self) };
         f.note(name, f.text(name)?);
-        let Family { architecture, vllm, text_config, path, others, spellings, .. } = *self;
-        Ok(Family { architecture, vllm, text_config, text_types: &[], path, others, spellings, ..*layers })
+        let Family { architecture, vllm, text_config, fields, path, others, spellings, .. } = *self;
+        Ok(Family { architecture, vllm, text_config, fields, text_types: &[], path, others, spellings, ..*layers })
     }
 }
 
@@ -109,6 +112,7 @@ const LLAMA: Family = Family {
     architecture: "LlamaForCausalLM",
     vllm: "llama",
     text_config: None,
+    fields: &[],
     text_types: &[],
     path: "model",
     others: &[],
@@ -121,7 +125,7 @@ const LLAMA: Family = Family {
         qk_norm_if: Switch::Always,
         norm_names: ["q_norm", "k_norm"],
         modules: attention::Modules { path: "self_attn", qkv: "qkv_proj", outer: "o_proj" },
-        gated: false,
+        gated: GatedBy::No,
         sinks: Sinks::None,
         window: WindowRule::None,
         rope: RopeRule::All,
@@ -134,6 +138,7 @@ const LLAMA: Family = Family {
         kv_heads: None,
         head_dim: None,
         window_kv: 1,
+        window_heads: false,
         value_dim: None,
         value_scale: None,
     },
@@ -143,6 +148,7 @@ const LLAMA: Family = Family {
         fused: false,
         activation: ("hidden_act", "silu"),
         width: mlp::Width::Field("intermediate_size"),
+        limits: None,
         modules: mlp::Modules { path: "mlp", gate: "gate_proj", up: "up_proj", down: "down_proj" },
     },
     delta: None,
@@ -351,6 +357,7 @@ const QWEN3_EXPERTS: experts::Traits = experts::Traits {
     correction: ("mlp.gate.e_score_correction_bias", Correction::Row),
     corrected: Switch::Always,
     clamped: false,
+    limits: None,
     on_input: false,
     bias: false,
     stored: StoredExperts::Each {
@@ -360,6 +367,7 @@ const QWEN3_EXPERTS: experts::Traits = experts::Traits {
         whole: Some(WholeExperts { gate_up: "mlp.experts.gate_up_proj", down: "mlp.experts.down_proj" }),
     },
     shared: None,
+    shared_is_width: false,
     shared_module: "mlp.shared_experts",
     shared_gate: false,
 };
@@ -551,7 +559,7 @@ const QWEN3_NEXT: Family = Family {
         qkv_bias: Switch::Field("attention_bias"),
         o_bias: Switch::Field("attention_bias"),
         qk_norm: QkNorm::Heads,
-        gated: true,
+        gated: GatedBy::Elements,
         partial: 0.25,
         kv_heads: Some(2),
         head_dim: Some(256),
@@ -564,6 +572,7 @@ const QWEN3_NEXT: Family = Family {
         width: ("moe_intermediate_size", 512),
         renormalise: NormRule::Field(true),
         shared: Some(("shared_expert_intermediate_size", 512)),
+        shared_is_width: true,
         shared_module: "mlp.shared_expert",
         shared_gate: true,
         ..QWEN3_EXPERTS
@@ -597,6 +606,7 @@ const QWEN3_5_MOE: Family = Family {
         layers: LayerRule::All,
         renormalise: NormRule::Always,
         shared: Some(("shared_expert_intermediate_size", 512)),
+        shared_is_width: true,
         shared_module: "mlp.shared_expert",
         shared_gate: true,
         ..QWEN3_EXPERTS
@@ -991,7 +1001,7 @@ const QWEN3_VL_MOE: Family = Family {
 
 const COHERE2: Family = Family {
     architecture: "Cohere2ForCausalLM",
-    vllm: "commandr",
+    vllm: "commandr:CohereForCausalLM",
     attention: attention::Traits {
         window: WindowRule::Pattern(4, 4096),
         rope: RopeRule::OnlyOfWindows,
@@ -1217,6 +1227,71 @@ const LLAMA4_IMAGES: Family = Family {
     ..LLAMA4
 };
 
+const STEP3P5: Family = Family {
+    architecture: "Step3p5ForCausalLM",
+    vllm: "step3p5",
+    // As transformers' `attribute_map` has them.
+    fields: &[
+        ("num_attention_groups", "num_key_value_heads"),
+        ("moe_num_experts", "n_routed_experts"),
+        ("moe_top_k", "num_experts_per_tok"),
+        ("share_expert_dims", "share_expert_dim"),
+    ],
+    spellings: others::SAVED_ALONE,
+    attention: attention::Traits {
+        qk_norm: QkNorm::Heads,
+        gated: GatedBy::Heads("g_proj"),
+        window: WindowRule::Typed,
+        window_heads: true,
+        rope: RopeRule::ByLayer,
+        scale: ScaleRule::RootOrHeadDim("query_pre_attn_scalar"),
+        heads: Some(64),
+        kv_heads: Some(8),
+        head_dim: Some(128),
+        ..LLAMA.attention
+    },
+    mlp: mlp::Traits { limits: Some("swiglu_limits_shared"), ..LLAMA.mlp },
+    experts: Some(experts::Traits {
+        count: (&["n_routed_experts"], 288),
+        width: ("moe_intermediate_size", 1280),
+        layers: LayerRule::Enumerated(3),
+        router: "moe.gate",
+        score: Score::Sigmoid,
+        renormalise: NormRule::Always,
+        groups: GroupRule::Whole(Some(("moe_router_scaling_factor", 1.0))),
+        correction: ("moe.router_bias", Correction::Row),
+        limits: Some("swiglu_limits"),
+        stored: StoredExperts::Apart { gate: "moe.gate_proj", up: "moe.up_proj", down: "moe.down_proj" },
+        shared: Some(("share_expert_dim", 1280)),
+        shared_is_width: true,
+        shared_module: "share_expert",
+        ..QWEN3_EXPERTS
+    }),
+    others: others::STEP,
+    norm_offset: 1.0,
+    refused: &["mlp_bias", "sink", "use_bidirectional_attention"],
+    required: &[
+        "use_head_wise_attn_gate",
+        "use_qk_norm",
+        "use_moe_router_bias",
+        "need_fp32_gate",
+        "norm_expert_weight",
+        "zero_centered",
+    ],
+    positions: 128_000,
+    eps: 1e-5,
+    bos: None,
+    eos: None,
+    ..LLAMA
+};
+
+const STEP3P7: Family = Family {
+    architecture: "Step3p7ForConditionalGeneration",
+    vllm: "step3p7",
+    text_config: Some("text_config"),
+    ..STEP3P5
+};
+
 pub const FAMILIES: &[Family] = &[
     LLAMA,
     QWEN2,
@@ -1271,6 +1346,8 @@ pub const FAMILIES: &[Family] = &[
     BAILING_MOE_V2,
     LLAMA4,
     LLAMA4_IMAGES,
+    STEP3P5,
+    STEP3P7,
 ];
 
 /// The row of a configuration.

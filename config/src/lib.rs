@@ -41,7 +41,7 @@ pub mod vllm;
 use std::path::{Path, PathBuf};
 
 pub use atomc_dtype::DType;
-pub use attention::{Attention, QkNorm};
+pub use attention::{Attention, GatedBy, QkNorm};
 pub use compare::{Difference, differences};
 pub use conv::ShortConv;
 pub use delta::{Delta, StoredDelta};

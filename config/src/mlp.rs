@@ -9,6 +9,8 @@ use crate::kind::Weights;
 pub struct Gated {
     pub intermediate: usize,
     pub activation: Activation,
+    /// What the activated projection is cut off at, and the other one at that and its negative.
+    pub limit: Option<f64>,
     pub bias: bool,
     /// Whether the checkpoint has one weight for both projections.
     pub fused: bool,
@@ -39,7 +41,16 @@ pub(crate) struct Traits {
     /// The field of the activation, and its default.
     pub activation: (&'static str, &'static str),
     pub width: Width,
+    /// The field that lists a limit for each layer.
+    pub limits: Option<&'static str>,
     pub modules: Modules,
+}
+
+impl Traits {
+    /// The limit of each layer, if it has one.
+    pub(crate) fn limits(&self, f: &Fields, layers: usize) -> Result<Vec<Option<f64>>, Diagnostic> {
+        self.limits.map_or_else(|| Ok(vec![None; layers]), |name| f.limits(name, layers))
+    }
 }
 
 /// The rows of each inner projection.
@@ -112,15 +123,17 @@ const ACTIVATIONS: [(&str, Activation); 9] = [
     ("relu", Activation::Relu),
 ];
 
-/// The MLP of every layer.
-pub(crate) fn read(f: &Fields, traits: &Traits) -> Result<Gated, Diagnostic> {
-    Ok(Gated {
+/// The MLP of each layer.
+pub(crate) fn read(f: &Fields, traits: &Traits, layers: usize) -> Result<Vec<Gated>, Diagnostic> {
+    let gated = Gated {
         intermediate: traits.width.read(f)?,
         activation: activation(f, traits.activation)?,
+        limit: None,
         bias: traits.bias.read(f)?,
         fused: traits.fused,
         modules: traits.modules,
-    })
+    };
+    Ok(traits.limits(f, layers)?.into_iter().map(|limit| Gated { limit, ..gated.clone() }).collect())
 }
 
 pub(crate) fn activation(f: &Fields, (name, default): (&'static str, &'static str)) -> Result<Activation, Diagnostic> {

@@ -204,7 +204,9 @@ const SGLANG: Framework = Framework { name: "SGLang", judged: JUDGED, unfit };
 /// Everything about which a configuration and its options do not fit an artifact, one line each,
 /// the telling ones first.
 pub fn refusals(config: &Config, options: &Map<String, Value>, held: &Held) -> Vec<String> {
-    SGLANG.refusals(config, options, held)
+    let mut found = SGLANG.refusals(config, options, held);
+    found.extend(own::pools(config));
+    found
 }
 
 fn unfit(judged: &Judged, value: &Value, asked: &Asked, held: &Held) -> Option<String> {

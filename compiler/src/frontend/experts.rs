@@ -4,7 +4,6 @@ use atomc_config::{Correction, Experts, Gate, Gated, Score, StoredExperts};
 use atomc_ir::{Best, Builder, DType, Diagnostic, Elementwise, Fact, Number, Op, Value, Whole};
 
 use super::layer::{Given, Kind, LayerBuilder, Left, Made, shard};
-use super::mlp;
 use super::product::{Factor, Stack, expected};
 
 impl Kind for Experts {
@@ -97,10 +96,7 @@ impl<'a> LayerBuilder<'a> {
         }
         self.b.at(format!("{}.mlp", self.path));
         let inner = match all.gate {
-            Gate::Plain(activation) => {
-                let gate = self.b.map(mlp::formula(activation), &[inner[0]])?;
-                self.b.map(Elementwise::Mul, &[gate, inner[1]])?
-            }
+            Gate::Plain(activation) => self.activated(activation, all.limit, inner)?,
             Gate::Clamped { alpha, limit } => {
                 let op = Elementwise::SwigluClamped { alpha: Number(alpha), limit: Number(limit) };
                 self.b.map(op, &inner)?
@@ -218,6 +214,7 @@ impl<'a> LayerBuilder<'a> {
             StoredExperts::Each { gate, up, down, whole } => {
                 let stack = |name: &dyn Fn(&atomc_config::WholeExperts) -> &'static str, start, rows| Stack {
                     count,
+                    joined: false,
                     whole: whole.map(|whole| Whole { name: path(name(&whole)), start, rows }),
                 };
                 let inner = |start| stack(&|whole| whole.gate_up, start, 2 * width);
@@ -225,6 +222,13 @@ impl<'a> LayerBuilder<'a> {
                 let gate = Factor::experts(b, self.config, &path(gate), (inner(0), [width, hidden]))?;
                 let up = Factor::experts(b, self.config, &path(up), (inner(width), [width, hidden]))?;
                 let down = Factor::experts(b, self.config, &path(down), (outer, [hidden, width]))?;
+                ([gate, up, down], String::new())
+            }
+            StoredExperts::Apart { gate, up, down } => {
+                let stack = || Stack { count, joined: true, whole: None };
+                let gate = Factor::experts(b, self.config, &path(gate), (stack(), [width, hidden]))?;
+                let up = Factor::experts(b, self.config, &path(up), (stack(), [width, hidden]))?;
+                let down = Factor::experts(b, self.config, &path(down), (stack(), [hidden, width]))?;
                 ([gate, up, down], String::new())
             }
             StoredExperts::Together { path: module, alternating } => {

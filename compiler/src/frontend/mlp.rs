@@ -1,6 +1,6 @@
 //! The graph of a layer's gated MLP, and how ranks share it out: the rows between its two ends.
 use atomc_config::Gated;
-use atomc_ir::{Elementwise, Value};
+use atomc_ir::{Elementwise, Number, Value};
 
 use super::Activation;
 use super::layer::{Given, Kind, LayerBuilder, Left, Made, Rows};
@@ -33,7 +33,7 @@ impl LayerBuilder<'_> {
 
     /// The inner features, which are projected back.
     fn inner(&mut self, all: &Gated, x: Value) -> Made {
-        let &Gated { intermediate, activation, bias, fused, modules } = all;
+        let &Gated { intermediate, activation, limit, bias, fused, modules } = all;
         let module = modules.path;
         let [both, gate, up] = ["gate_up_proj", modules.gate, modules.up].map(|name| format!("{module}.{name}"));
         let [gate, up] = match fused {
@@ -45,8 +45,14 @@ impl LayerBuilder<'_> {
         let gate = self.rows(x, gate, self.part.ranks, bias)?;
         let up = self.rows(x, up, self.part.ranks, bias)?;
         self.b.at(format!("{}.{module}", self.path));
+        self.activated(activation, limit, [gate, up])
+    }
+
+    /// A gate through its activation times the other projection, perhaps both up to a limit.
+    pub fn activated(&mut self, activation: Activation, limit: Option<f64>, [gate, up]: [Value; 2]) -> Made {
         let gate = self.b.map(formula(activation), &[gate])?;
-        self.b.map(Elementwise::Mul, &[gate, up])
+        let product = limit.map_or(Elementwise::Mul, |limit| Elementwise::MulLimited { limit: Number(limit) });
+        self.b.map(product, &[gate, up])
     }
 }
 
@@ -56,7 +62,7 @@ fn outer(all: &Gated) -> String {
 }
 
 /// The op of an activation.
-pub fn formula(activation: Activation) -> Elementwise {
+fn formula(activation: Activation) -> Elementwise {
     match activation {
         Activation::Silu => Elementwise::Silu,
         Activation::Gelu => Elementwise::Gelu,

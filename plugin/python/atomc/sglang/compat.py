@@ -32,11 +32,19 @@ EAGLE = ("EAGLE", "EAGLE3")
 # What runs instead with `--model-impl transformers`, and where SGLang has no class of its own.
 TRANSFORMERS = "TransformersForCausalLM"
 
+# Architectures by their types, where SGLang has a class for two and calls both as one of them.
+CALLED = {"olmo3": "Olmo3ForCausalLM"}
+
+# Types of which SGLang's class has one rotary embedding, where others have two: that of layers
+# without a window, which releases call `rope_scaling`.
+ONE_ROPE = ("olmo3",)
+
 # Facts of a model that SGLang rounds up for processors, and where it keeps what they were.
 ROUNDED = {
     "intermediate_size": "original_intermediate_size",
     "moe_intermediate_size": "original_moe_intermediate_size",
     "shared_expert_intermediate_size": "original_shared_expert_intermediate_size",
+    "intermediate_size_mlp": "original_intermediate_size_mlp",
     "num_attention_heads": "original_num_attention_heads",
     "num_key_value_heads": "original_total_num_kv_heads",
 }

@@ -67,10 +67,12 @@ def own_class(architecture: str) -> type | None:
         module, name = DRAFTS[architecture]
         return getattr(import_module(f"vllm.model_executor.models.{module}"), name)
     if architecture in (*ARCHITECTURES, TRANSFORMERS):
-        module = f"vllm.model_executor.models.{ARCHITECTURES.get(architecture, 'transformers')}"
+        module, _, name = ARCHITECTURES.get(architecture, "transformers").partition(":")
+        module = f"vllm.model_executor.models.{module}"
+        has_own = find_spec(module) and hasattr(import_module(module), name or architecture)
         return (
-            getattr(import_module(module), architecture)
-            if find_spec(module)
+            getattr(import_module(module), name or architecture)
+            if has_own
             else own_class(TRANSFORMERS)
         )
     return None
