@@ -714,6 +714,10 @@ const EXAONE_MOE: Family = Family {
     ..EXAONE4
 };
 
+// As its release calls it, and transformers does not.
+const EXAONE_MOE_RELEASED: Family =
+    Family { architecture: "ExaoneMoEForCausalLM", vllm: "exaone_moe:ExaoneMoeForCausalLM", ..EXAONE_MOE };
+
 const GLM: Family = Family {
     architecture: "GlmForCausalLM",
     vllm: "glm",
@@ -1323,6 +1327,7 @@ pub const FAMILIES: &[Family] = &[
     OLMO3,
     EXAONE4,
     EXAONE_MOE,
+    EXAONE_MOE_RELEASED,
     GLM,
     GLM4,
     ERNIE4_5,

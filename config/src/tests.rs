@@ -136,6 +136,7 @@ mod meaning {
         Olmo3ForCausalLM: 32 kv heads of 4, 2048 positions, window 4096, eps 1e-5, bf16, stop [50279], bos None
         Exaone4ForCausalLM: 32 kv heads of 4, 2048 positions, window 4096, eps 1e-5, bf16, stop [2], bos Some(0)
         ExaoneMoeForCausalLM: 32 kv heads of 4, 2048 positions, window 4096, eps 1e-5, bf16, stop [53], bos Some(1)
+        ExaoneMoEForCausalLM: 32 kv heads of 4, 2048 positions, window 4096, eps 1e-5, bf16, stop [53], bos Some(1)
         GlmForCausalLM: 2 kv heads of 128, 131072 positions, window 0, eps 1.5625e-7, bf16, stop [], bos None
         Glm4ForCausalLM: 2 kv heads of 128, 131072 positions, window 0, eps 1.5625e-7, bf16, stop [], bos None
         Ernie4_5ForCausalLM: 2 kv heads of 128, 131072 positions, window 0, eps 1e-5, bf16, stop [2], bos Some(1)
@@ -1158,7 +1159,7 @@ mod comparison {
             let base = json!({
                 "architectures": [family.architecture], "num_hidden_layers": 2, "use_sliding_window": true, "sliding_window": 4,
                 "rope_scaling": { "rope_type": "linear", "factor": 3.0 }, "first_k_dense_replace": 1, "num_dense_layers": 1,
-                "full_attention_interval": 2,
+                "full_attention_interval": 2, "moe_layers_enum": [1],
             });
             let map = fields::parse("config.json", &config(base)).expect("an object");
             let fields = Fields::new("config.json", &map);

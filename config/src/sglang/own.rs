@@ -6,10 +6,11 @@ use crate::framework::flag;
 use crate::{Attention, Config, Diagnostic, Latent};
 
 /// Backends of attention that SGLang takes for an architecture with windows.
-const BACKENDS: [(&str, &[&str]); 3] = [
+const BACKENDS: [(&str, &[&str]); 4] = [
     ("GptOssForCausalLM", &["triton", "trtllm_mha", "fa3", "fa4", "ascend", "intel_amx", "intel_xpu", "aiter"]),
     ("Exaone4ForCausalLM", &["fa3", "triton", "trtllm_mha"]),
     ("ExaoneMoeForCausalLM", &["fa3", "triton", "trtllm_mha"]),
+    ("ExaoneMoEForCausalLM", &["fa3", "triton", "trtllm_mha"]),
 ];
 
 /// Architectures whose latent rows SGLang does not know as such: it has pools of keys and values for
