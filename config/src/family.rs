@@ -17,9 +17,9 @@ use crate::{Diagnostic, mlp};
 #[derive(Clone, Copy)]
 pub struct Family {
     pub architecture: &'static str,
-    /// The module of `vllm.model_executor.models` that has vLLM's own class, and behind a colon what
-    /// that is called if not as the architecture. Where a release has no such module or class, its
-    /// class over transformers' code stands in.
+    /// The module of `vllm.model_executor.models` that has vLLM's own class, and behind a colon
+    /// what that is called if not as the architecture. Where a release has no such module or class,
+    /// its class over transformers' code stands in.
     pub vllm: &'static str,
     /// The field with the configuration of the language part, where a checkpoint has other parts.
     pub text_config: Option<&'static str>,

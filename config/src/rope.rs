@@ -171,7 +171,8 @@ impl Rope {
     }
 
     /// Reads the embedding of layers without a window and of those with one, with these bases and
-    /// parts where `rope_parameters` does not describe them by type. `rope_scaling` is of the first.
+    /// parts where `rope_parameters` does not describe them by type. `rope_scaling` is of the
+    /// first.
     pub(crate) fn read_by_type(
         config: &Fields,
         sizes: (usize, usize),

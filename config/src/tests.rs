@@ -209,8 +209,8 @@ mod meaning {
         assert_eq!(hunyuan.ropes[0].growth(), (0.0, 0));
     }
 
-    /// Heads, embeddings and limits by layer, as a release of Step 3.5 has them: in lists that go on
-    /// with layers that draft.
+    /// Heads, embeddings and limits by layer, as a release of Step 3.5 has them: in lists that go
+    /// on with layers that draft.
     fn step(patch: Value) -> Value {
         let mut all = json!({
             "architectures": ["Step3p5ForCausalLM"], "num_hidden_layers": 2, "num_nextn_predict_layers": 1, "sliding_window": 8,

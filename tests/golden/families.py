@@ -71,7 +71,8 @@ VISION = dict(depth=1, hidden_size=16, intermediate_size=16, num_heads=2, out_hi
 KIMI_VISION = dict(patch_size=2, pos_emb_height=2, pos_emb_width=2, num_attention_heads=2, num_hidden_layers=1, hidden_size=16, intermediate_size=16)
 BAILING = dict(num_experts="n_routed_experts", num_shared_experts="n_shared_experts", use_qkv_bias="attention_bias", use_bias=False, norm_head=False,
                score_function="sigmoid", moe_router_enable_expert_bias=True, use_rmsnorm=True, model_type="bailing_moe")
-# Names of a release for fields of transformers, which has those of Step for the layers that draft too.
+# Names of a release for fields of transformers, which has those of Step for the layers that draft
+# too.
 STEP_ROPE = dict(full_attention=dict(rope_type="llama3", rope_theta=5000.0, partial_rotary_factor=0.5, factor=2.0, low_freq_factor=1.0,
                  high_freq_factor=32.0, original_max_position_embeddings=16), sliding_attention=dict(rope_type="default", rope_theta=1000.0,
                  partial_rotary_factor=1.0))

@@ -13,8 +13,8 @@ const BACKENDS: [(&str, &[&str]); 4] = [
     ("ExaoneMoEForCausalLM", &["fa3", "triton", "trtllm_mha"]),
 ];
 
-/// Architectures whose latent rows SGLang does not know as such: it has pools of keys and values for
-/// them.
+/// Architectures whose latent rows SGLang does not know as such: it has pools of keys and values
+/// for them.
 const POOLED: [&str; 2] = ["Mistral4ForCausalLM", "Mistral3ForConditionalGeneration"];
 
 /// Backends that it takes for deterministic inference, with ours.
