@@ -31,9 +31,7 @@ pub struct Attention {
     /// The names of the norms of queries and keys.
     pub norm_names: [&'static str; 2],
     pub modules: Modules,
-    /// Whether the query's product also has a gate for each head, after its query. The head's
-    /// result is multiplied by the gate's logistic function.
-    pub gated: bool,
+    pub gated: GatedBy,
     /// The tensor of scores, one for each head, that take part in its softmax and have no value.
     pub sinks: Option<&'static str>,
     /// Keys that a token sees; 0 for all.
@@ -44,6 +42,16 @@ pub struct Attention {
     pub rope: Option<usize>,
     /// Whether neighbours are turned, and not halves.
     pub in_pairs: bool,
+}
+
+/// The numbers whose logistic function the result is multiplied by.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum GatedBy {
+    No,
+    /// One for each element. The product of queries has those of a head after its query.
+    Elements,
+    /// One for each head, of this module.
+    Heads(&'static str),
 }
 
 /// Modules of the checkpoint: that of attention relative to the path of the layer, the one weight
@@ -58,7 +66,7 @@ pub struct Modules {
 impl Weights for Attention {
     // A gate for each element of a query is of the same weight.
     fn rows(&self) -> (&'static str, usize) {
-        let parts = if self.gated { 2 } else { 1 };
+        let parts = if self.gated == GatedBy::Elements { 2 } else { 1 };
         ("num_attention_heads", self.heads.saturating_mul(self.head_dim).saturating_mul(parts))
     }
 }
@@ -88,7 +96,7 @@ pub(crate) struct Traits {
     pub qk_norm_if: Switch,
     pub norm_names: [&'static str; 2],
     pub modules: Modules,
-    pub gated: bool,
+    pub gated: GatedBy,
     pub sinks: Sinks,
     pub window: WindowRule,
     /// Whether layers may choose blocks of keys.
@@ -110,6 +118,9 @@ pub(crate) struct Traits {
     pub head_dim: Option<usize>,
     /// How many times as many heads of keys layers with a window have.
     pub window_kv: usize,
+    /// Whether layers with a window may have another number of heads: as
+    /// `num_sliding_attention_heads`, `attention_other_setting` or `per_layer_config` says.
+    pub window_heads: bool,
     /// Without `v_head_dim`, where values have a width of their own.
     pub value_dim: Option<usize>,
     /// The field of what values are multiplied with, and its default; null is 1.
@@ -141,6 +152,8 @@ pub(crate) enum WindowRule {
     /// Those that `layer_types` lists, or else all from `max_window_layers` on (by default this
     /// one), with windows of `sliding_window` (by default this much).
     From(usize, usize),
+    /// Those that `layer_types` lists, with windows of `sliding_window`.
+    Typed,
     /// Those that `layer_types` lists, or else all but each `sliding_window_pattern`-th (by default
     /// this many), with windows of `sliding_window` (by default this much).
     Pattern(usize, usize),
@@ -164,6 +177,9 @@ pub(crate) enum RopeRule {
     Stretched(Stretch),
     /// All, of two: layers with a window have one with this `rope_theta` by default.
     ByWindow(f64),
+    /// All, of two by window. `rope_theta` and `partial_rotary_factors` may list those of every
+    /// layer.
+    ByLayer,
     /// Those with a window; all if `sliding_window` is null.
     OfWindows,
     /// Those with a window, and no others.
@@ -192,6 +208,8 @@ pub(crate) enum ScaleRule {
     HeadDim,
     /// This field; 1 by default.
     Field(&'static str),
+    /// One over the square root of this field, or else of the elements of a head.
+    RootOrHeadDim(&'static str),
     /// One over the square root of this field, with its default.
     Root(&'static str, f64),
 }
@@ -201,6 +219,11 @@ impl ScaleRule {
         match self {
             ScaleRule::HeadDim => Ok((head_dim as f64).powf(-0.5)),
             ScaleRule::Field(name) => f.or(name, Fields::positive, 1.0),
+            ScaleRule::RootOrHeadDim(name) => {
+                let of = f.positive(name)?.unwrap_or(head_dim as f64);
+                f.note(name, of);
+                Ok(of.powf(-0.5))
+            }
             ScaleRule::Root(name, default) => Ok(f.or(name, Fields::positive, default)?.powf(-0.5)),
         }
     }
@@ -226,7 +249,7 @@ pub(crate) fn read(
         rule => rule,
     };
     let of_window = |(&window, rope): (&usize, Option<usize>)| match rule {
-        RopeRule::ByWindow(_) => Some(usize::from(window > 0)),
+        RopeRule::ByWindow(_) | RopeRule::ByLayer => Some(usize::from(window > 0)),
         RopeRule::OfWindows | RopeRule::OnlyOfWindows => rope.filter(|_| window > 0),
         _ => rope,
     };
@@ -237,15 +260,17 @@ pub(crate) fn read(
     let sizes = (head_dim, positions);
     let (embeddings, ropes) = match traits.rope {
         RopeRule::Listed => listed_ropes(f, traits, layers, sizes)?,
+        RopeRule::ByLayer => (embeddings_by_layer(f, traits, &windows, sizes)?, ropes),
         _ => (embeddings(f, traits, sizes)?, ropes),
     };
+    let heads_of_layers = heads_of_layers(f, traits, (heads, kv_heads, head_dim), &windows)?;
     let (value_dim, value_scale) = values(f, traits, head_dim)?;
     let turned = embeddings.first().map_or(0, |rope| rope.freqs.dim);
     let blocks = match traits.blocks {
         true => blocks::read(f, layers, (kv_heads, turned, MAX_HEAD_DIM))?,
         false => vec![None; layers],
     };
-    let layer = |((window, rope), blocks): ((usize, Option<usize>), Option<BlockChoice>)| Attention {
+    let layer = |(((window, rope), heads), blocks): (((usize, Option<usize>), usize), Option<BlockChoice>)| Attention {
         heads,
         kv_heads: if window > 0 { kv_heads * traits.window_kv } else { kv_heads },
         head_dim,
@@ -269,7 +294,53 @@ pub(crate) fn read(
         rope,
         in_pairs: traits.in_pairs,
     };
-    Ok((windows.into_iter().zip(ropes).zip(blocks).map(layer).collect(), embeddings))
+    let each = windows.into_iter().zip(ropes).zip(heads_of_layers).zip(blocks);
+    Ok((each.map(layer).collect(), embeddings))
+}
+
+/// The heads of each layer: those of layers with a window, and of single layers, may differ.
+fn heads_of_layers(
+    f: &Fields,
+    traits: &Traits,
+    (heads, kv_heads, head_dim): (usize, usize, usize),
+    windows: &[usize],
+) -> Result<Vec<usize>, Diagnostic> {
+    if !traits.window_heads {
+        return Ok(vec![heads; windows.len()]);
+    }
+    let (name, single) = ("num_sliding_attention_heads", "per_layer_config");
+    let of_windows = match (f.size(name)?, f.object("attention_other_setting")?) {
+        (Some(given), _) => given,
+        (None, Some(other)) => heads_of_windows(&other, heads, (kv_heads, head_dim))?,
+        (None, None) => heads,
+    };
+    let singles = f.object(single)?;
+    let of = |(layer, &window): (usize, &usize)| {
+        let own = singles.as_ref().map_or(Ok(None), |all| all.object(&layer.to_string()))?;
+        let own = own.map_or(Ok(None), |own| own.size("num_attention_heads"))?;
+        Ok(own.unwrap_or(if window > 0 { of_windows } else { heads }))
+    };
+    let all = windows.iter().enumerate().map(of).collect::<Result<Vec<_>, _>>()?;
+    f.note(name, &all[..]);
+    match all.iter().find(|heads| !heads.is_multiple_of(kv_heads)) {
+        Some(heads) => {
+            let message = format!("{heads} heads of a layer are no multiple of num_key_value_heads, {kv_heads}");
+            Err(f.fault("config::value", name, message))
+        }
+        None => Ok(all),
+    }
+}
+
+/// The heads of layers with a window, which differ from the others in nothing else.
+fn heads_of_windows(other: &Fields, heads: usize, (kv_heads, head_dim): (usize, usize)) -> Result<usize, Diagnostic> {
+    other.one_of("attention_type", "sliding_attention", &[("sliding_attention", ())])?;
+    for (name, own) in [("num_attention_groups", kv_heads), ("head_dim", head_dim)] {
+        if let Some(given) = other.size(name)?.filter(|given| *given != own) {
+            let message = format!("{given} in layers with a window, {own} in others, is not supported");
+            return Err(other.fault("config::unsupported", name, message));
+        }
+    }
+    Ok(other.size("num_attention_heads")?.unwrap_or(heads))
 }
 
 fn head_dim(f: &Fields, traits: &Traits, hidden: usize, heads: usize) -> Result<usize, Diagnostic> {
@@ -329,6 +400,44 @@ fn embeddings(f: &Fields, traits: &Traits, sizes: (usize, usize)) -> Result<Vec<
     Ok(vec![rope])
 }
 
+/// See [`RopeRule::ByLayer`].
+fn embeddings_by_layer(
+    f: &Fields,
+    traits: &Traits,
+    windows: &[usize],
+    sizes: (usize, usize),
+) -> Result<Vec<Rope>, Diagnostic> {
+    let only = "yarn_only_types";
+    if f.texts(only)?.is_some_and(|types| !types.is_empty() && types != ["full_attention"]) {
+        return Err(f.fault("config::unsupported", only, "must be full_attention alone"));
+    }
+    if f.marks("use_rope_layers")?.is_some_and(|marks| marks.contains(&false)) {
+        return Err(f.fault("config::unsupported", "use_rope_layers", "must have no layer without an embedding"));
+    }
+    let (thetas, parts) = ("rope_theta", "partial_rotary_factors");
+    let thetas = by_window(f, (thetas, traits.theta), windows)?;
+    let parts = by_window(f, (parts, traits.partial), windows)?;
+    let ropes = Rope::read_by_type(f, sizes, thetas, parts)?;
+    f.note("rope_parameters", json!({ "full_attention": ropes[0].echo(), "sliding_attention": ropes[1].echo() }));
+    Ok(ropes.into())
+}
+
+/// A number of layers without a window, and one of those with one: a field lists it for every
+/// layer, or has one number for all, or the default.
+fn by_window(f: &Fields, (name, default): (&str, f64), windows: &[usize]) -> Result<[f64; 2], Diagnostic> {
+    if !f.get(name).is_some_and(serde_json::Value::is_array) {
+        return Ok([f.positive(name)?.unwrap_or(default); 2]);
+    }
+    let list = f.of_layers(name, f.positives(name)?.unwrap_or_default(), windows.len())?;
+    let of = |has: bool| {
+        let mut own = list.iter().zip(windows).filter(|(_, window)| (**window > 0) == has).map(|(n, _)| *n);
+        let first = own.next().unwrap_or(default);
+        let message = "must have one number for layers with a window, and one for the others";
+        if own.all(|n| n == first) { Ok(first) } else { Err(f.fault("config::unsupported", name, message)) }
+    };
+    Ok([of(false)?, of(true)?])
+}
+
 /// The part of a head that is turned, without `partial_rotary_factor`.
 fn partial(f: &Fields, traits: &Traits, head_dim: usize) -> Result<f64, Diagnostic> {
     let name = "rotary_dim";
@@ -346,7 +455,9 @@ fn listed_ropes(
     sizes: (usize, usize),
 ) -> Result<(Vec<Rope>, Vec<Option<usize>>), Diagnostic> {
     let name = "layer_rope_theta";
-    let Some(thetas) = f.bases(name)? else { return Ok((embeddings(f, traits, sizes)?, vec![Some(0); layers])) };
+    let Some(thetas) = f.positives_or_none(name)? else {
+        return Ok((embeddings(f, traits, sizes)?, vec![Some(0); layers]));
+    };
     let thetas = f.of_layers(name, thetas, layers)?;
     let (mut bases, mut ropes) = (Vec::new(), Vec::with_capacity(layers));
     for theta in &thetas {
@@ -396,7 +507,8 @@ fn windows(f: &Fields, rule: WindowRule, ropes: &[Option<usize>]) -> Result<Vec<
         {
             default
         }
-        WindowRule::All(_)
+        WindowRule::Typed
+        | WindowRule::All(_)
         | WindowRule::Pattern(..)
         | WindowRule::AllButFirst(..)
         | WindowRule::Inner(..)
@@ -435,6 +547,7 @@ fn windows(f: &Fields, rule: WindowRule, ropes: &[Option<usize>]) -> Result<Vec<
             listed(f, window, (1..=ropes.len()).map(|i| i > 1 && !i.is_multiple_of(each)).collect())?
         }
         WindowRule::WithoutRope => listed(f, window, ropes.iter().map(Option::is_none).collect())?,
+        WindowRule::Typed => listed(f, window, vec![false; ropes.len()])?,
     };
     f.note(name, &windows[..]);
     Ok(windows)

@@ -90,6 +90,8 @@ pub enum StoredExperts {
     /// columns, unless they are quantised. Rows of the inner projections alternate, or those of the
     /// gate come first.
     Together { path: &'static str, alternating: bool },
+    /// One tensor for each projection.
+    Apart { gate: &'static str, up: &'static str, down: &'static str },
 }
 
 /// The tensors of all experts: gate rows, then up rows; and the outer projections.
@@ -120,6 +122,8 @@ pub(crate) struct Traits {
     pub correction: (&'static str, Correction),
     /// Whether scores are corrected, where [`Traits::groups`] says that they may be.
     pub corrected: Switch,
+    /// The field that lists a limit for each layer.
+    pub limits: Option<&'static str>,
     pub on_input: bool,
     pub bias: bool,
     pub stored: StoredExperts,
@@ -164,6 +168,9 @@ pub(crate) enum LayerRule {
     /// Those that `mlp_layer_types` calls sparse, or else those with a 1 in `moe_layer_freq`, or
     /// else all.
     Marked,
+    /// Those that `mlp_layer_types` calls sparse, or else those that `moe_layers_enum` names, or
+    /// else all from this one on.
+    Enumerated(usize),
     /// Each `moe_layer_interval`-th from `moe_layer_start_index` to `moe_layer_end_index`, by
     /// default from this one on.
     Between(usize),
@@ -222,7 +229,15 @@ pub(crate) fn read(
     }
     let experts =
         Experts { router, count, width, gate, on_input, bias, stored, shared, shared_gate: traits.shared_gate };
-    Ok(sparse.into_iter().map(|has| has.then(|| experts.clone())).collect())
+    let limits = match traits.limits {
+        Some(name) => f.limits(name, layers)?.into_iter().zip(dense.limits(f, layers)?).collect(),
+        None => vec![(None, None); layers],
+    };
+    let of_layer = |(has, (limit, of_shared)): (bool, _)| {
+        let shared = experts.shared.as_ref().map(|shared| shared.limited(of_shared));
+        has.then(|| Experts { gate: experts.gate.limited(limit), shared, ..experts.clone() })
+    };
+    Ok(sparse.into_iter().zip(limits).map(of_layer).collect())
 }
 
 /// The number of experts, by any of the names that the field goes by.
@@ -304,11 +319,11 @@ fn method(f: &Fields) -> Result<(usize, usize), Diagnostic> {
     }
 }
 
-/// Checks that scores are the family's, if the configuration names them, by either name. dots.llm1
+/// Checks that scores are the family's, if the configuration names them, by any name. dots.llm1
 /// names them as the choice that is made by sigmoids with a correction.
 fn scoring(f: &Fields, traits: &Traits) -> Result<(), Diagnostic> {
     let own = if traits.score == Score::Sigmoid { "sigmoid" } else { "softmax" };
-    for name in ["scoring_func", "score_function"] {
+    for name in ["scoring_func", "score_function", "moe_router_activation"] {
         let is_own = |&other: &&str| other == own || (other == "noaux_tc" && own == "sigmoid");
         if let Some(other) = f.text(name)?.filter(|other| !is_own(other)) {
             let message = format!("{other:?} is not what the architecture has, {own:?}");
@@ -345,6 +360,11 @@ fn sparse(f: &Fields, rule: LayerRule, layers: usize) -> Result<Vec<bool>, Diagn
             (None, Some(marks)) => f.of_layers("moe_layer_freq", marks, layers)?,
             (None, None) => vec![true; layers],
         },
+        LayerRule::Enumerated(default) => match (f.texts("mlp_layer_types")?, f.enumerated("moe_layers_enum")?) {
+            (Some(types), _) => types_of(f, f.of_layers("mlp_layer_types", types, layers)?)?,
+            (None, Some(named)) => (0..layers).map(|layer| named.contains(&layer)).collect(),
+            (None, None) => (0..layers).map(|layer| layer >= default).collect(),
+        },
         LayerRule::Between(default) => {
             let start = f.given("moe_layer_start_index", Fields::number, default)?;
             let step = f.given("moe_layer_interval", Fields::size, 1)?;
@@ -354,7 +374,7 @@ fn sparse(f: &Fields, rule: LayerRule, layers: usize) -> Result<Vec<bool>, Diagn
     };
     let name = match rule {
         LayerRule::Sparse => "mlp_only_layers",
-        LayerRule::Typed(_) | LayerRule::Marked => "mlp_layer_types",
+        LayerRule::Typed(_) | LayerRule::Marked | LayerRule::Enumerated(_) => "mlp_layer_types",
         LayerRule::Between(_) => "moe_layer_interval",
         LayerRule::Behind(name, _) => name,
         LayerRule::Named => "moe_layers",

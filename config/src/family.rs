@@ -1,12 +1,12 @@
 //! The table of architectures: a row has the layers of a family, and the fields of its
 //! configurations that describe them.
-use crate::attention::{self, QkNorm, RopeRule, ScaleRule, Sinks, Stretch, WindowRule};
+use crate::attention::{self, GatedBy, QkNorm, RopeRule, ScaleRule, Sinks, Stretch, WindowRule};
 use crate::delta::StoredDelta;
 use crate::draft::{self, Drafting};
 use crate::experts::{
     self, Correction, GroupRule, LayerRule, NormRule, Score, SharedWidth, StoredExperts, WholeExperts,
 };
-use crate::fields::Fields;
+use crate::fields::{Fields, Names};
 use crate::growth;
 use crate::kind::Norms;
 use crate::latent;
@@ -19,11 +19,10 @@ use crate::{Diagnostic, mlp};
 #[derive(Clone, Copy)]
 pub struct Family {
     pub architecture: &'static str,
-    /// The module of `vllm.model_executor.models` that has vLLM's own class. Where a release has no
-    /// such module, its class over transformers' code stands in.
-    pub vllm: &'static str,
     /// The field with the configuration of the language part, where a checkpoint has other parts.
     pub text_config: Option<&'static str>,
+    /// Other names of fields.
+    pub(crate) fields: Names,
     /// The types that the language part may have, where makers have parts of several types; the
     /// first is the usual one. Layers of a type are those of a row of its own, if it has one.
     pub(crate) text_types: &'static [(&'static str, Option<&'static Family>)],
@@ -102,15 +101,15 @@ impl Family {
         let Some((usual, _)) = types.first() else { return Ok(*self) };
         let Some(layers) = f.one_of(name, usual, types)? else { return Ok(*self) };
         f.note(name, f.text(name)?);
-        let Family { architecture, vllm, text_config, path, others, spellings, .. } = *self;
-        Ok(Family { architecture, vllm, text_config, text_types: &[], path, others, spellings, ..*layers })
+        let Family { architecture, text_config, fields, path, others, spellings, .. } = *self;
+        Ok(Family { architecture, text_config, fields, text_types: &[], path, others, spellings, ..*layers })
     }
 }
 
 const LLAMA: Family = Family {
     architecture: "LlamaForCausalLM",
-    vllm: "llama",
     text_config: None,
+    fields: &[],
     text_types: &[],
     path: "model",
     others: &[],
@@ -123,7 +122,7 @@ const LLAMA: Family = Family {
         qk_norm_if: Switch::Always,
         norm_names: ["q_norm", "k_norm"],
         modules: attention::Modules { path: "self_attn", qkv: "qkv_proj", outer: "o_proj" },
-        gated: false,
+        gated: GatedBy::No,
         sinks: Sinks::None,
         window: WindowRule::None,
         blocks: false,
@@ -137,6 +136,7 @@ const LLAMA: Family = Family {
         kv_heads: None,
         head_dim: None,
         window_kv: 1,
+        window_heads: false,
         value_dim: None,
         value_scale: None,
     },
@@ -147,6 +147,7 @@ const LLAMA: Family = Family {
         activation: ("hidden_act", "silu"),
         clamped: false,
         width: mlp::Width::Field("intermediate_size"),
+        limits: None,
         modules: mlp::Modules { path: "mlp", gate: "gate_proj", up: "up_proj", down: "down_proj" },
     },
     delta: None,
@@ -174,7 +175,6 @@ const LLAMA: Family = Family {
 
 const QWEN2: Family = Family {
     architecture: "Qwen2ForCausalLM",
-    vllm: "qwen2",
     attention: attention::Traits {
         qkv_bias: Switch::Always,
         o_bias: Switch::Never,
@@ -191,7 +191,6 @@ const QWEN2: Family = Family {
 
 const QWEN3: Family = Family {
     architecture: "Qwen3ForCausalLM",
-    vllm: "qwen3",
     attention: attention::Traits {
         qk_norm: QkNorm::Heads,
         window: WindowRule::Listed,
@@ -204,7 +203,6 @@ const QWEN3: Family = Family {
 
 const MISTRAL: Family = Family {
     architecture: "MistralForCausalLM",
-    vllm: "mistral",
     attention: attention::Traits {
         qkv_bias: Switch::Never,
         o_bias: Switch::Never,
@@ -219,7 +217,6 @@ const MISTRAL: Family = Family {
 
 const SMOLLM3: Family = Family {
     architecture: "SmolLM3ForCausalLM",
-    vllm: "smollm3",
     attention: attention::Traits {
         window: WindowRule::WithoutRope,
         rope: RopeRule::Marked(4),
@@ -236,7 +233,6 @@ const SMOLLM3: Family = Family {
 
 const GRANITE: Family = Family {
     architecture: "GraniteForCausalLM",
-    vllm: "granite",
     attention: attention::Traits { scale: ScaleRule::Field("attention_multiplier"), ..LLAMA.attention },
     scales: scales::Traits::Fields,
     ..LLAMA
@@ -244,7 +240,6 @@ const GRANITE: Family = Family {
 
 const OLMO2: Family = Family {
     architecture: "Olmo2ForCausalLM",
-    vllm: "olmo2",
     attention: attention::Traits { qk_norm: QkNorm::Row, ..LLAMA.attention },
     mlp: mlp::Traits { bias: Switch::Never, ..LLAMA.mlp },
     norms: [(None, Some("post_attention_layernorm")), (None, Some("post_feedforward_layernorm"))],
@@ -256,7 +251,6 @@ const OLMO2: Family = Family {
 
 const PHI3: Family = Family {
     architecture: "Phi3ForCausalLM",
-    vllm: "phi3",
     attention: attention::Traits {
         qkv_bias: Switch::Never,
         o_bias: Switch::Never,
@@ -273,7 +267,6 @@ const PHI3: Family = Family {
 
 const GEMMA3: Family = Family {
     architecture: "Gemma3ForCausalLM",
-    vllm: "gemma3",
     attention: attention::Traits {
         qk_norm: QkNorm::Heads,
         window: WindowRule::Pattern(6, 4096),
@@ -303,7 +296,6 @@ const GEMMA3: Family = Family {
 // out what is as in the first one of them.
 const GEMMA3_IMAGES: Family = Family {
     architecture: "Gemma3ForConditionalGeneration",
-    vllm: "gemma3_mm",
     text_config: Some("text_config"),
     path: "model.language_model",
     others: others::TOWER,
@@ -315,7 +307,6 @@ const GEMMA3_IMAGES: Family = Family {
 
 const MINISTRAL3: Family = Family {
     architecture: "Ministral3ForCausalLM",
-    vllm: "ministral3",
     attention: attention::Traits {
         window: WindowRule::All(0),
         rope: RopeRule::Stretched(Stretch { factor: 16.0, original: 16_384, truncate: true, scaled: false }),
@@ -331,7 +322,6 @@ const MINISTRAL3: Family = Family {
 
 const MISTRAL3: Family = Family {
     architecture: "Mistral3ForConditionalGeneration",
-    vllm: "mistral3",
     text_config: Some("text_config"),
     text_types: &[("mistral", None), ("ministral3", Some(&MINISTRAL3)), ("mistral4", Some(&MISTRAL4))],
     path: "model.language_model",
@@ -354,6 +344,7 @@ const QWEN3_EXPERTS: experts::Traits = experts::Traits {
     null_factor: false,
     correction: ("mlp.gate.e_score_correction_bias", Correction::Row),
     corrected: Switch::Always,
+    limits: None,
     on_input: false,
     bias: false,
     stored: StoredExperts::Each {
@@ -369,7 +360,6 @@ const QWEN3_EXPERTS: experts::Traits = experts::Traits {
 
 const QWEN3_MOE: Family = Family {
     architecture: "Qwen3MoeForCausalLM",
-    vllm: "qwen3_moe",
     attention: attention::Traits {
         qk_norm: QkNorm::Heads,
         window: WindowRule::Switched(4096),
@@ -382,7 +372,6 @@ const QWEN3_MOE: Family = Family {
 
 const MIXTRAL: Family = Family {
     architecture: "MixtralForCausalLM",
-    vllm: "mixtral",
     attention: attention::Traits { window: WindowRule::All(0), theta: 1_000_000.0, ..MISTRAL.attention },
     experts: Some(experts::Traits {
         count: (&["num_local_experts", "num_experts"], 8),
@@ -417,7 +406,6 @@ const GLM4_MOE_EXPERTS: experts::Traits = experts::Traits {
 
 const GLM4_MOE: Family = Family {
     architecture: "Glm4MoeForCausalLM",
-    vllm: "glm4_moe",
     attention: attention::Traits {
         o_bias: Switch::Never,
         qk_norm: QkNorm::Heads,
@@ -436,7 +424,6 @@ const GLM4_MOE: Family = Family {
 
 const GPT_OSS: Family = Family {
     architecture: "GptOssForCausalLM",
-    vllm: "gpt_oss",
     attention: attention::Traits {
         qkv_bias: Switch::Unless("attention_bias"),
         o_bias: Switch::Unless("attention_bias"),
@@ -488,7 +475,6 @@ const LATENT: latent::Traits = latent::Traits {
 
 const DEEPSEEK_V3: Family = Family {
     architecture: "DeepseekV3ForCausalLM",
-    vllm: "deepseek_v2",
     latent: Some(LATENT),
     mlp: mlp::Traits { bias: Switch::Never, ..LLAMA.mlp },
     experts: Some(DEEPSEEK_V3_EXPERTS),
@@ -547,14 +533,13 @@ const DEEPSEEK_V2: Family = Family {
 
 const QWEN3_NEXT: Family = Family {
     architecture: "Qwen3NextForCausalLM",
-    vllm: "qwen3_next",
     others: others::MTP,
     mtp: Some(&draft::APART),
     attention: attention::Traits {
         qkv_bias: Switch::Field("attention_bias"),
         o_bias: Switch::Field("attention_bias"),
         qk_norm: QkNorm::Heads,
-        gated: true,
+        gated: GatedBy::Elements,
         partial: 0.25,
         kv_heads: Some(2),
         head_dim: Some(256),
@@ -579,7 +564,6 @@ const QWEN3_NEXT: Family = Family {
 // frequencies take which row, changes nothing.
 const QWEN3_5: Family = Family {
     architecture: "Qwen3_5ForConditionalGeneration",
-    vllm: "qwen3_5",
     text_config: Some("text_config"),
     path: "model.language_model",
     others: others::MTP_AND_VISUAL,
@@ -626,7 +610,6 @@ const QWEN3_5_MOE_TEXT: Family = Family {
 
 const SEED_OSS: Family = Family {
     architecture: "SeedOssForCausalLM",
-    vllm: "seed_oss",
     attention: attention::Traits {
         qkv_bias: Switch::Unless("attention_bias"),
         o_bias: Switch::Field("attention_out_bias"),
@@ -641,7 +624,6 @@ const SEED_OSS: Family = Family {
 
 const GRANITE_SWA: Family = Family {
     architecture: "GraniteSWAForCausalLM",
-    vllm: "granite_swa",
     attention: attention::Traits {
         sinks: Sinks::All("sinks"),
         window: WindowRule::AllButFirst(4, 128),
@@ -659,7 +641,6 @@ const GRANITE_SWA: Family = Family {
 
 const OLMO3: Family = Family {
     architecture: "Olmo3ForCausalLM",
-    vllm: "olmo3",
     attention: attention::Traits {
         window: WindowRule::Pattern(4, 4096),
         rope: RopeRule::ByWindow(500_000.0),
@@ -671,7 +652,6 @@ const OLMO3: Family = Family {
 
 const EXAONE4: Family = Family {
     architecture: "Exaone4ForCausalLM",
-    vllm: "exaone4",
     attention: attention::Traits {
         qkv_bias: Switch::Never,
         o_bias: Switch::Never,
@@ -688,7 +668,6 @@ const EXAONE4: Family = Family {
 
 const EXAONE_MOE: Family = Family {
     architecture: "ExaoneMoeForCausalLM",
-    vllm: "exaone_moe",
     others: others::MTP,
     experts: Some(experts::Traits {
         count: (&["num_experts"], 64),
@@ -707,9 +686,11 @@ const EXAONE_MOE: Family = Family {
     ..EXAONE4
 };
 
+// As its release calls it, and transformers does not.
+const EXAONE_MOE_RELEASED: Family = Family { architecture: "ExaoneMoEForCausalLM", ..EXAONE_MOE };
+
 const GLM: Family = Family {
     architecture: "GlmForCausalLM",
-    vllm: "glm",
     attention: attention::Traits {
         o_bias: Switch::Never,
         in_pairs: true,
@@ -728,7 +709,6 @@ const GLM: Family = Family {
 
 const GLM4: Family = Family {
     architecture: "Glm4ForCausalLM",
-    vllm: "glm4",
     norms: [
         (Some("input_layernorm"), Some("post_self_attn_layernorm")),
         (Some("post_attention_layernorm"), Some("post_mlp_layernorm")),
@@ -738,7 +718,6 @@ const GLM4: Family = Family {
 
 const ERNIE4_5: Family = Family {
     architecture: "Ernie4_5ForCausalLM",
-    vllm: "ernie45",
     attention: attention::Traits {
         qkv_bias: Switch::Field("use_bias"),
         o_bias: Switch::Field("use_bias"),
@@ -757,7 +736,6 @@ const ERNIE4_5: Family = Family {
 
 const ERNIE4_5_MOE: Family = Family {
     architecture: "Ernie4_5_MoeForCausalLM",
-    vllm: "ernie45_moe",
     attention: attention::Traits {
         qkv_bias: Switch::Never,
         o_bias: Switch::Never,
@@ -785,7 +763,6 @@ const ERNIE4_5_MOE: Family = Family {
 
 const HUNYUAN: Family = Family {
     architecture: "HunYuanDenseV1ForCausalLM",
-    vllm: "hunyuan_v1",
     attention: attention::Traits {
         qk_norm: QkNorm::Turned,
         norm_names: ["query_layernorm", "key_layernorm"],
@@ -817,7 +794,6 @@ const HUNYUAN_MOE: Family = Family {
 
 const DOTS1: Family = Family {
     architecture: "Dots1ForCausalLM",
-    vllm: "dots1",
     attention: attention::Traits {
         o_bias: Switch::Field("attention_bias"),
         qk_norm_if: Switch::Always,
@@ -842,7 +818,6 @@ const DOTS1: Family = Family {
 
 const SOLAR_OPEN: Family = Family {
     architecture: "SolarOpenForCausalLM",
-    vllm: "solar_open",
     attention: attention::Traits {
         o_bias: Switch::Never,
         theta: 1_000_000.0,
@@ -862,7 +837,6 @@ const SOLAR_OPEN: Family = Family {
 
 const HY_V3: Family = Family {
     architecture: "HYV3ForCausalLM",
-    vllm: "hy_v3",
     attention: attention::Traits {
         qk_norm: QkNorm::Heads,
         theta: 11_158_840.0,
@@ -914,7 +888,6 @@ const MINIMAX_M2_EXPERTS: experts::Traits = experts::Traits {
 
 const MINIMAX_M2: Family = Family {
     architecture: "MiniMaxM2ForCausalLM",
-    vllm: "minimax_m2",
     attention: attention::Traits {
         qkv_bias: Switch::Never,
         o_bias: Switch::Never,
@@ -936,7 +909,6 @@ const MINIMAX_M2: Family = Family {
 
 const MINIMAX_M3: Family = Family {
     architecture: "MiniMaxM3SparseForCausalLM",
-    vllm: "minimax_m3",
     attention: attention::Traits {
         qk_norm: QkNorm::Heads,
         blocks: true,
@@ -979,7 +951,6 @@ const MINIMAX_M3_IMAGES: Family = Family {
 
 const GLM4_MOE_LITE: Family = Family {
     architecture: "Glm4MoeLiteForCausalLM",
-    vllm: "glm4_moe_lite",
     experts: Some(experts::Traits {
         count: (&["n_routed_experts", "num_local_experts"], 64),
         chosen: 4,
@@ -995,7 +966,6 @@ const GLM4_MOE_LITE: Family = Family {
 
 const KIMI_K25: Family = Family {
     architecture: "KimiK25ForConditionalGeneration",
-    vllm: "kimi_k25",
     text_config: Some("text_config"),
     text_types: &[("kimi_k2", None), ("deepseek_v3", None)],
     path: "model.language_model",
@@ -1006,14 +976,12 @@ const KIMI_K25: Family = Family {
 };
 
 // As transformers calls it, and vLLM does not.
-const KIMI_K25_SAVED: Family =
-    Family { architecture: "Kimi_K25ForConditionalGeneration", vllm: "kimi_k25_saved", ..KIMI_K25 };
+const KIMI_K25_SAVED: Family = Family { architecture: "Kimi_K25ForConditionalGeneration", ..KIMI_K25 };
 
 // Positions have three rows, which are equal where all is text, and rows of images that are added
 // to layers are none.
 const QWEN3_VL: Family = Family {
     architecture: "Qwen3VLForConditionalGeneration",
-    vllm: "qwen3_vl",
     text_config: Some("text_config"),
     path: "model.language_model",
     others: others::VISUAL,
@@ -1024,7 +992,6 @@ const QWEN3_VL: Family = Family {
 
 const QWEN3_VL_MOE: Family = Family {
     architecture: "Qwen3VLMoeForConditionalGeneration",
-    vllm: "qwen3_vl_moe",
     attention: attention::Traits { kv_heads: Some(16), head_dim: None, ..QWEN3_VL.attention },
     experts: Some(experts::Traits {
         count: (&["num_experts", "num_local_experts"], 60),
@@ -1039,7 +1006,6 @@ const QWEN3_VL_MOE: Family = Family {
 
 const COHERE2: Family = Family {
     architecture: "Cohere2ForCausalLM",
-    vllm: "commandr",
     attention: attention::Traits {
         window: WindowRule::Pattern(4, 4096),
         rope: RopeRule::OnlyOfWindows,
@@ -1062,7 +1028,6 @@ const COHERE2: Family = Family {
 
 const MISTRAL4: Family = Family {
     architecture: "Mistral4ForCausalLM",
-    vllm: "mistral4",
     latent: Some(latent::Traits {
         stretch: Some(Stretch { factor: 128.0, original: 8192, truncate: true, scaled: false }),
         of_head: true,
@@ -1088,7 +1053,6 @@ const MISTRAL4: Family = Family {
 
 const LFM2: Family = Family {
     architecture: "Lfm2ForCausalLM",
-    vllm: "lfm2",
     spellings: others::EMBEDDING_NORM,
     attention: attention::Traits {
         qkv_bias: Switch::Never,
@@ -1119,7 +1083,6 @@ const LFM2: Family = Family {
 
 const LFM2_MOE: Family = Family {
     architecture: "Lfm2MoeForCausalLM",
-    vllm: "lfm2_moe",
     mlp: mlp::Traits { width: LLAMA.mlp.width, ..LFM2.mlp },
     experts: Some(experts::Traits {
         count: (&["num_experts", "num_local_experts"], 32),
@@ -1148,7 +1111,6 @@ const LFM2_MOE: Family = Family {
 
 const MIMO_V2_FLASH: Family = Family {
     architecture: "MiMoV2FlashForCausalLM",
-    vllm: "mimo_v2",
     attention: attention::Traits {
         o_bias: Switch::Never,
         sinks: Sinks::Windows("attention_sink_bias"),
@@ -1182,7 +1144,6 @@ const MIMO_V2_FLASH: Family = Family {
 
 const BAILING_MOE_V2: Family = Family {
     architecture: "BailingMoeV2ForCausalLM",
-    vllm: "bailing_moe",
     spellings: others::WORD_EMBEDDINGS,
     attention: attention::Traits {
         qkv_bias: Switch::Field("use_qkv_bias"),
@@ -1218,7 +1179,6 @@ const BAILING_MOE_V2: Family = Family {
 
 const LLAMA4: Family = Family {
     architecture: "Llama4ForCausalLM",
-    vllm: "llama4",
     attention: attention::Traits {
         qk_norm: QkNorm::Unweighted,
         qk_norm_if: Switch::Unless("use_qk_norm"),
@@ -1258,12 +1218,70 @@ const LLAMA4: Family = Family {
 
 const LLAMA4_IMAGES: Family = Family {
     architecture: "Llama4ForConditionalGeneration",
-    vllm: "mllama4",
     text_config: Some("text_config"),
     others: others::LLAMA4_TOWER,
     spellings: others::LLAMA4_LANGUAGE_MODEL,
     ..LLAMA4
 };
+
+const STEP3P5: Family = Family {
+    architecture: "Step3p5ForCausalLM",
+    // As transformers' `attribute_map` has them.
+    fields: &[
+        ("num_attention_groups", "num_key_value_heads"),
+        ("moe_num_experts", "n_routed_experts"),
+        ("moe_top_k", "num_experts_per_tok"),
+        ("share_expert_dims", "share_expert_dim"),
+    ],
+    spellings: others::SAVED_ALONE,
+    attention: attention::Traits {
+        qk_norm: QkNorm::Heads,
+        gated: GatedBy::Heads("g_proj"),
+        window: WindowRule::Typed,
+        window_heads: true,
+        rope: RopeRule::ByLayer,
+        scale: ScaleRule::RootOrHeadDim("query_pre_attn_scalar"),
+        heads: Some(64),
+        kv_heads: Some(8),
+        head_dim: Some(128),
+        ..LLAMA.attention
+    },
+    mlp: mlp::Traits { limits: Some("swiglu_limits_shared"), ..LLAMA.mlp },
+    experts: Some(experts::Traits {
+        count: (&["n_routed_experts"], 288),
+        width: ("moe_intermediate_size", 1280),
+        layers: LayerRule::Enumerated(3),
+        router: "moe.gate",
+        score: Score::Sigmoid,
+        renormalise: NormRule::Always,
+        groups: GroupRule::Whole(Some(("moe_router_scaling_factor", 1.0))),
+        correction: ("moe.router_bias", Correction::Row),
+        limits: Some("swiglu_limits"),
+        stored: StoredExperts::Apart { gate: "moe.gate_proj", up: "moe.up_proj", down: "moe.down_proj" },
+        shared: Some(SharedWidth::Field("share_expert_dim", 1280)),
+        shared_module: "share_expert",
+        ..QWEN3_EXPERTS
+    }),
+    others: others::STEP,
+    norm_offset: 1.0,
+    refused: &["mlp_bias", "sink", "use_bidirectional_attention"],
+    required: &[
+        "use_head_wise_attn_gate",
+        "use_qk_norm",
+        "use_moe_router_bias",
+        "need_fp32_gate",
+        "norm_expert_weight",
+        "zero_centered",
+    ],
+    positions: 128_000,
+    eps: 1e-5,
+    bos: None,
+    eos: None,
+    ..LLAMA
+};
+
+const STEP3P7: Family =
+    Family { architecture: "Step3p7ForConditionalGeneration", text_config: Some("text_config"), ..STEP3P5 };
 
 pub const FAMILIES: &[Family] = &[
     LLAMA,
@@ -1296,6 +1314,7 @@ pub const FAMILIES: &[Family] = &[
     OLMO3,
     EXAONE4,
     EXAONE_MOE,
+    EXAONE_MOE_RELEASED,
     GLM,
     GLM4,
     ERNIE4_5,
@@ -1321,6 +1340,8 @@ pub const FAMILIES: &[Family] = &[
     BAILING_MOE_V2,
     LLAMA4,
     LLAMA4_IMAGES,
+    STEP3P5,
+    STEP3P7,
 ];
 
 /// The row of a configuration.

@@ -19,8 +19,12 @@ pub struct Fields<'a> {
     file: &'static str,
     path: String,
     map: &'a Map<String, Value>,
+    names: Names,
     notes: Rc<RefCell<Notes>>,
 }
+
+/// Other names of fields: one that some writers use, and the one in its place here.
+pub type Names = &'static [(&'static str, &'static str)];
 
 /// The notes of reading an object.
 #[derive(Default)]
@@ -110,7 +114,12 @@ fn string(text: &str) -> usize {
 
 impl<'a> Fields<'a> {
     pub fn new(file: &'static str, map: &'a Map<String, Value>) -> Fields<'a> {
-        Fields { file, path: String::new(), map, notes: Rc::default() }
+        Fields { file, path: String::new(), map, names: &[], notes: Rc::default() }
+    }
+
+    /// The same object, with fields that may have other names.
+    pub fn named(&self, names: Names) -> Fields<'a> {
+        Fields { names, ..self.clone() }
     }
 
     /// The notes so far.
@@ -136,7 +145,8 @@ impl<'a> Fields<'a> {
         if !asked.contains(&full) {
             asked.push(full);
         }
-        self.map.get(name)
+        let others = || self.names.iter().filter(|(_, own)| *own == name).find_map(|(other, _)| self.map.get(*other));
+        self.map.get(name).or_else(others)
     }
 
     /// The field's value, noted; without it the default.
@@ -235,14 +245,19 @@ impl<'a> Fields<'a> {
     pub fn object(&self, name: &str) -> Result<Option<Fields<'a>>, Diagnostic> {
         self.read(name, "an object", |v| {
             let path = format!("{}{name}.", self.path);
-            v.as_object().map(|map| Fields { file: self.file, path, map, notes: self.notes.clone() })
+            v.as_object().map(|map| Fields { file: self.file, path, map, names: &[], notes: self.notes.clone() })
         })
     }
 
-    /// A list that the field has for every layer.
-    pub fn of_layers<T>(&self, name: &str, list: Vec<T>, layers: usize) -> Result<Vec<T>, Diagnostic> {
-        match list.len() == layers {
-            true => Ok(list),
+    /// A list that the field has for every layer; perhaps also for layers that draft, which come
+    /// last.
+    pub fn of_layers<T>(&self, name: &str, mut list: Vec<T>, layers: usize) -> Result<Vec<T>, Diagnostic> {
+        let drafting = |n: usize| n == list.len().wrapping_sub(layers);
+        match list.len() == layers || self.number("num_nextn_predict_layers")?.is_some_and(drafting) {
+            true => {
+                list.truncate(layers);
+                Ok(list)
+            }
             false => {
                 let message = format!("lists {} layers, num_hidden_layers is {layers}", list.len());
                 Err(self.fault("config::value", name, message))
@@ -301,6 +316,15 @@ impl<'a> Fields<'a> {
         self.read(name, &format!("null, -1 or a whole number up to {MAX_SIZE}"), size)
     }
 
+    /// A list of whole numbers, or a text with commas between them.
+    pub fn enumerated(&self, name: &str) -> Result<Option<Vec<usize>>, Diagnostic> {
+        let in_text = |text: &str| text.split(',').map(|number| number.trim().parse().ok()).collect();
+        self.read(name, "a list of whole numbers", |v| match v.as_str() {
+            Some(text) => in_text(text),
+            None => v.as_array()?.iter().map(size).collect(),
+        })
+    }
+
     /// A list of whole numbers.
     pub fn numbers(&self, name: &str) -> Result<Option<Vec<usize>>, Diagnostic> {
         self.read(name, "a list of whole numbers", |v| v.as_array()?.iter().map(size).collect())
@@ -328,13 +352,23 @@ impl<'a> Fields<'a> {
         numbers.map(|all: Vec<f64>| all.into_iter().map(|n| self.in_f32(name, n)).collect()).transpose()
     }
 
-    /// A list of bases of rotary embeddings, where null and 0 are none.
-    pub fn bases(&self, name: &str) -> Result<Option<Vec<Option<f64>>>, Diagnostic> {
-        let one = |v: &Value| if v.is_null() { Some(0.0) } else { v.as_f64().filter(|n| *n >= 0.0) };
+    /// A list of numbers above zero, in f32 too, where null and 0 are none.
+    pub fn positives_or_none(&self, name: &str) -> Result<Option<Vec<Option<f64>>>, Diagnostic> {
+        let number = |v: &Value| if v.is_null() { Some(0.0) } else { v.as_f64().filter(|n| *n >= 0.0) };
         let numbers =
-            self.read(name, "a list of numbers of at least 0", |v| v.as_array()?.iter().map(one).collect())?;
-        let base = |n: f64| if n == 0.0 { Ok(None) } else { self.in_f32(name, n).map(Some) };
-        numbers.map(|all: Vec<f64>| all.into_iter().map(base).collect()).transpose()
+            self.read(name, "a list of numbers of at least 0", |v| v.as_array()?.iter().map(number).collect())?;
+        let one = |n: f64| if n == 0.0 { Ok(None) } else { self.in_f32(name, n).map(Some) };
+        numbers.map(|all: Vec<f64>| all.into_iter().map(one).collect()).transpose()
+    }
+
+    /// A number above zero in f32 too, or none, for each layer.
+    pub fn limits(&self, name: &'static str, layers: usize) -> Result<Vec<Option<f64>>, Diagnostic> {
+        let limits = match self.positives_or_none(name)? {
+            Some(limits) => self.of_layers(name, limits, layers)?,
+            None => vec![None; layers],
+        };
+        self.note(name, &limits[..]);
+        Ok(limits)
     }
 
     /// A whole number of at least one, or a list of as many for each layer.
@@ -382,7 +416,7 @@ impl<'a> Fields<'a> {
         self.read(name, "an object or a list of objects", |v| {
             let first = v.as_array().map_or(Some(v), |list| list.first())?;
             let path = format!("{}{name}.", self.path);
-            first.as_object().map(|map| Fields { file: self.file, path, map, notes: self.notes.clone() })
+            first.as_object().map(|map| Fields { file: self.file, path, map, names: &[], notes: self.notes.clone() })
         })
     }
 

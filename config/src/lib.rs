@@ -42,7 +42,7 @@ pub mod vllm;
 use std::path::{Path, PathBuf};
 
 pub use atomc_dtype::DType;
-pub use attention::{Attention, QkNorm};
+pub use attention::{Attention, GatedBy, QkNorm};
 pub use blocks::BlockChoice;
 pub use compare::{Difference, differences};
 pub use conv::ShortConv;

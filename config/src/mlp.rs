@@ -41,7 +41,16 @@ pub(crate) struct Traits {
     /// Whether gates are clamped instead, of experts too.
     pub clamped: bool,
     pub width: Width,
+    /// The field that lists a limit for each layer.
+    pub limits: Option<&'static str>,
     pub modules: Modules,
+}
+
+impl Traits {
+    /// The limit of each layer, if it has one.
+    pub(crate) fn limits(&self, f: &Fields, layers: usize) -> Result<Vec<Option<f64>>, Diagnostic> {
+        self.limits.map_or_else(|| Ok(vec![None; layers]), |name| f.limits(name, layers))
+    }
 }
 
 /// The rows of each inner projection.
@@ -85,8 +94,28 @@ fn adjusted(f: &Fields) -> Result<usize, Diagnostic> {
 pub enum Gate {
     /// `activation(gate) * up`
     Plain(Activation),
+    /// The same, with the activated projection cut off at the limit, and the other one at that and
+    /// its negative.
+    Limited { activation: Activation, limit: f64 },
     /// `gate * sigmoid(alpha * gate) * (up + 1)`, with both cut off at the limit.
     Clamped { alpha: f64, limit: f64 },
+}
+
+impl Gated {
+    /// This MLP in a layer that may have a limit.
+    pub(crate) fn limited(&self, limit: Option<f64>) -> Gated {
+        Gated { gate: self.gate.limited(limit), ..self.clone() }
+    }
+}
+
+impl Gate {
+    /// The gate of a layer that may have a limit.
+    pub(crate) fn limited(self, limit: Option<f64>) -> Gate {
+        match (self, limit) {
+            (Gate::Plain(activation), Some(limit)) => Gate::Limited { activation, limit },
+            (gate, _) => gate,
+        }
+    }
 }
 
 /// What the gate of an MLP goes through.
@@ -123,15 +152,16 @@ const ACTIVATIONS: [(&str, Activation); 9] = [
     ("relu", Activation::Relu),
 ];
 
-/// The MLP of every layer.
-pub(crate) fn read(f: &Fields, traits: &Traits) -> Result<Gated, Diagnostic> {
-    Ok(Gated {
+/// The MLP of each layer.
+pub(crate) fn read(f: &Fields, traits: &Traits, layers: usize) -> Result<Vec<Gated>, Diagnostic> {
+    let gated = Gated {
         intermediate: traits.width.read(f)?,
         gate: gate(f, traits)?,
         bias: traits.bias.read(f)?,
         fused: traits.fused,
         modules: traits.modules,
-    })
+    };
+    Ok(traits.limits(f, layers)?.into_iter().map(|limit| gated.limited(limit)).collect())
 }
 
 /// The gate of every MLP.

@@ -11,7 +11,7 @@ use crate::family::{self, Family};
 use crate::fields::{self, Facts, Fields};
 use crate::growth::{self, Growth};
 use crate::kind::{Half, Kind};
-use crate::latent::{self, Latent, Positions};
+use crate::latent;
 use crate::mlp;
 use crate::others::{self, OtherPart};
 use crate::quantised::{CacheScales, Quantisation, Scheme, Stored};
@@ -197,7 +197,7 @@ impl Config {
     pub(crate) fn read(all: &Fields, generation: Option<&str>) -> Result<Config, Diagnostic> {
         let family = family::of(all)?;
         let own = family.text_config.map(|name| all.object(name)?.ok_or_else(|| all.missing(name))).transpose()?;
-        let f = own.as_ref().unwrap_or(all);
+        let f = &own.as_ref().unwrap_or(all).named(family.fields);
         let dtype = dtype(if DTYPE_FIELDS.iter().any(|name| all.has(name)) { all } else { f })?;
         Config::of(&family.of_text(f)?, [all, f], dtype, generation)
     }
@@ -319,6 +319,11 @@ impl Config {
                         return fault("mxfp4 is a form of GptOssForCausalLM alone".into());
                     }
                 }
+                StoredExperts::Apart { gate, up, down } => {
+                    if [gate, up, down].iter().any(|module| self.is_blocks(&path(module))) {
+                        return fault("mxfp4 is a form of GptOssForCausalLM alone".into());
+                    }
+                }
             }
         }
         Ok(())
@@ -341,7 +346,7 @@ impl Config {
             StoredExperts::Together { path: module, .. } => {
                 Some(path(module)).filter(|path| self.scheme(path).is_some())
             }
-            StoredExperts::Each { .. } => None,
+            StoredExperts::Each { .. } | StoredExperts::Apart { .. } => None,
         });
         match together {
             Some(path) => fault(format!("{path} are stored as columns, of which no codes are made")),
@@ -422,12 +427,12 @@ fn feed_forward(f: &Fields, family: &Family, layers: usize) -> Result<Vec<Kind>,
         Some(traits) => experts::read(f, traits, &family.mlp, layers)?,
         None => vec![None; layers],
     };
-    let dense = match experts.iter().any(Option::is_none) {
-        true => Some(Kind::Gated(mlp::read(f, &family.mlp)?)),
-        false => None,
-    };
-    let of = |experts: Option<Experts>| experts.map(Kind::Experts).or_else(|| dense.clone());
-    Ok(experts.into_iter().filter_map(of).collect())
+    if experts.iter().all(Option::is_some) {
+        return Ok(experts.into_iter().flatten().map(Kind::Experts).collect());
+    }
+    let dense = mlp::read(f, &family.mlp, layers)?;
+    let of = |(experts, dense): (Option<Experts>, _)| experts.map_or(Kind::Gated(dense), Kind::Experts);
+    Ok(experts.into_iter().zip(dense).map(of).collect())
 }
 
 /// The first, unless only the other has the field.

@@ -86,6 +86,15 @@ pub(crate) const ERNIE_MTP: &[Other] = &[below(DRAFT, "model.mtp_")];
 /// For MiMo-V2-Flash.
 pub(crate) const MIMO_MTP: &[Other] = &[below(DRAFT, "model.mtp.")];
 
+/// For Step 3.5 and 3.7.
+pub(crate) const STEP: &[Other] = &[
+    Other { part: DRAFT, tensors: Tensors::Layers("num_nextn_predict_layers", 0) },
+    below(VISION, "vision_model."),
+    below(VISION, "model.vision_model."),
+    below(PROJECTOR, "vit_large_projector."),
+    below(PROJECTOR, "model.vit_large_projector."),
+];
+
 /// For Ling and Ring 2.
 pub(crate) const WORD_EMBEDDINGS: &[(&str, &str)] = &[("model.word_embeddings.", "model.embed_tokens.")];
 

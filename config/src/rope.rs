@@ -170,6 +170,26 @@ impl Rope {
         Ok([Rope::of(config, full, sizes, (theta, partial))?, Rope::of(config, sliding, sizes, (local, partial))?])
     }
 
+    /// Reads the embedding of layers without a window and of those with one, with these bases and
+    /// parts where `rope_parameters` does not describe them by type. `rope_scaling` is of the
+    /// first.
+    pub(crate) fn read_by_type(
+        config: &Fields,
+        sizes: (usize, usize),
+        thetas: [f64; 2],
+        parts: [f64; 2],
+    ) -> Result<[Rope; 2], Diagnostic> {
+        let both = config.object("rope_parameters")?;
+        let of = |name| both.as_ref().map_or(Ok(None), |both| both.object(name));
+        let (full, sliding) = (of("full_attention")?, of("sliding_attention")?);
+        let full = match full {
+            None => ("rope_scaling", config.object("rope_scaling")?),
+            full => ("full_attention", full),
+        };
+        let of = |rope, at: usize| Rope::of(config, rope, sizes, (thetas[at], parts[at]));
+        Ok([of(full, 0)?, of(("sliding_attention", sliding), 1)?])
+    }
+
     fn of(
         config: &Fields,
         (at, rope): (&str, Option<Fields>),

@@ -205,10 +205,7 @@ const SGLANG: Framework = Framework { name: "SGLang", judged: JUDGED, unfit };
 /// the telling ones first.
 pub fn refusals(config: &Config, options: &Map<String, Value>, held: &Held) -> Vec<String> {
     let mut found = SGLANG.refusals(config, options, held);
-    if config.chooses_blocks() {
-        let fault = "an artifact has no pages of SGLang for the keys that choose blocks";
-        found.push(format!("config.json: index_topk_blocks: {fault}"));
-    }
+    found.extend(own::pools(config));
     found
 }
 

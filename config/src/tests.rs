@@ -136,6 +136,7 @@ mod meaning {
         Olmo3ForCausalLM: 32 kv heads of 4, 2048 positions, window 4096, eps 1e-5, bf16, stop [50279], bos None
         Exaone4ForCausalLM: 32 kv heads of 4, 2048 positions, window 4096, eps 1e-5, bf16, stop [2], bos Some(0)
         ExaoneMoeForCausalLM: 32 kv heads of 4, 2048 positions, window 4096, eps 1e-5, bf16, stop [53], bos Some(1)
+        ExaoneMoEForCausalLM: 32 kv heads of 4, 2048 positions, window 4096, eps 1e-5, bf16, stop [53], bos Some(1)
         GlmForCausalLM: 2 kv heads of 128, 131072 positions, window 0, eps 1.5625e-7, bf16, stop [], bos None
         Glm4ForCausalLM: 2 kv heads of 128, 131072 positions, window 0, eps 1.5625e-7, bf16, stop [], bos None
         Ernie4_5ForCausalLM: 2 kv heads of 128, 131072 positions, window 0, eps 1e-5, bf16, stop [2], bos Some(1)
@@ -157,6 +158,8 @@ mod meaning {
         BailingMoeV2ForCausalLM: 32 kv heads of 4, 16384 positions, window 0, eps 1e-5, bf16, stop [], bos None
         Llama4ForCausalLM: 8 kv heads of 128, 131072 positions, window 0, eps 1e-5, bf16, stop [2], bos Some(1)
         Llama4ForConditionalGeneration: 8 kv heads of 128, 131072 positions, window 0, eps 1e-5, bf16, stop [2], bos Some(1)
+        Step3p5ForCausalLM: 8 kv heads of 128, 128000 positions, window 0, eps 1e-5, bf16, stop [], bos None
+        Step3p7ForConditionalGeneration: 8 kv heads of 128, 128000 positions, window 0, eps 1e-5, bf16, stop [], bos None
         ");
     }
 
@@ -206,6 +209,57 @@ mod meaning {
         let base = 1e4 * 1000f64.powf(128.0 / 126.0);
         assert!((hunyuan.ropes[0].freqs.theta / base - 1.0).abs() < 1e-12);
         assert_eq!(hunyuan.ropes[0].growth(), (0.0, 0));
+    }
+
+    /// Heads, embeddings and limits by layer, as a release of Step 3.5 has them: in lists that go
+    /// on with layers that draft.
+    fn step(patch: Value) -> Value {
+        let mut all = json!({
+            "architectures": ["Step3p5ForCausalLM"], "num_hidden_layers": 2, "num_nextn_predict_layers": 1, "sliding_window": 8,
+            "num_key_value_heads": null, "num_attention_groups": 2, "head_dim": 16, "moe_num_experts": 12, "moe_layers_enum": "1",
+            "layer_types": ["full_attention", "sliding_attention", "sliding_attention"], "rope_theta": [5e6, 1e4, 1e4],
+            "partial_rotary_factors": [0.5, 1.0, 1.0], "swiglu_limits": [0, 7, 0], "swiglu_limits_shared": [0, 16, 0],
+            "attention_other_setting": { "attention_type": "sliding_attention", "num_attention_heads": 6 },
+        });
+        all.as_object_mut().expect("an object").extend(patch.as_object().expect("an object").clone());
+        all
+    }
+
+    #[test]
+    fn heads_and_limits_by_layer() {
+        let config = read(step(json!({})));
+        let heads: Vec<_> = config.layers.iter().filter_map(|layer| layer.half::<Attention>()).collect();
+        assert_eq!(
+            heads.iter().map(|own| (own.heads, own.kv_heads, own.rope)).collect::<Vec<_>>(),
+            [(4, 2, Some(0)), (6, 2, Some(1))]
+        );
+        let turned = config.ropes.iter().map(|rope| (rope.freqs.theta, rope.freqs.dim)).collect::<Vec<_>>();
+        assert_eq!(turned, [(5e6, 8), (1e4, 16)]);
+        let (dense, experts) = (config.layers[0].half::<Gated>(), config.layers[1].half::<Experts>().expect("experts"));
+        assert_eq!(dense.map(|dense| dense.gate), Some(Gate::Plain(Activation::Silu)));
+        let limited = |limit| Gate::Limited { activation: Activation::Silu, limit };
+        assert_eq!((experts.count, experts.gate), (12, limited(7.0)));
+        assert_eq!(
+            experts.shared.as_ref().map(|shared| (shared.intermediate, shared.gate)),
+            Some((1280, limited(16.0)))
+        );
+        let saved =
+            json!({ "attention_other_setting": null, "per_layer_config": { "0": { "num_attention_heads": 2 } } });
+        assert_eq!(attention(&read(step(saved))).heads, 2);
+        let faults = [
+            json!({ "attention_other_setting": { "num_attention_heads": 6, "num_attention_groups": 3 } }),
+            json!({ "attention_other_setting": { "num_attention_heads": 5 } }),
+            json!({ "yarn_only_types": ["sliding_attention"] }),
+            json!({ "use_rope_layers": [1, 0] }),
+            json!({ "swiglu_limits": [7] }),
+        ];
+        insta::assert_snapshot!(faults.map(|patch| fault(step(patch))).join("\n"), @"
+        [config::unsupported] config.json: attention_other_setting.num_attention_groups: 3 in layers with a window, 2 in others, is not supported
+        [config::value] config.json: num_sliding_attention_heads: 5 heads of a layer are no multiple of num_key_value_heads, 2
+        [config::unsupported] config.json: yarn_only_types: must be full_attention alone
+        [config::unsupported] config.json: use_rope_layers: must have no layer without an embedding
+        [config::value] config.json: swiglu_limits: lists 1 layers, num_hidden_layers is 2
+        ");
     }
 
     /// The layers that have experts, and lists of equal numbers.
@@ -1111,7 +1165,7 @@ mod comparison {
             let base = json!({
                 "architectures": [family.architecture], "num_hidden_layers": 2, "use_sliding_window": true, "sliding_window": 4,
                 "rope_scaling": { "rope_type": "linear", "factor": 3.0 }, "first_k_dense_replace": 1, "num_dense_layers": 1,
-                "full_attention_interval": 2,
+                "full_attention_interval": 2, "moe_layers_enum": [1],
             });
             let map = fields::parse("config.json", &config(base)).expect("an object");
             let fields = Fields::new("config.json", &map);

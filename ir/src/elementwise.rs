@@ -174,6 +174,11 @@ fn min<S: Scalar>(a: S, b: S) -> S {
     negative(negative(a).max(negative(b)))
 }
 
+/// Cut off at a limit and below its negative.
+fn within<S: Scalar>(x: S, limit: f64) -> S {
+    min(x, x.lit(limit)).max(x.lit(-limit))
+}
+
 fn sigmoid<S: Scalar>(x: S) -> S {
     x.lit(1.0).div(x.lit(1.0).add(x.lit(0.0).sub(x).exp()))
 }
@@ -191,7 +196,7 @@ fn softplus<S: Scalar>(x: S) -> S {
 
 /// With numbers that are cut off at a limit, the gate only above.
 fn swiglu_clamped<S: Scalar>(gate: S, up: S, alpha: f64, limit: f64) -> S {
-    let (gate, up) = (min(gate, gate.lit(limit)), min(up, up.lit(limit)).max(up.lit(-limit)));
+    let (gate, up) = (min(gate, gate.lit(limit)), within(up, limit));
     let swish = gate.div(gate.lit(1.0).add(gate.mul(gate.lit(-alpha)).exp()));
     swish.mul(up.add(up.lit(1.0)))
 }
@@ -225,6 +230,8 @@ elementwise! {
     GeluMul = "gelu_mul" (gate, up) => gelu(gate).mul(up);
     /// gelu_tanh(gate) * up
     GeluTanhMul = "gelu_tanh_mul" (gate, up) => gelu_tanh(gate).mul(up);
+    /// gate * up, of a gate up to a limit and an up within it
+    MulLimited {limit} = "mul_limited" (gate, up) => min(gate, gate.lit(limit.0)).mul(within(up, limit.0));
     /// gate * sigmoid(alpha gate) * (up + 1), of a gate up to a limit and an up within it
     SwigluClamped {alpha, limit} = "swiglu_clamped" (gate, up) => swiglu_clamped(gate, up, alpha.0, limit.0);
 }
@@ -281,6 +288,11 @@ mod tests {
         {
             let made: f64 = clamped.eval(&[gate, up]);
             assert!((made - want).abs() < 1e-5, "{gate} {up}: {made}");
+        }
+        let limited = Elementwise::MulLimited { limit: Number(7.0) };
+        for ([gate, up], want) in [([1.0, 2.0], 2.0), ([100.0, 9.0], 49.0), ([-9.0, -9.0], 63.0), ([8.0, -3.0], -21.0)]
+        {
+            assert_eq!(limited.eval(&[gate, up]), want);
         }
     }
 }

@@ -511,6 +511,13 @@ pub(crate) fn combine<S: Real>(args: &[&Val<S>], _: Cx) -> Results<S> {
     one(vec![weights.shape[0], width], data)
 }
 
+pub(crate) fn weigh<S: Real>(args: &[&Val<S>], _: Cx) -> Results<S> {
+    let (x, weights) = (args[0].float()?, args[1].float()?);
+    let each = x.width();
+    let data = x.data.iter().enumerate().map(|(i, &v)| v.mul(weights.data[i / each])).collect();
+    one(x.shape.clone(), data)
+}
+
 /// The softmax of some numbers.
 fn softmax<S: Real>(row: &[S]) -> Vec<S> {
     let top = row.iter().fold(row[0], |m, &s| Scalar::max(m, s));

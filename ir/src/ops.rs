@@ -459,6 +459,9 @@ weight_steps!(ops! {
     /// have one row, which stays as it is.
     Combine = "combine" (y: Choices, weights: Row) {}
         [Compute, Inline, Other, Picked, work::none] shapes::combine, interp::combine;
+    /// Each of a token's heads times the weight that the token has for it.
+    Weigh = "weigh" (x: Row, weights: Row) {}
+        [Compute, Inline, Other, Same, work::none] shapes::weigh, interp::weigh;
     /// `x`, quantised to codes of a type. A rule makes the scales, or one scale for all is given.
     /// The values are `code * scale`.
     Quantise = "quantise" (x: Row; scale: Shared) { to: DType, rule: Rule }

@@ -338,6 +338,17 @@ pub fn combine(inputs: &[&Type]) -> Types {
     }
 }
 
+pub fn weigh(inputs: &[&Type]) -> Types {
+    let (x, weights) = (float(inputs[0], "x")?, float(inputs[1], "weights")?);
+    if weights.dtype != DType::F32 {
+        return Err(format!("weights must be f32, as they are made, not {weights}"));
+    }
+    match (&x.shape.0[..], &weights.shape.0[..]) {
+        (&[rows, heads, _], &[of, each]) if (rows, heads) == (of, each) => one(x.dtype, x.shape.clone()),
+        _ => Err(format!("x is {}, weights are {}: there must be one for each head", x.shape, weights.shape)),
+    }
+}
+
 /// Every operand after the first is a vector along its last axis.
 pub fn norm(inputs: &[&Type], &eps: &f64) -> Types {
     let x = float(inputs[0], "x")?;

@@ -30,11 +30,10 @@ pub fn known_sglang_options() -> Vec<&'static str> {
     sglang::options::names().collect()
 }
 
-/// The architectures that artifacts can be made of, each with the module of vLLM's models that has
-/// a class for it.
+/// The architectures that artifacts can be made of.
 #[pyfunction]
-pub fn architectures() -> Vec<(&'static str, &'static str)> {
-    FAMILIES.iter().map(|family| (family.architecture, family.vllm)).collect()
+pub fn architectures() -> Vec<&'static str> {
+    FAMILIES.iter().map(|family| family.architecture).collect()
 }
 
 /// Every option that the table knows.

@@ -73,7 +73,15 @@ def wider(name: str) -> bool:
     """Whether a golden model runs in float32, so that rounding chooses no other expert. Both frameworks refuse that type
     with quantised weights."""
     quantised = "quantization_config" in json.loads((case(name) / "config.json").read_text())
-    return (name.startswith("mla-") or name in PUBLISHED) and not quantised
+    return (name.startswith("mla-") or name in (*PUBLISHED, *FAMILIES)) and not quantised
+
+
+def longest(name: str) -> int | None:
+    """The longest sequence of a golden model, where what it promises is too much: for a small machine, or for an artifact that
+    has a model's first chunk alone."""
+    facts = json.loads((case(name) / "config.json").read_text())
+    # Makers promise 128 Ki tokens.
+    return 2048 if case(name).parent == SMALL else facts.get("attention_chunk_size")
 
 
 def golden_model(tmp_path: Path, name: str) -> Path:

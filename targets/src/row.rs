@@ -209,6 +209,7 @@ impl<'a, 'c> Rows<'a, 'c> {
             Op::Beside {} => self.beside(&operands, at),
             Op::Quantise { to, rule } => self.quantised(v, *to, *rule, at),
             Op::Combine {} => self.combined(&operands, at),
+            Op::Weigh {} => self.weighed(&operands, at),
             op => Err(unsupported(format!("`{}` cannot be computed a row at a time", op.name()))),
         }
     }

@@ -45,8 +45,11 @@ class Family:
     published: str | None = None
     # Names in the checkpoint that are not transformers': a pattern and what is in its place.
     names: list = field(default_factory=list)
-    # Fields of a release in place of transformers': their names here, or a value of their own.
+    # Fields of a release in place of transformers': their names here, or a value of their own; an
+    # ellipsis leaves a field out.
     config: dict = field(default_factory=dict)
+    # Tensors that are left out where the language part is published alone.
+    alone: str | None = None
     # Tensors that a release has as one, one after the other: ends of names, and the end of the
     # whole.
     joined: list = field(default_factory=list)
@@ -64,6 +67,7 @@ class Family:
         for parts, whole in self.joined:
             for name in [n.removesuffix(parts[0]) for n in tensors if n.endswith(parts[0])]:
                 tensors[name + whole] = torch.cat([tensors.pop(name + part) for part in parts])
+        if self.alone: tensors = {name: t for name, t in tensors.items() if not re.search(self.alone, name)}
         for old, new in self.names: tensors = {re.sub(old, new, name): t for name, t in tensors.items()}
         is_column = lambda name: self.columns and re.search(self.columns, name)
         return {name: t.mT.contiguous() if is_column(name) else t for name, t in tensors.items()}
@@ -73,6 +77,23 @@ VISION = dict(depth=1, hidden_size=16, intermediate_size=16, num_heads=2, out_hi
 KIMI_VISION = dict(patch_size=2, pos_emb_height=2, pos_emb_width=2, num_attention_heads=2, num_hidden_layers=1, hidden_size=16, intermediate_size=16)
 BAILING = dict(num_experts="n_routed_experts", num_shared_experts="n_shared_experts", use_qkv_bias="attention_bias", use_bias=False, norm_head=False,
                score_function="sigmoid", moe_router_enable_expert_bias=True, use_rmsnorm=True, model_type="bailing_moe")
+# Names of a release for fields of transformers, which has those of Step for the layers that draft
+# too.
+STEP_ROPE = dict(full_attention=dict(rope_type="llama3", rope_theta=5000.0, partial_rotary_factor=0.5, factor=2.0, low_freq_factor=1.0,
+                 high_freq_factor=32.0, original_max_position_embeddings=16), sliding_attention=dict(rope_type="default", rope_theta=1000.0,
+                 partial_rotary_factor=1.0))
+STEP = dict(num_hidden_layers=3, layer_types=["full_attention", "sliding_attention", "full_attention"], num_sliding_attention_heads=6,
+            rope_parameters=STEP_ROPE, n_routed_experts=6, share_expert_dim=28, mlp_layer_types=["dense", "sparse", "sparse"],
+            moe_router_scaling_factor=1.7, swiglu_limits=[0.0, 0.0, 0.2], swiglu_limits_shared=[0.3, 0.0, 0.4], pad_token_id=0)
+STEP_VISION = dict(width=16, layers=1, heads=2, image_size=28, patch_size=14, mlp_ratio=1.0, max_position_embeddings=4)
+STEP_RELEASE = dict(num_attention_groups="num_key_value_heads", moe_num_experts="n_routed_experts", moe_top_k="num_experts_per_tok",
+                    layer_types=["full_attention", "sliding_attention", "full_attention", "sliding_attention"], num_nextn_predict_layers=1,
+                    attention_other_setting=dict(attention_type="sliding_attention", num_attention_heads=6, num_attention_groups=2, head_dim=16),
+                    rope_theta=[5000.0, 1000.0, 5000.0, 1000.0], partial_rotary_factors=[0.5, 1.0, 0.5, 1.0], yarn_only_types=["full_attention"],
+                    rope_scaling={k: v for k, v in STEP_ROPE["full_attention"].items() if k not in ("rope_theta", "partial_rotary_factor")},
+                    moe_layers_enum="1,2", swiglu_limits=[0.0, 0.0, 0.2, 0.0], swiglu_limits_shared=[0.3, 0.0, 0.4, 0.0],
+                    use_head_wise_attn_gate=True, use_moe_router_bias=True, need_fp32_gate=True, norm_expert_weight=True, zero_centered=True,
+                    **dict.fromkeys(("num_sliding_attention_heads", "per_layer_config", "rope_parameters", "mlp_layer_types", "query_pre_attn_scalar"), ...))
 GROWING = dict(rope_type="yarn", rope_theta=10000.0, factor=4.0, original_max_position_embeddings=8, beta_fast=32.0, beta_slow=1.0, mscale=1.0,
                mscale_all_dim=1.0)
 MINIMAX_M3 = dict(num_hidden_layers=4, num_attention_heads=6, num_key_value_heads=2, head_dim=16, rotary_dim=8,
@@ -83,6 +104,7 @@ MINIMAX_M3 = dict(num_hidden_layers=4, num_attention_heads=6, num_key_value_head
                   index_n_heads=2, index_head_dim=24, index_block_size=4, index_topk_blocks=4)
 MINIMAX_PARTS = dict(projector_hidden_size=16, vision_config=dict(hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2,
                      patch_size=2, image_size=4))
+OLMO3_ROPE = dict(rope_type="yarn", factor=4.0, original_max_position_embeddings=16, beta_fast=32.0, beta_slow=1.0, attention_factor=1.2)
 FAMILIES = [
     Family("SeedOssForCausalLM", "Qwen2ForCausalLM", dict(attention_out_bias=False, attention_dropout=0.0, residual_dropout=0.0)),
     Family("Dots1ForCausalLM", "Glm4MoeForCausalLM", dict(n_routed_experts=6, n_shared_experts=2, n_group=3, topk_group=2, norm_topk_prob=True,
@@ -94,8 +116,9 @@ FAMILIES = [
     Family("GraniteSWAForCausalLM", "GraniteForCausalLM", dict(num_hidden_layers=3, layer_rope_theta=[5000.0, 10000.0, 0.0], embedding_multiplier=3.0,
            attention_multiplier=0.125, residual_multiplier=0.22, logits_scaling=2.5)),
     Family("Olmo3ForCausalLM", "Olmo2ForCausalLM", dict(layer_types=["sliding_attention", "full_attention"], rope_parameters=dict(
-           sliding_attention=dict(rope_type="default", rope_theta=500.0), full_attention=dict(rope_type="yarn", rope_theta=500.0, factor=4.0,
-           original_max_position_embeddings=16, beta_fast=32.0, beta_slow=1.0, attention_factor=1.2)))),
+           sliding_attention=dict(rope_type="default", rope_theta=500000.0), full_attention=dict(OLMO3_ROPE, rope_theta=500000.0))),
+           # SGLang reads the form of releases alone.
+           published="Olmo3ForCausalLM", config=dict(rope_parameters=..., rope_theta=500000.0, rope_scaling=OLMO3_ROPE)),
     Family("Exaone4ForCausalLM", "Olmo2ForCausalLM", dict(layer_types=["sliding_attention", "full_attention"])),
     Family("Glm4ForCausalLM", "GlmForCausalLM", dict(attention_bias=True)),
     Family("GlmForCausalLM", "Phi3ForCausalLM", dict(attention_bias=True)),
@@ -126,11 +149,16 @@ FAMILIES = [
            q_lora_rank=None, kv_lora_rank=40, qk_nope_head_dim=16, qk_rope_head_dim=16, head_dim=32, v_head_dim=32, n_routed_experts=6, first_k_dense_replace=1),
            dict(vision_config=dict(model_type="pixtral", hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2, head_dim=8))),
     Family("Lfm2ForCausalLM", "Qwen3ForCausalLM", dict(num_hidden_layers=3, layer_types=["conv", "full_attention", "conv"], norm_eps=1e-5,
-           block_multiple_of=4, block_ffn_dim_multiplier=1.2)),
+           block_multiple_of=4, block_ffn_dim_multiplier=1.2),
+           # Releases say so, and vLLM asks it.
+           published="Lfm2ForCausalLM", config=dict(conv_dim=48)),
     Family("Lfm2MoeForCausalLM", "Lfm2ForCausalLM", dict(num_hidden_layers=3, layer_types=["conv", "full_attention", "conv"], norm_eps=1e-5,
            num_experts=6, num_dense_layers=1, routed_scaling_factor=1.7)),
     Family("MiMoV2FlashForCausalLM", "Glm4MoeForCausalLM", dict(num_hidden_layers=3, num_key_value_heads=1, head_dim=24, v_head_dim=16, sliding_window=9,
-           n_routed_experts=6, layer_types=["full_attention", "sliding_attention", "full_attention"])),
+           n_routed_experts=6, layer_types=["full_attention", "sliding_attention", "full_attention"]),
+           # SGLang asks what releases say, and transformers does not.
+           published="MiMoV2FlashForCausalLM", config=dict(hybrid_layer_pattern=[0, 1, 0], swa_num_attention_heads=4,
+           swa_num_key_value_heads=2, swa_head_dim=24, swa_v_head_dim=16)),
     # As sarvam_moe of transformers, which is the same: GLM-4-MoE with other names.
     Family("Glm4MoeForCausalLM", "Glm4MoeForCausalLM", dict(n_routed_experts=6, n_group=3, topk_group=2, use_qk_norm=True, routed_scaling_factor=1.7,
            num_nextn_predict_layers=0), published="BailingMoeV2ForCausalLM", config=BAILING,
@@ -146,6 +174,10 @@ FAMILIES = [
     # The language part alone. No block is always among a token's.
     Family("MiniMaxM3SparseForConditionalGeneration", "MiniMaxM2ForCausalLM", dict(MINIMAX_M3, index_local_blocks=0, index_topk_blocks=3), MINIMAX_PARTS,
            published="MiniMaxM3SparseForCausalLM", alone="language_model.", lengths=(47, 5, 21), case="minimaxm3text"),
+    Family("Step3p7ForConditionalGeneration", "MiniMaxM2ForCausalLM", STEP, dict(vision_config=STEP_VISION)),
+    # transformers has it as a part of the other.
+    Family("Step3p7ForConditionalGeneration", "MiniMaxM2ForCausalLM", STEP, dict(vision_config=STEP_VISION), published="Step3p5ForCausalLM",
+           config=STEP_RELEASE, alone=r"^(vision_model|vit_large_projector)\."),
 ]
 
 
@@ -261,6 +293,7 @@ def published(path, family):
         config = json.loads((path / "config.json").read_text())
         if family.alone: config = config["text_config"]
         for name, of in family.config.items(): config[name] = config.pop(of) if isinstance(of, str) and of in config else of
+        config = {name: value for name, value in config.items() if value is not ...}
         write_json(path / "config.json", config | {"architectures": [family.published]})
     tensors = family.stored(safetensors.torch.load_file(path / "model.safetensors"))
     safetensors.torch.save_file(tensors, path / "model.safetensors", {"format": "pt"})

@@ -2,7 +2,7 @@
 use std::collections::BTreeSet;
 
 use atomc::frontend::{self, Config, FAMILIES, QkNorm};
-use atomc_config::{Attention, Delta, Experts, Latent, Positions, ShortConv};
+use atomc_config::{Attention, Delta, Experts, GatedBy, Latent, Positions, ShortConv};
 use atomc_ir::{Family, Graph, Op, parse};
 use atomc_passes::{Bucket, Cx};
 
@@ -36,6 +36,9 @@ fn config(architecture: &str) -> Config {
         config["layer_types"] = serde_json::json!(["minimax_m3_sparse"]);
         config["index_n_heads"] = 2.into();
         config["index_head_dim"] = 16.into();
+    }
+    if architecture.starts_with("Step") {
+        config["moe_layers_enum"] = "0".into();
     }
     if architecture.starts_with("MiMo") {
         config["partial_rotary_factor"] = 0.5.into();
@@ -138,9 +141,21 @@ fn count_kernels(target: &str, of_experts: usize) {
         let conv = if layer.half::<ShortConv>().is_some() { 2 } else { 0 };
         // Queries that grow are made apart from attention over heads.
         let grown = usize::from(config.growth.is_some());
+        // The gate of each head is a product of its own, and so is what it weighs.
+        let gated = layer.half::<Attention>().is_some_and(|attention| matches!(attention.gated, GatedBy::Heads(_)));
         // A weight on what goes into an expert wants that row in memory, and makes another.
         let entering = if layer.half::<Experts>().is_some_and(|experts| experts.on_input) { 2 } else { 0 };
-        let most = 6 + behind + usize::from(whole) + experts + latent + blocks + delta + conv + grown + entering;
+        let most = 6
+            + behind
+            + usize::from(whole)
+            + experts
+            + latent
+            + blocks
+            + delta
+            + conv
+            + grown
+            + entering
+            + 2 * usize::from(gated);
         let count = of_layer.count();
         assert!(count <= most, "{} for {target}: {count}", family.architecture);
         let between = |graph: &Graph| {

@@ -1,6 +1,6 @@
 //! The graph of a layer's attention, and how ranks share it out: heads, with the keys and values
 //! that they see.
-use atomc_config::{Attention, BlockChoice, QkNorm};
+use atomc_config::{Attention, BlockChoice, GatedBy, QkNorm};
 use atomc_ir::{CacheType, DType, Diagnostic, Elementwise, Fact, Op, Type, Value};
 
 use super::Config;
@@ -81,17 +81,10 @@ impl LayerBuilder<'_> {
                 }
                 let state = self.b.push(Op::KvWrite {}, &[cache, k, v, batch])?;
                 let (seen, keys) = self.seen(all, [q, state, batch], (x, rope, caches.get(1)))?;
-                let seen = self.b.flat(seen, heads / self.part.ranks * value_dim)?;
                 (seen, scales.map(|[_, of_values]| of_values), [state].into_iter().chain(keys).collect())
             }
         };
-        let seen = match gate {
-            Some(gate) => {
-                let gate = self.b.map(Elementwise::Sigmoid, &[gate])?;
-                self.b.map(Elementwise::Mul, &[seen, gate])?
-            }
-            None => seen,
-        };
+        let seen = self.gated(all, (seen, !states.is_empty()), gate)?;
         let outer = format!("{}.{}", modules.path, modules.outer);
         Ok((self.sum((seen, of_seen), &outer, heads * value_dim, all.o_bias)?, states))
     }
@@ -157,6 +150,32 @@ impl LayerBuilder<'_> {
         Ok((self.b.push(op, &[made[0], keys, batch])?, keys))
     }
 
+    /// What attention made, as heads or as rows, times its gate: rows.
+    fn gated(&mut self, all: &Attention, (seen, has_heads): (Value, bool), gate: Option<Value>) -> Made {
+        let (heads, value_dim) = (all.heads / self.part.ranks, all.value_dim);
+        if let (Some(gate), GatedBy::Heads(_)) = (gate, all.gated) {
+            let seen = if has_heads { seen } else { self.b.heads(seen, heads, value_dim)? };
+            let seen = self.b.push(Op::Weigh {}, &[seen, gate])?;
+            return self.b.flat(seen, heads * value_dim);
+        }
+        let seen = if has_heads { self.b.flat(seen, heads * value_dim)? } else { seen };
+        match gate {
+            Some(gate) => {
+                let gate = self.b.map(Elementwise::Sigmoid, &[gate])?;
+                self.b.map(Elementwise::Mul, &[seen, gate])
+            }
+            None => Ok(seen),
+        }
+    }
+
+    /// The weight of each of the rank's heads, by a module of its own.
+    fn weights_of_heads(&mut self, all: &Attention, x: Value, module: &str) -> Made {
+        let module = format!("{}.{}.{module}", self.path, all.modules.path);
+        let weight = Factor::read(self.b, self.config, &module, [all.heads, self.config.hidden])?;
+        let made = weight.shard(self.b, 0, self.part.ranks)?.multiply(self.b, x, DType::F32)?;
+        self.b.map(Elementwise::Sigmoid, &[made])
+    }
+
     /// A score of each of the rank's heads, in addition to those of keys.
     fn sinks(&mut self, all: &Attention, name: &str) -> Made {
         let every = self.b.weight(format!("{}.{}.{name}", self.path, all.modules.path), DType::F32, &[all.heads]);
@@ -171,7 +190,8 @@ impl LayerBuilder<'_> {
         Ok(Some([scale(names.keys)?, scale(names.values)?]))
     }
 
-    /// Heads of queries, keys and values, and the gate of attention's result, if there is one.
+    /// Heads of queries, keys and values, and the gate of attention's result, if there is one: of
+    /// heads after its logistic function.
     fn projections(&mut self, all: &Attention, x: Value) -> Result<([Value; 3], Option<Value>), Diagnostic> {
         let &Attention { heads, kv_heads, head_dim, value_dim, qkv_bias: bias, fused, modules, .. } = all;
         let (ranks, parts) = (self.part.ranks, parts_of_kv(all, self.part.ranks));
@@ -183,11 +203,15 @@ impl LayerBuilder<'_> {
             false => Rows::all(module, out),
         };
         let (q, gate) = match all.gated {
-            true => {
+            GatedBy::Elements => {
                 let [q, gate] = self.queries_and_gates(all, x)?;
                 (q, Some(gate))
             }
-            false => (self.rows(x, rows(&of_q, 0, q_rows), ranks, bias)?, None),
+            GatedBy::Heads(module) => {
+                let gate = self.weights_of_heads(all, x, module)?;
+                (self.rows(x, rows(&of_q, 0, q_rows), ranks, bias)?, Some(gate))
+            }
+            GatedBy::No => (self.rows(x, rows(&of_q, 0, q_rows), ranks, bias)?, None),
         };
         let of_keys = rows(&of_k, q_rows, k_rows);
         let [q, k] = match ranks > 1 && all.qk_norm == QkNorm::Row {

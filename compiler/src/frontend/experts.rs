@@ -208,6 +208,7 @@ impl<'a> LayerBuilder<'a> {
             StoredExperts::Each { gate, up, down, whole } => {
                 let stack = |name: &dyn Fn(&atomc_config::WholeExperts) -> &'static str, start, rows| Stack {
                     count,
+                    joined: false,
                     whole: whole.map(|whole| Whole { name: path(name(&whole)), start, rows }),
                 };
                 let inner = |start| stack(&|whole| whole.gate_up, start, 2 * width);
@@ -215,6 +216,13 @@ impl<'a> LayerBuilder<'a> {
                 let gate = Factor::experts(b, self.config, &path(gate), (inner(0), [width, hidden]))?;
                 let up = Factor::experts(b, self.config, &path(up), (inner(width), [width, hidden]))?;
                 let down = Factor::experts(b, self.config, &path(down), (outer, [hidden, width]))?;
+                ([gate, up, down], String::new())
+            }
+            StoredExperts::Apart { gate, up, down } => {
+                let stack = || Stack { count, joined: true, whole: None };
+                let gate = Factor::experts(b, self.config, &path(gate), (stack(), [width, hidden]))?;
+                let up = Factor::experts(b, self.config, &path(up), (stack(), [width, hidden]))?;
+                let down = Factor::experts(b, self.config, &path(down), (stack(), [hidden, width]))?;
                 ([gate, up, down], String::new())
             }
             StoredExperts::Together { path: module, alternating } => {

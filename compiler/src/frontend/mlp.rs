@@ -50,16 +50,16 @@ impl LayerBuilder<'_> {
 
     /// What a gate makes of the two inner projections.
     pub fn through(&mut self, of: Gate, inner: [Value; 2]) -> Made {
-        match of {
-            Gate::Plain(activation) => {
-                let gate = self.b.map(formula(activation), &inner[..1])?;
-                self.b.map(Elementwise::Mul, &[gate, inner[1]])
-            }
+        let (activation, product) = match of {
+            Gate::Plain(activation) => (activation, Elementwise::Mul),
+            Gate::Limited { activation, limit } => (activation, Elementwise::MulLimited { limit: Number(limit) }),
             Gate::Clamped { alpha, limit } => {
                 let op = Elementwise::SwigluClamped { alpha: Number(alpha), limit: Number(limit) };
-                self.b.map(op, &inner)
+                return self.b.map(op, &inner);
             }
-        }
+        };
+        let gate = self.b.map(formula(activation), &inner[..1])?;
+        self.b.map(product, &[gate, inner[1]])
     }
 }
 

@@ -27,6 +27,8 @@ pub struct Factor<'a> {
 #[derive(Clone)]
 pub struct Stack {
     pub count: usize,
+    /// Whether each tensor has those of all experts.
+    pub joined: bool,
     pub whole: Option<Whole>,
 }
 
@@ -50,7 +52,7 @@ impl<'a> Factor<'a> {
     }
 
     /// The whole weights of the modules of experts. The path has a star in place of the expert's
-    /// number.
+    /// number, if they have tensors of their own.
     pub fn experts(
         b: &mut Builder,
         config: &'a Config,
@@ -553,7 +555,8 @@ impl InFile<'_> {
         let name = format!("{}.{name}", self.path);
         match &self.stack {
             None => self.b.weight(name, dtype, shape),
-            Some(Stack { count, whole }) => self.b.weights(name, dtype, (*count, shape), whole.clone()),
+            Some(Stack { count, joined: true, .. }) => self.b.weight(name, dtype, &[&[*count], shape].concat()),
+            Some(Stack { count, whole, .. }) => self.b.weights(name, dtype, (*count, shape), whole.clone()),
         }
     }
 

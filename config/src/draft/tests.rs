@@ -60,7 +60,7 @@ fn a_layer_apart_attends() {
         let linear = json!({ "layer_types": vec!["linear_attention"; 8], "tie_word_embeddings": true });
         let draft = mtp(architecture, linear).expect("a draft");
         let attention = draft.model.layers[0].half::<crate::Attention>().expect("attention");
-        assert!(attention.gated && attention.rope == Some(0));
+        assert!(attention.gated == crate::GatedBy::Elements && attention.rope == Some(0));
         assert_eq!((draft.model.layer_path(0), &*draft.norm), ("mtp.layers.0".into(), "mtp.norm"));
         assert_eq!(draft.embedding, format!("{path}.embed_tokens.weight"));
         assert_eq!(draft.head, if path == "model" { Head::Embedding } else { draft.head });

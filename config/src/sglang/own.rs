@@ -3,10 +3,19 @@ use serde_json::{Map, Value, json};
 
 use super::resolve::OVERRIDES;
 use crate::framework::flag;
-use crate::{Config, Diagnostic, Latent};
+use crate::{Attention, Config, Diagnostic, Latent};
 
-/// Backends of attention that SGLang takes for GPT-OSS.
-const SINKS: [&str; 8] = ["triton", "trtllm_mha", "fa3", "fa4", "ascend", "intel_amx", "intel_xpu", "aiter"];
+/// Backends of attention that SGLang takes for an architecture with windows.
+const BACKENDS: [(&str, &[&str]); 4] = [
+    ("GptOssForCausalLM", &["triton", "trtllm_mha", "fa3", "fa4", "ascend", "intel_amx", "intel_xpu", "aiter"]),
+    ("Exaone4ForCausalLM", &["fa3", "triton", "trtllm_mha"]),
+    ("ExaoneMoeForCausalLM", &["fa3", "triton", "trtllm_mha"]),
+    ("ExaoneMoEForCausalLM", &["fa3", "triton", "trtllm_mha"]),
+];
+
+/// Architectures whose latent rows SGLang does not know as such: it has pools of keys and values
+/// for them.
+const POOLED: [&str; 2] = ["Mistral4ForCausalLM", "Mistral3ForConditionalGeneration"];
 
 /// Backends that it takes for deterministic inference, with ours.
 const DETERMINISTIC: [&str; 7] = ["atomc", "ascend", "fa3", "fa4", "flashinfer", "intel_xpu", "triton"];
@@ -23,9 +32,12 @@ pub fn refuses(config: &Config, options: &Map<String, Value>) -> Result<(), Diag
     let fault = |name: &str, why: String| Err(Diagnostic::new("sglang", why).at(flag(name)));
     let (backend, host) = (text("attention_backend"), text("device") == Some("cpu"));
     let named = |backends: &[&str]| backend.filter(|backend| !backends.contains(backend));
-    if let Some(other) = named(&SINKS).filter(|_| config.architecture == "GptOssForCausalLM") {
-        let takes = format!("SGLang takes one of {} for {}", SINKS.join(", "), config.architecture);
-        return fault("attention_backend", format!("{takes}, and not {other}"));
+    let windows = config.layers.iter().any(|layer| layer.half::<Attention>().is_some_and(|own| own.window > 0));
+    for (architecture, backends) in BACKENDS.iter().filter(|(name, _)| windows && *name == config.architecture) {
+        if let Some(other) = named(backends) {
+            let takes = format!("SGLang takes one of {} for {architecture}", backends.join(", "));
+            return fault("attention_backend", format!("{takes}, and not {other}"));
+        }
     }
     if let Some(method) =
         config.quantised.as_ref().map(|quantised| quantised.method).filter(|method| GPU_METHODS.contains(method))
@@ -34,8 +46,7 @@ pub fn refuses(config: &Config, options: &Map<String, Value>) -> Result<(), Diag
         return fault("quantization", format!("SGLang has {method} for GPUs alone"));
     }
     if options.get("enable_deterministic_inference") == Some(&json!(true)) {
-        let latent = config.layers.iter().any(|layer| layer.half::<Latent>().is_some());
-        let takes: &[&str] = if latent { &LATENT } else { &DETERMINISTIC };
+        let takes: &[&str] = if is_latent(config) { &LATENT } else { &DETERMINISTIC };
         if let Some(other) = named(takes) {
             let why = format!("with --attention-backend SGLang takes one of {}, and not {other}", takes.join(", "));
             return fault("enable_deterministic_inference", why);
@@ -46,6 +57,23 @@ pub fn refuses(config: &Config, options: &Map<String, Value>) -> Result<(), Diag
         }
     }
     Ok(())
+}
+
+fn is_latent(config: &Config) -> bool {
+    config.layers.iter().any(|layer| layer.half::<Latent>().is_some())
+}
+
+/// Why SGLang's pools hold nothing of a model, if they do not.
+pub fn pools(config: &Config) -> Option<String> {
+    let name = config.architecture;
+    if config.chooses_blocks() {
+        return Some(
+            "config.json: index_topk_blocks: SGLang's pools have no room for the keys that choose blocks".to_owned(),
+        );
+    }
+    (is_latent(config) && POOLED.contains(&name)).then(|| {
+        format!("config.json: kv_lora_rank: SGLang has pools of keys and values for {name}, not of latent rows")
+    })
 }
 
 /// The fact from which SGLang derives the attending layers of models with recurrent states.

@@ -22,8 +22,8 @@ class StepError(Error):
 class WeightsError(Error):
     """The tensors are not those of the model."""
 
-def architectures() -> list[tuple[str, str]]:
-    """The architectures of which there can be artifacts, and of each the module of vLLM's models that has a class for it."""
+def architectures() -> list[str]:
+    """The architectures of which there can be artifacts."""
 
 def trusted(path: str | PathLike[str]) -> bool:
     """Whether the artifact in a file is trusted (see `Artifact.trusted`), by the file's header alone: nothing is unpacked."""

@@ -6,6 +6,7 @@ import os
 import pickle
 import sys
 import time
+import traceback
 from importlib.metadata import version
 from pathlib import Path
 
@@ -107,6 +108,8 @@ def forked(work, *arguments):
         try:
             found = work(*arguments), None
         except Exception as fault:
+            # Pickling keeps notes and no traceback.
+            fault.add_note(traceback.format_exc())
             found = None, fault
         # Results are pickled with their tensors, as shared memory ends with the child.
         sender.send_bytes(pickle.dumps(found))

@@ -8,11 +8,11 @@ from conftest import compile, golden_model, is_ours, own
 from models import (
     FAMILIES,
     PUBLISHED,
-    SMALL,
     UNPUBLISHED,
     case,
     checks,
     has_parts,
+    longest,
     register_remote_code,
     wider,
 )
@@ -74,6 +74,7 @@ OTHERS = [
     ("q-int4-row", "vllm"),
     ("q-gptq", "own"),
     ("q-fp8-token", "own"),
+    *((name, "own") for name in FAMILIES),
 ]
 
 
@@ -84,6 +85,7 @@ def test_next_tokens_are_as_likely_as_with_transformers(
     engine, tmp_path, monkeypatch, name, attention
 ):
     monkeypatch.setenv("ATOMC_ATTENTION", attention)
+    register_remote_code()
     # Latent rows are the artifact's own.
     wide = wider(name)
     folder, dtype = golden_model(tmp_path, name), "float32" if wide else "auto"
@@ -92,8 +94,7 @@ def test_next_tokens_are_as_likely_as_with_transformers(
         *(["--dtype", dtype] if wide else []),
         *(["--attention", "own,caller"] if attention == "vllm" else []),
     )
-    # Makers promise 128 Ki tokens.
-    room = dict(max_model_len=2048) if case(name).parent == SMALL else {}
+    room = dict(max_model_len=longest(name))
     room |= dict(language_model_only=True) if has_parts(folder) else {}
     llm = engine(
         folder,

@@ -129,10 +129,22 @@ impl<'c> Rows<'_, 'c> {
         let mut sum = c.zero();
         for choice in 0..k {
             let row = self.eval(operands[0], At { row: at.row * k + choice, ..at })?;
-            let weight = self.address(weights, At { row: at.row, head: None, col: Col::Const(choice) });
-            let weight = c.load(c.cx.f32_type(), weight, 4).into_float_value();
-            sum = c.fma(row, c.splat(weight), sum);
+            sum = c.fma(row, self.weight(weights, at.row, Col::Const(choice)), sum);
         }
         Ok(sum)
+    }
+
+    /// A head times the weight that its token has for it.
+    pub(super) fn weighed(&self, operands: &[Value], at: At<'c>) -> Made<'c> {
+        let head = at.head.ok_or_else(|| unsupported("weights of heads without their number"))?;
+        let weight = self.weight(self.operand(operands[1])?, at.row, Col::Var(head));
+        Ok(self.code.fmul(self.eval(operands[0], at)?, weight))
+    }
+
+    /// One of a row's weights, which are f32 in memory, for all lanes.
+    fn weight(&self, weights: &Operand<'c>, row: Int<'c>, col: Col<'c>) -> Vector<'c> {
+        let c = self.code;
+        let weight = self.address(weights, At { row, head: None, col });
+        c.splat(c.load(c.cx.f32_type(), weight, 4).into_float_value())
     }
 }

@@ -18,6 +18,7 @@ def prepare_model(config, *, architecture: str = "", **options):
         return compat.own_class(architecture)(config, **options)
     if architecture in compat.DRAFTS:
         return import_module(".draft", __name__).draft(artifact, architecture)
+    architecture = compat.CALLED.get(config.model_type, architecture)
     adapter = adapters.adapter(architecture, artifact)
     model = adapter.construct(
         adapter, artifact, adapter.prepare(config) | {"architectures": [architecture]}

@@ -43,6 +43,8 @@ def adapter(architecture: str, artifact: atomc.Artifact) -> Adapter:
 def facts(config) -> dict:
     """Those of the checkpoint, where SGLang has rounded some up for processors."""
     whole = config.to_dict()
+    if config.model_type in compat.ONE_ROPE:
+        whole["rope_scaling"] = whole.pop("rope_parameters", None)
     exact = lambda found: (
         found | {name: found[kept] for name, kept in compat.ROUNDED.items() if kept in found}
     )

@@ -17,7 +17,7 @@ TESTED = ("0.5.23", "0.5.11")
 OLDER = version("sglang") == "0.5.11"
 
 # The architectures that artifacts can hold.
-ARCHITECTURES = tuple(name for name, _ in _atomc.architectures())
+ARCHITECTURES = tuple(_atomc.architectures())
 
 # SGLang's names of the classes of drafts: those that come with such models, made of the tensors
 # after the last layer, and heads with a checkpoint of their own.
@@ -35,6 +35,13 @@ TRANSFORMERS = "TransformersForCausalLM"
 # A fact that SGLang is not to see, and where it is kept.
 INDEXED, KEPT_INDEXED = "index_topk", "original_index_topk"
 
+# Architectures by their types, where SGLang has a class for two and calls both as one of them.
+CALLED = {"olmo3": "Olmo3ForCausalLM"}
+
+# Types of which SGLang's class has one rotary embedding, where others have two: that of layers
+# without a window, which releases call `rope_scaling`.
+ONE_ROPE = ("olmo3",)
+
 # Facts of a model that SGLang rounds up for processors, or that it is not to see, and where what
 # they were is kept.
 ROUNDED = {
@@ -42,6 +49,7 @@ ROUNDED = {
     "intermediate_size": "original_intermediate_size",
     "moe_intermediate_size": "original_moe_intermediate_size",
     "shared_expert_intermediate_size": "original_shared_expert_intermediate_size",
+    "intermediate_size_mlp": "original_intermediate_size_mlp",
     "num_attention_heads": "original_num_attention_heads",
     "num_key_value_heads": "original_total_num_kv_heads",
 }

@@ -13,9 +13,8 @@ from atomc.frameworks import attributes
 # The releases that the tests run.
 TESTED = ("0.33.0", "0.30.0", "0.26.0")
 
-# The architectures that artifacts can hold, and the modules of vLLM's models that have its own
-# classes for them.
-ARCHITECTURES = dict(_atomc.architectures())
+# The architectures that artifacts can hold.
+ARCHITECTURES = tuple(_atomc.architectures())
 
 # What runs instead with `--model-impl transformers`, and where vLLM has no class of its own.
 TRANSFORMERS = "TransformersForCausalLM"

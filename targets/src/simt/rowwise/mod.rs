@@ -48,12 +48,12 @@ pub fn vector(graph: &Graph) -> usize {
 }
 
 /// Whether a value is scales: of a weight, of a value that is quantised, of choices that are added
-/// up, or of a part of a row that is normed. No row is read with it.
+/// up, of heads, or of a part of a row that is normed. No row is read with it.
 fn is_scales(graph: &Graph, v: Value) -> bool {
     let as_scales = |&(user, slot): &(NodeId, usize)| match graph.op(user) {
         Op::Linear { block, .. } | Op::PerHead { block, .. } => block.is_some() && slot >= 2,
         Op::Grouped { block, .. } => block.is_some() && slot >= 3,
-        Op::Quantise { .. } | Op::Combine {} => slot == 1,
+        Op::Quantise { .. } | Op::Combine {} | Op::Weigh {} => slot == 1,
         Op::PartNorm { .. } => slot == 2,
         _ => false,
     };
