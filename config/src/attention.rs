@@ -265,11 +265,7 @@ pub(crate) fn read(
     };
     let heads_of_layers = heads_of_layers(f, traits, (heads, kv_heads, head_dim), &windows)?;
     let (value_dim, value_scale) = values(f, traits, head_dim)?;
-    let turned = embeddings.first().map_or(0, |rope| rope.freqs.dim);
-    let blocks = match traits.blocks {
-        true => blocks::read(f, layers, (kv_heads, turned, MAX_HEAD_DIM))?,
-        false => vec![None; layers],
-    };
+    let blocks = choices(f, traits, layers, (kv_heads, &embeddings))?;
     let layer = |(((window, rope), heads), blocks): (((usize, Option<usize>), usize), Option<BlockChoice>)| Attention {
         heads,
         kv_heads: if window > 0 { kv_heads * traits.window_kv } else { kv_heads },
@@ -341,6 +337,20 @@ fn heads_of_windows(other: &Fields, heads: usize, (kv_heads, head_dim): (usize, 
         }
     }
     Ok(other.size("num_attention_heads")?.unwrap_or(heads))
+}
+
+/// How each layer chooses blocks of keys, if it does.
+fn choices(
+    f: &Fields,
+    traits: &Traits,
+    layers: usize,
+    (kv_heads, embeddings): (usize, &[Rope]),
+) -> Result<Vec<Option<BlockChoice>>, Diagnostic> {
+    let turned = embeddings.first().map_or(0, |rope| rope.freqs.dim);
+    match traits.blocks {
+        true => blocks::read(f, layers, (kv_heads, turned, MAX_HEAD_DIM)),
+        false => Ok(vec![None; layers]),
+    }
 }
 
 fn head_dim(f: &Fields, traits: &Traits, hidden: usize, heads: usize) -> Result<usize, Diagnostic> {
