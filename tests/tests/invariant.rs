@@ -6,7 +6,6 @@
 use atomc::driver::{self, Options};
 use atomc::emulated::Emulated;
 use atomc_artifact::manifest::{Attention, Launch, Plan};
-use atomc_config::{BlockChoice, Kind};
 use atomc_passes::BucketOptions;
 use atomc_runtime::{Artifact, Checkpoint, DeviceChoice, DeviceError, Engine, EngineOptions, Error, Request, Want};
 use atomc_tests::random::Random;
@@ -146,23 +145,6 @@ fn on_the_host() {
     let names = ["qwen3", "llama-f32", "llama-odd", "mistral", "qwen2-sliding", "q-fp8-block", "q-int8", "q-cache"];
     let of_experts = ["moe-gpt-oss", "moe-qwen3", "mla-v3", "mla-kimi", "family-minimaxm3"];
     names.into_iter().chain(of_experts).chain(["hybrid-next"]).for_each(|name| is_invariant(name, "host", 2));
-}
-
-/// On CPUs attention over all blocks of keys has the bits of attention without a choice.
-#[test]
-fn all_blocks_have_the_bits_of_all_keys_on_the_host() {
-    let case = case("family-minimaxm3");
-    let bits = |most: Option<usize>| {
-        let mut case = case.clone();
-        for half in case.config.layers.iter_mut().flat_map(|layer| &mut layer.halves) {
-            let Kind::Attention(attention) = &mut half.kind else { continue };
-            attention.blocks = attention.blocks.and_then(|blocks| Some(BlockChoice { most: most?, ..blocks }));
-        }
-        let engines = engines(&case, "host", None, true).into_iter();
-        engines.map(|mut engine| (0..SEQUENCES).map(|i| alone(&mut engine, &case.tokens(i))).collect()).collect()
-    };
-    let (all, plain): (Vec<Vec<_>>, Vec<Vec<_>>) = (bits(Some(12)), bits(None));
-    assert!(all == plain, "{:?}", all.iter().zip(&plain).map(|(a, b)| a == b).collect::<Vec<_>>());
 }
 
 /// Without the option bits do depend on neighbours, so the tests above can fail.
