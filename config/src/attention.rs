@@ -266,7 +266,8 @@ pub(crate) fn read(
     let heads_of_layers = heads_of_layers(f, traits, (heads, kv_heads, head_dim), &windows)?;
     let (value_dim, value_scale) = values(f, traits, head_dim)?;
     let blocks = choices(f, traits, layers, (kv_heads, &embeddings))?;
-    let layer = |(((window, rope), heads), blocks): (((usize, Option<usize>), usize), Option<BlockChoice>)| Attention {
+    let each = windows.into_iter().zip(ropes).zip(heads_of_layers).zip(blocks);
+    let each = each.map(|(((window, rope), heads), blocks)| Attention {
         heads,
         kv_heads: if window > 0 { kv_heads * traits.window_kv } else { kv_heads },
         head_dim,
@@ -289,9 +290,8 @@ pub(crate) fn read(
         blocks,
         rope,
         in_pairs: traits.in_pairs,
-    };
-    let each = windows.into_iter().zip(ropes).zip(heads_of_layers).zip(blocks);
-    Ok((each.map(layer).collect(), embeddings))
+    });
+    Ok((each.collect(), embeddings))
 }
 
 /// The heads of each layer: those of layers with a window, and of single layers, may differ.

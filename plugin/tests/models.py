@@ -40,6 +40,9 @@ UNPUBLISHED = [
     "family-hunyuanmoev1",
     "family-ministral3",
 ]
+# transformers' class refuses a fact that differs by layer, which SGLang reads, and vLLM of the one
+# with other parts.
+PER_LAYER = ["family-step3p5", "family-step3p7"]
 # Releases bring the class of this configuration as code of their own. It says no more than the
 # file does.
 REMOTE_CODE = ["bailing_moe"]
