@@ -48,8 +48,9 @@ class Family:
     # Fields of a release in place of transformers': their names here, or a value of their own; an
     # ellipsis leaves a field out.
     config: dict = field(default_factory=dict)
-    # Tensors that are left out where the language part is published alone.
-    alone: str | None = None
+    # Tensors of other parts, which are left out where the language part is published alone, with
+    # names below no part.
+    without: str | None = None
     # Tensors that a release has as one, one after the other: ends of names, and the end of the
     # whole.
     joined: list = field(default_factory=list)
@@ -67,7 +68,7 @@ class Family:
         for parts, whole in self.joined:
             for name in [n.removesuffix(parts[0]) for n in tensors if n.endswith(parts[0])]:
                 tensors[name + whole] = torch.cat([tensors.pop(name + part) for part in parts])
-        if self.alone: tensors = {name: t for name, t in tensors.items() if not re.search(self.alone, name)}
+        if self.without: tensors = {name: t for name, t in tensors.items() if not re.search(self.without, name)}
         for old, new in self.names: tensors = {re.sub(old, new, name): t for name, t in tensors.items()}
         is_column = lambda name: self.columns and re.search(self.columns, name)
         return {name: t.mT.contiguous() if is_column(name) else t for name, t in tensors.items()}
@@ -177,7 +178,7 @@ FAMILIES = [
     Family("Step3p7ForConditionalGeneration", "MiniMaxM2ForCausalLM", STEP, dict(vision_config=STEP_VISION)),
     # transformers has it as a part of the other.
     Family("Step3p7ForConditionalGeneration", "MiniMaxM2ForCausalLM", STEP, dict(vision_config=STEP_VISION), published="Step3p5ForCausalLM",
-           config=STEP_RELEASE, alone=r"^(vision_model|vit_large_projector)\."),
+           config=STEP_RELEASE, without=r"^(vision_model|vit_large_projector)\."),
 ]
 
 
@@ -291,7 +292,7 @@ def published(path, family):
     """Writes the checkpoint as a release has it, where transformers' own names are others."""
     if family.published:
         config = json.loads((path / "config.json").read_text())
-        if family.alone: config = config["text_config"]
+        if family.alone or family.without: config = config["text_config"]
         for name, of in family.config.items(): config[name] = config.pop(of) if isinstance(of, str) and of in config else of
         config = {name: value for name, value in config.items() if value is not ...}
         write_json(path / "config.json", config | {"architectures": [family.published]})

@@ -45,7 +45,9 @@ def fits(caches: list[atomc.Cache], rows: int) -> None:
     numbers = sum(cache.block_tokens * cache.heads * cache.head_dim for cache in caches)
     room = rows * numbers * getattr(torch, caches[0].dtype).itemsize
     if room < (size := side_by_side(caches)[1]):
-        layer = f"layer {caches[0].layer}: pages of {size} bytes, as rows are multiples of 32 numbers"
+        layer = (
+            f"layer {caches[0].layer}: pages of {size} bytes, as rows are multiples of 32 numbers"
+        )
         raise Refused(f"{layer}, but the framework's pools have {room} bytes for one")
 
 
