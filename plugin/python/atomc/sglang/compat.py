@@ -32,9 +32,6 @@ EAGLE = ("EAGLE", "EAGLE3")
 # What runs instead with `--model-impl transformers`, and where SGLang has no class of its own.
 TRANSFORMERS = "TransformersForCausalLM"
 
-# A fact that SGLang is not to see, and where it is kept.
-INDEXED, KEPT_INDEXED = "index_topk", "original_index_topk"
-
 # Architectures by their types, where SGLang has a class for two and calls both as one of them.
 CALLED = {"olmo3": "Olmo3ForCausalLM"}
 
@@ -42,10 +39,8 @@ CALLED = {"olmo3": "Olmo3ForCausalLM"}
 # without a window, which releases call `rope_scaling`.
 ONE_ROPE = ("olmo3",)
 
-# Facts of a model that SGLang rounds up for processors, or that it is not to see, and where what
-# they were is kept.
+# Facts of a model that SGLang rounds up for processors, and where it keeps what they were.
 ROUNDED = {
-    INDEXED: KEPT_INDEXED,
     "intermediate_size": "original_intermediate_size",
     "moe_intermediate_size": "original_moe_intermediate_size",
     "shared_expert_intermediate_size": "original_shared_expert_intermediate_size",
@@ -62,6 +57,7 @@ PAGE_SIZE = (
 )
 HALVES = "sglang.srt.mem_cache.memory_pool.MHATokenToKVPool._create_buffers"
 ROWS = "sglang.srt.mem_cache.memory_pool.MLATokenToKVPool._create_buffers"
+HAS_INDEXERS = "sglang.srt.configs.model_config.is_deepseek_dsa"
 MODEL_CONFIG = "sglang.srt.configs.model_config.ModelConfig.from_server_args"
 WRAPPER = "sglang.srt.layers.attention.attention_registry.attn_backend_wrapper"
 SAVER = "sglang.srt.utils.torch_memory_saver_adapter.TorchMemorySaverAdapter.create"
@@ -106,6 +102,7 @@ SINCE = {
     "sglang.srt.arg_groups.choices": "add_attention_backend_choices add_deterministic_attention_backend_choices "
     "add_radix_supported_deterministic_attention_backend_choices",
     "sglang.srt.arg_groups.overrides": "model_config_of",
+    "sglang.srt.configs.model_config": "is_deepseek_dsa",
     "sglang.srt.constants": "GPU_MEMORY_ALL_TYPES",
     "sglang.srt.layers.attention.verify_mask": "maybe_create_verify_mask",
     "sglang.srt.managers.io_struct": "ReleaseMemoryOccupationReqOutput",
@@ -240,6 +237,11 @@ def context_length(server_args=None) -> int:
     """The length of sequences that SGLang takes, of arguments that are being resolved, or those of this process."""
     of = __getattr__("ModelConfig").from_server_args if OLDER else __getattr__("model_config_of")
     return of(server_args or given()).context_len
+
+
+def has_indexers(config) -> bool:
+    """Whether SGLang takes a model for one whose layers attend to chosen positions."""
+    return __getattr__("is_deepseek_dsa")(config)
 
 
 def unread_mask(runner):

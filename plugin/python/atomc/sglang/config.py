@@ -92,17 +92,18 @@ def without_indexers(create, server_args, *options, **named):
     none, and have an indexer's key more in the row of each token: pages of an artifact hold both,
     and its own kernels choose."""
     made = create(server_args, *options, **named)
-    most = getattr(made.hf_config, compat.INDEXED, None)
     asked = {name: getattr(server_args, name, None) for name in CHOOSING + COMPILING}
-    if most is None or located(wanted(asked), logger)[0] is None:
+    if not compat.has_indexers(made.hf_config) or located(wanted(asked), logger)[0] is None:
         return made
-    for config in (made.hf_config, made.hf_text_config):
-        setattr(config, compat.KEPT_INDEXED, most)
-        # Some classes refuse the value where it is set as an attribute.
-        vars(config)[compat.INDEXED] = None
+    made.hf_config.chooses_itself = made.hf_text_config.chooses_itself = True
     made.kv_lora_rank += made.index_head_dim
     made.index_head_dim = None
     return made
+
+
+def has_indexers(judge, config) -> bool:
+    """Whether SGLang's own kernels choose the positions that a model's layers attend to."""
+    return judge(config) and not getattr(config, "chooses_itself", False)
 
 
 def check_layers(view) -> None:
@@ -131,7 +132,7 @@ def check(facts: dict, artifact: atomc.Artifact, engine: atomc.Model) -> None:
     asked |= dict(dtype=dtype, context_length=compat.context_length())
     if compat.OLDER and asked["speculative_algorithm"]:
         raise Refused("--speculative-algorithm: with SGLang 0.5.11 no draft of an artifact guesses")
-    if compat.OLDER and facts.get(compat.INDEXED) is not None:
+    if compat.OLDER and facts.get("index_topk") is not None:
         raise Refused("config.json: index_topk: SGLang 0.5.11 has no pages for an indexer's keys")
     if refusals := engine.refusals(
         json.dumps(facts, default=str), json.dumps(asked, default=str), framework="sglang"

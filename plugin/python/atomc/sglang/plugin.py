@@ -25,6 +25,9 @@ def register() -> None:
         compat.HookRegistry.register(
             compat.MODEL_CONFIG, config.without_indexers, compat.HookType.AROUND
         )
+        compat.HookRegistry.register(
+            compat.HAS_INDEXERS, config.has_indexers, compat.HookType.AROUND
+        )
         compat.HookRegistry.register(compat.DRAFT_BACKEND, of_draft, compat.HookType.AROUND)
         compat.HookRegistry.register(compat.GUESS_BACKENDS, of_guesses, compat.HookType.AROUND)
     if compat.on_host():
