@@ -7,9 +7,9 @@ import torch
 from conftest import compile, golden_model, is_ours, own
 from models import (
     FAMILIES,
-    NOT_IN_VLLM,
     PUBLISHED,
     UNPUBLISHED,
+    UNREAD_BY_VLLM,
     case,
     checks,
     has_parts,
@@ -44,6 +44,9 @@ CASES = [
     ("moe-gpt-oss-mxfp4", "own"),
     *((name, "own") for name in PUBLISHED),
 ]
+# Of the second vLLM's engine reads a fact that differs by layer, which transformers' class refuses
+# to give.
+NOT_RUN = [*UNREAD_BY_VLLM, "family-step3p7"]
 # What differs in the compiler alone, or in the tool that quantised.
 OTHERS = [
     ("gemma3", "vllm"),
@@ -75,8 +78,18 @@ OTHERS = [
     ("q-int4-row", "vllm"),
     ("q-gptq", "own"),
     ("q-fp8-token", "own"),
-    *((name, "own") for name in FAMILIES if name not in NOT_IN_VLLM),
+    *((name, "own") for name in FAMILIES if name not in NOT_RUN),
 ]
+
+
+# Ahead of engines: vLLM renames a class of configurations for DeepSeek V3.2, which Kimi-K2.5 has
+# too.
+@pytest.mark.parametrize("name", [name for name in FAMILIES if name not in UNREAD_BY_VLLM])
+def test_a_family_can_be_compiled_as_vllm_reads_it(name):
+    """From what vLLM's own classes make of its configuration."""
+    register_remote_code()
+    facts = get_config(case(name), trust_remote_code=False).to_dict()
+    _atomc.compile_options("vLLM", json.dumps(facts, default=str), "{}", True)
 
 
 @pytest.mark.parametrize(
@@ -117,14 +130,6 @@ def test_next_tokens_are_as_likely_as_with_transformers(
         # As far off as PyTorch is with bf16, and half as much again; or a fiftieth.
         right = golden[f"prefill.{i}"][-1].float().log_softmax(-1)
         torch.testing.assert_close(likely, right, atol=(0.02 if wide else 1.5) * errors[i], rtol=0)
-
-
-@pytest.mark.parametrize("name", [name for name in FAMILIES if name not in NOT_IN_VLLM])
-def test_a_family_can_be_compiled_as_vllm_reads_it(name):
-    """From what vLLM's own classes make of its configuration."""
-    register_remote_code()
-    facts = get_config(case(name), trust_remote_code=False).to_dict()
-    _atomc.compile_options("vLLM", json.dumps(facts, default=str), "{}", True)
 
 
 @pytest.mark.parametrize("name", UNPUBLISHED)
