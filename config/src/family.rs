@@ -370,6 +370,14 @@ const QWEN3_MOE: Family = Family {
     ..QWEN2
 };
 
+/// Experts of Mixtral and of MiniMax.
+const BLOCK_SPARSE: StoredExperts = StoredExperts::Each {
+    gate: "block_sparse_moe.experts.*.w1",
+    up: "block_sparse_moe.experts.*.w3",
+    down: "block_sparse_moe.experts.*.w2",
+    whole: None,
+};
+
 const MIXTRAL: Family = Family {
     architecture: "MixtralForCausalLM",
     attention: attention::Traits { window: WindowRule::All(0), theta: 1_000_000.0, ..MISTRAL.attention },
@@ -380,12 +388,7 @@ const MIXTRAL: Family = Family {
         layers: LayerRule::All,
         router: "block_sparse_moe.gate",
         renormalise: NormRule::Always,
-        stored: StoredExperts::Each {
-            gate: "block_sparse_moe.experts.*.w1",
-            up: "block_sparse_moe.experts.*.w3",
-            down: "block_sparse_moe.experts.*.w2",
-            whole: None,
-        },
+        stored: BLOCK_SPARSE,
         ..QWEN3_EXPERTS
     }),
     positions: 131_072,
@@ -877,12 +880,7 @@ const MINIMAX_M2_EXPERTS: experts::Traits = experts::Traits {
     renormalise: NormRule::Always,
     groups: GroupRule::Whole(None),
     correction: ("block_sparse_moe.e_score_correction_bias", Correction::Row),
-    stored: StoredExperts::Each {
-        gate: "block_sparse_moe.experts.*.w1",
-        up: "block_sparse_moe.experts.*.w3",
-        down: "block_sparse_moe.experts.*.w2",
-        whole: None,
-    },
+    stored: BLOCK_SPARSE,
     ..QWEN3_EXPERTS
 };
 

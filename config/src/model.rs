@@ -314,13 +314,8 @@ impl Config {
                         return Err(f.fault("config::quantised", "hidden_size", message));
                     }
                 }
-                StoredExperts::Each { gate, up, down, .. } => {
+                StoredExperts::Each { gate, up, down, .. } | StoredExperts::Apart { gate, up, down } => {
                     if [gate, up, down].iter().any(|module| self.is_blocks(&nth_name(&path(module), 0))) {
-                        return fault("mxfp4 is a form of GptOssForCausalLM alone".into());
-                    }
-                }
-                StoredExperts::Apart { gate, up, down } => {
-                    if [gate, up, down].iter().any(|module| self.is_blocks(&path(module))) {
                         return fault("mxfp4 is a form of GptOssForCausalLM alone".into());
                     }
                 }

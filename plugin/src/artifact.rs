@@ -1,7 +1,8 @@
 use crate::error::{raised, raised_of};
-use atomc_artifact::manifest::{StateGroup, StreamLayout};
+use atomc_artifact::manifest::{Paged, StreamLayout, Target};
 use atomc_artifact::{Fingerprint, escaped};
 use atomc_config::Config;
+use atomc_runtime::states::pages_of;
 use atomc_runtime::{Artifact as File, Error, Expected, TrustList};
 use atomc_runtime::{device, signature, trust};
 use pyo3::exceptions::PyValueError;
@@ -118,10 +119,10 @@ impl Artifact {
         let number = device::target(manifest, target).map_err(|error| raised(Error::Device(error)))?;
         let target = &manifest.targets[number];
         let mut layers = BTreeMap::<usize, usize>::new();
-        for state in &target.states {
-            if let StateGroup::Paged(pages) = &target.groups[state.group] {
-                *layers.entry(state.layer).or_default() += pages.block_bytes;
-            }
+        for (state, pages) in
+            target.states.iter().filter_map(|state| Some((state, pages_of(&target.groups[state.group])?)))
+        {
+            *layers.entry(state.layer).or_default() += pages.block_bytes;
         }
         Ok((target.layout.block_tokens, layers.into_values().max().unwrap_or(0)))
     }
@@ -129,11 +130,12 @@ impl Artifact {
     /// Whether pages keep one row of each token, with keys and values as parts of it.
     #[getter]
     fn latent(&self) -> bool {
-        let shared = |group: &StateGroup| match group {
-            StateGroup::Paged(pages) => pages.streams.iter().any(|s| matches!(s.layout, StreamLayout::Prefix { .. })),
-            StateGroup::Slots(_) => false,
+        let is_shared = |pages: &Paged| pages.streams.iter().any(|s| matches!(s.layout, StreamLayout::Prefix { .. }));
+        // Keys that positions or blocks are chosen by, which are one row too, come behind these.
+        let first = |target: &Target| {
+            target.states.iter().find_map(|state| pages_of(&target.groups[state.group])).is_some_and(is_shared)
         };
-        self.file.manifest().targets.iter().flat_map(|target| &target.groups).any(shared)
+        self.file.manifest().targets.iter().any(first)
     }
 
     /// Every option and model fact that shaped the artifact.

@@ -247,6 +247,7 @@ impl Model {
     /// table: entries with the same have one, if their pages hold the same and lie equally far
     /// apart.
     fn bind_cache(&self, py: Python<'_>, pages: Vec<(usize, usize, usize, usize)>) -> PyResult<()> {
+        let hosted = self.lock();
         let (mut tables, mut names): (Vec<Pages>, Vec<usize>) = (vec![], vec![]);
         for (state, (start, block_stride, blocks, name)) in pages.into_iter().enumerate() {
             let start = NonNull::new(std::ptr::with_exposed_provenance_mut(start));
@@ -254,7 +255,7 @@ impl Model {
             let shared = names.iter().zip(&mut tables).find(|(other, table)| {
                 **other == name
                     && (table.block_stride, table.blocks) == (block_stride, blocks)
-                    && self.lock().are_alike(table.states[0].0, state)
+                    && hosted.are_alike(table.states[0].0, state)
             });
             match shared {
                 Some((_, table)) => table.states.push((state, start)),
@@ -264,6 +265,7 @@ impl Model {
                 }
             }
         }
+        drop(hosted);
         // SAFETY: the caller's to see to, as the documentation of the package says.
         py.detach(|| unsafe { self.lock().bind_cache(&tables) }).map_err(raised)
     }

@@ -12,10 +12,15 @@ pub const SLOTS: usize = 64;
 
 /// The pages of each group of a target that has such.
 pub fn paged(target: &Target) -> impl Iterator<Item = &Paged> {
-    target.groups.iter().filter_map(|group| match group {
+    target.groups.iter().filter_map(pages_of)
+}
+
+/// The pages of a group, if it has pages.
+pub fn pages_of(group: &StateGroup) -> Option<&Paged> {
+    match group {
         StateGroup::Paged(pages) => Some(pages),
         StateGroup::Slots(_) => None,
-    })
+    }
 }
 
 /// The unit in which states of a group are handed out: a page, or a slot.

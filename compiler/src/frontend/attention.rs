@@ -136,18 +136,18 @@ impl LayerBuilder<'_> {
         (cache, batch): (Value, Value),
     ) -> Result<(Value, Value), Diagnostic> {
         let (BlockChoice { dim, size, most, local }, parts) = (choice, parts_of_kv(all, self.part.ranks));
-        let mut made = [x; 2];
-        for (made, (name, heads, parts)) in made.iter_mut().zip([("q", all.kv_heads, parts), ("k", 1, 1)]) {
+        let mut turned = |name, heads, parts| {
             let module = |part| format!("{}.index_{name}_{part}", all.modules.path);
             let row = self.rows(x, Rows::all(&module("proj"), heads * dim), parts, false)?;
             let row = self.b.heads(row, heads / parts, dim)?;
             let row = self.norm(row, &module("norm"), dim)?;
             self.b.at(format!("{}.{}", self.path, all.modules.path));
-            *made = self.turned(row, rope, all.in_pairs)?;
-        }
-        let keys = self.b.push(Op::KeyWrite { values: dim }, &[cache, made[1], batch])?;
+            self.turned(row, rope, all.in_pairs)
+        };
+        let (queries, key) = (turned("q", all.kv_heads, parts)?, turned("k", 1, 1)?);
+        let keys = self.b.push(Op::KeyWrite { values: dim }, &[cache, key, batch])?;
         let op = Op::ChooseBlocks { k: most, block: size, local };
-        Ok((self.b.push(op, &[made[0], keys, batch])?, keys))
+        Ok((self.b.push(op, &[queries, keys, batch])?, keys))
     }
 
     /// What attention made, as heads or as rows, times its gate: rows.

@@ -239,11 +239,6 @@ def context_length(server_args=None) -> int:
     return of(server_args or given()).context_len
 
 
-def has_indexers(config) -> bool:
-    """Whether SGLang takes a model for one whose layers attend to chosen positions."""
-    return __getattr__("is_deepseek_dsa")(config)
-
-
 def unread_mask(runner):
     """The smallest that SGLang has of masks for steps that verify guesses, of a model that has such steps."""
     if OLDER:

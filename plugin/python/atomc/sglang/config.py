@@ -93,7 +93,7 @@ def without_indexers(create, server_args, *options, **named):
     and its own kernels choose."""
     made = create(server_args, *options, **named)
     asked = {name: getattr(server_args, name, None) for name in CHOOSING + COMPILING}
-    if not compat.has_indexers(made.hf_config) or located(wanted(asked), logger)[0] is None:
+    if not compat.is_deepseek_dsa(made.hf_config) or located(wanted(asked), logger)[0] is None:
         return made
     made.hf_config.chooses_itself = made.hf_text_config.chooses_itself = True
     made.kv_lora_rank += made.index_head_dim

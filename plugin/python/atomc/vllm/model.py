@@ -7,6 +7,7 @@ import torch
 
 import atomc
 from atomc.frameworks import Driven, Refused, device
+from atomc.pages import by_layer
 
 from . import compat, config
 from .attention import Layer, SlotLayer, layers, share
@@ -84,10 +85,9 @@ class Model(Driven):
         self.model = compat.inner_model()
         # vLLM wants one number in the name of a layer.
         caches = [cache for cache in self.engine.cache if not cache.draft]
-        self.names = [f"{prefix}layers.{cache.layer}.attention" for cache in caches]
-        kept: dict[str, list[atomc.Cache]] = {}
-        for name, cache in zip(self.names, caches):
-            kept.setdefault(name, []).append(cache)
+        name = f"{prefix}layers.{{}}.attention".format
+        self.names = [name(cache.layer) for cache in caches]
+        kept = {name(layer): found for layer, found in by_layer(caches).items()}
         self.layers = (
             layers(kept, vllm_config, self)
             if self.own
