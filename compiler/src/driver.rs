@@ -199,11 +199,11 @@ struct Model {
 }
 
 impl Model {
-    /// Whether there is a plan for a bucket. A step is whole only without ranks and without a
-    /// caller that attends, as in an engine.
+    /// Whether there is a plan for a bucket. A step is whole only without a caller that attends, as
+    /// in an engine.
     fn takes(&self, bucket: &Bucket) -> bool {
         match bucket {
-            Bucket::Whole { .. } => self.part == Part::default(),
+            Bucket::Whole { .. } => self.part.attention == Attention::Own,
             Bucket::Any { .. } | Bucket::Decode { .. } | Bucket::Verify { .. } => true,
         }
     }

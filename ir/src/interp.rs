@@ -947,7 +947,18 @@ pub(crate) fn delta_rule<S: Real>(args: &[&Val<S>], _: Cx, &eps: &f64) -> Result
 }
 
 pub(crate) fn all_reduce<S: Real>(args: &[&Val<S>], _: Cx) -> Results<S> {
-    Ok(vec![args[0].clone()])
+    let mut sum = args[0].clone();
+    if let (Val::Float(sum), Some(Val::Float(added))) = (&mut sum, args.get(1)) {
+        sum.data.iter_mut().zip(&added.data).for_each(|(sum, added)| *sum = sum.add(*added));
+    }
+    Ok(vec![sum])
+}
+
+pub(crate) fn all_gather<S: Real>(args: &[&Val<S>], _: Cx, ranks: &usize) -> Results<S> {
+    let x = args[0].float()?;
+    let [rows, width] = x.shape[..] else { unreachable!("checked by the verifier") };
+    let data = x.data.chunks_exact(width.max(1)).flat_map(|row| row.repeat(*ranks)).collect();
+    Ok(vec![Val::Float(Tensor::new(vec![rows, width * ranks], data))])
 }
 
 pub(crate) fn caller_attention<S: Real>(

@@ -5,6 +5,8 @@
 pub const LOGITS: &str = "logits";
 /// The likeliest token after each of those rows.
 pub const PICKS: &str = "picks";
+/// Those logits over the whole vocabulary, where each rank has a part of it.
+pub const WHOLE_LOGITS: &str = "whole_logits";
 /// The rows of all tokens that logits are made of, and all that logits need of a step. Rows of
 /// other layers are called `hidden.` and something.
 pub const HIDDEN: &str = "hidden";

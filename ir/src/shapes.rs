@@ -600,7 +600,18 @@ pub fn all_reduce(inputs: &[&Type]) -> Types {
     if x.shape.rank() != 2 || x.shape.0[0] != Dim::Tokens {
         return Err(format!("x must have a row for each token, not {x}"));
     }
+    if let Some(added) = inputs.get(1).filter(|added| **added != inputs[0]) {
+        return Err(format!("what is added must be as the sum, {x}, not {added}"));
+    }
     one(x.dtype, x.shape.clone())
+}
+
+pub fn all_gather(inputs: &[&Type], ranks: &usize) -> Types {
+    let x = float(inputs[0], "x")?;
+    match &x.shape.0[..] {
+        &[rows, Dim::Fixed(width)] if *ranks > 0 => one(x.dtype, Shape(vec![rows, Dim::Fixed(width.saturating_mul(*ranks))])),
+        _ => Err(format!("x must be rows for {ranks} ranks, not {x}")),
+    }
 }
 
 pub fn caller_attention(inputs: &[&Type], _: &usize, _: &f64, _: &usize) -> Types {

@@ -60,7 +60,10 @@ impl Prepared {
     /// The values that the rule's pattern matches at `root`.
     fn fits(&self, graph: &Graph, root: NodeId) -> Result<Match, Miss> {
         let found = self.find.matched(graph, root)?;
-        let fits = self.make.fits(graph, root, &found);
+        let fits = match graph.is_output(root.into()) && self.make.graph.op(self.make.root()).is_call() {
+            true => Err(Why::new(Cause::Op, "no call makes a result of the step")),
+            false => self.make.fits(graph, root, &found),
+        };
         fits.map_err(|why| Miss { nodes: found.nodes.len(), why: Some(why) })?;
         Ok(found)
     }

@@ -45,7 +45,7 @@ fn exception(fault: Fault, text: String) -> PyErr {
         Fault::Artifact(_)
         | Fault::Signature(_)
         | Fault::Trust(_)
-        | Fault::Shared { .. }
+        | Fault::Ranks { .. }
         | Fault::CallerAttends { .. }
         | Fault::NoDraftCheckpoint => ArtifactError::new_err(text),
         Fault::Hosted(HostedError::Rank { .. } | HostedError::Attention { .. } | HostedError::Draft(_)) => {

@@ -439,9 +439,11 @@ impl Model {
             Ok::<_, HostedError>(call.map(|call| {
                 let rows = |place: Place| hosted.rows(place);
                 match call.work {
-                    Work::Embedding { value } | Work::AllReduce { value } => {
-                        (call.work, [rows(value), None, None, None])
+                    Work::Embedding { value } => (call.work, [rows(value), None, None, None]),
+                    Work::AllReduce { value, added } => {
+                        (call.work, [rows(value), added.and_then(rows), None, None])
                     }
+                    Work::AllGather { whole, .. } => (call.work, [rows(whole), None, None, None]),
                     Work::Attention { q, k, v, out, .. } => (call.work, [rows(q), rows(k), rows(v), rows(out)]),
                 }
             }))
@@ -452,7 +454,8 @@ impl Model {
         let mut call = Call::default();
         match work {
             Work::Embedding { .. } => (call.kind, call.value) = ("embedding", next()?),
-            Work::AllReduce { .. } => (call.kind, call.value) = ("all_reduce", next()?),
+            Work::AllReduce { .. } => (call.kind, call.value, call.added) = ("all_reduce", next()?, next()?),
+            Work::AllGather { .. } => (call.kind, call.value) = ("all_gather", next()?),
             Work::Attention { layer, scale, window, .. } => {
                 (call.kind, call.layer, call.scale, call.window) = ("attention", layer, scale, window);
                 (call.q, call.k, call.v, call.out) = (next()?, next()?, next()?, next()?);
@@ -602,10 +605,11 @@ impl Cache {
 #[pyclass(frozen, get_all, module = "atomc")]
 #[derive(Default)]
 pub struct Call {
-    /// `embedding`: put rows into `value`. `all_reduce`: sum `value` over all ranks, in place.
-    /// `attention`: put `k` and `v` into the cache of `layer` and attend.
+    /// `embedding`: put rows into `value`. `all_reduce`: sum `value` over all ranks, in place, and
+    /// add `added`, if there is some. `attention`: put `k` and `v` into the cache of `layer` and attend.
     kind: &'static str,
     value: Option<Py<View>>,
+    added: Option<Py<View>>,
     layer: usize,
     q: Option<Py<View>>,
     k: Option<Py<View>>,

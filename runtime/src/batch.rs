@@ -175,6 +175,14 @@ impl Inputs {
         self.ints(self.parts.tiles, 0, 2 * tiles).fill(0);
     }
 
+    /// Takes the step of other inputs, which have the same room.
+    pub fn take_from(&mut self, other: &Inputs) {
+        let Parts { ids, tables, stride, .. } = self.parts;
+        let end = tables + self.used.sequences.max(other.used.sequences) * stride * INT;
+        self.block.as_mut_slice()[ids..end].copy_from_slice(&other.block.as_slice()[ids..end]);
+        self.used = other.used;
+    }
+
     /// Adds consecutive tokens of one sequence, the first one at a position. `length` is the
     /// sequence's after the whole step, which may continue in another plan. The sequence has its
     /// blocks for that in each table.

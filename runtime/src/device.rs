@@ -123,6 +123,11 @@ pub trait Device: Send {
         Err(DeviceError::Failed { device: self.name().to_owned(), detail: "it packs no weights".into() })
     }
 
+    /// The stream on which the device runs by itself, if it has streams.
+    fn stream(&self) -> Stream {
+        Stream::default()
+    }
+
     /// Memory with undefined contents, for launches and copies on a stream from now until it is
     /// dropped. Copies to it and from it are on that stream.
     ///

@@ -10,10 +10,11 @@ pub use origin::{NotFinite, Odd, Origin};
 use self::draft::{Drafting, Ran};
 use crate::batch::{Inputs, TableRoom};
 use crate::checkpoint::{Beside, CheckpointError, Source, whole_numbers};
-use crate::device::{self, Device, DeviceChoice, DeviceError, Launches, Memory};
+use crate::device::{self, Device, DeviceChoice, DeviceError, Launches, Memory, StateMemory};
 use crate::error::Error;
 use crate::kv::{BlockCopy, Fork, Kept, Kv, KvError, SeqId, Sizes};
 use crate::pool::{Pool, threads};
+use crate::ranks::Ranks;
 use crate::sample::{SamplingError, greedy};
 use crate::schedule::JobError;
 use crate::session::{Outline, Session};
@@ -31,6 +32,8 @@ use std::sync::Arc;
 pub struct EngineOptions {
     /// Where to run; the host unless it is set.
     pub device: DeviceChoice,
+    /// Where the other ranks run, in their order, of an artifact for several.
+    pub peers: Vec<DeviceChoice>,
     /// Threads of the host, the caller's among them; 0 takes as many as the system offers this
     /// process.
     pub threads: usize,
@@ -126,7 +129,12 @@ pub enum StepError {
 
 /// An artifact on a device.
 pub struct Engine {
+    /// Of the first rank, whose results count: all ranks make the same.
     session: Session,
+    /// Of the other ranks.
+    others: Vec<Session>,
+    /// The ranks' threads, if there are several.
+    ranks: Option<Ranks>,
     draft: Option<Drafting>,
     /// The model's number of each token of the draft's, if they differ.
     draft_map: Vec<u32>,
@@ -163,52 +171,77 @@ impl Engine {
 
     /// Opens an artifact that is in memory.
     pub fn new(artifact: Artifact, options: &EngineOptions) -> Result<Engine, Error> {
+        let choices: Vec<&DeviceChoice> = std::iter::once(&options.device).chain(&options.peers).collect();
         let target = options.device.target(artifact.manifest())?;
-        check_whole(artifact.manifest(), target)?;
-        let device = options.device.open(&artifact, threads(options.threads, 1))?;
-        Engine::assemble(artifact, target, device, options)
+        check_whole(artifact.manifest(), target, choices.len())?;
+        let threads = match options.threads {
+            0 => threads(0, choices.len()),
+            all => all.div_ceil(choices.len()),
+        };
+        let devices = choices.into_iter().map(|choice| choice.open(&artifact, threads)).collect::<Result<_, _>>()?;
+        Engine::assemble(artifact, target, devices, options)
     }
 
-    /// An engine on a device that the caller opened with the artifact's code for a target, instead
-    /// of the options' device.
+    /// An engine on devices that the caller opened with the artifact's code for a target, one for
+    /// each rank, instead of the options' devices.
+    pub fn with_devices(
+        artifact: Artifact,
+        target: &str,
+        devices: Vec<Box<dyn Device>>,
+        options: &EngineOptions,
+    ) -> Result<Engine, Error> {
+        let target = device::target(artifact.manifest(), target)?;
+        check_whole(artifact.manifest(), target, devices.len())?;
+        Engine::assemble(artifact, target, devices, options)
+    }
+
+    /// An engine on one device, as [`Engine::with_devices`] makes it.
     pub fn with_device(
         artifact: Artifact,
         target: &str,
         device: Box<dyn Device>,
         options: &EngineOptions,
     ) -> Result<Engine, Error> {
-        let target = device::target(artifact.manifest(), target)?;
-        check_whole(artifact.manifest(), target)?;
-        Engine::assemble(artifact, target, device, options)
+        Engine::with_devices(artifact, target, vec![device], options)
     }
 
     fn assemble(
         artifact: Artifact,
         target: usize,
-        device: Box<dyn Device>,
+        devices: Vec<Box<dyn Device>>,
         options: &EngineOptions,
     ) -> Result<Engine, Error> {
         let _span = tracing::debug_span!("open").entered();
-        let draft = artifact.manifest().targets[target].draft.clone().filter(|_| options.draft);
-        let runs = |plan: &Plan| plan.attention == Attention::Own && plan.kind != PlanKind::Any;
-        let mut outline = Outline::new(Arc::new(artifact), target, device, draft.is_some(), runs);
-        let draft = draft.map(|draft| Drafting::new(&draft, outline.drafts()));
-        let sizes = cache_sizes(&outline, options)?;
-        let kept: Vec<Kept> = outline.units.iter().map(|unit| unit.kept).collect();
+        let artifact = Arc::new(artifact);
+        let has_draft = options.draft && artifact.manifest().targets[target].draft.is_some();
+        let of = devices.len();
+        let outline = |device| Outline::new(artifact.clone(), target, device, has_draft, runs);
+        let mut outlines: Vec<Outline> = devices.into_iter().map(outline).collect();
+        let first = &outlines[0];
+        let draft = first.target().draft.as_ref().filter(|_| has_draft);
+        let draft = draft.map(|draft| Drafting::new(draft, first.drafts()));
+        let sizes = cache_sizes(first, options)?;
+        let kept: Vec<Kept> = first.units.iter().map(|unit| unit.kept).collect();
         let (blocks, slots) = (sizes.blocks, sizes.slots);
         let kv = Kv::new(&kept, sizes);
-        let tables = outline.units.iter().zip(kv.table_blocks());
-        let tables = tables.map(|(unit, blocks)| TableRoom { blocks, block_stride: unit.bytes }).collect();
-        let inputs = outline.inputs(tables)?;
         let start = std::time::Instant::now();
-        let memory = allocate(&mut outline, (blocks, slots), &inputs)?;
+        let mut sessions = Vec::with_capacity(of);
+        for (number, mut outline) in outlines.drain(..).enumerate() {
+            let tables = outline.units.iter().zip(kv.table_blocks());
+            let tables = tables.map(|(unit, blocks)| TableRoom { blocks, block_stride: unit.bytes }).collect();
+            let inputs = outline.inputs(tables)?;
+            let memory = allocate(&mut outline, (blocks, slots), &inputs)?;
+            sessions.push(outline.bind(memory, inputs, Rank { number, of })?);
+        }
         tracing::debug!(seconds = start.elapsed().as_secs_f64(), "memory");
-        let session = outline.bind(memory, inputs, Rank::ONLY)?;
+        let session = sessions.remove(0);
         Ok(Engine {
             draft,
             draft_map: Vec::new(),
             untouched: vec![0; session.units.len()],
             session,
+            others: sessions,
+            ranks: if of > 1 { Some(Ranks::new(of)?) } else { None },
             kv,
             output: Output::default(),
             last: 0,
@@ -224,7 +257,21 @@ impl Engine {
     /// sequences already have stay computed with the old ones.
     pub fn load_weights(&mut self, source: &dyn Source, progress: weights::Progress) -> Result<(), Error> {
         self.load_map(|_, name, count| whole_numbers(source, name, count))?;
-        self.session.fill_weights(|_, names, sink| weights::load(sink, names, source, progress))
+        self.load_ranks(progress, |session, progress| {
+            session.fill_weights(|_, names, sink| weights::load(sink, names, source, progress))
+        })
+    }
+
+    /// Loads the weights of every rank, all at once.
+    fn load_ranks(
+        &mut self,
+        progress: weights::Progress,
+        load: impl Fn(&mut Session, weights::Progress) -> Result<(), Error> + Sync,
+    ) -> Result<(), Error> {
+        match &mut self.ranks {
+            None => load(&mut self.session, progress),
+            Some(ranks) => ranks.load((&mut self.session, &mut self.others), progress, load),
+        }
     }
 
     /// Loads weights, with those of the draft from a checkpoint of their own.
@@ -238,10 +285,13 @@ impl Engine {
         self.load_weights(&beside, progress)
     }
 
-    /// Loads weights from a file of packed weights, which only has to be copied.
+    /// Loads weights from a file of packed weights, which only has to be copied. It is of one rank,
+    /// and refused where there are others.
     pub fn load_packed(&mut self, packed: &Packed, progress: weights::Progress) -> Result<(), Error> {
         self.load_map(|target, name, count| packed.map(target, name, count))?;
-        self.session.fill_weights(|target, _, sink| packed.load(target, sink, progress))
+        self.load_ranks(progress, |session, progress| {
+            session.fill_weights(|target, _, sink| packed.load(target, sink, progress))
+        })
     }
 
     /// Reads which token of the model each of the draft's is, from the tensor of this name.
@@ -398,7 +448,7 @@ impl Engine {
         self.check(requests)?;
         self.output.begin(requests);
         self.advance(requests, |engine, plan, whole| {
-            let place = engine.plans()[plan].logits;
+            let place = engine.plans()[plan].whole_logits();
             let (rows, vocab) = (engine.session.inputs.counts().rows, engine.model().vocab);
             // The draft's steps have the same arena.
             let stays = whole && engine.is_host() && engine.draft.is_none();
@@ -440,7 +490,8 @@ impl Engine {
         self.output.begin(&[]);
         let mut picks = Vec::new();
         self.advance(requests, |engine, plan, _| {
-            let Plan { logits, picks: Some(place), .. } = engine.session.plans[plan] else { return Ok(()) };
+            let Some(place) = engine.session.plans[plan].picks else { return Ok(()) };
+            let logits = engine.session.plans[plan].whole_logits();
             let first = picks.len();
             engine.gather_picks(place, &mut picks)?;
             engine.check_picks(logits, &picks[first..])
@@ -525,7 +576,7 @@ impl Engine {
             let bytes = self.session.units[group].bytes;
             // The values in this block have to be cleared for its next owner.
             self.untouched[group] = self.untouched[group].max(to + 1);
-            for state in self.session.memory.states.iter_mut().filter(|state| state.table == group) {
+            for state in states_of((&mut self.session, &mut self.others), group) {
                 state.pages.copy_within(from * bytes..(from + 1) * bytes, to * bytes)?;
             }
         }
@@ -617,6 +668,7 @@ impl Engine {
             if cleared.is_empty() {
                 continue;
             }
+            let cleared = cleared.clone();
             let untouched = &mut self.untouched[group];
             for (index, &block) in table.iter().enumerate().skip(grown.start.div_ceil(tokens)) {
                 let block = block as usize;
@@ -626,7 +678,7 @@ impl Engine {
                     continue;
                 }
                 let first = block * bytes;
-                for state in self.session.memory.states.iter_mut().filter(|state| state.table == group) {
+                for state in states_of((&mut self.session, &mut self.others), group) {
                     state.pages.fill(first + cleared.start..first + cleared.end, 0)?;
                 }
             }
@@ -640,6 +692,9 @@ impl Engine {
         let _span = tracing::trace_span!("step", plan, tokens = counts.tokens, rows = counts.rows).entered();
         self.last = plan;
         let observe = self.times.as_mut().map(|times| &mut times[plan]);
+        if let Some(ranks) = &mut self.ranks {
+            return Ok(ranks.run((&mut self.session, &mut self.others), plan, observe)?);
+        }
         // SAFETY: bound when the engine was made; `fill` keeps to the plan's size; the borrow of
         // the engine is unique.
         Ok(unsafe { self.session.device.run(plan, self.session.inputs.step(), observe) }?)
@@ -685,6 +740,15 @@ impl Engine {
         // for, and every pattern of bits is an `f32`.
         unsafe { std::slice::from_raw_parts(bytes.as_ptr().cast(), bytes.len() / size_of::<f32>()) }
     }
+}
+
+/// The memory of a group's states on every rank.
+fn states_of<'s>(
+    (first, others): (&'s mut Session, &'s mut [Session]),
+    group: usize,
+) -> impl Iterator<Item = &'s mut StateMemory> {
+    let all = std::iter::once(first).chain(others).flat_map(|session| &mut session.memory.states);
+    all.filter(move |state| state.table == group)
 }
 
 /// Whether each row of logits begins with a finite number.
@@ -770,13 +834,18 @@ impl<'a> Logits<'a> {
     }
 }
 
-/// Checks that the plans leave no work to a caller.
-fn check_whole(manifest: &Manifest, target: usize) -> Result<(), Error> {
-    let target = &manifest.targets[target];
-    match manifest.ranks() {
-        1 if target.plans.iter().any(|plan| plan.kind == PlanKind::Whole) => Ok(()),
-        1 => Err(Error::CallerAttends { target: target.name.clone() }),
-        ranks => Err(Error::Shared { ranks }),
+/// Whether an engine runs a plan: one that leaves no work to a caller but what ranks do together.
+fn runs(plan: &Plan) -> bool {
+    plan.attention == Attention::Own && plan.kind != PlanKind::Any
+}
+
+/// Checks that an engine runs plans of the target, on as many devices as there are ranks.
+fn check_whole(manifest: &Manifest, target: usize, devices: usize) -> Result<(), Error> {
+    let (target, ranks) = (&manifest.targets[target], manifest.ranks());
+    match target.plans.iter().any(|plan| plan.kind == PlanKind::Whole) {
+        true if devices == ranks => Ok(()),
+        true => Err(Error::Ranks { ranks, devices }),
+        false => Err(Error::CallerAttends { target: target.name.clone() }),
     }
 }
 

@@ -16,10 +16,10 @@ pub enum Error {
     #[error(transparent)]
     Checkpoint(#[from] CheckpointError),
     #[error(
-        "tensor_parallel: the artifact is for {ranks} ranks that share the model out, which a framework runs; \
-         one device alone needs an artifact that was compiled without --tp and --ep"
+        "device: the artifact is for {ranks} ranks, and each needs a device, but {devices} are named; \
+         --tp and --ep of `atomc compile` say how many ranks there are"
     )]
-    Shared { ranks: usize },
+    Ranks { ranks: usize, devices: usize },
     #[error(
         "attention: every plan for target `{target}` leaves attention to a framework; \
          an engine needs an artifact that was compiled with --attention own"

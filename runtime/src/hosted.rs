@@ -417,7 +417,11 @@ impl Hosted {
     pub unsafe fn run(&mut self) -> Result<Option<Call>, HostedError> {
         let step = self.step.as_mut().filter(|step| !step.at.done).ok_or(HostedError::NoStep)?;
         let Running { size, tokens, embedded, stream, .. } = *step;
-        let is_due = |call: &Call| embedded || !matches!(call.work, Work::Embedding { .. });
+        let is_due = |call: &Call| match call.work {
+            Work::Embedding { .. } => embedded,
+            Work::AllGather { .. } => false,
+            Work::AllReduce { .. } | Work::Attention { .. } => true,
+        };
         // SAFETY: passed on to the caller; the inputs hold the step since it has begun.
         let call = unsafe { self.session.advance(&mut step.at, (size, stream), is_due) }?;
         let row = self.session.target().layout.row;

@@ -23,7 +23,7 @@
 //! tokens. `capi.rs` is the C interface (`include/atomc.h` is generated), which `runtime/c/` builds
 //! as a library. A framework drives `hosted.rs` instead of the engine. `trust.rs` is the list of
 //! artifacts that a user trusts, `signature.rs` checks the signature of an artifact's maker.
-//! `probe.rs` runs one launch of a plan alone.
+//! `ranks.rs` runs a step on several devices. `probe.rs` runs one launch of a plan alone.
 #![warn(missing_docs)]
 #[cfg(target_endian = "big")]
 compile_error!("artifacts and checkpoints are little-endian, and so must the host be");
@@ -42,6 +42,7 @@ pub mod kv;
 pub mod memory;
 pub mod pool;
 pub mod probe;
+mod ranks;
 pub mod sample;
 pub mod schedule;
 mod session;

@@ -112,17 +112,28 @@ fn calls(plan: &Plan, layers: usize, at: &str) -> Checked {
     let mut last = 0;
     for (index, call) in plan.calls.iter().enumerate() {
         let at = format!("{at}.calls[{index}]");
-        // The head is run by itself, so that nothing can be due in it.
-        ensure((last..=plan.body).contains(&call.before), &format!("{at}.before"), || {
-            format!(
-                "{} is not between {last}, where the call before it is, and the body's end, {}",
-                call.before, plan.body
-            )
+        // A caller runs the head by itself, so that nothing of its own can be due in it.
+        let gathers = matches!(call.work, Work::AllGather { .. });
+        let (first, end, what) = match gathers {
+            true => (plan.body.max(last), launches, "the last launch"),
+            false => (last, plan.body, "the body's end"),
+        };
+        ensure((first..=end).contains(&call.before), &format!("{at}.before"), || {
+            format!("{} is not between {first}, where the call before it is, and {what}, {end}", call.before)
         })?;
         last = call.before;
         match call.work {
             Work::Embedding { value } => place(value, plan, &format!("{at}.work.embedding.value"))?,
-            Work::AllReduce { value } => place(value, plan, &format!("{at}.work.all_reduce.value"))?,
+            Work::AllReduce { value, added } => {
+                let at = format!("{at}.work.all_reduce");
+                place(value, plan, &format!("{at}.value"))?;
+                added.map_or(Ok(()), |added| {
+                    place(added, plan, &format!("{at}.added"))?;
+                    let fact = |place: Place| (place.width, place.stride, place.dtype);
+                    ensure(fact(added) == fact(value), &format!("{at}.added"), || "not as the sum is".to_owned())
+                })?;
+            }
+            Work::AllGather { part, whole } => gathered(plan, (part, whole), &format!("{at}.work.all_gather"))?,
             Work::Attention { layer, heads, q, k, v, out, .. } => {
                 let at = format!("{at}.work.attention");
                 ensure(plan.attention == Attention::Caller, &at, || "in a plan that attends itself".to_owned())?;
@@ -139,6 +150,16 @@ fn calls(plan: &Plan, layers: usize, at: &str) -> Checked {
         }
     }
     Ok(())
+}
+
+/// That the logits of all ranks are gathered of this rank's.
+fn gathered(plan: &Plan, (part, whole): (Place, Place), at: &str) -> Checked {
+    let Logits { offset, width, stride } = plan.logits;
+    let own = Place { offset, width, stride, dtype: DType::F32 };
+    ensure(part == own, &format!("{at}.part"), || "not where the logits are".to_owned())?;
+    let fits = whole.dtype == part.dtype && whole.width.is_multiple_of(part.width);
+    ensure(fits, &format!("{at}.whole"), || format!("{} numbers of parts of {}", whole.width, part.width))?;
+    rows_in(plan.rows, whole, plan, &format!("{at}.whole"))
 }
 
 /// That rows with a name are in the arena, and that plans with a head have the same ones.
@@ -164,18 +185,20 @@ fn hidden(plan: &Plan, target: &Target, layers: usize, at: &str) -> Checked {
 }
 
 fn place(place: Place, plan: &Plan, at: &str) -> Checked {
+    rows_in(plan.tokens, place, plan, at)
+}
+
+/// That so many rows lie in the arena.
+fn rows_in(rows: usize, place: Place, plan: &Plan, at: &str) -> Checked {
     let Place { offset, width, stride, dtype } = place;
     count(width, at, "width")?;
     ensure(stride >= width, &format!("{at}.stride"), || format!("{stride} is less than the width, {width}"))?;
     ensure(offset.is_multiple_of(dtype.size()), &format!("{at}.offset"), || {
         format!("{offset} is not a multiple of {}", dtype.size())
     })?;
-    let end = product(&[plan.tokens, stride, dtype.size()]).and_then(|size| size.checked_add(offset));
+    let end = product(&[rows, stride, dtype.size()]).and_then(|size| size.checked_add(offset));
     ensure(end.is_some_and(|end| end <= plan.arena_bytes), at, || {
-        format!(
-            "{} rows of {stride} at byte {offset} do not lie in an arena of {} bytes",
-            plan.tokens, plan.arena_bytes
-        )
+        format!("{rows} rows of {stride} at byte {offset} do not lie in an arena of {} bytes", plan.arena_bytes)
     })
 }
 

@@ -701,7 +701,7 @@ fn calls_that_nobody_can_answer() {
     let value = Place { offset: 256, width: 5, stride: 8, dtype: DType::BF16 };
     let reduce = |before, value| {
         move |m: &mut Manifest| {
-            m.targets[0].plans[1].calls = vec![Call { before, work: Work::AllReduce { value } }];
+            m.targets[0].plans[1].calls = vec![Call { before, work: Work::AllReduce { value, added: None } }];
         }
     };
     let mut sound = sample();

@@ -1,5 +1,6 @@
 //! Plans: the launches of a step, their arguments, and what the caller does between them.
 use serde::{Deserialize, Serialize};
+use std::ops::Range;
 
 use super::DType;
 
@@ -27,7 +28,8 @@ pub struct Plan {
     /// Launches before this one make the hidden rows of all tokens; from it on they make logits of
     /// the hidden rows that [`Input::Rows`] names, and read nothing else of the step.
     pub body: usize,
-    /// What is the caller's to do between launches, in order.
+    /// What is the caller's to do between launches, in order; in the head nothing but to gather
+    /// logits.
     pub calls: Vec<Call>,
     /// Rows of all tokens that the body leaves in the arena, in addition to
     /// [`Target::hidden`](super::Target::hidden), as the options of the compilation asked for:
@@ -39,6 +41,25 @@ pub struct Plan {
     pub logits: Logits,
     /// The place of the likeliest tokens; without them, the reader looks through the logits.
     pub picks: Option<Picks>,
+}
+
+impl Plan {
+    /// The logits of all ranks, when an engine has run the plan.
+    pub fn whole_logits(&self) -> Logits {
+        let gathered = self.calls.iter().find_map(|call| match call.work {
+            Work::AllGather { whole: Place { offset, width, stride, .. }, .. } => {
+                Some(Logits { offset, width, stride })
+            }
+            _ => None,
+        });
+        gathered.unwrap_or(self.logits)
+    }
+
+    /// The launches that make this rank's logits of hidden rows.
+    pub fn head(&self) -> Range<usize> {
+        let gathers = |call: &&Call| matches!(call.work, Work::AllGather { .. });
+        self.body..self.calls.iter().find(gathers).map_or(self.launches.len(), |call| call.before)
+    }
 }
 
 /// What a step must be like for a plan to run it.
@@ -112,6 +133,17 @@ pub enum Work {
     AllReduce {
         /// This rank's part of the sum before, the sum after.
         value: Place,
+        /// What is added to the rounded sum, the same on all ranks.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        added: Option<Place>,
+    },
+    /// Puts the rows of all ranks side by side: they are rows of logits. Only an engine needs it
+    /// done: what follows in the head chooses tokens.
+    AllGather {
+        /// This rank's rows.
+        part: Place,
+        /// The rows of all, in the order of the ranks.
+        whole: Place,
     },
     /// Puts `k` and `v`, of `heads` heads each, into the caller's cache and computes attention. `q`
     /// and `k` are normed and rotated, and a head of `q` is as wide as one of `k`. `window` counts

@@ -162,7 +162,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     args.trace.as_deref().map_or(Ok(()), output::check)?;
     let start = Instant::now();
     let driver = args.engine.device.start()?;
-    let started = driver.is_some().then(|| start.elapsed().as_secs_f64());
+    let started = (!driver.is_empty()).then(|| start.elapsed().as_secs_f64());
     let start = Instant::now();
     let artifact = args.engine.artifact()?;
     let positions = artifact.manifest().model.max_positions;
@@ -182,7 +182,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         return model::run(args, chip, &artifact, model::Tokens { prompt, position });
     }
     #[cfg(feature = "emulator")]
-    if let super::engine::DeviceArg::Emulated(chip) = &args.engine.device {
+    if let super::device::DeviceArg::Emulated(chip) = args.engine.device.first() {
         if args.ledger || args.trace.is_some() {
             let message = "an emulator has no time, which --ledger and --trace are about";
             return Err(Failure::new("bench", message).help("--kernels counts what kernels do there"));
@@ -193,7 +193,8 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     // Decoding starts when the prompt is forgotten.
     let longest = (position + steps + 2 * args.guesses.speculate).max(prompt.div_ceil(widest));
     let drafts = args.guesses.speculate > 0;
-    let mut engine = args.engine.unloaded(None, artifact, std::iter::repeat_n(longest, widest), drafts)?;
+    let devices = args.engine.device.open(&artifact, args.engine.threads)?;
+    let mut engine = args.engine.unloaded(devices, artifact, std::iter::repeat_n(longest, widest), drafts)?;
     args.guesses.check(&engine)?;
     let opened = start.elapsed().as_secs_f64();
     args.engine.load(&mut engine)?;

@@ -3,14 +3,15 @@ use std::env::var_os;
 use std::path::{Path, PathBuf};
 
 use atomc_artifact::{Expected, files, is_key};
-use atomc_runtime::device::{Device, DeviceError, Started};
+use atomc_runtime::device::Device;
 use atomc_runtime::kv::Kept;
-use atomc_runtime::manifest::{Manifest, Target};
+use atomc_runtime::manifest::Target;
 use atomc_runtime::signature;
 use atomc_runtime::states;
 use atomc_runtime::weights::packed::Packed;
-use atomc_runtime::{Artifact, Checkpoint, DeviceChoice, Engine, EngineOptions, Error, Random};
+use atomc_runtime::{Artifact, Checkpoint, Engine, EngineOptions, Error, Random};
 
+use super::device::Devices;
 use super::failure::Failure;
 use super::guesses::GuessArgs;
 use super::progress::{Progress, Unit};
@@ -70,121 +71,13 @@ pub struct EngineArgs {
     pub no_verify: bool,
     /// What to run on: `host`, `host:VARIANT` for one of the variants that `atomc inspect` lists,
     /// `hip:N` for an AMD GPU, `cuda:N` for one of NVIDIA, or `emu:CHIP` for one that is emulated
-    /// (`emu:CHIP:fast` with fewer checks)
-    #[arg(long, value_name = "DEVICE", default_value = "host")]
-    pub device: DeviceArg,
+    /// (`emu:CHIP:fast` with fewer checks). Of an artifact for several ranks one for each, with
+    /// commas between them: `cuda:0,cuda:1`, or `hip:0-7` for eight
+    #[arg(long, value_name = "DEVICE,…", default_value = "host")]
+    pub device: Devices,
     /// Threads to compute with; 0 takes all
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub threads: usize,
-}
-
-/// A device as the command line names it.
-#[derive(Clone, Debug)]
-pub enum DeviceArg {
-    Runtime(DeviceChoice),
-    #[cfg(feature = "emulator")]
-    Emulated(Chip),
-}
-
-/// A chip that is emulated: with every check that the emulator knows, or fast, with none but those
-/// of bounds.
-#[cfg(feature = "emulator")]
-#[derive(Clone, Debug)]
-pub struct Chip {
-    name: String,
-    fast: bool,
-}
-
-#[cfg(feature = "emulator")]
-impl Chip {
-    fn parse(text: &str) -> Option<Chip> {
-        let text = text.strip_prefix("emu:")?;
-        let (name, mode) = text.split_once(':').map_or((text, None), |(name, mode)| (name, Some(mode)));
-        let chip = Chip { name: name.to_owned(), fast: mode.is_some() };
-        (!name.is_empty() && matches!(mode, None | Some("fast"))).then_some(chip)
-    }
-
-    pub fn open(&self, artifact: &Artifact, threads: usize) -> Result<atomc::emulated::Emulated, Error> {
-        let options = if self.fast { atomc_emulator::Options::fast() } else { Default::default() };
-        Ok(atomc::emulated::Emulated::open(artifact, &self.name, threads, options)?)
-    }
-}
-
-impl std::str::FromStr for DeviceArg {
-    type Err = DeviceError;
-
-    fn from_str(text: &str) -> Result<DeviceArg, DeviceError> {
-        #[cfg(feature = "emulator")]
-        if let Some(chip) = Chip::parse(text) {
-            return Ok(DeviceArg::Emulated(chip));
-        }
-        text.parse().map(DeviceArg::Runtime).map_err(|error| match error {
-            #[cfg(feature = "emulator")]
-            DeviceError::UnknownDevice { given, mut have } => {
-                have.extend(["emu:<chip>", "emu:<chip>:fast"]);
-                DeviceError::UnknownDevice { given, have }
-            }
-            error => error,
-        })
-    }
-}
-
-impl DeviceArg {
-    /// The device that the runtime opens, unless it is handed one.
-    fn choice(&self) -> DeviceChoice {
-        match self {
-            DeviceArg::Runtime(choice) => choice.clone(),
-            #[cfg(feature = "emulator")]
-            DeviceArg::Emulated(_) => DeviceChoice::default(),
-        }
-    }
-
-    /// Starts the device's driver, if it has one.
-    pub fn start(&self) -> Result<Option<Started>, Failure> {
-        match self {
-            DeviceArg::Runtime(choice) => Ok(choice.start().map_err(Error::from)?),
-            #[cfg(feature = "emulator")]
-            DeviceArg::Emulated(_) => Ok(None),
-        }
-    }
-
-    /// Opens the device with the artifact's code for it.
-    pub fn open(&self, artifact: &Artifact, threads: usize) -> Result<Box<dyn Device>, Failure> {
-        match self {
-            DeviceArg::Runtime(choice) => Ok(choice.open(artifact, threads).map_err(Error::from)?),
-            #[cfg(feature = "emulator")]
-            DeviceArg::Emulated(chip) => Ok(Box::new(chip.open(artifact, threads)?)),
-        }
-    }
-
-    /// The target to compile for, to run here.
-    #[cfg(feature = "compiler")]
-    pub fn known_target(&self) -> Result<String, Failure> {
-        let arch = match self {
-            DeviceArg::Runtime(DeviceChoice::Host { .. }) => return Ok("host".into()),
-            DeviceArg::Runtime(DeviceChoice::Gpu { vendor, ordinal }) => {
-                vendor.device(*ordinal).map_err(Error::from)?.arch
-            }
-            #[cfg(feature = "emulator")]
-            DeviceArg::Emulated(chip) => chip.name.clone(),
-        };
-        // NVIDIA's code for one generation alone has a letter more.
-        let names = [arch.clone(), format!("{arch}a")];
-        let known = |name: &String| atomc_targets::rows().iter().any(|row| row.name == *name);
-        names.into_iter().find(known).ok_or_else(|| {
-            let message = format!("no target is called {arch}, which the device is");
-            Failure::new("target", message).help("Name one with --target; `atomc targets` lists them.")
-        })
-    }
-
-    /// The artifact's target for the device.
-    pub fn target(&self, manifest: &Manifest) -> Result<usize, DeviceError> {
-        match self {
-            DeviceArg::Runtime(choice) => choice.target(manifest),
-            #[cfg(feature = "emulator")]
-            DeviceArg::Emulated(chip) => atomc_runtime::device::target(manifest, &chip.name),
-        }
-    }
 }
 
 #[derive(clap::Args)]
@@ -265,7 +158,7 @@ impl EngineArgs {
         artifact: PathBuf,
         named: &Named,
         folder: Option<&Path>,
-        (device, threads): (DeviceArg, usize),
+        (device, threads): (Devices, usize),
     ) -> Result<EngineArgs, Failure> {
         let &Named { ref weights, random_weights, ref draft_weights, no_verify, ref require_signed_by } = named;
         let weights = weights.clone().or(folder.filter(|_| random_weights.is_none()).map(Path::to_owned));
@@ -281,13 +174,13 @@ impl EngineArgs {
     /// The engine with its weights for a server: with a cache for as many tokens as its sequences
     /// may have, or as there is memory for.
     pub fn serving(&self, artifact: Artifact, wanted: &Sequences, guesses: &GuessArgs) -> Result<Engine, Failure> {
-        let (draft, threads) = (guesses.speculate > 0, atomc_runtime::pool::threads(self.threads, 1));
-        let (manifest, device) = (artifact.manifest(), self.device.open(&artifact, threads)?);
-        let target = &manifest.targets[self.device.target(manifest).map_err(Error::from)?];
+        let draft = guesses.speculate > 0;
+        let (manifest, devices) = (artifact.manifest(), self.device.open(&artifact, self.threads)?);
+        let target = &manifest.targets[self.device.first().target(manifest).map_err(Error::from)?];
         let name = target.name.clone();
         let longest = manifest.model.max_positions.next_multiple_of(target.layout.block_tokens);
         let most = longest.saturating_mul(wanted.at_once);
-        let cache_tokens = wanted.cache_tokens.unwrap_or_else(|| most.min(fitting(target, device.memory())));
+        let cache_tokens = wanted.cache_tokens.unwrap_or_else(|| most.min(fitting(target, devices[0].memory())));
         let options = EngineOptions {
             threads: self.threads,
             cache_tokens,
@@ -297,7 +190,7 @@ impl EngineArgs {
             draft,
             ..EngineOptions::default()
         };
-        let mut engine = Engine::with_device(artifact, &name, device, &options)?;
+        let mut engine = Engine::with_devices(artifact, &name, devices, &options)?;
         guesses.check(&engine)?;
         self.load(&mut engine)?;
         Ok(engine)
@@ -315,23 +208,19 @@ impl EngineArgs {
         sequences: impl IntoIterator<Item = usize>,
         draft: bool,
     ) -> Result<Engine, Failure> {
-        let device: Option<Box<dyn Device>> = match &self.device {
-            DeviceArg::Runtime(_) => None,
-            #[cfg(feature = "emulator")]
-            DeviceArg::Emulated(chip) => Some(Box::new(chip.open(&artifact, self.threads)?)),
-        };
-        self.engine_on(device, artifact, sequences, draft)
+        let devices = self.device.open(&artifact, self.threads)?;
+        self.engine_on(devices, artifact, sequences, draft)
     }
 
-    /// The engine on a device that was opened already.
+    /// The engine on devices that were opened already.
     pub fn engine_on(
         &self,
-        device: Option<Box<dyn Device>>,
+        devices: Vec<Box<dyn Device>>,
         artifact: Artifact,
         sequences: impl IntoIterator<Item = usize>,
         draft: bool,
     ) -> Result<Engine, Failure> {
-        let mut engine = self.unloaded(device, artifact, sequences, draft)?;
+        let mut engine = self.unloaded(devices, artifact, sequences, draft)?;
         self.load(&mut engine)?;
         Ok(engine)
     }
@@ -339,13 +228,13 @@ impl EngineArgs {
     /// The engine without weights.
     pub fn unloaded(
         &self,
-        device: Option<Box<dyn Device>>,
+        devices: Vec<Box<dyn Device>>,
         artifact: Artifact,
         sequences: impl IntoIterator<Item = usize>,
         draft: bool,
     ) -> Result<Engine, Failure> {
         let manifest = artifact.manifest();
-        let target = &manifest.targets[self.device.target(manifest).map_err(Error::from)?];
+        let target = &manifest.targets[self.device.first().target(manifest).map_err(Error::from)?];
         let (name, block, longest) = (target.name.clone(), target.layout.block_tokens, manifest.model.max_positions);
         let room = |length: usize| length.clamp(1, longest).next_multiple_of(block);
         let rooms: Vec<usize> = sequences.into_iter().map(room).collect();
@@ -353,19 +242,15 @@ impl EngineArgs {
         let slots = if draft { 2 * rooms.len() } else { rooms.len() };
         let cache_tokens = rooms.iter().sum();
         let options = EngineOptions {
-            device: self.device.choice(),
-            threads: self.threads,
             cache_tokens,
             slots,
             // No verb shares beginnings.
             snapshots: 0,
             snapshot_tokens: EngineOptions::NO_SNAPSHOTS,
             draft,
+            ..EngineOptions::default()
         };
-        match device {
-            Some(device) => Ok(Engine::with_device(artifact, &name, device, &options)?),
-            None => Ok(Engine::new(artifact, &options)?),
-        }
+        Ok(Engine::with_devices(artifact, &name, devices, &options)?)
     }
 
     pub fn load(&self, engine: &mut Engine) -> Result<(), Failure> {

@@ -129,7 +129,7 @@ impl From<Error> for Failure {
     fn from(error: Error) -> Failure {
         match error {
             Error::Artifact(error) => error.into(),
-            Error::Hosted(_) | Error::NoDraftCheckpoint | Error::Shared { .. } | Error::CallerAttends { .. } => {
+            Error::Hosted(_) | Error::NoDraftCheckpoint | Error::Ranks { .. } | Error::CallerAttends { .. } => {
                 Failure::new("artifact", error)
             }
             Error::Signature(error) => error.into(),

@@ -4,6 +4,7 @@ mod check;
 #[cfg(feature = "compiler")]
 mod compile;
 mod completions;
+mod device;
 mod devices;
 mod diff;
 mod doctor;

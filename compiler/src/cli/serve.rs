@@ -16,7 +16,8 @@ use atomc_server::text::Text;
 use atomc_server::worker::{self, Handle};
 
 use self::access::AccessArgs;
-use super::engine::{DeviceArg, EngineArgs, Named, Sequences};
+use super::device::Devices;
+use super::engine::{EngineArgs, Named, Sequences};
 use super::failure::{Failure, tell};
 use super::guesses::GuessArgs;
 use super::trust;
@@ -48,8 +49,8 @@ pub struct Args {
     #[arg(long, value_name = "PATH")]
     tokenizer: Option<PathBuf>,
     /// What to run on, as with `atomc run`
-    #[arg(long, value_name = "DEVICE", default_value = "host")]
-    device: DeviceArg,
+    #[arg(long, value_name = "DEVICE,…", default_value = "host")]
+    device: Devices,
     /// Threads to compute with; 0 takes all
     #[arg(long, value_name = "N", default_value_t = 0)]
     threads: usize,
@@ -233,12 +234,6 @@ fn opened(args: &Args, engine: &EngineArgs) -> Result<Artifact, Failure> {
     let made = if is_found && !args.path.join(ARTIFACT).exists() { Some(compiled(args)?) } else { None };
     check_target(args, made.is_some())?;
     let artifact = engine.artifact()?;
-    let ranks = artifact.manifest().ranks();
-    if ranks > 1 {
-        let message = format!("the artifact is for one of {ranks} ranks that share the model out (--tp, --ep)");
-        let help = "Ranks are vLLM's and SGLang's to run (docs/vllm.md); this server takes one device.";
-        return Err(Failure::new("artifact", message).help(help));
-    }
     let is_asked = !is_found || args.named.is_signed() || made == Some(artifact.fingerprint());
     if !is_asked && !TrustList::read(&trust::place()?)?.has(artifact.fingerprint()) {
         let file = args.path.join(ARTIFACT);
@@ -275,7 +270,7 @@ fn check_target(_: &Args, _: bool) -> Result<(), Failure> {
 fn compiled(args: &Args) -> Result<Fingerprint, Failure> {
     let target = match &args.target {
         Some(target) => target.clone(),
-        None => args.device.known_target()?,
+        None => args.device.first().known_target()?,
     };
     let file = args.path.join(ARTIFACT);
     tell(format_args!("no artifact in {}: compiling for {target}", args.path.display()));

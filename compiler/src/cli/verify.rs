@@ -16,7 +16,8 @@ use atomc_runtime::probe::Probe;
 use atomc_runtime::{Artifact, Error, pool};
 use serde_json::json;
 
-use super::engine::{ArtifactArgs, DeviceArg};
+use super::device::DeviceArg;
+use super::engine::ArtifactArgs;
 use super::failure::Failure;
 use super::inspect;
 use super::progress::{Progress, Unit};

@@ -237,7 +237,11 @@ impl Args<'_> {
                     let message = "what is summed over ranks, in place, is read by something else";
                     return Err(Diagnostic::new("driver::call", message).at(graph.location(call)));
                 }
-                Ok(Work::AllReduce { value: self.place(value)? })
+                let added = operands.get(1).map(|&added| self.place(added)).transpose()?;
+                Ok(Work::AllReduce { value: self.place(value)?, added })
+            }
+            Op::AllGather { .. } => {
+                Ok(Work::AllGather { part: self.place(operands[0])?, whole: self.place(call.into())? })
             }
             Op::CallerAttention { layer, scale, window } => {
                 let [q, k, v] = [0, 1, 2].map(|operand| self.place(operands[operand]));

@@ -61,10 +61,13 @@ fn outline(plan: &Plan, target: &Target) -> String {
     for call in plan.calls.iter().rev() {
         let word = match call.work {
             manifest::Work::Embedding { .. } => "embedding",
-            manifest::Work::AllReduce { .. } => "all_reduce",
+            manifest::Work::AllReduce { added: None, .. } => "all_reduce",
+            manifest::Work::AllReduce { added: Some(_), .. } => "all_reduce add",
+            manifest::Work::AllGather { .. } => "all_gather",
             manifest::Work::Attention { .. } => "caller",
         };
-        words.insert(call.before, format!("[{word}]"));
+        // The bar stands before the head.
+        words.insert(call.before + usize::from(call.before > plan.body), format!("[{word}]"));
     }
     words.join(" ")
 }

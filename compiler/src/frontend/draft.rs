@@ -5,11 +5,11 @@
 //! Ranks share its layers out as they do the target's; each makes everything before them in full.
 use atomc_config::draft::{Beside, Eagle3};
 use atomc_config::{Draft, Fusion, Head};
-use atomc_ir::results::{DRAFTED, HIDDEN, LOGITS, PICKS};
+use atomc_ir::results::{DRAFTED, HIDDEN, LOGITS};
 use atomc_ir::{Builder, DType, Diagnostic, Dim, Graph, Op, Shape, Type, Value};
 
 use super::layer::{Carried, LayerBuilder, Made, norm};
-use super::model::{Around, caches, growth, head, index, ropes, through};
+use super::model::{Around, caches, growth, head, index, picked_tokens, ropes, through};
 use super::product::Factor;
 use super::{Config, Part};
 
@@ -66,10 +66,10 @@ pub fn graph(config: &Config, draft: &Draft, part: Part) -> Result<Graph, Diagno
         Head::Own(module) => head(&mut b, model, part, normed, module)?,
     };
     let logits = b.scale(logits, model.scales.logits)?;
-    let picks = if part.all() == 1 { Some(b.argmax(logits)?) } else { None };
     let mut results = vec![(LOGITS.to_string(), logits)];
     results.extend(states);
-    results.extend(picks.map(|picks| (PICKS.to_string(), picks)));
+    let vocab = if let Head::Own(_) = draft.head { model.vocab } else { config.vocab };
+    results.extend(picked_tokens(&mut b, logits, vocab)?);
     results.extend([(HIDDEN.to_string(), left), (DRAFTED.to_string(), picked)]);
     b.finish(results)
 }

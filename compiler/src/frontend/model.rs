@@ -5,7 +5,7 @@
 //! has some of the logits, if the head has a weight of its own that can be shared out.
 use atomc_artifact::manifest;
 use atomc_config::{Draft, Fusion, Growth, Half, Layer, of_kind};
-use atomc_ir::results::{DRAFTED, EMBEDDINGS, HIDDEN, LOGITS, PICKS};
+use atomc_ir::results::{DRAFTED, EMBEDDINGS, HIDDEN, LOGITS, PICKS, WHOLE_LOGITS};
 use atomc_ir::trial::round;
 use atomc_ir::{Builder, DType, Diagnostic, Dim, Graph, Op, Shape, Type, Value};
 
@@ -31,7 +31,7 @@ fn last_norm(config: &Config) -> String {
 ///
 /// Inputs: `ids`, `positions`, `lengths`, `rows`, `batch`, then the states of each layer, `kv0`, or
 /// `conv1` and `delta1`, …, unless the caller attends. Results: `logits`, then the cache states,
-/// called as the inputs are, then `picks`, unless ranks share the model out, then `hidden`
+/// called as the inputs are, then `whole_logits` where a rank has a part of the vocabulary, then `picks`, then `hidden`
 /// ([`atomc_ir::results`]), then the input of each layer in `hidden`, then the rows that a draft
 /// goes on from.
 pub fn graph(config: &Config, part: Part, asked: Asked) -> Result<Graph, Diagnostic> {
@@ -74,10 +74,9 @@ pub fn graph(config: &Config, part: Part, asked: Asked) -> Result<Graph, Diagnos
         false => head(&mut b, config, part, normed, HEAD_MODULE)?,
     };
     let logits = b.scale(logits, config.scales.logits)?;
-    let picks = if part.all() == 1 { Some(b.argmax(logits)?) } else { None };
     let mut results = vec![(LOGITS.to_string(), logits)];
     results.extend(states);
-    results.extend(picks.map(|picks| (PICKS.to_string(), picks)));
+    results.extend(picked_tokens(&mut b, logits, config.vocab)?);
     results.push((HIDDEN.to_string(), x));
     let wanted = entered.iter().enumerate().filter(|(layer, _)| asked.hidden.contains(layer));
     results.extend(wanted.map(|(layer, &rows)| (format!("{HIDDEN}.{layer}"), rows)));
@@ -88,6 +87,17 @@ pub fn graph(config: &Config, part: Part, asked: Asked) -> Result<Graph, Diagnos
         results.push((EMBEDDINGS.to_string(), embedded));
     }
     b.finish(results)
+}
+
+/// The likeliest tokens: of logits over the whole vocabulary, which are gathered where a rank has a
+/// part of it.
+pub fn picked_tokens(b: &mut Builder, logits: Value, vocab: usize) -> Result<Vec<(String, Value)>, Diagnostic> {
+    let width = b.ty(logits).as_tensor().and_then(|t| t.shape.last()).unwrap_or(vocab);
+    if width == vocab {
+        return Ok(vec![(PICKS.to_string(), b.argmax(logits)?)]);
+    }
+    let whole = b.push(Op::AllGather { ranks: vocab / width }, &[logits])?;
+    Ok(vec![(WHOLE_LOGITS.to_string(), whole), (PICKS.to_string(), b.argmax(whole)?)])
 }
 
 /// An input of whole numbers.

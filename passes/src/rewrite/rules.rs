@@ -34,4 +34,11 @@ pub const RULES: &[Rule] = &[
         make: "%y = gelu_tanh_mul ?gate, ?up",
         before: &[],
     },
+    Rule {
+        name: "all_reduce_add",
+        find: "%s = all_reduce ?x
+               %y = add ?a, %s",
+        make: "%y = all_reduce ?x, ?a",
+        before: &[],
+    },
 ];

@@ -171,10 +171,12 @@ class Call:
 
     @property
     def kind(self) -> Literal["embedding", "all_reduce", "attention"]:
-        """`embedding`: put rows into `value`. `all_reduce`: sum `value` over all ranks, in place. `attention`: put `k` and
-        `v` into the cache of `layer` and attend."""
+        """`embedding`: put rows into `value`. `all_reduce`: sum `value` over all ranks, in place, and add `added`, if there
+        is some. `attention`: put `k` and `v` into the cache of `layer` and attend."""
     @property
     def value(self) -> View | None: ...
+    @property
+    def added(self) -> View | None: ...
     @property
     def layer(self) -> int: ...
     @property

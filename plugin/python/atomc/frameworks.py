@@ -261,7 +261,8 @@ class Driven(torch.nn.Module):
                 torch.from_dlpack(call.value).copy_(embeds[tokens])
             elif call.kind == "all_reduce":
                 value = torch.from_dlpack(call.value)
-                value.copy_(reduce(value.contiguous()))
+                total = reduce(value.contiguous())
+                value.copy_(total if call.added is None else total + torch.from_dlpack(call.added))
             elif attend:
                 q, k, v = (torch.from_dlpack(x).contiguous() for x in (call.q, call.k, call.v))
                 torch.from_dlpack(call.out).copy_(attend(call.layer, q, k, v))

@@ -47,6 +47,8 @@ pub enum DeviceError {
     Kernel { device: String, detail: String },
     #[error("{device} is lost to this process: {detail}")]
     Lost { device: String, detail: String },
+    #[error("rank {rank} has left the step")]
+    Left { rank: usize },
     #[error("{device}: {detail}")]
     Failed { device: String, detail: String },
 }

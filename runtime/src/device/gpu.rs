@@ -477,6 +477,10 @@ impl Device for Gpu {
         unsafe { self.start(kernel, pack.groups(), pack.parameters(), stream) }
     }
 
+    fn stream(&self) -> Stream {
+        Stream(self.context.stream().expose_provenance())
+    }
+
     unsafe fn scratch(&mut self, bytes: usize, stream: Stream) -> Result<DeviceBuffer, DeviceError> {
         // SAFETY: passed on to the caller.
         unsafe { self.context.scratch(bytes, stream.handle()) }

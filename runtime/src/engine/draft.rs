@@ -249,7 +249,9 @@ impl Engine {
             let Some(left) = draft.take(sequence).map(Left::last) else { continue };
             let Some(place) = draft.keep(sequence) else { continue };
             let (from, to) = (offset + left.row * stride, offset + place * stride);
-            self.session.memory.hidden.copy_within(from..from + stride, to)?;
+            for session in std::iter::once(&mut self.session).chain(&mut self.others) {
+                session.memory.hidden.copy_within(from..from + stride, to)?;
+            }
             draft.left.insert(sequence, Left { row: place, ..left });
         }
         Ok(())

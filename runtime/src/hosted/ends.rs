@@ -79,7 +79,7 @@ impl Hosted {
             self.session.inputs.clear();
             self.session.inputs.want_first(rows);
         }
-        let launches = plan.body..plan.launches.len();
+        let launches = plan.head();
         let part = self.rows_alone(index, launches, rows, stream);
         let Logits { offset, width, stride } = plan.logits;
         // SAFETY: heads read the rows, which are there, and nothing of a step.

@@ -9,7 +9,7 @@ use atomc_runtime::{Artifact, Engine, Request, Want};
 use serde_json::{Value, json};
 
 use super::{Args, prefill};
-use crate::cli::engine::Chip;
+use crate::cli::device::Chip;
 use crate::cli::failure::Failure;
 
 /// One kind of step.
@@ -33,7 +33,7 @@ pub fn run(args: &Args, chip: &Chip, artifact: Artifact, prompt: usize) -> Resul
     let tally = device.tally();
     let widest = args.batch.iter().copied().max().unwrap_or(1);
     let sequences = std::iter::repeat_n(prompt + 1, widest);
-    let mut engine = args.engine.engine_on(Some(Box::new(device)), artifact, sequences, false)?;
+    let mut engine = args.engine.engine_on(vec![Box::new(device)], artifact, sequences, false)?;
     let ids: Vec<u32> = (0..prompt).map(|i| (10 + i as u32) % engine.model().vocab as u32).collect();
     let mut steps = vec![measure(&mut engine, &tally, format!("prefill {prompt}"), |engine| {
         let (sequence, _) = prefill(engine, &ids)?;

@@ -1,0 +1,189 @@
+//! Ranks of one process: each has a device, its part of the weights, and a thread, and all run the
+//! same plan at once. Between launches they meet for the work that a plan leaves to its caller:
+//! sums over ranks, and logits that are gathered.
+//!
+//! Every rank makes a part of the result and gives it to all, in the memory of the host. Sums are
+//! in the order of the ranks, so all ranks have the same bits. A rank that fails leaves the
+//! meeting: the others end their step with an error instead of waiting.
+mod meeting;
+
+use crate::device::{DeviceBuffer, DeviceError, Launches, Part};
+use crate::error::Error;
+use crate::pool::Pool;
+use crate::session::Session;
+use crate::weights::Progress;
+use atomc_artifact::manifest::{Place, Work};
+use meeting::Meeting;
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Mutex, PoisonError};
+
+/// Several ranks, each with a thread.
+#[derive(Debug)]
+pub(crate) struct Ranks {
+    crew: Pool,
+    meeting: Meeting,
+}
+
+impl Ranks {
+    pub fn new(ranks: usize) -> Result<Ranks, DeviceError> {
+        let crew = Pool::new(ranks).map_err(|source| DeviceError::Threads { threads: ranks, source })?;
+        Ok(Ranks { crew, meeting: Meeting::new(ranks) })
+    }
+
+    /// Runs a plan for the step that the first rank's inputs hold.
+    pub fn run(
+        &mut self,
+        (first, others): (&mut Session, &mut [Session]),
+        plan: usize,
+        observe: Option<&mut Launches>,
+    ) -> Result<(), DeviceError> {
+        others.iter_mut().for_each(|other| other.inputs.take_from(&first.inputs));
+        self.meeting.begin();
+        let (meeting, observe) = (&self.meeting, Mutex::new(observe));
+        each(&mut self.crew, std::iter::once(first).chain(others), |session| {
+            let rank = session.rank.number;
+            let observe = if rank == 0 { lock(&observe).take() } else { None };
+            // SAFETY: every session was bound when it was made, its inputs hold the step, which
+            // fits the plan, and the sessions are borrowed for this call.
+            let done = unsafe { session.step(plan, meeting, observe) };
+            done.inspect_err(|_| meeting.leave(rank))
+        })
+        .map_err(cause)
+    }
+
+    /// Fills the weights of all ranks at once; `load` reports to the progress that it is given.
+    pub fn load(
+        &mut self,
+        (first, others): (&mut Session, &mut [Session]),
+        progress: Progress,
+        load: impl Fn(&mut Session, Progress) -> Result<(), Error> + Sync,
+    ) -> Result<(), Error> {
+        let counts: Vec<[AtomicU64; 2]> = (0..=others.len()).map(|_| Default::default()).collect();
+        let sum = |which: usize| counts.iter().map(|count| count[which].load(Relaxed)).sum();
+        each(&mut self.crew, std::iter::once(first).chain(others), |session| {
+            let [own_done, own_total] = &counts[session.rank.number];
+            load(session, &|done, total| {
+                own_done.fetch_max(done, Relaxed);
+                own_total.store(total, Relaxed);
+                progress(sum(0), sum(1));
+            })
+        })
+        .map_err(|mut errors| errors.swap_remove(0))
+    }
+}
+
+/// Calls `work` for each session, on a thread of its own, and returns the errors in the order of
+/// the ranks.
+fn each<'s, E: Send>(
+    crew: &mut Pool,
+    sessions: impl Iterator<Item = &'s mut Session>,
+    work: impl Fn(&mut Session) -> Result<(), E> + Sync,
+) -> Result<(), Vec<E>> {
+    let places: Vec<Mutex<(&mut Session, Option<E>)>> =
+        sessions.map(|session| Mutex::new((session, None))).collect();
+    crew.run(&|worker| {
+        let (session, error) = &mut *lock(&places[worker.index()]);
+        *error = work(session).err();
+    });
+    let errors: Vec<E> =
+        places.into_iter().filter_map(|place| place.into_inner().unwrap_or_else(PoisonError::into_inner).1).collect();
+    if errors.is_empty() { Ok(()) } else { Err(errors) }
+}
+
+fn lock<T>(shared: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    shared.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The error that made a step end: not that of a rank that another one left alone.
+fn cause(mut errors: Vec<DeviceError>) -> DeviceError {
+    let found = errors.iter().position(|error| !matches!(error, DeviceError::Left { .. }));
+    errors.swap_remove(found.unwrap_or(0))
+}
+
+impl Session {
+    /// Runs a plan for the step that the inputs hold, up to each call, which the ranks do together.
+    ///
+    /// # Safety
+    /// As for [`crate::device::Device::run`]; the other ranks run the same.
+    unsafe fn step(
+        &mut self,
+        plan: usize,
+        meeting: &Meeting,
+        observe: Option<&mut Launches>,
+    ) -> Result<(), DeviceError> {
+        let calls: Vec<(usize, Work)> = self.plans[plan].calls.iter().map(|call| (call.before, call.work)).collect();
+        let calls: Vec<(usize, Work)> =
+            calls.into_iter().filter(|(_, work)| !matches!(work, Work::Embedding { .. })).collect();
+        if calls.is_empty() {
+            // SAFETY: passed on to the caller.
+            return unsafe { self.device.run(plan, self.inputs.step(), observe) };
+        }
+        self.inputs.upload()?;
+        let mut next = 0;
+        for (before, work) in calls {
+            // SAFETY: passed on to the caller.
+            unsafe { self.launch(plan, next..before) }?;
+            self.meet(work, meeting)?;
+            next = before;
+        }
+        let end = self.plans[plan].launches.len();
+        // SAFETY: passed on to the caller.
+        unsafe { self.launch(plan, next..end) }
+    }
+
+    /// # Safety
+    /// As for [`crate::device::Device::run`].
+    unsafe fn launch(&mut self, plan: usize, launches: Range<usize>) -> Result<(), DeviceError> {
+        let (size, step, stream) = (self.inputs.step().size, self.inputs.addresses().step, self.device.stream());
+        // SAFETY: passed on to the caller; the stream is the device's own.
+        unsafe { self.device.launch(Part { plan, launches, size, step, stream }) }
+    }
+
+    /// Does a call with the other ranks.
+    fn meet(&mut self, work: Work, meeting: &Meeting) -> Result<(), DeviceError> {
+        let counts = self.inputs.counts();
+        let (rank, arena) = (self.rank.number, &mut self.memory.arena);
+        match work {
+            Work::Embedding { .. } | Work::Attention { .. } => Ok(()),
+            Work::AllReduce { value, added } => {
+                let added = added.map(|added| taken(arena, added, counts.tokens)).transpose()?;
+                let mut sum = taken(arena, value, counts.tokens)?;
+                meeting.sum(rank, &mut sum, value.dtype)?;
+                if let Some(added) = added {
+                    meeting::add(&mut sum, &added, value.dtype);
+                }
+                arena.upload(value.offset, &sum)
+            }
+            Work::AllGather { part, whole } => {
+                let own = taken(arena, part, counts.rows)?;
+                let all = meeting.gather(rank, &own)?;
+                let mut rows = vec![0; bytes(whole, counts.rows)];
+                side_by_side(&all, &mut rows, (part, whole));
+                arena.upload(whole.offset, &rows)
+            }
+        }
+    }
+}
+
+/// Bytes of the rows of a value.
+fn bytes(place: Place, rows: usize) -> usize {
+    rows * place.stride * place.dtype.size()
+}
+
+/// The rows of a value.
+fn taken(arena: &DeviceBuffer, place: Place, rows: usize) -> Result<Vec<u8>, DeviceError> {
+    let mut to = vec![0; bytes(place, rows)];
+    arena.download(place.offset, &mut to)?;
+    Ok(to)
+}
+
+/// Puts rows of all ranks side by side.
+fn side_by_side(parts: &[Vec<u8>], whole: &mut [u8], (part, to): (Place, Place)) {
+    let [width, from, stride] = [part.width, part.stride, to.stride].map(|numbers| numbers * part.dtype.size());
+    for (rank, rows) in parts.iter().enumerate() {
+        for (row, to) in rows.chunks_exact(from).zip(whole.chunks_exact_mut(stride)) {
+            to[rank * width..][..width].copy_from_slice(&row[..width]);
+        }
+    }
+}

@@ -1,0 +1,135 @@
+//! Models that ranks share out, run by an engine with a device for each.
+use atomc::driver::{self, Options};
+use atomc::emulated::Emulated;
+use atomc::frontend::Part;
+use atomc_ir::DType;
+use atomc_passes::BucketOptions;
+use atomc_runtime::device::Device;
+use atomc_runtime::{Artifact, Checkpoint, DeviceChoice, Engine, EngineOptions, Request, SeqId, Want, greedy};
+use atomc_tests::{CONTEXT, Case, Mode, cases, cases_of_experts, cases_with_states};
+
+/// An engine of all ranks, on the host or on chips that are emulated.
+fn open(case: &Case, part: Part, chip: &str) -> Engine {
+    let buckets = BucketOptions { decode: vec![1, 2], each: 1, tokens: CONTEXT, rows: CONTEXT };
+    let Part { ranks, expert_ranks, .. } = part;
+    let options = Options { targets: vec![chip.into()], buckets, ranks, expert_ranks, ..Options::default() };
+    let compiled =
+        driver::compile(&case.config, &options, &mut |_, _, _| ()).unwrap_or_else(|e| panic!("{}: {e}", case.name));
+    let dir = tempfile::tempdir().expect("a temporary folder");
+    let path = dir.path().join("m.atomc");
+    compiled.write(&path).expect("an artifact");
+    let artifact = Artifact::open(&path).expect("a whole artifact");
+    let device = |_| -> Box<dyn Device> {
+        match chip {
+            "host" => DeviceChoice::default().open(&artifact, 1).expect("a device"),
+            chip => Box::new(Emulated::open(&artifact, chip, 1, Default::default()).expect("a device")),
+        }
+    };
+    let devices = (0..part.all()).map(device).collect();
+    let options = EngineOptions { cache_tokens: 8 * CONTEXT, threads: 1, slots: 8, ..EngineOptions::default() };
+    let artifact = Artifact::open(&path).expect("a whole artifact");
+    let mut engine = Engine::with_devices(artifact, chip, devices, &options).expect("an engine");
+    let checkpoint = Checkpoint::open(&case.dir).expect("a checkpoint");
+    engine.load_weights(&checkpoint, &|_, _| ()).unwrap_or_else(|e| panic!("{}: {e}", case.name));
+    engine
+}
+
+/// The logits of tokens that a sequence gets in pieces.
+fn logits(engine: &mut Engine, sequence: SeqId, pieces: &[&[u32]]) -> Vec<f32> {
+    let mut all = vec![];
+    for &tokens in pieces {
+        let request = Request { sequence, tokens, logits: Want::All };
+        all.extend(engine.step(&[request]).expect("a step").of(0).flatten());
+    }
+    all
+}
+
+fn pieces(mode: Mode, tokens: &[u32]) -> Vec<&[u32]> {
+    let mut rest = tokens;
+    let mut piece = |size| {
+        let (piece, left) = rest.split_at(size);
+        rest = left;
+        piece
+    };
+    mode.pieces(tokens.len()).into_iter().map(&mut piece).collect()
+}
+
+fn checked(case: &Case, part: Part, chip: &str, most: f64) {
+    let mut engine = open(case, part, chip);
+    for mode in [Mode::Prefill, Mode::Decode] {
+        let (tokens, sequence) = (case.tokens(1), engine.add_sequence());
+        let got = logits(&mut engine, sequence, &pieces(mode, &tokens));
+        let share = case.error(mode, 1, got.iter().map(|&v| f64::from(v))) / case.torch_error(mode, 1);
+        println!("{} {part:?} on {chip}, {mode:?}: {share:.4}", case.name);
+        assert!(share <= most, "{} {part:?} on {chip}, {mode:?}: {share:.2}", case.name);
+        engine.drop_sequence(sequence).expect("it is there");
+    }
+    chooses(&mut engine, case);
+}
+
+/// The kernels choose the likeliest token of the whole vocabulary; a sequence that forks goes on as
+/// one that was computed alone.
+fn chooses(engine: &mut Engine, case: &Case) {
+    let tokens = case.tokens(1);
+    let (first, last) = tokens.split_at(tokens.len() - 1);
+    let whole = engine.add_sequence();
+    logits(engine, whole, &[first]);
+    let request = |sequence| Request { sequence, tokens: last, logits: Want::Last };
+    let forked = engine.fork(whole, first.len()).expect("a fork");
+    let missing = &first[forked.tokens..];
+    if !missing.is_empty() {
+        logits(engine, forked.sequence, &[missing]);
+    }
+    let row = logits(engine, whole, &[last]);
+    let picks = engine.step_greedy(&[request(forked.sequence)]).expect("a step");
+    assert_eq!(picks, [Some(greedy(&row))], "{}", case.name);
+}
+
+/// Heads that divide or do not, a tied head, a vocabulary that no number divides, biases, a type of
+/// its own.
+#[test]
+fn dense_models_on_the_host() {
+    let chosen = ["llama-bias", "llama-gqa-tied", "llama-odd", "llama-f16", "olmo2", "qwen3-bias"];
+    let mut run = 0;
+    for case in cases().into_iter().filter(|case| chosen.contains(&case.name.as_str())) {
+        for ranks in [2, 4] {
+            let part = Part { ranks, ..Part::default() };
+            if part.of(&case.config).is_ok() {
+                checked(&case, part, "host", Case::SHARE);
+                run += 1;
+            }
+        }
+    }
+    assert!(run >= 6, "{run}");
+}
+
+/// In f32, where no rounding chooses another expert.
+fn in_f32(chip: &str, chosen: &[(&str, [usize; 2])]) {
+    for mut case in cases_of_experts().into_iter().chain(cases_with_states()) {
+        case.config.dtype = DType::F32;
+        for &(_, [ranks, expert_ranks]) in chosen.iter().filter(|(name, _)| *name == case.name) {
+            checked(&case, Part { ranks, expert_ranks, ..Part::default() }, chip, 0.02);
+        }
+    }
+}
+
+#[test]
+fn experts_latent_rows_and_recurrent_states_on_the_host() {
+    in_f32(
+        "host",
+        &[
+            ("moe-qwen3", [1, 2]),
+            ("moe-gpt-oss-mxfp4", [2, 2]),
+            ("moe-gpt-oss", [1, 3]),
+            ("mla-v3", [2, 2]),
+            ("family-minimaxm2", [4, 4]),
+            ("hybrid-next", [1, 2]),
+            ("hybrid-3.5-moe", [2, 2]),
+        ],
+    );
+}
+
+#[test]
+fn ranks_on_emulated_chips() {
+    in_f32("gfx942", &[("moe-gpt-oss-mxfp4", [2, 2]), ("hybrid-3.5-moe", [2, 2])]);
+}
