@@ -125,6 +125,80 @@ impl Prepare {
     }
 }
 
+/// The parameters of the kernel [`crate::manifest::EXCHANGE`], by which ranks sum rows or put them
+/// side by side, each with a kernel of its own. In this order, 8 bytes each.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Exchange {
+    /// This rank's rows, which become the sums of all ranks', if these are wanted.
+    pub value: *mut u8,
+    /// Null, or rows that are added to the rounded sums.
+    pub added: *const u8,
+    /// Null where rows are summed, or where they go side by side.
+    pub whole: *mut u8,
+    /// The slots of each rank, of [`Exchange::slots`] bytes.
+    pub peers: *const u64,
+    /// This rank's own: [`Exchange::STATE`] bytes, zero before the first exchange.
+    pub state: *mut u8,
+    /// The step, which has as many rows.
+    pub step: *const Step,
+    /// This rank's number.
+    pub rank: i64,
+    /// Number of ranks.
+    pub ranks: i64,
+    /// Bytes from one row to the next, a multiple of 16.
+    pub row: i64,
+    /// Bytes of a row without padding.
+    pub width: i64,
+    /// Bytes from one row of `whole` to the next.
+    pub stride: i64,
+    /// 0 for f32, 1 for bf16, 2 for f16.
+    pub dtype: i64,
+    /// Offset of the number of rows in the step.
+    pub count: i64,
+}
+
+/// Bytes of rows that a work-group exchanges at once.
+pub const EXCHANGE_BYTES: usize = 4096;
+/// Most work-groups of a launch: each exchanges one part of the rows after the other.
+pub const EXCHANGE_GROUPS: usize = 256;
+
+impl Exchange {
+    /// Bytes of the state: for each work-group how many exchanges it made, then 0, or one more than
+    /// the number of the rank that it waited for in vain.
+    pub const STATE: usize = (EXCHANGE_GROUPS + 1) * 4;
+
+    /// Bytes of a rank's slots: two halves with the parts of each rank, with 4 bytes of signals for
+    /// 4 of rows.
+    pub fn slots(ranks: usize) -> usize {
+        2 * ranks * EXCHANGE_GROUPS * 2 * EXCHANGE_BYTES
+    }
+
+    /// Work-groups of a launch for `rows` rows.
+    pub fn groups(&self, rows: usize) -> usize {
+        (rows * self.row as usize).div_ceil(EXCHANGE_BYTES).min(EXCHANGE_GROUPS)
+    }
+
+    /// What the launch passes, in the order in which the kernel takes it.
+    pub fn parameters(&self) -> [u64; 13] {
+        [
+            self.value as u64,
+            self.added as u64,
+            self.whole as u64,
+            self.peers as u64,
+            self.state as u64,
+            self.step as u64,
+            self.rank as u64,
+            self.ranks as u64,
+            self.row as u64,
+            self.width as u64,
+            self.stride as u64,
+            self.dtype as u64,
+            self.count as u64,
+        ]
+    }
+}
+
 /// The parameters of the kernel [`crate::manifest::PACK`], which puts a rectangle of a tensor into
 /// a weight, both in the device's memory. In this order, 8 bytes each.
 #[repr(C)]

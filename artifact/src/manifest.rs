@@ -13,7 +13,7 @@ mod weights;
 pub use atomc_dtype::{DType, Encode, Encoded, Fact, Order, STAR, Whole, nth_name};
 pub use expr::{Sources, WeightExpr};
 pub use kernels::{
-    Chip, Extent, Kernel, KernelDef, LoopReport, Module, PACK, PREPARE, Parts, Resources, Tasks, Variant,
+    Chip, EXCHANGE, Extent, Kernel, KernelDef, LoopReport, Module, PACK, PREPARE, Parts, Resources, Tasks, Variant,
 };
 pub use names::{Ignored, Pattern, Renamed, TensorNames, Tied};
 pub use plans::{Arg, Attention, Call, Chosen, Input, Launch, Logits, NamedRows, Picks, Place, Plan, PlanKind, Work};

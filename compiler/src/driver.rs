@@ -279,7 +279,7 @@ fn target(
         step(format!("{}, {} kernels", arch.name, kernels.count()));
         let specs = kernels.specs().into_iter().map(|spec| choose(spec, arch, options.choice));
         let specs: Vec<KernelSpec> = specs.collect::<Result<_, _>>()?;
-        let (object, hosted) = atomc_targets::compile_hosted(&specs, arch)?;
+        let (object, hosted) = atomc_targets::compile_hosted(&specs, options.ranks.max(options.expert_ranks), arch)?;
         code.push(object.code);
         variants.push(variant(arch, code.len(), object.kernels, hosted));
     }
@@ -391,7 +391,8 @@ fn unique(names: &[String]) -> Result<Vec<(String, &'static [Arch])>, Diagnostic
 }
 
 fn variant(arch: &Arch, section: usize, kernels: Vec<manifest::Kernel>, hosted: Option<Hosted>) -> Variant {
-    let (prepare, pack) = hosted.map(|Hosted { prepare, pack }| (prepare, pack)).unzip();
+    let exchange = hosted.as_ref().and_then(|hosted| hosted.exchange.clone());
+    let (prepare, pack) = hosted.map(|hosted| (hosted.prepare, hosted.pack)).unzip();
     Variant {
         name: arch.name.into(),
         features: arch.features.iter().map(|f| f.to_string()).collect(),
@@ -401,6 +402,7 @@ fn variant(arch: &Arch, section: usize, kernels: Vec<manifest::Kernel>, hosted: 
         kernels,
         prepare,
         pack,
+        exchange,
     }
 }
 

@@ -609,7 +609,9 @@ pub fn all_reduce(inputs: &[&Type]) -> Types {
 pub fn all_gather(inputs: &[&Type], ranks: &usize) -> Types {
     let x = float(inputs[0], "x")?;
     match &x.shape.0[..] {
-        &[rows, Dim::Fixed(width)] if *ranks > 0 => one(x.dtype, Shape(vec![rows, Dim::Fixed(width.saturating_mul(*ranks))])),
+        &[rows, Dim::Fixed(width)] if *ranks > 0 => {
+            one(x.dtype, Shape(vec![rows, Dim::Fixed(width.saturating_mul(*ranks))]))
+        }
         _ => Err(format!("x must be rows for {ranks} ranks, not {x}")),
     }
 }

@@ -440,9 +440,7 @@ impl Model {
                 let rows = |place: Place| hosted.rows(place);
                 match call.work {
                     Work::Embedding { value } => (call.work, [rows(value), None, None, None]),
-                    Work::AllReduce { value, added } => {
-                        (call.work, [rows(value), added.and_then(rows), None, None])
-                    }
+                    Work::AllReduce { value, added } => (call.work, [rows(value), added.and_then(rows), None, None]),
                     Work::AllGather { whole, .. } => (call.work, [rows(whole), None, None, None]),
                     Work::Attention { q, k, v, out, .. } => (call.work, [rows(q), rows(k), rows(v), rows(out)]),
                 }

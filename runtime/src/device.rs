@@ -18,6 +18,7 @@ mod launch;
 mod memory;
 
 pub use error::DeviceError;
+pub use gpu::Peer;
 pub use gpu::{Gpu, GpuDevice, Started, Vendor};
 pub use host::{Host, lacking};
 pub use launch::{Launches, Part, StepSize, Stream};
@@ -25,6 +26,7 @@ pub use memory::{DeviceBuffer, DeviceMemory, InputAddresses, Memory, StateMemory
 
 use crate::memory::Buffer;
 use crate::pool::Pool;
+use crate::weights::Rank;
 use atomc_artifact::Artifact;
 use atomc_artifact::abi::{Pack, Prepare};
 use atomc_artifact::manifest::{Manifest, Plan, Variant};
@@ -121,6 +123,32 @@ pub trait Device: Send {
     unsafe fn pack(&mut self, pack: &Pack, stream: Stream) -> Result<(), DeviceError> {
         let _ = (pack, stream);
         Err(DeviceError::Failed { device: self.name().to_owned(), detail: "it packs no weights".into() })
+    }
+
+    /// Makes memory for exchanges of rows with other ranks, and says how they reach it; none if the
+    /// device has no kernel for it, or none for the calls of these plans.
+    fn offer(&mut self, ranks: usize, plans: &[Plan]) -> Result<Option<Peer>, DeviceError> {
+        let _ = (ranks, plans);
+        Ok(None)
+    }
+
+    /// Whether the device's kernels reach the memory of a rank's device, from now on.
+    fn reach(&mut self, peer: &Peer) -> Result<bool, DeviceError> {
+        let _ = peer;
+        Ok(false)
+    }
+
+    /// From the next [`Device::bind`] on, [`Device::run`] exchanges rows with these ranks, all of
+    /// which it reaches; without them nothing is exchanged.
+    fn join(&mut self, rank: Rank, peers: Option<&[Peer]>) -> Result<(), DeviceError> {
+        let _ = (rank, peers);
+        Ok(())
+    }
+
+    /// The rank that exchanges have waited for in vain since this was last asked. After a call on
+    /// every rank exchanges begin anew.
+    fn missed(&mut self) -> Result<Option<usize>, DeviceError> {
+        Ok(None)
     }
 
     /// The stream on which the device runs by itself, if it has streams.

@@ -14,7 +14,7 @@ use crate::device::{self, Device, DeviceChoice, DeviceError, Launches, Memory, S
 use crate::error::Error;
 use crate::kv::{BlockCopy, Fork, Kept, Kv, KvError, SeqId, Sizes};
 use crate::pool::{Pool, threads};
-use crate::ranks::Ranks;
+use crate::ranks::{self, Ranks};
 use crate::sample::{SamplingError, greedy};
 use crate::schedule::JobError;
 use crate::session::{Outline, Session};
@@ -217,6 +217,7 @@ impl Engine {
         let of = devices.len();
         let outline = |device| Outline::new(artifact.clone(), target, device, has_draft, runs);
         let mut outlines: Vec<Outline> = devices.into_iter().map(outline).collect();
+        let joined = of > 1 && ranks::join(&mut outlines)?;
         let first = &outlines[0];
         let draft = first.target().draft.as_ref().filter(|_| has_draft);
         let draft = draft.map(|draft| Drafting::new(draft, first.drafts()));
@@ -231,7 +232,9 @@ impl Engine {
             let tables = tables.map(|(unit, blocks)| TableRoom { blocks, block_stride: unit.bytes }).collect();
             let inputs = outline.inputs(tables)?;
             let memory = allocate(&mut outline, (blocks, slots), &inputs)?;
-            sessions.push(outline.bind(memory, inputs, Rank { number, of })?);
+            let mut session = outline.bind(memory, inputs, Rank { number, of })?;
+            session.joined = joined;
+            sessions.push(session);
         }
         tracing::debug!(seconds = start.elapsed().as_secs_f64(), "memory");
         let session = sessions.remove(0);

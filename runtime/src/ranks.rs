@@ -7,11 +7,11 @@
 //! meeting: the others end their step with an error instead of waiting.
 mod meeting;
 
-use crate::device::{DeviceBuffer, DeviceError, Launches, Part};
+use crate::device::{DeviceBuffer, DeviceError, Launches, Part, Peer};
 use crate::error::Error;
 use crate::pool::Pool;
-use crate::session::Session;
-use crate::weights::Progress;
+use crate::session::{Outline, Session};
+use crate::weights::{Progress, Rank};
 use atomc_artifact::manifest::{Place, Work};
 use meeting::Meeting;
 use std::ops::Range;
@@ -23,12 +23,34 @@ use std::sync::{Mutex, PoisonError};
 pub(crate) struct Ranks {
     crew: Pool,
     meeting: Meeting,
+    /// Whether the last step failed, after which ranks may have made different exchanges.
+    begin_anew: bool,
+}
+
+/// Lets the devices of all ranks exchange rows by themselves, if each can and reaches all others.
+pub(crate) fn join(outlines: &mut [Outline]) -> Result<bool, DeviceError> {
+    let of = outlines.len();
+    let offer = |outline: &mut Outline| outline.device.offer(of, &outline.plans);
+    let offers = outlines.iter_mut().map(offer).collect::<Result<Vec<Option<Peer>>, _>>()?;
+    let peers: Option<Vec<Peer>> = offers.into_iter().collect();
+    let mut reached = peers.is_some();
+    for outline in &mut *outlines {
+        for peer in peers.iter().flatten() {
+            reached = reached && outline.device.reach(peer)?;
+        }
+    }
+    let peers = peers.filter(|_| reached);
+    for (number, outline) in outlines.iter_mut().enumerate() {
+        outline.device.join(Rank { number, of }, peers.as_deref())?;
+    }
+    tracing::debug!(reached, ranks = of, "exchanges by kernels");
+    Ok(reached)
 }
 
 impl Ranks {
     pub fn new(ranks: usize) -> Result<Ranks, DeviceError> {
         let crew = Pool::new(ranks).map_err(|source| DeviceError::Threads { threads: ranks, source })?;
-        Ok(Ranks { crew, meeting: Meeting::new(ranks) })
+        Ok(Ranks { crew, meeting: Meeting::new(ranks), begin_anew: false })
     }
 
     /// Runs a plan for the step that the first rank's inputs hold.
@@ -38,6 +60,9 @@ impl Ranks {
         plan: usize,
         observe: Option<&mut Launches>,
     ) -> Result<(), DeviceError> {
+        if self.begin_anew {
+            self.missed((first, others))?;
+        }
         others.iter_mut().for_each(|other| other.inputs.take_from(&first.inputs));
         self.meeting.begin();
         let (meeting, observe) = (&self.meeting, Mutex::new(observe));
@@ -50,6 +75,15 @@ impl Ranks {
             done.inspect_err(|_| meeting.leave(rank))
         })
         .map_err(cause)
+        .inspect_err(|_| self.begin_anew = true)
+    }
+
+    /// The rank that others have waited for in vain. Exchanges begin anew.
+    pub fn missed(&mut self, (first, others): (&mut Session, &mut [Session])) -> Result<Option<usize>, DeviceError> {
+        self.begin_anew = false;
+        let all: Vec<Option<usize>> =
+            std::iter::once(first).chain(others).map(|session| session.device.missed()).collect::<Result<_, _>>()?;
+        Ok(all.into_iter().flatten().next())
     }
 
     /// Fills the weights of all ranks at once; `load` reports to the progress that it is given.
@@ -80,8 +114,7 @@ fn each<'s, E: Send>(
     sessions: impl Iterator<Item = &'s mut Session>,
     work: impl Fn(&mut Session) -> Result<(), E> + Sync,
 ) -> Result<(), Vec<E>> {
-    let places: Vec<Mutex<(&mut Session, Option<E>)>> =
-        sessions.map(|session| Mutex::new((session, None))).collect();
+    let places: Vec<Mutex<(&mut Session, Option<E>)>> = sessions.map(|session| Mutex::new((session, None))).collect();
     crew.run(&|worker| {
         let (session, error) = &mut *lock(&places[worker.index()]);
         *error = work(session).err();
@@ -115,7 +148,7 @@ impl Session {
         let calls: Vec<(usize, Work)> = self.plans[plan].calls.iter().map(|call| (call.before, call.work)).collect();
         let calls: Vec<(usize, Work)> =
             calls.into_iter().filter(|(_, work)| !matches!(work, Work::Embedding { .. })).collect();
-        if calls.is_empty() {
+        if calls.is_empty() || self.joined {
             // SAFETY: passed on to the caller.
             return unsafe { self.device.run(plan, self.inputs.step(), observe) };
         }

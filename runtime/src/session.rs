@@ -36,6 +36,8 @@ pub(crate) struct Session {
     pub inputs: Inputs,
     /// The rank with the shards that it has.
     pub rank: Rank,
+    /// Whether the device exchanges rows with other ranks by itself.
+    pub joined: bool,
     /// Whether the weights are there.
     pub loaded: bool,
 }
@@ -104,8 +106,19 @@ impl Outline {
     /// device.
     pub fn bind(self, memory: Memory, inputs: Inputs, rank: Rank) -> Result<Session, DeviceError> {
         let Outline { artifact, target, device, plans, models, units } = self;
-        let mut session =
-            Session { artifact, target, device, plans, models, units, memory, inputs, rank, loaded: false };
+        let mut session = Session {
+            artifact,
+            target,
+            device,
+            plans,
+            models,
+            units,
+            memory,
+            inputs,
+            rank,
+            joined: false,
+            loaded: false,
+        };
         session.bind()?;
         Ok(session)
     }

@@ -254,6 +254,7 @@ fn variant(name: &str, features: &[&str]) -> Variant {
         ],
         prepare: None,
         pack: None,
+        exchange: None,
     }
 }
 

@@ -2,7 +2,7 @@
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use atomc_artifact::manifest::{self, PACK, PREPARE};
+use atomc_artifact::manifest::{self, EXCHANGE, PACK, PREPARE};
 use atomc_ir::{Arch, Diagnostic};
 use inkwell::module::Module as Emitted;
 
@@ -17,11 +17,12 @@ pub struct Object {
     pub kernels: Vec<manifest::Kernel>,
 }
 
-/// A kernel to emit: of a body, or one of those that work for frameworks on GPUs.
+/// A kernel to emit: of a body, or one of those on GPUs that work for frameworks, or for ranks.
 pub enum Job<'a> {
     Body(&'a KernelSpec<'a>),
     Prepare,
     Pack,
+    Exchange,
 }
 
 impl Job<'_> {
@@ -31,6 +32,7 @@ impl Job<'_> {
             Job::Body(spec) => &spec.symbol,
             Job::Prepare => PREPARE,
             Job::Pack => PACK,
+            Job::Exchange => EXCHANGE,
         }
     }
 
@@ -40,6 +42,7 @@ impl Job<'_> {
             Job::Body(spec) => select::emit(llvm, spec, arch),
             Job::Prepare => Ok(simt::emit_prepare(llvm, simt::gpu(arch)?)),
             Job::Pack => Ok(simt::emit_pack(llvm, simt::gpu(arch)?)),
+            Job::Exchange => Ok(simt::emit_exchange(llvm, simt::gpu(arch)?)),
         }
     }
 }

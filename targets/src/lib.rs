@@ -91,13 +91,15 @@ pub fn verifies_apart(family: Family, arch: &Arch) -> bool {
     family == Family::AttendMany && arch.isa().is_some()
 }
 
-/// The kernels of a GPU that work for a framework, in addition to those of bodies.
+/// The kernels of a GPU that work for a framework or for ranks, in addition to those of bodies.
 #[derive(Clone, Debug)]
 pub struct Hosted {
     /// Makes a step's inputs.
     pub prepare: manifest::Kernel,
     /// Makes weights.
     pub pack: manifest::Kernel,
+    /// Exchanges rows among ranks, if there are several.
+    pub exchange: Option<manifest::Kernel>,
 }
 
 /// Code of all kernels: one code object, or a module for each.
@@ -105,16 +107,20 @@ pub fn compile(kernels: &[KernelSpec], arch: &Arch) -> Result<Object, Diagnostic
     compile_jobs(&kernels.iter().map(Job::Body).collect::<Vec<_>>(), arch)
 }
 
-/// Compiles kernels and, on GPUs, the kernels that work for a framework.
-pub fn compile_hosted(kernels: &[KernelSpec], arch: &Arch) -> Result<(Object, Option<Hosted>), Diagnostic> {
-    let own = arch.isa().into_iter().flat_map(|_| [Job::Prepare, Job::Pack]);
+/// Compiles kernels and, on GPUs, the kernels that work for a framework, and for ranks if there are
+/// several.
+pub fn compile_hosted(
+    kernels: &[KernelSpec],
+    ranks: usize,
+    arch: &Arch,
+) -> Result<(Object, Option<Hosted>), Diagnostic> {
+    let own = [Job::Prepare, Job::Pack].into_iter().chain((ranks > 1).then_some(Job::Exchange));
+    let own = own.filter(|_| arch.isa().is_some());
     let jobs: Vec<Job> = kernels.iter().map(Job::Body).chain(own).collect();
     let mut object = compile_jobs(&jobs, arch)?;
-    let [prepare, pack] = match &object.kernels.split_off(kernels.len())[..] {
-        [prepare, pack] => [prepare, pack].map(Clone::clone),
-        _ => return Ok((object, None)),
-    };
-    Ok((object, Some(Hosted { prepare, pack })))
+    let mut own = object.kernels.split_off(kernels.len()).into_iter();
+    let hosted = own.next().zip(own.next()).map(|(prepare, pack)| Hosted { prepare, pack, exchange: own.next() });
+    Ok((object, hosted))
 }
 
 fn compile_jobs(jobs: &[Job], arch: &Arch) -> Result<Object, Diagnostic> {

@@ -290,12 +290,17 @@ impl Framework {
                         embeddings.iter().zip(places).for_each(|(&x, (row, column))| set(&rows, row, column, x));
                     }
                 }
-                Some(Work::AllReduce { value }) => {
+                Some(Work::AllGather { .. }) => unreachable!("an engine's alone"),
+                Some(Work::AllReduce { value, added }) => {
                     let rows: Vec<Rows> =
                         self.ranks.iter().map(|rank| rank.hosted.rows(value).expect("rows of the step")).collect();
                     for (row, column) in (0..owners.len()).flat_map(|row| (0..value.width).map(move |c| (row, c))) {
                         let sum = rows.iter().map(|rows| get(rows, row, column)).sum();
                         rows.iter().for_each(|rows| set(rows, row, column, sum));
+                        for (rows, rank) in rows.iter().zip(&self.ranks).filter(|_| added.is_some()) {
+                            let more = added.and_then(|added| rank.hosted.rows(added)).expect("rows of the step");
+                            set(rows, row, column, get(rows, row, column) + get(&more, row, column));
+                        }
                     }
                 }
                 Some(Work::Attention { .. }) => {

@@ -76,7 +76,7 @@ impl Drop for OnChip {
 
 impl Chip {
     fn new(arch: &Arch) -> Chip {
-        let (object, hosted) = compile_hosted(&[], arch).unwrap_or_else(|e| panic!("{e}"));
+        let (object, hosted) = compile_hosted(&[], 1, arch).unwrap_or_else(|e| panic!("{e}"));
         Chip {
             code: CodeObject::load(&object.code).unwrap_or_else(|e| panic!("{}: {e}", arch.name)),
             threads: hosted.expect("GPUs have it").pack.threads,

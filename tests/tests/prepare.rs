@@ -187,7 +187,7 @@ fn emulated() -> impl Iterator<Item = &'static Arch> {
 fn inputs_of_a_frameworks_step() {
     assert!(emulated().count() >= 5);
     for arch in emulated() {
-        let (object, hosted) = compile_hosted(&[], arch).unwrap_or_else(|e| panic!("{e}"));
+        let (object, hosted) = compile_hosted(&[], 1, arch).unwrap_or_else(|e| panic!("{e}"));
         let info = hosted.expect("GPUs have one").prepare;
         assert_eq!(info.tasks, Tasks::Fixed(PREPARE_GROUPS));
         let code = CodeObject::load(&object.code).unwrap_or_else(|e| panic!("{}: {e}", arch.name));

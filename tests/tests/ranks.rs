@@ -51,10 +51,10 @@ mod meaning {
             };
             if let Op::AllReduce {} = op {
                 let parts: Vec<Value> = (0..ranks).map(|rank| operands(&made, rank)[0]).collect();
-                let add = |a: Value, b: &Value| {
+                let mut add = |a: Value, b: &Value| {
                     all.push(Op::Map(Elementwise::Add), &[a, *b], location).expect("parts of one shape").into()
                 };
-                let sum = parts[1..].iter().fold(parts[0], add);
+                let sum = parts[1..].iter().fold(parts[0], &mut add);
                 let sum = operands(&made, 0).get(1).map_or(sum, |added| add(sum, added));
                 made.extend((0..ranks).map(|rank| ((id.into(), rank), sum)));
                 continue;

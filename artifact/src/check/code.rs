@@ -31,7 +31,7 @@ pub(super) fn variant(variant: &Variant, kernels: usize, sections: &[usize], at:
     for (index, item) in variant.kernels.iter().enumerate() {
         kernel(item, sections[variant.section], &format!("{at}.kernels[{index}]"))?;
     }
-    let hosted = [("prepare", &variant.prepare), ("pack", &variant.pack)];
+    let hosted = [("prepare", &variant.prepare), ("pack", &variant.pack), ("exchange", &variant.exchange)];
     hosted.into_iter().try_for_each(|(name, item)| {
         item.iter().try_for_each(|item| kernel(item, sections[variant.section], &format!("{at}.{name}")))
     })

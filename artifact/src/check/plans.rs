@@ -115,6 +115,7 @@ fn calls(plan: &Plan, layers: usize, at: &str) -> Checked {
         // A caller runs the head by itself, so that nothing of its own can be due in it.
         let gathers = matches!(call.work, Work::AllGather { .. });
         let (first, end, what) = match gathers {
+            true if plan.kind == PlanKind::Whole => (last, launches, "the last launch"),
             true => (plan.body.max(last), launches, "the last launch"),
             false => (last, plan.body, "the body's end"),
         };

@@ -134,6 +134,7 @@ fn variant(name: &str, section: usize) -> Variant {
         kernels: vec![kernel(Tasks::Tokens { per: 1, times: 2 }, Some(resources)), kernel(Tasks::Fixed(3), None)],
         prepare: None,
         pack: None,
+        exchange: None,
     }
 }
 

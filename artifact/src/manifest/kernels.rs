@@ -44,6 +44,10 @@ pub struct Variant {
     pub prepare: Option<Kernel>,
     /// The kernel [`PACK`], which makes weights of tensors on the device; none on the host.
     pub pack: Option<Kernel>,
+    /// The kernel [`EXCHANGE`], by which ranks exchange rows; none on the host, and none without
+    /// ranks.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub exchange: Option<Kernel>,
 }
 
 /// Name of the function of [`Variant::prepare`].
@@ -51,6 +55,9 @@ pub const PREPARE: &str = "atomc_prepare";
 
 /// Name of the function of [`Variant::pack`].
 pub const PACK: &str = "atomc_pack";
+
+/// Name of the function of [`Variant::exchange`].
+pub const EXCHANGE: &str = "atomc_exchange";
 
 /// The largest product with an architecture, by its data sheet.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -3,7 +3,7 @@ use std::path::Path;
 
 use atomc_artifact::Artifact;
 use atomc_artifact::hsaco::CodeObject;
-use atomc_artifact::manifest::{Extent, Kernel, PACK, PREPARE, Target, Variant};
+use atomc_artifact::manifest::{EXCHANGE, Extent, Kernel, PACK, PREPARE, Target, Variant};
 
 use super::failure::Failure;
 use super::output;
@@ -39,6 +39,7 @@ fn files(target: &Target, variant: &Variant, section: &[u8]) -> Vec<Vec<(String,
     let kernels = target.kernels.iter().map(|def| &def.symbol[..]).zip(&variant.kernels);
     let prepare = variant.prepare.iter().map(|kernel| (PREPARE, kernel));
     let pack = variant.pack.iter().map(|kernel| (PACK, kernel));
+    let exchange = variant.exchange.iter().map(|kernel| (EXCHANGE, kernel));
     let of = |(symbol, kernel): (&str, &Kernel)| {
         let Some(module) = &kernel.module else { return vec![whole.clone()] };
         // The zero after the text is no part of it.
@@ -46,7 +47,7 @@ fn files(target: &Target, variant: &Variant, section: &[u8]) -> Vec<Vec<(String,
         let cubin = module.cubin.map(|cubin| (format!("{name}-{symbol}.cubin"), cubin));
         std::iter::once((format!("{name}-{symbol}.ptx"), text)).chain(cubin).collect()
     };
-    kernels.chain(prepare).chain(pack).map(of).collect()
+    kernels.chain(prepare).chain(pack).chain(exchange).map(of).collect()
 }
 
 /// Writes all code, into a folder that need not exist.

@@ -437,6 +437,7 @@ fn describe_variant(artifact: &Artifact, target: &Target, v: &Variant) -> Value 
         "executed": v.executed,
         "prepare": v.prepare,
         "pack": v.pack,
+        "exchange": v.exchange,
         "code_bytes": artifact.sections()[v.section].length,
         "kernels": target.kernels.iter().zip(&v.kernels).map(describe_kernel).collect::<Vec<Value>>(),
     })
@@ -537,6 +538,7 @@ mod tests {
             kernels: vec![kernel(Some(resources)), kernel(None)],
             prepare: None,
             pack: None,
+            exchange: None,
         };
         show_extremes(&mut out, &variant).unwrap();
         insta::assert_snapshot!(String::from_utf8(out).unwrap());

@@ -108,6 +108,7 @@ mod tests {
             kernels: vec![],
             prepare: None,
             pack: None,
+            exchange: None,
         };
         reasons((false, &variant), &def, made_by).unwrap_or_else(|_| panic!("a sound body"))
     }

@@ -139,6 +139,7 @@ fn manifest(chip: &str) -> Manifest {
             }],
             prepare: None,
             pack: None,
+            exchange: None,
         }],
         plans: vec![plan(PlanKind::Decode, 4, 4), plan(PlanKind::Any, 8, 2), plan(PlanKind::Whole, 8, 2)],
     };

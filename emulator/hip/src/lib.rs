@@ -122,6 +122,18 @@ hip! {
     }
 
     /// There is one device.
+    fn hipDeviceCanAccessPeer(can: *mut c_int, _device: c_int, _peer: c_int) {
+        // SAFETY: by HIP's contract.
+        unsafe { *can = 0 };
+        OK
+    }
+
+    /// There is one device.
+    fn hipDeviceEnablePeerAccess(_peer: c_int, _flags: c_uint) {
+        hipError_t_hipErrorInvalidDevice
+    }
+
+    /// There is one device.
     fn hipSetDevice(device: c_int) {
         if device == 0 { OK } else { hipError_t_hipErrorInvalidDevice }
     }

@@ -36,6 +36,7 @@ mod code;
 mod context;
 mod cuda;
 mod driver;
+mod exchange;
 mod hip;
 mod plan;
 mod slots;
@@ -43,12 +44,14 @@ mod slots;
 use super::{Device, DeviceBuffer, DeviceError, Launches, Memory, Part, StepInputs, Stream, packed};
 use crate::memory::Buffer;
 use crate::pool::Pool;
+use crate::weights::Rank;
 use atomc_artifact::Artifact;
 use atomc_artifact::abi::{Pack, Prepare};
 use atomc_artifact::manifest::{Kernel, Manifest, Plan, Target, Tasks};
 use code::Code;
 use context::{Context, Event};
 use driver::{Driver, Fault, Handle, Start, Trouble};
+use exchange::Joined;
 use plan::Bound;
 use slots::Slots;
 use std::ffi::{c_uint, c_void};
@@ -82,6 +85,15 @@ pub struct GpuDevice {
     pub memory: usize,
     /// Compute units, or NVIDIA's multiprocessors.
     pub units: usize,
+}
+
+/// A rank's device, and its memory for what other ranks write.
+#[derive(Clone, Copy, Debug)]
+pub struct Peer {
+    vendor: Vendor,
+    ordinal: usize,
+    device: Handle,
+    slots: *mut u8,
 }
 
 impl fmt::Display for Vendor {
@@ -274,6 +286,10 @@ pub struct Gpu {
     prepare: Option<Start>,
     /// How the kernel that makes weights is started.
     pack: Option<Start>,
+    /// How the kernel by which ranks exchange rows is started.
+    exchange: Option<Start>,
+    /// The rank that this device is, if it exchanges rows with others by itself.
+    joined: Option<Joined>,
     /// The device's block of inputs.
     block: *mut u8,
     /// The end of the copy of the inputs.
@@ -338,6 +354,7 @@ impl Gpu {
         let code = Code::load(&context, section, &target.kernels, variant, fit, &mut pool)?;
         let prepare = code.prepare.zip(variant.prepare.as_ref()).map(|(kernel, facts)| starts(kernel, facts));
         let pack = code.pack.zip(variant.pack.as_ref()).map(|(kernel, facts)| starts(kernel, facts));
+        let exchange = code.exchange.zip(variant.exchange.as_ref()).map(|(kernel, facts)| starts(kernel, facts));
         tracing::debug!(seconds = start.elapsed().as_secs_f64(), kernels = target.kernels.len(), "code");
         Ok(Gpu {
             name: format!("{}:{ordinal}:{}", found.vendor.prefix(), variant.name),
@@ -349,6 +366,8 @@ impl Gpu {
             routed: target.kernels.iter().map(|kernel| kernel.family.starts_with("grouped")).collect(),
             prepare,
             pack,
+            exchange,
+            joined: None,
             block: std::ptr::null_mut(),
             copied: context.event(false)?,
             context,
@@ -431,8 +450,10 @@ impl Device for Gpu {
     unsafe fn bind(&mut self, plans: &[Plan], memory: &Memory) -> Result<(), DeviceError> {
         self.block = memory.inputs.block;
         self.slots = Slots::of(memory);
-        self.plans =
-            plans.iter().map(|plan| Bound::new(plan, &self.code, (&self.kernels, &self.routed), memory)).collect();
+        self.plans = plans
+            .iter()
+            .map(|plan| Bound::new(plan, &self.code, (&self.kernels, &self.routed), (memory, self.joined.as_ref())))
+            .collect();
         Ok(())
     }
 
@@ -475,6 +496,33 @@ impl Device for Gpu {
         let kernel = self.pack.ok_or_else(|| self.context.fault("no kernel makes weights".into()))?;
         // SAFETY: passed on to the caller.
         unsafe { self.start(kernel, pack.groups(), pack.parameters(), stream) }
+    }
+
+    fn offer(&mut self, ranks: usize, plans: &[Plan]) -> Result<Option<Peer>, DeviceError> {
+        let Some(start) = self.exchange.filter(|_| plans.iter().flat_map(|plan| &plan.calls).all(exchange::fits))
+        else {
+            return Ok(None);
+        };
+        let joined = self.joined.insert(Joined::new(&self.context, start, ranks)?);
+        Ok(Some(Peer { slots: joined.slots(), ..self.context.peer() }))
+    }
+
+    fn reach(&mut self, peer: &Peer) -> Result<bool, DeviceError> {
+        self.context.reach(peer)
+    }
+
+    fn join(&mut self, rank: Rank, peers: Option<&[Peer]>) -> Result<(), DeviceError> {
+        match (peers, &mut self.joined) {
+            (Some(peers), Some(joined)) => joined.join(rank, peers),
+            _ => {
+                self.joined = None;
+                Ok(())
+            }
+        }
+    }
+
+    fn missed(&mut self) -> Result<Option<usize>, DeviceError> {
+        self.joined.as_mut().map_or(Ok(None), Joined::missed)
     }
 
     fn stream(&self) -> Stream {

@@ -30,6 +30,8 @@ pub enum Odd {
 pub struct NotFinite {
     /// None if the step, run again, makes no such number.
     pub origin: Option<Origin>,
+    /// Whether the step was run again: only where there is a single rank.
+    pub sought: bool,
 }
 
 /// The first launch of a step with a result that is not finite.
@@ -60,6 +62,9 @@ impl fmt::Display for Odd {
 
 impl fmt::Display for NotFinite {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if !self.sought {
+            return f.write_str("the logits are not finite; on several ranks no kernel is sought that made the first");
+        }
         let Some(Origin { symbol, launch, plan, location, made, read }) = &self.origin else {
             return f.write_str(
                 "the logits are not finite, but they are when the step is run again: memory may be at fault",
@@ -99,10 +104,16 @@ impl Engine {
     /// Why the plan that ran last made logits that are not finite. There are none afterwards.
     pub(crate) fn not_finite(&mut self) -> StepError {
         self.output.begin(&[]);
-        match self.origin() {
-            Ok(origin) => StepError::NotFinite(Box::new(NotFinite { origin })),
-            Err(error) => error.into(),
-        }
+        let found = match &mut self.ranks {
+            None => self.origin().map(|origin| NotFinite { origin, sought: true }),
+            // What a rank does not send is NaN.
+            Some(ranks) => match ranks.missed((&mut self.session, &mut self.others)) {
+                Ok(Some(rank)) => Err(DeviceError::Left { rank }),
+                Ok(None) => Ok(NotFinite { origin: None, sought: false }),
+                Err(error) => Err(error),
+            },
+        };
+        found.map_or_else(StepError::from, |found| StepError::NotFinite(Box::new(found)))
     }
 
     /// Runs the plan that ran last again, as plans of a launch each.

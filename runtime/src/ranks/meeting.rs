@@ -74,7 +74,8 @@ impl Meeting {
     pub fn sum(&self, rank: usize, own: &mut [u8], dtype: DType) -> Result<(), DeviceError> {
         let all = self.gather(rank, own)?;
         let count = own.len() / dtype.size();
-        let share = |rank: usize| rank * count / self.ranks * dtype.size()..(rank + 1) * count / self.ranks * dtype.size();
+        let share =
+            |rank: usize| rank * count / self.ranks * dtype.size()..(rank + 1) * count / self.ranks * dtype.size();
         let sums = self.gather(rank, &summed(&all, share(rank), dtype))?;
         sums.iter().enumerate().for_each(|(rank, sums)| own[share(rank)].copy_from_slice(sums));
         Ok(())

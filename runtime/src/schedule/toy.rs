@@ -98,7 +98,7 @@ impl Toy {
             return Err(failed());
         }
         match has(self.poison) {
-            true => Err(StepError::NotFinite(Box::new(crate::engine::NotFinite { origin: None }))),
+            true => Err(StepError::NotFinite(Box::new(crate::engine::NotFinite { origin: None, sought: true }))),
             false => Ok(()),
         }
     }

@@ -89,6 +89,24 @@ impl<'c> Code<'c> {
         built.expect("a body that was built")
     }
 
+    /// Repeats `body` until it says that it is done, `most` times at most. Returns whether it was
+    /// done, and what it made last.
+    pub fn until<R>(&self, most: usize, body: impl FnOnce() -> (Int<'c>, R)) -> (Int<'c>, R) {
+        let before = self.b.get_insert_block().expect("open");
+        let [inside, after] = [0; 2].map(|_| self.cx.append_basic_block(self.function, ""));
+        self.b.build_unconditional_branch(inside).expect(BUILT);
+        self.b.position_at_end(inside);
+        let turn = self.b.build_phi(self.index, "").expect(BUILT);
+        turn.add_incoming(&[(&self.int(0).v, before)]);
+        let (done, made) = body();
+        let next = self.as_int(turn.as_basic_value()) + 1;
+        turn.add_incoming(&[(&next.v, self.b.get_insert_block().expect("open"))]);
+        let ends = done | !self.less(next, most);
+        self.b.build_conditional_branch(ends.v, after, inside).expect(BUILT);
+        self.b.position_at_end(after);
+        (done, made)
+    }
+
     /// Emits `body` under a condition. The builder's result is returned.
     pub fn when<R>(&self, cond: Int<'c>, body: impl FnOnce() -> R) -> R {
         let [inside, after] = [0; 2].map(|_| self.cx.append_basic_block(self.function, ""));

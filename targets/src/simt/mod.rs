@@ -5,6 +5,7 @@
 //! a lane but for the last steps, and the packed layouts are read as the lanes of a matrix
 //! instruction want them, 16 bytes a lane and one run of memory a wave.
 mod attention;
+mod exchange;
 mod experts;
 mod gemm;
 mod launch;
@@ -81,6 +82,11 @@ pub fn emit_prepare<'c>(llvm: Llvm<'c>, arch: GpuArch<'c>) -> (Module<'c>, manif
 /// The kernel that makes weights.
 pub fn emit_pack<'c>(llvm: Llvm<'c>, arch: GpuArch<'c>) -> (Module<'c>, manifest::Kernel) {
     pack::emit(llvm, arch)
+}
+
+/// The kernel by which ranks exchange rows.
+pub fn emit_exchange<'c>(llvm: Llvm<'c>, arch: GpuArch<'c>) -> (Module<'c>, manifest::Kernel) {
+    exchange::emit(llvm, arch)
 }
 
 /// Asks for at least `waves` waves of an AMD kernel on every SIMD, in place of its schedule's

@@ -5,7 +5,7 @@ use super::context::Context;
 use super::driver::Handle;
 use crate::device::DeviceError;
 use crate::pool::Pool;
-use atomc_artifact::manifest::{Kernel, KernelDef, Module, PACK, PREPARE, Variant};
+use atomc_artifact::manifest::{EXCHANGE, Kernel, KernelDef, Module, PACK, PREPARE, Variant};
 use std::ffi::CString;
 use std::sync::{Arc, Mutex};
 
@@ -20,6 +20,8 @@ pub struct Code {
     pub prepare: Option<Handle>,
     /// The one that makes weights.
     pub pack: Option<Handle>,
+    /// The one by which ranks exchange rows.
+    pub exchange: Option<Handle>,
     _modules: Vec<Loaded>,
 }
 
@@ -39,7 +41,8 @@ impl Code {
         let named = defs.iter().map(|def| def.symbol.as_str()).zip(&variant.kernels);
         let prepare = variant.prepare.iter().map(|kernel| (PREPARE, kernel));
         let pack = variant.pack.iter().map(|kernel| (PACK, kernel));
-        let kernels: Vec<(&str, &Kernel)> = named.chain(prepare).chain(pack).collect();
+        let exchange = variant.exchange.iter().map(|kernel| (EXCHANGE, kernel));
+        let kernels: Vec<(&str, &Kernel)> = named.chain(prepare).chain(pack).chain(exchange).collect();
         let whole = match kernels.iter().all(|(_, kernel)| kernel.module.is_some()) {
             true => None,
             false => Some(Loaded::new(context, section)?),
@@ -65,12 +68,19 @@ impl Code {
             *found[index].lock().expect("no panic while held") =
                 Some(load(index).map(|(handle, own)| One(handle, own)));
         });
-        let mut code = Code { kernels: Vec::new(), prepare: None, pack: None, _modules: whole.into_iter().collect() };
+        let mut code = Code {
+            kernels: Vec::new(),
+            prepare: None,
+            pack: None,
+            exchange: None,
+            _modules: whole.into_iter().collect(),
+        };
         for one in found {
             let One(handle, own) = one.into_inner().expect("no panic while held").expect("every task ran")?;
             code.kernels.push(handle);
             code._modules.extend(own);
         }
+        code.exchange = variant.exchange.as_ref().and_then(|_| code.kernels.pop());
         code.pack = variant.pack.as_ref().and_then(|_| code.kernels.pop());
         code.prepare = variant.prepare.as_ref().and_then(|_| code.kernels.pop());
         Ok(code)

@@ -2,7 +2,7 @@
 //! the context alive, so they may be dropped in any order.
 //!
 //! Drivers have a current device for each thread of the host; every call here names its own first.
-use super::super::{DeviceBuffer, DeviceError, DeviceMemory};
+use super::super::{DeviceBuffer, DeviceError, DeviceMemory, Peer};
 use super::driver::{Driver, Fault, Handle};
 use crate::forks::Process;
 use crate::memory::{Buffer, SLACK};
@@ -52,6 +52,24 @@ impl Context {
         self.process.check()?;
         // SAFETY: the device is open.
         self.check(unsafe { self.driver.enter(self.device) })
+    }
+
+    /// This device for others, without memory for them.
+    pub fn peer(&self) -> Peer {
+        Peer { vendor: self.driver.vendor(), ordinal: self.ordinal, device: self.device, slots: null_mut() }
+    }
+
+    /// Whether this device's kernels reach another one's memory, from now on.
+    pub fn reach(&self, peer: &Peer) -> Result<bool, DeviceError> {
+        if peer.vendor != self.driver.vendor() {
+            return Ok(false);
+        }
+        if peer.ordinal == self.ordinal {
+            return Ok(true);
+        }
+        self.enter()?;
+        // SAFETY: the peer's device is open as long as its memory is there.
+        self.check(unsafe { self.driver.reach(self.ordinal, (peer.ordinal, peer.device)) })
     }
 
     pub fn stream(&self) -> Handle {

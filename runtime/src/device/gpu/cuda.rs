@@ -1,5 +1,5 @@
 //! NVIDIA's driver: CUDA's driver interface, of version 12 or later.
-use super::driver::{Driver, Fault, Handle, Library, Start, Trouble, call, functions, library, made, text};
+use super::driver::{Driver, Fault, Handle, Library, REACHED, Start, Trouble, call, functions, library, made, text};
 use super::{GpuDevice, Vendor};
 use cudarc::driver::sys::*;
 use std::ffi::{CStr, c_char, c_int, c_uchar, c_uint, c_ulonglong, c_void};
@@ -30,6 +30,8 @@ functions! {
     cuDevicePrimaryCtxRetain(*mut CUcontext, CUdevice);
     cuDevicePrimaryCtxRelease_v2(CUdevice);
     cuCtxSetCurrent(CUcontext);
+    cuDeviceCanAccessPeer(*mut c_int, CUdevice, CUdevice);
+    cuCtxEnablePeerAccess(CUcontext, c_uint);
     cuStreamCreate(*mut CUstream, c_uint);
     cuStreamDestroy_v2(CUstream);
     cuStreamSynchronize(CUstream);
@@ -167,6 +169,19 @@ impl Driver for Cuda {
 
     unsafe fn enter(&self, device: Handle) -> Result<(), Fault> {
         call!(self, cuCtxSetCurrent(device.cast()))
+    }
+
+    unsafe fn reach(&self, ordinal: usize, (peer, device): (usize, Handle)) -> Result<bool, Fault> {
+        let mut can = 0;
+        call!(self, cuDeviceCanAccessPeer(&mut can, self.device(ordinal)?, self.device(peer)?))?;
+        if can == 0 {
+            return Ok(false);
+        }
+        // SAFETY: the peer's context is open, by the caller's word.
+        match unsafe { (self.api.cuCtxEnablePeerAccess)(device.cast(), 0) } {
+            REACHED => Ok(true),
+            code => self.check("cuCtxEnablePeerAccess", code).map(|()| true),
+        }
     }
 
     fn stream(&self) -> Result<Handle, Fault> {

@@ -46,6 +46,9 @@ impl Trouble {
     }
 }
 
+/// The code of HIP and CUDA that a device reaches another one already.
+pub const REACHED: c_uint = 704;
+
 impl From<String> for Fault {
     fn from(text: String) -> Fault {
         Fault { trouble: Trouble::Other, text }
@@ -86,6 +89,10 @@ pub trait Driver: Debug + Send + Sync {
     fn close(&self, ordinal: usize) -> Result<(), Fault>;
     /// Makes a device this thread's current one.
     unsafe fn enter(&self, device: Handle) -> Result<(), Fault>;
+
+    /// Lets kernels of the current device, of this number, reach the memory of another one; false
+    /// if they cannot.
+    unsafe fn reach(&self, ordinal: usize, peer: (usize, Handle)) -> Result<bool, Fault>;
 
     fn stream(&self) -> Result<Handle, Fault>;
     unsafe fn destroy_stream(&self, stream: Handle) -> Result<(), Fault>;

@@ -108,8 +108,12 @@ error cuDeviceGetAttribute(int *value, int which, int device) {
 error cuDeviceTotalMem_v2(size_t *bytes, int device) { *bytes = ARENA; return 0; }
 error cuDevicePrimaryCtxRetain(void **context, int device) { note("retain"); *context = (void *)0xc0; return 0; }
 error cuDevicePrimaryCtxRelease_v2(int device) { note("release"); return 0; }
+error cuDeviceCanAccessPeer(int *can, int device, int peer) { *can = 0; return 0; }
+error cuCtxEnablePeerAccess(void *context, unsigned flags) { return 217; }
 error cuCtxSetCurrent(void *context) { MAY_FAIL("enter"); return context == (void *)0xc0 ? 0 : 201; }
 #else
+error hipDeviceCanAccessPeer(int *can, int device, int peer) { *can = 0; return 0; }
+error hipDeviceEnablePeerAccess(int peer, unsigned flags) { return 217; }
 error hipSetDevice(int device) { MAY_FAIL("enter"); return device < devices ? 0 : 101; }
 // The fields that matter lie where the binding says: their offsets come with the compiler's command
 // line.

@@ -1,5 +1,5 @@
 //! AMD's driver: HIP, of ROCm 6 or later.
-use super::driver::{Driver, Fault, Handle, Library, Start, Trouble, call, functions, library, made, text};
+use super::driver::{Driver, Fault, Handle, Library, REACHED, Start, Trouble, call, functions, library, made, text};
 use super::{GpuDevice, Vendor};
 use hip_sys::*;
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
@@ -24,6 +24,8 @@ functions! {
     hipGetDeviceCount(*mut c_int);
     hipGetDevicePropertiesR0600(*mut hipDeviceProp_tR0600, c_int);
     hipSetDevice(c_int);
+    hipDeviceCanAccessPeer(*mut c_int, c_int, c_int);
+    hipDeviceEnablePeerAccess(c_int, c_uint);
     hipDrvGetErrorName(hipError_t, *mut *const c_char);
     hipDrvGetErrorString(hipError_t, *mut *const c_char);
     hipStreamCreateWithFlags(*mut hipStream_t, c_uint);
@@ -140,6 +142,19 @@ impl Driver for Hip {
 
     unsafe fn enter(&self, device: Handle) -> Result<(), Fault> {
         call!(self, hipSetDevice(device.addr() as c_int))
+    }
+
+    unsafe fn reach(&self, ordinal: usize, (peer, _): (usize, Handle)) -> Result<bool, Fault> {
+        let mut can = 0;
+        call!(self, hipDeviceCanAccessPeer(&mut can, ordinal as c_int, peer as c_int))?;
+        if can == 0 {
+            return Ok(false);
+        }
+        // SAFETY: the peer is one of the driver's devices.
+        match unsafe { (self.api.hipDeviceEnablePeerAccess)(peer as c_int, 0) } {
+            REACHED => Ok(true),
+            code => self.check("hipDeviceEnablePeerAccess", code).map(|()| true),
+        }
     }
 
     fn stream(&self) -> Result<Handle, Fault> {

@@ -4,6 +4,7 @@ use super::super::{DeviceError, Launches, Memory, Part, StepSize};
 use super::code::Code;
 use super::context::Context;
 use super::driver::{Handle, Start};
+use super::exchange::{self, Joined};
 use super::slots::Slots;
 use atomc_artifact::manifest::{Chosen, Kernel, Plan, Tasks};
 use std::collections::BTreeMap;
@@ -18,6 +19,8 @@ const SIZES: usize = 8;
 #[derive(Debug)]
 pub struct Bound {
     launches: Vec<Launch>,
+    /// What ranks do together between launches, in order.
+    exchanges: Vec<exchange::Bound>,
     /// The largest step. Kernels read everything that varies from the step's inputs, so a capture
     /// at this size fits any step.
     largest: StepSize,
@@ -52,7 +55,12 @@ struct Launch {
 unsafe impl Send for Launch {}
 
 impl Bound {
-    pub fn new(plan: &Plan, code: &Code, (kernels, routed): (&[Kernel], &[bool]), memory: &Memory) -> Bound {
+    pub fn new(
+        plan: &Plan,
+        code: &Code,
+        (kernels, routed): (&[Kernel], &[bool]),
+        (memory, joined): (&Memory, Option<&Joined>),
+    ) -> Bound {
         let launch = |(index, launch): (usize, &atomc_artifact::manifest::Launch)| {
             let mut parameters = memory.parameters(launch, index >= plan.body).into_boxed_slice();
             let kernel = &kernels[launch.kernel];
@@ -71,6 +79,7 @@ impl Bound {
         };
         Bound {
             launches: plan.launches.iter().enumerate().map(launch).collect(),
+            exchanges: joined.iter().flat_map(|j| plan.calls.iter().filter_map(|call| j.bind(call, memory))).collect(),
             largest: StepSize::largest(plan),
             is_few: plan.kind.is_few(),
             sizes: Vec::new(),
@@ -92,7 +101,7 @@ impl Bound {
             self.sizes.remove(0);
         }
         // SAFETY: passed on to the caller, here and below.
-        let launch = || unsafe { launch(&self.launches, context, size, context.stream()) };
+        let launch = || unsafe { self.enqueue_all(context, size) };
         let graph = match graph {
             None if self.is_few || known.is_some() => Some(Graph::capture(context, launch)?),
             graph => graph,
@@ -100,6 +109,24 @@ impl Bound {
         let done = graph.as_ref().map_or_else(launch, Graph::replay);
         self.sizes.push((size, graph));
         done
+    }
+
+    /// Puts all launches, with what ranks do between them, on the context's stream.
+    ///
+    /// # Safety
+    /// As for [`super::super::Device::run`].
+    unsafe fn enqueue_all(&self, context: &Context, size: StepSize) -> Result<(), DeviceError> {
+        let (stream, mut next) = (context.stream(), 0);
+        for exchange in &self.exchanges {
+            // SAFETY: passed on to the caller, here and below.
+            unsafe {
+                launch(&self.launches[next..exchange.before], context, size, stream)?;
+                exchange.run(context, size, stream)?;
+            }
+            next = exchange.before;
+        }
+        // SAFETY: passed on to the caller.
+        unsafe { launch(&self.launches[next..], context, size, stream) }
     }
 
     /// The size of the step that the grids are made for.

@@ -19,7 +19,7 @@ use inkwell::attributes::AttributeLoc;
 use inkwell::llvm_sys::LLVMAtomicOrdering;
 use inkwell::llvm_sys::core::{LLVMBuildFenceSyncScope, LLVMGetSyncScopeID, LLVMSetAtomicSyncScopeID};
 use inkwell::module::{Linkage, Module};
-use inkwell::values::{AsValueRef, FunctionValue};
+use inkwell::values::{AsValueRef, BasicValue, FunctionValue};
 
 use crate::code::{Code, Int, Ptr, Vector};
 use crate::llvm::Llvm;
@@ -269,6 +269,20 @@ impl<'c> Gpu<'c> {
             Isa::Amdgcn => self.pin_vector(v),
             Isa::Ptx => self.each(v, |v| self.pin_register(v)),
         }
+    }
+
+    /// Stores four words at once where other devices read them. Each pair of words arrives whole.
+    pub fn store_shared(&self, p: Ptr<'c>, words: &[Int<'c>; 4]) {
+        let store = self.b.build_store(p, self.words(words)).expect("words into memory");
+        store.set_alignment(16).expect("a power of two");
+        store.set_volatile(true).expect("a store");
+    }
+
+    /// Loads four words that other devices write, from memory and not from a cache.
+    pub fn load_shared(&self, p: Ptr<'c>) -> [Int<'c>; 4] {
+        let words = self.load(self.ints(self.cx.i32_type(), 4), p, 16);
+        words.as_instruction_value().expect("a load").set_volatile(true).expect("a load");
+        std::array::from_fn(|i| self.as_int(self.lane(words.into_vector_value(), i)))
     }
 
     /// Adds to a number in local memory, which others may do at the same time.
