@@ -45,6 +45,11 @@ impl Devices {
         &self.0[0]
     }
 
+    /// How many there are: as many as ranks.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
     /// Starts the drivers of those that have one.
     pub fn start(&self) -> Result<Vec<Started>, Failure> {
         self.0.iter().filter_map(|device| device.start().transpose()).collect()

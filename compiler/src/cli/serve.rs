@@ -100,6 +100,14 @@ pub struct Args {
     #[cfg(feature = "compiler")]
     #[arg(long, value_name = "NAME")]
     target: Option<String>,
+    /// Ranks that share the model out, where there is no artifact [default: the devices]
+    #[cfg(feature = "compiler")]
+    #[arg(long, value_name = "N", value_parser = at_least_one)]
+    tp: Option<usize>,
+    /// Ranks with whole experts, where there is no artifact
+    #[cfg(feature = "compiler")]
+    #[arg(long, value_name = "N", value_parser = at_least_one)]
+    ep: Option<usize>,
 }
 
 /// How thoughts are written.
@@ -274,8 +282,13 @@ fn compiled(args: &Args) -> Result<Fingerprint, Failure> {
     };
     let file = args.path.join(ARTIFACT);
     tell(format_args!("no artifact in {}: compiling for {target}", args.path.display()));
-    let words: [std::ffi::OsString; 5] =
-        [args.path.clone().into(), "--target".into(), target.into(), "-o".into(), file.into()];
+    let mut words: Vec<std::ffi::OsString> =
+        vec![args.path.clone().into(), "--target".into(), target.into(), "-o".into(), file.into()];
+    // Whole experts alone are ranks too.
+    let tp = args.tp.or((args.ep.is_none() && args.device.len() > 1).then_some(args.device.len()));
+    for (option, ranks) in [("--tp", tp), ("--ep", args.ep)] {
+        words.extend(ranks.into_iter().flat_map(|ranks| [option.into(), ranks.to_string().into()]));
+    }
     let compile = super::compile::Args::parsed(&words).map_err(|fault| Failure::new("compile", fault))?;
     super::compile::made(&compile, &super::trace::Spans::new())
 }
