@@ -161,7 +161,7 @@ pub struct Exchange {
 /// Bytes of rows that a work-group exchanges at once.
 pub const EXCHANGE_BYTES: usize = 4096;
 /// Most work-groups of a launch: each exchanges one part of the rows after the other.
-pub const EXCHANGE_GROUPS: usize = 256;
+pub const EXCHANGE_GROUPS: usize = 1024;
 
 impl Exchange {
     /// Bytes of the state: for each work-group how many exchanges it made, then 0, or one more than
