@@ -10,6 +10,7 @@
 mod pattern;
 mod rules;
 
+use atomc_ir::results::is_hidden;
 use atomc_ir::{Diagnostic, Graph, NodeId, Value};
 
 use crate::explain::{Cause, Place, Why};
@@ -60,8 +61,9 @@ impl Prepared {
     /// The values that the rule's pattern matches at `root`.
     fn fits(&self, graph: &Graph, root: NodeId) -> Result<Match, Miss> {
         let found = self.find.matched(graph, root)?;
-        let fits = match graph.is_output(root.into()) && self.make.graph.op(self.make.root()).is_call() {
-            true => Err(Why::new(Cause::Op, "no call makes a result of the step")),
+        let is_hidden = || graph.results().any(|(name, v)| v == root.into() && is_hidden(name));
+        let fits = match self.make.graph.op(self.make.root()).is_call() && is_hidden() {
+            true => Err(Why::new(Cause::Op, "kernels make hidden rows, not calls")),
             false => self.make.fits(graph, root, &found),
         };
         fits.map_err(|why| Miss { nodes: found.nodes.len(), why: Some(why) })?;

@@ -1,15 +1,28 @@
 //! Models that ranks share out, run by an engine with a device for each.
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
 use atomc::driver::{self, Options};
 use atomc::emulated::Emulated;
 use atomc::frontend::Part;
 use atomc_ir::DType;
 use atomc_passes::BucketOptions;
-use atomc_runtime::device::Device;
-use atomc_runtime::{Artifact, Checkpoint, DeviceChoice, Engine, EngineOptions, Request, SeqId, Want, greedy};
+use atomc_runtime::device::{Device, DeviceBuffer, Launches, Memory, Part as Launched, StepInputs};
+use atomc_runtime::manifest::Plan;
+use atomc_runtime::pool::Pool;
+use atomc_runtime::{
+    Artifact, Checkpoint, DeviceChoice, DeviceError, Engine, EngineOptions, Request, SeqId, StepError, Want, greedy,
+};
 use atomc_tests::{CONTEXT, Case, Mode, cases, cases_of_experts, cases_with_states};
 
 /// An engine of all ranks, on the host or on chips that are emulated.
 fn open(case: &Case, part: Part, chip: &str) -> Engine {
+    open_on(case, part, chip, |device| device)
+}
+
+/// An engine of all ranks, with devices that are changed in their order.
+fn open_on(case: &Case, part: Part, chip: &str, change: impl FnMut(Box<dyn Device>) -> Box<dyn Device>) -> Engine {
     let buckets = BucketOptions { decode: vec![1, 2], each: 1, tokens: CONTEXT, rows: CONTEXT };
     let Part { ranks, expert_ranks, .. } = part;
     let options = Options { targets: vec![chip.into()], buckets, ranks, expert_ranks, ..Options::default() };
@@ -25,7 +38,7 @@ fn open(case: &Case, part: Part, chip: &str) -> Engine {
             chip => Box::new(Emulated::open(&artifact, chip, 1, Default::default()).expect("a device")),
         }
     };
-    let devices = (0..part.all()).map(device).collect();
+    let devices = (0..part.all()).map(device).map(change).collect();
     let options = EngineOptions { cache_tokens: 8 * CONTEXT, threads: 1, slots: 8, ..EngineOptions::default() };
     let artifact = Artifact::open(&path).expect("a whole artifact");
     let mut engine = Engine::with_devices(artifact, chip, devices, &options).expect("an engine");
@@ -133,4 +146,69 @@ fn experts_latent_rows_and_recurrent_states_on_the_host() {
 #[test]
 fn ranks_on_emulated_chips() {
     in_f32("gfx942", &[("moe-gpt-oss-mxfp4", [2, 2]), ("hybrid-3.5-moe", [2, 2])]);
+}
+
+/// A device that fails while it is told to.
+struct Failing(Box<dyn Device>, Arc<AtomicBool>);
+
+impl Device for Failing {
+    fn name(&self) -> &str {
+        self.0.name()
+    }
+
+    fn pool(&mut self) -> &mut Pool {
+        self.0.pool()
+    }
+
+    fn allocate(&mut self, bytes: usize) -> Result<DeviceBuffer, DeviceError> {
+        self.0.allocate(bytes)
+    }
+
+    unsafe fn adopt(&mut self, start: NonNull<u8>, bytes: usize) -> DeviceBuffer {
+        // SAFETY: passed on to the caller, here and below.
+        unsafe { self.0.adopt(start, bytes) }
+    }
+
+    unsafe fn bind(&mut self, plans: &[Plan], memory: &Memory) -> Result<(), DeviceError> {
+        // SAFETY: as above.
+        unsafe { self.0.bind(plans, memory) }
+    }
+
+    unsafe fn run(&mut self, plan: usize, inputs: StepInputs, times: Option<&mut Launches>) -> Result<(), DeviceError> {
+        // SAFETY: as above.
+        unsafe { self.0.run(plan, inputs, times) }
+    }
+
+    unsafe fn launch(&mut self, part: Launched) -> Result<(), DeviceError> {
+        if self.1.load(Relaxed) && part.launches.start > 3 {
+            return Err(DeviceError::Lost { device: "rank 1".into(), detail: "unplugged".into() });
+        }
+        // SAFETY: as above.
+        unsafe { self.0.launch(part) }
+    }
+}
+
+/// The step of a rank that fails ends for all, with its error; the next one is as if there had been
+/// none.
+#[test]
+fn a_rank_that_fails_ends_the_step_of_all() {
+    let case = cases().into_iter().find(|case| case.name == "qwen3-bias").expect("the case is there");
+    let (fails, mut number) = (Arc::new(AtomicBool::new(false)), 0);
+    let part = Part { ranks: 2, ..Part::default() };
+    let mut engine = open_on(&case, part, "host", |device| {
+        number += 1;
+        if number == 2 { Box::new(Failing(device, fails.clone())) } else { device }
+    });
+    let tokens = case.tokens(1);
+    let whole = engine.add_sequence();
+    let want = logits(&mut engine, whole, &[&tokens]);
+    let sequence = engine.add_sequence();
+    fails.store(true, Relaxed);
+    let request = Request { sequence, tokens: &tokens, logits: Want::All };
+    for _ in 0..2 {
+        let error = engine.step(&[request]).expect_err("a rank fails");
+        assert!(matches!(&error, StepError::Device(DeviceError::Lost { device, .. }) if device == "rank 1"), "{error}");
+    }
+    fails.store(false, Relaxed);
+    assert_eq!(logits(&mut engine, sequence, &[&tokens]), want);
 }

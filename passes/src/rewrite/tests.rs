@@ -154,3 +154,19 @@ fn why_a_rule_does_not_fire() {
     rewrite: returned: gelu_tanh_mul: not, read elsewhere: it is a result of the step
     ");
 }
+
+/// A sum over ranks takes the residual, unless hidden rows are made so: a kernel makes these.
+#[test]
+fn sums_take_what_is_added() {
+    let text = |result: &str| {
+        format!(
+            "graph @g(%x: bf16[T, 4], %a: bf16[T, 4]) {{
+                %0 = all_reduce %x : bf16[T, 4]
+                %1 = add %0, %a : bf16[T, 4]
+                return {result}%1
+            }}"
+        )
+    };
+    insta::assert_snapshot!(check("rewrite", &text("")), @"");
+    insta::assert_snapshot!(check("rewrite", &text("hidden = ")), @"");
+}
