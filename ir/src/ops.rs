@@ -547,8 +547,8 @@ weight_steps!(ops! {
     /// the root of their width.
     DeltaRule = "delta_rule" (state: Taken, q: All, k: All, v: All, g: All, beta: All, batch: Shared) { eps: f64 }
         [Boundary, RECUR, Other, Whole, work::delta] shapes::delta_rule, interp::delta_rule;
-    /// The sum over all ranks, rounded to the type of `x`, plus `added`, which all ranks have alike.
-    /// The reference is a single rank, which adds its own part alone.
+    /// The sum over all ranks, rounded to the type of `x`, plus `added`, which all ranks have
+    /// alike. The reference is a single rank, which adds its own part alone.
     AllReduce = "all_reduce" (x: Taken; added: Row) {}
         [Call, Outside, Other, Whole, work::none] shapes::all_reduce, interp::all_reduce;
     /// The rows of all ranks side by side, in the order of the ranks. The reference is a single

@@ -604,7 +604,8 @@ impl Cache {
 #[derive(Default)]
 pub struct Call {
     /// `embedding`: put rows into `value`. `all_reduce`: sum `value` over all ranks, in place, and
-    /// add `added`, if there is some. `attention`: put `k` and `v` into the cache of `layer` and attend.
+    /// add `added`, if there is some. `attention`: put `k` and `v` into the cache of `layer` and
+    /// attend.
     kind: &'static str,
     value: Option<Py<View>>,
     added: Option<Py<View>>,

@@ -31,9 +31,9 @@ fn last_norm(config: &Config) -> String {
 ///
 /// Inputs: `ids`, `positions`, `lengths`, `rows`, `batch`, then the states of each layer, `kv0`, or
 /// `conv1` and `delta1`, …, unless the caller attends. Results: `logits`, then the cache states,
-/// called as the inputs are, then `whole_logits` where a rank has a part of the vocabulary, then `picks`, then `hidden`
-/// ([`atomc_ir::results`]), then the input of each layer in `hidden`, then the rows that a draft
-/// goes on from.
+/// called as the inputs are, then `whole_logits` where a rank has a part of the vocabulary, then
+/// `picks`, then `hidden` ([`atomc_ir::results`]), then the input of each layer in `hidden`, then
+/// the rows that a draft goes on from.
 pub fn graph(config: &Config, part: Part, asked: Asked) -> Result<Graph, Diagnostic> {
     check_hidden(config, asked.hidden)?;
     let own = part.of(config)?;

@@ -51,7 +51,8 @@ struct Rows<'k, 'c> {
     state: Ptr<'c>,
     rank: Int<'c>,
     ranks: Int<'c>,
-    /// Bytes from one row to the next, of a row without padding, and from one whole row to the next.
+    /// Bytes from one row to the next, of a row without padding, and from one whole row to the
+    /// next.
     row: Int<'c>,
     width: Int<'c>,
     stride: Int<'c>,
