@@ -1,12 +1,18 @@
 //! The trained example models solve all 500 held-out problems, as they do with transformers,
 //! through the binary; on an emulated GPU the first 6 of them, or 20 with ATOMC_TEST_LONG, token
-//! for token as on the host.
+//! for token as on the host. The trained model with sparse attention solves its own problems: of
+//! them 50 on the host and 2 on an emulated GPU, or 500 and 50 with ATOMC_TEST_LONG.
 use std::path::Path;
 use std::process::Command;
 
 use serde_json::{Value, json};
 
 const EXAMPLES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples");
+const SPARSE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/models/deepseek-v3.2-sparse");
+
+fn is_long() -> bool {
+    std::env::var_os("ATOMC_TEST_LONG").is_some()
+}
 
 fn atomc(args: &[&str]) -> String {
     let out = Command::new(env!("CARGO_BIN_EXE_atomc")).args(args).output().expect("the binary runs");
@@ -18,15 +24,18 @@ fn path(p: &Path) -> String {
     p.to_str().expect("UTF-8").to_owned()
 }
 
-fn solves_all(model: &str, cache: &str) {
+/// Of a file of problems the first, solved on the host.
+fn solves(weights: &str, problems: &str, cache: &str, count: usize) {
     let dir = tempfile::tempdir().expect("a temporary folder");
-    let artifact = dir.path().join("m.atomc");
-    let weights = format!("{EXAMPLES}/models/{model}");
-    atomc(&["compile", &weights, "--no-trust", "--target", "host", "--cache-dtype", cache, "-o", &path(&artifact)]);
-    let problems = format!("{EXAMPLES}/problems.jsonl");
-    let text = atomc(&["eval", &path(&artifact), "--weights", &weights, &problems, "--json"]);
-    let result: Value = serde_json::from_str(&text).expect("JSON");
-    assert_eq!(result, json!({ "exact": 500, "of": 500 }));
+    let artifact = path(&dir.path().join("m.atomc"));
+    atomc(&["compile", weights, "--no-trust", "--target", "host", "--cache-dtype", cache, "-o", &artifact]);
+    let args = ["eval", &artifact, "--weights", weights, problems, "--limit", &count.to_string(), "--json"];
+    let result: Value = serde_json::from_str(&atomc(&args)).expect("JSON");
+    assert_eq!(result, json!({ "exact": count, "of": count }));
+}
+
+fn solves_all(model: &str, cache: &str) {
+    solves(&format!("{EXAMPLES}/models/{model}"), &format!("{EXAMPLES}/problems.jsonl"), cache, 500);
 }
 
 #[test]
@@ -49,16 +58,14 @@ fn llama_solves_all_with_a_cache_of_bytes() {
     solves_all("llama", "fp8");
 }
 
-fn emulated_as_on_the_host(model: &str) {
+/// Of a file of problems the first, solved on an emulated chip token for token as on the host.
+fn emulated_as_on_the_host(weights: &str, problems: &str, chip: &str, count: usize) {
     let dir = tempfile::tempdir().expect("a temporary folder");
     let artifact = path(&dir.path().join("m.atomc"));
-    let weights = format!("{EXAMPLES}/models/{model}");
-    atomc(&["compile", &weights, "--no-trust", "--target", "host,gfx942", "-o", &artifact]);
-    let problems = format!("{EXAMPLES}/problems.jsonl");
-    let count = if std::env::var_os("ATOMC_TEST_LONG").is_some() { 20 } else { 6 };
-    let [host, emulated] = ["host", "emu:gfx942"].map(|device| {
+    atomc(&["compile", weights, "--no-trust", "--target", &format!("host,{chip}"), "-o", &artifact]);
+    let [host, emulated] = ["host", &format!("emu:{chip}")].map(|device| {
         let answers = path(&dir.path().join("answers"));
-        let args = ["eval", &artifact, "--weights", &weights, &problems, "--limit", &count.to_string(), "--json"];
+        let args = ["eval", &artifact, "--weights", weights, problems, "--limit", &count.to_string(), "--json"];
         let text = atomc(&[&args[..], &["--device", device, "--answers", &answers]].concat());
         let result: Value = serde_json::from_str(&text).expect("JSON");
         assert_eq!(result, json!({ "exact": count, "of": count }), "{device}");
@@ -68,12 +75,37 @@ fn emulated_as_on_the_host(model: &str) {
     assert_eq!(host, emulated);
 }
 
+fn example_on_an_emulated_gpu(model: &str) {
+    let (weights, problems) = (format!("{EXAMPLES}/models/{model}"), format!("{EXAMPLES}/problems.jsonl"));
+    emulated_as_on_the_host(&weights, &problems, "gfx942", if is_long() { 20 } else { 6 });
+}
+
 #[test]
 fn qwen3_on_an_emulated_gpu() {
-    emulated_as_on_the_host("qwen3");
+    example_on_an_emulated_gpu("qwen3");
 }
 
 #[test]
 fn llama_on_an_emulated_gpu() {
-    emulated_as_on_the_host("llama");
+    example_on_an_emulated_gpu("llama");
+}
+
+/// Layers of this model attend to 16 positions. What it needs lies in a prompt of more than 128.
+#[test]
+fn sparse_attention_finds_a_story() {
+    solves(SPARSE, &format!("{SPARSE}/problems.jsonl"), "auto", if is_long() { 500 } else { 50 });
+}
+
+fn sparse_attention_on_an_emulated_gpu(chip: &str) {
+    emulated_as_on_the_host(SPARSE, &format!("{SPARSE}/problems.jsonl"), chip, if is_long() { 50 } else { 2 });
+}
+
+#[test]
+fn sparse_attention_on_an_emulated_gfx942() {
+    sparse_attention_on_an_emulated_gpu("gfx942");
+}
+
+#[test]
+fn sparse_attention_on_an_emulated_gfx950() {
+    sparse_attention_on_an_emulated_gpu("gfx950");
 }
