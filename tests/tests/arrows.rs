@@ -119,8 +119,19 @@ const TARGETS: &[&str] = &[
 ];
 
 /// Rooms of the GPUs' schedules, in the same way.
-const ROOMS: &[&str] =
-    &["machine", "launch", "pack", "step_inputs", "experts", "rowwise", "recurrent", "sparse", "gemm", "attention"];
+const ROOMS: &[&str] = &[
+    "machine",
+    "launch",
+    "pack",
+    "step_inputs",
+    "exchange",
+    "experts",
+    "rowwise",
+    "recurrent",
+    "sparse",
+    "gemm",
+    "attention",
+];
 
 /// The source files below a folder.
 fn sources(root: &Path) -> Vec<PathBuf> {

@@ -120,7 +120,7 @@ fn near_misses() {
             "a sum over ranks before the residual",
             &DECODE,
             gated(&[("%5 = add %x, %4", sum)]),
-            "fuse: sum: linear -> all_reduce: not, boundary: `all_reduce` is the caller's work",
+            "fuse: mlp: linear -> all_reduce: not, boundary: `all_reduce` is the caller's work",
         ),
         (
             "choices on a chip that does not add them up",

@@ -87,9 +87,14 @@ impl Pattern {
             });
             return vec![];
         }
+        let operands = graph.operands(v.node);
+        if operands.len() != self.graph.operands(p.node).len() {
+            let why = || Why::new(Cause::Op, format!("`{}` has other operands", have.name()));
+            miss.note(so_far.nodes.len(), why);
+            return vec![];
+        }
         let mut start = so_far;
         start.nodes.push(v.node);
-        let operands = graph.operands(v.node);
         let mut orders = vec![self.graph.operands(p.node)];
         if matches!(want, Op::Map(e) if e.commutes()) {
             orders.push(orders[0].iter().rev().copied().collect());

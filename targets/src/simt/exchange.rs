@@ -112,13 +112,14 @@ impl<'k, 'c> Rows<'k, 'c> {
         std::array::from_fn(|i| c.as_int(c.lane(words, i)))
     }
 
-    /// The thread's slot in a rank's memory, for what another rank sends.
+    /// The thread's slot in a rank's memory, for what another rank sends. The first halves of all
+    /// threads' slots lie side by side, then the second ones: so a wave writes whole lines.
     fn slot(&self, of: Int<'c>, sender: Int<'c>, turn: Int<'c>) -> Ptr<'c> {
         let c = self.c;
         let memory = c.load_ptr(c.at(self.peers, of * 8));
         let half = turn % 2;
         let group = ((half * self.ranks) + sender) * EXCHANGE_GROUPS + c.group();
-        c.at(memory, group * (2 * EXCHANGE_BYTES) + c.thread() * (2 * UNIT))
+        c.at(memory, group * (2 * EXCHANGE_BYTES) + c.thread() * UNIT)
     }
 
     /// Sends a piece to all other ranks, the next one first.
@@ -129,7 +130,7 @@ impl<'k, 'c> Rows<'k, 'c> {
             let to = c.pick_int(c.less(next, self.ranks), next, next - self.ranks);
             let slot = self.slot(to, self.rank, turn);
             for (half, pair) in words.chunks(2).enumerate() {
-                c.store_shared(c.at(slot, half * UNIT), &[pair[0], turn, pair[1], turn]);
+                c.store_shared(c.at(slot, half * EXCHANGE_BYTES), &[pair[0], turn, pair[1], turn]);
             }
         });
     }
@@ -142,7 +143,7 @@ impl<'k, 'c> Rows<'k, 'c> {
         c.carry_if(other, piece.words, |_| {
             let slot = self.slot(self.rank, rank, piece.turn);
             let (came, words) = c.until(PATIENCE, || {
-                let [low, high] = [0, UNIT].map(|offset| c.load_shared(c.at(slot, offset)));
+                let [low, high] = [0, EXCHANGE_BYTES].map(|offset| c.load_shared(c.at(slot, offset)));
                 let flags = [low[1], low[3], high[1], high[3]];
                 let is_there = |flag: Int<'c>| c.compare(IntPredicate::EQ, flag, piece.turn);
                 let came = flags.map(is_there).into_iter().reduce(|a, b| a & b).expect("four flags");
