@@ -587,8 +587,8 @@ fn a_framework_attends() {
     }
 }
 
-/// That rows are the same: on several ranks but for roundings, as the sum that makes the hidden rows
-/// does not take the residual, and others do.
+/// That rows are the same: on several ranks but for roundings, as the sum that makes the hidden
+/// rows does not take the residual, and others do.
 fn same(found: &[f32], want: &[f32], ranks: usize) {
     let size = want.iter().fold(0.0, |size: f32, x| size.max(x.abs()));
     let most = if ranks > 1 { 0.01 * size } else { 0.0 };

@@ -93,10 +93,11 @@ fn callers_work_between_launches() {
     rows [embedding] rows matmul rows rows [caller] matmul rows matmul matmul | rows matmul rows
     ");
     insta::assert_snapshot!(outlines(2), @"
-    rows [embedding] matvec rows attend_one matvec [all_reduce] rows matvec matvec [all_reduce] rows | matvec
-    rows [embedding] rows matmul rows rows attend_many matmul [all_reduce] rows matmul matmul [all_reduce] rows | rows matmul
-    rows [embedding] matvec rows rows [caller] matvec [all_reduce] rows matvec matvec [all_reduce] rows | matvec
-    rows [embedding] rows matmul rows rows [caller] matmul [all_reduce] rows matmul matmul [all_reduce] rows | rows matmul
+    rows [embedding] matvec rows attend_one matvec [all_reduce add] matvec matvec [all_reduce] rows | matvec rows
+    rows [embedding] rows matmul rows rows attend_many matmul [all_reduce add] rows matmul matmul [all_reduce] rows | rows matmul rows
+    rows [embedding] rows matmul rows rows attend_many matmul [all_reduce add] rows matmul matmul [all_reduce] rows rows matmul rows |
+    rows [embedding] matvec rows rows [caller] matvec [all_reduce add] matvec matvec [all_reduce] rows | matvec rows
+    rows [embedding] rows matmul rows rows [caller] matmul [all_reduce add] rows matmul matmul [all_reduce] rows | rows matmul rows
     ");
 }
 
