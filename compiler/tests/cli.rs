@@ -118,7 +118,7 @@ fn a_model_goes_through_every_verb() {
     );
     assert!(explained.starts_with("x86-64") && !explained.contains("matvec: "), "{explained}");
     let ranks = bench.succeed(&["explain", MODEL, "--tp", "2", "--cause", "boundary", "--quant", "fp8"]);
-    assert!(ranks.contains("linear -> all_reduce: not, boundary: `all_reduce` is the caller's work (2)"), "{ranks}");
+    assert!(ranks.contains("linear -> all_reduce: not, boundary: `all_reduce` is the caller's work (3)"), "{ranks}");
     let all: Value = serde_json::from_str(&bench.succeed(&["explain", MODEL, "--json"])).expect("JSON");
     let fused = |place: &&Value| place["what"] == "silu_mul" && place["fused"] == true && place["cause"].is_null();
     assert_eq!(all.as_array().map(|all| all.iter().filter(fused).count()), Some(2), "{all}");
@@ -255,7 +255,7 @@ fn parts_of_a_model() {
     assert!(bench.succeed(&["inspect", "part.atomc"]).contains("ranks     for each of 2 that share the model out"));
     bench.write("ids.json", "[[1, 2]]");
     let run = ["logits", "part.atomc", "--weights", MODEL, "--tokens", "ids.json", "-o", "out.safetensors"];
-    insta::assert_snapshot!(bench.fail(1, &run), @"error[artifact]: tensor_parallel: the artifact is for 2 ranks that share the model out, which a framework runs; one device alone needs an artifact that was compiled without --tp and --ep");
+    insta::assert_snapshot!(bench.fail(1, &run), @"error[artifact]: device: the artifact is for 2 ranks, and each needs a device, but 1 are named; --tp and --ep of `atomc compile` say how many ranks there are");
     bench.succeed(&["verify", "part.atomc", "--kernel", "rows"]);
     bench.succeed(&compile(&["--attention", "caller"]));
     insta::assert_snapshot!(bench.fail(1, &run), @"error[artifact]: attention: every plan for target `host` leaves attention to a framework; an engine needs an artifact that was compiled with --attention own");
@@ -462,7 +462,7 @@ fn wrong_tokens_and_devices() {
     ");
     insta::assert_snapshot!(bench.fail(1, &["bench", "m.atomc", "--random-weights", "--device", "host:gfx942"]), @"error[device]: the artifact has no variant `gfx942` for the host; it has: x86-64-v4-amx, x86-64-v4-bf16, x86-64-v4, x86-64-v3");
     insta::assert_snapshot!(bench.fail(2, &["bench", "m.atomc", "--random-weights", "--device", "tpu:0"]), @"
-    error: invalid value 'tpu:0' for '--device <DEVICE>': unknown device `tpu:0`; this build has: host, host:<variant>, hip, hip:<number>, cuda, cuda:<number>, emu:<chip>, emu:<chip>:fast
+    error: invalid value 'tpu:0' for '--device <DEVICE,…>': unknown device `tpu:0`; this build has: host, host:<variant>, hip, hip:<number>, cuda, cuda:<number>, emu:<chip>, emu:<chip>:fast
 
     For more information, try '--help'.
     ");
