@@ -46,6 +46,7 @@ impl Devices {
     }
 
     /// How many there are: as many as ranks.
+    #[cfg(feature = "compiler")]
     pub fn len(&self) -> usize {
         self.0.len()
     }
