@@ -1,6 +1,8 @@
 //! The C structures that kernels of the host target receive. Their field order is part of the
 //! artifact format: a change here is a new format version.
 
+use crate::manifest::DType;
+
 /// `void kernel(void *const *args, const Step *step, void *scratch, int64_t first_task, int64_t end_task)`
 pub type HostKernel = unsafe extern "C" fn(*const *mut u8, *const Step, *mut u8, i64, i64);
 
@@ -126,7 +128,7 @@ impl Prepare {
 }
 
 /// The parameters of the kernel [`crate::manifest::EXCHANGE`], by which ranks sum rows or put them
-/// side by side, each with a kernel of its own. In this order, 8 bytes each.
+/// side by side. Every rank launches it. In this order, 8 bytes each.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Exchange {
@@ -152,12 +154,14 @@ pub struct Exchange {
     pub width: i64,
     /// Bytes from one row of `whole` to the next.
     pub stride: i64,
-    /// 0 for f32, 1 for bf16, 2 for f16.
+    /// Number of the type of the rows in [`EXCHANGED`].
     pub dtype: i64,
     /// Offset of the number of rows in the step.
     pub count: i64,
 }
 
+/// Types of rows that are exchanged.
+pub const EXCHANGED: [DType; 3] = [DType::F32, DType::BF16, DType::F16];
 /// Bytes of rows that a work-group exchanges at once.
 pub const EXCHANGE_BYTES: usize = 4096;
 /// Most work-groups of a launch: each exchanges one part of the rows after the other.

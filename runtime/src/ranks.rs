@@ -12,7 +12,7 @@ use crate::error::Error;
 use crate::pool::Pool;
 use crate::session::{Outline, Session};
 use crate::weights::{Progress, Rank};
-use atomc_artifact::manifest::{Place, Work};
+use atomc_artifact::manifest::{Call, Place, Work};
 use meeting::Meeting;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -145,16 +145,15 @@ impl Session {
         meeting: &Meeting,
         observe: Option<&mut Launches>,
     ) -> Result<(), DeviceError> {
-        let calls: Vec<(usize, Work)> = self.plans[plan].calls.iter().map(|call| (call.before, call.work)).collect();
-        let calls: Vec<(usize, Work)> =
-            calls.into_iter().filter(|(_, work)| !matches!(work, Work::Embedding { .. })).collect();
-        if calls.is_empty() || self.joined {
+        let is_met = |call: &&Call| !matches!(call.work, Work::Embedding { .. });
+        if self.joined || !self.plans[plan].calls.iter().any(|call| is_met(&call)) {
             // SAFETY: passed on to the caller.
             return unsafe { self.device.run(plan, self.inputs.step(), observe) };
         }
+        let calls: Vec<Call> = self.plans[plan].calls.iter().filter(is_met).copied().collect();
         self.inputs.upload()?;
         let mut next = 0;
-        for (before, work) in calls {
+        for Call { before, work } in calls {
             // SAFETY: passed on to the caller.
             unsafe { self.launch(plan, next..before) }?;
             self.meet(work, meeting)?;

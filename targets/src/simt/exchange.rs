@@ -9,7 +9,7 @@
 //! A work-group has slots of its own and counts its exchanges itself; even and odd ones have a half
 //! of the slots each. So a rank that is ahead never overwrites what another still reads: to be two
 //! exchanges ahead it would need an answer that the other gives only later.
-use atomc_artifact::abi::{EXCHANGE_BYTES, EXCHANGE_GROUPS};
+use atomc_artifact::abi::{EXCHANGE_BYTES, EXCHANGE_GROUPS, EXCHANGED};
 use atomc_artifact::manifest;
 use atomc_artifact::manifest::EXCHANGE;
 use atomc_ir::DType;
@@ -26,8 +26,6 @@ use crate::simt::machine::Gpu;
 /// Bytes of rows of a thread.
 const UNIT: usize = 16;
 const THREADS: usize = EXCHANGE_BYTES / UNIT;
-/// The types of rows, by the number that the parameters have.
-const DTYPES: [DType; 3] = [DType::F32, DType::BF16, DType::F16];
 /// How often a thread looks for what it waits for before it gives up: some seconds.
 const PATIENCE: usize = 1 << 22;
 
@@ -94,7 +92,7 @@ impl<'k, 'c> Rows<'k, 'c> {
                 let piece = Piece { at, words: self.words(c.at(self.value, at)), turn };
                 self.push(piece);
                 let is_sum = c.as_int(c.b.build_is_null(self.whole, "").expect("a pointer"));
-                for (number, dtype) in DTYPES.into_iter().enumerate() {
+                for (number, dtype) in EXCHANGED.into_iter().enumerate() {
                     c.when(is_sum & c.equal(self.dtype, number), || self.sum(piece, dtype));
                 }
                 c.when(!is_sum, || self.gather(piece));

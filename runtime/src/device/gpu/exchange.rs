@@ -4,8 +4,8 @@ use super::context::Context;
 use super::driver::{Handle, Start};
 use crate::device::{DeviceBuffer, DeviceError, Memory, Peer, StepSize};
 use crate::weights::Rank;
-use atomc_artifact::abi::{Exchange, Step};
-use atomc_artifact::manifest::{Call, DType, Place, Work};
+use atomc_artifact::abi::{EXCHANGED, Exchange, Step};
+use atomc_artifact::manifest::{Call, Place, Work};
 use std::ffi::{c_uint, c_void};
 use std::mem::offset_of;
 use std::ptr::{null, null_mut};
@@ -96,11 +96,7 @@ impl Joined {
             row: bytes(part, part.stride),
             width: bytes(part, part.width),
             stride: whole.map_or(0, |whole| bytes(whole, whole.stride)),
-            dtype: match part.dtype {
-                DType::BF16 => 1,
-                DType::F16 => 2,
-                _ => 0,
-            },
+            dtype: EXCHANGED.iter().position(|dtype| *dtype == part.dtype)? as i64,
             count: if whole.is_some() { offset_of!(Step, rows) } else { offset_of!(Step, tokens) } as i64,
         };
         let mut parameters = Box::new(exchange.parameters()) as Box<[u64]>;
@@ -110,9 +106,12 @@ impl Joined {
     }
 }
 
-/// Whether the kernel can do a call: it moves 16 bytes at once.
+/// Whether the kernel can do a call: it moves 16 bytes of some types at once.
 pub fn fits(call: &Call) -> bool {
-    let fits = |place: Place| place.offset.is_multiple_of(16) && (place.stride * place.dtype.size()).is_multiple_of(16);
+    let fits = |place: Place| {
+        let whole = place.offset.is_multiple_of(16) && (place.stride * place.dtype.size()).is_multiple_of(16);
+        whole && EXCHANGED.contains(&place.dtype)
+    };
     match call.work {
         Work::AllReduce { value, added } => fits(value) && added.is_none_or(fits),
         Work::AllGather { part, .. } => fits(part),
