@@ -10,7 +10,7 @@
 mod pattern;
 mod rules;
 
-use atomc_ir::results::is_hidden;
+use atomc_ir::results::HIDDEN;
 use atomc_ir::{Diagnostic, Graph, NodeId, Value};
 
 use crate::explain::{Cause, Place, Why};
@@ -61,8 +61,8 @@ impl Prepared {
     /// The values that the rule's pattern matches at `root`.
     fn fits(&self, graph: &Graph, root: NodeId) -> Result<Match, Miss> {
         let found = self.find.matched(graph, root)?;
-        let is_hidden = || graph.results().any(|(name, v)| v == root.into() && is_hidden(name));
-        let fits = match self.make.graph.op(self.make.root()).is_call() && is_hidden() {
+        let is_hidden = graph.result(HIDDEN) == Some(root.into());
+        let fits = match is_hidden && self.make.graph.op(self.make.root()).is_call() {
             true => Err(Why::new(Cause::Op, "kernels make hidden rows, not calls")),
             false => self.make.fits(graph, root, &found),
         };
