@@ -595,6 +595,11 @@ impl Engine {
         Logits { values, stride, vocab: self.model().vocab, starts: &self.output.starts }
     }
 
+    /// Whether launches can be timed: not those of ranks that meet in the host's memory.
+    pub fn times_launches(&self) -> bool {
+        self.others.is_empty() || self.session.joined
+    }
+
     /// Starts to time every launch, which costs a little of the speed of a step, or starts anew.
     pub fn time_launches(&mut self) {
         self.times = Some(vec![Launches::default(); self.session.plans.len()]);

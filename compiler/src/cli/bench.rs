@@ -196,6 +196,10 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     let devices = args.engine.device.open(&artifact, args.engine.threads)?;
     let mut engine = args.engine.unloaded(devices, artifact, std::iter::repeat_n(longest, widest), drafts)?;
     args.guesses.check(&engine)?;
+    if args.times_kernels() && !engine.times_launches() {
+        let message = "kernels of ranks that meet in the host's memory are not timed";
+        return Err(Failure::new("bench", message).help("Leave --kernels, --ledger and --trace away."));
+    }
     let opened = start.elapsed().as_secs_f64();
     args.engine.load(&mut engine)?;
     let loaded = start.elapsed().as_secs_f64() - opened;
