@@ -6,6 +6,7 @@ mod code;
 mod layout;
 mod names;
 mod plans;
+mod stages;
 mod states;
 mod weights;
 
@@ -47,6 +48,11 @@ pub fn manifest(manifest: &Manifest, sections: &[usize]) -> Checked {
             manifest.tensor_parallel
         )
     })?;
+    let devices = product(&[manifest.ranks(), manifest.pipeline_parallel]);
+    let known = devices.is_some_and(|devices| (1..=MAX_RANKS).contains(&devices));
+    ensure(known, "pipeline_parallel", || {
+        format!("{} stages of {} ranks, but {MAX_RANKS} are the most", manifest.pipeline_parallel, manifest.ranks())
+    })?;
     ensure(!manifest.targets.is_empty(), "targets", || "an artifact without a target has no code".to_owned())?;
     let ranks = manifest.ranks();
     let mut names = BTreeSet::new();
@@ -56,6 +62,7 @@ pub fn manifest(manifest: &Manifest, sections: &[usize]) -> Checked {
         ensure(names.insert(&target.name), &at, || format!("name: `{}` appears twice", target.name))?;
         states::states(target, manifest.model.layers, &at)?;
         check_target(target, (&manifest.model, ranks), sections, &at)?;
+        stages::stages(target, manifest.pipeline_parallel, &at)?;
         weights::shards(&target.weights, ranks, &format!("{at}.weights"))?;
         complete(target, ranks, &format!("{at}.plans"))?;
     }

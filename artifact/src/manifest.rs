@@ -7,6 +7,7 @@ mod kernels;
 mod names;
 mod plans;
 mod signature;
+mod stages;
 mod states;
 mod weights;
 
@@ -42,6 +43,9 @@ pub struct Manifest {
     /// `tensor_parallel` do, which are as many or 1; 1 for none.
     #[serde(default = "one", skip_serializing_if = "is_one")]
     pub expert_parallel: usize,
+    /// Stages of layers, each of which that many ranks share out; 1 for none.
+    #[serde(default = "one", skip_serializing_if = "is_one")]
+    pub pipeline_parallel: usize,
     /// At least one; their names differ.
     pub targets: Vec<Target>,
 }
@@ -59,9 +63,14 @@ fn is_false(flag: &bool) -> bool {
 }
 
 impl Manifest {
-    /// How many ranks share the model out, in whichever way.
+    /// How many ranks share a stage of the model out, in whichever way.
     pub fn ranks(&self) -> usize {
         self.tensor_parallel.max(self.expert_parallel)
+    }
+
+    /// How many devices the model takes: one for each rank of each stage.
+    pub fn devices(&self) -> usize {
+        self.ranks() * self.pipeline_parallel
     }
 
     /// The compile key: the hash of the producer and of everything that shaped the artifact.

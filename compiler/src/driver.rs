@@ -52,6 +52,8 @@ pub struct Options {
     pub ranks: usize,
     /// Ranks that hold some of the experts each, whole.
     pub expert_ranks: usize,
+    /// Stages of layers, each of which that many ranks share out.
+    pub stages: usize,
     /// Which side attends: plans are made for each.
     pub attention: Vec<Attention>,
     /// Layers that frameworks want to see the input rows of, in addition to the rows after the last
@@ -71,6 +73,7 @@ impl Default for Options {
             choice: None,
             ranks: 1,
             expert_ranks: 1,
+            stages: 1,
             attention: vec![Attention::Own],
             hidden: vec![],
             draft: None,
@@ -101,6 +104,7 @@ pub type Progress<'a> = &'a mut dyn FnMut(usize, usize, &str);
 /// Compiles a model. Weights are not looked at.
 pub fn compile(config: &Config, options: &Options, progress: Progress) -> Result<Compiled, Diagnostic> {
     check_invariant(options)?;
+    check_stages(options)?;
     let models = models(config, options)?;
     let buckets = buckets(&options.buckets)?;
     let targets = unique(&options.targets)?;
@@ -122,6 +126,7 @@ pub fn compile(config: &Config, options: &Options, progress: Progress) -> Result
         tensors: tensor_names(config, options.draft.as_ref()),
         tensor_parallel: options.ranks,
         expert_parallel: options.expert_ranks,
+        pipeline_parallel: options.stages,
         targets: made,
     };
     progress(total, total, "done");
@@ -162,11 +167,22 @@ fn check_invariant(options: &Options) -> Result<(), Diagnostic> {
     if options.invariant && options.attention.contains(&Attention::Caller) {
         return no("the caller's attention is not atomc's", "--attention", "--attention own");
     }
-    if options.invariant && options.ranks.max(options.expert_ranks) > 1 {
-        let at = if options.ranks > 1 { "--tp" } else { "--ep" };
-        return no("sums over ranks are the framework's", at, "one rank");
-    }
     Ok(())
+}
+
+/// Checks that nothing is wanted of layers in the middle, which the last stage does not have.
+fn check_stages(options: &Options) -> Result<(), Diagnostic> {
+    let no = |what: &str, at: &str| {
+        let message = format!("{what} takes rows of layers that the last of {} stages does not have", options.stages);
+        Err(Diagnostic::new("driver::stages", message).at(at).help("leave `--pp` or this option away"))
+    };
+    match options {
+        Options { stages: 0, .. } => Err(Diagnostic::new("driver::stages", "no stages").at("--pp")),
+        Options { stages: 1, .. } => Ok(()),
+        Options { draft: Some(_), .. } => no("a draft", "--draft"),
+        Options { hidden, .. } if !hidden.is_empty() => no("the caller", "--hidden"),
+        _ => Ok(()),
+    }
 }
 
 /// Checks that all plans of a target do the same, by the same schedules: a value that stays in
@@ -218,7 +234,8 @@ fn states(models: &[Model]) -> Result<States, Diagnostic> {
 fn models(config: &Config, options: &Options) -> Result<Vec<Model>, Diagnostic> {
     let mut all: Vec<Model> = Vec::with_capacity(options.attention.len());
     for &attention in &options.attention {
-        let part = Part { ranks: options.ranks, expert_ranks: options.expert_ranks, attention };
+        let Options { ranks, expert_ranks, stages, .. } = *options;
+        let part = Part { ranks, expert_ranks, stages, attention };
         if all.iter().any(|model: &Model| model.part == part) {
             return Err(Diagnostic::new("driver::attention", format!("`{}` is named twice", named(attention))));
         }
@@ -460,6 +477,9 @@ fn echo(
     }
     if options.expert_ranks > 1 {
         echo["expert_parallel"] = json!(options.expert_ranks);
+    }
+    if options.stages > 1 {
+        echo["pipeline_parallel"] = json!(options.stages);
     }
     if let Some(draft) = &options.draft {
         echo["draft"] = draft.echo();

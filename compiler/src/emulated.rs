@@ -14,15 +14,17 @@ use std::time::Instant;
 
 use atomc_artifact::Artifact;
 use atomc_artifact::abi::{Pack, Prepare};
-use atomc_artifact::manifest::{Kernel, KernelDef, PACK, PREPARE, Plan, Tasks};
+use atomc_artifact::manifest::{EXCHANGE, Kernel, KernelDef, PACK, PREPARE, Plan, Tasks};
 use atomc_emulator::timing::trace::Trace;
 use atomc_emulator::{Access, CodeObject, Counts, Emulator, Grid, LoadError, Memory as Ranges, Options};
 use atomc_ir::Family;
+use atomc_runtime::device::exchange::{self, Exchanges, OfRows};
 use atomc_runtime::device::{
-    self, Device, DeviceBuffer, DeviceError, DeviceMemory, Launches, Memory, Part, StepInputs, StepSize, Stream,
+    self, Device, DeviceBuffer, DeviceError, DeviceMemory, Launches, Memory, Part, Peer, StepInputs, StepSize, Stream,
 };
 use atomc_runtime::memory::Buffer;
 use atomc_runtime::pool::{self, Pool};
+use atomc_runtime::weights::Rank;
 
 /// Bytes that kernels may read past a buffer.
 const SLACK: u64 = 256;
@@ -35,6 +37,9 @@ pub struct Emulated {
     kernels: Vec<(KernelDef, Kernel)>,
     prepare: Option<Kernel>,
     pack: Option<Kernel>,
+    exchange: Option<Kernel>,
+    /// The rank that this device is, if it exchanges rows with others by itself.
+    joined: Option<Exchanges>,
     space: Arc<Mutex<Space>>,
     plans: Vec<Bound>,
     /// The device's block of inputs.
@@ -132,6 +137,8 @@ fn longest_last(mut traces: Vec<Trace>) -> Vec<Trace> {
 
 struct Bound {
     launches: Vec<Launch>,
+    /// What ranks exchange between launches, each ahead of the launch that needs it.
+    exchanges: Vec<(usize, OfRows)>,
     /// Decode plans run at their largest grid, as when they are captured on hardware.
     largest: Option<StepSize>,
 }
@@ -160,6 +167,8 @@ impl Emulated {
             kernels: target.kernels.iter().cloned().zip(variant.kernels.iter().cloned()).collect(),
             prepare: variant.prepare.clone(),
             pack: variant.pack.clone(),
+            exchange: variant.exchange.clone(),
+            joined: None,
             space: Arc::default(),
             plans: Vec::new(),
             block: std::ptr::null_mut(),
@@ -196,6 +205,16 @@ impl Emulated {
         }
     }
 
+    fn exchanged(&self, rows: &OfRows, size: StepSize) -> Result<(), DeviceError> {
+        match (rows.groups(size.step), &self.exchange) {
+            (0, _) | (_, None) => Ok(()),
+            (groups, Some(kernel)) => {
+                let parameters: Vec<u8> = rows.exchange.parameters().into_iter().flat_map(u64::to_le_bytes).collect();
+                self.start(EXCHANGE, kernel, [groups, 1], &parameters).map(drop)
+            }
+        }
+    }
+
     fn start(
         &self,
         symbol: &str,
@@ -226,6 +245,11 @@ impl Emulated {
 fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
     // The locked value is whole between any two statements.
     shared.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What ranks exchange in a plan, with the launches that need it.
+fn exchanges(joined: &Exchanges, plan: &Plan, memory: &Memory) -> Vec<(usize, OfRows)> {
+    plan.calls.iter().filter_map(|call| Some((call.before, joined.of(call, memory)?))).collect()
 }
 
 /// The memory of the chip.
@@ -341,6 +365,7 @@ impl Device for Emulated {
                         parameters: bytes(memory.parameters(l, index >= plan.body)),
                     })
                     .collect(),
+                exchanges: self.joined.iter().flat_map(|joined| exchanges(joined, plan, memory)).collect(),
                 largest: plan.kind.is_few().then(|| StepSize::largest(plan)),
             })
             .collect();
@@ -362,15 +387,55 @@ impl Device for Emulated {
             times.steps += 1;
             times.nanoseconds.resize(bound.launches.len(), 0);
         }
+        let (size, mut exchanges) = (bound.largest.unwrap_or(inputs.size), bound.exchanges.iter().peekable());
         for (index, launch) in bound.launches.iter().enumerate() {
+            while let Some((_, rows)) = exchanges.next_if(|(before, _)| *before == index) {
+                self.exchanged(rows, size)?;
+            }
             let start = Instant::now();
-            let counts = self.emulated(launch, bound.largest.unwrap_or(inputs.size))?;
+            let counts = self.emulated(launch, size)?;
             lock(&self.tally.0)[plan][index] += counts;
             if let Some(times) = &mut observe {
                 times.nanoseconds[index] += start.elapsed().as_nanos() as u64;
             }
         }
-        Ok(())
+        exchanges.try_for_each(|(_, rows)| self.exchanged(rows, size))
+    }
+
+    fn offer(&mut self, ranks: usize, plans: &[Plan]) -> Result<Option<Peer>, DeviceError> {
+        if self.exchange.is_none() || !plans.iter().flat_map(|plan| &plan.calls).all(exchange::fits) {
+            return Ok(None);
+        }
+        let [slots, peers, state] = Exchanges::sizes(ranks);
+        let rows = Exchanges::new([self.allocate(slots)?, self.allocate(peers)?, self.allocate(state)?]);
+        let (slots, bytes) = rows.slots();
+        lock(&self.space).allow(slots as u64, Access::Shared);
+        self.joined = Some(rows);
+        Ok(Some(Peer::emulated(slots, bytes)))
+    }
+
+    /// Both devices' kernels may use the slots at once, as long as the peer's device is open.
+    fn reach(&mut self, peer: &Peer) -> Result<bool, DeviceError> {
+        let own = self.joined.as_ref().is_some_and(|joined| joined.slots().0 == peer.slots);
+        if !own {
+            // SAFETY: an engine drops all its devices together, and runs none of them then.
+            unsafe { lock(&self.space).add(peer.slots as u64, peer.bytes as u64, Access::Shared) };
+        }
+        Ok(true)
+    }
+
+    fn join(&mut self, rank: Rank, peers: Option<&[Peer]>) -> Result<(), DeviceError> {
+        match (peers, &mut self.joined) {
+            (Some(peers), Some(joined)) => joined.join(rank, peers),
+            _ => {
+                self.joined = None;
+                Ok(())
+            }
+        }
+    }
+
+    fn missed(&mut self) -> Result<Option<usize>, DeviceError> {
+        self.joined.as_mut().map_or(Ok(None), Exchanges::missed)
     }
 
     fn prepares(&self) -> bool {

@@ -255,7 +255,7 @@ fn parts_of_a_model() {
     assert!(bench.succeed(&["inspect", "part.atomc"]).contains("ranks     for each of 2 that share the model out"));
     bench.write("ids.json", "[[1, 2]]");
     let run = ["logits", "part.atomc", "--weights", MODEL, "--tokens", "ids.json", "-o", "out.safetensors"];
-    insta::assert_snapshot!(bench.fail(1, &run), @"error[artifact]: device: the artifact is for 2 ranks, and each needs a device, but 1 are named; --tp and --ep of `atomc compile` say how many ranks there are");
+    insta::assert_snapshot!(bench.fail(1, &run), @"error[artifact]: device: the artifact is for 2 ranks, and each needs a device, but 1 are named; --tp, --ep and --pp of `atomc compile` say how many ranks there are");
     bench.succeed(&["verify", "part.atomc", "--kernel", "rows"]);
     bench.succeed(&compile(&["--attention", "caller"]));
     insta::assert_snapshot!(bench.fail(1, &run), @"error[artifact]: attention: every plan for target `host` leaves attention to a framework; an engine needs an artifact that was compiled with --attention own");

@@ -1,4 +1,5 @@
 //! A decoded instruction: operands and modifiers, as the text of the disassembler gives them.
+use crate::fault::Operation;
 use crate::isa::Family;
 
 /// The first row of the register file that is an accumulation register.
@@ -169,6 +170,8 @@ pub struct Modifiers {
     pub returns: bool,
     /// `scope:SCOPE_DEV` or wider (gfx12).
     pub device: bool,
+    /// `scope:SCOPE_SYS` (gfx12).
+    pub system: bool,
 }
 
 impl Modifiers {
@@ -179,6 +182,19 @@ impl Modifiers {
             Family::Gfx90a | Family::Gfx11 => self.glc,
             Family::Gfx942 | Family::Gfx950 => self.sc1,
             Family::Gfx12 => self.device,
+        }
+    }
+
+    /// An access reaches memory that other devices use too. Source: LLVM's AMDGPUUsage, "Memory
+    /// Model", atomic loads and stores of system scope. Stores of gfx90a and gfx11 go through their
+    /// caches by themselves.
+    pub fn reaches_devices(&self, family: Family, operation: Operation) -> bool {
+        match family {
+            Family::Gfx90a | Family::Gfx11 if operation == Operation::Write => true,
+            Family::Gfx90a => self.glc,
+            Family::Gfx11 => self.glc && self.dlc,
+            Family::Gfx942 | Family::Gfx950 => self.sc0 && self.sc1,
+            Family::Gfx12 => self.system,
         }
     }
 }

@@ -6,6 +6,8 @@ use crate::fault::{FaultKind, Operation};
 pub enum Access {
     Read,
     ReadWrite,
+    /// Other devices read and write it too, while kernels run.
+    Shared,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,6 +24,8 @@ struct Range {
 pub struct Memory {
     /// By address, without overlaps.
     ranges: Vec<Range>,
+    /// How many of them are shared with other devices.
+    shared: usize,
 }
 
 impl Memory {
@@ -42,12 +46,15 @@ impl Memory {
     pub unsafe fn map_with_slack(&mut self, address: u64, len: u64, slack: u64, access: Access) {
         let at = self.ranges.partition_point(|r| r.start < address);
         self.ranges.insert(at, Range { start: address, end: address + len, slack, access });
+        self.shared += usize::from(access == Access::Shared);
     }
 
     /// Unmaps a range of [`Memory::map`]. Returns whether one began there.
     pub fn unmap(&mut self, address: u64) -> bool {
         let found = self.ranges.iter().position(|r| r.start == address);
-        found.map(|at| self.ranges.remove(at)).is_some()
+        let removed = found.map(|at| self.ranges.remove(at));
+        self.shared -= usize::from(removed.is_some_and(|range| range.access == Access::Shared));
+        removed.is_some()
     }
 
     /// Whether all of `[address, address + bytes)` may be used so.
@@ -58,8 +65,20 @@ impl Memory {
         let Some(end) = address.checked_add(bytes) else { return false };
         match operation {
             Operation::Read => end <= range.end + range.slack,
-            Operation::Write | Operation::Atomic => end <= range.end && range.access == Access::ReadWrite,
+            Operation::Write | Operation::Atomic => end <= range.end && range.access != Access::Read,
         }
+    }
+
+    /// Whether any range is shared with other devices.
+    #[inline]
+    pub fn has_shared(&self) -> bool {
+        self.shared > 0
+    }
+
+    /// Whether an address is in a range that is shared with other devices.
+    pub fn is_shared(&self, address: u64) -> bool {
+        let at = self.ranges.partition_point(|r| r.start <= address);
+        at.checked_sub(1).is_some_and(|i| self.ranges[i].access == Access::Shared)
     }
 
     /// The fault of an access that [`Memory::allows`] refused.

@@ -961,6 +961,10 @@ pub(crate) fn all_gather<S: Real>(args: &[&Val<S>], _: Cx, ranks: &usize) -> Res
     Ok(vec![Val::Float(Tensor::new(vec![rows, width * ranks], data))])
 }
 
+pub(crate) fn hand_on<S: Real>(args: &[&Val<S>], _: Cx, _: &usize) -> Results<S> {
+    Ok(vec![args[0].clone()])
+}
+
 pub(crate) fn caller_attention<S: Real>(
     args: &[&Val<S>],
     cx: Cx,

@@ -555,6 +555,10 @@ weight_steps!(ops! {
     /// rank, which takes its own part for those of all.
     AllGather = "all_gather" (x: All) { ranks: usize }
         [Call, Outside, Other, Whole, work::none] shapes::all_gather, interp::all_gather;
+    /// Rows for the stage that begins here, as they are: the ranks of the stage before hand them
+    /// on. The reference is a single rank, which has all stages.
+    HandOn = "hand_on" (x: All) { stage: usize }
+        [Call, Outside, Other, Whole, work::none] shapes::hand_on, interp::hand_on;
     /// Attention over a cache of the caller's. The caller puts these keys and values into it. The
     /// reference sees those of the step alone.
     CallerAttention = "caller_attention" (q: Row, k: All, v: All, batch: Shared) { layer: usize, scale: f64, window: usize }

@@ -616,6 +616,15 @@ pub fn all_gather(inputs: &[&Type], ranks: &usize) -> Types {
     }
 }
 
+pub fn hand_on(inputs: &[&Type], stage: &usize) -> Types {
+    match inputs[0].as_tensor() {
+        Some(x) if *stage > 0 && x.layout == Layout::Rows && x.shape.0.first() == Some(&Dim::Tokens) => {
+            Ok(vec![inputs[0].clone()])
+        }
+        _ => Err(format!("x must have a row for each token, for a stage behind the first, not {}", inputs[0])),
+    }
+}
+
 pub fn caller_attention(inputs: &[&Type], _: &usize, _: &f64, _: &usize) -> Types {
     let (q, k, v) = (float(inputs[0], "q")?, float(inputs[1], "k")?, float(inputs[2], "v")?);
     batch(inputs[3])?;

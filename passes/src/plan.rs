@@ -40,7 +40,7 @@ pub struct Order {
 
 impl Order {
     /// The body makes the rows of all tokens that are `left` for a draft, also those that come from
-    /// hidden rows.
+    /// hidden rows. Stages follow each other.
     pub fn new(graph: &Graph, hidden: Option<Value>, left: Option<Value>) -> Order {
         let mut made: BTreeSet<NodeId> = BTreeSet::new();
         let mut open: Vec<NodeId> = left.iter().map(|v| v.node).collect();
@@ -61,11 +61,30 @@ impl Order {
                 parts[head as usize].push(id);
             }
         }
+        let stages = stages(graph);
+        parts.iter_mut().for_each(|part| part.sort_by_key(|id| stages[id]));
         let [mut steps, head] = parts;
         let body = steps.len();
         steps.extend(head);
         Order { steps, body, hidden }
     }
+}
+
+/// When a node runs: the stage that it belongs to, and whether it comes behind the rows that were
+/// handed on to that stage. What no such rows reach is the first stage's.
+fn stages(graph: &Graph) -> BTreeMap<NodeId, (usize, bool)> {
+    let mut stages = BTreeMap::new();
+    for id in graph.order() {
+        let stage = match *graph.op(id) {
+            Op::HandOn { stage } => (stage, false),
+            _ => {
+                let before = graph.operands(id).into_iter().filter_map(|v| stages.get(&v.node)).max();
+                (before.map_or(0, |&(stage, _)| stage), true)
+            }
+        };
+        stages.insert(id, stage);
+    }
+    stages
 }
 
 /// Plans the arena. A kernel's results never lie where its operands do. A sum over ranks lies where

@@ -53,7 +53,7 @@ impl Engine {
         // Sequences cannot share a beginning in this interface.
         let snapshot_tokens = EngineOptions::NO_SNAPSHOTS;
         let options =
-            EngineOptions { device, peers: vec![], threads, cache_tokens, slots, snapshots: 0, snapshot_tokens, draft };
+            EngineOptions { device, threads, cache_tokens, slots, snapshots: 0, snapshot_tokens, draft };
         let path = artifact.get().path();
         let file = py.detach(|| File::open(path)).map_err(raised)?;
         Artifact::check_signature(path, &file)?;

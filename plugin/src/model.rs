@@ -441,7 +441,8 @@ impl Model {
                 match call.work {
                     Work::Embedding { value } => (call.work, [rows(value), None, None, None]),
                     Work::AllReduce { value, added } => (call.work, [rows(value), added.and_then(rows), None, None]),
-                    Work::AllGather { whole, .. } => (call.work, [rows(whole), None, None, None]),
+                    // An engine's alone.
+                    Work::AllGather { .. } | Work::HandOn { .. } => (call.work, [None; 4]),
                     Work::Attention { q, k, v, out, .. } => (call.work, [rows(q), rows(k), rows(v), rows(out)]),
                 }
             }))
@@ -453,7 +454,7 @@ impl Model {
         match work {
             Work::Embedding { .. } => (call.kind, call.value) = ("embedding", next()?),
             Work::AllReduce { .. } => (call.kind, call.value, call.added) = ("all_reduce", next()?, next()?),
-            Work::AllGather { .. } => (call.kind, call.value) = ("all_gather", next()?),
+            Work::AllGather { .. } | Work::HandOn { .. } => {}
             Work::Attention { layer, scale, window, .. } => {
                 (call.kind, call.layer, call.scale, call.window) = ("attention", layer, scale, window);
                 (call.q, call.k, call.v, call.out) = (next()?, next()?, next()?, next()?);

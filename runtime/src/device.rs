@@ -12,13 +12,14 @@ pub(crate) mod apart;
 mod code;
 mod cpu;
 mod error;
+pub mod exchange;
 pub mod gpu;
 mod host;
 mod launch;
 mod memory;
 
 pub use error::DeviceError;
-pub use gpu::Peer;
+pub use exchange::Peer;
 pub use gpu::{Gpu, GpuDevice, Started, Vendor};
 pub use host::{Host, lacking};
 pub use launch::{Launches, Part, StepSize, Stream};

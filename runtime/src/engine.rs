@@ -32,8 +32,6 @@ use std::sync::Arc;
 pub struct EngineOptions {
     /// Where to run; the host unless it is set.
     pub device: DeviceChoice,
-    /// Where the other ranks run, in their order, of an artifact for several.
-    pub peers: Vec<DeviceChoice>,
     /// Threads of the host, the caller's among them; 0 takes as many as the system offers this
     /// process.
     pub threads: usize,
@@ -129,7 +127,7 @@ pub enum StepError {
 
 /// An artifact on a device.
 pub struct Engine {
-    /// Of the first rank, whose results count: all ranks make the same.
+    /// Of the last stage's first rank, whose results count: all ranks make the same.
     session: Session,
     /// Of the other ranks.
     others: Vec<Session>,
@@ -163,27 +161,22 @@ struct Output {
 }
 
 impl Engine {
-    /// Opens an artifact: maps it, loads its code, reserves memory, starts threads. Weights are
-    /// loaded later.
+    /// Opens an artifact for one device: maps it, loads its code, reserves memory, starts threads.
+    /// Weights are loaded later.
     pub fn open(path: impl AsRef<Path>, options: &EngineOptions) -> Result<Engine, Error> {
         Engine::new(Artifact::open(path)?, options)
     }
 
     /// Opens an artifact that is in memory.
     pub fn new(artifact: Artifact, options: &EngineOptions) -> Result<Engine, Error> {
-        let choices: Vec<&DeviceChoice> = std::iter::once(&options.device).chain(&options.peers).collect();
         let target = options.device.target(artifact.manifest())?;
-        check_whole(artifact.manifest(), target, choices.len())?;
-        let threads = match options.threads {
-            0 => threads(0, choices.len()),
-            all => all.div_ceil(choices.len()),
-        };
-        let devices = choices.into_iter().map(|choice| choice.open(&artifact, threads)).collect::<Result<_, _>>()?;
-        Engine::assemble(artifact, target, devices, options)
+        check_whole(artifact.manifest(), target, 1)?;
+        let device = options.device.open(&artifact, threads(options.threads, 1))?;
+        Engine::assemble(artifact, target, vec![device], options)
     }
 
     /// An engine on devices that the caller opened with the artifact's code for a target, one for
-    /// each rank, instead of the options' devices.
+    /// each rank of each stage, instead of the options' device.
     pub fn with_devices(
         artifact: Artifact,
         target: &str,
@@ -214,37 +207,38 @@ impl Engine {
         let _span = tracing::debug_span!("open").entered();
         let artifact = Arc::new(artifact);
         let has_draft = options.draft && artifact.manifest().targets[target].draft.is_some();
-        let of = devices.len();
-        let outline = |device| Outline::new(artifact.clone(), target, device, has_draft, runs);
-        let mut outlines: Vec<Outline> = devices.into_iter().map(outline).collect();
-        let joined = of > 1 && ranks::join(&mut outlines)?;
-        let first = &outlines[0];
-        let draft = first.target().draft.as_ref().filter(|_| has_draft);
-        let draft = draft.map(|draft| Drafting::new(draft, first.drafts()));
-        let sizes = cache_sizes(first, options)?;
-        let kept: Vec<Kept> = first.units.iter().map(|unit| unit.kept).collect();
+        let (all, of) = (devices.len(), artifact.manifest().ranks());
+        let outline = |(number, device)| Outline::new((artifact.clone(), target, number / of), device, has_draft, runs);
+        let mut outlines: Vec<Outline> = devices.into_iter().enumerate().map(outline).collect();
+        let joined: Vec<bool> = outlines.chunks_mut(of).map(ranks::join).collect::<Result<_, _>>()?;
+        // The last stage makes the logits.
+        let last = &outlines[all - of];
+        let draft = last.target().draft.as_ref().filter(|_| has_draft);
+        let draft = draft.map(|draft| Drafting::new(draft, last.drafts()));
+        let sizes = cache_sizes(&outlines, options)?;
+        let kept: Vec<Kept> = last.units.iter().map(|unit| unit.kept).collect();
         let (blocks, slots) = (sizes.blocks, sizes.slots);
         let kv = Kv::new(&kept, sizes);
         let start = std::time::Instant::now();
-        let mut sessions = Vec::with_capacity(of);
+        let mut sessions = Vec::with_capacity(all);
         for (number, mut outline) in outlines.drain(..).enumerate() {
             let tables = outline.units.iter().zip(kv.table_blocks());
             let tables = tables.map(|(unit, blocks)| TableRoom { blocks, block_stride: unit.bytes }).collect();
             let inputs = outline.inputs(tables)?;
             let memory = allocate(&mut outline, (blocks, slots), &inputs)?;
-            let mut session = outline.bind(memory, inputs, Rank { number, of })?;
-            session.joined = joined;
+            let mut session = outline.bind(memory, inputs, Rank { number: number % of, of })?;
+            (session.stage, session.joined) = (number / of, joined[number / of]);
             sessions.push(session);
         }
         tracing::debug!(seconds = start.elapsed().as_secs_f64(), "memory");
-        let session = sessions.remove(0);
+        let session = sessions.remove(all - of);
         Ok(Engine {
             draft,
             draft_map: Vec::new(),
             untouched: vec![0; session.units.len()],
             session,
             others: sessions,
-            ranks: if of > 1 { Some(Ranks::new(of)?) } else { None },
+            ranks: if all > 1 { Some(Ranks::new(all / of, of)?) } else { None },
             kv,
             output: Output::default(),
             last: 0,
@@ -261,7 +255,9 @@ impl Engine {
     pub fn load_weights(&mut self, source: &dyn Source, progress: weights::Progress) -> Result<(), Error> {
         self.load_map(|_, name, count| whole_numbers(source, name, count))?;
         self.load_ranks(progress, |session, progress| {
-            session.fill_weights(|_, names, sink| weights::load(sink, names, source, progress))
+            session.fill_weights(|whole, names, sink| {
+                weights::load_some(sink, (&whole.weights, names), source, progress)
+            })
         })
     }
 
@@ -595,9 +591,10 @@ impl Engine {
         Logits { values, stride, vocab: self.model().vocab, starts: &self.output.starts }
     }
 
-    /// Whether launches can be timed: not those of ranks that meet in the host's memory.
+    /// Whether launches can be timed: not those of ranks that meet in the host's memory, nor those
+    /// of stages.
     pub fn times_launches(&self) -> bool {
-        self.others.is_empty() || self.session.joined
+        self.others.is_empty() || self.session.joined && self.session.stage == 0
     }
 
     /// Starts to time every launch, which costs a little of the speed of a step, or starts anew.
@@ -849,7 +846,7 @@ fn runs(plan: &Plan) -> bool {
 
 /// Checks that an engine runs plans of the target, on as many devices as there are ranks.
 fn check_whole(manifest: &Manifest, target: usize, devices: usize) -> Result<(), Error> {
-    let (target, ranks) = (&manifest.targets[target], manifest.ranks());
+    let (target, ranks) = (&manifest.targets[target], manifest.devices());
     match target.plans.iter().any(|plan| plan.kind == PlanKind::Whole) {
         true if devices == ranks => Ok(()),
         true => Err(Error::Ranks { ranks, devices }),
@@ -858,7 +855,8 @@ fn check_whole(manifest: &Manifest, target: usize, devices: usize) -> Result<(),
 }
 
 /// Checks that the device has memory for `tokens` tokens of cache.
-fn check_cache(tokens: usize, (target, units): (&Target, &[Unit]), device: &dyn Device) -> Result<(), DeviceError> {
+fn check_cache(tokens: usize, outline: &Outline) -> Result<(), DeviceError> {
+    let (target, units, device) = (outline.target(), &outline.units, &outline.device);
     // Slots do not grow with the tokens.
     let pages = target.states.iter().map(|state| &units[state.group]).filter(|unit| unit.kept != Kept::Slot);
     // A target without pages, or with empty ones, has no cache.
@@ -874,7 +872,8 @@ fn check_cache(tokens: usize, (target, units): (&Target, &[Unit]), device: &dyn 
 }
 
 /// Checks that the device has memory for `slots` slots, which kernels count in 32 bits.
-fn check_slots(slots: usize, (target, units): (&Target, &[Unit]), device: &dyn Device) -> Result<(), DeviceError> {
+fn check_slots(slots: usize, outline: &Outline) -> Result<(), DeviceError> {
+    let (target, units, device) = (outline.target(), &outline.units, &outline.device);
     let kept = target.states.iter().map(|state| &units[state.group]).filter(|unit| unit.kept == Kept::Slot);
     let slot = kept.fold(0_usize, |sum, unit| sum.saturating_add(unit.bytes)).max(1);
     let (bytes, memory) = (slots as u128 * slot as u128, device.memory());
@@ -886,13 +885,14 @@ fn check_slots(slots: usize, (target, units): (&Target, &[Unit]), device: &dyn D
 }
 
 /// How large the cache is: as the options say, or by the model.
-fn cache_sizes(outline: &Outline, options: &EngineOptions) -> Result<Sizes, DeviceError> {
-    let (code, units, device) = (outline.target(), &outline.units[..], &*outline.device);
+fn cache_sizes(outlines: &[Outline], options: &EngineOptions) -> Result<Sizes, DeviceError> {
+    let outline = &outlines[0];
+    let (code, units) = (outline.target(), &outline.units[..]);
     let max_len = outline.artifact.manifest().model.max_positions;
     let block_tokens = code.layout.block_tokens;
     let cache_tokens = match options.cache_tokens {
         0 => max_len,
-        tokens => check_cache(tokens, (code, units), device).map(|()| tokens)?,
+        tokens => outlines.iter().try_for_each(|outline| check_cache(tokens, outline)).map(|()| tokens)?,
     };
     // Kernels count blocks in 32 bits.
     let blocks = cache_tokens.div_ceil(block_tokens).min(i32::MAX as usize);
@@ -900,7 +900,7 @@ fn cache_sizes(outline: &Outline, options: &EngineOptions) -> Result<Sizes, Devi
     let slots = match options.slots {
         _ if !has_slots => 0,
         0 => blocks.min(SLOTS),
-        slots => check_slots(slots, (code, units), device).map(|()| slots)?,
+        slots => outlines.iter().try_for_each(|outline| check_slots(slots, outline)).map(|()| slots)?,
     };
     let or = |size: usize, default| if size == 0 { default } else { size };
     let step = outline.largest(|plan| plan.tokens);
@@ -911,8 +911,7 @@ fn cache_sizes(outline: &Outline, options: &EngineOptions) -> Result<Sizes, Devi
 
 fn allocate(outline: &mut Outline, (blocks, slots): (usize, usize), inputs: &Inputs) -> Result<Memory, DeviceError> {
     let arena = outline.largest(|plan| plan.arena_bytes);
-    let Outline { artifact, target, device, units, .. } = outline;
-    let target = &artifact.manifest().targets[*target];
+    let Outline { code: target, device, units, .. } = outline;
     let mut states = Vec::with_capacity(target.states.len());
     for state in &target.states {
         let unit = &units[state.group];

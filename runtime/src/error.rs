@@ -17,7 +17,7 @@ pub enum Error {
     Checkpoint(#[from] CheckpointError),
     #[error(
         "device: the artifact is for {ranks} ranks, and each needs a device, but {devices} are named; \
-         --tp and --ep of `atomc compile` say how many ranks there are"
+         --tp, --ep and --pp of `atomc compile` say how many ranks there are"
     )]
     Ranks { ranks: usize, devices: usize },
     #[error(

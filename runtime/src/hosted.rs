@@ -165,7 +165,8 @@ impl Hosted {
         let _span = tracing::debug_span!("open").entered();
         let draft =
             artifact.manifest().targets[target].draft.as_ref().filter(|_| options.draft).map(|draft| draft.rows);
-        let mut outline = Outline::new(artifact, target, device, draft.is_some(), |plan| runs(plan, options));
+        let mut outline =
+            Outline::new((artifact, target, 0), device, draft.is_some(), |plan| runs(plan, options));
         let tables = table_rooms(&outline);
         let inputs = outline.inputs(tables)?;
         check_padding(&outline, &inputs)?;
@@ -355,9 +356,8 @@ impl Hosted {
     unsafe fn fill(&mut self, batch: &Batch) -> Result<StepSize, HostedError> {
         let range = self.tables_of(batch.draft);
         let Hosted { session, tables, values, .. } = self;
-        let Session { artifact, target, inputs, memory, units, .. } = session;
+        let Session { artifact, code: target, inputs, memory, units, .. } = session;
         let Model { vocab, max_positions, .. } = artifact.manifest().model;
-        let target = &artifact.manifest().targets[*target];
         let block_tokens = target.layout.block_tokens;
         // There are no tables if the caller does the attention.
         let bound = &tables[range.start..range.start + batch.tables.len()];
@@ -419,7 +419,7 @@ impl Hosted {
         let Running { size, tokens, embedded, stream, .. } = *step;
         let is_due = |call: &Call| match call.work {
             Work::Embedding { .. } => embedded,
-            Work::AllGather { .. } => false,
+            Work::AllGather { .. } | Work::HandOn { .. } => false,
             Work::AllReduce { .. } | Work::Attention { .. } => true,
         };
         // SAFETY: passed on to the caller; the inputs hold the step since it has begun.
@@ -479,8 +479,7 @@ fn memory(
     inputs: &Inputs,
 ) -> Result<Memory, Error> {
     let arena = outline.largest(|plan| plan.arena_bytes);
-    let Outline { artifact, target, device, units, .. } = outline;
-    let code = &artifact.manifest().targets[*target];
+    let Outline { code, device, units, .. } = outline;
     let empty = |(number, state): (usize, &State)| Ok(units[state.group].memory(device.allocate(0)?, number));
     let states = code.states.iter().enumerate().map(empty).collect::<Result<_, DeviceError>>()?;
     let workspace = device.allocate(code.workspace())?;
@@ -526,6 +525,14 @@ fn check(manifest: &Manifest, target: usize, options: &HostedOptions) -> Result<
     }
     if rank >= ranks {
         return Err(HostedError::Rank { rank, ranks });
+    }
+    if manifest.pipeline_parallel > 1 {
+        let detail = format!("{} stages of layers, which an engine runs alone", manifest.pipeline_parallel);
+        return Err(HostedError::Field { field: "pipeline_parallel", detail });
+    }
+    if target.invariant && ranks > 1 {
+        let detail = "sums over ranks are the framework's, so bits may depend on what else is in a step".to_owned();
+        return Err(HostedError::Field { field: "invariant", detail });
     }
     match target.plans.iter().any(|plan| runs(plan, options)) {
         true => Ok(()),

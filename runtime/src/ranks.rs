@@ -1,6 +1,7 @@
-//! Ranks of one process: each has a device, its part of the weights, and a thread, and all run the
-//! same plan at once. Between launches they meet for the work that a plan leaves to its caller:
-//! sums over ranks, and logits that are gathered.
+//! Ranks of one process: each has a device, its part of the weights, and a thread. The ranks of a
+//! stage run the same plan at once, and between launches they meet for the work that a plan leaves
+//! to its caller: sums over ranks, and logits that are gathered. Where there are several stages of
+//! layers, each hands rows on to the next.
 //!
 //! Every rank makes a part of the result and gives it to all, in the memory of the host. Sums are
 //! in the order of the ranks, so all ranks have the same bits. A rank that fails leaves the
@@ -22,14 +23,19 @@ use std::sync::{Mutex, PoisonError};
 #[derive(Debug)]
 pub(crate) struct Ranks {
     crew: Pool,
-    meeting: Meeting,
+    /// Where the ranks of each stage meet.
+    stages: Vec<Meeting>,
     /// Whether the last step failed, after which ranks may have made different exchanges.
     begin_anew: bool,
 }
 
-/// Lets the devices of all ranks exchange rows by themselves, if each can and reaches all others.
+/// Lets the devices of a stage's ranks exchange rows by themselves, if each can and reaches all
+/// others. A rank alone has nothing to exchange.
 pub(crate) fn join(outlines: &mut [Outline]) -> Result<bool, DeviceError> {
     let of = outlines.len();
+    if of == 1 {
+        return Ok(true);
+    }
     let offer = |outline: &mut Outline| outline.device.offer(of, &outline.plans);
     let offers = outlines.iter_mut().map(offer).collect::<Result<Vec<Option<Peer>>, _>>()?;
     let peers: Option<Vec<Peer>> = offers.into_iter().collect();
@@ -48,9 +54,12 @@ pub(crate) fn join(outlines: &mut [Outline]) -> Result<bool, DeviceError> {
 }
 
 impl Ranks {
-    pub fn new(ranks: usize) -> Result<Ranks, DeviceError> {
-        let crew = Pool::new(ranks).map_err(|source| DeviceError::Threads { threads: ranks, source })?;
-        Ok(Ranks { crew, meeting: Meeting::new(ranks), begin_anew: false })
+    /// Of stages with this many ranks each.
+    pub fn new(stages: usize, ranks: usize) -> Result<Ranks, DeviceError> {
+        let threads = stages * ranks;
+        let crew = Pool::new(threads).map_err(|source| DeviceError::Threads { threads, source })?;
+        let stages = (0..stages).map(|_| Meeting::new(ranks)).collect();
+        Ok(Ranks { crew, stages, begin_anew: false })
     }
 
     /// Runs a plan for the step that the first rank's inputs hold.
@@ -64,15 +73,15 @@ impl Ranks {
             self.missed((first, others))?;
         }
         others.iter_mut().for_each(|other| other.inputs.take_from(&first.inputs));
-        self.meeting.begin();
-        let (meeting, observe) = (&self.meeting, Mutex::new(observe));
+        self.stages.iter().for_each(Meeting::begin);
+        let (stages, observe) = (&self.stages, Mutex::new(observe));
         each(&mut self.crew, std::iter::once(first).chain(others), |session| {
-            let rank = session.rank.number;
-            let observe = if rank == 0 { lock(&observe).take() } else { None };
+            let number = session.number();
+            let observe = if number == 0 { lock(&observe).take() } else { None };
             // SAFETY: every session was bound when it was made, its inputs hold the step, which
             // fits the plan, and the sessions are borrowed for this call.
-            let done = unsafe { session.step(plan, meeting, observe) };
-            done.inspect_err(|_| meeting.leave(rank))
+            let done = unsafe { session.step(plan, stages, observe) };
+            done.inspect_err(|_| stages.iter().for_each(|stage| stage.leave(number)))
         })
         .map_err(cause)
         .inspect_err(|_| self.begin_anew = true)
@@ -96,7 +105,7 @@ impl Ranks {
         let counts: Vec<[AtomicU64; 2]> = (0..=others.len()).map(|_| Default::default()).collect();
         let sum = |which: usize| counts.iter().map(|count| count[which].load(Relaxed)).sum();
         each(&mut self.crew, std::iter::once(first).chain(others), |session| {
-            let [own_done, own_total] = &counts[session.rank.number];
+            let [own_done, own_total] = &counts[session.number()];
             load(session, &|done, total| {
                 own_done.fetch_max(done, Relaxed);
                 own_total.store(total, Relaxed);
@@ -135,28 +144,45 @@ fn cause(mut errors: Vec<DeviceError>) -> DeviceError {
 }
 
 impl Session {
-    /// Runs a plan for the step that the inputs hold, up to each call, which the ranks do together.
+    /// Runs a plan for the step that the inputs hold: takes what the stage before hands on, does
+    /// the work that ranks do together, and hands on what the next stage takes.
     ///
     /// # Safety
     /// As for [`crate::device::Device::run`]; the other ranks run the same.
     unsafe fn step(
         &mut self,
         plan: usize,
-        meeting: &Meeting,
+        stages: &[Meeting],
         observe: Option<&mut Launches>,
     ) -> Result<(), DeviceError> {
-        let is_met = |call: &&Call| !matches!(call.work, Work::Embedding { .. });
-        if self.joined || !self.plans[plan].calls.iter().any(|call| is_met(&call)) {
+        let calls: Vec<Work> = self.plans[plan].calls.iter().map(|call| call.work).collect();
+        let begins = |work: &&Work| matches!(work, Work::HandOn { stage, .. } if *stage == self.stage);
+        let ends = |work: &&Work| matches!(work, Work::HandOn { stage, .. } if *stage > self.stage);
+        let (taken, left): (Vec<&Work>, Vec<&Work>) =
+            (calls.iter().filter(begins).collect(), calls.iter().filter(ends).collect());
+        let alone = self.joined || !calls.iter().any(is_met);
+        taken.into_iter().try_for_each(|work| self.meet(work, stages))?;
+        match alone {
             // SAFETY: passed on to the caller.
-            return unsafe { self.device.run(plan, self.inputs.step(), observe) };
+            true => unsafe { self.device.run(plan, self.inputs.step(), observe) }?,
+            // SAFETY: passed on to the caller.
+            false => unsafe { self.run_between(plan, stages) }?,
         }
-        let calls: Vec<Call> = self.plans[plan].calls.iter().filter(is_met).copied().collect();
+        left.into_iter().try_for_each(|work| self.meet(work, stages))
+    }
+
+    /// Runs the launches of a plan, and between them the calls of one stage.
+    ///
+    /// # Safety
+    /// As for [`Session::step`].
+    unsafe fn run_between(&mut self, plan: usize, stages: &[Meeting]) -> Result<(), DeviceError> {
+        let calls: Vec<Call> = self.plans[plan].calls.iter().filter(|call| is_met(&call.work)).copied().collect();
         self.inputs.upload()?;
         let mut next = 0;
         for Call { before, work } in calls {
             // SAFETY: passed on to the caller.
             unsafe { self.launch(plan, next..before) }?;
-            self.meet(work, meeting)?;
+            self.meet(&work, stages)?;
             next = before;
         }
         let end = self.plans[plan].launches.len();
@@ -173,10 +199,10 @@ impl Session {
     }
 
     /// Does a call with the other ranks.
-    fn meet(&mut self, work: Work, meeting: &Meeting) -> Result<(), DeviceError> {
+    fn meet(&mut self, work: &Work, stages: &[Meeting]) -> Result<(), DeviceError> {
         let counts = self.inputs.counts();
-        let (rank, arena) = (self.rank.number, &mut self.memory.arena);
-        match work {
+        let (rank, meeting, arena) = (self.rank.number, &stages[self.stage], &mut self.memory.arena);
+        match *work {
             Work::Embedding { .. } | Work::Attention { .. } => Ok(()),
             Work::AllReduce { value, added } => {
                 let added = added.map(|added| taken(arena, added, counts.tokens)).transpose()?;
@@ -194,8 +220,20 @@ impl Session {
                 side_by_side(&all, &mut rows, (part, whole));
                 arena.upload(whole.offset, &rows)
             }
+            Work::HandOn { stage, taken: place, .. } if stage == self.stage => {
+                arena.upload(place.offset, &meeting.take(rank)?)
+            }
+            Work::HandOn { stage, made, .. } => {
+                stages[stage].hand(rank, taken(arena, made, counts.tokens)?);
+                Ok(())
+            }
         }
     }
+}
+
+/// Whether the ranks of a stage do a call together.
+fn is_met(work: &Work) -> bool {
+    matches!(work, Work::AllReduce { .. } | Work::AllGather { .. })
 }
 
 /// Bytes of the rows of a value.

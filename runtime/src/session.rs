@@ -16,6 +16,8 @@ pub(crate) struct Outline {
     pub artifact: Arc<Artifact>,
     /// Index of the device's target in the manifest.
     pub target: usize,
+    /// What of the target the rank runs.
+    pub code: Target,
     pub device: Box<dyn Device>,
     /// Those of the model, then those of its draft.
     pub plans: Vec<Plan>,
@@ -28,15 +30,18 @@ pub(crate) struct Outline {
 pub(crate) struct Session {
     pub artifact: Arc<Artifact>,
     pub target: usize,
+    pub code: Target,
     pub device: Box<dyn Device>,
     pub plans: Vec<Plan>,
     models: usize,
     pub units: Vec<Unit>,
     pub memory: Memory,
     pub inputs: Inputs,
-    /// The rank with the shards that it has.
+    /// The stage of layers that it has.
+    pub stage: usize,
+    /// The rank of this stage, with the shards that it has.
     pub rank: Rank,
-    /// Whether the device exchanges rows with other ranks by itself.
+    /// Whether the device exchanges rows with the stage's other ranks by itself, if there are any.
     pub joined: bool,
     /// Whether the weights are there.
     pub loaded: bool,
@@ -62,28 +67,28 @@ impl Progress {
 }
 
 impl Outline {
-    /// Of the plans that the owner runs, with those of the draft if that is driven.
+    /// Of the plans of a stage that the owner runs, with those of the draft if that is driven.
     pub fn new(
-        artifact: Arc<Artifact>,
-        target: usize,
+        (artifact, target, stage): (Arc<Artifact>, usize, usize),
         device: Box<dyn Device>,
         draft: bool,
         runs: impl Fn(&Plan) -> bool,
     ) -> Outline {
-        let code = &artifact.manifest().targets[target];
+        let whole = &artifact.manifest().targets[target];
+        let code = if artifact.manifest().pipeline_parallel > 1 { whole.stage(stage) } else { whole.clone() };
         let of = |draft| code.plans.iter().filter(move |plan| plan.draft == draft).filter(|plan| runs(plan)).cloned();
         let mut plans: Vec<Plan> = of(false).collect();
         let models = plans.len();
         if draft {
             plans.extend(of(true));
         }
-        let units = Unit::all(code);
-        Outline { artifact, target, device, plans, models, units }
+        let units = Unit::all(&code);
+        Outline { artifact, target, code, device, plans, models, units }
     }
 
     /// What the artifact has for the device.
     pub fn target(&self) -> &Target {
-        &self.artifact.manifest().targets[self.target]
+        &self.code
     }
 
     /// The plans of the draft.
@@ -105,18 +110,20 @@ impl Outline {
     /// The session with its memory, which has the sizes that the manifest states and is of this
     /// device.
     pub fn bind(self, memory: Memory, inputs: Inputs, rank: Rank) -> Result<Session, DeviceError> {
-        let Outline { artifact, target, device, plans, models, units } = self;
+        let Outline { artifact, target, code, device, plans, models, units } = self;
         let mut session = Session {
             artifact,
             target,
+            code,
             device,
             plans,
             models,
             units,
             memory,
             inputs,
+            stage: 0,
             rank,
-            joined: false,
+            joined: true,
             loaded: false,
         };
         session.bind()?;
@@ -142,7 +149,12 @@ impl Session {
 
     /// What the artifact has for the device.
     pub fn target(&self) -> &Target {
-        &self.manifest().targets[self.target]
+        &self.code
+    }
+
+    /// The number of the rank among those of all stages.
+    pub fn number(&self) -> usize {
+        self.stage * self.rank.of + self.rank.number
     }
 
     /// The plans of the model.
@@ -155,7 +167,8 @@ impl Session {
         if draft { self.models..self.plans.len() } else { 0..self.models }
     }
 
-    /// Fills the weights. If the source is not of the model they are as they were.
+    /// Fills the weights. If the source is not of the model they are as they were. `load` is given
+    /// the target with the weights of all stages.
     pub fn fill_weights(
         &mut self,
         load: impl FnOnce(&Target, &TensorNames, Sink) -> Result<(), Error>,
@@ -171,13 +184,13 @@ impl Session {
 
     /// Where the host packs weights.
     pub fn sink(&mut self) -> Sink<'_> {
-        let weights = &self.artifact.manifest().targets[self.target].weights;
+        let weights = &self.code.weights;
         Sink { weights, rank: self.rank, buffers: &mut self.memory.weights, pool: self.device.pool() }
     }
 
     /// Where the device packs weights.
     pub fn device_sink(&mut self, stream: Stream) -> DeviceSink<'_> {
-        let weights = &self.artifact.manifest().targets[self.target].weights;
+        let weights = &self.code.weights;
         DeviceSink { weights, rank: self.rank, buffers: &mut self.memory.weights, device: &mut *self.device, stream }
     }
 

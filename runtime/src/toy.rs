@@ -172,6 +172,7 @@ pub fn manifest() -> Manifest {
         tensors: TensorNames::default(),
         tensor_parallel: 1,
         expert_parallel: 1,
+        pipeline_parallel: 1,
         targets: vec![Target {
             name: "host".into(),
             invariant: false,

@@ -86,11 +86,22 @@ impl Rank {
 
 /// Fills the buffers, one for each weight, with what the plan makes of the source for a rank. If
 /// the source is not of the model nothing has changed.
-pub fn load(mut sink: Sink, names: &TensorNames, source: &dyn Source, progress: Progress) -> Result<(), Error> {
+pub fn load(sink: Sink, names: &TensorNames, source: &dyn Source, progress: Progress) -> Result<(), Error> {
+    let all = sink.weights;
+    load_some(sink, (all, names), source, progress)
+}
+
+/// As [`load`] does, where the sink has some of a model's weights.
+pub(crate) fn load_some(
+    mut sink: Sink,
+    (all, names): (&[Weight], &TensorNames),
+    source: &dyn Source,
+    progress: Progress,
+) -> Result<(), Error> {
     let Sink { weights, rank, .. } = sink;
     let source = &Spelled::new(source, names)?;
     let pieces = resolve(weights, rank, source)?;
-    check_unused(weights, names, source)?;
+    check_unused(all, names, source)?;
     bound::check(weights, &pieces)?;
     let tasks: Vec<Task> = weights.iter().enumerate().flat_map(|(index, weight)| tasks(index, weight)).collect();
     let report = Report::new(progress, &tasks);

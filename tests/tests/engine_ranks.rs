@@ -24,8 +24,8 @@ fn open(case: &Case, part: Part, chip: &str) -> Engine {
 /// An engine of all ranks, with devices that are changed in their order.
 fn open_on(case: &Case, part: Part, chip: &str, change: impl FnMut(Box<dyn Device>) -> Box<dyn Device>) -> Engine {
     let buckets = BucketOptions { decode: vec![1, 2], each: 1, tokens: CONTEXT, rows: CONTEXT };
-    let Part { ranks, expert_ranks, .. } = part;
-    let options = Options { targets: vec![chip.into()], buckets, ranks, expert_ranks, ..Options::default() };
+    let Part { ranks, expert_ranks, stages, .. } = part;
+    let options = Options { targets: vec![chip.into()], buckets, ranks, expert_ranks, stages, ..Options::default() };
     let compiled =
         driver::compile(&case.config, &options, &mut |_, _, _| ()).unwrap_or_else(|e| panic!("{}: {e}", case.name));
     let dir = tempfile::tempdir().expect("a temporary folder");
@@ -38,7 +38,7 @@ fn open_on(case: &Case, part: Part, chip: &str, change: impl FnMut(Box<dyn Devic
             chip => Box::new(Emulated::open(&artifact, chip, 1, Default::default()).expect("a device")),
         }
     };
-    let devices = (0..part.all()).map(device).map(change).collect();
+    let devices = (0..part.all() * stages).map(device).map(change).collect();
     let options = EngineOptions { cache_tokens: 8 * CONTEXT, threads: 1, slots: 8, ..EngineOptions::default() };
     let artifact = Artifact::open(&path).expect("a whole artifact");
     let mut engine = Engine::with_devices(artifact, chip, devices, &options).expect("an engine");
@@ -117,11 +117,11 @@ fn dense_models_on_the_host() {
 }
 
 /// In f32, where no rounding chooses another expert.
-fn in_f32(chip: &str, chosen: &[(&str, [usize; 2])]) {
+fn in_f32(chip: &str, chosen: &[(&str, [usize; 3])]) {
     for mut case in cases_of_experts().into_iter().chain(cases_with_states()) {
         case.config.dtype = DType::F32;
-        for &(_, [ranks, expert_ranks]) in chosen.iter().filter(|(name, _)| *name == case.name) {
-            checked(&case, Part { ranks, expert_ranks, ..Part::default() }, chip, 0.02);
+        for &(_, [ranks, expert_ranks, stages]) in chosen.iter().filter(|(name, _)| *name == case.name) {
+            checked(&case, Part { ranks, expert_ranks, stages, ..Part::default() }, chip, 0.02);
         }
     }
 }
@@ -131,21 +131,40 @@ fn experts_latent_rows_and_recurrent_states_on_the_host() {
     in_f32(
         "host",
         &[
-            ("moe-qwen3", [1, 2]),
-            ("moe-gpt-oss-mxfp4", [2, 2]),
-            ("moe-gpt-oss", [1, 3]),
-            ("mla-v3", [1, 2]),
-            ("mla-kimi", [2, 1]),
-            ("family-minimaxm2", [4, 4]),
-            ("hybrid-next", [1, 2]),
-            ("hybrid-3.5-moe", [2, 2]),
+            ("moe-qwen3", [1, 2, 1]),
+            ("moe-gpt-oss-mxfp4", [2, 2, 1]),
+            ("moe-gpt-oss", [1, 3, 1]),
+            ("mla-v3", [1, 2, 1]),
+            ("mla-kimi", [2, 1, 1]),
+            ("family-minimaxm2", [4, 4, 1]),
+            ("hybrid-next", [1, 2, 1]),
+            ("hybrid-3.5-moe", [2, 2, 1]),
         ],
     );
 }
 
 #[test]
 fn ranks_on_emulated_chips() {
-    in_f32("gfx942", &[("moe-gpt-oss-mxfp4", [2, 2]), ("hybrid-3.5-moe", [2, 2])]);
+    in_f32("gfx942", &[("moe-gpt-oss-mxfp4", [2, 2, 1]), ("hybrid-3.5-moe", [2, 2, 1]), ("moe-qwen3", [1, 1, 2])]);
+}
+
+/// Windows and tables of several rotary embeddings, choices that layers share, recurrent states,
+/// experts and heads that the ranks of a stage share out.
+#[test]
+fn stages_on_the_host() {
+    in_f32(
+        "host",
+        &[
+            ("moe-qwen3", [1, 1, 2]),
+            ("moe-gpt-oss", [2, 2, 2]),
+            ("mla-v3", [1, 1, 2]),
+            ("hybrid-next", [1, 1, 3]),
+            ("hybrid-3.5-moe", [2, 2, 2]),
+        ],
+    );
+    for case in cases().into_iter().filter(|case| ["gemma3", "llama-gqa-tied"].contains(&case.name.as_str())) {
+        checked(&case, Part { stages: 2, ..Part::default() }, "host", Case::SHARE);
+    }
 }
 
 /// A device that fails while it is told to.

@@ -290,7 +290,7 @@ impl Framework {
                         embeddings.iter().zip(places).for_each(|(&x, (row, column))| set(&rows, row, column, x));
                     }
                 }
-                Some(Work::AllGather { .. }) => unreachable!("an engine's alone"),
+                Some(Work::AllGather { .. } | Work::HandOn { .. }) => unreachable!("an engine's alone"),
                 Some(Work::AllReduce { value, added }) => {
                     let rows: Vec<Rows> =
                         self.ranks.iter().map(|rank| rank.hosted.rows(value).expect("rows of the step")).collect();

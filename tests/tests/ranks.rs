@@ -308,7 +308,7 @@ impl Ranks {
                     };
                     self.workers.iter_mut().for_each(attend);
                 }
-                Some(Work::Embedding { .. } | Work::AllGather { .. }) | None => {}
+                Some(Work::Embedding { .. } | Work::AllGather { .. } | Work::HandOn { .. }) | None => {}
             }
         }
         let Logits { offset, width, stride } = plan.logits;

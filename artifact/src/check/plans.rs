@@ -135,6 +135,13 @@ fn calls(plan: &Plan, layers: usize, at: &str) -> Checked {
                 })?;
             }
             Work::AllGather { part, whole } => gathered(plan, (part, whole), &format!("{at}.work.all_gather"))?,
+            Work::HandOn { made, taken, .. } => {
+                let at = format!("{at}.work.hand_on");
+                place(made, plan, &format!("{at}.made"))?;
+                place(taken, plan, &format!("{at}.taken"))?;
+                let fact = |place: Place| (place.width, place.stride, place.dtype);
+                ensure(fact(taken) == fact(made), &format!("{at}.taken"), || "not as what was made".to_owned())?;
+            }
             Work::Attention { layer, heads, q, k, v, out, .. } => {
                 let at = format!("{at}.work.attention");
                 ensure(plan.attention == Attention::Caller, &at, || "in a plan that attends itself".to_owned())?;

@@ -32,6 +32,7 @@ pub(crate) fn sample() -> Manifest {
         tensors: TensorNames::default(),
         tensor_parallel: 1,
         expert_parallel: 1,
+        pipeline_parallel: 1,
         targets: vec![Target {
             name: "host".into(),
             invariant: false,

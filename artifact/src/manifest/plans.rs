@@ -145,6 +145,17 @@ pub enum Work {
         /// The rows of all, in the order of the ranks.
         whole: Place,
     },
+    /// Hands rows on: a rank of the stage before has them, and the rank of the same number in this
+    /// stage needs them. A rank runs the launches from the calls of its own stage to those of the
+    /// next one.
+    HandOn {
+        /// The stage that begins here; the first one, 0, has no such call.
+        stage: usize,
+        /// Where the stage before has made them.
+        made: Place,
+        /// Where this stage reads them.
+        taken: Place,
+    },
     /// Puts `k` and `v`, of `heads` heads each, into the caller's cache and computes attention. `q`
     /// and `k` are normed and rotated, and a head of `q` is as wide as one of `k`. `window` counts
     /// the keys that a token sees, 0 for all. If the width of `out` is no multiple of

@@ -62,14 +62,16 @@ pub struct Args {
     /// Most tokens of one step that can have logits [default: 64, or all]
     #[arg(long, value_name = "N")]
     rows: Option<usize>,
-    /// Make the artifact for one of so many ranks that share the model out; a framework runs it
+    /// Ranks that share the model out, each with a part of every projection
     #[arg(long, value_name = "N", default_value_t = 1)]
     tp: usize,
-    /// Make the artifact for one of so many ranks that hold some of the experts each, whole, where
-    /// `--tp` alone shares out the width of each; as many as with `--tp`, or that is 1 and every
-    /// rank has all else
+    /// Ranks that hold some of the experts each, whole, where `--tp` alone shares out the width of
+    /// each; as many as with `--tp`, or that is 1 and every rank has all else
     #[arg(long, value_name = "N", default_value_t = 1)]
     ep: usize,
+    /// Stages of layers, each with the ranks of `--tp` and `--ep`
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pp: usize,
     /// Quantise weights while they are loaded: fp8, fp8-block, fp8-weights, int8, int8-weights,
     /// int4-g32, int4-g64, int4-g128, mxfp4 or mxfp4-rows, of all products but the head; or
     /// MODULES=SCHEME, by name, glob or `re:` pattern, where `none` is a scheme too
@@ -155,6 +157,7 @@ impl Args {
             choice: None,
             ranks: self.tp,
             expert_ranks: self.ep,
+            stages: self.pp,
             attention: attention.collect(),
             hidden: self.hidden.clone(),
             draft,

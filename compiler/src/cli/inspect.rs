@@ -149,6 +149,9 @@ fn model(out: &mut impl Write, m: &Manifest) -> Result<(), Failure> {
     if !parts.is_empty() {
         writeln!(out, "not read  {}", parts.join(", "))?;
     }
+    if m.pipeline_parallel > 1 {
+        writeln!(out, "stages    {} of layers", m.pipeline_parallel)?;
+    }
     if m.ranks() > 1 {
         write!(out, "ranks     for each of {} that share ", m.ranks())?;
         match (m.tensor_parallel, m.expert_parallel) {

@@ -44,6 +44,10 @@ pub struct Args {
 pub fn run(args: &Args) -> Result<(), Failure> {
     let artifact = args.artifact.open()?;
     let manifest = artifact.manifest();
+    if manifest.pipeline_parallel > 1 {
+        let message = format!("files of packed weights are not for {} stages", manifest.pipeline_parallel);
+        return Err(Failure::new("pipeline_parallel", message).help("Give the checkpoint's folder with --weights."));
+    }
     let target = match (&args.target, &manifest.targets[..]) {
         (None, [only]) => only,
         (Some(name), _) => &manifest.targets[device::target(manifest, name).map_err(Error::from)?],

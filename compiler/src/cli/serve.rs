@@ -108,6 +108,10 @@ pub struct Args {
     #[cfg(feature = "compiler")]
     #[arg(long, value_name = "N", value_parser = at_least_one)]
     ep: Option<usize>,
+    /// Stages of layers, each with these ranks, where there is no artifact
+    #[cfg(feature = "compiler")]
+    #[arg(long, value_name = "N", value_parser = at_least_one)]
+    pp: Option<usize>,
 }
 
 /// How thoughts are written.
@@ -285,8 +289,9 @@ fn compiled(args: &Args) -> Result<Fingerprint, Failure> {
     let mut words: Vec<std::ffi::OsString> =
         vec![args.path.clone().into(), "--target".into(), target.into(), "-o".into(), file.into()];
     // Whole experts alone are ranks too.
-    let tp = args.tp.or((args.ep.is_none() && args.device.len() > 1).then_some(args.device.len()));
-    for (option, ranks) in [("--tp", tp), ("--ep", args.ep)] {
+    let of_stage = args.device.len() / args.pp.unwrap_or(1);
+    let tp = args.tp.or((args.ep.is_none() && of_stage > 1).then_some(of_stage));
+    for (option, ranks) in [("--tp", tp), ("--ep", args.ep), ("--pp", args.pp)] {
         words.extend(ranks.into_iter().flat_map(|ranks| [option.into(), ranks.to_string().into()]));
     }
     let compile = super::compile::Args::parsed(&words).map_err(|fault| Failure::new("compile", fault))?;

@@ -42,6 +42,7 @@ pub fn plan(graph: &Graph, kind: Kind, cx: &Cx, parts: &mut Parts) -> Result<(Pl
     if hidden.is_some() {
         check_cut(graph, &order)?;
     }
+    check_stages(graph, &order)?;
     let memory = atomc_passes::plan(graph, &order, cx);
     let embedding = embedding(graph, &order);
     let drafted = kind.places.and_then(|places| Some((graph.result(DRAFTED)?, places.left_by(kind.draft))));
@@ -131,6 +132,28 @@ fn check_cut(graph: &Graph, order: &Order) -> Result<(), Diagnostic> {
         if !graph.operands(id).iter().all(|v| from_head(v) || is_rows(v) || graph.is_constant(v.node)) {
             return fault(id, "behind the hidden rows reads more of the step than them");
         }
+    }
+    Ok(())
+}
+
+/// Checks that the launches of a stage read nothing that one before has made, but what was handed
+/// on to it.
+fn check_stages(graph: &Graph, order: &Order) -> Result<(), Diagnostic> {
+    let (mut now, mut made) = (0, HashMap::new());
+    for &id in &order.steps {
+        if let Op::HandOn { stage } = *graph.op(id) {
+            (now, _) = (stage, made.insert(id, stage));
+            continue;
+        }
+        let other = graph.operands(id).into_iter().find(|v| {
+            let is_made = graph.ty(*v).as_tensor().and_then(|_| made.get(&v.node));
+            is_made.is_some_and(|stage| *stage != now)
+        });
+        if let Some(v) = other {
+            let message = format!("stage {now} reads what an earlier one makes at {}", graph.location(v.node));
+            return Err(Diagnostic::new("driver::stages", message).at(graph.location(id)));
+        }
+        made.insert(id, now);
     }
     Ok(())
 }
@@ -242,6 +265,9 @@ impl Args<'_> {
             }
             Op::AllGather { .. } => {
                 Ok(Work::AllGather { part: self.place(operands[0])?, whole: self.place(call.into())? })
+            }
+            Op::HandOn { stage } => {
+                Ok(Work::HandOn { stage, made: self.place(operands[0])?, taken: self.place(call.into())? })
             }
             Op::CallerAttention { layer, scale, window } => {
                 let [q, k, v] = [0, 1, 2].map(|operand| self.place(operands[operand]));

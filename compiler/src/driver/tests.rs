@@ -64,6 +64,7 @@ fn outline(plan: &Plan, target: &Target) -> String {
             manifest::Work::AllReduce { added: None, .. } => "all_reduce",
             manifest::Work::AllReduce { added: Some(_), .. } => "all_reduce add",
             manifest::Work::AllGather { .. } => "all_gather",
+            manifest::Work::HandOn { .. } => "hand_on",
             manifest::Work::Attention { .. } => "caller",
         };
         // The bar stands before the head.

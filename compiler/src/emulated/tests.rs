@@ -160,6 +160,7 @@ fn manifest(chip: &str) -> Manifest {
         tensors: TensorNames::default(),
         tensor_parallel: 1,
         expert_parallel: 1,
+        pipeline_parallel: 1,
         targets: vec![target],
     }
 }

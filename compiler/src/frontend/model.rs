@@ -51,12 +51,19 @@ pub fn graph(config: &Config, part: Part, asked: Asked) -> Result<Graph, Diagnos
         false => b.at(config.path).scale(picked, config.scales.embedding)?,
     };
     let mut x = embedded;
-    let ropes = ropes(&mut b, config, (positions, lengths))?;
-    let growth = growth(&mut b, config, positions)?;
+    let mut ropes = ropes(&mut b, config, (positions, lengths))?;
+    let mut growth = growth(&mut b, config, positions)?;
 
     let (mut states, mut entered) = (Vec::with_capacity(caches.len()), vec![x]);
     let mut carried = Carried::default();
     for (index, layer) in config.layers.iter().enumerate() {
+        if let Some(stage) = part.begun(index, config.layers.len()) {
+            b.at(config.layer_path(index));
+            let live = [Some(&mut x), growth.as_mut(), carried.positions.as_mut()].into_iter().flatten();
+            for value in live.chain(&mut ropes) {
+                *value = b.push(Op::HandOn { stage }, &[*value])?;
+            }
+        }
         let mut builder =
             LayerBuilder { b: &mut b, config, part, index, path: config.layer_path(index), carried: &mut carried };
         let given = Around { states: &caches[index], ropes: &ropes, growth, batch };

@@ -18,30 +18,45 @@ pub struct Part {
     pub ranks: usize,
     /// Ranks that hold some of the experts each, whole; 1 if none do.
     pub expert_ranks: usize,
+    /// Stages of layers, each with as many ranks.
+    pub stages: usize,
     pub attention: Attention,
 }
 
 impl Default for Part {
     /// All of it.
     fn default() -> Part {
-        Part { ranks: 1, expert_ranks: 1, attention: Attention::Own }
+        Part { ranks: 1, expert_ranks: 1, stages: 1, attention: Attention::Own }
     }
 }
 
 impl Part {
-    /// All ranks there are.
+    /// The stage that begins with a layer, if one does: not the first. Layers are shared out as
+    /// they are, and the first stages have one more where they do not divide, as the last one also
+    /// has the head.
+    pub fn begun(self, layer: usize, layers: usize) -> Option<usize> {
+        let (each, more) = (layers / self.stages, layers % self.stages);
+        (1..self.stages).find(|&stage| stage * each + stage.min(more) == layer)
+    }
+
+    /// All ranks of a stage.
     pub fn all(self) -> usize {
         self.ranks.max(self.expert_ranks)
     }
 
     /// The sizes of one rank.
     pub fn of(self, config: &Config) -> Result<Config, Diagnostic> {
-        let Part { ranks, expert_ranks, .. } = self;
-        for (ranks, option) in [(ranks, "--tp"), (expert_ranks, "--ep")] {
+        let Part { ranks, expert_ranks, stages, .. } = self;
+        let devices = self.all().saturating_mul(stages);
+        for (ranks, option) in [(ranks, "--tp"), (expert_ranks, "--ep"), (devices, "--pp")] {
             if ranks > MAX_RANKS {
                 let message = format!("{ranks} ranks, but {MAX_RANKS} are the most that share a model out");
                 return Err(Diagnostic::new("config::ranks", message).at(option));
             }
+        }
+        if stages > config.layers.len() {
+            let message = format!("{stages} stages, but the model has {} layers", config.layers.len());
+            return Err(Diagnostic::new("config::stages", message).at("--pp"));
         }
         if expert_ranks > 1 {
             self.check_experts(config)?;

@@ -172,7 +172,10 @@ fn sdwa(m: &mut Modifiers, name: &str, value: &str) -> Option<()> {
 fn policy(m: &mut Modifiers, name: &str, value: &str) -> Option<()> {
     match name {
         "th" => m.returns |= value.contains("ATOMIC_RETURN") || value.contains("ATOMIC_RT_RETURN"),
-        "scope" => m.device = matches!(value, "SCOPE_DEV" | "SCOPE_SYS"),
+        "scope" => {
+            m.device = matches!(value, "SCOPE_DEV" | "SCOPE_SYS");
+            m.system = value == "SCOPE_SYS";
+        }
         _ => return None,
     }
     Some(())

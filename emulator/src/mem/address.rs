@@ -91,6 +91,12 @@ pub fn places(
         }
         _ => buffer::places(op, bytes, operation, inst, cx, &mut places)?,
     };
+    if cx.group.memory.has_shared() && !inst.modifiers.reaches_devices(cx.side.family, operation) {
+        let shared = lanes(in_memory).find(|lane| cx.group.memory.is_shared(places.at[*lane]));
+        if let Some(lane) = shared {
+            return Err(Trap::lane(FaultKind::NotShared { operation, address: places.at[lane] }, lane as u32));
+        }
+    }
     if let Some(others) = &cx.group.others {
         others.access(&places, in_memory, bytes, operation, inst, cx.side)?;
     }

@@ -5,6 +5,7 @@ use crate::exec::Cx;
 use crate::fault::{Operation, Trap};
 use crate::inst::{Half, Inst};
 use crate::wave::{LANES, Wave};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// Loads into vector registers. Lanes that buffer bounds dropped get zero.
 pub fn load(op: &MemoryOp, width: Width, inst: &Inst, cx: &mut Cx) -> Result<(), Box<Trap>> {
@@ -45,12 +46,31 @@ fn dwords(places: &Places, count: usize, first: usize, wave: &mut Wave) {
 fn whole<const N: usize>(places: &Places, first: usize, wave: &mut Wave) {
     let rows: &mut [_; N] = (&mut wave.vgpr[first..first + N]).try_into().expect("N rows");
     for lane in lanes(places.lanes) {
-        // SAFETY: `places` checked N dwords at the pointer of every lane; they may be unaligned.
-        let value = unsafe { (places.at[lane] as *const [u32; N]).read_unaligned() };
+        // SAFETY: `places` checked N dwords at the pointer of every lane.
+        let value = unsafe { words::<N>(places.at[lane]) };
         for k in 0..N {
             rows[k][lane] = value[k];
         }
     }
+}
+
+/// Dwords of memory, which may be unaligned. As on a chip, aligned pairs are read at once: another
+/// device may write them meanwhile.
+///
+/// # Safety
+/// They are readable.
+unsafe fn words<const N: usize>(at: u64) -> [u32; N] {
+    if N % 2 != 0 || at % 8 != 0 {
+        // SAFETY: the caller's.
+        return unsafe { (at as *const [u32; N]).read_unaligned() };
+    }
+    let mut all = [0; N];
+    for (pair, to) in all.chunks_exact_mut(2).enumerate() {
+        // SAFETY: the caller's; an aligned place of an atomic number.
+        let both = unsafe { &*((at as *const AtomicU64).add(pair)) }.load(Relaxed);
+        to.copy_from_slice(&[both as u32, (both >> 32) as u32]);
+    }
+    all
 }
 
 /// A load with lanes or dwords outside a buffer.
@@ -153,13 +173,27 @@ fn write(places: &Places, width: Width, data: Registers, wave: &Wave) {
             match width.bytes {
                 1 => (at as *mut u8).write(narrow as u8),
                 2 => (at as *mut u16).write_unaligned(narrow as u16),
-                bytes => {
-                    for k in 0..room(places, lane, usize::from(bytes / 4)) {
-                        ((at + 4 * k as u64) as *mut u32).write_unaligned(wave.vgpr[first + k][lane]);
-                    }
-                }
+                bytes => put_words(at, room(places, lane, usize::from(bytes / 4)), |k| wave.vgpr[first + k][lane]),
             }
         }
+    }
+}
+
+/// Writes dwords to memory, which may be unaligned. As on a chip, aligned pairs are written at once:
+/// another device may read them meanwhile.
+///
+/// # Safety
+/// There is room for them.
+unsafe fn put_words(at: u64, count: usize, word: impl Fn(usize) -> u32) {
+    let pairs = if at % 8 == 0 { count / 2 } else { 0 };
+    for pair in 0..pairs {
+        let both = u64::from(word(2 * pair)) | u64::from(word(2 * pair + 1)) << 32;
+        // SAFETY: the caller's; an aligned place of an atomic number.
+        unsafe { &*((at as *const AtomicU64).add(pair)) }.store(both, Relaxed);
+    }
+    for k in 2 * pairs..count {
+        // SAFETY: the caller's.
+        unsafe { ((at + 4 * k as u64) as *mut u32).write_unaligned(word(k)) };
     }
 }
 

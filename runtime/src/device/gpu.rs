@@ -41,7 +41,7 @@ mod hip;
 mod plan;
 mod slots;
 
-use super::{Device, DeviceBuffer, DeviceError, Launches, Memory, Part, StepInputs, Stream, packed};
+use super::{Device, DeviceBuffer, DeviceError, Launches, Memory, Part, Peer, StepInputs, Stream, packed};
 use crate::memory::Buffer;
 use crate::pool::Pool;
 use crate::weights::Rank;
@@ -87,13 +87,12 @@ pub struct GpuDevice {
     pub units: usize,
 }
 
-/// A rank's device, and its memory for what other ranks write.
+/// The GPU of another rank.
 #[derive(Clone, Copy, Debug)]
-pub struct Peer {
+pub(crate) struct PeerGpu {
     vendor: Vendor,
     ordinal: usize,
     device: Handle,
-    slots: *mut u8,
 }
 
 impl fmt::Display for Vendor {
@@ -499,21 +498,22 @@ impl Device for Gpu {
     }
 
     fn offer(&mut self, ranks: usize, plans: &[Plan]) -> Result<Option<Peer>, DeviceError> {
-        let Some(start) = self.exchange.filter(|_| plans.iter().flat_map(|plan| &plan.calls).all(exchange::fits))
+        let Some(start) = self.exchange.filter(|_| plans.iter().flat_map(|plan| &plan.calls).all(super::exchange::fits))
         else {
             return Ok(None);
         };
         let joined = self.joined.insert(Joined::new(&self.context, start, ranks)?);
-        Ok(Some(Peer { slots: joined.slots(), ..self.context.peer() }))
+        let (slots, bytes) = joined.rows.slots();
+        Ok(Some(Peer { slots, bytes, gpu: Some(self.context.peer()) }))
     }
 
     fn reach(&mut self, peer: &Peer) -> Result<bool, DeviceError> {
-        self.context.reach(peer)
+        peer.gpu.map_or(Ok(false), |peer| self.context.reach(&peer))
     }
 
     fn join(&mut self, rank: Rank, peers: Option<&[Peer]>) -> Result<(), DeviceError> {
         match (peers, &mut self.joined) {
-            (Some(peers), Some(joined)) => joined.join(rank, peers),
+            (Some(peers), Some(joined)) => joined.rows.join(rank, peers),
             _ => {
                 self.joined = None;
                 Ok(())
@@ -522,7 +522,7 @@ impl Device for Gpu {
     }
 
     fn missed(&mut self) -> Result<Option<usize>, DeviceError> {
-        self.joined.as_mut().map_or(Ok(None), Joined::missed)
+        self.joined.as_mut().map_or(Ok(None), |joined| joined.rows.missed())
     }
 
     fn stream(&self) -> Stream {

@@ -1,7 +1,9 @@
-//! Where ranks meet: what each brings, and what they make of it.
+//! Where ranks of a stage meet: what each brings, what they make of it, and what the stage before
+//! hands on to them.
 use crate::device::DeviceError;
 use atomc_artifact::manifest::DType;
 use half::{bf16, f16};
+use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
@@ -24,13 +26,15 @@ struct State {
     last: Brought,
     /// Meetings that were complete.
     turn: u64,
-    /// The first rank that will not come any more.
+    /// By rank: what the stage before has handed on to it, the first of it first.
+    handed: Vec<VecDeque<Vec<u8>>>,
+    /// The first rank, of any stage, that will not come any more.
     left: Option<usize>,
 }
 
 impl Meeting {
     pub fn new(ranks: usize) -> Meeting {
-        let state = State { come: vec![None; ranks], ..State::default() };
+        let state = State { come: vec![None; ranks], handed: vec![VecDeque::new(); ranks], ..State::default() };
         Meeting { ranks, state: Mutex::new(state), turned: Condvar::new() }
     }
 
@@ -43,6 +47,27 @@ impl Meeting {
         let mut state = self.lock();
         state.left = None;
         state.come.fill(None);
+        state.handed.iter_mut().for_each(VecDeque::clear);
+    }
+
+    /// Hands rows on to a rank, which may take them later.
+    pub fn hand(&self, rank: usize, rows: Vec<u8>) {
+        self.lock().handed[rank].push_back(rows);
+        self.turned.notify_all();
+    }
+
+    /// The next rows that were handed on to a rank.
+    pub fn take(&self, rank: usize) -> Result<Vec<u8>, DeviceError> {
+        let mut state = self.lock();
+        loop {
+            if let Some(rows) = state.handed[rank].pop_front() {
+                return Ok(rows);
+            }
+            if let Some(rank) = state.left {
+                return Err(DeviceError::Left { rank });
+            }
+            state = self.turned.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
     }
 
     /// A rank takes no part any more: those that wait for it get an error.
@@ -158,6 +183,22 @@ mod tests {
         });
         assert_eq!(*both.0, [[1], [2]]);
         assert_eq!(both.0, both.1);
+    }
+
+    #[test]
+    fn takes_what_was_handed_on_in_order() {
+        let meeting = Meeting::new(2);
+        let taken = std::thread::scope(|scope| {
+            let waits = scope.spawn(|| [meeting.take(1).unwrap(), meeting.take(1).unwrap()]);
+            meeting.hand(1, vec![1]);
+            meeting.hand(1, vec![2]);
+            waits.join().unwrap()
+        });
+        assert_eq!(taken, [[1], [2]]);
+        meeting.hand(0, vec![3]);
+        meeting.begin();
+        meeting.leave(5);
+        assert!(matches!(meeting.take(0), Err(DeviceError::Left { rank: 5 })));
     }
 
     #[test]

@@ -2,7 +2,8 @@
 //! the context alive, so they may be dropped in any order.
 //!
 //! Drivers have a current device for each thread of the host; every call here names its own first.
-use super::super::{DeviceBuffer, DeviceError, DeviceMemory, Peer};
+use super::super::{DeviceBuffer, DeviceError, DeviceMemory};
+use super::PeerGpu;
 use super::driver::{Driver, Fault, Handle};
 use crate::forks::Process;
 use crate::memory::{Buffer, SLACK};
@@ -55,12 +56,12 @@ impl Context {
     }
 
     /// This device for others, without memory for them.
-    pub fn peer(&self) -> Peer {
-        Peer { vendor: self.driver.vendor(), ordinal: self.ordinal, device: self.device, slots: null_mut() }
+    pub fn peer(&self) -> PeerGpu {
+        PeerGpu { vendor: self.driver.vendor(), ordinal: self.ordinal, device: self.device }
     }
 
     /// Whether this device's kernels reach another one's memory, from now on.
-    pub fn reach(&self, peer: &Peer) -> Result<bool, DeviceError> {
+    pub fn reach(&self, peer: &PeerGpu) -> Result<bool, DeviceError> {
         if peer.vendor != self.driver.vendor() {
             return Ok(false);
         }
@@ -109,9 +110,22 @@ impl Context {
 
     /// Zeroed memory of the device.
     pub fn allocate(self: &Arc<Context>, bytes: usize) -> Result<DeviceBuffer, DeviceError> {
+        self.zeroed(bytes, |whole| self.driver.allocate(whole))
+    }
+
+    /// Zeroed memory of the device that kernels of other devices write while its own read it.
+    pub fn open_to_others(self: &Arc<Context>, bytes: usize) -> Result<DeviceBuffer, DeviceError> {
+        self.zeroed(bytes, |whole| self.driver.allocate_uncached(whole))
+    }
+
+    fn zeroed(
+        self: &Arc<Context>,
+        bytes: usize,
+        allocate: impl FnOnce(usize) -> Result<*mut c_void, Fault>,
+    ) -> Result<DeviceBuffer, DeviceError> {
         self.enter()?;
         let whole = bytes.saturating_add(SLACK);
-        let start = self.sized(bytes, self.driver.allocate(whole))?;
+        let start = self.sized(bytes, allocate(whole))?;
         let memory = GpuMemory { context: self.clone(), start, len: bytes, stream: self.stream, owner: Owner::Runtime };
         // SAFETY: the memory has at least this many bytes.
         self.check(unsafe { self.driver.fill(start, 0, whole, self.stream) })?;

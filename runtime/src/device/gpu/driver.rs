@@ -105,6 +105,10 @@ pub trait Driver: Debug + Send + Sync {
     unsafe fn milliseconds(&self, from: Handle, to: Handle) -> Result<f32, Fault>;
 
     fn allocate(&self, bytes: usize) -> Result<*mut c_void, Fault>;
+    /// Memory that other devices' kernels write while this one's read it: no cache keeps it.
+    fn allocate_uncached(&self, bytes: usize) -> Result<*mut c_void, Fault> {
+        self.allocate(bytes)
+    }
     unsafe fn free(&self, start: *mut c_void) -> Result<(), Fault>;
     /// Memory for later work on a stream.
     unsafe fn allocate_on(&self, bytes: usize, stream: Handle) -> Result<*mut c_void, Fault>;

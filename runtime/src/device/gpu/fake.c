@@ -81,6 +81,17 @@ static error trouble(const char *call) {
 
 void fake_devices(int count) { devices = count; }
 
+// Whether devices reach each other's memory, and which peers were made known to a device.
+static int peers, reached[4];
+void fake_peers(int can) { peers = can; }
+static error enable_peer(int peer) {
+    if (!peers || peer < 0 || peer >= devices) return 217;
+    if (reached[peer]) return 704;
+    reached[peer] = 1;
+    note("reach %d", peer);
+    return 0;
+}
+
 static void reach(int can) { mprotect(arena, ARENA, can ? PROT_READ | PROT_WRITE : PROT_NONE); }
 
 error NAME(hipInit, cuInit)(unsigned flags) { note("init"); return devices < 0 ? 100 : 0; }
@@ -108,12 +119,17 @@ error cuDeviceGetAttribute(int *value, int which, int device) {
 error cuDeviceTotalMem_v2(size_t *bytes, int device) { *bytes = ARENA; return 0; }
 error cuDevicePrimaryCtxRetain(void **context, int device) { note("retain"); *context = (void *)0xc0; return 0; }
 error cuDevicePrimaryCtxRelease_v2(int device) { note("release"); return 0; }
-error cuDeviceCanAccessPeer(int *can, int device, int peer) { *can = 0; return 0; }
-error cuCtxEnablePeerAccess(void *context, unsigned flags) { return 217; }
+error cuDeviceCanAccessPeer(int *can, int device, int peer) { *can = peers; return 0; }
+error cuCtxEnablePeerAccess(void *context, unsigned flags) { return context == (void *)0xc0 ? enable_peer(1) : 201; }
 error cuCtxSetCurrent(void *context) { MAY_FAIL("enter"); return context == (void *)0xc0 ? 0 : 201; }
 #else
-error hipDeviceCanAccessPeer(int *can, int device, int peer) { *can = 0; return 0; }
-error hipDeviceEnablePeerAccess(int peer, unsigned flags) { return 217; }
+error hipDeviceCanAccessPeer(int *can, int device, int peer) { *can = peers; return 0; }
+error hipDeviceEnablePeerAccess(int peer, unsigned flags) { return enable_peer(peer); }
+static error allocate(void **start, size_t bytes);
+error hipExtMallocWithFlags(void **start, size_t bytes, unsigned flags) {
+    note("uncached");
+    return flags == 3 ? allocate(start, bytes) : 1;
+}
 error hipSetDevice(int device) { MAY_FAIL("enter"); return device < devices ? 0 : 101; }
 // The fields that matter lie where the binding says: their offsets come with the compiler's command
 // line.
@@ -135,8 +151,7 @@ error NAME(hipEventSynchronize, cuEventSynchronize)(void *event) { MAY_FAIL("wai
 error NAME(hipEventElapsedTime, cuEventElapsedTime)(float *ms, void *from, void *to) { *ms = 0.25f; return 0; }
 error NAME(hipEventDestroy, cuEventDestroy_v2)(void *event) { return 0; }
 
-error NAME(hipMalloc, cuMemAlloc_v2)(void **start, size_t bytes) {
-    MAY_FAIL("allocate");
+static error allocate(void **start, size_t bytes) {
     if (!arena) arena = mmap(0, ARENA, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (bytes > ARENA - arena_end) return 2;
     *start = arena + arena_end;
@@ -146,6 +161,10 @@ error NAME(hipMalloc, cuMemAlloc_v2)(void **start, size_t bytes) {
     memset(*start, 0xa5, bytes);
     reach(0);
     return 0;
+}
+error NAME(hipMalloc, cuMemAlloc_v2)(void **start, size_t bytes) {
+    MAY_FAIL("allocate");
+    return allocate(start, bytes);
 }
 // Memory that a stream gave is given back once; a kernel that writes it later would write over
 // 0x5a.

@@ -43,6 +43,7 @@ functions! {
     hipEventElapsedTime(*mut f32, hipEvent_t, hipEvent_t);
     hipEventDestroy(hipEvent_t);
     hipMalloc(*mut *mut c_void, usize);
+    hipExtMallocWithFlags(*mut *mut c_void, usize, c_uint);
     hipMallocAsync(*mut *mut c_void, usize, hipStream_t);
     hipFreeAsync(*mut c_void, hipStream_t);
     hipFree(*mut c_void);
@@ -192,6 +193,10 @@ impl Driver for Hip {
 
     fn allocate(&self, bytes: usize) -> Result<*mut c_void, Fault> {
         made!(self, hipMalloc(bytes))
+    }
+
+    fn allocate_uncached(&self, bytes: usize) -> Result<*mut c_void, Fault> {
+        made!(self, hipExtMallocWithFlags(bytes, hipDeviceMallocUncached))
     }
 
     unsafe fn free(&self, start: *mut c_void) -> Result<(), Fault> {

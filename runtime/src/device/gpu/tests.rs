@@ -8,7 +8,7 @@ use crate::engine::{Engine, EngineOptions, Request, StepError, Want};
 use crate::forks::in_child;
 use crate::hosted::{Batch, Hosted, HostedOptions, Pages, Table};
 use crate::toy::{self, BLOCK, PICK, VOCAB};
-use atomc_artifact::manifest::{self, Extent};
+use atomc_artifact::manifest::{self, Call, DType, Extent, Place, Work};
 use hip_sys::hipDeviceProp_tR0600;
 use std::ffi::{CStr, c_char};
 use std::path::{Path, PathBuf};
@@ -67,6 +67,12 @@ impl Fake {
         unsafe { self.library.get::<unsafe extern "C" fn(i32)>(b"fake_devices\0").unwrap()(count) }
     }
 
+    /// Whether devices reach each other's memory.
+    fn peers(&self, can: bool) {
+        // SAFETY: the function has this signature.
+        unsafe { self.library.get::<unsafe extern "C" fn(i32)>(b"fake_peers\0").unwrap()(can.into()) }
+    }
+
     /// The calls since the last time.
     fn log(&self) -> String {
         // SAFETY: the function has this signature and gives a C string.
@@ -103,7 +109,8 @@ impl Fake {
         change(&mut target.variants[0].kernels);
         let kernel = target.variants[0].kernels[0].clone();
         let hosted = manifest::Kernel { tasks: Tasks::Fixed(1), ..kernel };
-        (target.variants[0].prepare, target.variants[0].pack) = (Some(hosted.clone()), Some(hosted));
+        (target.variants[0].prepare, target.variants[0].pack) = (Some(hosted.clone()), Some(hosted.clone()));
+        target.variants[0].exchange = Some(hosted);
         let path = self.dir.path().join("toy.atomc");
         atomc_artifact::write(&path, &manifest, &[code]).unwrap();
         Artifact::open(path).unwrap()
@@ -683,4 +690,32 @@ fn no_driver_here() {
         message(Vendor::Cuda, old.to_str().unwrap()),
         "CUDA cannot be used on this machine: it has no cuGetErrorName: a driver for CUDA 12 or later is needed"
     );
+}
+
+#[test]
+fn devices_that_reach_each_other_exchange_by_a_kernel() {
+    for vendor in Vendor::ALL {
+        let fake = Fake::new(vendor);
+        let artifact = fake.artifact();
+        let mut devices = [0, 0].map(|ordinal| fake.device(&artifact, ordinal).unwrap());
+        let plans = artifact.manifest().targets[0].plans.clone();
+        let mut offers = devices.each_mut().map(|device| device.offer(2, &plans).unwrap().expect("a kernel"));
+        assert_eq!(fake.log().contains("uncached"), vendor == Vendor::Hip);
+        // The second one is of another number, and the driver is asked.
+        offers[1].gpu.as_mut().unwrap().ordinal = 1;
+        assert!(!devices[0].reach(&offers[1]).unwrap());
+        fake.peers(true);
+        for _ in 0..2 {
+            assert!(offers.iter().all(|offer| devices[0].reach(offer).unwrap()));
+        }
+        assert_eq!(fake.log().matches("reach 1").count(), 1);
+        let emulated = Peer::emulated(offers[0].slots, offers[0].bytes);
+        assert!(!devices[0].reach(&emulated).unwrap());
+        let place = Place { offset: 0, width: 4, stride: 4, dtype: DType::F32 };
+        let (q, k, v, out) = (place, place, place, place);
+        let attends = Work::Attention { layer: 0, heads: 1, q, k, v, out, scale: 1.0, window: 0 };
+        let mut plans = plans;
+        plans[0].calls.push(Call { before: 0, work: attends });
+        assert!(devices[0].offer(2, &plans).unwrap().is_none());
+    }
 }
