@@ -166,16 +166,34 @@ pub const EXCHANGED: [DType; 3] = [DType::F32, DType::BF16, DType::F16];
 pub const EXCHANGE_BYTES: usize = 4096;
 /// Most work-groups of a launch: each exchanges one part of the rows after the other.
 pub const EXCHANGE_GROUPS: usize = 1024;
+/// Sums whose rows have more bytes than this, times the other ranks, are made in two steps: each
+/// rank sums a share of every part, and sends it to all.
+pub const EXCHANGE_MANY: usize = 1 << 20;
+/// Bytes of rows that a work-group sums at once in two steps.
+pub const EXCHANGE_PART: usize = 16 << 10;
+/// Most work-groups that do so.
+pub const EXCHANGE_PARTS: usize = 512;
+/// Room of the shares of such a part: most ranks, of which each may have 16 bytes more.
+pub const EXCHANGE_SHARES: usize = EXCHANGE_PART + 64 * 16;
 
 impl Exchange {
     /// Bytes of the state: for each work-group how many exchanges it made, then 0, or one more than
     /// the number of the rank that it waited for in vain.
     pub const STATE: usize = (EXCHANGE_GROUPS + 1) * 4;
 
-    /// Bytes of a rank's slots: two halves with the parts of each rank, with 4 bytes of signals for
-    /// 4 of rows.
-    pub fn slots(ranks: usize) -> usize {
+    /// Bytes of a rank's slots for rows with signals: two halves with the parts of each rank, with 4
+    /// bytes of signals for 4 of rows. Behind them lie the slots of the sums in two steps, then the
+    /// signals of these.
+    pub fn signalled(ranks: usize) -> usize {
         2 * ranks * EXCHANGE_GROUPS * 2 * EXCHANGE_BYTES
+    }
+
+    /// Bytes of the slots of sums in two steps: two halves, each with the parts of both steps.
+    pub const SHARES: usize = 2 * 2 * EXCHANGE_PARTS * EXCHANGE_SHARES;
+
+    /// Bytes of all of a rank's slots. A signal of a sum in two steps takes 16.
+    pub fn slots(ranks: usize) -> usize {
+        Exchange::signalled(ranks) + Exchange::SHARES + 2 * 2 * ranks * EXCHANGE_PARTS * 16
     }
 
     /// Work-groups of a launch for `rows` rows.

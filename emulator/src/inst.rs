@@ -191,8 +191,7 @@ impl Modifiers {
     pub fn reaches_devices(&self, family: Family, operation: Operation) -> bool {
         match family {
             Family::Gfx90a | Family::Gfx11 if operation == Operation::Write => true,
-            Family::Gfx90a => self.glc,
-            Family::Gfx11 => self.glc && self.dlc,
+            Family::Gfx90a | Family::Gfx11 => self.glc,
             Family::Gfx942 | Family::Gfx950 => self.sc0 && self.sc1,
             Family::Gfx12 => self.system,
         }

@@ -18,14 +18,18 @@ use atomc_tests::{CONTEXT, Case, Mode, cases, cases_of_experts, cases_with_state
 
 /// An engine of all ranks, on the host or on chips that are emulated.
 fn open(case: &Case, part: Part, chip: &str) -> Engine {
-    open_on(case, part, chip, |device| device)
+    open_on(case, options(part, chip), |device| device)
+}
+
+fn options(part: Part, chip: &str) -> Options {
+    let buckets = BucketOptions { decode: vec![1, 2], each: 1, tokens: CONTEXT, rows: CONTEXT };
+    let Part { ranks, expert_ranks, stages, .. } = part;
+    Options { targets: vec![chip.into()], buckets, ranks, expert_ranks, stages, ..Options::default() }
 }
 
 /// An engine of all ranks, with devices that are changed in their order.
-fn open_on(case: &Case, part: Part, chip: &str, change: impl FnMut(Box<dyn Device>) -> Box<dyn Device>) -> Engine {
-    let buckets = BucketOptions { decode: vec![1, 2], each: 1, tokens: CONTEXT, rows: CONTEXT };
-    let Part { ranks, expert_ranks, stages, .. } = part;
-    let options = Options { targets: vec![chip.into()], buckets, ranks, expert_ranks, stages, ..Options::default() };
+fn open_on(case: &Case, options: Options, change: impl FnMut(Box<dyn Device>) -> Box<dyn Device>) -> Engine {
+    let (chip, devices) = (options.targets[0].as_str(), options.ranks.max(options.expert_ranks) * options.stages);
     let compiled =
         driver::compile(&case.config, &options, &mut |_, _, _| ()).unwrap_or_else(|e| panic!("{}: {e}", case.name));
     let dir = tempfile::tempdir().expect("a temporary folder");
@@ -38,10 +42,10 @@ fn open_on(case: &Case, part: Part, chip: &str, change: impl FnMut(Box<dyn Devic
             chip => Box::new(Emulated::open(&artifact, chip, 1, Default::default()).expect("a device")),
         }
     };
-    let devices = (0..part.all() * stages).map(device).map(change).collect();
-    let options = EngineOptions { cache_tokens: 8 * CONTEXT, threads: 1, slots: 8, ..EngineOptions::default() };
+    let devices = (0..devices).map(device).map(change).collect();
+    let engine_options = EngineOptions { cache_tokens: 8 * CONTEXT, threads: 1, slots: 8, ..EngineOptions::default() };
     let artifact = Artifact::open(&path).expect("a whole artifact");
-    let mut engine = Engine::with_devices(artifact, chip, devices, &options).expect("an engine");
+    let mut engine = Engine::with_devices(artifact, chip, devices, &engine_options).expect("an engine");
     let checkpoint = Checkpoint::open(&case.dir).expect("a checkpoint");
     engine.load_weights(&checkpoint, &|_, _| ()).unwrap_or_else(|e| panic!("{}: {e}", case.name));
     engine
@@ -167,6 +171,24 @@ fn stages_on_the_host() {
     }
 }
 
+/// The bits of a row do not depend on what else is in a step, also where ranks sum.
+#[test]
+fn sums_are_invariant() {
+    for stages in [1, 2] {
+        let part = Part { ranks: 2, stages, ..Part::default() };
+        let case = cases().into_iter().find(|case| part.of(&case.config).is_ok()).expect("two ranks share some out");
+        let mut engine = open_on(&case, Options { invariant: true, ..options(part, "host") }, |device| device);
+        let tokens = case.tokens(1);
+        let [alone, beside, other] = [0; 3].map(|_| engine.add_sequence());
+        let want = logits(&mut engine, alone, &[&tokens]);
+        let request = |sequence, tokens| Request { sequence, tokens, logits: Want::All };
+        let requests = [request(other, &tokens[1..]), request(beside, &tokens[..])];
+        let got: Vec<f32> = engine.step(&requests).expect("a step").of(1).flatten().copied().collect();
+        let bits = |row: &[f32]| row.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
+        assert_eq!(bits(&got), bits(&want));
+    }
+}
+
 /// A device that fails while it is told to.
 struct Failing(Box<dyn Device>, Arc<AtomicBool>);
 
@@ -214,7 +236,7 @@ fn a_rank_that_fails_ends_the_step_of_all() {
     let part = Part { ranks: 2, ..Part::default() };
     let case = cases().into_iter().find(|case| part.of(&case.config).is_ok()).expect("two ranks share some out");
     let (fails, mut number) = (Arc::new(AtomicBool::new(false)), 0);
-    let mut engine = open_on(&case, part, "host", |device| {
+    let mut engine = open_on(&case, options(part, "host"), |device| {
         number += 1;
         if number == 2 { Box::new(Failing(device, fails.clone())) } else { device }
     });

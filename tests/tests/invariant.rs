@@ -206,8 +206,6 @@ fn what_cannot_be_invariant_is_refused() {
     let so = "so no artifact can say that a row's bits are always the same";
     let caller = Options { attention: vec![Attention::Own, Attention::Caller], ..options("host", true) };
     assert_eq!(refused(caller), ("driver::invariant", format!("the caller's attention is not atomc's, {so}")));
-    let ranks = Options { ranks: 3, ..options("host", true) };
-    assert_eq!(refused(ranks), ("driver::invariant", format!("sums over ranks are the framework's, {so}")));
 }
 
 /// All plans of an invariant artifact do the same by the same schedules, and no schedule is for few

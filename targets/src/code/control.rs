@@ -90,7 +90,9 @@ impl<'c> Code<'c> {
     }
 
     /// Repeats `body` until it says that it is done, `most` times at most. Returns whether it was
-    /// done, and what it made last.
+    /// done before the last time, and what it made last. That follows from the number of turns,
+    /// which each thread has: LLVM keeps a condition from within a loop in a mask with undefined
+    /// bits.
     pub fn until<R>(&self, most: usize, body: impl FnOnce() -> (Int<'c>, R)) -> (Int<'c>, R) {
         let before = self.b.get_insert_block().expect("open");
         let [inside, after] = [0; 2].map(|_| self.cx.append_basic_block(self.function, ""));
@@ -104,7 +106,7 @@ impl<'c> Code<'c> {
         let ends = done | !self.less(next, most);
         self.b.build_conditional_branch(ends.v, after, inside).expect(BUILT);
         self.b.position_at_end(after);
-        (done, made)
+        (self.less(next, most - 1), made)
     }
 
     /// Emits `body` under a condition. The builder's result is returned.

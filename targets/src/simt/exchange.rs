@@ -6,10 +6,14 @@
 //! in one store, and no rank waits for a way back. The thread waits for the same 16 bytes of the
 //! others in its own rank's slots. Sums are in the order of the ranks: all ranks have equal bits.
 //!
+//! Sums of many rows are made in two steps instead (`shares.rs`).
+//!
 //! A work-group has slots of its own and counts its exchanges itself; even and odd ones have a half
 //! of the slots each. So a rank that is ahead never overwrites what another still reads: to be two
 //! exchanges ahead it would need an answer that the other gives only later.
-use atomc_artifact::abi::{EXCHANGE_BYTES, EXCHANGE_GROUPS, EXCHANGED};
+mod shares;
+
+use atomc_artifact::abi::{EXCHANGE_BYTES, EXCHANGE_GROUPS, EXCHANGE_MANY, EXCHANGED};
 use atomc_artifact::manifest;
 use atomc_artifact::manifest::EXCHANGE;
 use atomc_ir::DType;
@@ -80,28 +84,43 @@ impl<'k, 'c> Rows<'k, 'c> {
     }
 
     fn run(&self) {
-        let (c, thread) = (self.c, self.c.thread());
+        let c = self.c;
         let turns = c.at(self.state, c.group() * 4);
         let before = c.load_made_index(turns, 0);
+        let is_sum = c.as_int(c.b.build_is_null(self.whole, "").expect("a pointer"));
+        let most = c.int(EXCHANGE_MANY) / (self.ranks - 1);
+        let is_many = is_sum & c.less(most, self.end);
+        let last = c.carry_if(is_many, before, |&before| {
+            let mut last = before;
+            for (number, dtype) in EXCHANGED.into_iter().enumerate() {
+                last = c.carry_if(c.equal(self.dtype, number), last, |_| self.sum_in_shares(before, dtype));
+            }
+            last
+        });
+        let last = c.carry_if(!is_many, last, |_| self.exchange(before, is_sum));
+        // Every thread has read the number of exchanges before.
+        c.barrier();
+        c.when(c.equal(c.thread(), 0), || c.store(turns, last, 4));
+    }
+
+    /// All parts of a work-group in one step; returns how many exchanges it has made then.
+    fn exchange(&self, before: Int<'c>, is_sum: Int<'c>) -> Int<'c> {
+        let c = self.c;
         let step = EXCHANGE_GROUPS * EXCHANGE_BYTES;
         let first = c.group() * EXCHANGE_BYTES;
-        let last = c.carry((first, self.end, step), before, |start, turn| {
+        c.carry((first, self.end, step), before, |start, turn| {
             let turn = turn + 1;
-            let at = start + thread * UNIT;
+            let at = start + c.thread() * UNIT;
             c.when(c.less(at, self.end), || {
                 let piece = Piece { at, words: self.words(c.at(self.value, at)), turn };
                 self.push(piece);
-                let is_sum = c.as_int(c.b.build_is_null(self.whole, "").expect("a pointer"));
                 for (number, dtype) in EXCHANGED.into_iter().enumerate() {
                     c.when(is_sum & c.equal(self.dtype, number), || self.sum(piece, dtype));
                 }
                 c.when(!is_sum, || self.gather(piece));
             });
             turn
-        });
-        // Every thread has read the number of exchanges before.
-        c.barrier();
-        c.when(c.equal(thread, 0), || c.store(turns, last, 4));
+        })
     }
 
     fn words(&self, from: Ptr<'c>) -> [Int<'c>; 4] {
@@ -114,10 +133,29 @@ impl<'k, 'c> Rows<'k, 'c> {
     /// threads' slots lie side by side, then the second ones: so a wave writes whole lines.
     fn slot(&self, of: Int<'c>, sender: Int<'c>, turn: Int<'c>) -> Ptr<'c> {
         let c = self.c;
-        let memory = c.load_ptr(c.at(self.peers, of * 8));
         let half = turn % 2;
         let group = ((half * self.ranks) + sender) * EXCHANGE_GROUPS + c.group();
-        c.at(memory, group * (2 * EXCHANGE_BYTES) + c.thread() * UNIT)
+        c.at(self.memory(of), group * (2 * EXCHANGE_BYTES) + c.thread() * UNIT)
+    }
+
+    /// A rank's slots.
+    fn memory(&self, of: Int<'c>) -> Ptr<'c> {
+        self.c.load_ptr(self.c.at(self.peers, of * 8))
+    }
+
+    /// Notes that a rank was waited for in vain.
+    fn miss(&self, rank: Int<'c>) {
+        self.c.store(self.c.at(self.state, EXCHANGE_GROUPS * 4), rank + 1, 4);
+    }
+
+    /// Whether no rank was waited for in vain, as far as this work-group knows after a barrier.
+    fn missed_none(&self) -> Int<'c> {
+        self.c.equal(self.c.load_made_index(self.state, EXCHANGE_GROUPS), 0)
+    }
+
+    /// The words, or all ones, which are NaN, if a rank did not come.
+    fn if_came(&self, came: Int<'c>, words: [Int<'c>; 4]) -> [Int<'c>; 4] {
+        words.map(|word| self.c.pick_int(came, word, word.constant(u32::MAX as usize)))
     }
 
     /// Sends a piece to all other ranks, the next one first.
@@ -147,8 +185,8 @@ impl<'k, 'c> Rows<'k, 'c> {
                 let came = flags.map(is_there).into_iter().reduce(|a, b| a & b).expect("four flags");
                 (came, [low[0], low[2], high[0], high[2]])
             });
-            c.when(!came, || c.store(c.at(self.state, EXCHANGE_GROUPS * 4), rank + 1, 4));
-            words.map(|word| c.pick_int(came, word, word.constant(u32::MAX as usize)))
+            c.when(!came, || self.miss(rank));
+            self.if_came(came, words)
         })
     }
 
@@ -159,16 +197,28 @@ impl<'k, 'c> Rows<'k, 'c> {
         let zero = c.zero();
         let sum =
             c.carry((0, self.ranks, 1), zero, |rank, sum| c.fadd(sum, self.floats(self.of_rank(rank, piece), dtype)));
+        self.finish(Piece { words: self.rounded(sum, dtype), ..piece }, dtype);
+        c.set_lanes(1);
+    }
+
+    /// A sum in the type of the rows.
+    fn rounded(&self, sum: Vector<'c>, dtype: DType) -> [Int<'c>; 4] {
+        let c = self.c;
+        let bits = c.bitcast(c.narrow(sum, dtype), c.ints(c.cx.i32_type(), 4)).into_vector_value();
+        std::array::from_fn(|i| c.as_int(c.lane(bits, i)))
+    }
+
+    /// Stores a piece of the sums, with what is added to it.
+    fn finish(&self, piece: Piece<'c>, dtype: DType) {
+        let c = self.c;
         let to = c.at(self.value, piece.at);
+        c.store(to, c.words(&piece.words), UNIT as u32);
         let has_more = !c.as_int(c.b.build_is_null(self.added, "").expect("a pointer"));
-        let rounded = c.narrow(sum, dtype);
-        c.store(to, rounded, UNIT as u32);
         c.when(has_more, || {
             let more = self.floats(self.words(c.at(self.added, piece.at)), dtype);
-            let sum = c.narrow(c.fadd(c.widen(rounded, dtype), more), dtype);
+            let sum = c.narrow(c.fadd(self.floats(piece.words, dtype), more), dtype);
             c.store(to, sum, UNIT as u32);
         });
-        c.set_lanes(1);
     }
 
     fn floats(&self, words: [Int<'c>; 4], dtype: DType) -> Vector<'c> {

@@ -14,7 +14,7 @@ use std::ops::Deref;
 
 use atomc_ir::arch::GpuArch;
 use atomc_ir::arch::{Isa, Simt};
-use inkwell::AddressSpace;
+use inkwell::{AddressSpace, AtomicOrdering};
 use inkwell::attributes::AttributeLoc;
 use inkwell::llvm_sys::LLVMAtomicOrdering;
 use inkwell::llvm_sys::core::{LLVMBuildFenceSyncScope, LLVMGetSyncScopeID, LLVMSetAtomicSyncScopeID};
@@ -271,23 +271,57 @@ impl<'c> Gpu<'c> {
         }
     }
 
-    /// Stores four words at once where other devices read them. Each pair of words arrives whole.
+    /// Stores four words where other devices read them, past all caches. Each pair of words arrives
+    /// whole. AMD's GPUs would wait for each volatile store, and have no atomic one of 16 bytes.
     pub fn store_shared(&self, p: Ptr<'c>, words: &[Int<'c>; 4]) {
-        let store = self.b.build_store(p, self.words(words)).expect("words into memory");
-        store.set_alignment(16).expect("a power of two");
-        store.set_volatile(true).expect("a store");
+        match self.isa() {
+            Isa::Amdgcn => words.chunks(2).enumerate().for_each(|(half, pair)| {
+                let pair = self.bitcast(self.words(pair), self.cx.i64_type());
+                let store = self.b.build_store(self.at(p, half * 8), pair).expect("words into memory");
+                store.set_alignment(8).expect("a power of two");
+                store.set_atomic_ordering(AtomicOrdering::Monotonic).expect("a store");
+            }),
+            Isa::Ptx => {
+                let store = self.b.build_store(p, self.words(words)).expect("words into memory");
+                store.set_alignment(16).expect("a power of two");
+                store.set_volatile(true).expect("a store");
+            }
+        }
     }
 
     /// Loads four words that other devices write, from memory and not from a cache.
     pub fn load_shared(&self, p: Ptr<'c>) -> [Int<'c>; 4] {
-        let words = self.load(self.ints(self.cx.i32_type(), 4), p, 16);
-        words.as_instruction_value().expect("a load").set_volatile(true).expect("a load");
-        std::array::from_fn(|i| self.as_int(self.lane(words.into_vector_value(), i)))
+        match self.isa() {
+            Isa::Amdgcn => {
+                let pairs = [0, 8].map(|offset| {
+                    let pair = self.load(self.cx.i64_type(), self.at(p, offset), 8);
+                    let load = pair.as_instruction_value().expect("a load");
+                    load.set_atomic_ordering(AtomicOrdering::Monotonic).expect("a load");
+                    self.bitcast(pair, self.ints(self.cx.i32_type(), 2)).into_vector_value()
+                });
+                std::array::from_fn(|i| self.as_int(self.lane(pairs[i / 2], i % 2)))
+            }
+            Isa::Ptx => {
+                let words = self.load(self.ints(self.cx.i32_type(), 4), p, 16);
+                words.as_instruction_value().expect("a load").set_volatile(true).expect("a load");
+                std::array::from_fn(|i| self.as_int(self.lane(words.into_vector_value(), i)))
+            }
+        }
+    }
+
+    /// Makes this thread's writes visible to other devices that acquire them.
+    pub fn release_to_devices(&self) {
+        self.fence("", LLVMAtomicOrdering::LLVMAtomicOrderingRelease);
+    }
+
+    /// Sees what other devices have released.
+    pub fn acquire_from_devices(&self) {
+        self.fence("", LLVMAtomicOrdering::LLVMAtomicOrderingAcquire);
     }
 
     /// Adds to a number in local memory, which others may do at the same time.
     pub fn add_local(&self, p: Ptr<'c>, v: Int<'c>) {
-        let order = inkwell::AtomicOrdering::Monotonic;
+        let order = AtomicOrdering::Monotonic;
         let add = self.b.build_atomicrmw(inkwell::AtomicRMWBinOp::Add, p, v.v, order).expect("an integer in memory");
         // SAFETY: the value is an atomic instruction of this module's context.
         unsafe { LLVMSetAtomicSyncScopeID(add.as_value_ref(), self.scope(self.group_scope())) };
@@ -302,7 +336,7 @@ impl<'c> Gpu<'c> {
     /// before.
     pub fn take_turn(&self, counter: Ptr<'c>) -> Int<'c> {
         let one = self.cx.i32_type().const_int(1, false);
-        let order = inkwell::AtomicOrdering::Acquire;
+        let order = AtomicOrdering::Acquire;
         let turn =
             self.b.build_atomicrmw(inkwell::AtomicRMWBinOp::Add, counter, one, order).expect("an integer in memory");
         // SAFETY: the value is an atomic instruction of this module's context.
