@@ -166,13 +166,11 @@ pub const EXCHANGED: [DType; 3] = [DType::F32, DType::BF16, DType::F16];
 pub const EXCHANGE_BYTES: usize = 4096;
 /// Most work-groups of a launch: each exchanges one part of the rows after the other.
 pub const EXCHANGE_GROUPS: usize = 1024;
-/// Sums whose rows have more bytes than this, times the other ranks, are made in two steps: each
-/// rank sums a share of every part, and sends it to all.
-pub const EXCHANGE_MANY: usize = 1 << 20;
-/// Bytes of rows that a work-group sums at once in two steps.
-pub const EXCHANGE_PART: usize = 16 << 10;
+/// Bytes of rows that a work-group sums at once where sums are made in two steps: each rank sums a
+/// share of every part, and sends it to all.
+pub const EXCHANGE_PART: usize = 8 << 10;
 /// Most work-groups that do so.
-pub const EXCHANGE_PARTS: usize = 512;
+pub const EXCHANGE_PARTS: usize = 1024;
 /// Room of the shares of such a part: most ranks, of which each may have 16 bytes more.
 pub const EXCHANGE_SHARES: usize = EXCHANGE_PART + 64 * 16;
 

@@ -155,5 +155,6 @@ fn few_rows() {
 #[test]
 fn many_rows() {
     checked("gfx942", Sum { ranks: 2, rows: 515, added: true }, 2);
+    checked("gfx942", Sum { ranks: 2, rows: 4200, added: false }, 1);
     checked("gfx1201", Sum { ranks: 3, rows: 270, added: false }, 3);
 }

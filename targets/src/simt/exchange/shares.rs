@@ -34,7 +34,8 @@ impl<'k, 'c> Rows<'k, 'c> {
     /// All parts of a work-group; returns how many exchanges it has made then.
     pub(super) fn sum_in_shares(&self, before: Int<'c>, dtype: DType) -> Int<'c> {
         let c = self.c;
-        let first = c.group() * EXCHANGE_PART;
+        // Later work-groups have no slots for parts.
+        let first = c.pick_int(c.less(c.group(), EXCHANGE_PARTS), c.group() * EXCHANGE_PART, self.end);
         let share = (self.ranks + (UNITS - 1)) / self.ranks;
         c.carry((first, self.end, EXCHANGE_PARTS * EXCHANGE_PART), before, |start, turn| {
             let part = Part { start, turn: turn + 1, share };
