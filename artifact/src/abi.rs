@@ -179,9 +179,9 @@ impl Exchange {
     /// the number of the rank that it waited for in vain.
     pub const STATE: usize = (EXCHANGE_GROUPS + 1) * 4;
 
-    /// Bytes of a rank's slots for rows with signals: two halves with the parts of each rank, with 4
-    /// bytes of signals for 4 of rows. Behind them lie the slots of the sums in two steps, then the
-    /// signals of these.
+    /// Bytes of a rank's slots for rows with signals: two halves with the parts of each rank, with
+    /// 4 bytes of signals for 4 of rows. Behind them lie the slots of the sums in two steps, then
+    /// the signals of these.
     pub fn signalled(ranks: usize) -> usize {
         2 * ranks * EXCHANGE_GROUPS * 2 * EXCHANGE_BYTES
     }

@@ -187,6 +187,8 @@ pub(crate) enum RopeRule {
     /// Those for which `layer_rope_theta` has a number above zero, which is their `rope_theta`;
     /// without that field all.
     Listed,
+    /// All, if `position_embedding_type` is `rope`; else none.
+    Named,
     /// All; a dynamic one with `alpha` has a base that is larger by `alpha` for every sequence.
     Alpha,
 }
@@ -487,6 +489,11 @@ fn listed_ropes(
 
 /// The rotary embedding of each layer.
 fn ropes(f: &Fields, rule: RopeRule, layers: usize) -> Result<Vec<Option<usize>>, Diagnostic> {
+    if let RopeRule::Named = rule {
+        let is = f.text("position_embedding_type")? == Some("rope");
+        f.note("no_rope_layers", vec![is; layers]);
+        return Ok(vec![is.then_some(0); layers]);
+    }
     let RopeRule::Marked(default) = rule else { return Ok(vec![Some(0); layers]) };
     let (name, interval) = ("no_rope_layers", f.given("no_rope_layer_interval", Fields::size, default)?);
     let marks = match f.marks(name)?.filter(|marks| !marks.is_empty()) {

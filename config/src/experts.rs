@@ -155,6 +155,8 @@ impl SharedWidth {
 #[derive(Clone, Copy)]
 pub(crate) enum LayerRule {
     All,
+    /// All, or none where the number of experts is 0.
+    AnyOf,
     /// Each `decoder_sparse_step`-th, but for those that `mlp_only_layers` names.
     Sparse,
     /// All from `first_k_dense_replace` on, which is this many by default.
@@ -208,6 +210,11 @@ pub(crate) fn read(
     dense: &mlp::Traits,
     layers: usize,
 ) -> Result<Vec<Option<Experts>>, Diagnostic> {
+    let name = traits.count.0[0];
+    if matches!(traits.layers, LayerRule::AnyOf) && f.number(name)? == Some(0) {
+        f.note(name, 0);
+        return Ok(vec![None; layers]);
+    }
     let sparse = sparse(f, traits.layers, layers)?;
     let count = count(f, traits)?;
     let width = f.or(traits.width.0, Fields::size_of_all, traits.width.1)?;
@@ -216,7 +223,7 @@ pub(crate) fn read(
         Some(shared) => {
             let intermediate = shared.read(f, width)?;
             let modules = mlp::Modules { path: traits.shared_module, ..dense.modules };
-            Some(Gated { intermediate, gate, bias: false, fused: false, modules })
+            Some(Gated { intermediate, gate, bias: false, fused: dense.fused, modules })
         }
         None => None,
     };
@@ -336,7 +343,7 @@ fn scoring(f: &Fields, traits: &Traits) -> Result<(), Diagnostic> {
 /// Whether each layer has experts.
 fn sparse(f: &Fields, rule: LayerRule, layers: usize) -> Result<Vec<bool>, Diagnostic> {
     let sparse: Vec<bool> = match rule {
-        LayerRule::All => return Ok(vec![true; layers]),
+        LayerRule::All | LayerRule::AnyOf => return Ok(vec![true; layers]),
         LayerRule::Sparse => {
             let step = f.given("decoder_sparse_step", Fields::size, 1)?;
             let dense = f.numbers("mlp_only_layers")?.unwrap_or_default();
@@ -378,7 +385,7 @@ fn sparse(f: &Fields, rule: LayerRule, layers: usize) -> Result<Vec<bool>, Diagn
         LayerRule::Between(_) => "moe_layer_interval",
         LayerRule::Behind(name, _) => name,
         LayerRule::Named => "moe_layers",
-        LayerRule::From(_) | LayerRule::All => "first_k_dense_replace",
+        LayerRule::From(_) | LayerRule::All | LayerRule::AnyOf => "first_k_dense_replace",
     };
     f.note(name, &sparse[..]);
     Ok(sparse)

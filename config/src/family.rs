@@ -12,6 +12,7 @@ use crate::kind::Norms;
 use crate::latent;
 use crate::others::{self, Other};
 use crate::scales;
+use crate::ssm;
 use crate::{Diagnostic, mlp};
 
 /// What differs between the architectures. Defaults are those of transformers' configuration
@@ -40,6 +41,10 @@ pub struct Family {
     pub(crate) delta: Option<StoredDelta>,
     /// Whether layers may have short convolutions.
     pub(crate) conv: bool,
+    /// For a family with state spaces in all of its layers, or some.
+    pub(crate) ssm: Option<ssm::Traits>,
+    /// Whether each layer is one half: a mixer, or what does with each token alone.
+    pub(crate) only: bool,
     /// For a family with experts in all of its layers, or some.
     pub(crate) experts: Option<experts::Traits>,
     /// For a family that has a drafting layer in its checkpoints.
@@ -146,12 +151,15 @@ const LLAMA: Family = Family {
         fused: false,
         activation: ("hidden_act", "silu"),
         clamped: false,
+        alone: false,
         width: mlp::Width::Field("intermediate_size"),
         limits: None,
         modules: mlp::Modules { path: "mlp", gate: "gate_proj", up: "up_proj", down: "down_proj" },
     },
     delta: None,
     conv: false,
+    ssm: None,
+    only: false,
     experts: None,
     mtp: None,
     norms: [(Some("input_layernorm"), None), (Some("post_attention_layernorm"), None)],
@@ -238,6 +246,104 @@ const GRANITE: Family = Family {
     ..LLAMA
 };
 
+const GRANITE_HYBRID: Family = Family {
+    architecture: "GraniteMoeHybridForCausalLM",
+    attention: attention::Traits { rope: RopeRule::Named, ..GRANITE.attention },
+    mlp: mlp::Traits {
+        bias: Switch::Never,
+        fused: true,
+        width: mlp::Width::Field("shared_intermediate_size"),
+        modules: mlp::Modules { path: "shared_mlp", gate: "input_linear", down: "output_linear", ..LLAMA.mlp.modules },
+        ..LLAMA.mlp
+    },
+    ssm: Some(ssm::Traits { module: "mamba", head_dim: None, groups: 1, state: 256, bias: "mamba_proj_bias" }),
+    experts: Some(experts::Traits {
+        count: (&["num_local_experts"], 8),
+        chosen: 2,
+        width: ("intermediate_size", 11_008),
+        layers: LayerRule::AnyOf,
+        router: "block_sparse_moe.router.layer",
+        score: Score::Chosen,
+        stored: StoredExperts::Each {
+            gate: "block_sparse_moe.experts.*.gate_proj",
+            up: "block_sparse_moe.experts.*.up_proj",
+            down: "block_sparse_moe.experts.*.down_proj",
+            whole: Some(WholeExperts {
+                gate_up: "block_sparse_moe.input_linear.weight",
+                down: "block_sparse_moe.output_linear.weight",
+            }),
+        },
+        shared: Some(SharedWidth::Field("shared_intermediate_size", 1024)),
+        shared_module: "shared_mlp",
+        ..QWEN3_EXPERTS
+    }),
+    ..GRANITE
+};
+
+const NEMOTRON_H: Family = Family {
+    architecture: "NemotronHForCausalLM",
+    fields: &[
+        ("mamba_num_heads", "mamba_n_heads"),
+        ("mamba_head_dim", "mamba_d_head"),
+        ("n_groups", "mamba_n_groups"),
+        ("ssm_state_size", "mamba_d_state"),
+        ("conv_kernel", "mamba_d_conv"),
+        ("expand", "mamba_expand"),
+        ("use_conv_bias", "mamba_conv_bias"),
+        ("norm_eps", "layer_norm_epsilon"),
+    ],
+    others: others::MTP,
+    spellings: &[
+        ("backbone.embeddings.", "model.embed_tokens."),
+        ("backbone.norm_f.", "model.norm."),
+        ("backbone.", "model."),
+        ("model.embeddings.", "model.embed_tokens."),
+        ("model.norm_f.", "model.norm."),
+    ],
+    attention: attention::Traits {
+        rope: RopeRule::Named,
+        qkv_bias: Switch::Never,
+        o_bias: Switch::Never,
+        kv_heads: Some(8),
+        head_dim: Some(128),
+        modules: attention::Modules { path: "mixer", ..LLAMA.attention.modules },
+        ..LLAMA.attention
+    },
+    mlp: mlp::Traits {
+        alone: true,
+        activation: ("mlp_hidden_act", "relu2"),
+        modules: mlp::Modules { path: "mixer", gate: "up_proj", ..LLAMA.mlp.modules },
+        ..LLAMA.mlp
+    },
+    ssm: Some(ssm::Traits { module: "mixer", head_dim: Some(64), groups: 8, state: 128, bias: "use_bias" }),
+    only: true,
+    experts: Some(experts::Traits {
+        count: (&["n_routed_experts", "num_local_experts"], 8),
+        chosen: 2,
+        width: ("moe_intermediate_size", 7688),
+        layers: LayerRule::All,
+        router: "mixer.gate",
+        groups: GroupRule::Corrected(1, 1, 1.0),
+        correction: ("mixer.gate.e_score_correction_bias", Correction::Row),
+        stored: StoredExperts::Each {
+            gate: "mixer.experts.*.up_proj",
+            up: "mixer.experts.*.up_proj",
+            down: "mixer.experts.*.down_proj",
+            whole: None,
+        },
+        shared: Some(SharedWidth::Field("moe_shared_expert_intermediate_size", 7688)),
+        shared_module: "mixer.shared_experts",
+        ..GLM4_MOE_EXPERTS
+    }),
+    norms: [(Some("norm"), None), (None, None)],
+    // Experts of a width of their own, and projections with a bias of theirs.
+    refused: &["moe_latent_size", "mlp_bias", "attention_bias"],
+    positions: 4096,
+    eps: 1e-5,
+    eps_field: "layer_norm_epsilon",
+    ..LLAMA
+};
+
 const OLMO2: Family = Family {
     architecture: "Olmo2ForCausalLM",
     attention: attention::Traits { qk_norm: QkNorm::Row, ..LLAMA.attention },
@@ -249,6 +355,13 @@ const OLMO2: Family = Family {
     ..LLAMA
 };
 
+const FUSED_MLP: mlp::Traits = mlp::Traits {
+    bias: Switch::Never,
+    fused: true,
+    modules: mlp::Modules { gate: "gate_up_proj", ..LLAMA.mlp.modules },
+    ..LLAMA.mlp
+};
+
 const PHI3: Family = Family {
     architecture: "Phi3ForCausalLM",
     attention: attention::Traits {
@@ -258,7 +371,7 @@ const PHI3: Family = Family {
         window: WindowRule::All(0),
         ..LLAMA.attention
     },
-    mlp: mlp::Traits { bias: Switch::Never, fused: true, ..LLAMA.mlp },
+    mlp: FUSED_MLP,
     positions: 4096,
     eps: 1e-5,
     eos: Some(32_000),
@@ -702,7 +815,7 @@ const GLM: Family = Family {
         head_dim: Some(128),
         ..LLAMA.attention
     },
-    mlp: mlp::Traits { bias: Switch::Never, fused: true, ..LLAMA.mlp },
+    mlp: FUSED_MLP,
     positions: 131_072,
     eps: 1.5625e-07,
     bos: None,
@@ -1340,6 +1453,8 @@ pub const FAMILIES: &[Family] = &[
     LLAMA4_IMAGES,
     STEP3P5,
     STEP3P7,
+    GRANITE_HYBRID,
+    NEMOTRON_H,
 ];
 
 /// The row of a configuration.

@@ -1,6 +1,6 @@
 //! The kinds of halves that layers have: a row each. The type of a row says how large its weights
 //! are, and the compiler has a file for each with its graph.
-use crate::{Attention, Delta, Experts, Gated, Latent, ShortConv};
+use crate::{Attention, Delta, Experts, Gated, Latent, ShortConv, Ssm};
 
 /// A half of a layer. The result of its kind is added to the rows that go through.
 #[derive(Clone, Debug, PartialEq)]
@@ -73,6 +73,8 @@ kinds! { ($)
     Delta(Delta),
     /// A gated short convolution, with a recurrent state.
     ShortConv(ShortConv),
+    /// A convolution and the state space of Mamba-2, with a recurrent state.
+    Ssm(Ssm),
     /// A gated MLP.
     Gated(Gated),
     /// A mixture of experts.

@@ -25,6 +25,7 @@ mod experts;
 mod family;
 mod fields;
 mod growth;
+mod halves;
 mod kind;
 mod latent;
 mod mlp;
@@ -37,6 +38,7 @@ mod scales;
 pub mod framework;
 pub mod freqs;
 pub mod sglang;
+mod ssm;
 pub mod vllm;
 
 use std::path::{Path, PathBuf};
@@ -61,6 +63,7 @@ pub use others::OtherPart;
 pub use quantised::{Axes, Blocks, CacheScales, InputScales, Inputs, Modules, Quantisation, Scheme, Stored};
 pub use rope::{Rope, Short};
 pub use scales::Scales;
+pub use ssm::Ssm;
 
 /// The configuration in a model folder, or in a `config.json` itself.
 pub fn read(path: &Path) -> Result<Config, Diagnostic> {

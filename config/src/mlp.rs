@@ -10,7 +10,7 @@ pub struct Gated {
     pub intermediate: usize,
     pub gate: Gate,
     pub bias: bool,
-    /// Whether the checkpoint has one weight for both projections.
+    /// Whether the checkpoint has one weight for both projections, by the name of the gate's.
     pub fused: bool,
     pub modules: Modules,
 }
@@ -40,6 +40,8 @@ pub(crate) struct Traits {
     pub activation: (&'static str, &'static str),
     /// Whether gates are clamped instead, of experts too.
     pub clamped: bool,
+    /// Whether there is no gate: one inner projection, through the activation; of experts too.
+    pub alone: bool,
     pub width: Width,
     /// The field that lists a limit for each layer.
     pub limits: Option<&'static str>,
@@ -94,8 +96,10 @@ fn adjusted(f: &Fields) -> Result<usize, Diagnostic> {
 pub enum Gate {
     /// `activation(gate) * up`
     Plain(Activation),
-    /// The same, with the activated projection cut off at the limit, and the other one at that and
-    /// its negative.
+    /// `activation(up)`, without a gate.
+    Alone(Activation),
+    /// As `Plain`, with the activated projection cut off at the limit, and the other one at that
+    /// and its negative.
     Limited { activation: Activation, limit: f64 },
     /// `gate * sigmoid(alpha * gate) * (up + 1)`, with both cut off at the limit.
     Clamped { alpha: f64, limit: f64 },
@@ -126,6 +130,7 @@ pub enum Activation {
     GeluTanh,
     QuickGelu,
     Relu,
+    ReluSquared,
 }
 
 impl Activation {
@@ -136,11 +141,12 @@ impl Activation {
             Activation::GeluTanh => "gelu_tanh",
             Activation::QuickGelu => "quick_gelu",
             Activation::Relu => "relu",
+            Activation::ReluSquared => "relu2",
         }
     }
 }
 
-const ACTIVATIONS: [(&str, Activation); 9] = [
+const ACTIVATIONS: [(&str, Activation); 10] = [
     ("silu", Activation::Silu),
     ("swish", Activation::Silu),
     ("gelu", Activation::Gelu),
@@ -150,6 +156,7 @@ const ACTIVATIONS: [(&str, Activation); 9] = [
     ("gelu_pytorch_tanh", Activation::GeluTanh),
     ("quick_gelu", Activation::QuickGelu),
     ("relu", Activation::Relu),
+    ("relu2", Activation::ReluSquared),
 ];
 
 /// The MLP of each layer.
@@ -167,6 +174,7 @@ pub(crate) fn read(f: &Fields, traits: &Traits, layers: usize) -> Result<Vec<Gat
 /// The gate of every MLP.
 pub(crate) fn gate(f: &Fields, traits: &Traits) -> Result<Gate, Diagnostic> {
     Ok(match traits.clamped {
+        false if traits.alone => Gate::Alone(activation(f, traits.activation)?),
         false => Gate::Plain(activation(f, traits.activation)?),
         true => Gate::Clamped {
             alpha: f.or("swiglu_alpha", Fields::positive, 1.702)?,

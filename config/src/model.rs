@@ -10,12 +10,14 @@ use crate::experts::{self, Experts, StoredExperts};
 use crate::family::{self, Family};
 use crate::fields::{self, Facts, Fields};
 use crate::growth::{self, Growth};
+use crate::halves::{self, Only};
 use crate::kind::{Half, Kind};
 use crate::latent;
 use crate::mlp;
 use crate::others::{self, OtherPart};
 use crate::quantised::{CacheScales, Quantisation, Scheme, Stored};
 use crate::scales::{self, Scales};
+use crate::ssm;
 use crate::{DType, Diagnostic, Rope};
 
 /// Largest weight that a configuration may ask for. Real ones are a few GiB; beyond this, a number
@@ -219,19 +221,30 @@ impl Config {
                 return Err(f.fault("config::unsupported", name, "is not supported: it must be null or true"));
             }
         }
-        let count = f.needed("num_hidden_layers", Fields::size)?;
+        let only = family.only.then(|| halves::read(f)).transpose()?;
+        let count = match &only {
+            Some(only) => only.len(),
+            None => f.needed("num_hidden_layers", Fields::size)?,
+        };
         let count = f.at_most("num_hidden_layers", count, MAX_LAYERS)?;
         let vocab = f.or_needed("vocab_size", Fields::size, family.vocab)?;
         let hidden = f.needed("hidden_size", Fields::size)?;
         let positions = f.or("max_position_embeddings", Fields::size, family.positions)?;
-        let (mixers, attending, ropes) = mixers(f, family, (hidden, count, positions))?;
-        let feed_forward = feed_forward(f, family, count)?;
+        let (mixers, attending, ropes) = mixers(f, family, (hidden, count, positions), only.as_deref())?;
+        let feed_forward = feed_forward(f, family, count, only.as_deref())?;
         let bound = Bound::of_chunks(f, family.chunked)?;
         let usual = ropes.iter().map(|rope| rope.usual(positions)).min().unwrap_or(positions);
         let layer = |(mixer, feed_forward)| {
             let [before, after] = family.norms;
             let halves = vec![Half { kind: mixer, norms: before }, Half { kind: feed_forward, norms: after }];
             Layer { halves, parallel: family.parallel }
+        };
+        let of_layer = |(index, both): (usize, (Kind, Kind))| match &only {
+            None => layer(both),
+            Some(only) => {
+                let kind = if only[index].is_mixer() { both.0 } else { both.1 };
+                Layer { halves: vec![Half { kind, norms: family.norms[0] }], parallel: false }
+            }
         };
         // One that drafts attends, and has experts where any other has.
         let mixed = feed_forward.iter().find(|half| matches!(half, Kind::Experts(_))).or(feed_forward.last());
@@ -249,7 +262,7 @@ impl Config {
             made: None,
             vocab,
             hidden,
-            layers: mixers.into_iter().zip(feed_forward).map(layer).collect(),
+            layers: mixers.into_iter().zip(feed_forward).enumerate().map(of_layer).collect(),
             positions,
             context: bound.as_ref().map_or(usual, |bound| usual.min(bound.tokens)),
             bound,
@@ -389,6 +402,7 @@ pub(crate) fn mixers(
     f: &Fields,
     family: &Family,
     (hidden, layers, positions): (usize, usize, usize),
+    only: Option<&[Only]>,
 ) -> Result<(Vec<Kind>, Kind, Vec<Rope>), Diagnostic> {
     let (attending, ropes): (Vec<Kind>, _) = match &family.latent {
         Some(traits) => {
@@ -410,18 +424,39 @@ pub(crate) fn mixers(
         true => conv::read(f, hidden, layers)?,
         false => vec![None; layers],
     };
-    let recurrent =
-        delta.into_iter().zip(conv).map(|(delta, conv)| delta.map(Kind::Delta).or(conv.map(Kind::ShortConv)));
+    let ssm = match family.ssm {
+        Some(traits) => {
+            let is = match only {
+                Some(only) => only.iter().map(|only| *only == Only::StateSpace).collect(),
+                None => ssm::listed(f, layers)?,
+            };
+            ssm::read(f, &traits, hidden, is)?
+        }
+        None => vec![None; layers],
+    };
+    let recurrent = delta.into_iter().zip(conv).zip(ssm).map(|((delta, conv), ssm)| {
+        delta.map(Kind::Delta).or(conv.map(Kind::ShortConv)).or(ssm.map(Kind::Ssm))
+    });
     let mixers = recurrent.zip(attending).map(|(recurrent, attending)| recurrent.unwrap_or(attending));
     Ok((mixers.collect(), behind, ropes))
 }
 
 /// What each layer does with each token alone.
-fn feed_forward(f: &Fields, family: &Family, layers: usize) -> Result<Vec<Kind>, Diagnostic> {
-    let experts = match &family.experts {
-        Some(traits) => experts::read(f, traits, &family.mlp, layers)?,
-        None => vec![None; layers],
+fn feed_forward(
+    f: &Fields,
+    family: &Family,
+    layers: usize,
+    only: Option<&[Only]>,
+) -> Result<Vec<Kind>, Diagnostic> {
+    let mut experts = match &family.experts {
+        Some(traits) if only.is_none_or(|only| only.contains(&Only::Experts)) => {
+            experts::read(f, traits, &family.mlp, layers)?
+        }
+        _ => vec![None; layers],
     };
+    if let Some(only) = only {
+        experts.iter_mut().zip(only).filter(|(_, only)| **only != Only::Experts).for_each(|(of, _)| *of = None);
+    }
     if experts.iter().all(Option::is_some) {
         return Ok(experts.into_iter().flatten().map(Kind::Experts).collect());
     }

@@ -517,7 +517,7 @@ mod meaning {
             .map(|mixer| match mixer {
                 Kind::Attention(_) => "heads",
                 Kind::Latent(_) => "latent",
-                Kind::Delta(_) | Kind::ShortConv(_) => "delta",
+                Kind::Delta(_) | Kind::ShortConv(_) | Kind::Ssm(_) => "delta",
                 Kind::Gated(_) | Kind::Experts(_) => "no mixer",
             })
             .collect();

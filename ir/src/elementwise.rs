@@ -194,6 +194,10 @@ fn softplus<S: Scalar>(x: S) -> S {
     x.max(x.lit(0.0)).add(s.mul(s.lit(2.0)).mul(series))
 }
 
+fn squared<S: Scalar>(x: S) -> S {
+    x.mul(x)
+}
+
 /// With numbers that are cut off at a limit, the gate only above.
 fn swiglu_clamped<S: Scalar>(gate: S, up: S, alpha: f64, limit: f64) -> S {
     let (gate, up) = (min(gate, gate.lit(limit)), within(up, limit));
@@ -216,12 +220,16 @@ elementwise! {
     Sigmoid = "sigmoid" (x) => sigmoid(x);
     /// -exp(log) * ln(1 + exp(x + bias)), the logarithm of what a state is multiplied with
     Decay = "decay" (x, bias, log) => x.lit(0.0).sub(log.exp()).mul(softplus(x.add(bias)));
+    /// ln(1 + exp(x + bias))
+    Softplus = "softplus" (x, bias) => softplus(x.add(bias));
     /// x * Phi(x), exact
     Gelu = "gelu" (x) => gelu(x);
     /// x * Phi(x), by the tanh approximation
     GeluTanh = "gelu_tanh" (x) => gelu_tanh(x);
     /// x / (1 + exp(-1.702 x))
     QuickGelu = "quick_gelu" (x) => quick_gelu(x);
+    /// max(x, 0)^2
+    ReluSquared = "relu_squared" (x) => squared(x.max(x.lit(0.0)));
     /// max(x, 0)
     Relu = "relu" (x) => x.max(x.lit(0.0));
     /// silu(gate) * up

@@ -905,17 +905,34 @@ pub(crate) fn conv<S: Real>(args: &[&Val<S>], _: Cx) -> Results<S> {
 }
 
 pub(crate) fn delta_rule<S: Real>(args: &[&Val<S>], _: Cx, &eps: &f64) -> Results<S> {
-    let (mut state, batch) = (args[0].slots()?.clone(), args[6].batch()?);
+    let unit = |row: &[S], by: f64| {
+        let square = row.iter().fold(S::of(0.0), |sum, &v| sum.add(v.mul(v)));
+        let scale = S::of(by).div(square.add(S::of(eps)).sqrt());
+        row.iter().map(|v| v.mul(scale)).collect()
+    };
+    let ends = |q: &[S], k: &[S]| [unit(q, (q.len() as f64).powf(-0.5)), unit(k, 1.0)];
+    recurrence(args, args[6], ends, |_, v, seen| (v.sub(seen), None))
+}
+
+pub(crate) fn scan<S: Real>(args: &[&Val<S>], _: Cx) -> Results<S> {
+    let skip = &args[6].float()?.data;
+    recurrence(args, args[7], |q, k| [q.to_vec(), k.to_vec()], |head, v, _| (v, Some(v.mul(skip[head]))))
+}
+
+/// A recurrence over a state for each head. `ends` makes the query and the key of those that are
+/// given; `change` what is added to a column of the state of a head's value and what the key finds
+/// there, and what is added to the result.
+fn recurrence<S: Real>(
+    args: &[&Val<S>],
+    batch: &Val<S>,
+    ends: impl Fn(&[S], &[S]) -> [Vec<S>; 2],
+    change: impl Fn(usize, S, S) -> (S, Option<S>),
+) -> Results<S> {
+    let (mut state, batch) = (args[0].slots()?.clone(), batch.batch()?);
     let rows = args[1..6].iter().map(|v| v.float()).collect::<Result<Vec<_>, _>>()?;
     let &[q, k, v, g, beta] = &rows[..] else { return Err("five operands have rows".into()) };
     let (&[tokens, key_heads, dk], &[_, heads, dv]) = (&q.shape[..], &v.shape[..]) else {
         return Err("queries and values have heads".into());
-    };
-    let unit = |x: &Tensor<S>, at: usize, by: f64| {
-        let row = &x.data[at * dk..][..dk];
-        let square = row.iter().fold(S::of(0.0), |sum, &v| sum.add(v.mul(v)));
-        let scale = S::of(by).div(square.add(S::of(eps)).sqrt());
-        row.iter().map(|v| v.mul(scale)).collect::<Vec<S>>()
     };
     let mut data = Vec::with_capacity(v.data.len());
     let mut largest = BTreeMap::new();
@@ -928,16 +945,18 @@ pub(crate) fn delta_rule<S: Real>(args: &[&Val<S>], _: Cx, &eps: &f64) -> Result
             let largest = largest.entry((seq, head)).or_insert(0.0);
             *largest = largest.max(own);
             let (at, shared) = (t * heads + head, t * key_heads + head * key_heads / heads);
-            let (q, k) = (unit(q, shared, (dk as f64).powf(-0.5)), unit(k, shared, 1.0));
+            let [q, k] = ends(&q.data[shared * dk..][..dk], &k.data[shared * dk..][..dk]);
             let kept = g.data[at].exp();
             s.iter_mut().for_each(|s| *s = s.mul(kept));
             let column = |s: &[S], by: &[S], j: usize| {
                 by.iter().enumerate().fold(S::of(0.0), |sum, (i, &b)| sum.add(s[i * dv + j].mul(b)))
             };
             for j in 0..dv {
-                let d = v.data[at * dv + j].sub(column(s, &k, j)).mul(beta.data[at]);
+                let (new, more) = change(head, v.data[at * dv + j], column(s, &k, j));
+                let d = new.mul(beta.data[at]);
                 k.iter().enumerate().for_each(|(i, &k)| s[i * dv + j] = s[i * dv + j].add(k.mul(d)));
-                data.push(column(s, &q, j).less_decayed(*largest));
+                let seen = column(s, &q, j).less_decayed(*largest);
+                data.push(more.map_or(seen, |more| seen.add(more)));
             }
             s.iter_mut().for_each(|s| *s = s.less_decayed(*largest));
         }

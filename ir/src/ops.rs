@@ -547,6 +547,11 @@ weight_steps!(ops! {
     /// the root of their width.
     DeltaRule = "delta_rule" (state: Taken, q: All, k: All, v: All, g: All, beta: All, batch: Shared) { eps: f64 }
         [Boundary, RECUR, Other, Whole, work::delta] shapes::delta_rule, interp::delta_rule;
+    /// A linear recurrence with a decay, the state space of Mamba-2. For each token in order a
+    /// head's state becomes `exp(g) S + k (beta v)^T`, and the result is `S^T q + skip v`. Several
+    /// heads of values may share queries and keys.
+    Scan = "scan" (state: Taken, q: All, k: All, v: All, g: All, beta: All, skip: Shared, batch: Shared) {}
+        [Boundary, RECUR, Other, Whole, work::delta] shapes::scan, interp::scan;
     /// The sum over all ranks, rounded to the type of `x`, plus `added`, which all ranks have
     /// alike. The reference is a single rank, which adds its own part alone.
     AllReduce = "all_reduce" (x: Taken; added: Row) {}

@@ -61,9 +61,10 @@ pub fn map(inputs: &[&Type]) -> Types {
     for other in &inputs[1..] {
         let t = float(other, "every operand")?;
         let row_vector = t.shape.rank() == 1 && (t.shape.last() == first.shape.last() || t.shape.last() == Some(1));
-        if t.shape != first.shape && !row_vector {
+        let of_heads = t.shape.rank() == 1 && first.shape.rank() == 3 && t.shape.last() == first.shape.row();
+        if t.shape != first.shape && !row_vector && !of_heads {
             return Err(format!(
-                "operands have shapes {} and {}: they must be equal, or one axis like the last, or one number",
+                "operands have shapes {} and {}: they must be equal, or one axis like the last or a whole row, or one number",
                 first.shape, t.shape
             ));
         }
@@ -568,13 +569,27 @@ pub fn conv(inputs: &[&Type]) -> Types {
 
 /// A slot has a matrix for each head of values, of a row for each element of a key.
 pub fn delta_rule(inputs: &[&Type], &eps: &f64) -> Types {
-    let s = slots(inputs[0])?;
-    let names = ["q", "k", "v", "g", "beta"];
-    let rows = (1..).zip(names).map(|(i, name)| float(inputs[i], name)).collect::<Result<Vec<_>, _>>()?;
     batch(inputs[6])?;
     if eps.is_nan() || eps < 0.0 {
         return Err(format!("eps {eps} must not be negative"));
     }
+    recurrence(inputs)
+}
+
+pub fn scan(inputs: &[&Type]) -> Types {
+    batch(inputs[7])?;
+    let (s, skip) = (slots(inputs[0])?, float(inputs[6], "skip")?);
+    if skip.dtype != DType::F32 || s.shape.first().is_none_or(|&heads| skip.shape != Shape::fixed(&[heads])) {
+        return Err(format!("skip {skip} is not a number for each head of {}", inputs[0]));
+    }
+    recurrence(inputs)
+}
+
+/// A state, queries, keys, values, and the two gates of each head.
+fn recurrence(inputs: &[&Type]) -> Types {
+    let s = slots(inputs[0])?;
+    let names = ["q", "k", "v", "g", "beta"];
+    let rows = (1..).zip(names).map(|(i, name)| float(inputs[i], name)).collect::<Result<Vec<_>, _>>()?;
     let (q, k, v, g, beta) = (rows[0], rows[1], rows[2], rows[3], rows[4]);
     let led = |sizes: &[usize]| Shape::led_by(Dim::Tokens, sizes);
     let key_heads = q.shape.0.get(1).and_then(|d| d.fixed()).unwrap_or(0);

@@ -460,7 +460,7 @@ mod tests {
         let cases = [
             (
                 "%0 = add %x, %y : f32[T, 8]",
-                "add: operands have shapes [T, 8] and [T, 4]: they must be equal, or one axis like the last, or one number",
+                "add: operands have shapes [T, 8] and [T, 4]: they must be equal, or one axis like the last or a whole row, or one number",
             ),
             ("%0 = add %x : f32[T, 8]", "add: `add` takes 2 operands (a, b), not 1"),
             ("%0 = silu %i : i32[T]", "silu: the first operand must be of a float type, not i32[T]"),

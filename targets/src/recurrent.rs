@@ -13,7 +13,7 @@ use crate::row::{At, Col, Operand, Rows, unsupported};
 
 /// The node that a kernel is built around: it alone.
 pub fn node(kernel: &Kernel) -> Result<Value, Diagnostic> {
-    kernel.the("conv or delta_rule", |op| matches!(op, Op::Conv {} | Op::DeltaRule { .. }))
+    kernel.the("conv, delta_rule or scan", |op| matches!(op, Op::Conv {} | Op::DeltaRule { .. } | Op::Scan {}))
 }
 
 /// A state in memory, and the batch that maps sequences to slots.
@@ -193,14 +193,24 @@ impl<'k, 'c> Conv<'k, 'c> {
     }
 }
 
-/// The operands of a delta rule.
+/// How a state changes.
+#[derive(Clone, Copy)]
+pub enum Rule {
+    /// By what a value differs from what its key finds, with keys and queries of length one, to
+    /// whose squares this is added.
+    Delta { eps: f64 },
+    /// By the value. The result has it too, times a number of the head.
+    Sum { skip: Value },
+}
+
+/// The operands of a delta rule, or of a scan.
 pub struct Delta<'k, 'c> {
     pub q: Operand<'c>,
     pub k: Operand<'c>,
     pub v: Operand<'c>,
     pub out: &'k Operand<'c>,
     pub sizes: DeltaSizes,
-    pub eps: f64,
+    pub rule: Rule,
     /// The elements of rows at which queries, keys and values begin.
     pub starts: [usize; 3],
     /// The gates.
@@ -212,25 +222,41 @@ pub struct Delta<'k, 'c> {
 impl<'k, 'c> Delta<'k, 'c> {
     pub fn of(kernel: &'k Kernel<'_, 'c>, node: Value) -> Result<Delta<'k, 'c>, Diagnostic> {
         let graph = kernel.rows.graph;
-        let Op::DeltaRule { eps } = *graph.op(node.node) else { return Err(unsupported("no delta rule")) };
         let operands = graph.operands(node.node);
+        let rule = match *graph.op(node.node) {
+            Op::DeltaRule { eps } => Rule::Delta { eps },
+            Op::Scan {} => Rule::Sum { skip: operands[6] },
+            _ => return Err(unsupported("neither a delta rule nor a scan")),
+        };
         let operand = |slot: usize| part(&kernel.rows, operands[slot]);
         let sizes = DeltaSizes::of(graph, node.node).ok_or_else(|| unsupported("a delta rule of unknown sizes"))?;
         let (_, out) = kernel.output()?;
         let [q, k, v] = [operand(1)?, operand(2)?, operand(3)?];
         let starts = [1, 2, 3].map(|slot| start(&kernel.rows, operands[slot]));
         let (g, beta, elements) = (operands[4], operands[5], Elements::of(&kernel.rows));
-        Ok(Delta { q, k, v, out, sizes, eps, starts, g, beta, elements })
+        Ok(Delta { q, k, v, out, sizes, rule, starts, g, beta, elements })
+    }
+
+    /// What is added to the squares of keys and queries, if these get a length of one.
+    pub fn eps(&self) -> f64 {
+        match self.rule {
+            Rule::Delta { eps } => eps,
+            Rule::Sum { .. } => 0.0,
+        }
     }
 
     /// The gates of a token's head: the logarithm of the decay, and the rate of the new value.
     pub fn gates(&self, c: &Code<'c>, token: Int<'c>, head: Int<'c>) -> [FloatValue<'c>; 2] {
+        [self.g, self.beta].map(|v| self.of_head(c, v, token, head))
+    }
+
+    /// A number of a token's head.
+    pub fn of_head(&self, c: &Code<'c>, v: Value, token: Int<'c>, head: Int<'c>) -> FloatValue<'c> {
         let lanes = c.lanes();
         c.set_lanes(1);
-        let gates =
-            [self.g, self.beta].map(|v| c.lane(self.elements.at(c, v, token, head, None), 0).into_float_value());
+        let number = c.lane(self.elements.at(c, v, token, head, None), 0).into_float_value();
         c.set_lanes(lanes);
-        gates
+        number
     }
 
     /// Whether all gates could be made.

@@ -214,9 +214,16 @@ impl<'a, 'c> Rows<'a, 'c> {
         }
     }
 
-    /// An operand of an elementwise op: of the same shape, or a vector along the last axis.
+    /// An operand of an elementwise op: of the same shape, or a vector along the last axis, or along
+    /// all heads.
     fn eval_like(&self, operand: Value, of: Value, at: At<'c>) -> Made<'c> {
         let (shape, of) = (&self.shape(operand)?.shape, &self.shape(of)?.shape);
+        let width = of.last().unwrap_or(1);
+        if shape.rank() == 1 && of.rank() == 3 && ![1, width].contains(&shape.last().unwrap_or(1)) {
+            let head = at.head.ok_or_else(|| unsupported("heads without their number"))?;
+            let col = Col::Var(head * width + self.column(at.col));
+            return self.eval(operand, At { row: self.code.int(0), head: None, col });
+        }
         match shape.rank() == 1 && of.rank() > 1 {
             true if shape.last() == Some(1) && of.last() != Some(1) => {
                 let first = self.eval(operand, At { row: self.code.int(0), head: None, col: Col::Const(0) })?;
@@ -227,8 +234,10 @@ impl<'a, 'c> Rows<'a, 'c> {
         }
     }
 
-    /// `[T, H, d]` read through a `[T, H * d]` value.
+    /// `[T, H, d]` read through a `[T, H * d]` value, or through other heads of one in memory, which
+    /// lie one behind the other.
     fn unfold(&self, v: Value, from: Value, at: At<'c>) -> Result<At<'c>, Diagnostic> {
+        let in_memory = self.operand(from).is_ok();
         let (to, from) = (&self.shape(v)?.shape, &self.shape(from)?.shape);
         match (to.rank(), from.rank(), at.head) {
             (3, 2, Some(head)) => {
@@ -236,6 +245,10 @@ impl<'a, 'c> Rows<'a, 'c> {
                 Ok(At { head: None, col: Col::Var(first + self.column(at.col)), ..at })
             }
             (a, b, _) if a == b && to == from => Ok(at),
+            (3, 3, Some(head)) if in_memory => {
+                let first = head * to.last().unwrap_or(0);
+                Ok(At { head: Some(self.code.int(0)), col: Col::Var(first + self.column(at.col)), ..at })
+            }
             _ => Err(unsupported(format!("{from} seen as {to} inside a kernel"))),
         }
     }

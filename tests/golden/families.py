@@ -106,6 +106,12 @@ MINIMAX_M3 = dict(num_hidden_layers=4, num_attention_heads=6, num_key_value_head
 MINIMAX_PARTS = dict(projector_hidden_size=16, vision_config=dict(hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2,
                      patch_size=2, image_size=4))
 OLMO3_ROPE = dict(rope_type="yarn", factor=4.0, original_max_position_embeddings=16, beta_fast=32.0, beta_slow=1.0, attention_factor=1.2)
+GRANITE_HYBRID = dict(num_hidden_layers=3, layer_types=["linear_attention", "full_attention", "linear_attention"], mamba_n_heads=6, mamba_d_head=16,
+                      mamba_d_state=24, mamba_n_groups=1, embedding_multiplier=3.0, attention_multiplier=0.125, residual_multiplier=0.22,
+                      logits_scaling=2.5, num_local_experts=0, shared_intermediate_size=60)
+NEMOTRON_H = dict(layers_block_type=["linear_attention", "moe", "full_attention", "mlp", "linear_attention"], mamba_num_heads=6, mamba_head_dim=16,
+                  ssm_state_size=24, n_groups=2, n_routed_experts=6, moe_shared_expert_intermediate_size=28, routed_scaling_factor=1.7,
+                  layer_norm_epsilon=1e-5)
 FAMILIES = [
     Family("SeedOssForCausalLM", "Qwen2ForCausalLM", dict(attention_out_bias=False, attention_dropout=0.0, residual_dropout=0.0)),
     Family("Dots1ForCausalLM", "Glm4MoeForCausalLM", dict(n_routed_experts=6, n_shared_experts=2, n_group=3, topk_group=2, norm_topk_prob=True,
@@ -167,6 +173,11 @@ FAMILIES = [
                   (r"\.self_attn\.q_norm\.", ".attention.query_layernorm."), (r"\.self_attn\.k_norm\.", ".attention.key_layernorm."),
                   (r"\.mlp\.gate\.e_score_correction_bias$", ".mlp.gate.expert_bias")],
            joined=[([f".self_attn.{n}_proj.weight" for n in "qkv"], ".attention.query_key_value.weight")]),
+    Family("GraniteMoeHybridForCausalLM", "GraniteForCausalLM", GRANITE_HYBRID, case="granitehybrid"),
+    # With experts, groups that ranks share out, a bias of projections, and rotary embeddings.
+    Family("GraniteMoeHybridForCausalLM", "GraniteForCausalLM", dict(GRANITE_HYBRID, num_local_experts=5, intermediate_size=20, mamba_n_groups=2,
+           mamba_proj_bias=True, position_embedding_type="rope"), case="granitehybridmoe"),
+    Family("NemotronHForCausalLM", "GraniteMoeHybridForCausalLM", NEMOTRON_H),
     # All positions are in the first chunk.
     Family("Llama4ForCausalLM", "MixtralForCausalLM", dict(num_hidden_layers=3, no_rope_layers=[1, 0, 1], num_local_experts=5, num_experts_per_tok=1,
            intermediate_size=20, intermediate_size_mlp=60, moe_layers=[1, 2], attention_chunk_size=64, floor_scale=8, attn_scale=0.4)),

@@ -1,6 +1,6 @@
 //! The graph of a layer's experts, and how ranks share them out. Each rank makes a part of a sum: a
 //! part of the width of each expert, or else some of the experts.
-use atomc_config::{Correction, Experts, Gated, Score, StoredExperts};
+use atomc_config::{Correction, Experts, Gate, Gated, Score, StoredExperts};
 use atomc_ir::{Best, Builder, DType, Diagnostic, Elementwise, Fact, Op, Value, Whole};
 
 use super::layer::{Given, Kind, LayerBuilder, Left, Made, shard};
@@ -87,8 +87,13 @@ impl<'a> LayerBuilder<'a> {
             weights = ones;
         }
         let Projections { gate, up, down, biases } = self.projections_of(all)?;
-        let gate = gate.multiply_grouped(self.b, entering, experts, dtype)?;
-        let mut inner = [gate, up.multiply_grouped(self.b, entering, experts, dtype)?];
+        let mut inner = match all.gate {
+            Gate::Alone(_) => [up.multiply_grouped(self.b, entering, experts, dtype)?; 2],
+            _ => {
+                let gate = gate.multiply_grouped(self.b, entering, experts, dtype)?;
+                [gate, up.multiply_grouped(self.b, entering, experts, dtype)?]
+            }
+        };
         if let Some([gate, up, _]) = biases {
             for (v, bias) in inner.iter_mut().zip([gate, up]) {
                 *v = self.biased(*v, bias, experts)?;

@@ -35,10 +35,16 @@ impl LayerBuilder<'_> {
     fn inner(&mut self, all: &Gated, x: Value) -> Made {
         let &Gated { intermediate, gate: of, bias, fused, modules } = all;
         let module = modules.path;
-        let [both, gate, up] = ["gate_up_proj", modules.gate, modules.up].map(|name| format!("{module}.{name}"));
+        if let Gate::Alone(activation) = of {
+            let up = format!("{module}.{}", modules.up);
+            let up = self.rows(x, Rows::all(&up, intermediate), self.part.ranks, bias)?;
+            self.b.at(format!("{}.{module}", self.path));
+            return self.b.map(formula(activation), &[up]);
+        }
+        let [gate, up] = [modules.gate, modules.up].map(|name| format!("{module}.{name}"));
         let [gate, up] = match fused {
             true => {
-                [0, intermediate].map(|start| Rows { module: &both, start, out: intermediate, of: 2 * intermediate })
+                [0, intermediate].map(|start| Rows { module: &gate, start, out: intermediate, of: 2 * intermediate })
             }
             false => [&gate, &up].map(|module| Rows::all(module, intermediate)),
         };
@@ -51,6 +57,7 @@ impl LayerBuilder<'_> {
     /// What a gate makes of the two inner projections.
     pub fn through(&mut self, of: Gate, inner: [Value; 2]) -> Made {
         let (activation, product) = match of {
+            Gate::Alone(activation) => return self.b.map(formula(activation), &inner[1..]),
             Gate::Plain(activation) => (activation, Elementwise::Mul),
             Gate::Limited { activation, limit } => (activation, Elementwise::MulLimited { limit: Number(limit) }),
             Gate::Clamped { alpha, limit } => {
@@ -76,5 +83,6 @@ fn formula(activation: Activation) -> Elementwise {
         Activation::GeluTanh => Elementwise::GeluTanh,
         Activation::QuickGelu => Elementwise::QuickGelu,
         Activation::Relu => Elementwise::Relu,
+        Activation::ReluSquared => Elementwise::ReluSquared,
     }
 }

@@ -17,6 +17,7 @@ mod mlp;
 mod model;
 mod part;
 mod product;
+mod ssm;
 
 use atomc_config::Draft;
 use atomc_ir::{Diagnostic, Graph};

@@ -179,8 +179,8 @@ fn write(places: &Places, width: Width, data: Registers, wave: &Wave) {
     }
 }
 
-/// Writes dwords to memory, which may be unaligned. As on a chip, aligned pairs are written at once:
-/// another device may read them meanwhile.
+/// Writes dwords to memory, which may be unaligned. As on a chip, aligned pairs are written at
+/// once: another device may read them meanwhile.
 ///
 /// # Safety
 /// There is room for them.

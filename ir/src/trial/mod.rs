@@ -360,8 +360,8 @@ fn is_table(graph: &Graph, v: Value) -> bool {
 /// or that has sums of squares.
 fn sign_of(graph: &Graph, v: Value) -> Option<f64> {
     graph.users(v).iter().find_map(|&(user, slot)| match (graph.op(user), slot) {
-        (Op::DeltaRule { .. }, 4) => Some(-1.0),
-        (Op::DeltaRule { .. }, 5) | (Op::PartNorm { .. }, 2) => Some(1.0),
+        (Op::DeltaRule { .. } | Op::Scan {}, 4) => Some(-1.0),
+        (Op::DeltaRule { .. } | Op::Scan {}, 5) | (Op::PartNorm { .. }, 2) => Some(1.0),
         _ => None,
     })
 }

@@ -7,7 +7,7 @@ use inkwell::values::FloatValue;
 use super::{Host, LANES, signature};
 use crate::code::{Any, Code, Int, Ptr, Vector};
 use crate::math;
-use crate::recurrent::{Conv, Delta, Run, State, node};
+use crate::recurrent::{Conv, Delta, Rule, Run, State, node};
 use crate::row::Operand;
 use crate::{KernelSpec, Tasks};
 
@@ -142,8 +142,12 @@ impl<'a, 'k, 'c> Head<'a, 'k, 'c> {
     fn token(&self, token: Int<'c>) {
         let (c, sizes, delta) = (self.c, self.delta.sizes, self.delta);
         let shared = self.head / (sizes.heads / sizes.key_heads);
-        self.unit(&delta.q, token, shared, self.q, (sizes.key_dim as f64).powf(-0.5));
-        self.unit(&delta.k, token, shared, self.k, 1.0);
+        self.bring(&delta.q, token, shared, self.q, (sizes.key_dim as f64).powf(-0.5));
+        self.bring(&delta.k, token, shared, self.k, 1.0);
+        let skip = match delta.rule {
+            Rule::Delta { .. } => None,
+            Rule::Sum { skip } => Some(delta.of_head(c, skip, token, self.head)),
+        };
         let [g, beta] = delta.gates(c, token, self.head);
         c.set_lanes(1);
         let kept = c.lane(math::exp(c, c.splat(g)), 0);
@@ -151,33 +155,41 @@ impl<'a, 'k, 'c> Head<'a, 'k, 'c> {
         self.each_column(|column| {
             let (kept, beta) = (c.splat(kept), c.splat(beta));
             let at = self.head * sizes.value_dim + column;
-            let sum = c.carry((0, sizes.key_dim, 1), c.zero(), |row, sum| {
-                c.fma(self.state(row, column), self.splat(self.k, row), sum)
-            });
             let v = c.load_floats(element(c, &delta.v, token, at), delta.v.ty.dtype);
-            let d = c.fmul(beta, c.fsub(v, c.fmul(kept, sum)));
+            let found = || {
+                let sum = c.carry((0, sizes.key_dim, 1), c.zero(), |row, sum| {
+                    c.fma(self.state(row, column), self.splat(self.k, row), sum)
+                });
+                c.fmul(kept, sum)
+            };
+            let d = c.fmul(beta, if skip.is_some() { v } else { c.fsub(v, found()) });
             let sum = c.carry((0, sizes.key_dim, 1), c.zero(), |row, sum| {
                 let state = c.fma(self.splat(self.k, row), d, c.fmul(kept, self.state(row, column)));
                 self.set_state(row, column, state);
                 c.fma(state, self.splat(self.q, row), sum)
             });
-            let out = delta.out;
+            let (out, sum) = (delta.out, skip.map_or(sum, |skip| c.fma(c.splat(skip), v, sum)));
             c.store_floats(element(c, out, token, at), sum, out.ty.dtype);
         });
         c.when(c.equal(self.head, sizes.heads - 1), || pad(c, delta.out, token));
     }
 
-    /// A query or a key, of length `by`, as f32 into scratch.
-    fn unit(&self, x: &Operand<'c>, token: Int<'c>, head: Int<'c>, to: Ptr<'c>, by: f64) {
+    /// A query or a key as f32 into scratch; of length `by`, if they have one.
+    fn bring(&self, x: &Operand<'c>, token: Int<'c>, head: Int<'c>, to: Ptr<'c>, by: f64) {
         let (c, dim) = (self.c, self.delta.sizes.key_dim);
         c.set_lanes(1);
         let at = |i: Int<'c>| c.load_floats(element(c, x, token, head * dim + i), x.ty.dtype);
-        let square = c.carry((0, dim, 1), c.zero(), |i, sum| {
-            let v = at(i);
-            c.fma(v, v, sum)
-        });
-        let square: FloatValue = c.lane(square, 0).into_float_value();
-        let scale = c.fmul(c.splat(c.inverse_root(square, 1, self.delta.eps)), c.lit(by));
+        let scale = match self.delta.rule {
+            Rule::Sum { .. } => c.lit(1.0),
+            Rule::Delta { eps } => {
+                let square = c.carry((0, dim, 1), c.zero(), |i, sum| {
+                    let v = at(i);
+                    c.fma(v, v, sum)
+                });
+                let square: FloatValue = c.lane(square, 0).into_float_value();
+                c.fmul(c.splat(c.inverse_root(square, 1, eps)), c.lit(by))
+            }
+        };
         c.repeat(0, dim, 1, |i| c.store(c.at(to, i * 4), c.fmul(at(i), scale), 4));
         c.set_lanes(LANES);
     }

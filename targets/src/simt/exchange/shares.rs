@@ -131,8 +131,8 @@ impl<'k, 'c> Rows<'k, 'c> {
     }
 
     /// Tells all other ranks that this work-group has sent its rows of a step, and waits until they
-    /// have said the same. A thread does so for each rank. Returns whether no rank was waited for in
-    /// vain so far.
+    /// have said the same. A thread does so for each rank. Returns whether no rank was waited for
+    /// in vain so far.
     fn pass(&self, step: Step, part: Part<'c>) -> Int<'c> {
         let (c, thread) = (self.c, self.c.thread());
         c.release_to_devices();

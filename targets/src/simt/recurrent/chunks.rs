@@ -1,4 +1,4 @@
-//! The gated delta rule of many tokens, in chunks of 64 or 32 on matrix instructions (the WY form).
+//! The gated delta rule, or a scan, of many tokens, in chunks of 64 or 32 on matrix instructions (the WY form).
 //!
 //! A work-group has some columns of a head's state, 16 a wave, in registers. In a chunk, with `G`
 //! the running sum of the logarithms of the decay, and keys and queries of length one:
@@ -7,6 +7,8 @@
 //! - `D = T (beta (V - e^G K S))` is each token's contribution to the state;
 //! - the results are `e^G Q S + P D`, with `P_ts = (q_t k_s) e^(G_t - G_s)` for `s <= t`;
 //! - the state is then `e^(G_n) S + K^T (e^(G_n - G) D)`.
+//!
+//! In a scan keys and queries are as they are, and `D` is `beta V`.
 //!
 //! Keys and queries are multiplied as they are stored, which is exact, and their lengths are put
 //! to sums. All else is multiplied in f32, so the error is that of the recurrence. Sequences of few
@@ -20,7 +22,7 @@ use super::inverse;
 use super::products::{COLUMNS, Products, Rows, Runs};
 use super::{FEW_TOKENS, MANY_TOKENS, each_part, element, pad, vector};
 use crate::code::{Any, Int, Ptr, Vector};
-use crate::recurrent::{Delta, Run, node};
+use crate::recurrent::{Delta, Rule, Run, node};
 use crate::row::Operand;
 use crate::schedule::WhyNot;
 use crate::simt::launch;
@@ -92,7 +94,7 @@ impl Shape {
 /// The sizes of a body's delta rule, and the type of its keys.
 pub fn found(spec: &KernelSpec) -> Result<(DeltaSizes, Option<DType>), WhyNot> {
     let body = spec.body;
-    let found = body.ids().find(|&id| matches!(body.op(id), Op::DeltaRule { .. }));
+    let found = body.ids().find(|&id| matches!(body.op(id), Op::DeltaRule { .. } | Op::Scan {}));
     let found = found.and_then(|id| DeltaSizes::of(body, id).map(|sizes| (id, sizes)));
     let (id, sizes) = found.ok_or_else(|| WhyNot::new("a delta rule of unknown sizes"))?;
     Ok((sizes, body.ty(body.operands(id)[2]).as_tensor().map(|ty| ty.dtype)))
@@ -266,24 +268,22 @@ impl<'a, 'k, 'c> Chunks<'a, 'k, 'c> {
         c.barrier();
         self.lengths_and_decays();
         c.barrier();
-        self.pairs(self.keys, OfToken::Key);
         let tokens = shape.chunk / p.span();
         let whole = |_, _| true;
         let column = |span: usize| p.first(span);
         let own_row = |row| row;
-        let [by_keys, by_queries] = p.multiply_both([self.keys, self.queries], &state, tokens);
-        c.barrier();
-        inverse::invert(p, self.triangle, shape.chunk);
-        c.set_lanes(p.depth());
-        let wanted = p.runs(tokens, |block, span| {
-            let [kept, key, beta] = [OfToken::Kept, OfToken::Key, OfToken::Beta].map(|of| self.of_run(of, span));
-            let seen = c.fmul(by_keys[block][span], c.fmul(kept, key));
-            c.fmul(beta, c.fsub(self.values(first, end, block, span), seen))
-        });
-        c.barrier();
         let lower = |of: usize, span: usize| span <= of;
-        let made = p.multiply((self.triangle, column, own_row), &wanted, p.zeros(tokens), lower);
-        c.barrier();
+        let (made, by_queries) = match self.delta.rule {
+            Rule::Delta { .. } => self.differences(first, end, &state),
+            Rule::Sum { .. } => {
+                let by_queries = p.multiply((self.queries, column, own_row), &state, p.zeros(tokens), whole);
+                c.set_lanes(p.depth());
+                let values = |block, span| {
+                    c.fmul(self.of_run(OfToken::Beta, span), self.values(first, end, block, span))
+                };
+                (p.runs(tokens, values), by_queries)
+            }
+        };
         self.pairs(self.queries, OfToken::Query);
         c.barrier();
         self.turn();
@@ -292,7 +292,14 @@ impl<'a, 'k, 'c> Chunks<'a, 'k, 'c> {
             let [kept, query] = [OfToken::Kept, OfToken::Query].map(|of| self.of_run(of, span));
             c.fmul(by_queries[block][span], c.fmul(kept, query))
         });
-        let seen = p.multiply((self.triangle, column, own_row), &made, old, lower);
+        let mut seen = p.multiply((self.triangle, column, own_row), &made, old, lower);
+        if let Rule::Sum { skip } = self.delta.rule {
+            let skip = self.delta.of_head(c, skip, first, self.head);
+            c.set_lanes(p.depth());
+            seen = p.runs(tokens, |block, span| {
+                c.fma(c.splat(skip), self.values(first, end, block, span), seen[block][span])
+            });
+        }
         self.store((first, end), &seen);
         c.barrier();
         c.set_lanes(p.depth());
@@ -304,6 +311,28 @@ impl<'a, 'k, 'c> Chunks<'a, 'k, 'c> {
         let spans = shape.padded / p.span();
         let state = p.runs(spans, |block, span| c.fmul(state[block][span], kept));
         p.multiply((self.turned, column, own_row), &made, state, whole)
+    }
+
+    /// What each token puts into the state by the delta rule, and the products of queries with it.
+    fn differences(&self, first: Int<'c>, end: Int<'c>, state: &Runs<'c>) -> (Runs<'c>, Runs<'c>) {
+        let (c, p, chunk) = (self.c, &self.products, self.shape.chunk);
+        self.pairs(self.keys, OfToken::Key);
+        let tokens = chunk / p.span();
+        let [by_keys, by_queries] = p.multiply_both([self.keys, self.queries], state, tokens);
+        c.barrier();
+        inverse::invert(p, self.triangle, chunk);
+        c.set_lanes(p.depth());
+        let wanted = p.runs(tokens, |block, span| {
+            let [kept, key, beta] = [OfToken::Kept, OfToken::Key, OfToken::Beta].map(|of| self.of_run(of, span));
+            let seen = c.fmul(by_keys[block][span], c.fmul(kept, key));
+            c.fmul(beta, c.fsub(self.values(first, end, block, span), seen))
+        });
+        c.barrier();
+        let lower = |of: usize, span: usize| span <= of;
+        let rows = (self.triangle, |span: usize| p.first(span), |row| row);
+        let made = p.multiply(rows, &wanted, p.zeros(tokens), lower);
+        c.barrier();
+        (made, by_queries)
     }
 
     fn threads(&self) -> usize {
@@ -376,15 +405,22 @@ impl<'a, 'k, 'c> Chunks<'a, 'k, 'c> {
                 let numbers = c.load_floats(rows.at(c, token, c.int(column)), DType::BF16);
                 c.fma(numbers, numbers, sum)
             });
-            c.inverse_root(c.sum(sum), 1, self.delta.eps)
+            c.inverse_root(c.sum(sum), 1, self.delta.eps())
         };
+        let is_sum = matches!(self.delta.rule, Rule::Sum { .. });
         c.when(c.less(self.products.thread, shape.chunk), || {
             let token = self.products.thread;
-            c.store(self.place(OfToken::Key, token), length(self.keys, token), 4);
+            let key = if is_sum { c.number(1.0) } else { length(self.keys, token) };
+            c.store(self.place(OfToken::Key, token), key, 4);
             c.set_lanes(1);
-            let query = c.floats(&[length(self.queries, token).into()]);
-            c.set_lanes(1);
-            let query = c.fmul(query, c.lit((shape.dim as f64).powf(-0.5)));
+            let query = match is_sum {
+                true => c.lit(1.0),
+                false => {
+                    let query = c.floats(&[length(self.queries, token).into()]);
+                    c.set_lanes(1);
+                    c.fmul(query, c.lit((shape.dim as f64).powf(-0.5)))
+                }
+            };
             c.store(self.place(OfToken::Query, token), query, 4);
             let sums = c.for_each((0, shape.chunk, 1), &[c.zero().into(), c.zero().into()], |other, sums| {
                 let [own, all] = [0, 1].map(|i| sums[i].into_vector_value());

@@ -13,7 +13,7 @@ use inkwell::values::FloatValue;
 use crate::KernelSpec;
 use crate::code::{Any, Int, Vector};
 use crate::math;
-use crate::recurrent::{Delta, Run, node};
+use crate::recurrent::{Delta, Rule, Run, node};
 use crate::row::{Operand, Team, Threads};
 use crate::simt::launch;
 use crate::simt::launch::Setup;
@@ -238,22 +238,35 @@ impl<'a, 'k, 'c> Part<'a, 'k, 'c> {
             c.set_lanes(self.shares.columns);
             sum
         };
-        let length = |x: &[FloatValue<'c>]| c.inverse_root(inner(x, x), 1, delta.eps);
-        let (of_q, of_k) = (c.splat(length(&q)), c.splat(length(&k)));
-        let of_q = c.fmul(of_q, c.lit((sizes.key_dim as f64).powf(-0.5)));
+        let (of_q, of_k) = match delta.rule {
+            Rule::Sum { .. } => (c.lit(1.0), c.lit(1.0)),
+            Rule::Delta { eps } => {
+                let length = |x: &[FloatValue<'c>]| c.splat(c.inverse_root(inner(x, x), 1, eps));
+                let (of_q, of_k) = (length(&q), length(&k));
+                (c.fmul(of_q, c.lit((sizes.key_dim as f64).powf(-0.5))), of_k)
+            }
+        };
         let both = c.fmul(c.splat(inner(&q, &k)), of_k);
         let sum = |by: &[FloatValue<'c>]| {
             let rows = by.iter().zip(&state);
             let sum = rows.fold(c.zero(), |sum, (&by, &row)| c.fma(row, c.splat(by), sum));
             c.each(sum, |part| c.team_sum(part, self.team))
         };
-        let (with_q, with_k) = (sum(&q), c.fmul(sum(&k), of_k));
+        let with_q = sum(&q);
         c.set_lanes(1);
         let kept = c.lane(math::exp(c, c.splat(x.g)), 0);
         c.set_lanes(self.shares.columns);
         let (kept, beta) = (c.splat(kept), c.splat(x.beta));
-        let d = c.fmul(beta, c.fsub(x.v, c.fmul(kept, with_k)));
-        let seen = c.fmul(of_q, c.fma(both, d, c.fmul(kept, with_q)));
+        let new = match delta.rule {
+            Rule::Sum { .. } => x.v,
+            Rule::Delta { .. } => c.fsub(x.v, c.fmul(kept, c.fmul(sum(&k), of_k))),
+        };
+        let d = c.fmul(beta, new);
+        let seen = c.fma(both, d, c.fmul(kept, with_q));
+        let seen = match delta.rule {
+            Rule::Sum { skip } => c.fma(c.splat(delta.of_head(c, skip, token, self.head)), x.v, seen),
+            Rule::Delta { .. } => c.fmul(of_q, seen),
+        };
         let stores = self.has_columns & c.equal(self.team.index, 0);
         c.when(stores, || {
             let place = element(c, delta.out, token, self.head * sizes.value_dim + self.column);

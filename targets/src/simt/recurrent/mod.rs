@@ -36,7 +36,7 @@ pub const DELTA: Schedule = Schedule {
     name: "delta_rule",
     family: Family::Recur,
     invariant: true,
-    suits: |spec, _, _| is_about(spec, |op| matches!(op, Op::DeltaRule { .. })),
+    suits: |spec, _, _| is_about(spec, |op| matches!(op, Op::DeltaRule { .. } | Op::Scan {})),
     open: None,
     emit: |setup, spec| launch::finish(delta::emit(setup, spec)),
 };
@@ -47,7 +47,7 @@ pub const CHUNKS: Schedule = Schedule {
     // Chunks begin where a step does.
     invariant: false,
     suits: |spec, arch, _| {
-        is_about(spec, |op| matches!(op, Op::DeltaRule { .. }))?;
+        is_about(spec, |op| matches!(op, Op::DeltaRule { .. } | Op::Scan {}))?;
         chunks::suits(spec, launch::gpu(arch)?)
     },
     open: None,

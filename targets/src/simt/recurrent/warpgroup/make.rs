@@ -70,7 +70,7 @@ impl<'c> Chunks<'_, '_, 'c> {
             let numbers = c.load_floats(c.at(tile, token * VEC16 + i * (CHUNK * VEC16)), DType::BF16);
             c.fma(numbers, numbers, sum)
         });
-        let length = c.float(c.inverse_root(c.sum(sum), 1, self.delta.eps));
+        let length = c.float(c.inverse_root(c.sum(sum), 1, self.delta.eps()));
         let scale = c.pick(is_query, c.number((dim as f64).powf(-0.5)), c.number(1.0));
         let [key, query] = [OfToken::Key, OfToken::Query].map(|of| self.place(chunk, of, token));
         let place = c.pick(is_query, query, key).into_pointer_value();

@@ -1,0 +1,150 @@
+//! The graph of a layer with the state space of Mamba-2: a short convolution, a linear recurrence,
+//! a gate and a norm; and how ranks share it out: groups, each with its heads.
+use atomc_config::Ssm;
+use atomc_ir::{DType, Diagnostic, Elementwise, Op, SlotsType, Type, Value};
+
+use super::Config;
+use super::layer::{Given, Kind, LayerBuilder, Left, Made, shard};
+use super::product::{Factor, joined};
+
+impl Kind for Ssm {
+    fn share(&self, ranks: usize) -> Result<Ssm, String> {
+        let &Ssm { groups, heads, .. } = self;
+        match groups.is_multiple_of(ranks) {
+            true => Ok(Ssm { groups: groups / ranks, heads: heads / ranks, ..self.clone() }),
+            false => Err(format!("{groups} groups of a state space, each with a norm")),
+        }
+    }
+
+    /// That of the convolution, then that of the recurrence.
+    fn states(&self, config: &Config, index: usize) -> Vec<(String, Type)> {
+        let conv = SlotsType { dtype: config.dtype, shape: vec![self.conv - 1, self.channels()] };
+        let scan = SlotsType { dtype: DType::F32, shape: vec![self.heads, self.state, self.head_dim] };
+        vec![(format!("conv{index}"), Type::Slots(conv)), (format!("scan{index}"), Type::Slots(scan))]
+    }
+
+    fn build(&self, builder: &mut LayerBuilder, x: Value, Given { states, batch, .. }: Given) -> Left {
+        let &[conv, scan] = states else {
+            let message = "layers with a recurrent state are the artifact's own: a framework does not compute them";
+            return Err(Diagnostic::new("config::attention", message).at("--attention"));
+        };
+        let (made, states) = builder.state_space(self, x, ([conv, scan], batch))?;
+        Ok((made, states.to_vec()))
+    }
+}
+
+/// Rows in the order of ranks, of parts that ranks share out: each part has a first row, and rows.
+fn by_rank(ranks: usize, parts: &[(usize, usize)]) -> Vec<(usize, usize)> {
+    let of = |rank: usize| parts.iter().map(move |&(start, len)| (start + rank * (len / ranks), len / ranks));
+    (0..ranks).flat_map(of).collect()
+}
+
+/// The parts of the convolution's channels: values, what is written, what is read.
+fn channels(all: &Ssm, start: usize) -> [(usize, usize); 3] {
+    let (values, rows) = (all.width(), all.groups * all.state);
+    [(start, values), (start + values, rows), (start + values + rows, rows)]
+}
+
+impl LayerBuilder<'_> {
+    /// What the layer makes of `x`, and its new states: of the rank's groups.
+    fn state_space(
+        &mut self,
+        all: &Ssm,
+        x: Value,
+        (states, batch): ([Value; 2], Value),
+    ) -> Result<(Value, [Value; 2]), Diagnostic> {
+        let ranks = self.part.ranks;
+        let own = &Ssm { groups: all.groups / ranks, heads: all.heads / ranks, ..all.clone() };
+        let path = format!("{}.{}", self.path, all.module);
+        let width = all.width();
+        let gate = self.inner_part(all, x, &[(0, width)])?;
+        let mixed = self.inner_part(all, x, &channels(all, width))?;
+        let steps = self.inner_part(all, x, &[(width + all.channels(), all.heads)])?;
+        let (mixed, conv) = self.mixed(all, &path, mixed, (states[0], batch))?;
+        self.b.at(&path);
+        let &Ssm { heads, head_dim, groups, state, .. } = own;
+        let mut part = |start, heads: usize, width| {
+            let part = self.b.push(Op::Slice { axis: 1, start, len: heads * width }, &[mixed])?;
+            self.b.heads(part, heads, width)
+        };
+        let (v, k) = (part(0, heads, head_dim)?, part(own.width(), groups, state)?);
+        let q = part(own.width() + groups * state, groups, state)?;
+        let mut of_heads = |name| {
+            let every = self.b.weight(format!("{path}.{name}"), DType::F32, &[all.heads]);
+            shard(self.b, every, 0, ranks)
+        };
+        let (bias, log, skip) = (of_heads("dt_bias")?, of_heads("A_log")?, of_heads("D")?);
+        let steps = self.b.push(Op::Cast { to: DType::F32 }, &[steps])?;
+        let g = self.b.map(Elementwise::Decay, &[steps, bias, log])?;
+        let beta = self.b.map(Elementwise::Softplus, &[steps, bias])?;
+        let made = self.b.push(Op::Scan {}, &[states[1], q, k, v, g, beta, skip, batch])?;
+        let out = self.gated_groups(all, &path, (made, gate))?;
+        let out = self.sum((out, None), &format!("{}.out_proj", all.module), width, all.bias)?;
+        Ok((out, [conv, Value { out: 1, ..made }]))
+    }
+
+    /// The rank's rows of some parts of the inner projection.
+    fn inner_part(&mut self, all: &Ssm, x: Value, parts: &[(usize, usize)]) -> Made {
+        let (config, ranks, rows) = (self.config, self.part.ranks, by_rank(self.part.ranks, parts));
+        let module = format!("{}.{}.in_proj", self.path, all.module);
+        let weight = Factor::read(self.b, config, &module, [all.projected(), config.hidden])?;
+        let made = weight.pieces(self.b, &rows)?.shard(self.b, 0, ranks)?.multiply(self.b, x, config.dtype)?;
+        if !all.bias {
+            return Ok(made);
+        }
+        let bias = self.b.weight(format!("{module}.bias"), config.dtype, &[all.projected()]);
+        let bias = joined(self.b, bias, 0, &rows)?;
+        let bias = shard(self.b, bias, 0, ranks)?;
+        self.b.add(made, bias)
+    }
+
+    /// The rows after the convolution and its activation, and the state that it leaves.
+    fn mixed(
+        &mut self,
+        all: &Ssm,
+        path: &str,
+        x: Value,
+        (state, batch): (Value, Value),
+    ) -> Result<(Value, Value), Diagnostic> {
+        let (ranks, dtype) = (self.part.ranks, self.config.dtype);
+        let (count, tokens, rows) = (all.channels(), all.conv, by_rank(ranks, &channels(all, 0)));
+        let module = format!("{path}.conv1d");
+        self.b.at(&module);
+        let weight = self.b.weight(format!("{module}.weight"), dtype, &[count, 1, tokens]);
+        let weight = self.b.push(Op::View { shape: vec![count, tokens] }, &[weight])?;
+        let weight = joined(self.b, weight, 0, &rows)?;
+        let weight = shard(self.b, weight, 0, ranks)?;
+        let weight = self.b.push(Op::Transpose {}, &[weight])?;
+        let mut mixed = self.b.push(Op::Conv {}, &[state, x, weight, batch])?;
+        let left = Value { out: 1, ..mixed };
+        if all.conv_bias {
+            let bias = self.b.weight(format!("{module}.bias"), dtype, &[count]);
+            let bias = joined(self.b, bias, 0, &rows)?;
+            let bias = shard(self.b, bias, 0, ranks)?;
+            mixed = self.b.add(mixed, bias)?;
+        }
+        Ok((self.b.map(Elementwise::Silu, &[mixed])?, left))
+    }
+
+    /// Heads times their gate, then the norm of each group, in f32 and rounded before the weight.
+    fn gated_groups(&mut self, all: &Ssm, path: &str, (x, gate): (Value, Value)) -> Made {
+        let ranks = self.part.ranks;
+        let (width, groups) = (all.width() / ranks, all.groups / ranks);
+        self.b.at(format!("{path}.norm"));
+        let x = self.b.flat(x, width)?;
+        let mut wide = |v| {
+            let v = self.b.heads(v, groups, width / groups)?;
+            self.b.push(Op::Cast { to: DType::F32 }, &[v])
+        };
+        let (x, gate) = (wide(x)?, wide(gate)?);
+        let gate = self.b.map(Elementwise::Silu, &[gate])?;
+        let gated = self.b.map(Elementwise::Mul, &[x, gate])?;
+        let ones = self.b.push(Op::Numbers { values: vec![1; width / groups] }, &[])?;
+        let normed = self.b.rms_norm(gated, ones, self.config.eps)?;
+        let normed = self.b.push(Op::Cast { to: self.config.dtype }, &[normed])?;
+        let weight = self.b.weight(format!("{path}.norm.weight"), self.config.dtype, &[all.width()]);
+        let weight = shard(self.b, weight, 0, ranks)?;
+        let normed = self.b.map(Elementwise::Mul, &[normed, weight])?;
+        self.b.flat(normed, width)
+    }
+}
