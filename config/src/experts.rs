@@ -47,6 +47,9 @@ pub struct Router {
     /// path of the layer, and its shape.
     pub correction: Option<(&'static str, Correction)>,
     pub score: Score,
+    /// The tensor with the experts of each token id, relative to the path of the layer, if they do
+    /// not follow from scores: then scores weigh them alone.
+    pub table: Option<&'static str>,
     /// Experts of a token.
     pub chosen: usize,
     /// Groups of as many experts each, and of how many of them a token chooses.
@@ -78,6 +81,8 @@ pub enum Score {
     Sigmoid,
     /// The softmax of those that were chosen.
     Chosen,
+    /// The square root of `ln(1 + exp(logit))`.
+    RootSoftplus,
 }
 
 /// How a checkpoint has the weights of experts.
@@ -124,6 +129,9 @@ pub(crate) struct Traits {
     pub corrected: Switch,
     /// The field that lists a limit for each layer.
     pub limits: Option<&'static str>,
+    /// For a family whose first layers have a table of the experts of each token id: its tensor,
+    /// and how many layers by default.
+    pub table: Option<(&'static str, usize)>,
     pub on_input: bool,
     pub bias: bool,
     pub stored: StoredExperts,
@@ -244,7 +252,38 @@ pub(crate) fn read(
         let shared = experts.shared.as_ref().map(|shared| shared.limited(of_shared));
         has.then(|| Experts { gate: experts.gate.limited(limit), shared, ..experts.clone() })
     };
-    Ok(sparse.into_iter().zip(limits).map(of_layer).collect())
+    let mut all: Vec<Option<Experts>> = sparse.into_iter().zip(limits).map(of_layer).collect();
+    if let Some((tensor, usual)) = traits.table {
+        for (layer, _) in all.iter_mut().zip(by_table(f, usual, layers)?).filter(|(_, has)| *has) {
+            let Some(experts) = layer else { continue };
+            experts.router = Router { table: Some(tensor), correction: None, ..experts.router.clone() };
+        }
+    }
+    Ok(all)
+}
+
+/// Whether the experts of each layer follow from token ids: by types of layers, or by a number of
+/// first layers.
+fn by_table(f: &Fields, usual: usize, layers: usize) -> Result<Vec<bool>, Diagnostic> {
+    let name = "mlp_layer_types";
+    let types = match f.texts(name)? {
+        None => {
+            let first = f.given("num_hash_layers", Fields::number, usual)?;
+            (0..layers).map(|layer| layer < first).collect::<Vec<bool>>()
+        }
+        Some(types) => {
+            let of = |ty: &str| match ty {
+                "hash_moe" => Ok(true),
+                "moe" => Ok(false),
+                other => Err(f
+                    .fault("config::value", name, format!("unknown type of a layer {other:?}"))
+                    .help("Known types: hash_moe, moe.")),
+            };
+            f.of_layers(name, types, layers)?.into_iter().map(of).collect::<Result<_, _>>()?
+        }
+    };
+    f.note(name, &types[..]);
+    Ok(types)
 }
 
 /// The number of experts, by any of the names that the field goes by.
@@ -294,6 +333,7 @@ fn router(f: &Fields, traits: &Traits, count: usize) -> Result<Router, Diagnosti
         bias: traits.router_bias,
         correction: corrected.then_some(traits.correction),
         score: traits.score,
+        table: None,
         chosen,
         groups,
         kept,
@@ -329,7 +369,11 @@ fn method(f: &Fields) -> Result<(usize, usize), Diagnostic> {
 /// Checks that scores are the family's, if the configuration names them, by any name. dots.llm1
 /// names them as the choice that is made by sigmoids with a correction.
 fn scoring(f: &Fields, traits: &Traits) -> Result<(), Diagnostic> {
-    let own = if traits.score == Score::Sigmoid { "sigmoid" } else { "softmax" };
+    let own = match traits.score {
+        Score::Sigmoid => "sigmoid",
+        Score::RootSoftplus => "sqrtsoftplus",
+        Score::Softmax | Score::Chosen => "softmax",
+    };
     for name in ["scoring_func", "score_function", "moe_router_activation"] {
         let is_own = |&other: &&str| other == own || (other == "noaux_tc" && own == "sigmoid");
         if let Some(other) = f.text(name)?.filter(|other| !is_own(other)) {

@@ -36,6 +36,10 @@ pub struct Family {
     pub(crate) attention: attention::Traits,
     /// For a family of layers that attend over latent rows instead.
     pub(crate) latent: Option<latent::Traits>,
+    /// Whether layers attend over a window and rows of blocks instead.
+    pub(crate) pooled: bool,
+    /// Whether several streams go through the layers in place of one row.
+    pub(crate) streams: bool,
     pub(crate) mlp: mlp::Traits,
     /// For a family with a recurrent state in all of its layers, or some.
     pub(crate) delta: Option<StoredDelta>,
@@ -146,12 +150,15 @@ const LLAMA: Family = Family {
         value_scale: None,
     },
     latent: None,
+    pooled: false,
+    streams: false,
     mlp: mlp::Traits {
         bias: Switch::Field("mlp_bias"),
         fused: false,
         activation: ("hidden_act", "silu"),
         clamped: false,
         alone: false,
+        bounded: None,
         width: mlp::Width::Field("intermediate_size"),
         limits: None,
         modules: mlp::Modules { path: "mlp", gate: "gate_proj", up: "up_proj", down: "down_proj" },
@@ -458,6 +465,7 @@ const QWEN3_EXPERTS: experts::Traits = experts::Traits {
     correction: ("mlp.gate.e_score_correction_bias", Correction::Row),
     corrected: Switch::Always,
     limits: None,
+    table: None,
     on_input: false,
     bias: false,
     stored: StoredExperts::Each {
@@ -610,6 +618,48 @@ const DEEPSEEK_V32: Family = Family {
     mtp: None,
     positions: 163_840,
     ..DEEPSEEK_V3
+};
+
+// Released weights have codes of fp8 and fp4, which are refused: what others have dequantised runs.
+const DEEPSEEK_V4: Family = Family {
+    architecture: "DeepseekV4ForCausalLM",
+    spellings: others::WITHOUT_MODEL,
+    others: others::MTP,
+    pooled: true,
+    streams: true,
+    mlp: mlp::Traits {
+        bias: Switch::Never,
+        bounded: Some(10.0),
+        modules: mlp::Modules { path: "ffn", gate: "w1", up: "w3", down: "w2" },
+        ..LLAMA.mlp
+    },
+    experts: Some(experts::Traits {
+        count: (&["n_routed_experts", "num_local_experts"], 256),
+        chosen: 6,
+        width: ("moe_intermediate_size", 2048),
+        layers: LayerRule::All,
+        router: "ffn.gate",
+        score: Score::RootSoftplus,
+        renormalise: NormRule::Always,
+        groups: GroupRule::Whole(Some(("routed_scaling_factor", 1.5))),
+        correction: ("ffn.gate.bias", Correction::Row),
+        table: Some(("ffn.gate.tid2eid", 3)),
+        stored: StoredExperts::Each {
+            gate: "ffn.experts.*.w1",
+            up: "ffn.experts.*.w3",
+            down: "ffn.experts.*.w2",
+            whole: None,
+        },
+        shared: Some(SharedWidth::Times("n_shared_experts", 1)),
+        shared_module: "ffn.shared_experts",
+        ..QWEN3_EXPERTS
+    }),
+    norms: [(Some("attn_norm"), None), (Some("ffn_norm"), None)],
+    refused: &["attention_bias", "mlp_bias", "quantization_config", "expert_dtype"],
+    positions: 1_048_576,
+    bos: Some(0),
+    eos: Some(1),
+    ..LLAMA
 };
 
 const GLM_DSA: Family = Family {
@@ -1414,6 +1464,7 @@ pub const FAMILIES: &[Family] = &[
     DEEPSEEK_V3,
     DEEPSEEK_V32,
     GLM_DSA,
+    DEEPSEEK_V4,
     QWEN3_NEXT,
     QWEN3_5,
     QWEN3_5_MOE,

@@ -166,6 +166,10 @@ impl Framework {
     pub fn refusals(&self, config: &Config, options: &Map<String, Value>, held: &Held) -> Vec<String> {
         let mut found: Vec<String> =
             differences(config, held.model).iter().map(|fact| fact.between(self.name)).collect();
+        if config.pools_blocks() {
+            let why = format!("{} has no pages for rows of blocks of tokens", self.name);
+            found.push(format!("config.json: layer_types: {why}: `atomc run` and `atomc serve` run the model"));
+        }
         for judged in self.judged {
             let value = options.get(judged.name).unwrap_or(&Value::Null);
             let fault = (self.unfit)(judged, value, &Asked { config, options }, held);

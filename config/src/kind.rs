@@ -1,6 +1,6 @@
 //! The kinds of halves that layers have: a row each. The type of a row says how large its weights
 //! are, and the compiler has a file for each with its graph.
-use crate::{Attention, Delta, Experts, Gated, Latent, ShortConv, Ssm};
+use crate::{Attention, Delta, Experts, Gated, Latent, Pooled, ShortConv, Ssm};
 
 /// A half of a layer. The result of its kind is added to the rows that go through.
 #[derive(Clone, Debug, PartialEq)]
@@ -69,6 +69,8 @@ kinds! { ($)
     Attention(Attention),
     /// Attention over latent rows.
     Latent(Latent),
+    /// Attention over a window, and over rows of blocks of tokens.
+    Pooled(Pooled),
     /// A convolution and the gated delta rule, with a recurrent state.
     Delta(Delta),
     /// A gated short convolution, with a recurrent state.

@@ -2,10 +2,10 @@
 //! them. Users of an artifact compare them with the configuration that it was made of.
 //!
 //! `model.rs` has the model as a list of layers, each of halves, whose kinds are the rows of
-//! `kind.rs`. Their facts are in `attention.rs` (with `blocks.rs`), `latent.rs`, `delta.rs`,
-//! `conv.rs`, `mlp.rs` and `experts.rs`, and factors in `scales.rs`. `rope.rs` and `freqs.rs` are
-//! rotary embeddings. `family.rs` is the table of architectures. `draft.rs` has the models that
-//! guess tokens.
+//! `kind.rs`. Their facts are in `attention.rs` (with `blocks.rs`), `latent.rs`, `pooled.rs`,
+//! `delta.rs`, `conv.rs`, `mlp.rs` and `experts.rs`, factors in `scales.rs`, and streams in
+//! `streams.rs`. `rope.rs` and `freqs.rs` are rotary embeddings. `family.rs` is the table of
+//! architectures. `draft.rs` has the models that guess tokens.
 //!
 //! `fields.rs` reads: every fault names its field, and each fact is noted when it is read.
 //! `quantised.rs`, with a file for each method, gives the encoding of a module's weight. `diag.rs`
@@ -31,9 +31,11 @@ mod latent;
 mod mlp;
 mod model;
 mod others;
+mod pooled;
 mod quantised;
 mod rope;
 mod scales;
+mod streams;
 
 pub mod framework;
 pub mod freqs;
@@ -60,10 +62,12 @@ pub use latent::{Indexer, Latent, Positions};
 pub use mlp::{Activation, Gate, Gated};
 pub use model::{Bound, Config, DTYPES, Layer};
 pub use others::OtherPart;
+pub use pooled::{Pooled, PooledBlocks};
 pub use quantised::{Axes, Blocks, CacheScales, InputScales, Inputs, Modules, Quantisation, Scheme, Stored};
 pub use rope::{Rope, Short};
 pub use scales::Scales;
 pub use ssm::Ssm;
+pub use streams::Streams;
 
 /// The configuration in a model folder, or in a `config.json` itself.
 pub fn read(path: &Path) -> Result<Config, Diagnostic> {

@@ -42,6 +42,9 @@ pub(crate) struct Traits {
     pub clamped: bool,
     /// Whether there is no gate: one inner projection, through the activation; of experts too.
     pub alone: bool,
+    /// Whether both projections are cut off before the activation, of experts too: `swiglu_limit`
+    /// by default.
+    pub bounded: Option<f64>,
     pub width: Width,
     /// The field that lists a limit for each layer.
     pub limits: Option<&'static str>,
@@ -101,6 +104,9 @@ pub enum Gate {
     /// As `Plain`, with the activated projection cut off at the limit, and the other one at that
     /// and its negative.
     Limited { activation: Activation, limit: f64 },
+    /// `silu(gate) * up`, with the gate cut off at the limit before, and the other one at that and
+    /// its negative.
+    Bounded { limit: f64 },
     /// `gate * sigmoid(alpha * gate) * (up + 1)`, with both cut off at the limit.
     Clamped { alpha: f64, limit: f64 },
 }
@@ -173,6 +179,17 @@ pub(crate) fn read(f: &Fields, traits: &Traits, layers: usize) -> Result<Vec<Gat
 
 /// The gate of every MLP.
 pub(crate) fn gate(f: &Fields, traits: &Traits) -> Result<Gate, Diagnostic> {
+    if let Some(usual) = traits.bounded {
+        let (name, _) = traits.activation;
+        if activation(f, traits.activation)? != Activation::Silu {
+            return Err(f.fault(
+                "config::unsupported",
+                name,
+                "an activation of numbers up to a limit: silu is supported",
+            ));
+        }
+        return Ok(Gate::Bounded { limit: f.or("swiglu_limit", Fields::positive, usual)? });
+    }
     Ok(match traits.clamped {
         false if traits.alone => Gate::Alone(activation(f, traits.activation)?),
         false => Gate::Plain(activation(f, traits.activation)?),

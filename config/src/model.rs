@@ -15,9 +15,11 @@ use crate::kind::{Half, Kind};
 use crate::latent;
 use crate::mlp;
 use crate::others::{self, OtherPart};
+use crate::pooled::{self, Pooled};
 use crate::quantised::{CacheScales, Quantisation, Scheme, Stored};
 use crate::scales::{self, Scales};
 use crate::ssm;
+use crate::streams::{self, Streams};
 use crate::{DType, Diagnostic, Rope};
 
 /// Largest weight that a configuration may ask for. Real ones are a few GiB; beyond this, a number
@@ -67,6 +69,8 @@ pub struct Config {
     /// What longer sequences would need that is not computed.
     pub bound: Option<Bound>,
     pub scales: Scales,
+    /// The streams in place of one row that all halves add to, if there are some.
+    pub streams: Option<Streams>,
     /// What weights of norms are kept as differences from.
     pub norm_offset: f64,
     /// Whether norms subtract the mean of a row.
@@ -154,6 +158,11 @@ impl Config {
     /// Whether any layer chooses the blocks of keys that tokens attend to.
     pub fn chooses_blocks(&self) -> bool {
         self.layers.iter().any(|layer| layer.half::<Attention>().is_some_and(|attention| attention.blocks.is_some()))
+    }
+
+    /// Whether any layer attends to rows that blocks of tokens are pooled to.
+    pub fn pools_blocks(&self) -> bool {
+        self.layers.iter().any(|layer| layer.half::<Pooled>().is_some_and(|pooled| pooled.blocks.is_some()))
     }
 
     /// Where the scales of the cache are, if it has some.
@@ -271,6 +280,7 @@ impl Config {
             norm_offset: family.norm_offset,
             centred: family.centred,
             scales: scales::read(f, family.scales, hidden)?,
+            streams: family.streams.then(|| streams::read(f)).transpose()?,
             eps: f.or(family.eps_field, Fields::not_negative, family.eps)?,
             tied: tied([outer(all, f, TIED), f], family)?,
             stop: stop(outer(f, all, "eos_token_id"), family, generation)?,
@@ -339,6 +349,10 @@ impl Config {
 
     /// Has weights quantised while they are loaded, by rules as the command line has them.
     pub fn quantise(&mut self, rules: &[String]) -> Result<(), Diagnostic> {
+        if self.pools_blocks() {
+            let message = "--quant: codes of a model with rows of blocks of tokens are not supported";
+            return Err(Diagnostic::new("config::quant", message));
+        }
         if self.quantised.is_some() {
             let message = "--quant: the checkpoint is quantised already (quantization_config)";
             return Err(Diagnostic::new("config::quant", message));
@@ -405,6 +419,10 @@ pub(crate) fn mixers(
     only: Option<&[Only]>,
 ) -> Result<(Vec<Kind>, Kind, Vec<Rope>), Diagnostic> {
     let (attending, ropes): (Vec<Kind>, _) = match &family.latent {
+        _ if family.pooled => {
+            let (pooled, ropes) = pooled::read(f, (layers, positions))?;
+            (pooled.into_iter().map(Kind::Pooled).collect(), ropes)
+        }
         Some(traits) => {
             let (latent, ropes) = latent::read(f, traits, (layers, positions))?;
             (latent.into_iter().map(Kind::Latent).collect(), ropes)
@@ -434,20 +452,17 @@ pub(crate) fn mixers(
         }
         None => vec![None; layers],
     };
-    let recurrent = delta.into_iter().zip(conv).zip(ssm).map(|((delta, conv), ssm)| {
-        delta.map(Kind::Delta).or(conv.map(Kind::ShortConv)).or(ssm.map(Kind::Ssm))
-    });
+    let recurrent = delta
+        .into_iter()
+        .zip(conv)
+        .zip(ssm)
+        .map(|((delta, conv), ssm)| delta.map(Kind::Delta).or(conv.map(Kind::ShortConv)).or(ssm.map(Kind::Ssm)));
     let mixers = recurrent.zip(attending).map(|(recurrent, attending)| recurrent.unwrap_or(attending));
     Ok((mixers.collect(), behind, ropes))
 }
 
 /// What each layer does with each token alone.
-fn feed_forward(
-    f: &Fields,
-    family: &Family,
-    layers: usize,
-    only: Option<&[Only]>,
-) -> Result<Vec<Kind>, Diagnostic> {
+fn feed_forward(f: &Fields, family: &Family, layers: usize, only: Option<&[Only]>) -> Result<Vec<Kind>, Diagnostic> {
     let mut experts = match &family.experts {
         Some(traits) if only.is_none_or(|only| only.contains(&Only::Experts)) => {
             experts::read(f, traits, &family.mlp, layers)?

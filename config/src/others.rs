@@ -102,6 +102,15 @@ pub(crate) const WORD_EMBEDDINGS: &[(&str, &str)] = &[("model.word_embeddings.",
 pub(crate) const LANGUAGE_MODEL: &[(&str, &str)] =
     &[("language_model.model.", "model.language_model."), ("language_model.lm_head.", "lm_head.")];
 
+/// For DeepSeek V4: releases have no name for the model as a whole.
+pub(crate) const WITHOUT_MODEL: &[(&str, &str)] = &[
+    ("embed.", "model.embed_tokens."),
+    ("layers.", "model.layers."),
+    ("norm.", "model.norm."),
+    ("hc_head_", "model.hc_head_"),
+    ("head.", "lm_head."),
+];
+
 /// For LFM2: the last norm.
 pub(crate) const EMBEDDING_NORM: &[(&str, &str)] = &[("model.embedding_norm.", "model.norm.")];
 

@@ -190,6 +190,47 @@ impl Rope {
         Ok([of(full, 0)?, of(("sliding_attention", sliding), 1)?])
     }
 
+    /// Reads the embedding of layers with a window alone and of those that pool blocks, with these
+    /// fields of their bases. `rope_scaling`, or `compress` of `rope_parameters`, describes the
+    /// second. Its cosines and sines have no factor unless it is given.
+    pub(crate) fn read_pooled(
+        config: &Fields,
+        (head_dim, turned, positions): (usize, usize, usize),
+        thetas: [(&'static str, f64); 2],
+    ) -> Result<[Rope; 2], Diagnostic> {
+        let both = config.object("rope_parameters")?;
+        let of = |name| both.as_ref().map_or(Ok(None), |both| both.object(name));
+        let described = match of("compress")? {
+            None => Rope::described(config)?,
+            found => ("compress", found),
+        };
+        let described = [("main", of("main")?), described];
+        let mut ropes = Vec::with_capacity(2);
+        for ((at, own), (name, usual)) in described.into_iter().zip(thetas) {
+            let is_nested = matches!(at, "main" | "compress") && own.is_some();
+            let theta = config.given(name, Fields::positive, usual)?;
+            let has_part = own.as_ref().unwrap_or(config).has("partial_rotary_factor");
+            let width = if has_part || config.has("partial_rotary_factor") { head_dim } else { turned };
+            let is_scaled =
+                own.as_ref().is_some_and(|own| own.positive_or_none("attention_factor").is_ok_and(|f| f.is_some()));
+            let mut rope = Rope::of(config, (at, own), (width, positions), (theta, 1.0))?;
+            if !is_nested {
+                rope.freqs.theta = theta;
+            }
+            if !is_scaled {
+                rope.scale = 1.0;
+            }
+            if rope.freqs.dim != turned {
+                let message = format!("turns {} elements of a head, qk_rope_head_dim is {turned}", rope.freqs.dim);
+                return Err(config.fault("config::rotary-dim", "partial_rotary_factor", message));
+            }
+            ropes.push(rope);
+        }
+        config.note("rope_parameters", ropes.iter().map(Rope::echo).collect::<Vec<_>>());
+        let [main, pooled] = ropes.try_into().expect("two were read");
+        Ok([main, pooled])
+    }
+
     fn of(
         config: &Fields,
         (at, rope): (&str, Option<Fields>),

@@ -61,12 +61,7 @@ pub(crate) struct Traits {
 }
 
 /// Such a mixer for the layers that are said to have one.
-pub(crate) fn read(
-    f: &Fields,
-    traits: &Traits,
-    hidden: usize,
-    is: Vec<bool>,
-) -> Result<Vec<Option<Ssm>>, Diagnostic> {
+pub(crate) fn read(f: &Fields, traits: &Traits, hidden: usize, is: Vec<bool>) -> Result<Vec<Option<Ssm>>, Diagnostic> {
     if !is.contains(&true) {
         return Ok(vec![None; is.len()]);
     }

@@ -45,7 +45,7 @@ fn attention(config: &Config) -> &Attention {
 
 /// Families that attend over keys and values of heads.
 fn of_heads() -> impl Iterator<Item = &'static Family> {
-    FAMILIES.iter().filter(|family| family.latent.is_none())
+    FAMILIES.iter().filter(|family| family.latent.is_none() && !family.pooled)
 }
 
 /// The latent attention of the first layer.
@@ -510,13 +510,14 @@ mod meaning {
         let family = Family { delta: of("Qwen3NextForCausalLM").delta, ..*of("DeepseekV3ForCausalLM") };
         let text = config(json!({ "layer_types": ["linear_attention", "full_attention", "linear_attention"] }));
         let map = fields::parse("config.json", &text).expect("JSON");
-        let read = model::mixers(&fields::Fields::new("config.json", &map), &family, (64, 3, 512));
+        let read = model::mixers(&fields::Fields::new("config.json", &map), &family, (64, 3, 512), None);
         let (mixers, behind, ropes) = read.expect("a good configuration");
         let kinds: Vec<&str> = mixers
             .iter()
             .map(|mixer| match mixer {
                 Kind::Attention(_) => "heads",
                 Kind::Latent(_) => "latent",
+                Kind::Pooled(_) => "pooled",
                 Kind::Delta(_) | Kind::ShortConv(_) | Kind::Ssm(_) => "delta",
                 Kind::Gated(_) | Kind::Experts(_) => "no mixer",
             })
@@ -1165,7 +1166,8 @@ mod comparison {
             let base = json!({
                 "architectures": [family.architecture], "num_hidden_layers": 2, "use_sliding_window": true, "sliding_window": 4,
                 "rope_scaling": { "rope_type": "linear", "factor": 3.0 }, "first_k_dense_replace": 1, "num_dense_layers": 1,
-                "full_attention_interval": 2, "moe_layers_enum": [1],
+                "full_attention_interval": 2, "moe_layers_enum": [1], "o_groups": 2,
+                "num_key_value_heads": if family.pooled { 1 } else { 2 },
             });
             let map = fields::parse("config.json", &config(base)).expect("an object");
             let fields = Fields::new("config.json", &map);

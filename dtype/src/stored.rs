@@ -59,6 +59,8 @@ pub enum Fact {
     Scales,
     /// Floats that are added to others, none larger than [`MOST_ADDED`].
     Addends,
+    /// Whole numbers from 0 on below this one, as floats.
+    Below(usize),
 }
 
 /// Scales of rows and of a cache: what f32 holds stays a number and no zero when it is divided by
@@ -70,7 +72,7 @@ pub const MOST_ADDED: f32 = 1e30;
 impl Fact {
     /// Whether it is said of floats.
     pub fn is_of_floats(&self) -> bool {
-        matches!(self, Fact::Scales | Fact::Addends)
+        matches!(self, Fact::Scales | Fact::Addends | Fact::Below(_))
     }
 
     /// Whether a float is as it must be.
@@ -78,6 +80,7 @@ impl Fact {
         match self {
             Fact::Scales => SCALES.contains(&number),
             Fact::Addends => number.abs() <= MOST_ADDED,
+            Fact::Below(end) => (0.0..*end as f32).contains(&number) && number.fract() == 0.0,
             _ => false,
         }
     }
@@ -86,6 +89,7 @@ impl Fact {
     pub fn wants(&self) -> &'static str {
         match self {
             Fact::Scales => "scales of rows and of a cache lie between 2^-64 and 2^64",
+            Fact::Below(_) => "experts are whole numbers below their count",
             Fact::Addends => "what is added to scores is a number of at most 1e30",
             _ => "they are integers",
         }
@@ -95,7 +99,7 @@ impl Fact {
     /// row: a stack of tensors has one for each.
     pub fn fault(&self, numbers: &[i32], width: usize) -> Option<String> {
         match self {
-            Fact::All(_) | Fact::Scales | Fact::Addends => self.fault_of_row(numbers),
+            Fact::All(_) | Fact::Scales | Fact::Addends | Fact::Below(_) => self.fault_of_row(numbers),
             _ => numbers.chunks(width.max(1)).find_map(|row| self.fault_of_row(row)),
         }
     }
@@ -115,7 +119,7 @@ impl Fact {
                     "column {at} is in group {is}, not {want}: columns in another order (act-order) are not supported"
                 )
             }),
-            Fact::Scales | Fact::Addends => {
+            Fact::Scales | Fact::Addends | Fact::Below(_) => {
                 let at = numbers.iter().position(|&number| !self.suits(number as f32))?;
                 Some(format!("number {at} is {}: {}", numbers[at], self.wants()))
             }
@@ -130,6 +134,7 @@ impl Fact {
             Fact::Groups(size) => format!("groups({size})"),
             Fact::Scales => "scales()".into(),
             Fact::Addends => "addends()".into(),
+            Fact::Below(end) => format!("below({end})"),
         }
     }
 
@@ -141,6 +146,7 @@ impl Fact {
             "are" => numbers.split(", ").map(|n| n.parse().ok()).collect::<Option<_>>().map(Fact::Are),
             "scales" => numbers.is_empty().then_some(Fact::Scales),
             "addends" => numbers.is_empty().then_some(Fact::Addends),
+            "below" => numbers.parse().ok().filter(|&end| end > 0).map(Fact::Below),
             "groups" => numbers.parse().ok().filter(|&size| size > 0).map(Fact::Groups),
             _ => None,
         }
@@ -187,7 +193,9 @@ mod tests {
         assert!(!wrong.iter().any(|&scale| Fact::Scales.suits(scale)));
         assert!([0.0, -1e9, 14.5, MOST_ADDED].iter().all(|&number| Fact::Addends.suits(number)));
         assert!(![f32::NAN, f32::NEG_INFINITY, 1e31].iter().any(|&number| Fact::Addends.suits(number)));
-        for fact in [Fact::Scales, Fact::Addends] {
+        assert!([0.0, -0.0, 5.0].iter().all(|&number| Fact::Below(6).suits(number)));
+        assert!(![-1.0, 6.0, 0.5, f32::NAN].iter().any(|&number| Fact::Below(6).suits(number)));
+        for fact in [Fact::Scales, Fact::Addends, Fact::Below(6)] {
             assert!(fact.is_of_floats());
             assert_eq!(Fact::of_text(&fact.text()), Some(fact));
         }

@@ -114,7 +114,9 @@ pub enum FaultKind {
     LdsRace { operation: Operation, address: u32, other: Operation, wave: u32 },
     #[error("read of {address:#x}, which wave {wave} of group {} stored at {store:#x}: {why}", triple(.group))]
     Unpublished { address: u64, group: [u32; 3], wave: u32, store: u64, why: Unordered },
-    #[error("{operation} at {address:#x}, which other devices use too: a cache may keep it, as it is not of system scope")]
+    #[error(
+        "{operation} at {address:#x}, which other devices use too: a cache may keep it, as it is not of system scope"
+    )]
     NotShared { operation: Operation, address: u64 },
     #[error("waves wait at different barriers, or wait for waves that ended: {detail}")]
     DivergentBarrier { detail: String },

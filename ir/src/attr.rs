@@ -1,7 +1,7 @@
 //! Attributes of ops in the text form.
 use crate::family::Family;
 use crate::rope::{Freqs, Scaling};
-use crate::types::{Best, Block, DType, Encode, Encoded, Fact, Layout, Order, Router, Rule, Score, Shape, Whole};
+use crate::types::{Best, Block, DType, Encode, Encoded, Fact, Layout, Order, Router, Rule, Score, Shape, Turn, Whole};
 
 /// An attribute's text form.
 pub trait Attr: Sized {
@@ -66,6 +66,33 @@ impl Attr for usize {
     }
     fn read(text: &str) -> Option<Self> {
         text.parse().ok()
+    }
+}
+
+impl Attr for bool {
+    fn show(&self) -> String {
+        self.to_string()
+    }
+    fn read(text: &str) -> Option<Self> {
+        text.parse().ok()
+    }
+}
+
+/// A token's own position is left out.
+impl Attr for Turn {
+    fn show(&self) -> String {
+        match self {
+            Turn::Token => String::new(),
+            Turn::Back => "back".to_string(),
+            Turn::Block(every) => format!("block({every})"),
+        }
+    }
+    fn read(text: &str) -> Option<Self> {
+        let every = || text.strip_prefix("block(")?.strip_suffix(')')?.parse().ok().filter(|&every| every > 0);
+        if text == "back" { Some(Turn::Back) } else { every().map(Turn::Block) }
+    }
+    fn absent() -> Option<Self> {
+        Some(Turn::Token)
     }
 }
 

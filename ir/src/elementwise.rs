@@ -185,7 +185,7 @@ fn sigmoid<S: Scalar>(x: S) -> S {
 
 /// `ln(1 + e)` for `e` from 0 to 1 is `2 atanh(s)` of `s = e / (2 + e)`, a third at most: the terms
 /// of its series that are left out are below 1e-11.
-fn softplus<S: Scalar>(x: S) -> S {
+pub fn softplus<S: Scalar>(x: S) -> S {
     let away = x.lit(0.0).sub(x.max(x.lit(0.0).sub(x)));
     let e = away.exp();
     let s = e.div(e.add(e.lit(2.0)));
@@ -196,6 +196,11 @@ fn softplus<S: Scalar>(x: S) -> S {
 
 fn squared<S: Scalar>(x: S) -> S {
     x.mul(x)
+}
+
+/// With numbers that are cut off at a limit, the gate only above.
+fn silu_bounded<S: Scalar>(gate: S, up: S, limit: f64) -> S {
+    silu(min(gate, gate.lit(limit))).mul(within(up, limit))
 }
 
 /// With numbers that are cut off at a limit, the gate only above.
@@ -240,6 +245,8 @@ elementwise! {
     GeluTanhMul = "gelu_tanh_mul" (gate, up) => gelu_tanh(gate).mul(up);
     /// gate * up, of a gate up to a limit and an up within it
     MulLimited {limit} = "mul_limited" (gate, up) => min(gate, gate.lit(limit.0)).mul(within(up, limit.0));
+    /// silu(gate) * up, of a gate up to a limit and an up within it
+    SiluBounded {limit} = "silu_bounded" (gate, up) => silu_bounded(gate, up, limit.0);
     /// gate * sigmoid(alpha gate) * (up + 1), of a gate up to a limit and an up within it
     SwigluClamped {alpha, limit} = "swiglu_clamped" (gate, up) => swiglu_clamped(gate, up, alpha.0, limit.0);
 }
@@ -295,6 +302,11 @@ mod tests {
             [([1.0, 2.0], 2.537387), ([100.0, 9.0], 55.999625), ([-3.0, -9.0], 0.108428), ([-900.0, 3.0], 0.0)]
         {
             let made: f64 = clamped.eval(&[gate, up]);
+            assert!((made - want).abs() < 1e-5, "{gate} {up}: {made}");
+        }
+        let bounded = Elementwise::SiluBounded { limit: Number(7.0) };
+        for ([gate, up], want) in [([1.0, 2.0], 1.4621172), ([100.0, 9.0], 48.955361), ([-3.0, -9.0], 0.995943)] {
+            let made: f64 = bounded.eval(&[gate, up]);
             assert!((made - want).abs() < 1e-5, "{gate} {up}: {made}");
         }
         let limited = Elementwise::MulLimited { limit: Number(7.0) };

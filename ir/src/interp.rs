@@ -1,21 +1,26 @@
 //! The reference interpreter: plain loops, in f32 or f64, without rounding to the types of the
 //! graph in between; only what goes into a cache of [`DType::F8E4M3`] is rounded.
+mod pooled;
 mod step;
+mod streams;
 
 use std::borrow::Cow;
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::elementwise::{Elementwise, Scalar};
+use crate::elementwise::{Elementwise, Scalar, softplus};
 use crate::graph::{Graph, NodeId, Value};
 use crate::ops::{Class, Norm, Op, Values};
 use crate::quantise;
 use crate::rope::Freqs;
 use crate::trial::round;
-use crate::types::{Best, Block, DType, Layout, Router, Rule, Score, Shape, Type, Whole, nth_name};
+use crate::types::{Best, Block, DType, Layout, Router, Rule, Score, Shape, Turn, Type, Whole, nth_name};
 
+pub use pooled::complete;
+pub(crate) use pooled::{attend_part, join, pool};
 pub(crate) use step::step;
+pub(crate) use streams::{collapse, mix, sinkhorn};
 
 /// A number that the interpreter computes with.
 pub trait Real: Scalar + Default + std::fmt::Debug + PartialOrd + 'static {
@@ -534,6 +539,34 @@ fn largest<S: Real>(of: &[S], count: usize) -> Vec<usize> {
     places
 }
 
+/// What a router makes of a row of logits.
+fn scores<S: Real>(row: &[S], score: Score) -> Vec<S> {
+    match score {
+        Score::Softmax => softmax(row),
+        Score::Sigmoid => row.iter().map(|&l| S::of(1.0).div(S::of(1.0).add(S::of(0.0).sub(l).exp()))).collect(),
+        Score::Chosen => row.to_vec(),
+        Score::RootSoftplus => row.iter().map(|&l| softplus(l).sqrt()).collect(),
+    }
+}
+
+pub(crate) fn route_given<S: Real>(args: &[&Val<S>], _: Cx, by: &Router) -> Results<S> {
+    let (logits, chosen) = (args[0].float()?, args[1].float()?);
+    let (mut weights, mut experts) = (Vec::new(), Vec::new());
+    for (row, chosen) in logits.rows().zip(chosen.rows()) {
+        let scores = scores(row, by.score);
+        let own: Vec<usize> = chosen.iter().map(|expert| expert.get() as usize).collect();
+        if let Some(other) = own.iter().find(|&&expert| expert >= scores.len()) {
+            return Err(format!("expert {other} of {}", scores.len()));
+        }
+        let sum = own.iter().fold(S::of(by.added().unwrap_or(0.0)), |sum, &expert| sum.add(scores[expert]));
+        let sum = if by.renormalise { sum } else { S::of(1.0) };
+        weights.extend(own.iter().map(|&expert| scores[expert].div(sum).mul(S::of(by.scale))));
+        experts.extend(own.into_iter().map(|expert| expert as i32));
+    }
+    let weights = Tensor::new(vec![logits.shape[0], by.k], weights);
+    Ok(vec![Val::Float(weights), Val::Int(experts)])
+}
+
 pub(crate) fn route<S: Real>(args: &[&Val<S>], _: Cx, by: &Router, &held: &Option<usize>) -> Results<S> {
     let logits = args[0].float()?;
     let (bias, first) = Router::behind_logits(&args[1..], held);
@@ -547,11 +580,7 @@ pub(crate) fn route<S: Real>(args: &[&Val<S>], _: Cx, by: &Router, &held: &Optio
     let (mut weights, mut experts) = (Vec::new(), Vec::new());
     let each = logits.width() / by.groups;
     for row in logits.rows() {
-        let scores = match by.score {
-            Score::Softmax => softmax(row),
-            Score::Sigmoid => row.iter().map(|&l| S::of(1.0).div(S::of(1.0).add(S::of(0.0).sub(l).exp()))).collect(),
-            Score::Chosen => row.to_vec(),
-        };
+        let scores = scores(row, by.score);
         let mut choice = if by.by_logits(bias.is_some()) { row.to_vec() } else { scores.clone() };
         if let Some(bias) = bias {
             choice.iter_mut().zip(&bias.data).for_each(|(score, &bias)| *score = score.add(bias));
@@ -659,16 +688,18 @@ pub(crate) fn rope_table<S: Real>(
     &scale: &f64,
     &growth: &f64,
     &original: &usize,
+    &turn: &Turn,
 ) -> Results<S> {
     let (positions, lengths, freqs) = (args[0].int()?, args[1].int()?, args[2].float()?);
     let half = freqs.data.len();
     let mut data = Vec::with_capacity(positions.len() * 2 * half);
+    let sign = if turn == Turn::Back { -scale } else { scale };
     for (&p, &n) in positions.iter().zip(lengths) {
-        let s = stretch(n, growth, original);
+        let (p, s) = (turn.position(p), stretch(n, growth, original));
         let angle =
             |i: usize| freqs.data[i].get() * s.powf(-(2.0 * i as f64) / (2.0 * half as f64 - 2.0).max(1.0)) * p as f64;
         data.extend((0..half).map(|i| S::near(angle(i).cos() * scale)));
-        data.extend((0..half).map(|i| S::near(angle(i).sin() * scale)));
+        data.extend((0..half).map(|i| S::near(angle(i).sin() * sign)));
     }
     one(vec![positions.len(), 2 * half], data)
 }
@@ -744,10 +775,18 @@ pub(crate) fn kv_write<S: Real>(args: &[&Val<S>], _: Cx) -> Results<S> {
 }
 
 /// The values are the first elements of each head's key.
-pub(crate) fn key_write<S: Real>(args: &[&Val<S>], cx: Cx, &values: &usize) -> Results<S> {
+pub(crate) fn key_write<S: Real>(args: &[&Val<S>], cx: Cx, &values: &usize, every: &Option<usize>) -> Results<S> {
     let &[cache, k, batch] = args else { unreachable!("checked by the verifier") };
     let v = step::slice(&[k], 2, 0, values)?;
-    kv_write(&[cache, k, &v[0], batch], cx)
+    let Some(every) = every.map(|every| every as i32) else { return kv_write(&[cache, k, &v[0], batch], cx) };
+    let (mut cache, k, v, batch) = (cache.cache()?.clone(), k.float()?, v[0].float()?, batch.batch()?);
+    let row = |x: &Tensor<S>, t: usize| x.data[t * x.shape[1] * x.shape[2]..][..x.shape[1] * x.shape[2]].to_vec();
+    for (t, (&seq, &pos)) in batch.sequences.iter().zip(&batch.positions).enumerate() {
+        if (pos + 1) % every == 0 {
+            cache.entries.insert((seq, pos / every), Arc::new((row(k, t), row(v, t))));
+        }
+    }
+    Ok(vec![Val::Cache(cache)])
 }
 
 pub(crate) fn attention<S: Real>(args: &[&Val<S>], _: Cx, &scale: &f64, &window: &usize) -> Results<S> {
@@ -803,7 +842,7 @@ fn attend_over<S: Real>(
 }
 
 /// Sums are compared in f32, as kernels compare them.
-pub(crate) fn choose<S: Real>(args: &[&Val<S>], _: Cx, &k: &usize) -> Results<S> {
+pub(crate) fn choose<S: Real>(args: &[&Val<S>], _: Cx, &k: &usize, &every: &Option<usize>) -> Results<S> {
     let (q, w, cache, batch) = (args[0].float()?, args[1].float()?, args[2].cache()?, args[3].batch()?);
     let (heads, dim) = (q.shape[1], q.shape[2]);
     let mut list = Vec::with_capacity(k * batch.positions.len());
@@ -819,7 +858,7 @@ pub(crate) fn choose<S: Real>(args: &[&Val<S>], _: Cx, &k: &usize) -> Results<S>
             };
             Ok(weighted.iter().fold(zero, |sum, pair| sum.add(of_head(pair))).get() as f32)
         };
-        let scores: Vec<f32> = (0..=pos).map(score).collect::<Result<_, String>>()?;
+        let scores: Vec<f32> = (0..complete(pos, every)).map(score).collect::<Result<_, String>>()?;
         list.extend(best(&scores, k));
     }
     Ok(vec![Val::Int(list)])

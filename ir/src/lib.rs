@@ -85,7 +85,7 @@ pub use arch::Arch;
 pub use atomc_config::freqs as rope;
 pub use atomc_config::{DType, Diagnostic};
 pub use builder::Builder;
-pub use elementwise::{Elementwise, Number, Scalar};
+pub use elementwise::{Elementwise, Number, Scalar, softplus};
 pub use family::{Family, Tokens};
 pub use graph::{Graph, NodeId, Value};
 pub use ops::{Class, Maker, Norm, Op, Reads, Stage, Values, Within};
@@ -93,6 +93,6 @@ pub use quantise::{LEAST_SCALE, LEAST_SIZE};
 pub use text::parse;
 pub use types::{
     Best, Block, CacheType, DeltaSizes, Dim, Encode, Encoded, Fact, Layout, Order, Router, Rule, SLOT_ALIGN, Score,
-    Shape, SlotsType, TensorType, Type, Whole, nth_name,
+    Shape, SlotsType, TensorType, Turn, Type, Whole, nth_name,
 };
 pub use verify::VerifyError;

@@ -8,7 +8,7 @@ use crate::graph::Graph;
 use crate::interp::{self, Real, Val};
 use crate::rope::Freqs;
 use crate::shapes;
-use crate::types::{Block, DType, Encode, Encoded, Fact, Layout, Order, Router, Rule, Shape, Type, Whole};
+use crate::types::{Block, DType, Encode, Encoded, Fact, Layout, Order, Router, Rule, Shape, Turn, Type, Whole};
 use atomc_dtype::step::Step;
 use atomc_dtype::weight_steps;
 
@@ -444,6 +444,10 @@ weight_steps!(ops! {
     /// are counted from there. Other experts are -1 then, with a weight of zero.
     Route = "route" (logits: Row; bias: Shared, first: Shared) { by: Router, held: Option<usize> }
         [Compute, Rows, Other, All, work::none] shapes::route, interp::route;
+    /// How much each of a token's experts counts, by its score, where a row of f32 names the
+    /// experts. The second result is these, as `route` has them.
+    RouteGiven = "route_given" (logits: Row, chosen: Row) { by: Router }
+        [Compute, Rows, Other, All, work::none] shapes::route_given, interp::route_given;
     /// The indices of experts, followed by the rows of each expert.
     Group = "group" (experts: All) { experts: usize, tile: usize }
         [Compute, GROUP, Kept, Whole, work::none] shapes::group, interp::group;
@@ -462,6 +466,22 @@ weight_steps!(ops! {
     /// Each of a token's heads times the weight that the token has for it.
     Weigh = "weigh" (x: Row, weights: Row) {}
         [Compute, Inline, Other, Same, work::none] shapes::weigh, interp::weigh;
+    /// The weights by which the streams of `x`, which lie side by side, are mixed. A logit is
+    /// `m / sqrt(mean(x^2) + norm) * scale + base`. The first logits, one for each stream, give the
+    /// weights of the row that a half of a layer sees: their logistic function plus `eps`. If there
+    /// are more, the second result has, for each new stream, the weights of the old streams and
+    /// that of the row which the half makes. The latter is twice the logistic function of the next
+    /// logits. The others are a matrix, from old streams to new ones: softmax along rows, plus
+    /// `eps`, then `rounds` times divided by the sums of columns, and before each but the first by
+    /// those of rows, with `eps` added to all sums.
+    Sinkhorn = "sinkhorn" (m: Row, x: Row, base: Shared, scale: Shared) { streams: usize, rounds: usize, norm: f64, eps: f64 }
+        [Compute, Rows, Other, All, work::none] shapes::sinkhorn, interp::sinkhorn;
+    /// The sum of a token's streams, each times its weight.
+    Collapse = "collapse" (x: Row, weights: Row) {}
+        [Compute, Inline, Other, Row, work::none] shapes::collapse, interp::collapse;
+    /// New streams of a token: each is a sum of the old ones and of `y`, with weights of its own.
+    Mix = "mix" (x: Row, y: Row, weights: Row) {}
+        [Compute, Inline, Other, Row, work::none] shapes::mix, interp::mix;
     /// `x`, quantised to codes of a type. A rule makes the scales, or one scale for all is given.
     /// The values are `code * scale`.
     Quantise = "quantise" (x: Row; scale: Shared) { to: DType, rule: Rule }
@@ -481,8 +501,9 @@ weight_steps!(ops! {
     LayerNorm = "layer_norm" (x: Row, weight: Shared; bias: Shared) { eps: f64 }
         [Compute, Inline, Normed(Norm { eps: *eps, centred: true }), Axis, work::none] shapes::norm, interp::layer_norm;
     /// Cosines, then sines, of `position * freq`, times `scale`. With `growth` above zero the base
-    /// grows with sequences longer than `original` (dynamic NTK).
-    RopeTable = "rope_table" (positions: Row, lengths: Row, freqs: Shared) { scale: f64, growth: f64, original: usize }
+    /// grows with sequences longer than `original` (dynamic NTK). `turn` says for which position a
+    /// token's row is, and whether it turns back.
+    RopeTable = "rope_table" (positions: Row, lengths: Row, freqs: Shared) { scale: f64, growth: f64, original: usize, turn: Turn }
         [Compute, Rows, Other, All, work::none] shapes::rope_table, interp::rope_table;
     /// What queries at a position are multiplied with: `1 + beta ln(1 + n)`, where `n` is the
     /// number of whole lengths in `position + shift`.
@@ -511,8 +532,8 @@ weight_steps!(ops! {
     KvWrite = "kv_write" (cache: Taken, k: Row, v: Row, batch: Shared) {}
         [Effect, Rows, Other, Written, work::none] shapes::kv_write, interp::kv_write;
     /// Writes each token's key into a cache that has the first `values` elements of its keys as
-    /// values.
-    KeyWrite = "key_write" (cache: Taken, k: Row, batch: Shared) { values: usize }
+    /// values. If a row of the cache is of `every` tokens, the last of these alone writes it.
+    KeyWrite = "key_write" (cache: Taken, k: Row, batch: Shared) { values: usize, every: Option<usize> }
         [Effect, Rows, Other, Written, work::none] shapes::key_write, interp::key_write;
     /// Causal attention of each token over its own sequence. `window` is the number of keys that a
     /// token sees, 0 for all. `sinks` is a score for each head that takes part in the softmax and
@@ -521,8 +542,9 @@ weight_steps!(ops! {
         [Boundary, ATTENTION, Other, Head, work::none] shapes::attention, interp::attention;
     /// The positions that a token attends to, in ascending order: the `k` of its sequence, up to
     /// its own, with the largest sum over heads of `w * relu(q . key)`. Of equal sums the first
-    /// position is taken. A token that has fewer positions has -1 after the last one.
-    Choose = "choose" (q: Row, w: Row, cache: Shared, batch: Shared) { k: usize }
+    /// position is taken. A token that has fewer positions has -1 after the last one. If a row of
+    /// the cache is of `every` tokens, rows are chosen, of those that are complete.
+    Choose = "choose" (q: Row, w: Row, cache: Shared, batch: Shared) { k: usize, every: Option<usize> }
         [Boundary, CHOOSE, Other, All, work::none] shapes::choose, interp::choose;
     /// The blocks of keys that each head of a token attends to, head by head, in ascending order.
     /// Block `i` has `block` positions of the sequence, from `i * block` on. A head has the `k`
@@ -537,6 +559,23 @@ weight_steps!(ops! {
     /// sees the positions up to its own.
     AttendListed = "attend_listed" (q: Row, cache: Shared, batch: Shared, list: Choices) { scale: f64, block: Option<usize> }
         [Boundary, ATTEND_LISTED, Other, Head, work::none] shapes::attend_listed, interp::attend_listed;
+    /// A part of attention: over the last `window` keys of a cache, 0 for all, or over listed ones.
+    /// If a row of the cache is of `every` tokens, a token sees those that are complete. The first
+    /// result is the part's own attention, or zeros without a key. The second has the largest score
+    /// of each head, -1e30 without a key, then the sum of the exponentials of what scores are less
+    /// than it.
+    AttendPart = "attend_part" (q: Row, cache: Shared, batch: Shared; list: Choices) { scale: f64, window: usize, every: Option<usize> }
+        [Boundary, ATTEND_LISTED, Other, Whole, work::none] shapes::attend_part, interp::attend_part;
+    /// Attention over the keys of two parts, by the results of each, and perhaps over a sink.
+    Join = "join" (a: Row, of_a: Row, b: Row, of_b: Row; sinks: Shared) { to: DType }
+        [Compute, Inline, Other, Row, work::none] shapes::join, interp::join;
+    /// For the last token of each block of `every` tokens a row of the block: the sum of the values
+    /// of a cache, column by column, each times its weight, which is the softmax of keys plus the
+    /// row of `bias` for the token's place in the block. With an overlap the second half of columns
+    /// is of the block, and the first one of the block before, if there is one: columns of both are
+    /// summed together. Other tokens have zeros.
+    Pool = "pool" (cache: Shared, bias: Shared, batch: Shared) { every: usize, overlap: bool }
+        [Compute, Rows, Other, All, work::none] shapes::pool, interp::pool;
     /// A convolution of each channel over a sequence: a token and those before it, as many as the
     /// weight is long. The state keeps the last inputs.
     Conv = "conv" (state: Taken, x: All, weight: Shared, batch: Shared) {}
@@ -616,7 +655,7 @@ impl Op {
 
     /// Whether it is attention over a cache of this model's own.
     pub fn attends(&self) -> bool {
-        matches!(self, Op::Attention { .. } | Op::AttendListed { .. })
+        matches!(self, Op::Attention { .. } | Op::AttendListed { .. } | Op::AttendPart { .. })
     }
 
     /// Whether the graph is split here.

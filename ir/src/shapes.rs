@@ -1,10 +1,17 @@
 //! Types of results, a function for each op of the table.
+mod pooled;
+mod streams;
+
 use crate::graph::Graph;
 use crate::rope::{Freqs, Scaling};
 use crate::types::{
-    Block, CacheType, DType, Dim, Layout, Router, Rule, Score, Shape, SlotsType, TensorType, Type, Whole,
+    Block, CacheType, DType, Dim, Layout, Router, Rule, Score, Shape, SlotsType, TensorType, Turn, Type, Whole,
 };
 use atomc_dtype::step::{self, Elements, Fault, Step, Stored};
+
+use pooled::some_tokens;
+pub use pooled::{attend_part, join, pool};
+pub use streams::{collapse, mix, sinkhorn};
 
 type Types = Result<Vec<Type>, String>;
 
@@ -268,8 +275,28 @@ pub fn route(inputs: &[&Type], by: &Router, &held: &Option<usize>) -> Types {
     if !scale.is_finite() {
         return Err(format!("scale {scale} must be a number"));
     }
+    Ok(routed(k))
+}
+
+/// The weights of experts, and which they are.
+fn routed(k: usize) -> Vec<Type> {
     let weights = Type::tensor(DType::F32, Shape::led_by(Dim::Tokens, &[k]));
-    Ok(vec![weights, Type::tensor(DType::I32, Shape(vec![Dim::Choices(k)]))])
+    vec![weights, Type::tensor(DType::I32, Shape(vec![Dim::Choices(k)]))]
+}
+
+pub fn route_given(inputs: &[&Type], by: &Router) -> Types {
+    let (logits, chosen) = (float(inputs[0], "logits")?, float(inputs[1], "chosen")?);
+    let &Router { k, score, groups, kept, scale, .. } = by;
+    let (&[Dim::Tokens, Dim::Fixed(_)], Layout::Rows) = (&logits.shape.0[..], logits.layout) else {
+        return Err(format!("logits must have a row for each token, not {logits}"));
+    };
+    if chosen.dtype != DType::F32 || chosen.shape != Shape::led_by(Dim::Tokens, &[k]) || k == 0 {
+        return Err(format!("chosen must be f32[T, {k}], not {chosen}"));
+    }
+    if score == Score::Chosen || (groups, kept) != (1, 1) || !scale.is_finite() {
+        return Err("experts that are given have scores of their own, no groups, and a scale".into());
+    }
+    Ok(routed(k))
 }
 
 /// The experts of pairs, and how many each token has.
@@ -391,7 +418,7 @@ pub fn part_norm(inputs: &[&Type], eps: &f64, &of: &usize, &at: &usize) -> Types
     norm(&inputs[..2], eps)
 }
 
-pub fn rope_table(inputs: &[&Type], _: &f64, _: &f64, _: &usize) -> Types {
+pub fn rope_table(inputs: &[&Type], _: &f64, _: &f64, _: &usize, _: &Turn) -> Types {
     let (pos, len, freqs) = (index(inputs[0], "positions")?, index(inputs[1], "lengths")?, float(inputs[2], "freqs")?);
     match freqs.shape.sizes().as_deref() {
         Some(&[half]) if pos.shape == len.shape => one(DType::F32, Shape(vec![pos.shape.0[0], Dim::Fixed(2 * half)])),
@@ -476,7 +503,8 @@ pub fn kv_write(inputs: &[&Type]) -> Types {
     Ok(vec![inputs[0].clone()])
 }
 
-pub fn key_write(inputs: &[&Type], &values: &usize) -> Types {
+pub fn key_write(inputs: &[&Type], &values: &usize, every: &Option<usize>) -> Types {
+    some_tokens(every)?;
     let c = cache(inputs[0])?;
     let k = float(inputs[1], "k")?;
     batch(inputs[2])?;
@@ -501,7 +529,8 @@ pub fn attention(inputs: &[&Type], _: &f64, _: &usize) -> Types {
     one(q.dtype, Shape::led_by(Dim::Tokens, &[heads, c.value_dim]))
 }
 
-pub fn choose(inputs: &[&Type], &k: &usize) -> Types {
+pub fn choose(inputs: &[&Type], &k: &usize, every: &Option<usize>) -> Types {
+    some_tokens(every)?;
     let (q, w, c) = (float(inputs[0], "q")?, float(inputs[1], "w")?, cache(inputs[2])?);
     batch(inputs[3])?;
     let heads = heads_of_one_key(q, c)?;

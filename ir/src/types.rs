@@ -199,11 +199,13 @@ pub enum Score {
     Sigmoid,
     /// The softmax of those alone that were chosen.
     Chosen,
+    /// The square root of `ln(1 + exp(logit))`.
+    RootSoftplus,
 }
 
 impl Score {
     /// Every one.
-    pub const ALL: [Score; 3] = [Score::Softmax, Score::Sigmoid, Score::Chosen];
+    pub const ALL: [Score; 4] = [Score::Softmax, Score::Sigmoid, Score::Chosen, Score::RootSoftplus];
 
     /// Its name in the text form.
     pub fn name(self) -> &'static str {
@@ -211,6 +213,28 @@ impl Score {
             Score::Softmax => "softmax",
             Score::Sigmoid => "sigmoid",
             Score::Chosen => "chosen",
+            Score::RootSoftplus => "root_softplus",
+        }
+    }
+}
+
+/// For which position a row of a rotary table is, and which way it turns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Turn {
+    /// The token's own.
+    Token,
+    /// The token's own, turned back: sines have the other sign.
+    Back,
+    /// The first of the token's block of as many.
+    Block(usize),
+}
+
+impl Turn {
+    /// The position for a token at one.
+    pub fn position(self, position: i32) -> i32 {
+        match self {
+            Turn::Token | Turn::Back => position,
+            Turn::Block(every) => position - position % every as i32,
         }
     }
 }
@@ -268,7 +292,7 @@ impl Router {
     /// What is added to the sum of a token's scores before they are divided by it, if anything is:
     /// logistic functions may all be zero in f32. Source: transformers, `DeepseekV3TopkRouter`.
     pub fn added(&self) -> Option<f64> {
-        (self.score == Score::Sigmoid).then_some(1e-20)
+        matches!(self.score, Score::Sigmoid | Score::RootSoftplus).then_some(1e-20)
     }
 
     /// Whether experts are chosen by their logits, because scores are in the same order: what is

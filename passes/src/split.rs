@@ -184,7 +184,7 @@ impl Splitter<'_> {
 /// Whether a boundary's kernel reads its rows and its cache from memory: any token of the step may
 /// choose, or attend to, what another one wrote.
 fn reads_what_lies(op: &Op) -> bool {
-    matches!(op, Op::Choose { .. } | Op::ChooseBlocks { .. } | Op::AttendListed { .. })
+    matches!(op, Op::Choose { .. } | Op::ChooseBlocks { .. } | Op::AttendListed { .. } | Op::AttendPart { .. })
 }
 
 #[cfg(test)]

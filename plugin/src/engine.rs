@@ -52,8 +52,7 @@ impl Engine {
         let device: DeviceChoice = device.parse().map_err(|error| raised(Error::Device(error)))?;
         // Sequences cannot share a beginning in this interface.
         let snapshot_tokens = EngineOptions::NO_SNAPSHOTS;
-        let options =
-            EngineOptions { device, threads, cache_tokens, slots, snapshots: 0, snapshot_tokens, draft };
+        let options = EngineOptions { device, threads, cache_tokens, slots, snapshots: 0, snapshot_tokens, draft };
         let path = artifact.get().path();
         let file = py.detach(|| File::open(path)).map_err(raised)?;
         Artifact::check_signature(path, &file)?;

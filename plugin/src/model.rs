@@ -565,13 +565,13 @@ impl Cache {
         states.iter().enumerate().filter_map(kept).collect()
     }
 
-    fn paged(layer: usize, target: &Target, Paged { block_bytes, streams, window }: &Paged) -> Option<Cache> {
+    fn paged(layer: usize, target: &Target, Paged { block_bytes, streams, window, every }: &Paged) -> Option<Cache> {
         let keys = streams.first()?;
         Some(Cache {
             layer,
             slot: false,
             draft: false,
-            block_tokens: target.layout.block_tokens,
+            block_tokens: target.layout.block_tokens * every,
             block_bytes: *block_bytes,
             dtype: keys.dtype.torch_name(),
             heads: keys.heads,

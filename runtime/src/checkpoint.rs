@@ -109,7 +109,7 @@ pub enum Float {
     F32,
     /// IEEE binary64, which becomes f32 first in any weight.
     F64,
-    /// What only tells how other tensors are stored.
+    /// What tells how other tensors are stored, or names something.
     I64,
     /// Codes of a weight, its scales or its zero points, which become a weight of this type as they
     /// are, and no other.
@@ -160,8 +160,10 @@ impl Float {
     pub(crate) fn becomes(self, dtype: DType) -> bool {
         match self {
             Float::Code(DType::U8) => matches!(dtype, DType::U8 | DType::E8M0),
+            // Whole numbers that name something, which a plan checks.
+            Float::Code(DType::I32) => matches!(dtype, DType::I32 | DType::F32),
             Float::Code(own) => own == dtype,
-            Float::I64 => false,
+            Float::I64 => dtype == DType::F32,
             _ => dtype.is_float(),
         }
     }

@@ -255,9 +255,8 @@ impl Engine {
     pub fn load_weights(&mut self, source: &dyn Source, progress: weights::Progress) -> Result<(), Error> {
         self.load_map(|_, name, count| whole_numbers(source, name, count))?;
         self.load_ranks(progress, |session, progress| {
-            session.fill_weights(|whole, names, sink| {
-                weights::load_some(sink, (&whole.weights, names), source, progress)
-            })
+            session
+                .fill_weights(|whole, names, sink| weights::load_some(sink, (&whole.weights, names), source, progress))
         })
     }
 
@@ -667,9 +666,10 @@ impl Engine {
     /// owner, unless the step fills them. Kernels give tokens that do not exist yet the weight
     /// zero, but zero times the values of an earlier sequence may be NaN.
     fn clear_new_blocks(&mut self, sequence: SeqId, grown: Range<usize>) -> Result<(), StepError> {
-        let tokens = self.kv.block_tokens();
+        let block = self.kv.block_tokens();
         for (group, table) in self.kv.tables(sequence)?.enumerate() {
-            let Unit { bytes, ref cleared, .. } = self.session.units[group];
+            let Unit { bytes, ref cleared, kept, .. } = self.session.units[group];
+            let tokens = block * kept.every();
             if cleared.is_empty() {
                 continue;
             }
@@ -860,7 +860,8 @@ fn check_cache(tokens: usize, outline: &Outline) -> Result<(), DeviceError> {
     // Slots do not grow with the tokens.
     let pages = target.states.iter().map(|state| &units[state.group]).filter(|unit| unit.kept != Kept::Slot);
     // A target without pages, or with empty ones, has no cache.
-    let block = pages.fold(units.len() * Kv::BLOCK_BYTES, |sum, unit| sum.saturating_add(unit.bytes)).max(1);
+    let of_block = |unit: &Unit| unit.bytes.div_ceil(unit.kept.every());
+    let block = pages.fold(units.len() * Kv::BLOCK_BYTES, |sum, unit| sum.saturating_add(of_block(unit))).max(1);
     let block_tokens = target.layout.block_tokens;
     let bytes = tokens.div_ceil(block_tokens) as u128 * block as u128;
     let memory = device.memory();

@@ -165,8 +165,7 @@ impl Hosted {
         let _span = tracing::debug_span!("open").entered();
         let draft =
             artifact.manifest().targets[target].draft.as_ref().filter(|_| options.draft).map(|draft| draft.rows);
-        let mut outline =
-            Outline::new((artifact, target, 0), device, draft.is_some(), |plan| runs(plan, options));
+        let mut outline = Outline::new((artifact, target, 0), device, draft.is_some(), |plan| runs(plan, options));
         let tables = table_rooms(&outline);
         let inputs = outline.inputs(tables)?;
         check_padding(&outline, &inputs)?;
@@ -533,6 +532,9 @@ fn check(manifest: &Manifest, target: usize, options: &HostedOptions) -> Result<
     if target.invariant && ranks > 1 {
         let detail = "sums over ranks are the framework's, so bits may depend on what else is in a step".to_owned();
         return Err(HostedError::Field { field: "invariant", detail });
+    }
+    if let Some(pages) = crate::states::paged(target).find(|pages| pages.every > 1) {
+        return Err(HostedError::Blocks { target: target.name.clone(), every: pages.every });
     }
     match target.plans.iter().any(|plan| runs(plan, options)) {
         true => Ok(()),

@@ -19,6 +19,7 @@ mod blocks;
 mod resume;
 mod snapshots;
 
+use crate::states::SLOTS;
 use blocks::{Blocks, Table};
 use snapshots::{Mark, Snapshots};
 use std::ops::Range;
@@ -98,9 +99,32 @@ pub enum Kept {
     Pages {
         /// Keys that a token sees; 0 for all.
         window: usize,
+        /// Tokens that have an entry together.
+        every: usize,
     },
     /// A slot, however long it is.
     Slot,
+}
+
+impl Kept {
+    /// Pages of a token each.
+    pub const ALL: Kept = Kept::Pages { window: 0, every: 1 };
+
+    /// Tokens that have an entry together.
+    pub fn every(self) -> usize {
+        if let Kept::Pages { every, .. } = self { every } else { 1 }
+    }
+
+    /// The number of units, with `blocks` blocks of tokens in the cache and slots for `slots`
+    /// sequences. Where entries are of several tokens, [`SLOTS`] sequences at least may end inside
+    /// a page.
+    pub fn units(self, blocks: usize, slots: usize) -> usize {
+        match self {
+            Kept::Slot => slots,
+            Kept::Pages { every: 1, .. } => blocks,
+            Kept::Pages { every, .. } => blocks.min(blocks.div_ceil(every) + SLOTS),
+        }
+    }
 }
 
 /// The room of tables.
@@ -126,6 +150,8 @@ pub struct Sizes {
 #[derive(Debug)]
 pub struct Kv {
     block_tokens: usize,
+    /// Tokens of whole blocks of all groups.
+    unit: usize,
     blocks: usize,
     groups: Vec<Blocks>,
     slots: Vec<Slot>,
@@ -159,13 +185,15 @@ impl Kv {
     pub fn new(kept: &[Kept], sizes: Sizes) -> Kv {
         let Sizes { block_tokens, blocks, max_len, slots, .. } = sizes;
         // No sequence is longer than a group without a window can hold.
-        let is_whole = kept.contains(&Kept::Pages { window: 0 });
+        let is_whole = kept.iter().any(|kept| matches!(kept, Kept::Pages { window: 0, .. }));
         let held = if is_whole { blocks.saturating_mul(block_tokens) } else { max_len };
         let sizes = Sizes { max_len: max_len.min(held), ..sizes };
         let groups = kept.iter().map(|&kept| Blocks::new(kept, sizes)).collect();
         let most = if kept.contains(&Kept::Slot) { sizes.snapshots.min(slots) } else { 0 };
         let snapshots = Snapshots::new(sizes.snapshot_tokens.next_multiple_of(block_tokens), most);
-        Kv { block_tokens, blocks, groups, slots: Vec::new(), empty: Vec::new(), snapshots, copies: Vec::new() }
+        // Blocks of tokens with an entry have a power of two of them.
+        let unit = block_tokens * kept.iter().map(|kept| kept.every()).max().unwrap_or(1);
+        Kv { block_tokens, unit, blocks, groups, slots: Vec::new(), empty: Vec::new(), snapshots, copies: Vec::new() }
     }
 
     /// Tokens of a block.

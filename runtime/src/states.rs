@@ -52,7 +52,7 @@ impl Unit {
                 streams: pages.streams.iter().map(|stream| stream.at.start).collect(),
                 cleared: pages.values(),
                 dtype: pages.streams.first().map(|stream| stream.dtype),
-                kept: Kept::Pages { window: pages.window },
+                kept: Kept::Pages { window: pages.window, every: pages.every },
             },
             StateGroup::Slots(slots) => {
                 Unit { bytes: slots.bytes, streams: vec![0], cleared: 0..0, dtype: None, kept: Kept::Slot }
@@ -62,7 +62,7 @@ impl Unit {
 
     /// The number of units, with `blocks` blocks in the cache and slots for `slots` sequences.
     pub fn count(&self, blocks: usize, slots: usize) -> usize {
-        if self.kept == Kept::Slot { slots } else { blocks }
+        self.kept.units(blocks, slots)
     }
 
     /// A state with the units of its sequences in a table.

@@ -195,7 +195,7 @@ pub fn manifest() -> Manifest {
                 unsigned_zeros: false,
             }],
             states: vec![State { layer: 0, group: 0 }],
-            groups: vec![StateGroup::Paged(Paged { block_bytes: 2 * BLOCK * 4, streams, window: 0 })],
+            groups: vec![StateGroup::Paged(Paged { block_bytes: 2 * BLOCK * 4, streams, window: 0, every: 1 })],
             // One number of eight bytes for each token.
             hidden: Hidden { dtype: DType::I32, width: 2, stride: 2, bytes: 40 * 8 },
 

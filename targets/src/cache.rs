@@ -54,6 +54,8 @@ pub struct Cache<'c> {
     pub batch: Batch<'c>,
     /// The key and value that the kernel writes, if it does.
     written: Option<Written>,
+    /// Tokens of a row that the kernel writes.
+    pub every: usize,
 }
 
 /// The operands of a write: a key, and a value if it is no part of the key.
@@ -99,7 +101,9 @@ impl<'c> Cache<'c> {
                 _ => None,
             }
         });
-        Ok(Cache { ty, layout: CacheLayout::of(ty, &c.arch.memory), k, v, batch, written })
+        let of_row = |(id, _)| if let Op::KeyWrite { every, .. } = graph.op(id) { *every } else { None };
+        let every = graph.users(state).into_iter().find_map(of_row).unwrap_or(1);
+        Ok(Cache { ty, layout: CacheLayout::of(ty, &c.arch.memory), k, v, batch, written, every })
     }
 
     /// The block and the offset inside it of a token.

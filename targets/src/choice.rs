@@ -26,6 +26,8 @@ pub struct Choice {
     /// Positions of an entry, and how many of the last entries are always taken.
     pub size: usize,
     pub local: usize,
+    /// Tokens of a row of the cache.
+    pub every: usize,
 }
 
 impl Choice {
@@ -34,13 +36,14 @@ impl Choice {
         let made = |id| {
             let operands = body.operands(id);
             let (weight, cache, [k, size, local]) = match *body.op(id) {
-                Op::Choose { k } => (Some(operands[1]), operands[2], [k, 1, 0]),
+                Op::Choose { k, .. } => (Some(operands[1]), operands[2], [k, 1, 0]),
                 Op::ChooseBlocks { k, block, local } => (None, operands[1], [k, block, local]),
                 _ => return None,
             };
             let (query, cache) = (operands[0], body.ty(cache).as_cache()?);
+            let every = if let Op::Choose { every: Some(every), .. } = *body.op(id) { every } else { 1 };
             let heads = body.ty(query).as_tensor()?.shape.0.get(1)?.fixed()?;
-            Some(Choice { cache, query, weight, heads, k, size, local })
+            Some(Choice { cache, query, weight, heads, k, size, local, every })
         };
         match &body.ids().filter_map(made).collect::<Vec<_>>()[..] {
             [_] => Ok(body.ids().find_map(made).expect("just found")),

@@ -108,6 +108,8 @@ pub struct Attending<'k, 'c> {
     pub scale: f64,
     /// The number of keys that a token sees, 0 for all.
     pub window: usize,
+    /// Tokens of a row of the cache.
+    pub every: usize,
     /// A number for each query head, if heads have sinks.
     pub sinks: Option<&'k Operand<'c>>,
     /// The positions that each token attends to, if not all up to its own.
@@ -169,6 +171,7 @@ impl<'k, 'c> Attending<'k, 'c> {
         let (scale, window, sinks, listed) = match *rows.graph.op(node.node) {
             Op::Attention { scale, window } => (scale, window, operands.get(3), None),
             Op::AttendListed { scale, block } => (scale, 0, None, Some((operands[3], block))),
+            Op::AttendPart { scale, window, .. } => (scale, window, None, operands.get(3).map(|&list| (list, None))),
             _ => unreachable!("only these attend"),
         };
         let sinks = sinks.map(|&sinks| rows.operand(sinks)).transpose()?;
@@ -179,7 +182,11 @@ impl<'k, 'c> Attending<'k, 'c> {
             Ok::<_, Diagnostic>(Lists { ptr: rows.index(list)?, most, block: block.map(|size| (size, heads)) })
         };
         let lists = listed.map(lists).transpose()?;
-        Ok(Attending { node, query: operands[0], scale, window, sinks, lists })
+        let every = match *rows.graph.op(node.node) {
+            Op::AttendPart { every, .. } => every.unwrap_or(1),
+            _ => 1,
+        };
+        Ok(Attending { node, query: operands[0], scale, window, every, sinks, lists })
     }
 
     /// Checks that a value is the result, flattened or not.

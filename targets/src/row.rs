@@ -7,6 +7,7 @@ mod memory;
 mod norm;
 mod quantise;
 mod rope;
+mod streams;
 mod team;
 
 use std::cell::{Cell, RefCell};
@@ -210,6 +211,9 @@ impl<'a, 'c> Rows<'a, 'c> {
             Op::Quantise { to, rule } => self.quantised(v, *to, *rule, at),
             Op::Combine {} => self.combined(&operands, at),
             Op::Weigh {} => self.weighed(&operands, at),
+            Op::Collapse {} => self.collapsed(&operands, at),
+            Op::Mix {} => self.mixed(&operands, at),
+            Op::Join { .. } => self.joined(&operands, at),
             op => Err(unsupported(format!("`{}` cannot be computed a row at a time", op.name()))),
         }
     }

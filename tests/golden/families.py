@@ -105,6 +105,21 @@ MINIMAX_M3 = dict(num_hidden_layers=4, num_attention_heads=6, num_key_value_head
                   index_n_heads=2, index_head_dim=24, index_block_size=4, index_topk_blocks=4)
 MINIMAX_PARTS = dict(projector_hidden_size=16, vision_config=dict(hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2,
                      patch_size=2, image_size=4))
+# Layers of each kind: a window alone, blocks of 4 and of 8 tokens as rows. With many heads no two
+# scores of an indexer are zero, of which transformers takes any. The second has what
+# releases say, and a block of 128 tokens.
+DEEPSEEK_V4_LAYERS = ["sliding_attention", "compressed_sparse_attention", "heavily_compressed_attention", "compressed_sparse_attention"]
+YARN = dict(rope_type="yarn", factor=4.0, original_max_position_embeddings=16, beta_fast=32.0, beta_slow=1.0)
+DEEPSEEK_V4 = dict(num_hidden_layers=4, num_key_value_heads=1, head_dim=40, partial_rotary_factor=0.4, q_lora_rank=28, o_groups=2, o_lora_rank=20,
+                   index_n_heads=16, index_head_dim=24, index_topk=3, hc_mult=3, hc_sinkhorn_iters=5, n_routed_experts=6, routed_scaling_factor=1.7,
+                   swiglu_limit=0.5, rope_parameters=YARN,
+                   compress_rates=dict(compressed_sparse_attention=4, heavily_compressed_attention=8),
+                   layer_types=DEEPSEEK_V4_LAYERS,
+                   mlp_layer_types=["hash_moe", "moe", "hash_moe", "moe"])
+DEEPSEEK_V4_NAMES = [(r"^model\.embed_tokens\.", "embed."), (r"^model\.hc_head\.hc_", "hc_head_"), (r"^model\.", ""),
+                     (r"\.attn\.norm\.", ".attn.kv_norm.")]
+DEEPSEEK_V4_RELEASE = dict(DEEPSEEK_V4, num_hidden_layers=3, hc_mult=4, compress_rates=dict(compressed_sparse_attention=4, heavily_compressed_attention=128),
+                           layer_types=DEEPSEEK_V4_LAYERS[:3], mlp_layer_types=["hash_moe", "moe", "moe"])
 OLMO3_ROPE = dict(rope_type="yarn", factor=4.0, original_max_position_embeddings=16, beta_fast=32.0, beta_slow=1.0, attention_factor=1.2)
 GRANITE_HYBRID = dict(num_hidden_layers=3, layer_types=["linear_attention", "full_attention", "linear_attention"], mamba_n_heads=6, mamba_d_head=16,
                       mamba_d_state=24, mamba_n_groups=1, embedding_multiplier=3.0, attention_multiplier=0.125, residual_multiplier=0.22,
@@ -190,12 +205,18 @@ FAMILIES = [
     # transformers has it as a part of the other.
     Family("Step3p7ForConditionalGeneration", "MiniMaxM2ForCausalLM", STEP, dict(vision_config=STEP_VISION), published="Step3p5ForCausalLM",
            config=STEP_RELEASE, without=r"^(vision_model|vit_large_projector)\."),
+    Family("DeepseekV4ForCausalLM", "DeepseekV3ForCausalLM", DEEPSEEK_V4, names=DEEPSEEK_V4_NAMES, lengths=(47, 5, 21)),
+    Family("DeepseekV4ForCausalLM", "DeepseekV3ForCausalLM", DEEPSEEK_V4_RELEASE, published="DeepseekV4ForCausalLM", case="deepseekv4release",
+           config=dict(compress_ratios=[0, 4, 128, 0], num_nextn_predict_layers=1, num_hash_layers=1, qk_rope_head_dim=16, rope_theta=10000.0,
+           rope_scaling=dict({k: v for k, v in YARN.items() if k != "rope_type"}, type="yarn"),
+           **dict.fromkeys(("layer_types", "mlp_layer_types", "compress_rates", "rope_parameters", "partial_rotary_factor"), ...)),
+           names=DEEPSEEK_V4_NAMES, lengths=(140, 5, 21)),
 ]
 
 
 def known(architecture):
     # A class that stands for another architecture is not it.
-    is_it = lambda f: architecture == f.published or architecture == f.architecture and not f.config
+    is_it = lambda f: architecture in (f.case, f.published) or architecture == f.architecture and not f.config
     return next(filter(is_it, FAMILIES), Family(architecture, "LlamaForCausalLM"))
 
 
@@ -232,6 +253,9 @@ def make(config, device="cpu"):
 def is_wide(name): return name.endswith(("correction_bias", "expert_bias"))
 
 
+def is_table(name): return name.endswith("tid2eid")
+
+
 def randomize(model, seed):
     """Draws every weight far from what an initializer gives, so that a skipped bias or norm shows in the logits."""
     draw = torch.Generator().manual_seed(seed)
@@ -240,6 +264,9 @@ def randomize(model, seed):
         mean = float(p.flatten()[0]) if "norm" in name and name.endswith("weight") else 0.0
         scale = 0.3 if p.dim() < 2 or is_wide(name) else 0.2
         p.data.copy_(torch.randn(p.shape, generator=draw) * scale + mean)
+    # Tables of the experts that tokens have: different ones in each row.
+    for name, table in model.named_buffers():
+        if is_table(name): table.copy_(torch.rand(len(table), text(model.config).n_routed_experts, generator=draw).argsort()[:, :table.shape[1]])
 
 
 class Wide(torch.overrides.TorchFunctionMode):

@@ -157,6 +157,12 @@ impl Case {
         self.name.starts_with("family-")
     }
 
+    /// Whether only hosts have kernels of all its ops: those of several streams in place of one
+    /// row.
+    pub fn is_of_hosts(&self) -> bool {
+        self.config.streams.is_some()
+    }
+
     fn has_states(&self) -> bool {
         self.config.layers.iter().any(|layer| layer.half::<Delta>().is_some() || layer.half::<ShortConv>().is_some())
     }

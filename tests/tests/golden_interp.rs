@@ -2,7 +2,7 @@
 //! frontend's graph, in f64, against the logits that transformers computes in float64.
 use atomc::driver;
 use atomc::frontend::{self, Config};
-use atomc_config::{BlockChoice, Kind};
+use atomc_config::{BlockChoice, Kind, Pooled};
 use atomc_ir::interp::Tensor;
 use atomc_passes::Bucket;
 use atomc_tests::reference::{Piece, Reference};
@@ -68,6 +68,63 @@ fn blocks_are_chosen_alike_in_pieces_of_five() {
             let logits: Vec<f64> = tokens.chunks(5).enumerate().flat_map(step).collect();
             model.check(Mode::Prefill, sequence, &logits);
         }
+    }
+}
+
+/// Models with rows of blocks of tokens, and the tokens of their largest block.
+fn models_of_rows() -> Vec<(Model, usize)> {
+    let largest = |model: Model| {
+        let of = |layer: &atomc_config::Layer| layer.half::<Pooled>()?.blocks.map(|blocks| blocks.every);
+        let every = model.case.config.layers.iter().filter_map(of).max()?;
+        Some((model, every))
+    };
+    let models: Vec<(Model, usize)> = models().filter_map(largest).collect();
+    let every: Vec<usize> = models.iter().map(|(_, every)| *every).collect();
+    assert_eq!(every, [8, 128], "blocks of the golden models");
+    models
+}
+
+/// Pieces of five tokens, of one, and around each end of a largest block.
+#[test]
+fn blocks_are_pooled_alike_wherever_a_step_ends() {
+    for (model, every) in models_of_rows() {
+        let around = [every - 1, 1, 1, every - 3, 2, 1, 4];
+        for sizes in [&[5][..], &[1], &around] {
+            for sequence in 0..SEQUENCES {
+                let (tokens, mut caches) = (model.case.tokens(sequence), model.reference.fresh());
+                let (mut from, mut logits) = (0, vec![]);
+                for size in sizes.iter().cycle() {
+                    let rest = &tokens[from..];
+                    let tokens = &rest[..rest.len().min(*size)];
+                    logits.extend(model.reference.step(&mut caches, &[Piece { sequence, from, tokens }]));
+                    from += tokens.len();
+                    if tokens.len() == rest.len() {
+                        break;
+                    }
+                }
+                model.check(Mode::Prefill, sequence, &logits);
+            }
+        }
+    }
+}
+
+/// Guesses behind each token of a block, which end in the next block, leave nothing that later
+/// tokens see.
+#[test]
+fn guesses_are_taken_back_at_each_place_of_a_block() {
+    for (model, every) in models_of_rows() {
+        let (tokens, mut caches) = (model.case.tokens(0), model.reference.fresh());
+        let first = every.saturating_sub(10);
+        let prompt = Piece { sequence: 0, from: 0, tokens: &tokens[..first] };
+        let mut logits = if first > 0 { model.reference.step(&mut caches, &[prompt]) } else { vec![] };
+        for (from, _) in tokens.iter().enumerate().skip(first) {
+            let wrong: Vec<u32> = (0..5).map(|i| (tokens[from] + 1 + i) % model.case.config.vocab as u32).collect();
+            model.reference.step(&mut caches, &[Piece { sequence: 0, from, tokens: &wrong }]);
+            logits.extend(
+                model.reference.step(&mut caches, &[Piece { sequence: 0, from, tokens: &tokens[from..][..1] }]),
+            );
+        }
+        model.check(Mode::Prefill, 0, &logits);
     }
 }
 

@@ -143,7 +143,7 @@ fn is_invariant(name: &str, target: &str, seeds: u64) {
 #[test]
 fn on_the_host() {
     let names = ["qwen3", "llama-f32", "llama-odd", "mistral", "qwen2-sliding", "q-fp8-block", "q-int8", "q-cache"];
-    let of_experts = ["moe-gpt-oss", "moe-qwen3", "mla-v3", "mla-kimi", "family-minimaxm3"];
+    let of_experts = ["moe-gpt-oss", "moe-qwen3", "mla-v3", "mla-kimi", "family-minimaxm3", "family-deepseekv4"];
     names.into_iter().chain(of_experts).chain(["hybrid-next"]).for_each(|name| is_invariant(name, "host", 2));
 }
 

@@ -2,7 +2,7 @@
 use std::collections::BTreeSet;
 
 use atomc::frontend::{self, Config, FAMILIES, QkNorm};
-use atomc_config::{Attention, Delta, Experts, GatedBy, Latent, Positions, ShortConv};
+use atomc_config::{Attention, Delta, Experts, GatedBy, Latent, Pooled, Positions, ShortConv};
 use atomc_ir::{Family, Graph, Op, parse};
 use atomc_passes::{Bucket, Cx};
 
@@ -46,6 +46,15 @@ fn config(architecture: &str) -> Config {
     }
     if architecture.starts_with("Deepseek") {
         config["moe_intermediate_size"] = 96.into();
+    }
+    if architecture == "DeepseekV4ForCausalLM" {
+        let own = serde_json::json!({
+            "num_key_value_heads": 1, "qk_rope_head_dim": 8, "q_lora_rank": 32, "o_groups": 2, "o_lora_rank": 16,
+            "index_n_heads": 2, "index_head_dim": 16, "index_topk": 4, "hc_mult": 2, "n_routed_experts": 8,
+            "layer_types": ["compressed_sparse_attention"],
+        });
+        let all = config.as_object_mut().expect("an object");
+        all.extend(own.as_object().expect("an object").clone());
     }
     let text = FAMILIES.iter().any(|family| family.architecture == architecture && family.text_config.is_some());
     let tied = config["tie_word_embeddings"].clone();
@@ -112,6 +121,8 @@ fn families_with_other_ops_after_every_pass() {
 /// products do not add up choices; and two more for a shared expert. Latent attention has three
 /// more: two products per head, and another one of queries. An indexer has five more: the choice,
 /// rows before it, and the rows that attention then reads from memory; so has a choice of blocks.
+/// Rows of blocks have 25 more: two sets of rows, each with four, two parts of attention and what
+/// joins them, an indexer, and the streams before and behind each half.
 #[test]
 fn kernels_of_a_decode_layer() {
     for (target, more) in [("host", 2), ("gfx942", 1)] {
@@ -135,6 +146,7 @@ fn count_kernels(target: &str, of_experts: usize) {
             layer.half::<Experts>().map_or(0, |experts| of_experts + 2 * usize::from(experts.shared.is_some()));
         let latent = layer.half::<Latent>().map_or(0, |latent| 3 + 5 * usize::from(latent.positions != Positions::All));
         let blocks = if layer.half::<Attention>().is_some_and(|all| all.blocks.is_some()) { 5 } else { 0 };
+        let pooled = if layer.half::<Pooled>().is_some() { 25 } else { 0 };
         // Convolution, delta rule and gated norm are three kernels between two products.
         let delta = if layer.half::<Delta>().is_some() { 3 } else { 0 };
         // Both gates of a convolution are kernels of their own.
@@ -151,6 +163,7 @@ fn count_kernels(target: &str, of_experts: usize) {
             + experts
             + latent
             + blocks
+            + pooled
             + delta
             + conv
             + grown

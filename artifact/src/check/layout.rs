@@ -20,7 +20,7 @@ pub(super) fn data(layout: &DataLayout, at: &str) -> Checked {
     power_of_two(alias, row, super::MAX_COUNT, &format!("{at}.alias"))
 }
 
-fn power_of_two(value: usize, least: usize, most: usize, at: &str) -> Checked {
+pub(super) fn power_of_two(value: usize, least: usize, most: usize, at: &str) -> Checked {
     ensure(value.is_power_of_two() && (least..=most).contains(&value), at, || {
         format!("{value} is not a power of two between {least} and {most}")
     })

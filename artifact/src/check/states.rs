@@ -10,6 +10,8 @@ const MAX_STATES: usize = 4 * MAX_LAYERS;
 const MAX_STREAMS: usize = 8;
 /// A page is smaller: kernels compute offsets in a page with 32 bits.
 const MAX_PAGE: usize = 1 << 32;
+/// Most tokens that have an entry together.
+const MAX_EVERY: usize = 1024;
 /// Bytes that an element of a stream has once kernels have widened it.
 const WIDENED: usize = 2;
 
@@ -41,7 +43,9 @@ pub(super) fn states(target: &Target, layers: usize, at: &str) -> Checked {
 }
 
 fn paged(pages: &Paged, layout: &DataLayout, at: &str) -> Checked {
-    let Paged { block_bytes, ref streams, window } = *pages;
+    let Paged { block_bytes, ref streams, window, every } = *pages;
+    super::layout::power_of_two(every, 1, MAX_EVERY, &format!("{at}.every"))?;
+    ensure(every == 1 || window == 0, at, || format!("a window of {window} keys, but an entry is of {every} tokens"))?;
     ensure(window <= MAX_COUNT, &format!("{at}.window"), || format!("{window} keys are more than {MAX_COUNT}"))?;
     ensure((1..=MAX_STREAMS).contains(&streams.len()), &format!("{at}.streams"), || {
         format!("{} are not between 1 and {MAX_STREAMS}", streams.len())

@@ -574,6 +574,15 @@ fn pages_are_what_their_streams_take() {
     refused_pages(|pages| pages.streams.clear(), "streams: 0 are not between 1 and 8");
     let window = format!("window: {} keys are more than 1073741824", usize::MAX);
     refused_pages(|pages| pages.window = usize::MAX, &window);
+    refused_pages(|pages| pages.every = 3, "every: 3 is not a power of two between 1 and 1024");
+    let both = |pages: &mut Paged| (pages.window, pages.every) = (8, 4);
+    refused(
+        |m| match &mut m.targets[0].groups[0] {
+            StateGroup::Paged(pages) => both(pages),
+            StateGroup::Slots(_) => unreachable!("the sample's first group"),
+        },
+        "targets[0].groups[0].paged: a window of 8 keys, but an entry is of 4 tokens",
+    );
     refused_pages(
         |pages| pages.streams[0].name = "../k".into(),
         r#"streams[0].name: "../k" is not a name of 1 to 64 of A-Z, a-z, 0-9, `_`, `.` and `-`"#,

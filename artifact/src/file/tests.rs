@@ -73,7 +73,12 @@ fn pages() -> Paged {
         layout,
     };
     let (k, v) = (stream("k", 0, 2, StreamLayout::Tokens), stream("v", 512, 2, StreamLayout::Numbers));
-    Paged { block_bytes: 1024, streams: vec![k, v, stream("first", 0, 1, StreamLayout::Prefix { of: 0 })], window: 0 }
+    Paged {
+        block_bytes: 1024,
+        streams: vec![k, v, stream("first", 0, 1, StreamLayout::Prefix { of: 0 })],
+        window: 0,
+        every: 1,
+    }
 }
 
 fn def(symbol: &str) -> KernelDef {

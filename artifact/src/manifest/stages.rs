@@ -61,7 +61,7 @@ impl Target {
         });
         Target {
             weights: weights.keys().map(|&index| self.weights[index].clone()).collect(),
-            states: states.keys().map(|&state| self.states[state].clone()).collect(),
+            states: states.keys().map(|&state| self.states[state]).collect(),
             plans,
             ..self.clone()
         }

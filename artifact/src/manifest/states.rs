@@ -19,7 +19,8 @@ pub struct State {
 #[serde(rename_all = "lowercase")]
 pub enum StateGroup {
     /// A sequence has a page for every
-    /// [`DataLayout::block_tokens`](super::DataLayout::block_tokens) of its tokens.
+    /// [`DataLayout::block_tokens`](super::DataLayout::block_tokens) of its tokens, or of its
+    /// blocks of [`Paged::every`] tokens.
     Paged(Paged),
     /// A sequence has one slot, whatever its length, which is zero when it begins and which every
     /// step replaces.
@@ -38,6 +39,17 @@ pub struct Paged {
     /// Keys that a token sees at most, itself among them; 0 for all. Pages that lie further back
     /// are not read.
     pub window: usize,
+    /// Tokens that have an entry together: a page has entries of this many times as many tokens.
+    #[serde(default = "one", skip_serializing_if = "is_one")]
+    pub every: usize,
+}
+
+fn one() -> usize {
+    1
+}
+
+fn is_one(every: &usize) -> bool {
+    *every == 1
 }
 
 impl Paged {

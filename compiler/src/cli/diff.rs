@@ -219,10 +219,11 @@ fn of_target<'a>(artifact: &'a Artifact, target: &'a Target) -> impl Iterator<It
 fn kept(group: &StateGroup) -> String {
     match group {
         StateGroup::Slots(slots) => format!("{} a sequence", size(slots.bytes)),
-        StateGroup::Paged(Paged { block_bytes, streams, window }) => {
+        StateGroup::Paged(Paged { block_bytes, streams, window, every }) => {
             let stream = |s: &PageStream| format!("{} {} x {} {}", s.name, s.heads, s.width, s.dtype.name());
             let streams: Vec<String> = streams.iter().map(stream).collect();
-            format!("pages of {}: {}, window {window}", size(*block_bytes), streams.join(", "))
+            let of = if *every > 1 { format!(", {every} tokens an entry") } else { String::new() };
+            format!("pages of {}: {}, window {window}{of}", size(*block_bytes), streams.join(", "))
         }
     }
 }

@@ -177,7 +177,7 @@ fn pages(target: &Target) -> impl Iterator<Item = (usize, &Paged)> {
 
 /// Bytes of pages that a token takes, over `states` states.
 fn page_bytes(target: &Target, (states, pages): (usize, &Paged)) -> usize {
-    pages.block_bytes.saturating_mul(states) / target.layout.block_tokens
+    pages.block_bytes.saturating_mul(states) / (target.layout.block_tokens * pages.every)
 }
 
 /// Bytes of pages that a token takes, over all states.
@@ -189,7 +189,8 @@ fn show_memory(out: &mut impl Write, target: &Target) -> Result<(), Failure> {
     writeln!(out, "  weights {} buffers, {}", target.weights.len(), size(weight_bytes(target)))?;
     for (states, group) in pages(target) {
         let Some(PageStream { heads, width, dtype, .. }) = group.streams.first() else { continue };
-        let (tokens, bytes) = (target.layout.block_tokens, size(page_bytes(target, (states, group))));
+        let tokens = target.layout.block_tokens * group.every;
+        let bytes = size(page_bytes(target, (states, group)));
         write!(
             out,
             "  cache   {states} layers of {heads} heads of {width} {}, blocks of {tokens} tokens, {bytes} a token",
@@ -197,6 +198,9 @@ fn show_memory(out: &mut impl Write, target: &Target) -> Result<(), Failure> {
         )?;
         if group.window > 0 {
             write!(out, ", of the last {} alone", group.window)?;
+        }
+        if group.every > 1 {
+            write!(out, ", an entry for {} tokens", group.every)?;
         }
         writeln!(out)?;
     }

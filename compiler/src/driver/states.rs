@@ -21,6 +21,8 @@ enum Group {
         ty: CacheType,
         /// Keys that a token sees, 0 for all.
         window: usize,
+        /// Tokens that have an entry together.
+        every: usize,
     },
     Slots {
         bytes: usize,
@@ -38,7 +40,10 @@ impl States {
     fn add(&mut self, graph: &Graph) -> Result<(), Diagnostic> {
         for (v, name) in inputs(graph) {
             let group = match graph.ty(v) {
-                Type::Cache(ty) => Group::Paged { ty: *ty, window: window(graph, v, name)? },
+                Type::Cache(ty) => {
+                    let (window, every) = reach(graph, v, name)?;
+                    Group::Paged { ty: *ty, window, every }
+                }
                 Type::Slots(ty) => Group::Slots { bytes: ty.bytes() },
                 Type::Tensor(_) | Type::Batch => continue,
             };
@@ -62,7 +67,7 @@ impl States {
     /// The groups, as an arch lays them out.
     pub fn groups(&self, arch: &Arch) -> Vec<StateGroup> {
         let group = |group: &Group| match *group {
-            Group::Paged { ty, window } => StateGroup::Paged(paged(ty, window, arch)),
+            Group::Paged { ty, window, every } => StateGroup::Paged(paged(ty, (window, every), arch)),
             Group::Slots { bytes } => StateGroup::Slots(Slots { bytes }),
         };
         self.groups.iter().map(group).collect()
@@ -85,25 +90,32 @@ fn layer(name: &str) -> Result<usize, Diagnostic> {
     })
 }
 
-/// The keys that any attention over a state sees, 0 for all.
-fn window(graph: &Graph, state: Value, name: &str) -> Result<usize, Diagnostic> {
-    let (mut windows, mut rest) = (vec![], vec![state]);
+/// The keys that any attention over a state sees, 0 for all, and the tokens that have an entry
+/// together.
+fn reach(graph: &Graph, state: Value, name: &str) -> Result<(usize, usize), Diagnostic> {
+    let (mut windows, mut every, mut rest) = (vec![], 1, vec![state]);
     while let Some(v) = rest.pop() {
         for (user, slot) in graph.users(v) {
             match *graph.op(user) {
-                Op::Attention { window, .. } => windows.push(window),
+                Op::Attention { window, .. } | Op::AttendPart { window, .. } => windows.push(window),
                 Op::AttendListed { .. } | Op::Choose { .. } | Op::ChooseBlocks { .. } => windows.push(0),
+                // A row of two blocks is made by the last token of the second one.
+                Op::Pool { every, overlap } => windows.push(if overlap { 2 * every } else { every }),
                 Op::KvWrite {} | Op::KeyWrite { .. } if slot == 0 => rest.push(user.into()),
                 _ => {}
+            }
+            if let Op::KeyWrite { every: Some(tokens), .. } = *graph.op(user) {
+                every = tokens;
             }
         }
     }
     let widest = if windows.contains(&0) { Some(0) } else { windows.into_iter().max() };
-    widest.ok_or_else(|| Diagnostic::new("driver::state", format!("no attention reads the state `%{name}`")))
+    let read = widest.map(|widest| (widest, every));
+    read.ok_or_else(|| Diagnostic::new("driver::state", format!("no attention reads the state `%{name}`")))
 }
 
 /// Pages of K, then V, which may be a part of K.
-fn paged(ty: CacheType, window: usize, arch: &Arch) -> Paged {
+fn paged(ty: CacheType, (window, every): (usize, usize), arch: &Arch) -> Paged {
     let layout = CacheLayout::of(ty, &arch.memory);
     let stream = |name: &str, (start, head): (usize, usize), width, layout| PageStream {
         name: name.into(),
@@ -116,7 +128,7 @@ fn paged(ty: CacheType, window: usize, arch: &Arch) -> Paged {
     let k = stream("k", (0, layout.head_bytes), ty.head_dim, StreamLayout::Tokens);
     let of_values = if ty.is_prefix { StreamLayout::Prefix { of: 0 } } else { StreamLayout::Numbers };
     let v = stream("v", (layout.v_offset, layout.value_bytes), ty.value_dim, of_values);
-    Paged { block_bytes: layout.block_bytes, streams: vec![k, v], window }
+    Paged { block_bytes: layout.block_bytes, streams: vec![k, v], window, every }
 }
 
 #[cfg(test)]
@@ -150,6 +162,26 @@ mod tests {
         assert_eq!(found, [(0, 0), (1, 1), (2, 0), (3, 2)]);
         let window = |group: &Group| if let Group::Paged { window, .. } = group { *window } else { usize::MAX };
         assert_eq!(states.groups.iter().map(window).collect::<Vec<_>>(), [0, 8, 0]);
+    }
+
+    /// What tokens give to rows lies in pages with a window of two blocks, and a page of rows has
+    /// one for each block.
+    #[test]
+    fn rows_of_blocks_are_groups_of_their_own() {
+        let text =
+            "graph @step(%q: f32[T, 2, 32], %k: f32[T, 1, 64], %bias: f32[4, 64], %r: f32[T, 1, 32], %batch: batch, \
+                    %parts0: cache<f32, 1, 64>, %rows0: cache<f32, 1, 32, prefix 32>) {
+  %0 = kv_write %parts0, %k, %k, %batch : cache<f32, 1, 64>
+  %1 = pool %0, %bias, %batch {every = 4, overlap = true} : f32[T, 32]
+  %2 = key_write %rows0, %r, %batch {values = 32, every = 4} : cache<f32, 1, 32, prefix 32>
+  %3, %4 = attend_part %q, %2, %batch {scale = 0.5, window = 0, every = 4} : f32[T, 2, 32], f32[T, 4]
+  return %1, %3, %4, %0, %2
+}
+";
+        let states = states(text).unwrap();
+        let of =
+            |group: &Group| if let Group::Paged { window, every, .. } = group { [*window, *every] } else { [0; 2] };
+        assert_eq!(states.groups.iter().map(of).collect::<Vec<_>>(), [[8, 1], [0, 4]]);
     }
 
     #[test]

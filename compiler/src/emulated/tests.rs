@@ -106,7 +106,7 @@ fn manifest(chip: &str) -> Manifest {
         layout: DataLayout { row: 8, alias: 1024, rows: 1, panel: 8, group_bytes: 16, block_tokens: 8, align: 256 },
         weights: vec![weight],
         states: vec![State { layer: 0, group: 0 }],
-        groups: vec![StateGroup::Paged(Paged { block_bytes: 2 * block, streams, window: 0 })],
+        groups: vec![StateGroup::Paged(Paged { block_bytes: 2 * block, streams, window: 0, every: 1 })],
         hidden: Hidden { dtype: DType::BF16, width: 1, stride: 1, bytes: 64 },
 
         draft: None,

@@ -37,7 +37,7 @@ impl Kind for Attention {
         states
     }
 
-    fn build(&self, builder: &mut LayerBuilder, x: Value, Given { states, ropes, growth, batch }: Given) -> Left {
+    fn build(&self, builder: &mut LayerBuilder, x: Value, Given { states, ropes, growth, batch, .. }: Given) -> Left {
         let grows = builder.config.growth.is_some_and(|growth| !growth.unturned || self.rope.is_none());
         let tables = (self.rope.map(|rope| ropes[rope]), growth.filter(|_| grows));
         builder.attention(self, x, tables, (states, batch))
@@ -145,7 +145,7 @@ impl LayerBuilder<'_> {
             self.turned(row, rope, all.in_pairs)
         };
         let (queries, key) = (turned("q", all.kv_heads, parts)?, turned("k", 1, 1)?);
-        let keys = self.b.push(Op::KeyWrite { values: dim }, &[cache, key, batch])?;
+        let keys = self.b.push(Op::KeyWrite { values: dim, every: None }, &[cache, key, batch])?;
         let op = Op::ChooseBlocks { k: most, block: size, local };
         Ok((self.b.push(op, &[queries, keys, batch])?, keys))
     }

@@ -8,7 +8,7 @@ use atomc_config::{Draft, Fusion, Head};
 use atomc_ir::results::{DRAFTED, HIDDEN, LOGITS};
 use atomc_ir::{Builder, DType, Diagnostic, Dim, Graph, Op, Shape, Type, Value};
 
-use super::layer::{Carried, LayerBuilder, Made, norm};
+use super::layer::{Carried, LayerBuilder, Made, Tokens, norm};
 use super::model::{Around, caches, growth, head, index, picked_tokens, ropes, through};
 use super::product::Factor;
 use super::{Config, Part};
@@ -49,7 +49,8 @@ pub fn graph(config: &Config, draft: &Draft, part: Part) -> Result<Graph, Diagno
             Fusion::Mtp(fusion) if number == 0 => (fused(builder.b, model, fusion, [embedded, hidden])?, None),
             _ => (x, None),
         };
-        let given = Around { states: &caches[number], ropes: &ropes, growth, batch };
+        let tokens = Tokens { ids, positions, lengths };
+        let given = Around { states: &caches[number], ropes: &ropes, growth, batch, tokens };
         let (out, made) = through(&mut builder, layer, entering, given)?;
         states.extend(made);
         x = out;

@@ -13,8 +13,8 @@ impl Kind for Experts {
         Ok(Experts { shared, ..self.clone() })
     }
 
-    fn build(&self, builder: &mut LayerBuilder, x: Value, _given: Given) -> Left {
-        Ok((builder.experts(self, x)?, vec![]))
+    fn build(&self, builder: &mut LayerBuilder, x: Value, given: Given) -> Left {
+        Ok((builder.experts(self, x, given.tokens.ids)?, vec![]))
     }
 }
 
@@ -77,10 +77,10 @@ struct Projections<'a> {
 
 impl<'a> LayerBuilder<'a> {
     /// What the experts of each token make of `x`.
-    fn experts(&mut self, all: &Experts, x: Value) -> Made {
+    fn experts(&mut self, all: &Experts, x: Value, ids: Value) -> Made {
         let dtype = self.config.dtype;
         let held = Held::new(all.count, self.part.expert_ranks);
-        let (mut weights, experts, ones) = self.route(all, held, x)?;
+        let (mut weights, experts, ones) = self.route(all, held, [x, ids])?;
         let mut entering = x;
         if let Some(ones) = ones {
             entering = self.b.push(Op::Combine {}, &[x, weights])?;
@@ -156,7 +156,7 @@ impl<'a> LayerBuilder<'a> {
         &mut self,
         all: &Experts,
         held: Option<Held>,
-        x: Value,
+        [x, ids]: [Value; 2],
     ) -> Result<(Value, Value, Option<Value>), Diagnostic> {
         let (router, count) = (&all.router, all.count);
         let path = format!("{}.{}", self.path, router.module);
@@ -187,6 +187,7 @@ impl<'a> LayerBuilder<'a> {
                 Score::Softmax => atomc_ir::Score::Softmax,
                 Score::Sigmoid => atomc_ir::Score::Sigmoid,
                 Score::Chosen => atomc_ir::Score::Chosen,
+                Score::RootSoftplus => atomc_ir::Score::RootSoftplus,
             },
             groups: router.groups,
             kept: router.kept,
@@ -194,6 +195,13 @@ impl<'a> LayerBuilder<'a> {
             renormalise: router.renormalise,
             scale: router.scale,
         };
+        if let Some(table) = router.table {
+            let (name, shape) = (format!("{}.{table}", self.path), [self.config.vocab, router.chosen]);
+            let table = expected(self.b, name, &shape, Fact::Below(count))?;
+            let chosen = self.b.gather(table, ids)?;
+            let weights = self.b.push(Op::RouteGiven { by }, &[logits, chosen])?;
+            return Ok((weights, Value { out: 1, ..weights }, None));
+        }
         let first = held.map(|held| held.first_of_rank(self.b)).transpose()?;
         let operands: Vec<Value> = [logits].into_iter().chain(correction).chain(first).collect();
         let held = held.map(Held::most);

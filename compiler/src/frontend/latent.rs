@@ -44,7 +44,7 @@ impl Kind for Latent {
         ]
     }
 
-    fn build(&self, builder: &mut LayerBuilder, x: Value, Given { states, ropes, growth, batch }: Given) -> Left {
+    fn build(&self, builder: &mut LayerBuilder, x: Value, Given { states, ropes, growth, batch, .. }: Given) -> Left {
         builder.latent(self, x, (self.embedding.map(|rope| ropes[rope]), growth), (states, batch))
     }
 }
@@ -86,7 +86,7 @@ impl LayerBuilder<'_> {
         let turned = self.b.push(part(heads, nope, rope, nope + rope), &[q])?;
         let turned = self.turned(turned, table, all.in_pairs)?;
         let query = self.b.push(Op::Beside {}, &[query, turned])?;
-        let state = self.b.push(Op::KeyWrite { values: rank }, &[cache, key, batch])?;
+        let state = self.b.push(Op::KeyWrite { values: rank, every: None }, &[cache, key, batch])?;
         let mut states = vec![state];
         let seen = match all.positions {
             Positions::All => self.b.push(Op::Attention { scale, window: 0 }, &[query, state, batch])?,
@@ -131,12 +131,12 @@ impl LayerBuilder<'_> {
         let k = self.b.push(Op::LayerNorm { eps: INDEXER_EPS }, &[k, norm[0], norm[1]])?;
         let k = self.b.heads(k, 1, dim)?;
         let k = self.turned(k, table, in_pairs)?;
-        let keys = self.b.push(Op::KeyWrite { values: dim }, &[cache, k, batch])?;
+        let keys = self.b.push(Op::KeyWrite { values: dim, every: None }, &[cache, k, batch])?;
         let name = format!("{path}.weights_proj.weight");
         let weight = self.b.weight(name, self.config.dtype, &[heads, self.config.hidden]);
         let weights = self.b.linear(x, weight, DType::F32)?;
         let weights = self.b.scale(weights, (heads as f64 * dim as f64).powf(-0.5))?;
-        Ok((self.b.push(Op::Choose { k: most }, &[q, weights, keys, batch])?, keys))
+        Ok((self.b.push(Op::Choose { k: most, every: None }, &[q, weights, keys, batch])?, keys))
     }
 
     /// The rows that queries are made of, and their width.

@@ -38,6 +38,14 @@ pub struct Unit {
     pub unit: usize,
 }
 
+/// What a step is told of its tokens.
+#[derive(Clone, Copy)]
+pub struct Tokens {
+    pub ids: Value,
+    pub positions: Value,
+    pub lengths: Value,
+}
+
 /// What a half is given beside rows: its states, the tables of the rotary embeddings, the batch.
 #[derive(Clone, Copy)]
 pub struct Given<'a> {
@@ -46,6 +54,7 @@ pub struct Given<'a> {
     /// What queries are multiplied with, if they grow.
     pub growth: Option<Value>,
     pub batch: Value,
+    pub tokens: Tokens,
 }
 
 /// The state of building one layer. Each kind of mixer and of feed-forward has a file that adds its

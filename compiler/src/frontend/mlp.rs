@@ -60,6 +60,9 @@ impl LayerBuilder<'_> {
             Gate::Alone(activation) => return self.b.map(formula(activation), &inner[1..]),
             Gate::Plain(activation) => (activation, Elementwise::Mul),
             Gate::Limited { activation, limit } => (activation, Elementwise::MulLimited { limit: Number(limit) }),
+            Gate::Bounded { limit } => {
+                return self.b.map(Elementwise::SiluBounded { limit: Number(limit) }, &inner);
+            }
             Gate::Clamped { alpha, limit } => {
                 let op = Elementwise::SwigluClamped { alpha: Number(alpha), limit: Number(limit) };
                 return self.b.map(op, &inner);

@@ -1,10 +1,11 @@
 //! From a configuration to the graph of one step.
 //!
-//! `model.rs` is the graph of a step. `attention.rs`, `latent.rs`, `delta.rs`, `conv.rs`, `mlp.rs`
-//! and `experts.rs` are the graphs of a layer's halves, with the rule by which ranks share each
-//! out. `layer.rs` has the parts that all halves are made of. `product.rs` is a product with a
-//! weight, quantised or not. `part.rs` is the part of a model that an artifact computes. `draft.rs`
-//! is the graph of a draft's step.
+//! `model.rs` is the graph of a step. `attention.rs`, `latent.rs`, `pooled.rs`, `delta.rs`,
+//! `conv.rs`, `mlp.rs` and `experts.rs` are the graphs of a layer's halves, with the rule by which
+//! ranks share each out. `layer.rs` has the parts that all halves are made of. `product.rs` is a
+//! product with a weight, quantised or not. `part.rs` is the part of a model that an artifact
+//! computes. `draft.rs` is the graph of a draft's step, `streams.rs` what goes through layers in
+//! place of one row.
 mod asked;
 mod attention;
 mod conv;
@@ -16,8 +17,10 @@ mod layer;
 mod mlp;
 mod model;
 mod part;
+mod pooled;
 mod product;
 mod ssm;
+mod streams;
 
 use atomc_config::Draft;
 use atomc_ir::{Diagnostic, Graph};

@@ -7,11 +7,11 @@ use atomc_artifact::manifest;
 use atomc_config::{Draft, Fusion, Growth, Half, Layer, of_kind};
 use atomc_ir::results::{DRAFTED, EMBEDDINGS, HIDDEN, LOGITS, PICKS, WHOLE_LOGITS};
 use atomc_ir::trial::round;
-use atomc_ir::{Builder, DType, Diagnostic, Dim, Graph, Op, Shape, Type, Value};
+use atomc_ir::{Builder, DType, Diagnostic, Dim, Graph, Op, Shape, Turn, Type, Value};
 
-use super::layer::{Carried, Given, Kind, LayerBuilder, Made, Unit, norm};
+use super::layer::{Carried, Given, Kind, LayerBuilder, Made, Tokens, Unit, norm};
 use super::product::Factor;
-use super::{Asked, Config, Part, draft};
+use super::{Asked, Config, Part, draft, streams};
 
 /// The module of the head, and its tensor.
 const HEAD_MODULE: &str = "lm_head";
@@ -36,6 +36,7 @@ fn last_norm(config: &Config) -> String {
 /// the rows that a draft goes on from.
 pub fn graph(config: &Config, part: Part, asked: Asked) -> Result<Graph, Diagnostic> {
     check_hidden(config, asked.hidden)?;
+    check_streams(config, &asked)?;
     let own = part.of(config)?;
     let mut b = Builder::new(config.architecture);
     let [ids, positions, lengths] = ["ids", "positions", "lengths"].map(|name| index(&mut b, name, Dim::Tokens));
@@ -50,7 +51,8 @@ pub fn graph(config: &Config, part: Part, asked: Asked) -> Result<Graph, Diagnos
         true => b.scale(picked, round(config.scales.embedding, config.dtype))?,
         false => b.at(config.path).scale(picked, config.scales.embedding)?,
     };
-    let mut x = embedded;
+    let mut x = streams::spread(&mut b, config.streams, embedded)?;
+    let tokens = Tokens { ids, positions, lengths };
     let mut ropes = ropes(&mut b, config, (positions, lengths))?;
     let mut growth = growth(&mut b, config, positions)?;
 
@@ -66,13 +68,14 @@ pub fn graph(config: &Config, part: Part, asked: Asked) -> Result<Graph, Diagnos
         }
         let mut builder =
             LayerBuilder { b: &mut b, config, part, index, path: config.layer_path(index), carried: &mut carried };
-        let given = Around { states: &caches[index], ropes: &ropes, growth, batch };
+        let given = Around { states: &caches[index], ropes: &ropes, growth, batch, tokens };
         let (out, made) = through(&mut builder, layer, (x, None), given)?;
         states.extend(made);
         x = out;
         entered.push(x);
     }
 
+    x = streams::gathered(&mut b, config, x)?;
     let last = last_norm(config);
     let picked = b.at(&last).gather(x, rows)?;
     let normed = norm(&mut b, config, picked, &last, config.hidden)?;
@@ -139,6 +142,7 @@ pub struct Around<'a> {
     pub ropes: &'a [Value],
     pub growth: Option<Value>,
     pub batch: Value,
+    pub tokens: Tokens,
 }
 
 /// The rows that leave a layer, and its new states. `seen` is what its first half sees, if that is
@@ -147,20 +151,24 @@ pub fn through(
     builder: &mut LayerBuilder,
     layer: &Layer,
     (mut x, mut seen): (Value, Option<Value>),
-    Around { states, ropes, growth, batch }: Around,
+    Around { states, ropes, growth, batch, tokens }: Around,
 ) -> Result<(Value, States), Diagnostic> {
     let mut left = States::new();
-    for (half, states) in layer.halves.iter().zip(states) {
+    for (number, (half, states)) in layer.halves.iter().zip(states).enumerate() {
         let (before, after) = half.norms;
+        let (entering, weights) = builder.entering(x, number)?;
         let normed = match seen.take() {
             Some(seen) => seen,
-            None => builder.normed(x, before)?,
+            None => builder.normed(entering, before)?,
         };
         seen = layer.parallel.then_some(normed);
         let kept: Vec<Value> = states.iter().map(|(_, state)| *state).collect();
-        let given = Given { states: &kept, ropes, growth, batch };
+        let given = Given { states: &kept, ropes, growth, batch, tokens };
         let (out, made) = of_kind!(&half.kind, of => of.build(builder, normed, given)?);
-        x = builder.residual(x, out, after)?;
+        x = match weights {
+            Some(weights) => builder.mixed(x, out, weights)?,
+            None => builder.residual(x, out, after)?,
+        };
         left.extend(states.iter().map(|(name, _)| name.clone()).zip(made));
     }
     Ok((x, left))
@@ -179,6 +187,16 @@ fn check_hidden(config: &Config, hidden: &[usize]) -> Result<(), Diagnostic> {
         }
     }
     Ok(())
+}
+
+/// Checks that nobody asks for rows inside a model of several streams.
+fn check_streams(config: &Config, asked: &Asked) -> Result<(), Diagnostic> {
+    if config.streams.is_none() || asked.hidden.is_empty() && asked.draft.is_none() {
+        return Ok(());
+    }
+    let (option, what) = if asked.draft.is_some() { ("--draft", "a draft") } else { ("--hidden", "layers' inputs") };
+    let message = format!("{what} of a model with several streams in place of one row: this is not supported");
+    Err(Diagnostic::new("config::streams", message).at(option))
 }
 
 /// The states of each half of each layer of the rank, with their names, whose numbers begin with
@@ -207,7 +225,8 @@ pub fn ropes(b: &mut Builder, config: &Config, (positions, lengths): (Value, Val
     for rope in &config.ropes {
         let freqs = b.rope_freqs(rope.freqs(config.context))?;
         let (growth, original) = rope.growth();
-        tables.push(b.push(Op::RopeTable { scale: rope.scale, growth, original }, &[positions, lengths, freqs])?);
+        let op = Op::RopeTable { scale: rope.scale, growth, original, turn: Turn::Token };
+        tables.push(b.push(op, &[positions, lengths, freqs])?);
     }
     Ok(tables)
 }

@@ -60,7 +60,7 @@ impl LayerBuilder<'_> {
         let gate = self.inner_part(all, x, &[(0, width)])?;
         let mixed = self.inner_part(all, x, &channels(all, width))?;
         let steps = self.inner_part(all, x, &[(width + all.channels(), all.heads)])?;
-        let (mixed, conv) = self.mixed(all, &path, mixed, (states[0], batch))?;
+        let (mixed, conv) = self.after_conv(all, &path, mixed, (states[0], batch))?;
         self.b.at(&path);
         let &Ssm { heads, head_dim, groups, state, .. } = own;
         let mut part = |start, heads: usize, width| {
@@ -99,7 +99,7 @@ impl LayerBuilder<'_> {
     }
 
     /// The rows after the convolution and its activation, and the state that it leaves.
-    fn mixed(
+    fn after_conv(
         &mut self,
         all: &Ssm,
         path: &str,

@@ -1,6 +1,6 @@
 use super::*;
-use atomc_ir::parse;
 use atomc_ir::rope::Scaling;
+use atomc_ir::{DType, parse};
 use serde_json::{Value, json};
 
 /// A small model that every family can read, with these fields changed; a `null` in the patch
@@ -181,4 +181,49 @@ fn rules_that_nothing_follows() {
     assert!(help.contains("lm_head") && help.contains("model.layers.*.self_attn.q_proj"), "{help}");
     let (router, _) = built("Qwen3MoeForCausalLM", &["*.mlp.gate=fp8"]).expect_err("a router");
     assert_eq!(router, "--quant *.mlp.gate=…: model.layers.0.mlp.gate is a product whose weight is not quantised here");
+}
+
+mod streams {
+    use atomc_artifact::manifest::Attention;
+
+    use super::*;
+
+    /// A model of each kind of layer with rows of blocks of tokens.
+    fn config() -> Config {
+        read(json!({
+            "architectures": ["DeepseekV4ForCausalLM"], "num_hidden_layers": 3, "num_key_value_heads": 1, "head_dim": 16,
+            "qk_rope_head_dim": 8, "o_groups": 2, "compress_ratios": [0, 4, 128], "num_hash_layers": 1,
+            "n_routed_experts": 8, "index_head_dim": 16,
+        }))
+    }
+
+    /// Each layer has the caches of its kind.
+    #[test]
+    fn caches_of_each_kind_of_layer() {
+        let graph = graph(&config()).expect("a graph");
+        let states = graph.inputs().into_iter().filter(|&v| graph.ty(v).is_state());
+        let names: Vec<String> = states.map(|v| format!("{:?}", graph.op(v.node))).collect();
+        let name = |of: &str| names.iter().filter(|name| name.contains(&format!("\"{of}"))).count();
+        let found = ["kv0", "kv1", "kv2", "parts", "rows", "index_parts1", "index1"].map(name);
+        assert_eq!((names.len(), found), (9, [1, 1, 1, 2, 2, 1, 1]));
+    }
+
+    #[test]
+    fn what_is_not_there_is_refused_by_name() {
+        let fault = |part: Part, asked: Asked| graph_with(&config(), part, asked).expect_err("a fault").to_string();
+        let (part, asked) = (Part::default(), Asked::default());
+        let shared = "several streams in place of one row, rows of blocks and experts by token are not shared out";
+        assert_eq!(fault(Part { ranks: 2, ..part }, asked), format!("--tp: {shared}"));
+        assert_eq!(fault(Part { expert_ranks: 2, ..part }, asked), format!("--ep: {shared}"));
+        let caller =
+            "--attention: attention over rows of blocks is the artifact's own: a framework does not compute it here";
+        assert_eq!(fault(Part { attention: Attention::Caller, ..part }, asked), caller);
+        let inside =
+            "--hidden: layers' inputs of a model with several streams in place of one row: this is not supported";
+        assert_eq!(fault(part, Asked { hidden: &[1], ..asked }), inside);
+        let mut bytes = config();
+        bytes.cache = Some(DType::F8E4M3);
+        let said = graph(&bytes).expect_err("a fault").to_string();
+        assert_eq!(said, "--cache-dtype: a cache of bytes of rows of blocks is not supported");
+    }
 }

@@ -60,7 +60,7 @@ fn whole<const N: usize>(places: &Places, first: usize, wave: &mut Wave) {
 /// # Safety
 /// They are readable.
 unsafe fn words<const N: usize>(at: u64) -> [u32; N] {
-    if N % 2 != 0 || at % 8 != 0 {
+    if !N.is_multiple_of(2) || !at.is_multiple_of(8) {
         // SAFETY: the caller's.
         return unsafe { (at as *const [u32; N]).read_unaligned() };
     }
@@ -185,7 +185,7 @@ fn write(places: &Places, width: Width, data: Registers, wave: &Wave) {
 /// # Safety
 /// There is room for them.
 unsafe fn put_words(at: u64, count: usize, word: impl Fn(usize) -> u32) {
-    let pairs = if at % 8 == 0 { count / 2 } else { 0 };
+    let pairs = if at.is_multiple_of(8) { count / 2 } else { 0 };
     for pair in 0..pairs {
         let both = u64::from(word(2 * pair)) | u64::from(word(2 * pair + 1)) << 32;
         // SAFETY: the caller's; an aligned place of an atomic number.

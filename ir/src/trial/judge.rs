@@ -2,8 +2,9 @@
 use super::mask::Mask;
 use super::{Bound, Operand, Trial, fetch, groups};
 use crate::graph::Value;
-use crate::interp::{CacheState, Real, SlotState, Tensor, Val};
+use crate::interp::{CacheState, Real, SlotState, Tensor, Val, complete};
 use crate::layout::Groups;
+use crate::ops::Op;
 use crate::types::{CacheType, DType, SlotsType, TensorType, Type};
 
 /// How a result fared.
@@ -155,7 +156,7 @@ impl Trial<'_> {
                 let batch = self.step.batch();
                 let keys = c.heads * c.head_dim;
                 for (place, &token) in rows.iter().enumerate() {
-                    let at = (batch.sequences[token], batch.positions[token]);
+                    let Some(at) = self.written(v, (batch.sequences[token], batch.positions[token])) else { continue };
                     let entry = &want.entries[&at];
                     for col in mask.cols(place) {
                         let (value, part) = if col < keys {
@@ -170,6 +171,13 @@ impl Trial<'_> {
             _ => unreachable!("bodies with other results are computed whole"),
         }
         verdict
+    }
+
+    /// The place at which a cache has an entry by the token of a position, if the token writes one.
+    fn written(&self, v: Value, (sequence, position): (i32, i32)) -> Option<(i32, i32)> {
+        let Op::KeyWrite { every: Some(every), .. } = *self.graph.op(v.node) else { return Some((sequence, position)) };
+        let rows = complete(position, Some(every));
+        (rows > complete(position - 1, Some(every))).then(|| (sequence, rows - 1))
     }
 
     /// What of all results no sample leaves out: how many elements there are, padding, and what no
@@ -189,7 +197,8 @@ impl Trial<'_> {
                 Type::Cache(c) => {
                     let before = self.state(v).and_then(|n| operands.get(n)).expect("a state comes from a state");
                     let batch = self.step.batch();
-                    let written = batch.sequences.into_iter().zip(batch.positions).collect::<Vec<_>>();
+                    let tokens = batch.sequences.into_iter().zip(batch.positions);
+                    let written = tokens.filter_map(|at| self.written(v, at)).collect::<Vec<_>>();
                     let elements = written.len() * c.heads * (c.head_dim + c.value_dim);
                     (self.judge_unwritten(*c, &written, before, got), elements)
                 }

@@ -333,14 +333,26 @@ pub fn experts(graph: &Graph, v: Value) -> Option<usize> {
     })
 }
 
-/// Of a parameter that lists what tokens attend to, the lists of a token and the positions of an
-/// entry.
-fn listed_by(graph: &Graph, v: Value) -> Option<(usize, usize)> {
+/// What tokens attend to: the lists of a token, the positions of an entry, and whether an entry is
+/// seen only where all of them are there.
+#[derive(Clone, Copy)]
+struct Listed {
+    lists: usize,
+    size: usize,
+    complete: bool,
+}
+
+/// What a parameter lists, if it does.
+fn listed_by(graph: &Graph, v: Value) -> Option<Listed> {
     graph.users(v).iter().find_map(|&(user, slot)| match *graph.op(user) {
         Op::AttendListed { block: Some(block), .. } if slot == 3 => {
-            Some((graph.ty(graph.operands(user)[1]).as_cache()?.heads, block))
+            let lists = graph.ty(graph.operands(user)[1]).as_cache()?.heads;
+            Some(Listed { lists, size: block, complete: false })
         }
-        Op::AttendListed { block: None, .. } if slot == 3 => Some((1, 1)),
+        Op::AttendListed { block: None, .. } if slot == 3 => Some(Listed { lists: 1, size: 1, complete: false }),
+        Op::AttendPart { every, .. } if slot == 3 => {
+            Some(Listed { lists: 1, size: every.unwrap_or(1), complete: true })
+        }
         _ => None,
     })
 }
@@ -357,18 +369,27 @@ fn is_table(graph: &Graph, v: Value) -> bool {
 }
 
 /// The sign of a parameter that says how much of a state is kept, or how much of it is made anew,
-/// or that has sums of squares.
+/// or that has sums of squares or of exponentials.
 fn sign_of(graph: &Graph, v: Value) -> Option<f64> {
     graph.users(v).iter().find_map(|&(user, slot)| match (graph.op(user), slot) {
         (Op::DeltaRule { .. } | Op::Scan {}, 4) => Some(-1.0),
-        (Op::DeltaRule { .. } | Op::Scan {}, 5) | (Op::PartNorm { .. }, 2) => Some(1.0),
+        (Op::DeltaRule { .. } | Op::Scan {}, 5) | (Op::PartNorm { .. }, 2) | (Op::Join { .. }, 1 | 3) => Some(1.0),
+        _ => None,
+    })
+}
+
+/// How many experts there are, of a parameter that names those of tokens in f32.
+fn named(graph: &Graph, v: Value) -> Option<usize> {
+    graph.users(v).iter().find_map(|&(user, slot)| match graph.op(user) {
+        Op::RouteGiven { .. } if slot == 1 => graph.ty(graph.operands(user)[0]).as_tensor()?.shape.last(),
         _ => None,
     })
 }
 
 /// Whether a parameter has attention's sinks.
 fn is_sinks(graph: &Graph, v: Value) -> bool {
-    graph.users(v).iter().any(|&(user, slot)| matches!(graph.op(user), Op::Attention { .. }) && slot == 3)
+    let is_it = |op: &Op, slot| matches!((op, slot), (Op::Attention { .. }, 3) | (Op::Join { .. }, 4));
+    graph.users(v).iter().any(|&(user, slot)| is_it(graph.op(user), slot))
 }
 
 fn dtype(ty: &Type) -> Option<DType> {
@@ -387,8 +408,12 @@ fn source(graph: &Graph, v: Value, t: &TensorType, step: &Step, (scale, seed): (
     let cx = step.cx();
     let shape: Vec<usize> = t.shape.0.iter().map(|d| d.at(cx.tokens, cx.rows)).collect();
     let weight = t.shape.0.first().is_none_or(|d| d.fixed().is_some());
-    let (sinks, sign) = (is_sinks(graph, v), sign_of(graph, v));
+    let (sinks, sign, named) = (is_sinks(graph, v), sign_of(graph, v), named(graph, v));
     let number = |random: f64| match t.dtype {
+        _ if named.is_some() => {
+            let count = named.unwrap_or(1) as f64;
+            ((random + 1.0) / 2.0 * count).floor().min(count - 1.0)
+        }
         _ if !weight => sign.map_or(random, |sign| sign * random.abs()) * scale,
         // Powers of two around one.
         DType::E8M0 => (4.0 * random).exp2(),
@@ -444,10 +469,10 @@ impl Random {
 
     /// Positions of each token's sequence up to its own, in ascending order: as many as the list
     /// has room for, if there are as many, and then -1.
-    fn positions(&mut self, t: &TensorType, (lists, size): (usize, usize), step: &Step) -> Vec<i32> {
+    fn positions(&mut self, t: &TensorType, Listed { lists, size, complete }: Listed, step: &Step) -> Vec<i32> {
         let (k, mut all) = (t.choices() / lists, Vec::new());
         for position in step.batch().positions.into_iter().flat_map(|position| std::iter::repeat_n(position, lists)) {
-            let there = position as usize / size + 1;
+            let there = if complete { (position as usize + 1) / size } else { position as usize / size + 1 };
             let count = there.min(k);
             let part = (self.next() + 1.0) / 2.0;
             all.extend((0..count).map(|i| ((i as f64 + part) * there as f64 / count as f64) as i32));

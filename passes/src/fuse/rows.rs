@@ -103,12 +103,15 @@ fn parts_a_norm(graph: &Graph, id: NodeId, v: Value) -> bool {
     matches!(graph.op(v.node).values(), Values::Normed(_)) && rank(v) < rank(id.into())
 }
 
-/// Whether a node needs a whole row of heads that the same kernel would make one by one.
+/// Whether a node needs a whole row of heads that the same kernel would make one by one, or one
+/// whose heads are each of all of another row.
 fn joins_heads(graph: &Graph, free: &BTreeMap<NodeId, Dim>, id: NodeId, row: Value) -> bool {
     let rank = |v: Value| graph.ty(v).as_tensor().map_or(0, |t| t.shape.rank());
-    let is_made = |&heads: &Value| rank(heads) > rank(row) && free.contains_key(&heads.node);
     let wants_all = matches!(graph.op(id).values(), Values::Normed(_) | Values::Coded);
-    wants_all && graph.operands(row.node).iter().any(is_made)
+    let is_of_rows = |heads: Value| graph.op(heads.node).within() == Within::Row;
+    let is_made =
+        |&heads: &Value| rank(heads) > rank(row) && free.contains_key(&heads.node) && (wants_all || is_of_rows(heads));
+    graph.operands(row.node).iter().any(is_made)
 }
 
 /// The level of each free node: the number of kernels that values have left before it.

@@ -1,7 +1,7 @@
 //! A dense decoder as frontends build it, small.
 use atomc_ir::results::{LOGITS, PICKS};
 use atomc_ir::rope::{Freqs, Scaling};
-use atomc_ir::{Builder, CacheType, DType, Diagnostic, Dim, Elementwise, Graph, Op, Shape, Type, Value};
+use atomc_ir::{Builder, CacheType, DType, Diagnostic, Dim, Elementwise, Graph, Op, Shape, Turn, Type, Value};
 
 const VOCAB: usize = 16;
 const HIDDEN: usize = 8;
@@ -68,7 +68,7 @@ impl Model {
         let mut x = self.b.gather(embed, ids)?;
         let freqs = Freqs { theta: 10000.0, dim: self.head_dim, scaling: Scaling::Default };
         let freqs = self.b.at("model.rotary_emb").rope_freqs(freqs)?;
-        let table = Op::RopeTable { scale: 1.0, growth: 0.0, original: 0 };
+        let table = Op::RopeTable { scale: 1.0, growth: 0.0, original: 0, turn: Turn::Token };
         let table = self.b.push(table, &[positions, lengths, freqs])?;
         let mut outputs = vec![];
         for (i, cache) in caches.into_iter().enumerate() {

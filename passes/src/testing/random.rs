@@ -2,7 +2,7 @@
 //! built, so that fewer and smaller numbers give simpler graphs.
 use atomc_ir::results::HIDDEN;
 use atomc_ir::rope::{Freqs, Scaling};
-use atomc_ir::{Block, Builder, CacheType, DType, Dim, Elementwise, Graph, Op, Shape, Type, Value};
+use atomc_ir::{Block, Builder, CacheType, DType, Dim, Elementwise, Graph, Op, Shape, Turn, Type, Value};
 use proptest::prelude::*;
 
 const HEAD_DIM: usize = 4;
@@ -37,7 +37,7 @@ impl Random {
         let cache = b.input("kv0", Type::Cache(CacheType::even(DType::F32, 2, HEAD_DIM)));
         let x = b.input("x", Type::tensor(DType::F32, Shape::led_by(Dim::Tokens, &[8])));
         let freqs = b.rope_freqs(Freqs { theta: 100.0, dim: HEAD_DIM, scaling: Scaling::Default }).expect("even");
-        let table = Op::RopeTable { scale: 1.0, growth: 0.0, original: 0 };
+        let table = Op::RopeTable { scale: 1.0, growth: 0.0, original: 0, turn: Turn::Token };
         let table = b.push(table, &[positions, lengths, freqs]).expect("fits");
         let choices = choices.into_iter();
         Random { choices, b, pool: vec![x], ids, rows, batch, table, cache, cache_read: false, weights: 0 }

@@ -498,7 +498,8 @@ impl Device for Gpu {
     }
 
     fn offer(&mut self, ranks: usize, plans: &[Plan]) -> Result<Option<Peer>, DeviceError> {
-        let Some(start) = self.exchange.filter(|_| plans.iter().flat_map(|plan| &plan.calls).all(super::exchange::fits))
+        let Some(start) =
+            self.exchange.filter(|_| plans.iter().flat_map(|plan| &plan.calls).all(super::exchange::fits))
         else {
             return Ok(None);
         };

@@ -10,6 +10,10 @@ pub enum HostedError {
     Rank { rank: usize, ranks: usize },
     #[error("attention: target `{target}` has no plans that leave it to `{wanted}`; compile with --attention {wanted}")]
     Attention { target: String, wanted: &'static str },
+    #[error(
+        "target `{target}` keeps rows of blocks of {every} tokens, for which frameworks have no pages: `atomc run` and `atomc serve` run it"
+    )]
+    Blocks { target: String, every: usize },
     #[error("draft: {0}")]
     Draft(&'static str),
     #[error("device: {device} has no kernel that makes a step's inputs of a framework's tensors")]

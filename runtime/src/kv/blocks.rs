@@ -29,7 +29,7 @@ impl Table {
 #[derive(Debug)]
 pub struct Blocks {
     /// For slots, all tokens that a sequence may have.
-    block_tokens: usize,
+    pub block_tokens: usize,
     kept: Kept,
     /// Keys that a token sees, 0 for all.
     window: usize,
@@ -45,7 +45,7 @@ pub struct Blocks {
 impl Blocks {
     pub fn new(kept: Kept, Sizes { block_tokens, blocks, slots, max_len, step, .. }: Sizes) -> Blocks {
         let (window, block_tokens, blocks) = match kept {
-            Kept::Pages { window } => (window, block_tokens, blocks),
+            Kept::Pages { window, every } => (window, block_tokens * every, kept.units(blocks, slots)),
             Kept::Slot => (0, max_len.max(1), slots),
         };
         let whole = max_len.div_ceil(block_tokens);

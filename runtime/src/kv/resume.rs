@@ -1,4 +1,5 @@
 //! Resuming: where sequences continue that have the beginning of another, or that are taken back.
+use super::blocks::Blocks;
 use super::{BlockCopy, Fork, Kv, KvError, Mark, SeqId, Sequence, Slot};
 
 /// The point at which a sequence resumes.
@@ -147,7 +148,7 @@ impl Kv {
     }
 
     fn has_slots(&self) -> bool {
-        self.groups.iter().any(super::Blocks::is_slots)
+        self.groups.iter().any(Blocks::is_slots)
     }
 
     /// Whether a sequence has all pages that a token after the first `tokens` sees.
@@ -164,9 +165,17 @@ impl Kv {
         if self.serves(sequence, tokens) { tokens } else { 0 }
     }
 
-    /// Tokens of whole blocks.
+    /// The most tokens, up to `tokens`, that another sequence can begin with: whole blocks. A page
+    /// that these do not fill, because its entries are of several tokens, is copied if one is free.
+    fn shareable(&self, tokens: usize) -> usize {
+        let blocks = tokens / self.block_tokens * self.block_tokens;
+        let has_page = |group: &Blocks| blocks.is_multiple_of(group.block_tokens) || group.free() > 0;
+        if self.groups.iter().all(has_page) { blocks } else { self.whole(tokens) }
+    }
+
+    /// Tokens of whole blocks of all groups.
     fn whole(&self, tokens: usize) -> usize {
-        tokens / self.block_tokens * self.block_tokens
+        tokens / self.unit * self.unit
     }
 
     /// The last snapshot of a sequence, up to `tokens` tokens, that it can resume from.
@@ -181,7 +190,7 @@ impl Kv {
     fn resume(&self, parent: &Sequence, tokens: usize) -> Resume {
         const NOTHING: Resume = Resume { tokens: 0, slot: None };
         if !self.has_slots() {
-            let tokens = self.whole(tokens);
+            let tokens = self.shareable(tokens);
             return if self.serves(parent, tokens) { Resume { tokens, slot: None } } else { NOTHING };
         }
         if tokens == 0 || self.free_slots() + self.snapshots.count() == 0 {
@@ -228,9 +237,9 @@ impl Kv {
         else {
             return Err(KvError::UnknownSequence { sequence: from });
         };
-        let (full, rest) = (tokens / self.block_tokens, tokens % self.block_tokens);
         let pages = self.groups.iter_mut().zip(parent.tables.iter().zip(&mut child.tables)).enumerate();
         for (number, (group, (from, to))) in pages.filter(|(_, (group, _))| !group.is_slots()) {
+            let (full, rest) = (tokens / group.block_tokens, tokens % group.block_tokens);
             group.share(from, to, full);
             if let Some(block) = (rest > 0).then(|| group.take()).flatten() {
                 self.copies.extend(copy(number, from.entries().get(full).copied(), Some(block)));

@@ -1,7 +1,7 @@
 use super::*;
 
-const ALL: Kept = Kept::Pages { window: 0 };
-const SEVEN: Kept = Kept::Pages { window: 7 };
+const ALL: Kept = Kept::ALL;
+const SEVEN: Kept = Kept::Pages { window: 7, every: 1 };
 
 /// A cache of one group, in which all tokens see all keys.
 fn whole(blocks: usize, block_tokens: usize, max_len: usize) -> Kv {
@@ -148,7 +148,7 @@ fn forks_share_what_windows_left() {
 fn never_loses_a_block() {
     for windows in [&[0][..], &[9], &[0, 9], &[1, 5, 64]] {
         let sizes = Sizes { blocks: 32, slots: 0, max_len: 64, step: 9, ..WINDOW };
-        let kept: Vec<Kept> = windows.iter().map(|&window| Kept::Pages { window }).collect();
+        let kept: Vec<Kept> = windows.iter().map(|&window| Kept::Pages { window, every: 1 }).collect();
         let mut kv = Kv::new(&kept, sizes);
         let mut alive: Vec<SeqId> = Vec::new();
         let mut state = 7u64;
@@ -270,3 +270,33 @@ fn sequences_that_cannot_go_back_are_broken() {
 }
 
 mod sharing;
+
+/// Entries of four tokens: a page of theirs is of four blocks of tokens. A sequence that begins
+/// like another has the pages that are full, and a copy of the last one.
+#[test]
+fn pages_of_entries_of_several_tokens() {
+    let four = Kept::Pages { window: 0, every: 4 };
+    let sizes =
+        Sizes { block_tokens: 4, blocks: 200, slots: 0, max_len: 800, step: 800, snapshot_tokens: 4, snapshots: 0 };
+    let mut kv = Kv::new(&[ALL, four], sizes);
+    assert_eq!([ALL, four].map(|kept| kept.units(200, 0)), [200, 50 + SLOTS]);
+    let tables = |kv: &Kv, id: SeqId| kv.tables(id).unwrap().map(<[i32]>::to_vec).collect::<Vec<_>>();
+    let a = kv.add();
+    kv.grow(a, 39).unwrap();
+    let of_a = tables(&kv, a);
+    assert_eq!((of_a[0].len(), of_a[1].len()), (10, 3));
+    let fork = kv.fork(a, 39).unwrap();
+    assert_eq!(fork.tokens, 36);
+    let of_fork = tables(&kv, fork.sequence);
+    assert_eq!((&of_fork[0][..], &of_fork[1][..2]), (&of_a[0][..9], &of_a[1][..2]));
+    let copy = BlockCopy { group: 1, from: of_a[1][2] as usize, to: of_fork[1][2] as usize };
+    assert!(kv.take_copies().eq([copy]) && copy.from != copy.to);
+    // Inside a page that both hold nobody may write.
+    assert_eq!(kv.rewind(fork.sequence, 33), Ok(32));
+    assert_eq!(kv.rewind(fork.sequence, 20), Ok(16));
+    assert_eq!(kv.rewind(a, 37), Ok(37));
+    for id in [a, fork.sequence] {
+        kv.drop_sequence(id).unwrap();
+    }
+    assert_eq!(kv.free_blocks(), 50 + SLOTS);
+}

@@ -58,7 +58,7 @@ impl Toy {
 
     /// One with more tokens and positions.
     pub fn sized(blocks: usize, slots: usize, (vocab, positions): (usize, usize)) -> Toy {
-        let kept = [Kept::Pages { window: 0 }, Kept::Slot];
+        let kept = [Kept::ALL, Kept::Slot];
         let sizes = Sizes {
             block_tokens: BLOCK,
             blocks,

@@ -259,6 +259,7 @@ impl Stage {
             (Tensor::Bytes { float: Float::BF16, bytes }, DType::BF16)
             | (Tensor::Bytes { float: Float::F16, bytes }, DType::F16) => Some(&bytes[first * 2..][..len * 2]),
             (Tensor::Bytes { float: Float::F32, bytes }, DType::F32) => Some(&bytes[first * 4..][..len * 4]),
+            (Tensor::Bytes { float: Float::Code(DType::I32), .. }, DType::F32) => None,
             // Only a weight of such a type is made of them: the tensor was checked.
             (Tensor::Bytes { float: Float::Code(dtype), bytes }, _) => {
                 Some(&bytes[first * dtype.size()..][..len * dtype.size()])
@@ -329,7 +330,9 @@ pub(super) fn read(data: &Tensor, first: usize, out: &mut [f32]) {
                 }
                 Float::F32 => each(bytes, out, f32::from_le_bytes),
                 Float::F64 => each(bytes, out, |b| f64::from_le_bytes(b) as f32),
-                Float::Code(_) | Float::I64 => unreachable!("codes are copied"),
+                Float::Code(DType::I32) => each(bytes, out, |b| i32::from_le_bytes(b) as f32),
+                Float::I64 => each(bytes, out, |b| i64::from_le_bytes(b) as f32),
+                Float::Code(_) => unreachable!("codes are copied"),
             }
         }
     }

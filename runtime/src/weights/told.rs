@@ -261,10 +261,10 @@ pub(super) fn integer(float: Float, bytes: &[u8], number: usize) -> i32 {
     }
 }
 
-/// Reads scales.
+/// Reads scales, or other numbers that a model needs as they are.
 pub(super) fn read(data: &Tensor, first: usize, out: &mut [f32]) {
     match *data {
-        Tensor::Bytes { float: Float::Code(_), bytes } => {
+        Tensor::Bytes { float: Float::Code(code), bytes } if code != DType::I32 => {
             let number = |exponent: u8| match exponent {
                 255 => f32::NAN,
                 exponent => f32::powi(2.0, i32::from(exponent) - 127),

@@ -28,6 +28,11 @@ impl<'c> Code<'c> {
         self.b.build_float_div(self.number(1.0), root, "").expect(BUILT)
     }
 
+    /// The square root, on CPUs.
+    pub fn root(&self, v: Vector<'c>) -> Vector<'c> {
+        self.call("llvm.sqrt", &[v.get_type().into()], &[v.into()]).into_vector_value()
+    }
+
     /// `2^x` by a GPU's own instruction: within two units in the last place, 0 for subnormal
     /// results.
     pub fn exp2(&self, isa: Isa, x: Vector<'c>) -> Vector<'c> {

@@ -7,7 +7,8 @@
 //! `attend_many`: a task is a tile of tokens and a query head; keys and values are in the cache
 //! already.
 //! `attend_listed`: as `attend_one`, but keys and values are in the cache already; those of listed
-//! positions are gathered into blocks first.
+//! positions are gathered into blocks first. So does a part of attention, which stores the largest
+//! score and the sum of each head as well.
 mod gather;
 mod tiles;
 mod transpose;
@@ -15,10 +16,12 @@ mod widen;
 
 use atomc_artifact::abi::TILE_TOKENS;
 use atomc_artifact::manifest;
-use atomc_ir::{DType, Diagnostic, Value};
+use atomc_ir::{DType, Diagnostic, Op, Value};
+use inkwell::FloatPredicate;
 use inkwell::values::FloatValue;
 
 use super::dot::{Dot, Walk};
+use super::rows::pad;
 use super::signature;
 use super::tile::{self, Tiles};
 use super::{Host, LANES};
@@ -90,9 +93,13 @@ struct Attention<'k, 'a, 'c> {
     cache: &'k Cache<'c>,
     query: Value,
     out: &'k Operand<'c>,
+    /// Where the largest scores and the sums are stored, of a part of attention.
+    stats: Option<&'k Operand<'c>>,
     heads: usize,
     scale: f64,
     window: usize,
+    /// Tokens of a row of the cache.
+    every: usize,
     sinks: Option<&'k Operand<'c>>,
     /// The positions that each token attends to, if not all up to its own.
     lists: Option<Lists<'c>>,
@@ -132,13 +139,19 @@ impl<'k, 'a, 'c> Attention<'k, 'a, 'c> {
     fn new(c: &Host<'c>, kernel: &'k Kernel<'a, 'c>) -> Result<Attention<'k, 'a, 'c>, Diagnostic> {
         let attending = Attending::of(kernel)?;
         let [cache] = &kernel.caches[..] else { return Err(unsupported("attention over other than one cache")) };
-        let (out, to) = kernel.output()?;
+        let is_part = matches!(kernel.rows.graph.op(attending.node.node), Op::AttendPart { .. });
+        let stats = kernel.outputs.iter().find(|(v, _)| is_part && *v == Value { out: 1, ..attending.node });
+        let (out, to) = match &kernel.outputs[..] {
+            [(v, o), ..] if stats.is_some() && kernel.outputs.len() == 2 => (*v, o),
+            _ => kernel.output()?,
+        };
         attending.is_stored_as(&kernel.rows, out)?;
-        let Attending { query, scale, window, sinks, lists, .. } = attending;
+        let stats = stats.map(|(_, o)| o);
+        let Attending { query, scale, window, every, sinks, lists, .. } = attending;
         let heads = kernel.rows.shape(query)?.shape.0[1].fixed().unwrap_or(0);
         let stored = cache.ty.dtype;
         let dot = Dot::new(c, if stored == DType::F8E4M3 { kernel.rows.shape(query)?.dtype } else { stored });
-        Ok(Attention { kernel, cache, query, out: to, heads, scale, window, sinks, lists, dot })
+        Ok(Attention { kernel, cache, query, out: to, stats, heads, scale, window, every, sinks, lists, dot })
     }
 
     fn code(&self) -> &'a Code<'c> {
@@ -187,8 +200,23 @@ impl<'k, 'a, 'c> Attention<'k, 'a, 'c> {
     ) -> Result<(), Diagnostic> {
         let c = self.code();
         self.begin(block, span, place)?;
-        let table = self.cache.batch.table(c, span.token);
         let position = c.load_index(self.cache.batch.positions, span.token);
+        match self.every {
+            1 => self.turns(block, span, position, tiles),
+            // Of rows of several tokens there may be none that is complete.
+            every => {
+                let rows = (position + 1) / every;
+                c.when(c.less(0, rows), || self.turns(block, span, rows - 1, tiles));
+            }
+        }
+        self.end(block, span, place);
+        Ok(())
+    }
+
+    /// Scores, softmax and sums over the keys up to a position.
+    fn turns(&self, block: &Block<'c>, span: &Span<'c>, position: Int<'c>, tiles: Option<&Tiles<'_, 'c>>) {
+        let c = self.code();
+        let table = self.cache.batch.table(c, span.token);
         let list = self.lists.map(|lists| lists.of(c, position, (span.token, span.head)));
         // The positions of a list are counted as those of a sequence are.
         let position = list.as_ref().map_or(position, |list| list.count - 1);
@@ -245,8 +273,6 @@ impl<'k, 'a, 'c> Attention<'k, 'a, 'c> {
                 None => c.repeat(0, span.count, block.height, |row| self.turn_by_vectors(block, row, &turn)),
             }
         });
-        self.end(block, span, place);
-        Ok(())
     }
 
     /// Stages the queries and clears the running values.
@@ -371,7 +397,13 @@ impl<'k, 'a, 'c> Attention<'k, 'a, 'c> {
         c.repeat(0, span.count, 1, |r| {
             let (token, head) = place(r);
             let sum = c.splat(c.load(c.cx.f32_type(), self.row(block.sum, r, 4), 4));
-            let inverse = c.fdiv(c.lit(1.0), sum);
+            let mut inverse = c.fdiv(c.lit(1.0), sum);
+            if let Some(stats) = self.stats {
+                self.store_stats(block, (stats, token, head), r);
+                // Without a key the result is zeros.
+                let has_keys = c.b.build_float_compare(FloatPredicate::OGT, sum, c.zero(), "").expect("floats");
+                inverse = c.choose(has_keys, inverse, c.zero());
+            }
             let first = head * dim;
             let to = |col: usize| {
                 let col = Col::Var(first + col);
@@ -392,6 +424,18 @@ impl<'k, 'a, 'c> Attention<'k, 'a, 'c> {
                 });
             }
         });
+    }
+}
+
+impl<'c> Attention<'_, '_, 'c> {
+    /// Stores a head's largest score and sum, row padding as zeros with the last head's.
+    fn store_stats(&self, block: &Block<'c>, (stats, token, head): (&Operand<'c>, Int<'c>, Int<'c>), row: Int<'c>) {
+        let (c, rows) = (self.code(), &self.kernel.rows);
+        let to = |col: Int<'c>| rows.address(stats, At { row: token, head: None, col: Col::Var(col) });
+        for (from, col) in [(block.top, head), (block.sum, head + self.heads)] {
+            c.store(to(col), c.load(c.cx.f32_type(), self.row(from, row, 4), 4), 4);
+        }
+        c.when(c.equal(head, self.heads - 1), || pad(rows, stats, token, 2 * self.heads));
     }
 }
 

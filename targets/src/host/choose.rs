@@ -75,7 +75,15 @@ impl<'k, 'a, 'c> Chooser<'k, 'a, 'c> {
         let position = c.load_index(self.cache.batch.positions, token);
         let table = self.cache.batch.table(c, token);
         let tokens = self.cache.layout.block_tokens;
-        let [filled, _] = c.carry((0, position / tokens + 1, 1), [c.int(0); 2], |page, [filled, top]| {
+        // Of rows of several tokens the last that is complete stands for the position.
+        let (position, pages) = match self.choice.every {
+            1 => (position, position / tokens + 1),
+            every => {
+                let rows = (position + 1) / every;
+                (rows - 1, (rows + (tokens - 1)) / tokens)
+            }
+        };
+        let [filled, _] = c.carry((0, pages, 1), [c.int(0); 2], |page, [filled, top]| {
             let [keys, _] = self.cache.head(c, c.load_index(table, page), c.int(0));
             self.score(c.at(self.cache.k, keys));
             let count = c.smaller(position + 1 - page * tokens, tokens);

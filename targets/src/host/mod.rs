@@ -17,10 +17,12 @@ mod grouped;
 mod heads;
 mod matmul;
 mod matvec;
+mod pool;
 mod recur;
 mod route;
 mod rows;
 mod signature;
+mod streams;
 mod tile;
 
 use std::ops::Deref;

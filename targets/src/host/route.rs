@@ -1,16 +1,17 @@
 //! The experts that a token chooses. A row of scores, and of the numbers that experts are chosen
 //! by, are in scratch.
-use atomc_ir::{Best, DType, Diagnostic, Op, Router, Score, Value};
+use atomc_ir::{Best, DType, Diagnostic, Op, Router, Score, Value, softplus};
 use inkwell::FloatPredicate;
 use inkwell::values::FloatValue;
 
+use super::rows::pad;
 use super::{LANES, signature};
 use crate::argmax::Argmax;
 use crate::code::{Code, Int, Ptr, Vector};
 use crate::held::Held;
 use crate::kernel::Kernel;
 use crate::math;
-use crate::row::{At, Col};
+use crate::row::{At, Col, unsupported};
 
 const BUILT: &str = "floats";
 
@@ -61,6 +62,50 @@ pub fn store<'a, 'c>(kernel: &Kernel<'a, 'c>, v: Value, row: Int<'c>) -> Result<
     Ok(())
 }
 
+/// The square root of `ln(1 + exp(x))`.
+fn root_softplus<'c>(c: &Code<'c>, x: Vector<'c>) -> Vector<'c> {
+    c.root(softplus(math::Lanes { code: c, v: x }).v)
+}
+
+/// Stores which experts a row has that are given, and how much each counts.
+pub fn store_given<'c>(kernel: &Kernel<'_, 'c>, v: Value, row: Int<'c>) -> Result<(), Diagnostic> {
+    let (c, rows) = (kernel.code, &kernel.rows);
+    let Op::RouteGiven { by } = *rows.graph.op(v.node) else { return Err(unsupported("experts of another op")) };
+    let operands = rows.graph.operands(v.node);
+    operands.iter().try_for_each(|&operand| rows.prepare(operand, row, None))?;
+    let (mut scores, mut experts) = (vec![], vec![]);
+    for choice in 0..by.k {
+        let named = rows.eval(operands[1], At { row, head: None, col: Col::Var(c.int(choice)) })?;
+        let named = c.lane(named, 0).into_float_value();
+        let expert = c.b.build_float_to_signed_int(named, c.cx.i32_type(), "").expect(BUILT);
+        let wide = c.as_int(c.b.build_int_s_extend_or_bit_cast(expert, c.index, "").expect(BUILT));
+        let logit = rows.eval(operands[0], At { row, head: None, col: Col::Var(wide) })?;
+        let logit = c.splat(c.lane(logit, 0).into_float_value());
+        scores.push(match by.score {
+            Score::RootSoftplus => root_softplus(c, logit),
+            other => return Err(unsupported(format!("given experts with the score {}", other.name()))),
+        });
+        experts.push(expert);
+    }
+    let sum = scores[1..].iter().fold(scores[0], |sum, &score| c.fadd(sum, score));
+    let sum = by.added().map_or(sum, |added| c.fadd(sum, c.lit(added)));
+    for (made, out) in kernel.outputs.iter().filter(|(made, _)| made.node == v.node) {
+        if made.out == 0 {
+            pad(rows, out, row, by.k);
+        }
+        for (choice, (&score, &expert)) in scores.iter().zip(&experts).enumerate() {
+            if made.out == 1 {
+                c.store(c.at(out.ptr, (row * by.k + choice) * 4), expert, 4);
+                continue;
+            }
+            let share = if by.renormalise { c.fdiv(score, sum) } else { score };
+            let p = rows.address(out, At { row, head: None, col: Col::Const(choice) });
+            c.store_some(p, c.fmul(share, c.lit(by.scale)), DType::F32, 1);
+        }
+    }
+    Ok(())
+}
+
 impl<'r, 'a, 'c> Row<'r, 'a, 'c> {
     fn new(kernel: &'r Kernel<'a, 'c>, v: Value) -> Result<Row<'r, 'a, 'c>, Diagnostic> {
         let (c, rows) = (kernel.code, &kernel.rows);
@@ -107,6 +152,7 @@ impl<'r, 'a, 'c> Row<'r, 'a, 'c> {
             let logits = rows.eval(operands[0], At { row, head: None, col: Col::Var(col) })?;
             let scores = match self.by.score {
                 Score::Sigmoid => c.fdiv(c.lit(1.0), c.fadd(c.lit(1.0), math::exp(c, c.fsub(c.zero(), logits)))),
+                Score::RootSoftplus => root_softplus(c, logits),
                 Score::Softmax | Score::Chosen => logits,
             };
             let logits = self.inside(logits, col, f64::NEG_INFINITY);

@@ -1,18 +1,18 @@
 //! Family `rows`: one task is one row of the step. Outputs are stored chunk by chunk; a write into
 //! the cache goes to the place of the row's token.
 use atomc_artifact::manifest;
-use atomc_ir::{Diagnostic, Op, Value};
+use atomc_ir::{Diagnostic, Op, Turn, Value};
 
 use inkwell::values::FloatValue;
 
-use super::route;
 use super::signature;
 use super::{Host, LANES};
+use super::{pool, route, streams};
 use crate::KernelSpec;
 use crate::argmax::Argmax;
 use crate::cache::Cache;
 use crate::code::{Int, Vector};
-use crate::kernel::{heads, through_reshape};
+use crate::kernel::{Kernel, heads, through_reshape};
 use crate::math;
 use crate::row::{At, Col, Operand, Rows, to_bits};
 
@@ -20,20 +20,44 @@ pub fn emit<'c>(code: &Host<'c>, spec: &KernelSpec) -> Result<manifest::Kernel, 
     let kernel = signature::kernel(code, spec)?;
     let (first, end) = signature::tasks(code);
     let routers = route::routers(&kernel);
+    let wholes = wholes(&kernel);
     kernel.each(first, end, |row| {
-        for (v, out) in kernel.outputs.iter().filter(|(v, _)| routers.iter().all(|router| router.node != v.node)) {
+        let is_apart = |v: Value| routers.iter().chain(&wholes).any(|apart| apart.node == v.node);
+        for (v, out) in kernel.outputs.iter().filter(|(v, _)| !is_apart(*v)) {
             store_output(&kernel.rows, *v, out, row)?;
         }
         routers.iter().try_for_each(|&router| route::store(&kernel, router, row))?;
+        wholes.iter().try_for_each(|&v| store_whole(&kernel, v, row))?;
         kernel.caches.iter().try_for_each(|cache| write_heads(&kernel.rows, cache, row))
     })?;
     let scratch = routers.iter().map(|&router| route::scratch(&kernel, router)).max().unwrap_or(0);
     Ok(manifest::Kernel::host(kernel.row_tasks(1, 1), scratch))
 }
 
+/// The nodes of a body that make all their results of a row at once, each once.
+fn wholes(kernel: &Kernel) -> Vec<Value> {
+    let mut all: Vec<Value> = vec![];
+    for (v, _) in &kernel.outputs {
+        let op = kernel.rows.graph.op(v.node);
+        let is_whole = matches!(op, Op::Sinkhorn { .. } | Op::RouteGiven { .. } | Op::Pool { .. });
+        if is_whole && all.iter().all(|other| other.node != v.node) {
+            all.push(*v);
+        }
+    }
+    all
+}
+
+fn store_whole<'c>(kernel: &Kernel<'_, 'c>, v: Value, row: Int<'c>) -> Result<(), Diagnostic> {
+    match kernel.rows.graph.op(v.node) {
+        Op::Sinkhorn { .. } => streams::store(kernel, v, row),
+        Op::Pool { .. } => pool::store(kernel, v, row),
+        _ => route::store_given(kernel, v, row),
+    }
+}
+
 fn store_output<'c>(rows: &Rows<'_, 'c>, v: Value, out: &Operand<'c>, row: Int<'c>) -> Result<(), Diagnostic> {
-    if let Op::RopeTable { scale, growth, original } = rows.graph.op(v.node) {
-        return store_table(rows, v, out, row, *scale, *growth, *original);
+    if let Op::RopeTable { .. } = rows.graph.op(v.node) {
+        return store_table(rows, v, out, row);
     }
     if let Op::Growth { beta, length, shift } = *rows.graph.op(v.node) {
         let c = rows.code;
@@ -153,7 +177,7 @@ fn store_heads<'c>(
 }
 
 /// Zeros from column `from` to the end of the row's padding.
-fn pad<'c>(rows: &Rows<'_, 'c>, out: &Operand<'c>, row: Int<'c>, from: usize) {
+pub fn pad<'c>(rows: &Rows<'_, 'c>, out: &Operand<'c>, row: Int<'c>, from: usize) {
     for col in (from..rows.padded(out)).step_by(LANES) {
         let p = rows.address(out, At { row, head: None, col: Col::Const(col) });
         rows.code.store_some(p, rows.code.zero(), out.ty.dtype, rows.padded(out) - col);
@@ -163,8 +187,16 @@ fn pad<'c>(rows: &Rows<'_, 'c>, out: &Operand<'c>, row: Int<'c>, from: usize) {
 /// Keys and values of one row, all heads.
 fn write_heads<'c>(rows: &Rows<'_, 'c>, cache: &Cache<'c>, row: Int<'c>) -> Result<(), Diagnostic> {
     let c = rows.code;
-    let slot = cache.slot(c, row);
-    c.repeat(0, cache.ty.heads, 1, |head| cache.write(rows, row, head, slot))
+    if cache.every == 1 {
+        let slot = cache.slot(c, row);
+        return c.repeat(0, cache.ty.heads, 1, |head| cache.write(rows, row, head, slot));
+    }
+    // The last token of a row writes it.
+    let position = c.load_index(cache.batch.positions, row);
+    c.when(c.equal((position + 1) % cache.every, 0), || {
+        let slot = cache.slot_at(c, cache.batch.table(c, row), position / cache.every);
+        c.repeat(0, cache.ty.heads, 1, |head| cache.write(rows, row, head, slot))
+    })
 }
 
 /// The column of the largest element: each lane keeps the first of its own, then the lanes agree.
@@ -203,19 +235,18 @@ fn store_squares<'c>(rows: &Rows<'_, 'c>, v: Value, out: &Operand<'c>, row: Int<
 }
 
 /// Cosines, then sines.
-fn store_table<'c>(
-    rows: &Rows<'_, 'c>,
-    v: Value,
-    out: &Operand<'c>,
-    row: Int<'c>,
-    scale: f64,
-    growth: f64,
-    original: usize,
-) -> Result<(), Diagnostic> {
+fn store_table<'c>(rows: &Rows<'_, 'c>, v: Value, out: &Operand<'c>, row: Int<'c>) -> Result<(), Diagnostic> {
     let c = rows.code;
+    let Op::RopeTable { scale, growth, original, turn } = *rows.graph.op(v.node) else {
+        unreachable!("a table was asked for")
+    };
     let operands = rows.graph.operands(v.node);
     let as_wide = |i: Int<'c>| c.b.build_signed_int_to_float(i.v, c.cx.f64_type(), "").expect("an integer");
-    let position = c.splat(as_wide(c.load_index(rows.index(operands[0])?, row)));
+    let position = c.load_index(rows.index(operands[0])?, row);
+    let position = c.splat(as_wide(match turn {
+        Turn::Token | Turn::Back => position,
+        Turn::Block(every) => position / every * every,
+    }));
     let half = rows.shape(operands[2])?.shape.last().unwrap_or(0);
     let log_stretch = (growth != 0.0).then(|| {
         let length = as_wide(c.load_index(rows.index(operands[1]).expect("checked by the op's type"), row));
@@ -232,7 +263,8 @@ fn store_table<'c>(
             angle = c.fmul(angle, math::exp_wide(c, c.fmul(exponents, log)));
         }
         let (cos, sin) = math::cos_sin(c, angle);
-        for (values, first) in [(cos, col), (sin, half + col)] {
+        let sign = if turn == Turn::Back { -scale } else { scale };
+        for (values, first, scale) in [(cos, col, scale), (sin, half + col, sign)] {
             let lanes = c.fmul(math::to_narrow(c, values), c.lit(scale));
             let p = rows.address(out, At { row, head: None, col: Col::Const(first) });
             c.store_some(p, lanes, out.ty.dtype, half - col);

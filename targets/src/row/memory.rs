@@ -142,7 +142,7 @@ impl<'c> Rows<'_, 'c> {
     }
 
     /// One of a row's weights, which are f32 in memory, for all lanes.
-    fn weight(&self, weights: &Operand<'c>, row: Int<'c>, col: Col<'c>) -> Vector<'c> {
+    pub(super) fn weight(&self, weights: &Operand<'c>, row: Int<'c>, col: Col<'c>) -> Vector<'c> {
         let c = self.code;
         let weight = self.address(weights, At { row, head: None, col });
         c.splat(c.load(c.cx.f32_type(), weight, 4).into_float_value())

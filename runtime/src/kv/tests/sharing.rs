@@ -103,7 +103,7 @@ impl Model {
             }
             assert_eq!(kv.len(*id), Ok(tokens.len()));
             for (group, table) in kv.tables(*id).unwrap().enumerate() {
-                if let Kept::Pages { window } = self.kept[group] {
+                if let Kept::Pages { window, .. } = self.kept[group] {
                     let first = if window == 0 { 0 } else { (tokens.len() + 1).saturating_sub(window) };
                     let page = |position: usize| self.pages[group][table[position / BLOCK] as usize][position % BLOCK];
                     let found: Vec<u32> = (first..tokens.len()).map(page).collect();
@@ -195,7 +195,7 @@ fn nobody_reads_what_another_made() {
         snapshot_tokens: EVERY,
         snapshots: 4,
     };
-    for kept in [&[Kept::Slot, ALL, Kept::Slot][..], &[ALL, Kept::Pages { window: 30 }, Kept::Slot]] {
+    for kept in [&[Kept::Slot, ALL, Kept::Slot][..], &[ALL, Kept::Pages { window: 30, every: 1 }, Kept::Slot]] {
         let mut counts = [0; 5];
         for slots in [3, 6, 16] {
             let Seen { forked_live, forked_back, rewound, healed, evicted } = run(kept, Sizes { slots, ..sizes });

@@ -201,6 +201,18 @@ fn floats_that_a_model_cannot_compute_with() {
         assert_eq!(stream.feed(name, &source).unwrap_err().to_string(), at_once);
         at_once
     };
+    // Experts by token, as integers of either size or as floats.
+    for float in [Float::I64, Float::Code(DType::I32), Float::F32] {
+        let source = |last: i64| match float {
+            Float::F32 => Map::default().with(name, float, &[3], 0.0).set(name, float, &[0.0, 2.0, last as f64]),
+            _ => Map::default().integers(name, float, &[3], &[0, 2, last]),
+        };
+        agrees(&of(Fact::Below(6)), &source(5));
+        for bad in [6, -1] {
+            let said = says(Fact::Below(6), source(bad));
+            assert!(said.ends_with(" at [0, 2], and experts are whole numbers below their count"), "{said}");
+        }
+    }
     for float in [Float::F32, Float::BF16] {
         agrees(&of(Fact::Scales), &source(float, 1e-9));
         agrees(&of(Fact::Addends), &source(float, -14.0));

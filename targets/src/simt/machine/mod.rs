@@ -14,12 +14,12 @@ use std::ops::Deref;
 
 use atomc_ir::arch::GpuArch;
 use atomc_ir::arch::{Isa, Simt};
-use inkwell::{AddressSpace, AtomicOrdering};
 use inkwell::attributes::AttributeLoc;
 use inkwell::llvm_sys::LLVMAtomicOrdering;
 use inkwell::llvm_sys::core::{LLVMBuildFenceSyncScope, LLVMGetSyncScopeID, LLVMSetAtomicSyncScopeID};
 use inkwell::module::{Linkage, Module};
 use inkwell::values::{AsValueRef, BasicValue, FunctionValue};
+use inkwell::{AddressSpace, AtomicOrdering};
 
 use crate::code::{Code, Int, Ptr, Vector};
 use crate::llvm::Llvm;

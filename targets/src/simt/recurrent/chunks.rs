@@ -278,9 +278,8 @@ impl<'a, 'k, 'c> Chunks<'a, 'k, 'c> {
             Rule::Sum { .. } => {
                 let by_queries = p.multiply((self.queries, column, own_row), &state, p.zeros(tokens), whole);
                 c.set_lanes(p.depth());
-                let values = |block, span| {
-                    c.fmul(self.of_run(OfToken::Beta, span), self.values(first, end, block, span))
-                };
+                let values =
+                    |block, span| c.fmul(self.of_run(OfToken::Beta, span), self.values(first, end, block, span));
                 (p.runs(tokens, values), by_queries)
             }
         };

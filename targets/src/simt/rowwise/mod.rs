@@ -463,7 +463,7 @@ fn store_table<'c>(
     threads: usize,
 ) -> Result<(), Diagnostic> {
     let (c, rows) = (kernel.code, &kernel.rows);
-    let Op::RopeTable { scale, growth, original } = *rows.graph.op(v.node) else {
+    let Op::RopeTable { scale, growth, original, .. } = *rows.graph.op(v.node) else {
         unreachable!("a table was asked for")
     };
     let operands = rows.graph.operands(v.node);

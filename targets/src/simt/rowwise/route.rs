@@ -99,6 +99,7 @@ impl<'a, 'c> Wave<'a, 'c> {
         let by_logits = self.by.by_logits(bias.is_some()).then(|| logits.clone());
         let scores = match self.by.score {
             Score::Chosen => logits,
+            Score::RootSoftplus => return Err(unsupported("scores that are roots of softplus")),
             Score::Sigmoid => logits.into_iter().map(|l| self.logistic(l)).collect(),
             Score::Softmax => {
                 let top = c.team_top(logits.iter().copied().reduce(|a, b| self.more(a, b)).unwrap_or(least), self.team);

@@ -1,0 +1,66 @@
+//! The graph of several streams in place of one row that halves of layers add to.
+use atomc_config::Streams;
+use atomc_ir::{Builder, DType, Diagnostic, Op, Value};
+
+use super::Config;
+use super::layer::{LayerBuilder, Made};
+
+/// The names of the weights of each half's mixtures.
+const HALVES: [&str; 2] = ["hc_attn", "hc_ffn"];
+
+/// A row as so many streams, which are alike.
+pub fn spread(b: &mut Builder, streams: Option<Streams>, row: Value) -> Made {
+    let mut all = row;
+    for _ in 1..streams.map_or(1, |streams| streams.count) {
+        all = b.push(Op::Beside {}, &[all, row])?;
+    }
+    Ok(all)
+}
+
+/// The row that goes on of the streams behind the last layer.
+pub fn gathered(b: &mut Builder, config: &Config, x: Value) -> Made {
+    let Some(streams) = config.streams else { return Ok(x) };
+    b.at(config.path);
+    let weights = weights(b, config, x, (streams, &format!("{}.hc_head", config.path), streams.count))?;
+    collapsed(b, config, (streams, x), weights)
+}
+
+/// The weights of mixtures of streams, of `logits` logits.
+fn weights(b: &mut Builder, config: &Config, x: Value, (streams, path, logits): (Streams, &str, usize)) -> Made {
+    let Streams { count, rounds, eps } = streams;
+    let mut weight = |name: &str, shape: &[usize]| b.weight(format!("{path}_{name}"), DType::F32, shape);
+    let all = weight("fn", &[logits, count * config.hidden]);
+    let base = weight("base", &[logits]);
+    let scale = weight("scale", &[if logits == count { 1 } else { 3 }]);
+    let wide = b.push(Op::Cast { to: DType::F32 }, &[x])?;
+    let made = b.linear(wide, all, DType::F32)?;
+    b.push(Op::Sinkhorn { streams: count, rounds, norm: config.eps, eps }, &[made, x, base, scale])
+}
+
+fn collapsed(b: &mut Builder, config: &Config, (streams, x): (Streams, Value), weights: Value) -> Made {
+    let apart = b.heads(x, streams.count, config.hidden)?;
+    b.push(Op::Collapse {}, &[apart, weights])
+}
+
+impl LayerBuilder<'_> {
+    /// The row that a half sees, by its number, and the weights of the streams behind it; the row
+    /// itself if there are no streams.
+    pub fn entering(&mut self, x: Value, half: usize) -> Result<(Value, Option<Value>), Diagnostic> {
+        let Some(streams) = self.config.streams else { return Ok((x, None)) };
+        let path = format!("{}.{}", self.path, HALVES[half]);
+        self.b.at(&path);
+        let logits = streams.count * (streams.count + 2);
+        let weights = weights(self.b, self.config, x, (streams, &path, logits))?;
+        let row = collapsed(self.b, self.config, (streams, x), weights)?;
+        Ok((row, Some(Value { out: 1, ..weights })))
+    }
+
+    /// The streams behind a half that has made a row.
+    pub fn mixed(&mut self, x: Value, made: Value, weights: Value) -> Made {
+        let (count, hidden) = (self.config.streams.map_or(1, |streams| streams.count), self.config.hidden);
+        self.b.at(self.path.clone());
+        let apart = self.b.heads(x, count, hidden)?;
+        let mixed = self.b.push(Op::Mix {}, &[apart, made, weights])?;
+        self.b.flat(mixed, count * hidden)
+    }
+}

@@ -1,0 +1,59 @@
+//! Streams of a token, and parts of attention, that are mixed by weights in memory.
+use atomc_ir::{Diagnostic, Value};
+
+use super::{At, Col, Made, Rows, unsupported};
+use crate::code::{Int, Vector};
+use crate::math;
+
+impl<'c> Rows<'_, 'c> {
+    /// The streams that a value has.
+    fn streams(&self, x: Value) -> Result<usize, Diagnostic> {
+        let count = self.shape(x)?.shape.0.get(1).and_then(|streams| streams.fixed());
+        count.ok_or_else(|| unsupported("streams without their number"))
+    }
+
+    /// The streams at a place, each times its weight, of which the first is that of a column.
+    fn weighted(&self, x: Value, weights: Value, at: At<'c>, first: Int<'c>) -> Made<'c> {
+        let (c, weights) = (self.code, self.operand(weights)?);
+        (0..self.streams(x)?).try_fold(c.zero(), |sum, stream| {
+            let own = self.eval(x, At { head: Some(c.int(stream)), ..at })?;
+            Ok(c.fma(own, self.weight(weights, at.row, Col::Var(first + stream)), sum))
+        })
+    }
+
+    /// A row of all streams.
+    pub(super) fn collapsed(&self, operands: &[Value], at: At<'c>) -> Made<'c> {
+        self.weighted(operands[0], operands[1], at, self.code.int(0))
+    }
+
+    /// A new stream, of the old ones and of a row.
+    pub(super) fn mixed(&self, operands: &[Value], at: At<'c>) -> Made<'c> {
+        let stream = at.head.ok_or_else(|| unsupported("streams without their number"))?;
+        let (c, count) = (self.code, self.streams(operands[0])?);
+        let first = stream * (count + 1);
+        let sum = self.weighted(operands[0], operands[2], at, first)?;
+        let weight = self.weight(self.operand(operands[2])?, at.row, Col::Var(first + count));
+        Ok(c.fma(self.eval(operands[1], At { head: None, ..at })?, weight, sum))
+    }
+
+    /// Attention over the keys of two parts.
+    pub(super) fn joined(&self, operands: &[Value], at: At<'c>) -> Made<'c> {
+        let (c, head) = (self.code, at.head.ok_or_else(|| unsupported("heads without their number"))?);
+        let heads = self.streams(operands[0])?;
+        let part = |of: Value| {
+            let of = self.operand(of)?;
+            Ok::<_, Diagnostic>([head, head + heads].map(|col| self.weight(of, at.row, Col::Var(col))))
+        };
+        let mut parts = vec![part(operands[1])?, part(operands[3])?];
+        if let Some(&sinks) = operands.get(4) {
+            let sink = self.weight(self.operand(sinks)?, c.int(0), Col::Var(head));
+            parts.push([sink, c.lit(1.0)]);
+        }
+        let top = parts[1..].iter().fold(parts[0][0], |top, [own, _]| c.fmax(top, *own));
+        let weight = |[own, sum]: &[Vector<'c>; 2]| c.fmul(math::exp(c, c.fsub(*own, top)), *sum);
+        let weights: Vec<Vector> = parts.iter().map(weight).collect();
+        let all = weights[1..].iter().fold(weights[0], |all, &weight| c.fadd(all, weight));
+        let near = c.fmul(self.eval(operands[0], at)?, weights[0]);
+        Ok(c.fdiv(c.fma(self.eval(operands[2], at)?, weights[1], near), all))
+    }
+}
