@@ -218,8 +218,8 @@ impl<'a, 'c> Rows<'a, 'c> {
         }
     }
 
-    /// An operand of an elementwise op: of the same shape, or a vector along the last axis, or along
-    /// all heads.
+    /// An operand of an elementwise op: of the same shape, or a vector along the last axis, or
+    /// along all heads.
     fn eval_like(&self, operand: Value, of: Value, at: At<'c>) -> Made<'c> {
         let (shape, of) = (&self.shape(operand)?.shape, &self.shape(of)?.shape);
         let width = of.last().unwrap_or(1);
@@ -238,8 +238,8 @@ impl<'a, 'c> Rows<'a, 'c> {
         }
     }
 
-    /// `[T, H, d]` read through a `[T, H * d]` value, or through other heads of one in memory, which
-    /// lie one behind the other.
+    /// `[T, H, d]` read through a `[T, H * d]` value, or through other heads of one in memory,
+    /// which lie one behind the other.
     fn unfold(&self, v: Value, from: Value, at: At<'c>) -> Result<At<'c>, Diagnostic> {
         let in_memory = self.operand(from).is_ok();
         let (to, from) = (&self.shape(v)?.shape, &self.shape(from)?.shape);

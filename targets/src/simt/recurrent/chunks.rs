@@ -1,4 +1,5 @@
-//! The gated delta rule, or a scan, of many tokens, in chunks of 64 or 32 on matrix instructions (the WY form).
+//! The gated delta rule, or a scan, of many tokens, in chunks of 64 or 32 on matrix instructions
+//! (the WY form).
 //!
 //! A work-group has some columns of a head's state, 16 a wave, in registers. In a chunk, with `G`
 //! the running sum of the logarithms of the decay, and keys and queries of length one:
