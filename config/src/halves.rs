@@ -49,24 +49,24 @@ impl Only {
 
 /// The only half of each layer: as `hybrid_override_pattern` says, or else the list.
 pub(crate) fn read(f: &Fields) -> Result<Vec<Only>, Diagnostic> {
-    let name = "hybrid_override_pattern";
+    let pattern = "hybrid_override_pattern";
+    let list = if f.has("layer_types") { "layer_types" } else { "layers_block_type" };
     let unknown = |name: &str, what: String| f.fault("config::value", name, format!("unknown layer type {what:?}"));
-    let of = match f.text(name)? {
-        Some(pattern) => {
-            let of = |letter: char| Only::of_letter(letter).ok_or_else(|| unknown(name, letter.to_string()));
-            pattern.chars().map(of).collect::<Result<Vec<_>, _>>()?
+    let (name, of) = match f.text(pattern)? {
+        Some(letters) => {
+            let of = |letter: char| Only::of_letter(letter).ok_or_else(|| unknown(pattern, letter.to_string()));
+            (pattern, letters.chars().map(of).collect::<Result<Vec<_>, _>>()?)
         }
         None => {
-            let name = if f.has("layer_types") { "layer_types" } else { "layers_block_type" };
-            let types = f.texts(name)?.ok_or_else(|| f.missing(name))?;
-            let of = |found: &str| Only::of_name(found).ok_or_else(|| unknown(name, found.to_owned()));
-            types.into_iter().map(of).collect::<Result<Vec<_>, _>>()?
+            let types = f.texts(list)?.ok_or_else(|| f.missing(list))?;
+            let of = |found: &str| Only::of_name(found).ok_or_else(|| unknown(list, found.to_owned()));
+            (list, types.into_iter().map(of).collect::<Result<Vec<_>, _>>()?)
         }
     };
     if of.is_empty() {
         return Err(f.fault("config::value", name, "names no layer"));
     }
-    f.note(name, of.iter().map(|only| only.letter()).collect::<String>());
+    f.note(pattern, of.iter().map(|only| only.letter()).collect::<String>());
     f.note("num_hidden_layers", of.len());
     Ok(of)
 }

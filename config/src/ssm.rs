@@ -71,8 +71,8 @@ pub(crate) fn read(f: &Fields, traits: &Traits, hidden: usize, is: Vec<bool>) ->
         true => traits.head_dim.unwrap_or(width / heads),
         false => f.given("mamba_d_head", Fields::size, 1)?,
     };
-    f.note("mamba_d_head", head_dim);
     let head_dim = f.at_most("mamba_d_head", head_dim.max(1), MAX_DIM)?;
+    f.note("mamba_d_head", head_dim);
     let groups = f.or("mamba_n_groups", Fields::size, traits.groups)?;
     if !heads.is_multiple_of(groups) {
         let message = format!("{heads} is no multiple of mamba_n_groups, {groups}");

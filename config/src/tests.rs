@@ -45,7 +45,7 @@ fn attention(config: &Config) -> &Attention {
 
 /// Families that attend over keys and values of heads.
 fn of_heads() -> impl Iterator<Item = &'static Family> {
-    FAMILIES.iter().filter(|family| family.latent.is_none() && !family.pooled)
+    FAMILIES.iter().filter(|family| family.latent.is_none() && !family.pooled && family.ssm.is_none())
 }
 
 /// The latent attention of the first layer.
@@ -598,6 +598,29 @@ mod meaning {
         }
     }
 
+    /// A letter for each layer, or a list of their types.
+    #[test]
+    fn layers_are_halves_by_a_pattern_or_a_list() {
+        let halves = |field: &str, value: Value| {
+            let layers = read(json!({ "architectures": ["NemotronHForCausalLM"], field: value })).layers;
+            let kind = |layer: &Layer| match (&layer.halves[0].kind, layer.halves.len()) {
+                (Kind::Ssm(_), 1) => 'M',
+                (Kind::Attention(_), 1) => '*',
+                (Kind::Gated(mlp), 1) if mlp.gate == Gate::Alone(Activation::ReluSquared) => '-',
+                (Kind::Experts(experts), 1) if experts.gate == Gate::Alone(Activation::ReluSquared) => 'E',
+                other => panic!("{other:?}"),
+            };
+            layers.iter().map(kind).collect::<String>()
+        };
+        assert_eq!(halves("hybrid_override_pattern", json!("M-*EM")), "M-*EM");
+        assert_eq!(halves("layers_block_type", json!(["mamba", "mlp", "attention", "moe"])), "M-*E");
+        let fault =
+            |value: Value| fault(json!({ "architectures": ["NemotronHForCausalLM"], "layers_block_type": value }));
+        insta::assert_snapshot!(fault(json!(["conv"])), @r#"[config::value] config.json: layers_block_type: unknown layer type "conv""#);
+        insta::assert_snapshot!(fault(json!([])), @"[config::value] config.json: layers_block_type: names no layer");
+        insta::assert_snapshot!(fault(Value::Null), @"[config::missing] config.json: layers_block_type: is missing");
+    }
+
     /// The experts of each layer.
     fn experts(config: &Config) -> Vec<Option<&Experts>> {
         config.layers.iter().map(Layer::half).collect()
@@ -721,7 +744,7 @@ mod errors {
         insta::assert_snapshot!(fault("-Infinity"), @"[config::value] config.json: rms_norm_eps: must be a number of at least 0, not -Infinity");
         insta::assert_snapshot!(fault_in(&with("hidden_act", "Infinity")), @r#"
         [config::value] config.json: hidden_act: unknown value "Infinity"
-          Known: silu, swish, gelu, gelu_python, gelu_new, gelu_fast, gelu_pytorch_tanh, quick_gelu, relu.
+          Known: silu, swish, gelu, gelu_python, gelu_new, gelu_fast, gelu_pytorch_tanh, quick_gelu, relu, relu2.
         "#);
     }
 
@@ -912,7 +935,7 @@ mod errors {
     fn names() {
         insta::assert_snapshot!(fault(json!({ "hidden_act": "mish" })), @r#"
         [config::value] config.json: hidden_act: unknown value "mish"
-          Known: silu, swish, gelu, gelu_python, gelu_new, gelu_fast, gelu_pytorch_tanh, quick_gelu, relu.
+          Known: silu, swish, gelu, gelu_python, gelu_new, gelu_fast, gelu_pytorch_tanh, quick_gelu, relu, relu2.
         "#);
         let null = config(json!({})).replace("{\"arch", "{\"hidden_act\":null,\"arch");
         insta::assert_snapshot!(fault_in(&null), @"[config::value] config.json: hidden_act: must be a text, not null");
@@ -1163,12 +1186,17 @@ mod comparison {
         let values =
             [json!(1), json!(2), json!(8), json!(0.5), json!(true), json!(false), json!("gelu"), json!("yarn")];
         for family in FAMILIES {
-            let base = json!({
+            let mut base = json!({
                 "architectures": [family.architecture], "num_hidden_layers": 2, "use_sliding_window": true, "sliding_window": 4,
                 "rope_scaling": { "rope_type": "linear", "factor": 3.0 }, "first_k_dense_replace": 1, "num_dense_layers": 1,
                 "full_attention_interval": 2, "moe_layers_enum": [1], "o_groups": 2,
                 "num_key_value_heads": if family.pooled { 1 } else { 2 },
             });
+            if family.only {
+                base["layers_block_type"] = json!(["mamba", "moe", "attention", "mlp"]);
+            } else if family.ssm.is_some() {
+                base["layer_types"] = json!(["mamba", "attention"]);
+            }
             let map = fields::parse("config.json", &config(base)).expect("an object");
             let fields = Fields::new("config.json", &map);
             let held = Config::read(&fields, None).expect("a good configuration");

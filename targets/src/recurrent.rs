@@ -250,8 +250,13 @@ impl<'k, 'c> Delta<'k, 'c> {
         [self.g, self.beta].map(|v| self.of_head(c, v, token, head))
     }
 
+    /// The number of a head, of a weight that has one for each.
+    pub fn weight_of(&self, c: &Code<'c>, v: Value, head: Int<'c>) -> FloatValue<'c> {
+        self.of_head(c, v, c.int(0), head)
+    }
+
     /// A number of a token's head.
-    pub fn of_head(&self, c: &Code<'c>, v: Value, token: Int<'c>, head: Int<'c>) -> FloatValue<'c> {
+    fn of_head(&self, c: &Code<'c>, v: Value, token: Int<'c>, head: Int<'c>) -> FloatValue<'c> {
         let lanes = c.lanes();
         c.set_lanes(1);
         let number = c.lane(self.elements.at(c, v, token, head, None), 0).into_float_value();

@@ -146,7 +146,7 @@ impl<'a, 'k, 'c> Head<'a, 'k, 'c> {
         self.bring(&delta.k, token, shared, self.k, 1.0);
         let skip = match delta.rule {
             Rule::Delta { .. } => None,
-            Rule::Sum { skip } => Some(delta.of_head(c, skip, token, self.head)),
+            Rule::Sum { skip } => Some(delta.weight_of(c, skip, self.head)),
         };
         let [g, beta] = delta.gates(c, token, self.head);
         c.set_lanes(1);

@@ -294,7 +294,7 @@ impl<'a, 'k, 'c> Chunks<'a, 'k, 'c> {
         });
         let mut seen = p.multiply((self.triangle, column, own_row), &made, old, lower);
         if let Rule::Sum { skip } = self.delta.rule {
-            let skip = self.delta.of_head(c, skip, first, self.head);
+            let skip = self.delta.weight_of(c, skip, self.head);
             c.set_lanes(p.depth());
             seen = p.runs(tokens, |block, span| {
                 c.fma(c.splat(skip), self.values(first, end, block, span), seen[block][span])

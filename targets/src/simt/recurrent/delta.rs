@@ -264,7 +264,7 @@ impl<'a, 'k, 'c> Part<'a, 'k, 'c> {
         let d = c.fmul(beta, new);
         let seen = c.fma(both, d, c.fmul(kept, with_q));
         let seen = match delta.rule {
-            Rule::Sum { skip } => c.fma(c.splat(delta.of_head(c, skip, token, self.head)), x.v, seen),
+            Rule::Sum { skip } => c.fma(c.splat(delta.weight_of(c, skip, self.head)), x.v, seen),
             Rule::Delta { .. } => c.fmul(of_q, seen),
         };
         let stores = self.has_columns & c.equal(self.team.index, 0);
