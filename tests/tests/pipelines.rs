@@ -2,7 +2,7 @@
 use std::collections::BTreeSet;
 
 use atomc::frontend::{self, Config, FAMILIES, QkNorm};
-use atomc_config::{Attention, Delta, Experts, GatedBy, Latent, Pooled, Positions, ShortConv};
+use atomc_config::{Attention, Delta, Experts, GatedBy, Latent, Pooled, Positions, ShortConv, Ssm};
 use atomc_ir::{Family, Graph, Op, parse};
 use atomc_passes::{Bucket, Cx};
 
@@ -46,6 +46,11 @@ fn config(architecture: &str) -> Config {
     }
     if architecture.starts_with("Deepseek") {
         config["moe_intermediate_size"] = 96.into();
+    }
+    if architecture.starts_with("NemotronH") {
+        config["layers_block_type"] = serde_json::json!(["mamba", "moe", "mlp"]);
+        config["mamba_num_heads"] = 16.into();
+        config["mamba_head_dim"] = 16.into();
     }
     if architecture == "DeepseekV4ForCausalLM" {
         let own = serde_json::json!({
@@ -149,6 +154,8 @@ fn count_kernels(target: &str, of_experts: usize) {
         let pooled = if layer.half::<Pooled>().is_some() { 25 } else { 0 };
         // Convolution, delta rule and gated norm are three kernels between two products.
         let delta = if layer.half::<Delta>().is_some() { 3 } else { 0 };
+        // Convolution, its bias and activation, scan, its rows as groups, and their norm.
+        let ssm = if layer.half::<Ssm>().is_some() { 5 } else { 0 };
         // Both gates of a convolution are kernels of their own.
         let conv = if layer.half::<ShortConv>().is_some() { 2 } else { 0 };
         // Queries that grow are made apart from attention over heads.
@@ -166,6 +173,7 @@ fn count_kernels(target: &str, of_experts: usize) {
             + pooled
             + delta
             + conv
+            + ssm
             + grown
             + entering
             + 2 * usize::from(gated);
