@@ -20,7 +20,9 @@
 #else
 #define NAME(hip, cuda) hip
 #endif
+// Memory that devices say they have, and what there is.
 #define ARENA (64 << 20)
+#define ROOM (256 << 20)
 #define UNITS 16
 #define PARAMETERS 16
 typedef int error;
@@ -92,7 +94,7 @@ static error enable_peer(int peer) {
     return 0;
 }
 
-static void reach(int can) { mprotect(arena, ARENA, can ? PROT_READ | PROT_WRITE : PROT_NONE); }
+static void reach(int can) { mprotect(arena, ROOM, can ? PROT_READ | PROT_WRITE : PROT_NONE); }
 
 error NAME(hipInit, cuInit)(unsigned flags) { note("init"); return devices < 0 ? 100 : 0; }
 error NAME(hipGetDeviceCount, cuDeviceGetCount)(int *count) { *count = devices; return 0; }
@@ -152,8 +154,8 @@ error NAME(hipEventElapsedTime, cuEventElapsedTime)(float *ms, void *from, void 
 error NAME(hipEventDestroy, cuEventDestroy_v2)(void *event) { return 0; }
 
 static error allocate(void **start, size_t bytes) {
-    if (!arena) arena = mmap(0, ARENA, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (bytes > ARENA - arena_end) return 2;
+    if (!arena) arena = mmap(0, ROOM, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (bytes > ROOM - arena_end) return 2;
     *start = arena + arena_end;
     arena_end = (arena_end + bytes + 255) / 256 * 256;
     // Not zero, as on a device.

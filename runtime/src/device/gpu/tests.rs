@@ -109,8 +109,7 @@ impl Fake {
         change(&mut target.variants[0].kernels);
         let kernel = target.variants[0].kernels[0].clone();
         let hosted = manifest::Kernel { tasks: Tasks::Fixed(1), ..kernel };
-        (target.variants[0].prepare, target.variants[0].pack) = (Some(hosted.clone()), Some(hosted.clone()));
-        target.variants[0].exchange = Some(hosted);
+        (target.variants[0].prepare, target.variants[0].pack) = (Some(hosted.clone()), Some(hosted));
         let path = self.dir.path().join("toy.atomc");
         atomc_artifact::write(&path, &manifest, &[code]).unwrap();
         Artifact::open(path).unwrap()
@@ -696,7 +695,11 @@ fn no_driver_here() {
 fn devices_that_reach_each_other_exchange_by_a_kernel() {
     for vendor in Vendor::ALL {
         let fake = Fake::new(vendor);
-        let artifact = fake.artifact();
+        let mut manifest = toy::manifest();
+        for variant in &mut manifest.targets[0].variants {
+            variant.exchange = Some(manifest::Kernel { tasks: Tasks::Fixed(1), ..variant.kernels[0].clone() });
+        }
+        let artifact = fake.artifact_of(manifest, |_| ());
         let mut devices = [0, 0].map(|ordinal| fake.device(&artifact, ordinal).unwrap());
         let plans = artifact.manifest().targets[0].plans.clone();
         let mut offers = devices.each_mut().map(|device| device.offer(2, &plans).unwrap().expect("a kernel"));
