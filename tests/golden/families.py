@@ -192,7 +192,9 @@ FAMILIES = [
     # With experts, groups that ranks share out, a bias of projections, and rotary embeddings.
     Family("GraniteMoeHybridForCausalLM", "GraniteForCausalLM", dict(GRANITE_HYBRID, num_local_experts=5, intermediate_size=20, mamba_n_groups=2,
            mamba_proj_bias=True, position_embedding_type="rope"), case="granitehybridmoe"),
-    Family("NemotronHForCausalLM", "GraniteMoeHybridForCausalLM", NEMOTRON_H),
+    # SGLang reads the form of releases alone.
+    Family("NemotronHForCausalLM", "GraniteMoeHybridForCausalLM", NEMOTRON_H, published="NemotronHForCausalLM",
+           config=dict(layers_block_type=..., hybrid_override_pattern="ME*-M", num_hidden_layers=5)),
     # All positions are in the first chunk.
     Family("Llama4ForCausalLM", "MixtralForCausalLM", dict(num_hidden_layers=3, no_rope_layers=[1, 0, 1], num_local_experts=5, num_experts_per_tok=1,
            intermediate_size=20, intermediate_size_mlp=60, moe_layers=[1, 2], attention_chunk_size=64, floor_scale=8, attn_scale=0.4)),

@@ -6,7 +6,7 @@ pub mod reference;
 use std::collections::{BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
 
-use atomc::frontend::{self, Config, Delta, ShortConv};
+use atomc::frontend::{self, Config, Delta, ShortConv, Ssm};
 use atomc_ir::trial::fetch;
 use atomc_ir::{DType, Graph, Op, nth_name};
 use safetensors::{Dtype, SafeTensors};
@@ -164,7 +164,9 @@ impl Case {
     }
 
     fn has_states(&self) -> bool {
-        self.config.layers.iter().any(|layer| layer.half::<Delta>().is_some() || layer.half::<ShortConv>().is_some())
+        self.config.layers.iter().any(|layer| {
+            layer.half::<Delta>().is_some() || layer.half::<ShortConv>().is_some() || layer.half::<Ssm>().is_some()
+        })
     }
 
     /// The checkpoint's tensors, of all shards, by the names that the graph has for them.

@@ -25,7 +25,9 @@ mod streams;
 use atomc_config::Draft;
 use atomc_ir::{Diagnostic, Graph};
 
-pub use atomc_config::{Activation, Config, DTYPES, Delta, FAMILIES, InputScales, MAX_SIZE, QkNorm, ShortConv, read};
+pub use atomc_config::{
+    Activation, Config, DTYPES, Delta, FAMILIES, InputScales, MAX_SIZE, QkNorm, ShortConv, Ssm, read,
+};
 pub use draft::graph as draft_graph;
 pub(crate) use layer::Unit;
 pub(crate) use model::{HEAD, embedding, units};
