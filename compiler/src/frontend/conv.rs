@@ -4,6 +4,7 @@ use atomc_ir::{Diagnostic, Elementwise, Op, SlotsType, Type, Value};
 
 use super::Config;
 use super::layer::{Given, Kind, LayerBuilder, Left, Made, Rows, shard};
+use super::product::joined;
 
 impl Kind for ShortConv {
     fn share(&self, ranks: usize) -> Result<ShortConv, String> {
@@ -18,12 +19,9 @@ impl Kind for ShortConv {
         vec![(format!("conv{index}"), Type::Slots(slots))]
     }
 
-    fn build(&self, builder: &mut LayerBuilder, x: Value, Given { states, batch, .. }: Given) -> Left {
-        let &[state] = states else {
-            let message = "layers with a recurrent state are the artifact's own: a framework does not compute them";
-            return Err(Diagnostic::new("config::attention", message).at("--attention"));
-        };
-        let (made, state) = builder.convolved(self, x, state, batch)?;
+    fn build(&self, builder: &mut LayerBuilder, x: Value, given: Given) -> Left {
+        let [state] = given.kept()?;
+        let (made, state) = builder.convolved(self, x, state, given.batch)?;
         Ok((made, vec![state]))
     }
 }
@@ -46,19 +44,20 @@ impl LayerBuilder<'_> {
         let [before, after, x] = [part(0)?, part(1)?, part(2)?];
         self.b.at(format!("{}.conv", self.path));
         let gated = self.b.map(Elementwise::Mul, &[before, x])?;
-        let weight = self.taps(all)?;
+        let weight = self.taps("conv.conv", [channels, all.tokens], &[(0, channels)])?;
         let mixed = self.b.push(Op::Conv {}, &[state, gated, weight, batch])?;
         self.b.at(format!("{}.conv", self.path));
         let gated = self.b.map(Elementwise::Mul, &[after, mixed])?;
         Ok((self.sum((gated, None), "conv.out_proj", channels, false)?, Value { out: 1, ..mixed }))
     }
 
-    /// The weight of the convolution: a row for each token, oldest first.
-    fn taps(&mut self, all: &ShortConv) -> Made {
-        let &ShortConv { channels, tokens } = all;
-        let path = format!("{}.conv.conv", self.path);
+    /// The weight of a convolution: a row for each token, oldest first. `order` has its channels in
+    /// the order of ranks.
+    pub fn taps(&mut self, module: &str, [channels, tokens]: [usize; 2], order: &[(usize, usize)]) -> Made {
+        let path = format!("{}.{module}", self.path);
         let weight = self.b.at(&path).weight(format!("{path}.weight"), self.config.dtype, &[channels, 1, tokens]);
         let weight = self.b.push(Op::View { shape: vec![channels, tokens] }, &[weight])?;
+        let weight = joined(self.b, weight, 0, order)?;
         let weight = shard(self.b, weight, 0, self.part.ranks)?;
         self.b.push(Op::Transpose {}, &[weight])
     }

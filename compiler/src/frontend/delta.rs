@@ -5,7 +5,7 @@ use atomc_ir::{DType, Diagnostic, Elementwise, Op, SlotsType, Type, Value};
 
 use super::Config;
 use super::layer::{Given, Kind, LayerBuilder, Left, Made, shard};
-use super::product::{Factor, joined};
+use super::product::Factor;
 
 /// The constant that is added to the sum of the squares of a query or key before it is divided by
 /// the root, as transformers' `l2norm` and FLA have it.
@@ -27,12 +27,9 @@ impl Kind for Delta {
         vec![(format!("conv{index}"), Type::Slots(conv)), (format!("delta{index}"), Type::Slots(delta))]
     }
 
-    fn build(&self, builder: &mut LayerBuilder, x: Value, Given { states, batch, .. }: Given) -> Left {
-        let &[conv, state] = states else {
-            let message = "layers with a recurrent state are the artifact's own: a framework does not compute them";
-            return Err(Diagnostic::new("config::attention", message).at("--attention"));
-        };
-        let (made, states) = builder.delta(self, x, ([conv, state], batch))?;
+    fn build(&self, builder: &mut LayerBuilder, x: Value, given: Given) -> Left {
+        let states = given.kept()?;
+        let (made, states) = builder.delta(self, x, (states, given.batch))?;
         Ok((made, states.to_vec()))
     }
 }
@@ -85,8 +82,8 @@ impl LayerBuilder<'_> {
         let own = &Delta { key_heads: all.key_heads / ranks, heads: all.heads / ranks, ..all.clone() };
         let path = format!("{}.linear_attn", self.path);
         let Projected { qkv, z, b, a } = self.projected(all, &path, x)?;
-        self.b.at(format!("{path}.conv1d"));
-        let weight = self.conv_weight(all, &path)?;
+        let order = by_rank(all, ranks, &apart(all));
+        let weight = self.taps("linear_attn.conv1d", [all.channels(), all.conv], &order)?;
         let mixed = self.b.push(Op::Conv {}, &[states[0], qkv, weight, batch])?;
         let conv = Value { out: 1, ..mixed };
         self.b.at(&path);
@@ -122,16 +119,6 @@ impl LayerBuilder<'_> {
         let gate = self.b.map(Elementwise::Silu, &[gate])?;
         let gated = self.b.map(Elementwise::Mul, &[gate, normed])?;
         self.b.flat(gated, own.value_rows())
-    }
-
-    /// The weight of the convolution: a row for each token, oldest first.
-    fn conv_weight(&mut self, all: &Delta, path: &str) -> Made {
-        let (channels, tokens) = (all.channels(), all.conv);
-        let weight = self.b.weight(format!("{path}.conv1d.weight"), self.config.dtype, &[channels, 1, tokens]);
-        let weight = self.b.push(Op::View { shape: vec![channels, tokens] }, &[weight])?;
-        let weight = joined(self.b, weight, 0, &by_rank(all, self.part.ranks, &apart(all)))?;
-        let weight = shard(self.b, weight, 0, self.part.ranks)?;
-        self.b.push(Op::Transpose {}, &[weight])
     }
 
     fn projected(&mut self, all: &Delta, path: &str, x: Value) -> Result<Projected, Diagnostic> {

@@ -57,6 +57,16 @@ pub struct Given<'a> {
     pub tokens: Tokens,
 }
 
+impl Given<'_> {
+    /// The states of a layer that the artifact keeps itself.
+    pub fn kept<const N: usize>(&self) -> Result<[Value; N], Diagnostic> {
+        self.states.try_into().map_err(|_| {
+            let message = "layers with a recurrent state are the artifact's own: a framework does not compute them";
+            Diagnostic::new("config::attention", message).at("--attention")
+        })
+    }
+}
+
 /// The state of building one layer. Each kind of mixer and of feed-forward has a file that adds its
 /// graph.
 pub struct LayerBuilder<'a> {

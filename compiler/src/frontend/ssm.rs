@@ -23,12 +23,9 @@ impl Kind for Ssm {
         vec![(format!("conv{index}"), Type::Slots(conv)), (format!("scan{index}"), Type::Slots(scan))]
     }
 
-    fn build(&self, builder: &mut LayerBuilder, x: Value, Given { states, batch, .. }: Given) -> Left {
-        let &[conv, scan] = states else {
-            let message = "layers with a recurrent state are the artifact's own: a framework does not compute them";
-            return Err(Diagnostic::new("config::attention", message).at("--attention"));
-        };
-        let (made, states) = builder.state_space(self, x, ([conv, scan], batch))?;
+    fn build(&self, builder: &mut LayerBuilder, x: Value, given: Given) -> Left {
+        let states = given.kept()?;
+        let (made, states) = builder.state_space(self, x, (states, given.batch))?;
         Ok((made, states.to_vec()))
     }
 }
@@ -60,7 +57,7 @@ impl LayerBuilder<'_> {
         let gate = self.inner_part(all, x, &[(0, width)])?;
         let mixed = self.inner_part(all, x, &channels(all, width))?;
         let steps = self.inner_part(all, x, &[(width + all.channels(), all.heads)])?;
-        let (mixed, conv) = self.after_conv(all, &path, mixed, (states[0], batch))?;
+        let (mixed, conv) = self.after_conv(all, mixed, (states[0], batch))?;
         self.b.at(&path);
         let &Ssm { heads, head_dim, groups, state, .. } = own;
         let mut part = |start, heads: usize, width| {
@@ -102,23 +99,17 @@ impl LayerBuilder<'_> {
     fn after_conv(
         &mut self,
         all: &Ssm,
-        path: &str,
         x: Value,
         (state, batch): (Value, Value),
     ) -> Result<(Value, Value), Diagnostic> {
         let (ranks, dtype) = (self.part.ranks, self.config.dtype);
-        let (count, tokens, rows) = (all.channels(), all.conv, by_rank(ranks, &channels(all, 0)));
-        let module = format!("{path}.conv1d");
-        self.b.at(&module);
-        let weight = self.b.weight(format!("{module}.weight"), dtype, &[count, 1, tokens]);
-        let weight = self.b.push(Op::View { shape: vec![count, tokens] }, &[weight])?;
-        let weight = joined(self.b, weight, 0, &rows)?;
-        let weight = shard(self.b, weight, 0, ranks)?;
-        let weight = self.b.push(Op::Transpose {}, &[weight])?;
+        let (count, rows) = (all.channels(), by_rank(ranks, &channels(all, 0)));
+        let module = format!("{}.conv1d", all.module);
+        let weight = self.taps(&module, [count, all.conv], &rows)?;
         let mut mixed = self.b.push(Op::Conv {}, &[state, x, weight, batch])?;
         let left = Value { out: 1, ..mixed };
         if all.conv_bias {
-            let bias = self.b.weight(format!("{module}.bias"), dtype, &[count]);
+            let bias = self.b.weight(format!("{}.{module}.bias", self.path), dtype, &[count]);
             let bias = joined(self.b, bias, 0, &rows)?;
             let bias = shard(self.b, bias, 0, ranks)?;
             mixed = self.b.add(mixed, bias)?;
