@@ -155,20 +155,21 @@ impl Session {
         stages: &[Meeting],
         observe: Option<&mut Launches>,
     ) -> Result<(), DeviceError> {
-        let calls: Vec<Work> = self.plans[plan].calls.iter().map(|call| call.work).collect();
-        let begins = |work: &&Work| matches!(work, Work::HandOn { stage, .. } if *stage == self.stage);
-        let ends = |work: &&Work| matches!(work, Work::HandOn { stage, .. } if *stage > self.stage);
-        let (taken, left): (Vec<&Work>, Vec<&Work>) =
-            (calls.iter().filter(begins).collect(), calls.iter().filter(ends).collect());
-        let alone = self.joined || !calls.iter().any(is_met);
-        taken.into_iter().try_for_each(|work| self.meet(work, stages))?;
+        let calls = &self.plans[plan].calls;
+        let handed = |is: fn(usize, usize) -> bool| -> Vec<Work> {
+            let handed = |work: &Work| matches!(work, Work::HandOn { stage, .. } if is(*stage, self.stage));
+            calls.iter().map(|call| call.work).filter(handed).collect()
+        };
+        let (taken, left) = (handed(|stage, own| stage == own), handed(|stage, own| stage > own));
+        let alone = self.joined || !calls.iter().any(|call| is_met(&call.work));
+        taken.iter().try_for_each(|work| self.meet(work, stages))?;
         match alone {
             // SAFETY: passed on to the caller.
             true => unsafe { self.device.run(plan, self.inputs.step(), observe) }?,
             // SAFETY: passed on to the caller.
             false => unsafe { self.run_between(plan, stages) }?,
         }
-        left.into_iter().try_for_each(|work| self.meet(work, stages))
+        left.iter().try_for_each(|work| self.meet(work, stages))
     }
 
     /// Runs the launches of a plan, and between them the calls of one stage.
