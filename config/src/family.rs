@@ -263,7 +263,14 @@ const GRANITE_HYBRID: Family = Family {
         modules: mlp::Modules { path: "shared_mlp", gate: "input_linear", down: "output_linear", ..LLAMA.mlp.modules },
         ..LLAMA.mlp
     },
-    ssm: Some(ssm::Traits { module: "mamba", head_dim: None, groups: 1, state: 256, bias: "mamba_proj_bias" }),
+    ssm: Some(ssm::Traits {
+        module: "mamba",
+        head_dim: None,
+        groups: 1,
+        state: 256,
+        bias: "mamba_proj_bias",
+        activation: "hidden_act",
+    }),
     experts: Some(experts::Traits {
         count: (&["num_local_experts"], 8),
         chosen: 2,
@@ -322,7 +329,14 @@ const NEMOTRON_H: Family = Family {
         modules: mlp::Modules { path: "mixer", gate: "up_proj", ..LLAMA.mlp.modules },
         ..LLAMA.mlp
     },
-    ssm: Some(ssm::Traits { module: "mixer", head_dim: Some(64), groups: 8, state: 128, bias: "use_bias" }),
+    ssm: Some(ssm::Traits {
+        module: "mixer",
+        head_dim: Some(64),
+        groups: 8,
+        state: 128,
+        bias: "use_bias",
+        activation: "mamba_hidden_act",
+    }),
     only: true,
     experts: Some(experts::Traits {
         count: (&["n_routed_experts", "num_local_experts"], 8),

@@ -58,6 +58,8 @@ pub(crate) struct Traits {
     pub state: usize,
     /// Says whether the projections have a bias.
     pub bias: &'static str,
+    /// Names the activation behind the convolution.
+    pub activation: &'static str,
 }
 
 /// Such a mixer for the layers that are said to have one.
@@ -85,7 +87,7 @@ pub(crate) fn read(f: &Fields, traits: &Traits, hidden: usize, is: Vec<bool>) ->
         return Err(f.fault("config::value", name, "must be at least 2: a convolution of one token has no state"));
     }
     check_steps(f)?;
-    let name = "mamba_hidden_act";
+    let name = traits.activation;
     if f.text(name)?.is_some_and(|activation| !matches!(activation, "silu" | "swish")) {
         return Err(f.fault("config::unsupported", name, "is not supported: it must be silu"));
     }

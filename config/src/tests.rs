@@ -621,6 +621,16 @@ mod meaning {
         insta::assert_snapshot!(fault(Value::Null), @"[config::missing] config.json: layers_block_type: is missing");
     }
 
+    /// Families name the activation behind the convolution of a state space in different fields.
+    #[test]
+    fn state_spaces_have_one_activation() {
+        let (granite, nemotron) = ("GraniteMoeHybridForCausalLM", "NemotronHForCausalLM");
+        let of = |family: &str, field: &str| json!({ "architectures": [family], "layers_block_type": ["mamba"], field: "gelu" });
+        insta::assert_snapshot!(fault(of(granite, "hidden_act")), @"[config::unsupported] config.json: hidden_act: is not supported: it must be silu");
+        insta::assert_snapshot!(fault(of(nemotron, "mamba_hidden_act")), @"[config::unsupported] config.json: mamba_hidden_act: is not supported: it must be silu");
+        read(of(nemotron, "hidden_act"));
+    }
+
     /// The experts of each layer.
     fn experts(config: &Config) -> Vec<Option<&Experts>> {
         config.layers.iter().map(Layer::half).collect()
