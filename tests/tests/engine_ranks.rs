@@ -11,8 +11,11 @@ use atomc_passes::BucketOptions;
 use atomc_runtime::device::{Device, DeviceBuffer, Launches, Memory, Part as Launched, StepInputs};
 use atomc_runtime::manifest::Plan;
 use atomc_runtime::pool::Pool;
+use atomc_runtime::weights::Rank;
+use atomc_runtime::weights::packed::{self, Packed};
 use atomc_runtime::{
-    Artifact, Checkpoint, DeviceChoice, DeviceError, Engine, EngineOptions, Request, SeqId, StepError, Want, greedy,
+    Artifact, Checkpoint, DeviceChoice, DeviceError, Engine, EngineOptions, Random, Request, SeqId, StepError, Want,
+    greedy,
 };
 use atomc_tests::{CONTEXT, Case, Mode, cases, cases_of_experts, cases_with_states};
 
@@ -252,4 +255,22 @@ fn a_rank_that_fails_ends_the_step_of_all() {
     }
     fails.store(false, Relaxed);
     assert_eq!(logits(&mut engine, sequence, &[&tokens]), want);
+}
+
+/// Packed weights are a target's, as those of the artifact without stages; a stage has some.
+#[test]
+fn stages_refuse_packed_weights() {
+    let case = cases().into_iter().find(|case| case.name == "llama-gqa-tied").expect("a case of two layers");
+    let mut engine = open(&case, Part { stages: 2, ..Part::default() }, "host");
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("weights.safetensors");
+    let packed = (&engine.manifest().targets[0], &engine.manifest().tensors);
+    let mut pool = Pool::new(1).expect("a thread");
+    packed::write(&file, packed, Rank::ONLY, &Random { seed: 1 }, &mut pool).expect("packed weights");
+    let (tokens, [before, after]) = (case.tokens(1), [0; 2].map(|_| engine.add_sequence()));
+    let want = logits(&mut engine, before, &[&tokens]);
+    let refused = engine.load_packed(&Packed::open(&file).expect("packed weights"), &|_, _| ());
+    let refused = refused.expect_err("a stage has not all weights").to_string();
+    assert!(refused.contains("packed for number of weights"), "{refused}");
+    assert_eq!(logits(&mut engine, after, &[&tokens]), want, "the weights are as they were");
 }

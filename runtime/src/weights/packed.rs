@@ -241,6 +241,11 @@ impl Packed {
     pub(crate) fn load(&self, target: &Target, sink: Sink, progress: Progress) -> Result<(), Error> {
         let Sink { weights, rank, buffers, pool, .. } = sink;
         self.check_for(target, rank)?;
+        if weights.len() != target.weights.len() {
+            let (path, field) = (self.path.clone(), "number of weights");
+            let (found, want) = (target.weights.len().to_string(), weights.len().to_string());
+            return Err(CheckpointError::PackedFor { path, field, found, want }.into());
+        }
         let all = weights.iter().enumerate();
         let kept: Vec<Kept> =
             all.map(|(number, weight)| self.kept(number, &weight.name, weight.bytes)).collect::<Result<_, _>>()?;
