@@ -273,6 +273,12 @@ hip! {
         unsafe { hipMalloc(start, bytes) }
     }
 
+    /// As [`hipMalloc`]: the emulated chips have no caches.
+    fn hipExtMallocWithFlags(start: *mut *mut c_void, bytes: usize, _flags: c_uint) {
+        // SAFETY: by HIP's contract.
+        unsafe { hipMalloc(start, bytes) }
+    }
+
     /// As [`hipMalloc`]: kernels may use it too.
     fn hipHostMalloc(start: *mut *mut c_void, bytes: usize, _flags: c_uint) {
         // SAFETY: by HIP's contract.
