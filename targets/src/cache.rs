@@ -112,6 +112,17 @@ impl<'c> Cache<'c> {
         self.slot_at(c, self.batch.table(c, token), position)
     }
 
+    /// Runs `body` with the place of a token's entry. The last token of an entry writes it.
+    pub fn when_written<R>(&self, c: &Code<'c>, token: Int<'c>, body: impl FnOnce(Slot<'c>) -> R) -> R {
+        if self.every == 1 {
+            return body(self.slot(c, token));
+        }
+        let position = c.load_index(self.batch.positions, token);
+        c.when(c.equal((position + 1) % self.every, 0), || {
+            body(self.slot_at(c, self.batch.table(c, token), position / self.every))
+        })
+    }
+
     /// The block and the offset inside it of a position, by its sequence's table.
     pub fn slot_at(&self, c: &Code<'c>, table: Ptr<'c>, position: Int<'c>) -> Slot<'c> {
         let block = c.load_index(table, position / self.layout.block_tokens);

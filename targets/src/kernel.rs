@@ -106,14 +106,26 @@ pub struct Attending<'k, 'c> {
     pub node: Value,
     pub query: Value,
     pub scale: f64,
+    /// A number for each query head, if heads have sinks.
+    pub sinks: Option<&'k Operand<'c>>,
+    pub seen: Seen<'c>,
+}
+
+/// Which keys a token sees.
+#[derive(Clone, Copy)]
+pub struct Seen<'c> {
     /// The number of keys that a token sees, 0 for all.
     pub window: usize,
     /// Tokens of a row of the cache.
     pub every: usize,
-    /// A number for each query head, if heads have sinks.
-    pub sinks: Option<&'k Operand<'c>>,
     /// The positions that each token attends to, if not all up to its own.
     pub lists: Option<Lists<'c>>,
+}
+
+/// The results of attention: its own, and of a part the highest scores and the sums.
+pub struct Results<'k, 'c> {
+    pub out: &'k Operand<'c>,
+    pub stats: Option<&'k Operand<'c>>,
 }
 
 /// Lists of the positions that tokens attend to.
@@ -127,12 +139,36 @@ pub struct Lists<'c> {
     block: Option<(usize, usize)>,
 }
 
-/// The list of a token, or of a head of the cache.
+/// The positions that a token, or a head of the cache, attends to.
 pub struct List<'c> {
-    ptr: Ptr<'c>,
-    /// Positions that it has.
+    from: From<'c>,
+    /// How many there are.
     pub count: Int<'c>,
-    block: Option<usize>,
+}
+
+/// Where positions are from.
+enum From<'c> {
+    /// A list in memory, and the positions of an entry of it.
+    Memory(Ptr<'c>, usize),
+    /// The first of consecutive ones.
+    First(Int<'c>),
+}
+
+impl<'c> Seen<'c> {
+    /// The last row that a token at a position sees, or -1: the last one that is complete.
+    pub fn last(&self, position: Int<'c>) -> Int<'c> {
+        if self.every == 1 { position } else { (position + 1) / self.every - 1 }
+    }
+
+    /// What a token at a position sees, by its number and that of the head of the cache.
+    pub fn of(&self, c: &Code<'c>, position: Int<'c>, place: (Int<'c>, Int<'c>)) -> List<'c> {
+        let last = self.last(position);
+        if let Some(lists) = self.lists {
+            return lists.of(c, last, place);
+        }
+        let first = if self.window == 0 { c.int(0) } else { c.larger(last + 1 - self.window, 0) };
+        List { from: From::First(first), count: last + 1 - first }
+    }
 }
 
 impl<'c> Lists<'c> {
@@ -141,23 +177,24 @@ impl<'c> Lists<'c> {
     pub fn of(&self, c: &Code<'c>, position: Int<'c>, (token, head): (Int<'c>, Int<'c>)) -> List<'c> {
         let Some((size, heads)) = self.block else {
             let ptr = c.at(self.ptr, token * (4 * self.most));
-            return List { ptr, count: c.smaller(position + 1, self.most), block: None };
+            return List { from: From::Memory(ptr, 1), count: c.smaller(position + 1, self.most) };
         };
         let ptr = c.at(self.ptr, (token * heads + head) * (4 * self.most));
         let own = position / size;
         let before = c.smaller(own, self.most - 1);
         let is_earlier = c.less(c.load_made_index(ptr, before), own);
         let last = c.pick_int(is_earlier, size, position % size + 1);
-        List { ptr, count: before * size + last, block: Some(size) }
+        List { from: From::Memory(ptr, size), count: before * size + last }
     }
 }
 
 impl<'c> List<'c> {
     /// A position of the list, by its number.
     pub fn position(&self, c: &Code<'c>, number: Int<'c>) -> Int<'c> {
-        match self.block {
-            Some(size) => c.load_made_index(self.ptr, number / size) * size + number % size,
-            None => c.load_made_index(self.ptr, number),
+        match self.from {
+            From::Memory(ptr, 1) => c.load_made_index(ptr, number),
+            From::Memory(ptr, size) => c.load_made_index(ptr, number / size) * size + number % size,
+            From::First(first) => first + number,
         }
     }
 }
@@ -186,7 +223,17 @@ impl<'k, 'c> Attending<'k, 'c> {
             Op::AttendPart { every, .. } => every.unwrap_or(1),
             _ => 1,
         };
-        Ok(Attending { node, query: operands[0], scale, window, every, sinks, lists })
+        Ok(Attending { node, query: operands[0], scale, sinks, seen: Seen { window, every, lists } })
+    }
+
+    /// The results of a kernel that stores nothing else.
+    pub fn results(&self, kernel: &'k Kernel<'_, 'c>) -> Result<Results<'k, 'c>, Diagnostic> {
+        let ((out, to), stats) = match &kernel.outputs[..] {
+            [(out, to), (of, stats)] if of.node == self.node.node && of.out == 1 => ((*out, to), Some(stats)),
+            _ => (kernel.output()?, None),
+        };
+        self.is_stored_as(&kernel.rows, out)?;
+        Ok(Results { out: to, stats })
     }
 
     /// Checks that a value is the result, flattened or not.

@@ -1,7 +1,7 @@
 //! Functions that processors lack, as code: exponential, error function, sine and cosine,
 //! logarithm.
-use atomc_ir::Scalar;
 use atomc_ir::arch::{Isa, Machine};
+use atomc_ir::{Scalar, Turn, softplus};
 use inkwell::FloatPredicate;
 use inkwell::types::VectorType;
 use inkwell::values::VectorValue;
@@ -40,6 +40,19 @@ impl Scalar for Lanes<'_, '_> {
     fn lit(self, v: f64) -> Self {
         Lanes { v: self.code.lit(v), ..self }
     }
+}
+
+/// The position that the angles of a rotation are for.
+pub fn turned(position: Int<'_>, turn: Turn) -> Int<'_> {
+    match turn {
+        Turn::Token | Turn::Back => position,
+        Turn::Block(every) => position / every * every,
+    }
+}
+
+/// The square root of `ln(1 + exp(x))`.
+pub fn root_softplus<'c>(code: &Code<'c>, x: Vector<'c>) -> Vector<'c> {
+    code.root(softplus(Lanes { code, v: x }).v)
 }
 
 /// `c[0] + c[1] x + …`

@@ -8,7 +8,7 @@ use std::sync::LazyLock;
 
 use atomc_artifact::manifest;
 use atomc_ir::arch::Machine;
-use atomc_ir::{Arch, Diagnostic, Op, Score, Turn};
+use atomc_ir::{Arch, Diagnostic};
 use inkwell::module::Module;
 
 use crate::llvm::Llvm;
@@ -78,25 +78,8 @@ pub fn ask(spec: &KernelSpec, arch: &Arch) -> Result<Vec<Asked>, Diagnostic> {
     Ok(all)
 }
 
-/// Whether only kernels of hosts have an op: those of rows of blocks of tokens, of parts of
-/// attention, of streams, and of experts that are given.
-fn is_of_hosts(op: &Op) -> bool {
-    match op {
-        Op::Pool { .. } | Op::AttendPart { .. } | Op::Join { .. } => true,
-        Op::Sinkhorn { .. } | Op::Collapse {} | Op::Mix {} | Op::RouteGiven { .. } => true,
-        Op::KeyWrite { every, .. } | Op::Choose { every, .. } => every.is_some(),
-        Op::RopeTable { turn, .. } => *turn != Turn::Token,
-        Op::Route { by, .. } => by.score == Score::RootSoftplus,
-        _ => false,
-    }
-}
-
 /// The schedule that makes a kernel, and its numbers.
 pub fn select(spec: &KernelSpec, arch: &Arch) -> Result<(&'static Schedule, Choice), Diagnostic> {
-    let lacking = spec.body.ids().map(|id| spec.body.op(id)).find(|op| is_of_hosts(op));
-    if let (Machine::Simt(_), Some(op)) = (&arch.machine, lacking) {
-        return Err(unsupported(format!("no kernel for GPUs has `{}` yet: --target host has it", op.key())));
-    }
     let mut all = ask(spec, arch)?;
     match all.pop_if(|last| last.answer.is_ok()) {
         Some(found) => Ok((found.schedule, found.choice)),

@@ -110,7 +110,7 @@ MINIMAX_PARTS = dict(projector_hidden_size=16, vision_config=dict(hidden_size=16
 # releases say, and a block of 128 tokens.
 DEEPSEEK_V4_LAYERS = ["sliding_attention", "compressed_sparse_attention", "heavily_compressed_attention", "compressed_sparse_attention"]
 YARN = dict(rope_type="yarn", factor=4.0, original_max_position_embeddings=16, beta_fast=32.0, beta_slow=1.0)
-DEEPSEEK_V4 = dict(num_hidden_layers=4, num_key_value_heads=1, head_dim=40, partial_rotary_factor=0.4, q_lora_rank=28, o_groups=2, o_lora_rank=20,
+DEEPSEEK_V4 = dict(num_hidden_layers=4, num_key_value_heads=1, head_dim=40, partial_rotary_factor=0.4, q_lora_rank=28, o_groups=2, o_lora_rank=24,
                    index_n_heads=16, index_head_dim=24, index_topk=3, hc_mult=3, hc_sinkhorn_iters=5, n_routed_experts=6, routed_scaling_factor=1.7,
                    swiglu_limit=0.5, rope_parameters=YARN,
                    compress_rates=dict(compressed_sparse_attention=4, heavily_compressed_attention=8),

@@ -157,9 +157,8 @@ impl Case {
         self.name.starts_with("family-")
     }
 
-    /// Whether only hosts have kernels of all its ops: those of several streams in place of one
-    /// row.
-    pub fn is_of_hosts(&self) -> bool {
+    /// Whether layers have several streams in place of one row.
+    pub fn has_streams(&self) -> bool {
         self.config.streams.is_some()
     }
 

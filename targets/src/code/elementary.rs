@@ -28,7 +28,7 @@ impl<'c> Code<'c> {
         self.b.build_float_div(self.number(1.0), root, "").expect(BUILT)
     }
 
-    /// The square root, on CPUs.
+    /// The square root.
     pub fn root(&self, v: Vector<'c>) -> Vector<'c> {
         self.call("llvm.sqrt", &[v.get_type().into()], &[v.into()]).into_vector_value()
     }

@@ -16,7 +16,7 @@ mod widen;
 
 use atomc_artifact::abi::TILE_TOKENS;
 use atomc_artifact::manifest;
-use atomc_ir::{DType, Diagnostic, Op, Value};
+use atomc_ir::{DType, Diagnostic, Value};
 use inkwell::FloatPredicate;
 use inkwell::values::FloatValue;
 
@@ -27,7 +27,7 @@ use super::tile::{self, Tiles};
 use super::{Host, LANES};
 use crate::cache::Cache;
 use crate::code::{Code, Int, Ptr, Vector};
-use crate::kernel::{Attending, Kernel, Lists};
+use crate::kernel::{Attending, Kernel, Lists, Results, Seen};
 use crate::math;
 use crate::row::{At, Col, Operand, unsupported};
 use crate::{KernelSpec, Tasks};
@@ -139,19 +139,12 @@ impl<'k, 'a, 'c> Attention<'k, 'a, 'c> {
     fn new(c: &Host<'c>, kernel: &'k Kernel<'a, 'c>) -> Result<Attention<'k, 'a, 'c>, Diagnostic> {
         let attending = Attending::of(kernel)?;
         let [cache] = &kernel.caches[..] else { return Err(unsupported("attention over other than one cache")) };
-        let is_part = matches!(kernel.rows.graph.op(attending.node.node), Op::AttendPart { .. });
-        let stats = kernel.outputs.iter().find(|(v, _)| is_part && *v == Value { out: 1, ..attending.node });
-        let (out, to) = match &kernel.outputs[..] {
-            [(v, o), ..] if stats.is_some() && kernel.outputs.len() == 2 => (*v, o),
-            _ => kernel.output()?,
-        };
-        attending.is_stored_as(&kernel.rows, out)?;
-        let stats = stats.map(|(_, o)| o);
-        let Attending { query, scale, window, every, sinks, lists, .. } = attending;
+        let Results { out, stats } = attending.results(kernel)?;
+        let Attending { query, scale, sinks, seen: Seen { window, every, lists }, .. } = attending;
         let heads = kernel.rows.shape(query)?.shape.0[1].fixed().unwrap_or(0);
         let stored = cache.ty.dtype;
         let dot = Dot::new(c, if stored == DType::F8E4M3 { kernel.rows.shape(query)?.dtype } else { stored });
-        Ok(Attention { kernel, cache, query, out: to, stats, heads, scale, window, every, sinks, lists, dot })
+        Ok(Attention { kernel, cache, query, out, stats, heads, scale, window, every, sinks, lists, dot })
     }
 
     fn code(&self) -> &'a Code<'c> {

@@ -1,6 +1,6 @@
 //! The experts that a token chooses. A row of scores, and of the numbers that experts are chosen
 //! by, are in scratch.
-use atomc_ir::{Best, DType, Diagnostic, Op, Router, Score, Value, softplus};
+use atomc_ir::{Best, DType, Diagnostic, Op, Router, Score, Value};
 use inkwell::FloatPredicate;
 use inkwell::values::FloatValue;
 
@@ -62,11 +62,6 @@ pub fn store<'a, 'c>(kernel: &Kernel<'a, 'c>, v: Value, row: Int<'c>) -> Result<
     Ok(())
 }
 
-/// The square root of `ln(1 + exp(x))`.
-fn root_softplus<'c>(c: &Code<'c>, x: Vector<'c>) -> Vector<'c> {
-    c.root(softplus(math::Lanes { code: c, v: x }).v)
-}
-
 /// Stores which experts a row has that are given, and how much each counts.
 pub fn store_given<'c>(kernel: &Kernel<'_, 'c>, v: Value, row: Int<'c>) -> Result<(), Diagnostic> {
     let (c, rows) = (kernel.code, &kernel.rows);
@@ -82,7 +77,7 @@ pub fn store_given<'c>(kernel: &Kernel<'_, 'c>, v: Value, row: Int<'c>) -> Resul
         let logit = rows.eval(operands[0], At { row, head: None, col: Col::Var(wide) })?;
         let logit = c.splat(c.lane(logit, 0).into_float_value());
         scores.push(match by.score {
-            Score::RootSoftplus => root_softplus(c, logit),
+            Score::RootSoftplus => math::root_softplus(c, logit),
             other => return Err(unsupported(format!("given experts with the score {}", other.name()))),
         });
         experts.push(expert);
@@ -152,7 +147,7 @@ impl<'r, 'a, 'c> Row<'r, 'a, 'c> {
             let logits = rows.eval(operands[0], At { row, head: None, col: Col::Var(col) })?;
             let scores = match self.by.score {
                 Score::Sigmoid => c.fdiv(c.lit(1.0), c.fadd(c.lit(1.0), math::exp(c, c.fsub(c.zero(), logits)))),
-                Score::RootSoftplus => root_softplus(c, logits),
+                Score::RootSoftplus => math::root_softplus(c, logits),
                 Score::Softmax | Score::Chosen => logits,
             };
             let logits = self.inside(logits, col, f64::NEG_INFINITY);

@@ -187,16 +187,7 @@ pub fn pad<'c>(rows: &Rows<'_, 'c>, out: &Operand<'c>, row: Int<'c>, from: usize
 /// Keys and values of one row, all heads.
 fn write_heads<'c>(rows: &Rows<'_, 'c>, cache: &Cache<'c>, row: Int<'c>) -> Result<(), Diagnostic> {
     let c = rows.code;
-    if cache.every == 1 {
-        let slot = cache.slot(c, row);
-        return c.repeat(0, cache.ty.heads, 1, |head| cache.write(rows, row, head, slot));
-    }
-    // The last token of a row writes it.
-    let position = c.load_index(cache.batch.positions, row);
-    c.when(c.equal((position + 1) % cache.every, 0), || {
-        let slot = cache.slot_at(c, cache.batch.table(c, row), position / cache.every);
-        c.repeat(0, cache.ty.heads, 1, |head| cache.write(rows, row, head, slot))
-    })
+    cache.when_written(c, row, |slot| c.repeat(0, cache.ty.heads, 1, |head| cache.write(rows, row, head, slot)))
 }
 
 /// The column of the largest element: each lane keeps the first of its own, then the lanes agree.
@@ -242,11 +233,8 @@ fn store_table<'c>(rows: &Rows<'_, 'c>, v: Value, out: &Operand<'c>, row: Int<'c
     };
     let operands = rows.graph.operands(v.node);
     let as_wide = |i: Int<'c>| c.b.build_signed_int_to_float(i.v, c.cx.f64_type(), "").expect("an integer");
-    let position = c.load_index(rows.index(operands[0])?, row);
-    let position = c.splat(as_wide(match turn {
-        Turn::Token | Turn::Back => position,
-        Turn::Block(every) => position / every * every,
-    }));
+    let position = math::turned(c.load_index(rows.index(operands[0])?, row), turn);
+    let position = c.splat(as_wide(position));
     let half = rows.shape(operands[2])?.shape.last().unwrap_or(0);
     let log_stretch = (growth != 0.0).then(|| {
         let length = as_wide(c.load_index(rows.index(operands[1]).expect("checked by the op's type"), row));

@@ -9,7 +9,7 @@ use atomc_ir::{DType, Diagnostic, Op, Value};
 
 use crate::cache::Cache;
 use crate::code::{Int, Ptr, Vector};
-use crate::kernel::{Attending, Lists};
+use crate::kernel::{Attending, Lists, Seen};
 use crate::row::{At, Col, Operand, unsupported};
 use crate::simt::attention::kv_dequant::Stored;
 use crate::simt::attention::sizes::Sizes;
@@ -69,7 +69,7 @@ impl<'k, 'a, 'c> Attention<'k, 'a, 'c> {
         let codes = if is_coded { kernel.rows.scaled_group(stored).map(|columns| (stored, columns)) } else { None };
         let result = codes.map_or(stored, |_| graph.operands(stored.node)[0]);
         attending.is_stored_as(&kernel.rows, result)?;
-        let Attending { query, scale, window, sinks, lists, .. } = attending;
+        let Attending { query, scale, sinks, seen: Seen { window, lists, .. }, .. } = attending;
         let Sizes { heads, stored, .. } = Sizes::of(graph)?;
         let matrix = Matrix::new(c, stored.dtype);
         // Without a scale all keys weigh the same, as they do if the queries are zero.

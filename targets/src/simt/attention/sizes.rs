@@ -67,14 +67,15 @@ impl Sizes {
 }
 
 /// Checks that a query sees all keys before it, or those of its token's list, and nothing else: for
-/// schedules that know neither windows nor sinks, nor lists of blocks.
+/// schedules that know neither windows nor sinks, nor lists of blocks, nor parts.
 pub fn sees_all(body: &Graph) -> Result<(), WhyNot> {
     let plain = |id| match body.op(id) {
         Op::Attention { window, .. } => *window == 0 && body.operands(id).len() == 3,
         Op::AttendListed { block, .. } => block.is_none(),
+        Op::AttendPart { .. } => false,
         _ => true,
     };
-    WhyNot::unless(body.ids().all(plain), || "a window, sinks, or lists of blocks".into())
+    WhyNot::unless(body.ids().all(plain), || "a window, sinks, lists of blocks, or a part".into())
 }
 
 /// Registers of a query, of a step's keys and values, of results and of a step's scores, the number

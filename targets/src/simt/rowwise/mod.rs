@@ -3,11 +3,13 @@
 //! nothing but heads has several tokens in a work-group.
 mod argmax;
 mod heads;
+mod pool;
 mod route;
+mod streams;
 
 use atomc_artifact::manifest;
 use atomc_ir::arch::GpuArch;
-use atomc_ir::{DType, Diagnostic, Family, Graph, Layout, NodeId, Op, Type, Value, Values};
+use atomc_ir::{DType, Diagnostic, Family, Graph, Layout, NodeId, Op, Turn, Type, Value, Values};
 use inkwell::IntPredicate;
 use inkwell::types::VectorType;
 use inkwell::values::FloatValue;
@@ -53,7 +55,10 @@ fn is_scales(graph: &Graph, v: Value) -> bool {
     let as_scales = |&(user, slot): &(NodeId, usize)| match graph.op(user) {
         Op::Linear { block, .. } | Op::PerHead { block, .. } => block.is_some() && slot >= 2,
         Op::Grouped { block, .. } => block.is_some() && slot >= 3,
-        Op::Quantise { .. } | Op::Combine {} | Op::Weigh {} => slot == 1,
+        Op::Quantise { .. } | Op::Combine {} | Op::Weigh {} | Op::Collapse {} => slot == 1,
+        Op::Join { .. } => slot % 2 == 1 || slot == 4,
+        Op::Mix {} => slot == 2,
+        Op::Sinkhorn { .. } => slot != 1,
         Op::PartNorm { .. } => slot == 2,
         _ => false,
     };
@@ -63,7 +68,7 @@ fn is_scales(graph: &Graph, v: Value) -> bool {
 
 /// The sizes that vectors of a value must divide.
 fn axes(graph: &Graph, v: Value) -> Vec<usize> {
-    if is_scales(graph, v) || is_squares(graph, v) {
+    if is_scales(graph, v) || is_squares(graph, v) || is_weights(graph, v) {
         return vec![];
     }
     let last = |v: Value| graph.ty(v).as_tensor().filter(|t| t.dtype.is_float()).and_then(|t| t.shape.last());
@@ -89,6 +94,15 @@ fn is_squares(graph: &Graph, v: Value) -> bool {
     matches!(graph.op(v.node), Op::Squares {})
 }
 
+/// Whether these are the weights of streams.
+fn is_weights(graph: &Graph, v: Value) -> bool {
+    matches!(graph.op(v.node), Op::Sinkhorn { .. })
+}
+
+fn is_pool(graph: &Graph, v: Value) -> bool {
+    matches!(graph.op(v.node), Op::Pool { .. })
+}
+
 /// Whether a norm is over the whole row, or its squares are.
 fn is_row_norm(graph: &Graph, v: Value) -> bool {
     (is_norm(graph.op(v.node)) || is_squares(graph, v)) && graph.ty(v).as_tensor().is_some_and(|t| t.shape.rank() == 2)
@@ -100,6 +114,7 @@ pub fn threads(graph: &Graph, arch: GpuArch) -> usize {
     let row = |v: Value| graph.ty(v).as_tensor().and_then(|t| t.shape.row()).unwrap_or(0);
     let width = |&v: &Value| match graph.ty(v) {
         Type::Tensor(_) if is_argmax(graph, v) || is_squares(graph, v) => row(graph.operands(v.node)[0]),
+        Type::Tensor(_) if is_weights(graph, v) => row(graph.operands(v.node)[1]),
         Type::Tensor(_) => row(v),
         Type::Cache(c) => c.heads * c.head_dim.max(c.value_dim),
         Type::Slots(_) | Type::Batch => 0,
@@ -152,7 +167,7 @@ fn emit<'c>(setup: &Setup<'c>, spec: &KernelSpec) -> launch::Made<'c> {
                 }
                 let team = c.group_team(threads, exchange);
                 if route::is_route(spec.body, *v) {
-                    if v.out == 0 || kernel.outputs.iter().all(|(other, _)| other.node != v.node || other == v) {
+                    if is_first(&kernel, *v) {
                         route::store(&kernel, *v, row)?;
                     }
                     continue;
@@ -163,6 +178,16 @@ fn emit<'c>(setup: &Setup<'c>, spec: &KernelSpec) -> launch::Made<'c> {
                 }
                 if is_squares(spec.body, *v) {
                     store_squares(&kernel, *v, out, row, team)?;
+                    continue;
+                }
+                if is_weights(spec.body, *v) {
+                    if is_first(&kernel, *v) {
+                        streams::store(&kernel, *v, row, team)?;
+                    }
+                    continue;
+                }
+                if is_pool(spec.body, *v) {
+                    pool::store(&kernel, *v, out, row, threads)?;
                     continue;
                 }
                 if kernel.rows.scaled_group(*v).is_some() {
@@ -180,6 +205,11 @@ fn emit<'c>(setup: &Setup<'c>, spec: &KernelSpec) -> launch::Made<'c> {
         kernel.row_tasks(1, 1)
     };
     Ok((code, manifest::Kernel::simt(tasks, threads)))
+}
+
+/// Whether a result is the first one of its node that the kernel stores: all are made with it.
+fn is_first(kernel: &Kernel, v: Value) -> bool {
+    kernel.outputs.iter().find(|(other, _)| other.node == v.node).is_some_and(|(other, _)| *other == v)
 }
 
 /// The whole row as codes: padding of zeros, then the scales.
@@ -424,14 +454,15 @@ pub fn pad<'c>(kernel: &Kernel<'_, 'c>, out: &Operand<'c>, row: Int<'c>, from: u
 /// Keys and values of one row, all heads.
 fn write_caches<'c>(kernel: &Kernel<'_, 'c>, row: Int<'c>, threads: usize) -> Result<(), Diagnostic> {
     let (c, rows) = (kernel.code, &kernel.rows);
-    for cache in &kernel.caches {
-        let slot = cache.slot(c, row);
+    for cache in kernel.caches.iter().filter(|cache| cache.written().is_some()) {
         let (team, first, teams) = teams(c, cache.width(), threads);
         rows.set_team(team);
-        each_head(c, cache.ty.heads, (first, teams), |head| {
-            rows.forget();
-            cache.prepare(rows, row, head)?;
-            rows.each_column(cache.width(), |col| cache.write_part(rows, row, head, slot, Col::Var(col)))
+        cache.when_written(c, row, |slot| {
+            each_head(c, cache.ty.heads, (first, teams), |head| {
+                rows.forget();
+                cache.prepare(rows, row, head)?;
+                rows.each_column(cache.width(), |col| cache.write_part(rows, row, head, slot, Col::Var(col)))
+            })
         })?;
         rows.forget();
     }
@@ -463,7 +494,7 @@ fn store_table<'c>(
     threads: usize,
 ) -> Result<(), Diagnostic> {
     let (c, rows) = (kernel.code, &kernel.rows);
-    let Op::RopeTable { scale, growth, original, .. } = *rows.graph.op(v.node) else {
+    let Op::RopeTable { scale, growth, original, turn } = *rows.graph.op(v.node) else {
         unreachable!("a table was asked for")
     };
     let operands = rows.graph.operands(v.node);
@@ -472,7 +503,7 @@ fn store_table<'c>(
     let f64 = c.cx.f64_type();
     let wide = |i: Int<'c>| c.splat(c.b.build_signed_int_to_float(i.v, f64, "").expect("an integer"));
     let splat_wide = |v: f64| VectorType::const_vector(&[f64.const_float(v)]);
-    let position = wide(c.load_index(rows.index(operands[0])?, row));
+    let position = wide(math::turned(c.load_index(rows.index(operands[0])?, row), turn));
     let half = rows.shape(operands[2])?.shape.last().unwrap_or(0);
     let length = wide(c.load_index(rows.index(operands[1])?, row));
     let log = (growth != 0.0).then(|| math::log_stretch(c, length, growth, original));
@@ -484,7 +515,8 @@ fn store_table<'c>(
             angle = c.fmul(angle, math::exp_wide(c, c.fmul(exponent, log)));
         }
         let (cos, sin) = math::cos_sin(c, angle);
-        for (values, col) in [(cos, col), (sin, col + half)] {
+        let sign = if turn == Turn::Back { -scale } else { scale };
+        for (values, col, scale) in [(cos, col, scale), (sin, col + half, sign)] {
             let lanes = c.fmul(math::to_narrow(c, values), c.lit(scale));
             c.store_floats(rows.address(out, At { row, head: None, col: Col::Var(col) }), lanes, out.ty.dtype);
         }

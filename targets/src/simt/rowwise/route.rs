@@ -15,7 +15,7 @@ use crate::simt::machine::Gpu;
 const MOST: usize = 32;
 
 pub fn is_route(graph: &Graph, v: Value) -> bool {
-    matches!(graph.op(v.node), Op::Route { .. })
+    matches!(graph.op(v.node), Op::Route { .. } | Op::RouteGiven { .. })
 }
 
 /// One of a lane's experts.
@@ -30,12 +30,21 @@ struct Expert<'c> {
 /// Stores a router's result for a row of logits, in a work-group of one wave.
 pub fn store<'a, 'c>(kernel: &Kernel<'a, 'c>, v: Value, row: Int<'c>) -> Result<(), Diagnostic> {
     let (c, rows) = (kernel.code, &kernel.rows);
-    let Op::Route { by, held } = *rows.graph.op(v.node) else { unreachable!("a router was asked for") };
+    let (by, held, is_given) = match *rows.graph.op(v.node) {
+        Op::Route { by, held } => (by, held, false),
+        Op::RouteGiven { by } => (by, None, true),
+        _ => unreachable!("a router was asked for"),
+    };
     if by.k > MOST {
         return Err(unsupported(format!("a router that chooses more than {MOST} experts")));
     }
     let lanes = c.lanes();
     c.set_lanes(1);
+    if is_given {
+        store_given(kernel, v, by, row)?;
+        c.set_lanes(lanes);
+        return Ok(());
+    }
     let router = Wave { c, by, held, team: c.lanes_team(c.lane_index(), c.simt.wave) };
     let mut experts = router.experts(rows, v, row)?;
     router.close_groups(&mut experts, rows.shape(rows.graph.operands(v.node)[0])?.shape.last().unwrap_or(0));
@@ -69,6 +78,40 @@ pub fn store<'a, 'c>(kernel: &Kernel<'a, 'c>, v: Value, row: Int<'c>) -> Result<
     Ok(())
 }
 
+/// Stores which experts a row has that are given, and how much each counts: a lane has one of them.
+fn store_given<'c>(kernel: &Kernel<'_, 'c>, v: Value, by: Router, row: Int<'c>) -> Result<(), Diagnostic> {
+    let (c, rows) = (kernel.code, &kernel.rows);
+    let (operands, lane) = (rows.graph.operands(v.node), c.lane_index());
+    operands.iter().try_for_each(|&operand| rows.prepare(operand, row, None))?;
+    let is_there = c.less(lane, by.k);
+    let number = |operand: Value, col: Int<'c>| {
+        let made = rows.eval(operand, At { row, head: None, col: Col::Var(col) })?;
+        Ok::<_, Diagnostic>(c.lane(made, 0).into_float_value())
+    };
+    let named = number(operands[1], c.smaller(lane, by.k - 1))?;
+    let expert = c.float(named).whole(c.cx.i32_type());
+    let logit =
+        number(operands[0], c.as_int(c.b.build_int_s_extend_or_bit_cast(expert.v, c.index, "").expect("a number")))?;
+    let score = match by.score {
+        Score::RootSoftplus => c.lane(math::root_softplus(c, c.splat(logit)), 0),
+        other => return Err(unsupported(format!("given experts with the score {}", other.name()))),
+    };
+    let score = c.pick(is_there, score, c.number(0.0)).into_float_value();
+    let sum = c.team_sum(score, c.lanes_team(lane, c.simt.wave));
+    let sum = by.added().map_or(sum, |added| (c.float(sum) + c.number(added)).v);
+    let share = if by.renormalise { c.lane(c.fdiv(c.splat(score), c.splat(sum)), 0).into_float_value() } else { score };
+    let weight = (c.float(share) * c.number(by.scale)).v;
+    for (out, operand) in kernel.outputs.iter().filter(|(out, _)| out.node == v.node) {
+        if out.out == 0 {
+            let place = c.at(operand.ptr, (row * operand.stride + lane) * 4);
+            c.when(c.less(lane, rows.padded(operand)), || c.store(place, weight, 4));
+        } else {
+            c.when(is_there, || c.store(c.at(operand.ptr, (row * by.k + lane) * 4), expert, 4));
+        }
+    }
+    Ok(())
+}
+
 /// The wave that works on a row. Vectors have one element.
 struct Wave<'a, 'c> {
     c: &'a Gpu<'c>,
@@ -99,7 +142,7 @@ impl<'a, 'c> Wave<'a, 'c> {
         let by_logits = self.by.by_logits(bias.is_some()).then(|| logits.clone());
         let scores = match self.by.score {
             Score::Chosen => logits,
-            Score::RootSoftplus => return Err(unsupported("scores that are roots of softplus")),
+            Score::RootSoftplus => logits.into_iter().map(|l| scalar(math::root_softplus(c, c.splat(l)))).collect(),
             Score::Sigmoid => logits.into_iter().map(|l| self.logistic(l)).collect(),
             Score::Softmax => {
                 let top = c.team_top(logits.iter().copied().reduce(|a, b| self.more(a, b)).unwrap_or(least), self.team);

@@ -1,15 +1,16 @@
 //! Family `attend_listed`: a work-group is a token and some query heads that share a head of the
 //! cache. It goes through the token's list turn by turn: each thread scores a position with all of
 //! these heads, then each has some dimensions of the values of every few positions. Sums of the
-//! same dimensions meet in local memory at the end.
+//! same dimensions meet in local memory at the end. A part of attention goes through the positions
+//! of its window, or through all rows, and leaves the highest score and the sum of each head.
 use atomc_artifact::manifest;
-use atomc_ir::{CacheType, DType, Diagnostic, Family, Op, Value};
+use atomc_ir::{CacheType, DType, Diagnostic, Family, Value};
 use inkwell::values::FloatValue;
 
 use super::{Keys, THREADS, takes};
 use crate::cache::Cache;
 use crate::code::{Int, Ptr, Vector, carried};
-use crate::kernel::{Attending, List, Lists};
+use crate::kernel::{Attending, List, Results, Seen};
 use crate::row::Threads as _;
 use crate::row::{At, Col, Operand, Team, unsupported};
 use crate::schedule::{Schedule, WhyNot};
@@ -21,6 +22,13 @@ use crate::{KernelSpec, Tasks};
 const HEADS: usize = 8;
 /// The highest score of no positions: below every real one, and far from overflow.
 const LOWEST: f64 = -1e30;
+
+/// A highest score, of which powers of two are made, as one of which exponentials are made.
+fn natural<'c>(c: &Gpu<'c>, top: FloatValue<'c>) -> FloatValue<'c> {
+    let lowest = c.number(LOWEST);
+    let score = (c.float(top) * c.number(std::f64::consts::LN_2)).v;
+    c.pick(c.float(lowest).less(top), score, lowest).into_float_value()
+}
 
 pub const SCHEDULE: Schedule = Schedule {
     name: "attend_listed",
@@ -51,7 +59,7 @@ impl Sizes {
     fn of(spec: &KernelSpec) -> Result<Sizes, Diagnostic> {
         let body = spec.body;
         let made = || {
-            let node = body.ids().find(|&id| matches!(body.op(id), Op::AttendListed { .. }))?;
+            let node = body.ids().find(|&id| body.op(id).attends())?;
             let operands = body.operands(node);
             let heads = body.ty(operands[0]).as_tensor()?.shape.0.get(1)?.fixed()?;
             Some(Sizes { cache: body.ty(operands[1]).as_cache()?, heads })
@@ -99,8 +107,10 @@ struct Listed<'k, 'a, 'c> {
     kernel: &'k Kernel<'a, 'c>,
     cache: &'k Cache<'c>,
     query: Value,
-    lists: Lists<'c>,
+    seen: Seen<'c>,
     out: &'k Operand<'c>,
+    /// Where the highest scores and the sums go, of a part of attention.
+    stats: Option<&'k Operand<'c>>,
     sizes: Sizes,
     /// What scores are multiplied with: they are powers of two.
     factor: f64,
@@ -131,11 +141,8 @@ impl<'k, 'a, 'c> Listed<'k, 'a, 'c> {
         let c = kernel.code;
         let attending = Attending::of(kernel)?;
         let [cache] = &kernel.caches[..] else { return Err(unsupported("attention over other than one cache")) };
-        let (out, to) = kernel.output()?;
-        attending.is_stored_as(&kernel.rows, out)?;
-        let Attending { query, scale, lists: Some(lists), .. } = attending else {
-            return Err(unsupported("a family of listed attention without a list"));
-        };
+        let Results { out, stats } = attending.results(kernel)?;
+        let Attending { query, scale, .. } = attending;
         let l = &cache.layout;
         let local = Local {
             query: c.local(4 * sizes.own() * l.dim),
@@ -145,7 +152,7 @@ impl<'k, 'a, 'c> Listed<'k, 'a, 'c> {
             sums: c.local(4 * THREADS / (l.value_dim / l.group) * l.value_dim),
         };
         let factor = scale * std::f64::consts::LOG2_E;
-        Ok(Listed { kernel, cache, query, lists, out: to, sizes, factor, local })
+        Ok(Listed { kernel, cache, query, seen: attending.seen, out, stats, sizes, factor, local })
     }
 
     fn code(&self) -> &'a Gpu<'c> {
@@ -164,7 +171,7 @@ impl<'k, 'a, 'c> Listed<'k, 'a, 'c> {
         c.set_lanes(l.group);
         self.stage(token, (first, end))?;
         let position = c.load_index(self.cache.batch.positions, token);
-        let list = self.lists.of(c, position, (token, head));
+        let list = self.seen.of(c, position, (token, head));
         let length = c.uniform(list.count);
         c.barrier();
         let keys = Keys::of(c, self.cache, token);
@@ -176,6 +183,7 @@ impl<'k, 'a, 'c> Listed<'k, 'a, 'c> {
             self.turn(&keys, (&list, turn, count), head, running)
         });
         self.finish(token, (first, end), &running);
+        self.store_stats(token, (first, end), &running);
         self.pad(token, first);
         c.set_lanes(lanes);
         Ok(())
@@ -286,12 +294,37 @@ impl<'k, 'a, 'c> Listed<'k, 'a, 'c> {
             c.when(c.less(c.thread(), groups) & c.less(head, end), || {
                 let part = |own: usize| c.load_floats(place(c.int(own), c.thread()), DType::F32);
                 let sum: Vector = (1..subsets).fold(part(0), |sum, own| c.fadd(sum, part(own)));
-                let result = c.fdiv(sum, c.splat(running.sum[h]));
+                let all = running.sum[h];
+                // Without a key the result is zeros.
+                let has_keys = c.float(c.number(0.0)).less(all);
+                let inverse = c.lane(c.fdiv(c.lit(1.0), c.splat(all)), 0);
+                let inverse = c.pick(has_keys, inverse, c.number(0.0)).into_float_value();
+                let result = c.fmul(sum, c.splat(inverse));
                 let col = Col::Var(head * self.cache.ty.value_dim + c.thread() * l.group);
                 let to = rows.address(self.out, At { row: token, head: None, col });
                 c.store_floats(to, result, self.out.ty.dtype);
             });
         }
+    }
+
+    /// Stores the highest score and the sum of each head, if the result is of a part of attention.
+    fn store_stats(&self, token: Int<'c>, (first, end): (Int<'c>, Int<'c>), running: &Running<'c>) {
+        let (c, Some(stats)) = (self.code(), self.stats) else { return };
+        let rows = &self.kernel.rows;
+        let to = |col: Int<'c>| rows.address(stats, At { row: token, head: None, col: Col::Var(col) });
+        c.when(c.equal(c.thread(), 0), || {
+            for (h, (&top, &sum)) in running.top.iter().zip(&running.sum).enumerate() {
+                let head = first + h;
+                c.when(c.less(head, end), || {
+                    c.store(to(head), natural(c, top), 4);
+                    c.store(to(head + self.sizes.heads), sum, 4);
+                });
+            }
+        });
+        c.when(c.equal(first, 0), || {
+            let width = 2 * self.sizes.heads;
+            c.repeat(c.thread() + width, rows.padded(stats), THREADS, |col| c.store(to(col), c.number(0.0), 4));
+        });
     }
 
     /// Zeros after the row's last head.

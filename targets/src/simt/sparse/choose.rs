@@ -205,7 +205,9 @@ impl<'k, 'a, 'c> Chooser<'k, 'a, 'c> {
     ) -> Result<(), Diagnostic> {
         let (c, choice) = (self.code(), &self.sizes.choice);
         let lanes = c.lanes();
-        let last = c.load_index(self.cache.batch.positions, query.0);
+        let position = c.load_index(self.cache.batch.positions, query.0);
+        // Of rows of several tokens the last that is complete stands for the position, or -1.
+        let last = if choice.every == 1 { position } else { (position + 1) / choice.every - 1 };
         let has_few = c.less(last / choice.size, choice.k);
         c.when(has_few & c.equal(split, 0), || self.take_all(list, last / choice.size));
         let chosen = c.when(!has_few, || self.choose(query, (list, split), last, workspace));
