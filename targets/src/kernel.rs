@@ -120,6 +120,8 @@ pub struct Seen<'c> {
     pub every: usize,
     /// The positions that each token attends to, if not all up to its own.
     pub lists: Option<Lists<'c>>,
+    /// Whether it is a part of attention.
+    pub is_part: bool,
 }
 
 /// The results of attention: its own, and of a part the highest scores and the sums.
@@ -140,6 +142,7 @@ pub struct Lists<'c> {
 }
 
 /// The positions that a token, or a head of the cache, attends to.
+#[derive(Clone, Copy)]
 pub struct List<'c> {
     from: From<'c>,
     /// How many there are.
@@ -147,6 +150,7 @@ pub struct List<'c> {
 }
 
 /// Where positions are from.
+#[derive(Clone, Copy)]
 enum From<'c> {
     /// A list in memory, and the positions of an entry of it.
     Memory(Ptr<'c>, usize),
@@ -155,6 +159,11 @@ enum From<'c> {
 }
 
 impl<'c> Seen<'c> {
+    /// Whether keys are gathered by their positions.
+    pub fn gathers(&self) -> bool {
+        self.lists.is_some() || self.is_part
+    }
+
     /// The last row that a token at a position sees, or -1: the last one that is complete.
     pub fn last(&self, position: Int<'c>) -> Int<'c> {
         if self.every == 1 { position } else { (position + 1) / self.every - 1 }
@@ -219,11 +228,11 @@ impl<'k, 'c> Attending<'k, 'c> {
             Ok::<_, Diagnostic>(Lists { ptr: rows.index(list)?, most, block: block.map(|size| (size, heads)) })
         };
         let lists = listed.map(lists).transpose()?;
-        let every = match *rows.graph.op(node.node) {
-            Op::AttendPart { every, .. } => every.unwrap_or(1),
-            _ => 1,
+        let (every, is_part) = match *rows.graph.op(node.node) {
+            Op::AttendPart { every, .. } => (every.unwrap_or(1), true),
+            _ => (1, false),
         };
-        Ok(Attending { node, query: operands[0], scale, sinks, seen: Seen { window, every, lists } })
+        Ok(Attending { node, query: operands[0], scale, sinks, seen: Seen { window, every, lists, is_part } })
     }
 
     /// The results of a kernel that stores nothing else.

@@ -114,3 +114,45 @@ fn chosen_blocks_of_keys_and_values() {
     check(&attend_blocks(6, 16, ("cache<bf16, 3, 16>", 3), [2, 8]), Family::AttendListed, &runs);
     check(&attend_blocks(16, 128, ("cache<bf16, 1, 128>", 1), [3, 128]), Family::AttendListed, &[run(700, 1)]);
 }
+
+/// A part of the attention of some heads over rows that are key and value: those of a window, all
+/// rows of so many tokens that are complete, or listed ones.
+fn attend_part([heads, dim]: [usize; 2], [window, every, k]: [usize; 3]) -> String {
+    let row = if every == 1 { String::new() } else { format!(", every = {every}") };
+    let (list, listed) = match k {
+        0 => (String::new(), ""),
+        _ => (format!(", %list: i32[T*{k}]"), ", %list"),
+    };
+    format!(
+        "graph @k(%q: bf16[T, {heads}, {dim}], %kv: cache<bf16, 1, {dim}, prefix {dim}>, %batch: batch{list}) {{
+  %0, %1 = attend_part %q, %kv, %batch{listed} {{scale = 0.2, window = {window}{row}}} : f32[T, {heads}, {dim}], f32[T, {}]
+  return %0, %1
+}}",
+        2 * heads
+    )
+}
+
+/// Tokens without a key among them, and lists that are longer and shorter than what tokens see.
+#[test]
+fn parts_of_attention() {
+    let runs = [run(0, 5), run(90, 2), run(11, 1)];
+    for dims in [[4, 24], [20, 512]] {
+        for seen in [[12, 1, 0], [0, 1, 0], [0, 4, 0], [0, 4, 8]] {
+            check(&attend_part(dims, seen), Family::AttendListed, &runs);
+        }
+    }
+}
+
+/// Work-groups share what a token sees.
+#[test]
+fn long_parts_of_attention() {
+    check(&attend_part([4, 512], [0, 2, 0]), Family::AttendListed, &[run(700, 1), run(400, 1)]);
+    check(&attend_part([4, 512], [0, 2, 260]), Family::AttendListed, &[run(600, 1), run(400, 1)]);
+}
+
+/// Of rows of four tokens: none, some, and as many as a list has room for.
+#[test]
+fn rows_of_several_tokens_are_chosen() {
+    let text = choose(4, 32, 8).replace("{k = 8}", "{k = 8, every = 4}");
+    check(&text, Family::Choose, &[run(0, 5), run(30, 3), run(33, 1), run(2_000, 1)]);
+}

@@ -140,7 +140,7 @@ impl<'k, 'a, 'c> Attention<'k, 'a, 'c> {
         let attending = Attending::of(kernel)?;
         let [cache] = &kernel.caches[..] else { return Err(unsupported("attention over other than one cache")) };
         let Results { out, stats } = attending.results(kernel)?;
-        let Attending { query, scale, sinks, seen: Seen { window, every, lists }, .. } = attending;
+        let Attending { query, scale, sinks, seen: Seen { window, every, lists, .. }, .. } = attending;
         let heads = kernel.rows.shape(query)?.shape.0[1].fixed().unwrap_or(0);
         let stored = cache.ty.dtype;
         let dot = Dot::new(c, if stored == DType::F8E4M3 { kernel.rows.shape(query)?.dtype } else { stored });

@@ -6,10 +6,11 @@
 //! lane's scores are, as weights, its operands of the second product: the keys
 //! `held * h + results * t ..` of a step belong to part `h` of the lanes in tile `t`.
 use atomc_ir::{DType, Diagnostic, Op, Value};
+use inkwell::values::FloatValue;
 
 use crate::cache::Cache;
 use crate::code::{Int, Ptr, Vector};
-use crate::kernel::{Attending, Lists, Seen};
+use crate::kernel::{Attending, List, Results, Seen};
 use crate::row::{At, Col, Operand, unsupported};
 use crate::simt::attention::kv_dequant::Stored;
 use crate::simt::attention::sizes::Sizes;
@@ -27,6 +28,8 @@ pub struct Attention<'k, 'a, 'c> {
     pub kernel: &'k Kernel<'a, 'c>,
     pub cache: &'k Cache<'c>,
     pub out: &'k Operand<'c>,
+    /// Where the highest scores and the sums go, of a part of attention.
+    pub stats: Option<&'k Operand<'c>>,
     /// The quantised result, if the kernel quantises, and the columns of a scale.
     pub codes: Option<(Value, usize)>,
     pub heads: usize,
@@ -42,9 +45,8 @@ pub struct Attention<'k, 'a, 'c> {
     query: Value,
     /// A number for each query head, if heads have sinks.
     pub sinks: Option<&'k Operand<'c>>,
-    /// The positions that each token attends to, if not all up to its own, and how many it may
-    /// have.
-    pub lists: Option<Lists<'c>>,
+    /// Which keys a token sees.
+    pub seen: Seen<'c>,
     /// Scores times this are powers of two. Its sign is in the queries.
     pub factor: f64,
     sign: f64,
@@ -64,12 +66,19 @@ impl<'k, 'a, 'c> Attention<'k, 'a, 'c> {
         let (c, graph) = (kernel.code, kernel.rows.graph);
         let attending = Attending::of(kernel)?;
         let [cache] = &kernel.caches[..] else { return Err(unsupported("attention over other than one cache")) };
-        let (stored, out) = kernel.output()?;
-        let is_coded = matches!(graph.op(stored.node), Op::Quantise { .. });
-        let codes = if is_coded { kernel.rows.scaled_group(stored).map(|columns| (stored, columns)) } else { None };
-        let result = codes.map_or(stored, |_| graph.operands(stored.node)[0]);
-        attending.is_stored_as(&kernel.rows, result)?;
-        let Attending { query, scale, sinks, seen: Seen { window, lists, .. }, .. } = attending;
+        let coded = match &kernel.outputs[..] {
+            [(stored, out)] if matches!(graph.op(stored.node), Op::Quantise { .. }) => Some((*stored, out)),
+            _ => None,
+        };
+        let codes = coded.and_then(|(stored, _)| Some((stored, kernel.rows.scaled_group(stored)?)));
+        let Results { out, stats } = match (coded, codes) {
+            (Some((stored, out)), Some(_)) => {
+                attending.is_stored_as(&kernel.rows, graph.operands(stored.node)[0])?;
+                Results { out, stats: None }
+            }
+            _ => attending.results(kernel)?,
+        };
+        let Attending { query, scale, sinks, seen, .. } = attending;
         let Sizes { heads, stored, .. } = Sizes::of(graph)?;
         let matrix = Matrix::new(c, stored.dtype);
         // Without a scale all keys weigh the same, as they do if the queries are zero.
@@ -78,9 +87,10 @@ impl<'k, 'a, 'c> Attention<'k, 'a, 'c> {
             kernel,
             cache,
             out,
+            stats,
             codes,
             heads,
-            window,
+            window: seen.window,
             place: matrix.place(),
             half: matrix.place().share,
             accumulator: Accumulator::small(matrix),
@@ -89,11 +99,45 @@ impl<'k, 'a, 'c> Attention<'k, 'a, 'c> {
             lanes: vector(graph),
             query,
             sinks,
-            lists,
+            seen,
             factor: size * std::f64::consts::LOG2_E,
             sign,
             of_values: (c.int(0), cache.layout.value_dim / 16),
         })
+    }
+
+    /// The keys of a token, if they are gathered by their positions.
+    pub fn list(&self, token: Int<'c>) -> Option<List<'c>> {
+        let c = self.code();
+        let position = c.load_index(self.cache.batch.positions, token);
+        self.seen.gathers().then(|| self.seen.of(c, position, (token, c.int(0))))
+    }
+
+    /// Whether a query has seen a key, by its sum of weights.
+    pub fn has_keys(&self, sum: FloatValue<'c>) -> Int<'c> {
+        let c = self.code();
+        c.float(c.number(0.0)).less(sum)
+    }
+
+    /// Stores the highest score and the sum of a head, if the result is of a part of attention: as
+    /// exponentials want them.
+    pub fn store_stats(&self, (token, head): (Int<'c>, Int<'c>), [top, sum]: [FloatValue<'c>; 2]) {
+        let (c, Some(stats)) = (self.code(), self.stats) else { return };
+        let score = (c.float(top) * c.number(self.factor * std::f64::consts::LN_2)).v;
+        let score = c.pick(self.has_keys(sum), score, self.lowest());
+        for (col, v) in [(head, score.into_float_value()), (head + self.heads, sum)] {
+            c.store(self.kernel.rows.address(stats, At { row: token, head: None, col: Col::Var(col) }), v, 4);
+        }
+    }
+
+    /// Zeros behind the sums of some tokens, by all threads together.
+    fn pad_stats(&self, (first, count): (Int<'c>, Int<'c>), threads: usize) {
+        let (c, rows, Some(stats)) = (self.code(), &self.kernel.rows, self.stats) else { return };
+        let (width, padded) = (2 * self.heads, rows.padded(stats));
+        c.repeat(c.thread(), count * (padded - width), threads, |i| {
+            let (row, col) = (first + i / (padded - width).max(1), i % (padded - width).max(1) + width);
+            c.store(rows.address(stats, At { row, head: None, col: Col::Var(col) }), c.number(0.0), 4);
+        });
     }
 
     /// The attention restricted to `count` panels of values from `first` on.
@@ -365,6 +409,7 @@ impl<'k, 'a, 'c> Attention<'k, 'a, 'c> {
     /// Zeros after the last head of some rows, by all threads together.
     pub fn pad(&self, first: Int<'c>, count: Int<'c>, threads: usize) {
         let (c, rows) = (self.code(), &self.kernel.rows);
+        self.pad_stats((first, count), threads);
         let (width, padded) = (self.heads * self.cache.ty.value_dim, rows.padded(self.out));
         if width == padded {
             return;

@@ -30,6 +30,7 @@ use self::keys::Ahead;
 use self::shape::{SIDE, Shape};
 use self::softmax::Running;
 use crate::code::{Any, Int, Ptr, Vector};
+use crate::kernel::List;
 use crate::schedule::{Schedule, WhyNot};
 use crate::simt::attention::flash::Attention;
 use crate::simt::launch;
@@ -169,7 +170,7 @@ struct Group<'t, 'k, 'a, 'c> {
     limit: Int<'c>,
     table: Ptr<'c>,
     /// The positions whose keys these are, if not all: entries are counted as positions are.
-    list: Option<Ptr<'c>>,
+    list: Option<List<'c>>,
     /// The first turn, and the last.
     begin: Int<'c>,
     last: Int<'c>,
@@ -195,9 +196,12 @@ impl<'t, 'k, 'a, 'c> Group<'t, 'k, 'a, 'c> {
         workspace: Ptr<'c>,
     ) -> Group<'t, 'k, 'a, 'c> {
         let (c, batch) = (a.code(), &a.cache.batch);
-        let position = c.load_index(batch.positions, place.token);
-        // A list has as many entries as the token has positions, if it has room for as many.
-        let position = a.lists.map_or(position, |lists| c.smaller(position, lists.most - 1));
+        let list = a.list(place.token);
+        let position = match &list {
+            // Without a key there is a turn of keys that no query sees.
+            Some(list) => list.count - 1,
+            None => c.load_index(batch.positions, place.token),
+        };
         let turns = a.cache.layout.block_tokens / shape.keys();
         let blocks = position / a.cache.layout.block_tokens + 1;
         let each = c.larger((blocks + (shape.splits - 1)) / shape.splits, LEAST);
@@ -219,7 +223,7 @@ impl<'t, 'k, 'a, 'c> Group<'t, 'k, 'a, 'c> {
             first: place.part * shape.queries(),
             limit: c.int(a.heads),
             table: batch.table(c, place.token),
-            list: a.lists.map(|lists| c.at(lists.ptr, place.token * (4 * lists.most))),
+            list,
             begin: own * turns,
             last: c.smaller(end, position / shape.keys()),
             local: c.local(shape.local()),
@@ -276,7 +280,7 @@ impl<'t, 'k, 'a, 'c> Group<'t, 'k, 'a, 'c> {
         let queries = self.queries()?;
         let (running, sums) = self.turns(&queries);
         match &self.split {
-            None => self.finish(self.total(running.sum), &sums),
+            None => self.finish([running.row_max, self.total(running.sum)], &sums),
             Some(split) => self.meet(split, &running, &sums),
         }
         let is_first_split = self.split.as_ref().map_or(c.always(), |split| c.equal(split.number, 0));

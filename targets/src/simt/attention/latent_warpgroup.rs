@@ -7,7 +7,7 @@
 //!
 //! Teams of four waves share a tile. One team makes scores and their softmax. It leaves the weights
 //! in place of the last columns of the block's keys, which are no values. Two teams add up weighted
-//! values, each half of the columns. While these add the values of one block, scores of the next
+//! values, each half of the columns. Where all columns are values, weights have a place of their own. While these add the values of one block, scores of the next
 //! one are made. No wave only copies: sums of 256 columns take so many registers that there is room
 //! for three teams alone. The first team loads a tile's first blocks; the second one loads another
 //! block when it has finished one.
@@ -24,9 +24,10 @@ mod values;
 use atomc_artifact::abi::TILE_TOKENS;
 use atomc_artifact::manifest;
 use atomc_ir::arch::GpuArch;
-use atomc_ir::{Diagnostic, Family};
+use atomc_ir::{DType, Diagnostic, Family};
 
 use crate::code::{Int, Ptr};
+use crate::kernel::List;
 use crate::row::unsupported;
 use crate::schedule::{Schedule, WhyNot};
 use crate::simt::attention::flash::Attention;
@@ -108,6 +109,11 @@ impl Shape {
         })
     }
 
+    /// Bytes of weights that have a place of their own, as all columns of keys are values.
+    fn apart(&self) -> usize {
+        if self.values + QUERIES <= self.dim { 0 } else { STAGES * CHUNK }
+    }
+
     /// Bytes of a block's keys.
     fn bytes(&self) -> usize {
         QUERIES * self.dim * 2
@@ -137,12 +143,14 @@ fn suits(spec: &KernelSpec, arch: GpuArch) -> Result<(), WhyNot> {
     // Each value team has up to 256 columns. Weights overwrite a key's last 64 columns.
     let (dim, values) = (cache.head_dim, cache.value_dim);
     let fits = dim.is_multiple_of(QUERIES) && values.is_multiple_of(32 * VALUE_TEAMS) && values <= 256 * VALUE_TEAMS;
-    let bytes = QUERIES * dim * 2 * (STAGES + 1) + (4 << 10);
-    let fits = fits && values + QUERIES <= dim && bytes <= simt.unit.lds_group;
+    let apart = Shape::new(spec, arch)?.apart();
+    let bytes = QUERIES * dim * 2 * (STAGES + 1) + apart + (4 << 10);
+    let fits = fits && values <= dim && bytes <= simt.unit.lds_group;
     WhyNot::unless(fits, || format!("keys of {dim} with values of {values}"))?;
     let result = spec.body.outputs().iter().find_map(|&v| spec.body.ty(v).as_tensor());
     let result = result.map_or(cache.dtype, |t| t.dtype);
-    WhyNot::unless(result == cache.dtype, || format!("results of {}, keys of {}", result.name(), cache.dtype.name()))?;
+    let is_stored = [cache.dtype, DType::F32].contains(&result);
+    WhyNot::unless(is_stored, || format!("results of {}, keys of {}", result.name(), cache.dtype.name()))?;
     sees_all(spec.body)
 }
 
@@ -195,6 +203,8 @@ struct Group<'r, 'k, 'a, 'c> {
     keys: Pipeline<'c>,
     weights: Pipeline<'c>,
     ends: Pipeline<'c>,
+    /// Where weights are, if they are not in place of the last columns of keys.
+    apart: Option<Int<'c>>,
     /// The token's own key, and the barrier that says that it is there.
     own_key: Ptr<'c>,
     written: Int<'c>,
@@ -214,8 +224,8 @@ struct Tile<'c> {
     count: Int<'c>,
     position: Int<'c>,
     table: Ptr<'c>,
-    /// The token's list: its entries are counted as positions are.
-    list: Option<Ptr<'c>>,
+    /// The positions whose keys these are, if not all: entries are counted as positions are.
+    list: Option<List<'c>>,
     /// The first query head.
     head: Int<'c>,
     /// The blocks of this work-group.
@@ -244,6 +254,7 @@ impl<'r, 'k, 'a, 'c> Group<'r, 'k, 'a, 'c> {
         // A number for each query, and two of them.
         let weights = Pipeline::new(c, STAGES, 4 * QUERIES, 16);
         let ends = Pipeline::new(c, 2, 8 * QUERIES, 16);
+        let apart = (shape.apart() > 0).then(|| c.local_address(c.shared(shape.apart(), 1024)));
         let own_key = c.shared(shape.dim * 2, 16);
         let written = c.local_address(c.shared(8, 8));
         let map = c.shared(MAP, MAP);
@@ -256,6 +267,7 @@ impl<'r, 'k, 'a, 'c> Group<'r, 'k, 'a, 'c> {
             keys,
             weights,
             ends,
+            apart,
             own_key,
             written,
             map,
@@ -324,9 +336,12 @@ impl<'r, 'k, 'a, 'c> Group<'r, 'k, 'a, 'c> {
         let (place, split) = (c.group() / shape.splits, c.group() % shape.splits);
         let (token, part) = (place / shape.parts, place % shape.parts);
         c.when(c.less(token, self.in_step), || {
-            let position = c.load_index(a.cache.batch.positions, token);
-            // A list has as many entries as the token has positions, if it has room for as many.
-            let position = a.lists.map_or(position, |lists| c.smaller(position, lists.most - 1));
+            let list = a.list(token);
+            let position = match &list {
+                // Without a key there is a block of keys that no query sees.
+                Some(list) => list.count - 1,
+                None => c.load_index(a.cache.batch.positions, token),
+            };
             let blocks = position / a.cache.layout.block_tokens + 1;
             let each = (blocks + (shape.splits - 1)) / shape.splits;
             let used = (blocks + each - 1) / each;
@@ -336,7 +351,7 @@ impl<'r, 'k, 'a, 'c> Group<'r, 'k, 'a, 'c> {
                 count: c.int(1),
                 position,
                 table: a.cache.batch.table(c, token),
-                list: a.lists.map(|lists| c.at(lists.ptr, token * (4 * lists.most))),
+                list,
                 head: self.first_head(part),
                 first,
                 end: c.smaller(first + each, blocks),
@@ -401,9 +416,13 @@ impl<'r, 'k, 'a, 'c> Group<'r, 'k, 'a, 'c> {
         TileForm::of_columns_turned(QUERIES)
     }
 
-    /// The place of the weights of a turn's block: the last columns of its keys.
+    /// The place of the weights of a turn's block: the last columns of its keys, if these are no
+    /// values.
     fn weights_at(&self, turn: Int<'c>) -> Int<'c> {
-        self.keys.at(turn) + (self.shape.bytes() - CHUNK)
+        match self.apart {
+            Some(apart) => apart + turn % STAGES * CHUNK,
+            None => self.keys.at(turn) + (self.shape.bytes() - CHUNK),
+        }
     }
 
     /// How blocks are copied: of each 16 bytes of columns all rows, then the next 16 bytes.

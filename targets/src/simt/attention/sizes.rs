@@ -14,7 +14,7 @@ pub struct Sizes {
     pub heads: usize,
     pub cache: CacheType,
     pub stored: Stored,
-    /// Entries of a token's list, if it attends to one.
+    /// The most keys that a token attends to, if these are gathered by their positions.
     pub listed: Option<usize>,
 }
 
@@ -26,6 +26,11 @@ impl Sizes {
             let query = body.ty(operands[0]).as_tensor()?;
             let listed = match body.op(node?) {
                 Op::AttendListed { .. } => Some(body.ty(operands[3]).as_tensor()?.choices()),
+                Op::AttendPart { window: 0, .. } => match operands.get(3) {
+                    Some(&list) => Some(body.ty(list).as_tensor()?.choices()),
+                    None => Some(usize::MAX),
+                },
+                Op::AttendPart { window, .. } => Some(*window),
                 _ => None,
             };
             Some((query.dtype, query.shape.0.get(1)?.fixed()?, body.ty(operands[1]).as_cache()?, listed))
@@ -66,16 +71,15 @@ impl Sizes {
     }
 }
 
-/// Checks that a query sees all keys before it, or those of its token's list, and nothing else: for
-/// schedules that know neither windows nor sinks, nor lists of blocks, nor parts.
+/// Checks that a query sees all keys before it, or those that are gathered for its token, and
+/// nothing else: for schedules that know neither windows nor sinks, nor lists of blocks.
 pub fn sees_all(body: &Graph) -> Result<(), WhyNot> {
     let plain = |id| match body.op(id) {
         Op::Attention { window, .. } => *window == 0 && body.operands(id).len() == 3,
         Op::AttendListed { block, .. } => block.is_none(),
-        Op::AttendPart { .. } => false,
         _ => true,
     };
-    WhyNot::unless(body.ids().all(plain), || "a window, sinks, lists of blocks, or a part".into())
+    WhyNot::unless(body.ids().all(plain), || "a window, sinks, or lists of blocks".into())
 }
 
 /// Registers of a query, of a step's keys and values, of results and of a step's scores, the number

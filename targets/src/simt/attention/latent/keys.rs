@@ -62,14 +62,14 @@ impl<'c> Group<'_, '_, '_, 'c> {
     fn places_of(&self, turn: Int<'c>) -> Places<'c> {
         let (a, c, tokens) = (self.a, self.code(), self.a.cache.layout.block_tokens);
         let turn = c.smaller(turn, self.last);
-        let Some(list) = self.list else {
+        let Some(list) = &self.list else {
             return vec![c.load_index(self.table, turn / (tokens / self.shape.keys()))];
         };
         // After the last entry it is repeated: its copies have no weight.
         let place = |panel: usize| {
             let entry = turn * self.shape.keys() + c.thread() % SIDE + panel * SIDE;
-            let position = c.load_made_index(list, c.smaller(entry, self.position));
-            a.cache.key_at(c, a.cache.slot_at(c, self.table, position), c.int(0))
+            let position = list.position(c, c.larger(c.smaller(entry, self.position), 0));
+            a.cache.key_at(c, a.cache.slot_at(c, self.table, c.larger(position, 0)), c.int(0))
         };
         (0..self.shape.panels).map(place).collect()
     }

@@ -33,7 +33,8 @@ impl<'c> Group<'_, '_, '_, 'c> {
         });
         c.when(c.equal(c.as_int(carried[0]), 1), || {
             let sums: Vec<Vector<'c>> = carried[4..].iter().map(|v| v.into_vector_value()).collect();
-            self.finish(Running::of(&carried[2..4]).sum, &sums);
+            let Running { row_max, sum } = Running::of(&carried[2..4]);
+            self.finish([row_max, sum], &sums);
         });
     }
 

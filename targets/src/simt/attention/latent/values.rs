@@ -74,13 +74,17 @@ impl<'c> Group<'_, '_, '_, 'c> {
     }
 
     /// Divides by the sum of weights of the thread's query, as all threads have them, and stores.
-    pub fn finish(&self, sum: FloatValue<'c>, sums: &[Vector<'c>]) {
+    /// Without a key the result is zeros.
+    pub fn finish(&self, [row_max, sum]: [FloatValue<'c>; 2], sums: &[Vector<'c>]) {
         let (a, c, s) = (self.a, self.code(), &self.shape);
         let (query, share) = self.own_query();
         c.barrier();
         c.set_lanes(1);
         let inverse = c.lane(c.reciprocal(c.simt.isa, c.splat(sum)), 0);
         c.when(c.equal(share, 0), || c.store(self.number(0, query), inverse, 4));
+        let flat = self.flat(query);
+        let is_query = c.equal(share, 0) & c.less(self.first + query, self.limit);
+        c.when(is_query, || a.store_stats((self.token + flat / a.heads, flat % a.heads), [row_max, sum]));
         c.barrier();
         let (inverses, results) = (self.numbers(0), a.matrix.layout.results);
         c.set_lanes(s.dims);
@@ -95,10 +99,23 @@ impl<'c> Group<'_, '_, '_, 'c> {
                     let all: Vec<Any<'c>> = sums.iter().map(|&v| c.lane(v, row)).collect();
                     let dim = self.own_dim(row);
                     let v = c.fmul(c.floats(&all), inverse);
+                    let v = self.with_keys(v, inverse);
                     c.store_floats(a.result(token, head, dim), v, a.out_type());
                 }
             });
         }
+    }
+
+    /// The results of a query, which are zeros if it has seen no key: the inverse of its sum is
+    /// infinite then.
+    fn with_keys(&self, v: Vector<'c>, inverse: Vector<'c>) -> Vector<'c> {
+        let c = self.code();
+        if self.list.is_none() {
+            return v;
+        }
+        let first = c.lane(inverse, 0).into_float_value();
+        let is_finite = c.float(first).less(c.number(f64::INFINITY));
+        c.pick(is_finite, v, c.zero()).into_vector_value()
     }
 
     /// The first of the consecutive dimensions that a row of the lane's sums has.

@@ -2,7 +2,8 @@
 //! key of the 64, and some of its vectors. Where a key lies is looked up before the block ahead is
 //! computed, so no copy waits for its address.
 use super::{GROUP, Group, QUERIES, STAGES, TEAM, Tile, VALUE_TEAMS};
-use crate::code::{Int, Ptr};
+use crate::code::Int;
+use crate::kernel::List;
 use crate::simt::machine::fragment::VEC16;
 
 /// Threads that copy, and those of them that share a key.
@@ -12,10 +13,11 @@ const SHARERS: usize = COPIERS / QUERIES;
 impl<'c> Group<'_, '_, '_, 'c> {
     /// The place of the thread's key in a turn of 64 entries. After the last entry it is repeated:
     /// its copies have no weight.
-    pub(super) fn place_of_key(&self, tile: &Tile<'c>, list: Ptr<'c>, block: Int<'c>) -> Int<'c> {
+    pub(super) fn place_of_key(&self, tile: &Tile<'c>, list: List<'c>, block: Int<'c>) -> Int<'c> {
         let (c, cache) = (self.code(), self.attention.cache);
         let entry = c.smaller(block * QUERIES + (c.thread() - TEAM) % QUERIES, tile.position);
-        let slot = cache.slot_at(c, tile.table, c.load_made_index(list, entry));
+        let position = c.larger(list.position(c, c.larger(entry, 0)), 0);
+        let slot = cache.slot_at(c, tile.table, position);
         cache.key_at(c, slot, c.int(0))
     }
 

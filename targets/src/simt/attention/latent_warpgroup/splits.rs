@@ -5,6 +5,7 @@
 //! A work-group waits for the others here. Each has a unit for itself, so all of them run on a chip
 //! with enough units: [`Kernel::together`](atomc_artifact::manifest::Kernel::together) tells the
 //! loader their number.
+use atomc_ir::DType;
 use inkwell::values::FloatValue;
 
 use super::{Group, QUERIES, Shape, Shared, TEAM, Tile, VALUE_TEAMS, VALUES_MEET};
@@ -78,7 +79,7 @@ impl<'c> Group<'_, '_, '_, 'c> {
         });
         c.meet_some(c.int(VALUES_MEET), WORKERS);
         c.acquire();
-        self.weigh_parts(shared);
+        self.weigh_parts(tile, shared);
         c.meet_some(c.int(VALUES_MEET), WORKERS);
         self.merge_share(tile, shared, team);
         c.when(leader, || {
@@ -91,7 +92,7 @@ impl<'c> Group<'_, '_, '_, 'c> {
 
     /// Stores the factor of each part's values in a query's result, in local memory: four threads a
     /// query.
-    fn weigh_parts(&self, shared: Shared<'c>) {
+    fn weigh_parts(&self, tile: &Tile<'c>, shared: Shared<'c>) {
         let (c, a) = (self.code(), self.attention);
         let thread = c.thread() - TEAM;
         let (row, first) = (thread / 4, thread % 4);
@@ -111,7 +112,10 @@ impl<'c> Group<'_, '_, '_, 'c> {
         };
         let weights: Vec<FloatValue<'c>> = pairs.iter().zip(&parts).map(weigh).collect();
         let sum = pairs.iter().zip(&weights).fold(none, |sum, (pair, &weight)| a.fma(part(pair, 1), weight, sum));
-        let inverse = a.inverse(c.across(sum, &[1, 2], |x, y| (c.float(x) + y).v));
+        let sum = c.across(sum, &[1, 2], |x, y| (c.float(x) + y).v);
+        let inverse = a.inverse(sum);
+        let stores = c.equal(first, 0) & c.equal(shared.split, 0) & self.is_query(tile, row);
+        c.when(stores, || a.store_stats(self.place_of(tile, row), [row_max, sum]));
         for (&split, &weight) in parts.iter().zip(&weights) {
             c.store(self.weight_at(row, split), (c.float(weight) * inverse).v, 4);
         }
@@ -147,7 +151,10 @@ impl<'c> Group<'_, '_, '_, 'c> {
                         let to = a.result(token, head, self.first_column(team) + eight * 8);
                         let two = [0, 1].map(|j| c.lane(sums, 2 * i + j).into_float_value());
                         let is_one = self.is_query(tile, row) & c.less(eight, last + 1);
-                        c.when(is_one, || c.store(to, a.pair_word(two), 4));
+                        c.when(is_one, || match a.out_type() {
+                            DType::F32 => c.store(to, c.floats(&two.map(Any::from)), 8),
+                            _ => c.store(to, a.pair_word(two), 4),
+                        });
                     }
                 }
             });

@@ -1,5 +1,5 @@
 //! The teams that add up weighted values, each the columns that it has.
-use atomc_ir::Diagnostic;
+use atomc_ir::{DType, Diagnostic};
 use inkwell::values::FloatValue;
 
 use super::{Group, QUERIES, STAGERS, STAGES, TEAM, Tile, VALUE_TEAMS};
@@ -37,10 +37,10 @@ impl<'c> Group<'_, '_, '_, 'c> {
         let [sums, maxima] = [0, 4 * QUERIES].map(|from| self.numbers(ends + from));
         self.ends.release(c, c.always(), tile.number);
         match tile.shared {
-            None => self.store(tile, team, &values, sums),
+            None => self.store(tile, team, &values, [sums, maxima]),
             Some(shared) => {
                 let alone = c.less(shared.used, 2);
-                c.when(alone, || self.store(tile, team, &values, sums));
+                c.when(alone, || self.store(tile, team, &values, [sums, maxima]));
                 c.when(!alone, || self.share(tile, shared, team, &values, [sums, maxima]));
             }
         }
@@ -76,8 +76,11 @@ impl<'c> Group<'_, '_, '_, 'c> {
     }
 
     /// Divides by the sums and stores.
-    fn store(&self, tile: &Tile<'c>, team: Int<'c>, values: &[Any<'c>], sums: [FloatValue<'c>; 2]) {
+    fn store(&self, tile: &Tile<'c>, team: Int<'c>, values: &[Any<'c>], [sums, maxima]: [[FloatValue<'c>; 2]; 2]) {
         let (c, a) = (self.code(), self.attention);
+        if a.out_type() == DType::F32 {
+            return self.store_wide(tile, team, values, [sums, maxima]);
+        }
         let first = team * self.width() + c.lane_index() % 4 * 8;
         for (i, &sum) in sums.iter().enumerate() {
             let inverse = a.inverse(sum);
@@ -92,6 +95,26 @@ impl<'c> Group<'_, '_, '_, 'c> {
                 for (turn, eight) in eights.iter().enumerate() {
                     c.store(c.at(to, turn * 64), c.words(eight), 16);
                 }
+            });
+        }
+    }
+
+    /// Stores results as they are, two columns of each query at a time, and what else there is of a
+    /// part of attention. Without a key they are zeros.
+    fn store_wide(&self, tile: &Tile<'c>, team: Int<'c>, values: &[Any<'c>], [sums, maxima]: [[FloatValue<'c>; 2]; 2]) {
+        let (c, a) = (self.code(), self.attention);
+        for (i, (&sum, &row_max)) in sums.iter().zip(&maxima).enumerate() {
+            let (inverse, has_keys) = (a.inverse(sum), a.has_keys(sum));
+            let result = |v: &Any<'c>| c.pick(has_keys, (c.float(*v) * inverse).v, c.number(0.0));
+            let row = self.row() + 8 * i;
+            c.when(self.is_query(tile, row), || {
+                let place = self.place_of(tile, row);
+                let to = a.result(place.0, place.1, self.first_column(team));
+                for (eight, four) in values.chunks(4).enumerate() {
+                    c.store(c.at(to, eight * 32), c.floats(&[result(&four[2 * i]), result(&four[2 * i + 1])]), 8);
+                }
+                let is_first = c.equal(team, 0) & c.equal(c.lane_index() % 4, 0);
+                c.when(is_first, || a.store_stats(place, [row_max, sum]));
             });
         }
     }
