@@ -259,7 +259,7 @@ fn experts_on_host() {
 #[test]
 fn gpus_refuse_models_of_hosts_by_name() {
     let cases: Vec<Case> = cases_of_experts().into_iter().filter(Case::is_of_hosts).collect();
-    assert_eq!(cases.len(), 2, "golden models of several streams");
+    assert_eq!(cases.len(), 3, "golden models of several streams");
     for (case, target) in cases.iter().flat_map(|case| ["gfx942", "sm_90a"].map(|target| (case, target))) {
         let options = Options { targets: vec![target.into()], ..Options::default() };
         let fault = driver::compile(&case.config, &options, &mut |_, _, _| ()).expect_err("a fault").to_string();
