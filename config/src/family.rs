@@ -11,6 +11,7 @@ use crate::growth;
 use crate::kind::Norms;
 use crate::latent;
 use crate::others::{self, Other};
+use crate::quantised;
 use crate::scales;
 use crate::ssm;
 use crate::{Diagnostic, mlp};
@@ -51,6 +52,8 @@ pub struct Family {
     pub(crate) only: bool,
     /// For a family with experts in all of its layers, or some.
     pub(crate) experts: Option<experts::Traits>,
+    /// What releases of codes of `fp8` have.
+    pub(crate) fp8: quantised::Release,
     /// For a family that has a drafting layer in its checkpoints.
     pub(crate) mtp: Option<&'static Drafting>,
     pub(crate) norms: [Norms; 2],
@@ -168,6 +171,7 @@ const LLAMA: Family = Family {
     ssm: None,
     only: false,
     experts: None,
+    fp8: quantised::USUAL,
     mtp: None,
     norms: [(Some("input_layernorm"), None), (Some("post_attention_layernorm"), None)],
     parallel: false,
@@ -634,7 +638,6 @@ const DEEPSEEK_V32: Family = Family {
     ..DEEPSEEK_V3
 };
 
-// Released weights have codes of fp8 and fp4, which are refused: what others have dequantised runs.
 const DEEPSEEK_V4: Family = Family {
     architecture: "DeepseekV4ForCausalLM",
     spellings: others::WITHOUT_MODEL,
@@ -668,8 +671,13 @@ const DEEPSEEK_V4: Family = Family {
         shared_module: "ffn.shared_experts",
         ..QWEN3_EXPERTS
     }),
+    fp8: quantised::Release {
+        scale: "scale",
+        floats: &["compressor.wkv", "compressor.wgate", "indexer.weights_proj"],
+        experts: Some(".experts."),
+    },
     norms: [(Some("attn_norm"), None), (Some("ffn_norm"), None)],
-    refused: &["attention_bias", "mlp_bias", "quantization_config", "expert_dtype"],
+    refused: &["attention_bias", "mlp_bias"],
     positions: 1_048_576,
     bos: Some(0),
     eos: Some(1),

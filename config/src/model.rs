@@ -16,7 +16,7 @@ use crate::latent;
 use crate::mlp;
 use crate::others::{self, OtherPart};
 use crate::pooled::{self, Pooled};
-use crate::quantised::{CacheScales, Quantisation, Scheme, Stored};
+use crate::quantised::{Around, CacheScales, Quantisation, Scheme, Stored};
 use crate::scales::{self, Scales};
 use crate::ssm;
 use crate::streams::{self, Streams};
@@ -55,6 +55,8 @@ pub struct Config {
     pub quantised: Option<Quantisation>,
     /// The scheme that a user asked for, if weights are quantised while they are loaded.
     pub made: Option<Value>,
+    /// Ends of the names of products whose weights stay floats unless a user names them.
+    pub floats: &'static [&'static str],
     pub vocab: usize,
     pub hidden: usize,
     pub layers: Vec<Layer>,
@@ -258,7 +260,8 @@ impl Config {
         // One that drafts attends, and has experts where any other has.
         let mixed = feed_forward.iter().find(|half| matches!(half, Kind::Experts(_))).or(feed_forward.last());
         let drafting = mixed.map(|half| layer((attending, half.clone())));
-        let quantised = Quantisation::read(outer(all, f, "quantization_config"), dtype)?;
+        let model = outer(all, f, "quantization_config");
+        let quantised = Quantisation::read(&Around { model, dtype, release: family.fp8 })?;
         let config = Config {
             architecture: family.architecture,
             path: family.path,
@@ -269,6 +272,7 @@ impl Config {
             cache: quantised.as_ref().and_then(|q| q.cache).map(|_| DType::F8E4M3),
             quantised,
             made: None,
+            floats: family.fp8.floats,
             vocab,
             hidden,
             layers: mixers.into_iter().zip(feed_forward).enumerate().map(of_layer).collect(),
@@ -349,15 +353,11 @@ impl Config {
 
     /// Has weights quantised while they are loaded, by rules as the command line has them.
     pub fn quantise(&mut self, rules: &[String]) -> Result<(), Diagnostic> {
-        if self.pools_blocks() {
-            let message = "--quant: codes of a model with rows of blocks of tokens are not supported";
-            return Err(Diagnostic::new("config::quant", message));
-        }
         if self.quantised.is_some() {
             let message = "--quant: the checkpoint is quantised already (quantization_config)";
             return Err(Diagnostic::new("config::quant", message));
         }
-        let made = Quantisation::made(rules, self.dtype)?;
+        let made = Quantisation::made(rules, self.dtype, self.floats)?;
         self.made = Some(made.echo());
         self.quantised = Some(made);
         let fault = |message: String| Err(Diagnostic::new("config::quant", format!("--quant: {message}")));

@@ -257,20 +257,109 @@ mod tests {
         assert_eq!(fault(json!({ "layer_types": ["full_attention", "", "", ""] })), kind);
         let kind = "config.json: mlp_layer_types: unknown type of a layer \"dense\"";
         assert_eq!(fault(json!({ "mlp_layer_types": ["dense", "moe", "moe", "moe"] })), kind);
-        let codes = "config.json: quantization_config: is not supported: it must be null or false";
-        assert_eq!(fault(json!({ "quantization_config": { "quant_method": "fp8" } })), codes);
-        let codes = "config.json: expert_dtype: is not supported: it must be null or false";
-        assert_eq!(fault(json!({ "expert_dtype": "fp4" })), codes);
         let keys = "config.json: num_key_value_heads: 2: all heads share 1 row as key and value";
         assert_eq!(fault(json!({ "num_key_value_heads": 2 })), keys);
         let groups = "config.json: o_groups: 8 attention heads are not 3 groups of as many";
         assert_eq!(fault(json!({ "o_groups": 3 })), groups);
         let blocks = "config.json: compress_rate_csa: blocks of 6 tokens: a power of two up to 1024 is supported";
         assert_eq!(fault(json!({ "compress_rate_csa": 6 })), blocks);
-        let mut plain = config(json!({})).expect("a good configuration");
-        let codes = "--quant: codes of a model with rows of blocks of tokens are not supported";
-        assert_eq!(plain.quantise(&["fp8".to_owned()]).expect_err("a fault").to_string(), codes);
         let score = "config.json: scoring_func: \"softmax\" is not what the architecture has, \"sqrtsoftplus\"";
         assert_eq!(fault(json!({ "scoring_func": "softmax" })), score);
+    }
+
+    /// Codes as releases have them, with other fields of the method and of the model.
+    fn coded(method: Value, model: Value) -> Result<Config, String> {
+        let mut fields = json!({
+            "quant_method": "fp8", "fmt": "e4m3", "scale_fmt": "ue8m0", "weight_block_size": [128, 128],
+            "activation_scheme": "dynamic",
+        });
+        fields.as_object_mut().expect("an object").extend(method.as_object().expect("an object").clone());
+        let mut patch = model;
+        patch.as_object_mut().expect("an object").insert("quantization_config".into(), fields);
+        config(patch)
+    }
+
+    /// The schemes of products of a layer, by the names that releases have.
+    fn schemes(config: &Config) -> String {
+        let of = |module: &str| {
+            let scheme = config.scheme(&format!("model.layers.3.{module}"));
+            format!("{module}: {}", scheme.map_or("floats".into(), ToString::to_string))
+        };
+        let modules = ["attn.wo_a", "attn.indexer.wq_b", "ffn.shared_experts.w1", "ffn.experts.7.w2"];
+        let floats = ["attn.compressor.wkv", "attn.indexer.compressor.wgate", "attn.indexer.weights_proj"];
+        modules.into_iter().chain(floats).map(of).collect::<Vec<_>>().join("\n")
+    }
+
+    #[test]
+    fn codes_of_experts_are_told_in_either_place() {
+        let fours = json!({ "expert_dtype": "fp4" });
+        let outer = coded(json!({}), fours.clone()).expect("a good configuration");
+        let inner = coded(fours.clone(), json!({})).expect("a good configuration");
+        let both = coded(fours.clone(), fours).expect("a good configuration");
+        insta::assert_snapshot!(schemes(&outer), @"
+        attn.wo_a: f8e4m3 with scales of f32 for blocks of 128 by 128, stored as codes with scale, a number for each block, rows as f8e4m3 with scales rounded up to powers of two for groups of 128 columns
+        attn.indexer.wq_b: f8e4m3 with scales of f32 for blocks of 128 by 128, stored as codes with scale, a number for each block, rows as f8e4m3 with scales rounded up to powers of two for groups of 128 columns
+        ffn.shared_experts.w1: f8e4m3 with scales of f32 for blocks of 128 by 128, stored as codes with scale, a number for each block, rows as f8e4m3 with scales rounded up to powers of two for groups of 128 columns
+        ffn.experts.7.w2: f4e2m1 with scales of e8m0 for groups of 32 columns, stored as pairs of codes in weight with scale, rows as f8e4m3 with scales rounded up to powers of two for groups of 128 columns
+        attn.compressor.wkv: floats
+        attn.indexer.compressor.wgate: floats
+        attn.indexer.weights_proj: floats
+        ");
+        assert_eq!(outer.quantised, inner.quantised);
+        assert_eq!([outer.echo(), both.echo()], [inner.echo(), inner.echo()]);
+        assert_eq!(outer.scheme("lm_head"), None);
+        // Those that others have repacked, and base models.
+        let eights = coded(json!({}), json!({})).expect("a good configuration");
+        insta::assert_snapshot!(schemes(&eights), @"
+        attn.wo_a: f8e4m3 with scales of f32 for blocks of 128 by 128, stored as codes with scale, a number for each block, rows as f8e4m3 with scales rounded up to powers of two for groups of 128 columns
+        attn.indexer.wq_b: f8e4m3 with scales of f32 for blocks of 128 by 128, stored as codes with scale, a number for each block, rows as f8e4m3 with scales rounded up to powers of two for groups of 128 columns
+        ffn.shared_experts.w1: f8e4m3 with scales of f32 for blocks of 128 by 128, stored as codes with scale, a number for each block, rows as f8e4m3 with scales rounded up to powers of two for groups of 128 columns
+        ffn.experts.7.w2: f8e4m3 with scales of f32 for blocks of 128 by 128, stored as codes with scale, a number for each block, rows as f8e4m3 with scales rounded up to powers of two for groups of 128 columns
+        attn.compressor.wkv: floats
+        attn.indexer.compressor.wgate: floats
+        attn.indexer.weights_proj: floats
+        ");
+        let named =
+            coded(json!({ "modules_to_not_convert": ["layers.3.attn.wo_a"] }), json!({ "expert_dtype": "fp8" }));
+        let named = named.expect("a good configuration");
+        assert_eq!(named.scheme("model.layers.3.attn.wo_a"), None);
+        assert_eq!(named.scheme("model.layers.2.attn.wo_a"), eights.scheme("model.layers.2.attn.wo_a"));
+    }
+
+    #[test]
+    fn faults_of_codes_name_their_field() {
+        let fault = |method: Value, model: Value| coded(method, model).expect_err("a fault");
+        let fours = || json!({ "expert_dtype": "fp4" });
+        let kind = "config.json: quantization_config.expert_dtype: unknown value \"nvfp4\"";
+        assert_eq!(fault(json!({ "expert_dtype": "nvfp4" }), json!({})), kind);
+        let kind = "config.json: expert_dtype: unknown value \"int4\"";
+        assert_eq!(fault(json!({}), json!({ "expert_dtype": "int4" })), kind);
+        let other = "config.json: quantization_config.expert_dtype: is another than that of the model, \"fp4\"";
+        assert_eq!(fault(json!({ "expert_dtype": "fp8" }), fours()), other);
+        let blocks = "config.json: quantization_config.expert_dtype: \"fp4\" goes with weight_block_size";
+        assert_eq!(fault(json!({ "weight_block_size": null, "scale_fmt": null }), fours()), blocks);
+        let method = "config.json: expert_dtype: is not supported";
+        assert_eq!(fault(json!({ "quant_method": "mxfp8", "weight_block_size": [1, 32] }), fours()), method);
+        let alone = "config.json: expert_dtype: is not supported without a quantization_config";
+        assert_eq!(config(fours()).expect_err("a fault"), alone);
+        let format = "config.json: quantization_config.fmt: unknown value \"e5m2\"";
+        assert_eq!(fault(json!({ "fmt": "e5m2" }), fours()), format);
+    }
+
+    /// What a user asks for leaves what releases have as floats, unless it is named.
+    #[test]
+    fn rules_of_users_leave_floats() {
+        let made = |rules: &[&str]| {
+            let mut config = config(json!({})).expect("a good configuration");
+            config.quantise(&rules.iter().map(|rule| (*rule).to_owned()).collect::<Vec<_>>()).expect("rules");
+            config
+        };
+        let codes = |config: &Config, module: &str| config.scheme(&format!("model.layers.3.{module}")).is_some();
+        let all = made(&["fp8"]);
+        assert!(codes(&all, "attn.wq_b") && codes(&all, "ffn.experts.0.w1") && codes(&all, "attn.indexer.wq_b"));
+        let floats = ["attn.compressor.wkv", "attn.indexer.compressor.wgate", "attn.indexer.weights_proj"];
+        assert!(floats.iter().all(|module| !codes(&all, module)));
+        let named = made(&["*.attn.compressor.wkv=fp8", "fp8"]);
+        assert!(codes(&named, floats[0]) && !codes(&named, floats[1]));
     }
 }

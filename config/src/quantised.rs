@@ -17,9 +17,21 @@ use serde_json::{Value, json};
 use crate::fields::Fields;
 use crate::{DType, Diagnostic};
 pub use asked::Modules;
+pub(crate) use fp8::{Release, USUAL};
 use names::Names;
 
 const FIELD: &str = "quantization_config";
+/// The field that says which codes experts have.
+const EXPERTS: &str = "expert_dtype";
+
+/// What a method's fields are read with.
+pub(crate) struct Around<'f, 'a> {
+    /// The fields of the model.
+    pub model: &'f Fields<'a>,
+    pub dtype: DType,
+    /// What the family's releases have with `fp8`.
+    pub release: Release,
+}
 
 /// How the modules of a checkpoint are quantised.
 #[derive(Clone, Debug, PartialEq)]
@@ -64,8 +76,8 @@ pub enum Stored {
     Codes { scale: &'static str, axes: Axes },
     /// `weight`, as floats: codes and scales are made while it is loaded.
     Floats,
-    /// `weight`, two codes of 4 bits a byte, and `weight_scale`.
-    Pairs { weight: &'static str },
+    /// Two codes of 4 bits a byte, and scales, in tensors of these names.
+    Pairs { weight: &'static str, scale: &'static str },
     /// `weight_packed`, words along rows; codes are stored with half of their range added.
     Words,
     /// `…_blocks`, two codes of 4 bits a byte, and `…_scales`: of all experts of a layer.
@@ -128,15 +140,26 @@ impl Quantisation {
     }
 
     /// Reads the part of a `config.json`, if it has one.
-    pub(crate) fn read(f: &Fields, dtype: DType) -> Result<Option<Quantisation>, Diagnostic> {
-        let Some(fields) = f.object(FIELD)? else { return Ok(None) };
+    pub(crate) fn read(around: &Around) -> Result<Option<Quantisation>, Diagnostic> {
+        let f = around.model;
+        let Some(fields) = f.object(FIELD)? else {
+            return match f.get(EXPERTS) {
+                Some(_) if around.release.experts.is_some() => {
+                    Err(f.fault("config::quantised", EXPERTS, "is not supported without a quantization_config"))
+                }
+                _ => Ok(None),
+            };
+        };
         let method = fields.text("quant_method")?.ok_or_else(|| fields.missing("quant_method"))?;
+        if method != "fp8" {
+            without(f, EXPERTS)?;
+        }
         let reader = METHODS.iter().find(|(name, _)| *name == canonical(method)).ok_or_else(|| {
             let known = METHODS.map(|(name, _)| name).join(", ");
             let message = format!("unknown method {method:?}");
             fields.fault("config::quantised", "quant_method", message).help(format!("Known: {known}."))
         })?;
-        let quantisation = (reader.1)(&fields, dtype)?;
+        let quantisation = (reader.1)(&fields, around)?;
         f.note(FIELD, quantisation.echo());
         Ok(Some(quantisation))
     }
@@ -154,7 +177,7 @@ impl Quantisation {
 }
 
 /// A method's name, and the function that reads it.
-type Method = (&'static str, fn(&Fields, DType) -> Result<Quantisation, Diagnostic>);
+type Method = (&'static str, fn(&Fields, &Around) -> Result<Quantisation, Diagnostic>);
 
 const METHODS: [Method; 7] = [
     ("fp8", fp8::read),
@@ -211,7 +234,7 @@ impl std::fmt::Display for Stored {
         match self {
             Stored::Codes { scale, axes } => write!(f, "codes with {scale}, {axes}"),
             Stored::Floats => f.write_str("floats"),
-            Stored::Pairs { weight } => write!(f, "pairs of codes in {weight}"),
+            Stored::Pairs { weight, scale } => write!(f, "pairs of codes in {weight} with {scale}"),
             Stored::Words => f.write_str("words along rows"),
             Stored::Blocks => f.write_str("blocks of all experts"),
             Stored::Awq => f.write_str("AWQ's words across columns"),

@@ -156,12 +156,14 @@ impl Float {
     }
 
     /// Whether a weight of a type can be made of these numbers. Formats that have no name for
-    /// powers of two store them as bytes.
+    /// powers of two store them as bytes, and some have two codes in a byte with a sign.
     pub(crate) fn becomes(self, dtype: DType) -> bool {
         match self {
             Float::Code(DType::U8) => matches!(dtype, DType::U8 | DType::E8M0),
             // Whole numbers that name something, which a plan checks.
             Float::Code(DType::I32) => matches!(dtype, DType::I32 | DType::F32),
+            Float::Code(DType::I8) => matches!(dtype, DType::I8 | DType::U8),
+            Float::Code(DType::E8M0) => matches!(dtype, DType::E8M0 | DType::F32),
             Float::Code(own) => own == dtype,
             Float::I64 => dtype == DType::F32,
             _ => dtype.is_float(),

@@ -15,6 +15,8 @@ from pathlib import Path
 
 import safetensors.torch, torch, transformers
 from transformers import core_model_loading
+
+import fp4
 from transformers.models.auto import modeling_auto as auto
 
 HERE = Path(__file__).resolve().parent
@@ -61,6 +63,10 @@ class Family:
     alone: str | None = None
     # What its folder is called where that is not the architecture.
     case: str | None = None
+    # Whether weights are stored as the codes of `fp4.py`, which also makes codes of rows.
+    codes: bool = False
+    # Another draw, where a code hangs on the last bits of a number.
+    draw: int = 0
 
     def stored(self, tensors):
         """Tensors as a release has them."""
@@ -120,6 +126,13 @@ DEEPSEEK_V4_NAMES = [(r"^model\.embed_tokens\.", "embed."), (r"^model\.hc_head\.
                      (r"\.attn\.norm\.", ".attn.kv_norm.")]
 DEEPSEEK_V4_RELEASE = dict(DEEPSEEK_V4, num_hidden_layers=3, hc_mult=4, compress_rates=dict(compressed_sparse_attention=4, heavily_compressed_attention=128),
                            layer_types=DEEPSEEK_V4_LAYERS[:3], mlp_layer_types=["hash_moe", "moe", "moe"])
+DEEPSEEK_V4_PUBLISHED = dict(num_nextn_predict_layers=1, num_hash_layers=1, qk_rope_head_dim=16, rope_theta=10000.0,
+                             rope_scaling=dict({k: v for k, v in YARN.items() if k != "rope_type"}, type="yarn"),
+                             **dict.fromkeys(("layer_types", "mlp_layer_types", "compress_rates", "rope_parameters", "partial_rotary_factor"), ...))
+# Blocks of 128 by 128 end inside queries, inside rows of the hidden size, and between groups of
+# heads.
+DEEPSEEK_V4_CODES = dict(DEEPSEEK_V4_RELEASE, hidden_size=160, num_hidden_layers=2, hc_mult=2, q_lora_rank=32, o_lora_rank=128, moe_intermediate_size=32,
+                         layer_types=DEEPSEEK_V4_LAYERS[:2], mlp_layer_types=["hash_moe", "moe"])
 OLMO3_ROPE = dict(rope_type="yarn", factor=4.0, original_max_position_embeddings=16, beta_fast=32.0, beta_slow=1.0, attention_factor=1.2)
 GRANITE_HYBRID = dict(num_hidden_layers=3, layer_types=["linear_attention", "full_attention", "linear_attention"], mamba_n_heads=6, mamba_d_head=16,
                       mamba_d_state=24, mamba_n_groups=1, embedding_multiplier=3.0, attention_multiplier=0.125, residual_multiplier=0.22,
@@ -209,10 +222,10 @@ FAMILIES = [
            config=STEP_RELEASE, without=r"^(vision_model|vit_large_projector)\."),
     Family("DeepseekV4ForCausalLM", "DeepseekV3ForCausalLM", DEEPSEEK_V4, names=DEEPSEEK_V4_NAMES, lengths=(47, 5, 21)),
     Family("DeepseekV4ForCausalLM", "DeepseekV3ForCausalLM", DEEPSEEK_V4_RELEASE, published="DeepseekV4ForCausalLM", case="deepseekv4release",
-           config=dict(compress_ratios=[0, 4, 128, 0], num_nextn_predict_layers=1, num_hash_layers=1, qk_rope_head_dim=16, rope_theta=10000.0,
-           rope_scaling=dict({k: v for k, v in YARN.items() if k != "rope_type"}, type="yarn"),
-           **dict.fromkeys(("layer_types", "mlp_layer_types", "compress_rates", "rope_parameters", "partial_rotary_factor"), ...)),
+           config=dict(compress_ratios=[0, 4, 128, 0], **DEEPSEEK_V4_PUBLISHED),
            names=DEEPSEEK_V4_NAMES, lengths=(140, 5, 21)),
+    Family("DeepseekV4ForCausalLM", "DeepseekV3ForCausalLM", DEEPSEEK_V4_CODES, published="DeepseekV4ForCausalLM", case="deepseekv4fp4", codes=True,
+           config=dict(compress_ratios=[0, 4, 0], **DEEPSEEK_V4_PUBLISHED, **fp4.CONFIG), names=DEEPSEEK_V4_NAMES, lengths=(47, 5, 21), draw=17),
 ]
 
 
@@ -303,9 +316,10 @@ def logits(model, tokens, pieces):
     return torch.cat(out)
 
 
-def exactly(path, tokens):
+def exactly(path, tokens, codes):
     """The logits of a checkpoint in float64, by mode."""
     model = load(path, torch.float32).double()
+    if codes: fp4.hook(model)
     default = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)
     with Wide(): made = [{mode: logits(model, t, pieces(len(t))) for mode, pieces in MODES.items()} for t in tokens]
@@ -337,26 +351,31 @@ def published(path, family):
         config = {name: value for name, value in config.items() if value is not ...}
         write_json(path / "config.json", config | {"architectures": [family.published]})
     tensors = family.stored(safetensors.torch.load_file(path / "model.safetensors"))
+    if family.codes: tensors = fp4.stored(tensors)
     safetensors.torch.save_file(tensors, path / "model.safetensors", {"format": "pt"})
 
 
 def golden(family):
     path, config = folder(family), tiny(family)
-    seed = zlib.crc32(path.name.encode())
+    seed = zlib.crc32(path.name.encode()) + family.draw
     shutil.rmtree(path, ignore_errors=True)
     model = make(config)
     randomize(model, seed)
-    for p in [p for n, p in model.named_parameters() if not is_wide(n)]: p.data = p.data.to(torch.bfloat16)
+    stays = lambda name: is_wide(name) or family.codes and fp4.is_wide(name)
+    for p in [p for n, p in model.named_parameters() if not stays(n)]: p.data = p.data.to(torch.bfloat16)
+    if family.codes: fp4.round_weights(model)
     model.config.dtype = text(model.config).dtype = torch.bfloat16
     model.save_pretrained(path)
     (path / "generation_config.json").unlink(missing_ok=True)
     draw = torch.Generator().manual_seed(seed + 1000)
     tokens = [torch.randint(text(config).vocab_size, (n,), generator=draw) for n in family.lengths]
-    reference = exactly(path, tokens)
+    reference = exactly(path, tokens, family.codes)
     tensors = {f"tokens.{i}": t.int() for i, t in enumerate(tokens)}
     tensors |= {f"{mode}.{i}": x.float().contiguous() for i, r in enumerate(reference) for mode, x in r.items()}
     safetensors.torch.save_file(tensors, path / "golden.safetensors")
-    facts = {"torch_error": errors(load(path, torch.bfloat16), reference, tokens, "prefill")}
+    narrow = load(path, torch.bfloat16)
+    if family.codes: fp4.hook(narrow)
+    facts = {"torch_error": errors(narrow, reference, tokens, "prefill")}
     write_json(path / "golden.json", facts)
     published(path, family)
     spread, size = reference[0]["prefill"].std().item(), sum(f.stat().st_size for f in path.iterdir())

@@ -3,7 +3,7 @@ pub mod kernels;
 pub mod random;
 pub mod reference;
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
 use atomc::frontend::{self, Config, Delta, ShortConv, Ssm};
@@ -22,6 +22,8 @@ pub const CONTEXT: usize = 64;
 /// A tensor of a file, widened.
 #[derive(Clone, Debug)]
 pub struct Tensor {
+    /// Its type in the file.
+    pub dtype: Dtype,
     pub shape: Vec<usize>,
     pub data: Vec<f64>,
 }
@@ -127,9 +129,17 @@ fn widened(dtype: Dtype, shape: &[usize], bytes: &[u8]) -> Tensor {
         Dtype::U8 | Dtype::BOOL => bytes.iter().map(|&b| b.into()).collect(),
         Dtype::I8 => bytes.iter().map(|&b| (b as i8).into()).collect(),
         Dtype::F8_E4M3 => (0..bytes.len()).map(|i| fetch(bytes, i, DType::F8E4M3)).collect(),
+        Dtype::F8_E8M0 => (0..bytes.len()).map(|i| fetch(bytes, i, DType::E8M0)).collect(),
         other => panic!("no case has a tensor of type {other:?}"),
     };
-    Tensor { shape: shape.to_vec(), data }
+    Tensor { dtype, shape: shape.to_vec(), data }
+}
+
+impl Tensor {
+    fn become_of(&mut self, dtype: Dtype, f: impl Fn(f64) -> f64) {
+        self.dtype = dtype;
+        self.data.iter_mut().for_each(|v| *v = f(*v));
+    }
 }
 
 impl Case {
@@ -183,23 +193,25 @@ impl Case {
         files.filter(shard).flat_map(|p| tensors(&p)).map(named).collect()
     }
 
-    /// The weights as a graph takes them: bytes that it takes for exponents are powers of two.
+    /// The weights as a graph takes them: bytes that it takes for exponents are powers of two, and
+    /// those that it takes for several codes have no sign.
     pub fn weights_of(&self, graph: &Graph) -> HashMap<String, Tensor> {
         let mut all = self.weights();
-        let mut exponents = BTreeSet::new();
         for id in graph.ids() {
             let names = match graph.op(id) {
                 Op::Weight { name } => vec![name.clone()],
                 Op::Weights { name, count, .. } => (0..*count).map(|i| nth_name(name, i)).collect(),
                 _ => continue,
             };
-            if graph.ty(id.into()).as_tensor().is_some_and(|t| t.dtype == DType::E8M0) {
-                exponents.extend(names);
+            let dtype = graph.ty(id.into()).as_tensor().map(|t| t.dtype);
+            for name in names {
+                let Some(tensor) = all.get_mut(&name) else { continue };
+                match (tensor.dtype, dtype) {
+                    (Dtype::U8, Some(DType::E8M0)) => tensor.become_of(Dtype::F8_E8M0, |v| (v - 127.0).exp2()),
+                    (Dtype::I8, Some(DType::U8)) => tensor.become_of(Dtype::U8, |v| v.rem_euclid(256.0)),
+                    _ => {}
+                }
             }
-        }
-        for name in exponents {
-            let scales = all.get_mut(&name).unwrap_or_else(|| panic!("{}: no {name}", self.name));
-            scales.data.iter_mut().for_each(|v| *v = (*v - 127.0).exp2());
         }
         all
     }

@@ -19,7 +19,12 @@ use atomc_runtime::weights::{self, DeviceSink, Given, Loading, Numbers, Rank, Si
 use atomc_runtime::{Error, Pool};
 use atomc_targets::compile_hosted;
 
-const CODES: [(Float, DType); 2] = [(Float::Code(DType::U8), DType::E8M0), (Float::Code(DType::I32), DType::I32)];
+const CODES: [(Float, DType); 4] = [
+    (Float::Code(DType::U8), DType::E8M0),
+    (Float::Code(DType::I32), DType::I32),
+    (Float::Code(DType::I8), DType::U8),
+    (Float::Code(DType::E8M0), DType::F32),
+];
 const FLOATS: [Float; 4] = [Float::BF16, Float::F16, Float::F32, Float::F64];
 const EMBEDDING: &str = "model.embed_tokens.weight";
 const HEAD: &str = "lm_head.weight";

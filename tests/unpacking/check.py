@@ -161,6 +161,23 @@ def quark(graph, t, p, q):
     return [n if one else 1, k], want
 
 
+def released(graph, t, p, q):
+    """DeepSeek-V4, by torch's own types: e4m3 in blocks, whose scales become f32, or pairs of e2m1 in bytes with a sign."""
+    weight, scale = t[f"{p}.weight"], t[f"{p}.scale"]
+    assert scale.dtype == torch.float8_e8m0fnu
+    if weight.dtype == torch.float8_e4m3fn:
+        (n, k), block = weight.shape, q["weight_block_size"]
+        graph.give(p, graph.weight(f"{p}.weight"), graph.weight(f"{p}.scale", "f32"))
+    else:
+        (n, half), block = weight.shape, [1, 32]
+        k, low, high = 2 * half, weight.view(torch.uint8) & 15, weight.view(torch.uint8) >> 4
+        sizes = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6])
+        weight = torch.cat([sizes, -sizes])[torch.stack([low, high], -1).flatten(1).long()]
+        graph.give(p, graph.unpack(graph.weight(f"{p}.weight", "u8"), "f4e2m1", 1, k), graph.weight(f"{p}.scale", "e8m0"))
+    wide = scale.float().repeat_interleave(block[0], 0)[:n].repeat_interleave(block[1], 1)[:, :k]
+    return block, (weight.float() * wide).contiguous()
+
+
 def experts(graph, t, p, q):
     """GPT-OSS: a stack of weights, of which the loader makes one buffer; here expert by expert."""
     from transformers.integrations.mxfp4 import convert_moe_packed_tensors
@@ -177,6 +194,7 @@ def products(t, q):
     """Prefixes of quantised products, and their format."""
     method = q["quant_method"]
     if method == "mxfp4": return [(k[:-len("_blocks")], experts) for k in t if k.endswith("_blocks")]
+    if method == "fp8" and any(k.endswith(".scale") for k in t): return [(k[:-len(".scale")], released) for k in sorted(t) if k.endswith(".scale")]
     end, make = {"compressed-tensors": ("weight_scale", compressed), "gptq": ("qweight", gptq), "awq": ("qweight", awq),
                  "fp8": ("weight_scale_inv", fp8_block), "quark": ("weight_scale", quark)}[method]
     return [(k.rsplit(".", 1)[0], make) for k in sorted(t) if k.endswith("." + end)]
@@ -336,6 +354,9 @@ def make():
     fixture("quark-ptpc", t, dict(quant_method="quark", global_quant_config=dict(weight=rows)))
     t = {"p_blocks": u8((3, 10, 2, 16), 6), "p_scales": exponents((3, 10, 2))}
     fixture("gpt-oss", t, dict(quant_method="mxfp4"))
+    powers = lambda *shape: exponents(shape).view(torch.float8_e8m0fnu)
+    t = {"eights.weight": fp8.view(torch.float8_e4m3fn), "eights.scale": powers(2, 2), "fours.weight": u8((21, 48), 8).view(torch.int8), "fours.scale": powers(21, 3)}
+    fixture("deepseek-v4", t, dict(quant_method="fp8", weight_block_size=[128, 128], scale_fmt="ue8m0", expert_dtype="fp4"))
 
 
 if __name__ == "__main__":

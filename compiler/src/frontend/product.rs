@@ -225,7 +225,9 @@ impl<'a> Factor<'a> {
             }
             _ => {
                 let message = "heads of a weight that is stored in this form are not supported";
-                Err(Diagnostic::new("config::quantised", message).at(&self.path))
+                let fault = Diagnostic::new("config::quantised", message).at(&self.path);
+                let is_made = self.encoding.as_ref().is_some_and(|of| of.scheme.stored == Stored::Floats);
+                Err(if is_made { fault.help(format!("--quant {}=none leaves it as it is.", self.path)) } else { fault })
             }
         }
     }
@@ -515,10 +517,10 @@ impl InFile<'_> {
                 let weight = self.tensor("weight", scheme.codes, &sizes);
                 Ok((weight, vec![self.scales(scheme, (scale, axes), grid)?]))
             }
-            Stored::Pairs { weight } => {
+            Stored::Pairs { weight, scale } => {
                 let words = self.tensor(weight, DType::U8, &[sizes[0], sizes[1].div_ceil(2)]);
                 let weight = self.unpacked(words, DType::F4E2M1, (1, sizes[1]), Order::Plain)?;
-                Ok((weight, vec![self.scales(scheme, ("weight_scale", Axes::Matrix), grid)?]))
+                Ok((weight, vec![self.scales(scheme, (scale, Axes::Matrix), grid)?]))
             }
             Stored::Floats => self.made(scheme, sizes),
             Stored::Words => self.words(scheme, sizes, grid),

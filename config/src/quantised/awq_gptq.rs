@@ -1,10 +1,10 @@
 //! `awq` and `gptq`: codes of 4 or 8 bits in words, of the transposed weight.
 use super::names::Names;
-use super::{Blocks, Quantisation, Scheme, Stored, one_of_sizes, without};
+use super::{Around, Blocks, Quantisation, Scheme, Stored, one_of_sizes, without};
 use crate::fields::Fields;
 use crate::{DType, Diagnostic};
 
-pub fn awq(f: &Fields, _: DType) -> Result<Quantisation, Diagnostic> {
+pub fn awq(f: &Fields, _: &Around) -> Result<Quantisation, Diagnostic> {
     bits(f, &[4])?;
     f.one_of("version", "gemm", &[("gemm", ()), ("GEMM", ())])?;
     let zeros = f.flag("zero_point")?.unwrap_or(true);
@@ -18,7 +18,7 @@ pub fn awq(f: &Fields, _: DType) -> Result<Quantisation, Diagnostic> {
     Ok(Quantisation { method: "awq", rules, cache: None })
 }
 
-pub fn gptq(f: &Fields, _: DType) -> Result<Quantisation, Diagnostic> {
+pub fn gptq(f: &Fields, _: &Around) -> Result<Quantisation, Diagnostic> {
     let bits = bits(f, &[4, 8])?;
     let taken = f.one_of("checkpoint_format", "gptq", &[("gptq", 1), ("gptq_v2", 0)])?;
     let blocks = blocks(f)?;
@@ -60,7 +60,7 @@ pub fn gptq(f: &Fields, _: DType) -> Result<Quantisation, Diagnostic> {
 /// The products that a scheme is for: with `lm_head`, the head too.
 fn products(f: &Fields, scheme: Scheme) -> Result<(Names, Option<Scheme>), Diagnostic> {
     let with_head = f.flag("lm_head")?.unwrap_or(false);
-    Ok((if with_head { Names::all() } else { Names::layers() }, Some(scheme)))
+    Ok((if with_head { Names::all() } else { Names::layers(&[]) }, Some(scheme)))
 }
 
 fn bits(f: &Fields, known: &[usize]) -> Result<usize, Diagnostic> {

@@ -2,11 +2,13 @@
 use serde_json::Value;
 
 use super::names::Names;
-use super::{Axes, Blocks, CacheScales, InputScales, Inputs, Quantisation, Scheme, Stored, one_of_sizes, without};
+use super::{
+    Around, Axes, Blocks, CacheScales, InputScales, Inputs, Quantisation, Scheme, Stored, one_of_sizes, without,
+};
 use crate::fields::Fields;
 use crate::{DType, Diagnostic};
 
-pub fn read(f: &Fields, dtype: DType) -> Result<Quantisation, Diagnostic> {
+pub fn read(f: &Fields, around: &Around) -> Result<Quantisation, Diagnostic> {
     for name in ["transform_config", "sparsity_config"] {
         without(f, name)?;
     }
@@ -28,7 +30,7 @@ pub fn read(f: &Fields, dtype: DType) -> Result<Quantisation, Diagnostic> {
         named.push((
             !targets.contains(&"Linear"),
             Names::targets(&targets).map_err(fault)?,
-            scheme(&group, format, dtype)?,
+            scheme(&group, format, around.dtype)?,
         ));
     }
     // Names and patterns go before classes.
@@ -127,7 +129,7 @@ fn scheme(f: &Fields, format: Option<&str>, dtype: DType) -> Result<Option<Schem
             scales: DType::E8M0,
             blocks: Blocks::Group(weights.group()?),
             zeros: false,
-            stored: Stored::Pairs { weight: "weight_packed" },
+            stored: Stored::Pairs { weight: "weight_packed", scale: "weight_scale" },
             inputs: None,
         },
         ("dense", ..) => return Ok(None),

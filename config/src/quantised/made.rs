@@ -26,8 +26,8 @@ const MX_GROUP: usize = 32;
 impl Quantisation {
     /// The quantisation that rules describe, each `SCHEME` or `MODULES=SCHEME`. A module has the
     /// first rule with modules that names it, else the rule without modules, which leaves out
-    /// heads.
-    pub fn made(rules: &[String], dtype: DType) -> Result<Quantisation, Diagnostic> {
+    /// heads and products whose names end as `floats` do.
+    pub fn made(rules: &[String], dtype: DType, floats: &'static [&'static str]) -> Result<Quantisation, Diagnostic> {
         let fault =
             |rule: &str, message: String| Diagnostic::new("config::quant", format!("--quant {rule}: {message}"));
         let (mut named, mut all) = (Vec::new(), None);
@@ -49,7 +49,7 @@ impl Quantisation {
                 None => all = Some(scheme),
             }
         }
-        named.extend(all.map(|scheme| (Names::layers(), scheme)));
+        named.extend(all.map(|scheme| (Names::layers(floats), scheme)));
         Ok(Quantisation { method: "made", rules: named, cache: None })
     }
 }
@@ -95,13 +95,14 @@ mod tests {
     fn rules_of_modules_go_first() {
         let made = |rules: &[&str]| {
             let rules: Vec<String> = rules.iter().map(|rule| (*rule).to_owned()).collect();
-            Quantisation::made(&rules, DType::BF16)
+            Quantisation::made(&rules, DType::BF16, &["mixer.gate"])
         };
         let q = made(&["fp8", "*.o_proj=int4-g32", "re:.*mlp=none"]).expect("rules");
         let codes = |module: &str| q.scheme(&[module]).map(|scheme| scheme.codes);
         assert_eq!(codes("model.layers.0.self_attn.q_proj"), Some(DType::F8E4M3));
         assert_eq!(codes("model.layers.0.self_attn.o_proj"), Some(DType::I4));
         assert_eq!((codes("model.layers.0.mlp.up_proj"), codes("lm_head")), (None, None));
+        assert_eq!((codes("model.layers.0.mixer.gate"), codes("model.layers.0.mixer.up")), (None, Some(DType::F8E4M3)));
         for name in SCHEMES {
             assert!(scheme(name, DType::BF16).flatten().is_some(), "{name}");
         }

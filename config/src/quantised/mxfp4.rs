@@ -1,13 +1,13 @@
 //! `mxfp4`: the experts of GPT-OSS as they are released.
 use super::names::Names;
-use super::{Blocks, Quantisation, Scheme, Stored};
+use super::{Around, Blocks, Quantisation, Scheme, Stored};
 use crate::fields::Fields;
 use crate::{DType, Diagnostic};
 
 /// Columns that share a scale.
 const GROUP: usize = 32;
 
-pub fn read(f: &Fields, _: DType) -> Result<Quantisation, Diagnostic> {
+pub fn read(f: &Fields, _: &Around) -> Result<Quantisation, Diagnostic> {
     let excluded = f.texts("modules_to_not_convert")?.unwrap_or_default();
     let fault = |e| f.fault("config::value", "modules_to_not_convert", e);
     let scheme = Scheme {

@@ -15,8 +15,8 @@ pub struct Names {
 enum Name {
     /// Every product.
     All,
-    /// Those of layers, without the head.
-    Layers,
+    /// Those of layers, without the head and without products whose names end like these.
+    Layers(&'static [&'static str]),
     /// This one.
     Exact(String),
     /// This one, and all below it; also with a path before it.
@@ -49,14 +49,14 @@ impl Names {
         Names::new(vec![Name::All], "all".into())
     }
 
-    /// Every product of a layer.
-    pub fn layers() -> Names {
-        Names::new(vec![Name::Layers], "layers".into())
+    /// Every product of a layer but those whose names end like these.
+    pub fn layers(without: &'static [&'static str]) -> Names {
+        Names::new(vec![Name::Layers(without)], "layers".into())
     }
 
     /// Whether these are the products of layers, which no user has named.
     pub fn are_layers(&self) -> bool {
-        matches!(self.all[..], [Name::Layers])
+        matches!(self.all[..], [Name::Layers(_)])
     }
 
     /// Modules as transformers excludes them: whole, as the end of a path, as its beginning, or as
@@ -102,7 +102,7 @@ impl Names {
     pub fn has(&self, module: &str) -> bool {
         self.all.iter().any(|name| match name {
             Name::All => true,
-            Name::Layers => !ends_with(module, super::HEAD),
+            Name::Layers(without) => !without.iter().chain([&super::HEAD]).any(|end| ends_with(module, end)),
             Name::Exact(text) => module == text,
             Name::Part(text) => {
                 let rest = module.strip_prefix(text.as_str());
@@ -161,7 +161,9 @@ mod tests {
         assert!(globs(&["*q_proj"]).has(Q) && globs(&["model.layers.[01].*"]).has(Q) && globs(&[Q]).has(Q));
         assert!(!globs(&["*q_pro", "q_proj", "model.layers.?"]).has(Q));
         assert!(Names::within(&["q_proj"]).has(Q) && Names::within(&["layers.1."]).has(Q));
-        assert!(Names::layers().has(Q) && !Names::layers().has("lm_head") && Names::all().has("lm_head"));
+        let layers = Names::layers(&["self_attn.k_proj"]);
+        assert!(layers.has(Q) && !layers.has("lm_head") && Names::all().has("lm_head"));
+        assert!(!layers.has("model.layers.1.self_attn.k_proj") && layers.has("model.layers.1.cross_attn.k_proj"));
     }
 
     #[test]

@@ -2,11 +2,11 @@
 use serde_json::Value;
 
 use super::names::Names;
-use super::{Axes, Blocks, CacheScales, InputScales, Inputs, Quantisation, Scheme, Stored, without};
+use super::{Around, Axes, Blocks, CacheScales, InputScales, Inputs, Quantisation, Scheme, Stored, without};
 use crate::fields::Fields;
 use crate::{DType, Diagnostic};
 
-pub fn read(f: &Fields, _: DType) -> Result<Quantisation, Diagnostic> {
+pub fn read(f: &Fields, _: &Around) -> Result<Quantisation, Diagnostic> {
     let Some(export) = f.object("export")? else { return Err(f.missing("export")) };
     without(f, "softmax_quant_spec")?;
     let format = export.text("weight_format")?.unwrap_or("real_quantized");
@@ -85,7 +85,7 @@ fn scheme(f: &Fields) -> Result<Option<Scheme>, Diagnostic> {
         ("per_tensor", _) if codes != DType::F4E2M1 => axes(Blocks::Tensor, Axes::One),
         ("per_channel", _) if codes != DType::F4E2M1 => axes(Blocks::Row, Axes::Vector),
         ("per_group", Some(columns)) if codes == DType::F4E2M1 && weight.scales == "e8m0" => {
-            (Blocks::Group(columns), Stored::Pairs { weight: "weight" })
+            (Blocks::Group(columns), Stored::Pairs { weight: "weight", scale: "weight_scale" })
         }
         ("per_block", _) if codes == DType::F8E4M3 => match weight.f.sizes("block_size")?.as_deref() {
             Some(&[rows, cols]) => axes(Blocks::Square(rows, cols), Axes::Matrix),

@@ -1,6 +1,6 @@
 use serde_json::{Value, json};
 
-use super::{HEAD, Quantisation};
+use super::{Around, HEAD, Quantisation, USUAL};
 use crate::fields::Fields;
 use crate::{DType, Diagnostic};
 
@@ -9,7 +9,8 @@ const Q: &str = "model.layers.0.self_attn.q_proj";
 fn read(config: Value) -> Result<Quantisation, Diagnostic> {
     let config = json!({ "quantization_config": config });
     let fields = Fields::new("config.json", config.as_object().expect("an object"));
-    Quantisation::read(&fields, DType::BF16).map(|found| found.expect("it is quantised"))
+    let around = Around { model: &fields, dtype: DType::BF16, release: USUAL };
+    Quantisation::read(&around).map(|found| found.expect("it is quantised"))
 }
 
 /// The schemes of a product and of the head.
@@ -124,8 +125,8 @@ fn quark_files() {
     let tokens = json!({ "dtype": "fp8_e4m3", "qscheme": "per_channel", "is_dynamic": true });
     insta::assert_snapshot!(schemes(quark(rows, tokens)), @r#"f8e4m3 with scales of f32 for each row, stored as codes with weight_scale, a number for each row, rows as f8e4m3 with a scale for each row; none"#);
     let mx = |dynamic| json!({ "dtype": "fp4", "qscheme": "per_group", "group_size": 32, "scale_format": "e8m0", "is_dynamic": dynamic });
-    insta::assert_snapshot!(schemes(quark(mx(false), mx(true))), @r#"f4e2m1 with scales of e8m0 for groups of 32 columns, stored as pairs of codes in weight, rows as f4e2m1 with powers of two for groups of 32 columns; none"#);
-    insta::assert_snapshot!(schemes(quark(json!([mx(false)]), Value::Null)), @r#"f4e2m1 with scales of e8m0 for groups of 32 columns, stored as pairs of codes in weight; none"#);
+    insta::assert_snapshot!(schemes(quark(mx(false), mx(true))), @r#"f4e2m1 with scales of e8m0 for groups of 32 columns, stored as pairs of codes in weight with weight_scale, rows as f4e2m1 with powers of two for groups of 32 columns; none"#);
+    insta::assert_snapshot!(schemes(quark(json!([mx(false)]), Value::Null)), @r#"f4e2m1 with scales of e8m0 for groups of 32 columns, stored as pairs of codes in weight with weight_scale; none"#);
     insta::assert_snapshot!(fault(quark(json!([mx(false), mx(false)]), Value::Null)), @"config.json: quantization_config.global_quant_config.weight: several forms, one after the other, are not supported");
     insta::assert_snapshot!(fault(quark(json!({ "dtype": "mx6", "qscheme": "per_group" }), Value::Null)), @r#"config.json: quantization_config.global_quant_config.weight.dtype: "mx6" with scales of "float" "per_group" is not supported"#);
     let mut fake = quark(mx(false), Value::Null);

@@ -9,7 +9,7 @@
 //! A head that the embedding stands for is compared with the weight by the kernel that packs, which
 //! leaves a mark where they differ. The mark is looked at when the load ends, if there was a head.
 use super::loading::{self, AtHand, Given, Kept, Loading, Numbers};
-use super::pack::Piece;
+use super::pack::{Piece, power};
 use super::parts::Name;
 use super::told::check_numbers;
 use super::{Rank, Sink, resolve};
@@ -81,8 +81,12 @@ impl Loading {
             return Ok(());
         }
         self.check_types(name, tensor.tensor(), sink.weights)?;
-        let of_host = self.tensors[name].weights.iter().any(|&index| !sink.packs(&sink.weights[index]));
-        let tensor = if of_host { sink.brought(name, tensor)? } else { tensor };
+        let any =
+            |is: &dyn Fn(&Weight) -> bool| self.tensors[name].weights.iter().any(|&index| is(&sink.weights[index]));
+        let widens = tensor.float == Float::Code(DType::E8M0) && any(&|weight| weight.dtype == DType::F32);
+        let of_host = any(&|weight| !sink.packs(weight));
+        let tensor = if of_host || widens { sink.brought(name, tensor)? } else { tensor };
+        let tensor = if widens { tensor.powers() } else { tensor };
         if let Numbers::Host(bytes) = &tensor.numbers {
             check_numbers(name, tensor.float, bytes)?;
         }
@@ -150,7 +154,14 @@ impl Loading {
     }
 }
 
-impl Given<'_> {
+impl<'a> Given<'a> {
+    /// Powers of two that the host has as bytes, as floats.
+    fn powers(self) -> Given<'a> {
+        let Numbers::Host(bytes) = &self.numbers else { return self };
+        let floats: Vec<u8> = bytes.iter().flat_map(|&exponent| power(exponent).to_le_bytes()).collect();
+        Given { float: Float::F32, numbers: floats.into(), ..self }
+    }
+
     fn tensor(&self) -> Tensor<'_> {
         let float = self.float;
         match &self.numbers {

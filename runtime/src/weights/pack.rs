@@ -259,7 +259,7 @@ impl Stage {
             (Tensor::Bytes { float: Float::BF16, bytes }, DType::BF16)
             | (Tensor::Bytes { float: Float::F16, bytes }, DType::F16) => Some(&bytes[first * 2..][..len * 2]),
             (Tensor::Bytes { float: Float::F32, bytes }, DType::F32) => Some(&bytes[first * 4..][..len * 4]),
-            (Tensor::Bytes { float: Float::Code(DType::I32), .. }, DType::F32) => None,
+            (Tensor::Bytes { float: Float::Code(DType::I32 | DType::E8M0), .. }, DType::F32) => None,
             // Only a weight of such a type is made of them: the tensor was checked.
             (Tensor::Bytes { float: Float::Code(dtype), bytes }, _) => {
                 Some(&bytes[first * dtype.size()..][..len * dtype.size()])
@@ -332,9 +332,20 @@ pub(super) fn read(data: &Tensor, first: usize, out: &mut [f32]) {
                 Float::F64 => each(bytes, out, |b| f64::from_le_bytes(b) as f32),
                 Float::Code(DType::I32) => each(bytes, out, |b| i32::from_le_bytes(b) as f32),
                 Float::I64 => each(bytes, out, |b| i64::from_le_bytes(b) as f32),
+                Float::Code(DType::E8M0) => each(bytes, out, |[exponent]| power(exponent)),
                 Float::Code(_) => unreachable!("codes are copied"),
             }
         }
+    }
+}
+
+/// The power of two that a byte means, or none.
+pub(super) fn power(exponent: u8) -> f32 {
+    match exponent {
+        // Less than the least normal number.
+        0 => f32::from_bits(1 << 22),
+        255 => f32::NAN,
+        exponent => f32::from_bits(u32::from(exponent) << 23),
     }
 }
 

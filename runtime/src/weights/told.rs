@@ -265,11 +265,7 @@ pub(super) fn integer(float: Float, bytes: &[u8], number: usize) -> i32 {
 pub(super) fn read(data: &Tensor, first: usize, out: &mut [f32]) {
     match *data {
         Tensor::Bytes { float: Float::Code(code), bytes } if code != DType::I32 => {
-            let number = |exponent: u8| match exponent {
-                255 => f32::NAN,
-                exponent => f32::powi(2.0, i32::from(exponent) - 127),
-            };
-            out.iter_mut().zip(&bytes[first..]).for_each(|(out, &exponent)| *out = number(exponent));
+            out.iter_mut().zip(&bytes[first..]).for_each(|(out, &exponent)| *out = pack::power(exponent));
         }
         _ => pack::read(data, first, out),
     }

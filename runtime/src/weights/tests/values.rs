@@ -32,7 +32,8 @@ fn codes_stay_as_they_are() {
         for to in codes {
             for layout in [Layout::Rows { stride: 64 }, panels(16, 4, &shape), panels(8, 16, &shape)] {
                 let weight = weight(to, &shape, layout, tensor("t", &shape));
-                if from == to || (from, to) == (DType::U8, DType::E8M0) {
+                let as_bytes = [(DType::U8, DType::E8M0), (DType::I8, DType::U8)];
+                if from == to || as_bytes.contains(&(from, to)) {
                     agrees(&weight, &source);
                     continue;
                 }
@@ -54,6 +55,22 @@ fn codes_stay_as_they_are() {
             made_up.iter().any(|&byte| byte != 0)
                 && made_up.iter().all(|byte| byte & 0x7f != 0x7f || from != DType::F8E4M3)
         );
+    }
+}
+
+/// Powers of two as a byte each are scales of f32, the least one too.
+#[test]
+fn powers_of_two_become_floats() {
+    let shape = [5, 51];
+    let bytes: Vec<i64> = (0..255).collect();
+    let source = Map::default().integers("t", Float::Code(DType::E8M0), &shape, &bytes);
+    let plain = weight(DType::F32, &shape, Layout::Rows { stride: 51 }, tensor("t", &shape));
+    let made = load_part(&plain, Rank::ONLY, &source);
+    let floats = made.as_chunks().0.iter().map(|&bytes| f64::from(f32::from_le_bytes(bytes)));
+    assert!(floats.eq((0..255).map(|exponent| f64::from(exponent - 127).exp2())));
+    for dtype in [DType::BF16, DType::F16] {
+        let half = weight(dtype, &shape, Layout::Rows { stride: 64 }, tensor("t", &shape));
+        assert!(load_one(&half, &source).is_err());
     }
 }
 
