@@ -317,8 +317,8 @@ def loss_of(model, ids, mask, stage):
 class Curriculum:
     """How many stories a batch has: one, and one more whenever most solutions are right."""
 
-    def __init__(self, most=1):
-        self.most, self.seen, self.right = most, 0, 0.0
+    def __init__(self, most=1, last=STORIES):
+        self.most, self.last, self.seen, self.right = most, last, 0, 0.0
 
     def stories(self):
         low = max(1, self.most - 3)
@@ -329,11 +329,11 @@ class Curriculum:
             return
         self.seen += 1
         self.right += (right - self.right) * max(0.05, 1 / self.seen)
-        if self.right > 0.7 and self.seen >= 40 and self.most < STORIES:
+        if self.right > 0.7 and self.seen >= 40 and self.most < self.last:
             self.most, self.seen, self.right = self.most + 1, 0, 0.0
 
     def learned(self):
-        return self.most == STORIES and self.seen > 400 and self.right > 0.998
+        return self.most == self.last and self.seen > 400 and self.right > 0.998
 
 
 def trained(model, stage, only_indexers):
