@@ -467,13 +467,13 @@ weight_steps!(ops! {
     Weigh = "weigh" (x: Row, weights: Row) {}
         [Compute, Inline, Other, Same, work::none] shapes::weigh, interp::weigh;
     /// The weights by which the streams of `x`, which lie side by side, are mixed. A logit is
-    /// `m / sqrt(mean(x^2) + norm) * scale + base`. The first logits, one for each stream, give the
-    /// weights of the row that a half of a layer sees: their logistic function plus `eps`. If there
-    /// are more, the second result has, for each new stream, the weights of the old streams and
-    /// that of the row which the half makes. The latter is twice the logistic function of the next
-    /// logits. The others are a matrix, from old streams to new ones: softmax along rows, plus
-    /// `eps`, then `rounds` times divided by the sums of columns, and before each but the first by
-    /// those of rows, with `eps` added to all sums.
+    /// `m / sqrt(mean(x^2) + norm) * scale + base`, where `m` may have parts that are added up. The
+    /// first logits, one for each stream, give the weights of the row that a half of a layer sees:
+    /// their logistic function plus `eps`. If there are more, the second result has, for each new
+    /// stream, the weights of the old streams and that of the row which the half makes. The latter
+    /// is twice the logistic function of the next logits. The others are a matrix, from old streams
+    /// to new ones: softmax along rows, plus `eps`, then `rounds` times divided by the sums of
+    /// columns, and before each but the first by those of rows, with `eps` added to all sums.
     Sinkhorn = "sinkhorn" (m: Row, x: Row, base: Shared, scale: Shared) { streams: usize, rounds: usize, norm: f64, eps: f64 }
         [Compute, Rows, Other, All, work::none] shapes::sinkhorn, interp::sinkhorn;
     /// The sum of a token's streams, each times its weight.

@@ -1,5 +1,5 @@
 """DeepSeek-V4's weights as its releases have them: e4m3 in blocks of 128 by 128, experts in e2m1 in groups of 32, scales in
-e8m0; and the codes that rows become before both. `families.py` writes golden models with it.
+e8m0; and the codes that rows become before the first. `families.py` writes golden models with it.
 
 Of each weight that becomes codes the number that a code means is one of bfloat16, so the model that is computed with is the
 one that is stored: `stored` checks that torch's own types widen the file's bytes to it, bit by bit.
@@ -79,19 +79,8 @@ def rows(x):
     with torch._C.DisableTorchFunction(): return powers_e4m3(BLOCK)(x.double(), None).to(x.dtype)
 
 
-def experts(self, x, chosen, weights):
-    """The experts of a layer one by one, with rows as codes before both products."""
-    out = torch.zeros_like(x)
-    for e in range(self.num_experts):
-        token, at = torch.where(chosen == e)
-        inner = self._apply_gate(torch.nn.functional.linear(rows(x[token]), self.gate_up_proj[e]))
-        made = torch.nn.functional.linear(rows(inner), self.down_proj[e]) * weights[token, at, None]
-        out.index_add_(0, token, made.to(out.dtype))
-    return out
-
-
 def hook(model):
-    """Has rows become codes. Those that groups of heads multiply stay as they are, as in the maker's own code."""
+    """Has rows become codes. Those that groups of heads multiply stay as they are, as in the maker's own code, and so do
+    those of experts, which few chips multiply by e2m1."""
     for name, m in model.named_modules():
         if LINEAR.search(name) and not name.endswith("o_a_proj"): m.register_forward_pre_hook(lambda m, a: (rows(a[0]), *a[1:]))
-        if name.endswith(".experts"): m.forward = experts.__get__(m)

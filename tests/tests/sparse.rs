@@ -8,8 +8,8 @@ fn check(text: &str, family: Family, runs: &[Run]) {
     Case { runs, ..case(text, family, tokens.next_power_of_two()) }.check_in_all_types();
 }
 
-/// In the types with the exponents of f32. In f16 weights are rounded to its smallest numbers, which
-/// results in f32 show.
+/// In the types with the exponents of f32. In f16 weights are rounded to its smallest numbers,
+/// which results in f32 show.
 fn check_wide(text: &str, family: Family, runs: &[Run]) {
     let tokens: usize = runs.iter().map(|r| r.tokens).sum();
     for dtype in ["bf16", "f32"] {

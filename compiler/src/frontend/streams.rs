@@ -5,6 +5,11 @@ use atomc_ir::{Builder, DType, Diagnostic, Op, Value};
 use super::Config;
 use super::layer::{LayerBuilder, Made};
 
+/// Features of a part of a product.
+const PIECE: usize = 512;
+/// Logits that lanes of every chip have together in products of parts.
+const TOGETHER: usize = 8;
+
 /// The names of the weights of each half's mixtures.
 const HALVES: [&str; 2] = ["hc_attn", "hc_ffn"];
 
@@ -33,8 +38,28 @@ fn weights(b: &mut Builder, config: &Config, x: Value, (streams, path, logits): 
     let base = weight("base", &[logits]);
     let scale = weight("scale", &[if logits == count { 1 } else { 3 }]);
     let wide = b.push(Op::Cast { to: DType::F32 }, &[x])?;
-    let made = b.linear(wide, all, DType::F32)?;
+    let made = match logits.is_multiple_of(TOGETHER) {
+        true => in_parts(b, wide, (all, logits), count * pieces(config.hidden))?,
+        false => b.linear(wide, all, DType::F32)?,
+    };
     b.push(Op::Sinkhorn { streams: count, rounds, norm: config.eps, eps }, &[made, x, base, scale])
+}
+
+/// The pieces that the features of a stream are cut into.
+fn pieces(hidden: usize) -> usize {
+    if hidden.is_multiple_of(PIECE) { hidden / PIECE } else { 1 }
+}
+
+/// Products of parts of a row, which are still to be added up: few logits of so many features give
+/// a chip work in no other way.
+fn in_parts(b: &mut Builder, x: Value, (weight, logits): (Value, usize), parts: usize) -> Made {
+    let width = b.ty(x).as_tensor().and_then(|t| t.shape.last()).unwrap_or(0) / parts;
+    let whole = b.push(Op::View { shape: vec![1, logits, parts * width] }, &[weight])?;
+    let part = |i: usize| b.push(Op::Slice { axis: 2, start: i * width, len: width }, &[whole]);
+    let all = (0..parts).map(part).collect::<Result<Vec<_>, _>>()?;
+    let all = b.push(Op::Concat { axis: 0 }, &all)?;
+    let x = b.push(Op::Parts { count: parts, start: 0, len: width, step: width }, &[x])?;
+    b.push(Op::PerHead { out: DType::F32, block: None }, &[x, all])
 }
 
 fn collapsed(b: &mut Builder, config: &Config, (streams, x): (Streams, Value), weights: Value) -> Made {

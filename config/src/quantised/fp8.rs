@@ -57,7 +57,8 @@ pub fn read(f: &Fields, around: &Around) -> Result<Quantisation, Diagnostic> {
 }
 
 /// The rule of experts, if their codes are others than those of `plain`: e2m1, with a power of two
-/// for 32 columns. The field is beside the method's own, or among those of the model.
+/// for 32 columns, which multiply rows as they are. The field is beside the method's own, or among
+/// those of the model.
 fn experts(f: &Fields, around: &Around, plain: &Scheme) -> Result<Option<(Names, Scheme)>, Diagnostic> {
     let Some(modules) = around.release.experts else {
         without(f, EXPERTS)?;
@@ -79,6 +80,7 @@ fn experts(f: &Fields, around: &Around, plain: &Scheme) -> Result<Option<(Names,
         scales: DType::E8M0,
         blocks: Blocks::Group(MX_GROUP),
         stored: Stored::Pairs { weight: "weight", scale: around.release.scale },
+        inputs: None,
         ..plain.clone()
     };
     Ok(is_fours.then(|| (Names::within(&[modules]), fours)))

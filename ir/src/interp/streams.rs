@@ -12,8 +12,10 @@ pub(crate) fn sinkhorn<S: Real>(
     let all = args.iter().map(|v| v.float()).collect::<Result<Vec<_>, _>>()?;
     let &[m, x, base, scale] = &all[..] else { return Err("four operands have numbers".into()) };
     let is_whole = m.width() > n;
+    let parts = if let [_, parts, _] = m.shape[..] { parts } else { 1 };
     let (mut seen, mut mixed) = (Vec::new(), Vec::new());
-    for (m, x) in m.rows().zip(x.rows()) {
+    for (m_parts, x) in m.data.chunks(parts * m.width()).zip(x.rows()) {
+        let m: Vec<S> = (0..m.width()).map(|at| sum(m_parts.iter().skip(at).step_by(m.width()))).collect();
         let square = x.iter().fold(S::of(0.0), |sum, &v| sum.add(v.mul(v))).div(S::of(x.len() as f64));
         let factor = S::of(1.0).div(square.add(S::of(norm)).sqrt());
         let logit = |at: usize| {
@@ -33,6 +35,10 @@ pub(crate) fn sinkhorn<S: Real>(
     let rows = m.shape[0];
     let mixed = is_whole.then(|| Val::Float(Tensor::new(vec![rows, n * (n + 1)], mixed)));
     Ok([Val::Float(Tensor::new(vec![rows, n], seen))].into_iter().chain(mixed).collect())
+}
+
+fn sum<'a, S: Real>(all: impl Iterator<Item = &'a S>) -> S {
+    all.fold(S::of(0.0), |sum, &v| sum.add(v))
 }
 
 fn logistic<S: Real>(x: S) -> S {

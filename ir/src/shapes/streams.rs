@@ -11,7 +11,7 @@ pub fn sinkhorn(inputs: &[&Type], &streams: &usize, &rounds: &usize, &norm: &f64
     }
     let whole = streams.saturating_mul(streams.saturating_add(2));
     let (rows, logits) = match (&m.shape.0[..], &x.shape.0[..]) {
-        (&[rows, Dim::Fixed(logits)], &[other, Dim::Fixed(width)])
+        (&[rows, Dim::Fixed(logits)] | &[rows, Dim::Fixed(_), Dim::Fixed(logits)], &[other, Dim::Fixed(width)])
             if rows == other && (logits == streams || logits == whole) && width.is_multiple_of(streams) =>
         {
             (rows, logits)

@@ -50,7 +50,7 @@ fn logits<'c>(kernel: &Kernel<'_, 'c>, v: Value, row: Int<'c>) -> Result<Vec<Vec
     let mut all = Vec::with_capacity(count);
     for first in (0..count).step_by(LANES) {
         let col = Col::Const(first);
-        let made = c.fmul(rows.eval(m, At { row, head: None, col })?, factor);
+        let made = c.fmul(rows.logits(m, row, col)?, factor);
         let base = rows.eval(base, At { row: c.int(0), head: None, col })?;
         for at in first..count.min(first + LANES) {
             let [made, base] = [made, base].map(|v| c.splat(c.lane(v, at - first).into_float_value()));

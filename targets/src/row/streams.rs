@@ -21,6 +21,15 @@ impl<'c> Rows<'_, 'c> {
         })
     }
 
+    /// Columns of logits, which may lie in parts that are added up.
+    pub fn logits(&self, m: Value, row: Int<'c>, col: Col<'c>) -> Made<'c> {
+        if self.shape(m)?.shape.rank() == 2 {
+            return self.eval(m, At { row, head: None, col });
+        }
+        let part = |part: usize| self.eval(m, At { row, head: Some(self.code.int(part)), col });
+        (1..self.streams(m)?).try_fold(part(0)?, |sum, i| Ok(self.code.fadd(sum, part(i)?)))
+    }
+
     /// A row of all streams.
     pub(super) fn collapsed(&self, operands: &[Value], at: At<'c>) -> Made<'c> {
         self.weighted(operands[0], operands[1], at, self.code.int(0))

@@ -203,7 +203,8 @@ impl<'t, 'k, 'a, 'c> Group<'t, 'k, 'a, 'c> {
             None => c.load_index(batch.positions, place.token),
         };
         let turns = a.cache.layout.block_tokens / shape.keys();
-        let blocks = position / a.cache.layout.block_tokens + 1;
+        let end_key = c.larger(position, 0);
+        let blocks = end_key / a.cache.layout.block_tokens + 1;
         let each = c.larger((blocks + (shape.splits - 1)) / shape.splits, LEAST);
         let used = c.uniform((blocks + each - 1) / each);
         let own = place.split * each;
@@ -225,7 +226,7 @@ impl<'t, 'k, 'a, 'c> Group<'t, 'k, 'a, 'c> {
             table: batch.table(c, place.token),
             list,
             begin: own * turns,
-            last: c.smaller(end, position / shape.keys()),
+            last: c.smaller(end, end_key / shape.keys()),
             local: c.local(shape.local()),
             split,
             is_first_part: c.equal(place.part, 0),

@@ -7,10 +7,11 @@
 //!
 //! Teams of four waves share a tile. One team makes scores and their softmax. It leaves the weights
 //! in place of the last columns of the block's keys, which are no values. Two teams add up weighted
-//! values, each half of the columns. Where all columns are values, weights have a place of their own. While these add the values of one block, scores of the next
-//! one are made. No wave only copies: sums of 256 columns take so many registers that there is room
-//! for three teams alone. The first team loads a tile's first blocks; the second one loads another
-//! block when it has finished one.
+//! values, each half of the columns. Where all columns are values, weights have a place of their
+//! own. While these add the values of one block, scores of the next one are made. No wave only
+//! copies: sums of 256 columns take so many registers that there is room for three teams alone. The
+//! first team loads a tile's first blocks; the second one loads another block when it has finished
+//! one.
 //!
 //! In decode, work-groups share the blocks of a sequence ([`splits`]).
 //!
@@ -342,7 +343,7 @@ impl<'r, 'k, 'a, 'c> Group<'r, 'k, 'a, 'c> {
                 Some(list) => list.count - 1,
                 None => c.load_index(a.cache.batch.positions, token),
             };
-            let blocks = position / a.cache.layout.block_tokens + 1;
+            let blocks = c.larger(position, 0) / a.cache.layout.block_tokens + 1;
             let each = (blocks + (shape.splits - 1)) / shape.splits;
             let used = (blocks + each - 1) / each;
             let first = split * each;

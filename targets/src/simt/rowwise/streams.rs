@@ -1,6 +1,6 @@
-//! The weights by which streams of a token are mixed. Of two or four streams lane `i` has row `i` of
-//! the matrix, and so have the lanes that are a multiple of the streams away. Of other numbers of
-//! streams each lane has all rows.
+//! The weights by which streams of a token are mixed. Of two or four streams lane `i` has row `i`
+//! of the matrix, and so have the lanes that are a multiple of the streams away. Of other numbers
+//! of streams each lane has all rows.
 use atomc_ir::{Diagnostic, Op, Value};
 use inkwell::values::FloatValue;
 
@@ -92,7 +92,7 @@ impl<'c> Own<'_, '_, 'c> {
             return Err(unsupported("weights of streams of other operands"));
         };
         let number = |v: Value, row: Int<'c>, col: Col<'c>| rows.eval(v, At { row, head: None, col });
-        let made = c.fmul(number(m, self.row, Col::Var(at))?, self.factor);
+        let made = c.fmul(rows.logits(m, self.row, Col::Var(at))?, self.factor);
         let scale = number(scales, c.int(0), Col::Const(scale))?;
         Ok(c.fma(made, scale, number(base, c.int(0), Col::Var(at))?))
     }

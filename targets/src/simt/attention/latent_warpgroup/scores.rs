@@ -19,7 +19,7 @@ impl<'c> Group<'_, '_, '_, 'c> {
         let none = c.number(0.0);
         let begin = ScorePair { maxima: [a.lowest(); 2], sums: [none; 2] };
         // The block that a token's own key is in is not like those before it.
-        let late = if by_token { tile.position } else { tile.position + 1 } / a.cache.layout.block_tokens;
+        let late = if by_token { c.larger(tile.position, 0) } else { tile.position + 1 } / a.cache.layout.block_tokens;
         let late = c.larger(c.smaller(late, tile.end), tile.first);
         let mut running = begin.carried();
         for (first, end, hides) in [(tile.first, late, false), (late, tile.end, true)] {
