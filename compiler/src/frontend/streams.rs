@@ -38,10 +38,7 @@ fn weights(b: &mut Builder, config: &Config, x: Value, (streams, path, logits): 
     let base = weight("base", &[logits]);
     let scale = weight("scale", &[if logits == count { 1 } else { 3 }]);
     let wide = b.push(Op::Cast { to: DType::F32 }, &[x])?;
-    let made = match logits.is_multiple_of(TOGETHER) {
-        true => in_parts(b, wide, (all, logits), count * pieces(config.hidden))?,
-        false => b.linear(wide, all, DType::F32)?,
-    };
+    let made = in_parts(b, wide, (all, logits), count * pieces(config.hidden))?;
     b.push(Op::Sinkhorn { streams: count, rounds, norm: config.eps, eps }, &[made, x, base, scale])
 }
 
@@ -51,15 +48,18 @@ fn pieces(hidden: usize) -> usize {
 }
 
 /// Products of parts of a row, which are still to be added up: few logits of so many features give
-/// a chip work in no other way.
+/// a chip work in no other way. Where logits do not fill the lanes, they are made several times.
 fn in_parts(b: &mut Builder, x: Value, (weight, logits): (Value, usize), parts: usize) -> Made {
     let width = b.ty(x).as_tensor().and_then(|t| t.shape.last()).unwrap_or(0) / parts;
     let whole = b.push(Op::View { shape: vec![1, logits, parts * width] }, &[weight])?;
     let part = |i: usize| b.push(Op::Slice { axis: 2, start: i * width, len: width }, &[whole]);
     let all = (0..parts).map(part).collect::<Result<Vec<_>, _>>()?;
     let all = b.push(Op::Concat { axis: 0 }, &all)?;
+    let times = (1..=TOGETHER).find(|times| (times * logits).is_multiple_of(TOGETHER)).unwrap_or(TOGETHER);
+    let all = if times == 1 { all } else { b.push(Op::Concat { axis: 1 }, &vec![all; times])? };
     let x = b.push(Op::Parts { count: parts, start: 0, len: width, step: width }, &[x])?;
-    b.push(Op::PerHead { out: DType::F32, block: None }, &[x, all])
+    let made = b.push(Op::PerHead { out: DType::F32, block: None }, &[x, all])?;
+    if times == 1 { Ok(made) } else { b.push(Op::Slice { axis: 2, start: 0, len: logits }, &[made]) }
 }
 
 fn collapsed(b: &mut Builder, config: &Config, (streams, x): (Streams, Value), weights: Value) -> Made {

@@ -207,9 +207,9 @@ fn epilogue(r: &Regions, linear: NodeId, cx: &Cx) -> Taken {
 /// Whether an op returns the elements of a value unchanged, row by row, at most under another
 /// shape.
 fn is_same(r: &Regions, v: Value, id: NodeId) -> bool {
-    let dtype = |v: Value| r.graph.ty(v).as_tensor().map(|t| t.dtype);
+    let row = |v: Value| r.graph.ty(v).as_tensor().map(|t| (t.dtype, t.shape.row()));
     let op = r.graph.op(id);
-    op.values() == Values::Kept && op.reads(0) == Reads::Row && dtype(v) == dtype(id.into())
+    op.values() == Values::Kept && op.reads(0) == Reads::Row && row(v) == row(id.into())
 }
 
 fn again() -> Why {

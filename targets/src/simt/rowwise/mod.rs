@@ -99,6 +99,10 @@ fn is_weights(graph: &Graph, v: Value) -> bool {
     matches!(graph.op(v.node), Op::Sinkhorn { .. })
 }
 
+fn is_mix(graph: &Graph, v: Value) -> bool {
+    matches!(graph.op(v.node), Op::Mix {})
+}
+
 fn is_pool(graph: &Graph, v: Value) -> bool {
     matches!(graph.op(v.node), Op::Pool { .. })
 }
@@ -125,9 +129,10 @@ pub fn threads(graph: &Graph, arch: GpuArch) -> usize {
     let widest = graph.outputs().iter().map(width).max().unwrap_or(0);
     let is_quantised = graph.ids().any(|id| graph.op(id).values() == Values::Coded);
     let seeks = graph.outputs().iter().any(|&v| is_argmax(graph, v));
+    let mixes = graph.ids().any(|id| is_mix(graph, id.into()));
     let waves = match graph.ids().any(|id| is_row_norm(graph, id.into())) {
         _ if is_quantised => QUANTISERS / arch.simt.wave,
-        _ if seeks => SEEKERS / arch.simt.wave,
+        _ if seeks || mixes => SEEKERS / arch.simt.wave,
         true => NORM_WAVES,
         false => WAVES,
     };
@@ -421,6 +426,10 @@ fn store_heads<'c>(
     (count, dim, threads): (usize, usize, usize),
 ) -> Result<(), Diagnostic> {
     let (c, rows) = (kernel.code, &kernel.rows);
+    if is_mix(rows.graph, v) {
+        store_streams(kernel, v, out, row, (count, dim, threads))?;
+        return Ok(());
+    }
     let (team, first, teams) = teams(c, dim, threads);
     rows.set_team(team);
     each_head(c, count, (first, teams), |head| {
@@ -436,6 +445,36 @@ fn store_heads<'c>(
     rows.forget();
     pad(kernel, out, row, count * dim);
     Ok(())
+}
+
+/// Streams, which are far wider than a wave: all threads make the vectors of all streams, some of
+/// them together so that their loads are.
+fn store_streams<'c>(
+    kernel: &Kernel<'_, 'c>,
+    v: Value,
+    out: &Operand<'c>,
+    row: Int<'c>,
+    (count, dim, threads): (usize, usize, usize),
+) -> Result<(), Diagnostic> {
+    let (c, rows) = (kernel.code, &kernel.rows);
+    let (vectors, all) = (dim / c.lanes(), count * (dim / c.lanes()));
+    let some = |first: Int<'c>, together: usize| {
+        let place = |i: usize| {
+            let vector = first + i * threads;
+            At { row, head: Some(vector / vectors), col: Col::Var(vector % vectors * c.lanes()) }
+        };
+        let made = (0..together).map(|i| rows.eval(v, place(i))).collect::<Result<Vec<_>, _>>()?;
+        for (i, lanes) in made.into_iter().enumerate() {
+            let col = Col::Var((first + i * threads) * c.lanes());
+            c.store_floats(rows.address(out, At { row, head: None, col }), lanes, out.ty.dtype);
+        }
+        Ok(())
+    };
+    let whole = all / (threads * TOGETHER) * (threads * TOGETHER);
+    c.repeat(c.thread(), whole, threads * TOGETHER, |first| some(first, TOGETHER))?;
+    c.repeat(c.thread() + whole, all, threads, |first| some(first, 1))?;
+    pad(kernel, out, row, count * dim);
+    Ok::<_, Diagnostic>(())
 }
 
 /// Zeros from column `from` to the end of the row's padding, which is less than a wave away.
