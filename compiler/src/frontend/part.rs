@@ -39,15 +39,6 @@ impl Part {
         (1..self.stages).find(|&stage| stage * each + stage.min(more) == layer)
     }
 
-    /// The option that asks for more devices than one.
-    fn option(self) -> &'static str {
-        match self {
-            Part { ranks: 2.., .. } => "--tp",
-            Part { expert_ranks: 2.., .. } => "--ep",
-            _ => "--pp",
-        }
-    }
-
     /// All ranks of a stage.
     pub fn all(self) -> usize {
         self.ranks.max(self.expert_ranks)
@@ -67,9 +58,11 @@ impl Part {
             let message = format!("{stages} stages, but the model has {} layers", config.layers.len());
             return Err(Diagnostic::new("config::stages", message).at("--pp"));
         }
-        if config.streams.is_some() && devices > 1 {
-            let message = "several streams in place of one row, rows of blocks and experts by token are not shared out";
-            return Err(Diagnostic::new("config::ranks", message).at(self.option()));
+        for (several, option) in [(expert_ranks > 1, "--ep"), (stages > 1, "--pp")] {
+            if config.streams.is_some() && several {
+                let message = "experts by token and several streams in place of one row are shared out by --tp alone";
+                return Err(Diagnostic::new("config::ranks", message).at(option));
+            }
         }
         if expert_ranks > 1 {
             self.check_experts(config)?;

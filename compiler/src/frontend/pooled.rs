@@ -1,5 +1,5 @@
 //! The graph of attention over a window of tokens and over rows that blocks of earlier tokens are
-//! pooled to.
+//! pooled to, and how ranks share it out: heads in whole groups, while all have the same rows.
 //!
 //! A token leaves what it gives to the row of its block in a cache with a window of its own, as
 //! wide as what a row is made of. So a row can be made wherever a step ends, and made again where
@@ -8,12 +8,15 @@ use atomc_config::{Indexer, Pooled, PooledBlocks};
 use atomc_ir::{CacheType, DType, Diagnostic, Op, Turn, Type, Value};
 
 use super::Config;
-use super::layer::{Given, Kind, LayerBuilder, Left, Made};
+use super::layer::{Given, Kind, LayerBuilder, Left, Made, shard};
 use super::product::Factor;
 
 impl Kind for Pooled {
     fn share(&self, ranks: usize) -> Result<Pooled, String> {
-        if ranks == 1 { Ok(self.clone()) } else { Err("attention over rows of blocks of tokens".into()) }
+        match self.groups.is_multiple_of(ranks) {
+            true => Ok(Pooled { heads: self.heads / ranks, groups: self.groups / ranks, ..self.clone() }),
+            false => Err(format!("{} groups of attention heads", self.groups)),
+        }
     }
 
     fn states(&self, config: &Config, index: usize) -> Vec<(String, Type)> {
@@ -53,11 +56,14 @@ struct Rows<'a> {
 impl LayerBuilder<'_> {
     /// The attention over `x`, and the new states of the caches.
     fn pooled(&mut self, all: &Pooled, x: Value, given: Given) -> Left {
-        let &Pooled { heads, dim, q_rank, window, groups, o_rank, embedding, .. } = all;
-        let (Given { states, batch, .. }, table) = (given, given.ropes[embedding]);
+        let &Pooled { dim, q_rank, window, o_rank, embedding, .. } = all;
+        let (Given { states, batch, .. }, table, ranks) = (given, given.ropes[embedding], self.part.ranks);
+        let (heads, groups) = (all.heads / ranks, all.groups / ranks);
         let short = self.plain(x, "attn.wq_a", q_rank, self.config.dtype)?;
         let short = self.norm(short, "attn.q_norm", q_rank)?;
-        let q = self.plain(short, "attn.wq_b", heads * dim, self.config.dtype)?;
+        let path = format!("{}.attn.wq_b", self.path);
+        let weight = Factor::read(self.b, self.config, &path, [all.heads * dim, q_rank])?;
+        let q = weight.shard(self.b, 0, ranks)?.multiply(self.b, short, self.config.dtype)?;
         let q = self.b.at(format!("{}.attn", self.path)).heads(q, heads, dim)?;
         let ones = self.b.push(Op::Numbers { values: vec![1; dim] }, &[])?;
         let q = self.b.rms_norm(q, ones, self.config.eps)?;
@@ -67,7 +73,8 @@ impl LayerBuilder<'_> {
         let key = self.b.at(format!("{}.attn", self.path)).heads(key, 1, dim)?;
         let key = self.last_turned(key, table, (dim, all.turned))?;
         let state = self.b.push(Op::KeyWrite { values: dim, every: None }, &[states[0], key, batch])?;
-        let sinks = self.b.weight(format!("{}.attn.attn_sink", self.path), DType::F32, &[heads]);
+        let sinks = self.b.weight(format!("{}.attn.attn_sink", self.path), DType::F32, &[all.heads]);
+        let sinks = shard(self.b, sinks, 0, ranks)?;
         let (seen, made) = match all.blocks {
             None => {
                 let op = Op::Attention { scale: (dim as f64).powf(-0.5), window };
@@ -81,11 +88,11 @@ impl LayerBuilder<'_> {
         let each = heads / groups * dim;
         let seen = self.b.push(Op::Parts { count: groups, start: 0, len: each, step: each }, &[seen])?;
         let path = format!("{}.attn.wo_a", self.path);
-        let weight = Factor::read(self.b, self.config, &path, [groups * o_rank, each])?;
-        let weight = weight.heads(self.b, (groups, o_rank), (0, o_rank))?;
+        let weight = Factor::read(self.b, self.config, &path, [all.groups * o_rank, each])?;
+        let weight = weight.heads(self.b, (all.groups, o_rank), (0, o_rank))?.shard_heads(self.b, ranks)?;
         let short = weight.multiply_heads(self.b, seen, self.config.dtype)?;
         let short = self.b.flat(short, groups * o_rank)?;
-        let out = self.sum((short, None), "attn.wo_b", groups * o_rank, false)?;
+        let out = self.sum((short, None), "attn.wo_b", all.groups * o_rank, false)?;
         Ok((out, [state].into_iter().chain(made).collect()))
     }
 

@@ -212,9 +212,11 @@ mod streams {
     fn what_is_not_there_is_refused_by_name() {
         let fault = |part: Part, asked: Asked| graph_with(&config(), part, asked).expect_err("a fault").to_string();
         let (part, asked) = (Part::default(), Asked::default());
-        let shared = "several streams in place of one row, rows of blocks and experts by token are not shared out";
-        assert_eq!(fault(Part { ranks: 2, ..part }, asked), format!("--tp: {shared}"));
+        let shared = "experts by token and several streams in place of one row are shared out by --tp alone";
         assert_eq!(fault(Part { expert_ranks: 2, ..part }, asked), format!("--ep: {shared}"));
+        assert_eq!(fault(Part { stages: 2, ..part }, asked), format!("--pp: {shared}"));
+        let groups = "--tp: 2 groups of attention heads cannot be shared out among 3 ranks";
+        assert_eq!(fault(Part { ranks: 3, ..part }, asked), groups);
         let caller =
             "--attention: attention over rows of blocks is the artifact's own: a framework does not compute it here";
         assert_eq!(fault(Part { attention: Attention::Caller, ..part }, asked), caller);
