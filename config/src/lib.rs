@@ -63,7 +63,7 @@ pub use mlp::{Activation, Gate, Gated};
 pub use model::{Bound, Config, DTYPES, Layer};
 pub use others::OtherPart;
 pub use pooled::{Pooled, PooledBlocks};
-pub use quantised::{Axes, Blocks, CacheScales, InputScales, Inputs, Modules, Quantisation, Scheme, Stored};
+pub use quantised::{Axes, Blocks, CacheScales, InputScales, Inputs, Modules, Quantisation, Scheme, Stored, starred};
 pub use rope::{Rope, Short};
 pub use scales::Scales;
 pub use ssm::Ssm;

@@ -133,6 +133,11 @@ impl Config {
         self.quantised.as_ref()?.scheme(&self.spelled(module))
     }
 
+    /// Whether a rule names this module, and not all products of layers.
+    pub fn names(&self, module: &str) -> bool {
+        self.quantised.as_ref().is_some_and(|rules| rules.names(&self.spelled(module)))
+    }
+
     /// The tensor of the embedding.
     pub fn embedding(&self) -> String {
         format!("{}.embed_tokens.weight", self.path)
@@ -360,20 +365,11 @@ impl Config {
         let made = Quantisation::made(rules, self.dtype, self.floats)?;
         self.made = Some(made.echo());
         self.quantised = Some(made);
-        let fault = |message: String| Err(Diagnostic::new("config::quant", format!("--quant: {message}")));
         if let Some([one, other]) = self.uneven_experts() {
-            return fault(format!("{one} and {other} would be quantised in different forms"));
+            let message = format!("--quant: {one} and {other} would be quantised in different forms");
+            return Err(Diagnostic::new("config::quant", message));
         }
-        let together = self.experts().find_map(|(experts, path)| match experts.stored {
-            StoredExperts::Together { path: module, .. } => {
-                Some(path(module)).filter(|path| self.scheme(path).is_some())
-            }
-            StoredExperts::Each { .. } | StoredExperts::Apart { .. } => None,
-        });
-        match together {
-            Some(path) => fault(format!("{path} are stored as columns, of which no codes are made")),
-            None => Ok(()),
-        }
+        Ok(())
     }
 
     fn check_weights(&self, f: &Fields) -> Result<(), Diagnostic> {

@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 
 use crate::fields::Fields;
 use crate::{DType, Diagnostic};
-pub use asked::Modules;
+pub use asked::{Modules, starred};
 pub(crate) use fp8::{Release, USUAL};
 use names::Names;
 
@@ -137,6 +137,17 @@ impl Quantisation {
     pub fn scheme(&self, spelled: &[impl AsRef<str>]) -> Option<&Scheme> {
         let is_of = |names: &Names| spelled.iter().any(|module| names.has(module.as_ref()));
         self.rules.iter().find(|(names, _)| is_of(names))?.1.as_ref()
+    }
+
+    /// Whether the rule of a module is one that names it, not the one of all products.
+    pub fn names(&self, spelled: &[impl AsRef<str>]) -> bool {
+        let is_of = |names: &Names| spelled.iter().any(|module| names.has(module.as_ref()));
+        self.rules.iter().find(|(names, _)| is_of(names)).is_some_and(|(names, _)| !names.are_layers())
+    }
+
+    /// Whether a rule is of all products that no other names.
+    pub fn has_rest(&self) -> bool {
+        self.rules.iter().any(|(names, _)| names.are_layers())
     }
 
     /// Reads the part of a `config.json`, if it has one.

@@ -13,7 +13,7 @@ use atomc_passes::BucketOptions;
 use serde_json::json;
 
 use super::failure::{Failure, tell};
-use super::model::ModelArgs;
+use super::model::{self, ModelArgs};
 use super::output;
 use super::progress::{Progress, Unit};
 use super::shown;
@@ -196,9 +196,7 @@ pub fn made(args: &Args, spans: &Spans) -> Result<Fingerprint, Failure> {
     output::check(&args.output)?;
     args.trace.as_deref().map_or(Ok(()), output::check)?;
     let mut config = args.model.config()?;
-    if !args.quant.is_empty() {
-        config.quantise(&args.quant)?;
-    }
+    model::quantise(&mut config, &args.quant)?;
     let options = args.options(&config)?;
     let progress = Progress::new("compiling", Unit::Pieces);
     let mut report = |done: usize, total: usize, what: &str| {

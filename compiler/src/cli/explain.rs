@@ -8,7 +8,7 @@ use atomc_passes::{Bucket, Cause, Cx, Place};
 use serde_json::{Value, json};
 
 use super::failure::Failure;
-use super::model::ModelArgs;
+use super::model::{self, ModelArgs};
 use super::print;
 use super::shown::{self, without_numbers};
 
@@ -69,9 +69,7 @@ fn cause(text: &str) -> Result<Cause, String> {
 
 pub fn run(args: &Args) -> Result<(), Failure> {
     let mut config = args.model.config()?;
-    if !args.quant.is_empty() {
-        config.quantise(&args.quant)?;
-    }
+    model::quantise(&mut config, &args.quant)?;
     let part = Part { ranks: args.tp, ..Part::default() };
     let cx = Cx { arch: print::arch(&args.target)?, bucket: args.bucket, invariant: false };
     let mut places = atomc_passes::explain(&frontend::graph_of(&config, part)?, &cx)?;

@@ -1,7 +1,8 @@
 //! The options of every verb that reads a model's configuration.
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use atomc::frontend::{self, Config};
+use atomc::frontend::{self, Config, Unfit};
 use atomc_ir::DType;
 
 use super::failure::{Failure, tell};
@@ -63,4 +64,20 @@ impl ModelArgs {
         }
         Ok(config)
     }
+}
+
+/// Has a model quantised by rules, if there are some, and says what they leave as it is.
+pub fn quantise(config: &mut Config, rules: &[String]) -> Result<(), Failure> {
+    if rules.is_empty() {
+        return Ok(());
+    }
+    config.quantise(rules)?;
+    let mut reasons: BTreeMap<Unfit, Vec<String>> = BTreeMap::new();
+    for (module, why) in frontend::left(config)? {
+        reasons.entry(why).or_default().push(module);
+    }
+    for (why, modules) in reasons {
+        tell(format_args!("--quant leaves {} as they are: {why}", modules.join(", ")));
+    }
+    Ok(())
 }

@@ -172,7 +172,7 @@ impl LayerBuilder<'_> {
     fn of_heads(&mut self, all: &Latent, x: Value, of_keys: bool) -> Made {
         let &Latent { heads, rank, nope, value, .. } = all;
         let path = format!("{}.self_attn.kv_b_proj", self.path);
-        let weight = Factor::read(self.b, self.config, &path, [heads * (nope + value), rank])?;
+        let weight = Factor::of_heads(self.b, self.config, &path, [heads * (nope + value), rank])?;
         let (start, len) = if of_keys { (0, nope) } else { (nope, value) };
         let weight = weight.heads(self.b, (heads, nope + value), (start, len))?;
         let weight = weight.shard_heads(self.b, self.part.ranks)?;

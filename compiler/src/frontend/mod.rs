@@ -3,15 +3,16 @@
 //! `model.rs` is the graph of a step. `attention.rs`, `latent.rs`, `pooled.rs`, `delta.rs`,
 //! `conv.rs`, `mlp.rs` and `experts.rs` are the graphs of a layer's halves, with the rule by which
 //! ranks share each out. `layer.rs` has the parts that all halves are made of. `product.rs` is a
-//! product with a weight, quantised or not. `part.rs` is the part of a model that an artifact
-//! computes. `draft.rs` is the graph of a draft's step, `streams.rs` what goes through layers in
-//! place of one row.
+//! product with a weight, quantised or not, and `fitting.rs` says which a scheme does not fit.
+//! `part.rs` is the part of a model that an artifact computes. `draft.rs` is the graph of a draft's
+//! step, `streams.rs` what goes through layers in place of one row.
 mod asked;
 mod attention;
 mod conv;
 mod delta;
 mod draft;
 mod experts;
+mod fitting;
 mod latent;
 mod layer;
 mod mlp;
@@ -22,6 +23,8 @@ mod product;
 mod ssm;
 mod streams;
 
+use std::collections::BTreeMap;
+
 use atomc_config::Draft;
 use atomc_ir::{Diagnostic, Graph};
 
@@ -29,6 +32,7 @@ pub use atomc_config::{
     Activation, Config, DTYPES, Delta, FAMILIES, InputScales, MAX_SIZE, QkNorm, ShortConv, Ssm, read,
 };
 pub use draft::graph as draft_graph;
+pub use fitting::Unfit;
 pub(crate) use layer::Unit;
 pub(crate) use model::{HEAD, embedding, units};
 pub use part::Part;
@@ -59,6 +63,15 @@ pub fn graph_with(config: &Config, part: Part, asked: Asked) -> Result<Graph, Di
     let graph = model::graph(config, part, asked)?;
     asked::check(config, &graph)?;
     Ok(graph)
+}
+
+/// What a scheme for all products leaves of the model as it is, by modules with stars in place of
+/// numbers.
+pub fn left(config: &Config) -> Result<BTreeMap<String, Unfit>, Diagnostic> {
+    match config.made.is_some() {
+        true => Ok(fitting::left(config, &graph(config)?)),
+        false => Ok(BTreeMap::new()),
+    }
 }
 
 #[cfg(test)]

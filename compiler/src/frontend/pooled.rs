@@ -88,7 +88,7 @@ impl LayerBuilder<'_> {
         let each = heads / groups * dim;
         let seen = self.b.push(Op::Parts { count: groups, start: 0, len: each, step: each }, &[seen])?;
         let path = format!("{}.attn.wo_a", self.path);
-        let weight = Factor::read(self.b, self.config, &path, [all.groups * o_rank, each])?;
+        let weight = Factor::of_heads(self.b, self.config, &path, [all.groups * o_rank, each])?;
         let weight = weight.heads(self.b, (all.groups, o_rank), (0, o_rank))?.shard_heads(self.b, ranks)?;
         let short = weight.multiply_heads(self.b, seen, self.config.dtype)?;
         let short = self.b.flat(short, groups * o_rank)?;

@@ -7,6 +7,7 @@ use atomc_ir::{
 
 use super::Config;
 use super::experts::Held;
+use super::fitting::{self, Taken};
 use super::layer::{Made, Rows, shard};
 
 /// Most pieces that scales are put together of, where a cut goes through blocks.
@@ -48,7 +49,17 @@ struct Encoding<'a> {
 impl<'a> Factor<'a> {
     /// The whole weight of a module.
     pub fn read(b: &mut Builder, config: &'a Config, path: &str, sizes: [usize; 2]) -> Result<Factor<'a>, Diagnostic> {
-        Factor::stack(b, config, path, (None, sizes))
+        Factor::stack(b, config, path, (None, sizes, Taken::Rows))
+    }
+
+    /// The whole weight of a module that has a matrix for each head.
+    pub fn of_heads(
+        b: &mut Builder,
+        config: &'a Config,
+        path: &str,
+        sizes: [usize; 2],
+    ) -> Result<Factor<'a>, Diagnostic> {
+        Factor::stack(b, config, path, (None, sizes, Taken::Heads))
     }
 
     /// The whole weights of the modules of experts. The path has a star in place of the expert's
@@ -59,20 +70,20 @@ impl<'a> Factor<'a> {
         path: &str,
         (stack, sizes): (Stack, [usize; 2]),
     ) -> Result<Factor<'a>, Diagnostic> {
-        Factor::stack(b, config, path, (Some(stack), sizes))
+        Factor::stack(b, config, path, (Some(stack), sizes, Taken::Rows))
     }
 
     fn stack(
         b: &mut Builder,
         config: &'a Config,
         path: &str,
-        (stack, sizes): (Option<Stack>, [usize; 2]),
+        (stack, sizes, taken): (Option<Stack>, [usize; 2], Taken),
     ) -> Result<Factor<'a>, Diagnostic> {
         b.at(path);
         let lead = usize::from(stack.is_some());
         let mut stored = InFile { b, path, dtype: config.dtype, stack };
         // All experts are alike.
-        let Some(scheme) = config.scheme(&nth_name(path, 0)) else {
+        let Some(scheme) = fitting::scheme(config, &nth_name(path, 0), taken, sizes[1])? else {
             let weight = stored.tensor("weight", config.dtype, &sizes);
             return Ok(Factor { path: path.into(), weight, encoding: None, lead });
         };
@@ -83,12 +94,6 @@ impl<'a> Factor<'a> {
             Blocks::Group(columns) => Block { rows: 1, cols: columns.min(cols) },
             Blocks::Square(height, columns) => Block { rows: height.min(rows), cols: columns.min(cols) },
         };
-        if let (Stored::Floats, Blocks::Group(columns)) = (scheme.stored, scheme.blocks)
-            && !cols.is_multiple_of(columns)
-        {
-            let message = format!("groups of {columns} columns do not divide rows of {cols}");
-            return Err(Diagnostic::new("config::quant", message).at(path));
-        }
         // A form of codes has none for all experts in one tensor, and squares may not begin there.
         let is_rows = scheme.stored == Stored::Floats && block.rows == 1;
         if let Some(stack) = stored.stack.as_mut().filter(|_| !is_rows) {
@@ -112,7 +117,7 @@ impl<'a> Factor<'a> {
             Some(half) => b.push(half.clone(), &[v]),
             None => Ok(v),
         };
-        let Some(scheme) = config.scheme(path) else {
+        let Some(scheme) = fitting::scheme(config, path, Taken::Columns, cols)? else {
             let weight = b.weight(format!("{path}.{name}"), config.dtype, &[count, cols, all]);
             let weight = b.push(Op::Transpose {}, &[weight])?;
             let weight = own(b, weight)?;
@@ -225,9 +230,7 @@ impl<'a> Factor<'a> {
             }
             _ => {
                 let message = "heads of a weight that is stored in this form are not supported";
-                let fault = Diagnostic::new("config::quantised", message).at(&self.path);
-                let is_made = self.encoding.as_ref().is_some_and(|of| of.scheme.stored == Stored::Floats);
-                Err(if is_made { fault.help(format!("--quant {}=none leaves it as it is.", self.path)) } else { fault })
+                Err(Diagnostic::new("config::quantised", message).at(&self.path))
             }
         }
     }

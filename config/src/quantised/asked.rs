@@ -63,7 +63,7 @@ impl Quantisation {
 }
 
 /// A name with a star in the place of numbers.
-fn starred(name: &str) -> String {
+pub fn starred(name: &str) -> String {
     let part = |part: &str| if part.bytes().all(|b| b.is_ascii_digit()) { "*".to_owned() } else { part.to_owned() };
     name.split('.').map(part).collect::<Vec<_>>().join(".")
 }
