@@ -17,7 +17,7 @@ use atomc_artifact::manifest::{
     self, Attention, Chip, DataLayout, Hidden, Ignored, Manifest, Pattern, Plan, Renamed, Target, TensorNames, Tied,
     Variant, Weight,
 };
-use atomc_config::{Draft, OtherPart};
+use atomc_config::{Draft, Latent, OtherPart, Quantisation};
 use atomc_ir::arch::{Machine, Memory};
 use atomc_ir::{Arch, Diagnostic, Graph};
 use atomc_passes::{Bucket, BucketOptions, Cx};
@@ -136,6 +136,8 @@ pub fn compile(config: &Config, options: &Options, progress: Progress) -> Result
 /// Checks that an arch has kernels which attend over the cache, if they are to, and for its sizes.
 fn check_cache(config: &Config, attention: &[Attention], arch: &Arch) -> Result<(), Diagnostic> {
     check_units(config, arch)?;
+    check_latent_scales(config, attention, arch)?;
+    check_groups(config, arch)?;
     let (cache, query) = (config.cache_dtype(), config.dtype);
     if !attention.contains(&Attention::Own) || atomc_targets::attends(cache, query, arch) {
         return Ok(());
@@ -144,6 +146,35 @@ fn check_cache(config: &Config, attention: &[Attention], arch: &Arch) -> Result<
         format!("kernels of {} do not attend in {} over a cache of {}", arch.name, query.name(), cache.name());
     let help = "--cache-dtype auto, or --dtype bf16 or f16";
     Err(Diagnostic::new("config::cache", message).at("--cache-dtype").help(help))
+}
+
+/// Checks that an arch has kernels that write latent rows with a scale, if they are to.
+fn check_latent_scales(config: &Config, attention: &[Attention], arch: &Arch) -> Result<(), Diagnostic> {
+    let is_latent = config.layers.iter().any(|layer| layer.half::<Latent>().is_some());
+    match &arch.machine {
+        Machine::Simt(_) if is_latent && config.cache_scales().is_some() && attention.contains(&Attention::Own) => {
+            let message = format!("kernels of {} write no latent rows with a scale of the cache", arch.name);
+            let help = "--target host, or take the field of the cache out of the configuration";
+            Err(Diagnostic::new("config::cache", message).at("quantization_config").help(help))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Columns that kernels of GPUs multiply at once, which have one scale.
+const LEAST_GROUP: usize = 32;
+
+/// Checks that an arch has kernels for weights with so many scales.
+fn check_groups(config: &Config, arch: &Arch) -> Result<(), Diagnostic> {
+    let Machine::Simt(_) = &arch.machine else { return Ok(()) };
+    match config.quantised.as_ref().and_then(Quantisation::least_group) {
+        Some(columns) if columns < LEAST_GROUP => {
+            let message =
+                format!("kernels of {} take a scale for {LEAST_GROUP} columns at least, not for {columns}", arch.name);
+            Err(Diagnostic::new("config::quantised", message).at("quantization_config").help("--target host"))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Checks that an arch has kernels for the sizes of the model's layers.

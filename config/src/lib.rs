@@ -63,7 +63,9 @@ pub use mlp::{Activation, Gate, Gated};
 pub use model::{Bound, Config, DTYPES, Layer};
 pub use others::OtherPart;
 pub use pooled::{Pooled, PooledBlocks};
-pub use quantised::{Axes, Blocks, CacheScales, InputScales, Inputs, Modules, Quantisation, Scheme, Stored, starred};
+pub use quantised::{
+    Axes, Blocks, CacheScales, InputScales, Inputs, Levels, Modules, Quantisation, Scheme, Stored, starred,
+};
 pub use rope::{Rope, Short};
 pub use scales::Scales;
 pub use ssm::Ssm;
@@ -75,7 +77,24 @@ pub fn read(path: &Path) -> Result<Config, Diagnostic> {
     let text = text(&file)?;
     let beside = file.with_file_name("generation_config.json");
     let generation = if beside.exists() { Some(self::text(&beside)?) } else { None };
+    let beside = file.with_file_name(MODELOPT);
+    let text = if beside.exists() { with_quantisation(text, &self::text(&beside)?)? } else { text };
     Config::parse(&text, generation.as_deref())
+}
+
+/// The file that ModelOpt writes beside a `config.json`, which may say nothing of it.
+const MODELOPT: &str = "hf_quant_config.json";
+
+/// A configuration with what that file says of its quantisation, if it says nothing itself.
+fn with_quantisation(config: String, beside: &str) -> Result<String, Diagnostic> {
+    let mut all = fields::parse("config.json", &config)?;
+    if all.contains_key("quantization_config") {
+        return Ok(config);
+    }
+    let mut own = fields::parse(MODELOPT, beside)?;
+    own.insert("quant_method".into(), "modelopt".into());
+    all.insert("quantization_config".into(), own.into());
+    Ok(serde_json::Value::Object(all).to_string())
 }
 
 /// The `config.json` of a folder, or the file itself.

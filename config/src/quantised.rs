@@ -4,10 +4,12 @@
 //! Each method has a file that reads its fields. A field with a meaning that we do not support is a
 //! fault that names it.
 mod asked;
+mod autoround;
 mod awq_gptq;
 mod compressed_tensors;
 mod fp8;
 mod made;
+mod modelopt;
 mod mxfp4;
 mod names;
 mod quark;
@@ -78,6 +80,8 @@ pub enum Stored {
     Floats,
     /// Two codes of 4 bits a byte, and scales, in tensors of these names.
     Pairs { weight: &'static str, scale: &'static str },
+    /// As `Pairs`, with scales of two levels.
+    Levels(Levels),
     /// `weight_packed`, words along rows; codes are stored with half of their range added.
     Words,
     /// `…_blocks`, two codes of 4 bits a byte, and `…_scales`: of all experts of a layer.
@@ -85,8 +89,20 @@ pub enum Stored {
     /// `qweight`, words across columns, of the transposed weight.
     Awq,
     /// `qweight`, words down columns, of the transposed weight. `taken` was subtracted from zero
-    /// points.
-    Gptq { taken: usize },
+    /// points. If it is `ordered`, `g_idx` says which columns share a scale.
+    Gptq { taken: usize, ordered: bool },
+}
+
+/// The tensors of a weight of pairs of codes whose scales of e4m3 have a number of their tensor.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Levels {
+    pub weight: &'static str,
+    pub scale: &'static str,
+    pub number: &'static str,
+    /// Whether the number divides the scales.
+    pub over: bool,
+    /// The scale that the file has for rows of codes, which stay floats here.
+    pub given: Option<&'static str>,
 }
 
 /// The axes of scales in the file.
@@ -126,7 +142,12 @@ pub enum InputScales {
 pub struct CacheScales {
     pub keys: &'static str,
     pub values: &'static str,
+    /// Whether these are of the projections that make keys and values.
+    pub of_projections: bool,
 }
+
+/// Scales of the cache as vLLM names them.
+const PLAIN_CACHE: CacheScales = CacheScales { keys: "k_scale", values: "v_scale", of_projections: false };
 
 /// Modules that are no products of a layer.
 const HEAD: &str = "lm_head";
@@ -143,6 +164,12 @@ impl Quantisation {
     pub fn names(&self, spelled: &[impl AsRef<str>]) -> bool {
         let is_of = |names: &Names| spelled.iter().any(|module| names.has(module.as_ref()));
         self.rules.iter().find(|(names, _)| is_of(names)).is_some_and(|(names, _)| !names.are_layers())
+    }
+
+    /// The fewest columns that share a scale, if some do in groups.
+    pub fn least_group(&self) -> Option<usize> {
+        let group = |scheme: &Scheme| if let Blocks::Group(columns) = scheme.blocks { Some(columns) } else { None };
+        self.rules.iter().filter_map(|(_, scheme)| scheme.as_ref().and_then(group)).min()
     }
 
     /// Whether a rule is of all products that no other names.
@@ -190,25 +217,32 @@ impl Quantisation {
 /// A method's name, and the function that reads it.
 type Method = (&'static str, fn(&Fields, &Around) -> Result<Quantisation, Diagnostic>);
 
-const METHODS: [Method; 7] = [
+const METHODS: [Method; 9] = [
     ("fp8", fp8::read),
     ("mxfp8", fp8::read_powers),
     ("mxfp4", mxfp4::read),
     ("compressed-tensors", compressed_tensors::read),
     ("quark", quark::read),
+    ("modelopt", modelopt::read),
     ("awq", awq_gptq::awq),
     ("gptq", awq_gptq::gptq),
+    ("auto-round", autoround::read),
 ];
 
 /// Other names of methods. vLLM writes the first two into the configuration that it resolves; the
 /// rest it has for the kernels that it would run, as does SGLang, and takes as `--quantization`.
-const SPELLINGS: [(&str, &str); 6] = [
+const SPELLINGS: [(&str, &str); 11] = [
     ("gpt_oss_mxfp4", "mxfp4"),
     ("compressed_tensors", "compressed-tensors"),
+    ("modelopt_fp4", "modelopt"),
+    ("modelopt_mxfp8", "modelopt"),
+    ("modelopt_mixed", "modelopt"),
     ("auto_awq", "awq"),
     ("awq_marlin", "awq"),
     ("auto_gptq", "gptq"),
     ("gptq_marlin", "gptq"),
+    ("auto_round", "auto-round"),
+    ("inc", "auto-round"),
 ];
 
 /// The name by which [`METHODS`] has a method.
@@ -246,10 +280,15 @@ impl std::fmt::Display for Stored {
             Stored::Codes { scale, axes } => write!(f, "codes with {scale}, {axes}"),
             Stored::Floats => f.write_str("floats"),
             Stored::Pairs { weight, scale } => write!(f, "pairs of codes in {weight} with {scale}"),
+            Stored::Levels(Levels { weight, scale, number, over, given }) => {
+                let by = if *over { "over" } else { "times" };
+                write!(f, "pairs of codes in {weight} with {scale} {by} {number}")?;
+                given.map_or(Ok(()), |given| write!(f, ", {given} unused"))
+            }
             Stored::Words => f.write_str("words along rows"),
             Stored::Blocks => f.write_str("blocks of all experts"),
             Stored::Awq => f.write_str("AWQ's words across columns"),
-            Stored::Gptq { taken } => write!(f, "GPTQ's words down columns, {taken} off zero points"),
+            Stored::Gptq { taken, .. } => write!(f, "GPTQ's words down columns, {taken} off zero points"),
         }
     }
 }
@@ -275,6 +314,21 @@ impl std::fmt::Display for InputScales {
             }
             InputScales::Mx(columns) => write!(f, "powers of two for groups of {columns} columns"),
         }
+    }
+}
+
+/// Columns that share a scale in NVFP4.
+const NVFP4_GROUP: usize = 16;
+
+/// Codes of e2m1 with scales of two levels, as f32 of both.
+fn nvfp4(levels: Levels) -> Scheme {
+    Scheme {
+        codes: DType::F4E2M1,
+        scales: DType::F32,
+        blocks: Blocks::Group(NVFP4_GROUP),
+        zeros: false,
+        stored: Stored::Levels(levels),
+        inputs: None,
     }
 }
 

@@ -71,6 +71,10 @@ macro_rules! weight_steps {
                 /// codes of 4 bits as bytes of two.
                 Encode = "encode" { by: Encode, made: Encoded } of (of: One) packs false
                     op (w: All) [Outside, Other, Whole];
+                /// Stored scales of e4m3 times a number of their tensor, in f32; or, where it is
+                /// `over` them, divided by it.
+                Times = "times" { over: bool } of (of: One, by: One) packs false
+                    op (scales: Shared, by: Shared) [Outside, Other, Whole];
                 /// The same, if something else in the checkpoint is as expected: `told`, which
                 /// nothing is computed with. What is not unpacked there is of integers, unless the
                 /// fact is one of floats.
@@ -169,6 +173,7 @@ impl Step {
                 let block = format!("Block {{ rows: {rows}, cols: {cols} }}");
                 format!(", {} of {} by {block}", made.name(), codes.name())
             }
+            Step::Times { over } => if *over { ", over" } else { "" }.to_owned(),
             Step::Expect { is } => format!(" {}", is.text()),
             Step::Dequantise { block: [rows, cols], .. } | Step::Scaled { block: [rows, cols] } => {
                 format!(", blocks of {rows} by {cols}")
@@ -212,6 +217,7 @@ impl Step {
             Step::Unpack { from, to, axis, len, order } => unpack(Words { from, to, order }, axis, len, of),
             Step::Shift { by, to } => shift(by, to, of),
             Step::Encode { by, made } => encode(by, made, of),
+            Step::Times { .. } => times(&next()?, of),
             Step::Expect { ref is } => expect(is, next()?, of),
             Step::Dequantise { block, to } => dequantise(block, to, next()?, of),
             Step::Scaled { block } => {
@@ -364,6 +370,24 @@ fn encode<D: Size>(by: Encode, made: Encoded, of: Value<D>) -> Made<D> {
     let stored = if of.stored == Stored::Whole { Stored::No } else { of.stored };
     let shape = shape.into_iter().map(D::of).collect();
     Ok(Value { shape, elements: Elements::Made(by.dtype(made)), stored, ..of })
+}
+
+/// Scales as they are stored, of one tensor or of each of a stack, and as many numbers.
+fn times<D: Size>(by: &Value<D>, of: Value<D>) -> Made<D> {
+    let (stack, _) = of.matrix(".of")?;
+    let plain = match of.stored {
+        Stored::Tensor => stack.is_empty(),
+        Stored::Stack(_) | Stored::Unknown => true,
+        Stored::Whole | Stored::No => false,
+    };
+    let codes = of.elements.may_be(|dtype| dtype == DType::F8E4M3);
+    sound(plain && codes, ".of", || "only stored scales of e4m3 have a number".to_owned())?;
+    let one = [&stack[..], &[1]].concat();
+    let alike = by.stored == of.stored && sizes(&by.shape).is_some_and(|sizes| sizes == one);
+    sound(alike && by.elements.may_be(DType::is_float), ".by", || {
+        format!("{}, but the numbers of {} are floats of {one:?}", shown(&by.shape), shown(&of.shape))
+    })?;
+    Ok(Value { elements: Elements::Made(DType::F32), ..of.made() })
 }
 
 fn expect<D: Size>(is: &Fact, told: Value<D>, of: Value<D>) -> Made<D> {

@@ -169,7 +169,7 @@ impl Graph {
                 }
                 Op::Expect { .. } => open.extend(first(axes)),
                 // Of a tensor as it is stored, which is whole.
-                Op::View { .. } | Op::Encode { .. } | Op::Dequantise { .. } => {}
+                Op::View { .. } | Op::Encode { .. } | Op::Dequantise { .. } | Op::Times { .. } => {}
                 _ if self.op(v.node).class() == Class::Layout => open.extend(operands.into_iter().map(|v| (v, axes))),
                 _ => {}
             }

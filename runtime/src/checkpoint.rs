@@ -338,12 +338,18 @@ struct Index {
     weight_map: BTreeMap<String, String>,
 }
 
+/// Whether a shape of a file is one that is wanted. A number has an axis there or none, as tools
+/// write scales of tensors.
+pub(crate) fn are_alike(found: &[usize], wanted: &[usize]) -> bool {
+    found == wanted || found.is_empty() && wanted == [1]
+}
+
 impl Source for Checkpoint {
     fn tensor(&self, name: &str, shape: &[usize]) -> Result<Tensor<'_>, CheckpointError> {
         let Some(entry) = self.tensors.get(name) else {
             return Err(CheckpointError::Missing { names: vec![name.to_owned()] });
         };
-        if entry.shape != shape {
+        if !are_alike(&entry.shape, shape) {
             return Err(CheckpointError::Shape {
                 name: name.to_owned(),
                 found: entry.shape.clone(),

@@ -27,6 +27,7 @@ mod encode;
 mod fetch;
 mod fit;
 mod loading;
+mod making;
 mod on_device;
 mod pack;
 pub mod packed;
@@ -273,7 +274,7 @@ fn floats_of<'a>(floats: &'a [f32], rows: &Range<usize>, width: usize) -> Piece<
         data: Tensor::Values(floats),
         offset: 0.0,
         form: None,
-        encode: None,
+        made: None,
         scales: None,
         width,
         stride: width,
@@ -386,9 +387,10 @@ fn stored_pieces<'a>(
                 Origin::Values(values) => (Name::Of(&weight.name), Ok(Tensor::Values(values))),
                 Origin::Tensor { name, ref shape } => (name, source.tensor(&name.text(), shape)),
             };
+            let by = part.times(source, missing)?;
             if let Some(data) = present(data, missing)? {
                 data.check_becomes(part.stored(dtype), name)?;
-                pieces.extend(part.pieces(name, data, shape));
+                pieces.extend(part.pieces(name, (data, by), shape));
             }
         }
         Ok::<Vec<Piece<'a>>, CheckpointError>(pieces)
@@ -410,6 +412,8 @@ fn check_type(weight: &Weight, name: &str, tensor: Tensor) -> Result<(), Checkpo
     let is_of = |part: &&Part| matches!(part.origin, Origin::Tensor { name: other, .. } if other.is(name));
     let becomes = |part: &Part| tensor.check_becomes(part.stored(weight.dtype), Name::Of(name));
     parts.iter().filter(is_of).try_for_each(becomes)?;
+    let numbers = parts.iter().filter_map(|part| part.number()).filter(|number| number.is(name));
+    numbers.into_iter().try_for_each(|name| tensor.check_becomes(DType::F32, name))?;
     let told = told.iter().filter(|told| !told.is.is_of_floats()).flat_map(|told| &told.parts);
     told.filter(is_of).try_for_each(|part| told::check_integers(tensor, part, name))
 }

@@ -16,7 +16,7 @@ from transformers.models.glm_moe_dsa import modeling_glm_moe_dsa as glm_dsa
 
 import make
 from make import HERE, LENGTHS, MODES, llama, logits, write_json
-from quantised import E2M1, FP4, ct, mx_e2m1, quark, spec, spread
+from quantised import E2M1, FP4, ct, e2m1_codes, modelopt, mx_e2m1, quark, spec, spread
 
 
 def qwen3(**kw):
@@ -107,6 +107,7 @@ CASES = {
     "moe-qwen3-together": Case(qwen3(num_experts=7, num_experts_per_tok=5, norm_topk_prob=False), stored="together"),
     "moe-qwen3-dense": Case(qwen3(num_hidden_layers=4, mlp_only_layers=[0], decoder_sparse_step=2, num_experts_per_tok=1)),
     "moe-qwen3-bias": Case(qwen3(num_experts=7, num_experts_per_tok=3, attention_bias=True)),
+    "moe-qwen3-nvfp4": Case(qwen3(head_dim=32, moe_intermediate_size=48), stored="modelopt"),
     "moe-mixtral": Case(mixtral()),
     "moe-mixtral-window": Case(mixtral(num_local_experts=5, num_experts_per_tok=3, sliding_window=8)),
     "moe-glm": Case(glm()),
@@ -163,21 +164,33 @@ BLOCK = (32, 32)
 
 
 def blocks(w):
-    """Codes of e4m3, and a power of two for each block, so that what they mean is a number of bf16."""
+    """Codes of e4m3, and a power of two for each block, so that what they mean is a number of bf16; tensors by the ends of
+    their names."""
     (n, k), (high, wide) = w.shape, BLOCK
     pad = torch.nn.functional.pad(w.double(), (0, -k % wide, 0, -n % high))
     most = pad.unflatten(1, (-1, wide)).unflatten(0, (-1, high)).abs().amax((1, 3))
     s = torch.exp2(torch.ceil(torch.log2(most / 448)))
     wide_s = spread(spread(s, high, n, 0), wide, k, 1)
     q = (w.double() / wide_s).float().to(torch.float8_e4m3fn)
-    return q, s.float(), (q.double() * wide_s).to(w.dtype)
+    return {"": q, "_scale": s.float()}, (q.double() * wide_s).to(w.dtype)
 
 
 def pairs(w):
     """Codes of e2m1 in pairs, exponents of groups of 32, and what they mean."""
     codes, e = mx_e2m1(w.double())
     bytes_ = (codes[..., 0::2] | codes[..., 1::2] << 4).to(torch.uint8)
-    return bytes_.flatten(-2), (e.squeeze(-1) + 127).to(torch.uint8), torch.ldexp(E2M1[codes], e).flatten(-2).to(w.dtype)
+    return {"": bytes_.flatten(-2), "_scale": (e.squeeze(-1) + 127).to(torch.uint8)}, torch.ldexp(E2M1[codes], e).flatten(-2).to(w.dtype)
+
+
+def levels(w):
+    """Pairs of codes of e2m1, scales of e4m3 for groups of 16, and a power of two."""
+    g = w.double().unflatten(-1, (-1, 16))
+    number = torch.exp2(torch.ceil(torch.log2(g.abs().amax() / (6 * 448))))
+    s = (g.abs().amax(-1, keepdim=True) / 6 / number).clamp(2**-9, 448).float().to(torch.float8_e4m3fn)
+    codes = e2m1_codes(g / (s.double() * number))
+    bytes_ = (codes[..., 0::2] | codes[..., 1::2] << 4).to(torch.uint8).flatten(-2)
+    tensors = {"": bytes_, "_scale": s.squeeze(-1), "_scale_2": number.float()}
+    return tensors, (E2M1[codes] * s.double() * number).flatten(-2).to(w.dtype)
 
 
 def is_product(name): return name.endswith(("_proj.weight", "_proj_with_mqa.weight"))
@@ -186,15 +199,16 @@ def is_product(name): return name.endswith(("_proj.weight", "_proj_with_mqa.weig
 def round_weights(model, coded):
     """Weights of products as what they mean once they are quantised."""
     for name, p in model.named_parameters():
-        if is_product(name): p.data = coded(p.data)[2]
-        if name.endswith("experts.gate_up_proj"): p.data = torch.stack([torch.cat([coded(h)[2] for h in w.chunk(2)]) for w in p.data])
-        if name.endswith("experts.down_proj"): p.data = torch.stack([coded(w)[2] for w in p.data])
+        if is_product(name): p.data = coded(p.data)[1]
+        if name.endswith("experts.gate_up_proj"): p.data = torch.stack([torch.cat([coded(h)[1] for h in w.chunk(2)]) for w in p.data])
+        if name.endswith("experts.down_proj"): p.data = torch.stack([coded(w)[1] for w in p.data])
 
 
 # By how a checkpoint has its products: what quantises a weight, and what the configuration says.
 CODED = {
     "blocks": (blocks, ct("float-quantized", spec(8, "float", "block", block_structure=list(BLOCK)))),
     "quark": (pairs, quark(FP4, None)),
+    "modelopt": (levels, modelopt("W4A16_NVFP4", group_size=16, ignore=["lm_head", "*.mlp.gate"])),
 }
 
 
@@ -212,7 +226,7 @@ def save(model, case, path):
         model.config.quantization_config = {"quant_method": "mxfp4", "modules_to_not_convert": excluded}
     model.config.architectures, model.config.dtype = [type(model).__name__], torch.bfloat16
     model.config.save_pretrained(path)
-    if case.stored in ("each", "blocks", "quark") and not isinstance(model, transformers.GptOssForCausalLM):
+    if case.stored in ("each", *CODED) and not isinstance(model, transformers.GptOssForCausalLM):
         names = ("w1", "w3", "w2") if isinstance(model, transformers.MixtralForCausalLM) else ("gate_proj", "up_proj", "down_proj")
         for name in experts_of(model):
             both, down = stacked.pop(f"{name}.gate_up_proj"), stacked.pop(f"{name}.down_proj")
@@ -222,9 +236,9 @@ def save(model, case, path):
             stacked = {n.replace(".mlp.", ".block_sparse_moe."): w for n, w in stacked.items()}
     if coded:
         for n in [n for n in stacked if is_product(n)]:
-            q, s, means = coded(stacked[n])
+            tensors, means = coded(stacked[n])
             assert torch.equal(means, stacked[n]), n
-            stacked |= {n: q, f"{n}_scale": s}
+            stacked |= {f"{n}{end}": tensor for end, tensor in tensors.items()}
     safetensors.torch.save_file({n: w.contiguous() for n, w in stacked.items()}, path / "model.safetensors", {"format": "pt"})
 
 

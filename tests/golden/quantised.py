@@ -181,6 +181,21 @@ def mxfp4(name):
     return f
 
 
+def nvfp4(name, number, over):
+    """Scales of two levels, which are one in f32: e4m3 of groups, and a number of the tensor."""
+    def f(w, draw):
+        g = groups(w, 16)
+        of_all = (w.abs().amax() / (6 * 448)).float()
+        stored = 1 / of_all if over else of_all
+        s = (g.abs().amax(-1, keepdim=True) / 6 / of_all).clamp(2**-9, 448).float().to(F8)
+        both = (s.float() / stored if over else s.float() * stored).double()
+        codes = e2m1_codes(g / both)
+        flat = codes.flatten(-2)
+        u8 = (flat[:, 0::2] | flat[:, 1::2] << 4).to(torch.uint8)
+        return {name: u8, "weight_scale": s.squeeze(-1), number: stored.reshape(1) if over else stored}, (E2M1[codes] * both).flatten(-2)
+    return f
+
+
 def mxfp8(w, draw):
     g = groups(w, 32)
     e = torch.ceil(torch.log2(g.abs().amax(-1, keepdim=True) / 448)).clamp(-127, 127)
@@ -208,9 +223,19 @@ def quark(weight, inputs):
             "global_quant_config": dict(weight=fill(weight, False), input_tensors=fill(inputs, True), output_tensors=None, bias=None)}
 
 
+def modelopt(algo, **more): return dict(quant_method="modelopt", quant_algo=algo, **more)
+
+
 FP4 = dict(dtype="fp4", qscheme="per_group", group_size=32, scale_format="e8m0")
 PTPC = dict(dtype="fp8_e4m3", qscheme="per_channel")
 FP8 = dict(quant_method="fp8", activation_scheme="dynamic", fmt="e4m3")
+
+
+def deepseek3(**kw):
+    """DeepSeek-V3 without experts, latent rows of 64."""
+    shape = dict(num_attention_heads=3, num_key_value_heads=3, hidden_size=72, q_lora_rank=28, kv_lora_rank=48, qk_nope_head_dim=24,
+                 qk_rope_head_dim=16, v_head_dim=32, rms_norm_eps=1e-5, intermediate_size=60, pad_token_id=None, num_mtp_layers=0)
+    return llama(transformers.DeepseekV3Config, **{**shape, **kw})
 
 
 @dataclass
@@ -225,6 +250,10 @@ class Quantised:
     # Modules that are stored as they are.
     others: tuple = ()
     cache: bool = False
+    # A number of rows in the file that nothing is computed with.
+    given: str | None = None
+    # Whether the configuration is in ModelOpt's own file.
+    beside: bool = False
     # Another draw, where a number lies so near the middle of two codes that the last bits of a
     # frequency decide.
     draw: int = 0
@@ -253,6 +282,9 @@ CASES = {
     # The cache alone.
     "q-cache": Quantised(Case(qwen3(attention_bias=True, num_attention_heads=4, num_key_value_heads=2)),
                          dict(ct("dense", None, kv_cache_scheme=TENSOR8), config_groups={}), None, others=("model",), cache=True),
+    # Latent rows, which have one scale for both parts.
+    "q-cache-latent": Quantised(Case(deepseek3(num_hidden_layers=2, first_k_dense_replace=2)),
+                                dict(ct("dense", None, kv_cache_scheme=TENSOR8), config_groups={}), None, others=("model",), cache=True, draw=1),
     "q-int4-32": Quantised(Case(llama(hidden_size=96, intermediate_size=160)), ct("pack-quantized", spec(4, "int", "group", group_size=32)), words(4, 32, True)),
     "q-int4-zeros": Quantised(Case(qwen3(hidden_size=192, intermediate_size=320, num_attention_heads=4, head_dim=32)),
                               ct("pack-quantized", spec(4, "int", "group", group_size=64, symmetric=False)), words(4, 64, False)),
@@ -272,6 +304,17 @@ CASES = {
                               ct("mxfp8-quantized", spec(8, "float", "group", group_size=32), spec(8, "float", "group", group_size=32, dynamic=True)), mxfp8, mx_e4m3),
     "q-mxfp4-weights": Quantised(Case(qwen3(hidden_size=96, intermediate_size=160, head_dim=32)), ct("mxfp4-pack-quantized", spec(4, "float", "group", group_size=32)),
                                  mxfp4("weight_packed")),
+    "q-nvfp4": Quantised(Case(qwen3(hidden_size=96, intermediate_size=160, head_dim=32)), ct("nvfp4-pack-quantized", spec(4, "float", "tensor_group", group_size=16)),
+                         nvfp4("weight_packed", "weight_global_scale", True)),
+    # Rows that the tool quantises too, with a number of their scales. Eleven groups of columns.
+    "q-nvfp4-rows": Quantised(Case(llama(hidden_size=96, intermediate_size=176)),
+                              ct("nvfp4-pack-quantized", spec(4, "float", "tensor_group", group_size=16), spec(4, "float", "tensor_group", group_size=16, dynamic="local")),
+                              nvfp4("weight_packed", "weight_global_scale", True), given="input_global_scale"),
+    "q-modelopt-nvfp4": Quantised(Case(llama(hidden_size=96, intermediate_size=176)), modelopt("NVFP4", ignore=["lm_head", "model.layers.1.self_attn*"]),
+                                  nvfp4("weight", "weight_scale_2", False), others=("model.layers.1.self_attn",), given="input_scale"),
+    "q-modelopt-fp8": Quantised(Case(qwen3(intermediate_size=90)),
+                                dict(producer=dict(name="modelopt"), quantization=dict(quant_algo="FP8", kv_cache_quant_algo="FP8", exclude_modules=["lm_head"])),
+                                rows_of(F8, 0, torch.float32), given_e4m3, cache=True, beside=True),
     "q-mxfp8": Quantised(Case(qwen3(hidden_size=96, intermediate_size=160, head_dim=32)),
                          ct("mxfp8-quantized", spec(8, "float", "group", group_size=32), spec(8, "float", "group", group_size=32, dynamic=True)), mxfp8, mx_e4m3),
 }
@@ -291,13 +334,20 @@ def hooked(model, case, scales):
             f = lambda m, a, s=s: (case.inputs(a[0].double(), s).to(a[0].dtype),) + a[1:]
             m.register_forward_pre_hook(f)
     if case.cache:
-        for i, layer in enumerate(model.model.layers): layer.self_attn.kv = [scales[f"model.layers.{i}.self_attn.{x}_scale"] for x in "kv"]
+        for i, layer in enumerate(model.model.layers):
+            layer.self_attn.kv = of = [scales[f"model.layers.{i}.self_attn.{x}_scale"] for x in "kv"]
+            latent = getattr(layer.self_attn, "kv_a_layernorm", None)
+            if latent: latent.register_forward_hook(lambda m, a, out, s=of[0]: given_e4m3(out.double(), s).to(out.dtype))
     return model
 
 
 def attention(inner):
     def f(module, query, key, value, mask, **kw):
-        if hasattr(module, "kv"):
+        if hasattr(module, "kv_a_layernorm") and hasattr(module, "kv"):
+            # Of a latent cache the rest is quantised before keys and values are made of it.
+            plain, turned = key.split([module.qk_nope_head_dim, module.qk_rope_head_dim], -1)
+            key = torch.cat([plain, given_e4m3(turned.double(), module.kv[0]).to(key.dtype)], -1)
+        elif hasattr(module, "kv"):
             key, value = (given_e4m3(x.double(), s).to(x.dtype) for x, s in zip((key, value), module.kv))
         return inner(module, query, key, value, mask, **kw)
     return f
@@ -322,11 +372,14 @@ def build(name):
             scales[f"{product}.input_scale"] = s = (0.004 + 0.01 * torch.rand((), generator=draw)).to(BF16)
             tensors[f"{product}.input_scale"] = s.reshape(1)
             scales[f"{product}.input_scale"] = s.double()
+    if case.given:
+        for product in scales: tensors[product.replace(".weight", f".{case.given}")] = torch.tensor([3.5])
     if case.cache:
         for i in range(case.model.config.num_hidden_layers):
+            of = "{0}_proj.{0}" if case.beside else "{0}"
             for x in "kv":
                 s = (0.005 + 0.02 * torch.rand((), generator=draw)).to(BF16)
-                tensors[f"model.layers.{i}.self_attn.{x}_scale"] = s.reshape(1)
+                tensors[f"model.layers.{i}.self_attn.{of.format(x)}_scale"] = s.reshape(1)
                 scales[f"model.layers.{i}.self_attn.{x}_scale"] = s.double()
     # What make.py loads: a plain model in float64 for the reference, and one of the case's type for
     # PyTorch's own error.
@@ -341,7 +394,8 @@ def build(name):
     path.mkdir()
     safetensors.torch.save_file({k: v.contiguous() for k, v in (kept | tensors).items()}, path / "model.safetensors", metadata={"format": "pt"})
     config = json.loads((plain / "config.json").read_text())
-    write_json(path / "config.json", config | {"quantization_config": case.config})
+    write_json(path / "config.json", config if case.beside else config | {"quantization_config": case.config})
+    if case.beside: write_json(path / "hf_quant_config.json", case.config)
     make.load = load
     facts, reference = make.golden(path, case.model, seed)
     shutil.rmtree(plain)
@@ -355,6 +409,6 @@ if __name__ == "__main__":
     transformers.utils.logging.disable_progress_bar()
     transformers.AttentionInterface.register("float64", attention(make.attention64))
     transformers.AttentionMaskInterface.register("float64", make.eager_mask)
-    for family in (transformers.models.llama.modeling_llama, transformers.models.qwen3.modeling_qwen3):
+    for family in (transformers.models.llama.modeling_llama, transformers.models.qwen3.modeling_qwen3, transformers.models.deepseek_v3.modeling_deepseek_v3):
         family.eager_attention_forward = attention(family.eager_attention_forward)
     for name in sys.argv[1:] or CASES: build(name)

@@ -132,7 +132,9 @@ fn widened(dtype: Dtype, shape: &[usize], bytes: &[u8]) -> Tensor {
         Dtype::F8_E8M0 => (0..bytes.len()).map(|i| fetch(bytes, i, DType::E8M0)).collect(),
         other => panic!("no case has a tensor of type {other:?}"),
     };
-    Tensor { dtype, shape: shape.to_vec(), data }
+    // A number without an axis is one with it.
+    let shape = if shape.is_empty() { vec![1] } else { shape.to_vec() };
+    Tensor { dtype, shape, data }
 }
 
 impl Tensor {

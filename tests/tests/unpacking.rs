@@ -52,8 +52,10 @@ fn stored(files: &SafeTensors, name: &str) -> Option<Tensor<f64>> {
         }
         other => panic!("{name} is of {other:?}"),
     };
-    let all = view.shape().iter().product();
-    Some(Tensor::new(view.shape().to_vec(), (0..all).map(|i| trial::fetch(view.data(), i, dtype)).collect()))
+    // A number without an axis is one with it.
+    let shape = if view.shape().is_empty() { vec![1] } else { view.shape().to_vec() };
+    let all = shape.iter().product();
+    Some(Tensor::new(shape, (0..all).map(|i| trial::fetch(view.data(), i, dtype)).collect()))
 }
 
 /// A stored tensor: bytes of powers of two, which some files have as integers, are these, and those

@@ -1,6 +1,6 @@
 """Whether atomc takes codes out of checkpoints as the tools do that write and read them, bit for bit.
 
-    pip install torch==2.14.0 safetensors numpy compressed-tensors==0.19.0 transformers==5.17.0 amd-quark==0.13 ninja
+    pip install torch==2.14.0 safetensors numpy compressed-tensors==0.20.1 transformers==5.24.0 amd-quark==0.13 nvidia-modelopt==0.47.0 ninja
     python tests/unpacking/check.py make           writes the fixtures beside this file, which `cargo test --test unpacking` reads
     python tests/unpacking/check.py folder DIR...  every quantised product of these checkpoints: what the weight plan makes of it, by
                                                    the interpreter and by the loader, against the tool's own dequantised weight
@@ -30,7 +30,7 @@ class Graph:
 
     def weight(self, name, dtype=None):
         tensor = self.tensors[name]
-        return self.push(f'weight {{name = "{name}"}}', dtype or NAMES[tensor.dtype], tensor.shape)
+        return self.push(f'weight {{name = "{name}"}}', dtype or NAMES[tensor.dtype], list(tensor.shape) or [1])
 
     def view(self, v, *shape):
         return v if v[2] == list(shape) else self.push(f"view {v[0]} {{shape = {list(shape)}}}", v[1], shape)
@@ -48,6 +48,9 @@ class Graph:
 
     def expect(self, v, told, fact):
         return self.push(f"expect {v[0]}, {told[0]} {{is = {fact}}}", v[1], v[2])
+
+    def times(self, v, by, over):
+        return self.push(f"times {v[0]}, {by[0]} {{over = {str(over).lower()}}}", "f32", v[2])
 
     def give(self, name, codes, scale, zero=None):
         codes = self.push(f"pack {codes[0]}", codes[1], codes[2], "@panels")
@@ -69,6 +72,7 @@ def compressed(graph, t, p, q):
     state = {k.rsplit(".", 1)[1]: t[k] for k in names}
     scheme = QuantizationScheme(targets=["Linear"], weights=QuantizationArgs(**w), format=group["format"])
     compressor = BaseCompressor.get_value_from_registry(group["format"])
+    if group["format"] == "nvfp4-pack-quantized": return two_levels(graph, t, p, scheme)
     raised = {k: v.float() if v.is_floating_point() and k == "weight_scale" and v.dtype != torch.float8_e8m0fnu else v for k, v in state.items()}
     want = compressor.decompress(raised, scheme)["weight"].float()
     n, k = want.shape
@@ -89,6 +93,37 @@ def compressed(graph, t, p, q):
     rows = n if scale.numel() == 1 else 1
     graph.give(p, codes, graph.view(s, -(-n // rows), -(-k // cols)), zero)
     return [rows, cols], want
+
+
+def two_levels(graph, t, p, scheme):
+    """As the compressor of NVFP4 does it, which has no other type than bf16 for what it makes."""
+    from compressed_tensors.compressors.nvfp4.helpers import unpack_fp4_from_uint8
+    from compressed_tensors.quantization.lifecycle.forward import dequantize
+    words, scale = t[f"{p}.weight_packed"], t[f"{p}.weight_scale"]
+    n, k = words.shape[0], 2 * words.shape[1]
+    codes = unpack_fp4_from_uint8(words, n, k, dtype=torch.float32)
+    want = dequantize(codes, scale.float(), args=scheme.weights, dtype=torch.float32, global_scale=t[f"{p}.weight_global_scale"])
+    codes = graph.unpack(graph.weight(f"{p}.weight_packed"), "f4e2m1", 1, k)
+    graph.give(p, codes, graph.times(graph.weight(f"{p}.weight_scale"), graph.weight(f"{p}.weight_global_scale"), True))
+    return [1, 16], want
+
+
+def modelopt(graph, t, p, q):
+    """By the tool's own tensors."""
+    from modelopt.torch.quantization.qtensor import FP8QTensor, MXFP8QTensor, NVFP4QTensor
+    weight, scale, number = t[f"{p}.weight"], t[f"{p}.weight_scale"], t.get(f"{p}.weight_scale_2")
+    n, k = weight.shape
+    if number is not None:
+        of = NVFP4QTensor(torch.Size([n, 2 * k]), torch.float32, weight)
+        want = of.dequantize(torch.float32, scale=scale, double_scale=number, block_sizes={-1: 16})
+        codes = graph.unpack(graph.weight(f"{p}.weight"), "f4e2m1", 1, 2 * k)
+        graph.give(p, codes, graph.times(graph.weight(f"{p}.weight_scale"), graph.weight(f"{p}.weight_scale_2"), False))
+        return [1, 16], want
+    if scale.dtype == torch.uint8:
+        graph.give(p, graph.weight(f"{p}.weight"), graph.weight(f"{p}.weight_scale", "e8m0"))
+        return [1, 32], MXFP8QTensor(weight.shape, torch.float32, weight).dequantize(torch.float32, scale=scale)
+    graph.give(p, graph.weight(f"{p}.weight"), graph.view(graph.weight(f"{p}.weight_scale"), 1, 1))
+    return [n, k], FP8QTensor(weight.shape, torch.float32, weight).dequantize(torch.float32, scale=scale)
 
 
 def words(x, bits, dim):
@@ -196,7 +231,8 @@ def products(t, q):
     if method == "mxfp4": return [(k[:-len("_blocks")], experts) for k in t if k.endswith("_blocks")]
     if method == "fp8" and any(k.endswith(".scale") for k in t): return [(k[:-len(".scale")], released) for k in sorted(t) if k.endswith(".scale")]
     end, make = {"compressed-tensors": ("weight_scale", compressed), "gptq": ("qweight", gptq), "awq": ("qweight", awq),
-                 "fp8": ("weight_scale_inv", fp8_block), "quark": ("weight_scale", quark)}[method]
+                 "fp8": ("weight_scale_inv", fp8_block), "quark": ("weight_scale", quark),
+                 "modelopt": ("weight_scale", modelopt)}[method]
     return [(k.rsplit(".", 1)[0], make) for k in sorted(t) if k.endswith("." + end)]
 
 
@@ -259,6 +295,37 @@ def made_by_compressed(name, shape, format, **args):
     group = dict(weights=args | dict(group_size=args.get("group_size")), format=format)
     group["weights"].setdefault("symmetric", True)
     fixture(name, t, dict(quant_method="compressed-tensors", config_groups=dict(group_0=group)))
+
+
+def made_by_two_levels(name, shape):
+    """NVFP4, packed by compressed-tensors itself."""
+    from compressed_tensors.quantization import QuantizationArgs, QuantizationScheme
+    from compressed_tensors.quantization.utils import calculate_qparams, generate_gparam
+    from compressed_tensors.compressors import BaseCompressor
+    args = dict(num_bits=4, type="float", strategy="tensor_group", group_size=16, symmetric=True, dynamic=False)
+    n, k = shape
+    w, weights = torch.randn(n, k, generator=torch.Generator().manual_seed(n * k)), QuantizationArgs(**args)
+    number = generate_gparam(w.amin(), w.amax())
+    rows = w.reshape(n, -1, 16)
+    scale, _ = calculate_qparams(rows.amin(-1), rows.amax(-1), weights, global_scale=number)
+    scheme = QuantizationScheme(targets=["Linear"], weights=weights, format="nvfp4-pack-quantized")
+    state = {"weight": w, "weight_scale": scale.reshape(n, -1), "weight_global_scale": number.reshape(1)}
+    packed = BaseCompressor.get_value_from_registry("nvfp4-pack-quantized").compress(state, scheme)
+    group = dict(weights=args, format="nvfp4-pack-quantized")
+    fixture(name, {f"p.{k}": v for k, v in packed.items()}, dict(quant_method="compressed-tensors", config_groups=dict(group_0=group)))
+
+
+def made_by_modelopt(name, shape):
+    """A product in each of the tool's schemes, by its own tensors."""
+    from modelopt.torch.quantization.qtensor import FP8QTensor, MXFP8QTensor, NVFP4QTensor
+    w = torch.randn(shape, generator=torch.Generator().manual_seed(17))
+    packed, scale, number = NVFP4QTensor.quantize(w.clone(), 16)
+    t = {"fours.weight": packed._quantized_data, "fours.weight_scale": scale, "fours.weight_scale_2": number.reshape(())}
+    eights, scale = FP8QTensor.quantize(w.clone())
+    t |= {"eights.weight": eights._quantized_data, "eights.weight_scale": scale.reshape(())}
+    mx, scale = MXFP8QTensor.quantize(w.clone())
+    t |= {"mx.weight": mx._quantized_data, "mx.weight_scale": scale}
+    fixture(name, t, dict(quant_method="modelopt"))
 
 
 # Quantised while loading: the shape of a weight, the codes, the scales, the sides of a block, and
@@ -329,6 +396,8 @@ def make():
     made_by_compressed("ct-w8a8", (21, 50), "int-quantized", num_bits=8, type="int", strategy="channel")
     made_by_compressed("ct-fp8", (21, 50), "float-quantized", num_bits=8, type="float", strategy="tensor")
     encoded("encoded")
+    made_by_two_levels("ct-nvfp4", (21, 112))
+    made_by_modelopt("modelopt", (21, 96))
     k, n = 96, 40
     order = torch.arange(k, dtype=torch.int32) // 32
     for name, bits, sym, form in (("gptq-sym", 4, True, "gptq"), ("gptq-v2", 4, False, "gptq_v2"), ("gptq-asym", 4, False, "gptq"), ("gptq-8", 8, True, "gptq")):

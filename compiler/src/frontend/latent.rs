@@ -6,11 +6,11 @@
 //! same keys, which are the latent rows followed by the rotated part, and values are a part of
 //! keys.
 use atomc_config::{Indexer, Latent, Positions};
-use atomc_ir::{CacheType, DType, Diagnostic, Op, Type, Value};
+use atomc_ir::{CacheType, DType, Diagnostic, Elementwise, Fact, Op, Type, Value};
 
 use super::Config;
 use super::layer::{Given, Kind, LayerBuilder, Left, Made, Unit};
-use super::product::Factor;
+use super::product::{Factor, expected};
 
 /// The eps of the norm of an indexer's keys, which no configuration has.
 const INDEXER_EPS: f64 = 1e-6;
@@ -64,20 +64,21 @@ impl LayerBuilder<'_> {
             let message = "latent attention is the artifact's own: a framework does not compute it here";
             return unsupported(message, "--attention");
         };
-        if self.config.cache_scales().is_some() {
-            return unsupported("scales of a cache of latent rows are not supported", "quantization_config");
-        }
+        let cache_scale = self.scale_of_rows()?;
         let heads = all.heads / self.part.ranks;
         let (short, width) = self.short_queries(all, x)?;
         let q = self.queries(all, short, width)?;
         let q = self.grown(q, growth)?;
+        let q = self.scaled(q, Elementwise::Mul, cache_scale)?;
         let a = self.projection((x, self.config.hidden), "self_attn.kv_a_proj_with_mqa", all.kept())?;
         self.b.at(format!("{}.self_attn", self.path));
         let part = |count, start, len, step| Op::Parts { count, start, len, step };
         let key = self.b.push(part(1, 0, rank, rank + rope), &[a])?;
         let key = self.norm_by(key, "self_attn.kv_a_layernorm", (rank, all.eps))?;
         self.b.at(format!("{}.self_attn", self.path));
+        let key = self.scaled(key, Elementwise::Unscale, cache_scale)?;
         let turned = self.b.push(part(1, rank, rope, rank + rope), &[a])?;
+        let turned = self.scaled(turned, Elementwise::Unscale, cache_scale)?;
         let turned = self.turned(turned, table, all.in_pairs)?;
         let key = self.b.push(Op::Beside {}, &[key, turned])?;
         let plain = self.b.push(part(heads, 0, nope, nope + rope), &[q])?;
@@ -106,7 +107,28 @@ impl LayerBuilder<'_> {
         let seen = self.b.push(part(heads, 0, rank, rank), &[seen])?;
         let values = self.of_heads(all, seen, false)?;
         let values = self.b.flat(values, heads * value)?;
-        Ok((self.sum((values, None), "self_attn.o_proj", all.heads * value, false)?, states))
+        Ok((self.sum((values, cache_scale), "self_attn.o_proj", all.heads * value, false)?, states))
+    }
+
+    /// Rows with the scale of the cache, if it has one.
+    fn scaled(&mut self, rows: Value, by: Elementwise, scale: Option<Value>) -> Made {
+        scale.map_or(Ok(rows), |scale| self.b.map(by, &[rows, scale]))
+    }
+
+    /// The scale of latent rows in the cache, if the checkpoint has one. Values are a part of keys,
+    /// so theirs is that of keys; that of values in the file is looked at alone.
+    fn scale_of_rows(&mut self) -> Result<Option<Value>, Diagnostic> {
+        let Some(names) = self.config.cache_scales() else { return Ok(None) };
+        let path = format!("{}.self_attn", self.path);
+        if names.of_projections {
+            let message = "scales of a cache of latent rows by names of projections are not supported";
+            let help = "Without its field of the cache the checkpoint has a cache of the model's type.";
+            return Err(Diagnostic::new("config::latent", message).at("quantization_config").help(help));
+        }
+        self.b.at(&path);
+        let scale = expected(self.b, format!("{path}.{}", names.keys), &[1], Fact::Scales)?;
+        let of_values = self.b.weight(format!("{path}.{}", names.values), DType::F32, &[1]);
+        Ok(Some(self.b.push(Op::Expect { is: Fact::Scales }, &[scale, of_values])?))
     }
 
     /// The positions that an indexer chooses, and the new state of its keys. Every rank chooses the

@@ -1,6 +1,6 @@
 //! Products with a module's weight, which may be quantised: then it is codes with scales, and
 //! perhaps zero points, and rows may become codes before.
-use atomc_config::{Axes, Blocks, InputScales, Inputs, Scheme, Stored};
+use atomc_config::{Axes, Blocks, InputScales, Inputs, Levels, Scheme, Stored};
 use atomc_ir::{
     Block, Builder, DType, Diagnostic, Elementwise, Encode, Encoded, Fact, Op, Order, Rule, Value, Whole, nth_name,
 };
@@ -525,15 +525,38 @@ impl InFile<'_> {
                 let weight = self.unpacked(words, DType::F4E2M1, (1, sizes[1]), Order::Plain)?;
                 Ok((weight, vec![self.scales(scheme, (scale, Axes::Matrix), grid)?]))
             }
+            Stored::Levels(levels) => self.levels(scheme, levels, (sizes, grid)),
             Stored::Floats => self.made(scheme, sizes),
             Stored::Words => self.words(scheme, sizes, grid),
             Stored::Awq => self.columns(scheme, (sizes, grid), (1, Order::Awq), 0),
-            Stored::Gptq { taken } => self.columns(scheme, (sizes, grid), (0, Order::Plain), taken),
+            Stored::Gptq { taken, .. } => self.columns(scheme, (sizes, grid), (0, Order::Plain), taken),
             Stored::Blocks => {
                 let message = "only experts of GPT-OSS are stored in blocks";
                 Err(Diagnostic::new("config::quantised", message).at(self.path))
             }
         }
+    }
+
+    /// Pairs of codes, and scales that are those of groups with the number of all.
+    fn levels(
+        &mut self,
+        scheme: &Scheme,
+        Levels { weight, scale, number, over, given }: Levels,
+        ([rows, cols], grid): ([usize; 2], [usize; 2]),
+    ) -> Result<(Value, Vec<Value>), Diagnostic> {
+        if self.stack.as_ref().is_some_and(|stack| stack.joined) {
+            let message = "experts in one tensor with scales of two levels (NVFP4) are not supported";
+            return Err(Diagnostic::new("config::quantised", message).at(self.path));
+        }
+        let words = self.tensor(weight, DType::U8, &[rows, cols.div_ceil(2)]);
+        let mut codes = self.unpacked(words, scheme.codes, (1, cols), Order::Plain)?;
+        if let Some(given) = given {
+            let told = self.tensor(given, DType::F32, &[1]);
+            codes = self.b.push(Op::Expect { is: Fact::Scales }, &[codes, told])?;
+        }
+        let scales = self.tensor(scale, DType::F8E4M3, &grid);
+        let number = self.tensor(number, DType::F32, &[1]);
+        Ok((codes, vec![self.b.push(Op::Times { over }, &[scales, number])?]))
     }
 
     /// Codes and scales that are made of floats.
@@ -639,7 +662,7 @@ impl InFile<'_> {
             let middle = (1 << (scheme.codes.bits() - 1)) - taken;
             codes = self.b.push(Op::Expect { is: Fact::All(middle as i32) }, &[codes, zeros])?;
         }
-        if matches!(scheme.stored, Stored::Gptq { .. }) {
+        if matches!(scheme.stored, Stored::Gptq { ordered: true, .. }) {
             let group = if let Blocks::Group(columns) = scheme.blocks { columns } else { cols };
             let told = self.tensor("g_idx", DType::I32, &[cols]);
             codes = self.b.push(Op::Expect { is: Fact::Groups(group) }, &[codes, told])?;

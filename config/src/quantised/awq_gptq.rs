@@ -11,8 +11,7 @@ pub fn awq(f: &Fields, _: &Around) -> Result<Quantisation, Diagnostic> {
     if !zeros {
         return Err(f.fault("config::quantised", "zero_point", "must be true"));
     }
-    let scheme =
-        Scheme { codes: DType::U4, scales: DType::F16, blocks: blocks(f)?, zeros, stored: Stored::Awq, inputs: None };
+    let scheme = scheme(Numbers { bits: 4, is_symmetric: false, blocks: blocks(f)? }, Stored::Awq);
     let excluded = f.texts("modules_to_not_convert")?.unwrap_or_default();
     let rules = vec![(Names::within(&excluded), None), products(f, scheme)?];
     Ok(Quantisation { method: "awq", rules, cache: None })
@@ -27,21 +26,8 @@ pub fn gptq(f: &Fields, _: &Around) -> Result<Quantisation, Diagnostic> {
         return Err(f.fault("config::quantised", "desc_act", message));
     }
     without(f, "modules_in_block_to_quantize")?;
-    let is_symmetric = f.flag("sym")?.unwrap_or(true);
-    let scheme = Scheme {
-        // Symmetric codes have their zero point in the middle, which makes them signed integers.
-        codes: match (bits, is_symmetric) {
-            (4, true) => DType::I4,
-            (4, false) => DType::U4,
-            (_, true) => DType::I8,
-            (_, false) => DType::U8,
-        },
-        scales: DType::F16,
-        blocks,
-        zeros: !is_symmetric,
-        stored: Stored::Gptq { taken },
-        inputs: None,
-    };
+    let numbers = Numbers { bits, is_symmetric: f.flag("sym")?.unwrap_or(true), blocks };
+    let scheme = scheme(numbers, Stored::Gptq { taken, ordered: true });
     let mut rules = vec![];
     if let Some(dynamic) = f.object("dynamic")? {
         for (pattern, _) in dynamic.entries() {
@@ -57,6 +43,31 @@ pub fn gptq(f: &Fields, _: &Around) -> Result<Quantisation, Diagnostic> {
     Ok(Quantisation { method: "gptq", rules, cache: None })
 }
 
+/// What the codes of a weight are.
+pub struct Numbers {
+    pub bits: usize,
+    pub is_symmetric: bool,
+    pub blocks: Blocks,
+}
+
+/// Codes in words, with scales of f16.
+pub fn scheme(Numbers { bits, is_symmetric, blocks }: Numbers, stored: Stored) -> Scheme {
+    Scheme {
+        // Symmetric codes have their zero point in the middle, which makes them signed integers.
+        codes: match (bits, is_symmetric) {
+            (4, true) => DType::I4,
+            (4, false) => DType::U4,
+            (_, true) => DType::I8,
+            (_, false) => DType::U8,
+        },
+        scales: DType::F16,
+        blocks,
+        zeros: !is_symmetric,
+        stored,
+        inputs: None,
+    }
+}
+
 /// The products that a scheme is for: with `lm_head`, the head too.
 fn products(f: &Fields, scheme: Scheme) -> Result<(Names, Option<Scheme>), Diagnostic> {
     let with_head = f.flag("lm_head")?.unwrap_or(false);
@@ -70,7 +81,7 @@ fn bits(f: &Fields, known: &[usize]) -> Result<usize, Diagnostic> {
 }
 
 /// The elements that share a scale: a group of columns, or a whole row for -1.
-fn blocks(f: &Fields) -> Result<Blocks, Diagnostic> {
+pub fn blocks(f: &Fields) -> Result<Blocks, Diagnostic> {
     let name = if f.get("group_size").is_some() { "group_size" } else { "q_group_size" };
     if f.get(name).is_none() {
         return Err(f.missing("group_size"));

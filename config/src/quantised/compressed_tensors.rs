@@ -3,7 +3,8 @@ use serde_json::Value;
 
 use super::names::Names;
 use super::{
-    Around, Axes, Blocks, CacheScales, InputScales, Inputs, Quantisation, Scheme, Stored, one_of_sizes, without,
+    Around, Axes, Blocks, CacheScales, InputScales, Inputs, Levels, NVFP4_GROUP, PLAIN_CACHE, Quantisation, Scheme,
+    Stored, nvfp4, one_of_sizes, without,
 };
 use crate::fields::Fields;
 use crate::{DType, Diagnostic};
@@ -48,6 +49,8 @@ struct Spec<'a> {
     group: Option<usize>,
     is_symmetric: bool,
     is_dynamic: bool,
+    /// Whether the scales of groups are made while running, and a number of all is in the file.
+    is_local: bool,
 }
 
 impl<'a> Spec<'a> {
@@ -60,16 +63,19 @@ impl<'a> Spec<'a> {
                 "columns in another order (act-order) are not supported",
             ));
         }
-        if f.get("dynamic").and_then(Value::as_str).is_some() {
-            return Err(f.fault("config::quantised", "dynamic", "must be true or false"));
-        }
+        let is_local = match f.get("dynamic").and_then(Value::as_str) {
+            None => false,
+            Some("local") => true,
+            Some(_) => return Err(f.fault("config::quantised", "dynamic", "must be true, false or \"local\"")),
+        };
         let spec = Spec {
             bits: f.size("num_bits")?.unwrap_or(8),
             is_float: f.one_of("type", "int", &[("int", false), ("float", true)])?,
             strategy: f.text("strategy")?.unwrap_or("tensor"),
             group: f.size_or_none("group_size")?,
             is_symmetric: f.flag("symmetric")?.unwrap_or(true),
-            is_dynamic: f.flag("dynamic")?.unwrap_or(false),
+            is_dynamic: !is_local && f.flag("dynamic")?.unwrap_or(false),
+            is_local,
             f,
         };
         Ok(Some(spec))
@@ -91,15 +97,19 @@ impl<'a> Spec<'a> {
 
 /// The formats that have a reader here. Others are refused by their name, before the fields that
 /// only they have are read.
-const FORMATS: [&str; 7] = [
+const FORMATS: [&str; 8] = [
     "naive-quantized",
     "float-quantized",
     "int-quantized",
     "pack-quantized",
     "mxfp8-quantized",
     "mxfp4-pack-quantized",
+    NVFP4,
     "dense",
 ];
+
+/// The format with scales of two levels.
+const NVFP4: &str = "nvfp4-pack-quantized";
 
 fn scheme(f: &Fields, format: Option<&str>, dtype: DType) -> Result<Option<Scheme>, Diagnostic> {
     if let Some(other) = format.filter(|format| !FORMATS.contains(format)) {
@@ -109,6 +119,12 @@ fn scheme(f: &Fields, format: Option<&str>, dtype: DType) -> Result<Option<Schem
     let Some(weights) = Spec::read(f, "weights")? else { return Ok(None) };
     if let Some(outputs) = Spec::read(f, "output_activations")? {
         return Err(outputs.unknown("strategy"));
+    }
+    if weights.is_local {
+        return Err(weights.f.fault("config::quantised", "dynamic", "must be true or false for weights"));
+    }
+    if format == Some(NVFP4) {
+        return levels(f, &weights).map(Some);
     }
     let inputs = Spec::read(f, "input_activations")?.map(|spec| inputs(&spec)).transpose()?;
     let scheme = match (format.unwrap_or("naive-quantized"), weights.bits, weights.is_float) {
@@ -139,6 +155,21 @@ fn scheme(f: &Fields, format: Option<&str>, dtype: DType) -> Result<Option<Schem
         }
     };
     Ok(Some(Scheme { inputs, ..scheme }))
+}
+
+/// Pairs of codes with scales of two levels. Rows that the file would quantise alike stay floats:
+/// only the number of all their scales is in it.
+fn levels(f: &Fields, weights: &Spec) -> Result<Scheme, Diagnostic> {
+    let check = |spec: &Spec| match (spec.bits, spec.is_float, spec.is_symmetric, spec.strategy) {
+        (4, true, true, "tensor_group") => one_of_sizes(&spec.f, "group_size", spec.group()?, &[NVFP4_GROUP]).map(drop),
+        _ => Err(spec.unknown("strategy")),
+    };
+    check(weights)?;
+    let inputs = Spec::read(f, "input_activations")?;
+    inputs.as_ref().map_or(Ok(()), check)?;
+    let given = inputs.filter(|inputs| !inputs.is_dynamic).map(|_| "input_global_scale");
+    let (weight, scale, number) = ("weight_packed", "weight_scale", "weight_global_scale");
+    Ok(nvfp4(Levels { weight, scale, number, over: true, given }))
 }
 
 /// A code an element.
@@ -182,6 +213,7 @@ fn inputs(spec: &Spec) -> Result<Inputs, Diagnostic> {
         _ => return Err(spec.unknown("num_bits")),
     };
     let scales = match (spec.strategy, spec.is_dynamic) {
+        _ if spec.is_local => return Err(spec.unknown("strategy")),
         ("tensor", false) if codes != DType::F4E2M1 => InputScales::Static,
         ("token", true) if codes != DType::F4E2M1 => InputScales::Row,
         ("group", true) => match one_of_sizes(&spec.f, "group_size", spec.group()?, &[32, 128])? {
@@ -197,8 +229,8 @@ fn inputs(spec: &Spec) -> Result<Inputs, Diagnostic> {
 /// The scales of a cache of e4m3.
 fn cache(f: &Fields) -> Result<Option<CacheScales>, Diagnostic> {
     let Some(spec) = Spec::read(f, "kv_cache_scheme")? else { return Ok(None) };
-    match (spec.bits, spec.is_float, spec.is_symmetric, spec.strategy, spec.is_dynamic) {
-        (8, true, true, "tensor", false) => Ok(Some(CacheScales { keys: "k_scale", values: "v_scale" })),
+    match (spec.bits, spec.is_float, spec.is_symmetric, spec.strategy, spec.is_dynamic || spec.is_local) {
+        (8, true, true, "tensor", false) => Ok(Some(PLAIN_CACHE)),
         _ => Err(spec.unknown("strategy")),
     }
 }

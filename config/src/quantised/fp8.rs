@@ -5,7 +5,7 @@ use crate::fields::Fields;
 use crate::{DType, Diagnostic};
 
 /// Columns that share a scale in MX formats.
-const MX_GROUP: usize = 32;
+pub const MX_GROUP: usize = 32;
 
 /// What releases of a family have with `fp8`.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -69,6 +69,11 @@ impl Names {
         Ok(Names::new(list.iter().map(name).collect::<Result<_, _>>()?, list.join(" ")))
     }
 
+    /// Whether a text is no name.
+    pub fn is_pattern(text: &str) -> bool {
+        !is_plain(text)
+    }
+
     /// Modules that have one of these texts in their names.
     pub fn within(list: &[&str]) -> Names {
         Names::new(list.iter().map(|text| Name::Within((*text).to_owned())).collect(), list.join(" "))
@@ -90,6 +95,15 @@ impl Names {
             Some(text) => pattern(text),
             None if text.contains(['*', '?', '[']) => glob(text),
             None => Ok(Name::Exact((*text).to_owned())),
+        };
+        Ok(Names::new(list.iter().map(name).collect::<Result<_, _>>()?, list.join(" ")))
+    }
+
+    /// Modules with all below them, or patterns of file names, as ModelOpt excludes them.
+    pub fn parts_or_globs(list: &[&str]) -> Result<Names, String> {
+        let name = |text: &&str| match is_plain(text) {
+            true => Ok(Name::Part((*text).to_owned())),
+            false => glob(text),
         };
         Ok(Names::new(list.iter().map(name).collect::<Result<_, _>>()?, list.join(" ")))
     }
@@ -160,6 +174,9 @@ mod tests {
         let globs = |list: &[&str]| Names::globs(list).unwrap();
         assert!(globs(&["*q_proj"]).has(Q) && globs(&["model.layers.[01].*"]).has(Q) && globs(&[Q]).has(Q));
         assert!(!globs(&["*q_pro", "q_proj", "model.layers.?"]).has(Q));
+        let excluded = |list: &[&str]| Names::parts_or_globs(list).unwrap();
+        assert!(excluded(&["model.layers.1"]).has(Q) && excluded(&["model.layers.1.self_attn*"]).has(Q));
+        assert!(excluded(&["*.self_attn.q_proj"]).has(Q) && !excluded(&["model.layers.1.mlp*", "self_attn"]).has(Q));
         assert!(Names::within(&["q_proj"]).has(Q) && Names::within(&["layers.1."]).has(Q));
         let layers = Names::layers(&["self_attn.k_proj"]);
         assert!(layers.has(Q) && !layers.has("lm_head") && Names::all().has("lm_head"));

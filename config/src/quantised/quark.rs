@@ -123,5 +123,5 @@ fn cache(f: &Fields) -> Result<Option<CacheScales>, Diagnostic> {
             return Err(spec.unknown());
         }
     }
-    Ok(Some(CacheScales { keys: "k_proj.output_scale", values: "v_proj.output_scale" }))
+    Ok(Some(CacheScales { keys: "k_proj.output_scale", values: "v_proj.output_scale", of_projections: true }))
 }

@@ -1,6 +1,6 @@
 use serde_json::{Value, json};
 
-use super::{Around, HEAD, Quantisation, USUAL};
+use super::{Around, Blocks, HEAD, Quantisation, USUAL};
 use crate::fields::Fields;
 use crate::{DType, Diagnostic};
 
@@ -92,7 +92,13 @@ fn compressed_tensors() {
     let nvfp4 = json!({ "type": "float", "num_bits": 4, "strategy": "tensor_group", "group_size": 16 });
     let local =
         json!({ "type": "float", "num_bits": 4, "strategy": "tensor_group", "group_size": 16, "dynamic": "local" });
-    insta::assert_snapshot!(fault(group("nvfp4-pack-quantized", nvfp4, local)), @r#"config.json: quantization_config.config_groups.group_0.format: "nvfp4-pack-quantized" is not supported"#);
+    insta::assert_snapshot!(schemes(group("nvfp4-pack-quantized", nvfp4.clone(), Value::Null)), @"f4e2m1 with scales of f32 for groups of 16 columns, stored as pairs of codes in weight_packed with weight_scale over weight_global_scale; none");
+    insta::assert_snapshot!(schemes(group("nvfp4-pack-quantized", nvfp4.clone(), local.clone())), @"f4e2m1 with scales of f32 for groups of 16 columns, stored as pairs of codes in weight_packed with weight_scale over weight_global_scale, input_global_scale unused; none");
+    insta::assert_snapshot!(fault(group("nvfp4-pack-quantized", local, Value::Null)), @"config.json: quantization_config.config_groups.group_0.weights.dynamic: must be true or false for weights");
+    let mut wide = nvfp4.clone();
+    wide["group_size"] = json!(32);
+    insta::assert_snapshot!(fault(group("nvfp4-pack-quantized", wide, Value::Null)), @"config.json: quantization_config.config_groups.group_0.weights.group_size: 32 is not supported, only [16]");
+    insta::assert_snapshot!(fault(group("nvfp4-pack-quantized", nvfp4, json!({}))), @"config.json: quantization_config.config_groups.group_0.input_activations.strategy: symmetric floats of 8 bits with a scale for each tensor are not supported");
     insta::assert_snapshot!(fault(group("marlin-24", int4, Value::Null)), @r#"config.json: quantization_config.config_groups.group_0.format: "marlin-24" is not supported"#);
     let five = json!({ "type": "int", "num_bits": 5, "strategy": "group", "group_size": 32 });
     insta::assert_snapshot!(fault(group("pack-quantized", five, Value::Null)), @r#"config.json: quantization_config.config_groups.group_0.format: "pack-quantized" is not supported for this kind of numbers"#);
@@ -155,6 +161,67 @@ fn awq_and_gptq() {
     insta::assert_snapshot!(fault(patched("desc_act", json!(true))), @"config.json: quantization_config.desc_act: true is not supported: columns would have scales in any order (act-order)");
     insta::assert_snapshot!(fault(patched("bits", json!(3))), @"config.json: quantization_config.bits: 3 is not supported, only [4, 8]");
     insta::assert_snapshot!(fault(patched("group_size", Value::Null)), @"config.json: quantization_config.group_size: is null, where the model needs a value");
+}
+
+#[test]
+fn modelopt() {
+    let of = |algo: &str| json!({ "quant_method": "modelopt", "quant_algo": algo, "ignore": ["lm_head"] });
+    insta::assert_snapshot!(schemes(of("FP8")), @"f8e4m3 with scales of f32 for the tensor, stored as codes with weight_scale, one number, rows as f8e4m3 with input_scale; none");
+    insta::assert_snapshot!(schemes(of("FP8_PER_CHANNEL_PER_TOKEN")), @"f8e4m3 with scales of f32 for each row, stored as codes with weight_scale, a number for each row, rows as f8e4m3 with a scale for each row; none");
+    insta::assert_snapshot!(schemes(of("MXFP8")), @"f8e4m3 with scales of e8m0 for groups of 32 columns, stored as codes with weight_scale, a number for each block, rows as f8e4m3 with powers of two for groups of 32 columns; none");
+    insta::assert_snapshot!(schemes(of("NVFP4")), @"f4e2m1 with scales of f32 for groups of 16 columns, stored as pairs of codes in weight with weight_scale times weight_scale_2, input_scale unused; none");
+    insta::assert_snapshot!(schemes(of("W4A16_NVFP4")), @"f4e2m1 with scales of f32 for groups of 16 columns, stored as pairs of codes in weight with weight_scale times weight_scale_2; none");
+    // As `hf_quant_config.json` has it.
+    let own = |of: Value| json!({ "quant_method": "modelopt", "quantization": of });
+    let excluded =
+        json!({ "quant_algo": "FP8", "kv_cache_quant_algo": "FP8", "exclude_modules": ["lm_head", "model.layers.0*"] });
+    assert_eq!(schemes(own(excluded.clone())), "none; none");
+    assert_eq!(read(own(excluded)).unwrap().cache.unwrap().keys, "k_proj.k_scale");
+    let mut cached = of("FP8");
+    cached["kv_cache_scheme"] = json!({ "dynamic": false, "num_bits": 8, "type": "float" });
+    assert_eq!(read(cached.clone()).unwrap().cache.unwrap().values, "v_proj.v_scale");
+    cached["kv_cache_scheme"]["num_bits"] = json!(4);
+    insta::assert_snapshot!(fault(cached), @"config.json: quantization_config.kv_cache_scheme: is not supported: it must be FP8, or absent");
+    let mixed = json!({ "quant_algo": "MIXED_PRECISION", "quantized_layers": { Q: { "quant_algo": "W4A16_NVFP4", "group_size": 16 },
+        "model.layers.0.mlp.up_proj": { "quant_algo": "FP8" } } });
+    let found = read(own(mixed)).unwrap();
+    let codes = |module: &str| found.scheme(&[module]).map(|scheme| scheme.codes);
+    assert_eq!(
+        ["model.layers.0.mlp.up_proj", Q, "model.layers.0.mlp.down_proj"].map(codes),
+        [Some(DType::F8E4M3), Some(DType::F4E2M1), None]
+    );
+    insta::assert_snapshot!(fault(of("NVFP4_AWQ")), @r#"config.json: quantization_config.quant_algo: "NVFP4_AWQ" is not supported"#);
+    insta::assert_snapshot!(fault(own(json!({ "quant_algo": "NVFP4", "group_size": 32 }))), @"config.json: quantization_config.quantization.group_size: 32 is not supported, only [16]");
+    insta::assert_snapshot!(fault(own(json!({}))), @"config.json: quantization_config.quantization.quant_algo: is missing");
+}
+
+#[test]
+fn auto_round() {
+    let config = json!({ "quant_method": "auto-round", "packing_format": "auto_round:auto_gptq", "bits": 4, "group_size": 128,
+        "sym": true, "data_type": "int", "block_name_to_quantize": "model.layers" });
+    let patched = |name: &str, value: Value| {
+        let mut config = config.clone();
+        config[name] = value;
+        config
+    };
+    insta::assert_snapshot!(schemes(config.clone()), @"i4 with scales of f16 for groups of 128 columns, stored as GPTQ's words down columns, 1 off zero points; none");
+    insta::assert_snapshot!(schemes(patched("packing_format", json!("auto_round:auto_awq"))), @"u4 with scales of f16 for groups of 128 columns, zero points, stored as AWQ's words across columns; none");
+    let mut raw = patched("packing_format", json!("auto_round"));
+    raw["sym"] = json!(false);
+    insta::assert_snapshot!(schemes(raw), @"u4 with scales of f16 for groups of 128 columns, zero points, stored as GPTQ's words down columns, 0 off zero points; none");
+    let extra = json!({ Q: { "bits": 8, "group_size": 32 }, ".*mlp.*": { "bits": 16 }, "lm_head": { "bits": 8 } });
+    let found = read(patched("extra_config", extra)).unwrap();
+    let codes = |module: &str| found.scheme(&[module]).map(|scheme| (scheme.codes, scheme.blocks));
+    assert_eq!(codes(Q), Some((DType::I8, Blocks::Group(32))));
+    assert_eq!(codes("lm_head"), Some((DType::I8, Blocks::Group(128))));
+    assert_eq!(codes("model.layers.0.mlp.up_proj"), None);
+    assert_eq!(codes("model.layers.0.self_attn.k_proj"), Some((DType::I4, Blocks::Group(128))));
+    insta::assert_snapshot!(fault(patched("bits", json!(3))), @"config.json: quantization_config.bits: 3 is not supported, only [4, 8]");
+    insta::assert_snapshot!(fault(patched("act_bits", json!(8))), @"config.json: quantization_config.act_bits: 8 is not supported, only 16");
+    insta::assert_snapshot!(fault(patched("data_type", json!("mx_fp"))), @r#"config.json: quantization_config.data_type: unknown value "mx_fp""#);
+    insta::assert_snapshot!(fault(patched("packing_format", json!("auto_round:mlx"))), @r#"config.json: quantization_config.packing_format: unknown value "auto_round:mlx""#);
+    let fewer = json!({ Q: { "bits": 2 } });
+    insta::assert_snapshot!(fault(patched("extra_config", fewer)), @"config.json: quantization_config.extra_config.model.layers.0.self_attn.q_proj.bits: 2 is not supported, only [4, 8]");
 }
 
 #[test]

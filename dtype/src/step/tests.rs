@@ -23,6 +23,8 @@ fn lines_name_weights() {
     let encode = Step::Encode { by, made: Encoded::Codes };
     assert_eq!(line(encode, &["a"]), "encode(a, codes of f4e2m1 by Block { rows: 1, cols: 32 })");
     assert_eq!(line(Step::Expect { is: Fact::All(8) }, &["a", "b"]), "expect(a, b all(8))");
+    assert_eq!(line(Step::Times { over: false }, &["a", "b"]), "times(a, b)");
+    assert_eq!(line(Step::Times { over: true }, &["a", "b"]), "times(a, b, over)");
     let dequantise = Step::Dequantise { block: [32, 1], to: DType::F32 };
     assert_eq!(line(dequantise, &["a", "s"]), "dequantise(a, s, blocks of 32 by 1)");
 }
@@ -60,4 +62,25 @@ fn types_follow() {
     let by = Encode { codes: DType::F4E2M1, scales: DType::E8M0, block: [1, 32] };
     let made = Step::Encode { by, made: Encoded::Codes }.value(vec![value(&[4, 33], Elements::Stored)]).unwrap();
     assert_eq!((made.shape.as_slice(), made.elements), (&[4, 17][..], Elements::Made(DType::U8)));
+}
+
+/// Numbers go with scales as they are stored: one with a tensor, as many with a stack.
+#[test]
+fn scales_have_a_number_of_each_tensor() {
+    let times = |of: Value, by: Value| Step::Times { over: true }.value(vec![of, by]);
+    let stack = |shape: &[usize], count| Value::new(shape.to_vec(), Elements::Stored, Stored::Stack(count));
+    let one = |shape: &[usize]| value(shape, Elements::Stored);
+    let made = times(one(&[4, 3]), one(&[1])).expect("f32");
+    assert_eq!((made.shape, made.elements), (vec![4, 3], Elements::Made(DType::F32)));
+    assert_eq!(times(stack(&[2, 4, 3], 2), stack(&[2, 1], 2)).expect("f32").shape, [2, 4, 3]);
+    let refused = [
+        (one(&[4, 3]), one(&[4]), "times.by"),
+        (stack(&[2, 4, 3], 2), one(&[2, 1]), "times.by"),
+        (one(&[2, 4, 3]), one(&[2, 1]), "times.of"),
+        (value(&[4, 3], Elements::Codes(DType::U8)), one(&[1]), "times.of"),
+        (one(&[4, 3]), value(&[1], Elements::Codes(DType::U8)), "times.by"),
+    ];
+    for (of, by, at) in refused {
+        assert_eq!(times(of, by).expect_err("a fault").at, format!(".{at}"));
+    }
 }

@@ -17,6 +17,7 @@ pub(crate) fn step<S: Real>(args: &[&Val<S>], _: Cx, step: &Step) -> Results<S> 
         Step::Unpack { from, to, axis, len, order } => unpack(args, [from, to], axis, len, order),
         Step::Shift { by, .. } => offset(args, by.into()),
         Step::Encode { by, made } => encode(args, by, made),
+        Step::Times { over } => times(args, over),
         Step::Expect { ref is } => expect(args, is),
         Step::Dequantise { block: [rows, cols], .. } => dequantise(args, Block { rows, cols }),
         Step::Scaled { .. } => Err("is no op of graphs".into()),
@@ -106,6 +107,21 @@ fn encode<S: Real>(args: &[&Val<S>], by: Encode, made: Encoded) -> Results<S> {
     let shape = [stack, &by.sizes(made, [*rows, *cols])].concat();
     let matrices = w.data.chunks((rows * cols).max(1));
     one(shape, matrices.flat_map(|matrix| encoded(matrix, by, made, [*rows, *cols])).collect())
+}
+
+/// In f32, as tools have it.
+fn times<S: Real>(args: &[&Val<S>], over: bool) -> Results<S> {
+    let (scales, by) = (args[0].float()?, args[1].float()?);
+    let each = (scales.data.len() / by.data.len().max(1)).max(1);
+    let of = |(scale, by): (&S, f32)| {
+        let scale = scale.get() as f32;
+        S::of(if over { scale / by } else { scale * by }.into())
+    };
+    let tensors = scales.data.chunks(each).zip(&by.data);
+    one(
+        scales.shape.clone(),
+        tensors.flat_map(|(all, by)| all.iter().map(|s| of((s, by.get() as f32))).collect::<Vec<_>>()).collect(),
+    )
 }
 
 fn expect<S: Real>(args: &[&Val<S>], is: &Fact) -> Results<S> {

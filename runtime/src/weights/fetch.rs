@@ -55,7 +55,7 @@ pub(super) fn fetch<'a>(
     let mut one = |part: Piece<'a>| {
         let own = take(bytes_in_file(&part));
         let (float, bytes, stride) = match (part.data, part.codes()) {
-            _ if part.encode.is_some() => encoded(&part, own)?,
+            _ if part.made.is_some() => made(&part, own)?,
             (Tensor::Stored { float, numbers }, _) => {
                 let stride = read(&part, float, numbers, own)?;
                 (float, &*own, stride)
@@ -75,24 +75,24 @@ pub(super) fn fetch<'a>(
         };
         let Some(form) = part.form else {
             let (rows, cols) = (0..part.rows.len(), 0..part.cols.len());
-            return Ok(Piece { data: Tensor::Bytes { float, bytes }, encode: None, stride, rows, cols, ..part });
+            return Ok(Piece { data: Tensor::Bytes { float, bytes }, made: None, stride, rows, cols, ..part });
         };
         let (to, out) = (decoded(&part), take(bytes_decoded(&part)));
         decode::decode(form, Grid { bytes, size: float.size(), stride }, part.skip(), to, out);
         let float = form.codes.map_or(float, |codes| Float::Code(codes.becomes));
         let data = Tensor::Bytes { float, bytes: out };
         let (rows, cols) = (0..to.rows, to.lead..to.lead + to.cols);
-        Ok(Piece { data, form: None, encode: None, stride: to.bytes() * 8 / to.bits, rows, cols, ..part })
+        Ok(Piece { data, form: None, made: None, stride: to.bytes() * 8 / to.bits, rows, cols, ..part })
     };
     parts.into_iter().map(&mut one).collect()
 }
 
-/// What is made of a piece's floats, in memory: its type, itself, and elements of a row.
-fn encoded<'a>(piece: &Piece, out: &'a mut [u8]) -> Result<(Float, &'a [u8], usize), CheckpointError> {
+/// What is made of a piece's numbers, in memory: its type, itself, and elements of a row.
+fn made<'a>(piece: &Piece, out: &'a mut [u8]) -> Result<(Float, &'a [u8], usize), CheckpointError> {
     let [rows, cols] = words(piece);
-    let (float, stride) = (piece.encode.map_or(Float::F32, |encode| encode.float()), cols.len());
-    if let Some(encode) = piece.encode {
-        encode.make(piece, (rows, cols), piece.words_per_row(), out)?;
+    let (float, stride) = (piece.made.map_or(Float::F32, |made| made.float()), cols.len());
+    if let Some(made) = piece.made {
+        made.make(piece, (rows, cols), piece.words_per_row(), out)?;
     }
     Ok((float, out, stride))
 }
@@ -155,8 +155,8 @@ fn words(piece: &Piece) -> [Range<usize>; 2] {
 
 fn bytes_in_file(piece: &Piece) -> usize {
     let [rows, cols] = words(piece);
-    if let Some(encode) = piece.encode {
-        return rows.len() * cols.len() * encode.float().size();
+    if let Some(made) = piece.made {
+        return rows.len() * cols.len() * made.float().size();
     }
     match (piece.data, piece.codes()) {
         (Tensor::Stored { float, .. }, _) => {
@@ -181,10 +181,10 @@ fn read_stride(piece: &Piece, float: Float) -> usize {
 
 /// How a piece lies once it is decoded.
 fn decoded(piece: &Piece) -> Rows {
-    let encoded = piece.encode.map(|encode| encode.float().size() * 8);
+    let made = piece.made.map(|made| made.float().size() * 8);
     let bits = match (piece.codes(), piece.data) {
         (Some(codes), _) => codes.becomes.bits(),
-        _ if encoded.is_some() => encoded.unwrap_or(8),
+        _ if made.is_some() => made.unwrap_or(8),
         (None, Tensor::Stored { float, .. } | Tensor::Bytes { float, .. }) => float.size() * 8,
         (None, _) => 8,
     };
@@ -195,7 +195,7 @@ fn decoded(piece: &Piece) -> Rows {
 fn bytes_decoded(piece: &Piece) -> usize {
     let to = decoded(piece);
     match (piece.form, piece.data) {
-        (Some(_), _) if piece.encode.is_some() => to.rows * to.bytes(),
+        (Some(_), _) if piece.made.is_some() => to.rows * to.bytes(),
         (Some(_), Tensor::Stored { .. } | Tensor::Bytes { .. }) => to.rows * to.bytes(),
         (Some(Form { codes: Some(_), .. }), Tensor::Random(_)) => to.rows * to.bytes(),
         _ => 0,

@@ -8,7 +8,7 @@ use super::pack::Piece;
 use super::parts::names;
 use super::told::check_numbers;
 use super::{Rank, Report, Sink, are_loaded, check_type, resolve, tasks};
-use crate::checkpoint::{CheckpointError, Float, OnDevice, Source, Tensor};
+use crate::checkpoint::{CheckpointError, Float, OnDevice, Source, Tensor, are_alike};
 use crate::device::DeviceBuffer;
 use crate::error::Error;
 use crate::memory::Buffer;
@@ -241,7 +241,7 @@ impl Loading {
         let (stored, name) = (name, &*self.names.name(name));
         let twin = || self.embedding().filter(|_| self.names.is_tied_head(name)).map(|(_, wanted)| wanted);
         match self.tensors.get(name).or_else(twin) {
-            Some(wanted) if wanted.shape == shape => Ok(true),
+            Some(wanted) if are_alike(shape, &wanted.shape) => Ok(true),
             Some(Wanted { shape: want, .. }) => {
                 Err(CheckpointError::Shape { name: stored.to_owned(), found: shape.to_vec(), want: want.clone() })
             }

@@ -320,7 +320,7 @@ fn whole(data: Tensor<'_>, rows: usize, cols: usize) -> Piece<'_> {
         data,
         offset: 0.0,
         form,
-        encode: None,
+        made: None,
         scales: None,
         width,
         stride,

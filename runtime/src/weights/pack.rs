@@ -5,7 +5,7 @@
 //! the part of the panel being written stays in the first-level cache.
 use super::decode::Form;
 use super::dequantise::Scales;
-use super::encode::Encoding;
+use super::making::Making;
 use super::parts::Name;
 use crate::checkpoint::{Float, Tensor};
 use atomc_artifact::manifest::{DType, Layout, Weight};
@@ -27,8 +27,8 @@ pub(super) struct Piece<'a> {
     pub offset: f32,
     /// How the tensor has its numbers, if not as the weight has them.
     pub form: Option<Form>,
-    /// What is made of the tensor's floats before all else; rows and columns are those of that.
-    pub encode: Option<Encoding>,
+    /// What is made of the tensor's numbers before all else; rows and columns are those of that.
+    pub made: Option<Making<'a>>,
     /// What its codes are multiplied with, if the weight has floats in their place.
     pub scales: Option<Arc<Scales<'a>>>,
     /// Elements of a row of the tensor.

@@ -1,10 +1,11 @@
 //! Which parts of which tensors a weight is made of: the expression of its plan, worked out for a
 //! rank.
-use super::Rank;
 use super::decode::{Codes, Form};
 use super::encode::Encoding;
+use super::making::{Making, Times};
 use super::pack::Piece;
-use crate::checkpoint::Tensor;
+use super::{Rank, present};
+use crate::checkpoint::{CheckpointError, Source, Tensor};
 use atomc_artifact::manifest::{DType, Encode, Encoded, Fact, Order, STAR, WeightExpr, Whole, nth_name};
 use std::borrow::Cow;
 use std::collections::BTreeSet;
@@ -69,6 +70,16 @@ pub(super) struct Part<'a> {
     codes: Option<Unpacked>,
     /// What is made of the origin's floats before all else.
     encode: Option<(Encode, Encoded)>,
+    /// What the origin's scales are multiplied with, or divided by, before all else.
+    times: Option<Number<'a>>,
+}
+
+/// A tensor of one number, and whether it divides others.
+#[derive(Clone, Debug)]
+struct Number<'a> {
+    name: Name<'a>,
+    shape: Cow<'a, [usize]>,
+    over: bool,
 }
 
 /// The types of the origin's words and of their codes, and the change of each code.
@@ -159,6 +170,7 @@ pub(super) fn parts<'a>(expr: &'a WeightExpr, rank: Rank, is_whole: &dyn Fn(&Who
             }
             WeightExpr::Shift { by, to, .. } => next(&mut of).shifted(by, to),
             WeightExpr::Encode { by, made, .. } => next(&mut of).encoded(by, made),
+            WeightExpr::Times { over, .. } => next(&mut of).times(over, next(&mut of)),
             WeightExpr::Expect { ref is, .. } => next(&mut of).told(is, next(&mut of)),
             WeightExpr::Scaled { block, .. } => next(&mut of).scaled(block, next(&mut of), of.next()),
             WeightExpr::Dequantise { block, .. } => {
@@ -188,6 +200,7 @@ impl<'a> Value<'a> {
             if let Origin::Tensor { name, .. } = part.origin {
                 all.insert(name.text().into_owned());
             }
+            all.extend(part.number().map(|name| name.text().into_owned()));
         }
         for Scaled { codes, scale, zero, .. } in &self.scaled {
             [codes, scale].into_iter().chain(zero).for_each(|value| value.add_names(all));
@@ -196,7 +209,7 @@ impl<'a> Value<'a> {
 
     fn all(origin: Origin<'a>, shape: Vec<usize>) -> Value<'a> {
         let axes = shape.iter().map(|&size| Axis::all(size)).collect();
-        let part = Part { origin, offset: 0.0, axes, turned: false, codes: None, encode: None };
+        let part = Part { origin, offset: 0.0, axes, turned: false, codes: None, encode: None, times: None };
         Value { shape, parts: vec![part], told: Vec::new(), scaled: Vec::new(), dequantised: false }
     }
 
@@ -205,7 +218,7 @@ impl<'a> Value<'a> {
         let one = |number| {
             let origin = Origin::Tensor { name: Name::Nth(name, number), shape: shape.into() };
             let axes = Axis::of_stack(number, shape);
-            Part { axes, origin, offset: 0.0, turned: false, codes: None, encode: None }
+            Part { axes, origin, offset: 0.0, turned: false, codes: None, encode: None, times: None }
         };
         let parts = (0..count).map(one).collect();
         let shape = [&[count], shape].concat();
@@ -292,6 +305,16 @@ impl<'a> Value<'a> {
             let whole = part.axes[last..].iter_mut().zip(sizes).filter(|(axis, _)| axis.len == axis.size);
             whole.for_each(|(axis, size)| (axis.size, axis.len) = (size, size));
             part.encode = Some((by, made));
+        }
+        self
+    }
+
+    /// Scales of tensors, and the number of each.
+    fn times(mut self, over: bool, by: Value<'a>) -> Value<'a> {
+        for (part, by) in self.parts.iter_mut().zip(by.parts) {
+            if let Origin::Tensor { name, shape } = by.origin {
+                part.times = Some(Number { name, shape, over });
+            }
         }
         self
     }
@@ -386,12 +409,29 @@ impl Axis {
     }
 }
 
-impl Part<'_> {
+impl<'a> Part<'a> {
+    /// The tensor with the number of its scales, if they have one.
+    pub fn number(&self) -> Option<Name<'a>> {
+        self.times.as_ref().map(|number| number.name)
+    }
+
+    /// How its scales are made of those of the origin, as far as the source has their number.
+    pub fn times<'t>(
+        &self,
+        source: &'t dyn Source,
+        missing: &mut BTreeSet<String>,
+    ) -> Result<Option<Times<'t>>, CheckpointError> {
+        let Some(Number { name, shape, over }) = &self.times else { return Ok(None) };
+        let Some(by) = present(source.tensor(&name.text(), shape), missing)? else { return Ok(None) };
+        by.check_becomes(DType::F32, name)?;
+        Ok(Some(Times { by, over: *over }))
+    }
+
     /// The type that the origin's numbers must be of for those of this type.
     pub fn stored(&self, dtype: DType) -> DType {
-        // Of any floats.
-        let floats = self.encode.map(|_| DType::F32);
-        floats.unwrap_or_else(|| self.codes.map_or(dtype, |codes| codes.from))
+        // Of any floats, or scales of e4m3.
+        let made = self.encode.map(|_| DType::F32).or(self.times.as_ref().map(|_| DType::F8E4M3));
+        made.unwrap_or_else(|| self.codes.map_or(dtype, |codes| codes.from))
     }
 
     /// Whether the origin's numbers are words of several.
@@ -400,7 +440,12 @@ impl Part<'_> {
     }
 
     /// The part as rectangles of its origin, which has these numbers, in a weight of this shape.
-    pub fn pieces<'t>(&self, name: Name<'t>, data: Tensor<'t>, shape: &[usize]) -> Vec<Piece<'t>> {
+    pub fn pieces<'t>(
+        &self,
+        name: Name<'t>,
+        (data, times): (Tensor<'t>, Option<Times<'t>>),
+        shape: &[usize],
+    ) -> Vec<Piece<'t>> {
         // A vector is a row.
         let (outer, rows, cols) = match &self.axes[..] {
             [outer @ .., rows, cols] => (outer, rows, cols),
@@ -432,7 +477,7 @@ impl Part<'_> {
                 data,
                 offset: self.offset,
                 form: self.form(),
-                encode: self.encoding(),
+                made: self.encoding().map(Making::Encode).or(times.map(Making::Times)),
                 scales: None,
                 width,
                 stride,

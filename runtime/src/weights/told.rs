@@ -1,6 +1,7 @@
 //! Checks a checkpoint against the assumptions of the weight plan: tensors that only describe how
 //! others are stored, scales, and codes that must not be NaN.
 use super::fetch::fetch;
+use super::making::Making;
 use super::pack::{self, Piece, RUN};
 use super::parts::{Name, Origin, Part, Scaled, Told, Value};
 use super::present;
@@ -113,7 +114,7 @@ fn check_scales<'a>(
     let zeros = scaled.zero.as_ref().map(|zero| of(zero)).transpose()?;
     let (Some(scales), Some(codes)) = (scales, codes) else { return Ok(()) };
     // Scales that are quantised here pass.
-    if scales.iter().any(|piece| piece.encode.is_some()) {
+    if scales.iter().any(|piece| matches!(piece.made, Some(Making::Encode(_)))) {
         return Ok(());
     }
     let zeros = zeros.flatten();
@@ -216,7 +217,8 @@ fn pieces<'a>(
                 Some(data) => (name, data),
             },
         };
-        pieces.extend(part.pieces(name, data, shape));
+        let by = part.times(source, missing)?;
+        pieces.extend(part.pieces(name, (data, by), shape));
     }
     Ok(Some(pieces))
 }
