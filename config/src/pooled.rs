@@ -300,7 +300,7 @@ mod tests {
         attn.wo_a: f8e4m3 with scales of f32 for blocks of 128 by 128, stored as codes with scale, a number for each block, rows as f8e4m3 with scales rounded up to powers of two for groups of 128 columns
         attn.indexer.wq_b: f8e4m3 with scales of f32 for blocks of 128 by 128, stored as codes with scale, a number for each block, rows as f8e4m3 with scales rounded up to powers of two for groups of 128 columns
         ffn.shared_experts.w1: f8e4m3 with scales of f32 for blocks of 128 by 128, stored as codes with scale, a number for each block, rows as f8e4m3 with scales rounded up to powers of two for groups of 128 columns
-        ffn.experts.7.w2: f4e2m1 with scales of e8m0 for groups of 32 columns, stored as pairs of codes in weight with scale, rows as f8e4m3 with scales rounded up to powers of two for groups of 128 columns
+        ffn.experts.7.w2: f4e2m1 with scales of e8m0 for groups of 32 columns, stored as pairs of codes in weight with scale
         attn.compressor.wkv: floats
         attn.indexer.compressor.wgate: floats
         attn.indexer.weights_proj: floats
