@@ -121,6 +121,7 @@ const TARGETS: &[&str] = &[
 /// Rooms of the GPUs' schedules, in the same way.
 const ROOMS: &[&str] = &[
     "machine",
+    "keys",
     "launch",
     "pack",
     "step_inputs",

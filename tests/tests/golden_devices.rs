@@ -282,14 +282,19 @@ fn rows_of_blocks_are_right(target: &str) {
     for case in &cases {
         let tokens = case.tokens(0);
         for mut engine in engines(case, target) {
-            for size in [tokens.len(), 5, 1] {
+            // An emulated chip takes most of its time for steps of few tokens.
+            let alone = tokens_alone(target).min(tokens.len());
+            let sizes = if alone == tokens.len() { &[tokens.len(), 5, 1][..] } else { &[tokens.len(), 5] };
+            for &size in sizes {
                 let sequence = engine.add_sequence();
                 let logits = fed(&mut engine, sequence, &tokens, size);
                 is_near(case, 0, (0, &logits), &format!("in pieces of {size}"));
                 engine.drop_sequence(sequence).expect("a live sequence");
             }
-            let (guessing, mut logits) = (engine.add_sequence(), vec![]);
-            for (from, token) in tokens.iter().enumerate() {
+            let guessing = engine.add_sequence();
+            let begin = tokens.len() - alone;
+            let mut logits = fed(&mut engine, guessing, &tokens[..begin], tokens.len());
+            for (from, token) in tokens.iter().enumerate().skip(begin) {
                 let wrong: Vec<u32> = (1..5).map(|i| (token + i) % case.config.vocab as u32).collect();
                 fed(&mut engine, guessing, &wrong, wrong.len());
                 assert_eq!(engine.rewind(guessing, from).expect("a sequence"), from, "{}", case.name);

@@ -8,6 +8,7 @@ mod attention;
 mod exchange;
 mod experts;
 mod gemm;
+mod keys;
 mod launch;
 mod machine;
 mod pack;

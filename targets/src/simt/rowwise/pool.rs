@@ -5,8 +5,8 @@ use atomc_ir::{DType, Diagnostic, Op, Value};
 use crate::code::{Int, Vector};
 use crate::math;
 use crate::row::{At, Col, Operand, unsupported};
+use crate::simt::keys::Keys;
 use crate::simt::launch::Kernel;
-use crate::simt::sparse::Keys;
 
 /// The score of no token: below every real one.
 const NONE: f64 = -1e30;

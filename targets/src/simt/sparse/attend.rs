@@ -7,13 +7,14 @@ use atomc_artifact::manifest;
 use atomc_ir::{CacheType, DType, Diagnostic, Family, Value};
 use inkwell::values::FloatValue;
 
-use super::{Keys, THREADS, takes};
+use super::{THREADS, takes};
 use crate::cache::Cache;
 use crate::code::{Int, Ptr, Vector, carried};
 use crate::kernel::{Attending, List, Results, Seen};
 use crate::row::Threads as _;
 use crate::row::{At, Col, Operand, Team, unsupported};
 use crate::schedule::{Schedule, WhyNot};
+use crate::simt::keys::Keys;
 use crate::simt::launch::{self, Kernel, Setup};
 use crate::simt::machine::{self, Gpu};
 use crate::{KernelSpec, Tasks};

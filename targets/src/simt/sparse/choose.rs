@@ -17,12 +17,13 @@ use atomc_ir::{Diagnostic, Family, Op};
 use inkwell::IntPredicate;
 use inkwell::values::FloatValue;
 
-use super::{Keys, THREADS, takes};
+use super::{THREADS, takes};
 use crate::cache::Cache;
 use crate::choice::{self, ABOVE_ALL, Choice, DIGITS};
 use crate::code::{Any, Int, Ptr, carried};
 use crate::row::{At, Col, Operand, unsupported};
 use crate::schedule::{Schedule, WhyNot};
+use crate::simt::keys::Keys;
 use crate::simt::launch::{self, COUNTERS, Kernel, Setup};
 use crate::simt::machine::Gpu;
 use crate::simt::machine::fragment::{Fragment, Matrix, VEC16};
