@@ -860,8 +860,14 @@ fn weights_are_quantised_while_they_are_loaded() {
     let args = |quant: &'static str| ["compile", MODEL, "--quant", quant, "-o", "x.atomc"];
     let refused = bench.fail(1, &args("fp9"));
     assert!(refused.contains("--quant fp9: unknown scheme \"fp9\""), "{refused}");
-    let refused = bench.fail(1, &args("int4-g128"));
+    let refused = bench.fail(1, &args("*.down_proj=int4-g128"));
     assert!(refused.contains("groups of 128 columns do not divide rows of"), "{refused}");
+    // A scheme alone leaves what it does not fit, and says so.
+    let left = bench.run(&args("int4-g128"));
+    let said = String::from_utf8_lossy(&left.stderr);
+    let told =
+        "--quant leaves model.layers.*.mlp.down_proj as they are: groups of 128 columns do not divide rows of 96";
+    assert!(left.status.success() && said.contains(told), "{said}");
     bench.write("c/config.json", config(json!({ "quantization_config": { "quant_method": "fp8" } })));
     let refused = bench.fail(1, &["compile", "c", "--quant", "fp8", "-o", "x.atomc"]);
     assert!(refused.contains("--quant: the checkpoint is quantised already"), "{refused}");
