@@ -158,7 +158,9 @@ fn error_is_that_of_the_type(target: &str, wanted: impl Fn(&Case) -> bool) {
 /// chooses between them, and the rest is as far off as if all were wrong. Trained models, which
 /// have decided routers, and trials of kernels test the types of 16 bits.
 fn experts_are_right(target: &str, wanted: impl Fn(&Case) -> bool) {
-    let mut cases: Vec<Case> = cases_of_experts().into_iter().filter(wanted).collect();
+    // Those of several streams have a test of their own on chips.
+    let is_here = |case: &Case| target == "host" || !case.has_streams();
+    let mut cases: Vec<Case> = cases_of_experts().into_iter().filter(is_here).filter(wanted).collect();
     cases.iter_mut().for_each(|case| case.config.dtype = DType::F32);
     error_is_at_most(target, cases, 0.02);
 }

@@ -146,10 +146,11 @@ fn attend_part([heads, dim]: [usize; 2], [window, every, k]: [usize; 3]) -> Stri
 #[test]
 fn parts_of_attention() {
     let runs = [run(0, 5), run(90, 2), run(11, 1)];
-    for dims in [[4, 24], [20, 512]] {
-        for seen in [[12, 1, 0], [0, 1, 0], [0, 4, 0], [0, 4, 8]] {
-            check_wide(&attend_part(dims, seen), Family::AttendListed, &runs);
-        }
+    for seen in [[12, 1, 0], [0, 1, 0], [0, 4, 0], [0, 4, 8]] {
+        check_wide(&attend_part([4, 24], seen), Family::AttendListed, &runs);
+    }
+    for seen in [[12, 1, 0], [0, 4, 8]] {
+        check_wide(&attend_part([20, 512], seen), Family::AttendListed, &runs);
     }
 }
 
