@@ -156,14 +156,17 @@ impl Quantisation {
     /// How a module's weight is quantised, if it is. Writers of files spell its name in one of
     /// these ways.
     pub fn scheme(&self, spelled: &[impl AsRef<str>]) -> Option<&Scheme> {
-        let is_of = |names: &Names| spelled.iter().any(|module| names.has(module.as_ref()));
-        self.rules.iter().find(|(names, _)| is_of(names))?.1.as_ref()
+        self.rule(spelled)?.1.as_ref()
     }
 
     /// Whether the rule of a module is one that names it, not the one of all products.
     pub fn names(&self, spelled: &[impl AsRef<str>]) -> bool {
-        let is_of = |names: &Names| spelled.iter().any(|module| names.has(module.as_ref()));
-        self.rules.iter().find(|(names, _)| is_of(names)).is_some_and(|(names, _)| !names.are_layers())
+        self.rule(spelled).is_some_and(|(names, _)| !names.are_layers())
+    }
+
+    /// The rule of a module: the first that has it.
+    fn rule(&self, spelled: &[impl AsRef<str>]) -> Option<&(Names, Option<Scheme>)> {
+        self.rules.iter().find(|(names, _)| spelled.iter().any(|module| names.has(module.as_ref())))
     }
 
     /// The fewest columns that share a scale, if some do in groups.

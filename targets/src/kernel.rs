@@ -1,9 +1,10 @@
 //! The beginning of every family's kernels: the parameters, found in the argument array.
 use atomc_ir::{Diagnostic, Dim, Op, Shape, Type, Value};
+use inkwell::values::FloatValue;
 
 use crate::cache::{Batch, Cache};
 use crate::code::{Code, Int, Ptr};
-use crate::row::{Operand, Rows, unsupported};
+use crate::row::{At, Col, Operand, Rows, unsupported};
 use crate::{KernelSpec, Tasks};
 
 /// A kernel's body with its operands, results, cache and batch.
@@ -124,7 +125,11 @@ pub struct Seen<'c> {
     pub is_part: bool,
 }
 
+/// The highest score of no key, as the op has it.
+const NO_KEY: f64 = -1e30;
+
 /// The results of attention: its own, and of a part the highest scores and the sums.
+#[derive(Clone, Copy)]
 pub struct Results<'k, 'c> {
     pub out: &'k Operand<'c>,
     pub stats: Option<&'k Operand<'c>>,
@@ -156,6 +161,25 @@ enum From<'c> {
     Memory(Ptr<'c>, usize),
     /// The first of consecutive ones.
     First(Int<'c>),
+}
+
+impl<'c> Results<'_, 'c> {
+    /// Stores the highest score of a token's head and the sum of its weights, if the result is of a
+    /// part of attention. Without a key, which `sum` says, the score is below every real one.
+    pub fn store_stats(
+        &self,
+        rows: &Rows<'_, 'c>,
+        (token, head): (Int<'c>, Int<'c>),
+        [score, sum]: [FloatValue<'c>; 2],
+    ) {
+        let (c, Some(stats)) = (rows.code, self.stats) else { return };
+        let heads = stats.ty.shape.row().unwrap_or(0) / 2;
+        let has_keys = c.float(c.number(0.0)).less(sum);
+        let score = c.pick(has_keys, score, c.number(NO_KEY)).into_float_value();
+        for (col, v) in [(head, score), (head + heads, sum)] {
+            c.store(rows.address(stats, At { row: token, head: None, col: Col::Var(col) }), v, 4);
+        }
+    }
 }
 
 impl<'c> Seen<'c> {

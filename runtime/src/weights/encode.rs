@@ -39,15 +39,9 @@ impl Encoding {
         }
     }
 
-    /// Makes rows of a result: `rows` and `cols` are ranges of elements, with `stride` elements
-    /// from one row to the next.
-    pub fn make(
-        &self,
-        piece: &Piece,
-        (rows, cols): (Range<usize>, Range<usize>),
-        stride: usize,
-        out: &mut [u8],
-    ) -> Result<(), CheckpointError> {
+    /// Makes rows and columns of a piece, which are those of what is made.
+    pub fn make(&self, piece: &Piece, [rows, cols]: [Range<usize>; 2], out: &mut [u8]) -> Result<(), CheckpointError> {
+        let stride = piece.words_per_row();
         let [_, width] = self.by.sizes(self.made, [self.rows, self.cols]);
         let [height, block] = self.by.block;
         let numbers = match self.made {

@@ -89,10 +89,10 @@ pub(super) fn fetch<'a>(
 
 /// What is made of a piece's numbers, in memory: its type, itself, and elements of a row.
 fn made<'a>(piece: &Piece, out: &'a mut [u8]) -> Result<(Float, &'a [u8], usize), CheckpointError> {
-    let [rows, cols] = words(piece);
-    let (float, stride) = (piece.made.map_or(Float::F32, |made| made.float()), cols.len());
+    let words = words(piece);
+    let (float, stride) = (piece.made.map_or(Float::F32, |made| made.float()), words[1].len());
     if let Some(made) = piece.made {
-        made.make(piece, (rows, cols), piece.words_per_row(), out)?;
+        made.make(piece, words, out)?;
     }
     Ok((float, out, stride))
 }
@@ -136,7 +136,7 @@ impl Piece<'_> {
     }
 
     /// Words from one row of the tensor to the next.
-    fn words_per_row(&self) -> usize {
+    pub(super) fn words_per_row(&self) -> usize {
         self.stride / self.in_word()[1]
     }
 

@@ -31,31 +31,18 @@ impl Making<'_> {
         }
     }
 
-    /// Makes rows of a result: `rows` and `cols` are ranges of elements, with `stride` elements
-    /// from one row to the next.
-    pub fn make(
-        &self,
-        piece: &Piece,
-        (rows, cols): (Range<usize>, Range<usize>),
-        stride: usize,
-        out: &mut [u8],
-    ) -> Result<(), CheckpointError> {
+    /// Makes rows and columns of a piece, which are those of what is made.
+    pub fn make(&self, piece: &Piece, words: [Range<usize>; 2], out: &mut [u8]) -> Result<(), CheckpointError> {
         match self {
-            Making::Encode(encode) => encode.make(piece, (rows, cols), stride, out),
-            Making::Times(times) => times.make(piece, (rows, cols), stride, out),
+            Making::Encode(encode) => encode.make(piece, words, out),
+            Making::Times(times) => times.make(piece, words, out),
         }
     }
 }
 
 impl Times<'_> {
-    fn make(
-        &self,
-        piece: &Piece,
-        (rows, cols): (Range<usize>, Range<usize>),
-        stride: usize,
-        out: &mut [u8],
-    ) -> Result<(), CheckpointError> {
-        let by = number(self.by)?;
+    fn make(&self, piece: &Piece, [rows, cols]: [Range<usize>; 2], out: &mut [u8]) -> Result<(), CheckpointError> {
+        let (by, stride) = (number(self.by)?, piece.words_per_row());
         let mut own = vec![0; cols.len()];
         for (row, out) in rows.zip(out.chunks_exact_mut(cols.len() * size_of::<f32>())) {
             let first = row * stride + cols.start;

@@ -27,13 +27,10 @@ pub type Fragments<'f, 'c> = Box<dyn Fn(usize) -> Fragment<'c> + 'f>;
 pub struct Attention<'k, 'a, 'c> {
     pub kernel: &'k Kernel<'a, 'c>,
     pub cache: &'k Cache<'c>,
-    pub out: &'k Operand<'c>,
-    /// Where the highest scores and the sums go, of a part of attention.
-    pub stats: Option<&'k Operand<'c>>,
+    pub results: Results<'k, 'c>,
     /// The quantised result, if the kernel quantises, and the columns of a scale.
     pub codes: Option<(Value, usize)>,
     pub heads: usize,
-    pub window: usize,
     pub matrix: Matrix<'a, 'c>,
     pub accumulator: Accumulator<'a, 'c>,
     pub stored: Stored,
@@ -71,7 +68,7 @@ impl<'k, 'a, 'c> Attention<'k, 'a, 'c> {
             _ => None,
         };
         let codes = coded.and_then(|(stored, _)| Some((stored, kernel.rows.scaled_group(stored)?)));
-        let Results { out, stats } = match (coded, codes) {
+        let results = match (coded, codes) {
             (Some((stored, out)), Some(_)) => {
                 attending.is_stored_as(&kernel.rows, graph.operands(stored.node)[0])?;
                 Results { out, stats: None }
@@ -86,11 +83,9 @@ impl<'k, 'a, 'c> Attention<'k, 'a, 'c> {
         Ok(Attention {
             kernel,
             cache,
-            out,
-            stats,
+            results,
             codes,
             heads,
-            window: seen.window,
             place: matrix.place(),
             half: matrix.place().share,
             accumulator: Accumulator::small(matrix),
@@ -121,18 +116,14 @@ impl<'k, 'a, 'c> Attention<'k, 'a, 'c> {
 
     /// Stores the highest score and the sum of a head, if the result is of a part of attention: as
     /// exponentials want them.
-    pub fn store_stats(&self, (token, head): (Int<'c>, Int<'c>), [top, sum]: [FloatValue<'c>; 2]) {
-        let (c, Some(stats)) = (self.code(), self.stats) else { return };
-        let score = (c.float(top) * c.number(self.factor * std::f64::consts::LN_2)).v;
-        let score = c.pick(self.has_keys(sum), score, self.lowest());
-        for (col, v) in [(head, score.into_float_value()), (head + self.heads, sum)] {
-            c.store(self.kernel.rows.address(stats, At { row: token, head: None, col: Col::Var(col) }), v, 4);
-        }
+    pub fn store_stats(&self, place: (Int<'c>, Int<'c>), [top, sum]: [FloatValue<'c>; 2]) {
+        let score = self.code().float(top) * self.code().number(self.factor * std::f64::consts::LN_2);
+        self.results.store_stats(&self.kernel.rows, place, [score.v, sum]);
     }
 
     /// Zeros behind the sums of some tokens, by all threads together.
     fn pad_stats(&self, (first, count): (Int<'c>, Int<'c>), threads: usize) {
-        let (c, rows, Some(stats)) = (self.code(), &self.kernel.rows, self.stats) else { return };
+        let (c, rows, Some(stats)) = (self.code(), &self.kernel.rows, self.results.stats) else { return };
         let (width, padded) = (2 * self.heads, rows.padded(stats));
         c.repeat(c.thread(), count * (padded - width), threads, |i| {
             let (row, col) = (first + i / (padded - width).max(1), i % (padded - width).max(1) + width);
@@ -410,7 +401,7 @@ impl<'k, 'a, 'c> Attention<'k, 'a, 'c> {
     pub fn pad(&self, first: Int<'c>, count: Int<'c>, threads: usize) {
         let (c, rows) = (self.code(), &self.kernel.rows);
         self.pad_stats((first, count), threads);
-        let (width, padded) = (self.heads * self.cache.ty.value_dim, rows.padded(self.out));
+        let (width, padded) = (self.heads * self.cache.ty.value_dim, rows.padded(self.results.out));
         if width == padded {
             return;
         }
@@ -419,14 +410,14 @@ impl<'k, 'a, 'c> Attention<'k, 'a, 'c> {
         c.repeat(c.thread(), count * vectors, threads, |i| {
             let col = i % vectors * self.lanes + width;
             let at = At { row: first + i / vectors, head: None, col: Col::Var(col) };
-            c.store_floats(rows.address(self.out, at), c.zero(), self.out.ty.dtype);
+            c.store_floats(rows.address(self.results.out, at), c.zero(), self.results.out.ty.dtype);
         });
     }
 
     /// The first key that a query at a position sees.
     pub fn first_key(&self, position: Int<'c>) -> Int<'c> {
         let c = self.code();
-        match self.window {
+        match self.seen.window {
             0 => c.int(0),
             w => c.larger(position - (w - 1), 0),
         }
@@ -435,11 +426,11 @@ impl<'k, 'a, 'c> Attention<'k, 'a, 'c> {
     /// The address of columns of a head in a row of the result.
     pub fn result(&self, token: Int<'c>, head: Int<'c>, col: Int<'c>) -> Ptr<'c> {
         let col = head * self.cache.ty.value_dim + col;
-        self.kernel.rows.address(self.out, At { row: token, head: None, col: Col::Var(col) })
+        self.kernel.rows.address(self.results.out, At { row: token, head: None, col: Col::Var(col) })
     }
 
     pub fn out_type(&self) -> DType {
-        self.out.ty.dtype
+        self.results.out.ty.dtype
     }
 }
 

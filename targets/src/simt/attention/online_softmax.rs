@@ -85,7 +85,7 @@ impl<'c> Attention<'_, '_, 'c> {
         let end = after + 1;
         let never = c.lit(f64::NEG_INFINITY);
         let scores = c.choose(c.below(&keys, end), scores, never);
-        match self.window {
+        match self.seen.window {
             0 => scores,
             w => c.choose(c.below(&keys, end - w), never, scores),
         }

@@ -246,7 +246,7 @@ impl<'t, 'k, 'a, 'c> Tile<'t, 'k, 'a, 'c> {
         let (a, c, keys) = (self.attention, self.attention.code(), self.keys());
         let end = self.last + 1;
         let late = (self.position + 1) / keys;
-        if a.window == 0 {
+        if a.seen.window == 0 {
             return vec![(self.first, late, false), (late, end, true)];
         }
         let last_position = self.position + (self.count - 1);

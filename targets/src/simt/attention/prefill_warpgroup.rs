@@ -303,7 +303,7 @@ impl<'r, 'k, 'a, 'c> Group<'r, 'k, 'a, 'c> {
         let (c, a) = (self.code(), self.attention);
         let keys = a.cache.layout.block_tokens;
         let late = c.larger((tile.position + 1) / keys, next);
-        if a.window == 0 {
+        if a.seen.window == 0 {
             return vec![(next, late, false), (late, tile.end, true)];
         }
         let last = tile.position + (tile.count - 1);

@@ -55,8 +55,8 @@ impl<'c> Attention<'_, '_, 'c> {
         for (i, score) in scores.iter_mut().enumerate() {
             let (key, after) = (i / 4 * 8 + i % 2, after[i / 2 % 2]);
             let mut hidden = c.compare(IntPredicate::SGT, key, after);
-            if self.window > 0 {
-                let early = c.compare(IntPredicate::SLE, key, after - self.window);
+            if self.seen.window > 0 {
+                let early = c.compare(IntPredicate::SLE, key, after - self.seen.window);
                 hidden = hidden | early;
             }
             *score = c.pick(hidden, never, *score).into_float_value();

@@ -82,10 +82,6 @@ fn axes(graph: &Graph, v: Value) -> Vec<usize> {
     axes
 }
 
-fn is_table(graph: &Graph, v: Value) -> bool {
-    matches!(graph.op(v.node), Op::RopeTable { .. })
-}
-
 fn is_argmax(graph: &Graph, v: Value) -> bool {
     matches!(graph.op(v.node), Op::Argmax {})
 }
@@ -101,10 +97,6 @@ fn is_weights(graph: &Graph, v: Value) -> bool {
 
 fn is_mix(graph: &Graph, v: Value) -> bool {
     matches!(graph.op(v.node), Op::Mix {})
-}
-
-fn is_pool(graph: &Graph, v: Value) -> bool {
-    matches!(graph.op(v.node), Op::Pool { .. })
 }
 
 /// Whether a norm is over the whole row, or its squares are.
@@ -162,54 +154,46 @@ fn emit<'c>(setup: &Setup<'c>, spec: &KernelSpec) -> launch::Made<'c> {
         launch::when_in_step(c, spec, &kernel, row, || {
             c.set_lanes(vector(spec.body));
             for (v, out) in &kernel.outputs {
-                if is_table(spec.body, *v) {
-                    store_table(&kernel, *v, out, row, threads)?;
-                    continue;
-                }
-                if matches!(spec.body.op(v.node), Op::Growth { .. }) {
-                    store_growth(&kernel, *v, out, row)?;
-                    continue;
-                }
-                let team = c.group_team(threads, exchange);
-                if route::is_route(spec.body, *v) {
-                    if is_first(&kernel, *v) {
-                        route::store(&kernel, *v, row)?;
-                    }
-                    continue;
-                }
-                if is_argmax(spec.body, *v) {
-                    argmax::store(&kernel, spec.body.operands(v.node)[0], out, row, team)?;
-                    continue;
-                }
-                if is_squares(spec.body, *v) {
-                    store_squares(&kernel, *v, out, row, team)?;
-                    continue;
-                }
-                if is_weights(spec.body, *v) {
-                    if is_first(&kernel, *v) {
-                        streams::store(&kernel, *v, row, team)?;
-                    }
-                    continue;
-                }
-                if is_pool(spec.body, *v) {
-                    pool::store(&kernel, *v, out, row, threads)?;
-                    continue;
-                }
-                if kernel.rows.scaled_group(*v).is_some() {
-                    store_codes(&kernel, *v, out, row, team)?;
-                    continue;
-                }
-                let inner = through_reshape(&kernel.rows, *v)?;
-                match heads(&kernel.rows.shape(inner)?.shape) {
-                    Some((count, dim)) => store_heads(&kernel, inner, out, row, (count, dim, threads))?,
-                    None => store_flat(&kernel, *v, out, row, team)?,
-                }
+                store(&kernel, *v, out, row, c.group_team(threads, exchange))?;
             }
             write_caches(&kernel, row, threads)
         })?;
         kernel.row_tasks(1, 1)
     };
     Ok((code, manifest::Kernel::simt(tasks, threads)))
+}
+
+/// Stores a result of a row, by all threads.
+fn store<'a, 'c>(
+    kernel: &Kernel<'a, 'c>,
+    v: Value,
+    out: &Operand<'c>,
+    row: Int<'c>,
+    team: Team<'a, 'c>,
+) -> Result<(), Diagnostic> {
+    let rows = &kernel.rows;
+    match rows.graph.op(v.node) {
+        Op::RopeTable { .. } => store_table(kernel, v, out, row, team.size),
+        Op::Growth { .. } => store_growth(kernel, v, out, row),
+        Op::Route { .. } | Op::RouteGiven { .. } | Op::Sinkhorn { .. } if !is_first(kernel, v) => Ok(()),
+        Op::Route { .. } => route::store(kernel, v, row),
+        Op::RouteGiven { .. } => route::store_given(kernel, v, row),
+        Op::Sinkhorn { .. } => streams::store(kernel, v, row, team),
+        Op::Pool { .. } => pool::store(kernel, v, out, row, team.size),
+        Op::Argmax {} => argmax::store(kernel, rows.graph.operands(v.node)[0], out, row, team),
+        Op::Squares {} => store_squares(kernel, v, out, row, team),
+        _ if rows.scaled_group(v).is_some() => store_codes(kernel, v, out, row, team),
+        _ => {
+            let inner = through_reshape(rows, v)?;
+            match heads(&rows.shape(inner)?.shape) {
+                Some(of) if is_mix(rows.graph, inner) => {
+                    store_streams(kernel, inner, out, row, (of.0, of.1, team.size))
+                }
+                Some(of) => store_heads(kernel, inner, out, row, (of.0, of.1, team.size)),
+                None => store_flat(kernel, v, out, row, team),
+            }
+        }
+    }
 }
 
 /// Whether a result is the first one of its node that the kernel stores: all are made with it.
@@ -426,10 +410,6 @@ fn store_heads<'c>(
     (count, dim, threads): (usize, usize, usize),
 ) -> Result<(), Diagnostic> {
     let (c, rows) = (kernel.code, &kernel.rows);
-    if is_mix(rows.graph, v) {
-        store_streams(kernel, v, out, row, (count, dim, threads))?;
-        return Ok(());
-    }
     let (team, first, teams) = teams(c, dim, threads);
     rows.set_team(team);
     each_head(c, count, (first, teams), |head| {
@@ -474,7 +454,7 @@ fn store_streams<'c>(
     c.repeat(c.thread(), whole, threads * TOGETHER, |first| some(first, TOGETHER))?;
     c.repeat(c.thread() + whole, all, threads, |first| some(first, 1))?;
     pad(kernel, out, row, count * dim);
-    Ok::<_, Diagnostic>(())
+    Ok(())
 }
 
 /// Zeros from column `from` to the end of the row's padding, which is less than a wave away.

@@ -43,16 +43,13 @@ pub fn store<'c>(
     let pool = Pool { kernel, keys, bias, every, overlap, width, position };
     let (lanes, is_last) = (c.lanes(), c.equal((position + 1) % every, 0));
     c.set_lanes(group);
-    let mut made = Ok(());
-    c.repeat(c.thread() * group, rows.padded(out), threads * group, |col| {
+    let made = c.repeat(c.thread() * group, rows.padded(out), threads * group, |col| {
+        let put = |lanes: Vector<'c>| {
+            c.store_floats(rows.address(out, At { row, head: None, col: Col::Var(col) }), lanes, out.ty.dtype);
+        };
         let is_made = is_last & c.less(col, width);
-        let lanes = c.carry_if(is_made, c.zero(), |none| {
-            pool.row(col).unwrap_or_else(|e| {
-                made = Err(e);
-                *none
-            })
-        });
-        c.store_floats(rows.address(out, At { row, head: None, col: Col::Var(col) }), lanes, out.ty.dtype);
+        c.when(!is_made, || put(c.zero()));
+        c.when(is_made, || pool.row(col).map(put))
     });
     c.set_lanes(lanes);
     made

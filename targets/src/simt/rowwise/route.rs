@@ -30,21 +30,10 @@ struct Expert<'c> {
 /// Stores a router's result for a row of logits, in a work-group of one wave.
 pub fn store<'a, 'c>(kernel: &Kernel<'a, 'c>, v: Value, row: Int<'c>) -> Result<(), Diagnostic> {
     let (c, rows) = (kernel.code, &kernel.rows);
-    let (by, held, is_given) = match *rows.graph.op(v.node) {
-        Op::Route { by, held } => (by, held, false),
-        Op::RouteGiven { by } => (by, None, true),
-        _ => unreachable!("a router was asked for"),
-    };
-    if by.k > MOST {
-        return Err(unsupported(format!("a router that chooses more than {MOST} experts")));
-    }
+    let Op::Route { by, held } = *rows.graph.op(v.node) else { unreachable!("a router was asked for") };
+    check(by)?;
     let lanes = c.lanes();
     c.set_lanes(1);
-    if is_given {
-        store_given(kernel, v, by, row)?;
-        c.set_lanes(lanes);
-        return Ok(());
-    }
     let router = Wave { c, by, held, team: c.lanes_team(c.lane_index(), c.simt.wave) };
     let mut experts = router.experts(rows, v, row)?;
     router.close_groups(&mut experts, rows.shape(rows.graph.operands(v.node)[0])?.shape.last().unwrap_or(0));
@@ -78,9 +67,19 @@ pub fn store<'a, 'c>(kernel: &Kernel<'a, 'c>, v: Value, row: Int<'c>) -> Result<
     Ok(())
 }
 
+/// Checks that a wave has a lane for each choice.
+fn check(by: Router) -> Result<(), Diagnostic> {
+    let message = || unsupported(format!("a router that chooses more than {MOST} experts"));
+    if by.k <= MOST { Ok(()) } else { Err(message()) }
+}
+
 /// Stores which experts a row has that are given, and how much each counts: a lane has one of them.
-fn store_given<'c>(kernel: &Kernel<'_, 'c>, v: Value, by: Router, row: Int<'c>) -> Result<(), Diagnostic> {
+pub fn store_given<'c>(kernel: &Kernel<'_, 'c>, v: Value, row: Int<'c>) -> Result<(), Diagnostic> {
     let (c, rows) = (kernel.code, &kernel.rows);
+    let Op::RouteGiven { by } = *rows.graph.op(v.node) else { unreachable!("experts were given") };
+    check(by)?;
+    let lanes = c.lanes();
+    c.set_lanes(1);
     let (operands, lane) = (rows.graph.operands(v.node), c.lane_index());
     operands.iter().try_for_each(|&operand| rows.prepare(operand, row, None))?;
     let is_there = c.less(lane, by.k);
@@ -109,6 +108,7 @@ fn store_given<'c>(kernel: &Kernel<'_, 'c>, v: Value, by: Router, row: Int<'c>) 
             c.when(is_there, || c.store(c.at(operand.ptr, (row * by.k + lane) * 4), expert, 4));
         }
     }
+    c.set_lanes(lanes);
     Ok(())
 }
 

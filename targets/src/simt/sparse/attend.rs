@@ -12,7 +12,7 @@ use crate::cache::Cache;
 use crate::code::{Int, Ptr, Vector, carried};
 use crate::kernel::{Attending, List, Results, Seen};
 use crate::row::Threads as _;
-use crate::row::{At, Col, Operand, Team, unsupported};
+use crate::row::{At, Col, Team, unsupported};
 use crate::schedule::{Schedule, WhyNot};
 use crate::simt::keys::Keys;
 use crate::simt::launch::{self, Kernel, Setup};
@@ -23,13 +23,6 @@ use crate::{KernelSpec, Tasks};
 const HEADS: usize = 8;
 /// The highest score of no positions: below every real one, and far from overflow.
 const LOWEST: f64 = -1e30;
-
-/// A highest score, of which powers of two are made, as one of which exponentials are made.
-fn natural<'c>(c: &Gpu<'c>, top: FloatValue<'c>) -> FloatValue<'c> {
-    let lowest = c.number(LOWEST);
-    let score = (c.float(top) * c.number(std::f64::consts::LN_2)).v;
-    c.pick(c.float(lowest).less(top), score, lowest).into_float_value()
-}
 
 pub const SCHEDULE: Schedule = Schedule {
     name: "attend_listed",
@@ -109,9 +102,7 @@ struct Listed<'k, 'a, 'c> {
     cache: &'k Cache<'c>,
     query: Value,
     seen: Seen<'c>,
-    out: &'k Operand<'c>,
-    /// Where the highest scores and the sums go, of a part of attention.
-    stats: Option<&'k Operand<'c>>,
+    results: Results<'k, 'c>,
     sizes: Sizes,
     /// What scores are multiplied with: they are powers of two.
     factor: f64,
@@ -142,7 +133,7 @@ impl<'k, 'a, 'c> Listed<'k, 'a, 'c> {
         let c = kernel.code;
         let attending = Attending::of(kernel)?;
         let [cache] = &kernel.caches[..] else { return Err(unsupported("attention over other than one cache")) };
-        let Results { out, stats } = attending.results(kernel)?;
+        let results = attending.results(kernel)?;
         let Attending { query, scale, .. } = attending;
         let l = &cache.layout;
         let local = Local {
@@ -153,7 +144,7 @@ impl<'k, 'a, 'c> Listed<'k, 'a, 'c> {
             sums: c.local(4 * THREADS / (l.value_dim / l.group) * l.value_dim),
         };
         let factor = scale * std::f64::consts::LOG2_E;
-        Ok(Listed { kernel, cache, query, seen: attending.seen, out, stats, sizes, factor, local })
+        Ok(Listed { kernel, cache, query, seen: attending.seen, results, sizes, factor, local })
     }
 
     fn code(&self) -> &'a Gpu<'c> {
@@ -302,41 +293,38 @@ impl<'k, 'a, 'c> Listed<'k, 'a, 'c> {
                 let inverse = c.pick(has_keys, inverse, c.number(0.0)).into_float_value();
                 let result = c.fmul(sum, c.splat(inverse));
                 let col = Col::Var(head * self.cache.ty.value_dim + c.thread() * l.group);
-                let to = rows.address(self.out, At { row: token, head: None, col });
-                c.store_floats(to, result, self.out.ty.dtype);
+                let to = rows.address(self.results.out, At { row: token, head: None, col });
+                c.store_floats(to, result, self.results.out.ty.dtype);
             });
         }
     }
 
     /// Stores the highest score and the sum of each head, if the result is of a part of attention.
     fn store_stats(&self, token: Int<'c>, (first, end): (Int<'c>, Int<'c>), running: &Running<'c>) {
-        let (c, Some(stats)) = (self.code(), self.stats) else { return };
-        let rows = &self.kernel.rows;
-        let to = |col: Int<'c>| rows.address(stats, At { row: token, head: None, col: Col::Var(col) });
+        let (c, rows) = (self.code(), &self.kernel.rows);
+        let Some(stats) = self.results.stats else { return };
         c.when(c.equal(c.thread(), 0), || {
             for (h, (&top, &sum)) in running.top.iter().zip(&running.sum).enumerate() {
-                let head = first + h;
-                c.when(c.less(head, end), || {
-                    c.store(to(head), natural(c, top), 4);
-                    c.store(to(head + self.sizes.heads), sum, 4);
-                });
+                let score = (c.float(top) * c.number(std::f64::consts::LN_2)).v;
+                c.when(c.less(first + h, end), || self.results.store_stats(rows, (token, first + h), [score, sum]));
             }
         });
         c.when(c.equal(first, 0), || {
-            let width = 2 * self.sizes.heads;
-            c.repeat(c.thread() + width, rows.padded(stats), THREADS, |col| c.store(to(col), c.number(0.0), 4));
+            c.repeat(c.thread() + 2 * self.sizes.heads, rows.padded(stats), THREADS, |col| {
+                c.store(rows.address(stats, At { row: token, head: None, col: Col::Var(col) }), c.number(0.0), 4);
+            });
         });
     }
 
     /// Zeros after the row's last head.
     fn pad(&self, token: Int<'c>, first: Int<'c>) {
         let (c, rows) = (self.code(), &self.kernel.rows);
-        let (width, padded) = (self.sizes.heads * self.cache.ty.value_dim, rows.padded(self.out));
+        let (width, padded) = (self.sizes.heads * self.cache.ty.value_dim, rows.padded(self.results.out));
         c.when(c.equal(first, 0), || {
             c.repeat(c.thread(), (padded - width) / self.cache.layout.group, THREADS, |i| {
                 let col = Col::Var(i * self.cache.layout.group + width);
-                let to = rows.address(self.out, At { row: token, head: None, col });
-                c.store_floats(to, c.zero(), self.out.ty.dtype);
+                let to = rows.address(self.results.out, At { row: token, head: None, col });
+                c.store_floats(to, c.zero(), self.results.out.ty.dtype);
             });
         });
     }

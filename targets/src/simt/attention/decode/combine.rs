@@ -259,7 +259,7 @@ impl<'c> Part<'_, '_, '_, 'c> {
         let (a, c) = (self.attention, self.code());
         if let Some(codes) = a.codes {
             let (token, head) = self.query(column);
-            return store_coded(a.kernel, codes, a.out, (token, head * a.cache.ty.value_dim + dim), values);
+            return store_coded(a.kernel, codes, a.results.out, (token, head * a.cache.ty.value_dim + dim), values);
         }
         let dim = if self.shape.values == self.shape.of_values { dim } else { dim + a.values().0 };
         let inside = c.less(dim, a.cache.ty.value_dim);
