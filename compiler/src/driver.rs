@@ -270,7 +270,8 @@ fn models(config: &Config, options: &Options) -> Result<Vec<Model>, Diagnostic> 
         if all.iter().any(|model: &Model| model.part == part) {
             return Err(Diagnostic::new("driver::attention", format!("`{}` is named twice", named(attention))));
         }
-        let asked = Asked { hidden: &options.hidden, draft: options.draft.as_ref() };
+        let verified = Some(options.buckets.each).filter(|&each| each > 1);
+        let asked = Asked { hidden: &options.hidden, draft: options.draft.as_ref(), verified };
         all.push(Model { graph: frontend::graph_with(config, part, asked)?, part, is_draft: false });
         if let Some(draft) = &options.draft {
             all.push(Model { graph: frontend::draft_graph(config, draft, part)?, part, is_draft: true });

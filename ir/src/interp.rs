@@ -15,7 +15,7 @@ use crate::ops::{Class, Norm, Op, Values};
 use crate::quantise;
 use crate::rope::Freqs;
 use crate::trial::round;
-use crate::types::{Best, Block, DType, Layout, Router, Rule, Score, Shape, Turn, Type, Whole, nth_name};
+use crate::types::{Best, Block, DType, Layout, Router, Rule, Score, Shape, SlotsType, Turn, Type, Whole, nth_name};
 
 pub use pooled::complete;
 pub(crate) use pooled::{attend_part, join, pool};
@@ -147,20 +147,37 @@ pub struct CacheState<S> {
 }
 
 /// What one layer keeps of sequences.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct SlotState<S> {
-    /// The numbers of each sequence.
-    pub entries: BTreeMap<i32, Vec<S>>,
+    /// The numbers of a sequence behind some of its tokens: by the sequence and the number of
+    /// tokens.
+    pub entries: BTreeMap<(i32, i32), Vec<S>>,
+    /// Tokens of a sequence behind which there are numbers at most, the last ones.
+    pub each: usize,
 }
 
 impl<S: Real> SlotState<S> {
+    /// A state of no sequence.
+    pub fn new(ty: &SlotsType) -> SlotState<S> {
+        SlotState { entries: BTreeMap::new(), each: ty.each }
+    }
+
     /// What a token of a sequence goes on from: nothing but zeros at its beginning.
     fn before(&self, sequence: i32, position: i32, numbers: usize) -> Result<Vec<S>, String> {
-        match self.entries.get(&sequence) {
+        match self.entries.get(&(sequence, position)) {
             _ if position == 0 => Ok(vec![S::of(0.0); numbers]),
             Some(slot) => Ok(slot.clone()),
             None => Err(format!("sequence {sequence} has no state before position {position}")),
         }
+    }
+
+    /// Keeps the numbers of a sequence behind a token.
+    fn keep(&mut self, sequence: i32, position: i32, numbers: Vec<S>) {
+        let (tokens, each) = (position + 1, self.each as i32);
+        let old = self.entries.range((sequence, i32::MIN)..=(sequence, i32::MAX)).map(|(&at, _)| at);
+        let old: Vec<_> = old.filter(|&(_, behind)| behind <= tokens - each || behind > tokens).collect();
+        old.iter().for_each(|at| _ = self.entries.remove(at));
+        self.entries.insert((sequence, tokens), numbers);
     }
 }
 
@@ -938,7 +955,7 @@ pub(crate) fn conv<S: Real>(args: &[&Val<S>], _: Cx) -> Results<S> {
             taps.fold(S::of(0.0), |sum, (&x, &w)| sum.add(x.mul(w)))
         };
         data.extend((0..channels).map(sum));
-        state.entries.insert(seq, seen.split_off(channels));
+        state.keep(seq, pos, seen.split_off(channels));
     }
     Ok(vec![Val::Float(Tensor::new(x.shape.clone(), data)), Val::Slots(state)])
 }
@@ -999,7 +1016,7 @@ fn recurrence<S: Real>(
             }
             s.iter_mut().for_each(|s| *s = s.less_decayed(*largest));
         }
-        state.entries.insert(seq, slot);
+        state.keep(seq, pos, slot);
     }
     Ok(vec![Val::Float(Tensor::new(v.shape.clone(), data)), Val::Slots(state)])
 }

@@ -5,7 +5,8 @@ mod streams;
 use crate::graph::Graph;
 use crate::rope::{Freqs, Scaling};
 use crate::types::{
-    Block, CacheType, DType, Dim, Layout, Router, Rule, Score, Shape, SlotsType, TensorType, Turn, Type, Whole,
+    Block, CacheType, DType, Dim, Layout, MOST_KEPT, Router, Rule, Score, Shape, SlotsType, TensorType, Turn, Type,
+    Whole,
 };
 use atomc_dtype::step::{self, Elements, Fault, Step, Stored};
 
@@ -579,7 +580,11 @@ pub fn attend_listed(inputs: &[&Type], scale: &f64, block: &Option<usize>) -> Ty
 }
 
 fn slots(ty: &Type) -> Result<&SlotsType, String> {
-    ty.as_slots().ok_or_else(|| format!("state must be of slots, not {ty}"))
+    match ty.as_slots() {
+        Some(slots) if (1..=MOST_KEPT).contains(&slots.each) => Ok(slots),
+        Some(_) => Err(format!("state {ty} must keep states behind 1 to {MOST_KEPT} tokens")),
+        None => Err(format!("state must be of slots, not {ty}")),
+    }
 }
 
 /// A slot has the tokens before, each with all its channels.

@@ -300,11 +300,18 @@ fn read_cache(parts: &[&str]) -> Option<CacheType> {
 
 /// A slot's numbers can be counted.
 fn read_slots(parts: &[&str]) -> Option<SlotsType> {
-    let (dtype, sizes) = parts.split_first()?;
+    let (dtype, mut sizes) = parts.split_first()?;
     let size = |text: &&str| size(text).filter(|&n| n > 0);
+    let mut each = 1;
+    if let Some((last, before)) = sizes.split_last()
+        && let Some(slots) = last.strip_prefix("each ")
+    {
+        (each, sizes) = (size(&slots).filter(|&slots| slots > 1)?, before);
+    }
     let shape = sizes.iter().map(size).collect::<Option<Vec<usize>>>().filter(|shape| !shape.is_empty())?;
     let numbers = shape.iter().try_fold(1usize, |numbers, &size| numbers.checked_mul(size))?;
-    (numbers <= MAX_SIZE).then_some(SlotsType { dtype: DType::from_name(dtype).filter(|t| t.is_float())?, shape })
+    let numbers = numbers.checked_mul(each)?;
+    (numbers <= MAX_SIZE).then_some(SlotsType { dtype: DType::from_name(dtype).filter(|t| t.is_float())?, shape, each })
 }
 
 fn read_type(text: &str) -> Option<Type> {

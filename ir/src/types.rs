@@ -444,9 +444,41 @@ pub struct SlotsType {
     pub dtype: DType,
     /// The sizes of a slot, slowest first.
     pub shape: Vec<usize>,
+    /// Tokens of a sequence in a step up to which the state behind each is kept. If it is more than
+    /// one, the table of a sequence begins with the slot that the step goes on from, and has a slot
+    /// for the state behind each token after it; if the tokens are more than these, the first of
+    /// those is for the state behind the last one. Otherwise one slot is for both. A state behind
+    /// tokens is not kept where the slot's number is -1.
+    pub each: usize,
 }
 
 impl SlotsType {
+    /// Slots of which a sequence has one.
+    pub fn new(dtype: DType, shape: Vec<usize>) -> SlotsType {
+        SlotsType { dtype, shape, each: 1 }
+    }
+
+    /// Whether a step keeps the state behind a token: behind each if the sequence has no more of
+    /// them in the step than slots, and behind the last one otherwise.
+    pub fn keeps(&self, tokens: usize, is_last: bool) -> bool {
+        is_last || tokens <= self.each
+    }
+
+    /// Entries of a sequence's table.
+    pub fn entries(&self) -> usize {
+        if self.each > 1 { self.each + 1 } else { 1 }
+    }
+
+    /// The entry for the state behind the first `behind` of `tokens` tokens of a step, or for the
+    /// one that the step goes on from.
+    pub fn entry(&self, behind: usize, tokens: usize) -> usize {
+        match (self.each, tokens <= self.each) {
+            (1, _) => 0,
+            (_, true) => behind,
+            (_, false) => behind.min(1),
+        }
+    }
+
     /// Numbers of a slot.
     pub fn numbers(&self) -> usize {
         self.shape.iter().product()
@@ -481,6 +513,9 @@ impl DeltaSizes {
     }
 }
 
+/// Most tokens behind each of which a step keeps the state: as many as it verifies.
+pub const MOST_KEPT: usize = 8;
+
 /// Slots begin at multiples of this many bytes, as pages of a cache do.
 pub const SLOT_ALIGN: usize = 256;
 
@@ -488,6 +523,9 @@ impl fmt::Display for SlotsType {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "slots<{}", self.dtype.name())?;
         self.shape.iter().try_for_each(|size| write!(f, ", {size}"))?;
+        if self.each > 1 {
+            write!(f, ", each {}", self.each)?;
+        }
         f.write_str(">")
     }
 }

@@ -119,8 +119,12 @@ fn read_bytes(body: &Graph, v: Value, experts: Option<usize>, cx: &Cx) -> u64 {
         }
         Type::Tensor(t) => bytes(t, cx),
         Type::Cache(c) => (cx.bucket.tokens() * c.numbers() * c.dtype.size()) as u64,
-        // Read and written once for each sequence.
-        Type::Slots(s) => (2 * cx.bucket.sequences() * s.dtype.bytes(s.numbers())) as u64,
+        // Of each sequence one is read, and those of the tokens behind which it is kept are
+        // written.
+        Type::Slots(s) => {
+            let written = cx.bucket.each().filter(|&each| s.keeps(each, false)).unwrap_or(1);
+            ((1 + written) * cx.bucket.sequences() * s.dtype.bytes(s.numbers())) as u64
+        }
         Type::Batch => 0,
     }
 }

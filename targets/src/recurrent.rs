@@ -21,24 +21,66 @@ pub fn node(kernel: &Kernel) -> Result<Value, Diagnostic> {
 pub struct State<'c> {
     slots: Ptr<'c>,
     batch: Batch<'c>,
+    /// Tokens of a sequence up to which the state behind each is kept.
+    each: usize,
 }
 
-/// The tokens of one sequence, and its slot.
+/// The tokens of one sequence, and its slots.
 #[derive(Clone, Copy)]
 pub struct Run<'c> {
     pub first: Int<'c>,
     pub end: Int<'c>,
-    /// Whether the sequence has a slot, and whether it continues the state in it.
+    /// Whether the sequence has slots, and whether it continues a state in them.
     pub has_slot: Int<'c>,
     pub goes_on: Int<'c>,
-    /// The slot; some slot if the sequence has none.
+    /// The slot that it continues; some slot if the sequence has none.
     pub slot: Ptr<'c>,
+    state: State<'c>,
+}
+
+impl<'c> Run<'c> {
+    /// Whether there is a slot for the state behind the first `tokens` tokens, if it is kept with
+    /// all others, and the slot.
+    fn behind(&self, c: &Code<'c>, tokens: Int<'c>) -> (Int<'c>, Ptr<'c>) {
+        if self.state.each == 1 { (self.has_slot, self.slot) } else { self.state.slot(c, self.first, tokens) }
+    }
+
+    /// As [`Run::behind`], behind the last token, if its state alone is kept.
+    pub fn last(&self, c: &Code<'c>) -> (Int<'c>, Ptr<'c>) {
+        self.behind(c, c.int(1))
+    }
+
+    /// Whether the state behind each token is kept, and not behind the last one alone
+    /// (`SlotsType::keeps`). None if never.
+    fn keeps_all(&self, c: &Code<'c>) -> Option<Int<'c>> {
+        (self.state.each > 1).then(|| !c.less(self.state.each, self.end - self.first))
+    }
+
+    /// Runs `keep` with the slot for the state behind a token, if it is kept with all others.
+    pub fn keep_behind(&self, c: &Code<'c>, token: Int<'c>, keep: impl FnOnce(Ptr<'c>)) {
+        if let Some(keeps_all) = self.keeps_all(c) {
+            c.when(keeps_all, || {
+                let (has_slot, slot) = self.behind(c, token + 1 - self.first);
+                c.when(has_slot, || keep(slot));
+            });
+        }
+    }
+
+    /// Runs `keep` with the slot for the state behind all tokens, if it is kept alone.
+    pub fn keep_last(&self, c: &Code<'c>, keep: impl FnOnce(Ptr<'c>)) {
+        let alone = self.keeps_all(c).map_or(c.always(), |all| !all);
+        let (has_slot, slot) = self.last(c);
+        c.when(alone & has_slot, || keep(slot));
+    }
 }
 
 impl<'c> State<'c> {
     pub fn of(kernel: &Kernel<'_, 'c>) -> Result<State<'c>, Diagnostic> {
         match (&kernel.slots[..], kernel.batch) {
-            (&[(_, slots)], Some(batch)) => Ok(State { slots, batch }),
+            (&[(v, slots)], Some(batch)) => {
+                let each = kernel.rows.graph.ty(v).as_slots().map_or(1, |ty| ty.each);
+                Ok(State { slots, batch, each })
+            }
             _ => Err(unsupported("a recurrence has one state of slots and a batch")),
         }
     }
@@ -82,11 +124,17 @@ impl<'c> State<'c> {
 
     /// Some tokens of a sequence.
     pub fn run(&self, c: &Code<'c>, first: Int<'c>, end: Int<'c>) -> Run<'c> {
-        let number = c.load_index(self.batch.table(c, first), 0);
-        let has_slot = c.less(number.constant(0) - 1, number);
+        let (has_slot, slot) = self.slot(c, first, c.int(0));
         let goes_on = has_slot & c.less(0, c.load_index(self.batch.positions, first));
+        Run { first, end, has_slot, goes_on, slot, state: *self }
+    }
+
+    /// The slot at an entry of the table of a sequence from `first` on, and whether there is one.
+    fn slot(&self, c: &Code<'c>, first: Int<'c>, entry: Int<'c>) -> (Int<'c>, Ptr<'c>) {
+        let number = c.load_index(self.batch.table(c, first), entry);
+        let has_slot = c.less(number.constant(0) - 1, number);
         let offset = c.to_i64(c.larger(number, 0)) * c.to_i64(self.batch.block_stride);
-        Run { first, end, has_slot, goes_on, slot: c.at(self.slots, offset) }
+        (has_slot, c.at(self.slots, offset))
     }
 }
 

@@ -175,7 +175,7 @@ impl Case<'_> {
             let Op::Input { name } = graph.op(inputs[number].node) else { unreachable!() };
             Some(self.indices.iter().find(|(n, _)| n == name)?.1.to_vec())
         };
-        let step = Step { runs: self.runs.to_vec() };
+        let step = Step::of(self.runs.to_vec());
         let trial = Trial::new(graph, arch.memory, step, (fill, 7), &indices).expect("a body that can be tried");
         let mut trial = trial.without_slots(self.slotless);
         trial.gap = GAP;

@@ -26,7 +26,7 @@ impl Reference {
     pub fn fresh(&self) -> States {
         let states = self.graph.inputs().into_iter().filter_map(|v| match (self.graph.op(v.node), self.graph.ty(v)) {
             (Op::Input { name }, Type::Cache(_)) => Some((name.clone(), Val::Cache(CacheState::default()))),
-            (Op::Input { name }, Type::Slots(_)) => Some((name.clone(), Val::Slots(SlotState::default()))),
+            (Op::Input { name }, Type::Slots(ty)) => Some((name.clone(), Val::Slots(SlotState::new(ty)))),
             _ => None,
         });
         states.collect()

@@ -59,7 +59,7 @@ impl Case {
         }
         let weights: HashMap<_, _> =
             weights.into_iter().map(|(name, t)| (name, interp::Tensor::new(t.shape, t.data))).collect();
-        let asked = Asked { hidden: &[], draft: Some(&draft) };
+        let asked = Asked { draft: Some(&draft), ..Asked::default() };
         let target = frontend::graph_with(&config, Part::default(), asked).expect("a graph");
         let step = frontend::draft_graph(&config, &draft, Part::default()).expect("a graph");
         Case {

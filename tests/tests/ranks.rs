@@ -12,7 +12,6 @@ use atomc_ir::{Elementwise, Graph, Op, Type, Value};
 use atomc_passes::BucketOptions;
 use atomc_runtime::batch::{Inputs, Room, TableRoom};
 use atomc_runtime::device::{Device, Memory};
-use atomc_runtime::kv::Kept;
 use atomc_runtime::states::Unit;
 use atomc_runtime::weights::{self, Rank, Sink};
 use atomc_runtime::{Artifact, Checkpoint, DeviceChoice, Engine, EngineOptions, Error};
@@ -109,7 +108,7 @@ mod meaning {
         for v in graph.inputs() {
             let state = match graph.ty(v) {
                 Type::Cache(_) => Val::Cache(CacheState::default()),
-                Type::Slots(_) => Val::Slots(SlotState::default()),
+                Type::Slots(ty) => Val::Slots(SlotState::new(ty)),
                 _ => continue,
             };
             let Op::Input { name } = graph.op(v.node) else { unreachable!("inputs are inputs") };
@@ -288,7 +287,7 @@ impl Ranks {
         let length = position + tokens.len();
         let table: Vec<i32> = (0..length.div_ceil(self.target.layout.block_tokens) as i32).collect();
         let units = Unit::all(&self.target);
-        let tables = units.iter().map(|unit| if unit.kept == Kept::Slot { &table[..1] } else { &table[..] });
+        let tables = units.iter().map(|unit| if unit.kept.is_slots() { &table[..1] } else { &table[..] });
         for worker in &mut self.workers {
             worker.inputs.clear();
             worker.inputs.push(tokens, position, length, tables.clone());

@@ -176,3 +176,24 @@ fn every_target_has_kernels() {
         }
     }
 }
+
+/// The state behind each token of a short run, and behind the last one of a long run, each in a
+/// slot of its own: of runs as long as there are slots, one shorter and one longer, in steps of few
+/// tokens and of many.
+#[test]
+fn states_behind_tokens() {
+    let within = |each: usize, text: String| text.replace('>', &format!(", each {each}>"));
+    for each in [2, 4, 8] {
+        let few = [run(5, each), run(0, each - 1), run(7, 1), run(0, each), run(2, each + 1)];
+        let many = [run(3, each), run(0, 65), run(9, 2), run(1, 80)];
+        for text in [conv(108, 4), conv(21, 2), delta([1, 2], [24, 20]), delta_within([1, 3], [24, 20])] {
+            let text = within(each, text);
+            check(&text, &few).check();
+            check(&text, &many).check();
+            Case { slotless: &[1, 3], ..check(&text, &few) }.check();
+        }
+    }
+    let released = within(4, delta([1, 2], [128, 128]));
+    check(&released, &[run(9, 4), run(0, 4), run(3, 2)]).check();
+    check(&released, &[run(9, 4), run(0, 130), run(17, 1), run(8, 3)]).check();
+}

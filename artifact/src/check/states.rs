@@ -10,6 +10,8 @@ const MAX_STATES: usize = 4 * MAX_LAYERS;
 const MAX_STREAMS: usize = 8;
 /// A page is smaller: kernels compute offsets in a page with 32 bits.
 const MAX_PAGE: usize = 1 << 32;
+/// Most tokens behind each of which a step keeps a state: as many as it verifies.
+const MAX_EACH: usize = 8;
 /// Most tokens that have an entry together.
 const MAX_EVERY: usize = 1024;
 /// Bytes that an element of a stream has once kernels have widened it.
@@ -22,7 +24,16 @@ pub(super) fn groups(target: &Target, at: &str) -> Checked {
         ensure(target.states.iter().any(|state| state.group == index), &at, || "no state is of this group".to_owned())?;
         match group {
             StateGroup::Paged(pages) => paged(pages, &target.layout, &format!("{at}.paged"))?,
-            StateGroup::Slots(slots) => bytes(slots.bytes, &format!("{at}.slots"), "bytes")?,
+            StateGroup::Slots(slots) => {
+                let (each, at) = (slots.each, format!("{at}.slots"));
+                bytes(slots.bytes, &at, "bytes")?;
+                let least = target.most_guesses() + 1;
+                ensure((least..=MAX_EACH).contains(&each), &format!("{at}.each"), || {
+                    format!(
+                        "states behind {each} tokens are kept, but a step verifies {least}, and {MAX_EACH} are most"
+                    )
+                })?;
+            }
         }
     }
     Ok(())

@@ -549,7 +549,7 @@ fn states_without_a_layer_or_a_group() {
     let many = |m: &mut Manifest| m.targets[0].states = vec![State { layer: 0, group: 0 }; 1 << 15];
     refused(many, "targets[0].states: 32768 are more than 16384");
     refused(
-        |m| m.targets[0].groups[1] = StateGroup::Slots(Slots { bytes: 1 << 60 }),
+        |m| m.targets[0].groups[1] = StateGroup::Slots(Slots { bytes: 1 << 60, each: 1 }),
         "targets[0].groups[1].slots.bytes: 1152921504606846976 bytes is more than 281474976710656",
     );
 }

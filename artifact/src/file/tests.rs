@@ -51,7 +51,7 @@ pub(crate) fn sample() -> Manifest {
                 weight("const", &[2], Layout::Rows { stride: 16 }, 32, WeightExpr::Const { values: vec![0.1, 1e-30] }),
             ],
             states: vec![State { layer: 0, group: 0 }, State { layer: 0, group: 1 }],
-            groups: vec![StateGroup::Paged(pages()), StateGroup::Slots(Slots { bytes: 96 })],
+            groups: vec![StateGroup::Paged(pages()), StateGroup::Slots(Slots { bytes: 96, each: 1 })],
             hidden: Hidden { dtype: DType::BF16, width: 4, stride: 6, bytes: 512 },
 
             draft: None,

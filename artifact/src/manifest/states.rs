@@ -22,8 +22,8 @@ pub enum StateGroup {
     /// [`DataLayout::block_tokens`](super::DataLayout::block_tokens) of its tokens, or of its
     /// blocks of [`Paged::every`] tokens.
     Paged(Paged),
-    /// A sequence has one slot, whatever its length, which is zero when it begins and which every
-    /// step replaces.
+    /// A sequence has some slots, whatever its length. They count as zeros when it begins, and
+    /// every step replaces some.
     Slots(Slots),
 }
 
@@ -48,8 +48,8 @@ fn one() -> usize {
     1
 }
 
-fn is_one(every: &usize) -> bool {
-    *every == 1
+fn is_one(count: &usize) -> bool {
+    *count == 1
 }
 
 impl Paged {
@@ -66,12 +66,19 @@ impl Paged {
     }
 }
 
-/// A slot of this size for each sequence.
+/// Slots of this size for each sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Slots {
-    /// Bytes of one sequence's slot.
+    /// Bytes of a slot.
     pub bytes: usize,
+    /// Tokens of a sequence in a step up to which the state behind each is kept, and behind the
+    /// last one if they are more. If it is more than one, a sequence's table begins with the slot
+    /// that the step goes on from, and has a slot for the state behind each token after it; the
+    /// first of those is for the state behind the last token if it alone is kept. Otherwise one
+    /// slot is for both. A state is not kept where the slot's number is -1.
+    #[serde(default = "one", skip_serializing_if = "is_one")]
+    pub each: usize,
 }
 
 /// A part of a page: `width` numbers of each of `heads` heads, for each token.

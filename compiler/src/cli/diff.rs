@@ -3,7 +3,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
 use std::path::PathBuf;
 
-use atomc_artifact::manifest::{Kernel, KernelDef, Manifest, PageStream, Paged, Plan, StateGroup, Target, Weight};
+use atomc_artifact::manifest::{
+    Kernel, KernelDef, Manifest, PageStream, Paged, Plan, Slots, StateGroup, Target, Weight,
+};
 use atomc_artifact::{Artifact, escaped};
 use serde_json::{Value, json};
 
@@ -218,7 +220,8 @@ fn of_target<'a>(artifact: &'a Artifact, target: &'a Target) -> impl Iterator<It
 
 fn kept(group: &StateGroup) -> String {
     match group {
-        StateGroup::Slots(slots) => format!("{} a sequence", size(slots.bytes)),
+        StateGroup::Slots(Slots { bytes, each: 1 }) => format!("{} a sequence", size(*bytes)),
+        StateGroup::Slots(Slots { bytes, each }) => format!("{} of {} a sequence", each + 1, size(*bytes)),
         StateGroup::Paged(Paged { block_bytes, streams, window, every }) => {
             let stream = |s: &PageStream| format!("{} {} x {} {}", s.name, s.heads, s.width, s.dtype.name());
             let streams: Vec<String> = streams.iter().map(stream).collect();

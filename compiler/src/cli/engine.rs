@@ -184,9 +184,8 @@ impl EngineArgs {
         let options = EngineOptions {
             threads: self.threads,
             cache_tokens,
-            // Sequences that are retained for their beginnings have slots too, and so have states
-            // before guesses.
-            slots: if draft { 3 * wanted.at_once } else { 2 * wanted.at_once },
+            // Sequences that are retained for their beginnings have slots too.
+            slots: 2 * wanted.at_once,
             draft,
             ..EngineOptions::default()
         };
@@ -238,9 +237,7 @@ impl EngineArgs {
         let (name, block, longest) = (target.name.clone(), target.layout.block_tokens, manifest.model.max_positions);
         let room = |length: usize| length.clamp(1, longest).next_multiple_of(block);
         let rooms: Vec<usize> = sequences.into_iter().map(room).collect();
-        // Each slot has a second one for the sequence's state before its guesses.
-        let slots = if draft { 2 * rooms.len() } else { rooms.len() };
-        let cache_tokens = rooms.iter().sum();
+        let (slots, cache_tokens) = (rooms.len(), rooms.iter().sum());
         let options = EngineOptions {
             cache_tokens,
             slots,

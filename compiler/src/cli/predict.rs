@@ -231,7 +231,7 @@ impl<'a> Predictor<'a> {
         for position in (0..tokens).step_by(most) {
             let new = most.min(tokens - position);
             let run = Run { position, tokens: new, rows: 1 };
-            kernels.extend(self.kernels(plan, &Step { runs: vec![run] })?);
+            kernels.extend(self.kernels(plan, &Step::of(vec![run]))?);
         }
         Ok(self.step(format!("prefill {tokens}"), tokens, 0, plan, kernels))
     }
@@ -245,7 +245,7 @@ impl<'a> Predictor<'a> {
             None => self.plan(fits)?,
         };
         let runs = vec![Run { position, tokens: 1, rows: 1 }; batch];
-        let kernels = self.kernels(plan, &Step { runs })?;
+        let kernels = self.kernels(plan, &Step::of(runs))?;
         Ok(self.step(format!("decode, batch {batch}"), batch, batch, plan, kernels))
     }
 
@@ -294,6 +294,7 @@ impl<'a> Predictor<'a> {
 
     fn recorded(&mut self, plan: usize, launch: usize, step: &Step) -> Result<PredictedKernel, Failure> {
         let bench = Bench::new(self.target, plan, launch, self.artifact.manifest().model.vocab)?;
+        let step = &step.clone().for_slots_of(bench.body());
         let contents = indices(&bench, step);
         let contents: Vec<(Arg, &[u8])> = contents.iter().map(|(arg, bytes)| (*arg, &bytes[..])).collect();
         let ids = vec![1; step.tokens()];
@@ -455,10 +456,10 @@ impl Predictor<'_> {
             PlanKind::Decode | PlanKind::Verify { .. } => {
                 let each = plan.kind.each().unwrap_or(1).min(most);
                 let run = Run { position: POSITION.min(most - each), tokens: each, rows: each };
-                Step { runs: vec![run; plan.tokens / each] }
+                Step::of(vec![run; plan.tokens / each])
             }
             PlanKind::Any | PlanKind::Whole => {
-                Step { runs: vec![Run { position: 0, tokens: plan.tokens.min(most), rows: 1 }] }
+                Step::of(vec![Run { position: 0, tokens: plan.tokens.min(most), rows: 1 }])
             }
         }
     }

@@ -24,9 +24,7 @@ enum Group {
         /// Tokens that have an entry together.
         every: usize,
     },
-    Slots {
-        bytes: usize,
-    },
+    Slots(Slots),
 }
 
 impl States {
@@ -44,7 +42,7 @@ impl States {
                     let (window, every) = reach(graph, v, name)?;
                     Group::Paged { ty: *ty, window, every }
                 }
-                Type::Slots(ty) => Group::Slots { bytes: ty.bytes() },
+                Type::Slots(ty) => Group::Slots(Slots { bytes: ty.bytes(), each: ty.each }),
                 Type::Tensor(_) | Type::Batch => continue,
             };
             let found = self.groups.iter().position(|other| *other == group);
@@ -68,7 +66,7 @@ impl States {
     pub fn groups(&self, arch: &Arch) -> Vec<StateGroup> {
         let group = |group: &Group| match *group {
             Group::Paged { ty, window, every } => StateGroup::Paged(paged(ty, (window, every), arch)),
-            Group::Slots { bytes } => StateGroup::Slots(Slots { bytes }),
+            Group::Slots(slots) => StateGroup::Slots(slots),
         };
         self.groups.iter().map(group).collect()
     }

@@ -15,7 +15,7 @@ impl Kind for ShortConv {
     }
 
     fn states(&self, config: &Config, index: usize) -> Vec<(String, Type)> {
-        let slots = SlotsType { dtype: config.dtype, shape: vec![self.tokens - 1, self.channels] };
+        let slots = SlotsType::new(config.dtype, vec![self.tokens - 1, self.channels]);
         vec![(format!("conv{index}"), Type::Slots(slots))]
     }
 

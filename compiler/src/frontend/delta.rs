@@ -22,8 +22,8 @@ impl Kind for Delta {
 
     /// That of the convolution, then that of the delta rule.
     fn states(&self, config: &Config, index: usize) -> Vec<(String, Type)> {
-        let conv = SlotsType { dtype: config.dtype, shape: vec![self.conv - 1, self.channels()] };
-        let delta = SlotsType { dtype: DType::F32, shape: vec![self.heads, self.key_dim, self.value_dim] };
+        let conv = SlotsType::new(config.dtype, vec![self.conv - 1, self.channels()]);
+        let delta = SlotsType::new(DType::F32, vec![self.heads, self.key_dim, self.value_dim]);
         vec![(format!("conv{index}"), Type::Slots(conv)), (format!("delta{index}"), Type::Slots(delta))]
     }
 

@@ -29,7 +29,7 @@ pub fn graph(config: &Config, draft: &Draft, part: Part) -> Result<Graph, Diagno
     let shape = Shape(vec![Dim::Tokens, Dim::Fixed(config.hidden)]);
     let drafted = b.input(DRAFTED, Type::tensor(config.dtype, shape));
     let batch = b.input("batch", Type::Batch);
-    let caches = caches(&mut b, &own, part.attention, first);
+    let caches = caches(&mut b, &own, part.attention, (first, 1));
 
     let hidden = b.at(DRAFTED).gather(drafted, sources)?;
     let module = draft.embedding.trim_end_matches(".weight");

@@ -44,6 +44,8 @@ pub struct Asked<'a> {
     pub hidden: &'a [usize],
     /// Rows of all tokens that this draft continues with.
     pub draft: Option<&'a Draft>,
+    /// Most tokens of a sequence in steps that verify guesses; none if there are no such steps.
+    pub verified: Option<usize>,
 }
 
 /// The graph of a model of this configuration.

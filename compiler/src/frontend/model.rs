@@ -7,7 +7,7 @@ use atomc_artifact::manifest;
 use atomc_config::{Draft, Fusion, Growth, Half, Layer, of_kind};
 use atomc_ir::results::{DRAFTED, EMBEDDINGS, HIDDEN, LOGITS, PICKS, WHOLE_LOGITS};
 use atomc_ir::trial::round;
-use atomc_ir::{Builder, DType, Diagnostic, Dim, Graph, Op, Shape, Turn, Type, Value};
+use atomc_ir::{Builder, DType, Diagnostic, Dim, Graph, Op, Shape, SlotsType, Turn, Type, Value};
 
 use super::layer::{Carried, Given, Kind, LayerBuilder, Made, Tokens, Unit, norm};
 use super::product::Factor;
@@ -42,7 +42,7 @@ pub fn graph(config: &Config, part: Part, asked: Asked) -> Result<Graph, Diagnos
     let [ids, positions, lengths] = ["ids", "positions", "lengths"].map(|name| index(&mut b, name, Dim::Tokens));
     let rows = index(&mut b, "rows", Dim::Rows);
     let batch = b.input("batch", Type::Batch);
-    let caches = caches(&mut b, &own, part.attention, 0);
+    let caches = caches(&mut b, &own, part.attention, (0, asked.verified.unwrap_or(1)));
 
     let name = embedding(config);
     let embedding = b.at(name.trim_end_matches(".weight")).weight(&name, config.dtype, &[config.vocab, config.hidden]);
@@ -200,14 +200,24 @@ fn check_streams(config: &Config, asked: &Asked) -> Result<(), Diagnostic> {
 }
 
 /// The states of each half of each layer of the rank, with their names, whose numbers begin with
-/// the first. There are none if the caller attends.
-pub fn caches(b: &mut Builder, own: &Config, attention: manifest::Attention, first: usize) -> Vec<Vec<States>> {
+/// the first; slots keep the state behind each of up to `each` tokens. There are none if the caller
+/// attends.
+pub fn caches(
+    b: &mut Builder,
+    own: &Config,
+    attention: manifest::Attention,
+    (first, each): (usize, usize),
+) -> Vec<Vec<States>> {
+    let several = |ty: Type| match ty {
+        Type::Slots(slots) => Type::Slots(SlotsType { each, ..slots }),
+        other => other,
+    };
     let mut of_half = |index: usize, half: &Half| -> States {
         if attention == manifest::Attention::Caller {
             return vec![];
         }
         let states = of_kind!(&half.kind, of => of.states(own, index));
-        states.into_iter().map(|(name, ty)| (name.clone(), b.input(&name, ty))).collect()
+        states.into_iter().map(|(name, ty)| (name.clone(), b.input(&name, several(ty)))).collect()
     };
     let layers = own.layers.iter().enumerate();
     layers.map(|(at, layer)| layer.halves.iter().map(|half| of_half(first + at, half)).collect()).collect()

@@ -18,8 +18,8 @@ impl Kind for Ssm {
 
     /// That of the convolution, then that of the recurrence.
     fn states(&self, config: &Config, index: usize) -> Vec<(String, Type)> {
-        let conv = SlotsType { dtype: config.dtype, shape: vec![self.conv - 1, self.channels()] };
-        let scan = SlotsType { dtype: DType::F32, shape: vec![self.heads, self.state, self.head_dim] };
+        let conv = SlotsType::new(config.dtype, vec![self.conv - 1, self.channels()]);
+        let scan = SlotsType::new(DType::F32, vec![self.heads, self.state, self.head_dim]);
         vec![(format!("conv{index}"), Type::Slots(conv)), (format!("scan{index}"), Type::Slots(scan))]
     }
 

@@ -281,16 +281,21 @@ impl Trial<'_> {
         verdict.whole().and(self.judge_unwritten(c, &written, before, got))
     }
 
-    /// Slots: every number of those that the step has, and that nothing else changed.
+    /// Slots: every number of the states that the step keeps, and that nothing else changed.
     pub fn judge_slots(&self, ty: &SlotsType, want: &SlotState<Bound>, before: &Operand, got: &[u8]) -> Verdict {
         let Operand::Cache(before) = before else { unreachable!("a state's operand is one") };
         let (mut verdict, mut rest) = (Verdict::default(), before.clone());
-        for (&sequence, numbers) in want.entries.iter().filter(|(s, _)| self.has_slot(**s)) {
-            let start = self.slot_offset(ty, sequence);
+        let is_kept = |&(sequence, tokens): &(i32, i32)| {
+            let run = self.step.runs[sequence as usize];
+            let behind = (tokens as usize).saturating_sub(run.position);
+            self.has_slot(sequence) && behind > 0 && ty.keeps(run.tokens, behind == run.tokens)
+        };
+        for (&at, numbers) in want.entries.iter().filter(|(at, _)| is_kept(at)) {
+            let (sequence, start) = (at.0, self.slot_offset(ty, at));
             let here = &got[start..start + ty.dtype.bytes(numbers.len())];
             rest[start..start + here.len()].copy_from_slice(here);
             for (i, bound) in numbers.iter().enumerate() {
-                let at = || format!("element {i} of the state of sequence {sequence}");
+                let at = || format!("element {i} of the state of sequence {sequence} behind {} tokens", at.1);
                 verdict.see(fetch(here, i, ty.dtype), bound.get(), bound.budget(), at);
             }
         }

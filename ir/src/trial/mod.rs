@@ -125,7 +125,7 @@ impl<'g> Trial<'g> {
         (fill, seed): (Fill, u64),
         indices: &dyn Fn(usize) -> Option<Vec<i32>>,
     ) -> Result<Trial<'g>, String> {
-        let mut random = Random(seed);
+        let (mut random, step) = (Random(seed), step.for_slots_of(graph));
         let exponents = graph.ids().any(|id| graph.op(id).attends());
         let mut params = Vec::new();
         for (number, v) in graph.inputs().into_iter().enumerate() {
@@ -157,7 +157,7 @@ impl<'g> Trial<'g> {
         self.slotless = slotless.to_vec();
         for value in &mut self.params {
             let Param::Slots(state) = value else { continue };
-            let lost = state.entries.iter_mut().filter(|(sequence, _)| slotless.contains(&(**sequence as usize)));
+            let lost = state.entries.iter_mut().filter(|((sequence, _), _)| slotless.contains(&(*sequence as usize)));
             lost.for_each(|(_, numbers)| numbers.fill(0.0));
         }
         self
@@ -196,7 +196,8 @@ impl<'g> Trial<'g> {
                 Val::Cache(CacheState { entries: c.entries.iter().map(|(at, e)| (*at, entry(e))).collect() })
             }
             Param::Slots(s) => {
-                Val::Slots(SlotState { entries: s.entries.iter().map(|(at, e)| (*at, bounds(e))).collect() })
+                let entries = s.entries.iter().map(|(at, e)| (*at, bounds(e))).collect();
+                Val::Slots(SlotState { entries, each: s.each })
             }
             Param::Batch => Val::Batch(self.step.batch()),
             Param::Numbers(_) | Param::Indices(_) => return None,
@@ -256,8 +257,8 @@ impl<'g> Trial<'g> {
     /// Slots of sequences that begin, and all others, hold what is not a number.
     fn place_slots(&self, ty: &SlotsType, state: &SlotState<f64>) -> Operand {
         let mut slots = vec![u8::MAX; self.step.blocks(self.memory.block_tokens) * self.slot_stride(ty)];
-        for (&sequence, numbers) in state.entries.iter().filter(|(s, _)| self.has_slot(**s)) {
-            let slot = &mut slots[self.slot_offset(ty, sequence)..];
+        for (&at, numbers) in state.entries.iter().filter(|((s, _), _)| self.has_slot(*s)) {
+            let slot = &mut slots[self.slot_offset(ty, at)..];
             numbers.iter().enumerate().for_each(|(i, &number)| store(slot, i, number, ty.dtype));
         }
         Operand::Cache(slots)
@@ -273,9 +274,11 @@ impl<'g> Trial<'g> {
         ty.bytes() + self.gap
     }
 
-    /// Where the slot of a sequence begins: its number is the first in the sequence's table.
-    fn slot_offset(&self, ty: &SlotsType, sequence: i32) -> usize {
-        self.step.block(sequence as usize, 0, self.memory.block_tokens) * self.slot_stride(ty)
+    /// Where the slot for the state behind some tokens of a sequence begins.
+    fn slot_offset(&self, ty: &SlotsType, (sequence, tokens): (i32, i32)) -> usize {
+        let (run, block) = (self.step.runs[sequence as usize], self.memory.block_tokens);
+        let entry = ty.entry((tokens as usize).saturating_sub(run.position), run.tokens);
+        self.step.block(sequence as usize, entry * block, block) * self.slot_stride(ty)
     }
 
     /// Bytes from one page of a cache to the next.
@@ -455,7 +458,8 @@ fn history(c: CacheType, step: &Step, random: &mut Random) -> CacheState<f64> {
 fn kept(ty: &SlotsType, step: &Step, random: &mut Random) -> SlotState<f64> {
     let mut numbers = || (0..ty.numbers()).map(|_| bytes::round(random.next(), ty.dtype)).collect();
     let old = step.runs.iter().enumerate().filter(|(_, run)| run.position > 0 && run.tokens > 0);
-    SlotState { entries: old.map(|(s, _)| (s as i32, numbers())).collect() }
+    let entries = old.map(|(s, run)| ((s as i32, run.position as i32), numbers())).collect();
+    SlotState { entries, ..SlotState::new(ty) }
 }
 
 /// Numbers between -1 and 1 that every float type of tensors holds exactly.

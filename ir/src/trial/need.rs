@@ -94,6 +94,7 @@ fn cache(c: CacheType, memory: &Memory, step: &Step, gap: usize) -> Option<usize
 
 /// Numbers of every sequence, and as many slots as a cache would have pages.
 fn slots(s: &SlotsType, memory: &Memory, step: &Step, gap: usize) -> Option<usize> {
-    let numbers = s.numbers().checked_mul(NUMBER)?.checked_mul(step.runs.len())?;
-    numbers.checked_add(s.bytes().checked_add(gap)?.checked_mul(step.blocks(memory.block_tokens))?)
+    let numbers = s.numbers().checked_mul(NUMBER)?.checked_mul(s.each)?.checked_mul(step.runs.len())?;
+    let slots = step.blocks(memory.block_tokens).checked_add(s.entries().checked_mul(step.runs.len())?)?;
+    numbers.checked_add(s.bytes().checked_add(gap)?.checked_mul(slots)?)
 }

@@ -173,7 +173,7 @@ const BODIES: &[(&str, bool)] = &[
 
 fn steps() -> [Step; 2] {
     let many = vec![run(17, 70, 3), run(0, 40, 2), run(3, 1, 1), run(31, 33, 0)];
-    [Step { runs: vec![run(4, 1, 1)] }, Step { runs: many }]
+    [Step::of(vec![run(4, 1, 1)]), Step::of(many)]
 }
 
 /// What is right is right by any sample, which has fewer elements than there are only where there
@@ -267,7 +267,7 @@ impl<'t> Right<'t> {
 
 /// Rows of a step: enough for tiles of 64.
 fn wide() -> Step {
-    Step { runs: vec![run(5, 80, 40), run(0, 50, 30)] }
+    Step::of(vec![run(5, 80, 40), run(0, 50, 30)])
 }
 
 /// The variable of the long form, in which the reference of every seed is computed by itself.
@@ -356,7 +356,7 @@ fn samples_cover_columns_rows_and_cells() {
     let text = BODIES[1].0;
     let graph = parse(text).unwrap();
     for tokens in [300, 40] {
-        let step = Step { runs: vec![run(0, tokens, 0)] };
+        let step = Step::of(vec![run(0, tokens, 0)]);
         let trial = Trial::new(&graph, MEMORY, step, (Fill::Random, 3), &|_| None).unwrap();
         let (_, mask) = &trial.sample(Sampling { seed: 5, every_column: true })[0];
         let times = |col: usize| (0..mask.rows).filter(|&row| mask.get(row, col)).count();

@@ -1,4 +1,5 @@
 //! Steps to try kernels with.
+use crate::Graph;
 use crate::interp::{BatchState, Cx};
 
 /// Consecutive tokens of one sequence.
@@ -17,9 +18,22 @@ pub struct Run {
 pub struct Step {
     /// A run of tokens for each sequence.
     pub runs: Vec<Run>,
+    /// Slots in the table of a sequence.
+    pub slots: usize,
 }
 
 impl Step {
+    /// A step in which a sequence has one slot.
+    pub fn of(runs: Vec<Run>) -> Step {
+        Step { runs, slots: 1 }
+    }
+
+    /// With tables for the slots of a graph.
+    pub fn for_slots_of(self, graph: &Graph) -> Step {
+        let entries = graph.inputs().into_iter().filter_map(|v| Some(graph.ty(v).as_slots()?.entries()));
+        Step { slots: entries.max().unwrap_or(1), ..self }
+    }
+
     /// `T`
     pub fn tokens(&self) -> usize {
         self.runs.iter().map(|r| r.tokens).sum()
@@ -61,7 +75,7 @@ impl Step {
     /// Blocks that a cache needs for it, and one that no sequence has.
     pub fn blocks(&self, block_tokens: usize) -> usize {
         let longest = self.runs.iter().map(|r| r.position + r.tokens).max().unwrap_or(0);
-        longest.div_ceil(block_tokens) * self.runs.len() + 1
+        longest.div_ceil(block_tokens).max(self.slots) * self.runs.len() + 1
     }
 
     /// The block of a sequence's position. Consecutive blocks of a sequence are not neighbours,
@@ -71,10 +85,10 @@ impl Step {
         blocks - 1 - (sequence + self.runs.len() * (position / block_tokens))
     }
 
-    /// The blocks of a sequence in order.
+    /// The blocks of a sequence in order, and its slots.
     pub fn table(&self, sequence: usize, block_tokens: usize) -> Vec<i32> {
         let run = self.runs[sequence];
-        let starts = (0..run.position + run.tokens).step_by(block_tokens);
-        starts.map(|p| self.block(sequence, p, block_tokens) as i32).collect()
+        let blocks = (run.position + run.tokens).div_ceil(block_tokens).max(self.slots);
+        (0..blocks).map(|block| self.block(sequence, block * block_tokens, block_tokens) as i32).collect()
     }
 }

@@ -16,7 +16,7 @@ const LINEAR: &str = "graph @k(%x: bf16[T, 96], %n: bf16[96], %w: bf16[40, 96]@p
 
 fn trial<'g>(graph: &'g Graph, fill: Fill) -> Trial<'g> {
     graph.verify().unwrap_or_else(|e| panic!("{e}"));
-    Trial::new(graph, MEMORY, Step { runs: RUNS.to_vec() }, (fill, 3), &|_| None).unwrap()
+    Trial::new(graph, MEMORY, Step::of(RUNS.to_vec()), (fill, 3), &|_| None).unwrap()
 }
 
 /// The result of a kernel that computes in 64 bits and rounds its result, after a change of each
@@ -229,7 +229,7 @@ fn numbers_are_codes_by_either_scale() {
 
 #[test]
 fn steps_count_and_place() {
-    let step = Step { runs: RUNS.to_vec() };
+    let step = Step::of(RUNS.to_vec());
     assert_eq!((step.tokens(), step.rows(), step.wanted()), (4, 2, vec![2, 3]));
     assert_eq!(step.lengths(), [34, 34, 34, 1]);
     assert_eq!(step.batch().positions, [31, 32, 33, 0]);
@@ -238,7 +238,7 @@ fn steps_count_and_place() {
 
 #[test]
 fn what_a_trial_needs_is_known_before() {
-    let step = Step { runs: RUNS.to_vec() };
+    let step = Step::of(RUNS.to_vec());
     let needs = |text: &str| need(&parse(text).unwrap(), &MEMORY, &step, 256);
     // x, its norm, n, w, and the result; rows are padded to 32 elements and at most 32 further
     // apart.

@@ -93,8 +93,8 @@ fn past(name: &str, c: CacheType) -> CacheState<f64> {
 
 /// The states of sequences before the step.
 fn kept(name: &str, ty: &SlotsType) -> SlotState<f64> {
-    let slot = |seq| (seq, random(&format!("{name}.{seq}"), vec![ty.numbers()]).data);
-    SlotState { entries: [0, 1].map(slot).into() }
+    let slot = |(seq, tokens)| ((seq, tokens), random(&format!("{name}.{seq}"), vec![ty.numbers()]).data);
+    SlotState { entries: [(0, 3), (1, 1)].map(slot).into(), each: ty.each }
 }
 
 /// Numbers between -1 and 1 that follow from the name.

@@ -76,8 +76,13 @@ fn conv_channels<'c>(c: &Code<'c>, conv: &Conv<'_, 'c>, run: Run<'c>, part: Int<
     let &Conv { ref x, weight, out, channels, len, .. } = conv;
     let (first, dtype) = (part * CHANNELS, x.ty.dtype);
     columns(c, first, c.smaller(first + CHANNELS, channels), channels, |column| {
-        let kept = |i: usize| c.at(run.slot, (column + i * channels) * dtype.size());
-        let before = |i: usize| Any::from(c.pick(run.goes_on, c.load_floats(kept(i), dtype), c.zero()));
+        let kept = |slot: Ptr<'c>, i: usize| c.at(slot, (column + i * channels) * dtype.size());
+        let before = |i: usize| Any::from(c.pick(run.goes_on, c.load_floats(kept(run.slot, i), dtype), c.zero()));
+        let keep = |slot: Ptr<'c>, seen: &[Any<'c>]| {
+            for (i, v) in seen.iter().enumerate() {
+                c.store_floats(kept(slot, i), v.into_vector_value(), dtype);
+            }
+        };
         let weights: Vec<Vector> =
             (0..len).map(|i| c.load_floats(element(c, weight, c.int(i), column), weight.ty.dtype)).collect();
         let before: Vec<Any> = (0..len - 1).map(before).collect();
@@ -88,13 +93,11 @@ fn conv_channels<'c>(c: &Code<'c>, conv: &Conv<'_, 'c>, run: Run<'c>, part: Int<
             let sum = taps.fold(c.zero(), |sum, (x, &w)| c.fma(x.into_vector_value(), w, sum));
             let stored = conv.stored(c, sum, token, column);
             c.store_floats(element(c, out, token, column), stored, out.ty.dtype);
-            seen.split_off(1)
+            let seen = seen.split_off(1);
+            run.keep_behind(c, token, |slot| keep(slot, &seen));
+            seen
         });
-        c.when(run.has_slot, || {
-            for (i, v) in seen.iter().enumerate() {
-                c.store_floats(kept(i), v.into_vector_value(), dtype);
-            }
-        });
+        run.keep_last(c, |slot| keep(slot, &seen));
     });
     c.when(c.equal(part, channels.div_ceil(CHANNELS) - 1), || {
         c.repeat(run.first, run.end, 1, |token| pad(c, out, token));
@@ -125,18 +128,21 @@ impl<'a, 'k, 'c> Head<'a, 'k, 'c> {
     }
 
     fn run(&self, run: Run<'c>) {
-        let (c, sizes) = (self.c, self.delta.sizes);
-        let slot = c.at(run.slot, self.head * (4 * sizes.key_dim * sizes.value_dim));
+        let c = self.c;
         self.each_row(|row, column| {
-            let kept = c.load_floats(self.in_slot(slot, row, column), DType::F32);
+            let kept = c.load_floats(self.in_slot(run.slot, row, column), DType::F32);
             self.set_state(row, column, c.pick(run.goes_on, kept, c.zero()).into_vector_value());
         });
-        c.repeat(run.first, run.end, 1, |token| self.token(token));
-        c.when(run.has_slot, || {
+        let keep = |slot: Ptr<'c>| {
             self.each_row(|row, column| {
                 c.store_floats(self.in_slot(slot, row, column), self.state(row, column), DType::F32);
             });
+        };
+        c.repeat(run.first, run.end, 1, |token| {
+            self.token(token);
+            run.keep_behind(c, token, keep);
         });
+        run.keep_last(c, keep);
     }
 
     fn token(&self, token: Int<'c>) {
@@ -211,7 +217,9 @@ impl<'a, 'k, 'c> Head<'a, 'k, 'c> {
     }
 
     fn in_slot(&self, slot: Ptr<'c>, row: Int<'c>, column: Int<'c>) -> Ptr<'c> {
-        self.c.at(slot, (row * self.delta.sizes.value_dim + column) * 4)
+        let (c, sizes) = (self.c, self.delta.sizes);
+        let head = c.at(slot, self.head * (4 * sizes.key_dim * sizes.value_dim));
+        c.at(head, (row * sizes.value_dim + column) * 4)
     }
 
     fn place(&self, row: Int<'c>, column: Int<'c>) -> Ptr<'c> {

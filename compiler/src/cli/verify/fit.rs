@@ -1,6 +1,6 @@
 //! Whether a launch and its kernel's body are about the same memory, and how much of the host's it
 //! takes to try them.
-use atomc_artifact::manifest::{self, Arg, Input, PageStream, Plan, StateGroup, StreamLayout, Target, Weight};
+use atomc_artifact::manifest::{self, Arg, Input, PageStream, Plan, Slots, StateGroup, StreamLayout, Target, Weight};
 use atomc_ir::arch::Memory;
 use atomc_ir::layout::{Groups, Panels};
 use atomc_ir::trial::Step;
@@ -73,7 +73,7 @@ impl Fit<'_> {
                 values == Some(Arg::State { state, stream: 1 }) && self.is_cache(*cache, state)
             }
             (Type::Slots(slots), Arg::State { state, stream: 0 }) => {
-                matches!(self.target.group(state), StateGroup::Slots(found) if found.bytes == slots.bytes())
+                matches!(self.target.group(state), StateGroup::Slots(found) if *found == Slots { bytes: slots.bytes(), each: slots.each })
             }
             (Type::Tensor(t), Arg::Arena { offset }) => self.lies(t, offset, self.plan.arena_bytes),
             (Type::Tensor(t), Arg::Hidden | Arg::Drafted { .. }) => {

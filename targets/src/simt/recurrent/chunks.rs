@@ -212,7 +212,8 @@ impl<'a, 'k, 'c> Chunks<'a, 'k, 'c> {
 
     fn run(&self, run: Run<'c>) {
         let (c, p, sizes) = (self.c, &self.products, self.delta.sizes);
-        let slot = c.at(run.slot, self.head * (4 * sizes.key_dim * sizes.value_dim));
+        let of_head = |slot: Ptr<'c>| c.at(slot, self.head * (4 * sizes.key_dim * sizes.value_dim));
+        let slot = of_head(run.slot);
         let spans = self.shape.padded / p.span();
         let before = p.runs(spans, |block, span| {
             let number = |i: usize| {
@@ -231,10 +232,11 @@ impl<'a, 'k, 'c> Chunks<'a, 'k, 'c> {
             let state = turn.chunk(first, run.end, state);
             state.iter().flatten().map(|&run| run.into()).collect()
         });
-        let p = self.products.anew(run.end);
+        let (p, (has_slot, slot)) = (self.products.anew(run.end), run.last(c));
+        let slot = of_head(slot);
         for (i, run_after) in after.iter().enumerate() {
             let (block, span, numbers) = (i / spans, i % spans, c.pin(run_after.into_vector_value()));
-            c.when(run.has_slot & self.columns[block].1, || {
+            c.when(has_slot & self.columns[block].1, || {
                 for i in 0..p.depth() {
                     let (place, exists) = self.kept(&p, slot, block, span, i);
                     let store = || c.store(place, c.lane(numbers, i), 4);

@@ -96,12 +96,20 @@ impl<'c> Channels<'_, '_, 'c> {
         });
     }
 
-    /// Writes the inputs that a sequence keeps. An old input that stays moves to an earlier place.
+    /// Writes the inputs that a sequence keeps behind its tokens. An old input that stays moves to
+    /// an earlier place.
     fn keep(&self, run: Run<'c>) {
-        for i in 0..self.conv.len - 1 {
-            let seen = self.seen(run, run.end - run.first + i);
-            self.c.store_floats(self.kept(run, self.c.int(i)), seen, self.conv.x.ty.dtype);
-        }
+        let (c, all) = (self.c, run.end - run.first);
+        let keep = |slot: Ptr<'c>, tokens: Int<'c>| {
+            for i in 0..self.conv.len - 1 {
+                let seen = self.seen(run, tokens + i);
+                c.store_floats(self.kept(slot, c.int(i)), seen, self.conv.x.ty.dtype);
+            }
+        };
+        c.repeat(run.first, run.end, 1, |token| {
+            run.keep_behind(c, token, |slot| keep(slot, token + 1 - run.first));
+        });
+        run.keep_last(c, |slot| keep(slot, all));
     }
 
     /// Inputs by number: first the kept ones, then the tokens of the sequence.
@@ -114,13 +122,14 @@ impl<'c> Channels<'_, '_, 'c> {
             return c.load_floats(now, x.ty.dtype);
         }
         let is_kept = c.less(number, len - 1);
-        let place = c.pick(is_kept, self.kept(run, c.smaller(number, len - 2)), now).into_pointer_value();
+        let place = c.pick(is_kept, self.kept(run.slot, c.smaller(number, len - 2)), now).into_pointer_value();
         let exists = !is_kept | run.goes_on;
         c.pick(exists, c.load_floats(place, x.ty.dtype), c.zero()).into_vector_value()
     }
 
-    fn kept(&self, run: Run<'c>, number: Int<'c>) -> Ptr<'c> {
+    /// A kept input in a slot.
+    fn kept(&self, slot: Ptr<'c>, number: Int<'c>) -> Ptr<'c> {
         let at = number * self.conv.channels + self.column;
-        self.c.at(run.slot, at * self.conv.x.ty.dtype.size())
+        self.c.at(slot, at * self.conv.x.ty.dtype.size())
     }
 }

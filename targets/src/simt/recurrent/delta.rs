@@ -11,7 +11,7 @@ use inkwell::IntPredicate;
 use inkwell::values::FloatValue;
 
 use crate::KernelSpec;
-use crate::code::{Any, Int, Vector};
+use crate::code::{Any, Int, Ptr, Vector};
 use crate::math;
 use crate::recurrent::{Delta, Rule, Run, node};
 use crate::row::{Operand, Team, Threads};
@@ -130,13 +130,11 @@ impl<'a, 'k, 'c> Part<'a, 'k, 'c> {
 
     /// All tokens of a sequence, one after the other.
     pub fn run(&self, run: Run<'c>) {
-        let (c, sizes) = (self.c, self.delta.sizes);
+        let c = self.c;
         c.set_lanes(self.shares.columns);
-        let slot = c.at(run.slot, self.head * (4 * sizes.key_dim * sizes.value_dim));
-        let place = |row: Int<'c>| c.at(slot, (row * sizes.value_dim + self.column) * 4);
         let state = (0..self.shares.rows).map(|i| {
             let (row, exists) = self.own_row(i);
-            c.pick(run.goes_on & exists, c.load_floats(place(row), DType::F32), c.zero())
+            c.pick(run.goes_on & exists, c.load_floats(self.place(run.slot, row), DType::F32), c.zero())
         });
         let state: Vec<Any> = state.collect();
         let carried = [state, self.load(run.first).carried()].concat();
@@ -144,15 +142,29 @@ impl<'a, 'k, 'c> Part<'a, 'k, 'c> {
             let (state, now) = carried.split_at(self.shares.rows);
             let next = self.load(c.smaller(token + 1, run.end - 1));
             let state = self.token(token, state, Token::of(now));
+            run.keep_behind(c, token, |slot| self.keep(slot, &state));
             [state, next.carried()].concat()
         });
-        c.when(run.has_slot & self.has_columns, || {
-            for (i, numbers) in after[..self.shares.rows].iter().enumerate() {
+        run.keep_last(c, |slot| self.keep(slot, &after[..self.shares.rows]));
+    }
+
+    /// Stores the lane's part of a state into a slot.
+    fn keep(&self, slot: Ptr<'c>, state: &[Any<'c>]) {
+        let c = self.c;
+        c.when(self.has_columns, || {
+            for (i, numbers) in state.iter().enumerate() {
                 let (row, exists) = self.own_row(i);
-                let store = || c.store_floats(place(row), numbers.into_vector_value(), DType::F32);
+                let store = || c.store_floats(self.place(slot, row), numbers.into_vector_value(), DType::F32);
                 if self.all_rows_exist() { store() } else { c.when(exists, store) }
             }
         });
+    }
+
+    /// Where the lane's columns of a row lie in a slot.
+    fn place(&self, slot: Ptr<'c>, row: Int<'c>) -> Ptr<'c> {
+        let sizes = self.delta.sizes;
+        let head = self.c.at(slot, self.head * (4 * sizes.key_dim * sizes.value_dim));
+        self.c.at(head, (row * sizes.value_dim + self.column) * 4)
     }
 
     fn all_rows_exist(&self) -> bool {

@@ -11,7 +11,7 @@ mod products;
 mod warpgroup;
 
 use atomc_artifact::manifest;
-use atomc_ir::{Diagnostic, Family, Op};
+use atomc_ir::{Diagnostic, Family, MOST_KEPT, Op};
 use inkwell::IntPredicate;
 
 use crate::code::{Int, Ptr};
@@ -73,6 +73,8 @@ const MANY_TOKENS: usize = 128;
 /// Tokens of a sequence in the step from which a chunk costs less than going token by token: a
 /// product has 16 rows.
 const FEW_TOKENS: usize = 16;
+/// Chunks keep the state behind their last token alone.
+const _: () = assert!(MOST_KEPT < FEW_TOKENS);
 /// Most work-groups of a part, which share out the sequences of a step.
 const SHARING: usize = 8;
 

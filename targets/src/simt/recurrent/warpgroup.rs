@@ -203,7 +203,8 @@ impl<'c> Chunks<'_, '_, 'c> {
                 c.when(c.less(turn + STAGES, count), || c.come_to_some(turn % STAGES + EMPTY, THREADS));
                 state
             });
-            c.when(run.has_slot, || self.store_state(run, &after));
+            let (has_slot, slot) = run.last(c);
+            c.when(has_slot, || self.store_state(slot, &after));
         });
         // Another sequence's chunks may overwrite these.
         c.barrier();

@@ -19,9 +19,9 @@ impl<'c> Chunks<'_, '_, 'c> {
     }
 
     /// The place of two neighbours of the state in a slot.
-    fn slot(&self, run: Run<'c>, tile: usize, half: usize, eight: usize) -> Ptr<'c> {
+    fn in_slot(&self, slot: Ptr<'c>, (tile, half, eight): (usize, usize, usize)) -> Ptr<'c> {
         let (c, sizes) = (self.c, self.delta.sizes);
-        let head = c.at(run.slot, self.head * (4 * sizes.key_dim * sizes.value_dim));
+        let head = c.at(slot, self.head * (4 * sizes.key_dim * sizes.value_dim));
         let from = c.at(head, (self.row() * sizes.value_dim + self.column + self.side()) * 4);
         c.at(from, ((tile * CHUNK + 8 * half) * sizes.value_dim + 8 * eight) * 4)
     }
@@ -30,16 +30,16 @@ impl<'c> Chunks<'_, '_, 'c> {
     pub(super) fn load_state(&self, run: Run<'c>) -> Vec<Any<'c>> {
         let (c, eights) = (self.c, self.shape.columns / 8);
         let places = (0..self.shape.dim / CHUNK).flat_map(|tile| (0..2 * eights).map(move |i| (tile, i % 2, i / 2)));
-        let two = |(tile, half, eight)| c.load_vector(c.cx.f32_type(), 2, self.slot(run, tile, half, eight), 8);
+        let two = |at| c.load_vector(c.cx.f32_type(), 2, self.in_slot(run.slot, at), 8);
         let number = |v| c.pick(run.goes_on, v, c.number(0.0));
         places.map(two).flat_map(|two| [0, 1].map(|i| number(c.lane(two, i)))).collect()
     }
 
-    pub(super) fn store_state(&self, run: Run<'c>, state: &[Any<'c>]) {
+    pub(super) fn store_state(&self, slot: Ptr<'c>, state: &[Any<'c>]) {
         let c = self.c;
         for (tile, numbers) in state.chunks(self.numbers()).enumerate() {
             for (i, two) in numbers.chunks(2).enumerate() {
-                c.store(self.slot(run, tile, i % 2, i / 2), c.floats(two), 8);
+                c.store(self.in_slot(slot, (tile, i % 2, i / 2)), c.floats(two), 8);
             }
         }
     }
