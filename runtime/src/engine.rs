@@ -524,11 +524,6 @@ impl Engine {
         requests: &[Request],
         mut keep: impl FnMut(&mut Engine, usize, bool) -> Result<(), StepError>,
     ) -> Result<(), StepError> {
-        // A recurrent state cannot leave out tokens that were guessed wrong.
-        let guessing = |request: &&Request| request.logits == Want::All && request.tokens.len() > 1;
-        for request in requests.iter().filter(guessing).filter(|_| self.draft.is_some()) {
-            self.kv.keep_here(request.sequence)?;
-        }
         self.copy_blocks()?;
         let mut at = Cursor::default();
         while at.request < requests.len() {
@@ -858,7 +853,7 @@ fn check_whole(manifest: &Manifest, target: usize, devices: usize) -> Result<(),
 fn check_cache(tokens: usize, outline: &Outline) -> Result<(), DeviceError> {
     let (target, units, device) = (outline.target(), &outline.units, &outline.device);
     // Slots do not grow with the tokens.
-    let pages = target.states.iter().map(|state| &units[state.group]).filter(|unit| unit.kept != Kept::Slot);
+    let pages = target.states.iter().map(|state| &units[state.group]).filter(|unit| !unit.kept.is_slots());
     // A target without pages, or with empty ones, has no cache.
     let of_block = |unit: &Unit| unit.bytes.div_ceil(unit.kept.every());
     let block = pages.fold(units.len() * Kv::BLOCK_BYTES, |sum, unit| sum.saturating_add(of_block(unit))).max(1);
@@ -875,8 +870,9 @@ fn check_cache(tokens: usize, outline: &Outline) -> Result<(), DeviceError> {
 /// Checks that the device has memory for `slots` slots, which kernels count in 32 bits.
 fn check_slots(slots: usize, outline: &Outline) -> Result<(), DeviceError> {
     let (target, units, device) = (outline.target(), &outline.units, &outline.device);
-    let kept = target.states.iter().map(|state| &units[state.group]).filter(|unit| unit.kept == Kept::Slot);
-    let slot = kept.fold(0_usize, |sum, unit| sum.saturating_add(unit.bytes)).max(1);
+    let kept = target.states.iter().map(|state| &units[state.group]).filter(|unit| unit.kept.is_slots());
+    let bytes = |unit: &Unit| unit.bytes.saturating_mul(unit.kept.ring());
+    let slot = kept.fold(0_usize, |sum, unit| sum.saturating_add(bytes(unit))).max(1);
     let (bytes, memory) = (slots as u128 * slot as u128, device.memory());
     let most = (memory / slot).min(i32::MAX as usize);
     if slots <= most {
@@ -897,7 +893,7 @@ fn cache_sizes(outlines: &[Outline], options: &EngineOptions) -> Result<Sizes, D
     };
     // Kernels count blocks in 32 bits.
     let blocks = cache_tokens.div_ceil(block_tokens).min(i32::MAX as usize);
-    let has_slots = units.iter().any(|unit| unit.kept == Kept::Slot);
+    let has_slots = units.iter().any(|unit| unit.kept.is_slots());
     let slots = match options.slots {
         _ if !has_slots => 0,
         0 => blocks.min(SLOTS),

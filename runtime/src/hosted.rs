@@ -554,9 +554,6 @@ fn check_draft(target: &Target, options: &HostedOptions) -> Result<(), HostedErr
         false => Err(HostedError::Draft("the artifact has none; compile with --draft")),
         true if options.attention == Attention::Caller => Err(HostedError::Draft("a caller does not attend for it")),
         true if !has(PlanKind::Any) => Err(HostedError::Draft("it has no plan of kind `any`; compile anew")),
-        true if target.has_slots() => Err(HostedError::Draft(
-            "recurrent states cannot go back to the token behind which a guess was wrong, in a framework",
-        )),
         true => Ok(()),
     }
 }

@@ -13,8 +13,10 @@
 //! full are cleared. `abi::Batch` is the same for all kernels. There is one for each table, and a
 //! launch is bound to that of its states, so no kernel knows the number of groups.
 //!
-//! A slot holds the state after all tokens of a sequence. So that others can begin like it,
-//! snapshots of the slot are kept after some of its blocks, in slots that no sequence has.
+//! A slot holds the state behind the first tokens of a sequence. A sequence has as many slots as a
+//! step verifies tokens of it, so it can be taken back behind each of these. So that others can
+//! begin like it, snapshots of its last state are kept after some of its blocks, in slots that no
+//! sequence has.
 mod blocks;
 mod resume;
 mod snapshots;
@@ -102,8 +104,12 @@ pub enum Kept {
         /// Tokens that have an entry together.
         every: usize,
     },
-    /// A slot, however long it is.
-    Slot,
+    /// Slots, however long it is.
+    Slots {
+        /// Their number: tokens of a step up to which the state behind each is kept. The state
+        /// behind the first `n` tokens is in slot `n % ring`.
+        ring: usize,
+    },
 }
 
 impl Kept {
@@ -115,12 +121,28 @@ impl Kept {
         if let Kept::Pages { every, .. } = self { every } else { 1 }
     }
 
+    /// Whether it has slots.
+    pub fn is_slots(self) -> bool {
+        matches!(self, Kept::Slots { .. })
+    }
+
+    /// Slots of a sequence; 1 where it has pages.
+    pub fn ring(self) -> usize {
+        if let Kept::Slots { ring } = self { ring } else { 1 }
+    }
+
+    /// Entries of the table of its slots that kernels get: that of the state a step goes on from,
+    /// if it is not the only slot, and those behind its tokens.
+    pub fn entries(self) -> usize {
+        if self.ring() > 1 { self.ring() + 1 } else { 1 }
+    }
+
     /// The number of units, with `blocks` blocks of tokens in the cache and slots for `slots`
     /// sequences. Where entries are of several tokens, [`SLOTS`] sequences at least may end inside
     /// a page.
     pub fn units(self, blocks: usize, slots: usize) -> usize {
         match self {
-            Kept::Slot => slots,
+            Kept::Slots { ring } => slots.saturating_mul(ring),
             Kept::Pages { every: 1, .. } => blocks,
             Kept::Pages { every, .. } => blocks.min(blocks.div_ceil(every) + SLOTS),
         }
@@ -134,7 +156,7 @@ pub struct Sizes {
     pub block_tokens: usize,
     /// Blocks of each group that has pages.
     pub blocks: usize,
-    /// Slots of each group that has such.
+    /// Sequences that have slots at once, in each group that has such.
     pub slots: usize,
     /// Most tokens of a sequence.
     pub max_len: usize,
@@ -169,6 +191,8 @@ struct Slot {
 #[derive(Debug, Default)]
 struct Sequence {
     len: usize,
+    /// Its slots have the states behind this many tokens, and behind each that it has more.
+    first_state: usize,
     /// Tokens before a step that failed half way and cannot be done again.
     broken: Option<usize>,
     /// By group.
@@ -189,7 +213,8 @@ impl Kv {
         let held = if is_whole { blocks.saturating_mul(block_tokens) } else { max_len };
         let sizes = Sizes { max_len: max_len.min(held), ..sizes };
         let groups = kept.iter().map(|&kept| Blocks::new(kept, sizes)).collect();
-        let most = if kept.contains(&Kept::Slot) { sizes.snapshots.min(slots) } else { 0 };
+        let units = kept.iter().filter(|kept| kept.is_slots()).map(|kept| kept.units(blocks, slots)).min();
+        let most = sizes.snapshots.min(units.unwrap_or(0));
         let snapshots = Snapshots::new(sizes.snapshot_tokens.next_multiple_of(block_tokens), most);
         // Blocks of tokens with an entry have a power of two of them.
         let unit = block_tokens * kept.iter().map(|kept| kept.every()).max().unwrap_or(1);
@@ -216,6 +241,11 @@ impl Kv {
     pub fn free_slots(&self) -> usize {
         let slots = self.groups.iter().filter(|group| group.is_slots());
         slots.map(Blocks::free).min().unwrap_or(0)
+    }
+
+    /// Slots of a sequence in a group; 1 where no group has slots.
+    pub fn ring(&self) -> usize {
+        self.groups.iter().map(Blocks::ring).max().unwrap_or(1)
     }
 
     /// Snapshots that there are, in slots that are not free but become so for a sequence.
@@ -263,9 +293,9 @@ impl Kv {
     }
 
     /// The blocks of a sequence in each group, in order of position; zero for those that were given
-    /// back.
+    /// back. Of slots those of the last step, as [`crate::manifest::Slots::each`] says.
     pub fn tables(&self, id: SeqId) -> Result<impl Iterator<Item = &[i32]>, KvError> {
-        Ok(self.get(id)?.tables.iter().map(Table::entries))
+        Ok(self.get(id)?.tables.iter().map(Table::of_step))
     }
 
     /// Whether sequences, or new ones, have room to grow to the given number of tokens each, all of
@@ -300,12 +330,20 @@ impl Kv {
     pub fn grow(&mut self, id: SeqId, tokens: usize) -> Result<Range<usize>, KvError> {
         self.reserve(std::iter::once((id, tokens)))?;
         if self.get(id)?.len == 0 && tokens > 0 {
-            self.free_a_slot();
+            self.free_slots_of_a_sequence();
         }
+        let ring = self.ring();
         let (sequence, groups) = self.get_mut(id)?;
         let start = sequence.len;
         sequence.len += tokens;
-        groups.iter_mut().zip(&mut sequence.tables).for_each(|(group, table)| group.extend(table, sequence.len));
+        sequence.first_state = match tokens <= ring {
+            true => sequence.first_state.max((sequence.len + 1).saturating_sub(ring)),
+            false => sequence.len,
+        };
+        for (group, table) in groups.iter_mut().zip(&mut sequence.tables) {
+            group.extend(table, sequence.len);
+            group.turn(table, start..sequence.len);
+        }
         Ok(start..sequence.len)
     }
 

@@ -122,12 +122,10 @@ impl<B: Backend> Scheduler<B> {
             limits.step_tokens = limits.step_tokens.min(options.step_tokens);
         }
         let options = Options { running: options.running.max(1), ..options };
-        // A retained sequence occupies a slot that others need. Snapshots occupy free slots, and
-        // each sequence with guesses has one.
+        // A retained sequence occupies slots that others need. Snapshots occupy free ones.
         let most = match (options.prefix_cache, limits.slots) {
             (false, _) => 0,
             (true, 0) => usize::MAX,
-            (true, slots) if options.speculate > 0 => (slots / 2).min(slots.saturating_sub(2 * options.running)),
             (true, slots) => slots / 2,
         };
         Scheduler {

@@ -45,7 +45,8 @@ impl Unit {
         target.groups.iter().map(Unit::of).collect()
     }
 
-    fn of(group: &StateGroup) -> Unit {
+    /// The unit of a group.
+    pub fn of(group: &StateGroup) -> Unit {
         match group {
             StateGroup::Paged(pages) => Unit {
                 bytes: pages.block_bytes,
@@ -55,7 +56,8 @@ impl Unit {
                 kept: Kept::Pages { window: pages.window, every: pages.every },
             },
             StateGroup::Slots(slots) => {
-                Unit { bytes: slots.bytes, streams: vec![0], cleared: 0..0, dtype: None, kept: Kept::Slot }
+                let kept = Kept::Slots { ring: slots.each };
+                Unit { bytes: slots.bytes, streams: vec![0], cleared: 0..0, dtype: None, kept }
             }
         }
     }
@@ -67,6 +69,6 @@ impl Unit {
 
     /// A state with the units of its sequences in a table.
     pub fn memory(&self, pages: DeviceBuffer, table: usize) -> StateMemory {
-        StateMemory { pages, streams: self.streams.clone(), table, advances: self.kept == Kept::Slot }
+        StateMemory { pages, streams: self.streams.clone(), table, advances: self.kept.is_slots() }
     }
 }

@@ -13,7 +13,7 @@ use atomc_passes::BucketOptions;
 use atomc_runtime::checkpoint::{Beside, Source, whole_numbers};
 use atomc_runtime::device::{Device, DeviceBuffer, Stream};
 use atomc_runtime::hosted::{Batch, Pages, Rows, Table};
-use atomc_runtime::manifest::{Attention, Target};
+use atomc_runtime::manifest::{Attention, StateGroup, Target};
 use atomc_runtime::memory::Buffer;
 use atomc_runtime::sample::greedy;
 use atomc_runtime::states::Unit;
@@ -77,6 +77,17 @@ struct Run {
     position: usize,
 }
 
+impl Run {
+    /// The slots of a step: that of the state which it goes on from, and those behind each token,
+    /// or one behind the last if they are many.
+    fn slots(&self) -> impl Iterator<Item = i32> {
+        let ring = GUESSES + 1;
+        let slot = move |behind: usize| (self.sequence * PAGES + (self.position + behind) % ring) as i32;
+        let behind = move |entry: usize| if entry == 1 && self.tokens.len() > ring { self.tokens.len() } else { entry };
+        (0..=ring).map(move |entry| slot(behind(entry))).chain(std::iter::repeat(-1)).take(PAGES)
+    }
+}
+
 /// Schedules, and keeps pages.
 struct Framework {
     hosted: Hosted,
@@ -98,7 +109,8 @@ impl Framework {
             None => Hosted::open(artifact, &options, None).expect("it opens"),
             Some(chip) => {
                 let mut device = Emulated::open(&artifact, chip, 2, Default::default()).expect("a device");
-                let sizes = [TOKENS * 4, TOKENS * 8, TOKENS * 4, TOKENS * 4, SEQUENCES * PAGES * 4];
+                let table = SEQUENCES * PAGES * 4;
+                let sizes = [TOKENS * 4, TOKENS * 8, TOKENS * 4, TOKENS * 4, table, table];
                 tensors = sizes.map(|bytes| device.allocate(bytes).expect("memory")).into();
                 Hosted::with_device(artifact, chip, Box::new(device), &options, None).expect("it opens")
             }
@@ -139,18 +151,24 @@ impl Framework {
             Some(*end)
         }));
         let lengths: Vec<i32> = runs.iter().map(|run| (run.position + run.tokens.len()) as i32).collect();
-        let pages: Vec<i32> =
-            runs.iter().flat_map(|run| (run.sequence * PAGES..).take(PAGES).map(|page| page as i32)).collect();
-        let tables = self.hosted.tables().iter();
-        let models = self.hosted.model_states();
-        let count = tables.filter(|table| (table.states[0].0 >= models) == draft).count();
-        let table = Table { pages: self.tensor(4, &pages), stride: PAGES };
+        let pages = runs.iter().flat_map(|run| (run.sequence * PAGES..).take(PAGES).map(|page| page as i32)).collect();
+        let slots: Vec<i32> = runs.iter().flat_map(Run::slots).collect();
+        let (target, models) = (self.hosted.target(), self.hosted.model_states());
+        let firsts = self.hosted.tables().iter().map(|table| table.states[0].0);
+        let kinds = firsts.filter(|&first| (first >= models) == draft).map(|first| {
+            let group = &target.groups[target.states[first].group];
+            matches!(group, StateGroup::Slots(_))
+        });
+        let kinds: Vec<bool> = kinds.collect();
+        let tables: [Vec<i32>; 2] = [pages, slots];
+        let tables = [0, 1].map(|kind| Table { pages: self.tensor(4 + kind, &tables[kind]), stride: PAGES });
+        let tables: Vec<Table> = kinds.into_iter().map(|is_slots| tables[usize::from(is_slots)]).collect();
         let batch = Batch {
             ids: self.tensor(0, &ids),
             positions: self.tensor(1, &positions),
             starts: self.tensor(2, &starts),
             lengths: self.tensor(3, &lengths),
-            tables: &vec![table; count],
+            tables: &tables,
             sequences: runs.len(),
             tokens: ids.len(),
             each,
@@ -337,14 +355,16 @@ fn compare(name: &str, target: &str, chip: Option<&str>) {
 
 #[test]
 fn guesses_are_the_engines() {
-    for name in ["draft-v3", "draft-glm", "draft-eagle3", "draft-eagle3-options", "draft-eagle3-shared"] {
+    let recurrent = ["draft-next", "draft-3.5", "draft-3.5-moe"];
+    let others = ["draft-v3", "draft-glm", "draft-eagle3", "draft-eagle3-options", "draft-eagle3-shared"];
+    for name in others.into_iter().chain(recurrent) {
         compare(name, "host", None);
     }
 }
 
 #[test]
 fn guesses_on_an_emulated_chip() {
-    for name in ["draft-v3", "draft-eagle3"] {
+    for name in ["draft-v3", "draft-eagle3", "draft-next"] {
         compare(name, "gfx942", Some("gfx942"));
     }
 }

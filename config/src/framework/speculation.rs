@@ -100,7 +100,7 @@ const WITHOUT_DRAFT: [&str; 3] = ["ngram", "[ngram]", "suffix"];
 
 /// Why an artifact does not serve a way to guess.
 fn guessing(method: &str, artifact: &Held) -> Option<String> {
-    if WITHOUT_DRAFT.contains(&method) && !artifact.slots {
+    if WITHOUT_DRAFT.contains(&method) {
         return alone(artifact);
     }
     match drafting(artifact) {
@@ -112,9 +112,6 @@ fn guessing(method: &str, artifact: &Held) -> Option<String> {
 
 /// The artifact's draft, or the reason why it has none.
 fn drafting(artifact: &Held) -> Result<Drafts, String> {
-    if artifact.slots {
-        return Err("recurrent states, which cannot go back behind a wrong guess in a framework".to_owned());
-    }
     let draft = artifact.guesses.draft.ok_or("no draft: `atomc compile --draft` gives it one")?;
     if artifact.own { Ok(draft) } else { Err("no draft where the framework's layer attends".to_owned()) }
 }
@@ -156,6 +153,10 @@ pub fn sglang(name: &str, value: &Value, asked: &Asked, artifact: &Held) -> Opti
         return (name == "speculative_algorithm").then(|| alone(artifact)).flatten();
     };
     let draft = match drafting(artifact) {
+        Ok(_) if artifact.slots => {
+            let fault = "recurrent states, which cannot go back behind a wrong guess in SGLang".to_owned();
+            return (name == "speculative_algorithm").then_some(fault);
+        }
         Ok(draft) => draft,
         Err(fault) => return (name == "speculative_algorithm").then_some(fault),
     };

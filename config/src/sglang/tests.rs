@@ -179,7 +179,7 @@ fn guesses_of_the_artifact() {
     insta::assert_snapshot!(refused.join("\n"), @"
     --speculative-algorithm: SGLang has EAGLE, the artifact a draft for EAGLE3
     --speculative-algorithm: SGLang has NGRAM, the artifact a draft for EAGLE or NEXTN
-    --speculative-algorithm: SGLang has EAGLE, the artifact recurrent states, which cannot go back behind a wrong guess in a framework
+    --speculative-algorithm: SGLang has EAGLE, the artifact recurrent states, which cannot go back behind a wrong guess in SGLang
     --speculative-draft-model-path: SGLang has /head, the artifact a draft of the model's own checkpoint
     --speculative-num-steps: SGLang has 4, the artifact steps of at most 3 guesses; `atomc compile --speculate 4` makes such
     --speculative-eagle-topk: SGLang has 8, the artifact none: guesses are a chain, each behind the one before

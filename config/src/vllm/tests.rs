@@ -61,7 +61,7 @@ fn guesses() {
         refused(head, false, asks("mtp", 2)),
         refused(mtp, false, asks("eagle", 2)),
         refused(mtp, true, asks("mtp", 2)),
-        refused(none, true, asks("ngram", 2)),
+        refused(none, true, asks("ngram", 4)),
         refused(head, false, Value::Null),
         refused(head, false, asks("suffix", 2)),
         refused(mtp, false, parallel),

@@ -136,16 +136,15 @@ impl Engine {
     }
 
     /// Guesses up to `count` tokens after each sequence, the likeliest of the draft's. A sequence
-    /// gets no guesses without room for them, without snapshots of all these sequences' slots, or
-    /// if the draft lacks the rows of the model's last step.
+    /// gets no guesses without room for them, or if the draft lacks the rows of the model's last
+    /// step.
     pub fn draft(&mut self, chosen: &[Chosen], count: usize) -> Result<Vec<Vec<u32>>, StepError> {
         let mut guesses = vec![Vec::new(); chosen.len()];
         let Some(draft) = &self.draft else { return Ok(guesses) };
         let few = |plan: &Plan| plan.kind == PlanKind::Decode;
         let width = self.session.plans[draft.plans.clone()].iter().filter(|plan| few(plan)).map(|plan| plan.rows).max();
         let width = width.unwrap_or(1);
-        let may_guess = count > 0 && self.kv.may_go_back(chosen.len());
-        let asked: Vec<usize> = (0..chosen.len()).filter(|_| may_guess).collect();
+        let asked: Vec<usize> = (0..chosen.len()).filter(|_| count > 0).collect();
         for asked in asked.chunks(width) {
             self.draft_some(chosen, asked, (count, &mut guesses))?;
         }

@@ -5,7 +5,6 @@
 //! nothing for this.
 use super::{Engine, StepError};
 use crate::device::{DeviceBuffer, DeviceError};
-use crate::kv::Kept;
 use atomc_artifact::manifest::{Arg, DType, Launch, Logits as LogitsPlace, Plan, PlanKind, Signature, is_state};
 use half::{bf16, f16};
 use std::collections::BTreeSet;
@@ -153,7 +152,7 @@ impl Engine {
     /// without a fault continue from them.
     fn again(&mut self, index: usize, launch: &Launch) -> Result<(), DeviceError> {
         let mut kept = vec![];
-        let has_slots = self.session.units.iter().any(|unit| unit.kept == Kept::Slot);
+        let has_slots = self.session.units.iter().any(|unit| unit.kept.is_slots());
         let states: BTreeSet<usize> = launch.args.iter().filter_map(state).filter(|_| has_slots).collect();
         for state in states {
             let held = self.held(state);

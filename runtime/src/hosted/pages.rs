@@ -4,7 +4,6 @@
 use super::allocate::ALIGN;
 use super::{Hosted, HostedError};
 use crate::device::{DeviceError, StateMemory};
-use crate::kv::Kept;
 use crate::states::Unit;
 use atomc_artifact::abi::Prepare;
 use atomc_artifact::manifest::StateGroup;
@@ -149,7 +148,7 @@ impl Hosted {
         let inputs = self.session.inputs.prepare(table);
         let (Some(starts), Some(Pages { states, .. })) = (&self.starts, self.tables.get(table)) else { return inputs };
         let Unit { cleared: values, kept, .. } = self.unit(states[0].0);
-        if *kept == Kept::Slot {
+        if kept.is_slots() {
             return inputs;
         }
         let before: usize = self.tables[..table].iter().map(|table| table.states.len()).sum();

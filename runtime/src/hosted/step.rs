@@ -121,7 +121,7 @@ impl Batch<'_> {
             let all = repeat_n(none, limits.before).chain(tables.clone());
             inputs.push(ids, position, run.length as usize, all);
             let first = position.div_ceil(limits.block_tokens).min(run.pages);
-            for (table, pages) in tables.enumerate().filter(|(table, _)| limits.kept[*table] != Kept::Slot) {
+            for (table, pages) in tables.enumerate().filter(|(table, _)| !limits.kept[*table].is_slots()) {
                 pages[first..].iter().for_each(|&block| fresh(limits.before + table, block as usize));
             }
         }
@@ -185,12 +185,12 @@ impl Run<'_> {
 
     /// Entries of a table.
     fn entries(&self, kept: Kept) -> usize {
-        if kept == Kept::Slot { 1 } else { self.pages }
+        if kept.is_slots() { kept.entries() } else { self.pages }
     }
 
     /// Checks that the pages named by a table exist.
     fn check_table(&self, pages: &[i32], limits: &Limits, table: usize) -> Result<(), HostedError> {
-        let (blocks, none) = (limits.tables[table].blocks, if limits.kept[table] == Kept::Slot { -1 } else { 0 });
+        let (blocks, none) = (limits.tables[table].blocks, if limits.kept[table].is_slots() { -1 } else { 0 });
         match pages.iter().find(|&&block| !(none..blocks as i64).contains(&i64::from(block))) {
             Some(block) => {
                 let (sequence, detail) = (self.number, format!("page {block} of {blocks}"));

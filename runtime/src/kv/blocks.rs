@@ -7,12 +7,19 @@ use std::ops::Range;
 #[derive(Debug, Default)]
 pub struct Table {
     entries: Vec<i32>,
+    /// Slots in the order in which a step takes them, if there are several.
+    turned: Vec<i32>,
     given_back: usize,
 }
 
 impl Table {
     pub fn entries(&self) -> &[i32] {
         &self.entries
+    }
+
+    /// As kernels of the last step take them.
+    pub fn of_step(&self) -> &[i32] {
+        if self.turned.is_empty() { &self.entries } else { &self.turned }
     }
 
     pub fn held(&self) -> &[i32] {
@@ -46,9 +53,9 @@ impl Blocks {
     pub fn new(kept: Kept, Sizes { block_tokens, blocks, slots, max_len, step, .. }: Sizes) -> Blocks {
         let (window, block_tokens, blocks) = match kept {
             Kept::Pages { window, every } => (window, block_tokens * every, kept.units(blocks, slots)),
-            Kept::Slot => (0, max_len.max(1), slots),
+            Kept::Slots { .. } => (0, max_len.max(1), kept.units(blocks, slots)),
         };
-        let whole = max_len.div_ceil(block_tokens);
+        let whole = max_len.div_ceil(block_tokens) * kept.entries();
         // The keys that all new tokens see together begin and end anywhere in their blocks.
         let seen = (window + step).saturating_sub(1).div_ceil(block_tokens) + 1;
         let most = if window == 0 { whole } else { seen.min(whole) };
@@ -57,7 +64,22 @@ impl Blocks {
     }
 
     pub fn is_slots(&self) -> bool {
-        self.kept == Kept::Slot
+        self.kept.is_slots()
+    }
+
+    /// Slots of a sequence.
+    pub fn ring(&self) -> usize {
+        self.kept.ring()
+    }
+
+    /// The slot for the state behind the first tokens of a sequence, if this is a group of slots.
+    pub fn slot(&self, table: &Table, tokens: usize) -> Option<i32> {
+        table.entries.get(tokens % self.ring()).copied().filter(|_| self.is_slots())
+    }
+
+    /// Entries of a sequence of `len` tokens.
+    fn entries(&self, len: usize) -> usize {
+        len.div_ceil(self.block_tokens) * self.ring()
     }
 
     pub fn free(&self) -> usize {
@@ -72,7 +94,8 @@ impl Blocks {
 
     /// A table with room for all that a sequence may have.
     pub fn table(&self) -> Table {
-        Table { entries: Vec::with_capacity(self.table_blocks), given_back: 0 }
+        let turned = if self.ring() > 1 { self.table_blocks } else { 0 };
+        Table { entries: Vec::with_capacity(self.table_blocks), turned: Vec::with_capacity(turned), given_back: 0 }
     }
 
     /// The first block that the next token of a sequence of `len` tokens sees.
@@ -105,7 +128,7 @@ impl Blocks {
     /// are not free when it gives them back.
     pub fn lacks(&self, table: Option<&Table>, len: usize) -> usize {
         let (have, held) = table.map_or((0, &[][..]), |table| (table.entries.len(), table.held()));
-        let new = len.div_ceil(self.block_tokens).saturating_sub(have);
+        let new = self.entries(len).saturating_sub(have);
         if self.window == 0 {
             return new;
         }
@@ -116,9 +139,11 @@ impl Blocks {
     /// Checks that `need` blocks are free; slots count those of snapshots, which can be made free.
     pub fn reserve(&self, need: usize, snapshots: usize) -> Result<(), KvError> {
         let free = self.free.len() + if self.is_slots() { snapshots } else { 0 };
-        let blocks = self.holders.len();
+        let (blocks, ring) = (self.holders.len(), self.ring());
         match need > free {
-            true if self.is_slots() => Err(KvError::OutOfSlots { need, free, slots: blocks }),
+            true if self.is_slots() => {
+                Err(KvError::OutOfSlots { need: need / ring, free: free / ring, slots: blocks / ring })
+            }
             true => Err(KvError::OutOfBlocks { need, free, blocks, block_tokens: self.block_tokens }),
             false => Ok(()),
         }
@@ -126,9 +151,25 @@ impl Blocks {
 
     /// Gives a table free blocks for a sequence of `len` tokens.
     pub fn extend(&mut self, table: &mut Table, len: usize) {
-        for _ in table.entries.len()..len.div_ceil(self.block_tokens) {
+        for _ in table.entries.len()..self.entries(len) {
             let Some(block) = self.take() else { break };
             table.entries.push(block);
+        }
+    }
+
+    /// Puts the slots of a table into the order of a step: that of the state which it goes on from,
+    /// and those behind its tokens; the first of them behind the last token if that state alone is
+    /// kept.
+    pub fn turn(&self, table: &mut Table, step: Range<usize>) {
+        let ring = self.ring();
+        if ring == 1 {
+            return;
+        }
+        let Table { entries, turned, .. } = table;
+        turned.clear();
+        turned.extend((0..=ring).map(|behind| entries[(step.start + behind) % ring]));
+        if step.len() > ring {
+            turned[1] = entries[step.end % ring];
         }
     }
 
@@ -151,7 +192,8 @@ impl Blocks {
 
     /// Takes back the blocks that a table has for tokens after the first `len`.
     pub fn shrink(&mut self, table: &mut Table, len: usize) {
-        let keep = len.div_ceil(self.block_tokens).min(table.entries.len());
+        table.turned.clear();
+        let keep = self.entries(len).min(table.entries.len());
         let held = keep.max(table.given_back);
         table.entries[held..].iter().rev().for_each(|&block| self.release(block));
         table.entries.truncate(keep);

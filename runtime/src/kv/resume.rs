@@ -32,7 +32,7 @@ impl Kv {
         let resume = self.resume(parent, tokens);
         let sequence = self.add();
         if let Some(slot) = resume.slot {
-            self.copy_slot(from, sequence, slot)?;
+            self.copy_slot(from, sequence, (slot, resume.tokens))?;
         }
         self.share(from, sequence, resume.tokens)?;
         Ok(Fork { sequence, tokens: resume.tokens })
@@ -50,12 +50,16 @@ impl Kv {
         if tokens == len && broken.is_none() {
             return Ok(len);
         }
-        let tokens = tokens.min(broken.unwrap_or(len));
-        let mark = self.mark_before(sequence, tokens);
-        let tokens = if self.has_slots() { mark.map_or(0, |mark| mark.tokens) } else { self.served(sequence, tokens) };
-        if let Some(mark) = mark {
-            self.restore(id, mark)?;
-        }
+        let wanted = tokens.min(broken.unwrap_or(len));
+        let served = self.served(sequence, wanted);
+        let tokens = match self.has_slots() {
+            true if broken.is_none() && served == wanted && self.has_state(sequence, wanted) => wanted,
+            true => match self.mark_before(sequence, wanted) {
+                Some(mark) => self.restore(id, mark)?,
+                None => 0,
+            },
+            false => served,
+        };
         self.shorten(id, tokens)?;
         self.get_mut(id)?.0.broken = None;
         Ok(tokens)
@@ -84,12 +88,12 @@ impl Kv {
         Ok(())
     }
 
-    /// Tokens by which a sequence may grow until a snapshot of its slot is wanted.
+    /// Tokens by which a sequence may grow until a snapshot of its state is wanted.
     pub fn until_snapshot(&self, id: SeqId) -> usize {
         self.get(id).map_or(usize::MAX, |sequence| self.snapshots.until(sequence.len))
     }
 
-    /// Keeps a snapshot of a sequence's slot, if one is wanted after its present tokens and a slot
+    /// Keeps a snapshot of a sequence's state, if one is wanted after its present tokens and a slot
     /// is free or has an older snapshot. The copy is in [`Kv::take_copies`].
     pub fn keep_snapshot(&mut self, id: SeqId) -> Result<(), KvError> {
         let sequence = self.get(id)?;
@@ -101,32 +105,10 @@ impl Kv {
         self.snapshot(id)
     }
 
-    /// Whether `sequences` sequences at once may have a snapshot each by [`Kv::keep_here`], if they
-    /// need one to be taken back.
-    pub fn may_go_back(&self, sequences: usize) -> bool {
-        !self.has_slots() || self.snapshots.room(self.free_slots()) >= sequences
-    }
-
-    /// Keeps a snapshot of a sequence's slot, whatever its length, instead of the last one of this
-    /// kind: the next tokens may be taken back.
-    pub fn keep_here(&mut self, id: SeqId) -> Result<(), KvError> {
-        let sequence = self.get(id)?;
-        if !self.has_slots() || sequence.len == 0 || sequence.marks.iter().any(|mark| mark.tokens == sequence.len) {
-            return Ok(());
-        }
-        let passing = |mark: &Mark| !self.snapshots.wants(mark.tokens);
-        if let Some(place) = sequence.marks.iter().position(passing) {
-            let mark = self.get_mut(id)?.0.marks.remove(place);
-            self.let_go(mark);
-        }
-        self.snapshot(id)
-    }
-
     fn snapshot(&mut self, id: SeqId) -> Result<(), KvError> {
         let len = self.get(id)?.len;
-        match self.snapshots.is_full() {
-            true => self.evict(),
-            false => self.free_a_slot(),
+        if self.snapshots.is_full() || self.free_slots() == 0 {
+            self.evict();
         }
         if self.free_slots() == 0 {
             return Ok(());
@@ -135,7 +117,7 @@ impl Kv {
         let mark = self.snapshots.add(len, units);
         let Slot { sequence: Some(sequence), .. } = &mut self.slots[id.slot as usize] else { return Ok(()) };
         for (group, (table, &unit)) in sequence.tables.iter().zip(self.snapshots.units(mark)).enumerate() {
-            self.copies.extend(copy(group, table.entries().first().copied(), unit));
+            self.copies.extend(copy(group, self.groups[group].slot(table, len), unit));
         }
         sequence.marks.retain(|&mark| self.snapshots.is_there(mark));
         sequence.marks.push(mark);
@@ -178,6 +160,11 @@ impl Kv {
         tokens / self.unit * self.unit
     }
 
+    /// Whether a slot of a sequence has the state behind its first `tokens` tokens.
+    fn has_state(&self, sequence: &Sequence, tokens: usize) -> bool {
+        (sequence.first_state..=sequence.len).contains(&tokens)
+    }
+
     /// The last snapshot of a sequence, up to `tokens` tokens, that it can resume from.
     fn mark_before(&self, sequence: &Sequence, tokens: usize) -> Option<Mark> {
         let fits = |mark: &&Mark| {
@@ -193,24 +180,25 @@ impl Kv {
             let tokens = self.shareable(tokens);
             return if self.serves(parent, tokens) { Resume { tokens, slot: None } } else { NOTHING };
         }
-        if tokens == 0 || self.free_slots() + self.snapshots.count() == 0 {
+        if tokens == 0 || self.free_slots() + self.snapshots.count() < self.ring() {
             return NOTHING;
         }
         // The last block is copied unless it is full.
         let has_page = self.whole(tokens) == tokens || self.free_blocks() > 0;
-        if tokens == parent.len && has_page {
+        if self.has_state(parent, tokens) && self.serves(parent, tokens) && has_page {
             return Resume { tokens, slot: Some(From::Sequence) };
         }
         let mark = self.mark_before(parent, tokens);
         mark.map_or(NOTHING, |mark| Resume { tokens: mark.tokens, slot: Some(From::Snapshot(mark)) })
     }
 
-    /// Gives a new sequence a slot of its own in each group, which is to become equal to another.
-    fn copy_slot(&mut self, from: SeqId, to: SeqId, slot: From) -> Result<(), KvError> {
+    /// Gives a new sequence slots of its own in each group; that for the state behind `tokens`
+    /// tokens is to become equal to another.
+    fn copy_slot(&mut self, from: SeqId, to: SeqId, (slot, tokens): (From, usize)) -> Result<(), KvError> {
         let units: Vec<Option<i32>> = match slot {
             From::Sequence => {
                 let tables = self.groups.iter().zip(&self.get(from)?.tables);
-                tables.map(|(group, table)| table.entries().first().copied().filter(|_| group.is_slots())).collect()
+                tables.map(|(group, table)| group.slot(table, tokens)).collect()
             }
             From::Snapshot(mark) => {
                 self.snapshots.touch(mark);
@@ -218,13 +206,15 @@ impl Kv {
             }
         };
         // If no slot is free the snapshot itself is dropped, and its unit becomes the sequence's.
-        self.free_a_slot();
-        for (group, from) in units.into_iter().enumerate().filter(|(_, from)| from.is_some()) {
-            let unit = self.groups[group].take();
-            self.copies.extend(copy(group, from, unit));
-            let (sequence, _) = self.get_mut(to)?;
-            unit.into_iter().for_each(|unit| sequence.tables[group].push(unit));
+        self.free_slots_of_a_sequence();
+        for (number, from) in units.into_iter().enumerate().filter(|(_, from)| from.is_some()) {
+            let (sequence, groups) = self.get_mut(to)?;
+            let (group, table) = (&mut groups[number], &mut sequence.tables[number]);
+            group.extend(table, tokens);
+            let to = group.slot(table, tokens);
+            self.copies.extend(copy(number, from, to));
         }
+        self.get_mut(to)?.0.first_state = tokens;
         Ok(())
     }
 
@@ -253,14 +243,15 @@ impl Kv {
         Ok(())
     }
 
-    /// Has a sequence's slot become equal to a snapshot.
-    fn restore(&mut self, id: SeqId, mark: Mark) -> Result<(), KvError> {
+    /// Has a sequence's slot become equal to a snapshot. Returns the tokens that it is behind.
+    fn restore(&mut self, id: SeqId, mark: Mark) -> Result<usize, KvError> {
         self.snapshots.touch(mark);
-        for group in 0..self.groups.len() {
-            let to = self.get(id)?.tables[group].entries().first().copied();
-            self.copies.extend(copy(group, self.snapshots.units(mark)[group], to));
+        for (group, &unit) in self.snapshots.units(mark).iter().enumerate() {
+            let to = self.groups[group].slot(&self.get(id)?.tables[group], mark.tokens);
+            self.copies.extend(copy(group, unit, to));
         }
-        Ok(())
+        self.get_mut(id)?.0.first_state = mark.tokens;
+        Ok(mark.tokens)
     }
 
     /// Takes back everything that a sequence has after its first `len` tokens.
@@ -268,6 +259,7 @@ impl Kv {
         self.let_marks_go(id, len)?;
         let (sequence, groups) = self.get_mut(id)?;
         sequence.len = len;
+        sequence.first_state = sequence.first_state.min(len);
         groups.iter_mut().zip(&mut sequence.tables).for_each(|(group, table)| group.shrink(table, len));
         Ok(())
     }
@@ -287,9 +279,9 @@ impl Kv {
         units.for_each(|(unit, group)| unit.iter().for_each(|&unit| group.release(unit)));
     }
 
-    /// If no slot is free, the oldest snapshot makes place.
-    pub(super) fn free_a_slot(&mut self) {
-        if self.free_slots() == 0 {
+    /// If no slots are free for a new sequence, the oldest snapshots make place.
+    pub(super) fn free_slots_of_a_sequence(&mut self) {
+        while self.free_slots() < self.ring() && self.snapshots.count() > 0 {
             self.evict();
         }
     }

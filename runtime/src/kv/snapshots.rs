@@ -51,11 +51,6 @@ impl Snapshots {
         self.count() >= self.most
     }
 
-    /// Most new ones at once, with `free` free slots, if the others go.
-    pub fn room(&self, free: usize) -> usize {
-        self.most.min(free + self.count())
-    }
-
     /// Tokens until a sequence of `len` tokens wants one.
     pub fn until(&self, len: usize) -> usize {
         if self.most == 0 { usize::MAX } else { self.every - len % self.every }

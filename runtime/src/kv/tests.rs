@@ -1,6 +1,7 @@
 use super::*;
 
 const ALL: Kept = Kept::ALL;
+const SLOT: Kept = Kept::Slots { ring: 1 };
 const SEVEN: Kept = Kept::Pages { window: 7, every: 1 };
 
 /// A cache of one group, in which all tokens see all keys.
@@ -209,7 +210,7 @@ fn check(kv: &Kv, alive: &[SeqId], windows: &[usize]) {
 /// A slot is a sequence's as long as that is there, and then another's.
 #[test]
 fn sequences_have_a_slot_each() {
-    let mut kv = Kv::new(&[Kept::Slot, ALL, Kept::Slot], Sizes { blocks: 30, ..WINDOW });
+    let mut kv = Kv::new(&[SLOT, ALL, SLOT], Sizes { blocks: 30, ..WINDOW });
     let (a, b, c) = (kv.add(), kv.add(), kv.add());
     assert_eq!((kv.grow(a, 9), kv.grow(a, 1), kv.grow(b, 1)), (Ok(0..9), Ok(9..10), Ok(0..1)));
     let slots = |kv: &Kv, id| kv.tables(id).unwrap().map(<[i32]>::to_vec).collect::<Vec<_>>();
@@ -249,7 +250,7 @@ fn goes_back_to_where_a_step_began() {
 /// more use, unless it had nothing before.
 #[test]
 fn sequences_that_cannot_go_back_are_broken() {
-    for kept in [SEVEN, Kept::Slot] {
+    for kept in [SEVEN, SLOT] {
         let mut kv = Kv::new(&[ALL, kept], Sizes { blocks: 12, max_len: 40, step: 40, ..WINDOW });
         let a = kv.add();
         kv.grow(a, 20).unwrap();

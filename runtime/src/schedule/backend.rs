@@ -86,7 +86,7 @@ impl<E: BorrowMut<Engine> + Send> Backend for E {
             step_rows: most(|plan| if plan.kind == PlanKind::Whole { plan.rows } else { 1 }),
             block_tokens,
             blocks,
-            slots: cache.free_slots() + cache.snapshots(),
+            slots: (cache.free_slots() + cache.snapshots()) / cache.ring(),
         }
     }
 

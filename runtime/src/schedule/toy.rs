@@ -50,6 +50,9 @@ pub struct Toy {
     pub failing_draft: bool,
 }
 
+/// Slots of a sequence: as many tokens as its steps verify.
+const RING: usize = 4;
+
 impl Toy {
     /// One with this cache, and with slots if its state is recurrent.
     pub fn new(blocks: usize, slots: usize) -> Toy {
@@ -58,7 +61,7 @@ impl Toy {
 
     /// One with more tokens and positions.
     pub fn sized(blocks: usize, slots: usize, (vocab, positions): (usize, usize)) -> Toy {
-        let kept = [Kept::ALL, Kept::Slot];
+        let kept = [Kept::ALL, Kept::Slots { ring: RING }];
         let sizes = Sizes {
             block_tokens: BLOCK,
             blocks,
@@ -110,10 +113,6 @@ impl Toy {
         self.kv.reserve(requests.iter().map(|request| (request.sequence, request.tokens.len())))?;
         let mut all = vec![];
         for request in requests {
-            if self.draft.is_some() && request.logits == Want::All && request.tokens.len() > 1 {
-                self.kv.keep_here(request.sequence)?;
-                self.kv.take_copies().for_each(drop);
-            }
             let mut rows = vec![];
             for &token in request.tokens {
                 self.kv.grow(request.sequence, 1)?;
@@ -237,7 +236,7 @@ impl Backend for Toy {
             let (&last, before) = tokens.split_last().expect("an answer has begun");
             // It holds the tokens of the answer and no others: wrong guesses were taken back.
             assert!(held.ends_with(before), "{held:?} does not end with {before:?}");
-            let fits = held.len() + count <= self.positions && self.kv.may_go_back(chosen.len());
+            let fits = held.len() + count <= self.positions;
             all.push(match self.draft {
                 Some((draft, _)) if fits && self.kv.make_room(sequence, count).is_ok() => {
                     guesses(draft, &[&held[..], &[last]].concat(), (count, self.vocab))

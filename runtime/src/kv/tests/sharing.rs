@@ -38,10 +38,11 @@ impl Random {
 
 impl Model {
     fn new(kept: &[Kept], Sizes { blocks, slots, .. }: Sizes) -> Model {
+        let slots_of = |kept: &Kept| vec![vec![]; if kept.is_slots() { kept.units(blocks, slots) } else { 0 }];
         Model {
             kept: kept.to_vec(),
             pages: vec![vec![[u32::MAX; BLOCK]; blocks]; kept.len()],
-            slots: vec![vec![vec![]; slots]; kept.len()],
+            slots: kept.iter().map(slots_of).collect(),
             alive: vec![],
             seen: Seen::default(),
         }
@@ -50,7 +51,7 @@ impl Model {
     fn copy(&mut self, kv: &mut Kv) {
         for BlockCopy { group, from, to } in kv.take_copies() {
             match self.kept[group] {
-                Kept::Slot => self.slots[group][to] = self.slots[group][from].clone(),
+                Kept::Slots { .. } => self.slots[group][to] = self.slots[group][from].clone(),
                 Kept::Pages { .. } => self.pages[group][to] = self.pages[group][from],
             }
         }
@@ -63,8 +64,8 @@ impl Model {
         while left > 0 {
             let part = left.min(1 + random.below(9)).min(kv.until_snapshot(id));
             let Ok(grown) = kv.grow(id, part) else { panic!("room was reserved") };
-            for position in grown {
-                self.compute(kv, index, position, random.below(3) as u32);
+            for position in grown.clone() {
+                self.compute(kv, (index, &grown), position, random.below(3) as u32);
             }
             let (before, full) = (kv.snapshots(), kv.free_slots() == 0);
             kv.keep_snapshot(id).unwrap();
@@ -74,19 +75,26 @@ impl Model {
         }
     }
 
-    /// One more token of a sequence, for which a kernel reads its slots and writes its pages.
-    fn compute(&mut self, kv: &Kv, index: usize, position: usize, token: u32) {
+    /// One more token of a sequence, for which a kernel writes its pages; the first reads a slot,
+    /// and those behind which the state is kept write one.
+    fn compute(&mut self, kv: &Kv, (index, step): (usize, &Range<usize>), position: usize, token: u32) {
         let (id, tokens) = &mut self.alive[index];
         for (group, table) in kv.tables(*id).unwrap().enumerate() {
             let block = |index: usize| table[index] as usize;
             match self.kept[group] {
-                Kept::Slot => {
-                    let state = &mut self.slots[group][block(0)];
-                    if position == 0 {
-                        state.clear();
+                Kept::Slots { ring } => {
+                    if position == step.start && position > 0 {
+                        let state = &self.slots[group][block(0)];
+                        assert_eq!(state, tokens, "the slot of {id} before token {position}");
                     }
-                    assert_eq!(state, tokens, "the slot of {id} before token {position}");
-                    state.push(token);
+                    let entry = match (ring, step.len() <= ring) {
+                        (1, _) => Some(0),
+                        (_, true) => Some(position + 1 - step.start),
+                        (_, false) => (position + 1 == step.end).then_some(1),
+                    };
+                    if let Some(entry) = entry {
+                        self.slots[group][block(entry)] = [&tokens[..], &[token]].concat();
+                    }
                 }
                 Kept::Pages { .. } => self.pages[group][block(position / BLOCK)][position % BLOCK] = token,
             }
@@ -108,8 +116,12 @@ impl Model {
                     let page = |position: usize| self.pages[group][table[position / BLOCK] as usize][position % BLOCK];
                     let found: Vec<u32> = (first..tokens.len()).map(page).collect();
                     assert_eq!(found, tokens[first..], "pages of {id} in group {group}");
-                } else if let Some(&slot) = table.first() {
-                    assert_eq!(&self.slots[group][slot as usize], tokens, "the slot of {id}");
+                } else if !table.is_empty() {
+                    let table = sequence.tables[group].entries();
+                    for behind in sequence.first_state.max(1)..=tokens.len() {
+                        let (slot, tokens) = (table[behind % table.len()] as usize, &tokens[..behind]);
+                        assert_eq!(&self.slots[group][slot], tokens, "the slot of {id}");
+                    }
                 }
             }
         }
@@ -172,12 +184,12 @@ fn run(kept: &[Kept], sizes: Sizes) -> Seen {
             _ => model.grow(&mut kv, &mut random),
         }
         model.check(&kv);
-        assert!(kv.snapshots() <= sizes.snapshots.min(sizes.slots));
+        assert!(kv.snapshots() <= sizes.snapshots);
     }
     model.alive.drain(..).for_each(|(id, _)| kv.drop_sequence(id).unwrap());
     assert_eq!((kv.free_blocks(), kv.snapshots()), (sizes.blocks, 0));
-    if kept.contains(&Kept::Slot) {
-        assert_eq!(kv.free_slots(), sizes.slots);
+    if let Some(slots) = kept.iter().find(|kept| kept.is_slots()) {
+        assert_eq!(kv.free_slots(), slots.units(sizes.blocks, sizes.slots));
     }
     model.seen
 }
@@ -195,7 +207,9 @@ fn nobody_reads_what_another_made() {
         snapshot_tokens: EVERY,
         snapshots: 4,
     };
-    for kept in [&[Kept::Slot, ALL, Kept::Slot][..], &[ALL, Kept::Pages { window: 30, every: 1 }, Kept::Slot]] {
+    let four = Kept::Slots { ring: 4 };
+    let with_window = [ALL, Kept::Pages { window: 30, every: 1 }, SLOT];
+    for kept in [&[SLOT, ALL, SLOT][..], &with_window, &[four, ALL, four]] {
         let mut counts = [0; 5];
         for slots in [3, 6, 16] {
             let Seen { forked_live, forked_back, rewound, healed, evicted } = run(kept, Sizes { slots, ..sizes });
@@ -213,7 +227,7 @@ fn nobody_reads_what_another_made() {
 /// A cache of slots alone, and one of pages.
 fn with_slots(slots: usize, snapshots: usize) -> Kv {
     let sizes = Sizes { blocks: 30, slots, snapshots, snapshot_tokens: EVERY, ..WINDOW };
-    Kv::new(&[Kept::Slot, ALL], sizes)
+    Kv::new(&[SLOT, ALL], sizes)
 }
 
 /// Gives a sequence tokens as an engine does.
@@ -282,20 +296,6 @@ fn snapshots_make_place() {
 
 /// A sequence that goes back does not write blocks that others hold.
 #[test]
-fn slots_are_left_to_go_back() {
-    let may = |slots, snapshots, running: usize| {
-        let mut kv = with_slots(slots, snapshots);
-        for _ in 0..running {
-            let id = kv.add();
-            feed(&mut kv, id, 5);
-        }
-        (0..8).take_while(|&sequences| kv.may_go_back(sequences)).count() - 1
-    };
-    assert_eq!([may(6, 6, 2), may(6, 3, 2), may(4, 4, 3), may(3, 3, 3)], [4, 3, 1, 0]);
-    assert!(whole(4, 4, 64).may_go_back(usize::MAX));
-}
-
-#[test]
 fn a_shared_block_is_not_gone_back_into() {
     let mut kv = whole(8, 4, 32);
     let a = kv.add();
@@ -304,4 +304,28 @@ fn a_shared_block_is_not_gone_back_into() {
     assert_eq!((kv.rewind(a, 9), kv.rewind(a, 6)), (Ok(9), Ok(4)));
     assert_eq!(kv.grow(a, 4), Ok(4..8));
     assert_ne!(table(&kv, a)[1], table(&kv, fork)[1]);
+}
+
+/// With four slots a sequence has the states behind its last four tokens if they came in short
+/// steps, and that behind the last one otherwise.
+#[test]
+fn sequences_go_back_behind_tokens_of_a_short_step() {
+    let sizes = Sizes { blocks: 30, slots: 2, snapshots: 0, snapshot_tokens: EVERY, ..WINDOW };
+    let mut kv = Kv::new(&[Kept::Slots { ring: 4 }, ALL], sizes);
+    assert_eq!((kv.free_slots(), kv.ring()), (8, 4));
+    let (a, b, c) = (kv.add(), kv.add(), kv.add());
+    kv.grow(a, 6).unwrap();
+    assert_eq!(kv.tables(a).unwrap().next().unwrap(), [0, 2, 2, 3, 0], "the last of six in place of the first");
+    kv.grow(a, 1).unwrap();
+    kv.grow(a, 3).unwrap();
+    // Behind 6 tokens it was in the slot that 10 tokens have now.
+    assert_eq!((kv.rewind(a, 8), kv.take_copies().len()), (Ok(8), 0));
+    assert_eq!((kv.rewind(a, 7), kv.take_copies().len()), (Ok(7), 0));
+    kv.grow(a, 2).unwrap();
+    let fork = kv.fork(a, 8).unwrap();
+    let copies: Vec<BlockCopy> = kv.take_copies().collect();
+    assert_eq!((fork.tokens, copies), (8, vec![BlockCopy { group: 0, from: 0, to: 4 }]));
+    assert_eq!(kv.grow(b, 1), Err(KvError::OutOfSlots { need: 1, free: 0, slots: 2 }));
+    assert_eq!(kv.rewind(a, 5), Ok(0), "the state behind 5 tokens is gone");
+    assert_eq!((kv.grow(b, 1), kv.grow(c, 1).is_err()), (Ok(0..1), true));
 }

@@ -76,9 +76,10 @@ fn no_more_are_retained_than_there_may_be() {
     let (mut toy, mut prefixes) = (Toy::new(100, 6), Prefixes::new(BLOCK, 3));
     (0..6).for_each(|i| _ = insert(&mut toy, &mut prefixes, &run(10 * i, 10)));
     assert_eq!(prefixes.len(), 3);
-    // All that it has of another, or from a snapshot of it.
+    // All that it has of another, or what a slot or a snapshot of it is behind.
     assert_eq!(insert(&mut toy, &mut prefixes, &[run(50, 10), run(0, 5)].concat()), 10);
-    assert_eq!(insert(&mut toy, &mut prefixes, &[run(40, 9), run(0, 5)].concat()), 8);
+    assert_eq!(insert(&mut toy, &mut prefixes, &[run(40, 9), run(0, 5)].concat()), 9);
+    assert_eq!(insert(&mut toy, &mut prefixes, &[run(30, 5), run(0, 9)].concat()), 0);
     while prefixes.evict(&mut toy).unwrap() {}
     assert_eq!((toy.free_blocks(), prefixes.nodes.len() - prefixes.unused.len()), (100, 0));
     let mut none = Prefixes::new(BLOCK, 0);

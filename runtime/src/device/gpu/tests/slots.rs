@@ -8,7 +8,7 @@ fn recurrent(fake: &Fake) -> Artifact {
     let mut manifest = toy::manifest();
     let target = &mut manifest.targets[0];
     target.states.push(State { layer: 0, group: 1 });
-    target.groups.push(StateGroup::Slots(Slots { bytes: 64 }));
+    target.groups.push(StateGroup::Slots(Slots { bytes: 64, each: 1 }));
     let body =
         "graph @k(%a0: i32[T, 2], %a1: batch, %a2: slots<i32, 16>) {\n  %0 = recur : slots<i32, 16>\n  return %0\n}\n";
     target.kernels.push(KernelDef { symbol: "advance".into(), body: body.into(), ..target.kernels[1].clone() });
