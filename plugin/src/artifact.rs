@@ -100,11 +100,10 @@ impl Artifact {
         is_trusted(&self.path, self.file.fingerprint())
     }
 
-    /// Whether it has a draft that a framework can drive: there, recurrent states cannot go back to
-    /// the token before a wrong guess.
+    /// Whether it has a draft.
     #[getter]
     fn draft(&self) -> bool {
-        self.file.manifest().targets.iter().any(|target| target.draft.is_some() && !target.has_slots())
+        self.file.manifest().targets.iter().any(|target| target.draft.is_some())
     }
 
     #[getter]

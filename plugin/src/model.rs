@@ -9,6 +9,7 @@ use atomc_config::Config;
 use atomc_config::framework::{Guesses, Held};
 use atomc_runtime::device::Stream;
 use atomc_runtime::hosted::{Batch, HostedError, Pages, Rows, Table};
+use atomc_runtime::states::Unit;
 use atomc_runtime::weights::Given;
 use atomc_runtime::weights::packed::{self, Packed};
 use atomc_runtime::{Checkpoint, DeviceChoice, Error, Hosted, HostedOptions, Random};
@@ -537,8 +538,11 @@ fn address(allocate: &Py<PyAny>, bytes: usize) -> PyResult<usize> {
 #[derive(Clone, Default)]
 pub struct Cache {
     layer: usize,
-    /// Whether it is a slot. Only its bytes are given then.
+    /// Whether it is a slot. Only its bytes are given then, and the entries of a table.
     slot: bool,
+    /// Entries of the table of a sequence's slots: one, or that of the state which a step goes on
+    /// from and those for the states behind its tokens.
+    entries: usize,
     /// Whether it belongs to the draft. Its layers are numbered after the model's.
     draft: bool,
     /// Tokens in a page.
@@ -557,7 +561,10 @@ impl Cache {
     fn kept(target: &Target, states: &[State], of_model: usize) -> Vec<Cache> {
         let of = |layer: usize, group: &StateGroup| match group {
             StateGroup::Paged(pages) => Cache::paged(layer, target, pages),
-            StateGroup::Slots(slots) => Some(Cache { layer, slot: true, block_bytes: slots.bytes, ..Cache::default() }),
+            StateGroup::Slots(slots) => {
+                let entries = Unit::of(group).kept.entries();
+                Some(Cache { layer, slot: true, entries, block_bytes: slots.bytes, ..Cache::default() })
+            }
         };
         let kept = |(number, state): (usize, &State)| {
             Some(Cache { draft: number >= of_model, ..of(state.layer, target.groups.get(state.group)?)? })
@@ -570,6 +577,7 @@ impl Cache {
         Some(Cache {
             layer,
             slot: false,
+            entries: 0,
             draft: false,
             block_tokens: target.layout.block_tokens * every,
             block_bytes: *block_bytes,
@@ -586,6 +594,7 @@ impl Cache {
             Work::Attention { layer, heads, k, window, .. } => Some(Cache {
                 layer,
                 slot: false,
+                entries: 0,
                 draft: false,
                 block_tokens: target.layout.block_tokens,
                 block_bytes: 0,

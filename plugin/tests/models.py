@@ -89,7 +89,7 @@ def longest(name: str) -> int | None:
 
 def golden_model(tmp_path: Path, name: str) -> Path:
     """A folder with one of the models of which there are golden logits."""
-    ignore = shutil.ignore_patterns("golden.*", "config.v4.json")
+    ignore = shutil.ignore_patterns("golden.*", "draft.safetensors", "config.v4.json")
     return shutil.copytree(case(name), tmp_path / name, ignore=ignore)
 
 

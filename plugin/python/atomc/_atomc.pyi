@@ -146,7 +146,11 @@ class Cache:
     def layer(self) -> int: ...
     @property
     def slot(self) -> bool:
-        """Whether it is a slot, of which nothing is said but its bytes."""
+        """Whether it is a slot, of which nothing is said but its bytes and the entries of a table."""
+    @property
+    def entries(self) -> int:
+        """Entries of the table of a sequence's slots: one, or that of the state which a step goes on from, and one for the state
+        behind each of its tokens, or the first of these for that behind the last token if they are more."""
     @property
     def draft(self) -> bool:
         """Whether it belongs to the draft. Its layers are numbered after the model's."""

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import compile, golden_model, is_ours, own
+from conftest import compile, golden_model, is_ours, own, right
 from models import case
 from PIL import Image
 from safetensors.torch import load_file
@@ -89,6 +89,32 @@ def test_preempted_and_shared_requests_equal_lone_ones(engine, folder, model, sh
         assert answers(small, PROMPTS) == wanted
     assert counted(small)["vllm:num_preemptions"] > 0
     assert (counted(small)["vllm:prefix_cache_hits"] > 0) == shares
+
+
+@pytest.mark.parametrize("shares", [True, False])
+@pytest.mark.parametrize("guesses", [3, 2])
+def test_answers_with_guesses_are_those_without(engine, tmp_path_factory, guesses, shares):
+    """A step leaves the state behind each guess, of three at most: with preemption, prompts in chunks, and shared beginnings."""
+    folder, bare = (golden_model(tmp_path_factory.mktemp("drafts"), "draft-next") for _ in range(2))
+    compile(folder, "--invariant", "--decode", "1,4", "--draft", "mtp", "--speculate", "3")
+    compile(bare, "--invariant", "--decode", "1,4")
+    options = dict(BOTH, enable_prefix_caching=shares, max_num_batched_tokens=96)
+    wanted = answers(engine(bare, **options), PROMPTS)
+    config = dict(method="mtp", num_speculative_tokens=guesses)
+    whole = engine(folder, **options, speculative_config=config)
+    assert own(whole).engine.each == 4 and own(whole).engine.draft
+    assert answers(whole, PROMPTS) == wanted
+    made, kept = right(whole)
+    assert made > 1000 and kept > 0
+    page = next(iter(own(whole).layers.values())).pages()[0][1]
+    small = dict(kv_cache_memory_bytes=40 * page, max_num_seqs=12)
+    few = engine(folder, **options, **small, speculative_config=config)
+    for _ in range(2):
+        assert answers(few, PROMPTS) == wanted
+    assert counted(few)["vllm:num_preemptions"] > 0
+    assert (counted(few)["vllm:prefix_cache_hits"] > 0) == shares
+    # Steps without guesses take the same slots.
+    assert answers(engine(folder, **options), PROMPTS) == wanted
 
 
 @pytest.mark.parametrize("tokens", [32, 64, 256])

@@ -192,7 +192,7 @@ class Model(Driven):
         }
         places = {own: (first // self.block_tokens).int() for own, first in taken.items()}
         if STATE in kept:
-            places[STATE] = of_requests.get_mamba_indices(of).int()[:, None]
+            places[STATE] = self.slots(of_requests.get_mamba_indices(of).int(), starts.diff())
         ids, positions = ids[tokens], some.positions[tokens].long()
         tables = [(places[own].data_ptr(), places[own].stride(0)) for own in kept]
         self.start(
@@ -207,6 +207,16 @@ class Model(Driven):
             # The draft's own steps begin in the same place.
             self.left.append(self.drafted[: len(hidden)].clone())
         return hidden
+
+    def slots(self, own: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+        """The table of slots of requests, each with one: that behind the last of their new tokens alone is kept."""
+        entries = max(cache.entries for cache in self.engine.cache if cache.slot)
+        if entries == 1:
+            return own[:, None]
+        last = torch.where(tokens < entries, tokens, 1).clamp(min=1).long()
+        table = own.new_full((len(own), entries), -1).scatter_(1, last[:, None], own[:, None])
+        table[:, 0] = own
+        return table
 
     def kind(self, pool, cache: atomc.Cache) -> int:
         """Which of a step's tables is a layer's: pages, pages of layers with a window, or states, of a kind for each size."""

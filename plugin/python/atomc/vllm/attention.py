@@ -18,6 +18,7 @@ from .compat import (
     AttentionLayerBase,
     AttentionMetadataBuilder,
     FullAttentionSpec,
+    GDNAttentionMetadataBuilder,
     MambaAttentionBackendEnum,
     MambaBase,
     MLAAttentionSpec,
@@ -48,26 +49,67 @@ class Builder(AttentionMetadataBuilder[Batch]):
         return common_attn_metadata
 
 
-class SlotBuilder(Builder):
-    """Of a sequence's pages the one that its slots are in. With prefix caching vLLM keeps one for each block of tokens that others
-    may share, and goes on in the last."""
+class SlotBuilder(Builder, GDNAttentionMetadataBuilder):
+    """Of a sequence's pages those that its slots are in, as kernels take them: the one that a step goes on from, and one for the
+    state behind each token, of which there are as many as a step verifies. With prefix caching vLLM keeps pages for each block of
+    tokens that others may share, and goes on in the last. It tells the number of tokens that were kept to builders of this
+    class."""
 
     def __init__(self, kv_cache_spec, layer_names, vllm_config, device):
-        super().__init__(kv_cache_spec, layer_names, vllm_config, device)
+        AttentionMetadataBuilder.__init__(self, kv_cache_spec, layer_names, vllm_config, device)
         most = (
             vllm_config.scheduler_config.max_num_seqs,
             vllm_config.compilation_config.max_cudagraph_capture_size or 0,
         )
+        self.behind = kv_cache_spec.num_speculative_blocks + 1
+        entries = self.behind + 1 if self.behind > 1 else 1
         # Captured steps find it there.
-        self.table = torch.zeros(max(most), 1, dtype=torch.int32, device=device)
+        self.table = torch.zeros(max(most), entries, dtype=torch.int32, device=device)
 
-    def build(self, common_prefix_len, common_attn_metadata, fast_build=False):
+    def build(
+        self,
+        common_prefix_len,
+        common_attn_metadata,
+        num_accepted_tokens=None,
+        num_decode_draft_tokens_cpu=None,
+        fast_build=False,
+    ):
         batch = copy(common_attn_metadata)
-        if self.kv_cache_spec.mamba_cache_mode == "align":
-            last = (batch.seq_lens - 1).clamp(min=0) // self.kv_cache_spec.block_size
-            self.table[: len(last)] = batch.block_table_tensor.gather(1, last.long()[:, None])
-            batch.block_table_tensor = self.table[: len(last)]
+        table, ends = batch.block_table_tensor, batch.seq_lens
+        if self.kv_cache_spec.mamba_cache_mode != "align":
+            if self.behind == 1:
+                return batch
+            places = self.turned(ends, torch.diff(batch.query_start_loc))
+        else:
+            tokens = torch.diff(batch.query_start_loc)
+            guessed = num_decode_draft_tokens_cpu
+            none = torch.zeros_like(tokens, dtype=torch.bool)
+            verifies = none if guessed is None else (guessed >= 0).to(ends.device)
+            places = self.along(tokens, verifies, num_accepted_tokens)
+            places += ((ends - 1).clamp(min=0) // self.kv_cache_spec.block_size)[:, None]
+        self.table[: len(ends)] = table.gather(1, places.long().clamp(max=table.shape[1] - 1))
+        batch.block_table_tensor = self.table[: len(ends)]
         return batch
+
+    def turned(self, ends, tokens):
+        """Places in the table of a sequence: the state behind its first n tokens is always in the same one."""
+        entries = torch.arange(self.behind + 1, device=ends.device)
+        places = (ends - tokens)[:, None] + entries
+        # A long step keeps the state behind its last token alone.
+        places[:, 1] = torch.where(tokens > self.behind, ends, places[:, 1])
+        return places.clamp(min=0) % self.behind
+
+    def along(self, tokens, verifies, kept):
+        """Places from the page on in which a sequence goes on. vLLM expects the state behind each guess there and in those after it,
+        and that behind other tokens there; it copies that of the last kept token to where the next pages are."""
+        if self.behind == 1:
+            return torch.zeros_like(tokens)[:, None]
+        entries = torch.arange(self.behind + 1, device=tokens.device)
+        backwards = tokens[:, None] - entries
+        turned = (~verifies & (tokens <= self.behind))[:, None] & (backwards >= 0)
+        places = torch.where(turned, backwards, entries - 1)
+        places[:, 0] = 0 if kept is None else kept[: len(tokens)].clamp(min=1) - 1
+        return places
 
 
 class Backend(AttentionBackend):
@@ -168,6 +210,7 @@ class SlotLayer(MambaBase):
     def __init__(self, caches: list):
         self.starts, size = side_by_side(caches)
         self.bytes = size + SLACK
+        self.entries = max(cache.entries for cache in caches)
 
     def get_state_shape(self):
         return ((self.bytes,),)
@@ -179,8 +222,11 @@ class SlotLayer(MambaBase):
         return SlotBackend
 
     def get_kv_cache_spec(self, vllm_config):
-        """vLLM has computed how much a page is larger than the slots of its own model. It enlarges pages of ours as well."""
-        return replace(super().get_kv_cache_spec(vllm_config), page_size_padded=None)
+        """vLLM has computed how much a page is larger than the slots of its own model. It enlarges pages of ours as well. Steps take
+        as many slots as they can verify guesses, whatever vLLM guesses."""
+        spec = super().get_kv_cache_spec(vllm_config)
+        more = max(self.entries - 2, 0)
+        return replace(spec, page_size_padded=None, num_speculative_blocks=more)
 
     def pages(self) -> list[tuple[int, int, int]]:
         [slots] = self.kv_cache
@@ -195,10 +241,11 @@ def share(batch: Batch, tokens: slice, count: int) -> tuple:
     return part(starts, batch.query_start_loc_cpu, lengths, tokens)
 
 
-def layers(kept: dict[str, list], vllm_config, model) -> dict[str, Layer | SlotLayer]:
-    """Layers of a model by their names, of what is kept of each, where vLLM finds them."""
+def layers(kept: dict[str, list], vllm_config, model, beside=()) -> dict[str, Layer | SlotLayer]:
+    """Layers of a model by their names, of what is kept of each, where vLLM finds them; `beside` are layers that there are."""
     slots = {name: SlotLayer(caches) for name, caches in kept.items() if caches[0].slot}
-    most = max((layer.bytes for layer in slots.values()), default=0)
+    all_slots = [layer for layer in (*slots.values(), *beside) if isinstance(layer, SlotLayer)]
+    most = max((layer.bytes for layer in all_slots), default=0)
     paged = {name: caches for name, caches in kept.items() if not caches[0].slot}
     tokens = next(iter(paged.values()))[0].block_tokens
     kind = dict(block_tokens=tokens, halves=1 if model.latent else 2)

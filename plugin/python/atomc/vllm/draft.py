@@ -36,7 +36,9 @@ class Draft(Guessing):
         self.config = vllm_config.speculative_config.draft_model_config.hf_config
         caches = [cache for cache in target.engine.cache if cache.draft]
         names = {f"{prefix}layers.{cache.layer}.attention": [cache] for cache in caches}
-        self.layers = target.draft_layers = layers(names, vllm_config, target)
+        self.layers = target.draft_layers = layers(
+            names, vllm_config, target, target.layers.values()
+        )
 
     def embed_input_ids(self, input_ids: torch.Tensor, *_, **__) -> torch.Tensor:
         return self.target.embed_input_ids(input_ids)

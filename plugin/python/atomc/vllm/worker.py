@@ -6,7 +6,7 @@ from ctypes import memmove
 import psutil
 import torch
 
-from . import guesses
+from . import guesses, states
 from .compat import CPUWorker, Worker, register_kernels
 
 
@@ -49,7 +49,7 @@ class HostWorker(CPUWorker):
         Worker.__init__(self, *args, **kwargs)
         self.parallel_config.disable_custom_all_reduce = True
         self.steps = Steps()
-        register_kernels(slot_mapping, copy, guesses.KERNELS)
+        register_kernels(slot_mapping, copy, guesses.KERNELS | states.KERNELS)
 
     def execute_model(self, *args, **kwargs):
         with self.steps:
