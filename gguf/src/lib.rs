@@ -1,0 +1,20 @@
+//! GGUF, the files of llama.cpp: what is in them, and what that is in the words of Hugging Face.
+//!
+//! - `gguf.rs`: a model, of one file or several; `part.rs`: a file; `header.rs`: its header;
+//!   `value.rs`: its metadata
+//! - `types.rs`: the table of types; `blocks.rs`: how a block of each becomes floats
+//! - `error.rs`: what can be wrong
+mod blocks;
+mod error;
+mod gguf;
+mod header;
+#[cfg(test)]
+mod made;
+mod part;
+mod types;
+mod value;
+
+pub use error::{Fault, GgufError, KeyFault, PartFault};
+pub use gguf::{Gguf, Stored};
+pub use types::Type;
+pub use value::{List, Metadata, Value};
