@@ -21,6 +21,10 @@ pub enum GgufError {
     NoTensor { name: String },
     #[error("tensor `{name}` has shape {found:?}, but the model needs {want}")]
     Shape { name: String, found: Vec<usize>, want: String },
+    #[error("tensor `{name}` is none of a model of `{architecture}`")]
+    Unnamed { name: String, architecture: &'static str },
+    #[error("two tensors of the file are `{name}` of the model")]
+    Same { name: String },
     #[error("the file has no `{key}`")]
     NoKey { key: String },
     #[error("`{key}` {fault}")]
@@ -79,6 +83,8 @@ pub enum Fault {
     TwiceTensor { name: String },
     #[error("tensor `{name}` has {found} dimensions, and may have four")]
     Dimensions { name: String, found: u32 },
+    #[error("tensor `{name}` has a dimension of zero")]
+    Empty { name: String },
     #[error("tensor `{name}` is too large: its dimensions are {found:?}")]
     TooLarge { name: String, found: Vec<u64> },
     #[error("tensor `{name}` is of type {found}, which is not supported; supported are {}", Type::names())]

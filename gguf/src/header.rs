@@ -216,7 +216,10 @@ fn info<R: Read>(scan: &mut Scan<R>) -> Result<(String, Said), Stop> {
     if found > MAX_DIMENSIONS {
         return Err(Fault::Dimensions { name, found }.into());
     }
-    let dims = (0..found).map(|_| scan.word()).collect::<Result<_, _>>()?;
+    let dims = (0..found).map(|_| scan.word()).collect::<Result<Vec<_>, _>>()?;
+    if dims.contains(&0) {
+        return Err(Fault::Empty { name }.into());
+    }
     let said = Said { dims, kind: scan.half_word()?, offset: scan.word()? };
     Ok((name, said))
 }
@@ -251,7 +254,6 @@ impl Place {
         let blocks = |elements: u64| elements / kind.block() as u64;
         let elements = dims.iter().try_fold(1u64, |product, &dim| product.checked_mul(dim));
         let bytes = elements.and_then(|elements| blocks(elements).checked_mul(kind.block_bytes() as u64));
-        // A dimension is a number even where another one is zero.
         let shape = dims.iter().rev().map(|&dim| usize::try_from(dim)).collect::<Result<Vec<_>, _>>().ok();
         let floats = elements.and_then(|elements| isize::try_from(elements).ok()?.checked_mul(4));
         let (Some(bytes), Some(shape), Some(_)) = (bytes, shape, floats) else {
@@ -271,7 +273,7 @@ impl Place {
 
 /// Checks that no two tensors have a byte in common.
 fn apart(tensors: &BTreeMap<String, Info>) -> Result<(), Fault> {
-    let mut sorted: Vec<_> = tensors.iter().filter(|(_, info)| info.bytes > 0).collect();
+    let mut sorted: Vec<_> = tensors.iter().collect();
     sorted.sort_by_key(|(_, info)| info.start);
     for pair in sorted.windows(2) {
         let [(first, one), (second, two)] = pair else { continue };

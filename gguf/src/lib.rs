@@ -3,18 +3,24 @@
 //! - `gguf.rs`: a model, of one file or several; `part.rs`: a file; `header.rs`: its header;
 //!   `value.rs`: its metadata
 //! - `types.rs`: the table of types; `blocks.rs`: how a block of each becomes floats
+//! - `config.rs`: the `config.json` that the metadata make
+//! - `names.rs`: the names of tensors, and how tensors of those names are made
 //! - `error.rs`: what can be wrong
 mod blocks;
+mod config;
 mod error;
 mod gguf;
 mod header;
 #[cfg(test)]
 mod made;
+mod names;
 mod part;
 mod types;
 mod value;
 
+pub use config::config;
 pub use error::{Fault, GgufError, KeyFault, PartFault};
 pub use gguf::{Gguf, Stored};
+pub use names::{Made, Origin, origins};
 pub use types::Type;
 pub use value::{List, Metadata, Value};

@@ -58,7 +58,7 @@ impl Scalar {
 
 /// The number with the fewest digits that is this one in 32 bits: what the writer of a
 /// configuration wrote, as 1e-6 and not 9.999999974752427e-7.
-fn shortest(number: f32) -> f64 {
+pub(crate) fn shortest(number: f32) -> f64 {
     number.to_string().parse().unwrap_or(f64::from(number))
 }
 
