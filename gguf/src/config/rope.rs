@@ -8,6 +8,8 @@ use crate::value::shortest;
 /// What Llama 3 stretches its embedding with: the length that it was made for, and the factors of
 /// wavelengths between which frequencies stay and are divided.
 const LLAMA3: (f64, f64, f64) = (8192.0, 1.0, 4.0);
+/// The field with the length that a model was made for, before it was stretched.
+const ORIGINAL: &str = "original_max_position_embeddings";
 /// How far a factor of 32 bits may be from one that is computed.
 const CLOSE: f64 = 1e-5;
 
@@ -15,18 +17,20 @@ pub(crate) fn add(keys: &Keys, fields: &mut Fields) -> Result<(), GgufError> {
     let theta = keys.real("rope.freq_base")?.unwrap_or(10_000.0);
     fields.insert("rope_theta".to_owned(), json!(theta));
     let scaling = match keys.text("rope.scaling.type")? {
+        Some("longrope") => Some(long(keys)?),
+        None | Some("none") if keys.gguf.has("rope_factors_long.weight") => Some(long(keys)?),
         None | Some("none") => divided(keys, theta)?,
         Some("linear") => linear(keys)?,
         Some("yarn") => Some(yarn(keys)?),
-        Some("longrope") => Some(long(keys)?),
         Some(found) => {
             let known = "none, linear, yarn, longrope".to_owned();
             return Err(GgufError::Unknown { key: keys.full("rope.scaling.type"), found: found.to_owned(), known });
         }
     };
-    // Phi-3 has it even where nothing is scaled.
-    if let Some(original) = keys.size("rope.scaling.original_context_length")?.filter(|_| scaling.is_none()) {
-        fields.insert("original_max_position_embeddings".to_owned(), json!(original));
+    // Phi-3 has it even where nothing is scaled, and not in what describes the scaling.
+    let has_own = scaling.as_ref().is_some_and(|scaling| scaling.get(ORIGINAL).is_some());
+    if let Some(original) = keys.size("rope.scaling.original_context_length")?.filter(|_| !has_own) {
+        fields.insert(ORIGINAL.to_owned(), json!(original));
     }
     fields.extend(scaling.map(|scaling| ("rope_scaling".to_owned(), scaling)));
     Ok(())
@@ -60,13 +64,14 @@ fn yarn(keys: &Keys) -> Result<Json, GgufError> {
 /// A factor for each frequency, for long and for short sequences.
 fn long(keys: &Keys) -> Result<Json, GgufError> {
     let factors = |name: &str| of_tensor(keys, &format!("rope_factors_{name}.weight"));
-    let mut scaling = json!({
-        "rope_type": "longrope",
-        "long_factor": factors("long")?,
-        "short_factor": factors("short")?,
-        "original_max_position_embeddings": keys.needed("rope.scaling.original_context_length")?,
-    });
-    if let Some(factor) = keys.real("rope.scaling.attn_factor")? {
+    let mut scaling =
+        json!({ "rope_type": "longrope", "long_factor": factors("long")?, "short_factor": factors("short")? });
+    let original = keys.needed("rope.scaling.original_context_length")? as f64;
+    let grown = keys.needed("context_length")? as f64 / original;
+    let usual = if grown > 1.0 { (1.0 + grown.ln() / original.ln()).sqrt() } else { 1.0 };
+    let given = keys.real("rope.scaling.attn_factor")?;
+    // The usual one is what a configuration means that has none.
+    if let Some(factor) = given.filter(|factor| (factor / usual - 1.0).abs() >= CLOSE) {
         scaling["attention_factor"] = json!(factor);
     }
     Ok(scaling)
