@@ -5,6 +5,7 @@
 //! - `types.rs`: the table of types; `blocks.rs`: how a block of each becomes floats
 //! - `config.rs`: the `config.json` that the metadata make
 //! - `names.rs`: the names of tensors, and how tensors of those names are made
+//! - `tokenizer.rs`: the `tokenizer.json` that the metadata make
 //! - `error.rs`: what can be wrong
 mod blocks;
 mod config;
@@ -15,6 +16,7 @@ mod header;
 mod made;
 mod names;
 mod part;
+mod tokenizer;
 mod types;
 mod value;
 
@@ -22,5 +24,6 @@ pub use config::config;
 pub use error::{Fault, GgufError, KeyFault, PartFault};
 pub use gguf::{Gguf, Stored};
 pub use names::{Made, Origin, origins};
+pub use tokenizer::{tokenizer, tokenizer_config};
 pub use types::Type;
 pub use value::{List, Metadata, Value};
