@@ -87,6 +87,12 @@ impl Gguf {
         Ok(Stored { part: &self.parts[*part], info })
     }
 
+    /// Gives a key another text.
+    #[cfg(test)]
+    pub(crate) fn set(&mut self, key: &str, text: &str) {
+        self.metadata.0.insert(key.to_owned(), crate::value::Value::Text(text.to_owned()));
+    }
+
     /// Fails if something else wrote to the files since they were opened.
     pub fn check(&self) -> Result<(), GgufError> {
         self.parts.iter().try_for_each(Part::check)

@@ -76,12 +76,19 @@ impl<'a> Tokens<'a> {
     /// The number and the text of the token that a key names.
     fn special(&self, name: &str) -> Result<Option<(usize, &'a str)>, GgufError> {
         let key = format!("tokenizer.ggml.{name}_token_id");
-        let Some(id) = self.metadata.size(&key)? else { return Ok(None) };
+        let Some(id) = self.metadata.size(&key)?.or(self.usual(name)?) else { return Ok(None) };
         let token = usize::try_from(id).ok().and_then(|id| Some((id, *self.all.get(id)?)));
         token.map(Some).ok_or_else(|| {
             let fault = KeyFault::Value { want: format!("below {}", self.all.len()), found: id.to_string() };
             GgufError::Key { key, fault }
         })
+    }
+
+    /// The number of a special token where a file of pieces does not say it.
+    fn usual(&self, name: &str) -> Result<Option<u64>, GgufError> {
+        let is_pieces = self.metadata.text(MODEL)? == Some("llama");
+        let usual = ["unknown", "bos", "eos"].iter().position(|usual| *usual == name).filter(|id| *id < self.all.len());
+        Ok(usual.filter(|_| is_pieces).map(|id| id as u64))
     }
 
     /// Whether every text begins or ends with a token. A file that does not say so has the habit of

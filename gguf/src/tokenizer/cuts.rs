@@ -114,6 +114,12 @@ fn cuts(metadata: &Metadata) -> Result<&'static Cuts, GgufError> {
     cuts.ok_or_else(|| GgufError::Unknown { key: CUTS.to_owned(), found: found.to_owned(), known: known() })
 }
 
+/// All names.
+#[cfg(test)]
+pub fn names() -> impl Iterator<Item = &'static str> {
+    ALL.iter().flat_map(|cuts| cuts.names).copied()
+}
+
 /// Whether texts begin with a token unless a file says otherwise.
 pub fn begins(metadata: &Metadata) -> Result<bool, GgufError> {
     Ok(cuts(metadata)?.begins)
@@ -152,8 +158,8 @@ fn spelled(token: &str, letters: &[char; 256]) -> String {
     token.bytes().map(|byte| letters[usize::from(byte)]).collect()
 }
 
-/// The letters that stand for bytes: a byte's own where that can be seen, and the next one above 255
-/// where it cannot.
+/// The letters that stand for bytes: a byte's own where that can be seen, and the next one above
+/// 255 where it cannot.
 fn letters() -> [char; 256] {
     let mut above = '\u{100}'..;
     std::array::from_fn(|byte| match byte as u8 {
