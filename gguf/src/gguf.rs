@@ -1,5 +1,6 @@
 //! A model in GGUF: one file, or several that have numbers in their names.
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use crate::error::{GgufError, PartFault};
@@ -144,8 +145,24 @@ impl<'a> Stored<'a> {
 
     /// All elements as floats.
     pub fn floats(self) -> Result<Vec<f32>, GgufError> {
-        let mut floats = vec![0.0; self.elements()];
-        self.kind().dequantise(&self.to_vec()?, &mut floats);
+        self.floats_of(0..self.elements())
+    }
+
+    /// Some elements as floats, which are whole blocks.
+    ///
+    /// # Panics
+    ///
+    /// Panics if they are not, or if the tensor has fewer.
+    pub fn floats_of(self, elements: Range<usize>) -> Result<Vec<f32>, GgufError> {
+        let kind = self.kind();
+        let bytes = |elements: usize| {
+            assert!(elements.is_multiple_of(kind.block()), "blocks of {} are read whole", kind.name());
+            elements / kind.block() * kind.block_bytes()
+        };
+        let mut stored = vec![0; bytes(elements.len())];
+        self.read(bytes(elements.start), &mut stored)?;
+        let mut floats = vec![0.0; elements.len()];
+        kind.dequantise(&stored, &mut floats);
         Ok(floats)
     }
 }

@@ -346,7 +346,7 @@ impl Origin {
             Made::Less { tensor, offset } => read(tensor)?.into_iter().map(|number| number - offset).collect(),
             Made::Slice { tensor, index } => {
                 let size: usize = self.shape.iter().product();
-                read(tensor)?[index * size..][..size].to_vec()
+                gguf.tensor(tensor)?.floats_of(index * size..(index + 1) * size)?
             }
             Made::Halves { tensor, heads } => {
                 let (all, rows) = (read(tensor)?, self.shape[0]);
