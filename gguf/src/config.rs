@@ -43,6 +43,13 @@ const ARCHITECTURES: &[Architecture] = &[
     Architecture { name: "gpt-oss", fields: families::gpt_oss, names: names::GPT_OSS, ..QWEN2 },
     Architecture { name: "deepseek2", fields: families::deepseek2, names: names::DEEPSEEK2, ..QWEN2 },
     Architecture { name: "glm4moe", fields: families::glm4moe, names: names::GLM4_MOE, ..QWEN2 },
+    Architecture {
+        name: "qwen3next",
+        fields: families::qwen3next,
+        norm_offset: 1.0,
+        names: names::QWEN3_NEXT,
+        ..QWEN2
+    },
     Architecture { name: "phi3", fields: families::phi3, names: names::PHI3, ..QWEN2 },
     Architecture { name: "granite", fields: families::granite, in_pairs: true, ..QWEN2 },
 ];
@@ -106,6 +113,10 @@ impl Keys<'_> {
 
     fn flag(&self, key: &str) -> Result<Option<bool>, GgufError> {
         self.gguf.metadata().flag(&self.full(key))
+    }
+
+    fn sizes(&self, key: &str) -> Result<Option<Vec<u64>>, GgufError> {
+        self.gguf.metadata().sizes(&self.full(key))
     }
 
     fn text(&self, key: &str) -> Result<Option<&str>, GgufError> {
@@ -179,18 +190,12 @@ fn common(keys: &Keys, fields: &mut Fields) -> Result<(), GgufError> {
         add("intermediate_size", json!(width));
     }
     let metadata = keys.gguf.metadata();
-    if let Some(bos) = metadata.size("tokenizer.ggml.bos_token_id")? {
-        add("bos_token_id", json!(bos));
-    }
+    add("bos_token_id", json!(metadata.size("tokenizer.ggml.bos_token_id")?));
     let mut ends = Vec::new();
     for name in ["eos", "eot", "eom"] {
         ends.extend(metadata.size(&format!("tokenizer.ggml.{name}_token_id"))?.filter(|id| !ends.contains(id)));
     }
-    match &ends[..] {
-        [] => {}
-        [one] => add("eos_token_id", json!(one)),
-        _ => add("eos_token_id", json!(ends)),
-    }
+    add("eos_token_id", if ends.len() > 1 { json!(ends) } else { json!(ends.first()) });
     Ok(())
 }
 

@@ -23,7 +23,7 @@ mod value;
 pub use config::config;
 pub use error::{Fault, GgufError, KeyFault, PartFault};
 pub use gguf::{Gguf, Stored};
-pub use names::{Made, Origin, origins};
+pub use names::{Grouped, Made, Origin, origins};
 pub use tokenizer::{tokenizer, tokenizer_config};
 pub use types::Type;
 pub use value::{List, Metadata, Value};

@@ -1,5 +1,9 @@
 //! The names that tensors have on Hugging Face, and how tensors of these names are made of those of
 //! a file: llama.cpp's converter changes the order of rows, stacks experts, and adds to norms.
+mod delta;
+
+pub use delta::Grouped;
+
 use crate::config::{Architecture, Keys};
 use crate::error::GgufError;
 use crate::gguf::{Gguf, Stored};
@@ -80,6 +84,21 @@ pub(crate) const GLM4_MOE: Own = Own {
 pub(crate) const PHI3: Own =
     Own { layer: &[("attn_qkv", "self_attn.qkv_proj"), ("ffn_up", "mlp.gate_up_proj")], ..PLAIN };
 
+pub(crate) const QWEN3_NEXT: Own = Own {
+    layer: &[
+        ("ffn_gate_inp_shexp", "mlp.shared_expert_gate"),
+        ("ssm_ba", "linear_attn.in_proj_ba"),
+        ("ssm_in", "linear_attn.in_proj_qkvz"),
+        ("ssm_conv1d", "linear_attn.conv1d"),
+        ("ssm_dt.bias", "linear_attn.dt_bias"),
+        ("ssm_a", "linear_attn.A_log"),
+        ("ssm_norm", "linear_attn.norm"),
+        ("ssm_out", "linear_attn.out_proj"),
+    ],
+    shared: "mlp.shared_expert",
+    ..PLAIN
+};
+
 /// Names outside of layers.
 const MODEL: Names = &[("token_embd", "model.embed_tokens"), ("output_norm", "model.norm"), ("output", "lm_head")];
 
@@ -129,6 +148,10 @@ pub enum Made {
     Transposed { tensor: String },
     /// Of two stacks, whose rows alternate, and with more than one row for each, columns.
     Alternating { even: String, odd: String },
+    /// Of two matrices, whose rows are in the order of heads.
+    Grouped(Grouped),
+    /// Of numbers whose logarithms are what is wanted, with the sign changed.
+    Logarithm { tensor: String },
     /// Of a matrix for each head that makes keys, which is transposed, and one that makes values.
     Latent { keys: String, values: String },
 }
@@ -183,6 +206,14 @@ impl Rule<'_> {
         }
         match rest {
             "attn_v_b.weight" if self.gguf.has(&tensor.replace("_v_b", "_k_b")) => Ok(()),
+            // It is made with the tensor of queries, keys and values.
+            "attn_gate.weight" if self.gguf.has(&tensor.replace("_gate", "_qkv")) => Ok(()),
+            "attn_qkv.weight" if self.gguf.has(&tensor.replace("_qkv", "_gate")) => {
+                let keys = Keys { gguf: self.gguf, architecture: self.architecture.name };
+                let name = format!("{prefix}.linear_attn.in_proj_qkvz.weight");
+                origins.push(delta::grouped(&keys, tensor, name)?);
+                Ok(())
+            }
             "attn_k_b.weight" => {
                 let values = tensor.replace("_k_b", "_v_b");
                 origins.push(self.latent((tensor, stored), values, format!("{prefix}.self_attn.kv_b_proj.weight"))?);
@@ -222,8 +253,16 @@ impl Rule<'_> {
         if name.ends_with(".shared_expert_gate.weight") && shape.len() == 1 {
             shape.insert(0, 1);
         }
-        let is_norm = offset != 0.0 && name.ends_with("norm.weight");
-        let made = if is_norm { Made::Less { tensor, offset } } else { Made::Whole { tensor } };
+        // A kernel for each channel.
+        if name.ends_with(".conv1d.weight") && shape.len() == 2 {
+            shape.insert(1, 1);
+        }
+        let is_norm = name.ends_with("norm.weight") && !name.ends_with(".linear_attn.norm.weight");
+        let made = match () {
+            () if offset != 0.0 && is_norm => Made::Less { tensor, offset },
+            () if name.ends_with(".A_log") => Made::Logarithm { tensor },
+            () => Made::Whole { tensor },
+        };
         Origin { name, shape, made }
     }
 
@@ -333,6 +372,7 @@ impl Origin {
         match &self.made {
             Made::Whole { tensor } => Some((tensor, row)),
             Made::Slice { tensor, index } => Some((tensor, index * rows + row)),
+            Made::Grouped(grouped) => Some(grouped.row(row)),
             Made::Halves { tensor, heads } if self.shape.len() > 1 => Some((tensor, paired(row, rows / heads))),
             _ => None,
         }
@@ -344,6 +384,14 @@ impl Origin {
         Ok(match &self.made {
             Made::Whole { tensor } => read(tensor)?,
             Made::Less { tensor, offset } => read(tensor)?.into_iter().map(|number| number - offset).collect(),
+            Made::Logarithm { tensor } => read(tensor)?.into_iter().map(|number| (-number).ln()).collect(),
+            Made::Grouped(grouped) => {
+                let of = |row| {
+                    let ((tensor, row), columns) = (grouped.row(row), self.shape[1]);
+                    gguf.tensor(tensor)?.floats_of(row * columns..(row + 1) * columns)
+                };
+                (0..self.shape[0]).map(of).collect::<Result<Vec<_>, _>>()?.concat()
+            }
             Made::Slice { tensor, index } => {
                 let size: usize = self.shape.iter().product();
                 gguf.tensor(tensor)?.floats_of(index * size..(index + 1) * size)?

@@ -8,7 +8,7 @@ use atomc_gguf::{Gguf, Origin, config, origins};
 use serde_json::{Value, json};
 
 /// All models.
-const CASES: [&str; 14] = [
+const CASES: [&str; 15] = [
     "llama",
     "llama3",
     "mixtral",
@@ -21,6 +21,7 @@ const CASES: [&str; 14] = [
     "deepseek2",
     "deepseek2-v2",
     "glm4moe",
+    "qwen3next",
     "phi3",
     "granite",
 ];
@@ -54,7 +55,11 @@ fn tensors_are_those_of_hugging_face() {
         let shapes: BTreeMap<String, Value> = serde_json::from_value(want["tensors"].clone()).unwrap();
         assert_eq!(found, shapes, "{case}");
         for origin in &origins {
-            assert_eq!(origin.floats(&gguf).unwrap(), wanted(origin), "{case}: {}", origin.name);
+            let (found, want) = (origin.floats(&gguf).unwrap(), wanted(origin));
+            // The file has powers, which are rounded.
+            let is_close = |(found, want): (&f32, &f32)| (found - want).abs() < 1e-5;
+            let is_same = found == want || origin.name.ends_with("A_log") && found.iter().zip(&want).all(is_close);
+            assert!(is_same, "{case}: {} is {found:?} and not {want:?}", origin.name);
         }
     }
 }

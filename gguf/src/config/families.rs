@@ -124,6 +124,38 @@ pub fn qwen3moe(keys: &Keys, fields: &mut Fields) -> Result<(), GgufError> {
     Ok(())
 }
 
+/// Most layers are recurrent. A list says which, or each of some layers is not.
+pub fn qwen3next(keys: &Keys, fields: &mut Fields) -> Result<(), GgufError> {
+    qwen3moe(keys, fields)?;
+    class(fields, "Qwen3NextForCausalLM", "qwen3_next");
+    let head = keys.head_dim()?;
+    add(fields, "partial_rotary_factor", 1.0);
+    add_partial(keys, fields, head)?;
+    add(fields, "shared_expert_intermediate_size", keys.needed("expert_shared_feed_forward_length")?);
+    let (values, inner) = (keys.needed("ssm.time_step_rank")?, keys.needed("ssm.inner_size")?);
+    if values == 0 || !inner.is_multiple_of(values) {
+        return Err(keys.fault("ssm.inner_size", format!("a multiple of the heads, {values}"), inner));
+    }
+    add(fields, "linear_num_key_heads", keys.needed("ssm.group_count")?);
+    add(fields, "linear_num_value_heads", values);
+    add(fields, "linear_key_head_dim", keys.needed("ssm.state_size")?);
+    add(fields, "linear_value_head_dim", inner / values);
+    add(fields, "linear_conv_kernel_dim", keys.needed("ssm.conv_kernel")?);
+    let layers = small(keys, keys.layers()?)?;
+    match keys.sizes("attention.recurrent_layers")? {
+        Some(recurrent) if recurrent.len() >= layers => {
+            let kind = |recurrent: &u64| if *recurrent == 0 { "full_attention" } else { "linear_attention" };
+            add(fields, "layer_types", recurrent[..layers].iter().map(kind).collect::<Vec<_>>());
+        }
+        Some(recurrent) => {
+            let found = format!("{} layers", recurrent.len());
+            return Err(keys.fault("attention.recurrent_layers", format!("a list of {layers} layers"), found));
+        }
+        None => add(fields, "full_attention_interval", keys.size("full_attention_interval")?.unwrap_or(4)),
+    }
+    Ok(())
+}
+
 /// The scale of queries is in no key: it is the root of a head's size in all models but one.
 pub fn gemma3(keys: &Keys, fields: &mut Fields) -> Result<(), GgufError> {
     class(fields, "Gemma3ForCausalLM", "gemma3_text");
@@ -133,7 +165,7 @@ pub fn gemma3(keys: &Keys, fields: &mut Fields) -> Result<(), GgufError> {
     add(fields, "query_pre_attn_scalar", scalar);
     fields.remove("hidden_act");
     add(fields, "hidden_activation", "gelu_pytorch_tanh");
-    add(fields, "attention_bias", false);
+    add(fields, "attention_bias", keys.has("attn_q.bias"));
     let layers = keys.layers()?;
     match keys.size("attention.sliding_window")?.filter(|window| *window > 0) {
         Some(window) => {
@@ -211,7 +243,8 @@ pub fn deepseek2(keys: &Keys, fields: &mut Fields) -> Result<(), GgufError> {
     add(fields, "v_head_dim", size("value_length")?);
     grouped(keys, fields)?;
     let (groups, is_normed) = (keys.size("expert_group_count")?, keys.flag("expert_weights_norm")?.unwrap_or(false));
-    if keys.size("expert_gating_func")? == Some(SIGMOID) {
+    let is_corrected = keys.gguf.names().any(|name| name.ends_with(".exp_probs_b.bias"));
+    if is_corrected || keys.size("expert_gating_func")? == Some(SIGMOID) {
         class(fields, "DeepseekV3ForCausalLM", "deepseek_v3");
         add(fields, "norm_topk_prob", is_normed);
         add(fields, "num_nextn_predict_layers", keys.size("nextn_predict_layers")?.unwrap_or(0));
