@@ -207,3 +207,6 @@ fn dtype(gguf: &Gguf) -> Result<&'static str, GgufError> {
         _ => "bfloat16",
     })
 }
+
+#[cfg(test)]
+mod tests;

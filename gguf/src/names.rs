@@ -193,42 +193,52 @@ impl Rule<'_> {
             return Err(self.unnamed(tensor));
         }
         let prefix = format!("model.layers.{layer}");
-        if let Some((part, end)) = rest.strip_prefix("ffn_").and_then(|rest| rest.split_once("_exps.")) {
-            return self.experts((tensor, stored), &prefix, (part, end), origins);
-        }
-        if let Some((part, end)) = rest.strip_prefix("ffn_").and_then(|rest| rest.split_once("_shexp.")) {
-            let known = ["gate", "up", "down"].contains(&part);
-            let name = format!("{prefix}.{}.{part}_proj.{end}", self.architecture.names.shared);
-            if known {
-                origins.push(self.one(tensor, name, stored));
-                return Ok(());
+        match rest.strip_prefix("ffn_").and_then(|rest| rest.split_once("_exps.")) {
+            Some(part) => self.experts((tensor, stored), &prefix, part, origins),
+            None => {
+                origins.extend(self.of_layer((tensor, stored), &prefix, rest)?);
+                Ok(())
             }
         }
+    }
+
+    /// The tensor that is made of one of a layer, except of experts. There is none where it is made
+    /// with another one.
+    fn of_layer(
+        &self,
+        (tensor, stored): (&str, Stored),
+        prefix: &str,
+        rest: &str,
+    ) -> Result<Option<Origin>, GgufError> {
+        let has = |part: &str, other: &str| self.gguf.has(&tensor.replace(part, other));
         match rest {
-            "attn_v_b.weight" if self.gguf.has(&tensor.replace("_v_b", "_k_b")) => Ok(()),
-            // It is made with the tensor of queries, keys and values.
-            "attn_gate.weight" if self.gguf.has(&tensor.replace("_gate", "_qkv")) => Ok(()),
-            "attn_qkv.weight" if self.gguf.has(&tensor.replace("_qkv", "_gate")) => {
-                let keys = Keys { gguf: self.gguf, architecture: self.architecture.name };
-                let name = format!("{prefix}.linear_attn.in_proj_qkvz.weight");
-                origins.push(delta::grouped(&keys, tensor, name)?);
-                Ok(())
-            }
+            "attn_v_b.weight" if has("_v_b", "_k_b") => Ok(None),
             "attn_k_b.weight" => {
-                let values = tensor.replace("_k_b", "_v_b");
-                origins.push(self.latent((tensor, stored), values, format!("{prefix}.self_attn.kv_b_proj.weight"))?);
-                Ok(())
+                let (values, name) = (tensor.replace("_k_b", "_v_b"), format!("{prefix}.self_attn.kv_b_proj.weight"));
+                self.latent((tensor, stored), values, name).map(Some)
+            }
+            "attn_gate.weight" if has("_gate", "_qkv") => Ok(None),
+            "attn_qkv.weight" if has("_qkv", "_gate") => {
+                let keys = Keys { gguf: self.gguf, architecture: self.architecture.name };
+                delta::grouped(&keys, tensor, format!("{prefix}.linear_attn.in_proj_qkvz.weight")).map(Some)
             }
             _ => {
                 let own = named(self.architecture.names.layer, rest).or_else(|| named(LAYER, rest));
-                let name = own.ok_or_else(|| self.unnamed(tensor))?;
-                origins.push(match self.heads_of(rest) {
-                    Some(heads) => halves((tensor, stored), heads, format!("{prefix}.{name}"))?,
-                    None => self.one(tensor, format!("{prefix}.{name}"), stored),
-                });
-                Ok(())
+                let name = own.or_else(|| self.shared(rest)).ok_or_else(|| self.unnamed(tensor))?;
+                let name = format!("{prefix}.{name}");
+                match self.heads_of(rest) {
+                    Some(heads) => halves((tensor, stored), heads, name).map(Some),
+                    None => Ok(Some(self.one(tensor, name, stored))),
+                }
             }
         }
+    }
+
+    /// The name of a part of the expert that all tokens take.
+    fn shared(&self, rest: &str) -> Option<String> {
+        let (part, end) = rest.strip_prefix("ffn_")?.split_once("_shexp.")?;
+        let is_known = ["gate", "up", "down"].contains(&part);
+        is_known.then(|| format!("{}.{part}_proj.{end}", self.architecture.names.shared))
     }
 
     fn unnamed(&self, tensor: &str) -> GgufError {
@@ -437,3 +447,6 @@ fn transposed(all: &[f32], rows: usize, columns: usize) -> Vec<f32> {
     };
     all.chunks_exact(rows * columns).flat_map(matrix).collect()
 }
+
+#[cfg(test)]
+mod tests;
