@@ -23,6 +23,9 @@ const UNKNOWN: u64 = 2;
 const CONTROL: u64 = 3;
 const DEFINED: u64 = 4;
 
+/// Tokens that leave the spaces after them where others do not.
+const NEVER_STRIPS: [&str; 3] = ["<unk>", "<s>", "<|endoftext|>"];
+
 /// The `tokenizer.json` of a file.
 pub fn tokenizer(gguf: &Gguf) -> Result<Json, GgufError> {
     let metadata = gguf.metadata();
@@ -114,13 +117,15 @@ impl<'a> Tokens<'a> {
         vocabulary
     }
 
-    /// The tokens that are looked for in texts before all else.
-    fn added(&self, is_added: impl Fn(usize) -> bool) -> Vec<Json> {
+    /// The tokens that are looked for in texts before all else, and whether they take the spaces
+    /// after them.
+    fn added(&self, is_added: impl Fn(usize) -> bool, strips: bool) -> Vec<Json> {
         let is_special = |id: usize| matches!(self.types[id], UNKNOWN | CONTROL);
         let ids = (0..self.all.len()).filter(|&id| is_special(id) || self.types[id] == DEFINED);
         let token = |id: usize| {
+            let strips = strips && !NEVER_STRIPS.contains(&self.all[id]);
             json!({
-                "id": id, "content": self.all[id], "single_word": false, "lstrip": false, "rstrip": false,
+                "id": id, "content": self.all[id], "single_word": false, "lstrip": false, "rstrip": strips,
                 "normalized": false, "special": is_special(id),
             })
         };

@@ -137,7 +137,7 @@ pub fn tokenizer(tokens: &Tokens) -> Result<Json, GgufError> {
     let spell = |id: usize| if is_word(id) { spelled(tokens.all[id], &letters) } else { tokens.all[id].to_owned() };
     Ok(json!({
         "version": "1.0", "truncation": null, "padding": null,
-        "added_tokens": tokens.added(|_| true),
+        "added_tokens": tokens.added(|_| true, false),
         "normalizer": cuts.composed.then(|| json!({ "type": "NFC" })),
         "pre_tokenizer": { "type": "Sequence", "pretokenizers": words },
         "post_processor": tokens.post_processor()?,

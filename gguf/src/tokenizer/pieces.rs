@@ -30,7 +30,7 @@ pub fn tokenizer(tokens: &Tokens) -> Result<Json, GgufError> {
     }
     Ok(json!({
         "version": "1.0", "truncation": null, "padding": null,
-        "added_tokens": tokens.added(|id| !is_spaces(tokens.all[id])),
+        "added_tokens": tokens.added(|id| !is_spaces(tokens.all[id]), strips(tokens)?),
         "normalizer": { "type": "Sequence", "normalizers": normalizers },
         "pre_tokenizer": null,
         "post_processor": tokens.post_processor()?,
@@ -42,6 +42,11 @@ pub fn tokenizer(tokens: &Tokens) -> Result<Json, GgufError> {
             "vocab": tokens.vocabulary(|id| spelled[id].clone()), "merges": merges(tokens, &spelled)?,
         },
     }))
+}
+
+/// Whether added tokens take the spaces after them, which no key says. Those of Phi-3 do.
+fn strips(tokens: &Tokens) -> Result<bool, GgufError> {
+    Ok(tokens.metadata.text("general.architecture")? == Some("phi3"))
 }
 
 fn is_spaces(token: &str) -> bool {

@@ -86,6 +86,18 @@ fn texts_begin_with_a_token_where_the_file_says_so() {
     assert_eq!(config["chat_template"], json!("{{ messages[0].content }}"));
 }
 
+#[test]
+fn tokens_of_phi_3_take_the_spaces_after_them() {
+    let ids = |architecture: &str, text: &str| {
+        let mut gguf = Gguf::open(fixture("spm.gguf")).unwrap();
+        gguf.set("general.architecture", architecture);
+        made(&gguf).encode(text, false).unwrap().get_ids().to_vec()
+    };
+    assert_eq!(ids("phi3", "</s>\n x"), ids("phi3", "</s>x"));
+    assert_ne!(ids("llama", "</s>\n x"), ids("llama", "</s>x"));
+    assert_ne!(ids("phi3", "<s>\n x"), ids("phi3", "<s>x"));
+}
+
 /// What is wrong with a vocabulary of three tokens and some more keys.
 fn fault(keys: Vec<Vec<u8>>) -> String {
     let dir = tempfile::tempdir().unwrap();
