@@ -283,18 +283,33 @@ impl Rule<'_> {
         (part, end): (&str, &str),
         origins: &mut Vec<Origin>,
     ) -> Result<(), GgufError> {
-        let at = ["gate", "up", "down"].iter().position(|name| *name == part).ok_or_else(|| self.unnamed(tensor))?;
+        let parts: &[usize] = match part {
+            "gate" => &[0],
+            "up" => &[1],
+            "down" => &[2],
+            "gate_up" => &[0, 1],
+            _ => return Err(self.unnamed(tensor)),
+        };
         match self.architecture.names.experts {
             Experts::Each { module, names } => {
                 let &[count, rows, columns] = stored.shape() else {
                     return Err(shape(tensor, stored, "three dimensions"));
                 };
-                origins.extend((0..count).map(|index| Origin {
-                    name: format!("{prefix}.{module}.{index}.{}.{end}", names[at]),
-                    shape: vec![rows, columns],
+                if !rows.is_multiple_of(parts.len()) {
+                    return Err(shape(tensor, stored, "as many rows of gates as of others"));
+                }
+                let slices = (0..count * parts.len()).map(|index| Origin {
+                    name: format!(
+                        "{prefix}.{module}.{}.{}.{end}",
+                        index / parts.len(),
+                        names[parts[index % parts.len()]]
+                    ),
+                    shape: vec![rows / parts.len(), columns],
                     made: Made::Slice { tensor: tensor.to_owned(), index },
-                }));
+                });
+                origins.extend(slices);
             }
+            Experts::Together { .. } if parts.len() > 1 => return Err(self.unnamed(tensor)),
             // It is made with the tensor of gates.
             Experts::Together { .. } if part == "up" && self.gguf.has(&tensor.replace("_up_", "_gate_")) => {}
             Experts::Together { module } => {

@@ -68,3 +68,26 @@ fn rows_go_from_pairs_to_halves() {
     let rows: Vec<usize> = (0..16).map(|row| origin.row(row).unwrap().1).collect();
     assert_eq!(rows, [0, 2, 4, 6, 1, 3, 5, 7, 8, 10, 12, 14, 9, 11, 13, 15]);
 }
+
+#[test]
+fn gates_may_be_in_one_tensor_with_what_they_multiply() {
+    let gguf = opened("qwen3moe", &[("blk.0.ffn_gate_up_exps.weight", &[4, 6, 2])]);
+    let found: Vec<_> = origins(&gguf)
+        .unwrap()
+        .into_iter()
+        .map(|origin| {
+            assert_eq!(origin.shape, [3, 4]);
+            (origin.row(1).unwrap().1, origin.name)
+        })
+        .collect();
+    let name = |expert, part| format!("model.layers.0.mlp.experts.{expert}.{part}_proj.weight");
+    let want = [(1, name(0, "gate")), (4, name(0, "up")), (7, name(1, "gate")), (10, name(1, "up"))];
+    assert_eq!(found, want);
+    let tensor = "blk.0.ffn_gate_up_exps.weight";
+    assert_eq!(fault("gpt-oss", &[(tensor, &[4, 6, 2])]), format!("tensor `{tensor}` is none of a model of `gpt-oss`"));
+    let found = fault("qwen3moe", &[(tensor, &[4, 5, 2])]);
+    assert_eq!(
+        found,
+        format!("tensor `{tensor}` has shape [2, 5, 4], but the model needs as many rows of gates as of others")
+    );
+}
