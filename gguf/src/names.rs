@@ -268,10 +268,12 @@ impl Rule<'_> {
             shape.insert(1, 1);
         }
         let is_norm = name.ends_with("norm.weight") && !name.ends_with(".linear_attn.norm.weight");
-        let made = match () {
-            () if offset != 0.0 && is_norm => Made::Less { tensor, offset },
-            () if name.ends_with(".A_log") => Made::Logarithm { tensor },
-            () => Made::Whole { tensor },
+        let made = if offset != 0.0 && is_norm {
+            Made::Less { tensor, offset }
+        } else if name.ends_with(".A_log") {
+            Made::Logarithm { tensor }
+        } else {
+            Made::Whole { tensor }
         };
         Origin { name, shape, made }
     }
