@@ -11,6 +11,7 @@ use std::path::Path;
 
 use atomc_artifact::manifest::Manifest;
 use atomc_artifact::{Artifact, encode};
+use atomc_gguf::Gguf;
 use atomc_ir::arch::Memory;
 use atomc_ir::trial::{Fill, Run, Step, Trial, need};
 use atomc_runtime::Checkpoint;
@@ -34,6 +35,7 @@ pub const TARGETS: &[Target] = &[
     ("bodies", bodies),
     ("config", config),
     ("checkpoint", checkpoint),
+    ("gguf", gguf),
     ("packed", packed),
     ("requests", requests),
     #[cfg(feature = "emulator")]
@@ -82,7 +84,7 @@ pub fn ir_text(data: &[u8]) {
 /// The body of a kernel, tried as `atomc verify` tries it, where the trial is small.
 pub fn bodies(data: &[u8]) {
     let memory = Memory { row: 16, alias: 1024, rows: 1, panel: 16, group_bytes: 4, block_tokens: 16, align: 64 };
-    let step = Step { runs: vec![Run { position: 3, tokens: 2, rows: 1 }] };
+    let step = Step::of(vec![Run { position: 3, tokens: 2, rows: 1 }]);
     let Ok(graph) = std::str::from_utf8(data).map_err(|_| ()).and_then(|text| atomc_ir::parse(text).map_err(|_| ()))
     else {
         return;
@@ -123,6 +125,26 @@ pub fn checkpoint(data: &[u8]) {
         let shape = checkpoint.shape(name).expect("it has a name");
         _ = checkpoint.tensor(name, shape);
     }
+}
+
+/// A model in GGUF: all its tensors, by its own names and by those of Hugging Face, its
+/// configuration and its tokenizer.
+pub fn gguf(data: &[u8]) {
+    let dir = folder();
+    let Ok(gguf) = Gguf::open(written(&dir, "m.gguf", data)) else { return };
+    for name in gguf.names() {
+        let tensor = gguf.tensor(name).expect("it has a name");
+        tensor.floats().expect("all of it is in the file");
+    }
+    for origin in atomc_gguf::origins(&gguf).unwrap_or_default() {
+        let floats = origin.floats(&gguf).expect("all of it is in the file");
+        assert_eq!(floats.len(), origin.shape.iter().product::<usize>(), "{}", origin.name);
+    }
+    if let Ok(config) = atomc_gguf::config(&gguf) {
+        _ = atomc_config::Config::parse(&config.to_string(), None);
+    }
+    _ = atomc_gguf::tokenizer(&gguf);
+    _ = atomc_gguf::tokenizer_config(&gguf);
 }
 
 /// A file of packed weights.

@@ -11,6 +11,8 @@ use atomc_runtime::{Checkpoint, Pool};
 
 const GOLDEN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/golden");
 
+const FIXTURES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../gguf/tests/fixtures");
+
 fn write(target: &str, name: &str, bytes: impl AsRef<[u8]>) {
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpora").join(target);
     std::fs::create_dir_all(&dir).expect("a folder");
@@ -107,6 +109,9 @@ fn make() {
     }
     instructions();
     checkpoints(&text);
+    for name in ["qwen2.gguf", "phi3.gguf", "gpt-oss.gguf", "spm.gguf"] {
+        write("gguf", name, std::fs::read(format!("{FIXTURES}/{name}")).expect("a file"));
+    }
     requests();
     for seed in 0..8u64 {
         let bytes: Vec<u8> = (0..64u64).map(|i| (((i + 1) * (seed * 37 + 11) * 2_654_435_761) >> 13) as u8).collect();
