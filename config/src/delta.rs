@@ -37,6 +37,9 @@ pub enum StoredDelta {
     Grouped,
     /// `in_proj_qkv`, `in_proj_z`, `in_proj_b` and `in_proj_a`.
     Apart,
+    /// `q_proj`, `k_proj` and `v_proj`, each with a convolution, `b_proj`, and two products each
+    /// for the decay, which has a number for each element of a key, and for the gate.
+    ByChannel,
 }
 
 impl Delta {
@@ -58,6 +61,9 @@ impl Delta {
 
 /// The layers that have such a mixer, by number; others have none.
 pub(crate) fn read(f: &Fields, stored: StoredDelta, layers: usize) -> Result<Vec<Option<Delta>>, Diagnostic> {
+    if stored == StoredDelta::ByChannel {
+        return by_channel(f, layers);
+    }
     let linear = linear(f, layers)?;
     if !linear.contains(&true) {
         return Ok(vec![None; layers]);
@@ -77,6 +83,37 @@ pub(crate) fn read(f: &Fields, stored: StoredDelta, layers: usize) -> Result<Vec
     }
     let delta = Delta { key_heads, heads, key_dim, value_dim, conv, stored };
     f.at_most("linear_num_value_heads", delta.heads.max(key_heads), crate::fields::MAX_SIZE / (4 * MAX_HEAD_DIM))?;
+    Ok(linear.into_iter().map(|is| is.then(|| delta.clone())).collect())
+}
+
+/// The layers with a decay for each element of a key. Releases have an object of their fields,
+/// whose lists count layers from 1; transformers writes them beside all others.
+fn by_channel(f: &Fields, layers: usize) -> Result<Vec<Option<Delta>>, Diagnostic> {
+    let own = f.object("linear_attn_config")?;
+    let (of, [heads, dim, conv]) = match &own {
+        Some(own) => (own, ["num_heads", "head_dim", "short_conv_kernel_size"]),
+        None => (f, ["linear_num_heads", "linear_head_dim", "linear_conv_kernel_dim"]),
+    };
+    let listed = own.as_ref().map(|own| own.sizes("kda_layers")).transpose()?.flatten();
+    let linear: Vec<bool> = match (f.layers_of_type("linear_attention", layers)?, listed) {
+        (Some(linear), _) => linear,
+        (None, Some(listed)) => (1..=layers).map(|layer| listed.contains(&layer)).collect(),
+        (None, None) => (0..layers).map(|layer| layer == 0 || !layer.is_multiple_of(4)).collect(),
+    };
+    f.note("layer_types", &linear[..]);
+    let number = |name, read, default, most| of.at_most(name, of.given(name, read, default)?, most);
+    let heads = number(heads, Fields::size, 32, crate::fields::MAX_SIZE / (4 * MAX_HEAD_DIM))?;
+    let width = number(dim, Fields::size, 128, MAX_HEAD_DIM)?;
+    let tokens = number(conv, Fields::size, 4, MAX_CONV)?;
+    if tokens < 2 {
+        return Err(of.fault("config::value", conv, "must be at least 2: a convolution of one token has no state"));
+    }
+    let (key_dim, value_dim, stored) = (width, width, StoredDelta::ByChannel);
+    let delta = Delta { key_heads: heads, heads, key_dim, value_dim, conv: tokens, stored };
+    for (name, number) in [("linear_num_heads", heads), ("linear_head_dim", width), ("linear_conv_kernel_dim", tokens)]
+    {
+        f.note(name, number);
+    }
     Ok(linear.into_iter().map(|is| is.then(|| delta.clone())).collect())
 }
 

@@ -608,10 +608,11 @@ const DEEPSEEK_V3_EXPERTS: experts::Traits = experts::Traits {
 };
 
 const LATENT: latent::Traits = latent::Traits {
+    turned: true,
     marked: true,
     stretch: None,
     of_head: false,
-    sizes: latent::Sizes { q_rank: 1536, rank: 512, nope: 128 },
+    sizes: latent::Sizes { q_rank: Some(1536), rank: 512, nope: 128 },
     indexer: None,
 };
 
@@ -627,6 +628,40 @@ const DEEPSEEK_V3: Family = Family {
     bos: Some(0),
     eos: Some(1),
     ..LLAMA
+};
+
+const KIMI_LINEAR: Family = Family {
+    architecture: "KimiLinearForCausalLM",
+    // As transformers' `attribute_map` has them.
+    fields: &[
+        ("model_max_length", "max_position_embeddings"),
+        ("num_experts_per_token", "num_experts_per_tok"),
+        ("moe_renormalize", "norm_topk_prob"),
+        ("num_expert_group", "n_group"),
+        ("num_shared_experts", "n_shared_experts"),
+    ],
+    latent: Some(latent::Traits { turned: false, sizes: latent::Sizes { q_rank: None, ..LATENT.sizes }, ..LATENT }),
+    delta: Some(StoredDelta::ByChannel),
+    experts: Some(experts::Traits {
+        count: (&["num_experts", "num_local_experts"], 256),
+        chosen: 8,
+        width: ("moe_intermediate_size", 1024),
+        layers: LayerRule::Typed(1),
+        router: "block_sparse_moe.gate",
+        groups: GroupRule::Corrected(1, 1, 2.446),
+        correction: ("block_sparse_moe.gate.e_score_correction_bias", Correction::Row),
+        stored: BLOCK_SPARSE,
+        shared_module: "block_sparse_moe.shared_experts",
+        ..DEEPSEEK_V3_EXPERTS
+    }),
+    required: &["mla_use_nope"],
+    others: &[],
+    mtp: None,
+    positions: 1 << 20,
+    eps: 1e-5,
+    bos: Some(163_584),
+    eos: Some(163_586),
+    ..DEEPSEEK_V3
 };
 
 const DEEPSEEK_V32: Family = Family {
@@ -1214,7 +1249,7 @@ const MISTRAL4: Family = Family {
     latent: Some(latent::Traits {
         stretch: Some(Stretch { factor: 128.0, original: 8192, truncate: true, scaled: false }),
         of_head: true,
-        sizes: latent::Sizes { q_rank: 1024, rank: 256, nope: 64 },
+        sizes: latent::Sizes { q_rank: Some(1024), rank: 256, nope: 64 },
         ..LATENT
     }),
     experts: Some(experts::Traits {
@@ -1485,6 +1520,7 @@ pub const FAMILIES: &[Family] = &[
     DEEPSEEK_V2,
     DEEPSEEK_V3,
     DEEPSEEK_V32,
+    KIMI_LINEAR,
     GLM_DSA,
     DEEPSEEK_V4,
     QWEN3_NEXT,

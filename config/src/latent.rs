@@ -71,6 +71,8 @@ impl Weights for Latent {
 /// What differs between families.
 #[derive(Clone, Copy)]
 pub(crate) struct Traits {
+    /// Whether a part of queries and keys is turned by a rotary embedding.
+    pub turned: bool,
     /// Whether `rope_interleave` says if neighbours are turned; they are without it.
     pub marked: bool,
     /// The embedding of a configuration that describes none.
@@ -85,7 +87,7 @@ pub(crate) struct Traits {
 /// Sizes of a configuration that leaves them out.
 #[derive(Clone, Copy)]
 pub(crate) struct Sizes {
-    pub q_rank: usize,
+    pub q_rank: Option<usize>,
     pub rank: usize,
     pub nope: usize,
 }
@@ -109,13 +111,19 @@ pub(crate) fn read(
     };
     let heads = f.needed("num_attention_heads", Fields::size)?;
     let name = "q_lora_rank";
-    let q_rank = if f.has(name) { f.size(name)? } else { Some(traits.sizes.q_rank) };
+    let q_rank = if f.has(name) { f.size(name)? } else { traits.sizes.q_rank };
     f.note(name, q_rank);
     let (rank, nope) = (size("kv_lora_rank", traits.sizes.rank)?, size("qk_nope_head_dim", traits.sizes.nope)?);
     let (rope, value) = (size("qk_rope_head_dim", 64)?, size("v_head_dim", 128)?);
     if !rope.is_multiple_of(4) {
         let message = format!("{rope} must be a multiple of 4: pairs of both halves are turned together");
         return Err(f.fault("config::value", "qk_rope_head_dim", message));
+    }
+    if !traits.turned {
+        let scale = ((nope + rope) as f64).powf(-0.5);
+        let (embedding, in_pairs, positions) = (None, false, Positions::All);
+        let layer = Latent { heads, q_rank, rank, nope, rope, value, scale, embedding, in_pairs, eps: EPS, positions };
+        return Ok((vec![layer; layers], vec![]));
     }
     let in_pairs = if traits.marked { f.or("rope_interleave", Fields::flag, true)? } else { true };
     let (width, partial) = if traits.of_head { (nope + rope, rope as f64 / (nope + rope) as f64) } else { (rope, 1.0) };

@@ -526,6 +526,35 @@ mod meaning {
         assert!(matches!(behind, Kind::Latent(_)));
     }
 
+    /// Releases list layers from 1 in an object of their own, which transformers writes apart.
+    #[test]
+    fn decays_of_channels() {
+        let of = |patch: Value| {
+            let mut all = json!({
+                "architectures": ["KimiLinearForCausalLM"], "num_hidden_layers": 4, "num_experts": 6,
+                "num_experts_per_token": 2, "moe_renormalize": false, "q_lora_rank": null, "mla_use_nope": true,
+            });
+            all.as_object_mut().expect("an object").extend(patch.as_object().expect("an object").clone());
+            read(all)
+        };
+        let released = of(json!({ "linear_attn_config": {
+            "kda_layers": [1, 2, 4], "full_attn_layers": [3], "num_heads": 3, "head_dim": 20, "short_conv_kernel_size": 3,
+        } }));
+        let (linear, full) = ("linear_attention", "full_attention");
+        let saved = of(json!({
+            "layer_types": [linear, linear, full, linear], "linear_num_heads": 3, "linear_head_dim": 20,
+            "linear_conv_kernel_dim": 3,
+        }));
+        assert_eq!(released.layers, saved.layers);
+        let delta = released.layers[3].half::<Delta>().expect("a layer with a state");
+        assert_eq!((delta.key_heads, delta.heads, delta.key_dim, delta.value_dim, delta.conv), (3, 3, 20, 20, 3));
+        let latent = released.layers[2].half::<Latent>().expect("latent attention");
+        assert_eq!((latent.embedding, latent.q_rank, released.ropes.len()), (None, None, 0));
+        let experts = released.layers[1].half::<Experts>().expect("a layer of experts");
+        assert_eq!((experts.router.chosen, experts.router.renormalise, experts.router.scale), (2, false, 2.446));
+        assert!(of(json!({})).layers[3].half::<Delta>().is_some(), "all but each fourth from 0 on");
+    }
+
     /// The language part of a model has a configuration inside, and says what is around it outside.
     #[test]
     fn a_part_of_a_model() {
@@ -1206,6 +1235,8 @@ mod comparison {
                 base["layers_block_type"] = json!(["mamba", "moe", "attention", "mlp"]);
             } else if family.ssm.is_some() {
                 base["layer_types"] = json!(["mamba", "attention"]);
+            } else if family.delta == Some(StoredDelta::ByChannel) {
+                base["layer_types"] = json!(["linear_attention", "full_attention"]);
             }
             let map = fields::parse("config.json", &config(base)).expect("an object");
             let fields = Fields::new("config.json", &map);

@@ -43,6 +43,9 @@ macro_rules! weight_steps {
                 /// The value with zeros behind it along an axis, which then has `len` places.
                 Pad = "pad" { axis: usize, len: usize } of (of: One) packs false
                     op (x: Reads::along(*axis)) [Outside, Kept, Within::along(*axis)];
+                /// Each place of an axis `times` times.
+                Repeat = "repeat" { axis: usize, times: usize } of (of: One) packs false
+                    op (x: Reads::along(*axis)) [Outside, Kept, Within::along(*axis)];
                 /// Of `parts` equal parts along an axis the one of this rank: number
                 /// `rank * parts / ranks`.
                 Shard = "shard" { axis: usize, parts: usize } of (of: One) packs true
@@ -162,6 +165,7 @@ impl Step {
             Step::Slice { axis, start, len } => format!(", axis {axis}, {start}..{}", start + len),
             Step::Every { axis, step, start } => format!(", axis {axis}, {step} from {start}"),
             Step::Pad { axis, len } => format!(", axis {axis}, {len}"),
+            Step::Repeat { axis, times } => format!(", axis {axis}, {times} times"),
             Step::Shard { axis, parts } => format!(", axis {axis}, 1 of {parts}"),
             Step::Offset { by } => format!(", {by:?}"),
             Step::View { shape } => format!(", {shape:?}"),
@@ -210,6 +214,7 @@ impl Step {
             Step::Slice { axis, start, len } => slice(axis, start, len, of),
             Step::Every { axis, step, start } => every(axis, step, start, of),
             Step::Pad { axis, len } => pad(axis, len, of),
+            Step::Repeat { axis, times } => repeat(axis, times, of),
             Step::Shard { axis, parts } => shard(axis, parts, of),
             Step::Offset { by } => offset(by, of),
             Step::Transpose {} => transpose(of),
@@ -284,6 +289,16 @@ fn pad<D: Size>(axis: usize, len: usize, of: Value<D>) -> Made<D> {
     sound(size <= len, ".len", || format!("{len}, but there are {size} already"))?;
     let of = of.sized(axis, len);
     sound(is_shape(&of.shape), "", || no_shape(&of.shape))?;
+    Ok(of)
+}
+
+fn repeat<D: Size>(axis: usize, times: usize, of: Value<D>) -> Made<D> {
+    let size = of.size(axis)?;
+    sound(!of.packed.has(axis), ".axis", || "several of its places are in a word".to_owned())?;
+    sound(times >= 1, ".times", || "none are left".to_owned())?;
+    let of = Value { parted: of.parted.with(axis), ..of.sized(axis, size.saturating_mul(times)) };
+    let fits = sizes(&of.shape).is_none_or(|sizes| product(&sizes).is_some_and(|n| n <= MAX_BYTES));
+    sound(fits, "", || format!("{} is too large", shown(&of.shape)))?;
     Ok(of)
 }
 

@@ -1002,8 +1002,11 @@ fn recurrence<S: Real>(
             *largest = largest.max(own);
             let (at, shared) = (t * heads + head, t * key_heads + head * key_heads / heads);
             let [q, k] = ends(&q.data[shared * dk..][..dk], &k.data[shared * dk..][..dk]);
-            let kept = g.data[at].exp();
-            s.iter_mut().for_each(|s| *s = s.mul(kept));
+            let decays = g.data.len() / (tokens * heads);
+            for (row, s) in s.chunks_exact_mut(dv).enumerate() {
+                let kept = g.data[at * decays + row % decays].exp();
+                s.iter_mut().for_each(|s| *s = s.mul(kept));
+            }
             let column = |s: &[S], by: &[S], j: usize| {
                 by.iter().enumerate().fold(S::of(0.0), |sum, (i, &b)| sum.add(s[i * dv + j].mul(b)))
             };

@@ -583,7 +583,8 @@ weight_steps!(ops! {
     /// The gated delta rule. For each token in order a head's state becomes `exp(g) S + k d^T` with
     /// `d = beta (v - exp(g) S^T k)`, and the result is `S^T q`. Queries and keys, which several
     /// heads of values may share, enter as `x / sqrt(sum(x^2) + eps)`; queries are also divided by
-    /// the root of their width.
+    /// the root of their width. `g` has a number for each head, or for each element of a head's
+    /// key: then the rows of the state, one for each element, decay apart.
     DeltaRule = "delta_rule" (state: Taken, q: All, k: All, v: All, g: All, beta: All, batch: Shared) { eps: f64 }
         [Boundary, RECUR, Other, Whole, work::delta] shapes::delta_rule, interp::delta_rule;
     /// A linear recurrence with a decay, the state space of Mamba-2. For each token in order a

@@ -607,7 +607,7 @@ pub fn delta_rule(inputs: &[&Type], &eps: &f64) -> Types {
     if eps.is_nan() || eps < 0.0 {
         return Err(format!("eps {eps} must not be negative"));
     }
-    recurrence(inputs)
+    recurrence(inputs, true)
 }
 
 pub fn scan(inputs: &[&Type]) -> Types {
@@ -616,11 +616,12 @@ pub fn scan(inputs: &[&Type]) -> Types {
     if skip.dtype != DType::F32 || s.shape.first().is_none_or(|&heads| skip.shape != Shape::fixed(&[heads])) {
         return Err(format!("skip {skip} is not a number for each head of {}", inputs[0]));
     }
-    recurrence(inputs)
+    recurrence(inputs, false)
 }
 
-/// A state, queries, keys, values, and the two gates of each head.
-fn recurrence(inputs: &[&Type]) -> Types {
+/// A state, queries, keys, values, and the two gates of each head; the first may have a number for
+/// each element of a key.
+fn recurrence(inputs: &[&Type], by_channel: bool) -> Types {
     let s = slots(inputs[0])?;
     let names = ["q", "k", "v", "g", "beta"];
     let rows = (1..).zip(names).map(|(i, name)| float(inputs[i], name)).collect::<Result<Vec<_>, _>>()?;
@@ -636,7 +637,8 @@ fn recurrence(inputs: &[&Type]) -> Types {
                 && q == k
                 && q.shape == led(&[key_heads, dk])
                 && v.shape == led(&[heads, dv])
-                && [g, beta].iter().all(|t| t.shape == led(&[heads])) =>
+                && beta.shape == led(&[heads])
+                && (g.shape == led(&[heads]) || by_channel && dk > 1 && g.shape == led(&[heads * dk])) =>
         {
             Ok(vec![Type::Tensor(v.clone()), inputs[0].clone()])
         }

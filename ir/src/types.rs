@@ -501,6 +501,8 @@ pub struct DeltaSizes {
     pub key_dim: usize,
     /// Elements of a value: columns of a state.
     pub value_dim: usize,
+    /// Numbers of a head by which its state decays: one, or one for each row.
+    pub decays: usize,
 }
 
 impl DeltaSizes {
@@ -508,8 +510,8 @@ impl DeltaSizes {
     pub fn of(graph: &Graph, node: NodeId) -> Option<DeltaSizes> {
         let operands = graph.operands(node);
         let &[heads, key_dim, value_dim] = &graph.ty(*operands.first()?).as_slots()?.shape[..] else { return None };
-        let key_heads = graph.ty(*operands.get(1)?).as_tensor()?.shape.0.get(1)?.fixed()?;
-        Some(DeltaSizes { key_heads, heads, key_dim, value_dim })
+        let row = |slot: usize| graph.ty(*operands.get(slot)?).as_tensor()?.shape.0.get(1)?.fixed();
+        Some(DeltaSizes { key_heads: row(1)?, heads, key_dim, value_dim, decays: row(4)? / heads })
     }
 }
 

@@ -293,9 +293,26 @@ impl<'k, 'c> Delta<'k, 'c> {
         }
     }
 
-    /// The gates of a token's head: the logarithm of the decay, and the rate of the new value.
+    /// The gates of a token's head, all rows of which decay alike: the logarithm of the decay, and
+    /// the rate of the new value.
     pub fn gates(&self, c: &Code<'c>, token: Int<'c>, head: Int<'c>) -> [FloatValue<'c>; 2] {
         [self.g, self.beta].map(|v| self.of_head(c, v, token, head))
+    }
+
+    /// The rate of the new value of a token's head.
+    pub fn rate(&self, c: &Code<'c>, token: Int<'c>, head: Int<'c>) -> FloatValue<'c> {
+        self.of_head(c, self.beta, token, head)
+    }
+
+    /// The logarithm of the decay of a row of the state of a token's head, or of all its rows.
+    pub fn decay(&self, c: &Code<'c>, token: Int<'c>, head: Int<'c>, row: Int<'c>) -> FloatValue<'c> {
+        let column = if self.by_row() { head * self.sizes.key_dim + row } else { head };
+        self.of_head(c, self.g, token, column)
+    }
+
+    /// Whether each row of a state decays by a number of its own.
+    pub fn by_row(&self) -> bool {
+        self.sizes.decays > 1
     }
 
     /// The number of a head, of a weight that has one for each.

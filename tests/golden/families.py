@@ -208,6 +208,13 @@ FAMILIES = [
     # SGLang reads the form of releases alone.
     Family("NemotronHForCausalLM", "GraniteMoeHybridForCausalLM", NEMOTRON_H, published="NemotronHForCausalLM",
            config=dict(layers_block_type=..., hybrid_override_pattern="ME*-M", num_hidden_layers=5)),
+    # A decay for each element of a key, and latent attention without rotary embeddings.
+    Family("KimiLinearForCausalLM", "DeepseekV3ForCausalLM", dict(num_hidden_layers=3, layer_types=["linear_attention", "full_attention",
+           "linear_attention"], linear_num_heads=3, linear_head_dim=20, linear_conv_kernel_dim=4, num_key_value_heads=4, kv_lora_rank=40,
+           qk_nope_head_dim=24, qk_rope_head_dim=16, v_head_dim=32, num_local_experts=7, n_shared_experts=1, num_experts_per_tok=3), case="kimilinear",
+           names=[(r"(layers\.\d+)\.block_sparse_moe\.(gate|up|down)_proj", r"\1.mlp.\2_proj")], published="KimiLinearForCausalLM",
+           config=dict(layer_types=..., linear_num_heads=..., linear_head_dim=..., linear_conv_kernel_dim=..., mlp_layer_types=..., first_k_dense_replace=1,
+           mla_use_nope=True, linear_attn_config=dict(kda_layers=[1, 3], full_attn_layers=[2], num_heads=3, head_dim=20, short_conv_kernel_size=4))),
     # All positions are in the first chunk.
     Family("Llama4ForCausalLM", "MixtralForCausalLM", dict(num_hidden_layers=3, no_rope_layers=[1, 0, 1], num_local_experts=5, num_experts_per_tok=1,
            intermediate_size=20, intermediate_size_mlp=60, moe_layers=[1, 2], attention_chunk_size=64, floor_scale=8, attn_scale=0.4)),

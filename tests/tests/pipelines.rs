@@ -2,7 +2,7 @@
 use std::collections::BTreeSet;
 
 use atomc::frontend::{self, Config, FAMILIES, QkNorm};
-use atomc_config::{Attention, Delta, Experts, GatedBy, Latent, Pooled, Positions, ShortConv, Ssm};
+use atomc_config::{Attention, Delta, Experts, GatedBy, Latent, Layer, Pooled, Positions, ShortConv, Ssm, StoredDelta};
 use atomc_ir::{Family, Graph, Op, parse};
 use atomc_passes::{Bucket, Cx};
 
@@ -153,7 +153,8 @@ fn count_kernels(target: &str, of_experts: usize) {
         let blocks = if layer.half::<Attention>().is_some_and(|all| all.blocks.is_some()) { 5 } else { 0 };
         let pooled = if layer.half::<Pooled>().is_some() { 25 } else { 0 };
         // Convolution, delta rule and gated norm are three kernels between two products.
-        let delta = if layer.half::<Delta>().is_some() { 3 } else { 0 };
+        // Decays of channels, and the gate, are made by way of short rows; three rows become one.
+        let delta = layer.half::<Delta>().map_or(0, |delta| if is_by_channel(delta) { 9 } else { 3 });
         // Convolution, its bias and activation, scan, its rows as groups, and their norm.
         let ssm = if layer.half::<Ssm>().is_some() { 5 } else { 0 };
         // Both gates of a convolution are kernels of their own.
@@ -184,7 +185,12 @@ fn count_kernels(target: &str, of_experts: usize) {
             let is = |op: &Op, family: Family| matches!(op, Op::Kernel { family: own, .. } if *own == family);
             names.into_iter().filter(|&&id| !is(graph.op(id), Family::Matvec)).count()
         };
-        let linear = config.layers.iter().filter(|layer| layer.half::<Delta>().is_some()).count();
+        let is = |layer: &&Layer| layer.half::<Delta>().is_some_and(|delta| !is_by_channel(delta));
+        let linear = config.layers.iter().filter(is).count();
         assert_eq!(between(&graph), 3 * linear, "{} for {target}", family.architecture);
     }
+}
+
+fn is_by_channel(delta: &Delta) -> bool {
+    delta.stored == StoredDelta::ByChannel
 }

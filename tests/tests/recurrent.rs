@@ -197,3 +197,20 @@ fn states_behind_tokens() {
     check(&released, &[run(9, 4), run(0, 4), run(3, 2)]).check();
     check(&released, &[run(9, 4), run(0, 130), run(17, 1), run(8, 3)]).check();
 }
+
+/// A decay for each row of a state, which are as many numbers of a token as its keys have.
+#[test]
+fn rows_that_decay_apart() {
+    let apart = |heads: usize, dk: usize, dv: usize| {
+        let text = delta([heads, heads], [dk, dv]);
+        text.replace(&format!("%g: f32[T, {heads}]"), &format!("%g: f32[T, {}]", heads * dk))
+    };
+    check(&apart(3, 24, 20), &[run(0, 7), run(2, 2), run(0, 1), run(63, 3)]).check_in_all_types();
+    check(&apart(2, 20, 24), &DECODE).check();
+    check(&apart(2, 18, 7), &[run(0, 65), run(9, 64)]).check();
+    let released = apart(2, 128, 128);
+    check(&released, &[run(9, 1), run(0, 2), run(5, 130)]).check();
+    let verified = released.replace('>', ", each 4>");
+    check(&verified, &[run(9, 4), run(0, 3), run(2, 5)]).check();
+    Case { slotless: &[1], ..check(&verified, &[run(9, 4), run(3, 3)]) }.check();
+}

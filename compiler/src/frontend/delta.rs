@@ -29,7 +29,10 @@ impl Kind for Delta {
 
     fn build(&self, builder: &mut LayerBuilder, x: Value, given: Given) -> Left {
         let states = given.kept()?;
-        let (made, states) = builder.delta(self, x, (states, given.batch))?;
+        let (made, states) = match self.stored {
+            StoredDelta::ByChannel => builder.by_channel(self, x, (states, given.batch))?,
+            StoredDelta::Grouped | StoredDelta::Apart => builder.delta(self, x, (states, given.batch))?,
+        };
         Ok((made, states.to_vec()))
     }
 }
@@ -126,7 +129,7 @@ impl LayerBuilder<'_> {
         let &Delta { key_heads, heads, key_dim, .. } = all;
         let mut read = |name: &str, rows| Factor::read(self.b, config, &format!("{path}.{name}"), [rows, hidden]);
         let [qkv, z, b, a] = match all.stored {
-            StoredDelta::Apart => {
+            StoredDelta::Apart | StoredDelta::ByChannel => {
                 let qkv = read("in_proj_qkv", all.channels())?;
                 let [z, b, a] =
                     [read("in_proj_z", all.value_rows())?, read("in_proj_b", heads)?, read("in_proj_a", heads)?];
@@ -152,5 +155,83 @@ impl LayerBuilder<'_> {
         };
         let mut made = |all: Factor| all.shard(self.b, 0, ranks)?.multiply(self.b, x, config.dtype);
         Ok(Projected { qkv: made(qkv)?, z: made(z)?, b: made(b)?, a: made(a)? })
+    }
+
+    /// As [`LayerBuilder::delta`], where each element of a key has a decay of its own.
+    fn by_channel(
+        &mut self,
+        all: &Delta,
+        x: Value,
+        (states, batch): ([Value; 2], Value),
+    ) -> Result<(Value, [Value; 2]), Diagnostic> {
+        let (ranks, dtype) = (self.part.ranks, self.config.dtype);
+        let own = &Delta { key_heads: all.key_heads / ranks, heads: all.heads / ranks, ..all.clone() };
+        let (path, rows) = (format!("{}.self_attn", self.path), own.value_rows());
+        let (mut projected, mut taps) = (vec![], vec![]);
+        for name in ["q", "k", "v"] {
+            projected.push(self.product(&format!("{path}.{name}_proj"), all.value_rows(), x)?);
+            let order = [(0, all.value_rows())];
+            taps.push(self.taps(&format!("self_attn.{name}_conv1d"), [all.value_rows(), all.conv], &order)?);
+        }
+        self.b.at(&path);
+        let qkv = self.b.push(Op::Concat { axis: 1 }, &projected)?;
+        let taps = self.b.push(Op::Concat { axis: 1 }, &taps)?;
+        let mixed = self.b.push(Op::Conv {}, &[states[0], qkv, taps, batch])?;
+        let conv = Value { out: 1, ..mixed };
+        let mixed = self.b.map(Elementwise::Silu, &[mixed])?;
+        let mut part = |number: usize| {
+            let part = self.b.push(Op::Slice { axis: 1, start: number * rows, len: rows }, &[mixed])?;
+            self.b.heads(part, own.heads, own.value_dim)
+        };
+        let [q, k, v] = [part(0)?, part(1)?, part(2)?];
+        let beta = self.product(&format!("{path}.b_proj"), all.heads, x)?;
+        let beta = self.b.map(Elementwise::Sigmoid, &[beta])?;
+        let g = self.decay_of_channels(all, &path, x)?;
+        let made = self.b.push(Op::DeltaRule { eps: UNIT_EPS }, &[states[1], q, k, v, g, beta, batch])?;
+        let gate = self.two_products(all, &path, "g", x)?;
+        self.b.at(format!("{path}.o_norm"));
+        let weight = self.b.weight(format!("{path}.o_norm.weight"), DType::F32, &[own.value_dim]);
+        // One rounding, behind the gate.
+        let [wide, gate] = [made, self.b.heads(gate, own.heads, own.value_dim)?]
+            .map(|value| self.b.push(Op::Cast { to: DType::F32 }, &[value]));
+        let normed = self.b.rms_norm(wide?, weight, self.config.eps)?;
+        let gate = self.b.map(Elementwise::Sigmoid, &[gate?])?;
+        let gated = self.b.map(Elementwise::Mul, &[normed, gate])?;
+        let gated = self.b.push(Op::Cast { to: dtype }, &[gated])?;
+        let gated = self.b.flat(gated, rows)?;
+        let out = self.sum((gated, None), "self_attn.o_proj", all.value_rows(), false)?;
+        Ok((out, [conv, Value { out: 1, ..made }]))
+    }
+
+    /// The rank's rows of a product with the hidden row.
+    fn product(&mut self, module: &str, rows: usize, x: Value) -> Made {
+        let (config, hidden) = (self.config, self.config.hidden);
+        let all = Factor::read(self.b, config, module, [rows, hidden])?;
+        all.shard(self.b, 0, self.part.ranks)?.multiply(self.b, x, config.dtype)
+    }
+
+    /// A row of values, by way of a short one that all ranks have.
+    fn two_products(&mut self, all: &Delta, path: &str, name: &str, x: Value) -> Made {
+        let (config, hidden) = (self.config, self.config.hidden);
+        let short = Factor::read(self.b, config, &format!("{path}.{name}_a_proj"), [all.key_dim, hidden])?;
+        let short = short.multiply(self.b, x, config.dtype)?;
+        let long = [all.value_rows(), all.key_dim];
+        let long = Factor::read(self.b, config, &format!("{path}.{name}_b_proj"), long)?;
+        long.shard(self.b, 0, self.part.ranks)?.multiply(self.b, short, config.dtype)
+    }
+
+    /// The logarithm of the decay of each element of a key.
+    fn decay_of_channels(&mut self, all: &Delta, path: &str, x: Value) -> Made {
+        let (heads, ranks) = (all.heads, self.part.ranks);
+        let a = self.two_products(all, path, "f", x)?;
+        self.b.at(path);
+        let bias = self.b.weight(format!("{path}.dt_bias"), DType::F32, &[all.key_rows()]);
+        let bias = shard(self.b, bias, 0, ranks)?;
+        let log = self.b.weight(format!("{path}.A_log"), DType::F32, &[1, 1, heads, 1]);
+        let log = self.b.push(Op::View { shape: vec![heads] }, &[log])?;
+        let log = shard(self.b, log, 0, ranks)?;
+        let log = self.b.push(Op::Repeat { axis: 0, times: all.key_dim }, &[log])?;
+        let a = self.b.push(Op::Cast { to: DType::F32 }, &[a])?;
+        self.b.map(Elementwise::Decay, &[a, bias, log])
     }
 }

@@ -12,6 +12,7 @@ fn lines_name_weights() {
     assert_eq!(line(Step::Slice { axis: 1, start: 2, len: 3 }, &["a"]), "slice(a, axis 1, 2..5)");
     assert_eq!(line(Step::Every { axis: 1, step: 2, start: 1 }, &["a"]), "every(a, axis 1, 2 from 1)");
     assert_eq!(line(Step::Pad { axis: 0, len: 8 }, &["a"]), "pad(a, axis 0, 8)");
+    assert_eq!(line(Step::Repeat { axis: 1, times: 3 }, &["a"]), "repeat(a, axis 1, 3 times)");
     assert_eq!(line(Step::Shard { axis: 0, parts: 2 }, &["a"]), "shard(a, axis 0, 1 of 2)");
     assert_eq!(line(Step::Offset { by: 1.0 }, &["a"]), "offset(a, 1.0)");
     assert_eq!(line(Step::Transpose {}, &["a"]), "transpose(a)");

@@ -10,6 +10,7 @@ pub(crate) fn step<S: Real>(args: &[&Val<S>], _: Cx, step: &Step) -> Results<S> 
         Step::Slice { axis, start, len } => slice(args, axis, start, len),
         Step::Every { axis, step, start } => every(args, axis, step, start),
         Step::Pad { axis, len } => pad(args, axis, len),
+        Step::Repeat { axis, times } => repeat(args, axis, times),
         Step::Shard { .. } => Err("is of a rank, and the reference is none".into()),
         Step::Offset { by } => offset(args, by.into()),
         Step::Transpose {} => transpose(args),
@@ -73,6 +74,14 @@ fn pad<S: Real>(args: &[&Val<S>], axis: usize, len: usize) -> Results<S> {
         data.resize((o + 1) * len * inner, S::of(0.0));
     }
     one(shape, data)
+}
+
+fn repeat<S: Real>(args: &[&Val<S>], axis: usize, times: usize) -> Results<S> {
+    let x = args[0].float()?;
+    let (_, _, inner) = around(&x.shape, axis);
+    let mut shape = x.shape.clone();
+    shape[axis] *= times;
+    one(shape, x.data.chunks(inner).flat_map(|place| place.repeat(times)).collect())
 }
 
 fn transpose<S: Real>(args: &[&Val<S>]) -> Results<S> {

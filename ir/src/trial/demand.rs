@@ -134,7 +134,8 @@ impl Step<'_> {
         };
         let (from, made) = (sizes(v), sizes(self.id.into()));
         let axis = match *self.graph.op(self.id) {
-            Op::Slice { axis, .. } | Op::Every { axis, .. } | Op::Pad { axis, .. } | Op::Concat { axis } => axis,
+            Op::Slice { axis, .. } | Op::Every { axis, .. } | Op::Pad { axis, .. } => axis,
+            Op::Repeat { axis, .. } | Op::Concat { axis } => axis,
             _ => made.len() - 1,
         };
         let (size, own, inner) = (made[axis], from[axis], made[axis + 1..].iter().product::<usize>());
@@ -143,6 +144,7 @@ impl Step<'_> {
             Op::Slice { start, .. } => Some(start + at),
             Op::Every { step, start, .. } => Some(start + at * step),
             Op::Pad { .. } => Some(at).filter(|&at| at < own),
+            Op::Repeat { times, .. } => Some(at / times),
             _ => at.checked_sub(before).filter(|&at| at < own),
         };
         self.each(to, |col| {

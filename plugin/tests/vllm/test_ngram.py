@@ -34,9 +34,7 @@ def test_recurrent_states_go_back_behind_wrong_guesses(engine, tmp_path, shares)
     prompts = [
         {"prompt_token_ids": [(7 * i * i + k) % 80 for i in range(9 + 30 * k)]} for k in range(8)
     ]
-    options = dict(
-        skip_tokenizer_init=True, disable_log_stats=False, enable_prefix_caching=shares
-    )
+    options = dict(skip_tokenizer_init=True, disable_log_stats=False, enable_prefix_caching=shares)
     params = SamplingParams(temperature=0, max_tokens=90, ignore_eos=True, detokenize=False)
     made = []
     every = dict(speculative_config={**NGRAM, "prompt_lookup_min": 1})

@@ -161,6 +161,7 @@ pub(super) fn parts<'a>(expr: &'a WeightExpr, rank: Rank, is_whole: &dyn Fn(&Who
             WeightExpr::Slice { axis, start, len, .. } => next(&mut of).cut(axis, start, len),
             WeightExpr::Every { axis, step, start, .. } => next(&mut of).thinned(axis, step, start),
             WeightExpr::Pad { axis, len, .. } => next(&mut of).padded(axis, len),
+            WeightExpr::Repeat { axis, times, .. } => next(&mut of).repeated(axis, times),
             WeightExpr::Shard { axis, parts, .. } => next(&mut of).part(axis, rank.part(parts), parts),
             WeightExpr::Offset { by, .. } => next(&mut of).raised(by),
             WeightExpr::Transpose { .. } => next(&mut of).turned(),
@@ -337,6 +338,22 @@ impl<'a> Value<'a> {
     /// The value with zeros behind it along an axis.
     fn padded(mut self, axis: usize, len: usize) -> Value<'a> {
         self.shape[axis] = len;
+        self
+    }
+
+    /// Each place of an axis `times` times.
+    fn repeated(mut self, axis: usize, times: usize) -> Value<'a> {
+        self.shape[axis] *= times;
+        let place = |part: &Part<'a>, number: usize, time: usize| {
+            let mut part = part.clone();
+            let Axis { start, step, len, at, .. } = &mut part.axes[axis];
+            (*start, *len, *at) = (*start + number * *step, 1, (*at + number) * times + time);
+            part
+        };
+        let all =
+            |part: &Part<'a>| (0..part.axes[axis].len * times).map(|i| (i / times, i % times)).collect::<Vec<_>>();
+        let places = |part: &Part<'a>| all(part).into_iter().map(|(i, time)| place(part, i, time)).collect::<Vec<_>>();
+        self.parts = self.parts.iter().flat_map(places).collect();
         self
     }
 

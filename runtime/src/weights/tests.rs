@@ -134,6 +134,10 @@ fn pad(axis: usize, len: usize, of: WeightExpr) -> WeightExpr {
     WeightExpr::Pad { axis, len, of: Box::new(of) }
 }
 
+fn repeat(axis: usize, times: usize, of: WeightExpr) -> WeightExpr {
+    WeightExpr::Repeat { axis, times, of: Box::new(of) }
+}
+
 fn shard(axis: usize, parts: usize, of: WeightExpr) -> WeightExpr {
     WeightExpr::Shard { axis, parts, of: Box::new(of) }
 }
@@ -337,6 +341,16 @@ fn evaluate(expr: &WeightExpr, rank: Rank, source: &dyn Source) -> Vec<f64> {
                 let Value { mut shape, element } = next();
                 let size = std::mem::replace(&mut shape[axis], len);
                 Value { shape, element: Box::new(move |at| if at[axis] < size { element(at) } else { 0.0 }) }
+            }
+            WeightExpr::Repeat { axis, times, .. } => {
+                let Value { mut shape, element } = next();
+                shape[axis] *= times;
+                let place = move |at: &[usize]| {
+                    let mut at = at.to_vec();
+                    at[axis] /= times;
+                    element(&at)
+                };
+                Value { shape, element: Box::new(place) }
             }
             WeightExpr::Concat { axis, .. } => Value::join(axis, all.collect()),
             WeightExpr::Slice { axis, start, len, .. } => next().cut(axis, start, len),

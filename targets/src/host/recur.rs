@@ -112,6 +112,8 @@ struct Head<'a, 'k, 'c> {
     head: Int<'c>,
     q: Ptr<'c>,
     k: Ptr<'c>,
+    /// By how much each row of the state is kept, if these differ.
+    kept: Ptr<'c>,
     state: Ptr<'c>,
 }
 
@@ -119,12 +121,12 @@ impl<'a, 'k, 'c> Head<'a, 'k, 'c> {
     /// Bytes of scratch.
     fn scratch(delta: &Delta) -> usize {
         let keys = delta.sizes.key_dim.next_multiple_of(LANES);
-        4 * (2 * keys + delta.sizes.key_dim * delta.sizes.value_dim.next_multiple_of(LANES))
+        4 * (3 * keys + delta.sizes.key_dim * delta.sizes.value_dim.next_multiple_of(LANES))
     }
 
     fn new(c: &'a Code<'c>, delta: &'a Delta<'k, 'c>, head: Int<'c>) -> Head<'a, 'k, 'c> {
         let (keys, q) = (4 * delta.sizes.key_dim.next_multiple_of(LANES), signature::scratch(c));
-        Head { c, delta, head, q, k: c.at(q, keys), state: c.at(q, 2 * keys) }
+        Head { c, delta, head, q, k: c.at(q, keys), kept: c.at(q, 2 * keys), state: c.at(q, 3 * keys) }
     }
 
     fn run(&self, run: Run<'c>) {
@@ -154,23 +156,30 @@ impl<'a, 'k, 'c> Head<'a, 'k, 'c> {
             Rule::Delta { .. } => None,
             Rule::Sum { skip } => Some(delta.weight_of(c, skip, self.head)),
         };
-        let [g, beta] = delta.gates(c, token, self.head);
+        let beta = delta.rate(c, token, self.head);
         c.set_lanes(1);
-        let kept = c.lane(math::exp(c, c.splat(g)), 0);
+        let kept_of = |row: Int<'c>| math::exp(c, c.splat(delta.decay(c, token, self.head, row)));
+        let kept = (!delta.by_row()).then(|| c.lane(kept_of(c.int(0)), 0));
+        if delta.by_row() {
+            c.repeat(0, sizes.key_dim, 1, |row| c.store(c.at(self.kept, row * 4), kept_of(row), 4));
+        }
         c.set_lanes(LANES);
         self.each_column(|column| {
-            let (kept, beta) = (c.splat(kept), c.splat(beta));
+            let beta = c.splat(beta);
+            let kept = |row: Int<'c>| kept.map_or_else(|| self.splat(self.kept, row), |kept| c.splat(kept));
             let at = self.head * sizes.value_dim + column;
             let v = c.load_floats(element(c, &delta.v, token, at), delta.v.ty.dtype);
             let found = || {
                 let sum = c.carry((0, sizes.key_dim, 1), c.zero(), |row, sum| {
-                    c.fma(self.state(row, column), self.splat(self.k, row), sum)
+                    let state = self.state(row, column);
+                    let state = if delta.by_row() { c.fmul(kept(row), state) } else { state };
+                    c.fma(state, self.splat(self.k, row), sum)
                 });
-                c.fmul(kept, sum)
+                if delta.by_row() { sum } else { c.fmul(kept(c.int(0)), sum) }
             };
             let d = c.fmul(beta, if skip.is_some() { v } else { c.fsub(v, found()) });
             let sum = c.carry((0, sizes.key_dim, 1), c.zero(), |row, sum| {
-                let state = c.fma(self.splat(self.k, row), d, c.fmul(kept, self.state(row, column)));
+                let state = c.fma(self.splat(self.k, row), d, c.fmul(kept(row), self.state(row, column)));
                 self.set_state(row, column, state);
                 c.fma(state, self.splat(self.q, row), sum)
             });

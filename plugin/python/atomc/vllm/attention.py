@@ -70,9 +70,9 @@ class SlotBuilder(Builder, GDNAttentionMetadataBuilder):
         self,
         common_prefix_len,
         common_attn_metadata,
+        fast_build=False,
         num_accepted_tokens=None,
         num_decode_draft_tokens_cpu=None,
-        fast_build=False,
     ):
         batch = copy(common_attn_metadata)
         table, ends = batch.block_table_tensor, batch.seq_lens

@@ -4,10 +4,7 @@ without a GPU, with vLLM's arguments. A state is one run of bytes; those behind 
 from ctypes import c_int32, memmove
 
 
-
-def copies(
-    moved, tables, stride, starts, strides, sizes, numbers, widths, groups, *_
-) -> None:
+def copies(moved, tables, stride, starts, strides, sizes, numbers, widths, groups, *_) -> None:
     """Copies every state of some requests, of which `moved` has the row of the table, and the places there of source and target."""
     states = zip(*(t.tolist() for t in (starts, strides, sizes, numbers, widths, groups)))
     for start, apart, size, number, width, group in states:

@@ -48,6 +48,8 @@ fn experts_as_checkpoints_store_them() {
         (F4E2M1, vec![count, 2 * wide, hidden], apart(&blocks)),
         (DType::E8M0, vec![count, wide, 3], every(1, 2, 1, tensor("scales", &[count, 2 * wide, 3]))),
         (DType::F32, vec![count, wide], every(1, 2, 0, tensor("bias", &[count, 2 * wide]))),
+        (DType::F32, vec![count, 6 * wide], repeat(1, 3, tensor("bias", &[count, 2 * wide]))),
+        (DType::F32, vec![4 * count, wide], repeat(0, 4, every(1, 2, 1, tensor("bias", &[count, 2 * wide])))),
         (DType::F32, vec![count, wide, 1], view(&[count, wide, 1], each("scale", &[wide]))),
         (DType::I4, vec![count, wide, hidden], {
             let words = each("words", &[hidden.div_ceil(8), wide]);

@@ -108,6 +108,7 @@ pub fn suits(spec: &KernelSpec, arch: GpuArch) -> Result<(), WhyNot> {
     WhyNot::unless(dtype == Some(DType::BF16), || "keys of another type than bf16".into())?;
     WhyNot::unless(Matrix::native(simt, DType::BF16), || "no products of bf16".into())?;
     WhyNot::unless(!simt.matrix.replicated, || "operands that lanes have twice".into())?;
+    WhyNot::unless(sizes.decays == 1, || "rows of states that decay apart".into())?;
     WhyNot::unless(Shape::new(sizes, simt).is_some(), || format!("heads of {} numbers", sizes.key_dim))
 }
 

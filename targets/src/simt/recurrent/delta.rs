@@ -114,7 +114,8 @@ struct Token<'c> {
     q: Vec<Vector<'c>>,
     k: Vec<Vector<'c>>,
     v: Vector<'c>,
-    g: FloatValue<'c>,
+    /// The logarithm of the decay: of all rows, or of each of the lane's.
+    g: Vec<FloatValue<'c>>,
     beta: FloatValue<'c>,
 }
 
@@ -137,11 +138,13 @@ impl<'a, 'k, 'c> Part<'a, 'k, 'c> {
             c.pick(run.goes_on & exists, c.load_floats(self.place(run.slot, row), DType::F32), c.zero())
         });
         let state: Vec<Any> = state.collect();
-        let carried = [state, self.load(run.first).carried()].concat();
+        let first = self.load(run.first);
+        let decays = first.g.len();
+        let carried = [state, first.carried()].concat();
         let after = c.for_each((run.first, run.end, 1), &carried, |token, carried| {
             let (state, now) = carried.split_at(self.shares.rows);
             let next = self.load(c.smaller(token + 1, run.end - 1));
-            let state = self.token(token, state, Token::of(now));
+            let state = self.token(token, state, Token::of(now, decays));
             run.keep_behind(c, token, |slot| self.keep(slot, &state));
             [state, next.carried()].concat()
         });
@@ -184,7 +187,9 @@ impl<'a, 'k, 'c> Part<'a, 'k, 'c> {
     fn load(&self, token: Int<'c>) -> Token<'c> {
         let (c, delta, sizes) = (self.c, self.delta, self.delta.sizes);
         let shared = self.head / (sizes.heads / sizes.key_heads);
-        let [g, beta] = delta.gates(c, token, self.head);
+        let beta = delta.rate(c, token, self.head);
+        let decays = if delta.by_row() { self.shares.rows } else { 1 };
+        let g = (0..decays).map(|i| delta.decay(c, token, self.head, self.own_row(i).0)).collect();
         let v = element(c, &delta.v, token, self.head * sizes.value_dim + self.column);
         let v = c.load_floats(v, delta.v.ty.dtype);
         let row = |x: &Operand<'c>| {
@@ -259,16 +264,22 @@ impl<'a, 'k, 'c> Part<'a, 'k, 'c> {
             }
         };
         let both = c.fmul(c.splat(inner(&q, &k)), of_k);
+        c.set_lanes(1);
+        let kept: Vec<FloatValue> =
+            x.g.iter().map(|&g| c.lane(math::exp(c, c.splat(g)), 0).into_float_value()).collect();
+        c.set_lanes(self.shares.columns);
+        // Rows that decay apart do so before they are added up.
+        let state: Vec<Vector> = match delta.by_row() {
+            true => state.iter().zip(&kept).map(|(&row, &kept)| c.fmul(c.splat(kept), row)).collect(),
+            false => state,
+        };
+        let kept = if delta.by_row() { c.lit(1.0) } else { c.splat(kept[0]) };
         let sum = |by: &[FloatValue<'c>]| {
             let rows = by.iter().zip(&state);
             let sum = rows.fold(c.zero(), |sum, (&by, &row)| c.fma(row, c.splat(by), sum));
             c.each(sum, |part| c.team_sum(part, self.team))
         };
-        let with_q = sum(&q);
-        c.set_lanes(1);
-        let kept = c.lane(math::exp(c, c.splat(x.g)), 0);
-        c.set_lanes(self.shares.columns);
-        let (kept, beta) = (c.splat(kept), c.splat(x.beta));
+        let (with_q, beta) = (sum(&q), c.splat(x.beta));
         let new = match delta.rule {
             Rule::Sum { .. } => x.v,
             Rule::Delta { .. } => c.fsub(x.v, c.fmul(kept, c.fmul(sum(&k), of_k))),
@@ -293,19 +304,21 @@ impl<'a, 'k, 'c> Part<'a, 'k, 'c> {
 impl<'c> Token<'c> {
     fn carried(self) -> Vec<Any<'c>> {
         let rows = self.q.into_iter().chain(self.k).map(Any::from);
-        rows.chain([self.v.into(), self.g.into(), self.beta.into()]).collect()
+        let gates = self.g.into_iter().map(Any::from);
+        rows.chain([self.v.into(), self.beta.into()]).chain(gates).collect()
     }
 
-    fn of(carried: &[Any<'c>]) -> Token<'c> {
-        let (rows, rest) = carried.split_at(carried.len() - 3);
+    /// What was carried, with so many decays.
+    fn of(carried: &[Any<'c>], decays: usize) -> Token<'c> {
+        let (rows, rest) = carried.split_at(carried.len() - 2 - decays);
         let rows: Vec<Vector> = rows.iter().map(|v| v.into_vector_value()).collect();
         let (q, k) = rows.split_at(rows.len() / 2);
         Token {
             q: q.to_vec(),
             k: k.to_vec(),
             v: rest[0].into_vector_value(),
-            g: rest[1].into_float_value(),
-            beta: rest[2].into_float_value(),
+            g: rest[2..].iter().map(|g| g.into_float_value()).collect(),
+            beta: rest[1].into_float_value(),
         }
     }
 }

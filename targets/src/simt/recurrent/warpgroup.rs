@@ -91,6 +91,7 @@ pub fn suits(spec: &KernelSpec, arch: GpuArch) -> Result<(), WhyNot> {
     WhyNot::unless(arch.simt.warpgroup_mma, || format!("{} has no warpgroup MMA", arch.name))?;
     let (sizes, dtype) = found(spec)?;
     WhyNot::unless(dtype == Some(DType::BF16), || "keys of another type than bf16".into())?;
+    WhyNot::unless(sizes.decays == 1, || "rows of states that decay apart".into())?;
     WhyNot::unless(Shape::new(sizes, arch).is_some(), || format!("states of {} by {}", sizes.key_dim, sizes.value_dim))
 }
 
