@@ -85,9 +85,9 @@ pub struct EngineArgs {
 #[derive(clap::Args)]
 #[group(required = true, multiple = false)]
 pub struct WeightArgs {
-    /// Hugging Face folder with model.safetensors, or shards and their index; or a GGUF file; or one
-    /// that `atomc pack` made. Nothing may write to them while they are loaded: that is noticed, and an
-    /// error
+    /// Hugging Face folder with model.safetensors, or shards and their index; or a GGUF file; or
+    /// one that `atomc pack` made. Nothing may write to them while they are loaded: that is
+    /// noticed, and an error
     #[arg(long, value_name = "PATH", value_parser = hub::argument())]
     weights: Option<PathBuf>,
     /// Random weights from a seed instead of a checkpoint, to measure speed
@@ -98,8 +98,8 @@ pub struct WeightArgs {
 /// What a server is told of artifact and weights, where a folder may have both.
 #[derive(clap::Args)]
 pub struct Named {
-    /// Hugging Face folder with weights, or a GGUF file, or one that `atomc pack` made [default: the
-    /// model's]
+    /// Hugging Face folder with weights, or a GGUF file, or one that `atomc pack` made [default:
+    /// the model's]
     #[arg(long, value_name = "PATH", value_parser = hub::argument(), group = "weights_of")]
     weights: Option<PathBuf>,
     /// Random weights from a seed instead of a checkpoint, to measure speed

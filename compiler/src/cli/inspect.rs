@@ -50,8 +50,8 @@ pub struct Args {
     /// Write the code objects to this folder
     #[arg(long, value_name = "DIR", conflicts_with_all = ["kernels", "json"])]
     extract: Option<PathBuf>,
-    /// Say whether the checkpoint in this folder or GGUF file fits, and which of its tensors are not
-    /// read
+    /// Say whether the checkpoint in this folder or GGUF file fits, and which of its tensors are
+    /// not read
     #[arg(long, value_name = "PATH", conflicts_with_all = ["kernels", "why", "extract"])]
     weights: Option<PathBuf>,
     /// Everything as a JSON object

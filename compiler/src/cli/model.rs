@@ -11,8 +11,8 @@ use super::hub;
 
 #[derive(clap::Args)]
 pub struct ModelArgs {
-    /// Hugging Face model folder, or its config.json, or a name of the hub that is in its cache, or a
-    /// GGUF file
+    /// Hugging Face model folder, or its config.json, or a name of the hub that is in its cache, or
+    /// a GGUF file
     #[arg(value_parser = hub::argument())]
     model: PathBuf,
     /// Type to compute with: bf16, f16 or f32 [default: the configuration's]

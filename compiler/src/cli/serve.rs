@@ -42,8 +42,8 @@ pub struct Args {
     path: PathBuf,
     #[command(flatten)]
     named: Named,
-    /// tokenizer.json, or a folder or GGUF file with one and with the chat template, if they are not
-    /// beside the weights
+    /// tokenizer.json, or a folder or GGUF file with one and with the chat template, if they are
+    /// not beside the weights
     #[arg(long, value_name = "PATH")]
     tokenizer: Option<PathBuf>,
     /// What to run on, as with `atomc run`
@@ -54,7 +54,8 @@ pub struct Args {
     threads: usize,
     #[command(flatten)]
     access: AccessArgs,
-    /// Names of the model for clients; the first stands in answers [default: the folder's name, or the file's]
+    /// Names of the model for clients; the first stands in answers [default: the folder's name, or
+    /// the file's]
     #[arg(long, value_name = "NAME,…", value_delimiter = ',', value_parser = clap::builder::NonEmptyStringValueParser::new())]
     served_model_name: Vec<String>,
     /// Most requests that are computed at once
