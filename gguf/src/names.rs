@@ -153,7 +153,7 @@ pub enum Made {
     /// Of numbers whose logarithms are what is wanted, with the sign changed.
     Logarithm { tensor: String },
     /// Of a matrix for each head that makes keys, which is transposed, and one that makes values.
-    Latent { keys: String, values: String },
+    Latent { keys: String, values: String, heads: usize },
 }
 
 /// All tensors of Hugging Face that a file has, sorted by their names.
@@ -361,7 +361,7 @@ impl Rule<'_> {
         if (also, width) != (heads, rank) {
             return Err(shape(&values, other, &format!("[{heads}, {v}, {rank}]")));
         }
-        let made = Made::Latent { keys: keys.to_owned(), values };
+        let made = Made::Latent { keys: keys.to_owned(), values, heads };
         Ok(Origin { name, shape: vec![heads * (nope + v), rank], made })
     }
 }
@@ -430,14 +430,48 @@ impl Origin {
             }
             Made::Transposed { tensor } => transposed(&read(tensor)?, self.shape[2], self.shape[1]),
             Made::Alternating { even, odd } => self.alternating(&read(even)?, &read(odd)?),
-            Made::Latent { keys, values } => {
-                let (heads, rank) = (gguf.tensor(keys)?.shape()[0], self.shape[1]);
-                let (keys, values) = (read(keys)?, read(values)?);
+            Made::Latent { keys, values, heads } => {
+                let (keys, values, rank) = (read(keys)?, read(values)?, self.shape[1]);
                 let (of_keys, of_values) = (keys.len() / heads, values.len() / heads);
                 let keys = transposed(&keys, rank, of_keys / rank);
                 let head = |at| [&keys[at * of_keys..][..of_keys], &values[at * of_values..][..of_values]].concat();
-                (0..heads).flat_map(head).collect()
+                (0..*heads).flat_map(head).collect()
             }
+        })
+    }
+
+    /// Elements of a part: they follow each other, and are made without the rest of the tensor. A
+    /// part is a row, the matrix of an expert or of a head where columns become rows, or all of a
+    /// tensor that has few.
+    pub fn part(&self) -> usize {
+        let columns = self.shape.last().copied().unwrap_or(1);
+        match &self.made {
+            Made::Transposed { .. } | Made::Alternating { .. } => self.shape[1..].iter().product(),
+            Made::Latent { heads, .. } => self.shape[0] / heads * columns,
+            _ if self.row(0).is_none() => self.shape.iter().product(),
+            _ => columns,
+        }
+    }
+
+    /// The numbers of a part, as floats.
+    pub fn floats_of(&self, gguf: &Gguf, part: usize) -> Result<Vec<f32>, GgufError> {
+        let size = self.part();
+        let read =
+            |tensor: &str, part: usize, size: usize| gguf.tensor(tensor)?.floats_of(part * size..(part + 1) * size);
+        Ok(match &self.made {
+            Made::Transposed { tensor } => transposed(&read(tensor, part, size)?, self.shape[2], self.shape[1]),
+            Made::Alternating { even, odd } => {
+                self.alternating(&read(even, part, size / 2)?, &read(odd, part, size / 2)?)
+            }
+            Made::Latent { keys, values, heads } => {
+                let size = |tensor: &str| Ok::<_, GgufError>(gguf.tensor(tensor)?.elements() / heads);
+                let (own, rank) = (read(keys, part, size(keys)?)?, self.shape[1]);
+                [transposed(&own, rank, own.len() / rank), read(values, part, size(values)?)?].concat()
+            }
+            _ => match self.row(part) {
+                Some((tensor, row)) => read(tensor, row, size)?,
+                None => self.floats(gguf)?,
+            },
         })
     }
 

@@ -84,6 +84,19 @@ fn rows_lie_where_they_are_said_to() {
 }
 
 #[test]
+fn parts_are_those_of_the_whole() {
+    for case in CASES {
+        let gguf = opened(case).0;
+        for origin in origins(&gguf).unwrap() {
+            let whole = origin.floats(&gguf).unwrap();
+            for (part, want) in whole.chunks(origin.part()).enumerate() {
+                assert_eq!(origin.floats_of(&gguf, part).unwrap(), want, "{case}: part {part} of {}", origin.name);
+            }
+        }
+    }
+}
+
+#[test]
 fn configurations_mean_the_same() {
     for case in CASES {
         let (gguf, want) = opened(case);

@@ -5,13 +5,14 @@
 mod beside;
 mod random;
 mod shard;
+mod stored;
 
 pub use beside::{Beside, whole_numbers};
 #[cfg(test)]
 pub(crate) use random::mix;
 pub use random::{Random, Stream};
 pub(crate) use shard::Shard;
-pub use shard::Stored;
+pub use stored::{Numbers, Stored};
 
 use atomc_artifact::files;
 use atomc_artifact::manifest::DType;
@@ -46,7 +47,7 @@ pub enum Tensor<'a> {
         /// One number after the other.
         bytes: &'a [u8],
     },
-    /// A tensor in a file.
+    /// A tensor in a file, or one that is made of a file's when it is read.
     Stored {
         /// Their type.
         float: Float,

@@ -41,8 +41,14 @@ impl Text {
     /// truncation and padding are not for prompts, and are ignored.
     pub fn open(path: &Path) -> Result<Text, TextError> {
         let path = if path.is_dir() { path.join("tokenizer.json") } else { path.to_owned() };
-        let fault = |why: String| TextError::File { path: path.clone(), why };
-        let bytes = files::read(&path).map_err(|error| fault(error.to_string()))?;
+        let bytes =
+            files::read(&path).map_err(|error| TextError::File { path: path.clone(), why: error.to_string() })?;
+        Text::parse(&path, &bytes)
+    }
+
+    /// From the bytes of a `tokenizer.json`, which come from a file.
+    pub fn parse(path: &Path, bytes: &[u8]) -> Result<Text, TextError> {
+        let fault = |why: String| TextError::File { path: path.to_owned(), why };
         let mut tokenizer = whole(|| Tokenizer::from_bytes(bytes)).map_err(fault)?;
         whole(|| tokenizer.with_truncation(None).map(|_| ())).map_err(fault)?;
         tokenizer.with_padding(None);

@@ -13,6 +13,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "atomc-artifact",
             "atomc-config",
             "atomc-emulator",
+            "atomc-gguf",
             "atomc-ir",
             "atomc-passes",
             "atomc-runtime",

@@ -23,13 +23,14 @@ use super::trust;
 /// Compile a model into one file
 #[derive(clap::Args)]
 #[command(after_help = "\
-Only config.json (and generation_config.json beside it, for the stop tokens) is read: no weights are needed, and the file
-serves every checkpoint of that configuration. The same input makes the same bytes. What is made goes on your list of artifacts whose
+Only config.json (and generation_config.json beside it, for the stop tokens) is read, or the head of a GGUF file: no weights are
+needed, and the file serves every checkpoint of that configuration. The same input makes the same bytes. What is made goes on your list of artifacts whose
 code may run where a framework finds them (`atomc help trust`).
 
 Examples:
   atomc compile models/qwen3 -o m.atomc
   atomc compile models/qwen3/config.json --dtype f32 -o m.atomc
+  atomc compile qwen3-8b-q4_k_m.gguf --context 8192 -o m.atomc
   atomc compile models/qwen3 --decode 1,2,4,8,16,32 --prefill 1024 -o m.atomc
   atomc compile models/qwen3 --tp 2 --attention own,caller -o rank.atomc
   atomc compile models/qwen3 --invariant -o m.atomc

@@ -11,6 +11,8 @@ use atomc_runtime::states;
 use atomc_runtime::weights::packed::Packed;
 use atomc_runtime::{Artifact, Checkpoint, Engine, EngineOptions, Error, Random};
 
+use atomc::model::{self, Model};
+
 use super::device::Devices;
 use super::failure::Failure;
 use super::guesses::GuessArgs;
@@ -83,9 +85,9 @@ pub struct EngineArgs {
 #[derive(clap::Args)]
 #[group(required = true, multiple = false)]
 pub struct WeightArgs {
-    /// Hugging Face folder with model.safetensors, or shards and their index; or a file that
-    /// `atomc pack` made. Nothing may write to them while they are loaded: that is noticed, and an
-    /// error
+    /// Hugging Face folder with model.safetensors, or shards and their index; or a GGUF file; or
+    /// one that `atomc pack` made. Nothing may write to them while they are loaded: that is
+    /// noticed, and an error
     #[arg(long, value_name = "PATH", value_parser = hub::argument())]
     weights: Option<PathBuf>,
     /// Random weights from a seed instead of a checkpoint, to measure speed
@@ -96,7 +98,8 @@ pub struct WeightArgs {
 /// What a server is told of artifact and weights, where a folder may have both.
 #[derive(clap::Args)]
 pub struct Named {
-    /// Hugging Face folder with weights, or a file that `atomc pack` made [default: the folder]
+    /// Hugging Face folder with weights, or a GGUF file, or one that `atomc pack` made [default:
+    /// the model's]
     #[arg(long, value_name = "PATH", value_parser = hub::argument(), group = "weights_of")]
     weights: Option<PathBuf>,
     /// Random weights from a seed instead of a checkpoint, to measure speed
@@ -133,11 +136,17 @@ pub struct Sequences {
 const CACHE_FIFTHS: usize = 4;
 
 impl WeightArgs {
-    /// The folder of the checkpoint, or of the packed weights, if there is one.
-    pub fn dir(&self) -> Option<&Path> {
+    /// Where the model of the weights is, if there are some: packed ones have its other files
+    /// beside them.
+    pub fn model(&self) -> Option<&Path> {
         let path = self.weights.as_deref()?;
-        if path.is_file() { path.parent() } else { Some(path) }
+        if is_packed(path) { path.parent() } else { Some(path) }
     }
+}
+
+/// Whether weights are a file that `atomc pack` made.
+fn is_packed(path: &Path) -> bool {
+    path.exists() && !path.is_dir() && !model::is_gguf(path)
 }
 
 /// Tokens of cache that fit into a server's `memory` bytes.
@@ -153,17 +162,17 @@ fn fitting(target: &Target, memory: usize) -> usize {
 }
 
 impl EngineArgs {
-    /// An artifact, with the weights that are named, or else those of the folder.
+    /// An artifact, with the weights that are named, or else those of the model.
     pub fn named(
         artifact: PathBuf,
         named: &Named,
-        folder: Option<&Path>,
+        model: Option<&Path>,
         (device, threads): (Devices, usize),
     ) -> Result<EngineArgs, Failure> {
         let &Named { ref weights, random_weights, ref draft_weights, no_verify, ref require_signed_by } = named;
-        let weights = weights.clone().or(folder.filter(|_| random_weights.is_none()).map(Path::to_owned));
+        let weights = weights.clone().or(model.filter(|_| random_weights.is_none()).map(Path::to_owned));
         if weights.is_none() && random_weights.is_none() {
-            let help = "Name them with --weights, or give the folder of a model instead of an artifact.";
+            let help = "Name them with --weights, or give a model instead of an artifact: its folder, or a GGUF file.";
             return Err(Failure::new("weights", "an artifact has no weights").help(help));
         }
         let artifact = ArtifactArgs { artifact, require_signed_by: require_signed_by.clone(), expect: None };
@@ -254,7 +263,7 @@ impl EngineArgs {
         let progress = Progress::new("loading weights", Unit::Bytes);
         let progress = |done, total| progress.at(done, total);
         match &self.weights {
-            WeightArgs { weights: Some(file), .. } if file.exists() && !file.is_dir() => {
+            WeightArgs { weights: Some(file), .. } if is_packed(file) => {
                 if let Some(draft) = &self.draft_weights {
                     let help = "`atomc pack --draft-weights` packs them with the model's.";
                     return Err(Failure::file("draft_weights", draft, "packed weights have the draft's").help(help));
@@ -265,12 +274,12 @@ impl EngineArgs {
             }
             WeightArgs { weights: Some(dir), .. } => {
                 hub::check(dir)?;
-                let checkpoint = Checkpoint::open(dir).map_err(Error::from)?;
+                let weights = Model::at(dir)?.weights()?;
                 match &self.draft_weights {
-                    None => engine.load_weights(&checkpoint, &progress)?,
+                    None => engine.load_weights(&*weights, &progress)?,
                     Some(draft) => {
                         let draft = Checkpoint::open(draft).map_err(Error::from)?;
-                        engine.load_weights_with(&checkpoint, &draft, &progress)?;
+                        engine.load_weights_with(&*weights, &draft, &progress)?;
                     }
                 }
             }

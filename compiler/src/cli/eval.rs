@@ -32,7 +32,7 @@ pub struct Args {
     engine: EngineArgs,
     /// One problem a line
     problems: PathBuf,
-    /// tokenizer.json, or a folder with one, if it is not beside the weights
+    /// tokenizer.json, or a folder or a GGUF file with one, if it is not beside the weights
     #[arg(long, value_name = "PATH")]
     tokenizer: Option<PathBuf>,
     /// Only the first N problems
@@ -67,7 +67,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     args.answers.as_deref().map_or(Ok(()), output::check)?;
     let artifact = args.engine.artifact()?;
     let problems = problems(args)?;
-    let tokenizer = args.tokenizer.as_deref().or(args.engine.weights.dir());
+    let tokenizer = args.tokenizer.as_deref().or(args.engine.weights.model());
     let missing = || Failure::new("tokenizer", "no tokenizer").help("Name one with --tokenizer.");
     let text = Text::open(tokenizer.ok_or_else(missing)?)?;
     let positions = artifact.manifest().model.max_positions;

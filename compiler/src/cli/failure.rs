@@ -2,6 +2,7 @@
 use std::fmt::{self, Display};
 use std::io::{self, Write};
 
+use atomc::model::ModelError;
 use atomc_runtime::device::Vendor;
 use atomc_runtime::{CheckpointError, DeviceError, Error, SignatureError, StepError, TrustError};
 
@@ -174,6 +175,17 @@ fn checkpoint(error: CheckpointError) -> Failure {
             failure.help("Is this the checkpoint of the model that the artifact was compiled from?")
         }
         _ => failure,
+    }
+}
+
+impl From<ModelError> for Failure {
+    fn from(error: ModelError) -> Failure {
+        match error {
+            ModelError::Gguf { .. } => Failure::new("gguf", error),
+            ModelError::Config(diagnostic) => diagnostic.into(),
+            ModelError::Text(error) => Failure::new("tokenizer", error),
+            ModelError::Checkpoint(error) => checkpoint(error),
+        }
     }
 }
 

@@ -10,8 +10,8 @@ use atomc_artifact::manifest::{
 use atomc_artifact::{Artifact, FORMAT_VERSION, escaped, escaped_json};
 use serde_json::{Value, json};
 
+use atomc::model::Model;
 use atomc_runtime::Error;
-use atomc_runtime::checkpoint::Checkpoint;
 use atomc_runtime::weights::{Fit, Rank, fit};
 
 use super::extract;
@@ -50,8 +50,9 @@ pub struct Args {
     /// Write the code objects to this folder
     #[arg(long, value_name = "DIR", conflicts_with_all = ["kernels", "json"])]
     extract: Option<PathBuf>,
-    /// Say whether the checkpoint in this folder fits, and which of its tensors are not read
-    #[arg(long, value_name = "DIR", conflicts_with_all = ["kernels", "why", "extract"])]
+    /// Say whether the checkpoint in this folder or GGUF file fits, and which of its tensors are
+    /// not read
+    #[arg(long, value_name = "PATH", conflicts_with_all = ["kernels", "why", "extract"])]
     weights: Option<PathBuf>,
     /// Everything as a JSON object
     #[arg(long)]
@@ -105,11 +106,11 @@ impl std::fmt::Display for Fits<'_> {
 
 /// How a checkpoint fits each target, for all ranks.
 fn fits<'a>(manifest: &'a Manifest, dir: &Path) -> Result<Vec<Fits<'a>>, Failure> {
-    let checkpoint = Checkpoint::open(dir).map_err(Error::from)?;
+    let weights = Model::at(dir)?.weights()?;
     let of = manifest.ranks();
     let mut all = Vec::with_capacity(manifest.targets.len());
     for target in &manifest.targets {
-        let mut fits = (0..of).map(|number| fit(&target.weights, &manifest.tensors, Rank { number, of }, &checkpoint));
+        let mut fits = (0..of).map(|number| fit(&target.weights, &manifest.tensors, Rank { number, of }, &*weights));
         let first = fits.next().transpose().map_err(Error::from)?;
         fits.try_for_each(|fit| fit.map(|_| ())).map_err(Error::from)?;
         all.extend(first.map(|fit| Fits { target: &target.name, fit }));

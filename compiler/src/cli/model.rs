@@ -3,6 +3,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use atomc::frontend::{self, Config, Unfit};
+use atomc::model::Model;
 use atomc_ir::DType;
 
 use super::failure::{Failure, tell};
@@ -10,7 +11,8 @@ use super::hub;
 
 #[derive(clap::Args)]
 pub struct ModelArgs {
-    /// Hugging Face model folder, or its config.json, or a name of the hub that is in its cache
+    /// Hugging Face model folder, or its config.json, or a name of the hub that is in its cache, or
+    /// a GGUF file
     #[arg(value_parser = hub::argument())]
     model: PathBuf,
     /// Type to compute with: bf16, f16 or f32 [default: the configuration's]
@@ -45,7 +47,7 @@ fn context(text: &str) -> Result<usize, String> {
 impl ModelArgs {
     pub fn config(&self) -> Result<Config, Failure> {
         hub::check(&self.model)?;
-        self.applied(frontend::read(&self.model)?)
+        self.applied(Model::at(&self.model)?.config()?)
     }
 
     /// A configuration with these options applied.

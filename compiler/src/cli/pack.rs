@@ -2,6 +2,7 @@
 use std::io::Write;
 use std::path::PathBuf;
 
+use atomc::model::Model;
 use atomc_runtime::checkpoint::Beside;
 use atomc_runtime::weights::{Rank, packed};
 use atomc_runtime::{Checkpoint, Error, Pool, Source, device, pool};
@@ -23,9 +24,9 @@ Examples:
 pub struct Args {
     #[command(flatten)]
     artifact: ArtifactArgs,
-    /// Hugging Face folder with model.safetensors, or shards and their index. Nothing may write to
-    /// them meanwhile: that is noticed, and an error
-    #[arg(long, value_name = "DIR")]
+    /// Hugging Face folder with model.safetensors, or shards and their index; or a GGUF file.
+    /// Nothing may write to them meanwhile: that is noticed, and an error
+    #[arg(long, value_name = "PATH")]
     weights: PathBuf,
     /// Folder with the weights of the artifact's draft, where the model's checkpoint has none
     #[arg(long, value_name = "FOLDER")]
@@ -56,10 +57,10 @@ pub fn run(args: &Args) -> Result<(), Failure> {
             return Err(Failure::new("target", format!("the artifact has {}: name one", names.join(", "))));
         }
     };
-    let checkpoint = Checkpoint::open(&args.weights).map_err(Error::from)?;
+    let weights = Model::at(&args.weights)?.weights()?;
     let draft = args.draft_weights.as_ref().map(Checkpoint::open).transpose().map_err(Error::from)?;
-    let beside = draft.as_ref().map(|draft| Beside::new(target, &checkpoint, draft)).transpose()?;
-    let source: &dyn Source = beside.as_ref().map_or(&checkpoint, |beside| beside);
+    let beside = draft.as_ref().map(|draft| Beside::new(target, &*weights, draft)).transpose()?;
+    let source: &dyn Source = beside.as_ref().map_or(&*weights, |beside| beside);
     let threads = pool::threads(args.threads, 1);
     let mut pool = Pool::new(threads).map_err(|e| Failure::new("threads", format!("cannot start {threads}: {e}")))?;
     std::fs::create_dir_all(&args.output).map_err(|e| Failure::file("output", &args.output, e))?;

@@ -33,7 +33,7 @@ pub struct Args {
     /// numbers too. `-` reads standard input
     #[arg(long, value_name = "N,…", group = "asked", conflicts_with = "tokenizer")]
     tokens: Option<String>,
-    /// tokenizer.json, or a folder with one, if it is not beside the weights
+    /// tokenizer.json, or a folder or a GGUF file with one, if it is not beside the weights
     #[arg(long, value_name = "PATH")]
     tokenizer: Option<PathBuf>,
     /// Most tokens to add
@@ -109,7 +109,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
 impl Args {
     fn tokenizer(&self) -> Result<&Path, Failure> {
         let missing = || Failure::new("tokenizer", "no tokenizer").help("Name one with --tokenizer, or use --tokens.");
-        self.tokenizer.as_deref().or(self.engine.weights.dir()).ok_or_else(missing)
+        self.tokenizer.as_deref().or(self.engine.weights.model()).ok_or_else(missing)
     }
 }
 

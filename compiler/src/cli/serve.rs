@@ -5,13 +5,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use atomc::model::{self, Model as Files};
 use atomc_artifact::{Fingerprint, files};
 use atomc_runtime::{Artifact, Engine, TrustList};
 use atomc_server::api::{Access, Defaults, Metrics, Service};
 use atomc_server::grammar::{FormLimits, Grammars};
 use atomc_server::schedule::Options;
 use atomc_server::serve::{self, Place};
-use atomc_server::template::Templates;
 use atomc_server::text::Text;
 use atomc_server::worker::{self, Handle};
 
@@ -22,30 +22,28 @@ use super::failure::{Failure, tell};
 use super::guesses::GuessArgs;
 use super::trust;
 
-/// The name of a folder's artifact.
-const ARTIFACT: &str = "model.atomc";
-
 /// Serve a model over HTTP, as OpenAI's clients know it
 #[derive(clap::Args)]
 #[command(after_help = "\
 A folder is a model's: its artifact is model.atomc in it, which runs if you have made or trusted it (`atomc help trust`), and which
-is compiled if it is not there. The server ends on SIGTERM or Ctrl-C, when the requests that it has are answered. Whoever can reach the
+is compiled if it is not there. So is a GGUF file, with its artifact beside it: NAME.atomc of NAME.gguf. The server ends on SIGTERM or Ctrl-C, when the requests that it has are answered. Whoever can reach the
 address may ask: give a key where that is not you alone, and let a proxy speak TLS.
 
 Examples:
   atomc serve models/qwen3                                      http://127.0.0.1:8000/v1
+  atomc serve qwen3-8b-q4_k_m.gguf
   atomc serve m.atomc --weights models/qwen3 --device hip:0
   atomc serve m.atomc --weights models/deepseek-v3 --speculate 2   with an artifact of `atomc compile --draft mtp`
   atomc serve models/qwen3 --host 0.0.0.0 --port 80 --api-key-file keys.txt
   curl localhost:8000/v1/completions -H 'content-type: application/json' -d '{\"prompt\": \"Once\", \"max_tokens\": 20}'")]
 pub struct Args {
-    /// An artifact, or the folder of a model
-    #[arg(value_name = "ARTIFACT|FOLDER")]
+    /// An artifact, or a model: its folder, or a GGUF file
+    #[arg(value_name = "ARTIFACT|MODEL")]
     path: PathBuf,
     #[command(flatten)]
     named: Named,
-    /// tokenizer.json, or a folder with one and with the chat template, if they are not beside the
-    /// weights
+    /// tokenizer.json, or a folder or GGUF file with one and with the chat template, if they are
+    /// not beside the weights
     #[arg(long, value_name = "PATH")]
     tokenizer: Option<PathBuf>,
     /// What to run on, as with `atomc run`
@@ -56,7 +54,8 @@ pub struct Args {
     threads: usize,
     #[command(flatten)]
     access: AccessArgs,
-    /// Names of the model for clients; the first stands in answers [default: the folder's name]
+    /// Names of the model for clients; the first stands in answers [default: the folder's name, or
+    /// the file's]
     #[arg(long, value_name = "NAME,…", value_delimiter = ',', value_parser = clap::builder::NonEmptyStringValueParser::new())]
     served_model_name: Vec<String>,
     /// Most requests that are computed at once
@@ -132,10 +131,9 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     let access = args.access.access(address)?;
     let engine_args = engine_args(args)?;
     let missing = || Failure::new("tokenizer", "no tokenizer").help("Name one with --tokenizer.");
-    let folder = args.tokenizer.as_deref().or(engine_args.weights.dir()).ok_or_else(missing)?.to_owned();
-    let text = Text::open(&folder).map_err(|error| Failure::new("tokenizer", error))?;
-    let folder = if folder.is_dir() { folder.as_path() } else { folder.parent().unwrap_or(&folder) };
-    let defaults = if args.generation_config { defaults(folder)? } else { Defaults::default() };
+    let files = Files::at(args.tokenizer.as_deref().or(engine_args.weights.model()).ok_or_else(missing)?)?;
+    let text = files.text()?;
+    let defaults = if args.generation_config { defaults(&files)? } else { Defaults::default() };
     let artifact = opened(args, &engine_args)?;
     let sequences = Sequences { at_once: args.parallel, cache_tokens: args.cache_tokens };
     let engine = engine_args.serving(artifact, &sequences, &args.guesses)?;
@@ -148,7 +146,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     };
     let about = about(&engine, &access);
     let (handle, thread) = worker::start(engine, options, args.queue).map_err(|e| Failure::new("threads", e))?;
-    let model = Model { text: Arc::new(text), stop, defaults, folder };
+    let model = Model { text: Arc::new(text), stop, defaults, files: &files };
     let service = service(args, handle.clone(), model, access);
     let name = service.names[0].clone();
     let place = Place { address, limits, grace: Duration::from_secs(args.grace) };
@@ -170,12 +168,12 @@ struct Model<'a> {
     /// Tokens that end an answer.
     stop: Vec<u32>,
     defaults: Defaults,
-    folder: &'a Path,
+    files: &'a Files,
 }
 
 fn service(args: &Args, handle: Handle, model: Model<'_>, access: Access) -> Service {
-    let Model { text, stop, defaults, folder } = model;
-    let templates = Templates::open(folder).map_err(|error| error.to_string());
+    let Model { text, stop, defaults, files } = model;
+    let templates = files.templates().map_err(|error| error.to_string());
     if let Err(why) = &templates {
         tell(format_args!("warning: chats are refused: {why}"));
     }
@@ -186,7 +184,7 @@ fn service(args: &Args, handle: Handle, model: Model<'_>, access: Access) -> Ser
         thoughts: args.reasoning_parser.is_some(),
         grammars: Grammars::new(text.clone(), vocab, stop.clone(), form_limits(args)),
         text,
-        names: names(args, folder),
+        names: names(args, files),
         stop,
         defaults,
         access,
@@ -208,18 +206,17 @@ fn seconds(text: &str) -> Result<f64, String> {
     if seconds > 0.0 && seconds <= 3600.0 { Ok(seconds) } else { Err("is not above 0 and at most 3600".into()) }
 }
 
-fn names(args: &Args, folder: &Path) -> Vec<String> {
-    if !args.served_model_name.is_empty() {
-        return args.served_model_name.clone();
+fn names(args: &Args, files: &Files) -> Vec<String> {
+    match args.served_model_name.is_empty() {
+        true => vec![files.name()],
+        false => args.served_model_name.clone(),
     }
-    let folder = std::fs::canonicalize(folder).unwrap_or_else(|_| folder.to_owned());
-    let name = folder.file_name().map_or("model".into(), |name| name.to_string_lossy());
-    vec![name.into_owned()]
 }
 
-/// The defaults of a model's folder for fields that requests do not have.
-fn defaults(folder: &Path) -> Result<Defaults, Failure> {
-    let file = folder.join("generation_config.json");
+/// The defaults of a model's folder for fields that requests do not have. A file has none.
+fn defaults(files: &Files) -> Result<Defaults, Failure> {
+    let Files::Folder(_) = files else { return Ok(Defaults::default()) };
+    let file = files.folder().join("generation_config.json");
     match files::read_to_string(&file) {
         Ok(text) => Defaults::parse(&text).map_err(|error| {
             let help = "Mend it, or serve without it: `--generation-config false`.";
@@ -230,25 +227,28 @@ fn defaults(folder: &Path) -> Result<Defaults, Failure> {
     }
 }
 
-/// Where artifact and weights are. A folder's are in it.
+/// Where artifact and weights are. A model's artifact has a place of its own.
 fn engine_args(args: &Args) -> Result<EngineArgs, Failure> {
-    let (artifact, folder) = match args.path.is_dir() {
-        true => (args.path.join(ARTIFACT), Some(args.path.as_path())),
-        false => (args.path.clone(), None),
+    let (artifact, model) = match model::artifact(&args.path) {
+        Some(artifact) => (artifact, Some(args.path.as_path())),
+        None => (args.path.clone(), None),
     };
-    EngineArgs::named(artifact, &args.named, folder, (args.device.clone(), args.threads))
+    EngineArgs::named(artifact, &args.named, model, (args.device.clone(), args.threads))
 }
 
 /// Opens the artifact. One that the user did not name runs only if the user trusts it, asked for a
 /// signature, or has just had it compiled.
 fn opened(args: &Args, engine: &EngineArgs) -> Result<Artifact, Failure> {
-    let is_found = args.path.is_dir();
-    let made = if is_found && !args.path.join(ARTIFACT).exists() { Some(compiled(args)?) } else { None };
+    let found = model::artifact(&args.path);
+    let missing = found.as_ref().filter(|file| !file.exists());
+    let made = missing.map(|file| compiled(args, file)).transpose()?;
     check_target(args, made.is_some())?;
     let artifact = engine.artifact()?;
-    let is_asked = !is_found || args.named.is_signed() || made == Some(artifact.fingerprint());
-    if !is_asked && !TrustList::read(&trust::place()?)?.has(artifact.fingerprint()) {
-        let file = args.path.join(ARTIFACT);
+    let is_asked = found.is_none() || args.named.is_signed() || made == Some(artifact.fingerprint());
+    if let Some(file) = found
+        && !is_asked
+        && !TrustList::read(&trust::place()?)?.has(artifact.fingerprint())
+    {
         let help = format!(
             "`atomc trust {0}` if you would run it as a program, or name it: `atomc serve {0} --weights {1}`.",
             file.display(),
@@ -277,15 +277,15 @@ fn check_target(_: &Args, _: bool) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Makes the artifact of a folder.
+/// Makes the artifact of a model.
 #[cfg(feature = "compiler")]
-fn compiled(args: &Args) -> Result<Fingerprint, Failure> {
+fn compiled(args: &Args, file: &Path) -> Result<Fingerprint, Failure> {
     let target = match &args.target {
         Some(target) => target.clone(),
         None => args.device.first().known_target()?,
     };
-    let file = args.path.join(ARTIFACT);
-    tell(format_args!("no artifact in {}: compiling for {target}", args.path.display()));
+    let place = if args.path.is_dir() { "in" } else { "beside" };
+    tell(format_args!("no artifact {place} {}: compiling for {target}", args.path.display()));
     let mut words: Vec<std::ffi::OsString> =
         vec![args.path.clone().into(), "--target".into(), target.into(), "-o".into(), file.into()];
     // Whole experts alone are ranks too.
@@ -300,12 +300,12 @@ fn compiled(args: &Args) -> Result<Fingerprint, Failure> {
 
 /// Says that this build makes none.
 #[cfg(not(feature = "compiler"))]
-fn compiled(args: &Args) -> Result<Fingerprint, Failure> {
-    let message = format!("no artifact: there is no {}", args.path.join(ARTIFACT).display());
-    let folder = args.path.display();
+fn compiled(args: &Args, file: &Path) -> Result<Fingerprint, Failure> {
+    let message = format!("no artifact: there is no {}", file.display());
+    let model = args.path.display();
     let help = format!(
-        "This build cannot compile. On a machine with the whole atomc: `atomc compile {folder} -o {ARTIFACT}`; \
-         then `atomc serve {ARTIFACT} --weights {folder}` here."
+        "This build cannot compile. On a machine with the whole atomc: `atomc compile {model} -o model.atomc`; \
+         then `atomc serve model.atomc --weights {model}` here."
     );
     Err(Failure::new("artifact", message).help(help))
 }

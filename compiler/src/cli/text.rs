@@ -1,6 +1,7 @@
 //! Text to token ids and back, by the model's own `tokenizer.json`.
 use std::path::Path;
 
+use atomc::model::Model;
 use atomc_server::text::{Reader, Text as Tokenizer, TextError};
 
 use super::failure::Failure;
@@ -19,9 +20,9 @@ fn failed(error: TextError) -> Failure {
 }
 
 impl Text {
-    /// From a file, or from the `tokenizer.json` in a folder.
+    /// From a file, or from the `tokenizer.json` in a folder, or from a GGUF file.
     pub fn open(path: &Path) -> Result<Text, Failure> {
-        Ok(Text { tokenizer: Tokenizer::open(path).map_err(failed)? })
+        Ok(Text { tokenizer: Model::at(path)?.text()? })
     }
 
     /// Token ids of a prompt, with the special tokens that the model wants around it.

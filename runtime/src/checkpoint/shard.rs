@@ -2,6 +2,7 @@
 //!
 //! It is not mapped: a read of a map past the end of a file that has shrunk ends the process. The
 //! file's state at opening is compared with its state when all has been read.
+use super::stored::{Numbers, Stored};
 use super::{CheckpointError, describe};
 use atomc_artifact::files;
 use safetensors::tensor::{Metadata, SafeTensorError, TensorInfo};
@@ -22,14 +23,6 @@ pub(crate) struct Shard {
     header: Metadata,
     /// Offset of the numbers in the file.
     start: u64,
-}
-
-/// The numbers of a tensor in a file.
-#[derive(Clone, Copy, Debug)]
-pub struct Stored<'a> {
-    shard: &'a Shard,
-    start: u64,
-    len: usize,
 }
 
 /// Facts of a file that a write changes.
@@ -88,7 +81,7 @@ impl Shard {
 
     /// The numbers of a tensor of the header.
     pub fn stored(&self, (start, end): (usize, usize)) -> Stored<'_> {
-        Stored { shard: self, start: self.start + start as u64, len: end - start }
+        Stored::new(self, self.start + start as u64, end - start)
     }
 
     /// Fails if the file was written to since it was opened.
@@ -106,51 +99,12 @@ impl Shard {
     }
 }
 
-impl Stored<'_> {
-    /// Bytes of the tensor.
-    pub fn len(self) -> usize {
-        self.len
-    }
-
-    /// Whether the tensor has no numbers.
-    pub fn is_empty(self) -> bool {
-        self.len == 0
-    }
-
-    /// Reads bytes from the `at`th on.
-    pub fn read(self, at: usize, out: &mut [u8]) -> Result<(), CheckpointError> {
-        assert!(at + out.len() <= self.len, "what is read lies in the tensor");
-        let Shard { file, path, .. } = self.shard;
-        file.read_exact_at(out, self.start + at as u64).map_err(|source| match self.shard.check() {
+impl Numbers for Shard {
+    fn read(&self, at: u64, out: &mut [u8]) -> Result<(), CheckpointError> {
+        self.file.read_exact_at(out, at).map_err(|source| match self.check() {
             Err(changed) => changed,
-            Ok(()) => CheckpointError::Io { path: path.clone(), source },
+            Ok(()) => CheckpointError::Io { path: self.path.clone(), source },
         })
-    }
-
-    /// Whether both have the same bytes.
-    pub fn equals(self, other: Stored) -> Result<bool, CheckpointError> {
-        /// Bytes that are compared at once.
-        const PART: usize = 1 << 20;
-        if self.len != other.len {
-            return Ok(false);
-        }
-        let (mut one, mut two) = (vec![0; self.len.min(PART)], vec![0; self.len.min(PART)]);
-        for at in (0..self.len).step_by(PART) {
-            let len = PART.min(self.len - at);
-            self.read(at, &mut one[..len])?;
-            other.read(at, &mut two[..len])?;
-            if one[..len] != two[..len] {
-                return Ok(false);
-            }
-        }
-        Ok(true)
-    }
-
-    /// Reads all bytes.
-    pub fn to_vec(self) -> Result<Vec<u8>, CheckpointError> {
-        let mut bytes = vec![0; self.len];
-        self.read(0, &mut bytes)?;
-        Ok(bytes)
     }
 }
 
