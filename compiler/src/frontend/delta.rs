@@ -174,7 +174,8 @@ impl LayerBuilder<'_> {
             taps.push(self.taps(&format!("self_attn.{name}_conv1d"), [all.value_rows(), all.conv], &order)?);
         }
         self.b.at(&path);
-        let qkv = self.b.push(Op::Concat { axis: 1 }, &projected)?;
+        let qk = self.b.push(Op::Beside {}, &projected[..2])?;
+        let qkv = self.b.push(Op::Beside {}, &[qk, projected[2]])?;
         let taps = self.b.push(Op::Concat { axis: 1 }, &taps)?;
         let mixed = self.b.push(Op::Conv {}, &[states[0], qkv, taps, batch])?;
         let conv = Value { out: 1, ..mixed };
