@@ -24,8 +24,8 @@ use super::trust;
 #[derive(clap::Args)]
 #[command(after_help = "\
 Only config.json (and generation_config.json beside it, for the stop tokens) is read, or the head of a GGUF file: no weights are
-needed, and the file serves every checkpoint of that configuration. The same input makes the same bytes. What is made goes on your list of artifacts whose
-code may run where a framework finds them (`atomc help trust`).
+needed, and the artifact serves every checkpoint of that configuration. The same input makes the same bytes. What is made goes on your
+list of artifacts whose code may run where a framework finds them (`atomc help trust`).
 
 Examples:
   atomc compile models/qwen3 -o m.atomc

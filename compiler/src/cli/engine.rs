@@ -2,6 +2,7 @@
 use std::env::var_os;
 use std::path::{Path, PathBuf};
 
+use atomc::model::{self, Model};
 use atomc_artifact::{Expected, files, is_key};
 use atomc_runtime::device::Device;
 use atomc_runtime::kv::Kept;
@@ -10,8 +11,6 @@ use atomc_runtime::signature;
 use atomc_runtime::states;
 use atomc_runtime::weights::packed::Packed;
 use atomc_runtime::{Artifact, Checkpoint, Engine, EngineOptions, Error, Random};
-
-use atomc::model::{self, Model};
 
 use super::device::Devices;
 use super::failure::Failure;

@@ -3,6 +3,7 @@ use std::collections::BTreeSet;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
+use atomc::model::Model;
 use atomc_artifact::manifest::{
     Attention, Chip, Kernel, KernelDef, Launch, Manifest, PageStream, Paged, Parts, Plan, PlanKind, Resources,
     StateGroup, Target, Tasks, Variant, Work,
@@ -10,7 +11,6 @@ use atomc_artifact::manifest::{
 use atomc_artifact::{Artifact, FORMAT_VERSION, escaped, escaped_json};
 use serde_json::{Value, json};
 
-use atomc::model::Model;
 use atomc_runtime::Error;
 use atomc_runtime::weights::{Fit, Rank, fit};
 

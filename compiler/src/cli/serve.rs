@@ -26,8 +26,8 @@ use super::trust;
 #[derive(clap::Args)]
 #[command(after_help = "\
 A folder is a model's: its artifact is model.atomc in it, which runs if you have made or trusted it (`atomc help trust`), and which
-is compiled if it is not there. So is a GGUF file, with its artifact beside it: NAME.atomc of NAME.gguf. The server ends on SIGTERM or Ctrl-C, when the requests that it has are answered. Whoever can reach the
-address may ask: give a key where that is not you alone, and let a proxy speak TLS.
+is compiled if it is not there. The artifact of NAME.gguf is NAME.atomc beside it. The server ends on SIGTERM or Ctrl-C, when the
+requests that it has are answered. Whoever can reach the address may ask: give a key where that is not you alone, and let a proxy speak TLS.
 
 Examples:
   atomc serve models/qwen3                                      http://127.0.0.1:8000/v1

@@ -10,7 +10,7 @@ use atomc_gguf::{Gguf, GgufError, Origin, origins};
 use atomc_runtime::checkpoint::{Float, Numbers, Stored, Tensor};
 use atomc_runtime::{CheckpointError, Source};
 
-/// Parts that are kept.
+/// The most parts that are kept.
 const KEPT: usize = 4;
 /// Bytes of a float.
 const FLOAT: usize = size_of::<f32>();
@@ -25,8 +25,15 @@ pub struct Tensors {
 struct File {
     path: PathBuf,
     gguf: Arc<Gguf>,
-    /// Parts that were made last, by the numbers of tensor and part.
-    kept: Mutex<Vec<([usize; 2], Arc<[f32]>)>>,
+    /// Parts that were made last.
+    kept: Mutex<Vec<Kept>>,
+}
+
+/// A part of a tensor, by their numbers.
+#[derive(Debug)]
+struct Kept {
+    place: [usize; 2],
+    floats: Arc<[f32]>,
 }
 
 /// A tensor, made when it is read.
@@ -100,15 +107,15 @@ impl Made {
         }
         // Others wait for a part that is being made: they mostly want the same.
         let mut kept = self.file.kept.lock().unwrap_or_else(PoisonError::into_inner);
-        let key = [self.number, part];
-        if let Some((_, floats)) = kept.iter().find(|(other, _)| *other == key) {
-            return Ok(floats.clone());
+        let place = [self.number, part];
+        if let Some(found) = kept.iter().find(|other| other.place == place) {
+            return Ok(found.floats.clone());
         }
         let floats = make()?;
         if kept.len() == KEPT {
             kept.remove(0);
         }
-        kept.push((key, floats.clone()));
+        kept.push(Kept { place, floats: floats.clone() });
         Ok(floats)
     }
 }

@@ -160,7 +160,10 @@ impl Written {
         for added in json["added_tokens"].as_array().expect("tokens") {
             types[added["id"].as_u64().expect("a number") as usize] = 3;
         }
-        let merge = |pair: &Value| text(&format!("{} {}", pair[0].as_str().unwrap(), pair[1].as_str().unwrap()));
+        let merge = |pair: &Value| {
+            let token = |at: usize| pair[at].as_str().expect("a token");
+            text(&format!("{} {}", token(0), token(1)))
+        };
         let merges: Vec<Vec<u8>> = json["model"]["merges"].as_array().expect("merges").iter().map(merge).collect();
         self.text("tokenizer.ggml.model", "gpt2");
         self.text("tokenizer.ggml.pre", "smollm");
