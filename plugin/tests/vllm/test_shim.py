@@ -35,8 +35,8 @@ pytestmark = pytest.mark.short
 
 
 def test_size():
-    """Sixty lines of these are the names of what is used of vLLM, and 100 stand in for its kernels."""
-    assert rules.lines(FILES) < 950
+    """Sixty lines of these are the names of what is used of vLLM, and 170 stand in for its kernels."""
+    assert rules.lines(FILES) < 1050
 
 
 def test_what_shims_share_is_small():
