@@ -127,6 +127,9 @@ impl<'g> Trial<'g> {
     ) -> Result<Trial<'g>, String> {
         let (mut random, step) = (Random(seed), step.for_slots_of(graph));
         let exponents = graph.ids().any(|id| graph.op(id).attends());
+        // A choice by scores that may all be taken as zero is none.
+        let chooses = graph.ids().any(|id| matches!(graph.op(id), Op::Choose { .. } | Op::ChooseBlocks { .. }));
+        let fill = if chooses && fill == Fill::Subnormal { Fill::Random } else { fill };
         let mut params = Vec::new();
         for (number, v) in graph.inputs().into_iter().enumerate() {
             params.push(match graph.ty(v) {
