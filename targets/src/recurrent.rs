@@ -66,6 +66,19 @@ impl<'c> Run<'c> {
         }
     }
 
+    /// Runs `keep` with each slot for a state of the step, and the tokens that the state is behind.
+    pub fn keep_states(&self, c: &Code<'c>, keep: impl Fn(Ptr<'c>, Int<'c>)) {
+        if let Some(keeps_all) = self.keeps_all(c) {
+            c.when(keeps_all, || {
+                c.repeat(1, self.end - self.first + 1, 1, |tokens| {
+                    let (has_slot, slot) = self.behind(c, tokens);
+                    c.when(has_slot, || keep(slot, tokens));
+                });
+            });
+        }
+        self.keep_last(c, |slot| keep(slot, self.end - self.first));
+    }
+
     /// Runs `keep` with the slot for the state behind all tokens, if it is kept alone.
     pub fn keep_last(&self, c: &Code<'c>, keep: impl FnOnce(Ptr<'c>)) {
         let alone = self.keeps_all(c).map_or(c.always(), |all| !all);

@@ -29,10 +29,7 @@ impl Kind for Delta {
 
     fn build(&self, builder: &mut LayerBuilder, x: Value, given: Given) -> Left {
         let states = given.kept()?;
-        let (made, states) = match self.stored {
-            StoredDelta::ByChannel => builder.by_channel(self, x, (states, given.batch))?,
-            StoredDelta::Grouped | StoredDelta::Apart => builder.delta(self, x, (states, given.batch))?,
-        };
+        let (made, states) = builder.delta(self, x, (states, given.batch))?;
         Ok((made, states.to_vec()))
     }
 }
@@ -83,10 +80,10 @@ impl LayerBuilder<'_> {
     ) -> Result<(Value, [Value; 2]), Diagnostic> {
         let ranks = self.part.ranks;
         let own = &Delta { key_heads: all.key_heads / ranks, heads: all.heads / ranks, ..all.clone() };
-        let path = format!("{}.linear_attn", self.path);
+        let is_by_channel = all.stored == StoredDelta::ByChannel;
+        let path = format!("{}.{}", self.path, if is_by_channel { "self_attn" } else { "linear_attn" });
         let Projected { qkv, z, b, a } = self.projected(all, &path, x)?;
-        let order = by_rank(all, ranks, &apart(all));
-        let weight = self.taps("linear_attn.conv1d", [all.channels(), all.conv], &order)?;
+        let weight = self.taps_of_kinds(all)?;
         let mixed = self.b.push(Op::Conv {}, &[states[0], qkv, weight, batch])?;
         let conv = Value { out: 1, ..mixed };
         self.b.at(&path);
@@ -99,17 +96,62 @@ impl LayerBuilder<'_> {
         let (q, k) = (part(0, key_heads, key_dim)?, part(own.key_rows(), key_heads, key_dim)?);
         let v = part(2 * own.key_rows(), heads, value_dim)?;
         let beta = self.b.map(Elementwise::Sigmoid, &[b])?;
-        let mut of_heads = |name| {
-            let every = self.b.weight(format!("{path}.{name}"), DType::F32, &[all.heads]);
-            shard(self.b, every, 0, ranks)
-        };
-        let (bias, log) = (of_heads("dt_bias")?, of_heads("A_log")?);
-        let a = self.b.push(Op::Cast { to: DType::F32 }, &[a])?;
-        let g = self.b.map(Elementwise::Decay, &[a, bias, log])?;
+        let g = self.decays(all, &path, a)?;
         let made = self.b.push(Op::DeltaRule { eps: UNIT_EPS }, &[states[1], q, k, v, g, beta, batch])?;
-        let out = self.gated_norm(own, &path, (made, z))?;
-        let out = self.sum((out, None), "linear_attn.out_proj", all.value_rows(), false)?;
+        let (out, module) = match is_by_channel {
+            true => (self.logistic_norm(own, &path, (made, z))?, "self_attn.o_proj"),
+            false => (self.gated_norm(own, &path, (made, z))?, "linear_attn.out_proj"),
+        };
+        let out = self.sum((out, None), module, all.value_rows(), false)?;
         Ok((out, [conv, Value { out: 1, ..made }]))
+    }
+
+    /// The weight of the convolution, of which a checkpoint may have a part for each kind of rows.
+    fn taps_of_kinds(&mut self, all: &Delta) -> Made {
+        if all.stored != StoredDelta::ByChannel {
+            let order = by_rank(all, self.part.ranks, &apart(all));
+            return self.taps("linear_attn.conv1d", [all.channels(), all.conv], &order);
+        }
+        let rows = all.value_rows();
+        let mut of = |kind| self.taps(&format!("self_attn.{kind}_conv1d"), [rows, all.conv], &[(0, rows)]);
+        let taps = [of("q")?, of("k")?, of("v")?];
+        self.b.push(Op::Concat { axis: 1 }, &taps)
+    }
+
+    /// The logarithms of decays: of each head, or of each element of a head's key.
+    fn decays(&mut self, all: &Delta, path: &str, a: Value) -> Made {
+        let (heads, ranks) = (all.heads, self.part.ranks);
+        let is_by_channel = all.stored == StoredDelta::ByChannel;
+        let rows = if is_by_channel { all.key_rows() } else { heads };
+        let bias = self.b.weight(format!("{path}.dt_bias"), DType::F32, &[rows]);
+        let bias = shard(self.b, bias, 0, ranks)?;
+        let name = format!("{path}.A_log");
+        let log = match is_by_channel {
+            true => {
+                let stored = self.b.weight(name, DType::F32, &[1, 1, heads, 1]);
+                self.b.push(Op::View { shape: vec![heads] }, &[stored])?
+            }
+            false => self.b.weight(name, DType::F32, &[heads]),
+        };
+        let mut log = shard(self.b, log, 0, ranks)?;
+        if is_by_channel {
+            log = self.b.push(Op::Repeat { axis: 0, times: all.key_dim }, &[log])?;
+        }
+        let a = self.b.push(Op::Cast { to: DType::F32 }, &[a])?;
+        self.b.map(Elementwise::Decay, &[a, bias, log])
+    }
+
+    /// The norm of each head times the logistic function of the gate, rounded once.
+    fn logistic_norm(&mut self, own: &Delta, path: &str, (x, gate): (Value, Value)) -> Made {
+        self.b.at(format!("{path}.o_norm"));
+        let weight = self.b.weight(format!("{path}.o_norm.weight"), DType::F32, &[own.value_dim]);
+        let gate = self.b.heads(gate, own.heads, own.value_dim)?;
+        let [x, gate] = [x, gate].map(|value| self.b.push(Op::Cast { to: DType::F32 }, &[value]));
+        let normed = self.b.rms_norm(x?, weight, self.config.eps)?;
+        let gate = self.b.map(Elementwise::Sigmoid, &[gate?])?;
+        let gated = self.b.map(Elementwise::Mul, &[normed, gate])?;
+        let gated = self.b.push(Op::Cast { to: self.config.dtype }, &[gated])?;
+        self.b.flat(gated, own.value_rows())
     }
 
     /// The norm of each head, with its weight as it is stored, times the gate.
@@ -129,7 +171,8 @@ impl LayerBuilder<'_> {
         let &Delta { key_heads, heads, key_dim, .. } = all;
         let mut read = |name: &str, rows| Factor::read(self.b, config, &format!("{path}.{name}"), [rows, hidden]);
         let [qkv, z, b, a] = match all.stored {
-            StoredDelta::Apart | StoredDelta::ByChannel => {
+            StoredDelta::ByChannel => return self.projected_by_channel(all, path, x),
+            StoredDelta::Apart => {
                 let qkv = read("in_proj_qkv", all.channels())?;
                 let [z, b, a] =
                     [read("in_proj_z", all.value_rows())?, read("in_proj_b", heads)?, read("in_proj_a", heads)?];
@@ -157,51 +200,17 @@ impl LayerBuilder<'_> {
         Ok(Projected { qkv: made(qkv)?, z: made(z)?, b: made(b)?, a: made(a)? })
     }
 
-    /// As [`LayerBuilder::delta`], where each element of a key has a decay of its own.
-    fn by_channel(
-        &mut self,
-        all: &Delta,
-        x: Value,
-        (states, batch): ([Value; 2], Value),
-    ) -> Result<(Value, [Value; 2]), Diagnostic> {
-        let (ranks, dtype) = (self.part.ranks, self.config.dtype);
-        let own = &Delta { key_heads: all.key_heads / ranks, heads: all.heads / ranks, ..all.clone() };
-        let (path, rows) = (format!("{}.self_attn", self.path), own.value_rows());
-        let (mut projected, mut taps) = (vec![], vec![]);
-        for name in ["q", "k", "v"] {
-            projected.push(self.product(&format!("{path}.{name}_proj"), all.value_rows(), x)?);
-            let order = [(0, all.value_rows())];
-            taps.push(self.taps(&format!("self_attn.{name}_conv1d"), [all.value_rows(), all.conv], &order)?);
-        }
-        self.b.at(&path);
-        let qk = self.b.push(Op::Beside {}, &projected[..2])?;
-        let qkv = self.b.push(Op::Beside {}, &[qk, projected[2]])?;
-        let taps = self.b.push(Op::Concat { axis: 1 }, &taps)?;
-        let mixed = self.b.push(Op::Conv {}, &[states[0], qkv, taps, batch])?;
-        let conv = Value { out: 1, ..mixed };
-        let mixed = self.b.map(Elementwise::Silu, &[mixed])?;
-        let mut part = |number: usize| {
-            let part = self.b.push(Op::Slice { axis: 1, start: number * rows, len: rows }, &[mixed])?;
-            self.b.heads(part, own.heads, own.value_dim)
-        };
-        let [q, k, v] = [part(0)?, part(1)?, part(2)?];
-        let beta = self.product(&format!("{path}.b_proj"), all.heads, x)?;
-        let beta = self.b.map(Elementwise::Sigmoid, &[beta])?;
-        let g = self.decay_of_channels(all, &path, x)?;
-        let made = self.b.push(Op::DeltaRule { eps: UNIT_EPS }, &[states[1], q, k, v, g, beta, batch])?;
-        let gate = self.two_products(all, &path, "g", x)?;
-        self.b.at(format!("{path}.o_norm"));
-        let weight = self.b.weight(format!("{path}.o_norm.weight"), DType::F32, &[own.value_dim]);
-        // One rounding, behind the gate.
-        let [wide, gate] = [made, self.b.heads(gate, own.heads, own.value_dim)?]
-            .map(|value| self.b.push(Op::Cast { to: DType::F32 }, &[value]));
-        let normed = self.b.rms_norm(wide?, weight, self.config.eps)?;
-        let gate = self.b.map(Elementwise::Sigmoid, &[gate?])?;
-        let gated = self.b.map(Elementwise::Mul, &[normed, gate])?;
-        let gated = self.b.push(Op::Cast { to: dtype }, &[gated])?;
-        let gated = self.b.flat(gated, rows)?;
-        let out = self.sum((gated, None), "self_attn.o_proj", all.value_rows(), false)?;
-        Ok((out, [conv, Value { out: 1, ..made }]))
+    /// Each kind of rows by a product of its own; the gate, and the input of the decay, by two.
+    fn projected_by_channel(&mut self, all: &Delta, path: &str, x: Value) -> Result<Projected, Diagnostic> {
+        let mut product = |name: &str, rows| self.product(&format!("{path}.{name}_proj"), rows, x);
+        let rows = all.value_rows();
+        let ([q, k, v], b) =
+            ([product("q", rows)?, product("k", rows)?, product("v", rows)?], product("b", all.heads)?);
+        self.b.at(path);
+        let qk = self.b.push(Op::Beside {}, &[q, k])?;
+        let qkv = self.b.push(Op::Beside {}, &[qk, v])?;
+        let [z, a] = [self.two_products(all, path, "g", x)?, self.two_products(all, path, "f", x)?];
+        Ok(Projected { qkv, z, b, a })
     }
 
     /// The rank's rows of a product with the hidden row.
@@ -219,20 +228,5 @@ impl LayerBuilder<'_> {
         let long = [all.value_rows(), all.key_dim];
         let long = Factor::read(self.b, config, &format!("{path}.{name}_b_proj"), long)?;
         long.shard(self.b, 0, self.part.ranks)?.multiply(self.b, short, config.dtype)
-    }
-
-    /// The logarithm of the decay of each element of a key.
-    fn decay_of_channels(&mut self, all: &Delta, path: &str, x: Value) -> Made {
-        let (heads, ranks) = (all.heads, self.part.ranks);
-        let a = self.two_products(all, path, "f", x)?;
-        self.b.at(path);
-        let bias = self.b.weight(format!("{path}.dt_bias"), DType::F32, &[all.key_rows()]);
-        let bias = shard(self.b, bias, 0, ranks)?;
-        let log = self.b.weight(format!("{path}.A_log"), DType::F32, &[1, 1, heads, 1]);
-        let log = self.b.push(Op::View { shape: vec![heads] }, &[log])?;
-        let log = shard(self.b, log, 0, ranks)?;
-        let log = self.b.push(Op::Repeat { axis: 0, times: all.key_dim }, &[log])?;
-        let a = self.b.push(Op::Cast { to: DType::F32 }, &[a])?;
-        self.b.map(Elementwise::Decay, &[a, bias, log])
     }
 }

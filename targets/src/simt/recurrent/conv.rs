@@ -99,17 +99,13 @@ impl<'c> Channels<'_, '_, 'c> {
     /// Writes the inputs that a sequence keeps behind its tokens. An old input that stays moves to
     /// an earlier place.
     fn keep(&self, run: Run<'c>) {
-        let (c, all) = (self.c, run.end - run.first);
-        let keep = |slot: Ptr<'c>, tokens: Int<'c>| {
+        let c = self.c;
+        run.keep_states(c, |slot, tokens| {
             for i in 0..self.conv.len - 1 {
                 let seen = self.seen(run, tokens + i);
                 c.store_floats(self.kept(slot, c.int(i)), seen, self.conv.x.ty.dtype);
             }
-        };
-        c.repeat(run.first, run.end, 1, |token| {
-            run.keep_behind(c, token, |slot| keep(slot, token + 1 - run.first));
         });
-        run.keep_last(c, |slot| keep(slot, all));
     }
 
     /// Inputs by number: first the kept ones, then the tokens of the sequence.
