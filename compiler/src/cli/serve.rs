@@ -54,6 +54,9 @@ pub struct Args {
     threads: usize,
     #[command(flatten)]
     access: AccessArgs,
+    /// Have no page to chat on at `/`
+    #[arg(long)]
+    no_page: bool,
     /// Names of the model for clients; the first stands in answers [default: the folder's name, or
     /// the file's]
     #[arg(long, value_name = "NAME,…", value_delimiter = ',', value_parser = clap::builder::NonEmptyStringValueParser::new())]
@@ -188,6 +191,7 @@ fn service(args: &Args, handle: Handle, model: Model<'_>, access: Access) -> Ser
         stop,
         defaults,
         access,
+        page: !args.no_page,
         body_bytes: args.max_body,
         choices: args.max_choices,
         lanes: Arc::default(),
