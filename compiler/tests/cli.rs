@@ -390,7 +390,7 @@ fn wrong_checkpoints() {
     ");
     insta::assert_snapshot!(bench.fail(1, &["bench", "m.atomc"]), @"
     error[weights]: an artifact has no weights
-      help: Name them with --weights, or give a model instead of an artifact: its folder, or a GGUF file.
+      help: Name them with --weights, or give a model instead of an artifact; --random-weights measures without.
     ");
 }
 

@@ -199,8 +199,8 @@ def test_settings_are_sent(page):
     said = [{"role": "system", "content": "short"}, {"role": "user", "content": QUESTION}]
     options = {"include_usage": True}
     assert body == {
-        **{"model": "model", "messages": said, "stream": True, "stream_options": options},
-        **{"temperature": 0, "top_p": 0.5, "max_tokens": 20},
+        "model": "model", "messages": said, "stream": True, "stream_options": options,
+        "temperature": 0, "top_p": 0.5, "max_tokens": 20,
     }
     # A number that is none is shown, with the settings closed too.
     page.get_by_label("Top-p").fill("2")
@@ -215,6 +215,11 @@ def test_settings_are_sent(page):
     if page.locator("#settings").is_hidden():
         page.get_by_role("button", name="Settings").click()
     expect(page.get_by_label("Max tokens")).to_have_value("20")
+
+
+def answering(page, status, body):
+    """Has something between the page and the server answer chats."""
+    page.route("**/v1/chat/completions", lambda route: route.fulfill(status=status, body=body))
 
 
 def test_server_refuses(page):
@@ -252,7 +257,7 @@ def test_server_fails(page):
         (200, f"data: {piece}\n\ndata: {error}\n\ndata: [DONE]\n\n", "ended the answer: the device is <b>", 1),
         (200, f"data: {piece}\n\n", "The answer broke off.", 2),
     ]:
-        page.route("**/v1/chat/completions", lambda route: route.fulfill(status=status, body=body))
+        answering(page, status, body)
         say(page, "again")
         expect(fault).to_have_count(1)
         expect(fault).to_contain_text(shown)
@@ -271,7 +276,7 @@ def test_texts_are_texts(page):
     chunks = [{"choices": [{"index": 0, "delta": {"reasoning_content": HOSTILE}}]}]
     chunks += [{"choices": [{"index": 0, "delta": {"content": piece}}]} for piece in pieces]
     body = "".join(f"data: {json.dumps(chunk)}\n\n" for chunk in chunks) + "data: [DONE]\n\n"
-    page.route("**/v1/chat/completions", lambda route: route.fulfill(status=200, body=body))
+    answering(page, 200, body)
     say(page, HOSTILE)
     is_done(page)
     page.unroute("**/v1/chat/completions")
@@ -317,7 +322,7 @@ def test_colours(page):
     grounds = []
     for scheme in ("light", "dark"):
         page.emulate_media(color_scheme=scheme)
-        color = lambda selector, what: page.evaluate(  # noqa: B023
+        color = lambda selector, what: page.evaluate(
             "([selector, what]) => getComputedStyle(document.querySelector(selector))[what]", [selector, what]
         )
         ground = light(color("body", "backgroundColor"))

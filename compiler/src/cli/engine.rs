@@ -69,16 +69,16 @@ fn expectation(named: &str) -> Result<Expected, Failure> {
 
 #[derive(clap::Args)]
 pub struct EngineArgs {
-    /// An artifact; or a model, whose artifact is made if there is none: its folder, a GGUF file, or
-    /// a name of the hub that is in its cache
+    /// An artifact; or a model, whose artifact is made if there is none: its folder, a GGUF file,
+    /// or a name of the hub that is in its cache
     #[arg(value_name = "ARTIFACT|MODEL", value_parser = Place::parser())]
     pub place: Place,
     /// Refuse the artifact without a signature by this public key, in FILE.sig (`atomc help sign`)
     /// [default: what ATOMC_REQUIRE_SIGNED_BY names]
     #[arg(long, value_name = "PEM")]
     require_signed_by: Option<PathBuf>,
-    /// Refuse the artifact, with the name of what differs, unless it was made of the same: a file of
-    /// `atomc inspect --json` of the artifact that is expected, or its key alone
+    /// Refuse the artifact, with the name of what differs, unless it was made of the same: a file
+    /// of `atomc inspect --json` of the artifact that is expected, or its key alone
     #[arg(long, value_name = "FILE|KEY")]
     expect: Option<String>,
     #[command(flatten)]
@@ -167,7 +167,8 @@ impl EngineArgs {
         if self.weights().is_some() || self.weights.random_weights.is_some() {
             return Ok(());
         }
-        let help = "Name them with --weights, or give a model instead of an artifact: its folder, or a GGUF file.";
+        let help =
+            "Name them with --weights, or give a model instead of an artifact; --random-weights measures without.";
         Err(Failure::new("weights", "an artifact has no weights").help(help))
     }
 

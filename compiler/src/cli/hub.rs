@@ -36,8 +36,8 @@ impl Named {
         Some(Named { name, cache: cache(|variable| std::env::var_os(variable))? })
     }
 
-    /// The folder with its files, or the one GGUF file where there is no other model; or a line that
-    /// says where it was looked for and what fetches it.
+    /// The folder with its files, or the one GGUF file where there is no other model; or a line
+    /// that says where it was looked for and what fetches it.
     pub fn files(&self) -> Result<PathBuf, String> {
         let model = self.cache.join(format!("models--{}", self.name.replace('/', "--")));
         let absent = |what: &str| {

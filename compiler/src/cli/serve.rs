@@ -24,13 +24,14 @@ use super::place::Place;
 /// Serve a model over HTTP, as OpenAI's clients know it
 #[derive(clap::Args)]
 #[command(after_help = "\
-A folder is a model's: its artifact is model.atomc in it, which runs if you have made or trusted it (`atomc help trust`), and which
-is compiled if it is not there. The artifact of NAME.gguf is NAME.atomc beside it. The server ends on SIGTERM or Ctrl-C, when the
+The artifact of a model is model.atomc in its folder, which runs if you have made or trusted it (`atomc help trust`), and which
+is compiled if it is not there. The artifact of NAME.gguf is NAME.atomc beside it. At / there is a page to chat on. The server ends on SIGTERM or Ctrl-C, when the
 requests that it has are answered. Whoever can reach the address may ask: give a key where that is not you alone, and let a proxy speak TLS.
 
 Examples:
   atomc serve models/qwen3                                      http://127.0.0.1:8000/v1
   atomc serve qwen3-8b-q4_k_m.gguf
+  atomc serve Qwen/Qwen3-0.6B                                  of the hub's cache
   atomc serve m.atomc --weights models/qwen3 --device hip:0
   atomc serve m.atomc --weights models/deepseek-v3 --speculate 2   with an artifact of `atomc compile --draft mtp`
   atomc serve models/qwen3 --host 0.0.0.0 --port 80 --api-key-file keys.txt
@@ -38,8 +39,8 @@ Examples:
 pub struct Args {
     #[command(flatten)]
     engine: EngineArgs,
-    /// tokenizer.json, or a folder, GGUF file or name of the hub with one and with the chat template,
-    /// if they are not beside the weights
+    /// tokenizer.json, or a folder, GGUF file or name of the hub with one and with the chat
+    /// template, if they are not beside the weights
     #[arg(long, value_name = "PATH", value_parser = Place::parser())]
     tokenizer: Option<Place>,
     #[command(flatten)]
