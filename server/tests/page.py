@@ -127,7 +127,9 @@ def test_stream(page):
     lengths = page.evaluate("lengths")
     # It was seen to grow in more steps than a first and a last one.
     assert len(set(lengths)) > 5 and max(lengths) > 500, lengths
-    told = re.search(r"2000 tokens, ([\d.]+) tokens a second, prompt of \d+, cut at the most tokens", text)
+    told = re.search(
+        r"2000 tokens, ([\d.]+) tokens a second, prompt of \d+, cut at the most tokens", text
+    )
     assert told and float(told.group(1)) > 1, text
     expect(page.get_by_role("status")).to_have_text("Answered")
     picture(page, "answer")
@@ -145,7 +147,10 @@ def test_again(page):
 
 def test_stop(page):
     page.get_by_label("Max tokens").fill("30000")
-    for stop in (lambda: message(page).press("Escape"), lambda: page.get_by_role("button", name="Stop").click()):
+    for stop in (
+        lambda: message(page).press("Escape"),
+        lambda: page.get_by_role("button", name="Stop").click(),
+    ):
         count = gone()
         page.get_by_role("button", name="New chat").click()
         say(page, QUESTION)
@@ -157,7 +162,10 @@ def test_stop(page):
         text = answer(page).inner_text()
         assert re.search(r"about \d+ tokens, [\d.]+ tokens a second, stopped", text), text
         # The server has been told.
-        until(lambda: gone() == count + 1, "the server did not see that the client went away")
+        until(
+            lambda count=count: gone() == count + 1,
+            "the server did not see that the client went away",
+        )
         page.wait_for_timeout(200)
         assert answer(page).inner_text() == text
     # A new conversation ends what is under way, and has nothing of it.
@@ -199,8 +207,13 @@ def test_settings_are_sent(page):
     said = [{"role": "system", "content": "short"}, {"role": "user", "content": QUESTION}]
     options = {"include_usage": True}
     assert body == {
-        "model": "model", "messages": said, "stream": True, "stream_options": options,
-        "temperature": 0, "top_p": 0.5, "max_tokens": 20,
+        "model": "model",
+        "messages": said,
+        "stream": True,
+        "stream_options": options,
+        "temperature": 0,
+        "top_p": 0.5,
+        "max_tokens": 20,
     }
     # A number that is none is shown, with the settings closed too.
     page.get_by_label("Top-p").fill("2")
@@ -254,7 +267,12 @@ def test_server_fails(page):
     for status, body, shown, count in [
         (500, error, "The server answers 500: the device is <b>lost</b>", 0),
         (502, "a proxy's words", "The server answers 502: a proxy's words", 0),
-        (200, f"data: {piece}\n\ndata: {error}\n\ndata: [DONE]\n\n", "ended the answer: the device is <b>", 1),
+        (
+            200,
+            f"data: {piece}\n\ndata: {error}\n\ndata: [DONE]\n\n",
+            "ended the answer: the device is <b>",
+            1,
+        ),
         (200, f"data: {piece}\n\n", "The answer broke off.", 2),
     ]:
         answering(page, status, body)
@@ -284,7 +302,11 @@ def test_texts_are_texts(page):
     assert answer(page).locator("details p").inner_text() == HOSTILE
     assert answer(page).locator("pre").inner_text() == f"{HOSTILE}\n\nmore"
     paragraphs = answer(page).locator("> div > p").all_inner_texts()
-    assert paragraphs == ["A title", f"{HOSTILE} and strong x < y", "end [a](javascript:alert(1))"], paragraphs
+    assert paragraphs == [
+        "A title",
+        f"{HOSTILE} and strong x < y",
+        "end [a](javascript:alert(1))",
+    ], paragraphs
     assert answer(page).locator("strong").all_inner_texts() == ["A title", "strong"]
     assert page.locator("#chat :is(img, script, a, iframe)").count() == 0
     assert page.title() == "model"
@@ -312,7 +334,9 @@ def test_policy(page):
 
 def light(color):
     parts = [int(part) / 255 for part in re.findall(r"\d+", color)[:3]]
-    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+    linear = [
+        part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts
+    ]
     return sum(weight * part for weight, part in zip((0.2126, 0.7152, 0.0722), linear))
 
 
@@ -323,11 +347,15 @@ def test_colours(page):
     for scheme in ("light", "dark"):
         page.emulate_media(color_scheme=scheme)
         color = lambda selector, what: page.evaluate(
-            "([selector, what]) => getComputedStyle(document.querySelector(selector))[what]", [selector, what]
+            "([selector, what]) => getComputedStyle(document.querySelector(selector))[what]",
+            [selector, what],
         )
         ground = light(color("body", "backgroundColor"))
         grounds.append(ground)
-        pairs = [(light(color(place, "color")), ground) for place in ("body", ".told", "#text", "article.bad")]
+        pairs = [
+            (light(color(place, "color")), ground)
+            for place in ("body", ".told", "#text", "article.bad")
+        ]
         pairs.append((light(color("#send", "color")), light(color("#send", "backgroundColor"))))
         for pair in pairs:
             high, low = max(pair), min(pair)
