@@ -5,7 +5,9 @@ use atomc_artifact::Fingerprint;
 use atomc_runtime::{Artifact, TrustList};
 
 use super::device::Devices;
-use super::failure::{Failure, tell};
+use super::failure::Failure;
+#[cfg(feature = "compiler")]
+use super::failure::tell;
 use super::place::Place;
 use super::trust;
 
