@@ -388,13 +388,9 @@ fn wrong_checkpoints() {
     error[checkpoint]: no checkpoint in empty: neither model.safetensors nor model.safetensors.index.json is there
       help: Give a folder with weights, or --random-weights to do without.
     ");
-    insta::assert_snapshot!(bench.fail(2, &["bench", "m.atomc"]), @"
-    error: the following required arguments were not provided:
-      <--weights <PATH>|--random-weights [<SEED>]|--model <CHIP>>
-
-    Usage: atomc bench <--weights <PATH>|--random-weights [<SEED>]|--model <CHIP>> <ARTIFACT>
-
-    For more information, try '--help'.
+    insta::assert_snapshot!(bench.fail(1, &["bench", "m.atomc"]), @"
+    error[weights]: an artifact has no weights
+      help: Name them with --weights, or give a model instead of an artifact; --random-weights measures without.
     ");
 }
 

@@ -97,6 +97,7 @@ impl Server {
             names: vec!["toy".into()],
             stop,
             defaults: Defaults::default(),
+            page: true,
             access: Access { origins: vec!["*".into()], ..Access::default() },
             body_bytes: BODY_BYTES,
             choices: 4,

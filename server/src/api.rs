@@ -12,6 +12,7 @@ mod guard;
 mod lanes;
 mod messages;
 mod metrics;
+mod page;
 mod request;
 mod responses;
 mod talk;
@@ -60,6 +61,8 @@ pub struct Service {
     pub defaults: Defaults,
     /// Access rules for clients.
     pub access: Access,
+    /// Whether there is a page to chat on.
+    pub page: bool,
     /// Most bytes of a request.
     pub body_bytes: usize,
     /// Most answers to one request.
@@ -80,6 +83,7 @@ const HEALTH: &str = "/health";
 /// The routes.
 pub fn router(service: Service) -> Router {
     let (body_bytes, cors) = (service.body_bytes, guard::cors(&service.access.origins));
+    let page = if service.page { Router::new().route(page::PATH, get(page::page)) } else { Router::new() };
     let service: Shared = Arc::new(service);
     let guarded = Router::new()
         .route("/v1/models", get(models))
@@ -95,6 +99,7 @@ pub fn router(service: Service) -> Router {
         .route("/version", get(tokens::version))
         .layer(axum::middleware::from_fn_with_state(service.clone(), guard::key));
     let router = guarded
+        .merge(page)
         .route(HEALTH, get(health))
         .route("/metrics", get(metrics::render))
         .fallback(nothing)

@@ -13,7 +13,7 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use atomc_runtime::manifest::{Arg, Chip, Plan, StateGroup, StreamLayout, Target};
-use atomc_runtime::{Engine, Request, SeqId, Want};
+use atomc_runtime::{Artifact, Engine, Request, SeqId, Want};
 use peaks::Peaks;
 use serde_json::{Value, json};
 
@@ -101,6 +101,15 @@ pub struct Args {
 }
 
 impl Args {
+    /// The artifact. Predictions take no weights.
+    fn artifact(&self) -> Result<Artifact, Failure> {
+        #[cfg(feature = "emulator")]
+        if self.model.is_some() {
+            return self.engine.without_weights();
+        }
+        self.engine.artifact()
+    }
+
     fn times_kernels(&self) -> bool {
         self.kernels || self.ledger || self.trace.is_some()
     }
@@ -164,7 +173,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     let driver = args.engine.device.start()?;
     let started = (!driver.is_empty()).then(|| start.elapsed().as_secs_f64());
     let start = Instant::now();
-    let artifact = args.engine.artifact()?;
+    let artifact = args.artifact()?;
     let positions = artifact.manifest().model.max_positions;
     // Timing the kernels takes as many steps again.
     let steps = args.steps.saturating_mul(if args.times_kernels() { 2 } else { 1 });

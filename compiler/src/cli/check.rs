@@ -7,6 +7,7 @@ use std::env::var_os;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
+use atomc::model;
 use atomc_artifact::{Fingerprint, escaped};
 use atomc_config::Config;
 use atomc_config::framework::{Guesses, Held, Rules};
@@ -17,7 +18,8 @@ use clap::ValueEnum;
 use serde_json::{Map, Value};
 
 use super::failure::Failure;
-use super::{hub, opened, shown};
+use super::place::Place;
+use super::{opened, shown};
 
 /// Check whether a framework would run a model through its artifact
 #[derive(clap::Args)]
@@ -38,8 +40,8 @@ pub struct Args {
     #[arg(long = "for", value_enum, value_name = "FRAMEWORK")]
     framework: Option<Framework>,
     /// The model's folder, as the framework takes it, or a name of the hub that is in its cache
-    #[arg(value_parser = hub::argument())]
-    model: PathBuf,
+    #[arg(value_parser = Place::parser())]
+    model: Place,
     /// The framework's options
     #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "ITS OPTIONS")]
     options: Vec<String>,
@@ -104,9 +106,10 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     }
     let options = (rules.read)(&given).map_err(wrong)?;
     let named = (rules.artifact)(&options).map_err(wrong)?;
-    let path = named.as_ref().map_or_else(|| args.model.join("model.atomc"), PathBuf::from);
+    let model = folder(&args.model, rules.name)?;
+    let path = named.as_ref().map_or_else(|| model.join("model.atomc"), PathBuf::from);
     let asked = |mut options| {
-        let config = (rules.resolve)(&args.model, &mut options)?;
+        let config = (rules.resolve)(model, &mut options)?;
         let vllm = rules.name == atomc_config::vllm::RULES.name && set("ATOMC_ATTENTION") == "vllm";
         let attention = if vllm { Attention::Caller } else { Attention::Own };
         Ok::<_, Failure>(Asked { rules, config, options, attention })
@@ -114,12 +117,11 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     // A link that leads nowhere is a fault, not a model without an artifact.
     if named.is_none() && path.symlink_metadata().is_err() {
         let missing = format!("there is no {}: {}'s own model would run", path.display(), rules.name);
-        if !args.model.join("config.json").exists() {
-            hub::check(&args.model)?;
+        if !model.join("config.json").exists() {
             return Err(wrong(missing));
         }
         let target = Some(set("ATOMC_TARGET")).filter(|target| !target.is_empty()).unwrap_or(HOST);
-        return without(&asked(on(&[target], options))?, &args.model, target, &set, &missing);
+        return without(&asked(on(&[target], options))?, model, target, &set, &missing);
     }
     let fault = |error| opened::fault("check", &path, error);
     let trusts = named.is_some() || options.get("trust_remote_code") == Some(&Value::Bool(true));
@@ -145,6 +147,16 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         shown::path(&path)
     )?;
     Ok(())
+}
+
+/// The model's folder: the plugins take no file in its place.
+fn folder<'a>(model: &'a Place, framework: &str) -> Result<&'a Path, Failure> {
+    let path = model.path()?;
+    if !model::is_gguf(path) {
+        return Ok(path);
+    }
+    let message = format!("is a GGUF file, and {framework} with artifacts takes folders");
+    Err(Failure::file("check", path, message).help("`atomc run` and `atomc serve` take it."))
 }
 
 impl Asked {

@@ -184,11 +184,37 @@ fn check_memory() -> Result<(), Failure> {
 }
 
 pub fn run(args: &Args, spans: &Spans) -> Result<(), Failure> {
-    made(args, spans).map(drop)
+    let made = made(args, spans)?;
+    let mut out = std::io::stdout().lock();
+    if args.json {
+        let Made { key, fingerprint, bytes, seconds, .. } = &made;
+        let (named, path) = (fingerprint.to_string(), shown::json_path(&args.output)?);
+        let facts = json!({ "path": path, "bytes": bytes, "key": key, "fingerprint": named, "seconds": seconds });
+        writeln!(out, "{facts}")?;
+    } else {
+        writeln!(out, "{made}")?;
+    }
+    Ok(())
 }
 
-/// Compiles, and returns the artifact's fingerprint.
-pub fn made(args: &Args, spans: &Spans) -> Result<Fingerprint, Failure> {
+/// An artifact that was made.
+pub struct Made {
+    path: PathBuf,
+    bytes: u64,
+    key: String,
+    /// Its fingerprint.
+    pub fingerprint: Fingerprint,
+    seconds: f64,
+}
+
+impl std::fmt::Display for Made {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}: {:.2} MB in {:.2} s", shown::path(&self.path), self.bytes as f64 / 1e6, self.seconds)
+    }
+}
+
+/// Compiles.
+pub fn made(args: &Args, spans: &Spans) -> Result<Made, Failure> {
     let start = Instant::now();
     check_memory()?;
     if args.json {
@@ -214,18 +240,8 @@ pub fn made(args: &Args, spans: &Spans) -> Result<Fingerprint, Failure> {
         trust_it(&args.output, &compiled.manifest.model.architecture, fingerprint);
     }
     let bytes = std::fs::metadata(&args.output).map_err(|e| Failure::file("output", &args.output, e))?.len();
-    let seconds = start.elapsed().as_secs_f64();
-    let mut out = std::io::stdout().lock();
-    if args.json {
-        let key = compiled.manifest.key();
-        let named = fingerprint.to_string();
-        let path = shown::json_path(&args.output)?;
-        let facts = json!({ "path": path, "bytes": bytes, "key": key, "fingerprint": named, "seconds": seconds });
-        writeln!(out, "{facts}")?;
-    } else {
-        writeln!(out, "{}: {:.2} MB in {seconds:.2} s", shown::path(&args.output), bytes as f64 / 1e6)?;
-    }
-    Ok(fingerprint)
+    let (path, key, seconds) = (args.output.clone(), compiled.manifest.key(), start.elapsed().as_secs_f64());
+    Ok(Made { path, bytes, key, fingerprint, seconds })
 }
 
 /// The artifact is there, whether or not the list can be written: a read-only home is no reason to

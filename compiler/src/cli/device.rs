@@ -147,8 +147,10 @@ impl DeviceArg {
             #[cfg(feature = "emulator")]
             DeviceArg::Emulated(chip) => chip.name.clone(),
         };
-        // NVIDIA's code for one generation alone has a letter more.
-        let names = [arch.clone(), format!("{arch}a")];
+        // NVIDIA's code for one generation alone has a letter more. A chip of AMD's that has no
+        // code of its own runs its family's.
+        let family = atomc_runtime::device::gpu::family(&arch).map(str::to_owned);
+        let names = [arch.clone(), format!("{arch}a")].into_iter().chain(family);
         let known = |name: &String| atomc_targets::rows().iter().any(|row| row.name == *name);
         names.into_iter().find(known).ok_or_else(|| {
             let message = format!("no target is called {arch}, which the device is");
@@ -169,6 +171,16 @@ impl DeviceArg {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    #[cfg(all(feature = "compiler", feature = "emulator"))]
+    fn chips_have_targets() {
+        let target = |chip: &str| format!("emu:{chip}").parse::<DeviceArg>().unwrap().known_target().ok();
+        for (chip, name) in [("gfx1201", "gfx1201"), ("gfx1103", "gfx11-generic"), ("sm_90", "sm_90a")] {
+            assert_eq!(target(chip).as_deref(), Some(name));
+        }
+        assert_eq!(target("gfx1030"), None);
+    }
 
     #[test]
     fn lists_and_ranges_name_devices() {

@@ -2,7 +2,6 @@
 use std::env::var_os;
 use std::path::{Path, PathBuf};
 
-use atomc::model::{self, Model};
 use atomc_artifact::{Expected, files, is_key};
 use atomc_runtime::device::Device;
 use atomc_runtime::kv::Kept;
@@ -15,8 +14,10 @@ use atomc_runtime::{Artifact, Checkpoint, Engine, EngineOptions, Error, Random};
 use super::device::Devices;
 use super::failure::Failure;
 use super::guesses::GuessArgs;
+use super::made::{self, MadeArgs};
+use super::opened;
+use super::place::Place;
 use super::progress::{Progress, Unit};
-use super::{hub, opened};
 
 /// An artifact whose user has named it.
 #[derive(clap::Args)]
@@ -35,17 +36,25 @@ pub struct ArtifactArgs {
 }
 
 impl ArtifactArgs {
-    /// Opens it, and refuses it here if a required signature is missing: its code has not been
-    /// looked at yet.
     pub fn open(&self) -> Result<Artifact, Failure> {
-        let artifact = opened::open("artifact", &self.artifact)?;
-        let key = self.require_signed_by.clone().or_else(|| var_os(signature::VARIABLE).map(PathBuf::from));
-        signature::require(key, &self.artifact, artifact.fingerprint())?;
-        if let Some(expected) = &self.expect {
-            artifact.manifest().expect(&expectation(expected)?)?;
-        }
-        Ok(artifact)
+        open(&self.artifact, self.require_signed_by.clone(), self.expect.as_deref())
     }
+}
+
+/// Opens an artifact, and refuses it here if a required signature is missing: its code has not been
+/// looked at yet.
+fn open(path: &Path, signed_by: Option<PathBuf>, expect: Option<&str>) -> Result<Artifact, Failure> {
+    let artifact = opened::open("artifact", path)?;
+    signature::require(signed_by.or_else(named_key), path, artifact.fingerprint())?;
+    if let Some(expected) = expect {
+        artifact.manifest().expect(&expectation(expected)?)?;
+    }
+    Ok(artifact)
+}
+
+/// The key that every artifact must be signed by.
+fn named_key() -> Option<PathBuf> {
+    var_os(signature::VARIABLE).map(PathBuf::from)
 }
 
 /// What `--expect` names.
@@ -60,15 +69,25 @@ fn expectation(named: &str) -> Result<Expected, Failure> {
 
 #[derive(clap::Args)]
 pub struct EngineArgs {
-    #[command(flatten)]
-    artifact: ArtifactArgs,
+    /// An artifact; or a model, whose artifact is made if there is none: its folder, a GGUF file,
+    /// or a name of the hub that is in its cache
+    #[arg(value_name = "ARTIFACT|MODEL", value_parser = Place::parser())]
+    pub place: Place,
+    /// Refuse the artifact without a signature by this public key, in FILE.sig (`atomc help sign`)
+    /// [default: what ATOMC_REQUIRE_SIGNED_BY names]
+    #[arg(long, value_name = "PEM")]
+    require_signed_by: Option<PathBuf>,
+    /// Refuse the artifact, with the name of what differs, unless it was made of the same: a file
+    /// of `atomc inspect --json` of the artifact that is expected, or its key alone
+    #[arg(long, value_name = "FILE|KEY")]
+    expect: Option<String>,
     #[command(flatten)]
     pub weights: WeightArgs,
     /// Folder with the weights of the artifact's draft, where the model's checkpoint has none
-    #[arg(long, value_name = "FOLDER", requires = "weights")]
+    #[arg(long, value_name = "FOLDER", conflicts_with = "random_weights")]
     pub draft_weights: Option<PathBuf>,
     /// Load packed weights without comparing their checksums
-    #[arg(long, requires = "weights")]
+    #[arg(long, conflicts_with = "random_weights")]
     pub no_verify: bool,
     /// What to run on: `host`, `host:VARIANT` for one of the variants that `atomc inspect` lists,
     /// `hip:N` for an AMD GPU, `cuda:N` for one of NVIDIA, or `emu:CHIP` for one that is emulated
@@ -79,47 +98,21 @@ pub struct EngineArgs {
     /// Threads to compute with; 0 takes all
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub threads: usize,
+    #[command(flatten)]
+    made: MadeArgs,
 }
 
 #[derive(clap::Args)]
-#[group(required = true, multiple = false)]
+#[group(multiple = false)]
 pub struct WeightArgs {
-    /// Hugging Face folder with model.safetensors, or shards and their index; or a GGUF file; or
-    /// one that `atomc pack` made. Nothing may write to them while they are loaded: that is
-    /// noticed, and an error
-    #[arg(long, value_name = "PATH", value_parser = hub::argument())]
-    weights: Option<PathBuf>,
+    /// Hugging Face folder with model.safetensors, or shards and their index, or a name of the hub;
+    /// or a GGUF file; or one that `atomc pack` made. Nothing may write to them while they are
+    /// loaded: that is noticed, and an error [default: the model's]
+    #[arg(long, value_name = "PATH", value_parser = Place::parser())]
+    weights: Option<Place>,
     /// Random weights from a seed instead of a checkpoint, to measure speed
     #[arg(long, value_name = "SEED", num_args = 0..=1, default_missing_value = "0")]
     random_weights: Option<u64>,
-}
-
-/// What a server is told of artifact and weights, where a folder may have both.
-#[derive(clap::Args)]
-pub struct Named {
-    /// Hugging Face folder with weights, or a GGUF file, or one that `atomc pack` made [default:
-    /// the model's]
-    #[arg(long, value_name = "PATH", value_parser = hub::argument(), group = "weights_of")]
-    weights: Option<PathBuf>,
-    /// Random weights from a seed instead of a checkpoint, to measure speed
-    #[arg(long, value_name = "SEED", num_args = 0..=1, default_missing_value = "0", group = "weights_of")]
-    random_weights: Option<u64>,
-    /// Folder with the weights of the artifact's draft, where the model's checkpoint has none
-    #[arg(long, value_name = "FOLDER", conflicts_with = "random_weights")]
-    draft_weights: Option<PathBuf>,
-    /// Load packed weights without comparing their checksums
-    #[arg(long)]
-    no_verify: bool,
-    /// Refuse the artifact without a signature by this public key, as with `atomc run`
-    #[arg(long, value_name = "PEM")]
-    require_signed_by: Option<PathBuf>,
-}
-
-impl Named {
-    /// Whether the artifact must be signed.
-    pub fn is_signed(&self) -> bool {
-        self.require_signed_by.is_some() || var_os(signature::VARIABLE).is_some()
-    }
 }
 
 /// The sequences that a server needs room for.
@@ -134,18 +127,9 @@ pub struct Sequences {
 /// Fifths of the memory without weights and arena that a server's cache takes.
 const CACHE_FIFTHS: usize = 4;
 
-impl WeightArgs {
-    /// Where the model of the weights is, if there are some: packed ones have its other files
-    /// beside them.
-    pub fn model(&self) -> Option<&Path> {
-        let path = self.weights.as_deref()?;
-        if is_packed(path) { path.parent() } else { Some(path) }
-    }
-}
-
 /// Whether weights are a file that `atomc pack` made.
-fn is_packed(path: &Path) -> bool {
-    path.exists() && !path.is_dir() && !model::is_gguf(path)
+fn is_packed(weights: &Place) -> bool {
+    matches!(weights, Place::File(path) if path.exists())
 }
 
 /// Tokens of cache that fit into a server's `memory` bytes.
@@ -161,22 +145,31 @@ fn fitting(target: &Target, memory: usize) -> usize {
 }
 
 impl EngineArgs {
-    /// An artifact, with the weights that are named, or else those of the model.
-    pub fn named(
-        artifact: PathBuf,
-        named: &Named,
-        model: Option<&Path>,
-        (device, threads): (Devices, usize),
-    ) -> Result<EngineArgs, Failure> {
-        let &Named { ref weights, random_weights, ref draft_weights, no_verify, ref require_signed_by } = named;
-        let weights = weights.clone().or(model.filter(|_| random_weights.is_none()).map(Path::to_owned));
-        if weights.is_none() && random_weights.is_none() {
-            let help = "Name them with --weights, or give a model instead of an artifact: its folder, or a GGUF file.";
-            return Err(Failure::new("weights", "an artifact has no weights").help(help));
+    /// Where the weights are, unless they are random: they are named, or the model's.
+    fn weights(&self) -> Option<&Place> {
+        let model = (self.weights.random_weights.is_none() && self.place.is_model()).then_some(&self.place);
+        self.weights.weights.as_ref().or(model)
+    }
+
+    /// Where the model's other files are, if that was said: packed weights have them beside them.
+    pub fn model(&self) -> Result<Option<&Path>, Failure> {
+        let Some(place) = self.weights().or(self.place.is_model().then_some(&self.place)) else { return Ok(None) };
+        let path = place.path()?;
+        Ok(if is_packed(place) { path.parent() } else { Some(path) })
+    }
+
+    /// The model's name of the hub, if it was named so.
+    pub fn name(&self) -> Option<&str> {
+        self.weights().or(Some(&self.place)).and_then(Place::name)
+    }
+
+    fn check_weights(&self) -> Result<(), Failure> {
+        if self.weights().is_some() || self.weights.random_weights.is_some() {
+            return Ok(());
         }
-        let artifact = ArtifactArgs { artifact, require_signed_by: require_signed_by.clone(), expect: None };
-        let weights = WeightArgs { weights, random_weights };
-        Ok(EngineArgs { artifact, weights, draft_weights: draft_weights.clone(), no_verify, device, threads })
+        let help =
+            "Name them with --weights, or give a model instead of an artifact; --random-weights measures without.";
+        Err(Failure::new("weights", "an artifact has no weights").help(help))
     }
 
     /// The engine with its weights for a server: with a cache for as many tokens as its sequences
@@ -203,9 +196,23 @@ impl EngineArgs {
         Ok(engine)
     }
 
-    /// Opens the artifact, to read its needs before memory is allocated.
+    /// Opens the artifact, to read its needs before memory is allocated. One that the user did not
+    /// name runs only if the user trusts it, asked for a signature, or has just had it compiled.
     pub fn artifact(&self) -> Result<Artifact, Failure> {
-        self.artifact.open()
+        self.check_weights()?;
+        self.without_weights()
+    }
+
+    /// The artifact for verbs that compute nothing with it.
+    pub fn without_weights(&self) -> Result<Artifact, Failure> {
+        let file = self.place.artifact()?;
+        let made = self.made.make(&self.place, &file, &self.device)?;
+        let artifact = open(&file, self.require_signed_by.clone(), self.expect.as_deref())?;
+        let is_signed = self.require_signed_by.is_some() || named_key().is_some();
+        if self.place.is_model() && !is_signed && made != Some(artifact.fingerprint()) {
+            made::trusted(&file, &artifact)?;
+        }
+        Ok(artifact)
     }
 
     /// The engine with its weights, and with room for sequences of these lengths at once.
@@ -261,19 +268,18 @@ impl EngineArgs {
     pub fn load(&self, engine: &mut Engine) -> Result<(), Failure> {
         let progress = Progress::new("loading weights", Unit::Bytes);
         let progress = |done, total| progress.at(done, total);
-        match &self.weights {
-            WeightArgs { weights: Some(file), .. } if is_packed(file) => {
+        match self.weights() {
+            Some(place) if is_packed(place) => {
                 if let Some(draft) = &self.draft_weights {
                     let help = "`atomc pack --draft-weights` packs them with the model's.";
                     return Err(Failure::file("draft_weights", draft, "packed weights have the draft's").help(help));
                 }
-                let packed = Packed::open(file).map_err(Error::from)?;
+                let packed = Packed::open(place.path()?).map_err(Error::from)?;
                 let packed = if self.no_verify { packed.unverified() } else { packed };
                 engine.load_packed(&packed, &progress)?;
             }
-            WeightArgs { weights: Some(dir), .. } => {
-                hub::check(dir)?;
-                let weights = Model::at(dir)?.weights()?;
+            Some(place) => {
+                let weights = place.model()?.weights()?;
                 match &self.draft_weights {
                     None => engine.load_weights(&*weights, &progress)?,
                     Some(draft) => {
@@ -282,8 +288,9 @@ impl EngineArgs {
                     }
                 }
             }
-            WeightArgs { random_weights, .. } => {
-                engine.load_weights(&Random { seed: random_weights.unwrap_or(0) }, &progress)?;
+            None => {
+                let seed = self.weights.random_weights.unwrap_or(0);
+                engine.load_weights(&Random { seed }, &progress)?;
             }
         }
         Ok(())

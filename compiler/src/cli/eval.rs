@@ -13,6 +13,7 @@ use super::engine::EngineArgs;
 use super::failure::Failure;
 use super::guesses::GuessArgs;
 use super::output;
+use super::place::Place;
 use super::progress::{Progress, Unit};
 use super::text::Text;
 
@@ -32,9 +33,10 @@ pub struct Args {
     engine: EngineArgs,
     /// One problem a line
     problems: PathBuf,
-    /// tokenizer.json, or a folder or a GGUF file with one, if it is not beside the weights
-    #[arg(long, value_name = "PATH")]
-    tokenizer: Option<PathBuf>,
+    /// tokenizer.json, or a folder, GGUF file or name of the hub with one, if it is not beside the
+    /// weights
+    #[arg(long, value_name = "PATH", value_parser = Place::parser())]
+    tokenizer: Option<Place>,
     /// Only the first N problems
     #[arg(long, value_name = "N")]
     limit: Option<usize>,
@@ -67,9 +69,11 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     args.answers.as_deref().map_or(Ok(()), output::check)?;
     let artifact = args.engine.artifact()?;
     let problems = problems(args)?;
-    let tokenizer = args.tokenizer.as_deref().or(args.engine.weights.model());
     let missing = || Failure::new("tokenizer", "no tokenizer").help("Name one with --tokenizer.");
-    let text = Text::open(tokenizer.ok_or_else(missing)?)?;
+    let text = Text::open(match &args.tokenizer {
+        Some(place) => place.path()?,
+        None => args.engine.model()?.ok_or_else(missing)?,
+    })?;
     let positions = artifact.manifest().model.max_positions;
     let prompts = problems.iter().map(|p| text.encode(&p.prompt, positions)).collect::<Result<Vec<_>, _>>()?;
     let longest = prompts.iter().map(Vec::len).max().unwrap_or(0).saturating_add(args.max_tokens);

@@ -3,9 +3,7 @@
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-use clap::builder::{PathBufValueParser, TypedValueParser};
-
-use super::failure::Failure;
+use atomc::model;
 
 /// Variables that say where the cache is, and the folder of the cache below them. The first one
 /// that is set counts.
@@ -20,41 +18,31 @@ const PLACES: [(&str, &str); 5] = [
 /// The branch whose files a name without a revision means.
 const BRANCH: &str = "refs/main";
 
-/// An argument that is a path, or a name of the hub. A name that is in the cache becomes the folder
-/// of its files; what is neither stays as it is, and [`check`] says so.
-pub fn argument() -> impl TypedValueParser<Value = PathBuf> {
-    PathBufValueParser::new().map(|given| Model::of(&given).and_then(|model| model.folder().ok()).unwrap_or(given))
-}
-
-/// An error if this is a name of the hub that is not in the cache.
-pub fn check(given: &Path) -> Result<(), Failure> {
-    match Model::of(given) {
-        Some(model) => model.folder().map(drop),
-        None => Ok(()),
-    }
-}
+/// Endings of files: a path that is wrong is no name of the hub.
+const FILES: [&str; 4] = ["atomc", "gguf", "json", "safetensors"];
 
 /// A name of the hub, which is no path here.
-struct Model {
-    name: String,
+#[derive(Clone, Debug)]
+pub struct Named {
+    /// Its owner and its name.
+    pub name: String,
     cache: PathBuf,
 }
 
-impl Model {
-    fn of(given: &Path) -> Option<Model> {
-        let name = given.to_str().filter(|name| is_name(name) && !given.exists())?.to_owned();
-        Some(Model { name, cache: cache(|variable| std::env::var_os(variable))? })
+impl Named {
+    pub fn of(given: &Path) -> Option<Named> {
+        let is_file = given.extension().is_some_and(|ending| FILES.iter().any(|&known| ending == known));
+        let name = given.to_str().filter(|name| is_name(name) && !is_file && !given.exists())?.to_owned();
+        Some(Named { name, cache: cache(|variable| std::env::var_os(variable))? })
     }
 
-    /// The folder with its files.
-    fn folder(&self) -> Result<PathBuf, Failure> {
+    /// The folder with its files, or the one GGUF file where there is no other model; or a line
+    /// that says where it was looked for and what fetches it.
+    pub fn files(&self) -> Result<PathBuf, String> {
         let model = self.cache.join(format!("models--{}", self.name.replace('/', "--")));
         let absent = |what: &str| {
-            let message = format!("{} is no path here, and the hub's cache has {what}", self.name);
-            Failure::file("hub", &model, message).help(format!(
-                "`hf download {}` fills the cache; HF_HUB_CACHE or HF_HOME says where it is. A folder is as good.",
-                self.name
-            ))
+            let (name, place) = (&self.name, model.display());
+            format!("{name} is no path here, and the hub's cache has {what} ({place}): `hf download {name}` fetches it")
         };
         if !model.is_dir() {
             return Err(absent("no such model"));
@@ -66,8 +54,30 @@ impl Model {
             return Err(absent("no commit in refs/main of it"));
         }
         let folder = model.join("snapshots").join(commit);
-        if folder.join("config.json").exists() { Ok(folder) } else { Err(absent("no config.json of it")) }
+        match &ggufs(&folder)[..] {
+            _ if folder.join("config.json").exists() => Ok(folder),
+            [] => Err(absent("no config.json of it")),
+            [file] => Ok(folder.join(file)),
+            several => Err(format!(
+                "{} has several GGUF files in {}: name one of {}",
+                self.name,
+                folder.display(),
+                several.join(", ")
+            )),
+        }
     }
+}
+
+/// The models in GGUF of a folder: of one in several files the first.
+fn ggufs(folder: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
+    let mut names: Vec<String> = names
+        .filter(|name| name.ends_with(".gguf") && model::is_gguf(&folder.join(name)))
+        .filter(|name| !name.contains("-of-") || name.contains("-00001-of-"))
+        .collect();
+    names.sort();
+    names
 }
 
 /// Whether this is an owner and a model, as the hub names them.
@@ -121,27 +131,38 @@ mod tests {
             std::fs::create_dir_all(file.parent().expect("a folder")).expect("a folder");
             std::fs::write(file, text).expect("a file");
         }
-        let model = Model { name: "Qwen/Qwen3-8B".into(), cache: cache.path().into() };
+        let model = Named { name: "Qwen/Qwen3-8B".into(), cache: cache.path().into() };
         let here = cache.path().display().to_string();
-        match model.folder() {
-            Ok(folder) => folder.display().to_string().replace(&here, "CACHE"),
-            Err(Failure::Report(report)) => report.to_string().replace(&here, "CACHE"),
-            Err(Failure::Closed) => "closed".into(),
-        }
+        model.files().map_or_else(|why| why, |path| path.display().to_string()).replace(&here, "CACHE")
     }
 
     #[test]
     fn models_in_the_cache() {
-        let head = ("refs/main", "b968826d9c46dd6066d109eabc6255188de91218\n");
-        let file = ("snapshots/b968826d9c46dd6066d109eabc6255188de91218/config.json", "{}");
-        let begin = "CACHE/models--Qwen--Qwen3-8B: Qwen/Qwen3-8B is no path here, and the hub's cache has";
+        let commit = "snapshots/b968826d9c46dd6066d109eabc6255188de91218";
+        let (head, here) =
+            (("refs/main", "b968826d9c46dd6066d109eabc6255188de91218\n"), "CACHE/models--Qwen--Qwen3-8B");
+        let of = |name: &str| format!("{commit}/{name}");
+        let (config, first, second) = (of("config.json"), of("a-Q4_K_M.gguf"), of("b-00001-of-00002.gguf"));
+        let (config, first, second) = ((&*config, "{}"), (&*first, "GGUF"), (&*second, "GGUF"));
+        let rest = of("b-00002-of-00002.gguf");
+        assert_eq!(said(&[head, config]), format!("{here}/{commit}"));
+        assert_eq!(said(&[head, config, first]), format!("{here}/{commit}"));
+        assert_eq!(said(&[head, first]), format!("{here}/{}", first.0));
+        assert_eq!(said(&[head, second, (&rest, "GGUF")]), format!("{here}/{}", second.0));
         assert_eq!(
-            said(&[head, file]),
-            "CACHE/models--Qwen--Qwen3-8B/snapshots/b968826d9c46dd6066d109eabc6255188de91218"
+            said(&[head, first, second]),
+            format!(
+                "Qwen/Qwen3-8B has several GGUF files in {here}/{commit}: name one of a-Q4_K_M.gguf, b-00001-of-00002.gguf"
+            )
         );
-        assert_eq!(said(&[]), format!("{begin} no such model"));
-        assert_eq!(said(&[file]), format!("{begin} no revision `main` of it"));
-        assert_eq!(said(&[head]), format!("{begin} no config.json of it"));
-        assert_eq!(said(&[("refs/main", "../../.."), file]), format!("{begin} no commit in refs/main of it"));
+        for (files, what) in [
+            (&[][..], "no such model"),
+            (&[config], "no revision `main` of it"),
+            (&[head], "no config.json of it"),
+            (&[("refs/main", "../../.."), config], "no commit in refs/main of it"),
+        ] {
+            let begin = "Qwen/Qwen3-8B is no path here, and the hub's cache has";
+            assert_eq!(said(files), format!("{begin} {what} ({here}): `hf download Qwen/Qwen3-8B` fetches it"));
+        }
     }
 }

@@ -21,11 +21,13 @@ mod guesses;
 mod hub;
 mod inspect;
 mod logits;
+mod made;
 #[cfg(feature = "compiler")]
 mod model;
 mod opened;
 mod output;
 mod pack;
+mod place;
 #[cfg(feature = "emulator")]
 mod predict;
 #[cfg(feature = "compiler")]

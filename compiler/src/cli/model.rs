@@ -1,20 +1,18 @@
 //! The options of every verb that reads a model's configuration.
 use std::collections::BTreeMap;
-use std::path::PathBuf;
 
 use atomc::frontend::{self, Config, Unfit};
-use atomc::model::Model;
 use atomc_ir::DType;
 
 use super::failure::{Failure, tell};
-use super::hub;
+use super::place::Place;
 
 #[derive(clap::Args)]
 pub struct ModelArgs {
     /// Hugging Face model folder, or its config.json, or a name of the hub that is in its cache, or
     /// a GGUF file
-    #[arg(value_parser = hub::argument())]
-    model: PathBuf,
+    #[arg(value_parser = Place::parser())]
+    model: Place,
     /// Type to compute with: bf16, f16 or f32 [default: the configuration's]
     #[arg(long, value_name = "TYPE", value_parser = dtype)]
     dtype: Option<DType>,
@@ -46,8 +44,7 @@ fn context(text: &str) -> Result<usize, String> {
 
 impl ModelArgs {
     pub fn config(&self) -> Result<Config, Failure> {
-        hub::check(&self.model)?;
-        self.applied(Model::at(&self.model)?.config()?)
+        self.applied(self.model.model()?.config()?)
     }
 
     /// A configuration with these options applied.

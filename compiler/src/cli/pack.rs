@@ -2,13 +2,13 @@
 use std::io::Write;
 use std::path::PathBuf;
 
-use atomc::model::Model;
 use atomc_runtime::checkpoint::Beside;
 use atomc_runtime::weights::{Rank, packed};
 use atomc_runtime::{Checkpoint, Error, Pool, Source, device, pool};
 
 use super::engine::ArtifactArgs;
 use super::failure::Failure;
+use super::place::Place;
 use super::shown;
 
 /// Pack a checkpoint for a target, so that loading it is only copying
@@ -26,8 +26,8 @@ pub struct Args {
     artifact: ArtifactArgs,
     /// Hugging Face folder with model.safetensors, or shards and their index; or a GGUF file.
     /// Nothing may write to them meanwhile: that is noticed, and an error
-    #[arg(long, value_name = "PATH")]
-    weights: PathBuf,
+    #[arg(long, value_name = "PATH", value_parser = Place::parser())]
+    weights: Place,
     /// Folder with the weights of the artifact's draft, where the model's checkpoint has none
     #[arg(long, value_name = "FOLDER")]
     draft_weights: Option<PathBuf>,
@@ -57,7 +57,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
             return Err(Failure::new("target", format!("the artifact has {}: name one", names.join(", "))));
         }
     };
-    let weights = Model::at(&args.weights)?.weights()?;
+    let weights = args.weights.model()?.weights()?;
     let draft = args.draft_weights.as_ref().map(Checkpoint::open).transpose().map_err(Error::from)?;
     let beside = draft.as_ref().map(|draft| Beside::new(target, &*weights, draft)).transpose()?;
     let source: &dyn Source = beside.as_ref().map_or(&*weights, |beside| beside);

@@ -1,7 +1,7 @@
 //! `atomc run`: a prompt in, text out; or tokens in and out, if there is no tokenizer.
 use std::io::{Read, Write};
 use std::ops::ControlFlow;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use atomc_runtime::generate::{self, Answer, Finish, Guesses};
 use atomc_runtime::{Params, Sampling};
@@ -10,12 +10,17 @@ use serde_json::json;
 use super::engine::EngineArgs;
 use super::failure::Failure;
 use super::guesses::GuessArgs;
+use super::place::Place;
 use super::text::Text;
 
 /// Answer a prompt; the text appears as it is made
 #[derive(clap::Args)]
 #[command(after_help = "\
+Of a model the artifact is model.atomc in its folder, or NAME.atomc beside NAME.gguf. If there is none it is compiled for the device.
+
 Examples:
+  atomc run qwen3-8b-q4_k_m.gguf --prompt 'Once'
+  atomc run Qwen/Qwen3-0.6B --prompt 'Once'                        of the hub's cache
   atomc run m.atomc --weights models/qwen3 --prompt 'Q: Ana has 12 apples. Ana eats 3. How many …\nA:'
   atomc run m.atomc --weights models/qwen3 --prompt - < question.txt
   atomc run m.atomc --weights models/qwen3 --prompt 'Once' --temperature 0.8 --top-p 0.95 --seed 7
@@ -33,9 +38,10 @@ pub struct Args {
     /// numbers too. `-` reads standard input
     #[arg(long, value_name = "N,…", group = "asked", conflicts_with = "tokenizer")]
     tokens: Option<String>,
-    /// tokenizer.json, or a folder or a GGUF file with one, if it is not beside the weights
-    #[arg(long, value_name = "PATH")]
-    tokenizer: Option<PathBuf>,
+    /// tokenizer.json, or a folder, GGUF file or name of the hub with one, if it is not beside the
+    /// weights
+    #[arg(long, value_name = "PATH", value_parser = Place::parser())]
+    tokenizer: Option<Place>,
     /// Most tokens to add
     #[arg(long, value_name = "N", default_value_t = 256)]
     max_tokens: usize,
@@ -109,7 +115,10 @@ pub fn run(args: &Args) -> Result<(), Failure> {
 impl Args {
     fn tokenizer(&self) -> Result<&Path, Failure> {
         let missing = || Failure::new("tokenizer", "no tokenizer").help("Name one with --tokenizer, or use --tokens.");
-        self.tokenizer.as_deref().or(self.engine.weights.model()).ok_or_else(missing)
+        match &self.tokenizer {
+            Some(place) => place.path(),
+            None => self.engine.model()?.ok_or_else(missing),
+        }
     }
 }
 

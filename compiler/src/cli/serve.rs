@@ -1,59 +1,53 @@
 //! `atomc serve`: a model over HTTP, as OpenAI's interface has it.
 mod access;
 
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use atomc::model::{self, Model as Files};
-use atomc_artifact::{Fingerprint, files};
-use atomc_runtime::{Artifact, Engine, TrustList};
+use atomc::model::Model as Files;
+use atomc_artifact::files;
+use atomc_runtime::Engine;
 use atomc_server::api::{Access, Defaults, Metrics, Service};
 use atomc_server::grammar::{FormLimits, Grammars};
 use atomc_server::schedule::Options;
-use atomc_server::serve::{self, Place};
+use atomc_server::serve;
 use atomc_server::text::Text;
 use atomc_server::worker::{self, Handle};
 
 use self::access::AccessArgs;
-use super::device::Devices;
-use super::engine::{EngineArgs, Named, Sequences};
+use super::engine::{EngineArgs, Sequences};
 use super::failure::{Failure, tell};
 use super::guesses::GuessArgs;
-use super::trust;
+use super::made::at_least_one;
+use super::place::Place;
 
 /// Serve a model over HTTP, as OpenAI's clients know it
 #[derive(clap::Args)]
 #[command(after_help = "\
-A folder is a model's: its artifact is model.atomc in it, which runs if you have made or trusted it (`atomc help trust`), and which
-is compiled if it is not there. The artifact of NAME.gguf is NAME.atomc beside it. The server ends on SIGTERM or Ctrl-C, when the
+The artifact of a model is model.atomc in its folder, which runs if you have made or trusted it (`atomc help trust`), and which
+is compiled if it is not there. The artifact of NAME.gguf is NAME.atomc beside it. At / there is a page to chat on. The server ends on SIGTERM or Ctrl-C, when the
 requests that it has are answered. Whoever can reach the address may ask: give a key where that is not you alone, and let a proxy speak TLS.
 
 Examples:
   atomc serve models/qwen3                                      http://127.0.0.1:8000/v1
   atomc serve qwen3-8b-q4_k_m.gguf
+  atomc serve Qwen/Qwen3-0.6B                                  of the hub's cache
   atomc serve m.atomc --weights models/qwen3 --device hip:0
   atomc serve m.atomc --weights models/deepseek-v3 --speculate 2   with an artifact of `atomc compile --draft mtp`
   atomc serve models/qwen3 --host 0.0.0.0 --port 80 --api-key-file keys.txt
   curl localhost:8000/v1/completions -H 'content-type: application/json' -d '{\"prompt\": \"Once\", \"max_tokens\": 20}'")]
 pub struct Args {
-    /// An artifact, or a model: its folder, or a GGUF file
-    #[arg(value_name = "ARTIFACT|MODEL")]
-    path: PathBuf,
     #[command(flatten)]
-    named: Named,
-    /// tokenizer.json, or a folder or GGUF file with one and with the chat template, if they are
-    /// not beside the weights
-    #[arg(long, value_name = "PATH")]
-    tokenizer: Option<PathBuf>,
-    /// What to run on, as with `atomc run`
-    #[arg(long, value_name = "DEVICE,…", default_value = "host")]
-    device: Devices,
-    /// Threads to compute with; 0 takes all
-    #[arg(long, value_name = "N", default_value_t = 0)]
-    threads: usize,
+    engine: EngineArgs,
+    /// tokenizer.json, or a folder, GGUF file or name of the hub with one and with the chat
+    /// template, if they are not beside the weights
+    #[arg(long, value_name = "PATH", value_parser = Place::parser())]
+    tokenizer: Option<Place>,
     #[command(flatten)]
     access: AccessArgs,
+    /// Have no page to chat on at `/`
+    #[arg(long)]
+    no_page: bool,
     /// Names of the model for clients; the first stands in answers [default: the folder's name, or
     /// the file's]
     #[arg(long, value_name = "NAME,…", value_delimiter = ',', value_parser = clap::builder::NonEmptyStringValueParser::new())]
@@ -95,22 +89,6 @@ pub struct Args {
     /// Take temperature, top_p and others of generation_config.json for requests that say nothing
     #[arg(long, value_name = "WHETHER", default_value_t = true, action = clap::ArgAction::Set)]
     generation_config: bool,
-    /// What to compile for, where there is no artifact [default: the device]
-    #[cfg(feature = "compiler")]
-    #[arg(long, value_name = "NAME")]
-    target: Option<String>,
-    /// Ranks that share the model out, where there is no artifact [default: the devices]
-    #[cfg(feature = "compiler")]
-    #[arg(long, value_name = "N", value_parser = at_least_one)]
-    tp: Option<usize>,
-    /// Ranks with whole experts, where there is no artifact
-    #[cfg(feature = "compiler")]
-    #[arg(long, value_name = "N", value_parser = at_least_one)]
-    ep: Option<usize>,
-    /// Stages of layers, each with these ranks, where there is no artifact
-    #[cfg(feature = "compiler")]
-    #[arg(long, value_name = "N", value_parser = at_least_one)]
-    pp: Option<usize>,
 }
 
 /// How thoughts are written.
@@ -120,23 +98,20 @@ enum Reasoning {
     Think,
 }
 
-/// A number that is not zero.
-fn at_least_one(text: &str) -> Result<usize, String> {
-    text.parse().ok().filter(|&number| number > 0).ok_or_else(|| "must be a whole number from 1 on".into())
-}
-
 pub fn run(args: &Args) -> Result<(), Failure> {
     let limits = args.access.limits()?;
     let address = args.access.address()?;
     let access = args.access.access(address)?;
-    let engine_args = engine_args(args)?;
     let missing = || Failure::new("tokenizer", "no tokenizer").help("Name one with --tokenizer.");
-    let files = Files::at(args.tokenizer.as_deref().or(engine_args.weights.model()).ok_or_else(missing)?)?;
+    let files = match &args.tokenizer {
+        Some(place) => place.model()?,
+        None => Files::at(args.engine.model()?.ok_or_else(missing)?)?,
+    };
     let text = files.text()?;
     let defaults = if args.generation_config { defaults(&files)? } else { Defaults::default() };
-    let artifact = opened(args, &engine_args)?;
+    let artifact = args.engine.artifact()?;
     let sequences = Sequences { at_once: args.parallel, cache_tokens: args.cache_tokens };
-    let engine = engine_args.serving(artifact, &sequences, &args.guesses)?;
+    let engine = args.engine.serving(artifact, &sequences, &args.guesses)?;
     let stop = engine.model().stop.clone();
     let options = Options {
         running: args.parallel,
@@ -149,7 +124,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     let model = Model { text: Arc::new(text), stop, defaults, files: &files };
     let service = service(args, handle.clone(), model, access);
     let name = service.names[0].clone();
-    let place = Place { address, limits, grace: Duration::from_secs(args.grace) };
+    let place = serve::Place { address, limits, grace: Duration::from_secs(args.grace) };
     let served = serve::serve(service, &place, |address| {
         tell(format_args!("`{name}` on {about} at http://{address}/v1"));
     });
@@ -188,6 +163,7 @@ fn service(args: &Args, handle: Handle, model: Model<'_>, access: Access) -> Ser
         stop,
         defaults,
         access,
+        page: !args.no_page,
         body_bytes: args.max_body,
         choices: args.max_choices,
         lanes: Arc::default(),
@@ -208,7 +184,7 @@ fn seconds(text: &str) -> Result<f64, String> {
 
 fn names(args: &Args, files: &Files) -> Vec<String> {
     match args.served_model_name.is_empty() {
-        true => vec![files.name()],
+        true => vec![args.engine.name().map_or_else(|| files.name(), str::to_owned)],
         false => args.served_model_name.clone(),
     }
 }
@@ -225,87 +201,4 @@ fn defaults(files: &Files) -> Result<Defaults, Failure> {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Defaults::default()),
         Err(error) => Err(Failure::file("generation_config", &file, error)),
     }
-}
-
-/// Where artifact and weights are. A model's artifact has a place of its own.
-fn engine_args(args: &Args) -> Result<EngineArgs, Failure> {
-    let (artifact, model) = match model::artifact(&args.path) {
-        Some(artifact) => (artifact, Some(args.path.as_path())),
-        None => (args.path.clone(), None),
-    };
-    EngineArgs::named(artifact, &args.named, model, (args.device.clone(), args.threads))
-}
-
-/// Opens the artifact. One that the user did not name runs only if the user trusts it, asked for a
-/// signature, or has just had it compiled.
-fn opened(args: &Args, engine: &EngineArgs) -> Result<Artifact, Failure> {
-    let found = model::artifact(&args.path);
-    let missing = found.as_ref().filter(|file| !file.exists());
-    let made = missing.map(|file| compiled(args, file)).transpose()?;
-    check_target(args, made.is_some())?;
-    let artifact = engine.artifact()?;
-    let is_asked = found.is_none() || args.named.is_signed() || made == Some(artifact.fingerprint());
-    if let Some(file) = found
-        && !is_asked
-        && !TrustList::read(&trust::place()?)?.has(artifact.fingerprint())
-    {
-        let help = format!(
-            "`atomc trust {0}` if you would run it as a program, or name it: `atomc serve {0} --weights {1}`.",
-            file.display(),
-            args.path.display()
-        );
-        return Err(Failure::file("trust", &file, "lies beside the model, and is not on your list").help(help));
-    }
-    Ok(artifact)
-}
-
-/// Checks that no target is named where nothing is compiled.
-#[cfg(feature = "compiler")]
-fn check_target(args: &Args, is_made: bool) -> Result<(), Failure> {
-    match &args.target {
-        Some(target) if !is_made => {
-            let message = format!("--target {target}: there is an artifact, and nothing is compiled");
-            Err(Failure::new("target", message).help("`atomc inspect` shows what an artifact's targets are."))
-        }
-        _ => Ok(()),
-    }
-}
-
-/// There is no such option.
-#[cfg(not(feature = "compiler"))]
-fn check_target(_: &Args, _: bool) -> Result<(), Failure> {
-    Ok(())
-}
-
-/// Makes the artifact of a model.
-#[cfg(feature = "compiler")]
-fn compiled(args: &Args, file: &Path) -> Result<Fingerprint, Failure> {
-    let target = match &args.target {
-        Some(target) => target.clone(),
-        None => args.device.first().known_target()?,
-    };
-    let place = if args.path.is_dir() { "in" } else { "beside" };
-    tell(format_args!("no artifact {place} {}: compiling for {target}", args.path.display()));
-    let mut words: Vec<std::ffi::OsString> =
-        vec![args.path.clone().into(), "--target".into(), target.into(), "-o".into(), file.into()];
-    // Whole experts alone are ranks too.
-    let of_stage = args.device.len() / args.pp.unwrap_or(1);
-    let tp = args.tp.or((args.ep.is_none() && of_stage > 1).then_some(of_stage));
-    for (option, ranks) in [("--tp", tp), ("--ep", args.ep), ("--pp", args.pp)] {
-        words.extend(ranks.into_iter().flat_map(|ranks| [option.into(), ranks.to_string().into()]));
-    }
-    let compile = super::compile::Args::parsed(&words).map_err(|fault| Failure::new("compile", fault))?;
-    super::compile::made(&compile, &super::trace::Spans::new())
-}
-
-/// Says that this build makes none.
-#[cfg(not(feature = "compiler"))]
-fn compiled(args: &Args, file: &Path) -> Result<Fingerprint, Failure> {
-    let message = format!("no artifact: there is no {}", file.display());
-    let model = args.path.display();
-    let help = format!(
-        "This build cannot compile. On a machine with the whole atomc: `atomc compile {model} -o model.atomc`; \
-         then `atomc serve model.atomc --weights {model}` here."
-    );
-    Err(Failure::new("artifact", message).help(help))
 }

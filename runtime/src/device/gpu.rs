@@ -255,6 +255,11 @@ const FAMILIES: [(&str, &[&str]); 3] = [
     ("gfx12-generic", &["gfx1200", "gfx1201"]),
 ];
 
+/// The family of a chip of AMD's.
+pub fn family(chip: &str) -> Option<&'static str> {
+    FAMILIES.iter().find(|(_, chips)| chips.contains(&chip)).map(|(name, _)| *name)
+}
+
 /// How well code suits a device, worst first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Fit {

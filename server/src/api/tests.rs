@@ -1,5 +1,6 @@
 mod clients;
 mod connections;
+mod page;
 
 use std::path::Path;
 use std::time::Duration;
@@ -60,6 +61,7 @@ fn service(toy: Toy, change: impl FnOnce(&mut Service), queue: usize) -> Router 
         stop,
         defaults: Defaults::default(),
         access: Access::default(),
+        page: true,
         body_bytes: 1 << 20,
         choices: 8,
         lanes: Arc::default(),
