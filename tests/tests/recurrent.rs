@@ -197,13 +197,14 @@ fn states_behind_tokens() {
     check(&released, &[run(9, 4), run(0, 130), run(17, 1), run(8, 3)]).check();
 }
 
-/// A decay for each row of a state, which are as many numbers of a token as its keys have.
+/// A delta rule with a decay for each row of a state: as many numbers of a token as its keys have.
+fn apart(heads: usize, dk: usize, dv: usize) -> String {
+    let text = delta([heads, heads], [dk, dv]);
+    text.replace(&format!("%g: f32[T, {heads}]"), &format!("%g: f32[T, {}]", heads * dk))
+}
+
 #[test]
 fn rows_that_decay_apart() {
-    let apart = |heads: usize, dk: usize, dv: usize| {
-        let text = delta([heads, heads], [dk, dv]);
-        text.replace(&format!("%g: f32[T, {heads}]"), &format!("%g: f32[T, {}]", heads * dk))
-    };
     check(&apart(3, 24, 20), &[run(0, 7), run(2, 2), run(0, 1), run(63, 3)]).check_in_all_types();
     check(&apart(2, 20, 24), &DECODE).check();
     check(&apart(2, 18, 7), &[run(0, 65), run(9, 64)]).check();
@@ -212,4 +213,16 @@ fn rows_that_decay_apart() {
     let verified = released.replace('>', ", each 4>");
     check(&verified, &[run(9, 4), run(0, 3), run(2, 5)]).check();
     Case { slotless: &[1], ..check(&verified, &[run(9, 4), run(3, 3)]) }.check();
+}
+
+/// In chunks: new sequences and others that continue, of lengths around a chunk and around the
+/// blocks that it is made of.
+#[test]
+fn rows_that_decay_apart_in_chunks() {
+    check(&apart(1, 24, 20), &[run(0, 15), run(5, 16), run(0, 17), run(9, 31), run(0, 33), run(1, 1)]).check();
+    check(&apart(2, 18, 7), &LENGTHS).check();
+    let released = apart(2, 128, 128);
+    check(&released, &[run(3, 1), run(0, 65), run(7, 63), run(64, 130)]).check();
+    let kept = released.replace('>', ", each 4>");
+    Case { slotless: &[2], ..check(&kept, &[run(9, 4), run(0, 130), run(17, 40), run(8, 3)]) }.check();
 }
