@@ -23,7 +23,8 @@ use inkwell::values::FloatValue;
 
 use super::delta::{Part, Shares};
 use super::inverse;
-use super::products::{COLUMNS, Products, Rows, Runs};
+pub use super::products::Rows;
+use super::products::{COLUMNS, Products, Runs};
 use super::{FEW_TOKENS, MANY_TOKENS, each_part, element, pad, vector};
 use crate::code::{Any, Int, Ptr, Vector};
 use crate::recurrent::{Delta, Rule, Run, node};
@@ -34,7 +35,7 @@ use crate::simt::launch::Setup;
 use crate::simt::machine::Gpu;
 use crate::simt::machine::fragment::{Matrix, VEC16};
 use crate::{KernelSpec, math};
-use by_row::ByRow;
+pub use by_row::ByRow;
 
 /// Tokens of a chunk: the first of these that fits the chip's local memory and registers.
 const CHUNKS: [usize; 2] = [64, 32];
@@ -46,17 +47,17 @@ const OF_TOKEN: usize = 6;
 
 /// How a kernel is cut.
 #[derive(Clone, Copy)]
-struct Shape {
+pub struct Shape {
     /// Tokens of a chunk.
-    chunk: usize,
+    pub chunk: usize,
     /// Rows of the state, and as many as products take.
-    dim: usize,
-    padded: usize,
+    pub dim: usize,
+    pub padded: usize,
     /// Whether rows of the state decay apart.
-    by_row: bool,
-    waves: usize,
+    pub by_row: bool,
+    pub waves: usize,
     /// Work-groups for a head.
-    parts: usize,
+    pub parts: usize,
 }
 
 impl Shape {
@@ -100,7 +101,7 @@ impl Shape {
         (self.padded + 3 * self.chunk) * COLUMNS / simt.wave
     }
 
-    fn local(&self) -> usize {
+    pub fn local(&self) -> usize {
         let alike = self.keys() + self.queries() + self.triangle() + OF_TOKEN * 4 * self.chunk;
         if self.by_row { alike + ByRow::local(self) } else { alike }
     }
@@ -159,7 +160,7 @@ pub fn emit<'c>(setup: &Setup<'c>, spec: &KernelSpec) -> launch::Made<'c> {
 
 /// Numbers that each token of a chunk has in local memory.
 #[derive(Clone, Copy)]
-enum OfToken {
+pub enum OfToken {
     /// The decay up to it, as a logarithm, and as a factor.
     Decay,
     Kept,
@@ -173,25 +174,25 @@ enum OfToken {
 
 /// Some columns of a head's state, and one wave's part of them.
 #[derive(Clone)]
-struct Chunks<'a, 'k, 'c> {
+pub struct Chunks<'a, 'k, 'c> {
     c: &'a Gpu<'c>,
     delta: &'a Delta<'k, 'c>,
     shape: Shape,
-    products: Products<'a, 'c>,
+    pub products: Products<'a, 'c>,
     head: Int<'c>,
     /// The lane's columns, the last one if there are no more, and whether they exist.
     columns: Vec<(Int<'c>, Int<'c>)>,
-    keys: Rows<'c>,
-    queries: Rows<'c>,
+    pub keys: Rows<'c>,
+    pub queries: Rows<'c>,
     /// Keys with tokens side by side, where queries were.
     turned: Rows<'c>,
-    triangle: Rows<'c>,
+    pub triangle: Rows<'c>,
     of_tokens: Ptr<'c>,
-    by_row: Option<ByRow<'c>>,
+    pub by_row: Option<ByRow<'c>>,
 }
 
 impl<'a, 'k, 'c> Chunks<'a, 'k, 'c> {
-    fn new(
+    pub fn new(
         c: &'a Gpu<'c>,
         delta: &'a Delta<'k, 'c>,
         shape: Shape,
@@ -329,9 +330,8 @@ impl<'a, 'k, 'c> Chunks<'a, 'k, 'c> {
         self.store((first, end), &seen);
         c.barrier();
         c.set_lanes(p.depth());
-        let made = p.runs(tokens, |block, span| {
-            c.fmul(made[block][span], self.decayed(OfToken::Rest, OfToken::Key, span))
-        });
+        let made =
+            p.runs(tokens, |block, span| c.fmul(made[block][span], self.decayed(OfToken::Rest, OfToken::Key, span)));
         let kept = |span| match &self.by_row {
             Some(by_row) => by_row.kept(p, &shape, span),
             None => c.splat(self.of_token(OfToken::Kept, c.int(shape.chunk - 1))),
@@ -381,7 +381,7 @@ impl<'a, 'k, 'c> Chunks<'a, 'k, 'c> {
         self.c.at(self.of_tokens, (token + of as usize * self.shape.chunk) * 4)
     }
 
-    fn of_token(&self, of: OfToken, token: Int<'c>) -> FloatValue<'c> {
+    pub fn of_token(&self, of: OfToken, token: Int<'c>) -> FloatValue<'c> {
         self.c.load_number(self.place(of, token), DType::F32)
     }
 
@@ -404,7 +404,7 @@ impl<'a, 'k, 'c> Chunks<'a, 'k, 'c> {
     }
 
     /// Loads keys, queries and gates of a chunk, with zeros where there are no tokens.
-    fn bring(&self, first: Int<'c>, end: Int<'c>) {
+    pub fn bring(&self, first: Int<'c>, end: Int<'c>) {
         let (c, delta, shape, threads) = (self.c, self.delta, self.shape, self.threads());
         let [q, k, _] = delta.starts;
         let most = VEC16 / DType::BF16.size();
@@ -429,7 +429,9 @@ impl<'a, 'k, 'c> Chunks<'a, 'k, 'c> {
             for (to, (row, column, bits)) in [self.keys, self.queries].into_iter().zip(both) {
                 match to.dtype {
                     DType::BF16 => c.store(to.at(c, row, column), bits, c.alignment(DType::BF16)),
-                    dtype => c.store_floats(to.at(c, row, column), c.widen(bits.into_vector_value(), DType::BF16), dtype),
+                    dtype => {
+                        c.store_floats(to.at(c, row, column), c.widen(bits.into_vector_value(), DType::BF16), dtype)
+                    }
                 }
             }
         }
@@ -449,7 +451,7 @@ impl<'a, 'k, 'c> Chunks<'a, 'k, 'c> {
     }
 
     /// The factors that give keys and queries length one.
-    fn lengths(&self) {
+    pub fn lengths(&self) {
         let (c, shape) = (self.c, self.shape);
         let most = VEC16 / DType::BF16.size();
         let length = |rows: Rows<'c>, token: Int<'c>| {

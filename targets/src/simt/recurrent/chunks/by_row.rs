@@ -52,9 +52,10 @@ impl<'c> ByRow<'c> {
     }
 
     /// The decay of some rows over a run of blocks.
-    fn over(&self, c: &Gpu<'c>, blocks: (Int<'c>, usize), row: Int<'c>, rows: usize) -> Vector<'c> {
+    pub fn over(&self, c: &Gpu<'c>, blocks: (Int<'c>, usize), row: Int<'c>, rows: usize) -> Vector<'c> {
         c.set_lanes(rows);
-        let of = |i| c.load_vector(c.cx.f32_type(), rows, self.blocks.at(c, blocks.0 + i, row), VEC16);
+        let align = VEC16.min(4 * rows);
+        let of = |i| c.load_vector(c.cx.f32_type(), rows, self.blocks.at(c, blocks.0 + i, row), align);
         (1..blocks.1).fold(of(0), |all, i| c.fmul(all, of(i)))
     }
 
@@ -93,7 +94,7 @@ impl<'c> Chunks<'_, '_, 'c> {
     }
 
     /// The triangle that `T` is the inverse of, and `P`. Keys and queries have their decays then.
-    pub(super) fn pairs_by_row(&self, by_row: &ByRow<'c>) {
+    pub fn pairs_by_row(&self, by_row: &ByRow<'c>) {
         self.near(by_row);
         self.c.barrier();
         self.spread(by_row);
