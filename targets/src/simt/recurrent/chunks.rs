@@ -347,6 +347,8 @@ impl<'a, 'k, 'c> Chunks<'a, 'k, 'c> {
         let keys = match &self.by_row {
             Some(by_row) => {
                 self.pairs_by_row(by_row);
+                self.raise_halves(by_row, p.thread, self.threads());
+                c.barrier();
                 by_row.keys
             }
             None => {

@@ -93,20 +93,28 @@ impl<'c> Chunks<'_, '_, 'c> {
         });
     }
 
-    /// The triangle that `T` is the inverse of, and `P`. Keys and queries have their decays then.
+    /// The triangle that `T` is the inverse of, and `P`. Keys and queries have the decays in their
+    /// halves of the chunk then.
     pub fn pairs_by_row(&self, by_row: &ByRow<'c>) {
         self.near(by_row);
         self.c.barrier();
         self.spread(by_row);
+        self.c.barrier();
+        self.far(by_row, BLOCK);
         let mut half = BLOCK;
-        while half < self.shape.chunk {
+        while 2 * half < self.shape.chunk {
             self.c.barrier();
-            self.far(by_row, half);
+            self.raise(by_row, half, (self.products.thread, self.threads()));
             self.c.barrier();
-            self.raise(by_row, half);
             half *= 2;
+            self.far(by_row, half);
         }
         self.c.barrier();
+    }
+
+    /// Gives keys and queries the decays of the chunk, by `threads` threads.
+    pub fn raise_halves(&self, by_row: &ByRow<'c>, first: Int<'c>, threads: usize) {
+        self.raise(by_row, self.shape.chunk / 2, (first, threads));
     }
 
     /// Pairs of tokens of the same block. Some lanes have a column of a block from its diagonal
@@ -222,10 +230,10 @@ impl<'c> Chunks<'_, '_, 'c> {
 
     /// Makes one block of two neighbours of `half` tokens: the later one's keys and queries have
     /// the decay over the earlier one as well, and the earlier one's keys that over the later one.
-    fn raise(&self, by_row: &ByRow<'c>, half: usize) {
+    fn raise(&self, by_row: &ByRow<'c>, half: usize, (first, threads): (Int<'c>, usize)) {
         let (c, shape) = (self.c, self.shape);
         let in_row = shape.padded / LANES;
-        c.repeat(self.products.thread, shape.chunk * in_row, self.threads(), |i| {
+        c.repeat(first, shape.chunk * in_row, threads, |i| {
             let (token, row) = (i / in_row, i % in_row * LANES);
             let number = token / half;
             let is_later = c.equal(number % 2, 1);

@@ -7,9 +7,10 @@
 use atomc_ir::arch::GpuArch;
 use atomc_ir::{DType, DeltaSizes};
 
+use super::super::products::{Meeting, Products};
 use super::super::{chunks, inverse};
 use super::columns::{Columns, Right, Words, words};
-use super::{CHUNK, Chunk, PARTS, Shape, TEAM, THREADS};
+use super::{CHUNK, Chunk, MAKERS, PARTS, Shape, TEAM, THREADS};
 use crate::code::{Any, Int, Ptr};
 use crate::recurrent::{Delta, Run};
 use crate::simt::machine::Gpu;
@@ -96,7 +97,10 @@ impl<'a, 'k, 'c> ByRow<'a, 'k, 'c> {
         self.makes.lengths();
         c.barrier();
         self.makes.pairs_by_row(self.by_row());
-        inverse::invert(&self.makes.products, self.makes.triangle, CHUNK);
+        let first = c.equal(self.team, 0);
+        let products = Products::meeting(c, Meeting::Some { barrier: MAKERS, threads: TEAM });
+        c.when(first, || inverse::invert(&products, self.makes.triangle, CHUNK));
+        c.when(!first, || self.makes.raise_halves(self.by_row(), c.thread() - TEAM, TEAM));
     }
 
     fn by_row(&self) -> &chunks::ByRow<'c> {
