@@ -180,6 +180,15 @@ pub fn start(rows: &Rows, v: Value) -> usize {
     }
 }
 
+/// The bits of the elements at which parts of rows begin that a value is made of.
+fn starts_of_all(rows: &Rows, v: Value) -> usize {
+    let own = match *rows.graph.op(v.node) {
+        Op::Slice { start, .. } => start,
+        _ => 0,
+    };
+    rows.graph.operands(v.node).iter().fold(own, |bits, &operand| bits | starts_of_all(rows, operand))
+}
+
 /// Makes elements of a value, where another's may be given.
 type Eval<'k, 'c> = dyn Fn(Value, At<'c>, Option<(Value, Vector<'c>)>) -> Result<Vector<'c>, Diagnostic> + 'k;
 
@@ -274,6 +283,9 @@ pub struct Delta<'k, 'c> {
     pub rule: Rule,
     /// The elements of rows at which queries, keys and values begin.
     pub starts: [usize; 3],
+    /// A multiple of no higher power of two than those at which all begin that the decay is made
+    /// of.
+    pub decay_start: usize,
     /// The gates.
     g: Value,
     beta: Value,
@@ -295,7 +307,8 @@ impl<'k, 'c> Delta<'k, 'c> {
         let [q, k, v] = [operand(1)?, operand(2)?, operand(3)?];
         let starts = [1, 2, 3].map(|slot| start(&kernel.rows, operands[slot]));
         let (g, beta, elements) = (operands[4], operands[5], Elements::of(&kernel.rows));
-        Ok(Delta { q, k, v, out, sizes, rule, starts, g, beta, elements })
+        let decay_start = starts_of_all(&kernel.rows, g);
+        Ok(Delta { q, k, v, out, sizes, rule, starts, decay_start, g, beta, elements })
     }
 
     /// What is added to the squares of keys and queries, if these get a length of one.
@@ -310,6 +323,12 @@ impl<'k, 'c> Delta<'k, 'c> {
     /// the rate of the new value.
     pub fn gates(&self, c: &Code<'c>, token: Int<'c>, head: Int<'c>) -> [FloatValue<'c>; 2] {
         [self.g, self.beta].map(|v| self.of_head(c, v, token, head))
+    }
+
+    /// The logarithms of the decays of rows of the state of a token's head, as many as there are
+    /// lanes, if rows decay apart.
+    pub fn decays(&self, c: &Code<'c>, token: Int<'c>, head: Int<'c>, row: Int<'c>) -> Vector<'c> {
+        self.elements.at(c, self.g, token, head * self.sizes.key_dim + row, None)
     }
 
     /// The rate of the new value of a token's head.

@@ -36,7 +36,10 @@ const CACHE: usize = 6 * CONTEXT;
 fn engines(case: &Case, target: &str) -> Vec<Engine> {
     // A bucket smaller than the longest sequence, and fewer rows than its tokens, so that steps
     // take several plans too.
-    let buckets = BucketOptions { decode: vec![1, 4], each: 1, tokens: 32, rows: 16 };
+    engines_of(case, target, BucketOptions { decode: vec![1, 4], each: 1, tokens: 32, rows: 16 })
+}
+
+fn engines_of(case: &Case, target: &str, buckets: BucketOptions) -> Vec<Engine> {
     let options = Options { buckets, targets: vec![target.into()], ..Options::default() };
     let compiled =
         driver::compile(&case.config, &options, &mut |_, _, _| ()).unwrap_or_else(|e| panic!("{}: {e}", case.name));
@@ -249,6 +252,30 @@ fn states_on_gfx942() {
 fn states_on_gfx1201() {
     let dense = cases_with_states().into_iter().filter(|case| !case.has_experts());
     error_is_at_most("gfx1201", dense.collect(), Case::SHARE);
+}
+
+/// Prompts of a model whose states have rows that decay apart, in chunks, which plans of 128 tokens
+/// have for keys of bf16.
+fn prompts_in_chunks(target: &str) {
+    let case = cases_with_states().into_iter().find(|case| case.name == "family-kimilinear");
+    let case = case.expect("the case is there");
+    for mut engine in engines_of(&case, target, BucketOptions { decode: vec![1], each: 1, tokens: 128, rows: 128 }) {
+        for i in 0..SEQUENCES {
+            let logits = alone(&mut engine, &case.tokens(i), Mode::Prefill, SINGLE);
+            let fault = check((&case, Case::SHARE), &engine, Mode::Prefill, i, &logits, "in chunks");
+            assert_eq!(fault, None);
+        }
+    }
+}
+
+#[test]
+fn prompts_in_chunks_on_gfx942() {
+    prompts_in_chunks("gfx942");
+}
+
+#[test]
+fn prompts_in_chunks_on_gfx1201() {
+    prompts_in_chunks("gfx1201");
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Kernels of layers with a recurrent state: the short convolution and the gated delta rule, over
 //! sequences that begin, continue and end anywhere.
-use atomc_ir::trial::Run;
+use atomc_ir::trial::{Fill, Run, Step, Trial};
 use atomc_ir::{Family, parse};
 use atomc_targets::{KernelSpec, ask, compile, rows};
 use atomc_tests::kernels::{Case, case, run};
@@ -122,18 +122,20 @@ fn chunks() {
 /// Steps of many tokens have chunks where the chip multiplies as they want it; others say why not.
 #[test]
 fn who_has_chunks() {
-    let said = |arch: &atomc_ir::Arch, tokens, schedule| {
-        let text = delta([2, 4], [128, 128]);
-        let graph = parse(&text).unwrap();
+    let answer = |text: &str, arch: &atomc_ir::Arch, tokens, schedule| {
+        let graph = parse(text).unwrap();
         let spec = KernelSpec::new(Family::Recur, &graph, tokens);
         let asked = ask(&spec, arch).unwrap();
         let chunks = asked.iter().find(|a| a.schedule.name == schedule).unwrap();
         chunks.answer.as_ref().err().map(|why| why.to_string())
     };
+    let said = |arch, tokens, schedule| answer(&delta([2, 4], [128, 128]), arch, tokens, schedule);
+    let by_row = |arch, schedule| answer(&apart(4, 128, 128), arch, 512, schedule);
     let row = |name| rows().iter().find(|arch| arch.name == name).unwrap();
     for name in ["gfx90a", "gfx942", "gfx950", "gfx1201", "gfx1250"] {
         assert_eq!(said(row(name), 512, "delta_chunks"), None, "{name}");
         assert_eq!(said(row(name), 8, "delta_chunks"), Some("steps of 8 tokens".into()), "{name}");
+        assert_eq!(by_row(row(name), "delta_chunks"), None, "{name}");
     }
     assert_eq!(said(row("gfx1100"), 512, "delta_chunks"), Some("operands that lanes have twice".into()));
     assert_eq!(said(row("sm_80"), 512, "delta_chunks"), Some("no chip of this kind ever ran it".into()));
@@ -165,7 +167,7 @@ fn delta_rules() {
 /// Chips that are not emulated, too.
 #[test]
 fn every_target_has_kernels() {
-    for text in [conv(1536, 4), delta([2, 4], [128, 128])] {
+    for text in [conv(1536, 4), delta([2, 4], [128, 128]), apart(4, 128, 128)] {
         let graph = parse(&text).unwrap();
         for (arch, tokens) in rows().iter().flat_map(|arch| [1, 512].map(|tokens| (arch, tokens))) {
             let spec = KernelSpec::new(Family::Recur, &graph, tokens);
@@ -197,13 +199,14 @@ fn states_behind_tokens() {
     check(&released, &[run(9, 4), run(0, 130), run(17, 1), run(8, 3)]).check();
 }
 
-/// A decay for each row of a state, which are as many numbers of a token as its keys have.
+/// A delta rule with a decay for each row of a state: as many numbers of a token as its keys have.
+fn apart(heads: usize, dk: usize, dv: usize) -> String {
+    let text = delta([heads, heads], [dk, dv]);
+    text.replace(&format!("%g: f32[T, {heads}]"), &format!("%g: f32[T, {}]", heads * dk))
+}
+
 #[test]
 fn rows_that_decay_apart() {
-    let apart = |heads: usize, dk: usize, dv: usize| {
-        let text = delta([heads, heads], [dk, dv]);
-        text.replace(&format!("%g: f32[T, {heads}]"), &format!("%g: f32[T, {}]", heads * dk))
-    };
     check(&apart(3, 24, 20), &[run(0, 7), run(2, 2), run(0, 1), run(63, 3)]).check_in_all_types();
     check(&apart(2, 20, 24), &DECODE).check();
     check(&apart(2, 18, 7), &[run(0, 65), run(9, 64)]).check();
@@ -212,4 +215,51 @@ fn rows_that_decay_apart() {
     let verified = released.replace('>', ", each 4>");
     check(&verified, &[run(9, 4), run(0, 3), run(2, 5)]).check();
     Case { slotless: &[1], ..check(&verified, &[run(9, 4), run(3, 3)]) }.check();
+}
+
+/// As [`apart`], with decays that are made of numbers that begin at an odd element of a row, as
+/// models have them: a part of the tokens keeps all, others keep nothing.
+fn apart_within(heads: usize, dk: usize, dv: usize) -> String {
+    let width = heads * dk;
+    let gates = format!("%a: bf16[T, {}], %bias: f32[{width}], %log: f32[{width}]", width + 1);
+    let made = format!(
+        "%10 = slice %a {{axis = 1, start = 1, len = {width}}} : bf16[T, {width}]
+  %11 = cast %10 {{to = f32}} : f32[T, {width}]
+  %g = decay %11, %bias, %log : f32[T, {width}]
+  %0, %1 ="
+    );
+    apart(heads, dk, dv).replace(&format!("%g: f32[T, {width}]"), &gates).replace("%0, %1 =", &made)
+}
+
+/// In chunks: new sequences and others that continue, of lengths around a chunk and around the
+/// blocks that it is made of.
+#[test]
+fn rows_that_decay_apart_in_chunks() {
+    check(&apart(1, 24, 20), &[run(0, 15), run(5, 16), run(0, 17), run(9, 31), run(0, 33), run(1, 1)]).check();
+    check(&apart(2, 18, 7), &LENGTHS).check();
+    check(&apart_within(2, 24, 20), &[run(2, 65), run(0, 17), run(5, 16)]).check();
+    check(&apart_within(1, 128, 128), &[run(0, 40), run(5, 34)]).check();
+    let released = apart(2, 128, 128);
+    check(&released, &[run(3, 1), run(0, 65), run(7, 63), run(64, 130)]).check();
+    let kept = released.replace('>', ", each 4>");
+    Case { slotless: &[2], ..check(&kept, &[run(9, 4), run(0, 130), run(17, 40), run(8, 3)]) }.check();
+}
+
+/// Rows that decay alike are those of a head with one decay.
+#[test]
+fn rows_that_decay_alike() {
+    let gates = "%a: f32[T, 2], %bias: f32[2], %log: f32[2]";
+    let made = |text: String, width: usize, rest: &str| {
+        let with = format!("%one = decay %a, %bias, %log : f32[T, 2]{rest}\n  %0, %1 =");
+        parse(&text.replace(&format!("%g: f32[T, {width}]"), gates).replace("%0, %1 =", &with)).unwrap()
+    };
+    let one = made(delta([2, 2], [24, 20]).replace("%g, %beta, %batch {", "%one, %beta, %batch {"), 2, "");
+    let alike = made(apart(2, 24, 20), 48, "\n  %g = repeat %one {axis = 1, times = 24} : f32[T, 48]");
+    let memory = rows()[0].memory;
+    let made = [&one, &alike].map(|graph| {
+        let step = Step::of(vec![run(3, 9), run(0, 40)]);
+        let trial = Trial::new(graph, memory, step, (Fill::Random, 7), &|_| None).unwrap();
+        trial.want().unwrap()
+    });
+    assert_eq!(made[0], made[1]);
 }

@@ -9,18 +9,22 @@
 //! - the results are `e^G Q S + P D`, with `P_ts = (q_t k_s) e^(G_t - G_s)` for `s <= t`;
 //! - the state is then `e^(G_n) S + K^T (e^(G_n - G) D)`.
 //!
-//! In a scan keys and queries are as they are, and `D` is `beta V`.
+//! In a scan keys and queries are as they are, and `D` is `beta V`. Where rows of a state decay
+//! apart, factors are those of each row ([`by_row`]).
 //!
 //! Keys and queries are multiplied as they are stored, which is exact, and their lengths are put
 //! to sums. All else is multiplied in f32, so the error is that of the recurrence. Sequences of few
 //! tokens in the step go token by token, as in `delta_rule`.
+mod by_row;
+
 use atomc_ir::arch::{GpuArch, Simt};
 use atomc_ir::{DType, DeltaSizes, Op};
 use inkwell::values::FloatValue;
 
 use super::delta::{Part, Shares};
 use super::inverse;
-use super::products::{COLUMNS, Products, Rows, Runs};
+pub use super::products::Rows;
+use super::products::{COLUMNS, Products, Runs};
 use super::{FEW_TOKENS, MANY_TOKENS, each_part, element, pad, vector};
 use crate::code::{Any, Int, Ptr, Vector};
 use crate::recurrent::{Delta, Rule, Run, node};
@@ -31,6 +35,7 @@ use crate::simt::launch::Setup;
 use crate::simt::machine::Gpu;
 use crate::simt::machine::fragment::{Matrix, VEC16};
 use crate::{KernelSpec, math};
+pub use by_row::ByRow;
 
 /// Tokens of a chunk: the first of these that fits the chip's local memory and registers.
 const CHUNKS: [usize; 2] = [64, 32];
@@ -42,15 +47,17 @@ const OF_TOKEN: usize = 6;
 
 /// How a kernel is cut.
 #[derive(Clone, Copy)]
-struct Shape {
+pub struct Shape {
     /// Tokens of a chunk.
-    chunk: usize,
+    pub chunk: usize,
     /// Rows of the state, and as many as products take.
-    dim: usize,
-    padded: usize,
-    waves: usize,
+    pub dim: usize,
+    pub padded: usize,
+    /// Whether rows of the state decay apart.
+    pub by_row: bool,
+    pub waves: usize,
     /// Work-groups for a head.
-    parts: usize,
+    pub parts: usize,
 }
 
 impl Shape {
@@ -58,7 +65,8 @@ impl Shape {
         let tiles = sizes.value_dim.div_ceil(COLUMNS);
         let waves = tiles.clamp(LEAST_WAVES, WAVES);
         let padded = sizes.key_dim.next_multiple_of(simt.matrix.span(simt.wave));
-        let of = |chunk| Shape { chunk, dim: sizes.key_dim, padded, waves, parts: tiles.div_ceil(waves) };
+        let (dim, by_row, parts) = (sizes.key_dim, sizes.decays > 1, tiles.div_ceil(waves));
+        let of = |chunk| Shape { chunk, dim, padded, by_row, waves, parts };
         let fits =
             |shape: &Shape| shape.local() <= simt.unit.lds_group && shape.registers(simt) <= simt.unit.vgprs_wave / 2;
         CHUNKS.map(of).into_iter().find(fits)
@@ -69,13 +77,19 @@ impl Shape {
         numbers * dtype.size() + VEC16
     }
 
+    /// The type of keys and queries in local memory: the stored one, or that of their products with
+    /// decays.
+    fn dtype(&self) -> DType {
+        if self.by_row { DType::F32 } else { DType::BF16 }
+    }
+
     fn keys(&self) -> usize {
-        self.chunk * Shape::pitch(self.padded, DType::BF16)
+        self.chunk * Shape::pitch(self.padded, self.dtype())
     }
 
     /// Bytes of queries, and later of keys with tokens side by side.
     fn queries(&self) -> usize {
-        self.keys().max(self.padded * Shape::pitch(self.chunk, DType::BF16))
+        self.keys().max(self.padded * Shape::pitch(self.chunk, self.dtype()))
     }
 
     fn triangle(&self) -> usize {
@@ -87,8 +101,9 @@ impl Shape {
         (self.padded + 3 * self.chunk) * COLUMNS / simt.wave
     }
 
-    fn local(&self) -> usize {
-        self.keys() + self.queries() + self.triangle() + OF_TOKEN * 4 * self.chunk
+    pub fn local(&self) -> usize {
+        let alike = self.keys() + self.queries() + self.triangle() + OF_TOKEN * 4 * self.chunk;
+        if self.by_row { alike + ByRow::local(self) } else { alike }
     }
 }
 
@@ -108,7 +123,6 @@ pub fn suits(spec: &KernelSpec, arch: GpuArch) -> Result<(), WhyNot> {
     WhyNot::unless(dtype == Some(DType::BF16), || "keys of another type than bf16".into())?;
     WhyNot::unless(Matrix::native(simt, DType::BF16), || "no products of bf16".into())?;
     WhyNot::unless(!simt.matrix.replicated, || "operands that lanes have twice".into())?;
-    WhyNot::unless(sizes.decays == 1, || "rows of states that decay apart".into())?;
     WhyNot::unless(Shape::new(sizes, simt).is_some(), || format!("heads of {} numbers", sizes.key_dim))
 }
 
@@ -146,7 +160,7 @@ pub fn emit<'c>(setup: &Setup<'c>, spec: &KernelSpec) -> launch::Made<'c> {
 
 /// Numbers that each token of a chunk has in local memory.
 #[derive(Clone, Copy)]
-enum OfToken {
+pub enum OfToken {
     /// The decay up to it, as a logarithm, and as a factor.
     Decay,
     Kept,
@@ -160,24 +174,25 @@ enum OfToken {
 
 /// Some columns of a head's state, and one wave's part of them.
 #[derive(Clone)]
-struct Chunks<'a, 'k, 'c> {
+pub struct Chunks<'a, 'k, 'c> {
     c: &'a Gpu<'c>,
     delta: &'a Delta<'k, 'c>,
     shape: Shape,
-    products: Products<'a, 'c>,
+    pub products: Products<'a, 'c>,
     head: Int<'c>,
     /// The lane's columns, the last one if there are no more, and whether they exist.
     columns: Vec<(Int<'c>, Int<'c>)>,
-    keys: Rows<'c>,
-    queries: Rows<'c>,
+    pub keys: Rows<'c>,
+    pub queries: Rows<'c>,
     /// Keys with tokens side by side, where queries were.
     turned: Rows<'c>,
-    triangle: Rows<'c>,
+    pub triangle: Rows<'c>,
     of_tokens: Ptr<'c>,
+    pub by_row: Option<ByRow<'c>>,
 }
 
 impl<'a, 'k, 'c> Chunks<'a, 'k, 'c> {
-    fn new(
+    pub fn new(
         c: &'a Gpu<'c>,
         delta: &'a Delta<'k, 'c>,
         shape: Shape,
@@ -192,10 +207,13 @@ impl<'a, 'k, 'c> Chunks<'a, 'k, 'c> {
             (c.smaller(column, width - 1), c.less(column, width))
         };
         let columns = (0..products.blocks()).map(column).collect();
-        let short = |ptr, numbers| Rows { ptr, pitch: Shape::pitch(numbers, DType::BF16), dtype: DType::BF16 };
+        let dtype = shape.dtype();
+        let rows = |ptr, numbers| Rows { ptr, pitch: Shape::pitch(numbers, dtype), dtype };
         let second = c.at(local, shape.keys());
         let third = c.at(second, shape.queries());
         let triangle = Rows { ptr: third, pitch: Shape::pitch(shape.chunk, DType::F32), dtype: DType::F32 };
+        let of_tokens = c.at(third, shape.triangle());
+        let by_row = shape.by_row.then(|| ByRow::new(c, &shape, c.at(of_tokens, OF_TOKEN * 4 * shape.chunk)));
         Chunks {
             c,
             delta,
@@ -203,11 +221,12 @@ impl<'a, 'k, 'c> Chunks<'a, 'k, 'c> {
             products,
             head,
             columns,
-            keys: short(local, shape.padded),
-            queries: short(second, shape.padded),
-            turned: short(second, shape.chunk),
+            keys: rows(local, shape.padded),
+            queries: rows(second, shape.padded),
+            turned: rows(second, shape.chunk),
             triangle,
-            of_tokens: c.at(third, shape.triangle()),
+            of_tokens,
+            by_row,
         }
     }
 
@@ -270,7 +289,10 @@ impl<'a, 'k, 'c> Chunks<'a, 'k, 'c> {
         c.barrier();
         self.bring(first, end);
         c.barrier();
-        self.lengths_and_decays();
+        self.lengths();
+        if self.by_row.is_none() {
+            self.decays();
+        }
         c.barrier();
         let tokens = shape.chunk / p.span();
         let whole = |_, _| true;
@@ -287,15 +309,17 @@ impl<'a, 'k, 'c> Chunks<'a, 'k, 'c> {
                 (p.runs(tokens, values), by_queries)
             }
         };
-        self.pairs(self.queries, OfToken::Query);
-        c.barrier();
+        if self.by_row.is_none() {
+            self.pairs(self.queries, OfToken::Query);
+            c.barrier();
+        }
         self.turn();
         c.set_lanes(p.depth());
         let old = p.runs(tokens, |block, span| {
-            let [kept, query] = [OfToken::Kept, OfToken::Query].map(|of| self.of_run(of, span));
-            c.fmul(by_queries[block][span], c.fmul(kept, query))
+            c.fmul(by_queries[block][span], self.decayed(OfToken::Kept, OfToken::Query, span))
         });
-        let mut seen = p.multiply((self.triangle, column, own_row), &made, old, lower);
+        let scores = self.by_row.as_ref().map_or(self.triangle, |by_row| by_row.scores);
+        let mut seen = p.multiply((scores, column, own_row), &made, old, lower);
         if let Rule::Sum { skip } = self.delta.rule {
             let skip = self.delta.weight_of(c, skip, self.head);
             c.set_lanes(p.depth());
@@ -306,28 +330,40 @@ impl<'a, 'k, 'c> Chunks<'a, 'k, 'c> {
         self.store((first, end), &seen);
         c.barrier();
         c.set_lanes(p.depth());
-        let made = p.runs(tokens, |block, span| {
-            let [rest, key] = [OfToken::Rest, OfToken::Key].map(|of| self.of_run(of, span));
-            c.fmul(made[block][span], c.fmul(rest, key))
-        });
-        let kept = c.splat(self.of_token(OfToken::Kept, c.int(shape.chunk - 1)));
-        let spans = shape.padded / p.span();
-        let state = p.runs(spans, |block, span| c.fmul(state[block][span], kept));
+        let made =
+            p.runs(tokens, |block, span| c.fmul(made[block][span], self.decayed(OfToken::Rest, OfToken::Key, span)));
+        let kept = |span| match &self.by_row {
+            Some(by_row) => by_row.kept(p, &shape, span),
+            None => c.splat(self.of_token(OfToken::Kept, c.int(shape.chunk - 1))),
+        };
+        let kept: Vec<Vector> = (0..shape.padded / p.span()).map(kept).collect();
+        let state = p.runs(kept.len(), |block, span| c.fmul(state[block][span], kept[span]));
         p.multiply((self.turned, column, own_row), &made, state, whole)
     }
 
     /// What each token puts into the state by the delta rule, and the products of queries with it.
     fn differences(&self, first: Int<'c>, end: Int<'c>, state: &Runs<'c>) -> (Runs<'c>, Runs<'c>) {
         let (c, p, chunk) = (self.c, &self.products, self.shape.chunk);
-        self.pairs(self.keys, OfToken::Key);
+        let keys = match &self.by_row {
+            Some(by_row) => {
+                self.pairs_by_row(by_row);
+                self.raise_halves(by_row, p.thread, self.threads());
+                c.barrier();
+                by_row.keys
+            }
+            None => {
+                self.pairs(self.keys, OfToken::Key);
+                self.keys
+            }
+        };
         let tokens = chunk / p.span();
-        let [by_keys, by_queries] = p.multiply_both([self.keys, self.queries], state, tokens);
+        let [by_keys, by_queries] = p.multiply_both([keys, self.queries], state, tokens);
         c.barrier();
         inverse::invert(p, self.triangle, chunk);
         c.set_lanes(p.depth());
         let wanted = p.runs(tokens, |block, span| {
-            let [kept, key, beta] = [OfToken::Kept, OfToken::Key, OfToken::Beta].map(|of| self.of_run(of, span));
-            let seen = c.fmul(by_keys[block][span], c.fmul(kept, key));
+            let seen = c.fmul(by_keys[block][span], self.decayed(OfToken::Kept, OfToken::Key, span));
+            let beta = self.of_run(OfToken::Beta, span);
             c.fmul(beta, c.fsub(self.values(first, end, block, span), seen))
         });
         c.barrier();
@@ -347,7 +383,7 @@ impl<'a, 'k, 'c> Chunks<'a, 'k, 'c> {
         self.c.at(self.of_tokens, (token + of as usize * self.shape.chunk) * 4)
     }
 
-    fn of_token(&self, of: OfToken, token: Int<'c>) -> FloatValue<'c> {
+    pub fn of_token(&self, of: OfToken, token: Int<'c>) -> FloatValue<'c> {
         self.c.load_number(self.place(of, token), DType::F32)
     }
 
@@ -361,8 +397,16 @@ impl<'a, 'k, 'c> Chunks<'a, 'k, 'c> {
         )
     }
 
+    /// The factors of a run of tokens, times the decay `by` unless operands have it.
+    fn decayed(&self, by: OfToken, of: OfToken, span: usize) -> Vector<'c> {
+        match self.by_row {
+            Some(_) => self.of_run(of, span),
+            None => self.c.fmul(self.of_run(by, span), self.of_run(of, span)),
+        }
+    }
+
     /// Loads keys, queries and gates of a chunk, with zeros where there are no tokens.
-    fn bring(&self, first: Int<'c>, end: Int<'c>) {
+    pub fn bring(&self, first: Int<'c>, end: Int<'c>) {
         let (c, delta, shape, threads) = (self.c, self.delta, self.shape, self.threads());
         let [q, k, _] = delta.starts;
         let most = VEC16 / DType::BF16.size();
@@ -385,27 +429,37 @@ impl<'a, 'k, 'c> Chunks<'a, 'k, 'c> {
         let all: Vec<_> = turns.map(|i| [bring(&delta.k, i), bring(&delta.q, i)]).collect();
         for both in all {
             for (to, (row, column, bits)) in [self.keys, self.queries].into_iter().zip(both) {
-                c.store(to.at(c, row, column), bits, c.alignment(DType::BF16));
+                match to.dtype {
+                    DType::BF16 => c.store(to.at(c, row, column), bits, c.alignment(DType::BF16)),
+                    dtype => {
+                        c.store_floats(to.at(c, row, column), c.widen(bits.into_vector_value(), DType::BF16), dtype)
+                    }
+                }
             }
+        }
+        if let Some(by_row) = &self.by_row {
+            self.bring_decays(by_row, (first, end));
         }
         c.when(c.less(self.products.thread, shape.chunk), || {
             let token = first + self.products.thread;
-            let gates = delta.gates(c, c.smaller(token, end - 1), self.head);
-            for (of, gate) in [OfToken::Kept, OfToken::Beta].into_iter().zip(gates) {
+            let last = c.smaller(token, end - 1);
+            let beta = (OfToken::Beta, delta.rate(c, last, self.head));
+            let kept = (!shape.by_row).then(|| (OfToken::Kept, delta.decay(c, last, self.head, c.int(0))));
+            for (of, gate) in kept.into_iter().chain([beta]) {
                 let gate = c.pick(c.less(token, end), gate, c.number(0.0));
                 c.store(self.place(of, self.products.thread), gate, 4);
             }
         });
     }
 
-    /// The factors that give keys and queries length one, and the decay from token to token.
-    fn lengths_and_decays(&self) {
+    /// The factors that give keys and queries length one.
+    pub fn lengths(&self) {
         let (c, shape) = (self.c, self.shape);
         let most = VEC16 / DType::BF16.size();
         let length = |rows: Rows<'c>, token: Int<'c>| {
             c.set_lanes(most);
             let sum = (0..shape.padded).step_by(most).fold(c.zero(), |sum, column| {
-                let numbers = c.load_floats(rows.at(c, token, c.int(column)), DType::BF16);
+                let numbers = c.load_floats(rows.at(c, token, c.int(column)), rows.dtype);
                 c.fma(numbers, numbers, sum)
             });
             c.inverse_root(c.sum(sum), 1, self.delta.eps())
@@ -425,6 +479,15 @@ impl<'a, 'k, 'c> Chunks<'a, 'k, 'c> {
                 }
             };
             c.store(self.place(OfToken::Query, token), query, 4);
+        });
+    }
+
+    /// The decay from token to token.
+    fn decays(&self) {
+        let (c, shape) = (self.c, self.shape);
+        c.when(c.less(self.products.thread, shape.chunk), || {
+            c.set_lanes(1);
+            let token = self.products.thread;
             let sums = c.for_each((0, shape.chunk, 1), &[c.zero().into(), c.zero().into()], |other, sums| {
                 let [own, all] = [0, 1].map(|i| sums[i].into_vector_value());
                 let gate = c.floats(&[self.of_token(OfToken::Kept, other).into()]);
@@ -455,7 +518,7 @@ impl<'a, 'k, 'c> Chunks<'a, 'k, 'c> {
                 .map(|_| vec![c.cx.f32_type().vec_type(results as u32).const_zero(); p.blocks()])
                 .collect();
             for span in 0..shape.padded / p.span() {
-                let right = [p.stored_columns(rows, first, span)];
+                let right = p.stored_columns(rows, first, span);
                 for (tile, sums) in sums.iter_mut().enumerate() {
                     let left = p.left(self.keys, p.first(span), |row| row + 16 * tile);
                     p.add(&left, &right, sums);
@@ -521,12 +584,13 @@ impl<'a, 'k, 'c> Chunks<'a, 'k, 'c> {
     /// Writes keys with tokens side by side where queries were.
     fn turn(&self) {
         let (c, shape, threads) = (self.c, self.shape, self.threads());
-        let (i16, side) = (c.cx.i16_type(), VEC16 / DType::BF16.size());
+        let bytes = shape.dtype().size();
+        let (number, side) = (c.bytes_type(bytes), VEC16 / bytes);
         let count = shape.padded * shape.chunk / side;
         c.repeat(self.products.thread, count, threads, |i| {
             let [row, token] = [i % shape.padded, i / shape.padded * side];
-            let all = (0..side).fold(c.ints(i16, side).get_undef(), |all, i| {
-                let number = c.load(i16, self.keys.at(c, token + i, row), 2);
+            let all = (0..side).fold(c.ints(number, side).get_undef(), |all, i| {
+                let number = c.load(number, self.keys.at(c, token + i, row), bytes as u32);
                 let at = c.cx.i32_type().const_int(i as u64, false);
                 c.b.build_insert_element(all, number, at, "").expect("an element into a vector")
             });

@@ -136,18 +136,19 @@ impl<'a, 'c> Products<'a, 'c> {
         if matrix.dtype == DType::F32 { self.wide.thirds(&all).to_vec() } else { vec![all] }
     }
 
-    /// Rows of a matrix in local memory as columns: those of a block from `first` on.
-    pub fn stored_columns(&self, matrix: Rows<'c>, first: Int<'c>, span: usize) -> Vec<Fragment<'c>> {
-        let column = self.first(span);
-        let block = |block| self.short.load_row(matrix.at(self.c, first + self.column(block), column));
-        (0..self.blocks()).map(block).collect()
+    /// Rows of a matrix in local memory as columns, part by part: those of a block from `first` on.
+    pub fn stored_columns(&self, matrix: Rows<'c>, first: Int<'c>, span: usize) -> Vec<Vec<Fragment<'c>>> {
+        let at = |block| matrix.at(self.c, first + self.column(block), self.first(span));
+        let blocks = 0..self.blocks();
+        match matrix.dtype {
+            DType::F32 => by_part(blocks.map(|block| self.wide.thirds(&self.wide.load_row(at(block))))),
+            _ => vec![blocks.map(|block| self.short.load_row(at(block))).collect()],
+        }
     }
 
     /// A span of runs as parts of bf16, part by part.
     fn parts(&self, runs: &Runs<'c>, span: usize) -> Vec<Vec<Fragment<'c>>> {
-        let thirds = runs.iter().map(|of_block| self.wide.thirds(&self.wide.fragment_of(&[of_block[span]])));
-        let thirds: Vec<[Fragment<'c>; 3]> = thirds.collect();
-        (0..3).map(|part| thirds.iter().map(|thirds| thirds[part].clone()).collect()).collect()
+        by_part(runs.iter().map(|of_block| self.wide.thirds(&self.wide.fragment_of(&[of_block[span]]))))
     }
 
     /// Adds products of parts, the small ones first. Products below 2^-24 of the largest are left
@@ -224,4 +225,10 @@ impl<'a, 'c> Products<'a, 'c> {
         };
         self.runs(sums.len() / tiles, run)
     }
+}
+
+/// Parts of blocks, part by part.
+fn by_part<'c>(blocks: impl Iterator<Item = [Fragment<'c>; 3]>) -> Vec<Vec<Fragment<'c>>> {
+    let blocks: Vec<[Fragment<'c>; 3]> = blocks.collect();
+    (0..3).map(|part| blocks.iter().map(|thirds| thirds[part].clone()).collect()).collect()
 }

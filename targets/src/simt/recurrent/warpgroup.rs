@@ -7,8 +7,12 @@
 //! products go through local memory. There are two stages, so the next chunk is made meanwhile.
 //!
 //! Numbers of f32 are sums of three of bf16, so products are as good as those of f32.
+mod by_row;
 mod carry;
+mod columns;
 mod make;
+
+use std::ops::Deref;
 
 use atomc_ir::arch::GpuArch;
 use atomc_ir::{DType, DeltaSizes};
@@ -18,7 +22,8 @@ use super::chunks::found;
 use super::delta::{Few, Shares};
 use super::products::Rows;
 use super::{FEW_TOKENS, MANY_TOKENS, each_sequence, pad};
-use crate::code::{Int, Ptr};
+use crate::KernelSpec;
+use crate::code::{Any, Int, Ptr};
 use crate::recurrent::{Delta, Run, node};
 use crate::schedule::WhyNot;
 use crate::simt::launch;
@@ -26,7 +31,8 @@ use crate::simt::launch::Setup;
 use crate::simt::machine::Gpu;
 use crate::simt::machine::fragment::VEC16;
 use crate::simt::machine::warpgroup::TileForm;
-use crate::{KernelSpec, math};
+use by_row::{ByRow, Memory};
+use columns::Columns;
 
 /// Tokens of a chunk: rows of a product.
 const CHUNK: usize = 64;
@@ -61,13 +67,19 @@ struct Shape {
 
 impl Shape {
     fn new(sizes: DeltaSizes, arch: GpuArch) -> Option<Shape> {
-        let of = |columns: usize| Shape { dim: sizes.key_dim, columns, parts: sizes.value_dim / columns };
-        let divide = |shape: &Shape| shape.parts * shape.columns == sizes.value_dim;
+        if sizes.decays > 1 {
+            return by_row::shape(sizes, arch);
+        }
         let fits = |shape: &Shape| shape.local() <= arch.simt.unit.lds_group;
-        let all: Vec<Shape> = COLUMNS.map(of).into_iter().filter(divide).filter(fits).collect();
+        let all: Vec<Shape> = Shape::all(sizes).filter(fits).collect();
         let at_once = |shape: &&Shape| sizes.heads * shape.parts <= arch.simt.chip.units;
         let rows = sizes.key_dim.is_multiple_of(CHUNK) && sizes.key_dim > 0;
         all.iter().find(at_once).or(all.last()).copied().filter(|_| rows)
+    }
+
+    fn all(sizes: DeltaSizes) -> impl Iterator<Item = Shape> {
+        let of = move |columns: usize| Shape { dim: sizes.key_dim, columns, parts: sizes.value_dim / columns };
+        COLUMNS.map(of).into_iter().filter(move |shape| shape.parts * shape.columns == sizes.value_dim)
     }
 
     /// Bytes of a chunk's keys, or queries.
@@ -91,7 +103,6 @@ pub fn suits(spec: &KernelSpec, arch: GpuArch) -> Result<(), WhyNot> {
     WhyNot::unless(arch.simt.warpgroup_mma, || format!("{} has no warpgroup MMA", arch.name))?;
     let (sizes, dtype) = found(spec)?;
     WhyNot::unless(dtype == Some(DType::BF16), || "keys of another type than bf16".into())?;
-    WhyNot::unless(sizes.decays == 1, || "rows of states that decay apart".into())?;
     WhyNot::unless(Shape::new(sizes, arch).is_some(), || format!("states of {} by {}", sizes.key_dim, sizes.value_dim))
 }
 
@@ -105,15 +116,18 @@ pub fn emit<'c>(setup: &Setup<'c>, spec: &KernelSpec) -> launch::Made<'c> {
         let delta = Delta::of(&kernel, node(&kernel)?)?;
         let shares = Shares::of(&delta, c.simt.wave);
         let parts = delta.sizes.heads * shape.parts;
-        let stages = Stages::new(c, shape);
+        let local = if delta.by_row() { Local::One(Memory::new(c, shape)) } else { Local::Two(Stages::new(c, shape)) };
         let info = each_sequence(c, spec, &kernel, parts, THREADS, |run, share| {
             let [head, part] = c.divide(share.part, c.int(shape.parts));
             let is_short = c.less(run.end - run.first, FEW_TOKENS);
             let few =
                 Few { shares, head, part, parts: shape.parts, waves: THREADS / c.simt.wave, number: share.number };
             c.when(is_short, || few.run(c, &delta, run));
-            let chunks = Chunks { c, delta: &delta, shape, stages: &stages, head, column: part * shape.columns };
-            c.when(!is_short, || chunks.run(run));
+            let columns = Columns { c, delta: &delta, shape, head, column: part * shape.columns };
+            c.when(!is_short, || match &local {
+                Local::Two(stages) => Chunks { columns, stages }.run(run),
+                Local::One(memory) => ByRow::new(columns, memory).run(run),
+            });
             let is_last = c.equal(share.part, parts - 1);
             c.when(is_last, || pad(c, delta.out, [run.first, run.end], c.thread(), THREADS));
         })?;
@@ -123,7 +137,13 @@ pub fn emit<'c>(setup: &Setup<'c>, spec: &KernelSpec) -> launch::Made<'c> {
     Ok((code, info))
 }
 
-/// Local memory.
+/// Local memory, for two chunks or for one.
+enum Local<'c> {
+    Two(Stages<'c>),
+    One(Memory<'c>),
+}
+
+/// Local memory for two chunks.
 struct Stages<'c> {
     keys: Ptr<'c>,
     queries: Ptr<'c>,
@@ -173,15 +193,18 @@ struct Chunk<'c> {
     end: Int<'c>,
 }
 
-/// Some columns of a head's state.
+/// Some columns of a head's state, and the stages.
 struct Chunks<'a, 'k, 'c> {
-    c: &'a Gpu<'c>,
-    delta: &'a Delta<'k, 'c>,
-    shape: Shape,
+    columns: Columns<'a, 'k, 'c>,
     stages: &'a Stages<'c>,
-    head: Int<'c>,
-    /// The first of the columns.
-    column: Int<'c>,
+}
+
+impl<'a, 'k, 'c> Deref for Chunks<'a, 'k, 'c> {
+    type Target = Columns<'a, 'k, 'c>;
+
+    fn deref(&self) -> &Columns<'a, 'k, 'c> {
+        &self.columns
+    }
 }
 
 impl<'c> Chunks<'_, '_, 'c> {
@@ -198,14 +221,19 @@ impl<'c> Chunks<'_, '_, 'c> {
             });
         });
         c.when(!makes, || {
-            let before = self.load_state(run);
+            let tiles = self.shape.dim / CHUNK;
+            let before: Vec<Any> = (0..tiles).flat_map(|tile| self.load_state(run, c.int(tile))).collect();
             let after = c.for_each((0, count, 1), &before, |turn, state| {
                 let state = self.carry(chunk(turn), state);
                 c.when(c.less(turn + STAGES, count), || c.come_to_some(turn % STAGES + EMPTY, THREADS));
                 state
             });
             let (has_slot, slot) = run.last(c);
-            c.when(has_slot, || self.store_state(slot, &after));
+            c.when(has_slot, || {
+                for (tile, numbers) in after.chunks(self.numbers()).enumerate() {
+                    self.store_state(slot, c.int(tile), numbers);
+                }
+            });
         });
         // Another sequence's chunks may overwrite these.
         c.barrier();
@@ -248,20 +276,5 @@ impl<'c> Chunks<'_, '_, 'c> {
     /// Keys or queries as rows of 16 bytes of columns, and all tokens of these together.
     fn rows(&self, tile: Ptr<'c>) -> (Int<'c>, TileForm) {
         (self.c.local_address(tile), TileForm::of_columns(CHUNK))
-    }
-
-    /// The first of the thread's two rows of a product. The other one is 8 rows further on.
-    fn row(&self) -> Int<'c> {
-        self.c.thread() % TEAM / 32 * 16 + self.c.lane_index() / 4
-    }
-
-    /// The first of the thread's two columns of each 8.
-    fn side(&self) -> Int<'c> {
-        self.c.lane_index() % 4 * 2
-    }
-
-    fn exp(&self, x: FloatValue<'c>) -> FloatValue<'c> {
-        self.c.set_lanes(1);
-        self.c.lane(math::exp(self.c, self.c.floats(&[x.into()])), 0).into_float_value()
     }
 }
