@@ -41,7 +41,7 @@ impl Scheme {
 const LAYOUT: &str = "@columns";
 
 /// Scales of a tensor, of rows, of groups and of squares; groups that end inside a word of codes.
-const SCHEMES: [Scheme; 23] = [
+const SCHEMES: [Scheme; 29] = [
     scheme("f8e4m3", "f32", [0, 0]),
     scheme("f8e4m3", "bf16", [1, 0]),
     scheme("f8e4m3", "f32", [128, 128]),
@@ -65,6 +65,13 @@ const SCHEMES: [Scheme; 23] = [
     scheme("f4e2m1", "f32", [5, 3]),
     scheme("i8", "f32", [2, 6]).with_zero("i8"),
     scheme("u4", "bf16", [1, 12]).with_zero("u8"),
+    // As the types of GGUF have them, where floats are least numbers.
+    scheme("u4", "f32", [1, 32]).with_zero("f32"),
+    scheme("u4", "f16", [1, 32]).with_zero("f16"),
+    scheme("u8", "f32", [1, 16]).with_zero("f32"),
+    scheme("i8", "f32", [1, 16]),
+    scheme("u4", "f32", [1, 0]).with_zero("f32"),
+    scheme("u8", "f16", [1, 12]).with_zero("f16"),
 ];
 
 /// A plain product, with a bias and a residual.
@@ -96,9 +103,9 @@ fn gated(scheme: Scheme, k: usize, n: usize) -> String {
     )
 }
 
-/// Schemes that GPUs take: a product, of 32 columns at most, has one scale for each row.
+/// Schemes that GPUs take: the columns of a lane in a product have one scale.
 fn on_gpus() -> impl Iterator<Item = Scheme> {
-    SCHEMES.into_iter().chain(MORE).filter(|scheme| scheme.block[1].is_multiple_of(32))
+    SCHEMES.into_iter().chain(MORE).filter(|scheme| scheme.block[1].is_multiple_of(16))
 }
 
 /// Squares with rows that are no whole panels, and zero points of squares.

@@ -86,7 +86,7 @@ fn logits(
     ]);
     params.extend((0..layers).map(|i| (format!("kv{i}"), Val::Cache(CacheState::default()))));
     let out =
-        interp::run(graph, Cx { tokens: n, rows: last, coarse: false }, &params, &|name| weights.get(name).cloned());
+        interp::run(graph, Cx { tokens: n, rows: last, coarse: false, adds: false }, &params, &|name| weights.get(name).cloned());
     out.expect("it runs")[0].float().expect("logits").data.clone()
 }
 

@@ -289,9 +289,13 @@ impl<'c> Form<'c> for Bytes<'_, 'c> {
         let (last, rest) = sums.split_last().expect("digits");
         let sum = rest.iter().rev().fold(wide(last), |sum, digit| c.fma(sum, c.lit(256.0), wide(digit)));
         let Some(zero) = zero.filter(|_| self.has_zero) else { return sum };
-        let total = c.splat(c.load(c.cx.f32_type(), c.at(row, span * 4 + self.totals()), 4));
-        let total = c.fsub(c.lit(-0.0), total);
+        let total = c.fsub(c.lit(-0.0), self.total(row, span));
         c.fma(zero, total, sum)
+    }
+
+    fn total(&self, row: Ptr<'c>, span: Int<'c>) -> Vector<'c> {
+        let c = self.c;
+        c.splat(c.load(c.cx.f32_type(), c.at(row, span * 4 + self.totals()), 4))
     }
 
     fn unit(&self, row: Ptr<'c>) -> Option<Vector<'c>> {
