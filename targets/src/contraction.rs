@@ -44,7 +44,12 @@ impl Encoding {
     /// Whether all columns of a row share a scale and nothing is added, so that whole sums can be
     /// scaled.
     pub fn is_row_wise(&self) -> bool {
-        self.block.cols >= self.size[1] && self.least.is_none()
+        self.has_one_group() && self.least.is_none()
+    }
+
+    /// Whether all columns of a row share a scale.
+    pub fn has_one_group(&self) -> bool {
+        self.block.cols >= self.size[1]
     }
 
     /// Refuses a body with a quantised weight, for a schedule that decodes none.

@@ -232,7 +232,7 @@ fn schedules_say_which_codes_they_do_not_take() {
              gemv_bulk_limbs: gfx942 has no bulk copies; gemv_bulk_dequant: gfx942 has no bulk copies; \
              gemm_warpgroup_few: 1 tokens of floats: 33 at least; \
              gemm_tiled_few: 1 tokens: multiples of 16 from 32 on; \
-             gemv: {what}: products of 32 columns would have several scales"
+             gemv: {what}: a lane's part of 32 columns would have several scales"
         )
     );
     assert_eq!(

@@ -481,7 +481,12 @@ impl<'a, 'c> Codes<'a, 'c> {
         let (dtype, pairs) = (self.w.ty.dtype, self.core.has_pairs(DType::BF16));
         let per_word = self.per_word();
         let fits = self.spans() != Spans::Columns;
-        let digits = if are_codes && x.dtype == DType::I8 { 1 } else { bytes::DIGITS };
+        let few = |span: usize| span <= bytes::FEW && span.is_multiple_of(LANES) && span < self.sizes()[1];
+        let digits = match self.span_columns() {
+            _ if are_codes && x.dtype == DType::I8 => 1,
+            Some(span) if !are_codes && few(span) => bytes::FEW_DIGITS,
+            _ => bytes::DIGITS,
+        };
         let bf16 = x.dtype == DType::BF16 || are_codes;
         let short = fits && (bf16 || x.dtype == DType::F16);
         // Three digits are three products for two of pairs, and one row is decoded faster for them.

@@ -47,7 +47,7 @@ impl Steps {
             let alike = if *scales_numbers { depth * times } else { columns };
             columns.is_multiple_of(vec16)
                 && cols.is_multiple_of(columns)
-                && (encoding.is_row_wise() || encoding.block.cols.is_multiple_of(alike))
+                && (encoding.has_one_group() || encoding.block.cols.is_multiple_of(alike))
                 && !(*scales_numbers && (quantised.is_some() || encoding.is_row_wise()))
         };
         let most = vec16 / depth;
@@ -271,9 +271,14 @@ impl<'c> Codes<'c> {
     /// The group of a column. Columns that pad rows may lie behind the last one, of which they are
     /// then.
     fn group_of(&self, c: &Gpu<'c>, column: Int<'c>) -> Int<'c> {
+        self.there(c, column / self.encoding.block.cols)
+    }
+
+    /// A group, or the last one if there is none of its number.
+    fn there(&self, c: &Gpu<'c>, number: Int<'c>) -> Int<'c> {
         let (group, cols) = (self.encoding.block.cols, self.encoding.size[1]);
-        let (own, groups) = (column / group, cols.div_ceil(group));
-        if c.arch.memory.padded(cols) > groups * group { c.smaller(own, groups - 1) } else { own }
+        let groups = cols.div_ceil(group);
+        if c.arch.memory.padded(cols) > groups * group { c.smaller(number, groups - 1) } else { number }
     }
 
     /// The scales of `rows` rows of a panel, from row `row` on.
@@ -401,7 +406,8 @@ impl<'w, 'a, 'c> Way<'w, 'a, 'c> {
         let (columns, group) = (self.matrix.span() * self.steps.times, self.codes.encoding.block.cols);
         let group = || match self.steps.scales_numbers {
             true => self.codes.group_of(c, step * columns + self.column),
-            false => step / (group / columns),
+            false if self.codes.encoding.has_one_group() => c.int(0),
+            false => self.codes.there(c, step / (group / columns)),
         };
         let marks = || self.load_marks(&self.places[piece], Some(group()));
         StepWeight { rows, marks: self.fixed.is_empty().then(marks) }

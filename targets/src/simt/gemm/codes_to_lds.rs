@@ -289,8 +289,8 @@ impl<'k, 'c> CodesLoader<'k, 'c> {
         match self.scaling {
             Scaling::Converted => numbers,
             Scaling::AsDecoded if least.is_some() => {
-                let least = c.splat(least.expect("a number"));
-                narrowed(c, &numbers, self.dtype, |floats| c.fma(floats, c.splat(scale), least))
+                let least = least.expect("a number");
+                narrowed(c, &numbers, self.dtype, |floats| c.fma(floats, c.splat(scale), c.splat(least)))
             }
             Scaling::AsDecoded => {
                 let numbers = self.decoder.scaled(c, &numbers, scale);

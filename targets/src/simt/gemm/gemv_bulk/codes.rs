@@ -115,7 +115,7 @@ impl StageCodes {
 
     /// The groups in `steps` steps.
     pub fn groups_of(&self, steps: usize) -> usize {
-        self.group.map_or(1, |group| steps / group)
+        self.group.map_or(1, |group| steps / group.max(1))
     }
 
     /// Columns in 16 bytes of a row.
