@@ -103,9 +103,11 @@ fn gated(scheme: Scheme, k: usize, n: usize) -> String {
     )
 }
 
-/// Schemes that GPUs take: the columns of a lane in a product have one scale.
+/// Schemes that GPUs take: a product, of 32 columns at most, has one scale for each row; of integers
+/// the columns of a lane in a product have one.
 fn on_gpus() -> impl Iterator<Item = Scheme> {
-    SCHEMES.into_iter().chain(MORE).filter(|scheme| scheme.block[1].is_multiple_of(16))
+    let least = |scheme: &Scheme| if scheme.codes.starts_with('f') { 32 } else { 16 };
+    SCHEMES.into_iter().chain(MORE).filter(move |scheme| scheme.block[1].is_multiple_of(least(scheme)))
 }
 
 /// Squares with rows that are no whole panels, and zero points of squares.

@@ -86,14 +86,14 @@ impl Tensors {
 
     /// A piece of a tensor by its name, which has the type of the file.
     fn piece(&self, name: &str, shape: &[usize]) -> Result<Tensor<'_>, CheckpointError> {
-        let missing = || CheckpointError::Missing { names: vec![name.to_owned()] };
-        let (of, want, piece) = parsed(name).ok_or_else(missing)?;
-        let made = self.made(of).ok_or_else(missing)?;
+        let missing = |name: &str| CheckpointError::Missing { names: vec![name.to_owned()] };
+        let (of, want, piece) = parsed(name).ok_or_else(|| missing(name))?;
+        let made = self.made(of).ok_or_else(|| missing(of))?;
         let found = made.pieces.first().map_or(DType::F32.name(), |taken| taken.kind.name());
         if found != want.name() {
             return Err(CheckpointError::Code { name: of.to_owned(), found, want: want.name() });
         }
-        let taken = made.pieces.iter().find(|taken| taken.piece == piece).ok_or_else(missing)?;
+        let taken = made.pieces.iter().find(|taken| taken.piece == piece).ok_or_else(|| missing(name))?;
         let found = taken.shape();
         if found != shape {
             return Err(CheckpointError::Shape { name: name.to_owned(), found, want: shape.to_vec() });

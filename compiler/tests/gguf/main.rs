@@ -3,6 +3,7 @@
 #[allow(dead_code, reason = "other tests need more of it")]
 #[path = "../common/mod.rs"]
 mod common;
+mod coded;
 mod written;
 
 use std::collections::BTreeMap;

@@ -36,7 +36,7 @@ pub struct Steps {
 
 impl Steps {
     /// The step sizes that suit a weight, largest first. The columns of a step are whole and share
-    /// one scale; or, last, those of a lane do.
+    /// one scale; or, last, those of a lane do, if they are integers.
     pub fn all(encoding: Encoding, quantised: Option<Quantised>, arch: GpuArch) -> impl Iterator<Item = Steps> + use<> {
         let simt = arch.simt;
         let layout = quantised.map_or(simt.matrix, |quantised| layout_of(simt, quantised.dtype));
@@ -48,7 +48,7 @@ impl Steps {
             columns.is_multiple_of(vec16)
                 && cols.is_multiple_of(columns)
                 && (encoding.has_one_group() || encoding.block.cols.is_multiple_of(alike))
-                && !(*scales_numbers && (quantised.is_some() || encoding.is_row_wise()))
+                && !(*scales_numbers && (quantised.is_some() || !encoding.codes.is_integer_code()))
         };
         let most = vec16 / depth;
         // Steps begin with a vector of each row.
