@@ -178,10 +178,13 @@ impl Quantisation {
         self.method == GGUF
     }
 
-    /// The fewest columns that share a scale, if some do in groups.
-    pub fn least_group(&self) -> Option<usize> {
-        let group = |scheme: &Scheme| if let Blocks::Group(columns) = scheme.blocks { Some(columns) } else { None };
-        self.rules.iter().filter_map(|(_, scheme)| scheme.as_ref().and_then(group)).min()
+    /// The columns of a group, and the type of its codes, of each scheme that has groups.
+    pub fn groups(&self) -> impl Iterator<Item = (usize, DType)> {
+        let schemes = self.rules.iter().filter_map(|(_, scheme)| scheme.as_ref());
+        schemes.filter_map(|scheme| match scheme.blocks {
+            Blocks::Group(columns) => Some((columns, scheme.codes)),
+            _ => None,
+        })
     }
 
     /// Whether a rule is of all products that no other names.

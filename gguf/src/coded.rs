@@ -222,7 +222,8 @@ impl Split {
             } else if *scale < 0.0 && zeros {
                 codes.iter_mut().for_each(|code| *code = 15 - *code);
                 (*scale, self.least[at]) = (-*scale, 15.0 - f32::from(MIDDLE));
-            } else if *scale < 0.0 && bound.is_some_and(|[_, most]| codes.iter().all(|&code| i64::from(-code) <= most)) {
+            } else if *scale < 0.0 && bound.is_some_and(|[_, most]| codes.iter().all(|&code| i64::from(-code) <= most))
+            {
                 codes.iter_mut().for_each(|code| *code = -*code);
                 *scale = -*scale;
             }

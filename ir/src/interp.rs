@@ -1185,7 +1185,8 @@ mod tests {
                 "all" => Some(Tensor::new(vec![2, 4, 2], (0..16).map(f64::from).collect())),
                 _ => None,
             };
-            let out = super::run(&graph, Cx { tokens: 0, rows: 0, coarse: false, adds: false }, &BTreeMap::new(), &weights)?;
+            let out =
+                super::run(&graph, Cx { tokens: 0, rows: 0, coarse: false, adds: false }, &BTreeMap::new(), &weights)?;
             Ok::<_, String>(out[0].float().unwrap().data.clone())
         };
         assert_eq!(run("").unwrap(), [0.0, 4.0, 0.0, 1.0, 5.0, 0.0, 10.0, 14.0, 0.0, 11.0, 15.0, 0.0]);
@@ -1214,7 +1215,8 @@ mod tests {
             graph.verify().unwrap();
             let mut params = BTreeMap::from([("l".to_string(), float(&[1, 4], &logits))]);
             params.extend(bias.map(|bias| ("b".to_string(), float(&[4], &bias))));
-            let out = super::run(&graph, Cx { tokens: 1, rows: 0, coarse: false, adds: false }, &params, &|_| None).unwrap();
+            let out =
+                super::run(&graph, Cx { tokens: 1, rows: 0, coarse: false, adds: false }, &params, &|_| None).unwrap();
             (out[0].float().unwrap().data.clone(), out[1].int().unwrap().to_vec())
         };
         let near = |(got, experts): (Vec<f64>, Vec<i32>), want: [f64; 2], of: [i32; 2]| {
@@ -1266,7 +1268,8 @@ mod tests {
             .unwrap();
             let params =
                 BTreeMap::from([("l".into(), float(&[1, 5], &logits)), ("f".to_string(), float(&[1], &[first]))]);
-            let out = super::run(&graph, Cx { tokens: 1, rows: 0, coarse: false, adds: false }, &params, &|_| None).unwrap();
+            let out =
+                super::run(&graph, Cx { tokens: 1, rows: 0, coarse: false, adds: false }, &params, &|_| None).unwrap();
             (out[0].float().unwrap().data.clone(), out[1].int().unwrap().to_vec())
         };
         let logits = [0.0, f64::ln(3.0), 0.0, 0.0, f64::ln(9.0)];

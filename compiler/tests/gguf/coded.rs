@@ -3,9 +3,12 @@ use super::*;
 use atomc_gguf::Type;
 use half::f16;
 
-/// Places of the scales of 16 bits in a block of each type, and their size, which makes weights of
-/// some hundredths. Types with minima have no negative scales.
-const SCALES: [(Type, &[(usize, f32)], bool); 15] = [
+/// Places of the scales of 16 bits in a block, and their size.
+type Scales = &'static [(usize, f32)];
+
+/// The scales of each type, which make weights of some hundredths. Types with minima have no
+/// negative ones.
+const SCALES: [(Type, Scales, bool); 15] = [
     (Type::Q4_0, &[(0, 0.006)], true),
     (Type::Q4_1, &[(0, 0.006), (2, -0.05)], false),
     (Type::Q5_0, &[(0, 0.003)], true),
@@ -84,7 +87,8 @@ fn engine(bench: &Bench, config: &atomc_config::Config) -> Engine {
     let compiled = driver::compile(config, &buckets(), &mut |_, _, _| ()).expect("it compiles");
     compiled.write(&bench.path("m.atomc")).expect("an artifact");
     let artifact = Artifact::open(bench.path("m.atomc")).expect("an artifact");
-    Engine::new(artifact, &EngineOptions { cache_tokens: 64, threads: 1, ..EngineOptions::default() }).expect("it opens")
+    Engine::new(artifact, &EngineOptions { cache_tokens: 64, threads: 1, ..EngineOptions::default() })
+        .expect("it opens")
 }
 
 #[test]

@@ -490,7 +490,12 @@ impl<'a, 'c> Codes<'a, 'c> {
         let bf16 = x.dtype == DType::BF16 || are_codes;
         let short = fits && (bf16 || x.dtype == DType::F16);
         // Three digits are three products for two of pairs, and one row is decoded faster for them.
-        let are_nibbles = self.zero.is_none() && self.least.is_none() && Pairs::decodes(dtype) && digits > 1 && together > 1 && self.by_pairs;
+        let are_nibbles = self.zero.is_none()
+            && self.least.is_none()
+            && Pairs::decodes(dtype)
+            && digits > 1
+            && together > 1
+            && self.by_pairs;
         if fits && bf16 && pairs && (dtype == DType::F8E4M3 || are_nibbles) {
             return Rc::new(Pairs { c: self.c, dtype, width: self.w.stride });
         }

@@ -54,7 +54,13 @@ impl Steps {
         // Steps begin with a vector of each row.
         let lengths = move || std::iter::successors(Some(most), |times| Some(times / 2)).take_while(|&times| times > 0);
         let ways = [false, true].into_iter().flat_map(move |numbers| lengths().map(move |times| (times, numbers)));
-        ways.filter(fits).map(move |(times, scales_numbers)| Steps { encoding, times, depth, quantised, scales_numbers })
+        ways.filter(fits).map(move |(times, scales_numbers)| Steps {
+            encoding,
+            times,
+            depth,
+            quantised,
+            scales_numbers,
+        })
     }
 
     /// Whether there is a step size, and if not why.
