@@ -87,8 +87,8 @@ pub enum Stored {
     Words,
     /// `…_blocks`, two codes of 4 bits a byte, and `…_scales`: of all experts of a layer.
     Blocks,
-    /// `weight.TYPE.codes` and `weight.TYPE.scales`, of a type of GGUF; and `weight.TYPE.least`: what
-    /// is added to a group's numbers, or an integer that is taken off their codes.
+    /// `weight.TYPE.codes` and `weight.TYPE.scales`, of a type of GGUF; and `weight.TYPE.least`:
+    /// what is added to a group's numbers, or an integer that is taken off their codes.
     Typed { kind: &'static str, least: Option<DType> },
     /// `qweight`, words across columns, of the transposed weight.
     Awq,

@@ -2,8 +2,8 @@
 //!
 //! - `gguf.rs`: a model, of one file or several; `part.rs`: a file; `header.rs`: its header;
 //!   `value.rs`: its metadata
-//! - `types.rs`: the table of types; `blocks.rs`: how a block of each becomes floats; `coded.rs`: how
-//!   it becomes codes with scales, as products take them
+//! - `types.rs`: the table of types; `blocks.rs`: how a block of each becomes floats; `coded.rs`:
+//!   how it becomes codes with scales, as products take them
 //! - `config.rs`: the `config.json` that the metadata make
 //! - `names.rs`: the names of tensors, and how tensors of those names are made
 //! - `tokenizer.rs`: the `tokenizer.json` that the metadata make

@@ -103,8 +103,8 @@ fn gated(scheme: Scheme, k: usize, n: usize) -> String {
     )
 }
 
-/// Schemes that GPUs take: a product, of 32 columns at most, has one scale for each row; of integers
-/// the columns of a lane in a product have one.
+/// Schemes that GPUs take: a product, of 32 columns at most, has one scale for each row; of
+/// integers the columns of a lane in a product have one.
 fn on_gpus() -> impl Iterator<Item = Scheme> {
     let least = |scheme: &Scheme| if scheme.codes.starts_with('f') { 32 } else { 16 };
     SCHEMES.into_iter().chain(MORE).filter(move |scheme| scheme.block[1].is_multiple_of(least(scheme)))

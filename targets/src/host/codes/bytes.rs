@@ -6,8 +6,8 @@
 //! Such an integer is three digits to the base of 256, from -128 to 127, each in a plane of its
 //! own. Where few columns share a scale, they share a power of two as well, of their own largest
 //! number, and two digits suffice: integers have 14 bits, and an error of 2^-15 of that number is
-//! less than that of an element which is rounded to the type of the row. Codes are counted from the smallest one, which makes them unsigned bytes; the sums begin
-//! with the correction for that.
+//! less than that of an element which is rounded to the type of the row. Codes are counted from the
+//! smallest one, which makes them unsigned bytes; the sums begin with the correction for that.
 use atomc_ir::DType;
 use inkwell::IntPredicate;
 use inkwell::types::VectorType;
@@ -137,8 +137,8 @@ impl<'a, 'c> Bytes<'a, 'c> {
         [c.fadd(unit, c.splat(c.sum(odd))), inverse]
     }
 
-    /// Numbers as integers from -2^22 to 2^22, or -2^14 to 2^14, and these as bytes to the base of 256 with a sign
-    /// each.
+    /// Numbers as integers from -2^22 to 2^22, or -2^14 to 2^14, and these as bytes to the base of
+    /// 256 with a sign each.
     fn digits(&self, v: Vector<'c>, inverse: Vector<'c>) -> Vector<'c> {
         // The sum with this has the integer in its low bits, rounded.
         const ROUND: f64 = 12582912.0;

@@ -26,8 +26,8 @@ pub struct Codes<'a, 'c> {
     c: &'a Code<'c>,
     core: Cpu,
     w: Operand<'c>,
-    /// Rows and columns of codes that share a scale, and a zero point or a least number if there are
-    /// some.
+    /// Rows and columns of codes that share a scale, and a zero point or a least number if there
+    /// are some.
     block: Block,
     scale: Operand<'c>,
     zero: Option<Operand<'c>>,
