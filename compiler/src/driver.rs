@@ -19,7 +19,7 @@ use atomc_artifact::manifest::{
 };
 use atomc_config::{Draft, Latent, OtherPart, Quantisation};
 use atomc_ir::arch::{Machine, Memory};
-use atomc_ir::{Arch, Diagnostic, Graph};
+use atomc_ir::{Arch, DType, Diagnostic, Graph};
 use atomc_passes::{Bucket, BucketOptions, Cx};
 use atomc_targets::tuning::Class;
 use atomc_targets::{Choice, Hosted, KernelSpec};
@@ -161,19 +161,26 @@ fn check_latent_scales(config: &Config, attention: &[Attention], arch: &Arch) ->
     }
 }
 
-/// Columns that kernels of GPUs multiply at once, which have one scale.
+/// Columns that kernels of GPUs multiply at once, which have one scale; integers of eight bits are
+/// scaled before, those of 16 bytes together.
 const LEAST_GROUP: usize = 32;
+const LEAST_GROUP_OF_BYTES: usize = 16;
 
 /// Checks that an arch has kernels for weights with so many scales.
 fn check_groups(config: &Config, arch: &Arch) -> Result<(), Diagnostic> {
     let Machine::Simt(_) = &arch.machine else { return Ok(()) };
-    match config.quantised.as_ref().and_then(Quantisation::least_group) {
-        Some(columns) if columns < LEAST_GROUP => {
+    let least = |codes: DType| match codes {
+        DType::I8 | DType::U8 => LEAST_GROUP_OF_BYTES,
+        _ => LEAST_GROUP,
+    };
+    match config.quantised.iter().flat_map(Quantisation::groups).find(|&(columns, codes)| columns < least(codes)) {
+        Some((columns, codes)) => {
+            let least = least(codes);
             let message =
-                format!("kernels of {} take a scale for {LEAST_GROUP} columns at least, not for {columns}", arch.name);
+                format!("kernels of {} take a scale for {least} columns at least, not for {columns}", arch.name);
             Err(Diagnostic::new("config::quantised", message).at("quantization_config").help("--target host"))
         }
-        _ => Ok(()),
+        None => Ok(()),
     }
 }
 

@@ -358,7 +358,7 @@ impl Config {
 
     /// Has weights quantised while they are loaded, by rules as the command line has them.
     pub fn quantise(&mut self, rules: &[String]) -> Result<(), Diagnostic> {
-        if self.quantised.is_some() {
+        if self.quantised.as_ref().is_some_and(|quantised| !quantised.is_of_file()) {
             let message = "--quant: the checkpoint is quantised already (quantization_config)";
             return Err(Diagnostic::new("config::quant", message));
         }

@@ -8,6 +8,7 @@ mod autoround;
 mod awq_gptq;
 mod compressed_tensors;
 mod fp8;
+mod gguf;
 mod made;
 mod modelopt;
 mod mxfp4;
@@ -86,6 +87,9 @@ pub enum Stored {
     Words,
     /// `…_blocks`, two codes of 4 bits a byte, and `…_scales`: of all experts of a layer.
     Blocks,
+    /// `weight.TYPE.codes` and `weight.TYPE.scales`, of a type of GGUF; and `weight.TYPE.least`:
+    /// what is added to a group's numbers, or an integer that is taken off their codes.
+    Typed { kind: &'static str, least: Option<DType> },
     /// `qweight`, words across columns, of the transposed weight.
     Awq,
     /// `qweight`, words down columns, of the transposed weight. `taken` was subtracted from zero
@@ -169,10 +173,18 @@ impl Quantisation {
         self.rules.iter().find(|(names, _)| spelled.iter().any(|module| names.has(module.as_ref())))
     }
 
-    /// The fewest columns that share a scale, if some do in groups.
-    pub fn least_group(&self) -> Option<usize> {
-        let group = |scheme: &Scheme| if let Blocks::Group(columns) = scheme.blocks { Some(columns) } else { None };
-        self.rules.iter().filter_map(|(_, scheme)| scheme.as_ref().and_then(group)).min()
+    /// Whether codes are those of a GGUF file, which has its numbers as floats, too.
+    pub fn is_of_file(&self) -> bool {
+        self.method == GGUF
+    }
+
+    /// The columns of a group, and the type of its codes, of each scheme that has groups.
+    pub fn groups(&self) -> impl Iterator<Item = (usize, DType)> {
+        let schemes = self.rules.iter().filter_map(|(_, scheme)| scheme.as_ref());
+        schemes.filter_map(|scheme| match scheme.blocks {
+            Blocks::Group(columns) => Some((columns, scheme.codes)),
+            _ => None,
+        })
     }
 
     /// Whether a rule is of all products that no other names.
@@ -220,7 +232,7 @@ impl Quantisation {
 /// A method's name, and the function that reads it.
 type Method = (&'static str, fn(&Fields, &Around) -> Result<Quantisation, Diagnostic>);
 
-const METHODS: [Method; 9] = [
+const METHODS: [Method; 10] = [
     ("fp8", fp8::read),
     ("mxfp8", fp8::read_powers),
     ("mxfp4", mxfp4::read),
@@ -230,7 +242,11 @@ const METHODS: [Method; 9] = [
     ("awq", awq_gptq::awq),
     ("gptq", awq_gptq::gptq),
     ("auto-round", autoround::read),
+    (GGUF, gguf::read),
 ];
+
+/// The method that readers of GGUF files write.
+const GGUF: &str = "gguf";
 
 /// Other names of methods. vLLM writes the first two into the configuration that it resolves; the
 /// rest it has for the kernels that it would run, as does SGLang, and takes as `--quantization`.
@@ -290,6 +306,10 @@ impl std::fmt::Display for Stored {
             }
             Stored::Words => f.write_str("words along rows"),
             Stored::Blocks => f.write_str("blocks of all experts"),
+            Stored::Typed { kind, least } => {
+                write!(f, "{kind} of a GGUF file")?;
+                least.map_or(Ok(()), |least| write!(f, " with least numbers of {}", least.name()))
+            }
             Stored::Awq => f.write_str("AWQ's words across columns"),
             Stored::Gptq { taken, .. } => write!(f, "GPTQ's words down columns, {taken} off zero points"),
         }

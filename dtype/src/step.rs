@@ -435,7 +435,7 @@ fn scaled<D: Size>(block: [usize; 2], scale: &Value<D>, zero: Option<&Value<D>>,
     if let Some(zero) = zero {
         sound(is_grid(zero), ".zero", || wrong(zero))?;
         let integers = zero.elements.codes().is_none_or(|codes| codes.integers().is_some());
-        sound(integers, ".zero", || "these are no integers".to_owned())?;
+        sound(integers, ".zero", || "these are neither integers nor floats".to_owned())?;
     }
     Ok(of.made())
 }

@@ -3,33 +3,33 @@
 use half::{bf16, f16};
 
 /// Levels of the types that have them in place of integers.
-const LEVELS: [i8; 16] = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
+pub const LEVELS: [i8; 16] = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
 /// Twice the numbers that `e2m1` has.
 const E2M1: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];
 
 /// The float of 16 bits that lies in two bytes.
-fn scale(low: u8, high: u8) -> f32 {
+pub fn scale(low: u8, high: u8) -> f32 {
     f16::from_le_bytes([low, high]).to_f32()
 }
 
 /// The lower halves of bytes, then the upper ones.
-fn nibbles(bytes: &[u8]) -> impl Iterator<Item = u8> {
+pub fn nibbles(bytes: &[u8]) -> impl Iterator<Item = u8> {
     bytes.iter().map(|byte| byte & 15).chain(bytes.iter().map(|byte| byte >> 4))
 }
 
 /// The numbers of two bits in rows of 32 bytes: all lowest ones of a row, then the next ones.
-fn pairs(bytes: &[u8]) -> impl Iterator<Item = u8> {
+pub fn pairs(bytes: &[u8]) -> impl Iterator<Item = u8> {
     let rows = bytes.chunks_exact(32);
     rows.flat_map(|row| (0..4).flat_map(move |at| row.iter().map(move |byte| byte >> (2 * at) & 3)))
 }
 
 /// The bits in rows of 32 bytes, in the same order.
-fn bits(bytes: &[u8; 32]) -> impl Iterator<Item = u8> {
+pub fn bits(bytes: &[u8; 32]) -> impl Iterator<Item = u8> {
     (0..8).flat_map(move |at| bytes.iter().map(move |byte| byte >> at & 1))
 }
 
 /// Numbers of five bits, whose highest ones lie in a word.
-fn fives(word: [u8; 4], bytes: &[u8]) -> impl Iterator<Item = u8> {
+pub fn fives(word: [u8; 4], bytes: &[u8]) -> impl Iterator<Item = u8> {
     let word = u32::from_le_bytes(word);
     nibbles(bytes).enumerate().map(move |(at, low)| low | ((word >> at & 1) as u8) << 4)
 }
@@ -100,7 +100,7 @@ pub fn q3_k(block: &[u8; 110], out: &mut [f32; 256]) {
 
 /// The sixteen scales of six bits that 12 bytes hold: the lower four bits of each in eight bytes,
 /// the upper two in four.
-fn signed_scales(bytes: &[u8]) -> [f32; 16] {
+pub fn signed_scales(bytes: &[u8]) -> [f32; 16] {
     std::array::from_fn(|at| {
         let low = bytes[at % 8] >> (4 * (at / 8)) & 15;
         let high = bytes[8 + at % 4] >> (2 * (at / 4)) & 3;
@@ -120,11 +120,16 @@ fn scales_and_minima(bytes: &[u8; 12]) -> [(f32, f32); 8] {
     })
 }
 
-/// What Q4_K and Q5_K have in common, from their codes on.
-fn above_minima(out: &mut [f32; 256], head: &[u8; 16], codes: impl Iterator<Item = u8>) {
+/// The scales and the minima of Q4_K and Q5_K, of 32 elements each.
+pub fn scales_above_minima(head: &[u8; 16]) -> [(f32, f32); 8] {
     let &[a, b, c, d, ref scales @ ..] = head;
     let (d, least) = (scale(a, b), scale(c, d));
-    let of = scales_and_minima(scales).map(|(scale, minimum)| (d * scale, least * minimum));
+    scales_and_minima(scales).map(|(scale, minimum)| (d * scale, least * minimum))
+}
+
+/// What Q4_K and Q5_K have in common, from their codes on.
+fn above_minima(out: &mut [f32; 256], head: &[u8; 16], codes: impl Iterator<Item = u8>) {
+    let of = scales_above_minima(head);
     for (at, (out, code)) in out.iter_mut().zip(codes).enumerate() {
         let (d, least) = of[at / 32];
         *out = d * f32::from(code) - least;
@@ -143,13 +148,17 @@ pub fn q5_k(block: &[u8; 176], out: &mut [f32; 256]) {
     above_minima(out, head, codes.map(|(low, high)| low | high << 4));
 }
 
-pub fn q6_k(block: &[u8; 210], out: &mut [f32; 256]) {
+/// The codes of Q6_K: the lower four bits of each, and the upper two.
+pub fn sixes(block: &[u8]) -> impl Iterator<Item = u8> {
     let (low, rest) = block.split_at(128);
-    let (high, rest) = rest.split_at(64);
+    low.chunks_exact(64).flat_map(nibbles).zip(pairs(&rest[..64])).map(|(low, high)| low | high << 4)
+}
+
+pub fn q6_k(block: &[u8; 210], out: &mut [f32; 256]) {
+    let rest = &block[192..];
     let d = scale(rest[16], rest[17]);
-    let codes = low.chunks_exact(64).flat_map(nibbles).zip(pairs(high));
-    for (at, (out, (low, high))) in out.iter_mut().zip(codes).enumerate() {
-        *out = d * f32::from(rest[at / 16] as i8) * f32::from((low | high << 4) as i8 - 32);
+    for (at, (out, code)) in out.iter_mut().zip(sixes(block)).enumerate() {
+        *out = d * f32::from(rest[at / 16] as i8) * f32::from(code as i8 - 32);
     }
 }
 
@@ -158,14 +167,18 @@ pub fn iq4_nl(&[a, b, ref codes @ ..]: &[u8; 18], out: &mut [f32; 32]) {
     out.iter_mut().zip(nibbles(codes)).for_each(|(out, code)| *out = d * f32::from(LEVELS[usize::from(code)]));
 }
 
-/// Scales have six bits: the upper two of all in a word, the lower four in four bytes.
-pub fn iq4_xs(&[a, b, h0, h1, ref rest @ ..]: &[u8; 136], out: &mut [f32; 256]) {
-    let (low, codes) = rest.split_at(4);
-    let (d, high) = (scale(a, b), u16::from_le_bytes([h0, h1]));
-    let scales: [f32; 8] = std::array::from_fn(|at| {
-        let low = low[at / 2] >> (4 * (at % 2)) & 15;
+/// The scales of IQ4_XS. They have six bits: the upper two of all in a word, the lower four in four
+/// bytes.
+pub fn scales_of_levels(block: &[u8]) -> [f32; 8] {
+    let (d, high) = (scale(block[0], block[1]), u16::from_le_bytes([block[2], block[3]]));
+    std::array::from_fn(|at| {
+        let low = block[4 + at / 2] >> (4 * (at % 2)) & 15;
         d * f32::from((low | ((high >> (2 * at) & 3) as u8) << 4) as i8 - 32)
-    });
+    })
+}
+
+pub fn iq4_xs(block: &[u8; 136], out: &mut [f32; 256]) {
+    let (scales, codes) = (scales_of_levels(block), &block[8..]);
     for (at, (out, code)) in out.iter_mut().zip(codes.chunks_exact(16).flat_map(nibbles)).enumerate() {
         *out = scales[at / 32] * f32::from(LEVELS[usize::from(code)]);
     }
@@ -178,11 +191,15 @@ fn digits(row: &[u8], count: u32) -> impl Iterator<Item = u8> {
     (0..count).flat_map(move |at| row.iter().map(move |&byte| digit(byte, at)))
 }
 
-pub fn tq1_0(block: &[u8; 54], out: &mut [f32; 256]) {
+/// The codes of TQ1_0.
+pub fn thirds(block: &[u8]) -> impl Iterator<Item = u8> {
     let (of_32, rest) = block.split_at(32);
     let (of_16, rest) = rest.split_at(16);
-    let codes = digits(of_32, 5).chain(digits(of_16, 5)).chain(digits(&rest[..4], 4));
-    scaled(out, scale(rest[4], rest[5]), 1, codes);
+    digits(of_32, 5).chain(digits(of_16, 5)).chain(digits(&rest[..4], 4))
+}
+
+pub fn tq1_0(block: &[u8; 54], out: &mut [f32; 256]) {
+    scaled(out, scale(block[52], block[53]), 1, thirds(block));
 }
 
 pub fn tq2_0(block: &[u8; 66], out: &mut [f32; 256]) {

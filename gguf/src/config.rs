@@ -5,11 +5,15 @@
 mod families;
 mod rope;
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use serde_json::{Map, Value as Json, json};
 
+use crate::coded::Coded;
 use crate::error::{GgufError, KeyFault};
 use crate::gguf::Gguf;
-use crate::names;
+use crate::names::{self, Made, origins};
+use crate::types::Type;
 use crate::value::Value;
 
 /// An architecture of llama.cpp.
@@ -73,7 +77,44 @@ pub fn config(gguf: &Gguf) -> Result<Json, GgufError> {
     common(&keys, &mut fields)?;
     rope::add(&keys, &mut fields)?;
     (architecture.fields)(&keys, &mut fields)?;
+    if let Some(quantised) = quantised(gguf)? {
+        fields.insert("quantization_config".to_owned(), quantised);
+    }
     Ok(Json::Object(fields))
+}
+
+/// How numbers stay codes, and whose they are: by the names of the file's types. Experts of one
+/// tensor are one entry.
+fn quantised(gguf: &Gguf) -> Result<Option<Json>, GgufError> {
+    let mut modules: BTreeMap<Type, BTreeSet<String>> = BTreeMap::new();
+    for origin in origins(gguf)? {
+        let Some(kind) = origin.kind(gguf)? else { continue };
+        let Some(module) = origin.name.strip_suffix(".weight") else { continue };
+        modules.entry(kind).or_default().insert(match origin.made {
+            Made::Slice { .. } => starred(module),
+            _ => module.to_owned(),
+        });
+    }
+    let entry = |(kind, modules): (Type, BTreeSet<String>)| {
+        let Coded { codes, group, scales, least } = kind.coded()?;
+        let mut entry = json!({ "codes": codes.name(), "group": group, "scales": scales.name(), "modules": modules });
+        if let Some(least) = least {
+            entry["least"] = json!(least.name());
+        }
+        Some((kind.name().to_owned(), entry))
+    };
+    let types: Fields = modules.into_iter().filter_map(entry).collect();
+    Ok((!types.is_empty()).then(|| json!({ "quant_method": "gguf", "types": types })))
+}
+
+/// The name of an expert's module for all experts of its layer.
+fn starred(module: &str) -> String {
+    let is_number = |part: &&str| part.bytes().all(|byte| byte.is_ascii_digit());
+    let Some((before, part)) = module.rsplit_once('.') else { return module.to_owned() };
+    match before.rsplit_once('.').filter(|(_, number)| is_number(number)) {
+        Some((before, _)) => format!("{before}.*.{part}"),
+        None => module.to_owned(),
+    }
 }
 
 /// The keys of an architecture in a file.

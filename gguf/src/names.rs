@@ -4,9 +4,12 @@ mod delta;
 
 pub use delta::Grouped;
 
+use std::ops::Range;
+
 use crate::config::{Architecture, Keys};
 use crate::error::GgufError;
 use crate::gguf::{Gguf, Stored};
+use crate::types::Type;
 
 /// Names in a layer of a file, and in a layer of Hugging Face. Those with an end are whole names.
 type Names = &'static [(&'static str, &'static str)];
@@ -403,6 +406,38 @@ impl Origin {
             Made::Halves { tensor, heads } if self.shape.len() > 1 => Some((tensor, paired(row, rows / heads))),
             _ => None,
         }
+    }
+
+    /// The type of its numbers, if they may stay codes: if rows are rows of the file, of one type,
+    /// in whole blocks.
+    pub fn kind(&self, gguf: &Gguf) -> Result<Option<Type>, GgufError> {
+        let [_, .., columns] = self.shape[..] else { return Ok(None) };
+        if self.row(0).is_none() || !self.name.ends_with(".weight") {
+            return Ok(None);
+        }
+        let of = |tensor: &str| Ok::<_, GgufError>(gguf.tensor(tensor)?.kind());
+        let kinds = match &self.made {
+            Made::Grouped(grouped) => grouped.tensors().map(of).into_iter().collect::<Result<Vec<_>, _>>()?,
+            _ => vec![of(self.row(0).map_or("", |(tensor, _)| tensor))?],
+        };
+        let kind = kinds[0];
+        let fits = kinds.iter().all(|&other| other == kind) && columns.is_multiple_of(kind.block());
+        Ok(Some(kind).filter(|kind| fits && kind.coded().is_some()))
+    }
+
+    /// The bytes of some rows of such a tensor in the file, one after the other.
+    pub fn blocks(&self, gguf: &Gguf, rows: Range<usize>) -> Result<Vec<u8>, GgufError> {
+        let columns = self.shape.last().copied().unwrap_or(0);
+        let mut all = Vec::new();
+        for row in rows {
+            let (tensor, row) = self.row(row).expect("rows are rows of the file");
+            let stored = gguf.tensor(tensor)?;
+            let bytes = columns / stored.kind().block() * stored.kind().block_bytes();
+            let first = all.len();
+            all.resize(first + bytes, 0);
+            stored.read(row * bytes, &mut all[first..])?;
+        }
+        Ok(all)
     }
 
     /// All its numbers, as floats: the reference for every other way to make it.

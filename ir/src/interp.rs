@@ -255,6 +255,8 @@ pub struct Cx {
     pub rows: usize,
     /// Whether sums of the op's products may have [fewer bits](Real::coarse) than f32.
     pub coarse: bool,
+    /// Whether the numbers behind an op's scales are added to elements: floats, no zero points.
+    pub adds: bool,
 }
 
 /// The values of a graph's outputs, for these parameters by name and these checkpoint tensors.
@@ -290,7 +292,8 @@ pub(crate) fn run_with<S: Real>(
             op => {
                 let operands = graph.operands(id);
                 let args: Vec<&Val<S>> = operands.iter().map(|v| &values[v]).collect();
-                let cx = Cx { coarse: sums_may_be_coarse(graph, op, &operands), ..cx };
+                let coarse = sums_may_be_coarse(graph, op, &operands);
+                let cx = Cx { coarse, adds: has_least(graph, op, &operands), ..cx };
                 own(id, &args, cx).unwrap_or_else(|| op.eval(&args, cx)).map_err(|e| format!("{}: {e}", op.name()))?
             }
         };
@@ -436,7 +439,8 @@ pub(crate) fn gather<S: Real>(args: &[&Val<S>], _: Cx) -> Results<S> {
 pub(crate) fn linear<S: Real>(args: &[&Val<S>], cx: Cx, _: &DType, block: &Option<Block>) -> Results<S> {
     let (x, mut w) = (args[0].float()?, Cow::Borrowed(args[1].float()?));
     if let Some(block) = block {
-        w = Cow::Owned(dequantised(&w, *block, args[2].float()?, args.get(3).map(|zero| zero.float()).transpose()?));
+        let zero = args.get(3).map(|zero| zero.float()).transpose()?;
+        w = Cow::Owned(dequantised(&w, *block, args[2].float()?, zero.map(|zero| (zero, cx.adds))));
     }
     let data = x.rows().flat_map(|a| products(a, &w.data, block.is_some(), cx.coarse)).collect();
     one(vec![x.shape[0], w.shape[0]], data)
@@ -450,6 +454,16 @@ fn sums_may_be_coarse(graph: &Graph, op: &Op, operands: &[Value]) -> bool {
         t.is_some_and(|t| t.dtype == DType::F8E4M3 && scaled == matches!(t.layout, Layout::Scaled(_)))
     };
     matches!(op, Op::Linear { .. } | Op::Grouped { .. }) && is(operands[0], true) && is(operands[1], false)
+}
+
+/// Whether a weight of codes has least numbers, which are added to its elements.
+fn has_least(graph: &Graph, op: &Op, operands: &[Value]) -> bool {
+    let behind = match op {
+        Op::Linear { .. } | Op::PerHead { .. } => operands.get(3),
+        Op::Grouped { .. } => operands.get(4),
+        _ => None,
+    };
+    behind.and_then(|&v| graph.ty(v).as_tensor()).is_some_and(|t| t.dtype.is_float())
 }
 
 /// The largest of the products and of their sums, one after the other.
@@ -498,7 +512,8 @@ pub(crate) fn grouped<S: Real>(args: &[&Val<S>], cx: Cx, _: &DType, block: &Opti
             None => of(w, expert),
             Some(block) => {
                 let zero = more.get(1).map(|zero| of(zero, expert));
-                dequantised(&of(w, expert), *block, &of(more[0], expert), zero.as_ref())
+                let zero = zero.as_ref().map(|zero| (zero, cx.adds));
+                dequantised(&of(w, expert), *block, &of(more[0], expert), zero)
             }
         });
         data.extend(products(&x.data[pair / each * cols..][..cols], &own.data, block.is_some(), cx.coarse));
@@ -631,12 +646,22 @@ pub(crate) fn route<S: Real>(args: &[&Val<S>], _: Cx, by: &Router, &held: &Optio
     Ok(vec![Val::Float(weights), Val::Int(experts)])
 }
 
-/// What the codes of a weight mean.
-fn dequantised<S: Real>(codes: &Tensor<S>, block: Block, scale: &Tensor<S>, zero: Option<&Tensor<S>>) -> Tensor<S> {
+/// What the codes of a weight mean. Zero points are taken off them, least numbers are added to the
+/// products with scales: `true` stands beside those.
+fn dequantised<S: Real>(
+    codes: &Tensor<S>,
+    block: Block,
+    scale: &Tensor<S>,
+    zero: Option<(&Tensor<S>, bool)>,
+) -> Tensor<S> {
     let (cols, across) = (codes.width(), scale.width());
     let element = |(i, &code): (usize, &S)| {
         let at = i / cols / block.rows * across + i % cols / block.cols;
-        zero.map_or(code, |zero| code.sub(zero.data[at])).mul(scale.data[at])
+        match zero {
+            None => code.mul(scale.data[at]),
+            Some((zero, false)) => code.sub(zero.data[at]).mul(scale.data[at]),
+            Some((least, true)) => code.mul(scale.data[at]).add(least.data[at]),
+        }
     };
     Tensor::new(codes.shape.clone(), codes.data.iter().enumerate().map(element).collect())
 }
@@ -1088,7 +1113,7 @@ mod tests {
         let graph = parse(text).unwrap();
         graph.verify().unwrap();
         let params = params.iter().map(|(n, v)| (n.to_string(), v.clone())).collect();
-        let out = run(&graph, Cx { tokens, rows: 0, coarse: false }, &params, &|_| None).unwrap();
+        let out = run(&graph, Cx { tokens, rows: 0, coarse: false, adds: false }, &params, &|_| None).unwrap();
         out[0].float().unwrap().data.clone()
     }
 
@@ -1160,7 +1185,8 @@ mod tests {
                 "all" => Some(Tensor::new(vec![2, 4, 2], (0..16).map(f64::from).collect())),
                 _ => None,
             };
-            let out = super::run(&graph, Cx { tokens: 0, rows: 0, coarse: false }, &BTreeMap::new(), &weights)?;
+            let out =
+                super::run(&graph, Cx { tokens: 0, rows: 0, coarse: false, adds: false }, &BTreeMap::new(), &weights)?;
             Ok::<_, String>(out[0].float().unwrap().data.clone())
         };
         assert_eq!(run("").unwrap(), [0.0, 4.0, 0.0, 1.0, 5.0, 0.0, 10.0, 14.0, 0.0, 11.0, 15.0, 0.0]);
@@ -1189,7 +1215,8 @@ mod tests {
             graph.verify().unwrap();
             let mut params = BTreeMap::from([("l".to_string(), float(&[1, 4], &logits))]);
             params.extend(bias.map(|bias| ("b".to_string(), float(&[4], &bias))));
-            let out = super::run(&graph, Cx { tokens: 1, rows: 0, coarse: false }, &params, &|_| None).unwrap();
+            let out =
+                super::run(&graph, Cx { tokens: 1, rows: 0, coarse: false, adds: false }, &params, &|_| None).unwrap();
             (out[0].float().unwrap().data.clone(), out[1].int().unwrap().to_vec())
         };
         let near = |(got, experts): (Vec<f64>, Vec<i32>), want: [f64; 2], of: [i32; 2]| {
@@ -1241,7 +1268,8 @@ mod tests {
             .unwrap();
             let params =
                 BTreeMap::from([("l".into(), float(&[1, 5], &logits)), ("f".to_string(), float(&[1], &[first]))]);
-            let out = super::run(&graph, Cx { tokens: 1, rows: 0, coarse: false }, &params, &|_| None).unwrap();
+            let out =
+                super::run(&graph, Cx { tokens: 1, rows: 0, coarse: false, adds: false }, &params, &|_| None).unwrap();
             (out[0].float().unwrap().data.clone(), out[1].int().unwrap().to_vec())
         };
         let logits = [0.0, f64::ln(3.0), 0.0, 0.0, f64::ln(9.0)];
@@ -1280,7 +1308,7 @@ mod tests {
             ("e".to_string(), Val::Int(vec![1, 0, -1, 1])),
             ("c".to_string(), float(&[2, 2], &[1.0, 0.5, 4.0, 2.0])),
         ]);
-        let out = run(&graph, Cx { tokens: 2, rows: 0, coarse: false }, &params, &|_| None).unwrap();
+        let out = run(&graph, Cx { tokens: 2, rows: 0, coarse: false, adds: false }, &params, &|_| None).unwrap();
         near(&out[0].float().unwrap().data, &[30.0, 3.0, 2.0, 20.0, 0.0, 0.0, 21.0, 15.0]);
         near(&out[1].float().unwrap().data, &[9.0 + 2.0, 90.0 + 20.0, 90.0, 126.0]);
     }
@@ -1293,7 +1321,7 @@ mod tests {
             let (_, shape, data) = tensors.iter().find(|(other, ..)| *other == name)?;
             Some(Tensor::new(shape.to_vec(), data.to_vec()))
         };
-        let out = run(&graph, Cx { tokens: 1, rows: 0, coarse: false }, &BTreeMap::new(), &weight)?;
+        let out = run(&graph, Cx { tokens: 1, rows: 0, coarse: false, adds: false }, &BTreeMap::new(), &weight)?;
         out[0].float().cloned()
     }
 
@@ -1430,7 +1458,7 @@ mod tests {
         let (least, nan) = (f64::NEG_INFINITY, f64::NAN);
         let rows = [[1.0, 2.0, 2.0], [-0.0, 0.0, -1.0], [nan, -3.0, nan], [least, nan, least], [nan, least, least]];
         let params = BTreeMap::from([("x".to_string(), float(&[5, 3], rows.as_flattened()))]);
-        let out = run(&graph, Cx { tokens: 5, rows: 0, coarse: false }, &params, &|_| None).unwrap();
+        let out = run(&graph, Cx { tokens: 5, rows: 0, coarse: false, adds: false }, &params, &|_| None).unwrap();
         assert_eq!(out, [Val::Int(vec![1, 0, 1, 0, 0])]);
     }
 

@@ -19,10 +19,12 @@
 //! A weight has an encoding: the type of its elements, which may have 8 or 4 bits, and its scales
 //! and zero points, which are operands of `linear` after the weight. `Block` is the number of rows
 //! and columns that share a scale, so a scale for a tensor, for each row, for groups or for squares
-//! is one thing. The block is an attribute and not derived from shapes, because the last block may
-//! be smaller. The verifier refuses a weight that is cut or joined inside a block; the pass
-//! `merge_weights` makes blocks smaller instead. Scales that rows have of their own lie in columns
-//! of panels (`Layout::Columns`).
+//! is one thing. In the place of zero points a weight may have least numbers, which are floats and
+//! are added: `code * scale + least`, as types of GGUF with minima have it. The block is an
+//! attribute and not derived from shapes, because the last block may be smaller. The verifier
+//! refuses a weight that is cut or joined inside a block; the pass `merge_weights` makes blocks
+//! smaller instead. Scales that rows have of their own lie in columns of panels
+//! (`Layout::Columns`).
 //!
 //! The op `quantise` quantises rows; `quantise.rs` defines it. The result is one value: the scales
 //! of a row come after its codes (`Layout::Scaled`). Its numbers are code times scale, so `linear`

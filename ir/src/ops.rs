@@ -435,7 +435,8 @@ weight_steps!(ops! {
     Gather = "gather" (table: Chosen, rows: Row) {}
         [Compute, Inline, Kept, Picked, work::none] shapes::gather, interp::gather;
     /// `x @ w^T`, accumulated in f32. A quantised weight has scales, one for each block of rows and
-    /// columns, and may have zero points: its elements are `(code - zero) * scale`.
+    /// columns, and may have zero points: its elements are `(code - zero) * scale`. Where the last
+    /// operand is of floats, it is least numbers: the elements are `code * scale + zero`.
     Linear = "linear" (x: Row, w: Panels; scale: Reads::blocks(block), zero: Reads::blocks(block)) { out: DType, block: Option<Block> }
         [Compute, CONTRACTION, Other, Row, work::dot] shapes::linear, interp::linear;
     /// The experts that each token chooses by its logits, with the weight of each. A bias is added

@@ -197,7 +197,7 @@ pub fn linear(inputs: &[&Type], &out: &DType, &block: &Option<Block>) -> Types {
 }
 
 /// That codes, and nothing else, have a scale for each block, and no others but integers a zero
-/// point.
+/// point or a least number.
 /// Of experts' weights each has its own, which their number leads.
 fn encoding(
     codes: DType,
@@ -222,8 +222,8 @@ fn encoding(
     if !codes.is_integer_code() {
         return Err(format!("a weight of {} has no zero points", codes.name()));
     }
-    let fits = zero.dtype.is_zero_point() && zero.shape == grid;
-    if fits { Ok(()) } else { Err(format!("zero must be {grid} of i8 or u8, not {zero}")) }
+    let fits = (zero.dtype.is_zero_point() || zero.dtype.is_float()) && zero.shape == grid;
+    if fits { Ok(()) } else { Err(format!("zero must be {grid} of i8, u8, f32, f16 or bf16, not {zero}")) }
 }
 
 fn wants(codes: DType) -> &'static str {

@@ -378,8 +378,8 @@ mod tests {
             ("i32", "bf16[64, 6]", group, "w must be of a float type, not i32[64, 192]"),
             ("i4", "bf16[64, 5]", group, "scale must be [64, 6] of f32, f16, bf16 or e8m0, not bf16[64, 5]"),
             ("i4", "i8[64, 6]", group, "scale must be [64, 6] of f32, f16, bf16 or e8m0, not i8[64, 6]"),
-            ("i4", "bf16[64, 6];u4[64, 6]", group, "zero must be [64, 6] of i8 or u8, not u4[64, 6]"),
-            ("u4", "bf16[64, 6];u8[64]", group, "zero must be [64, 6] of i8 or u8, not u8[64]"),
+            ("i4", "bf16[64, 6];u4[64, 6]", group, "zero must be [64, 6] of i8, u8, f32, f16 or bf16, not u4[64, 6]"),
+            ("u4", "bf16[64, 6];u8[64]", group, "zero must be [64, 6] of i8, u8, f32, f16 or bf16, not u8[64]"),
             ("f4e2m1", "e8m0[64, 6];i8[64, 6]", group, "a weight of f4e2m1 has no zero points"),
             (
                 "i4",

@@ -30,6 +30,11 @@ pub trait Source: Sync {
     /// The names of all tensors, sorted. A source that makes tensors up has none.
     fn names(&self) -> Vec<&str>;
 
+    /// The tensor that the numbers of one of this name are made of, if it is another one.
+    fn origin<'n>(&self, name: &'n str) -> &'n str {
+        name
+    }
+
     /// To be asked when all has been read: fails if something else wrote to the source since it was
     /// opened.
     fn check(&self) -> Result<(), CheckpointError> {

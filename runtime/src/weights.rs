@@ -437,8 +437,10 @@ fn present<'a>(
 /// another model than the artifact.
 fn check_unused(weights: &[Weight], names: &TensorNames, source: &Spelled) -> Result<(), CheckpointError> {
     let sources = || weights.iter().flat_map(|weight| weight.expr.sources());
-    let used: BTreeSet<Cow<str>> =
+    let mut used: BTreeSet<Cow<str>> =
         weights.iter().flat_map(|weight| weight.expr.tensors()).map(|(name, _)| name).collect();
+    let origins: Vec<String> = used.iter().map(|name| source.origin(name).to_owned()).collect();
+    used.extend(origins.into_iter().map(Cow::Owned));
     let there = source.names();
     let is_known = |name: &str| used.contains(name) || names.is_tied_head(name);
     let unused = there.iter().filter(|name| !is_known(name) && names.ignored(name).is_none());

@@ -20,6 +20,8 @@ pub struct Encoding {
     pub block: Block,
     pub scale: DType,
     pub zero: Option<DType>,
+    /// The type of numbers that are added to codes times scales, if there are some.
+    pub least: Option<DType>,
 }
 
 impl Encoding {
@@ -32,14 +34,21 @@ impl Encoding {
             let (operands, marks) = (body.operands(id), marks_of(body, id));
             let ty = |v: Option<&Value>| body.ty(*v?).as_tensor();
             let &[.., rows, cols] = ty(operands.get(1))?.shape.sizes()?.as_slice() else { return None };
-            let zero = ty(marks.get(1)).map(|t| t.dtype);
+            let behind = |added: bool| ty(marks.get(1)).map(|t| t.dtype).filter(|dtype| dtype.is_float() == added);
             let (codes, scale) = (ty(operands.get(1))?.dtype, ty(marks.first())?.dtype);
-            Some(Encoding { codes, size: [rows, cols], block: block?, scale, zero })
+            let (zero, least) = (behind(false), behind(true));
+            Some(Encoding { codes, size: [rows, cols], block: block?, scale, zero, least })
         })
     }
 
-    /// Whether all columns of a row share a scale, so that whole sums can be scaled.
+    /// Whether all columns of a row share a scale and nothing is added, so that whole sums can be
+    /// scaled.
     pub fn is_row_wise(&self) -> bool {
+        self.has_one_group() && self.least.is_none()
+    }
+
+    /// Whether all columns of a row share a scale.
+    pub fn has_one_group(&self) -> bool {
         self.block.cols >= self.size[1]
     }
 

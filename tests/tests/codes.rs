@@ -41,7 +41,7 @@ impl Scheme {
 const LAYOUT: &str = "@columns";
 
 /// Scales of a tensor, of rows, of groups and of squares; groups that end inside a word of codes.
-const SCHEMES: [Scheme; 23] = [
+const SCHEMES: [Scheme; 29] = [
     scheme("f8e4m3", "f32", [0, 0]),
     scheme("f8e4m3", "bf16", [1, 0]),
     scheme("f8e4m3", "f32", [128, 128]),
@@ -65,6 +65,13 @@ const SCHEMES: [Scheme; 23] = [
     scheme("f4e2m1", "f32", [5, 3]),
     scheme("i8", "f32", [2, 6]).with_zero("i8"),
     scheme("u4", "bf16", [1, 12]).with_zero("u8"),
+    // As the types of GGUF have them, where floats are least numbers.
+    scheme("u4", "f32", [1, 32]).with_zero("f32"),
+    scheme("u4", "f16", [1, 32]).with_zero("f16"),
+    scheme("u8", "f32", [1, 16]).with_zero("f32"),
+    scheme("i8", "f32", [1, 16]),
+    scheme("u4", "f32", [1, 0]).with_zero("f32"),
+    scheme("u8", "f16", [1, 12]).with_zero("f16"),
 ];
 
 /// A plain product, with a bias and a residual.
@@ -96,9 +103,11 @@ fn gated(scheme: Scheme, k: usize, n: usize) -> String {
     )
 }
 
-/// Schemes that GPUs take: a product, of 32 columns at most, has one scale for each row.
+/// Schemes that GPUs take: a product, of 32 columns at most, has one scale for each row; of
+/// integers the columns of a lane in a product have one.
 fn on_gpus() -> impl Iterator<Item = Scheme> {
-    SCHEMES.into_iter().chain(MORE).filter(|scheme| scheme.block[1].is_multiple_of(32))
+    let least = |scheme: &Scheme| if scheme.codes.starts_with('f') { 32 } else { 16 };
+    SCHEMES.into_iter().chain(MORE).filter(move |scheme| scheme.block[1].is_multiple_of(least(scheme)))
 }
 
 /// Squares with rows that are no whole panels, and zero points of squares.
@@ -225,7 +234,7 @@ fn schedules_say_which_codes_they_do_not_take() {
              gemv_bulk_limbs: gfx942 has no bulk copies; gemv_bulk_dequant: gfx942 has no bulk copies; \
              gemm_warpgroup_few: 1 tokens of floats: 33 at least; \
              gemm_tiled_few: 1 tokens: multiples of 16 from 32 on; \
-             gemv: {what}: products of 32 columns would have several scales"
+             gemv: {what}: a lane's part of 32 columns would have several scales"
         )
     );
     assert_eq!(

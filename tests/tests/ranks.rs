@@ -128,7 +128,7 @@ mod meaning {
                 ("batch".into(), Val::Batch(batch)),
             ]);
             params.extend(names.iter().cloned().zip(states.drain(..)));
-            let out = interp::run(graph, Cx { tokens: n, rows: n, coarse: false }, &params, &|name| {
+            let out = interp::run(graph, Cx { tokens: n, rows: n, coarse: false, adds: false }, &params, &|name| {
                 weights.get(name).cloned()
             })
             .unwrap_or_else(|e| panic!("{}: {e}", case.name));

@@ -58,6 +58,10 @@ fn unfit(scheme: &Scheme, taken: Taken, cols: usize) -> Option<Unfit> {
 /// The scheme of a module's weight, if it has one that fits. The path has the number of an expert.
 pub fn scheme<'a>(config: &'a Config, path: &str, taken: Taken, cols: usize) -> Result<Option<&'a Scheme>, Diagnostic> {
     let Some(scheme) = config.scheme(path) else { return Ok(None) };
+    // Matrices of heads, and columns, are no rows of codes: the file has their floats, too.
+    if matches!(scheme.stored, Stored::Typed { .. }) && taken != Taken::Rows {
+        return Ok(None);
+    }
     let why = if scheme.stored == Stored::Floats { unfit(scheme, taken, cols) } else { None };
     match why {
         None => Ok(Some(scheme)),

@@ -4,7 +4,7 @@
 //! part of a sum, which the caller adds up over the ranks before biases and residuals. Each also
 //! has some of the logits, if the head has a weight of its own that can be shared out.
 use atomc_artifact::manifest;
-use atomc_config::{Draft, Fusion, Growth, Half, Layer, of_kind};
+use atomc_config::{Draft, Fusion, Growth, Half, Layer, Stored, of_kind};
 use atomc_ir::results::{DRAFTED, EMBEDDINGS, HIDDEN, LOGITS, PICKS, WHOLE_LOGITS};
 use atomc_ir::trial::round;
 use atomc_ir::{Builder, DType, Diagnostic, Dim, Graph, Op, Shape, SlotsType, Turn, Type, Value};
@@ -80,7 +80,7 @@ pub fn graph(config: &Config, part: Part, asked: Asked) -> Result<Graph, Diagnos
     let picked = b.at(&last).gather(x, rows)?;
     let normed = norm(&mut b, config, picked, &last, config.hidden)?;
     let logits = match config.tied {
-        true => b.at(HEAD_MODULE).linear(normed, embedding, DType::F32)?,
+        true => tied_head(&mut b, config, (normed, embedding), HEAD_MODULE)?,
         false => head(&mut b, config, part, normed, HEAD_MODULE)?,
     };
     let logits = b.scale(logits, config.scales.logits)?;
@@ -97,6 +97,20 @@ pub fn graph(config: &Config, part: Part, asked: Asked) -> Result<Graph, Diagnos
         results.push((EMBEDDINGS.to_string(), embedded));
     }
     b.finish(results)
+}
+
+/// Logits by the embedding: by its codes, if a file has them.
+pub fn tied_head(b: &mut Builder, config: &Config, (rows, embedding): (Value, Value), module: &str) -> Made {
+    let name = embedding_module(config);
+    if !config.scheme(&name).is_some_and(|scheme| matches!(scheme.stored, Stored::Typed { .. })) {
+        return b.at(module).linear(rows, embedding, DType::F32);
+    }
+    Factor::read(b, config, &name, [config.vocab, config.hidden])?.multiply(b, rows, DType::F32)
+}
+
+/// The module of the embedding.
+fn embedding_module(config: &Config) -> String {
+    embedding(config).trim_end_matches(".weight").to_owned()
 }
 
 /// The likeliest tokens: of logits over the whole vocabulary, which are gathered where a rank has a

@@ -528,6 +528,7 @@ impl InFile<'_> {
             Stored::Levels(levels) => self.levels(scheme, levels, (sizes, grid)),
             Stored::Floats => self.made(scheme, sizes),
             Stored::Words => self.words(scheme, sizes, grid),
+            Stored::Typed { kind, least } => self.typed(scheme, (kind, least), (sizes, grid)),
             Stored::Awq => self.columns(scheme, (sizes, grid), (1, Order::Awq), 0),
             Stored::Gptq { taken, .. } => self.columns(scheme, (sizes, grid), (0, Order::Plain), taken),
             Stored::Blocks => {
@@ -577,6 +578,26 @@ impl InFile<'_> {
             _ => codes,
         };
         Ok((codes, vec![scales]))
+    }
+
+    /// As GGUF files have them, by the type of the tensor.
+    fn typed(
+        &mut self,
+        scheme: &Scheme,
+        (kind, least): (&str, Option<DType>),
+        ([rows, cols], grid): ([usize; 2], [usize; 2]),
+    ) -> Result<(Value, Vec<Value>), Diagnostic> {
+        let name = |piece: &str| format!("weight.{kind}.{piece}");
+        let codes = match scheme.codes.bits() {
+            4 => {
+                let pairs = self.tensor(&name("codes"), DType::U8, &[rows, cols.div_ceil(2)]);
+                self.unpacked(pairs, scheme.codes, (1, cols), Order::Plain)?
+            }
+            _ => self.tensor(&name("codes"), scheme.codes, &[rows, cols]),
+        };
+        let mut grids = vec![self.tensor(&name("scales"), scheme.scales, &grid)];
+        grids.extend(least.map(|least| self.tensor(&name("least"), least, &grid)));
+        Ok((codes, grids))
     }
 
     fn tensor(&mut self, name: &str, dtype: DType, shape: &[usize]) -> Value {

@@ -1,5 +1,6 @@
 //! GGUF files in place of folders: the same configuration, the same weights, the same answers, and
 //! what is said of files at fault.
+mod coded;
 #[allow(dead_code, reason = "other tests need more of it")]
 #[path = "../common/mod.rs"]
 mod common;

@@ -122,7 +122,7 @@ impl Written {
         self.key(name, 9, &[head, items.concat()].concat());
     }
 
-    fn config(&mut self, architecture: &str, config: &Value) {
+    pub fn config(&mut self, architecture: &str, config: &Value) {
         let size = |field: &str| config[field].as_u64().expect("a size") as u32;
         let heads = size("num_attention_heads");
         let head = config["head_dim"].as_u64().map_or(size("hidden_size") / heads, |size| size as u32);
@@ -178,6 +178,11 @@ impl Written {
 
     pub fn tensor(&mut self, name: &str, shape: &[usize], kind: Kind, floats: &[f32]) {
         self.tensors.push((name.to_owned(), shape.to_vec(), kind.codes().1, kind.encode(floats)));
+    }
+
+    /// A tensor of blocks that are made elsewhere.
+    pub fn blocks(&mut self, name: &str, shape: &[usize], kind: u32, bytes: Vec<u8>) {
+        self.tensors.push((name.to_owned(), shape.to_vec(), kind, bytes));
     }
 
     /// Leaves a tensor out.

@@ -20,6 +20,11 @@ pub struct Grouped {
 }
 
 impl Grouped {
+    /// The tensors that rows lie in.
+    pub(super) fn tensors(&self) -> [&str; 2] {
+        [&self.qkv, &self.gate]
+    }
+
     /// The tensor that a row lies in, and which of its rows it is.
     pub(super) fn row(&self, row: usize) -> (&str, usize) {
         let Grouped { qkv, gate, heads, keys, values } = self;

@@ -244,7 +244,7 @@ impl Computed<'_> {
         let graph = self.trial.graph;
         let own: Vec<(Value, Mask)> = wanted.iter().map(|(v, mask)| (*v, self.own(*v, mask))).collect();
         let needed = demand::demand(graph, self.part, &own);
-        let cx = Cx { tokens: self.part.tokens.len(), rows: self.part.rows.len(), coarse: false };
+        let cx = Cx { tokens: self.part.tokens.len(), rows: self.part.rows.len(), coarse: false, adds: false };
         let made = interp::run_with(graph, cx, &|name| self.param(name), &|_| None, &|id, args, cx| {
             self.node(id, args, cx, &needed)
         })?;
@@ -454,11 +454,15 @@ impl<'t> Weight<'t> {
         };
         let at = matrix * (scale.rows() / self.matrices) + row / block.rows;
         for (number, codes) in numbers.chunks(block.cols).enumerate() {
-            let zero = self.zero.map(|zero| exact(zero.at(at, number), zero));
+            let zero = self.zero.map(|zero| (exact(zero.at(at, number), zero), zero.ty().dtype.is_float()));
             let scale = exact(scale.at(at, number), scale);
             to.extend(codes.iter().map(|&code| {
                 let code = exact(code, self.codes);
-                Scalar::mul(zero.map_or(code, |zero| Scalar::sub(code, zero)), scale)
+                match zero {
+                    None => Scalar::mul(code, scale),
+                    Some((zero, false)) => Scalar::mul(Scalar::sub(code, zero), scale),
+                    Some((least, true)) => Scalar::add(Scalar::mul(code, scale), least),
+                }
             }));
         }
     }

@@ -46,7 +46,7 @@ impl Step {
 
     /// The sizes, for the interpreter.
     pub fn cx(&self) -> Cx {
-        Cx { tokens: self.tokens(), rows: self.rows(), coarse: false }
+        Cx { tokens: self.tokens(), rows: self.rows(), coarse: false, adds: false }
     }
 
     /// The sequence and position of each token.

@@ -206,7 +206,7 @@ impl Random {
         let w = self.weight_of_parts(codes, &[width, from], (block.rows, 0));
         let mut operands = vec![x, w, self.weight(scale, &grid)];
         if codes.is_integer_code() && self.below(2) == 0 {
-            let zero = [DType::I8, DType::U8][self.below(2)];
+            let zero = [DType::I8, DType::U8, DType::F32, DType::F16][self.below(4)];
             operands.push(self.weight(zero, &grid));
         }
         self.push(Op::Linear { out, block: Some(block) }, &operands)

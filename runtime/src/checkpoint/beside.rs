@@ -36,6 +36,13 @@ impl Source for Beside<'_> {
         names
     }
 
+    fn origin<'n>(&self, name: &'n str) -> &'n str {
+        match self.draft.has(name) {
+            true => self.draft.origin(name),
+            false => self.model.origin(name),
+        }
+    }
+
     fn check(&self) -> Result<(), CheckpointError> {
         self.model.check()?;
         self.draft.check()

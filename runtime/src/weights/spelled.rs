@@ -50,6 +50,10 @@ impl Source for Spelled<'_> {
         self.names.iter().map(String::as_str).collect()
     }
 
+    fn origin<'n>(&self, name: &'n str) -> &'n str {
+        self.source.origin(name)
+    }
+
     fn check(&self) -> Result<(), CheckpointError> {
         self.source.check()
     }

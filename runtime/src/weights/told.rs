@@ -111,13 +111,23 @@ fn check_scales<'a>(
 ) -> Result<(), CheckpointError> {
     let mut of = |value: &Value<'a>| pieces(&value.parts, &value.shape, source, missing);
     let (scales, codes) = (of(&scaled.scale)?, of(&scaled.codes)?);
-    let zeros = scaled.zero.as_ref().map(|zero| of(zero)).transpose()?;
+    let zeros = scaled.zero.as_ref().map(|zero| of(zero)).transpose()?.flatten();
     let (Some(scales), Some(codes)) = (scales, codes) else { return Ok(()) };
+    // Floats are no zero points: they are added, so a code of nothing is zero.
+    let (zeros, least): (Option<Vec<Piece>>, _) = match zeros {
+        Some(pieces) if pieces.iter().any(has_floats) => (None, pieces),
+        zeros => (zeros, Vec::new()),
+    };
+    least.iter().try_for_each(|piece| {
+        look(piece, &|number| number.is_finite(), &mut |_, at, number| {
+            let detail = format!("it has {number} at {at:?}, and no least number is not finite");
+            Err(CheckpointError::Told { name: piece.name.to_string(), detail })
+        })
+    })?;
     // Scales that are quantised here pass.
     if scales.iter().any(|piece| matches!(piece.made, Some(Making::Encode(_)))) {
         return Ok(());
     }
-    let zeros = zeros.flatten();
     scales.iter().try_for_each(|piece| {
         look(piece, &|scale| scale > 0.0 && scale < f32::INFINITY, &mut |place, at, scale| {
             let name = || piece.name.to_string();
@@ -128,6 +138,17 @@ fn check_scales<'a>(
             }
         })
     })
+}
+
+/// Whether a piece has floats.
+fn has_floats(piece: &Piece) -> bool {
+    match piece.data {
+        Tensor::Bytes { float, .. } | Tensor::Stored { float, .. } | Tensor::Device { float, .. } => {
+            matches!(float, Float::BF16 | Float::F16 | Float::F32 | Float::F64)
+        }
+        Tensor::Values(_) => true,
+        Tensor::Random(_) => false,
+    }
 }
 
 /// Called with each number that fails a check: its place among the numbers, its place in its

@@ -1,4 +1,4 @@
-//! Scales and zero points of a panel's 16 rows, as vectors of f32.
+//! Scales, zero points and least numbers of a panel's 16 rows, as vectors of f32.
 use atomc_ir::{DType, Layout};
 
 use super::{Codes, Panel};
@@ -18,13 +18,22 @@ impl<'c> Codes<'_, 'c> {
         self.zero.as_ref().map(|zero| self.of_rows(zero, panel, self.block_of(span, self.block.cols)))
     }
 
+    /// What is added to each number of a panel's rows, for one of the spans of columns.
+    pub fn least(&self, panel: Panel<'c>, span: Int<'c>) -> Option<Vector<'c>> {
+        self.least.as_ref().map(|least| self.of_rows(least, panel, self.block_of(span, self.block.cols)))
+    }
+
     /// The numbers of a column's codes.
     pub fn element(&self, code: Vector<'c>, panel: Panel<'c>, col: Int<'c>) -> Vector<'c> {
         let c = self.c;
         let [_, groups] = self.grid();
         let group = c.smaller(col / self.block.cols, groups - 1);
         let code = self.zero.as_ref().map_or(code, |zero| c.fsub(code, self.of_rows(zero, panel, group)));
-        c.fmul(code, self.of_rows(&self.scale, panel, group))
+        let scale = self.of_rows(&self.scale, panel, group);
+        match &self.least {
+            Some(least) => c.fma(code, scale, self.of_rows(least, panel, group)),
+            None => c.fmul(code, scale),
+        }
     }
 
     pub(super) fn grid(&self) -> [usize; 2] {

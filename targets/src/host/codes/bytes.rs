@@ -4,8 +4,10 @@
 //! Rows become integers of 23 bits, multiples of a power of two that follows from the row's largest
 //! number: bf16 is exact down to 2^-14 of that, and smaller numbers have an error of that size.
 //! Such an integer is three digits to the base of 256, from -128 to 127, each in a plane of its
-//! own. Codes are counted from the smallest one, which makes them unsigned bytes; the sums begin
-//! with the correction for that.
+//! own. Where few columns share a scale, they share a power of two as well, of their own largest
+//! number, and two digits suffice: integers have 14 bits, and an error of 2^-15 of that number is
+//! less than that of an element which is rounded to the type of the row. Codes are counted from the
+//! smallest one, which makes them unsigned bytes; the sums begin with the correction for that.
 use atomc_ir::DType;
 use inkwell::IntPredicate;
 use inkwell::types::VectorType;
@@ -19,6 +21,10 @@ const BUILT: &str = "vectors of integers";
 /// Digits of an element of x that is no code.
 pub const DIGITS: usize = 3;
 
+/// Digits where [few columns](FEW) have a power of two of their own.
+pub const FEW_DIGITS: usize = 2;
+pub const FEW: usize = 32;
+
 /// Columns that a sum of 32 bits has room for.
 pub const WIDEST: usize = 1 << 16;
 
@@ -31,7 +37,7 @@ pub struct Bytes<'a, 'c> {
     spans: Spans,
     count: usize,
     has_zero: bool,
-    /// Digits of an element of x: one for codes.
+    /// Digits of an element of x: one for codes, two where each span has a unit of its own.
     digits: usize,
     /// Whether each half of a word has sums of its own, so that products wait less for each other.
     parts_halves: bool,
@@ -80,8 +86,13 @@ impl<'a, 'c> Bytes<'a, 'c> {
         (digit * self.halves() + half) * (self.width / self.halves())
     }
 
+    /// Whether each span has a unit of its own.
+    fn has_units(&self) -> bool {
+        self.digits == FEW_DIGITS
+    }
+
     /// The place in a row of the beginnings of each span's sums, by digit; then the sum of each
-    /// span's numbers; then its unit.
+    /// span's numbers; then the units of spans, if each has one; then the row's.
     fn begins(&self) -> usize {
         self.digits * self.width
     }
@@ -98,14 +109,14 @@ impl<'a, 'c> Bytes<'a, 'c> {
         self.c.bitcast(v, self.c.ints(self.c.cx.i32_type(), LANES)).into_vector_value()
     }
 
-    /// The power of two that a row's numbers are divided by, and its inverse: see
+    /// The power of two that numbers of a row are divided by, and its inverse: see
     /// [`Bytes::digits`].
-    fn units(&self, from: Ptr<'c>) -> [Vector<'c>; 2] {
+    fn units(&self, from: Ptr<'c>, columns: usize) -> [Vector<'c>; 2] {
         let c = self.c;
         if self.digits == 1 {
             return [c.lit(1.0), c.lit(1.0)];
         }
-        let [top, odd] = c.carry((0, self.width, LANES), [c.zero(); 2], |col, [top, odd]| {
+        let [top, odd] = c.carry((0, columns, LANES), [c.zero(); 2], |col, [top, odd]| {
             let v = c.load(c.f32s(), c.at(from, col * 4), 4).into_vector_value();
             let size = c.b.build_and(self.bits(v), self.words(0x7fff_ffff), "").expect(BUILT);
             let size = c.bitcast(size, c.f32s()).into_vector_value();
@@ -113,25 +124,27 @@ impl<'a, 'c> Bytes<'a, 'c> {
         });
         let exponent = self.bits(c.splat(c.top(top)));
         let exponent = c.b.build_and(exponent, self.words(0x7f80_0000), "").expect(BUILT);
+        // Bits of integers beside the first one.
+        let bits: u64 = if self.has_units() { 13 } else { 21 };
         // Below this the other power would be infinite.
-        let least = self.words(22 << 23);
+        let least = self.words((bits + 1) << 23);
         let is_less = c.b.build_int_compare(IntPredicate::ULT, exponent, least, "").expect(BUILT);
         let exponent = c.choose(is_less, least, exponent);
-        let unit = c.b.build_int_sub(exponent, self.words(21 << 23), "").expect(BUILT);
-        let inverse = c.b.build_int_sub(self.words(275 << 23), exponent, "").expect(BUILT);
+        let unit = c.b.build_int_sub(exponent, self.words(bits << 23), "").expect(BUILT);
+        let inverse = c.b.build_int_sub(self.words((254 + bits) << 23), exponent, "").expect(BUILT);
         let [unit, inverse] = [unit, inverse].map(|v| c.bitcast(v, c.f32s()).into_vector_value());
         // Infinity and NaN have no digits: every sum of their row becomes NaN.
         [c.fadd(unit, c.splat(c.sum(odd))), inverse]
     }
 
-    /// Numbers as integers from -2^22 to 2^22, and these as bytes to the base of 256 with a sign
-    /// each.
+    /// Numbers as integers from -2^22 to 2^22, or -2^14 to 2^14, and these as bytes to the base of
+    /// 256 with a sign each.
     fn digits(&self, v: Vector<'c>, inverse: Vector<'c>) -> Vector<'c> {
         // The sum with this has the integer in its low bits, rounded.
         const ROUND: f64 = 12582912.0;
         let c = self.c;
         let sum = self.bits(c.fadd(c.fmul(v, inverse), c.lit(ROUND)));
-        let signs = if self.digits == 1 { 0 } else { 0x80_8080 };
+        let signs = [0, 0x8080, 0x80_8080][self.digits - 1];
         let least = u64::from((ROUND as f32).to_bits()) - signs;
         let bytes = c.b.build_int_sub(sum, self.words(least), "").expect(BUILT);
         c.b.build_xor(bytes, self.words(signs), "").expect(BUILT)
@@ -152,15 +165,15 @@ impl<'a, 'c> Bytes<'a, 'c> {
         }
     }
 
-    /// Stores the beginnings of each span's sums.
-    fn store_spans(&self, to: Ptr<'c>) {
+    /// Runs `each` for the first word, the words and the number of every span.
+    fn each_span(&self, each: impl Fn(Int<'c>, usize, Int<'c>)) {
         let c = self.c;
         match self.spans {
-            Spans::Whole { words } => self.store_span(to, c.int(0), words, c.int(0)),
+            Spans::Whole { words } => each(c.int(0), words, c.int(0)),
             Spans::Groups { count, words, rest } => {
-                c.repeat(0, count, 1, |span| self.store_span(to, span * words, words, span));
+                c.repeat(0, count, 1, |span| each(span * words, words, span));
                 if rest > 0 {
-                    self.store_span(to, c.int(count * words), rest, c.int(count));
+                    each(c.int(count * words), rest, c.int(count));
                 }
             }
             Spans::Columns => unreachable!("such codes are multiplied as floats"),
@@ -177,7 +190,26 @@ impl<'a, 'c> Bytes<'a, 'c> {
             let wide = c.b.build_signed_int_to_float(sum.v, c.cx.f32_type(), "").expect(BUILT);
             total = c.fma(total, c.lit(256.0), c.splat(wide));
         }
+        let total = if self.has_units() { c.fmul(total, self.unit_of(to, span)) } else { total };
         c.store(c.at(to, span * 4 + self.totals()), c.lane(total, 0), 4);
+    }
+
+    /// Stores the digits of columns, by a unit of theirs, which is returned.
+    fn store_columns(&self, from: Ptr<'c>, to: Ptr<'c>, first: Int<'c>, columns: usize) -> Vector<'c> {
+        let c = self.c;
+        let from = c.at(from, first * 4);
+        let [unit, inverse] = self.units(from, columns);
+        c.repeat(0, columns, LANES, |col| {
+            let v = c.load(c.f32s(), c.at(from, col * 4), 4).into_vector_value();
+            self.store(to, first + col, self.digits(v, inverse));
+        });
+        unit
+    }
+
+    /// The unit of a span's integers.
+    fn unit_of(&self, row: Ptr<'c>, span: Int<'c>) -> Vector<'c> {
+        let c = self.c;
+        c.splat(c.load(c.cx.f32_type(), c.at(row, span * 4 + self.units_at()), 4))
     }
 
     /// The sum of a digit over a span.
@@ -198,8 +230,12 @@ impl<'a, 'c> Bytes<'a, 'c> {
         c.as_int(c.call("llvm.vector.reduce.add", &[wide.into()], &[sum.into()]))
     }
 
-    fn unit_at(&self) -> usize {
+    fn units_at(&self) -> usize {
         self.totals() + self.count * 4
+    }
+
+    fn unit_at(&self) -> usize {
+        self.units_at() + if self.has_units() { self.count * 4 } else { 0 }
     }
 
     /// The bytes of a table for the nibbles of bytes that have one each.
@@ -221,12 +257,18 @@ impl<'c> Form<'c> for Bytes<'_, 'c> {
 
     fn stage(&self, from: Ptr<'c>, to: Ptr<'c>) {
         let c = self.c;
-        let [unit, inverse] = self.units(from);
-        c.repeat(0, self.width, LANES, |col| {
-            let v = c.load(c.f32s(), c.at(from, col * 4), 4).into_vector_value();
-            self.store(to, col, self.digits(v, inverse));
-        });
-        self.store_spans(to);
+        let unit = if self.has_units() {
+            let per_word = 4 * self.halves();
+            self.each_span(|first, words, span| {
+                let columns = (words * per_word).next_multiple_of(LANES);
+                let unit = self.store_columns(from, to, first * per_word, columns);
+                c.store(c.at(to, span * 4 + self.units_at()), c.lane(unit, 0), 4);
+            });
+            c.lit(1.0)
+        } else {
+            self.store_columns(from, to, c.int(0), self.width)
+        };
+        self.each_span(|first, words, span| self.store_span(to, first, words, span));
         let unit = c.fmul(unit, c.lit(self.worth()));
         c.store(c.at(to, self.unit_at()), c.lane(unit, 0), 4);
     }
@@ -288,10 +330,15 @@ impl<'c> Form<'c> for Bytes<'_, 'c> {
         }
         let (last, rest) = sums.split_last().expect("digits");
         let sum = rest.iter().rev().fold(wide(last), |sum, digit| c.fma(sum, c.lit(256.0), wide(digit)));
+        let sum = if self.has_units() { c.fmul(sum, self.unit_of(row, span)) } else { sum };
         let Some(zero) = zero.filter(|_| self.has_zero) else { return sum };
-        let total = c.splat(c.load(c.cx.f32_type(), c.at(row, span * 4 + self.totals()), 4));
-        let total = c.fsub(c.lit(-0.0), total);
+        let total = c.fsub(c.lit(-0.0), self.total(row, span));
         c.fma(zero, total, sum)
+    }
+
+    fn total(&self, row: Ptr<'c>, span: Int<'c>) -> Vector<'c> {
+        let c = self.c;
+        c.splat(c.load(c.cx.f32_type(), c.at(row, span * 4 + self.totals()), 4))
     }
 
     fn unit(&self, row: Ptr<'c>) -> Option<Vector<'c>> {

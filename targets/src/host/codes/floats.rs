@@ -2,7 +2,7 @@
 use atomc_ir::DType;
 use inkwell::IntPredicate;
 
-use super::Form;
+use super::{Form, Spans};
 use crate::code::{Any, Code, Int, Ptr, Vector};
 use crate::host::LANES;
 
@@ -16,19 +16,46 @@ pub struct Floats<'a, 'c> {
     pub per_word: usize,
     /// Columns of a row with its padding.
     pub width: usize,
+    /// The spans that have a total behind a row's numbers, and how many they are.
+    pub totals: Option<(Spans, usize)>,
 }
 
 /// Sums that do not wait for each other.
 const WAYS: usize = 2;
 
+impl<'c> Floats<'_, 'c> {
+    /// Stores the sum of columns, whose number is a multiple of a vector's but at the end of a row,
+    /// where zeros follow.
+    fn store_total(&self, to: Ptr<'c>, first: Int<'c>, columns: usize, span: Int<'c>) {
+        let c = self.c;
+        let sum = c.carry((0, columns, LANES), c.zero(), |col, sum| {
+            c.fadd(sum, c.load(c.f32s(), c.at(to, (first + col) * 4), 4).into_vector_value())
+        });
+        c.store(c.at(to, span * 4 + self.width * 4), c.sum(sum), 4);
+    }
+}
+
 impl<'c> Form<'c> for Floats<'_, 'c> {
     fn row_bytes(&self) -> usize {
-        self.width * 4
+        let totals = self.totals.map_or(0, |(_, count)| (4 * count).next_multiple_of(4 * LANES));
+        self.width * 4 + totals
     }
 
     fn stage(&self, from: Ptr<'c>, to: Ptr<'c>) {
         let c = self.c;
-        c.repeat(0, self.row_bytes(), 4 * LANES, |at| c.store(c.at(to, at), c.load(c.f32s(), c.at(from, at), 4), 4));
+        c.repeat(0, self.width * 4, 4 * LANES, |at| c.store(c.at(to, at), c.load(c.f32s(), c.at(from, at), 4), 4));
+        let columns = |words: usize| words * self.per_word;
+        match self.totals {
+            None | Some((Spans::Columns, _)) => {}
+            Some((Spans::Whole { words }, _)) => self.store_total(to, c.int(0), columns(words), c.int(0)),
+            Some((Spans::Groups { count, words, rest }, _)) => {
+                let all = columns(words);
+                c.repeat(0, count, 1, |span| self.store_total(to, span * all, all, span));
+                if rest > 0 {
+                    self.store_total(to, c.int(count * all), columns(rest), c.int(count));
+                }
+            }
+        }
     }
 
     fn decode(&self, words: Vector<'c>, zero: Option<Vector<'c>>) -> Vec<Vector<'c>> {
@@ -53,6 +80,11 @@ impl<'c> Form<'c> for Floats<'_, 'c> {
 
     fn end(&self, sums: &[Any<'c>], _: Option<Vector<'c>>, _: Ptr<'c>, _: Int<'c>) -> Vector<'c> {
         self.c.fadd(sums[0].into_vector_value(), sums[1].into_vector_value())
+    }
+
+    fn total(&self, row: Ptr<'c>, span: Int<'c>) -> Vector<'c> {
+        let c = self.c;
+        c.splat(c.load(c.cx.f32_type(), c.at(row, span * 4 + self.width * 4), 4))
     }
 
     fn unit(&self, _: Ptr<'c>) -> Option<Vector<'c>> {

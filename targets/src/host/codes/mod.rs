@@ -26,10 +26,13 @@ pub struct Codes<'a, 'c> {
     c: &'a Code<'c>,
     core: Cpu,
     w: Operand<'c>,
-    /// Rows and columns of codes that share a scale, and a zero point if there are some.
+    /// Rows and columns of codes that share a scale, and a zero point or a least number if there
+    /// are some.
     block: Block,
     scale: Operand<'c>,
     zero: Option<Operand<'c>>,
+    /// Numbers that are added to codes times scales.
+    least: Option<Operand<'c>>,
     /// Columns of x that share a scale, if x is codes.
     x_group: usize,
     /// Whether codes and rows of x are multiplied as pairs of bf16 where both are exact in it.
@@ -81,6 +84,9 @@ trait Form<'c> {
     /// The sum of a span's products.
     fn end(&self, sums: &[Any<'c>], zero: Option<Vector<'c>>, row: Ptr<'c>, span: Int<'c>) -> Vector<'c>;
 
+    /// The sum of a row's numbers over a span, in the unit of its sums.
+    fn total(&self, row: Ptr<'c>, span: Int<'c>) -> Vector<'c>;
+
     /// The unit of a row's sums.
     fn unit(&self, row: Ptr<'c>) -> Option<Vector<'c>>;
 }
@@ -112,13 +118,14 @@ impl<'a, 'c> Codes<'a, 'c> {
             return Ok(None);
         };
         let marks = parts.marks()?;
-        let (scale, zero) = (marks[0].clone(), marks.get(1).map(|&zero| zero.clone()));
+        let behind = |added: bool| marks.get(1).filter(|of| of.ty.dtype.is_float() == added).map(|&of| of.clone());
+        let (scale, zero, least) = (marks[0].clone(), behind(false), behind(true));
         // Groups of columns go over the heads of a row.
         let group = rows.scaled_group(parts.x).filter(|_| parts.heads().is_none());
         let is_exact = group.is_some() || rows.shape(parts.x)?.dtype == DType::BF16;
         let by_pairs = is_exact && core.multiplies_pairs_each_cycle();
         let x_group = group.unwrap_or(usize::MAX);
-        Ok(Some(Codes { c: rows.code, core, w, block, scale, zero, x_group, by_pairs }))
+        Ok(Some(Codes { c: rows.code, core, w, block, scale, zero, least, x_group, by_pairs }))
     }
 
     /// The matrix of an expert, if each has one.
@@ -133,7 +140,8 @@ impl<'a, 'c> Codes<'a, 'c> {
         let [rows, _] = self.sizes();
         let bytes = c.arch.memory.packed_bytes(self.w.ty.dtype, rows, self.w.stride);
         let w = Operand { ptr: c.at(self.w.ptr, expert * bytes), ..self.w.clone() };
-        Codes { w, scale: matrix(&self.scale), zero: self.zero.as_ref().map(matrix), ..self.clone() }
+        let [zero, least] = [&self.zero, &self.least].map(|of| of.as_ref().map(matrix));
+        Codes { w, scale: matrix(&self.scale), zero, least, ..self.clone() }
     }
 
     /// Columns in a word of a panel.
@@ -156,7 +164,7 @@ impl<'a, 'c> Codes<'a, 'c> {
         let ([_, cols], per) = (self.sizes(), self.per_word());
         match self.span_columns() {
             Some(span) if span >= cols => Spans::Whole { words: self.w.stride / per },
-            Some(span) if span.is_multiple_of(per) => {
+            Some(span) if span.is_multiple_of(per) && (self.least.is_none() || span.is_multiple_of(LANES)) => {
                 Spans::Groups { count: cols / span, words: span / per, rest: (cols % span).div_ceil(per) }
             }
             _ => Spans::Columns,
@@ -403,10 +411,21 @@ impl<'a, 'c> Products<'a, 'c> {
         };
         let in_groups = self.scales.filter(|_| self.scales_of_row > 1);
         let own: Vec<Vector> = in_groups.into_iter().flat_map(|at| rows.iter().map(move |&row| own(row, at))).collect();
+        let least: Vec<Vector> = panels.iter().filter_map(|panel| self.codes.least(*panel, span)).collect();
+        let total = |&row: &Int<'c>| self.form.total(c.at(self.rows, row * self.form.row_bytes()), span);
+        let totals: Vec<Vector> = if least.is_empty() { vec![] } else { rows.iter().map(total).collect() };
         let scaled = |(i, &sum): (usize, &Vector<'c>)| {
-            let scale = scales[i % panels.len()];
-            let sum = own.get(i / panels.len()).map_or(sum, |&own| c.fmul(sum, own));
-            before.map_or_else(|| c.fmul(sum, scale), |before| c.fma(sum, scale, before[i]))
+            let (row, panel) = (i / panels.len(), i % panels.len());
+            let by_own = |v: Vector<'c>| own.get(row).map_or(v, |&own| c.fmul(v, own));
+            let before = match least.get(panel) {
+                Some(&least) => {
+                    let total = by_own(totals[row]);
+                    Some(before.map_or_else(|| c.fmul(total, least), |before| c.fma(total, least, before[i])))
+                }
+                None => before.map(|before| before[i]),
+            };
+            let (sum, scale) = (by_own(sum), scales[panel]);
+            before.map_or_else(|| c.fmul(sum, scale), |before| c.fma(sum, scale, before))
         };
         sums.iter().enumerate().map(scaled).collect()
     }
@@ -462,17 +481,28 @@ impl<'a, 'c> Codes<'a, 'c> {
         let (dtype, pairs) = (self.w.ty.dtype, self.core.has_pairs(DType::BF16));
         let per_word = self.per_word();
         let fits = self.spans() != Spans::Columns;
-        let digits = if are_codes && x.dtype == DType::I8 { 1 } else { bytes::DIGITS };
+        let few = |span: usize| span <= bytes::FEW && span.is_multiple_of(LANES) && span < self.sizes()[1];
+        let digits = match self.span_columns() {
+            _ if are_codes && x.dtype == DType::I8 => 1,
+            Some(span) if !are_codes && few(span) => bytes::FEW_DIGITS,
+            _ => bytes::DIGITS,
+        };
         let bf16 = x.dtype == DType::BF16 || are_codes;
         let short = fits && (bf16 || x.dtype == DType::F16);
         // Three digits are three products for two of pairs, and one row is decoded faster for them.
-        let are_nibbles = self.zero.is_none() && Pairs::decodes(dtype) && digits > 1 && together > 1 && self.by_pairs;
+        let are_nibbles = self.zero.is_none()
+            && self.least.is_none()
+            && Pairs::decodes(dtype)
+            && digits > 1
+            && together > 1
+            && self.by_pairs;
         if fits && bf16 && pairs && (dtype == DType::F8E4M3 || are_nibbles) {
             return Rc::new(Pairs { c: self.c, dtype, width: self.w.stride });
         }
         if short && dtype != DType::F8E4M3 && pairs && self.w.stride <= bytes::WIDEST {
             return Rc::new(Bytes::new(self, digits, together));
         }
-        Rc::new(Floats { c: self.c, dtype, per_word, width: self.w.stride })
+        let totals = self.least.as_ref().map(|_| (self.spans(), self.count()));
+        Rc::new(Floats { c: self.c, dtype, per_word, width: self.w.stride, totals })
     }
 }

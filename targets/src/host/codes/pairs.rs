@@ -171,6 +171,10 @@ impl<'c> Form<'c> for Pairs<'_, 'c> {
         c.fadd(c.shuffle(low, high, &every(0)), c.shuffle(low, high, &every(1)))
     }
 
+    fn total(&self, _: Ptr<'c>, _: Int<'c>) -> Vector<'c> {
+        unreachable!("codes with least numbers are not multiplied in pairs")
+    }
+
     fn unit(&self, _: Ptr<'c>) -> Option<Vector<'c>> {
         None
     }

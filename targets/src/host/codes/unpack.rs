@@ -24,12 +24,12 @@ impl<'c> Codes<'_, 'c> {
 
     /// Whether they have one scale each, because all columns of a row share it.
     pub fn scales_whole_sums(&self) -> bool {
-        matches!(self.spans(), Spans::Whole { .. })
+        self.least.is_none() && matches!(self.spans(), Spans::Whole { .. })
     }
 
     /// Whether the sums of a span have one scale each, and there are several spans.
     pub fn scales_spans(&self) -> bool {
-        self.by_pairs && matches!(self.spans(), Spans::Groups { .. })
+        self.by_pairs && self.least.is_none() && matches!(self.spans(), Spans::Groups { .. })
     }
 
     /// If sums of spans are scaled: applies `add` to the sums before each span, one by one.
@@ -45,7 +45,7 @@ impl<'c> Codes<'_, 'c> {
             first: number * (words * pairs),
             pairs: words_of * pairs,
         };
-        self.by_pairs.then(|| {
+        self.scales_spans().then(|| {
             let sums = c.for_each((0, count, 1), zeros, |number, sums| add(span(number, words), sums));
             if rest > 0 { add(span(c.int(count), rest), &sums) } else { sums }
         })
@@ -83,9 +83,14 @@ impl<'c> Codes<'_, 'c> {
         let span = |first: Int<'c>, words: usize, span: Int<'c>, is_scaled: bool| {
             let zero = self.zero(panel, span);
             let scale = is_scaled.then(|| self.scale(panel, span));
+            let least = self.least(panel, span);
             let element = |code: Vector<'c>| {
                 let code = zero.map_or(code, |zero| c.fsub(code, zero));
-                scale.map_or(code, |scale| c.fmul(code, scale))
+                match (scale, least) {
+                    (Some(scale), Some(least)) => c.fma(code, scale, least),
+                    (Some(scale), None) => c.fmul(code, scale),
+                    (None, _) => code,
+                }
             };
             c.repeat(first, first + words, 1, |word| {
                 let columns: Vec<Vector> = columns(word).into_iter().map(element).collect();
@@ -93,7 +98,7 @@ impl<'c> Codes<'_, 'c> {
             });
         };
         match self.spans() {
-            Spans::Whole { words } => span(c.int(0), words, c.int(0), false),
+            Spans::Whole { words } => span(c.int(0), words, c.int(0), self.least.is_some()),
             Spans::Groups { count, words, rest } => {
                 let is_scaled = !self.scales_spans();
                 c.repeat(0, count, 1, |number| span(number * words, words, number, is_scaled));

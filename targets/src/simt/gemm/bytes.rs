@@ -21,7 +21,7 @@ pub struct Bytes {
 
 impl Bytes {
     pub fn of(body: &Graph) -> Option<Bytes> {
-        let is_byte = |e: &Encoding| matches!(e.codes, DType::F8E4M3 | DType::I8) && e.zero.is_none();
+        let is_byte = |e: &Encoding| matches!(e.codes, DType::F8E4M3 | DType::I8) && e.zero.or(e.least).is_none();
         let encoding = Encoding::of(body).filter(|e| is_byte(e) && sums_exactly(e.codes, e.size[1]))?;
         // Heads have products of their own.
         let (x, ty) = rows_of(body).filter(|(_, ty)| ty.dtype == encoding.codes && !has_heads(body))?;

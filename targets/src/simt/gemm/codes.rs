@@ -29,26 +29,38 @@ pub struct Steps {
     depth: usize,
     /// How quantised operands are multiplied as stored, if they are.
     quantised: Option<Quantised>,
+    /// Whether numbers are scaled before they are multiplied, as the columns of a step have several
+    /// scales.
+    scales_numbers: bool,
 }
 
 impl Steps {
     /// The step sizes that suit a weight, largest first. The columns of a step are whole and share
-    /// one scale.
+    /// one scale; or, last, those of a lane do, if they are integers.
     pub fn all(encoding: Encoding, quantised: Option<Quantised>, arch: GpuArch) -> impl Iterator<Item = Steps> + use<> {
         let simt = arch.simt;
         let layout = quantised.map_or(simt.matrix, |quantised| layout_of(simt, quantised.dtype));
         let (span, depth) = (layout.span(simt.wave), layout.depth);
         let (vec16, cols) = (codes_of_vec16(encoding.codes), arch.memory.padded(encoding.size[1]));
-        let fits = move |&times: &usize| {
+        let fits = move |(times, scales_numbers): &(usize, bool)| {
             let columns = span * times;
+            let alike = if *scales_numbers { depth * times } else { columns };
             columns.is_multiple_of(vec16)
                 && cols.is_multiple_of(columns)
-                && (encoding.is_row_wise() || encoding.block.cols.is_multiple_of(columns))
+                && (encoding.has_one_group() || encoding.block.cols.is_multiple_of(alike))
+                && !(*scales_numbers && (quantised.is_some() || !encoding.codes.is_integer_code()))
         };
         let most = vec16 / depth;
         // Steps begin with a vector of each row.
-        let lengths = std::iter::successors(Some(most), |times| Some(times / 2)).take_while(|&times| times > 0);
-        lengths.filter(fits).map(move |times| Steps { encoding, times, depth, quantised })
+        let lengths = move || std::iter::successors(Some(most), |times| Some(times / 2)).take_while(|&times| times > 0);
+        let ways = [false, true].into_iter().flat_map(move |numbers| lengths().map(move |times| (times, numbers)));
+        ways.filter(fits).map(move |(times, scales_numbers)| Steps {
+            encoding,
+            times,
+            depth,
+            quantised,
+            scales_numbers,
+        })
     }
 
     /// Whether there is a step size, and if not why.
@@ -57,7 +69,7 @@ impl Steps {
         let found = Steps::all(encoding, quantised, arch).next();
         found
             .map(drop)
-            .ok_or_else(|| encoding.refused(&format!("products of {span} columns would have several scales")))
+            .ok_or_else(|| encoding.refused(&format!("a lane's part of {span} columns would have several scales")))
     }
 
     /// Words of a lane's codes of one row.
@@ -68,7 +80,11 @@ impl Steps {
     /// Registers of a panel's scales and zero points, where each step has its own.
     pub fn marks(&self, simt: &Simt) -> usize {
         let (scales, rows) = ((simt.matrix.results * self.encoding.scale.size()).div_ceil(4), simt.matrix.rows());
-        if self.encoding.is_row_wise() { 0 } else { scales + self.encoding.zero.map_or(0, |_| rows) }
+        if self.scales_numbers {
+            return rows * (1 + usize::from(self.encoding.zero.or(self.encoding.least).is_some()));
+        }
+        let least = self.encoding.least.map_or(0, |least| (simt.matrix.results * least.size()).div_ceil(4));
+        if self.encoding.is_row_wise() { 0 } else { scales + least + self.encoding.zero.map_or(0, |_| rows) }
     }
 }
 
@@ -77,7 +93,24 @@ pub fn codes_of_vec16(codes: DType) -> usize {
     VEC16 * 8 / codes.bits()
 }
 
-/// Scales, or zero points, of a weight in memory.
+/// Numbers of 32 bits, changed, in the type of products.
+pub fn narrowed<'c>(
+    c: &Gpu<'c>,
+    numbers: &[Int<'c>],
+    dtype: DType,
+    change: impl Fn(Vector<'c>) -> Vector<'c>,
+) -> Vec<Int<'c>> {
+    let lanes = c.lanes();
+    c.set_lanes(numbers.len());
+    let floats = c.bitcast(c.words(numbers), c.f32s()).into_vector_value();
+    let bits = c.narrow(change(floats), dtype);
+    let words = numbers.len() * dtype.size() / 4;
+    let bits = c.bitcast(bits, c.cx.i32_type().vec_type(words as u32)).into_vector_value();
+    c.set_lanes(lanes);
+    (0..words).map(|i| c.as_int(c.lane(bits, i))).collect()
+}
+
+/// Scales, zero points or least numbers of a weight in memory.
 struct Marks<'c> {
     operand: Operand<'c>,
     encoding: Encoding,
@@ -169,6 +202,8 @@ pub struct Codes<'c> {
     pub encoding: Encoding,
     scale: Marks<'c>,
     zero: Option<Marks<'c>>,
+    /// Numbers that are added to codes times scales.
+    least: Option<Marks<'c>>,
 }
 
 impl<'c> Codes<'c> {
@@ -177,7 +212,11 @@ impl<'c> Codes<'c> {
         let Some(encoding) = Encoding::of(parts.kernel.rows.graph) else { return Ok(None) };
         let mut marks = parts.marks()?.into_iter().map(|operand| Marks { operand: operand.clone(), encoding });
         let scale = marks.next().ok_or_else(|| unsupported("codes without scales"))?;
-        Ok(Some(Codes { encoding, scale, zero: marks.next() }))
+        let (zero, least) = match marks.next() {
+            Some(marks) if encoding.least.is_some() => (None, Some(marks)),
+            zero => (zero, None),
+        };
+        Ok(Some(Codes { encoding, scale, zero, least }))
     }
 
     /// Issues the copies of the scales, and then of the zero points, of some groups of a panel to
@@ -231,8 +270,21 @@ impl<'c> Codes<'c> {
     }
 
     /// The group of a column, if a row has several.
-    pub fn group(&self, column: Int<'c>) -> Option<Int<'c>> {
-        (!self.encoding.is_row_wise()).then(|| column / self.encoding.block.cols)
+    pub fn group(&self, c: &Gpu<'c>, column: Int<'c>) -> Option<Int<'c>> {
+        (!self.encoding.is_row_wise()).then(|| self.group_of(c, column))
+    }
+
+    /// The group of a column. Columns that pad rows may lie behind the last one, of which they are
+    /// then.
+    fn group_of(&self, c: &Gpu<'c>, column: Int<'c>) -> Int<'c> {
+        self.there(c, column / self.encoding.block.cols)
+    }
+
+    /// A group, or the last one if there is none of its number.
+    fn there(&self, c: &Gpu<'c>, number: Int<'c>) -> Int<'c> {
+        let (group, cols) = (self.encoding.block.cols, self.encoding.size[1]);
+        let groups = cols.div_ceil(group);
+        if c.arch.memory.padded(cols) > groups * group { c.smaller(number, groups - 1) } else { number }
     }
 
     /// The scales of `rows` rows of a panel, from row `row` on.
@@ -245,6 +297,19 @@ impl<'c> Codes<'c> {
     ) -> Vector<'c> {
         let at = self.scale.at(c, panel, row, rows);
         self.scale.floats(c, &at, &self.scale.load(c, &at, group))
+    }
+
+    /// The least numbers of `rows` rows of a panel, from row `row` on, if the weight has some.
+    pub fn least(
+        &self,
+        c: &Gpu<'c>,
+        (panel, row): (Panel<'c>, Int<'c>),
+        rows: usize,
+        group: Option<Int<'c>>,
+    ) -> Option<Vector<'c>> {
+        let least = self.least.as_ref()?;
+        let at = least.at(c, panel, row, rows);
+        Some(least.floats(c, &at, &least.load(c, &at, group)))
     }
 
     /// The address of the scales of a row of a panel. All scales of the panel lie in columns.
@@ -267,7 +332,8 @@ impl<'c> Codes<'c> {
 }
 
 /// Scales as loaded, those of the rows of the lane's results, and zero points, those of the rows of
-/// its codes.
+/// its codes; or least numbers, as scales are. Where numbers are scaled, all are those of the rows
+/// of its codes.
 pub struct StepMarks<'c> {
     pub scales: Vec<Any<'c>>,
     pub zeros: Vec<Any<'c>>,
@@ -289,9 +355,10 @@ pub struct Way<'w, 'a, 'c> {
     steps: Steps,
     matrix: Matrix<'a, 'c>,
     decoder: Decoder,
-    /// For each piece: the scales of the rows of the lane's results, and the zero points of the
-    /// rows of its codes.
-    places: Vec<(MarksAt<'c>, Vec<MarksAt<'c>>)>,
+    /// For each piece: the scales, and the zero points or least numbers.
+    places: Vec<[Vec<MarksAt<'c>>; 2]>,
+    /// The first of the lane's columns in a step.
+    column: Int<'c>,
     /// Those scales and zero points as loaded, where each row has only one.
     fixed: Vec<StepMarks<'c>>,
 }
@@ -300,13 +367,24 @@ impl<'w, 'a, 'c> Way<'w, 'a, 'c> {
     /// Along some panels.
     pub fn new(codes: &'w Codes<'c>, steps: Steps, matrix: Matrix<'a, 'c>, panels: &[Panel<'c>]) -> Way<'w, 'a, 'c> {
         let (c, place) = (matrix.c, matrix.place());
-        let decoder = Decoder::new(c.arch, codes.encoding.codes, matrix.dtype);
-        let zeros = |panel: Panel<'c>| match &codes.zero {
-            Some(zero) => (0..matrix.layout.rows()).map(|i| zero.at(c, panel, place.row + 2 * i, 1)).collect(),
-            None => vec![],
+        let decoded = if steps.scales_numbers { DType::F32 } else { matrix.dtype };
+        let decoder = Decoder::new(c.arch, codes.encoding.codes, decoded);
+        let of_results = |marks: &Marks<'c>, panel| vec![marks.at(c, panel, place.results, matrix.layout.results)];
+        let of_codes = |marks: &Marks<'c>, panel: Panel<'c>| -> Vec<MarksAt<'c>> {
+            (0..matrix.layout.rows()).map(|i| marks.at(c, panel, place.row + 2 * i, 1)).collect()
         };
-        let at = |&panel: &Panel<'c>| (codes.scale.at(c, panel, place.results, matrix.layout.results), zeros(panel));
-        let mut way = Way { codes, steps, matrix, decoder, places: panels.iter().map(at).collect(), fixed: Vec::new() };
+        let one = |marks: &Marks<'c>, panel| match steps.scales_numbers {
+            true => of_codes(marks, panel),
+            false => of_results(marks, panel),
+        };
+        let behind = |panel| match (&codes.zero, &codes.least) {
+            (Some(zero), _) => of_codes(zero, panel),
+            (None, Some(least)) => one(least, panel),
+            (None, None) => vec![],
+        };
+        let places = panels.iter().map(|&panel| [one(&codes.scale, panel), behind(panel)]).collect();
+        let column = place.part * (steps.depth * steps.times);
+        let mut way = Way { codes, steps, matrix, decoder, places, column, fixed: Vec::new() };
         if codes.encoding.is_row_wise() {
             way.fixed = way.places.iter().map(|at| way.load_marks(at, None)).collect();
         }
@@ -331,16 +409,23 @@ impl<'w, 'a, 'c> Way<'w, 'a, 'c> {
         let words = self.steps.words();
         let row = |i: usize| c.load_vector(c.cx.i32_type(), words, c.at(p, 2 * i * VEC16), 4 * words);
         let rows = (0..self.matrix.layout.rows()).map(row).collect();
-        let in_group = || self.codes.encoding.block.cols / (self.matrix.span() * self.steps.times);
-        let marks = || self.load_marks(&self.places[piece], Some(step / in_group()));
+        let (columns, group) = (self.matrix.span() * self.steps.times, self.codes.encoding.block.cols);
+        let group = || match self.steps.scales_numbers {
+            true => self.codes.group_of(c, step * columns + self.column),
+            false if self.codes.encoding.has_one_group() => c.int(0),
+            false => self.codes.there(c, step / (group / columns)),
+        };
+        let marks = || self.load_marks(&self.places[piece], Some(group()));
         StepWeight { rows, marks: self.fixed.is_empty().then(marks) }
     }
 
-    fn load_marks(&self, (scales, zeros): &(MarksAt<'c>, Vec<MarksAt<'c>>), group: Option<Int<'c>>) -> StepMarks<'c> {
+    fn load_marks(&self, [scales, zeros]: &[Vec<MarksAt<'c>>; 2], group: Option<Int<'c>>) -> StepMarks<'c> {
         let c = self.matrix.c;
-        let scales = self.codes.scale.load(c, scales, group);
-        let zeros = self.codes.zero.iter().flat_map(|zero| zeros.iter().flat_map(|at| zero.load(c, at, group)));
-        StepMarks { scales, zeros: zeros.collect() }
+        let load = |marks: &Marks<'c>, all: &[MarksAt<'c>]| -> Vec<Any<'c>> {
+            all.iter().flat_map(|at| marks.load(c, at, group)).collect()
+        };
+        let behind = self.codes.zero.as_ref().or(self.codes.least.as_ref());
+        StepMarks { scales: load(&self.codes.scale, scales), zeros: behind.map_or(vec![], |marks| load(marks, zeros)) }
     }
 
     /// Adds the products of a step of a piece with the step's columns, product by product. Columns
@@ -358,14 +443,17 @@ impl<'w, 'a, 'c> Way<'w, 'a, 'c> {
             let zero = self.codes.zero.as_ref().expect("zero points where some were loaded");
             self.decoder.zero(c, zero.integer(c, *bits))
         };
-        let zeros: Vec<Zero<'c>> = marks.zeros.iter().map(zero).collect();
-        let fragments = self.fragments(&weight.rows, &zeros);
-        if !self.fixed.is_empty() && scales_of_columns.is_empty() {
+        let behind: &[Any<'c>] = if self.codes.zero.is_some() { &marks.zeros } else { &[] };
+        let zeros: Vec<Zero<'c>> = behind.iter().map(zero).collect();
+        let fragments = self.fragments(&weight.rows, &zeros, (piece, marks));
+        let are_sums = self.steps.scales_numbers || !self.fixed.is_empty();
+        if are_sums && scales_of_columns.is_empty() {
             return fragments.iter().zip(columns).for_each(|(a, b)| m.products(a, b, sums));
         }
         let mut own = vec![m.zero_sums(m.layout.results); sums.len()];
         fragments.iter().zip(columns).for_each(|(a, b)| m.products(a, b, &mut own));
-        let scales = self.fixed.is_empty().then(|| self.codes.scale.floats(c, &self.places[piece].0, &marks.scales));
+        let [places, _] = &self.places[piece];
+        let scales = (!are_sums).then(|| self.codes.scale.floats(c, &places[0], &marks.scales));
         let scales = scales.map(|scales| self.in_unit(scales));
         let lanes = c.lanes();
         c.set_lanes(m.layout.results);
@@ -378,6 +466,33 @@ impl<'w, 'a, 'c> Way<'w, 'a, 'c> {
             };
             *sum = c.fma(m.as_floats(own), factors, *sum);
         }
+        c.set_lanes(lanes);
+        self.add_least((piece, marks), columns, sums);
+    }
+
+    /// Adds the least numbers of a step, times the sums of its columns: products with ones.
+    fn add_least(
+        &self,
+        (piece, marks): (usize, &StepMarks<'c>),
+        columns: &[Vec<Fragment<'c>>],
+        sums: &mut [Vector<'c>],
+    ) {
+        let (c, m) = (self.matrix.c, &self.matrix);
+        let Some(least) = self.codes.least.as_ref().filter(|_| !self.steps.scales_numbers) else { return };
+        let [_, places] = &self.places[piece];
+        let least = least.floats(c, &places[0], &marks.zeros);
+        let one = match m.dtype {
+            DType::F32 => 0x3f80_0000,
+            DType::F16 => 0x3c00_3c00,
+            _ => 0x3f80_3f80,
+        };
+        let one = c.as_int(c.cx.i32_type().const_int(one, false));
+        let ones: Fragment<'c> = vec![c.words(&[one; VEC16 / 4]); m.layout.rows() * m.vec16s()];
+        let mut totals = vec![m.zero_sums(m.layout.results); sums.len()];
+        columns.iter().for_each(|column| m.products(&ones, column, &mut totals));
+        let lanes = c.lanes();
+        c.set_lanes(m.layout.results);
+        sums.iter_mut().zip(totals).for_each(|(sum, total)| *sum = c.fma(m.as_floats(total), least, *sum));
         c.set_lanes(lanes);
     }
 
@@ -394,7 +509,12 @@ impl<'w, 'a, 'c> Way<'w, 'a, 'c> {
     }
 
     /// The fragment of each product of a step.
-    fn fragments(&self, codes: &[Vector<'c>], zeros: &[Zero<'c>]) -> Vec<Fragment<'c>> {
+    fn fragments(
+        &self,
+        codes: &[Vector<'c>],
+        zeros: &[Zero<'c>],
+        (piece, marks): (usize, &StepMarks<'c>),
+    ) -> Vec<Fragment<'c>> {
         let (c, m) = (self.matrix.c, &self.matrix);
         let row = |(i, &words): (usize, &Vector<'c>)| -> Vec<Vector<'c>> {
             let words: Vec<Int> = (0..self.steps.words()).map(|i| c.as_int(c.lane(words, i))).collect();
@@ -402,12 +522,27 @@ impl<'w, 'a, 'c> Way<'w, 'a, 'c> {
                 return words.chunks(VEC16 / 4).map(|vec16| c.words(vec16)).collect();
             }
             let numbers = self.decoder.decode(c, &words, zeros.get(i).copied());
+            let numbers = if self.steps.scales_numbers { self.scaled(numbers, piece, i, marks) } else { numbers };
             numbers.chunks(VEC16 / 4).map(|vec16| c.words(vec16)).collect()
         };
         let rows: Vec<Vec<Vector<'c>>> = codes.iter().enumerate().map(row).collect();
         let product =
             |i: usize| rows.iter().flat_map(|row| row[i * m.vec16s()..(i + 1) * m.vec16s()].to_vec()).collect();
         (0..self.steps.times).map(product).collect()
+    }
+
+    /// The numbers of a row of the lane's codes by their scale, in the type of products.
+    fn scaled(&self, numbers: Vec<Int<'c>>, piece: usize, row: usize, marks: &StepMarks<'c>) -> Vec<Int<'c>> {
+        let (c, [scales, behind]) = (self.matrix.c, &self.places[piece]);
+        let number = |of: &Marks<'c>, at: &MarksAt<'c>, bits: &Any<'c>| {
+            c.lane(of.floats(c, at, std::slice::from_ref(bits)), 0).into_float_value()
+        };
+        let scale = number(&self.codes.scale, &scales[row], &marks.scales[row]);
+        let least = self.codes.least.as_ref().map(|least| number(least, &behind[row], &marks.zeros[row]));
+        narrowed(c, &numbers, self.matrix.dtype, |floats| match least {
+            Some(least) => c.fma(floats, c.splat(scale), c.splat(least)),
+            None => c.fmul(floats, c.splat(scale)),
+        })
     }
 
     /// Whether sums of a step are scaled by rows of x, or of the weight, as they are added up.
@@ -422,8 +557,8 @@ impl<'w, 'a, 'c> Way<'w, 'a, 'c> {
         if self.fixed.is_empty() {
             return sums;
         }
-        let scaled = |(sums, (marks, at)): (&[Vector<'c>], (&StepMarks<'c>, &(MarksAt<'c>, _)))| {
-            let scales = self.codes.scale.floats(c, &at.0, &marks.scales);
+        let scaled = |(sums, (marks, [places, _])): (&[Vector<'c>], (&StepMarks<'c>, &[Vec<MarksAt<'c>>; 2]))| {
+            let scales = self.codes.scale.floats(c, &places[0], &marks.scales);
             // Sums of groups are numbers already.
             let scales = if self.has_groups() { scales } else { self.in_unit(scales) };
             let number = |sum| if self.has_groups() { sum } else { self.matrix.as_floats(sum) };

@@ -6,12 +6,14 @@
 //! them.
 use atomc_ir::{DType, Layout, TensorType};
 
+use inkwell::values::FloatValue;
+
 use crate::code::codes::{Decoder, Zero};
 use crate::code::{Any, Int, Ptr, Vector, carried};
 use crate::contraction::Encoding;
 use crate::row::Operand;
 use crate::schedule::WhyNot;
-use crate::simt::gemm::codes::{Codes, codes_of_vec16};
+use crate::simt::gemm::codes::{Codes, codes_of_vec16, narrowed};
 use crate::simt::gemm::contract::Panel;
 use crate::simt::machine::Gpu;
 use crate::simt::machine::fragment::VEC16;
@@ -111,6 +113,9 @@ impl Scaling {
         let four = matches!(encoding.codes, DType::I4 | DType::U4);
         match own.makes_pairs() {
             _ if scales_sums => Some(Scaling::AsDecoded),
+            // What is added is added in f32.
+            true if encoding.least.is_some() && dtype == DType::BF16 => Some(Scaling::Widened),
+            _ if encoding.least.is_some() => None,
             _ if is_power && own.takes_powers() => Some(Scaling::Converted),
             true if exact => Some(Scaling::AsDecoded),
             true if is_power && dtype == DType::BF16 => Some(Scaling::Shifted),
@@ -133,14 +138,23 @@ struct Piece<'c> {
     to: Int<'c>,
 }
 
-/// A piece with the scales and zero points of its parts.
+/// A piece with the scales, and the zero points or least numbers, of its parts.
 pub struct Loaded<'c> {
     words: Vec<Int<'c>>,
     scales: Vec<Vector<'c>>,
     zeros: Vec<Option<Zero<'c>>>,
+    least: Vec<Vector<'c>>,
 }
 
-carried!(Loaded { words, scales, zeros });
+carried!(Loaded { words, scales, zeros, least });
+
+/// What numbers of a part are scaled with, and what is taken off or added.
+#[derive(Clone, Copy)]
+struct Marks<'c> {
+    scale: Option<FloatValue<'c>>,
+    zero: Option<Zero<'c>>,
+    least: Option<FloatValue<'c>>,
+}
 
 impl<'k, 'c> CodesLoader<'k, 'c> {
     /// The loader of one of a tile's threads. `panel` gives the address of a panel by its place in
@@ -200,13 +214,14 @@ impl<'k, 'c> CodesLoader<'k, 'c> {
             let from = c.at(one.from, stretch * bytes);
             let words = c.load_vector(c.cx.i32_type(), self.words, from, 4 * self.words);
             let first = stretch * self.tile.columns + one.column;
-            let group = |part: usize| self.codes.group(first + part * (codes / parts));
+            let group = |part: usize| self.codes.group(c, first + part * (codes / parts));
             let place = (one.panel, one.row);
             let scales = if self.scales_sums { 0 } else { parts };
             Loaded {
                 words: (0..self.words).map(|i| c.as_int(c.lane(words, i))).collect(),
                 scales: (0..scales).map(|part| self.codes.scales(c, place, 1, group(part))).collect(),
                 zeros: (0..parts).map(|part| self.codes.zero(c, &self.zeros, place, group(part))).collect(),
+                least: (0..parts).filter_map(|part| self.codes.least(c, place, 1, group(part))).collect(),
             }
         };
         self.pieces.iter().map(load).collect()
@@ -231,8 +246,8 @@ impl<'k, 'c> CodesLoader<'k, 'c> {
             return self.numbers_of_bits(loaded);
         }
         let part = |(i, words): (usize, &[Int<'c>])| {
-            let numbers = self.decode(words, loaded.scales.get(i), loaded.zeros[i]);
-            self.scaled(numbers, loaded.scales.get(i), loaded.zeros[i])
+            let marks = self.marks(loaded, i);
+            self.scaled(self.decode(words, marks), marks)
         };
         loaded.words.chunks(of_part).enumerate().flat_map(part).collect()
     }
@@ -242,37 +257,45 @@ impl<'k, 'c> CodesLoader<'k, 'c> {
         let parts = loaded.zeros.len();
         let in_word = parts / loaded.words.len();
         let part = |i: usize| {
-            let numbers = self.decode(&loaded.words[i / in_word..][..1], loaded.scales.get(i), loaded.zeros[i]);
+            let marks = self.marks(loaded, i);
+            let numbers = self.decode(&loaded.words[i / in_word..][..1], marks);
             let of_part = numbers.len() / in_word;
             let own = numbers[i % in_word * of_part..][..of_part].to_vec();
-            self.scaled(own, loaded.scales.get(i), loaded.zeros[i])
+            self.scaled(own, marks)
         };
         (0..parts).flat_map(part).collect()
     }
 
-    fn decode(&self, words: &[Int<'c>], scale: Option<&Vector<'c>>, zero: Option<Zero<'c>>) -> Vec<Int<'c>> {
+    /// The marks of a part.
+    fn marks(&self, loaded: &Loaded<'c>, part: usize) -> Marks<'c> {
+        let number = |all: &[Vector<'c>]| all.get(part).map(|&one| self.c.lane(one, 0).into_float_value());
+        Marks { scale: number(&loaded.scales), zero: loaded.zeros[part], least: number(&loaded.least) }
+    }
+
+    fn decode(&self, words: &[Int<'c>], marks: Marks<'c>) -> Vec<Int<'c>> {
         let c = self.c;
-        match (self.scaling, scale) {
+        match (self.scaling, marks.scale) {
             (Scaling::Raised, _) => self.decoder.raised_pairs(c, words),
-            (Scaling::Converted, Some(&scale)) => {
-                self.decoder.times_power(c, words, c.lane(scale, 0).into_float_value())
-            }
-            _ => self.decoder.decode(c, words, zero),
+            (Scaling::Converted, Some(scale)) => self.decoder.times_power(c, words, scale),
+            _ => self.decoder.decode(c, words, marks.zero),
         }
     }
 
     /// Numbers times their scale, if they have one here, in the type of local memory.
-    fn scaled(&self, numbers: Vec<Int<'c>>, scale: Option<&Vector<'c>>, zero: Option<Zero<'c>>) -> Vec<Int<'c>> {
+    fn scaled(&self, numbers: Vec<Int<'c>>, Marks { scale, zero, least }: Marks<'c>) -> Vec<Int<'c>> {
         let c = self.c;
-        let Some(&scale) = scale else { return numbers };
-        let scale = c.lane(scale, 0).into_float_value();
+        let Some(scale) = scale else { return numbers };
         let halves = || numbers.iter().flat_map(|&two| [two.shift_left(16), two & 0xffff_0000]).collect::<Vec<_>>();
         match self.scaling {
             Scaling::Converted => numbers,
+            Scaling::AsDecoded if least.is_some() => {
+                let least = least.expect("a number");
+                narrowed(c, &numbers, self.dtype, |floats| c.fma(floats, c.splat(scale), c.splat(least)))
+            }
             Scaling::AsDecoded => {
                 let numbers = self.decoder.scaled(c, &numbers, scale);
                 let done = self.decoder.makes_pairs() || self.dtype == DType::F32;
-                if done { numbers } else { self.narrowed(&numbers, |floats| floats) }
+                if done { numbers } else { narrowed(c, &numbers, self.dtype, |floats| floats) }
             }
             Scaling::Shifted => {
                 let lanes = c.lanes();
@@ -286,27 +309,17 @@ impl<'k, 'c> CodesLoader<'k, 'c> {
                     .map(|i| upper(2 * i).shift_right(16, false) | (upper(2 * i + 1) & 0xffff_0000))
                     .collect()
             }
-            Scaling::Widened => self.narrowed(&halves(), |floats| c.fmul(floats, c.splat(scale))),
+            Scaling::Widened => narrowed(c, &halves(), self.dtype, |floats| match least {
+                Some(least) => c.fma(floats, c.splat(scale), c.splat(least)),
+                None => c.fmul(floats, c.splat(scale)),
+            }),
             Scaling::Raised => {
                 let off = self.decoder.raised_by(c, zero);
                 let off = c.b.build_float_mul(off, scale, "").expect("floats");
                 let off = c.b.build_float_neg(off, "").expect("a float");
-                self.narrowed(&halves(), |floats| c.fma(floats, c.splat(scale), c.splat(off)))
+                narrowed(c, &halves(), self.dtype, |floats| c.fma(floats, c.splat(scale), c.splat(off)))
             }
         }
-    }
-
-    /// Numbers of 32 bits, changed, in the type of local memory.
-    fn narrowed(&self, numbers: &[Int<'c>], change: impl Fn(Vector<'c>) -> Vector<'c>) -> Vec<Int<'c>> {
-        let c = self.c;
-        let lanes = c.lanes();
-        c.set_lanes(numbers.len());
-        let floats = c.bitcast(c.words(numbers), c.f32s()).into_vector_value();
-        let bits = c.narrow(change(floats), self.dtype);
-        let words = numbers.len() / 2;
-        let bits = c.bitcast(bits, c.cx.i32_type().vec_type(words as u32)).into_vector_value();
-        c.set_lanes(lanes);
-        (0..words).map(|i| c.as_int(c.lane(bits, i))).collect()
     }
 }
 

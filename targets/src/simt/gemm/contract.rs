@@ -96,8 +96,9 @@ impl Sizes {
 /// The class of a kernel: the facts that the best numbers of a schedule depend on.
 pub fn tuned_by(spec: &KernelSpec) -> Result<(Kind, Vec<usize>), Diagnostic> {
     let s = Sizes::of(spec.body)?;
-    let weight =
-        s.encoding.map_or(Stored::floats(s.dtype), |e| Stored::quantised(e.codes, e.block, e.size, e.zero.is_some()));
+    let weight = s
+        .encoding
+        .map_or(Stored::floats(s.dtype), |e| Stored::quantised(e.codes, e.block, e.size, e.zero.or(e.least).is_some()));
     let rows = s.quantised_rows.unwrap_or(s.dtype).name();
     let kind = Kind::Gemm { rows, weight, plain: s.plain, pieces: s.pieces };
     Ok((kind, vec![s.rows, s.depth, spec.tokens]))

@@ -49,7 +49,7 @@ impl Quantised {
     pub fn of(body: &Graph, arch: GpuArch) -> Option<Quantised> {
         // Heads have products of their own.
         let (rows, x) = rows_of(body).filter(|_| !has_heads(body))?;
-        let encoding = Encoding::of(body).filter(|encoding| encoding.zero.is_none())?;
+        let encoding = Encoding::of(body).filter(|encoding| encoding.zero.or(encoding.least).is_none())?;
         let group = match x.layout {
             Layout::Scaled(group) => group,
             Layout::Mx(group) => return Quantised::of_mx((x, group), encoding, arch),

@@ -86,6 +86,7 @@ impl StageCodes {
         let refused = |is: bool, why: &str| encoding.refuse_if(is, why);
         let of_rows = quantised_rows(body).map_or(cols, |(_, group)| group);
         let both = of_rows < cols && wide < cols && of_rows != wide;
+        refused(encoding.least.is_some(), "least numbers of groups")?;
         refused(both, "rows have scales for other columns")?;
         let group = of_rows.min(wide);
         refused(group < cols && !cols.is_multiple_of(group.max(STEP)), "scales of part of a group")?;
@@ -114,7 +115,7 @@ impl StageCodes {
 
     /// The groups in `steps` steps.
     pub fn groups_of(&self, steps: usize) -> usize {
-        self.group.map_or(1, |group| steps / group)
+        self.group.map_or(1, |group| steps / group.max(1))
     }
 
     /// Columns in 16 bytes of a row.

@@ -107,6 +107,7 @@ impl SlotCodes {
         if encoding.is_row_wise() {
             return refused(encoding.zero.is_some(), "zero points of whole rows");
         }
+        refused(encoding.least.is_some(), "least numbers of groups")?;
         refused(encoding.block.rows > 1, "rows that share a scale")?;
         refused(encoding.zero.is_some() && !rows.is_multiple_of(16), "zero points of part of a panel")?;
         if group.is_multiple_of(k_tile) {

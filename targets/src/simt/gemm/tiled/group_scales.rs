@@ -134,7 +134,7 @@ impl<'g, 'c> Group<'g, '_, '_, 'c> {
         let (c, s) = (self.contraction.matrix.c, &self.accumulator);
         let column = stretch * self.shape.stretch;
         let Some(weight) = from else { return vec![] };
-        let group = weight.codes.group(column);
+        let group = weight.codes.group(c, column);
         let scales = |panel, row, count| weight.codes.scales(c, (panel, row), count, group).into();
         let of_panel = |&panel: &Panel<'c>| match weight.is_shared {
             true => vec![scales(panel, c.int(0), 1)],
