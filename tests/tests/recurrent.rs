@@ -141,6 +141,9 @@ fn who_has_chunks() {
     assert_eq!(said(row("sm_80"), 512, "delta_chunks"), Some("no chip of this kind ever ran it".into()));
     assert_eq!(said(row("sm_80"), 512, "delta_warpgroup"), Some("sm_80 has no warpgroup MMA".into()));
     assert_eq!(said(row("sm_90a"), 512, "delta_warpgroup"), None);
+    assert_eq!(by_row(row("sm_90a"), "delta_warpgroup"), None);
+    let half = answer(&apart(4, 64, 64), row("sm_90a"), 512, "delta_warpgroup");
+    assert_eq!(half, Some("states of 64 by 64".into()));
     assert_eq!(said(row("sm_90a"), 8, "delta_warpgroup"), Some("steps of 8 tokens".into()));
 }
 
