@@ -259,6 +259,14 @@ pub struct Cx {
     pub adds: bool,
 }
 
+impl Cx {
+    /// A step of so many tokens and rows with logits. What else an op is told follows from its
+    /// operands.
+    pub const fn of(tokens: usize, rows: usize) -> Cx {
+        Cx { tokens, rows, coarse: false, adds: false }
+    }
+}
+
 /// The values of a graph's outputs, for these parameters by name and these checkpoint tensors.
 pub fn run<S: Real>(
     graph: &Graph,
@@ -458,11 +466,7 @@ fn sums_may_be_coarse(graph: &Graph, op: &Op, operands: &[Value]) -> bool {
 
 /// Whether a weight of codes has least numbers, which are added to its elements.
 fn has_least(graph: &Graph, op: &Op, operands: &[Value]) -> bool {
-    let behind = match op {
-        Op::Linear { .. } | Op::PerHead { .. } => operands.get(3),
-        Op::Grouped { .. } => operands.get(4),
-        _ => None,
-    };
+    let behind = op.marks().and_then(|first| operands.get(first + 1));
     behind.and_then(|&v| graph.ty(v).as_tensor()).is_some_and(|t| t.dtype.is_float())
 }
 
@@ -1113,7 +1117,7 @@ mod tests {
         let graph = parse(text).unwrap();
         graph.verify().unwrap();
         let params = params.iter().map(|(n, v)| (n.to_string(), v.clone())).collect();
-        let out = run(&graph, Cx { tokens, rows: 0, coarse: false, adds: false }, &params, &|_| None).unwrap();
+        let out = run(&graph, Cx::of(tokens, 0), &params, &|_| None).unwrap();
         out[0].float().unwrap().data.clone()
     }
 
@@ -1185,8 +1189,7 @@ mod tests {
                 "all" => Some(Tensor::new(vec![2, 4, 2], (0..16).map(f64::from).collect())),
                 _ => None,
             };
-            let out =
-                super::run(&graph, Cx { tokens: 0, rows: 0, coarse: false, adds: false }, &BTreeMap::new(), &weights)?;
+            let out = super::run(&graph, Cx::of(0, 0), &BTreeMap::new(), &weights)?;
             Ok::<_, String>(out[0].float().unwrap().data.clone())
         };
         assert_eq!(run("").unwrap(), [0.0, 4.0, 0.0, 1.0, 5.0, 0.0, 10.0, 14.0, 0.0, 11.0, 15.0, 0.0]);
@@ -1215,8 +1218,7 @@ mod tests {
             graph.verify().unwrap();
             let mut params = BTreeMap::from([("l".to_string(), float(&[1, 4], &logits))]);
             params.extend(bias.map(|bias| ("b".to_string(), float(&[4], &bias))));
-            let out =
-                super::run(&graph, Cx { tokens: 1, rows: 0, coarse: false, adds: false }, &params, &|_| None).unwrap();
+            let out = super::run(&graph, Cx::of(1, 0), &params, &|_| None).unwrap();
             (out[0].float().unwrap().data.clone(), out[1].int().unwrap().to_vec())
         };
         let near = |(got, experts): (Vec<f64>, Vec<i32>), want: [f64; 2], of: [i32; 2]| {
@@ -1268,8 +1270,7 @@ mod tests {
             .unwrap();
             let params =
                 BTreeMap::from([("l".into(), float(&[1, 5], &logits)), ("f".to_string(), float(&[1], &[first]))]);
-            let out =
-                super::run(&graph, Cx { tokens: 1, rows: 0, coarse: false, adds: false }, &params, &|_| None).unwrap();
+            let out = super::run(&graph, Cx::of(1, 0), &params, &|_| None).unwrap();
             (out[0].float().unwrap().data.clone(), out[1].int().unwrap().to_vec())
         };
         let logits = [0.0, f64::ln(3.0), 0.0, 0.0, f64::ln(9.0)];
@@ -1308,7 +1309,7 @@ mod tests {
             ("e".to_string(), Val::Int(vec![1, 0, -1, 1])),
             ("c".to_string(), float(&[2, 2], &[1.0, 0.5, 4.0, 2.0])),
         ]);
-        let out = run(&graph, Cx { tokens: 2, rows: 0, coarse: false, adds: false }, &params, &|_| None).unwrap();
+        let out = run(&graph, Cx::of(2, 0), &params, &|_| None).unwrap();
         near(&out[0].float().unwrap().data, &[30.0, 3.0, 2.0, 20.0, 0.0, 0.0, 21.0, 15.0]);
         near(&out[1].float().unwrap().data, &[9.0 + 2.0, 90.0 + 20.0, 90.0, 126.0]);
     }
@@ -1321,7 +1322,7 @@ mod tests {
             let (_, shape, data) = tensors.iter().find(|(other, ..)| *other == name)?;
             Some(Tensor::new(shape.to_vec(), data.to_vec()))
         };
-        let out = run(&graph, Cx { tokens: 1, rows: 0, coarse: false, adds: false }, &BTreeMap::new(), &weight)?;
+        let out = run(&graph, Cx::of(1, 0), &BTreeMap::new(), &weight)?;
         out[0].float().cloned()
     }
 
@@ -1458,7 +1459,7 @@ mod tests {
         let (least, nan) = (f64::NEG_INFINITY, f64::NAN);
         let rows = [[1.0, 2.0, 2.0], [-0.0, 0.0, -1.0], [nan, -3.0, nan], [least, nan, least], [nan, least, least]];
         let params = BTreeMap::from([("x".to_string(), float(&[5, 3], rows.as_flattened()))]);
-        let out = run(&graph, Cx { tokens: 5, rows: 0, coarse: false, adds: false }, &params, &|_| None).unwrap();
+        let out = run(&graph, Cx::of(5, 0), &params, &|_| None).unwrap();
         assert_eq!(out, [Val::Int(vec![1, 0, 1, 0, 0])]);
     }
 

@@ -655,6 +655,16 @@ impl Op {
         2 * q.shape.0.get(1).and_then(|heads| heads.fixed()).unwrap_or(0) * (c.head_dim + c.value_dim)
     }
 
+    /// The first operand behind a product's weight: its scales, with zero points or least numbers
+    /// after them, if it is quantised.
+    pub fn marks(&self) -> Option<usize> {
+        match self {
+            Op::Linear { .. } | Op::PerHead { .. } => Some(2),
+            Op::Grouped { .. } => Some(3),
+            _ => None,
+        }
+    }
+
     /// Whether it is attention over a cache of this model's own.
     pub fn attends(&self) -> bool {
         matches!(self, Op::Attention { .. } | Op::AttendListed { .. } | Op::AttendPart { .. })

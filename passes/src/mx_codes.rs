@@ -50,7 +50,7 @@ fn is_multiplied(graph: &Graph, id: NodeId, (to, columns): (DType, usize), cx: &
 fn takes_codes(graph: &Graph, product: NodeId, to: DType) -> bool {
     let (Op::Linear { block, .. } | Op::Grouped { block, .. }) = *graph.op(product) else { return false };
     let operands = graph.operands(product);
-    let marks = if matches!(graph.op(product), Op::Grouped { .. }) { 3 } else { 2 };
+    let Some(marks) = graph.op(product).marks() else { return false };
     let dtype = |slot: usize| Some(graph.ty(*operands.get(slot)?).as_tensor()?.dtype);
     let is_mx = block == Some(Block { rows: 1, cols: BlockScaled::COLUMNS });
     is_mx && operands.len() == marks + 1 && dtype(1) == Some(to) && dtype(marks) == Some(DType::E8M0)

@@ -5,6 +5,7 @@
 # CHROMIUM is the browser; without it the one that is installed, or Debian's, which is installed.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
+. server/tests/serving.sh
 target=${CARGO_TARGET_DIR:-target}
 atomc=$(realpath "${ATOMC:-$target/debug/atomc}") work=$(mktemp -d)
 server=
@@ -39,15 +40,7 @@ echo secret >"$work/keys"
 export XDG_CONFIG_HOME=$work/config
 
 start() {
-    "$atomc" serve "$work/model" --port 0 --parallel 2 --reasoning-parser think "$@" >"$work/log" 2>&1 &
-    server=$!
-    for _ in $(seq 300); do
-        url=$(sed -n 's|.* at \(http://.*\)/v1$|\1|p' "$work/log")
-        [ -z "$url" ] || return 0
-        kill -0 "$server" 2>/dev/null || break
-        sleep 0.1
-    done
-    cat "$work/log" && exit 1
+    serve "$work/model" --parallel 2 --reasoning-parser think "$@"
 }
 
 start --no-page

@@ -12,6 +12,7 @@
 # DRAFT is the folder of a draft for the model; the example has one, another MODEL none.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
+. server/tests/serving.sh
 target=${CARGO_TARGET_DIR:-target}
 atomc=$(realpath "${ATOMC:-$target/debug/atomc}") work=$(mktemp -d)
 draft=${DRAFT-$([ -n "${MODEL:-}" ] || echo tests/models/qwen3-eagle3)}
@@ -32,15 +33,7 @@ export XDG_CONFIG_HOME=$work/config
 # Starts a server with the model, or with these options, and waits until it says where it is.
 start() {
     [ $# -gt 0 ] || set -- "$work/model"
-    "$atomc" serve "$@" --port 0 --api-key-file "$work/keys" >"$work/log" 2>&1 &
-    server=$!
-    for _ in $(seq 200); do
-        url=$(sed -n 's|.* at \(http://.*\)/v1$|\1|p' "$work/log")
-        [ -z "$url" ] || return 0
-        kill -0 "$server" 2>/dev/null || break
-        sleep 0.1
-    done
-    cat "$work/log" && exit 1
+    serve "$@" --api-key-file "$work/keys"
 }
 
 # Ends it as a system does. It ends by itself, with success.

@@ -80,11 +80,10 @@ pub fn rows_of(body: &Graph) -> Option<(Value, &TensorType)> {
     Some((x, body.ty(x).as_tensor()?))
 }
 
-/// Scales, and zero points if there are some, of a product's weight.
+/// Scales, and zero points or least numbers if there are some, of a product's weight.
 fn marks_of(body: &Graph, product: NodeId) -> Vec<Value> {
-    let operands = body.operands(product);
-    let before = if matches!(body.op(product), Op::Grouped { .. }) { 3 } else { 2 };
-    operands.get(before..).unwrap_or_default().to_vec()
+    let first = body.op(product).marks();
+    first.and_then(|first| Some(body.operands(product).get(first..)?.to_vec())).unwrap_or_default()
 }
 
 /// The experts of a product's rows, if it has some.
@@ -275,7 +274,8 @@ impl<'k, 'a, 'c> Parts<'k, 'a, 'c> {
         HeadRows::of(self.kernel.rows.graph, self.linear.node)
     }
 
-    /// Scales, and zero points if there are some, of a weight that is stored as codes.
+    /// Scales, and zero points or least numbers if there are some, of a weight that is stored as
+    /// codes.
     pub fn marks(&self) -> Result<Vec<&Operand<'c>>, Diagnostic> {
         let marks = marks_of(self.kernel.rows.graph, self.linear.node);
         marks.into_iter().map(|v| self.kernel.rows.operand(v)).collect()

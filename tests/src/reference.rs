@@ -64,8 +64,7 @@ impl Reference {
         params.append(&mut states.clone());
         params.append(&mut further);
         let weight = |name: &str| self.weights.get(name).cloned();
-        let out = interp::run(&self.graph, Cx { tokens: n, rows: n, coarse: false, adds: false }, &params, &weight)
-            .unwrap_or_else(|e| panic!("{e}"));
+        let out = interp::run(&self.graph, Cx::of(n, n), &params, &weight).unwrap_or_else(|e| panic!("{e}"));
         let names = self.graph.results().map(|(name, _)| name.to_owned());
         let results: States = names.zip(out).collect();
         for (name, state) in states {

@@ -276,8 +276,7 @@ fn the_absorbed_form_is_the_plain_one() {
             ("batch".to_string(), Val::Batch(batch.clone())),
         ]);
         let weight = |_: &str| Some(numbers(300, &[27, 7]));
-        let out = interp::run::<f64>(&graph, Cx { tokens: 5, rows: 0, coarse: false, adds: false }, &params, &weight)
-            .expect("a result");
+        let out = interp::run::<f64>(&graph, Cx::of(5, 0), &params, &weight).expect("a result");
         out[0].float().expect("numbers").data.clone()
     };
     let plain = run(&text(plain, "cache<f32, 3, 6, 5>"));

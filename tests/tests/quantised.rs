@@ -85,9 +85,7 @@ fn logits(
         ("batch".into(), Val::Batch(batch)),
     ]);
     params.extend((0..layers).map(|i| (format!("kv{i}"), Val::Cache(CacheState::default()))));
-    let out = interp::run(graph, Cx { tokens: n, rows: last, coarse: false, adds: false }, &params, &|name| {
-        weights.get(name).cloned()
-    });
+    let out = interp::run(graph, Cx::of(n, last), &params, &|name| weights.get(name).cloned());
     out.expect("it runs")[0].float().expect("logits").data.clone()
 }
 

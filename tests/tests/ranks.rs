@@ -128,10 +128,8 @@ mod meaning {
                 ("batch".into(), Val::Batch(batch)),
             ]);
             params.extend(names.iter().cloned().zip(states.drain(..)));
-            let out = interp::run(graph, Cx { tokens: n, rows: n, coarse: false, adds: false }, &params, &|name| {
-                weights.get(name).cloned()
-            })
-            .unwrap_or_else(|e| panic!("{}: {e}", case.name));
+            let out = interp::run(graph, Cx::of(n, n), &params, &|name| weights.get(name).cloned())
+                .unwrap_or_else(|e| panic!("{}: {e}", case.name));
             logits.extend(&out[0].float().expect("logits").data);
             states.extend_from_slice(&out[1..=names.len()]);
             from += n;

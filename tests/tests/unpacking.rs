@@ -131,8 +131,7 @@ fn results(graph: &Graph, dir: &Path) -> Results {
     let files = SafeTensors::deserialize(&bytes).expect("tensors");
     let checkpoint = Checkpoint::open(dir).expect("a checkpoint");
     let weight = |name: &str| as_graph_has_it(graph, &files, name);
-    let values = interp::run(graph, Cx { tokens: 1, rows: 1, coarse: false, adds: false }, &BTreeMap::new(), &weight)
-        .expect("values");
+    let values = interp::run(graph, Cx::of(1, 1), &BTreeMap::new(), &weight).expect("values");
     let mut all = Results::new();
     for ((name, v), value) in graph.results().zip(values) {
         let (value, loaded) = (value.float().expect("a tensor").clone(), loaded(graph, v, &checkpoint));

@@ -151,8 +151,16 @@ impl EngineArgs {
         self.weights.weights.as_ref().or(model)
     }
 
+    /// Where the tokenizer is: where it is named, or with the model's other files.
+    pub fn tokenizer<'a>(&'a self, named: Option<&'a Place>, help: &str) -> Result<&'a Path, Failure> {
+        match named {
+            Some(place) => place.path(),
+            None => self.model()?.ok_or_else(|| Failure::new("tokenizer", "no tokenizer").help(help)),
+        }
+    }
+
     /// Where the model's other files are, if that was said: packed weights have them beside them.
-    pub fn model(&self) -> Result<Option<&Path>, Failure> {
+    fn model(&self) -> Result<Option<&Path>, Failure> {
         let Some(place) = self.weights().or(self.place.is_model().then_some(&self.place)) else { return Ok(None) };
         let path = place.path()?;
         Ok(if is_packed(place) { path.parent() } else { Some(path) })

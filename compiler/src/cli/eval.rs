@@ -69,11 +69,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     args.answers.as_deref().map_or(Ok(()), output::check)?;
     let artifact = args.engine.artifact()?;
     let problems = problems(args)?;
-    let missing = || Failure::new("tokenizer", "no tokenizer").help("Name one with --tokenizer.");
-    let text = Text::open(match &args.tokenizer {
-        Some(place) => place.path()?,
-        None => args.engine.model()?.ok_or_else(missing)?,
-    })?;
+    let text = Text::open(args.engine.tokenizer(args.tokenizer.as_ref(), "Name one with --tokenizer.")?)?;
     let positions = artifact.manifest().model.max_positions;
     let prompts = problems.iter().map(|p| text.encode(&p.prompt, positions)).collect::<Result<Vec<_>, _>>()?;
     let longest = prompts.iter().map(Vec::len).max().unwrap_or(0).saturating_add(args.max_tokens);

@@ -114,11 +114,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
 
 impl Args {
     fn tokenizer(&self) -> Result<&Path, Failure> {
-        let missing = || Failure::new("tokenizer", "no tokenizer").help("Name one with --tokenizer, or use --tokens.");
-        match &self.tokenizer {
-            Some(place) => place.path(),
-            None => self.engine.model()?.ok_or_else(missing),
-        }
+        self.engine.tokenizer(self.tokenizer.as_ref(), "Name one with --tokenizer, or use --tokens.")
     }
 }
 

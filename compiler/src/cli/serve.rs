@@ -102,11 +102,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     let limits = args.access.limits()?;
     let address = args.access.address()?;
     let access = args.access.access(address)?;
-    let missing = || Failure::new("tokenizer", "no tokenizer").help("Name one with --tokenizer.");
-    let files = match &args.tokenizer {
-        Some(place) => place.model()?,
-        None => Files::at(args.engine.model()?.ok_or_else(missing)?)?,
-    };
+    let files = Files::at(args.engine.tokenizer(args.tokenizer.as_ref(), "Name one with --tokenizer.")?)?;
     let text = files.text()?;
     let defaults = if args.generation_config { defaults(&files)? } else { Defaults::default() };
     let artifact = args.engine.artifact()?;

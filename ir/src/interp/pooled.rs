@@ -155,7 +155,7 @@ mod tests {
         assert_eq!(parse(&graph.print()).unwrap().print(), graph.print());
         graph.verify().unwrap();
         let params: BTreeMap<String, Val<f64>> = params.iter().map(|(n, v)| (n.to_string(), v.clone())).collect();
-        run(&graph, Cx { tokens, rows: 0, coarse: false, adds: false }, &params, &|_| None).unwrap()
+        run(&graph, Cx::of(tokens, 0), &params, &|_| None).unwrap()
     }
 
     fn near(got: &[f64], want: &[f64]) {

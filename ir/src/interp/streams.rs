@@ -108,7 +108,7 @@ mod tests {
         assert_eq!(parse(&graph.print()).unwrap().print(), graph.print());
         graph.verify().unwrap();
         let params: BTreeMap<String, Val<f64>> = params.iter().map(|(n, v)| (n.to_string(), v.clone())).collect();
-        let out = run(&graph, Cx { tokens: 1, rows: 0, coarse: false, adds: false }, &params, &|_| None).unwrap();
+        let out = run(&graph, Cx::of(1, 0), &params, &|_| None).unwrap();
         out.iter().map(|v| v.float().unwrap().data.clone()).collect()
     }
 

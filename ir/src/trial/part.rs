@@ -244,7 +244,7 @@ impl Computed<'_> {
         let graph = self.trial.graph;
         let own: Vec<(Value, Mask)> = wanted.iter().map(|(v, mask)| (*v, self.own(*v, mask))).collect();
         let needed = demand::demand(graph, self.part, &own);
-        let cx = Cx { tokens: self.part.tokens.len(), rows: self.part.rows.len(), coarse: false, adds: false };
+        let cx = Cx::of(self.part.tokens.len(), self.part.rows.len());
         let made = interp::run_with(graph, cx, &|name| self.param(name), &|_| None, &|id, args, cx| {
             self.node(id, args, cx, &needed)
         })?;

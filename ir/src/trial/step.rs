@@ -46,7 +46,7 @@ impl Step {
 
     /// The sizes, for the interpreter.
     pub fn cx(&self) -> Cx {
-        Cx { tokens: self.tokens(), rows: self.rows(), coarse: false, adds: false }
+        Cx::of(self.tokens(), self.rows())
     }
 
     /// The sequence and position of each token.

@@ -37,9 +37,7 @@ fn bits<S: Real>(graph: &Graph, names: &[String]) -> Vec<Option<u64>> {
         Val::Float(Tensor::new(vec![rows, 1], (0..rows).map(at).collect()))
     };
     let params = names.iter().enumerate().map(|(i, n)| (n.clone(), column(i))).collect();
-    let results =
-        interp::run(graph, interp::Cx { tokens: rows, rows: 1, coarse: false, adds: false }, &params, &|_| None)
-            .unwrap();
+    let results = interp::run(graph, interp::Cx::of(rows, 1), &params, &|_| None).unwrap();
     let bits = |v: &S| (!v.get().is_nan()).then(|| v.get().to_bits());
     results[0].float().unwrap().data.iter().map(bits).collect()
 }

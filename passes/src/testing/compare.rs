@@ -6,7 +6,7 @@ use atomc_ir::interp::{self, BatchState, CacheState, SlotState, Tensor, Val};
 use atomc_ir::{CacheType, DType, Graph, Op, SlotsType, Type, trial};
 
 /// Three tokens of two sequences that have a past. Two of the tokens want logits.
-const STEP: interp::Cx = interp::Cx { tokens: 3, rows: 2, coarse: false, adds: false };
+const STEP: interp::Cx = interp::Cx::of(3, 2);
 const SEQUENCES: [i32; 3] = [0, 0, 1];
 const POSITIONS: [i32; 3] = [3, 4, 1];
 const LENGTHS: [i32; 3] = [5, 5, 2];

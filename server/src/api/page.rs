@@ -1,4 +1,6 @@
 //! A page to chat on, for people. It is one file within the program, and asks this server alone.
+use std::sync::LazyLock;
+
 use axum::http::header::{
     CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderName, REFERRER_POLICY, X_CONTENT_TYPE_OPTIONS,
 };
@@ -22,16 +24,16 @@ pub async fn page() -> Response {
         (HeaderName::from_static("cross-origin-opener-policy"), "same-origin"),
         (HeaderName::from_static("cross-origin-resource-policy"), "same-origin"),
     ];
-    (headers, [(CONTENT_SECURITY_POLICY, policy())], PAGE).into_response()
+    (headers, [(CONTENT_SECURITY_POLICY, POLICY.as_str())], PAGE).into_response()
 }
 
-fn policy() -> String {
+static POLICY: LazyLock<String> = LazyLock::new(|| {
     let (script, style) = (hash_of("script"), hash_of("style"));
     format!(
         "default-src 'none'; script-src '{script}'; style-src '{style}'; connect-src 'self'; img-src data:; \
          base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
     )
-}
+});
 
 /// The hash of what stands in an element, as a policy names it.
 fn hash_of(element: &str) -> String {

@@ -165,21 +165,6 @@ impl<'a, 'c> Bytes<'a, 'c> {
         }
     }
 
-    /// Runs `each` for the first word, the words and the number of every span.
-    fn each_span(&self, each: impl Fn(Int<'c>, usize, Int<'c>)) {
-        let c = self.c;
-        match self.spans {
-            Spans::Whole { words } => each(c.int(0), words, c.int(0)),
-            Spans::Groups { count, words, rest } => {
-                c.repeat(0, count, 1, |span| each(span * words, words, span));
-                if rest > 0 {
-                    each(c.int(count * words), rest, c.int(count));
-                }
-            }
-            Spans::Columns => unreachable!("such codes are multiplied as floats"),
-        }
-    }
-
     fn store_span(&self, to: Ptr<'c>, first: Int<'c>, words: usize, span: Int<'c>) {
         let c = self.c;
         let mut total = c.lit(0.0);
@@ -257,9 +242,10 @@ impl<'c> Form<'c> for Bytes<'_, 'c> {
 
     fn stage(&self, from: Ptr<'c>, to: Ptr<'c>) {
         let c = self.c;
+        assert_ne!(self.spans, Spans::Columns, "such codes are multiplied as floats");
         let unit = if self.has_units() {
             let per_word = 4 * self.halves();
-            self.each_span(|first, words, span| {
+            self.spans.each(c, |first, words, span| {
                 let columns = (words * per_word).next_multiple_of(LANES);
                 let unit = self.store_columns(from, to, first * per_word, columns);
                 c.store(c.at(to, span * 4 + self.units_at()), c.lane(unit, 0), 4);
@@ -268,7 +254,7 @@ impl<'c> Form<'c> for Bytes<'_, 'c> {
         } else {
             self.store_columns(from, to, c.int(0), self.width)
         };
-        self.each_span(|first, words, span| self.store_span(to, first, words, span));
+        self.spans.each(c, |first, words, span| self.store_span(to, first, words, span));
         let unit = c.fmul(unit, c.lit(self.worth()));
         c.store(c.at(to, self.unit_at()), c.lane(unit, 0), 4);
     }

@@ -44,17 +44,9 @@ impl<'c> Form<'c> for Floats<'_, 'c> {
     fn stage(&self, from: Ptr<'c>, to: Ptr<'c>) {
         let c = self.c;
         c.repeat(0, self.width * 4, 4 * LANES, |at| c.store(c.at(to, at), c.load(c.f32s(), c.at(from, at), 4), 4));
-        let columns = |words: usize| words * self.per_word;
-        match self.totals {
-            None | Some((Spans::Columns, _)) => {}
-            Some((Spans::Whole { words }, _)) => self.store_total(to, c.int(0), columns(words), c.int(0)),
-            Some((Spans::Groups { count, words, rest }, _)) => {
-                let all = columns(words);
-                c.repeat(0, count, 1, |span| self.store_total(to, span * all, all, span));
-                if rest > 0 {
-                    self.store_total(to, c.int(count * all), columns(rest), c.int(count));
-                }
-            }
+        if let Some((spans, _)) = self.totals {
+            let per = self.per_word;
+            spans.each(c, |first, words, span| self.store_total(to, first * per, words * per, span));
         }
     }
 

@@ -59,6 +59,22 @@ enum Spans {
     Columns,
 }
 
+impl Spans {
+    /// Runs `each` for the first word, the words and the number of every span.
+    fn each<'c>(self, c: &Code<'c>, each: impl Fn(Int<'c>, usize, Int<'c>)) {
+        match self {
+            Spans::Whole { words } => each(c.int(0), words, c.int(0)),
+            Spans::Groups { count, words, rest } => {
+                c.repeat(0, count, 1, |span| each(span * words, words, span));
+                if rest > 0 {
+                    each(c.int(count * words), rest, c.int(count));
+                }
+            }
+            Spans::Columns => {}
+        }
+    }
+}
+
 /// A way to multiply codes with rows of x that were staged for it.
 trait Form<'c> {
     /// Bytes of a staged row.

@@ -110,6 +110,14 @@ pub fn narrowed<'c>(
     (0..words).map(|i| c.as_int(c.lane(bits, i))).collect()
 }
 
+/// Codes times their scale, and what is added to them if there is something.
+pub fn scaled<'c>(c: &Gpu<'c>, floats: Vector<'c>, scale: FloatValue<'c>, least: Option<FloatValue<'c>>) -> Vector<'c> {
+    match least {
+        Some(least) => c.fma(floats, c.splat(scale), c.splat(least)),
+        None => c.fmul(floats, c.splat(scale)),
+    }
+}
+
 /// Scales, zero points or least numbers of a weight in memory.
 struct Marks<'c> {
     operand: Operand<'c>,
@@ -184,6 +192,18 @@ impl<'c> Marks<'c> {
         c.set_lanes(lanes);
         let number = |(i, &has): (usize, &Int<'c>)| c.pick(has, c.lane(all, i), c.number(0.0));
         if at.has.is_empty() { all } else { c.floats(&at.has.iter().enumerate().map(number).collect::<Vec<_>>()) }
+    }
+
+    /// The numbers of `rows` rows of a panel, from row `row` on.
+    fn numbers(
+        &self,
+        c: &Gpu<'c>,
+        (panel, row): (Panel<'c>, Int<'c>),
+        rows: usize,
+        group: Option<Int<'c>>,
+    ) -> Vector<'c> {
+        let at = self.at(c, panel, row, rows);
+        self.floats(c, &at, &self.load(c, &at, group))
     }
 
     /// The loaded value of one row as an integer.
@@ -288,28 +308,19 @@ impl<'c> Codes<'c> {
     }
 
     /// The scales of `rows` rows of a panel, from row `row` on.
-    pub fn scales(
-        &self,
-        c: &Gpu<'c>,
-        (panel, row): (Panel<'c>, Int<'c>),
-        rows: usize,
-        group: Option<Int<'c>>,
-    ) -> Vector<'c> {
-        let at = self.scale.at(c, panel, row, rows);
-        self.scale.floats(c, &at, &self.scale.load(c, &at, group))
+    pub fn scales(&self, c: &Gpu<'c>, place: (Panel<'c>, Int<'c>), rows: usize, group: Option<Int<'c>>) -> Vector<'c> {
+        self.scale.numbers(c, place, rows, group)
     }
 
     /// The least numbers of `rows` rows of a panel, from row `row` on, if the weight has some.
     pub fn least(
         &self,
         c: &Gpu<'c>,
-        (panel, row): (Panel<'c>, Int<'c>),
+        place: (Panel<'c>, Int<'c>),
         rows: usize,
         group: Option<Int<'c>>,
     ) -> Option<Vector<'c>> {
-        let least = self.least.as_ref()?;
-        let at = least.at(c, panel, row, rows);
-        Some(least.floats(c, &at, &least.load(c, &at, group)))
+        Some(self.least.as_ref()?.numbers(c, place, rows, group))
     }
 
     /// The address of the scales of a row of a panel. All scales of the panel lie in columns.
@@ -539,10 +550,7 @@ impl<'w, 'a, 'c> Way<'w, 'a, 'c> {
         };
         let scale = number(&self.codes.scale, &scales[row], &marks.scales[row]);
         let least = self.codes.least.as_ref().map(|least| number(least, &behind[row], &marks.zeros[row]));
-        narrowed(c, &numbers, self.matrix.dtype, |floats| match least {
-            Some(least) => c.fma(floats, c.splat(scale), c.splat(least)),
-            None => c.fmul(floats, c.splat(scale)),
-        })
+        narrowed(c, &numbers, self.matrix.dtype, |floats| scaled(c, floats, scale, least))
     }
 
     /// Whether sums of a step are scaled by rows of x, or of the weight, as they are added up.

@@ -13,7 +13,7 @@ use crate::code::{Any, Int, Ptr, Vector, carried};
 use crate::contraction::Encoding;
 use crate::row::Operand;
 use crate::schedule::WhyNot;
-use crate::simt::gemm::codes::{Codes, codes_of_vec16, narrowed};
+use crate::simt::gemm::codes::{Codes, codes_of_vec16, narrowed, scaled};
 use crate::simt::gemm::contract::Panel;
 use crate::simt::machine::Gpu;
 use crate::simt::machine::fragment::VEC16;
@@ -289,8 +289,7 @@ impl<'k, 'c> CodesLoader<'k, 'c> {
         match self.scaling {
             Scaling::Converted => numbers,
             Scaling::AsDecoded if least.is_some() => {
-                let least = least.expect("a number");
-                narrowed(c, &numbers, self.dtype, |floats| c.fma(floats, c.splat(scale), c.splat(least)))
+                narrowed(c, &numbers, self.dtype, |floats| scaled(c, floats, scale, least))
             }
             Scaling::AsDecoded => {
                 let numbers = self.decoder.scaled(c, &numbers, scale);
@@ -309,10 +308,7 @@ impl<'k, 'c> CodesLoader<'k, 'c> {
                     .map(|i| upper(2 * i).shift_right(16, false) | (upper(2 * i + 1) & 0xffff_0000))
                     .collect()
             }
-            Scaling::Widened => narrowed(c, &halves(), self.dtype, |floats| match least {
-                Some(least) => c.fma(floats, c.splat(scale), c.splat(least)),
-                None => c.fmul(floats, c.splat(scale)),
-            }),
+            Scaling::Widened => narrowed(c, &halves(), self.dtype, |floats| scaled(c, floats, scale, least)),
             Scaling::Raised => {
                 let off = self.decoder.raised_by(c, zero);
                 let off = c.b.build_float_mul(off, scale, "").expect("floats");
