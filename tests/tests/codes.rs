@@ -111,7 +111,8 @@ fn on_gpus() -> impl Iterator<Item = Scheme> {
 }
 
 /// Squares with rows that are no whole panels, and zero points of squares.
-const MORE: [Scheme; 4] = [
+const MORE: [Scheme; 5] = [
+    scheme("u4", "f32", [3, 32]).with_zero("f32"),
     scheme("i8", "f32", [24, 64]).with_zero("i8"),
     scheme("u4", "bf16", [3, 32]).with_zero("u8"),
     scheme("i4", "f16", [1, 256]).with_zero("i8"),
