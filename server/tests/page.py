@@ -155,6 +155,8 @@ def test_stop(page):
         page.get_by_role("button", name="New chat").click()
         say(page, QUESTION)
         until(lambda: begun(page, 100), "no answer began")
+        # Answers shorter than 50 ms show no speed.
+        page.wait_for_timeout(100)
         stop()
         is_done(page)
         expect(page.get_by_role("status")).to_have_text("Stopped")

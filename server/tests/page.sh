@@ -8,8 +8,6 @@ cd "$(dirname "$0")/../.."
 . server/tests/serving.sh
 target=${CARGO_TARGET_DIR:-target}
 atomc=$(realpath "${ATOMC:-$target/debug/atomc}") work=$(mktemp -d)
-server=
-trap '[ -z "$server" ] || kill "$server" 2>/dev/null; rm -rf "$work"' EXIT
 
 # The browser. As root on Debian it is installed; elsewhere what cannot be asked fails nothing, and
 # is said.

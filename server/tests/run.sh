@@ -17,8 +17,6 @@ target=${CARGO_TARGET_DIR:-target}
 atomc=$(realpath "${ATOMC:-$target/debug/atomc}") work=$(mktemp -d)
 draft=${DRAFT-$([ -n "${MODEL:-}" ] || echo tests/models/qwen3-eagle3)}
 model=${MODEL:-examples/models/qwen3} problems=${PROBLEMS:-examples/problems.jsonl}
-server=
-trap '[ -z "$server" ] || kill "$server" 2>/dev/null; rm -rf "$work"' EXIT
 
 venv=$target/serve-venv
 [ -e "$venv/bin/python" ] || python3 -m venv "$venv"

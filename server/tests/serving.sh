@@ -1,3 +1,7 @@
+# What both tests of the server do: start it, and end it when they end, where it has not ended.
+server=
+trap '[ -z "$server" ] || kill "$server" 2>/dev/null || true; rm -rf "$work"' EXIT
+
 # Starts `atomc serve` with these options, and waits until it says where it is: `url`, of `server`.
 # `atomc` and `work` are the command line and a folder for its log.
 serve() {
