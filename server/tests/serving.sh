@@ -5,6 +5,8 @@ trap '[ -z "$server" ] || kill "$server" 2>/dev/null || true; rm -rf "$work"' EX
 # Starts `atomc serve` with these options, and waits until it says where it is: `url`, of `server`.
 # `atomc` and `work` are the command line and a folder for its log.
 serve() {
+    # Emptied here, as the child may do so later than the log is read, which has the last address.
+    : >"$work/log"
     "$atomc" serve "$@" --port 0 >"$work/log" 2>&1 &
     server=$!
     for _ in $(seq 300); do
