@@ -17,9 +17,9 @@ use atomc_artifact::manifest::{
     self, Attention, Chip, DataLayout, Hidden, Ignored, Manifest, Pattern, Plan, Renamed, Target, TensorNames, Tied,
     Variant, Weight,
 };
-use atomc_config::{Draft, Latent, OtherPart, Quantisation};
+use atomc_config::{Draft, OtherPart, Quantisation};
 use atomc_ir::arch::{Machine, Memory};
-use atomc_ir::{Arch, DType, Diagnostic, Graph};
+use atomc_ir::{Arch, Diagnostic, Graph};
 use atomc_passes::{Bucket, BucketOptions, Cx};
 use atomc_targets::tuning::Class;
 use atomc_targets::{Choice, Hosted, KernelSpec};
@@ -136,7 +136,6 @@ pub fn compile(config: &Config, options: &Options, progress: Progress) -> Result
 /// Checks that an arch has kernels which attend over the cache, if they are to, and for its sizes.
 fn check_cache(config: &Config, attention: &[Attention], arch: &Arch) -> Result<(), Diagnostic> {
     check_units(config, arch)?;
-    check_latent_scales(config, attention, arch)?;
     check_groups(config, arch)?;
     let (cache, query) = (config.cache_dtype(), config.dtype);
     if !attention.contains(&Attention::Own) || atomc_targets::attends(cache, query, arch) {
@@ -148,36 +147,17 @@ fn check_cache(config: &Config, attention: &[Attention], arch: &Arch) -> Result<
     Err(Diagnostic::new("config::cache", message).at("--cache-dtype").help(help))
 }
 
-/// Checks that an arch has kernels that write latent rows with a scale, if they are to.
-fn check_latent_scales(config: &Config, attention: &[Attention], arch: &Arch) -> Result<(), Diagnostic> {
-    let is_latent = config.layers.iter().any(|layer| layer.half::<Latent>().is_some());
-    match &arch.machine {
-        Machine::Simt(_) if is_latent && config.cache_scales().is_some() && attention.contains(&Attention::Own) => {
-            let message = format!("kernels of {} write no latent rows with a scale of the cache", arch.name);
-            let help = "--target host, or take the field of the cache out of the configuration";
-            Err(Diagnostic::new("config::cache", message).at("quantization_config").help(help))
-        }
-        _ => Ok(()),
-    }
-}
-
-/// Columns that kernels of GPUs multiply at once, which have one scale; integers of eight bits are
-/// scaled before, those of 16 bytes together.
-const LEAST_GROUP: usize = 32;
-const LEAST_GROUP_OF_BYTES: usize = 16;
+/// The fewest columns with a scale of their own that kernels of GPUs take.
+const LEAST_GROUP: usize = 16;
 
 /// Checks that an arch has kernels for weights with so many scales.
 fn check_groups(config: &Config, arch: &Arch) -> Result<(), Diagnostic> {
     let Machine::Simt(_) = &arch.machine else { return Ok(()) };
-    let least = |codes: DType| match codes {
-        DType::I8 | DType::U8 => LEAST_GROUP_OF_BYTES,
-        _ => LEAST_GROUP,
-    };
-    match config.quantised.iter().flat_map(Quantisation::groups).find(|&(columns, codes)| columns < least(codes)) {
-        Some((columns, codes)) => {
-            let least = least(codes);
+    let narrow = |&columns: &usize| columns < LEAST_GROUP;
+    match config.quantised.iter().flat_map(Quantisation::groups).find(narrow) {
+        Some(columns) => {
             let message =
-                format!("kernels of {} take a scale for {least} columns at least, not for {columns}", arch.name);
+                format!("kernels of {} take a scale for {LEAST_GROUP} columns at least, not for {columns}", arch.name);
             Err(Diagnostic::new("config::quantised", message).at("quantization_config").help("--target host"))
         }
         None => Ok(()),

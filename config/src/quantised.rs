@@ -178,11 +178,11 @@ impl Quantisation {
         self.method == GGUF
     }
 
-    /// The columns of a group, and the type of its codes, of each scheme that has groups.
-    pub fn groups(&self) -> impl Iterator<Item = (usize, DType)> {
+    /// The columns of a group of each scheme that has groups.
+    pub fn groups(&self) -> impl Iterator<Item = usize> {
         let schemes = self.rules.iter().filter_map(|(_, scheme)| scheme.as_ref());
         schemes.filter_map(|scheme| match scheme.blocks {
-            Blocks::Group(columns) => Some((columns, scheme.codes)),
+            Blocks::Group(columns) => Some(columns),
             _ => None,
         })
     }

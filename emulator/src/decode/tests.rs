@@ -2,6 +2,7 @@
 use super::fatal::{self, Words};
 use super::parse::{Unclear, instructions};
 use super::{DecodeError, Disassembler, Isa, Kernel};
+use crate::exec::step::Registers;
 use crate::inst::{
     Dpp, DppControl, Half, Inst, Modifiers, NO_SOURCE, Omod, Operand, Sdwa, Select, Source, Unused, scalar,
 };
@@ -42,6 +43,16 @@ fn registers_and_constants() {
     assert_eq!(operands("s_addc_u32 s3, s3, lit(0x0)")[2], Operand::Literal(0));
     let halves = operands("v_add_f16_e32 v0.l, v255.h, v1.l");
     assert_eq!(halves[1], Operand::Vector { row: 255, count: 1, half: Half::High });
+}
+
+/// What one half of a register held before matters for no result in the other half.
+#[test]
+fn halves_are_no_sources() {
+    let reads = |text: &str| Registers::of(&one(text), 1, 1).reads.to_vec();
+    assert_eq!(reads("v_fma_mixhi_f16 v0, v1, v2, v3 op_sel_hi:[0,0,0]"), [1, 2, 3]);
+    assert_eq!(reads("v_mad_mixlo_f16 v0, v1, v2, v3 op_sel_hi:[0,0,0]"), [1, 2, 3]);
+    assert_eq!(reads("v_add_f16_e32 v0.l, v1.h, v2.l"), [1, 2]);
+    assert_eq!(reads("v_fmac_f32_e32 v0, v1, v2"), [0, 1, 2]);
 }
 
 #[test]

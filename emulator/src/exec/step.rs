@@ -245,9 +245,11 @@ fn is_packed(mnemonic: &str) -> bool {
     mnemonic.starts_with("v_pk_") && mnemonic.ends_with("32")
 }
 
-/// A result goes into a part of the register.
+/// A result goes into a part of the register: which one, the operand says, or a modifier, or the
+/// name of the instruction.
 fn merges(inst: &Inst, half: Half) -> bool {
-    half != Half::Whole || inst.modifiers.sdwa.is_some_and(|s| s.unused == Unused::Preserve)
+    let is_named = ["_mixlo_", "_mixhi_"].iter().any(|half| inst.mnemonic.contains(half));
+    half != Half::Whole || is_named || inst.modifiers.sdwa.is_some_and(|s| s.unused == Unused::Preserve)
 }
 
 /// The registers that the low and the high half of a 64-bit result depend on: compilers leave an

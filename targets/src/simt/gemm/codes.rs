@@ -29,37 +29,48 @@ pub struct Steps {
     depth: usize,
     /// How quantised operands are multiplied as stored, if they are.
     quantised: Option<Quantised>,
-    /// Whether numbers are scaled before they are multiplied, as the columns of a step have several
-    /// scales.
-    scales_numbers: bool,
+    /// Where the columns of a step have several scales: the groups of a lane's columns of a row.
+    /// Its numbers are scaled before they are multiplied.
+    own_groups: Option<usize>,
 }
 
 impl Steps {
     /// The step sizes that suit a weight, largest first. The columns of a step are whole and share
-    /// one scale; or, last, those of a lane do, if they are integers.
+    /// one scale; or else those of a lane do; or, last, a lane's are whole groups.
     pub fn all(encoding: Encoding, quantised: Option<Quantised>, arch: GpuArch) -> impl Iterator<Item = Steps> + use<> {
         let simt = arch.simt;
         let layout = quantised.map_or(simt.matrix, |quantised| layout_of(simt, quantised.dtype));
         let (span, depth) = (layout.span(simt.wave), layout.depth);
         let (vec16, cols) = (codes_of_vec16(encoding.codes), arch.memory.padded(encoding.size[1]));
-        let fits = move |(times, scales_numbers): &(usize, bool)| {
+        let group = encoding.block.cols;
+        let are_steps = move |times: usize| {
             let columns = span * times;
-            let alike = if *scales_numbers { depth * times } else { columns };
-            columns.is_multiple_of(vec16)
-                && cols.is_multiple_of(columns)
-                && (encoding.has_one_group() || encoding.block.cols.is_multiple_of(alike))
-                && !(*scales_numbers && (quantised.is_some() || !encoding.codes.is_integer_code()))
+            columns.is_multiple_of(vec16) && cols.is_multiple_of(columns)
+        };
+        let of_sums = move |times: usize| {
+            let fits = encoding.has_one_group() || group.is_multiple_of(span * times);
+            fits.then_some((times, None))
+        };
+        let of_lanes = move |times: usize| {
+            (quantised.is_none() && group.is_multiple_of(depth * times)).then_some((times, Some(1)))
+        };
+        let of_groups = move |times: usize| {
+            let own = depth * times;
+            (quantised.is_none() && own.is_multiple_of(group)).then_some((times, Some(own / group)))
         };
         let most = vec16 / depth;
         // Steps begin with a vector of each row.
-        let lengths = move || std::iter::successors(Some(most), |times| Some(times / 2)).take_while(|&times| times > 0);
-        let ways = [false, true].into_iter().flat_map(move |numbers| lengths().map(move |times| (times, numbers)));
-        ways.filter(fits).map(move |(times, scales_numbers)| Steps {
+        let lengths = move || {
+            let all = std::iter::successors(Some(most), |times| Some(times / 2)).take_while(|&times| times > 0);
+            all.filter(move |&times| are_steps(times))
+        };
+        let ways = lengths().filter_map(of_sums).chain(lengths().filter_map(of_lanes));
+        ways.chain(lengths().filter_map(of_groups)).map(move |(times, own_groups)| Steps {
             encoding,
             times,
             depth,
             quantised,
-            scales_numbers,
+            own_groups,
         })
     }
 
@@ -80,8 +91,8 @@ impl Steps {
     /// Registers of a panel's scales and zero points, where each step has its own.
     pub fn marks(&self, simt: &Simt) -> usize {
         let (scales, rows) = ((simt.matrix.results * self.encoding.scale.size()).div_ceil(4), simt.matrix.rows());
-        if self.scales_numbers {
-            return rows * (1 + usize::from(self.encoding.zero.or(self.encoding.least).is_some()));
+        if let Some(groups) = self.own_groups {
+            return groups * rows * (1 + usize::from(self.encoding.zero.or(self.encoding.least).is_some()));
         }
         let least = self.encoding.least.map_or(0, |least| (simt.matrix.results * least.size()).div_ceil(4));
         if self.encoding.is_row_wise() { 0 } else { scales + least + self.encoding.zero.map_or(0, |_| rows) }
@@ -344,7 +355,7 @@ impl<'c> Codes<'c> {
 
 /// Scales as loaded, those of the rows of the lane's results, and zero points, those of the rows of
 /// its codes; or least numbers, as scales are. Where numbers are scaled, all are those of the rows
-/// of its codes.
+/// of its codes, group by group.
 pub struct StepMarks<'c> {
     pub scales: Vec<Any<'c>>,
     pub zeros: Vec<Any<'c>>,
@@ -355,6 +366,15 @@ pub struct StepMarks<'c> {
 pub struct StepWeight<'c> {
     pub rows: Vec<Vector<'c>>,
     pub marks: Option<StepMarks<'c>>,
+}
+
+impl StepMarks<'_> {
+    /// The marks of some groups, and behind them those of others.
+    fn and(mut self, others: Self) -> Self {
+        self.scales.extend(others.scales);
+        self.zeros.extend(others.zeros);
+        self
+    }
 }
 
 carried!(StepMarks { scales, zeros });
@@ -378,15 +398,15 @@ impl<'w, 'a, 'c> Way<'w, 'a, 'c> {
     /// Along some panels.
     pub fn new(codes: &'w Codes<'c>, steps: Steps, matrix: Matrix<'a, 'c>, panels: &[Panel<'c>]) -> Way<'w, 'a, 'c> {
         let (c, place) = (matrix.c, matrix.place());
-        let decoded = if steps.scales_numbers { DType::F32 } else { matrix.dtype };
+        let decoded = if steps.own_groups.is_some() { DType::F32 } else { matrix.dtype };
         let decoder = Decoder::new(c.arch, codes.encoding.codes, decoded);
         let of_results = |marks: &Marks<'c>, panel| vec![marks.at(c, panel, place.results, matrix.layout.results)];
         let of_codes = |marks: &Marks<'c>, panel: Panel<'c>| -> Vec<MarksAt<'c>> {
             (0..matrix.layout.rows()).map(|i| marks.at(c, panel, place.row + 2 * i, 1)).collect()
         };
-        let one = |marks: &Marks<'c>, panel| match steps.scales_numbers {
-            true => of_codes(marks, panel),
-            false => of_results(marks, panel),
+        let one = |marks: &Marks<'c>, panel| match steps.own_groups {
+            Some(_) => of_codes(marks, panel),
+            None => of_results(marks, panel),
         };
         let behind = |panel| match (&codes.zero, &codes.least) {
             (Some(zero), _) => of_codes(zero, panel),
@@ -421,13 +441,17 @@ impl<'w, 'a, 'c> Way<'w, 'a, 'c> {
         let row = |i: usize| c.load_vector(c.cx.i32_type(), words, c.at(p, 2 * i * VEC16), 4 * words);
         let rows = (0..self.matrix.layout.rows()).map(row).collect();
         let (columns, group) = (self.matrix.span() * self.steps.times, self.codes.encoding.block.cols);
-        let group = || match self.steps.scales_numbers {
-            true => self.codes.group_of(c, step * columns + self.column),
-            false if self.codes.encoding.has_one_group() => c.int(0),
-            false => self.codes.there(c, step / (group / columns)),
+        let groups: Vec<Int<'c>> = match self.steps.own_groups {
+            _ if !self.fixed.is_empty() => vec![],
+            Some(groups) => {
+                let column = step * columns + self.column;
+                (0..groups).map(|i| self.codes.group_of(c, column + i * group)).collect()
+            }
+            None if self.codes.encoding.has_one_group() => vec![c.int(0)],
+            None => vec![self.codes.there(c, step / (group / columns))],
         };
-        let marks = || self.load_marks(&self.places[piece], Some(group()));
-        StepWeight { rows, marks: self.fixed.is_empty().then(marks) }
+        let of_groups = groups.into_iter().map(|group| self.load_marks(&self.places[piece], Some(group)));
+        StepWeight { rows, marks: of_groups.reduce(StepMarks::and) }
     }
 
     fn load_marks(&self, [scales, zeros]: &[Vec<MarksAt<'c>>; 2], group: Option<Int<'c>>) -> StepMarks<'c> {
@@ -457,7 +481,7 @@ impl<'w, 'a, 'c> Way<'w, 'a, 'c> {
         let behind: &[Any<'c>] = if self.codes.zero.is_some() { &marks.zeros } else { &[] };
         let zeros: Vec<Zero<'c>> = behind.iter().map(zero).collect();
         let fragments = self.fragments(&weight.rows, &zeros, (piece, marks));
-        let are_sums = self.steps.scales_numbers || !self.fixed.is_empty();
+        let are_sums = self.steps.own_groups.is_some() || !self.fixed.is_empty();
         if are_sums && scales_of_columns.is_empty() {
             return fragments.iter().zip(columns).for_each(|(a, b)| m.products(a, b, sums));
         }
@@ -489,7 +513,7 @@ impl<'w, 'a, 'c> Way<'w, 'a, 'c> {
         sums: &mut [Vector<'c>],
     ) {
         let (c, m) = (self.matrix.c, &self.matrix);
-        let Some(least) = self.codes.least.as_ref().filter(|_| !self.steps.scales_numbers) else { return };
+        let Some(least) = self.codes.least.as_ref().filter(|_| self.steps.own_groups.is_none()) else { return };
         let [_, places] = &self.places[piece];
         let least = least.floats(c, &places[0], &marks.zeros);
         let one = match m.dtype {
@@ -532,8 +556,15 @@ impl<'w, 'a, 'c> Way<'w, 'a, 'c> {
             if self.steps.quantised.is_some_and(|quantised| quantised.as_stored) {
                 return words.chunks(VEC16 / 4).map(|vec16| c.words(vec16)).collect();
             }
-            let numbers = self.decoder.decode(c, &words, zeros.get(i).copied());
-            let numbers = if self.steps.scales_numbers { self.scaled(numbers, piece, i, marks) } else { numbers };
+            let Some(groups) = self.steps.own_groups else {
+                let numbers = self.decoder.decode(c, &words, zeros.get(i).copied());
+                return numbers.chunks(VEC16 / 4).map(|vec16| c.words(vec16)).collect();
+            };
+            let of_group = |(group, words): (usize, &[Int<'c>])| {
+                let mark = group * m.layout.rows() + i;
+                self.scaled(self.decoder.decode(c, words, zeros.get(mark).copied()), piece, (i, mark), marks)
+            };
+            let numbers: Vec<Int> = words.chunks(words.len() / groups).enumerate().flat_map(of_group).collect();
             numbers.chunks(VEC16 / 4).map(|vec16| c.words(vec16)).collect()
         };
         let rows: Vec<Vec<Vector<'c>>> = codes.iter().enumerate().map(row).collect();
@@ -542,14 +573,21 @@ impl<'w, 'a, 'c> Way<'w, 'a, 'c> {
         (0..self.steps.times).map(product).collect()
     }
 
-    /// The numbers of a row of the lane's codes by their scale, in the type of products.
-    fn scaled(&self, numbers: Vec<Int<'c>>, piece: usize, row: usize, marks: &StepMarks<'c>) -> Vec<Int<'c>> {
+    /// The numbers of a row of the lane's codes by the scale that is `mark` of the step's, in the
+    /// type of products.
+    fn scaled(
+        &self,
+        numbers: Vec<Int<'c>>,
+        piece: usize,
+        (row, mark): (usize, usize),
+        marks: &StepMarks<'c>,
+    ) -> Vec<Int<'c>> {
         let (c, [scales, behind]) = (self.matrix.c, &self.places[piece]);
         let number = |of: &Marks<'c>, at: &MarksAt<'c>, bits: &Any<'c>| {
             c.lane(of.floats(c, at, std::slice::from_ref(bits)), 0).into_float_value()
         };
-        let scale = number(&self.codes.scale, &scales[row], &marks.scales[row]);
-        let least = self.codes.least.as_ref().map(|least| number(least, &behind[row], &marks.zeros[row]));
+        let scale = number(&self.codes.scale, &scales[row], &marks.scales[mark]);
+        let least = self.codes.least.as_ref().map(|least| number(least, &behind[row], &marks.zeros[mark]));
         narrowed(c, &numbers, self.matrix.dtype, |floats| scaled(c, floats, scale, least))
     }
 
