@@ -4,7 +4,7 @@ use crate::attention::{self, GatedBy, QkNorm, RopeRule, ScaleRule, Sinks, Stretc
 use crate::delta::{self, ByChannel, Product, StoredDelta};
 use crate::draft::{self, Drafting};
 use crate::experts::{
-    self, Correction, GroupRule, LayerRule, NormRule, Score, SharedWidth, StoredExperts, WholeExperts,
+    self, Correction, GroupRule, LayerRule, NormRule, Score, SharedWidth, ShortRow, StoredExperts, WholeExperts,
 };
 use crate::fields::{Fields, Names};
 use crate::growth;
@@ -358,11 +358,15 @@ const NEMOTRON_H: Family = Family {
         },
         shared: Some(SharedWidth::Field("moe_shared_expert_intermediate_size", 7688)),
         shared_module: "mixer.shared_experts",
+        short: Some((
+            "moe_latent_size",
+            ShortRow { width: 0, before: "mixer.fc1_latent_proj", after: "mixer.fc2_latent_proj", norm: None },
+        )),
         ..GLM4_MOE_EXPERTS
     }),
     norms: [(Some("norm"), None), (None, None)],
-    // Experts of a width of their own, and projections with a bias of theirs.
-    refused: &["moe_latent_size", "mlp_bias", "attention_bias"],
+    // Projections with a bias of their own.
+    refused: &["mlp_bias", "attention_bias"],
     positions: 4096,
     eps: 1e-5,
     eps_field: "layer_norm_epsilon",
@@ -495,6 +499,7 @@ const QWEN3_EXPERTS: experts::Traits = experts::Traits {
     shared: None,
     shared_module: "mlp.shared_experts",
     shared_gate: false,
+    short: None,
 };
 
 const QWEN3_MOE: Family = Family {

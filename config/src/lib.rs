@@ -53,7 +53,7 @@ pub use conv::ShortConv;
 pub use delta::{ByChannel, Delta, Product, StoredDelta};
 pub use diag::Diagnostic;
 pub use draft::{Draft, Fusion, Head, Mtp};
-pub use experts::{Correction, Experts, Router, Score, StoredExperts, WholeExperts};
+pub use experts::{Correction, Experts, Router, Score, ShortRow, StoredExperts, WholeExperts};
 pub use family::{FAMILIES, Family};
 pub use fields::{Facts, MAX_SIZE};
 pub use growth::Growth;

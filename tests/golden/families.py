@@ -213,6 +213,9 @@ FAMILIES = [
     # SGLang reads the form of releases alone.
     Family("NemotronHForCausalLM", "GraniteMoeHybridForCausalLM", NEMOTRON_H, published="NemotronHForCausalLM",
            config=dict(layers_block_type=..., hybrid_override_pattern="ME*-M", num_hidden_layers=5)),
+    # As Nemotron 3 Super: experts work on a short row.
+    Family("NemotronHForCausalLM", "GraniteMoeHybridForCausalLM", dict(NEMOTRON_H, moe_latent_size=32), published="NemotronHForCausalLM", case="nemotronhshort",
+           config=dict(layers_block_type=..., hybrid_override_pattern="ME*-M", num_hidden_layers=5)),
     # A decay for each element of a key, and latent attention without rotary embeddings.
     Family("KimiLinearForCausalLM", "DeepseekV3ForCausalLM", dict(num_hidden_layers=3, layer_types=["linear_attention", "full_attention",
            "linear_attention"], linear_num_heads=3, linear_head_dim=20, linear_conv_kernel_dim=4, num_key_value_heads=4, kv_lora_rank=40,
