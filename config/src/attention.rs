@@ -52,6 +52,8 @@ pub enum GatedBy {
     Elements,
     /// One for each head, of this module.
     Heads(&'static str),
+    /// One for each element, of this module.
+    ElementsOf(&'static str),
 }
 
 /// Modules of the checkpoint: that of attention relative to the path of the layer, the one weight

@@ -28,6 +28,20 @@ pub struct Experts {
     pub shared: Option<Gated>,
     /// Whether that one is multiplied with the logistic function of a score of the token.
     pub shared_gate: bool,
+    /// The row that experts work on, if that is not the hidden row: neither the router nor the
+    /// expert that all tokens have sees it.
+    pub short: Option<ShortRow>,
+}
+
+/// A row of its own width that goes into experts, and comes out of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ShortRow {
+    pub width: usize,
+    /// The modules that make it of the hidden row, and the hidden row of it.
+    pub before: &'static str,
+    pub after: &'static str,
+    /// The norm of the sum of experts.
+    pub norm: Option<&'static str>,
 }
 
 impl Weights for Experts {
@@ -138,6 +152,8 @@ pub(crate) struct Traits {
     pub shared: Option<SharedWidth>,
     pub shared_module: &'static str,
     pub shared_gate: bool,
+    /// For a family whose experts may work on a short row: the field of its width, and the row.
+    pub short: Option<(&'static str, ShortRow)>,
 }
 
 /// The field that says how wide the shared expert is, with its default.
@@ -235,6 +251,7 @@ pub(crate) fn read(
         }
         None => None,
     };
+    let short = short_row(f, traits)?;
     let (router, stored, bias) = (router(f, traits, count)?, traits.stored, traits.bias);
     let on_input = traits.on_input;
     if on_input && router.chosen != 1 {
@@ -242,8 +259,8 @@ pub(crate) fn read(
             format!("{} experts of a token, whose weights multiply their input: 1 is supported", router.chosen);
         return Err(f.fault("config::unsupported", traits.chosen_field, message));
     }
-    let experts =
-        Experts { router, count, width, gate, on_input, bias, stored, shared, shared_gate: traits.shared_gate };
+    let shared_gate = traits.shared_gate;
+    let experts = Experts { router, count, width, gate, on_input, bias, stored, shared, shared_gate, short };
     let limits = match traits.limits {
         Some(name) => f.limits(name, layers)?.into_iter().zip(dense.limits(f, layers)?).collect(),
         None => vec![(None, None); layers],
@@ -260,6 +277,14 @@ pub(crate) fn read(
         }
     }
     Ok(all)
+}
+
+/// The row that experts work on, if a field gives it a width.
+fn short_row(f: &Fields, traits: &Traits) -> Result<Option<ShortRow>, Diagnostic> {
+    let Some((name, row)) = traits.short else { return Ok(None) };
+    let width = f.size_or_none(name)?;
+    f.note(name, width);
+    Ok(width.map(|width| ShortRow { width, ..row }))
 }
 
 /// Whether the experts of each layer follow from token ids: by types of layers, or by a number of

@@ -1,10 +1,10 @@
 //! The table of architectures: a row has the layers of a family, and the fields of its
 //! configurations that describe them.
 use crate::attention::{self, GatedBy, QkNorm, RopeRule, ScaleRule, Sinks, Stretch, WindowRule};
-use crate::delta::StoredDelta;
+use crate::delta::{self, ByChannel, Product, StoredDelta};
 use crate::draft::{self, Drafting};
 use crate::experts::{
-    self, Correction, GroupRule, LayerRule, NormRule, Score, SharedWidth, StoredExperts, WholeExperts,
+    self, Correction, GroupRule, LayerRule, NormRule, Score, SharedWidth, ShortRow, StoredExperts, WholeExperts,
 };
 use crate::fields::{Fields, Names};
 use crate::growth;
@@ -43,7 +43,7 @@ pub struct Family {
     pub(crate) streams: bool,
     pub(crate) mlp: mlp::Traits,
     /// For a family with a recurrent state in all of its layers, or some.
-    pub(crate) delta: Option<StoredDelta>,
+    pub(crate) delta: Option<delta::Traits>,
     /// Whether layers may have short convolutions.
     pub(crate) conv: bool,
     /// For a family with state spaces in all of its layers, or some.
@@ -358,11 +358,15 @@ const NEMOTRON_H: Family = Family {
         },
         shared: Some(SharedWidth::Field("moe_shared_expert_intermediate_size", 7688)),
         shared_module: "mixer.shared_experts",
+        short: Some((
+            "moe_latent_size",
+            ShortRow { width: 0, before: "mixer.fc1_latent_proj", after: "mixer.fc2_latent_proj", norm: None },
+        )),
         ..GLM4_MOE_EXPERTS
     }),
     norms: [(Some("norm"), None), (None, None)],
-    // Experts of a width of their own, and projections with a bias of theirs.
-    refused: &["moe_latent_size", "mlp_bias", "attention_bias"],
+    // Projections with a bias of their own.
+    refused: &["mlp_bias", "attention_bias"],
     positions: 4096,
     eps: 1e-5,
     eps_field: "layer_norm_epsilon",
@@ -495,6 +499,7 @@ const QWEN3_EXPERTS: experts::Traits = experts::Traits {
     shared: None,
     shared_module: "mlp.shared_experts",
     shared_gate: false,
+    short: None,
 };
 
 const QWEN3_MOE: Family = Family {
@@ -611,8 +616,11 @@ const LATENT: latent::Traits = latent::Traits {
     turned: true,
     marked: true,
     stretch: None,
-    of_head: false,
+    part: latent::PartOf::Turned,
+    theta: 10_000.0,
     sizes: latent::Sizes { q_rank: Some(1536), rank: 512, nope: 128 },
+    modules: LLAMA.attention.modules,
+    gated: latent::GateRule::None,
     indexer: None,
 };
 
@@ -630,6 +638,15 @@ const DEEPSEEK_V3: Family = Family {
     ..LLAMA
 };
 
+const KIMI_DELTA: ByChannel = ByChannel {
+    module: "self_attn",
+    outer: "o_proj",
+    decay: Product::Short,
+    gate: Product::Short,
+    log_axes: 4,
+    least: None,
+};
+
 const KIMI_LINEAR: Family = Family {
     architecture: "KimiLinearForCausalLM",
     // As transformers' `attribute_map` has them.
@@ -641,7 +658,7 @@ const KIMI_LINEAR: Family = Family {
         ("num_shared_experts", "n_shared_experts"),
     ],
     latent: Some(latent::Traits { turned: false, sizes: latent::Sizes { q_rank: None, ..LATENT.sizes }, ..LATENT }),
-    delta: Some(StoredDelta::ByChannel),
+    delta: Some(delta::Traits::ByChannel(KIMI_DELTA, delta::Rule::Object)),
     experts: Some(experts::Traits {
         count: (&["num_experts", "num_local_experts"], 256),
         chosen: 8,
@@ -768,7 +785,7 @@ const QWEN3_NEXT: Family = Family {
         head_dim: Some(256),
         ..LLAMA.attention
     },
-    delta: Some(StoredDelta::Grouped),
+    delta: Some(delta::Traits::ByHead(StoredDelta::Grouped)),
     experts: Some(experts::Traits {
         count: (&["num_experts", "num_local_experts"], 512),
         chosen: 10,
@@ -792,7 +809,7 @@ const QWEN3_5: Family = Family {
     others: others::MTP_AND_VISUAL,
     mtp: Some(&draft::APART_COUNTED),
     attention: attention::Traits { kv_heads: Some(4), ..QWEN3_NEXT.attention },
-    delta: Some(StoredDelta::Apart),
+    delta: Some(delta::Traits::ByHead(StoredDelta::Apart)),
     experts: None,
     ..QWEN3_NEXT
 };
@@ -1248,7 +1265,7 @@ const MISTRAL4: Family = Family {
     architecture: "Mistral4ForCausalLM",
     latent: Some(latent::Traits {
         stretch: Some(Stretch { factor: 128.0, original: 8192, truncate: true, scaled: false }),
-        of_head: true,
+        part: latent::PartOf::Head,
         sizes: latent::Sizes { q_rank: Some(1024), rank: 256, nope: 64 },
         ..LATENT
     }),
@@ -1393,6 +1410,63 @@ const BAILING_MOE_V2: Family = Family {
     bos: None,
     eos: None,
     ..LLAMA
+};
+
+const BAILING_MOE_V3: Family = Family {
+    architecture: "BailingMoeV3ForCausalLM",
+    // As transformers' `attribute_map` has them.
+    fields: &[
+        ("model_max_length", "max_position_embeddings"),
+        ("moe_renormalize", "norm_topk_prob"),
+        ("num_expert_group", "n_group"),
+        ("num_experts_per_token", "num_experts_per_tok"),
+        ("n_shared_experts", "num_shared_experts"),
+        ("num_mtp_layers", "num_nextn_predict_layers"),
+    ],
+    spellings: others::WORD_EMBEDDINGS,
+    latent: Some(latent::Traits {
+        part: latent::PartOf::Others,
+        theta: 6_000_000.0,
+        sizes: latent::Sizes { q_rank: None, ..LATENT.sizes },
+        modules: attention::Modules { path: "attention", outer: "dense", ..LATENT.modules },
+        gated: latent::GateRule::Named("g_proj"),
+        ..LATENT
+    }),
+    delta: Some(delta::Traits::ByChannel(BAILING_DELTA, delta::Rule::Groups(6))),
+    mlp: mlp::Traits { limits: Some("share_expert_swiglu_limit_list"), ..DEEPSEEK_V3.mlp },
+    experts: Some(experts::Traits {
+        count: (&["num_experts", "num_local_experts"], 512),
+        width: ("moe_intermediate_size", 768),
+        layers: LayerRule::Typed(2),
+        correction: ("mlp.gate.expert_bias", Correction::Row),
+        limits: Some("expert_swiglu_limit_list"),
+        shared: Some(SharedWidth::Times("num_shared_experts", 1)),
+        ..DEEPSEEK_V3_EXPERTS
+    }),
+    refused: &["attention_bias", "use_bias", "norm_head", "use_mla_nope", "multi_gate"],
+    required: &["use_rmsnorm", "moe_router_enable_expert_bias", "no_kda_lora"],
+    others: others::DRAFT_LAYERS,
+    mtp: None,
+    positions: 262_144,
+    bos: None,
+    eos: Some(156_895),
+    ..DEEPSEEK_V3
+};
+
+const BAILING_DELTA: ByChannel = ByChannel {
+    module: "attention",
+    outer: "o_proj",
+    decay: Product::Whole,
+    gate: Product::Whole,
+    log_axes: 1,
+    least: Some(-5.0),
+};
+
+// As transformers calls and saves it: outer projections have one name in all layers.
+const BAILING_HYBRID: Family = Family {
+    architecture: "BailingHybridForCausalLM",
+    delta: Some(delta::Traits::ByChannel(ByChannel { outer: "dense", ..BAILING_DELTA }, delta::Rule::Groups(6))),
+    ..BAILING_MOE_V3
 };
 
 const LLAMA4: Family = Family {
@@ -1564,6 +1638,8 @@ pub const FAMILIES: &[Family] = &[
     STEP3P7,
     GRANITE_HYBRID,
     NEMOTRON_H,
+    BAILING_MOE_V3,
+    BAILING_HYBRID,
 ];
 
 /// The row of a configuration.

@@ -405,6 +405,12 @@ impl<'a> Fields<'a> {
         Ok(self.not_negative(name)?.filter(|&n| n > 0.0))
     }
 
+    /// A number below zero.
+    pub fn negative_or_none(&self, name: &str) -> Result<Option<f64>, Diagnostic> {
+        let number = self.read(name, "a number below 0", |v| v.as_f64().filter(|n| *n < 0.0))?;
+        number.map(|n| self.in_f32(name, -n).map(|n| -n)).transpose()
+    }
+
     /// A list of whole numbers of at least one.
     pub fn sizes(&self, name: &str) -> Result<Option<Vec<usize>>, Diagnostic> {
         let one = |v: &Value| size(v).filter(|&n| n > 0);

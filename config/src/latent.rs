@@ -1,7 +1,7 @@
 //! Latent attention, as a configuration describes it: a layer's keys and values are made of one
 //! short row for each token, and only that row is kept. An indexer may choose the positions that a
 //! token attends to.
-use crate::attention::Stretch;
+use crate::attention::{GatedBy, Modules, Stretch};
 use crate::fields::Fields;
 use crate::freqs::Scaling;
 use crate::kind::Weights;
@@ -34,6 +34,8 @@ pub struct Latent {
     pub in_pairs: bool,
     /// The eps of the norms of both rows.
     pub eps: f64,
+    pub modules: Modules,
+    pub gated: GatedBy,
     pub positions: Positions,
 }
 
@@ -77,11 +79,45 @@ pub(crate) struct Traits {
     pub marked: bool,
     /// The embedding of a configuration that describes none.
     pub stretch: Option<Stretch>,
-    /// Whether `partial_rotary_factor` is a part of the whole head, and not of what is turned.
-    pub of_head: bool,
+    /// What `partial_rotary_factor` is a part of.
+    pub part: PartOf,
+    pub theta: f64,
     pub sizes: Sizes,
+    pub modules: Modules,
+    pub gated: GateRule,
     /// For a family with indexers: heads by default, and whether neighbours are turned there.
     pub indexer: Option<(usize, bool)>,
+}
+
+/// What `partial_rotary_factor` is a part of.
+#[derive(Clone, Copy, PartialEq)]
+pub(crate) enum PartOf {
+    /// The elements that are turned, so it must be all of them.
+    Turned,
+    /// The whole head.
+    Head,
+    /// Heads of layers of another kind.
+    Others,
+}
+
+/// What multiplies the result of heads.
+#[derive(Clone, Copy)]
+pub(crate) enum GateRule {
+    None,
+    /// The logistic function of numbers of a module: one for each element, or one for each head, as
+    /// `gated_attention_proj_granularity_type` says; without it one for each head.
+    Named(&'static str),
+}
+
+impl GateRule {
+    fn read(self, f: &Fields) -> Result<GatedBy, Diagnostic> {
+        let GateRule::Named(module) = self else { return Ok(GatedBy::No) };
+        let name = "gated_attention_proj_granularity_type";
+        let known = [("head_wise", GatedBy::Heads(module)), ("element_wise", GatedBy::ElementsOf(module))];
+        let gated = f.one_of(name, known[0].0, &known)?;
+        f.note(name, if gated == known[0].1 { known[0].0 } else { known[1].0 });
+        Ok(gated)
+    }
 }
 
 /// Sizes of a configuration that leaves them out.
@@ -119,18 +155,52 @@ pub(crate) fn read(
         let message = format!("{rope} must be a multiple of 4: pairs of both halves are turned together");
         return Err(f.fault("config::value", "qk_rope_head_dim", message));
     }
+    let (gated, modules) = (traits.gated.read(f)?, traits.modules);
+    let scale = ((nope + rope) as f64).powf(-0.5);
+    let plain = Latent {
+        heads,
+        q_rank,
+        rank,
+        nope,
+        rope,
+        value,
+        scale,
+        embedding: None,
+        in_pairs: false,
+        eps: EPS,
+        modules,
+        gated,
+        positions: Positions::All,
+    };
     if !traits.turned {
-        let scale = ((nope + rope) as f64).powf(-0.5);
-        let (embedding, in_pairs, positions) = (None, false, Positions::All);
-        let layer = Latent { heads, q_rank, rank, nope, rope, value, scale, embedding, in_pairs, eps: EPS, positions };
-        return Ok((vec![layer; layers], vec![]));
+        return Ok((vec![plain; layers], vec![]));
     }
     let in_pairs = if traits.marked { f.or("rope_interleave", Fields::flag, true)? } else { true };
-    let (width, partial) = if traits.of_head { (nope + rope, rope as f64 / (nope + rope) as f64) } else { (rope, 1.0) };
-    let embedding = match traits.stretch {
-        Some(stretch) => Rope::stretched(f, (width, positions), (10_000.0, partial), stretch)?,
-        None => Rope::read(f, (width, positions), (10_000.0, partial))?,
+    let (embedding, stretch) = turns(f, traits, (nope, rope), positions)?;
+    let positions = positions_of_layers(f, traits, (layers, q_rank, rope))?;
+    let scale = scale * stretch * stretch;
+    let layer = |positions| Latent { embedding: Some(0), in_pairs, scale, positions, ..plain.clone() };
+    Ok((positions.into_iter().map(layer).collect(), vec![embedding]))
+}
+
+/// The rotary embedding, and what it multiplies the root of the scale of products with.
+fn turns(
+    f: &Fields,
+    traits: &Traits,
+    (nope, rope): (usize, usize),
+    positions: usize,
+) -> Result<(Rope, f64), Diagnostic> {
+    let (width, partial) = match traits.part {
+        PartOf::Head => (nope + rope, rope as f64 / (nope + rope) as f64),
+        PartOf::Turned | PartOf::Others => (rope, 1.0),
     };
+    let mut embedding = match traits.stretch {
+        Some(stretch) => Rope::stretched(f, (width, positions), (traits.theta, partial), stretch)?,
+        None => Rope::read(f, (width, positions), (traits.theta, partial))?,
+    };
+    if traits.part == PartOf::Others {
+        embedding.freqs.dim = rope;
+    }
     if embedding.freqs.dim != rope {
         let message = format!("turns {} elements of a head, qk_rope_head_dim is {rope}", embedding.freqs.dim);
         return Err(f.fault("config::rotary-dim", "partial_rotary_factor", message));
@@ -143,14 +213,7 @@ pub(crate) fn read(
     };
     let all_dim = if factor > 1.0 { all_dim(f, traits.stretch.is_some())? } else { 0.0 };
     f.note("mscale_all_dim", all_dim);
-    let stretch = if all_dim > 0.0 { 0.1 * all_dim * factor.ln() + 1.0 } else { 1.0 };
-    let scale = ((nope + rope) as f64).powf(-0.5) * stretch * stretch;
-    let positions = positions_of_layers(f, traits, (layers, q_rank, rope))?;
-    let layer = |positions| {
-        let embedding = Some(0);
-        Latent { heads, q_rank, rank, nope, rope, value, scale, embedding, in_pairs, eps: EPS, positions }
-    };
-    Ok((positions.into_iter().map(layer).collect(), vec![embedding]))
+    Ok((embedding, if all_dim > 0.0 { 0.1 * all_dim * factor.ln() + 1.0 } else { 1.0 }))
 }
 
 /// The positions that tokens of each layer attend to.

@@ -1235,7 +1235,7 @@ mod comparison {
                 base["layers_block_type"] = json!(["mamba", "moe", "attention", "mlp"]);
             } else if family.ssm.is_some() {
                 base["layer_types"] = json!(["mamba", "attention"]);
-            } else if family.delta == Some(StoredDelta::ByChannel) {
+            } else if matches!(family.delta, Some(delta::Traits::ByChannel(..))) {
                 base["layer_types"] = json!(["linear_attention", "full_attention"]);
             }
             let map = fields::parse("config.json", &config(base)).expect("an object");

@@ -225,6 +225,8 @@ elementwise! {
     Sigmoid = "sigmoid" (x) => sigmoid(x);
     /// -exp(log) * ln(1 + exp(x + bias)), the logarithm of what a state is multiplied with
     Decay = "decay" (x, bias, log) => x.lit(0.0).sub(log.exp()).mul(softplus(x.add(bias)));
+    /// least * sigmoid(exp(log) * (x + bias)), such a logarithm that stays above a number
+    DecayBounded {least} = "decay_bounded" (x, bias, log) => sigmoid(log.exp().mul(x.add(bias))).mul(x.lit(least.0));
     /// ln(1 + exp(x + bias))
     Softplus = "softplus" (x, bias) => softplus(x.add(bias));
     /// x * Phi(x), exact
@@ -288,6 +290,14 @@ mod tests {
             assert!((made - want).abs() < 1e-10, "{x} {bias} {log}: {made}");
         }
         assert_eq!(Elementwise::Sigmoid.eval(&[-200.0f32]), 0.0);
+        // As PyTorch computes it in float64.
+        let bounded = Elementwise::DecayBounded { least: Number(-5.0) };
+        for ([x, bias, log], want) in
+            [([1.0, -3.0, 0.5], -0.17829515), ([2.0, 0.5, -1.0], -3.5749034), ([90.0, 0.0, 3.0], -5.0)]
+        {
+            let made: f64 = bounded.eval(&[x, bias, log]);
+            assert!((made - want).abs() < 1e-5, "{x} {bias} {log}: {made}");
+        }
     }
 
     #[test]

@@ -140,6 +140,11 @@ GRANITE_HYBRID = dict(num_hidden_layers=3, layer_types=["linear_attention", "ful
 NEMOTRON_H = dict(layers_block_type=["linear_attention", "moe", "full_attention", "mlp", "linear_attention"], mamba_num_heads=6, mamba_head_dim=16,
                   ssm_state_size=24, n_groups=2, n_routed_experts=6, moe_shared_expert_intermediate_size=28, routed_scaling_factor=1.7,
                   layer_norm_epsilon=1e-5)
+BAILING_HYBRID = dict(num_hidden_layers=3, num_attention_heads=3, num_key_value_heads=3, head_dim=20, layer_group_size=3, kv_lora_rank=40, qk_nope_head_dim=24,
+                      qk_rope_head_dim=16, v_head_dim=32, num_local_experts=6, n_group=3, topk_group=2, num_experts_per_tok=3, n_shared_experts=2)
+BAILING_RELEASE = dict(no_kda_lora=True, use_bias=False, use_rmsnorm=True, moe_router_enable_expert_bias=True, score_function="sigmoid", head_dim=20,
+                       partial_rotary_factor=0.5, gated_attention_proj_granularity_type="head_wise", moe_shared_expert_intermediate_size=20,
+                       **dict.fromkeys(("layer_types", "mlp_layer_types", "linear_head_dim", "linear_num_heads", "linear_conv_kernel_dim"), ...))
 FAMILIES = [
     Family("SeedOssForCausalLM", "Qwen2ForCausalLM", dict(attention_out_bias=False, attention_dropout=0.0, residual_dropout=0.0)),
     Family("Dots1ForCausalLM", "Glm4MoeForCausalLM", dict(n_routed_experts=6, n_shared_experts=2, n_group=3, topk_group=2, norm_topk_prob=True,
@@ -208,6 +213,9 @@ FAMILIES = [
     # SGLang reads the form of releases alone.
     Family("NemotronHForCausalLM", "GraniteMoeHybridForCausalLM", NEMOTRON_H, published="NemotronHForCausalLM",
            config=dict(layers_block_type=..., hybrid_override_pattern="ME*-M", num_hidden_layers=5)),
+    # As Nemotron 3 Super: experts work on a short row.
+    Family("NemotronHForCausalLM", "GraniteMoeHybridForCausalLM", dict(NEMOTRON_H, moe_latent_size=32), published="NemotronHForCausalLM", case="nemotronhshort",
+           config=dict(layers_block_type=..., hybrid_override_pattern="ME*-M", num_hidden_layers=5)),
     # A decay for each element of a key, and latent attention without rotary embeddings.
     Family("KimiLinearForCausalLM", "DeepseekV3ForCausalLM", dict(num_hidden_layers=3, layer_types=["linear_attention", "full_attention",
            "linear_attention"], linear_num_heads=3, linear_head_dim=20, linear_conv_kernel_dim=4, num_key_value_heads=4, kv_lora_rank=40,
@@ -215,6 +223,15 @@ FAMILIES = [
            names=[(r"(layers\.\d+)\.block_sparse_moe\.(gate|up|down)_proj", r"\1.mlp.\2_proj")], published="KimiLinearForCausalLM",
            config=dict(layer_types=..., linear_num_heads=..., linear_head_dim=..., linear_conv_kernel_dim=..., mlp_layer_types=..., first_k_dense_replace=1,
            mla_use_nope=True, linear_attn_config=dict(kda_layers=[1, 3], full_attn_layers=[2], num_heads=3, head_dim=20, short_conv_kernel_size=4))),
+    # Decays that stay above a number, full-rank projections, and latent attention with a gate of
+    # each head. As transformers saves it.
+    Family("BailingHybridForCausalLM", "KimiLinearForCausalLM", BAILING_HYBRID, case="bailinghybrid"),
+    # Releases have a name of their own for the outer projection of recurrent layers, and
+    # `partial_rotary_factor` is of none of these.
+    Family("BailingHybridForCausalLM", "KimiLinearForCausalLM", dict(BAILING_HYBRID, q_lora_rank=28, kda_safe_gate=False),
+           published="BailingMoeV3ForCausalLM", case="bailingmoev3",
+           names=[(r"(layers\.[01]\.attention)\.dense\.", r"\1.o_proj.")], config=dict(BAILING_RELEASE, num_expert_group=..., n_group=3,
+           model_max_length=..., max_position_embeddings=512, num_experts_per_token=..., num_experts_per_tok=3, moe_renormalize=..., norm_topk_prob=True)),
     # All positions are in the first chunk.
     Family("Llama4ForCausalLM", "MixtralForCausalLM", dict(num_hidden_layers=3, no_rope_layers=[1, 0, 1], num_local_experts=5, num_experts_per_tok=1,
            intermediate_size=20, intermediate_size_mlp=60, moe_layers=[1, 2], attention_chunk_size=64, floor_scale=8, attn_scale=0.4)),

@@ -192,5 +192,5 @@ fn count_kernels(target: &str, of_experts: usize) {
 }
 
 fn is_by_channel(delta: &Delta) -> bool {
-    delta.stored == StoredDelta::ByChannel
+    matches!(delta.stored, StoredDelta::ByChannel(_))
 }

@@ -84,7 +84,7 @@ impl LayerBuilder<'_> {
                 (seen, scales.map(|[_, of_values]| of_values), [state].into_iter().chain(keys).collect())
             }
         };
-        let seen = self.gated(all, (seen, !states.is_empty()), gate)?;
+        let seen = self.gated(all.gated, (all.heads, all.value_dim), (seen, !states.is_empty()), gate)?;
         let outer = format!("{}.{}", modules.path, modules.outer);
         Ok((self.sum((seen, of_seen), &outer, heads * value_dim, all.o_bias)?, states))
     }
@@ -151,14 +151,20 @@ impl LayerBuilder<'_> {
     }
 
     /// What attention made, as heads or as rows, times its gate: rows.
-    fn gated(&mut self, all: &Attention, (seen, has_heads): (Value, bool), gate: Option<Value>) -> Made {
-        let (heads, value_dim) = (all.heads / self.part.ranks, all.value_dim);
-        if let (Some(gate), GatedBy::Heads(_)) = (gate, all.gated) {
-            let seen = if has_heads { seen } else { self.b.heads(seen, heads, value_dim)? };
+    pub fn gated(
+        &mut self,
+        by: GatedBy,
+        (heads, width): (usize, usize),
+        (seen, has_heads): (Value, bool),
+        gate: Option<Value>,
+    ) -> Made {
+        let heads = heads / self.part.ranks;
+        if let (Some(gate), GatedBy::Heads(_)) = (gate, by) {
+            let seen = if has_heads { seen } else { self.b.heads(seen, heads, width)? };
             let seen = self.b.push(Op::Weigh {}, &[seen, gate])?;
-            return self.b.flat(seen, heads * value_dim);
+            return self.b.flat(seen, heads * width);
         }
-        let seen = if has_heads { self.b.flat(seen, heads * value_dim)? } else { seen };
+        let seen = if has_heads { self.b.flat(seen, heads * width)? } else { seen };
         match gate {
             Some(gate) => {
                 let gate = self.b.map(Elementwise::Sigmoid, &[gate])?;
@@ -168,12 +174,23 @@ impl LayerBuilder<'_> {
         }
     }
 
-    /// The weight of each of the rank's heads, by a module of its own.
-    fn weights_of_heads(&mut self, all: &Attention, x: Value, module: &str) -> Made {
-        let module = format!("{}.{}.{module}", self.path, all.modules.path);
-        let weight = Factor::read(self.b, self.config, &module, [all.heads, self.config.hidden])?;
+    /// The weight of each of the rank's heads, by a module of its own below a path.
+    pub fn weights_of_heads(&mut self, (path, module): (&str, &str), heads: usize, x: Value) -> Made {
+        let module = format!("{}.{path}.{module}", self.path);
+        let weight = Factor::read(self.b, self.config, &module, [heads, self.config.hidden])?;
         let made = weight.shard(self.b, 0, self.part.ranks)?.multiply(self.b, x, DType::F32)?;
         self.b.map(Elementwise::Sigmoid, &[made])
+    }
+
+    /// The gates of the elements of the rank's heads, by a module of its own below a path, before
+    /// their logistic function.
+    pub fn weights_of_elements(
+        &mut self,
+        (path, module): (&str, &str),
+        (heads, width): (usize, usize),
+        x: Value,
+    ) -> Made {
+        self.rows(x, Rows::all(&format!("{path}.{module}"), heads * width), self.part.ranks, false)
     }
 
     /// A score of each of the rank's heads, in addition to those of keys.
@@ -208,7 +225,11 @@ impl LayerBuilder<'_> {
                 (q, Some(gate))
             }
             GatedBy::Heads(module) => {
-                let gate = self.weights_of_heads(all, x, module)?;
+                let gate = self.weights_of_heads((modules.path, module), heads, x)?;
+                (self.rows(x, rows(&of_q, 0, q_rows), ranks, bias)?, Some(gate))
+            }
+            GatedBy::ElementsOf(module) => {
+                let gate = self.weights_of_elements((modules.path, module), (heads, value_dim), x)?;
                 (self.rows(x, rows(&of_q, 0, q_rows), ranks, bias)?, Some(gate))
             }
             GatedBy::No => (self.rows(x, rows(&of_q, 0, q_rows), ranks, bias)?, None),

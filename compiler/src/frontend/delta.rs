@@ -1,7 +1,7 @@
 //! The graph of a layer's recurrent state: a short convolution, then the gated delta rule; and how
 //! ranks share it out: heads of keys, each with the heads of values that see it.
-use atomc_config::{Delta, StoredDelta};
-use atomc_ir::{DType, Diagnostic, Elementwise, Op, SlotsType, Type, Value};
+use atomc_config::{ByChannel, Delta, Product, StoredDelta};
+use atomc_ir::{DType, Diagnostic, Elementwise, Number, Op, SlotsType, Type, Value};
 
 use super::Config;
 use super::layer::{Given, Kind, LayerBuilder, Left, Made, shard};
@@ -46,6 +46,14 @@ struct Projected {
     a: Value,
 }
 
+/// How decays of channels are stored, where each element of a key has its own.
+fn channels(all: &Delta) -> Option<ByChannel> {
+    match all.stored {
+        StoredDelta::ByChannel(channels) => Some(channels),
+        StoredDelta::Grouped | StoredDelta::Apart => None,
+    }
+}
+
 /// Rows of one kind in a weight: `len` for each head of keys, `step` from one head to the next.
 #[derive(Clone, Copy)]
 struct Run {
@@ -80,8 +88,9 @@ impl LayerBuilder<'_> {
     ) -> Result<(Value, [Value; 2]), Diagnostic> {
         let ranks = self.part.ranks;
         let own = &Delta { key_heads: all.key_heads / ranks, heads: all.heads / ranks, ..all.clone() };
-        let is_by_channel = all.stored == StoredDelta::ByChannel;
-        let path = format!("{}.{}", self.path, if is_by_channel { "self_attn" } else { "linear_attn" });
+        let channels = channels(all);
+        let module = channels.map_or("linear_attn", |channels| channels.module);
+        let path = format!("{}.{module}", self.path);
         let Projected { qkv, z, b, a } = self.projected(all, &path, x)?;
         let weight = self.taps_of_kinds(all)?;
         let mixed = self.b.push(Op::Conv {}, &[states[0], qkv, weight, batch])?;
@@ -98,22 +107,22 @@ impl LayerBuilder<'_> {
         let beta = self.b.map(Elementwise::Sigmoid, &[b])?;
         let g = self.decays(all, &path, a)?;
         let made = self.b.push(Op::DeltaRule { eps: UNIT_EPS }, &[states[1], q, k, v, g, beta, batch])?;
-        let (out, module) = match is_by_channel {
-            true => (self.logistic_norm(own, &path, (made, z))?, "self_attn.o_proj"),
-            false => (self.gated_norm(own, &path, (made, z))?, "linear_attn.out_proj"),
+        let (out, outer) = match channels {
+            Some(channels) => (self.logistic_norm(own, &path, (made, z))?, channels.outer),
+            None => (self.gated_norm(own, &path, (made, z))?, "out_proj"),
         };
-        let out = self.sum((out, None), module, all.value_rows(), false)?;
+        let out = self.sum((out, None), &format!("{module}.{outer}"), all.value_rows(), false)?;
         Ok((out, [conv, Value { out: 1, ..made }]))
     }
 
     /// The weight of the convolution, of which a checkpoint may have a part for each kind of rows.
     fn taps_of_kinds(&mut self, all: &Delta) -> Made {
-        if all.stored != StoredDelta::ByChannel {
+        let Some(ByChannel { module, .. }) = channels(all) else {
             let order = by_rank(all, self.part.ranks, &apart(all));
             return self.taps("linear_attn.conv1d", [all.channels(), all.conv], &order);
-        }
+        };
         let rows = all.value_rows();
-        let mut of = |kind| self.taps(&format!("self_attn.{kind}_conv1d"), [rows, all.conv], &[(0, rows)]);
+        let mut of = |kind| self.taps(&format!("{module}.{kind}_conv1d"), [rows, all.conv], &[(0, rows)]);
         let taps = [of("q")?, of("k")?, of("v")?];
         self.b.push(Op::Concat { axis: 1 }, &taps)
     }
@@ -121,24 +130,28 @@ impl LayerBuilder<'_> {
     /// The logarithms of decays: of each head, or of each element of a head's key.
     fn decays(&mut self, all: &Delta, path: &str, a: Value) -> Made {
         let (heads, ranks) = (all.heads, self.part.ranks);
-        let is_by_channel = all.stored == StoredDelta::ByChannel;
-        let rows = if is_by_channel { all.key_rows() } else { heads };
+        let channels = channels(all);
+        let rows = if channels.is_some() { all.key_rows() } else { heads };
         let bias = self.b.weight(format!("{path}.dt_bias"), DType::F32, &[rows]);
         let bias = shard(self.b, bias, 0, ranks)?;
         let name = format!("{path}.A_log");
-        let log = match is_by_channel {
-            true => {
+        let log = match channels {
+            Some(ByChannel { log_axes: 4, .. }) => {
                 let stored = self.b.weight(name, DType::F32, &[1, 1, heads, 1]);
                 self.b.push(Op::View { shape: vec![heads] }, &[stored])?
             }
-            false => self.b.weight(name, DType::F32, &[heads]),
+            _ => self.b.weight(name, DType::F32, &[heads]),
         };
         let mut log = shard(self.b, log, 0, ranks)?;
-        if is_by_channel {
+        if channels.is_some() {
             log = self.b.push(Op::Repeat { axis: 0, times: all.key_dim }, &[log])?;
         }
         let a = self.b.push(Op::Cast { to: DType::F32 }, &[a])?;
-        self.b.map(Elementwise::Decay, &[a, bias, log])
+        let decay = match channels.and_then(|channels| channels.least) {
+            Some(least) => Elementwise::DecayBounded { least: Number(least) },
+            None => Elementwise::Decay,
+        };
+        self.b.map(decay, &[a, bias, log])
     }
 
     /// The norm of each head times the logistic function of the gate, rounded once.
@@ -171,7 +184,7 @@ impl LayerBuilder<'_> {
         let &Delta { key_heads, heads, key_dim, .. } = all;
         let mut read = |name: &str, rows| Factor::read(self.b, config, &format!("{path}.{name}"), [rows, hidden]);
         let [qkv, z, b, a] = match all.stored {
-            StoredDelta::ByChannel => return self.projected_by_channel(all, path, x),
+            StoredDelta::ByChannel(channels) => return self.projected_by_channel(all, (path, channels), x),
             StoredDelta::Apart => {
                 let qkv = read("in_proj_qkv", all.channels())?;
                 let [z, b, a] =
@@ -200,8 +213,14 @@ impl LayerBuilder<'_> {
         Ok(Projected { qkv: made(qkv)?, z: made(z)?, b: made(b)?, a: made(a)? })
     }
 
-    /// Each kind of rows by a product of its own; the gate, and the input of the decay, by two.
-    fn projected_by_channel(&mut self, all: &Delta, path: &str, x: Value) -> Result<Projected, Diagnostic> {
+    /// Each kind of rows by a product of its own; the gate, and the input of the decay, perhaps by
+    /// two.
+    fn projected_by_channel(
+        &mut self,
+        all: &Delta,
+        (path, channels): (&str, ByChannel),
+        x: Value,
+    ) -> Result<Projected, Diagnostic> {
         let mut product = |name: &str, rows| self.product(&format!("{path}.{name}_proj"), rows, x);
         let rows = all.value_rows();
         let ([q, k, v], b) =
@@ -209,7 +228,11 @@ impl LayerBuilder<'_> {
         self.b.at(path);
         let qk = self.b.push(Op::Beside {}, &[q, k])?;
         let qkv = self.b.push(Op::Beside {}, &[qk, v])?;
-        let [z, a] = [self.two_products(all, path, "g", x)?, self.two_products(all, path, "f", x)?];
+        let mut row = |name, by| match by {
+            Product::Whole => self.product(&format!("{path}.{name}_proj"), rows, x),
+            Product::Short => self.two_products(all, path, name, x),
+        };
+        let [z, a] = [row("g", channels.gate)?, row("f", channels.decay)?];
         Ok(Projected { qkv, z, b, a })
     }
 

@@ -1,9 +1,9 @@
 //! The graph of a layer's experts, and how ranks share them out. Each rank makes a part of a sum: a
 //! part of the width of each expert, or else some of the experts.
-use atomc_config::{Correction, Experts, Gate, Gated, Score, StoredExperts};
+use atomc_config::{Correction, Experts, Gate, Gated, Score, ShortRow, StoredExperts};
 use atomc_ir::{Best, Builder, DType, Diagnostic, Elementwise, Fact, Op, Value, Whole};
 
-use super::layer::{Given, Kind, LayerBuilder, Left, Made, shard};
+use super::layer::{Given, Kind, LayerBuilder, Left, Made, Rows, shard};
 use super::product::{Factor, Stack, expected};
 
 impl Kind for Experts {
@@ -81,9 +81,12 @@ impl<'a> LayerBuilder<'a> {
         let dtype = self.config.dtype;
         let held = Held::new(all.count, self.part.expert_ranks);
         let (mut weights, experts, ones) = self.route(all, held, [x, ids])?;
-        let mut entering = x;
+        let mut entering = match all.short {
+            Some(ShortRow { width, before, .. }) => self.rows(x, Rows::all(before, width), 1, false)?,
+            None => x,
+        };
         if let Some(ones) = ones {
-            entering = self.b.push(Op::Combine {}, &[x, weights])?;
+            entering = self.b.push(Op::Combine {}, &[entering, weights])?;
             weights = ones;
         }
         let Projections { gate, up, down, biases } = self.projections_of(all)?;
@@ -109,6 +112,9 @@ impl<'a> LayerBuilder<'a> {
             made = self.biased(made, bias, experts)?;
         }
         let mut out = self.b.push(Op::Combine {}, &[made, weights])?;
+        if let Some(row) = all.short {
+            return self.behind_short(all, row, (out, x));
+        }
         // A rank has all of it, or a part.
         let shared = all.shared.as_ref().map(|shared| self.shared(all, shared, x)).transpose()?;
         let (before, behind) = if self.part.ranks > 1 { (shared, None) } else { (None, shared) };
@@ -127,6 +133,23 @@ impl<'a> LayerBuilder<'a> {
             out = self.b.add(out, rows)?;
         }
         Ok(out)
+    }
+
+    /// The hidden row of a short one that experts made, of which a rank has a part of a sum; and
+    /// what the expert that all tokens have makes of `x`. Ranks add both up apart, as a norm may
+    /// lie between.
+    fn behind_short(&mut self, all: &Experts, row: ShortRow, (made, x): (Value, Value)) -> Made {
+        let mut made = if self.part.all() > 1 { self.b.push(Op::AllReduce {}, &[made])? } else { made };
+        if let Some(norm) = row.norm {
+            made = self.norm(made, norm, row.width)?;
+        }
+        let made = self.rows(made, Rows::all(row.after, self.config.hidden), 1, false)?;
+        let Some(shared) = &all.shared else { return Ok(made) };
+        let mut shared = self.shared(all, shared, x)?;
+        if self.part.ranks > 1 {
+            shared = self.b.push(Op::AllReduce {}, &[shared])?;
+        }
+        self.b.add(made, shared)
     }
 
     /// What the expert that all tokens have makes of `x`.
@@ -214,7 +237,8 @@ impl<'a> LayerBuilder<'a> {
     /// The rank's part of the experts' projections.
     fn projections_of(&mut self, all: &Experts) -> Result<Projections<'a>, Diagnostic> {
         let &Experts { count, width, bias, .. } = all;
-        let (hidden, ranks, dtype) = (self.config.hidden, self.part.ranks, self.config.dtype);
+        let (ranks, dtype) = (self.part.ranks, self.config.dtype);
+        let hidden = all.short.map_or(self.config.hidden, |row| row.width);
         let path = |module: &str| format!("{}.{module}", self.path);
         let b = &mut *self.b;
         let ([gate, up, down], path) = match all.stored {

@@ -5,7 +5,7 @@
 //! applied to the query instead, and the product for values after attention. So all heads see the
 //! same keys, which are the latent rows followed by the rotated part, and values are a part of
 //! keys.
-use atomc_config::{Indexer, Latent, Positions};
+use atomc_config::{GatedBy, Indexer, Latent, Positions};
 use atomc_ir::{CacheType, DType, Diagnostic, Elementwise, Fact, Op, Type, Value};
 
 use super::Config;
@@ -64,18 +64,19 @@ impl LayerBuilder<'_> {
             let message = "latent attention is the artifact's own: a framework does not compute it here";
             return unsupported(message, "--attention");
         };
-        let cache_scale = self.scale_of_rows()?;
+        let cache_scale = self.scale_of_rows(all)?;
         let heads = all.heads / self.part.ranks;
         let (short, width) = self.short_queries(all, x)?;
         let q = self.queries(all, short, width)?;
         let q = self.grown(q, growth)?;
         let q = self.scaled(q, Elementwise::Mul, cache_scale)?;
-        let a = self.projection((x, self.config.hidden), "self_attn.kv_a_proj_with_mqa", all.kept())?;
-        self.b.at(format!("{}.self_attn", self.path));
+        let within = |module: &str| format!("{}.{module}", all.modules.path);
+        let a = self.projection((x, self.config.hidden), &within("kv_a_proj_with_mqa"), all.kept())?;
+        self.b.at(self.of_latent(all));
         let part = |count, start, len, step| Op::Parts { count, start, len, step };
         let key = self.b.push(part(1, 0, rank, rank + rope), &[a])?;
-        let key = self.norm_by(key, "self_attn.kv_a_layernorm", (rank, all.eps))?;
-        self.b.at(format!("{}.self_attn", self.path));
+        let key = self.norm_by(key, &within("kv_a_layernorm"), (rank, all.eps))?;
+        self.b.at(self.of_latent(all));
         let key = self.scaled(key, Elementwise::Unscale, cache_scale)?;
         let turned = self.b.push(part(1, rank, rope, rank + rope), &[a])?;
         let turned = self.scaled(turned, Elementwise::Unscale, cache_scale)?;
@@ -83,7 +84,7 @@ impl LayerBuilder<'_> {
         let key = self.b.push(Op::Beside {}, &[key, turned])?;
         let plain = self.b.push(part(heads, 0, nope, nope + rope), &[q])?;
         let query = self.of_heads(all, plain, true)?;
-        self.b.at(format!("{}.self_attn", self.path));
+        self.b.at(self.of_latent(all));
         let turned = self.b.push(part(heads, nope, rope, nope + rope), &[q])?;
         let turned = self.turned(turned, table, all.in_pairs)?;
         let query = self.b.push(Op::Beside {}, &[query, turned])?;
@@ -92,10 +93,11 @@ impl LayerBuilder<'_> {
         let seen = match all.positions {
             Positions::All => self.b.push(Op::Attention { scale, window: 0 }, &[query, state, batch])?,
             Positions::Chosen(indexer) => {
+                let indexer = (indexer, within("indexer"));
                 let (list, keys) = self.chosen(indexer, x, (short, width), (table, caches[1], batch))?;
                 states.push(keys);
                 self.carried.positions = Some(list);
-                self.b.at(format!("{}.self_attn", self.path));
+                self.b.at(self.of_latent(all));
                 self.b.push(Op::AttendListed { scale, block: None }, &[query, state, batch, list])?
             }
             Positions::Shared => {
@@ -106,8 +108,25 @@ impl LayerBuilder<'_> {
         let seen = self.b.flat(seen, heads * rank)?;
         let seen = self.b.push(part(heads, 0, rank, rank), &[seen])?;
         let values = self.of_heads(all, seen, false)?;
-        let values = self.b.flat(values, heads * value)?;
-        Ok((self.sum((values, cache_scale), "self_attn.o_proj", all.heads * value, false)?, states))
+        let values = self.gated_values(all, x, values)?;
+        Ok((self.sum((values, cache_scale), &within(all.modules.outer), all.heads * value, false)?, states))
+    }
+
+    /// The path of the attention in the checkpoint.
+    fn of_latent(&self, all: &Latent) -> String {
+        format!("{}.{}", self.path, all.modules.path)
+    }
+
+    /// Rows of values times their gate, if there is one.
+    fn gated_values(&mut self, all: &Latent, x: Value, values: Value) -> Made {
+        let heads = (all.heads, all.value);
+        let gate = match all.gated {
+            GatedBy::Heads(module) => self.weights_of_heads((all.modules.path, module), all.heads, x)?,
+            GatedBy::ElementsOf(module) => self.weights_of_elements((all.modules.path, module), heads, x)?,
+            GatedBy::No | GatedBy::Elements => return self.b.flat(values, all.heads / self.part.ranks * all.value),
+        };
+        self.b.at(self.of_latent(all));
+        self.gated(all.gated, heads, (values, true), Some(gate))
     }
 
     /// Rows with the scale of the cache, if it has one.
@@ -117,9 +136,9 @@ impl LayerBuilder<'_> {
 
     /// The scale of latent rows in the cache, if the checkpoint has one. Values are a part of keys,
     /// so theirs is that of keys; that of values in the file is looked at alone.
-    fn scale_of_rows(&mut self) -> Result<Option<Value>, Diagnostic> {
+    fn scale_of_rows(&mut self, all: &Latent) -> Result<Option<Value>, Diagnostic> {
         let Some(names) = self.config.cache_scales() else { return Ok(None) };
-        let path = format!("{}.self_attn", self.path);
+        let path = self.of_latent(all);
         if names.of_projections {
             let message = "scales of a cache of latent rows by names of projections are not supported";
             let help = "Without its field of the cache the checkpoint has a cache of the model's type.";
@@ -135,17 +154,17 @@ impl LayerBuilder<'_> {
     /// same ones.
     fn chosen(
         &mut self,
-        indexer: Indexer,
+        (indexer, module): (Indexer, String),
         x: Value,
         (short, width): (Value, usize),
         (table, cache, batch): (Option<Value>, Value, Value),
     ) -> Result<(Value, Value), Diagnostic> {
         let Indexer { heads, dim, most, in_pairs } = indexer;
-        let path = format!("{}.self_attn.indexer", self.path);
-        let q = self.projection((short, width), "self_attn.indexer.wq_b", heads * dim)?;
+        let path = format!("{}.{module}", self.path);
+        let q = self.projection((short, width), &format!("{module}.wq_b"), heads * dim)?;
         let q = self.b.at(&path).heads(q, heads, dim)?;
         let q = self.turned(q, table, in_pairs)?;
-        let k = self.projection((x, self.config.hidden), "self_attn.indexer.wk", dim)?;
+        let k = self.projection((x, self.config.hidden), &format!("{module}.wk"), dim)?;
         let norm = ["weight", "bias"].map(|part| {
             let name = format!("{path}.k_norm.{part}");
             self.b.at(&path).weight(name, self.config.dtype, &[dim])
@@ -164,15 +183,16 @@ impl LayerBuilder<'_> {
     /// The rows that queries are made of, and their width.
     fn short_queries(&mut self, all: &Latent, x: Value) -> Result<(Value, usize), Diagnostic> {
         let Some(rank) = all.q_rank else { return Ok((x, self.config.hidden)) };
-        let row = self.projection((x, self.config.hidden), "self_attn.q_a_proj", rank)?;
-        Ok((self.norm_by(row, "self_attn.q_a_layernorm", (rank, all.eps))?, rank))
+        let within = |module: &str| format!("{}.{module}", all.modules.path);
+        let row = self.projection((x, self.config.hidden), &within("q_a_proj"), rank)?;
+        Ok((self.norm_by(row, &within("q_a_layernorm"), (rank, all.eps))?, rank))
     }
 
     /// The rank's queries, head by head, before they are turned.
     fn queries(&mut self, all: &Latent, x: Value, width: usize) -> Made {
         let rows = all.heads * (all.nope + all.rope);
-        let module = if all.q_rank.is_some() { "self_attn.q_b_proj" } else { "self_attn.q_proj" };
-        let (path, dtype) = (format!("{}.{module}", self.path), self.config.dtype);
+        let module = if all.q_rank.is_some() { "q_b_proj" } else { "q_proj" };
+        let (path, dtype) = (format!("{}.{module}", self.of_latent(all)), self.config.dtype);
         let weight = Factor::read(self.b, self.config, &path, [rows, width])?;
         weight.shard(self.b, 0, self.part.ranks)?.multiply(self.b, x, dtype)
     }
@@ -193,7 +213,7 @@ impl LayerBuilder<'_> {
     /// Heads times the matrices that make keys of latent rows, turned, or those that make values.
     fn of_heads(&mut self, all: &Latent, x: Value, of_keys: bool) -> Made {
         let &Latent { heads, rank, nope, value, .. } = all;
-        let path = format!("{}.self_attn.kv_b_proj", self.path);
+        let path = format!("{}.kv_b_proj", self.of_latent(all));
         let weight = Factor::of_heads(self.b, self.config, &path, [heads * (nope + value), rank])?;
         let (start, len) = if of_keys { (0, nope) } else { (nope, value) };
         let weight = weight.heads(self.b, (heads, nope + value), (start, len))?;
