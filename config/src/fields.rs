@@ -117,7 +117,7 @@ impl<'a> Fields<'a> {
         Fields { file, path: String::new(), map, names: &[], notes: Rc::default() }
     }
 
-    /// The same object, with fields that may have other names.
+    /// The same object, with fields that may have other names: the maker's, which are read first.
     pub fn named(&self, names: Names) -> Fields<'a> {
         Fields { names, ..self.clone() }
     }
@@ -145,8 +145,9 @@ impl<'a> Fields<'a> {
         if !asked.contains(&full) {
             asked.push(full);
         }
-        let others = || self.names.iter().filter(|(_, own)| *own == name).find_map(|(other, _)| self.map.get(*other));
-        self.map.get(name).or_else(others)
+        let makers = self.names.iter().filter(|(_, usual)| *usual == name).filter_map(|(own, _)| self.map.get(*own));
+        // A framework's class has a default of its own under the usual name beside it.
+        makers.into_iter().find(|value| !value.is_null()).or_else(|| self.map.get(name))
     }
 
     /// The field's value, noted; without it the default.

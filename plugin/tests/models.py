@@ -93,6 +93,48 @@ def golden_model(tmp_path: Path, name: str) -> Path:
     return shutil.copytree(case(name), tmp_path / name, ignore=ignore)
 
 
+def with_draft(folder: Path) -> None:
+    """Gives a model of Qwen3-Next without a layer that drafts one that is its attending layer once more."""
+    from safetensors.torch import load_file, save_file
+
+    weights = load_file(folder / "model.safetensors")
+    layer = next(name for name in weights if ".self_attn." in name).split("self_attn.")[0]
+    hidden = len(weights["model.norm.weight"])
+    weights |= {
+        name.replace(layer, "mtp.layers.0."): tensor.clone()
+        for name, tensor in weights.items()
+        if name.startswith(layer)
+    }
+    norm = weights["model.norm.weight"]
+    weights |= {f"mtp.pre_fc_norm_{of}.weight": norm.clone() for of in ("embedding", "hidden")}
+    weights["mtp.fc.weight"] = norm.new_zeros(hidden, 2 * hidden)
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+
+
+def often_right(folder: Path) -> None:
+    """Has the draft of a golden model guess right often: layers add little to the row of a token, so that the token itself says most of
+    the next, and the draft reads it. As random weights are, one guess in a hundred is right."""
+    import torch
+    from safetensors.torch import load_file, save_file
+
+    config = json.loads((folder / "config.json").read_text())
+    for part in (config, config.get("text_config", {})):
+        part["tie_word_embeddings"] = False
+    (folder / "config.json").write_text(json.dumps(config))
+    weights = load_file(folder / "model.safetensors")
+    for name, tensor in weights.items():
+        if any(last in name for last in ("o_proj", "out_proj", "down_proj")):
+            weights[name] = (0.2 * tensor.float()).to(tensor.dtype)
+    fc = weights["mtp.fc.weight"]
+    weights["mtp.fc.weight"] = torch.eye(*fc.shape).to(fc.dtype)
+    weights["mtp.pre_fc_norm_embedding.weight"].zero_()
+    inner = "model.language_model." if "text_config" in config else "model."
+    weights["mtp.norm.weight"] = weights[inner + "norm.weight"].clone()
+    # Of each token the likeliest is the seventh after it, but for what layers add.
+    weights["lm_head.weight"] = weights[inner + "embed_tokens.weight"].roll(7, 0)
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+
+
 def has_parts(folder: Path) -> bool:
     """Whether a model has other parts than that of language."""
     return "text_config" in json.loads((folder / "config.json").read_text())

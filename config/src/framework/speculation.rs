@@ -153,10 +153,6 @@ pub fn sglang(name: &str, value: &Value, asked: &Asked, artifact: &Held) -> Opti
         return (name == "speculative_algorithm").then(|| alone(artifact)).flatten();
     };
     let draft = match drafting(artifact) {
-        Ok(_) if artifact.slots => {
-            let fault = "recurrent states, which cannot go back behind a wrong guess in SGLang".to_owned();
-            return (name == "speculative_algorithm").then_some(fault);
-        }
         Ok(draft) => draft,
         Err(fault) => return (name == "speculative_algorithm").then_some(fault),
     };

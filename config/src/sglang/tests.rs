@@ -140,11 +140,8 @@ fn deterministic_inference() {
 /// The draft of the artifact guesses, as many tokens as its steps verify, in chains.
 #[test]
 fn guesses_of_the_artifact() {
-    let asks = |apart: bool, slots: bool, options: Value| {
-        let change = |held: &mut Held| {
-            (held.guesses, held.slots) = (Guesses::of(3, Some(apart)), slots);
-        };
-        refused_by(MODEL, change, options)
+    let asks = |apart: bool, options: Value| {
+        refused_by(MODEL, |held| held.guesses = Guesses::of(3, Some(apart)), options)
     };
     let guess = |algorithm: &str, more: Value| {
         let mut asked = json!({
@@ -158,28 +155,26 @@ fn guesses_of_the_artifact() {
     let none = json!({});
     let head = json!({ "speculative_draft_model_path": "/head" });
     let served = [
-        asks(false, false, guess("EAGLE", none.clone())),
-        asks(false, false, guess("nextn", none.clone())),
-        asks(false, false, json!({ "enable_return_hidden_states": true })),
-        asks(false, false, guess("EAGLE", json!({ "enable_return_hidden_states": true }))),
-        asks(true, false, guess("EAGLE3", head.clone())),
-        asks(false, false, json!({})),
+        asks(false, guess("EAGLE", none.clone())),
+        asks(false, guess("nextn", none.clone())),
+        asks(false, json!({ "enable_return_hidden_states": true })),
+        asks(false, guess("EAGLE", json!({ "enable_return_hidden_states": true }))),
+        asks(true, guess("EAGLE3", head.clone())),
+        asks(false, json!({})),
     ];
     assert_eq!(served, [""; 6]);
     let many = json!({ "speculative_num_steps": 4, "speculative_eagle_topk": 8, "context_length": 503 });
     let refused = [
-        asks(true, false, guess("EAGLE", head.clone())),
-        asks(false, false, guess("NGRAM", none.clone())),
-        asks(false, true, guess("EAGLE", none.clone())),
-        asks(false, false, guess("EAGLE", head.clone())),
-        asks(false, false, guess("EAGLE", many)),
-        asks(true, false, guess("EAGLE3", json!({ "return_hidden_states_mode": "last" }))),
-        asks(true, false, json!({})),
+        asks(true, guess("EAGLE", head.clone())),
+        asks(false, guess("NGRAM", none.clone())),
+        asks(false, guess("EAGLE", head.clone())),
+        asks(false, guess("EAGLE", many)),
+        asks(true, guess("EAGLE3", json!({ "return_hidden_states_mode": "last" }))),
+        asks(true, json!({})),
     ];
     insta::assert_snapshot!(refused.join("\n"), @"
     --speculative-algorithm: SGLang has EAGLE, the artifact a draft for EAGLE3
     --speculative-algorithm: SGLang has NGRAM, the artifact a draft for EAGLE or NEXTN
-    --speculative-algorithm: SGLang has EAGLE, the artifact recurrent states, which cannot go back behind a wrong guess in SGLang
     --speculative-draft-model-path: SGLang has /head, the artifact a draft of the model's own checkpoint
     --speculative-num-steps: SGLang has 4, the artifact steps of at most 3 guesses; `atomc compile --speculate 4` makes such
     --speculative-eagle-topk: SGLang has 8, the artifact none: guesses are a chain, each behind the one before

@@ -23,8 +23,10 @@ from models import (  # noqa: E402, F401
     golden_model,
     large_model,
     model,
+    often_right,
     reference,
     trusted,
+    with_draft,
 )
 
 os.environ.update(SGLANG_EXTERNAL_MODEL_PACKAGE="atomc.sglang", ATOMC_STRICT="1")

@@ -5,9 +5,13 @@ import json
 import re
 
 import pytest
+import sglang
 import torch
-from conftest import TEXT_ALONE, compile, every_other, golden_model
+from conftest import OURS, TEXT_ALONE, compile, every_other, golden_model, often_right, with_draft
 from safetensors.torch import load_file, save_file
+
+import atomc
+from atomc.sglang import compat
 
 short = pytest.mark.short
 PROMPTS = [[(7 * i + k) % 80 for i in range(20 + 13 * k)] for k in range(14)]
@@ -120,6 +124,113 @@ def test_requests_begin_with_states_of_others(engine, tmp_path_factory):
     again = [answers(small, [prompt], 8)[0][0] for prompt in longer]
     small.flush_cache()
     assert again == [answers(small, [prompt], 8)[0][0] for prompt in longer]
+
+
+def guessing(guesses: int) -> dict:
+    chain = dict(speculative_eagle_topk=1, speculative_num_draft_tokens=guesses + 1)
+    return dict(speculative_algorithm="NEXTN", speculative_num_steps=guesses, **chain)
+
+
+def with_and_without(folders, ask, guesses: int, **options) -> list:
+    """What two engines answer, without guesses and with. SGLang has the options of one engine in a process, so that there is one at a
+    time."""
+    found = []
+    for folder, how in zip(folders, ({}, guessing(guesses))):
+        llm = sglang.Engine(
+            model_path=str(folder), log_level="warning", **{**OURS, **OPTIONS, **options, **how}
+        )
+        found.append(ask(llm))
+        llm.shutdown()
+    return found
+
+
+def right(told) -> int:
+    return sum(one["spec_num_correct_drafts"] for one in told)
+
+
+def crowd(llm) -> dict:
+    """Answers of more requests than the cache holds at a time, twice; of prompts that continue them; and of some alone. Tokens with the
+    logarithms of their probabilities, and what SGLang says of each."""
+    other = [7 * i % 79 for i in range(150)]
+    prompts = [*PROMPTS, *([*other[: 40 + 9 * k], *PROMPTS[k][:30]] for k in range(12))]
+
+    def ask(prompts, tokens):
+        # SGLang has room for all that is asked for where an answer has no end of its own.
+        params = {"temperature": 0, "max_new_tokens": tokens}
+        made = llm.generate(input_ids=prompts, sampling_params=params, return_logprob=True)
+        return [one["meta_info"] for one in made]
+
+    first, second = ask(prompts, 110), ask(prompts, 110)
+    answers = [[token for _, token, _ in one["output_token_logprobs"]] for one in first]
+    longer = [[*prompt, *answer] for prompt, answer in zip(prompts, answers)]
+    alone = [ask([prompt], 60)[0] for prompt in prompts[:4]]
+    return dict(first=first, second=second, longer=ask(longer, 20), alone=alone)
+
+
+@pytest.mark.skipif(compat.OLDER, reason="it has no platform that takes kernels")
+@pytest.mark.parametrize(
+    "name, guesses, shares",
+    [("draft-next", 3, False), ("draft-next", 2, True), ("draft-3.5-moe", 3, True)],
+)
+def test_answers_with_guesses_are_those_without(tmp_path, name, guesses, shares):
+    """A step leaves the state behind each guess, of three at most: with retraction, prompts in chunks, and beginnings that others have
+    left, also within answers. As many guesses are right as in an engine of ours."""
+    folders = [golden_model(tmp_path / kind, name) for kind in ("bare", "draft")]
+    for folder, more in zip(folders, ((), ("--draft", "mtp", "--speculate", "3"))):
+        often_right(folder)
+        every_other(folder)
+        compile(folder, "--invariant", "--decode", "1,4", *more)
+    options = dict(
+        context_length=450,
+        disable_radix_cache=not shares,
+        chunked_prefill_size=128,
+        max_total_tokens=32 * 32,
+        max_running_requests=14,
+        schedule_conservativeness=0.01,
+        **(dict(mamba_track_interval=64, max_mamba_cache_size=60) if shares else {}),
+        **(TEXT_ALONE if name != "draft-next" else {}),
+    )
+    plain, guessed = with_and_without(folders, crowd, guesses, **options)
+    for kind in plain:
+        for with_, without in zip(guessed[kind], plain[kind], strict=True):
+            assert with_["output_token_logprobs"] == without["output_token_logprobs"], kind
+    assert sum(one["num_retractions"] for one in guessed["first"] + guessed["second"]) > 0
+    begun = [one["cached_tokens"] for one in guessed["longer"]]
+    assert (sum(tokens > 0 for tokens in begun) > 4) == shares
+    own = atomc.Engine(atomc.Artifact(folders[1] / "model.atomc"), draft=True)
+    own.load(folders[1])
+    for prompt, told in zip(PROMPTS, guessed["alone"]):
+        answer = own.generate(prompt, 60, speculate=guesses)
+        assert answer == [token for _, token, _ in told["output_token_logprobs"]]
+        _, kept, steps = own.guesses
+        # The last step may keep more than is asked for.
+        assert told["spec_verify_ct"] == steps and 0 <= right([told]) - kept < guesses
+    made = sum(one["spec_num_proposed_drafts"] for one in guessed["first"])
+    assert right(guessed["first"]) > made / 4 > 200
+
+
+@pytest.mark.skipif(compat.OLDER, reason="it has no platform that takes kernels")
+def test_two_ranks_guess(tmp_path, monkeypatch):
+    """Each rank has a part of each state behind each guess."""
+    monkeypatch.setenv("SGLANG_CPU_OMP_THREADS_BIND", "0|1")
+    folders = [golden_model(tmp_path / kind, "hybrid-next-dense") for kind in ("bare", "draft")]
+    for folder, more in zip(folders, ((), ("--draft", "mtp", "--speculate", "3"))):
+        turned(folder)
+        with_draft(folder)
+        often_right(folder)
+        compile(folder, "--invariant", "--decode", "1,4", "--tp", "2", *more)
+    ask = lambda llm: [
+        one["meta_info"]
+        for one in llm.generate(
+            input_ids=PROMPTS,
+            sampling_params={"temperature": 0, "max_new_tokens": 40},
+            return_logprob=True,
+        )
+    ]
+    plain, guessed = with_and_without(folders, ask, 3, tp_size=2, context_length=450)
+    for with_, without in zip(guessed, plain, strict=True):
+        assert with_["output_token_logprobs"] == without["output_token_logprobs"]
+    assert right(guessed) > 40
 
 
 def test_two_ranks(engine, tmp_path, monkeypatch):

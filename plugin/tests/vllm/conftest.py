@@ -16,8 +16,10 @@ from models import (  # noqa: E402, F401
     golden_model,
     large_model,
     model,
+    often_right,
     reference,
     trusted,
+    with_draft,
 )
 
 # Most engines live in the process of the tests, which can then look at them; what is said of

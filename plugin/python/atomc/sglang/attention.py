@@ -2,7 +2,7 @@
 
 from atomc.frameworks import Guessing, Refused
 
-from . import compat
+from . import compat, rings
 from .compat import AttentionBackend
 
 
@@ -23,6 +23,26 @@ class Backend(AttentionBackend):
         return self.mask
 
     def init_forward_metadata(self, forward_batch) -> None: ...
+
+    def update_mamba_state_after_mtp_verify(
+        self,
+        last_correct_step_indices,
+        mamba_track_indices,
+        mamba_steps_to_track,
+        model,
+        req_pool_indices=None,
+    ) -> None:
+        """SGLang tells which tokens of a step it has accepted, of a model with recurrent states: the last one of each request, and the
+        one behind which it keeps a state, or none."""
+        turns = None if mamba_steps_to_track is None else mamba_steps_to_track + 1
+        kept = mamba_track_indices, turns
+        rings.keep(
+            self.req_to_token_pool,
+            req_pool_indices,
+            last_correct_step_indices + 1,
+            *kept,
+            model.on_host,
+        )
 
     def init_cuda_graph_state(self, max_bs: int, max_num_tokens: int) -> None: ...
 

@@ -55,6 +55,7 @@ PAGE_SIZE = (
     if OLDER
     else "sglang.srt.arg_groups.overrides._page_size_default"
 )
+RINGS = "sglang.srt.mem_cache.memory_pool.HybridReqToTokenPool._init_mamba_pool"
 HALVES = "sglang.srt.mem_cache.memory_pool.MHATokenToKVPool._create_buffers"
 ROWS = "sglang.srt.mem_cache.memory_pool.MLATokenToKVPool._create_buffers"
 HAS_INDEXERS = "sglang.srt.configs.model_config.is_deepseek_dsa"
@@ -175,7 +176,13 @@ def keep_states(batch, tracked: torch.Tensor) -> None:
         pool.get_mamba_indices(batch.req_pool_indices[tracked]),
         batch.mamba_track_indices[tracked],
     )
-    pool.mamba_pool.copy_from(pool.translate_mamba_indices(now), pool.translate_mamba_indices(kept))
+    copy_states(pool, now, kept)
+
+
+def copy_states(pool, source: torch.Tensor, target: torch.Tensor) -> None:
+    """Copies states from slots to others of a pool of requests."""
+    places = map(pool.translate_mamba_indices, (source, target))
+    pool.mamba_pool.copy_from(*places)
 
 
 def parts(pool) -> list:

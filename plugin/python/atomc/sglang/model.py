@@ -192,7 +192,9 @@ class Model(Driven):
         }
         places = {own: (first // self.block_tokens).int() for own, first in taken.items()}
         if STATE in kept:
-            places[STATE] = self.slots(of_requests.get_mamba_indices(of).int(), starts.diff())
+            before = lengths - starts.diff() - (some.lengths - some.counts)[requests]
+            mode = batch.forward_mode
+            places[STATE] = self.slots(of_requests, of, starts.diff(), before, mode)
         ids, positions = ids[tokens], some.positions[tokens].long()
         tables = [(places[own].data_ptr(), places[own].stride(0)) for own in kept]
         self.start(
@@ -208,9 +210,17 @@ class Model(Driven):
             self.left.append(self.drafted[: len(hidden)].clone())
         return hidden
 
-    def slots(self, own: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
-        """The table of slots of requests, each with one: that behind the last of their new tokens alone is kept."""
+    def slots(self, pool, of: torch.Tensor, tokens: torch.Tensor, before, mode) -> torch.Tensor:
+        """The table of slots of requests: of a step that verifies guesses those of their rings. In other steps each has one, and keeps the
+        state behind the last of its new tokens alone. `before` are those of a step's tokens that are done."""
         entries = max(cache.entries for cache in self.engine.cache if cache.slot)
+        own, rings = pool.get_mamba_indices(of).int(), getattr(pool, "rings", None)
+        if rings and mode.is_target_verify():
+            return rings.table(own, of, before, entries)
+        if rings and mode.is_decode():
+            own = rings.slots(own, of, torch.zeros_like(of)[:, None])[:, 0]
+        elif rings:
+            rings.begin(of)
         if entries == 1:
             return own[:, None]
         last = torch.where(tokens < entries, tokens, 1).clamp(min=1).long()

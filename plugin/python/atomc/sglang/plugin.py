@@ -9,7 +9,7 @@ def register() -> None:
     """Entry point of `sglang.srt.plugins`: our attention backend, pages that fit, and memory that holds them."""
     if disabled() or not compat.is_chosen():
         return
-    from . import config, guesses, memory, pool
+    from . import config, guesses, memory, pool, rings
     from .attention import Backend, of_draft, of_guesses, wrapped
 
     compat.add_attention_backend_choices(["atomc"])
@@ -28,6 +28,7 @@ def register() -> None:
         compat.HookRegistry.register(
             compat.HAS_INDEXERS, config.has_indexers, compat.HookType.AROUND
         )
+        compat.HookRegistry.register(compat.RINGS, rings.with_rings, compat.HookType.AROUND)
         compat.HookRegistry.register(compat.DRAFT_BACKEND, of_draft, compat.HookType.AROUND)
         compat.HookRegistry.register(compat.GUESS_BACKENDS, of_guesses, compat.HookType.AROUND)
     if compat.on_host():
