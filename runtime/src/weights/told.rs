@@ -128,8 +128,10 @@ fn check_scales<'a>(
     if scales.iter().any(|piece| matches!(piece.made, Some(Making::Encode(_)))) {
         return Ok(());
     }
+    let is_signed = codes.iter().all(has_integers_of_words);
+    let good = |scale: f32| scale.is_finite() && (scale > 0.0 || scale < 0.0 && is_signed);
     scales.iter().try_for_each(|piece| {
-        look(piece, &|scale| scale > 0.0 && scale < f32::INFINITY, &mut |place, at, scale| {
+        look(piece, &good, &mut |place, at, scale| {
             let name = || piece.name.to_string();
             match scale == 0.0 {
                 true if is_zero(scaled, &codes, zeros.as_deref(), place)? => Ok(()),
@@ -138,6 +140,12 @@ fn check_scales<'a>(
             }
         })
     })
+}
+
+/// Whether a piece has integers out of words. AutoRound gives them negative scales, so that the
+/// least code means the largest number.
+fn has_integers_of_words(piece: &Piece) -> bool {
+    piece.form.and_then(|form| form.codes).is_some_and(|codes| codes.becomes.is_integer_code())
 }
 
 /// Whether a piece has floats.

@@ -275,6 +275,25 @@ fn scales_are_finite_and_zero_only_where_codes_are() {
         let message = format!("tensor `s` has the scale {shown} at [1, 0]; scales must be finite and not negative");
         assert_eq!(says(&of(true), source([1.0, 2.0, 3.0, wrong, 5.0, 6.0])), message);
     }
+    // Integers out of words may have scales with a sign.
+    let expr = WeightExpr::Scaled {
+        block: [1, 3],
+        scale: Box::new(tensor("s", &[5, 2])),
+        zero: None,
+        of: Box::new(unpack(DType::I32, DType::U4, 1, 6, tensor("w", &[5, 1]))),
+    };
+    let words = weight(DType::U4, &[5, 6], panels(16, 8, &[5, 6]), expr);
+    let source = |scale: f32| {
+        let mut map = Map::default().noise("w", Float::Code(DType::I32), &[5, 1]);
+        let scales = [1.0, 2.0, scale, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0, -10.0f32];
+        map.0.insert("s".into(), (Float::F32, vec![5, 2], scales.iter().flat_map(|s| s.to_le_bytes()).collect()));
+        map
+    };
+    agrees(&words, &source(-3.0));
+    for (wrong, shown) in [(f32::NAN, "NaN"), (f32::NEG_INFINITY, "-inf")] {
+        let message = format!("tensor `s` has the scale {shown} at [1, 0]; scales must be finite and not negative");
+        assert_eq!(says(&words, source(wrong)), message);
+    }
     // Of powers of two only NaN is wrong.
     let expr = WeightExpr::Scaled {
         block: [1, 32],
