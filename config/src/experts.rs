@@ -247,7 +247,7 @@ pub(crate) fn read(
         Some(shared) => {
             let intermediate = shared.read(f, width)?;
             let modules = mlp::Modules { path: traits.shared_module, ..dense.modules };
-            Some(Gated { intermediate, gate, bias: false, fused: dense.fused, modules })
+            Some(Gated { intermediate, gate, gate_scale: 1.0, bias: false, fused: dense.fused, modules })
         }
         None => None,
     };

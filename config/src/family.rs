@@ -57,7 +57,7 @@ pub struct Family {
     /// For a family that has a drafting layer in its checkpoints.
     pub(crate) mtp: Option<&'static Drafting>,
     pub(crate) norms: [Norms; 2],
-    /// Whether the second half of a layer sees what the first one sees.
+    /// Whether what does with each token alone sees what the half before it sees.
     pub(crate) parallel: bool,
     /// What weights of norms are kept as differences from.
     pub(crate) norm_offset: f64,
@@ -164,6 +164,7 @@ const LLAMA: Family = Family {
         bounded: None,
         width: mlp::Width::Field("intermediate_size"),
         limits: None,
+        factors: None,
         modules: mlp::Modules { path: "mlp", gate: "gate_proj", up: "up_proj", down: "down_proj" },
     },
     delta: None,
@@ -274,6 +275,7 @@ const GRANITE_HYBRID: Family = Family {
         state: 256,
         bias: "mamba_proj_bias",
         activation: "hidden_act",
+        beside: None,
     }),
     experts: Some(experts::Traits {
         count: (&["num_local_experts"], 8),
@@ -296,6 +298,37 @@ const GRANITE_HYBRID: Family = Family {
         ..QWEN3_EXPERTS
     }),
     ..GRANITE
+};
+
+const FALCON_H1: Family = Family {
+    architecture: "FalconH1ForCausalLM",
+    spellings: others::FINAL_LAYERNORM,
+    attention: attention::Traits {
+        scale: ScaleRule::OfKeys("key_multiplier"),
+        kv_heads: Some(8),
+        ..LLAMA.attention
+    },
+    mlp: mlp::Traits {
+        factors: Some("mlp_multipliers"),
+        modules: mlp::Modules { path: "feed_forward", ..LLAMA.mlp.modules },
+        ..LLAMA.mlp
+    },
+    ssm: Some(ssm::Traits {
+        module: "mamba",
+        head_dim: None,
+        groups: 1,
+        state: 256,
+        bias: "mamba_proj_bias",
+        activation: "hidden_act",
+        beside: Some(ssm::Beside { width: ("mamba_d_ssm", 1024), factors: "ssm_multipliers" }),
+    }),
+    norms: [(Some("input_layernorm"), None), (Some("pre_ff_layernorm"), None)],
+    scales: scales::Traits::Halves,
+    refused: &["projectors_bias", "mamba_proj_bias"],
+    required: &["mamba_use_mlp"],
+    positions: 8192,
+    eps: 1e-5,
+    ..LLAMA
 };
 
 const NEMOTRON_H: Family = Family {
@@ -340,6 +373,7 @@ const NEMOTRON_H: Family = Family {
         state: 128,
         bias: "use_bias",
         activation: "mamba_hidden_act",
+        beside: None,
     }),
     only: true,
     experts: Some(experts::Traits {
@@ -1640,6 +1674,7 @@ pub const FAMILIES: &[Family] = &[
     NEMOTRON_H,
     BAILING_MOE_V3,
     BAILING_HYBRID,
+    FALCON_H1,
 ];
 
 /// The row of a configuration.

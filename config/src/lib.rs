@@ -68,7 +68,7 @@ pub use quantised::{
 };
 pub use rope::{Rope, Short};
 pub use scales::Scales;
-pub use ssm::Ssm;
+pub use ssm::{GroupNorm, Ssm};
 pub use streams::Streams;
 
 /// The configuration in a model folder, or in a `config.json` itself.

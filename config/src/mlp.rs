@@ -3,12 +3,15 @@ use crate::Diagnostic;
 use crate::family::Switch;
 use crate::fields::Fields;
 use crate::kind::Weights;
+use crate::scales;
 
 /// Two projections, one through an activation, multiplied with each other and projected back.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Gated {
     pub intermediate: usize,
     pub gate: Gate,
+    /// What the projection of the gate is multiplied with before it goes through.
+    pub gate_scale: f64,
     pub bias: bool,
     /// Whether the checkpoint has one weight for both projections, by the name of the gate's.
     pub fused: bool,
@@ -48,6 +51,8 @@ pub(crate) struct Traits {
     pub width: Width,
     /// The field that lists a limit for each layer.
     pub limits: Option<&'static str>,
+    /// The field with the factor of the gate and that of the result.
+    pub factors: Option<&'static str>,
     pub modules: Modules,
 }
 
@@ -167,9 +172,11 @@ const ACTIVATIONS: [(&str, Activation); 10] = [
 
 /// The MLP of each layer.
 pub(crate) fn read(f: &Fields, traits: &Traits, layers: usize) -> Result<Vec<Gated>, Diagnostic> {
+    let [gate_scale, _] = traits.factors.map_or(Ok([1.0; 2]), |name| scales::several(f, name))?;
     let gated = Gated {
         intermediate: traits.width.read(f)?,
         gate: gate(f, traits)?,
+        gate_scale,
         bias: traits.bias.read(f)?,
         fused: traits.fused,
         modules: traits.modules,

@@ -109,12 +109,10 @@ impl Bound {
     }
 }
 
-/// A layer: halves, one after the other, each of which adds to the rows that go through.
+/// A layer: halves, each of which adds to the rows that go through.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Layer {
     pub halves: Vec<Half>,
-    /// Whether every half sees what the first one sees.
-    pub parallel: bool,
 }
 
 impl Layer {
@@ -250,21 +248,23 @@ impl Config {
         let feed_forward = feed_forward(f, family, count, only.as_deref())?;
         let bound = Bound::of_chunks(f, family.chunked)?;
         let usual = ropes.iter().map(|rope| rope.usual(positions)).min().unwrap_or(positions);
-        let layer = |(mixer, feed_forward)| {
+        let factors = scales::of_halves(f, family.scales)?;
+        let half = |kind: Kind, norms, beside| Half { factors: factors.of(&kind), kind, norms, beside };
+        let layer = |(mixers, feed_forward): (Vec<Kind>, Kind)| {
             let [before, after] = family.norms;
-            let halves = vec![Half { kind: mixer, norms: before }, Half { kind: feed_forward, norms: after }];
-            Layer { halves, parallel: family.parallel }
+            let mixers = mixers.into_iter().enumerate().map(|(number, mixer)| half(mixer, before, number > 0));
+            Layer { halves: mixers.chain([half(feed_forward, after, family.parallel)]).collect() }
         };
-        let of_layer = |(index, both): (usize, (Kind, Kind))| match &only {
-            None => layer(both),
+        let of_layer = |(index, (mut mixers, feed_forward)): (usize, (Vec<Kind>, Kind))| match &only {
+            None => layer((mixers, feed_forward)),
             Some(only) => {
-                let kind = if only[index].is_mixer() { both.0 } else { both.1 };
-                Layer { halves: vec![Half { kind, norms: family.norms[0] }], parallel: false }
+                let kind = if only[index].is_mixer() { mixers.remove(0) } else { feed_forward };
+                Layer { halves: vec![half(kind, family.norms[0], false)] }
             }
         };
         // One that drafts attends, and has experts where any other has.
         let mixed = feed_forward.iter().find(|half| matches!(half, Kind::Experts(_))).or(feed_forward.last());
-        let drafting = mixed.map(|half| layer((attending, half.clone())));
+        let drafting = mixed.map(|half| layer((vec![attending], half.clone())));
         let model = outer(all, f, "quantization_config");
         let quantised = Quantisation::read(&Around { model, dtype, release: family.fp8 })?;
         let config = Config {
@@ -406,14 +406,14 @@ impl Config {
     }
 }
 
-/// The mixer of each layer, that of a layer after the last one, which always attends, and the
+/// The mixers of each layer, that of a layer after the last one, which always attends, and the
 /// rotary embeddings.
 pub(crate) fn mixers(
     f: &Fields,
     family: &Family,
     (hidden, layers, positions): (usize, usize, usize),
     only: Option<&[Only]>,
-) -> Result<(Vec<Kind>, Kind, Vec<Rope>), Diagnostic> {
+) -> Result<(Vec<Vec<Kind>>, Kind, Vec<Rope>), Diagnostic> {
     let (attending, ropes): (Vec<Kind>, _) = match &family.latent {
         _ if family.pooled => {
             let (pooled, ropes) = pooled::read(f, (layers, positions))?;
@@ -442,6 +442,7 @@ pub(crate) fn mixers(
         Some(traits) => {
             let is = match only {
                 Some(only) => only.iter().map(|only| *only == Only::StateSpace).collect(),
+                None if traits.beside.is_some() => vec![true; layers],
                 None => ssm::listed(f, layers)?,
             };
             ssm::read(f, &traits, hidden, is)?
@@ -453,7 +454,11 @@ pub(crate) fn mixers(
         .zip(conv)
         .zip(ssm)
         .map(|((delta, conv), ssm)| delta.map(Kind::Delta).or(conv.map(Kind::ShortConv)).or(ssm.map(Kind::Ssm)));
-    let mixers = recurrent.zip(attending).map(|(recurrent, attending)| recurrent.unwrap_or(attending));
+    let both = family.ssm.is_some_and(|traits| traits.beside.is_some());
+    let mixers = recurrent.zip(attending).map(|(recurrent, attending)| match recurrent {
+        Some(recurrent) if both => vec![recurrent, attending],
+        recurrent => vec![recurrent.unwrap_or(attending)],
+    });
     Ok((mixers.collect(), behind, ropes))
 }
 

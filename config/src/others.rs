@@ -111,6 +111,9 @@ pub(crate) const WITHOUT_MODEL: &[(&str, &str)] = &[
     ("head.", "lm_head."),
 ];
 
+/// For Falcon-H1: the last norm.
+pub(crate) const FINAL_LAYERNORM: &[(&str, &str)] = &[("model.final_layernorm.", "model.norm.")];
+
 /// For LFM2: the last norm.
 pub(crate) const EMBEDDING_NORM: &[(&str, &str)] = &[("model.embedding_norm.", "model.norm.")];
 

@@ -514,7 +514,7 @@ mod meaning {
         let (mixers, behind, ropes) = read.expect("a good configuration");
         let kinds: Vec<&str> = mixers
             .iter()
-            .map(|mixer| match mixer {
+            .map(|mixers| match &mixers[0] {
                 Kind::Attention(_) => "heads",
                 Kind::Latent(_) => "latent",
                 Kind::Pooled(_) => "pooled",

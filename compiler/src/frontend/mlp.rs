@@ -33,7 +33,7 @@ impl LayerBuilder<'_> {
 
     /// The inner features, which are projected back.
     fn inner(&mut self, all: &Gated, x: Value) -> Made {
-        let &Gated { intermediate, gate: of, bias, fused, modules } = all;
+        let &Gated { intermediate, gate: of, gate_scale, bias, fused, modules } = all;
         let module = modules.path;
         if let Gate::Alone(activation) = of {
             let up = format!("{module}.{}", modules.up);
@@ -51,6 +51,7 @@ impl LayerBuilder<'_> {
         let gate = self.rows(x, gate, self.part.ranks, bias)?;
         let up = self.rows(x, up, self.part.ranks, bias)?;
         self.b.at(format!("{}.{module}", self.path));
+        let gate = self.b.scale(gate, gate_scale)?;
         self.through(of, [gate, up])
     }
 

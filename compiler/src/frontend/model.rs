@@ -171,14 +171,17 @@ pub fn through(
     for (number, (half, states)) in layer.halves.iter().zip(states).enumerate() {
         let (before, after) = half.norms;
         let (entering, weights) = builder.entering(x, number)?;
-        let normed = match seen.take() {
+        let normed = match seen.take().filter(|_| number == 0 || half.beside) {
             Some(seen) => seen,
             None => builder.normed(entering, before)?,
         };
-        seen = layer.parallel.then_some(normed);
+        seen = Some(normed);
+        let [enters, leaves] = half.factors;
+        let normed = builder.b.scale(normed, enters)?;
         let kept: Vec<Value> = states.iter().map(|(_, state)| *state).collect();
         let given = Given { states: &kept, ropes, growth, batch, tokens };
         let (out, made) = of_kind!(&half.kind, of => of.build(builder, normed, given)?);
+        let out = builder.b.scale(out, leaves)?;
         x = match weights {
             Some(weights) => builder.mixed(x, out, weights)?,
             None => builder.residual(x, out, after)?,
