@@ -1,7 +1,7 @@
 //! The table of architectures: a row has the layers of a family, and the fields of its
 //! configurations that describe them.
 use crate::attention::{self, GatedBy, QkNorm, RopeRule, ScaleRule, Sinks, Stretch, WindowRule};
-use crate::delta::{self, ByChannel, Product, StoredDelta};
+use crate::delta::{self, ByChannel, Product, StoredDelta, StoredLog};
 use crate::draft::{self, Drafting};
 use crate::experts::{
     self, Correction, GroupRule, LayerRule, NormRule, Score, SharedWidth, ShortRow, StoredExperts, WholeExperts,
@@ -41,6 +41,8 @@ pub struct Family {
     pub(crate) pooled: bool,
     /// Whether several streams go through the layers in place of one row.
     pub(crate) streams: bool,
+    /// The field that says after how many layers rows are kept, of which halves see mixtures.
+    pub(crate) kept_every: Option<&'static str>,
     pub(crate) mlp: mlp::Traits,
     /// For a family with a recurrent state in all of its layers, or some.
     pub(crate) delta: Option<delta::Traits>,
@@ -155,11 +157,13 @@ const LLAMA: Family = Family {
     latent: None,
     pooled: false,
     streams: false,
+    kept_every: None,
     mlp: mlp::Traits {
         bias: Switch::Field("mlp_bias"),
         fused: false,
         activation: ("hidden_act", "silu"),
         clamped: false,
+        situ: false,
         alone: false,
         bounded: None,
         width: mlp::Width::Field("intermediate_size"),
@@ -534,6 +538,7 @@ const QWEN3_EXPERTS: experts::Traits = experts::Traits {
     shared_module: "mlp.shared_experts",
     shared_gate: false,
     short: None,
+    short_norm_if: None,
 };
 
 const QWEN3_MOE: Family = Family {
@@ -655,6 +660,7 @@ const LATENT: latent::Traits = latent::Traits {
     sizes: latent::Sizes { q_rank: Some(1536), rank: 512, nope: 128 },
     modules: LLAMA.attention.modules,
     gated: latent::GateRule::None,
+    model_eps: false,
     indexer: None,
 };
 
@@ -677,7 +683,7 @@ const KIMI_DELTA: ByChannel = ByChannel {
     outer: "o_proj",
     decay: Product::Short,
     gate: Product::Short,
-    log_axes: 4,
+    log: StoredLog::FourAxes,
     least: None,
 };
 
@@ -691,7 +697,9 @@ const KIMI_LINEAR: Family = Family {
         ("num_expert_group", "n_group"),
         ("num_shared_experts", "n_shared_experts"),
     ],
-    latent: Some(latent::Traits { turned: false, sizes: latent::Sizes { q_rank: None, ..LATENT.sizes }, ..LATENT }),
+    latent: Some(KIMI_LATENT),
+    kept_every: Some("attn_res_block_size"),
+    mlp: mlp::Traits { situ: true, ..DEEPSEEK_V3.mlp },
     delta: Some(delta::Traits::ByChannel(KIMI_DELTA, delta::Rule::Object)),
     experts: Some(experts::Traits {
         count: (&["num_experts", "num_local_experts"], 256),
@@ -703,6 +711,16 @@ const KIMI_LINEAR: Family = Family {
         correction: ("block_sparse_moe.gate.e_score_correction_bias", Correction::Row),
         stored: BLOCK_SPARSE,
         shared_module: "block_sparse_moe.shared_experts",
+        short: Some((
+            "routed_expert_hidden_size",
+            ShortRow {
+                width: 0,
+                before: "block_sparse_moe.routed_expert_down_proj",
+                after: "block_sparse_moe.routed_expert_up_proj",
+                norm: Some("block_sparse_moe.routed_expert_norm"),
+            },
+        )),
+        short_norm_if: Some("latent_moe_use_norm"),
         ..DEEPSEEK_V3_EXPERTS
     }),
     required: &["mla_use_nope"],
@@ -713,6 +731,28 @@ const KIMI_LINEAR: Family = Family {
     bos: Some(163_584),
     eos: Some(163_586),
     ..DEEPSEEK_V3
+};
+
+const KIMI_LATENT: latent::Traits = latent::Traits {
+    turned: false,
+    sizes: latent::Sizes { q_rank: None, ..LATENT.sizes },
+    gated: latent::GateRule::If("mla_use_output_gate", "g_proj"),
+    ..LATENT
+};
+
+// As vLLM and SGLang have it.
+const KIMI_K3: Family = Family {
+    architecture: "KimiK3ForConditionalGeneration",
+    text_config: Some("text_config"),
+    path: "model.language_model",
+    others: others::KIMI_K3_TOWER,
+    spellings: others::LANGUAGE_MODEL,
+    latent: Some(latent::Traits { model_eps: true, ..KIMI_LATENT }),
+    delta: Some(delta::Traits::ByChannel(
+        ByChannel { log: StoredLog::FirstOfWidth, ..KIMI_DELTA },
+        delta::Rule::Object,
+    )),
+    ..KIMI_LINEAR
 };
 
 const DEEPSEEK_V32: Family = Family {
@@ -1492,7 +1532,7 @@ const BAILING_DELTA: ByChannel = ByChannel {
     outer: "o_proj",
     decay: Product::Whole,
     gate: Product::Whole,
-    log_axes: 1,
+    log: StoredLog::Heads,
     least: Some(-5.0),
 };
 
@@ -1675,6 +1715,7 @@ pub const FAMILIES: &[Family] = &[
     BAILING_MOE_V3,
     BAILING_HYBRID,
     FALCON_H1,
+    KIMI_K3,
 ];
 
 /// The row of a configuration.

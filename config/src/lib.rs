@@ -50,7 +50,7 @@ pub use attention::{Attention, GatedBy, QkNorm};
 pub use blocks::BlockChoice;
 pub use compare::{Difference, differences};
 pub use conv::ShortConv;
-pub use delta::{ByChannel, Delta, Product, StoredDelta};
+pub use delta::{ByChannel, Delta, Product, StoredDelta, StoredLog};
 pub use diag::Diagnostic;
 pub use draft::{Draft, Fusion, Head, Mtp};
 pub use experts::{Correction, Experts, Router, Score, ShortRow, StoredExperts, WholeExperts};

@@ -45,6 +45,8 @@ pub(crate) struct Traits {
     pub clamped: bool,
     /// Whether there is no gate: one inner projection, through the activation; of experts too.
     pub alone: bool,
+    /// Whether the activation may be `situ`, of experts too.
+    pub situ: bool,
     /// Whether both projections are cut off before the activation, of experts too: `swiglu_limit`
     /// by default.
     pub bounded: Option<f64>,
@@ -114,6 +116,8 @@ pub enum Gate {
     Bounded { limit: f64 },
     /// `gate * sigmoid(alpha * gate) * (up + 1)`, with both cut off at the limit.
     Clamped { alpha: f64, limit: f64 },
+    /// `beta * tanh(gate / beta) * sigmoid(gate) * up`, perhaps with `linear * tanh(up / linear)`.
+    Situ { beta: f64, linear: Option<f64> },
 }
 
 impl Gated {
@@ -196,6 +200,14 @@ pub(crate) fn gate(f: &Fields, traits: &Traits) -> Result<Gate, Diagnostic> {
             ));
         }
         return Ok(Gate::Bounded { limit: f.or("swiglu_limit", Fields::positive, usual)? });
+    }
+    if traits.situ && f.text(traits.activation.0)? == Some("situ") {
+        f.note(traits.activation.0, "situ");
+        let beta = f.positive_or_none("activation_situ_beta")?.unwrap_or(1.0);
+        let linear = f.positive_or_none("activation_situ_linear_beta")?;
+        f.note("activation_situ_beta", beta);
+        f.note("activation_situ_linear_beta", linear);
+        return Ok(Gate::Situ { beta, linear });
     }
     Ok(match traits.clamped {
         false if traits.alone => Gate::Alone(activation(f, traits.activation)?),

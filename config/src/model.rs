@@ -73,6 +73,9 @@ pub struct Config {
     pub scales: Scales,
     /// The streams in place of one row that all halves add to, if there are some.
     pub streams: Option<Streams>,
+    /// After how many layers the rows that go through are kept, and begin anew, if they do: then
+    /// halves see mixtures of what was kept and of what goes through.
+    pub kept_every: Option<usize>,
     /// What weights of norms are kept as differences from.
     pub norm_offset: f64,
     /// Whether norms subtract the mean of a row.
@@ -290,6 +293,7 @@ impl Config {
             centred: family.centred,
             scales: scales::read(f, family.scales, hidden)?,
             streams: family.streams.then(|| streams::read(f)).transpose()?,
+            kept_every: streams::kept_every(f, family.kept_every)?,
             eps: f.or(family.eps_field, Fields::not_negative, family.eps)?,
             tied: tied([outer(all, f, TIED), f], family)?,
             stop: stop(outer(f, all, "eos_token_id"), family, generation)?,
@@ -420,7 +424,8 @@ pub(crate) fn mixers(
             (pooled.into_iter().map(Kind::Pooled).collect(), ropes)
         }
         Some(traits) => {
-            let (latent, ropes) = latent::read(f, traits, (layers, positions))?;
+            let eps = f.or(family.eps_field, Fields::not_negative, family.eps)?;
+            let (latent, ropes) = latent::read(f, traits, (layers, positions, eps))?;
             (latent.into_iter().map(Kind::Latent).collect(), ropes)
         }
         None => {

@@ -64,6 +64,14 @@ impl LayerBuilder<'_> {
             Gate::Bounded { limit } => {
                 return self.b.map(Elementwise::SiluBounded { limit: Number(limit) }, &inner);
             }
+            Gate::Situ { beta, linear: Some(linear) } => {
+                let op = Elementwise::SituMul { beta: Number(beta), linear: Number(linear) };
+                return self.b.map(op, &inner);
+            }
+            Gate::Situ { beta, linear: None } => {
+                let gate = self.b.map(Elementwise::Situ { beta: Number(beta) }, &inner[..1])?;
+                return self.b.map(Elementwise::Mul, &[gate, inner[1]]);
+            }
             Gate::Clamped { alpha, limit } => {
                 let op = Elementwise::SwigluClamped { alpha: Number(alpha), limit: Number(limit) };
                 return self.b.map(op, &inner);
