@@ -216,12 +216,15 @@ pub(crate) enum ScaleRule {
     RootOrHeadDim(&'static str),
     /// One over the square root of this field, with its default.
     Root(&'static str, f64),
+    /// One over the root of the elements of a head, times this factor of keys.
+    OfKeys(&'static str),
 }
 
 impl ScaleRule {
     fn read(self, f: &Fields, head_dim: usize) -> Result<f64, Diagnostic> {
         match self {
             ScaleRule::HeadDim => Ok((head_dim as f64).powf(-0.5)),
+            ScaleRule::OfKeys(name) => Ok((head_dim as f64).powf(-0.5) * f.or(name, Fields::positive, 1.0)?),
             ScaleRule::Field(name) => f.or(name, Fields::positive, 1.0),
             ScaleRule::RootOrHeadDim(name) => {
                 let of = f.positive(name)?.unwrap_or(head_dim as f64);

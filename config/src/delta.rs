@@ -50,10 +50,19 @@ pub struct ByChannel {
     pub outer: &'static str,
     pub decay: Product,
     pub gate: Product,
-    /// Axes of `A_log`, of which only that of heads has more than one place.
-    pub log_axes: usize,
+    pub log: StoredLog,
     /// What logarithms of decays stay above, where they are a logistic function and not a softplus.
     pub least: Option<f64>,
+}
+
+/// How `A_log` has its number for each head.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StoredLog {
+    Heads,
+    /// As the third of four axes.
+    FourAxes,
+    /// As the first of as many numbers as a head has elements.
+    FirstOfWidth,
 }
 
 /// How a row of values is made of the hidden row.
@@ -138,6 +147,11 @@ fn in_object(f: &Fields, channels: ByChannel, layers: usize) -> Result<Vec<Optio
         Some(own) => (own, ["num_heads", "head_dim", "short_conv_kernel_size"]),
         None => (f, NOTED),
     };
+    let whole = of.given("use_full_rank_gate", Fields::flag, channels.gate == Product::Whole)?;
+    let gate = if whole { Product::Whole } else { Product::Short };
+    f.note("use_full_rank_gate", whole);
+    let least = least((of, "gate_lower_bound"), channels.least)?;
+    let channels = ByChannel { gate, least, ..channels };
     let listed = own.as_ref().map(|own| own.sizes("kda_layers")).transpose()?.flatten();
     let linear: Vec<bool> = match (f.layers_of_type("linear_attention", layers)?, listed) {
         (Some(linear), _) => linear,
@@ -167,7 +181,7 @@ fn in_groups(
     let released = ["num_attention_heads", "head_dim", "short_conv_kernel_size"];
     let names = [0, 1, 2].map(|i| if f.has(NOTED[i]) { NOTED[i] } else { released[i] });
     let least = match f.or("kda_safe_gate", Fields::flag, channels.least.is_some())? {
-        true => least(f, "kda_lower_bound", channels.least)?,
+        true => least((f, "kda_lower_bound"), channels.least)?,
         false => None,
     };
     let delta = of_channels(f, ByChannel { least, ..channels }, names)?;
@@ -175,7 +189,7 @@ fn in_groups(
 }
 
 /// What logarithms of decays stay above, as a field says: a number below zero.
-fn least(f: &Fields, name: &'static str, usual: Option<f64>) -> Result<Option<f64>, Diagnostic> {
+fn least((f, name): (&Fields, &'static str), usual: Option<f64>) -> Result<Option<f64>, Diagnostic> {
     let least = f.negative_or_none(name)?.or(usual);
     f.note(name, least);
     Ok(least)
@@ -193,6 +207,9 @@ fn of_channels(f: &Fields, channels: ByChannel, names: [&'static str; 3]) -> Res
     let tokens = number(conv, 4, MAX_CONV)?;
     if tokens < 2 {
         return Err(f.fault("config::value", conv, "must be at least 2: a convolution of one token has no state"));
+    }
+    if channels.log == StoredLog::FirstOfWidth && heads > width {
+        return Err(f.fault("config::value", names[0], format!("{heads} heads, of which `A_log` has {width} numbers")));
     }
     for (name, size) in NOTED.into_iter().zip([heads, width, tokens]) {
         f.note(name, size);

@@ -154,6 +154,8 @@ pub(crate) struct Traits {
     pub shared_gate: bool,
     /// For a family whose experts may work on a short row: the field of its width, and the row.
     pub short: Option<(&'static str, ShortRow)>,
+    /// The field that says whether such a row is normed, if it need not be.
+    pub short_norm_if: Option<&'static str>,
 }
 
 /// The field that says how wide the shared expert is, with its default.
@@ -247,7 +249,7 @@ pub(crate) fn read(
         Some(shared) => {
             let intermediate = shared.read(f, width)?;
             let modules = mlp::Modules { path: traits.shared_module, ..dense.modules };
-            Some(Gated { intermediate, gate, bias: false, fused: dense.fused, modules })
+            Some(Gated { intermediate, gate, gate_scale: 1.0, bias: false, fused: dense.fused, modules })
         }
         None => None,
     };
@@ -284,7 +286,9 @@ fn short_row(f: &Fields, traits: &Traits) -> Result<Option<ShortRow>, Diagnostic
     let Some((name, row)) = traits.short else { return Ok(None) };
     let width = f.size_or_none(name)?;
     f.note(name, width);
-    Ok(width.map(|width| ShortRow { width, ..row }))
+    let normed = traits.short_norm_if.map_or(Ok(true), |name| f.or(name, Fields::flag, false))?;
+    let norm = row.norm.filter(|_| normed);
+    Ok(width.map(|width| ShortRow { width, norm, ..row }))
 }
 
 /// Whether the experts of each layer follow from token ids: by types of layers, or by a number of

@@ -1,7 +1,7 @@
 //! The table of architectures: a row has the layers of a family, and the fields of its
 //! configurations that describe them.
 use crate::attention::{self, GatedBy, QkNorm, RopeRule, ScaleRule, Sinks, Stretch, WindowRule};
-use crate::delta::{self, ByChannel, Product, StoredDelta};
+use crate::delta::{self, ByChannel, Product, StoredDelta, StoredLog};
 use crate::draft::{self, Drafting};
 use crate::experts::{
     self, Correction, GroupRule, LayerRule, NormRule, Score, SharedWidth, ShortRow, StoredExperts, WholeExperts,
@@ -41,6 +41,8 @@ pub struct Family {
     pub(crate) pooled: bool,
     /// Whether several streams go through the layers in place of one row.
     pub(crate) streams: bool,
+    /// The field that says after how many layers rows are kept, of which halves see mixtures.
+    pub(crate) kept_every: Option<&'static str>,
     pub(crate) mlp: mlp::Traits,
     /// For a family with a recurrent state in all of its layers, or some.
     pub(crate) delta: Option<delta::Traits>,
@@ -57,7 +59,7 @@ pub struct Family {
     /// For a family that has a drafting layer in its checkpoints.
     pub(crate) mtp: Option<&'static Drafting>,
     pub(crate) norms: [Norms; 2],
-    /// Whether the second half of a layer sees what the first one sees.
+    /// Whether what does with each token alone sees what the half before it sees.
     pub(crate) parallel: bool,
     /// What weights of norms are kept as differences from.
     pub(crate) norm_offset: f64,
@@ -155,15 +157,18 @@ const LLAMA: Family = Family {
     latent: None,
     pooled: false,
     streams: false,
+    kept_every: None,
     mlp: mlp::Traits {
         bias: Switch::Field("mlp_bias"),
         fused: false,
         activation: ("hidden_act", "silu"),
         clamped: false,
+        situ: false,
         alone: false,
         bounded: None,
         width: mlp::Width::Field("intermediate_size"),
         limits: None,
+        factors: None,
         modules: mlp::Modules { path: "mlp", gate: "gate_proj", up: "up_proj", down: "down_proj" },
     },
     delta: None,
@@ -274,6 +279,7 @@ const GRANITE_HYBRID: Family = Family {
         state: 256,
         bias: "mamba_proj_bias",
         activation: "hidden_act",
+        beside: None,
     }),
     experts: Some(experts::Traits {
         count: (&["num_local_experts"], 8),
@@ -296,6 +302,37 @@ const GRANITE_HYBRID: Family = Family {
         ..QWEN3_EXPERTS
     }),
     ..GRANITE
+};
+
+const FALCON_H1: Family = Family {
+    architecture: "FalconH1ForCausalLM",
+    spellings: others::FINAL_LAYERNORM,
+    attention: attention::Traits {
+        scale: ScaleRule::OfKeys("key_multiplier"),
+        kv_heads: Some(8),
+        ..LLAMA.attention
+    },
+    mlp: mlp::Traits {
+        factors: Some("mlp_multipliers"),
+        modules: mlp::Modules { path: "feed_forward", ..LLAMA.mlp.modules },
+        ..LLAMA.mlp
+    },
+    ssm: Some(ssm::Traits {
+        module: "mamba",
+        head_dim: None,
+        groups: 1,
+        state: 256,
+        bias: "mamba_proj_bias",
+        activation: "hidden_act",
+        beside: Some(ssm::Beside { width: ("mamba_d_ssm", 1024), factors: "ssm_multipliers" }),
+    }),
+    norms: [(Some("input_layernorm"), None), (Some("pre_ff_layernorm"), None)],
+    scales: scales::Traits::Halves,
+    refused: &["projectors_bias", "mamba_proj_bias"],
+    required: &["mamba_use_mlp"],
+    positions: 8192,
+    eps: 1e-5,
+    ..LLAMA
 };
 
 const NEMOTRON_H: Family = Family {
@@ -340,6 +377,7 @@ const NEMOTRON_H: Family = Family {
         state: 128,
         bias: "use_bias",
         activation: "mamba_hidden_act",
+        beside: None,
     }),
     only: true,
     experts: Some(experts::Traits {
@@ -500,6 +538,7 @@ const QWEN3_EXPERTS: experts::Traits = experts::Traits {
     shared_module: "mlp.shared_experts",
     shared_gate: false,
     short: None,
+    short_norm_if: None,
 };
 
 const QWEN3_MOE: Family = Family {
@@ -621,6 +660,7 @@ const LATENT: latent::Traits = latent::Traits {
     sizes: latent::Sizes { q_rank: Some(1536), rank: 512, nope: 128 },
     modules: LLAMA.attention.modules,
     gated: latent::GateRule::None,
+    model_eps: false,
     indexer: None,
 };
 
@@ -643,7 +683,7 @@ const KIMI_DELTA: ByChannel = ByChannel {
     outer: "o_proj",
     decay: Product::Short,
     gate: Product::Short,
-    log_axes: 4,
+    log: StoredLog::FourAxes,
     least: None,
 };
 
@@ -657,7 +697,9 @@ const KIMI_LINEAR: Family = Family {
         ("num_expert_group", "n_group"),
         ("num_shared_experts", "n_shared_experts"),
     ],
-    latent: Some(latent::Traits { turned: false, sizes: latent::Sizes { q_rank: None, ..LATENT.sizes }, ..LATENT }),
+    latent: Some(KIMI_LATENT),
+    kept_every: Some("attn_res_block_size"),
+    mlp: mlp::Traits { situ: true, ..DEEPSEEK_V3.mlp },
     delta: Some(delta::Traits::ByChannel(KIMI_DELTA, delta::Rule::Object)),
     experts: Some(experts::Traits {
         count: (&["num_experts", "num_local_experts"], 256),
@@ -669,6 +711,16 @@ const KIMI_LINEAR: Family = Family {
         correction: ("block_sparse_moe.gate.e_score_correction_bias", Correction::Row),
         stored: BLOCK_SPARSE,
         shared_module: "block_sparse_moe.shared_experts",
+        short: Some((
+            "routed_expert_hidden_size",
+            ShortRow {
+                width: 0,
+                before: "block_sparse_moe.routed_expert_down_proj",
+                after: "block_sparse_moe.routed_expert_up_proj",
+                norm: Some("block_sparse_moe.routed_expert_norm"),
+            },
+        )),
+        short_norm_if: Some("latent_moe_use_norm"),
         ..DEEPSEEK_V3_EXPERTS
     }),
     required: &["mla_use_nope"],
@@ -679,6 +731,28 @@ const KIMI_LINEAR: Family = Family {
     bos: Some(163_584),
     eos: Some(163_586),
     ..DEEPSEEK_V3
+};
+
+const KIMI_LATENT: latent::Traits = latent::Traits {
+    turned: false,
+    sizes: latent::Sizes { q_rank: None, ..LATENT.sizes },
+    gated: latent::GateRule::If("mla_use_output_gate", "g_proj"),
+    ..LATENT
+};
+
+// As vLLM and SGLang have it.
+const KIMI_K3: Family = Family {
+    architecture: "KimiK3ForConditionalGeneration",
+    text_config: Some("text_config"),
+    path: "model.language_model",
+    others: others::KIMI_K3_TOWER,
+    spellings: others::LANGUAGE_MODEL,
+    latent: Some(latent::Traits { model_eps: true, ..KIMI_LATENT }),
+    delta: Some(delta::Traits::ByChannel(
+        ByChannel { log: StoredLog::FirstOfWidth, ..KIMI_DELTA },
+        delta::Rule::Object,
+    )),
+    ..KIMI_LINEAR
 };
 
 const DEEPSEEK_V32: Family = Family {
@@ -1458,7 +1532,7 @@ const BAILING_DELTA: ByChannel = ByChannel {
     outer: "o_proj",
     decay: Product::Whole,
     gate: Product::Whole,
-    log_axes: 1,
+    log: StoredLog::Heads,
     least: Some(-5.0),
 };
 
@@ -1640,6 +1714,8 @@ pub const FAMILIES: &[Family] = &[
     NEMOTRON_H,
     BAILING_MOE_V3,
     BAILING_HYBRID,
+    FALCON_H1,
+    KIMI_K3,
 ];
 
 /// The row of a configuration.

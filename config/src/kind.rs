@@ -7,6 +7,10 @@ use crate::{Attention, Delta, Experts, Gated, Latent, Pooled, ShortConv, Ssm};
 pub struct Half {
     pub kind: Kind,
     pub norms: Norms,
+    /// Whether it sees what the half before it sees.
+    pub beside: bool,
+    /// What the rows that it sees, and its result, are multiplied with.
+    pub factors: [f64; 2],
 }
 
 /// The norms before and after a half, by their names in the checkpoint.

@@ -85,6 +85,8 @@ pub(crate) struct Traits {
     pub sizes: Sizes,
     pub modules: Modules,
     pub gated: GateRule,
+    /// Whether the norms of both short rows have the model's eps.
+    pub model_eps: bool,
     /// For a family with indexers: heads by default, and whether neighbours are turned there.
     pub indexer: Option<(usize, bool)>,
 }
@@ -107,11 +109,19 @@ pub(crate) enum GateRule {
     /// The logistic function of numbers of a module: one for each element, or one for each head, as
     /// `gated_attention_proj_granularity_type` says; without it one for each head.
     Named(&'static str),
+    /// That of one for each element, if this field says so.
+    If(&'static str, &'static str),
 }
 
 impl GateRule {
     fn read(self, f: &Fields) -> Result<GatedBy, Diagnostic> {
-        let GateRule::Named(module) = self else { return Ok(GatedBy::No) };
+        let module = match self {
+            GateRule::None => return Ok(GatedBy::No),
+            GateRule::If(name, module) => {
+                return Ok(if f.or(name, Fields::flag, false)? { GatedBy::ElementsOf(module) } else { GatedBy::No });
+            }
+            GateRule::Named(module) => module,
+        };
         let name = "gated_attention_proj_granularity_type";
         let known = [("head_wise", GatedBy::Heads(module)), ("element_wise", GatedBy::ElementsOf(module))];
         let gated = f.one_of(name, known[0].0, &known)?;
@@ -139,7 +149,7 @@ impl Latent {
 pub(crate) fn read(
     f: &Fields,
     traits: &Traits,
-    (layers, positions): (usize, usize),
+    (layers, positions, eps): (usize, usize, f64),
 ) -> Result<(Vec<Latent>, Vec<Rope>), Diagnostic> {
     let size = |name: &'static str, default: usize| {
         let size = f.or(name, Fields::size, default)?;
@@ -167,7 +177,7 @@ pub(crate) fn read(
         scale,
         embedding: None,
         in_pairs: false,
-        eps: EPS,
+        eps: if traits.model_eps { eps } else { EPS },
         modules,
         gated,
         positions: Positions::All,

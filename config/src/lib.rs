@@ -50,7 +50,7 @@ pub use attention::{Attention, GatedBy, QkNorm};
 pub use blocks::BlockChoice;
 pub use compare::{Difference, differences};
 pub use conv::ShortConv;
-pub use delta::{ByChannel, Delta, Product, StoredDelta};
+pub use delta::{ByChannel, Delta, Product, StoredDelta, StoredLog};
 pub use diag::Diagnostic;
 pub use draft::{Draft, Fusion, Head, Mtp};
 pub use experts::{Correction, Experts, Router, Score, ShortRow, StoredExperts, WholeExperts};
@@ -68,7 +68,7 @@ pub use quantised::{
 };
 pub use rope::{Rope, Short};
 pub use scales::Scales;
-pub use ssm::Ssm;
+pub use ssm::{GroupNorm, Ssm};
 pub use streams::Streams;
 
 /// The configuration in a model folder, or in a `config.json` itself.

@@ -3,12 +3,15 @@ use crate::Diagnostic;
 use crate::family::Switch;
 use crate::fields::Fields;
 use crate::kind::Weights;
+use crate::scales;
 
 /// Two projections, one through an activation, multiplied with each other and projected back.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Gated {
     pub intermediate: usize,
     pub gate: Gate,
+    /// What the projection of the gate is multiplied with before it goes through.
+    pub gate_scale: f64,
     pub bias: bool,
     /// Whether the checkpoint has one weight for both projections, by the name of the gate's.
     pub fused: bool,
@@ -42,12 +45,16 @@ pub(crate) struct Traits {
     pub clamped: bool,
     /// Whether there is no gate: one inner projection, through the activation; of experts too.
     pub alone: bool,
+    /// Whether the activation may be `situ`, of experts too.
+    pub situ: bool,
     /// Whether both projections are cut off before the activation, of experts too: `swiglu_limit`
     /// by default.
     pub bounded: Option<f64>,
     pub width: Width,
     /// The field that lists a limit for each layer.
     pub limits: Option<&'static str>,
+    /// The field with the factor of the gate and that of the result.
+    pub factors: Option<&'static str>,
     pub modules: Modules,
 }
 
@@ -109,6 +116,8 @@ pub enum Gate {
     Bounded { limit: f64 },
     /// `gate * sigmoid(alpha * gate) * (up + 1)`, with both cut off at the limit.
     Clamped { alpha: f64, limit: f64 },
+    /// `beta * tanh(gate / beta) * sigmoid(gate) * up`, perhaps with `linear * tanh(up / linear)`.
+    Situ { beta: f64, linear: Option<f64> },
 }
 
 impl Gated {
@@ -167,9 +176,11 @@ const ACTIVATIONS: [(&str, Activation); 10] = [
 
 /// The MLP of each layer.
 pub(crate) fn read(f: &Fields, traits: &Traits, layers: usize) -> Result<Vec<Gated>, Diagnostic> {
+    let [gate_scale, _] = traits.factors.map_or(Ok([1.0; 2]), |name| scales::several(f, name))?;
     let gated = Gated {
         intermediate: traits.width.read(f)?,
         gate: gate(f, traits)?,
+        gate_scale,
         bias: traits.bias.read(f)?,
         fused: traits.fused,
         modules: traits.modules,
@@ -189,6 +200,14 @@ pub(crate) fn gate(f: &Fields, traits: &Traits) -> Result<Gate, Diagnostic> {
             ));
         }
         return Ok(Gate::Bounded { limit: f.or("swiglu_limit", Fields::positive, usual)? });
+    }
+    if traits.situ && f.text(traits.activation.0)? == Some("situ") {
+        f.note(traits.activation.0, "situ");
+        let beta = f.positive_or_none("activation_situ_beta")?.unwrap_or(1.0);
+        let linear = f.positive_or_none("activation_situ_linear_beta")?;
+        f.note("activation_situ_beta", beta);
+        f.note("activation_situ_linear_beta", linear);
+        return Ok(Gate::Situ { beta, linear });
     }
     Ok(match traits.clamped {
         false if traits.alone => Gate::Alone(activation(f, traits.activation)?),

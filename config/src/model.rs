@@ -73,6 +73,9 @@ pub struct Config {
     pub scales: Scales,
     /// The streams in place of one row that all halves add to, if there are some.
     pub streams: Option<Streams>,
+    /// After how many layers the rows that go through are kept, and begin anew, if they do: then
+    /// halves see mixtures of what was kept and of what goes through.
+    pub kept_every: Option<usize>,
     /// What weights of norms are kept as differences from.
     pub norm_offset: f64,
     /// Whether norms subtract the mean of a row.
@@ -109,12 +112,10 @@ impl Bound {
     }
 }
 
-/// A layer: halves, one after the other, each of which adds to the rows that go through.
+/// A layer: halves, each of which adds to the rows that go through.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Layer {
     pub halves: Vec<Half>,
-    /// Whether every half sees what the first one sees.
-    pub parallel: bool,
 }
 
 impl Layer {
@@ -250,21 +251,23 @@ impl Config {
         let feed_forward = feed_forward(f, family, count, only.as_deref())?;
         let bound = Bound::of_chunks(f, family.chunked)?;
         let usual = ropes.iter().map(|rope| rope.usual(positions)).min().unwrap_or(positions);
-        let layer = |(mixer, feed_forward)| {
+        let factors = scales::of_halves(f, family.scales)?;
+        let half = |kind: Kind, norms, beside| Half { factors: factors.of(&kind), kind, norms, beside };
+        let layer = |(mixers, feed_forward): (Vec<Kind>, Kind)| {
             let [before, after] = family.norms;
-            let halves = vec![Half { kind: mixer, norms: before }, Half { kind: feed_forward, norms: after }];
-            Layer { halves, parallel: family.parallel }
+            let mixers = mixers.into_iter().enumerate().map(|(number, mixer)| half(mixer, before, number > 0));
+            Layer { halves: mixers.chain([half(feed_forward, after, family.parallel)]).collect() }
         };
-        let of_layer = |(index, both): (usize, (Kind, Kind))| match &only {
-            None => layer(both),
+        let of_layer = |(index, (mut mixers, feed_forward)): (usize, (Vec<Kind>, Kind))| match &only {
+            None => layer((mixers, feed_forward)),
             Some(only) => {
-                let kind = if only[index].is_mixer() { both.0 } else { both.1 };
-                Layer { halves: vec![Half { kind, norms: family.norms[0] }], parallel: false }
+                let kind = if only[index].is_mixer() { mixers.remove(0) } else { feed_forward };
+                Layer { halves: vec![half(kind, family.norms[0], false)] }
             }
         };
         // One that drafts attends, and has experts where any other has.
         let mixed = feed_forward.iter().find(|half| matches!(half, Kind::Experts(_))).or(feed_forward.last());
-        let drafting = mixed.map(|half| layer((attending, half.clone())));
+        let drafting = mixed.map(|half| layer((vec![attending], half.clone())));
         let model = outer(all, f, "quantization_config");
         let quantised = Quantisation::read(&Around { model, dtype, release: family.fp8 })?;
         let config = Config {
@@ -290,6 +293,7 @@ impl Config {
             centred: family.centred,
             scales: scales::read(f, family.scales, hidden)?,
             streams: family.streams.then(|| streams::read(f)).transpose()?,
+            kept_every: streams::kept_every(f, family.kept_every)?,
             eps: f.or(family.eps_field, Fields::not_negative, family.eps)?,
             tied: tied([outer(all, f, TIED), f], family)?,
             stop: stop(outer(f, all, "eos_token_id"), family, generation)?,
@@ -406,21 +410,22 @@ impl Config {
     }
 }
 
-/// The mixer of each layer, that of a layer after the last one, which always attends, and the
+/// The mixers of each layer, that of a layer after the last one, which always attends, and the
 /// rotary embeddings.
 pub(crate) fn mixers(
     f: &Fields,
     family: &Family,
     (hidden, layers, positions): (usize, usize, usize),
     only: Option<&[Only]>,
-) -> Result<(Vec<Kind>, Kind, Vec<Rope>), Diagnostic> {
+) -> Result<(Vec<Vec<Kind>>, Kind, Vec<Rope>), Diagnostic> {
     let (attending, ropes): (Vec<Kind>, _) = match &family.latent {
         _ if family.pooled => {
             let (pooled, ropes) = pooled::read(f, (layers, positions))?;
             (pooled.into_iter().map(Kind::Pooled).collect(), ropes)
         }
         Some(traits) => {
-            let (latent, ropes) = latent::read(f, traits, (layers, positions))?;
+            let eps = f.or(family.eps_field, Fields::not_negative, family.eps)?;
+            let (latent, ropes) = latent::read(f, traits, (layers, positions, eps))?;
             (latent.into_iter().map(Kind::Latent).collect(), ropes)
         }
         None => {
@@ -442,6 +447,7 @@ pub(crate) fn mixers(
         Some(traits) => {
             let is = match only {
                 Some(only) => only.iter().map(|only| *only == Only::StateSpace).collect(),
+                None if traits.beside.is_some() => vec![true; layers],
                 None => ssm::listed(f, layers)?,
             };
             ssm::read(f, &traits, hidden, is)?
@@ -453,7 +459,11 @@ pub(crate) fn mixers(
         .zip(conv)
         .zip(ssm)
         .map(|((delta, conv), ssm)| delta.map(Kind::Delta).or(conv.map(Kind::ShortConv)).or(ssm.map(Kind::Ssm)));
-    let mixers = recurrent.zip(attending).map(|(recurrent, attending)| recurrent.unwrap_or(attending));
+    let both = family.ssm.is_some_and(|traits| traits.beside.is_some());
+    let mixers = recurrent.zip(attending).map(|(recurrent, attending)| match recurrent {
+        Some(recurrent) if both => vec![recurrent, attending],
+        recurrent => vec![recurrent.unwrap_or(attending)],
+    });
     Ok((mixers.collect(), behind, ropes))
 }
 

@@ -69,6 +69,13 @@ pub(crate) const KIMI_TOWER: &[Other] = &[
     below(PROJECTOR, "model.mm_projector."),
 ];
 
+/// For Kimi-K3: its projector has names of its own too.
+pub(crate) const KIMI_K3_TOWER: &[Other] = &[
+    Other { part: DRAFT, tensors: Tensors::Layers("num_nextn_predict_layers", 0) },
+    below(VISION, "vision_tower."),
+    below(PROJECTOR, "mm_projector."),
+];
+
 /// For MiniMax-M3, with both spellings.
 pub(crate) const MINIMAX_M3_TOWER: &[Other] = &[
     below(DRAFT, "mtp."),
@@ -110,6 +117,9 @@ pub(crate) const WITHOUT_MODEL: &[(&str, &str)] = &[
     ("hc_head_", "model.hc_head_"),
     ("head.", "lm_head."),
 ];
+
+/// For Falcon-H1: the last norm.
+pub(crate) const FINAL_LAYERNORM: &[(&str, &str)] = &[("model.final_layernorm.", "model.norm.")];
 
 /// For LFM2: the last norm.
 pub(crate) const EMBEDDING_NORM: &[(&str, &str)] = &[("model.embedding_norm.", "model.norm.")];

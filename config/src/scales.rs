@@ -1,6 +1,6 @@
 //! The factors of a model, as a configuration describes them.
-use crate::Diagnostic;
 use crate::fields::Fields;
+use crate::{Diagnostic, Kind};
 
 /// Factors of values between the parts of a model; 1 by default.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -25,6 +25,48 @@ pub(crate) enum Traits {
     Root,
     /// Logits have this field, with its default.
     Logits(&'static str, f64),
+    /// A field for embeddings, for logits, and for what goes into halves and comes out of them.
+    Halves,
+}
+
+/// What the rows that halves of a kind see, and their results, are multiplied with.
+#[derive(Clone, Copy)]
+pub(crate) struct OfHalves {
+    state_space: [f64; 2],
+    attention: [f64; 2],
+    mlp: [f64; 2],
+}
+
+impl OfHalves {
+    pub fn of(&self, kind: &Kind) -> [f64; 2] {
+        match kind {
+            Kind::Ssm(_) => self.state_space,
+            Kind::Attention(_) => self.attention,
+            Kind::Gated(_) => self.mlp,
+            _ => [1.0; 2],
+        }
+    }
+}
+
+pub(crate) fn of_halves(f: &Fields, traits: Traits) -> Result<OfHalves, Diagnostic> {
+    let Traits::Halves = traits else {
+        return Ok(OfHalves { state_space: [1.0; 2], attention: [1.0; 2], mlp: [1.0; 2] });
+    };
+    let factor = |name| f.or(name, Fields::positive, 1.0);
+    let [_, down] = several(f, "mlp_multipliers")?;
+    Ok(OfHalves {
+        state_space: [factor("ssm_in_multiplier")?, factor("ssm_out_multiplier")?],
+        attention: [factor("attention_in_multiplier")?, factor("attention_out_multiplier")?],
+        mlp: [1.0, down],
+    })
+}
+
+/// A field with so many factors, which are 1 without it.
+pub(crate) fn several<const N: usize>(f: &Fields, name: &'static str) -> Result<[f64; N], Diagnostic> {
+    let factors = f.positives(name)?.unwrap_or(vec![1.0; N]);
+    f.note(name, &factors[..]);
+    let message = || f.fault("config::value", name, format!("lists {} factors and not {N}", factors.len()));
+    factors[..].try_into().map_err(|_| message())
 }
 
 pub(crate) fn read(f: &Fields, traits: Traits, hidden: usize) -> Result<Scales, Diagnostic> {
@@ -33,6 +75,11 @@ pub(crate) fn read(f: &Fields, traits: Traits, hidden: usize) -> Result<Scales, 
         Traits::None => Ok(none),
         Traits::Root => Ok(Scales { embedding: (hidden as f64).sqrt(), embedded: true, ..none }),
         Traits::Logits(name, default) => Ok(Scales { logits: f.or(name, Fields::positive, default)?, ..none }),
+        Traits::Halves => Ok(Scales {
+            embedding: f.or("embedding_multiplier", Fields::positive, 1.0)?,
+            logits: f.or("lm_head_multiplier", Fields::positive, 1.0)?,
+            ..none
+        }),
         Traits::Fields => Ok(Scales {
             embedding: f.or("embedding_multiplier", Fields::positive, 1.0)?,
             residual: f.or("residual_multiplier", Fields::positive, 1.0)?,

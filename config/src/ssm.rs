@@ -2,6 +2,7 @@
 use crate::Diagnostic;
 use crate::fields::Fields;
 use crate::kind::Weights;
+use crate::scales;
 use serde_json::json;
 
 /// Longest convolution: published models have four tokens.
@@ -23,6 +24,23 @@ pub struct Ssm {
     pub conv: usize,
     pub conv_bias: bool,
     pub bias: bool,
+    /// What the parts of the inner projection are multiplied with: gates, values, what is written,
+    /// what is read, steps of time.
+    pub factors: [f64; 5],
+    pub norm: GroupNorm,
+}
+
+/// The norm of each group behind the recurrence.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GroupNorm {
+    /// Of rows times their gate, rounded before its weight.
+    Rounded,
+    /// Of rows times their gate, rounded once.
+    Gated,
+    /// Before rows are multiplied with their gate, rounded once.
+    Before,
+    /// There is none: rows times their gate.
+    None,
 }
 
 impl Weights for Ssm {
@@ -60,6 +78,30 @@ pub(crate) struct Traits {
     pub bias: &'static str,
     /// Names the activation behind the convolution.
     pub activation: &'static str,
+    /// For a family whose layers have attention beside the state space.
+    pub beside: Option<Beside>,
+}
+
+/// What a state space beside attention has of its own.
+#[derive(Clone, Copy)]
+pub(crate) struct Beside {
+    /// The field of the inner width, and its default; null means by the hidden size.
+    pub width: (&'static str, usize),
+    /// The field with the factors of the inner projection's parts.
+    pub factors: &'static str,
+}
+
+impl Beside {
+    /// The norm, which there need not be.
+    fn norm(f: &Fields) -> Result<GroupNorm, Diagnostic> {
+        let has = f.or("mamba_rms_norm", Fields::flag, false)?;
+        let before = f.or("mamba_norm_before_gate", Fields::flag, true)?;
+        Ok(match (has, before) {
+            (false, _) => GroupNorm::None,
+            (true, true) => GroupNorm::Before,
+            (true, false) => GroupNorm::Gated,
+        })
+    }
 }
 
 /// Such a mixer for the layers that are said to have one.
@@ -68,13 +110,17 @@ pub(crate) fn read(f: &Fields, traits: &Traits, hidden: usize, is: Vec<bool>) ->
         return Ok(vec![None; is.len()]);
     }
     let heads = f.or("mamba_n_heads", Fields::size, 128)?;
-    let width = f.given("mamba_expand", Fields::size, 2)?.saturating_mul(hidden);
+    let width = width(f, traits, hidden)?;
     let head_dim = match f.get("mamba_d_head").is_none_or(|value| *value == json!("auto")) {
         true => traits.head_dim.unwrap_or(width / heads),
         false => f.given("mamba_d_head", Fields::size, 1)?,
     };
     let head_dim = f.at_most("mamba_d_head", head_dim.max(1), MAX_DIM)?;
     f.note("mamba_d_head", head_dim);
+    if traits.beside.is_some() && head_dim.saturating_mul(heads) != width {
+        let message = format!("{head_dim} elements of {heads} heads are not the inner width, {width}");
+        return Err(f.fault("config::value", "mamba_d_head", message));
+    }
     let groups = f.or("mamba_n_groups", Fields::size, traits.groups)?;
     if !heads.is_multiple_of(groups) {
         let message = format!("{heads} is no multiple of mamba_n_groups, {groups}");
@@ -93,10 +139,26 @@ pub(crate) fn read(f: &Fields, traits: &Traits, hidden: usize, is: Vec<bool>) ->
     }
     let conv_bias = f.or("mamba_conv_bias", Fields::flag, true)?;
     let bias = f.or(traits.bias, Fields::flag, false)?;
+    let (factors, norm) = match traits.beside {
+        Some(beside) => (scales::several(f, beside.factors)?, Beside::norm(f)?),
+        None => ([1.0; 5], GroupNorm::Rounded),
+    };
     let module = traits.module;
-    let ssm = Ssm { module, heads, head_dim, groups, state, conv, conv_bias, bias };
+    let ssm = Ssm { module, heads, head_dim, groups, state, conv, conv_bias, bias, factors, norm };
     f.at_most("mamba_n_heads", ssm.projected(), crate::fields::MAX_SIZE)?;
     Ok(is.into_iter().map(|is| is.then(|| ssm.clone())).collect())
+}
+
+/// Numbers of a token's heads.
+fn width(f: &Fields, traits: &Traits, hidden: usize) -> Result<usize, Diagnostic> {
+    let by_hidden = f.given("mamba_expand", Fields::size, 2)?.saturating_mul(hidden);
+    let Some(Beside { width: (name, usual), .. }) = traits.beside else { return Ok(by_hidden) };
+    let width = match f.has(name) {
+        true => f.size(name)?.unwrap_or(by_hidden),
+        false => usual,
+    };
+    f.note(name, width);
+    Ok(width)
 }
 
 /// Whether each layer is of this kind: those that `layer_types` lists, or else all.

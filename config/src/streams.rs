@@ -17,6 +17,14 @@ pub struct Streams {
     pub eps: f64,
 }
 
+/// After how many layers rows are kept, if the family has the field, and a configuration uses it.
+pub(crate) fn kept_every(f: &Fields, field: Option<&'static str>) -> Result<Option<usize>, Diagnostic> {
+    let Some(name) = field else { return Ok(None) };
+    let every = f.size_or_none(name)?;
+    f.note(name, every);
+    Ok(every)
+}
+
 /// The streams of a family that has some.
 pub(crate) fn read(f: &Fields) -> Result<Streams, Diagnostic> {
     let count = f.at_most("hc_mult", f.or("hc_mult", Fields::size, 4)?, MAX_STREAMS)?;

@@ -514,7 +514,7 @@ mod meaning {
         let (mixers, behind, ropes) = read.expect("a good configuration");
         let kinds: Vec<&str> = mixers
             .iter()
-            .map(|mixer| match mixer {
+            .map(|mixers| match &mixers[0] {
                 Kind::Attention(_) => "heads",
                 Kind::Latent(_) => "latent",
                 Kind::Pooled(_) => "pooled",
@@ -553,6 +553,121 @@ mod meaning {
         let experts = released.layers[1].half::<Experts>().expect("a layer of experts");
         assert_eq!((experts.router.chosen, experts.router.renormalise, experts.router.scale), (2, false, 2.446));
         assert!(of(json!({})).layers[3].half::<Delta>().is_some(), "all but each fourth from 0 on");
+    }
+
+    /// Releases and transformers have other names of fields, and transformers another `head_dim`.
+    #[test]
+    fn decays_that_stay_above_a_number() {
+        let of = |architecture: &str, patch: Value| {
+            let mut all = json!({
+                "architectures": [architecture], "num_hidden_layers": 4, "num_experts": 16, "n_group": 4, "topk_group": 2,
+                "qk_rope_head_dim": 16, "first_k_dense_replace": 1,
+            });
+            all.as_object_mut().expect("an object").extend(patch.as_object().expect("an object").clone());
+            Config::parse(&config(all), None)
+        };
+        let channels = |config: &Config, layer: usize| {
+            let delta = config.layers[layer].half::<Delta>().expect("a layer with a state");
+            let StoredDelta::ByChannel(channels) = delta.stored else { panic!("{delta:?}") };
+            (delta.heads, delta.key_dim, delta.conv, channels.least, channels.outer)
+        };
+        let released = json!({
+            "layer_group_size": 2, "head_dim": 20, "short_conv_kernel_size": 3, "partial_rotary_factor": 0.5,
+            "moe_shared_expert_intermediate_size": 768,
+        });
+        let released = of("BailingMoeV3ForCausalLM", released).expect("a good configuration");
+        assert_eq!(channels(&released, 2), (4, 20, 3, Some(-5.0), "o_proj"));
+        let attends = released.layers[1].half::<Latent>().expect("latent attention");
+        assert_eq!((attends.gated, attends.q_rank, attends.rope), (GatedBy::Heads("g_proj"), None, 16));
+        assert_eq!((released.ropes[0].freqs.dim, released.ropes[0].freqs.theta), (16, 6e6));
+        let saved = json!({
+            "layer_types": ["linear_attention", "full_attention", "linear_attention", "linear_attention"], "head_dim": 16,
+            "linear_num_heads": 4, "linear_head_dim": 20, "linear_conv_kernel_dim": 3, "kda_lower_bound": -3,
+        });
+        let saved = of("BailingHybridForCausalLM", saved).expect("a good configuration");
+        assert_eq!(channels(&saved, 3), (4, 20, 3, Some(-3.0), "dense"));
+        let plain = of("BailingMoeV3ForCausalLM", json!({ "kda_safe_gate": false })).expect("a good configuration");
+        assert_eq!(channels(&plain, 0), (4, 128, 4, None, "o_proj"));
+        let each = json!({ "gated_attention_proj_granularity_type": "element_wise", "layer_group_size": 1 });
+        let each = of("BailingMoeV3ForCausalLM", each).expect("a good configuration");
+        assert_eq!(latent(&each).gated, GatedBy::ElementsOf("g_proj"));
+        let fault = |patch| of("BailingMoeV3ForCausalLM", patch).expect_err("a fault").to_string();
+        let faults = [
+            fault(json!({ "no_kda_lora": false })),
+            fault(json!({ "use_mla_nope": true })),
+            fault(json!({ "multi_gate": true })),
+            fault(json!({ "kda_lower_bound": 5 })),
+            fault(json!({ "gated_attention_proj_granularity_type": "token_wise" })),
+        ];
+        insta::assert_snapshot!(faults.join("\n"), @"");
+    }
+
+    /// Halves of a layer that see the same rows, with a factor for each part.
+    #[test]
+    fn a_state_space_beside_attention() {
+        let of = |patch: Value| {
+            let mut all = json!({ "architectures": ["FalconH1ForCausalLM"], "mamba_n_heads": 8, "mamba_d_ssm": 96 });
+            all.as_object_mut().expect("an object").extend(patch.as_object().expect("an object").clone());
+            Config::parse(&config(all), None)
+        };
+        let read = |patch| of(patch).expect("a good configuration");
+        let plain = read(json!({}));
+        let kinds = |half: &Half| (half.beside, half.factors, half.norms.0.expect("a norm"));
+        let one = [1.0; 2];
+        assert_eq!(
+            plain.layers[0].halves.iter().map(kinds).collect::<Vec<_>>(),
+            [(false, one, "input_layernorm"), (true, one, "input_layernorm"), (false, one, "pre_ff_layernorm")]
+        );
+        let ssm = plain.layers[0].half::<Ssm>().expect("a state space");
+        assert_eq!((ssm.width(), ssm.head_dim, ssm.norm, ssm.factors), (96, 12, GroupNorm::None, [1.0; 5]));
+        let c = read(json!({
+            "ssm_in_multiplier": 2.0, "ssm_out_multiplier": 3.0, "attention_in_multiplier": 4.0,
+            "attention_out_multiplier": 5.0, "mlp_multipliers": [6.0, 7.0], "key_multiplier": 8.0,
+            "ssm_multipliers": [1.0, 2.0, 3.0, 4.0, 5.0], "embedding_multiplier": 9.0, "lm_head_multiplier": 10.0,
+            "mamba_rms_norm": true,
+        }));
+        let factors: Vec<_> = c.layers[0].halves.iter().map(|half| half.factors).collect();
+        assert_eq!(factors, [[2.0, 3.0], [4.0, 5.0], [1.0, 7.0]]);
+        assert_eq!((attention(&c).scale, c.scales.embedding, c.scales.logits), (8.0 / 4.0, 9.0, 10.0));
+        assert_eq!(c.layers[0].half::<Gated>().expect("an MLP").gate_scale, 6.0);
+        let fault = |patch| of(patch).expect_err("a fault").to_string();
+        let faults = [
+            fault(json!({ "projectors_bias": true })),
+            fault(json!({ "mamba_proj_bias": true })),
+            fault(json!({ "ssm_multipliers": [1.0] })),
+            fault(json!({ "mamba_d_head": 16 })),
+        ];
+        insta::assert_snapshot!(faults.join("\n"), @"");
+    }
+
+    /// What Kimi-K3 has beyond Kimi-Linear is said by fields, in a part of the whole.
+    #[test]
+    fn rows_that_are_kept_and_mixed() {
+        let of = |patch: Value| {
+            let mut all = json!({ "architectures": ["KimiK3ForConditionalGeneration"], "num_experts": 6 });
+            all.as_object_mut().expect("an object").extend(patch.as_object().expect("an object").clone());
+            read(all)
+        };
+        let linear = json!({
+            "kda_layers": [1], "full_attn_layers": [2], "num_heads": 3, "head_dim": 20, "use_full_rank_gate": true,
+            "gate_lower_bound": -5.0,
+        });
+        let c = of(json!({
+            "num_hidden_layers": 2, "linear_attn_config": linear, "attn_res_block_size": 12, "mla_use_output_gate": true,
+            "routed_expert_hidden_size": 32, "latent_moe_use_norm": true, "hidden_act": "situ",
+            "activation_situ_beta": 4.0, "activation_situ_linear_beta": 25.0, "q_lora_rank": 28, "rms_norm_eps": 1e-5,
+        }));
+        assert_eq!((c.kept_every, c.path), (Some(12), "model.language_model"));
+        let StoredDelta::ByChannel(channels) = c.layers[0].half::<Delta>().expect("a state").stored else { panic!() };
+        assert_eq!((channels.gate, channels.decay, channels.least), (Product::Whole, Product::Short, Some(-5.0)));
+        let latent = c.layers[1].half::<Latent>().expect("latent attention");
+        assert_eq!((latent.gated, latent.eps, latent.q_rank), (GatedBy::ElementsOf("g_proj"), 1e-5, Some(28)));
+        let experts = c.layers[1].half::<Experts>().expect("experts");
+        let short = experts.short.expect("a short row");
+        assert_eq!((short.width, short.norm.is_some()), (32, true));
+        assert_eq!(experts.gate, Gate::Situ { beta: 4.0, linear: Some(25.0) });
+        let plain = of(json!({}));
+        assert_eq!((plain.kept_every, plain.layers[0].half::<Gated>().map(|mlp| mlp.gate)), (None, Some(Gate::Plain(Activation::Silu))));
     }
 
     /// The language part of a model has a configuration inside, and says what is around it outside.

@@ -194,6 +194,23 @@ pub fn softplus<S: Scalar>(x: S) -> S {
     x.max(x.lit(0.0)).add(s.mul(s.lit(2.0)).mul(series))
 }
 
+/// The continued fraction of a quarter of `x`, doubled twice: up to 12, from where on it is 1 to
+/// 1e-10. Small numbers keep their relative precision.
+fn tanh<S: Scalar>(x: S) -> S {
+    let x = within(x, 12.0).mul(x.lit(0.25));
+    let square = x.mul(x);
+    let of = |terms: [f64; 4]| {
+        terms[1..].iter().fold(x.lit(terms[0]), |sum, &term| sum.mul(square).add(x.lit(term)))
+    };
+    let quarter = x.mul(of([1.0, 378.0, 17_325.0, 135_135.0])).div(of([28.0, 3_150.0, 62_370.0, 135_135.0]));
+    (0..2).fold(quarter, |t, _| t.add(t).div(t.mul(t).add(t.lit(1.0))))
+}
+
+/// Near a limit no number goes beyond it.
+fn softly<S: Scalar>(x: S, limit: f64) -> S {
+    tanh(x.mul(x.lit(1.0 / limit))).mul(x.lit(limit))
+}
+
 fn squared<S: Scalar>(x: S) -> S {
     x.mul(x)
 }
@@ -239,6 +256,10 @@ elementwise! {
     ReluSquared = "relu_squared" (x) => squared(x.max(x.lit(0.0)));
     /// max(x, 0)
     Relu = "relu" (x) => x.max(x.lit(0.0));
+    /// beta * tanh(x / beta) * sigmoid(x)
+    Situ {beta} = "situ" (x) => softly(x, beta.0).mul(sigmoid(x));
+    /// beta * tanh(gate / beta) * sigmoid(gate) * linear * tanh(up / linear)
+    SituMul {beta, linear} = "situ_mul" (gate, up) => softly(gate, beta.0).mul(sigmoid(gate)).mul(softly(up, linear.0));
     /// silu(gate) * up
     SiluMul = "silu_mul" (gate, up) => silu(gate).mul(up);
     /// gelu(gate) * up
@@ -314,6 +335,14 @@ mod tests {
             let made: f64 = clamped.eval(&[gate, up]);
             assert!((made - want).abs() < 1e-5, "{gate} {up}: {made}");
         }
+        for x in [-900.0f64, -12.5, -2.0, -1e-3, 0.0, 1e-9, 0.7, 3.0, 11.0, 900.0] {
+            let [made, want]: [f64; 2] = [tanh(x), x.tanh()];
+            assert!((made - want).abs() <= 1e-10 * want.abs(), "tanh({x}) = {made}");
+        }
+        let situ = Elementwise::SituMul { beta: Number(4.0), linear: Number(25.0) };
+        let made: f64 = situ.eval(&[-3.0, 30.0]);
+        let want = 4.0 * (-0.75f64).tanh() / (1.0 + 3f64.exp()) * 25.0 * 1.2f64.tanh();
+        assert!((made - want).abs() < 1e-8, "{made} {want}");
         let bounded = Elementwise::SiluBounded { limit: Number(7.0) };
         for ([gate, up], want) in [([1.0, 2.0], 1.4621172), ([100.0, 9.0], 48.955361), ([-3.0, -9.0], 0.995943)] {
             let made: f64 = bounded.eval(&[gate, up]);

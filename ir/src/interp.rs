@@ -20,7 +20,7 @@ use crate::types::{Best, Block, DType, Layout, Router, Rule, Score, Shape, Slots
 pub use pooled::complete;
 pub(crate) use pooled::{attend_part, join, pool};
 pub(crate) use step::step;
-pub(crate) use streams::{collapse, mix, sinkhorn};
+pub(crate) use streams::{collapse, mix, mix_rows, sinkhorn};
 
 /// A number that the interpreter computes with.
 pub trait Real: Scalar + Default + std::fmt::Debug + PartialOrd + 'static {

@@ -212,6 +212,7 @@ impl<'a, 'c> Rows<'a, 'c> {
             Op::Combine {} => self.combined(&operands, at),
             Op::Weigh {} => self.weighed(&operands, at),
             Op::Collapse {} => self.collapsed(&operands, at),
+            Op::MixRows {} => self.mixed_rows(&operands, at),
             Op::Mix {} => self.mixed(&operands, at),
             Op::Join { .. } => self.joined(&operands, at),
             op => Err(unsupported(format!("`{}` cannot be computed a row at a time", op.name()))),

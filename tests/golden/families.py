@@ -137,6 +137,9 @@ OLMO3_ROPE = dict(rope_type="yarn", factor=4.0, original_max_position_embeddings
 GRANITE_HYBRID = dict(num_hidden_layers=3, layer_types=["linear_attention", "full_attention", "linear_attention"], mamba_n_heads=6, mamba_d_head=16,
                       mamba_d_state=24, mamba_n_groups=1, embedding_multiplier=3.0, attention_multiplier=0.125, residual_multiplier=0.22,
                       logits_scaling=2.5, num_local_experts=0, shared_intermediate_size=60)
+FALCON_H1 = dict(mamba_d_ssm=72, mamba_n_heads=6, mamba_d_state=24, mamba_n_groups=1, embedding_multiplier=3.0, lm_head_multiplier=0.4,
+                 mlp_multipliers=[0.7, 1.3], key_multiplier=0.6, attention_in_multiplier=1.2, attention_out_multiplier=0.8, ssm_in_multiplier=1.1,
+                 ssm_out_multiplier=0.9, ssm_multipliers=[0.8, 1.3, 0.6, 0.9, 1.2])
 NEMOTRON_H = dict(layers_block_type=["linear_attention", "moe", "full_attention", "mlp", "linear_attention"], mamba_num_heads=6, mamba_head_dim=16,
                   ssm_state_size=24, n_groups=2, n_routed_experts=6, moe_shared_expert_intermediate_size=28, routed_scaling_factor=1.7,
                   layer_norm_epsilon=1e-5)
@@ -210,6 +213,14 @@ FAMILIES = [
     # With experts, groups that ranks share out, a bias of projections, and rotary embeddings.
     Family("GraniteMoeHybridForCausalLM", "GraniteForCausalLM", dict(GRANITE_HYBRID, num_local_experts=5, intermediate_size=20, mamba_n_groups=2,
            mamba_proj_bias=True, position_embedding_type="rope"), case="granitehybridmoe"),
+    # Without a norm of the state space's rows, which are cut into groups otherwise than heads are.
+    Family("FalconH1ForCausalLM", "GraniteMoeHybridForCausalLM", FALCON_H1, case="falconh1"),
+    # With norms of groups behind gates, and with biases.
+    Family("FalconH1ForCausalLM", "GraniteMoeHybridForCausalLM", dict(FALCON_H1, mamba_rms_norm=True, mamba_norm_before_gate=False, mamba_n_groups=2,
+           attention_bias=True, mlp_bias=True, tie_word_embeddings=True), case="falconh1norm"),
+    # With norms before gates.
+    Family("FalconH1ForCausalLM", "GraniteMoeHybridForCausalLM", dict(FALCON_H1, num_hidden_layers=1, mamba_rms_norm=True, mamba_d_ssm=None,
+           ssm_multipliers=None, mlp_multipliers=None), case="falconh1before"),
     # SGLang reads the form of releases alone.
     Family("NemotronHForCausalLM", "GraniteMoeHybridForCausalLM", NEMOTRON_H, published="NemotronHForCausalLM",
            config=dict(layers_block_type=..., hybrid_override_pattern="ME*-M", num_hidden_layers=5)),

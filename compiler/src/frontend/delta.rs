@@ -1,6 +1,6 @@
 //! The graph of a layer's recurrent state: a short convolution, then the gated delta rule; and how
 //! ranks share it out: heads of keys, each with the heads of values that see it.
-use atomc_config::{ByChannel, Delta, Product, StoredDelta};
+use atomc_config::{ByChannel, Delta, Product, StoredDelta, StoredLog};
 use atomc_ir::{DType, Diagnostic, Elementwise, Number, Op, SlotsType, Type, Value};
 
 use super::Config;
@@ -136,9 +136,13 @@ impl LayerBuilder<'_> {
         let bias = shard(self.b, bias, 0, ranks)?;
         let name = format!("{path}.A_log");
         let log = match channels {
-            Some(ByChannel { log_axes: 4, .. }) => {
+            Some(ByChannel { log: StoredLog::FourAxes, .. }) => {
                 let stored = self.b.weight(name, DType::F32, &[1, 1, heads, 1]);
                 self.b.push(Op::View { shape: vec![heads] }, &[stored])?
+            }
+            Some(ByChannel { log: StoredLog::FirstOfWidth, .. }) if all.key_dim > heads => {
+                let stored = self.b.weight(name, DType::F32, &[all.key_dim]);
+                self.b.push(Op::Slice { axis: 0, start: 0, len: heads }, &[stored])?
             }
             _ => self.b.weight(name, DType::F32, &[heads]),
         };

@@ -84,6 +84,8 @@ pub struct LayerBuilder<'a> {
 pub struct Carried {
     /// The positions that tokens attend to, of the last layer that chose some.
     pub positions: Option<Value>,
+    /// The rows that were kept on the way, side by side.
+    pub kept: Option<Value>,
 }
 
 /// The norm of a module. A weight that is stored as a difference from a constant gets the constant

@@ -33,7 +33,7 @@ impl LayerBuilder<'_> {
 
     /// The inner features, which are projected back.
     fn inner(&mut self, all: &Gated, x: Value) -> Made {
-        let &Gated { intermediate, gate: of, bias, fused, modules } = all;
+        let &Gated { intermediate, gate: of, gate_scale, bias, fused, modules } = all;
         let module = modules.path;
         if let Gate::Alone(activation) = of {
             let up = format!("{module}.{}", modules.up);
@@ -51,6 +51,7 @@ impl LayerBuilder<'_> {
         let gate = self.rows(x, gate, self.part.ranks, bias)?;
         let up = self.rows(x, up, self.part.ranks, bias)?;
         self.b.at(format!("{}.{module}", self.path));
+        let gate = self.b.scale(gate, gate_scale)?;
         self.through(of, [gate, up])
     }
 
@@ -62,6 +63,14 @@ impl LayerBuilder<'_> {
             Gate::Limited { activation, limit } => (activation, Elementwise::MulLimited { limit: Number(limit) }),
             Gate::Bounded { limit } => {
                 return self.b.map(Elementwise::SiluBounded { limit: Number(limit) }, &inner);
+            }
+            Gate::Situ { beta, linear: Some(linear) } => {
+                let op = Elementwise::SituMul { beta: Number(beta), linear: Number(linear) };
+                return self.b.map(op, &inner);
+            }
+            Gate::Situ { beta, linear: None } => {
+                let gate = self.b.map(Elementwise::Situ { beta: Number(beta) }, &inner[..1])?;
+                return self.b.map(Elementwise::Mul, &[gate, inner[1]]);
             }
             Gate::Clamped { alpha, limit } => {
                 let op = Elementwise::SwigluClamped { alpha: Number(alpha), limit: Number(limit) };

@@ -61,8 +61,8 @@ pub fn graph(config: &Config, part: Part, asked: Asked) -> Result<Graph, Diagnos
     for (index, layer) in config.layers.iter().enumerate() {
         if let Some(stage) = part.begun(index, config.layers.len()) {
             b.at(config.layer_path(index));
-            let live = [Some(&mut x), growth.as_mut(), carried.positions.as_mut()].into_iter().flatten();
-            for value in live.chain(&mut ropes) {
+            let live = [Some(&mut x), growth.as_mut(), carried.positions.as_mut(), carried.kept.as_mut()];
+            for value in live.into_iter().flatten().chain(&mut ropes) {
                 *value = b.push(Op::HandOn { stage }, &[*value])?;
             }
         }
@@ -75,7 +75,10 @@ pub fn graph(config: &Config, part: Part, asked: Asked) -> Result<Graph, Diagnos
         entered.push(x);
     }
 
-    x = streams::gathered(&mut b, config, x)?;
+    x = match config.kept_every {
+        Some(_) => streams::last_of_rows(&mut b, config, carried.kept, x)?,
+        None => streams::gathered(&mut b, config, x)?,
+    };
     let last = last_norm(config);
     let picked = b.at(&last).gather(x, rows)?;
     let normed = norm(&mut b, config, picked, &last, config.hidden)?;
@@ -171,16 +174,20 @@ pub fn through(
     for (number, (half, states)) in layer.halves.iter().zip(states).enumerate() {
         let (before, after) = half.norms;
         let (entering, weights) = builder.entering(x, number)?;
-        let normed = match seen.take() {
+        let normed = match seen.take().filter(|_| number == 0 || half.beside) {
             Some(seen) => seen,
             None => builder.normed(entering, before)?,
         };
-        seen = layer.parallel.then_some(normed);
+        seen = Some(normed);
+        let [enters, leaves] = half.factors;
+        let normed = builder.b.scale(normed, enters)?;
         let kept: Vec<Value> = states.iter().map(|(_, state)| *state).collect();
         let given = Given { states: &kept, ropes, growth, batch, tokens };
         let (out, made) = of_kind!(&half.kind, of => of.build(builder, normed, given)?);
+        let out = builder.b.scale(out, leaves)?;
         x = match weights {
             Some(weights) => builder.mixed(x, out, weights)?,
+            None if builder.begins_anew(number) => out,
             None => builder.residual(x, out, after)?,
         };
         left.extend(states.iter().map(|(name, _)| name.clone()).zip(made));
@@ -203,13 +210,13 @@ fn check_hidden(config: &Config, hidden: &[usize]) -> Result<(), Diagnostic> {
     Ok(())
 }
 
-/// Checks that nobody asks for rows inside a model of several streams.
+/// Checks that nobody asks for rows inside a model of several streams, or of rows that are kept.
 fn check_streams(config: &Config, asked: &Asked) -> Result<(), Diagnostic> {
-    if config.streams.is_none() || asked.hidden.is_empty() && asked.draft.is_none() {
+    if config.streams.is_none() && config.kept_every.is_none() || asked.hidden.is_empty() && asked.draft.is_none() {
         return Ok(());
     }
     let (option, what) = if asked.draft.is_some() { ("--draft", "a draft") } else { ("--hidden", "layers' inputs") };
-    let message = format!("{what} of a model with several streams in place of one row: this is not supported");
+    let message = format!("{what} of a model with several streams or rows in place of one: this is not supported");
     Err(Diagnostic::new("config::streams", message).at(option))
 }
 

@@ -102,7 +102,7 @@ impl Part {
 fn share(layer: &Layer, ranks: usize) -> Result<Layer, String> {
     let half = |half: &Half| {
         let kind = of_kind!(&half.kind, of => of.share(ranks)?.into());
-        Ok(Half { kind, norms: half.norms })
+        Ok(Half { kind, ..half.clone() })
     };
-    Ok(Layer { halves: layer.halves.iter().map(half).collect::<Result<_, String>>()?, ..*layer })
+    Ok(Layer { halves: layer.halves.iter().map(half).collect::<Result<_, String>>()? })
 }

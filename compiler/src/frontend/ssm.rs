@@ -1,6 +1,6 @@
 //! The graph of a layer with the state space of Mamba-2: a short convolution, a linear recurrence,
 //! a gate and a norm; and how ranks share it out: groups, each with its heads.
-use atomc_config::Ssm;
+use atomc_config::{GroupNorm, Ssm};
 use atomc_ir::{DType, Diagnostic, Elementwise, Op, SlotsType, Type, Value};
 
 use super::Config;
@@ -54,9 +54,10 @@ impl LayerBuilder<'_> {
         let own = &Ssm { groups: all.groups / ranks, heads: all.heads / ranks, ..all.clone() };
         let path = format!("{}.{}", self.path, all.module);
         let width = all.width();
-        let gate = self.inner_part(all, x, &[(0, width)])?;
-        let mixed = self.inner_part(all, x, &channels(all, width))?;
-        let steps = self.inner_part(all, x, &[(width + all.channels(), all.heads)])?;
+        let [of_gates, of_channels @ .., of_steps] = all.factors;
+        let gate = self.inner_part(all, x, &[(0, width)], of_gates)?;
+        let mixed = self.rows_of_channels(all, x, of_channels)?;
+        let steps = self.inner_part(all, x, &[(width + all.channels(), all.heads)], of_steps)?;
         let (mixed, conv) = self.after_conv(all, mixed, (states[0], batch))?;
         self.b.at(&path);
         let &Ssm { heads, head_dim, groups, state, .. } = own;
@@ -80,19 +81,34 @@ impl LayerBuilder<'_> {
         Ok((out, [conv, Value { out: 1, ..made }]))
     }
 
-    /// The rank's rows of some parts of the inner projection.
-    fn inner_part(&mut self, all: &Ssm, x: Value, parts: &[(usize, usize)]) -> Made {
+    /// The rank's rows of the convolution's channels. Kinds with factors of their own are made apart.
+    fn rows_of_channels(&mut self, all: &Ssm, x: Value, factors: [f64; 3]) -> Made {
+        let kinds = channels(all, all.width());
+        if factors[1..] == [factors[0]; 2] {
+            return self.inner_part(all, x, &kinds, factors[0]);
+        }
+        let mut of = |kind: usize| self.inner_part(all, x, &kinds[kind..=kind], factors[kind]);
+        let [values, written, read] = [of(0)?, of(1)?, of(2)?];
+        let both = self.b.push(Op::Beside {}, &[values, written])?;
+        self.b.push(Op::Beside {}, &[both, read])
+    }
+
+    /// The rank's rows of some parts of the inner projection, times a factor.
+    fn inner_part(&mut self, all: &Ssm, x: Value, parts: &[(usize, usize)], factor: f64) -> Made {
         let (config, ranks, rows) = (self.config, self.part.ranks, by_rank(self.part.ranks, parts));
         let module = format!("{}.{}.in_proj", self.path, all.module);
         let weight = Factor::read(self.b, config, &module, [all.projected(), config.hidden])?;
         let made = weight.pieces(self.b, &rows)?.shard(self.b, 0, ranks)?.multiply(self.b, x, config.dtype)?;
-        if !all.bias {
-            return Ok(made);
-        }
-        let bias = self.b.weight(format!("{module}.bias"), config.dtype, &[all.projected()]);
-        let bias = joined(self.b, bias, 0, &rows)?;
-        let bias = shard(self.b, bias, 0, ranks)?;
-        self.b.add(made, bias)
+        let made = match all.bias {
+            true => {
+                let bias = self.b.weight(format!("{module}.bias"), config.dtype, &[all.projected()]);
+                let bias = joined(self.b, bias, 0, &rows)?;
+                let bias = shard(self.b, bias, 0, ranks)?;
+                self.b.add(made, bias)?
+            }
+            false => made,
+        };
+        self.b.scale(made, factor)
     }
 
     /// The rows after the convolution and its activation, and the state that it leaves.
@@ -117,7 +133,7 @@ impl LayerBuilder<'_> {
         Ok((self.b.map(Elementwise::Silu, &[mixed])?, left))
     }
 
-    /// Heads times their gate, then the norm of each group, in f32 and rounded before the weight.
+    /// Heads times their gate, and the norm of each group, if there is one.
     fn gated_groups(&mut self, all: &Ssm, path: &str, (x, gate): (Value, Value)) -> Made {
         let ranks = self.part.ranks;
         let (width, groups) = (all.width() / ranks, all.groups / ranks);
@@ -129,13 +145,31 @@ impl LayerBuilder<'_> {
         };
         let (x, gate) = (wide(x)?, wide(gate)?);
         let gate = self.b.map(Elementwise::Silu, &[gate])?;
-        let gated = self.b.map(Elementwise::Mul, &[x, gate])?;
-        let ones = self.b.push(Op::Numbers { values: vec![1; width / groups] }, &[])?;
-        let normed = self.b.rms_norm(gated, ones, self.config.eps)?;
-        let normed = self.b.push(Op::Cast { to: self.config.dtype }, &[normed])?;
-        let weight = self.b.weight(format!("{path}.norm.weight"), self.config.dtype, &[all.width()]);
+        let first = if all.norm == GroupNorm::Before { x } else { self.b.map(Elementwise::Mul, &[x, gate])? };
+        let made = match all.norm {
+            GroupNorm::None => first,
+            norm => self.norm_of_groups(all, path, first, norm == GroupNorm::Rounded)?,
+        };
+        let made = match all.norm {
+            GroupNorm::Rounded => return self.b.flat(made, width),
+            GroupNorm::Before => self.b.map(Elementwise::Mul, &[made, gate])?,
+            GroupNorm::Gated | GroupNorm::None => made,
+        };
+        let made = self.b.push(Op::Cast { to: self.config.dtype }, &[made])?;
+        self.b.flat(made, width)
+    }
+
+    /// The norm of each group in f32, perhaps rounded before the weight.
+    fn norm_of_groups(&mut self, all: &Ssm, path: &str, x: Value, rounded: bool) -> Made {
+        let ranks = self.part.ranks;
+        let ones = self.b.push(Op::Numbers { values: vec![1; all.width() / all.groups] }, &[])?;
+        let mut normed = self.b.rms_norm(x, ones, self.config.eps)?;
+        let dtype = if rounded { self.config.dtype } else { DType::F32 };
+        if rounded {
+            normed = self.b.push(Op::Cast { to: dtype }, &[normed])?;
+        }
+        let weight = self.b.weight(format!("{path}.norm.weight"), dtype, &[all.width()]);
         let weight = shard(self.b, weight, 0, ranks)?;
-        let normed = self.b.map(Elementwise::Mul, &[normed, weight])?;
-        self.b.flat(normed, width)
+        self.b.map(Elementwise::Mul, &[normed, weight])
     }
 }

@@ -1,4 +1,5 @@
-//! The graph of several streams in place of one row that halves of layers add to.
+//! The graph of several streams in place of one row that halves of layers add to; and of rows that
+//! are kept on the way, of which halves see mixtures.
 use atomc_config::Streams;
 use atomc_ir::{Builder, DType, Diagnostic, Op, Value};
 
@@ -12,6 +13,9 @@ const TOGETHER: usize = 8;
 
 /// The names of the weights of each half's mixtures.
 const HALVES: [&str; 2] = ["hc_attn", "hc_ffn"];
+
+/// What the modules of each half's mixture of rows begin with.
+const MIXTURES: [&str; 2] = ["self_attention_res", "mlp_res"];
 
 /// A row as so many streams, which are alike.
 pub fn spread(b: &mut Builder, streams: Option<Streams>, row: Value) -> Made {
@@ -67,10 +71,59 @@ fn collapsed(b: &mut Builder, config: &Config, (streams, x): (Streams, Value), w
     b.push(Op::Collapse {}, &[apart, weights])
 }
 
+/// The row behind the last layer: a mixture of what was kept and of what goes through.
+pub fn last_of_rows(b: &mut Builder, config: &Config, kept: Option<Value>, x: Value) -> Made {
+    let Some(kept) = kept else { return Ok(x) };
+    let all = b.at(config.path).push(Op::Beside {}, &[kept, x])?;
+    mixture(b, config, all, &format!("{}.output_attn_res", config.path))
+}
+
+/// The mixture of rows that lie side by side: a row's logit is its norm times a weight.
+fn mixture(b: &mut Builder, config: &Config, rows: Value, path: &str) -> Made {
+    let width = b.ty(rows).as_tensor().and_then(|t| t.shape.last()).unwrap_or(0);
+    let (hidden, count) = (config.hidden, width / config.hidden);
+    b.at(format!("{path}_norm"));
+    let apart = b.heads(rows, count, hidden)?;
+    let wide = b.push(Op::Cast { to: DType::F32 }, &[apart])?;
+    let weight = b.weight(format!("{path}_norm.weight"), DType::F32, &[hidden]);
+    let normed = b.rms_norm(wide, weight, config.eps)?;
+    b.at(format!("{path}_proj"));
+    let weight = b.weight(format!("{path}_proj.weight"), DType::F32, &[1, hidden]);
+    let weight = b.push(Op::View { shape: vec![1, 1, hidden] }, &[weight])?;
+    // As many times as fill the lanes of every chip, and for each row.
+    let weight = b.push(Op::Concat { axis: 1 }, &vec![weight; TOGETHER])?;
+    let weight = b.push(Op::Concat { axis: 0 }, &vec![weight; count])?;
+    let logits = b.push(Op::PerHead { out: DType::F32, block: None }, &[normed, weight])?;
+    let logits = b.push(Op::Slice { axis: 2, start: 0, len: 1 }, &[logits])?;
+    let logits = b.flat(logits, count)?;
+    b.push(Op::MixRows {}, &[apart, logits])
+}
+
 impl LayerBuilder<'_> {
+    /// Whether the rows that go through are what a half makes alone, as those before it were kept.
+    pub fn begins_anew(&self, half: usize) -> bool {
+        half == 0 && self.config.kept_every.is_some_and(|every| self.index.is_multiple_of(every))
+    }
+
+    /// The mixture of rows that a half sees; the first half of some layers keeps what goes through.
+    fn mixture(&mut self, x: Value, half: usize) -> Made {
+        let all = match self.carried.kept {
+            Some(kept) => self.b.at(self.path.clone()).push(Op::Beside {}, &[kept, x])?,
+            None => x,
+        };
+        let is_alone = self.carried.kept.is_none();
+        if self.begins_anew(half) {
+            self.carried.kept = Some(all);
+        }
+        if is_alone { Ok(x) } else { mixture(self.b, self.config, all, &format!("{}.{}", self.path, MIXTURES[half])) }
+    }
+
     /// The row that a half sees, by its number, and the weights of the streams behind it; the row
     /// itself if there are no streams.
     pub fn entering(&mut self, x: Value, half: usize) -> Result<(Value, Option<Value>), Diagnostic> {
+        if self.config.kept_every.is_some() {
+            return Ok((self.mixture(x, half)?, None));
+        }
         let Some(streams) = self.config.streams else { return Ok((x, None)) };
         let path = format!("{}.{}", self.path, HALVES[half]);
         self.b.at(&path);

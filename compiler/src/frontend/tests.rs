@@ -221,7 +221,7 @@ mod streams {
             "--attention: attention over rows of blocks is the artifact's own: a framework does not compute it here";
         assert_eq!(fault(Part { attention: Attention::Caller, ..part }, asked), caller);
         let inside =
-            "--hidden: layers' inputs of a model with several streams in place of one row: this is not supported";
+            "--hidden: layers' inputs of a model with several streams or rows in place of one: this is not supported";
         assert_eq!(fault(part, Asked { hidden: &[1], ..asked }), inside);
         let mut bytes = config();
         bytes.cache = Some(DType::F8E4M3);

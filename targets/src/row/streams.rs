@@ -35,6 +35,21 @@ impl<'c> Rows<'_, 'c> {
         self.weighted(operands[0], operands[1], at, self.code.int(0))
     }
 
+    /// A row of all rows of a token, by the softmax of their logits.
+    pub(super) fn mixed_rows(&self, operands: &[Value], at: At<'c>) -> Made<'c> {
+        let (c, logits) = (self.code, self.operand(operands[1])?);
+        let all: Vec<Vector> =
+            (0..self.streams(operands[0])?).map(|row| self.weight(logits, at.row, Col::Const(row))).collect();
+        let top = all[1..].iter().fold(all[0], |top, &v| c.fmax(top, v));
+        let (mut sum, mut shares) = (c.zero(), c.zero());
+        for (row, logit) in all.into_iter().enumerate() {
+            let share = math::exp(c, c.fsub(logit, top));
+            let own = self.eval(operands[0], At { head: Some(c.int(row)), ..at })?;
+            (sum, shares) = (c.fma(own, share, sum), c.fadd(shares, share));
+        }
+        Ok(c.fdiv(sum, shares))
+    }
+
     /// A new stream, of the old ones and of a row.
     pub(super) fn mixed(&self, operands: &[Value], at: At<'c>) -> Made<'c> {
         let stream = at.head.ok_or_else(|| unsupported("streams without their number"))?;

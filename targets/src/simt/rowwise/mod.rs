@@ -55,7 +55,7 @@ fn is_scales(graph: &Graph, v: Value) -> bool {
     let as_scales = |&(user, slot): &(NodeId, usize)| match graph.op(user) {
         Op::Linear { block, .. } | Op::PerHead { block, .. } => block.is_some() && slot >= 2,
         Op::Grouped { block, .. } => block.is_some() && slot >= 3,
-        Op::Quantise { .. } | Op::Combine {} | Op::Weigh {} | Op::Collapse {} => slot == 1,
+        Op::Quantise { .. } | Op::Combine {} | Op::Weigh {} | Op::Collapse {} | Op::MixRows {} => slot == 1,
         Op::Join { .. } => slot % 2 == 1 || slot == 4,
         Op::Mix {} => slot == 2,
         Op::Sinkhorn { .. } => slot != 1,
