@@ -160,7 +160,7 @@ pub fn sglang(name: &str, value: &Value, asked: &Asked, artifact: &Held) -> Opti
         "speculative_algorithm" => {
             let known = algorithms(draft);
             let serves = known.iter().any(|name| name.eq_ignore_ascii_case(wanted));
-            (!serves).then(|| format!("a draft for {}", known.join(" or ")))
+            if !serves { Some(format!("a draft for {}", known.join(" or "))) } else { attending(asked, artifact) }
         }
         "speculative_num_steps" => most(steps(asked.options), artifact.guesses),
         // The rows that layers leave for a head are in the place of hidden ones.
@@ -175,6 +175,14 @@ pub fn sglang(name: &str, value: &Value, asked: &Asked, artifact: &Held) -> Opti
         }
         other => unreachable!("{other} has no rule"),
     }
+}
+
+/// Why a model with recurrent states does not guess: SGLang tells the backend for attention which
+/// guesses it has accepted, and each backend goes back in its own way.
+fn attending(asked: &Asked, artifact: &Held) -> Option<String> {
+    let own = asked.options.get("attention_backend").is_some_and(|backend| backend == "atomc");
+    let fault = || "recurrent states, which go back behind wrong guesses with `--attention-backend atomc`".to_owned();
+    (artifact.slots && !own).then(fault)
 }
 
 /// Positions after the longest sequence at which SGLang's steps verify guesses: it runs one step

@@ -163,10 +163,14 @@ fn guesses_of_the_artifact() {
         asks(false, json!({})),
     ];
     assert_eq!(served, [""; 6]);
+    let recurrent = |options| refused_by(MODEL, |held| (held.guesses, held.slots) = (Guesses::of(3, Some(false)), true), options);
+    let own = json!({ "attention_backend": "atomc", "disable_radix_cache": true });
+    assert_eq!(recurrent(guess("EAGLE", own)), "");
     let many = json!({ "speculative_num_steps": 4, "speculative_eagle_topk": 8, "context_length": 503 });
     let refused = [
         asks(true, guess("EAGLE", head.clone())),
         asks(false, guess("NGRAM", none.clone())),
+        recurrent(guess("EAGLE", json!({ "disable_radix_cache": true }))),
         asks(false, guess("EAGLE", head.clone())),
         asks(false, guess("EAGLE", many)),
         asks(true, guess("EAGLE3", json!({ "return_hidden_states_mode": "last" }))),
@@ -175,6 +179,7 @@ fn guesses_of_the_artifact() {
     insta::assert_snapshot!(refused.join("\n"), @"
     --speculative-algorithm: SGLang has EAGLE, the artifact a draft for EAGLE3
     --speculative-algorithm: SGLang has NGRAM, the artifact a draft for EAGLE or NEXTN
+    --speculative-algorithm: SGLang has EAGLE, the artifact recurrent states, which go back behind wrong guesses with `--attention-backend atomc`
     --speculative-draft-model-path: SGLang has /head, the artifact a draft of the model's own checkpoint
     --speculative-num-steps: SGLang has 4, the artifact steps of at most 3 guesses; `atomc compile --speculate 4` makes such
     --speculative-eagle-topk: SGLang has 8, the artifact none: guesses are a chain, each behind the one before

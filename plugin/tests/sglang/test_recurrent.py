@@ -213,24 +213,19 @@ def test_answers_with_guesses_are_those_without(tmp_path, name, guesses, shares)
 def test_two_ranks_guess(tmp_path, monkeypatch):
     """Each rank has a part of each state behind each guess."""
     monkeypatch.setenv("SGLANG_CPU_OMP_THREADS_BIND", "0|1")
+    monkeypatch.setenv("SGLANG_MAMBA_CONV_DTYPE", "float32")
     folders = [golden_model(tmp_path / kind, "hybrid-next-dense") for kind in ("bare", "draft")]
     for folder, more in zip(folders, ((), ("--draft", "mtp", "--speculate", "3"))):
         turned(folder)
         with_draft(folder)
         often_right(folder)
-        compile(folder, "--invariant", "--decode", "1,4", "--tp", "2", *more)
-    ask = lambda llm: [
-        one["meta_info"]
-        for one in llm.generate(
-            input_ids=PROMPTS,
-            sampling_params={"temperature": 0, "max_new_tokens": 40},
-            return_logprob=True,
-        )
-    ]
-    plain, guessed = with_and_without(folders, ask, 3, tp_size=2, context_length=450)
-    for with_, without in zip(guessed, plain, strict=True):
-        assert with_["output_token_logprobs"] == without["output_token_logprobs"]
-    assert right(guessed) > 40
+        compile(folder, "--dtype", "float32", "--decode", "1,4", "--tp", "2", *more)
+    params = {"temperature": 0, "max_new_tokens": 40}
+    ask = lambda llm: llm.generate(input_ids=PROMPTS, sampling_params=params)
+    options = dict(tp_size=2, dtype="float32", context_length=450)
+    plain, guessed = with_and_without(folders, ask, 3, **options)
+    assert [one["output_ids"] for one in guessed] == [one["output_ids"] for one in plain]
+    assert right([one["meta_info"] for one in guessed]) > 40
 
 
 def test_two_ranks(engine, tmp_path, monkeypatch):

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import compile, golden_model, is_ours, own, right
+from conftest import compile, golden_model, is_ours, often_right, own, right, with_draft
 from models import case
 from PIL import Image
 from safetensors.torch import load_file
@@ -209,6 +209,26 @@ if __name__ == "__main__":
 """
 
 
+def in_a_process(tmp_path, script: str, *arguments):
+    """The result that a script prints, whose engine has processes of its own."""
+    (tmp_path / "script.py").write_text(script)
+    shared = {"VLLM_ENABLE_V1_MULTIPROCESSING": "1", "VLLM_ALLOW_INSECURE_SERIALIZATION": "1"}
+    done = subprocess.run(
+        [sys.executable, tmp_path / "script.py", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=600,
+        env={**os.environ, **shared},
+    )
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+    [result] = [
+        line.removeprefix("RESULT ")
+        for line in done.stdout.splitlines()
+        if line.startswith("RESULT ")
+    ]
+    return json.loads(result)
+
+
 @short
 @pytest.mark.timeout(600)
 def test_two_ranks(tmp_path):
@@ -217,27 +237,45 @@ def test_two_ranks(tmp_path):
     compile(folder, "--tp", "2")
     golden = load_file(case(name) / "golden.safetensors")
     errors = json.loads((case(name) / "golden.json").read_text())["torch_error"]["max"]
-    (tmp_path / "script.py").write_text(SCRIPT)
     prompts = json.dumps([golden[f"tokens.{i}"].tolist() for i in range(3)])
-    shared = {"VLLM_ENABLE_V1_MULTIPROCESSING": "1", "VLLM_ALLOW_INSECURE_SERIALIZATION": "1"}
-    command = [
-        sys.executable,
-        tmp_path / "script.py",
-        folder,
-        prompts,
-        str(golden["prefill.0"].shape[1]),
-    ]
-    done = subprocess.run(
-        command, capture_output=True, text=True, timeout=600, env={**os.environ, **shared}
-    )
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
-    [result] = [
-        line.removeprefix("RESULT ")
-        for line in done.stdout.splitlines()
-        if line.startswith("RESULT ")
-    ]
-    classes, found = json.loads(result)
+    vocab = str(golden["prefill.0"].shape[1])
+    classes, found = in_a_process(tmp_path, SCRIPT, folder, prompts, vocab)
     assert classes == ["atomc.vllm.model"] * 2
     for i, likely in enumerate(found):
         right = golden[f"prefill.{i}"][-1].float().log_softmax(-1)
         torch.testing.assert_close(torch.tensor(likely), right, atol=1.5 * errors[i], rtol=0)
+
+
+GUESSES = """
+import json, sys
+from vllm import LLM, SamplingParams
+
+if __name__ == "__main__":
+    folder, prompts, options = sys.argv[1], *map(json.loads, sys.argv[2:])
+    llm = LLM(
+        folder, dtype="float32", tensor_parallel_size=2, skip_tokenizer_init=True, kv_cache_memory_bytes=16 << 20,
+        max_num_seqs=8, max_num_batched_tokens=96, disable_log_stats=False, **options,
+    )
+    params = SamplingParams(temperature=0, max_tokens=40, ignore_eos=True, detokenize=False)
+    answers = [answer.outputs[0] for answer in llm.generate(prompts, params, use_tqdm=False)]
+    counts = {metric.name: metric.value for metric in llm.get_metrics() if hasattr(metric, "value")}
+    guesses = [counts.get(f"vllm:spec_decode_num_{kind}_tokens") for kind in ("draft", "accepted")]
+    print("RESULT", json.dumps([[list(one.token_ids) for one in answers], guesses]))
+"""
+
+
+@pytest.mark.timeout(900)
+def test_two_ranks_guess(tmp_path):
+    """Each rank has a part of each state behind each guess."""
+    made = []
+    guesses = dict(speculative_config=dict(method="mtp", num_speculative_tokens=3))
+    for draft, options in ((), {}), (("--draft", "mtp", "--speculate", "3"), guesses):
+        folder = golden_model(tmp_path / str(len(draft)), "hybrid-next-dense")
+        with_draft(folder)
+        often_right(folder)
+        compile(folder, "--dtype", "float32", "--decode", "1,4", "--tp", "2", *draft)
+        asked = json.dumps(PROMPTS), json.dumps(options)
+        made.append(in_a_process(tmp_path, GUESSES, folder, *asked))
+    (plain, _), (guessed, (guesses_made, kept)) = made
+    assert guessed == plain
+    assert guesses_made > 500 and kept > 40

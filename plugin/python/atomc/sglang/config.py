@@ -41,6 +41,8 @@ COMPILING = (
 
 # Options that decide where states are kept for other requests.
 STATES = ("device", "mamba_radix_cache_strategy", "mamba_track_interval")
+# Others that decide how options are judged.
+BESIDE = ("model_path", "attention_backend")
 
 
 def wanted(asked: dict) -> Wanted:
@@ -127,7 +129,7 @@ def find(architecture: str) -> atomc.Artifact | None:
 
 def check(facts: dict, artifact: atomc.Artifact, engine: atomc.Model) -> None:
     """Refuses a model that is not the artifact's, by the facts that SGLang has resolved, and options that do not fit."""
-    asked = compat.options([*_atomc.judged_sglang_options(), *STATES, "model_path"])
+    asked = compat.options([*_atomc.judged_sglang_options(), *STATES, *BESIDE])
     dtype = str(torch.get_default_dtype()).removeprefix("torch.")
     asked |= dict(dtype=dtype, context_length=compat.context_length())
     if compat.OLDER and asked["speculative_algorithm"]:
