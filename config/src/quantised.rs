@@ -210,7 +210,9 @@ impl Quantisation {
         let reader = METHODS.iter().find(|(name, _)| *name == canonical(method)).ok_or_else(|| {
             let known = METHODS.map(|(name, _)| name).join(", ");
             let message = format!("unknown method {method:?}");
-            fields.fault("config::quantised", "quant_method", message).help(format!("Known: {known}."))
+            let help = "Others are saved as floats by their tools (`model.dequantize()` of transformers), \
+                        and become codes here with `--quant`.";
+            fields.fault("config::quantised", "quant_method", message).help(format!("Known: {known}. {help}"))
         })?;
         let quantisation = (reader.1)(&fields, around)?;
         f.note(FIELD, quantisation.echo());

@@ -667,7 +667,10 @@ mod meaning {
         assert_eq!((short.width, short.norm.is_some()), (32, true));
         assert_eq!(experts.gate, Gate::Situ { beta: 4.0, linear: Some(25.0) });
         let plain = of(json!({}));
-        assert_eq!((plain.kept_every, plain.layers[0].half::<Gated>().map(|mlp| mlp.gate)), (None, Some(Gate::Plain(Activation::Silu))));
+        assert_eq!(
+            (plain.kept_every, plain.layers[0].half::<Gated>().map(|mlp| mlp.gate)),
+            (None, Some(Gate::Plain(Activation::Silu)))
+        );
     }
 
     /// The language part of a model has a configuration inside, and says what is around it outside.

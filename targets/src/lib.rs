@@ -79,8 +79,8 @@ pub fn is_for_one_bucket(family: Family, arch: &Arch) -> bool {
     }
 }
 
-/// Whether decode steps have kernels of the family of their own on the machine, and others share
-/// theirs.
+/// Whether steps of few tokens of a sequence, which decode or verify guesses, have kernels of the
+/// family of their own on the machine, and others share theirs.
 pub fn decodes_apart(family: Family, arch: &Arch) -> bool {
     family.tokens() == Tokens::DecodeOnGpus && arch.isa().is_some()
 }

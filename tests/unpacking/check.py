@@ -1,6 +1,6 @@
 """Whether atomc takes codes out of checkpoints as the tools do that write and read them, bit for bit.
 
-    pip install torch==2.14.0 safetensors numpy compressed-tensors==0.20.1 transformers==5.24.0 amd-quark==0.13 nvidia-modelopt==0.47.0 ninja
+    pip install torch==2.14.0 safetensors numpy compressed-tensors==0.20.1 transformers==5.24.0 amd-quark==0.13 nvidia-modelopt==0.47.0 auto-round==0.16.1 ninja
     python tests/unpacking/check.py make           writes the fixtures beside this file, which `cargo test --test unpacking` reads
     python tests/unpacking/check.py folder DIR...  every quantised product of these checkpoints: what the weight plan makes of it, by
                                                    the interpreter and by the loader, against the tool's own dequantised weight
@@ -143,12 +143,24 @@ def gptq(graph, t, p, q):
     want = ((codes - spread(stored, size, k)) * spread(t[f"{p}.scales"].float(), size, k)).T.contiguous()
     unsigned, signed, middle = ("u4", "i4", 8) if bits == 4 else ("u8", "i8", 128)
     c = graph.transpose(graph.unpack(graph.weight(f"{p}.qweight"), unsigned, 0, k))
-    c = graph.expect(c, graph.weight(f"{p}.g_idx"), f"groups({size})")
+    if f"{p}.g_idx" in t: c = graph.expect(c, graph.weight(f"{p}.g_idx"), f"groups({size})")
     z = graph.unpack(graph.weight(f"{p}.qzeros"), unsigned, 1, n)
     if q["sym"]: c, zero = graph.shift(graph.expect(c, z, f"all({middle - (0 if v2 else 1)})"), -middle, signed), None
     else: zero = graph.transpose(graph.shift(z, 0 if v2 else 1, "u8"))
     graph.give(p, c, graph.transpose(graph.weight(f"{p}.scales")), zero)
     return [1, size], want
+
+
+def auto_round(graph, t, p, q):
+    """Stored as GPTQ has it, and read by the tool's own layer, which makes float16 of it."""
+    from auto_round_extension.torch.qlinear_torch_zp import QuantLinear
+    block, want = gptq(graph, t, p, q)
+    n, k = want.shape
+    layer = QuantLinear(q["bits"], q["group_size"], k, n, False)
+    layer.qweight, layer.qzeros, layer.scales = (t[f"{p}.{part}"] for part in ("qweight", "qzeros", "scales"))
+    made = layer(torch.eye(k, dtype=torch.float16)).T
+    if not torch.equal(made, want.half()): raise SystemExit(f"{p}: the tool reads another weight")
+    return block, want
 
 
 def awq(graph, t, p, q):
@@ -230,7 +242,7 @@ def products(t, q):
     method = q["quant_method"]
     if method == "mxfp4": return [(k[:-len("_blocks")], experts) for k in t if k.endswith("_blocks")]
     if method == "fp8" and any(k.endswith(".scale") for k in t): return [(k[:-len(".scale")], released) for k in sorted(t) if k.endswith(".scale")]
-    end, make = {"compressed-tensors": ("weight_scale", compressed), "gptq": ("qweight", gptq), "awq": ("qweight", awq),
+    end, make = {"compressed-tensors": ("weight_scale", compressed), "gptq": ("qweight", gptq), "awq": ("qweight", awq), "auto-round": ("qweight", auto_round),
                  "fp8": ("weight_scale_inv", fp8_block), "quark": ("weight_scale", quark),
                  "modelopt": ("weight_scale", modelopt)}[method]
     return [(k.rsplit(".", 1)[0], make) for k in sorted(t) if k.endswith("." + end)]
@@ -313,6 +325,22 @@ def made_by_two_levels(name, shape):
     packed = BaseCompressor.get_value_from_registry("nvfp4-pack-quantized").compress(state, scheme)
     group = dict(weights=args, format="nvfp4-pack-quantized")
     fixture(name, {f"p.{k}": v for k, v in packed.items()}, dict(quant_method="compressed-tensors", config_groups=dict(group_0=group)))
+
+
+def made_by_auto_round(name, shape):
+    """Groups with the scales that the tool chooses, half of which are negative, packed by its own layer."""
+    from auto_round.data_type.int import quant_tensor_rtn_sym
+    from auto_round_extension.torch.qlinear_torch_zp import QuantLinear
+    n, k = shape
+    q = dict(quant_method="auto-round", bits=4, sym=True, group_size=32)
+    linear = torch.nn.Linear(k, n, bias=False)
+    linear.weight.data = torch.randn(n, k, generator=torch.Generator().manual_seed(n * k)) * 0.02
+    _, scale, zero = quant_tensor_rtn_sym(linear.weight.data, bits=q["bits"], group_size=q["group_size"])
+    layer = QuantLinear(q["bits"], q["group_size"], k, n, False)
+    layer.pack_248_bits(linear, scale.reshape(n, -1).float(), int(torch.as_tensor(zero).flatten()[0]), device="cpu")
+    t = {f"p.{part}": getattr(layer, part) for part in ("qweight", "qzeros", "scales")}
+    if not (t["p.scales"] < 0).any(): raise SystemExit("no scale has a sign")
+    fixture(name, t, q)
 
 
 def made_by_modelopt(name, shape):
@@ -398,6 +426,7 @@ def make():
     encoded("encoded")
     made_by_two_levels("ct-nvfp4", (21, 112))
     made_by_modelopt("modelopt", (21, 96))
+    made_by_auto_round("auto-round", (32, 96))
     k, n = 96, 40
     order = torch.arange(k, dtype=torch.int32) // 32
     for name, bits, sym, form in (("gptq-sym", 4, True, "gptq"), ("gptq-v2", 4, False, "gptq_v2"), ("gptq-asym", 4, False, "gptq"), ("gptq-8", 8, True, "gptq")):

@@ -23,8 +23,8 @@ struct Key {
     /// Rows, and tokens of a sequence, if the kernel is made for given numbers of them.
     rows: Option<usize>,
     each: Option<usize>,
-    /// Whether it is for decode steps alone.
-    decodes: bool,
+    /// Whether it is for steps of few tokens alone.
+    is_few: bool,
     body: String,
 }
 
@@ -57,17 +57,18 @@ impl Kernels {
     pub fn number(&mut self, graph: &Graph, id: NodeId, cx: &Cx) -> Result<usize, Diagnostic> {
         let Op::Kernel { family, body } = graph.op(id) else { unreachable!("plans are made of kernels") };
         let tokens = room(graph, id, cx.bucket);
-        let each = atomc_targets::verifies_apart(*family, cx.arch).then(|| cx.verified()).flatten();
-        let one = atomc_targets::is_for_one_bucket(*family, cx.arch) || each.is_some();
+        let own = match cx.invariant {
+            false if atomc_targets::decodes_apart(*family, cx.arch) => cx.bucket.each(),
+            _ => None,
+        };
+        let verified = atomc_targets::verifies_apart(*family, cx.arch).then(|| cx.verified()).flatten();
+        let (each, one) = (own.or(verified), atomc_targets::is_for_one_bucket(*family, cx.arch) || verified.is_some());
         let rows = one.then_some(tokens);
         // Products of any number of rows are cut otherwise for few, with sums in the same order.
         let is_cut = || cx.arch.isa().is_some() && body.ids().any(|id| body.op(id).is_contraction());
-        let decodes = match cx.invariant {
-            true => cx.bucket.is_few() && is_cut(),
-            false => cx.bucket.is_decode() && atomc_targets::decodes_apart(*family, cx.arch),
-        };
+        let is_few = cx.invariant && cx.bucket.is_few() && is_cut();
         let next = self.all.len();
-        let key = Key { family: *family, rows, each, decodes, body: body.print() };
+        let key = Key { family: *family, rows, each, is_few, body: body.print() };
         let number = *self.known.entry(key).or_insert(next);
         if number == next {
             let (rows, place) = (rows.map(|n| format!("_x{n}")).unwrap_or_default(), place(graph.location(id)));

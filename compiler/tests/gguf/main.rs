@@ -178,6 +178,16 @@ fn a_trained_model_answers_as_its_folder_does() {
     assert!(packed("packed") == packed("of-folder"));
 }
 
+#[test]
+fn a_file_runs_without_an_artifact() {
+    let bench = Bench::empty();
+    bench.write("small.gguf", Written::of_folder(Path::new(TRAINED), "qwen3", Kind::Q8).bytes());
+    let said = bench.succeed(&["run", "small.gguf", "--prompt", QUESTION, "--max-tokens", "40"]);
+    assert!(bench.path("small.atomc").exists());
+    let (_, want) = answer(&bench, "small.atomc", "small.gguf");
+    assert_eq!(said.trim(), want.as_str().expect("a text").trim());
+}
+
 /// A server that ends with this.
 struct Served(Child);
 

@@ -25,7 +25,7 @@ use super::delta::{Part, Shares};
 use super::inverse;
 pub use super::products::Rows;
 use super::products::{COLUMNS, Products, Runs};
-use super::{FEW_TOKENS, MANY_TOKENS, each_part, element, pad, vector};
+use super::{FEW_TOKENS, each_part, element, pad, vector};
 use crate::code::{Any, Int, Ptr, Vector};
 use crate::recurrent::{Delta, Rule, Run, node};
 use crate::row::Operand;
@@ -118,7 +118,7 @@ pub fn found(spec: &KernelSpec) -> Result<(DeltaSizes, Option<DType>), WhyNot> {
 
 pub fn suits(spec: &KernelSpec, arch: GpuArch) -> Result<(), WhyNot> {
     let simt = arch.simt;
-    WhyNot::unless(spec.tokens >= MANY_TOKENS, || format!("steps of {} tokens", spec.tokens))?;
+    super::has_long_sequences(spec)?;
     let (sizes, dtype) = found(spec)?;
     WhyNot::unless(dtype == Some(DType::BF16), || "keys of another type than bf16".into())?;
     WhyNot::unless(Matrix::native(simt, DType::BF16), || "no products of bf16".into())?;

@@ -70,6 +70,12 @@ fn is_about(spec: &KernelSpec, is: impl Fn(&Op) -> bool) -> Result<(), WhyNot> {
 
 /// Tokens of a step from which some sequence may have many: steps of fewer decode, or are short.
 const MANY_TOKENS: usize = 128;
+/// Refuses steps in which no sequence may have many tokens.
+fn has_long_sequences(spec: &KernelSpec) -> Result<(), WhyNot> {
+    WhyNot::unless(spec.each.is_none(), || "for steps of a few tokens of each sequence".into())?;
+    WhyNot::unless(spec.tokens >= MANY_TOKENS, || format!("steps of {} tokens", spec.tokens))
+}
+
 /// Tokens of a sequence in the step from which a chunk costs less than going token by token: a
 /// product has 16 rows.
 const FEW_TOKENS: usize = 16;

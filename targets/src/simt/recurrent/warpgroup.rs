@@ -21,7 +21,7 @@ use inkwell::values::FloatValue;
 use super::chunks::found;
 use super::delta::{Few, Shares};
 use super::products::Rows;
-use super::{FEW_TOKENS, MANY_TOKENS, each_sequence, pad};
+use super::{FEW_TOKENS, each_sequence, pad};
 use crate::KernelSpec;
 use crate::code::{Any, Int, Ptr};
 use crate::recurrent::{Delta, Run, node};
@@ -99,7 +99,7 @@ impl Shape {
 }
 
 pub fn suits(spec: &KernelSpec, arch: GpuArch) -> Result<(), WhyNot> {
-    WhyNot::unless(spec.tokens >= MANY_TOKENS, || format!("steps of {} tokens", spec.tokens))?;
+    super::has_long_sequences(spec)?;
     WhyNot::unless(arch.simt.warpgroup_mma, || format!("{} has no warpgroup MMA", arch.name))?;
     let (sizes, dtype) = found(spec)?;
     WhyNot::unless(dtype == Some(DType::BF16), || "keys of another type than bf16".into())?;
