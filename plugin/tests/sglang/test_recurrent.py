@@ -85,7 +85,7 @@ def test_retracted_requests_equal_lone_ones(engine, tmp_path_factory, verified):
 
 
 @pytest.mark.parametrize("name", ["hybrid-3.5", "family-kimilinear"])
-def test_requests_begin_with_states_of_others(engine, tmp_path_factory, name):
+def test_requests_begin_with_states_of_others(engine_of_test, tmp_path_factory, name):
     """States that SGLang keeps after prompts and within answers, while there is room for a few
     alone: a request that begins with one gets the answer that it gets without."""
     folder = golden_model(tmp_path_factory.mktemp("states"), name)
@@ -100,7 +100,7 @@ def test_requests_begin_with_states_of_others(engine, tmp_path_factory, name):
         chunked_prefill_size=128,
         enable_mixed_chunk=True,
     )
-    small = engine(
+    small = engine_of_test(
         folder,
         **options,
         max_total_tokens=48 * 32,
