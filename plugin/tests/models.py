@@ -83,8 +83,9 @@ def longest(name: str) -> int | None:
     """The longest sequence of a golden model, where what it promises is too much: for a small machine, or for an artifact that
     has a model's first chunk alone."""
     facts = json.loads((case(name) / "config.json").read_text())
-    # Makers promise 128 Ki tokens.
-    return 2048 if case(name).parent == SMALL else facts.get("attention_chunk_size")
+    # Makers promise 128 Ki tokens, Kimi-Linear's 1 Mi.
+    promises = case(name).parent == SMALL or "model_max_length" in facts
+    return 2048 if promises else facts.get("attention_chunk_size")
 
 
 def golden_model(tmp_path: Path, name: str) -> Path:

@@ -59,8 +59,10 @@ pub fn resolve(folder: &Path, options: &mut Map<String, Value>) -> Result<Config
 
 /// SGLang's longest sequence if none is asked for.
 pub fn longest(config: &Config) -> usize {
-    match &config.ropes[0].freqs.scaling {
-        Scaling::Linear { factor } | Scaling::Dynamic { factor, .. } => (config.positions as f64 * factor) as usize,
+    match config.ropes.first().map(|rope| &rope.freqs.scaling) {
+        Some(Scaling::Linear { factor } | Scaling::Dynamic { factor, .. }) => {
+            (config.positions as f64 * factor) as usize
+        }
         _ => config.positions,
     }
 }

@@ -49,9 +49,8 @@ LARGE = "--tensor-parallel-size 2 --expert-parallel-size 2 --trust-remote-code -
 LARGE += " --cuda-graph-max-bs-decode 16 --mem-fraction-static 0.8"
 
 
-@pytest.fixture(scope="module")
-def engine():
-    """Engines by their arguments, for as long as the tests of a file run."""
+def engines():
+    """Engines by their arguments."""
     import sglang
 
     made = {}
@@ -69,6 +68,11 @@ def engine():
     yield make
     for one in made.values():
         one.shutdown()
+
+
+# For as long as the tests of a file run, or one test: an engine that waits takes a core's time.
+engine = pytest.fixture(engines, scope="module", name="engine")
+engine_of_test = pytest.fixture(engines, name="engine_of_test")
 
 
 # How SGLang is told that requests are text alone, of a model that has other parts too.

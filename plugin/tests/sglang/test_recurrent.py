@@ -8,6 +8,7 @@ import pytest
 import sglang
 import torch
 from conftest import OURS, TEXT_ALONE, compile, every_other, golden_model, often_right, with_draft
+from models import has_parts
 from safetensors.torch import load_file, save_file
 
 import atomc
@@ -83,22 +84,25 @@ def test_retracted_requests_equal_lone_ones(engine, tmp_path_factory, verified):
     assert retractions > 0
 
 
-def test_requests_begin_with_states_of_others(engine, tmp_path_factory):
+@pytest.mark.parametrize("name", ["hybrid-3.5", "family-kimilinear"])
+def test_requests_begin_with_states_of_others(engine_of_test, tmp_path_factory, name):
     """States that SGLang keeps after prompts and within answers, while there is room for a few
     alone: a request that begins with one gets the answer that it gets without."""
-    folder = golden_model(tmp_path_factory.mktemp("states"), "hybrid-3.5")
-    every_other(folder)
+    folder = golden_model(tmp_path_factory.mktemp("states"), name)
+    if has_parts(folder):
+        every_other(folder)
     compile(folder, "--invariant")
-    options = OPTIONS | dict(
+    options = OPTIONS | (TEXT_ALONE if has_parts(folder) else {})
+    options |= dict(
+        context_length=512,
         disable_radix_cache=False,
         mamba_track_interval=64,
         chunked_prefill_size=128,
         enable_mixed_chunk=True,
     )
-    small = engine(
+    small = engine_of_test(
         folder,
         **options,
-        **TEXT_ALONE,
         max_total_tokens=48 * 32,
         max_mamba_cache_size=40,
         schedule_conservativeness=0.01,

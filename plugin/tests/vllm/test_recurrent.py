@@ -49,6 +49,8 @@ def folder(tmp_path_factory):
 # vLLM has positions of three rows for the other one.
 WHOLE: tuple[str, dict] = ("hybrid-next", {})
 PART: tuple[str, dict] = ("hybrid-3.5", {"language_model_only": True})
+# Its other layers keep latent rows. It promises more tokens than the cache holds.
+LATENT: tuple[str, dict] = ("family-kimilinear", {"max_model_len": 512})
 
 
 def answers(llm, prompts, tokens=40):
@@ -67,7 +69,7 @@ def counted(llm) -> dict:
     return {metric.name: metric.value for metric in llm.get_metrics() if hasattr(metric, "value")}
 
 
-@pytest.mark.parametrize("model, shares", [pytest.param(WHOLE, True, marks=short), (PART, False)])
+@pytest.mark.parametrize("model, shares", [pytest.param(WHOLE, True, marks=short), (PART, False), (LATENT, True)])
 def test_preempted_and_shared_requests_equal_lone_ones(engine, folder, model, shares):
     """More than the cache holds at a time, with shared beginnings, prompts in chunks, steps that mix both, and slots that others
     had before."""
