@@ -307,11 +307,7 @@ const GRANITE_HYBRID: Family = Family {
 const FALCON_H1: Family = Family {
     architecture: "FalconH1ForCausalLM",
     spellings: others::FINAL_LAYERNORM,
-    attention: attention::Traits {
-        scale: ScaleRule::OfKeys("key_multiplier"),
-        kv_heads: Some(8),
-        ..LLAMA.attention
-    },
+    attention: attention::Traits { scale: ScaleRule::OfKeys("key_multiplier"), kv_heads: Some(8), ..LLAMA.attention },
     mlp: mlp::Traits {
         factors: Some("mlp_multipliers"),
         modules: mlp::Modules { path: "feed_forward", ..LLAMA.mlp.modules },

@@ -199,9 +199,7 @@ pub fn softplus<S: Scalar>(x: S) -> S {
 fn tanh<S: Scalar>(x: S) -> S {
     let x = within(x, 12.0).mul(x.lit(0.25));
     let square = x.mul(x);
-    let of = |terms: [f64; 4]| {
-        terms[1..].iter().fold(x.lit(terms[0]), |sum, &term| sum.mul(square).add(x.lit(term)))
-    };
+    let of = |terms: [f64; 4]| terms[1..].iter().fold(x.lit(terms[0]), |sum, &term| sum.mul(square).add(x.lit(term)));
     let quarter = x.mul(of([1.0, 378.0, 17_325.0, 135_135.0])).div(of([28.0, 3_150.0, 62_370.0, 135_135.0]));
     (0..2).fold(quarter, |t, _| t.add(t).div(t.mul(t).add(t.lit(1.0))))
 }

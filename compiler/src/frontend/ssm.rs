@@ -81,7 +81,8 @@ impl LayerBuilder<'_> {
         Ok((out, [conv, Value { out: 1, ..made }]))
     }
 
-    /// The rank's rows of the convolution's channels. Kinds with factors of their own are made apart.
+    /// The rank's rows of the convolution's channels. Kinds with factors of their own are made
+    /// apart.
     fn rows_of_channels(&mut self, all: &Ssm, x: Value, factors: [f64; 3]) -> Made {
         let kinds = channels(all, all.width());
         if factors[1..] == [factors[0]; 2] {
