@@ -50,8 +50,9 @@ REFUSED = {
     "family-minimaxm3": "no room for the keys that choose blocks",
     "family-minimaxm3text": "no room for the keys that choose blocks",
 }
-# SGLang's class of it has `mamba_n_groups` of its own beside the file's `n_groups`.
-UNREAD = ["family-nemotronh"]
+# SGLang's class of the first two has `mamba_n_groups` of its own beside the file's `n_groups`, and
+# that of the last one says of a router without correction where the file says nothing.
+UNREAD = ["family-nemotronh", "family-nemotronhshort", "family-bailinghybrid"]
 READABLE = [name for name in FAMILIES if name not in [*PER_LAYER, *UNREAD]]
 QUANTISED = ["q-awq", "q-int4-zeros", "q-int8", "q-fp8-block", "q-fp8-token"]
 
