@@ -286,9 +286,10 @@ fn short_row(f: &Fields, traits: &Traits) -> Result<Option<ShortRow>, Diagnostic
     let Some((name, row)) = traits.short else { return Ok(None) };
     let width = f.size_or_none(name)?;
     f.note(name, width);
+    let Some(width) = width else { return Ok(None) };
     let normed = traits.short_norm_if.map_or(Ok(true), |name| f.or(name, Fields::flag, false))?;
     let norm = row.norm.filter(|_| normed);
-    Ok(width.map(|width| ShortRow { width, norm, ..row }))
+    Ok(Some(ShortRow { width, norm, ..row }))
 }
 
 /// Whether the experts of each layer follow from token ids: by types of layers, or by a number of

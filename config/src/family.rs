@@ -720,7 +720,7 @@ const KIMI_LINEAR: Family = Family {
         ..DEEPSEEK_V3_EXPERTS
     }),
     required: &["mla_use_nope"],
-    others: &[],
+    others: others::KIMI,
     mtp: None,
     positions: 1 << 20,
     eps: 1e-5,

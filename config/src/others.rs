@@ -30,6 +30,7 @@ pub struct OtherPart {
 /// Layers that guess tokens further ahead.
 pub(crate) const DRAFT: &str = "multi-token prediction";
 const VISION: &str = "vision tower";
+const SINGLE: &str = "mixture of a single row";
 const PROJECTOR: &str = "projector of images";
 
 /// For DeepSeek V3 and GLM: the drafting layer has the number after the last layer's.
@@ -69,9 +70,17 @@ pub(crate) const KIMI_TOWER: &[Other] = &[
     below(PROJECTOR, "model.mm_projector."),
 ];
 
-/// For Kimi-K3: its projector has names of its own too.
+/// For Kimi-Linear, which has weights of a mixture where there is one row.
+pub(crate) const KIMI: &[Other] = &[
+    Other { part: DRAFT, tensors: Tensors::Layers("num_nextn_predict_layers", 0) },
+    below(SINGLE, "model.layers.0.self_attention_res_"),
+];
+
+/// For Kimi-K3.
 pub(crate) const KIMI_K3_TOWER: &[Other] = &[
     Other { part: DRAFT, tensors: Tensors::Layers("num_nextn_predict_layers", 0) },
+    below(SINGLE, "language_model.model.layers.0.self_attention_res_"),
+    below(SINGLE, "model.language_model.layers.0.self_attention_res_"),
     below(VISION, "vision_tower."),
     below(PROJECTOR, "mm_projector."),
 ];

@@ -94,13 +94,11 @@ pub(crate) struct Beside {
 impl Beside {
     /// The norm, which there need not be.
     fn norm(f: &Fields) -> Result<GroupNorm, Diagnostic> {
-        let has = f.or("mamba_rms_norm", Fields::flag, false)?;
+        if !f.or("mamba_rms_norm", Fields::flag, false)? {
+            return Ok(GroupNorm::None);
+        }
         let before = f.or("mamba_norm_before_gate", Fields::flag, true)?;
-        Ok(match (has, before) {
-            (false, _) => GroupNorm::None,
-            (true, true) => GroupNorm::Before,
-            (true, false) => GroupNorm::Gated,
-        })
+        Ok(if before { GroupNorm::Before } else { GroupNorm::Gated })
     }
 }
 

@@ -599,7 +599,13 @@ mod meaning {
             fault(json!({ "kda_lower_bound": 5 })),
             fault(json!({ "gated_attention_proj_granularity_type": "token_wise" })),
         ];
-        insta::assert_snapshot!(faults.join("\n"), @"");
+        insta::assert_snapshot!(faults.join("\n"), @r#"
+        config.json: no_kda_lora: is not supported: it must be null or true
+        config.json: use_mla_nope: is not supported: it must be null or false
+        config.json: multi_gate: is not supported: it must be null or false
+        config.json: kda_lower_bound: must be a number below 0, not 5
+        config.json: gated_attention_proj_granularity_type: unknown value "token_wise"
+        "#);
     }
 
     /// Halves of a layer that see the same rows, with a factor for each part.
@@ -637,14 +643,19 @@ mod meaning {
             fault(json!({ "ssm_multipliers": [1.0] })),
             fault(json!({ "mamba_d_head": 16 })),
         ];
-        insta::assert_snapshot!(faults.join("\n"), @"");
+        insta::assert_snapshot!(faults.join("\n"), @r"
+        config.json: projectors_bias: is not supported: it must be null or false
+        config.json: mamba_proj_bias: is not supported: it must be null or false
+        config.json: ssm_multipliers: lists 1 factors and not 5
+        config.json: mamba_d_head: 16 elements of 8 heads are not the inner width, 96
+        ");
     }
 
     /// What Kimi-K3 has beyond Kimi-Linear is said by fields, in a part of the whole.
     #[test]
     fn rows_that_are_kept_and_mixed() {
         let of = |patch: Value| {
-            let mut all = json!({ "architectures": ["KimiK3ForConditionalGeneration"], "num_experts": 6 });
+            let mut all = json!({ "architectures": ["KimiK3ForConditionalGeneration"], "num_experts": 6, "num_experts_per_token": 2 });
             all.as_object_mut().expect("an object").extend(patch.as_object().expect("an object").clone());
             read(all)
         };

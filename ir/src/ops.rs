@@ -480,9 +480,10 @@ weight_steps!(ops! {
     /// The sum of a token's streams, each times its weight.
     Collapse = "collapse" (x: Row, weights: Row) {}
         [Compute, Inline, Other, Row, work::none] shapes::collapse, interp::collapse;
-    /// The sum of a token's rows, each times its share: the softmax of logits.
+    /// The sum of a token's rows, each times its share: the softmax of logits, of which a row may
+    /// have several. The first one counts.
     MixRows = "mix_rows" (x: Row, logits: Row) {}
-        [Compute, Inline, Other, Row, work::none] shapes::collapse, interp::mix_rows;
+        [Compute, Inline, Other, Row, work::none] shapes::mix_rows, interp::mix_rows;
     /// New streams of a token: each is a sum of the old ones and of `y`, with weights of its own.
     Mix = "mix" (x: Row, y: Row, weights: Row) {}
         [Compute, Inline, Other, Row, work::none] shapes::mix, interp::mix;

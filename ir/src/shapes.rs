@@ -12,7 +12,7 @@ use atomc_dtype::step::{self, Elements, Fault, Step, Stored};
 
 use pooled::some_tokens;
 pub use pooled::{attend_part, join, pool};
-pub use streams::{collapse, mix, sinkhorn};
+pub use streams::{collapse, mix, mix_rows, sinkhorn};
 
 type Types = Result<Vec<Type>, String>;
 

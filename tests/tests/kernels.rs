@@ -55,9 +55,9 @@ fn rows_side_by_side() {
 /// Mixtures of rows by logits in memory, alone and before a norm.
 #[test]
 fn rows_mixed_by_logits() {
-    for (count, n) in [(2, 64), (3, 50), (9, 72)] {
+    for (count, n, each) in [(2, 64, 1), (3, 50, 8), (9, 72, 8)] {
         let text = format!(
-            "graph @k(%x: bf16[T, {count}, {n}], %l: f32[T, {count}], %w: bf16[{n}]) {{
+            "graph @k(%x: bf16[T, {count}, {n}], %l: f32[T, {count}, {each}], %w: bf16[{n}]) {{
   %0 = mix_rows %x, %l : bf16[T, {n}]
   %1 = rms_norm %0, %w {{eps = 1e-6}} : bf16[T, {n}]
   return %0, %1

@@ -52,6 +52,17 @@ fn config(architecture: &str) -> Config {
         config["mamba_num_heads"] = 16.into();
         config["mamba_head_dim"] = 16.into();
     }
+    if architecture.starts_with("KimiK3") {
+        config["attn_res_block_size"] = 1.into();
+        config["routed_expert_hidden_size"] = 32.into();
+        config["latent_moe_use_norm"] = true.into();
+        config["hidden_act"] = "situ".into();
+        config["activation_situ_linear_beta"] = 25.into();
+        config["linear_attn_config"] = serde_json::json!({
+            "kda_layers": [1], "full_attn_layers": [], "num_heads": 4, "head_dim": 16, "gate_lower_bound": -5.0,
+            "use_full_rank_gate": true,
+        });
+    }
     if architecture == "DeepseekV4ForCausalLM" {
         let own = serde_json::json!({
             "num_key_value_heads": 1, "qk_rope_head_dim": 8, "q_lora_rank": 32, "o_groups": 2, "o_lora_rank": 16,
@@ -165,8 +176,18 @@ fn count_kernels(target: &str, of_experts: usize) {
         let gated = layer.half::<Attention>().is_some_and(|attention| matches!(attention.gated, GatedBy::Heads(_)));
         // A weight on what goes into an expert wants that row in memory, and makes another.
         let entering = if layer.half::<Experts>().is_some_and(|experts| experts.on_input) { 2 } else { 0 };
+        // Products into a short row and out of it, and a norm between.
+        let short = if layer.half::<Experts>().is_some_and(|experts| experts.short.is_some()) { 3 } else { 0 };
+        // Rows side by side, their norms and logits, and the mixture, before each half but the
+        // first.
+        let kept = if config.kept_every.is_some() { 4 * (layer.halves.len() - 1) } else { 0 };
+        // Attention beside another mixer has products of its own.
+        let beside = if layer.halves.len() > 2 { 2 } else { 0 };
         let most = 6
             + behind
+            + short
+            + kept
+            + beside
             + usize::from(whole)
             + experts
             + latent

@@ -94,8 +94,6 @@ fn mixture(b: &mut Builder, config: &Config, rows: Value, path: &str) -> Made {
     let weight = b.push(Op::Concat { axis: 1 }, &vec![weight; TOGETHER])?;
     let weight = b.push(Op::Concat { axis: 0 }, &vec![weight; count])?;
     let logits = b.push(Op::PerHead { out: DType::F32, block: None }, &[normed, weight])?;
-    let logits = b.push(Op::Slice { axis: 2, start: 0, len: 1 }, &[logits])?;
-    let logits = b.flat(logits, count)?;
     b.push(Op::MixRows {}, &[apart, logits])
 }
 

@@ -76,14 +76,16 @@ pub(crate) fn collapse<S: Real>(args: &[&Val<S>], _: Cx) -> Results<S> {
 
 pub(crate) fn mix_rows<S: Real>(args: &[&Val<S>], cx: Cx) -> Results<S> {
     let (x, logits) = (args[0].float()?, args[1].float()?);
-    let mut shares = Vec::with_capacity(logits.data.len());
-    for row in logits.rows() {
+    let (count, each) = (logits.shape[1], logits.width());
+    let mut shares = Vec::with_capacity(logits.data.len() / each);
+    let firsts: Vec<S> = logits.data.iter().step_by(each).copied().collect();
+    for row in firsts.chunks_exact(count) {
         let top = row[1..].iter().fold(row[0], |top, &v| top.max(v));
         let parts: Vec<S> = row.iter().map(|&v| v.sub(top).exp()).collect();
         let all = parts[1..].iter().fold(parts[0], |sum, &v| sum.add(v));
         shares.extend(parts.into_iter().map(|part| part.div(all)));
     }
-    let shares = Val::Float(Tensor::new(logits.shape.clone(), shares));
+    let shares = Val::Float(Tensor::new(vec![logits.shape[0], count], shares));
     collapse(&[&Val::Float(x.clone()), &shares], cx)
 }
 
@@ -159,14 +161,14 @@ mod tests {
 
     #[test]
     fn rows_by_the_softmax_of_logits() {
-        let text = "graph @g(%x: f32[T, 3, 2], %logits: f32[T, 3]) {
+        let text = "graph @g(%x: f32[T, 3, 2], %logits: f32[T, 3, 2]) {
   %0 = mix_rows %x, %logits : f32[T, 2]
   return %0
 }";
         let x = float(&[1, 3, 2], &[1.0, 2.0, 10.0, 20.0, 100.0, 200.0]);
         // Shares of 1, 2 and 5 eighths, however large the logits are.
-        let logits = [1.0f64, 2.0, 5.0].map(|share| share.ln() + 800.0);
-        let made = eval(text, &[("x", x), ("logits", float(&[1, 3], &logits))]);
+        let logits = [1.0f64, 9.0, 2.0, 9.0, 5.0, 9.0].map(|share| share.ln() + 800.0);
+        let made = eval(text, &[("x", x), ("logits", float(&[1, 3, 2], &logits))]);
         let far = |(made, want): (&f64, f64)| (made - want).abs();
         assert!(made[0].iter().zip([521.0 / 8.0, 1042.0 / 8.0]).map(far).all(|far| far < 1e-9), "{made:?}");
     }

@@ -44,6 +44,17 @@ pub fn collapse(inputs: &[&Type]) -> Types {
     one(x.dtype, Shape(vec![rows, width]))
 }
 
+pub fn mix_rows(inputs: &[&Type]) -> Types {
+    let (x, logits) = (float(inputs[0], "x")?, float(inputs[1], "logits")?);
+    let (rows, count, width) = streams_of(x)?;
+    match logits.shape.0[..] {
+        [of, Dim::Fixed(n), Dim::Fixed(each)] if (of, n) == (rows, count) && each > 0 && logits.dtype == DType::F32 => {
+            one(x.dtype, Shape(vec![rows, width]))
+        }
+        _ => Err(format!("logits must be f32, some for each of {count} rows, not {logits}")),
+    }
+}
+
 pub fn mix(inputs: &[&Type]) -> Types {
     let (x, y, weights) = (float(inputs[0], "x")?, float(inputs[1], "y")?, float(inputs[2], "weights")?);
     let (rows, streams, width) = streams_of(x)?;

@@ -50,7 +50,9 @@ REFUSED = {
     "family-minimaxm3": "no room for the keys that choose blocks",
     "family-minimaxm3text": "no room for the keys that choose blocks",
 }
-READABLE = [name for name in FAMILIES if name not in PER_LAYER]
+# SGLang's class of it says of a router without correction where the file says nothing.
+UNREAD = ["family-bailinghybrid"]
+READABLE = [name for name in FAMILIES if name not in [*PER_LAYER, *UNREAD]]
 QUANTISED = ["q-awq", "q-int4-zeros", "q-int8", "q-fp8-block", "q-fp8-token"]
 
 # These differ from others of their kind in the compiler alone.

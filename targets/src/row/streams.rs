@@ -38,8 +38,9 @@ impl<'c> Rows<'_, 'c> {
     /// A row of all rows of a token, by the softmax of their logits.
     pub(super) fn mixed_rows(&self, operands: &[Value], at: At<'c>) -> Made<'c> {
         let (c, logits) = (self.code, self.operand(operands[1])?);
-        let all: Vec<Vector> =
-            (0..self.streams(operands[0])?).map(|row| self.weight(logits, at.row, Col::Const(row))).collect();
+        let (count, each) = (self.streams(operands[0])?, self.shape(operands[1])?.shape.last().unwrap_or(1));
+        let logit = |row: usize| self.weight(logits, at.row, Col::Const(row * each));
+        let all: Vec<Vector> = (0..count).map(logit).collect();
         let top = all[1..].iter().fold(all[0], |top, &v| c.fmax(top, v));
         let (mut sum, mut shares) = (c.zero(), c.zero());
         for (row, logit) in all.into_iter().enumerate() {
