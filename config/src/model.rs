@@ -15,6 +15,7 @@ use crate::kind::{Half, Kind};
 use crate::latent;
 use crate::mlp;
 use crate::others::{self, OtherPart};
+use crate::own_rows::{self, OwnRow, OwnRows};
 use crate::pooled::{self, Pooled};
 use crate::quantised::{Around, CacheScales, Quantisation, Scheme, Stored};
 use crate::scales::{self, Scales};
@@ -71,6 +72,8 @@ pub struct Config {
     /// What longer sequences would need that is not computed.
     pub bound: Option<Bound>,
     pub scales: Scales,
+    /// The embeddings that layers have of their own, if they have some.
+    pub own_rows: Option<OwnRows>,
     /// The streams in place of one row that all halves add to, if there are some.
     pub streams: Option<Streams>,
     /// What weights of norms are kept as differences from.
@@ -115,6 +118,8 @@ pub struct Layer {
     pub halves: Vec<Half>,
     /// Whether every half sees what the first one sees.
     pub parallel: bool,
+    /// The tensor of the number that what leaves the layer is multiplied with, if it has one.
+    pub scalar: Option<&'static str>,
 }
 
 impl Layer {
@@ -232,6 +237,12 @@ impl Config {
                 return Err(f.fault("config::unsupported", name, "is not supported: it must be null or false"));
             }
         }
+        for (name, known) in family.named {
+            if let Some(other) = f.text(name)?.filter(|other| !known.contains(other)) {
+                let message = format!("{other:?} is not supported: it must be null or {}", known.join(", "));
+                return Err(f.fault("config::unsupported", name, message));
+            }
+        }
         for name in family.required {
             if f.get(name).is_some_and(|value| *value != json!(true)) {
                 return Err(f.fault("config::unsupported", name, "is not supported: it must be null or true"));
@@ -250,16 +261,25 @@ impl Config {
         let feed_forward = feed_forward(f, family, count, only.as_deref())?;
         let bound = Bound::of_chunks(f, family.chunked)?;
         let usual = ropes.iter().map(|rope| rope.usual(positions)).min().unwrap_or(positions);
-        let layer = |(mixer, feed_forward)| {
+        let own_rows = if family.own_rows { own_rows::read(f, count, vocab)? } else { None };
+        let own = own_rows
+            .map(|OwnRows { width, .. }| Ok((width, mlp::activation(f, family.mlp.activation)?)))
+            .transpose()?;
+        let layer = |(mixer, feed_forward): (Kind, Kind)| {
             let [before, after] = family.norms;
-            let halves = vec![Half { kind: mixer, norms: before }, Half { kind: feed_forward, norms: after }];
-            Layer { halves, parallel: family.parallel }
+            // Experts whose parts see rows of their own have norms of their own.
+            let is_apart = matches!(&feed_forward, Kind::Experts(experts) if experts.apart.is_some());
+            let after = if is_apart { (None, after.1) } else { after };
+            let own = own.map(|(width, activation)| OwnRow { width, activation }.into());
+            let own = own.map(|kind| Half { kind, norms: (None, Some("post_per_layer_input_norm")) });
+            let halves = [Half { kind: mixer, norms: before }, Half { kind: feed_forward, norms: after }];
+            Layer { halves: halves.into_iter().chain(own).collect(), parallel: family.parallel, scalar: family.scalar }
         };
         let of_layer = |(index, both): (usize, (Kind, Kind))| match &only {
             None => layer(both),
             Some(only) => {
                 let kind = if only[index].is_mixer() { both.0 } else { both.1 };
-                Layer { halves: vec![Half { kind, norms: family.norms[0] }], parallel: false }
+                Layer { halves: vec![Half { kind, norms: family.norms[0] }], parallel: false, scalar: None }
             }
         };
         // One that drafts attends, and has experts where any other has.
@@ -289,6 +309,7 @@ impl Config {
             norm_offset: family.norm_offset,
             centred: family.centred,
             scales: scales::read(f, family.scales, hidden)?,
+            own_rows,
             streams: family.streams.then(|| streams::read(f)).transpose()?,
             eps: f.or(family.eps_field, Fields::not_negative, family.eps)?,
             tied: tied([outer(all, f, TIED), f], family)?,

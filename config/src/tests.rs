@@ -519,7 +519,7 @@ mod meaning {
                 Kind::Latent(_) => "latent",
                 Kind::Pooled(_) => "pooled",
                 Kind::Delta(_) | Kind::ShortConv(_) | Kind::Ssm(_) => "delta",
-                Kind::Gated(_) | Kind::Experts(_) => "no mixer",
+                Kind::Gated(_) | Kind::Experts(_) | Kind::OwnRow(_) => "no mixer",
             })
             .collect();
         assert_eq!((kinds, ropes.len()), (vec!["delta", "latent", "delta"], 1));

@@ -194,6 +194,12 @@ pub fn softplus<S: Scalar>(x: S) -> S {
     x.max(x.lit(0.0)).add(s.mul(s.lit(2.0)).mul(series))
 }
 
+/// `limit * tanh(x / limit)`, where `tanh(u)` is `1 - 2 / (1 + exp(2u))`.
+fn soft_cap<S: Scalar>(x: S, limit: f64) -> S {
+    let e = x.mul(x.lit(2.0 / limit)).exp();
+    x.lit(limit).mul(x.lit(1.0).sub(x.lit(2.0).div(x.lit(1.0).add(e))))
+}
+
 fn squared<S: Scalar>(x: S) -> S {
     x.mul(x)
 }
@@ -237,6 +243,8 @@ elementwise! {
     ReluSquared = "relu_squared" (x) => squared(x.max(x.lit(0.0)));
     /// max(x, 0)
     Relu = "relu" (x) => x.max(x.lit(0.0));
+    /// limit * tanh(x / limit)
+    SoftCap {limit} = "soft_cap" (x) => soft_cap(x, limit.0);
     /// silu(gate) * up
     SiluMul = "silu_mul" (gate, up) => silu(gate).mul(up);
     /// gelu(gate) * up
@@ -296,6 +304,10 @@ mod tests {
         assert_eq!(Elementwise::Silu.eval(&[200.0f32]), 200.0);
         assert!(Elementwise::Silu.eval(&[f32::NAN]).is_nan());
         assert_eq!(Elementwise::GeluTanh.eval(&[50.0f32]), 50.0);
+        let capped = |x: f32| Elementwise::SoftCap { limit: Number(30.0) }.eval(&[x]);
+        assert_eq!([capped(1e9), capped(-1e9), capped(0.0)], [30.0, -30.0, 0.0]);
+        // As Python computes 30 * tanh(20 / 30).
+        assert!((capped(20.0) - 17.4834878).abs() < 1e-5, "{}", capped(20.0));
         let clamped = Elementwise::SwigluClamped { alpha: Number(1.702), limit: Number(7.0) };
         // As PyTorch computes it in float64.
         for ([gate, up], want) in

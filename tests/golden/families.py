@@ -140,6 +140,17 @@ GRANITE_HYBRID = dict(num_hidden_layers=3, layer_types=["linear_attention", "ful
 NEMOTRON_H = dict(layers_block_type=["linear_attention", "moe", "full_attention", "mlp", "linear_attention"], mamba_num_heads=6, mamba_head_dim=16,
                   ssm_state_size=24, n_groups=2, n_routed_experts=6, moe_shared_expert_intermediate_size=28, routed_scaling_factor=1.7,
                   layer_norm_epsilon=1e-5)
+# Layers of both kinds, the last one full. Where two layers see the keys of others, these are layers 1 and 2. The roots of widths are the same in
+# every type.
+GEMMA4_LAYERS = ["sliding_attention", "sliding_attention", "full_attention", "sliding_attention", "full_attention"]
+GEMMA4 = dict(hidden_size=64, num_hidden_layers=5, layer_types=GEMMA4_LAYERS, head_dim=16, global_head_dim=32, final_logit_softcapping=3.0,
+              hidden_size_per_layer_input=0, tie_word_embeddings=True,
+              rope_parameters=dict(sliding_attention=dict(rope_type="default", rope_theta=1000.0),
+              full_attention=dict(rope_type="proportional", partial_rotary_factor=0.25, rope_theta=5000.0)))
+# As releases have it.
+GEMMA4_RELEASE = dict(per_layer_config=..., global_head_dim=32)
+GEMMA4_VISION = dict(hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=2, head_dim=8, patch_size=2,
+                     position_embedding_size=16)
 FAMILIES = [
     Family("SeedOssForCausalLM", "Qwen2ForCausalLM", dict(attention_out_bias=False, attention_dropout=0.0, residual_dropout=0.0)),
     Family("Dots1ForCausalLM", "Glm4MoeForCausalLM", dict(n_routed_experts=6, n_shared_experts=2, n_group=3, topk_group=2, norm_topk_prob=True,
@@ -162,6 +173,16 @@ FAMILIES = [
     Family("HunYuanDenseV1ForCausalLM", "LlamaForCausalLM", dict(tie_word_embeddings=True, rope_parameters=dict(rope_type="dynamic", rope_theta=10000.0,
            alpha=50.0, factor=1.0))),
     Family("HunYuanMoEV1ForCausalLM", "HunYuanDenseV1ForCausalLM", dict(num_experts=5, moe_topk=2, intermediate_size=20)),
+    # Keys as values and fewer heads in layers without a window.
+    Family("Gemma4ForCausalLM", "Gemma3ForCausalLM", dict(GEMMA4, attention_k_eq_v=True, num_global_key_value_heads=1), published="Gemma4ForCausalLM",
+           config=dict(GEMMA4_RELEASE, num_global_key_value_heads=1), case="gemma4"),
+    # Keys of other layers, and rows of layers' own.
+    Family("Gemma4ForCausalLM", "Gemma3ForCausalLM", dict(GEMMA4, num_kv_shared_layers=2, use_double_wide_mlp=True, hidden_size_per_layer_input=16,
+           vocab_size_per_layer_input=96), case="gemma4rows"),
+    # Experts beside an MLP, in the language part of a larger model.
+    Family("Gemma4ForConditionalGeneration", "Gemma3ForConditionalGeneration", dict(GEMMA4, num_hidden_layers=3, layer_types=GEMMA4_LAYERS[:3],
+           attention_k_eq_v=True, num_global_key_value_heads=1, enable_moe_block=True, num_experts=6, top_k_experts=3, pad_token_id=0), dict(vision_config=GEMMA4_VISION,
+           audio_config=None), case="gemma4moe"),
     Family("MiniMaxM2ForCausalLM", "MixtralForCausalLM", dict(num_local_experts=6, intermediate_size=20, rotary_dim=8)),
     Family("Ministral3ForCausalLM", "MistralForCausalLM", dict(sliding_window=None, rope_parameters=dict(GROWING, llama_4_scaling_beta=0.4))),
     Family("Qwen3VLForConditionalGeneration", "Qwen3ForCausalLM", dict(rope_parameters=dict(rope_type="default", rope_theta=10000.0, mrope_section=[3, 3, 2],
@@ -275,15 +296,19 @@ def make(config, device="cpu"):
 def is_wide(name): return name.endswith(("correction_bias", "expert_bias"))
 
 
+def is_scalar(name): return name.endswith("layer_scalar")
+
+
 def is_table(name): return name.endswith("tid2eid")
 
 
 def randomize(model, seed):
     """Draws every weight far from what an initializer gives, so that a skipped bias or norm shows in the logits."""
     draw = torch.Generator().manual_seed(seed)
-    buffers = [(n, b) for n, b in model.named_buffers() if is_wide(n)]
+    buffers = [(n, b) for n, b in model.named_buffers() if is_wide(n) or is_scalar(n)]
     for name, p in sorted([*model.named_parameters(), *buffers]):
         mean = float(p.flatten()[0]) if "norm" in name and name.endswith("weight") else 0.0
+        if is_scalar(name): mean = 1.0
         scale = 0.3 if p.dim() < 2 or is_wide(name) else 0.2
         p.data.copy_(torch.randn(p.shape, generator=draw) * scale + mean)
     # Tables of the experts that tokens have: different ones in each row.

@@ -4,10 +4,10 @@
 //! part of a sum, which the caller adds up over the ranks before biases and residuals. Each also
 //! has some of the logits, if the head has a weight of its own that can be shared out.
 use atomc_artifact::manifest;
-use atomc_config::{Draft, Fusion, Growth, Half, Layer, Stored, of_kind};
+use atomc_config::{Draft, Fusion, Growth, Half, Layer, OwnRows, Stored, of_kind};
 use atomc_ir::results::{DRAFTED, EMBEDDINGS, HIDDEN, LOGITS, PICKS, WHOLE_LOGITS};
 use atomc_ir::trial::round;
-use atomc_ir::{Builder, DType, Diagnostic, Dim, Graph, Op, Shape, SlotsType, Turn, Type, Value};
+use atomc_ir::{Builder, DType, Diagnostic, Dim, Elementwise, Graph, Number, Op, Shape, SlotsType, Turn, Type, Value};
 
 use super::layer::{Carried, Given, Kind, LayerBuilder, Made, Tokens, Unit, norm};
 use super::product::Factor;
@@ -55,20 +55,22 @@ pub fn graph(config: &Config, part: Part, asked: Asked) -> Result<Graph, Diagnos
     let tokens = Tokens { ids, positions, lengths };
     let mut ropes = ropes(&mut b, config, (positions, lengths))?;
     let mut growth = growth(&mut b, config, positions)?;
+    let mut own_rows = own_rows(&mut b, config, ids, embedded)?;
 
     let (mut states, mut entered) = (Vec::with_capacity(caches.len()), vec![x]);
     let mut carried = Carried::default();
     for (index, layer) in config.layers.iter().enumerate() {
         if let Some(stage) = part.begun(index, config.layers.len()) {
             b.at(config.layer_path(index));
-            let live = [Some(&mut x), growth.as_mut(), carried.positions.as_mut()].into_iter().flatten();
+            let live =
+                [Some(&mut x), growth.as_mut(), own_rows.as_mut(), carried.positions.as_mut()].into_iter().flatten();
             for value in live.chain(&mut ropes) {
                 *value = b.push(Op::HandOn { stage }, &[*value])?;
             }
         }
         let mut builder =
             LayerBuilder { b: &mut b, config, part, index, path: config.layer_path(index), carried: &mut carried };
-        let given = Around { states: &caches[index], ropes: &ropes, growth, batch, tokens };
+        let given = Around { states: &caches[index], ropes: &ropes, growth, own_rows, batch, tokens };
         let (out, made) = through(&mut builder, layer, (x, None), given)?;
         states.extend(made);
         x = out;
@@ -83,7 +85,10 @@ pub fn graph(config: &Config, part: Part, asked: Asked) -> Result<Graph, Diagnos
         true => tied_head(&mut b, config, (normed, embedding), HEAD_MODULE)?,
         false => head(&mut b, config, part, normed, HEAD_MODULE)?,
     };
-    let logits = b.scale(logits, config.scales.logits)?;
+    let mut logits = b.scale(logits, config.scales.logits)?;
+    if let Some(cap) = config.scales.cap {
+        logits = b.map(Elementwise::SoftCap { limit: Number(cap) }, &[logits])?;
+    }
     let mut results = vec![(LOGITS.to_string(), logits)];
     results.extend(states);
     results.extend(picked_tokens(&mut b, logits, config.vocab)?);
@@ -155,6 +160,7 @@ pub struct Around<'a> {
     pub states: &'a [States],
     pub ropes: &'a [Value],
     pub growth: Option<Value>,
+    pub own_rows: Option<Value>,
     pub batch: Value,
     pub tokens: Tokens,
 }
@@ -165,7 +171,7 @@ pub fn through(
     builder: &mut LayerBuilder,
     layer: &Layer,
     (mut x, mut seen): (Value, Option<Value>),
-    Around { states, ropes, growth, batch, tokens }: Around,
+    Around { states, ropes, growth, own_rows, batch, tokens }: Around,
 ) -> Result<(Value, States), Diagnostic> {
     let mut left = States::new();
     for (number, (half, states)) in layer.halves.iter().zip(states).enumerate() {
@@ -177,7 +183,7 @@ pub fn through(
         };
         seen = layer.parallel.then_some(normed);
         let kept: Vec<Value> = states.iter().map(|(_, state)| *state).collect();
-        let given = Given { states: &kept, ropes, growth, batch, tokens };
+        let given = Given { states: &kept, ropes, growth, own_rows, batch, tokens };
         let (out, made) = of_kind!(&half.kind, of => of.build(builder, normed, given)?);
         x = match weights {
             Some(weights) => builder.mixed(x, out, weights)?,
@@ -185,7 +191,32 @@ pub fn through(
         };
         left.extend(states.iter().map(|(name, _)| name.clone()).zip(made));
     }
+    if let Some(scalar) = layer.scalar {
+        builder.b.at(builder.path.clone());
+        let factor = builder.b.weight(format!("{}.{scalar}", builder.path), builder.config.dtype, &[1]);
+        x = builder.b.map(Elementwise::Mul, &[x, factor])?;
+    }
     Ok((x, left))
+}
+
+/// The rows that layers have of their own, side by side: those of tokens' ids in a table, and what
+/// a projection makes of embeddings.
+fn own_rows(b: &mut Builder, config: &Config, ids: Value, embedded: Value) -> Result<Option<Value>, Diagnostic> {
+    let Some(OwnRows { vocab, layers, width }) = config.own_rows else { return Ok(None) };
+    let (all, dtype) = (layers * width, config.dtype);
+    let path = format!("{}.embed_tokens_per_layer", config.path);
+    let table = b.at(&path).weight(format!("{path}.weight"), dtype, &[vocab, all]);
+    let of_ids = b.gather(table, ids)?;
+    let of_ids = b.scale(of_ids, round((width as f64).sqrt(), dtype))?;
+    let path = format!("{}.per_layer_model_projection", config.path);
+    b.at(&path);
+    let made = Factor::read(b, config, &path, [all, config.hidden])?.multiply(b, embedded, dtype)?;
+    let made = b.scale(made, (config.hidden as f64).powf(-0.5))?;
+    let made = b.heads(made, layers, width)?;
+    let made = norm(b, config, made, &format!("{}.per_layer_projection_norm", config.path), width)?;
+    let made = b.flat(made, all)?;
+    let both = b.add(made, of_ids)?;
+    Ok(Some(b.scale(both, 0.5f64.sqrt())?))
 }
 
 /// Checks that the layers with a wanted input exist, and are named once.
