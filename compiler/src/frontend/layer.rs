@@ -55,10 +55,19 @@ pub struct Given<'a> {
     pub ropes: &'a [Value],
     /// What queries are multiplied with, if they grow.
     pub growth: Option<Value>,
-    /// The rows that layers have of their own, side by side, if they have some.
-    pub own_rows: Option<Value>,
+    /// What makes the rows that layers have of their own, if they have some.
+    pub own_rows: Option<OfLayers>,
     pub batch: Value,
     pub tokens: Tokens,
+}
+
+/// Rows of all layers side by side, of which a layer's own row is made.
+#[derive(Clone, Copy)]
+pub struct OfLayers {
+    /// Those of tokens' ids.
+    pub of_ids: Value,
+    /// What a projection makes of embeddings.
+    pub of_rows: Value,
 }
 
 impl Given<'_> {

@@ -9,7 +9,7 @@ use atomc_ir::results::{DRAFTED, EMBEDDINGS, HIDDEN, LOGITS, PICKS, WHOLE_LOGITS
 use atomc_ir::trial::round;
 use atomc_ir::{Builder, DType, Diagnostic, Dim, Elementwise, Graph, Number, Op, Shape, SlotsType, Turn, Type, Value};
 
-use super::layer::{Carried, Given, Kind, LayerBuilder, Made, Tokens, Unit, norm};
+use super::layer::{Carried, Given, Kind, LayerBuilder, Made, OfLayers, Tokens, Unit, norm};
 use super::product::Factor;
 use super::{Asked, Config, Part, draft, streams};
 
@@ -62,9 +62,9 @@ pub fn graph(config: &Config, part: Part, asked: Asked) -> Result<Graph, Diagnos
     for (index, layer) in config.layers.iter().enumerate() {
         if let Some(stage) = part.begun(index, config.layers.len()) {
             b.at(config.layer_path(index));
-            let live =
-                [Some(&mut x), growth.as_mut(), own_rows.as_mut(), carried.positions.as_mut()].into_iter().flatten();
-            for value in live.chain(&mut ropes) {
+            let live = [Some(&mut x), growth.as_mut(), carried.positions.as_mut()].into_iter().flatten();
+            let own = own_rows.iter_mut().flat_map(|own| [&mut own.of_ids, &mut own.of_rows]);
+            for value in live.chain(own).chain(&mut ropes) {
                 *value = b.push(Op::HandOn { stage }, &[*value])?;
             }
         }
@@ -160,7 +160,7 @@ pub struct Around<'a> {
     pub states: &'a [States],
     pub ropes: &'a [Value],
     pub growth: Option<Value>,
-    pub own_rows: Option<Value>,
+    pub own_rows: Option<OfLayers>,
     pub batch: Value,
     pub tokens: Tokens,
 }
@@ -199,9 +199,8 @@ pub fn through(
     Ok((x, left))
 }
 
-/// The rows that layers have of their own, side by side: those of tokens' ids in a table, and what
-/// a projection makes of embeddings.
-fn own_rows(b: &mut Builder, config: &Config, ids: Value, embedded: Value) -> Result<Option<Value>, Diagnostic> {
+/// What makes the rows that layers have of their own.
+fn own_rows(b: &mut Builder, config: &Config, ids: Value, embedded: Value) -> Result<Option<OfLayers>, Diagnostic> {
     let Some(OwnRows { vocab, layers, width }) = config.own_rows else { return Ok(None) };
     let (all, dtype) = (layers * width, config.dtype);
     let path = format!("{}.embed_tokens_per_layer", config.path);
@@ -210,13 +209,8 @@ fn own_rows(b: &mut Builder, config: &Config, ids: Value, embedded: Value) -> Re
     let of_ids = b.scale(of_ids, round((width as f64).sqrt(), dtype))?;
     let path = format!("{}.per_layer_model_projection", config.path);
     b.at(&path);
-    let made = Factor::read(b, config, &path, [all, config.hidden])?.multiply(b, embedded, dtype)?;
-    let made = b.scale(made, (config.hidden as f64).powf(-0.5))?;
-    let made = b.heads(made, layers, width)?;
-    let made = norm(b, config, made, &format!("{}.per_layer_projection_norm", config.path), width)?;
-    let made = b.flat(made, all)?;
-    let both = b.add(made, of_ids)?;
-    Ok(Some(b.scale(both, 0.5f64.sqrt())?))
+    let of_rows = Factor::read(b, config, &path, [all, config.hidden])?.multiply(b, embedded, dtype)?;
+    Ok(Some(OfLayers { of_ids, of_rows }))
 }
 
 /// Checks that the layers with a wanted input exist, and are named once.
