@@ -65,6 +65,8 @@ class Family:
     case: str | None = None
     # Whether weights are stored as the codes of `fp4.py`, which also makes codes of rows.
     codes: bool = False
+    # What weights of queries' norms are multiplied by, where scores have no scale: else a token sees one other, and models differ in last bits.
+    queries: float = 1.0
     # Another draw, where a code hangs on the last bits of a number.
     draw: int = 0
 
@@ -175,14 +177,14 @@ FAMILIES = [
     Family("HunYuanMoEV1ForCausalLM", "HunYuanDenseV1ForCausalLM", dict(num_experts=5, moe_topk=2, intermediate_size=20)),
     # Keys as values and fewer heads in layers without a window.
     Family("Gemma4ForCausalLM", "Gemma3ForCausalLM", dict(GEMMA4, attention_k_eq_v=True, num_global_key_value_heads=1), published="Gemma4ForCausalLM",
-           config=dict(GEMMA4_RELEASE, num_global_key_value_heads=1), case="gemma4"),
+           config=dict(GEMMA4_RELEASE, num_global_key_value_heads=1), case="gemma4", queries=0.25),
     # Keys of other layers, and rows of layers' own.
     Family("Gemma4ForCausalLM", "Gemma3ForCausalLM", dict(GEMMA4, num_kv_shared_layers=2, use_double_wide_mlp=True, hidden_size_per_layer_input=16,
-           vocab_size_per_layer_input=96), case="gemma4rows"),
+           vocab_size_per_layer_input=96), case="gemma4rows", queries=0.15),
     # Experts beside an MLP, in the language part of a larger model.
     Family("Gemma4ForConditionalGeneration", "Gemma3ForConditionalGeneration", dict(GEMMA4, num_hidden_layers=3, layer_types=GEMMA4_LAYERS[:3],
            attention_k_eq_v=True, num_global_key_value_heads=1, enable_moe_block=True, num_experts=6, top_k_experts=3, pad_token_id=0), dict(vision_config=GEMMA4_VISION,
-           audio_config=None), case="gemma4moe"),
+           audio_config=None), case="gemma4moe", queries=0.25),
     Family("MiniMaxM2ForCausalLM", "MixtralForCausalLM", dict(num_local_experts=6, intermediate_size=20, rotary_dim=8)),
     Family("Ministral3ForCausalLM", "MistralForCausalLM", dict(sliding_window=None, rope_parameters=dict(GROWING, llama_4_scaling_beta=0.4))),
     Family("Qwen3VLForConditionalGeneration", "Qwen3ForCausalLM", dict(rope_parameters=dict(rope_type="default", rope_theta=10000.0, mrope_section=[3, 3, 2],
@@ -302,7 +304,7 @@ def is_scalar(name): return name.endswith("layer_scalar")
 def is_table(name): return name.endswith("tid2eid")
 
 
-def randomize(model, seed):
+def randomize(model, seed, queries=1.0):
     """Draws every weight far from what an initializer gives, so that a skipped bias or norm shows in the logits."""
     draw = torch.Generator().manual_seed(seed)
     buffers = [(n, b) for n, b in model.named_buffers() if is_wide(n) or is_scalar(n)]
@@ -310,7 +312,7 @@ def randomize(model, seed):
         mean = float(p.flatten()[0]) if "norm" in name and name.endswith("weight") else 0.0
         if is_scalar(name): mean = 1.0
         scale = 0.3 if p.dim() < 2 or is_wide(name) else 0.2
-        p.data.copy_(torch.randn(p.shape, generator=draw) * scale + mean)
+        p.data.copy_((torch.randn(p.shape, generator=draw) * scale + mean) * (queries if "q_norm" in name else 1.0))
     # Tables of the experts that tokens have: different ones in each row.
     for name, table in model.named_buffers():
         if is_table(name): table.copy_(torch.rand(len(table), text(model.config).n_routed_experts, generator=draw).argsort()[:, :table.shape[1]])
@@ -392,9 +394,10 @@ def golden(family):
     seed = zlib.crc32(path.name.encode()) + family.draw
     shutil.rmtree(path, ignore_errors=True)
     model = make(config)
-    randomize(model, seed)
+    randomize(model, seed, family.queries)
     stays = lambda name: is_wide(name) or family.codes and fp4.is_wide(name)
     for p in [p for n, p in model.named_parameters() if not stays(n)]: p.data = p.data.to(torch.bfloat16)
+    for b in [b for n, b in model.named_buffers() if is_scalar(n)]: b.data = b.data.to(torch.bfloat16)
     if family.codes: fp4.round_weights(model)
     model.config.dtype = text(model.config).dtype = torch.bfloat16
     model.save_pretrained(path)
