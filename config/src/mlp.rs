@@ -57,8 +57,9 @@ impl Traits {
     /// How many times as wide as the others the MLP of each layer is.
     fn times(&self, f: &Fields, layers: usize) -> Result<Vec<usize>, Diagnostic> {
         let Some(name) = self.doubled else { return Ok(vec![1; layers]) };
-        let is = f.or(name, Fields::flag, false)?;
         let first = layers.saturating_sub(f.number("num_kv_shared_layers")?.unwrap_or(0));
+        let is = f.given(name, Fields::flag, false)? && first < layers;
+        f.note(name, is);
         Ok((0..layers).map(|layer| if is && layer >= first { 2 } else { 1 }).collect())
     }
 
