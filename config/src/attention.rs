@@ -30,6 +30,12 @@ pub struct Attention {
     pub qk_norm: QkNorm,
     /// The names of the norms of queries and keys.
     pub norm_names: [&'static str; 2],
+    /// Whether each head of values is normed, without a weight.
+    pub value_norm: bool,
+    /// Whether values are heads of the product of keys.
+    pub keys_as_values: bool,
+    /// The layer whose keys and values are seen, if the layer has none of its own.
+    pub shared: Option<usize>,
     pub modules: Modules,
     pub gated: GatedBy,
     /// The tensor of scores, one for each head, that take part in its softmax and have no value.
@@ -97,6 +103,10 @@ pub(crate) struct Traits {
     /// Whether there are such norms.
     pub qk_norm_if: Switch,
     pub norm_names: [&'static str; 2],
+    /// Whether values have norms without weights.
+    pub value_norm: bool,
+    /// Whether layers may see keys and values of earlier ones: the last `num_kv_shared_layers`.
+    pub shares: bool,
     pub modules: Modules,
     pub gated: GatedBy,
     pub sinks: Sinks,
@@ -123,6 +133,10 @@ pub(crate) struct Traits {
     /// Whether layers with a window may have another number of heads: as
     /// `num_sliding_attention_heads`, `attention_other_setting` or `per_layer_config` says.
     pub window_heads: bool,
+    /// Without `global_head_dim`, where layers without a window have heads of a width of their own.
+    /// With `attention_k_eq_v` these have `num_global_key_value_heads` heads of keys, which are
+    /// values too. `per_layer_config` may say both of single layers.
+    pub global_dim: Option<usize>,
     /// Without `v_head_dim`, where values have a width of their own.
     pub value_dim: Option<usize>,
     /// The field of what values are multiplied with, and its default; null is 1.
@@ -159,6 +173,8 @@ pub(crate) enum WindowRule {
     /// Those that `layer_types` lists, or else all but each `sliding_window_pattern`-th (by default
     /// this many), with windows of `sliding_window` (by default this much).
     Pattern(usize, usize),
+    /// As `Pattern`, with a number that no field has, and no window of the last layer.
+    Through(usize, usize),
     /// Those that `layer_types` lists, or else all but the first one and each one of this number. A
     /// window is one more than `sliding_window_size`, or else `sliding_window` (by default this
     /// much).
@@ -179,6 +195,8 @@ pub(crate) enum RopeRule {
     Stretched(Stretch),
     /// All, of two: layers with a window have one with this `rope_theta` by default.
     ByWindow(f64),
+    /// As `ByWindow`, with this part of heads that turns where no embedding is described.
+    Proportional(f64, f64),
     /// All, of two by window. `rope_theta` and `partial_rotary_factors` may list those of every
     /// layer.
     ByLayer,
@@ -208,6 +226,8 @@ pub(crate) struct Stretch {
 /// What products of queries and keys are multiplied with.
 #[derive(Clone, Copy)]
 pub(crate) enum ScaleRule {
+    /// Nothing.
+    One,
     /// One over the root of the elements of a head.
     HeadDim,
     /// This field; 1 by default.
@@ -223,6 +243,7 @@ pub(crate) enum ScaleRule {
 impl ScaleRule {
     fn read(self, f: &Fields, head_dim: usize) -> Result<f64, Diagnostic> {
         match self {
+            ScaleRule::One => Ok(1.0),
             ScaleRule::HeadDim => Ok((head_dim as f64).powf(-0.5)),
             ScaleRule::OfKeys(name) => Ok((head_dim as f64).powf(-0.5) * f.or(name, Fields::positive, 1.0)?),
             ScaleRule::Field(name) => f.or(name, Fields::positive, 1.0),
@@ -256,7 +277,7 @@ pub(crate) fn read(
         rule => rule,
     };
     let of_window = |(&window, rope): (&usize, Option<usize>)| match rule {
-        RopeRule::ByWindow(_) | RopeRule::ByLayer => Some(usize::from(window > 0)),
+        RopeRule::ByWindow(_) | RopeRule::Proportional(..) | RopeRule::ByLayer => Some(usize::from(window > 0)),
         RopeRule::OfWindows | RopeRule::OnlyOfWindows => rope.filter(|_| window > 0),
         _ => rope,
     };
@@ -265,7 +286,11 @@ pub(crate) fn read(
         f.note("no_rope_layers", ropes.iter().map(Option::is_some).collect::<Vec<_>>());
     }
     let sizes = (head_dim, positions);
+    let of_keys = keys_of_layers(f, traits, (heads, kv_heads, head_dim), &windows)?;
     let (embeddings, ropes) = match traits.rope {
+        RopeRule::ByWindow(_) | RopeRule::Proportional(..) => {
+            (embeddings_by_window(f, traits, (&windows, &of_keys), positions)?, ropes)
+        }
         RopeRule::Listed => listed_ropes(f, traits, layers, sizes)?,
         RopeRule::ByLayer => (embeddings_by_layer(f, traits, &windows, sizes)?, ropes),
         _ => (embeddings(f, traits, sizes)?, ropes),
@@ -273,12 +298,16 @@ pub(crate) fn read(
     let heads_of_layers = heads_of_layers(f, traits, (heads, kv_heads, head_dim), &windows)?;
     let (value_dim, value_scale) = values(f, traits, head_dim)?;
     let blocks = choices(f, traits, layers, (kv_heads, &embeddings))?;
-    let each = windows.into_iter().zip(ropes).zip(heads_of_layers).zip(blocks);
-    let each = each.map(|(((window, rope), heads), blocks)| Attention {
+    let shared = shared(f, traits, &windows)?;
+    let each = windows.into_iter().zip(ropes).zip(heads_of_layers).zip(blocks).zip(of_keys).zip(shared);
+    let each = each.map(|(((((window, rope), heads), blocks), keys), shared)| Attention {
         heads,
-        kv_heads: if window > 0 { kv_heads * traits.window_kv } else { kv_heads },
-        head_dim,
-        value_dim,
+        kv_heads: keys.heads,
+        head_dim: keys.dim,
+        value_dim: if traits.global_dim.is_some() { keys.dim } else { value_dim },
+        value_norm: traits.value_norm,
+        keys_as_values: keys.as_values,
+        shared,
         value_scale,
         scale,
         qkv_bias,
@@ -299,6 +328,74 @@ pub(crate) fn read(
         in_pairs: traits.in_pairs,
     });
     Ok((each.collect(), embeddings))
+}
+
+/// Heads of keys of a layer.
+#[derive(Clone, Copy, PartialEq)]
+struct Keys {
+    heads: usize,
+    /// Elements of each.
+    dim: usize,
+    /// Whether they are those of values too.
+    as_values: bool,
+}
+
+/// The heads of keys of each layer. See [`Traits::global_dim`].
+fn keys_of_layers(
+    f: &Fields,
+    traits: &Traits,
+    (heads, kv_heads, head_dim): (usize, usize, usize),
+    windows: &[usize],
+) -> Result<Vec<Keys>, Diagnostic> {
+    let usual = Keys { heads: kv_heads, dim: head_dim, as_values: false };
+    let Some(default) = traits.global_dim else {
+        let of =
+            |&window: &usize| Keys { heads: if window > 0 { kv_heads * traits.window_kv } else { kv_heads }, ..usual };
+        return Ok(windows.iter().map(of).collect());
+    };
+    let (of_dim, of_heads, single) = ("global_head_dim", "num_global_key_value_heads", "per_layer_config");
+    let as_values = f.or("attention_k_eq_v", Fields::flag, false)?;
+    let full = Keys {
+        dim: f.given(of_dim, Fields::size, default)?,
+        heads: if as_values { f.size(of_heads)?.unwrap_or(kv_heads) } else { kv_heads },
+        as_values,
+    };
+    let singles = f.object(single)?;
+    let of = |(layer, &window): (usize, &usize)| {
+        let own = Keys { as_values: as_values && window == 0, ..usual };
+        let Some(singles) = &singles else { return Ok(if window > 0 { own } else { full }) };
+        let Some(single) = singles.object(&layer.to_string())? else { return Ok(own) };
+        let (dim, heads) = (single.size("head_dim")?, single.size("num_key_value_heads")?);
+        Ok(Keys { dim: dim.unwrap_or(own.dim), heads: heads.unwrap_or(own.heads), ..own })
+    };
+    let all = windows.iter().enumerate().map(of).collect::<Result<Vec<_>, _>>()?;
+    f.note(of_dim, all.iter().map(|keys| keys.dim).collect::<Vec<_>>());
+    f.note(of_heads, all.iter().map(|keys| keys.heads).collect::<Vec<_>>());
+    if let Some(keys) = all.iter().find(|keys| !heads.is_multiple_of(keys.heads)) {
+        let message = format!("num_attention_heads, {heads}, is no multiple of {}", keys.heads);
+        return Err(f.fault("config::value", of_heads, message));
+    }
+    all.iter().try_for_each(|keys| f.at_most(of_dim, keys.dim, MAX_HEAD_DIM).map(drop))?;
+    Ok(all)
+}
+
+/// The layer whose keys and values each layer sees, if it has none of its own: the last one of its
+/// window among those that have some.
+fn shared(f: &Fields, traits: &Traits, windows: &[usize]) -> Result<Vec<Option<usize>>, Diagnostic> {
+    let (name, layers) = ("num_kv_shared_layers", windows.len());
+    let count = if traits.shares { f.or(name, Fields::number, 0)? } else { 0 };
+    let first = layers.saturating_sub(f.at_most(name, count, layers)?);
+    let of = |layer: usize| match layer < first {
+        true => Ok(None),
+        false => match windows[..first].iter().rposition(|window| *window == windows[layer]) {
+            Some(of) => Ok(Some(of)),
+            None => {
+                let message = format!("{count} layers share keys, but none of the others has layer {layer}'s window");
+                Err(f.fault("config::value", name, message))
+            }
+        },
+    };
+    (0..layers).map(of).collect()
 }
 
 /// The heads of each layer: those of layers with a window, and of single layers, may differ.
@@ -403,11 +500,6 @@ fn kv_heads(f: &Fields, traits: &Traits, heads: usize) -> Result<usize, Diagnost
 /// The rotary embeddings.
 fn embeddings(f: &Fields, traits: &Traits, sizes: (usize, usize)) -> Result<Vec<Rope>, Diagnostic> {
     let name = "rope_parameters";
-    if let RopeRule::ByWindow(local) = traits.rope {
-        let [full, sliding] = Rope::read_two(f, sizes, (traits.theta, local), traits.partial)?;
-        f.note(name, json!({ "full_attention": full.echo(), "sliding_attention": sliding.echo() }));
-        return Ok(vec![full, sliding]);
-    }
     let rope = match traits.rope {
         RopeRule::Stretched(stretch) => Rope::stretched(f, sizes, (traits.theta, 1.0), stretch)?,
         RopeRule::Alpha => Rope::grown(f, sizes, traits.theta)?,
@@ -415,6 +507,34 @@ fn embeddings(f: &Fields, traits: &Traits, sizes: (usize, usize)) -> Result<Vec<
     };
     f.note(name, rope.echo());
     Ok(vec![rope])
+}
+
+/// See [`RopeRule::ByWindow`] and [`RopeRule::Proportional`].
+fn embeddings_by_window(
+    f: &Fields,
+    traits: &Traits,
+    (windows, keys): (&[usize], &[Keys]),
+    positions: usize,
+) -> Result<Vec<Rope>, Diagnostic> {
+    let name = "rope_parameters";
+    let dim = |has: bool| {
+        let mut own = windows.iter().zip(keys).filter(|(window, _)| (**window > 0) == has).map(|(_, keys)| keys.dim);
+        let first = own.next().unwrap_or(keys[0].dim);
+        let message = "must be one for layers with a window, and one for the others";
+        if own.all(|dim| dim == first) { Ok(first) } else { Err(f.fault("config::unsupported", "head_dim", message)) }
+    };
+    let dims = [dim(false)?, dim(true)?];
+    let (local, part) = match traits.rope {
+        RopeRule::Proportional(local, part) => (local, Some(part)),
+        RopeRule::ByWindow(local) => (local, None),
+        _ => (traits.theta, None),
+    };
+    let [mut full, sliding] = Rope::read_two(f, (dims, positions), (traits.theta, local), traits.partial)?;
+    if let Some(part) = part.filter(|_| f.get(name).is_none()) {
+        full = Rope::proportional(dims[0], traits.theta, part);
+    }
+    f.note(name, json!({ "full_attention": full.echo(), "sliding_attention": sliding.echo() }));
+    Ok(vec![full, sliding])
 }
 
 /// See [`RopeRule::ByLayer`].
@@ -522,6 +642,7 @@ fn windows(f: &Fields, rule: WindowRule, ropes: &[Option<usize>]) -> Result<Vec<
         WindowRule::Inner(..) if seen_before.is_some() => seen_before.unwrap_or(0).saturating_add(1),
         WindowRule::All(default)
         | WindowRule::Pattern(_, default)
+        | WindowRule::Through(_, default)
         | WindowRule::AllButFirst(_, default)
         | WindowRule::Inner(_, default)
         | WindowRule::From(default, _)
@@ -532,6 +653,7 @@ fn windows(f: &Fields, rule: WindowRule, ropes: &[Option<usize>]) -> Result<Vec<
         WindowRule::Typed
         | WindowRule::All(_)
         | WindowRule::Pattern(..)
+        | WindowRule::Through(..)
         | WindowRule::AllButFirst(..)
         | WindowRule::Inner(..)
         | WindowRule::From(..) => f.size_or_none(name)?.unwrap_or(0),
@@ -561,6 +683,11 @@ fn windows(f: &Fields, rule: WindowRule, ropes: &[Option<usize>]) -> Result<Vec<
                 false => f.given("sliding_window_pattern", Fields::size, default)?,
             };
             listed(f, window, (1..=ropes.len()).map(|i| !i.is_multiple_of(pattern)).collect())?
+        }
+        WindowRule::Through(pattern, _) => {
+            let mut windows = listed(f, window, (1..=ropes.len()).map(|i| !i.is_multiple_of(pattern)).collect())?;
+            windows.last_mut().into_iter().for_each(|last| *last = 0);
+            windows
         }
         WindowRule::AllButFirst(each, _) => {
             listed(f, window, (0..ropes.len()).map(|i| !i.is_multiple_of(each)).collect())?

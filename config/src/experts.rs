@@ -31,6 +31,8 @@ pub struct Experts {
     /// The row that experts work on, if that is not the hidden row: neither the router nor the
     /// expert that all tokens have sees it.
     pub short: Option<ShortRow>,
+    /// The parts of each that see and make rows of their own, if they do not share the half's norm.
+    pub apart: Option<Apart>,
 }
 
 /// A row of its own width that goes into experts, and comes out of them.
@@ -42,6 +44,21 @@ pub struct ShortRow {
     pub after: &'static str,
     /// The norm of the sum of experts.
     pub norm: Option<&'static str>,
+}
+
+/// Parts of experts and of the one that all tokens have, where all of them, and the router, see the
+/// rows that go through layers. Modules and tensors are relative to the path of the layer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Apart {
+    /// The norms before and after the expert that all tokens have.
+    pub shared: [&'static str; 2],
+    /// The norms before and after the others.
+    pub others: [&'static str; 2],
+    /// The tensor that rows of the router are multiplied with, after a norm without a weight and
+    /// one over the root of their width.
+    pub scale: &'static str,
+    /// The tensor of a factor of each expert's weight.
+    pub factors: &'static str,
 }
 
 impl Weights for Experts {
@@ -156,6 +173,7 @@ pub(crate) struct Traits {
     pub short: Option<(&'static str, ShortRow)>,
     /// The field that says whether such a row is normed, if it need not be.
     pub short_norm_if: Option<&'static str>,
+    pub apart: Option<Apart>,
 }
 
 /// The field that says how wide the shared expert is, with its default.
@@ -183,6 +201,8 @@ pub(crate) enum LayerRule {
     All,
     /// All, or none where the number of experts is 0.
     AnyOf,
+    /// All, if this field says so.
+    If(&'static str),
     /// Each `decoder_sparse_step`-th, but for those that `mlp_only_layers` names.
     Sparse,
     /// All from `first_k_dense_replace` on, which is this many by default.
@@ -241,6 +261,11 @@ pub(crate) fn read(
         f.note(name, 0);
         return Ok(vec![None; layers]);
     }
+    if let LayerRule::If(name) = traits.layers
+        && !f.or(name, Fields::flag, false)?
+    {
+        return Ok(vec![None; layers]);
+    }
     let sparse = sparse(f, traits.layers, layers)?;
     let count = count(f, traits)?;
     let width = f.or(traits.width.0, Fields::size_of_all, traits.width.1)?;
@@ -261,8 +286,8 @@ pub(crate) fn read(
             format!("{} experts of a token, whose weights multiply their input: 1 is supported", router.chosen);
         return Err(f.fault("config::unsupported", traits.chosen_field, message));
     }
-    let shared_gate = traits.shared_gate;
-    let experts = Experts { router, count, width, gate, on_input, bias, stored, shared, shared_gate, short };
+    let (shared_gate, apart) = (traits.shared_gate, traits.apart);
+    let experts = Experts { router, count, width, gate, on_input, bias, stored, shared, shared_gate, short, apart };
     let limits = match traits.limits {
         Some(name) => f.limits(name, layers)?.into_iter().zip(dense.limits(f, layers)?).collect(),
         None => vec![(None, None); layers],
@@ -417,7 +442,7 @@ fn scoring(f: &Fields, traits: &Traits) -> Result<(), Diagnostic> {
 /// Whether each layer has experts.
 fn sparse(f: &Fields, rule: LayerRule, layers: usize) -> Result<Vec<bool>, Diagnostic> {
     let sparse: Vec<bool> = match rule {
-        LayerRule::All | LayerRule::AnyOf => return Ok(vec![true; layers]),
+        LayerRule::All | LayerRule::AnyOf | LayerRule::If(_) => return Ok(vec![true; layers]),
         LayerRule::Sparse => {
             let step = f.given("decoder_sparse_step", Fields::size, 1)?;
             let dense = f.numbers("mlp_only_layers")?.unwrap_or_default();
@@ -459,7 +484,7 @@ fn sparse(f: &Fields, rule: LayerRule, layers: usize) -> Result<Vec<bool>, Diagn
         LayerRule::Between(_) => "moe_layer_interval",
         LayerRule::Behind(name, _) => name,
         LayerRule::Named => "moe_layers",
-        LayerRule::From(_) | LayerRule::All | LayerRule::AnyOf => "first_k_dense_replace",
+        LayerRule::From(_) | LayerRule::All | LayerRule::AnyOf | LayerRule::If(_) => "first_k_dense_replace",
     };
     f.note(name, &sparse[..]);
     Ok(sparse)

@@ -4,7 +4,7 @@ use crate::attention::{self, GatedBy, QkNorm, RopeRule, ScaleRule, Sinks, Stretc
 use crate::delta::{self, ByChannel, Product, StoredDelta, StoredLog};
 use crate::draft::{self, Drafting};
 use crate::experts::{
-    self, Correction, GroupRule, LayerRule, NormRule, Score, SharedWidth, ShortRow, StoredExperts, WholeExperts,
+    self, Apart, Correction, GroupRule, LayerRule, NormRule, Score, SharedWidth, ShortRow, StoredExperts, WholeExperts,
 };
 use crate::fields::{Fields, Names};
 use crate::growth;
@@ -66,11 +66,17 @@ pub struct Family {
     /// Whether norms subtract the mean of a row.
     pub(crate) centred: bool,
     pub(crate) scales: scales::Traits,
+    /// The tensor of a layer that has the factor of what leaves it.
+    pub(crate) scalar: Option<&'static str>,
+    /// Whether layers may have embeddings of their own.
+    pub(crate) own_rows: bool,
     pub(crate) growth: growth::Rule,
     /// For a family with layers that attend within chunks: `attention_chunk_size` by default.
     pub(crate) chunked: Option<usize>,
     /// Fields that must be null or false.
     pub(crate) refused: &'static [&'static str],
+    /// Fields that must be null or one of these texts.
+    pub(crate) named: &'static [(&'static str, &'static [&'static str])],
     /// Fields that must be null or true.
     pub(crate) required: &'static [&'static str],
     /// Without `vocab_size`, which there must be otherwise.
@@ -135,6 +141,8 @@ const LLAMA: Family = Family {
         qk_norm: QkNorm::None,
         qk_norm_if: Switch::Always,
         norm_names: ["q_norm", "k_norm"],
+        value_norm: false,
+        shares: false,
         modules: attention::Modules { path: "self_attn", qkv: "qkv_proj", outer: "o_proj" },
         gated: GatedBy::No,
         sinks: Sinks::None,
@@ -151,6 +159,7 @@ const LLAMA: Family = Family {
         head_dim: None,
         window_kv: 1,
         window_heads: false,
+        global_dim: None,
         value_dim: None,
         value_scale: None,
     },
@@ -169,6 +178,7 @@ const LLAMA: Family = Family {
         width: mlp::Width::Field("intermediate_size"),
         limits: None,
         factors: None,
+        doubled: None,
         modules: mlp::Modules { path: "mlp", gate: "gate_proj", up: "up_proj", down: "down_proj" },
     },
     delta: None,
@@ -183,9 +193,12 @@ const LLAMA: Family = Family {
     norm_offset: 0.0,
     centred: false,
     scales: scales::Traits::None,
+    scalar: None,
+    own_rows: false,
     growth: growth::Rule::None,
     chunked: None,
     refused: &[],
+    named: &[],
     required: &[],
     vocab: None,
     positions: 2048,
@@ -481,6 +494,80 @@ const GEMMA3_IMAGES: Family = Family {
     ..GEMMA3
 };
 
+// Without an image, tokens see what those of the language model alone see.
+const GEMMA4: Family = Family {
+    architecture: "Gemma4ForCausalLM",
+    attention: attention::Traits {
+        window: WindowRule::Through(6, 512),
+        rope: RopeRule::Proportional(10_000.0, 0.25),
+        scale: ScaleRule::One,
+        value_norm: true,
+        shares: true,
+        heads: Some(8),
+        global_dim: Some(512),
+        ..GEMMA3.attention
+    },
+    mlp: mlp::Traits { doubled: Some("use_double_wide_mlp"), ..GEMMA3.mlp },
+    experts: Some(experts::Traits {
+        count: (&["num_experts"], 128),
+        chosen: 8,
+        chosen_field: "top_k_experts",
+        width: ("moe_intermediate_size", 704),
+        layers: LayerRule::If("enable_moe_block"),
+        router: "router.proj",
+        renormalise: NormRule::Always,
+        stored: StoredExperts::Each {
+            gate: "experts.*.gate_proj",
+            up: "experts.*.up_proj",
+            down: "experts.*.down_proj",
+            whole: Some(WholeExperts { gate_up: "experts.gate_up_proj", down: "experts.down_proj" }),
+        },
+        shared: Some(SharedWidth::Field("intermediate_size", 9216)),
+        shared_module: "mlp",
+        apart: Some(Apart {
+            shared: ["pre_feedforward_layernorm", "post_feedforward_layernorm_1"],
+            others: ["pre_feedforward_layernorm_2", "post_feedforward_layernorm_2"],
+            scale: "router.scale",
+            factors: "router.per_expert_scale",
+        }),
+        ..QWEN3_EXPERTS
+    }),
+    others: others::GEMMA4,
+    norm_offset: 0.0,
+    scales: scales::Traits::RootCapped("final_logit_softcapping"),
+    scalar: Some("layer_scalar"),
+    own_rows: true,
+    refused: &[],
+    named: &[("use_bidirectional_attention", &["vision"])],
+    vocab: Some(262_144),
+    ..GEMMA3
+};
+
+const GEMMA4_IMAGES: Family = Family {
+    architecture: "Gemma4ForConditionalGeneration",
+    text_config: Some("text_config"),
+    path: "model.language_model",
+    others: others::GEMMA4_TOWERS,
+    ..GEMMA4
+};
+
+const GEMMA4_UNIFIED: Family = Family {
+    architecture: "Gemma4UnifiedForCausalLM",
+    attention: attention::Traits { window: WindowRule::Through(6, 1024), ..GEMMA4.attention },
+    experts: None,
+    own_rows: false,
+    positions: 262_144,
+    ..GEMMA4
+};
+
+const GEMMA4_UNIFIED_IMAGES: Family = Family {
+    architecture: "Gemma4UnifiedForConditionalGeneration",
+    text_config: Some("text_config"),
+    path: "model.language_model",
+    others: others::GEMMA4_TOWERS,
+    ..GEMMA4_UNIFIED
+};
+
 const MINISTRAL3: Family = Family {
     architecture: "Ministral3ForCausalLM",
     attention: attention::Traits {
@@ -535,6 +622,7 @@ const QWEN3_EXPERTS: experts::Traits = experts::Traits {
     shared_gate: false,
     short: None,
     short_norm_if: None,
+    apart: None,
 };
 
 const QWEN3_MOE: Family = Family {
@@ -1656,6 +1744,10 @@ pub const FAMILIES: &[Family] = &[
     PHI3,
     GEMMA3,
     GEMMA3_IMAGES,
+    GEMMA4,
+    GEMMA4_IMAGES,
+    GEMMA4_UNIFIED,
+    GEMMA4_UNIFIED_IMAGES,
     MISTRAL3,
     QWEN3_MOE,
     MIXTRAL,

@@ -32,10 +32,15 @@ pub enum Scaling {
     Long {
         factors: Vec<f64>,
     },
+    /// The first `turned` frequencies are divided by the factor; pairs behind them do not turn.
+    Proportional {
+        factor: f64,
+        turned: usize,
+    },
 }
 
 impl Scaling {
-    pub const NAMES: [&'static str; 6] = ["default", "linear", "dynamic", "llama3", "yarn", "longrope"];
+    pub const NAMES: [&'static str; 7] = ["default", "linear", "dynamic", "llama3", "yarn", "longrope", "proportional"];
 }
 
 /// Inverse frequencies of one rotary embedding over `dim` elements of a head.
@@ -63,6 +68,7 @@ impl fmt::Display for Freqs {
                 let factors: Vec<String> = factors.iter().map(|factor| format!("{factor:?}")).collect();
                 format!("longrope, {}", factors.join(", "))
             }
+            Scaling::Proportional { factor, turned } => format!("proportional, {factor:?}, {turned}"),
         };
         write!(f, "({:?}, {}, {rest})", self.theta, self.dim)
     }
@@ -79,6 +85,13 @@ impl Freqs {
             Scaling::Default | Scaling::Dynamic { .. } => inv,
             Scaling::Linear { factor } => inv / factor,
             Scaling::Long { factors } => inv / factors[i],
+            Scaling::Proportional { factor, turned } => {
+                if i < *turned {
+                    inv / factor
+                } else {
+                    0.0
+                }
+            }
             &Scaling::Llama3 { factor, low, high, original } => {
                 let wavelength = 2.0 * PI / inv;
                 let turns = original as f64 / wavelength;

@@ -1,6 +1,6 @@
 //! The kinds of halves that layers have: a row each. The type of a row says how large its weights
 //! are, and the compiler has a file for each with its graph.
-use crate::{Attention, Delta, Experts, Gated, Latent, Pooled, ShortConv, Ssm};
+use crate::{Attention, Delta, Experts, Gated, Latent, OwnRow, Pooled, ShortConv, Ssm};
 
 /// A half of a layer. The result of its kind is added to the rows that go through.
 #[derive(Clone, Debug, PartialEq)]
@@ -85,4 +85,6 @@ kinds! { ($)
     Gated(Gated),
     /// A mixture of experts.
     Experts(Experts),
+    /// A layer's own embedding.
+    OwnRow(OwnRow),
 }

@@ -219,7 +219,7 @@ fn turns(
     let factor = match embedding.freqs.scaling {
         Scaling::Yarn { factor, .. } | Scaling::Llama3 { factor, .. } => factor,
         Scaling::Linear { factor } | Scaling::Dynamic { factor, .. } => factor,
-        Scaling::Default | Scaling::Long { .. } => 1.0,
+        Scaling::Default | Scaling::Long { .. } | Scaling::Proportional { .. } => 1.0,
     };
     let all_dim = if factor > 1.0 { all_dim(f, traits.stretch.is_some())? } else { 0.0 };
     f.note("mscale_all_dim", all_dim);

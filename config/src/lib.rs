@@ -3,8 +3,8 @@
 //!
 //! `model.rs` has the model as a list of layers, each of halves, whose kinds are the rows of
 //! `kind.rs`. Their facts are in `attention.rs` (with `blocks.rs`), `latent.rs`, `pooled.rs`,
-//! `delta.rs`, `conv.rs`, `mlp.rs` and `experts.rs`, factors in `scales.rs`, and streams in
-//! `streams.rs`. `rope.rs` and `freqs.rs` are rotary embeddings. `family.rs` is the table of
+//! `delta.rs`, `conv.rs`, `mlp.rs`, `experts.rs` and `own_rows.rs`, factors in `scales.rs`, and streams
+//! in `streams.rs`. `rope.rs` and `freqs.rs` are rotary embeddings. `family.rs` is the table of
 //! architectures. `draft.rs` has the models that guess tokens.
 //!
 //! `fields.rs` reads: every fault names its field, and each fact is noted when it is read.
@@ -31,6 +31,7 @@ mod latent;
 mod mlp;
 mod model;
 mod others;
+mod own_rows;
 mod pooled;
 mod quantised;
 mod rope;
@@ -53,7 +54,7 @@ pub use conv::ShortConv;
 pub use delta::{ByChannel, Delta, Product, StoredDelta, StoredLog};
 pub use diag::Diagnostic;
 pub use draft::{Draft, Fusion, Head, Mtp};
-pub use experts::{Correction, Experts, Router, Score, ShortRow, StoredExperts, WholeExperts};
+pub use experts::{Apart, Correction, Experts, Router, Score, ShortRow, StoredExperts, WholeExperts};
 pub use family::{FAMILIES, Family};
 pub use fields::{Facts, MAX_SIZE};
 pub use growth::Growth;
@@ -62,6 +63,7 @@ pub use latent::{Indexer, Latent, Positions};
 pub use mlp::{Activation, Gate, Gated};
 pub use model::{Bound, Config, DTYPES, Layer};
 pub use others::OtherPart;
+pub use own_rows::{OwnRow, OwnRows};
 pub use pooled::{Pooled, PooledBlocks};
 pub use quantised::{
     Axes, Blocks, CacheScales, InputScales, Inputs, Levels, Modules, Quantisation, Scheme, Stored, starred,

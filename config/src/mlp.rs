@@ -55,10 +55,21 @@ pub(crate) struct Traits {
     pub limits: Option<&'static str>,
     /// The field with the factor of the gate and that of the result.
     pub factors: Option<&'static str>,
+    /// The field that makes MLPs twice as wide in layers without keys and values of their own.
+    pub doubled: Option<&'static str>,
     pub modules: Modules,
 }
 
 impl Traits {
+    /// How many times as wide as the others the MLP of each layer is.
+    fn times(&self, f: &Fields, layers: usize) -> Result<Vec<usize>, Diagnostic> {
+        let Some(name) = self.doubled else { return Ok(vec![1; layers]) };
+        let first = layers.saturating_sub(f.number("num_kv_shared_layers")?.unwrap_or(0));
+        let is = f.given(name, Fields::flag, false)? && first < layers;
+        f.note(name, is);
+        Ok((0..layers).map(|layer| if is && layer >= first { 2 } else { 1 }).collect())
+    }
+
     /// The limit of each layer, if it has one.
     pub(crate) fn limits(&self, f: &Fields, layers: usize) -> Result<Vec<Option<f64>>, Diagnostic> {
         self.limits.map_or_else(|| Ok(vec![None; layers]), |name| f.limits(name, layers))
@@ -185,7 +196,11 @@ pub(crate) fn read(f: &Fields, traits: &Traits, layers: usize) -> Result<Vec<Gat
         fused: traits.fused,
         modules: traits.modules,
     };
-    Ok(traits.limits(f, layers)?.into_iter().map(|limit| gated.limited(limit)).collect())
+    let of = |(limit, times): (Option<f64>, usize)| {
+        let intermediate = gated.intermediate.saturating_mul(times);
+        Gated { intermediate, ..gated.limited(limit) }
+    };
+    Ok(traits.limits(f, layers)?.into_iter().zip(traits.times(f, layers)?).map(of).collect())
 }
 
 /// The gate of every MLP.
@@ -219,7 +234,7 @@ pub(crate) fn gate(f: &Fields, traits: &Traits) -> Result<Gate, Diagnostic> {
     })
 }
 
-fn activation(f: &Fields, (name, default): (&'static str, &'static str)) -> Result<Activation, Diagnostic> {
+pub(crate) fn activation(f: &Fields, (name, default): (&'static str, &'static str)) -> Result<Activation, Diagnostic> {
     if f.has(name) && f.get(name).is_none() {
         return Err(f.fault("config::value", name, "must be a text, not null"));
     }

@@ -15,6 +15,7 @@ use crate::kind::{Half, Kind};
 use crate::latent;
 use crate::mlp;
 use crate::others::{self, OtherPart};
+use crate::own_rows::{self, OwnRow, OwnRows};
 use crate::pooled::{self, Pooled};
 use crate::quantised::{Around, CacheScales, Quantisation, Scheme, Stored};
 use crate::scales::{self, Scales};
@@ -71,6 +72,8 @@ pub struct Config {
     /// What longer sequences would need that is not computed.
     pub bound: Option<Bound>,
     pub scales: Scales,
+    /// The embeddings that layers have of their own, if they have some.
+    pub own_rows: Option<OwnRows>,
     /// The streams in place of one row that all halves add to, if there are some.
     pub streams: Option<Streams>,
     /// After how many layers the rows that go through are kept, and begin anew, if they do: then
@@ -116,6 +119,8 @@ impl Bound {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Layer {
     pub halves: Vec<Half>,
+    /// The tensor of the number that what leaves the layer is multiplied with, if it has one.
+    pub scalar: Option<&'static str>,
 }
 
 impl Layer {
@@ -233,6 +238,12 @@ impl Config {
                 return Err(f.fault("config::unsupported", name, "is not supported: it must be null or false"));
             }
         }
+        for (name, known) in family.named {
+            if let Some(other) = f.text(name)?.filter(|other| !known.contains(other)) {
+                let message = format!("{other:?} is not supported: it must be null or {}", known.join(", "));
+                return Err(f.fault("config::unsupported", name, message));
+            }
+        }
         for name in family.required {
             if f.get(name).is_some_and(|value| *value != json!(true)) {
                 return Err(f.fault("config::unsupported", name, "is not supported: it must be null or true"));
@@ -253,16 +264,26 @@ impl Config {
         let usual = ropes.iter().map(|rope| rope.usual(positions)).min().unwrap_or(positions);
         let factors = scales::of_halves(f, family.scales)?;
         let half = |kind: Kind, norms, beside| Half { factors: factors.of(&kind), kind, norms, beside };
+        let own_rows = if family.own_rows { own_rows::read(f, count, vocab)? } else { None };
+        let own = own_rows
+            .map(|OwnRows { width, .. }| Ok((width, mlp::activation(f, family.mlp.activation)?)))
+            .transpose()?;
         let layer = |(mixers, feed_forward): (Vec<Kind>, Kind)| {
             let [before, after] = family.norms;
+            // Experts whose parts see rows of their own have norms of their own.
+            let is_apart = matches!(&feed_forward, Kind::Experts(experts) if experts.apart.is_some());
+            let after = if is_apart { (None, after.1) } else { after };
             let mixers = mixers.into_iter().enumerate().map(|(number, mixer)| half(mixer, before, number > 0));
-            Layer { halves: mixers.chain([half(feed_forward, after, family.parallel)]).collect() }
+            let own = own.map(|(width, activation)| OwnRow { width, activation }.into());
+            let own = own.map(|kind| half(kind, (None, Some("post_per_layer_input_norm")), false));
+            let halves = mixers.chain([half(feed_forward, after, family.parallel)]).chain(own);
+            Layer { halves: halves.collect(), scalar: family.scalar }
         };
         let of_layer = |(index, (mut mixers, feed_forward)): (usize, (Vec<Kind>, Kind))| match &only {
             None => layer((mixers, feed_forward)),
             Some(only) => {
                 let kind = if only[index].is_mixer() { mixers.remove(0) } else { feed_forward };
-                Layer { halves: vec![half(kind, family.norms[0], false)] }
+                Layer { halves: vec![half(kind, family.norms[0], false)], scalar: None }
             }
         };
         // One that drafts attends, and has experts where any other has.
@@ -292,6 +313,7 @@ impl Config {
             norm_offset: family.norm_offset,
             centred: family.centred,
             scales: scales::read(f, family.scales, hidden)?,
+            own_rows,
             streams: family.streams.then(|| streams::read(f)).transpose()?,
             kept_every: streams::kept_every(f, family.kept_every)?,
             eps: f.or(family.eps_field, Fields::not_negative, family.eps)?,

@@ -16,6 +16,8 @@ pub(crate) enum Tensors {
     Below(&'static str),
     /// Layers after those of the model. The field gives their number, with its default.
     Layers(&'static str, usize),
+    /// These modules of the last layers. The field gives the number of layers.
+    Last(&'static str, &'static [&'static str]),
 }
 
 /// A part of a checkpoint that does not run, of one model.
@@ -32,6 +34,9 @@ pub(crate) const DRAFT: &str = "multi-token prediction";
 const VISION: &str = "vision tower";
 const SINGLE: &str = "mixture of a single row";
 const PROJECTOR: &str = "projector of images";
+const AUDIO: &str = "audio tower";
+const OF_AUDIO: &str = "projector of audio";
+const UNREAD: &str = "keys and values of layers that see those of others";
 
 /// For DeepSeek V3 and GLM: the drafting layer has the number after the last layer's.
 pub(crate) const DRAFT_LAYERS: &[Other] =
@@ -50,6 +55,24 @@ pub(crate) const TOWER: &[Other] = &[
     below(VISION, "model.vision_tower."),
     below(PROJECTOR, "multi_modal_projector."),
     below(PROJECTOR, "model.multi_modal_projector."),
+];
+
+/// For Gemma 4: layers that see keys and values of others may have modules for their own.
+const UNREAD_KEYS: Other = Other {
+    part: UNREAD,
+    tensors: Tensors::Last(
+        "num_kv_shared_layers",
+        &["self_attn.k_proj", "self_attn.v_proj", "self_attn.k_norm", "self_attn.v_norm"],
+    ),
+};
+pub(crate) const GEMMA4: &[Other] = &[UNREAD_KEYS];
+pub(crate) const GEMMA4_TOWERS: &[Other] = &[
+    UNREAD_KEYS,
+    below(VISION, "model.vision_tower."),
+    below(VISION, "model.vision_embedder."),
+    below(PROJECTOR, "model.embed_vision."),
+    below(AUDIO, "model.audio_tower."),
+    below(OF_AUDIO, "model.embed_audio."),
 ];
 
 /// For Qwen3-VL.
@@ -151,6 +174,12 @@ pub(crate) fn read(f: &Fields, others: &[Other], path: &str, layers: usize) -> R
                 let count = f.number(field)?.unwrap_or(default);
                 f.note(field, count);
                 let begins = (layers..layers + count).map(|layer| format!("{path}.layers.{layer}."));
+                all.extend(begins.map(|begins| OtherPart { part: other.part, begins }));
+            }
+            Tensors::Last(field, modules) => {
+                let first = layers.saturating_sub(f.number(field)?.unwrap_or(0));
+                let begins = (first..layers)
+                    .flat_map(|layer| modules.iter().map(move |module| format!("{path}.layers.{layer}.{module}.")));
                 all.extend(begins.map(|begins| OtherPart { part: other.part, begins }));
             }
         }

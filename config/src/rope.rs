@@ -60,6 +60,9 @@ impl Rope {
                 "original_max_position_embeddings": original, "truncate": truncate,
             }),
             Scaling::Long { factors } => json!({ "rope_type": "longrope", "long_factor": factors }),
+            Scaling::Proportional { factor, turned } => {
+                json!({ "rope_type": "proportional", "factor": factor, "turned": turned })
+            }
         };
         if let Some(Short { factors, positions }) = &self.short {
             echo["short_factor"] = json!(factors);
@@ -152,7 +155,7 @@ impl Rope {
     /// `rope_local_base_freq` for the latter (transformers 4).
     pub(crate) fn read_two(
         config: &Fields,
-        sizes: (usize, usize),
+        (dims, positions): ([usize; 2], usize),
         (theta, local_theta): (f64, f64),
         partial: f64,
     ) -> Result<[Rope; 2], Diagnostic> {
@@ -167,7 +170,15 @@ impl Rope {
         let theta = config.given("rope_theta", Fields::positive, theta)?;
         let local = config.given("rope_local_base_freq", Fields::positive, local_theta)?;
         let sliding = ("sliding_attention", of("sliding_attention")?);
-        Ok([Rope::of(config, full, sizes, (theta, partial))?, Rope::of(config, sliding, sizes, (local, partial))?])
+        let [full_sizes, sliding_sizes] = dims.map(|dim| (dim, positions));
+        let full = Rope::of(config, full, full_sizes, (theta, partial))?;
+        Ok([full, Rope::of(config, sliding, sliding_sizes, (local, partial))?])
+    }
+
+    /// An embedding over all elements of a head of which a part turns, without a description.
+    pub(crate) fn proportional(dim: usize, theta: f64, part: f64) -> Rope {
+        let scaling = Scaling::Proportional { factor: 1.0, turned: (part * dim as f64 / 2.0) as usize };
+        Rope { freqs: Freqs { theta, dim, scaling }, scale: 1.0, short: None }
     }
 
     /// Reads the embedding of layers without a window and of those with one, with these bases and
@@ -242,7 +253,7 @@ impl Rope {
         let dim = rotary_dim(config, own, (head_dim, partial))?;
         let plain = Rope { freqs: Freqs { theta, dim, scaling: Scaling::Default }, scale: 1.0, short: None };
         let rope = match rope {
-            Some(_) => plain.scaled(config, own, at, positions)?,
+            Some(_) => plain.scaled(config, own, at, (head_dim, positions))?,
             None => plain,
         };
         rope.check(config, own)?;
@@ -290,7 +301,13 @@ fn rotary_dim(config: &Fields, own: &Fields, (head_dim, partial): (usize, f64)) 
 
 impl Rope {
     /// The frequencies with the scaling of their type.
-    fn scaled(self, config: &Fields, rope: &Fields, at: &str, positions: usize) -> Result<Rope, Diagnostic> {
+    fn scaled(
+        self,
+        config: &Fields,
+        rope: &Fields,
+        at: &str,
+        (head_dim, positions): (usize, usize),
+    ) -> Result<Rope, Diagnostic> {
         let needed = |name: &'static str| rope.positive(name)?.ok_or_else(|| rope.missing(name));
         // A value at the top level, as Phi-3 has it, goes first.
         let original = || {
@@ -312,6 +329,12 @@ impl Rope {
                     return Err(rope.fault("config::value", "high_freq_factor", message));
                 }
                 (Scaling::Llama3 { factor: needed("factor")?, low, high, original: original()? }, 1.0)
+            }
+            // The part that turns is of all elements, which keep their pairs.
+            "proportional" => {
+                let turned = self.freqs.dim / 2;
+                let scaling = Scaling::Proportional { factor: rope.positive("factor")?.unwrap_or(1.0), turned };
+                return Ok(Rope { freqs: Freqs { dim: head_dim, scaling, ..self.freqs }, ..self });
             }
             "yarn" => yarn(rope, self.freqs.theta, original()?, positions)?,
             other => {

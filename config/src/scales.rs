@@ -13,6 +13,8 @@ pub struct Scales {
     /// The factor of each result of a half of a layer.
     pub residual: f64,
     pub logits: f64,
+    /// What logits are bent to stay within, by the hyperbolic tangent.
+    pub cap: Option<f64>,
 }
 
 /// The differences between families.
@@ -23,6 +25,9 @@ pub(crate) enum Traits {
     Fields,
     /// Embeddings have the root of the hidden size.
     Root,
+    /// Embeddings have the root of the hidden size, and logits stay within this field, if it has a
+    /// number.
+    RootCapped(&'static str),
     /// Logits have this field, with its default.
     Logits(&'static str, f64),
     /// A field for embeddings, for logits, and for what goes into halves and comes out of them.
@@ -70,10 +75,15 @@ pub(crate) fn several<const N: usize>(f: &Fields, name: &'static str) -> Result<
 }
 
 pub(crate) fn read(f: &Fields, traits: Traits, hidden: usize) -> Result<Scales, Diagnostic> {
-    let none = Scales { embedding: 1.0, embedded: false, residual: 1.0, logits: 1.0 };
+    let none = Scales { embedding: 1.0, embedded: false, residual: 1.0, logits: 1.0, cap: None };
     match traits {
         Traits::None => Ok(none),
         Traits::Root => Ok(Scales { embedding: (hidden as f64).sqrt(), embedded: true, ..none }),
+        Traits::RootCapped(name) => {
+            let cap = f.positive_or_none(name)?;
+            f.note(name, cap);
+            Ok(Scales { cap, ..read(f, Traits::Root, hidden)? })
+        }
         Traits::Logits(name, default) => Ok(Scales { logits: f.or(name, Fields::positive, default)?, ..none }),
         Traits::Halves => Ok(Scales {
             embedding: f.or("embedding_multiplier", Fields::positive, 1.0)?,

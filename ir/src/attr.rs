@@ -321,6 +321,7 @@ impl Attr for Freqs {
                 let truncate = words.get(7)?.parse().ok()?;
                 Scaling::Yarn { factor: f(3)?, beta_fast: f(4)?, beta_slow: f(5)?, original: n(6)?, truncate }
             }
+            "proportional" => Scaling::Proportional { factor: f(3)?, turned: n(4)? },
             "longrope" => Scaling::Long { factors: (3..words.len()).map(f).collect::<Option<_>>()? },
             _ => return None,
         };

@@ -258,6 +258,8 @@ elementwise! {
     Situ {beta} = "situ" (x) => softly(x, beta.0).mul(sigmoid(x));
     /// beta * tanh(gate / beta) * sigmoid(gate) * linear * tanh(up / linear)
     SituMul {beta, linear} = "situ_mul" (gate, up) => softly(gate, beta.0).mul(sigmoid(gate)).mul(softly(up, linear.0));
+    /// limit * tanh(x / limit)
+    SoftCap {limit} = "soft_cap" (x) => softly(x, limit.0);
     /// silu(gate) * up
     SiluMul = "silu_mul" (gate, up) => silu(gate).mul(up);
     /// gelu(gate) * up
@@ -325,6 +327,10 @@ mod tests {
         assert_eq!(Elementwise::Silu.eval(&[200.0f32]), 200.0);
         assert!(Elementwise::Silu.eval(&[f32::NAN]).is_nan());
         assert_eq!(Elementwise::GeluTanh.eval(&[50.0f32]), 50.0);
+        let capped = |x: f32| Elementwise::SoftCap { limit: Number(30.0) }.eval(&[x]);
+        assert_eq!([capped(1e9), capped(-1e9), capped(0.0)], [30.0, -30.0, 0.0]);
+        // As Python computes 30 * tanh(20 / 30).
+        assert!((capped(20.0) - 17.4834878).abs() < 1e-5, "{}", capped(20.0));
         let clamped = Elementwise::SwigluClamped { alpha: Number(1.702), limit: Number(7.0) };
         // As PyTorch computes it in float64.
         for ([gate, up], want) in

@@ -65,6 +65,8 @@ class Family:
     case: str | None = None
     # Whether weights are stored as the codes of `fp4.py`, which also makes codes of rows.
     codes: bool = False
+    # What weights of queries' norms are multiplied by, where scores have no scale: else a token sees one other, and models differ in last bits.
+    queries: float = 1.0
     # Another draw, where a code hangs on the last bits of a number.
     draw: int = 0
 
@@ -148,6 +150,17 @@ BAILING_HYBRID = dict(num_hidden_layers=3, num_attention_heads=3, num_key_value_
 BAILING_RELEASE = dict(no_kda_lora=True, use_bias=False, use_rmsnorm=True, moe_router_enable_expert_bias=True, score_function="sigmoid", head_dim=20,
                        partial_rotary_factor=0.5, gated_attention_proj_granularity_type="head_wise", moe_shared_expert_intermediate_size=20,
                        **dict.fromkeys(("layer_types", "mlp_layer_types", "linear_head_dim", "linear_num_heads", "linear_conv_kernel_dim"), ...))
+# Layers of both kinds, the last one full. Where two layers see the keys of others, these are layers 1 and 2. The roots of widths are the same in
+# every type.
+GEMMA4_LAYERS = ["sliding_attention", "sliding_attention", "full_attention", "sliding_attention", "full_attention"]
+GEMMA4 = dict(hidden_size=64, num_hidden_layers=5, layer_types=GEMMA4_LAYERS, head_dim=16, global_head_dim=32, final_logit_softcapping=3.0,
+              hidden_size_per_layer_input=0, tie_word_embeddings=True,
+              rope_parameters=dict(sliding_attention=dict(rope_type="default", rope_theta=1000.0),
+              full_attention=dict(rope_type="proportional", partial_rotary_factor=0.25, rope_theta=5000.0)))
+# As releases have it.
+GEMMA4_RELEASE = dict(per_layer_config=..., global_head_dim=32)
+GEMMA4_VISION = dict(hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=2, head_dim=8, patch_size=2,
+                     position_embedding_size=16)
 FAMILIES = [
     Family("SeedOssForCausalLM", "Qwen2ForCausalLM", dict(attention_out_bias=False, attention_dropout=0.0, residual_dropout=0.0)),
     Family("Dots1ForCausalLM", "Glm4MoeForCausalLM", dict(n_routed_experts=6, n_shared_experts=2, n_group=3, topk_group=2, norm_topk_prob=True,
@@ -170,6 +183,16 @@ FAMILIES = [
     Family("HunYuanDenseV1ForCausalLM", "LlamaForCausalLM", dict(tie_word_embeddings=True, rope_parameters=dict(rope_type="dynamic", rope_theta=10000.0,
            alpha=50.0, factor=1.0))),
     Family("HunYuanMoEV1ForCausalLM", "HunYuanDenseV1ForCausalLM", dict(num_experts=5, moe_topk=2, intermediate_size=20)),
+    # Keys as values and fewer heads in layers without a window.
+    Family("Gemma4ForCausalLM", "Gemma3ForCausalLM", dict(GEMMA4, attention_k_eq_v=True, num_global_key_value_heads=1), published="Gemma4ForCausalLM",
+           config=dict(GEMMA4_RELEASE, num_global_key_value_heads=1), case="gemma4", queries=0.25),
+    # Keys of other layers, and rows of layers' own.
+    Family("Gemma4ForCausalLM", "Gemma3ForCausalLM", dict(GEMMA4, num_kv_shared_layers=2, use_double_wide_mlp=True, hidden_size_per_layer_input=16,
+           vocab_size_per_layer_input=96), case="gemma4rows", queries=0.15),
+    # Experts beside an MLP, in the language part of a larger model.
+    Family("Gemma4ForConditionalGeneration", "Gemma3ForConditionalGeneration", dict(GEMMA4, num_hidden_layers=3, layer_types=GEMMA4_LAYERS[:3],
+           attention_k_eq_v=True, num_global_key_value_heads=1, enable_moe_block=True, num_experts=6, top_k_experts=3, pad_token_id=0), dict(vision_config=GEMMA4_VISION,
+           audio_config=None), case="gemma4moe", queries=0.25),
     Family("MiniMaxM2ForCausalLM", "MixtralForCausalLM", dict(num_local_experts=6, intermediate_size=20, rotary_dim=8)),
     Family("Ministral3ForCausalLM", "MistralForCausalLM", dict(sliding_window=None, rope_parameters=dict(GROWING, llama_4_scaling_beta=0.4))),
     Family("Qwen3VLForConditionalGeneration", "Qwen3ForCausalLM", dict(rope_parameters=dict(rope_type="default", rope_theta=10000.0, mrope_section=[3, 3, 2],
@@ -303,17 +326,21 @@ def make(config, device="cpu"):
 def is_wide(name): return name.endswith(("correction_bias", "expert_bias"))
 
 
+def is_scalar(name): return name.endswith("layer_scalar")
+
+
 def is_table(name): return name.endswith("tid2eid")
 
 
-def randomize(model, seed):
+def randomize(model, seed, queries=1.0):
     """Draws every weight far from what an initializer gives, so that a skipped bias or norm shows in the logits."""
     draw = torch.Generator().manual_seed(seed)
-    buffers = [(n, b) for n, b in model.named_buffers() if is_wide(n)]
+    buffers = [(n, b) for n, b in model.named_buffers() if is_wide(n) or is_scalar(n)]
     for name, p in sorted([*model.named_parameters(), *buffers]):
         mean = float(p.flatten()[0]) if "norm" in name and name.endswith("weight") else 0.0
+        if is_scalar(name): mean = 1.0
         scale = 0.3 if p.dim() < 2 or is_wide(name) else 0.2
-        p.data.copy_(torch.randn(p.shape, generator=draw) * scale + mean)
+        p.data.copy_((torch.randn(p.shape, generator=draw) * scale + mean) * (queries if "q_norm" in name else 1.0))
     # Tables of the experts that tokens have: different ones in each row.
     for name, table in model.named_buffers():
         if is_table(name): table.copy_(torch.rand(len(table), text(model.config).n_routed_experts, generator=draw).argsort()[:, :table.shape[1]])
@@ -395,9 +422,10 @@ def golden(family):
     seed = zlib.crc32(path.name.encode()) + family.draw
     shutil.rmtree(path, ignore_errors=True)
     model = make(config)
-    randomize(model, seed)
+    randomize(model, seed, family.queries)
     stays = lambda name: is_wide(name) or family.codes and fp4.is_wide(name)
     for p in [p for n, p in model.named_parameters() if not stays(n)]: p.data = p.data.to(torch.bfloat16)
+    for b in [b for n, b in model.named_buffers() if is_scalar(n)]: b.data = b.data.to(torch.bfloat16)
     if family.codes: fp4.round_weights(model)
     model.config.dtype = text(model.config).dtype = torch.bfloat16
     model.save_pretrained(path)

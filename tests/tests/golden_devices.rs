@@ -361,6 +361,52 @@ fn rows_of_blocks_on_gfx1201() {
     rows_of_blocks_are_right("gfx1201");
 }
 
+/// Models in f32 whose logits are near those of float64 in each number.
+fn each_logit_is_near(target: &str, name: &str) {
+    let all = [cases(), cases_of_experts()].concat();
+    let mut cases: Vec<Case> = all.into_iter().filter(|case| case.name.starts_with(name)).collect();
+    assert!(cases.len() >= 3, "golden models of {name}");
+    cases.iter_mut().for_each(|case| case.config.dtype = DType::F32);
+    let mut far = vec![];
+    for case in cases {
+        for mut engine in engines(&case, target) {
+            let modes: &[Mode] = if target == "host" { &Mode::ALL } else { &[Mode::Chunked, Mode::Prefill] };
+            for (sequence, &mode) in (0..SEQUENCES).flat_map(|i| modes.iter().map(move |mode| (i, mode))) {
+                let single = tokens_alone(target);
+                let logits = alone(&mut engine, &case.tokens(sequence), mode, single);
+                let want = case.reference(mode, sequence);
+                let error = want.iter().zip(&logits).map(|(v, &own)| (v - f64::from(own)).abs()).fold(0.0, f64::max);
+                let device = engine.device_name();
+                println!("{} on {device}, {mode:?} {sequence}: off by {error:.1e}", case.name);
+                if want.len() != logits.len() || error.is_nan() || error > 1e-5 {
+                    far.push(format!("{} on {device}, {mode:?} {sequence}: off by {error:e}", case.name));
+                }
+            }
+        }
+    }
+    assert!(far.is_empty(), "{}", far.join("\n"));
+}
+
+#[test]
+fn gemma4_on_host() {
+    each_logit_is_near("host", "family-gemma4");
+}
+
+#[test]
+fn gemma4_on_gfx942() {
+    each_logit_is_near("gfx942", "family-gemma4");
+}
+
+#[test]
+fn gemma4_on_gfx1151() {
+    each_logit_is_near("gfx1151", "family-gemma4");
+}
+
+#[test]
+fn gemma4_on_gfx1201() {
+    each_logit_is_near("gfx1201", "family-gemma4");
+}
+
 #[test]
 fn experts_on_gfx942() {
     let families = bringing_kernels("gfx942", &cases_of_experts(), |_| true);

@@ -4,8 +4,11 @@ use atomc_config::{Attention, BlockChoice, GatedBy, QkNorm};
 use atomc_ir::{CacheType, DType, Diagnostic, Elementwise, Fact, Op, Type, Value};
 
 use super::Config;
-use super::layer::{Given, Kind, LayerBuilder, Left, Made, Rows, norm_weight, shard};
+use super::layer::{Given, Kept, Kind, LayerBuilder, Left, Made, Rows, norm_weight, shard};
 use super::product::{Factor, expected, joined};
+
+/// Heads of queries, of keys and values, and a gate.
+type Projected = (Value, Option<[Value; 2]>, Option<Value>);
 
 /// Parts of keys and values: where there are fewer heads of them than ranks, several ranks have the
 /// same one.
@@ -26,7 +29,10 @@ impl Kind for Attention {
     }
 
     fn states(&self, config: &Config, index: usize) -> Vec<(String, Type)> {
-        let &Attention { kv_heads: heads, head_dim, value_dim, .. } = self;
+        let &Attention { kv_heads: heads, head_dim, value_dim, shared, .. } = self;
+        if shared.is_some() {
+            return vec![];
+        }
         let cache = CacheType { dtype: config.cache_dtype(), heads, head_dim, value_dim, is_prefix: false };
         let mut states = vec![(format!("kv{index}"), Type::Cache(cache))];
         if let Some(BlockChoice { dim, .. }) = self.blocks {
@@ -54,39 +60,61 @@ impl LayerBuilder<'_> {
         (caches, batch): (&[Value], Value),
     ) -> Left {
         let &Attention { heads, head_dim, value_dim, modules, .. } = all;
-        let ([mut q, mut k, mut v], gate) = self.projections(all, x)?;
+        let (mut q, mut keys, gate) = self.projections(all, x)?;
+        q = self.with_position(all, q, 0, rope)?;
+        if let Some([k, _]) = &mut keys {
+            *k = self.with_position(all, *k, 1, rope)?;
+        }
         self.b.at(format!("{}.{}", self.path, modules.path));
-        (q, k) = (self.turned(q, rope, all.in_pairs)?, self.turned(k, rope, all.in_pairs)?);
-        if all.qk_norm == QkNorm::Turned {
-            (q, k) = (self.normed_heads(all, q, 0)?, self.normed_heads(all, k, 1)?);
-            self.b.at(format!("{}.{}", self.path, modules.path));
-        }
-        if all.qk_norm == QkNorm::Unweighted {
-            let ones = self.b.push(Op::Numbers { values: vec![1; head_dim] }, &[])?;
-            (q, k) = (self.b.rms_norm(q, ones, self.config.eps)?, self.b.rms_norm(k, ones, self.config.eps)?);
-        }
         if growth.is_some() {
             let rows = self.b.flat(q, heads / self.part.ranks * head_dim)?;
             let rows = self.grown(rows, growth)?;
             q = self.b.heads(rows, heads / self.part.ranks, head_dim)?;
         }
-        let (seen, of_seen, states) = match caches {
-            [] => (self.seen_by_caller(all, [q, k, v, batch])?, None, vec![]),
-            &[cache, ..] => {
+        let (seen, of_seen, has_heads, states) = match (keys, caches) {
+            (None, _) => {
+                let Kept { state, scales } = self.kept_below(all)?;
+                q = self.scaled(q, Elementwise::Mul, scales.map(|[of_keys, _]| of_keys))?;
+                let (seen, _) = self.seen(all, [q, state, batch], (x, rope, None))?;
+                (seen, scales.map(|[_, of_values]| of_values), true, vec![])
+            }
+            (Some([k, v]), []) => (self.seen_by_caller(all, [q, k, v, batch])?, None, false, vec![]),
+            (Some([mut k, mut v]), &[cache, ..]) => {
                 let scales = self.cache_scales(all)?;
-                if let Some([of_keys, of_values]) = scales {
-                    q = self.b.map(Elementwise::Mul, &[q, of_keys])?;
-                    k = self.b.map(Elementwise::Unscale, &[k, of_keys])?;
-                    v = self.b.map(Elementwise::Unscale, &[v, of_values])?;
-                }
+                q = self.scaled(q, Elementwise::Mul, scales.map(|[of_keys, _]| of_keys))?;
+                let [of_keys, of_values] = [0, 1].map(|at| scales.map(|scales| scales[at]));
+                k = self.scaled(k, Elementwise::Unscale, of_keys)?;
+                v = self.scaled(v, Elementwise::Unscale, of_values)?;
                 let state = self.b.push(Op::KvWrite {}, &[cache, k, v, batch])?;
+                self.carried.caches.insert(self.index, Kept { state, scales });
                 let (seen, keys) = self.seen(all, [q, state, batch], (x, rope, caches.get(1)))?;
-                (seen, scales.map(|[_, of_values]| of_values), [state].into_iter().chain(keys).collect())
+                (seen, scales.map(|[_, of_values]| of_values), true, [state].into_iter().chain(keys).collect())
             }
         };
-        let seen = self.gated(all.gated, (all.heads, all.value_dim), (seen, !states.is_empty()), gate)?;
+        let seen = self.gated(all.gated, (all.heads, all.value_dim), (seen, has_heads), gate)?;
         let outer = format!("{}.{}", modules.path, modules.outer);
         Ok((self.sum((seen, of_seen), &outer, heads * value_dim, all.o_bias)?, states))
+    }
+
+    /// Heads of queries (0) or keys (1) with their rotary embedding, and the norm behind it.
+    fn with_position(&mut self, all: &Attention, x: Value, which: usize, rope: Option<Value>) -> Made {
+        self.b.at(format!("{}.{}", self.path, all.modules.path));
+        let x = self.turned(x, rope, all.in_pairs)?;
+        match all.qk_norm {
+            QkNorm::Turned => self.normed_heads(all, x, which),
+            QkNorm::Unweighted => self.unweighted(x, all.head_dim),
+            _ => Ok(x),
+        }
+    }
+
+    /// The cache of the layer whose keys and values this one sees.
+    fn kept_below(&mut self, all: &Attention) -> Result<Kept, Diagnostic> {
+        let kept = all.shared.and_then(|layer| self.carried.caches.get(&layer).copied());
+        kept.ok_or_else(|| {
+            let message = "attention over the keys of another layer is the artifact's own: \
+                           a framework does not compute it here";
+            Diagnostic::new("config::attention", message).at("--attention")
+        })
     }
 
     /// What heads of queries see in a cache, and the new state of the keys that blocks are chosen
@@ -207,9 +235,9 @@ impl LayerBuilder<'_> {
         Ok(Some([scale(names.keys)?, scale(names.values)?]))
     }
 
-    /// Heads of queries, keys and values, and the gate of attention's result, if there is one: of
-    /// heads after its logistic function.
-    fn projections(&mut self, all: &Attention, x: Value) -> Result<([Value; 3], Option<Value>), Diagnostic> {
+    /// Heads of queries, of keys and values if the layer has some of its own, and the gate of
+    /// attention's result, if there is one: of heads after its logistic function.
+    fn projections(&mut self, all: &Attention, x: Value) -> Result<Projected, Diagnostic> {
         let &Attention { heads, kv_heads, head_dim, value_dim, qkv_bias: bias, fused, modules, .. } = all;
         let (ranks, parts) = (self.part.ranks, parts_of_kv(all, self.part.ranks));
         let (q_rows, k_rows, v_rows) = (heads * head_dim, kv_heads * head_dim, kv_heads * value_dim);
@@ -234,6 +262,9 @@ impl LayerBuilder<'_> {
             }
             GatedBy::No => (self.rows(x, rows(&of_q, 0, q_rows), ranks, bias)?, None),
         };
+        if all.shared.is_some() {
+            return Ok((self.heads(all, q, 0, heads / ranks)?, None, gate));
+        }
         let of_keys = rows(&of_k, q_rows, k_rows);
         let [q, k] = match ranks > 1 && all.qk_norm == QkNorm::Row {
             true => {
@@ -246,9 +277,12 @@ impl LayerBuilder<'_> {
                 [q, self.heads(all, k, 1, kv_heads / parts)?]
             }
         };
-        let v = self.rows(x, rows(&of_v, q_rows + k_rows, v_rows), parts, bias)?;
+        let of_values = if all.keys_as_values { of_keys } else { rows(&of_v, q_rows + k_rows, v_rows) };
+        let v = self.rows(x, of_values, parts, bias)?;
         let v = self.b.scale(v, all.value_scale)?;
-        Ok(([q, k, self.b.heads(v, kv_heads / parts, value_dim)?], gate))
+        let v = self.b.heads(v, kv_heads / parts, value_dim)?;
+        let v = if all.value_norm { self.unweighted(v, value_dim)? } else { v };
+        Ok((q, Some([k, v]), gate))
     }
 
     /// Queries, and the gates of their results. The checkpoint has them in turn: a head's query,

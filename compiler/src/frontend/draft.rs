@@ -50,7 +50,7 @@ pub fn graph(config: &Config, draft: &Draft, part: Part) -> Result<Graph, Diagno
             _ => (x, None),
         };
         let tokens = Tokens { ids, positions, lengths };
-        let given = Around { states: &caches[number], ropes: &ropes, growth, batch, tokens };
+        let given = Around { states: &caches[number], ropes: &ropes, growth, own_rows: None, batch, tokens };
         let (out, made) = through(&mut builder, layer, entering, given)?;
         states.extend(made);
         x = out;

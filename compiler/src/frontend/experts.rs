@@ -1,6 +1,6 @@
 //! The graph of a layer's experts, and how ranks share them out. Each rank makes a part of a sum: a
 //! part of the width of each expert, or else some of the experts.
-use atomc_config::{Correction, Experts, Gate, Gated, Score, ShortRow, StoredExperts};
+use atomc_config::{Apart, Correction, Experts, Gate, Gated, Score, ShortRow, StoredExperts};
 use atomc_ir::{Best, Builder, DType, Diagnostic, Elementwise, Fact, Op, Value, Whole};
 
 use super::layer::{Given, Kind, LayerBuilder, Left, Made, Rows, shard};
@@ -14,7 +14,12 @@ impl Kind for Experts {
     }
 
     fn build(&self, builder: &mut LayerBuilder, x: Value, given: Given) -> Left {
-        Ok((builder.experts(self, x, given.tokens.ids)?, vec![]))
+        let ids = given.tokens.ids;
+        let made = match (&self.apart, &self.shared) {
+            (Some(apart), Some(shared)) => builder.experts_apart((self, apart, shared), x, ids)?,
+            _ => builder.experts(self, x, [x, ids])?,
+        };
+        Ok((made, vec![]))
     }
 }
 
@@ -76,11 +81,48 @@ struct Projections<'a> {
 }
 
 impl<'a> LayerBuilder<'a> {
-    /// What the experts of each token make of `x`.
-    fn experts(&mut self, all: &Experts, x: Value, ids: Value) -> Made {
+    /// The sum of what the experts of each token and the one that all tokens have make of `x`, each
+    /// through norms of its own.
+    fn experts_apart(&mut self, (all, apart, shared): (&Experts, &Apart, &Gated), x: Value, ids: Value) -> Made {
+        let [before, after] = apart.shared;
+        let seen = self.normed(x, Some(before))?;
+        let made = self.mlp(shared, seen)?;
+        let of_shared = self.normed(made, Some(after))?;
+        let path = format!("{}.{}", self.path, apart.scale);
+        self.b.at(&path);
+        let hidden = self.config.hidden;
+        let scale = self.b.weight(path, self.config.dtype, &[hidden]);
+        let routed = self.unweighted(x, hidden)?;
+        let routed = self.b.map(Elementwise::Mul, &[routed, scale])?;
+        let routed = self.b.scale(routed, (hidden as f64).powf(-0.5))?;
+        let [before, after] = apart.others;
+        let seen = self.normed(x, Some(before))?;
+        let made = self.experts(all, seen, [routed, ids])?;
+        let of_others = self.normed(made, Some(after))?;
+        self.b.at(self.path.clone());
+        self.b.add(of_shared, of_others)
+    }
+
+    /// What experts made, times the factor of each.
+    fn by_factors(&mut self, all: &Experts, apart: &Apart, made: Value, experts: Value) -> Made {
+        let path = format!("{}.{}", self.path, apart.factors);
+        self.b.at(&path);
+        let factors = self.b.weight(path, DType::F32, &[all.count]);
+        let rows = self.b.push(Op::View { shape: vec![all.count, 1] }, &[factors])?;
+        let mut rows = self.b.push(Op::Repeat { axis: 1, times: self.config.hidden }, &[rows])?;
+        if let Some(held) = Held::new(all.count, self.part.expert_ranks) {
+            rows = held.take(self.b, rows)?;
+        }
+        let rows = self.b.gather(rows, experts)?;
+        self.b.map(Elementwise::Mul, &[made, rows])
+    }
+
+    /// What the experts of each token make of `x`, chosen by other rows or by ids, and the one that
+    /// all tokens have, if it has no norms of its own.
+    fn experts(&mut self, all: &Experts, x: Value, [routed, ids]: [Value; 2]) -> Made {
         let dtype = self.config.dtype;
         let held = Held::new(all.count, self.part.expert_ranks);
-        let (mut weights, experts, ones) = self.route(all, held, [x, ids])?;
+        let (mut weights, experts, ones) = self.route(all, held, [routed, ids])?;
         let mut entering = match all.short {
             Some(ShortRow { width, before, .. }) => self.rows(x, Rows::all(before, width), 1, false)?,
             None => x,
@@ -105,6 +147,9 @@ impl<'a> LayerBuilder<'a> {
         self.b.at(format!("{}.mlp", self.path));
         let inner = self.through(all.gate, inner)?;
         let mut made = down.multiply_grouped(self.b, inner, experts, dtype)?;
+        if let Some(apart) = &all.apart {
+            made = self.by_factors(all, apart, made, experts)?;
+        }
         // Every rank that has a part of each expert has its whole outer bias, which counts once.
         let is_cut = self.part.ranks > 1 && held.is_none();
         let bias = biases.map(|[_, _, down]| down);
@@ -116,7 +161,8 @@ impl<'a> LayerBuilder<'a> {
             return self.behind_short(all, row, (out, x));
         }
         // A rank has all of it, or a part.
-        let shared = all.shared.as_ref().map(|shared| self.shared(all, shared, x)).transpose()?;
+        let shared = all.shared.as_ref().filter(|_| all.apart.is_none());
+        let shared = shared.map(|shared| self.shared(all, shared, x)).transpose()?;
         let (before, behind) = if self.part.ranks > 1 { (shared, None) } else { (None, shared) };
         if let Some(shared) = before {
             out = self.b.add(out, shared)?;

@@ -130,7 +130,7 @@ impl LayerBuilder<'_> {
     }
 
     /// Rows with the scale of the cache, if it has one.
-    fn scaled(&mut self, rows: Value, by: Elementwise, scale: Option<Value>) -> Made {
+    pub fn scaled(&mut self, rows: Value, by: Elementwise, scale: Option<Value>) -> Made {
         scale.map_or(Ok(rows), |scale| self.b.map(by, &[rows, scale]))
     }
 

@@ -1,4 +1,6 @@
 //! The parts that all halves of a layer are made of: norms, projections, residual connections.
+use std::collections::BTreeMap;
+
 use atomc_ir::{Builder, DType, Diagnostic, Op, Type, Value};
 
 use super::product::Factor;
@@ -53,8 +55,19 @@ pub struct Given<'a> {
     pub ropes: &'a [Value],
     /// What queries are multiplied with, if they grow.
     pub growth: Option<Value>,
+    /// What makes the rows that layers have of their own, if they have some.
+    pub own_rows: Option<OfLayers>,
     pub batch: Value,
     pub tokens: Tokens,
+}
+
+/// Rows of all layers side by side, of which a layer's own row is made.
+#[derive(Clone, Copy)]
+pub struct OfLayers {
+    /// Those of tokens' ids.
+    pub of_ids: Value,
+    /// What a projection makes of embeddings.
+    pub of_rows: Value,
 }
 
 impl Given<'_> {
@@ -86,6 +99,15 @@ pub struct Carried {
     pub positions: Option<Value>,
     /// The rows that were kept on the way, side by side.
     pub kept: Option<Value>,
+    /// The caches of layers of attention, by layer.
+    pub caches: BTreeMap<usize, Kept>,
+}
+
+/// A cache behind a step's tokens, and the scales of keys and values in it, if it has some.
+#[derive(Clone, Copy)]
+pub struct Kept {
+    pub state: Value,
+    pub scales: Option<[Value; 2]>,
 }
 
 /// The norm of a module. A weight that is stored as a difference from a constant gets the constant
@@ -153,6 +175,12 @@ impl LayerBuilder<'_> {
         self.b.at(self.path.clone());
         let out = self.b.scale(out, self.config.scales.residual)?;
         self.b.add(x, out)
+    }
+
+    /// Rows, or heads, of this width after a norm without a weight.
+    pub fn unweighted(&mut self, x: Value, width: usize) -> Made {
+        let ones = self.b.push(Op::Numbers { values: vec![1; width] }, &[])?;
+        self.b.rms_norm(x, ones, self.config.eps)
     }
 
     pub fn norm(&mut self, x: Value, module: &str, width: usize) -> Made {

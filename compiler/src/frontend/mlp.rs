@@ -20,7 +20,7 @@ impl Kind for Gated {
 
 impl LayerBuilder<'_> {
     /// The MLP of `x`.
-    fn mlp(&mut self, all: &Gated, x: Value) -> Made {
+    pub fn mlp(&mut self, all: &Gated, x: Value) -> Made {
         let inner = self.inner(all, x)?;
         self.sum((inner, None), &outer(all), all.intermediate, all.bias)
     }

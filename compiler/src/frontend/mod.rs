@@ -1,7 +1,7 @@
 //! From a configuration to the graph of one step.
 //!
 //! `model.rs` is the graph of a step. `attention.rs`, `latent.rs`, `pooled.rs`, `delta.rs`,
-//! `conv.rs`, `mlp.rs` and `experts.rs` are the graphs of a layer's halves, with the rule by which
+//! `conv.rs`, `mlp.rs`, `experts.rs` and `own_row.rs` are the graphs of a layer's halves, with the rule by which
 //! ranks share each out. `layer.rs` has the parts that all halves are made of. `product.rs` is a
 //! product with a weight, quantised or not, and `fitting.rs` says which a scheme does not fit.
 //! `part.rs` is the part of a model that an artifact computes. `draft.rs` is the graph of a draft's
@@ -17,6 +17,7 @@ mod latent;
 mod layer;
 mod mlp;
 mod model;
+mod own_row;
 mod part;
 mod pooled;
 mod product;

@@ -4,12 +4,12 @@
 //! part of a sum, which the caller adds up over the ranks before biases and residuals. Each also
 //! has some of the logits, if the head has a weight of its own that can be shared out.
 use atomc_artifact::manifest;
-use atomc_config::{Draft, Fusion, Growth, Half, Layer, Stored, of_kind};
+use atomc_config::{Draft, Fusion, Growth, Half, Layer, OwnRows, Stored, of_kind};
 use atomc_ir::results::{DRAFTED, EMBEDDINGS, HIDDEN, LOGITS, PICKS, WHOLE_LOGITS};
 use atomc_ir::trial::round;
-use atomc_ir::{Builder, DType, Diagnostic, Dim, Graph, Op, Shape, SlotsType, Turn, Type, Value};
+use atomc_ir::{Builder, DType, Diagnostic, Dim, Elementwise, Graph, Number, Op, Shape, SlotsType, Turn, Type, Value};
 
-use super::layer::{Carried, Given, Kind, LayerBuilder, Made, Tokens, Unit, norm};
+use super::layer::{Carried, Given, Kind, LayerBuilder, Made, OfLayers, Tokens, Unit, norm};
 use super::product::Factor;
 use super::{Asked, Config, Part, draft, streams};
 
@@ -55,6 +55,7 @@ pub fn graph(config: &Config, part: Part, asked: Asked) -> Result<Graph, Diagnos
     let tokens = Tokens { ids, positions, lengths };
     let mut ropes = ropes(&mut b, config, (positions, lengths))?;
     let mut growth = growth(&mut b, config, positions)?;
+    let mut own_rows = own_rows(&mut b, config, ids, embedded)?;
 
     let (mut states, mut entered) = (Vec::with_capacity(caches.len()), vec![x]);
     let mut carried = Carried::default();
@@ -62,13 +63,14 @@ pub fn graph(config: &Config, part: Part, asked: Asked) -> Result<Graph, Diagnos
         if let Some(stage) = part.begun(index, config.layers.len()) {
             b.at(config.layer_path(index));
             let live = [Some(&mut x), growth.as_mut(), carried.positions.as_mut(), carried.kept.as_mut()];
-            for value in live.into_iter().flatten().chain(&mut ropes) {
+            let own = own_rows.iter_mut().flat_map(|own| [&mut own.of_ids, &mut own.of_rows]);
+            for value in live.into_iter().flatten().chain(own).chain(&mut ropes) {
                 *value = b.push(Op::HandOn { stage }, &[*value])?;
             }
         }
         let mut builder =
             LayerBuilder { b: &mut b, config, part, index, path: config.layer_path(index), carried: &mut carried };
-        let given = Around { states: &caches[index], ropes: &ropes, growth, batch, tokens };
+        let given = Around { states: &caches[index], ropes: &ropes, growth, own_rows, batch, tokens };
         let (out, made) = through(&mut builder, layer, (x, None), given)?;
         states.extend(made);
         x = out;
@@ -86,7 +88,10 @@ pub fn graph(config: &Config, part: Part, asked: Asked) -> Result<Graph, Diagnos
         true => tied_head(&mut b, config, (normed, embedding), HEAD_MODULE)?,
         false => head(&mut b, config, part, normed, HEAD_MODULE)?,
     };
-    let logits = b.scale(logits, config.scales.logits)?;
+    let mut logits = b.scale(logits, config.scales.logits)?;
+    if let Some(cap) = config.scales.cap {
+        logits = b.map(Elementwise::SoftCap { limit: Number(cap) }, &[logits])?;
+    }
     let mut results = vec![(LOGITS.to_string(), logits)];
     results.extend(states);
     results.extend(picked_tokens(&mut b, logits, config.vocab)?);
@@ -158,6 +163,7 @@ pub struct Around<'a> {
     pub states: &'a [States],
     pub ropes: &'a [Value],
     pub growth: Option<Value>,
+    pub own_rows: Option<OfLayers>,
     pub batch: Value,
     pub tokens: Tokens,
 }
@@ -168,7 +174,7 @@ pub fn through(
     builder: &mut LayerBuilder,
     layer: &Layer,
     (mut x, mut seen): (Value, Option<Value>),
-    Around { states, ropes, growth, batch, tokens }: Around,
+    Around { states, ropes, growth, own_rows, batch, tokens }: Around,
 ) -> Result<(Value, States), Diagnostic> {
     let mut left = States::new();
     for (number, (half, states)) in layer.halves.iter().zip(states).enumerate() {
@@ -182,7 +188,7 @@ pub fn through(
         let [enters, leaves] = half.factors;
         let normed = builder.b.scale(normed, enters)?;
         let kept: Vec<Value> = states.iter().map(|(_, state)| *state).collect();
-        let given = Given { states: &kept, ropes, growth, batch, tokens };
+        let given = Given { states: &kept, ropes, growth, own_rows, batch, tokens };
         let (out, made) = of_kind!(&half.kind, of => of.build(builder, normed, given)?);
         let out = builder.b.scale(out, leaves)?;
         x = match weights {
@@ -192,7 +198,26 @@ pub fn through(
         };
         left.extend(states.iter().map(|(name, _)| name.clone()).zip(made));
     }
+    if let Some(scalar) = layer.scalar {
+        builder.b.at(builder.path.clone());
+        let factor = builder.b.weight(format!("{}.{scalar}", builder.path), builder.config.dtype, &[1]);
+        x = builder.b.map(Elementwise::Mul, &[x, factor])?;
+    }
     Ok((x, left))
+}
+
+/// What makes the rows that layers have of their own.
+fn own_rows(b: &mut Builder, config: &Config, ids: Value, embedded: Value) -> Result<Option<OfLayers>, Diagnostic> {
+    let Some(OwnRows { vocab, layers, width }) = config.own_rows else { return Ok(None) };
+    let (all, dtype) = (layers * width, config.dtype);
+    let path = format!("{}.embed_tokens_per_layer", config.path);
+    let table = b.at(&path).weight(format!("{path}.weight"), dtype, &[vocab, all]);
+    let of_ids = b.gather(table, ids)?;
+    let of_ids = b.scale(of_ids, round((width as f64).sqrt(), dtype))?;
+    let path = format!("{}.per_layer_model_projection", config.path);
+    b.at(&path);
+    let of_rows = Factor::read(b, config, &path, [all, config.hidden])?.multiply(b, embedded, dtype)?;
+    Ok(Some(OfLayers { of_ids, of_rows }))
 }
 
 /// Checks that the layers with a wanted input exist, and are named once.

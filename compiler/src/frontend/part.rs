@@ -4,8 +4,8 @@
 //! Ranks share out heads and the rows between two projections. Experts are shared out by their
 //! width too, or else as they are: each rank holds some of them whole.
 use atomc_artifact::check::MAX_RANKS;
-use atomc_artifact::manifest::Attention;
-use atomc_config::{Experts, Half, Layer, of_kind};
+use atomc_artifact::manifest;
+use atomc_config::{Attention, Experts, Half, Layer, of_kind};
 use atomc_ir::Diagnostic;
 
 use super::Config;
@@ -20,13 +20,13 @@ pub struct Part {
     pub expert_ranks: usize,
     /// Stages of layers, each with as many ranks.
     pub stages: usize,
-    pub attention: Attention,
+    pub attention: manifest::Attention,
 }
 
 impl Default for Part {
     /// All of it.
     fn default() -> Part {
-        Part { ranks: 1, expert_ranks: 1, stages: 1, attention: Attention::Own }
+        Part { ranks: 1, expert_ranks: 1, stages: 1, attention: manifest::Attention::Own }
     }
 }
 
@@ -63,6 +63,11 @@ impl Part {
                 let message = "experts by token and several streams in place of one row are shared out by --tp alone";
                 return Err(Diagnostic::new("config::ranks", message).at(option));
             }
+        }
+        let is_shared = |layer: &Layer| layer.half::<Attention>().is_some_and(|attention| attention.shared.is_some());
+        if stages > 1 && config.layers.iter().any(is_shared) {
+            let message = "layers that see the keys of others are shared out by --tp alone";
+            return Err(Diagnostic::new("config::ranks", message).at("--pp"));
         }
         if expert_ranks > 1 {
             self.check_experts(config)?;
@@ -104,5 +109,5 @@ fn share(layer: &Layer, ranks: usize) -> Result<Layer, String> {
         let kind = of_kind!(&half.kind, of => of.share(ranks)?.into());
         Ok(Half { kind, ..half.clone() })
     };
-    Ok(Layer { halves: layer.halves.iter().map(half).collect::<Result<_, String>>()? })
+    Ok(Layer { halves: layer.halves.iter().map(half).collect::<Result<_, String>>()?, scalar: layer.scalar })
 }

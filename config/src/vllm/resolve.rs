@@ -40,7 +40,7 @@ pub fn resolve(folder: &Path, options: &mut Map<String, Value>) -> Result<Config
 fn longest(config: &Config, folder: &Path) -> usize {
     let scaled = |length: usize, factor: f64| (length as f64 * factor) as usize;
     let model = match config.ropes[0].freqs.scaling {
-        Scaling::Default | Scaling::Llama3 { .. } => config.positions,
+        Scaling::Default | Scaling::Llama3 { .. } | Scaling::Proportional { .. } => config.positions,
         // For models with several embeddings, vLLM takes the positions to be scaled already.
         _ if config.ropes.len() > 1 => config.positions,
         Scaling::Linear { factor } | Scaling::Dynamic { factor, .. } => scaled(config.positions, factor),
