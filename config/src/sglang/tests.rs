@@ -140,9 +140,8 @@ fn deterministic_inference() {
 /// The draft of the artifact guesses, as many tokens as its steps verify, in chains.
 #[test]
 fn guesses_of_the_artifact() {
-    let asks = |apart: bool, options: Value| {
-        refused_by(MODEL, |held| held.guesses = Guesses::of(3, Some(apart)), options)
-    };
+    let asks =
+        |apart: bool, options: Value| refused_by(MODEL, |held| held.guesses = Guesses::of(3, Some(apart)), options);
     let guess = |algorithm: &str, more: Value| {
         let mut asked = json!({
             "speculative_algorithm": algorithm, "speculative_num_steps": 3, "speculative_eagle_topk": 1,
@@ -163,7 +162,8 @@ fn guesses_of_the_artifact() {
         asks(false, json!({})),
     ];
     assert_eq!(served, [""; 6]);
-    let recurrent = |options| refused_by(MODEL, |held| (held.guesses, held.slots) = (Guesses::of(3, Some(false)), true), options);
+    let recurrent =
+        |options| refused_by(MODEL, |held| (held.guesses, held.slots) = (Guesses::of(3, Some(false)), true), options);
     let own = json!({ "attention_backend": "atomc", "disable_radix_cache": true });
     assert_eq!(recurrent(guess("EAGLE", own)), "");
     let many = json!({ "speculative_num_steps": 4, "speculative_eagle_topk": 8, "context_length": 503 });
