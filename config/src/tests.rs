@@ -368,6 +368,24 @@ mod meaning {
         assert_eq!(windows(&c), [0]);
     }
 
+    /// A framework's class has a default under the usual name beside the maker's own. The longest
+    /// sequence of a model without rotary embeddings is what its maker says.
+    #[test]
+    fn makers_names_come_first() {
+        let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/golden/family-kimilinear");
+        let text = std::fs::read_to_string(folder.join("config.json")).expect("a configuration");
+        let mut facts: Value = serde_json::from_str(&text).expect("JSON");
+        facts["max_position_embeddings"] = json!(4096);
+        let positions = |facts: &Value| Config::parse(&facts.to_string(), None).expect("good").positions;
+        assert_eq!(positions(&facts), 1 << 20);
+        facts["model_max_length"] = Value::Null;
+        assert_eq!(positions(&facts), 4096);
+        let [mut of_vllm, mut of_sglang] = [(); 2].map(|()| serde_json::Map::new());
+        crate::vllm::resolve(&folder, &mut of_vllm).expect("a model");
+        crate::sglang::resolve(&folder, &mut of_sglang).expect("a model");
+        assert_eq!((&of_vllm["max_model_len"], &of_sglang["context_length"]), (&json!(1 << 20), &json!(1 << 20)));
+    }
+
     #[test]
     fn windows_by_layer() {
         let qwen = |patch: Value| {

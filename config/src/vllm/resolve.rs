@@ -39,13 +39,14 @@ pub fn resolve(folder: &Path, options: &mut Map<String, Value>) -> Result<Config
 /// vLLM's longest sequence if none is asked for.
 fn longest(config: &Config, folder: &Path) -> usize {
     let scaled = |length: usize, factor: f64| (length as f64 * factor) as usize;
-    let model = match config.ropes[0].freqs.scaling {
-        Scaling::Default | Scaling::Llama3 { .. } | Scaling::Proportional { .. } => config.positions,
+    let rope = config.ropes.first();
+    let model = match rope.map(|rope| &rope.freqs.scaling) {
+        None | Some(Scaling::Default | Scaling::Llama3 { .. } | Scaling::Proportional { .. }) => config.positions,
         // For models with several embeddings, vLLM takes the positions to be scaled already.
         _ if config.ropes.len() > 1 => config.positions,
-        Scaling::Linear { factor } | Scaling::Dynamic { factor, .. } => scaled(config.positions, factor),
-        Scaling::Yarn { factor, original, .. } => scaled(original, factor),
-        Scaling::Long { .. } => config.ropes[0].usual(config.positions),
+        Some(Scaling::Linear { factor } | Scaling::Dynamic { factor, .. }) => scaled(config.positions, *factor),
+        Some(Scaling::Yarn { factor, original, .. }) => scaled(*original, *factor),
+        Some(Scaling::Long { .. }) => rope.map_or(config.positions, |rope| rope.usual(config.positions)),
     };
     let file = std::fs::read_to_string(folder.join("tokenizer_config.json")).unwrap_or_default();
     let tokenizer: Value = serde_json::from_str(&file).unwrap_or_default();

@@ -69,7 +69,9 @@ def counted(llm) -> dict:
     return {metric.name: metric.value for metric in llm.get_metrics() if hasattr(metric, "value")}
 
 
-@pytest.mark.parametrize("model, shares", [pytest.param(WHOLE, True, marks=short), (PART, False), (LATENT, True)])
+@pytest.mark.parametrize(
+    "model, shares", [pytest.param(WHOLE, True, marks=short), (PART, False), (LATENT, True)]
+)
 def test_preempted_and_shared_requests_equal_lone_ones(engine, folder, model, shares):
     """More than the cache holds at a time, with shared beginnings, prompts in chunks, steps that mix both, and slots that others
     had before."""
