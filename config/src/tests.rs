@@ -530,7 +530,8 @@ mod meaning {
         assert!(matches!(behind, Kind::Latent(_)));
     }
 
-    /// Releases have fields for layers without a window; transformers writes these layers one by one.
+    /// Releases have fields for layers without a window; transformers writes these layers one by
+    /// one.
     #[test]
     fn layers_of_two_head_sizes() {
         let of = |architecture: &str, patch: Value| {
@@ -542,7 +543,8 @@ mod meaning {
             Config::parse(&config(all), None)
         };
         let read = |patch: Value| of("Gemma4ForCausalLM", patch).expect("a good configuration");
-        let released = read(json!({ "attention_k_eq_v": true, "global_head_dim": 32, "num_global_key_value_heads": 2 }));
+        let released =
+            read(json!({ "attention_k_eq_v": true, "global_head_dim": 32, "num_global_key_value_heads": 2 }));
         let single = json!({ "5": { "head_dim": 32, "num_key_value_heads": 2 } });
         let saved = read(json!({ "attention_k_eq_v": true, "per_layer_config": single }));
         assert_eq!(saved, released);
@@ -562,8 +564,14 @@ mod meaning {
         let plain = read(json!({ "global_head_dim": 32, "num_global_key_value_heads": 2 }));
         assert_eq!(kinds(&plain)[5], (0, 4, 32, false, None));
         // The last layer never has a window.
-        let types = json!(["sliding_attention", "full_attention", "sliding_attention", "full_attention",
-            "sliding_attention", "sliding_attention"]);
+        let types = json!([
+            "sliding_attention",
+            "full_attention",
+            "sliding_attention",
+            "full_attention",
+            "sliding_attention",
+            "sliding_attention"
+        ]);
         let shared = read(json!({ "layer_types": types, "num_kv_shared_layers": 2, "use_double_wide_mlp": true }));
         let of: Vec<_> = kinds(&shared).into_iter().map(|(window, .., shared)| (window, shared)).collect();
         assert_eq!(of, [(8, None), (0, None), (8, None), (0, None), (8, Some(2)), (0, Some(3))]);
@@ -593,7 +601,10 @@ mod meaning {
         );
         let names = json!({ "architectures": ["Gemma3nForCausalLM"] });
         let fault = Config::parse(&config(names), None).expect_err("an unknown one").to_string();
-        assert!(fault.starts_with("config.json: architectures: unknown architecture \"Gemma3nForCausalLM\""), "{fault}");
+        assert!(
+            fault.starts_with("config.json: architectures: unknown architecture \"Gemma3nForCausalLM\""),
+            "{fault}"
+        );
     }
 
     /// Releases list layers from 1 in an object of their own, which transformers writes apart.

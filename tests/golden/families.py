@@ -65,7 +65,8 @@ class Family:
     case: str | None = None
     # Whether weights are stored as the codes of `fp4.py`, which also makes codes of rows.
     codes: bool = False
-    # What weights of queries' norms are multiplied by, where scores have no scale: else a token sees one other, and models differ in last bits.
+    # What weights of queries' norms are multiplied by, where scores have no scale: else a token
+    # sees one other, and models differ in last bits.
     queries: float = 1.0
     # Another draw, where a code hangs on the last bits of a number.
     draw: int = 0
@@ -142,8 +143,8 @@ GRANITE_HYBRID = dict(num_hidden_layers=3, layer_types=["linear_attention", "ful
 NEMOTRON_H = dict(layers_block_type=["linear_attention", "moe", "full_attention", "mlp", "linear_attention"], mamba_num_heads=6, mamba_head_dim=16,
                   ssm_state_size=24, n_groups=2, n_routed_experts=6, moe_shared_expert_intermediate_size=28, routed_scaling_factor=1.7,
                   layer_norm_epsilon=1e-5)
-# Layers of both kinds, the last one full. Where two layers see the keys of others, these are layers 1 and 2. The roots of widths are the same in
-# every type.
+# Layers of both kinds, the last one full. Where two layers see the keys of others, these are layers
+# 1 and 2. The roots of widths are the same in every type.
 GEMMA4_LAYERS = ["sliding_attention", "sliding_attention", "full_attention", "sliding_attention", "full_attention"]
 GEMMA4 = dict(hidden_size=64, num_hidden_layers=5, layer_types=GEMMA4_LAYERS, head_dim=16, global_head_dim=32, final_logit_softcapping=3.0,
               hidden_size_per_layer_input=0, tie_word_embeddings=True,

@@ -2,7 +2,9 @@
 use std::collections::BTreeSet;
 
 use atomc::frontend::{self, Config, FAMILIES, QkNorm};
-use atomc_config::{Attention, Delta, Experts, GatedBy, Latent, Layer, Pooled, Positions, ShortConv, Ssm, StoredDelta};
+use atomc_config::{
+    Attention, Delta, Experts, GatedBy, Latent, Layer, OwnRow, Pooled, Positions, ShortConv, Ssm, StoredDelta,
+};
 use atomc_ir::{Family, Graph, Op, parse};
 use atomc_passes::{Bucket, Cx};
 
@@ -165,7 +167,10 @@ fn count_kernels(target: &str, of_experts: usize) {
         let gated = layer.half::<Attention>().is_some_and(|attention| matches!(attention.gated, GatedBy::Heads(_)));
         // A weight on what goes into an expert wants that row in memory, and makes another.
         let entering = if layer.half::<Experts>().is_some_and(|experts| experts.on_input) { 2 } else { 0 };
+        // A row of the layer's own is made by two products, with a kernel where they lie apart.
+        let own = if layer.half::<OwnRow>().is_some() { 3 } else { 0 };
         let most = 6
+            + own
             + behind
             + usize::from(whole)
             + experts
