@@ -9,7 +9,7 @@ use std::path::Path;
 use serde_json::{Map, Value};
 
 use crate::compare::told;
-use crate::{Config, Diagnostic, FAMILIES, differences, quantised};
+use crate::{Attention, Config, Diagnostic, FAMILIES, differences, quantised};
 pub use speculation::Guesses;
 
 /// Types of caches by the frameworks' names, if they differ from those of an artifact's pages.
@@ -166,10 +166,9 @@ impl Framework {
     pub fn refusals(&self, config: &Config, options: &Map<String, Value>, held: &Held) -> Vec<String> {
         let mut found: Vec<String> =
             differences(config, held.model).iter().map(|fact| fact.between(self.name)).collect();
-        if config.pools_blocks() {
-            let why = format!("{} has no pages for rows of blocks of tokens", self.name);
-            found.push(format!("config.json: layer_types: {why}: `atomc run` and `atomc serve` run the model"));
-        }
+        found.extend(lacking(config).map(|(field, what)| {
+            format!("config.json: {field}: {} has no {what}: `atomc run` and `atomc serve` run the model", self.name)
+        }));
         for judged in self.judged {
             let value = options.get(judged.name).unwrap_or(&Value::Null);
             let fault = (self.unfit)(judged, value, &Asked { config, options }, held);
@@ -179,6 +178,27 @@ impl Framework {
         }
         found
     }
+}
+
+/// What of a model no framework makes for artifacts, by the field that asks for it.
+fn lacking(config: &Config) -> Option<(&'static str, &'static str)> {
+    let attention = || config.layers.iter().filter_map(|layer| layer.half::<Attention>());
+    let dim = attention().next().map(|first| first.head_dim);
+    let all = [
+        (config.pools_blocks(), "layer_types", "pages for rows of blocks of tokens"),
+        (
+            attention().any(|own| Some(own.head_dim) != dim),
+            "global_head_dim",
+            "pages for an artifact's heads of two sizes",
+        ),
+        (
+            attention().any(|own| own.shared.is_some()),
+            "num_kv_shared_layers",
+            "artifacts whose layers see others' keys",
+        ),
+        (config.own_rows.is_some(), "hidden_size_per_layer_input", "artifacts whose layers have rows of their own"),
+    ];
+    all.into_iter().find(|(is, ..)| *is).map(|(_, field, what)| (field, what))
 }
 
 /// The properties of an artifact that a framework's options ask for.

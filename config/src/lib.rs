@@ -3,9 +3,9 @@
 //!
 //! `model.rs` has the model as a list of layers, each of halves, whose kinds are the rows of
 //! `kind.rs`. Their facts are in `attention.rs` (with `blocks.rs`), `latent.rs`, `pooled.rs`,
-//! `delta.rs`, `conv.rs`, `mlp.rs`, `experts.rs` and `own_rows.rs`, factors in `scales.rs`, and streams
-//! in `streams.rs`. `rope.rs` and `freqs.rs` are rotary embeddings. `family.rs` is the table of
-//! architectures. `draft.rs` has the models that guess tokens.
+//! `delta.rs`, `conv.rs`, `mlp.rs`, `experts.rs` and `own_rows.rs`, factors in `scales.rs`, and
+//! streams in `streams.rs`. `rope.rs` and `freqs.rs` are rotary embeddings. `family.rs` is the
+//! table of architectures. `draft.rs` has the models that guess tokens.
 //!
 //! `fields.rs` reads: every fault names its field, and each fact is noted when it is read.
 //! `quantised.rs`, with a file for each method, gives the encoding of a module's weight. `diag.rs`

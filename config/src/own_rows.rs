@@ -1,5 +1,5 @@
-//! Embeddings of layers: in addition to the row that goes through all layers, each layer has a short
-//! row of its own for a token.
+//! Embeddings of layers: in addition to the row that goes through all layers, each layer has a
+//! short row of its own for a token.
 use crate::Diagnostic;
 use crate::fields::{Fields, MAX_SIZE};
 use crate::kind::Weights;

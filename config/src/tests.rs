@@ -548,7 +548,8 @@ mod meaning {
         assert!(matches!(behind, Kind::Latent(_)));
     }
 
-    /// Releases have fields for layers without a window; transformers writes these layers one by one.
+    /// Releases have fields for layers without a window; transformers writes these layers one by
+    /// one.
     #[test]
     fn layers_of_two_head_sizes() {
         let of = |architecture: &str, patch: Value| {

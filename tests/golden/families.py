@@ -65,7 +65,8 @@ class Family:
     case: str | None = None
     # Whether weights are stored as the codes of `fp4.py`, which also makes codes of rows.
     codes: bool = False
-    # What weights of queries' norms are multiplied by, where scores have no scale: else a token sees one other, and models differ in last bits.
+    # What weights of queries' norms are multiplied by, where scores have no scale: else a token
+    # sees one other, and models differ in last bits.
     queries: float = 1.0
     # Another draw, where a code hangs on the last bits of a number.
     draw: int = 0
@@ -150,8 +151,8 @@ BAILING_HYBRID = dict(num_hidden_layers=3, num_attention_heads=3, num_key_value_
 BAILING_RELEASE = dict(no_kda_lora=True, use_bias=False, use_rmsnorm=True, moe_router_enable_expert_bias=True, score_function="sigmoid", head_dim=20,
                        partial_rotary_factor=0.5, gated_attention_proj_granularity_type="head_wise", moe_shared_expert_intermediate_size=20,
                        **dict.fromkeys(("layer_types", "mlp_layer_types", "linear_head_dim", "linear_num_heads", "linear_conv_kernel_dim"), ...))
-# Layers of both kinds, the last one full. Where two layers see the keys of others, these are layers 1 and 2. The roots of widths are the same in
-# every type.
+# Layers of both kinds, the last one full. Where two layers see the keys of others, these are layers
+# 1 and 2. The roots of widths are the same in every type.
 GEMMA4_LAYERS = ["sliding_attention", "sliding_attention", "full_attention", "sliding_attention", "full_attention"]
 GEMMA4 = dict(hidden_size=64, num_hidden_layers=5, layer_types=GEMMA4_LAYERS, head_dim=16, global_head_dim=32, final_logit_softcapping=3.0,
               hidden_size_per_layer_input=0, tie_word_embeddings=True,

@@ -1,11 +1,11 @@
 //! From a configuration to the graph of one step.
 //!
 //! `model.rs` is the graph of a step. `attention.rs`, `latent.rs`, `pooled.rs`, `delta.rs`,
-//! `conv.rs`, `mlp.rs`, `experts.rs` and `own_row.rs` are the graphs of a layer's halves, with the rule by which
-//! ranks share each out. `layer.rs` has the parts that all halves are made of. `product.rs` is a
-//! product with a weight, quantised or not, and `fitting.rs` says which a scheme does not fit.
-//! `part.rs` is the part of a model that an artifact computes. `draft.rs` is the graph of a draft's
-//! step, `streams.rs` what goes through layers in place of one row.
+//! `conv.rs`, `mlp.rs`, `experts.rs` and `own_row.rs` are the graphs of a layer's halves, with the
+//! rule by which ranks share each out. `layer.rs` has the parts that all halves are made of.
+//! `product.rs` is a product with a weight, quantised or not, and `fitting.rs` says which a scheme
+//! does not fit. `part.rs` is the part of a model that an artifact computes. `draft.rs` is the
+//! graph of a draft's step, `streams.rs` what goes through layers in place of one row.
 mod asked;
 mod attention;
 mod conv;
