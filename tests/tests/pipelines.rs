@@ -184,7 +184,7 @@ fn count_kernels(target: &str, of_experts: usize) {
         // first.
         let kept = if config.kept_every.is_some() { 4 * (layer.halves.len() - 1) } else { 0 };
         // Attention beside another mixer has products of its own.
-        let beside = if layer.halves.iter().filter(|half| half.kind.is_mixer()).count() > 1 { 2 } else { 0 };
+        let beside = if layer.halves.iter().any(|half| half.beside) { 2 } else { 0 };
         // A row of the layer's own is made by two products, with a kernel where they lie apart.
         let own = if layer.half::<OwnRow>().is_some() { 3 } else { 0 };
         let most = 6
