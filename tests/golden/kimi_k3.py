@@ -162,7 +162,7 @@ class Model:
         return self.linear(f"{path}.o_proj", made * gate)
 
     def experts(self, path, x):
-        scores = torch.sigmoid((x.to(self.high) @ self.weights[f"{path}.gate.weight"].to(self.high).T))
+        scores = torch.sigmoid(x.to(self.high) @ self.weights[f"{path}.gate.weight"].to(self.high).T)
         chosen = (scores + self.weights[f"{path}.gate.e_score_correction_bias"]).topk(TEXT["num_experts_per_token"], -1).indices
         weights = scores.gather(-1, chosen)
         weights = weights / (weights.sum(-1, keepdim=True) + 1e-20) * TEXT["routed_scaling_factor"]
