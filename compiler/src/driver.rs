@@ -222,7 +222,7 @@ fn check_same_kernels((target, archs): (&str, &[Arch]), plans: &[Plan], all: &Ke
     let Some(other) = plans.iter().find(|plan| kernels(plan) != first) else { return Ok(()) };
     let named = |plan: &Plan| format!("{:?} of {} tokens", plan.kind, plan.tokens).to_lowercase();
     let message = format!("steps of {target} have other kernels in {} than in {}", named(other), named(&plans[0]));
-    Err(Diagnostic::new("driver::invariant", message).at("--invariant").help("leave `--hidden` away, if it is there"))
+    Err(Diagnostic::new("driver::invariant", message).at("--invariant"))
 }
 
 /// What plans are made of: a part of the model, or the draft.

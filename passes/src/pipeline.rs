@@ -33,12 +33,24 @@ pub fn run(
 ) -> Result<(), Diagnostic> {
     let end = until.map_or(Ok(PASSES.len() - 1), find)?;
     graph.verify().map_err(|e| Diagnostic::new("ir::verify", e.to_string()))?;
-    if let Bucket::Whole { .. } = cx.bucket {
-        let wanted = graph.results().filter(|(name, _)| !is_hidden(name)).map(|(name, v)| (name.to_string(), v));
-        let wanted: Vec<_> = wanted.collect();
-        graph.set_results(wanted);
+    // A value that a step hands out is stored by a kernel of its own, which rounds it: for bits that
+    // do not depend on the step it is stored here too.
+    let (whole, last) = (matches!(cx.bucket, Bucket::Whole { .. }), end == PASSES.len() - 1);
+    if whole && !cx.invariant {
+        drop_hidden(graph);
     }
-    drive(&PASSES[..=end], graph, cx, observe)
+    drive(&PASSES[..=end], graph, cx, observe)?;
+    if whole && cx.invariant && last {
+        drop_hidden(graph);
+    }
+    Ok(())
+}
+
+/// Takes hidden rows from the results: nobody reads them of a whole step.
+fn drop_hidden(graph: &mut Graph) {
+    let wanted = graph.results().filter(|(name, _)| !is_hidden(name)).map(|(name, v)| (name.to_string(), v));
+    let wanted: Vec<_> = wanted.collect();
+    graph.set_results(wanted);
 }
 
 fn drive(

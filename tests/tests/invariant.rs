@@ -5,7 +5,7 @@
 //! `ATOMC_TEST_DEVICE` and `ATOMC_TEST_TARGET` name a real GPU to ask too.
 use atomc::driver::{self, Options};
 use atomc::emulated::Emulated;
-use atomc_artifact::manifest::{Attention, Launch, Plan};
+use atomc_artifact::manifest::{Attention, Launch, Plan, PlanKind};
 use atomc_passes::BucketOptions;
 use atomc_runtime::{Artifact, Checkpoint, DeviceChoice, DeviceError, Engine, EngineOptions, Error, Request, Want};
 use atomc_tests::random::Random;
@@ -206,6 +206,17 @@ fn what_cannot_be_invariant_is_refused() {
     let so = "so no artifact can say that a row's bits are always the same";
     let caller = Options { attention: vec![Attention::Own, Attention::Caller], ..options("host", true) };
     assert_eq!(refused(caller), ("driver::invariant", format!("the caller's attention is not atomc's, {so}")));
+}
+
+/// A step of a prompt hands out no hidden rows, and rounds them all the same.
+#[test]
+fn hidden_rows_are_stored_in_every_step() {
+    let case = case("llama3");
+    let options = Options { hidden: vec![1], ..options("host", true) };
+    let compiled = driver::compile(&case.config, &options, &mut |_, _, _| ()).expect("it compiles");
+    let plans = &compiled.manifest.targets[0].plans;
+    assert!(plans.iter().any(|plan| plan.kind == PlanKind::Whole && plan.hidden.is_empty()));
+    assert!(plans.iter().any(|plan| plan.kind == PlanKind::Any && !plan.hidden.is_empty()));
 }
 
 /// All plans of an invariant artifact do the same by the same schedules, and no schedule is for few
