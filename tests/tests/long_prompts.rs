@@ -118,8 +118,8 @@ fn answers_are_transformers(target: &str, dtype: DType, number: usize) {
         DType::BF16 => assert!(error < 1.25 * torch, "off by {error:e}, PyTorch by {torch:e}"),
         _ => {
             assert_eq!(answer, asked.answer);
-            // The last bits of inverse frequencies, which are f32 in transformers, count as often as
-            // the position says.
+            // The last bits of inverse frequencies, which are f32 in transformers, count as often
+            // as the position says.
             assert!(error < 3e-5, "off by {error:e}");
         }
     }
