@@ -189,14 +189,10 @@ fn lacking(config: &Config) -> Option<(&'static str, &'static str)> {
         (
             attention().any(|own| Some(own.head_dim) != dim),
             "global_head_dim",
-            "pages for an artifact's heads of two sizes",
+            "pages of an artifact's for heads of two sizes",
         ),
-        (
-            attention().any(|own| own.shared.is_some()),
-            "num_kv_shared_layers",
-            "artifacts whose layers see others' keys",
-        ),
-        (config.own_rows.is_some(), "hidden_size_per_layer_input", "artifacts whose layers have rows of their own"),
+        (attention().any(|own| own.shared.is_some()), "num_kv_shared_layers", "place for layers that see others' keys"),
+        (config.own_rows.is_some(), "hidden_size_per_layer_input", "place for rows of layers' own"),
     ];
     all.into_iter().find(|(is, ..)| *is).map(|(_, field, what)| (field, what))
 }

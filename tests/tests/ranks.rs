@@ -202,13 +202,13 @@ mod meaning {
 
     #[test]
     fn the_callers_attention_is_the_same() {
-        // The owner of a cache applies its scales, and sinks.
-        let has_sinks = |case: &Case| {
-            let of_heads =
-                |layer: &atomc_config::Layer| layer.half::<atomc_config::Attention>().map(|of| of.sinks.is_some());
-            case.config.layers.iter().filter_map(of_heads).any(|sinks| sinks)
+        // The owner of a cache applies its scales, and sinks, and lets layers see others' keys.
+        let is_own = |of: &atomc_config::Attention| of.sinks.is_some() || of.shared.is_some();
+        let attends_alone = |case: &Case| {
+            let of_heads = |layer: &atomc_config::Layer| layer.half::<atomc_config::Attention>().map(is_own);
+            case.config.layers.iter().filter_map(of_heads).any(|own| own)
         };
-        let own = |case: &Case| case.config.cache_scales().is_some() || has_sinks(case);
+        let own = |case: &Case| case.config.cache_scales().is_some() || attends_alone(case);
         for case in cases().into_iter().filter(|case| !own(case)) {
             let tokens = case.tokens(1);
             let want = run(&frontend::graph(&case.config).expect("a graph"), &case, &[&tokens[..5]]);

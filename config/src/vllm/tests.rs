@@ -31,6 +31,32 @@ fn what_vllm_resolves_by_default_is_harmless() {
     assert_eq!(refused(resolved, true), [] as [&str; 0]);
 }
 
+/// What no framework makes for artifacts is refused by the field, in one line.
+#[test]
+fn models_that_no_framework_runs() {
+    let of = |field: &str, value: Value| {
+        let mut all = json!({
+            "architectures": ["Gemma4ForCausalLM"], "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 3,
+            "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "global_head_dim": 16, "vocab_size": 128,
+            "layer_types": ["sliding_attention", "full_attention", "full_attention"], "hidden_size_per_layer_input": 0,
+        });
+        all[field] = value;
+        refused_by(&all.to_string(), &all.to_string(), json!({}), true).join("\n")
+    };
+    let all = [
+        of("head_dim", json!(16)),
+        of("global_head_dim", json!(32)),
+        of("num_kv_shared_layers", json!(1)),
+        of("hidden_size_per_layer_input", json!(8)),
+    ];
+    insta::assert_snapshot!(all.join("\n"), @r"
+
+    config.json: global_head_dim: vLLM has no pages of an artifact's for heads of two sizes: `atomc run` and `atomc serve` run the model
+    config.json: num_kv_shared_layers: vLLM has no place for layers that see others' keys: `atomc run` and `atomc serve` run the model
+    config.json: hidden_size_per_layer_input: vLLM has no place for rows of layers' own: `atomc run` and `atomc serve` run the model
+    ");
+}
+
 /// vLLM's options for artifacts with drafts and without.
 #[test]
 fn guesses() {

@@ -5,17 +5,26 @@ use atomc_ir::{Diagnostic, Dim, Layout, Op, Value};
 use super::{At, Col, Made, Operand, Rows, unsupported};
 use crate::code::{Int, Ptr, Vector};
 
+/// Whether rows of a table lie further from its begin than 32 bits count, which indices of GPUs have.
+fn is_far(x: &Operand) -> bool {
+    let rows = x.ty.shape.0.first().and_then(|rows| rows.fixed()).unwrap_or(0);
+    rows.saturating_mul(x.stride).saturating_mul(x.ty.dtype.bits() / 8) > u32::MAX as usize
+}
+
 impl<'c> Rows<'_, 'c> {
     /// Address of an element of an operand with rows.
     pub fn address(&self, x: &Operand<'c>, at: At<'c>) -> Ptr<'c> {
         let c = self.code;
-        let mut element = at.row * x.stride + self.column(at.col);
+        let bits = x.ty.dtype.bits();
+        let is_far = bits >= 8 && is_far(x);
+        let mut element = if is_far { self.column(at.col) } else { at.row * x.stride + self.column(at.col) };
         if let Some(head) = at.head {
             element = element + head * x.ty.shape.last().unwrap_or(0);
         }
-        match x.ty.dtype.bits() {
-            bits if bits < 8 => c.at(x.ptr, element / (8 / bits)),
-            bits => c.at(x.ptr, element * (bits / 8)),
+        let first = if is_far { c.at(x.ptr, c.to_i64(at.row) * (x.stride * bits / 8)) } else { x.ptr };
+        match bits {
+            bits if bits < 8 => c.at(first, element / (8 / bits)),
+            bits => c.at(first, element * (bits / 8)),
         }
     }
 
