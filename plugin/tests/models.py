@@ -28,8 +28,8 @@ PUBLISHED = [
 FAMILIES = sorted(
     folder.name
     for folder in GOLDEN.glob("family-*")
-    # Frameworks have no pages for rows of blocks of tokens, and none here for heads of two sizes: the
-    # artifact says so.
+    # Frameworks have no pages for rows of blocks of tokens, and none here for heads of two sizes:
+    # the artifact says so.
     if folder.name not in ("family-deepseekv4", "family-deepseekv4release")
     and not folder.name.startswith("family-gemma4")
 )

@@ -5,7 +5,8 @@ use atomc_ir::{Diagnostic, Dim, Layout, Op, Value};
 use super::{At, Col, Made, Operand, Rows, unsupported};
 use crate::code::{Int, Ptr, Vector};
 
-/// Whether rows of a table lie further from its begin than 32 bits count, which indices of GPUs have.
+/// Whether rows of a table lie further from its begin than 32 bits count, which indices of GPUs
+/// have.
 fn is_far(x: &Operand) -> bool {
     let rows = x.ty.shape.0.first().and_then(|rows| rows.fixed()).unwrap_or(0);
     rows.saturating_mul(x.stride).saturating_mul(x.ty.dtype.bits() / 8) > u32::MAX as usize
