@@ -27,6 +27,7 @@ macro_rules! kinds {
     (($d:tt) $($(#[$doc:meta])* $name:ident($of:ty),)*) => {
         /// What a half of a layer computes.
         #[derive(Clone, Debug, PartialEq)]
+        #[expect(clippy::large_enum_variant, reason = "a model has some hundred halves, which are read once")]
         pub enum Kind {
             $($(#[$doc])* $name($of),)*
         }

@@ -434,12 +434,15 @@ impl Config {
 
 /// The mixers of each layer, that of a layer after the last one, which always attends, and the
 /// rotary embeddings.
+type Mixers = (Vec<Vec<Kind>>, Kind, Vec<Rope>);
+
+/// What mixes the tokens of a sequence, layer by layer.
 pub(crate) fn mixers(
     f: &Fields,
     family: &Family,
     (hidden, layers, positions): (usize, usize, usize),
     only: Option<&[Only]>,
-) -> Result<(Vec<Vec<Kind>>, Kind, Vec<Rope>), Diagnostic> {
+) -> Result<Mixers, Diagnostic> {
     let (attending, ropes): (Vec<Kind>, _) = match &family.latent {
         _ if family.pooled => {
             let (pooled, ropes) = pooled::read(f, (layers, positions))?;

@@ -67,7 +67,7 @@ fn engine(target: &str, dtype: DType) -> Engine {
             Engine::with_device(artifact, chip, Box::new(device), &options).expect("an engine")
         }
     };
-    engine.load_weights(&Checkpoint::open(&folder()).expect("a checkpoint"), &|_, _| ()).expect("weights");
+    engine.load_weights(&Checkpoint::open(folder()).expect("a checkpoint"), &|_, _| ()).expect("weights");
     engine
 }
 

@@ -91,7 +91,7 @@ fn mixture(b: &mut Builder, config: &Config, rows: Value, path: &str) -> Made {
     let weight = b.weight(format!("{path}_proj.weight"), DType::F32, &[1, hidden]);
     let weight = b.push(Op::View { shape: vec![1, 1, hidden] }, &[weight])?;
     // As many times as fill the lanes of every chip, and for each row.
-    let weight = b.push(Op::Concat { axis: 1 }, &vec![weight; TOGETHER])?;
+    let weight = b.push(Op::Concat { axis: 1 }, &[weight; TOGETHER])?;
     let weight = b.push(Op::Concat { axis: 0 }, &vec![weight; count])?;
     let logits = b.push(Op::PerHead { out: DType::F32, block: None }, &[normed, weight])?;
     b.push(Op::MixRows {}, &[apart, logits])
