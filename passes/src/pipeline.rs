@@ -33,8 +33,8 @@ pub fn run(
 ) -> Result<(), Diagnostic> {
     let end = until.map_or(Ok(PASSES.len() - 1), find)?;
     graph.verify().map_err(|e| Diagnostic::new("ir::verify", e.to_string()))?;
-    // A value that a step hands out is stored by a kernel of its own, which rounds it: for bits that
-    // do not depend on the step it is stored here too.
+    // A value that a step hands out is stored by a kernel of its own, which rounds it: for bits
+    // that do not depend on the step it is stored here too.
     let (whole, last) = (matches!(cx.bucket, Bucket::Whole { .. }), end == PASSES.len() - 1);
     if whole && !cx.invariant {
         drop_hidden(graph);
