@@ -17,7 +17,7 @@ use atomc_artifact::manifest::{
     self, Attention, Chip, DataLayout, Hidden, Ignored, Manifest, Pattern, Plan, Renamed, Target, TensorNames, Tied,
     Variant, Weight,
 };
-use atomc_config::{Draft, OtherPart, Quantisation};
+use atomc_config::{Draft, Latent, OtherPart, Quantisation};
 use atomc_ir::arch::{Machine, Memory};
 use atomc_ir::{Arch, Diagnostic, Graph};
 use atomc_passes::{Bucket, BucketOptions, Cx};
@@ -136,6 +136,7 @@ pub fn compile(config: &Config, options: &Options, progress: Progress) -> Result
 /// Checks that an arch has kernels which attend over the cache, if they are to, and for its sizes.
 fn check_cache(config: &Config, attention: &[Attention], arch: &Arch) -> Result<(), Diagnostic> {
     check_units(config, arch)?;
+    check_latent_scales(config, attention, arch)?;
     check_groups(config, arch)?;
     let (cache, query) = (config.cache_dtype(), config.dtype);
     if !attention.contains(&Attention::Own) || atomc_targets::attends(cache, query, arch) {
@@ -145,6 +146,19 @@ fn check_cache(config: &Config, attention: &[Attention], arch: &Arch) -> Result<
         format!("kernels of {} do not attend in {} over a cache of {}", arch.name, query.name(), cache.name());
     let help = "--cache-dtype auto, or --dtype bf16 or f16";
     Err(Diagnostic::new("config::cache", message).at("--cache-dtype").help(help))
+}
+
+/// Checks that an arch has kernels that write latent rows with a scale, if they are to.
+fn check_latent_scales(config: &Config, attention: &[Attention], arch: &Arch) -> Result<(), Diagnostic> {
+    let is_latent = config.layers.iter().any(|layer| layer.half::<Latent>().is_some());
+    match &arch.machine {
+        Machine::Simt(_) if is_latent && config.cache_scales().is_some() && attention.contains(&Attention::Own) => {
+            let message = format!("kernels of {} write no latent rows with a scale of the cache", arch.name);
+            let help = "--target host, or take the field of the cache out of the configuration";
+            Err(Diagnostic::new("config::cache", message).at("quantization_config").help(help))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// The fewest columns with a scale of their own that kernels of GPUs take.

@@ -231,11 +231,8 @@ impl<'a, 'c> Rows<'a, 'c> {
         }
         match shape.rank() == 1 && of.rank() > 1 {
             true if shape.last() == Some(1) && of.last() != Some(1) => {
-                let (c, lanes) = (self.code, self.code.lanes());
-                c.set_lanes(1);
-                let one = self.eval(operand, At { row: c.int(0), head: None, col: Col::Const(0) });
-                c.set_lanes(lanes);
-                Ok(c.splat(c.lane(one?, 0).into_float_value()))
+                let first = self.eval(operand, At { row: self.code.int(0), head: None, col: Col::Const(0) })?;
+                Ok(self.code.splat(self.code.lane(first, 0).into_float_value()))
             }
             true => self.eval(operand, At { row: self.code.int(0), head: None, col: at.col }),
             false => self.eval(operand, at),

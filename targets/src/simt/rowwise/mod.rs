@@ -68,7 +68,7 @@ fn is_scales(graph: &Graph, v: Value) -> bool {
 
 /// The sizes that vectors of a value must divide.
 fn axes(graph: &Graph, v: Value) -> Vec<usize> {
-    if is_scales(graph, v) || is_squares(graph, v) || is_weights(graph, v) || is_number(graph, v) {
+    if is_scales(graph, v) || is_squares(graph, v) || is_weights(graph, v) {
         return vec![];
     }
     let last = |v: Value| graph.ty(v).as_tensor().filter(|t| t.dtype.is_float()).and_then(|t| t.shape.last());
@@ -80,12 +80,6 @@ fn axes(graph: &Graph, v: Value) -> Vec<usize> {
         _ => (),
     }
     axes
-}
-
-/// Whether a value is one number, which elementwise ops take for all columns.
-fn is_number(graph: &Graph, v: Value) -> bool {
-    let is_one = graph.ty(v).as_tensor().is_some_and(|t| t.shape.sizes().as_deref() == Some(&[1]));
-    is_one && graph.users(v).iter().all(|&(user, _)| matches!(graph.op(user), Op::Map(_)))
 }
 
 fn is_argmax(graph: &Graph, v: Value) -> bool {
