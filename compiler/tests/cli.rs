@@ -570,7 +570,7 @@ fn what_cannot_be_compiled() {
     "#);
     insta::assert_snapshot!(compile(json!({ "rope_parameters": { "rope_type": "spiral" } })), @r#"
     error[config::unknown-rope-type]: config.json: rope_parameters.rope_type: unknown rope type "spiral" in `rope_parameters`
-      help: Known rope types: default, linear, dynamic, llama3, yarn, longrope.
+      help: Known rope types: default, linear, dynamic, llama3, yarn, longrope, proportional.
     "#);
     insta::assert_snapshot!(bench.fail(1, &["compile", MODEL, "--target", "gfx000", "-o", "m.atomc"]), @"
     error[target::unknown]: unknown target `gfx000`
@@ -580,7 +580,7 @@ fn what_cannot_be_compiled() {
     insta::assert_snapshot!(bench.fail(1, &["compile", MODEL, "-o", "no/such/folder/m.atomc"]), @"error[output]: no/such/folder/m.atomc: the folder does not exist");
     insta::assert_snapshot!(bench.fail(1, &["compile", ".", "-o", "x.atomc"]).replace(MODEL, "<model>"), @r#"
     error[config::unknown-rope-type]: config.json: rope_parameters.rope_type: unknown rope type "spiral" in `rope_parameters`
-      help: Known rope types: default, linear, dynamic, llama3, yarn, longrope.
+      help: Known rope types: default, linear, dynamic, llama3, yarn, longrope, proportional.
     "#);
     insta::assert_snapshot!(bench.fail(1, &["print", MODEL, "--after", "polish"]), @"
     error[passes::unknown-pass]: there is no pass `polish`
