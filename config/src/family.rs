@@ -275,6 +275,17 @@ const GRANITE: Family = Family {
     ..LLAMA
 };
 
+/// The state spaces of Granite and Falcon.
+const MAMBA: ssm::Traits = ssm::Traits {
+    module: "mamba",
+    head_dim: None,
+    groups: 1,
+    state: 256,
+    bias: "mamba_proj_bias",
+    activation: "hidden_act",
+    beside: None,
+};
+
 const GRANITE_HYBRID: Family = Family {
     architecture: "GraniteMoeHybridForCausalLM",
     attention: attention::Traits { rope: RopeRule::Named, ..GRANITE.attention },
@@ -285,15 +296,7 @@ const GRANITE_HYBRID: Family = Family {
         modules: mlp::Modules { path: "shared_mlp", gate: "input_linear", down: "output_linear", ..LLAMA.mlp.modules },
         ..LLAMA.mlp
     },
-    ssm: Some(ssm::Traits {
-        module: "mamba",
-        head_dim: None,
-        groups: 1,
-        state: 256,
-        bias: "mamba_proj_bias",
-        activation: "hidden_act",
-        beside: None,
-    }),
+    ssm: Some(MAMBA),
     experts: Some(experts::Traits {
         count: (&["num_local_experts"], 8),
         chosen: 2,
@@ -327,13 +330,8 @@ const FALCON_H1: Family = Family {
         ..LLAMA.mlp
     },
     ssm: Some(ssm::Traits {
-        module: "mamba",
-        head_dim: None,
-        groups: 1,
-        state: 256,
-        bias: "mamba_proj_bias",
-        activation: "hidden_act",
         beside: Some(ssm::Beside { width: ("mamba_d_ssm", 1024), factors: "ssm_multipliers" }),
+        ..MAMBA
     }),
     norms: [(Some("input_layernorm"), None), (Some("pre_ff_layernorm"), None)],
     scales: scales::Traits::Halves,

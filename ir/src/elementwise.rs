@@ -209,12 +209,6 @@ fn softly<S: Scalar>(x: S, limit: f64) -> S {
     tanh(x.mul(x.lit(1.0 / limit))).mul(x.lit(limit))
 }
 
-/// `limit * tanh(x / limit)`, where `tanh(u)` is `1 - 2 / (1 + exp(2u))`.
-fn soft_cap<S: Scalar>(x: S, limit: f64) -> S {
-    let e = x.mul(x.lit(2.0 / limit)).exp();
-    x.lit(limit).mul(x.lit(1.0).sub(x.lit(2.0).div(x.lit(1.0).add(e))))
-}
-
 fn squared<S: Scalar>(x: S) -> S {
     x.mul(x)
 }
@@ -265,7 +259,7 @@ elementwise! {
     /// beta * tanh(gate / beta) * sigmoid(gate) * linear * tanh(up / linear)
     SituMul {beta, linear} = "situ_mul" (gate, up) => softly(gate, beta.0).mul(sigmoid(gate)).mul(softly(up, linear.0));
     /// limit * tanh(x / limit)
-    SoftCap {limit} = "soft_cap" (x) => soft_cap(x, limit.0);
+    SoftCap {limit} = "soft_cap" (x) => softly(x, limit.0);
     /// silu(gate) * up
     SiluMul = "silu_mul" (gate, up) => silu(gate).mul(up);
     /// gelu(gate) * up

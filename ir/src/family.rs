@@ -39,9 +39,9 @@ pub enum Tokens {
     /// The number of a bucket on GPUs, where it decides among how many work-groups the work is
     /// shared out.
     BucketOnGpus,
-    /// Any number; on GPUs decode steps have kernels of their own, as a sequence has one token
-    /// there, and none goes in chunks.
-    DecodeOnGpus,
+    /// Any number; on GPUs steps that decode or verify guesses have kernels of their own, as a
+    /// sequence has a few tokens there, and none goes in chunks.
+    FewOnGpus,
 }
 
 families! {
@@ -70,5 +70,5 @@ families! {
     /// it.
     GroupedMatmul = "grouped_matmul" Any;
     /// One token of each sequence after the other, by a state that the sequence has.
-    Recur = "recur" DecodeOnGpus;
+    Recur = "recur" FewOnGpus;
 }

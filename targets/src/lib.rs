@@ -73,7 +73,7 @@ pub fn attends(cache: DType, query: DType, arch: &Arch) -> bool {
 /// Whether a family's kernels are made for the tokens of one bucket.
 pub fn is_for_one_bucket(family: Family, arch: &Arch) -> bool {
     match family.tokens() {
-        Tokens::Any | Tokens::DecodeOnGpus => false,
+        Tokens::Any | Tokens::FewOnGpus => false,
         Tokens::Bucket => true,
         Tokens::BucketOnGpus => arch.isa().is_some(),
     }
@@ -81,8 +81,8 @@ pub fn is_for_one_bucket(family: Family, arch: &Arch) -> bool {
 
 /// Whether steps of few tokens of a sequence, which decode or verify guesses, have kernels of the
 /// family of their own on the machine, and others share theirs.
-pub fn decodes_apart(family: Family, arch: &Arch) -> bool {
-    family.tokens() == Tokens::DecodeOnGpus && arch.isa().is_some()
+pub fn few_apart(family: Family, arch: &Arch) -> bool {
+    family.tokens() == Tokens::FewOnGpus && arch.isa().is_some()
 }
 
 /// Whether steps that verify guesses have kernels of their own for the family on the machine:

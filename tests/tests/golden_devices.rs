@@ -519,6 +519,19 @@ fn gfx950() {
     error_is_that_of_the_type("gfx950", |case| in_each_type(case) || codes.contains(&case.name.as_str()));
 }
 
+/// What GPUs have no kernels for is refused by the field of the configuration.
+#[test]
+fn gpus_refuse_by_the_field() {
+    let refused = [("q-cache-latent", "kernels of gfx942 write no latent rows with a scale of the cache")];
+    for (name, says) in refused {
+        let case = cases().into_iter().find(|case| case.name == name).expect("a case");
+        let options = Options { targets: vec!["gfx942".into()], ..Options::default() };
+        let fault = driver::compile(&case.config, &options, &mut |_, _, _| ()).expect_err("a fault").to_string();
+        assert_eq!(fault, format!("quantization_config: {says}"));
+        assert!(!runs_on_gpus(&case), "{name}");
+    }
+}
+
 /// Whether GPUs have kernels for a case: they write no latent rows with a scale.
 fn runs_on_gpus(case: &Case) -> bool {
     !case.name.contains("cache-latent")

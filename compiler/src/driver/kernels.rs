@@ -58,7 +58,7 @@ impl Kernels {
         let Op::Kernel { family, body } = graph.op(id) else { unreachable!("plans are made of kernels") };
         let tokens = room(graph, id, cx.bucket);
         let own = match cx.invariant {
-            false if atomc_targets::decodes_apart(*family, cx.arch) => cx.bucket.each(),
+            false if atomc_targets::few_apart(*family, cx.arch) => cx.bucket.each(),
             _ => None,
         };
         let verified = atomc_targets::verifies_apart(*family, cx.arch).then(|| cx.verified()).flatten();
