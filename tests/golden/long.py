@@ -6,7 +6,7 @@
 writes `long/gemma4`: a checkpoint, and for each prompt its tokens, the next 64, chosen greedily in float64, and their logits.
 `torch_error` is that of PyTorch in bf16, which is given the same tokens.
 """
-import json, shutil, zlib
+import shutil, zlib
 
 import safetensors.torch, torch, transformers
 
