@@ -55,7 +55,9 @@ fn exception(fault: Fault, text: String) -> PyErr {
         Fault::Hosted(HostedError::Device(_) | HostedError::Prepare { .. } | HostedError::Allocate { .. }) => {
             DeviceError::new_err(text)
         }
-        Fault::Checkpoint(_) | Fault::Hosted(HostedError::Loading(_)) => WeightsError::new_err(text),
+        Fault::Checkpoint(_) | Fault::Adapter(_) | Fault::Hosted(HostedError::Loading(_)) => {
+            WeightsError::new_err(text)
+        }
         Fault::Step(_) | Fault::Hosted(_) => StepError::new_err(text),
     }
 }

@@ -450,7 +450,7 @@ impl From<Error> for Failure {
             Error::Artifact(_) | Error::Hosted(_) | Error::Signature(_) | Error::Trust(_) => AtomcStatus::Artifact,
             Error::NoDraftCheckpoint | Error::Ranks { .. } | Error::CallerAttends { .. } => AtomcStatus::Artifact,
             Error::Device(_) | Error::Step(StepError::Device(_)) => AtomcStatus::Device,
-            Error::Checkpoint(_) => AtomcStatus::Checkpoint,
+            Error::Checkpoint(_) | Error::Adapter(_) => AtomcStatus::Checkpoint,
             Error::Step(StepError::Kv(KvError::OutOfBlocks { .. } | KvError::OutOfSlots { .. })) => {
                 AtomcStatus::CacheFull
             }

@@ -299,6 +299,13 @@ impl Checkpoint {
         Ok(checkpoint)
     }
 
+    /// One file.
+    pub fn file(path: PathBuf) -> Result<Checkpoint, CheckpointError> {
+        let mut checkpoint = Checkpoint { shards: Vec::new(), tensors: BTreeMap::new() };
+        checkpoint.add(path)?;
+        Ok(checkpoint)
+    }
+
     /// The shape of a tensor, if there is one of that name.
     pub fn shape(&self, name: &str) -> Option<&[usize]> {
         self.tensors.get(name).map(|entry| &entry.shape[..])

@@ -1,3 +1,4 @@
+use crate::adapters::AdapterError;
 use crate::checkpoint::CheckpointError;
 use crate::device::DeviceError;
 use crate::engine::StepError;
@@ -11,6 +12,8 @@ use crate::trust::TrustError;
 pub enum Error {
     #[error(transparent)]
     Artifact(#[from] atomc_artifact::Error),
+    #[error(transparent)]
+    Adapter(#[from] AdapterError),
     #[error(transparent)]
     Device(#[from] DeviceError),
     #[error(transparent)]

@@ -23,11 +23,13 @@
 //! tokens. `capi.rs` is the C interface (`include/atomc.h` is generated), which `runtime/c/` builds
 //! as a library. A framework drives `hosted.rs` instead of the engine. `trust.rs` is the list of
 //! artifacts that a user trusts, `signature.rs` checks the signature of an artifact's maker.
+//! `adapters.rs` reads LoRA adapters.
 //! `ranks.rs` runs a step on several devices. `probe.rs` runs one launch of a plan alone.
 #![warn(missing_docs)]
 #[cfg(target_endian = "big")]
 compile_error!("artifacts and checkpoints are little-endian, and so must the host be");
 
+pub mod adapters;
 pub mod bandwidth;
 pub mod batch;
 pub mod capi;
@@ -53,6 +55,7 @@ mod toy;
 pub mod trust;
 pub mod weights;
 
+pub use adapters::{Adapter, AdapterError};
 pub use atomc_artifact::{Artifact, Expected, manifest};
 pub use checkpoint::{Checkpoint, CheckpointError, Random, Source};
 pub use device::{DeviceChoice, DeviceError, Launches};

@@ -36,6 +36,7 @@ mod scales;
 pub(crate) mod spelled;
 mod told;
 
+pub(crate) use encode::floats;
 pub use fit::{Fit, fit};
 pub use loading::{Given, Loading, Numbers};
 pub use on_device::DeviceSink;

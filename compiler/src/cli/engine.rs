@@ -3,13 +3,14 @@ use std::env::var_os;
 use std::path::{Path, PathBuf};
 
 use atomc_artifact::{Expected, files, is_key};
+use atomc_runtime::adapters::{Adapter, Merged};
 use atomc_runtime::device::Device;
 use atomc_runtime::kv::Kept;
 use atomc_runtime::manifest::Target;
 use atomc_runtime::signature;
 use atomc_runtime::states;
 use atomc_runtime::weights::packed::Packed;
-use atomc_runtime::{Artifact, Checkpoint, Engine, EngineOptions, Error, Random};
+use atomc_runtime::{Artifact, Checkpoint, Engine, EngineOptions, Error, Random, Source};
 
 use super::device::Devices;
 use super::failure::Failure;
@@ -86,6 +87,10 @@ pub struct EngineArgs {
     /// Folder with the weights of the artifact's draft, where the model's checkpoint has none
     #[arg(long, value_name = "FOLDER", conflicts_with = "random_weights")]
     pub draft_weights: Option<PathBuf>,
+    /// Folder of a LoRA adapter, as peft writes it, that is added to the weights while they are
+    /// loaded
+    #[arg(long, value_name = "FOLDER", conflicts_with = "random_weights")]
+    merge_adapter: Option<PathBuf>,
     /// Load packed weights without comparing their checksums
     #[arg(long, conflicts_with = "random_weights")]
     pub no_verify: bool,
@@ -282,17 +287,25 @@ impl EngineArgs {
                     let help = "`atomc pack --draft-weights` packs them with the model's.";
                     return Err(Failure::file("draft_weights", draft, "packed weights have the draft's").help(help));
                 }
+                if let Some(adapter) = &self.merge_adapter {
+                    let help = "`atomc pack --merge-adapter` packs weights with it.";
+                    return Err(Failure::file("merge_adapter", adapter, "packed weights take no adapter").help(help));
+                }
                 let packed = Packed::open(place.path()?).map_err(Error::from)?;
                 let packed = if self.no_verify { packed.unverified() } else { packed };
                 engine.load_packed(&packed, &progress)?;
             }
             Some(place) => {
                 let weights = place.model()?.weights()?;
+                let adapter = self.merge_adapter.as_ref().map(Adapter::open).transpose().map_err(Error::from)?;
+                let merged = adapter.as_ref().map(|adapter| Merged::new(&*weights, adapter));
+                let merged = merged.transpose().map_err(Error::from)?;
+                let weights: &dyn Source = merged.as_ref().map_or(&*weights, |merged| merged);
                 match &self.draft_weights {
-                    None => engine.load_weights(&*weights, &progress)?,
+                    None => engine.load_weights(weights, &progress)?,
                     Some(draft) => {
                         let draft = Checkpoint::open(draft).map_err(Error::from)?;
-                        engine.load_weights_with(&*weights, &draft, &progress)?;
+                        engine.load_weights_with(weights, &draft, &progress)?;
                     }
                 }
             }

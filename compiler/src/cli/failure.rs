@@ -4,7 +4,7 @@ use std::io::{self, Write};
 
 use atomc::model::ModelError;
 use atomc_runtime::device::Vendor;
-use atomc_runtime::{CheckpointError, DeviceError, Error, SignatureError, StepError, TrustError};
+use atomc_runtime::{AdapterError, CheckpointError, DeviceError, Error, SignatureError, StepError, TrustError};
 
 use super::shown::lines;
 
@@ -138,6 +138,8 @@ impl From<Error> for Failure {
             Error::Step(error) => error.into(),
             Error::Device(error) => device(error),
             Error::Checkpoint(error) => checkpoint(error),
+            Error::Adapter(AdapterError::Checkpoint(error)) => checkpoint(error),
+            Error::Adapter(error) => Failure::new("adapter", error),
         }
     }
 }

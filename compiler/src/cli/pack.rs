@@ -2,6 +2,7 @@
 use std::io::Write;
 use std::path::PathBuf;
 
+use atomc_runtime::adapters::{Adapter, Merged};
 use atomc_runtime::checkpoint::Beside;
 use atomc_runtime::weights::{Rank, packed};
 use atomc_runtime::{Checkpoint, Error, Pool, Source, device, pool};
@@ -31,6 +32,9 @@ pub struct Args {
     /// Folder with the weights of the artifact's draft, where the model's checkpoint has none
     #[arg(long, value_name = "FOLDER")]
     draft_weights: Option<PathBuf>,
+    /// Folder of a LoRA adapter, as peft writes it, that is added to the weights
+    #[arg(long, value_name = "FOLDER")]
+    merge_adapter: Option<PathBuf>,
     /// Which of the artifact's targets [default: the only one]
     #[arg(long, value_name = "NAME")]
     target: Option<String>,
@@ -59,8 +63,11 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     };
     let weights = args.weights.model()?.weights()?;
     let draft = args.draft_weights.as_ref().map(Checkpoint::open).transpose().map_err(Error::from)?;
-    let beside = draft.as_ref().map(|draft| Beside::new(target, &*weights, draft)).transpose()?;
-    let source: &dyn Source = beside.as_ref().map_or(&*weights, |beside| beside);
+    let adapter = args.merge_adapter.as_ref().map(Adapter::open).transpose().map_err(Error::from)?;
+    let merged = adapter.as_ref().map(|adapter| Merged::new(&*weights, adapter)).transpose().map_err(Error::from)?;
+    let weights: &dyn Source = merged.as_ref().map_or(&*weights, |merged| merged);
+    let beside = draft.as_ref().map(|draft| Beside::new(target, weights, draft)).transpose()?;
+    let source: &dyn Source = beside.as_ref().map_or(weights, |beside| beside);
     let threads = pool::threads(args.threads, 1);
     let mut pool = Pool::new(threads).map_err(|e| Failure::new("threads", format!("cannot start {threads}: {e}")))?;
     std::fs::create_dir_all(&args.output).map_err(|e| Failure::file("output", &args.output, e))?;

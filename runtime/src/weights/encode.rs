@@ -136,6 +136,13 @@ impl Strip {
     }
 }
 
+/// All numbers of a tensor of floats.
+pub fn floats(data: &Tensor, count: usize) -> Result<Vec<f32>, CheckpointError> {
+    let mut all = vec![0.0; count];
+    read(data, 0, &mut all, &mut Vec::new())?;
+    Ok(all)
+}
+
 /// Numbers of a tensor from the first of them on.
 fn read(data: &Tensor, first: usize, out: &mut [f32], bytes: &mut Vec<u8>) -> Result<(), CheckpointError> {
     if let Tensor::Stored { float, numbers } = *data {
