@@ -46,8 +46,30 @@ pub struct Manifest {
     /// Stages of layers, each of which that many ranks share out; 1 for none.
     #[serde(default = "one", skip_serializing_if = "is_one")]
     pub pipeline_parallel: usize,
+    /// Room for LoRA adapters; none if there is no such room.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub adapters: Option<Adapters>,
     /// At least one; their names differ.
     pub targets: Vec<Target>,
+}
+
+/// Room for LoRA adapters: weights of their own, which are read by the numbers of slots.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Adapters {
+    /// How many there may be at once.
+    pub slots: usize,
+    /// The largest rank of one.
+    pub rank: usize,
+}
+
+impl Adapters {
+    /// What names of the wide matrices of modules end with, of all slots.
+    pub const WIDE: &str = ".lora_A.weight";
+    /// What names of the tall matrices end with.
+    pub const TALL: &str = ".lora_B.weight";
+    /// The weight of each slot.
+    pub const WEIGHTS: &str = "adapters.weights";
 }
 
 fn one() -> usize {

@@ -17,7 +17,7 @@ use atomc_artifact::manifest::{
     self, Attention, Chip, DataLayout, Hidden, Ignored, Manifest, Pattern, Plan, Renamed, Target, TensorNames, Tied,
     Variant, Weight,
 };
-use atomc_config::{Draft, Latent, OtherPart, Quantisation};
+use atomc_config::{Adapters, Draft, Latent, OtherPart, Quantisation};
 use atomc_ir::arch::{Machine, Memory};
 use atomc_ir::{Arch, Diagnostic, Graph};
 use atomc_passes::{Bucket, BucketOptions, Cx};
@@ -34,6 +34,9 @@ pub use weights::weight;
 
 /// Kernels of a decode bucket are unrolled over its tokens.
 const MAX_DECODE: usize = 256;
+
+/// Most adapters at once, and their largest rank.
+const MAX_ADAPTERS: usize = 512;
 
 /// What the name of a table ends with that old checkpoints have for each layer, and that follows
 /// from the configuration.
@@ -105,6 +108,7 @@ pub type Progress<'a> = &'a mut dyn FnMut(usize, usize, &str);
 pub fn compile(config: &Config, options: &Options, progress: Progress) -> Result<Compiled, Diagnostic> {
     check_invariant(options)?;
     check_stages(options)?;
+    check_adapters(config, options)?;
     let models = models(config, options)?;
     let buckets = buckets(&options.buckets)?;
     let targets = unique(&options.targets)?;
@@ -127,10 +131,25 @@ pub fn compile(config: &Config, options: &Options, progress: Progress) -> Result
         tensor_parallel: options.ranks,
         expert_parallel: options.expert_ranks,
         pipeline_parallel: options.stages,
+        adapters: config.adapters.map(|Adapters { slots, rank }| manifest::Adapters { slots, rank }),
         targets: made,
     };
     progress(total, total, "done");
     Ok(Compiled { manifest, code })
+}
+
+/// Checks that there is room for an adapter where there is to be some.
+fn check_adapters(config: &Config, options: &Options) -> Result<(), Diagnostic> {
+    let fault = |message: &str| Err(Diagnostic::new("driver::adapters", message).at("--adapters"));
+    match config.adapters {
+        Some(Adapters { slots, rank })
+            if !(1..=MAX_ADAPTERS).contains(&slots) || !(1..=MAX_ADAPTERS).contains(&rank) =>
+        {
+            fault(&format!("from 1 to {MAX_ADAPTERS} adapters, of a rank from 1 to {MAX_ADAPTERS}, have room"))
+        }
+        Some(_) if options.draft.is_some() => fault("a draft guesses for the model without adapters"),
+        _ => Ok(()),
+    }
 }
 
 /// Checks that an arch has kernels which attend over the cache, if they are to, and for its sizes.
@@ -513,6 +532,9 @@ fn echo(
     }
     if options.stages > 1 {
         echo["pipeline_parallel"] = json!(options.stages);
+    }
+    if let Some(Adapters { slots, rank }) = config.adapters {
+        echo["adapters"] = json!({ "slots": slots, "rank": rank });
     }
     if let Some(draft) = &options.draft {
         echo["draft"] = draft.echo();

@@ -219,7 +219,7 @@ impl Config {
         }
         let (path, first) = drafting.path.map_or((self.path, *before), |path| (path, 0));
         let layers = vec![layer.clone()];
-        let mut model = Config { path, first, layers, others: vec![], mtp: None, ..self.clone() };
+        let mut model = Config { path, first, layers, others: vec![], mtp: None, adapters: None, ..self.clone() };
         let at = drafting.path.map_or_else(|| model.layer_path(0), str::to_owned);
         let module = |name: &str| format!("{at}.{name}");
         let copy = |name: &&str| OtherPart { part: COPY, begins: format!("{}.", module(name)) };
@@ -312,6 +312,7 @@ pub fn eagle3(text: &str, target: &Config) -> Result<Draft, Diagnostic> {
         vocab: vocab.unwrap_or(target.vocab),
         tied: head == Head::Embedding,
         cache: target.cache,
+        adapters: None,
         context: target.context,
         stop: target.stop.clone(),
         bos: target.bos,

@@ -61,7 +61,7 @@ pub use growth::Growth;
 pub use kind::{Half, Kind, Norms};
 pub use latent::{Indexer, Latent, Positions};
 pub use mlp::{Activation, Gate, Gated};
-pub use model::{Bound, Config, DTYPES, Layer};
+pub use model::{Adapters, Bound, Config, DTYPES, Layer};
 pub use others::OtherPart;
 pub use own_rows::{OwnRow, OwnRows};
 pub use pooled::{Pooled, PooledBlocks};

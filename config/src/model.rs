@@ -37,6 +37,15 @@ const DTYPE_FIELDS: [&str; 2] = ["dtype", "torch_dtype"];
 /// The field that says whether the head is the embedding.
 const TIED: &str = "tie_word_embeddings";
 
+/// Room for LoRA adapters in an artifact.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Adapters {
+    /// How many there may be at once.
+    pub slots: usize,
+    /// The largest rank of one.
+    pub rank: usize,
+}
+
 /// A decoder, completely described: embeddings, layers, a norm and a head.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
@@ -52,6 +61,8 @@ pub struct Config {
     pub dtype: DType,
     /// The type of the KV cache's elements, if not that of everything else.
     pub cache: Option<DType>,
+    /// Room for adapters that a user asked for.
+    pub adapters: Option<Adapters>,
     /// How the checkpoint is quantised, if it is.
     pub quantised: Option<Quantisation>,
     /// The scheme that a user asked for, if weights are quantised while they are loaded.
@@ -300,6 +311,7 @@ impl Config {
             dtype,
             cache: quantised.as_ref().and_then(|q| q.cache).map(|_| DType::F8E4M3),
             quantised,
+            adapters: None,
             made: None,
             floats: family.fp8.floats,
             vocab,

@@ -94,6 +94,7 @@ impl Server {
             thoughts: true,
             grammars: Grammars::new(text.clone(), VOCAB, stop.clone(), FormLimits::default()),
             text,
+            adapters: vec![],
             names: vec!["toy".into()],
             stop,
             defaults: Defaults::default(),

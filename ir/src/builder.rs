@@ -46,6 +46,12 @@ impl Builder {
         self.graph.input(name, ty)
     }
 
+    /// A parameter by its name.
+    pub fn given(&self, name: &str) -> Option<Value> {
+        let has_name = |v: &Value| matches!(self.graph.op(v.node), Op::Input { name: own, .. } if own == name);
+        self.graph.inputs().into_iter().find(has_name)
+    }
+
     /// A tensor of the checkpoint.
     pub fn weight(&mut self, name: impl Into<String>, dtype: DType, shape: &[usize]) -> Value {
         let ty = Type::tensor(dtype, Shape::fixed(shape));

@@ -362,7 +362,9 @@ pub fn combine(inputs: &[&Type]) -> Types {
         (&[Dim::Choices(k), width], &[Dim::Tokens, Dim::Fixed(choices)]) if k == choices => {
             one(y.dtype, Shape(vec![Dim::Tokens, width]))
         }
-        (&[Dim::Tokens, width], &[Dim::Tokens, Dim::Fixed(1)]) => one(y.dtype, Shape(vec![Dim::Tokens, width])),
+        // A token's one choice has a weight as a token has.
+        (&[Dim::Choices(1), width], &[Dim::Choices(1), Dim::Fixed(1)])
+        | (&[Dim::Tokens, width], &[Dim::Tokens, Dim::Fixed(1)]) => one(y.dtype, Shape(vec![Dim::Tokens, width])),
         _ => Err(format!("y is {}, weights are {}: they do not fit", y.shape, weights.shape)),
     }
 }

@@ -34,7 +34,7 @@ pub struct Chosen {
     pub counted: u64,
 }
 
-/// The experts with weights that a kernel reads, if it reads some.
+/// The experts with weights that a kernel reads, if it reads some that the step chooses.
 pub fn chosen(graph: &Graph, kernel: NodeId, cx: &Cx) -> Option<Chosen> {
     let body = body_of(graph, kernel)?;
     let product = body.ids().find(|&id| matches!(body.op(id), Op::Grouped { .. }))?;
@@ -43,8 +43,13 @@ pub fn chosen(graph: &Graph, kernel: NodeId, cx: &Cx) -> Option<Chosen> {
     let inputs = body.inputs();
     let all = weight_bytes(body, product, cx);
     let count = body.ty(operands[1]).as_tensor()?.shape.0[0].fixed()?;
+    let input = inputs.iter().position(|&input| input == operands[2])?;
+    // What a caller gives is in no buffer of the step's.
+    if matches!(graph.op(graph.operands(kernel)[input].node), Op::Input { .. }) {
+        return None;
+    }
     Some(Chosen {
-        input: inputs.iter().position(|&input| input == operands[2])?,
+        input,
         choices: body.ty(operands[2]).as_tensor()?.choices(),
         bytes: all / count.max(1) as u64,
         counted: weights(body, product).into_iter().map(|v| read_bytes(body, v, experts, cx)).sum(),

@@ -59,7 +59,7 @@ fn narrow(graph: &Graph, order: &[NodeId]) -> BTreeMap<NodeId, Value> {
 }
 
 /// Whether row i of the result needs, of each operand that has a row for each token, row i alone,
-/// and the op can work on chosen rows.
+/// and the op makes chosen rows of chosen rows.
 fn can_narrow(graph: &Graph, id: NodeId, rows: Value) -> bool {
     let op = graph.op(id);
     let narrowed = |(slot, &v): (usize, &Value)| match has_row_a_token(graph, v) {
@@ -68,7 +68,9 @@ fn can_narrow(graph: &Graph, id: NodeId, rows: Value) -> bool {
         true => None,
     };
     let operands: Option<Vec<Type>> = graph.operands(id).iter().enumerate().map(narrowed).collect();
-    operands.is_some_and(|types| op.infer(&types.iter().collect::<Vec<_>>()).is_ok())
+    let lead = |ty: &Type| ty.as_tensor().and_then(|t| t.shape.0.first().copied());
+    let made = operands.and_then(|types| op.infer(&types.iter().collect::<Vec<_>>()).ok());
+    made.is_some_and(|made| made.iter().all(|ty| lead(ty) == lead(graph.ty(rows))))
 }
 
 fn has_row_a_token(graph: &Graph, v: Value) -> bool {
@@ -163,6 +165,25 @@ mod tests {
           %3 = gather %1, %rows : bf16[R, 16]
           %4 = silu %3 : bf16[R, 16]
           return %1, %2, %4
+        }
+        ");
+    }
+
+    #[test]
+    fn rows_of_choices_stay_those_of_all_tokens() {
+        let text = r#"graph @g(%x: bf16[T, 16], %y: bf16[T*1, 16], %p: f32[T*1, 1], %rows: i32[R]) {
+            %0 = combine %y, %p : bf16[T, 16]
+            %1 = add %x, %0 : bf16[T, 16]
+            %2 = gather %1, %rows : bf16[R, 16]
+            return %2
+        }"#;
+        insta::assert_snapshot!(check_in(&WHOLE, "narrow", text), @r"
+        graph @g(%x: bf16[T, 16], %y: bf16[T*1, 16], %p: f32[T*1, 1], %rows: i32[R]) {
+          %0 = combine %y, %p : bf16[T, 16]
+          %1 = gather %x, %rows : bf16[R, 16]
+          %2 = gather %0, %rows : bf16[R, 16]
+          %3 = add %1, %2 : bf16[R, 16]
+          return %3
         }
         ");
     }

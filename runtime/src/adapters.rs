@@ -2,8 +2,10 @@
 //!
 //! An adapter adds a product of two narrow matrices to weights of a model. `told.rs` reads what the
 //! configuration says, and refuses by name what is not plain LoRA. `merged.rs` adds an adapter to
-//! the weights of a checkpoint while they are loaded.
+//! the weights of a checkpoint while they are loaded. `room.rs` puts several beside each other,
+//! into an artifact that has room for them (`atomc compile --adapters N`).
 mod merged;
+mod room;
 #[cfg(test)]
 mod tests;
 mod told;
@@ -15,6 +17,7 @@ use crate::checkpoint::{Checkpoint, CheckpointError, Source};
 use crate::weights::floats;
 
 pub use merged::Merged;
+pub use room::{WithAdapters, check};
 use told::Told;
 
 const WEIGHTS: &str = "adapter_model.safetensors";
@@ -46,6 +49,20 @@ pub enum AdapterError {
     Absent { path: PathBuf, module: String, tensor: String },
     #[error("{path}: `{tensor}` is stored as {found} codes, and an adapter is merged into floats alone")]
     Codes { path: PathBuf, tensor: String, found: &'static str },
+    #[error(
+        "{path}: the artifact has no room for adapters; --adapters N of `atomc compile` makes some, and --merge-adapter adds one to the weights"
+    )]
+    NoRoom { path: PathBuf },
+    #[error("{path}: the artifact has room for {slots} adapters; --adapters N of `atomc compile` makes more")]
+    Many { path: PathBuf, slots: usize },
+    #[error(
+        "{path}: its rank is {found}, and the artifact has room for {most}; --adapter-rank N of `atomc compile` makes more"
+    )]
+    Rank { path: PathBuf, found: usize, most: usize },
+    #[error(
+        "{path}: what it does to `{module}` is possible for one adapter alone; --merge-adapter adds it to the weights"
+    )]
+    Alone { path: PathBuf, module: String },
     #[error(transparent)]
     Checkpoint(#[from] CheckpointError),
 }

@@ -69,6 +69,7 @@ struct Parts {
     sequences: usize,
     rows: usize,
     sources: usize,
+    adapters: usize,
     /// First token and count of each.
     tiles: usize,
     tile_room: usize,
@@ -88,7 +89,7 @@ impl Parts {
         };
         let (padded, stride) = (tokens + SPARE_TOKENS, tables.iter().map(|table| table.blocks).sum());
         let [step, batches] = [size_of::<Step>(), tables.len() * size_of::<Batch>()].map(&mut part);
-        let [ids, positions, lengths, sequences, sources] = [padded * INT; 5].map(&mut part);
+        let [ids, positions, lengths, sequences, sources, adapters] = [padded * INT; 6].map(&mut part);
         let [rows, tiles] = [(rows + SPARE_TOKENS) * INT, padded * 2 * INT].map(&mut part);
         // Zeroed by the system page by page, so tables that are never used cost the host nothing.
         let tables = part(padded * stride * INT);
@@ -102,6 +103,7 @@ impl Parts {
             sequences,
             rows,
             sources,
+            adapters,
             tiles,
             tile_room,
             tables,
@@ -131,7 +133,7 @@ impl Inputs {
     pub fn addresses(&self) -> InputAddresses {
         let block = self.device.as_ref().map_or(self.block.address(), DeviceBuffer::address);
         let at = |offset| block.wrapping_add(offset);
-        let Parts { step, batches, ids, positions, lengths, rows, sources, .. } = self.parts;
+        let Parts { step, batches, ids, positions, lengths, rows, sources, adapters, .. } = self.parts;
         InputAddresses {
             block,
             step: at(step),
@@ -140,6 +142,7 @@ impl Inputs {
             lengths: at(lengths),
             rows: at(rows),
             sources: at(sources),
+            adapters: at(adapters),
             batches: at(batches),
         }
     }
@@ -167,8 +170,8 @@ impl Inputs {
     /// Begins a step: nothing is in it.
     pub fn clear(&mut self) {
         let Counts { tokens, rows, tiles, .. } = std::mem::take(&mut self.used);
-        let Parts { ids, positions, lengths, sequences, sources, .. } = self.parts;
-        for part in [ids, positions, lengths, sequences, sources] {
+        let Parts { ids, positions, lengths, sequences, sources, adapters, .. } = self.parts;
+        for part in [ids, positions, lengths, sequences, sources, adapters] {
             self.ints(part, 0, tokens).fill(0);
         }
         self.ints(self.parts.rows, 0, rows).fill(0);
@@ -195,7 +198,8 @@ impl Inputs {
     ) {
         let Counts { tokens: first, sequences: sequence, .. } = self.used;
         let (count, end) = (tokens.len(), first + tokens.len());
-        let Parts { ids, positions, lengths, sequences, .. } = self.parts;
+        let Parts { ids, positions, lengths, sequences, adapters, .. } = self.parts;
+        self.ints(adapters, first, count).fill(-1);
         self.ints(ids, first, count).iter_mut().zip(tokens).for_each(|(id, &token)| *id = token as i32);
         let numbers = self.ints(positions, first, count).iter_mut().zip(position..);
         numbers.for_each(|(entry, position)| *entry = position as i32);
@@ -209,6 +213,12 @@ impl Inputs {
         }
         self.used.tokens = end;
         self.used.sequences += 1;
+    }
+
+    /// Says which adapter the last `count` tokens have.
+    pub fn adapt(&mut self, count: usize, slot: usize) {
+        let first = self.used.tokens - count;
+        self.ints(self.parts.adapters, first, count).fill(slot as i32);
     }
 
     /// Says which rows the last tokens take, in a step of a draft.

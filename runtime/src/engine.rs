@@ -8,6 +8,7 @@ pub use draft::Chosen;
 pub use origin::{NotFinite, Odd, Origin};
 
 use self::draft::{Drafting, Ran};
+use crate::adapters::{self, Adapter, WithAdapters};
 use crate::batch::{Inputs, TableRoom};
 use crate::checkpoint::{Beside, CheckpointError, Source, whole_numbers};
 use crate::device::{self, Device, DeviceChoice, DeviceError, Launches, Memory, StateMemory};
@@ -23,6 +24,7 @@ use crate::weights::packed::Packed;
 use crate::weights::{self, Rank};
 use atomc_artifact::Artifact;
 use atomc_artifact::manifest::{Attention, Logits as LogitsPlace, Manifest, Model, Picks, Plan, PlanKind, Target};
+use std::collections::HashMap;
 use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
@@ -147,6 +149,12 @@ pub struct Engine {
     tokens_run: u64,
     /// By plan, while launches are being timed.
     times: Option<Vec<Launches>>,
+    /// The adapters, by their slots.
+    adapters: Vec<Adapter>,
+    /// The slots of sequences that have one.
+    adapted: HashMap<SeqId, usize>,
+    /// The slot that new sequences take.
+    of_new: Option<usize>,
 }
 
 /// The place of the last step's logits.
@@ -245,6 +253,9 @@ impl Engine {
             before: Vec::new(),
             tokens_run: 0,
             times: None,
+            adapters: Vec::new(),
+            adapted: HashMap::new(),
+            of_new: None,
         })
     }
 
@@ -253,11 +264,32 @@ impl Engine {
     /// or changes meanwhile, or the device fails, they have to be loaded again. Tokens that
     /// sequences already have stay computed with the old ones.
     pub fn load_weights(&mut self, source: &dyn Source, progress: weights::Progress) -> Result<(), Error> {
+        let roomy = WithAdapters::new(self.session.manifest(), self.target(), source, &self.adapters)?;
+        let source: &dyn Source = roomy.as_ref().map_or(source, |roomy| roomy);
         self.load_map(|_, name, count| whole_numbers(source, name, count))?;
         self.load_ranks(progress, |session, progress| {
             session
                 .fill_weights(|whole, names, sink| weights::load_some(sink, (&whole.weights, names), source, progress))
         })
+    }
+
+    /// Takes adapters, one for each slot from the first one on. They are loaded with the weights
+    /// that are loaded next.
+    pub fn set_adapters(&mut self, adapters: Vec<Adapter>) -> Result<(), Error> {
+        adapters::check(self.session.manifest(), self.target(), &adapters)?;
+        self.adapters = adapters;
+        Ok(())
+    }
+
+    /// Computes a sequence's next tokens with the adapter of a slot. Whatever continues the
+    /// sequence has it too.
+    pub fn adapt(&mut self, sequence: SeqId, slot: usize) {
+        self.adapted.insert(sequence, slot);
+    }
+
+    /// Has every new sequence take the adapter of a slot.
+    pub fn adapt_new(&mut self, slot: usize) {
+        self.of_new = Some(slot);
     }
 
     /// Loads the weights of every rank, all at once.
@@ -367,7 +399,11 @@ impl Engine {
 
     /// A new, empty sequence.
     pub fn add_sequence(&mut self) -> SeqId {
-        self.kv.add()
+        let sequence = self.kv.add();
+        if let Some(slot) = self.of_new {
+            self.adapt(sequence, slot);
+        }
+        sequence
     }
 
     /// A new sequence that shares the first tokens of another, rounded down to whole blocks.
@@ -379,6 +415,9 @@ impl Engine {
         if let Err(error) = self.copy_blocks() {
             self.kv.drop_sequence(fork.sequence)?;
             return Err(error);
+        }
+        if let Some(&slot) = self.adapted.get(&sequence) {
+            self.adapted.insert(fork.sequence, slot);
         }
         Ok(fork)
     }
@@ -423,6 +462,7 @@ impl Engine {
     /// Forgets a sequence and frees its part of the cache.
     pub fn drop_sequence(&mut self, sequence: SeqId) -> Result<(), StepError> {
         self.kv.drop_sequence(sequence)?;
+        self.adapted.remove(&sequence);
         if let Some(draft) = &mut self.draft {
             draft.take(sequence);
         }
@@ -646,6 +686,9 @@ impl Engine {
                     position + request.tokens.len() - at.token,
                     self.kv.tables(request.sequence)?,
                 );
+                if let Some(&slot) = self.adapted.get(&request.sequence) {
+                    self.session.inputs.adapt(part.tokens, slot);
+                }
                 self.session.inputs.want(part.rows);
             }
             at.token += part.tokens;

@@ -2,7 +2,7 @@
 //! the server has, too ([`crate::schedule`]).
 use crate::engine::{Engine, StepError};
 use crate::sample::Sampling;
-use crate::schedule::{Chosen, End, Job, JobError, Likelihood, Options, Output, Scheduler, Settings, Why};
+use crate::schedule::{Chosen, End, Job, JobError, Likelihood, Options, Output, Party, Scheduler, Settings, Why};
 use atomc_artifact::manifest::Model;
 use std::ops::ControlFlow;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -177,7 +177,13 @@ impl<'a> Serving<'a> {
         let settings = Settings { max_new: *max_new, sampling, stop: stop.clone(), ..Settings::default() };
         let line = Line::default();
         let output = Box::new(line.clone());
-        self.scheduler.add(vec![Job { prompt: tokens.to_vec(), salt: None, settings, guide: None, output }]);
+        self.scheduler.add(vec![Job {
+            prompt: tokens.to_vec(),
+            party: Party::default(),
+            settings,
+            guide: None,
+            output,
+        }]);
         self.open.push(Open { prompt, line });
     }
 

@@ -529,6 +529,10 @@ fn check(manifest: &Manifest, target: usize, options: &HostedOptions) -> Result<
         let detail = format!("{} stages of layers, which an engine runs alone", manifest.pipeline_parallel);
         return Err(HostedError::Field { field: "pipeline_parallel", detail });
     }
+    if let Some(adapters) = manifest.adapters {
+        let detail = format!("room for {} adapters, which an engine runs alone", adapters.slots);
+        return Err(HostedError::Field { field: "adapters", detail });
+    }
     if target.invariant && ranks > 1 {
         let detail = "sums over ranks are the framework's, so bits may depend on what else is in a step".to_owned();
         return Err(HostedError::Field { field: "invariant", detail });

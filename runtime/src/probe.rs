@@ -41,6 +41,8 @@ pub struct Piece {
     pub rows: usize,
     /// The row that each takes, in a step of a draft.
     pub sources: Vec<usize>,
+    /// The slot of the adapter that all have.
+    pub adapter: Option<usize>,
     /// The sequence's cache blocks.
     pub table: Vec<i32>,
 }
@@ -263,6 +265,9 @@ impl Probe {
         for piece in &step.pieces {
             let length = piece.position + piece.tokens.len();
             inputs.push(&piece.tokens, piece.position, length, [&piece.table[..]]);
+            if let Some(slot) = piece.adapter {
+                inputs.adapt(piece.tokens.len(), slot);
+            }
             inputs.want(piece.rows);
             inputs.take_rows(&piece.sources);
         }

@@ -26,8 +26,8 @@ use crate::{DeviceError, KvError, Request, SeqId, StepError, Want};
 
 pub use backend::{Backend, Limits, Row};
 pub use choose::{ChoiceError, Chooser, Chosen, Guide, Likelihood, Penalties, Progress, Settings, likelihood};
-pub use prefix::{Match, Prefixes, Salted};
-pub use task::{End, Job, JobError, Output, Salt, Why};
+pub use prefix::{Match, Owned, Prefixes};
+pub use task::{End, Job, JobError, Output, Party, Salt, Why};
 
 use task::{Event, Part, Seen, Task};
 
@@ -406,7 +406,7 @@ impl<B: Backend> Scheduler<B> {
         let kept = self.prefixes.insert(
             &mut self.backend,
             sequence,
-            Salted { salt: &task.salt, tokens: &task.tokens[..task.fed] },
+            Owned { party: &task.party, tokens: &task.tokens[..task.fed] },
         );
         self.settle(kept);
     }

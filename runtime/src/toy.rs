@@ -173,6 +173,7 @@ pub fn manifest() -> Manifest {
         tensor_parallel: 1,
         expert_parallel: 1,
         pipeline_parallel: 1,
+        adapters: None,
         targets: vec![Target {
             name: "host".into(),
             invariant: false,

@@ -55,6 +55,8 @@ pub struct Service {
     pub grammars: Grammars,
     /// Names of the model; answers have the first one.
     pub names: Vec<String>,
+    /// Names of adapters, by their slots: a request for one gets the model with it.
+    pub adapters: Vec<String>,
     /// Tokens that end an answer.
     pub stop: Vec<u32>,
     /// Values of fields that a request does not have.
@@ -128,7 +130,7 @@ fn name_of_answer(kind: &str) -> String {
 }
 
 async fn models(State(service): State<Shared>) -> Response {
-    let data: Vec<Value> = service.names.iter().map(|name| described(&service, name)).collect();
+    let data: Vec<Value> = service.known().map(|name| described(&service, name)).collect();
     axum_json(StatusCode::OK, &json!({ "object": "list", "data": data }))
 }
 
@@ -139,23 +141,45 @@ async fn model(State(service): State<Shared>, path: Result<Path<String>, PathRej
 }
 
 fn described(service: &Service, name: &str) -> Value {
-    json!({
+    let mut told = json!({
         "id": name,
         "object": "model",
         "created": seconds(service.started),
         "owned_by": "atomc",
         "root": service.names[0],
         "max_model_len": service.handle.limits().positions,
-    })
+    });
+    if service.adapter(Some(name)).is_some() {
+        told["parent"] = json!(service.names[0]);
+    }
+    told
 }
 
 impl Service {
     /// Checks that a request is for this model.
     fn check_name(&self, name: Option<&str>) -> Result<(), ApiError> {
         match name {
-            Some(name) if !self.names.iter().any(|known| known == name) => Err(ApiError::no_model(name, &self.names)),
+            Some(name) if !self.known().any(|known| known == name) => {
+                let known: Vec<String> = self.known().map(str::to_owned).collect();
+                Err(ApiError::no_model(name, &known))
+            }
             _ => Ok(()),
         }
+    }
+
+    /// All names that requests may have.
+    fn known(&self) -> impl Iterator<Item = &str> {
+        self.names.iter().chain(&self.adapters).map(String::as_str)
+    }
+
+    /// The slot of the adapter that a request names.
+    fn adapter(&self, name: Option<&str>) -> Option<usize> {
+        self.adapters.iter().position(|known| Some(known.as_str()) == name)
+    }
+
+    /// What answers to a request call the model.
+    fn answers_as(&self, name: Option<&str>) -> &str {
+        self.adapter(name).map_or(&self.names[0], |slot| &self.adapters[slot])
     }
 }
 

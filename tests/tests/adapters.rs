@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use atomc::driver::{self, Options};
-use atomc_config::Config;
+use atomc_config::{Adapters, Config};
 use atomc_ir::DType;
 use atomc_passes::BucketOptions;
 use atomc_runtime::adapters::{Adapter, Merged};
@@ -39,7 +39,7 @@ fn cases() -> Vec<Case> {
 }
 
 fn engine(config: &Config) -> Engine {
-    let buckets = BucketOptions { decode: vec![1], each: 1, tokens: 64, rows: 64 };
+    let buckets = BucketOptions { decode: vec![1, 4], each: 1, tokens: 128, rows: 128 };
     let options = Options { buckets, targets: vec!["host".into()], ..Options::default() };
     let compiled = driver::compile(config, &options, &mut |_, _, _| ()).expect("code");
     let dir = tempfile::tempdir().expect("a temporary folder");
@@ -80,5 +80,62 @@ fn merged_adapters_are_pefts() {
         let error = off(&found, &tensors(&folder.join("logits.safetensors"))["logits"].data);
         println!("{name}: {error:.1e}");
         assert!(error < TOLERANCE, "{name}: {error:e}");
+    }
+}
+
+/// A sequence of a step that several adapters share: which of them it has, if any.
+type Sequence<'a> = Option<(usize, &'a Case)>;
+
+/// The sequences' logits after whole prompts, but for the last tokens, which come one by one.
+fn mixed(engine: &mut Engine, tokens: &[u32], all: &[Sequence]) -> Vec<Vec<f32>> {
+    let ids: Vec<_> = all.iter().map(|_| engine.add_sequence()).collect();
+    for (id, (slot, _)) in ids.iter().zip(all).filter_map(|(id, one)| Some((id, one.as_ref()?))) {
+        engine.adapt(*id, *slot);
+    }
+    let (first, last) = tokens.split_at(tokens.len() - 3);
+    let mut found = vec![vec![]; all.len()];
+    for part in std::iter::once(first).chain(last.chunks(1)) {
+        let request = |&sequence| Request { sequence, tokens: part, logits: Want::All };
+        let made = engine.step(&ids.iter().map(request).collect::<Vec<_>>()).expect("a step");
+        found.iter_mut().enumerate().for_each(|(at, found)| found.extend(made.of(at).flatten()));
+    }
+    found
+}
+
+/// The adapters of some folders of one base, in room for more of a larger rank.
+fn roomy(names: &[&str]) -> (PathBuf, Vec<Case>, Engine) {
+    let named = |name: &&str| cases().into_iter().find(|case| case.name == *name).expect("an adapter");
+    let all: Vec<Case> = names.iter().map(named).collect();
+    let base = all[0].base.clone();
+    let mut config = atomc_config::read(&base).expect("a configuration");
+    (config.dtype, config.context) = (DType::F32, config.context.max(CONTEXT));
+    config.adapters = Some(Adapters { slots: 3, rank: 9 });
+    let mut engine = engine(&config);
+    let open = |case: &Case| Adapter::open(&case.folder).expect("an adapter");
+    engine.set_adapters(all.iter().map(open).collect()).expect("room");
+    let checkpoint = Checkpoint::open(&base).expect("weights");
+    engine.load_weights(&checkpoint, &|_, _| ()).expect("weights");
+    (base, all, engine)
+}
+
+#[test]
+fn a_step_has_several_adapters_and_none() {
+    for names in [&["plain", "rslora"][..], &["recurrent"], &["tied"]] {
+        let (base, all, mut engine) = roomy(names);
+        let golden = tensors(&base.join("golden.safetensors"));
+        let tokens: Vec<u32> = golden["tokens.0"].data.iter().map(|&t| t as u32).collect();
+        let sequences: Vec<Sequence> = all.iter().enumerate().map(Some).chain([None]).collect();
+        let found = mixed(&mut engine, &tokens, &sequences);
+        for (sequence, logits) in sequences.iter().zip(&found) {
+            let (name, reference) = match sequence {
+                Some((_, case)) => {
+                    (case.name.as_str(), tensors(&case.folder.join("logits.safetensors"))["logits"].data.clone())
+                }
+                None => ("none", golden["prefill.0"].data.clone()),
+            };
+            let error = off(logits, &reference);
+            println!("{names:?} {name}: {error:.1e}");
+            assert!(error < TOLERANCE, "{names:?} {name}: {error:e}");
+        }
     }
 }

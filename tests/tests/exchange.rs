@@ -79,6 +79,7 @@ impl Sum {
             lengths: none,
             rows: none,
             sources: none,
+            adapters: none,
             batches: none,
         };
         let (hidden, workspace) = (buffer(256), buffer(256));

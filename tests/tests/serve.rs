@@ -8,9 +8,13 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use atomc::driver::Options;
+use atomc_config::Adapters;
 use atomc_passes::BucketOptions;
-use atomc_runtime::{Engine, EngineOptions, Sampling};
-use atomc_server::schedule::{self, Chosen, Counts, End, Job, JobError, Likelihood, Output, Scheduler, Settings};
+use atomc_runtime::adapters::Adapter;
+use atomc_runtime::{Checkpoint, Engine, EngineOptions, Sampling};
+use atomc_server::schedule::{
+    self, Chosen, Counts, End, Job, JobError, Likelihood, Output, Party, Scheduler, Settings,
+};
 use atomc_tests::random::Random;
 use atomc_tests::{Case, cases, cases_of_experts, cases_with_states};
 
@@ -51,6 +55,8 @@ impl Output for Ear {
 struct Asked {
     prompt: Vec<u32>,
     settings: Settings,
+    /// The slot of its adapter.
+    adapter: Option<usize>,
 }
 
 /// What was said of each request.
@@ -60,10 +66,10 @@ fn answers(engine: Engine, (running, speculate): (usize, usize), asked: &[Asked]
     let options = schedule::Options { running, step_tokens: 0, prefix_cache: running > 1, speculate };
     let mut scheduler = Scheduler::new(engine, options);
     let mut said = vec![];
-    for (index, Asked { prompt, settings }) in asked.iter().cloned().enumerate() {
+    for (index, Asked { prompt, settings, adapter }) in asked.iter().cloned().enumerate() {
         let ear = Said::default();
         let output = Box::new(Ear(ear.clone()));
-        scheduler.add(vec![Job { prompt, salt: None, settings, guide: None, output }]);
+        scheduler.add(vec![Job { prompt, party: Party { adapter, salt: None }, settings, guide: None, output }]);
         said.push(ear);
         // Some come while others are under way.
         (0..index % 3).for_each(|_| scheduler.step());
@@ -90,7 +96,8 @@ fn asked(vocab: usize) -> Vec<Asked> {
         // Requests without likelihoods are greedy steps of the engine's own, if a step has no
         // others.
         let logprobs = (index % 4 < 2).then_some(1);
-        Asked { prompt, settings: Settings { max_new: 20 + index * 7 % 60, sampling, logprobs, ..Settings::default() } }
+        let settings = Settings { max_new: 20 + index * 7 % 60, sampling, logprobs, ..Settings::default() };
+        Asked { prompt, settings, adapter: None }
     };
     (0..20).map(one).collect()
 }
@@ -129,6 +136,35 @@ fn answers_under_load_are_those_of_lone_requests() {
         // Windows of the second leave room for all.
         assert!(small.preempted > 0 || name == "mistral", "{name}: {small:?}");
     }
+}
+
+/// Requests with different adapters share steps and no beginnings.
+#[test]
+fn answers_with_adapters_are_those_of_lone_requests() {
+    let mut case = case("llama3");
+    case.config.adapters = Some(Adapters { slots: 2, rank: 8 });
+    let options = |cache_tokens| EngineOptions { threads: 2, cache_tokens, slots: 6, ..EngineOptions::default() };
+    let buckets = BucketOptions { decode: vec![1, 4], each: 1, tokens: 48, rows: 6 };
+    let model = engines::Model { config: &case.config, dir: &case.dir, drafts: false, head: None };
+    let compiling = Options { buckets, invariant: true, ..Options::default() };
+    let folder = case.dir.parent().expect("golden models").join("adapters");
+    let mut all = engines::engines(&model, compiling, [1024, 4096].map(options));
+    for engine in &mut all {
+        let open = |name| Adapter::open(folder.join(name)).expect("an adapter");
+        engine.set_adapters(["plain", "rslora"].map(open).into()).expect("room");
+        engine.load_weights(&Checkpoint::open(&case.dir).expect("a checkpoint"), &|_, _| ()).expect("weights");
+    }
+    let [alone, loaded] = all;
+    let mut asked = asked(case.config.vocab);
+    // Each prompt is asked of the model and of both adapters.
+    asked =
+        asked.iter().flat_map(|one| [None, Some(0), Some(1)].map(|adapter| Asked { adapter, ..one.clone() })).collect();
+    let (expect, _) = answers(alone, (1, 0), &asked);
+    let (found, counts) = answers(loaded, (8, 0), &asked);
+    check("llama3", &found, (&expect, &asked));
+    assert!(counts.cached_tokens > 0, "{counts:?}");
+    let differ = expect.chunks(3).filter(|one| one[0] != one[1] && one[1] != one[2] && one[0] != one[2]).count();
+    assert!(differ * 3 > expect.len() / 2, "{differ} prompts have three answers");
 }
 
 /// The answers with a draft's guesses. Trained drafts have some of them right.

@@ -33,6 +33,7 @@ pub(crate) fn sample() -> Manifest {
         tensor_parallel: 1,
         expert_parallel: 1,
         pipeline_parallel: 1,
+        adapters: None,
         targets: vec![Target {
             name: "host".into(),
             invariant: false,

@@ -336,4 +336,6 @@ pub enum Input {
     /// `i32 [tokens]`: which row of [`Draft::rows`](super::Draft::rows) each token of a draft's
     /// step takes.
     Sources,
+    /// `i32 [tokens]`: the adapter of each token, below zero for none.
+    Adapters,
 }

@@ -8,7 +8,7 @@ use atomc::driver::{self, Options};
 use atomc::frontend::Config;
 use atomc_artifact::Fingerprint;
 use atomc_artifact::manifest::Attention;
-use atomc_config::{Draft, draft};
+use atomc_config::{Adapters, Draft, draft};
 use atomc_passes::BucketOptions;
 use serde_json::json;
 
@@ -34,6 +34,7 @@ Examples:
   atomc compile models/qwen3 --decode 1,2,4,8,16,32 --prefill 1024 -o m.atomc
   atomc compile models/qwen3 --tp 2 --attention own,caller -o rank.atomc
   atomc compile models/qwen3 --invariant -o m.atomc
+  atomc compile models/qwen3 --adapters 4 --adapter-rank 32 -o m.atomc
   atomc compile models/deepseek-v3 --draft mtp --speculate 2 -o m.atomc
   atomc compile models/qwen3 --draft models/qwen3-eagle3 -o m.atomc
   atomc compile models/qwen3 --trace compile.json -o m.atomc
@@ -78,6 +79,13 @@ pub struct Args {
     /// MODULES=SCHEME, by name, glob or `re:` pattern, where `none` is a scheme too
     #[arg(long, value_name = "RULE,…", value_delimiter = ',')]
     quant: Vec<String>,
+    /// LoRA adapters that have room at once beside the weights, for `--adapter` of `run` and
+    /// `serve`
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    adapters: usize,
+    /// The largest rank of an adapter
+    #[arg(long, value_name = "N", default_value_t = 16)]
+    adapter_rank: usize,
     /// Who attends: the artifact's own kernels, or a framework that runs it
     #[arg(long, value_name = "WHO,…", value_delimiter = ',', default_value = "own")]
     attention: Vec<Who>,
@@ -125,7 +133,9 @@ impl Args {
 
     /// Applies the options to a configuration.
     pub fn applied(&self, config: Config) -> Result<Config, Failure> {
-        self.model.applied(config)
+        let mut config = self.model.applied(config)?;
+        config.adapters = (self.adapters > 0).then_some(Adapters { slots: self.adapters, rank: self.adapter_rank });
+        Ok(config)
     }
 
     /// The draft of a model, if options name one.
@@ -222,7 +232,7 @@ pub fn made(args: &Args, spans: &Spans) -> Result<Made, Failure> {
     }
     output::check(&args.output)?;
     args.trace.as_deref().map_or(Ok(()), output::check)?;
-    let mut config = args.model.config()?;
+    let mut config = args.applied(args.model.read()?)?;
     model::quantise(&mut config, &args.quant)?;
     let options = args.options(&config)?;
     let progress = Progress::new("compiling", Unit::Pieces);

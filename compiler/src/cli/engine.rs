@@ -91,6 +91,10 @@ pub struct EngineArgs {
     /// loaded
     #[arg(long, value_name = "FOLDER", conflicts_with = "random_weights")]
     merge_adapter: Option<PathBuf>,
+    /// LoRA adapter for the artifact's room (`atomc compile --adapters N`): answers are made with
+    /// it, or in `serve` for requests whose model is its NAME [default: the folder's]
+    #[arg(long, value_name = "NAME=FOLDER", conflicts_with_all = ["random_weights", "merge_adapter"])]
+    adapter: Vec<String>,
     /// Load packed weights without comparing their checksums
     #[arg(long, conflicts_with = "random_weights")]
     pub no_verify: bool,
@@ -249,6 +253,16 @@ impl EngineArgs {
     ) -> Result<Engine, Failure> {
         let mut engine = self.unloaded(devices, artifact, sequences, draft)?;
         self.load(&mut engine)?;
+        match self.adapter.len() {
+            0 => {}
+            1 => engine.adapt_new(0),
+            _ => {
+                return Err(Failure::new(
+                    "adapter",
+                    "answers are made with one adapter: name one; `serve` takes several",
+                ));
+            }
+        }
         Ok(engine)
     }
 
@@ -278,6 +292,23 @@ impl EngineArgs {
         Ok(Engine::with_devices(artifact, &name, devices, &options)?)
     }
 
+    /// The names and folders of adapters, by their slots.
+    pub fn adapters(&self) -> Vec<(String, PathBuf)> {
+        let of_folder = |folder: &str| {
+            Path::new(folder).file_name().map_or(folder.to_owned(), |name| name.to_string_lossy().into_owned())
+        };
+        let named = |text: &String| match text.split_once('=') {
+            Some((name, folder)) => (name.to_owned(), PathBuf::from(folder)),
+            None => (of_folder(text), PathBuf::from(text)),
+        };
+        self.adapter.iter().map(named).collect()
+    }
+
+    fn opened(&self) -> Result<Vec<Adapter>, Failure> {
+        let open = |(_, folder): &(String, PathBuf)| Ok(Adapter::open(folder).map_err(Error::from)?);
+        self.adapters().iter().map(open).collect()
+    }
+
     pub fn load(&self, engine: &mut Engine) -> Result<(), Failure> {
         let progress = Progress::new("loading weights", Unit::Bytes);
         let progress = |done, total| progress.at(done, total);
@@ -291,11 +322,16 @@ impl EngineArgs {
                     let help = "`atomc pack --merge-adapter` packs weights with it.";
                     return Err(Failure::file("merge_adapter", adapter, "packed weights take no adapter").help(help));
                 }
+                if let Some((_, adapter)) = self.adapters().first() {
+                    let help = "Give the checkpoint's folder with --weights.";
+                    return Err(Failure::file("adapter", adapter, "packed weights take no adapter").help(help));
+                }
                 let packed = Packed::open(place.path()?).map_err(Error::from)?;
                 let packed = if self.no_verify { packed.unverified() } else { packed };
                 engine.load_packed(&packed, &progress)?;
             }
             Some(place) => {
+                engine.set_adapters(self.opened()?)?;
                 let weights = place.model()?.weights()?;
                 let adapter = self.merge_adapter.as_ref().map(Adapter::open).transpose().map_err(Error::from)?;
                 let merged = adapter.as_ref().map(|adapter| Merged::new(&*weights, adapter));

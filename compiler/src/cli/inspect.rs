@@ -5,13 +5,15 @@ use std::path::{Path, PathBuf};
 
 use atomc::model::Model;
 use atomc_artifact::manifest::{
-    Attention, Chip, Kernel, KernelDef, Launch, Manifest, PageStream, Paged, Parts, Plan, PlanKind, Resources,
-    StateGroup, Target, Tasks, Variant, Work,
+    Adapters, Attention, Chip, Kernel, KernelDef, Launch, Manifest, PageStream, Paged, Parts, Plan, PlanKind,
+    Resources, StateGroup, Target, Tasks, Variant, Work,
 };
 use atomc_artifact::{Artifact, FORMAT_VERSION, escaped, escaped_json};
 use serde_json::{Value, json};
 
 use atomc_runtime::Error;
+use atomc_runtime::adapters::WithAdapters;
+use atomc_runtime::checkpoint::Source;
 use atomc_runtime::weights::{Fit, Rank, fit};
 
 use super::extract;
@@ -110,7 +112,9 @@ fn fits<'a>(manifest: &'a Manifest, dir: &Path) -> Result<Vec<Fits<'a>>, Failure
     let of = manifest.ranks();
     let mut all = Vec::with_capacity(manifest.targets.len());
     for target in &manifest.targets {
-        let mut fits = (0..of).map(|number| fit(&target.weights, &manifest.tensors, Rank { number, of }, &*weights));
+        let roomy = WithAdapters::new(manifest, target, &*weights, &[]).map_err(Error::from)?;
+        let weights: &dyn Source = roomy.as_ref().map_or(&*weights, |roomy| roomy);
+        let mut fits = (0..of).map(|number| fit(&target.weights, &manifest.tensors, Rank { number, of }, weights));
         let first = fits.next().transpose().map_err(Error::from)?;
         fits.try_for_each(|fit| fit.map(|_| ())).map_err(Error::from)?;
         all.extend(first.map(|fit| Fits { target: &target.name, fit }));
@@ -149,6 +153,9 @@ fn model(out: &mut impl Write, m: &Manifest) -> Result<(), Failure> {
     let parts: Vec<_> = ignored.map(|i| format!("{} ({})", escaped(&i.part), escaped(&i.names.text()))).collect();
     if !parts.is_empty() {
         writeln!(out, "not read  {}", parts.join(", "))?;
+    }
+    if let Some(Adapters { slots, rank }) = m.adapters {
+        writeln!(out, "adapters  room for {slots}, of rank {rank} at most")?;
     }
     if m.pipeline_parallel > 1 {
         writeln!(out, "stages    {} of layers", m.pipeline_parallel)?;

@@ -44,7 +44,12 @@ fn context(text: &str) -> Result<usize, String> {
 
 impl ModelArgs {
     pub fn config(&self) -> Result<Config, Failure> {
-        self.applied(self.model.model()?.config()?)
+        self.applied(self.read()?)
+    }
+
+    /// The configuration without these options.
+    pub fn read(&self) -> Result<Config, Failure> {
+        Ok(self.model.model()?.config()?)
     }
 
     /// A configuration with these options applied.

@@ -2,7 +2,7 @@
 use std::io::Write;
 use std::path::PathBuf;
 
-use atomc_runtime::adapters::{Adapter, Merged};
+use atomc_runtime::adapters::{Adapter, Merged, WithAdapters};
 use atomc_runtime::checkpoint::Beside;
 use atomc_runtime::weights::{Rank, packed};
 use atomc_runtime::{Checkpoint, Error, Pool, Source, device, pool};
@@ -66,6 +66,8 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     let adapter = args.merge_adapter.as_ref().map(Adapter::open).transpose().map_err(Error::from)?;
     let merged = adapter.as_ref().map(|adapter| Merged::new(&*weights, adapter)).transpose().map_err(Error::from)?;
     let weights: &dyn Source = merged.as_ref().map_or(&*weights, |merged| merged);
+    let roomy = WithAdapters::new(manifest, target, weights, &[]).map_err(Error::from)?;
+    let weights: &dyn Source = roomy.as_ref().map_or(weights, |roomy| roomy);
     let beside = draft.as_ref().map(|draft| Beside::new(target, weights, draft)).transpose()?;
     let source: &dyn Source = beside.as_ref().map_or(weights, |beside| beside);
     let threads = pool::threads(args.threads, 1);

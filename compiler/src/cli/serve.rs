@@ -105,6 +105,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     let files = Files::at(args.engine.tokenizer(args.tokenizer.as_ref(), "Name one with --tokenizer.")?)?;
     let text = files.text()?;
     let defaults = if args.generation_config { defaults(&files)? } else { Defaults::default() };
+    check_names(args, &files)?;
     let artifact = args.engine.artifact()?;
     let sequences = Sequences { at_once: args.parallel, cache_tokens: args.cache_tokens };
     let engine = args.engine.serving(artifact, &sequences, &args.guesses)?;
@@ -156,6 +157,7 @@ fn service(args: &Args, handle: Handle, model: Model<'_>, access: Access) -> Ser
         grammars: Grammars::new(text.clone(), vocab, stop.clone(), form_limits(args)),
         text,
         names: names(args, files),
+        adapters: args.engine.adapters().into_iter().map(|(name, _)| name).collect(),
         stop,
         defaults,
         access,
@@ -182,6 +184,18 @@ fn names(args: &Args, files: &Files) -> Vec<String> {
     match args.served_model_name.is_empty() {
         true => vec![args.engine.name().map_or_else(|| files.name(), str::to_owned)],
         false => args.served_model_name.clone(),
+    }
+}
+
+/// Checks that requests can tell the model and its adapters apart.
+fn check_names(args: &Args, files: &Files) -> Result<(), Failure> {
+    let adapters = args.engine.adapters().into_iter().map(|(name, _)| name);
+    let mut all: Vec<String> = names(args, files).into_iter().chain(adapters).collect();
+    all.sort_unstable();
+    match all.windows(2).find(|pair| pair[0] == pair[1]) {
+        Some(pair) => Err(Failure::new("adapter", format!("two models have the name `{}`", pair[0]))
+            .help("--adapter NAME=FOLDER names an adapter.")),
+        None => Ok(()),
     }
 }
 

@@ -161,6 +161,7 @@ fn manifest(chip: &str) -> Manifest {
         tensor_parallel: 1,
         expert_parallel: 1,
         pipeline_parallel: 1,
+        adapters: None,
         targets: vec![target],
     }
 }

@@ -37,6 +37,7 @@ pub use fitting::Unfit;
 pub(crate) use layer::Unit;
 pub(crate) use model::{HEAD, embedding, units};
 pub use part::Part;
+pub(crate) use product::ADAPTERS;
 
 /// The results that a step is to have in addition to its logits.
 #[derive(Clone, Copy, Debug, Default)]

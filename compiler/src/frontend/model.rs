@@ -10,7 +10,7 @@ use atomc_ir::trial::round;
 use atomc_ir::{Builder, DType, Diagnostic, Dim, Elementwise, Graph, Number, Op, Shape, SlotsType, Turn, Type, Value};
 
 use super::layer::{Carried, Given, Kind, LayerBuilder, Made, OfLayers, Tokens, Unit, norm};
-use super::product::Factor;
+use super::product::{ADAPTERS, Factor};
 use super::{Asked, Config, Part, draft, streams};
 
 /// The module of the head, and its tensor.
@@ -42,6 +42,9 @@ pub fn graph(config: &Config, part: Part, asked: Asked) -> Result<Graph, Diagnos
     let [ids, positions, lengths] = ["ids", "positions", "lengths"].map(|name| index(&mut b, name, Dim::Tokens));
     let rows = index(&mut b, "rows", Dim::Rows);
     let batch = b.input("batch", Type::Batch);
+    if config.adapters.is_some() {
+        index(&mut b, ADAPTERS, Dim::Choices(1));
+    }
     let caches = caches(&mut b, &own, part.attention, (0, asked.verified.unwrap_or(1)));
 
     let name = embedding(config);

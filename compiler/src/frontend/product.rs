@@ -1,6 +1,7 @@
 //! Products with a module's weight, which may be quantised: then it is codes with scales, and
 //! perhaps zero points, and rows may become codes before.
-use atomc_config::{Axes, Blocks, InputScales, Inputs, Levels, Scheme, Stored};
+use atomc_artifact::manifest;
+use atomc_config::{Adapters, Axes, Blocks, InputScales, Inputs, Levels, Scheme, Stored};
 use atomc_ir::{
     Block, Builder, DType, Diagnostic, Elementwise, Encode, Encoded, Fact, Op, Order, Rule, Value, Whole, nth_name,
 };
@@ -21,6 +22,21 @@ pub struct Factor<'a> {
     encoding: Option<Encoding<'a>>,
     /// Axes before those of a matrix.
     lead: usize,
+    adapted: Option<Adapted>,
+}
+
+/// The input that has the adapter of each token, below zero for none.
+pub const ADAPTERS: &str = "adapters";
+
+/// The matrices of all adapters, which rows are multiplied by one after the other: by that of their
+/// adapter. A row without one gets zeros.
+#[derive(Clone)]
+struct Adapted {
+    /// `[slots, rank, columns]`
+    wide: Value,
+    /// `[slots, rows, rank]`
+    tall: Value,
+    slots: usize,
 }
 
 /// The experts of a layer that have their weights in one value, and the tensor that may have them
@@ -49,7 +65,9 @@ struct Encoding<'a> {
 impl<'a> Factor<'a> {
     /// The whole weight of a module.
     pub fn read(b: &mut Builder, config: &'a Config, path: &str, sizes: [usize; 2]) -> Result<Factor<'a>, Diagnostic> {
-        Factor::stack(b, config, path, (None, sizes, Taken::Rows))
+        let mut factor = Factor::stack(b, config, path, (None, sizes, Taken::Rows))?;
+        factor.adapted = Adapted::read(b, config, path, sizes);
+        Ok(factor)
     }
 
     /// The whole weight of a module that has a matrix for each head.
@@ -85,7 +103,7 @@ impl<'a> Factor<'a> {
         // All experts are alike.
         let Some(scheme) = fitting::scheme(config, &nth_name(path, 0), taken, sizes[1])? else {
             let weight = stored.tensor("weight", config.dtype, &sizes);
-            return Ok(Factor { path: path.into(), weight, encoding: None, lead });
+            return Ok(Factor { path: path.into(), weight, encoding: None, lead, adapted: None });
         };
         let [rows, cols] = sizes;
         let block = match scheme.blocks {
@@ -100,7 +118,8 @@ impl<'a> Factor<'a> {
             stack.whole = None;
         }
         let (weight, grids) = stored.read(scheme, sizes, block.grid(rows, cols))?;
-        Ok(Factor { path: path.into(), weight, encoding: Some(Encoding { scheme, grids, block, sizes, lead }), lead })
+        let encoding = Some(Encoding { scheme, grids, block, sizes, lead });
+        Ok(Factor { path: path.into(), weight, encoding, lead, adapted: None })
     }
 
     /// The projection of experts that GPT-OSS has in one tensor: of codes, or as columns; of
@@ -121,7 +140,7 @@ impl<'a> Factor<'a> {
             let weight = b.weight(format!("{path}.{name}"), config.dtype, &[count, cols, all]);
             let weight = b.push(Op::Transpose {}, &[weight])?;
             let weight = own(b, weight)?;
-            return Ok(Factor { path: path.into(), weight, encoding: None, lead: 1 });
+            return Ok(Factor { path: path.into(), weight, encoding: None, lead: 1, adapted: None });
         };
         let Blocks::Group(group) = scheme.blocks else {
             return Err(Diagnostic::new("config::quantised", "experts in one tensor have groups").at(path));
@@ -136,7 +155,7 @@ impl<'a> Factor<'a> {
         let grids = vec![own(b, scales)?];
         let block = Block { rows: 1, cols: group };
         let encoding = Encoding { scheme, grids, block, sizes: [rows, cols], lead: 1 };
-        Ok(Factor { path: path.into(), weight, encoding: Some(encoding), lead: 1 })
+        Ok(Factor { path: path.into(), weight, encoding: Some(encoding), lead: 1, adapted: None })
     }
 
     /// Columns that share a scale and must stay together, where there are several such groups.
@@ -162,6 +181,7 @@ impl<'a> Factor<'a> {
         if let Some(encoding) = &mut self.encoding {
             encoding.pad(b, axis, len)?;
         }
+        self.adapt(axis, |v, axis| b.push(Op::Pad { axis, len }, &[v]))?;
         Ok(self)
     }
 
@@ -172,6 +192,7 @@ impl<'a> Factor<'a> {
             if let Some(encoding) = &mut self.encoding {
                 encoding.slice(b, rows.start, rows.out)?;
             }
+            self.adapt(0, |v, axis| slice(b, v, axis, (rows.start, rows.out)))?;
         }
         self.shard(b, 0, parts)
     }
@@ -183,6 +204,7 @@ impl<'a> Factor<'a> {
         if let Some(encoding) = self.encoding.as_mut().filter(|_| self.weight != all) {
             encoding.pieces(b, &runs(pieces))?;
         }
+        self.adapt(0, |v, axis| joined(b, v, axis, pieces))?;
         Ok(self)
     }
 
@@ -192,7 +214,16 @@ impl<'a> Factor<'a> {
         if let Some(encoding) = self.encoding.as_mut().filter(|_| parts > 1) {
             encoding.shard(b, axis, parts)?;
         }
+        self.adapt(axis, |v, axis| shard(b, v, axis, parts))?;
         Ok(self)
+    }
+
+    /// Does what is done along an axis of the weight to the matrix of adapters that has it.
+    fn adapt(&mut self, axis: usize, mut f: impl FnMut(Value, usize) -> Made) -> Result<(), Diagnostic> {
+        let Some(adapted) = &mut self.adapted else { return Ok(()) };
+        let (matrix, axis) = if axis == 0 { (&mut adapted.tall, 1) } else { (&mut adapted.wide, 2) };
+        *matrix = f(*matrix, axis)?;
+        Ok(())
     }
 
     /// A matrix for each of `heads` consecutive heads of `each` rows: `len` of its rows, from
@@ -206,6 +237,7 @@ impl<'a> Factor<'a> {
         self.weight = self.viewed(b, (heads, each))?;
         self.weight = slice(b, self.weight, 1, (start, len))?;
         self.lead = 1;
+        self.adapted = None;
         if let Some(encoding) = &mut self.encoding {
             encoding.heads(b, (heads, each), (start, len)).map_err(|fault| fault.at(&self.path))?;
         }
@@ -314,11 +346,46 @@ impl<'a> Factor<'a> {
     /// Rows times the weight.
     pub fn multiply(&self, b: &mut Builder, x: Value, out: DType) -> Made {
         b.at(&self.path);
+        let made = self.product(b, x, out)?;
+        match &self.adapted {
+            Some(adapted) => adapted.add(b, x, made),
+            None => Ok(made),
+        }
+    }
+
+    /// The product without adapters.
+    fn product(&self, b: &mut Builder, x: Value, out: DType) -> Made {
         let Some(Encoding { scheme, grids, block, .. }) = &self.encoding else { return b.linear(x, self.weight, out) };
         let x = scheme.inputs.map_or(Ok(x), |inputs| coded(b, &self.path, x, inputs))?;
         let mut operands = vec![x, self.weight];
         operands.extend(grids);
         b.push(Op::Linear { out, block: Some(*block) }, &operands)
+    }
+}
+
+impl Adapted {
+    /// The matrices for a module of a layer, if there is room for adapters.
+    fn read(b: &mut Builder, config: &Config, path: &str, [rows, cols]: [usize; 2]) -> Option<Adapted> {
+        let Adapters { slots, rank } = config.adapters?;
+        if !path.starts_with(config.layer_path(config.first).trim_end_matches(char::is_numeric)) {
+            return None;
+        }
+        let wide = b.weight(format!("{path}{}", manifest::Adapters::WIDE), config.dtype, &[slots, rank, cols]);
+        let tall = b.weight(format!("{path}{}", manifest::Adapters::TALL), config.dtype, &[slots, rows, rank]);
+        Some(Adapted { wide, tall, slots })
+    }
+
+    /// The sum of a product and of what adapters add to it.
+    fn add(&self, b: &mut Builder, x: Value, made: Value) -> Made {
+        let rows = b.given(ADAPTERS).expect("a graph with room for adapters is given those of tokens");
+        let dtype = |b: &Builder, v: Value| b.ty(v).as_tensor().map_or(DType::F32, |t| t.dtype);
+        let (narrow, out) = (dtype(b, x), dtype(b, made));
+        let short = b.push(Op::Grouped { out: narrow, block: None }, &[x, self.wide, rows])?;
+        let long = b.push(Op::Grouped { out, block: None }, &[short, self.tall, rows])?;
+        let weights = b.weight(manifest::Adapters::WEIGHTS, DType::F32, &[self.slots, 1]);
+        let weights = b.gather(weights, rows)?;
+        let added = b.push(Op::Combine {}, &[long, weights])?;
+        b.add(made, added)
     }
 }
 

@@ -170,6 +170,8 @@ pub struct InputAddresses {
     pub rows: *mut u8,
     /// Where [`Input::Sources`] begins.
     pub sources: *mut u8,
+    /// Where [`Input::Adapters`] begins.
+    pub adapters: *mut u8,
     /// An [`atomc_artifact::abi::Batch`] for each table.
     pub batches: *mut u8,
 }
@@ -187,6 +189,7 @@ impl InputAddresses {
             Input::Lengths => self.lengths,
             Input::Rows => self.rows,
             Input::Sources => self.sources,
+            Input::Adapters => self.adapters,
         }
     }
 

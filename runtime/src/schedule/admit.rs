@@ -10,7 +10,7 @@ use std::collections::HashMap;
 use crate::{Fork, SeqId, StepError};
 
 use super::backend::Backend;
-use super::prefix::{Match, Salted, common};
+use super::prefix::{Match, Owned, common};
 use super::task::Task;
 use super::{JobError, PATIENCE, Scheduler};
 
@@ -121,6 +121,9 @@ impl<B: Backend> Scheduler<B> {
                 Err(error) => return Turn::Failed(error),
             },
         };
+        if let Some(slot) = task.party.adapter {
+            self.backend.adapt(sequence, slot);
+        }
         match self.fits(sequence, task.tokens.len()) {
             Ok(true) => {
                 (task.sequence, task.fed) = (Some(sequence), fed);
@@ -158,13 +161,13 @@ impl<B: Backend> Scheduler<B> {
         tokens.min(self.limits.positions)
     }
 
-    /// The longest common beginning with a task of its salt: a retained sequence, or a running one.
-    /// The last token is always computed, for its logits.
+    /// The longest common beginning with a task of its party: a retained sequence, or a running
+    /// one. The last token is always computed, for its logits.
     fn source(&mut self, task: &Task) -> Source {
         let tokens = &task.tokens[..task.tokens.len() - 1];
-        let mut best = self.prefixes.find(Salted { salt: &task.salt, tokens });
+        let mut best = self.prefixes.find(Owned { party: &task.party, tokens });
         let mut later = 0;
-        for other in self.running.iter().filter(|other| other.salt == task.salt) {
+        for other in self.running.iter().filter(|other| other.party == task.party) {
             let Some(sequence) = other.sequence else { continue };
             let shared = common(tokens, &other.tokens);
             if shared > other.fed {

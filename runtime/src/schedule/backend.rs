@@ -42,6 +42,9 @@ pub trait Backend: Send {
     /// A new, empty sequence.
     fn add(&mut self) -> SeqId;
 
+    /// As [`Engine::adapt`].
+    fn adapt(&mut self, sequence: SeqId, slot: usize);
+
     /// As [`Engine::fork`].
     fn fork(&mut self, sequence: SeqId, tokens: usize) -> Result<Fork, StepError>;
 
@@ -96,6 +99,10 @@ impl<E: BorrowMut<Engine> + Send> Backend for E {
 
     fn add(&mut self) -> SeqId {
         self.borrow_mut().add_sequence()
+    }
+
+    fn adapt(&mut self, sequence: SeqId, slot: usize) {
+        Engine::adapt(self.borrow_mut(), sequence, slot);
     }
 
     fn fork(&mut self, sequence: SeqId, tokens: usize) -> Result<Fork, StepError> {

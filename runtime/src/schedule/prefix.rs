@@ -6,13 +6,13 @@
 //! with the oldest use is dropped. If it was the last one below its parent its sequence is cut to
 //! the end of the parent, so that tokens of later use stay.
 //!
-//! Each salt has a tree of its own: a prompt of one salt never finds tokens of another.
+//! Each party has a tree of its own: a prompt of one never finds tokens of another.
 use std::collections::BTreeMap;
 
 use crate::{SeqId, StepError};
 
 use super::backend::Backend;
-use super::task::Salt;
+use super::task::Party;
 
 /// What is retained.
 #[derive(Debug)]
@@ -20,7 +20,7 @@ pub struct Prefixes {
     /// Those that are gone are empty until they are used again.
     nodes: Vec<Node>,
     /// The node that each tree begins with, which has no tokens.
-    roots: BTreeMap<Salt, usize>,
+    roots: BTreeMap<Party, usize>,
     unused: Vec<usize>,
     block: usize,
     clock: u64,
@@ -50,11 +50,11 @@ struct Place {
     along: usize,
 }
 
-/// Tokens under a salt.
+/// Tokens of a party.
 #[derive(Clone, Copy, Debug)]
-pub struct Salted<'a> {
-    /// Sequences are shared only with others of this salt.
-    pub salt: &'a Salt,
+pub struct Owned<'a> {
+    /// Sequences are shared only with others of this party.
+    pub party: &'a Party,
     /// The tokens.
     pub tokens: &'a [u32],
 }
@@ -98,8 +98,8 @@ impl Prefixes {
     }
 
     /// The sequence with the longest common beginning, which counts as a use of that.
-    pub fn find(&mut self, Salted { salt, tokens }: Salted) -> Option<Match> {
-        let mut place = self.walk(*self.roots.get(salt)?, tokens);
+    pub fn find(&mut self, Owned { party, tokens }: Owned) -> Option<Match> {
+        let mut place = self.walk(*self.roots.get(party)?, tokens);
         let found = place.before + place.along;
         if found == 0 {
             return None;
@@ -118,12 +118,12 @@ impl Prefixes {
         &mut self,
         backend: &mut B,
         sequence: SeqId,
-        Salted { salt, tokens }: Salted,
+        Owned { party, tokens }: Owned,
     ) -> Result<(), StepError> {
         if self.most == 0 || tokens.is_empty() {
             return backend.drop_sequence(sequence);
         }
-        let root = self.root(salt);
+        let root = self.root(party);
         let place = self.walk(root, tokens);
         if place.before + place.along == tokens.len() {
             self.touch(place.node);
@@ -170,13 +170,13 @@ impl Prefixes {
         sequences.into_iter().map(|sequence| backend.drop_sequence(sequence)).fold(Ok(()), Result::and)
     }
 
-    /// The root of a salt's tree.
-    fn root(&mut self, salt: &Salt) -> usize {
-        if let Some(&root) = self.roots.get(salt) {
+    /// The root of a party's tree.
+    fn root(&mut self, party: &Party) -> usize {
+        if let Some(&root) = self.roots.get(party) {
             return root;
         }
         let root = self.add(Node::default());
-        self.roots.insert(salt.clone(), root);
+        self.roots.insert(party.clone(), root);
         root
     }
 

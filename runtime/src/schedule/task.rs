@@ -13,12 +13,21 @@ use super::choose::{ChoiceError, Chooser, Chosen, Guide, Likelihood, Progress, S
 /// only some clients know.
 pub type Salt = Option<Arc<str>>;
 
+/// What requests have in common that share beginnings: an adapter, or none, and a salt.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Party {
+    /// The slot of the adapter.
+    pub adapter: Option<usize>,
+    /// The salt.
+    pub salt: Salt,
+}
+
 /// A request.
 pub struct Job {
     /// At least one token.
     pub prompt: Vec<u32>,
-    /// Requests with the same salt may share beginnings.
-    pub salt: Salt,
+    /// Requests of one party may share beginnings.
+    pub party: Party,
     /// How tokens are chosen.
     pub settings: Settings,
     /// A grammar that the answer follows.
@@ -121,7 +130,7 @@ pub(super) struct Task {
     /// Of the prompt, and then of the answer.
     pub tokens: Vec<u32>,
     pub prompt: usize,
-    pub salt: Salt,
+    pub party: Party,
     /// Most tokens of the answer.
     limit: usize,
     /// While it runs.
@@ -236,7 +245,7 @@ impl Task {
             chooser,
             tokens: job.prompt,
             prompt,
-            salt: job.salt,
+            party: job.party,
             limit,
             sequence: None,
             fed: 0,

@@ -187,6 +187,10 @@ impl Backend for Toy {
         sequence
     }
 
+    fn adapt(&mut self, _sequence: SeqId, slot: usize) {
+        unreachable!("it has no adapter {slot}");
+    }
+
     fn fork(&mut self, sequence: SeqId, tokens: usize) -> Result<Fork, StepError> {
         let fork = self.kv.fork(sequence, tokens)?;
         self.kv.take_copies().for_each(drop);

@@ -115,7 +115,7 @@ impl Shape {
             "id": self.id,
             "object": object,
             "created": self.created,
-            "model": self.said.service.names[0],
+            "model": self.said.model,
             "choices": choices,
         })
     }

@@ -89,6 +89,7 @@ fn begin(service: Shared, body: &Payload) -> Result<Begun, ApiError> {
         answers: common.n.unwrap_or(1),
         echo,
         likely: asked.logprobs.is_some(),
+        model: service.answers_as(common.model.as_deref()).to_owned(),
         service,
     };
     Ok(Begun { common, tokens, kind, shape })
@@ -129,6 +130,8 @@ struct Shape {
     echo: bool,
     likely: bool,
     service: Shared,
+    /// What answers call the model.
+    model: String,
 }
 
 impl Shape {
@@ -137,7 +140,7 @@ impl Shape {
             "id": self.id,
             "object": "text_completion",
             "created": self.created,
-            "model": self.service.names[0],
+            "model": self.model,
             "choices": choices,
         })
     }

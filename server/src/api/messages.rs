@@ -111,7 +111,7 @@ impl Message {
             "id": self.id,
             "type": "message",
             "role": "assistant",
-            "model": self.said.service.names[0],
+            "model": self.said.model,
             "content": content,
             "stop_reason": null,
             "stop_sequence": null,

@@ -14,7 +14,7 @@ use super::error::ApiError;
 use super::events::{Events, Showing, Writer};
 use super::{fields, words};
 use crate::grammar::{Form, FormError};
-use crate::schedule::{Job, Penalties, Salt, Settings};
+use crate::schedule::{Job, Party, Penalties, Salt, Settings};
 use crate::text::Stops;
 use crate::thoughts::Start;
 use atomc_runtime::Sampling;
@@ -190,8 +190,9 @@ impl Common {
             let writer = Writer::new(text, metrics, showing.clone(), sender.clone(), index);
             let seed = settings.sampling.seed.wrapping_add((index % answers) as u64);
             let settings = Settings { sampling: Sampling { seed, ..settings.sampling }, ..settings.clone() };
-            let (prompt, salt) = (prompts[index / answers].clone(), salt.clone());
-            jobs.push(Job { prompt, salt, settings, guide, output: Box::new(writer) });
+            let prompt = prompts[index / answers].clone();
+            let party = Party { adapter: service.adapter(self.model.as_deref()), salt: salt.clone() };
+            jobs.push(Job { prompt, party, settings, guide, output: Box::new(writer) });
         }
         service.handle.submit(jobs)?;
         Ok(events)

@@ -84,7 +84,7 @@ impl Shape {
         response["object"] = "response".into();
         response["created_at"] = self.created.into();
         response["status"] = status.into();
-        response["model"] = self.said.service.names[0].as_str().into();
+        response["model"] = self.said.model.as_str().into();
         response["output"] = items.into();
         response
     }

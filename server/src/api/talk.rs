@@ -54,6 +54,8 @@ pub struct Said {
     pub wanted: Wanted,
     pub start: Start,
     pub service: Shared,
+    /// What answers call the model.
+    pub model: String,
 }
 
 impl Said {
@@ -95,8 +97,9 @@ impl Talk {
         let start = if service.thoughts { Start::of(&text) } else { Start::Text };
         let likely = Likely { answer: self.likely, prompt: None };
         let kind = Kind { likely, most: positions, calls: wanted.form.clone(), start };
+        let model = service.answers_as(common.model.as_deref()).to_owned();
         let usage = Usage::new(prompts[0].len(), common.knows_cached(&service));
-        Ok(Begun { common, usage, said: Said { wanted, start, service }, prompts, kind })
+        Ok(Begun { common, usage, said: Said { wanted, start, service, model }, prompts, kind })
     }
 
     /// The text that the model continues.

@@ -58,6 +58,7 @@ fn service(toy: Toy, change: impl FnOnce(&mut Service), queue: usize) -> Router 
         grammars: Grammars::new(text.clone(), VOCAB, stop.clone(), patient()),
         text,
         names: vec!["toy".into(), "other".into()],
+        adapters: vec![],
         stop,
         defaults: Defaults::default(),
         access: Access::default(),

@@ -149,6 +149,7 @@ fn is_input(t: &TensorType, which: Input) -> bool {
     let lead = match which {
         Input::Ids | Input::Positions | Input::Lengths | Input::Sources => Dim::Tokens,
         Input::Rows => Dim::Rows,
+        Input::Adapters => Dim::Choices(1),
     };
     t.is_indices() && t.shape.0[0] == lead
 }

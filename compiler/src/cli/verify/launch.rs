@@ -210,6 +210,11 @@ impl Bench {
             Arg::Input { which: Input::Positions } => Some(case.step.batch().positions),
             Arg::Input { which: Input::Lengths } => Some(case.step.lengths()),
             Arg::Input { which: Input::Rows } => Some(case.step.wanted()),
+            Arg::Input { which: Input::Adapters } => {
+                let of_run =
+                    |(sequence, run): (usize, &Run)| vec![adapter(sequence).map_or(-1, |slot| slot as i32); run.tokens];
+                Some(case.step.runs.iter().enumerate().flat_map(of_run).collect())
+            }
             Arg::Input { which: Input::Sources } => Some(sources(ids.len())),
             _ => None,
         }
@@ -251,6 +256,7 @@ impl Bench {
             tokens: ids.by_ref().take(run.tokens).collect(),
             position: run.position,
             rows: run.rows,
+            adapter: adapter(sequence),
             table: step.table(sequence, tokens),
         };
         let pieces = step.runs.iter().enumerate().map(piece).collect();
@@ -360,6 +366,11 @@ fn write(placing: &Placing, buffer: &mut DeviceBuffer, threads: usize) -> Result
         buffer.upload(first * placing.piece, bytes)?;
     }
     Ok(())
+}
+
+/// The adapter of a sequence: every other one has the first.
+fn adapter(sequence: usize) -> Option<usize> {
+    sequence.is_multiple_of(2).then_some(0)
 }
 
 /// The row of a draft's that each token takes: the last first.

@@ -273,6 +273,7 @@ fn a_plan_is_put_on_the_stream_and_nothing_else(vendor: Vendor) {
         lengths: block,
         rows: block,
         sources: block,
+        adapters: block,
         batches: block,
         step: block,
     };

@@ -3,13 +3,14 @@ use super::*;
 use crate::{Request, Want};
 
 /// Tokens without a salt.
-fn plain(tokens: &[u32]) -> Salted<'_> {
-    Salted { salt: &None, tokens }
+fn plain(tokens: &[u32]) -> Owned<'_> {
+    const NONE: &Party = &Party { adapter: None, salt: None };
+    Owned { party: NONE, tokens }
 }
 
 /// A sequence with these tokens, made of the retained one that it begins like.
-fn computed(toy: &mut Toy, prefixes: &mut Prefixes, Salted { salt, tokens }: Salted) -> (SeqId, usize) {
-    let found = prefixes.find(Salted { salt, tokens: &tokens[..tokens.len() - 1] });
+fn computed(toy: &mut Toy, prefixes: &mut Prefixes, Owned { party, tokens }: Owned) -> (SeqId, usize) {
+    let found = prefixes.find(Owned { party, tokens: &tokens[..tokens.len() - 1] });
     let (sequence, fed) = match found {
         Some(found) => toy.fork(found.sequence, found.tokens).map(|fork| (fork.sequence, fork.tokens)).unwrap(),
         None => (toy.add(), 0),
@@ -23,7 +24,7 @@ fn insert(toy: &mut Toy, prefixes: &mut Prefixes, tokens: &[u32]) -> usize {
     salted(toy, prefixes, plain(tokens))
 }
 
-fn salted(toy: &mut Toy, prefixes: &mut Prefixes, tokens: Salted) -> usize {
+fn salted(toy: &mut Toy, prefixes: &mut Prefixes, tokens: Owned) -> usize {
     let (sequence, fed) = computed(toy, prefixes, tokens);
     prefixes.insert(toy, sequence, tokens).unwrap();
     fed
@@ -65,7 +66,7 @@ fn what_was_used_longest_ago_goes_first() {
     for (left, shared) in [(94, 8), (96, 8), (98, 0)] {
         assert!(prefixes.evict(&mut toy).unwrap());
         assert_eq!(toy.free_blocks(), left);
-        assert_eq!(prefixes.roots.get(&None).map_or(0, |&root| prefixes.walk(root, &system).along), shared);
+        assert_eq!(prefixes.roots.get(&Party::default()).map_or(0, |&root| prefixes.walk(root, &system).along), shared);
     }
     assert!(prefixes.evict(&mut toy).unwrap() && !prefixes.evict(&mut toy).unwrap());
     assert_eq!(toy.free_blocks(), 100);
@@ -88,18 +89,20 @@ fn no_more_are_retained_than_there_may_be() {
 }
 
 #[test]
-fn nothing_is_shared_between_salts() {
+fn nothing_is_shared_between_parties() {
     let (mut toy, mut prefixes) = (Toy::new(100, 0), Prefixes::new(BLOCK, 100));
-    let (tokens, salts) = (run(0, 12), [None, Some("a".into()), Some("b".into())]);
-    for salt in &salts {
-        let tokens = Salted { salt, tokens: &tokens };
-        assert_eq!(salted(&mut toy, &mut prefixes, tokens), 0, "{salt:?}");
+    let tokens = run(0, 12);
+    let parties = [(None, None), (None, Some("a")), (Some(0), None)];
+    let parties = parties.map(|(adapter, salt)| Party { adapter, salt: salt.map(Into::into) });
+    for party in &parties {
+        let tokens = Owned { party, tokens: &tokens };
+        assert_eq!(salted(&mut toy, &mut prefixes, tokens), 0, "{party:?}");
         assert_eq!(prefixes.find(tokens).map(|found| found.tokens), Some(12));
-        assert_eq!(salted(&mut toy, &mut prefixes, tokens), 8, "{salt:?}: whole blocks");
+        assert_eq!(salted(&mut toy, &mut prefixes, tokens), 8, "{party:?}: whole blocks");
     }
     assert_eq!((prefixes.len(), toy.free_blocks()), (3, 100 - 3 * 3));
     let others: Vec<SeqId> =
-        salts.iter().map(|salt| prefixes.find(Salted { salt, tokens: &tokens }).unwrap().sequence).collect();
+        parties.iter().map(|party| prefixes.find(Owned { party, tokens: &tokens }).unwrap().sequence).collect();
     assert!(others[0] != others[1] && others[1] != others[2]);
     // The entry with the oldest use in all trees is dropped first, its tail and then its whole
     // blocks, and a tree is dropped with its last leaf.
