@@ -18,7 +18,7 @@ mod quark;
 use serde_json::{Value, json};
 
 use crate::fields::Fields;
-use crate::{DType, Diagnostic};
+use crate::{DType, Diagnostic, Order};
 pub use asked::{Modules, starred};
 pub(crate) use fp8::{Release, USUAL};
 use names::Names;
@@ -83,8 +83,9 @@ pub enum Stored {
     Pairs { weight: &'static str, scale: &'static str },
     /// As `Pairs`, with scales of two levels.
     Levels(Levels),
-    /// `weight_packed`, words along rows; codes are stored with half of their range added.
-    Words,
+    /// `weight_packed`, words along rows; codes are stored with half of their range added. If
+    /// columns come in another order, `weight_g_idx` says which ones share a scale.
+    Words { sorted: bool },
     /// `…_blocks`, two codes of 4 bits a byte, and `…_scales`: of all experts of a layer.
     Blocks,
     /// `weight.TYPE.codes` and `weight.TYPE.scales`, of a type of GGUF; and `weight.TYPE.least`:
@@ -93,8 +94,19 @@ pub enum Stored {
     /// `qweight`, words across columns, of the transposed weight.
     Awq,
     /// `qweight`, words down columns, of the transposed weight. `taken` was subtracted from zero
-    /// points. If it is `ordered`, `g_idx` says which columns share a scale.
-    Gptq { taken: usize, ordered: bool },
+    /// points. Codes lie in words in this order.
+    Gptq { taken: usize, told: Told, order: Order },
+}
+
+/// What `g_idx` says, which has the group of each column.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Told {
+    /// There is none.
+    Nothing,
+    /// That groups follow each other.
+    Groups,
+    /// Which columns share a scale.
+    Order,
 }
 
 /// The tensors of a weight of pairs of codes whose scales of e4m3 have a number of their tensor.
@@ -306,14 +318,21 @@ impl std::fmt::Display for Stored {
                 write!(f, "pairs of codes in {weight} with {scale} {by} {number}")?;
                 given.map_or(Ok(()), |given| write!(f, ", {given} unused"))
             }
-            Stored::Words => f.write_str("words along rows"),
+            Stored::Words { sorted } => {
+                f.write_str("words along rows")?;
+                if *sorted { f.write_str(", columns by weight_g_idx") } else { Ok(()) }
+            }
             Stored::Blocks => f.write_str("blocks of all experts"),
             Stored::Typed { kind, least } => {
                 write!(f, "{kind} of a GGUF file")?;
                 least.map_or(Ok(()), |least| write!(f, " with least numbers of {}", least.name()))
             }
             Stored::Awq => f.write_str("AWQ's words across columns"),
-            Stored::Gptq { taken, .. } => write!(f, "GPTQ's words down columns, {taken} off zero points"),
+            Stored::Gptq { taken, told, order } => {
+                write!(f, "GPTQ's words down columns, {taken} off zero points")?;
+                order.bits().map_or(Ok(()), |bits| write!(f, ", {bits} bits"))?;
+                if *told == Told::Order { f.write_str(", columns by g_idx") } else { Ok(()) }
+            }
         }
     }
 }

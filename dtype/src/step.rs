@@ -12,7 +12,7 @@ mod value;
 pub use value::{Elements, Fault, MAX_AXES, MAX_BYTES, Size, Stored, Value, is_shape, no_shape};
 use value::{fault, product, shown, sizes, sound};
 
-use crate::{DType, Encode, Encoded, Fact, Order};
+use crate::{DType, Encode, Encoded, Fact, Order, WORD};
 
 /// Gives the table of steps to a macro: `weight_steps!(steps! { more })` is
 /// `steps! { graph [rows] plan [rows] more }`. Graphs have the first rows as ops; the others are
@@ -66,6 +66,14 @@ macro_rules! weight_steps {
                 Unpack = "unpack" { from: DType, to: DType, axis: usize, len: usize, order: Order }
                     of (of: One) packs false
                     op (words: Reads::along(*axis)) [Outside, Other, Whole];
+                /// Stored words of codes of so many bits along one of the last two axes, with the codes
+                /// in the order of stored integers: `by`, of which there is one for each.
+                Sort = "sort" { bits: usize, axis: usize } of (of: One, by: One) packs false
+                    op (words: All, by: All) [Outside, Other, Whole];
+                /// The places of stored integers in the order of these, as floats; equal ones keep
+                /// theirs.
+                Places = "places" {} of (of: One) packs false
+                    op (of: All) [Outside, Other, Whole];
                 /// Unpacked integers plus a number, as integers of type `to`, which has all of
                 /// these.
                 Shift = "shift" { by: i32, to: DType } of (of: One) packs false
@@ -160,7 +168,7 @@ impl Step {
     /// The step in the one line that names a weight, with its operands' lines.
     pub fn text(&self, of: &[String]) -> String {
         let said = match self {
-            Step::Concat { axis: 0 } | Step::Transpose {} => String::new(),
+            Step::Concat { axis: 0 } | Step::Transpose {} | Step::Places {} => String::new(),
             Step::Concat { axis } => format!(", axis {axis}"),
             Step::Slice { axis, start, len } => format!(", axis {axis}, {start}..{}", start + len),
             Step::Every { axis, step, start } => format!(", axis {axis}, {step} from {start}"),
@@ -172,6 +180,7 @@ impl Step {
             Step::Unpack { to, axis, len, order, .. } => {
                 format!(", {len} {} along axis {axis}, {}", to.name(), order.name())
             }
+            Step::Sort { bits, axis } => format!(", {bits} bits along axis {axis}"),
             Step::Shift { by, to } => format!(", {by}, {}", to.name()),
             Step::Encode { by: Encode { codes, block: [rows, cols], .. }, made } => {
                 let block = format!("Block {{ rows: {rows}, cols: {cols} }}");
@@ -220,6 +229,8 @@ impl Step {
             Step::Transpose {} => transpose(of),
             Step::View { ref shape } => view(shape, of),
             Step::Unpack { from, to, axis, len, order } => unpack(Words { from, to, order }, axis, len, of),
+            Step::Sort { bits, axis } => sort([bits, axis], &next()?, of),
+            Step::Places {} => places(of),
             Step::Shift { by, to } => shift(by, to, of),
             Step::Encode { by, made } => encode(by, made, of),
             Step::Times { .. } => times(&next()?, of),
@@ -335,6 +346,7 @@ fn view<D: Size>(shape: &[usize], of: Value<D>) -> Made<D> {
     let row = of.shape.last().and_then(|size| size.fixed());
     let stored = stored && (of.elements.made().is_none() || shape.last().copied() == row);
     sound(stored, ".of", || "only a tensor as it is stored has another shape".to_owned())?;
+    sound(of.elements.made() != Some(DType::I32), ".of", || "words that were sorted keep their shape".to_owned())?;
     let same = is_shape(shape) && sizes(&of.shape).is_some_and(|sizes| product(shape) == product(&sizes));
     sound(same, ".shape", || format!("{shape:?} has not the numbers of {}", shown(&of.shape)))?;
     Ok(of.of_shape(shape.iter().map(|&size| D::of(size)).collect()))
@@ -350,13 +362,44 @@ fn unpack<D: Size>(Words { from, to, order }: Words, axis: usize, len: usize, of
     })?;
     let size = of.size(axis)?;
     sound(axis + 2 >= of.shape.len(), ".axis", || format!("{axis} is not one of the last two"))?;
-    sound(len >= 1 && len.div_ceil(codes) == size, ".len", || {
-        format!("{len} codes do not lie in axis {axis} of {}, {codes} to a word", shown(&of.shape))
+    sound(len >= 1 && order.words(len, codes) == size, ".len", || {
+        let bits = order.bits().unwrap_or(to.bits());
+        format!("{len} codes of {bits} bits do not lie in axis {axis} of {}", shown(&of.shape))
     })?;
+    // Such codes come out of whole tensors.
+    let is_whole = order.bits().is_none() && of.elements.made() != Some(DType::I32);
+    sound(is_whole || of.stored.is_plain(), ".of", || "only of words as they are stored".to_owned())?;
     sound(!of.parted.has(axis), ".axis", || "places of it were left out".to_owned())?;
     let of = of.sized(axis, len);
     sound(is_shape(&of.shape), "", || format!("{} is too large", shown(&of.shape)))?;
     Ok(Value { elements: Elements::Codes(to), packed: of.packed.with(axis), ..of })
+}
+
+/// Of one tensor or of each of a stack, which has as many integers as codes.
+fn sort<D: Size>([bits, axis]: [usize; 2], by: &Value<D>, of: Value<D>) -> Made<D> {
+    sound([2, 3, 4, 8].contains(&bits), ".bits", || format!("no codes have {bits} bits"))?;
+    let (stack, [rows, cols]) = of.matrix(".of")?;
+    sound(of.stored.is_plain() && of.elements.may_be(|dtype| dtype == DType::I32), ".of", || {
+        "only words of i32 as they are stored are sorted".to_owned()
+    })?;
+    let along = axis.checked_sub(stack.len()).and_then(|axis| [rows, cols].get(axis).copied());
+    let along = along.ok_or_else(|| fault(".axis", format!("{axis} is not one of the last two")))?;
+    let len = by.shape.last().and_then(|len| len.fixed()).unwrap_or(0);
+    let alike = by.stored == of.stored && sizes(&by.shape).is_some_and(|sizes| sizes[..sizes.len() - 1] == stack);
+    sound(alike && by.elements.may_be(|dtype| dtype.integers().is_some()), ".by", || {
+        format!("{} are no integers of {}", shown(&by.shape), shown(&of.shape))
+    })?;
+    sound(len.saturating_mul(bits).div_ceil(WORD) == along && len > 0, ".by", || {
+        format!("{len} codes of {bits} bits do not lie in axis {axis} of {}", shown(&of.shape))
+    })?;
+    Ok(Value { elements: Elements::Made(DType::I32), ..of })
+}
+
+fn places<D: Size>(of: Value<D>) -> Made<D> {
+    let is_plain = matches!(of.stored, Stored::Tensor | Stored::Unknown) && of.shape.len() == 1;
+    let integers = of.elements.may_be(|dtype| dtype.integers().is_some());
+    sound(is_plain && integers, ".of", || "only a vector of integers as it is stored has places".to_owned())?;
+    Ok(Value { elements: Elements::Made(DType::F32), ..of.made() })
 }
 
 fn shift<D: Size>(by: i32, to: DType, of: Value<D>) -> Made<D> {
@@ -414,7 +457,7 @@ fn expect<D: Size>(is: &Fact, told: Value<D>, of: Value<D>) -> Made<D> {
     sound(fits, ".told", || format!("these are no {wanted}"))?;
     sound(!told.shape.is_empty(), ".told", || "a number without an axis".to_owned())?;
     sound(sizes(&told.shape).is_some(), ".told", || format!("{} has no fixed shape", shown(&told.shape)))?;
-    sound(*is != Fact::Groups(0), ".is", || "groups of nothing".to_owned())?;
+    sound(![Fact::Groups(0), Fact::Members(0)].contains(is), ".is", || "groups of nothing".to_owned())?;
     Ok(of.made())
 }
 

@@ -35,6 +35,7 @@ mod parts;
 mod scales;
 pub(crate) mod spelled;
 mod told;
+mod words;
 
 pub use fit::{Fit, fit};
 pub use loading::{Given, Loading, Numbers};
@@ -387,7 +388,7 @@ fn stored_pieces<'a>(
                 Origin::Values(values) => (Name::Of(&weight.name), Ok(Tensor::Values(values))),
                 Origin::Tensor { name, ref shape } => (name, source.tensor(&name.text(), shape)),
             };
-            let by = part.times(source, missing)?;
+            let by = part.making(source, missing)?;
             if let Some(data) = present(data, missing)? {
                 data.check_becomes(part.stored(dtype), name)?;
                 pieces.extend(part.pieces(name, (data, by), shape));
@@ -412,7 +413,7 @@ fn check_type(weight: &Weight, name: &str, tensor: Tensor) -> Result<(), Checkpo
     let is_of = |part: &&Part| matches!(part.origin, Origin::Tensor { name: other, .. } if other.is(name));
     let becomes = |part: &Part| tensor.check_becomes(part.stored(weight.dtype), Name::Of(name));
     parts.iter().filter(is_of).try_for_each(becomes)?;
-    let numbers = parts.iter().filter_map(|part| part.number()).filter(|number| number.is(name));
+    let numbers = parts.iter().filter_map(|part| part.beside()).filter(|number| number.is(name));
     numbers.into_iter().try_for_each(|name| tensor.check_becomes(DType::F32, name))?;
     let told = told.iter().filter(|told| !told.is.is_of_floats()).flat_map(|told| &told.parts);
     told.filter(is_of).try_for_each(|part| told::check_integers(tensor, part, name))

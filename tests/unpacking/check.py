@@ -1,11 +1,11 @@
 """Whether atomc takes codes out of checkpoints as the tools do that write and read them, bit for bit.
 
-    pip install torch==2.14.0 safetensors numpy compressed-tensors==0.20.1 transformers==5.24.0 amd-quark==0.13 nvidia-modelopt==0.47.0 auto-round==0.16.1 ninja
+    pip install torch==2.14.0 safetensors numpy compressed-tensors==0.20.1 transformers==5.24.0 amd-quark==0.13 nvidia-modelopt==0.47.0 auto-round==0.16.1 gptqmodel==7.7.0 ninja
     python tests/unpacking/check.py make           writes the fixtures beside this file, which `cargo test --test unpacking` reads
     python tests/unpacking/check.py folder DIR...  every quantised product of these checkpoints: what the weight plan makes of it, by
                                                    the interpreter and by the loader, against the tool's own dequantised weight
 
-AWQ and GPTQ are compared with the formulas of their formats, which gptqmodel 7.7.0 and vLLM agree with. No GPU.
+AWQ, and GPTQ of noise, are compared with the formulas of their formats, which gptqmodel 7.7.0 and vLLM agree with. No GPU.
 """
 import json, os, subprocess, sys, tempfile
 
@@ -42,6 +42,9 @@ class Graph:
         shape = list(v[2])
         shape[axis] = length
         return self.push(f"unpack {v[0]} {{from = {v[1]}, to = {to}, axis = {axis}, len = {length}, order = {order}}}", to, shape)
+
+    def sort(self, v, by, bits, axis):
+        return self.push(f"sort {v[0]}, {by[0]} {{bits = {bits}, axis = {axis}}}", v[1], v[2])
 
     def shift(self, v, by, to):
         return self.push(f"shift {v[0]} {{by = {by}, to = {to}}}", to, v[2])
@@ -82,7 +85,11 @@ def compressed(graph, t, p, q):
     if group["format"] == "pack-quantized":
         bits = w["num_bits"]
         to, shift = ("u4", "i4") if bits == 4 else ("u8", "i8")
-        codes = graph.unpack(graph.weight(f"{p}.weight_packed"), to, 1, k)
+        packed = graph.weight(f"{p}.weight_packed")
+        if w.get("actorder") == "group":
+            told = graph.weight(f"{p}.weight_g_idx")
+            packed, want = graph.sort(packed, told, bits, 1), want[:, t[f"{p}.weight_g_idx"].argsort(stable=True)].contiguous()
+        codes = graph.unpack(packed, to, 1, k)
         codes = graph.expect(codes, graph.weight(f"{p}.weight_shape"), f"are({n}, {k})")
         if w["symmetric"]: codes = graph.shift(codes, -(1 << (bits - 1)), shift)
         else:
@@ -128,6 +135,9 @@ def modelopt(graph, t, p, q):
 
 def words(x, bits, dim):
     x = x.long().movedim(dim, -1)
+    if bits == 3:
+        x = torch.stack([x >> i & 1 for i in range(32)], -1).flatten(-2).unflatten(-1, (-1, 3))
+        return (x << torch.arange(3)).sum(-1).movedim(-1, dim)
     return ((x.unsqueeze(-1) >> torch.arange(0, 32, bits)) & ((1 << bits) - 1)).flatten(-2).movedim(-1, dim)
 
 
@@ -139,13 +149,16 @@ def gptq(graph, t, p, q):
     n, k = t[f"{p}.qweight"].shape[1], t[f"{p}.qweight"].shape[0] * 32 // bits
     size = k if q["group_size"] == -1 else q["group_size"]
     stored = words(t[f"{p}.qzeros"], bits, 1)[:, :n] + (0 if v2 else 1)
-    codes = words(t[f"{p}.qweight"], bits, 0)
-    want = ((codes - spread(stored, size, k)) * spread(t[f"{p}.scales"].float(), size, k)).T.contiguous()
-    unsigned, signed, middle = ("u4", "i4", 8) if bits == 4 else ("u8", "i8", 128)
-    c = graph.transpose(graph.unpack(graph.weight(f"{p}.qweight"), unsigned, 0, k))
-    if f"{p}.g_idx" in t: c = graph.expect(c, graph.weight(f"{p}.g_idx"), f"groups({size})")
-    z = graph.unpack(graph.weight(f"{p}.qzeros"), unsigned, 1, n)
-    if q["sym"]: c, zero = graph.shift(graph.expect(c, z, f"all({middle - (0 if v2 else 1)})"), -middle, signed), None
+    codes, group = words(t[f"{p}.qweight"], bits, 0), t.get(f"{p}.g_idx", torch.arange(k) // size).long()
+    want = ((codes - stored[group]) * t[f"{p}.scales"].float()[group]).T.contiguous()
+    unsigned, signed, middle = ("u8", "i8", 128) if bits == 8 else ("u4", "i4", 8)
+    order, packed = {2: "twos", 3: "threes"}.get(bits, "plain"), graph.weight(f"{p}.qweight")
+    if q.get("desc_act"):
+        packed, want = graph.sort(packed, graph.weight(f"{p}.g_idx"), bits, 0), want[:, group.argsort(stable=True)].contiguous()
+    c = graph.transpose(graph.unpack(packed, unsigned, 0, k, order))
+    if f"{p}.g_idx" in t: c = graph.expect(c, graph.weight(f"{p}.g_idx"), f"{'members' if q.get('desc_act') else 'groups'}({size})")
+    z = graph.unpack(graph.weight(f"{p}.qzeros"), unsigned, 1, n, order)
+    if q["sym"] and bits >= 4: c, zero = graph.shift(graph.expect(c, z, f"all({middle - (0 if v2 else 1)})"), -middle, signed), None
     else: zero = graph.transpose(graph.shift(z, 0 if v2 else 1, "u8"))
     graph.give(p, c, graph.transpose(graph.weight(f"{p}.scales")), zero)
     return [1, size], want
@@ -356,6 +369,33 @@ def made_by_modelopt(name, shape):
     fixture(name, t, dict(quant_method="modelopt"))
 
 
+def made_by_gptqmodel(name, bits, form="gptq", sym=False, desc_act=False):
+    """Packed, and dequantised in float16, by the tool's own layer."""
+    from types import SimpleNamespace
+    from gptqmodel.nn_modules.qlinear.torch import TorchLinear
+    from gptqmodel.utils.model import convert_gptq_v2_to_v1_format_module
+    n, k, size = 64, 96, 32
+    random = torch.Generator().manual_seed(bits)
+    linear = torch.nn.Linear(k, n, bias=False)
+    linear.weight.data = torch.randn(n, k, generator=random) * 0.02
+    groups = (torch.randperm(k, generator=random) if desc_act else torch.arange(k)) // size
+    layer = TorchLinear(bits=bits, group_size=size, sym=sym, desc_act=desc_act, in_features=k, out_features=n)
+    scale = (0.08 / 2**bits * (torch.rand(n, k // size, generator=random) + 0.5)).half().float()
+    zero = torch.randint(1, 2**bits, scale.shape, generator=random) if not sym else torch.full(scale.shape, 2**(bits - 1))
+    layer.pack_original(linear, scale, zero.float(), groups.int())
+    t = {f"p.{part}": getattr(layer, part).clone() for part in ("qweight", "qzeros", "scales", "g_idx")}
+    layer.post_init()
+    made = layer.dequantize_weight().T
+    if form == "gptq":
+        convert_gptq_v2_to_v1_format_module(layer, SimpleNamespace(bits=bits, pack_dtype=torch.int32))
+        t["p.qzeros"] = layer.qzeros.clone()
+    q = dict(quant_method="gptq", bits=bits, sym=sym, group_size=size, checkpoint_format=form, desc_act=desc_act)
+    _, want = gptq(Graph(t), t, "p", q)
+    if desc_act: made = made[:, groups.argsort(stable=True)]
+    if not torch.equal(made, want.half()): raise SystemExit(f"{name}: the tool reads another weight")
+    fixture(name, t, q)
+
+
 # Quantised while loading: the shape of a weight, the codes, the scales, the sides of a block, and
 # what compressed-tensors calls that.
 ENCODED = {
@@ -436,6 +476,11 @@ def make():
         if not sym and form == "gptq": zeros &= 0x77777777
         t = {"p.qweight": noise((k * bits // 32, n), 1), "p.qzeros": zeros, "p.scales": scales((k // 32, n), torch.float16), "p.g_idx": order}
         fixture(name, t, dict(quant_method="gptq", bits=bits, sym=sym, group_size=32, checkpoint_format=form))
+    made_by_gptqmodel("gptq-2", 2)
+    made_by_gptqmodel("gptq-3", 3, sym=True)
+    made_by_gptqmodel("gptq-order", 4, sym=True, desc_act=True)
+    made_by_gptqmodel("gptq-order-3", 3, form="gptq_v2", desc_act=True)
+    made_by_gptqmodel("gptq-order-8", 8, desc_act=True)
     t = {"p.qweight": noise((k, n // 8), 1), "p.qzeros": noise((k // 32, n // 8), 2), "p.scales": scales((k // 32, n), torch.float16)}
     fixture("awq", t, dict(quant_method="awq", bits=4, group_size=32))
     u8 = lambda shape, seed: torch.randint(0, 256, shape, generator=torch.Generator().manual_seed(seed), dtype=torch.uint8)

@@ -86,6 +86,13 @@ pub enum Stored {
     Unknown,
 }
 
+impl Stored {
+    /// Whether each tensor has one matrix and nothing was made of it.
+    pub(super) fn is_plain(self) -> bool {
+        matches!(self, Stored::Tensor | Stored::Stack(_) | Stored::Unknown)
+    }
+}
+
 /// Some axes of a value.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Axes(u8);

@@ -2,6 +2,7 @@
 use super::{Cx, Real, Results, Tensor, Val, dequantised, one};
 use crate::trial::of_bits;
 use crate::types::{Block, DType, Encode, Encoded, Fact, Order};
+use atomc_dtype::WORD;
 use atomc_dtype::step::Step;
 
 pub(crate) fn step<S: Real>(args: &[&Val<S>], _: Cx, step: &Step) -> Results<S> {
@@ -16,6 +17,12 @@ pub(crate) fn step<S: Real>(args: &[&Val<S>], _: Cx, step: &Step) -> Results<S> 
         Step::Transpose {} => transpose(args),
         Step::View { ref shape } => one(shape.clone(), args[0].float()?.data.clone()),
         Step::Unpack { from, to, axis, len, order } => unpack(args, [from, to], axis, len, order),
+        Step::Sort { bits, axis } => sort(args, bits, axis),
+        Step::Places {} => {
+            let of = args[0].float()?;
+            let all = atomc_dtype::places(&whole(of)).into_iter();
+            one(of.shape.clone(), all.map(|place| S::of(place as f64)).collect())
+        }
         Step::Shift { by, .. } => offset(args, by.into()),
         Step::Encode { by, made } => encode(args, by, made),
         Step::Times { over } => times(args, over),
@@ -101,6 +108,11 @@ fn unpack<S: Real>(args: &[&Val<S>], [from, to]: [DType; 2], axis: usize, len: u
     let (outer, size, inner) = around(&words.shape, axis);
     let mut shape = words.shape.clone();
     shape[axis] = len;
+    if let Some(bits) = order.bits() {
+        let all = whole(words).into_iter().map(|word| word as u32).collect::<Vec<_>>();
+        let code = |i: usize| atomc_dtype::code(&all[i / inner / len * size * inner + i % inner..], inner, bits, i / inner % len);
+        return one(shape, (0..outer * len * inner).map(|i| S::of(code(i).into())).collect());
+    }
     let code = |i: usize| {
         let (o, place, i) = (i / inner / len, i / inner % len, i % inner);
         let word = words.data[(o * size + place / codes) * inner + i].get() as i64 as u32;
@@ -108,6 +120,33 @@ fn unpack<S: Real>(args: &[&Val<S>], [from, to]: [DType; 2], axis: usize, len: u
         S::of(of_bits(bits, to))
     };
     one(shape, (0..outer * len * inner).map(code).collect())
+}
+
+/// Words of each matrix, whose codes come in the order of the integers of that matrix.
+fn sort<S: Real>(args: &[&Val<S>], bits: usize, axis: usize) -> Results<S> {
+    let (words, by) = (args[0].float()?, args[1].float()?);
+    let len = by.width();
+    let (outer, size, inner) = around(&words.shape, axis);
+    let all: Vec<u32> = whole(words).into_iter().map(|word| word as u32).collect();
+    let keys = whole(by);
+    let each = outer / (keys.len() / len).max(1);
+    let mut data = vec![0u32; all.len()];
+    for i in 0..outer * inner {
+        let (o, first) = (i / inner, i / inner * size * inner + i % inner);
+        for (to, from) in atomc_dtype::places(&keys[o / each * len..][..len]).into_iter().enumerate() {
+            let code = u64::from(atomc_dtype::code(&all[first..], inner, bits, from)) << (to * bits % WORD);
+            data[first + to * bits / WORD * inner] |= code as u32;
+            if code >> WORD != 0 {
+                data[first + (to * bits / WORD + 1) * inner] |= (code >> WORD) as u32;
+            }
+        }
+    }
+    one(words.shape.clone(), data.into_iter().map(|word| S::of((word as i32).into())).collect())
+}
+
+/// Integers, of words the bits.
+fn whole<S: Real>(of: &Tensor<S>) -> Vec<i64> {
+    of.data.iter().map(|v| v.get() as i64).collect()
 }
 
 fn encode<S: Real>(args: &[&Val<S>], by: Encode, made: Encoded) -> Results<S> {

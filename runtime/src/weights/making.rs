@@ -2,6 +2,8 @@
 use super::encode::Encoding;
 use super::pack::{self, Piece};
 use crate::checkpoint::{CheckpointError, Float, Tensor};
+use super::words::{self, Words};
+use atomc_artifact::manifest::DType;
 use std::ops::Range;
 
 /// How numbers are made.
@@ -11,6 +13,10 @@ pub(super) enum Making<'a> {
     Encode(Encoding),
     /// Floats of scales of two levels.
     Times(Times<'a>),
+    /// Words of other words.
+    Words(Words<'a>),
+    /// The places of integers in the order of these.
+    Places,
 }
 
 /// Scales of e4m3 with a number of their tensor, in f32.
@@ -27,7 +33,8 @@ impl Making<'_> {
     pub fn float(&self) -> Float {
         match self {
             Making::Encode(encode) => encode.float(),
-            Making::Times(_) => Float::F32,
+            Making::Times(_) | Making::Places => Float::F32,
+            Making::Words(_) => Float::Code(DType::I32),
         }
     }
 
@@ -36,6 +43,8 @@ impl Making<'_> {
         match self {
             Making::Encode(encode) => encode.make(piece, words, out),
             Making::Times(times) => times.make(piece, words, out),
+            Making::Words(stored) => stored.make(piece, words, out),
+            Making::Places => words::places(piece, words, out),
         }
     }
 }

@@ -3,6 +3,7 @@
 use super::decode::{Codes, Form};
 use super::encode::Encoding;
 use super::making::{Making, Times};
+use super::words::Words;
 use super::pack::Piece;
 use super::{Rank, present};
 use crate::checkpoint::{CheckpointError, Source, Tensor};
@@ -72,6 +73,19 @@ pub(super) struct Part<'a> {
     encode: Option<(Encode, Encoded)>,
     /// What the origin's scales are multiplied with, or divided by, before all else.
     times: Option<Number<'a>>,
+    /// What becomes of the origin's words before all else.
+    words: Option<Stored<'a>>,
+    /// Whether the origin is integers that become the places which they have in order.
+    places: bool,
+}
+
+/// Words of codes, as they are stored.
+#[derive(Clone, Debug)]
+struct Stored<'a> {
+    /// Of a code.
+    bits: usize,
+    /// The integers that the codes are sorted by.
+    by: Option<(Name<'a>, Cow<'a, [usize]>)>,
 }
 
 /// A tensor of one number, and whether it divides others.
@@ -169,6 +183,8 @@ pub(super) fn parts<'a>(expr: &'a WeightExpr, rank: Rank, is_whole: &dyn Fn(&Who
             WeightExpr::Unpack { from, to, axis, len, order, .. } => {
                 next(&mut of).unpacked(Unpacked { from, to, order, by: 0, becomes: to }, axis, len)
             }
+            WeightExpr::Sort { bits, .. } => next(&mut of).sorted(bits, next(&mut of)),
+            WeightExpr::Places { .. } => next(&mut of).placed(),
             WeightExpr::Shift { by, to, .. } => next(&mut of).shifted(by, to),
             WeightExpr::Encode { by, made, .. } => next(&mut of).encoded(by, made),
             WeightExpr::Times { over, .. } => next(&mut of).times(over, next(&mut of)),
@@ -201,7 +217,7 @@ impl<'a> Value<'a> {
             if let Origin::Tensor { name, .. } = part.origin {
                 all.insert(name.text().into_owned());
             }
-            all.extend(part.number().map(|name| name.text().into_owned()));
+            all.extend(part.beside().map(|name| name.text().into_owned()));
         }
         for Scaled { codes, scale, zero, .. } in &self.scaled {
             [codes, scale].into_iter().chain(zero).for_each(|value| value.add_names(all));
@@ -210,16 +226,14 @@ impl<'a> Value<'a> {
 
     fn all(origin: Origin<'a>, shape: Vec<usize>) -> Value<'a> {
         let axes = shape.iter().map(|&size| Axis::all(size)).collect();
-        let part = Part { origin, offset: 0.0, axes, turned: false, codes: None, encode: None, times: None };
-        Value { shape, parts: vec![part], told: Vec::new(), scaled: Vec::new(), dequantised: false }
+        Value { shape, parts: vec![Part::new(origin, axes)], told: Vec::new(), scaled: Vec::new(), dequantised: false }
     }
 
     /// Stacked tensors, each a part.
     fn stack(name: &'a str, count: usize, shape: &'a [usize]) -> Value<'a> {
         let one = |number| {
             let origin = Origin::Tensor { name: Name::Nth(name, number), shape: shape.into() };
-            let axes = Axis::of_stack(number, shape);
-            Part { axes, origin, offset: 0.0, turned: false, codes: None, encode: None, times: None }
+            Part::new(origin, Axis::of_stack(number, shape))
         };
         let parts = (0..count).map(one).collect();
         let shape = [&[count], shape].concat();
@@ -285,8 +299,13 @@ impl<'a> Value<'a> {
     fn unpacked(mut self, codes: Unpacked, axis: usize, len: usize) -> Value<'a> {
         let places = codes.from.bits() / codes.to.bits();
         for part in &mut self.parts {
-            let Axis { size, packed, start, len, at, .. } = &mut part.axes[axis];
-            for places_or_words in [size, start, len, at] {
+            let Axis { size, packed, start, len: own, at, .. } = &mut part.axes[axis];
+            if let Some(bits) = codes.order.bits() {
+                // Wide codes are made of all words of a tensor.
+                (*size, *own) = (len.div_ceil(places), len.div_ceil(places));
+                part.words.get_or_insert(Stored { bits, by: None });
+            }
+            for places_or_words in [size, start, own, at] {
                 *places_or_words *= places;
             }
             *packed = true;
@@ -317,6 +336,22 @@ impl<'a> Value<'a> {
                 part.times = Some(Number { name, shape, over });
             }
         }
+        self
+    }
+
+    /// Words of tensors, with their codes in the order of integers.
+    fn sorted(mut self, bits: usize, by: Value<'a>) -> Value<'a> {
+        for (part, by) in self.parts.iter_mut().zip(by.parts) {
+            if let Origin::Tensor { name, shape } = by.origin {
+                part.words = Some(Stored { bits, by: Some((name, shape)) });
+            }
+        }
+        self
+    }
+
+    /// The places of a tensor's integers.
+    fn placed(mut self) -> Value<'a> {
+        self.parts.iter_mut().for_each(|part| part.places = true);
         self
     }
 
@@ -427,21 +462,59 @@ impl Axis {
 }
 
 impl<'a> Part<'a> {
-    /// The tensor with the number of its scales, if they have one.
-    pub fn number(&self) -> Option<Name<'a>> {
-        self.times.as_ref().map(|number| number.name)
+    fn new(origin: Origin<'a>, axes: Vec<Axis>) -> Part<'a> {
+        let (codes, encode, times, words) = (None, None, None, None);
+        Part { origin, offset: 0.0, axes, turned: false, codes, encode, times, words, places: false }
     }
 
-    /// How its scales are made of those of the origin, as far as the source has their number.
-    pub fn times<'t>(
+    /// The tensor beside its own that it is made of, if there is one.
+    pub fn beside(&self) -> Option<Name<'a>> {
+        let by = self.words.as_ref().and_then(|words| words.by.as_ref());
+        self.times.as_ref().map(|number| number.name).or(by.map(|(name, _)| *name))
+    }
+
+    /// What is made of the origin's numbers before all else, as far as the source has what it is
+    /// made with.
+    pub fn making<'t>(
         &self,
         source: &'t dyn Source,
         missing: &mut BTreeSet<String>,
-    ) -> Result<Option<Times<'t>>, CheckpointError> {
-        let Some(Number { name, shape, over }) = &self.times else { return Ok(None) };
-        let Some(by) = present(source.tensor(&name.text(), shape), missing)? else { return Ok(None) };
-        by.check_becomes(DType::F32, name)?;
-        Ok(Some(Times { by, over: *over }))
+    ) -> Result<Option<Making<'t>>, CheckpointError> {
+        if let Some(Number { name, shape, over }) = &self.times {
+            let Some(by) = present(source.tensor(&name.text(), shape), missing)? else { return Ok(None) };
+            by.check_becomes(DType::F32, name)?;
+            return Ok(Some(Making::Times(Times { by, over: *over })));
+        }
+        if let (Some(Stored { bits, by }), Some(codes)) = (&self.words, self.codes) {
+            let by = match by {
+                Some((name, shape)) => {
+                    let Some(by) = present(source.tensor(&name.text(), shape), missing)? else { return Ok(None) };
+                    by.check_becomes(DType::F32, name)?;
+                    Some(by)
+                }
+                None => None,
+            };
+            let Origin::Tensor { shape, .. } = &self.origin else { return Ok(None) };
+            let (cols, down) = (shape.last().copied().unwrap_or(1), self.is_down());
+            let rows = shape.iter().rev().nth(1).copied().unwrap_or(1);
+            return Ok(Some(Making::Words(Words { rows, cols, down, bits: [*bits, codes.to.bits()], by })));
+        }
+        Ok(self.encoding().map(Making::Encode).or(self.places.then_some(Making::Places)))
+    }
+
+    /// Whether the codes of a word of the origin are below each other.
+    fn is_down(&self) -> bool {
+        let [along, across] = self.lines();
+        across.packed && !along.packed
+    }
+
+    /// The axes along a row of the origin, and from one row to the next.
+    fn lines(&self) -> [&Axis; 2] {
+        match &self.axes[..] {
+            [.., rows, cols] if self.turned => [rows, cols],
+            [.., rows, cols] => [cols, rows],
+            axes => [&axes[0]; 2],
+        }
     }
 
     /// The type that the origin's numbers must be of for those of this type.
@@ -460,7 +533,7 @@ impl<'a> Part<'a> {
     pub fn pieces<'t>(
         &self,
         name: Name<'t>,
-        (data, times): (Tensor<'t>, Option<Times<'t>>),
+        (data, made): (Tensor<'t>, Option<Making<'t>>),
         shape: &[usize],
     ) -> Vec<Piece<'t>> {
         // A vector is a row.
@@ -494,7 +567,7 @@ impl<'a> Part<'a> {
                 data,
                 offset: self.offset,
                 form: self.form(),
-                made: self.encoding().map(Making::Encode).or(times.map(Making::Times)),
+                made,
                 scales: None,
                 width,
                 stride,
@@ -515,18 +588,14 @@ impl<'a> Part<'a> {
 
     /// How the origin has its numbers, if not as the weight has them.
     fn form(&self) -> Option<Form> {
-        let [along, across] = match &self.axes[..] {
-            [.., rows, cols] if self.turned => [rows, cols],
-            [.., rows, cols] => [cols, rows],
-            axes => [axes.last()?; 2],
-        };
+        let [along, _] = self.lines();
         let codes = self.codes.map(|Unpacked { from, to, order, by, becomes }| Codes {
             from,
             to,
             order,
             by,
             becomes,
-            down: across.packed && !along.packed,
+            down: self.is_down(),
         });
         let form = Form { turned: self.turned, step: along.step, codes };
         (form.turned || form.step > 1 || codes.is_some()).then_some(form)
