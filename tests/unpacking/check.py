@@ -480,7 +480,7 @@ def make():
     made_by_gptqmodel("gptq-3", 3, sym=True)
     made_by_gptqmodel("gptq-order", 4, sym=True, desc_act=True)
     made_by_gptqmodel("gptq-order-3", 3, form="gptq_v2", desc_act=True)
-    made_by_gptqmodel("gptq-order-8", 8, desc_act=True)
+    made_by_gptqmodel("gptq-order-8", 8, form="gptq_v2", desc_act=True)
     t = {"p.qweight": noise((k, n // 8), 1), "p.qzeros": noise((k // 32, n // 8), 2), "p.scales": scales((k // 32, n), torch.float16)}
     fixture("awq", t, dict(quant_method="awq", bits=4, group_size=32))
     u8 = lambda shape, seed: torch.randint(0, 256, shape, generator=torch.Generator().manual_seed(seed), dtype=torch.uint8)

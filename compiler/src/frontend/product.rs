@@ -197,7 +197,8 @@ impl<'a> Factor<'a> {
         if keeps || self.order.is_none() {
             return Ok(());
         }
-        let message = format!("columns in another order (act-order: `desc_act`, `actorder`) that {what} are not supported");
+        let message =
+            format!("columns in another order (act-order: `desc_act`, `actorder`) that {what} are not supported");
         Err(Diagnostic::new("config::quantised", message).at(&self.path))
     }
 

@@ -3,8 +3,8 @@
 use super::awq_gptq::{self, Numbers};
 use super::names::Names;
 use super::{Around, Quantisation, Scheme, Stored, Told, one_of_sizes, without};
-use crate::{Diagnostic, Order};
 use crate::fields::Fields;
+use crate::{Diagnostic, Order};
 
 /// Bits from which on a module has no codes.
 const FLOATS: usize = 16;

@@ -26,6 +26,10 @@ pub fn gptq(f: &Fields, _: &Around) -> Result<Quantisation, Diagnostic> {
     let told = if is_sorted { Told::Order } else { Told::Groups };
     without(f, "modules_in_block_to_quantize")?;
     let numbers = Numbers { bits, is_symmetric: f.flag("sym")?.unwrap_or(true), blocks };
+    if bits == 8 && !numbers.is_symmetric && taken > 0 {
+        let message = "\"gptq\" has no zero points of all 8 bits: save the model as \"gptq_v2\"";
+        return Err(f.fault("config::quantised", "checkpoint_format", message));
+    }
     let scheme = scheme(numbers, Stored::Gptq { taken, told, order: order(bits) });
     let mut rules = vec![];
     if let Some(dynamic) = f.object("dynamic")? {

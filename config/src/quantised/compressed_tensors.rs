@@ -126,6 +126,10 @@ fn scheme(f: &Fields, format: Option<&str>, dtype: DType) -> Result<Option<Schem
         return levels(f, &weights).map(Some);
     }
     let inputs = Spec::read(f, "input_activations")?.map(|spec| inputs(&spec)).transpose()?;
+    if weights.is_sorted && (format != Some("pack-quantized") || inputs.is_some()) {
+        let message = "columns in another order (act-order) go with \"pack-quantized\" and rows of floats alone";
+        return Err(weights.f.fault("config::quantised", "actorder", message));
+    }
     let scheme = match (format.unwrap_or("naive-quantized"), weights.bits, weights.is_float) {
         ("pack-quantized", 4 | 8, false) => packed(&weights, dtype)?,
         ("float-quantized" | "naive-quantized", 8, true) | ("int-quantized" | "naive-quantized", 8, false)

@@ -110,7 +110,9 @@ fn unpack<S: Real>(args: &[&Val<S>], [from, to]: [DType; 2], axis: usize, len: u
     shape[axis] = len;
     if let Some(bits) = order.bits() {
         let all = whole(words).into_iter().map(|word| word as u32).collect::<Vec<_>>();
-        let code = |i: usize| atomc_dtype::code(&all[i / inner / len * size * inner + i % inner..], inner, bits, i / inner % len);
+        let code = |i: usize| {
+            atomc_dtype::code(&all[i / inner / len * size * inner + i % inner..], inner, bits, i / inner % len)
+        };
         return one(shape, (0..outer * len * inner).map(|i| S::of(code(i).into())).collect());
     }
     let code = |i: usize| {

@@ -1,8 +1,8 @@
 //! What is made of a tensor's numbers before all else, and lies in memory as a tensor of it would.
 use super::encode::Encoding;
 use super::pack::{self, Piece};
-use crate::checkpoint::{CheckpointError, Float, Tensor};
 use super::words::{self, Words};
+use crate::checkpoint::{CheckpointError, Float, Tensor};
 use atomc_artifact::manifest::DType;
 use std::ops::Range;
 

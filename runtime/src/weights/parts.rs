@@ -3,8 +3,8 @@
 use super::decode::{Codes, Form};
 use super::encode::Encoding;
 use super::making::{Making, Times};
-use super::words::Words;
 use super::pack::Piece;
+use super::words::Words;
 use super::{Rank, present};
 use crate::checkpoint::{CheckpointError, Source, Tensor};
 use atomc_artifact::manifest::{DType, Encode, Encoded, Fact, Order, STAR, WeightExpr, Whole, nth_name};

@@ -90,9 +90,7 @@ fn read(data: &Tensor, first: usize, count: usize) -> Result<Vec<u32>, Checkpoin
             numbers.read(first * 4, &mut bytes)?;
             Ok(words(&bytes))
         }
-        Tensor::Random(stream) => {
-            Ok((first..first + count).map(|at| stream.code(at as u64, DType::I32)).collect())
-        }
+        Tensor::Random(stream) => Ok((first..first + count).map(|at| stream.code(at as u64, DType::I32)).collect()),
         Tensor::Values(_) | Tensor::Device { .. } => unreachable!("words lie in files, or were brought to the host"),
     }
 }

@@ -56,7 +56,11 @@ fn stored_codes([rows, cols]: [usize; 2]) -> (Map, Vec<(DType, [usize; 2], Weigh
         (DType::F32, [rows, 1], view(&[rows, 1], tensor("channel", &[rows]))),
         (DType::F32, [1, 1], view(&[1, 1], tensor("one", &[]))),
         (U4, [rows, cols], transpose(narrow(Order::Threes, 0, cols, of3.clone()))),
-        (U4, [rows, cols], transpose(narrow(Order::Twos, 0, cols, tensor("gptq2.qweight", &[cols.div_ceil(16), rows])))),
+        (
+            U4,
+            [rows, cols],
+            transpose(narrow(Order::Twos, 0, cols, tensor("gptq2.qweight", &[cols.div_ceil(16), rows]))),
+        ),
         (U8, [rows, groups], transpose(shift(1, U8, narrow(Order::Threes, 1, rows, zeros3)))),
         (U4, [rows, cols], transpose(narrow(Order::Threes, 0, cols, sort(3, 0, cols, of3)))),
         (U4, [rows, cols], transpose(unpack(I32, U4, 0, cols, sort(4, 0, cols, tensor("gptq.qweight", &[c8, rows]))))),
