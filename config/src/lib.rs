@@ -66,7 +66,7 @@ pub use others::OtherPart;
 pub use own_rows::{OwnRow, OwnRows};
 pub use pooled::{Pooled, PooledBlocks};
 pub use quantised::{
-    Axes, Blocks, CacheScales, InputScales, Inputs, Levels, Modules, Quantisation, Scheme, Stored, Told, starred,
+    Axes, Blocks, CacheScales, InputScales, Inputs, Levels, Modules, Named, Quantisation, Scheme, Stored, Told, starred,
 };
 pub use rope::{Rope, Short};
 pub use scales::Scales;

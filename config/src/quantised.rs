@@ -6,6 +6,7 @@
 mod asked;
 mod autoround;
 mod awq_gptq;
+mod bitsandbytes;
 mod compressed_tensors;
 mod fp8;
 mod gguf;
@@ -14,6 +15,7 @@ mod modelopt;
 mod mxfp4;
 mod names;
 mod quark;
+mod torchao;
 
 use serde_json::{Value, json};
 
@@ -77,6 +79,11 @@ pub enum Blocks {
 pub enum Stored {
     /// `weight`, a code an element, and scales of this name.
     Codes { scale: &'static str, axes: Axes },
+    /// A code an element, and scales, in tensors of these names.
+    Named(Named),
+    /// `weight`, two codes of a book in a byte, which become floats, with all that makes floats of
+    /// them: `text` says how they lie. `nested` scales are codes, too.
+    Book { text: &'static str, nested: bool },
     /// `weight`, as floats: codes and scales are made while it is loaded.
     Floats,
     /// Two codes of 4 bits a byte, and scales, in tensors of these names.
@@ -107,6 +114,18 @@ pub enum Told {
     Groups,
     /// Which columns share a scale.
     Order,
+}
+
+/// The tensors of a weight of a code an element.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Named {
+    pub weight: &'static str,
+    pub scale: &'static str,
+    pub axes: Axes,
+    /// What scales of the file are multiplied with.
+    pub by: Option<f32>,
+    /// A tensor of which all numbers must be zero.
+    pub zeros: Option<(&'static str, Axes)>,
 }
 
 /// The tensors of a weight of pairs of codes whose scales of e4m3 have a number of their tensor.
@@ -246,7 +265,7 @@ impl Quantisation {
 /// A method's name, and the function that reads it.
 type Method = (&'static str, fn(&Fields, &Around) -> Result<Quantisation, Diagnostic>);
 
-const METHODS: [Method; 10] = [
+const METHODS: [Method; 12] = [
     ("fp8", fp8::read),
     ("mxfp8", fp8::read_powers),
     ("mxfp4", mxfp4::read),
@@ -256,6 +275,8 @@ const METHODS: [Method; 10] = [
     ("awq", awq_gptq::awq),
     ("gptq", awq_gptq::gptq),
     ("auto-round", autoround::read),
+    ("bitsandbytes", bitsandbytes::read),
+    ("torchao", torchao::read),
     (GGUF, gguf::read),
 ];
 
@@ -311,6 +332,11 @@ impl std::fmt::Display for Stored {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Stored::Codes { scale, axes } => write!(f, "codes with {scale}, {axes}"),
+            Stored::Named(Named { weight, scale, .. }) => write!(f, "codes in {weight} with {scale}"),
+            Stored::Book { text, nested } => {
+                let scales = if *nested { " by scales that are codes" } else { "" };
+                write!(f, "codes by {text} that become floats{scales}")
+            }
             Stored::Floats => f.write_str("floats"),
             Stored::Pairs { weight, scale } => write!(f, "pairs of codes in {weight} with {scale}"),
             Stored::Levels(Levels { weight, scale, number, over, given }) => {

@@ -12,7 +12,7 @@ mod value;
 pub use value::{Elements, Fault, MAX_AXES, MAX_BYTES, Size, Stored, Value, is_shape, no_shape};
 use value::{fault, product, shown, sizes, sound};
 
-use crate::{DType, Encode, Encoded, Fact, Order, WORD};
+use crate::{DType, Encode, Encoded, Fact, Order, TEXT, WORD};
 
 /// Gives the table of steps to a macro: `weight_steps!(steps! { more })` is
 /// `steps! { graph [rows] plan [rows] more }`. Graphs have the first rows as ops; the others are
@@ -86,6 +86,21 @@ macro_rules! weight_steps {
                 /// `over` them, divided by it.
                 Times = "times" { over: bool } of (of: One, by: One) packs false
                     op (scales: Shared, by: Shared) [Outside, Other, Whole];
+                /// The floats that codes of 4 bits stand for, two in a stored byte, the first in its
+                /// upper half: of a book of sixteen, times the scale of each 64. A text says how they
+                /// lie.
+                Codebook = "codebook" { shape: Vec<usize>; to: DType = DType::F32 }
+                    of (of: One, scale: One, book: One, told: One) packs false
+                    op (codes: All, scale: All, book: All, told: All) [Outside, Other, Whole];
+                /// The same, where scales are bytes, each with a float of a book of 256, times the
+                /// scale of each 256 of them, plus a number of the text.
+                NestedCodebook = "nested_codebook" { shape: Vec<usize>; to: DType = DType::F32 }
+                    of (of: One, scale: One, book: One, told: One, outer: One, outer_book: One) packs false
+                    op (codes: All, scale: All, book: All, told: All, outer: All, outer_book: All)
+                    [Outside, Other, Whole];
+                /// Stored floats times a constant, in f32.
+                Scale = "scale" { by: f32 } of (of: One) packs false
+                    op (x: Row) [Outside, Other, Same];
                 /// The same, if something else in the checkpoint is as expected: `told`, which
                 /// nothing is computed with. What is not unpacked there is of integers, unless the
                 /// fact is one of floats.
@@ -175,8 +190,10 @@ impl Step {
             Step::Pad { axis, len } => format!(", axis {axis}, {len}"),
             Step::Repeat { axis, times } => format!(", axis {axis}, {times} times"),
             Step::Shard { axis, parts } => format!(", axis {axis}, 1 of {parts}"),
-            Step::Offset { by } => format!(", {by:?}"),
-            Step::View { shape } => format!(", {shape:?}"),
+            Step::Offset { by } | Step::Scale { by } => format!(", {by:?}"),
+            Step::View { shape } | Step::Codebook { shape, .. } | Step::NestedCodebook { shape, .. } => {
+                format!(", {shape:?}")
+            }
             Step::Unpack { to, axis, len, order, .. } => {
                 format!(", {len} {} along axis {axis}, {}", to.name(), order.name())
             }
@@ -234,6 +251,15 @@ impl Step {
             Step::Shift { by, to } => shift(by, to, of),
             Step::Encode { by, made } => encode(by, made, of),
             Step::Times { .. } => times(&next()?, of),
+            Step::Codebook { ref shape, to } => {
+                let [scale, book, told] = [next()?, next()?, next()?];
+                codebook((shape, to), [&scale, &book, &told], None, of)
+            }
+            Step::NestedCodebook { ref shape, to } => {
+                let [scale, book, told, outer, outer_book] = [next()?, next()?, next()?, next()?, next()?];
+                codebook((shape, to), [&scale, &book, &told], Some([&outer, &outer_book]), of)
+            }
+            Step::Scale { by } => scale(by, of),
             Step::Expect { ref is } => expect(is, next()?, of),
             Step::Dequantise { block, to } => dequantise(block, to, next()?, of),
             Step::Scaled { block } => {
@@ -354,7 +380,7 @@ fn view<D: Size>(shape: &[usize], of: Value<D>) -> Made<D> {
 
 fn unpack<D: Size>(Words { from, to, order }: Words, axis: usize, len: usize, of: Value<D>) -> Made<D> {
     let codes = from.bits() / to.bits();
-    let unpacked = matches!(of.elements, Elements::Codes(_));
+    let unpacked = matches!(of.elements, Elements::Codes(_) | Elements::Text);
     sound(!unpacked, ".of", || "codes are made of no others".to_owned())?;
     sound(of.elements.dtype().is_none_or(|dtype| dtype == from), ".of", || "these are other words".to_owned())?;
     sound(from.is_word() && to.is_code() && order.suits(codes), "", || {
@@ -448,11 +474,58 @@ fn times<D: Size>(by: &Value<D>, of: Value<D>) -> Made<D> {
     Ok(Value { elements: Elements::Made(DType::F32), ..of.made() })
 }
 
+/// Codes that share a scale, and scales that do.
+pub const BOOK_BLOCKS: [usize; 2] = [64, 256];
+
+/// Of tensors as they are stored, or of each of a stack; codes of a matrix, row by row.
+fn codebook<D: Size>(
+    (shape, to): (&[usize], DType),
+    [scale, book, told]: [&Value<D>; 3],
+    outer: Option<[&Value<D>; 2]>,
+    of: Value<D>,
+) -> Made<D> {
+    let (stack, _) = of.matrix(".of")?;
+    let stored = of.stored.is_plain() && of.elements.may_be(|dtype| dtype == DType::U8);
+    sound(stored && shape.len() == 2 && to.is_float(), ".of", || "only stored bytes become a matrix".to_owned())?;
+    let all = product(shape).filter(|&all| all > 0 && all <= MAX_BYTES);
+    let all = all.ok_or_else(|| fault(".shape", no_shape(shape)))?;
+    let blocks = all.div_ceil(BOOK_BLOCKS[0]);
+    let is = |value: &Value<D>, sizes_of: &[usize], fits: &dyn Fn(DType) -> bool, at: &str| {
+        let want = [&stack[..], sizes_of].concat();
+        let alike = value.stored == of.stored && sizes(&value.shape).is_some_and(|sizes| sizes == want);
+        sound(alike && value.elements.may_be(fits), at, || format!("{}, but there are {want:?}", shown(&value.shape)))
+    };
+    is(&of, &[all.div_ceil(2), 1], &|dtype| dtype == DType::U8, ".of")?;
+    is(scale, &[blocks], &|dtype| if outer.is_some() { dtype == DType::U8 } else { dtype.is_float() }, ".scale")?;
+    is(book, &[16], &DType::is_float, ".book")?;
+    if let Some([outer, outer_book]) = outer {
+        is(outer, &[blocks.div_ceil(BOOK_BLOCKS[1])], &DType::is_float, ".outer")?;
+        is(outer_book, &[256], &DType::is_float, ".outer_book")?;
+    }
+    let is_text = matches!(told.elements, Elements::Text | Elements::Of(DType::U8)) && told.stored == of.stored;
+    sound(is_text && sizes(&told.shape).is_some_and(|sizes| sizes == [&stack[..], &[TEXT]].concat()), ".told", || {
+        "this is no text".to_owned()
+    })?;
+    let shape = [&stack[..], shape].concat().into_iter().map(D::of).collect();
+    Ok(Value { elements: Elements::Made(to), ..of.of_shape(shape) })
+}
+
+fn scale<D: Size>(by: f32, of: Value<D>) -> Made<D> {
+    sound(by.is_finite() && by > 0.0, ".by", || format!("{by} is no factor"))?;
+    sound(of.elements.may_be(DType::is_float), ".of", || "only of floats".to_owned())?;
+    Ok(Value { elements: Elements::Made(DType::F32), ..of.made() })
+}
+
 fn expect<D: Size>(is: &Fact, told: Value<D>, of: Value<D>) -> Made<D> {
     let integers = |dtype: DType| dtype.integers().is_some();
     let (wanted, fits) = match is.is_of_floats() {
         true => ("floats", told.elements.may_be(DType::is_float)),
-        false => ("integers", told.elements.made().is_none() && told.elements.codes().is_none_or(integers)),
+        false => (
+            "integers",
+            told.elements != Elements::Text
+                && told.elements.made().is_none()
+                && told.elements.codes().is_none_or(integers),
+        ),
     };
     sound(fits, ".told", || format!("these are no {wanted}"))?;
     sound(!told.shape.is_empty(), ".told", || "a number without an axis".to_owned())?;

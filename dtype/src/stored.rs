@@ -70,6 +70,9 @@ impl Order {
     }
 }
 
+/// The size of a tensor that is a text: the most bytes that it has.
+pub const TEXT: usize = 1 << 16;
+
 /// Bits of a word of codes.
 pub const WORD: usize = 32;
 

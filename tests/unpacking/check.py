@@ -1,6 +1,6 @@
 """Whether atomc takes codes out of checkpoints as the tools do that write and read them, bit for bit.
 
-    pip install torch==2.14.0 safetensors numpy compressed-tensors==0.20.1 transformers==5.24.0 amd-quark==0.13 nvidia-modelopt==0.47.0 auto-round==0.16.1 gptqmodel==7.7.0 ninja
+    pip install torch==2.14.0 safetensors numpy compressed-tensors==0.20.1 transformers==5.24.0 amd-quark==0.13 nvidia-modelopt==0.47.0 auto-round==0.16.1 gptqmodel==7.7.0 bitsandbytes==0.50.2 torchao==0.18.0 ninja
     python tests/unpacking/check.py make           writes the fixtures beside this file, which `cargo test --test unpacking` reads
     python tests/unpacking/check.py folder DIR...  every quantised product of these checkpoints: what the weight plan makes of it, by
                                                    the interpreter and by the loader, against the tool's own dequantised weight
@@ -54,6 +54,18 @@ class Graph:
 
     def times(self, v, by, over):
         return self.push(f"times {v[0]}, {by[0]} {{over = {str(over).lower()}}}", "f32", v[2])
+
+    def scale(self, v, by):
+        return self.push(f"scale {v[0]} {{by = {by}}}", "f32", v[2])
+
+    def codebook(self, p, kind, shape):
+        names = ["weight", "weight.absmax", "weight.quant_map", f"weight.quant_state.bitsandbytes__{kind}"]
+        nested = f"{p}.weight.nested_absmax" in self.tensors
+        if nested: names += ["weight.nested_absmax", "weight.nested_quant_map"]
+        texts = lambda name: [1 << 16] if "quant_state" in name else list(self.tensors[f"{p}.{name}"].shape)
+        all = [self.push(f'weight {{name = "{p}.{name}"}}', NAMES[self.tensors[f"{p}.{name}"].dtype], texts(name)) for name in names]
+        made = self.push(f"{'nested_' if nested else ''}codebook {', '.join(v[0] for v in all)} {{shape = {list(shape)}, to = f32}}", "f32", shape)
+        self.results.append(f"{p}.floats = {made[0]}")
 
     def give(self, name, codes, scale, zero=None):
         codes = self.push(f"pack {codes[0]}", codes[1], codes[2], "@panels")
@@ -238,6 +250,35 @@ def released(graph, t, p, q):
     return block, (weight.float() * wide).contiguous()
 
 
+def bitsandbytes(graph, t, p, q):
+    """By the tool's own functions: codes of a book in float32, and integers times the number of their row over 127."""
+    import bitsandbytes.functional as bnb
+    if f"{p}.SCB" in t:
+        codes, row = t[f"{p}.weight"], t[f"{p}.SCB"]
+        scale = row * torch.tensor(1 / 127, dtype=torch.float32)
+        made, want = bnb.int8_vectorwise_dequant(codes, row), codes.float() * scale.unsqueeze(1)
+        if (made - want).abs().max() > made.abs().max() * 2**-22: raise SystemExit(f"{p}: the tool reads another weight")
+        c = graph.expect(graph.weight(f"{p}.weight"), graph.weight(f"{p}.weight_format"), "all(0)")
+        graph.give(p, c, graph.scale(graph.view(graph.weight(f"{p}.SCB"), len(row), 1), 1 / 127))
+        return [1, codes.shape[1]], want
+    state = {k[len(p) + len(".weight."):]: v for k, v in t.items() if k.startswith(f"{p}.weight.")}
+    state = bnb.QuantState.from_dict(state, torch.device("cpu"))
+    state.dtype = torch.float32
+    want = bnb.dequantize_4bit(t[f"{p}.weight"], state)
+    graph.codebook(p, state.quant_type, list(want.shape))
+    return [0, 0], want
+
+
+def torchao(graph, t, p, q):
+    """As `dequantize` of its tensors has it, in float32."""
+    codes, scale = t[f"{p}._weight_qdata"], t[f"{p}._weight_scale"]
+    n, k = codes.shape
+    c = graph.weight(f"{p}._weight_qdata")
+    if f"{p}._weight_zero_point" in t: c = graph.expect(c, graph.weight(f"{p}._weight_zero_point"), "all(0)")
+    graph.give(p, c, graph.weight(f"{p}._weight_scale"))
+    return [n // scale.shape[0], k], codes.float() * scale
+
+
 def experts(graph, t, p, q):
     """GPT-OSS: a stack of weights, of which the loader makes one buffer; here expert by expert."""
     from transformers.integrations.mxfp4 import convert_moe_packed_tensors
@@ -257,7 +298,8 @@ def products(t, q):
     if method == "fp8" and any(k.endswith(".scale") for k in t): return [(k[:-len(".scale")], released) for k in sorted(t) if k.endswith(".scale")]
     end, make = {"compressed-tensors": ("weight_scale", compressed), "gptq": ("qweight", gptq), "awq": ("qweight", awq), "auto-round": ("qweight", auto_round),
                  "fp8": ("weight_scale_inv", fp8_block), "quark": ("weight_scale", quark),
-                 "modelopt": ("weight_scale", modelopt)}[method]
+                 "bitsandbytes": ("weight", bitsandbytes), "torchao": ("_weight_qdata", torchao), "modelopt": ("weight_scale", modelopt)}[method]
+    if method == "bitsandbytes": return [(k[:-len(".weight")], make) for k in sorted(t) if k.endswith(".weight") and t[k].dtype in (torch.uint8, torch.int8)]
     return [(k.rsplit(".", 1)[0], make) for k in sorted(t) if k.endswith("." + end)]
 
 
@@ -277,6 +319,9 @@ def folder(path):
     for p, make in products(t, q): want[p] = make(graph, t, p, q)
     made = dump(graph, path)
     for p, (block, w) in want.items():
+        if f"{p}.floats" in made:
+            if not torch.equal(made[f"{p}.floats"], w): raise SystemExit(f"{path}: {p} differs")
+            continue
         codes, scale, zero = made[f"{p}.codes"], made[f"{p}.scale"], made.get(f"{p}.zero")
         over = lambda x: x.repeat_interleave(block[0], -2)[..., :w.shape[-2], :].repeat_interleave(block[1], -1)[..., :w.shape[-1]]
         have = (codes - over(zero) if zero is not None else codes) * over(scale)
@@ -396,6 +441,34 @@ def made_by_gptqmodel(name, bits, form="gptq", sym=False, desc_act=False):
     fixture(name, t, q)
 
 
+def made_by_bitsandbytes(name, shape):
+    """A product in each form, made by the tool's own functions. Rows end inside a block."""
+    import bitsandbytes.functional as bnb
+    t = {}
+    for kind, nested in (("nf4", False), ("nf4", True), ("fp4", False)):
+        w = torch.randn(shape, generator=torch.Generator().manual_seed(len(t))) * 0.02
+        packed, state = bnb.quantize_4bit(w, quant_type=kind, compress_statistics=nested)
+        p = f"{kind}{'-nested' if nested else ''}"
+        t |= {f"{p}.weight": packed} | {f"{p}.weight.{k}": v for k, v in state.as_dict(packed=True).items()}
+    codes, rows, _ = bnb.int8_vectorwise_quant(torch.randn(shape, generator=torch.Generator().manual_seed(4)).half())
+    t |= {"eights.weight": codes, "eights.SCB": rows, "eights.weight_format": torch.tensor(0, dtype=torch.uint8)}
+    fixture(name, t, dict(quant_method="bitsandbytes"))
+
+
+def made_by_torchao(name, shape):
+    from torchao.quantization import Float8WeightOnlyConfig, Int8WeightOnlyConfig, PerTensor, quantize_
+    t = {}
+    for p, config in dict(rows=Float8WeightOnlyConfig(), tensor=Float8WeightOnlyConfig(granularity=PerTensor()), eights=Int8WeightOnlyConfig()).items():
+        linear = torch.nn.Linear(shape[1], shape[0], bias=False).bfloat16()
+        linear.weight.data = torch.randn(shape, generator=torch.Generator().manual_seed(5)).bfloat16()
+        quantize_(linear, config)
+        parts = {part: getattr(linear.weight, part, None) for part in ("qdata", "scale", "zero_point")}
+        t |= {f"{p}._weight_{part}": v.clone() for part, v in parts.items() if v is not None}
+        made, want = linear.weight.dequantize().float(), parts["qdata"].float() * parts["scale"]
+        if not torch.equal(made, want.bfloat16().float()): raise SystemExit(f"{p}: the tool reads another weight")
+    fixture(name, t, dict(quant_method="torchao"))
+
+
 # Quantised while loading: the shape of a weight, the codes, the scales, the sides of a block, and
 # what compressed-tensors calls that.
 ENCODED = {
@@ -476,6 +549,8 @@ def make():
         if not sym and form == "gptq": zeros &= 0x77777777
         t = {"p.qweight": noise((k * bits // 32, n), 1), "p.qzeros": zeros, "p.scales": scales((k // 32, n), torch.float16), "p.g_idx": order}
         fixture(name, t, dict(quant_method="gptq", bits=bits, sym=sym, group_size=32, checkpoint_format=form))
+    made_by_bitsandbytes("bitsandbytes", (21, 1000))
+    made_by_torchao("torchao", (21, 96))
     made_by_gptqmodel("gptq-2", 2)
     made_by_gptqmodel("gptq-3", 3, sym=True)
     made_by_gptqmodel("gptq-order", 4, sym=True, desc_act=True)

@@ -1,9 +1,11 @@
 //! Products with a module's weight, which may be quantised: then it is codes with scales, and
 //! perhaps zero points, and rows may become codes before.
-use atomc_config::{Axes, Blocks, InputScales, Inputs, Levels, Scheme, Stored, Told};
+use atomc_config::{Axes, Blocks, InputScales, Inputs, Levels, Named, Scheme, Stored, Told};
 use atomc_ir::{
     Block, Builder, DType, Diagnostic, Elementwise, Encode, Encoded, Fact, Op, Order, Rule, Value, Whole, nth_name,
 };
+
+use atomc_ir::{BOOK_BLOCKS, TEXT};
 
 use super::Config;
 use super::experts::Held;
@@ -90,6 +92,11 @@ impl<'a> Factor<'a> {
             let weight = stored.tensor("weight", config.dtype, &sizes);
             return Ok(Factor { path: path.into(), weight, encoding: None, order: None, lead });
         };
+        if let Stored::Book { text, nested } = scheme.stored {
+            stored.stack.as_mut().into_iter().for_each(|stack| stack.whole = None);
+            let weight = stored.book((text, nested), sizes)?;
+            return Ok(Factor { path: path.into(), weight, encoding: None, order: None, lead });
+        }
         let [rows, cols] = sizes;
         let block = match scheme.blocks {
             Blocks::Tensor => Block { rows, cols },
@@ -538,6 +545,8 @@ impl InFile<'_> {
                 let weight = self.tensor("weight", scheme.codes, &sizes);
                 Ok((weight, vec![self.scales(scheme, (scale, axes), grid)?]))
             }
+            Stored::Named(named) => self.named(scheme, named, (sizes, grid)),
+            Stored::Book { .. } => unreachable!("codes of a book become floats"),
             Stored::Pairs { weight, scale } => {
                 let words = self.tensor(weight, DType::U8, &[sizes[0], sizes[1].div_ceil(2)]);
                 let weight = self.unpacked(words, DType::F4E2M1, (1, sizes[1]), Order::Plain)?;
@@ -554,6 +563,41 @@ impl InFile<'_> {
                 Err(Diagnostic::new("config::quantised", message).at(self.path))
             }
         }
+    }
+
+    /// Codes with scales, if what has to be zero is.
+    fn named(
+        &mut self,
+        scheme: &Scheme,
+        Named { weight, scale, axes, by, zeros }: Named,
+        (sizes, grid): ([usize; 2], [usize; 2]),
+    ) -> Result<(Value, Vec<Value>), Diagnostic> {
+        let mut codes = self.tensor(weight, scheme.codes, &sizes);
+        if let Some((name, axes)) = zeros {
+            let shape = if axes == Axes::One { vec![1] } else { grid.to_vec() };
+            let told = self.tensor(name, if axes == Axes::One { DType::U8 } else { DType::I8 }, &shape);
+            codes = self.b.push(Op::Expect { is: Fact::All(0) }, &[codes, told])?;
+        }
+        let scales = self.scales(scheme, (scale, axes), grid)?;
+        let scales = by.map_or(Ok(scales), |by| self.b.push(Op::Scale { by }, &[scales]))?;
+        Ok((codes, vec![scales]))
+    }
+
+    /// Floats of codes of a book.
+    fn book(&mut self, (text, nested): (&str, bool), [rows, cols]: [usize; 2]) -> Made {
+        let (all, to, shape) = (rows * cols, self.dtype, vec![rows, cols]);
+        let [blocks, of_blocks] = BOOK_BLOCKS;
+        let count = all.div_ceil(blocks);
+        let codes = self.tensor("weight", DType::U8, &[all.div_ceil(2), 1]);
+        let scales = self.tensor("weight.absmax", if nested { DType::U8 } else { DType::F32 }, &[count]);
+        let book = self.tensor("weight.quant_map", DType::F32, &[16]);
+        let text = self.tensor(text, DType::U8, &[TEXT]);
+        if !nested {
+            return self.b.push(Op::Codebook { shape, to }, &[codes, scales, book, text]);
+        }
+        let outer = self.tensor("weight.nested_absmax", DType::F32, &[count.div_ceil(of_blocks)]);
+        let outer_book = self.tensor("weight.nested_quant_map", DType::F32, &[256]);
+        self.b.push(Op::NestedCodebook { shape, to }, &[codes, scales, book, text, outer, outer_book])
     }
 
     /// Pairs of codes, and scales that are those of groups with the number of all.

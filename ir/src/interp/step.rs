@@ -3,7 +3,7 @@ use super::{Cx, Real, Results, Tensor, Val, dequantised, one};
 use crate::trial::of_bits;
 use crate::types::{Block, DType, Encode, Encoded, Fact, Order};
 use atomc_dtype::WORD;
-use atomc_dtype::step::Step;
+use atomc_dtype::step::{BOOK_BLOCKS, Step};
 
 pub(crate) fn step<S: Real>(args: &[&Val<S>], _: Cx, step: &Step) -> Results<S> {
     match *step {
@@ -26,6 +26,11 @@ pub(crate) fn step<S: Real>(args: &[&Val<S>], _: Cx, step: &Step) -> Results<S> 
         Step::Shift { by, .. } => offset(args, by.into()),
         Step::Encode { by, made } => encode(args, by, made),
         Step::Times { over } => times(args, over),
+        Step::Scale { by } => {
+            let x = args[0].float()?;
+            one(x.shape.clone(), x.data.iter().map(|v| S::of((v.get() as f32 * by).into())).collect())
+        }
+        Step::Codebook { ref shape, .. } | Step::NestedCodebook { ref shape, .. } => codebook(args, shape),
         Step::Expect { ref is } => expect(args, is),
         Step::Dequantise { block: [rows, cols], .. } => dequantise(args, Block { rows, cols }),
         Step::Scaled { .. } => Err("is no op of graphs".into()),
@@ -172,6 +177,40 @@ fn times<S: Real>(args: &[&Val<S>], over: bool) -> Results<S> {
         scales.shape.clone(),
         tensors.flat_map(|(all, by)| all.iter().map(|s| of((s, by.get() as f32))).collect::<Vec<_>>()).collect(),
     )
+}
+
+/// In f32, as tools have it.
+fn codebook<S: Real>(args: &[&Val<S>], shape: &[usize]) -> Results<S> {
+    let floats = |at: usize| Ok::<Vec<f32>, String>(args[at].float()?.data.iter().map(|v| v.get() as f32).collect());
+    let (codes, mut scales, book) = (args[0].float()?, floats(1)?, floats(2)?);
+    let count: usize = codes.shape.iter().rev().skip(2).product();
+    if args.len() > 4 {
+        let (outer, outer_book) = (floats(4)?, floats(5)?);
+        let offset = nested_offset(&whole(args[3].float()?))? as f32;
+        let (each, own) = (scales.len() / count, outer.len() / count);
+        for (at, scale) in scales.iter_mut().enumerate() {
+            let outer = outer[at / each * own + at % each / BOOK_BLOCKS[1]];
+            *scale = outer_book[at / each * 256 + *scale as usize] * outer + offset;
+        }
+    }
+    let all: usize = shape.iter().product();
+    let (bytes, blocks) = (codes.data.len() / count, scales.len() / count);
+    let float = |at: usize| {
+        let (matrix, at) = (at / all, at % all);
+        let byte = codes.data[matrix * bytes + at / 2].get() as usize;
+        let code = if at.is_multiple_of(2) { byte >> 4 } else { byte & 15 };
+        S::of((book[matrix * 16 + code] * scales[matrix * blocks + at / BOOK_BLOCKS[0]]).into())
+    };
+    let stack = &codes.shape[..codes.shape.len() - 2];
+    one([stack, shape].concat(), (0..count * all).map(float).collect())
+}
+
+/// The number of a text that is added to scales.
+fn nested_offset(text: &[i64]) -> Result<f64, String> {
+    let text: String = text.iter().map(|&byte| char::from(byte as u8)).collect();
+    let (_, behind) = text.split_once("\"nested_offset\":").ok_or("the text has no nested_offset")?;
+    let number = behind.trim_start().split(['}', ',', ' ']).next().unwrap_or("");
+    number.parse().map_err(|_| format!("{number:?} is no number"))
 }
 
 fn expect<S: Real>(args: &[&Val<S>], is: &Fact) -> Results<S> {

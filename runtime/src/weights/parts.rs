@@ -1,5 +1,6 @@
 //! Which parts of which tensors a weight is made of: the expression of its plan, worked out for a
 //! rank.
+use super::book::Book;
 use super::decode::{Codes, Form};
 use super::encode::Encoding;
 use super::making::{Making, Times};
@@ -12,6 +13,7 @@ use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::fmt;
 use std::ops::Range;
+use std::sync::Arc;
 
 /// Where numbers come from.
 #[derive(Clone, Debug)]
@@ -75,8 +77,22 @@ pub(super) struct Part<'a> {
     times: Option<Number<'a>>,
     /// What becomes of the origin's words before all else.
     words: Option<Stored<'a>>,
+    /// The tensors with which the origin's codes become floats.
+    book: Option<BookOf<'a>>,
+    /// What the origin's floats are multiplied with before all else.
+    scale: Option<f32>,
     /// Whether the origin is integers that become the places which they have in order.
     places: bool,
+}
+
+/// The name of a tensor, and its shape.
+type Named<'a> = (Name<'a>, Cow<'a, [usize]>);
+
+/// Codes of a book, and the other tensors, in the order of the step.
+#[derive(Clone, Debug)]
+struct BookOf<'a> {
+    shape: [usize; 2],
+    beside: Vec<Named<'a>>,
 }
 
 /// Words of codes, as they are stored.
@@ -85,7 +101,7 @@ struct Stored<'a> {
     /// Of a code.
     bits: usize,
     /// The integers that the codes are sorted by.
-    by: Option<(Name<'a>, Cow<'a, [usize]>)>,
+    by: Option<Named<'a>>,
 }
 
 /// A tensor of one number, and whether it divides others.
@@ -185,6 +201,10 @@ pub(super) fn parts<'a>(expr: &'a WeightExpr, rank: Rank, is_whole: &dyn Fn(&Who
             }
             WeightExpr::Sort { bits, .. } => next(&mut of).sorted(bits, next(&mut of)),
             WeightExpr::Places { .. } => next(&mut of).placed(),
+            WeightExpr::Codebook { ref shape, .. } | WeightExpr::NestedCodebook { ref shape, .. } => {
+                next(&mut of).of_book(shape, of)
+            }
+            WeightExpr::Scale { by, .. } => next(&mut of).scaled_by(by),
             WeightExpr::Shift { by, to, .. } => next(&mut of).shifted(by, to),
             WeightExpr::Encode { by, made, .. } => next(&mut of).encoded(by, made),
             WeightExpr::Times { over, .. } => next(&mut of).times(over, next(&mut of)),
@@ -217,7 +237,7 @@ impl<'a> Value<'a> {
             if let Origin::Tensor { name, .. } = part.origin {
                 all.insert(name.text().into_owned());
             }
-            all.extend(part.beside().map(|name| name.text().into_owned()));
+            all.extend(part.beside().into_iter().map(|(name, _)| name.text().into_owned()));
         }
         for Scaled { codes, scale, zero, .. } in &self.scaled {
             [codes, scale].into_iter().chain(zero).for_each(|value| value.add_names(all));
@@ -349,6 +369,33 @@ impl<'a> Value<'a> {
         self
     }
 
+    /// Floats of codes of a book.
+    fn of_book(mut self, shape: &[usize], beside: std::vec::IntoIter<Value<'a>>) -> Value<'a> {
+        let &[rows, cols] = shape else { return self };
+        let stack = self.shape[..self.shape.len() - 2].to_vec();
+        let is_stack = !stack.is_empty();
+        for part in &mut self.parts {
+            let number = part.axes[0].at;
+            part.book = Some(BookOf { shape: [rows, cols], beside: vec![] });
+            part.axes =
+                if is_stack { Axis::of_stack(number, shape) } else { shape.iter().map(|&n| Axis::all(n)).collect() };
+        }
+        for value in beside {
+            for (part, other) in self.parts.iter_mut().zip(value.parts) {
+                if let (Some(book), Origin::Tensor { name, shape }) = (&mut part.book, other.origin) {
+                    book.beside.push((name, shape));
+                }
+            }
+        }
+        Value { shape: [&stack[..], shape].concat(), ..self }
+    }
+
+    /// Floats of a tensor times a constant.
+    fn scaled_by(mut self, by: f32) -> Value<'a> {
+        self.parts.iter_mut().for_each(|part| part.scale = Some(by));
+        self
+    }
+
     /// The places of a tensor's integers.
     fn placed(mut self) -> Value<'a> {
         self.parts.iter_mut().for_each(|part| part.places = true);
@@ -464,13 +511,19 @@ impl Axis {
 impl<'a> Part<'a> {
     fn new(origin: Origin<'a>, axes: Vec<Axis>) -> Part<'a> {
         let (codes, encode, times, words) = (None, None, None, None);
-        Part { origin, offset: 0.0, axes, turned: false, codes, encode, times, words, places: false }
+        let (offset, turned, book, scale, places) = (0.0, false, None, None, false);
+        Part { origin, offset, axes, turned, codes, encode, times, words, book, scale, places }
     }
 
-    /// The tensor beside its own that it is made of, if there is one.
-    pub fn beside(&self) -> Option<Name<'a>> {
-        let by = self.words.as_ref().and_then(|words| words.by.as_ref());
-        self.times.as_ref().map(|number| number.name).or(by.map(|(name, _)| *name))
+    /// The tensors beside its own that it is made of, and types that they have to become.
+    pub fn beside(&self) -> Vec<(Name<'a>, DType)> {
+        let number = self.times.iter().map(|number| (number.name, DType::F32));
+        let by = self.words.iter().filter_map(|words| words.by.as_ref()).map(|(name, _)| (*name, DType::F32));
+        let book = self.book.iter().flat_map(|book| {
+            let types = Book::types(book.beside.len());
+            book.beside.iter().zip(types).map(|((name, _), dtype)| (*name, dtype))
+        });
+        number.chain(by).chain(book).collect()
     }
 
     /// What is made of the origin's numbers before all else, as far as the source has what it is
@@ -484,6 +537,16 @@ impl<'a> Part<'a> {
             let Some(by) = present(source.tensor(&name.text(), shape), missing)? else { return Ok(None) };
             by.check_becomes(DType::F32, name)?;
             return Ok(Some(Making::Times(Times { by, over: *over })));
+        }
+        if let Some(BookOf { shape, beside }) = &self.book {
+            let mut all = Vec::new();
+            for ((name, shape), dtype) in beside.iter().zip(Book::types(beside.len())) {
+                let Some(tensor) = present(source.tensor(&name.text(), shape), missing)? else { return Ok(None) };
+                tensor.check_becomes(dtype, name)?;
+                all.push(tensor);
+            }
+            let text = &beside[Book::TEXT].0;
+            return Ok(Some(Making::Book(Arc::new(Book::new(&all, *shape, &text.text())?))));
         }
         if let (Some(Stored { bits, by }), Some(codes)) = (&self.words, self.codes) {
             let by = match by {
@@ -499,7 +562,8 @@ impl<'a> Part<'a> {
             let rows = shape.iter().rev().nth(1).copied().unwrap_or(1);
             return Ok(Some(Making::Words(Words { rows, cols, down, bits: [*bits, codes.to.bits()], by })));
         }
-        Ok(self.encoding().map(Making::Encode).or(self.places.then_some(Making::Places)))
+        let floats = self.scale.map(Making::Scale).or(self.places.then_some(Making::Places));
+        Ok(self.encoding().map(Making::Encode).or(floats))
     }
 
     /// Whether the codes of a word of the origin are below each other.
@@ -521,6 +585,7 @@ impl<'a> Part<'a> {
     pub fn stored(&self, dtype: DType) -> DType {
         // Of any floats, or scales of e4m3.
         let made = self.encode.map(|_| DType::F32).or(self.times.as_ref().map(|_| DType::F8E4M3));
+        let made = made.or(self.book.as_ref().map(|_| DType::U8));
         made.unwrap_or_else(|| self.codes.map_or(dtype, |codes| codes.from))
     }
 
@@ -567,7 +632,7 @@ impl<'a> Part<'a> {
                 data,
                 offset: self.offset,
                 form: self.form(),
-                made,
+                made: made.clone(),
                 scales: None,
                 width,
                 stride,
