@@ -11,7 +11,8 @@ mod stages;
 mod states;
 mod weights;
 
-pub use atomc_dtype::{DType, Encode, Encoded, Fact, Order, STAR, Whole, nth_name};
+pub use atomc_dtype::step::BOOK_BLOCKS;
+pub use atomc_dtype::{DType, Encode, Encoded, Fact, Order, STAR, TEXT, WORD, Whole, code, nth_name, places};
 pub use expr::{Sources, WeightExpr};
 pub use kernels::{
     Chip, EXCHANGE, Extent, Kernel, KernelDef, LoopReport, Module, PACK, PREPARE, Parts, Resources, Tasks, Variant,

@@ -46,7 +46,7 @@ pub mod vllm;
 
 use std::path::{Path, PathBuf};
 
-pub use atomc_dtype::DType;
+pub use atomc_dtype::{DType, Order};
 pub use attention::{Attention, GatedBy, QkNorm};
 pub use blocks::BlockChoice;
 pub use compare::{Difference, differences};
@@ -66,7 +66,7 @@ pub use others::OtherPart;
 pub use own_rows::{OwnRow, OwnRows};
 pub use pooled::{Pooled, PooledBlocks};
 pub use quantised::{
-    Axes, Blocks, CacheScales, InputScales, Inputs, Levels, Modules, Quantisation, Scheme, Stored, starred,
+    Axes, Blocks, CacheScales, InputScales, Inputs, Levels, Modules, Named, Quantisation, Scheme, Stored, Told, starred,
 };
 pub use rope::{Rope, Short};
 pub use scales::Scales;

@@ -6,6 +6,7 @@
 mod asked;
 mod autoround;
 mod awq_gptq;
+mod bitsandbytes;
 mod compressed_tensors;
 mod fp8;
 mod gguf;
@@ -14,11 +15,12 @@ mod modelopt;
 mod mxfp4;
 mod names;
 mod quark;
+mod torchao;
 
 use serde_json::{Value, json};
 
 use crate::fields::Fields;
-use crate::{DType, Diagnostic};
+use crate::{DType, Diagnostic, Order};
 pub use asked::{Modules, starred};
 pub(crate) use fp8::{Release, USUAL};
 use names::Names;
@@ -77,14 +79,20 @@ pub enum Blocks {
 pub enum Stored {
     /// `weight`, a code an element, and scales of this name.
     Codes { scale: &'static str, axes: Axes },
+    /// A code an element, and scales, in tensors of these names.
+    Named(Named),
+    /// `weight`, two codes of a book in a byte, which become floats, with all that makes floats of
+    /// them: `text` says how they lie. `nested` scales are codes, too.
+    Book { text: &'static str, nested: bool },
     /// `weight`, as floats: codes and scales are made while it is loaded.
     Floats,
     /// Two codes of 4 bits a byte, and scales, in tensors of these names.
     Pairs { weight: &'static str, scale: &'static str },
     /// As `Pairs`, with scales of two levels.
     Levels(Levels),
-    /// `weight_packed`, words along rows; codes are stored with half of their range added.
-    Words,
+    /// `weight_packed`, words along rows; codes are stored with half of their range added. If
+    /// columns come in another order, `weight_g_idx` says which ones share a scale.
+    Words { sorted: bool },
     /// `…_blocks`, two codes of 4 bits a byte, and `…_scales`: of all experts of a layer.
     Blocks,
     /// `weight.TYPE.codes` and `weight.TYPE.scales`, of a type of GGUF; and `weight.TYPE.least`:
@@ -93,8 +101,31 @@ pub enum Stored {
     /// `qweight`, words across columns, of the transposed weight.
     Awq,
     /// `qweight`, words down columns, of the transposed weight. `taken` was subtracted from zero
-    /// points. If it is `ordered`, `g_idx` says which columns share a scale.
-    Gptq { taken: usize, ordered: bool },
+    /// points. Codes lie in words in this order.
+    Gptq { taken: usize, told: Told, order: Order },
+}
+
+/// What `g_idx` says, which has the group of each column.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Told {
+    /// There is none.
+    Nothing,
+    /// That groups follow each other.
+    Groups,
+    /// Which columns share a scale.
+    Order,
+}
+
+/// The tensors of a weight of a code an element.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Named {
+    pub weight: &'static str,
+    pub scale: &'static str,
+    pub axes: Axes,
+    /// What scales of the file are multiplied with.
+    pub by: Option<f32>,
+    /// A tensor of which all numbers must be zero.
+    pub zeros: Option<(&'static str, Axes)>,
 }
 
 /// The tensors of a weight of pairs of codes whose scales of e4m3 have a number of their tensor.
@@ -234,7 +265,7 @@ impl Quantisation {
 /// A method's name, and the function that reads it.
 type Method = (&'static str, fn(&Fields, &Around) -> Result<Quantisation, Diagnostic>);
 
-const METHODS: [Method; 10] = [
+const METHODS: [Method; 12] = [
     ("fp8", fp8::read),
     ("mxfp8", fp8::read_powers),
     ("mxfp4", mxfp4::read),
@@ -244,6 +275,8 @@ const METHODS: [Method; 10] = [
     ("awq", awq_gptq::awq),
     ("gptq", awq_gptq::gptq),
     ("auto-round", autoround::read),
+    ("bitsandbytes", bitsandbytes::read),
+    ("torchao", torchao::read),
     (GGUF, gguf::read),
 ];
 
@@ -299,6 +332,11 @@ impl std::fmt::Display for Stored {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Stored::Codes { scale, axes } => write!(f, "codes with {scale}, {axes}"),
+            Stored::Named(Named { weight, scale, .. }) => write!(f, "codes in {weight} with {scale}"),
+            Stored::Book { text, nested } => {
+                let scales = if *nested { " by scales that are codes" } else { "" };
+                write!(f, "codes by {text} that become floats{scales}")
+            }
             Stored::Floats => f.write_str("floats"),
             Stored::Pairs { weight, scale } => write!(f, "pairs of codes in {weight} with {scale}"),
             Stored::Levels(Levels { weight, scale, number, over, given }) => {
@@ -306,14 +344,21 @@ impl std::fmt::Display for Stored {
                 write!(f, "pairs of codes in {weight} with {scale} {by} {number}")?;
                 given.map_or(Ok(()), |given| write!(f, ", {given} unused"))
             }
-            Stored::Words => f.write_str("words along rows"),
+            Stored::Words { sorted } => {
+                f.write_str("words along rows")?;
+                if *sorted { f.write_str(", columns by weight_g_idx") } else { Ok(()) }
+            }
             Stored::Blocks => f.write_str("blocks of all experts"),
             Stored::Typed { kind, least } => {
                 write!(f, "{kind} of a GGUF file")?;
                 least.map_or(Ok(()), |least| write!(f, " with least numbers of {}", least.name()))
             }
             Stored::Awq => f.write_str("AWQ's words across columns"),
-            Stored::Gptq { taken, .. } => write!(f, "GPTQ's words down columns, {taken} off zero points"),
+            Stored::Gptq { taken, told, order } => {
+                write!(f, "GPTQ's words down columns, {taken} off zero points")?;
+                order.bits().map_or(Ok(()), |bits| write!(f, ", {bits} bits"))?;
+                if *told == Told::Order { f.write_str(", columns by g_idx") } else { Ok(()) }
+            }
         }
     }
 }

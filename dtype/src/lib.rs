@@ -4,7 +4,7 @@ pub mod step;
 mod stored;
 
 pub use encode::{Encode, Encoded, exponent};
-pub use stored::{Fact, MOST_ADDED, Order, SCALES, STAR, Whole, nth_name};
+pub use stored::{Fact, MOST_ADDED, Order, SCALES, STAR, TEXT, WORD, Whole, code, nth_name, places};
 
 use serde::{Deserialize, Serialize};
 

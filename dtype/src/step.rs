@@ -12,7 +12,7 @@ mod value;
 pub use value::{Elements, Fault, MAX_AXES, MAX_BYTES, Size, Stored, Value, is_shape, no_shape};
 use value::{fault, product, shown, sizes, sound};
 
-use crate::{DType, Encode, Encoded, Fact, Order};
+use crate::{DType, Encode, Encoded, Fact, Order, TEXT, WORD};
 
 /// Gives the table of steps to a macro: `weight_steps!(steps! { more })` is
 /// `steps! { graph [rows] plan [rows] more }`. Graphs have the first rows as ops; the others are
@@ -66,6 +66,14 @@ macro_rules! weight_steps {
                 Unpack = "unpack" { from: DType, to: DType, axis: usize, len: usize, order: Order }
                     of (of: One) packs false
                     op (words: Reads::along(*axis)) [Outside, Other, Whole];
+                /// Stored words of codes of so many bits along one of the last two axes, with the codes
+                /// in the order of stored integers: `by`, of which there is one for each.
+                Sort = "sort" { bits: usize, axis: usize } of (of: One, by: One) packs false
+                    op (words: All, by: All) [Outside, Other, Whole];
+                /// The places of stored integers in the order of these, as floats; equal ones keep
+                /// theirs.
+                Places = "places" {} of (of: One) packs false
+                    op (of: All) [Outside, Other, Whole];
                 /// Unpacked integers plus a number, as integers of type `to`, which has all of
                 /// these.
                 Shift = "shift" { by: i32, to: DType } of (of: One) packs false
@@ -78,6 +86,21 @@ macro_rules! weight_steps {
                 /// `over` them, divided by it.
                 Times = "times" { over: bool } of (of: One, by: One) packs false
                     op (scales: Shared, by: Shared) [Outside, Other, Whole];
+                /// The floats that codes of 4 bits stand for, two in a stored byte, the first in its
+                /// upper half: of a book of sixteen, times the scale of each 64. A text says how they
+                /// lie.
+                Codebook = "codebook" { shape: Vec<usize>; to: DType = DType::F32 }
+                    of (of: One, scale: One, book: One, told: One) packs false
+                    op (codes: All, scale: All, book: All, told: All) [Outside, Other, Whole];
+                /// The same, where scales are bytes, each with a float of a book of 256, times the
+                /// scale of each 256 of them, plus a number of the text.
+                NestedCodebook = "nested_codebook" { shape: Vec<usize>; to: DType = DType::F32 }
+                    of (of: One, scale: One, book: One, told: One, outer: One, outer_book: One) packs false
+                    op (codes: All, scale: All, book: All, told: All, outer: All, outer_book: All)
+                    [Outside, Other, Whole];
+                /// Stored floats times a constant, in f32.
+                Scale = "scale" { by: f32 } of (of: One) packs false
+                    op (x: Row) [Outside, Other, Same];
                 /// The same, if something else in the checkpoint is as expected: `told`, which
                 /// nothing is computed with. What is not unpacked there is of integers, unless the
                 /// fact is one of floats.
@@ -160,18 +183,21 @@ impl Step {
     /// The step in the one line that names a weight, with its operands' lines.
     pub fn text(&self, of: &[String]) -> String {
         let said = match self {
-            Step::Concat { axis: 0 } | Step::Transpose {} => String::new(),
+            Step::Concat { axis: 0 } | Step::Transpose {} | Step::Places {} => String::new(),
             Step::Concat { axis } => format!(", axis {axis}"),
             Step::Slice { axis, start, len } => format!(", axis {axis}, {start}..{}", start + len),
             Step::Every { axis, step, start } => format!(", axis {axis}, {step} from {start}"),
             Step::Pad { axis, len } => format!(", axis {axis}, {len}"),
             Step::Repeat { axis, times } => format!(", axis {axis}, {times} times"),
             Step::Shard { axis, parts } => format!(", axis {axis}, 1 of {parts}"),
-            Step::Offset { by } => format!(", {by:?}"),
-            Step::View { shape } => format!(", {shape:?}"),
+            Step::Offset { by } | Step::Scale { by } => format!(", {by:?}"),
+            Step::View { shape } | Step::Codebook { shape, .. } | Step::NestedCodebook { shape, .. } => {
+                format!(", {shape:?}")
+            }
             Step::Unpack { to, axis, len, order, .. } => {
                 format!(", {len} {} along axis {axis}, {}", to.name(), order.name())
             }
+            Step::Sort { bits, axis } => format!(", {bits} bits along axis {axis}"),
             Step::Shift { by, to } => format!(", {by}, {}", to.name()),
             Step::Encode { by: Encode { codes, block: [rows, cols], .. }, made } => {
                 let block = format!("Block {{ rows: {rows}, cols: {cols} }}");
@@ -220,9 +246,20 @@ impl Step {
             Step::Transpose {} => transpose(of),
             Step::View { ref shape } => view(shape, of),
             Step::Unpack { from, to, axis, len, order } => unpack(Words { from, to, order }, axis, len, of),
+            Step::Sort { bits, axis } => sort([bits, axis], &next()?, of),
+            Step::Places {} => places(of),
             Step::Shift { by, to } => shift(by, to, of),
             Step::Encode { by, made } => encode(by, made, of),
             Step::Times { .. } => times(&next()?, of),
+            Step::Codebook { ref shape, to } => {
+                let [scale, book, told] = [next()?, next()?, next()?];
+                codebook((shape, to), [&scale, &book, &told], None, of)
+            }
+            Step::NestedCodebook { ref shape, to } => {
+                let [scale, book, told, outer, outer_book] = [next()?, next()?, next()?, next()?, next()?];
+                codebook((shape, to), [&scale, &book, &told], Some([&outer, &outer_book]), of)
+            }
+            Step::Scale { by } => scale(by, of),
             Step::Expect { ref is } => expect(is, next()?, of),
             Step::Dequantise { block, to } => dequantise(block, to, next()?, of),
             Step::Scaled { block } => {
@@ -335,6 +372,7 @@ fn view<D: Size>(shape: &[usize], of: Value<D>) -> Made<D> {
     let row = of.shape.last().and_then(|size| size.fixed());
     let stored = stored && (of.elements.made().is_none() || shape.last().copied() == row);
     sound(stored, ".of", || "only a tensor as it is stored has another shape".to_owned())?;
+    sound(of.elements.made() != Some(DType::I32), ".of", || "words that were sorted keep their shape".to_owned())?;
     let same = is_shape(shape) && sizes(&of.shape).is_some_and(|sizes| product(shape) == product(&sizes));
     sound(same, ".shape", || format!("{shape:?} has not the numbers of {}", shown(&of.shape)))?;
     Ok(of.of_shape(shape.iter().map(|&size| D::of(size)).collect()))
@@ -342,7 +380,7 @@ fn view<D: Size>(shape: &[usize], of: Value<D>) -> Made<D> {
 
 fn unpack<D: Size>(Words { from, to, order }: Words, axis: usize, len: usize, of: Value<D>) -> Made<D> {
     let codes = from.bits() / to.bits();
-    let unpacked = matches!(of.elements, Elements::Codes(_));
+    let unpacked = matches!(of.elements, Elements::Codes(_) | Elements::Text);
     sound(!unpacked, ".of", || "codes are made of no others".to_owned())?;
     sound(of.elements.dtype().is_none_or(|dtype| dtype == from), ".of", || "these are other words".to_owned())?;
     sound(from.is_word() && to.is_code() && order.suits(codes), "", || {
@@ -350,13 +388,44 @@ fn unpack<D: Size>(Words { from, to, order }: Words, axis: usize, len: usize, of
     })?;
     let size = of.size(axis)?;
     sound(axis + 2 >= of.shape.len(), ".axis", || format!("{axis} is not one of the last two"))?;
-    sound(len >= 1 && len.div_ceil(codes) == size, ".len", || {
-        format!("{len} codes do not lie in axis {axis} of {}, {codes} to a word", shown(&of.shape))
+    sound(len >= 1 && order.words(len, codes) == size, ".len", || {
+        let bits = order.bits().unwrap_or(to.bits());
+        format!("{len} codes of {bits} bits do not lie in axis {axis} of {}", shown(&of.shape))
     })?;
+    // Such codes come out of whole tensors.
+    let is_whole = order.bits().is_none() && of.elements.made() != Some(DType::I32);
+    sound(is_whole || of.stored.is_plain(), ".of", || "only of words as they are stored".to_owned())?;
     sound(!of.parted.has(axis), ".axis", || "places of it were left out".to_owned())?;
     let of = of.sized(axis, len);
     sound(is_shape(&of.shape), "", || format!("{} is too large", shown(&of.shape)))?;
     Ok(Value { elements: Elements::Codes(to), packed: of.packed.with(axis), ..of })
+}
+
+/// Of one tensor or of each of a stack, which has as many integers as codes.
+fn sort<D: Size>([bits, axis]: [usize; 2], by: &Value<D>, of: Value<D>) -> Made<D> {
+    sound([2, 3, 4, 8].contains(&bits), ".bits", || format!("no codes have {bits} bits"))?;
+    let (stack, [rows, cols]) = of.matrix(".of")?;
+    sound(of.stored.is_plain() && of.elements.may_be(|dtype| dtype == DType::I32), ".of", || {
+        "only words of i32 as they are stored are sorted".to_owned()
+    })?;
+    let along = axis.checked_sub(stack.len()).and_then(|axis| [rows, cols].get(axis).copied());
+    let along = along.ok_or_else(|| fault(".axis", format!("{axis} is not one of the last two")))?;
+    let len = by.shape.last().and_then(|len| len.fixed()).unwrap_or(0);
+    let alike = by.stored == of.stored && sizes(&by.shape).is_some_and(|sizes| sizes[..sizes.len() - 1] == stack);
+    sound(alike && by.elements.may_be(|dtype| dtype.integers().is_some()), ".by", || {
+        format!("{} are no integers of {}", shown(&by.shape), shown(&of.shape))
+    })?;
+    sound(len.saturating_mul(bits).div_ceil(WORD) == along && len > 0, ".by", || {
+        format!("{len} codes of {bits} bits do not lie in axis {axis} of {}", shown(&of.shape))
+    })?;
+    Ok(Value { elements: Elements::Made(DType::I32), ..of })
+}
+
+fn places<D: Size>(of: Value<D>) -> Made<D> {
+    let is_plain = matches!(of.stored, Stored::Tensor | Stored::Unknown) && of.shape.len() == 1;
+    let integers = of.elements.may_be(|dtype| dtype.integers().is_some());
+    sound(is_plain && integers, ".of", || "only a vector of integers as it is stored has places".to_owned())?;
+    Ok(Value { elements: Elements::Made(DType::F32), ..of.made() })
 }
 
 fn shift<D: Size>(by: i32, to: DType, of: Value<D>) -> Made<D> {
@@ -405,16 +474,63 @@ fn times<D: Size>(by: &Value<D>, of: Value<D>) -> Made<D> {
     Ok(Value { elements: Elements::Made(DType::F32), ..of.made() })
 }
 
+/// Codes that share a scale, and scales that do.
+pub const BOOK_BLOCKS: [usize; 2] = [64, 256];
+
+/// Of tensors as they are stored, or of each of a stack; codes of a matrix, row by row.
+fn codebook<D: Size>(
+    (shape, to): (&[usize], DType),
+    [scale, book, told]: [&Value<D>; 3],
+    outer: Option<[&Value<D>; 2]>,
+    of: Value<D>,
+) -> Made<D> {
+    let (stack, _) = of.matrix(".of")?;
+    let stored = of.stored.is_plain() && of.elements.may_be(|dtype| dtype == DType::U8);
+    sound(stored && shape.len() == 2 && to.is_float(), ".of", || "only stored bytes become a matrix".to_owned())?;
+    let all = product(shape).filter(|&all| all > 0 && all <= MAX_BYTES);
+    let all = all.ok_or_else(|| fault(".shape", no_shape(shape)))?;
+    let blocks = all.div_ceil(BOOK_BLOCKS[0]);
+    let is = |value: &Value<D>, sizes_of: &[usize], fits: &dyn Fn(DType) -> bool, at: &str| {
+        let want = [&stack[..], sizes_of].concat();
+        let alike = value.stored == of.stored && sizes(&value.shape).is_some_and(|sizes| sizes == want);
+        sound(alike && value.elements.may_be(fits), at, || format!("{}, but there are {want:?}", shown(&value.shape)))
+    };
+    is(&of, &[all.div_ceil(2), 1], &|dtype| dtype == DType::U8, ".of")?;
+    is(scale, &[blocks], &|dtype| if outer.is_some() { dtype == DType::U8 } else { dtype.is_float() }, ".scale")?;
+    is(book, &[16], &DType::is_float, ".book")?;
+    if let Some([outer, outer_book]) = outer {
+        is(outer, &[blocks.div_ceil(BOOK_BLOCKS[1])], &DType::is_float, ".outer")?;
+        is(outer_book, &[256], &DType::is_float, ".outer_book")?;
+    }
+    let is_text = matches!(told.elements, Elements::Text | Elements::Of(DType::U8)) && told.stored == of.stored;
+    sound(is_text && sizes(&told.shape).is_some_and(|sizes| sizes == [&stack[..], &[TEXT]].concat()), ".told", || {
+        "this is no text".to_owned()
+    })?;
+    let shape = [&stack[..], shape].concat().into_iter().map(D::of).collect();
+    Ok(Value { elements: Elements::Made(to), ..of.of_shape(shape) })
+}
+
+fn scale<D: Size>(by: f32, of: Value<D>) -> Made<D> {
+    sound(by.is_finite() && by > 0.0, ".by", || format!("{by} is no factor"))?;
+    sound(of.elements.may_be(DType::is_float), ".of", || "only of floats".to_owned())?;
+    Ok(Value { elements: Elements::Made(DType::F32), ..of.made() })
+}
+
 fn expect<D: Size>(is: &Fact, told: Value<D>, of: Value<D>) -> Made<D> {
     let integers = |dtype: DType| dtype.integers().is_some();
     let (wanted, fits) = match is.is_of_floats() {
         true => ("floats", told.elements.may_be(DType::is_float)),
-        false => ("integers", told.elements.made().is_none() && told.elements.codes().is_none_or(integers)),
+        false => (
+            "integers",
+            told.elements != Elements::Text
+                && told.elements.made().is_none()
+                && told.elements.codes().is_none_or(integers),
+        ),
     };
     sound(fits, ".told", || format!("these are no {wanted}"))?;
     sound(!told.shape.is_empty(), ".told", || "a number without an axis".to_owned())?;
     sound(sizes(&told.shape).is_some(), ".told", || format!("{} has no fixed shape", shown(&told.shape)))?;
-    sound(*is != Fact::Groups(0), ".is", || "groups of nothing".to_owned())?;
+    sound(![Fact::Groups(0), Fact::Members(0)].contains(is), ".is", || "groups of nothing".to_owned())?;
     Ok(of.made())
 }
 

@@ -13,17 +13,41 @@ pub enum Order {
     /// Of eight places the even ones have the lower half of the word, as AWQ's kernels for GEMM
     /// want it.
     Awq,
+    /// Codes of two bits, the first in the lowest ones, which become wider ones.
+    Twos,
+    /// The same of three bits: 32 of them are three words, and two of these lie in two words each.
+    Threes,
 }
 
 impl Order {
     /// All orders.
-    pub const ALL: [Order; 2] = [Order::Plain, Order::Awq];
+    pub const ALL: [Order; 4] = [Order::Plain, Order::Awq, Order::Twos, Order::Threes];
 
     /// The name in graphs and manifests.
     pub fn name(self) -> &'static str {
         match self {
             Order::Plain => "plain",
             Order::Awq => "awq",
+            Order::Twos => "twos",
+            Order::Threes => "threes",
+        }
+    }
+
+    /// The bits of a stored code, if these are fewer than its type has.
+    pub fn bits(self) -> Option<usize> {
+        match self {
+            Order::Plain | Order::Awq => None,
+            Order::Twos => Some(2),
+            Order::Threes => Some(3),
+        }
+    }
+
+    /// The words that have `len` codes, which would be `codes` to a word if they were stored as
+    /// wide as they become.
+    pub fn words(self, len: usize, codes: usize) -> usize {
+        match self.bits() {
+            None => len.div_ceil(codes),
+            Some(bits) => len.saturating_mul(bits).div_ceil(WORD),
         }
     }
 
@@ -31,17 +55,40 @@ impl Order {
     pub fn suits(self, codes: usize) -> bool {
         match self {
             Order::Plain => codes > 1,
-            Order::Awq => codes == 8,
+            // Words of 32 bits and codes of four.
+            Order::Awq | Order::Twos | Order::Threes => codes == 8,
         }
     }
 
-    /// Which of a word's codes, counted from the lowest bits, is that of a place.
+    /// Which of a word's codes, counted from the lowest bits, is that of a place; of codes that are
+    /// stored narrower, once they are wide.
     pub fn nth(self, place: usize) -> usize {
         match self {
-            Order::Plain => place,
+            Order::Plain | Order::Twos | Order::Threes => place,
             Order::Awq => place / 2 + place % 2 * 4,
         }
     }
+}
+
+/// The size of a tensor that is a text: the most bytes that it has.
+pub const TEXT: usize = 1 << 16;
+
+/// Bits of a word of codes.
+pub const WORD: usize = 32;
+
+/// The places of numbers in the order of these, of equal ones in their own.
+pub fn places<T: Ord>(numbers: &[T]) -> Vec<usize> {
+    let mut places: Vec<usize> = (0..numbers.len()).collect();
+    places.sort_by_key(|&place| &numbers[place]);
+    places
+}
+
+/// A code of some bits in words that lie `step` apart, counted from the first bit on.
+pub fn code(words: &[u32], step: usize, bits: usize, number: usize) -> u32 {
+    let (at, first) = (number * bits / WORD, number * bits % WORD);
+    let low = words[at * step] >> first;
+    let high = if first + bits > WORD { words[(at + 1) * step] << (WORD - first) } else { 0 };
+    (low | high) & (u32::MAX >> (WORD - bits))
 }
 
 /// What numbers of a checkpoint must be: integers of a tensor that only says how others are stored,
@@ -55,6 +102,9 @@ pub enum Fact {
     Are(Vec<i32>),
     /// For each column the number of its group, with this many consecutive columns in a group.
     Groups(usize),
+    /// For each column the number of its group: this many columns have the first one, as many the
+    /// next one, and so on, in any order.
+    Members(usize),
     /// Floats that rows are divided by, each one of [`SCALES`].
     Scales,
     /// Floats that are added to others, none larger than [`MOST_ADDED`].
@@ -116,9 +166,14 @@ impl Fact {
             Fact::Are(all) => (numbers != all).then(|| format!("it is {numbers:?}, not {all:?}")),
             Fact::Groups(size) => other(&|at| (at / size) as i64).map(|(at, is, want)| {
                 format!(
-                    "column {at} is in group {is}, not {want}: columns in another order (act-order) are not supported"
+                    "column {at} is in group {is}, not {want}: columns in another order (act-order) without `desc_act`"
                 )
             }),
+            Fact::Members(size) => {
+                let places = places(numbers);
+                let at = (0..places.len()).find(|&at| i64::from(numbers[places[at]]) != (at / size) as i64)?;
+                Some(format!("groups are not of {size} columns each: group {} is not", at / size))
+            }
             Fact::Scales | Fact::Addends | Fact::Below(_) => {
                 let at = numbers.iter().position(|&number| !self.suits(number as f32))?;
                 Some(format!("number {at} is {}: {}", numbers[at], self.wants()))
@@ -132,6 +187,7 @@ impl Fact {
             Fact::All(one) => format!("all({one})"),
             Fact::Are(all) => format!("are({})", all.iter().map(i32::to_string).collect::<Vec<_>>().join(", ")),
             Fact::Groups(size) => format!("groups({size})"),
+            Fact::Members(size) => format!("members({size})"),
             Fact::Scales => "scales()".into(),
             Fact::Addends => "addends()".into(),
             Fact::Below(end) => format!("below({end})"),
@@ -147,6 +203,7 @@ impl Fact {
             "scales" => numbers.is_empty().then_some(Fact::Scales),
             "addends" => numbers.is_empty().then_some(Fact::Addends),
             "below" => numbers.parse().ok().filter(|&end| end > 0).map(Fact::Below),
+            "members" => numbers.parse().ok().filter(|&size| size > 0).map(Fact::Members),
             "groups" => numbers.parse().ok().filter(|&size| size > 0).map(Fact::Groups),
             _ => None,
         }
@@ -186,6 +243,19 @@ mod tests {
     }
 
     #[test]
+    fn codes_lie_across_words() {
+        // Codes 10 and 21 of three bits lie in two words each.
+        let words = [1 << 30, 1 | 1 << 31, 0b11];
+        let codes: Vec<u32> = (0..32).map(|number| code(&words, 1, 3, number)).collect();
+        assert_eq!((codes[10], codes[21]), (0b101, 0b111));
+        assert_eq!(codes.iter().filter(|&&code| code != 0).count(), 2);
+        assert_eq!(code(&[7, 0xc000_0000], 1, 2, 31), 3);
+        assert_eq!(code(&[0, 7, u32::MAX], 2, 32, 1), u32::MAX);
+        assert_eq!((Order::Threes.words(64, 8), Order::Twos.words(33, 8), Order::Plain.words(33, 8)), (6, 3, 5));
+        assert_eq!(places(&[2, 0, 1, 0]), [1, 3, 2, 0]);
+    }
+
+    #[test]
     fn floats_that_are_divided_by_or_added() {
         let (tiny, huge) = (f32::powi(2.0, -64), f32::powi(2.0, 64));
         assert!([tiny, 1e-9, 1.0, 448.0, huge].iter().all(|&scale| Fact::Scales.suits(scale)));
@@ -210,8 +280,9 @@ mod tests {
                 Fact::Groups(2),
                 &[0, 0, 1],
                 &[0, 1, 1],
-                "column 1 is in group 1, not 0: columns in another order (act-order) are not supported",
+                "column 1 is in group 1, not 0: columns in another order (act-order) without `desc_act`",
             ),
+            (Fact::Members(2), &[1, 0, 0, 1, 2], &[0, 1, 1, 1, 2], "groups are not of 2 columns each: group 0 is not"),
         ] {
             assert_eq!(fact.fault(good, good.len()), None);
             assert_eq!(fact.fault(bad, bad.len()).as_deref(), Some(says));

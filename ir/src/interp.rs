@@ -444,6 +444,13 @@ pub(crate) fn gather<S: Real>(args: &[&Val<S>], _: Cx) -> Results<S> {
     one(vec![rows.len(), n], data)
 }
 
+pub(crate) fn reorder<S: Real>(args: &[&Val<S>], _: Cx) -> Results<S> {
+    let (x, order) = (args[0].float()?, args[1].float()?);
+    let last = order.data.len() - 1;
+    let columns: Vec<usize> = order.data.iter().map(|column| (column.get() as usize).min(last)).collect();
+    one(x.shape.clone(), x.rows().flat_map(|row| columns.iter().map(|&column| row[column])).collect())
+}
+
 pub(crate) fn linear<S: Real>(args: &[&Val<S>], cx: Cx, _: &DType, block: &Option<Block>) -> Results<S> {
     let (x, mut w) = (args[0].float()?, Cow::Borrowed(args[1].float()?));
     if let Some(block) = block {

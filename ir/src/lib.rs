@@ -94,7 +94,7 @@ pub use ops::{Class, Maker, Norm, Op, Reads, Stage, Values, Within};
 pub use quantise::{LEAST_SCALE, LEAST_SIZE};
 pub use text::parse;
 pub use types::{
-    Best, Block, CacheType, DeltaSizes, Dim, Encode, Encoded, Fact, Layout, MOST_KEPT, Order, Router, Rule, SLOT_ALIGN,
-    Score, Shape, SlotsType, TensorType, Turn, Type, Whole, nth_name,
+    BOOK_BLOCKS, Best, Block, CacheType, DeltaSizes, Dim, Encode, Encoded, Fact, Layout, MOST_KEPT, Order, Router,
+    Rule, SLOT_ALIGN, Score, Shape, SlotsType, TEXT, TensorType, Turn, Type, Whole, nth_name,
 };
 pub use verify::VerifyError;

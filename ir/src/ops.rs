@@ -47,6 +47,8 @@ pub enum Class {
 pub enum Reads {
     /// Row i for row i.
     Row,
+    /// Row i for row i, of which kernels read elements in any order: it lies in memory.
+    Placed,
     /// The row that an operand of indices names.
     Chosen,
     /// All rows of the token that row i belongs to.
@@ -74,6 +76,11 @@ impl Reads {
     /// each row has its own.
     fn blocks(block: &Option<Block>) -> Reads {
         if block.is_some_and(|block| block.rows == 1) { Reads::Columns } else { Reads::Shared }
+    }
+
+    /// Whether row i of the result needs row i alone.
+    pub fn is_row(self) -> bool {
+        matches!(self, Reads::Row | Reads::Placed)
     }
 
     /// The layout that kernels need of such an operand, if they need one.
@@ -434,6 +441,9 @@ weight_steps!(ops! {
     /// Row `rows[i]` of the table, for each i. An index below zero takes the first row.
     Gather = "gather" (table: Chosen, rows: Row) {}
         [Compute, Inline, Kept, Picked, work::none] shapes::gather, interp::gather;
+    /// Column `order[i]` of each row, for each i. Numbers that name no column take the nearest one.
+    Reorder = "reorder" (x: Placed, order: Shared) {}
+        [Compute, Inline, Other, Axis, work::none] shapes::reorder, interp::reorder;
     /// `x @ w^T`, accumulated in f32. A quantised weight has scales, one for each block of rows and
     /// columns, and may have zero points: its elements are `(code - zero) * scale`. Where the last
     /// operand is of floats, it is least numbers: the elements are `code * scale + zero`.

@@ -140,6 +140,14 @@ pub fn gather(inputs: &[&Type]) -> Types {
     one(table.dtype, Shape(vec![rows.shape.0[0], table.shape.0[1]]))
 }
 
+pub fn reorder(inputs: &[&Type]) -> Types {
+    let (x, order) = (float(inputs[0], "x")?, float(inputs[1], "order")?);
+    match (&x.shape.0[..], &order.shape.0[..]) {
+        (&[_, width], &[of]) if width == of && order.dtype == DType::F32 => one(x.dtype, x.shape.clone()),
+        _ => Err(format!("x is {x}, order is {order}: there must be a number in f32 for each column")),
+    }
+}
+
 /// What a contraction may multiply with.
 fn weight(ty: &Type) -> Result<&TensorType, String> {
     let t = tensor(ty, "w")?;

@@ -4,7 +4,8 @@ use std::fmt;
 use crate::graph::{Graph, NodeId};
 use atomc_dtype::step::Size;
 
-pub use atomc_dtype::{DType, Encode, Encoded, Fact, Order, Whole, nth_name};
+pub use atomc_dtype::step::BOOK_BLOCKS;
+pub use atomc_dtype::{DType, Encode, Encoded, Fact, Order, TEXT, Whole, nth_name};
 
 /// Largest dimension and largest number of heads in a text: sums of several cannot overflow.
 pub(crate) const MAX_SIZE: usize = 1 << 40;

@@ -219,7 +219,7 @@ impl<'a> Regions<'a> {
         }
         let slot = self.graph.operands(reader).iter().position(|&operand| operand == v);
         match slot.map(|slot| self.graph.op(reader).reads(slot)) {
-            Some(Reads::Row) | None => Why::new(Cause::Op, NOT_ITS_ROWS),
+            Some(Reads::Row | Reads::Placed) | None => Why::new(Cause::Op, NOT_ITS_ROWS),
             Some(_) => Why::new(Cause::Shape, rows::OTHER_ROWS),
         }
     }

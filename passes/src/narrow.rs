@@ -64,7 +64,7 @@ fn can_narrow(graph: &Graph, id: NodeId, rows: Value) -> bool {
     let op = graph.op(id);
     let narrowed = |(slot, &v): (usize, &Value)| match has_row_a_token(graph, v) {
         false => Some(graph.ty(v).clone()),
-        true if op.reads(slot) == Reads::Row => Op::Gather {}.infer(&[graph.ty(v), graph.ty(rows)]).ok()?.pop(),
+        true if op.reads(slot).is_row() => Op::Gather {}.infer(&[graph.ty(v), graph.ty(rows)]).ok()?.pop(),
         true => None,
     };
     let operands: Option<Vec<Type>> = graph.operands(id).iter().enumerate().map(narrowed).collect();

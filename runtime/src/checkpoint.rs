@@ -15,7 +15,7 @@ pub(crate) use shard::Shard;
 pub use stored::{Numbers, Stored};
 
 use atomc_artifact::files;
-use atomc_artifact::manifest::DType;
+use atomc_artifact::manifest::{DType, TEXT};
 use safetensors::tensor::{Dtype, SafeTensorError};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -352,9 +352,10 @@ struct Index {
 }
 
 /// Whether a shape of a file is one that is wanted. A number has an axis there or none, as tools
-/// write scales of tensors.
+/// write scales of tensors. A text has any size.
 pub(crate) fn are_alike(found: &[usize], wanted: &[usize]) -> bool {
-    found == wanted || found.is_empty() && wanted == [1]
+    let is_text = wanted == [TEXT] && matches!(found, &[size] if size <= TEXT);
+    found == wanted || found.is_empty() && wanted == [1] || is_text
 }
 
 impl Source for Checkpoint {

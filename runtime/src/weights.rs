@@ -20,6 +20,7 @@
 //! transposed or under a condition are packed by the host. Packed weights (`packed.rs`) are a
 //! safetensors file of the buffers themselves, with the key of the weight plan and a checksum of
 //! every 4 MiB.
+mod book;
 mod bound;
 mod decode;
 mod dequantise;
@@ -35,6 +36,7 @@ mod parts;
 mod scales;
 pub(crate) mod spelled;
 mod told;
+mod words;
 
 pub(crate) use encode::floats;
 pub use fit::{Fit, fit};
@@ -388,7 +390,7 @@ fn stored_pieces<'a>(
                 Origin::Values(values) => (Name::Of(&weight.name), Ok(Tensor::Values(values))),
                 Origin::Tensor { name, ref shape } => (name, source.tensor(&name.text(), shape)),
             };
-            let by = part.times(source, missing)?;
+            let by = part.making(source, missing)?;
             if let Some(data) = present(data, missing)? {
                 data.check_becomes(part.stored(dtype), name)?;
                 pieces.extend(part.pieces(name, (data, by), shape));
@@ -413,8 +415,8 @@ fn check_type(weight: &Weight, name: &str, tensor: Tensor) -> Result<(), Checkpo
     let is_of = |part: &&Part| matches!(part.origin, Origin::Tensor { name: other, .. } if other.is(name));
     let becomes = |part: &Part| tensor.check_becomes(part.stored(weight.dtype), Name::Of(name));
     parts.iter().filter(is_of).try_for_each(becomes)?;
-    let numbers = parts.iter().filter_map(|part| part.number()).filter(|number| number.is(name));
-    numbers.into_iter().try_for_each(|name| tensor.check_becomes(DType::F32, name))?;
+    let beside = parts.iter().flat_map(|part| part.beside()).filter(|(other, _)| other.is(name));
+    beside.into_iter().try_for_each(|(name, dtype)| tensor.check_becomes(dtype, name))?;
     let told = told.iter().filter(|told| !told.is.is_of_floats()).flat_map(|told| &told.parts);
     told.filter(is_of).try_for_each(|part| told::check_integers(tensor, part, name))
 }

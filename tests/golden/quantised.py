@@ -95,6 +95,10 @@ def pack(codes, bits, dim):
     """Words of unsigned codes along an axis, the first in the lowest bits, the last word filled with zeros."""
     n = 32 // bits
     x = codes.long().movedim(dim, -1)
+    if bits == 3:
+        # One stream of bits, three words for 32 codes.
+        x = torch.stack([x >> i & 1 for i in range(3)], -1).flatten(-2)
+        bits, n = 1, 32
     x = torch.nn.functional.pad(x, (0, -x.shape[-1] % n)).unflatten(-1, (-1, n))
     w = (x << torch.arange(0, 32, bits)).sum(-1)
     return torch.where(w >= 1 << 31, w - (1 << 32), w).int().movedim(-1, dim).contiguous()
@@ -141,11 +145,23 @@ def integers(w, bits, g, symmetric, scale_dtype, draw):
     return q.flatten(1), z, s, means
 
 
-def words(bits, g, symmetric):
+def sorted_integers(w, bits, g, symmetric, scale_dtype, draw):
+    """As `integers`, of columns in the order in which a quantiser took them (act-order), and the group of each column."""
+    order = torch.randperm(w.shape[1], generator=draw)
+    back, group = order.argsort(), torch.empty_like(order)
+    q, z, s, means = integers(w[:, order], bits, g, symmetric, scale_dtype, draw)
+    group[order] = torch.arange(len(order)) // g
+    return q[:, back], z, s, means[:, back], group.int()
+
+
+def words(bits, g, symmetric, is_sorted=False):
     def f(w, draw):
-        q, z, s, means = integers(w, bits, g or w.shape[1], symmetric, torch.bfloat16, draw)
+        if is_sorted:
+            q, z, s, means, group = sorted_integers(w, bits, g, symmetric, torch.bfloat16, draw)
+        else: q, z, s, means = integers(w, bits, g or w.shape[1], symmetric, torch.bfloat16, draw)
         out = dict(weight_packed=pack(q, bits, 1), weight_scale=s, weight_shape=torch.tensor(w.shape))
         if not symmetric: out["weight_zero_point"] = pack(z, bits, 0)
+        if is_sorted: out["weight_g_idx"] = group
         return out, means
     return f
 
@@ -161,14 +177,14 @@ def awq(g):
     return f
 
 
-def gptq(bits, g, symmetric, taken):
+def gptq(bits, g, symmetric, taken, is_sorted=False):
     def f(w, draw):
-        q, z, s, means = integers(w, bits, g or w.shape[1], symmetric, torch.float16, draw)
-        if not symmetric: z = z.clamp(min=taken)  # what is taken off zero points leaves none below zero
-        if not symmetric: means = ((q.unflatten(1, (z.shape[1], -1)) - z.unsqueeze(-1)) * s.double().unsqueeze(-1)).flatten(1)
         k = w.shape[1]
-        return dict(qweight=pack(q.T, bits, 0), qzeros=pack(z.T - taken, bits, 1), scales=s.T.contiguous(),
-                    g_idx=(torch.arange(k) // (g or k)).int()), means
+        if is_sorted: q, z, s, means, group = sorted_integers(w, bits, g, symmetric, torch.float16, draw)
+        else: (q, z, s, means), group = integers(w, bits, g or k, symmetric, torch.float16, draw), (torch.arange(k) // (g or k)).int()
+        if not symmetric: z = z.clamp(min=taken)  # what is taken off zero points leaves none below zero
+        if not symmetric: means = (q - z[:, group]) * s.double()[:, group]
+        return dict(qweight=pack(q.T, bits, 0), qzeros=pack(z.T - taken, bits, 1), scales=s.T.contiguous(), g_idx=group), means
     return f
 
 
@@ -298,6 +314,15 @@ CASES = {
                               dict(quant_method="gptq", bits=4, group_size=32, desc_act=False, sym=False, checkpoint_format="gptq"), gptq(4, 32, False, 1)),
     "q-gptq-8": Quantised(Case(llama(hidden_size=96, intermediate_size=160), dtype=F16),
                           dict(quant_method="gptq", bits=8, group_size=-1, desc_act=False, sym=True, checkpoint_format="gptq_v2"), gptq(8, 0, True, 0)),
+    # Columns in the order in which the quantiser took them, another one for each product.
+    "q-gptq-order": Quantised(Case(qwen3(hidden_size=96, intermediate_size=160, head_dim=32), dtype=F16),
+                              dict(quant_method="gptq", bits=4, group_size=32, desc_act=True, sym=True, checkpoint_format="gptq"), gptq(4, 32, True, 1, True)),
+    "q-gptq-3": Quantised(Case(llama(hidden_size=96, intermediate_size=160), dtype=F16),
+                          dict(quant_method="gptq", bits=3, group_size=32, desc_act=False, sym=True, checkpoint_format="gptq"), gptq(3, 32, True, 1)),
+    "q-gptq-2": Quantised(Case(llama(hidden_size=96, intermediate_size=160), dtype=F16),
+                          dict(quant_method="gptq", bits=2, group_size=32, desc_act=True, sym=False, checkpoint_format="gptq_v2"), gptq(2, 32, False, 0, True)),
+    "q-int4-order": Quantised(Case(llama(hidden_size=96, intermediate_size=160)),
+                              ct("pack-quantized", spec(4, "int", "group", group_size=32, symmetric=False, actorder="group")), words(4, 32, False, True)),
     "q-mxfp4": Quantised(Case(llama(hidden_size=96, intermediate_size=160)), quark(FP4, FP4), mxfp4("weight"), rows_mx_e2m1),
     "q-mxfp4-wide": Quantised(Case(llama(hidden_size=128, intermediate_size=384, num_attention_heads=4, num_key_value_heads=2)), quark(FP4, FP4), mxfp4("weight"), rows_mx_e2m1),
     "q-mxfp8-wide": Quantised(Case(qwen3(hidden_size=128, intermediate_size=384, num_attention_heads=4, head_dim=32)),

@@ -35,6 +35,21 @@ fn rows_layer_norm() {
     }
 }
 
+/// Elements in the order of a vector of columns.
+#[test]
+fn rows_in_another_order() {
+    for n in [64, 50, 1024, 9] {
+        let text = format!(
+            "graph @k(%x: bf16[T, {n}], %y: bf16[T, {n}], %o: f32[{n}]) {{
+  %0 = reorder %x, %o : bf16[T, {n}]
+  %1 = silu_mul %0, %y : bf16[T, {n}]
+  return %1
+}}"
+        );
+        case(&text, Family::Rows, 8).check_in_all_types();
+    }
+}
+
 /// Concatenated rows of two kinds, and of three, with borders inside a vector.
 #[test]
 fn rows_side_by_side() {

@@ -1,11 +1,11 @@
 """Whether atomc takes codes out of checkpoints as the tools do that write and read them, bit for bit.
 
-    pip install torch==2.14.0 safetensors numpy compressed-tensors==0.20.1 transformers==5.24.0 amd-quark==0.13 nvidia-modelopt==0.47.0 auto-round==0.16.1 ninja
+    pip install torch==2.14.0 safetensors numpy compressed-tensors==0.20.1 transformers==5.24.0 amd-quark==0.13 nvidia-modelopt==0.47.0 auto-round==0.16.1 gptqmodel==7.7.0 bitsandbytes==0.50.2 torchao==0.18.0 ninja
     python tests/unpacking/check.py make           writes the fixtures beside this file, which `cargo test --test unpacking` reads
     python tests/unpacking/check.py folder DIR...  every quantised product of these checkpoints: what the weight plan makes of it, by
                                                    the interpreter and by the loader, against the tool's own dequantised weight
 
-AWQ and GPTQ are compared with the formulas of their formats, which gptqmodel 7.7.0 and vLLM agree with. No GPU.
+AWQ, and GPTQ of noise, are compared with the formulas of their formats, which gptqmodel 7.7.0 and vLLM agree with. No GPU.
 """
 import json, os, subprocess, sys, tempfile
 
@@ -43,6 +43,9 @@ class Graph:
         shape[axis] = length
         return self.push(f"unpack {v[0]} {{from = {v[1]}, to = {to}, axis = {axis}, len = {length}, order = {order}}}", to, shape)
 
+    def sort(self, v, by, bits, axis):
+        return self.push(f"sort {v[0]}, {by[0]} {{bits = {bits}, axis = {axis}}}", v[1], v[2])
+
     def shift(self, v, by, to):
         return self.push(f"shift {v[0]} {{by = {by}, to = {to}}}", to, v[2])
 
@@ -51,6 +54,18 @@ class Graph:
 
     def times(self, v, by, over):
         return self.push(f"times {v[0]}, {by[0]} {{over = {str(over).lower()}}}", "f32", v[2])
+
+    def scale(self, v, by):
+        return self.push(f"scale {v[0]} {{by = {by}}}", "f32", v[2])
+
+    def codebook(self, p, kind, shape):
+        names = ["weight", "weight.absmax", "weight.quant_map", f"weight.quant_state.bitsandbytes__{kind}"]
+        nested = f"{p}.weight.nested_absmax" in self.tensors
+        if nested: names += ["weight.nested_absmax", "weight.nested_quant_map"]
+        texts = lambda name: [1 << 16] if "quant_state" in name else list(self.tensors[f"{p}.{name}"].shape)
+        all = [self.push(f'weight {{name = "{p}.{name}"}}', NAMES[self.tensors[f"{p}.{name}"].dtype], texts(name)) for name in names]
+        made = self.push(f"{'nested_' if nested else ''}codebook {', '.join(v[0] for v in all)} {{shape = {list(shape)}, to = f32}}", "f32", shape)
+        self.results.append(f"{p}.floats = {made[0]}")
 
     def give(self, name, codes, scale, zero=None):
         codes = self.push(f"pack {codes[0]}", codes[1], codes[2], "@panels")
@@ -82,7 +97,11 @@ def compressed(graph, t, p, q):
     if group["format"] == "pack-quantized":
         bits = w["num_bits"]
         to, shift = ("u4", "i4") if bits == 4 else ("u8", "i8")
-        codes = graph.unpack(graph.weight(f"{p}.weight_packed"), to, 1, k)
+        packed = graph.weight(f"{p}.weight_packed")
+        if w.get("actorder") == "group":
+            told = graph.weight(f"{p}.weight_g_idx")
+            packed, want = graph.sort(packed, told, bits, 1), want[:, t[f"{p}.weight_g_idx"].argsort(stable=True)].contiguous()
+        codes = graph.unpack(packed, to, 1, k)
         codes = graph.expect(codes, graph.weight(f"{p}.weight_shape"), f"are({n}, {k})")
         if w["symmetric"]: codes = graph.shift(codes, -(1 << (bits - 1)), shift)
         else:
@@ -128,6 +147,9 @@ def modelopt(graph, t, p, q):
 
 def words(x, bits, dim):
     x = x.long().movedim(dim, -1)
+    if bits == 3:
+        x = torch.stack([x >> i & 1 for i in range(32)], -1).flatten(-2).unflatten(-1, (-1, 3))
+        return (x << torch.arange(3)).sum(-1).movedim(-1, dim)
     return ((x.unsqueeze(-1) >> torch.arange(0, 32, bits)) & ((1 << bits) - 1)).flatten(-2).movedim(-1, dim)
 
 
@@ -139,13 +161,16 @@ def gptq(graph, t, p, q):
     n, k = t[f"{p}.qweight"].shape[1], t[f"{p}.qweight"].shape[0] * 32 // bits
     size = k if q["group_size"] == -1 else q["group_size"]
     stored = words(t[f"{p}.qzeros"], bits, 1)[:, :n] + (0 if v2 else 1)
-    codes = words(t[f"{p}.qweight"], bits, 0)
-    want = ((codes - spread(stored, size, k)) * spread(t[f"{p}.scales"].float(), size, k)).T.contiguous()
-    unsigned, signed, middle = ("u4", "i4", 8) if bits == 4 else ("u8", "i8", 128)
-    c = graph.transpose(graph.unpack(graph.weight(f"{p}.qweight"), unsigned, 0, k))
-    if f"{p}.g_idx" in t: c = graph.expect(c, graph.weight(f"{p}.g_idx"), f"groups({size})")
-    z = graph.unpack(graph.weight(f"{p}.qzeros"), unsigned, 1, n)
-    if q["sym"]: c, zero = graph.shift(graph.expect(c, z, f"all({middle - (0 if v2 else 1)})"), -middle, signed), None
+    codes, group = words(t[f"{p}.qweight"], bits, 0), t.get(f"{p}.g_idx", torch.arange(k) // size).long()
+    want = ((codes - stored[group]) * t[f"{p}.scales"].float()[group]).T.contiguous()
+    unsigned, signed, middle = ("u8", "i8", 128) if bits == 8 else ("u4", "i4", 8)
+    order, packed = {2: "twos", 3: "threes"}.get(bits, "plain"), graph.weight(f"{p}.qweight")
+    if q.get("desc_act"):
+        packed, want = graph.sort(packed, graph.weight(f"{p}.g_idx"), bits, 0), want[:, group.argsort(stable=True)].contiguous()
+    c = graph.transpose(graph.unpack(packed, unsigned, 0, k, order))
+    if f"{p}.g_idx" in t: c = graph.expect(c, graph.weight(f"{p}.g_idx"), f"{'members' if q.get('desc_act') else 'groups'}({size})")
+    z = graph.unpack(graph.weight(f"{p}.qzeros"), unsigned, 1, n, order)
+    if q["sym"] and bits >= 4: c, zero = graph.shift(graph.expect(c, z, f"all({middle - (0 if v2 else 1)})"), -middle, signed), None
     else: zero = graph.transpose(graph.shift(z, 0 if v2 else 1, "u8"))
     graph.give(p, c, graph.transpose(graph.weight(f"{p}.scales")), zero)
     return [1, size], want
@@ -225,6 +250,35 @@ def released(graph, t, p, q):
     return block, (weight.float() * wide).contiguous()
 
 
+def bitsandbytes(graph, t, p, q):
+    """By the tool's own functions: codes of a book in float32, and integers times the number of their row over 127."""
+    import bitsandbytes.functional as bnb
+    if f"{p}.SCB" in t:
+        codes, row = t[f"{p}.weight"], t[f"{p}.SCB"]
+        scale = row * torch.tensor(1 / 127, dtype=torch.float32)
+        made, want = bnb.int8_vectorwise_dequant(codes, row), codes.float() * scale.unsqueeze(1)
+        if (made - want).abs().max() > made.abs().max() * 2**-22: raise SystemExit(f"{p}: the tool reads another weight")
+        c = graph.expect(graph.weight(f"{p}.weight"), graph.weight(f"{p}.weight_format"), "all(0)")
+        graph.give(p, c, graph.scale(graph.view(graph.weight(f"{p}.SCB"), len(row), 1), 1 / 127))
+        return [1, codes.shape[1]], want
+    state = {k[len(p) + len(".weight."):]: v for k, v in t.items() if k.startswith(f"{p}.weight.")}
+    state = bnb.QuantState.from_dict(state, torch.device("cpu"))
+    state.dtype = torch.float32
+    want = bnb.dequantize_4bit(t[f"{p}.weight"], state)
+    graph.codebook(p, state.quant_type, list(want.shape))
+    return [0, 0], want
+
+
+def torchao(graph, t, p, q):
+    """As `dequantize` of its tensors has it, in float32."""
+    codes, scale = t[f"{p}._weight_qdata"], t[f"{p}._weight_scale"]
+    n, k = codes.shape
+    c = graph.weight(f"{p}._weight_qdata")
+    if f"{p}._weight_zero_point" in t: c = graph.expect(c, graph.weight(f"{p}._weight_zero_point"), "all(0)")
+    graph.give(p, c, graph.weight(f"{p}._weight_scale"))
+    return [n // scale.shape[0], k], codes.float() * scale
+
+
 def experts(graph, t, p, q):
     """GPT-OSS: a stack of weights, of which the loader makes one buffer; here expert by expert."""
     from transformers.integrations.mxfp4 import convert_moe_packed_tensors
@@ -244,7 +298,8 @@ def products(t, q):
     if method == "fp8" and any(k.endswith(".scale") for k in t): return [(k[:-len(".scale")], released) for k in sorted(t) if k.endswith(".scale")]
     end, make = {"compressed-tensors": ("weight_scale", compressed), "gptq": ("qweight", gptq), "awq": ("qweight", awq), "auto-round": ("qweight", auto_round),
                  "fp8": ("weight_scale_inv", fp8_block), "quark": ("weight_scale", quark),
-                 "modelopt": ("weight_scale", modelopt)}[method]
+                 "bitsandbytes": ("weight", bitsandbytes), "torchao": ("_weight_qdata", torchao), "modelopt": ("weight_scale", modelopt)}[method]
+    if method == "bitsandbytes": return [(k[:-len(".weight")], make) for k in sorted(t) if k.endswith(".weight") and t[k].dtype in (torch.uint8, torch.int8)]
     return [(k.rsplit(".", 1)[0], make) for k in sorted(t) if k.endswith("." + end)]
 
 
@@ -264,6 +319,9 @@ def folder(path):
     for p, make in products(t, q): want[p] = make(graph, t, p, q)
     made = dump(graph, path)
     for p, (block, w) in want.items():
+        if f"{p}.floats" in made:
+            if not torch.equal(made[f"{p}.floats"], w): raise SystemExit(f"{path}: {p} differs")
+            continue
         codes, scale, zero = made[f"{p}.codes"], made[f"{p}.scale"], made.get(f"{p}.zero")
         over = lambda x: x.repeat_interleave(block[0], -2)[..., :w.shape[-2], :].repeat_interleave(block[1], -1)[..., :w.shape[-1]]
         have = (codes - over(zero) if zero is not None else codes) * over(scale)
@@ -356,6 +414,61 @@ def made_by_modelopt(name, shape):
     fixture(name, t, dict(quant_method="modelopt"))
 
 
+def made_by_gptqmodel(name, bits, form="gptq", sym=False, desc_act=False):
+    """Packed, and dequantised in float16, by the tool's own layer."""
+    from types import SimpleNamespace
+    from gptqmodel.nn_modules.qlinear.torch import TorchLinear
+    from gptqmodel.utils.model import convert_gptq_v2_to_v1_format_module
+    n, k, size = 64, 96, 32
+    random = torch.Generator().manual_seed(bits)
+    linear = torch.nn.Linear(k, n, bias=False)
+    linear.weight.data = torch.randn(n, k, generator=random) * 0.02
+    groups = (torch.randperm(k, generator=random) if desc_act else torch.arange(k)) // size
+    layer = TorchLinear(bits=bits, group_size=size, sym=sym, desc_act=desc_act, in_features=k, out_features=n)
+    scale = (0.08 / 2**bits * (torch.rand(n, k // size, generator=random) + 0.5)).half().float()
+    zero = torch.randint(1, 2**bits, scale.shape, generator=random) if not sym else torch.full(scale.shape, 2**(bits - 1))
+    layer.pack_original(linear, scale, zero.float(), groups.int())
+    t = {f"p.{part}": getattr(layer, part).clone() for part in ("qweight", "qzeros", "scales", "g_idx")}
+    layer.post_init()
+    made = layer.dequantize_weight().T
+    if form == "gptq":
+        convert_gptq_v2_to_v1_format_module(layer, SimpleNamespace(bits=bits, pack_dtype=torch.int32))
+        t["p.qzeros"] = layer.qzeros.clone()
+    q = dict(quant_method="gptq", bits=bits, sym=sym, group_size=size, checkpoint_format=form, desc_act=desc_act)
+    _, want = gptq(Graph(t), t, "p", q)
+    if desc_act: made = made[:, groups.argsort(stable=True)]
+    if not torch.equal(made, want.half()): raise SystemExit(f"{name}: the tool reads another weight")
+    fixture(name, t, q)
+
+
+def made_by_bitsandbytes(name, shape):
+    """A product in each form, made by the tool's own functions. Rows end inside a block."""
+    import bitsandbytes.functional as bnb
+    t = {}
+    for kind, nested in (("nf4", False), ("nf4", True), ("fp4", False)):
+        w = torch.randn(shape, generator=torch.Generator().manual_seed(len(t))) * 0.02
+        packed, state = bnb.quantize_4bit(w, quant_type=kind, compress_statistics=nested)
+        p = f"{kind}{'-nested' if nested else ''}"
+        t |= {f"{p}.weight": packed} | {f"{p}.weight.{k}": v for k, v in state.as_dict(packed=True).items()}
+    codes, rows, _ = bnb.int8_vectorwise_quant(torch.randn(shape, generator=torch.Generator().manual_seed(4)).half())
+    t |= {"eights.weight": codes, "eights.SCB": rows, "eights.weight_format": torch.tensor(0, dtype=torch.uint8)}
+    fixture(name, t, dict(quant_method="bitsandbytes"))
+
+
+def made_by_torchao(name, shape):
+    from torchao.quantization import Float8WeightOnlyConfig, Int8WeightOnlyConfig, PerTensor, quantize_
+    t = {}
+    for p, config in dict(rows=Float8WeightOnlyConfig(), tensor=Float8WeightOnlyConfig(granularity=PerTensor()), eights=Int8WeightOnlyConfig()).items():
+        linear = torch.nn.Linear(shape[1], shape[0], bias=False).bfloat16()
+        linear.weight.data = torch.randn(shape, generator=torch.Generator().manual_seed(5)).bfloat16()
+        quantize_(linear, config)
+        parts = {part: getattr(linear.weight, part, None) for part in ("qdata", "scale", "zero_point")}
+        t |= {f"{p}._weight_{part}": v.clone() for part, v in parts.items() if v is not None}
+        made, want = linear.weight.dequantize().float(), parts["qdata"].float() * parts["scale"]
+        if not torch.equal(made, want.bfloat16().float()): raise SystemExit(f"{p}: the tool reads another weight")
+    fixture(name, t, dict(quant_method="torchao"))
+
+
 # Quantised while loading: the shape of a weight, the codes, the scales, the sides of a block, and
 # what compressed-tensors calls that.
 ENCODED = {
@@ -436,6 +549,13 @@ def make():
         if not sym and form == "gptq": zeros &= 0x77777777
         t = {"p.qweight": noise((k * bits // 32, n), 1), "p.qzeros": zeros, "p.scales": scales((k // 32, n), torch.float16), "p.g_idx": order}
         fixture(name, t, dict(quant_method="gptq", bits=bits, sym=sym, group_size=32, checkpoint_format=form))
+    made_by_bitsandbytes("bitsandbytes", (21, 1000))
+    made_by_torchao("torchao", (21, 96))
+    made_by_gptqmodel("gptq-2", 2)
+    made_by_gptqmodel("gptq-3", 3, sym=True)
+    made_by_gptqmodel("gptq-order", 4, sym=True, desc_act=True)
+    made_by_gptqmodel("gptq-order-3", 3, form="gptq_v2", desc_act=True)
+    made_by_gptqmodel("gptq-order-8", 8, form="gptq_v2", desc_act=True)
     t = {"p.qweight": noise((k, n // 8), 1), "p.qzeros": noise((k // 32, n // 8), 2), "p.scales": scales((k // 32, n), torch.float16)}
     fixture("awq", t, dict(quant_method="awq", bits=4, group_size=32))
     u8 = lambda shape, seed: torch.randint(0, 256, shape, generator=torch.Generator().manual_seed(seed), dtype=torch.uint8)

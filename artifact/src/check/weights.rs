@@ -24,6 +24,7 @@ pub(super) fn weight(weight: &Weight, target: &DataLayout, at: &str) -> Checked 
     ensure(encoded.is_none_or(becomes), &format!("{at}.expr"), || {
         format!("makes {}, but the weight is of {}", encoded.map_or("none", DType::name), weight.dtype.name())
     })?;
+    ensure(elements != Elements::Text, &format!("{at}.expr"), || "a text is no weight".to_owned())?;
     ensure(fits, &format!("{at}.expr"), || {
         let codes = codes.map_or("what was not unpacked", DType::name);
         format!("makes {codes}, but the weight is of {}", weight.dtype.name())
@@ -120,7 +121,7 @@ fn value(expr: &WeightExpr, operands: Vec<Made>) -> Made {
         WeightExpr::Tensor { name, shape } => {
             sound(!name.is_empty(), "", || "a tensor without a name".to_owned())?;
             sound(shape.is_empty() || is_shape(shape), "", || no_shape(shape))?;
-            Ok(Value::new(shape.clone(), Elements::Stored, Stored::Tensor))
+            Ok(Value::new(shape.clone(), elements(shape), Stored::Tensor))
         }
         WeightExpr::Stack { name, count, shape, whole } => stack(name, *count, shape, whole.as_ref()),
         WeightExpr::Const { values } => {
@@ -152,5 +153,10 @@ fn stack(name: &str, count: usize, shape: &[usize], whole: Option<&Whole>) -> Ma
         // Another shape than that of each tensor.
         return Ok(Value::new(all, Elements::Stored, Stored::Whole));
     }
-    Ok(Value::new(all, Elements::Stored, Stored::Stack(count)))
+    Ok(Value::new(all, elements(shape), Stored::Stack(count)))
+}
+
+/// What a tensor has. A text is no part of a weight.
+fn elements(shape: &[usize]) -> Elements {
+    if shape == [TEXT] { Elements::Text } else { Elements::Stored }
 }

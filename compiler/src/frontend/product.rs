@@ -1,10 +1,12 @@
 //! Products with a module's weight, which may be quantised: then it is codes with scales, and
 //! perhaps zero points, and rows may become codes before.
 use atomc_artifact::manifest;
-use atomc_config::{Adapters, Axes, Blocks, InputScales, Inputs, Levels, Scheme, Stored};
+use atomc_config::{Adapters, Axes, Blocks, InputScales, Inputs, Levels, Named, Scheme, Stored, Told};
 use atomc_ir::{
     Block, Builder, DType, Diagnostic, Elementwise, Encode, Encoded, Fact, Op, Order, Rule, Value, Whole, nth_name,
 };
+
+use atomc_ir::{BOOK_BLOCKS, TEXT};
 
 use super::Config;
 use super::experts::Held;
@@ -20,6 +22,9 @@ pub struct Factor<'a> {
     path: String,
     weight: Value,
     encoding: Option<Encoding<'a>>,
+    /// The column of the rows that are multiplied which each column of the weight is for, if these
+    /// come in another order.
+    order: Option<Value>,
     /// Axes before those of a matrix.
     lead: usize,
     adapted: Option<Adapted>,
@@ -103,8 +108,13 @@ impl<'a> Factor<'a> {
         // All experts are alike.
         let Some(scheme) = fitting::scheme(config, &nth_name(path, 0), taken, sizes[1])? else {
             let weight = stored.tensor("weight", config.dtype, &sizes);
-            return Ok(Factor { path: path.into(), weight, encoding: None, lead, adapted: None });
+            return Ok(Factor { path: path.into(), weight, encoding: None, order: None, lead, adapted: None });
         };
+        if let Stored::Book { text, nested } = scheme.stored {
+            stored.stack.as_mut().into_iter().for_each(|stack| stack.whole = None);
+            let weight = stored.book((text, nested), sizes)?;
+            return Ok(Factor { path: path.into(), weight, encoding: None, order: None, lead, adapted: None });
+        }
         let [rows, cols] = sizes;
         let block = match scheme.blocks {
             Blocks::Tensor => Block { rows, cols },
@@ -117,9 +127,10 @@ impl<'a> Factor<'a> {
         if let Some(stack) = stored.stack.as_mut().filter(|_| !is_rows) {
             stack.whole = None;
         }
+        let order = stored.order(scheme, cols)?;
         let (weight, grids) = stored.read(scheme, sizes, block.grid(rows, cols))?;
         let encoding = Some(Encoding { scheme, grids, block, sizes, lead });
-        Ok(Factor { path: path.into(), weight, encoding, lead, adapted: None })
+        Ok(Factor { path: path.into(), weight, encoding, order, lead, adapted: None })
     }
 
     /// The projection of experts that GPT-OSS has in one tensor: of codes, or as columns; of
@@ -140,7 +151,7 @@ impl<'a> Factor<'a> {
             let weight = b.weight(format!("{path}.{name}"), config.dtype, &[count, cols, all]);
             let weight = b.push(Op::Transpose {}, &[weight])?;
             let weight = own(b, weight)?;
-            return Ok(Factor { path: path.into(), weight, encoding: None, lead: 1, adapted: None });
+            return Ok(Factor { path: path.into(), weight, encoding: None, order: None, lead: 1, adapted: None });
         };
         let Blocks::Group(group) = scheme.blocks else {
             return Err(Diagnostic::new("config::quantised", "experts in one tensor have groups").at(path));
@@ -155,7 +166,7 @@ impl<'a> Factor<'a> {
         let grids = vec![own(b, scales)?];
         let block = Block { rows: 1, cols: group };
         let encoding = Encoding { scheme, grids, block, sizes: [rows, cols], lead: 1 };
-        Ok(Factor { path: path.into(), weight, encoding: Some(encoding), lead: 1, adapted: None })
+        Ok(Factor { path: path.into(), weight, encoding: Some(encoding), order: None, lead: 1, adapted: None })
     }
 
     /// Columns that share a scale and must stay together, where there are several such groups.
@@ -177,6 +188,7 @@ impl<'a> Factor<'a> {
 
     /// The weight, followed by rows or columns of zeros.
     pub fn pad(mut self, b: &mut Builder, axis: usize, len: usize) -> Result<Factor<'a>, Diagnostic> {
+        self.keeps_columns(axis == 0, "are padded")?;
         self.weight = b.push(Op::Pad { axis: self.lead + axis, len }, &[self.weight])?;
         if let Some(encoding) = &mut self.encoding {
             encoding.pad(b, axis, len)?;
@@ -208,8 +220,19 @@ impl<'a> Factor<'a> {
         Ok(self)
     }
 
+    /// Checks that columns that come in another order stay together.
+    fn keeps_columns(&self, keeps: bool, what: &str) -> Result<(), Diagnostic> {
+        if keeps || self.order.is_none() {
+            return Ok(());
+        }
+        let message =
+            format!("columns in another order (act-order: `desc_act`, `actorder`) that {what} are not supported");
+        Err(Diagnostic::new("config::quantised", message).at(&self.path))
+    }
+
     /// The rank's part of the rows, or of the columns.
     pub fn shard(mut self, b: &mut Builder, axis: usize, parts: usize) -> Result<Factor<'a>, Diagnostic> {
+        self.keeps_columns(axis == 0 || parts == 1, "are shared out among ranks")?;
         self.weight = shard(b, self.weight, self.lead + axis, parts)?;
         if let Some(encoding) = self.encoding.as_mut().filter(|_| parts > 1) {
             encoding.shard(b, axis, parts)?;
@@ -355,6 +378,7 @@ impl<'a> Factor<'a> {
 
     /// The product without adapters.
     fn product(&self, b: &mut Builder, x: Value, out: DType) -> Made {
+        let x = self.order.map_or(Ok(x), |order| b.push(Op::Reorder {}, &[x, order]))?;
         let Some(Encoding { scheme, grids, block, .. }) = &self.encoding else { return b.linear(x, self.weight, out) };
         let x = scheme.inputs.map_or(Ok(x), |inputs| coded(b, &self.path, x, inputs))?;
         let mut operands = vec![x, self.weight];
@@ -587,6 +611,8 @@ impl InFile<'_> {
                 let weight = self.tensor("weight", scheme.codes, &sizes);
                 Ok((weight, vec![self.scales(scheme, (scale, axes), grid)?]))
             }
+            Stored::Named(named) => self.named(scheme, named, (sizes, grid)),
+            Stored::Book { .. } => unreachable!("codes of a book become floats"),
             Stored::Pairs { weight, scale } => {
                 let words = self.tensor(weight, DType::U8, &[sizes[0], sizes[1].div_ceil(2)]);
                 let weight = self.unpacked(words, DType::F4E2M1, (1, sizes[1]), Order::Plain)?;
@@ -594,15 +620,50 @@ impl InFile<'_> {
             }
             Stored::Levels(levels) => self.levels(scheme, levels, (sizes, grid)),
             Stored::Floats => self.made(scheme, sizes),
-            Stored::Words => self.words(scheme, sizes, grid),
+            Stored::Words { sorted } => self.words(scheme, sizes, (grid, sorted)),
             Stored::Typed { kind, least } => self.typed(scheme, (kind, least), (sizes, grid)),
             Stored::Awq => self.columns(scheme, (sizes, grid), (1, Order::Awq), 0),
-            Stored::Gptq { taken, .. } => self.columns(scheme, (sizes, grid), (0, Order::Plain), taken),
+            Stored::Gptq { taken, order, .. } => self.columns(scheme, (sizes, grid), (0, order), taken),
             Stored::Blocks => {
                 let message = "only experts of GPT-OSS are stored in blocks";
                 Err(Diagnostic::new("config::quantised", message).at(self.path))
             }
         }
+    }
+
+    /// Codes with scales, if what has to be zero is.
+    fn named(
+        &mut self,
+        scheme: &Scheme,
+        Named { weight, scale, axes, by, zeros }: Named,
+        (sizes, grid): ([usize; 2], [usize; 2]),
+    ) -> Result<(Value, Vec<Value>), Diagnostic> {
+        let mut codes = self.tensor(weight, scheme.codes, &sizes);
+        if let Some((name, axes)) = zeros {
+            let shape = if axes == Axes::One { vec![1] } else { grid.to_vec() };
+            let told = self.tensor(name, if axes == Axes::One { DType::U8 } else { DType::I8 }, &shape);
+            codes = self.b.push(Op::Expect { is: Fact::All(0) }, &[codes, told])?;
+        }
+        let scales = self.scales(scheme, (scale, axes), grid)?;
+        let scales = by.map_or(Ok(scales), |by| self.b.push(Op::Scale { by }, &[scales]))?;
+        Ok((codes, vec![scales]))
+    }
+
+    /// Floats of codes of a book.
+    fn book(&mut self, (text, nested): (&str, bool), [rows, cols]: [usize; 2]) -> Made {
+        let (all, to, shape) = (rows * cols, self.dtype, vec![rows, cols]);
+        let [blocks, of_blocks] = BOOK_BLOCKS;
+        let count = all.div_ceil(blocks);
+        let codes = self.tensor("weight", DType::U8, &[all.div_ceil(2), 1]);
+        let scales = self.tensor("weight.absmax", if nested { DType::U8 } else { DType::F32 }, &[count]);
+        let book = self.tensor("weight.quant_map", DType::F32, &[16]);
+        let text = self.tensor(text, DType::U8, &[TEXT]);
+        if !nested {
+            return self.b.push(Op::Codebook { shape, to }, &[codes, scales, book, text]);
+        }
+        let outer = self.tensor("weight.nested_absmax", DType::F32, &[count.div_ceil(of_blocks)]);
+        let outer_book = self.tensor("weight.nested_quant_map", DType::F32, &[256]);
+        self.b.push(Op::NestedCodebook { shape, to }, &[codes, scales, book, text, outer, outer_book])
     }
 
     /// Pairs of codes, and scales that are those of groups with the number of all.
@@ -705,14 +766,18 @@ impl InFile<'_> {
         &mut self,
         scheme: &Scheme,
         [rows, cols]: [usize; 2],
-        [height, width]: [usize; 2],
+        ([height, width], sorted): ([usize; 2], bool),
     ) -> Result<(Value, Vec<Value>), Diagnostic> {
         let (raw, in_word) = (unsigned(scheme.codes), 32 / scheme.codes.bits());
-        let words = self.tensor("weight_packed", DType::I32, &[rows, cols.div_ceil(in_word)]);
+        let mut words = self.tensor("weight_packed", DType::I32, &[rows, cols.div_ceil(in_word)]);
+        if sorted {
+            words = self.sorted(words, "weight_g_idx", (1, cols), scheme.codes.bits())?;
+        }
         let codes = self.unpacked(words, raw, (1, cols), Order::Plain)?;
         let codes = self.signed(scheme, codes)?;
         let told = self.tensor("weight_shape", DType::I32, &[2]);
         let codes = self.b.push(Op::Expect { is: Fact::Are(vec![rows as i32, cols as i32]) }, &[codes, told])?;
+        let codes = if sorted { self.grouped(scheme, codes, "weight_g_idx", cols)? } else { codes };
         let mut grids = vec![self.scales(scheme, ("weight_scale", Axes::Matrix), [height, width])?];
         if scheme.zeros {
             let words = self.tensor("weight_zero_point", DType::I32, &[height.div_ceil(in_word), width]);
@@ -733,14 +798,22 @@ impl InFile<'_> {
     ) -> Result<(Value, Vec<Value>), Diagnostic> {
         let (raw, in_word) = (unsigned(scheme.codes), 32 / scheme.codes.bits());
         let mut stored = [cols, rows];
-        stored[axis] = stored[axis].div_ceil(in_word);
-        let words = self.tensor("qweight", DType::I32, &stored);
+        stored[axis] = order.words(stored[axis], in_word);
+        let mut words = self.tensor("qweight", DType::I32, &stored);
+        let told = match scheme.stored {
+            Stored::Gptq { told, .. } => told,
+            _ => Told::Nothing,
+        };
+        if told == Told::Order {
+            let bits = order.bits().unwrap_or(scheme.codes.bits());
+            words = self.sorted(words, "g_idx", (0, cols), bits)?;
+        }
         let codes = self.unpacked(words, raw, (axis, [cols, rows][axis]), order)?;
         let codes = self.b.push(Op::Transpose {}, &[codes])?;
         let mut codes = self.signed(scheme, codes)?;
         let scales = self.tensor("scales", scheme.scales, &[width, height]);
         let mut grids = vec![self.b.push(Op::Transpose {}, &[scales])?];
-        let words = self.tensor("qzeros", DType::I32, &[width, height.div_ceil(in_word)]);
+        let words = self.tensor("qzeros", DType::I32, &[width, order.words(height, in_word)]);
         let zeros = self.unpacked(words, raw, (1, height), order)?;
         if scheme.zeros {
             let zeros = self.b.push(Op::Transpose {}, &[zeros])?;
@@ -750,12 +823,44 @@ impl InFile<'_> {
             let middle = (1 << (scheme.codes.bits() - 1)) - taken;
             codes = self.b.push(Op::Expect { is: Fact::All(middle as i32) }, &[codes, zeros])?;
         }
-        if matches!(scheme.stored, Stored::Gptq { ordered: true, .. }) {
-            let group = if let Blocks::Group(columns) = scheme.blocks { columns } else { cols };
-            let told = self.tensor("g_idx", DType::I32, &[cols]);
-            codes = self.b.push(Op::Expect { is: Fact::Groups(group) }, &[codes, told])?;
+        if told != Told::Nothing {
+            codes = self.grouped(scheme, codes, "g_idx", cols)?;
         }
         Ok((codes, grids))
+    }
+
+    /// Whether a tensor says that columns come in another order.
+    fn told(scheme: &Scheme) -> Option<&'static str> {
+        match scheme.stored {
+            Stored::Gptq { told: Told::Order, .. } => Some("g_idx"),
+            Stored::Words { sorted: true } => Some("weight_g_idx"),
+            _ => None,
+        }
+    }
+
+    /// The column of a row that each column of the weight is for.
+    fn order(&mut self, scheme: &Scheme, cols: usize) -> Result<Option<Value>, Diagnostic> {
+        let Some(name) = Self::told(scheme) else { return Ok(None) };
+        if self.stack.is_some() {
+            let message = "experts with columns in another order (act-order: `desc_act`, `actorder`) are not supported";
+            return Err(Diagnostic::new("config::quantised", message).at(self.path));
+        }
+        let groups = self.tensor(name, DType::I32, &[cols]);
+        self.b.push(Op::Places {}, &[groups]).map(Some)
+    }
+
+    /// Words whose codes come group by group.
+    fn sorted(&mut self, words: Value, by: &str, (axis, cols): (usize, usize), bits: usize) -> Made {
+        let groups = self.tensor(by, DType::I32, &[cols]);
+        self.b.push(Op::Sort { bits, axis }, &[words, groups])
+    }
+
+    /// Codes, if columns have the groups that they are taken to have.
+    fn grouped(&mut self, scheme: &Scheme, codes: Value, name: &str, cols: usize) -> Made {
+        let group = if let Blocks::Group(columns) = scheme.blocks { columns } else { cols };
+        let told = self.tensor(name, DType::I32, &[cols]);
+        let is = if Self::told(scheme).is_some() { Fact::Members(group) } else { Fact::Groups(group) };
+        self.b.push(Op::Expect { is }, &[codes, told])
     }
 
     /// Codes that are stored with half of their range added, if they have a sign.

@@ -2,18 +2,18 @@
 //! other bits for modules by name.
 use super::awq_gptq::{self, Numbers};
 use super::names::Names;
-use super::{Around, Quantisation, Scheme, Stored, one_of_sizes, without};
-use crate::Diagnostic;
+use super::{Around, Quantisation, Scheme, Stored, Told, one_of_sizes, without};
 use crate::fields::Fields;
+use crate::{Diagnostic, Order};
 
 /// Bits from which on a module has no codes.
 const FLOATS: usize = 16;
 /// How words are packed: the name, and what is stored.
 const PACKINGS: [(&str, Stored); 5] = [
-    ("auto_round:auto_gptq", Stored::Gptq { taken: 1, ordered: false }),
-    ("auto_round:gptq", Stored::Gptq { taken: 1, ordered: false }),
-    ("auto_round:gptqmodel", Stored::Gptq { taken: 0, ordered: true }),
-    ("auto_round", Stored::Gptq { taken: 0, ordered: false }),
+    ("auto_round:auto_gptq", Stored::Gptq { taken: 1, told: Told::Nothing, order: Order::Plain }),
+    ("auto_round:gptq", Stored::Gptq { taken: 1, told: Told::Nothing, order: Order::Plain }),
+    ("auto_round:gptqmodel", Stored::Gptq { taken: 0, told: Told::Groups, order: Order::Plain }),
+    ("auto_round", Stored::Gptq { taken: 0, told: Told::Nothing, order: Order::Plain }),
     ("auto_round:auto_awq", Stored::Awq),
 ];
 

@@ -1,8 +1,8 @@
-//! `awq` and `gptq`: codes of 4 or 8 bits in words, of the transposed weight.
+//! `awq` and `gptq`: codes of 2, 3, 4 or 8 bits in words, of the transposed weight.
 use super::names::Names;
-use super::{Around, Blocks, Quantisation, Scheme, Stored, one_of_sizes, without};
+use super::{Around, Blocks, Quantisation, Scheme, Stored, Told, one_of_sizes, without};
 use crate::fields::Fields;
-use crate::{DType, Diagnostic};
+use crate::{DType, Diagnostic, Order};
 
 pub fn awq(f: &Fields, _: &Around) -> Result<Quantisation, Diagnostic> {
     bits(f, &[4])?;
@@ -18,16 +18,19 @@ pub fn awq(f: &Fields, _: &Around) -> Result<Quantisation, Diagnostic> {
 }
 
 pub fn gptq(f: &Fields, _: &Around) -> Result<Quantisation, Diagnostic> {
-    let bits = bits(f, &[4, 8])?;
+    let bits = bits(f, &BITS)?;
     let taken = f.one_of("checkpoint_format", "gptq", &[("gptq", 1), ("gptq_v2", 0)])?;
     let blocks = blocks(f)?;
-    if f.flag("desc_act")? == Some(true) && blocks != Blocks::Row {
-        let message = "true is not supported: columns would have scales in any order (act-order)";
-        return Err(f.fault("config::quantised", "desc_act", message));
-    }
+    // A row with one scale has no order.
+    let is_sorted = f.flag("desc_act")? == Some(true) && blocks != Blocks::Row;
+    let told = if is_sorted { Told::Order } else { Told::Groups };
     without(f, "modules_in_block_to_quantize")?;
     let numbers = Numbers { bits, is_symmetric: f.flag("sym")?.unwrap_or(true), blocks };
-    let scheme = scheme(numbers, Stored::Gptq { taken, ordered: true });
+    if bits == 8 && !numbers.is_symmetric && taken > 0 {
+        let message = "\"gptq\" has no zero points of all 8 bits: save the model as \"gptq_v2\"";
+        return Err(f.fault("config::quantised", "checkpoint_format", message));
+    }
+    let scheme = scheme(numbers, Stored::Gptq { taken, told, order: order(bits) });
     let mut rules = vec![];
     if let Some(dynamic) = f.object("dynamic")? {
         for (pattern, _) in dynamic.entries() {
@@ -43,6 +46,18 @@ pub fn gptq(f: &Fields, _: &Around) -> Result<Quantisation, Diagnostic> {
     Ok(Quantisation { method: "gptq", rules, cache: None })
 }
 
+/// Bits of a code that GPTQ has.
+pub const BITS: [usize; 4] = [2, 3, 4, 8];
+
+/// How codes lie in words.
+pub fn order(bits: usize) -> Order {
+    match bits {
+        2 => Order::Twos,
+        3 => Order::Threes,
+        _ => Order::Plain,
+    }
+}
+
 /// What the codes of a weight are.
 pub struct Numbers {
     pub bits: usize,
@@ -54,15 +69,16 @@ pub struct Numbers {
 pub fn scheme(Numbers { bits, is_symmetric, blocks }: Numbers, stored: Stored) -> Scheme {
     Scheme {
         // Symmetric codes have their zero point in the middle, which makes them signed integers.
+        // Those of fewer bits become codes of 4 bits, and keep their zero points.
         codes: match (bits, is_symmetric) {
             (4, true) => DType::I4,
-            (4, false) => DType::U4,
+            (2..=4, _) => DType::U4,
             (_, true) => DType::I8,
             (_, false) => DType::U8,
         },
         scales: DType::F16,
         blocks,
-        zeros: !is_symmetric,
+        zeros: !is_symmetric || bits < 4,
         stored,
         inputs: None,
     }

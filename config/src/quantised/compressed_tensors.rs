@@ -51,18 +51,13 @@ struct Spec<'a> {
     is_dynamic: bool,
     /// Whether the scales of groups are made while running, and a number of all is in the file.
     is_local: bool,
+    /// Whether columns share scales in another order than they have.
+    is_sorted: bool,
 }
 
 impl<'a> Spec<'a> {
     fn read(f: &Fields<'a>, name: &str) -> Result<Option<Spec<'a>>, Diagnostic> {
         let Some(f) = f.object(name)? else { return Ok(None) };
-        if matches!(f.text("actorder")?, Some("group" | "dynamic")) {
-            return Err(f.fault(
-                "config::quantised",
-                "actorder",
-                "columns in another order (act-order) are not supported",
-            ));
-        }
         let is_local = match f.get("dynamic").and_then(Value::as_str) {
             None => false,
             Some("local") => true,
@@ -76,6 +71,7 @@ impl<'a> Spec<'a> {
             is_symmetric: f.flag("symmetric")?.unwrap_or(true),
             is_dynamic: !is_local && f.flag("dynamic")?.unwrap_or(false),
             is_local,
+            is_sorted: f.one_of("actorder", "weight", &ORDERS)?,
             f,
         };
         Ok(Some(spec))
@@ -94,6 +90,9 @@ impl<'a> Spec<'a> {
         self.group.ok_or_else(|| self.f.missing("group_size"))
     }
 }
+
+/// How columns were ordered when they were quantised, and whether `weight_g_idx` has that order.
+const ORDERS: [(&str, bool); 4] = [("weight", false), ("static", false), ("group", true), ("dynamic", true)];
 
 /// The formats that have a reader here. Others are refused by their name, before the fields that
 /// only they have are read.
@@ -127,6 +126,10 @@ fn scheme(f: &Fields, format: Option<&str>, dtype: DType) -> Result<Option<Schem
         return levels(f, &weights).map(Some);
     }
     let inputs = Spec::read(f, "input_activations")?.map(|spec| inputs(&spec)).transpose()?;
+    if weights.is_sorted && (format != Some("pack-quantized") || inputs.is_some()) {
+        let message = "columns in another order (act-order) go with \"pack-quantized\" and rows of floats alone";
+        return Err(weights.f.fault("config::quantised", "actorder", message));
+    }
     let scheme = match (format.unwrap_or("naive-quantized"), weights.bits, weights.is_float) {
         ("pack-quantized", 4 | 8, false) => packed(&weights, dtype)?,
         ("float-quantized" | "naive-quantized", 8, true) | ("int-quantized" | "naive-quantized", 8, false)
@@ -202,7 +205,8 @@ fn packed(weights: &Spec, dtype: DType) -> Result<Scheme, Diagnostic> {
         (_, false) => DType::U8,
     };
     let zeros = !weights.is_symmetric;
-    Ok(Scheme { codes, scales: dtype, blocks, zeros, stored: Stored::Words, inputs: None })
+    let sorted = blocks != Blocks::Row && weights.is_sorted;
+    Ok(Scheme { codes, scales: dtype, blocks, zeros, stored: Stored::Words { sorted }, inputs: None })
 }
 
 fn inputs(spec: &Spec) -> Result<Inputs, Diagnostic> {

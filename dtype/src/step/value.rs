@@ -29,6 +29,8 @@ impl Size for usize {
 pub enum Elements {
     /// They are those of a checkpoint, of whichever type.
     Stored,
+    /// They are a text.
+    Text,
     /// Codes of this type that were unpacked.
     Codes(DType),
     /// What was made of floats, and is no codes in words any more.
@@ -42,6 +44,7 @@ impl Elements {
     pub fn dtype(self) -> Option<DType> {
         match self {
             Elements::Stored => None,
+            Elements::Text => Some(DType::U8),
             Elements::Codes(dtype) | Elements::Made(dtype) | Elements::Of(dtype) => Some(dtype),
         }
     }
@@ -61,7 +64,7 @@ impl Elements {
         match self {
             Elements::Stored => true,
             Elements::Of(dtype) => holds(dtype),
-            Elements::Codes(_) | Elements::Made(_) => false,
+            Elements::Codes(_) | Elements::Made(_) | Elements::Text => false,
         }
     }
 
@@ -84,6 +87,13 @@ pub enum Stored {
     No,
     /// Nobody knows: the steps of a graph are checked one at a time.
     Unknown,
+}
+
+impl Stored {
+    /// Whether each tensor has one matrix and nothing was made of it.
+    pub(super) fn is_plain(self) -> bool {
+        matches!(self, Stored::Tensor | Stored::Stack(_) | Stored::Unknown)
+    }
 }
 
 /// Some axes of a value.

@@ -2,7 +2,8 @@
 use super::{Cx, Real, Results, Tensor, Val, dequantised, one};
 use crate::trial::of_bits;
 use crate::types::{Block, DType, Encode, Encoded, Fact, Order};
-use atomc_dtype::step::Step;
+use atomc_dtype::WORD;
+use atomc_dtype::step::{BOOK_BLOCKS, Step};
 
 pub(crate) fn step<S: Real>(args: &[&Val<S>], _: Cx, step: &Step) -> Results<S> {
     match *step {
@@ -16,9 +17,20 @@ pub(crate) fn step<S: Real>(args: &[&Val<S>], _: Cx, step: &Step) -> Results<S> 
         Step::Transpose {} => transpose(args),
         Step::View { ref shape } => one(shape.clone(), args[0].float()?.data.clone()),
         Step::Unpack { from, to, axis, len, order } => unpack(args, [from, to], axis, len, order),
+        Step::Sort { bits, axis } => sort(args, bits, axis),
+        Step::Places {} => {
+            let of = args[0].float()?;
+            let all = atomc_dtype::places(&whole(of)).into_iter();
+            one(of.shape.clone(), all.map(|place| S::of(place as f64)).collect())
+        }
         Step::Shift { by, .. } => offset(args, by.into()),
         Step::Encode { by, made } => encode(args, by, made),
         Step::Times { over } => times(args, over),
+        Step::Scale { by } => {
+            let x = args[0].float()?;
+            one(x.shape.clone(), x.data.iter().map(|v| S::of((v.get() as f32 * by).into())).collect())
+        }
+        Step::Codebook { ref shape, .. } | Step::NestedCodebook { ref shape, .. } => codebook(args, shape),
         Step::Expect { ref is } => expect(args, is),
         Step::Dequantise { block: [rows, cols], .. } => dequantise(args, Block { rows, cols }),
         Step::Scaled { .. } => Err("is no op of graphs".into()),
@@ -101,6 +113,13 @@ fn unpack<S: Real>(args: &[&Val<S>], [from, to]: [DType; 2], axis: usize, len: u
     let (outer, size, inner) = around(&words.shape, axis);
     let mut shape = words.shape.clone();
     shape[axis] = len;
+    if let Some(bits) = order.bits() {
+        let all = whole(words).into_iter().map(|word| word as u32).collect::<Vec<_>>();
+        let code = |i: usize| {
+            atomc_dtype::code(&all[i / inner / len * size * inner + i % inner..], inner, bits, i / inner % len)
+        };
+        return one(shape, (0..outer * len * inner).map(|i| S::of(code(i).into())).collect());
+    }
     let code = |i: usize| {
         let (o, place, i) = (i / inner / len, i / inner % len, i % inner);
         let word = words.data[(o * size + place / codes) * inner + i].get() as i64 as u32;
@@ -108,6 +127,33 @@ fn unpack<S: Real>(args: &[&Val<S>], [from, to]: [DType; 2], axis: usize, len: u
         S::of(of_bits(bits, to))
     };
     one(shape, (0..outer * len * inner).map(code).collect())
+}
+
+/// Words of each matrix, whose codes come in the order of the integers of that matrix.
+fn sort<S: Real>(args: &[&Val<S>], bits: usize, axis: usize) -> Results<S> {
+    let (words, by) = (args[0].float()?, args[1].float()?);
+    let len = by.width();
+    let (outer, size, inner) = around(&words.shape, axis);
+    let all: Vec<u32> = whole(words).into_iter().map(|word| word as u32).collect();
+    let keys = whole(by);
+    let each = outer / (keys.len() / len).max(1);
+    let mut data = vec![0u32; all.len()];
+    for i in 0..outer * inner {
+        let (o, first) = (i / inner, i / inner * size * inner + i % inner);
+        for (to, from) in atomc_dtype::places(&keys[o / each * len..][..len]).into_iter().enumerate() {
+            let code = u64::from(atomc_dtype::code(&all[first..], inner, bits, from)) << (to * bits % WORD);
+            data[first + to * bits / WORD * inner] |= code as u32;
+            if code >> WORD != 0 {
+                data[first + (to * bits / WORD + 1) * inner] |= (code >> WORD) as u32;
+            }
+        }
+    }
+    one(words.shape.clone(), data.into_iter().map(|word| S::of((word as i32).into())).collect())
+}
+
+/// Integers, of words the bits.
+fn whole<S: Real>(of: &Tensor<S>) -> Vec<i64> {
+    of.data.iter().map(|v| v.get() as i64).collect()
 }
 
 fn encode<S: Real>(args: &[&Val<S>], by: Encode, made: Encoded) -> Results<S> {
@@ -131,6 +177,40 @@ fn times<S: Real>(args: &[&Val<S>], over: bool) -> Results<S> {
         scales.shape.clone(),
         tensors.flat_map(|(all, by)| all.iter().map(|s| of((s, by.get() as f32))).collect::<Vec<_>>()).collect(),
     )
+}
+
+/// In f32, as tools have it.
+fn codebook<S: Real>(args: &[&Val<S>], shape: &[usize]) -> Results<S> {
+    let floats = |at: usize| Ok::<Vec<f32>, String>(args[at].float()?.data.iter().map(|v| v.get() as f32).collect());
+    let (codes, mut scales, book) = (args[0].float()?, floats(1)?, floats(2)?);
+    let count: usize = codes.shape.iter().rev().skip(2).product();
+    if args.len() > 4 {
+        let (outer, outer_book) = (floats(4)?, floats(5)?);
+        let offset = nested_offset(&whole(args[3].float()?))? as f32;
+        let (each, own) = (scales.len() / count, outer.len() / count);
+        for (at, scale) in scales.iter_mut().enumerate() {
+            let outer = outer[at / each * own + at % each / BOOK_BLOCKS[1]];
+            *scale = outer_book[at / each * 256 + *scale as usize] * outer + offset;
+        }
+    }
+    let all: usize = shape.iter().product();
+    let (bytes, blocks) = (codes.data.len() / count, scales.len() / count);
+    let float = |at: usize| {
+        let (matrix, at) = (at / all, at % all);
+        let byte = codes.data[matrix * bytes + at / 2].get() as usize;
+        let code = if at.is_multiple_of(2) { byte >> 4 } else { byte & 15 };
+        S::of((book[matrix * 16 + code] * scales[matrix * blocks + at / BOOK_BLOCKS[0]]).into())
+    };
+    let stack = &codes.shape[..codes.shape.len() - 2];
+    one([stack, shape].concat(), (0..count * all).map(float).collect())
+}
+
+/// The number of a text that is added to scales.
+fn nested_offset(text: &[i64]) -> Result<f64, String> {
+    let text: String = text.iter().map(|&byte| char::from(byte as u8)).collect();
+    let (_, behind) = text.split_once("\"nested_offset\":").ok_or("the text has no nested_offset")?;
+    let number = behind.trim_start().split(['}', ',', ' ']).next().unwrap_or("");
+    number.parse().map_err(|_| format!("{number:?} is no number"))
 }
 
 fn expect<S: Real>(args: &[&Val<S>], is: &Fact) -> Results<S> {

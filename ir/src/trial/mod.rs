@@ -384,10 +384,12 @@ fn sign_of(graph: &Graph, v: Value) -> Option<f64> {
     })
 }
 
-/// How many experts there are, of a parameter that names those of tokens in f32.
+/// How many there are, of a parameter that names experts of tokens, or columns, in f32.
 fn named(graph: &Graph, v: Value) -> Option<usize> {
     graph.users(v).iter().find_map(|&(user, slot)| match graph.op(user) {
-        Op::RouteGiven { .. } if slot == 1 => graph.ty(graph.operands(user)[0]).as_tensor()?.shape.last(),
+        Op::RouteGiven { .. } | Op::Reorder {} if slot == 1 => {
+            graph.ty(graph.operands(user)[0]).as_tensor()?.shape.last()
+        }
         _ => None,
     })
 }

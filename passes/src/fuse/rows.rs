@@ -84,7 +84,7 @@ fn ties(r: &Regions, id: NodeId, v: Value, lead: Dim) -> bool {
 /// Whether row i of `id` needs row i of `v` alone.
 fn is_row_of(graph: &Graph, id: NodeId, v: Value, lead: Dim) -> bool {
     let slot = graph.operands(id).iter().position(|&operand| operand == v);
-    let by_row = slot.is_some_and(|slot| graph.op(id).reads(slot) == Reads::Row);
+    let by_row = slot.is_some_and(|slot| graph.op(id).reads(slot).is_row());
     let same = graph.ty(v).as_tensor().is_some_and(|t| t.shape.0.first() == Some(&lead));
     by_row && same && lead.fixed().is_none()
 }
@@ -178,12 +178,20 @@ fn apart(r: &Regions, lead: &BTreeMap<NodeId, Dim>, id: NodeId, v: Value) -> Opt
         (Cause::Shape, "each head would norm the whole row again")
     } else if joins_heads(r.graph, lead, id, v) {
         (Cause::Shape, "the reader wants a whole row, which is made head by head")
+    } else if is_placed(r.graph, id, v) {
+        (Cause::Op, "the reader takes its elements in another order, and reads them from memory")
     } else if is_stored_alone(r.graph.op(v.node)) {
         (Cause::Op, "it is stored in a way of its own, and read from memory")
     } else {
         return None;
     };
     Some(Why::new(cause, text))
+}
+
+/// Whether a node reads elements of a row in any order.
+fn is_placed(graph: &Graph, id: NodeId, v: Value) -> bool {
+    let operands = graph.operands(id);
+    (0..operands.len()).any(|slot| operands[slot] == v && graph.op(id).reads(slot) == Reads::Placed)
 }
 
 /// Whether kernels compute a result of this op only where they store it, a row at once.

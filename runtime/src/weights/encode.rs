@@ -144,7 +144,7 @@ pub fn floats(data: &Tensor, count: usize) -> Result<Vec<f32>, CheckpointError> 
 }
 
 /// Numbers of a tensor from the first of them on.
-fn read(data: &Tensor, first: usize, out: &mut [f32], bytes: &mut Vec<u8>) -> Result<(), CheckpointError> {
+pub(super) fn read(data: &Tensor, first: usize, out: &mut [f32], bytes: &mut Vec<u8>) -> Result<(), CheckpointError> {
     if let Tensor::Stored { float, numbers } = *data {
         let mut own = std::mem::take(bytes);
         own.resize(out.len() * float.size(), 0);

@@ -90,8 +90,8 @@ pub(super) fn fetch<'a>(
 /// What is made of a piece's numbers, in memory: its type, itself, and elements of a row.
 fn made<'a>(piece: &Piece, out: &'a mut [u8]) -> Result<(Float, &'a [u8], usize), CheckpointError> {
     let words = words(piece);
-    let (float, stride) = (piece.made.map_or(Float::F32, |made| made.float()), words[1].len());
-    if let Some(made) = piece.made {
+    let (float, stride) = (piece.made.as_ref().map_or(Float::F32, |made| made.float()), words[1].len());
+    if let Some(made) = &piece.made {
         made.make(piece, words, out)?;
     }
     Ok((float, out, stride))
@@ -155,7 +155,7 @@ fn words(piece: &Piece) -> [Range<usize>; 2] {
 
 fn bytes_in_file(piece: &Piece) -> usize {
     let [rows, cols] = words(piece);
-    if let Some(made) = piece.made {
+    if let Some(made) = &piece.made {
         return rows.len() * cols.len() * made.float().size();
     }
     match (piece.data, piece.codes()) {
@@ -181,7 +181,7 @@ fn read_stride(piece: &Piece, float: Float) -> usize {
 
 /// How a piece lies once it is decoded.
 fn decoded(piece: &Piece) -> Rows {
-    let made = piece.made.map(|made| made.float().size() * 8);
+    let made = piece.made.as_ref().map(|made| made.float().size() * 8);
     let bits = match (piece.codes(), piece.data) {
         (Some(codes), _) => codes.becomes.bits(),
         _ if made.is_some() => made.unwrap_or(8),

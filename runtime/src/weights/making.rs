@@ -1,16 +1,28 @@
 //! What is made of a tensor's numbers before all else, and lies in memory as a tensor of it would.
-use super::encode::Encoding;
+use super::book::Book;
+use super::encode::{self, Encoding};
 use super::pack::{self, Piece};
+use super::words::{self, Words};
 use crate::checkpoint::{CheckpointError, Float, Tensor};
+use atomc_artifact::manifest::DType;
 use std::ops::Range;
+use std::sync::Arc;
 
 /// How numbers are made.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) enum Making<'a> {
     /// Codes or scales of floats.
     Encode(Encoding),
     /// Floats of scales of two levels.
     Times(Times<'a>),
+    /// Words of other words.
+    Words(Words<'a>),
+    /// Floats of codes of a book.
+    Book(Arc<Book<'a>>),
+    /// Floats times a constant.
+    Scale(f32),
+    /// The places of integers in the order of these.
+    Places,
 }
 
 /// Scales of e4m3 with a number of their tensor, in f32.
@@ -27,7 +39,8 @@ impl Making<'_> {
     pub fn float(&self) -> Float {
         match self {
             Making::Encode(encode) => encode.float(),
-            Making::Times(_) => Float::F32,
+            Making::Times(_) | Making::Places | Making::Book(_) | Making::Scale(_) => Float::F32,
+            Making::Words(_) => Float::Code(DType::I32),
         }
     }
 
@@ -36,6 +49,10 @@ impl Making<'_> {
         match self {
             Making::Encode(encode) => encode.make(piece, words, out),
             Making::Times(times) => times.make(piece, words, out),
+            Making::Words(stored) => stored.make(piece, words, out),
+            Making::Book(book) => book.make(piece, words, out),
+            Making::Scale(by) => scale(piece, *by, words, out),
+            Making::Places => words::places(piece, words, out),
         }
     }
 }
@@ -70,6 +87,17 @@ impl Times<'_> {
         }
         Ok(())
     }
+}
+
+/// Floats of a tensor times a constant.
+fn scale(piece: &Piece, by: f32, [rows, cols]: [Range<usize>; 2], out: &mut [u8]) -> Result<(), CheckpointError> {
+    let (stride, mut memory) = (piece.words_per_row(), Vec::new());
+    let mut numbers = vec![0.0; cols.len()];
+    for (row, out) in rows.zip(out.chunks_exact_mut(cols.len() * size_of::<f32>())) {
+        encode::read(&piece.data, row * stride + cols.start, &mut numbers, &mut memory)?;
+        out.as_chunks_mut().0.iter_mut().zip(&numbers).for_each(|(out, number)| *out = (number * by).to_le_bytes());
+    }
+    Ok(())
 }
 
 /// The only number of a tensor; one if it is made up.

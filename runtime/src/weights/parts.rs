@@ -1,9 +1,11 @@
 //! Which parts of which tensors a weight is made of: the expression of its plan, worked out for a
 //! rank.
+use super::book::Book;
 use super::decode::{Codes, Form};
 use super::encode::Encoding;
 use super::making::{Making, Times};
 use super::pack::Piece;
+use super::words::Words;
 use super::{Rank, present};
 use crate::checkpoint::{CheckpointError, Source, Tensor};
 use atomc_artifact::manifest::{DType, Encode, Encoded, Fact, Order, STAR, WeightExpr, Whole, nth_name};
@@ -11,6 +13,7 @@ use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::fmt;
 use std::ops::Range;
+use std::sync::Arc;
 
 /// Where numbers come from.
 #[derive(Clone, Debug)]
@@ -72,6 +75,33 @@ pub(super) struct Part<'a> {
     encode: Option<(Encode, Encoded)>,
     /// What the origin's scales are multiplied with, or divided by, before all else.
     times: Option<Number<'a>>,
+    /// What becomes of the origin's words before all else.
+    words: Option<Stored<'a>>,
+    /// The tensors with which the origin's codes become floats.
+    book: Option<BookOf<'a>>,
+    /// What the origin's floats are multiplied with before all else.
+    scale: Option<f32>,
+    /// Whether the origin is integers that become the places which they have in order.
+    places: bool,
+}
+
+/// The name of a tensor, and its shape.
+type Named<'a> = (Name<'a>, Cow<'a, [usize]>);
+
+/// Codes of a book, and the other tensors, in the order of the step.
+#[derive(Clone, Debug)]
+struct BookOf<'a> {
+    shape: [usize; 2],
+    beside: Vec<Named<'a>>,
+}
+
+/// Words of codes, as they are stored.
+#[derive(Clone, Debug)]
+struct Stored<'a> {
+    /// Of a code.
+    bits: usize,
+    /// The integers that the codes are sorted by.
+    by: Option<Named<'a>>,
 }
 
 /// A tensor of one number, and whether it divides others.
@@ -169,6 +199,12 @@ pub(super) fn parts<'a>(expr: &'a WeightExpr, rank: Rank, is_whole: &dyn Fn(&Who
             WeightExpr::Unpack { from, to, axis, len, order, .. } => {
                 next(&mut of).unpacked(Unpacked { from, to, order, by: 0, becomes: to }, axis, len)
             }
+            WeightExpr::Sort { bits, .. } => next(&mut of).sorted(bits, next(&mut of)),
+            WeightExpr::Places { .. } => next(&mut of).placed(),
+            WeightExpr::Codebook { ref shape, .. } | WeightExpr::NestedCodebook { ref shape, .. } => {
+                next(&mut of).of_book(shape, of)
+            }
+            WeightExpr::Scale { by, .. } => next(&mut of).scaled_by(by),
             WeightExpr::Shift { by, to, .. } => next(&mut of).shifted(by, to),
             WeightExpr::Encode { by, made, .. } => next(&mut of).encoded(by, made),
             WeightExpr::Times { over, .. } => next(&mut of).times(over, next(&mut of)),
@@ -201,7 +237,7 @@ impl<'a> Value<'a> {
             if let Origin::Tensor { name, .. } = part.origin {
                 all.insert(name.text().into_owned());
             }
-            all.extend(part.number().map(|name| name.text().into_owned()));
+            all.extend(part.beside().into_iter().map(|(name, _)| name.text().into_owned()));
         }
         for Scaled { codes, scale, zero, .. } in &self.scaled {
             [codes, scale].into_iter().chain(zero).for_each(|value| value.add_names(all));
@@ -210,16 +246,14 @@ impl<'a> Value<'a> {
 
     fn all(origin: Origin<'a>, shape: Vec<usize>) -> Value<'a> {
         let axes = shape.iter().map(|&size| Axis::all(size)).collect();
-        let part = Part { origin, offset: 0.0, axes, turned: false, codes: None, encode: None, times: None };
-        Value { shape, parts: vec![part], told: Vec::new(), scaled: Vec::new(), dequantised: false }
+        Value { shape, parts: vec![Part::new(origin, axes)], told: Vec::new(), scaled: Vec::new(), dequantised: false }
     }
 
     /// Stacked tensors, each a part.
     fn stack(name: &'a str, count: usize, shape: &'a [usize]) -> Value<'a> {
         let one = |number| {
             let origin = Origin::Tensor { name: Name::Nth(name, number), shape: shape.into() };
-            let axes = Axis::of_stack(number, shape);
-            Part { axes, origin, offset: 0.0, turned: false, codes: None, encode: None, times: None }
+            Part::new(origin, Axis::of_stack(number, shape))
         };
         let parts = (0..count).map(one).collect();
         let shape = [&[count], shape].concat();
@@ -285,8 +319,13 @@ impl<'a> Value<'a> {
     fn unpacked(mut self, codes: Unpacked, axis: usize, len: usize) -> Value<'a> {
         let places = codes.from.bits() / codes.to.bits();
         for part in &mut self.parts {
-            let Axis { size, packed, start, len, at, .. } = &mut part.axes[axis];
-            for places_or_words in [size, start, len, at] {
+            let Axis { size, packed, start, len: own, at, .. } = &mut part.axes[axis];
+            if let Some(bits) = codes.order.bits() {
+                // Wide codes are made of all words of a tensor.
+                (*size, *own) = (len.div_ceil(places), len.div_ceil(places));
+                part.words.get_or_insert(Stored { bits, by: None });
+            }
+            for places_or_words in [size, start, own, at] {
                 *places_or_words *= places;
             }
             *packed = true;
@@ -317,6 +356,49 @@ impl<'a> Value<'a> {
                 part.times = Some(Number { name, shape, over });
             }
         }
+        self
+    }
+
+    /// Words of tensors, with their codes in the order of integers.
+    fn sorted(mut self, bits: usize, by: Value<'a>) -> Value<'a> {
+        for (part, by) in self.parts.iter_mut().zip(by.parts) {
+            if let Origin::Tensor { name, shape } = by.origin {
+                part.words = Some(Stored { bits, by: Some((name, shape)) });
+            }
+        }
+        self
+    }
+
+    /// Floats of codes of a book.
+    fn of_book(mut self, shape: &[usize], beside: std::vec::IntoIter<Value<'a>>) -> Value<'a> {
+        let &[rows, cols] = shape else { return self };
+        let stack = self.shape[..self.shape.len() - 2].to_vec();
+        let is_stack = !stack.is_empty();
+        for part in &mut self.parts {
+            let number = part.axes[0].at;
+            part.book = Some(BookOf { shape: [rows, cols], beside: vec![] });
+            part.axes =
+                if is_stack { Axis::of_stack(number, shape) } else { shape.iter().map(|&n| Axis::all(n)).collect() };
+        }
+        for value in beside {
+            for (part, other) in self.parts.iter_mut().zip(value.parts) {
+                if let (Some(book), Origin::Tensor { name, shape }) = (&mut part.book, other.origin) {
+                    book.beside.push((name, shape));
+                }
+            }
+        }
+        Value { shape: [&stack[..], shape].concat(), ..self }
+    }
+
+    /// Floats of a tensor times a constant.
+    fn scaled_by(mut self, by: f32) -> Value<'a> {
+        self.parts.iter_mut().for_each(|part| part.scale = Some(by));
+        self
+    }
+
+    /// The places of a tensor's integers.
+    fn placed(mut self) -> Value<'a> {
+        self.parts.iter_mut().for_each(|part| part.places = true);
         self
     }
 
@@ -427,27 +509,83 @@ impl Axis {
 }
 
 impl<'a> Part<'a> {
-    /// The tensor with the number of its scales, if they have one.
-    pub fn number(&self) -> Option<Name<'a>> {
-        self.times.as_ref().map(|number| number.name)
+    fn new(origin: Origin<'a>, axes: Vec<Axis>) -> Part<'a> {
+        let (codes, encode, times, words) = (None, None, None, None);
+        let (offset, turned, book, scale, places) = (0.0, false, None, None, false);
+        Part { origin, offset, axes, turned, codes, encode, times, words, book, scale, places }
     }
 
-    /// How its scales are made of those of the origin, as far as the source has their number.
-    pub fn times<'t>(
+    /// The tensors beside its own that it is made of, and types that they have to become.
+    pub fn beside(&self) -> Vec<(Name<'a>, DType)> {
+        let number = self.times.iter().map(|number| (number.name, DType::F32));
+        let by = self.words.iter().filter_map(|words| words.by.as_ref()).map(|(name, _)| (*name, DType::F32));
+        let book = self.book.iter().flat_map(|book| {
+            let types = Book::types(book.beside.len());
+            book.beside.iter().zip(types).map(|((name, _), dtype)| (*name, dtype))
+        });
+        number.chain(by).chain(book).collect()
+    }
+
+    /// What is made of the origin's numbers before all else, as far as the source has what it is
+    /// made with.
+    pub fn making<'t>(
         &self,
         source: &'t dyn Source,
         missing: &mut BTreeSet<String>,
-    ) -> Result<Option<Times<'t>>, CheckpointError> {
-        let Some(Number { name, shape, over }) = &self.times else { return Ok(None) };
-        let Some(by) = present(source.tensor(&name.text(), shape), missing)? else { return Ok(None) };
-        by.check_becomes(DType::F32, name)?;
-        Ok(Some(Times { by, over: *over }))
+    ) -> Result<Option<Making<'t>>, CheckpointError> {
+        if let Some(Number { name, shape, over }) = &self.times {
+            let Some(by) = present(source.tensor(&name.text(), shape), missing)? else { return Ok(None) };
+            by.check_becomes(DType::F32, name)?;
+            return Ok(Some(Making::Times(Times { by, over: *over })));
+        }
+        if let Some(BookOf { shape, beside }) = &self.book {
+            let mut all = Vec::new();
+            for ((name, shape), dtype) in beside.iter().zip(Book::types(beside.len())) {
+                let Some(tensor) = present(source.tensor(&name.text(), shape), missing)? else { return Ok(None) };
+                tensor.check_becomes(dtype, name)?;
+                all.push(tensor);
+            }
+            let text = &beside[Book::TEXT].0;
+            return Ok(Some(Making::Book(Arc::new(Book::new(&all, *shape, &text.text())?))));
+        }
+        if let (Some(Stored { bits, by }), Some(codes)) = (&self.words, self.codes) {
+            let by = match by {
+                Some((name, shape)) => {
+                    let Some(by) = present(source.tensor(&name.text(), shape), missing)? else { return Ok(None) };
+                    by.check_becomes(DType::F32, name)?;
+                    Some(by)
+                }
+                None => None,
+            };
+            let Origin::Tensor { shape, .. } = &self.origin else { return Ok(None) };
+            let (cols, down) = (shape.last().copied().unwrap_or(1), self.is_down());
+            let rows = shape.iter().rev().nth(1).copied().unwrap_or(1);
+            return Ok(Some(Making::Words(Words { rows, cols, down, bits: [*bits, codes.to.bits()], by })));
+        }
+        let floats = self.scale.map(Making::Scale).or(self.places.then_some(Making::Places));
+        Ok(self.encoding().map(Making::Encode).or(floats))
+    }
+
+    /// Whether the codes of a word of the origin are below each other.
+    fn is_down(&self) -> bool {
+        let [along, across] = self.lines();
+        across.packed && !along.packed
+    }
+
+    /// The axes along a row of the origin, and from one row to the next.
+    fn lines(&self) -> [&Axis; 2] {
+        match &self.axes[..] {
+            [.., rows, cols] if self.turned => [rows, cols],
+            [.., rows, cols] => [cols, rows],
+            axes => [&axes[0]; 2],
+        }
     }
 
     /// The type that the origin's numbers must be of for those of this type.
     pub fn stored(&self, dtype: DType) -> DType {
         // Of any floats, or scales of e4m3.
         let made = self.encode.map(|_| DType::F32).or(self.times.as_ref().map(|_| DType::F8E4M3));
+        let made = made.or(self.book.as_ref().map(|_| DType::U8));
         made.unwrap_or_else(|| self.codes.map_or(dtype, |codes| codes.from))
     }
 
@@ -460,7 +598,7 @@ impl<'a> Part<'a> {
     pub fn pieces<'t>(
         &self,
         name: Name<'t>,
-        (data, times): (Tensor<'t>, Option<Times<'t>>),
+        (data, made): (Tensor<'t>, Option<Making<'t>>),
         shape: &[usize],
     ) -> Vec<Piece<'t>> {
         // A vector is a row.
@@ -494,7 +632,7 @@ impl<'a> Part<'a> {
                 data,
                 offset: self.offset,
                 form: self.form(),
-                made: self.encoding().map(Making::Encode).or(times.map(Making::Times)),
+                made: made.clone(),
                 scales: None,
                 width,
                 stride,
@@ -515,18 +653,14 @@ impl<'a> Part<'a> {
 
     /// How the origin has its numbers, if not as the weight has them.
     fn form(&self) -> Option<Form> {
-        let [along, across] = match &self.axes[..] {
-            [.., rows, cols] if self.turned => [rows, cols],
-            [.., rows, cols] => [cols, rows],
-            axes => [axes.last()?; 2],
-        };
+        let [along, _] = self.lines();
         let codes = self.codes.map(|Unpacked { from, to, order, by, becomes }| Codes {
             from,
             to,
             order,
             by,
             becomes,
-            down: across.packed && !along.packed,
+            down: self.is_down(),
         });
         let form = Form { turned: self.turned, step: along.step, codes };
         (form.turned || form.step > 1 || codes.is_some()).then_some(form)

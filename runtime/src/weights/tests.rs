@@ -379,18 +379,38 @@ fn evaluate(expr: &WeightExpr, rank: Rank, source: &dyn Source) -> Vec<f64> {
                 let Value { mut shape, element } = next();
                 shape[axis] = len;
                 let places = from.bits() / to.bits();
+                if let Some(bits) = order.bits() {
+                    let code = move |at: &[usize]| dense(&|word| element(&with(at, axis, word)), bits, at[axis]);
+                    return Value { shape, element: Box::new(code) };
+                }
                 let code = move |at: &[usize]| {
                     let mut word = at.to_vec();
                     word[axis] /= places;
                     let nth = match order {
                         Order::Plain => at[axis] % places,
                         Order::Awq => [0, 4, 1, 5, 2, 6, 3, 7][at[axis] % places],
+                        Order::Twos | Order::Threes => unreachable!("codes of as many bits as they are stored in"),
                     };
                     let code = element(&word) as i64 as u32 >> (nth * to.bits()) & ((1 << to.bits()) - 1);
                     let signed = matches!(to, DType::I8 | DType::I4) && code >> (to.bits() - 1) == 1;
                     f64::from(code) - if signed { f64::from(1 << to.bits()) } else { 0.0 }
                 };
                 Value { shape, element: Box::new(code) }
+            }
+            WeightExpr::Sort { bits, axis, .. } => {
+                let Value { shape, element } = next();
+                let mut by: Vec<(i64, usize)> = next().elements().iter().map(|&v| v as i64).zip(0..).collect();
+                by.sort();
+                // The stream of bits, one by one.
+                let word = move |at: &[usize]| {
+                    let bit = |bit: usize| {
+                        let (code, nth) = ((at[axis] * 32 + bit) / bits, (at[axis] * 32 + bit) % bits);
+                        let code = by.get(code).map(|(_, from)| dense(&|w| element(&with(at, axis, w)), bits, *from));
+                        (code.unwrap_or(0.0) as u32 >> nth & 1) << bit
+                    };
+                    f64::from((0..32).map(bit).fold(0, |all, bit| all | bit) as i32)
+                };
+                Value { shape, element: Box::new(word) }
             }
             WeightExpr::Shift { by, .. } => {
                 let Value { shape, element } = next();
@@ -401,6 +421,19 @@ fn evaluate(expr: &WeightExpr, rank: Rank, source: &dyn Source) -> Vec<f64> {
         }
     });
     value.elements()
+}
+
+/// A place with another one along an axis.
+fn with(at: &[usize], axis: usize, place: usize) -> Vec<usize> {
+    let mut at = at.to_vec();
+    at[axis] = place;
+    at
+}
+
+/// A code of a stream of bits, bit by bit.
+fn dense(word: &dyn Fn(usize) -> f64, bits: usize, number: usize) -> f64 {
+    let bit = |nth: usize| (word((number * bits + nth) / 32) as i64 as u32 >> ((number * bits + nth) % 32) & 1) << nth;
+    (0..bits).map(bit).sum::<u32>().into()
 }
 
 /// The buffer as the manifest's formula describes it.

@@ -246,7 +246,7 @@ fn pieces<'a>(
                 Some(data) => (name, data),
             },
         };
-        let by = part.times(source, missing)?;
+        let by = part.making(source, missing)?;
         pieces.extend(part.pieces(name, (data, by), shape));
     }
     Ok(Some(pieces))

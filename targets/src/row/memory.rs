@@ -124,6 +124,21 @@ impl<'c> Rows<'_, 'c> {
         self.eval(operands[0], At { row, ..at })
     }
 
+    /// Elements of a row in memory, by the columns that another vector names.
+    pub(super) fn reordered(&self, operands: &[Value], at: At<'c>) -> Made<'c> {
+        let (c, x) = (self.code, self.operand(operands[0])?);
+        let columns = self.eval(operands[1], At { row: c.int(0), head: None, ..at })?;
+        let last = x.ty.shape.last().unwrap_or(1) - 1;
+        let element = |lane: usize| {
+            // Lanes beyond the row may be no numbers, of which this makes zero.
+            let types = [c.index.into(), c.cx.f32_type().into()];
+            let column = c.as_int(c.call("llvm.fptosi.sat", &types, &[c.lane(columns, lane).into()]));
+            let column = c.smaller(c.larger(column, 0), last);
+            c.load_number(self.address(x, At { col: Col::Var(column), ..at }), x.ty.dtype).into()
+        };
+        Ok(c.floats(&(0..c.lanes()).map(element).collect::<Vec<_>>()))
+    }
+
     /// The row that an index names, which for those of no expert is the first.
     pub(super) fn chosen_row(&self, indices: Value, at: Int<'c>) -> Result<Int<'c>, Diagnostic> {
         let (c, from) = (self.code, self.index(indices)?);

@@ -5,6 +5,15 @@ fn awq(axis: usize, len: usize, of: WeightExpr) -> WeightExpr {
     WeightExpr::Unpack { from: DType::I32, to: DType::U4, axis, len, order: Order::Awq, of: Box::new(of) }
 }
 
+/// Codes of two or three bits.
+fn narrow(order: Order, axis: usize, len: usize, of: WeightExpr) -> WeightExpr {
+    WeightExpr::Unpack { from: DType::I32, to: DType::U4, axis, len, order, of: Box::new(of) }
+}
+
+fn sort(bits: usize, axis: usize, len: usize, of: WeightExpr) -> WeightExpr {
+    WeightExpr::Sort { bits, axis, of: Box::new(of), by: Box::new(tensor("g_idx", &[len])) }
+}
+
 /// A weight of codes, as checkpoints of each kind store it, with its scales and its zero points.
 /// Its sizes are multiples of nothing.
 fn stored_codes([rows, cols]: [usize; 2]) -> (Map, Vec<(DType, [usize; 2], WeightExpr)>) {
@@ -19,16 +28,23 @@ fn stored_codes([rows, cols]: [usize; 2]) -> (Map, Vec<(DType, [usize; 2], Weigh
         .noise("gptq8.qweight", word, &[c4, rows])
         .noise("awq.qweight", word, &[cols, r8])
         .noise("qzeros", word, &[groups, r8])
+        .noise("gptq3.qweight", word, &[(3 * cols).div_ceil(32), rows])
+        .noise("gptq2.qweight", word, &[cols.div_ceil(16), rows])
+        .noise("qzeros3", word, &[groups, (3 * rows).div_ceil(32)])
+        .integers("g_idx", Float::Code(I32), &[cols], &(0..cols as i64).map(|i| i * 37 % 5).collect::<Vec<_>>())
         .with("scales", Float::F16, &[groups, rows], 0.0)
         .with("channel", Float::BF16, &[rows], 0.0)
         .with("one", Float::F32, &[], 0.5)
         .noise("blocks", Float::Code(U8), &[rows, 1, c2])
         .noise("scale_bytes", Float::Code(U8), &[rows, groups]);
     let (packed, zeros) = (tensor("weight_packed", &[rows, c8]), tensor("qzeros", &[groups, r8]));
+    let packed8 = tensor("weight_packed_8", &[rows, c4]);
+    let of3 = tensor("gptq3.qweight", &[(3 * cols).div_ceil(32), rows]);
+    let zeros3 = tensor("qzeros3", &[groups, (3 * rows).div_ceil(32)]);
     let exprs = vec![
         (U4, [rows, cols], unpack(I32, U4, 1, cols, packed.clone())),
         (I4, [rows, cols], shift(-8, I4, unpack(I32, U4, 1, cols, packed))),
-        (I8, [rows, cols], shift(-128, I8, unpack(I32, U8, 1, cols, tensor("weight_packed_8", &[rows, c4])))),
+        (I8, [rows, cols], shift(-128, I8, unpack(I32, U8, 1, cols, packed8.clone()))),
         (U8, [rows, groups], shift(0, U8, unpack(I32, U4, 0, rows, tensor("weight_zero_point", &[r8, groups])))),
         (U4, [rows, cols], transpose(unpack(I32, U4, 0, cols, tensor("gptq.qweight", &[c8, rows])))),
         (I4, [rows, cols], shift(-8, I4, transpose(unpack(I32, U4, 0, cols, tensor("gptq.qweight", &[c8, rows]))))),
@@ -39,6 +55,16 @@ fn stored_codes([rows, cols]: [usize; 2]) -> (Map, Vec<(DType, [usize; 2], Weigh
         (DType::BF16, [rows, groups], transpose(tensor("scales", &[groups, rows]))),
         (DType::F32, [rows, 1], view(&[rows, 1], tensor("channel", &[rows]))),
         (DType::F32, [1, 1], view(&[1, 1], tensor("one", &[]))),
+        (U4, [rows, cols], transpose(narrow(Order::Threes, 0, cols, of3.clone()))),
+        (
+            U4,
+            [rows, cols],
+            transpose(narrow(Order::Twos, 0, cols, tensor("gptq2.qweight", &[cols.div_ceil(16), rows]))),
+        ),
+        (U8, [rows, groups], transpose(shift(1, U8, narrow(Order::Threes, 1, rows, zeros3)))),
+        (U4, [rows, cols], transpose(narrow(Order::Threes, 0, cols, sort(3, 0, cols, of3)))),
+        (U4, [rows, cols], transpose(unpack(I32, U4, 0, cols, sort(4, 0, cols, tensor("gptq.qweight", &[c8, rows]))))),
+        (I8, [rows, cols], shift(-128, I8, unpack(I32, U8, 1, cols, sort(8, 1, cols, packed8)))),
         (F4E2M1, [rows, cols], unpack(U8, F4E2M1, 1, cols, view(&[rows, c2], tensor("blocks", &[rows, 1, c2])))),
         (DType::E8M0, [rows, groups], tensor("scale_bytes", &[rows, groups])),
     ];
@@ -64,6 +90,19 @@ fn codes_as_checkpoints_store_them() {
                 assert_eq!(load_part(&weight, Rank::ONLY, &file), want, "{weight:?} of a file");
             }
         }
+    }
+}
+
+#[test]
+fn places_of_groups() {
+    for float in [Float::Code(DType::I32), Float::I64] {
+        let map = Map::default().integers("g_idx", float, &[7], &[2, 0, 1, 0, 2, 1, 0]);
+        let dir = tempfile::tempdir().unwrap();
+        let of = Box::new(tensor("g_idx", &[7]));
+        let weight = weight(DType::F32, &[7], Layout::Rows { stride: 8 }, WeightExpr::Places { of });
+        let want = [1.0f32, 3.0, 6.0, 2.0, 5.0, 0.0, 4.0].map(f32::to_le_bytes).concat();
+        assert_eq!(load_one(&weight, &map).unwrap(), want);
+        assert_eq!(load_one(&weight, &map.write(dir.path())).unwrap(), want);
     }
 }
 
