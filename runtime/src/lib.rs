@@ -24,6 +24,8 @@
 //! as a library. A framework drives `hosted.rs` instead of the engine. `trust.rs` is the list of
 //! artifacts that a user trusts, `signature.rs` checks the signature of an artifact's maker.
 //! `ranks.rs` runs a step on several devices. `probe.rs` runs one launch of a plan alone.
+//! `sight.rs` has the places of
+//! images in sequences, `tower.rs` makes rows of them.
 #![warn(missing_docs)]
 #[cfg(target_endian = "big")]
 compile_error!("artifacts and checkpoints are little-endian, and so must the host be");
@@ -46,10 +48,12 @@ mod ranks;
 pub mod sample;
 pub mod schedule;
 mod session;
+pub mod sight;
 pub mod signature;
 pub mod states;
 #[cfg(test)]
 mod toy;
+pub mod tower;
 pub mod trust;
 pub mod weights;
 
@@ -64,4 +68,5 @@ pub use kv::{Fork, KvError, SeqId};
 pub use pool::Pool;
 pub use sample::{Sampler, Sampling, SamplingError, greedy};
 pub use signature::SignatureError;
+pub use tower::{Tower, TowerError};
 pub use trust::{TrustError, TrustList};

@@ -173,6 +173,7 @@ pub fn manifest() -> Manifest {
         tensor_parallel: 1,
         expert_parallel: 1,
         pipeline_parallel: 1,
+        tower: None,
         targets: vec![Target {
             name: "host".into(),
             invariant: false,
@@ -200,6 +201,7 @@ pub fn manifest() -> Manifest {
             hidden: Hidden { dtype: DType::I32, width: 2, stride: 2, bytes: 40 * 8 },
 
             draft: None,
+            given: None,
             kernels: vec![
                 def(
                     "scatter",

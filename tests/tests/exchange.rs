@@ -79,6 +79,12 @@ impl Sum {
             lengths: none,
             rows: none,
             sources: none,
+            times: none,
+            heights: none,
+            widths: none,
+            taps: none,
+            shares: none,
+            given: none,
             batches: none,
         };
         let (hidden, workspace) = (buffer(256), buffer(256));

@@ -16,6 +16,7 @@ use super::drafts::Places;
 use super::kernels::Kernels;
 use super::states::States;
 use super::weights::{Encoding, Weights};
+use crate::frontend::tower;
 
 /// The parts that plans of a target share.
 pub struct Parts<'a> {
@@ -340,6 +341,12 @@ fn input(name: &str) -> Result<Input, Diagnostic> {
         "lengths" => Ok(Input::Lengths),
         "rows" => Ok(Input::Rows),
         "sources" => Ok(Input::Sources),
+        tower::TIMES => Ok(Input::Times),
+        tower::HEIGHTS => Ok(Input::Heights),
+        tower::WIDTHS => Ok(Input::Widths),
+        tower::TAPS => Ok(Input::Taps),
+        tower::SHARES => Ok(Input::Shares),
+        tower::GIVEN => Ok(Input::Given),
         other => Err(Diagnostic::new("driver::input", format!("no runtime gives a `{other}`"))
             .help("Graphs take ids, positions, lengths, rows, batch and caches.")),
     }

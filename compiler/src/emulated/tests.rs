@@ -110,6 +110,7 @@ fn manifest(chip: &str) -> Manifest {
         hidden: Hidden { dtype: DType::BF16, width: 1, stride: 1, bytes: 64 },
 
         draft: None,
+        given: None,
         kernels: vec![KernelDef {
             symbol: "head".into(),
             family: "rows".into(),
@@ -161,6 +162,7 @@ fn manifest(chip: &str) -> Manifest {
         tensor_parallel: 1,
         expert_parallel: 1,
         pipeline_parallel: 1,
+        tower: None,
         targets: vec![target],
     }
 }

@@ -384,9 +384,10 @@ fn sign_of(graph: &Graph, v: Value) -> Option<f64> {
     })
 }
 
-/// How many experts there are, of a parameter that names those of tokens in f32.
+/// How many experts, or axes, there are, of a parameter that names some in f32.
 fn named(graph: &Graph, v: Value) -> Option<usize> {
     graph.users(v).iter().find_map(|&(user, slot)| match graph.op(user) {
+        Op::RopeTable { .. } if slot == 5 => Some(3),
         Op::RouteGiven { .. } if slot == 1 => graph.ty(graph.operands(user)[0]).as_tensor()?.shape.last(),
         _ => None,
     })

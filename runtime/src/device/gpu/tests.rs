@@ -273,6 +273,12 @@ fn a_plan_is_put_on_the_stream_and_nothing_else(vendor: Vendor) {
         lengths: block,
         rows: block,
         sources: block,
+        times: block,
+        heights: block,
+        widths: block,
+        taps: block,
+        shares: block,
+        given: block,
         batches: block,
         step: block,
     };
