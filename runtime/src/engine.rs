@@ -141,7 +141,7 @@ pub struct Engine {
     ranks: Option<Ranks>,
     draft: Option<Drafting>,
     /// The images of sequences that have some.
-    images: HashMap<SeqId, Images>,
+    images: HashMap<SeqId, Arc<Images>>,
     /// The model's number of each token of the draft's, if they differ.
     draft_map: Vec<u32>,
     kv: Kv,
@@ -379,18 +379,16 @@ impl Engine {
         self.kv.add()
     }
 
-    /// Says which images a sequence has, before it has tokens: those of an image take its rows in
-    /// the place of their embeddings.
-    pub fn see(&mut self, sequence: SeqId, images: Images) -> Result<(), StepError> {
+    /// Says which images a sequence has. The tokens of an image that it gets from now on take its
+    /// rows in the place of their embeddings, and tokens have the positions that follow.
+    pub fn see(&mut self, sequence: SeqId, images: Arc<Images>) -> Result<(), StepError> {
         let Some(Given { width, .. }) = self.target().given else {
             return Err(StepError::Images("the artifact was compiled without --tower, and takes none"));
         };
         if !images.are_of(width) {
             return Err(StepError::Images("their rows are not those of the artifact's tower"));
         }
-        if self.kv.len(sequence)? > 0 {
-            return Err(StepError::Images("the sequence has tokens already"));
-        }
+        self.kv.len(sequence)?;
         self.images.insert(sequence, images);
         Ok(())
     }

@@ -115,6 +115,36 @@ impl Sight {
     }
 }
 
+/// Reasons why a prompt and its images do not belong together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the prompt has places for {places} images, and {images} are given")]
+pub struct PlacesError {
+    /// Tokens of images in the prompt.
+    pub places: usize,
+    /// Images that are given.
+    pub images: usize,
+}
+
+/// A prompt in which the token of an image stands for each image: with as many of these tokens as
+/// the image has rows, and the number of the first one.
+pub fn spread(
+    prompt: &[u32],
+    image_token: u32,
+    grids: &[Grid],
+) -> Result<(Vec<u32>, Vec<usize>), PlacesError> {
+    let places = prompt.iter().filter(|&&token| token == image_token).count();
+    if places != grids.len() {
+        return Err(PlacesError { places, images: grids.len() });
+    }
+    let (mut tokens, mut first, mut grids) = (Vec::with_capacity(prompt.len()), vec![], grids.iter());
+    for &token in prompt {
+        let count = if token == image_token { grids.next().map_or(0, |grid| grid.patches()) } else { 1 };
+        first.extend((token == image_token).then_some(tokens.len()));
+        tokens.extend(std::iter::repeat_n(token, count));
+    }
+    Ok((tokens, first))
+}
+
 /// The images of a sequence with the rows that a tower has made of them.
 #[derive(Clone, Debug, Default)]
 pub struct Images {
@@ -176,6 +206,14 @@ mod tests {
         assert_eq!(first, [0, 1, 2, 2, 2, 2, 2, 2, 5, 6, 7, 8]);
         assert_eq!([sight.position(4), sight.position(5)], [[2, 2, 4], [2, 3, 2]]);
         assert_eq!(Sight::default().position(7), [7; 3]);
+    }
+
+    #[test]
+    fn an_image_has_as_many_tokens_as_rows() {
+        let grids = [Grid { rows: 2, columns: 2 }, Grid { rows: 1, columns: 1 }];
+        assert_eq!(spread(&[1, 9, 2, 9, 3], 9, &grids), Ok((vec![1, 9, 9, 9, 9, 2, 9, 3], vec![1, 6])));
+        assert_eq!(spread(&[1, 9], 9, &grids), Err(PlacesError { places: 1, images: 2 }));
+        assert_eq!(spread(&[1, 2], 9, &[]), Ok((vec![1, 2], vec![])));
     }
 
     #[test]

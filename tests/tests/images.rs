@@ -1,6 +1,7 @@
 //! Models that see images, against transformers in float64 (`golden/images.py`): the tower in the
 //! reference interpreter, and the language part with its rows.
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use atomc::driver::{self, Options};
 use atomc::emulated::Emulated;
@@ -230,7 +231,7 @@ fn check(case: &Seen, what: &str, tower: &mut Tower, engine: &mut Engine) {
         let scaled: Vec<f32> = made.iter().map(|v| v / size as f32).collect();
         let reference: Vec<f64> = case.numbers("rows", prompt).iter().map(|v| v / size).collect();
         near(&format!("{what}, rows of {prompt}"), &scaled, &reference);
-        all.push(Images::of(case.places(prompt).into_iter().map(|(at, _)| at).zip(rows)));
+        all.push(Arc::new(Images::of(case.places(prompt).into_iter().map(|(at, _)| at).zip(rows))));
     }
     for pieces in [&[64, 64][..], &[5, 3]] {
         let sequences: Vec<_> = all.iter().map(|_| engine.add_sequence()).collect();

@@ -63,7 +63,7 @@ fn answers(engine: Engine, (running, speculate): (usize, usize), asked: &[Asked]
     for (index, Asked { prompt, settings }) in asked.iter().cloned().enumerate() {
         let ear = Said::default();
         let output = Box::new(Ear(ear.clone()));
-        scheduler.add(vec![Job { prompt, salt: None, settings, guide: None, output }]);
+        scheduler.add(vec![Job { prompt, salt: None, images: None, settings, guide: None, output }]);
         said.push(ear);
         // Some come while others are under way.
         (0..index % 3).for_each(|_| scheduler.step());

@@ -121,6 +121,11 @@ impl<B: Backend> Scheduler<B> {
                 Err(error) => return Turn::Failed(error),
             },
         };
+        if let Some(images) = &task.images
+            && let Err(error) = self.backend.see(sequence, images.clone())
+        {
+            return Turn::Failed(error);
+        }
         match self.fits(sequence, task.tokens.len()) {
             Ok(true) => {
                 (task.sequence, task.fed) = (Some(sequence), fed);

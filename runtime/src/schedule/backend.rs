@@ -1,7 +1,9 @@
 //! The scheduler's interface to an engine, so that its tests need none.
 use crate::manifest::{PlanKind, StateGroup};
 use crate::{self as runtime, Engine, Fork, KvError, Request, SeqId, StepError};
+use crate::sight::Images;
 use std::borrow::BorrowMut;
+use std::sync::Arc;
 
 /// Sizes that do not change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,6 +43,9 @@ pub trait Backend: Send {
 
     /// A new, empty sequence.
     fn add(&mut self) -> SeqId;
+
+    /// As [`Engine::see`].
+    fn see(&mut self, sequence: SeqId, images: Arc<Images>) -> Result<(), StepError>;
 
     /// As [`Engine::fork`].
     fn fork(&mut self, sequence: SeqId, tokens: usize) -> Result<Fork, StepError>;
@@ -96,6 +101,10 @@ impl<E: BorrowMut<Engine> + Send> Backend for E {
 
     fn add(&mut self) -> SeqId {
         self.borrow_mut().add_sequence()
+    }
+
+    fn see(&mut self, sequence: SeqId, images: Arc<Images>) -> Result<(), StepError> {
+        Engine::see(self.borrow_mut(), sequence, images)
     }
 
     fn fork(&mut self, sequence: SeqId, tokens: usize) -> Result<Fork, StepError> {

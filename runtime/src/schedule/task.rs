@@ -3,6 +3,7 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::sight::Images;
 use crate::{Guesses, SeqId, Want};
 
 use super::Piece;
@@ -19,6 +20,9 @@ pub struct Job {
     pub prompt: Vec<u32>,
     /// Requests with the same salt may share beginnings.
     pub salt: Salt,
+    /// The images of the prompt, if it has some. They are a part of the salt where beginnings are
+    /// shared: tokens of all images are alike.
+    pub images: Option<Arc<Images>>,
     /// How tokens are chosen.
     pub settings: Settings,
     /// A grammar that the answer follows.
@@ -122,6 +126,7 @@ pub(super) struct Task {
     pub tokens: Vec<u32>,
     pub prompt: usize,
     pub salt: Salt,
+    pub images: Option<Arc<Images>>,
     /// Most tokens of the answer.
     limit: usize,
     /// While it runs.
@@ -237,6 +242,7 @@ impl Task {
             tokens: job.prompt,
             prompt,
             salt: job.salt,
+            images: job.images,
             limit,
             sequence: None,
             fed: 0,
