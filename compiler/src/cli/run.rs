@@ -145,7 +145,8 @@ impl Args {
             return Ok((text.encode(&prompt, positions)?, None));
         }
         let seen = Seen::new(&self.engine, artifact, &self.image)?;
-        seen.placed(&text.encode(&seen.asked(&prompt)?, positions)?)
+        let prompt = text.encode(&seen.asked(&prompt)?, positions)?;
+        seen.placed(&prompt)
     }
 
     /// The tokens of a prompt: this build sees no images.
