@@ -28,6 +28,7 @@ use serde_json::json;
 
 use crate::frontend::{self, Asked, Config, Part};
 pub use kernels::Kernels;
+pub use tower::weights as tower_weights;
 use launches::{Kind, Parts};
 use states::States;
 use weights::Weights;

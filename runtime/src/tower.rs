@@ -2,7 +2,7 @@
 //! those of tokens. It is a value of its own, with weights, a cache for the step, and a device.
 use crate::batch::TableRoom;
 use crate::checkpoint::Source;
-use crate::device::{Device, DeviceError, Memory};
+use crate::device::{Device, DeviceError, Memory, StateMemory};
 use crate::engine::EngineOptions;
 use crate::error::Error;
 use crate::pool::threads;
@@ -12,6 +12,7 @@ use crate::states::Unit;
 use crate::weights::{self, Rank};
 use atomc_artifact::Artifact;
 use atomc_artifact::manifest::{Logits, Plan};
+use std::ptr::NonNull;
 use std::sync::Arc;
 
 /// Images of a step at most, beside what its patches say: each has a page that is not full.
@@ -184,7 +185,8 @@ impl Tower {
     /// Clears the values of an image's last page, which it may not fill: what an earlier one left
     /// there has a weight of zero, but zero times NaN is NaN.
     fn clear_end(&mut self, block: usize) -> Result<(), DeviceError> {
-        for state in &mut self.session.memory.states {
+        // The first one's memory is that of all.
+        for state in self.session.memory.states.iter_mut().take(1) {
             let Unit { bytes, ref cleared, .. } = self.session.units[state.table];
             state.pages.fill(block * bytes + cleared.start..block * bytes + cleared.end, 0)?;
         }
@@ -208,6 +210,12 @@ impl std::fmt::Debug for Tower {
     }
 }
 
+/// Where a state's pages begin.
+fn address(state: &StateMemory) -> Result<NonNull<u8>, DeviceError> {
+    let none = || DeviceError::Failed { device: "the tower's".into(), detail: "its memory has no address".into() };
+    NonNull::new(state.pages.address()).ok_or_else(none)
+}
+
 fn allocate(
     outline: &mut Outline,
     blocks: usize,
@@ -215,10 +223,18 @@ fn allocate(
 ) -> Result<Memory, DeviceError> {
     let arena = outline.largest(|plan| plan.arena_bytes);
     let Outline { code: target, device, units, .. } = outline;
-    let mut states = Vec::with_capacity(target.states.len());
+    let mut states: Vec<StateMemory> = Vec::with_capacity(target.states.len());
     for state in &target.states {
         let unit = &units[state.group];
-        let pages = device.allocate(unit.count(blocks, 0).saturating_mul(unit.bytes))?;
+        let bytes = unit.count(blocks, 0).saturating_mul(unit.bytes);
+        // Blocks take turns with one memory: the keys of each are read before the next one's are
+        // made, and nothing is kept between steps.
+        let pages = match states.iter().find(|other| other.table == state.group) {
+            // SAFETY: memory of this device, of as many bytes with slack behind them, which is
+            // dropped with the states, all at once.
+            Some(first) => unsafe { device.adopt(address(first)?, bytes) },
+            None => device.allocate(bytes)?,
+        };
         states.push(unit.memory(pages, state.group));
     }
     Ok(Memory {

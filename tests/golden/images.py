@@ -7,7 +7,7 @@ The reference is transformers' own code in float64, as in `families.py`. Pixels 
 has those. A case has for each prompt its tokens, the numbers of its patches, the grid of patches of each image, the rows that the
 tower makes of them with those for layers beside them, the three positions of each token, and the logits.
 """
-import shutil, sys, zlib
+import json, shutil, sys, zlib
 
 import safetensors.torch, torch, transformers
 
@@ -53,6 +53,9 @@ CASES = {
 }
 
 
+KNOWN = {"qwen3vlmoe": language("Qwen3VLMoeForConditionalGeneration")[0]}
+
+
 def prompt(parts, draw):
     """Tokens, and the grid of each image."""
     tokens, grids = [], []
@@ -74,6 +77,48 @@ def run(model, tokens, pixels, grids, positions, pieces):
         cache, at = o.cache, at + len(piece)
         out.append(o.logits[0])
     return torch.cat(out)
+
+
+# What a user asks about an image of `server/src/images`, the first with an answer of words alone, and how many tokens of that are compared.
+ASKED, IMAGES, ANSWER = [[5, 6, last] for last in range(7, 40)], ["larger.png", "alpha.png"], 6
+SERVER = HERE.parent.parent / "server" / "src" / "images"
+TEMPLATE = ("{% for m in messages %}{% if m.content is string %}{{ m.content }}{% else %}{% for p in m.content %}{% if p.type == 'image' %}"
+            "<|vision_start|><|image_pad|><|vision_end|>{% else %}{{ ' ' + p.text }}{% endif %}{% endfor %}{% endif %}{% endfor %}")
+
+
+def tokenizer():
+    """Words for all tokens, as `tokenizer.json` has them."""
+    special = {END: "<|vision_end|>", START: "<|vision_start|>", IMAGE: "<|image_pad|>"}
+    vocab = {special.get(i, f"t{i}"): i for i in range(80)}
+    added = [dict(id=i, content=text, single_word=False, lstrip=False, rstrip=False, normalized=False, special=True) for i, text in sorted(special.items())]
+    return dict(version="1.0", truncation=None, padding=None, added_tokens=added, normalizer=None, pre_tokenizer=dict(type="WhitespaceSplit"),
+                post_processor=None, decoder=None, model=dict(type="WordLevel", vocab=vocab, unk_token="t0"))
+
+
+def folder(path):
+    """What else a model's folder has for those who ask."""
+    write_json(path / "tokenizer.json", tokenizer())
+    write_json(path / "tokenizer_config.json", dict(chat_template=TEMPLATE))
+    write_json(path / "preprocessor_config.json", dict(size=dict(shortest_edge=1024, longest_edge=4096), patch_size=4, merge_size=2,
+               temporal_patch_size=2, image_mean=[0.5] * 3, image_std=[0.5] * 3))
+
+
+def answer(model, images, asked):
+    """The likeliest tokens after a question about images, by the bytes that transformers' processor makes of these, and by how much."""
+    sizes = json.loads((SERVER / "grids.json").read_text())
+    grids = torch.tensor([sizes[name] for name in images])
+    pixels = torch.cat([torch.tensor(list((SERVER / f"{name}.bin").read_bytes()), dtype=torch.float64) for name in images]) / 127.5 - 1
+    pixels = pixels.reshape(int(grids.prod(1).sum()), -1)
+    tokens = [t for _, rows, columns in grids.tolist() for t in [START] + [IMAGE] * (rows * columns // 4) + [END]] + asked
+    made, least = [], float("inf")
+    for _ in range(ANSWER):
+        ids = torch.tensor(tokens + made)
+        positions, _ = model.model.get_rope_index(ids[None], mm_token_type_ids=(ids == IMAGE).int()[None], image_grid_thw=grids)
+        top = run(model, ids, pixels, grids, positions[:, 0], [len(ids)])[-1].topk(2)
+        made.append(int(top.indices[0]))
+        if made[-1] >= END: return None
+        least = min(least, float(top.values[0] - top.values[1]))
+    return dict(images=images, asked=asked, tokens=made, prompt_tokens=len(tokens), margin=least)
 
 
 def golden(name):
@@ -112,10 +157,14 @@ def golden(name):
             assert (made["decode"] - made["prefill"]).abs().max() < 1e-9
             tensors |= {f"tokens.{i}": tokens.int(), f"pixels.{i}": x, f"grids.{i}": grids.int(), f"positions.{i}": positions.int().contiguous(),
                         f"rows.{i}": rows, f"prefill.{i}": made["prefill"], f"decode.{i}": made["decode"]}
+        answers = [next(filter(None, (answer(exact, IMAGES[:count], asked) for asked in ASKED))) for count in (1, 2)]
     torch.set_default_dtype(default)
+    folder(path)
+    # As releases have them.
+    if name in KNOWN: safetensors.torch.save_file(KNOWN[name].stored(safetensors.torch.load_file(path / "model.safetensors")), path / "model.safetensors", {"format": "pt"})
     tensors = {name: t.to(torch.float32) if t.is_floating_point() else t for name, t in tensors.items()}
     safetensors.torch.save_file(tensors, path / "golden.safetensors")
-    write_json(path / "golden.json", {})
+    write_json(path / "golden.json", dict(answers=answers))
     spread, size = tensors["prefill.0"].std().item(), sum(f.stat().st_size for f in path.iterdir())
     print(f"{path.name}: {size} bytes, logits std {spread:.2f}, rows std {tensors['rows.0'].std().item():.2f}", flush=True)
 

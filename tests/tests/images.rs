@@ -49,7 +49,8 @@ fn given(vision: &Vision, pixels: &[f64], grids: &[Grid]) -> BTreeMap<String, Va
     }
     let shares = patches.iter().flat_map(|patch| patch.shares.map(f64::from)).collect();
     let rows = (0..patches.len()).step_by(vision.merged()).map(|row| row as i32).collect();
-    BTreeMap::from([
+    let states = (0..vision.depth).map(|block| (format!("kv{block}"), Val::Cache(CacheState::default())));
+    let mut all = BTreeMap::from([
         (tower::GIVEN.into(), Val::Float(Tensor::new(vec![patches.len(), vision.numbers()], pixels.to_vec()))),
         (tower::TAPS.into(), Val::Int(patches.iter().flat_map(|patch| patch.taps).collect())),
         (tower::SHARES.into(), Val::Float(Tensor::new(vec![patches.len(), 4], shares))),
@@ -58,8 +59,9 @@ fn given(vision: &Vision, pixels: &[f64], grids: &[Grid]) -> BTreeMap<String, Va
         ("lengths".into(), Val::Int(lengths)),
         ("rows".into(), Val::Int(rows)),
         ("batch".into(), Val::Batch(batch)),
-        ("kv".into(), Val::Cache(CacheState::default())),
-    ])
+    ]);
+    all.extend(states);
+    all
 }
 
 /// The rows that a tower's graph makes.

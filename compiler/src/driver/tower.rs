@@ -1,13 +1,19 @@
 //! The tower of an artifact: a model of its own, with plans for steps of patches, beside the targets
 //! of the language part.
 use atomc_artifact::check::MAX_STEP;
-use atomc_artifact::manifest::{self, Attention, Given, Ignored, Pattern, Renamed, Taps, Target, TensorNames, Tiling};
+use atomc_artifact::manifest::{
+    self, Attention, Given, Ignored, Pattern, Renamed, Taps, Target, TensorNames, Tiling, Weight,
+};
 use atomc_config::Vision;
 use atomc_ir::arch::Memory;
 use atomc_ir::{Arch, Diagnostic, Dim, Graph, Op, TensorType};
-use atomc_passes::Bucket;
+use atomc_passes::{Bucket, Cx};
 
-use super::{Model, Options, target};
+use super::kernels::Kernels;
+use super::launches::{self, Kind, Parts};
+use super::states::States;
+use super::weights::Weights;
+use super::{Model, Options, PATCHES, lower, target};
 use crate::frontend::tower::{GIVEN, SHARES};
 use crate::frontend::{self, Config, Part};
 
@@ -44,8 +50,7 @@ pub fn tower(
 ) -> Result<manifest::Tower, Diagnostic> {
     let graph = frontend::tower::graph(config, vision)?;
     let model = Model { graph, part: Part::default(), is_draft: false };
-    let buckets = [options.patches / TIMES, options.patches]
-        .map(|tokens| Bucket::Whole { tokens, rows: tokens / vision.merged() });
+    let buckets = [options.patches / TIMES, options.patches].map(|tokens| bucket(vision, tokens));
     let own = Options { tower: None, invariant: false, ..options.clone() };
     let mut made: Vec<Target> = Vec::with_capacity(targets.len());
     for (name, archs) in targets {
@@ -60,6 +65,22 @@ pub fn tower(
         tensors: names(config, vision),
         targets: made,
     })
+}
+
+/// The weight plan of a tower on an arch, and the names of what is not its own. No kernel is emitted.
+pub fn weights(config: &Config, vision: &Vision, arch: &Arch) -> Result<(Vec<Weight>, TensorNames), Diagnostic> {
+    let graph = frontend::tower::graph(config, vision)?;
+    let (mut kernels, mut weights) = (Kernels::new(false), Weights::default());
+    let states = States::of([&graph])?;
+    let mut parts = Parts { states: &states, kernels: &mut kernels, weights: &mut weights };
+    let cx = Cx { arch, bucket: bucket(vision, PATCHES), invariant: false };
+    let kind = Kind { attention: Attention::Own, draft: false, places: None };
+    launches::plan(&lower(&graph, &cx, None)?, kind, &cx, &mut parts)?;
+    Ok((weights.list, names(config, vision)))
+}
+
+fn bucket(vision: &Vision, tokens: usize) -> Bucket {
+    Bucket::Whole { tokens, rows: tokens / vision.merged() }
 }
 
 fn facts((config, vision): (&Config, &Vision), patches: usize) -> manifest::Model {

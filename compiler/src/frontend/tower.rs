@@ -1,9 +1,9 @@
 //! The graph of a tower's step: patches of images to rows of embeddings.
 //!
 //! An image is a sequence, and its patches are the tokens, in the order in which those that become
-//! one row follow each other. A patch sees all of its image, whose keys and values lie in a cache
-//! as those of tokens do: all layers share one, because a layer's are read before the next one's
-//! are made.
+//! one row follow each other. A patch sees all of its image, whose keys and values lie in
+//! a cache as those of tokens do. Each block has a state of its own in the graph. They may all be
+//! the same memory: a block's keys are read before the next one's are made.
 use atomc_config::Vision;
 use atomc_ir::results::LOGITS;
 use atomc_ir::rope::{Freqs, Scaling};
@@ -35,8 +35,8 @@ const TAPS_OF_PATCH: usize = 4;
 /// Inputs: `given`, the numbers of each patch, `taps` and `shares`, four rows of the table of
 /// positions for each patch with their shares, `heights` and `widths`, where the patch is in its
 /// image, `lengths`, the patches of its image, `rows`, the first patch of each group, `batch`, and
-/// the cache `kv`. Results: `logits`, the rows of embeddings in f32, with those that are added
-/// behind layers side by side, and `kv`.
+/// the cache of each block, `kv0`, …. Results: `logits`, the rows of embeddings in f32, with those
+/// that are added behind layers side by side, and the caches.
 pub fn graph(config: &Config, vision: &Vision) -> Result<Graph, Diagnostic> {
     check_floats(config, vision)?;
     let dtype = config.dtype;
@@ -48,16 +48,20 @@ pub fn graph(config: &Config, vision: &Vision) -> Result<Graph, Diagnostic> {
     let [heights, widths, lengths] = [HEIGHTS, WIDTHS, "lengths"].map(|name| index(&mut b, name, Dim::Tokens));
     let rows = index(&mut b, "rows", Dim::Rows);
     let batch = b.input("batch", Type::Batch);
-    let cache = b.input("kv", Type::Cache(CacheType::even(dtype, vision.heads, vision.head_dim())));
+    let cache = Type::Cache(CacheType::even(dtype, vision.heads, vision.head_dim()));
+    let names: Vec<String> = (0..vision.depth).map(|block| format!("kv{block}")).collect();
+    let caches: Vec<Value> = names.iter().map(|name| b.input(name, cache.clone())).collect();
     let mut builder = TowerBuilder { b: &mut b, vision, dtype, hidden: config.hidden, rows };
 
     let mut x = builder.patches(given)?;
     let positions = builder.positions(taps, shares)?;
     x = builder.b.add(x, positions)?;
     let table = builder.table([heights, widths, lengths])?;
-    let (mut state, mut made) = (cache, vec![]);
-    for block in 0..vision.depth {
-        (x, state) = builder.block(block, (x, table), (state, batch, lengths))?;
+    let (mut states, mut made) = (vec![], vec![]);
+    for (block, (name, &cache)) in names.into_iter().zip(&caches).enumerate() {
+        let (out, state) = builder.block(block, (x, table), (cache, batch, lengths))?;
+        states.push((name, state));
+        x = out;
         if let Some(number) = vision.deepstack.iter().position(|&after| after == block) {
             made.push((number, builder.merged(&format!("deepstack_merger_list.{number}"), x, true)?));
         }
@@ -67,7 +71,7 @@ pub fn graph(config: &Config, vision: &Vision) -> Result<Graph, Diagnostic> {
     for (_, rows) in made {
         out = builder.b.at(vision.path).push(Op::Beside {}, &[out, rows])?;
     }
-    b.finish(vec![(LOGITS.to_string(), out), ("kv".to_string(), state)])
+    b.finish([(LOGITS.to_string(), out)].into_iter().chain(states).collect())
 }
 
 /// Refuses towers whose products have codes in the checkpoint.
