@@ -28,9 +28,9 @@ use serde_json::json;
 
 use crate::frontend::{self, Asked, Config, Part};
 pub use kernels::Kernels;
-pub use tower::weights as tower_weights;
 use launches::{Kind, Parts};
 use states::States;
+pub use tower::weights as tower_weights;
 use weights::Weights;
 pub use weights::weight;
 
@@ -289,7 +289,8 @@ fn models(config: &Config, options: &Options) -> Result<Vec<Model>, Diagnostic> 
             return Err(Diagnostic::new("driver::attention", format!("`{}` is named twice", named(attention))));
         }
         let verified = Some(options.buckets.each).filter(|&each| each > 1);
-        let asked = Asked { hidden: &options.hidden, draft: options.draft.as_ref(), verified, tower: options.tower.as_ref() };
+        let asked =
+            Asked { hidden: &options.hidden, draft: options.draft.as_ref(), verified, tower: options.tower.as_ref() };
         all.push(Model { graph: frontend::graph_with(config, part, asked)?, part, is_draft: false });
         if let Some(draft) = &options.draft {
             all.push(Model { graph: frontend::draft_graph(config, draft, part)?, part, is_draft: true });

@@ -61,10 +61,15 @@ fn answers_are_those_of_transformers() {
         let bench = Bench::empty();
         bench.compiled(case);
         for answer in answers(case) {
-            let images: Vec<String> =
-                answer["images"].as_array().expect("images").iter().map(|name| image(name.as_str().expect("a name"))).collect();
+            let images: Vec<String> = answer["images"]
+                .as_array()
+                .expect("images")
+                .iter()
+                .map(|name| image(name.as_str().expect("a name")))
+                .collect();
             let (weights, question) = (model(case), question(&answer));
-            let mut args = vec!["run", "m.atomc", "--weights", &weights, "--prompt", &question, "--json", "--max-tokens", "6"];
+            let mut args =
+                vec!["run", "m.atomc", "--weights", &weights, "--prompt", &question, "--json", "--max-tokens", "6"];
             images.iter().for_each(|image| args.extend(["--image", image]));
             let made: Value = serde_json::from_str(&bench.succeed(&args)).expect("JSON");
             assert_eq!(made["tokens"], answer["tokens"], "{case}: {answer}");
@@ -145,7 +150,9 @@ fn base64(bytes: &[u8]) -> String {
     const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let group = |bytes: &[u8]| {
         let bits = bytes.iter().fold(0u32, |bits, &byte| bits << 8 | u32::from(byte)) << (8 * (3 - bytes.len()));
-        (0..4).map(move |i| if i > bytes.len() { '=' } else { char::from(DIGITS[(bits >> (18 - 6 * i)) as usize & 63]) }).collect::<String>()
+        (0..4)
+            .map(move |i| if i > bytes.len() { '=' } else { char::from(DIGITS[(bits >> (18 - 6 * i)) as usize & 63]) })
+            .collect::<String>()
     };
     bytes.chunks(3).map(group).collect()
 }

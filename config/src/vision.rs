@@ -67,10 +67,7 @@ pub struct Vision {
 
 impl Seeing {
     /// What a family's configuration has, if it has a tower.
-    pub(crate) fn of(
-        traits: Option<Traits>,
-        [all, language]: [&Fields; 2],
-    ) -> Result<Option<Seeing>, Diagnostic> {
+    pub(crate) fn of(traits: Option<Traits>, [all, language]: [&Fields; 2]) -> Result<Option<Seeing>, Diagnostic> {
         let (Some(traits), Some(config)) = (traits, all.get("vision_config").and_then(Value::as_object)) else {
             return Ok(None);
         };
@@ -84,7 +81,8 @@ impl Vision {
     /// The tower of a model.
     pub fn of(model: &Config) -> Result<Vision, Diagnostic> {
         let none = || {
-            let message = format!("{} has no tower that is known here: there is no `vision_config`", model.architecture);
+            let message =
+                format!("{} has no tower that is known here: there is no `vision_config`", model.architecture);
             Diagnostic::new("config::vision", message).at("--tower")
         };
         let Seeing { traits, config, rope, image_token } = model.seeing.as_ref().ok_or_else(none)?;

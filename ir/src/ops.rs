@@ -687,10 +687,7 @@ impl Op {
 
     /// Whether it is attention over a cache of this model's own.
     pub fn attends(&self) -> bool {
-        matches!(
-            self,
-            Op::Attention { .. } | Op::AttendWhole { .. } | Op::AttendListed { .. } | Op::AttendPart { .. }
-        )
+        matches!(self, Op::Attention { .. } | Op::AttendWhole { .. } | Op::AttendListed { .. } | Op::AttendPart { .. })
     }
 
     /// Whether the graph is split here.

@@ -2,8 +2,8 @@
 //! the server has, too ([`crate::schedule`]).
 use crate::engine::{Engine, StepError};
 use crate::sample::Sampling;
-use crate::sight::Images;
 use crate::schedule::{Chosen, End, Job, JobError, Likelihood, Options, Output, Scheduler, Settings, Why};
+use crate::sight::Images;
 use atomc_artifact::manifest::Model;
 use std::ops::ControlFlow;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -51,9 +51,9 @@ mod session;
 pub mod sight;
 pub mod signature;
 pub mod states;
+pub mod tower;
 #[cfg(test)]
 mod toy;
-pub mod tower;
 pub mod trust;
 pub mod weights;
 

@@ -127,11 +127,7 @@ pub struct PlacesError {
 
 /// A prompt in which the token of an image stands for each image: with as many of these tokens as
 /// the image has rows, and the number of the first one.
-pub fn spread(
-    prompt: &[u32],
-    image_token: u32,
-    grids: &[Grid],
-) -> Result<(Vec<u32>, Vec<usize>), PlacesError> {
+pub fn spread(prompt: &[u32], image_token: u32, grids: &[Grid]) -> Result<(Vec<u32>, Vec<usize>), PlacesError> {
     let places = prompt.iter().filter(|&&token| token == image_token).count();
     if places != grids.len() {
         return Err(PlacesError { places, images: grids.len() });

@@ -1,5 +1,5 @@
-//! A tower on a device: it makes rows of embeddings of images, for an engine to take in the place of
-//! those of tokens. It is a value of its own, with weights, a cache for the step, and a device.
+//! A tower on a device: it makes rows of embeddings of images, for an engine to take in the place
+//! of those of tokens. It is a value of its own, with weights, a cache for the step, and a device.
 use crate::batch::TableRoom;
 use crate::checkpoint::Source;
 use crate::device::{Device, DeviceError, Memory, StateMemory};

@@ -82,7 +82,12 @@ impl Preparing {
         if least > most {
             return Err(format!("size.shortest_edge is {least} pixels, but the tower takes {most} at most"));
         }
-        Ok(Preparing { tiling, pixels: [least, most], mean: numbers(config, "image_mean")?, std: numbers(config, "image_std")? })
+        Ok(Preparing {
+            tiling,
+            pixels: [least, most],
+            mean: numbers(config, "image_mean")?,
+            std: numbers(config, "image_std")?,
+        })
     }
 
     /// An image of a file's bytes.
@@ -248,7 +253,8 @@ impl Filter {
             let w = w * f64::from(1u32 << bits);
             (if w < 0.0 { w - 0.5 } else { w + 0.5 }) as i32
         };
-        let taps = all.into_iter().map(|(first, weights)| Taps { first, weights: weights.into_iter().map(whole).collect() });
+        let taps =
+            all.into_iter().map(|(first, weights)| Taps { first, weights: weights.into_iter().map(whole).collect() });
         Filter { taps: taps.collect(), bits }
     }
 

@@ -9,10 +9,10 @@ tower makes of them with those for layers beside them, the three positions of ea
 """
 import json, shutil, sys, zlib
 
-import safetensors.torch, torch, transformers
+import safetensors.torch, torch
 
 import families, hybrid
-from families import HERE, MODES, Wide, make, text, write_json
+from families import HERE, Wide, make, text, write_json
 
 TOWER = dict(depth=2, hidden_size=64, intermediate_size=96, num_heads=2, patch_size=4, num_position_embeddings=16, out_hidden_size=48)
 IMAGE, START, END = 79, 78, 77
@@ -79,7 +79,8 @@ def run(model, tokens, pixels, grids, positions, pieces):
     return torch.cat(out)
 
 
-# What a user asks about an image of `server/src/images`, the first with an answer of words alone, and how many tokens of that are compared.
+# What a user asks about an image of `server/src/images`, the first with an answer of words alone,
+# and how many tokens of that are compared.
 ASKED, IMAGES, ANSWER = [[5, 6, last] for last in range(7, 40)], ["larger.png", "alpha.png"], 6
 SERVER = HERE.parent.parent / "server" / "src" / "images"
 TEMPLATE = ("{% for m in messages %}{% if m.content is string %}{{ m.content }}{% else %}{% for p in m.content %}{% if p.type == 'image' %}"

@@ -290,7 +290,8 @@ fn on_chip(chip: &str, wanted: &[&str]) {
         let artifact = artifact(&case, chip);
         let own = artifact.tower().expect("a tower");
         let checkpoint = Checkpoint::open(&case.case.dir).expect("a checkpoint");
-        let device = |artifact: &Artifact| Box::new(Emulated::open(artifact, chip, 1, Default::default()).expect("a chip"));
+        let device =
+            |artifact: &Artifact| Box::new(Emulated::open(artifact, chip, 1, Default::default()).expect("a chip"));
         let mut tower = Tower::with_device(&artifact, chip, device(&own)).expect("a tower");
         tower.load_weights(&checkpoint, &|_, _| ()).expect("weights");
         let device = device(&artifact);

@@ -35,7 +35,8 @@ pub(super) fn tower<'t>(tower: &'t Tower, of: &Manifest, sections: &[usize]) -> 
             "a tower has plans of kind `whole` alone".to_owned()
         })?;
         let rows = tower.model.vocab;
-        let of_model = of.targets[index].given.as_ref().is_some_and(|given| given.width == rows && given.taps.is_none());
+        let of_model =
+            of.targets[index].given.as_ref().is_some_and(|given| given.width == rows && given.taps.is_none());
         ensure(of_model, &format!("targets[{index}].given"), || format!("not the rows of the tower, of {rows}"))?;
     }
     Ok(&tower.targets)

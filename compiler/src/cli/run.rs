@@ -65,9 +65,9 @@ pub struct Args {
     /// The same seed and options give the same text
     #[arg(long, value_name = "SEED", default_value_t = 0)]
     seed: u64,
-    /// An image to ask about, a PNG, JPEG or WebP file; several in their order. The prompt becomes a
-    /// message of a chat with the images before it, unless it says where they are with the model's
-    /// own text for one
+    /// An image to ask about, a PNG, JPEG or WebP file; several in their order. The prompt becomes
+    /// a message of a chat with the images before it, unless it says where they are with the
+    /// model's own text for one
     #[cfg(feature = "server")]
     #[arg(long, value_name = "FILE", conflicts_with = "tokens")]
     image: Vec<std::path::PathBuf>,
@@ -104,8 +104,12 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     args.guesses.check(&engine)?;
     let &Args { temperature, top_k, top_p, min_p, seed, .. } = args;
     let sampling = Sampling { temperature, top_k, top_p, min_p, seed };
-    let params =
-        Params { sampling, speculate: args.guesses.speculate, images, ..Params::for_model(engine.model(), args.max_tokens) };
+    let params = Params {
+        sampling,
+        speculate: args.guesses.speculate,
+        images,
+        ..Params::for_model(engine.model(), args.max_tokens)
+    };
     let mut stream = Stream::new(&words, args.json);
     let answer = generate::generate(&mut engine, &prompt, &params, |token| stream.push(token))?;
     stream.end(&answer.tokens)?;

@@ -38,8 +38,8 @@ impl Seen {
         Ok(Seen { rows, image_token, model })
     }
 
-    /// The prompt as a message with the images before it, by the model's chat template; as it is, if
-    /// it has the text of an image's token itself.
+    /// The prompt as a message with the images before it, by the model's chat template; as it is,
+    /// if it has the text of an image's token itself.
     pub fn asked(&self, prompt: &str) -> Result<String, Failure> {
         let model = Model::at(&self.model)?;
         let mark = model.text()?.decode(&[self.image_token], true);

@@ -1,5 +1,5 @@
-//! The tower of an artifact: a model of its own, with plans for steps of patches, beside the targets
-//! of the language part.
+//! The tower of an artifact: a model of its own, with plans for steps of patches, beside the
+//! targets of the language part.
 use atomc_artifact::check::MAX_STEP;
 use atomc_artifact::manifest::{
     self, Attention, Given, Ignored, Pattern, Renamed, Taps, Target, TensorNames, Tiling, Weight,
@@ -67,7 +67,8 @@ pub fn tower(
     })
 }
 
-/// The weight plan of a tower on an arch, and the names of what is not its own. No kernel is emitted.
+/// The weight plan of a tower on an arch, and the names of what is not its own. No kernel is
+/// emitted.
 pub fn weights(config: &Config, vision: &Vision, arch: &Arch) -> Result<(Vec<Weight>, TensorNames), Diagnostic> {
     let graph = frontend::tower::graph(config, vision)?;
     let (mut kernels, mut weights) = (Kernels::new(false), Weights::default());
@@ -105,7 +106,11 @@ fn names(config: &Config, vision: &Vision) -> TensorNames {
     let spelled = config.spellings.iter().map(|&(from, to)| Renamed { from: from.into(), to: to.into() });
     // Files before transformers 5 have no `model.` before either part.
     let older = own.strip_prefix("model.").map(|from| Renamed { from: from.into(), to: own.clone() });
-    TensorNames { renamed: older.into_iter().chain(spelled).collect(), ignored: language.into_iter().chain(others).collect(), tied: None }
+    TensorNames {
+        renamed: older.into_iter().chain(spelled).collect(),
+        ignored: language.into_iter().chain(others).collect(),
+        tied: None,
+    }
 }
 
 /// The rows that the steps of a graph are given.

@@ -5,7 +5,8 @@
 //! rule by which ranks share each out. `layer.rs` has the parts that all halves are made of.
 //! `product.rs` is a product with a weight, quantised or not, and `fitting.rs` says which a scheme
 //! does not fit. `part.rs` is the part of a model that an artifact computes. `draft.rs` is the
-//! graph of a draft's step, `tower.rs` that of a tower's, which makes rows of images, `streams.rs` what goes through layers in place of one row.
+//! graph of a draft's step, `tower.rs` that of a tower's, which makes rows of images, `streams.rs`
+//! what goes through layers in place of one row.
 mod asked;
 mod attention;
 mod conv;

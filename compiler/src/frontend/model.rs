@@ -80,7 +80,9 @@ pub fn graph(config: &Config, part: Part, asked: Asked) -> Result<Graph, Diagnos
         let (out, made) = through(&mut builder, layer, (x, None), given)?;
         states.extend(made);
         x = match &seen {
-            Some(seen) if index + 1 < seen.vision.rows() => seen.placed(b.at(config.layer_path(index)), out, index + 1)?,
+            Some(seen) if index + 1 < seen.vision.rows() => {
+                seen.placed(b.at(config.layer_path(index)), out, index + 1)?
+            }
             _ => out,
         };
         entered.push(x);
@@ -296,8 +298,8 @@ pub struct Seen<'a> {
 
 impl<'a> Seen<'a> {
     /// With their inputs: `given`, rows of embeddings with those that are added behind layers side
-    /// by side, `sources`, which of them each token takes, or -1, and three positions of each token,
-    /// `times`, `heights` and `widths`.
+    /// by side, `sources`, which of them each token takes, or -1, and three positions of each
+    /// token, `times`, `heights` and `widths`.
     fn new(b: &mut Builder, config: &Config, vision: &'a Vision) -> Result<Seen<'a>, Diagnostic> {
         if config.streams.is_some() || config.kept_every.is_some() {
             let message = "images for a model with several streams or rows in place of one: this is not supported";

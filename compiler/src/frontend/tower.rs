@@ -7,9 +7,7 @@
 use atomc_config::Vision;
 use atomc_ir::results::LOGITS;
 use atomc_ir::rope::{Freqs, Scaling};
-use atomc_ir::{
-    Builder, CacheType, DType, Diagnostic, Dim, Elementwise, Graph, Op, Shape, Turn, Type, Value,
-};
+use atomc_ir::{Builder, CacheType, DType, Diagnostic, Dim, Elementwise, Graph, Op, Shape, Turn, Type, Value};
 
 use super::Config;
 use super::layer::Made;
@@ -120,7 +118,8 @@ impl TowerBuilder<'_> {
     fn norm(&mut self, module: &str, x: Value, width: usize) -> Made {
         let path = self.path(module);
         self.b.at(&path);
-        let [weight, bias] = ["weight", "bias"].map(|name| self.b.weight(format!("{path}.{name}"), self.dtype, &[width]));
+        let [weight, bias] =
+            ["weight", "bias"].map(|name| self.b.weight(format!("{path}.{name}"), self.dtype, &[width]));
         self.b.push(Op::LayerNorm { eps: self.vision.eps }, &[x, weight, bias])
     }
 

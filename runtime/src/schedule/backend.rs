@@ -1,7 +1,7 @@
 //! The scheduler's interface to an engine, so that its tests need none.
 use crate::manifest::{PlanKind, StateGroup};
-use crate::{self as runtime, Engine, Fork, KvError, Request, SeqId, StepError};
 use crate::sight::Images;
+use crate::{self as runtime, Engine, Fork, KvError, Request, SeqId, StepError};
 use std::borrow::BorrowMut;
 use std::sync::Arc;
 

@@ -89,7 +89,14 @@ fn submit<B: Backend>(scheduler: &mut Scheduler<B>, prompt: Vec<u32>, settings: 
 fn salted(scheduler: &mut Scheduler<Toy>, prompt: &[u32], salt: &str) -> Ear {
     let (ear, salt) = (Ear::default(), Some(salt.into()));
     let settings = max_new(4);
-    scheduler.add(vec![Job { prompt: prompt.to_vec(), salt, images: None, settings, guide: None, output: Box::new(ear.clone()) }]);
+    scheduler.add(vec![Job {
+        prompt: prompt.to_vec(),
+        salt,
+        images: None,
+        settings,
+        guide: None,
+        output: Box::new(ear.clone()),
+    }]);
     ear
 }
 
@@ -207,7 +214,14 @@ fn requests_end_where_they_should() {
     let long = submit(&mut scheduler, ids(60, 2), max_new(100));
     let enough = Ear { enough: Some(3), ..Ear::default() };
     let output = Box::new(enough.clone());
-    scheduler.add(vec![Job { prompt: prompt.clone(), salt: None, images: None, settings: max_new(12), guide: None, output }]);
+    scheduler.add(vec![Job {
+        prompt: prompt.clone(),
+        salt: None,
+        images: None,
+        settings: max_new(12),
+        guide: None,
+        output,
+    }]);
     let late = Settings { stop: vec![stop], min_new: first + 2, ..max_new(first + 4) };
     let late = submit(&mut scheduler, prompt.clone(), late);
     finish(&mut scheduler);

@@ -5,6 +5,7 @@
 
 Numbers are written as the bytes that they come from: (byte - 127.5) / 127.5.
 """
+
 import json
 from pathlib import Path
 
@@ -14,7 +15,14 @@ from transformers import Qwen2VLImageProcessor
 
 HERE = Path(__file__).resolve().parent
 SIZE = {"shortest_edge": 1024, "longest_edge": 4096}
-processor = Qwen2VLImageProcessor(patch_size=4, merge_size=2, temporal_patch_size=2, size=SIZE, image_mean=[0.5] * 3, image_std=[0.5] * 3)
+processor = Qwen2VLImageProcessor(
+    patch_size=4,
+    merge_size=2,
+    temporal_patch_size=2,
+    size=SIZE,
+    image_mean=[0.5] * 3,
+    image_std=[0.5] * 3,
+)
 
 
 def drawn(height, width, channels, seed):
@@ -22,7 +30,9 @@ def drawn(height, width, channels, seed):
     rng = np.random.default_rng(seed)
     y, x = np.mgrid[0:height, 0:width]
     waves = [np.sin(x / (3 + c) + c) * np.cos(y / (4 + c)) for c in range(channels)]
-    return np.clip(127 + 110 * np.stack(waves, -1) + rng.normal(0, 40, (height, width, channels)), 0, 255).astype(np.uint8)
+    return np.clip(
+        127 + 110 * np.stack(waves, -1) + rng.normal(0, 40, (height, width, channels)), 0, 255
+    ).astype(np.uint8)
 
 
 IMAGES = {

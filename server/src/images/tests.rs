@@ -69,14 +69,8 @@ fn what_anybody_may_send_is_refused_by_name() {
     assert_eq!(wrong(b""), "this is no PNG, JPEG or WebP file");
     assert_eq!(wrong(b"GIF89a\x01\0\x01\0\0\0\0;"), "this is no PNG, JPEG or WebP file");
     assert_eq!(wrong(b"<svg xmlns='http://www.w3.org/2000/svg'/>"), "this is no PNG, JPEG or WebP file");
-    assert_eq!(
-        wrong(&png(60_000, 60_000)),
-        "an image of 60000 by 60000 pixels: 33554432 are the most"
-    );
-    assert_eq!(
-        wrong(&png(30_000, 1)),
-        "an image of 30000 by 1 pixels: no side may be more than 200 times the other"
-    );
+    assert_eq!(wrong(&png(60_000, 60_000)), "an image of 60000 by 60000 pixels: 33554432 are the most");
+    assert_eq!(wrong(&png(30_000, 1)), "an image of 30000 by 1 pixels: no side may be more than 200 times the other");
     // The header says more than there is.
     assert!(wrong(&png(500, 400)).starts_with("the image cannot be decoded: "));
     for name in ["larger.png", "photo.jpg", "lossless.webp"] {
@@ -105,12 +99,11 @@ fn configurations_fit_the_tower() {
     };
     // A tower that takes fewer has images made smaller.
     assert_eq!(read(&|_| (), 4096).expect("it fits").pixels, [65536, 4096 * 256]);
-    assert_eq!(
-        read(&|_| (), 64).unwrap_err(),
-        "size.shortest_edge is 65536 pixels, but the tower takes 16384 at most"
-    );
+    assert_eq!(read(&|_| (), 64).unwrap_err(), "size.shortest_edge is 65536 pixels, but the tower takes 16384 at most");
     assert_eq!(read(&|c| c["patch_size"] = json!(14), 4096).unwrap_err(), "patch_size is 14, but the tower has 16");
     assert_eq!(read(&|c| c["image_std"] = json!([1, 2]), 4096).unwrap_err(), "image_std must have three numbers");
-    let older = |c: &mut Value| *c = json!({ "min_pixels": 4096, "max_pixels": 8192, "image_mean": [0, 0, 0], "image_std": [1, 1, 1] });
+    let older = |c: &mut Value| {
+        *c = json!({ "min_pixels": 4096, "max_pixels": 8192, "image_mean": [0, 0, 0], "image_std": [1, 1, 1] })
+    };
     assert_eq!(read(&older, 4096).expect("as before").pixels, [4096, 8192]);
 }

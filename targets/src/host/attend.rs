@@ -83,7 +83,9 @@ pub fn emit_many<'c>(c: &Host<'c>, spec: &KernelSpec) -> Result<manifest::Kernel
         let (token, count) = (entry(0), entry(1));
         let head = query_head / (a.heads / a.cache.ty.heads);
         let place = |r: Int<'c>| (token + r, query_head);
-        c.when(c.less(0, count), || a.run(&block, &Span { token, head, count, per_row: a.seen.per_token() }, &place, tiles.as_ref()))
+        c.when(c.less(0, count), || {
+            a.run(&block, &Span { token, head, count, per_row: a.seen.per_token() }, &place, tiles.as_ref())
+        })
     })?;
     if let Some(tiles) = tiles {
         tiles.close();

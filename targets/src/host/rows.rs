@@ -234,9 +234,7 @@ fn store_table<'c>(rows: &Rows<'_, 'c>, v: Value, out: &Operand<'c>, row: Int<'c
     };
     let operands = rows.graph.operands(v.node);
     let as_wide = |i: Int<'c>| c.b.build_signed_int_to_float(i.v, c.cx.f64_type(), "").expect("an integer");
-    let positions = positions(rows, &operands, |index| {
-        c.splat(as_wide(math::turned(c.load_index(index, row), turn)))
-    })?;
+    let positions = positions(rows, &operands, |index| c.splat(as_wide(math::turned(c.load_index(index, row), turn))))?;
     let half = rows.shape(operands[2])?.shape.last().unwrap_or(0);
     let log_stretch = (growth != 0.0).then(|| {
         let length = as_wide(c.load_index(rows.index(operands[1]).expect("checked by the op's type"), row));

@@ -129,7 +129,8 @@ impl<'c> Rows<'_, 'c> {
 
     /// Of consecutive rows, side by side, from the one on that an index names.
     pub(super) fn gather_run(&self, operands: &[Value], at: At<'c>) -> Made<'c> {
-        let (first, width) = (self.chosen_row(operands[1], at.row)?, self.shape(operands[0])?.shape.last().unwrap_or(1));
+        let (first, width) =
+            (self.chosen_row(operands[1], at.row)?, self.shape(operands[0])?.shape.last().unwrap_or(1));
         if !width.is_multiple_of(VECTOR) {
             return Err(unsupported(format!("rows of {width} side by side: they must be multiples of {VECTOR}")));
         }
