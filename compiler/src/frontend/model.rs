@@ -53,10 +53,7 @@ pub fn graph(config: &Config, part: Part, asked: Asked) -> Result<Graph, Diagnos
         false => b.at(config.path).scale(picked, config.scales.embedding)?,
     };
     let seen = asked.tower.map(|vision| Seen::new(&mut b, config, vision)).transpose()?;
-    let embedded = match &seen {
-        Some(seen) => seen.placed(&mut b, embedded, 0)?,
-        None => embedded,
-    };
+    let embedded = placed(&mut b, seen.as_ref(), embedded, 0)?;
     let mut x = streams::spread(&mut b, config.streams, embedded)?;
     let tokens = Tokens { ids, positions, lengths };
     let mut ropes = ropes(&mut b, config, (positions, lengths), seen.as_ref())?;
@@ -79,12 +76,7 @@ pub fn graph(config: &Config, part: Part, asked: Asked) -> Result<Graph, Diagnos
         let given = Around { states: &caches[index], ropes: &ropes, growth, own_rows, batch, tokens };
         let (out, made) = through(&mut builder, layer, (x, None), given)?;
         states.extend(made);
-        x = match &seen {
-            Some(seen) if index + 1 < seen.vision.rows() => {
-                seen.placed(b.at(config.layer_path(index)), out, index + 1)?
-            }
-            _ => out,
-        };
+        x = placed(b.at(config.layer_path(index)), seen.as_ref(), out, index + 1)?;
         entered.push(x);
     }
 
@@ -312,18 +304,19 @@ impl<'a> Seen<'a> {
         Ok(Seen { vision, hidden: config.hidden, given, sources, times, heights, widths })
     }
 
-    /// Rows of tokens with a part of what they take: in the place of embeddings, or added behind a
-    /// layer.
-    fn placed(&self, b: &mut Builder, x: Value, part: usize) -> Made {
-        let op = Op::Placed { start: part * self.hidden, adds: part > 0 };
-        b.push(op, &[x, self.given, self.sources])
-    }
-
     /// What tells three positions of a token apart in its rotary embedding.
     fn axes(&self, b: &mut Builder) -> Result<[Value; 3], Diagnostic> {
         let axes = b.push(Op::Numbers { values: self.vision.axes.clone() }, &[])?;
         Ok([self.heights, self.widths, axes])
     }
+}
+
+/// Rows of tokens with a part of what they take: in the place of embeddings, or added behind a
+/// layer. There are as many parts as the tower makes.
+fn placed(b: &mut Builder, seen: Option<&Seen>, x: Value, part: usize) -> Made {
+    let Some(seen) = seen.filter(|seen| part < seen.vision.rows()) else { return Ok(x) };
+    let op = Op::Placed { start: part * seen.hidden, adds: part > 0 };
+    b.push(op, &[x, seen.given, seen.sources])
 }
 
 /// The table of each rotary embedding.
