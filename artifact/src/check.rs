@@ -8,6 +8,7 @@ mod names;
 mod plans;
 mod stages;
 mod states;
+mod tower;
 mod weights;
 
 use crate::error::Error;
@@ -67,12 +68,13 @@ pub fn manifest(manifest: &Manifest, sections: &[usize]) -> Checked {
         complete(target, ranks, &format!("{at}.plans"))?;
     }
     names::names(manifest)?;
-    named(&manifest.targets, sections.len())
+    let towers = manifest.tower.as_ref().map_or(Ok(&[][..]), |tower| tower::tower(tower, manifest, sections))?;
+    named(manifest.targets.iter().chain(towers), sections.len())
 }
 
 /// That every section of code is some variant's.
-fn named(targets: &[Target], sections: usize) -> Checked {
-    let named: BTreeSet<usize> = targets.iter().flat_map(|target| &target.variants).map(|v| v.section).collect();
+fn named<'a>(targets: impl Iterator<Item = &'a Target>, sections: usize) -> Checked {
+    let named: BTreeSet<usize> = targets.flat_map(|target| &target.variants).map(|v| v.section).collect();
     let idle = (1..sections).find(|section| !named.contains(section));
     ensure(idle.is_none(), "targets", || format!("no variant names section {} of the file", idle.unwrap_or(0)))
 }
@@ -126,6 +128,7 @@ fn check_target(target: &Target, model: (&Model, usize), sections: &[usize], at:
     states::groups(target, at)?;
     hidden(target, &format!("{at}.hidden"))?;
     draft(target, &format!("{at}.draft"))?;
+    tower::given(target, &format!("{at}.given"))?;
     let signatures = code::kernels(&target.kernels, &format!("{at}.kernels"))?;
     ensure(!target.variants.is_empty(), &format!("{at}.variants"), || "a target without code".to_owned())?;
     let mut names = BTreeSet::new();
@@ -175,7 +178,9 @@ fn hidden(target: &Target, at: &str) -> Checked {
     count(width, at, "width")?;
     ensure(stride >= width, &format!("{at}.stride"), || format!("{stride} is less than the width, {width}"))?;
     bytes(size, at, "bytes")?;
-    let tokens = target.plans.iter().map(|plan| plan.tokens).max().unwrap_or(0);
+    // A whole step has no hidden rows.
+    let has_rows = target.plans.iter().filter(|plan| plan.kind != PlanKind::Whole);
+    let tokens = has_rows.map(|plan| plan.tokens).max().unwrap_or(0);
     let need = product(&[tokens, stride, dtype.size()]);
     ensure(need.is_some_and(|need| need <= size), &format!("{at}.bytes"), || {
         format!("{size} bytes do not hold {tokens} rows of {stride}")

@@ -17,7 +17,7 @@ use crate::check;
 use crate::error::{Error, Part};
 use crate::files;
 use crate::fingerprint::Fingerprint;
-use crate::manifest::Manifest;
+use crate::manifest::{Manifest, Tower};
 use header::{Entry, Header, MAX_HEADER, SIGNATURE};
 use miniz_oxide::deflate::compress_to_vec;
 use miniz_oxide::inflate::TINFLStatus;
@@ -26,7 +26,7 @@ use std::fs::File;
 use std::io::{self, Read, Seek};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 pub use header::FORMAT_VERSION;
 
@@ -45,7 +45,7 @@ const MAX_CODE: usize = 256 << 20;
 /// An artifact in memory, known to be whole.
 #[derive(Debug)]
 pub struct Artifact {
-    file: Vec<u8>,
+    file: Arc<[u8]>,
     fingerprint: Fingerprint,
     manifest: Manifest,
     sections: Vec<Section>,
@@ -117,7 +117,16 @@ impl Artifact {
         let manifest = parse(&unpacked(&file, &sections, 0)?)?;
         let sizes: Vec<usize> = sections.iter().map(|section| section.length).collect();
         check::manifest(&manifest, &sizes)?;
-        Ok(Artifact { file, fingerprint: header.fingerprint, manifest, sections })
+        Ok(Artifact { file: file.into(), fingerprint: header.fingerprint, manifest, sections })
+    }
+
+    /// The tower as an artifact of its own, in the same file, if there is one.
+    pub fn tower(&self) -> Option<Artifact> {
+        let Tower { model, tensors, targets, .. } = self.manifest.tower.clone()?;
+        let manifest = Manifest { model, tensors, targets, tower: None, ..self.manifest.clone() };
+        let section = |section: &Section| Section { bytes: OnceLock::new(), ..*section };
+        let sections = self.sections.iter().map(section).collect();
+        Some(Artifact { file: self.file.clone(), fingerprint: self.fingerprint, manifest, sections })
     }
 
     /// What the artifact says about itself: indices and places in it may be followed without

@@ -9,6 +9,7 @@ mod plans;
 mod signature;
 mod stages;
 mod states;
+mod tower;
 mod weights;
 
 pub use atomc_dtype::step::BOOK_BLOCKS;
@@ -22,6 +23,7 @@ pub use plans::{Arg, Attention, Call, Chosen, Input, Launch, Logits, NamedRows, 
 use serde::{Deserialize, Serialize};
 pub use signature::{Signature, is_state};
 pub use states::{PageStream, Paged, Slots, State, StateGroup, StreamLayout};
+pub use tower::{Given, Taps, Tiling, Tower};
 pub use weights::{Layout, Weight};
 
 /// Everything but the code: what shaped the artifact, and for each target the weights it wants and
@@ -52,6 +54,9 @@ pub struct Manifest {
     pub adapters: Option<Adapters>,
     /// At least one; their names differ.
     pub targets: Vec<Target>,
+    /// What makes rows of images, if the artifact has it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tower: Option<Tower>,
 }
 
 /// Room for LoRA adapters: weights of their own, which are read by the numbers of slots.
@@ -150,6 +155,9 @@ pub struct Target {
     /// What guesses tokens for the model to verify, if the artifact has it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub draft: Option<Draft>,
+    /// Rows of numbers that its steps are given, if they are.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub given: Option<Given>,
     /// By the kernel number that launches use.
     pub kernels: Vec<KernelDef>,
     /// Best first: the loader takes the first one with features that the device has.

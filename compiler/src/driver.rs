@@ -7,6 +7,7 @@ mod drafts;
 mod kernels;
 mod launches;
 mod states;
+mod tower;
 mod weights;
 
 use std::path::Path;
@@ -17,9 +18,9 @@ use atomc_artifact::manifest::{
     self, Attention, Chip, DataLayout, Hidden, Ignored, Manifest, Pattern, Plan, Renamed, Target, TensorNames, Tied,
     Variant, Weight,
 };
-use atomc_config::{Adapters, Draft, Latent, OtherPart, Quantisation};
+use atomc_config::{Adapters, Draft, Latent, OtherPart, Quantisation, Vision};
 use atomc_ir::arch::{Machine, Memory};
-use atomc_ir::{Arch, Diagnostic, Graph};
+use atomc_ir::{Arch, DType, Diagnostic, Graph};
 use atomc_passes::{Bucket, BucketOptions, Cx};
 use atomc_targets::tuning::Class;
 use atomc_targets::{Choice, Hosted, KernelSpec};
@@ -29,6 +30,7 @@ use crate::frontend::{self, Asked, Config, Part};
 pub use kernels::Kernels;
 use launches::{Kind, Parts};
 use states::States;
+pub use tower::weights as tower_weights;
 use weights::Weights;
 pub use weights::weight;
 
@@ -37,6 +39,8 @@ const MAX_DECODE: usize = 256;
 
 /// Most adapters at once, and their largest rank.
 const MAX_ADAPTERS: usize = 512;
+/// Most patches of a tower's step, unless the user says otherwise: those of a megapixel.
+pub const PATCHES: usize = 4096;
 
 /// What the name of a table ends with that old checkpoints have for each layer, and that follows
 /// from the configuration.
@@ -64,6 +68,10 @@ pub struct Options {
     pub hidden: Vec<usize>,
     /// What guesses the tokens that steps verify.
     pub draft: Option<Draft>,
+    /// The tower whose rows tokens may take, if images are wanted.
+    pub tower: Option<Vision>,
+    /// Most patches of a step of the tower, and of an image.
+    pub patches: usize,
     /// Whether the bits of a row must not depend on what else is in its step, nor on the bucket.
     pub invariant: bool,
 }
@@ -80,6 +88,8 @@ impl Default for Options {
             attention: vec![Attention::Own],
             hidden: vec![],
             draft: None,
+            tower: None,
+            patches: PATCHES,
             invariant: false,
         }
     }
@@ -109,11 +119,14 @@ pub fn compile(config: &Config, options: &Options, progress: Progress) -> Result
     check_invariant(options)?;
     check_stages(options)?;
     check_adapters(config, options)?;
+    tower::check(options)?;
     let models = models(config, options)?;
     let buckets = buckets(&options.buckets)?;
     let targets = unique(&options.targets)?;
     targets.iter().flat_map(|(_, archs)| *archs).try_for_each(|arch| check_cache(config, &options.attention, arch))?;
-    let total = targets.iter().map(|(_, archs)| archs.len() + steps(&models, &buckets).count()).sum();
+    let of_tower = |archs: &[Arch]| options.tower.as_ref().map_or(0, |_| archs.len() + tower::BUCKETS);
+    let steps_of = |archs: &[Arch]| archs.len() + steps(&models, &buckets).count() + of_tower(archs);
+    let total = targets.iter().map(|(_, archs)| steps_of(archs)).sum();
     let mut done = 0;
     let mut step = |what: String| {
         progress(done, total, &what);
@@ -123,6 +136,8 @@ pub fn compile(config: &Config, options: &Options, progress: Progress) -> Result
     for (name, archs) in &targets {
         made.push(target((name, archs), &models, (&buckets, options), &mut code, &mut step)?);
     }
+    let vision = options.tower.as_ref();
+    let tower = vision.map(|vision| tower::tower((config, vision), options, &targets, (&mut code, &mut step)));
     let manifest = Manifest {
         producer: env!("CARGO_PKG_VERSION").into(),
         config: echo(config, options, &buckets, &targets)?,
@@ -133,6 +148,7 @@ pub fn compile(config: &Config, options: &Options, progress: Progress) -> Result
         pipeline_parallel: options.stages,
         adapters: config.adapters.map(|Adapters { slots, rank }| manifest::Adapters { slots, rank }),
         targets: made,
+        tower: tower.transpose()?,
     };
     progress(total, total, "done");
     Ok(Compiled { manifest, code })
@@ -291,7 +307,8 @@ fn models(config: &Config, options: &Options) -> Result<Vec<Model>, Diagnostic> 
             return Err(Diagnostic::new("driver::attention", format!("`{}` is named twice", named(attention))));
         }
         let verified = Some(options.buckets.each).filter(|&each| each > 1);
-        let asked = Asked { hidden: &options.hidden, draft: options.draft.as_ref(), verified };
+        let asked =
+            Asked { hidden: &options.hidden, draft: options.draft.as_ref(), verified, tower: options.tower.as_ref() };
         all.push(Model { graph: frontend::graph_with(config, part, asked)?, part, is_draft: false });
         if let Some(draft) = &options.draft {
             all.push(Model { graph: frontend::draft_graph(config, draft, part)?, part, is_draft: true });
@@ -354,12 +371,16 @@ fn target(
     }
     let (groups, layout) = (states.groups(&archs[0]), layout(&archs[0].memory));
     // All plans have the same rows, and share a buffer that holds those of the largest.
-    let hidden = hidden.into_iter().max_by_key(|rows| rows.bytes).expect("there is a bucket");
+    let hidden = hidden.into_iter().max_by_key(|rows| rows.bytes).unwrap_or(NO_ROWS);
+    let given = models.first().and_then(|model| tower::given(&model.graph, buckets, &archs[0].memory));
     let (hidden, draft) = drafts::rows(hidden, places, options)?;
     let (weights, kernels, states) = (weights.list, kernels.defs(), states.list);
     let (name, invariant) = (name.into(), options.invariant);
-    Ok(Target { name, invariant, layout, weights, states, groups, hidden, draft, kernels, variants, plans })
+    Ok(Target { name, invariant, layout, weights, states, groups, hidden, draft, given, kernels, variants, plans })
 }
+
+/// The rows between bodies and heads where no plan has a head.
+const NO_ROWS: Hidden = Hidden { dtype: DType::F32, width: 1, stride: 1, bytes: 0 };
 
 /// The kernel with one of the choices that its schedule leaves open.
 fn choose<'a>(spec: KernelSpec<'a>, arch: &Arch, choice: Option<usize>) -> Result<KernelSpec<'a>, Diagnostic> {
@@ -538,6 +559,10 @@ fn echo(
     }
     if let Some(draft) = &options.draft {
         echo["draft"] = draft.echo();
+    }
+    if let Some(vision) = &options.tower {
+        echo["tower"] = vision.echo();
+        echo["patches"] = json!(options.patches);
     }
     if options.invariant {
         echo["invariant"] = json!(true);

@@ -14,6 +14,7 @@ use crate::others::{self, Other};
 use crate::quantised;
 use crate::scales;
 use crate::ssm;
+use crate::vision;
 use crate::{Diagnostic, mlp};
 
 /// What differs between the architectures. Defaults are those of transformers' configuration
@@ -58,6 +59,8 @@ pub struct Family {
     pub(crate) fp8: quantised::Release,
     /// For a family that has a drafting layer in its checkpoints.
     pub(crate) mtp: Option<&'static Drafting>,
+    /// For a family with a tower for images that can be compiled.
+    pub(crate) vision: Option<vision::Traits>,
     pub(crate) norms: [Norms; 2],
     /// Whether what does with each token alone sees what the half before it sees.
     pub(crate) parallel: bool,
@@ -188,6 +191,7 @@ const LLAMA: Family = Family {
     experts: None,
     fp8: quantised::USUAL,
     mtp: None,
+    vision: None,
     norms: [(Some("input_layernorm"), None), (Some("post_attention_layernorm"), None)],
     parallel: false,
     norm_offset: 0.0,
@@ -964,6 +968,7 @@ const QWEN3_5: Family = Family {
     path: "model.language_model",
     others: others::MTP_AND_VISUAL,
     mtp: Some(&draft::APART_COUNTED),
+    vision: Some(vision::QWEN3_5),
     attention: attention::Traits { kv_heads: Some(4), ..QWEN3_NEXT.attention },
     delta: Some(delta::Traits::ByHead(StoredDelta::Apart)),
     experts: None,
@@ -993,6 +998,7 @@ const QWEN3_5_TEXT: Family = Family {
     text_config: None,
     path: "model",
     spellings: others::SAVED_ALONE,
+    vision: None,
     ..QWEN3_5
 };
 
@@ -1001,6 +1007,7 @@ const QWEN3_5_MOE_TEXT: Family = Family {
     text_config: None,
     path: "model",
     spellings: others::SAVED_ALONE,
+    vision: None,
     ..QWEN3_5_MOE
 };
 
@@ -1376,6 +1383,7 @@ const QWEN3_VL: Family = Family {
     text_config: Some("text_config"),
     path: "model.language_model",
     others: others::VISUAL,
+    vision: Some(vision::QWEN3_VL),
     attention: attention::Traits { window: WindowRule::None, theta: 500_000.0, ..QWEN3.attention },
     positions: 128_000,
     ..QWEN3

@@ -42,6 +42,7 @@ pub mod framework;
 pub mod freqs;
 pub mod sglang;
 mod ssm;
+mod vision;
 pub mod vllm;
 
 use std::path::{Path, PathBuf};
@@ -72,6 +73,7 @@ pub use rope::{Rope, Short};
 pub use scales::Scales;
 pub use ssm::{GroupNorm, Ssm};
 pub use streams::Streams;
+pub use vision::{Seeing, Vision};
 
 /// The configuration in a model folder, or in a `config.json` itself.
 pub fn read(path: &Path) -> Result<Config, Diagnostic> {

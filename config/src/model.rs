@@ -21,6 +21,7 @@ use crate::quantised::{Around, CacheScales, Quantisation, Scheme, Stored};
 use crate::scales::{self, Scales};
 use crate::ssm;
 use crate::streams::{self, Streams};
+use crate::vision::Seeing;
 use crate::{DType, Diagnostic, Rope};
 
 /// Largest weight that a configuration may ask for. Real ones are a few GiB; beyond this, a number
@@ -100,6 +101,8 @@ pub struct Config {
     pub bos: Option<u32>,
     /// The layers of its checkpoint that draft, if there are some.
     pub mtp: Option<Mtp>,
+    /// What its configuration says of a tower for images, if it has one.
+    pub seeing: Option<Seeing>,
     /// What the fields were found to mean.
     pub facts: Facts,
 }
@@ -333,6 +336,7 @@ impl Config {
             stop: stop(outer(f, all, "eos_token_id"), family, generation)?,
             bos: bos(outer(f, all, "bos_token_id"), family)?,
             mtp: drafting.map_or(Ok(None), |layer| Mtp::read(f, family.mtp, count, layer))?,
+            seeing: Seeing::of(family.vision, [all, f])?,
             facts: f.facts(),
         };
         config.check_weights(f)?;

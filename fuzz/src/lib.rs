@@ -8,8 +8,9 @@ mod requests;
 
 use std::io::Write;
 use std::path::Path;
+use std::sync::LazyLock;
 
-use atomc_artifact::manifest::Manifest;
+use atomc_artifact::manifest::{Manifest, Tiling};
 use atomc_artifact::{Artifact, encode};
 use atomc_gguf::Gguf;
 use atomc_ir::arch::Memory;
@@ -17,6 +18,7 @@ use atomc_ir::trial::{Fill, Run, Step, Trial, need};
 use atomc_runtime::Checkpoint;
 use atomc_runtime::checkpoint::Source;
 use atomc_runtime::weights::packed::Packed;
+use atomc_server::images::Preparing;
 use tempfile::TempDir;
 
 #[cfg(feature = "emulator")]
@@ -38,6 +40,7 @@ pub const TARGETS: &[Target] = &[
     ("gguf", gguf),
     ("packed", packed),
     ("requests", requests),
+    ("image", image),
     #[cfg(feature = "emulator")]
     ("code_object", code_object),
     #[cfg(feature = "emulator")]
@@ -55,6 +58,21 @@ const TRIAL_BYTES: usize = 1 << 20;
 pub fn file(data: &[u8]) {
     let dir = folder();
     _ = Artifact::open(written(&dir, "m.atomc", data));
+}
+
+/// The file of an image that somebody asks about. What is decoded is made ready for a tower.
+pub fn image(data: &[u8]) {
+    const READY: &str = r#"{ "size": { "shortest_edge": 1024, "longest_edge": 16384 }, "image_mean": [0.5, 0.5, 0.5],
+        "image_std": [0.5, 0.5, 0.5] }"#;
+    static PREPARING: LazyLock<Preparing> = LazyLock::new(|| {
+        let (dir, tiling) = (folder(), Tiling { channels: 3, frames: 2, patch: 4, merge: 2, side: 4 });
+        written(&dir, "preprocessor_config.json", READY.as_bytes());
+        Preparing::open(dir.path(), tiling, 1024).expect("it is a configuration")
+    });
+    if let Ok(image) = PREPARING.image(data) {
+        assert_eq!(image.numbers.len(), image.grid.patches() * 96);
+        assert!(image.numbers.iter().all(|v| v.is_finite()));
+    }
 }
 
 /// The JSON of a manifest, in a file with correct checksums. A manifest that can be written can be

@@ -91,6 +91,7 @@ impl Server {
         let service = Service {
             handle,
             templates: templates.map_err(|error| error.to_string()),
+            eyes: None,
             thoughts: true,
             grammars: Grammars::new(text.clone(), VOCAB, stop.clone(), FormLimits::default()),
             text,

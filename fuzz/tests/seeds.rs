@@ -11,6 +11,7 @@ use atomc_runtime::{Checkpoint, Pool};
 
 const GOLDEN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/golden");
 
+const IMAGES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../server/src/images");
 const FIXTURES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../gguf/tests/fixtures");
 
 fn write(target: &str, name: &str, bytes: impl AsRef<[u8]>) {
@@ -109,6 +110,9 @@ fn make() {
     }
     instructions();
     checkpoints(&text);
+    for name in ["larger.png", "alpha.png", "grey.png", "palette.png", "lossless.webp", "photo.jpg"] {
+        write("image", name, std::fs::read(format!("{IMAGES}/{name}")).expect("a file"));
+    }
     for name in ["qwen2.gguf", "phi3.gguf", "gpt-oss.gguf", "spm.gguf"] {
         write("gguf", name, std::fs::read(format!("{FIXTURES}/{name}")).expect("a file"));
     }

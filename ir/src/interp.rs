@@ -451,6 +451,31 @@ pub(crate) fn reorder<S: Real>(args: &[&Val<S>], _: Cx) -> Results<S> {
     one(x.shape.clone(), x.rows().flat_map(|row| columns.iter().map(|&column| row[column])).collect())
 }
 
+pub(crate) fn gather_run<S: Real>(args: &[&Val<S>], _: Cx, &count: &usize) -> Results<S> {
+    let (table, rows) = (args[0].float()?, args[1].int()?);
+    let n = table.width();
+    let mut data = Vec::with_capacity(rows.len() * n * count);
+    for &r in rows {
+        let r = r.max(0) as usize;
+        let run = table.data.get(r * n..(r + count) * n);
+        data.extend_from_slice(run.ok_or_else(|| format!("rows {r} to {} of {}", r + count, table.shape[0]))?);
+    }
+    one(vec![rows.len(), n * count], data)
+}
+
+pub(crate) fn placed<S: Real>(args: &[&Val<S>], _: Cx, &start: &usize, &adds: &bool) -> Results<S> {
+    let (x, table, rows) = (args[0].float()?, args[1].float()?, args[2].int()?);
+    let (n, wide) = (x.width(), table.width());
+    let mut data = x.data.clone();
+    for (to, &r) in data.chunks_mut(n).zip(rows) {
+        let Ok(r) = usize::try_from(r) else { continue };
+        let from = table.data.get(r * wide + start..r * wide + start + n);
+        let from = from.ok_or_else(|| format!("row {r} of {}", table.shape[0]))?;
+        to.iter_mut().zip(from).for_each(|(to, &from)| *to = if adds { to.add(from) } else { from });
+    }
+    one(x.shape.clone(), data)
+}
+
 pub(crate) fn linear<S: Real>(args: &[&Val<S>], cx: Cx, _: &DType, block: &Option<Block>) -> Results<S> {
     let (x, mut w) = (args[0].float()?, Cow::Borrowed(args[1].float()?));
     if let Some(block) = block {
@@ -745,12 +770,23 @@ pub(crate) fn rope_table<S: Real>(
 ) -> Results<S> {
     let (positions, lengths, freqs) = (args[0].int()?, args[1].int()?, args[2].float()?);
     let half = freqs.data.len();
+    // The positions of each axis, and the axis of each frequency.
+    let (mut all, mut axes) = (vec![positions], vec![0; half]);
+    if let [heights, widths, of] = args[3..] {
+        all.extend([heights.int()?, widths.int()?]);
+        axes = of.float()?.data.iter().map(|axis| axis.get() as usize).collect();
+    }
+    if let Some(axis) = axes.iter().find(|&&axis| axis >= all.len()) {
+        return Err(format!("axis {axis} of {}", all.len()));
+    }
     let mut data = Vec::with_capacity(positions.len() * 2 * half);
     let sign = if turn == Turn::Back { -scale } else { scale };
-    for (&p, &n) in positions.iter().zip(lengths) {
-        let (p, s) = (turn.position(p), stretch(n, growth, original));
-        let angle =
-            |i: usize| freqs.data[i].get() * s.powf(-(2.0 * i as f64) / (2.0 * half as f64 - 2.0).max(1.0)) * p as f64;
+    for (token, &n) in lengths.iter().enumerate() {
+        let s = stretch(n, growth, original);
+        let angle = |i: usize| {
+            let p = turn.position(all[axes[i]][token]) as f64;
+            freqs.data[i].get() * s.powf(-(2.0 * i as f64) / (2.0 * half as f64 - 2.0).max(1.0)) * p
+        };
         data.extend((0..half).map(|i| S::near(angle(i).cos() * scale)));
         data.extend((0..half).map(|i| S::near(angle(i).sin() * sign)));
     }
@@ -859,6 +895,20 @@ pub(crate) fn attention_of<S: Real>(
         (before.map_or(0, |keys| pos + 1 - keys)..=pos).collect()
     };
     attend_over(args, (scale, |t, _| positions(t)), wanted)
+}
+
+pub(crate) fn attend_whole<S: Real>(args: &[&Val<S>], _: Cx, &scale: &f64) -> Results<S> {
+    attend_whole_of(args, scale, |_, _| true)
+}
+
+/// The same of some tokens' heads; all others have no numbers.
+pub(crate) fn attend_whole_of<S: Real>(
+    args: &[&Val<S>],
+    scale: f64,
+    wanted: impl Fn(usize, usize) -> bool,
+) -> Results<S> {
+    let lengths = args[3].int()?;
+    attend_over(&args[..3], (scale, |t: usize, _| (0..lengths[t]).collect()), wanted)
 }
 
 /// Attention of some tokens' heads over the positions of each token and head of the cache, of

@@ -444,6 +444,13 @@ weight_steps!(ops! {
     /// Column `order[i]` of each row, for each i. Numbers that name no column take the nearest one.
     Reorder = "reorder" (x: Placed, order: Shared) {}
         [Compute, Inline, Other, Axis, work::none] shapes::reorder, interp::reorder;
+    /// `count` consecutive rows of the table side by side, from row `rows[i]` on, for each i.
+    GatherRun = "gather_run" (table: Shared, rows: Row) { count: usize }
+        [Compute, Inline, Other, Whole, work::none] shapes::gather_run, interp::gather_run;
+    /// Row i of `x`, with columns of row `rows[i]` of a table in its place, or added to it: as many
+    /// as x has, from `start` on. Where the index is below zero it is row i of `x`.
+    Placed = "placed" (x: Row, table: Chosen, rows: Row) { start: usize, adds: bool }
+        [Compute, Inline, Other, Whole, work::none] shapes::placed, interp::placed;
     /// `x @ w^T`, accumulated in f32. A quantised weight has scales, one for each block of rows and
     /// columns, and may have zero points: its elements are `(code - zero) * scale`. Where the last
     /// operand is of floats, it is least numbers: the elements are `code * scale + zero`.
@@ -517,8 +524,10 @@ weight_steps!(ops! {
         [Compute, Inline, Normed(Norm { eps: *eps, centred: true }), Axis, work::none] shapes::norm, interp::layer_norm;
     /// Cosines, then sines, of `position * freq`, times `scale`. With `growth` above zero the base
     /// grows with sequences longer than `original` (dynamic NTK). `turn` says for which position a
-    /// token's row is, and whether it turns back.
-    RopeTable = "rope_table" (positions: Row, lengths: Row, freqs: Shared) { scale: f64, growth: f64, original: usize, turn: Turn }
+    /// token's row is, and whether it turns back. A token may have three positions: `axes` says for
+    /// each frequency which of them it takes, 0 for that of `positions`, 1 for that of `heights`, 2
+    /// for that of `widths`.
+    RopeTable = "rope_table" (positions: Row, lengths: Row, freqs: Shared; heights: Row, widths: Row, axes: Shared) { scale: f64, growth: f64, original: usize, turn: Turn }
         [Compute, Rows, Other, All, work::none] shapes::rope_table, interp::rope_table;
     /// What queries at a position are multiplied with: `1 + beta ln(1 + n)`, where `n` is the
     /// number of whole lengths in `position + shift`.
@@ -555,6 +564,10 @@ weight_steps!(ops! {
     /// has no value. It is not scaled.
     Attention = "attention" (q: Row, cache: Shared, batch: Shared; sinks: Shared) { scale: f64, window: usize }
         [Boundary, ATTENTION, Other, Head, work::none] shapes::attention, interp::attention;
+    /// Attention of each token over all of its sequence, what comes after the token too: as many
+    /// positions as `lengths` says, which are all in the cache.
+    AttendWhole = "attend_whole" (q: Row, cache: Shared, batch: Shared, lengths: Row) { scale: f64 }
+        [Boundary, ATTENTION, Other, Head, work::none] shapes::attend_whole, interp::attend_whole;
     /// The positions that a token attends to, in ascending order: the `k` of its sequence, up to
     /// its own, with the largest sum over heads of `w * relu(q . key)`. Of equal sums the first
     /// position is taken. A token that has fewer positions has -1 after the last one. If a row of
@@ -665,7 +678,10 @@ impl Op {
     /// Multiplications and additions for each pair of a token and one that it sees, over all heads:
     /// of the score, and of the weighted value.
     pub fn work_of_pair(&self, inputs: &[&Type]) -> usize {
-        let (Op::Attention { .. }, [Type::Tensor(q), Type::Cache(c), ..]) = (self, inputs) else { return 0 };
+        let (Op::Attention { .. } | Op::AttendWhole { .. }, [Type::Tensor(q), Type::Cache(c), ..]) = (self, inputs)
+        else {
+            return 0;
+        };
         2 * q.shape.0.get(1).and_then(|heads| heads.fixed()).unwrap_or(0) * (c.head_dim + c.value_dim)
     }
 
@@ -681,7 +697,7 @@ impl Op {
 
     /// Whether it is attention over a cache of this model's own.
     pub fn attends(&self) -> bool {
-        matches!(self, Op::Attention { .. } | Op::AttendListed { .. } | Op::AttendPart { .. })
+        matches!(self, Op::Attention { .. } | Op::AttendWhole { .. } | Op::AttendListed { .. } | Op::AttendPart { .. })
     }
 
     /// Whether the graph is split here.

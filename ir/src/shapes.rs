@@ -148,6 +148,28 @@ pub fn reorder(inputs: &[&Type]) -> Types {
     }
 }
 
+pub fn gather_run(inputs: &[&Type], &count: &usize) -> Types {
+    let (table, rows) = (float(inputs[0], "table")?, index(inputs[1], "rows")?);
+    match table.shape.0[..] {
+        [_, Dim::Fixed(width)] if count > 0 => {
+            one(table.dtype, Shape(vec![rows.shape.0[0], Dim::Fixed(width.saturating_mul(count))]))
+        }
+        _ => Err(format!("{count} rows of {table} side by side: it must have two axes")),
+    }
+}
+
+pub fn placed(inputs: &[&Type], &start: &usize, _: &bool) -> Types {
+    let (x, table, rows) = (float(inputs[0], "x")?, float(inputs[1], "table")?, index(inputs[2], "rows")?);
+    match (&x.shape.0[..], &table.shape.0[..]) {
+        (&[lead, Dim::Fixed(width)], &[_, Dim::Fixed(wide)])
+            if rows.shape.0 == [lead] && table.dtype == x.dtype && start.saturating_add(width) <= wide =>
+        {
+            one(x.dtype, x.shape.clone())
+        }
+        _ => Err(format!("x {x}, table {table} from column {start} on, rows {rows} do not fit")),
+    }
+}
+
 /// What a contraction may multiply with.
 fn weight(ty: &Type) -> Result<&TensorType, String> {
     let t = tensor(ty, "w")?;
@@ -431,6 +453,17 @@ pub fn part_norm(inputs: &[&Type], eps: &f64, &of: &usize, &at: &usize) -> Types
 
 pub fn rope_table(inputs: &[&Type], _: &f64, _: &f64, _: &usize, _: &Turn) -> Types {
     let (pos, len, freqs) = (index(inputs[0], "positions")?, index(inputs[1], "lengths")?, float(inputs[2], "freqs")?);
+    match inputs[3..] {
+        [] => {}
+        [heights, widths, axes] => {
+            let others = [index(heights, "heights")?, index(widths, "widths")?];
+            let axes = float(axes, "axes")?;
+            if others.iter().any(|other| other.shape != pos.shape) || axes.shape != freqs.shape {
+                return Err(format!("positions {pos}, {}, {}, axes {axes} do not fit", others[0], others[1]));
+            }
+        }
+        _ => return Err("heights, widths and axes are given together".into()),
+    }
     match freqs.shape.sizes().as_deref() {
         Some(&[half]) if pos.shape == len.shape => one(DType::F32, Shape(vec![pos.shape.0[0], Dim::Fixed(2 * half)])),
         _ => Err(format!("positions {pos}, lengths {len}, freqs {freqs} do not fit")),
@@ -538,6 +571,11 @@ pub fn attention(inputs: &[&Type], _: &f64, _: &usize) -> Types {
         return Err(format!("sinks must have one number for each of {heads} heads, not {sinks}"));
     }
     one(q.dtype, Shape::led_by(Dim::Tokens, &[heads, c.value_dim]))
+}
+
+pub fn attend_whole(inputs: &[&Type], scale: &f64) -> Types {
+    index(inputs[3], "lengths")?;
+    attention(&inputs[..3], scale, &0)
 }
 
 pub fn choose(inputs: &[&Type], &k: &usize, every: &Option<usize>) -> Types {

@@ -47,10 +47,14 @@ fn exception(fault: Fault, text: String) -> PyErr {
         | Fault::Trust(_)
         | Fault::Ranks { .. }
         | Fault::CallerAttends { .. }
+        | Fault::NoTower
         | Fault::NoDraftCheckpoint => ArtifactError::new_err(text),
-        Fault::Hosted(HostedError::Rank { .. } | HostedError::Attention { .. } | HostedError::Draft(_)) => {
-            ArtifactError::new_err(text)
-        }
+        Fault::Hosted(
+            HostedError::Rank { .. }
+            | HostedError::Attention { .. }
+            | HostedError::Draft(_)
+            | HostedError::Tower { .. },
+        ) => ArtifactError::new_err(text),
         Fault::Device(_) | Fault::Step(StepFault::Device(_)) => DeviceError::new_err(text),
         Fault::Hosted(HostedError::Device(_) | HostedError::Prepare { .. } | HostedError::Allocate { .. }) => {
             DeviceError::new_err(text)

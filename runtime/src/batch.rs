@@ -4,7 +4,9 @@
 //! inside it are the device's.
 use crate::device::{Device, DeviceBuffer, DeviceError, InputAddresses, StepInputs, StepSize};
 use crate::memory::Buffer;
+use crate::sight::Patch;
 use atomc_artifact::abi::{Batch, Prepare, SPARE_TOKENS, Step, TILE_TOKENS};
+use atomc_artifact::manifest::{DType, Given, Input, Taps};
 
 /// Every part of the block begins at a cache line.
 const ALIGN: usize = 64;
@@ -18,6 +20,8 @@ pub struct Inputs {
     /// Where kernels find the block, if it is not here.
     device: Option<DeviceBuffer>,
     parts: Parts,
+    /// Rows that steps are given, if they are, and their buffer.
+    given: Option<(Given, DeviceBuffer)>,
     /// At least one.
     tables: Vec<TableRoom>,
     /// Entries of the last step, which the next one replaces or clears.
@@ -33,6 +37,8 @@ pub struct Room {
     pub rows: usize,
     /// The tables of each sequence.
     pub tables: Vec<TableRoom>,
+    /// Rows that steps are given, if they are.
+    pub given: Option<Given>,
 }
 
 /// A table of a sequence's pages.
@@ -70,6 +76,11 @@ struct Parts {
     rows: usize,
     sources: usize,
     adapters: usize,
+    /// Where tokens have three positions: those of time, of rows, of columns.
+    axes: [usize; 3],
+    /// Where tokens have shares of the rows of a table: these rows, and the shares.
+    taps: usize,
+    shares: usize,
     /// First token and count of each.
     tiles: usize,
     tile_room: usize,
@@ -80,19 +91,23 @@ struct Parts {
 }
 
 impl Parts {
-    fn new(tokens: usize, rows: usize, tables: &[TableRoom]) -> Parts {
+    fn new(tokens: usize, rows: usize, tables: &[TableRoom], given: Option<&Given>) -> Parts {
         let mut end = 0;
         let mut part = |bytes: usize| {
             let start = end;
             end = (start + bytes).next_multiple_of(ALIGN);
             start
         };
-        let (padded, stride) = (tokens + SPARE_TOKENS, tables.iter().map(|table| table.blocks).sum());
+        let (padded, blocks) = (tokens + SPARE_TOKENS, tables.iter().map(|table| table.blocks).sum());
         let [step, batches] = [size_of::<Step>(), tables.len() * size_of::<Batch>()].map(&mut part);
         let [ids, positions, lengths, sequences, sources, adapters] = [padded * INT; 6].map(&mut part);
         let [rows, tiles] = [(rows + SPARE_TOKENS) * INT, padded * 2 * INT].map(&mut part);
+        let of_axes = if given.is_some() { padded * INT } else { 0 };
+        let axes = [of_axes; 3].map(&mut part);
+        let Taps { count, stride } = given.and_then(|given| given.taps).unwrap_or(Taps { count: 0, stride: 0 });
+        let [taps, shares] = [padded * count * INT, padded * stride * size_of::<f32>()].map(&mut part);
         // Zeroed by the system page by page, so tables that are never used cost the host nothing.
-        let tables = part(padded * stride * INT);
+        let tables = part(padded * blocks * INT);
         let tile_room = padded;
         Parts {
             step,
@@ -104,11 +119,14 @@ impl Parts {
             rows,
             sources,
             adapters,
+            axes,
+            taps,
+            shares,
             tiles,
             tile_room,
             tables,
             end,
-            stride,
+            stride: blocks,
         }
     }
 }
@@ -118,13 +136,18 @@ impl Inputs {
     pub fn new(device: &mut dyn Device, mut room: Room) -> Result<Inputs, DeviceError> {
         room.tables.resize(room.tables.len().max(1), TableRoom::default());
         room.tables.iter_mut().for_each(|table| table.blocks = table.blocks.max(1));
-        let Room { tokens, rows, tables } = room;
-        let parts = Parts::new(tokens, rows, &tables);
+        let Room { tokens, rows, tables, given } = room;
+        let parts = Parts::new(tokens, rows, &tables, given.as_ref());
+        let buffer = |given: Given| {
+            let bytes = given.dtype.bytes(given.rows * given.stride);
+            Ok::<_, DeviceError>((given, device.allocate(bytes)?))
+        };
+        let given = given.map(buffer).transpose()?;
         let (block, device) = match device.allocate(parts.end)? {
             DeviceBuffer::Host(block) => (block, None),
             memory => (device.stage(parts.end)?, Some(memory)),
         };
-        let mut inputs = Inputs { block, device, parts, tables, used: Counts::default() };
+        let mut inputs = Inputs { block, device, parts, given, tables, used: Counts::default() };
         inputs.begin(0);
         Ok(inputs)
     }
@@ -133,8 +156,16 @@ impl Inputs {
     pub fn addresses(&self) -> InputAddresses {
         let block = self.device.as_ref().map_or(self.block.address(), DeviceBuffer::address);
         let at = |offset| block.wrapping_add(offset);
-        let Parts { step, batches, ids, positions, lengths, rows, sources, adapters, .. } = self.parts;
+        let Parts { step, batches, ids, positions, lengths, rows, sources, axes, taps, shares, adapters, .. } =
+            self.parts;
+        let [times, heights, widths] = axes.map(at);
         InputAddresses {
+            times,
+            heights,
+            widths,
+            taps: at(taps),
+            shares: at(shares),
+            given: self.given.as_ref().map_or(std::ptr::null_mut(), |(_, rows)| rows.address()),
             block,
             step: at(step),
             ids: at(ids),
@@ -176,6 +207,12 @@ impl Inputs {
         }
         self.ints(self.parts.rows, 0, rows).fill(0);
         self.ints(self.parts.tiles, 0, 2 * tiles).fill(0);
+        if let Some((Given { taps, .. }, _)) = self.given {
+            self.parts.axes.into_iter().for_each(|part| self.ints(part, 0, tokens).fill(0));
+            let Taps { count, stride } = taps.unwrap_or(Taps { count: 0, stride: 0 });
+            self.ints(self.parts.taps, 0, tokens * count).fill(0);
+            self.ints(self.parts.shares, 0, tokens * stride).fill(0);
+        }
     }
 
     /// Takes the step of other inputs, which have the same room.
@@ -219,6 +256,78 @@ impl Inputs {
     pub fn adapt(&mut self, count: usize, slot: usize) {
         let first = self.used.tokens - count;
         self.ints(self.parts.adapters, first, count).fill(slot as i32);
+    }
+
+    /// Where tokens have three positions: those of the last tokens, and the row that each is given,
+    /// if it is.
+    pub fn see(&mut self, tokens: impl ExactSizeIterator<Item = ([i32; 3], Option<usize>)>) {
+        let first = self.used.tokens - tokens.len();
+        for (token, (positions, row)) in (first..).zip(tokens) {
+            for (part, position) in self.parts.axes.into_iter().zip(positions) {
+                self.ints(part, token, 1)[0] = position;
+            }
+            self.ints(self.parts.sources, token, 1)[0] = row.map_or(-1, |row| row as i32);
+        }
+    }
+
+    /// The places of the last tokens, which are patches.
+    pub fn lay_out(&mut self, patches: &[Patch]) {
+        let first = self.used.tokens - patches.len();
+        let taps = self.given.as_ref().and_then(|(given, _)| given.taps);
+        let Taps { count, stride } = taps.unwrap_or(Taps { count: 0, stride: 0 });
+        let [_, heights, widths] = self.parts.axes;
+        for (token, patch) in (first..).zip(patches) {
+            self.ints(heights, token, 1)[0] = patch.row as i32;
+            self.ints(widths, token, 1)[0] = patch.column as i32;
+            let (of, taps) = (self.parts.taps, patch.taps.iter().take(count));
+            self.ints(of, token * count, taps.len()).iter_mut().zip(taps).for_each(|(entry, tap)| *entry = *tap);
+            let (of, shares) = (self.parts.shares, patch.shares.iter().take(count));
+            let entries = self.ints(of, token * stride, shares.len()).iter_mut();
+            entries.zip(shares).for_each(|(entry, share)| *entry = share.to_bits() as i32);
+        }
+    }
+
+    /// Gives the first rows, of numbers side by side.
+    pub fn give(&mut self, numbers: &[f32]) -> Result<(), DeviceError> {
+        let Some((Given { dtype, width, stride, .. }, buffer)) = &mut self.given else { return Ok(()) };
+        let mut bytes = vec![0; dtype.bytes(numbers.len() / *width * *stride)];
+        for (row, to) in numbers.chunks(*width).zip(bytes.chunks_mut(dtype.bytes(*stride))) {
+            narrow(row, *dtype, to);
+        }
+        buffer.upload(0, &bytes)
+    }
+
+    /// Gives an input as it lies in memory, in place of what the last tokens have: rows that are
+    /// wanted, or what they are given beside their numbers.
+    pub fn fill(&mut self, which: Input, bytes: &[u8]) -> Result<(), DeviceError> {
+        let [times, heights, widths] = self.parts.axes;
+        let part = match which {
+            Input::Given => {
+                let Some((_, buffer)) = &mut self.given else { return Ok(()) };
+                let room = bytes.len().min(buffer.len());
+                return buffer.upload(0, &bytes[..room]);
+            }
+            Input::Rows => self.parts.rows,
+            Input::Sources => self.parts.sources,
+            Input::Times => times,
+            Input::Heights => heights,
+            Input::Widths => widths,
+            Input::Taps => self.parts.taps,
+            Input::Shares => self.parts.shares,
+            Input::Ids | Input::Positions | Input::Lengths | Input::Adapters => return Ok(()),
+        };
+        let room = bytes.len().min(self.parts.tables - part);
+        self.block.as_mut_slice()[part..][..room].copy_from_slice(&bytes[..room]);
+        Ok(())
+    }
+
+    /// Wants rows that begin at each of the last `count` tokens that is a multiple of so many.
+    pub fn want_groups(&mut self, count: usize, of: usize) {
+        let first = self.used.tokens - count;
+        let groups = count / of;
+        let entries = self.ints(self.parts.rows, self.used.rows, groups).iter_mut();
+        entries.enumerate().for_each(|(group, entry)| *entry = (first + group * of) as i32);
+        self.used.rows += groups;
     }
 
     /// Says which rows the last tokens take, in a step of a draft.
@@ -352,6 +461,16 @@ impl Inputs {
         // SAFETY: in bounds as just checked, aligned, as parts are, and every pattern of bits is an
         // `i32`.
         unsafe { std::slice::from_raw_parts_mut(bytes.as_mut_ptr().cast(), count) }
+    }
+}
+
+/// Numbers in a type of floats.
+fn narrow(numbers: &[f32], dtype: DType, to: &mut [u8]) {
+    let words = to.chunks_exact_mut(dtype.size()).zip(numbers);
+    match dtype {
+        DType::BF16 => words.for_each(|(to, &v)| to.copy_from_slice(&half::bf16::from_f32(v).to_le_bytes())),
+        DType::F16 => words.for_each(|(to, &v)| to.copy_from_slice(&half::f16::from_f32(v).to_le_bytes())),
+        _ => words.for_each(|(to, &v)| to.copy_from_slice(&v.to_le_bytes())),
     }
 }
 

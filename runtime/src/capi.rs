@@ -448,7 +448,9 @@ impl From<Error> for Failure {
     fn from(error: Error) -> Failure {
         let status = match &error {
             Error::Artifact(_) | Error::Hosted(_) | Error::Signature(_) | Error::Trust(_) => AtomcStatus::Artifact,
-            Error::NoDraftCheckpoint | Error::Ranks { .. } | Error::CallerAttends { .. } => AtomcStatus::Artifact,
+            Error::NoDraftCheckpoint | Error::Ranks { .. } | Error::CallerAttends { .. } | Error::NoTower => {
+                AtomcStatus::Artifact
+            }
             Error::Device(_) | Error::Step(StepError::Device(_)) => AtomcStatus::Device,
             Error::Checkpoint(_) | Error::Adapter(_) => AtomcStatus::Checkpoint,
             Error::Step(StepError::Kv(KvError::OutOfBlocks { .. } | KvError::OutOfSlots { .. })) => {

@@ -19,11 +19,14 @@ use crate::ranks::{self, Ranks};
 use crate::sample::{SamplingError, greedy};
 use crate::schedule::JobError;
 use crate::session::{Outline, Session};
+use crate::sight::Images;
 use crate::states::{SLOTS, Unit};
 use crate::weights::packed::Packed;
 use crate::weights::{self, Rank};
 use atomc_artifact::Artifact;
-use atomc_artifact::manifest::{Attention, Logits as LogitsPlace, Manifest, Model, Picks, Plan, PlanKind, Target};
+use atomc_artifact::manifest::{
+    Attention, Given, Logits as LogitsPlace, Manifest, Model, Picks, Plan, PlanKind, Target,
+};
 use std::collections::HashMap;
 use std::ops::Range;
 use std::path::Path;
@@ -115,6 +118,8 @@ pub enum StepError {
     TokenId { request: usize, index: usize, id: u32, vocab: usize },
     #[error("no memory for {rows} rows of logits; ask for fewer at once")]
     LogitsMemory { rows: usize },
+    #[error("images: {0}")]
+    Images(&'static str),
     #[error("{0}")]
     NotFinite(Box<NotFinite>),
     #[error(transparent)]
@@ -136,6 +141,8 @@ pub struct Engine {
     /// The ranks' threads, if there are several.
     ranks: Option<Ranks>,
     draft: Option<Drafting>,
+    /// The images of sequences that have some.
+    images: HashMap<SeqId, Arc<Images>>,
     /// The model's number of each token of the draft's, if they differ.
     draft_map: Vec<u32>,
     kv: Kv,
@@ -242,6 +249,7 @@ impl Engine {
         let session = sessions.remove(all - of);
         Ok(Engine {
             draft,
+            images: HashMap::new(),
             draft_map: Vec::new(),
             untouched: vec![0; session.units.len()],
             session,
@@ -406,6 +414,20 @@ impl Engine {
         sequence
     }
 
+    /// Says which images a sequence has. The tokens of an image that it gets from now on take its
+    /// rows in the place of their embeddings, and tokens have the positions that follow.
+    pub fn see(&mut self, sequence: SeqId, images: Arc<Images>) -> Result<(), StepError> {
+        let Some(Given { width, .. }) = self.target().given else {
+            return Err(StepError::Images("the artifact was compiled without --tower, and takes none"));
+        };
+        if !images.are_of(width) {
+            return Err(StepError::Images("their rows are not those of the artifact's tower"));
+        }
+        self.kv.len(sequence)?;
+        self.images.insert(sequence, images);
+        Ok(())
+    }
+
     /// A new sequence that shares the first tokens of another, rounded down to whole blocks.
     /// Nothing is copied. In a model with recurrent states it begins after the last snapshot of
     /// these tokens, or after all tokens of the other sequence if all of them are asked for: then
@@ -418,6 +440,9 @@ impl Engine {
         }
         if let Some(&slot) = self.adapted.get(&sequence) {
             self.adapted.insert(fork.sequence, slot);
+        }
+        if let Some(images) = self.images.get(&sequence) {
+            self.images.insert(fork.sequence, images.clone());
         }
         Ok(fork)
     }
@@ -463,6 +488,7 @@ impl Engine {
     pub fn drop_sequence(&mut self, sequence: SeqId) -> Result<(), StepError> {
         self.kv.drop_sequence(sequence)?;
         self.adapted.remove(&sequence);
+        self.images.remove(&sequence);
         if let Some(draft) = &mut self.draft {
             draft.take(sequence);
         }
@@ -669,6 +695,7 @@ impl Engine {
     fn fill(&mut self, plan: usize, requests: &[Request], mut at: Cursor) -> Result<Cursor, StepError> {
         let Plan { tokens, rows, .. } = self.session.plans[plan];
         self.session.inputs.clear();
+        let mut given = vec![];
         while let Some(request) = requests.get(at.request) {
             let used = self.session.inputs.counts();
             // A part ends at the position of a snapshot.
@@ -689,6 +716,7 @@ impl Engine {
                 if let Some(&slot) = self.adapted.get(&request.sequence) {
                     self.session.inputs.adapt(part.tokens, slot);
                 }
+                self.place(request.sequence, position..position + part.tokens, &mut given);
                 self.session.inputs.want(part.rows);
             }
             at.token += part.tokens;
@@ -697,7 +725,26 @@ impl Engine {
             }
             at = Cursor { request: at.request + 1, token: 0 };
         }
+        if !given.is_empty() {
+            self.session.inputs.give(&given)?;
+        }
         Ok(at)
+    }
+
+    /// Places the tokens that were pushed last among the images of their sequence, whose rows for
+    /// them follow those that are given so far.
+    fn place(&mut self, sequence: SeqId, tokens: Range<usize>, given: &mut Vec<f32>) {
+        let Some(Given { width, .. }) = self.session.target().given else { return };
+        let images = self.images.get(&sequence);
+        let seen = tokens.map(|token| {
+            let Some(images) = images else { return ([token as i32; 3], None) };
+            let row = images.row(token).map(|row| {
+                given.extend_from_slice(row);
+                given.len() / width - 1
+            });
+            (images.position(token), row)
+        });
+        self.session.inputs.see(seen);
     }
 
     /// Clears the values in blocks that a sequence got for these positions and that had another

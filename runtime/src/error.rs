@@ -30,6 +30,8 @@ pub enum Error {
     CallerAttends { target: String },
     #[error("the artifact has no draft whose weights lie in a checkpoint of their own")]
     NoDraftCheckpoint,
+    #[error("the artifact has no tower: it was compiled without --tower")]
+    NoTower,
     #[error(transparent)]
     Step(#[from] StepError),
     #[error(transparent)]

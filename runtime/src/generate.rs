@@ -3,6 +3,7 @@
 use crate::engine::{Engine, StepError};
 use crate::sample::Sampling;
 use crate::schedule::{Chosen, End, Job, JobError, Likelihood, Options, Output, Party, Scheduler, Settings, Why};
+use crate::sight::Images;
 use atomc_artifact::manifest::Model;
 use std::ops::ControlFlow;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -20,12 +21,14 @@ pub struct Params {
     /// the number that the artifact was made for. 0 for none. Answers are the same: a guess is kept
     /// only if it is the token that the model's own logits and the seed choose.
     pub speculate: usize,
+    /// The images of the prompt, which is the only one then.
+    pub images: Option<Arc<Images>>,
 }
 
 impl Params {
     /// Greedy, with the stop tokens of the model.
     pub fn for_model(model: &Model, max_new: usize) -> Params {
-        Params { max_new, sampling: Sampling::default(), stop: model.stop.clone(), speculate: 0 }
+        Params { max_new, sampling: Sampling::default(), stop: model.stop.clone(), speculate: 0, images: None }
     }
 }
 
@@ -177,9 +180,11 @@ impl<'a> Serving<'a> {
         let settings = Settings { max_new: *max_new, sampling, stop: stop.clone(), ..Settings::default() };
         let line = Line::default();
         let output = Box::new(line.clone());
+        let images = self.params.images.clone();
         self.scheduler.add(vec![Job {
             prompt: tokens.to_vec(),
             party: Party::default(),
+            images,
             settings,
             guide: None,
             output,

@@ -522,6 +522,9 @@ fn check(manifest: &Manifest, target: usize, options: &HostedOptions) -> Result<
     if options.draft {
         check_draft(target, options)?;
     }
+    if target.given.is_some() {
+        return Err(HostedError::Tower { target: target.name.clone() });
+    }
     if rank >= ranks {
         return Err(HostedError::Rank { rank, ranks });
     }

@@ -25,6 +25,8 @@
 //! artifacts that a user trusts, `signature.rs` checks the signature of an artifact's maker.
 //! `adapters.rs` reads LoRA adapters.
 //! `ranks.rs` runs a step on several devices. `probe.rs` runs one launch of a plan alone.
+//! `sight.rs` has the places of
+//! images in sequences, `tower.rs` makes rows of them.
 #![warn(missing_docs)]
 #[cfg(target_endian = "big")]
 compile_error!("artifacts and checkpoints are little-endian, and so must the host be");
@@ -48,8 +50,10 @@ mod ranks;
 pub mod sample;
 pub mod schedule;
 mod session;
+pub mod sight;
 pub mod signature;
 pub mod states;
+pub mod tower;
 #[cfg(test)]
 mod toy;
 pub mod trust;
@@ -67,4 +71,5 @@ pub use kv::{Fork, KvError, SeqId};
 pub use pool::Pool;
 pub use sample::{Sampler, Sampling, SamplingError, greedy};
 pub use signature::SignatureError;
+pub use tower::{Tower, TowerError};
 pub use trust::{TrustError, TrustList};

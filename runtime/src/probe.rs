@@ -215,6 +215,9 @@ impl Probe {
             memory.hidden.fill(0..self.target.hidden.bytes, POISON)?;
         }
         for (arg, bytes) in contents {
+            if let (Arg::Input { which }, true) = (*arg, self.target.given.is_some()) {
+                inputs.fill(which, bytes)?;
+            }
             self.fill(&mut memory, &plan, step.pages(), numbers.renamed(*arg), bytes)?;
         }
         let bound = Plan { launches: vec![numbers.launch(&plan)], ..plan.clone() };
@@ -261,7 +264,8 @@ impl Probe {
         }
         let longest = step.pieces.iter().map(|p| p.table.len()).max().unwrap_or(0);
         let tables = vec![TableRoom { blocks: longest + 1, block_stride: step.block_stride }];
-        let mut inputs = Inputs::new(&mut *self.device, Room { tokens: plan.tokens, rows: plan.rows, tables })?;
+        let room = Room { tokens: plan.tokens, rows: plan.rows, tables, given: self.target.given };
+        let mut inputs = Inputs::new(&mut *self.device, room)?;
         for piece in &step.pieces {
             let length = piece.position + piece.tokens.len();
             inputs.push(&piece.tokens, piece.position, length, [&piece.table[..]]);

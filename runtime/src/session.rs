@@ -103,7 +103,12 @@ impl Outline {
 
     /// Inputs with room for a step of any plan.
     pub fn inputs(&mut self, tables: Vec<TableRoom>) -> Result<Inputs, DeviceError> {
-        let room = Room { tokens: self.largest(|plan| plan.tokens), rows: self.largest(|plan| plan.rows), tables };
+        let room = Room {
+            tokens: self.largest(|plan| plan.tokens),
+            rows: self.largest(|plan| plan.rows),
+            tables,
+            given: self.code.given,
+        };
         Inputs::new(&mut *self.device, room)
     }
 

@@ -174,6 +174,7 @@ pub fn manifest() -> Manifest {
         expert_parallel: 1,
         pipeline_parallel: 1,
         adapters: None,
+        tower: None,
         targets: vec![Target {
             name: "host".into(),
             invariant: false,
@@ -201,6 +202,7 @@ pub fn manifest() -> Manifest {
             hidden: Hidden { dtype: DType::I32, width: 2, stride: 2, bytes: 40 * 8 },
 
             draft: None,
+            given: None,
             kernels: vec![
                 def(
                     "scatter",

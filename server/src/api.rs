@@ -30,6 +30,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use serde_json::{Value, json};
 
+use crate::eyes::Eyes;
 use crate::grammar::Grammars;
 use crate::template::Templates;
 use crate::text::Text;
@@ -49,6 +50,8 @@ pub struct Service {
     pub text: Arc<Text>,
     /// Chat templates, or why there are none.
     pub templates: Result<Templates, String>,
+    /// What sees images, if the artifact has a tower.
+    pub eyes: Option<Eyes>,
     /// Whether thoughts are told apart from text.
     pub thoughts: bool,
     /// Makers of forms of answers.

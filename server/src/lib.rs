@@ -10,8 +10,9 @@
 //! thread that owns scheduler and engine: nothing else touches them.
 //!
 //! `text.rs` makes text of tokens, `template.rs` prompts of conversations, `tools.rs` calls of
-//! answers. `grammar.rs` makes masks of schemas and expressions: threads of its own prepare a
-//! grammar (`grammar/prepare.rs`) and compute its masks during the steps (`grammar/masks.rs`).
+//! answers, `images.rs` patches of images, `eyes.rs` has the tower that sees them. `grammar.rs`
+//! makes masks of schemas and expressions: threads of its own prepare a grammar
+//! (`grammar/prepare.rs`) and compute its masks during the steps (`grammar/masks.rs`).
 //!
 //! `api.rs` has the routes, with a file for each kind. `api/talk.rs` is the way from a conversation
 //! to answers, which chats, responses and messages share. `serve.rs` has the connections,
@@ -25,7 +26,11 @@
 #[cfg(feature = "http")]
 pub mod api;
 #[cfg(feature = "http")]
+pub mod eyes;
+#[cfg(feature = "http")]
 pub mod grammar;
+#[cfg(feature = "http")]
+pub mod images;
 #[cfg(feature = "http")]
 mod memory;
 #[cfg(feature = "http")]

@@ -6,7 +6,7 @@
 mod memory;
 mod norm;
 mod quantise;
-mod rope;
+pub mod rope;
 mod streams;
 mod team;
 
@@ -203,6 +203,8 @@ impl<'a, 'c> Rows<'a, 'c> {
             Op::Slice { axis, start, .. } => self.eval(operands[0], self.moved(v, *axis, *start, at)?),
             Op::Gather {} => self.gather(&operands, at),
             Op::Reorder {} => self.reordered(&operands, at),
+            &Op::GatherRun { .. } => self.gather_run(&operands, at),
+            &Op::Placed { start, adds } => self.placed(&operands, (start, adds), at),
             op if is_norm(op) => self.norm(v, &operands, at),
             Op::PartNorm { .. } => self.norm(v, &operands[..2], at),
             Op::Rope {} => self.rope(&operands, at),

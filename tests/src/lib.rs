@@ -1,4 +1,5 @@
 //! What the tests share: the golden cases, which `golden/README.md` describes.
+pub mod images;
 pub mod kernels;
 pub mod random;
 pub mod reference;

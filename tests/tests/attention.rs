@@ -100,6 +100,25 @@ fn many(heads: Heads, runs: &[Run]) {
     Case { runs, ..case(&heads.many(), Family::AttendMany, tokens.next_power_of_two()) }.check_in_all_types();
 }
 
+/// Tokens of runs that see what comes after them too.
+fn whole(heads: Heads, runs: &[Run]) {
+    let tokens: usize = runs.iter().map(|r| r.tokens).sum();
+    let text = heads.many().replace("%batch: batch", "%batch: batch, %lengths: i32[T]");
+    let text = text.replace(", %batch {scale = 0.2, window = 0}", ", %batch, %lengths {scale = 0.2}");
+    let text = text.replace("attention", "attend_whole");
+    let length = |r: &Run| std::iter::repeat_n((r.position + r.tokens) as i32, r.tokens);
+    let lengths: Vec<i32> = runs.iter().flat_map(length).collect();
+    let indices: &[(&str, &[i32])] = &[("lengths", &lengths)];
+    Case { runs, indices, ..case(&text, Family::AttendMany, tokens.next_power_of_two()) }.check_in_all_types();
+}
+
+#[test]
+fn images_see_all_of_themselves() {
+    whole(Heads(2, 2, 32, 0), &[run(0, 24), run(0, 4), run(0, 70)]);
+    // The heads of a tower, and a run behind others of its sequence.
+    whole(Heads(3, 3, 72, 0), &[run(0, 33), run(40, 31)]);
+}
+
 #[test]
 fn one_token_at_block_edges() {
     one(Heads(4, 4, 16, 0), &[0, 15, 16, 63]);

@@ -80,6 +80,12 @@ impl Sum {
             rows: none,
             sources: none,
             adapters: none,
+            times: none,
+            heights: none,
+            widths: none,
+            taps: none,
+            shares: none,
+            given: none,
             batches: none,
         };
         let (hidden, workspace) = (buffer(256), buffer(256));

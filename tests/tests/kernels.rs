@@ -122,6 +122,52 @@ fn rows_rope_table() {
     }
 }
 
+/// Three positions of a token, of which frequencies take one or another.
+#[test]
+fn rows_rope_table_of_axes() {
+    let text = "graph @k(%positions: i32[T], %lengths: i32[T], %f: f32[40], %heights: i32[T], %widths: i32[T], %a: f32[40]) {
+  %0 = rope_table %positions, %lengths, %f, %heights, %widths, %a {scale = 1.25, growth = 0.0, original = 0} : f32[T, 80]
+  return %0
+}";
+    let indices: &[(&str, &[i32])] = &[
+        ("positions", &[0, 1, 131071, 77, 500]),
+        ("lengths", &[1, 17, 131072, 100, 501]),
+        ("heights", &[5, 1, 9, 131070, 40]),
+        ("widths", &[2, 17, 0, 7, 50]),
+    ];
+    Case { indices, ..case(text, Family::Rows, 8) }.check();
+}
+
+#[test]
+fn rows_of_groups() {
+    for width in [16, 48, 64] {
+        let text = format!(
+            "graph @k(%x: bf16[T, {width}], %rows: i32[R], %w: bf16[{wide}], %b: bf16[{wide}]) {{
+  %0 = gather_run %x, %rows {{count = 4}} : bf16[R, {wide}]
+  %1 = layer_norm %0, %w, %b {{eps = 1e-6}} : bf16[R, {wide}]
+  return %0, %1
+}}",
+            wide = 4 * width
+        );
+        let runs = [Run { position: 0, tokens: 12, rows: 3 }];
+        let indices: &[(&str, &[i32])] = &[("rows", &[0, 4, 8])];
+        Case { runs: &runs, indices, ..case(&text, Family::Rows, 16) }.check_in_all_types();
+    }
+}
+
+#[test]
+fn rows_in_the_place_of_others() {
+    for (adds, start) in [(false, 0), (true, 48)] {
+        let text = format!(
+            "graph @k(%x: bf16[T, 48], %table: bf16[T, 112], %rows: i32[T]) {{
+  %0 = placed %x, %table, %rows {{start = {start}, adds = {adds}}} : bf16[T, 48]
+  return %0
+}}"
+        );
+        Case { indices: &[("rows", &[-1, 0, 4, -1, 1])], ..case(&text, Family::Rows, 8) }.check_in_all_types();
+    }
+}
+
 #[test]
 fn rows_growth() {
     let text = "graph @k(%positions: i32[T]) {

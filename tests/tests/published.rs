@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use atomc::driver::{self, Options};
 use atomc::frontend::Config;
-use atomc_config::Experts;
+use atomc_config::{Experts, Vision};
 use atomc_ir::{Arch, DType};
 use atomc_passes::BucketOptions;
 use atomc_runtime::checkpoint::{CheckpointError, Float, Source, Tensor};
@@ -153,6 +153,24 @@ fn weights_are_made_of_exactly_the_tensors() {
         format!("{} tensors{}", host.read, parts.collect::<String>())
     });
     insta::assert_snapshot!(lines);
+}
+
+#[test]
+fn towers_are_made_of_exactly_the_tensors() {
+    let mut seen = 0;
+    for release in Release::all().iter().filter(|release| release.config.seeing.is_some()) {
+        let vision = Vision::of(&release.config).unwrap_or_else(|fault| panic!("{}: {fault}", release.name));
+        for target in ["host", "gfx942", "gfx1201"] {
+            let made = driver::tower_weights(&release.config, &vision, arch(target));
+            let (weights, names) = made.unwrap_or_else(|fault| panic!("{} on {target}: {fault}", release.name));
+            let fit = fit(&weights, &names, Rank { number: 0, of: 1 }, &release.tensors).expect("they fit");
+            let own = release.tensors.names().iter().filter(|name| name.starts_with("model.visual.")).count();
+            assert_eq!(fit.read, own, "{} on {target}", release.name);
+            assert_eq!(fit.read + fit.ignored.values().sum::<usize>(), release.tensors.0.len(), "{}", release.name);
+        }
+        seen += 1;
+    }
+    assert!(seen >= 4, "{seen} releases with towers");
 }
 
 #[test]

@@ -352,7 +352,8 @@ impl Worker {
         let pages = CONTEXT.div_ceil(target.layout.block_tokens);
         let room = |unit: &Unit| TableRoom { blocks: pages + 1, block_stride: unit.bytes };
         let tables = units.iter().map(room).collect();
-        let inputs = Inputs::new(&mut *device, Room { tokens: CONTEXT, rows: CONTEXT, tables }).expect("inputs");
+        let inputs =
+            Inputs::new(&mut *device, Room { tokens: CONTEXT, rows: CONTEXT, tables, given: None }).expect("inputs");
         let mut new = |bytes: usize| device.allocate(bytes).expect("memory");
         let states = target.states.iter().map(|state| {
             let unit = &units[state.group];

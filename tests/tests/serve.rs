@@ -69,7 +69,14 @@ fn answers(engine: Engine, (running, speculate): (usize, usize), asked: &[Asked]
     for (index, Asked { prompt, settings, adapter }) in asked.iter().cloned().enumerate() {
         let ear = Said::default();
         let output = Box::new(Ear(ear.clone()));
-        scheduler.add(vec![Job { prompt, party: Party { adapter, salt: None }, settings, guide: None, output }]);
+        scheduler.add(vec![Job {
+            prompt,
+            party: Party { adapter, salt: None },
+            images: None,
+            settings,
+            guide: None,
+            output,
+        }]);
         said.push(ear);
         // Some come while others are under way.
         (0..index % 3).for_each(|_| scheduler.step());

@@ -51,6 +51,8 @@ impl Takes<'_> {
             Arg::State { stream, .. } => is_state(self.ty) && stream == self.stream,
             _ if self.ty == "batch" || is_state(self.ty) => false,
             Arg::Weight { .. } => self.is_operand && !is_of_step(),
+            Arg::Input { which: Input::Shares } => self.is_operand && self.ty.starts_with("f32[T"),
+            Arg::Input { which: Input::Given } => self.is_operand && is_of_step() && !self.ty.starts_with("i32["),
             Arg::Input { .. } => self.is_operand && self.ty.starts_with("i32["),
             Arg::Arena { .. } | Arg::Hidden | Arg::Drafted { .. } => true,
         }

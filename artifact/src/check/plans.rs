@@ -76,8 +76,14 @@ fn launch(launch: &Launch, plan: &Plan, target: &Target, at: &str) -> Checked {
             Arg::Drafted { offset } => ensure(target.draft.is_some() && offset < target.hidden.bytes, &at, || {
                 format!("byte {offset} of rows for a draft, of {} with hidden rows", target.hidden.bytes)
             })?,
-            Arg::Input { which: Input::Sources } => {
-                ensure(plan.draft, &at, || "steps of the model have no rows for a draft".to_owned())?
+            Arg::Input { which: Input::Sources } => ensure(plan.draft || target.given.is_some(), &at, || {
+                "steps of the model have no rows for a draft".to_owned()
+            })?,
+            Arg::Input { which: Input::Times | Input::Heights | Input::Widths | Input::Given } => {
+                ensure(target.given.is_some(), &at, || "steps are given no rows".to_owned())?
+            }
+            Arg::Input { which: Input::Taps | Input::Shares } => {
+                ensure(target.given.is_some_and(|given| given.taps.is_some()), &at, || "there are no taps".to_owned())?
             }
             Arg::Input { .. } => {}
         }

@@ -158,7 +158,7 @@ fn weights_that_disagree_with_themselves() {
     );
     refused(
         |m| m.targets[0].weights[0].shape = vec![],
-        "targets[0].weights[0].shape: [] is not one to 4 sizes of at least 1",
+        "targets[0].weights[0].shape: [] is not one to 5 sizes of at least 1",
     );
     refused(
         |m| packed(m, &[4, 4], tensor("t", &[4, 4])),
@@ -238,8 +238,8 @@ fn stacks_of_matrices() {
         r#"targets[0].weights[0].bytes: 512 bytes, but the layout {"panels":{"width":16,"group":2,"rows":16,"cols":16}} takes 1536"#,
     );
     refused(
-        |m| m.targets[0].weights[0].shape = vec![1, 1, 1, 4, 4],
-        "targets[0].weights[0].shape: [1, 1, 1, 4, 4] is not one to 4 sizes of at least 1",
+        |m| m.targets[0].weights[0].shape = vec![1, 1, 1, 1, 4, 4],
+        "targets[0].weights[0].shape: [1, 1, 1, 1, 4, 4] is not one to 5 sizes of at least 1",
     );
 }
 
@@ -383,8 +383,8 @@ fn stacks_of_tensors() {
         let says = format!(".unpack.of.stack.count: {count} is not one to 8192");
         wrong(four_bits(stack("*", count, &[1], None)), &says);
     }
-    wrong(stack("*", 4, &[], None), ".stack: [4] is not one to 4 sizes of at least 1");
-    wrong(stack("*", 4, &[0], None), ".stack: [4, 0] is not one to 4 sizes of at least 1");
+    wrong(stack("*", 4, &[], None), ".stack: [4] is not one to 5 sizes of at least 1");
+    wrong(stack("*", 4, &[0], None), ".stack: [4, 0] is not one to 5 sizes of at least 1");
     for (start, rows) in [(3, 3), (usize::MAX, 3), (0, 1 << 60)] {
         let says = format!(".unpack.of.stack.whole: 1 rows from {start} on are not to be had of {rows}");
         wrong(four_bits(stack("*", 4, &[1], whole(start, rows))), &says);
@@ -402,7 +402,7 @@ fn stacks_of_tensors() {
     wrong(every(0, 2, 0, transpose(codes())), ".every.axis: several of its places are in a word");
     wrong(four_bits(every(1, 2, 0, tensor("t", &[4, 2]))), ".unpack.axis: places of it were left out");
     wrong(pad(0, 8, codes()), ".pad.len: 8, but there are 9 already");
-    let says = format!(".pad: [{}, 8] is not one to 4 sizes of at least 1", usize::MAX);
+    let says = format!(".pad: [{}, 8] is not one to 5 sizes of at least 1", usize::MAX);
     wrong(pad(0, usize::MAX, codes()), &says);
 }
 
@@ -423,7 +423,7 @@ fn expressions_that_do_not_fit() {
     );
     refused(
         concat(0, vec![tensor(&[usize::MAX, 4])]),
-        &format!("targets[0].weights[1].expr.concat.parts[0]: [{}, 4] is not one to 4 sizes of at least 1", usize::MAX,),
+        &format!("targets[0].weights[1].expr.concat.parts[0]: [{}, 4] is not one to 5 sizes of at least 1", usize::MAX,),
     );
     let slice = |start, len| {
         move |m: &mut Manifest| {

@@ -34,6 +34,7 @@ pub(crate) fn sample() -> Manifest {
         expert_parallel: 1,
         pipeline_parallel: 1,
         adapters: None,
+        tower: None,
         targets: vec![Target {
             name: "host".into(),
             invariant: false,
@@ -56,6 +57,7 @@ pub(crate) fn sample() -> Manifest {
             hidden: Hidden { dtype: DType::BF16, width: 4, stride: 6, bytes: 512 },
 
             draft: None,
+            given: None,
             kernels: vec![def("k0"), def("k1")],
             variants: vec![variant("x86-64-v4", 1), variant("x86-64-v3", 2)],
             plans: vec![plan(PlanKind::Decode, 4), plan(PlanKind::Any, 32), plan(PlanKind::Whole, 32)],

@@ -334,8 +334,20 @@ pub enum Input {
     /// `i32 [rows]`: which tokens want logits.
     Rows,
     /// `i32 [tokens]`: which row of [`Draft::rows`](super::Draft::rows) each token of a draft's
-    /// step takes.
+    /// step takes, or which of [`Input::Given`] one of the model's does, -1 for none.
     Sources,
     /// `i32 [tokens]`: the adapter of each token, below zero for none.
     Adapters,
+    /// `i32 [tokens]`: the first of a token's three positions, where it has three: of its time.
+    Times,
+    /// `i32 [tokens]`: the second one: of its row in an image.
+    Heights,
+    /// `i32 [tokens]`: the third one: of its column in an image.
+    Widths,
+    /// `i32 [tokens, taps]`: rows of a table that a token has a share of.
+    Taps,
+    /// `f32 [tokens, taps]`: the share of each, in rows that are padded.
+    Shares,
+    /// The rows of [`Target::given`](super::Target::given).
+    Given,
 }

@@ -8,7 +8,7 @@ use atomc::driver::{self, Options};
 use atomc::frontend::Config;
 use atomc_artifact::Fingerprint;
 use atomc_artifact::manifest::Attention;
-use atomc_config::{Adapters, Draft, draft};
+use atomc_config::{Adapters, Draft, Vision, draft};
 use atomc_passes::BucketOptions;
 use serde_json::json;
 
@@ -93,6 +93,12 @@ pub struct Args {
     /// of EAGLE-3 do
     #[arg(long, value_name = "LAYER,…", value_delimiter = ',')]
     hidden: Vec<usize>,
+    /// Also compile the tower that the checkpoint has for images, so that prompts may have some
+    #[arg(long)]
+    tower: bool,
+    /// Most patches of an image, of 16 by 16 pixels in most towers: larger images are made smaller
+    #[arg(long, value_name = "N", default_value_t = driver::PATCHES)]
+    patches: usize,
     /// Add every sum up in an order that the row alone decides: the bits of an answer do not depend
     /// on what else is in its steps, nor on how a prompt is cut. Decode steps are slower
     #[arg(long)]
@@ -162,6 +168,7 @@ impl Args {
             Who::Own => Attention::Own,
             Who::Caller => Attention::Caller,
         });
+        let tower = self.tower.then(|| Vision::of(config)).transpose()?;
         Ok(Options {
             targets: self.target.clone(),
             buckets,
@@ -172,6 +179,8 @@ impl Args {
             attention: attention.collect(),
             hidden: self.hidden.clone(),
             draft,
+            tower,
+            patches: self.patches,
             invariant: self.invariant,
         })
     }

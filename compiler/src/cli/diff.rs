@@ -108,7 +108,21 @@ pub fn between(before: &Artifact, after: &Artifact) -> Result<Vec<Change>, Failu
     // A step that one alone has is one change.
     let lone: Vec<String> = all.iter().filter(|change| change.is_lone()).map(|change| change.about.clone()).collect();
     all.retain(|change| !lone.iter().any(|plan| part_of(&change.about, plan)));
+    let of_tower = towers(before.tower(), after.tower())?;
+    // What shaped both parts was told.
+    let new: Vec<Change> = of_tower.into_iter().filter(|change| !all.contains(change)).collect();
+    all.extend(new.into_iter().map(|change| Change { about: format!("tower {}", change.about), ..change }));
     Ok(all)
+}
+
+/// The changes from one tower to another, or that one alone is there.
+fn towers(before: Option<Artifact>, after: Option<Artifact>) -> Result<Vec<Change>, Failure> {
+    let shown = |tower: &Option<Artifact>| tower.as_ref().map(|tower| tower.manifest().model.architecture.clone());
+    match (&before, &after) {
+        (Some(before), Some(after)) => between(before, after),
+        (None, None) => Ok(vec![]),
+        _ => Ok(vec![Change { about: "of".into(), before: shown(&before), after: shown(&after) }]),
+    }
 }
 
 /// Whether something is told of a part of a step, or of its memory.

@@ -10,7 +10,7 @@ use atomc_runtime::manifest::Target;
 use atomc_runtime::signature;
 use atomc_runtime::states;
 use atomc_runtime::weights::packed::Packed;
-use atomc_runtime::{Artifact, Checkpoint, Engine, EngineOptions, Error, Random, Source};
+use atomc_runtime::{Artifact, Checkpoint, Engine, EngineOptions, Error, Random, Source, Tower};
 
 use super::device::Devices;
 use super::failure::Failure;
@@ -307,6 +307,26 @@ impl EngineArgs {
     fn opened(&self) -> Result<Vec<Adapter>, Failure> {
         let open = |(_, folder): &(String, PathBuf)| Ok(Adapter::open(folder).map_err(Error::from)?);
         self.adapters().iter().map(open).collect()
+    }
+
+    /// The artifact's tower with its weights.
+    pub fn tower(&self, artifact: &Artifact) -> Result<Tower, Failure> {
+        let own = artifact.tower().ok_or(Error::NoTower)?;
+        let target = self.device.first().target(own.manifest()).map_err(Error::from)?;
+        let name = own.manifest().targets[target].name.clone();
+        let device = self.device.open(&own, self.threads)?.remove(0);
+        let mut tower = Tower::with_device(artifact, &name, device)?;
+        let progress = Progress::new("loading the tower's weights", Unit::Bytes);
+        let progress = |done, total| progress.at(done, total);
+        match self.weights() {
+            Some(place) if is_packed(place) => {
+                let help = "Give the folder with the model's weights.";
+                return Err(Failure::new("weights", "packed weights have none of a tower").help(help));
+            }
+            Some(place) => tower.load_weights(&*place.model()?.weights()?, &progress)?,
+            None => tower.load_weights(&Random { seed: self.weights.random_weights.unwrap_or(0) }, &progress)?,
+        }
+        Ok(tower)
     }
 
     pub fn load(&self, engine: &mut Engine) -> Result<(), Failure> {

@@ -133,6 +133,9 @@ impl From<Error> for Failure {
             Error::Hosted(_) | Error::NoDraftCheckpoint | Error::Ranks { .. } | Error::CallerAttends { .. } => {
                 Failure::new("artifact", error)
             }
+            Error::NoTower => {
+                Failure::new("artifact", error).help("Compile the model with --tower, if its checkpoint has one.")
+            }
             Error::Signature(error) => error.into(),
             Error::Trust(error) => error.into(),
             Error::Step(error) => error.into(),

@@ -39,6 +39,9 @@ pub struct Args {
     /// Also list every kernel, and on GPUs its registers, memory, occupancy and innermost loops
     #[arg(long)]
     kernels: bool,
+    /// The artifact's tower, in place of the language part
+    #[arg(long)]
+    tower: bool,
     /// Also predict what bounds the kernels on an AMD chip, and each of their loops, by the model
     /// of docs/timing.md: this runs work-groups of them in the emulator. MI300X (which gfx942
     /// means), MI308X or MI355X (gfx950)
@@ -62,7 +65,7 @@ pub struct Args {
 }
 
 pub fn run(args: &Args) -> Result<(), Failure> {
-    let artifact = opened::open("artifact", &args.artifact)?;
+    let artifact = part(opened::open("artifact", &args.artifact)?, args.tower)?;
     let mut out = std::io::stdout().lock();
     if let Some(dir) = &args.extract {
         let files = extract::all(dir, &artifact)?;
@@ -85,6 +88,11 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         super::predict::show(&mut out, &artifact, chip)?;
     }
     fits.iter().flatten().try_for_each(|fits| Ok(writeln!(out, "{fits}")?))
+}
+
+/// The artifact, or its tower as one.
+pub fn part(artifact: Artifact, tower: bool) -> Result<Artifact, Failure> {
+    if tower { Ok(artifact.tower().ok_or(Error::NoTower)?) } else { Ok(artifact) }
 }
 
 /// How a checkpoint fits a target.
@@ -156,6 +164,14 @@ fn model(out: &mut impl Write, m: &Manifest) -> Result<(), Failure> {
     }
     if let Some(Adapters { slots, rank }) = m.adapters {
         writeln!(out, "adapters  room for {slots}, of rank {rank} at most")?;
+    }
+    if let Some(tower) = &m.tower {
+        let (model, patch) = (&tower.model, tower.tiling.patch);
+        writeln!(
+            out,
+            "tower     {} blocks of {}, images of up to {} patches of {patch} by {patch} pixels (--tower)",
+            model.layers, model.hidden, model.max_positions
+        )?;
     }
     if m.pipeline_parallel > 1 {
         writeln!(out, "stages    {} of layers", m.pipeline_parallel)?;

@@ -36,6 +36,8 @@ mod progress;
 mod report;
 mod run;
 #[cfg(feature = "server")]
+mod seen;
+#[cfg(feature = "server")]
 mod serve;
 mod shown;
 mod sign;

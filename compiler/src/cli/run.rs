@@ -2,15 +2,19 @@
 use std::io::{Read, Write};
 use std::ops::ControlFlow;
 use std::path::Path;
+use std::sync::Arc;
 
 use atomc_runtime::generate::{self, Answer, Finish, Guesses};
-use atomc_runtime::{Params, Sampling};
+use atomc_runtime::sight::Images;
+use atomc_runtime::{Artifact, Params, Sampling};
 use serde_json::json;
 
 use super::engine::EngineArgs;
 use super::failure::Failure;
 use super::guesses::GuessArgs;
 use super::place::Place;
+#[cfg(feature = "server")]
+use super::seen::Seen;
 use super::text::Text;
 
 /// Answer a prompt; the text appears as it is made
@@ -25,6 +29,7 @@ Examples:
   atomc run m.atomc --weights models/qwen3 --prompt - < question.txt
   atomc run m.atomc --weights models/qwen3 --prompt 'Once' --temperature 0.8 --top-p 0.95 --seed 7
   atomc run m.atomc --weights models/qwen3 --prompt 'Once' --json
+  atomc run m.atomc --weights models/qwen3-vl --image cat.png --prompt 'What is this?'       compiled with --tower
   atomc run m.atomc --weights models/deepseek-v3 --prompt 'Once' --speculate 3
   atomc run m.atomc --weights models/kimi-k2 --tokens 163584,2742      without a tokenizer")]
 #[command(group = clap::ArgGroup::new("asked").required(true))]
@@ -60,6 +65,12 @@ pub struct Args {
     /// The same seed and options give the same text
     #[arg(long, value_name = "SEED", default_value_t = 0)]
     seed: u64,
+    /// An image to ask about, a PNG, JPEG or WebP file; several in their order. The prompt becomes
+    /// a message of a chat with the images before it, unless it says where they are with the
+    /// model's own text for one
+    #[cfg(feature = "server")]
+    #[arg(long, value_name = "FILE", conflicts_with = "tokens")]
+    image: Vec<std::path::PathBuf>,
     #[command(flatten)]
     guesses: GuessArgs,
     /// One JSON object at the end instead of a stream of text
@@ -87,21 +98,18 @@ fn checked(text: &str, place: impl FnOnce(f32) -> Sampling) -> Result<f32, Strin
 
 pub fn run(args: &Args) -> Result<(), Failure> {
     let artifact = args.engine.artifact()?;
-    let (words, prompt) = match (&args.prompt, &args.tokens) {
-        (Some(prompt), _) => {
-            let text = Text::open(args.tokenizer()?)?;
-            let prompt = text.encode(&read(prompt)?, artifact.manifest().model.max_positions)?;
-            (Words::Text(Box::new(text)), prompt)
-        }
-        (None, tokens) => (Words::Numbers, numbers(&read(tokens.as_deref().unwrap_or_default())?)?),
-    };
+    let Asked { words, prompt, images } = args.asked(&artifact)?;
     let mut engine =
         args.engine.engine(artifact, [prompt.len().saturating_add(args.max_tokens)], args.guesses.speculate > 0)?;
     args.guesses.check(&engine)?;
     let &Args { temperature, top_k, top_p, min_p, seed, .. } = args;
     let sampling = Sampling { temperature, top_k, top_p, min_p, seed };
-    let params =
-        Params { sampling, speculate: args.guesses.speculate, ..Params::for_model(engine.model(), args.max_tokens) };
+    let params = Params {
+        sampling,
+        speculate: args.guesses.speculate,
+        images,
+        ..Params::for_model(engine.model(), args.max_tokens)
+    };
     let mut stream = Stream::new(&words, args.json);
     let answer = generate::generate(&mut engine, &prompt, &params, |token| stream.push(token))?;
     stream.end(&answer.tokens)?;
@@ -112,7 +120,45 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     Ok(())
 }
 
+/// Tokens of a prompt, and its images.
+pub type Placed = (Vec<u32>, Option<Arc<Images>>);
+
+/// What an answer goes on from.
+struct Asked {
+    words: Words,
+    prompt: Vec<u32>,
+    images: Option<Arc<Images>>,
+}
+
 impl Args {
+    fn asked(&self, artifact: &Artifact) -> Result<Asked, Failure> {
+        let Some(prompt) = &self.prompt else {
+            let prompt = numbers(&read(self.tokens.as_deref().unwrap_or_default())?)?;
+            return Ok(Asked { words: Words::Numbers, prompt, images: None });
+        };
+        let text = Text::open(self.tokenizer()?)?;
+        let (prompt, images) = self.placed(artifact, &text, read(prompt)?)?;
+        Ok(Asked { words: Words::Text(Box::new(text)), prompt, images })
+    }
+
+    /// The tokens of a prompt, with those of its images.
+    #[cfg(feature = "server")]
+    fn placed(&self, artifact: &Artifact, text: &Text, prompt: String) -> Result<Placed, Failure> {
+        let positions = artifact.manifest().model.max_positions;
+        if self.image.is_empty() {
+            return Ok((text.encode(&prompt, positions)?, None));
+        }
+        let seen = Seen::new(&self.engine, artifact, &self.image)?;
+        let prompt = text.encode(&seen.asked(&prompt)?, positions)?;
+        seen.placed(&prompt)
+    }
+
+    /// The tokens of a prompt: this build sees no images.
+    #[cfg(not(feature = "server"))]
+    fn placed(&self, artifact: &Artifact, text: &Text, prompt: String) -> Result<Placed, Failure> {
+        Ok((text.encode(&prompt, artifact.manifest().model.max_positions)?, None))
+    }
+
     fn tokenizer(&self) -> Result<&Path, Failure> {
         self.engine.tokenizer(self.tokenizer.as_ref(), "Name one with --tokenizer, or use --tokens.")
     }

@@ -1,14 +1,17 @@
 //! `atomc serve`: a model over HTTP, as OpenAI's interface has it.
 mod access;
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use atomc::model::Model as Files;
 use atomc_artifact::files;
-use atomc_runtime::Engine;
+use atomc_runtime::{Artifact, Engine};
 use atomc_server::api::{Access, Defaults, Metrics, Service};
+use atomc_server::eyes::Eyes;
 use atomc_server::grammar::{FormLimits, Grammars};
+use atomc_server::images::Preparing;
 use atomc_server::schedule::Options;
 use atomc_server::serve;
 use atomc_server::text::Text;
@@ -68,6 +71,9 @@ pub struct Args {
     /// Compute each prompt anew, also where others began like it
     #[arg(long)]
     no_prefix_cache: bool,
+    /// Folder below which requests may name images as `file://` addresses [default: none]
+    #[arg(long, value_name = "FOLDER")]
+    image_folder: Option<PathBuf>,
     #[command(flatten)]
     guesses: GuessArgs,
     /// How a model writes thoughts, which chats then tell apart from their text
@@ -107,6 +113,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     let defaults = if args.generation_config { defaults(&files)? } else { Defaults::default() };
     check_names(args, &files)?;
     let artifact = args.engine.artifact()?;
+    let eyes = eyes(args, &artifact, &files)?;
     let sequences = Sequences { at_once: args.parallel, cache_tokens: args.cache_tokens };
     let engine = args.engine.serving(artifact, &sequences, &args.guesses)?;
     let stop = engine.model().stop.clone();
@@ -118,7 +125,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     };
     let about = about(&engine, &access);
     let (handle, thread) = worker::start(engine, options, args.queue).map_err(|e| Failure::new("threads", e))?;
-    let model = Model { text: Arc::new(text), stop, defaults, files: &files };
+    let model = Model { text: Arc::new(text), eyes, stop, defaults, files: &files };
     let service = service(args, handle.clone(), model, access);
     let name = service.names[0].clone();
     let place = serve::Place { address, limits, grace: Duration::from_secs(args.grace) };
@@ -129,6 +136,20 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     served.map_err(|error| Failure::new("address", format!("{}: {error}", place.address)))
 }
 
+/// What sees images, if the artifact has a tower.
+fn eyes(args: &Args, artifact: &Artifact, files: &Files) -> Result<Option<Eyes>, Failure> {
+    let Some(facts) = &artifact.manifest().tower else {
+        return match &args.image_folder {
+            Some(folder) => Err(Failure::file("image_folder", folder, atomc_runtime::Error::NoTower)),
+            None => Ok(None),
+        };
+    };
+    let tower = args.engine.tower(artifact)?;
+    let preparing = Preparing::open(files.folder(), tower.tiling(), tower.most());
+    let preparing = preparing.map_err(|error| Failure::new("images", error))?;
+    Ok(Some(Eyes::new(tower, preparing, facts.image_token, args.image_folder.clone())))
+}
+
 fn about(engine: &Engine, access: &Access) -> String {
     let tokens = engine.cache().blocks() * engine.cache().block_tokens();
     format!("{}, with a cache of {tokens} tokens, {},", engine.device_name(), access::shown(access))
@@ -137,6 +158,8 @@ fn about(engine: &Engine, access: &Access) -> String {
 /// The parts of a served model other than the engine.
 struct Model<'a> {
     text: Arc<Text>,
+    /// What sees images, if the artifact has a tower.
+    eyes: Option<Eyes>,
     /// Tokens that end an answer.
     stop: Vec<u32>,
     defaults: Defaults,
@@ -144,7 +167,7 @@ struct Model<'a> {
 }
 
 fn service(args: &Args, handle: Handle, model: Model<'_>, access: Access) -> Service {
-    let Model { text, stop, defaults, files } = model;
+    let Model { text, eyes, stop, defaults, files } = model;
     let templates = files.templates().map_err(|error| error.to_string());
     if let Err(why) = &templates {
         tell(format_args!("warning: chats are refused: {why}"));
@@ -153,6 +176,7 @@ fn service(args: &Args, handle: Handle, model: Model<'_>, access: Access) -> Ser
     Service {
         handle,
         templates,
+        eyes,
         thoughts: args.reasoning_parser.is_some(),
         grammars: Grammars::new(text.clone(), vocab, stop.clone(), form_limits(args)),
         text,

@@ -56,6 +56,9 @@ pub struct Args {
     /// Threads to compute with; 0 takes all
     #[arg(long, value_name = "N", default_value_t = 0)]
     threads: usize,
+    /// The kernels of the artifact's tower, in place of the language part's
+    #[arg(long)]
+    tower: bool,
     /// Only kernels whose name or family has this text in it
     #[arg(long, value_name = "TEXT")]
     kernel: Option<String>,
@@ -90,7 +93,7 @@ struct Row {
 }
 
 pub fn run(args: &Args) -> Result<(), Failure> {
-    let artifact = args.artifact.open()?;
+    let artifact = inspect::part(args.artifact.open()?, args.tower)?;
     let target = args.device.target(artifact.manifest()).map_err(Error::from)?;
     let device = args.device.open(&artifact, pool::threads(args.threads, 1))?;
     let mut probe = Probe::new(device, &artifact.manifest().targets[target]);

@@ -16,7 +16,7 @@ use super::drafts::Places;
 use super::kernels::Kernels;
 use super::states::States;
 use super::weights::{Encoding, Weights};
-use crate::frontend::ADAPTERS;
+use crate::frontend::{ADAPTERS, tower};
 
 /// The parts that plans of a target share.
 pub struct Parts<'a> {
@@ -342,6 +342,12 @@ fn input(name: &str) -> Result<Input, Diagnostic> {
         "rows" => Ok(Input::Rows),
         "sources" => Ok(Input::Sources),
         ADAPTERS => Ok(Input::Adapters),
+        tower::TIMES => Ok(Input::Times),
+        tower::HEIGHTS => Ok(Input::Heights),
+        tower::WIDTHS => Ok(Input::Widths),
+        tower::TAPS => Ok(Input::Taps),
+        tower::SHARES => Ok(Input::Shares),
+        tower::GIVEN => Ok(Input::Given),
         other => Err(Diagnostic::new("driver::input", format!("no runtime gives a `{other}`"))
             .help("Graphs take ids, positions, lengths, rows, batch and caches.")),
     }

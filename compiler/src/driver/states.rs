@@ -96,7 +96,8 @@ fn reach(graph: &Graph, state: Value, name: &str) -> Result<(usize, usize), Diag
         for (user, slot) in graph.users(v) {
             match *graph.op(user) {
                 Op::Attention { window, .. } | Op::AttendPart { window, .. } => windows.push(window),
-                Op::AttendListed { .. } | Op::Choose { .. } | Op::ChooseBlocks { .. } => windows.push(0),
+                Op::AttendWhole { .. } | Op::AttendListed { .. } => windows.push(0),
+                Op::Choose { .. } | Op::ChooseBlocks { .. } => windows.push(0),
                 // A row of two blocks is made by the last token of the second one.
                 Op::Pool { every, overlap } => windows.push(if overlap { 2 * every } else { every }),
                 Op::KvWrite {} | Op::KeyWrite { .. } if slot == 0 => rest.push(user.into()),

@@ -110,6 +110,7 @@ fn manifest(chip: &str) -> Manifest {
         hidden: Hidden { dtype: DType::BF16, width: 1, stride: 1, bytes: 64 },
 
         draft: None,
+        given: None,
         kernels: vec![KernelDef {
             symbol: "head".into(),
             family: "rows".into(),
@@ -162,6 +163,7 @@ fn manifest(chip: &str) -> Manifest {
         expert_parallel: 1,
         pipeline_parallel: 1,
         adapters: None,
+        tower: None,
         targets: vec![target],
     }
 }

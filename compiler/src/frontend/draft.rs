@@ -35,7 +35,7 @@ pub fn graph(config: &Config, draft: &Draft, part: Part) -> Result<Graph, Diagno
     let module = draft.embedding.trim_end_matches(".weight");
     let embedding = b.at(module).weight(&draft.embedding, config.dtype, &[config.vocab, config.hidden]);
     let embedded = b.gather(embedding, ids)?;
-    let ropes = ropes(&mut b, model, (positions, lengths))?;
+    let ropes = ropes(&mut b, model, (positions, lengths), None)?;
     let growth = growth(&mut b, model, positions)?;
 
     let (mut x, mut states) = (hidden, vec![]);

@@ -88,7 +88,7 @@ fn outer(all: &Gated) -> String {
 }
 
 /// The op of an activation.
-fn formula(activation: Activation) -> Elementwise {
+pub fn formula(activation: Activation) -> Elementwise {
     match activation {
         Activation::Silu => Elementwise::Silu,
         Activation::Gelu => Elementwise::Gelu,

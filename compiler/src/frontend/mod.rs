@@ -5,7 +5,8 @@
 //! rule by which ranks share each out. `layer.rs` has the parts that all halves are made of.
 //! `product.rs` is a product with a weight, quantised or not, and `fitting.rs` says which a scheme
 //! does not fit. `part.rs` is the part of a model that an artifact computes. `draft.rs` is the
-//! graph of a draft's step, `streams.rs` what goes through layers in place of one row.
+//! graph of a draft's step, `tower.rs` that of a tower's, which makes rows of images, `streams.rs`
+//! what goes through layers in place of one row.
 mod asked;
 mod attention;
 mod conv;
@@ -23,10 +24,11 @@ mod pooled;
 mod product;
 mod ssm;
 mod streams;
+pub mod tower;
 
 use std::collections::BTreeMap;
 
-use atomc_config::Draft;
+use atomc_config::{Draft, Vision};
 use atomc_ir::{Diagnostic, Graph};
 
 pub use atomc_config::{
@@ -48,6 +50,8 @@ pub struct Asked<'a> {
     pub draft: Option<&'a Draft>,
     /// Most tokens of a sequence in steps that verify guesses; none if there are no such steps.
     pub verified: Option<usize>,
+    /// The tower whose rows tokens may take.
+    pub tower: Option<&'a Vision>,
 }
 
 /// The graph of a model of this configuration.

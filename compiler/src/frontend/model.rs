@@ -4,13 +4,14 @@
 //! part of a sum, which the caller adds up over the ranks before biases and residuals. Each also
 //! has some of the logits, if the head has a weight of its own that can be shared out.
 use atomc_artifact::manifest;
-use atomc_config::{Draft, Fusion, Growth, Half, Layer, OwnRows, Stored, of_kind};
+use atomc_config::{Draft, Fusion, Growth, Half, Layer, OwnRows, Stored, Vision, of_kind};
 use atomc_ir::results::{DRAFTED, EMBEDDINGS, HIDDEN, LOGITS, PICKS, WHOLE_LOGITS};
 use atomc_ir::trial::round;
 use atomc_ir::{Builder, DType, Diagnostic, Dim, Elementwise, Graph, Number, Op, Shape, SlotsType, Turn, Type, Value};
 
 use super::layer::{Carried, Given, Kind, LayerBuilder, Made, OfLayers, Tokens, Unit, norm};
 use super::product::{ADAPTERS, Factor};
+use super::tower::{GIVEN, HEIGHTS, SOURCES, TIMES, WIDTHS};
 use super::{Asked, Config, Part, draft, streams};
 
 /// The module of the head, and its tensor.
@@ -54,9 +55,11 @@ pub fn graph(config: &Config, part: Part, asked: Asked) -> Result<Graph, Diagnos
         true => b.scale(picked, round(config.scales.embedding, config.dtype))?,
         false => b.at(config.path).scale(picked, config.scales.embedding)?,
     };
+    let seen = asked.tower.map(|vision| Seen::new(&mut b, config, vision)).transpose()?;
+    let embedded = placed(&mut b, seen.as_ref(), embedded, 0)?;
     let mut x = streams::spread(&mut b, config.streams, embedded)?;
     let tokens = Tokens { ids, positions, lengths };
-    let mut ropes = ropes(&mut b, config, (positions, lengths))?;
+    let mut ropes = ropes(&mut b, config, (positions, lengths), seen.as_ref())?;
     let mut growth = growth(&mut b, config, positions)?;
     let mut own_rows = own_rows(&mut b, config, ids, embedded)?;
 
@@ -76,7 +79,7 @@ pub fn graph(config: &Config, part: Part, asked: Asked) -> Result<Graph, Diagnos
         let given = Around { states: &caches[index], ropes: &ropes, growth, own_rows, batch, tokens };
         let (out, made) = through(&mut builder, layer, (x, None), given)?;
         states.extend(made);
-        x = out;
+        x = placed(b.at(config.layer_path(index)), seen.as_ref(), out, index + 1)?;
         entered.push(x);
     }
 
@@ -277,15 +280,67 @@ pub fn units(config: &Config) -> impl Iterator<Item = Unit> {
     config.layers.iter().flat_map(|layer| &layer.halves).flat_map(|half| of_kind!(&half.kind, of => of.units()))
 }
 
+/// Rows of images that tokens take, and the positions that tokens have where there are some.
+pub struct Seen<'a> {
+    vision: &'a Vision,
+    hidden: usize,
+    given: Value,
+    sources: Value,
+    times: Value,
+    heights: Value,
+    widths: Value,
+}
+
+impl<'a> Seen<'a> {
+    /// With their inputs: `given`, rows of embeddings with those that are added behind layers side
+    /// by side, `sources`, which of them each token takes, or -1, and three positions of each
+    /// token, `times`, `heights` and `widths`.
+    fn new(b: &mut Builder, config: &Config, vision: &'a Vision) -> Result<Seen<'a>, Diagnostic> {
+        if config.streams.is_some() || config.kept_every.is_some() {
+            let message = "images for a model with several streams or rows in place of one: this is not supported";
+            return Err(Diagnostic::new("config::streams", message).at("--tower"));
+        }
+        let shape = Shape(vec![Dim::Tokens, Dim::Fixed(vision.rows() * config.hidden)]);
+        let given = b.input(GIVEN, Type::tensor(config.dtype, shape));
+        let names = [SOURCES, TIMES, HEIGHTS, WIDTHS];
+        let [sources, times, heights, widths] = names.map(|name| index(b, name, Dim::Tokens));
+        Ok(Seen { vision, hidden: config.hidden, given, sources, times, heights, widths })
+    }
+
+    /// What tells three positions of a token apart in its rotary embedding.
+    fn axes(&self, b: &mut Builder) -> Result<[Value; 3], Diagnostic> {
+        let axes = b.push(Op::Numbers { values: self.vision.axes.clone() }, &[])?;
+        Ok([self.heights, self.widths, axes])
+    }
+}
+
+/// Rows of tokens with a part of what they take: in the place of embeddings, or added behind a
+/// layer. There are as many parts as the tower makes.
+fn placed(b: &mut Builder, seen: Option<&Seen>, x: Value, part: usize) -> Made {
+    let Some(seen) = seen.filter(|seen| part < seen.vision.rows()) else { return Ok(x) };
+    let op = Op::Placed { start: part * seen.hidden, adds: part > 0 };
+    b.push(op, &[x, seen.given, seen.sources])
+}
+
 /// The table of each rotary embedding.
-pub fn ropes(b: &mut Builder, config: &Config, (positions, lengths): (Value, Value)) -> Result<Vec<Value>, Diagnostic> {
+pub fn ropes(
+    b: &mut Builder,
+    config: &Config,
+    (positions, lengths): (Value, Value),
+    seen: Option<&Seen>,
+) -> Result<Vec<Value>, Diagnostic> {
     b.at(format!("{}.rotary_emb", config.path));
     let mut tables = Vec::with_capacity(config.ropes.len());
     for rope in &config.ropes {
         let freqs = b.rope_freqs(rope.freqs(config.context))?;
         let (growth, original) = rope.growth();
         let op = Op::RopeTable { scale: rope.scale, growth, original, turn: Turn::Token };
-        tables.push(b.push(op, &[positions, lengths, freqs])?);
+        let mut operands = vec![positions, lengths, freqs];
+        if let Some(seen) = seen {
+            operands[0] = seen.times;
+            operands.extend(seen.axes(b)?);
+        }
+        tables.push(b.push(op, &operands)?);
     }
     Ok(tables)
 }

@@ -47,7 +47,7 @@ fn operands_are_counted() {
     let one = value(&[2, 2], Elements::Codes(DType::U4));
     assert_eq!(fault(Step::Scaled { block: [1, 1] }, vec![one]).detail, "too few operands");
     let deep = value(&[1; 9], Elements::Stored);
-    assert!(fault(Step::Transpose {}, vec![deep]).detail.ends_with("is not one to 4 sizes of at least 1"));
+    assert!(fault(Step::Transpose {}, vec![deep]).detail.ends_with("is not one to 5 sizes of at least 1"));
 }
 
 /// What a plan knows of its past, and a graph of its types.

@@ -4,8 +4,8 @@ use std::fmt::Display;
 
 /// Most numbers and most bytes of a value: sums of a few of them cannot overflow.
 pub const MAX_BYTES: usize = 1 << 48;
-/// Most axes of a weight: a matrix, stacked twice.
-pub const MAX_AXES: usize = 4;
+/// Most axes of a weight: those of a convolution over images in time.
+pub const MAX_AXES: usize = 5;
 
 /// The size of an axis. Those of graphs may depend on the step that is run.
 pub trait Size: Copy + PartialEq + Display {

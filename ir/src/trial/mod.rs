@@ -384,9 +384,10 @@ fn sign_of(graph: &Graph, v: Value) -> Option<f64> {
     })
 }
 
-/// How many there are, of a parameter that names experts of tokens, or columns, in f32.
+/// How many there are, of a parameter that names experts, axes or columns, in f32.
 fn named(graph: &Graph, v: Value) -> Option<usize> {
     graph.users(v).iter().find_map(|&(user, slot)| match graph.op(user) {
+        Op::RopeTable { .. } if slot == 5 => Some(3),
         Op::RouteGiven { .. } | Op::Reorder {} if slot == 1 => {
             graph.ty(graph.operands(user)[0]).as_tensor()?.shape.last()
         }

@@ -5,7 +5,7 @@ use crate::toy;
 use atomc_artifact::Artifact;
 
 fn room() -> Room {
-    Room { tokens: 80, rows: 8, tables: vec![TableRoom { blocks: 4, block_stride: 512 }] }
+    Room { tokens: 80, rows: 8, tables: vec![TableRoom { blocks: 4, block_stride: 512 }], given: None }
 }
 
 fn host() -> Box<dyn Device> {

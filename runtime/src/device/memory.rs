@@ -172,6 +172,18 @@ pub struct InputAddresses {
     pub sources: *mut u8,
     /// Where [`Input::Adapters`] begins.
     pub adapters: *mut u8,
+    /// Where [`Input::Times`] begins.
+    pub times: *mut u8,
+    /// Where [`Input::Heights`] begins.
+    pub heights: *mut u8,
+    /// Where [`Input::Widths`] begins.
+    pub widths: *mut u8,
+    /// Where [`Input::Taps`] begins.
+    pub taps: *mut u8,
+    /// Where [`Input::Shares`] begins.
+    pub shares: *mut u8,
+    /// Where [`Input::Given`] begins, in a buffer of its own.
+    pub given: *mut u8,
     /// An [`atomc_artifact::abi::Batch`] for each table.
     pub batches: *mut u8,
 }
@@ -190,6 +202,12 @@ impl InputAddresses {
             Input::Rows => self.rows,
             Input::Sources => self.sources,
             Input::Adapters => self.adapters,
+            Input::Times => self.times,
+            Input::Heights => self.heights,
+            Input::Widths => self.widths,
+            Input::Taps => self.taps,
+            Input::Shares => self.shares,
+            Input::Given => self.given,
         }
     }
 

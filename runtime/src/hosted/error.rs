@@ -14,6 +14,10 @@ pub enum HostedError {
         "target `{target}` keeps rows of blocks of {every} tokens, for which frameworks have no pages: `atomc run` and `atomc serve` run it"
     )]
     Blocks { target: String, every: usize },
+    #[error(
+        "target `{target}` was compiled with --tower, for prompts with images, which frameworks do not give: `atomc run` and `atomc serve` run it"
+    )]
+    Tower { target: String },
     #[error("draft: {0}")]
     Draft(&'static str),
     #[error("device: {device} has no kernel that makes a step's inputs of a framework's tensors")]

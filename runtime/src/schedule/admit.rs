@@ -124,6 +124,11 @@ impl<B: Backend> Scheduler<B> {
         if let Some(slot) = task.party.adapter {
             self.backend.adapt(sequence, slot);
         }
+        if let Some(images) = &task.images
+            && let Err(error) = self.backend.see(sequence, images.clone())
+        {
+            return Turn::Failed(error);
+        }
         match self.fits(sequence, task.tokens.len()) {
             Ok(true) => {
                 (task.sequence, task.fed) = (Some(sequence), fed);

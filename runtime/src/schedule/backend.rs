@@ -1,7 +1,9 @@
 //! The scheduler's interface to an engine, so that its tests need none.
 use crate::manifest::{PlanKind, StateGroup};
+use crate::sight::Images;
 use crate::{self as runtime, Engine, Fork, KvError, Request, SeqId, StepError};
 use std::borrow::BorrowMut;
+use std::sync::Arc;
 
 /// Sizes that do not change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,6 +46,8 @@ pub trait Backend: Send {
 
     /// As [`Engine::adapt`].
     fn adapt(&mut self, sequence: SeqId, slot: usize);
+    /// As [`Engine::see`].
+    fn see(&mut self, sequence: SeqId, images: Arc<Images>) -> Result<(), StepError>;
 
     /// As [`Engine::fork`].
     fn fork(&mut self, sequence: SeqId, tokens: usize) -> Result<Fork, StepError>;
@@ -103,6 +107,10 @@ impl<E: BorrowMut<Engine> + Send> Backend for E {
 
     fn adapt(&mut self, sequence: SeqId, slot: usize) {
         Engine::adapt(self.borrow_mut(), sequence, slot);
+    }
+
+    fn see(&mut self, sequence: SeqId, images: Arc<Images>) -> Result<(), StepError> {
+        Engine::see(self.borrow_mut(), sequence, images)
     }
 
     fn fork(&mut self, sequence: SeqId, tokens: usize) -> Result<Fork, StepError> {

@@ -3,6 +3,7 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::sight::Images;
 use crate::{Guesses, SeqId, Want};
 
 use super::Piece;
@@ -28,6 +29,9 @@ pub struct Job {
     pub prompt: Vec<u32>,
     /// Requests of one party may share beginnings.
     pub party: Party,
+    /// The images of the prompt, if it has some. They are a part of the salt where beginnings are
+    /// shared: tokens of all images are alike.
+    pub images: Option<Arc<Images>>,
     /// How tokens are chosen.
     pub settings: Settings,
     /// A grammar that the answer follows.
@@ -131,6 +135,7 @@ pub(super) struct Task {
     pub tokens: Vec<u32>,
     pub prompt: usize,
     pub party: Party,
+    pub images: Option<Arc<Images>>,
     /// Most tokens of the answer.
     limit: usize,
     /// While it runs.
@@ -246,6 +251,7 @@ impl Task {
             tokens: job.prompt,
             prompt,
             party: job.party,
+            images: job.images,
             limit,
             sequence: None,
             fed: 0,

@@ -83,7 +83,14 @@ fn answer(prompt: &[u32], count: usize) -> Vec<u32> {
 
 fn submit<B: Backend>(scheduler: &mut Scheduler<B>, prompt: Vec<u32>, settings: Settings) -> Ear {
     let ear = Ear::default();
-    scheduler.add(vec![Job { prompt, party: Party::default(), settings, guide: None, output: Box::new(ear.clone()) }]);
+    scheduler.add(vec![Job {
+        prompt,
+        party: Party::default(),
+        images: None,
+        settings,
+        guide: None,
+        output: Box::new(ear.clone()),
+    }]);
     ear
 }
 
@@ -93,6 +100,7 @@ fn salted(scheduler: &mut Scheduler<Toy>, prompt: &[u32], salt: &str) -> Ear {
     scheduler.add(vec![Job {
         prompt: prompt.to_vec(),
         party: Party { adapter: None, salt },
+        images: None,
         settings,
         guide: None,
         output: Box::new(ear.clone()),
@@ -217,6 +225,7 @@ fn requests_end_where_they_should() {
     scheduler.add(vec![Job {
         prompt: prompt.clone(),
         party: Party::default(),
+        images: None,
         settings: max_new(12),
         guide: None,
         output,
@@ -357,6 +366,7 @@ fn requests_take_turns() {
         let job = |ear: &Ear| Job {
             prompt: prompt.clone(),
             party: Party::default(),
+            images: None,
             settings: settings.clone(),
             guide: None,
             output: Box::new(ear.clone()),

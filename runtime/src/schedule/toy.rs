@@ -1,8 +1,10 @@
 //! A model for tests of its surroundings, and for the fuzzer of requests.
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::kv::{Kept, Kv, Sizes};
+use crate::sight::Images;
 use crate::{self as runtime, DeviceError, Fork, KvError, Request, SeqId, StepError, Want};
 
 use super::{Backend, Limits, Row};
@@ -189,6 +191,10 @@ impl Backend for Toy {
 
     fn adapt(&mut self, _sequence: SeqId, slot: usize) {
         unreachable!("it has no adapter {slot}");
+    }
+
+    fn see(&mut self, _: SeqId, _: Arc<Images>) -> Result<(), StepError> {
+        Err(StepError::Images("a toy sees none"))
     }
 
     fn fork(&mut self, sequence: SeqId, tokens: usize) -> Result<Fork, StepError> {

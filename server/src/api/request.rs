@@ -18,6 +18,7 @@ use crate::schedule::{Job, Party, Penalties, Salt, Settings};
 use crate::text::Stops;
 use crate::thoughts::Start;
 use atomc_runtime::Sampling;
+use atomc_runtime::sight::Images;
 
 /// Most answers to one request, over all its prompts.
 const MOST_ANSWERS: usize = 256;
@@ -121,6 +122,15 @@ pub struct Kind {
     pub calls: Option<Form>,
     /// How answers begin.
     pub start: Start,
+    /// The images of the prompt, if it has some.
+    pub images: Option<Seen>,
+}
+
+/// The images of a prompt, and what tells them from others.
+#[derive(Clone, Debug)]
+pub struct Seen {
+    pub images: Arc<Images>,
+    pub hash: String,
 }
 
 /// Reads the fields of all requests, and those of this kind.
@@ -172,7 +182,12 @@ impl Common {
             None => (form.as_ref(), "response_format"),
         };
         let settings = self.settings(service, kind)?;
-        let salt: Salt = self.cache_salt.as_deref().map(Arc::from);
+        let salt: Salt = match &kind.images {
+            // Tokens of all images are alike, so what is in them is a part of the salt.
+            Some(seen) => Some(format!("{} {}", seen.hash, self.cache_salt.as_deref().unwrap_or_default()).into()),
+            None => self.cache_salt.as_deref().map(Arc::from),
+        };
+        let images = kind.images.as_ref().map(|seen| seen.images.clone());
         let showing = Showing { special: self.skip_special_tokens == Some(false), stops: self.stops()? };
         let refused = |error: FormError| ApiError::form(field, &error);
         let form = match form {
@@ -190,9 +205,9 @@ impl Common {
             let writer = Writer::new(text, metrics, showing.clone(), sender.clone(), index);
             let seed = settings.sampling.seed.wrapping_add((index % answers) as u64);
             let settings = Settings { sampling: Sampling { seed, ..settings.sampling }, ..settings.clone() };
-            let prompt = prompts[index / answers].clone();
+            let (prompt, images) = (prompts[index / answers].clone(), images.clone());
             let party = Party { adapter: service.adapter(self.model.as_deref()), salt: salt.clone() };
-            jobs.push(Job { prompt, party, settings, guide, output: Box::new(writer) });
+            jobs.push(Job { prompt, party, images, settings, guide, output: Box::new(writer) });
         }
         service.handle.submit(jobs)?;
         Ok(events)

@@ -1,12 +1,17 @@
 //! The steps from a conversation to an answer, which all interfaces of chats share. Each turns its
 //! request into a [`Talk`].
-use serde_json::{Map, Value};
+use std::sync::Arc;
+
+use atomc_runtime::sight::{Grid, Images, Rows, spread};
+use serde_json::{Map, Value, json};
+use sha2::{Digest, Sha256};
 
 use super::Shared;
 use super::answer::Usage;
 use super::error::ApiError;
 use super::events::Events;
-use super::request::{Common, Kind, Likely};
+use super::request::{Common, Kind, Likely, Seen};
+use crate::eyes::{LookError, MOST_IMAGES};
 use crate::parts::Parts;
 use crate::schedule::Why;
 use crate::template::{Conversation, TemplateError};
@@ -90,26 +95,54 @@ impl Talk {
     pub fn begin(&self, service: Shared, common: Common) -> Result<Begun, ApiError> {
         common.check(&service, 1)?;
         let wanted = self.wanted()?;
+        let images = self.images(&service)?;
         let text = self.prompt(&service)?;
         let positions = service.handle.limits().positions;
         // Templates write the special tokens themselves.
-        let prompts = [service.text.encode(&text, false, positions)?];
+        let prompt = service.text.encode(&text, false, positions)?;
+        let (prompt, images) = placed(&service, prompt, images)?;
+        let prompts = [prompt];
         let start = if service.thoughts { Start::of(&text) } else { Start::Text };
         let likely = Likely { answer: self.likely, prompt: None };
-        let kind = Kind { likely, most: positions, calls: wanted.form.clone(), start };
         let model = service.answers_as(common.model.as_deref()).to_owned();
+        let kind = Kind { likely, most: positions, calls: wanted.form.clone(), start, images };
         let usage = Usage::new(prompts[0].len(), common.knows_cached(&service));
         Ok(Begun { common, usage, said: Said { wanted, start, service, model }, prompts, kind })
     }
 
     /// The text that the model continues.
     pub fn prompt(&self, service: &Shared) -> Result<String, ApiError> {
-        let talk = self.conversation()?;
+        let talk = self.conversation(service.eyes.is_some())?;
         let templates = service.templates.as_ref().map_err(|why| ApiError::bad(why.as_str()))?;
         templates.render(&talk).map_err(|error| match error {
             TemplateError::Raised(_) | TemplateError::Jinja(_) => ApiError::field("messages", error),
             error => ApiError::bad(error.to_string()),
         })
+    }
+
+    /// What the model sees of the conversation's images, in their order, and a hash of all.
+    fn images(&self, service: &Shared) -> Result<Vision, ApiError> {
+        let mut vision = Vision::default();
+        let Some(eyes) = &service.eyes else { return Ok(vision) };
+        for (index, message) in self.messages.iter().enumerate() {
+            let parts = message.get("content").and_then(Value::as_array).into_iter().flatten().enumerate();
+            for (number, part) in parts.filter(|(_, part)| part["type"] == IMAGE) {
+                let at = format!("messages[{index}].content[{number}].{IMAGE}");
+                if vision.rows.len() == MOST_IMAGES {
+                    return Err(ApiError::field(at, format!("a request has at most {MOST_IMAGES} images")));
+                }
+                let address = part[IMAGE]["url"].as_str().or(part[IMAGE].as_str());
+                let address = address.ok_or_else(|| ApiError::field(&at, "has no `url`"))?;
+                let failed = |error: LookError| match error.is_fault() {
+                    true => ApiError::fault(format!("{at}: {error}")),
+                    false => ApiError::field(&at, error),
+                };
+                let bytes = eyes.bytes(address).map_err(failed)?;
+                vision.hash.update(Sha256::digest(&bytes));
+                vision.rows.push(eyes.look(&bytes).map_err(failed)?);
+            }
+        }
+        Ok(vision)
     }
 
     /// Which calls it wants.
@@ -140,7 +173,7 @@ impl Talk {
     }
 
     /// The names that a template gets.
-    fn conversation(&self) -> Result<Conversation, ApiError> {
+    fn conversation(&self, sees: bool) -> Result<Conversation, ApiError> {
         if self.messages.is_empty() {
             return Err(ApiError::field("messages", "there are none"));
         }
@@ -148,15 +181,52 @@ impl Talk {
             let message = "is a field of its own, and no argument of the template";
             return Err(ApiError::field(format!("chat_template_kwargs.{name}"), message));
         }
-        let messages = self.messages.iter().enumerate().map(|(index, fields)| message(index, fields));
+        let messages = self.messages.iter().enumerate().map(|(index, fields)| message(index, fields, sees));
         let tools = if self.tool_choice == "none" { vec![] } else { self.tools.clone() };
         let (generate, more) = (self.generate, self.more.clone());
         Ok(Conversation { messages: messages.collect::<Result<_, _>>()?, tools, generate, more })
     }
 }
 
-/// A message as templates expect it: its text as one string, arguments of tools as values.
-fn message(index: usize, fields: &Map<String, Value>) -> Result<Value, ApiError> {
+/// The kind of a content's parts that are images, and the field that names them.
+const IMAGE: &str = "image_url";
+
+/// Images of a conversation as the model sees them.
+#[derive(Default)]
+struct Vision {
+    rows: Vec<Arc<Rows>>,
+    /// Of the images' files.
+    hash: Sha256,
+}
+
+/// A prompt with the tokens of its images.
+fn placed(service: &Shared, prompt: Vec<u32>, vision: Vision) -> Result<(Vec<u32>, Option<Seen>), ApiError> {
+    let Some(eyes) = &service.eyes else { return Ok((prompt, None)) };
+    let grids: Vec<Grid> = vision.rows.iter().map(|rows| rows.grid).collect();
+    let (prompt, places) =
+        spread(&prompt, eyes.image_token(), &grids).map_err(|error| ApiError::field("messages", error))?;
+    if places.is_empty() {
+        return Ok((prompt, None));
+    }
+    let images = Arc::new(Images::of(places.into_iter().zip(vision.rows)));
+    let hash = vision.hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
+    Ok((prompt, Some(Seen { images, hash })))
+}
+
+/// A content with images as templates expect it: a list of its parts.
+fn parts(content: &Value) -> Result<Value, &'static str> {
+    let part = |part: &Value| match (part["type"].as_str(), part["text"].as_str()) {
+        (Some("text"), Some(text)) => Some(json!({ "type": "text", "text": text })),
+        (Some(IMAGE), _) => Some(json!({ "type": "image" })),
+        _ => None,
+    };
+    let all: Option<Vec<Value>> = content.as_array().into_iter().flatten().map(part).collect();
+    all.map(Value::from).ok_or("only parts of text, and images, are offered")
+}
+
+/// A message as templates expect it: its text as one string, or parts if there are images among
+/// them, arguments of tools as values.
+fn message(index: usize, fields: &Map<String, Value>, sees: bool) -> Result<Value, ApiError> {
     let mut message = fields.clone();
     let at = |field: &str| format!("messages[{index}].{field}");
     if !message.get("role").is_some_and(Value::is_string) {
@@ -166,6 +236,10 @@ fn message(index: usize, fields: &Map<String, Value>) -> Result<Value, ApiError>
         Some(Value::String(_)) => {}
         // Templates ask whether it is there.
         None | Some(Value::Null) => _ = message.insert("content".into(), Value::Null),
+        Some(content @ Value::Array(all)) if sees && all.iter().any(|part| part["type"] == IMAGE) => {
+            let parts = parts(content).map_err(|why| ApiError::field(at("content"), why))?;
+            message.insert("content".into(), parts);
+        }
         Some(parts @ Value::Array(_)) => {
             let text = joined(parts, &["text"]).map_err(|why| ApiError::field(at("content"), why))?;
             message.insert("content".into(), text.into());

@@ -54,6 +54,7 @@ fn service(toy: Toy, change: impl FnOnce(&mut Service), queue: usize) -> Router 
     let mut service = Service {
         handle,
         templates: Templates::new(Some(template.into()), &json!({})).map_err(|error| error.to_string()),
+        eyes: None,
         thoughts: false,
         grammars: Grammars::new(text.clone(), VOCAB, stop.clone(), patient()),
         text,

@@ -44,6 +44,9 @@ pub fn emit_one<'c>(c: &Host<'c>, spec: &KernelSpec) -> Result<manifest::Kernel,
     if a.lists.is_some() && a.widens() {
         return Err(unsupported("attention over listed positions of a cache of bytes"));
     }
+    if a.seen.whole.is_some() {
+        return Err(unsupported("attention over what comes after a token, a token at a time"));
+    }
     let are_many = a.cache.ty.is_prefix || a.lists.is_some();
     let together = if are_many { group.min(TOGETHER) } else { group };
     let parts = group.div_ceil(together);
@@ -80,7 +83,9 @@ pub fn emit_many<'c>(c: &Host<'c>, spec: &KernelSpec) -> Result<manifest::Kernel
         let (token, count) = (entry(0), entry(1));
         let head = query_head / (a.heads / a.cache.ty.heads);
         let place = |r: Int<'c>| (token + r, query_head);
-        c.when(c.less(0, count), || a.run(&block, &Span { token, head, count, per_row: 1 }, &place, tiles.as_ref()))
+        c.when(c.less(0, count), || {
+            a.run(&block, &Span { token, head, count, per_row: a.seen.per_token() }, &place, tiles.as_ref())
+        })
     })?;
     if let Some(tiles) = tiles {
         tiles.close();
@@ -103,6 +108,7 @@ struct Attention<'k, 'a, 'c> {
     sinks: Option<&'k Operand<'c>>,
     /// The positions that each token attends to, if not all up to its own.
     lists: Option<Lists<'c>>,
+    seen: Seen<'c>,
     dot: Dot,
 }
 
@@ -140,11 +146,12 @@ impl<'k, 'a, 'c> Attention<'k, 'a, 'c> {
         let attending = Attending::of(kernel)?;
         let [cache] = &kernel.caches[..] else { return Err(unsupported("attention over other than one cache")) };
         let Results { out, stats } = attending.results(kernel)?;
-        let Attending { query, scale, sinks, seen: Seen { window, every, lists, .. }, .. } = attending;
+        let Attending { query, scale, sinks, seen, .. } = attending;
+        let Seen { window, every, lists, .. } = seen;
         let heads = kernel.rows.shape(query)?.shape.0[1].fixed().unwrap_or(0);
         let stored = cache.ty.dtype;
         let dot = Dot::new(c, if stored == DType::F8E4M3 { kernel.rows.shape(query)?.dtype } else { stored });
-        Ok(Attention { kernel, cache, query, out, stats, heads, scale, window, every, sinks, lists, dot })
+        Ok(Attention { kernel, cache, query, out, stats, heads, scale, window, every, sinks, lists, seen, dot })
     }
 
     fn code(&self) -> &'a Code<'c> {
@@ -193,7 +200,7 @@ impl<'k, 'a, 'c> Attention<'k, 'a, 'c> {
     ) -> Result<(), Diagnostic> {
         let c = self.code();
         self.begin(block, span, place)?;
-        let position = c.load_index(self.cache.batch.positions, span.token);
+        let position = self.seen.reach(c, &self.cache.batch, span.token);
         match self.every {
             1 => self.turns(block, span, position, tiles),
             // Of rows of several tokens there may be none that is complete.

@@ -14,6 +14,7 @@ use crate::cache::Cache;
 use crate::code::{Int, Vector};
 use crate::kernel::{Kernel, heads, through_reshape};
 use crate::math;
+use crate::row::rope::{of_axes, positions};
 use crate::row::{At, Col, Operand, Rows, to_bits};
 
 pub fn emit<'c>(code: &Host<'c>, spec: &KernelSpec) -> Result<manifest::Kernel, Diagnostic> {
@@ -233,8 +234,7 @@ fn store_table<'c>(rows: &Rows<'_, 'c>, v: Value, out: &Operand<'c>, row: Int<'c
     };
     let operands = rows.graph.operands(v.node);
     let as_wide = |i: Int<'c>| c.b.build_signed_int_to_float(i.v, c.cx.f64_type(), "").expect("an integer");
-    let position = math::turned(c.load_index(rows.index(operands[0])?, row), turn);
-    let position = c.splat(as_wide(position));
+    let positions = positions(rows, &operands, |index| c.splat(as_wide(math::turned(c.load_index(index, row), turn))))?;
     let half = rows.shape(operands[2])?.shape.last().unwrap_or(0);
     let log_stretch = (growth != 0.0).then(|| {
         let length = as_wide(c.load_index(rows.index(operands[1]).expect("checked by the op's type"), row));
@@ -242,6 +242,7 @@ fn store_table<'c>(rows: &Rows<'_, 'c>, v: Value, out: &Operand<'c>, row: Int<'c
     });
     for col in (0..half).step_by(LANES) {
         let freqs = rows.eval(operands[2], At { row: c.int(0), head: None, col: Col::Const(col) })?;
+        let position = of_axes(rows, &operands, &positions, Col::Const(col))?;
         let mut angle = c.fmul(math::to_wide(c, freqs), position);
         if let Some(log) = log_stretch {
             let exponents: Vec<_> = (col..col + LANES)

@@ -12,6 +12,9 @@ fn is_far(x: &Operand) -> bool {
     rows.saturating_mul(x.stride).saturating_mul(x.ty.dtype.bits() / 8) > u32::MAX as usize
 }
 
+/// Elements of the widest vector.
+const VECTOR: usize = 16;
+
 impl<'c> Rows<'_, 'c> {
     /// Address of an element of an operand with rows.
     pub fn address(&self, x: &Operand<'c>, at: At<'c>) -> Ptr<'c> {
@@ -137,6 +140,30 @@ impl<'c> Rows<'_, 'c> {
             c.load_number(self.address(x, At { col: Col::Var(column), ..at }), x.ty.dtype).into()
         };
         Ok(c.floats(&(0..c.lanes()).map(element).collect::<Vec<_>>()))
+    }
+    /// Of consecutive rows, side by side, from the one on that an index names.
+    pub(super) fn gather_run(&self, operands: &[Value], at: At<'c>) -> Made<'c> {
+        let (first, width) =
+            (self.chosen_row(operands[1], at.row)?, self.shape(operands[0])?.shape.last().unwrap_or(1));
+        if !width.is_multiple_of(VECTOR) {
+            return Err(unsupported(format!("rows of {width} side by side: they must be multiples of {VECTOR}")));
+        }
+        let (row, col) = match at.col {
+            Col::Const(col) => (first + col / width, Col::Const(col % width)),
+            Col::Var(col) => (first + col / width, Col::Var(col % width)),
+        };
+        self.eval(operands[0], At { row, col, ..at })
+    }
+
+    /// A row with that of a table in its place, or added to it, where an index names one.
+    pub(super) fn placed(&self, operands: &[Value], (start, adds): (usize, bool), at: At<'c>) -> Made<'c> {
+        let c = self.code;
+        let row = c.load_index(self.index(operands[2])?, at.row);
+        let own = self.eval(operands[0], at)?;
+        let from = At { row: c.larger(row, 0), col: self.shifted(at.col, start), ..at };
+        let other = self.eval(operands[1], from)?;
+        let other = if adds { c.fadd(own, other) } else { other };
+        Ok(c.pick(c.less(row, 0), own, other).into_vector_value())
     }
 
     /// The row that an index names, which for those of no expert is the first.

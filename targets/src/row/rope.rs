@@ -1,9 +1,32 @@
 //! Rows with columns that change places: rotations of halves and of neighbours, and concatenated
 //! operands.
 use atomc_ir::{Diagnostic, Value};
+use inkwell::FloatPredicate;
 
 use super::{At, Col, Made, Rows, unsupported};
-use crate::code::{Int, Vector};
+use crate::code::{Int, Ptr, Vector};
+
+/// The positions of a token that a table of rotations is made of: one, or one for each axis. `load`
+/// gives that of a list.
+pub fn positions<'c>(
+    rows: &Rows<'_, 'c>,
+    operands: &[Value],
+    load: impl Fn(Ptr<'c>) -> Vector<'c>,
+) -> Result<Vec<Vector<'c>>, Diagnostic> {
+    let lists = [0, 3, 4].into_iter().filter(|&slot| slot < operands.len());
+    lists.map(|slot| Ok(load(rows.index(operands[slot])?))).collect()
+}
+
+/// Of these positions that which each of some frequencies takes.
+pub fn of_axes<'c>(rows: &Rows<'_, 'c>, operands: &[Value], positions: &[Vector<'c>], col: Col<'c>) -> Made<'c> {
+    let (c, &[time, row, column]) = (rows.code, positions) else { return Ok(positions[0]) };
+    let axes = rows.eval(operands[5], At { row: c.int(0), head: None, col })?;
+    let is = |axis: f64| {
+        let equal = c.b.build_float_compare(FloatPredicate::OEQ, axes, c.lit(axis), "");
+        equal.expect("floats")
+    };
+    Ok(c.choose(is(1.0), row, c.choose(is(2.0), column, time)))
+}
 
 impl<'c> Rows<'_, 'c> {
     /// Element j of the first half is rotated with element j of the second; elements beyond the

@@ -190,6 +190,10 @@ fn operand(bench: &Bench, arg: Arg, ty: &Type, memory: &[u8]) -> Vec<u8> {
         (Arg::Arena { .. } | Arg::Hidden | Arg::Drafted { .. }, Type::Tensor(t)) => {
             memory.resize(bench.bytes(t), POISON)
         }
+        (Arg::Input { which: Input::Given | Input::Shares }, Type::Tensor(t)) => memory.resize(bench.bytes(t), 0),
+        (Arg::Input { which: Input::Taps }, Type::Tensor(t)) => {
+            memory.resize(t.choices() * (bench.room.tokens + SPARE_TOKENS) * size_of::<i32>(), 0);
+        }
         (Arg::Input { which }, _) => {
             let room = if which == Input::Rows { bench.room.rows } else { bench.room.tokens };
             memory.resize((room + SPARE_TOKENS) * size_of::<i32>(), 0);

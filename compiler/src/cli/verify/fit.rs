@@ -148,8 +148,13 @@ fn is_weight(t: &TensorType, weight: &Weight, memory: &Memory) -> bool {
 fn is_input(t: &TensorType, which: Input) -> bool {
     let lead = match which {
         Input::Ids | Input::Positions | Input::Lengths | Input::Sources => Dim::Tokens,
+        Input::Times | Input::Heights | Input::Widths => Dim::Tokens,
         Input::Rows => Dim::Rows,
         Input::Adapters => Dim::Choices(1),
+        Input::Taps => Dim::Choices(t.choices()),
+        Input::Shares | Input::Given => {
+            return t.dtype.is_float() && t.shape.rank() == 2 && t.shape.0[0] == Dim::Tokens;
+        }
     };
     t.is_indices() && t.shape.0[0] == lead
 }

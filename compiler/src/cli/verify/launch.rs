@@ -4,7 +4,7 @@ use atomc_ir::arch::Memory;
 use atomc_ir::interp::Val;
 use atomc_ir::layout::CacheLayout;
 use atomc_ir::trial::{Bound, Operand, Placing, Reference, Run, Sampling, Step, Trial, Verdict, divides};
-use atomc_ir::{DType, Graph, TensorType, Type, Value};
+use atomc_ir::{DType, Graph, Op, TensorType, Type, Value};
 use atomc_runtime::device::{DeviceBuffer, DeviceError};
 use atomc_runtime::probe::{Outcome, POISON, Piece, Probe, ProbeError, ProbeStep};
 
@@ -207,17 +207,30 @@ impl Bench {
     fn indices(&self, operand: usize, case: &Case, ids: &[u32]) -> Option<Vec<i32>> {
         match self.args[self.arg_of(operand)] {
             Arg::Input { which: Input::Ids } => Some(ids.iter().map(|&id| id as i32).collect()),
-            Arg::Input { which: Input::Positions } => Some(case.step.batch().positions),
+            Arg::Input { which: Input::Positions | Input::Times | Input::Heights | Input::Widths } => {
+                Some(case.step.batch().positions)
+            }
             Arg::Input { which: Input::Lengths } => Some(case.step.lengths()),
-            Arg::Input { which: Input::Rows } => Some(case.step.wanted()),
             Arg::Input { which: Input::Adapters } => {
                 let of_run =
                     |(sequence, run): (usize, &Run)| vec![adapter(sequence).map_or(-1, |slot| slot as i32); run.tokens];
                 Some(case.step.runs.iter().enumerate().flat_map(of_run).collect())
             }
+            Arg::Input { which: Input::Rows } => Some(match self.grouped() {
+                Some(count) => groups(case.step.tokens(), case.step.rows(), count),
+                None => case.step.wanted(),
+            }),
             Arg::Input { which: Input::Sources } => Some(sources(ids.len())),
             _ => None,
         }
+    }
+
+    /// How many rows that follow each other are read for each wanted one, if several are.
+    fn grouped(&self) -> Option<usize> {
+        self.body.ids().find_map(|id| match *self.body.op(id) {
+            Op::GatherRun { count } => Some(count),
+            _ => None,
+        })
     }
 
     /// Bytes of each argument before the launch: operands, then nothing for results.
@@ -376,6 +389,11 @@ fn adapter(sequence: usize) -> Option<usize> {
 /// The row of a draft's that each token takes: the last first.
 fn sources(tokens: usize) -> Vec<i32> {
     (0..tokens as i32).rev().collect()
+}
+
+/// The first of so many rows that are read together, for each wanted row.
+fn groups(tokens: usize, rows: usize, count: usize) -> Vec<i32> {
+    (0..rows).map(|row| (row * count).min(tokens.saturating_sub(count)) as i32).collect()
 }
 
 /// Token ids all over the vocabulary, its ends among them.

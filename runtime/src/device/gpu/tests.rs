@@ -274,6 +274,12 @@ fn a_plan_is_put_on_the_stream_and_nothing_else(vendor: Vendor) {
         rows: block,
         sources: block,
         adapters: block,
+        times: block,
+        heights: block,
+        widths: block,
+        taps: block,
+        shares: block,
+        given: block,
         batches: block,
         step: block,
     };

@@ -58,7 +58,7 @@ fn job(index: usize) -> (Job, Ear) {
     };
     let guide = (index % 8 == 6).then(|| -> Box<dyn Guide> { Box::new(Every { taken: vec![], most: 11 }) });
     let ear = Ear { enough: (index % 8 == 7).then_some(1 + index % 6), ..Ear::default() };
-    (Job { prompt, party: Party::default(), settings, guide, output: Box::new(ear.clone()) }, ear)
+    (Job { prompt, party: Party::default(), images: None, settings, guide, output: Box::new(ear.clone()) }, ear)
 }
 
 const REQUESTS: usize = 40;

@@ -26,7 +26,7 @@ use crate::row::unsupported;
 use crate::schedule::{Open, Schedule, WhyNot};
 use crate::simt::attention::flash::Attention;
 use crate::simt::attention::online_softmax::OnlineSoftmax;
-use crate::simt::attention::sizes::{Sizes, tuned_by};
+use crate::simt::attention::sizes::{Sizes, sees_what_was, tuned_by};
 use crate::simt::launch;
 use crate::simt::launch::{COUNTERS, Setup};
 use crate::simt::machine::Gpu;
@@ -120,7 +120,10 @@ pub const SCHEDULE: Schedule = Schedule {
     name: "decode",
     family: Family::AttendOne,
     invariant: false,
-    suits: |spec, arch, choice| Ok(Shape::new(spec, launch::gpu(arch)?, choice).map(drop)?),
+    suits: |spec, arch, choice| {
+        sees_what_was(spec.body)?;
+        Ok(Shape::new(spec, launch::gpu(arch)?, choice).map(drop)?)
+    },
     open: Some(Open { numbers: &[OPEN_GROUPS, OPEN_STAGES], sizes: tuned_by }),
     emit: |setup, spec| launch::finish(emit(setup, spec)),
 };

@@ -134,7 +134,7 @@ impl<'t, 'k, 'a, 'c> Tile<'t, 'k, 'a, 'c> {
         let head = cache_head * group + c.smaller(inside, group - 1);
         let first = wave % waves * (shape.width * shape.columns) + attention.accumulator.column();
         let keys = shape.steps * attention.span();
-        let position = c.load_index(batch.positions, token);
+        let position = attention.seen.reach(c, batch, token);
         let mut made = Tile {
             attention,
             shape,
@@ -142,7 +142,7 @@ impl<'t, 'k, 'a, 'c> Tile<'t, 'k, 'a, 'c> {
             count,
             position,
             first: attention.first_key(position) / keys,
-            last: (position + (count - 1)) / keys,
+            last: (position + attention.seen.further(c, count - 1)) / keys,
             table: batch.table(c, token),
             cache_head,
             head,
@@ -399,7 +399,7 @@ impl<'t, 'k, 'a, 'c> Tile<'t, 'k, 'a, 'c> {
     fn seen(&self, key: Int<'c>, column: Int<'c>) -> Int<'c> {
         let a = self.attention;
         let own = key + a.half * a.held();
-        self.position + column - own
+        self.position + a.seen.further(a.code(), column) - own
     }
 
     /// Divides by the sums and stores.

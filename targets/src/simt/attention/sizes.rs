@@ -77,9 +77,16 @@ pub fn sees_all(body: &Graph) -> Result<(), WhyNot> {
     let plain = |id| match body.op(id) {
         Op::Attention { window, .. } => *window == 0 && body.operands(id).len() == 3,
         Op::AttendListed { block, .. } => block.is_none(),
+        Op::AttendWhole { .. } => false,
         _ => true,
     };
     WhyNot::unless(body.ids().all(plain), || "a window, sinks, or lists of blocks".into())
+}
+
+/// Checks that a query sees nothing that comes after its token.
+pub fn sees_what_was(body: &Graph) -> Result<(), WhyNot> {
+    let whole = body.ids().any(|id| matches!(body.op(id), Op::AttendWhole { .. }));
+    WhyNot::unless(!whole, || "queries see what comes after their token".into())
 }
 
 /// Registers of a query, of a step's keys and values, of results and of a step's scores, the number

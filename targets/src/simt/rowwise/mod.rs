@@ -18,6 +18,7 @@ use crate::KernelSpec;
 use crate::code::{Int, Vector};
 use crate::kernel::{heads, through_reshape};
 use crate::math;
+use crate::row::rope::{of_axes, positions};
 use crate::row::{At, Col, Operand, Team, is_norm, unsupported};
 use crate::schedule::Schedule;
 use crate::simt::launch;
@@ -522,12 +523,13 @@ fn store_table<'c>(
     let f64 = c.cx.f64_type();
     let wide = |i: Int<'c>| c.splat(c.b.build_signed_int_to_float(i.v, f64, "").expect("an integer"));
     let splat_wide = |v: f64| VectorType::const_vector(&[f64.const_float(v)]);
-    let position = wide(math::turned(c.load_index(rows.index(operands[0])?, row), turn));
+    let positions = positions(rows, &operands, |index| wide(math::turned(c.load_index(index, row), turn)))?;
     let half = rows.shape(operands[2])?.shape.last().unwrap_or(0);
     let length = wide(c.load_index(rows.index(operands[1])?, row));
     let log = (growth != 0.0).then(|| math::log_stretch(c, length, growth, original));
     c.repeat(c.thread(), half, threads, |col| {
         let freq = rows.eval(operands[2], At { row: c.int(0), head: None, col: Col::Var(col) })?;
+        let position = of_axes(rows, &operands, &positions, Col::Var(col))?;
         let mut angle = c.fmul(math::to_wide(c, freq), position);
         if let Some(log) = log {
             let exponent = c.fmul(wide(col), splat_wide(-2.0 / (2.0 * half as f64 - 2.0).max(1.0)));

@@ -1,0 +1,72 @@
+//! Golden cases of models that see images (`golden/images.py`).
+use std::path::Path;
+
+use atomc_runtime::sight::{Grid, Sight};
+
+use crate::Case;
+
+/// A case: its sequences are prompts with images.
+pub struct Seen {
+    pub case: Case,
+}
+
+/// Every case, by name.
+pub fn cases() -> Vec<Seen> {
+    let all: Vec<Seen> = crate::cases_in("golden/images").into_iter().map(|case| Seen { case }).collect();
+    assert!(all.len() >= 4, "only {} golden cases with images", all.len());
+    all
+}
+
+impl Seen {
+    /// How many there are.
+    pub fn prompts(&self) -> usize {
+        (0..).take_while(|prompt| self.case.golden.contains_key(&format!("tokens.{prompt}"))).count()
+    }
+
+    /// The numbers of a tensor of a prompt.
+    pub fn numbers(&self, what: &str, prompt: usize) -> Vec<f64> {
+        self.case.golden[&format!("{what}.{prompt}")].data.clone()
+    }
+
+    /// The patches of each image.
+    pub fn grids(&self, prompt: usize) -> Vec<Grid> {
+        let all = self.numbers("grids", prompt);
+        all.chunks(3).map(|grid| Grid { rows: grid[1] as usize, columns: grid[2] as usize }).collect()
+    }
+
+    /// Numbers of a row of an image.
+    pub fn width(&self, prompt: usize) -> usize {
+        self.case.golden[&format!("rows.{prompt}")].shape[1]
+    }
+
+    /// The token that stands for a row of an image.
+    pub fn image_token(&self) -> u32 {
+        let text = std::fs::read(Path::new(&self.case.dir).join("config.json")).expect("a configuration");
+        let config: serde_json::Value = serde_json::from_slice(&text).expect("JSON");
+        config["image_token_id"].as_u64().expect("a token") as u32
+    }
+
+    /// The row that each token takes, or -1.
+    pub fn sources(&self, prompt: usize) -> Vec<i32> {
+        let (image, mut next) = (self.image_token(), 0..);
+        let source = |token: u32| if token == image { next.next().expect("numbers do not end") } else { -1 };
+        self.case.tokens(prompt).into_iter().map(source).collect()
+    }
+
+    /// The images of a prompt.
+    pub fn sight(&self, prompt: usize) -> Sight {
+        Sight::of(self.places(prompt))
+    }
+
+    /// The first token of each image, and the grid of its tokens.
+    pub fn places(&self, prompt: usize) -> Vec<(usize, Grid)> {
+        let (tokens, image, mut from) = (self.case.tokens(prompt), self.image_token(), 0);
+        let places = self.grids(prompt).into_iter().map(|grid| {
+            let grid = grid.merged(2);
+            let at = from + tokens[from..].iter().position(|&token| token == image).expect("an image");
+            from = at + grid.patches();
+            (at, grid)
+        });
+        places.collect()
+    }
+}

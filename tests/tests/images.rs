@@ -1,0 +1,312 @@
+//! Models that see images, against transformers in float64 (`golden/images.py`): the tower in the
+//! reference interpreter, and the language part with its rows.
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use atomc::driver::{self, Options};
+use atomc::emulated::Emulated;
+use atomc::frontend::{self, Asked, Part, tower};
+use atomc_config::Vision;
+use atomc_ir::DType;
+use atomc_ir::interp::{self, BatchState, CacheState, Cx, Tensor, Val};
+use atomc_passes::{Bucket, BucketOptions, Cx as PassCx};
+use atomc_runtime::sight::{Grid, Images, Patch, Sight, Tiling};
+use atomc_runtime::tower::{Image, Tower};
+use atomc_runtime::{Artifact, Checkpoint, Engine, EngineOptions, Request, Want};
+use atomc_tests::images::{Seen, cases};
+use atomc_tests::reference::{Piece, Reference, States};
+
+/// Relative, as in `golden_interp.rs`.
+const TOLERANCE: f64 = 2e-6;
+
+fn close(what: &str, made: &[f64], reference: &[f64]) {
+    assert_eq!(made.len(), reference.len(), "{what}");
+    let square = |all: &mut dyn Iterator<Item = f64>| all.map(|v| v * v).sum::<f64>().sqrt();
+    let error = square(&mut made.iter().zip(reference).map(|(a, b)| a - b)) / square(&mut reference.iter().copied());
+    assert!(error < TOLERANCE, "{what}: relative error {error:e}");
+}
+
+fn weights(case: &Seen, graph: &atomc_ir::Graph) -> std::collections::HashMap<String, Tensor<f64>> {
+    case.case.weights_of(graph).into_iter().map(|(name, t)| (name, Tensor::new(t.shape, t.data))).collect()
+}
+
+fn tiling(vision: &Vision) -> Tiling {
+    let &Vision { channels, frames, patch, merge, side, .. } = vision;
+    Tiling { channels, frames, patch, merge, side }
+}
+
+/// What a tower's step is given for some images.
+fn given(vision: &Vision, pixels: &[f64], grids: &[Grid]) -> BTreeMap<String, Val<f64>> {
+    let tiling = tiling(vision);
+    let patches: Vec<Patch> = grids.iter().flat_map(|grid| grid.in_order(tiling)).collect();
+    let of_patches = |f: &dyn Fn(&Patch) -> i32| Val::Int(patches.iter().map(f).collect());
+    let (mut batch, mut lengths) = (BatchState::default(), vec![]);
+    for (number, grid) in grids.iter().enumerate() {
+        let count = grid.patches() as i32;
+        batch.sequences.extend((0..count).map(|_| number as i32));
+        batch.positions.extend(0..count);
+        lengths.extend((0..count).map(|_| count));
+    }
+    let shares = patches.iter().flat_map(|patch| patch.shares.map(f64::from)).collect();
+    let rows = (0..patches.len()).step_by(vision.merged()).map(|row| row as i32).collect();
+    let states = (0..vision.depth).map(|block| (format!("kv{block}"), Val::Cache(CacheState::default())));
+    let mut all = BTreeMap::from([
+        (tower::GIVEN.into(), Val::Float(Tensor::new(vec![patches.len(), vision.numbers()], pixels.to_vec()))),
+        (tower::TAPS.into(), Val::Int(patches.iter().flat_map(|patch| patch.taps).collect())),
+        (tower::SHARES.into(), Val::Float(Tensor::new(vec![patches.len(), 4], shares))),
+        (tower::HEIGHTS.into(), of_patches(&|patch| patch.row as i32)),
+        (tower::WIDTHS.into(), of_patches(&|patch| patch.column as i32)),
+        ("lengths".into(), Val::Int(lengths)),
+        ("rows".into(), Val::Int(rows)),
+        ("batch".into(), Val::Batch(batch)),
+    ]);
+    all.extend(states);
+    all
+}
+
+/// The rows that a tower's graph makes.
+fn rows(case: &Seen, vision: &Vision, graph: &atomc_ir::Graph, prompt: usize) -> Vec<f64> {
+    let grids = case.grids(prompt);
+    let params = given(vision, &case.numbers("pixels", prompt), &grids);
+    let weights = weights(case, graph);
+    let patches = grids.iter().map(|grid| grid.patches()).sum();
+    let cx = Cx::of(patches, patches / vision.merged());
+    let out = interp::run(graph, cx, &params, &|name: &str| weights.get(name).cloned()).expect("a step");
+    let place = graph.results().position(|(name, _)| name == "logits").expect("rows");
+    out[place].float().expect("numbers").data.clone()
+}
+
+#[test]
+fn towers_make_the_rows_of_transformers() {
+    for case in cases() {
+        let vision = Vision::of(&case.case.config).expect("a tower");
+        let graph = tower::graph(&case.case.config, &vision).expect("a graph");
+        for prompt in 0..case.prompts() {
+            close(&case.case.name, &rows(&case, &vision, &graph, prompt), &case.numbers("rows", prompt));
+        }
+    }
+}
+
+/// Images see themselves alone: rows do not depend on what else is in the step.
+#[test]
+fn images_in_one_step_are_apart() {
+    let case = &cases()[0];
+    let vision = Vision::of(&case.case.config).expect("a tower");
+    let graph = tower::graph(&case.case.config, &vision).expect("a graph");
+    let (both, grids) = (rows(case, &vision, &graph, 1), case.grids(1));
+    let weights = weights(case, &graph);
+    let first = grids[0].patches();
+    let params = given(&vision, &case.numbers("pixels", 1)[..first * vision.numbers()], &grids[..1]);
+    let cx = Cx::of(first, first / vision.merged());
+    let out = interp::run(&graph, cx, &params, &|name: &str| weights.get(name).cloned()).expect("a step");
+    let place = graph.results().position(|(name, _)| name == "logits").expect("rows");
+    let alone = &out[place].float().expect("numbers").data;
+    assert_eq!(&both[..alone.len()], &alone[..]);
+}
+
+#[test]
+fn positions_are_those_of_transformers() {
+    for case in cases() {
+        for prompt in 0..case.prompts() {
+            let (tokens, sight) = (case.case.tokens(prompt).len(), case.sight(prompt));
+            let all: Vec<[i32; 3]> = (0..tokens).map(|token| sight.position(token)).collect();
+            let made: Vec<f64> = (0..3).flat_map(|axis| all.iter().map(move |p| f64::from(p[axis]))).collect();
+            assert_eq!(made, case.numbers("positions", prompt), "{} {prompt}", case.case.name);
+        }
+    }
+}
+
+/// What the language part is given for tokens of a prompt.
+fn seen(case: &Seen, (prompt, from, count): (usize, usize, usize), sight: &Sight) -> States {
+    let positions: Vec<[i32; 3]> = (from..from + count).map(|token| sight.position(token)).collect();
+    let axis = |axis: usize| Val::Int(positions.iter().map(|p| p[axis]).collect());
+    // Rows of these tokens alone, of which there are at most as many as tokens.
+    let (all, width) = (case.numbers("rows", prompt), case.width(prompt));
+    let (mut rows, mut sources) = (vec![], vec![]);
+    for &source in &case.sources(prompt)[from..from + count] {
+        let row = usize::try_from(source).ok();
+        sources.push(row.map_or(-1, |_| (rows.len() / width) as i32));
+        rows.extend(row.into_iter().flat_map(|row| &all[row * width..][..width]));
+    }
+    rows.resize(count * width, f64::NAN);
+    BTreeMap::from([
+        (tower::TIMES.into(), axis(0)),
+        (tower::HEIGHTS.into(), axis(1)),
+        (tower::WIDTHS.into(), axis(2)),
+        (tower::SOURCES.into(), Val::Int(sources)),
+        (tower::GIVEN.into(), Val::Float(Tensor::new(vec![count, width], rows))),
+    ])
+}
+
+/// Logits of a prompt in pieces of some tokens.
+fn logits(case: &Seen, reference: &Reference, prompt: usize, pieces: &[usize]) -> Vec<f64> {
+    let (tokens, sight, mut states) = (case.case.tokens(prompt), case.sight(prompt), reference.fresh());
+    let (mut from, mut logits) = (0, vec![]);
+    for &size in pieces {
+        let piece = Piece { sequence: 0, from, tokens: &tokens[from..][..size] };
+        let results = reference.results_with(&mut states, &[piece], seen(case, (prompt, from, size), &sight));
+        logits.extend(results["logits"].float().expect("numbers").data.iter().copied());
+        from += size;
+    }
+    logits
+}
+
+#[test]
+fn language_parts_take_rows_of_images() {
+    for case in cases() {
+        let vision = Vision::of(&case.case.config).expect("a tower");
+        let asked = Asked { tower: Some(&vision), ..Asked::default() };
+        let graph = frontend::graph_with(&case.case.config, Part::default(), asked).expect("a graph");
+        let arch = &atomc_targets::variants("host").expect("a target")[0];
+        let cx = PassCx { arch, bucket: Bucket::Any { tokens: 64, rows: 64 }, invariant: false };
+        let lowered = atomc::driver::lower(&graph, &cx, None).expect("kernels");
+        for graph in [graph, lowered] {
+            let reference = Reference { weights: weights(&case, &graph), graph };
+            for prompt in 0..case.prompts() {
+                let (n, what) = (case.case.tokens(prompt).len(), format!("{} {prompt}", case.case.name));
+                close(&what, &logits(&case, &reference, prompt, &[n]), &case.numbers("prefill", prompt));
+                // Pieces that end within images.
+                let pieces: Vec<usize> = (0..n).step_by(3).map(|from| 3.min(n - from)).collect();
+                close(&what, &logits(&case, &reference, prompt, &pieces), &case.numbers("decode", prompt));
+            }
+        }
+    }
+}
+
+/// The passes keep what a tower means.
+#[test]
+fn towers_mean_the_same_as_kernels() {
+    let arch = &atomc_targets::variants("host").expect("a target")[0];
+    for case in cases() {
+        let vision = Vision::of(&case.case.config).expect("a tower");
+        let graph = tower::graph(&case.case.config, &vision).expect("a graph");
+        let cx = PassCx { arch, bucket: Bucket::Whole { tokens: 64, rows: 16 }, invariant: false };
+        let lowered = atomc::driver::lower(&graph, &cx, None).expect("kernels");
+        close(&case.case.name, &rows(&case, &vision, &lowered, 1), &case.numbers("rows", 1));
+    }
+}
+
+/// An artifact with a tower, in f32.
+fn artifact(case: &Seen, target: &str) -> Artifact {
+    let mut config = case.case.config.clone();
+    config.dtype = DType::F32;
+    let vision = Vision::of(&config).expect("a tower");
+    let buckets = BucketOptions { decode: vec![1, 2], each: 1, tokens: 32, rows: 32 };
+    let options =
+        Options { targets: vec![target.into()], buckets, tower: Some(vision), patches: 64, ..Options::default() };
+    let compiled = driver::compile(&config, &options, &mut |_, _, _| ()).unwrap_or_else(|e| panic!("{e}"));
+    let dir = tempfile::tempdir().expect("a temporary folder");
+    let path = dir.path().join("m.atomc");
+    compiled.write(&path).expect("an artifact");
+    Artifact::open(&path).expect("a whole artifact")
+}
+
+/// Largest error of rows and of logits in f32, as absolute numbers.
+const F32: f64 = 1e-4;
+
+fn near(what: &str, made: &[f32], reference: &[f64]) {
+    assert_eq!(made.len(), reference.len(), "{what}");
+    let error = made.iter().zip(reference).map(|(a, b)| (f64::from(*a) - b).abs()).fold(0.0, f64::max);
+    assert!(error < F32, "{what}: off by {error:e}");
+}
+
+/// All prompts: rows of the tower, and logits with them, in pieces that end within images and then
+/// token by token, all prompts side by side.
+fn check(case: &Seen, what: &str, tower: &mut Tower, engine: &mut Engine) {
+    let numbers = tower.tiling().numbers();
+    let mut all = vec![];
+    for prompt in 0..case.prompts() {
+        let (grids, pixels) = (case.grids(prompt), case.numbers("pixels", prompt));
+        let mut rest = &pixels[..];
+        let images: Vec<Image> = grids
+            .iter()
+            .map(|&grid| {
+                let (own, others) = rest.split_at(grid.patches() * numbers);
+                rest = others;
+                Image { grid, numbers: own.iter().map(|&v| v as f32).collect() }
+            })
+            .collect();
+        let rows = tower.rows(&images.iter().collect::<Vec<_>>()).expect("rows");
+        let made: Vec<f32> = rows.iter().flat_map(|rows| rows.numbers.iter().copied()).collect();
+        // Rows are larger than logits.
+        let size = case.numbers("rows", prompt).iter().fold(1.0f64, |size, v| size.max(v.abs()));
+        let scaled: Vec<f32> = made.iter().map(|v| v / size as f32).collect();
+        let reference: Vec<f64> = case.numbers("rows", prompt).iter().map(|v| v / size).collect();
+        near(&format!("{what}, rows of {prompt}"), &scaled, &reference);
+        all.push(Arc::new(Images::of(case.places(prompt).into_iter().map(|(at, _)| at).zip(rows))));
+    }
+    for pieces in [&[64, 64][..], &[5, 3]] {
+        let sequences: Vec<_> = all.iter().map(|_| engine.add_sequence()).collect();
+        for (&sequence, images) in sequences.iter().zip(&all) {
+            engine.see(sequence, images.clone()).expect("images");
+        }
+        let tokens: Vec<Vec<u32>> = (0..all.len()).map(|prompt| case.case.tokens(prompt)).collect();
+        let (mut logits, mut fed) = (vec![vec![]; all.len()], vec![0; all.len()]);
+        for step in 0.. {
+            let live: Vec<usize> = (0..all.len()).filter(|&i| fed[i] < tokens[i].len()).collect();
+            if live.is_empty() {
+                break;
+            }
+            let size = pieces.get(step).copied().unwrap_or(1);
+            let request = |&i: &usize| {
+                let rest = &tokens[i][fed[i]..];
+                Request { sequence: sequences[i], tokens: &rest[..size.min(rest.len())], logits: Want::All }
+            };
+            let requests: Vec<Request> = live.iter().map(request).collect();
+            let out = engine.step(&requests).expect("a step");
+            for (place, &i) in live.iter().enumerate() {
+                logits[i].extend(out.of(place).flatten().copied());
+                fed[i] += requests[place].tokens.len();
+            }
+        }
+        for (prompt, logits) in logits.iter().enumerate() {
+            near(&format!("{what}, logits of {prompt}"), logits, &case.numbers("prefill", prompt));
+        }
+        for sequence in sequences {
+            engine.drop_sequence(sequence).expect("a live sequence");
+        }
+    }
+}
+
+fn options() -> EngineOptions {
+    EngineOptions { threads: 2, cache_tokens: 512, ..EngineOptions::default() }
+}
+
+#[test]
+fn images_on_the_host() {
+    for case in cases() {
+        let artifact = artifact(&case, "host");
+        let checkpoint = Checkpoint::open(&case.case.dir).expect("a checkpoint");
+        let mut tower = Tower::open(&artifact, &options()).expect("a tower");
+        tower.load_weights(&checkpoint, &|_, _| ()).expect("weights");
+        let mut engine = Engine::new(artifact, &options()).expect("an engine");
+        engine.load_weights(&checkpoint, &|_, _| ()).expect("weights");
+        check(&case, &format!("{} on the host", case.case.name), &mut tower, &mut engine);
+    }
+}
+
+fn on_chip(chip: &str, wanted: &[&str]) {
+    for case in cases().into_iter().filter(|case| wanted.contains(&&case.case.name[..])) {
+        let artifact = artifact(&case, chip);
+        let own = artifact.tower().expect("a tower");
+        let checkpoint = Checkpoint::open(&case.case.dir).expect("a checkpoint");
+        let device =
+            |artifact: &Artifact| Box::new(Emulated::open(artifact, chip, 1, Default::default()).expect("a chip"));
+        let mut tower = Tower::with_device(&artifact, chip, device(&own)).expect("a tower");
+        tower.load_weights(&checkpoint, &|_, _| ()).expect("weights");
+        let device = device(&artifact);
+        let mut engine = Engine::with_device(artifact, chip, device, &options()).expect("an engine");
+        engine.load_weights(&checkpoint, &|_, _| ()).expect("weights");
+        check(&case, &format!("{} on {chip}", case.case.name), &mut tower, &mut engine);
+    }
+}
+
+#[test]
+fn images_on_emulated_gfx942() {
+    on_chip("gfx942", &["qwen3vl", "3.5-moe"]);
+}
+
+#[test]
+fn images_on_emulated_gfx1201() {
+    on_chip("gfx1201", &["qwen3vlmoe", "3.5"]);
+}
