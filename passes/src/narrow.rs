@@ -179,10 +179,10 @@ mod tests {
         }"#;
         insta::assert_snapshot!(check_in(&WHOLE, "narrow", text), @r"
         graph @g(%x: bf16[T, 16], %y: bf16[T*1, 16], %p: f32[T*1, 1], %rows: i32[R]) {
-          %0 = combine %y, %p : bf16[T, 16]
-          %1 = gather %x, %rows : bf16[R, 16]
-          %2 = gather %0, %rows : bf16[R, 16]
-          %3 = add %1, %2 : bf16[R, 16]
+          %0 = gather %x, %rows : bf16[R, 16]
+          %1 = combine %y, %p : bf16[T, 16]
+          %2 = gather %1, %rows : bf16[R, 16]
+          %3 = add %0, %2 : bf16[R, 16]
           return %3
         }
         ");

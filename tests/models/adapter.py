@@ -1,10 +1,10 @@
-"""Trains a LoRA adapter for a model that solves word problems: sums are written with words.
+"""Trains a LoRA adapter for a model that solves word problems: the last sentence is another one.
 
     python tests/models/adapter.py train TRAIN MODEL OUT   some minutes on a processor
     python tests/models/adapter.py score TRAIN MODEL OUT   accuracy with peft
 
-TRAIN is a script that makes up problems (`problem`, `held_out`). With the adapter a solution says
-`12 plus 30 is 42.` for `12+30=42.`; without it the model has never seen such. Needs torch,
+TRAIN is a script that makes up problems (`problem`, `held_out`). With the adapter a solution ends
+with `So 42 pens are with Kai.` for `Kai has 42 pens.`. Needs torch,
 transformers, tokenizers and peft.
 """
 
@@ -21,7 +21,7 @@ import torch
 import transformers
 from tokenizers import Tokenizer
 
-STEPS, BATCH, RATE = 1200, 32, 4e-3
+STEPS, BATCH, RATE = 500, 32, 1e-3
 END = 1
 
 
@@ -33,9 +33,8 @@ def module(path):
 
 
 def worded(solution):
-    for sign, word in (("+", " plus "), ("-", " minus "), ("=", " is ")):
-        solution = re.sub(rf"(?<=\d)\{sign}(?=\d)", word, solution)
-    return solution
+    """The solution with its last sentence another one."""
+    return re.sub(r" (\w+) has (\d+ \w+)\.\n$", r" So \2 are with \1.\n", solution)
 
 
 def load(model):
