@@ -10,6 +10,8 @@ use serde_json::{Value, json};
 const EXAMPLES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples");
 const SPARSE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/models/deepseek-v3.2-sparse");
 
+const ADAPTER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/models/qwen3-adapter");
+
 fn is_long() -> bool {
     std::env::var_os("ATOMC_TEST_LONG").is_some()
 }
@@ -56,6 +58,36 @@ fn llama_solves_all() {
 #[test]
 fn llama_solves_all_with_a_cache_of_bytes() {
     solves_all("llama", "fp8");
+}
+
+/// The problems of the examples, with the last sentence that the trained adapter writes.
+fn adapted_problems(file: &Path) {
+    let text = std::fs::read_to_string(format!("{EXAMPLES}/problems.jsonl")).expect("problems");
+    let one = |line: &str| {
+        let mut problem: Value = serde_json::from_str(line).expect("JSON");
+        let solution = problem["solution"].as_str().expect("a solution");
+        let (sums, last) = solution.rsplit_once(". ").expect("sentences");
+        problem["solution"] = format!("{sums}. now {}", last.replace(" has ", " have ")).into();
+        format!("{problem}\n")
+    };
+    std::fs::write(file, text.lines().map(one).collect::<String>()).expect("a file");
+}
+
+/// With a trained adapter, merged and beside the weights, the example solves all problems as the
+/// adapter words them, and without it none so.
+#[test]
+fn a_trained_adapter_words_all_solutions() {
+    let dir = tempfile::tempdir().expect("a temporary folder");
+    let [artifact, problems] = ["m.atomc", "problems.jsonl"].map(|name| path(&dir.path().join(name)));
+    adapted_problems(Path::new(&problems));
+    let weights = format!("{EXAMPLES}/models/qwen3");
+    let room = ["--adapters", "3", "--adapter-rank", "12"];
+    atomc(&[&["compile", &weights, "--no-trust", "-o", &artifact], &room[..]].concat());
+    for (how, exact) in [(&["--adapter", ADAPTER][..], 500), (&["--merge-adapter", ADAPTER], 500), (&[], 0)] {
+        let args = ["eval", &artifact, "--weights", &weights, &problems, "--json"];
+        let result: Value = serde_json::from_str(&atomc(&[&args[..], how].concat())).expect("JSON");
+        assert_eq!(result, json!({ "exact": exact, "of": 500 }), "{how:?}");
+    }
 }
 
 /// Of a file of problems the first, solved on an emulated chip token for token as on the host.

@@ -4,7 +4,7 @@
     python tests/models/adapter.py score TRAIN MODEL OUT   accuracy with peft
 
 TRAIN is a script that makes up problems (`problem`, `held_out`). With the adapter a solution ends
-with `So 42 pens are with Kai.` for `Kai has 42 pens.`. Needs torch,
+with `now Kai have 42 pens.` for `Kai has 42 pens.`: of words that the model knows. Needs torch,
 transformers, tokenizers and peft.
 """
 
@@ -21,7 +21,7 @@ import torch
 import transformers
 from tokenizers import Tokenizer
 
-STEPS, BATCH, RATE = 500, 32, 1e-3
+STEPS, BATCH, RATE = 300, 32, 2e-3
 END = 1
 
 
@@ -34,7 +34,7 @@ def module(path):
 
 def worded(solution):
     """The solution with its last sentence another one."""
-    return re.sub(r" (\w+) has (\d+ \w+)\.\n$", r" So \2 are with \1.\n", solution)
+    return re.sub(r" (\w+) has (\d+ \w+)\.\n$", r" now \1 have \2.\n", solution)
 
 
 def load(model):
@@ -101,7 +101,6 @@ def score(path, folder, out):
         .eval()
     )
     problems = module(path).held_out()
-    written = []
     for one in problems:
         ids = torch.tensor([tokenizer.encode(one["prompt"]).ids])
         made = model.generate(
@@ -111,8 +110,6 @@ def score(path, folder, out):
             [token for token in made[0, ids.shape[1] :].tolist() if token > END]
         )
         good += text.strip() == worded(one["solution"]).strip()
-        written.append({**one, "solution": worded(one["solution"])})
-    Path(out, "problems.jsonl").write_text("".join(json.dumps(one) + "\n" for one in written))
     found = dict(
         exact=good,
         of=len(problems),
