@@ -10,9 +10,11 @@ use atomc_config::Vision;
 use atomc_ir::DType;
 use atomc_ir::interp::{self, BatchState, CacheState, Cx, Tensor, Val};
 use atomc_passes::{Bucket, BucketOptions, Cx as PassCx};
+use atomc_runtime::device::Stream;
+use atomc_runtime::manifest::Attention;
 use atomc_runtime::sight::{Grid, Images, Patch, Sight, Tiling};
 use atomc_runtime::tower::{Image, Tower};
-use atomc_runtime::{Artifact, Checkpoint, Engine, EngineOptions, Hosted, HostedOptions, Request, Want};
+use atomc_runtime::{Artifact, Checkpoint, DeviceChoice, Engine, EngineOptions, Hosted, HostedOptions, Request, Want};
 use atomc_tests::images::{Seen, cases};
 use atomc_tests::reference::{Piece, Reference, States};
 
@@ -337,6 +339,14 @@ fn text_alone_is_what_it_was() {
 #[test]
 fn frameworks_are_refused_by_name() {
     let artifact = Arc::new(artifact(&cases()[0], "host"));
-    let refused = Hosted::open(artifact, &HostedOptions::default(), None).expect_err("frameworks give no images");
+    let options = HostedOptions {
+        device: DeviceChoice::default(),
+        threads: 1,
+        rank: 0,
+        attention: Attention::Own,
+        draft: false,
+        stream: Stream::default(),
+    };
+    let refused = Hosted::open(artifact, &options, None).expect_err("frameworks give no images");
     assert!(refused.to_string().starts_with("target `host` was compiled with --tower"), "{refused}");
 }
