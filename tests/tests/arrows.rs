@@ -47,7 +47,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("atomc-runtime", &["atomc-artifact"]),
     ("atomc-server", &["atomc-artifact", "atomc-runtime"]),
     ("atomc-targets", &["atomc-artifact", "atomc-ir"]),
-    ("atomc-tests", &["atomc", "atomc-artifact", "atomc-emulator", "atomc-ir", "atomc-targets"]),
+    ("atomc-tests", &["atomc", "atomc-artifact", "atomc-emulator", "atomc-ir", "atomc-runtime", "atomc-targets"]),
 ];
 
 /// What the runtime-only command line must not pull in, however indirectly. It has the graph IR,

@@ -10,9 +10,11 @@ use atomc_config::Vision;
 use atomc_ir::DType;
 use atomc_ir::interp::{self, BatchState, CacheState, Cx, Tensor, Val};
 use atomc_passes::{Bucket, BucketOptions, Cx as PassCx};
+use atomc_runtime::device::Stream;
+use atomc_runtime::manifest::Attention;
 use atomc_runtime::sight::{Grid, Images, Patch, Sight, Tiling};
 use atomc_runtime::tower::{Image, Tower};
-use atomc_runtime::{Artifact, Checkpoint, Engine, EngineOptions, Request, Want};
+use atomc_runtime::{Artifact, Checkpoint, DeviceChoice, Engine, EngineOptions, Hosted, HostedOptions, Request, Want};
 use atomc_tests::images::{Seen, cases};
 use atomc_tests::reference::{Piece, Reference, States};
 
@@ -309,4 +311,42 @@ fn images_on_emulated_gfx942() {
 #[test]
 fn images_on_emulated_gfx1201() {
     on_chip("gfx1201", &["qwen3vlmoe", "3.5"]);
+}
+
+/// A prompt of text alone is answered as without a tower.
+#[test]
+fn text_alone_is_what_it_was() {
+    let case = &cases()[0];
+    let checkpoint = Checkpoint::open(&case.case.dir).expect("a checkpoint");
+    let mut config = case.case.config.clone();
+    config.dtype = DType::F32;
+    let buckets = BucketOptions { decode: vec![1], each: 1, tokens: 32, rows: 32 };
+    let logits = [None, Some(Vision::of(&config).expect("a tower"))].map(|tower| {
+        let options = Options { buckets: buckets.clone(), tower, patches: 64, ..Options::default() };
+        let compiled = driver::compile(&config, &options, &mut |_, _, _| ()).expect("an artifact");
+        let dir = tempfile::tempdir().expect("a temporary folder");
+        compiled.write(&dir.path().join("m.atomc")).expect("a file");
+        let artifact = Artifact::open(dir.path().join("m.atomc")).expect("a whole artifact");
+        let mut engine = Engine::new(artifact, &self::options()).expect("an engine");
+        engine.load_weights(&checkpoint, &|_, _| ()).expect("weights");
+        let sequence = engine.add_sequence();
+        let request = Request { sequence, tokens: &case.case.tokens(0), logits: Want::All };
+        engine.step(&[request]).expect("a step").of(0).flatten().copied().collect::<Vec<f32>>()
+    });
+    assert_eq!(logits[0], logits[1]);
+}
+
+#[test]
+fn frameworks_are_refused_by_name() {
+    let artifact = Arc::new(artifact(&cases()[0], "host"));
+    let options = HostedOptions {
+        device: DeviceChoice::default(),
+        threads: 1,
+        rank: 0,
+        attention: Attention::Own,
+        draft: false,
+        stream: Stream::default(),
+    };
+    let refused = Hosted::open(artifact, &options, None).expect_err("frameworks give no images");
+    assert!(refused.to_string().starts_with("target `host` was compiled with --tower"), "{refused}");
 }
