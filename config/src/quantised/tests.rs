@@ -166,6 +166,48 @@ fn awq_and_gptq() {
 }
 
 #[test]
+fn bitsandbytes_of_four_and_of_eight_bits() {
+    let fours = json!({ "quant_method": "bitsandbytes", "load_in_4bit": true, "load_in_8bit": false, "bnb_4bit_quant_type": "nf4",
+        "bnb_4bit_use_double_quant": true, "bnb_4bit_quant_storage": "uint8", "llm_int8_skip_modules": null });
+    let patched = |name: &str, value: Value| {
+        let mut config = fours.clone();
+        config[name] = value;
+        config
+    };
+    insta::assert_snapshot!(schemes(fours.clone()), @"");
+    insta::assert_snapshot!(schemes(patched("llm_int8_skip_modules", json!(["lm_head", "self_attn"]))), @"");
+    insta::assert_snapshot!(fault(patched("bnb_4bit_quant_storage", json!("bfloat16"))), @"");
+    insta::assert_snapshot!(fault(patched("load_in_8bit", json!(true))), @"");
+    let mut eights = patched("load_in_8bit", json!(true));
+    eights["load_in_4bit"] = json!(false);
+    insta::assert_snapshot!(schemes(eights.clone()), @"");
+    eights["llm_int8_has_fp16_weight"] = json!(true);
+    insta::assert_snapshot!(fault(eights), @"");
+}
+
+#[test]
+fn torchao_by_its_configurations() {
+    let of = |name: &str, data: Value| json!({ "quant_method": "torchao", "modules_to_not_convert": null,
+        "quant_type": { "default": { "_type": name, "_version": 2, "_data": data } } });
+    let rows = json!({ "_type": "PerRow", "_version": 1, "_data": { "dim": -1 } });
+    let tensor = json!({ "_type": "PerTensor", "_version": 1, "_data": {} });
+    let plain = json!({ "granularity": rows, "set_inductor_config": true, "group_size": null });
+    insta::assert_snapshot!(schemes(of("Int8WeightOnlyConfig", plain.clone())), @"");
+    let both = json!({ "granularity": [rows, rows], "activation_dtype": { "_type": "torch.dtype", "_data": "float8_e4m3fn" } });
+    insta::assert_snapshot!(schemes(of("Float8DynamicActivationFloat8WeightConfig", both)), @"");
+    insta::assert_snapshot!(schemes(of("Float8WeightOnlyConfig", json!({ "granularity": tensor }))), @"");
+    let wrong = |name, data| fault(of(name, data));
+    insta::assert_snapshot!(wrong("Float8DynamicActivationFloat8WeightConfig", json!({ "granularity": [rows, tensor] })), @"");
+    insta::assert_snapshot!(wrong("Int8WeightOnlyConfig", json!({ "group_size": 32 })), @"");
+    insta::assert_snapshot!(wrong("Int4WeightOnlyConfig", plain.clone()), @"");
+    insta::assert_snapshot!(wrong("Float8WeightOnlyConfig", json!({ "weight_dtype": { "_type": "torch.dtype", "_data": "float8_e5m2" } })), @"");
+    let mut first = of("Int8WeightOnlyConfig", plain);
+    first["quant_type"]["default"]["_version"] = json!(1);
+    insta::assert_snapshot!(fault(first), @"");
+    insta::assert_snapshot!(fault(json!({ "quant_method": "torchao", "quant_type": "int8_weight_only" })), @"");
+}
+
+#[test]
 fn modelopt() {
     let of = |algo: &str| json!({ "quant_method": "modelopt", "quant_algo": algo, "ignore": ["lm_head"] });
     insta::assert_snapshot!(schemes(of("FP8")), @"f8e4m3 with scales of f32 for the tensor, stored as codes with weight_scale, one number, rows as f8e4m3 with input_scale; none");
