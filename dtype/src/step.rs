@@ -66,8 +66,8 @@ macro_rules! weight_steps {
                 Unpack = "unpack" { from: DType, to: DType, axis: usize, len: usize, order: Order }
                     of (of: One) packs false
                     op (words: Reads::along(*axis)) [Outside, Other, Whole];
-                /// Stored words of codes of so many bits along one of the last two axes, with the codes
-                /// in the order of stored integers: `by`, of which there is one for each.
+                /// Stored words of codes of so many bits along one of the last two axes, with the
+                /// codes in the order of stored integers: `by`, of which there is one for each.
                 Sort = "sort" { bits: usize, axis: usize } of (of: One, by: One) packs false
                     op (words: All, by: All) [Outside, Other, Whole];
                 /// The places of stored integers in the order of these, as floats; equal ones keep
@@ -86,9 +86,9 @@ macro_rules! weight_steps {
                 /// `over` them, divided by it.
                 Times = "times" { over: bool } of (of: One, by: One) packs false
                     op (scales: Shared, by: Shared) [Outside, Other, Whole];
-                /// The floats that codes of 4 bits stand for, two in a stored byte, the first in its
-                /// upper half: of a book of sixteen, times the scale of each 64. A text says how they
-                /// lie.
+                /// The floats that codes of 4 bits stand for, two in a stored byte, the first in
+                /// its upper half: of a book of sixteen, times the scale of each 64. A text says
+                /// how they lie.
                 Codebook = "codebook" { shape: Vec<usize>; to: DType = DType::F32 }
                     of (of: One, scale: One, book: One, told: One) packs false
                     op (codes: All, scale: All, book: All, told: All) [Outside, Other, Whole];

@@ -187,8 +187,10 @@ fn bitsandbytes_of_four_and_of_eight_bits() {
 
 #[test]
 fn torchao_by_its_configurations() {
-    let of = |name: &str, data: Value| json!({ "quant_method": "torchao", "modules_to_not_convert": null,
-        "quant_type": { "default": { "_type": name, "_version": 2, "_data": data } } });
+    let of = |name: &str, data: Value| {
+        json!({ "quant_method": "torchao", "modules_to_not_convert": null,
+        "quant_type": { "default": { "_type": name, "_version": 2, "_data": data } } })
+    };
     let rows = json!({ "_type": "PerRow", "_version": 1, "_data": { "dim": -1 } });
     let tensor = json!({ "_type": "PerTensor", "_version": 1, "_data": {} });
     let plain = json!({ "granularity": rows, "set_inductor_config": true, "group_size": null });

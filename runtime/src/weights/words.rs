@@ -1,5 +1,5 @@
-//! Words of codes that lie otherwise than the steps of a plan take them: of two or three bits, or in
-//! the order of a quantiser, which is told by the groups of columns.
+//! Words of codes that lie otherwise than the steps of a plan take them: of two or three bits, or
+//! in the order of a quantiser, which is told by the groups of columns.
 use super::pack::Piece;
 use super::told::integer;
 use crate::checkpoint::{CheckpointError, Float, Tensor};
