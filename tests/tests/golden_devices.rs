@@ -579,11 +579,3 @@ fn a_gpu() {
     experts_are_right(&target, wanted);
     states_are_right(&target, wanted);
 }
-
-#[test]
-fn scratch_new() {
-    let new = ["q-nf4", "q-bnb-int8", "q-torchao-int8", "q-torchao-fp8"];
-    for target in ["host", "gfx942"] {
-        error_is_that_of_the_type(target, |case| new.contains(&case.name.as_str()));
-    }
-}
