@@ -99,7 +99,7 @@ macro_rules! weight_steps {
                     op (codes: All, scale: All, book: All, told: All, outer: All, outer_book: All)
                     [Outside, Other, Whole];
                 /// Stored floats times a constant, in f32.
-                Scale = "scale" { by: f32 } of (of: One) packs false
+                Factor = "factor" { by: f32 } of (of: One) packs false
                     op (x: Row) [Outside, Other, Same];
                 /// The same, if something else in the checkpoint is as expected: `told`, which
                 /// nothing is computed with. What is not unpacked there is of integers, unless the
@@ -190,7 +190,7 @@ impl Step {
             Step::Pad { axis, len } => format!(", axis {axis}, {len}"),
             Step::Repeat { axis, times } => format!(", axis {axis}, {times} times"),
             Step::Shard { axis, parts } => format!(", axis {axis}, 1 of {parts}"),
-            Step::Offset { by } | Step::Scale { by } => format!(", {by:?}"),
+            Step::Offset { by } | Step::Factor { by } => format!(", {by:?}"),
             Step::View { shape } | Step::Codebook { shape, .. } | Step::NestedCodebook { shape, .. } => {
                 format!(", {shape:?}")
             }
@@ -259,7 +259,7 @@ impl Step {
                 let [scale, book, told, outer, outer_book] = [next()?, next()?, next()?, next()?, next()?];
                 codebook((shape, to), [&scale, &book, &told], Some([&outer, &outer_book]), of)
             }
-            Step::Scale { by } => scale(by, of),
+            Step::Factor { by } => scale(by, of),
             Step::Expect { ref is } => expect(is, next()?, of),
             Step::Dequantise { block, to } => dequantise(block, to, next()?, of),
             Step::Scaled { block } => {

@@ -188,6 +188,38 @@ def gptq(bits, g, symmetric, taken, is_sorted=False):
     return f
 
 
+def book(kind, nested):
+    """Codes of four bits, made and read by bitsandbytes, in float32. Its kernel for CPUs reads rows that are no whole number of
+    blocks wrongly (0.50.2), so this is what it has for all other devices."""
+    def f(w, draw):
+        import bitsandbytes.functional as bnb
+        from bitsandbytes.backends.default.ops import _dequantize_4bit_compute
+        packed, state = bnb.quantize_4bit(w.float(), quant_type=kind, compress_statistics=nested)
+        stored = {"weight": packed} | {f"weight.{k}": v.clone() for k, v in state.as_dict(packed=True).items()}
+        absmax = bnb.dequantize_blockwise(state.absmax, state.state2) + state.offset if nested else state.absmax
+        return stored, _dequantize_4bit_compute(packed.reshape(-1), absmax, state.code, 64, tuple(w.shape), torch.float32).double()
+    return f
+
+
+def eights(w, draw):
+    """LLM.int8 without the codes of rows."""
+    import bitsandbytes.functional as bnb
+    codes, rows, _ = bnb.int8_vectorwise_quant(w.half())
+    return dict(weight=codes, SCB=rows, weight_format=torch.tensor(0, dtype=torch.uint8)), codes.double() * (rows * torch.tensor(1 / 127)).double().unsqueeze(1)
+
+
+def torchao(config):
+    """Made by the tool, a scale for each row."""
+    def f(w, draw):
+        from torchao import quantization
+        linear = torch.nn.Linear(*reversed(w.shape), bias=False).bfloat16()
+        linear.weight.data = w.bfloat16()
+        quantization.quantize_(linear, getattr(quantization, config)())
+        parts = {part: getattr(linear.weight, part, None) for part in ("qdata", "scale", "zero_point")}
+        return {f"_weight_{k}": v.clone() for k, v in parts.items() if v is not None}, parts["qdata"].double() * parts["scale"].double()
+    return f
+
+
 def mxfp4(name):
     def f(w, draw):
         codes, e = mx_e2m1(w)
@@ -237,6 +269,11 @@ def quark(weight, inputs):
     return {"quant_method": "quark", "exclude": ["lm_head"],
             "export": dict(kv_cache_group=[], min_kv_scale=0.0, pack_method="reorder", weight_format="real_quantized"),
             "global_quant_config": dict(weight=fill(weight, False), input_tensors=fill(inputs, True), output_tensors=None, bias=None)}
+
+
+def ao(config, **data):
+    data = dict(granularity={"_data": {"dim": -1}, "_type": "PerRow", "_version": 1}, set_inductor_config=True, **data)
+    return dict(quant_method="torchao", modules_to_not_convert=None, include_input_output_embeddings=False, quant_type=dict(default=dict(_type=config, _version=2, _data=data)))
 
 
 def modelopt(algo, **more): return dict(quant_method="modelopt", quant_algo=algo, **more)
@@ -323,6 +360,13 @@ CASES = {
                           dict(quant_method="gptq", bits=2, group_size=32, desc_act=True, sym=False, checkpoint_format="gptq_v2"), gptq(2, 32, False, 0, True)),
     "q-int4-order": Quantised(Case(llama(hidden_size=96, intermediate_size=160)),
                               ct("pack-quantized", spec(4, "int", "group", group_size=32, symmetric=False, actorder="group")), words(4, 32, False, True)),
+    # 96 by 200 numbers have two blocks of scales.
+    "q-nf4": Quantised(Case(llama(hidden_size=96, intermediate_size=200), dtype=torch.float32),
+                       dict(quant_method="bitsandbytes", load_in_4bit=True, load_in_8bit=False, bnb_4bit_quant_type="nf4", bnb_4bit_use_double_quant=True), book("nf4", True)),
+    "q-bnb-int8": Quantised(Case(qwen3(intermediate_size=90)), dict(quant_method="bitsandbytes", load_in_4bit=False, load_in_8bit=True), eights),
+    "q-torchao-int8": Quantised(Case(qwen3(intermediate_size=90)), ao("Int8DynamicActivationInt8WeightConfig", reduce_range=False),
+                                torchao("Int8DynamicActivationInt8WeightConfig"), rows_int8),
+    "q-torchao-fp8": Quantised(Case(llama(intermediate_size=90)), ao("Float8WeightOnlyConfig"), torchao("Float8WeightOnlyConfig")),
     "q-mxfp4": Quantised(Case(llama(hidden_size=96, intermediate_size=160)), quark(FP4, FP4), mxfp4("weight"), rows_mx_e2m1),
     "q-mxfp4-wide": Quantised(Case(llama(hidden_size=128, intermediate_size=384, num_attention_heads=4, num_key_value_heads=2)), quark(FP4, FP4), mxfp4("weight"), rows_mx_e2m1),
     "q-mxfp8-wide": Quantised(Case(qwen3(hidden_size=128, intermediate_size=384, num_attention_heads=4, head_dim=32)),

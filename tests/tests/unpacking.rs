@@ -63,7 +63,13 @@ fn stored(files: &SafeTensors, name: &str) -> Option<Tensor<f64>> {
 fn as_graph_has_it(graph: &Graph, files: &SafeTensors, name: &str) -> Option<Tensor<f64>> {
     let mut tensor = stored(files, name)?;
     let is_it = |&id: &atomc_ir::NodeId| matches!(graph.op(id), Op::Weight { name: other } if other == name);
-    let wanted = graph.order().into_iter().find(is_it).and_then(|id| graph.types(id)[0].as_tensor().map(|t| t.dtype));
+    let wanted = graph.order().into_iter().find(is_it).and_then(|id| graph.types(id)[0].as_tensor().cloned());
+    if wanted.as_ref().is_some_and(|t| t.shape.sizes().is_some_and(|sizes| sizes == [TEXT])) {
+        // A text, and spaces.
+        tensor.data.resize(TEXT, 32.0);
+        return Some(Tensor::new(vec![TEXT], tensor.data));
+    }
+    let wanted = wanted.map(|t| t.dtype);
     let of_byte: Option<fn(f64) -> f64> = match (files.tensor(name).ok()?.dtype(), wanted) {
         (Dtype::U8, Some(DType::E8M0)) => Some(|bits| trial::fetch(&[bits as u8], 0, DType::E8M0)),
         (Dtype::I8, Some(DType::U8)) => Some(|bits| bits.rem_euclid(256.0)),

@@ -56,7 +56,7 @@ class Graph:
         return self.push(f"times {v[0]}, {by[0]} {{over = {str(over).lower()}}}", "f32", v[2])
 
     def scale(self, v, by):
-        return self.push(f"scale {v[0]} {{by = {by}}}", "f32", v[2])
+        return self.push(f"factor {v[0]} {{by = {by}}}", "f32", v[2])
 
     def codebook(self, p, kind, shape):
         names = ["weight", "weight.absmax", "weight.quant_map", f"weight.quant_state.bitsandbytes__{kind}"]
@@ -448,7 +448,7 @@ def made_by_bitsandbytes(name, shape):
     for kind, nested in (("nf4", False), ("nf4", True), ("fp4", False)):
         w = torch.randn(shape, generator=torch.Generator().manual_seed(len(t))) * 0.02
         packed, state = bnb.quantize_4bit(w, quant_type=kind, compress_statistics=nested)
-        p = f"{kind}{'-nested' if nested else ''}"
+        p = "nested" if nested else kind
         t |= {f"{p}.weight": packed} | {f"{p}.weight.{k}": v for k, v in state.as_dict(packed=True).items()}
     codes, rows, _ = bnb.int8_vectorwise_quant(torch.randn(shape, generator=torch.Generator().manual_seed(4)).half())
     t |= {"eights.weight": codes, "eights.SCB": rows, "eights.weight_format": torch.tensor(0, dtype=torch.uint8)}

@@ -645,7 +645,7 @@ impl InFile<'_> {
             codes = self.b.push(Op::Expect { is: Fact::All(0) }, &[codes, told])?;
         }
         let scales = self.scales(scheme, (scale, axes), grid)?;
-        let scales = by.map_or(Ok(scales), |by| self.b.push(Op::Scale { by }, &[scales]))?;
+        let scales = by.map_or(Ok(scales), |by| self.b.push(Op::Factor { by }, &[scales]))?;
         Ok((codes, vec![scales]))
     }
 

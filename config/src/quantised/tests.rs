@@ -82,7 +82,7 @@ fn compressed_tensors() {
     let mut ordered = int4.clone();
     ordered["actorder"] = json!("group");
     insta::assert_snapshot!(schemes(group("pack-quantized", ordered.clone(), Value::Null)), @"i4 with scales of bf16 for groups of 32 columns, stored as words along rows, columns by weight_g_idx; none");
-    insta::assert_snapshot!(fault(group("int-quantized", ordered, Value::Null)), @"");
+    insta::assert_snapshot!(fault(group("int-quantized", ordered, Value::Null)), @r#"config.json: quantization_config.config_groups.group_0.weights.actorder: columns in another order (act-order) go with "pack-quantized" and rows of floats alone"#);
     let mut rotated = group("pack-quantized", int4.clone(), Value::Null);
     rotated["transform_config"] = json!({ "config_groups": {} });
     insta::assert_snapshot!(fault(rotated), @"config.json: quantization_config.transform_config: is not supported");
@@ -159,10 +159,54 @@ fn awq_and_gptq() {
     insta::assert_snapshot!(schemes(patched("lm_head", json!(true))), @"i4 with scales of f16 for groups of 64 columns, stored as GPTQ's words down columns, 1 off zero points; i4 with scales of f16 for groups of 64 columns, stored as GPTQ's words down columns, 1 off zero points");
     assert_eq!(schemes(patched("dynamic", json!({ "-:.*q_proj": {} }))), "none; none");
     insta::assert_snapshot!(fault(patched("dynamic", json!({ "+:.*q_proj": { "bits": 8 } }))), @"config.json: quantization_config.dynamic.+:.*q_proj: only patterns that exclude modules are supported, which begin with -:");
-    insta::assert_snapshot!(schemes(patched("desc_act", json!(true))), @"");
-    insta::assert_snapshot!(schemes(patched("bits", json!(3))), @"");
-    insta::assert_snapshot!(fault(patched("bits", json!(5))), @"");
+    insta::assert_snapshot!(schemes(patched("desc_act", json!(true))), @"i4 with scales of f16 for groups of 64 columns, stored as GPTQ's words down columns, 1 off zero points, columns by g_idx; none");
+    insta::assert_snapshot!(schemes(patched("bits", json!(3))), @"u4 with scales of f16 for groups of 64 columns, zero points, stored as GPTQ's words down columns, 1 off zero points, 3 bits; none");
+    insta::assert_snapshot!(fault(patched("bits", json!(5))), @"config.json: quantization_config.bits: 5 is not supported, only [2, 3, 4, 8]");
     insta::assert_snapshot!(fault(patched("group_size", Value::Null)), @"config.json: quantization_config.group_size: is null, where the model needs a value");
+}
+
+#[test]
+fn bitsandbytes_of_four_and_of_eight_bits() {
+    let fours = json!({ "quant_method": "bitsandbytes", "load_in_4bit": true, "load_in_8bit": false, "bnb_4bit_quant_type": "nf4",
+        "bnb_4bit_use_double_quant": true, "bnb_4bit_quant_storage": "uint8", "llm_int8_skip_modules": null });
+    let patched = |name: &str, value: Value| {
+        let mut config = fours.clone();
+        config[name] = value;
+        config
+    };
+    insta::assert_snapshot!(schemes(fours.clone()), @"u4 with scales of f32 for the tensor, stored as codes by weight.quant_state.bitsandbytes__nf4 that become floats by scales that are codes; none");
+    insta::assert_snapshot!(schemes(patched("llm_int8_skip_modules", json!(["lm_head", "q_proj"]))), @"none; none");
+    insta::assert_snapshot!(fault(patched("bnb_4bit_quant_storage", json!("bfloat16"))), @r#"config.json: quantization_config.bnb_4bit_quant_storage: unknown value "bfloat16""#);
+    insta::assert_snapshot!(fault(patched("load_in_8bit", json!(true))), @"config.json: quantization_config.load_in_4bit: or load_in_8bit must be true, and not both");
+    let mut eights = patched("load_in_8bit", json!(true));
+    eights["load_in_4bit"] = json!(false);
+    insta::assert_snapshot!(schemes(eights.clone()), @"i8 with scales of f32 for each row, stored as codes in weight with SCB; none");
+    eights["llm_int8_has_fp16_weight"] = json!(true);
+    insta::assert_snapshot!(fault(eights), @"config.json: quantization_config.llm_int8_has_fp16_weight: is not supported");
+}
+
+#[test]
+fn torchao_by_its_configurations() {
+    let of = |name: &str, data: Value| {
+        json!({ "quant_method": "torchao", "modules_to_not_convert": null,
+        "quant_type": { "default": { "_type": name, "_version": 2, "_data": data } } })
+    };
+    let rows = json!({ "_type": "PerRow", "_version": 1, "_data": { "dim": -1 } });
+    let tensor = json!({ "_type": "PerTensor", "_version": 1, "_data": {} });
+    let plain = json!({ "granularity": rows, "set_inductor_config": true, "group_size": null });
+    insta::assert_snapshot!(schemes(of("Int8WeightOnlyConfig", plain.clone())), @"i8 with scales of f32 for each row, stored as codes in _weight_qdata with _weight_scale; none");
+    let both = json!({ "granularity": [rows, rows], "activation_dtype": { "_type": "torch.dtype", "_data": "float8_e4m3fn" } });
+    insta::assert_snapshot!(schemes(of("Float8DynamicActivationFloat8WeightConfig", both)), @"f8e4m3 with scales of f32 for each row, stored as codes in _weight_qdata with _weight_scale, rows as f8e4m3 with a scale for each row; none");
+    insta::assert_snapshot!(schemes(of("Float8WeightOnlyConfig", json!({ "granularity": tensor }))), @"f8e4m3 with scales of f32 for the tensor, stored as codes in _weight_qdata with _weight_scale; none");
+    let wrong = |name, data| fault(of(name, data));
+    insta::assert_snapshot!(wrong("Float8DynamicActivationFloat8WeightConfig", json!({ "granularity": [rows, tensor] })), @"config.json: quantization_config.quant_type.default._data.granularity: must be PerRow or PerTensor, the same for rows and weight");
+    insta::assert_snapshot!(wrong("Int8WeightOnlyConfig", json!({ "group_size": 32 })), @"config.json: quantization_config.quant_type.default._data.group_size: is not supported");
+    insta::assert_snapshot!(wrong("Int4WeightOnlyConfig", plain.clone()), @r#"config.json: quantization_config.quant_type.default._type: "Int4WeightOnlyConfig" is not supported"#);
+    insta::assert_snapshot!(wrong("Float8WeightOnlyConfig", json!({ "weight_dtype": { "_type": "torch.dtype", "_data": "float8_e5m2" } })), @r#"config.json: quantization_config.quant_type.default._data.weight_dtype._data: unknown value "float8_e5m2""#);
+    let mut first = of("Int8WeightOnlyConfig", plain);
+    first["quant_type"]["default"]["_version"] = json!(1);
+    insta::assert_snapshot!(fault(first), @"config.json: quantization_config.quant_type.default._version: only version 2 is supported");
+    insta::assert_snapshot!(fault(json!({ "quant_method": "torchao", "quant_type": "int8_weight_only" })), @"config.json: quantization_config.quant_type: is a name, as older versions wrote it into files of pickled tensors");
 }
 
 #[test]

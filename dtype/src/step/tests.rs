@@ -26,8 +26,63 @@ fn lines_name_weights() {
     assert_eq!(line(Step::Expect { is: Fact::All(8) }, &["a", "b"]), "expect(a, b all(8))");
     assert_eq!(line(Step::Times { over: false }, &["a", "b"]), "times(a, b)");
     assert_eq!(line(Step::Times { over: true }, &["a", "b"]), "times(a, b, over)");
+    assert_eq!(line(Step::Sort { bits: 3, axis: 0 }, &["a", "b"]), "sort(a, b, 3 bits along axis 0)");
+    assert_eq!(line(Step::Places {}, &["a"]), "places(a)");
+    assert_eq!(line(Step::Factor { by: 0.5 }, &["a"]), "factor(a, 0.5)");
+    let book = Step::Codebook { shape: vec![2, 3], to: DType::F32 };
+    assert_eq!(line(book, &["a", "s", "b", "t"]), "codebook(a, s, b, t, [2, 3])");
     let dequantise = Step::Dequantise { block: [32, 1], to: DType::F32 };
     assert_eq!(line(dequantise, &["a", "s"]), "dequantise(a, s, blocks of 32 by 1)");
+}
+
+/// Words that are sorted, or narrower than their codes, are whole tensors.
+#[test]
+fn sorted_and_narrow_words_are_those_of_a_tensor() {
+    let (stored, fault) =
+        (|shape: &[usize]| value(shape, Elements::Stored), |made: Made<usize>| made.expect_err("a fault").detail);
+    let sort = |bits| Step::Sort { bits, axis: 0 };
+    let sorted = sort(3).value(vec![stored(&[9, 4]), stored(&[96])]).expect("words");
+    assert_eq!((sorted.shape.clone(), sorted.elements), (vec![9, 4], Elements::Made(DType::I32)));
+    let unpack = Step::Unpack { from: DType::I32, to: DType::U4, axis: 0, len: 96, order: Order::Threes };
+    assert_eq!(unpack.value(vec![sorted.clone()]).expect("codes").shape, [96, 4]);
+    assert_eq!(fault(sort(5).value(vec![stored(&[9, 4]), stored(&[96])])), "no codes have 5 bits");
+    assert_eq!(
+        fault(sort(4).value(vec![stored(&[9, 4]), stored(&[96])])),
+        "96 codes of 4 bits do not lie in axis 0 of [9, 4]"
+    );
+    let part = Step::Slice { axis: 0, start: 0, len: 9 }.value(vec![stored(&[12, 4])]).expect("a part");
+    assert_eq!(fault(unpack.value(vec![part.clone()])), "only of words as they are stored");
+    assert_eq!(fault(sort(3).value(vec![part, stored(&[96])])), "only words of i32 as they are stored are sorted");
+    assert_eq!(
+        fault(Step::View { shape: vec![3, 3, 4] }.value(vec![sorted])),
+        "words that were sorted keep their shape"
+    );
+    assert_eq!(Step::Places {}.value(vec![stored(&[96])]).expect("places").elements, Elements::Made(DType::F32));
+    assert!(Step::Places {}.value(vec![stored(&[2, 3])]).is_err());
+}
+
+/// A text is no part of a weight, and of a book's tensors none may be missing a number.
+#[test]
+fn books_have_all_their_tensors() {
+    let stored = |shape: &[usize]| value(shape, Elements::Stored);
+    let book = Step::Codebook { shape: vec![4, 40], to: DType::F32 };
+    let text = || value(&[TEXT], Elements::Text);
+    let made = book.value(vec![stored(&[80, 1]), stored(&[3]), stored(&[16]), text()]).expect("floats");
+    assert_eq!((made.shape, made.elements), (vec![4, 40], Elements::Made(DType::F32)));
+    let nested = Step::NestedCodebook { shape: vec![4, 40], to: DType::F32 };
+    let all = || vec![stored(&[80, 1]), stored(&[3]), stored(&[16]), text(), stored(&[1]), stored(&[256])];
+    assert!(nested.value(all()).is_ok());
+    for at in 0..6 {
+        let mut wrong = all();
+        wrong[at] = stored(&[7, 7]);
+        assert!(nested.value(wrong).is_err(), "{at}");
+    }
+    let told = Step::Expect { is: Fact::All(0) }.value(vec![stored(&[4]), text()]);
+    assert_eq!(told.expect_err("a fault").detail, "these are no integers");
+    assert!(
+        Step::Factor { by: 0.0 }.value(vec![stored(&[4])]).is_err()
+            && Step::Factor { by: 2.0 }.value(vec![text()]).is_err()
+    );
 }
 
 #[test]

@@ -26,7 +26,7 @@ pub(crate) fn step<S: Real>(args: &[&Val<S>], _: Cx, step: &Step) -> Results<S> 
         Step::Shift { by, .. } => offset(args, by.into()),
         Step::Encode { by, made } => encode(args, by, made),
         Step::Times { over } => times(args, over),
-        Step::Scale { by } => {
+        Step::Factor { by } => {
             let x = args[0].float()?;
             one(x.shape.clone(), x.data.iter().map(|v| S::of((v.get() as f32 * by).into())).collect())
         }

@@ -204,7 +204,7 @@ pub(super) fn parts<'a>(expr: &'a WeightExpr, rank: Rank, is_whole: &dyn Fn(&Who
             WeightExpr::Codebook { ref shape, .. } | WeightExpr::NestedCodebook { ref shape, .. } => {
                 next(&mut of).of_book(shape, of)
             }
-            WeightExpr::Scale { by, .. } => next(&mut of).scaled_by(by),
+            WeightExpr::Factor { by, .. } => next(&mut of).scaled_by(by),
             WeightExpr::Shift { by, to, .. } => next(&mut of).shifted(by, to),
             WeightExpr::Encode { by, made, .. } => next(&mut of).encoded(by, made),
             WeightExpr::Times { over, .. } => next(&mut of).times(over, next(&mut of)),
