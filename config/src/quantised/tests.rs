@@ -272,6 +272,6 @@ fn auto_round() {
 
 #[test]
 fn methods() {
-    insta::assert_snapshot!(fault(json!({ "quant_method": "bitsandbytes" })), @r#"config.json: quantization_config.quant_method: unknown method "bitsandbytes""#);
+    insta::assert_snapshot!(fault(json!({ "quant_method": "aqlm" })), @r#"config.json: quantization_config.quant_method: unknown method "aqlm""#);
     insta::assert_snapshot!(fault(json!({})), @"config.json: quantization_config.quant_method: is missing");
 }
