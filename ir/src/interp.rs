@@ -1452,7 +1452,7 @@ mod tests {
         let fault = told(&[0.0, 1.0, 0.0, 1.0]).unwrap_err();
         assert_eq!(
             fault,
-            "expect: column 1 is in group 1, not 0: columns in another order (act-order) are not supported"
+            "expect: column 1 is in group 1, not 0: columns in another order (act-order) without `desc_act`"
         );
     }
 

@@ -485,7 +485,7 @@ mod tests {
             ),
             (
                 "%0 = unpack %w {from = i32, to = i4, axis = 0, len = 8, order = plain} : i4[8, 3]",
-                "unpack: len: 8 codes do not lie in axis 0 of [2, 3], 8 to a word",
+                "unpack: len: 8 codes of 4 bits do not lie in axis 0 of [2, 3]",
             ),
             (
                 "%0 = unpack %w {from = i32, to = u8, axis = 0, len = 8, order = awq} : u8[8, 3]",

@@ -178,7 +178,8 @@ fn check(
     let bench = Bench::new(probe.target(), plan, launch, artifact.manifest().model.vocab)?;
     let target = probe.target();
     let (item, max_positions) = (&target.plans[plan], artifact.manifest().model.max_positions);
-    let cases = Case::all(item, bench.reads_cache(), target.layout.block_tokens, max_positions);
+    let mut cases = Case::all(item, bench.reads_cache(), target.layout.block_tokens, max_positions);
+    cases.retain(|case| bench.takes(case));
     let def = &target.kernels[target.plans[plan].launches[launch].kernel];
     let mut row = Row {
         symbol: def.symbol.clone(),

@@ -225,6 +225,11 @@ impl Bench {
         }
     }
 
+    /// Whether a step has as many tokens as the kernel reads together.
+    pub fn takes(&self, case: &Case) -> bool {
+        self.grouped().is_none_or(|count| case.step.tokens() >= count)
+    }
+
     /// How many rows that follow each other are read for each wanted one, if several are.
     fn grouped(&self) -> Option<usize> {
         self.body.ids().find_map(|id| match *self.body.op(id) {
