@@ -8,6 +8,7 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
 use atomc::frontend::{self, Config, Delta, ShortConv, Ssm};
+use atomc_artifact::manifest::TEXT;
 use atomc_ir::trial::fetch;
 use atomc_ir::{DType, Graph, Op, nth_name};
 use safetensors::{Dtype, SafeTensors};
@@ -139,6 +140,12 @@ fn widened(dtype: Dtype, shape: &[usize], bytes: &[u8]) -> Tensor {
 }
 
 impl Tensor {
+    /// A text, and spaces.
+    fn pad_text(&mut self) {
+        self.data.resize(TEXT, f64::from(b' '));
+        self.shape = vec![TEXT];
+    }
+
     fn become_of(&mut self, dtype: Dtype, f: impl Fn(f64) -> f64) {
         self.dtype = dtype;
         self.data.iter_mut().for_each(|v| *v = f(*v));
@@ -196,7 +203,7 @@ impl Case {
         files.filter(shard).flat_map(|p| tensors(&p)).map(named).collect()
     }
 
-    /// The weights as a graph takes them: bytes that it takes for exponents are powers of two, and
+    /// The weights as a graph takes them: texts are padded, bytes that it takes for exponents are powers of two, and
     /// those that it takes for several codes have no sign.
     pub fn weights_of(&self, graph: &Graph) -> HashMap<String, Tensor> {
         let mut all = self.weights();
@@ -207,8 +214,13 @@ impl Case {
                 _ => continue,
             };
             let dtype = graph.ty(id.into()).as_tensor().map(|t| t.dtype);
+            let is_text =
+                graph.ty(id.into()).as_tensor().is_some_and(|t| t.dtype == DType::U8 && t.shape.last() == Some(TEXT));
             for name in names {
                 let Some(tensor) = all.get_mut(&name) else { continue };
+                if is_text {
+                    tensor.pad_text();
+                }
                 match (tensor.dtype, dtype) {
                     (Dtype::U8, Some(DType::E8M0)) => tensor.become_of(Dtype::F8_E8M0, |v| (v - 127.0).exp2()),
                     (Dtype::I8, Some(DType::U8)) => tensor.become_of(Dtype::U8, |v| v.rem_euclid(256.0)),

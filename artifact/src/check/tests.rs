@@ -310,7 +310,7 @@ fn codes_as_they_are_stored() {
     wrong(unpack(DType::U4, 2, 15, words()), ".unpack.axis: index 2, but there are 2");
     wrong(unpack(DType::U4, 0, 32, tensor("t", &[4, 2, 2])), ".unpack.axis: 0 is not one of the last two");
     for len in [0, 8, 17, usize::MAX] {
-        let says = format!(".unpack.len: {len} codes do not lie in axis 1 of [4, 2], 8 to a word");
+        let says = format!(".unpack.len: {len} codes of 4 bits do not lie in axis 1 of [4, 2]");
         wrong(unpack(DType::U4, 1, len, words()), &says);
     }
     wrong(view(&[60], codes()), ".view.of: only a tensor as it is stored has another shape");

@@ -207,8 +207,12 @@ impl Stream<'_> {
         let Some(shape) = found else {
             return self.give(name, Given { float: Float::F32, shape: &[0], numbers: vec![].into() });
         };
-        let Ok(Tensor::Bytes { float, bytes }) = source.tensor(name, shape) else { panic!("no bytes for {name}") };
-        let given = Given { float, shape, numbers: bytes.into() };
+        let (float, bytes) = match source.tensor(name, shape).expect("a tensor") {
+            Tensor::Bytes { float, bytes } => (float, bytes.to_vec()),
+            Tensor::Stored { float, numbers } => (float, numbers.to_vec().expect("a file")),
+            other => panic!("no bytes for {name}: {other:?}"),
+        };
+        let given = Given { float, shape, numbers: (&bytes[..]).into() };
         self.give(name, given)
     }
 

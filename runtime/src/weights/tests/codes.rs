@@ -199,7 +199,7 @@ fn what_is_told_must_be_so() {
     turned.swap(3, 20);
     assert_eq!(
         says(&source().integers("g", word, &[32], &turned)),
-        "tensor `g` column 3 is in group 1, not 0: columns in another order (act-order) are not supported"
+        "tensor `g` column 3 is in group 1, not 0: columns in another order (act-order) without `desc_act`"
     );
     assert_eq!(
         says(&source().integers("z", word, &[2, 1], &[0x7777_7777, 0x7777_6777])),
