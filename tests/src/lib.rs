@@ -203,8 +203,8 @@ impl Case {
         files.filter(shard).flat_map(|p| tensors(&p)).map(named).collect()
     }
 
-    /// The weights as a graph takes them: texts are padded, bytes that it takes for exponents are powers of two, and
-    /// those that it takes for several codes have no sign.
+    /// The weights as a graph takes them: texts are padded, bytes that it takes for exponents are
+    /// powers of two, and those that it takes for several codes have no sign.
     pub fn weights_of(&self, graph: &Graph) -> HashMap<String, Tensor> {
         let mut all = self.weights();
         for id in graph.ids() {
