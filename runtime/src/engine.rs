@@ -997,23 +997,14 @@ fn cache_sizes(outlines: &[Outline], options: &EngineOptions) -> Result<Sizes, D
 }
 
 fn allocate(outline: &mut Outline, (blocks, slots): (usize, usize), inputs: &Inputs) -> Result<Memory, DeviceError> {
-    let arena = outline.largest(|plan| plan.arena_bytes);
-    let Outline { code: target, device, units, .. } = outline;
+    let Outline { code: target, device, units, .. } = &mut *outline;
     let mut states = Vec::with_capacity(target.states.len());
     for state in &target.states {
         let unit = &units[state.group];
         let memory = device.allocate(unit.count(blocks, slots).saturating_mul(unit.bytes))?;
         states.push(unit.memory(memory, state.group));
     }
-    Ok(Memory {
-        states,
-        weights: target.weights.iter().map(|weight| device.allocate(weight.bytes)).collect::<Result<_, _>>()?,
-        arena: device.allocate(arena)?,
-        hidden: device.allocate(target.hidden.bytes)?,
-        head_input: None,
-        workspace: device.allocate(target.workspace())?,
-        inputs: inputs.addresses(),
-    })
+    outline.memory(states, inputs.addresses())
 }
 
 #[cfg(test)]

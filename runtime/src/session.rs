@@ -2,7 +2,7 @@
 //! of its own and a model inside a framework have in common. Their owner decides what is in a step.
 //! The session runs its plan, up to the next call and on from there.
 use crate::batch::{Inputs, Room, TableRoom};
-use crate::device::{Device, DeviceError, Memory, Part, StepSize, Stream};
+use crate::device::{Device, DeviceError, InputAddresses, Memory, Part, StateMemory, StepSize, Stream};
 use crate::error::Error;
 use crate::states::Unit;
 use crate::weights::{self, DeviceSink, Rank, Sink};
@@ -110,6 +110,21 @@ impl Outline {
             given: self.code.given,
         };
         Inputs::new(&mut *self.device, room)
+    }
+
+    /// Memory that the session alone owns, with these states.
+    pub fn memory(&mut self, states: Vec<StateMemory>, inputs: InputAddresses) -> Result<Memory, DeviceError> {
+        let arena = self.largest(|plan| plan.arena_bytes);
+        let Outline { code: target, device, .. } = self;
+        Ok(Memory {
+            states,
+            weights: target.weights.iter().map(|weight| device.allocate(weight.bytes)).collect::<Result<_, _>>()?,
+            arena: device.allocate(arena)?,
+            hidden: device.allocate(target.hidden.bytes)?,
+            head_input: None,
+            workspace: device.allocate(target.workspace())?,
+            inputs,
+        })
     }
 
     /// The session with its memory, which has the sizes that the manifest states and is of this

@@ -221,8 +221,7 @@ fn allocate(
     blocks: usize,
     inputs: crate::device::InputAddresses,
 ) -> Result<Memory, DeviceError> {
-    let arena = outline.largest(|plan| plan.arena_bytes);
-    let Outline { code: target, device, units, .. } = outline;
+    let Outline { code: target, device, units, .. } = &mut *outline;
     let mut states: Vec<StateMemory> = Vec::with_capacity(target.states.len());
     for state in &target.states {
         let unit = &units[state.group];
@@ -237,13 +236,5 @@ fn allocate(
         };
         states.push(unit.memory(pages, state.group));
     }
-    Ok(Memory {
-        states,
-        weights: target.weights.iter().map(|weight| device.allocate(weight.bytes)).collect::<Result<_, _>>()?,
-        arena: device.allocate(arena)?,
-        hidden: device.allocate(target.hidden.bytes)?,
-        head_input: None,
-        workspace: device.allocate(target.workspace())?,
-        inputs,
-    })
+    outline.memory(states, inputs)
 }

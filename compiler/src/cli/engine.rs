@@ -153,6 +153,17 @@ fn fitting(target: &Target, memory: usize) -> usize {
     (left / block.max(1)).max(1).saturating_mul(target.layout.block_tokens)
 }
 
+/// Loads weights, with the adapter of a folder merged into them if one is named.
+pub fn merged<T>(
+    weights: &dyn Source,
+    adapter: Option<&Path>,
+    load: impl FnOnce(&dyn Source) -> Result<T, Failure>,
+) -> Result<T, Failure> {
+    let Some(folder) = adapter else { return load(weights) };
+    let adapter = Adapter::open(folder).map_err(Error::from)?;
+    load(&Merged::new(weights, &adapter).map_err(Error::from)?)
+}
+
 impl EngineArgs {
     /// Where the weights are, unless they are random: they are named, or the model's.
     fn weights(&self) -> Option<&Place> {
@@ -323,7 +334,14 @@ impl EngineArgs {
                 let help = "Give the folder with the model's weights.";
                 return Err(Failure::new("weights", "packed weights have none of a tower").help(help));
             }
-            Some(place) => tower.load_weights(&*place.model()?.weights()?, &progress)?,
+            Some(place) => {
+                let weights = place.model()?.weights()?;
+                merged(
+                    &*weights,
+                    self.merge_adapter.as_deref(),
+                    |weights| Ok(tower.load_weights(weights, &progress)?),
+                )?;
+            }
             None => tower.load_weights(&Random { seed: self.weights.random_weights.unwrap_or(0) }, &progress)?,
         }
         Ok(tower)
@@ -353,17 +371,13 @@ impl EngineArgs {
             Some(place) => {
                 engine.set_adapters(self.opened()?)?;
                 let weights = place.model()?.weights()?;
-                let adapter = self.merge_adapter.as_ref().map(Adapter::open).transpose().map_err(Error::from)?;
-                let merged = adapter.as_ref().map(|adapter| Merged::new(&*weights, adapter));
-                let merged = merged.transpose().map_err(Error::from)?;
-                let weights: &dyn Source = merged.as_ref().map_or(&*weights, |merged| merged);
-                match &self.draft_weights {
-                    None => engine.load_weights(weights, &progress)?,
+                merged(&*weights, self.merge_adapter.as_deref(), |weights| match &self.draft_weights {
+                    None => Ok(engine.load_weights(weights, &progress)?),
                     Some(draft) => {
                         let draft = Checkpoint::open(draft).map_err(Error::from)?;
-                        engine.load_weights_with(weights, &draft, &progress)?;
+                        Ok(engine.load_weights_with(weights, &draft, &progress)?)
                     }
-                }
+                })?;
             }
             None => {
                 let seed = self.weights.random_weights.unwrap_or(0);

@@ -2,12 +2,13 @@
 use std::io::Write;
 use std::path::PathBuf;
 
-use atomc_runtime::adapters::{Adapter, Merged, WithAdapters};
+use atomc_runtime::adapters::WithAdapters;
 use atomc_runtime::checkpoint::Beside;
+use atomc_runtime::manifest::{Manifest, Target};
 use atomc_runtime::weights::{Rank, packed};
 use atomc_runtime::{Checkpoint, Error, Pool, Source, device, pool};
 
-use super::engine::ArtifactArgs;
+use super::engine::{ArtifactArgs, merged};
 use super::failure::Failure;
 use super::place::Place;
 use super::shown;
@@ -62,10 +63,12 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         }
     };
     let weights = args.weights.model()?.weights()?;
+    merged(&*weights, args.merge_adapter.as_deref(), |weights| pack(args, (manifest, target), weights))
+}
+
+/// Writes a file for each rank.
+fn pack(args: &Args, (manifest, target): (&Manifest, &Target), weights: &dyn Source) -> Result<(), Failure> {
     let draft = args.draft_weights.as_ref().map(Checkpoint::open).transpose().map_err(Error::from)?;
-    let adapter = args.merge_adapter.as_ref().map(Adapter::open).transpose().map_err(Error::from)?;
-    let merged = adapter.as_ref().map(|adapter| Merged::new(&*weights, adapter)).transpose().map_err(Error::from)?;
-    let weights: &dyn Source = merged.as_ref().map_or(&*weights, |merged| merged);
     let roomy = WithAdapters::new(manifest, target, weights, &[]).map_err(Error::from)?;
     let weights: &dyn Source = roomy.as_ref().map_or(weights, |roomy| roomy);
     let beside = draft.as_ref().map(|draft| Beside::new(target, weights, draft)).transpose()?;

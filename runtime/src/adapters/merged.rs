@@ -59,10 +59,6 @@ impl<'a> Merged<'a> {
         Err(AdapterError::Shape { path: self.adapter.path.clone(), module: module.to_owned(), detail })
     }
 
-    fn has(&self, name: &str) -> bool {
-        self.source.names().binary_search(&name).is_ok()
-    }
-
     /// A tensor of floats without what is added to it: the adapter's own, or the source's.
     fn kept(&self, module: &str, name: &str) -> Result<Kept<'a>, AdapterError> {
         match self.adapter.replaced.get(name) {
@@ -74,15 +70,9 @@ impl<'a> Merged<'a> {
     /// A tensor of floats of a source, of any shape.
     fn tensor_of(&self, source: &'a dyn Source, module: &str, name: &str) -> Result<Kept<'a>, AdapterError> {
         let path = || self.adapter.path.clone();
-        if source.names().binary_search(&name).is_err() {
+        let Some(shape) = shape_of(source, name)? else {
             let (module, tensor) = (module.to_owned(), name.to_owned());
             return Err(AdapterError::Absent { path: path(), module, tensor });
-        }
-        // Only a tensor of another shape says its own.
-        let shape = match source.tensor(name, &[usize::MAX]) {
-            Err(CheckpointError::Shape { found, .. }) => found,
-            Err(error) => return Err(error.into()),
-            Ok(_) => unreachable!("no tensor has as many numbers"),
         };
         let data = source.tensor(name, &shape)?;
         match data {
@@ -100,7 +90,7 @@ impl<'a> Merged<'a> {
     fn add_experts(&mut self, (module, parameter): (&str, &str), pairs: &[Pair]) -> Result<(), AdapterError> {
         let [outputs, inputs] = pairs[0].sizes;
         let stack = format!("{module}.{parameter}");
-        if self.has(&stack) {
+        if shape_of(self.source, &stack)?.is_some() {
             let stored = self.kept(module, &stack)?;
             let as_columns = self.are_columns((module, &stored.shape), [outputs, inputs])?;
             let pairs: Vec<Pair> = match as_columns {
@@ -140,6 +130,17 @@ impl<'a> Merged<'a> {
         }
         let other = self.kept(module, &format!("{module}.gate_up_proj"))?;
         Ok(matches!(other.shape[..], [_, rows, cols] if cols > rows))
+    }
+}
+
+/// The shape of a tensor, if there is one of this name. Only a tensor of another shape says its
+/// own.
+fn shape_of(source: &dyn Source, name: &str) -> Result<Option<Vec<usize>>, CheckpointError> {
+    match source.tensor(name, &[usize::MAX]) {
+        Err(CheckpointError::Shape { found, .. }) => Ok(Some(found)),
+        Err(CheckpointError::Missing { .. }) => Ok(None),
+        Err(error) => Err(error),
+        Ok(_) => unreachable!("no tensor has as many numbers"),
     }
 }
 
