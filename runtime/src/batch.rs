@@ -22,6 +22,8 @@ pub struct Inputs {
     parts: Parts,
     /// Rows that steps are given, if they are, and their buffer.
     given: Option<(Given, DeviceBuffer)>,
+    /// Room for them on their way there.
+    narrowed: Vec<u8>,
     /// At least one.
     tables: Vec<TableRoom>,
     /// Entries of the last step, which the next one replaces or clears.
@@ -147,7 +149,7 @@ impl Inputs {
             DeviceBuffer::Host(block) => (block, None),
             memory => (device.stage(parts.end)?, Some(memory)),
         };
-        let mut inputs = Inputs { block, device, parts, given, tables, used: Counts::default() };
+        let mut inputs = Inputs { block, device, parts, given, narrowed: vec![], tables, used: Counts::default() };
         inputs.begin(0);
         Ok(inputs)
     }
@@ -290,11 +292,13 @@ impl Inputs {
     /// Gives the first rows, of numbers side by side.
     pub fn give(&mut self, numbers: &[f32]) -> Result<(), DeviceError> {
         let Some((Given { dtype, width, stride, .. }, buffer)) = &mut self.given else { return Ok(()) };
-        let mut bytes = vec![0; dtype.bytes(numbers.len() / *width * *stride)];
-        for (row, to) in numbers.chunks(*width).zip(bytes.chunks_mut(dtype.bytes(*stride))) {
+        // Fresh memory of some megabytes costs more than what is done with it.
+        self.narrowed.clear();
+        self.narrowed.resize(dtype.bytes(numbers.len() / *width * *stride), 0);
+        for (row, to) in numbers.chunks(*width).zip(self.narrowed.chunks_mut(dtype.bytes(*stride))) {
             narrow(row, *dtype, to);
         }
-        buffer.upload(0, &bytes)
+        buffer.upload(0, &self.narrowed)
     }
 
     /// Gives an input as it lies in memory, in place of what the last tokens have: rows that are
@@ -466,11 +470,14 @@ impl Inputs {
 
 /// Numbers in a type of floats.
 fn narrow(numbers: &[f32], dtype: DType, to: &mut [u8]) {
-    let words = to.chunks_exact_mut(dtype.size()).zip(numbers);
+    fn each<const BYTES: usize>(numbers: &[f32], to: &mut [u8], bytes: impl Fn(f32) -> [u8; BYTES]) {
+        let (words, _) = to.as_chunks_mut::<BYTES>();
+        words.iter_mut().zip(numbers).for_each(|(to, &v)| *to = bytes(v));
+    }
     match dtype {
-        DType::BF16 => words.for_each(|(to, &v)| to.copy_from_slice(&half::bf16::from_f32(v).to_le_bytes())),
-        DType::F16 => words.for_each(|(to, &v)| to.copy_from_slice(&half::f16::from_f32(v).to_le_bytes())),
-        _ => words.for_each(|(to, &v)| to.copy_from_slice(&v.to_le_bytes())),
+        DType::BF16 => each(numbers, to, |v| half::bf16::from_f32(v).to_le_bytes()),
+        DType::F16 => each(numbers, to, |v| half::f16::from_f32(v).to_le_bytes()),
+        _ => each(numbers, to, f32::to_le_bytes),
     }
 }
 

@@ -2,7 +2,7 @@
 //! of those of tokens. It is a value of its own, with weights, a cache for the step, and a device.
 use crate::batch::TableRoom;
 use crate::checkpoint::Source;
-use crate::device::{Device, DeviceError, Memory, StateMemory};
+use crate::device::{Device, DeviceError, Launches, Memory, StateMemory};
 use crate::engine::EngineOptions;
 use crate::error::Error;
 use crate::pool::threads;
@@ -11,7 +11,7 @@ use crate::sight::{Grid, Patch, Rows, Tiling};
 use crate::states::Unit;
 use crate::weights::{self, Rank};
 use atomc_artifact::Artifact;
-use atomc_artifact::manifest::{Logits, Plan};
+use atomc_artifact::manifest::{Logits, Plan, Target};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
@@ -51,6 +51,8 @@ pub struct Tower {
     tiling: Tiling,
     /// Blocks of the cache.
     blocks: usize,
+    /// The rows of the last step. Fresh memory for them would cost more than they do.
+    downloaded: Vec<u8>,
 }
 
 impl Tower {
@@ -79,7 +81,7 @@ impl Tower {
         let inputs = outline.inputs(tables)?;
         let memory = allocate(&mut outline, blocks, inputs.addresses())?;
         let session = outline.bind(memory, inputs, Rank { number: 0, of: 1 })?;
-        Ok(Tower { session, tiling, blocks })
+        Ok(Tower { session, tiling, blocks, downloaded: vec![] })
     }
 
     /// Fills the weights from a source that has those of the whole model.
@@ -96,6 +98,39 @@ impl Tower {
     /// Patches of the largest image.
     pub fn most(&self) -> usize {
         self.session.plans.iter().map(|plan| plan.tokens).max().unwrap_or(0)
+    }
+
+    /// The code that runs, and its plans.
+    pub fn target(&self) -> &Target {
+        self.session.target()
+    }
+
+    /// Its plans, by the number of their patches.
+    pub fn plans(&self) -> &[Plan] {
+        &self.session.plans
+    }
+
+    /// What the tower runs on.
+    pub fn device_name(&self) -> &str {
+        self.session.device.name()
+    }
+
+    /// Makes the rows of an image, and times each launch: the number of the plan that ran, and the
+    /// times.
+    pub fn timed(&mut self, image: &Image) -> Result<(usize, Launches), TowerError> {
+        self.check(0, image)?;
+        let (mut times, plan) = (Launches::default(), self.plan(image.grid.patches()));
+        self.fill(&[image])?;
+        // SAFETY: bound when the tower was made; the image fits the plan; the borrow is unique.
+        unsafe { self.session.device.run(plan, self.session.inputs.step(), Some(&mut times)) }?;
+        Ok((plan, times))
+    }
+
+    /// The smallest plan for as many patches.
+    fn plan(&self, patches: usize) -> usize {
+        let plans = self.session.plans.iter().enumerate().filter(|(_, plan)| plan.tokens >= patches);
+        let (plan, _) = plans.min_by_key(|(_, plan)| plan.tokens).expect("the images were counted");
+        plan
     }
 
     /// The rows of images, one for each of their tokens.
@@ -139,22 +174,22 @@ impl Tower {
     /// The rows of images that fit one step. `first` is the number of the first one.
     fn step(&mut self, first: usize, images: &[&Image]) -> Result<Vec<Arc<Rows>>, TowerError> {
         let patches: usize = images.iter().map(|image| image.grid.patches()).sum();
-        let plans = self.session.plans.iter().enumerate().filter(|(_, plan)| plan.tokens >= patches);
-        let (plan, _) = plans.min_by_key(|(_, plan)| plan.tokens).expect("the images were counted");
+        let plan = self.plan(patches);
         self.fill(images)?;
         // SAFETY: bound when the tower was made; the images fit the plan; the borrow is unique.
         unsafe { self.session.device.run(plan, self.session.inputs.step(), None) }?;
         let Plan { logits, .. } = self.session.plans[plan];
-        let numbers = self.numbers(logits)?;
-        let (mut rest, each) = (&numbers[..], self.tiling.merge * self.tiling.merge);
+        self.download(logits)?;
+        let (mut rest, each) = (&self.downloaded[..], self.tiling.merge * self.tiling.merge);
         let mut made = Vec::with_capacity(images.len());
         for (number, image) in images.iter().enumerate() {
-            let (own, others) = rest.split_at(image.grid.patches() / each * logits.width);
-            if !own.iter().all(|v| v.is_finite()) {
+            let (own, others) = rest.split_at(image.grid.patches() / each * logits.stride * size_of::<f32>());
+            let numbers = numbers(own, logits);
+            if !numbers.iter().all(|v| v.is_finite()) {
                 return Err(TowerError::NotFinite { image: first + number });
             }
             let grid = image.grid.merged(self.tiling.merge);
-            made.push(Arc::new(Rows { grid, width: logits.width, numbers: own.to_vec() }));
+            made.push(Arc::new(Rows { grid, width: logits.width, numbers }));
             rest = others;
         }
         Ok(made)
@@ -193,15 +228,22 @@ impl Tower {
         Ok(())
     }
 
-    /// The rows of the last step, side by side.
-    fn numbers(&self, Logits { offset, width, stride }: Logits) -> Result<Vec<f32>, DeviceError> {
+    /// Brings the rows of the last step to the host.
+    fn download(&mut self, Logits { offset, stride, .. }: Logits) -> Result<(), DeviceError> {
         let rows = self.session.inputs.counts().rows;
-        let mut bytes = vec![0; rows * stride * size_of::<f32>()];
-        self.session.memory.arena.download(offset, &mut bytes)?;
-        let (words, _) = bytes.as_chunks::<4>();
-        let row = |row: &[[u8; 4]]| row[..width].iter().map(|&word| f32::from_le_bytes(word)).collect::<Vec<_>>();
-        Ok(words.chunks(stride).flat_map(row).collect())
+        self.downloaded.resize(rows * stride * size_of::<f32>(), 0);
+        self.session.memory.arena.download(offset, &mut self.downloaded)
     }
+}
+
+/// Rows as they lie in memory, side by side.
+fn numbers(rows: &[u8], Logits { width, stride, .. }: Logits) -> Vec<f32> {
+    let (words, _) = rows.as_chunks::<4>();
+    let mut numbers = Vec::with_capacity(words.len() / stride * width);
+    for row in words.chunks(stride) {
+        numbers.extend(row[..width].iter().map(|&word| f32::from_le_bytes(word)));
+    }
+    numbers
 }
 
 impl std::fmt::Debug for Tower {

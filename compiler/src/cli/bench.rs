@@ -6,14 +6,15 @@ mod ledger;
 #[cfg(feature = "emulator")]
 mod model;
 mod peaks;
+mod towers;
 
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::PathBuf;
 use std::time::Instant;
 
-use atomc_runtime::manifest::{Arg, Chip, Plan, StateGroup, StreamLayout, Target};
-use atomc_runtime::{Artifact, Engine, Request, SeqId, Want};
+use atomc_runtime::manifest::{Arg, Chip, Plan, StateGroup, StreamLayout, Target, Variant};
+use atomc_runtime::{Artifact, Engine, Launches, Request, SeqId, Want};
 use peaks::Peaks;
 use serde_json::{Value, json};
 
@@ -49,6 +50,7 @@ Examples:
   atomc bench m.atomc --weights models/qwen3
   atomc bench m.atomc --random-weights --threads 2 --batch 1,8
   atomc bench m.atomc --random-weights --speculate 3      what a draft costs, and what verifies it
+  atomc bench m.atomc --random-weights --image 4096       and what the tower takes for an image
   atomc bench m.atomc --random-weights --kernels          where the time of a decode step goes
   atomc bench m.atomc --random-weights --ledger           what of it is lost, kernel by kernel
   atomc bench m.atomc --random-weights --trace run.json   the steps for chrome://tracing or ui.perfetto.dev
@@ -71,9 +73,16 @@ pub struct Args {
     /// Decode steps to take the median of
     #[arg(long, value_name = "N", default_value_t = 32, value_parser = at_least_one)]
     steps: usize,
-    /// Prefills to take the median of
+    /// Prefills, and images, to take the median of
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = some)]
     repeat: usize,
+    /// Also time the artifact's tower with an image of about this many patches
+    #[arg(long, value_name = "PATCHES", value_parser = at_least_one)]
+    image: Option<usize>,
+    /// Sequences that decode take the artifact's slots for adapters in turn. With random weights
+    /// these hold zeros, which take the time that others do
+    #[arg(long)]
+    adapted: bool,
     /// Also time every kernel
     #[arg(long)]
     kernels: bool,
@@ -174,6 +183,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     let started = (!driver.is_empty()).then(|| start.elapsed().as_secs_f64());
     let start = Instant::now();
     let artifact = args.artifact()?;
+    let image = args.image.map(|patches| towers::measure(args, &artifact, patches)).transpose()?;
     let positions = artifact.manifest().model.max_positions;
     // Timing the kernels takes as many steps again.
     let steps = args.steps.saturating_mul(if args.times_kernels() { 2 } else { 1 });
@@ -212,6 +222,10 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     let opened = start.elapsed().as_secs_f64();
     args.engine.load(&mut engine)?;
     let loaded = start.elapsed().as_secs_f64() - opened;
+    if args.adapted && engine.manifest().adapters.is_none() {
+        let help = "`atomc compile --adapters N --adapter-rank R` makes room.";
+        return Err(Failure::new("bench", "the artifact has no room for adapters").help(help));
+    }
     let ids: Vec<u32> = (0..prompt.max(position + 1)).map(|i| (10 + i as u32) % engine.model().vocab as u32).collect();
 
     let progress = Progress::new("measuring", Unit::Pieces);
@@ -253,7 +267,8 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     let peaks = Peaks::of(&mut engine)?.better(before);
     drop(progress);
     let (device, product) = (engine.device_name().to_owned(), engine.product().map(str::to_owned));
-    let report = Report { device, product, peaks, started, opened, loaded, prefill: prefilled, decodes, verified };
+    let report =
+        Report { device, product, peaks, started, opened, loaded, image, prefill: prefilled, decodes, verified };
     if let Some(file) = &args.trace {
         output::write(file, &report.trace()?)?;
     }
@@ -281,6 +296,10 @@ fn decode(engine: &mut Engine, ids: &[u32], batch: usize, args: &Args) -> Result
     for _ in 0..batch {
         sequences.push(prefill(engine, ids)?.0);
     }
+    let slots = engine.manifest().adapters.filter(|_| args.adapted).map_or(0, |room| room.slots);
+    for (index, &sequence) in sequences.iter().enumerate().filter(|_| slots > 0) {
+        engine.adapt(sequence, index % slots);
+    }
     // Other tokens for each sequence, which routers send to other experts.
     let vocab = engine.model().vocab;
     let tokens: Vec<u32> = (0..batch).map(|i| ((i + 1) * APART % vocab) as u32).collect();
@@ -293,7 +312,7 @@ fn decode(engine: &mut Engine, ids: &[u32], batch: usize, args: &Args) -> Result
         engine.step_greedy(&requests)?;
         times.push(start.elapsed().as_secs_f64());
     }
-    let plan = plan(engine, batch, 1);
+    let plan = plan(engine, (batch, 1), slots > 0);
     let lengths = |length| Lengths { sequences: batch, first: length, last: length };
     let half = ids.len() + args.steps / 2;
     let mut timed = Timed::default();
@@ -316,10 +335,12 @@ fn decode(engine: &mut Engine, ids: &[u32], batch: usize, args: &Args) -> Result
     Ok(Decode { batch, seconds: median(times), bytes, timed })
 }
 
-/// The plan for a step of `batch` sequences with `each` tokens: a decode step for one token.
-fn plan(engine: &Engine, batch: usize, each: usize) -> usize {
-    let fits = |plan: &Plan| plan.tokens >= batch * each && plan.rows >= batch * each;
+/// The plan for a step of `batch` sequences with `each` tokens, with adapters or without: a decode
+/// step for one token.
+fn plan(engine: &Engine, (batch, each): (usize, usize), adapted: bool) -> usize {
     let plans = engine.plans();
+    let own = adapted || plans.iter().all(Plan::adapts);
+    let fits = |plan: &Plan| plan.tokens >= batch * each && plan.rows >= batch * each && plan.adapts() == own;
     let few = |plan: &Plan| plan.kind.each().is_some_and(|most| each <= most && batch * most <= plan.tokens);
     let decode = plans.iter().position(|plan| few(plan) && fits(plan));
     decode.or_else(|| plans.iter().position(fits)).unwrap_or(plans.len() - 1)
@@ -371,50 +392,74 @@ fn kernel_times(
     engine.time_launches();
     run(engine)?;
     let times = &engine.take_launch_times()[plan];
-    let mut by_symbol: BTreeMap<String, KernelTime> = BTreeMap::new();
-    let kernels = peaks::variant(engine).map_or(&[][..], |variant| &variant.kernels);
-    let mut launches = Vec::with_capacity(times.nanoseconds.len());
-    for (index, launch) in engine.plans()[plan].launches.iter().enumerate() {
-        let symbol = engine.target().kernels[launch.kernel].symbol.clone();
-        let entry = by_symbol.entry(symbol.clone()).or_insert(KernelTime {
-            symbol,
-            launches: 0,
-            seconds: 0.0,
-            bytes: 0,
-            flops: 0,
-            experts: launch.chosen.map(|_| 0.0),
-            cached: 0,
-            rate: inspect::rate(kernels, launch.kernel),
-        });
-        let mean = |all: &[u64]| all.get(index).copied().unwrap_or(0) as f64 / times.steps.max(1) as f64;
-        let seconds = mean(&times.nanoseconds) * 1e-9;
-        entry.launches += 1;
-        entry.seconds += seconds;
-        let symbol = entry.symbol.clone();
-        launches.push(LaunchTime { symbol, location: launch.location.clone(), seconds });
-        let attends = engine.target().kernels[launch.kernel].family.starts_with("attend");
+    let variant = peaks::variant(engine.target(), engine.device_name());
+    Ok(Stepped { target: engine.target(), plan: &engine.plans()[plan], variant, times, lengths }.timed())
+}
+
+/// Steps of a plan whose launches were timed.
+struct Stepped<'a> {
+    target: &'a Target,
+    plan: &'a Plan,
+    variant: Option<&'a Variant>,
+    times: &'a Launches,
+    lengths: Lengths,
+}
+
+impl Stepped<'_> {
+    /// The mean of a launch's numbers.
+    fn mean(&self, all: &[u64], launch: usize) -> f64 {
+        all.get(launch).copied().unwrap_or(0) as f64 / self.times.steps.max(1) as f64
+    }
+
+    /// The times by launch and by kernel, those that take longest first.
+    fn timed(&self) -> Timed {
+        let mut by_symbol: BTreeMap<String, KernelTime> = BTreeMap::new();
+        let mut launches = Vec::with_capacity(self.times.nanoseconds.len());
+        for (index, launch) in self.plan.launches.iter().enumerate() {
+            let symbol = self.target.kernels[launch.kernel].symbol.clone();
+            let seconds = self.mean(&self.times.nanoseconds, index) * 1e-9;
+            launches.push(LaunchTime { symbol: symbol.clone(), location: launch.location.clone(), seconds });
+            let entry = by_symbol.entry(symbol).or_insert_with_key(|symbol| KernelTime {
+                symbol: symbol.clone(),
+                launches: 0,
+                seconds: 0.0,
+                bytes: 0,
+                flops: 0,
+                experts: launch.chosen.map(|_| 0.0),
+                cached: 0,
+                rate: inspect::rate(self.variant.map_or(&[][..], |variant| &variant.kernels), launch.kernel),
+            });
+            entry.launches += 1;
+            entry.seconds += seconds;
+            self.count(index, entry);
+        }
+        let mut all: Vec<_> = by_symbol.into_values().collect();
+        all.sort_by(|a, b| b.seconds.total_cmp(&a.seconds));
+        Timed { plan: inspect::name(self.plan), kernels: all, launches }
+    }
+
+    /// Adds what a launch moves and computes.
+    fn count(&self, index: usize, entry: &mut KernelTime) {
+        let launch = &self.plan.launches[index];
+        let attends = self.target.kernels[launch.kernel].family.starts_with("attend");
         let state =
             launch.args.iter().find_map(|arg| if let Arg::State { state, .. } = arg { Some(*state) } else { None });
-        let (bytes, flops) = match state {
-            Some(state) if attends => {
-                let target = engine.target();
-                (lengths.cached(target, state), lengths.operations(target, launch.kernel, state))
+        let (bytes, flops) = match state.filter(|_| attends) {
+            Some(state) => {
+                (self.lengths.cached(self.target, state), self.lengths.operations(self.target, launch.kernel, state))
             }
-            _ => (0, 0),
+            None => (0, 0),
         };
         entry.bytes += launch.bytes + bytes;
         entry.cached += bytes;
         if let (Some(chosen), Some(experts)) = (launch.chosen, entry.experts.as_mut()) {
             // The weights that were really read, in place of those of an even choice.
-            let read = mean(&times.experts);
+            let read = self.mean(&self.times.experts, index);
             *experts += (read - *experts) / entry.launches as f64;
             entry.bytes = entry.bytes - chosen.counted + (read * chosen.bytes as f64) as u64;
         }
         entry.flops += launch.flops + flops;
     }
-    let mut all: Vec<_> = by_symbol.into_values().collect();
-    all.sort_by(|a, b| b.seconds.total_cmp(&a.seconds));
-    Ok(Timed { plan: inspect::name(&engine.plans()[plan]), kernels: all, launches })
 }
 
 struct Report {
@@ -427,6 +472,7 @@ struct Report {
     /// those were there.
     opened: f64,
     loaded: f64,
+    image: Option<towers::Seen>,
     prefill: Prefill,
     decodes: Vec<Decode>,
     verified: Vec<guesses::Verify>,
@@ -496,6 +542,10 @@ impl Report {
             false if args.kernels => timed.kernels.iter().try_for_each(|k| k.line(out, chip)),
             false => Ok(()),
         };
+        if let Some(image) = &self.image {
+            image.line(&mut out, chip)?;
+            shown(&mut out, &image.timed, image.seconds)?;
+        }
         let Prefill { tokens, seconds, ref timed } = self.prefill;
         writeln!(out, "prefill {tokens}: {:.1} tokens/s, {:.2} ms", tokens as f64 / seconds, seconds * 1e3)?;
         shown(&mut out, timed, seconds)?;
@@ -549,6 +599,9 @@ impl Report {
         });
         if !self.verified.is_empty() {
             value["verify"] = self.verified.iter().map(guesses::Verify::json).collect();
+        }
+        if let Some(image) = &self.image {
+            value["image"] = image.json(kernels(&image.timed));
         }
         for (key, fact) in self.peaks.json() {
             value[key] = fact;

@@ -68,7 +68,7 @@ pub fn measure(
             back(engine)
         };
         let steps = |engine: &mut Engine| (0..args.steps).try_for_each(|_| Ok(step(engine)?));
-        timed = kernel_times(engine, plan(engine, batch, each), lengths, steps)?;
+        timed = kernel_times(engine, plan(engine, (batch, each), false), lengths, steps)?;
     }
     for sequence in sequences {
         engine.drop_sequence(sequence)?;

@@ -1,7 +1,7 @@
 //! The peaks that the times of a run are compared with: those of the product itself, or the
 //! bandwidth of its memory in the run.
 use atomc_artifact::escaped;
-use atomc_runtime::manifest::{Chip, Variant};
+use atomc_runtime::manifest::{Chip, Target, Variant};
 use atomc_runtime::{Engine, bandwidth};
 use serde_json::{Value, json};
 
@@ -101,13 +101,13 @@ impl Peaks {
 
 /// The chip of the artifact's row for this device, with its peaks.
 fn row(engine: &Engine) -> Option<Chip> {
-    variant(engine).and_then(|variant| variant.chip.clone())
+    variant(engine.target(), engine.device_name()).and_then(|variant| variant.chip.clone())
 }
 
-/// The variant that the device runs.
-pub fn variant(engine: &Engine) -> Option<&Variant> {
-    let name = engine.device_name().rsplit(':').next();
-    engine.target().variants.iter().find(|variant| Some(&variant.name[..]) == name)
+/// The variant that a device runs.
+pub fn variant<'t>(target: &'t Target, device: &str) -> Option<&'t Variant> {
+    let name = device.rsplit(':').next();
+    target.variants.iter().find(|variant| Some(&variant.name[..]) == name)
 }
 
 /// Whether a driver's name of a product has every word of a row's name, as far as that names a
