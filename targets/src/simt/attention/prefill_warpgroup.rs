@@ -57,6 +57,8 @@ struct Shape {
     /// Bytes of the queries of 128 of them in local memory; 0 where registers have them.
     queries: usize,
     stages: usize,
+    /// Numbers of a key or value in the cache: those of a head, and zeros behind them.
+    dim: usize,
     /// Bytes of a block's keys of one head, and as many of values.
     bytes: usize,
     groups: usize,
@@ -73,7 +75,7 @@ fn suits(spec: &KernelSpec, arch: GpuArch) -> Result<(), WhyNot> {
     let (simt, body) = (arch.simt, spec.body);
     WhyNot::unless(simt.warpgroup_mma, || format!("{} has no warpgroup MMA", arch.name))?;
     let stored = body.ids().any(|id| match body.op(id) {
-        Op::Attention { scale, .. } => {
+        Op::Attention { scale, .. } | Op::AttendWhole { scale } => {
             let query = body.operands(id)[0];
             let all = body.outputs().iter().copied().chain([query]);
             let same = all.filter_map(|v| body.ty(v).as_tensor()).all(|t| t.dtype == cache.dtype);
@@ -81,15 +83,19 @@ fn suits(spec: &KernelSpec, arch: GpuArch) -> Result<(), WhyNot> {
         }
         _ => false,
     });
-    let most = launch::measured(arch)?.prefill.dim;
-    let fits = cache.head_dim <= most && arch.memory.padded(cache.head_dim) == cache.head_dim;
+    let prefill = launch::measured(arch)?.prefill;
+    let (most, padded) = (prefill.dim, arch.memory.padded(cache.head_dim));
+    // Registers have zeros behind a query's numbers, eight of them at a time.
+    let in_registers = padded <= prefill.in_registers && cache.head_dim.is_multiple_of(8);
+    let fits = cache.head_dim <= most && (padded == cache.head_dim || in_registers);
     let halves = cache.dtype.size() == 2 && Matrix::native(simt, cache.dtype);
     WhyNot::unless(halves, || format!("a cache of {}: warpgroup MMA takes 16-bit floats", cache.dtype.name()))?;
     WhyNot::unless(stored, || {
         format!("queries are not rows of {} in memory, or the scale is negative", cache.dtype.name())
     })?;
     WhyNot::unless(fits, || {
-        format!("heads of {}: at most {most} and a multiple of {}", cache.head_dim, arch.memory.row)
+        let (row, few) = (arch.memory.row, prefill.in_registers);
+        format!("heads of {}: at most {most} and a multiple of {row}, or of 8 up to {few}", cache.head_dim)
     })
 }
 
@@ -99,13 +105,13 @@ impl Shape {
         let Measured { prefill, registers, .. } = launch::measured(arch)?;
         let parts = sizes.group().div_ceil(prefill.heads);
         let heads = sizes.group().div_ceil(parts);
-        let bytes = arch.memory.block_tokens * sizes.cache.head_dim * sizes.cache.dtype.size();
+        let dim = arch.memory.padded(sizes.cache.head_dim);
+        let bytes = arch.memory.block_tokens * dim * sizes.cache.dtype.size();
         let workers = (heads * TILE_TOKENS).next_multiple_of(64) * 2;
-        let in_registers = sizes.cache.head_dim <= prefill.in_registers;
-        let queries = if in_registers { 0 } else { ROWS * sizes.cache.head_dim * sizes.cache.dtype.size() };
+        let queries = if dim <= prefill.in_registers { 0 } else { ROWS * dim * sizes.cache.dtype.size() };
         let room = arch.simt.unit.lds_group - 1024 - queries * workers / TEAM;
         let stages = (room / (2 * bytes)).min(prefill.stages);
-        Ok(Shape { heads, parts, workers, queries, stages, bytes, groups: arch.simt.chip.units, registers })
+        Ok(Shape { heads, parts, workers, queries, stages, dim, bytes, groups: arch.simt.chip.units, registers })
     }
 
     fn threads(&self) -> usize {
@@ -150,7 +156,7 @@ struct Group<'r, 'k, 'a, 'c> {
 
 /// One tile of the batch, and the query heads of a work-group.
 struct Tile<'c> {
-    /// The first token, the number of tokens, and the position of the first.
+    /// The first token, the number of tokens, and the position that the first sees up to.
     token: Int<'c>,
     count: Int<'c>,
     position: Int<'c>,
@@ -219,8 +225,9 @@ impl<'r, 'k, 'a, 'c> Group<'r, 'k, 'a, 'c> {
         let batch = &a.cache.batch;
         let entry = |i: usize| c.load_index(batch.tiles, index * 2 + i);
         let (token, count) = (entry(0), entry(1));
-        let position = c.load_index(batch.positions, token);
+        let position = a.seen.reach(c, batch, token);
         let keys = a.cache.layout.block_tokens;
+        let last = position + a.seen.further(c, count - 1);
         Tile {
             token,
             count,
@@ -229,7 +236,7 @@ impl<'r, 'k, 'a, 'c> Group<'r, 'k, 'a, 'c> {
             cache_head: rest / self.shape.parts,
             part: rest % self.shape.parts,
             first: a.first_key(position) / keys,
-            end: (position + count + (keys - 1)) / keys,
+            end: last / keys + 1,
         }
     }
 
@@ -306,7 +313,7 @@ impl<'r, 'k, 'a, 'c> Group<'r, 'k, 'a, 'c> {
         if a.seen.window == 0 {
             return vec![(next, late, false), (late, tile.end, true)];
         }
-        let last = tile.position + (tile.count - 1);
+        let last = tile.position + a.seen.further(c, tile.count - 1);
         let early = (a.first_key(last) + (keys - 1)) / keys;
         let early = c.larger(c.smaller(early, tile.end), next);
         let late = c.larger(early, late);

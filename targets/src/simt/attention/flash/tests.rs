@@ -96,7 +96,10 @@ fn four_waves_multiply_where_registers_have_room() {
         ((16, 2, 256), "bf16", true),
         ((8, 2, 160), "f16", true),
         ((16, 2, 288), "bf16", false),
-        ((16, 2, 80), "bf16", false),
+        ((16, 2, 80), "bf16", true),
+        ((16, 16, 72), "bf16", true),
+        ((16, 2, 84), "bf16", false),
+        ((16, 2, 200), "bf16", false),
         ((32, 8, 128), "f32", false),
     ] {
         let graph = parse(&body(Family::AttendMany, heads, dtype)).unwrap();

@@ -89,7 +89,8 @@ impl<'q, 'r, 'k, 'a, 'c> Queries<'q, 'r, 'k, 'a, 'c> {
         self.column + 8 * i
     }
 
-    /// For each 16 columns, two of 8 for both queries, then two of the other 8.
+    /// For each 16 columns, two of 8 for both queries, then two of the other 8; zeros behind the
+    /// numbers of a head.
     fn load(&self) -> Result<Vec<Int<'c>>, Diagnostic> {
         let (c, a) = (self.code(), self.group.attention);
         let rows = &a.kernel.rows;
@@ -101,10 +102,14 @@ impl<'q, 'r, 'k, 'a, 'c> Queries<'q, 'r, 'k, 'a, 'c> {
             rows.address(operand, At { row, head: Some(self.head), col: Col::Var(first) })
         });
         let word = |i: usize| {
-            let at = c.int((i / 4 * 16 + i / 2 % 2 * 8) * a.matrix.dtype.size());
+            let column = i / 4 * 16 + i / 2 % 2 * 8;
+            if column >= a.cache.ty.head_dim {
+                return c.int(0);
+            }
+            let at = c.int(column * a.matrix.dtype.size());
             c.as_int(c.load(c.cx.i32_type(), c.at(starts[i % 2], at), 4))
         };
-        Ok((0..a.cache.ty.head_dim / 4).map(word).collect())
+        Ok((0..self.group.shape.dim / 4).map(word).collect())
     }
 
     /// Stages the wave's queries in local memory: 16 bytes of the columns of all rows together.
@@ -145,7 +150,7 @@ impl<'q, 'r, 'k, 'a, 'c> Queries<'q, 'r, 'k, 'a, 'c> {
             Kept::Words(words) => c.mma_async_rs_new(sums, a.matrix.dtype, words, keys),
             Kept::Local(queries) => {
                 let queries = (c.local_address(*queries), TileForm::of_columns(ROWS));
-                c.mma_async_new(sums, a.matrix.dtype, (queries, keys), a.cache.ty.head_dim / 16)
+                c.mma_async_new(sums, a.matrix.dtype, (queries, keys), self.group.shape.dim / 16)
             }
         }
     }
@@ -192,7 +197,7 @@ impl<'q, 'r, 'k, 'a, 'c> Queries<'q, 'r, 'k, 'a, 'c> {
         let scores = c.mma_wait(&self.begin_scores(turn), 0);
         self.leave(&self.group.keys, turn);
         let none = c.number(0.0);
-        let values = vec![none.into(); a.cache.ty.head_dim / 2];
+        let values = vec![none.into(); self.group.shape.dim / 2];
         let (row_max, sum) = a.before_keys(|| (self.head, c.equal(c.lane_index() % 4, 0)));
         let pair = ScorePair { maxima: [row_max; 2], sums: [sum; 2] };
         let before = OnlineSoftmaxPair { pair, rescale: [none; 2], values, weights: vec![] };
@@ -228,7 +233,8 @@ impl<'q, 'r, 'k, 'a, 'c> Queries<'q, 'r, 'k, 'a, 'c> {
         let a = self.group.attention;
         let mut scores: Vec<FloatValue<'c>> = scores.iter().map(|v| v.into_float_value()).collect();
         if hides {
-            a.hide_pair(block, [0, 1].map(|i| self.tile.position + self.token(i)), &mut scores);
+            let further = |i| a.seen.further(a.code(), self.token(i));
+            a.hide_pair(block, [0, 1].map(|i| self.tile.position + further(i)), &mut scores);
         }
         let Weighed { pair, rescale, weights } = a.weigh(&scores, before.pair);
         OnlineSoftmaxPair { pair, rescale, weights, ..before }
@@ -252,7 +258,7 @@ impl<'q, 'r, 'k, 'a, 'c> Queries<'q, 'r, 'k, 'a, 'c> {
             let store = self.is_real & c.less(self.token(i), self.tile.count);
             let to = a.result(self.tile.token + self.token(i), self.head, first);
             c.when(store, || {
-                for (eight, four) in values.chunks(4).enumerate() {
+                for (eight, four) in values.chunks(4).enumerate().take(a.cache.ty.head_dim / 8) {
                     let two = [0, 1].map(|j| {
                         let v = four[2 * i + j].into_float_value();
                         (c.float(v) * inverse).v
