@@ -279,6 +279,8 @@ struct Model {
     graph: Graph,
     part: Part,
     is_draft: bool,
+    /// For steps without adapters, where the model before it has room for them.
+    is_plain: bool,
 }
 
 impl Model {
@@ -290,11 +292,20 @@ impl Model {
             Bucket::Any { .. } | Bucket::Decode { .. } | Bucket::Verify { .. } => true,
         }
     }
+
+    /// What its steps are, where there are others.
+    fn meaning(&self) -> &'static str {
+        match (self.is_draft, self.is_plain) {
+            (true, _) => " of the draft",
+            (_, true) => " without adapters",
+            _ => "",
+        }
+    }
 }
 
-/// What the models keep between steps: those that attend do.
+/// What the models keep between steps: those that attend do, and plain ones what others do.
 fn states(models: &[Model]) -> Result<States, Diagnostic> {
-    let own = models.iter().filter(|model| model.part.attention == Attention::Own);
+    let own = models.iter().filter(|model| model.part.attention == Attention::Own && !model.is_plain);
     States::of(own.map(|model| &model.graph))
 }
 
@@ -309,9 +320,21 @@ fn models(config: &Config, options: &Options) -> Result<Vec<Model>, Diagnostic> 
         let verified = Some(options.buckets.each).filter(|&each| each > 1);
         let asked =
             Asked { hidden: &options.hidden, draft: options.draft.as_ref(), verified, tower: options.tower.as_ref() };
-        all.push(Model { graph: frontend::graph_with(config, part, asked)?, part, is_draft: false });
+        let graph = frontend::graph_with(config, part, asked)?;
+        all.push(Model { graph, part, is_draft: false, is_plain: false });
+        // A row's bits depend on its kernels.
+        if config.adapters.is_some() && !options.invariant {
+            let plain = Config { adapters: None, ..config.clone() };
+            all.push(Model {
+                graph: frontend::graph_with(&plain, part, asked)?,
+                part,
+                is_draft: false,
+                is_plain: true,
+            });
+        }
         if let Some(draft) = &options.draft {
-            all.push(Model { graph: frontend::draft_graph(config, draft, part)?, part, is_draft: true });
+            let graph = frontend::draft_graph(config, draft, part)?;
+            all.push(Model { graph, part, is_draft: true, is_plain: false });
         }
     }
     match all.is_empty() {
@@ -348,7 +371,7 @@ fn target(
     let places = drafts::Places::of(models, buckets, (&archs[0], options))?;
     let mut parts = Parts { states: &states, kernels: &mut kernels, weights: &mut weights };
     for (model, bucket) in steps(models, buckets) {
-        step(format!("{name}, {bucket}{}", if model.is_draft { " of the draft" } else { "" }));
+        step(format!("{name}, {bucket}{}", model.meaning()));
         let cx = Cx { arch: &archs[0], bucket, invariant: options.invariant };
         let graph = lower(&model.graph, &cx, None)?;
         let kind = Kind { attention: model.part.attention, draft: model.is_draft, places };

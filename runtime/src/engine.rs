@@ -160,6 +160,8 @@ pub struct Engine {
     adapters: Vec<Adapter>,
     /// The slots of sequences that have one.
     adapted: HashMap<SeqId, usize>,
+    /// Whether each plan takes tokens with adapters; empty where the artifact has no room for them.
+    adapting: Vec<bool>,
     /// The slot that new sequences take.
     of_new: Option<usize>,
 }
@@ -247,6 +249,8 @@ impl Engine {
         }
         tracing::debug!(seconds = start.elapsed().as_secs_f64(), "memory");
         let session = sessions.remove(all - of);
+        let roomy = session.manifest().adapters.is_some();
+        let adapting = session.plans.iter().filter(|_| roomy).map(Plan::adapts).collect();
         Ok(Engine {
             draft,
             images: HashMap::new(),
@@ -263,6 +267,7 @@ impl Engine {
             times: None,
             adapters: Vec::new(),
             adapted: HashMap::new(),
+            adapting,
             of_new: None,
         })
     }
@@ -591,9 +596,11 @@ impl Engine {
         mut keep: impl FnMut(&mut Engine, usize, bool) -> Result<(), StepError>,
     ) -> Result<(), StepError> {
         self.copy_blocks()?;
+        let adapted = requests.iter().any(|request| self.adapted.contains_key(&request.sequence));
         let mut at = Cursor::default();
         while at.request < requests.len() {
-            let plan = select::pick(self.plans(), requests, at, |id| self.kv.until_snapshot(id));
+            let until = |id| self.kv.until_snapshot(id);
+            let plan = select::pick(self.plans(), requests, at, (until, |plan| self.takes(plan, adapted)));
             self.keep_rows()?;
             let end = self.fill(plan, requests, at)?;
             self.run(plan)?;
@@ -606,6 +613,13 @@ impl Engine {
             at = end;
         }
         Ok(())
+    }
+
+    /// Whether a plan is one for steps with adapters, or for those without. Where all plans take
+    /// them, steps without have the same ones.
+    fn takes(&self, plan: usize, adapted: bool) -> bool {
+        let own = adapted || self.adapting.iter().all(|&takes| takes);
+        self.adapting.get(plan).is_none_or(|&takes| takes == own)
     }
 
     /// The parts of the requests between two cursors, which a plan has run.

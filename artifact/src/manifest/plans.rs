@@ -55,6 +55,12 @@ impl Plan {
         gathered.unwrap_or(self.logits)
     }
 
+    /// Whether steps may have tokens with adapters.
+    pub fn adapts(&self) -> bool {
+        let reads = |arg: &Arg| matches!(arg, Arg::Input { which: Input::Adapters });
+        self.launches.iter().any(|launch| launch.args.iter().any(reads))
+    }
+
     /// The launches that make this rank's logits of hidden rows.
     pub fn head(&self) -> Range<usize> {
         let gathers = |call: &&Call| matches!(call.work, Work::AllGather { .. });

@@ -49,7 +49,7 @@ pub fn tower(
     (code, step): (&mut Vec<Vec<u8>>, &mut dyn FnMut(String)),
 ) -> Result<manifest::Tower, Diagnostic> {
     let graph = frontend::tower::graph(config, vision)?;
-    let model = Model { graph, part: Part::default(), is_draft: false };
+    let model = Model { graph, part: Part::default(), is_draft: false, is_plain: false };
     let buckets = [options.patches / TIMES, options.patches].map(|tokens| bucket(vision, tokens));
     let own = Options { tower: None, invariant: false, ..options.clone() };
     let mut made: Vec<Target> = Vec::with_capacity(targets.len());

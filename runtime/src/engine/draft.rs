@@ -132,7 +132,7 @@ impl Engine {
         let Some(draft) = &self.draft else { return 0 };
         let plans = &self.session.plans[draft.plans.clone()];
         let size = Size { tokens: sequences, rows: sequences, sequences, longest: 1 };
-        plans[select::choose(plans, size)].launches.iter().map(|launch| launch.bytes).sum()
+        plans[select::choose(plans, size, |_| true)].launches.iter().map(|launch| launch.bytes).sum()
     }
 
     /// Guesses up to `count` tokens after each sequence, the likeliest of the draft's. A sequence
@@ -221,7 +221,7 @@ impl Engine {
             longest: runs.iter().map(|run| run.tokens.len()).max().unwrap_or(0),
         };
         let plans = draft.plans.clone();
-        let plan = plans.start + select::choose(&self.session.plans[plans], size);
+        let plan = plans.start + select::choose(&self.session.plans[plans], size, |_| true);
         self.session.inputs.clear();
         for run in runs {
             let length = run.position + run.tokens.len();

@@ -5,8 +5,14 @@ use atomc_artifact::manifest::{Plan, PlanKind};
 /// The plan for the rest of a step, up to the first sequence that has to stop before its tokens
 /// end; `until` gives the end of each. It is the first `decode` plan that takes all of it if it is
 /// one token of each sequence, or the first `verify` plan if it is a few of each, else the first
-/// `whole` plan that does, else the largest `whole` plan, which leaves a rest.
-pub(super) fn pick(plans: &[Plan], requests: &[Request], at: Cursor, until: impl Fn(SeqId) -> usize) -> usize {
+/// `whole` plan that does, else the largest `whole` plan, which leaves a rest. `takes` says which
+/// plans run the step at all.
+pub(super) fn pick(
+    plans: &[Plan],
+    requests: &[Request],
+    at: Cursor,
+    (until, takes): (impl Fn(SeqId) -> usize, impl Fn(usize) -> bool),
+) -> usize {
     let mut size = Size::default();
     for (index, request) in requests[at.request..].iter().enumerate() {
         let start = if index == 0 { at.token } else { 0 };
@@ -20,7 +26,7 @@ pub(super) fn pick(plans: &[Plan], requests: &[Request], at: Cursor, until: impl
             break;
         }
     }
-    choose(plans, size)
+    choose(plans, size, takes)
 }
 
 /// The size of the work that is left.
@@ -33,15 +39,16 @@ pub(super) struct Size {
     pub longest: usize,
 }
 
-/// The plan for all of it, or the one that leaves the least.
-pub(super) fn choose(plans: &[Plan], size: Size) -> usize {
+/// The plan for all of it, or the one that leaves the least, of those that `takes` says.
+pub(super) fn choose(plans: &[Plan], size: Size, takes: impl Fn(usize) -> bool) -> usize {
     let Size { tokens, rows, sequences, longest } = size;
     let fits = |plan: &(usize, &Plan)| plan.1.tokens >= tokens && plan.1.rows >= rows;
-    let of = |kind| plans.iter().enumerate().filter(move |(_, plan)| plan.kind == kind);
+    let taken = || plans.iter().enumerate().filter(|(number, _)| takes(*number));
+    let of = |kind| taken().filter(move |(_, plan)| plan.kind == kind);
     let few = |plan: &(usize, &Plan)| {
         plan.1.kind.each().is_some_and(|each| longest <= each && sequences * each <= plan.1.tokens)
     };
-    let decode = plans.iter().enumerate().find(|plan| few(plan) && fits(plan));
+    let decode = taken().find(|plan| few(plan) && fits(plan));
     let whole = || of(PlanKind::Whole).find(fits).or_else(|| of(PlanKind::Whole).max_by_key(|(_, plan)| plan.tokens));
     // There is a plan of kind `whole`: the engine was checked for it when it was opened.
     decode.or_else(whole).map_or(0, |(index, _)| index)

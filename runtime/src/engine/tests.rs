@@ -249,6 +249,20 @@ fn steps_of_one_size_keep_their_memory() {
 }
 
 #[test]
+fn picks_among_the_plans_that_take_the_step() {
+    let plans = toy::manifest().targets.remove(0).plans;
+    let tokens = ids(64, 0);
+    let id = SeqId::from_bits(0);
+    let whole = |number: usize| plans[number].kind == PlanKind::Whole;
+    let last = (0..plans.len()).rfind(|&number| whole(number)).unwrap();
+    for count in [1, 40] {
+        let requests = [Request { sequence: id, tokens: &tokens[..count], logits: Want::Last }];
+        let picked = pick(&plans, &requests, Cursor::default(), (|_| usize::MAX, |number| number == last));
+        assert_eq!(picked, last, "{count} tokens");
+    }
+}
+
+#[test]
 fn picks_the_smallest_plan_that_fits() {
     let plans = toy::manifest().targets.remove(0).plans;
     let id = SeqId::from_bits(0);
@@ -256,7 +270,7 @@ fn picks_the_smallest_plan_that_fits() {
     let check = |requests: &[(usize, Want)], at: (usize, usize), expect: usize| {
         let requests: Vec<Request> =
             requests.iter().map(|&(n, logits)| Request { sequence: id, tokens: &tokens[..n], logits }).collect();
-        assert_eq!(pick(&plans, &requests, Cursor { request: at.0, token: at.1 }, |_| usize::MAX), expect);
+        assert_eq!(pick(&plans, &requests, Cursor { request: at.0, token: at.1 }, (|_| usize::MAX, |_| true)), expect);
     };
     check(&[(1, Want::Last)], (0, 0), 0);
     check(&[(1, Want::Last); 3], (0, 0), 1);
