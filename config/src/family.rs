@@ -592,6 +592,7 @@ const MISTRAL3: Family = Family {
     path: "model.language_model",
     others: others::TOWER,
     spellings: others::LANGUAGE_MODEL,
+    vision: Some(vision::MISTRAL3),
     ..MISTRAL
 };
 

@@ -49,6 +49,8 @@ pub enum TowerError {
 pub struct Tower {
     session: Session,
     tiling: Tiling,
+    /// Whether a token without a row stands behind those of each row of an image.
+    lines: bool,
     /// Blocks of the cache.
     blocks: usize,
 }
@@ -70,7 +72,8 @@ impl Tower {
     }
 
     fn assemble(whole: &Artifact, own: Artifact, target: usize, device: Box<dyn Device>) -> Result<Tower, Error> {
-        let tiling = whole.manifest().tower.as_ref().ok_or(Error::NoTower)?.tiling;
+        let facts = whole.manifest().tower.as_ref().ok_or(Error::NoTower)?;
+        let (tiling, lines) = (facts.tiling, facts.lines.is_some());
         let mut outline = Outline::new((Arc::new(own), target, 0), device, false, |_| true);
         let block_tokens = outline.target().layout.block_tokens;
         let blocks = outline.largest(|plan| plan.tokens).div_ceil(block_tokens) + IMAGES;
@@ -79,7 +82,7 @@ impl Tower {
         let inputs = outline.inputs(tables)?;
         let memory = allocate(&mut outline, blocks, inputs.addresses())?;
         let session = outline.bind(memory, inputs, Rank { number: 0, of: 1 })?;
-        Ok(Tower { session, tiling, blocks })
+        Ok(Tower { session, tiling, lines, blocks })
     }
 
     /// Fills the weights from a source that has those of the whole model.
@@ -154,7 +157,7 @@ impl Tower {
                 return Err(TowerError::NotFinite { image: first + number });
             }
             let grid = image.grid.merged(self.tiling.merge);
-            made.push(Arc::new(Rows { grid, width: logits.width, numbers: own.to_vec() }));
+            made.push(Arc::new(Rows { grid, lines: self.lines, width: logits.width, numbers: own.to_vec() }));
             rest = others;
         }
         Ok(made)

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use atomc_artifact::files;
-use atomc_runtime::sight::Rows;
+use atomc_runtime::sight::{Marks, Rows};
 use atomc_runtime::tower::{Tower, TowerError};
 use base64ct::{Base64, Encoding};
 
@@ -44,20 +44,20 @@ impl LookError {
 pub struct Eyes {
     tower: Mutex<Tower>,
     preparing: Preparing,
-    image_token: u32,
+    marks: Marks,
     /// Below which files may be named.
     folder: Option<PathBuf>,
 }
 
 impl Eyes {
     /// Of a tower with its weights.
-    pub fn new(tower: Tower, preparing: Preparing, image_token: u32, folder: Option<PathBuf>) -> Eyes {
-        Eyes { tower: Mutex::new(tower), preparing, image_token, folder }
+    pub fn new(tower: Tower, preparing: Preparing, marks: Marks, folder: Option<PathBuf>) -> Eyes {
+        Eyes { tower: Mutex::new(tower), preparing, marks, folder }
     }
 
-    /// The token that stands for a row of an image.
-    pub fn image_token(&self) -> u32 {
-        self.image_token
+    /// The tokens of images in prompts.
+    pub fn marks(&self) -> Marks {
+        self.marks
     }
 
     /// The bytes of an image that a request names.

@@ -8,11 +8,13 @@ use std::io::Cursor;
 use std::path::Path;
 
 use atomc_artifact::files;
-use atomc_runtime::manifest::Tiling;
-use atomc_runtime::sight::Grid;
+use atomc_runtime::manifest::{self, Tiling};
+use atomc_runtime::sight::{Grid, Marks};
 use atomc_runtime::tower::Image;
 use image::{DynamicImage, ImageDecoder, ImageFormat, ImageReader, Limits};
 use serde_json::Value;
+
+use crate::text::Text;
 
 /// Most bytes of an image's file.
 pub const MOST_BYTES: usize = 20 << 20;
@@ -39,16 +41,35 @@ pub enum ImageError {
     Ratio { width: u32, height: u32 },
     #[error("the image cannot be decoded: {0}")]
     Decode(String),
+    #[error("{text:?} is no token of the tokenizer, and images of this model end with it")]
+    Token { text: String },
+}
+
+/// The tokens of a tower's images.
+pub fn marks(tower: &manifest::Tower, text: &Text) -> Result<Marks, ImageError> {
+    let token = |name: &String| text.token(name).ok_or_else(|| ImageError::Token { text: name.clone() });
+    let lines = tower.lines.as_ref().map(|[end, last]| Ok([token(end)?, token(last)?])).transpose()?;
+    Ok(Marks { image: tower.image_token, lines })
 }
 
 /// How the images of a model are made ready: its `preprocessor_config.json`, and its tower.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Preparing {
     tiling: Tiling,
-    /// Fewest and most pixels.
-    pixels: [usize; 2],
+    sizes: Sizes,
+    /// Most patches that the tower takes.
+    patches: usize,
     mean: [f32; 3],
     std: [f32; 3],
+}
+
+/// How large an image is made.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Sizes {
+    /// With as many pixels as it has, within these bounds.
+    Between([usize; 2]),
+    /// As large as it is, with no side longer than this.
+    Within(usize),
 }
 
 impl Preparing {
@@ -65,26 +86,19 @@ impl Preparing {
         let same = [("patch_size", tiling.patch), ("merge_size", tiling.merge), ("temporal_patch_size", tiling.frames)];
         for (name, own) in same {
             let said = &config[name];
-            if !said.is_null() && said.as_u64() != Some(own as u64) {
+            let sides = [&said["height"], &said["width"]];
+            let is_own = |said: &Value| said.as_u64() == Some(own as u64);
+            if !said.is_null() && !is_own(said) && !sides.into_iter().all(is_own) {
                 return Err(format!("{name} is {said}, but the tower has {own}"));
             }
         }
         if tiling.channels != 3 {
             return Err(format!("the tower takes {} numbers of a pixel, not 3", tiling.channels));
         }
-        let pixels = |edge: &str, older: &str| {
-            let said = [&config["size"][edge], &config[older]].into_iter().find(|said| !said.is_null());
-            let number = said.and_then(Value::as_u64).and_then(|n| usize::try_from(n).ok()).filter(|n| *n > 0);
-            number.ok_or_else(|| format!("size.{edge} must be a number of pixels"))
-        };
-        let [least, most] = [pixels("shortest_edge", "min_pixels")?, pixels("longest_edge", "max_pixels")?];
-        let most = most.min(patches * tiling.patch * tiling.patch);
-        if least > most {
-            return Err(format!("size.shortest_edge is {least} pixels, but the tower takes {most} at most"));
-        }
         Ok(Preparing {
             tiling,
-            pixels: [least, most],
+            sizes: Sizes::read(config, tiling, patches)?,
+            patches,
             mean: numbers(config, "image_mean")?,
             std: numbers(config, "image_std")?,
         })
@@ -102,25 +116,20 @@ impl Preparing {
 
     /// The size that an image gets: multiples of a merged patch, nearly as wide as high as it was.
     fn size(&self, height: usize, width: usize) -> Result<[usize; 2], ImageError> {
-        let factor = (self.tiling.patch * self.tiling.merge) as f64;
+        let factor = self.tiling.patch * self.tiling.merge;
         let (h, w) = (height as f64, width as f64);
         if h.max(w) / h.min(w) > RATIO {
             return Err(ImageError::Ratio { width: width as u32, height: height as u32 });
         }
-        let [least, most] = self.pixels.map(|pixels| pixels as f64);
-        let rounded = [h, w].map(|side| (side / factor).round_ties_even() * factor);
-        let made = match rounded[0] * rounded[1] {
-            size if size > most => {
-                let by = (h * w / most).sqrt();
-                [h, w].map(|side| ((side / by / factor).floor() * factor).max(factor))
+        match self.sizes {
+            Sizes::Between(bounds) => Ok(between(bounds, [h, w], factor as f64)),
+            Sizes::Within(most) => {
+                let patches = |size: &[usize; 2]| size[0] * size[1] / self.tiling.patch.pow(2);
+                let mut bounds = (1..=most).rev().step_by(factor).map(|most| within(most, [height, width], factor));
+                let size = bounds.find(|size| patches(size) <= self.patches);
+                size.ok_or(ImageError::Ratio { width: width as u32, height: height as u32 })
             }
-            size if size < least => {
-                let by = (least / (h * w)).sqrt();
-                [h, w].map(|side| (side * by / factor).ceil() * factor)
-            }
-            _ => rounded,
-        };
-        Ok(made.map(|side| side as usize))
+        }
     }
 
     /// The numbers of all patches: channel, frame, row, column.
@@ -140,6 +149,54 @@ impl Preparing {
         }
         numbers
     }
+}
+
+impl Sizes {
+    /// What a file says of sizes, for a tower that takes so many patches at most.
+    fn read(config: &Value, tiling: Tiling, patches: usize) -> Result<Sizes, String> {
+        let said =
+            |edge: &str, older: &str| [&config["size"][edge], &config[older]].into_iter().find(|said| !said.is_null());
+        let [least, most] = [("shortest_edge", "min_pixels"), ("longest_edge", "max_pixels")];
+        let number = |(edge, older): (&str, &str)| {
+            let number = said(edge, older).and_then(Value::as_u64).and_then(|n| usize::try_from(n).ok());
+            number.filter(|n| *n > 0).ok_or_else(|| format!("size.{edge} must be a number of pixels"))
+        };
+        if said(least.0, least.1).is_none() && said(most.0, most.1).is_some() {
+            // No tower takes an image with a longer side.
+            return Ok(Sizes::Within(number(most)?.min(patches * tiling.patch)));
+        }
+        let (least, most) = (number(least)?, number(most)?.min(patches * tiling.patch * tiling.patch));
+        if least > most {
+            return Err(format!("size.shortest_edge is {least} pixels, but the tower takes {most} at most"));
+        }
+        Ok(Sizes::Between([least, most]))
+    }
+}
+
+/// Multiples of a factor with nearly as many pixels as an image, within bounds.
+fn between(bounds: [usize; 2], [h, w]: [f64; 2], factor: f64) -> [usize; 2] {
+    let [least, most] = bounds.map(|pixels| pixels as f64);
+    let rounded = [h, w].map(|side| (side / factor).round_ties_even() * factor);
+    let made = match rounded[0] * rounded[1] {
+        size if size > most => {
+            let by = (h * w / most).sqrt();
+            [h, w].map(|side| ((side / by / factor).floor() * factor).max(factor))
+        }
+        size if size < least => {
+            let by = (least / (h * w)).sqrt();
+            [h, w].map(|side| (side * by / factor).ceil() * factor)
+        }
+        _ => rounded,
+    };
+    made.map(|side| side as usize)
+}
+
+/// Multiples of a factor that are not smaller than an image, which is made smaller if a side is
+/// longer than this.
+fn within(most: usize, size: [usize; 2], factor: usize) -> [usize; 2] {
+    let ratio = size.into_iter().max().unwrap_or(1) as f64 / most as f64;
+    let inside = |side: usize| if ratio > 1.0 { (side as f64 / ratio).floor() as usize } else { side };
+    size.map(|side| inside(side).max(1).next_multiple_of(factor))
 }
 
 /// The file of a model that says how images are made ready.

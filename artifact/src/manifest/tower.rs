@@ -13,6 +13,10 @@ pub struct Tower {
     pub tiling: Tiling,
     /// The token that stands for a row of an image.
     pub image_token: u32,
+    /// What stands behind the tokens of each row of an image, and of its last row, in the words of
+    /// the model's tokenizer, if something does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lines: Option<[String; 2]>,
     /// Blocks as layers, numbers of a row as the vocabulary, and as positions the patches of the
     /// largest image.
     pub model: Model,
@@ -34,8 +38,9 @@ pub struct Tiling {
     pub patch: usize,
     /// Patches of the side of what becomes one row.
     pub merge: usize,
-    /// Rows, and columns, of the table of positions.
-    pub side: usize,
+    /// Rows, and columns, of the table of positions, if there is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub side: Option<usize>,
 }
 
 impl Tiling {

@@ -57,10 +57,11 @@ pub fn tower(
         let step = &mut |what: String| step(format!("{what} of the tower"));
         made.push(target((name, archs), std::slice::from_ref(&model), (&buckets, &own), code, step)?);
     }
-    let &Vision { channels, frames, patch, merge, side, image_token, .. } = vision;
+    let &Vision { channels, frames, patch, merge, side, image_token, prompt, .. } = vision;
     Ok(manifest::Tower {
         tiling: Tiling { channels, frames, patch, merge, side },
         image_token,
+        lines: prompt.lines.map(|ends| ends.map(str::to_owned)),
         model: facts((config, vision), options.patches),
         tensors: names(config, vision),
         targets: made,
@@ -98,17 +99,26 @@ fn facts((config, vision): (&Config, &Vision), patches: usize) -> manifest::Mode
 
 /// Names of all that is not the tower's.
 fn names(config: &Config, vision: &Vision) -> TensorNames {
-    let own = format!("{}.", vision.path);
+    let own: Vec<String> = [Some(vision.style.path), vision.style.projector]
+        .into_iter()
+        .flatten()
+        .map(|path| format!("{path}."))
+        .collect();
+    // Files before transformers 5 have no `model.` before either part, and may since.
+    let spelling = |own: &String| match own.strip_prefix("model.") {
+        Some(short) => short.to_owned(),
+        None => format!("model.{own}"),
+    };
+    let others: Vec<Renamed> = own.iter().map(|own| Renamed { from: spelling(own), to: own.clone() }).collect();
+    let is_own = |begins: &String| own.contains(begins) || others.iter().any(|other| other.from == *begins);
     let begins = |part: &str, begins: String| Ignored { part: part.into(), names: Pattern::Begin(begins) };
-    let others = config.others.iter().filter(|other| !own.ends_with(&other.begins));
-    let others = others.map(|other| begins(other.part, other.begins.clone()));
+    let ignored = config.others.iter().filter(|other| !is_own(&other.begins));
+    let ignored = ignored.map(|other| begins(other.part, other.begins.clone()));
     let language = [format!("{}.", config.path), "lm_head.".into()].map(|name| begins("language part", name));
     let spelled = config.spellings.iter().map(|&(from, to)| Renamed { from: from.into(), to: to.into() });
-    // Files before transformers 5 have no `model.` before either part.
-    let older = own.strip_prefix("model.").map(|from| Renamed { from: from.into(), to: own.clone() });
     TensorNames {
-        renamed: older.into_iter().chain(spelled).collect(),
-        ignored: language.into_iter().chain(others).collect(),
+        ignored: language.into_iter().chain(ignored).collect(),
+        renamed: others.iter().cloned().chain(spelled).collect(),
         tied: None,
     }
 }

@@ -2,7 +2,7 @@
 //! request into a [`Talk`].
 use std::sync::Arc;
 
-use atomc_runtime::sight::{Grid, Images, Rows, spread};
+use atomc_runtime::sight::{Grid, Images, Rows};
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 
@@ -203,8 +203,8 @@ struct Vision {
 fn placed(service: &Shared, prompt: Vec<u32>, vision: Vision) -> Result<(Vec<u32>, Option<Seen>), ApiError> {
     let Some(eyes) = &service.eyes else { return Ok((prompt, None)) };
     let grids: Vec<Grid> = vision.rows.iter().map(|rows| rows.grid).collect();
-    let (prompt, places) =
-        spread(&prompt, eyes.image_token(), &grids).map_err(|error| ApiError::field("messages", error))?;
+    let spread = eyes.marks().spread(&prompt, &grids);
+    let (prompt, places) = spread.map_err(|error| ApiError::field("messages", error))?;
     if places.is_empty() {
         return Ok((prompt, None));
     }
